@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * alloc.h: the allocator that variants use for their workspace, because it counts.
+ *
+ * The memory a variant needs beside its inputs and outputs is a result of this suite (the N x N
+ * wall of stage 01, the O(N d) of stage 03), so it is counted in bytes, not guessed from the
+ * process size.
+ *
+ * Interface:
+ * - workspace_alloc / workspace_free: host memory, 64-byte aligned, filled with 0xFF (NaN).
+ * - workspace_alloc_device / workspace_free_device: the same with cudaMalloc; NULL without CUDA.
+ * - workspace_reset_peak, workspace_peak, workspace_live: bytes. Safe to call from any thread.
+ */
+#ifndef ATTN_ALLOC_H
+#define ATTN_ALLOC_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+void *workspace_alloc(size_t bytes); /* NULL when memory is short; 0 bytes is a valid request */
+void workspace_free(void *p);        /* NULL is allowed */
+void *workspace_alloc_device(size_t bytes);
+void workspace_free_device(void *p_dev);
+
+void workspace_reset_peak(void); /* peak = live */
+size_t workspace_peak(void);     /* most bytes live at once since the reset, host + device */
+size_t workspace_live(void);     /* a test asserts 0 after each run: nothing leaks */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

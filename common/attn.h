@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * attn.h: the contract of attention that all stages, all devices and the oracle share.
+ *
+ * What attention is, in the symbols used everywhere in this suite:
+ *
+ *     s_ij = scale * sum_x Q[i][x] K[j][x]        then, with a cap: s_ij = cap * tanh(s_ij / cap)
+ *     P_ij = exp(s_ij - lse_i)                    over the keys j that query i may see, else 0
+ *     O_i  = sum_j P_ij V_j                       lse_i = ln sum_j exp(s_ij)
+ *
+ * Glossary
+ *     B H Hkv     batch, query heads, key/value heads: H % Hkv == 0, head h reads kv head h/(H/Hkv)
+ *     Nq Nk d     queries, keys, channels of one head
+ *     Q K V O     inputs and output; S P scores and probabilities (Nq x Nk, what we try not to
+ * store) lse         log-sum-exp of a row, natural logarithm, after scale, cap and mask dQ dK dV dO
+ * gradients of a scalar loss (d = gradient; device pointers end in _dev) m_i l_i     running row
+ * maximum and running sum of exp(s - m_i) of the online softmax delta       rowsum(dO * O), the
+ * term that the softmax Jacobian needs in backward Br Bc Tr Tc rows and columns of a tile, numbers
+ * of row and column tiles
+ *
+ * A row that sees no key has O = 0, lse = -inf and zero gradients. It is never NaN.
+ *
+ * Interface:
+ * - AttnArgs is what every variant of every stage receives; AttnFn is its prototype.
+ * - attn_position() maps a local index to (sequence, position); attn_visible() decides whether a
+ *   query may look at a key. They are the only visibility code in the project.
+ * - attn_tile_class() tells from the extreme positions whether a tile is skipped, masked or clean.
+ * - tensor_offset() finds a row of a strided tensor.
+ * The header is C11 and C++17 (nvcc compiles it for host and device).
+ */
+#ifndef ATTN_H
+#define ATTN_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define ATTN_HD __host__ __device__
+#else
+#define ATTN_HD
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum AttnDtype { ATTN_F32 = 0, ATTN_F16 = 1, ATTN_BF16 = 2 } AttnDtype;
+
+/* The numbers are those of the operator interface (infiniop, torch_npu): 2 aligns the diagonal with
+ * the upper-left corner of the score matrix, 3 with the lower-right one (FlashAttention). */
+typedef enum AttnMask {
+    ATTN_MASK_NONE = 0,
+    ATTN_MASK_FULL = 1, /* uint8 [Nq][Nk], 1 = masked OUT (PyTorch's bool mask is the opposite) */
+    ATTN_MASK_CAUSAL_UPPER_LEFT = 2,
+    ATTN_MASK_CAUSAL_LOWER_RIGHT = 3
+} AttnMask;
+
+/* What a variant answers. Anything but ATTN_OK and ATTN_SKIP ends the program with exit status 3.
+ */
+typedef enum AttnStatus {
+    ATTN_OK = 0,
+    ATTN_SKIP = 1,      /* this variant cannot compute this case by what it is */
+    ATTN_NO_MEMORY = 2, /* host or device memory ran out */
+    ATTN_CUDA_ERROR = 3 /* a CUDA call failed; the message is on stderr already */
+} AttnStatus;
+
+/* A view of a 4-D tensor: logical order [B][N][H][d] whatever the strides say, so that BSHD, SBHD
+ * and BHSD are the same code. Strides count elements; stride[3] is always 1. The base pointer is
+ * aligned to one element only: a vector load has to check first. */
+typedef struct Tensor {
+    void *data;
+    AttnDtype dtype;
+    int64_t shape[4];
+    int64_t stride[4];
+} Tensor;
+
+/* One run of consecutive local indexes: local index first + t has position `position + t * stride`
+ * inside sequence `sequence`, for 0 <= t < length. */
+typedef struct AttnSegment {
+    int64_t first, length;
+    int64_t sequence;
+    int64_t position, stride;
+} AttnSegment;
+
+/* A position map: ordinary attention has one segment, a zigzag shard two, varlen one per sequence.
+ * Segments are sorted by `first` and cover 0 .. N-1 without gaps. In a kernel's arguments
+ * `segments` is a device pointer. */
+typedef struct AttnPositions {
+    const AttnSegment *segments;
+    int64_t count;
+} AttnPositions;
+
+typedef struct AttnPosition {
+    int64_t sequence, position;
+} AttnPosition;
+
+/* The position rule, both ends inclusive: position_q - left <= position_k <= position_q + right.
+ * -1 = no limit on that side. A causal mask is right = 0. */
+typedef struct AttnRule {
+    int64_t left, right;
+} AttnRule;
+
+typedef struct AttnShape {
+    int64_t B, H, Hkv, Nq, Nk, d;
+} AttnShape;
+
+/* Everything that a variant may read or write. On the GPU all data pointers are device pointers
+ * (shape, scale and the segment counts are plain values). Forward reads Q K V and writes O and lse.
+ * Backward reads Q K V O lse dO and writes dQ dK dV. */
+typedef struct AttnArgs {
+    AttnShape shape;
+    float scale;   /* multiplies q.k; 1/sqrt(d) unless the user says otherwise */
+    float softcap; /* 0 = no cap */
+    AttnRule rule;
+    AttnPositions positions_q, positions_k; /* of Nq and Nk local indexes */
+    const uint8_t *mask;                    /* [Nq][Nk], 1 = masked out; NULL = no full mask */
+    Tensor Q;                               /* [B][Nq][H][d] */
+    Tensor K, V;                            /* [B][Nk][Hkv][d] */
+    Tensor O;                               /* [B][Nq][H][d] */
+    float *lse;                             /* [B][H][Nq], contiguous, float32 for every dtype */
+    Tensor dO;                              /* [B][Nq][H][d] */
+    Tensor dQ;                              /* [B][Nq][H][d] */
+    Tensor dK, dV;                          /* [B][Nk][Hkv][d] */
+    int threads;                            /* CPU threads to use, >= 1 */
+    void *stream;                           /* cudaStream_t on the GPU, else NULL */
+} AttnArgs;
+
+typedef AttnStatus (*AttnFn)(const AttnArgs *args);
+
+/* Offset in elements of channel 0 of token n, head h, batch b. 64 bits: B*N*H*d can pass 2^31. */
+static inline ATTN_HD int64_t tensor_offset(const Tensor *t, int64_t b, int64_t n, int64_t h)
+{
+    return b * t->stride[0] + n * t->stride[1] + h * t->stride[2];
+}
+
+/* Where local index i stands. The list is short (1 to a few), so a linear walk is right. */
+static inline ATTN_HD AttnPosition attn_position(AttnPositions map, int64_t i)
+{
+    int64_t s = 0;
+    AttnPosition where;
+    while (s + 1 < map.count && i >= map.segments[s + 1].first)
+        s++;
+    where.sequence = map.segments[s].sequence;
+    where.position =
+        map.segments[s].position + (i - map.segments[s].first) * map.segments[s].stride;
+    return where;
+}
+
+/* May a query at q look at a key at k? (The full mask is asked separately: attn_masked_out.) */
+static inline ATTN_HD int attn_visible(AttnRule rule, AttnPosition q, AttnPosition k)
+{
+    return q.sequence == k.sequence && (rule.left < 0 || k.position >= q.position - rule.left) &&
+           (rule.right < 0 || k.position <= q.position + rule.right);
+}
+
+/* The whole question for local indexes i (query) and j (key): position rule AND full mask. */
+static inline ATTN_HD int attn_sees(const AttnArgs *a, int64_t i, int64_t j)
+{
+    return !(a->mask && a->mask[i * a->shape.Nk + j]) &&
+           attn_visible(a->rule, attn_position(a->positions_q, i),
+                        attn_position(a->positions_k, j));
+}
+
+/* The score that enters the softmax, from the raw dot product q.k. */
+static inline ATTN_HD float attn_score(const AttnArgs *a, float qk)
+{
+    float s = a->scale * qk;
+    return a->softcap > 0.0f ? a->softcap * tanhf(s / a->softcap) : s;
+}
+
+/* Extreme positions of a run of local indexes. sequence = -1 when the run spans several sequences.
+ */
+typedef struct AttnRange {
+    int64_t sequence, min, max;
+} AttnRange;
+
+typedef enum AttnTile { ATTN_TILE_SKIP, ATTN_TILE_MASKED, ATTN_TILE_CLEAN } AttnTile;
+
+/* Range of local indexes first .. first+count-1 (count >= 1). Walks segments, not elements. */
+static inline ATTN_HD AttnRange attn_range(AttnPositions map, int64_t first, int64_t count)
+{
+    int64_t s, end = first + count, started = 0;
+    AttnRange r;
+    r.sequence = -1;
+    r.min = r.max = 0;
+    for (s = 0; s < map.count; s++) {
+        const AttnSegment *g = &map.segments[s];
+        int64_t lo = first > g->first ? first : g->first;
+        int64_t hi = end < g->first + g->length ? end : g->first + g->length;
+        int64_t p, q;
+        if (lo >= hi)
+            continue;
+        p = g->position + (lo - g->first) * g->stride;
+        q = g->position + (hi - 1 - g->first) * g->stride;
+        if (p > q) {
+            int64_t swap = p;
+            p = q;
+            q = swap;
+        }
+        if (!started) {
+            r.sequence = g->sequence;
+            r.min = p;
+            r.max = q;
+            started = 1;
+        } else {
+            r.sequence = r.sequence == g->sequence ? r.sequence : -1;
+            r.min = p < r.min ? p : r.min;
+            r.max = q > r.max ? q : r.max;
+        }
+    }
+    return r;
+}
+
+/* Skip: no pair of the tile is visible. Clean: all are. Masked: must be asked pair by pair.
+ * The full mask makes no tile clean; the caller looks after that. */
+static inline ATTN_HD AttnTile attn_tile_class(AttnRule rule, AttnRange q, AttnRange k)
+{
+    if (q.sequence < 0 || k.sequence < 0)
+        return ATTN_TILE_MASKED;
+    if (q.sequence != k.sequence || (rule.left >= 0 && k.max < q.min - rule.left) ||
+        (rule.right >= 0 && k.min > q.max + rule.right))
+        return ATTN_TILE_SKIP;
+    if ((rule.left < 0 || k.min >= q.max - rule.left) &&
+        (rule.right < 0 || k.max <= q.min + rule.right))
+        return ATTN_TILE_CLEAN;
+    return ATTN_TILE_MASKED;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * check.h: is this output right? The first thing tested in this suite.
+ *
+ * Non-finite values are counted by their bit pattern, never by a comparison that NaN could slip
+ * through or a compiler could fold away. `good only if (error <= bound)`, so NaN is never good.
+ *
+ * Interface:
+ * - check_outputs: compares host outputs with the oracle, element by element against its bound.
+ * - check_explain: prints the worst element as (b,h,i,x), expected, found, bound, how many are off
+ * and where they cluster (one head? the tail tile? the empty rows?).
+ */
+#ifndef ATTN_CHECK_H
+#define ATTN_CHECK_H
+
+#include <stdio.h>
+
+#include "oracle.h"
+#include "yardstick.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Verdict on one quantity (O, lse, dQ, dK or dV). */
+typedef struct CheckArray {
+    const char *name;
+    int checked;
+    int64_t compared, off; /* elements looked at; of those outside their bound */
+    int64_t nonfinite;     /* found non-finite where a finite value was expected, or the reverse */
+    double worst_ratio;    /* largest error / bound; infinity for a non-finite one */
+    double max_error;      /* largest |found - expected| over finite ones */
+    int64_t b, h, i, x;    /* where worst_ratio is; i is a row for O lse dQ, a key for dK dV */
+    double expected, found, bound;
+    /* for the explanation */
+    int64_t off_heads, off_rows; /* distinct (b,h) and distinct i among the off ones */
+    int64_t first_off_row, last_off_row;
+} CheckArray;
+
+enum { CHECK_O, CHECK_LSE, CHECK_DQ, CHECK_DK, CHECK_DV, CHECK_COUNT };
+
+typedef struct Check {
+    int pass;
+    double bound_ratio; /* worst over all quantities */
+    double
+        flash_ratio; /* worst max_error / yardstick (2 is FlashAttention's limit, 3 for gradients;
+                        gradients are scaled by 2/3 so that 2 is the limit for all); NaN if none */
+    int64_t nonfinite;
+    int inputs_intact;  /* 0: a variant wrote into its inputs */
+    int storage_intact; /* 0: it wrote outside its outputs (canary, stride gaps) */
+    CheckArray array[CHECK_COUNT];
+} Check;
+
+/* c: 4, or 16 for tensor cores. args holds the host outputs. y may be NULL. Sets everything but the
+ * two *_intact fields, which the runner knows; pass counts them, so set them to 1 or 0 first. */
+void check_outputs(Check *check, const Oracle *o, const Yardstick *y, const AttnArgs *args,
+                   int backward, double c);
+void check_explain(const Check *check, const char *label, const AttnArgs *args, FILE *to);
+/* Bit-pattern tests that no compiler flag can remove. */
+int is_finite_f32(float x);
+int is_finite_f64(double x);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * device.h: GPU memory and timing for the harness. Without CUDA every call says "no device".
+ *
+ * Interface:
+ * - device_count, device_name: what is there; any error counts as "no device".
+ * - device_storage_*: a device twin of a host Storage, canaries on both sides.
+ * - device_timer_*: event pairs around a launch. device_flush_l2: overwrites more than the L2.
+ */
+#ifndef ATTN_DEVICE_H
+#define ATTN_DEVICE_H
+
+#include "tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+int device_count(void);
+const char *device_name(void); /* of device 0, "" when none */
+/* Compute capability as 10*major + minor, 0 when none. */
+int device_arch(void);
+
+void *device_alloc(size_t bytes); /* harness memory: not counted as workspace; NULL on failure */
+void device_free(void *p_dev);
+/* 0 or -1 (message on stderr) */
+int device_upload(void *to_dev, const void *from, size_t bytes);
+int device_download(void *to, const void *from_dev, size_t bytes);
+int device_fill_bytes(void *p_dev, int byte, size_t bytes);
+int device_synchronize(void);
+int device_flush_l2(void);
+
+typedef struct DeviceTimer DeviceTimer;
+DeviceTimer *device_timer_new(void);
+int device_timer_start(DeviceTimer *t);
+double device_timer_stop_ms(DeviceTimer *t); /* waits; NaN on an error */
+void device_timer_free(DeviceTimer *t);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

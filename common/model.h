@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * model.h: the only place with formulas for floating-point operations and bytes.
+ *
+ * Interface:
+ * - model_visible_pairs: exact number of (query, key) pairs that the rule and the mask leave.
+ * - model_flops: forward 4 B H d pairs/(B H) ..., backward 2.5 times that.
+ * - model_hbm_bytes_*: what a variant must move between slow and fast memory.
+ */
+#ifndef ATTN_MODEL_H
+#define ATTN_MODEL_H
+
+#include "attn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Visible (i, j) pairs of one (batch, head), counted over positions and the full mask. */
+int64_t model_visible_pairs(const AttnArgs *args);
+/* Multiply-adds counted as 2: forward 4*B*H*d*pairs (QK^T and PV); backward 2.5x (five products).
+ */
+double model_flops(const AttnArgs *args, int backward);
+/* Compulsory traffic: every input read once, every output written once (O, lse; backward also). */
+double model_compulsory_bytes(const AttnArgs *args, int backward);
+/* Materialised attention (stage 01): Q, K, V, O once, plus S written, read, P written, read (four
+ * passes over B*H*Nq*Nk float32), in backward P, dP, dS likewise. */
+double model_materialised_bytes(const AttnArgs *args, int backward);
+/* Row tiles whose scores stay in cache (stage 02 v4): K and V are read once per row tile of Br
+ * rows. */
+double model_row_tiles_bytes(const AttnArgs *args, int64_t Br);
+/* Softmax over rows x cols of `element_bytes`: accesses (2, 3 or 4 per element) times bytes. */
+double model_softmax_bytes(int64_t rows, int64_t cols, int accesses, size_t element_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

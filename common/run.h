@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * run.h: run one variant on one problem as strictly as a grader would.
+ *
+ * Outputs and workspace are poisoned with NaN before every run, lie before a guard page (host) or
+ * between canaries (device), inputs are fingerprinted, and the output that is checked is the output
+ * of the last *timed* run.
+ *
+ * Interface:
+ * - run_variant: poison, run (warm-up, timed repetitions), bring the outputs to the host.
+ * - run_variant_so: the same for a user's shared object, in a forked child with limits on time and
+ *   memory. Whatever that code does, this process lives and reports.
+ */
+#ifndef ATTN_RUN_H
+#define ATTN_RUN_H
+
+#include "bench.h"
+#include "problem.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Outcome {
+    AttnStatus status;
+    AttnArgs args; /* host views of inputs and outputs: what check_outputs takes */
+    Storage O, dQ, dK, dV;
+    float *lse; /* [B][H][Nq] */
+    Samples forward, backward;
+    size_t peak_bytes; /* workspace of the variant */
+    size_t leaked_bytes;
+    int l2_flushed;
+    int inputs_intact, storage_intact;
+    char failure[256]; /* "" or what went wrong (crash, time limit, missing symbol) */
+} Outcome;
+
+/* EXIT_OK (also for ATTN_SKIP: see outcome->status) or EXIT_RUNTIME. */
+int run_variant(Outcome *out, const Variant *v, const Problem *p, const CliCase *c);
+/* EXIT_OK, or EXIT_WRONG with out->failure set. The shared object exports
+ *     int <stage>_abi_version;  AttnStatus <stage>_variant(const AttnArgs *);
+ * and, for --backward, <stage>_variant_backward. */
+int run_variant_so(Outcome *out, const Stage *stage, const Problem *p, const CliCase *c,
+                   double seconds, int64_t mebibytes);
+void outcome_free(Outcome *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

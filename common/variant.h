@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * variant.h: a stage's table of variants.
+ *
+ * One variant = one file = one idea = one row of the table. The same name stands in the file name,
+ * --list, JSON, plots and README.
+ *
+ * Interface:
+ * - Variant: what main.c's table holds.
+ * - Stage: name, ABI version and table of one program.
+ * - variant_load: a user's own implementation from a shared object (--variant-so).
+ */
+#ifndef ATTN_VARIANT_H
+#define ATTN_VARIANT_H
+
+#include "attn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum AttnDevice { ON_CPU, ON_CUDA } AttnDevice;
+
+/* Which storage types a variant accepts: bits 1 << AttnDtype. */
+#define DTYPES_ALL   7u
+#define DTYPES_F32   1u
+#define DTYPES_16BIT 6u
+
+typedef struct Variant {
+    const char *name; /* "v1_blas" */
+    AttnDevice device;
+    unsigned dtypes;
+    AttnFn forward;
+    AttnFn backward;  /* NULL: this variant has no backward */
+    int tensor_cores; /* 1: checked with c = 16 instead of 4 (tensor cores truncate), DESIGN 5 */
+    const char *idea; /* one line for --list and the README */
+} Variant;
+
+typedef struct Stage {
+    const char *name;     /* executable and JSON "stage": "naive" */
+    const char *folder;   /* "01_naive" */
+    const char *question; /* first line of the README and of --help */
+    int abi_version;      /* --variant-so must export the same number as ABI_VERSION */
+    unsigned features;    /* STAGE_HAS_...: which of the stage-specific flags it takes */
+    const Variant *variants;
+    int variant_count;
+} Stage;
+
+#define STAGE_HAS_BACKWARD  1u /* --backward --do */
+#define STAGE_HAS_ROWS_COLS 2u /* --rows --cols */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * yardstick.h: the plain low-precision implementation of FlashAttention's own accuracy rule: a
+ * kernel may err at most twice as much (gradients: three times) as materialised attention that
+ * rounds S, P, dP and dS to the dtype. Code of its own: scale first, f32 accumulation. A second,
+ * printed figure (flash_ratio); the bound of oracle.h decides.
+ *
+ * Interface:
+ * - yardstick_run: max absolute error of the plain implementation against the oracle, per quantity.
+ */
+#ifndef ATTN_YARDSTICK_H
+#define ATTN_YARDSTICK_H
+
+#include "oracle.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Yardstick {
+    double O, dQ, dK, dV; /* max |plain - oracle| over the oracle's rows and keys */
+} Yardstick;
+
+/* 0, or -1 when memory is short (the materialised scores of one head are needed, one row at a
+ * time). */
+int yardstick_run(Yardstick *y, const Oracle *o, const AttnArgs *args, int backward, int threads);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
