@@ -10,6 +10,9 @@
  * - workspace_alloc / workspace_free: host memory, 64-byte aligned, filled with 0xFF (NaN).
  * - workspace_alloc_device / workspace_free_device: the same with cudaMalloc; NULL without CUDA.
  * - workspace_reset_peak, workspace_peak, workspace_live: bytes. Safe to call from any thread.
+ * - workspace_intact: has a variant written outside a block? Fences are looked at in the free.
+ * - memory_available, memory_enough_for: Linux promises memory that it does not have and kills the
+ *   process that then touches it; these ask first, so that "out of memory" is an answer.
  */
 #ifndef ATTN_ALLOC_H
 #define ATTN_ALLOC_H
@@ -28,6 +31,11 @@ void workspace_free_device(void *p_dev);
 void workspace_reset_peak(void); /* peak = live */
 size_t workspace_peak(void);     /* most bytes live at once since the reset, host + device */
 size_t workspace_live(void);     /* a test asserts 0 after each run: nothing leaks */
+/* 1: no block freed since workspace_reset_peak was written outside its bytes (host or device). */
+int workspace_intact(void);
+
+size_t memory_available(void);       /* bytes that can be touched now; SIZE_MAX when unknown */
+int memory_enough_for(size_t bytes); /* asks only for large sizes, so it may stand anywhere */
 
 #ifdef __cplusplus
 }

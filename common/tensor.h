@@ -4,7 +4,8 @@
  *
  * Interface:
  * - f16_from_f32 / f32_from_f16, bf16_from_f32 / f32_from_bf16: round to nearest, ties to even,
- *   subnormals kept, overflow to infinity, NaN stays NaN. The CUDA intrinsics give the same bits.
+ *   subnormals kept, overflow to infinity. The CUDA intrinsics give the same bits for every number;
+ *   a NaN stays a NaN (quiet, sign and upper payload kept, as x86 does; CUDA has only one NaN).
  * - tensor_read_row / tensor_write_row: one head's row of d channels as float.
  * - tensor_new: host storage with a guard page behind its last byte (an overrun faults), a canary
  * in front, and NaN in every byte that belongs to no element.
@@ -49,7 +50,9 @@ typedef struct Storage {
     size_t mapping_bytes;
 } Storage;
 
-/* 0, or -1 when memory is short. All bytes are 0xFF at first: NaN in all three dtypes. */
+/* 0, or -1 when memory is short, a size is < 1 or the bytes pass 2^63 (s is zeroed then). The last
+ * element ends where the guard page begins (ODD may leave one element). [B][H][Nq][1] in BSHD
+ * order is a guarded lse. All bytes are 0xFF at first: NaN in all three dtypes. */
 int tensor_new(Storage *s, AttnDtype dtype, TensorLayout layout, int64_t B, int64_t N, int64_t H,
                int64_t d);
 void tensor_poison(const Storage *s); /* writes 0xFF over all bytes again */

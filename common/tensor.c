@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tensor.c: rounding to 16 bits by hand, and storage in which a stray access shows.
+ *
+ * The rounding works on bit patterns because there a carry does the right thing by itself: adding
+ * one unit to the largest fraction runs over into the exponent, which is exactly the next float.
+ *
+ * Storage of one tensor, from low to high addresses:
+ *
+ *     | guard page | canary: a page and the rest of one | gap? | elements and gaps | guard page |
+ *     | no access  | 0xFF, checked afterwards           ^ base ^ view.data         | no access  |
+ *
+ * The last element ends where the guard page begins, so reading one element too many is a fault
+ * and not a silent number.
+ *
+ * Interface: tensor.h.
+ */
+#include "tensor.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "alloc.h"
+
+static uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+static float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+/* a without its lowest `shift` bits, rounded to nearest; a tie goes to the even result. */
+static uint32_t shift_round_even(uint32_t a, int shift)
+{
+    uint32_t half_minus_one = (UINT32_C(1) << (shift - 1)) - 1;
+    return (a + half_minus_one + (a >> shift & 1)) >> shift;
+}
+
+uint16_t f16_from_f32(float x)
+{
+    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, a = u & 0x7FFFFFFF;
+    if (a > 0x7F800000) /* NaN: quiet, with the upper bits of its payload */
+        return (uint16_t)(sign | 0x7E00 | (a >> 13 & 0x1FF));
+    if (a >= 0x477FF000) /* 65520 and above: nearer to 2^16, which f16 does not have */
+        return (uint16_t)(sign | 0x7C00);
+    if (a >= 0x38800000) /* 2^-14: normal in f16. The exponent bias goes from 127 to 15. */
+        return (uint16_t)(sign | shift_round_even(a - (UINT32_C(112) << 23), 13));
+    if (a <= 0x33000000) /* 2^-25 and below: half of the smallest subnormal ties to 0 */
+        return (uint16_t)sign;
+    /* Subnormal: count units of 2^-24. x = fraction * 2^(exponent - 150). */
+    return (uint16_t)(sign | shift_round_even((a & 0x7FFFFF) | 0x800000, 126 - (int)(a >> 23)));
+}
+
+float f32_from_f16(uint16_t bits)
+{
+    uint32_t sign = (uint32_t)(bits & 0x8000) << 16, a = bits & 0x7FFF;
+    if (a >= 0x7C00) /* infinity or NaN; a signalling NaN becomes quiet */
+        return float_of(sign | 0x7F800000 | (a & 0x3FF) << 13 | (a > 0x7C00 ? 0x400000 : 0));
+    /* Placed in float's fields the number is 2^112 too small; the product is exact. */
+    return float_of(sign | bits_of(float_of(a << 13) * 0x1p112f));
+}
+
+uint16_t bf16_from_f32(float x)
+{
+    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, a = u & 0x7FFFFFFF;
+    if (a > 0x7F800000) /* rounding could carry a NaN over into infinity */
+        return (uint16_t)(sign | 0x7FC0 | (a >> 16 & 0x3F));
+    return (uint16_t)(sign | shift_round_even(a, 16)); /* carries into infinity by itself */
+}
+
+float f32_from_bf16(uint16_t bits)
+{
+    uint32_t u = (uint32_t)bits << 16;
+    return float_of((u & 0x7FFFFFFF) > 0x7F800000 ? u | 0x400000 : u);
+}
+
+float dtype_round(AttnDtype dtype, float x)
+{
+    if (dtype == ATTN_F16)
+        return f32_from_f16(f16_from_f32(x));
+    if (dtype == ATTN_BF16)
+        return f32_from_bf16(bf16_from_f32(x));
+    return x;
+}
+
+size_t dtype_size(AttnDtype dtype)
+{
+    return dtype == ATTN_F32 ? 4 : 2;
+}
+
+const char *dtype_name(AttnDtype dtype)
+{
+    return dtype == ATTN_F32 ? "f32" : dtype == ATTN_F16 ? "f16" : "bf16";
+}
+
+float tensor_get(const Tensor *t, int64_t element)
+{
+    if (t->dtype == ATTN_F16)
+        return f32_from_f16(((const uint16_t *)t->data)[element]);
+    if (t->dtype == ATTN_BF16)
+        return f32_from_bf16(((const uint16_t *)t->data)[element]);
+    return ((const float *)t->data)[element];
+}
+
+void tensor_set(const Tensor *t, int64_t element, float value)
+{
+    if (t->dtype == ATTN_F16)
+        ((uint16_t *)t->data)[element] = f16_from_f32(value);
+    else if (t->dtype == ATTN_BF16)
+        ((uint16_t *)t->data)[element] = bf16_from_f32(value);
+    else
+        ((float *)t->data)[element] = value;
+}
+
+void tensor_read_row(const Tensor *t, int64_t b, int64_t n, int64_t h, float *row)
+{
+    int64_t x, d = t->shape[3], first = tensor_offset(t, b, n, h);
+    if (t->dtype == ATTN_F16)
+        for (x = 0; x < d; x++)
+            row[x] = f32_from_f16(((const uint16_t *)t->data)[first + x]);
+    else if (t->dtype == ATTN_BF16)
+        for (x = 0; x < d; x++)
+            row[x] = f32_from_bf16(((const uint16_t *)t->data)[first + x]);
+    else
+        memcpy(row, (const float *)t->data + first, (size_t)d * sizeof(float));
+}
+
+void tensor_write_row(const Tensor *t, int64_t b, int64_t n, int64_t h, const float *row)
+{
+    int64_t x, d = t->shape[3], first = tensor_offset(t, b, n, h);
+    if (t->dtype == ATTN_F16)
+        for (x = 0; x < d; x++)
+            ((uint16_t *)t->data)[first + x] = f16_from_f32(row[x]);
+    else if (t->dtype == ATTN_BF16)
+        for (x = 0; x < d; x++)
+            ((uint16_t *)t->data)[first + x] = bf16_from_f32(row[x]);
+    else
+        memcpy((float *)t->data + first, row, (size_t)d * sizeof(float));
+}
+
+int64_t tensor_count(const Tensor *t)
+{
+    return t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
+}
+
+/* Dimensions 0 1 2 from the slowest (largest stride) to the fastest, for each layout. */
+static const int layout_order[4][3] = {
+    [LAYOUT_BSHD] = {0, 1, 2}, /* B N H */
+    [LAYOUT_SBHD] = {1, 0, 2}, /* N B H */
+    [LAYOUT_BHSD] = {0, 2, 1}, /* B H N */
+    [LAYOUT_ODD] = {0, 1, 2},
+};
+
+/* Fills shape and stride; *span = elements from the first to the last one. -1 on overflow. */
+static int view_set(Tensor *view, TensorLayout layout, const int64_t shape[4], int64_t *span)
+{
+    int64_t stride = shape[3];
+    int t;
+    if (layout == LAYOUT_ODD) { /* an odd pitch with a gap of 2 or 3 elements */
+        if (__builtin_add_overflow(stride, 2, &stride))
+            return -1;
+        stride |= 1;
+    }
+    memcpy(view->shape, shape, sizeof view->shape);
+    view->stride[3] = 1;
+    for (t = 2; t >= 0; t--) {
+        int dim = layout_order[layout][t];
+        view->stride[dim] = stride;
+        if (__builtin_mul_overflow(stride, shape[dim], &stride))
+            return -1;
+    }
+    /* stride now is rows * pitch; the last row has no gap behind it */
+    *span = stride - (view->stride[layout_order[layout][2]] - shape[3]);
+    return 0;
+}
+
+int tensor_new(Storage *s, AttnDtype dtype, TensorLayout layout, int64_t B, int64_t N, int64_t H,
+               int64_t d)
+{
+    const int64_t shape[4] = {B, N, H, d};
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), size = dtype_size(dtype);
+    const size_t room = (size_t)INT64_MAX / 2; /* so that the sums below cannot overflow */
+    int64_t span;
+    size_t lead = layout == LAYOUT_ODD ? size : 0; /* odd offset from base, as on the device */
+    unsigned char *end;
+    memset(s, 0, sizeof *s);
+    if (B < 1 || N < 1 || H < 1 || d < 1 || view_set(&s->view, layout, shape, &span) != 0)
+        goto refused;
+    /* The address counts back from a page border: an odd span gives an odd element address. */
+    if (layout == LAYOUT_ODD)
+        span |= 1;
+    if ((size_t)span > room / size)
+        goto refused;
+    s->bytes = lead + (size_t)span * size;
+    s->mapping_bytes = (s->bytes + page - 1) / page * page + 3 * page;
+    if (!memory_enough_for(s->mapping_bytes))
+        goto refused;
+    s->mapping =
+        mmap(NULL, s->mapping_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (s->mapping == MAP_FAILED)
+        goto refused;
+    end = (unsigned char *)s->mapping + s->mapping_bytes - page;
+    if (mprotect(s->mapping, page, PROT_NONE) != 0 || mprotect(end, page, PROT_NONE) != 0) {
+        munmap(s->mapping, s->mapping_bytes);
+        goto refused;
+    }
+    s->base = end - s->bytes;
+    s->view.data = s->base + lead;
+    s->view.dtype = dtype;
+    tensor_poison(s);
+    return 0;
+refused:
+    memset(s, 0, sizeof *s);
+    return -1;
+}
+
+/* First byte that may be written: behind the guard page in front. */
+static unsigned char *writable(const Storage *s)
+{
+    return (unsigned char *)s->mapping + sysconf(_SC_PAGESIZE);
+}
+
+void tensor_poison(const Storage *s)
+{
+    memset(writable(s), 0xFF, (size_t)(s->base + s->bytes - writable(s)));
+}
+
+/* 1 if every byte from..to-1 is 0xFF. */
+static int still_poisoned(const unsigned char *from, const unsigned char *to)
+{
+    while (from < to)
+        if (*from++ != 0xFF)
+            return 0;
+    return 1;
+}
+
+/* Walks the rows in the order of their addresses; whatever lies between two rows, before the first
+ * or behind the last one belongs to nobody. */
+int tensor_intact(const Storage *s)
+{
+    const Tensor *t = &s->view;
+    const unsigned char *seen = writable(s);
+    const size_t size = dtype_size(t->dtype);
+    int slow = 0, mid = 1, fast = 2, swap;
+    int64_t a, b, c;
+    if (t->stride[slow] < t->stride[mid]) /* SBHD: stride[0] < stride[1] */
+        swap = slow, slow = mid, mid = swap;
+    else if (t->stride[mid] < t->stride[fast]) /* BHSD: stride[1] < stride[2] */
+        swap = mid, mid = fast, fast = swap;
+    for (a = 0; a < t->shape[slow]; a++)
+        for (b = 0; b < t->shape[mid]; b++)
+            for (c = 0; c < t->shape[fast]; c++) {
+                const int64_t first =
+                    a * t->stride[slow] + b * t->stride[mid] + c * t->stride[fast];
+                const unsigned char *row = (const unsigned char *)t->data + (size_t)first * size;
+                if (!still_poisoned(seen, row))
+                    return 0;
+                seen = row + (size_t)t->shape[3] * size;
+            }
+    return still_poisoned(seen, s->base + s->bytes);
+}
+
+/* Every step is a bijection of the hash for a given word, so one changed word always shows. */
+uint64_t tensor_fingerprint(const Storage *s)
+{
+    const unsigned char *p = writable(s), *end = s->base + s->bytes;
+    uint64_t hash = UINT64_C(0x9E3779B97F4A7C15), word;
+    for (; end - p >= 8; p += 8) {
+        memcpy(&word, p, 8);
+        hash = (hash ^ word) * UINT64_C(0xD6E8FEB86659FD93);
+        hash ^= hash >> 32;
+    }
+    return hash; /* a page border in front and behind: no rest */
+}
+
+void tensor_free(Storage *s)
+{
+    if (s->mapping)
+        munmap(s->mapping, s->mapping_bytes);
+    memset(s, 0, sizeof *s);
+}
