@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * source_hash.h: which sources, revision and flags this program was built from.
+ *
+ * Interface (the build generates the C file: common/tools/source_hashes.py):
+ * - variant_sha256: SHA-256 of a variant's source file in hex, "" when there is no such file.
+ * - build_revision: `git describe --always --dirty`, or the .revision file, or "unknown".
+ * - build_flags: compiler and flags, one line.
+ */
+#ifndef ATTN_SOURCE_HASH_H
+#define ATTN_SOURCE_HASH_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+const char *variant_sha256(const char *stage_folder, const char *variant);
+const char *build_revision(void);
+const char *build_flags(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Runs nvcc and turns `ptxas -v` into one line per kernel.
+
+usage: nvcc_report.py NVCC ARGS...   (ARGS end in: -c INPUT -o OUTPUT)
+
+Prints `kernel  sm_90  40 registers, 4096 B shared, 0 B spilled` to stdout and keeps what nvcc said
+beside the object (OUTPUT.ptxas.txt). With --attn-strict among ARGS (taken out before nvcc sees them)
+it fails when ptxas says that wgmma was serialised or setmaxnreg ignored: such a kernel is right but
+slow, whatever its numbers.
+"""
+import re
+import shutil
+import subprocess
+import sys
+
+NOISE = re.compile(r"^ptxas info\s*: (Overriding|\d+ bytes gmem|Function properties|Compile time)")
+ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")
+USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
+SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+STRICT = re.compile(r"wgmma\.mma_async.*serialized|setmaxnreg.*ignored", re.I)
+
+
+def demangle(names):
+    """Readable kernel names, or the names as they are without c++filt."""
+    tool = shutil.which("c++filt")
+    if not tool or not names:
+        return {name: name for name in names}
+    out = subprocess.run([tool, "-p", *names], capture_output=True, text=True, check=False).stdout
+    return dict(zip(names, out.splitlines()))
+
+
+def kernels(text):
+    """(mangled name, architecture, registers, shared bytes, spilled bytes) of each kernel."""
+    rows, name, arch, spilled = [], None, "", 0
+    for line in text.splitlines():
+        if m := ENTRY.search(line):
+            name, arch, spilled = m[1], m[2], 0
+        elif m := SPILL.search(line):
+            spilled = int(m[1]) + int(m[2])
+        elif name and (m := USED.search(line)):
+            rows.append((name, arch, int(m[1]), int(m[2] or 0), spilled))
+            name = None
+    return rows
+
+
+def main():
+    strict = "--attn-strict" in sys.argv
+    command = [a for a in sys.argv[1:] if a != "--attn-strict"]
+    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                         errors="replace", check=False)
+    rows = kernels(run.stdout)
+    if "-o" in command:
+        with open(command[command.index("-o") + 1] + ".ptxas.txt", "w", encoding="utf-8") as log:
+            log.write(run.stdout)
+    names = demangle([row[0] for row in rows])
+    for name, arch, registers, shared, spilled in rows:
+        print(f"{names[name]}  {arch}  {registers} registers, {shared} B shared, {spilled} B spilled")
+    for line in run.stdout.splitlines():
+        known = ENTRY.search(line) or USED.search(line) or SPILL.search(line) or NOISE.match(line)
+        if run.returncode or not known:
+            print(line)
+    if strict and STRICT.search(run.stdout):
+        print("error: a kernel meant to be fast is not (see the line above)")
+        return 1
+    return run.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
