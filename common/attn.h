@@ -1,5 +1,6 @@
-/* SPDX-License-Identifier: MIT
- *
+/* SPDX-License-Identifier: MIT */
+/* clang-format off */
+/*
  * attn.h: the contract of attention that all stages, all devices and the oracle share.
  *
  * What attention is, in the symbols used everywhere in this suite:
@@ -9,14 +10,16 @@
  *     O_i  = sum_j P_ij V_j                       lse_i = ln sum_j exp(s_ij)
  *
  * Glossary
- *     B H Hkv     batch, query heads, key/value heads: H % Hkv == 0, head h reads kv head h/(H/Hkv)
- *     Nq Nk d     queries, keys, channels of one head
- *     Q K V O     inputs and output; S P scores and probabilities (Nq x Nk, what we try not to
- * store) lse         log-sum-exp of a row, natural logarithm, after scale, cap and mask dQ dK dV dO
- * gradients of a scalar loss (d = gradient; device pointers end in _dev) m_i l_i     running row
- * maximum and running sum of exp(s - m_i) of the online softmax delta       rowsum(dO * O), the
- * term that the softmax Jacobian needs in backward Br Bc Tr Tc rows and columns of a tile, numbers
- * of row and column tiles
+ *     B H Hkv       batch, query heads, key/value heads: H % Hkv == 0, head h reads kv head
+ *                   h / (H / Hkv)
+ *     Nq Nk d       queries, keys, channels of one head
+ *     Q K V O       inputs and output
+ *     S P           scores and probabilities, Nq x Nk: what we try not to store
+ *     lse           log-sum-exp of a row, natural logarithm, after scale, cap and mask
+ *     dQ dK dV dO   gradients of a scalar loss (d = gradient; device pointers end in _dev)
+ *     m_i l_i       running row maximum and running sum of exp(s - m_i) of the online softmax
+ *     delta         rowsum(dO * O), the term that the softmax Jacobian needs in backward
+ *     Br Bc Tr Tc   rows and columns of a tile, numbers of row and column tiles
  *
  * A row that sees no key has O = 0, lse = -inf and zero gradients. It is never NaN.
  *
@@ -28,6 +31,7 @@
  * - tensor_offset() finds a row of a strided tensor.
  * The header is C11 and C++17 (nvcc compiles it for host and device).
  */
+/* clang-format on */
 #ifndef ATTN_H
 #define ATTN_H
 
@@ -134,7 +138,9 @@ static inline ATTN_HD int64_t tensor_offset(const Tensor *t, int64_t b, int64_t 
     return b * t->stride[0] + n * t->stride[1] + h * t->stride[2];
 }
 
-/* Where local index i stands. The list is short (1 to a few), so a linear walk is right. */
+/* Where local index i stands. The list is short (1 to a few), so a linear walk is right. Among
+ * segments with the same `first` all but the last are empty (varlen sequences of length 0), so the
+ * walk stops at the last one that starts at or before i. */
 static inline ATTN_HD AttnPosition attn_position(AttnPositions map, int64_t i)
 {
     int64_t s = 0;
@@ -147,11 +153,12 @@ static inline ATTN_HD AttnPosition attn_position(AttnPositions map, int64_t i)
     return where;
 }
 
-/* May a query at q look at a key at k? (The full mask is asked separately: attn_masked_out.) */
+/* May a query at q look at a key at k? (attn_sees asks the full mask too.) */
 static inline ATTN_HD int attn_visible(AttnRule rule, AttnPosition q, AttnPosition k)
 {
-    return q.sequence == k.sequence && (rule.left < 0 || k.position >= q.position - rule.left) &&
-           (rule.right < 0 || k.position <= q.position + rule.right);
+    int64_t ahead = k.position - q.position; /* differences: limits near INT64_MAX do no harm */
+    return q.sequence == k.sequence && (rule.left < 0 || ahead >= -rule.left) &&
+           (rule.right < 0 || ahead <= rule.right);
 }
 
 /* The whole question for local indexes i (query) and j (key): position rule AND full mask. */
@@ -169,7 +176,7 @@ static inline ATTN_HD float attn_score(const AttnArgs *a, float qk)
     return a->softcap > 0.0f ? a->softcap * tanhf(s / a->softcap) : s;
 }
 
-/* Extreme positions of a run of local indexes. sequence = -1 when the run spans several sequences.
+/* Extreme positions of a run of local indexes; sequence = -1 when it spans several sequences.
  */
 typedef struct AttnRange {
     int64_t sequence, min, max;
@@ -218,11 +225,11 @@ static inline ATTN_HD AttnTile attn_tile_class(AttnRule rule, AttnRange q, AttnR
 {
     if (q.sequence < 0 || k.sequence < 0)
         return ATTN_TILE_MASKED;
-    if (q.sequence != k.sequence || (rule.left >= 0 && k.max < q.min - rule.left) ||
-        (rule.right >= 0 && k.min > q.max + rule.right))
+    if (q.sequence != k.sequence || (rule.left >= 0 && k.max - q.min < -rule.left) ||
+        (rule.right >= 0 && k.min - q.max > rule.right))
         return ATTN_TILE_SKIP;
-    if ((rule.left < 0 || k.min >= q.max - rule.left) &&
-        (rule.right < 0 || k.max <= q.min + rule.right))
+    if ((rule.left < 0 || k.min - q.max >= -rule.left) &&
+        (rule.right < 0 || k.max - q.min <= rule.right))
         return ATTN_TILE_CLEAN;
     return ATTN_TILE_MASKED;
 }

@@ -8,7 +8,8 @@
  * Interface:
  * - check_outputs: compares host outputs with the oracle, element by element against its bound.
  * - check_explain: prints the worst element as (b,h,i,x), expected, found, bound, how many are off
- * and where they cluster (one head? the tail tile? the empty rows?).
+ *   and where they cluster (one head? the tail tile? the empty rows?).
+ * - check_value, check_slot, check_find: one comparison, and the arrays behind a verdict.
  */
 #ifndef ATTN_CHECK_H
 #define ATTN_CHECK_H
@@ -27,6 +28,7 @@ typedef struct CheckArray {
     const char *name;
     int checked;
     int64_t compared, off; /* elements looked at; of those outside their bound */
+    int64_t unspecified;   /* not compared: the contract leaves them open (oracle.h, taint) */
     int64_t nonfinite;     /* found non-finite where a finite value was expected, or the reverse */
     double worst_ratio;    /* largest error / bound; infinity for a non-finite one */
     double max_error;      /* largest |found - expected| over finite ones */
@@ -35,6 +37,9 @@ typedef struct CheckArray {
     /* for the explanation */
     int64_t off_heads, off_rows; /* distinct (b,h) and distinct i among the off ones */
     int64_t first_off_row, last_off_row;
+    int64_t off_tail;  /* of the off ones, in the last partial tile of 64 rows or keys */
+    int64_t off_empty; /* of the off ones, in rows that see no key */
+    char hint[128];    /* what the wrong values look like ("the sign is flipped"), or "" */
 } CheckArray;
 
 enum { CHECK_O, CHECK_LSE, CHECK_DQ, CHECK_DK, CHECK_DV, CHECK_COUNT };
@@ -42,14 +47,38 @@ enum { CHECK_O, CHECK_LSE, CHECK_DQ, CHECK_DK, CHECK_DV, CHECK_COUNT };
 typedef struct Check {
     int pass;
     double bound_ratio; /* worst over all quantities */
-    double
-        flash_ratio; /* worst max_error / yardstick (2 is FlashAttention's limit, 3 for gradients;
-                        gradients are scaled by 2/3 so that 2 is the limit for all); NaN if none */
+    /* Worst max_error / yardstick: 2 is FlashAttention's limit, 3 for gradients; gradients are
+     * scaled by 2/3 so that 2 is the limit for all. NaN without a yardstick. */
+    double flash_ratio;
     int64_t nonfinite;
     int inputs_intact;  /* 0: a variant wrote into its inputs */
     int storage_intact; /* 0: it wrote outside its outputs (canary, stride gaps) */
     CheckArray array[CHECK_COUNT];
 } Check;
+
+typedef enum CheckVerdict { CHECK_GOOD, CHECK_OFF, CHECK_OFF_NONFINITE, CHECK_OPEN } CheckVerdict;
+
+/* One comparison. limit: magnitudes from here on round to infinity in the storage type. tainted: a
+ * non-finite input shares the head. *ratio = error / bound. */
+CheckVerdict check_value(double expected, double bound, float found, double limit, int tainted,
+                         double *ratio);
+
+/* The found and the expected side of one quantity; O is NULL for lse. */
+typedef struct CheckSlot {
+    const OracleArray *expected;
+    const Tensor *found; /* NULL: found_lse */
+    const float *found_lse;
+    const OracleSample *sample; /* rows or keys */
+    int64_t N, heads, outer;    /* Nq or Nk, H or Hkv, how many (b, head) were computed */
+    const int64_t *outer_index; /* their numbers b * heads + h; NULL = 0 .. outer-1 */
+    int64_t width;              /* d, or 1 for lse */
+} CheckSlot;
+
+CheckSlot check_slot(const Oracle *o, const AttnArgs *args, int which);
+/* Found value of (b, h, i, x). */
+float check_find(const CheckSlot *s, int64_t b, int64_t h, int64_t i, int64_t x);
+/* Fills a->hint from the worst row: flipped sign, another row's, another head's, never written. */
+void check_hint(CheckArray *a, const CheckSlot *s, int64_t outer, int64_t t, double c);
 
 /* c: 4, or 16 for tensor cores. args holds the host outputs. y may be NULL. Sets everything but the
  * two *_intact fields, which the runner knows; pass counts them, so set them to 1 or 0 first. */

@@ -4,8 +4,8 @@
  *
  * Interface:
  * - model_visible_pairs: exact number of (query, key) pairs that the rule and the mask leave.
- * - model_flops: forward 4 B H d pairs/(B H) ..., backward 2.5 times that.
- * - model_hbm_bytes_*: what a variant must move between slow and fast memory.
+ * - model_flops: forward 4 B H d pairs, backward 2.5 times that; pairs are those of one head.
+ * - model_..._bytes: what a variant must move between slow and fast memory.
  */
 #ifndef ATTN_MODEL_H
 #define ATTN_MODEL_H
@@ -24,7 +24,7 @@ double model_flops(const AttnArgs *args, int backward);
 /* Compulsory traffic: every input read once, every output written once (O, lse; backward also). */
 double model_compulsory_bytes(const AttnArgs *args, int backward);
 /* Materialised attention (stage 01): Q, K, V, O once, plus S written, read, P written, read (four
- * passes over B*H*Nq*Nk float32), in backward P, dP, dS likewise. */
+ * passes over B*H*Nq*Nk float32); in backward P, dP, dS likewise (six passes). */
 double model_materialised_bytes(const AttnArgs *args, int backward);
 /* Row tiles whose scores stay in cache (stage 02 v4): K and V are read once per row tile of Br
  * rows. */

@@ -5,9 +5,9 @@
  * nothing with what it judges but attn_visible and attn_position.
  *
  * Interface:
- * - oracle_rows: which rows (queries) and keys are computed: all, or a sample for big cases.
- * - oracle_forward: O and lse of those rows and their bounds.
- * - oracle_backward: dQ of those rows, dK and dV of those keys, and their bounds.
+ * - oracle_run: O and lse, and with a backward dQ, dK, dV, with the bound of every element; all of
+ *   them, or a sample when the case is big. oracle_free.
+ * - Oracle.rows, .keys, .kv_heads: what was computed.
  *
  * Bounds (DESIGN.md section 5; u = 2^-24, u16 = 2^-8 bf16, 2^-11 f16, 0 f32; c = 4, tensor cores
  * 16): the part that scales with c and the part that does not are kept apart, so that one oracle
@@ -34,19 +34,30 @@ typedef struct OracleSample {
     int64_t count;
 } OracleSample;
 
+/* Where an input held NaN or infinity. What it reaches is expected to be non-finite; what only
+ * shares a tile with it is unspecified (DESIGN section 3), and so is a bound that became infinite.
+ * In a group without taint nothing is unspecified. */
+enum { ORACLE_TAINT_KV = 1, ORACLE_TAINT_Q = 2 /* Q or dO */ };
+
 typedef struct Oracle {
     AttnShape shape;
-    OracleSample rows;  /* of the Nq queries */
-    OracleSample keys;  /* of the Nk keys (backward) */
-    OracleArray O;      /* [B][H][rows.count][d] */
-    OracleArray lse;    /* [B][H][rows.count] */
-    OracleArray dQ;     /* [B][H][rows.count][d] */
-    OracleArray dK, dV; /* [B][Hkv][keys.count][d] */
+    AttnDtype dtype;       /* of O and the gradients */
+    OracleSample rows;     /* of the Nq queries */
+    OracleSample keys;     /* of the Nk keys (backward) */
+    OracleSample kv_heads; /* b*Hkv + kv head: those whose dK and dV were computed */
+    uint8_t *tainted;      /* [B][Hkv] bits */
+    OracleArray O;         /* [B][H][rows.count][d] */
+    OracleArray lse;       /* [B][H][rows.count] */
+    OracleArray dQ;        /* [B][H][rows.count][d] */
+    OracleArray dK, dV;    /* [kv_heads.count][keys.count][d] */
 } Oracle;
 
-/* Above 10^10 pair-channels (B*H*Nq*Nk*d) samples: first, last, tile edges (multiples of 64 and
- * their neighbours at a few places), 64 random ones from the seed. Otherwise everything. args holds
- * host tensors. Returns 0, or -1 when memory is short. threads >= 1. */
+/* Above 10^10 pair-channels (B*H*Nq*Nk*d) a sample of rows and keys: first, last, tile edges
+ * (multiples of 64 and their neighbours at a few places), 64 random ones that depend on the data.
+ * dK and dV of a key need lse and delta of every row of their group, so then they are computed for
+ * as many (batch, kv head) groups as keep that below 4*10^10, at least one. Otherwise everything.
+ * args holds host tensors; what was in O, lse, dQ, dK, dV does not matter.
+ * Returns 0, or -1 when memory is short. threads >= 1. */
 int oracle_run(Oracle *o, const AttnArgs *args, int backward, int threads);
 void oracle_free(Oracle *o);
 

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * oracle_core.c: attention and its gradient in float64, with the rounding bound of each element.
+ *
+ * Everything is written as y = w^T M (weights times the rows of a matrix): the scores of a query
+ * are q^T K^T, its output is P^T V, dQ is dS^T K. Beside y the same loop sums |w||M|, which is what
+ * a rounding bound needs.
+ *
+ * THE BOUNDS. u = 2^-24 is half a float32 ulp, u16 the same for the storage type (0 for f32). c
+ * stands for the constants that depend on the order of a float32 sum; it scales every float32 term.
+ *
+ * Forward.  A score is a dot product: its float32 error is at most c u sum_x scale |q||k| <= c u A,
+ *   A being the largest such sum of the row. exp turns an absolute error of the score into a
+ *   relative one of P; summing n of them adds about sqrt(n), the exp and the division a few: 8.
+ *     |lse - ref| <= c u (A + sqrt(n) + |lse| + 8)
+ *     |O - ref|   <= u16 (|O| + W) + c u (A + sqrt(n) + 8) W + eta (1 + sum_j |V|),  W = sum_j P|V|
+ *   u16 W is P rounded to 16 bits, u16 |O| the rounded result, eta a P too small for its type.
+ *
+ * Backward. P = exp(s - lse) has the relative error c u g_i, with
+ *     g_i = A (1 + 2/cap) + |lse_i| + sqrt(n) + sqrt(terms summed) + 8.
+ *   2/cap: the slope of the cap is 1 - t^2 with t = tanh(s/cap); an error c u A of s moves it by at
+ *   most 2|t|(1 - t^2) c u A / cap, an absolute error that stays when the slope itself is 0.
+ *     dV = sum_i P dO               u16 (|dV| + sum_i P|dO|) + c u sum_i g_i P|dO|
+ *                                   + eta (1 + sum_i |dO|)
+ *   dS = P slope (dP - delta) errs by P's error times |dP - delta|, by dP's rounding
+ *   c u sum_x |dO||V|, and by delta's error. delta = sum_x dO O is computed from the O that the
+ *   forward pass stored: its error is that of O, element by element the bound above, plus the
+ *   rounding of the dot product. So with W_i = sum_x |dO| W and E_i = sum_x |dO||O| (W_i >= E_i):
+ *     |error of delta| <= u16 (E_i + W_i) + c u (g_i W_i + E_i).
+ *   W_i cannot be left out. Where V's of both signs cancel in O, |O| says nothing about the error
+ * of O; test_oracle.c holds a case with E_i = 0 in which a right implementation needs it. dK =
+ * scale sum_i dS Q         u16 (|dK| + scale sum_i (|dS| + P (E_i + W_i)) |Q|)
+ *          + c u scale sum_i P (g_i (|dP - delta| + W_i) + sum_x|dO||V| + E_i) |Q|
+ *          + eta (1 + max(scale,1) sum_i |Q|) + 2^-126 max(scale,1) sum_i |dP - delta| |Q|
+ *   The last term is a P below float32's normal range, flushed to 0 and then multiplied by
+ *   |dP - delta|, which for large inputs is far above 1. dQ is the same with K, summed over keys.
+ *
+ * Interface: oracle_core.h.
+ */
+#include "oracle_core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "tensor.h"
+
+/* One function body compiled for several instruction sets, chosen at program start. */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_THREAD__) &&                  \
+    !defined(__clang__)
+#define ORACLE_CLONES                                                                              \
+    __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+#else
+#define ORACLE_CLONES
+#endif
+
+static const double u = 0x1p-24;     /* half an ulp of float32 */
+static const double tiny = 0x1p-126; /* smallest normal float32 */
+
+typedef double Lanes __attribute__((vector_size(8 * ORACLE_PANEL)));
+typedef int64_t LaneBits __attribute__((vector_size(8 * ORACLE_PANEL)));
+
+/* value[c] += sum_t w[t] M[row t][c],  size_a[c] += sum_t wa[t] |M[row t][c]|, size_b likewise.
+ * Row t is index[t], or t without an index; columns are those of panels first .. last-1. */
+ORACLE_CLONES static void weigh_rows(const OracleMatrix *M, const int64_t *index, int64_t count,
+                                     int64_t first, int64_t last, const double *w, const double *wa,
+                                     const double *wb, double *value, double *size_a,
+                                     double *size_b)
+{
+    const LaneBits magnitude = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX,
+                                INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX};
+    for (int64_t panel = first; panel < last; panel++) {
+        const double *rows = M->panel + panel * M->rows * ORACLE_PANEL;
+        Lanes y, a, b;
+        memcpy(&y, value + panel * ORACLE_PANEL, sizeof y);
+        memcpy(&a, size_a + panel * ORACLE_PANEL, sizeof a);
+        memcpy(&b, size_b + panel * ORACLE_PANEL, sizeof b);
+        for (int64_t t = 0; t < count; t++) {
+            Lanes x, size;
+            memcpy(&x, rows + (index ? index[t] : t) * ORACLE_PANEL, sizeof x);
+            size = (Lanes)((LaneBits)x & magnitude);
+            y += w[t] * x;
+            a += wa[t] * size;
+            b += wb[t] * size;
+        }
+        memcpy(value + panel * ORACLE_PANEL, &y, sizeof y);
+        memcpy(size_a + panel * ORACLE_PANEL, &a, sizeof a);
+        memcpy(size_b + panel * ORACLE_PANEL, &b, sizeof b);
+    }
+}
+
+/* dot[c] = sum_x w[x] M[x][c] and size[c] = sum_x |w[x]||M[x][c]| of panels first .. last-1. */
+ORACLE_CLONES static void dot_columns(const OracleMatrix *M, int64_t first, int64_t last,
+                                      const double *w, const double *size_w, double *dot,
+                                      double *size)
+{
+    const LaneBits magnitude = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX,
+                                INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX};
+    for (int64_t panel = first; panel < last; panel++) {
+        const double *rows = M->panel + panel * M->rows * ORACLE_PANEL;
+        Lanes y = {0}, a = {0};
+        for (int64_t x = 0; x < M->rows; x++) {
+            Lanes m;
+            memcpy(&m, rows + x * ORACLE_PANEL, sizeof m);
+            y += w[x] * m;
+            a += size_w[x] * (Lanes)((LaneBits)m & magnitude);
+        }
+        memcpy(dot + panel * ORACLE_PANEL, &y, sizeof y);
+        memcpy(size + panel * ORACLE_PANEL, &a, sizeof a);
+    }
+}
+
+static int64_t panels_of(int64_t cols)
+{
+    return (cols + ORACLE_PANEL - 1) / ORACLE_PANEL;
+}
+
+static double *matrix_element(const OracleMatrix *M, int64_t row, int64_t col)
+{
+    return M->panel + ((col / ORACLE_PANEL) * M->rows + row) * ORACLE_PANEL + col % ORACLE_PANEL;
+}
+
+/* row [cols] = M[row][*], size = its absolute values */
+static void matrix_row(const OracleMatrix *M, int64_t row, double *value, double *size)
+{
+    for (int64_t c = 0; c < M->cols; c++) {
+        value[c] = *matrix_element(M, row, c);
+        size[c] = fabs(value[c]);
+    }
+}
+
+static double *matrix_place(OracleMatrix *M, double *memory, int64_t rows, int64_t cols)
+{
+    M->panel = memory;
+    M->rows = rows;
+    M->cols = cols;
+    return memory + panels_of(cols) * ORACLE_PANEL * rows;
+}
+
+/* Fills M [N][d] and Mt [d][N] from one head of t. Returns 1 when a value is not finite. */
+static int matrix_load(OracleMatrix *M, OracleMatrix *Mt, const Tensor *t, int64_t b, int64_t h,
+                       float *row)
+{
+    int nonfinite = 0;
+    for (int64_t n = 0; n < M->rows; n++) {
+        tensor_read_row(t, b, n, h, row);
+        for (int64_t x = 0; x < M->cols; x++) {
+            *matrix_element(M, n, x) = *matrix_element(Mt, x, n) = row[x];
+            nonfinite |= !is_finite_f32(row[x]);
+        }
+    }
+    return nonfinite;
+}
+
+int oracle_group_load(OracleGroup *g, const OraclePlan *p, int64_t b, int64_t kv_head, int backward)
+{
+    const AttnShape *s = &p->args->shape;
+    const int64_t heads = s->H / s->Hkv, pad = ORACLE_PANEL;
+    const size_t of_q = (size_t)((s->Nq + pad) * (s->d + pad) * 2);
+    const size_t of_k = (size_t)((s->Nk + pad) * (s->d + pad) * 2);
+    const size_t doubles = 2 * of_k + (size_t)heads * of_q * (backward ? 2 : 1);
+    double *at;
+    float *row = malloc((size_t)s->d * sizeof *row);
+    memset(g, 0, sizeof *g);
+    g->b = b;
+    g->kv_head = kv_head;
+    g->heads = heads;
+    g->Q = calloc((size_t)heads * 4, sizeof *g->Q);
+    g->state = calloc((size_t)(heads * s->Nq), sizeof *g->state);
+    at = g->memory = calloc(doubles, sizeof *g->memory);
+    if (!row || !g->Q || !g->state || !g->memory) {
+        free(row);
+        oracle_group_free(g);
+        return -1;
+    }
+    g->Qt = g->Q + heads;
+    g->dO = g->Q + 2 * heads;
+    g->dOt = g->Q + 3 * heads;
+    at = matrix_place(&g->Kt, matrix_place(&g->K, at, s->Nk, s->d), s->d, s->Nk);
+    at = matrix_place(&g->Vt, matrix_place(&g->V, at, s->Nk, s->d), s->d, s->Nk);
+    if (matrix_load(&g->K, &g->Kt, &p->args->K, b, kv_head, row) |
+        matrix_load(&g->V, &g->Vt, &p->args->V, b, kv_head, row))
+        g->tainted |= ORACLE_TAINT_KV;
+    for (int64_t h = 0; h < heads; h++) {
+        at = matrix_place(&g->Qt[h], matrix_place(&g->Q[h], at, s->Nq, s->d), s->d, s->Nq);
+        if (matrix_load(&g->Q[h], &g->Qt[h], &p->args->Q, b, kv_head * heads + h, row))
+            g->tainted |= ORACLE_TAINT_Q;
+        if (!backward)
+            continue;
+        at = matrix_place(&g->dOt[h], matrix_place(&g->dO[h], at, s->Nq, s->d), s->d, s->Nq);
+        if (matrix_load(&g->dO[h], &g->dOt[h], &p->args->dO, b, kv_head * heads + h, row))
+            g->tainted |= ORACLE_TAINT_Q;
+    }
+    free(row);
+    return 0;
+}
+
+void oracle_group_free(OracleGroup *g)
+{
+    free(g->Q);
+    free(g->state);
+    free(g->memory);
+    memset(g, 0, sizeof *g);
+}
+
+/* The score after scale and cap, and the derivative of the cap there. */
+static double cap_score(const OraclePlan *p, double qk, double *slope)
+{
+    const double s = p->scale * qk;
+    double t;
+    *slope = 1;
+    if (p->cap == 0)
+        return s;
+    t = tanh(s / p->cap);
+    *slope = 1 - t * t;
+    return p->cap * t;
+}
+
+/* Adds the bound of a finished sum: value [d] holds it, fixed and per_c its |w||M| sums. */
+static void finish(const OraclePlan *p, int64_t d, const double *value, const double *fixed,
+                   const double *per_c, const OracleTarget *to)
+{
+    for (int64_t x = 0; x < d; x++) {
+        to->value[x] = value[x];
+        to->fixed[x] = fixed[x] + p->u16 * fabs(value[x]) + p->eta;
+        to->per_c[x] = per_c[x];
+    }
+}
+
+/* Weights of dS in dQ or dK, from everything known of the pair (i, j); value, per_c, fixed. */
+static void weigh_pair(const OraclePlan *p, const OracleRowState *row, double P, double slope,
+                       double dP, double size_dP, double g_i, double *w, double *wc, double *wf)
+{
+    const double scale = fabs(p->scale), larger = scale > 1 ? scale : 1;
+    const double off = fabs(dP - row->delta), dS = P * (dP - row->delta) * slope;
+    *w = p->scale * dS;
+    *wc = u * scale * P * (g_i * (off + row->dO_W) + size_dP + row->dO_O);
+    *wf =
+        p->u16 * scale * (fabs(dS) + P * (row->dO_O + row->dO_W)) + larger * (p->eta + tiny * off);
+}
+
+/* The arrays of one thread. N = max(Nq, Nk) and d, both rounded up to whole panels. */
+typedef struct Scratch {
+    int64_t *index;           /* [N] what is seen, ascending */
+    double *dot, *size;       /* [N] scores or dP, and their sums of magnitudes */
+    double *P, *slope;        /* [N] like index: of the t-th one seen */
+    double *w, *wc, *wf;      /* [N] weights for value, per_c, fixed */
+    double *v, *vc, *vf;      /* [N] a second set */
+    double *row, *row_size;   /* [d] */
+    double *row2, *row2_size; /* [d] */
+    double *y, *yc, *yf;      /* [d] sums */
+    double *z, *zc, *zf;      /* [d] a second set */
+} Scratch;
+
+#define SCRATCH_N 11
+#define SCRATCH_D 10
+
+int64_t oracle_scratch_doubles(const AttnShape *s)
+{
+    const int64_t N = s->Nq > s->Nk ? s->Nq : s->Nk;
+    return ORACLE_PANEL * (SCRATCH_N * panels_of(N) + SCRATCH_D * panels_of(s->d));
+}
+
+static Scratch scratch_divide(const AttnShape *s, double *memory)
+{
+    const int64_t N = ORACLE_PANEL * panels_of(s->Nq > s->Nk ? s->Nq : s->Nk);
+    const int64_t d = ORACLE_PANEL * panels_of(s->d);
+    double *n = memory, *x = memory + SCRATCH_N * N;
+    Scratch m;
+    m.index = (int64_t *)(void *)n;
+    m.dot = n + N, m.size = n + 2 * N, m.P = n + 3 * N, m.slope = n + 4 * N;
+    m.w = n + 5 * N, m.wc = n + 6 * N, m.wf = n + 7 * N;
+    m.v = n + 8 * N, m.vc = n + 9 * N, m.vf = n + 10 * N;
+    m.row = x, m.row_size = x + d, m.row2 = x + 2 * d, m.row2_size = x + 3 * d;
+    m.y = x + 4 * d, m.yc = x + 5 * d, m.yf = x + 6 * d;
+    m.z = x + 7 * d, m.zc = x + 8 * d, m.zf = x + 9 * d;
+    return m;
+}
+
+/* 1 = query i sees key j: the position rule and the full mask. */
+static int sees(const OraclePlan *p, int64_t i, int64_t j)
+{
+    const AttnArgs *a = p->args;
+    return attn_visible(a->rule, p->q_at[i], p->k_at[j]) &&
+           !(a->mask && a->mask[i * a->shape.Nk + j]);
+}
+
+static void target_fill(const OracleTarget *to, int64_t d, double value, double fixed, double per_c)
+{
+    for (int64_t x = 0; x < d; x++) {
+        to->value[x] = value;
+        to->fixed[x] = fixed;
+        to->per_c[x] = per_c;
+    }
+}
+
+/* s and P of row i over the n keys in m->index. Fills m->P, m->slope, *A and returns lse. */
+static double softmax_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
+                          int64_t n, Scratch *m, double *A)
+{
+    double max = -INFINITY, sum = 0;
+    matrix_row(&g->Q[h], i, m->row, m->row_size);
+    dot_columns(&g->Kt, m->index[0] / ORACLE_PANEL, m->index[n - 1] / ORACLE_PANEL + 1, m->row,
+                m->row_size, m->dot, m->size);
+    *A = 0;
+    for (int64_t t = 0; t < n; t++) {
+        const double size = fabs(p->scale) * m->size[m->index[t]];
+        m->P[t] = cap_score(p, m->dot[m->index[t]], &m->slope[t]);
+        max = m->P[t] > max ? m->P[t] : max;
+        *A = size > *A ? size : *A;
+    }
+    for (int64_t t = 0; t < n; t++)
+        sum += m->P[t] = exp(m->P[t] - max);
+    for (int64_t t = 0; t < n; t++)
+        m->P[t] /= sum;
+    return max + log(sum);
+}
+
+/* dQ of row i, once P, O and W are known. */
+static void row_gradient(const OraclePlan *p, const OracleGroup *g, const OracleRowState *state,
+                         int64_t n, Scratch *m, const OracleTarget *dQ)
+{
+    const int64_t d = p->args->shape.d;
+    const double g_i = state->g + sqrt((double)n);
+    dot_columns(&g->Vt, m->index[0] / ORACLE_PANEL, m->index[n - 1] / ORACLE_PANEL + 1, m->row2,
+                m->row2_size, m->dot, m->size);
+    for (int64_t t = 0; t < n; t++)
+        weigh_pair(p, state, m->P[t], m->slope[t], m->dot[m->index[t]], m->size[m->index[t]], g_i,
+                   &m->w[t], &m->wc[t], &m->wf[t]);
+    memset(m->z, 0, sizeof(double) * (size_t)(3 * ORACLE_PANEL * panels_of(d)));
+    weigh_rows(&g->K, m->index, n, 0, panels_of(d), m->w, m->wc, m->wf, m->z, m->zc, m->zf);
+    finish(p, d, m->z, m->zf, m->zc, dQ);
+}
+
+void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i, int backward,
+                double *scratch, const OracleTarget *O, const OracleTarget *lse,
+                const OracleTarget *dQ)
+{
+    const AttnShape *s = &p->args->shape;
+    Scratch m = scratch_divide(s, scratch);
+    OracleRowState *state = &g->state[h * s->Nq + i];
+    int64_t n = 0;
+    double A, forward;
+    for (int64_t j = 0; j < s->Nk; j++)
+        if (sees(p, i, j))
+            m.index[n++] = j;
+    memset(state, 0, sizeof *state);
+    state->lse = -INFINITY;
+    if (n == 0) { /* sees no key: exact zeros, and -inf */
+        if (O) {
+            target_fill(O, s->d, 0, 0, 0);
+            target_fill(lse, 1, -INFINITY, 0, 0);
+        }
+        if (dQ)
+            target_fill(dQ, s->d, 0, 0, 0);
+        return;
+    }
+    state->lse = softmax_row(p, g, h, i, n, &m, &A);
+    forward = A + sqrt((double)n) + 8;
+    state->g = forward + fabs(state->lse) + (p->cap == 0 ? 0 : 2 * A / p->cap);
+    for (int64_t t = 0; t < n; t++) {
+        m.wc[t] = m.P[t]; /* sum_j P|V| = W */
+        m.wf[t] = p->eta;
+    }
+    memset(m.y, 0, sizeof(double) * (size_t)(3 * ORACLE_PANEL * panels_of(s->d)));
+    weigh_rows(&g->V, m.index, n, 0, panels_of(s->d), m.P, m.wc, m.wf, m.y, m.yc, m.yf);
+    if (backward) {
+        matrix_row(&g->dO[h], i, m.row2, m.row2_size);
+        for (int64_t x = 0; x < s->d; x++) {
+            state->delta += m.row2[x] * m.y[x];
+            state->dO_O += fabs(m.row2[x] * m.y[x]);
+            state->dO_W += m.row2_size[x] * m.yc[x];
+        }
+        if (dQ)
+            row_gradient(p, g, state, n, &m, dQ);
+    }
+    if (!O)
+        return;
+    for (int64_t x = 0; x < s->d; x++) {
+        m.yf[x] += p->u16 * m.yc[x];
+        m.yc[x] *= u * forward;
+    }
+    finish(p, s->d, m.y, m.yf, m.yc, O);
+    target_fill(lse, 1, state->lse, 0, u * (forward + fabs(state->lse)));
+}
+
+/* Adds what head h gives to dK and dV of key j: m->y and m->z. terms = rows summed, all heads. */
+static void key_head(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t n,
+                     double sqrt_terms, Scratch *m)
+{
+    const AttnShape *s = &p->args->shape;
+    const OracleRowState *rows = &g->state[h * s->Nq];
+    const int64_t first = m->index[0] / ORACLE_PANEL, last = m->index[n - 1] / ORACLE_PANEL + 1;
+    dot_columns(&g->Qt[h], first, last, m->row, m->row_size, m->dot, m->size);
+    for (int64_t t = 0; t < n; t++) {
+        const int64_t i = m->index[t];
+        m->P[t] = exp(cap_score(p, m->dot[i], &m->slope[t]) - rows[i].lse);
+    }
+    dot_columns(&g->dOt[h], first, last, m->row2, m->row2_size, m->dot, m->size);
+    for (int64_t t = 0; t < n; t++) {
+        const int64_t i = m->index[t];
+        const double g_i = rows[i].g + sqrt_terms;
+        weigh_pair(p, &rows[i], m->P[t], m->slope[t], m->dot[i], m->size[i], g_i, &m->w[t],
+                   &m->wc[t], &m->wf[t]);
+        m->vc[t] = u * g_i * m->P[t];
+        m->vf[t] = p->u16 * m->P[t] + p->eta;
+    }
+    weigh_rows(&g->Q[h], m->index, n, 0, panels_of(s->d), m->w, m->wc, m->wf, m->y, m->yc, m->yf);
+    weigh_rows(&g->dO[h], m->index, n, 0, panels_of(s->d), m->P, m->vc, m->vf, m->z, m->zc, m->zf);
+}
+
+void oracle_key(const OraclePlan *p, const OracleGroup *g, int64_t j, double *scratch,
+                const OracleTarget *dK, const OracleTarget *dV)
+{
+    const AttnShape *s = &p->args->shape;
+    Scratch m = scratch_divide(s, scratch);
+    int64_t n = 0;
+    for (int64_t i = 0; i < s->Nq; i++)
+        if (sees(p, i, j))
+            m.index[n++] = i;
+    if (n == 0) { /* nobody sees this key */
+        target_fill(dK, s->d, 0, 0, 0);
+        target_fill(dV, s->d, 0, 0, 0);
+        return;
+    }
+    matrix_row(&g->K, j, m.row, m.row_size);
+    matrix_row(&g->V, j, m.row2, m.row2_size);
+    memset(m.y, 0, sizeof(double) * (size_t)(6 * ORACLE_PANEL * panels_of(s->d)));
+    for (int64_t h = 0; h < g->heads; h++)
+        key_head(p, g, h, n, sqrt((double)(n * g->heads)), &m);
+    finish(p, s->d, m.y, m.yf, m.yc, dK);
+    finish(p, s->d, m.z, m.zf, m.zc, dV);
+}

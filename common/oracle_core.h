@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * oracle_core.h: the inside of the oracle: one key/value head and the query heads that read it, in
+ * float64. Nobody but oracle.c includes it.
+ *
+ * A row pass takes one query over all keys it sees (O, lse, dQ); a key pass takes one key over all
+ * queries that see it (dK, dV) and computes P again from lse. So no pass writes what another one
+ * reads, rows and keys go to threads freely, and the result does not depend on their number.
+ *
+ * Interface:
+ * - OraclePlan: what holds for the whole case. OracleGroup: the float64 copy of one group.
+ * - oracle_group_load / oracle_group_free: convert inputs of any dtype and stride.
+ * - oracle_row, oracle_key: the definition of attention, of its gradient, and the bounds.
+ */
+#ifndef ATTN_ORACLE_CORE_H
+#define ATTN_ORACLE_CORE_H
+
+#include "oracle.h"
+
+#define ORACLE_PANEL 8 /* columns of a panel: one cache line, one AVX-512 or two AVX registers */
+
+typedef struct OraclePlan {
+    const AttnArgs *args;
+    double scale, cap;  /* cap 0 = none */
+    double u16, eta;    /* of the dtype of O: DESIGN section 5 */
+    AttnPosition *q_at; /* [Nq] */
+    AttnPosition *k_at; /* [Nk] */
+
+} OraclePlan;
+
+/* A matrix [rows][cols] stored as panels of 8 columns, [ceil(cols/8)][rows][8], padded with 0, so
+ * that y = w^T M runs over memory in order. */
+typedef struct OracleMatrix {
+    double *panel;
+    int64_t rows, cols;
+} OracleMatrix;
+
+/* What the key pass needs to know of a row. */
+typedef struct OracleRowState {
+    double lse, delta;
+    double g;    /* A (1 + 2/cap) + |lse| + sqrt(n) + 8 */
+    double dO_O; /* sum_x |dO||O| */
+    double dO_W; /* sum_x |dO| W */
+} OracleRowState;
+
+typedef struct OracleGroup {
+    int64_t b, kv_head, heads; /* heads = H / Hkv */
+    OracleMatrix K, V;         /* [Nk][d] */
+    OracleMatrix Kt, Vt;       /* [d][Nk] */
+    OracleMatrix *Q, *Qt;      /* per head: [Nq][d], [d][Nq] */
+    OracleMatrix *dO, *dOt;
+    OracleRowState *state; /* [heads][Nq] */
+    double *memory;        /* all of the above */
+    unsigned tainted;      /* ORACLE_TAINT_... */
+} OracleGroup;
+
+/* Where one result row goes: [d] each; value of lse is one element. */
+typedef struct OracleTarget {
+    double *value, *fixed, *per_c;
+} OracleTarget;
+
+int oracle_group_load(OracleGroup *g, const OraclePlan *p, int64_t b, int64_t kv_head,
+                      int backward);
+void oracle_group_free(OracleGroup *g);
+int64_t oracle_scratch_doubles(const AttnShape *s); /* what oracle_row and oracle_key need */
+/* Row i of the group's head h. O, lse, dQ may be NULL: only the row state is wanted. */
+void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i, int backward,
+                double *scratch, const OracleTarget *O, const OracleTarget *lse,
+                const OracleTarget *dQ);
+/* Key j of the group, all its heads. Every row that sees j must have its state. */
+void oracle_key(const OraclePlan *p, const OracleGroup *g, int64_t j, double *scratch,
+                const OracleTarget *dK, const OracleTarget *dV);
+
+#endif
