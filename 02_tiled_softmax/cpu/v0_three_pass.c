@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * v0_three_pass: softmax as the textbook writes it, one pass for each of its three needs.
+ *
+ *     pass 1   m = max_c x_c              reads x once
+ *     pass 2   l = sum_c exp(x_c - m)     reads x again
+ *     pass 3   y_c = exp(x_c - m) / l     reads x a third time, writes y
+ *
+ * Four accesses for each element, and arithmetic that is small beside them: on a row that does not
+ * fit in the cache, softmax costs four trips to memory. The later variants save trips, not sums.
+ *
+ * Why subtract m at all? exp(89) is already infinite in float32. exp(x_c - m) is at most 1, and the
+ * factor exp(-m) cancels between numerator and denominator. unsafe_no_max.c shows what happens
+ * without it.
+ *
+ * Interface:
+ * - softmax_v0_three_pass: rows x cols, one thread.
+ * - attention_v0_three_pass: attention with this softmax.
+ */
+#include "counted.h"
+#include "tiled_softmax.h"
+
+AttnStatus softmax_v0_three_pass(const SoftmaxArgs *args)
+{
+    int64_t cols = args->cols;
+    for (int64_t row = 0; row < args->rows; row++) {
+        const float *x = args->x + row * cols; /* [cols] */
+        float *y = args->y + row * cols;       /* [cols] */
+        SoftmaxState state = softmax_empty();
+
+        for (int64_t c = 0; c < cols; c++) {
+            float s = LOAD(&x[c]);
+            state.m = state.m > s ? state.m : s;
+        }
+
+        /* An all -inf row has m = -inf; the shift is then 0 and every exp below is 0. */
+        float shift = softmax_shift(state.m);
+        for (int64_t c = 0; c < cols; c++)
+            state.l += expf(LOAD(&x[c]) - shift);
+
+        /* One division for the row, then multiplications: a division costs as much as an exp. */
+        float inverse = softmax_inverse(state);
+        for (int64_t c = 0; c < cols; c++)
+            STORE(&y[c], expf(LOAD(&x[c]) - shift) * inverse);
+
+        if (args->lse)
+            args->lse[row] = softmax_lse(state);
+    }
+    return ATTN_OK;
+}
+
+AttnStatus attention_v0_three_pass(const AttnArgs *args)
+{
+    return attention_by_softmax(args, softmax_v0_three_pass);
+}
