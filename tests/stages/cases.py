@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""cases.py: which option combinations a stage is swept over.
+
+The full product of the options is millions of cases. What finds bugs is that every PAIR of option
+values occurs together somewhere (d = 59 with bf16, an lower-right mask with Nq > Nk, ...), and an
+all-pairs table needs some seventy cases for that. Three lists make the sweep:
+
+    pairs    every valid pair of values of the options below, at least once (test_cases.py proves
+             it from the printed lines, with tables of its own)
+    grid     the full product of Nq, Nk and the masks at d = 32: tile edges, empty rows
+    windows  the full product of masks, windows and the three relations of Nq to Nk: the visibility
+             rule has three-way interactions that pairs cannot promise
+    bundled  the real activations of common/data
+
+Every case carries a seed of its own, so a line of the JSON report names its case, and a failing
+line is replayed by pasting it behind the program's name.
+
+Interface:
+- sweep(backward, quick): {group name: [case line, ...]}; quick is a subset for sanitizers and qemu.
+- exhaustive(backward, shard): the full product, line by line; shard "3/1000" takes a part of it.
+- cases.py [--backward] [--group NAME]: prints the lines, for `--cases FILE`.
+- The environment chooses for this program and for test_sweep.py: ATTN_TEST_QUICK=1, or
+  ATTN_TEST_EXHAUSTIVE=1 (everything: weeks) or =3/1000 (a part).
+"""
+import itertools
+import math
+import os
+import random
+import sys
+
+SIZES = (1, 2, 17, 64, 127, 129, 300)
+MASKS = ("none", "full", "causal-upper-left", "causal-lower-right")
+WINDOWS = ("", "0,0", "16,-1", "5,3", "-1,4", "400,400")
+
+# One tuple per option, in the order of the command line. "" means that the flag is not given.
+OPTIONS = {
+    "--seq-q": SIZES,
+    "--seq-kv": SIZES,
+    "-d": (1, 8, 32, 59, 64, 128),
+    "--mask": MASKS,
+    "--window": WINDOWS,
+    "--softcap": ("", 20),
+    # query heads / key-value heads: one head; MHA; GQA by 2 and by 4; MQA of an odd number
+    "heads": ("1/1", "2/2", "4/2", "8/2", "3/1"),
+    "-B": (1, 2),
+    "--strides": ("bshd", "sbhd", "bhsd", "odd"),
+    "--dtype": ("f32", "f16", "bf16"),
+    "--dist": ("normal", "outlier", "large"),
+    "--scale": ("", 0.3),
+    "--threads": (1, 2),
+    "--backward": (0, 1),
+}
+# Ordinary values of everything, for the lists that vary only some options.
+USUAL = {
+    "--seq-q": 64, "--seq-kv": 64, "-d": 32, "--mask": "none", "--window": "", "--softcap": "",
+    "heads": "2/2", "-B": 1, "--strides": "bshd", "--dtype": "f32", "--dist": "normal",
+    "--scale": "", "--threads": 2, "--backward": 0,
+}
+# --bundled fixes the sizes, so it is a list of its own instead of one more option.
+BUNDLED = (
+    "--bundled",
+    "--bundled=encoder --dtype bf16 --strides odd",
+    "--bundled=encoder --window 32,32 --strides bhsd",
+    "--bundled=encoder --mask causal-lower-right --threads 1",
+    "--bundled=encoder --mask causal-upper-left --dtype f16 --softcap 20",
+)
+
+
+def options_of(backward):
+    """The options of a stage: one without a backward pass has no such flag to vary."""
+    return {k: v for k, v in OPTIONS.items() if backward or k != "--backward"}
+
+
+def valid(case):
+    """Which combinations the programs accept. All of them: a causal mask beside a window makes the
+    window's right side 0, a full mask is ANDed with the window, and Nq > Nk leaves empty rows.
+    An option whose values exclude each other goes here, and into test_cases.py's own table."""
+    heads, kv_heads = map(int, case["heads"].split("/"))
+    return heads % kv_heads == 0
+
+
+def cost(case):
+    """Multiply-adds of a case, roughly: among equal candidates the cheaper one is taken."""
+    heads = int(case["heads"].split("/")[0])
+    work = case["--seq-q"] * case["--seq-kv"] * case["-d"] * heads * case["-B"]
+    return work * (4 if case.get("--backward") else 1)
+
+
+def pairs_of(case, names):
+    return {(a, case[a], b, case[b]) for a, b in itertools.combinations(names, 2)}
+
+
+def candidate(options, missing, draw):
+    """One case, grown greedily from a missing pair: every further option takes the value that
+    completes most missing pairs with what is already chosen."""
+    names = list(options)
+    a, value_a, b, value_b = missing[int(draw() * len(missing))]
+    case = {a: value_a, b: value_b}
+    wanted = set(missing)
+    rest = [n for n in names if n not in case]
+    rest.sort(key=lambda n: draw())
+    for name in rest:
+        def gain(value):
+            count = 0
+            for other in case:
+                first, second = sorted((name, other), key=names.index)
+                v = {name: value, other: case[other]}
+                count += (first, v[first], second, v[second]) in wanted
+            return count
+        case[name] = max(options[name], key=lambda value: (gain(value), draw()))
+    return {n: case[n] for n in names}
+
+
+def all_pairs(options, candidates=12):
+    """A covering array of strength 2. Greedy: of a dozen candidates the one with most new pairs.
+    Only random() is drawn, whose sequence Python promises to keep, so the list never changes."""
+    draw = random.Random(20240601).random
+    names = list(options)
+    missing = {
+        (a, x, b, y)
+        for a, b in itertools.combinations(names, 2)
+        for x in options[a]
+        for y in options[b]
+    }
+    chosen = []
+    while missing:
+        listed = sorted(missing, key=repr)
+        best = None
+        for _ in range(candidates):
+            case = candidate(options, listed, draw)
+            if not valid(case):
+                continue
+            new = len(pairs_of(case, names) & missing)
+            if best is None or (new, -cost(case)) > best[:2]:
+                best = (new, -cost(case), case)
+        missing -= pairs_of(best[2], names)
+        chosen.append(best[2])
+    return chosen
+
+
+def line_of(case, seed):
+    """The command-line flags of a case."""
+    words = []
+    for name, value in case.items():
+        if name == "heads":
+            heads, kv_heads = value.split("/")
+            words += ["-H", heads, "--kv-heads", kv_heads]
+        elif name == "--backward":
+            words += ["--backward"] if value else []
+        elif value != "":
+            words += [name, str(value)]
+    return " ".join(words + ["--seed", str(seed)])
+
+
+def grid_cases(backward):
+    """Every (Nq, Nk, mask) at d = 32. Backward on every other one: half the time, and the pairs
+    list has backward with every size and mask anyway."""
+    for n, (nq, nk, mask) in enumerate(itertools.product(SIZES, SIZES, MASKS)):
+        case = dict(USUAL, **{"--seq-q": nq, "--seq-kv": nk, "--mask": mask})
+        case["--backward"] = int(backward and (nq + nk + n) % 2 == 0)
+        yield case
+
+
+def window_cases(backward):
+    relations = ((17, 64), (64, 64), (129, 64))
+    for mask, window, (nq, nk) in itertools.product(MASKS, WINDOWS, relations):
+        yield dict(USUAL, **{"--seq-q": nq, "--seq-kv": nk, "-d": 8, "--mask": mask,
+                             "--window": window, "--backward": int(backward)})
+
+
+def sweep(backward, quick=False):
+    """{group: [line, ...]}, deterministic."""
+    groups = {}
+
+    def add(group, case):
+        if not quick or cost(case) <= 5e5:
+            groups.setdefault(group, []).append(case)
+
+    for case in all_pairs(options_of(backward)):
+        add("pairs " + case["--dtype"], case)
+    for case in grid_cases(backward):
+        if not quick or {case["--seq-q"], case["--seq-kv"]} <= {1, 17, 64, 129}:
+            add("grid " + case["--mask"], case)
+    for case in window_cases(backward):
+        if not quick or case["--window"] in ("0,0", "5,3"):
+            add("windows " + case["--mask"], case)
+    seed = itertools.count(1)
+    lines = {group: [line_of(c, next(seed)) for c in cases] for group, cases in groups.items()}
+    if not quick:
+        both = ["", "--backward "] if backward else [""]
+        lines["bundled"] = [f"{b}{w} --seed {next(seed)}" for w in BUNDLED for b in both]
+    return lines
+
+
+def exhaustive(backward, shard="1"):
+    """Lines of the full product, one at a time: tens of millions. shard "3/1000" = every 1000th,
+    from the third on. Walked in strides of a prime that does not divide the number of
+    combinations: each comes once, and a shard is a mixture of all values."""
+    options = options_of(backward)
+    first, _, step = shard.partition("/")
+    total = math.prod(len(values) for values in options.values())
+    for n in range(int(first) - 1, total, int(step or 1)):
+        rest, case = n * 15485863 % total, {}
+        for name, values in options.items():
+            rest, digit = divmod(rest, len(values))
+            case[name] = values[digit]
+        if valid(case):
+            yield line_of(case, n + 1)
+
+
+def main(argv):
+    backward = "--backward" in argv
+    if os.environ.get("ATTN_TEST_EXHAUSTIVE"):
+        for line in exhaustive(backward, os.environ["ATTN_TEST_EXHAUSTIVE"]):
+            print(line)
+        return 0
+    wanted = argv[argv.index("--group") + 1] if "--group" in argv else None
+    for group, lines in sweep(backward, bool(os.environ.get("ATTN_TEST_QUICK"))).items():
+        if wanted is None or wanted == group:
+            print("\n".join(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_cases.py: proof that the sweep covers what it claims to.
+
+It reads the case LINES, as a stage program would, and compares them with tables of its own, taken
+from the design page and not from cases.py: a value or a pair that the generator forgot shows here.
+The counting itself is tested too: with one line removed a pair must be reported missing.
+"""
+import itertools
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import cases
+from tap import Tap
+
+SIZES = ["1", "2", "17", "64", "127", "129", "300"]
+MASKS = ["none", "full", "causal-upper-left", "causal-lower-right"]
+# Option -> values as they stand on a line; None = the flag is absent.
+TABLE = {
+    "Nq": SIZES,
+    "Nk": SIZES,
+    "d": ["1", "8", "32", "59", "64", "128"],
+    "mask": MASKS,
+    "window": [None, "0,0", "16,-1", "5,3", "-1,4", "400,400"],
+    "softcap": [None, "20"],
+    "heads": ["1/1", "2/2", "4/2", "8/2", "3/1"],
+    "B": ["1", "2"],
+    "strides": ["bshd", "sbhd", "bhsd", "odd"],
+    "dtype": ["f32", "f16", "bf16"],
+    "dist": ["normal", "outlier", "large"],
+    "scale": [None, "0.3"],
+    "threads": ["1", "2"],
+    "backward": [False, True],
+}
+# Pairs of values that no program accepts together: none. Had two options excluded each other, the
+# pair would stand here as (option, value, option, value), and nowhere else.
+EXCLUDED = set()
+
+
+def parse(line):
+    """Flags of one line -> the options of TABLE. An unknown flag is an error, not ignored."""
+    words = line.split()
+    case = {"backward": False}
+    names = {"--seq-q": "Nq", "--seq-kv": "Nk", "-d": "d", "--mask": "mask", "--window": "window",
+             "--softcap": "softcap", "-H": "H", "--kv-heads": "Hkv", "-B": "B", "--dtype": "dtype",
+             "--strides": "strides", "--dist": "dist", "--scale": "scale", "--seed": "seed",
+             "--threads": "threads"}
+    while words:
+        flag = words.pop(0)
+        if flag == "--backward":
+            case["backward"] = True
+        elif flag.startswith("--bundled"):
+            case["bundled"] = flag
+        else:
+            case[names[flag]] = words.pop(0)
+    if "H" in case:
+        case["heads"] = case["H"] + "/" + case["Hkv"]
+    return case
+
+
+def missing_pairs(parsed, table):
+    wanted = {
+        (a, x, b, y)
+        for a, b in itertools.combinations(table, 2)
+        for x in table[a]
+        for y in table[b]
+    } - EXCLUDED
+    for case in parsed:
+        for a, b in itertools.combinations(table, 2):
+            wanted.discard((a, case.get(a), b, case.get(b)))
+    return wanted
+
+
+def missing_product(parsed, fixed, **axes):
+    wanted = set(itertools.product(*axes.values()))
+    for case in parsed:
+        if all(case.get(k) == v for k, v in fixed.items()):
+            wanted.discard(tuple(case.get(a) for a in axes))
+    return wanted
+
+
+def check_stage(tap, backward):
+    label = "with backward" if backward else "forward only"
+    table = {k: v for k, v in TABLE.items() if backward or k != "backward"}
+    groups = cases.sweep(backward)
+    lines = [line for group in groups.values() for line in group]
+    parsed = [parse(line) for line in lines]
+    pairs = [parse(line) for name in groups if name.startswith("pairs") for line in groups[name]]
+    pair_count = sum(len(table[a]) * len(table[b]) for a, b in itertools.combinations(table, 2))
+
+    missing = missing_pairs(pairs, table)
+    tap.ok(not missing, f"{label}: all {pair_count} pairs occur in {len(pairs)} cases",
+           f"{len(missing)} missing, such as {sorted(missing, key=repr)[:3]}")
+    # Every line of a greedy table was taken for pairs that no earlier one had; some are unique to
+    # it, and the counting has to see them go.
+    noticed = sum(bool(missing_pairs(pairs[:n] + pairs[n + 1:], table)) for n in range(len(pairs)))
+    tap.ok(noticed >= len(pairs) // 2,
+           f"{label}: the count notices a removed case ({noticed} of {len(pairs)})")
+    values = {k: {case.get(k) for case in pairs} for k in table}
+    tap.ok(all(values[k] == set(table[k]) for k in table),
+           f"{label}: no value outside the tables", values)
+    missing = missing_product(parsed, {"d": "32", "heads": "2/2"}, Nq=SIZES, Nk=SIZES, mask=MASKS)
+    tap.ok(not missing, f"{label}: full grid of Nq, Nk and mask at d = 32", sorted(missing)[:5])
+    small = [dict(c, relation=(int(c["Nq"]) > int(c["Nk"])) - (int(c["Nq"]) < int(c["Nk"])))
+             for c in parsed if "Nq" in c]
+    missing = missing_product(small, {"d": "8"}, mask=MASKS, window=TABLE["window"],
+                              relation=(-1, 0, 1))
+    tap.ok(not missing, f"{label}: masks x windows x (Nq <, =, > Nk)", missing)
+    tap.ok({"--bundled", "--bundled=encoder"} <= {c.get("bundled") for c in parsed},
+           f"{label}: the bundled inputs are there")
+    seeds = [c["seed"] for c in parsed]
+    tap.ok(len(set(seeds)) == len(seeds), f"{label}: each case has a seed of its own")
+    tap.ok(200 < len(lines) <= 600, f"{label}: {len(lines)} cases, at most 600")
+    tap.ok(cases.sweep(backward) == groups, f"{label}: made again, the list is the same")
+    if backward:
+        both = {c["backward"] for c in parsed if "bundled" in c}
+        tap.ok(both == {True, False}, f"{label}: bundled input in both directions")
+
+
+def main():
+    tap = Tap()
+    check_stage(tap, False)
+    check_stage(tap, True)
+    quick = cases.sweep(True, quick=True)
+    total = sum(map(len, quick.values()))
+    tap.ok(40 <= total <= 150 and len(quick) == 11, f"quick list: {total} cases of 11 groups")
+    product = 1
+    for values in TABLE.values():
+        product *= len(values)
+    step = 20000
+    shards = [list(cases.exhaustive(True, f"{k}/{step}")) for k in (7, 8)]
+    tap.ok(len(shards[0]) == len(range(7, product + 1, step)) and
+           len({line.split(" --seed")[0] for line in shards[0] + shards[1]}) ==
+           len(shards[0] + shards[1]) and not missing_pairs(map(parse, shards[0]), TABLE),
+           f"exhaustive list: {product} combinations; shards are distinct and have all pairs too")
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_sweep.py: every variant of a stage on every case of cases.py, judged by the stage program.
+
+    test_sweep.py PROGRAM [--backward] [--device cpu|cuda] [--only GROUP]
+
+The program decides with its oracle; this test makes sure that the decision was really taken: a row
+of the report for each case and each variant, none skipped without a known reason, `pass` true,
+worst error below its bound. A failing case is printed so that it can be pasted behind the
+program's name.
+"""
+import argparse
+import concurrent.futures
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+import cases
+import npyfile
+from tap import Tap
+
+# (variant, what the case has) -> why no row is right. A variant missing for another reason fails.
+ALLOWED_SKIPS = {}
+BATCH = 60  # cases a process: small enough to share two cores evenly
+
+
+def variants_of(program, device):
+    """Names of --list that run on the device: the first word of a line is the name."""
+    out = subprocess.run([program, "--list"], capture_output=True, text=True, timeout=60)
+    rows = [line.split() for line in out.stdout.splitlines()]
+    return [row[0] for row in rows if len(row) > 2 and row[0][:1] == "v" and row[1] == device]
+
+
+def run_batch(program, device, lines, seconds):
+    """Exit status, report rows by seed, and what the program said on stderr."""
+    with tempfile.TemporaryDirectory() as folder:
+        case_file, report = os.path.join(folder, "cases"), os.path.join(folder, "report.jsonl")
+        with open(case_file, "w", encoding="utf-8") as f:
+            f.write("\n".join(lines) + "\n")
+        command = [program, "--device", device, "--variant", "all", "--quiet",
+                   "--cases", case_file, "--json", report]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+            status, said = done.returncode, done.stderr
+        except subprocess.TimeoutExpired:
+            status, said = "time-out", ""
+        rows = {}
+        if os.path.exists(report):
+            with open(report, encoding="utf-8") as f:
+                for line in f:
+                    row = json.loads(line)
+                    rows.setdefault(row["seed"], []).append(row)
+        return status, rows, said
+
+
+def seed_of(line):
+    words = line.split()
+    return int(words[words.index("--seed") + 1])
+
+
+def fault_of_row(row):
+    """What is wrong with a report row; "" when nothing is."""
+    ratio = row.get("bound_ratio")
+    if row.get("pass") is not True:
+        return f"pass is {row.get('pass')}, bound_ratio {ratio}, nonfinite {row.get('nonfinite')}"
+    if not isinstance(ratio, (int, float)) or not 0 <= ratio < 1:
+        return f"bound_ratio {ratio}"
+    if row.get("nonfinite") != 0:
+        return f"{row.get('nonfinite')} values non-finite against the oracle"
+    if not isinstance(row.get("peak_bytes"), int) or row["peak_bytes"] < 0:
+        return f"peak_bytes {row.get('peak_bytes')}"
+    return ""
+
+
+def faults_of_case(line, rows, variants):
+    found = sorted(row["variant"] for row in rows)
+    expected = sorted(v for v in variants if not any(
+        v == name and what in line for name, what in ALLOWED_SKIPS))
+    faults = [] if found == expected else [f"rows of {found}, expected {expected}"]
+    for row in rows:
+        words = line.split()
+        given = dict(zip(words, words[1:]))
+        for flag, key in (("--seq-q", "Nq"), ("--seq-kv", "Nk"), ("-d", "d"), ("-H", "H"),
+                          ("--kv-heads", "Hkv"), ("-B", "B"), ("--dtype", "dtype")):
+            if flag in given and str(row.get(key)) != given[flag]:
+                faults.append(f"{row['variant']}: the report says {key} = {row.get(key)}")
+        fault = fault_of_row(row)
+        if fault:
+            faults.append(f"{row['variant']}: {fault}")
+    return faults
+
+
+def judge_group(tap, args, variants, name, lines, pool):
+    batches = [lines[k:k + BATCH] for k in range(0, len(lines), BATCH)]
+    results = pool.map(lambda b: run_batch(args.program, args.device, b, args.seconds), batches)
+    bad, worst = [], 0.0
+    for batch, (status, rows, said) in zip(batches, results):
+        before = len(bad)
+        for line in batch:
+            mine = rows.get(seed_of(line), [])
+            faults = faults_of_case(line, mine, variants)
+            if faults:
+                bad.append(f"{args.program} {line}\n" + "\n".join("    " + f for f in faults))
+            worst = max([worst] + [r["bound_ratio"] for r in mine
+                                   if isinstance(r.get("bound_ratio"), (int, float))])
+        if status != 0:
+            bad.append(f"exit status {status}\n{said[-1500:]}")
+        elif len(bad) > before:
+            bad.append("exit status 0 although a case is faulty")
+    tap.ok(not bad, f"{name}: {len(lines)} cases x {len(variants)} variants, "
+           f"worst error {worst:.2f} of its bound", "\n".join(bad[:8]))
+    return bool(lines)
+
+
+def gauss_like(count, salt):
+    """Plain numbers in about -2..2 with spread: a multiplicative hash, no library."""
+    return [((k * 2654435761 + salt * 40503) % 65536) / 16384.0 - 2.0 for k in range(count)]
+
+
+def nonfinite_cases(folder, backward):
+    """Files with one NaN, +Inf or -Inf value. It must reach each row that sees it, and the checker
+    compares with the oracle by bit pattern: where that says finite, finite it has to be."""
+    heads, n, d = 2, 40, 8
+    shape = (1, n, heads, d)
+    seed = 9000
+    for label, value in (("nan", math.nan), ("inf", math.inf), ("minus_inf", -math.inf)):
+        for tensor in ("q", "k", "v"):
+            paths = {}
+            for salt, t in enumerate(("q", "k", "v")):
+                values = gauss_like(n * heads * d, salt)
+                if t == tensor:
+                    values[(20 * heads + 1) * d + 3] = value  # token 20, head 1, channel 3
+                paths[t] = os.path.join(folder, f"{label}_{tensor}_{t}.npy")
+                npyfile.write(paths[t], shape, values)
+            for mask in ("none", "causal-lower-right"):
+                seed += 1
+                files = " ".join(f"--{t} {path}" for t, path in paths.items())
+                yield f"{files} --mask {mask} --seed {seed}"
+
+
+def judge_nonfinite(tap, args, variants, pool):
+    """Here `nonfinite` counts disagreements about finiteness, and there must be none."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = list(nonfinite_cases(folder, args.backward))
+        judge_group(tap, args, variants, "one NaN or Inf in Q, K or V", lines, pool)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--backward", action="store_true")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--only", default="")
+    parser.add_argument("--seconds", type=float, default=240, help="limit of one process")
+    args = parser.parse_args()
+    tap = Tap()
+    variants = variants_of(args.program, args.device)
+    tap.ok(variants, f"--list names variants for {args.device}: {' '.join(variants)}")
+    shard = os.environ.get("ATTN_TEST_EXHAUSTIVE")
+    with concurrent.futures.ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
+        if shard:
+            source = cases.exhaustive(args.backward, shard)
+            while True:
+                lines = [line for _, line in zip(range(20 * BATCH), source)]
+                if not lines:
+                    break
+                judge_group(tap, args, variants, f"exhaustive up to {lines[-1]}", lines, pool)
+        else:
+            groups = cases.sweep(args.backward, bool(os.environ.get("ATTN_TEST_QUICK")))
+            for name, lines in groups.items():
+                if args.only in name:
+                    judge_group(tap, args, variants, name, lines, pool)
+        if args.only in "nonfinite":
+            judge_nonfinite(tap, args, variants, pool)
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
