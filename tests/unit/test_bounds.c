@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_bounds.c: a right implementation must pass, whatever its order of summation and dtype; and
+ * the bound must not be so wide that it means nothing. Prints how much of it is used.
+ */
+#include "oracle_case.h"
+
+#include "check.h"
+#include "honest_attention.h"
+
+static double worst[3][CHECK_COUNT];
+
+/* Runs the honest kernel on a case and returns the verdict. */
+static Check judge(const Case *c, const Honest *w, int threads)
+{
+    Oracle o;
+    Yardstick y;
+    Check check = {.inputs_intact = 1, .storage_intact = 1};
+    honest_forward(w, &c->args);
+    honest_backward(w, &c->args);
+    assert_int_equal(0, oracle_run(&o, &c->args, 1, threads));
+    assert_int_equal(0, yardstick_run(&y, &o, &c->args, 1, threads));
+    check_outputs(&check, &o, &y, &c->args, 1, 4);
+    for (int which = 0; which < CHECK_COUNT; which++) {
+        double *so_far = &worst[c->args.Q.dtype][which];
+        *so_far = fmax(*so_far, check.array[which].worst_ratio);
+    }
+    oracle_free(&o);
+    return check;
+}
+
+static void expect_pass(const Case *c, const Honest *w, const char *name)
+{
+    const Check check = judge(c, w, 2);
+    if (check.pass)
+        return;
+    check_explain(&check, name, &c->args, stderr);
+    fail_msg("%s, dtype %s: a right result was refused", name, dtype_name(c->args.Q.dtype));
+}
+
+static const Honest ways[] = {{1 << 20, 0, 0, 0}, {16, 1, 1, 1}, {5, 0, 1, 0}};
+
+static void honest_kernels_pass(void **state)
+{
+    const float sizes[] = {1, 3, 8};
+    (void)state;
+    for (int n = 0; n < OPTION_COUNT; n++)
+        for (int dtype = 0; dtype < 3; dtype++)
+            for (int larger = 1; larger <= 16; larger *= 4)
+                for (int way = 0; way < 3; way++) {
+                    Case *c = case_option(&options[n], (AttnDtype)dtype, larger, sizes[way]);
+                    expect_pass(c, &ways[(n + way) % 3], options[n].name);
+                    case_free(c);
+                }
+}
+
+/* Error of dK over eta (1 + max(scale,1) sum |Q|), among keys whose true dK is itself so small that
+ * every other part of the bound is far smaller: below 2^-118. */
+static double largest_error_in_floor_units(const Case *c)
+{
+    const AttnShape s = c->args.shape;
+    double largest = 0;
+    Oracle o;
+    if (c->args.Q.dtype == ATTN_F16)
+        return 0;
+    assert_int_equal(0, oracle_run(&o, &c->args, 1, 1));
+    for (int64_t e = 0; e < o.dK.count; e++) {
+        const int64_t j = e / s.d, x = e % s.d;
+        const double true_dK = o.dK.value[e];
+        double floor_size = 1;
+        if (!(fabs(true_dK) < 0x1p-118))
+            continue;
+        for (int64_t i = 0; i < s.Nq; i++)
+            floor_size += fabs((double)case_get(&c->args.Q, 0, i, 0, x));
+        largest = fmax(largest, fabs(case_get(&c->args.dK, 0, j, 0, x) - true_dK) /
+                                    (0x1p-126 * floor_size + fabs(true_dK) * 0x1p-6));
+    }
+    oracle_free(&o);
+    return largest;
+}
+
+/* One or two queries, and keys that nearly nobody looks at: their P underflows while |dP - delta|
+ * is large. Counts the cases that a floor without |dP - delta| would refuse. */
+static void underflow_passes(void **state)
+{
+    int refused = 0;
+    (void)state;
+    for (int dtype = 0; dtype < 3; dtype++)
+        for (int n = 0; n < 40; n++) {
+            Case *c = case_new((AttnShape){1, 1, 1, 1 + n % 2, 40, 64}, (AttnDtype)dtype, 0, 6);
+            case_fill(&c->args.V, 8);
+            case_fill(&c->args.dO, 8);
+            expect_pass(c, &ways[1], "underflow");
+            refused += largest_error_in_floor_units(c) > 1;
+            case_free(c);
+        }
+    print_message("# a floor without |dP - delta| would refuse %d of 120 right results\n", refused);
+    assert_true(refused > 0);
+}
+
+static void all_positive_inputs_pass(void **state)
+{
+    (void)state;
+    for (int dtype = 0; dtype < 3; dtype++)
+        for (int64_t d = 64; d <= 1024; d *= 4) {
+            Case *c = case_new((AttnShape){1, 2, 1, 20, 30, d}, (AttnDtype)dtype, 0, 1);
+            Tensor *all[] = {&c->args.Q, &c->args.K, &c->args.V, &c->args.dO};
+            for (int t = 0; t < 4; t++)
+                for (int64_t e = 0; e < tensor_count(all[t]); e++)
+                    tensor_set(all[t], e, fabsf(tensor_get(all[t], e)));
+            expect_pass(c, &ways[0], "all positive");
+            case_free(c);
+        }
+}
+
+/* delta inherits the error of O, and that is not proportional to |O|. Three keys, one channel:
+ * V = (0, 1, -1) and the last two weigh nearly the same, so |O| is small, but P rounded to 16 bits
+ * moves O by about u16 W. For key 0 dP = 0, so nothing else hides the error of delta. The bound
+ * with |O| alone (E) refuses a right kernel here; the one with W does not. */
+static void delta_needs_W(void **state)
+{
+    int refused = 0;
+    (void)state;
+    for (int n = 0; n < 200; n++) {
+        Case *c = case_new((AttnShape){1, 1, 1, 1, 3, 1}, ATTN_BF16, LAYOUT_BSHD, 1);
+        const float v[] = {0, 1, -1};
+        double s[3], l_i = 0, P0, O, dK, E, dS, error;
+        c->args.scale = 1;
+        case_set(&c->args.Q, 0, 0, 0, 0, 1);
+        case_set(&c->args.dO, 0, 0, 0, 0, 1);
+        for (int64_t j = 0; j < 3; j++) {
+            case_set(&c->args.V, 0, j, 0, 0, v[j]);
+            case_set(&c->args.K, 0, j, 0, 0,
+                     j == 0 ? 1 : 0.25f + (float)j * 0x1p-8f + (float)n * 0x1p-7f);
+            s[j] = case_get(&c->args.K, 0, j, 0, 0);
+            l_i += exp(s[j]);
+        }
+        expect_pass(c, &ways[0], "delta needs W");
+        P0 = exp(s[0]) / l_i;
+        O = (exp(s[1]) - exp(s[2])) / l_i;
+        E = fabs(O);
+        dS = P0 * (0 - O);
+        dK = dS;
+        error = fabs(case_get(&c->args.dK, 0, 0, 0, 0) - dK);
+        refused += error > 0x1p-8 * (fabs(dK) + fabs(dS) + P0 * E) + 0x1p-20;
+        case_free(c);
+    }
+    print_message("# without W the bound would refuse %d of 200 right results\n", refused);
+    assert_true(refused > 0);
+}
+
+/* A kernel that drops one key of 16 must not fit into the bound, in any dtype. */
+static void bound_is_not_idle(void **state)
+{
+    (void)state;
+    for (int dtype = 0; dtype < 3; dtype++) {
+        Case *c = case_new((AttnShape){1, 1, 1, 16, 256, 32}, (AttnDtype)dtype, 0, 1);
+        uint8_t *mask = calloc(16 * 256, 1);
+        Oracle o;
+        Check check = {.inputs_intact = 1, .storage_intact = 1};
+        assert_non_null(mask);
+        assert_int_equal(0, oracle_run(&o, &c->args, 1, 1));
+        for (int64_t i = 0; i < 16; i++)
+            mask[i * 256 + 255] = 1;
+        c->args.mask = mask;
+        honest_forward(&ways[0], &c->args);
+        honest_backward(&ways[0], &c->args);
+        c->args.mask = NULL;
+        check_outputs(&check, &o, NULL, &c->args, 1, 16);
+        assert_false(check.pass);
+        for (int which = 0; which < CHECK_COUNT; which++) {
+            print_message("# dropped key, %s, %s: %.1f bounds\n", dtype_name((AttnDtype)dtype),
+                          check.array[which].name, check.array[which].worst_ratio);
+            assert_true(check.array[which].off > 0);
+        }
+        oracle_free(&o);
+        free(mask);
+        case_free(c);
+    }
+}
+
+static void report(void **state)
+{
+    (void)state;
+    for (int dtype = 0; dtype < 3; dtype++) {
+        print_message("# worst share of the bound, %s: O %.2f lse %.2f dQ %.2f dK %.2f dV %.2f\n",
+                      dtype_name((AttnDtype)dtype), worst[dtype][0], worst[dtype][1],
+                      worst[dtype][2], worst[dtype][3], worst[dtype][4]);
+        for (int which = 0; which < CHECK_COUNT; which++)
+            assert_true(worst[dtype][which] > 0.01 && worst[dtype][which] <= 1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(honest_kernels_pass),      cmocka_unit_test(underflow_passes),
+        cmocka_unit_test(all_positive_inputs_pass), cmocka_unit_test(delta_needs_W),
+        cmocka_unit_test(bound_is_not_idle),        cmocka_unit_test(report),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

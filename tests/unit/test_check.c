@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_check.c: a checker is worth what it refuses. A right result goes in and passes; then one
+ * thing at a time is spoiled and the same call must fail, and name the place.
+ */
+#include "oracle_case.h"
+
+#include "check.h"
+#include "honest_attention.h"
+
+static const Honest plain = {1 << 20, 0, 0, 0};
+
+typedef struct Subject {
+    Case *c;
+    Oracle o;
+    Check check;
+} Subject;
+
+static Subject subject_new(AttnDtype dtype, AttnMask mask)
+{
+    Subject s;
+    s.c = case_new((AttnShape){2, 4, 2, 70, 66, 8}, dtype, LAYOUT_ODD, 1);
+    case_align(s.c, mask);
+    honest_forward(&plain, &s.c->args);
+    honest_backward(&plain, &s.c->args);
+    assert_int_equal(0, oracle_run(&s.o, &s.c->args, 1, 1));
+    return s;
+}
+
+static void subject_free(Subject *s)
+{
+    oracle_free(&s->o);
+    case_free(s->c);
+}
+
+static int passes(Subject *s)
+{
+    s->check.inputs_intact = s->check.storage_intact = 1;
+    check_outputs(&s->check, &s->o, NULL, &s->c->args, 1, 4);
+    return s->check.pass;
+}
+
+/* The explanation of the last check, as text. */
+static const char *explanation(const Subject *s)
+{
+    static char text[8192];
+    FILE *to = fmemopen(text, sizeof text, "w");
+    assert_non_null(to);
+    check_explain(&s->check, "variant", &s->c->args, to);
+    fclose(to);
+    return text;
+}
+
+static void expect_text(const Subject *s, const char *part)
+{
+    const char *text = explanation(s);
+    if (!strstr(text, part))
+        fail_msg("the explanation lacks \"%s\":\n%s", part, text);
+}
+
+static void right_result_passes(void **state)
+{
+    (void)state;
+    for (int dtype = 0; dtype < 3; dtype++)
+        for (int mask = 0; mask < 4; mask++) {
+            Subject s = subject_new((AttnDtype)dtype, (AttnMask)mask);
+            assert_true(passes(&s));
+            assert_string_equal("", explanation(&s));
+            assert_true(s.check.bound_ratio > 0 && s.check.bound_ratio <= 1);
+            assert_int_equal(0, s.check.nonfinite);
+            s.check.inputs_intact = 0;
+            check_outputs(&s.check, &s.o, NULL, &s.c->args, 1, 4);
+            assert_false(s.check.pass);
+            s.check.inputs_intact = 1, s.check.storage_intact = 0;
+            check_outputs(&s.check, &s.o, NULL, &s.c->args, 1, 4);
+            assert_false(s.check.pass);
+            subject_free(&s);
+        }
+}
+
+/* One bad value anywhere in any output is found and named. */
+static void one_bad_value_is_found(void **state)
+{
+    const float bad[] = {NAN, INFINITY, -INFINITY, 1e4f};
+    (void)state;
+    for (int dtype = 0; dtype < 3; dtype++) {
+        Subject s = subject_new((AttnDtype)dtype, ATTN_MASK_NONE);
+        const AttnArgs *a = &s.c->args;
+        const Tensor *const all[] = {&a->O, NULL, &a->dQ, &a->dK, &a->dV};
+        for (int which = 0; which < CHECK_COUNT; which++)
+            for (int n = 0; n < 4; n++) {
+                const Tensor *t = all[which] ? all[which] : &a->O;
+                const int64_t b = n % 2, i = case_random() % t->shape[1], h = n % t->shape[2];
+                const int64_t x = which == CHECK_LSE ? 0 : case_random() % 8;
+                float *lse = &a->lse[(b * 4 + h) * 70 + i];
+                const float kept = which == CHECK_LSE ? *lse : case_get(t, b, i, h, x);
+                const CheckArray *found = &s.check.array[which];
+                if (which == CHECK_LSE)
+                    *lse = bad[n];
+                else
+                    case_set(t, b, i, h, x, bad[n]);
+                assert_false(passes(&s));
+                assert_int_equal(1, found->off);
+                assert_int_equal(n < 3, found->nonfinite);
+                assert_true(found->b == b && found->h == h && found->i == i && found->x == x);
+                if (which == CHECK_LSE)
+                    *lse = kept;
+                else
+                    case_set(t, b, i, h, x, kept);
+            }
+        assert_true(passes(&s));
+        subject_free(&s);
+    }
+}
+
+static void nan_everywhere_fails(void **state)
+{
+    (void)state;
+    for (int dtype = 0; dtype < 3; dtype++) {
+        Subject s = subject_new((AttnDtype)dtype, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+        Storage *const all[] = {&s.c->O, &s.c->dQ, &s.c->dK, &s.c->dV};
+        for (int t = 0; t < 4; t++)
+            tensor_poison(all[t]);
+        memset(s.c->lse, 0xFF, sizeof(float) * 2 * 4 * 70);
+        assert_false(passes(&s));
+        for (int which = 0; which < CHECK_COUNT; which++) {
+            assert_int_equal(s.check.array[which].compared, s.check.array[which].off);
+            assert_true(s.check.array[which].worst_ratio == INFINITY);
+        }
+        expect_text(&s, "never written");
+        subject_free(&s);
+    }
+}
+
+/* Poison in the last rows only: a buffer that was filled too short. */
+static void short_buffer_fails(void **state)
+{
+    Subject s = subject_new(ATTN_F32, ATTN_MASK_NONE);
+    (void)state;
+    for (int64_t b = 0; b < 2; b++)
+        for (int64_t h = 0; h < 4; h++)
+            for (int64_t i = 64; i < 70; i++)
+                memset((float *)s.c->O.view.data + tensor_offset(&s.c->O.view, b, i, h), 0xFF, 32);
+    assert_false(passes(&s));
+    assert_int_equal(2 * 4 * 6 * 8, s.check.array[CHECK_O].off);
+    assert_int_equal(8, s.check.array[CHECK_O].off_heads);
+    assert_int_equal(6, s.check.array[CHECK_O].off_rows);
+    expect_text(&s, "never written");
+    expect_text(&s, "all in the last partial tile of 64 rows");
+    subject_free(&s);
+}
+
+typedef enum Spoil { FLIP_SIGN, NEXT_ROW, SWAP_HEADS, ZERO, DOUBLE, MEAN_OF_V, SPOIL_COUNT } Spoil;
+
+static void spoil(const Tensor *t, Spoil how, const Tensor *V)
+{
+    const int64_t N = t->shape[1], H = t->shape[2];
+    for (int64_t b = 0; b < t->shape[0]; b++)
+        for (int64_t i = 0; i < N; i++)
+            for (int64_t h = 0; h < H; h++)
+                for (int64_t x = 0; x < t->shape[3]; x++) {
+                    const float was = case_get(t, b, i, h, x);
+                    float mean = 0;
+                    for (int64_t j = 0; j < V->shape[1]; j++)
+                        mean += case_get(V, b, j, h % V->shape[2], x) / (float)V->shape[1];
+                    if (how == FLIP_SIGN)
+                        case_set(t, b, i, h, x, -was);
+                    else if (how == NEXT_ROW && i + 1 < N)
+                        case_set(t, b, i, h, x, case_get(t, b, i + 1, h, x));
+                    else if (how == SWAP_HEADS && h % 2 == 0) {
+                        case_set(t, b, i, h, x, case_get(t, b, i, h + 1, x));
+                        case_set(t, b, i, h + 1, x, was);
+                    } else if (how == ZERO || how == DOUBLE)
+                        case_set(t, b, i, h, x, how == ZERO ? 0 : 2 * was);
+                    else if (how == MEAN_OF_V)
+                        case_set(t, b, i, h, x, mean);
+                }
+}
+
+static void wrong_tensors_fail(void **state)
+{
+    const char *const hints[] = {"the sign is flipped", "should hold", "head",
+                                 "all zeros",           "worst at",    "worst at"};
+    (void)state;
+    for (int dtype = 0; dtype < 3; dtype++)
+        for (int how = 0; how < SPOIL_COUNT; how++)
+            for (int t = 0; t < 4; t++) {
+                Subject s = subject_new((AttnDtype)dtype, ATTN_MASK_NONE);
+                const AttnArgs *a = &s.c->args;
+                const Tensor *const all[] = {&a->O, &a->dQ, &a->dK, &a->dV};
+                const int which[] = {CHECK_O, CHECK_DQ, CHECK_DK, CHECK_DV};
+                assert_true(passes(&s));
+                spoil(all[t], (Spoil)how, &a->V);
+                assert_false(passes(&s));
+                for (int n = 0; n < 4; n++)
+                    assert_int_equal(n == t, s.check.array[which[n]].off > 0);
+                expect_text(&s, hints[how]);
+                subject_free(&s);
+            }
+}
+
+static void wrong_lse_fails(void **state)
+{
+    Subject s = subject_new(ATTN_F32, ATTN_MASK_NONE);
+    (void)state;
+    for (int64_t i = 0; i < 2 * 4 * 70; i++)
+        s.c->lse[i] *= 1.44269504f;
+    assert_false(passes(&s));
+    expect_text(&s, "base 2");
+    subject_free(&s);
+    s = subject_new(ATTN_F32, ATTN_MASK_NONE);
+    for (int64_t i = 0; i < 2 * 4 * 70 - 1; i++)
+        s.c->lse[i] = s.c->lse[i + 1];
+    assert_false(passes(&s));
+    expect_text(&s, "should hold");
+    subject_free(&s);
+}
+
+/* 70 queries over 66 keys, lower-right causal: rows 0 .. 3 see nothing. Exactly 0 and -inf. */
+static void empty_rows_are_exact(void **state)
+{
+    Subject s = subject_new(ATTN_BF16, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    const float wrong_lse[] = {0, NAN, INFINITY, -1e30f, -3e38f};
+    (void)state;
+    assert_true(passes(&s));
+    assert_true(s.c->lse[2] == -INFINITY);
+    for (int n = 0; n < 5; n++) {
+        s.c->lse[2] = wrong_lse[n];
+        assert_false(passes(&s));
+    }
+    s.c->lse[2] = -INFINITY;
+    assert_true(passes(&s));
+    case_set(&s.c->args.O, 0, 2, 0, 1, 1e-30f);
+    assert_false(passes(&s));
+    expect_text(&s, "see no key");
+    case_set(&s.c->args.O, 0, 2, 0, 1, -0.0f);
+    assert_true(passes(&s));
+    case_set(&s.c->args.dQ, 1, 3, 2, 0, NAN);
+    assert_false(passes(&s));
+    subject_free(&s);
+}
+
+/* Without the mask, with a key too few or too many, or with the kv heads in the wrong order. */
+static void wrong_attention_fails(void **state)
+{
+    (void)state;
+    for (int dtype = 0; dtype < 3; dtype++)
+        for (int wrong = 0; wrong < 4; wrong++) {
+            Subject s = subject_new((AttnDtype)dtype, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+            AttnArgs *a = &s.c->args;
+            const AttnArgs right = *a;
+            if (wrong == 0)
+                a->rule.right = -1; /* no mask */
+            else if (wrong == 1)
+                s.c->segments_q[0].position++; /* one key too many */
+            else if (wrong == 2)
+                s.c->segments_q[0].position = 0; /* upper-left */
+            else
+                a->scale = 1;
+            honest_forward(&plain, a);
+            honest_backward(&plain, a);
+            *a = right;
+            assert_false(passes(&s));
+            for (int which = 0; which < CHECK_COUNT; which++)
+                assert_true(s.check.array[which].off > 0);
+            subject_free(&s);
+        }
+}
+
+/* check_value at its edges. */
+static void single_values(void **state)
+{
+    double ratio;
+    (void)state;
+    assert_int_equal(CHECK_GOOD, check_value(1, 0.5, 1.5f, 65520, 0, &ratio));
+    assert_true(ratio == 1);
+    assert_int_equal(CHECK_OFF, check_value(1, 0.5, 1.50001f, 65520, 0, &ratio));
+    assert_int_equal(CHECK_OFF, check_value(0, 0, 1e-45f, 65520, 0, &ratio));
+    assert_int_equal(CHECK_OFF_NONFINITE, check_value(1, 1e300, NAN, 65520, 0, &ratio));
+    assert_int_equal(CHECK_OFF_NONFINITE, check_value(1, INFINITY, NAN, 65520, 0, &ratio));
+    assert_int_equal(CHECK_OFF, check_value(1, INFINITY, 2, 65520, 0, &ratio));
+    assert_int_equal(CHECK_OFF, check_value(1, NAN, 1, 65520, 0, &ratio));
+    assert_int_equal(CHECK_OFF_NONFINITE, check_value(NAN, NAN, 1, 65520, 1, &ratio));
+    assert_int_equal(CHECK_GOOD, check_value(NAN, NAN, INFINITY, 65520, 1, &ratio));
+    assert_int_equal(CHECK_OPEN, check_value(1, 0.5, NAN, 65520, 1, &ratio));
+    assert_int_equal(CHECK_OFF, check_value(1, 0.5, 2, 65520, 1, &ratio));
+    assert_int_equal(CHECK_GOOD, check_value(65515, 10, INFINITY, 65520, 0, &ratio));
+    assert_int_equal(CHECK_OFF_NONFINITE, check_value(65515, 10, -INFINITY, 65520, 0, &ratio));
+    assert_int_equal(CHECK_OFF_NONFINITE, check_value(65515, 10, NAN, 65520, 0, &ratio));
+    assert_int_equal(CHECK_OFF_NONFINITE, check_value(65500, 10, INFINITY, 65520, 0, &ratio));
+    for (uint32_t e = 0; e < 256; e++) {
+        const uint32_t bits = e << 23 | (e & 1);
+        float x;
+        memcpy(&x, &bits, 4);
+        assert_int_equal(e != 255, is_finite_f32(x));
+        assert_int_equal(e != 255, is_finite_f64(x));
+        assert_int_equal(e != 255, is_finite_f32(-x));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(right_result_passes),  cmocka_unit_test(one_bad_value_is_found),
+        cmocka_unit_test(nan_everywhere_fails), cmocka_unit_test(short_buffer_fails),
+        cmocka_unit_test(wrong_tensors_fail),   cmocka_unit_test(wrong_lse_fails),
+        cmocka_unit_test(empty_rows_are_exact), cmocka_unit_test(wrong_attention_fails),
+        cmocka_unit_test(single_values),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_model.c: the counting of visible pairs against asking every pair; the formulas of FLOPs and
+ * bytes against numbers worked out by hand.
+ */
+#include "oracle_case.h"
+
+#include "model.h"
+
+static int64_t count_pairs(const AttnArgs *a)
+{
+    int64_t pairs = 0;
+    for (int64_t i = 0; i < a->shape.Nq; i++)
+        for (int64_t j = 0; j < a->shape.Nk; j++)
+            pairs += attn_sees(a, i, j);
+    return pairs;
+}
+
+static void pairs_of_every_option(void **state)
+{
+    (void)state;
+    for (int n = 0; n < OPTION_COUNT; n++)
+        for (int larger = 1; larger < 8; larger++) {
+            Case *c = case_option(&options[n], ATTN_F32, larger, 1);
+            assert_int_equal(count_pairs(&c->args), model_visible_pairs(&c->args));
+            case_free(c);
+        }
+}
+
+static void pairs_of_random_segments(void **state)
+{
+    const int64_t limits[] = {-1, 0, 1, 3, 7, 20, 1000};
+    (void)state;
+    for (int n = 0; n < 5000; n++) {
+        AttnSegment q[8], k[8], *const both[] = {q, k};
+        AttnArgs a = {.shape = {1, 1, 1, 1 + case_random() % 30, 1 + case_random() % 30, 1}};
+        uint8_t mask[900];
+        for (int side = 0; side < 2; side++) {
+            const int64_t N = side ? a.shape.Nk : a.shape.Nq, count = 1 + case_random() % 8;
+            int64_t first = 0;
+            for (int64_t s = 0; s < count; s++) {
+                const int64_t left = N - first;
+                const int64_t length = s == count - 1 ? left : case_random() % (unsigned)(left + 1);
+                both[side][s] = (AttnSegment){first, length, case_random() % 2,
+                                              (int64_t)(case_random() % 40) - 20,
+                                              (int64_t)(case_random() % 7) - 3};
+                first += length;
+            }
+            *(side ? &a.positions_k : &a.positions_q) = (AttnPositions){both[side], count};
+        }
+        a.rule = (AttnRule){limits[case_random() % 7], limits[case_random() % 7]};
+        for (int64_t e = 0; e < 900; e++)
+            mask[e] = case_random() % 3 == 0;
+        a.mask = n % 3 == 0 ? mask : NULL;
+        assert_int_equal(count_pairs(&a), model_visible_pairs(&a));
+    }
+}
+
+/* 10^6 tokens: only a count without N^2 steps ends in the time of this test. */
+static void pairs_of_a_million(void **state)
+{
+    const int64_t N = 1000000;
+    const AttnSegment whole = {0, N, 0, 0, 1};
+    AttnArgs a = {.shape = {1, 1, 1, N, N, 64}, .rule = {-1, 0}};
+    (void)state;
+    a.positions_q = a.positions_k = (AttnPositions){&whole, 1};
+    assert_int_equal(N * (N + 1) / 2, model_visible_pairs(&a));
+    a.rule = (AttnRule){99, 0};
+    assert_int_equal(100 * N - 99 * 100 / 2, model_visible_pairs(&a));
+    a.rule = (AttnRule){-1, -1};
+    assert_int_equal(N * N, model_visible_pairs(&a));
+}
+
+static void formulas_by_hand(void **state)
+{
+    Case *c = case_new((AttnShape){2, 4, 2, 10, 20, 8}, ATTN_BF16, LAYOUT_BSHD, 1);
+    const double q = 2 * 10 * 4 * 8 * 2, k = 2 * 20 * 2 * 8 * 2, lse = 2 * 4 * 10 * 4;
+    const double scores = 2 * 4 * 10 * 20 * 4;
+    (void)state;
+    assert_true(model_flops(&c->args, 0) == 4.0 * 2 * 4 * 8 * 200);
+    assert_true(model_flops(&c->args, 1) == 10.0 * 2 * 4 * 8 * 200);
+    assert_true(model_compulsory_bytes(&c->args, 0) == 2 * q + 2 * k + lse);
+    assert_true(model_compulsory_bytes(&c->args, 1) == 4 * q + 4 * k + lse);
+    assert_true(model_materialised_bytes(&c->args, 0) == 2 * q + 2 * k + lse + 4 * scores);
+    assert_true(model_materialised_bytes(&c->args, 1) == 4 * q + 4 * k + lse + 6 * scores);
+    /* 10 rows in tiles of 4 are 3 tiles; each query head reads its kv head anew: H/Hkv = 2 */
+    assert_true(model_row_tiles_bytes(&c->args, 4) == 2 * q + 3 * 2 * 2 * k + lse);
+    assert_true(model_softmax_bytes(3, 5, 2, 4) == 120);
+    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    assert_int_equal(155, model_visible_pairs(&c->args)); /* 11 + 12 + ... + 20 */
+    case_free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pairs_of_every_option),
+        cmocka_unit_test(pairs_of_random_segments),
+        cmocka_unit_test(pairs_of_a_million),
+        cmocka_unit_test(formulas_by_hand),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_oracle.c: proves the code that judges everything else.
+ *
+ * - The forward pass equals the definition written out here, for every option.
+ * - The gradients equal central finite differences of that forward pass, for every option. Inputs
+ *   are multiples of 2^-8 and steps 2^-10, so a step is exact although tensors are float32, and
+ *   two step sizes combine into an error of order h^4.
+ * - Closed forms: cases whose answer is known without computing attention.
+ * - Sampling returns the same numbers as computing everything.
+ */
+#include "oracle_case.h"
+
+#include "check.h"
+#include "oracle.h"
+
+static double largest_gap;
+
+static void expect_close(double found, double expected, double tolerance, const char *what)
+{
+    const double gap = fabs(found - expected) / (1 + fabs(expected));
+    largest_gap = gap > largest_gap ? gap : largest_gap;
+    if (!(gap <= tolerance))
+        fail_msg("%s: found %.17g, expected %.17g", what, found, expected);
+}
+
+static Oracle run(const Case *c, int backward)
+{
+    Oracle o;
+    assert_int_equal(0, oracle_run(&o, &c->args, backward, 1));
+    return o;
+}
+
+/* O and lse by the definition, one output element at a time. */
+static void forward_is_definition(void **state)
+{
+    (void)state;
+    for (int n = 0; n < OPTION_COUNT; n++) {
+        Case *c = case_option(&options[n], ATTN_F32, 1, 1);
+        const AttnArgs *a = &c->args;
+        const AttnShape s = a->shape;
+        Oracle o = run(c, 0);
+        for (int64_t row = 0; row < s.B * s.H * s.Nq; row++) {
+            const int64_t b = row / (s.H * s.Nq), h = row / s.Nq % s.H, i = row % s.Nq;
+            const int64_t kv = h / (s.H / s.Hkv);
+            double l_i = 0, O[64] = {0};
+            for (int64_t j = 0; j < s.Nk; j++) {
+                double score = 0;
+                if (!attn_sees(a, i, j))
+                    continue;
+                for (int64_t x = 0; x < s.d; x++)
+                    score += (double)case_get(&a->Q, b, i, h, x) * case_get(&a->K, b, j, kv, x);
+                score *= a->scale;
+                if (a->softcap > 0)
+                    score = a->softcap * tanh(score / a->softcap);
+                l_i += exp(score);
+                for (int64_t x = 0; x < s.d; x++)
+                    O[x] += exp(score) * case_get(&a->V, b, j, kv, x);
+            }
+            if (l_i == 0) {
+                assert_true(isinf(o.lse.value[row]) && o.lse.value[row] < 0);
+                for (int64_t x = 0; x < s.d; x++)
+                    assert_true(o.O.value[row * s.d + x] == 0);
+                continue;
+            }
+            expect_close(o.lse.value[row], log(l_i), 1e-13, options[n].name);
+            for (int64_t x = 0; x < s.d; x++)
+                expect_close(o.O.value[row * s.d + x], O[x] / l_i, 1e-13, options[n].name);
+        }
+        oracle_free(&o);
+        case_free(c);
+    }
+}
+
+/* The loss whose gradient the backward pass computes: sum dO * O. */
+static double loss(const Case *c)
+{
+    const AttnShape s = c->args.shape;
+    Oracle o = run(c, 0);
+    double sum = 0;
+    int64_t e = 0;
+    for (int64_t b = 0; b < s.B; b++)
+        for (int64_t h = 0; h < s.H; h++)
+            for (int64_t i = 0; i < s.Nq; i++)
+                for (int64_t x = 0; x < s.d; x++)
+                    sum += case_get(&c->args.dO, b, i, h, x) * o.O.value[e++];
+    oracle_free(&o);
+    return sum;
+}
+
+static double slope_at(const Case *c, const Tensor *t, int64_t element)
+{
+    const float step = 0x1p-10f, at = tensor_get(t, element);
+    double L[5];
+    for (int k = -2; k <= 2; k++) {
+        tensor_set(t, element, at + (float)k * step);
+        L[k + 2] = k ? loss(c) : 0;
+    }
+    tensor_set(t, element, at);
+    return (8 * (L[3] - L[1]) - (L[4] - L[0])) / (12 * (double)step);
+}
+
+static void compare_gradient(const Case *c, const Tensor *t, const OracleArray *g, const char *what)
+{
+    int64_t e = 0;
+    for (int64_t b = 0; b < t->shape[0]; b++)
+        for (int64_t h = 0; h < t->shape[2]; h++)
+            for (int64_t n = 0; n < t->shape[1]; n++)
+                for (int64_t x = 0; x < t->shape[3]; x++, e++)
+                    expect_close(g->value[e], slope_at(c, t, tensor_offset(t, b, n, h) + x), 2e-10,
+                                 what);
+    assert_int_equal(e, g->count);
+}
+
+static void backward_is_finite_difference(void **state)
+{
+    (void)state;
+    largest_gap = 0;
+    for (int n = 0; n < OPTION_COUNT; n++) {
+        Case *c = case_option(&options[n], ATTN_F32, 1, 1);
+        Oracle o = run(c, 1);
+        compare_gradient(c, &c->args.Q, &o.dQ, options[n].name);
+        compare_gradient(c, &c->args.K, &o.dK, options[n].name);
+        compare_gradient(c, &c->args.V, &o.dV, options[n].name);
+        oracle_free(&o);
+        case_free(c);
+    }
+    print_message("# largest gap to a finite difference, relative: %.1e\n", largest_gap);
+}
+
+static void constant_V(void **state)
+{
+    (void)state;
+    for (int n = 0; n < OPTION_COUNT; n++) {
+        Case *c = case_option(&options[n], ATTN_F32, 3, 1);
+        const Tensor *V = &c->args.V;
+        Oracle o;
+        for (int64_t e = 0; e < V->shape[0] * V->shape[1] * V->shape[2] * V->shape[3]; e++) {
+            const int64_t x = e % V->shape[3], h = e / V->shape[3] % V->shape[2];
+            const int64_t j = e / (V->shape[3] * V->shape[2]) % V->shape[1];
+            const int64_t b = e / (V->shape[3] * V->shape[2] * V->shape[1]);
+            case_set(V, b, j, h, x, 0.75f);
+        }
+        o = run(c, 0);
+        for (int64_t e = 0; e < o.O.count; e++)
+            expect_close(o.O.value[e], isinf(o.lse.value[e / V->shape[3]]) ? 0 : 0.75, 1e-14,
+                         "constant V");
+        oracle_free(&o);
+        case_free(c);
+    }
+}
+
+/* Q = 0: every visible key weighs the same. */
+static void zero_Q(void **state)
+{
+    (void)state;
+    for (int n = 0; n < OPTION_COUNT; n++) {
+        Case *c = case_option(&options[n], ATTN_F32, 2, 1);
+        const AttnShape s = c->args.shape;
+        Oracle o;
+        case_fill(&c->args.Q, 0);
+        o = run(c, 0);
+        for (int64_t row = 0; row < s.B * s.H * s.Nq; row++) {
+            const int64_t b = row / (s.H * s.Nq), h = row / s.Nq % s.H, i = row % s.Nq;
+            int64_t count = 0;
+            double sum = 0;
+            for (int64_t j = 0; j < s.Nk; j++)
+                if (attn_sees(&c->args, i, j)) {
+                    count++;
+                    sum += case_get(&c->args.V, b, j, h / (s.H / s.Hkv), 0);
+                }
+            if (count == 0)
+                continue;
+            expect_close(o.lse.value[row], log((double)count), 1e-14, "log(count)");
+            expect_close(o.O.value[row * s.d], sum / (double)count, 1e-14, "mean of V");
+        }
+        oracle_free(&o);
+        case_free(c);
+    }
+}
+
+/* Window (0,0): O_i = V at i + Nk - Nq, whatever Q and K. */
+static void window_of_one(void **state)
+{
+    Case *c = case_new((AttnShape){2, 2, 2, 9, 13, 4}, ATTN_F32, LAYOUT_ODD, 1);
+    Oracle o;
+    (void)state;
+    c->args.rule = (AttnRule){0, 0};
+    o = run(c, 0);
+    for (int64_t e = 0; e < o.O.count; e++) {
+        const int64_t x = e % 4, i = e / 4 % 9, h = e / 36 % 2, b = e / 72;
+        assert_true(o.O.value[e] == case_get(&c->args.V, b, i + 4, h, x));
+    }
+    oracle_free(&o);
+    case_free(c);
+}
+
+/* Reversing the keys together with their values changes nothing without a mask. */
+static void permuted_keys(void **state)
+{
+    Case *c = case_new((AttnShape){1, 2, 1, 7, 12, 5}, ATTN_F32, LAYOUT_BSHD, 1);
+    Oracle before, after;
+    (void)state;
+    before = run(c, 1);
+    for (int64_t j = 0; j < 6; j++)
+        for (int64_t x = 0; x < 5; x++) {
+            const float k = case_get(&c->args.K, 0, j, 0, x), v = case_get(&c->args.V, 0, j, 0, x);
+            case_set(&c->args.K, 0, j, 0, x, case_get(&c->args.K, 0, 11 - j, 0, x));
+            case_set(&c->args.V, 0, j, 0, x, case_get(&c->args.V, 0, 11 - j, 0, x));
+            case_set(&c->args.K, 0, 11 - j, 0, x, k);
+            case_set(&c->args.V, 0, 11 - j, 0, x, v);
+        }
+    after = run(c, 1);
+    for (int64_t e = 0; e < before.O.count; e++) {
+        expect_close(after.O.value[e], before.O.value[e], 1e-14, "O of permuted keys");
+        expect_close(after.dQ.value[e], before.dQ.value[e], 1e-13, "dQ of permuted keys");
+    }
+    for (int64_t e = 0; e < before.dK.count; e++)
+        expect_close(after.dK.value[(11 - e / 5) * 5 + e % 5], before.dK.value[e], 1e-13, "dK");
+    oracle_free(&before);
+    oracle_free(&after);
+    case_free(c);
+}
+
+/* K_j + shift for all j: O stays, lse_i moves by scale q_i . shift. */
+static void shifted_keys(void **state)
+{
+    Case *c = case_new((AttnShape){1, 1, 1, 6, 9, 4}, ATTN_F32, LAYOUT_BSHD, 1);
+    const float shift[] = {0.5f, -1.25f, 2, 0.25f};
+    Oracle before, after;
+    (void)state;
+    before = run(c, 0);
+    for (int64_t e = 0; e < 36; e++)
+        case_set(&c->args.K, 0, e / 4, 0, e % 4,
+                 case_get(&c->args.K, 0, e / 4, 0, e % 4) + shift[e % 4]);
+    after = run(c, 0);
+    for (int64_t i = 0; i < 6; i++) {
+        double by = 0;
+        for (int64_t x = 0; x < 4; x++) {
+            by += (double)c->args.scale * case_get(&c->args.Q, 0, i, 0, x) * shift[x];
+            expect_close(after.O.value[i * 4 + x], before.O.value[i * 4 + x], 1e-14,
+                         "O of shifted keys");
+        }
+        expect_close(after.lse.value[i], before.lse.value[i] + by, 1e-14, "lse of shifted keys");
+    }
+    oracle_free(&before);
+    oracle_free(&after);
+    case_free(c);
+}
+
+/* GQA equals MHA with every kv head repeated; dK and dV are sums over the copies. */
+static void gqa_is_repeated_mha(void **state)
+{
+    Case *gqa = case_new((AttnShape){2, 6, 2, 5, 8, 3}, ATTN_F32, LAYOUT_BSHD, 1);
+    Case *mha = case_new((AttnShape){2, 6, 6, 5, 8, 3}, ATTN_F32, LAYOUT_BSHD, 1);
+    Oracle g, m;
+    (void)state;
+    for (int64_t e = 0; e < 2 * 6 * 8 * 3; e++) {
+        const int64_t x = e % 3, j = e / 3 % 8, h = e / 24 % 6, b = e / 144;
+        case_set(&mha->args.K, b, j, h, x, case_get(&gqa->args.K, b, j, h / 3, x));
+        case_set(&mha->args.V, b, j, h, x, case_get(&gqa->args.V, b, j, h / 3, x));
+    }
+    for (int64_t e = 0; e < 2 * 6 * 5 * 3; e++) {
+        const int64_t x = e % 3, i = e / 3 % 5, h = e / 15 % 6, b = e / 90;
+        case_set(&mha->args.Q, b, i, h, x, case_get(&gqa->args.Q, b, i, h, x));
+        case_set(&mha->args.dO, b, i, h, x, case_get(&gqa->args.dO, b, i, h, x));
+    }
+    g = run(gqa, 1);
+    m = run(mha, 1);
+    for (int64_t e = 0; e < g.O.count; e++) {
+        expect_close(g.O.value[e], m.O.value[e], 1e-14, "O");
+        expect_close(g.dQ.value[e], m.dQ.value[e], 1e-14, "dQ");
+    }
+    for (int64_t e = 0; e < g.dK.count; e++) {
+        const int64_t kv = e / 24, at = e % 24;
+        double dK = 0, dV = 0;
+        for (int64_t copy = 0; copy < 3; copy++) {
+            dK += m.dK.value[(kv * 3 + copy) * 24 + at];
+            dV += m.dV.value[(kv * 3 + copy) * 24 + at];
+        }
+        expect_close(g.dK.value[e], dK, 1e-13, "dK");
+        expect_close(g.dV.value[e], dV, 1e-13, "dV");
+    }
+    oracle_free(&g);
+    oracle_free(&m);
+    case_free(gqa);
+    case_free(mha);
+}
+
+/* A bad value reaches exactly the rows that see it; the others stay finite. */
+static void nonfinite_reaches_who_sees_it(void **state)
+{
+    Case *c = case_new((AttnShape){1, 1, 1, 8, 8, 4}, ATTN_F32, LAYOUT_BSHD, 1);
+    Oracle o;
+    (void)state;
+    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    case_set(&c->args.K, 0, 5, 0, 1, NAN);
+    case_set(&c->args.V, 0, 3, 0, 2, INFINITY);
+    o = run(c, 1);
+    assert_int_equal(ORACLE_TAINT_KV, o.tainted[0]);
+    for (int64_t i = 0; i < 8; i++) {
+        assert_int_equal(i < 5, is_finite_f64(o.lse.value[i]));
+        for (int64_t x = 0; x < 4; x++)
+            assert_int_equal(i < 5 && (i < 3 || x != 2), is_finite_f64(o.O.value[i * 4 + x]));
+    }
+    oracle_free(&o);
+    case_free(c);
+}
+
+/* 40000^2 x 8 is above 10^10 pair-channels: the sample must agree with a smaller problem that holds the
+ * same keys. A window makes the rows independent of everything far away. */
+static void sample_equals_whole(void **state)
+{
+    const AttnShape big = {1, 1, 1, 40000, 40000, 8}, small = {1, 1, 1, 400, 400, 8};
+    Case *b = case_new(big, ATTN_F32, LAYOUT_BSHD, 1),
+         *s = case_new(small, ATTN_F32, LAYOUT_BSHD, 1);
+    Oracle whole, some;
+    int compared = 0;
+    (void)state;
+    b->args.rule = s->args.rule = (AttnRule){20, 20};
+    for (int64_t e = 0; e < 400 * 8; e++) {
+        case_set(&s->args.Q, 0, e / 8, 0, e % 8, case_get(&b->args.Q, 0, e / 8, 0, e % 8));
+        case_set(&s->args.K, 0, e / 8, 0, e % 8, case_get(&b->args.K, 0, e / 8, 0, e % 8));
+        case_set(&s->args.V, 0, e / 8, 0, e % 8, case_get(&b->args.V, 0, e / 8, 0, e % 8));
+        case_set(&s->args.dO, 0, e / 8, 0, e % 8, case_get(&b->args.dO, 0, e / 8, 0, e % 8));
+    }
+    whole = run(s, 1);
+    some = run(b, 1);
+    assert_int_equal(400, whole.rows.count);
+    assert_in_range(some.rows.count, 70, 90);
+    assert_int_equal(0, some.rows.index[0]);
+    assert_int_equal(39999, some.rows.index[some.rows.count - 1]);
+    assert_int_equal(1, some.kv_heads.count);
+    for (int64_t t = 0; t < some.rows.count && some.rows.index[t] < 300; t++, compared++)
+        for (int64_t x = 0; x < 8; x++) {
+            const int64_t i = some.rows.index[t];
+            expect_close(some.O.value[t * 8 + x], whole.O.value[i * 8 + x], 1e-14, "O");
+            expect_close(some.dQ.value[t * 8 + x], whole.dQ.value[i * 8 + x], 1e-14, "dQ");
+        }
+    for (int64_t t = 0; t < some.keys.count && some.keys.index[t] < 300; t++, compared++)
+        for (int64_t x = 0; x < 8; x++) {
+            const int64_t j = some.keys.index[t];
+            expect_close(some.dK.value[t * 8 + x], whole.dK.value[j * 8 + x], 1e-14, "dK");
+            expect_close(some.dV.value[t * 8 + x], whole.dV.value[j * 8 + x], 1e-14, "dV");
+        }
+    assert_true(compared >= 20);
+    oracle_free(&whole);
+    oracle_free(&some);
+    case_free(b);
+    case_free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forward_is_definition),
+        cmocka_unit_test(backward_is_finite_difference),
+        cmocka_unit_test(constant_V),
+        cmocka_unit_test(zero_Q),
+        cmocka_unit_test(window_of_one),
+        cmocka_unit_test(permuted_keys),
+        cmocka_unit_test(shifted_keys),
+        cmocka_unit_test(gqa_is_repeated_mha),
+        cmocka_unit_test(nonfinite_reaches_who_sees_it),
+        cmocka_unit_test(sample_equals_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
