@@ -1,0 +1,286 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""docs.py: puts code, diffs, tables, numbers and program output into the Markdown pages.
+
+    docs.py [--check] [--build DIR | --no-run] [--commands] [--links] [PAGE.md...]
+
+Text between a marker and its closing marker belongs to this tool. A page is written, or with
+--check compared, and any difference is shown and ends with exit status 1. Paths are relative to
+the repository root. The markers (the closing one repeats the kind, as in `/code`):
+
+    code: PATH#name            a function (with the comment above it), struct or macro of a C file
+    code: PATH#[tag]           the lines between comments holding [tag] and [/tag]
+                               (option comment=no leaves the comment above a function out)
+    diff: A B                  what changed between two files or functions (A#f B#g); the comment at
+                               the head of a file is not compared
+    table: FILE.jsonl columns=a,b,c filter="variant=v0_loops N>=1024"
+                               checked rows only; rows whose source has changed are marked
+    number: FILE.jsonl column=share filter="..."        one cell, inside a sentence
+    run: PROGRAM ARGUMENTS     output of a program of --build; exit=2 first allows that status
+
+Interface:
+- expand(text, page, context): the page with all markers filled; DocsError says what is wrong.
+- Links and commands are checked by docs_check.py, which this program calls.
+"""
+import argparse
+import difflib
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+
+import docs_check
+import rows as recorded
+import table as table_tool
+
+MARKER = re.compile(r"(?<!`)<!-- (code|diff|table|number|run): (.*?) -->(.*?)<!-- /\1 -->", re.S)
+OPENING = re.compile(r"(?<!`)<!-- (code|diff|table|number|run): .*? -->")
+LANGUAGE = {".c": "c", ".h": "c", ".cu": "cuda", ".py": "python", ".sh": "sh"}
+
+
+class DocsError(Exception):
+    """What is wrong with a marker, in one sentence."""
+
+
+class Context:
+    def __init__(self, root, build=None, run=True):
+        self.root, self.build, self.run = pathlib.Path(root), build, run
+
+
+def read(context, path):
+    try:
+        return (context.root / path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise DocsError(f"{path}: {error.strerror}") from error
+
+
+def function_lines(text, name, path, comment=True):
+    """A definition at the left margin. clang-format's Linux style, which a test enforces, puts the
+    brace that ends a function, struct or enum at the left margin too."""
+    lines = text.split("\n")
+    for first, line in enumerate(lines):
+        if re.match(rf"#\s*define\s+{name}\b", line):
+            last = first
+            while lines[last].endswith("\\"):
+                last += 1
+            return with_comment(lines, first, last, comment)
+        type_here = re.match(rf"(typedef )?(struct|enum|union) {name}\b[^;]*{{", line)
+        if not type_here and not re.match(rf"[A-Za-z_].*\b{name}\(|{name}\(", line):
+            continue
+        last = first
+        while last < len(lines) and not lines[last].startswith("}"):
+            if not type_here and lines[last].endswith(";") and not lines[last].startswith(" "):
+                break  # a prototype
+            if not type_here and lines[last] == "":
+                break
+            last += 1
+            if last < len(lines) and lines[last] == "{":
+                type_here = True
+        if last < len(lines) and lines[last].startswith("}"):
+            return with_comment(lines, first, last, comment)
+    raise DocsError(f"{path}: no function, struct or macro named {name}")
+
+
+def with_comment(lines, first, last, comment):
+    """Takes in what belongs to a definition: its return type or template line, and its comment."""
+    while first > 0 and re.match(r"(static|template|__global__|ATTN_|[A-Za-z_][\w \*]*$)",
+                                 lines[first - 1]) and not lines[first - 1].endswith(";"):
+        first -= 1
+    if comment and first > 0 and lines[first - 1].rstrip().endswith("*/"):
+        first -= 1
+        while first > 0 and not lines[first].lstrip().startswith("/*"):
+            first -= 1
+    elif comment:
+        while first > 0 and lines[first - 1].startswith("//"):
+            first -= 1
+    return "\n".join(lines[first:last + 1])
+
+
+def tagged_lines(text, tag, path):
+    inside = re.search(rf"^[^\n]*\[{re.escape(tag)}\][^\n]*\n(.*?)^[^\n]*\[/{re.escape(tag)}\]", text,
+                       re.S | re.M)
+    if not inside:
+        raise DocsError(f"{path}: no lines between [{tag}] and [/{tag}]")
+    return textwrap.dedent(inside.group(1)).rstrip("\n")
+
+
+def excerpt(context, where, comment=True):
+    path, _, name = where.partition("#")
+    text = read(context, path)
+    if not name:
+        return text.rstrip("\n")
+    if name.startswith("["):
+        return tagged_lines(text, name.strip("[]"), path)
+    return function_lines(text, name, path, comment)
+
+
+def fence(language, body):
+    return f"```{language}\n{body}\n```"
+
+
+def link(context, page, where):
+    path, _, name = where.partition("#")
+    target = os.path.relpath(context.root / path, pathlib.Path(page).resolve().parent)
+    return f"[`{path}`]({target})" + (f", `{name.strip('[]')}`" if name else "")
+
+
+def expand_code(context, page, words, options):
+    if len(words) != 1:
+        raise DocsError("code: expected one PATH#name")
+    body = excerpt(context, words[0], options.get("comment") != "no")
+    language = LANGUAGE.get(pathlib.Path(words[0].split("#")[0]).suffix, "")
+    return f"\n{fence(language, body)}\n\n*{link(context, page, words[0])}*\n"
+
+
+def expand_diff(context, page, words, options):
+    if len(words) != 2:
+        raise DocsError("diff: expected two files or functions")
+    sides = []
+    for where in words:
+        text = excerpt(context, where)
+        # The teaching text at the head of a file is not part of the step.
+        sides.append(re.sub(r"\A/\*.*?\*/\n", "", text, flags=re.S).split("\n"))
+    lines = list(difflib.unified_diff(*sides, lineterm="", n=int(options.get("context", 2))))[2:]
+    if not lines:
+        raise DocsError(f"diff: {words[0]} and {words[1]} do not differ")
+    changed = sum(line[0] in "+-" for line in lines)
+    body = "\n".join(re.sub(r"^@@.*@@.*", "@@", line) for line in lines)
+    return (f"\n{fence('diff', body)}\n\n*{changed} changed lines: {link(context, page, words[0])} "
+            f"to {link(context, page, words[1])}*\n")
+
+
+def recorded_rows(context, words, options):
+    if len(words) != 1:
+        raise DocsError("expected one FILE.jsonl")
+    found = recorded.load([context.root / words[0]])
+    rows = recorded.select(recorded.add_speedups(recorded.usable(found)), options.get("filter", ""))
+    if not rows:
+        raise DocsError(f"{words[0]}: no checked row for filter '{options.get('filter', '')}'")
+    return rows
+
+
+def expand_table(context, _page, words, options):
+    rows = recorded_rows(context, words, options)
+    columns = options["columns"].split(",") if "columns" in options else recorded.DEMO_COLUMNS
+    return f"\n{table_tool.markdown(rows, columns, context.root)}"
+
+
+def expand_number(context, _page, words, options):
+    rows = recorded_rows(context, words, options)
+    if len(rows) != 1:
+        raise DocsError(f"number: {len(rows)} rows match, one is wanted: "
+                        + " ".join(row["_where"] for row in rows[:4]))
+    return recorded.cell(rows[0], options.get("column", "")).strip()
+
+
+def find_program(context, name):
+    found = [p for p in sorted(pathlib.Path(context.build).glob(f"*/{name}")) if p.is_file()]
+    if not found:
+        raise DocsError(f"run: no program {name} in {context.build}")
+    return found[0]
+
+
+def expand_run(context, _page, words, options):
+    command = [str(find_program(context, words[0])), *words[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=context.root, timeout=120,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+    if done.returncode != int(options.get("exit", 0)):
+        raise DocsError(f"run: {shlex.join(words)}: exit status {done.returncode}: {done.stderr}")
+    output = done.stdout + (done.stderr if done.returncode else "")
+    return f"\n{fence('console', '$ ' + shlex.join(words) + chr(10) + output.rstrip())}\n"
+
+
+EXPANDERS = {"code": expand_code, "diff": expand_diff, "table": expand_table,
+             "number": expand_number, "run": expand_run}
+
+
+def parse_arguments(kind, text):
+    """Words and key=value options. For run only a leading exit= is an option: the rest is the
+    program's."""
+    words, options = [], {}
+    for part in shlex.split(text):
+        key, equals, value = part.partition("=")
+        known = key in ("columns", "column", "filter", "comment", "context", "exit")
+        if equals and known and (kind != "run" or not words):
+            options[key] = value
+        else:
+            words.append(part)
+    return words, options
+
+
+def expand(text, page, context):
+    def fill(match):
+        kind, arguments = match.group(1), match.group(2)
+        if kind == "run" and not context.run:
+            return match.group(0)
+        try:
+            words, options = parse_arguments(kind, arguments)
+            new = EXPANDERS[kind](context, page, words, options)
+        except (DocsError, recorded.RowError) as error:
+            line = text.count("\n", 0, match.start()) + 1
+            raise DocsError(f"{page}:{line}: {error}") from error
+        return f"<!-- {kind}: {arguments} -->{new}<!-- /{kind} -->"
+
+    if len(OPENING.findall(text)) != len(MARKER.findall(text)):
+        raise DocsError(f"{page}: a marker is not closed, or closed inside another")
+    return MARKER.sub(fill, text)
+
+
+def pages_of(root):
+    """The Markdown of the repository: the root, the stages, common/data, docs, tests."""
+    found = [*root.glob("*.md")]
+    for folder in ("0[0-9]_*", "common", "docs", "tests"):
+        for top in root.glob(folder):
+            found += top.rglob("*.md")
+    return sorted(found)
+
+
+def process(page, context, check):
+    old = page.read_text(encoding="utf-8")
+    new = expand(old, page, context)
+    if new == old:
+        return True
+    if not check:
+        page.write_text(new, encoding="utf-8")
+        print(f"{page}: written")
+        return True
+    sys.stdout.writelines(line + "\n" for line in difflib.unified_diff(
+        old.split("\n"), new.split("\n"), f"{page} (committed)", f"{page} (now)", lineterm="", n=1))
+    return False
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("pages", nargs="*", type=pathlib.Path)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--root", type=pathlib.Path, default=recorded.ROOT)
+    parser.add_argument("--build", help="build folder whose programs `run` markers start")
+    parser.add_argument("--no-run", action="store_true", help="leave `run` markers alone")
+    parser.add_argument("--links", action="store_true", help="only check relative links")
+    parser.add_argument("--commands", action="store_true", help="only check shell commands")
+    args = parser.parse_args()
+    pages = [p.resolve() for p in args.pages] or pages_of(args.root.resolve())
+    if args.links or args.commands:
+        problems = docs_check.links(pages) if args.links else []
+        if args.commands:
+            problems += docs_check.commands(pages, args.root.resolve(), args.build)
+        print("\n".join(problems), end="\n" if problems else "")
+        return 1 if problems else 0
+    context = Context(args.root.resolve(), args.build, not args.no_run)
+    ok = True
+    for page in pages:
+        try:
+            if context.run and not args.build and re.search(r"(?<!`)<!-- run: ", page.read_text()):
+                raise DocsError(f"{page}: has run markers: give --build DIR or --no-run")
+            ok = process(page, context, args.check) and ok
+        except DocsError as error:
+            print(f"docs.py: {error}", file=sys.stderr)
+            ok = False
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

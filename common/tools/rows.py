@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: MIT
+"""rows.py: recorded runs (the --json files of all programs) for the table, docs and plot tools.
+
+Every tool reads rows through this module, so that none of them can show a row that was not
+checked: usable() keeps `pass: true` and nothing else.
+
+Interface:
+- load(files): the objects of JSONL files, each knowing its file and line ("_where").
+- usable(rows): those with pass true. select(rows, "variant=v1_blas Nq>=1024"): a filter.
+- is_stale(row): the variant's source has changed since the row was recorded.
+- add_speedups(rows): row["_speed"] against v0 of the same stage, device and case.
+- COLUMNS: column name -> (heading, row -> text, numbers to the right). cell(row, name).
+- facts(rows): the machine, revision and command lines behind a table, one line each.
+"""
+import functools
+import json
+import operator
+import pathlib
+import re
+
+import source_hashes
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CASE_KEYS = ("stage", "device", "dtype", "B", "H", "Hkv", "Nq", "Nk", "d", "mask", "window", "rows",
+             "cols", "backward", "threads", "machine", "bundled", "dist", "scale", "softcap")
+
+
+class RowError(Exception):
+    """A file or a filter that cannot be used; the text is one sentence."""
+
+
+def load(files):
+    rows = []
+    for name in files:
+        try:
+            text = pathlib.Path(name).read_text(encoding="utf-8")
+        except OSError as error:
+            raise RowError(f"{name}: {error.strerror}") from error
+        for number, line in enumerate(text.split("\n"), 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise RowError(f"{name}:{number}: not JSON: {error.msg}") from error
+            if not isinstance(row, dict) or "stage" not in row or "variant" not in row:
+                raise RowError(f"{name}:{number}: not a row: it has no stage and variant")
+            row["_where"] = f"{name}:{number}"
+            rows.append(row)
+    return rows
+
+
+def usable(rows):
+    return [row for row in rows if row.get("pass") is True]
+
+
+OPERATORS = {"=": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge,
+             "<": operator.lt, ">": operator.gt}
+
+
+def select(rows, text):
+    """Rows for which every `field<op>value` of the text holds; a|b|c is any of them. N is Nq."""
+    for term in text.split():
+        parts = re.fullmatch(r"(\w+)(!=|<=|>=|=|<|>)(.*)", term)
+        if not parts:
+            raise RowError(f"filter '{term}': expected field=value, with = != < <= > or >=")
+        field, op, wanted = parts.groups()
+        field = "Nq" if field == "N" else field
+        rows = [row for row in rows if term_holds(row.get(field), op, wanted)]
+    return rows
+
+
+def term_holds(value, op, wanted):
+    if op in ("=", "!="):
+        same = any(same_value(value, w) for w in wanted.split("|"))
+        return same == (op == "=")
+    try:
+        return value is not None and OPERATORS[op](float(value), float(wanted))
+    except (TypeError, ValueError):
+        return False
+
+
+def same_value(value, wanted):
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value) == wanted
+    if isinstance(value, (int, float)):
+        try:
+            return float(value) == float(wanted)
+        except ValueError:
+            return False
+    if isinstance(value, list):
+        return ",".join(str(v) for v in value) == wanted
+    return str(value) == wanted
+
+
+@functools.lru_cache(maxsize=None)
+def hashes_now(root):
+    return source_hashes.variant_hashes(pathlib.Path(root))
+
+
+def is_stale(row, root=ROOT):
+    """True when the source of this row's variant is not the one it was measured on."""
+    for (folder, variant), digest in hashes_now(str(root)).items():
+        if folder.split("_", 1)[1].startswith(row["stage"]) and variant == row["variant"]:
+            return row.get("sha256") != digest
+    return True  # no such source any more
+
+
+def case_of(row):
+    return tuple(json.dumps(row.get(key)) for key in CASE_KEYS)
+
+
+def add_speedups(rows):
+    """Speed against the first variant of the stage (v0_...) on the same device and case."""
+    base = {case_of(r): r["ms_med"] for r in rows if r["variant"].startswith("v0_")
+            and r.get("ms_med")}
+    for row in rows:
+        first = base.get(case_of(row))
+        row["_speed"] = first / row["ms_med"] if first and row.get("ms_med") else None
+    return rows
+
+
+def gflops(row):
+    if not row.get("ms_med") or not row.get("flops"):
+        return None
+    return row["flops"] / row["ms_med"] / 1e6
+
+
+def share(row):
+    """Fraction of this machine's sgemm rate; a CPU figure only."""
+    rate, mine = row.get("sgemm_gflops"), gflops(row)
+    return mine / rate if rate and mine and row.get("device") == "cpu" else None
+
+
+def gbytes_per_s(row):
+    if not row.get("ms_med") or not row.get("hbm_bytes_model"):
+        return None
+    return row["hbm_bytes_model"] / row["ms_med"] / 1e6
+
+
+def number(value, digits=3):
+    """Three significant digits without exponent: 0.0123, 1.23, 12.3, 1234."""
+    if value is None:
+        return "-"
+    if value == 0:
+        return "0"
+    if not abs(value) < 1e15:
+        return str(value)
+    decimals = max(0, digits - 1 - int(f"{abs(value):e}".split("e")[1]))
+    return f"{value:.{decimals}f}"
+
+
+def size(value):
+    """Bytes in binary units."""
+    if value is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{number(value)} {unit}" if unit != "B" else f"{value:.0f} B"
+        value /= 1024
+    return f"{number(value)} TiB"
+
+
+def case_text(row):
+    if row.get("rows"):
+        return f"{row['rows']} x {row['cols']}"
+    text = f"B={row.get('B')} H={row.get('H')}"
+    if row.get("Hkv") != row.get("H"):
+        text += f"/{row.get('Hkv')}"
+    text += (f" N={row.get('Nq')}" if row.get("Nq") == row.get("Nk")
+             else f" Nq={row.get('Nq')} Nk={row.get('Nk')}")
+    text += f" d={row.get('d')}"
+    if row.get("mask") not in (None, "none"):
+        text += f" {row['mask']}"
+    if row.get("bundled"):
+        text += " bundled"
+    return text + (" backward" if row.get("backward") else "")
+
+
+def plain(key):
+    return lambda row: "-" if row.get(key) is None else str(row[key])
+
+
+COLUMNS = {
+    "stage": ("stage", plain("stage"), False),
+    "variant": ("variant", plain("variant"), False),
+    "device": ("device", plain("device"), False),
+    "dtype": ("dtype", plain("dtype"), False),
+    "case": ("case", case_text, False),
+    "N": ("N", plain("Nq"), True),
+    "rows": ("rows", plain("rows"), True),
+    "cols": ("columns", plain("cols"), True),
+    "accesses": ("accesses per element", plain("accesses"), True),
+    "threads": ("threads", plain("threads"), True),
+    "ms": ("ms", lambda r: number(r.get("ms_med")), True),
+    "error": ("error / bound", lambda r: number(r.get("bound_ratio"), 2), True),
+    "flash": ("error / plain", lambda r: number(r.get("flash_ratio"), 2), True),
+    "gflops": ("GFLOP/s", lambda r: number(gflops(r)), True),
+    "share": ("of sgemm", lambda r: "-" if share(r) is None else f"{share(r):.0%}", True),
+    "gbytes": ("GB/s", lambda r: number(gbytes_per_s(r)), True),
+    "traffic": ("traffic (model)", lambda r: size(r.get("hbm_bytes_model")), True),
+    "memory": ("peak memory", lambda r: size(r.get("peak_bytes")), True),
+    "speed": ("speed against v0",
+              lambda r: "-" if r.get("_speed") is None else f"{number(r['_speed'])}x", True),
+}
+DEMO_COLUMNS = ["stage", "variant", "device", "case", "error", "ms", "gflops", "share", "traffic",
+                "memory", "speed"]
+
+
+def cell(row, column):
+    if column not in COLUMNS:
+        raise RowError(f"no column '{column}'; there are: {' '.join(COLUMNS)}")
+    return COLUMNS[column][1](row)
+
+
+def facts(rows):
+    """The distinct machines and command lines behind some rows, each one line of text."""
+    machines, commands = [], []
+    for row in rows:
+        chips = [row.get("cpu") if row.get("device") == "cpu" else row.get("gpu")]
+        chips += [f"{row['threads']} threads"] if row.get("device") == "cpu" and row.get("threads") else []
+        text = "; ".join(str(v) for v in [*chips, row.get("revision"),
+                                          str(row.get("date", ""))[:10]] if v)
+        if text and text not in machines:
+            machines.append(text)
+        if row.get("command") and row["command"] not in commands:
+            commands.append(row["command"])
+    return machines, commands

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""table.py: recorded runs as a table for the terminal or for Markdown.
+
+    table.py FILE.jsonl... [--demo] [--columns a,b,c] [--filter "variant=v1_blas N>=1024"]
+                           [--markdown] [--stale]
+
+Interface:
+- Rows that were not checked or failed are left out and counted below the table; `--stale` prints
+  the rows whose source has changed since they were recorded, and exits 1 when there are any.
+- terminal(rows, columns) and markdown(rows, columns) give the text; docs.py uses the latter.
+"""
+import argparse
+import sys
+
+import rows as recorded
+
+STALE_MARK = "†"
+STALE_NOTE = f"{STALE_MARK} the source of this variant has changed since this row was recorded"
+
+
+def cells_of(rows, columns, root):
+    table = []
+    for row in rows:
+        cells = [recorded.cell(row, column) for column in columns]
+        if recorded.is_stale(row, root):
+            where = columns.index("variant") if "variant" in columns else 0
+            cells[where] += " " + STALE_MARK
+        table.append(cells)
+    return table
+
+
+def terminal(rows, columns, root=recorded.ROOT):
+    """Aligned columns; a blank line between stages and cases keeps long tables readable."""
+    table = cells_of(rows, columns, root)
+    heads = [recorded.COLUMNS[c][0] for c in columns]
+    right = [recorded.COLUMNS[c][2] for c in columns]
+    width = [max(len(line[i]) for line in [heads, *table]) for i in range(len(columns))]
+
+    def line(cells):
+        return "  ".join(cell.rjust(width[i]) if right[i] else cell.ljust(width[i])
+                         for i, cell in enumerate(cells)).rstrip()
+
+    lines = [line(heads), line(["-" * w for w in width])]
+    previous = None
+    for row, cells in zip(rows, table):
+        if previous is not None and recorded.case_of(row) != previous:
+            lines.append("")
+        previous = recorded.case_of(row)
+        lines.append(line(cells))
+    if any(STALE_MARK in cell for cells in table for cell in cells):
+        lines += ["", STALE_NOTE]
+    return "\n".join(lines) + "\n"
+
+
+def markdown(rows, columns, root=recorded.ROOT):
+    table = cells_of(rows, columns, root)
+    lines = ["| " + " | ".join(recorded.COLUMNS[c][0] for c in columns) + " |",
+             "|" + "|".join("--:" if recorded.COLUMNS[c][2] else "---" for c in columns) + "|"]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+              for cells in table]
+    machines, commands = recorded.facts(rows)
+    notes = [STALE_NOTE + "."] if any(STALE_MARK in c for cells in table for c in cells) else []
+    notes += [f"Recorded on: {machine}." for machine in machines]
+    notes += [f"Command: `{command}`" for command in commands]
+    return "\n".join(lines) + "\n" + "".join(f"\n{note}\n" for note in notes)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--demo", action="store_true", help="the columns of ./ladder demo")
+    parser.add_argument("--columns", default="")
+    parser.add_argument("--filter", default="")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--stale", action="store_true")
+    args = parser.parse_args()
+    try:
+        rows = recorded.select(recorded.load(args.files), args.filter)
+        if args.stale:
+            stale = [row for row in rows if recorded.is_stale(row)]
+            for row in stale:
+                print(f"{row['_where']}: {row['stage']} {row['variant']}: source has changed since")
+            return 1 if stale else 0
+        good = recorded.add_speedups(recorded.usable(rows))
+        columns = args.columns.split(",") if args.columns else recorded.DEMO_COLUMNS
+        sys.stdout.write((markdown if args.markdown else terminal)(good, columns))
+    except recorded.RowError as error:
+        print(f"table.py: {error}", file=sys.stderr)
+        return 2
+    failed = [row for row in rows if row.get("pass") is False]
+    unchecked = len(rows) - len(good) - len(failed)
+    if unchecked:
+        print(f"\n{unchecked} rows left out: not checked", file=sys.stderr)
+    for row in failed:
+        print(f"WRONG: {row['stage']} {row['variant']} on {recorded.case_text(row)}: "
+              f"error / bound {recorded.cell(row, 'error')}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Is common/tools/docs.py able to fail? It works on a small tree of its own, made here: what it
+inserts, each kind of drift, each kind of broken marker, dead links and dead commands."""
+import hashlib
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve()
+ROOT = HERE.parents[2]
+sys.path.insert(0, str(HERE.parents[1]))
+from tap import Tap  # noqa: E402
+
+LOOPS = """/* SPDX-License-Identifier: MIT
+ * v0: the head comment. */
+#include "naive.h"
+
+/* Adds two
+ * numbers. */
+static float
+add_two(float a,
+        float b)
+{
+    /* [sum] */
+    float s = a + b;
+    /* [/sum] */
+    return s;
+}
+
+typedef struct Pair {
+    int a;
+} Pair;
+
+#define TWICE(x) \\
+    ((x) * 2)
+
+float unrelated(void);
+
+float unrelated(void)
+{
+    return add_two(1, 2);
+}
+"""
+PAGE = """# Page
+<!-- code: 01_naive/cpu/v0_loops.c#add_two -->
+<!-- /code -->
+<!-- code: 01_naive/cpu/v0_loops.c#[sum] -->
+<!-- /code -->
+<!-- diff: 01_naive/cpu/v0_loops.c 01_naive/cpu/v1_blas.c -->
+<!-- /diff -->
+<!-- table: docs/r.jsonl columns=variant,ms,speed filter="N=64" -->
+<!-- /table -->
+It takes <!-- number: docs/r.jsonl column=ms filter="variant=v0_loops N=64" --><!-- /number --> ms.
+<!-- run: hello 1 2 -->
+<!-- /run -->
+"""
+
+
+class Tree:
+    def __init__(self, folder):
+        self.root = pathlib.Path(folder)
+        self.write("01_naive/cpu/v0_loops.c", LOOPS)
+        self.write("01_naive/cpu/v1_blas.c", LOOPS.replace("a + b", "b + a"))
+        self.program("echo hello $*")
+        self.rows()
+        self.write("docs/page.md", PAGE)
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def program(self, line):
+        self.write("build/01_naive/hello", f"#!/bin/sh\n{line}\n").chmod(0o755)
+
+    def rows(self, ms=2.0):
+        lines = []
+        for name, time, good in (("v0_loops", ms, True), ("v1_blas", 0.5, True),
+                                 ("v9_wrong", 0.001, False), ("v8_unchecked", 0.002, None)):
+            path = self.root / f"01_naive/cpu/{name}.c"
+            digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+            lines.append(json.dumps({
+                "stage": "naive", "variant": name, "device": "cpu", "dtype": "f32", "B": 1, "H": 1,
+                "Hkv": 1, "Nq": 64, "Nk": 64, "d": 8, "ms_med": time, "flops": 1e6, "pass": good,
+                "sha256": digest, "cpu": "Test CPU", "command": "naive -N 64"}))
+        self.write("docs/r.jsonl", "\n".join(lines) + "\n")
+
+    def docs(self, *arguments, build=True):
+        command = [sys.executable, str(ROOT / "common/tools/docs.py"), "--root", str(self.root)]
+        command += ["--build", str(self.root / "build")] if build else []
+        return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+
+    def page(self):
+        return (self.root / "docs/page.md").read_text()
+
+
+def test_insertion(tap, tree):
+    done = tree.docs()
+    page = tree.page()
+    tap.ok(done.returncode == 0, "a page is written", done.stderr)
+    tap.ok("/* Adds two\n * numbers. */\nstatic float\nadd_two(float a,\n        float b)\n{" in page
+           and "    return s;\n}\n```" in page and "unrelated" not in page,
+           "a whole function with its comment and return type, nothing after it", page)
+    tap.ok("```c\nfloat s = a + b;\n```" in page, "tagged lines, indentation removed", page)
+    tap.ok("-    float s = a + b;\n+    float s = b + a;" in page and "*2 changed lines" in page,
+           "the diff of two variants", page)
+    tap.ok("| v1_blas | 0.500 | 4.00x |" in page, "a table row with its speed against v0", page)
+    tap.ok("v9_wrong" not in page and "v8_unchecked" not in page,
+           "rows that failed or were not checked are left out", page)
+    tap.ok("Test CPU" in page and "`naive -N 64`" in page, "machine and command stand below", page)
+    tap.ok("It takes <!-- number: docs/r.jsonl column=ms filter=\"variant=v0_loops N=64\" -->2.00"
+           "<!-- /number --> ms." in page, "a number inside a sentence", page)
+    tap.ok("$ hello 1 2\nhello 1 2\n```" in page, "the output of a program", page)
+    tap.ok("†" not in page, "rows measured on today's sources carry no mark", page)
+    tap.ok(tree.docs("--check").returncode == 0, "check mode accepts what write mode wrote")
+    again = tree.docs()
+    tap.ok(again.stdout == "" and page == tree.page(), "writing twice changes nothing", again.stdout)
+
+
+def drifts(tap, tree, name, change, undo, expected):
+    change()
+    done = tree.docs("--check")
+    tap.ok(done.returncode == 1 and expected in done.stdout, f"drift is found and shown: {name}",
+           f"status {done.returncode}\n{done.stdout}{done.stderr}")
+    undo()
+    tap.ok(tree.docs("--check").returncode == 0, f"and is gone again: {name}")
+
+
+def test_drift(tap, tree):
+    source = "01_naive/cpu/v0_loops.c"
+
+    def restore():
+        tree.write(source, LOOPS)
+
+    drifts(tap, tree, "code", lambda: tree.write(source, LOOPS.replace("return s;", "return -s;")),
+           restore, "+    return -s;")
+    drifts(tap, tree, "the source behind a recorded row",
+           lambda: tree.write(source, LOOPS + "\n/* later */\n"), restore, "+| v0_loops †")
+    drifts(tap, tree, "a table", lambda: tree.rows(ms=3.0), tree.rows, "+| v0_loops | 3.00 |")
+    drifts(tap, tree, "program output", lambda: tree.program("echo bye"),
+           lambda: tree.program("echo hello $*"), "+bye")
+    page = tree.page()
+    drifts(tap, tree, "a number edited by hand",
+           lambda: tree.write("docs/page.md", page.replace("-->2.00<", "-->1.00<")),
+           lambda: tree.write("docs/page.md", page), "-->2.00<!--")
+    tree.program("echo bye")
+    tap.ok(tree.docs("--check", "--no-run", build=False).returncode == 0,
+           "--no-run leaves program output alone")
+    tap.ok(tree.docs("--check", build=False).returncode == 1,
+           "without a build folder run markers are an error, not skipped in silence")
+    tree.program("echo hello $*")
+
+
+def test_errors(tap, tree):
+    for name, marker, expected in (
+            ("a missing function", "<!-- code: 01_naive/cpu/v0_loops.c#gone -->\n<!-- /code -->",
+             "no function, struct or macro named gone"),
+            ("a part of a name", "<!-- code: 01_naive/cpu/v0_loops.c#add -->\n<!-- /code -->",
+             "named add"),
+            ("a missing file", "<!-- code: nowhere.c#f -->\n<!-- /code -->", "nowhere.c"),
+            ("a missing tag", "<!-- code: 01_naive/cpu/v0_loops.c#[no] -->\n<!-- /code -->",
+             "no lines between [no]"),
+            ("an unclosed marker", "<!-- code: 01_naive/cpu/v0_loops.c#add_two -->\n", "not closed"),
+            ("equal files", "<!-- diff: 01_naive/cpu/v0_loops.c 01_naive/cpu/v0_loops.c -->\n"
+             "<!-- /diff -->", "do not differ"),
+            ("a table of no row", '<!-- table: docs/r.jsonl filter="variant=v9_wrong" -->\n'
+             "<!-- /table -->", "no checked row"),
+            ("an unknown column", "<!-- table: docs/r.jsonl columns=colour -->\n<!-- /table -->",
+             "no column 'colour'"),
+            ("a number of two rows", "<!-- number: docs/r.jsonl column=ms --><!-- /number -->",
+             "2 rows match"),
+            ("a program that fails", "<!-- run: fails -->\n<!-- /run -->", "exit status 3"),
+            ("a missing program", "<!-- run: absent -->\n<!-- /run -->", "no program absent")):
+        tree.write("build/01_naive/fails", "#!/bin/sh\nexit 3\n").chmod(0o755)
+        page = tree.write("docs/bad.md", f"# Bad\n{marker}\n")
+        done = tree.docs(str(page))
+        tap.ok(done.returncode == 1 and expected in done.stderr and "bad.md" in done.stderr,
+               f"{name} is an error that names the page", done.stdout + done.stderr)
+        tap.ok(page.read_text() == f"# Bad\n{marker}\n", f"{name}: the page is not touched")
+        page.unlink()
+
+
+def test_kinds_of_code(tap, tree):
+    page = tree.write("docs/kinds.md", "".join(
+        f"<!-- code: 01_naive/cpu/v0_loops.c#{name} -->\n<!-- /code -->\n"
+        for name in ("Pair", "TWICE", "unrelated")))
+    tree.docs(str(page))
+    text = page.read_text()
+    tap.ok("typedef struct Pair {\n    int a;\n} Pair;\n```" in text, "a struct", text)
+    tap.ok("#define TWICE(x) \\\n    ((x) * 2)\n```" in text, "a macro of two lines", text)
+    tap.ok("float unrelated(void)\n{\n    return add_two(1, 2);\n}\n```" in text
+           and "float unrelated(void);" not in text, "a definition, not its prototype", text)
+    page.unlink()
+
+
+def test_links_and_commands(tap, tree):
+    for name, text, option, expected in (
+            ("a dead link", "[x](gone.md)\n", "--links", "there is no gone.md"),
+            ("a dead picture", "![x](figures/gone.svg)\n", "--links", "there is no figures/gone.svg"),
+            ("a dead heading", "[x](page.md#nothing)\n", "--links", "no such heading"),
+            ("a command that fails", "<!-- test-commands -->\n```sh\nfalse\n```\n", "--commands",
+             "exit status 1"),
+            ("an option that no help knows", "```sh\nbuild/01_naive/hello --nonsense 3\n```\n",
+             "--commands", "does not know --nonsense"),
+            ("a missing program", "```sh\n./ladder dance\n```\n", "--commands", "there is no ./ladder"),
+    ):
+        page = tree.write("docs/bad.md", text)
+        tree.program("echo 'options: --seq N'")
+        done = tree.docs(option, str(page))
+        tap.ok(done.returncode == 1 and expected in done.stdout, f"{name} is found",
+               done.stdout + done.stderr)
+    good = tree.write("docs/bad.md", "[p](page.md#page) `[x](no.md)`\n<!-- test-commands -->\n"
+                      "```sh\n# a comment\nbuild/01_naive/hello \\\n  --seq 3\n```\n"
+                      "```sh\nbuild/01_naive/hello --seq=3\n```\n")
+    for option in ("--links", "--commands"):
+        done = tree.docs(option, str(good))
+        tap.ok(done.returncode == 0, f"good ones pass {option}", done.stdout + done.stderr)
+    good.unlink()
+
+
+def main():
+    tap = Tap()
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Tree(folder)
+        test_insertion(tap, tree)
+        test_drift(tap, tree)
+        test_errors(tap, tree)
+        test_kinds_of_code(tap, tree)
+        test_links_and_commands(tap, tree)
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
