@@ -98,8 +98,8 @@ AttnStatus naive_cuda_weighted_sum(const AttnArgs *args, float *P_dev);
 
 /* --- trace -------------------------------------------------------------------------------------*/
 
-/* Prints Q, K, V, S, P and O of batch 0, head 0 (host tensors; O is recomputed, not read). Sizes
- * above 8 x 8 show their first rows and columns. 0, or -1 when memory is short. */
+/* Prints Q, K, V, S, P, O and lse of batch 0, head 0 (host tensors; O is recomputed, not read).
+ * 0, or -1 when memory is short. */
 int naive_trace(const AttnArgs *args, FILE *to);
 
 #ifdef __cplusplus
