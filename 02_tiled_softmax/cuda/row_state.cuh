@@ -45,13 +45,15 @@ static AttnStatus collect_counts(cudaStream_t stream)
 }
 #define COLLECT_COUNTS(stream) collect_counts(stream)
 #else
-static __device__ __forceinline__ void count_device(int, int) {}
+static __device__ __forceinline__ void count_device(int, int)
+{
+}
 #define COLLECT_COUNTS(stream) ATTN_OK
 #endif
 
-#define WARP_LANES   32
-#define EVERY_LANE   0xffffffffu
-#define MAX_WARPS    32 /* 1024 threads, the largest block */
+#define WARP_LANES 32
+#define EVERY_LANE 0xffffffffu
+#define MAX_WARPS  32 /* 1024 threads, the largest block */
 
 static __device__ __forceinline__ float load_one(const float *p)
 {
@@ -129,19 +131,19 @@ static __device__ __forceinline__ SoftmaxState push_chunk(SoftmaxState state,
     return state;
 }
 
-/* VECTORS x 4 columns of a row for one thread: column first + 4 * (t + k * step) and the three
- * after it, so that a warp's k-th load is one run of 512 bytes. Columns at or past `last` are
- * -inf, the identity. With FOUR = 0 single floats are loaded, in the same kind of runs. */
+/* VECTORS x 4 of the n columns at x for one thread: columns 4 * (t + k * step) and the three after
+ * each, so that a warp's k-th load is one run of 512 bytes. Columns at or past n are -inf, the
+ * identity. With FOUR = 0 single floats are loaded, in the same kind of runs. */
 template <int FOUR, int VECTORS>
 static __device__ __forceinline__ void load_chunk(float (&s_reg)[VECTORS * 4], const float *x,
-                                                  int64_t first, int64_t last, int t, int step)
+                                                  int n, int t, int step)
 {
     if (FOUR) {
 #pragma unroll
         for (int k = 0; k < VECTORS; k++) {
-            int64_t c = first + 4 * (int64_t)(t + k * step);
+            int c = 4 * (t + k * step);
             float4 four = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
-            if (c < last)
+            if (c < n)
                 four = load_four(x + c);
             s_reg[4 * k] = four.x;
             s_reg[4 * k + 1] = four.y;
@@ -151,8 +153,8 @@ static __device__ __forceinline__ void load_chunk(float (&s_reg)[VECTORS * 4], c
     } else {
 #pragma unroll
         for (int e = 0; e < VECTORS * 4; e++) {
-            int64_t c = first + t + (int64_t)e * step;
-            s_reg[e] = c < last ? load_one(x + c) : -INFINITY;
+            int c = t + e * step;
+            s_reg[e] = c < n ? load_one(x + c) : -INFINITY;
         }
     }
 }
@@ -160,23 +162,22 @@ static __device__ __forceinline__ void load_chunk(float (&s_reg)[VECTORS * 4], c
 /* The way back: the same columns, times factor. */
 template <int FOUR, int VECTORS>
 static __device__ __forceinline__ void store_chunk(float *y, const float (&p_reg)[VECTORS * 4],
-                                                   float factor, int64_t first, int64_t last,
-                                                   int t, int step)
+                                                   float factor, int n, int t, int step)
 {
     if (FOUR) {
 #pragma unroll
         for (int k = 0; k < VECTORS; k++) {
-            int64_t c = first + 4 * (int64_t)(t + k * step);
-            if (c < last)
-                store_four(y + c, make_float4(p_reg[4 * k] * factor, p_reg[4 * k + 1] * factor,
-                                              p_reg[4 * k + 2] * factor,
-                                              p_reg[4 * k + 3] * factor));
+            int c = 4 * (t + k * step);
+            if (c < n)
+                store_four(y + c,
+                           make_float4(p_reg[4 * k] * factor, p_reg[4 * k + 1] * factor,
+                                       p_reg[4 * k + 2] * factor, p_reg[4 * k + 3] * factor));
         }
     } else {
 #pragma unroll
         for (int e = 0; e < VECTORS * 4; e++) {
-            int64_t c = first + t + (int64_t)e * step;
-            if (c < last)
+            int c = t + e * step;
+            if (c < n)
                 store_one(y + c, p_reg[e] * factor);
         }
     }

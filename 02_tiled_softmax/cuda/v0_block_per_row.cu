@@ -20,8 +20,7 @@
 #define MAX_BLOCKS  (1 << 20)
 
 /* Every thread gets the maximum (or the sum) of `mine` over the block. values_smem [ROW_THREADS] */
-template <int IS_SUM>
-static __device__ float block_reduce(float mine, float *values_smem)
+template <int IS_SUM> static __device__ float block_reduce(float mine, float *values_smem)
 {
     int t = threadIdx.x;
     values_smem[t] = mine;

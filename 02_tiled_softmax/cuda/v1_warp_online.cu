@@ -3,8 +3,8 @@
  * v1_warp_online: one warp a row, the online state in registers.
  *
  * Two changes against v0:
- *   - each lane runs the CPU's v1_online over its columns (lane, lane + 32, ...), so maximum and sum
- *     come from one pass: three accesses for each element instead of four;
+ *   - each lane runs the CPU's v1_online over its columns (lane, lane + 32, ...), so maximum and
+ * sum come from one pass: three accesses for each element instead of four;
  *   - the row belongs to a warp, whose lanes merge their states by shuffles. No shared memory and
  *     no barrier: the eight warps of a block never wait for each other.
  *

@@ -59,14 +59,16 @@ static __device__ __forceinline__ void copy_async(float4 *to_smem, const float *
 {
     *to_smem = load_four(from);
 }
-static __device__ __forceinline__ void copy_async_wait(void) {}
+static __device__ __forceinline__ void copy_async_wait(void)
+{
+}
 #endif
 
 /* Asks for this thread's part of one row. slots_smem: VECTORS slots, BLOCK_THREADS apart, so that
  * the lanes of a warp use neighbouring 16 bytes (no bank conflicts). */
 template <int ROW_THREADS, int VECTORS, int BLOCK_THREADS>
-static __device__ __forceinline__ void fetch_row(float4 *slots_smem, const float *x_row,
-                                                 int64_t cols, int t)
+static __device__ __forceinline__ void fetch_row(float4 *slots_smem, const float *x_row, int cols,
+                                                 int t)
 {
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
@@ -78,7 +80,7 @@ static __device__ __forceinline__ void fetch_row(float4 *slots_smem, const float
 
 template <int ROW_THREADS, int VECTORS, int BLOCK_THREADS>
 static __device__ __forceinline__ void take_row(float (&s_reg)[4 * VECTORS],
-                                                const float4 *slots_smem, int64_t cols, int t)
+                                                const float4 *slots_smem, int cols, int t)
 {
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
@@ -134,19 +136,20 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, SM_THREADS / BLOCK_THREA
     int turn = 0;
 
     if (LOAD == LOAD_FOUR_AHEAD && row < rows)
-        fetch_row<ROW_THREADS, VECTORS, BLOCK_THREADS>(mine_smem, x + row * cols, cols, t);
+        fetch_row<ROW_THREADS, VECTORS, BLOCK_THREADS>(mine_smem, x + row * cols, (int)cols, t);
 
     for (; row < rows; row += step, turn ^= 1) {
         float s_reg[4 * VECTORS];
         if (LOAD == LOAD_FOUR_AHEAD) {
             copy_async_wait();
-            take_row<ROW_THREADS, VECTORS, BLOCK_THREADS>(s_reg, mine_smem, cols, t);
+            take_row<ROW_THREADS, VECTORS, BLOCK_THREADS>(s_reg, mine_smem, (int)cols, t);
             __syncwarp(); /* the slots have been read before the next copy may land in them */
             if (row + step < rows)
                 fetch_row<ROW_THREADS, VECTORS, BLOCK_THREADS>(mine_smem, x + (row + step) * cols,
-                                                               cols, t);
+                                                               (int)cols, t);
         } else {
-            load_chunk<LOAD == LOAD_FOUR, VECTORS>(s_reg, x + row * cols, 0, cols, t, ROW_THREADS);
+            load_chunk<LOAD == LOAD_FOUR, VECTORS>(s_reg, x + row * cols, (int)cols, t,
+                                                   ROW_THREADS);
         }
 
         SoftmaxState warp_state = exp_in_registers(s_reg);
@@ -156,11 +159,10 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, SM_THREADS / BLOCK_THREA
 
         /* The warp's own maximum is at most the row's: the factor is at most 1 / l. A warp that saw
          * only -inf has nothing but zeros to scale. */
-        float factor =
-            expf(warp_state.m - softmax_shift(state.m)) * softmax_inverse(state);
+        float factor = expf(warp_state.m - softmax_shift(state.m)) * softmax_inverse(state);
         if (warp_state.m == -INFINITY)
             factor = softmax_inverse(state);
-        store_chunk<LOAD != LOAD_SINGLE, VECTORS>(y + row * cols, s_reg, factor, 0, cols, t,
+        store_chunk<LOAD != LOAD_SINGLE, VECTORS>(y + row * cols, s_reg, factor, (int)cols, t,
                                                   ROW_THREADS);
         if (t == 0 && lse)
             lse[row] = softmax_lse(state);
@@ -184,7 +186,8 @@ static __global__ void __launch_bounds__(SM_THREADS, 1)
         SoftmaxState state = softmax_empty();
         float s_reg[4 * VECTORS];
         for (int64_t first = 0; first < cols; first += chunk) {
-            load_chunk<FOUR, VECTORS>(s_reg, x_row, first, cols, t, SM_THREADS);
+            int n = (int)(cols - first < chunk ? cols - first : chunk);
+            load_chunk<FOUR, VECTORS>(s_reg, x_row + first, n, t, SM_THREADS);
             state = push_chunk(state, s_reg);
         }
         state = block_merge(warp_merge(state), slots_smem[turn]);
@@ -192,11 +195,12 @@ static __global__ void __launch_bounds__(SM_THREADS, 1)
         float shift = softmax_shift(state.m);
         float inverse = softmax_inverse(state);
         for (int64_t first = 0; first < cols; first += chunk) {
-            load_chunk<FOUR, VECTORS>(s_reg, x_row, first, cols, t, SM_THREADS);
+            int n = (int)(cols - first < chunk ? cols - first : chunk);
+            load_chunk<FOUR, VECTORS>(s_reg, x_row + first, n, t, SM_THREADS);
 #pragma unroll
             for (int e = 0; e < 4 * VECTORS; e++)
                 s_reg[e] = expf(s_reg[e] - shift);
-            store_chunk<FOUR, VECTORS>(y + row * cols, s_reg, inverse, first, cols, t, SM_THREADS);
+            store_chunk<FOUR, VECTORS>(y + row * cols + first, s_reg, inverse, n, t, SM_THREADS);
         }
         if (t == 0 && lse)
             lse[row] = softmax_lse(state);
@@ -211,8 +215,8 @@ static AttnStatus resident_blocks(int *blocks, Kernel kernel, int block_threads,
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
     if (smem > 0) {
-        CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      (int)smem));
+        CUDA_TRY(
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem));
         CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                       cudaSharedmemCarveoutMaxShared));
     }
@@ -271,11 +275,11 @@ static AttnStatus launch_two_read(const SoftmaxArgs *args)
     cudaStream_t stream = (cudaStream_t)args->stream;
     unsigned grid = (unsigned)(args->rows < 65536 ? args->rows : 65536);
     if (is_aligned_for_four(args))
-        two_read_kernel<1><<<grid, SM_THREADS, 0, stream>>>(args->x, args->y, args->lse,
-                                                            args->rows, args->cols);
+        two_read_kernel<1>
+            <<<grid, SM_THREADS, 0, stream>>>(args->x, args->y, args->lse, args->rows, args->cols);
     else
-        two_read_kernel<0><<<grid, SM_THREADS, 0, stream>>>(args->x, args->y, args->lse,
-                                                            args->rows, args->cols);
+        two_read_kernel<0>
+            <<<grid, SM_THREADS, 0, stream>>>(args->x, args->y, args->lse, args->rows, args->cols);
     CUDA_TRY_LAUNCH();
     return COLLECT_COUNTS(stream);
 }

@@ -59,7 +59,7 @@ size_t softmax_workspace_bytes(int64_t rows, int64_t cols)
 }
 
 template <int FOUR>
-static __global__ void __launch_bounds__(SLICE_THREADS, 4)
+static __global__ void __launch_bounds__(SLICE_THREADS, FOUR ? 4 : 3)
     slice_state_kernel(const float *x,        /* [rows][cols] */
                        SoftmaxState *partial, /* [rows][slices] */
                        int64_t cols, Cut cut)
@@ -72,7 +72,8 @@ static __global__ void __launch_bounds__(SLICE_THREADS, 4)
     float s_reg[4 * SLICE_VECTORS];
 
     for (; first < last; first += CHUNK_COLS) {
-        load_chunk<FOUR, SLICE_VECTORS>(s_reg, x_row, first, last, threadIdx.x, SLICE_THREADS);
+        int n = (int)(last - first < CHUNK_COLS ? last - first : CHUNK_COLS);
+        load_chunk<FOUR, SLICE_VECTORS>(s_reg, x_row + first, n, threadIdx.x, SLICE_THREADS);
         state = push_chunk(state, s_reg);
     }
     state = block_merge(warp_merge(state), slots_smem);
@@ -81,7 +82,7 @@ static __global__ void __launch_bounds__(SLICE_THREADS, 4)
 }
 
 template <int FOUR>
-static __global__ void __launch_bounds__(SLICE_THREADS, 4)
+static __global__ void __launch_bounds__(SLICE_THREADS, FOUR ? 4 : 3)
     slice_write_kernel(const float *x,              /* [rows][cols] */
                        float *y,                    /* [rows][cols], may be x */
                        float *lse,                  /* [rows] or NULL */
@@ -105,13 +106,14 @@ static __global__ void __launch_bounds__(SLICE_THREADS, 4)
     int64_t chunks = (last - slice_first + CHUNK_COLS - 1) / CHUNK_COLS;
     for (int64_t chunk = chunks - 1; chunk >= 0; chunk--) {
         int64_t first = slice_first + chunk * CHUNK_COLS;
+        int n = (int)(last - first < CHUNK_COLS ? last - first : CHUNK_COLS);
         float s_reg[4 * SLICE_VECTORS];
-        load_chunk<FOUR, SLICE_VECTORS>(s_reg, x + row * cols, first, last, threadIdx.x,
+        load_chunk<FOUR, SLICE_VECTORS>(s_reg, x + row * cols + first, n, threadIdx.x,
                                         SLICE_THREADS);
 #pragma unroll
         for (int e = 0; e < 4 * SLICE_VECTORS; e++)
             s_reg[e] = expf(s_reg[e] - shift);
-        store_chunk<FOUR, SLICE_VECTORS>(y + row * cols, s_reg, inverse, first, last, threadIdx.x,
+        store_chunk<FOUR, SLICE_VECTORS>(y + row * cols + first, s_reg, inverse, n, threadIdx.x,
                                          SLICE_THREADS);
     }
     if (slice == 0 && threadIdx.x == 0 && lse)
