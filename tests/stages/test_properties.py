@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_properties.py: laws of attention, seen from outside through files and --save.
+
+    test_properties.py PROGRAM [--backward]
+
+The oracle judges every other test, so here it is left out (--no-check): each law compares two runs
+of the same variant, or a run with a closed form. A mistake that oracle and variant share would
+show here and nowhere else.
+
+Tolerances come from the rounding analysis of the design page: an output may be off by
+4 u (A + sqrt(n) + 8) times the largest |V|, with A the largest sum of |q||k| times the scale.
+"""
+import argparse
+import math
+import os
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+import npyfile
+from tap import Tap
+from test_sweep import variants_of
+
+B, N, H, HKV, D = 2, 37, 4, 2, 16
+SCALE = 1 / math.sqrt(D)
+
+
+class Rand:
+    """Uniform in -2..2, the same on every machine."""
+
+    def __init__(self, seed):
+        self.state = seed * 7919 + 12345
+
+    def __call__(self):
+        self.state = (self.state * 6364136223846793005 + 1442695040888963407) % 2**64
+        return (self.state >> 40) / 2.0**22 - 2.0
+
+
+def tensor(seed, b, n, h, d):
+    """Logical [b][n][h][d] values that float32 holds exactly (24 bits)."""
+    draw = Rand(seed)
+    return [draw() for _ in range(b * n * h * d)]
+
+
+def at(b, n, h, x, heads, rows=N):
+    return ((b * rows + n) * heads + h) * D + x
+
+
+class Runs:
+    """Runs the program on tensors, one folder a run."""
+
+    def __init__(self, program, variant, folder):
+        self.program, self.variant, self.folder, self.count = program, variant, folder, 0
+
+    def __call__(self, inputs, *flags, batch=B, rows=N, heads=H, kv_heads=HKV):
+        self.count += 1
+        folder = os.path.join(self.folder, str(self.count))
+        os.mkdir(folder)
+        command = [self.program, "--variant", self.variant, "--no-check", "--quiet",
+                   "--device", "cpu", "--save", folder] + list(flags)
+        for name, values in inputs.items():
+            path = os.path.join(folder, f"in_{name}.npy")
+            h = kv_heads if name in "kv" else heads
+            npyfile.write(path, (batch, rows, h, D), values)
+            command += [f"--{name}", path]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}: exit status {done.returncode}: {done.stderr}")
+        return {name: npyfile.read(os.path.join(folder, name + ".npy"))[1]
+                for name in ("o", "lse", "dq", "dk", "dv")
+                if os.path.exists(os.path.join(folder, name + ".npy"))}
+
+
+def error_limit(q, k):
+    """4 u (A + sqrt(n) + 8), twice, since two runs are compared; |q| and |k| by their norms."""
+    longest = [max(math.sqrt(sum(x * x for x in t[r:r + D])) for r in range(0, len(t), D))
+               for t in (q, k)]
+    return 8 * 2.0**-24 * (SCALE * longest[0] * longest[1] + math.sqrt(N) + 8)
+
+
+def distance(a, b):
+    """Largest difference; infinity when sizes differ or only one of two values is finite."""
+    if len(a) != len(b) or not a:
+        return math.inf
+    worst = 0.0
+    for x, y in zip(a, b):
+        if x != y and not (math.isnan(x) or math.isnan(y)):
+            worst = max(worst, abs(x - y))
+        elif x != y:
+            return math.inf
+    return worst
+
+
+def close(tap, name, a, b, limit):
+    found = distance(a, b)
+    tap.ok(found <= limit, name, f"largest difference {found:g}, limit {limit:g}")
+
+
+def permuted(t, order, heads):
+    return [t[at(b, order[n], h, x, heads)] for b in range(B) for n in range(N)
+            for h in range(heads) for x in range(D)]
+
+
+def closed_forms(tap, run, label, data):
+    q, k, v = data["q"], data["k"], data["v"]
+    limit = error_limit(q, k)
+    constant = [1.5] * len(v)
+    o = run(dict(data, v=constant), "--causal")["o"]
+    close(tap, f"{label}: constant V gives that constant", o, [1.5] * len(o), 1.5 * limit)
+
+    zero = run(dict(data, q=[0.0] * len(q)))
+    mean = [sum(v[at(b, j, h // (H // HKV), x, HKV)] for j in range(N)) / N
+            for b in range(B) for _ in range(N) for h in range(H) for x in range(D)]
+    close(tap, f"{label}: Q = 0 gives the mean of V", zero["o"], mean, 2 * limit)
+    close(tap, f"{label}: Q = 0 gives lse = log(N)", zero["lse"],
+          [math.log(N)] * (B * H * N), 8 * 2.0**-24 * (math.sqrt(N) + 12))
+
+    own = [v[at(b, n, h // (H // HKV), x, HKV)]
+           for b in range(B) for n in range(N) for h in range(H) for x in range(D)]
+    close(tap, f"{label}: causal window 0,0 gives V itself",
+          run(data, "--causal", "--window", "0,0")["o"], own, 2 * limit)
+
+
+def invariances(tap, run, label, data):
+    q, k, v = data["q"], data["k"], data["v"]
+    limit = error_limit(q, k)
+    plain = run(data)
+    order = sorted(range(N), key=lambda n: (n * 17 + 5) % N)
+    shuffled = run(dict(data, k=permuted(k, order, HKV), v=permuted(v, order, HKV)))
+    close(tap, f"{label}: permuting K and V together changes no O", plain["o"], shuffled["o"],
+          2 * limit)
+    close(tap, f"{label}: nor lse", plain["lse"], shuffled["lse"], limit + 4e-6)
+    tap.ok(distance(plain["o"], run(dict(data, v=permuted(v, order, HKV)))["o"]) > 0.01,
+           f"{label}: permuting V alone does change O")
+
+    u = [0.25 * (x % 3 - 1) for x in range(D)]
+    moved = run(dict(data, k=[value + u[n % D] for n, value in enumerate(k)]))
+    shift = [SCALE * sum(q[at(b, n, h, x, H)] * u[x] for x in range(D))
+             for b in range(B) for h in range(H) for n in range(N)]
+    expected = [a + s for a, s in zip(plain["lse"], shift)]
+    close(tap, f"{label}: adding u to each key moves lse by scale q.u", moved["lse"], expected,
+          2 * limit + 4e-6)
+    close(tap, f"{label}: and leaves O alone", moved["o"], plain["o"], 4 * limit)
+
+    wide = run(data, "--window", f"{N},{N}")
+    close(tap, f"{label}: a window wider than N is no window", wide["o"], plain["o"], 2 * limit)
+    endless = run(data, "--window", "-1,0")
+    causal = run(data, "--causal")
+    close(tap, f"{label}: a window of -1,0 is causal", endless["o"], causal["o"], 2 * limit)
+    tap.ok(distance(causal["o"], plain["o"]) > 0.01, f"{label}: causal is not full attention")
+
+
+def independence(tap, run, label, data, backward):
+    """Heads and batches do not know of each other, and GQA is MHA with repeated K and V."""
+    flags = ["--causal"] + (["--backward"] if backward else [])
+    both = run(data, *flags)
+    limit = error_limit(data["q"], data["k"])
+    half = {name: len(t) // B for name, t in data.items()}
+    second = run({name: t[half[name]:] for name, t in data.items()}, *flags, batch=1)
+    for name in both:
+        cut = len(both[name]) // B
+        close(tap, f"{label}: batch 1 alone gives the same {name}", second[name],
+              both[name][cut:], 2 * limit * (1 if name in ("o", "lse") else N))
+
+    def repeat(t):
+        return [t[at(b, n, h // (H // HKV), x, HKV)]
+                for b in range(B) for n in range(N) for h in range(H) for x in range(D)]
+
+    mha = run(dict(data, k=repeat(data["k"]), v=repeat(data["v"])), *flags, kv_heads=H)
+    for name in ("o", "lse") + (("dq",) if backward else ()):
+        close(tap, f"{label}: GQA gives the {name} of repeated MHA", both[name], mha[name],
+              2 * limit * (1 if name in ("o", "lse") else N))
+    for name in ("dk", "dv") if backward else ():
+        summed = [sum(mha[name][at(b, n, g * (H // HKV) + e, x, H)] for e in range(H // HKV))
+                  for b in range(B) for n in range(N) for g in range(HKV) for x in range(D)]
+        close(tap, f"{label}: {name} of GQA is the sum over its query heads", both[name], summed,
+              4 * limit * N)
+
+
+def determinism(tap, run, label, data, backward):
+    flags = ["--mask", "causal-upper-left"] + (["--backward"] if backward else [])
+    limit = error_limit(data["q"], data["k"])
+    first = run(data, *flags, "--threads", "2")
+    again = run(data, *flags, "--threads", "2")
+    tap.ok(all(distance(first[name], again[name]) == 0 for name in first),
+           f"{label}: the same run twice gives the same bits")
+    single = run(data, *flags, "--threads", "1")
+    worst = max(distance(first[name], single[name]) / (1 if name in ("o", "lse") else N)
+                for name in first)
+    tap.ok(worst <= 2 * limit, f"{label}: one thread or two, the same within rounding",
+           f"{worst:g} > {2 * limit:g}")
+    for layout in ("sbhd", "bhsd", "odd"):
+        other = run(data, *flags, "--threads", "2", "--strides", layout)
+        tap.ok(all(distance(first[name], other[name]) == 0 for name in first),
+               f"{label}: strides {layout} give the same bits as bshd")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--backward", action="store_true")
+    args = parser.parse_args()
+    tap = Tap()
+    data = {"q": tensor(1, B, N, H, D), "k": tensor(2, B, N, HKV, D),
+            "v": tensor(3, B, N, HKV, D)}
+    variants = variants_of(args.program, "cpu")
+    tap.ok(variants, f"variants: {' '.join(variants)}")
+    for variant in variants:
+        with tempfile.TemporaryDirectory() as folder:
+            run = Runs(args.program, variant, folder)
+            gradients = dict(data, do=tensor(4, B, N, H, D)) if args.backward else data
+            try:
+                closed_forms(tap, run, variant, data)
+                invariances(tap, run, variant, data)
+                independence(tap, run, variant, gradients, args.backward)
+                determinism(tap, run, variant, gradients, args.backward)
+            except RuntimeError as why:
+                tap.ok(False, f"{variant}: runs", str(why))
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
