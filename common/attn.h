@@ -176,8 +176,7 @@ static inline ATTN_HD float attn_score(const AttnArgs *a, float qk)
     return a->softcap > 0.0f ? a->softcap * tanhf(s / a->softcap) : s;
 }
 
-/* Extreme positions of a run of local indexes; sequence = -1 when it spans several sequences.
- */
+/* Extreme positions of a run of local indexes; sequence = -1: it spans several sequences. */
 typedef struct AttnRange {
     int64_t sequence, min, max;
 } AttnRange;

@@ -42,124 +42,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
-#include "tensor.h"
-
-/* One function body compiled for several instruction sets, chosen at program start. */
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_THREAD__) &&                  \
-    !defined(__clang__)
-#define ORACLE_CLONES                                                                              \
-    __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
-#else
-#define ORACLE_CLONES
-#endif
-
 static const double u = 0x1p-24;     /* half an ulp of float32 */
 static const double tiny = 0x1p-126; /* smallest normal float32 */
-
-typedef double Lanes __attribute__((vector_size(8 * ORACLE_PANEL)));
-typedef int64_t LaneBits __attribute__((vector_size(8 * ORACLE_PANEL)));
-
-/* value[c] += sum_t w[t] M[row t][c],  size_a[c] += sum_t wa[t] |M[row t][c]|, size_b likewise.
- * Row t is index[t], or t without an index; columns are those of panels first .. last-1. */
-ORACLE_CLONES static void weigh_rows(const OracleMatrix *M, const int64_t *index, int64_t count,
-                                     int64_t first, int64_t last, const double *w, const double *wa,
-                                     const double *wb, double *value, double *size_a,
-                                     double *size_b)
-{
-    const LaneBits magnitude = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX,
-                                INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX};
-    for (int64_t panel = first; panel < last; panel++) {
-        const double *rows = M->panel + panel * M->rows * ORACLE_PANEL;
-        Lanes y, a, b;
-        memcpy(&y, value + panel * ORACLE_PANEL, sizeof y);
-        memcpy(&a, size_a + panel * ORACLE_PANEL, sizeof a);
-        memcpy(&b, size_b + panel * ORACLE_PANEL, sizeof b);
-        for (int64_t t = 0; t < count; t++) {
-            Lanes x, size;
-            memcpy(&x, rows + (index ? index[t] : t) * ORACLE_PANEL, sizeof x);
-            size = (Lanes)((LaneBits)x & magnitude);
-            y += w[t] * x;
-            a += wa[t] * size;
-            b += wb[t] * size;
-        }
-        memcpy(value + panel * ORACLE_PANEL, &y, sizeof y);
-        memcpy(size_a + panel * ORACLE_PANEL, &a, sizeof a);
-        memcpy(size_b + panel * ORACLE_PANEL, &b, sizeof b);
-    }
-}
-
-/* dot[c] = sum_x w[x] M[x][c] and size[c] = sum_x |w[x]||M[x][c]| of panels first .. last-1. */
-ORACLE_CLONES static void dot_columns(const OracleMatrix *M, int64_t first, int64_t last,
-                                      const double *w, const double *size_w, double *dot,
-                                      double *size)
-{
-    const LaneBits magnitude = {INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX,
-                                INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX};
-    for (int64_t panel = first; panel < last; panel++) {
-        const double *rows = M->panel + panel * M->rows * ORACLE_PANEL;
-        Lanes y = {0}, a = {0};
-        for (int64_t x = 0; x < M->rows; x++) {
-            Lanes m;
-            memcpy(&m, rows + x * ORACLE_PANEL, sizeof m);
-            y += w[x] * m;
-            a += size_w[x] * (Lanes)((LaneBits)m & magnitude);
-        }
-        memcpy(dot + panel * ORACLE_PANEL, &y, sizeof y);
-        memcpy(size + panel * ORACLE_PANEL, &a, sizeof a);
-    }
-}
-
-static int64_t panels_of(int64_t cols)
-{
-    return (cols + ORACLE_PANEL - 1) / ORACLE_PANEL;
-}
-
-static double *matrix_element(const OracleMatrix *M, int64_t row, int64_t col)
-{
-    return M->panel + ((col / ORACLE_PANEL) * M->rows + row) * ORACLE_PANEL + col % ORACLE_PANEL;
-}
-
-/* row [cols] = M[row][*], size = its absolute values */
-static void matrix_row(const OracleMatrix *M, int64_t row, double *value, double *size)
-{
-    for (int64_t c = 0; c < M->cols; c++) {
-        value[c] = *matrix_element(M, row, c);
-        size[c] = fabs(value[c]);
-    }
-}
-
-static double *matrix_place(OracleMatrix *M, double *memory, int64_t rows, int64_t cols)
-{
-    M->panel = memory;
-    M->rows = rows;
-    M->cols = cols;
-    return memory + panels_of(cols) * ORACLE_PANEL * rows;
-}
-
-/* Fills M [N][d] and Mt [d][N] from one head of t. Returns 1 when a value is not finite. */
-static int matrix_load(OracleMatrix *M, OracleMatrix *Mt, const Tensor *t, int64_t b, int64_t h,
-                       float *row)
-{
-    int nonfinite = 0;
-    for (int64_t n = 0; n < M->rows; n++) {
-        tensor_read_row(t, b, n, h, row);
-        for (int64_t x = 0; x < M->cols; x++) {
-            *matrix_element(M, n, x) = *matrix_element(Mt, x, n) = row[x];
-            nonfinite |= !is_finite_f32(row[x]);
-        }
-    }
-    return nonfinite;
-}
 
 int oracle_group_load(OracleGroup *g, const OraclePlan *p, int64_t b, int64_t kv_head, int backward)
 {
     const AttnShape *s = &p->args->shape;
-    const int64_t heads = s->H / s->Hkv, pad = ORACLE_PANEL;
-    const size_t of_q = (size_t)((s->Nq + pad) * (s->d + pad) * 2);
-    const size_t of_k = (size_t)((s->Nk + pad) * (s->d + pad) * 2);
-    const size_t doubles = 2 * of_k + (size_t)heads * of_q * (backward ? 2 : 1);
-    double *at;
+    const int64_t heads = s->H / s->Hkv;
+    const size_t of_q = (size_t)(2 * s->Nq * s->d);
+    const size_t of_k = (size_t)(2 * s->Nk * s->d);
+    const size_t count = 2 * of_k + (size_t)heads * of_q * (backward ? 2 : 1);
+    float *at;
     float *row = malloc((size_t)s->d * sizeof *row);
     memset(g, 0, sizeof *g);
     g->b = b;
@@ -167,7 +60,7 @@ int oracle_group_load(OracleGroup *g, const OraclePlan *p, int64_t b, int64_t kv
     g->heads = heads;
     g->Q = calloc((size_t)heads * 4, sizeof *g->Q);
     g->state = calloc((size_t)(heads * s->Nq), sizeof *g->state);
-    at = g->memory = calloc(doubles, sizeof *g->memory);
+    at = g->memory = calloc(count, sizeof *g->memory);
     if (!row || !g->Q || !g->state || !g->memory) {
         free(row);
         oracle_group_free(g);
@@ -176,19 +69,21 @@ int oracle_group_load(OracleGroup *g, const OraclePlan *p, int64_t b, int64_t kv
     g->Qt = g->Q + heads;
     g->dO = g->Q + 2 * heads;
     g->dOt = g->Q + 3 * heads;
-    at = matrix_place(&g->Kt, matrix_place(&g->K, at, s->Nk, s->d), s->d, s->Nk);
-    at = matrix_place(&g->Vt, matrix_place(&g->V, at, s->Nk, s->d), s->d, s->Nk);
-    if (matrix_load(&g->K, &g->Kt, &p->args->K, b, kv_head, row) |
-        matrix_load(&g->V, &g->Vt, &p->args->V, b, kv_head, row))
+    at = oracle_matrix_place(&g->Kt, oracle_matrix_place(&g->K, at, s->Nk, s->d), s->d, s->Nk);
+    at = oracle_matrix_place(&g->Vt, oracle_matrix_place(&g->V, at, s->Nk, s->d), s->d, s->Nk);
+    if (oracle_matrix_load(&g->K, &g->Kt, &p->args->K, b, kv_head, row) |
+        oracle_matrix_load(&g->V, &g->Vt, &p->args->V, b, kv_head, row))
         g->tainted |= ORACLE_TAINT_KV;
     for (int64_t h = 0; h < heads; h++) {
-        at = matrix_place(&g->Qt[h], matrix_place(&g->Q[h], at, s->Nq, s->d), s->d, s->Nq);
-        if (matrix_load(&g->Q[h], &g->Qt[h], &p->args->Q, b, kv_head * heads + h, row))
+        at = oracle_matrix_place(&g->Qt[h], oracle_matrix_place(&g->Q[h], at, s->Nq, s->d), s->d,
+                                 s->Nq);
+        if (oracle_matrix_load(&g->Q[h], &g->Qt[h], &p->args->Q, b, kv_head * heads + h, row))
             g->tainted |= ORACLE_TAINT_Q;
         if (!backward)
             continue;
-        at = matrix_place(&g->dOt[h], matrix_place(&g->dO[h], at, s->Nq, s->d), s->d, s->Nq);
-        if (matrix_load(&g->dO[h], &g->dOt[h], &p->args->dO, b, kv_head * heads + h, row))
+        at = oracle_matrix_place(&g->dOt[h], oracle_matrix_place(&g->dO[h], at, s->Nq, s->d), s->d,
+                                 s->Nq);
+        if (oracle_matrix_load(&g->dO[h], &g->dOt[h], &p->args->dO, b, kv_head * heads + h, row))
             g->tainted |= ORACLE_TAINT_Q;
     }
     free(row);
@@ -239,7 +134,7 @@ static void weigh_pair(const OraclePlan *p, const OracleRowState *row, double P,
         p->u16 * scale * (fabs(dS) + P * (row->dO_O + row->dO_W)) + larger * (p->eta + tiny * off);
 }
 
-/* The arrays of one thread. N = max(Nq, Nk) and d, both rounded up to whole panels. */
+/* The arrays of one thread. N = max(Nq, Nk). */
 typedef struct Scratch {
     int64_t *index;           /* [N] what is seen, ascending */
     double *dot, *size;       /* [N] scores or dP, and their sums of magnitudes */
@@ -258,13 +153,12 @@ typedef struct Scratch {
 int64_t oracle_scratch_doubles(const AttnShape *s)
 {
     const int64_t N = s->Nq > s->Nk ? s->Nq : s->Nk;
-    return ORACLE_PANEL * (SCRATCH_N * panels_of(N) + SCRATCH_D * panels_of(s->d));
+    return SCRATCH_N * N + SCRATCH_D * s->d;
 }
 
 static Scratch scratch_divide(const AttnShape *s, double *memory)
 {
-    const int64_t N = ORACLE_PANEL * panels_of(s->Nq > s->Nk ? s->Nq : s->Nk);
-    const int64_t d = ORACLE_PANEL * panels_of(s->d);
+    const int64_t N = s->Nq > s->Nk ? s->Nq : s->Nk, d = s->d;
     double *n = memory, *x = memory + SCRATCH_N * N;
     Scratch m;
     m.index = (int64_t *)(void *)n;
@@ -299,9 +193,9 @@ static double softmax_row(const OraclePlan *p, const OracleGroup *g, int64_t h, 
                           int64_t n, Scratch *m, double *A)
 {
     double max = -INFINITY, sum = 0;
-    matrix_row(&g->Q[h], i, m->row, m->row_size);
-    dot_columns(&g->Kt, m->index[0] / ORACLE_PANEL, m->index[n - 1] / ORACLE_PANEL + 1, m->row,
-                m->row_size, m->dot, m->size);
+    oracle_matrix_row(&g->Q[h], i, m->row, m->row_size);
+    oracle_dot_columns(&g->Kt, m->index[0], m->index[n - 1] + 1, m->row, m->row_size, m->dot,
+                       m->size);
     *A = 0;
     for (int64_t t = 0; t < n; t++) {
         const double size = fabs(p->scale) * m->size[m->index[t]];
@@ -322,13 +216,14 @@ static void row_gradient(const OraclePlan *p, const OracleGroup *g, const Oracle
 {
     const int64_t d = p->args->shape.d;
     const double g_i = state->g + sqrt((double)n);
-    dot_columns(&g->Vt, m->index[0] / ORACLE_PANEL, m->index[n - 1] / ORACLE_PANEL + 1, m->row2,
-                m->row2_size, m->dot, m->size);
+    oracle_dot_columns(&g->Vt, m->index[0], m->index[n - 1] + 1, m->row2, m->row2_size, m->dot,
+                       m->size);
     for (int64_t t = 0; t < n; t++)
         weigh_pair(p, state, m->P[t], m->slope[t], m->dot[m->index[t]], m->size[m->index[t]], g_i,
                    &m->w[t], &m->wc[t], &m->wf[t]);
-    memset(m->z, 0, sizeof(double) * (size_t)(3 * ORACLE_PANEL * panels_of(d)));
-    weigh_rows(&g->K, m->index, n, 0, panels_of(d), m->w, m->wc, m->wf, m->z, m->zc, m->zf);
+    memset(m->z, 0, sizeof(double) * (size_t)(3 * d));
+    oracle_weigh_rows(&g->K, m->index, n, 0, p->args->shape.d, m->w, m->wc, m->wf, m->z, m->zc,
+                      m->zf);
     finish(p, d, m->z, m->zf, m->zc, dQ);
 }
 
@@ -362,10 +257,10 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
         m.wc[t] = m.P[t]; /* sum_j P|V| = W */
         m.wf[t] = p->eta;
     }
-    memset(m.y, 0, sizeof(double) * (size_t)(3 * ORACLE_PANEL * panels_of(s->d)));
-    weigh_rows(&g->V, m.index, n, 0, panels_of(s->d), m.P, m.wc, m.wf, m.y, m.yc, m.yf);
+    memset(m.y, 0, sizeof(double) * (size_t)(3 * s->d));
+    oracle_weigh_rows(&g->V, m.index, n, 0, p->args->shape.d, m.P, m.wc, m.wf, m.y, m.yc, m.yf);
     if (backward) {
-        matrix_row(&g->dO[h], i, m.row2, m.row2_size);
+        oracle_matrix_row(&g->dO[h], i, m.row2, m.row2_size);
         for (int64_t x = 0; x < s->d; x++) {
             state->delta += m.row2[x] * m.y[x];
             state->dO_O += fabs(m.row2[x] * m.y[x]);
@@ -390,13 +285,13 @@ static void key_head(const OraclePlan *p, const OracleGroup *g, int64_t h, int64
 {
     const AttnShape *s = &p->args->shape;
     const OracleRowState *rows = &g->state[h * s->Nq];
-    const int64_t first = m->index[0] / ORACLE_PANEL, last = m->index[n - 1] / ORACLE_PANEL + 1;
-    dot_columns(&g->Qt[h], first, last, m->row, m->row_size, m->dot, m->size);
+    const int64_t first = m->index[0], last = m->index[n - 1] + 1;
+    oracle_dot_columns(&g->Qt[h], first, last, m->row, m->row_size, m->dot, m->size);
     for (int64_t t = 0; t < n; t++) {
         const int64_t i = m->index[t];
         m->P[t] = exp(cap_score(p, m->dot[i], &m->slope[t]) - rows[i].lse);
     }
-    dot_columns(&g->dOt[h], first, last, m->row2, m->row2_size, m->dot, m->size);
+    oracle_dot_columns(&g->dOt[h], first, last, m->row2, m->row2_size, m->dot, m->size);
     for (int64_t t = 0; t < n; t++) {
         const int64_t i = m->index[t];
         const double g_i = rows[i].g + sqrt_terms;
@@ -405,8 +300,10 @@ static void key_head(const OraclePlan *p, const OracleGroup *g, int64_t h, int64
         m->vc[t] = u * g_i * m->P[t];
         m->vf[t] = p->u16 * m->P[t] + p->eta;
     }
-    weigh_rows(&g->Q[h], m->index, n, 0, panels_of(s->d), m->w, m->wc, m->wf, m->y, m->yc, m->yf);
-    weigh_rows(&g->dO[h], m->index, n, 0, panels_of(s->d), m->P, m->vc, m->vf, m->z, m->zc, m->zf);
+    oracle_weigh_rows(&g->Q[h], m->index, n, 0, p->args->shape.d, m->w, m->wc, m->wf, m->y, m->yc,
+                      m->yf);
+    oracle_weigh_rows(&g->dO[h], m->index, n, 0, p->args->shape.d, m->P, m->vc, m->vf, m->z, m->zc,
+                      m->zf);
 }
 
 void oracle_key(const OraclePlan *p, const OracleGroup *g, int64_t j, double *scratch,
@@ -423,9 +320,9 @@ void oracle_key(const OraclePlan *p, const OracleGroup *g, int64_t j, double *sc
         target_fill(dV, s->d, 0, 0, 0);
         return;
     }
-    matrix_row(&g->K, j, m.row, m.row_size);
-    matrix_row(&g->V, j, m.row2, m.row2_size);
-    memset(m.y, 0, sizeof(double) * (size_t)(6 * ORACLE_PANEL * panels_of(s->d)));
+    oracle_matrix_row(&g->K, j, m.row, m.row_size);
+    oracle_matrix_row(&g->V, j, m.row2, m.row2_size);
+    memset(m.y, 0, sizeof(double) * (size_t)(6 * s->d));
     for (int64_t h = 0; h < g->heads; h++)
         key_head(p, g, h, n, sqrt((double)(n * g->heads)), &m);
     finish(p, s->d, m.y, m.yf, m.yc, dK);

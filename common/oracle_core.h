@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * oracle_core.h: the inside of the oracle: one key/value head and the query heads that read it, in
- * float64. Nobody but oracle.c includes it.
+ * float64. Nobody outside oracle*.c includes it.
  *
  * A row pass takes one query over all keys it sees (O, lse, dQ); a key pass takes one key over all
  * queries that see it (dK, dV) and computes P again from lse. So no pass writes what another one
@@ -10,14 +10,13 @@
  * Interface:
  * - OraclePlan: what holds for the whole case. OracleGroup: the float64 copy of one group.
  * - oracle_group_load / oracle_group_free: convert inputs of any dtype and stride.
+ * - oracle_weigh_rows, oracle_dot_columns, oracle_matrix_...: oracle_matrix.c.
  * - oracle_row, oracle_key: the definition of attention, of its gradient, and the bounds.
  */
 #ifndef ATTN_ORACLE_CORE_H
 #define ATTN_ORACLE_CORE_H
 
 #include "oracle.h"
-
-#define ORACLE_PANEL 8 /* columns of a panel: one cache line, one AVX-512 or two AVX registers */
 
 typedef struct OraclePlan {
     const AttnArgs *args;
@@ -28,12 +27,22 @@ typedef struct OraclePlan {
 
 } OraclePlan;
 
-/* A matrix [rows][cols] stored as panels of 8 columns, [ceil(cols/8)][rows][8], padded with 0, so
- * that y = w^T M runs over memory in order. */
+/* A matrix [rows][cols], row by row. float holds a value of any input dtype exactly, and the memory
+ * to stream is what limits the big cases; every product and sum is double. */
 typedef struct OracleMatrix {
-    double *panel;
+    float *at;
     int64_t rows, cols;
 } OracleMatrix;
+
+float *oracle_matrix_place(OracleMatrix *M, float *memory, int64_t rows, int64_t cols);
+int oracle_matrix_load(OracleMatrix *M, OracleMatrix *Mt, const Tensor *t, int64_t b, int64_t h,
+                       float *row);
+void oracle_matrix_row(const OracleMatrix *M, int64_t row, double *value, double *size);
+void oracle_dot_columns(const OracleMatrix *M, int64_t first, int64_t last, const double *w,
+                        const double *size_w, double *dot, double *size);
+void oracle_weigh_rows(const OracleMatrix *M, const int64_t *index, int64_t count, int64_t first,
+                       int64_t last, const double *w, const double *wa, const double *wb,
+                       double *value, double *size_a, double *size_b);
 
 /* What the key pass needs to know of a row. */
 typedef struct OracleRowState {
@@ -50,7 +59,7 @@ typedef struct OracleGroup {
     OracleMatrix *Q, *Qt;      /* per head: [Nq][d], [d][Nq] */
     OracleMatrix *dO, *dOt;
     OracleRowState *state; /* [heads][Nq] */
-    double *memory;        /* all of the above */
+    float *memory;         /* all of the above */
     unsigned tainted;      /* ORACLE_TAINT_... */
 } OracleGroup;
 

@@ -232,6 +232,7 @@ int yardstick_run(Yardstick *y, const Oracle *o, const AttnArgs *args, int backw
     const int workers = work < 1e6 ? 1 : threads < groups ? threads : (int)groups;
     int bad = 0;
     memset(y, 0, sizeof *y);
+    (void)workers; /* without OpenMP */
 #pragma omp parallel for schedule(dynamic, 1) num_threads(workers) if (workers > 1)
     for (int64_t group = 0; group < groups; group++) {
         PlainHead p;

@@ -307,8 +307,8 @@ static void nonfinite_reaches_who_sees_it(void **state)
     case_free(c);
 }
 
-/* 40000^2 x 8 is above 10^10 pair-channels: the sample must agree with a smaller problem that holds the
- * same keys. A window makes the rows independent of everything far away. */
+/* 40000^2 x 8 is above 10^10 pair-channels: the sample must agree with a smaller problem that holds
+ * the same keys. A window makes the rows independent of everything far away. */
 static void sample_equals_whole(void **state)
 {
     const AttnShape big = {1, 1, 1, 40000, 40000, 8}, small = {1, 1, 1, 400, 400, 8};
