@@ -72,6 +72,8 @@ def fault_of_row(row):
         return f"bound_ratio {ratio}"
     if row.get("nonfinite") != 0:
         return f"{row.get('nonfinite')} values non-finite against the oracle"
+    if row.get("failure") != "":  # workspace that was not freed is told here
+        return f"failure: {row.get('failure')}"
     if not isinstance(row.get("peak_bytes"), int) or row["peak_bytes"] < 0:
         return f"peak_bytes {row.get('peak_bytes')}"
     return ""
@@ -86,9 +88,13 @@ def faults_of_case(line, rows, variants):
         words = line.split()
         given = dict(zip(words, words[1:]))
         for flag, key in (("--seq-q", "Nq"), ("--seq-kv", "Nk"), ("-d", "d"), ("-H", "H"),
-                          ("--kv-heads", "Hkv"), ("-B", "B"), ("--dtype", "dtype")):
+                          ("--kv-heads", "Hkv"), ("-B", "B"), ("--dtype", "dtype"),
+                          ("--mask", "mask"), ("--strides", "strides"), ("--dist", "dist"),
+                          ("--softcap", "softcap"), ("--threads", "threads")):
             if flag in given and str(row.get(key)) != given[flag]:
                 faults.append(f"{row['variant']}: the report says {key} = {row.get(key)}")
+        if bool(row.get("backward")) != ("--backward" in words):
+            faults.append(f"{row['variant']}: the report says backward = {row.get('backward')}")
         fault = fault_of_row(row)
         if fault:
             faults.append(f"{row['variant']}: {fault}")
@@ -150,6 +156,23 @@ def judge_nonfinite(tap, args, variants, pool):
         judge_group(tap, args, variants, "one NaN or Inf in Q, K or V", lines, pool)
 
 
+def test_the_judge(tap):
+    """The functions above must object to every kind of bad row before they judge real ones."""
+    good = {"variant": "v", "pass": True, "bound_ratio": 0.5, "nonfinite": 0, "failure": "",
+            "peak_bytes": 0, "d": 8, "backward": False}
+    for change in ({"pass": None}, {"pass": False}, {"pass": 1}, {"bound_ratio": None},
+                   {"bound_ratio": 1.0}, {"bound_ratio": math.nan}, {"bound_ratio": -1},
+                   {"nonfinite": 1}, {"nonfinite": None}, {"failure": "leak"},
+                   {"peak_bytes": None}, {"d": 9}, {"backward": True}):
+        if not faults_of_case("-d 8 --seed 1", [dict(good, **change)], ["v"]):
+            tap.ok(False, f"a row with {change} is refused")
+            return
+    tap.ok(not faults_of_case("-d 8 --seed 1", [good], ["v"]) and
+           faults_of_case("-d 8 --seed 1", [], ["v"]) and
+           faults_of_case("-d 8 --seed 1", [good, good], ["v"]),
+           "bad, missing and doubled rows are refused, a good one is not")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
@@ -159,6 +182,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=240, help="limit of one process")
     args = parser.parse_args()
     tap = Tap()
+    test_the_judge(tap)
     variants = variants_of(args.program, args.device)
     tap.ok(variants, f"--list names variants for {args.device}: {' '.join(variants)}")
     shard = os.environ.get("ATTN_TEST_EXHAUSTIVE")
