@@ -8,6 +8,7 @@ Interface:
 - load(files): the objects of JSONL files, each knowing its file and line ("_where").
 - usable(rows): those with pass true. select(rows, "variant=v1_blas Nq>=1024"): a filter.
 - is_stale(row): the variant's source has changed since the row was recorded.
+- grouped(rows): rows of one case together.
 - add_speedups(rows): row["_speed"] against v0 of the same stage, device and case.
 - COLUMNS: column name -> (heading, row -> text, numbers to the right). cell(row, name).
 - facts(rows): the machine, revision and command lines behind a table, one line each.
@@ -108,6 +109,14 @@ def is_stale(row, root=ROOT):
 
 def case_of(row):
     return tuple(json.dumps(row.get(key)) for key in CASE_KEYS)
+
+
+def grouped(rows):
+    """The same rows, those of one case together, cases in the order of their first row."""
+    order = {}
+    for row in rows:
+        order.setdefault(case_of(row), len(order))
+    return sorted(rows, key=lambda row: order[case_of(row)])
 
 
 def add_speedups(rows):

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Do the figure and table tools show what was checked and nothing else? On made-up rows in a
+temporary folder: wrong and unchecked rows are in no figure and no table, the same rows give the
+same SVG byte for byte, the drawings under docs/figures are what their script draws, and the bundled
+input is what common/data/README.md says."""
+import hashlib
+import json
+import math
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve()
+ROOT = HERE.parents[2]
+TOOLS = ROOT / "common" / "tools"
+sys.path[:0] = [str(HERE.parents[1]), str(TOOLS)]
+from tap import Tap  # noqa: E402
+import npy_small  # noqa: E402
+
+FIGURES = ["naive_wall", "attention_map", "softmax_accesses", "exp_error", "demo_speed"]
+
+
+def row(stage, variant, good=True, **more):
+    return {"stage": stage, "variant": variant, "device": "cpu", "dtype": "f32", "B": 1, "H": 2,
+            "Hkv": 2, "Nq": 64, "Nk": 64, "d": 8, "mask": "none", "threads": 2, "cpu": "CPU @ 1",
+            "ms_med": 2.0, "flops": 1e7, "hbm_bytes_model": 1e6, "peak_bytes": 16384,
+            "bound_ratio": 0.25, "sgemm_gflops": 50.0, "pass": good, **more}
+
+
+def made_up_rows():
+    rows = []
+    for N in (64, 128, 256):
+        for variant, ms in (("v0_loops", 2.0), ("v1_blas", 0.5)):
+            rows.append(row("naive", variant, Nq=N, Nk=N, ms_med=ms * N * N / 4096,
+                            peak_bytes=4 * N * N, ram_bytes=24e9))
+    rows.append(row("naive", "v7_wrong", False, ms_med=1e-4))
+    rows.append(row("naive", "v8_unchecked", None, ms_med=1e-4))
+    for variant, accesses in (("v0_three_pass", 4), ("v1_online", 3)):
+        rows.append(row("tiled_softmax", variant, rows=8, cols=64, accesses=accesses, flops=None))
+    rows.append(row("tiled_softmax", "v7_wrong", False, rows=8, cols=64, accesses=1))
+    for score in (1, 10, 100):
+        rows.append({"stage": "tiled_softmax", "variant": "unsafe_no_max", "score_max": score,
+                     "experiment": "score_range", "nonfinite": int(score > 88), "error":
+                     1e-6 if score < 88 else None})
+    return rows
+
+
+def run(*command):
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
+
+
+def test_data(tap, rows_file, folder):
+    done = run(sys.executable, TOOLS / "plot_data.py", folder, rows_file)
+    tap.ok(done.stdout.split() == FIGURES, "rows for every figure give every figure",
+           done.stdout + done.stderr)
+    text = "".join(p.read_text() for p in folder.glob("*.*t"))
+    tap.ok("v1_blas" in text and "v7_wrong" not in text and "v8_unchecked" not in text,
+           "wrong and unchecked rows reach no figure")
+    empty = folder / "none.jsonl"
+    empty.write_text(json.dumps(row("naive", "v7_wrong", False)) + "\n")
+    done = run(sys.executable, TOOLS / "plot_data.py", folder, empty)
+    tap.ok(done.stdout.split() == ["attention_map"], "no checked row, no figure of rows", done.stdout)
+    empty.write_text("{broken\n")
+    done = run(sys.executable, TOOLS / "plot_data.py", folder, empty)
+    tap.ok(done.returncode == 2 and "none.jsonl:1" in done.stderr, "broken JSON is named",
+           done.stderr)
+
+
+def test_table(tap, rows_file):
+    done = run(sys.executable, TOOLS / "table.py", "--demo", rows_file)
+    lines = [line for line in done.stdout.split("\n") if "N=64 " in line]
+    tap.ok(len(lines) == 2 and "2.00  " in lines[0] and "1.00x" in lines[0] and "4.00x" in lines[1]
+           and "5.00" in lines[0] and "10%" in lines[0] and "40%" in lines[1],
+           "time, GFLOP/s, share of sgemm and speed against v0", done.stdout)
+    tap.ok(done.returncode == 1 and "WRONG: naive v7_wrong" in done.stderr
+           and "v7_wrong" not in done.stdout, "a wrong row is reported and is an error", done.stderr)
+    tap.ok("1 rows left out: not checked" in done.stderr, "unchecked rows are counted", done.stderr)
+    done = run(sys.executable, TOOLS / "table.py", "--stale", "--filter", "variant=v0_loops", rows_file)
+    tap.ok(done.returncode == 1 and done.stdout.count("source has changed") == 3,
+           "rows without today's source hash are listed", done.stdout)
+    done = run(sys.executable, TOOLS / "table.py", "--columns", "N,colour", rows_file)
+    tap.ok(done.returncode == 2 and "no column 'colour'" in done.stderr, "an unknown column is named")
+
+
+def test_figures(tap, rows_file, folder):
+    if not shutil.which("gnuplot"):
+        tap.skip("figures are drawn", "gnuplot is not installed")
+        return
+    first = run("sh", TOOLS / "draw_plots.sh", rows_file, folder / "a")
+    run("sh", TOOLS / "draw_plots.sh", rows_file, folder / "b")
+    tap.ok(first.returncode == 0 and "warning" not in first.stderr, "gnuplot has no complaint",
+           first.stderr)
+    for name in FIGURES:
+        svg, png = folder / f"a/{name}.svg", folder / f"a/{name}.png"
+        good = svg.is_file() and svg.read_text().rstrip().endswith("</svg>")
+        tap.ok(good and png.is_file() and png.read_bytes()[:4] == b"\x89PNG", f"{name}: SVG and PNG")
+        tap.ok(good and svg.read_bytes() == (folder / f"b/{name}.svg").read_bytes(),
+               f"{name}: the same rows give the same SVG")
+    tap.ok("naive v1_blas" in first.stdout and "####" in first.stdout, "the terminal shows bars",
+           first.stdout)
+    done = run("sh", TOOLS / "draw_plots.sh", rows_file, folder / "c", "no_such_figure")
+    tap.ok(done.returncode == 2, "an unknown figure is refused")
+
+
+def test_bundled(tap):
+    data = ROOT / "common" / "data"
+    sums = re.findall(r"^([0-9a-f]{64})  (\S+)$", (data / "README.md").read_text(), re.M)
+    for digest, name in sums:
+        found = hashlib.sha256((data / name).read_bytes()).hexdigest()
+        tap.ok(found == digest, f"{name} has the sum that its README states")
+    tap.ok(len(sums) == 5, "five files have a sum in the README")
+    total = 0
+    for letter in "qkv":
+        shape, values = npy_small.read(data / f"encoder_{letter}.npy")
+        tap.ok(shape == (1, 384, 12, 32) and all(math.isfinite(v) for v in values),
+               f"encoder_{letter}: [1][384][12][32], finite")
+        total += (data / f"encoder_{letter}.npy").stat().st_size
+    tap.ok(total <= 2e6, "the arrays stay below 2 MB")
+
+
+def main():
+    tap = Tap()
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        rows_file = folder / "rows.jsonl"
+        rows_file.write_text("".join(json.dumps(r) + "\n" for r in made_up_rows()))
+        (folder / "data").mkdir()
+        test_data(tap, rows_file, folder / "data")
+        test_table(tap, rows_file)
+        test_figures(tap, rows_file, folder)
+    done = run(sys.executable, TOOLS / "draw_figures.py", ROOT / "docs/figures", "--check")
+    tap.ok(done.returncode == 0, "the drawings are what their script draws", done.stdout)
+    test_bundled(tap)
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
