@@ -198,6 +198,19 @@ def determinism(tap, run, label, data, backward):
                f"{label}: strides {layout} give the same bits as bshd")
 
 
+def nonfinite_reach(tap, run, label, data):
+    """A NaN in key 20 of kv head 1, batch 0 reaches each row that sees it and no other head."""
+    k = list(data["k"])
+    k[at(0, 20, 1, 3, HKV)] = math.nan
+    found = run(dict(data, k=k), "--causal")
+    reads = [h for h in range(H) if h // (H // HKV) == 1]
+    seen = [found["o"][at(0, n, h, x, H)] for n in range(20, N) for h in reads for x in range(D)]
+    tap.ok(all(map(math.isnan, seen)), f"{label}: a NaN in a key reaches each row that sees it")
+    others = [found["o"][at(b, n, h, x, H)] for b in range(B) for n in range(N)
+              for h in range(H) if b == 1 or h not in reads for x in range(D)]
+    tap.ok(all(map(math.isfinite, others)), f"{label}: and no other head or batch")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
@@ -215,6 +228,7 @@ def main():
             try:
                 closed_forms(tap, run, variant, data)
                 invariances(tap, run, variant, data)
+                nonfinite_reach(tap, run, variant, data)
                 independence(tap, run, variant, gradients, args.backward)
                 determinism(tap, run, variant, gradients, args.backward)
             except RuntimeError as why:

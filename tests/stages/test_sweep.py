@@ -45,7 +45,8 @@ def run_batch(program, device, lines, seconds):
         command = [program, "--device", device, "--variant", "all", "--quiet",
                    "--cases", case_file, "--json", report]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds,
+                                  errors="backslashreplace")
             status, said = done.returncode, done.stderr
         except subprocess.TimeoutExpired:
             status, said = "time-out", ""
