@@ -3,10 +3,12 @@
  * cli.h: one command line for all programs (DESIGN.md section 4).
  *
  * Interface:
- * - cli_parse: argv -> Cli. Handles --help, --version and --list itself. With --cases FILE every
- * line of the file is a case of its own, its flags laid over those of the command line.
- * - cli_selects: does this case ask for this variant?
- * - Exit statuses: EXIT_OK ... EXIT_NO_DEVICE.
+ * - cli_parse: argv -> Cli. Handles --help, --version and --list itself; never calls exit() and
+ *   never writes a file. With --cases FILE every line of the file is a case of its own, its flags
+ *   laid over those of the command line.
+ * - cli_next_variant: walks the variants that a case asks for; cli_selects: is this one of them?
+ * - cli_check_shape: the sizes that this machine, this stage and these flags accept.
+ * - Exit statuses: EXIT_OK ... EXIT_NO_DEVICE; exit_worst merges those of several cases.
  * Every refusal is one sentence on stderr that names the flag or file, what was found and what is
  * accepted, and exit status 2.
  */
@@ -29,12 +31,15 @@ enum {
     EXIT_NO_DEVICE = 77 /* the hardware asked for is not here: Meson shows SKIP */
 };
 
-#define CLI_CONTINUE (-1) /* cli_parse: go on and run */
+#define CLI_CONTINUE   (-1) /* cli_parse: go on and run */
+#define CLI_MAX_D      1024 /* channels of one head: on the CPU */
+#define CLI_MAX_D_CUDA 256  /* and on a GPU */
 
 typedef enum CliDevice { CLI_DEVICE_AUTO, CLI_DEVICE_CPU, CLI_DEVICE_CUDA } CliDevice;
-typedef enum CliBundled { CLI_NOT_BUNDLED, CLI_BUNDLED_ENCODER, CLI_BUNDLED_CAUSAL } CliBundled;
+typedef enum CliBundled { CLI_NOT_BUNDLED, CLI_BUNDLED_ENCODER } CliBundled;
 
-/* One case. Sizes are 0 and strings NULL where the user said nothing, so that files can decide. */
+/* One case. Sizes are 0 and strings NULL where the user said nothing and files decide; without
+ * files cli_parse puts the defaults. */
 typedef struct CliCase {
     int64_t B, H, Hkv, Nq, Nk, d;
     AttnDtype dtype;
@@ -48,15 +53,19 @@ typedef struct CliCase {
     CliBundled bundled;
     TensorLayout layout; /* --strides bshd|sbhd|bhsd|odd: how tensors lie in memory */
     const char *q_file, *k_file, *v_file, *do_file, *mask_file;
-    const char *save_dir;
+    const char *save_dir; /* with --cases: DIR/<line number> */
     CliDevice device;
     const char *variant; /* "all" or a name */
     const char *variant_so;
+    Variant so;       /* stands for variant_so in loops over variants; forward is NULL */
+    int own_variants; /* 0: only variant_so runs */
+    int needs_cuda;   /* asked for a GPU, by device or by name */
     int threads;
     int check, backward, bench, trace;
     int warmup, iters;
-    int64_t rows, cols; /* stage 02 */
-    int line;           /* line number in --cases, 0 without */
+    int64_t rows, cols;     /* stage 02 */
+    const char *cases_file; /* NULL without --cases */
+    int line;               /* its line number, 0 without */
 } CliCase;
 
 typedef struct Cli {
@@ -64,6 +73,7 @@ typedef struct Cli {
     CliCase *cases;
     int case_count;
     const char *json_file;
+    const char *cases_file;
     int quiet;
     double so_seconds;    /* --so-time: limit of a --variant-so child */
     int64_t so_mebibytes; /* --so-memory */
@@ -73,10 +83,25 @@ typedef struct Cli {
 /* CLI_CONTINUE, or the status to exit with. */
 int cli_parse(Cli *cli, const Stage *stage, int argc, char **argv);
 void cli_free(Cli *cli);
-/* 1 when the case runs this variant: by name, or "all" with a matching device. */
+
+/* 1 when the case runs this variant of the stage: by name, or "all" and its device is asked for
+ * (auto: the CPU, and a GPU that is there). */
 int cli_selects(const CliCase *c, const Variant *v);
-/* Prints "program: sentence" to stderr and returns EXIT_USAGE. */
+/* The variant after v (NULL: the first) that the case asks for, NULL at the end. With --variant-so
+ * that is &c->so, after the stage's own ones if --variant asked for them as well. */
+const Variant *cli_next_variant(const Cli *cli, const CliCase *c, const Variant *v);
+/* EXIT_OK, or EXIT_USAGE with the sentence printed: sizes from flags or files. */
+int cli_check_shape(const CliCase *c, const AttnShape *shape);
+/* EXIT_OK, or EXIT_NO_DEVICE with a sentence when the case needs a GPU and none is there. */
+int cli_check_device(const CliCase *c);
+
+/* Usage errors outweigh run-time failures, those wrong answers, those missing hardware. */
+int exit_worst(int a, int b);
+/* Prints "program: sentence" to stderr and returns EXIT_USAGE. Within a line of --cases it says
+ * "program: FILE:LINE: sentence". */
 int cli_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Which case cli_refuse speaks about; file NULL or line 0 = the command line itself. */
+void cli_refuse_context(const char *program, const char *file, int line);
 
 #ifdef __cplusplus
 }

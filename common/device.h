@@ -4,7 +4,8 @@
  *
  * Interface:
  * - device_count, device_name: what is there; any error counts as "no device".
- * - device_storage_*: a device twin of a host Storage, canaries on both sides.
+ * - device_alloc ... device_fill_bytes: memory of the harness (variants use
+ * workspace_alloc_device).
  * - device_timer_*: event pairs around a launch. device_flush_l2: overwrites more than the L2.
  */
 #ifndef ATTN_DEVICE_H
@@ -18,6 +19,8 @@ extern "C" {
 
 int device_count(void);
 const char *device_name(void); /* of device 0, "" when none */
+/* Current limits of its clocks, 0 when unknown. */
+void device_clocks_khz(int *sm, int *memory);
 /* Compute capability as 10*major + minor, 0 when none. */
 int device_arch(void);
 

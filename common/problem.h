@@ -4,8 +4,9 @@
  *
  * Interface:
  * - problem_make: CliCase -> Problem; prints one sentence and returns EXIT_USAGE for bad input.
- * - problem_args: the host-side AttnArgs of a problem, outputs left empty.
- * - Problem.inputs are guarded storage and are never written after problem_make.
+ * - problem_fingerprint: of everything that a variant may read but not write.
+ * - problem_free.
+ * The inputs lie in guarded storage; nobody writes to them after problem_make.
  */
 #ifndef ATTN_PROBLEM_H
 #define ATTN_PROBLEM_H
@@ -20,15 +21,18 @@ typedef struct Problem {
     AttnArgs args; /* host pointers; O, lse, dQ, dK, dV empty */
     AttnMask mask_type;
     Storage Q, K, V, dO; /* dO only with a backward */
-    uint8_t *mask;       /* [Nq][Nk] or NULL */
+    Storage mask;        /* bytes [Nq][Nk] at args.mask, up to the guard page; unused without one */
     AttnSegment segment_q, segment_k;
     TensorLayout layout;
     int backward;
+    uint64_t serial; /* no two problems of a process have the same: device copies are kept by it */
 } Problem;
 
-/* EXIT_OK, EXIT_USAGE (sentence printed) or EXIT_RUNTIME (memory). */
+/* EXIT_OK, EXIT_USAGE or EXIT_NO_DEVICE (sentence printed), or EXIT_RUNTIME (memory). The problem
+ * must not move afterwards: args points into it. */
 int problem_make(Problem *p, const CliCase *c);
 void problem_free(Problem *p);
+uint64_t problem_fingerprint(const Problem *p);
 
 #ifdef __cplusplus
 }

@@ -3,10 +3,13 @@
  * report.h: the table on stdout and the JSON lines in a file.
  *
  * Interface:
- * - report_open / report_close: header with the machine's facts; JSON file opened for appending, so
- *   that an unwritable path is refused before any work.
+ * - report_open / report_close: --json and --save are tried before any work, so that an unwritable
+ *   path is refused early; nothing is left behind when no row comes.
  * - report_row: one line of the table and one JSON object (schema in docs/json_schema.md).
+ * - report_softmax_row: the same for the softmax alone (stage 02, --rows --cols).
+ * - report_skip: a variant that cannot compute this case by what it is: no row.
  * - report_save: o.npy lse.npy (dq dk dv) of one outcome into --save's folder.
+ * - machine_*: facts about this computer.
  * A row that is not pass:true is never plotted; pass is null when nothing was checked.
  */
 #ifndef ATTN_REPORT_H
@@ -21,14 +24,22 @@
 extern "C" {
 #endif
 
+#define REPORT_SCHEMA 1
+
 typedef struct Report {
     const Cli *cli;
-    FILE *json; /* NULL without --json */
-    int rows;
-    double sgemm_gflops; /* 0 = unknown; measured once when --bench runs CPU variants */
+    FILE *json;              /* NULL without --json */
+    int json_created;        /* it was not there before */
+    int rows;                /* shown so far */
+    const CliCase *saved;    /* the case whose outputs are saved already */
+    const CliCase *baseline; /* the case that baseline_ms belongs to */
+    double baseline_ms;      /* its first row */
+    double sgemm_gflops;     /* 0 = unknown; measured once when --bench runs CPU variants */
+    int sgemm_threads;       /* threads it was measured with, 0 = not yet */
 } Report;
 
-/* check is NULL when --no-check. model_bytes: the variant's modelled traffic, from common/model. */
+/* check is NULL when --no-check or when the run failed (outcome->failure says why). model_bytes:
+ * the variant's modelled traffic, from common/model; 0 = unknown. */
 typedef struct ReportRow {
     const CliCase *c;
     const Problem *problem;
@@ -38,11 +49,34 @@ typedef struct ReportRow {
     double model_bytes;
 } ReportRow;
 
+/* The softmax of R rows of C columns. */
+typedef struct ReportSoftmax {
+    const CliCase *c; /* rows, cols, dtype, threads, seed, dist */
+    const char *variant;
+    AttnDevice device;
+    const Samples *ms;
+    double accesses;  /* reads + writes of an element, from the model */
+    double bytes;     /* rows * cols * accesses * element size */
+    double copy_gbps; /* this device's copy rate, measured in the same run; 0 = unknown */
+    size_t peak_bytes;
+    double bound_ratio; /* worst error over its bound; NaN = unknown */
+    int64_t nonfinite;
+    int l2_flushed;
+    int pass; /* 1, 0, or -1 = not checked */
+} ReportSoftmax;
+
 int report_open(Report *r, const Cli *cli); /* EXIT_OK or EXIT_USAGE */
 void report_row(Report *r, const ReportRow *row);
-void report_skip(Report *r, const Variant *v, const char *why);
-int report_save(const CliCase *c, const Outcome *outcome); /* EXIT_OK or EXIT_USAGE/EXIT_RUNTIME */
+void report_softmax_row(Report *r, const ReportSoftmax *row);
+/* EXIT_OK with a note on stderr, or EXIT_USAGE when the variant was asked for by name. */
+int report_skip(Report *r, const CliCase *c, const Variant *v, const char *why);
+/* The first outcome of a case that is offered is saved, the others not. EXIT_OK or EXIT_USAGE. */
+int report_save(Report *r, const CliCase *c, const Outcome *outcome);
 void report_close(Report *r);
+
+const char *machine_name(void);
+const char *machine_cpu(void);
+const char *machine_blas(void); /* OpenBLAS's configuration string, "none" without it */
 
 #ifdef __cplusplus
 }

@@ -25,18 +25,24 @@ typedef struct Outcome {
     AttnStatus status;
     AttnArgs args; /* host views of inputs and outputs: what check_outputs takes */
     Storage O, dQ, dK, dV;
-    float *lse; /* [B][H][Nq] */
+    Storage lse; /* float32 [B][H][Nq], contiguous, at args.lse */
     Samples forward, backward;
     size_t peak_bytes; /* workspace of the variant */
     size_t leaked_bytes;
+    int ran; /* 1: the outputs are those of a whole run and worth a look */
     int l2_flushed;
     int inputs_intact, storage_intact;
-    char failure[256]; /* "" or what went wrong (crash, time limit, missing symbol) */
+    char failure[512]; /* "" or what went wrong (crash, time limit, missing symbol) */
 } Outcome;
 
-/* EXIT_OK (also for ATTN_SKIP: see outcome->status) or EXIT_RUNTIME. */
+/* A row costs at most this long in all its repetitions, but gives one sample at least. */
+#define RUN_BUDGET_MS 2000.0
+
+/* EXIT_OK (also for ATTN_SKIP: see outcome->status) or EXIT_RUNTIME, with failure set and printed.
+ * outcome_free is right after all of them. */
 int run_variant(Outcome *out, const Variant *v, const Problem *p, const CliCase *c);
-/* EXIT_OK, or EXIT_WRONG with out->failure set. The shared object exports
+/* EXIT_OK (also for ATTN_SKIP), EXIT_WRONG with out->failure set and printed, or EXIT_RUNTIME when
+ * this process itself could not start it. The shared object exports
  *     int <stage>_abi_version;  AttnStatus <stage>_variant(const AttnArgs *);
  * and, for --backward, <stage>_variant_backward. */
 int run_variant_so(Outcome *out, const Stage *stage, const Problem *p, const CliCase *c,

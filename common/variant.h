@@ -8,12 +8,13 @@
  * Interface:
  * - Variant: what main.c's table holds.
  * - Stage: name, ABI version and table of one program.
- * - variant_load: a user's own implementation from a shared object (--variant-so).
+ * - ATTN_CUDA_FN(f): f in a build with CUDA, NULL without, so that the table always lists all rows.
  */
 #ifndef ATTN_VARIANT_H
 #define ATTN_VARIANT_H
 
 #include "attn.h"
+#include "attn_config.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,7 +31,7 @@ typedef struct Variant {
     const char *name; /* "v1_blas" */
     AttnDevice device;
     unsigned dtypes;
-    AttnFn forward;
+    AttnFn forward;   /* NULL: this build has no CUDA */
     AttnFn backward;  /* NULL: this variant has no backward */
     int tensor_cores; /* 1: checked with c = 16 instead of 4 (tensor cores truncate), DESIGN 5 */
     const char *idea; /* one line for --list and the README */
@@ -48,6 +49,13 @@ typedef struct Stage {
 
 #define STAGE_HAS_BACKWARD  1u /* --backward --do */
 #define STAGE_HAS_ROWS_COLS 2u /* --rows --cols */
+#define STAGE_HAS_TRACE     4u /* --trace */
+
+#ifdef HAVE_CUDA
+#define ATTN_CUDA_FN(f) f
+#else
+#define ATTN_CUDA_FN(f) NULL
+#endif
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cli_finish.c: what must hold between flags once all of a case are known, sizes that this machine
+ * can hold, and which variants a case selects. See cli.h.
+ */
+#include "cli_internal.h"
+#include "device.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Physical memory, or less when a container's limit is lower. */
+static double memory_limit_bytes(void)
+{
+    double limit = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    FILE *f = fopen("/sys/fs/cgroup/memory.max", "r");
+    double group;
+    if (f) {
+        if (fscanf(f, "%lf", &group) == 1 && group > 0.0 && group < limit)
+            limit = group;
+        fclose(f);
+    }
+    return limit;
+}
+
+/* Bytes of all tensors of a case and of its reference, in floating point: it cannot overflow. */
+static double case_bytes(const CliCase *c, const AttnShape *s)
+{
+    double q = (double)s->B * (double)s->Nq * (double)s->H * (double)s->d;
+    double k = (double)s->B * (double)s->Nk * (double)s->Hkv * (double)s->d;
+    double mask = c->mask == ATTN_MASK_FULL ? (double)s->Nq * (double)s->Nk : 0.0;
+    double element = (double)dtype_size(c->dtype);
+    /* Q, O, K, V; with a backward dO, dQ, dK, dV */
+    return (c->backward ? 2.0 : 1.0) * (2.0 * q + 2.0 * k) * element + mask +
+           4.0 * (double)s->B * (double)s->H * (double)s->Nq;
+}
+
+static const char *largest_flag(const AttnShape *s)
+{
+    const char *flag = "--head-dim";
+    int64_t most = s->d;
+    if (s->B > most) {
+        most = s->B;
+        flag = "--batch";
+    }
+    if (s->H > most) {
+        most = s->H;
+        flag = "--heads";
+    }
+    if (s->Nq > most) {
+        most = s->Nq;
+        flag = s->Nq == s->Nk ? "--seq" : "--seq-q";
+    }
+    if (s->Nk > most)
+        flag = "--seq-kv";
+    return flag;
+}
+
+static int needs_cuda(const CliCase *c, const Stage *stage)
+{
+    int i;
+    if (c->device == CLI_DEVICE_CUDA)
+        return 1;
+    for (i = 0; stage && i < stage->variant_count; i++)
+        if (strcmp(stage->variants[i].name, c->variant) == 0)
+            return stage->variants[i].device == ON_CUDA;
+    return 0;
+}
+
+int cli_check_shape(const CliCase *c, const AttnShape *s)
+{
+    double bytes, limit;
+    if (s->d > CLI_MAX_D)
+        return cli_refuse("--head-dim: found %" PRId64 ", accepted is 1 to %d", s->d, CLI_MAX_D);
+    if (s->d > CLI_MAX_D_CUDA && c->needs_cuda)
+        return cli_refuse("--head-dim: found %" PRId64 ", accepted is 1 to %d on a GPU", s->d,
+                          CLI_MAX_D_CUDA);
+    if (s->H % s->Hkv != 0)
+        return cli_refuse("--kv-heads: found %" PRId64 ", accepted is a divisor of the %" PRId64
+                          " query heads",
+                          s->Hkv, s->H);
+    bytes = case_bytes(c, s);
+    limit = memory_limit_bytes();
+    if (bytes > limit)
+        return cli_refuse("%s: found sizes B=%" PRId64 " H=%" PRId64 " Nq=%" PRId64 " Nk=%" PRId64
+                          " d=%" PRId64 " whose tensors take %.3g GiB, accepted is up to this "
+                          "machine's %.3g GiB",
+                          largest_flag(s), s->B, s->H, s->Nq, s->Nk, s->d, bytes / 0x1p30,
+                          limit / 0x1p30);
+    return EXIT_OK;
+}
+
+int cli_check_device(const CliCase *c)
+{
+    if (!c->needs_cuda || device_count() > 0)
+        return EXIT_OK;
+#ifdef HAVE_CUDA
+    cli_refuse("%s: found no CUDA device on this machine, accepted is --device cpu",
+               c->device == CLI_DEVICE_CUDA ? "--device cuda" : "--variant");
+#else
+    cli_refuse("%s: found a build without CUDA, accepted is --device cpu",
+               c->device == CLI_DEVICE_CUDA ? "--device cuda" : "--variant");
+#endif
+    return EXIT_NO_DEVICE;
+}
+
+static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
+{
+    const Stage *stage = cli->stage;
+    static const char *const device_names[] = {"auto", "cpu", "cuda"};
+    int i, named = -1, able = 0, on_device = 0;
+    char names[512] = "all";
+    size_t used = 3;
+    for (i = 0; i < stage->variant_count; i++) {
+        const Variant *v = &stage->variants[i];
+        if (strcmp(v->name, c->variant) == 0)
+            named = i;
+        if (used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, ", %s", v->name);
+        if ((c->device == CLI_DEVICE_CPU && v->device != ON_CPU) ||
+            (c->device == CLI_DEVICE_CUDA && v->device != ON_CUDA))
+            continue;
+        on_device++;
+        able += (v->dtypes >> c->dtype & 1u) && (!c->backward || v->backward || !v->forward);
+    }
+    if (c->variant_so && !GIVEN(given, FLAG_VARIANT) && strcmp(c->variant, "all") == 0)
+        return c->device != CLI_DEVICE_CUDA
+                   ? 0
+                   : cli_refuse("--variant-so: found beside --device cuda, accepted is the CPU");
+    if (strcmp(c->variant, "all") == 0)
+        return able || !on_device
+                   ? 0
+                   : cli_refuse("--dtype %s%s: found no variant of %s that computes this on "
+                                "--device %s, accepted is what --list shows",
+                                dtype_name(c->dtype), c->backward ? " --backward" : "", stage->name,
+                                device_names[c->device]);
+    if (named < 0)
+        return cli_refuse("--variant: found '%s', accepted is one of %s", c->variant, names);
+    {
+        const Variant *v = &stage->variants[named];
+        const char *where = v->device == ON_CPU ? "cpu" : "cuda";
+        if ((c->device == CLI_DEVICE_CPU && v->device != ON_CPU) ||
+            (c->device == CLI_DEVICE_CUDA && v->device != ON_CUDA))
+            return cli_refuse("--variant %s: found beside --device %s, accepted is --device %s",
+                              v->name, device_names[c->device], where);
+        if (!(v->dtypes >> c->dtype & 1u))
+            return cli_refuse("--variant %s: found --dtype %s, accepted are the dtypes that --list "
+                              "shows for it",
+                              v->name, dtype_name(c->dtype));
+        if (c->backward && v->forward && !v->backward)
+            return cli_refuse("--variant %s: found --backward, accepted is the forward pass only",
+                              v->name);
+    }
+    return 0;
+}
+
+static int finish_inputs(CliCase *c, const CliGiven *given)
+{
+    int files = (c->q_file != NULL) + (c->k_file != NULL) + (c->v_file != NULL);
+    if (files > 0 && files < 3)
+        return cli_refuse("%s: found without %s, accepted is --q, --k and --v together",
+                          c->q_file   ? "--q"
+                          : c->k_file ? "--k"
+                                      : "--v",
+                          !c->q_file   ? "--q"
+                          : !c->k_file ? "--k"
+                                       : "--v");
+    if (files && c->bundled)
+        return cli_refuse("--bundled: found beside --q --k --v, accepted is one of the two");
+    if (c->do_file && !c->backward)
+        return cli_refuse("--do: found without --backward, accepted is both");
+    if (c->mask_file && c->mask != ATTN_MASK_FULL) {
+        if (GIVEN(given, FLAG_MASK_FILE))
+            return cli_refuse("--mask-file: found without --mask full, accepted is both");
+        c->mask_file = NULL; /* of the command line; this line of --cases wants another mask */
+    }
+    if (!c->bench && (GIVEN(given, FLAG_WARMUP) || GIVEN(given, FLAG_ITERS)) && c->line == 0)
+        return cli_refuse("%s: found without --bench, accepted is both",
+                          GIVEN(given, FLAG_WARMUP) ? "--warmup" : "--iters");
+    if (c->mask == ATTN_MASK_CAUSAL_UPPER_LEFT || c->mask == ATTN_MASK_CAUSAL_LOWER_RIGHT)
+        c->window_right = 0;
+    return 0;
+}
+
+static int finish_rows(const CliCase *c, const CliGiven *given)
+{
+    static const FlagId senseless[] = {FLAG_Q, FLAG_BUNDLED, FLAG_SAVE, FLAG_SEQ,       FLAG_SEQ_Q,
+                                       FLAG_D, FLAG_SEQ_KV,  FLAG_MASK, FLAG_VARIANT_SO};
+    double bytes = (double)c->rows * (double)c->cols * 2.0 * (double)dtype_size(c->dtype);
+    size_t i;
+    if (!c->rows != !c->cols)
+        return cli_refuse("%s: found without %s, accepted is both", c->rows ? "--rows" : "--cols",
+                          c->rows ? "--cols" : "--rows");
+    for (i = 0; c->rows && i < sizeof senseless / sizeof *senseless; i++)
+        if (GIVEN(given, senseless[i]))
+            return cli_refuse("%s: found beside --rows, accepted is the softmax alone or attention",
+                              cli_flags[senseless[i]].name);
+    if (bytes > memory_limit_bytes())
+        return cli_refuse("--rows: found %" PRId64 " with --cols %" PRId64 ", which take %.3g GiB, "
+                          "accepted is up to this machine's %.3g GiB",
+                          c->rows, c->cols, bytes / 0x1p30, memory_limit_bytes() / 0x1p30);
+    return 0;
+}
+
+int cli_finish(Cli *cli, CliCase *c, const CliGiven *given)
+{
+    int status = finish_inputs(c, given);
+    if (status == 0)
+        status = finish_rows(c, given);
+    if (status == 0)
+        status = finish_variant(cli, c, given);
+    if (status != 0)
+        return status;
+    c->needs_cuda = needs_cuda(c, cli->stage);
+    c->own_variants =
+        !c->variant_so || GIVEN(given, FLAG_VARIANT) || strcmp(c->variant, "all") != 0;
+    if (c->variant_so) {
+        const char *slash = strrchr(c->variant_so, '/');
+        c->so.name = slash ? slash + 1 : c->variant_so;
+        c->so.device = ON_CPU;
+        c->so.dtypes = DTYPES_ALL;
+        c->so.idea = "--variant-so";
+    }
+    if (!c->q_file && !c->bundled) {
+        int64_t N = c->trace ? 4 : 256;
+        AttnShape shape;
+        c->B = c->B ? c->B : 1;
+        c->H = c->H ? c->H : c->Hkv ? c->Hkv : c->trace ? 1 : 4;
+        c->Hkv = c->Hkv ? c->Hkv : c->H;
+        c->Nq = c->Nq ? c->Nq : N;
+        c->Nk = c->Nk ? c->Nk : N;
+        c->d = c->d ? c->d : c->trace ? 4 : 64;
+        shape = (AttnShape){c->B, c->H, c->Hkv, c->Nq, c->Nk, c->d};
+        if (c->trace && (c->Nq > 8 || c->Nk > 8 || c->d > 8))
+            return cli_refuse("--trace: found Nq=%" PRId64 " Nk=%" PRId64 " d=%" PRId64
+                              ", accepted is up to 8 each: one screen",
+                              c->Nq, c->Nk, c->d);
+        return cli_check_shape(c, &shape);
+    }
+    if (c->trace)
+        return cli_refuse("--trace: found beside %s, accepted are sizes up to 8 from the seed",
+                          c->bundled ? "--bundled" : "--q");
+    return 0;
+}
+
+int cli_selects(const CliCase *c, const Variant *v)
+{
+    if (!c->own_variants)
+        return 0;
+    if (strcmp(c->variant, "all") != 0)
+        return strcmp(c->variant, v->name) == 0;
+    if (v->device == ON_CPU)
+        return c->device != CLI_DEVICE_CUDA;
+    return c->device != CLI_DEVICE_CPU && device_count() > 0;
+}
+
+const Variant *cli_next_variant(const Cli *cli, const CliCase *c, const Variant *v)
+{
+    const Stage *stage = cli->stage;
+    int i;
+    if (v == &c->so)
+        return NULL;
+    for (i = v ? (int)(v - stage->variants) + 1 : 0; i < stage->variant_count; i++)
+        if (cli_selects(c, &stage->variants[i]))
+            return &stage->variants[i];
+    return c->variant_so ? &c->so : NULL;
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cli_help.c: the table of flags and everything that is printed from it: --help, --list, --version
+ * and the suggestion after a mistyped flag. One table, so that help and parser cannot disagree.
+ */
+#include "cli_internal.h"
+#include "report.h"
+#include "source_hash.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const CliFlag cli_flags[FLAG_COUNT] = {
+    {FLAG_B, "--batch", "-B", "B", 0, 0, "Sizes", "sequences in the batch (1)"},
+    {FLAG_H, "--heads", "-H", "H", 0, 0, NULL, "query heads (4)"},
+    {FLAG_KV_HEADS, "--kv-heads", NULL, "HKV", 0, 0, NULL,
+     "key/value heads, a divisor of H (as --heads)"},
+    {FLAG_SEQ, "--seq", "-N", "N", 0, 0, NULL, "queries and keys (256)"},
+    {FLAG_SEQ_Q, "--seq-q", NULL, "NQ", 0, 0, NULL, "queries (as --seq)"},
+    {FLAG_SEQ_KV, "--seq-kv", NULL, "NK", 0, 0, NULL, "keys (as --seq)"},
+    {FLAG_D, "--head-dim", "-d", "D", 0, 0, NULL,
+     "channels of a head: to 1024 on the CPU, to 256 on a GPU (64)"},
+    {FLAG_DTYPE, "--dtype", NULL, "f32|f16|bf16", 0, 0, NULL, "what tensors are stored in (f32)"},
+    {FLAG_ROWS, "--rows", NULL, "R", STAGE_HAS_ROWS_COLS, 0, NULL,
+     "the softmax alone, on R rows; needs --cols"},
+    {FLAG_COLS, "--cols", NULL, "C", STAGE_HAS_ROWS_COLS, 0, NULL, "of C columns each"},
+
+    {FLAG_MASK, "--mask", NULL, "none|full|causal-upper-left|causal-lower-right", 0, 0, "Attention",
+     "(none); full without a file: random, every fifth row empty"},
+    {FLAG_CAUSAL, "--causal", NULL, NULL, 0, 0, NULL, "the same as --mask causal-lower-right"},
+    {FLAG_MASK_FILE, "--mask-file", NULL, "M.npy", 0, 0, NULL,
+     "u1 or bool [Nq][Nk], 1 = masked OUT (PyTorch: the opposite); needs --mask full"},
+    {FLAG_WINDOW, "--window", NULL, "L,R", 0, 0, NULL,
+     "keys from L before to R after the query, -1 = no limit; causal makes R 0 (-1,-1)"},
+    {FLAG_SCALE, "--scale", NULL, "X", 0, 0, NULL, "multiplies q.k (1/sqrt(d))"},
+    {FLAG_SOFTCAP, "--softcap", NULL, "X", 0, 0, NULL, "scores become X*tanh(s/X) (off)"},
+
+    {FLAG_SEED, "--seed", NULL, "S", 0, 0, "Inputs", "of the random inputs (0)"},
+    {FLAG_DIST, "--dist", NULL, "normal|outlier|large", 0, 0, NULL, "their distribution (normal)"},
+    {FLAG_BUNDLED, "--bundled", NULL, "[=encoder]", 0, 0, NULL,
+     "real activations shipped with the suite: H=12, d=32"},
+    {FLAG_Q, "--q", NULL, "Q.npy", 0, 0, NULL, "f2, f4 or f8 [B][Nq][H][d]; with --k and --v"},
+    {FLAG_K, "--k", NULL, "K.npy", 0, 0, NULL, "[B][Nk][Hkv][d]; sizes come from the files"},
+    {FLAG_V, "--v", NULL, "V.npy", 0, 0, NULL, "[B][Nk][Hkv][d]"},
+    {FLAG_DO, "--do", NULL, "DO.npy", STAGE_HAS_BACKWARD, 0, NULL,
+     "[B][Nq][H][d], for --backward (random)"},
+    {FLAG_STRIDES, "--strides", NULL, "bshd|sbhd|bhsd|odd", 0, 0, NULL,
+     "how tensors lie in memory; odd: gaps and odd offsets (bshd)"},
+    {FLAG_CASES, "--cases", NULL, "FILE", 0, 1, NULL,
+     "many cases: each line holds flags, laid over those given here; # starts a comment line"},
+
+    {FLAG_DEVICE, "--device", NULL, "auto|cpu|cuda", 0, 0, "What runs",
+     "auto: the CPU, and a GPU that is there (auto)"},
+    {FLAG_VARIANT, "--variant", NULL, "NAME|all", 0, 0, NULL, "a name of --list (all)"},
+    {FLAG_VARIANT_SO, "--variant-so", NULL, "FILE.so", 0, 0, NULL,
+     "your own implementation, run in a child process with limits"},
+    {FLAG_SO_TIME, "--so-time", NULL, "S", 0, 1, NULL, "its seconds a case (60)"},
+    {FLAG_SO_MEMORY, "--so-memory", NULL, "MIB", 0, 1, NULL, "its memory in MiB (4096)"},
+    {FLAG_THREADS, "--threads", NULL, "T", 0, 0, NULL, "CPU threads (all cores)"},
+    {FLAG_BACKWARD, "--backward", NULL, NULL, STAGE_HAS_BACKWARD, 0, NULL,
+     "gradients as well: dQ, dK, dV"},
+    {FLAG_CHECK, "--check", NULL, NULL, 0, 0, NULL, "judge outputs by the float64 oracle (on)"},
+    {FLAG_NO_CHECK, "--no-check", NULL, NULL, 0, 0, NULL, "do not: rows are then never plotted"},
+    {FLAG_BENCH, "--bench", NULL, NULL, 0, 0, NULL, "time several repetitions (one run)"},
+    {FLAG_WARMUP, "--warmup", NULL, "W", 0, 0, NULL, "untimed runs before --bench (3)"},
+    {FLAG_ITERS, "--iters", NULL, "I", 0, 0, NULL, "timed runs of --bench (20)"},
+
+    {FLAG_JSON, "--json", NULL, "FILE", 0, 1, "Output", "append one JSON object a row"},
+    {FLAG_SAVE, "--save", NULL, "DIR", 0, 0, NULL,
+     "o.npy lse.npy (dq dk dv) of the first variant; with --cases DIR/<line number>"},
+    {FLAG_TRACE, "--trace", NULL, NULL, STAGE_HAS_TRACE, 0, NULL,
+     "show the intermediate matrices of a tiny case (N to 8, d to 8)"},
+    {FLAG_QUIET, "--quiet", NULL, NULL, 0, 1, NULL, "no table and no notes, only failures"},
+    {FLAG_LIST, "--list", NULL, NULL, 0, 1, NULL,
+     "the variants: name, device, dtypes, directions, idea"},
+    {FLAG_VERSION, "--version", NULL, NULL, 0, 1, NULL, "revision and ABI version"},
+    {FLAG_HELP, "--help", "-h", NULL, 0, 1, NULL, "this page"},
+};
+
+const CliFlag *cli_find_flag(const char *text, size_t length)
+{
+    int i;
+    for (i = 0; i < FLAG_COUNT; i++) {
+        const CliFlag *f = &cli_flags[i];
+        if ((strlen(f->name) == length && strncmp(f->name, text, length) == 0) ||
+            (f->alias && strlen(f->alias) == length && strncmp(f->alias, text, length) == 0))
+            return f;
+    }
+    return NULL;
+}
+
+/* Levenshtein distance, one row at a time; longer words than any flag are far from all. */
+static int edit_distance(const char *a, size_t a_length, const char *b)
+{
+    enum { LONGEST = 32 };
+    int row[LONGEST + 1];
+    size_t i, j, b_length = strlen(b);
+    if (a_length > LONGEST || b_length > LONGEST)
+        return LONGEST;
+    for (j = 0; j <= b_length; j++)
+        row[j] = (int)j;
+    for (i = 1; i <= a_length; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (j = 1; j <= b_length; j++) {
+            int replace = diagonal + (a[i - 1] != b[j - 1]);
+            int best = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = replace < best ? replace : best;
+        }
+    }
+    return row[b_length];
+}
+
+const CliFlag *cli_nearest_flag(const Stage *stage, const char *text, size_t length)
+{
+    const CliFlag *nearest = NULL;
+    int i, distance, best = 4; /* more typing errors than 3 are another word */
+    for (i = 0; i < FLAG_COUNT; i++) {
+        const CliFlag *f = &cli_flags[i];
+        if (f->feature && !(f->feature & stage->features))
+            continue;
+        distance = edit_distance(text, length, f->name);
+        if (distance < best) {
+            best = distance;
+            nearest = f;
+        }
+    }
+    return nearest;
+}
+
+void cli_print_help(const Stage *stage)
+{
+    int i;
+    printf("%s: %s\n\nusage: %s [flags]        (--flag VALUE or --flag=VALUE)\n", stage->name,
+           stage->question, stage->name);
+    for (i = 0; i < FLAG_COUNT; i++) {
+        const CliFlag *f = &cli_flags[i];
+        char left[128];
+        int length;
+        if (f->group)
+            printf("\n%s\n", f->group);
+        if (f->feature && !(f->feature & stage->features))
+            continue;
+        length = snprintf(left, sizeof left, "  %s%s%s%s%s", f->alias ? f->alias : "",
+                          f->alias ? " " : "", f->name, f->value && f->value[0] != '[' ? " " : "",
+                          f->value ? f->value : "");
+        printf(length > 27 ? "%s\n%30s%s\n" : "%-30s%s%s\n", left, "", f->help);
+    }
+    printf("\nExit status: 0 right, 1 wrong answer or failed --variant-so, 2 bad usage or input,\n"
+           "3 failure at run time, 77 hardware asked for is missing; of several cases the worst\n"
+           "(2, then 3, then 1, then 77).\n"
+           "\nExamples\n"
+           "  %s -N 300 --heads 8 --kv-heads 2 --causal --dtype bf16\n"
+           "  %s --bundled --bench --json results.jsonl\n",
+           stage->name, stage->name);
+}
+
+void cli_print_list(const Stage *stage)
+{
+    int i;
+    for (i = 0; i < stage->variant_count; i++) {
+        const Variant *v = &stage->variants[i];
+        const char *dtypes = v->dtypes == DTYPES_ALL     ? "f32,f16,bf16"
+                             : v->dtypes == DTYPES_F32   ? "f32"
+                             : v->dtypes == DTYPES_16BIT ? "f16,bf16"
+                                                         : "other";
+        printf("%-20s  %-4s  %-12s  %-16s  %s\n", v->name, v->device == ON_CPU ? "cpu" : "cuda",
+               dtypes, v->backward ? "forward,backward" : "forward", v->idea);
+    }
+}
+
+void cli_print_version(const Stage *stage)
+{
+    printf("%s (Attention Ladder) %s, ABI version %d, JSON schema %d\n", stage->name,
+           build_revision(), stage->abi_version, REPORT_SCHEMA);
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cli_internal.h: what the files of the command line share; nobody else includes it.
+ *
+ * Interface:
+ * - cli_flags: the table of flags, in the order and groups of --help.
+ * - cli_find_flag: by long name or alias; cli_nearest_flag: for the suggestion after a typo.
+ * - cli_read_*: strict readers of values: no trailing junk, no overflow, no NaN.
+ * - cli_apply, cli_finish: one flag onto a case; the checks between flags once all are known.
+ * - cli_read_cases, cli_cases_from_text: --cases, from a file and from memory (the fuzzer's door).
+ */
+#ifndef ATTN_CLI_INTERNAL_H
+#define ATTN_CLI_INTERNAL_H
+
+#include "cli.h"
+
+typedef enum FlagId {
+    FLAG_B,
+    FLAG_H,
+    FLAG_KV_HEADS,
+    FLAG_SEQ,
+    FLAG_SEQ_Q,
+    FLAG_SEQ_KV,
+    FLAG_D,
+    FLAG_DTYPE,
+    FLAG_ROWS,
+    FLAG_COLS,
+    FLAG_MASK,
+    FLAG_CAUSAL,
+    FLAG_MASK_FILE,
+    FLAG_WINDOW,
+    FLAG_SCALE,
+    FLAG_SOFTCAP,
+    FLAG_SEED,
+    FLAG_DIST,
+    FLAG_BUNDLED,
+    FLAG_Q,
+    FLAG_K,
+    FLAG_V,
+    FLAG_DO,
+    FLAG_STRIDES,
+    FLAG_CASES,
+    FLAG_DEVICE,
+    FLAG_VARIANT,
+    FLAG_VARIANT_SO,
+    FLAG_SO_TIME,
+    FLAG_SO_MEMORY,
+    FLAG_THREADS,
+    FLAG_BACKWARD,
+    FLAG_CHECK,
+    FLAG_NO_CHECK,
+    FLAG_BENCH,
+    FLAG_WARMUP,
+    FLAG_ITERS,
+    FLAG_JSON,
+    FLAG_SAVE,
+    FLAG_TRACE,
+    FLAG_QUIET,
+    FLAG_LIST,
+    FLAG_VERSION,
+    FLAG_HELP,
+    FLAG_COUNT
+} FlagId;
+
+typedef struct CliFlag {
+    FlagId id;
+    const char *name;  /* "--seq" */
+    const char *alias; /* "-N" or NULL */
+    const char *value; /* "N" in --help; NULL: takes no value; "[=X]": only after '=' */
+    unsigned feature;  /* STAGE_HAS_... or 0 for every stage */
+    int per_program;   /* not allowed in a line of --cases */
+    const char *group; /* heading in --help, NULL: as the flag before */
+    const char *help;  /* with the default */
+} CliFlag;
+
+extern const CliFlag cli_flags[FLAG_COUNT];
+
+/* Which flags the set being read has given: conflicts count within a set, a line of --cases
+ * overrides the command line. Bits 1 << FlagId. */
+typedef struct CliGiven {
+    uint64_t bits;
+    const char *mask_text; /* what --mask said */
+} CliGiven;
+
+#define CLI_MAX_THREADS 256
+#define GIVEN(g, id)    (((g)->bits >> (id)) & 1u)
+
+const CliFlag *cli_find_flag(const char *text, size_t length);
+const CliFlag *cli_nearest_flag(const Stage *stage, const char *text, size_t length);
+void cli_print_help(const Stage *stage);
+void cli_print_list(const Stage *stage);
+void cli_print_version(const Stage *stage);
+
+/* 0, or EXIT_USAGE with the sentence printed. `flag` is how the user wrote it. */
+int cli_read_int(const char *flag, const char *text, int64_t min, int64_t max, int64_t *out);
+int cli_read_u64(const char *flag, const char *text, uint64_t *out);
+int cli_read_float(const char *flag, const char *text, int positive, float *out);
+int cli_read_window(const char *flag, const char *text, int64_t *left, int64_t *right);
+/* names: NULL-terminated; *out is the index. */
+int cli_read_name(const char *flag, const char *text, const char *const *names, int *out);
+
+void cli_case_defaults(CliCase *c);
+/* One set of flags (a command line, or a line of --cases) onto *c. */
+int cli_read_set(Cli *cli, CliCase *c, CliGiven *given, int count, char **words, int in_cases);
+int cli_finish(Cli *cli, CliCase *c, const CliGiven *given);
+int cli_read_cases(Cli *cli, const CliCase *base, const CliGiven *given);
+/* text is cut into words in place and must outlive cli->cases; name stands in the messages. */
+int cli_cases_from_text(Cli *cli, const CliCase *base, const CliGiven *given, char *text,
+                        const char *name);
+
+#endif

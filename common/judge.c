@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * judge.c: oracle and yardstick of a case, and the verdict on an outcome. See judge.h.
+ */
+#include "judge.h"
+
+#include <string.h>
+
+int reference_make(Reference *r, const Problem *p, const CliCase *c)
+{
+    memset(r, 0, sizeof *r);
+    if (!c->check)
+        return EXIT_OK;
+    bench_progress("float64 oracle");
+    r->ready = 1;
+    if (oracle_run(&r->oracle, &p->args, c->backward, c->threads) != 0 ||
+        yardstick_run(&r->yardstick, &r->oracle, &p->args, c->backward, c->threads) != 0) {
+        bench_progress_clear();
+        cli_refuse("out of memory while computing the reference; --no-check does without it");
+        return EXIT_RUNTIME;
+    }
+    bench_progress_clear();
+    return EXIT_OK;
+}
+
+void reference_free(Reference *r)
+{
+    if (r->ready)
+        oracle_free(&r->oracle);
+    memset(r, 0, sizeof *r);
+}
+
+int judge_outcome(Check *check, const Reference *r, const Outcome *out, const CliCase *c,
+                  const Variant *v)
+{
+    memset(check, 0, sizeof *check);
+    check->inputs_intact = out->inputs_intact;
+    check->storage_intact = out->storage_intact;
+    check_outputs(check, &r->oracle, &r->yardstick, &out->args, c->backward,
+                  v->tensor_cores ? 16.0 : 4.0);
+    if (!check->pass)
+        check_explain(check, v->name, &out->args, stderr);
+    return check->pass ? EXIT_OK : EXIT_WRONG;
+}

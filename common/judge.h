@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * judge.h: what one outcome is compared with, and the verdict.
+ *
+ * The reference of a case is computed once and serves all its variants: that is what makes a sweep
+ * over many variants affordable.
+ *
+ * Interface:
+ * - reference_make / reference_free: oracle and yardstick of a problem; empty with --no-check.
+ * - judge_outcome: check_outputs with the runner's findings; explains a failure on stderr.
+ */
+#ifndef ATTN_JUDGE_H
+#define ATTN_JUDGE_H
+
+#include "check.h"
+#include "run.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Reference {
+    Oracle oracle;
+    Yardstick yardstick;
+    int ready; /* 0: nothing was computed (--no-check) */
+} Reference;
+
+/* EXIT_OK, or EXIT_RUNTIME (memory; sentence printed). */
+int reference_make(Reference *r, const Problem *p, const CliCase *c);
+void reference_free(Reference *r);
+/* EXIT_OK or EXIT_WRONG. */
+int judge_outcome(Check *check, const Reference *r, const Outcome *out, const CliCase *c,
+                  const Variant *v);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

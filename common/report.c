@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * report.c: the table on stdout. One block a shape, one line a variant. See report.h.
+ */
+#include "report_internal.h"
+
+#include "attn_config.h"
+#include "device.h"
+#include "model.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int open_json(Report *r, const char *path)
+{
+    struct stat before;
+    r->json_created = stat(path, &before) != 0;
+    r->json = fopen(path, "a");
+    if (r->json)
+        return EXIT_OK;
+    return cli_refuse("--json: found that %s cannot be written (%s), accepted is a file that can",
+                      path, strerror(errno));
+}
+
+int report_open(Report *r, const Cli *cli)
+{
+    int i, cuda = 0, status = EXIT_OK;
+    memset(r, 0, sizeof *r);
+    r->cli = cli;
+    if (cli->json_file)
+        status = open_json(r, cli->json_file);
+    for (i = 0; i < cli->case_count && status == EXIT_OK; i++)
+        if (cli->cases[i].save_dir &&
+            (i == 0 || cli->cases[i].save_dir != cli->cases[i - 1].save_dir))
+            status = save_probe(cli->cases[i].save_dir);
+    for (i = 0; i < cli->stage->variant_count; i++)
+        cuda |= cli->stage->variants[i].device == ON_CUDA;
+    if (status == EXIT_OK && cuda && !cli->quiet && cli->cases[0].device == CLI_DEVICE_AUTO &&
+        device_count() == 0 && strcmp(cli->cases[0].variant, "all") == 0)
+#ifdef HAVE_CUDA
+        fprintf(stderr, "note: no CUDA device here, so the CPU variants run\n");
+#else
+        fprintf(stderr, "note: built without CUDA, so the CPU variants run\n");
+#endif
+    if (status != EXIT_OK)
+        report_close(r);
+    return status;
+}
+
+void report_close(Report *r)
+{
+    bench_progress_clear();
+    if (r->json) {
+        const int empty = r->json_created && ftell(r->json) == 0;
+        fclose(r->json);
+        if (empty && r->rows == 0)
+            unlink(r->cli->json_file);
+    }
+    r->json = NULL;
+    fflush(stdout);
+}
+
+double row_ms(const ReportRow *row)
+{
+    const Outcome *out = row->outcome;
+    return samples_median(&out->forward) +
+           (row->c->backward ? samples_median(&out->backward) : 0.0);
+}
+
+double row_flops(const ReportRow *row)
+{
+    const AttnArgs *a = &row->problem->args;
+    return model_flops(a, 0) + (row->c->backward ? model_flops(a, 1) : 0.0);
+}
+
+double row_gflops(const ReportRow *row)
+{
+    const double ms = row_ms(row);
+    return ms > 0.0 ? row_flops(row) / (ms * 1e6) : NAN;
+}
+
+int row_pass(const ReportRow *row)
+{
+    if (!row->outcome->ran)
+        return 0;
+    return row->check ? row->check->pass : -1;
+}
+
+/* Measured once, when it first is needed: it costs about a second. */
+static void measure_sgemm(Report *r, const CliCase *c, AttnDevice device)
+{
+    if (!c->bench || device != ON_CPU || r->sgemm_threads == c->threads)
+        return;
+    bench_progress("sgemm rate of this machine");
+    r->sgemm_gflops = bench_sgemm_gflops(1024, 5, c->threads);
+    r->sgemm_threads = c->threads;
+    bench_progress_clear();
+}
+
+/* "12.3 MiB" in a caller's buffer; "-" for an unknown size. */
+static const char *bytes_text(char text[16], double bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    int u = 0;
+    if (!(bytes >= 0.0))
+        return "-";
+    for (; bytes >= 1024.0 && u < 4; u++)
+        bytes /= 1024.0;
+    snprintf(text, 16, u ? "%.1f %s" : "%.0f %s", bytes, units[u]);
+    return text;
+}
+
+static const char *number_text(char text[16], const char *format, double value)
+{
+    if (!is_finite_f64(value))
+        return "-";
+    snprintf(text, 16, format, value);
+    return text;
+}
+
+static void print_machine(const Report *r, const CliCase *c)
+{
+    char blas[64];
+    if (r->rows > 0)
+        return;
+    snprintf(blas, sizeof blas, "%.60s", machine_blas());
+    printf("# %s: %s\n", r->cli->stage->name, r->cli->stage->question);
+    printf("# CPU %s, %d thread%s, BLAS %s\n", machine_cpu(), c->threads,
+           c->threads == 1 ? "" : "s", blas);
+    if (device_count() > 0)
+        printf("# GPU %s, sm_%d\n", device_name(), device_arch());
+}
+
+static void print_case(const ReportRow *row)
+{
+    static const char *const masks[] = {"", ", full mask", ", causal upper-left",
+                                        ", causal lower-right"};
+    const CliCase *c = row->c;
+    const AttnShape *s = &row->problem->args.shape;
+    printf("# ");
+    if (c->line)
+        printf("line %d: ", c->line);
+    printf("B=%" PRId64 " H=%" PRId64 " Hkv=%" PRId64 " Nq=%" PRId64 " Nk=%" PRId64 " d=%" PRId64
+           " %s%s",
+           s->B, s->H, s->Hkv, s->Nq, s->Nk, s->d, dtype_name(c->dtype), masks[c->mask]);
+    if (c->window_given)
+        printf(", window %" PRId64 ",%" PRId64, c->window_left, c->window_right);
+    printf("%s%s\n",
+           c->bundled  ? ", bundled activations"
+           : c->q_file ? ", files"
+                       : "",
+           c->backward ? ", forward + backward" : "");
+    printf("%-20s %-4s %-5s %9s %7s %9s %9s %7s %10s %10s %7s\n", "variant", "on", "check",
+           "err/bound", "flash", "ms", "GFLOP/s", "%sgemm", "traffic", "peak mem", "speed");
+}
+
+void report_row(Report *r, const ReportRow *row)
+{
+    const Check *check = row->check;
+    const int on_cpu = row->variant->device == ON_CPU, pass = row_pass(row);
+    const double ms = row_ms(row), gflops = row_gflops(row);
+    char t[8][16];
+    measure_sgemm(r, row->c, row->variant->device);
+    report_json(r, row);
+    if (!r->cli->quiet) {
+        print_machine(r, row->c);
+        if (r->baseline != row->c)
+            print_case(row);
+    }
+    if (r->baseline != row->c) {
+        r->baseline = row->c;
+        r->baseline_ms = ms;
+    }
+    r->rows++;
+    if (r->cli->quiet)
+        return;
+    printf("%-20s %-4s %-5s %9s %7s %9s %9s %7s %10s %10s %7s\n", row->variant->name,
+           on_cpu ? "cpu" : "cuda",
+           pass < 0 ? "-"
+           : pass   ? "ok"
+                    : "WRONG",
+           check && isinf(check->bound_ratio)
+               ? "inf"
+               : number_text(t[0], "%.3f", check ? check->bound_ratio : NAN),
+           number_text(t[1], "%.2f", check ? check->flash_ratio : NAN),
+           number_text(t[2], "%.3f", ms), number_text(t[3], "%.2f", gflops),
+           number_text(t[4], "%.1f",
+                       on_cpu && r->sgemm_gflops > 0.0 ? 100.0 * gflops / r->sgemm_gflops : NAN),
+           bytes_text(t[5], row->model_bytes > 0.0 ? row->model_bytes : NAN),
+           bytes_text(t[6], (double)row->outcome->peak_bytes),
+           number_text(t[7], "%.2fx", r->baseline_ms / ms));
+    fflush(stdout);
+}
+
+void report_softmax_row(Report *r, const ReportSoftmax *row)
+{
+    const double ms = samples_median(row->ms), gbps = row->bytes / (ms * 1e6);
+    char t[7][16];
+    report_json_softmax(r, row);
+    if (!r->cli->quiet) {
+        print_machine(r, row->c);
+        if (r->baseline != row->c)
+            printf("# softmax of %" PRId64 " rows of %" PRId64 " columns, %s\n"
+                   "%-20s %-4s %-5s %9s %8s %9s %9s %7s %10s %7s\n",
+                   row->c->rows, row->c->cols, dtype_name(row->c->dtype), "variant", "on", "check",
+                   "err/bound", "accesses", "ms", "GB/s", "%copy", "peak mem", "speed");
+    }
+    if (r->baseline != row->c) {
+        r->baseline = row->c;
+        r->baseline_ms = ms;
+    }
+    r->rows++;
+    if (r->cli->quiet)
+        return;
+    printf("%-20s %-4s %-5s %9s %8s %9s %9s %7s %10s %7s\n", row->variant,
+           row->device == ON_CPU ? "cpu" : "cuda",
+           row->pass < 0 ? "-"
+           : row->pass   ? "ok"
+                         : "WRONG",
+           number_text(t[0], "%.3f", row->bound_ratio), number_text(t[1], "%.3g", row->accesses),
+           number_text(t[2], "%.3f", ms), number_text(t[3], "%.2f", gbps),
+           number_text(t[4], "%.1f", row->copy_gbps > 0.0 ? 100.0 * gbps / row->copy_gbps : NAN),
+           bytes_text(t[5], (double)row->peak_bytes),
+           number_text(t[6], "%.2fx", r->baseline_ms / ms));
+    fflush(stdout);
+}
+
+int report_skip(Report *r, const CliCase *c, const Variant *v, const char *why)
+{
+    bench_progress_clear();
+    if (v == &c->so || strcmp(c->variant, v->name) == 0)
+        return cli_refuse("--variant %s: found a case that it skips: %s; accepted is --variant all",
+                          v->name, why);
+    if (!r->cli->quiet)
+        fprintf(stderr, "note: %s is skipped: %s\n", v->name, why);
+    return EXIT_OK;
+}

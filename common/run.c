@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * run.c: one variant on one problem, in this process. See run.h.
+ */
+#include "run_internal.h"
+
+#include "alloc.h"
+#include "attn_config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#ifdef HAVE_OPENMP
+#include <omp.h>
+#endif
+#ifdef HAVE_OPENBLAS
+#include <cblas.h>
+#endif
+
+int outcome_make(Outcome *out, const Problem *p, const CliCase *c)
+{
+    const AttnShape *s = &p->args.shape;
+    int failed;
+    memset(out, 0, sizeof *out);
+    out->args = p->args;
+    out->args.threads = c->threads;
+    failed = tensor_new(&out->O, c->dtype, c->layout, s->B, s->Nq, s->H, s->d) != 0 ||
+             tensor_new(&out->lse, ATTN_F32, LAYOUT_BSHD, 1, s->B, s->H, s->Nq) != 0;
+    if (!failed && c->backward)
+        failed = tensor_new(&out->dQ, c->dtype, c->layout, s->B, s->Nq, s->H, s->d) != 0 ||
+                 tensor_new(&out->dK, c->dtype, c->layout, s->B, s->Nk, s->Hkv, s->d) != 0 ||
+                 tensor_new(&out->dV, c->dtype, c->layout, s->B, s->Nk, s->Hkv, s->d) != 0;
+    if (failed) {
+        outcome_free(out);
+        snprintf(out->failure, sizeof out->failure, "out of memory for the outputs");
+        return EXIT_RUNTIME;
+    }
+    out->args.O = out->O.view;
+    out->args.lse = out->lse.view.data;
+    out->args.dQ = out->dQ.view;
+    out->args.dK = out->dK.view;
+    out->args.dV = out->dV.view;
+    out->inputs_intact = out->storage_intact = 1;
+    return EXIT_OK;
+}
+
+void outcome_free(Outcome *out)
+{
+    tensor_free(&out->O);
+    tensor_free(&out->lse);
+    tensor_free(&out->dQ);
+    tensor_free(&out->dK);
+    tensor_free(&out->dV);
+}
+
+void run_poison(const Outcome *out)
+{
+    const Storage *all[] = {&out->O, &out->lse, &out->dQ, &out->dK, &out->dV};
+    size_t i;
+    for (i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]->mapping)
+            tensor_poison(all[i]);
+}
+
+int run_is_timed(const CliCase *c, int round, double start_ms)
+{
+    return !c->bench || round >= c->warmup ||
+           (round > 0 && bench_now_ms() - start_ms > RUN_BUDGET_MS);
+}
+
+int run_keep_going(const CliCase *c, int round, int timed, double start_ms)
+{
+    if (timed == 0 || round == 0)
+        return 1;
+    return c->bench && timed < c->iters && bench_now_ms() - start_ms < RUN_BUDGET_MS;
+}
+
+/* OpenMP loops of variants and OpenBLAS both obey --threads. */
+static void set_threads(int threads)
+{
+#ifdef HAVE_OPENMP
+    omp_set_num_threads(threads);
+#endif
+#ifdef HAVE_OPENBLAS
+    openblas_set_num_threads(threads);
+#endif
+    (void)threads;
+}
+
+/* One run of forward and, if there is one, backward, which reads this run's own O and lse. */
+static AttnStatus run_once(const Outcome *out, AttnFn forward, AttnFn backward, double ms[2])
+{
+    double start = bench_now_ms();
+    AttnStatus status = forward(&out->args);
+    ms[0] = bench_now_ms() - start;
+    if (status != ATTN_OK || !backward)
+        return status;
+    start = bench_now_ms();
+    status = backward(&out->args);
+    ms[1] = bench_now_ms() - start;
+    return status;
+}
+
+AttnStatus run_host(Outcome *out, const CliCase *c, AttnFn forward, AttnFn backward)
+{
+    const size_t live = workspace_live();
+    const double start = bench_now_ms();
+    const Storage *all[] = {&out->O, &out->lse, &out->dQ, &out->dK, &out->dV};
+    AttnStatus status = ATTN_OK;
+    int round;
+    size_t i;
+    set_threads(c->threads);
+    workspace_reset_peak();
+    for (round = 0; status == ATTN_OK && run_keep_going(c, round, out->forward.count, start);
+         round++) {
+        const int timed = run_is_timed(c, round, start);
+        double ms[2] = {0.0, 0.0};
+        run_poison(out);
+        status = run_once(out, forward, backward, ms);
+        if (timed && status == ATTN_OK) {
+            out->forward.ms[out->forward.count++] = ms[0];
+            if (backward)
+                out->backward.ms[out->backward.count++] = ms[1];
+        }
+    }
+    out->peak_bytes = workspace_peak() - live;
+    out->leaked_bytes = workspace_live() > live ? workspace_live() - live : 0;
+    out->storage_intact = workspace_intact();
+    for (i = 0; status == ATTN_OK && i < sizeof all / sizeof *all; i++)
+        if (all[i]->mapping && !tensor_intact(all[i]))
+            out->storage_intact = 0;
+    return status;
+}
+
+int run_variant(Outcome *out, const Variant *v, const Problem *p, const CliCase *c)
+{
+    static const char *const words[] = {"", "this case is not one that it computes",
+                                        "out of memory", "a CUDA call failed"};
+    const uint64_t before = problem_fingerprint(p);
+    if (outcome_make(out, p, c) != EXIT_OK) {
+        cli_refuse("%s: %s", v->name, out->failure);
+        out->status = ATTN_NO_MEMORY;
+        return EXIT_RUNTIME;
+    }
+    if (!(v->dtypes >> c->dtype & 1u) || (c->backward && !v->backward) || !v->forward ||
+        (v->device == ON_CUDA && p->args.shape.d > CLI_MAX_D_CUDA)) {
+        out->status = ATTN_SKIP;
+        snprintf(out->failure, sizeof out->failure, "%s",
+                 !(v->dtypes >> c->dtype & 1u) ? "it does not take this dtype"
+                 : !v->forward                 ? "this build does not have it"
+                 : c->backward && !v->backward ? "it has no backward pass"
+                                               : "a head may have 256 channels on a GPU");
+        return EXIT_OK;
+    }
+    bench_progress("%s", v->name);
+    out->status = v->device == ON_CUDA
+                      ? run_device(out, v, p, c)
+                      : run_host(out, c, v->forward, c->backward ? v->backward : NULL);
+    bench_progress_clear();
+    if (problem_fingerprint(p) != before)
+        out->inputs_intact = 0;
+    if (out->status == ATTN_OK) {
+        out->ran = 1;
+        if (out->leaked_bytes > 0)
+            snprintf(out->failure, sizeof out->failure, "%zu bytes of workspace were not freed",
+                     out->leaked_bytes);
+        return EXIT_OK;
+    }
+    snprintf(out->failure, sizeof out->failure, "%s",
+             (unsigned)out->status < 4 ? words[out->status] : "an unknown status");
+    if (out->status == ATTN_SKIP)
+        return EXIT_OK;
+    cli_refuse("%s: %s", v->name, out->failure);
+    return EXIT_RUNTIME;
+}

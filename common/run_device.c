@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * run_device.c: one variant on the GPU. Inputs are uploaded once a problem and serve all variants;
+ * outputs lie between canaries, are poisoned before each run and brought to the host after the
+ * last. Times are those of CUDA events, the L2 overwritten before each run. See run.h.
+ */
+#include "run_internal.h"
+
+#include "alloc.h"
+#include "device.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CANARY_BYTES ((size_t)256) /* keeps cudaMalloc's alignment for the data between */
+#define CANARY       0xA5
+
+typedef struct DeviceCopy {
+    unsigned char *all_dev; /* canary, data, canary */
+    const Storage *host;
+} DeviceCopy;
+
+enum { IN_Q, IN_K, IN_V, IN_DO, IN_MASK, IN_COUNT };
+enum { OUT_O, OUT_LSE, OUT_DQ, OUT_DK, OUT_DV, OUT_COUNT };
+
+/* The inputs on the device, of the problem with this serial. */
+static struct {
+    uint64_t serial;
+    DeviceCopy in[IN_COUNT];
+    AttnSegment *segments_dev; /* of the queries, then of the keys */
+} cache;
+
+static int copy_new(DeviceCopy *d, const Storage *host)
+{
+    d->host = host;
+    d->all_dev = NULL;
+    if (!host->mapping)
+        return 0;
+    d->all_dev = device_alloc(host->bytes + 2 * CANARY_BYTES);
+    return d->all_dev && device_fill_bytes(d->all_dev, CANARY, host->bytes + 2 * CANARY_BYTES) == 0
+               ? 0
+               : -1;
+}
+
+static Tensor copy_view(const DeviceCopy *d)
+{
+    Tensor view = d->host->view;
+    if (d->all_dev)
+        view.data = d->all_dev + CANARY_BYTES + ((const unsigned char *)view.data - d->host->base);
+    return view;
+}
+
+static void cache_drop(void)
+{
+    int i;
+    for (i = 0; i < IN_COUNT; i++)
+        device_free(cache.in[i].all_dev);
+    device_free(cache.segments_dev);
+    memset(&cache, 0, sizeof cache);
+}
+
+static int cache_fill(const Problem *p)
+{
+    const Storage *host[IN_COUNT] = {&p->Q, &p->K, &p->V, &p->dO, &p->mask};
+    const AttnSegment segments[2] = {p->segment_q, p->segment_k};
+    int i;
+    if (cache.serial == p->serial)
+        return 0;
+    cache_drop();
+    for (i = 0; i < IN_COUNT; i++)
+        if (copy_new(&cache.in[i], host[i]) != 0 ||
+            (cache.in[i].all_dev &&
+             device_upload(cache.in[i].all_dev + CANARY_BYTES, host[i]->base, host[i]->bytes) != 0))
+            return -1;
+    cache.segments_dev = device_alloc(sizeof segments);
+    if (!cache.segments_dev || device_upload(cache.segments_dev, segments, sizeof segments) != 0)
+        return -1;
+    cache.serial = p->serial;
+    return 0;
+}
+
+/* The same arguments with device pointers. */
+static AttnArgs device_args(const Outcome *out, const Problem *p, const DeviceCopy o[OUT_COUNT])
+{
+    AttnArgs a = out->args;
+    a.Q = copy_view(&cache.in[IN_Q]);
+    a.K = copy_view(&cache.in[IN_K]);
+    a.V = copy_view(&cache.in[IN_V]);
+    a.dO = copy_view(&cache.in[IN_DO]);
+    if (a.mask)
+        a.mask = cache.in[IN_MASK].all_dev + CANARY_BYTES + (p->args.mask - p->mask.base);
+    a.positions_q.segments = cache.segments_dev;
+    a.positions_k.segments = cache.segments_dev + 1;
+    a.O = copy_view(&o[OUT_O]);
+    a.lse = copy_view(&o[OUT_LSE]).data;
+    a.dQ = copy_view(&o[OUT_DQ]);
+    a.dK = copy_view(&o[OUT_DK]);
+    a.dV = copy_view(&o[OUT_DV]);
+    a.stream = NULL;
+    return a;
+}
+
+/* 1: intact, 0: overwritten, -1: CUDA error */
+static int canaries_intact(const DeviceCopy *d)
+{
+    unsigned char found[CANARY_BYTES];
+    size_t i;
+    int side;
+    for (side = 0; d->all_dev && side < 2; side++) {
+        if (device_download(found, d->all_dev + (side ? CANARY_BYTES + d->host->bytes : 0),
+                            CANARY_BYTES) != 0)
+            return -1;
+        for (i = 0; i < CANARY_BYTES; i++)
+            if (found[i] != CANARY)
+                return 0;
+    }
+    return 1;
+}
+
+/* Are the inputs on the device still those of the host? In pieces: they may be gigabytes. */
+static int inputs_intact(void)
+{
+    const size_t piece = (size_t)64 << 20;
+    unsigned char *found = malloc(piece);
+    int i, intact = found ? 1 : -1;
+    for (i = 0; i < IN_COUNT && intact == 1; i++) {
+        const DeviceCopy *d = &cache.in[i];
+        size_t at, bytes = d->all_dev ? d->host->bytes : 0;
+        for (at = 0; at < bytes && intact == 1; at += piece) {
+            const size_t n = bytes - at < piece ? bytes - at : piece;
+            if (device_download(found, d->all_dev + CANARY_BYTES + at, n) != 0)
+                intact = -1;
+            else
+                intact = memcmp(found, d->host->base + at, n) == 0;
+        }
+        if (intact == 1)
+            intact = canaries_intact(d);
+    }
+    free(found);
+    return intact;
+}
+
+static AttnStatus run_once(const AttnArgs *args, const Variant *v, int backward, DeviceTimer *timer,
+                           double ms[2], int *flushed)
+{
+    int pass;
+    for (pass = 0; pass <= backward; pass++) {
+        AttnStatus status;
+        *flushed = device_flush_l2() == 0;
+        if (device_timer_start(timer) != 0)
+            return ATTN_CUDA_ERROR;
+        status = pass ? v->backward(args) : v->forward(args);
+        ms[pass] = device_timer_stop_ms(timer);
+        if (status != ATTN_OK)
+            return status;
+        if (!(ms[pass] >= 0.0))
+            return ATTN_CUDA_ERROR;
+    }
+    return ATTN_OK;
+}
+
+static AttnStatus run_rounds(Outcome *out, const Variant *v, const CliCase *c, const AttnArgs *args,
+                             const DeviceCopy o[OUT_COUNT], DeviceTimer *timer)
+{
+    const double start = bench_now_ms();
+    AttnStatus status = ATTN_OK;
+    int round, i;
+    for (round = 0; status == ATTN_OK && run_keep_going(c, round, out->forward.count, start);
+         round++) {
+        const int timed = run_is_timed(c, round, start);
+        double ms[2] = {0.0, 0.0};
+        for (i = 0; i < OUT_COUNT; i++)
+            if (o[i].all_dev &&
+                device_fill_bytes(o[i].all_dev + CANARY_BYTES, 0xFF, o[i].host->bytes) != 0)
+                return ATTN_CUDA_ERROR;
+        status = run_once(args, v, c->backward, timer, ms, &out->l2_flushed);
+        if (timed && status == ATTN_OK) {
+            out->forward.ms[out->forward.count++] = ms[0];
+            if (c->backward)
+                out->backward.ms[out->backward.count++] = ms[1];
+        }
+    }
+    return status;
+}
+
+/* Outputs to the host, gaps and canaries looked at. */
+static AttnStatus bring_home(Outcome *out, const DeviceCopy o[OUT_COUNT])
+{
+    int i, intact;
+    for (i = 0; i < OUT_COUNT; i++) {
+        if (!o[i].all_dev)
+            continue;
+        intact = canaries_intact(&o[i]);
+        if (intact < 0 ||
+            device_download(o[i].host->base, o[i].all_dev + CANARY_BYTES, o[i].host->bytes) != 0)
+            return ATTN_CUDA_ERROR;
+        if (!intact || !tensor_intact(o[i].host))
+            out->storage_intact = 0;
+    }
+    intact = inputs_intact();
+    out->inputs_intact = intact == 1;
+    if (intact != 1)
+        cache_drop(); /* the next variant gets fresh ones */
+    return intact < 0 ? ATTN_CUDA_ERROR : ATTN_OK;
+}
+
+AttnStatus run_device(Outcome *out, const Variant *v, const Problem *p, const CliCase *c)
+{
+    const Storage *host[OUT_COUNT] = {&out->O, &out->lse, &out->dQ, &out->dK, &out->dV};
+    DeviceCopy o[OUT_COUNT];
+    DeviceTimer *timer = NULL;
+    AttnStatus status = cache_fill(p) == 0 ? ATTN_OK : ATTN_NO_MEMORY;
+    const size_t live = workspace_live();
+    int i;
+    memset(o, 0, sizeof o);
+    for (i = 0; i < OUT_COUNT && status == ATTN_OK; i++)
+        if (copy_new(&o[i], host[i]) != 0)
+            status = ATTN_NO_MEMORY;
+    if (status == ATTN_OK && !(timer = device_timer_new()))
+        status = ATTN_CUDA_ERROR;
+    workspace_reset_peak();
+    if (status == ATTN_OK) {
+        const AttnArgs args = device_args(out, p, o);
+        status = run_rounds(out, v, c, &args, o, timer);
+    }
+    out->peak_bytes = workspace_peak() - live;
+    out->leaked_bytes = workspace_live() > live ? workspace_live() - live : 0;
+    if (status == ATTN_OK)
+        status = bring_home(out, o);
+    if (!workspace_intact())
+        out->storage_intact = 0;
+    for (i = 0; i < OUT_COUNT; i++)
+        device_free(o[i].all_dev);
+    device_timer_free(timer);
+    return status;
+}

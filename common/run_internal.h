@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * run_internal.h: what run.c, run_device.c and run_so.c share; nobody else includes it.
+ *
+ * Interface:
+ * - outcome_make: outputs of an outcome, poisoned, with host views of the inputs.
+ * - run_host: repetitions on the CPU; the output of the last one stays.
+ * - run_device: the same on the GPU; outputs are brought to the host.
+ * - run_keep_going: the number of repetitions and the time they may take.
+ */
+#ifndef ATTN_RUN_INTERNAL_H
+#define ATTN_RUN_INTERNAL_H
+
+#include "run.h"
+
+/* EXIT_OK or EXIT_RUNTIME. */
+int outcome_make(Outcome *out, const Problem *p, const CliCase *c);
+/* Before repetition `round` (0, 1, ...; the first warmup ones are not timed). start_ms: when the
+ * row began. */
+int run_keep_going(const CliCase *c, int round, int timed, double start_ms);
+/* Is the coming round a timed one? Warm-up ends early when it alone spends the budget. */
+int run_is_timed(const CliCase *c, int round, double start_ms);
+void run_poison(const Outcome *out);
+/* What the variants answered; fills samples, peak_bytes, leaked_bytes, storage_intact. */
+AttnStatus run_host(Outcome *out, const CliCase *c, AttnFn forward, AttnFn backward);
+AttnStatus run_device(Outcome *out, const Variant *v, const Problem *p, const CliCase *c);
+
+#endif
