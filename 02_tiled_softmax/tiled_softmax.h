@@ -25,6 +25,8 @@
 #ifndef TILED_SOFTMAX_H
 #define TILED_SOFTMAX_H
 
+#include <stdio.h>
+
 #include "attn.h"
 
 #ifdef __cplusplus
@@ -107,6 +109,9 @@ size_t softmax_workspace_bytes(int64_t rows, int64_t cols);
 #define SIMD_BLOCK_COLS 4096
 #define ONE_READ_COLS   32768
 
+/* Rows of v4_fused_rows' query tile: K and V are read once for each. */
+#define FUSED_TILE_ROWS 64
+
 /* Attention of stage 02 v0-v3 on the CPU: stage 01's scores, `softmax` on them in place, stage
  * 01's weighted sum. attention_on_device is its CUDA twin. */
 AttnStatus attention_by_softmax(const AttnArgs *args, SoftmaxFn softmax);
@@ -120,8 +125,16 @@ AttnStatus softmax_v0_three_pass_counted(const SoftmaxArgs *args);
 AttnStatus softmax_v1_online_counted(const SoftmaxArgs *args);
 AttnStatus softmax_v2_tiled_merge_counted(const SoftmaxArgs *args);
 AttnStatus softmax_v3_simd_threads_counted(const SoftmaxArgs *args);
+
+/* (m, l) filling in for one row of a small problem (host tensors). 0, or -1: memory is short. */
+int softmax_trace(const AttnArgs *args, FILE *to);
+
 /* A wrong example kept on purpose: exp without subtracting the maximum. Not a variant. */
 AttnStatus softmax_unsafe_no_max(const SoftmaxArgs *args);
+
+/* Copies x to y: the yardstick of the bandwidth figures, with the same prototype. */
+AttnStatus softmax_copy_on_host(const SoftmaxArgs *args);
+AttnStatus softmax_copy_on_device(const SoftmaxArgs *args);
 
 AttnStatus attention_v0_three_pass(const AttnArgs *args);
 AttnStatus attention_v1_online(const AttnArgs *args);

@@ -24,12 +24,13 @@ static AttnStatus attend_head(const AttnArgs *args, SoftmaxFn softmax, int64_t b
 {
     const AttnShape *n = &args->shape;
     int64_t kv_head = naive_kv_head(n, h);
-    float *Q_bh = workspace;         /* [Nq][d] */
+    float *Q_bh = workspace;           /* [Nq][d] */
     float *O_bh = Q_bh + n->Nq * n->d; /* [Nq][d] */
     float *K_bh = O_bh + n->Nq * n->d; /* [Nk][d] */
     float *V_bh = K_bh + n->Nk * n->d; /* [Nk][d] */
     float *S = V_bh + n->Nk * n->d;    /* [Nq][Nk], then P */
-    SoftmaxArgs rows = {S, S, args->lse + (b * n->H + h) * n->Nq, n->Nq, n->Nk, threads, NULL, NULL};
+    SoftmaxArgs rows = {S,    S,   args->lse + (b * n->H + h) * n->Nq, n->Nq, n->Nk, threads,
+                        NULL, NULL};
     AttnStatus status;
 
     naive_load_rows(&args->Q, b, h, 0, n->Nq, Q_bh);
@@ -54,7 +55,8 @@ AttnStatus attention_by_softmax(const AttnArgs *args, SoftmaxFn softmax)
     if (!workspace)
         return ATTN_NO_MEMORY;
 
-#pragma omp parallel for num_threads(workers) schedule(static) reduction(max : worst) if (workers > 1)
+#pragma omp parallel for num_threads(workers) schedule(static) reduction(max                       \
+                                                                         : worst) if (workers > 1)
     for (int worker = 0; worker < workers; worker++)
         for (int64_t head = worker; head < heads; head += workers) {
             AttnStatus status = attend_head(args, softmax, head / n->H, head % n->H, inner,

@@ -15,8 +15,9 @@
  *     O_i = O_i / l_i                               one division at the end
  *
  * Memory for one thread: a query tile, a key tile, a score tile and an output tile, that is
- * O(Br d + Bc d + Br Bc), whatever N is. Products and masks are stage 01's, on tiles. K and V are read again for every tile of Br queries; stage
- * 03 asks how large Br should be and what a GPU gains.
+ * O(Br d + Bc d + Br Bc), whatever N is. Products and masks are stage 01's, on tiles. K and V are
+ * read again for every tile of Br queries; stage 03 asks how large Br should be and what a GPU
+ * gains.
  *
  * Interface:
  * - attention_v4_fused_rows: all masks, windows, segments, GQA, softcap, dtypes; args->threads
@@ -27,8 +28,8 @@
 #include "naive.h"
 #include "tiled_softmax.h"
 
-#define Br 64 /* query rows of a tile */
-#define Bc 64 /* keys of a tile: Br x Bc scores are 16 KiB and stay in the cache */
+#define Br FUSED_TILE_ROWS /* query rows of a tile */
+#define Bc 64              /* keys of a tile: Br x Bc scores are 16 KiB and stay in the cache */
 
 /* What one thread works in. */
 typedef struct Tile {

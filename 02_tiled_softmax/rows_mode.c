@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rows_mode.c: --rows R --cols C, the softmax alone. See rows_mode.h.
+ *
+ * For each variant: count its accesses with the counted twin, run it on the awkward rows, then on
+ * R x C random scores, poisoned and timed like every run of this suite, and judge every element of
+ * the last timed run against float64. Wrong counts and wrong edge rows fail like wrong answers.
+ */
+#include "rows_mode.h"
+
+#include "alloc.h"
+#include "attn_config.h"
+#include "bench.h"
+#include "counted.h"
+#include "device.h"
+#include "model.h"
+#include "rows_oracle.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNTED_ELEMENTS (1 << 18) /* the twins are slow: so many elements are enough to count */
+#define EDGE_COLS        (1 << 20) /* widest edge rows */
+#define CANARY_FLOATS    64
+
+const SoftmaxVariant softmax_variants[] = {
+    {"v0_three_pass", ON_CPU, softmax_v0_three_pass, softmax_v0_three_pass_counted, 3, 0},
+    {"v1_online", ON_CPU, softmax_v1_online, softmax_v1_online_counted, 2, 0},
+    {"v2_tiled_merge", ON_CPU, softmax_v2_tiled_merge, softmax_v2_tiled_merge_counted, 2, 0},
+    {"v3_simd_threads", ON_CPU, softmax_v3_simd_threads, softmax_v3_simd_threads_counted, 2,
+     SIMD_BLOCK_COLS},
+    {"v0_block_per_row", ON_CUDA, ATTN_CUDA_FN(softmax_v0_block_per_row),
+     ATTN_CUDA_FN(softmax_v0_block_per_row_counted), 3, 0},
+    {"v1_warp_online", ON_CUDA, ATTN_CUDA_FN(softmax_v1_warp_online),
+     ATTN_CUDA_FN(softmax_v1_warp_online_counted), 2, 0},
+    {"v2_one_read", ON_CUDA, ATTN_CUDA_FN(softmax_v2_one_read),
+     ATTN_CUDA_FN(softmax_v2_one_read_counted), 2, ONE_READ_COLS},
+    {"v3_split_row", ON_CUDA, ATTN_CUDA_FN(softmax_v3_split_row),
+     ATTN_CUDA_FN(softmax_v3_split_row_counted), 2, 0},
+};
+const int softmax_variant_count = sizeof softmax_variants / sizeof *softmax_variants;
+
+static const SoftmaxVariant copy_host = {"copy", ON_CPU, softmax_copy_on_host, NULL, 1, 0};
+static const SoftmaxVariant copy_device = {"copy", ON_CUDA, ATTN_CUDA_FN(softmax_copy_on_device),
+                                           NULL,   1,       0};
+
+int softmax_model_accesses(const SoftmaxVariant *v, int64_t cols)
+{
+    return (cols <= v->one_read_cols ? 1 : v->reads) + 1;
+}
+
+const SoftmaxVariant *softmax_find(const char *name, AttnDevice device)
+{
+    for (int i = 0; i < softmax_variant_count; i++)
+        if (softmax_variants[i].device == device && !strcmp(softmax_variants[i].name, name))
+            return &softmax_variants[i];
+    return NULL;
+}
+
+AttnStatus softmax_copy_on_host(const SoftmaxArgs *args)
+{
+    int64_t count = args->rows * args->cols;
+    int parts = args->threads;
+#pragma omp parallel for num_threads(parts) schedule(static)
+    for (int p = 0; p < parts; p++) {
+        int64_t first = count * p / parts, last = count * (p + 1) / parts;
+        memcpy(args->y + first, args->x + first, (size_t)(last - first) * sizeof(float));
+    }
+    return ATTN_OK;
+}
+
+/* A matrix of scores with room for its softmax, on the host and, for CUDA, on the device. y and
+ * lse have canaries behind them. */
+typedef struct Matrix {
+    int64_t rows, cols;
+    float *x, *y, *lse;             /* host */
+    float *x_dev, *y_dev, *lse_dev; /* NULL without a device */
+    int on_device;
+} Matrix;
+
+static size_t x_bytes(const Matrix *m)
+{
+    return (size_t)(m->rows * m->cols) * sizeof(float);
+}
+static size_t y_bytes(const Matrix *m)
+{
+    return x_bytes(m) + CANARY_FLOATS * sizeof(float);
+}
+static size_t lse_bytes(const Matrix *m)
+{
+    return (size_t)(m->rows + CANARY_FLOATS) * sizeof(float);
+}
+
+static void matrix_free(Matrix *m)
+{
+    free(m->x);
+    free(m->y);
+    free(m->lse);
+    device_free(m->x_dev);
+    device_free(m->y_dev);
+    device_free(m->lse_dev);
+    memset(m, 0, sizeof *m);
+}
+
+/* 0, or -1 when memory is short. x is left for the caller to fill. */
+static int matrix_new(Matrix *m, int64_t rows, int64_t cols, int on_device)
+{
+    int64_t count;
+    memset(m, 0, sizeof *m);
+    m->rows = rows;
+    m->cols = cols;
+    m->on_device = on_device;
+    if (__builtin_mul_overflow(rows, cols, &count) || count > INT64_MAX / 64)
+        return -1;
+    m->x = malloc(x_bytes(m));
+    m->y = malloc(y_bytes(m));
+    m->lse = malloc(lse_bytes(m));
+    if (m->x && m->y && m->lse && on_device) {
+        m->x_dev = device_alloc(x_bytes(m));
+        m->y_dev = device_alloc(y_bytes(m));
+        m->lse_dev = device_alloc(lse_bytes(m));
+    }
+    if (m->x && m->y && m->lse && (!on_device || (m->x_dev && m->y_dev && m->lse_dev)))
+        return 0;
+    matrix_free(m);
+    return -1;
+}
+
+static SoftmaxArgs matrix_args(const Matrix *m, const SoftmaxVariant *v, int threads)
+{
+    SoftmaxArgs args = {m->x, m->y, m->lse, m->rows, m->cols, threads, NULL, NULL};
+    if (v->device == ON_CUDA) {
+        args.x = m->x_dev;
+        args.y = m->y_dev;
+        args.lse = m->lse_dev;
+    }
+    return args;
+}
+
+static int matrix_poison(const Matrix *m, const SoftmaxVariant *v)
+{
+    if (v->device == ON_CUDA)
+        return device_fill_bytes(m->y_dev, 0xFF, y_bytes(m)) ||
+               device_fill_bytes(m->lse_dev, 0xFF, lse_bytes(m));
+    memset(m->y, 0xFF, y_bytes(m));
+    memset(m->lse, 0xFF, lse_bytes(m));
+    return 0;
+}
+
+static int canary_intact(const float *from)
+{
+    for (size_t i = 0; i < CANARY_FLOATS * sizeof(float); i++)
+        if (((const unsigned char *)from)[i] != 0xFF)
+            return 0;
+    return 1;
+}
+
+/* Warm-up and timed runs; the output of the last one lies in m->y and m->lse afterwards. */
+static AttnStatus matrix_run(const Matrix *m, const SoftmaxVariant *v, SoftmaxFn run, int warmup,
+                             int iters, int threads, Samples *samples)
+{
+    SoftmaxArgs args = matrix_args(m, v, threads);
+    DeviceTimer *timer = v->device == ON_CUDA ? device_timer_new() : NULL;
+    AttnStatus status = ATTN_OK;
+    samples->count = 0;
+    if (v->device == ON_CUDA)
+        args.workspace = workspace_alloc_device(softmax_workspace_bytes(m->rows, m->cols));
+    if (v->device == ON_CUDA && (!timer || !args.workspace))
+        status = ATTN_NO_MEMORY;
+    for (int i = -warmup; i < iters && status == ATTN_OK; i++) {
+        double start, ms;
+        if (matrix_poison(m, v) || (timer && device_flush_l2())) {
+            status = ATTN_CUDA_ERROR;
+            break;
+        }
+        start = bench_now_ms();
+        if (timer)
+            device_timer_start(timer);
+        status = run(&args);
+        ms = timer ? device_timer_stop_ms(timer) : bench_now_ms() - start;
+        if (i >= 0 && samples->count < BENCH_MAX_SAMPLES)
+            samples->ms[samples->count++] = ms;
+    }
+    if (timer && status == ATTN_OK &&
+        (device_synchronize() || device_download(m->y, m->y_dev, y_bytes(m)) ||
+         device_download(m->lse, m->lse_dev, lse_bytes(m))))
+        status = ATTN_CUDA_ERROR;
+    if (v->device == ON_CUDA)
+        workspace_free_device(args.workspace);
+    device_timer_free(timer);
+    return status;
+}
+
+/* The input again, after the runs: 1 when nobody wrote into it. y is scratch from here on. */
+static int input_intact(const Matrix *m, const SoftmaxVariant *v, uint64_t before)
+{
+    const float *x = m->x;
+    if (v->device == ON_CUDA) {
+        if (device_download(m->y, m->x_dev, x_bytes(m)))
+            return 0;
+        x = m->y;
+    }
+    Tensor flat = {(void *)(uintptr_t)x, ATTN_F32, {1, 1, 1, m->rows * m->cols}, {0, 0, 0, 1}};
+    Storage view = {flat, (unsigned char *)(uintptr_t)x, x_bytes(m), NULL, 0};
+    return tensor_fingerprint(&view) == before;
+}
+
+static uint64_t fingerprint(const Matrix *m)
+{
+    Tensor flat = {m->x, ATTN_F32, {1, 1, 1, m->rows * m->cols}, {0, 0, 0, 1}};
+    Storage view = {flat, (unsigned char *)m->x, x_bytes(m), NULL, 0};
+    return tensor_fingerprint(&view);
+}
+
+static int upload(const Matrix *m)
+{
+    return m->on_device ? device_upload(m->x_dev, m->x, x_bytes(m)) : 0;
+}
+
+/* Rows that break careless code, and rows of one element. */
+static int check_edges(const SoftmaxVariant *v, const CliCase *c)
+{
+    int64_t widths[2] = {1, c->cols < EDGE_COLS ? c->cols : EDGE_COLS};
+    int status = EXIT_OK;
+    for (int w = 0; w < 2 && status == EXIT_OK; w++) {
+        Matrix m;
+        Samples once;
+        RowsVerdict verdict;
+        char label[96];
+        if (matrix_new(&m, EDGE_ROWS, widths[w], v->device == ON_CUDA))
+            return EXIT_RUNTIME;
+        rows_fill_edges(m.x, m.cols);
+        if (upload(&m) || matrix_run(&m, v, v->run, 0, 1, c->threads, &once) != ATTN_OK) {
+            status = EXIT_RUNTIME;
+        } else {
+            verdict = rows_judge(m.x, m.y, m.lse, m.rows, m.cols, c->threads);
+            snprintf(label, sizeof label, "%s, edge rows of %" PRId64, v->name, m.cols);
+            if (verdict.off) {
+                rows_explain(&verdict, label, stderr);
+                status = EXIT_WRONG;
+            }
+        }
+        matrix_free(&m);
+    }
+    return status;
+}
+
+/* Accesses per element, counted by the twin; compared with the model. */
+static int count_accesses(double *accesses, const SoftmaxVariant *v, const CliCase *c)
+{
+    Matrix m;
+    Samples once;
+    AccessCounts seen;
+    int64_t rows = COUNTED_ELEMENTS / c->cols;
+    int model = softmax_model_accesses(v, c->cols), status = EXIT_OK;
+    rows = rows < 1 ? 1 : rows > c->rows ? c->rows : rows;
+    if (matrix_new(&m, rows, c->cols, v->device == ON_CUDA))
+        return EXIT_RUNTIME;
+    rows_fill(m.x, rows, c->cols, c->seed, c->dist, 1.0f, c->threads);
+    access_counts_reset();
+    if (upload(&m) || matrix_run(&m, v, v->run_counted, 0, 1, c->threads, &once) != ATTN_OK)
+        status = EXIT_RUNTIME;
+    seen = access_counts();
+    *accesses = (double)(seen.loads + seen.stores) / (double)(rows * c->cols);
+    if (status == EXIT_OK && seen.loads + seen.stores != model * rows * c->cols) {
+        fprintf(stderr,
+                "%s: %" PRId64 " loads and %" PRId64 " stores counted on %" PRId64 " x %" PRId64
+                " elements, the model says %d accesses each\n",
+                v->name, seen.loads, seen.stores, rows, c->cols, model);
+        status = EXIT_WRONG;
+    }
+    matrix_free(&m);
+    return status;
+}
+
+static int judge_rows(ReportSoftmax *row, const SoftmaxVariant *v, const Matrix *m, uint64_t before,
+                      const CliCase *c)
+{
+    RowsVerdict verdict = rows_judge(m->x, m->y, m->lse, m->rows, m->cols, c->threads);
+    int intact = canary_intact(m->y + m->rows * m->cols) && canary_intact(m->lse + m->rows);
+    row->bound_ratio = verdict.worst_ratio;
+    row->nonfinite = verdict.nonfinite;
+    if (verdict.off)
+        rows_explain(&verdict, v->name, stderr);
+    if (!intact)
+        fprintf(stderr, "%s: wrote behind the end of its outputs\n", v->name);
+    if (!input_intact(m, v, before)) {
+        fprintf(stderr, "%s: wrote into its input\n", v->name);
+        intact = 0;
+    }
+    row->pass = !verdict.off && intact;
+    return row->pass ? EXIT_OK : EXIT_WRONG;
+}
+
+static int run_softmax(Report *report, const SoftmaxVariant *v, const Matrix *m, uint64_t before,
+                       double copy_gbps, const CliCase *c)
+{
+    Samples samples;
+    ReportSoftmax row = {c, v->name, v->device, &samples, 0, 0, copy_gbps, 0, NAN, 0, 0, -1};
+    int status = count_accesses(&row.accesses, v, c);
+    if (status != EXIT_RUNTIME)
+        status = exit_worst(status, check_edges(v, c));
+    bench_progress("%s", v->name);
+    workspace_reset_peak();
+    if (status == EXIT_RUNTIME ||
+        matrix_run(m, v, v->run, c->bench ? c->warmup : 0, c->bench ? c->iters : 1, c->threads,
+                   &samples) != ATTN_OK) {
+        bench_progress_clear();
+        fprintf(stderr, "%s: failed at run time (memory or CUDA)\n", v->name);
+        return EXIT_RUNTIME;
+    }
+    row.peak_bytes = workspace_peak();
+    row.bytes = model_softmax_bytes(m->rows, m->cols, (int)(row.accesses + 0.5), sizeof(float));
+    row.l2_flushed = v->device == ON_CUDA;
+    if (c->check)
+        status = exit_worst(status, judge_rows(&row, v, m, before, c));
+    if (c->check && status != EXIT_OK)
+        row.pass = 0;
+    bench_progress_clear();
+    report_softmax_row(report, &row);
+    return status;
+}
+
+/* GB/s of a copy of the same matrix, read and write both counted; 0 when not benchmarking. */
+static double copy_rate(const Matrix *m, AttnDevice device, const CliCase *c)
+{
+    Samples samples;
+    const SoftmaxVariant *v = device == ON_CUDA ? &copy_device : &copy_host;
+    if (!c->bench || !v->run ||
+        matrix_run(m, v, v->run, c->warmup, c->iters, c->threads, &samples) != ATTN_OK)
+        return 0.0;
+    return 2e-6 * (double)x_bytes(m) / samples_median(&samples);
+}
+
+int bench_rows(Report *report, const Cli *cli, const CliCase *c)
+{
+    const Variant *listed = NULL;
+    double copy_gbps[2] = {-1.0, -1.0}; /* by AttnDevice; measured before its first variant */
+    int status = EXIT_OK, any_cpu = 0, device = 0;
+    uint64_t before;
+    Matrix m;
+
+    while ((listed = cli_next_variant(cli, c, listed)) != NULL) {
+        device |= listed->device == ON_CUDA;
+        any_cpu |= listed->device == ON_CPU;
+    }
+    if (matrix_new(&m, c->rows, c->cols, device)) {
+        cli_refuse("out of memory: --rows %" PRId64 " --cols %" PRId64 " needs two matrices of %.3g"
+                   " GB",
+                   c->rows, c->cols, 4e-9 * (double)c->rows * (double)c->cols);
+        return EXIT_RUNTIME;
+    }
+    rows_fill(m.x, m.rows, m.cols, c->seed, c->dist, 1.0f, c->threads);
+    before = fingerprint(&m);
+    if (upload(&m))
+        status = EXIT_RUNTIME;
+    if (any_cpu && !strcmp(c->variant, "all"))
+        status = exit_worst(status, demo_unsafe(report, c));
+
+    while (status != EXIT_RUNTIME && (listed = cli_next_variant(cli, c, listed)) != NULL) {
+        const SoftmaxVariant *v = softmax_find(listed->name, listed->device);
+        if (!v) {
+            status = exit_worst(status, report_skip(report, c, listed,
+                                                    "is attention only: it has no softmax alone"));
+            continue;
+        }
+        if (copy_gbps[v->device] < 0.0)
+            copy_gbps[v->device] = copy_rate(&m, v->device, c);
+        status = exit_worst(status, run_softmax(report, v, &m, before, copy_gbps[v->device], c));
+    }
+    matrix_free(&m);
+    return status;
+}
