@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+# Part of ./ladder: everything that this machine can test. Each build folder leaves Meson's record of
+# its run, what could not be run leaves a record here, and testsum.py counts them all.
+#
+# Interface: ladder_test.
+
+# record NAME RESULT WHY: one line for testsum.py, as Meson writes them
+record() {
+    python3 -c 'import json, sys
+print(json.dumps({"name": sys.argv[1], "result": sys.argv[2], "stdout": sys.argv[3],
+                  "returncode": 77 if sys.argv[2] == "SKIP" else 1}))' "$@" >>"$steps"
+}
+
+# test_in DIR NAME "CONFIGURE OPTIONS" "TARGETS" MESON-TEST-ARGUMENTS...
+# Builds the targets (all when empty) and runs the tests.
+test_in() {
+    dir=$1 name=$2 options=$3 targets=$4
+    shift 4
+    # shellcheck disable=SC2086 # options and targets, one a word
+    if ! configure "$dir" $options; then
+        record "$name" FAIL "configuration failed"
+        return 0
+    fi
+    rm -f "$dir/meson-logs/testlog.json"
+    # shellcheck disable=SC2086
+    if ! step "build $name" "$dir-ninja.log" ninja -C "$dir" $targets; then
+        record "$name" FAIL "the build failed"
+        return 0
+    fi
+    say "test $name"
+    meson test -C "$dir" --no-rebuild --print-errorlogs "$@" </dev/null >&2 || true
+    records="$records $dir/meson-logs/testlog.json"
+}
+
+# The sanitizers run every CPU test on the short case lists.
+test_sanitizers() {
+    export ATTN_TEST_QUICK=1
+    if compiles cc -fsanitize=address,undefined; then
+        export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1:allocator_may_return_null=1
+        export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+        test_in build/asan "ASan and UBSan" \
+            "-Dcuda=disabled -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1" "" \
+            --timeout-multiplier 4 --suite unit --suite stages --suite 01 --suite 02 --suite cli
+        unset ASAN_OPTIONS UBSAN_OPTIONS
+    else
+        record "ASan and UBSan" SKIP "cc has no -fsanitize=address,undefined"
+    fi
+    if has_clang_openmp && compiles clang -fsanitize=thread; then
+        # libomp is not instrumented: its Archer tool tells TSan about barriers; OpenBLAS has its own
+        # OpenMP runtime, so the BLAS rows stay out
+        export TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1
+        export OMP_NUM_THREADS=4
+        CC=clang test_in build/tsan "TSan" \
+            "-Dcuda=disabled -Dblas=disabled -Db_sanitize=thread -Db_lundef=false -Doptimization=1" \
+            "" --timeout-multiplier 8 --suite unit --suite 01 --suite 02
+        unset TSAN_OPTIONS OMP_NUM_THREADS
+    else
+        record "TSan" SKIP "clang with OpenMP and -fsanitize=thread is not here"
+    fi
+    unset ATTN_TEST_QUICK
+}
+
+test_fuzz() {
+    if has_fuzzer; then
+        CC=clang test_in build/fuzz "fuzz targets" "-Dfuzz=true -Dcuda=disabled -Dblas=disabled
+            -Dopenmp=disabled -Db_sanitize=address,undefined -Db_lundef=false
+            -Dc_args=-fsanitize=fuzzer-no-link" "tests/fuzz/fuzz_npy tests/fuzz/fuzz_cli" --suite fuzz
+    else
+        record "fuzz targets" SKIP "clang with libFuzzer is not here"
+    fi
+}
+
+# The C part on another processor: cross-compiled, its unit tests under qemu-user.
+test_cross() {
+    if has_cross; then
+        export ATTN_TEST_QUICK=1
+        test_in build/aarch64 "aarch64 under qemu-user" \
+            "--cross-file tests/cross-aarch64.ini -Dcuda=disabled" "" \
+            --timeout-multiplier 6 --suite unit
+        unset ATTN_TEST_QUICK
+    else
+        record "aarch64" SKIP "qemu-aarch64 and aarch64-linux-gnu-gcc are not here"
+    fi
+}
+
+ladder_test() {
+    mkdir -p build
+    steps=build/steps.json records=
+    : >"$steps"
+    test_start=$(date +%s)
+    install test
+    # one portable architecture and Hopper's: every other one costs seconds per file
+    test_in build/test "C and CUDA" "-Dgpu_archs=80,90a" ""
+    test_sanitizers
+    test_fuzz
+    test_cross
+    say "all of it took $(($(date +%s) - test_start)) s"
+    [ -s "$steps" ] && records="$records $steps"
+    # shellcheck disable=SC2086 # file names without blanks
+    python3 common/tools/testsum.py $records
+}
