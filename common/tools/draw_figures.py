@@ -5,9 +5,9 @@
     draw_figures.py OUTDIR [--check]      --check: exit 1 when a file there differs from the drawing
 
 Interface:
-- data_movement_naive: which arrays cross between memory and chip in materialised attention; arrow
+- 01_data_movement: which arrays cross between memory and chip in materialised attention; arrow
   widths follow the bytes for N = 1024, d = 64.
-- data_movement_softmax: a row in four blocks, each with its (m, l), merged in a tree; the numbers
+- 02_blocks_and_merge: a row in four blocks, each with its (m, l), merged in a tree; the numbers
   are computed here from the row that the figure shows.
 """
 import math
@@ -61,7 +61,7 @@ class Drawing:
         return "\n".join([*self.parts, "</svg>"]) + "\n"
 
 
-def data_movement_naive():
+def draw_data_movement():
     pic = Drawing(980, 640, "Data movement of materialised attention",
                   "Three steps on the chip; S and P, N by N each, are written to memory and read "
                   "back, and outweigh Q, K, V and O.")
@@ -124,7 +124,7 @@ def merge(a, b):
     return m, a[1] * math.exp(a[0] - m) + b[1] * math.exp(b[0] - m)
 
 
-def data_movement_softmax():
+def draw_blocks_and_merge():
     pic = Drawing(980, 560, "Softmax of a row in blocks",
                   "A row of twelve scores in four blocks. Each block keeps its maximum m and its "
                   "sum l; pairs are merged until one pair describes the row.")
@@ -170,8 +170,8 @@ def data_movement_softmax():
     return pic.done()
 
 
-FIGURES = {"data_movement_naive.svg": data_movement_naive,
-           "data_movement_softmax.svg": data_movement_softmax}
+FIGURES = {"01_data_movement.svg": draw_data_movement,
+           "02_blocks_and_merge.svg": draw_blocks_and_merge}
 
 
 def main():

@@ -32,6 +32,6 @@ for figure in ${*:-$have}; do
     done
     echo "$out/$figure.svg" >&2
 done
-if [ -f "$data/demo_speed.dat" ]; then
-    gnuplot -e "kind='dumb'; out=''; data='$data/demo_speed'; plots='$plots'" "$plots/demo_speed.gp"
+if [ -f "$data/speed.dat" ]; then
+    gnuplot -e "kind='dumb'; out=''; data='$data/speed'; plots='$plots'" "$plots/speed.gp"
 fi

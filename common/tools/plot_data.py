@@ -7,8 +7,7 @@
 Interface:
 - Each figure function returns (variables, data): OUTDIR/<figure>.set holds the variables as
   gnuplot assignments, OUTDIR/<figure>.dat the data. It returns None when no row serves it.
-- Only rows with pass:true reach a figure. One kind of record is no result of a variant and has no
-  pass: `"experiment": "score_range"` (stage 02), whose subject is a formula that goes wrong.
+- Only rows with pass:true reach a figure.
 """
 import math
 import pathlib
@@ -56,10 +55,11 @@ def latest(rows, key):
     return list({key(row): row for row in rows}.values())
 
 
-def naive_wall(rows):
+def wall(rows):
     """Time and memory against N, and where the N x N scores no longer fit."""
     rows = [r for r in rows if r["stage"] == "naive" and r.get("Nq") == r.get("Nk")
-            and not r.get("backward") and r.get("mask") in (None, "none") and r.get("peak_bytes")]
+            and not r.get("backward") and r.get("mask") in (None, "none")
+            and r.get("window") in (None, [-1, -1]) and r.get("peak_bytes") and r.get("ms_med")]
     rows = richest(rows, lambda r: tuple(str(r.get(k)) for k in ("device", "dtype", "B", "H", "d",
                                                                  "threads", "machine")),
                    lambda r: r["Nq"])
@@ -76,7 +76,8 @@ def naive_wall(rows):
         # What the largest measured run used, continued as N squared.
         walls.append(mine[-1]["peak_bytes"] / mine[-1]["Nq"] ** 2)
     ram = first.get("ram_bytes") or 0
-    variables = {"names": quoted(" ".join(names)), "count": len(names), "gpu_bytes": f"{GPU_BYTES:.0f}",
+    variables = {"names": quoted(" ".join(names)), "count": len(names),
+                 "gpu_bytes": f"{GPU_BYTES:.0f}",
                  "ram_bytes": f"{ram:.0f}", "walls": quoted(" ".join(f"{w:.6g}" for w in walls)),
                  "n_last": max(r["Nq"] for r in rows), "n_first": min(r["Nq"] for r in rows),
                  "case": quoted(f"H={first['H']} d={first['d']} {first.get('dtype')}, "
@@ -99,10 +100,10 @@ def attention_map(_rows):
             whole + zoom + labels)
 
 
-def softmax_accesses(rows):
+def accesses(rows):
     """Stage 02: element accesses and time per element of each softmax."""
     rows = [r for r in rows if r["stage"] == "tiled_softmax" and r.get("rows") and r.get("cols")
-            and r.get("accesses")]
+            and r.get("accesses") and r.get("ms_med")]
     rows = richest(rows, lambda r: tuple(str(r.get(k)) for k in ("device", "rows", "cols",
                                                                  "threads", "machine")),
                    lambda r: r["variant"])
@@ -117,30 +118,32 @@ def softmax_accesses(rows):
              "chip": quoted(chip(first))}, block(lines))
 
 
-def exp_error(all_rows):
-    """Largest relative error of P against the largest score, safe and unsafe. Infinity and NaN have
-    no place on an axis: they are drawn on a line above it."""
-    rows = [r for r in all_rows if r.get("experiment") == "score_range"]
-    if len({r["score_max"] for r in rows}) < 3:
+def unsafe_exp(rows):
+    """Worst relative error of P against the size of the scores, with and without the maximum
+    subtracted. Where rows came out infinite or NaN a mark stands on a line above the axis."""
+    rows = latest([r for r in rows if r.get("kind") == "unsafe_demo"], lambda r: r["magnitude"])
+    if len(rows) < 3:
         return None
-    data, names = [], []
-    for name, mine in by_variant(rows).items():
-        mine = sorted(latest(mine, lambda r: r["score_max"]), key=lambda r: r["score_max"])
-        lines = [f"# {name}: score, error, error of non-finite"]
-        for r in mine:
-            good = r.get("error") is not None and not r.get("nonfinite")
-            lines.append(f"{r['score_max']:.6g} {max(r['error'], 1e-9) if good else 'NaN'} "
-                         f"{'NaN' if good else 1e2}")
+    rows.sort(key=lambda r: r["magnitude"])
+    data = []
+    for field in ("three_pass_worst_error", "online_worst_error", "unsafe_worst_error"):
+        unsafe = field.startswith("unsafe")
+        lines = [f"# {field}: factor, error, mark of non-finite rows"]
+        for r in rows:
+            bad = r["unsafe_nonfinite_rows"] if unsafe else 0
+            error = "NaN" if bad == r["rows"] else max(r[field] or 0, 1e-9)
+            lines.append(f"{r['magnitude']:.6g} {error} {1e2 if bad else 'NaN'}")
         data.append(block(lines))
-        names.append(name)
-    return {"names": quoted(" ".join(names)), "count": len(names)}, "".join(data)
+    return ({"names": quoted("v0_three_pass v1_online unsafe_no_max"), "count": 3,
+             "case": quoted(f"{rows[0]['rows']} rows of {rows[0]['cols']} f32 scores")},
+            "".join(data))
 
 
-def demo_speed(rows):
+def speed(rows):
     """One bar a variant, for the case that the most variants ran; CPU and GPU stand apart."""
     rows = [r for r in rows if r.get("flops") and r.get("ms_med") and not r.get("backward")]
     rows = richest(rows, lambda r: tuple(str(r.get(k)) for k in (
-        "B", "H", "Hkv", "Nq", "Nk", "d", "mask", "dtype", "bundled", "rows")),
+        "B", "H", "Hkv", "Nq", "Nk", "d", "mask", "window", "softcap", "dtype", "input")),
         lambda r: (r["stage"], r["variant"], r["device"]))
     rows = latest(rows, lambda r: (r["stage"], r["variant"], r["device"]))
     if not rows:
@@ -150,8 +153,8 @@ def demo_speed(rows):
     recorded.add_speedups(rows)
     lines = []
     for n, r in enumerate(rows):
-        speed = f", {recorded.cell(r, 'speed')}" if r["_speed"] else ""
-        note = f"{recorded.cell(r, 'gflops')} GFLOP/s{speed}"
+        gain = f", {recorded.cell(r, 'speed')}" if r["_speed"] else ""
+        note = f"{recorded.cell(r, 'gflops')} GFLOP/s{gain}"
         lines.append(f"{n} {recorded.gflops(r):.6g} {stages.index((r['device'], r['stage']))} "
                      f"{quoted(r['stage'] + ' ' + r['variant'])} {quoted(note)}")
     first = rows[0]
@@ -163,7 +166,8 @@ def demo_speed(rows):
              "low": f"{min(recorded.gflops(r) for r in rows):.6g}"}, block(lines))
 
 
-FIGURES = [naive_wall, attention_map, softmax_accesses, exp_error, demo_speed]
+FIGURES = {"01_wall": wall, "attention_map": attention_map, "02_accesses": accesses,
+           "02_unsafe_exp": unsafe_exp, "speed": speed}
 
 
 def main():
@@ -177,12 +181,12 @@ def main():
         print(f"plot_data.py: {error}", file=sys.stderr)
         return 2
     good = recorded.usable(rows)
-    for figure in FIGURES:
-        made = figure(rows if figure is exp_error else good)
+    variants = [row for row in good if "variant" in row]
+    for name, figure in FIGURES.items():
+        made = figure(good if figure is unsafe_exp else variants)
         if made is None:
             continue
         variables, data = made
-        name = figure.__name__
         (out / f"{name}.set").write_text("".join(f"{k} = {v}\n" for k, v in variables.items()))
         (out / f"{name}.dat").write_text(data)
         print(name)

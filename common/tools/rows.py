@@ -2,7 +2,8 @@
 """rows.py: recorded runs (the --json files of all programs) for the table, docs and plot tools.
 
 Every tool reads rows through this module, so that none of them can show a row that was not
-checked: usable() keeps `pass: true` and nothing else.
+checked: usable() keeps `pass: true` and nothing else. A record with a `kind` instead of a variant
+(stage 02's unsafe_demo) is an experiment: only a figure of its own shows it.
 
 Interface:
 - load(files): the objects of JSONL files, each knowing its file and line ("_where").
@@ -23,7 +24,7 @@ import source_hashes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CASE_KEYS = ("stage", "device", "dtype", "B", "H", "Hkv", "Nq", "Nk", "d", "mask", "window", "rows",
-             "cols", "backward", "threads", "machine", "bundled", "dist", "scale", "softcap")
+             "cols", "backward", "threads", "machine", "input", "strides", "seed", "dist", "scale", "softcap")
 
 
 class RowError(Exception):
@@ -44,7 +45,8 @@ def load(files):
                 row = json.loads(line)
             except json.JSONDecodeError as error:
                 raise RowError(f"{name}:{number}: not JSON: {error.msg}") from error
-            if not isinstance(row, dict) or "stage" not in row or "variant" not in row:
+            if (not isinstance(row, dict) or "stage" not in row
+                    or ("variant" not in row and "kind" not in row)):
                 raise RowError(f"{name}:{number}: not a row: it has no stage and variant")
             row["_where"] = f"{name}:{number}"
             rows.append(row)
@@ -121,18 +123,23 @@ def grouped(rows):
 
 def add_speedups(rows):
     """Speed against the first variant of the stage (v0_...) on the same device and case."""
-    base = {case_of(r): r["ms_med"] for r in rows if r["variant"].startswith("v0_")
-            and r.get("ms_med")}
+    base = {case_of(r): time_ms(r) for r in rows if r["variant"].startswith("v0_")}
     for row in rows:
-        first = base.get(case_of(row))
-        row["_speed"] = first / row["ms_med"] if first and row.get("ms_med") else None
+        first, mine = base.get(case_of(row)), time_ms(row)
+        row["_speed"] = first / mine if first and mine else None
     return rows
 
 
+def time_ms(row):
+    """Median milliseconds; with --backward of both passes, which is what flops counts too."""
+    both = [row.get("ms_med")] + ([row.get("ms_backward_med")] if row.get("backward") else [])
+    return sum(both) if all(both) else None
+
+
 def gflops(row):
-    if not row.get("ms_med") or not row.get("flops"):
+    if not time_ms(row) or not row.get("flops"):
         return None
-    return row["flops"] / row["ms_med"] / 1e6
+    return row["flops"] / time_ms(row) / 1e6
 
 
 def share(row):
@@ -142,9 +149,15 @@ def share(row):
 
 
 def gbytes_per_s(row):
-    if not row.get("ms_med") or not row.get("hbm_bytes_model"):
+    if not time_ms(row) or not row.get("hbm_bytes_model"):
         return None
-    return row["hbm_bytes_model"] / row["ms_med"] / 1e6
+    return row["hbm_bytes_model"] / time_ms(row) / 1e6
+
+
+def share_of_copy(row):
+    """Fraction of the device's copy rate, measured in the same run."""
+    rate, mine = row.get("copy_gbps"), gbytes_per_s(row)
+    return mine / rate if rate and mine else None
 
 
 def number(value, digits=3):
@@ -181,9 +194,15 @@ def case_text(row):
     text += f" d={row.get('d')}"
     if row.get("mask") not in (None, "none"):
         text += f" {row['mask']}"
-    if row.get("bundled"):
+    if tuple(row.get("window") or ()) not in ((), (-1, -1)) and "causal" not in str(row.get("mask")):
+        text += f" window {row['window'][0]},{row['window'][1]}"
+    if row.get("input") == "bundled":
         text += " bundled"
     return text + (" backward" if row.get("backward") else "")
+
+
+def percent(value):
+    return "-" if value is None else f"{value:.0%}"
 
 
 def plain(key):
@@ -196,24 +215,29 @@ COLUMNS = {
     "device": ("device", plain("device"), False),
     "dtype": ("dtype", plain("dtype"), False),
     "case": ("case", case_text, False),
+    "B": ("B", plain("B"), True),
+    "H": ("H", plain("H"), True),
     "N": ("N", plain("Nq"), True),
+    "d": ("d", plain("d"), True),
+    "mask": ("mask", plain("mask"), False),
     "rows": ("rows", plain("rows"), True),
     "cols": ("columns", plain("cols"), True),
-    "accesses": ("accesses per element", plain("accesses"), True),
+    "accesses": ("accesses per element", lambda r: number(r.get("accesses")), True),
     "threads": ("threads", plain("threads"), True),
-    "ms": ("ms", lambda r: number(r.get("ms_med")), True),
-    "error": ("error / bound", lambda r: number(r.get("bound_ratio"), 2), True),
-    "flash": ("error / plain", lambda r: number(r.get("flash_ratio"), 2), True),
+    "ms_med": ("ms", lambda r: number(time_ms(r)), True),
+    "bound_ratio": ("error / bound", lambda r: number(r.get("bound_ratio"), 2), True),
+    "flash_ratio": ("error / plain", lambda r: number(r.get("flash_ratio"), 2), True),
     "gflops": ("GFLOP/s", lambda r: number(gflops(r)), True),
-    "share": ("of sgemm", lambda r: "-" if share(r) is None else f"{share(r):.0%}", True),
-    "gbytes": ("GB/s", lambda r: number(gbytes_per_s(r)), True),
-    "traffic": ("traffic (model)", lambda r: size(r.get("hbm_bytes_model")), True),
-    "memory": ("peak memory", lambda r: size(r.get("peak_bytes")), True),
+    "share": ("of sgemm", lambda r: percent(share(r)), True),
+    "gbytes_per_s": ("GB/s", lambda r: number(gbytes_per_s(r)), True),
+    "share_of_copy": ("of copy", lambda r: percent(share_of_copy(r)), True),
+    "hbm_bytes_model": ("traffic (model)", lambda r: size(r.get("hbm_bytes_model")), True),
+    "peak_bytes": ("peak memory", lambda r: size(r.get("peak_bytes")), True),
     "speed": ("speed against v0",
               lambda r: "-" if r.get("_speed") is None else f"{number(r['_speed'])}x", True),
 }
-DEMO_COLUMNS = ["stage", "variant", "device", "case", "error", "ms", "gflops", "share", "traffic",
-                "memory", "speed"]
+DEMO_COLUMNS = ["stage", "variant", "device", "case", "bound_ratio", "ms_med", "gflops", "share",
+                "hbm_bytes_model", "peak_bytes", "speed"]
 
 
 def cell(row, column):
@@ -226,10 +250,12 @@ def facts(rows):
     """The distinct machines and command lines behind some rows, each one line of text."""
     machines, commands = [], []
     for row in rows:
-        chips = [row.get("cpu") if row.get("device") == "cpu" else row.get("gpu")]
-        chips += [f"{row['threads']} threads"] if row.get("device") == "cpu" and row.get("threads") else []
-        text = "; ".join(str(v) for v in [*chips, row.get("revision"),
-                                          str(row.get("date", ""))[:10]] if v)
+        on_cpu = row.get("device") == "cpu"
+        parts = [row.get("cpu" if on_cpu else "gpu"),
+                 f"{row['threads']} threads" if on_cpu and row.get("threads") else "",
+                 f"revision {row['revision']}" if row.get("revision") else "",
+                 str(row.get("date", ""))[:10]]
+        text = "; ".join(str(part) for part in parts if part)
         if text and text not in machines:
             machines.append(text)
         if row.get("command") and row["command"] not in commands:

@@ -76,7 +76,7 @@ def main():
     parser.add_argument("--stale", action="store_true")
     args = parser.parse_args()
     try:
-        rows = [row for row in recorded.load(args.files) if "experiment" not in row]
+        rows = [row for row in recorded.load(args.files) if "variant" in row]
         rows = recorded.grouped(recorded.select(rows, args.filter))
         if args.stale:
             stale = [row for row in rows if recorded.is_stale(row)]
@@ -95,7 +95,7 @@ def main():
         print(f"\n{unchecked} rows left out: not checked", file=sys.stderr)
     for row in failed:
         print(f"WRONG: {row['stage']} {row['variant']} on {recorded.case_text(row)}: "
-              f"error / bound {recorded.cell(row, 'error')}", file=sys.stderr)
+              f"error / bound {recorded.cell(row, 'bound_ratio')}", file=sys.stderr)
     return 1 if failed else 0
 
 

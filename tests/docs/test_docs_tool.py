@@ -51,9 +51,9 @@ PAGE = """# Page
 <!-- /code -->
 <!-- diff: 01_naive/cpu/v0_loops.c 01_naive/cpu/v1_blas.c -->
 <!-- /diff -->
-<!-- table: docs/r.jsonl columns=variant,ms,speed filter="N=64" -->
+<!-- table: docs/r.jsonl columns=variant,ms_med,speed filter="N=64" -->
 <!-- /table -->
-It takes <!-- number: docs/r.jsonl column=ms filter="variant=v0_loops N=64" --><!-- /number --> ms.
+It takes <!-- number: docs/r.jsonl column=ms_med filter="variant=v0_loops N=64" --><!-- /number --> ms.
 <!-- run: hello 1 2 -->
 <!-- /run -->
 """
@@ -112,7 +112,7 @@ def test_insertion(tap, tree):
     tap.ok("v9_wrong" not in page and "v8_unchecked" not in page,
            "rows that failed or were not checked are left out", page)
     tap.ok("Test CPU" in page and "`naive -N 64`" in page, "machine and command stand below", page)
-    tap.ok("It takes <!-- number: docs/r.jsonl column=ms filter=\"variant=v0_loops N=64\" -->2.00"
+    tap.ok("It takes <!-- number: docs/r.jsonl column=ms_med filter=\"variant=v0_loops N=64\" -->2.00"
            "<!-- /number --> ms." in page, "a number inside a sentence", page)
     tap.ok("$ hello 1 2\nhello 1 2\n```" in page, "the output of a program", page)
     tap.ok("†" not in page, "rows measured on today's sources carry no mark", page)
@@ -171,7 +171,7 @@ def test_errors(tap, tree):
              "<!-- /table -->", "no checked row"),
             ("an unknown column", "<!-- table: docs/r.jsonl columns=colour -->\n<!-- /table -->",
              "no column 'colour'"),
-            ("a number of two rows", "<!-- number: docs/r.jsonl column=ms --><!-- /number -->",
+            ("a number of two rows", "<!-- number: docs/r.jsonl column=ms_med --><!-- /number -->",
              "2 rows match"),
             ("a program that fails", "<!-- run: fails -->\n<!-- /run -->", "exit status 3"),
             ("a missing program", "<!-- run: absent -->\n<!-- /run -->", "no program absent")):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# demo_speed: one bar a variant, log scale because the ladder climbs by factors.
+# speed: one bar a variant, log scale because the ladder climbs by factors.
 # The dumb terminal draws the same bars with letters.
-width = 900; height = 170 + 34 * 12
+width = 900; height = 560
 load plots."/style.gp"
 if (kind ne "dumb") {
     set title sprintf("Speed of every variant\n{/*0.8 %s; %s}", case, chip)

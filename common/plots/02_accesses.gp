@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# softmax_accesses: what each softmax touches and how long it takes, the same rows for all.
+# 02_accesses: what each softmax touches and how long it takes, the same rows for all.
 width = 1000; height = 480
 load plots."/style.gp"
 set multiplot layout 1,2 title sprintf("Softmax: fewer passes over the row\n{/*0.8 %s; %s}", case, chip)

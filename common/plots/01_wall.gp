@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# naive_wall: time and memory of materialised attention against N, and where memory ends.
+# 01_wall: time and memory of materialised attention against N, and where memory ends.
 # Right: dashed lines continue the largest measured run as N squared; that is the wall.
 width = 1100; height = 520
 load plots."/style.gp"
