@@ -4,6 +4,7 @@
 Interface:
 - Tap(): ok(condition, name, detail) prints one result; detail is printed only on a failure.
 - skip(name, why): a result that this machine cannot have.
+- skip_all(why): the whole program has nothing to do here (no GPU); returns the exit status.
 - done(): prints the plan and returns the exit status: 1 when anything failed OR nothing was tested,
   because a test program that tests nothing must not look green.
 """
@@ -39,6 +40,12 @@ class Tap:
         for line in str(text).rstrip("\n").split("\n"):
             self.out.write(f"# {line}\n")
         self.out.flush()
+
+    def skip_all(self, why):
+        assert self.count == 0, "something was tested already"
+        self.out.write(f"1..0 # SKIP {why}\n")
+        self.out.flush()
+        return 0
 
     def done(self):
         if self.count == 0:

@@ -258,6 +258,9 @@ def main():
     folder_of_stage = os.path.basename(os.path.dirname(args.program))
     ending = ".cu" if args.device == "cuda" else ".c"
     tap, mine = Tap(), []
+    tiny = [args.program, "--device", args.device, "-N", "1", "-H", "1", "-d", "1", "--quiet"]
+    if run(tiny).returncode == 77:
+        return tap.skip_all(f"no {args.device} device here")
     self_test(tap)
     for path in args.patches or sorted(glob.glob(os.path.join(HERE, "*.patch"))):
         try:
