@@ -42,5 +42,5 @@ do for [v=1:count] {
 }
 full(v) = sprintf("%s: 80 GB full at N = %.0fk", word(names, v), sqrt(gpu_bytes / real(word(walls, v))) / 1024)
 plot for [v=0:count-1] dat index v using 1:3 with linespoints lt v+1 title full(v+1), \
-     for [v=0:count-1] real(word(walls, v+1)) * x * x with lines lt v+1 lw 1.2 dt 2
+     for [v=0:count-1] (x < n_last ? NaN : real(word(walls, v+1)) * x * x) with lines lt v+1 lw 1.2 dt 2
 unset multiplot

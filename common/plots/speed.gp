@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 # speed: one bar a variant, log scale because the ladder climbs by factors.
 # The dumb terminal draws the same bars with letters.
-width = 900; height = 560
+load data.".set"
+# Room follows the number of bars: in letters two lines a bar, in pixels 44.
+width = 900; height = kind eq "dumb" ? 5 + 2 * count : 200 + 44 * count
 load plots."/style.gp"
 if (kind ne "dumb") {
     set title sprintf("Speed of every variant\n{/*0.8 %s; %s}", case, chip)

@@ -16,7 +16,7 @@ if (kind eq "png") {
     set output out
 }
 if (kind eq "dumb") {
-    set terminal dumb size 100,26 noenhanced
+    set terminal dumb size 100,height noenhanced
 }
 colour(i) = word("0x0072B2 0xD55E00 0x009E73 0xCC79A7 0xE69F00 0x56B4E9 0x000000 0x999999", 1 + int(i) % 8)
 c(i) = int(colour(i))
