@@ -10,60 +10,66 @@
 #include "rows_mode.h"
 #include "rows_oracle.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #define DEMO_ROWS 64
 #define DEMO_COLS 1024
 
-typedef struct DemoLine {
-    float magnitude;      /* factor on N(0,1) scores */
-    int64_t unsafe_rows;  /* rows with a non-finite probability */
-    double unsafe_error;  /* worst relative error over the finite rows */
-    double safe_error[2]; /* of v0_three_pass and v1_online */
-    int safe_pass;
-} DemoLine;
+/* What one softmax did on scores of one magnitude. */
+typedef struct DemoPoint {
+    const char *name;
+    double score_max;       /* largest |score| */
+    double error;           /* worst relative error in rows that stayed finite; NaN: none did */
+    int64_t nonfinite_rows; /* rows with a probability that is NaN or infinite */
+    int pass;               /* 1 or 0 */
+} DemoPoint;
 
-static DemoLine demo_line(float magnitude, const CliCase *c, float *x, float *y, float *lse)
+static const struct {
+    const char *name;
+    SoftmaxFn run;
+    int safe;
+} forms[] = {{"unsafe_no_max", softmax_unsafe_no_max, 0},
+             {"v0_three_pass", softmax_v0_three_pass, 1},
+             {"v1_online", softmax_v1_online, 1}};
+
+static DemoPoint demo_point(int form, const float *x, float *y, float *lse)
 {
-    static const SoftmaxFn safe[2] = {softmax_v0_three_pass, softmax_v1_online};
     SoftmaxArgs args = {x, y, lse, DEMO_ROWS, DEMO_COLS, 1, NULL, NULL};
-    DemoLine line = {magnitude, 0, 0.0, {0.0, 0.0}, 1};
-    rows_fill(x, DEMO_ROWS, DEMO_COLS, c->seed, FILL_NORMAL, magnitude, 1);
-    for (int i = 0; i < 2; i++) {
-        safe[i](&args);
-        RowsVerdict v = rows_judge(x, y, lse, DEMO_ROWS, DEMO_COLS, 1);
-        line.safe_error[i] = v.worst_error;
-        line.safe_pass = line.safe_pass && !v.off;
-        if (v.off)
-            rows_explain(&v, i ? "v1_online" : "v0_three_pass", stderr);
-    }
-    softmax_unsafe_no_max(&args);
+    DemoPoint point = {forms[form].name, 0.0, NAN, 0, 1};
+    forms[form].run(&args);
+    for (int64_t e = 0; e < DEMO_ROWS * DEMO_COLS; e++)
+        point.score_max = fmax(point.score_max, fabs((double)x[e]));
     for (int64_t row = 0; row < DEMO_ROWS; row++) {
         int64_t at = row * DEMO_COLS;
         RowsVerdict v = rows_judge(x + at, y + at, lse + row, 1, DEMO_COLS, 1);
-        line.unsafe_rows += v.nonfinite > 0;
-        if (v.nonfinite == 0 && v.worst_error > line.unsafe_error)
-            line.unsafe_error = v.worst_error;
+        point.pass = point.pass && !v.off;
+        point.nonfinite_rows += v.nonfinite > 0;
+        if (v.nonfinite == 0)
+            point.error = fmax(point.error, v.worst_error); /* fmax takes the number, not NaN */
+        if (v.off && forms[form].safe)
+            rows_explain(&v, point.name, stderr);
     }
-    return line;
+    return point;
 }
 
-static void demo_print(const Report *report, const DemoLine *line)
+/* pass is null for the unsafe form: it is an experiment, not an answer. */
+static void demo_json(const Report *report, const DemoPoint *point, int safe)
 {
-    if (!report->cli->quiet)
-        printf("# unsafe exp without max: scores %7g * N(0,1): %2d of %d rows non-finite, worst "
-               "error of the others %8.1e; with max %8.1e\n",
-               (double)line->magnitude, (int)line->unsafe_rows, DEMO_ROWS, line->unsafe_error,
-               line->safe_error[0]);
-    if (report->json)
-        fprintf(report->json,
-                "{\"schema\":%d,\"stage\":\"tiled_softmax\",\"kind\":\"unsafe_demo\","
-                "\"rows\":%d,\"cols\":%d,\"magnitude\":%g,\"unsafe_nonfinite_rows\":%d,"
-                "\"unsafe_worst_error\":%.6g,\"three_pass_worst_error\":%.6g,"
-                "\"online_worst_error\":%.6g,\"pass\":%s}\n",
-                REPORT_SCHEMA, DEMO_ROWS, DEMO_COLS, (double)line->magnitude,
-                (int)line->unsafe_rows, line->unsafe_error, line->safe_error[0],
-                line->safe_error[1], line->safe_pass ? "true" : "false");
+    if (!report->json)
+        return;
+    fprintf(report->json,
+            "{\"schema\":%d,\"stage\":\"tiled_softmax\",\"experiment\":\"score_range\","
+            "\"variant\":\"%s\",\"device\":\"cpu\",\"rows\":%d,\"cols\":%d,\"score_max\":%.6g,",
+            REPORT_SCHEMA, point->name, DEMO_ROWS, DEMO_COLS, point->score_max);
+    if (isnan(point->error))
+        fprintf(report->json, "\"error\":null,");
+    else
+        fprintf(report->json, "\"error\":%.6g,", point->error);
+    fprintf(report->json, "\"nonfinite\":%d,\"pass\":%s}\n", (int)point->nonfinite_rows,
+            !safe         ? "null"
+            : point->pass ? "true"
+                          : "false");
 }
 
 int demo_unsafe(Report *report, const CliCase *c)
@@ -75,10 +81,20 @@ int demo_unsafe(Report *report, const CliCase *c)
         return EXIT_RUNTIME;
     for (size_t i = 0; i < sizeof magnitudes / sizeof *magnitudes; i++) {
         float *y = x + DEMO_ROWS * DEMO_COLS, *lse = y + DEMO_ROWS * DEMO_COLS;
-        DemoLine line = demo_line(magnitudes[i], c, x, y, lse);
-        demo_print(report, &line);
-        if (!line.safe_pass)
-            status = EXIT_WRONG;
+        DemoPoint point[3];
+        rows_fill(x, DEMO_ROWS, DEMO_COLS, c->seed, FILL_NORMAL, magnitudes[i], 1);
+        for (int form = 0; form < 3; form++) {
+            point[form] = demo_point(form, x, y, lse);
+            demo_json(report, &point[form], forms[form].safe);
+            if (forms[form].safe && !point[form].pass)
+                status = EXIT_WRONG;
+        }
+        if (!report->cli->quiet)
+            printf(
+                "# unsafe exp without max, |score| up to %8.4g: %2d of %d rows non-finite; worst "
+                "error %7.1e, with max %7.1e\n",
+                point[0].score_max, (int)point[0].nonfinite_rows, DEMO_ROWS, point[0].error,
+                point[1].error);
     }
     free(x);
     return status;

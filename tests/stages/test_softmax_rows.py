@@ -55,7 +55,7 @@ def check_widths(tap, program, device, variants, widths):
         lines.append(f"--rows {1 + index % 5 * 4} --cols {cols} --dist {dist}")
     done, rows = run_rows(program, ["--device", device, "--threads", "2"], lines)
     tap.ok(done.returncode == 0, f"{device}: {len(lines)} matrices exit 0", done.stderr[-2000:])
-    rows = [row for row in rows if row.get("kind") != "unsafe_demo"]
+    rows = [row for row in rows if "experiment" not in row]
     for name, one_read, reads in variants:
         mine = [row for row in rows if row["variant"] == name]
         tap.ok(len(mine) == len(widths), f"{name}: a row for each matrix",
@@ -70,14 +70,18 @@ def check_widths(tap, program, device, variants, widths):
 
 def check_unsafe(tap, program):
     done, rows = run_rows(program, ["--device", "cpu"], ["--rows 4 --cols 64"])
-    demo = {row["magnitude"]: row for row in rows if row.get("kind") == "unsafe_demo"}
-    tap.ok(done.returncode == 0 and len(demo) >= 8, "unsafe exp: a row for each magnitude",
+    demo = [row for row in rows if row.get("experiment") == "score_range"]
+    unsafe = [row for row in demo if row["variant"] == "unsafe_no_max"]
+    safe = [row for row in demo if row["variant"] != "unsafe_no_max"]
+    tap.ok(done.returncode == 0 and len(unsafe) >= 8, "unsafe exp: a row for each magnitude",
            done.stderr)
-    small, large = demo.get(1), demo.get(1000)
-    tap.ok(small and small["unsafe_nonfinite_rows"] == 0, "unsafe exp survives scores near 1")
-    tap.ok(large and large["unsafe_nonfinite_rows"] == large["rows"],
-           "unsafe exp breaks on scores near 1000")
-    tap.ok(demo and all(row["pass"] is True for row in demo.values()),
+    small = [row for row in unsafe if row["score_max"] < 20]
+    large = [row for row in unsafe if row["score_max"] > 1000]
+    tap.ok(small and all(row["nonfinite"] == 0 for row in small),
+           "unsafe exp survives scores below 20")
+    tap.ok(large and all(row["nonfinite"] == row["rows"] for row in large),
+           "unsafe exp breaks on scores above 1000")
+    tap.ok(safe and all(row["pass"] is True and row["nonfinite"] == 0 for row in safe),
            "the safe forms are right on all of them")
 
 
