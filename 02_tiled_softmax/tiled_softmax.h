@@ -110,7 +110,7 @@ size_t softmax_workspace_bytes(int64_t rows, int64_t cols);
 #define ONE_READ_COLS   32768
 
 /* Rows of v4_fused_rows' query tile: K and V are read once for each. */
-#define FUSED_TILE_ROWS 64
+#define FUSED_TILE_ROWS 128
 
 /* Attention of stage 02 v0-v3 on the CPU: stage 01's scores, `softmax` on them in place, stage
  * 01's weighted sum. attention_on_device is its CUDA twin. */
