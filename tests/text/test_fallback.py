@@ -27,7 +27,8 @@ int main(void)
 }
 """
 PASS = ["assert_int_equal(7, 7)", "assert_false(0)", "assert_non_null(state)",
-        "assert_null((void *)0)", "assert_in_range(3, 1, 3)", "assert_not_in_range(4, 1, 3)", 'assert_string_equal("a", "a")',
+        "assert_null((void *)0)", "assert_in_range(3, 1, 3)", "assert_not_in_range(4, 1, 3)",
+        'assert_string_equal("a", "a")',
         'assert_memory_equal("ab", "ab", 2)', "assert_float_equal(1.0, 1.1, 0.2)",
         "assert_int_not_equal(1, 2)", "print_message(\"hello\\n\")"]
 FAIL = ["assert_true(0)", "assert_false(1)", "assert_int_equal(7, 8)", "assert_null(state)",

@@ -5,7 +5,7 @@
 usage: test_headers.py BUILD [CUDA-INCLUDES]    BUILD/common holds the generated attn_config.h
 
 A header that leans on what its users happen to include first breaks in the next user's file.
-Headers that need CUDA are left out where its headers are missing; *.cuh are nvcc's and not looked at here.
+Headers that need CUDA are left out where its headers are missing; *.cuh are nvcc's, not looked at.
 """
 import os
 import pathlib
