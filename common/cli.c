@@ -74,7 +74,7 @@ void cli_case_defaults(CliCase *c)
 
 static int apply_size(CliCase *c, FlagId id, const char *flag, const char *text)
 {
-    const int64_t max = (int64_t)1 << 40;
+    const int64_t max = id == FLAG_D ? CLI_MAX_D : (int64_t)1 << 40;
     int64_t value = 0;
     int status = cli_read_int(flag, text, 1, max, &value);
     switch (id) {

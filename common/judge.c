@@ -40,5 +40,9 @@ int judge_outcome(Check *check, const Reference *r, const Outcome *out, const Cl
                   v->tensor_cores ? 16.0 : 4.0);
     if (!check->pass)
         check_explain(check, v->name, &out->args, stderr);
+    if (out->leaked_bytes > 0) {
+        check->pass = 0;
+        cli_refuse("%s: %s", v->name, out->failure);
+    }
     return check->pass ? EXIT_OK : EXIT_WRONG;
 }

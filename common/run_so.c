@@ -285,7 +285,7 @@ static int take_outcome(const Record *r, Outcome *out)
     out->leaked_bytes = r->leaked_bytes;
     out->storage_intact = r->storage_intact;
     if (out->status == ATTN_OK) {
-        out->ran = 1;
+        run_finished(out);
         return EXIT_OK;
     }
     if (out->status == ATTN_SKIP) {
