@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench.h"
 #include "cli_internal.h"
 
 static AttnStatus nothing(const AttnArgs *args)
