@@ -94,6 +94,7 @@ static AttnStatus leaks(const AttnArgs *a)
     return ATTN_OK;
 }
 
+#ifndef __SANITIZE_ADDRESS__
 static AttnStatus overruns_workspace(const AttnArgs *a)
 {
     char *p = workspace_alloc(64);
@@ -102,6 +103,7 @@ static AttnStatus overruns_workspace(const AttnArgs *a)
     workspace_free(p);
     return ATTN_OK;
 }
+#endif
 
 static AttnStatus no_memory(const AttnArgs *a)
 {
@@ -239,9 +241,11 @@ static void stray_writes(void **state)
     run(&r, writes_before_lse, small);
     assert_true(!r.out.storage_intact);
     done(&r);
+#ifndef __SANITIZE_ADDRESS__ /* which ends the program at such a write by itself */
     run(&r, overruns_workspace, small);
     assert_true(!r.out.storage_intact);
     done(&r);
+#endif
 }
 
 static void stray_writes_are_wrong(void **state)
