@@ -133,7 +133,7 @@ int main(int argc, char **argv)
         status = exit_worst(status, c->rows > 0 ? bench_rows(&report, &cli, c)
                                                 : run_case(&report, &cli, c));
     }
-    report_close(&report);
+    status = exit_worst(status, report_close(&report));
     cli_free(&cli);
     return status;
 }

@@ -39,7 +39,8 @@ static DemoPoint demo_point(int form, const float *x, float *y, float *lse)
     DemoPoint point = {forms[form].name, 0.0, NAN, 0, 1};
     forms[form].run(&args);
     for (int64_t e = 0; e < DEMO_ROWS * DEMO_COLS; e++)
-        point.score_max = fmax(point.score_max, fabs((double)x[e]));
+        if (fabsf(x[e]) > point.score_max)
+            point.score_max = fabsf(x[e]);
     for (int64_t row = 0; row < DEMO_ROWS; row++) {
         int64_t at = row * DEMO_COLS;
         RowsVerdict v = rows_judge(x + at, y + at, lse + row, 1, DEMO_COLS, 1);

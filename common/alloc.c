@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "attn_config.h"
 
@@ -47,6 +48,10 @@
 #define MAGIC  UINT64_C(0x5754544e41704d57)
 /* Below this, asking the kernel how much memory is left costs more than it can save. */
 #define LARGE ((size_t)64 << 20)
+
+/* Linux's huge page. A matrix of scores spans thousands of ordinary pages; in a virtual machine the
+ * misses of their address translation cost a third of the time of the products that walk it. */
+#define HUGE_PAGE ((size_t)2 << 20)
 
 static atomic_size_t live, peak;
 static atomic_int damaged;
@@ -93,9 +98,14 @@ void *workspace_alloc(size_t bytes)
     void *block;
     unsigned char *p;
     const uint64_t magic = MAGIC;
+    const int huge = bytes >= 2 * HUGE_PAGE;
     if (bytes > SIZE_MAX - HEADER - FENCE || !memory_enough_for(bytes) ||
-        posix_memalign(&block, HEADER, HEADER + bytes + FENCE) != 0)
+        posix_memalign(&block, huge ? HUGE_PAGE : HEADER, HEADER + bytes + FENCE) != 0)
         return NULL;
+#ifdef MADV_HUGEPAGE
+    if (huge) /* a wish: where it is not granted, ordinary pages serve */
+        (void)madvise(block, HEADER + bytes + FENCE, MADV_HUGEPAGE);
+#endif
     p = (unsigned char *)block + HEADER;
     memset(block, 0xFF, HEADER + bytes + FENCE);
     memcpy(p - 8, &magic, 8); /* next to the caller's bytes, where an underrun lands first */

@@ -6,6 +6,7 @@
 #include "cli_internal.h"
 #include "device.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -96,13 +97,9 @@ int cli_check_device(const CliCase *c)
 {
     if (!c->needs_cuda || device_count() > 0)
         return EXIT_OK;
-#ifdef HAVE_CUDA
-    cli_refuse("%s: found no CUDA device on this machine, accepted is --device cpu",
-               c->device == CLI_DEVICE_CUDA ? "--device cuda" : "--variant");
-#else
-    cli_refuse("%s: found a build without CUDA, accepted is --device cpu",
-               c->device == CLI_DEVICE_CUDA ? "--device cuda" : "--variant");
-#endif
+    cli_refuse("%s: found %s, accepted is --device cpu",
+               c->device == CLI_DEVICE_CUDA ? "--device cuda" : "--variant",
+               device_built() ? "no CUDA device on this machine" : "a build without CUDA");
     return EXIT_NO_DEVICE;
 }
 
@@ -125,6 +122,10 @@ static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
         on_device++;
         able += (v->dtypes >> c->dtype & 1u) && (!c->backward || v->backward || !v->forward);
     }
+    if (c->variant_so && access(c->variant_so, R_OK) != 0)
+        return cli_refuse("--variant-so: found that %s cannot be read (%s), accepted is a shared "
+                          "object",
+                          c->variant_so, strerror(errno));
     if (c->variant_so && !GIVEN(given, FLAG_VARIANT) && strcmp(c->variant, "all") == 0)
         return c->device != CLI_DEVICE_CUDA
                    ? 0
@@ -227,7 +228,7 @@ int cli_finish(Cli *cli, CliCase *c, const CliGiven *given)
         int64_t N = c->trace ? 4 : 256;
         AttnShape shape;
         c->B = c->B ? c->B : 1;
-        c->H = c->H ? c->H : c->Hkv ? c->Hkv : c->trace ? 1 : 4;
+        c->H = c->H ? c->H : c->trace ? 1 : 4;
         c->Hkv = c->Hkv ? c->Hkv : c->H;
         c->Nq = c->Nq ? c->Nq : N;
         c->Nk = c->Nk ? c->Nk : N;

@@ -117,13 +117,13 @@ static int edit_distance(const char *a, size_t a_length, const char *b)
 const CliFlag *cli_nearest_flag(const Stage *stage, const char *text, size_t length)
 {
     const CliFlag *nearest = NULL;
-    int i, distance, best = 4; /* more typing errors than 3 are another word */
+    int i, distance, best = 4; /* more typing errors than 3, or half of the word: another word */
     for (i = 0; i < FLAG_COUNT; i++) {
         const CliFlag *f = &cli_flags[i];
         if (f->feature && !(f->feature & stage->features))
             continue;
         distance = edit_distance(text, length, f->name);
-        if (distance < best) {
+        if (distance < best && distance * 2 <= (int)strlen(f->name) - 2) {
             best = distance;
             nearest = f;
         }

@@ -103,6 +103,9 @@ int cli_read_name(const char *flag, const char *text, const char *const *names, 
 void cli_case_defaults(CliCase *c);
 /* One set of flags (a command line, or a line of --cases) onto *c. */
 int cli_read_set(Cli *cli, CliCase *c, CliGiven *given, int count, char **words, int in_cases);
+/* One flag; `flag` is how the user wrote it, text its value or NULL. */
+int cli_apply(Cli *cli, CliCase *c, CliGiven *given, const CliFlag *f, const char *flag,
+              const char *text);
 int cli_finish(Cli *cli, CliCase *c, const CliGiven *given);
 int cli_read_cases(Cli *cli, const CliCase *base, const CliGiven *given);
 /* text is cut into words in place and must outlive cli->cases; name stands in the messages. */

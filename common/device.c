@@ -11,6 +11,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+int device_built(void)
+{
+#ifdef HAVE_CUDA
+    return 1;
+#else
+    return 0;
+#endif
+}
+
 #ifdef HAVE_CUDA
 #include <cuda_runtime_api.h>
 

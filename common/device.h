@@ -17,6 +17,7 @@
 extern "C" {
 #endif
 
+int device_built(void); /* 1: this build has CUDA */
 int device_count(void);
 const char *device_name(void); /* of device 0, "" when none */
 /* Current limits of its clocks, 0 when unknown. */

@@ -54,6 +54,15 @@ static inline float exp_clamp(float x, float limit)
     return exp_float_of((uint32_t)(a < most ? a : most) | sign);
 }
 
+/* y, or 0 if x <= limit, a negative number: its bits, unsigned, are above those of every float that
+ * is larger than it. The product with 2^k would be 0 too, but on the way there the CPU takes its
+ * slow path for tiny numbers, a hundred cycles for each masked-out score of -inf. */
+static inline float exp_zero_below(float y, float x, float limit)
+{
+    const uint32_t keep = exp_bits_of(x) < exp_bits_of(limit) ? UINT32_MAX : 0;
+    return exp_float_of(exp_bits_of(y) & keep);
+}
+
 /* y, or NaN (all bits set) if x is NaN. */
 static inline float exp_keep_nan(float y, float x)
 {
@@ -92,7 +101,8 @@ static inline float exp_f32(float x)
     q = q * r + 0x1.55548cp-3f;
     q = q * r + 0x1.fffffcp-2f;
     q = q * (r * r) + r;
-    q = exp_scale(q + 1.0f, (int32_t)(exp_bits_of(z) - exp_bits_of(EXP_ROUNDER)));
+    q = exp_zero_below(q + 1.0f, given, -104.0f);
+    q = exp_scale(q, (int32_t)(exp_bits_of(z) - exp_bits_of(EXP_ROUNDER)));
     return exp_keep_nan(q, given);
 }
 
@@ -110,7 +120,8 @@ static inline float exp2_f32(float x)
     q = q * r + 0x1.c6ada6p-5f;
     q = q * r + 0x1.ebfbe6p-3f;
     q = q * r + 0x1.62e432p-1f;
-    q = exp_scale(q * r + 1.0f, (int32_t)(exp_bits_of(z) - exp_bits_of(EXP_ROUNDER)));
+    q = exp_zero_below(q * r + 1.0f, given, -151.0f);
+    q = exp_scale(q, (int32_t)(exp_bits_of(z) - exp_bits_of(EXP_ROUNDER)));
     return exp_keep_nan(q, given);
 }
 

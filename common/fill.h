@@ -31,14 +31,59 @@ typedef enum FillTensor {
  * scores reach +-1e2 and exp without max overflows. */
 typedef enum FillDist { FILL_NORMAL, FILL_OUTLIER, FILL_LARGE } FillDist;
 
-/* index = ((b*N + n)*H + h)*d + x of the whole (unsharded) tensor in BSHD order */
-/* helper A writes: static inline ATTN_HD float fill_value(uint64_t seed, int tensor, uint64_t
- * index, FillDist) */
+/* A step of Weyl's sequence and the finaliser of splitmix64 (Steele, Lea, Flood 2014; public domain
+ * constants): every input bit changes about half of the output bits. */
+#define FILL_STEP UINT64_C(0x9E3779B97F4A7C15)
+
+static inline ATTN_HD uint64_t fill_mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return z ^ (z >> 31);
+}
+
+/* The start of the private random stream of one element; fill_word draws its t-th 64 bits. */
+static inline ATTN_HD uint64_t fill_stream(uint64_t seed, int tensor, uint64_t index)
+{
+    return fill_mix(fill_mix(seed + FILL_STEP * (uint64_t)tensor) + FILL_STEP * index);
+}
+
+static inline ATTN_HD uint64_t fill_word(uint64_t stream, uint64_t t)
+{
+    return fill_mix(stream + FILL_STEP * (t + 1));
+}
+
+/* Nearly N(0,1), as an integer in units of 2^-16: the sum of 12 independent 16-bit numbers (words
+ * t, t+1, t+2), less its mean 12 * 65535 / 2. Each has variance (2^32 - 1) / 12, so the sum has
+ * the standard deviation 2^16 and needs no factor but that power of two. Range +-6 (Irwin-Hall). */
+static inline ATTN_HD int32_t fill_normal(uint64_t stream, uint64_t t)
+{
+    int32_t sum = -393210, w, lane;
+    for (w = 0; w < 3; w++) {
+        const uint64_t word = fill_word(stream, t + (uint64_t)w);
+        for (lane = 0; lane < 64; lane += 16)
+            sum += (int32_t)(word >> lane & 0xFFFF);
+    }
+    return sum;
+}
+
+/* index = ((b*N + n)*H + h)*d + x of the whole (unsharded) tensor in BSHD order. The integer stays
+ * below 2^23, so float holds it exactly, and so it does the product with a power of two. */
+static inline ATTN_HD float fill_value(uint64_t seed, int tensor, uint64_t index, FillDist dist)
+{
+    const uint64_t stream = fill_stream(seed, tensor, index);
+    int32_t value = fill_normal(stream, 0);
+    /* Bernoulli(0.001): 32 bits below 0.001 * 2^32 */
+    if (dist == FILL_OUTLIER && (fill_word(stream, 3) & 0xFFFFFFFF) < 4294967)
+        value += 10 * fill_normal(stream, 4);
+    return (float)value * (dist == FILL_LARGE ? 0x1p-13f : 0x1p-16f);
+}
+
 void fill_tensor(const Tensor *t, FillTensor which, uint64_t seed, FillDist dist);
-/* t->data is a device pointer; stream is a cudaStream_t. Returns ATTN_CUDA_ERROR on failure. */
+/* The same bits. t->data is a device pointer; stream is a cudaStream_t. Returns ATTN_CUDA_ERROR on failure. */
 AttnStatus fill_tensor_device(const Tensor *t, FillTensor which, uint64_t seed, FillDist dist,
                               void *stream);
-/* mask [Nq][Nk], 1 = masked out */
+/* mask [Nq][Nk], 1 = masked out: a quarter of the pairs, and all of rows 4, 9, 14 ... */
 void fill_mask(uint8_t *mask, int64_t Nq, int64_t Nk, uint64_t seed);
 
 #ifdef __cplusplus

@@ -9,17 +9,24 @@
  * THE BOUNDS. u = 2^-24 is half a float32 ulp, u16 the same for the storage type (0 for f32). c
  * stands for the constants that depend on the order of a float32 sum; it scales every float32 term.
  *
- * Forward.  A score is a dot product: its float32 error is at most c u sum_x scale |q||k| <= c u A,
- *   A being the largest such sum of the row. exp turns an absolute error of the score into a
- *   relative one of P; summing n of them adds about sqrt(n), the exp and the division a few: 8.
- *     |lse - ref| <= c u (A + sqrt(n) + |lse| + 8)
- *     |O - ref|   <= u16 (|O| + W) + c u (A + sqrt(n) + 8) W + eta (1 + sum_j |V|),  W = sum_j P|V|
+ * Forward. A score is a dot product of d terms. In float32, in whatever order, its error is at most
+ *   d u sum_x scale |q||k|, and when roundings are as often up as down about sqrt(d) u times that
+ *   sum (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019). Two keys
+ *   that share a row can err in opposite directions, so O feels twice the error of one score. With
+ *   A the largest sum_x scale |q||k| of the row, c u D A with D = 1 + sqrt(d)/4 covers both: at
+ *   c = 4 that is (4 + sqrt(d)) u A. (A constant D = 1 refuses right results: OpenBLAS reached 5 u A
+ *   at d = 32 on scores of some hundreds, where two keys carry a row.)
+ *   exp turns an absolute error of the score into a relative one of P; summing n of them adds about
+ *   sqrt(n), the exp and the division a few: 8.
+ *     |lse - ref| <= c u (D A + sqrt(n) + |lse| + 8)
+ *     |O - ref|   <= u16 (|O| + W) + c u (D A + sqrt(n) + 8) W + eta (1 + sum_j |V|),
+ *                    W = sum_j P|V|
  *   u16 W is P rounded to 16 bits, u16 |O| the rounded result, eta a P too small for its type.
  *
  * Backward. P = exp(s - lse) has the relative error c u g_i, with
- *     g_i = A (1 + 2/cap) + |lse_i| + sqrt(n) + sqrt(terms summed) + 8.
- *   2/cap: the slope of the cap is 1 - t^2 with t = tanh(s/cap); an error c u A of s moves it by at
- *   most 2|t|(1 - t^2) c u A / cap, an absolute error that stays when the slope itself is 0.
+ *     g_i = D A (1 + 2/cap) + |lse_i| + sqrt(n) + sqrt(terms summed) + 8.
+ *   2/cap: the slope of the cap is 1 - t^2 with t = tanh(s/cap); an error c u D A of s moves it by
+ *   at most 2|t|(1 - t^2) c u D A / cap, an absolute error that stays when the slope itself is 0.
  *     dV = sum_i P dO               u16 (|dV| + sum_i P|dO|) + c u sum_i g_i P|dO|
  *                                   + eta (1 + sum_i |dO|)
  *   dS = P slope (dP - delta) errs by P's error times |dP - delta|, by dP's rounding
@@ -28,8 +35,8 @@
  *   rounding of the dot product. So with W_i = sum_x |dO| W and E_i = sum_x |dO||O| (W_i >= E_i):
  *     |error of delta| <= u16 (E_i + W_i) + c u (g_i W_i + E_i).
  *   W_i cannot be left out. Where V's of both signs cancel in O, |O| says nothing about the error
- * of O; test_oracle.c holds a case with E_i = 0 in which a right implementation needs it. dK =
- * scale sum_i dS Q         u16 (|dK| + scale sum_i (|dS| + P (E_i + W_i)) |Q|)
+ *   of O; test_oracle.c holds a case with E_i = 0 in which a right implementation needs it.
+ *     dK = scale sum_i dS Q         u16 (|dK| + scale sum_i (|dS| + P (E_i + W_i)) |Q|)
  *          + c u scale sum_i P (g_i (|dP - delta| + W_i) + sum_x|dO||V| + E_i) |Q|
  *          + eta (1 + max(scale,1) sum_i |Q|) + 2^-126 max(scale,1) sum_i |dP - delta| |Q|
  *   The last term is a P below float32's normal range, flushed to 0 and then multiplied by
@@ -251,6 +258,7 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
         return;
     }
     state->lse = softmax_row(p, g, h, i, n, &m, &A);
+    A *= 1 + sqrt((double)s->d) / 4; /* D A */
     forward = A + sqrt((double)n) + 8;
     state->g = forward + fabs(state->lse) + (p->cap == 0 ? 0 : 2 * A / p->cap);
     for (int64_t t = 0; t < n; t++) {

@@ -12,12 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int open_tensor(const char *path, NpyArray *a)
+/* flag: by which the user asked for this file. */
+static int open_tensor(const char *flag, const char *path, NpyArray *a)
 {
     char error[NPY_ERROR_SIZE];
     int t;
     if (npy_read(path, a, error) != 0)
-        return cli_refuse("%s", error);
+        return cli_refuse("%s (%s takes a .npy file of f2, f4 or f8)", error, flag);
     if (a->type != NPY_F2 && a->type != NPY_F4 && a->type != NPY_F8)
         return cli_refuse("%s: found type %s, accepted is f2, f4 or f8", path,
                           npy_type_name(a->type));
@@ -46,7 +47,7 @@ static int open_mask(const char *path, NpyArray *a, const AttnShape *s)
 {
     char error[NPY_ERROR_SIZE];
     if (npy_read(path, a, error) != 0)
-        return cli_refuse("%s", error);
+        return cli_refuse("%s (--mask-file takes a .npy file of u1 or bool)", error);
     if (a->type != NPY_U1 && a->type != NPY_BOOL)
         return cli_refuse("%s: found type %s, accepted is u1 or bool", path,
                           npy_type_name(a->type));
@@ -81,11 +82,11 @@ static int agree(const CliCase *c, const AttnShape *s, const char *q, const char
 static int open_qkv(ProblemFiles *f, const CliCase *c, AttnShape *s, const char *const path[3])
 {
     int64_t want[4];
-    int status = open_tensor(path[0], &f->Q);
+    int status = open_tensor(c->bundled ? "--bundled" : "--q", path[0], &f->Q);
     if (status == EXIT_OK)
-        status = open_tensor(path[1], &f->K);
+        status = open_tensor(c->bundled ? "--bundled" : "--k", path[1], &f->K);
     if (status == EXIT_OK)
-        status = open_tensor(path[2], &f->V);
+        status = open_tensor(c->bundled ? "--bundled" : "--v", path[2], &f->V);
     if (status != EXIT_OK)
         return status;
     memcpy(want, f->K.shape, sizeof want);
@@ -130,7 +131,7 @@ int files_open(ProblemFiles *f, const CliCase *c, AttnShape *s)
     want[2] = s->H;
     want[3] = s->d;
     if (status == EXIT_OK && c->backward && c->do_file) {
-        status = open_tensor(c->do_file, &f->dO);
+        status = open_tensor("--do", c->do_file, &f->dO);
         if (status == EXIT_OK)
             status = same_shape(c->do_file, &f->dO, want);
     }

@@ -4,7 +4,6 @@
  */
 #include "report_internal.h"
 
-#include "attn_config.h"
 #include "device.h"
 #include "model.h"
 
@@ -28,7 +27,7 @@ static int open_json(Report *r, const char *path)
 
 int report_open(Report *r, const Cli *cli)
 {
-    int i, cuda = 0, status = EXIT_OK;
+    int i, status = EXIT_OK;
     memset(r, 0, sizeof *r);
     r->cli = cli;
     if (cli->json_file)
@@ -37,31 +36,34 @@ int report_open(Report *r, const Cli *cli)
         if (cli->cases[i].save_dir &&
             (i == 0 || cli->cases[i].save_dir != cli->cases[i - 1].save_dir))
             status = save_probe(cli->cases[i].save_dir);
-    for (i = 0; i < cli->stage->variant_count; i++)
-        cuda |= cli->stage->variants[i].device == ON_CUDA;
-    if (status == EXIT_OK && cuda && !cli->quiet && cli->cases[0].device == CLI_DEVICE_AUTO &&
-        device_count() == 0 && strcmp(cli->cases[0].variant, "all") == 0)
-#ifdef HAVE_CUDA
-        fprintf(stderr, "note: no CUDA device here, so the CPU variants run\n");
-#else
-        fprintf(stderr, "note: built without CUDA, so the CPU variants run\n");
-#endif
     if (status != EXIT_OK)
         report_close(r);
     return status;
 }
 
-void report_close(Report *r)
+int report_close(Report *r)
 {
+    int status = EXIT_OK;
     bench_progress_clear();
+    cli_refuse_context(NULL, NULL, 0);
     if (r->json) {
         const int empty = r->json_created && ftell(r->json) == 0;
-        fclose(r->json);
+        const int failed = ferror(r->json);
+        if (fclose(r->json) != 0 || failed) {
+            cli_refuse("--json: found that %s did not take all rows, accepted is a disk with room",
+                       r->cli->json_file);
+            status = EXIT_RUNTIME;
+        }
         if (empty && r->rows == 0)
             unlink(r->cli->json_file);
     }
     r->json = NULL;
-    fflush(stdout);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        cli_refuse("found that the standard output did not take the table, accepted is one that "
+                   "does");
+        status = EXIT_RUNTIME;
+    }
+    return status;
 }
 
 double row_ms(const ReportRow *row)
@@ -122,11 +124,25 @@ static const char *number_text(char text[16], const char *format, double value)
     return text;
 }
 
+/* --device auto leaves GPU variants out silently but for this line. */
+static void note_no_device(const Report *r, const CliCase *c)
+{
+    const Stage *stage = r->cli->stage;
+    int i, cuda = 0;
+    for (i = 0; i < stage->variant_count; i++)
+        cuda |= stage->variants[i].device == ON_CUDA;
+    if (cuda && c->own_variants && c->device == CLI_DEVICE_AUTO && device_count() == 0 &&
+        strcmp(c->variant, "all") == 0)
+        fprintf(stderr, "note: %s, so the CPU variants run\n",
+                device_built() ? "no CUDA device here" : "built without CUDA");
+}
+
 static void print_machine(const Report *r, const CliCase *c)
 {
     char blas[64];
     if (r->rows > 0)
         return;
+    note_no_device(r, c);
     snprintf(blas, sizeof blas, "%.60s", machine_blas());
     printf("# %s: %s\n", r->cli->stage->name, r->cli->stage->question);
     printf("# CPU %s, %d thread%s, BLAS %s\n", machine_cpu(), c->threads,

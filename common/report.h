@@ -72,7 +72,8 @@ void report_softmax_row(Report *r, const ReportSoftmax *row);
 int report_skip(Report *r, const CliCase *c, const Variant *v, const char *why);
 /* The first outcome of a case that is offered is saved, the others not. EXIT_OK or EXIT_USAGE. */
 int report_save(Report *r, const CliCase *c, const Outcome *outcome);
-void report_close(Report *r);
+/* EXIT_OK, or EXIT_RUNTIME when rows could not be written. */
+int report_close(Report *r);
 
 const char *machine_name(void);
 const char *machine_cpu(void);

@@ -47,7 +47,7 @@ static void remove_folders(const char *dir, size_t made)
     snprintf(path, sizeof path, "%s", dir);
     while (made && length >= made) {
         path[length] = '\0';
-        if (rmdir(path) != 0)
+        if (rmdir(path) != 0 && errno != ENOENT) /* "a//b/" names a/b more than once */
             return;
         do
             length--;
@@ -112,7 +112,7 @@ int report_save(Report *r, const CliCase *c, const Outcome *out)
     char dir[PATH_SIZE - 64], temporary[FILES][PATH_SIZE], path[PATH_SIZE];
     char error[NPY_ERROR_SIZE] = "";
     size_t made;
-    int i, failed = 0;
+    int i, done = 0, failed = 0;
     if (!c->save_dir || !out->ran || r->saved == c)
         return EXIT_OK;
     if (c->line)
@@ -128,16 +128,22 @@ int report_save(Report *r, const CliCase *c, const Outcome *out)
         failed =
             (tensors[i] ? write_tensor(temporary[i], tensors[i], error)
                         : npy_write_f32(temporary[i], out->args.lse, 3, lse_shape, error)) != 0;
-    for (i = 0; i < files && !failed; i++) {
-        snprintf(path, sizeof path, "%s/%s.npy", dir, names[i]);
-        failed = rename(temporary[i], path) != 0;
+    for (done = 0; done < files && !failed; done++) {
+        snprintf(path, sizeof path, "%s/%s.npy", dir, names[done]);
+        failed = rename(temporary[done], path) != 0;
         if (failed)
-            snprintf(error, sizeof error, "--save: found that %.200s cannot be written (%s)", path,
-                     strerror(errno));
+            snprintf(error, sizeof error,
+                     "--save: found that %.200s cannot be written (%s), accepted is a folder where "
+                     "it can",
+                     path, strerror(errno));
     }
-    if (failed) {
+    if (failed) { /* none is better than some */
         for (i = 0; i < files; i++)
             unlink(temporary[i]);
+        for (i = 0; i < done - 1; i++) {
+            snprintf(path, sizeof path, "%s/%s.npy", dir, names[i]);
+            unlink(path);
+        }
         return cli_refuse("%s", error);
     }
     r->saved = c;

@@ -132,6 +132,14 @@ AttnStatus run_host(Outcome *out, const CliCase *c, AttnFn forward, AttnFn backw
     return status;
 }
 
+void run_finished(Outcome *out)
+{
+    out->ran = 1;
+    if (out->leaked_bytes > 0)
+        snprintf(out->failure, sizeof out->failure, "%zu bytes of workspace were not freed",
+                 out->leaked_bytes);
+}
+
 int run_variant(Outcome *out, const Variant *v, const Problem *p, const CliCase *c)
 {
     static const char *const words[] = {"", "this case is not one that it computes",
@@ -160,10 +168,7 @@ int run_variant(Outcome *out, const Variant *v, const Problem *p, const CliCase 
     if (problem_fingerprint(p) != before)
         out->inputs_intact = 0;
     if (out->status == ATTN_OK) {
-        out->ran = 1;
-        if (out->leaked_bytes > 0)
-            snprintf(out->failure, sizeof out->failure, "%zu bytes of workspace were not freed",
-                     out->leaked_bytes);
+        run_finished(out);
         return EXIT_OK;
     }
     snprintf(out->failure, sizeof out->failure, "%s",

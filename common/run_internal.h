@@ -21,6 +21,8 @@ int run_keep_going(const CliCase *c, int round, int timed, double start_ms);
 /* Is the coming round a timed one? Warm-up ends early when it alone spends the budget. */
 int run_is_timed(const CliCase *c, int round, double start_ms);
 void run_poison(const Outcome *out);
+/* Marks the outputs as worth judging; says so when workspace was not freed. */
+void run_finished(Outcome *out);
 /* What the variants answered; fills samples, peak_bytes, leaked_bytes, storage_intact. */
 AttnStatus run_host(Outcome *out, const CliCase *c, AttnFn forward, AttnFn backward);
 AttnStatus run_device(Outcome *out, const Variant *v, const Problem *p, const CliCase *c);

@@ -24,7 +24,7 @@ static void print_matrix(FILE *to, const char *title, char row_name, const float
         fprintf(to, "  %c%d ", row_name, (int)r);
         for (c = 0; c < cols; c++)
             if (M[r * cols + c] == -INFINITY)
-                fprintf(to, "      .  ");
+                fprintf(to, " %8s", ".");
             else
                 fprintf(to, " %8.4f", (double)M[r * cols + c] + 0.0); /* + 0.0: no "-0.0000" */
         fprintf(to, "\n");

@@ -9,10 +9,10 @@
  * Each row is normalised after the second product: sum_j (p_ij / l_i) V_j = (sum_j p_ij V_j) / l_i
  * costs d divisions a row instead of Nk.
  *
- * Threads take whole heads; with fewer heads than threads all of them share one head by rows.
- * Memory: one Nq x Nk matrix for each head in work (backward: two). All of it goes to memory and
- * comes back between the steps, and that, not arithmetic, is what separates this variant from the
- * speed of a single large product.
+ * Threads take whole heads; where the heads do not divide among the threads, all of them share one
+ * head after the other by rows. Memory: one Nq x Nk matrix for each head in work (backward: two).
+ * All of it goes to memory and comes back between the steps, and that is what separates this
+ * variant from the speed of a single large product.
  *
  * Interface: naive_v1_blas, naive_v1_blas_backward (naive.h).
  */
@@ -27,9 +27,15 @@ typedef struct Plan {
     int lanes, team;
 } Plan;
 
+/* A lane never waits for another one, so lanes are better, unless the last round of heads would
+ * leave many of them without work. */
 static Plan make_plan(int threads, int64_t heads)
 {
-    Plan plan = {heads >= threads ? threads : 1, heads >= threads ? 1 : threads};
+    Plan plan = {1, threads};
+    if (heads % threads == 0 || heads >= 8 * threads) {
+        plan.lanes = threads;
+        plan.team = 1;
+    }
     return plan;
 }
 
@@ -187,37 +193,42 @@ static void backward_group(const AttnArgs *args, Head *head, int64_t b, int64_t 
     naive_store_rows(&args->dV, b, h_kv, 0, Nk, head->dV);
 }
 
-/* Hands the heads (backward: kv heads) of all batches to the lanes. */
-static AttnStatus run_heads(const AttnArgs *args, int backward)
+/* What one lane does: its own memory, then heads (backward: kv heads) until none is left. */
+static AttnStatus run_lane(const AttnArgs *args, int backward, int team)
 {
     const int64_t per_batch = backward ? args->shape.Hkv : args->shape.H;
-    const Plan plan = make_plan(args->threads, args->shape.B * per_batch);
-    const size_t bytes = head_bytes(&args->shape, backward);
-    AttnStatus status = ATTN_OK;
-    /* ask for all lanes at once: each lane alone could still fit */
-    if (!memory_enough_for((size_t)plan.lanes * bytes))
-        return ATTN_NO_MEMORY;
-#pragma omp parallel num_threads(plan.lanes)
-    {
-        float *memory = workspace_alloc(bytes); /* by its lane, so that its pages are near it */
-        Head head = {0};
-        int64_t bh;
-        if (memory) {
-            head = head_make(&args->shape, backward, memory);
-        } else {
-#pragma omp atomic write
-            status = ATTN_NO_MEMORY;
-        }
+    float *memory = workspace_alloc(head_bytes(&args->shape, backward));
+    Head head = {0};
+    int64_t bh;
+    if (memory)
+        head = head_make(&args->shape, backward, memory);
 #pragma omp for schedule(dynamic)
-        for (bh = 0; bh < args->shape.B * per_batch; bh++) {
-            if (!memory)
-                continue;
-            if (backward)
-                backward_group(args, &head, bh / per_batch, bh % per_batch, plan.team);
-            else
-                forward_head(args, &head, bh / per_batch, bh % per_batch, plan.team);
-        }
-        workspace_free(memory);
+    for (bh = 0; bh < args->shape.B * per_batch; bh++) {
+        if (!memory)
+            continue; /* every lane has to come to the loop, with memory or without */
+        if (backward)
+            backward_group(args, &head, bh / per_batch, bh % per_batch, team);
+        else
+            forward_head(args, &head, bh / per_batch, bh % per_batch, team);
+    }
+    workspace_free(memory);
+    return memory ? ATTN_OK : ATTN_NO_MEMORY;
+}
+
+static AttnStatus run_heads(const AttnArgs *args, int backward)
+{
+    const int64_t heads = args->shape.B * (backward ? args->shape.Hkv : args->shape.H);
+    const Plan plan = make_plan(args->threads, heads);
+    AttnStatus status = ATTN_OK;
+    /* Ask for all lanes at once: each alone could still fit. */
+    if (!memory_enough_for((size_t)plan.lanes * head_bytes(&args->shape, backward)))
+        return ATTN_NO_MEMORY;
+    if (plan.lanes == 1) /* no region around the team's own: nested threads start anew each time */
+        return run_lane(args, backward, plan.team);
+#pragma omp parallel num_threads(plan.lanes)
+    if (run_lane(args, backward, plan.team) != ATTN_OK) {
+#pragma omp atomic write
+        status = ATTN_NO_MEMORY;
     }
     return status;
 }

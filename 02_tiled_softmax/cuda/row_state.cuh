@@ -12,7 +12,8 @@
  * Interface:
  * - warp_merge, block_merge: the state of all threads, given back to every one of them.
  * - load_one, load_four, store_one, store_four: one element or a float4 of x or y, counted in the
- *   _counted twins (counted.h). Streaming hints: nobody will read this line again soon.
+ *   _counted twins (counted.h). Reads go past L1, which cannot
+ *   help lines that are touched once; writes have no hint (the README says what hints cost).
  * - load_chunk, push_chunk, store_chunk: many columns of one thread, kept in registers.
  * - is_aligned_for_four: when a float4 may be used at all.
  * - COLLECT_COUNTS(stream): host side, after the launches of a variant.
@@ -58,25 +59,25 @@ static __device__ __forceinline__ void count_device(int, int)
 static __device__ __forceinline__ float load_one(const float *p)
 {
     count_device(0, 1);
-    return __ldcs(p);
+    return __ldcg(p);
 }
 
 static __device__ __forceinline__ float4 load_four(const float *p)
 {
     count_device(0, 4);
-    return __ldcs(reinterpret_cast<const float4 *>(p));
+    return __ldcg(reinterpret_cast<const float4 *>(p));
 }
 
 static __device__ __forceinline__ void store_one(float *p, float value)
 {
     count_device(1, 1);
-    __stcs(p, value);
+    *p = value;
 }
 
 static __device__ __forceinline__ void store_four(float *p, float4 value)
 {
     count_device(1, 4);
-    __stcs(reinterpret_cast<float4 *>(p), value);
+    *reinterpret_cast<float4 *>(p) = value;
 }
 
 /* A float4 access must lie on a multiple of 16 bytes: so must the base and each row's start. */

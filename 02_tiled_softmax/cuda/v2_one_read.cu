@@ -3,13 +3,14 @@
  * v2_one_read: the row stays on chip between its only read and its only write.
  *
  * v1 reads x twice because 32 lanes cannot hold a row. A whole block can: the register file of an
- * SM is 256 KiB, more than its shared memory. Each thread takes 32 columns into registers, replaces
+ * SM is 256 KiB, more than its shared memory. Each thread takes 32 columns (64 of a row of 4096, and
+ * then two warps hold it and hardly wait for each other) into registers, replaces
  * them by exp(x - m_warp) in place, and when the row's state is known multiplies by one factor:
  *
  *     y_c = exp(x_c - m_warp) * (exp(m_warp - m) / l)      one exp and one access each way
  *
- *     columns      up to 1024   4096   8192   16384   32768
- *     threads/row          32    128    256     512    1024      32 columns each
+ *     columns up to      1024   2048   4096   8192   16384   32768
+ *     threads/row          32    128     64    256     512    1024
  *
  * Bytes in flight. The copy rate of an H200 is about 4.2 TB/s, half of it reads: 16 bytes/ns for
  * each of 132 SMs. A load takes about 0.8 us under load, so 13 KiB must be under way at any time in
@@ -30,7 +31,9 @@
  */
 #include "row_state.cuh"
 
-#define SM_THREADS 1024 /* resident on an SM with 64 registers each */
+/* Threads resident on an SM: with 32 columns each they need 64 registers, with 64 columns 96. */
+#define SM_THREADS      1024
+#define SM_WIDE_THREADS 640
 
 /* How a thread gets its columns. */
 enum { LOAD_SINGLE, LOAD_FOUR, LOAD_FOUR_AHEAD };
@@ -94,7 +97,10 @@ static __device__ __forceinline__ void take_row(float (&s_reg)[4 * VECTORS],
     }
 }
 
-/* s_reg becomes exp(s - m_warp); returns the state of the warp's part of the row. */
+/* s_reg becomes exp(s - m_warp); returns the state of the warp's part of the row. __expf is
+ * 2^(x log2 e) in two instructions, expf takes about eight to stay exact for large |x|. Here x <= 0,
+ * and rounding the product costs a relative error of |x| 2^-24: no more than the rounding of the
+ * score itself, and it only grows where exp(x) has become negligible. */
 template <int FLOATS>
 static __device__ __forceinline__ SoftmaxState exp_in_registers(float (&s_reg)[FLOATS])
 {
@@ -108,7 +114,7 @@ static __device__ __forceinline__ SoftmaxState exp_in_registers(float (&s_reg)[F
     float shift = softmax_shift(state.m);
 #pragma unroll
     for (int e = 0; e < FLOATS; e++) {
-        s_reg[e] = expf(s_reg[e] - shift);
+        s_reg[e] = __expf(s_reg[e] - shift);
         state.l += s_reg[e];
     }
 #pragma unroll
@@ -118,7 +124,8 @@ static __device__ __forceinline__ SoftmaxState exp_in_registers(float (&s_reg)[F
 }
 
 template <int ROW_THREADS, int VECTORS, int BLOCK_THREADS, int LOAD>
-static __global__ void __launch_bounds__(BLOCK_THREADS, SM_THREADS / BLOCK_THREADS)
+static __global__ void
+__launch_bounds__(BLOCK_THREADS, (VECTORS > 8 ? SM_WIDE_THREADS : SM_THREADS) / BLOCK_THREADS)
     one_read_kernel(const float *x, /* [rows][cols] */
                     float *y,       /* [rows][cols], may be x */
                     float *lse,     /* [rows] or NULL */
@@ -228,7 +235,8 @@ static AttnStatus resident_blocks(int *blocks, Kernel kernel, int block_threads,
 template <int ROW_THREADS, int VECTORS, int LOAD>
 static AttnStatus launch_one_read(const SoftmaxArgs *args)
 {
-    const int block_threads = ROW_THREADS < 128 ? 128 : ROW_THREADS;
+    /* A warp needs no barrier, so four rows share a block; wider rows have a block of their own. */
+    const int block_threads = ROW_THREADS == WARP_LANES ? 128 : ROW_THREADS;
     const int rows_per_block = block_threads / ROW_THREADS;
     const size_t smem = LOAD == LOAD_FOUR_AHEAD ? sizeof(float4) * VECTORS * block_threads : 0;
     auto kernel = one_read_kernel<ROW_THREADS, VECTORS, block_threads, LOAD>;
@@ -261,8 +269,8 @@ template <int LOAD> static AttnStatus launch_by_cols(const SoftmaxArgs *args)
         return launch_one_read<32, 8, LOAD>(args);
     if (args->cols <= 2048)
         return launch_one_read<128, 4, LOAD>(args);
-    if (args->cols <= 4096)
-        return launch_one_read<128, 8, LOAD>(args);
+    if (args->cols <= 4096) /* ten rows an SM: while some compute, others load, without a fetch */
+        return launch_one_read < 64, 16, LOAD == LOAD_SINGLE ? LOAD_SINGLE : LOAD_FOUR > (args);
     if (args->cols <= 8192)
         return launch_one_read<256, 8, LOAD>(args);
     if (args->cols <= 16384)

@@ -40,7 +40,7 @@ clang_format() { # the version that the tree is formatted with, where there is a
 }
 
 optional_parts() {
-    have nvcc || [ -x /usr/local/cuda/bin/nvcc ] && printf 'nvcc '
+    { have nvcc || [ -x /usr/local/cuda/bin/nvcc ]; } && printf 'nvcc '
     has_package openblas && printf 'openblas '
     has_package cmocka && printf 'cmocka '
     have mpicc && printf 'mpi '
@@ -93,7 +93,7 @@ install() {
         fi
     fi
     for tool in cc meson ninja python3; do
-        have $tool || refuse "'$tool' is missing; run: sudo apt-get install -y" \
+        have "$tool" || refuse "'$tool' is missing; run: sudo apt-get install -y" \
             "--no-install-recommends $(missing_packages "$1" | tr '\n' ' ')"
     done
     missing=$(missing_packages "$1" | tr '\n' ' ')
@@ -110,6 +110,7 @@ install_with_apt() {
         return 0
     for package in $missing; do
         step "install $package" build/apt-install.log \
-            apt install -y --no-install-recommends "$package" || warn "$package could not be installed"
+            apt install -y --no-install-recommends "$package" ||
+            warn "$package could not be installed"
     done
 }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Part of ./ladder: everything that this machine can test. Each build folder leaves Meson's record of
-# its run, what could not be run leaves a record here, and testsum.py counts them all.
+# Part of ./ladder: everything that this machine can test. Each build folder leaves Meson's record
+# of its run, what could not be run leaves a record here, and testsum.py counts them all.
 #
 # Interface: ladder_test.
 
@@ -38,16 +38,16 @@ test_sanitizers() {
     if compiles cc -fsanitize=address,undefined; then
         export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1:allocator_may_return_null=1
         export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-        test_in build/asan "ASan and UBSan" \
-            "-Dcuda=disabled -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1" "" \
+        test_in build/asan "ASan and UBSan" "-Dcuda=disabled -Db_sanitize=address,undefined
+            -Db_lundef=false -Doptimization=1" "" \
             --timeout-multiplier 4 --suite unit --suite stages --suite 01 --suite 02 --suite cli
         unset ASAN_OPTIONS UBSAN_OPTIONS
     else
         record "ASan and UBSan" SKIP "cc has no -fsanitize=address,undefined"
     fi
     if has_clang_openmp && compiles clang -fsanitize=thread; then
-        # libomp is not instrumented: its Archer tool tells TSan about barriers; OpenBLAS has its own
-        # OpenMP runtime, so the BLAS rows stay out
+        # libomp is not instrumented: its Archer tool tells TSan about barriers; OpenBLAS has its
+        # own OpenMP runtime, so the BLAS rows stay out
         export TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1
         export OMP_NUM_THREADS=4
         CC=clang test_in build/tsan "TSan" \
@@ -64,7 +64,7 @@ test_fuzz() {
     if has_fuzzer; then
         CC=clang test_in build/fuzz "fuzz targets" "-Dfuzz=true -Dcuda=disabled -Dblas=disabled
             -Dopenmp=disabled -Db_sanitize=address,undefined -Db_lundef=false
-            -Dc_args=-fsanitize=fuzzer-no-link" "tests/fuzz/fuzz_npy tests/fuzz/fuzz_cli" --suite fuzz
+            -Dc_args=-fsanitize=fuzzer-no-link" "$(ls tests/fuzz/*.c | sed 's/\.c$//')" --suite fuzz
     else
         record "fuzz targets" SKIP "clang with libFuzzer is not here"
     fi

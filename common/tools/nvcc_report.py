@@ -4,9 +4,9 @@
 
 usage: nvcc_report.py NVCC ARGS...   (ARGS end in: -c INPUT -o OUTPUT)
 
-Prints `kernel  sm_90  40 registers, 4096 B shared, 0 B spilled` to stdout and keeps what nvcc said
-beside the object (OUTPUT.ptxas.txt). With --attn-strict among ARGS (taken out before nvcc sees them)
-it fails when ptxas says that wgmma was serialised or setmaxnreg ignored: such a kernel is right but
+Prints `kernel  sm_90  40 registers, 4096 B shared, 0 B spilled` to stdout and keeps what nvcc
+said beside the object (OUTPUT.ptxas.txt). With --attn-strict among ARGS (nvcc does not see it) it
+fails when ptxas says that wgmma was serialised or setmaxnreg ignored: such a kernel is right but
 slow, whatever its numbers.
 """
 import re
@@ -55,7 +55,8 @@ def main():
             log.write(run.stdout)
     names = demangle([row[0] for row in rows])
     for name, arch, registers, shared, spilled in rows:
-        print(f"{names[name]}  {arch}  {registers} registers, {shared} B shared, {spilled} B spilled")
+        print(f"{names[name]}  {arch}  {registers} registers, {shared} B shared, "
+              f"{spilled} B spilled")
     for line in run.stdout.splitlines():
         known = ENTRY.search(line) or USED.search(line) or SPILL.search(line) or NOISE.match(line)
         if run.returncode or not known:

@@ -16,7 +16,7 @@ import sys
 
 
 def variant_hashes(root):
-    """{(stage folder, variant): sha256}; a variant with a CPU and a CUDA file hashes both in turn."""
+    """{(stage folder, variant): sha256}; a name with a CPU and a CUDA file hashes both in turn."""
     found = {}
     for folder in sorted(root.glob("0[0-9]_*")):
         files = [*folder.glob("cpu/*.c"), *folder.glob("cuda/*.cu")]
@@ -30,8 +30,8 @@ def variant_hashes(root):
 def revision(root):
     written = root / ".revision"
     if (root / ".git").exists():
-        run = subprocess.run(["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"],
-                             capture_output=True, text=True, check=False)
+        run = subprocess.run(["git", "-C", str(root), "describe", "--always", "--dirty",
+                              "--abbrev=12"], capture_output=True, text=True, check=False)
         if run.returncode == 0:
             return run.stdout.strip()
     if written.is_file():
@@ -78,8 +78,8 @@ const char *build_flags(void)
 
 
 def main():
-    root, output, flags = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), " ".join(sys.argv[3:])
-    text = c_text(root, flags)
+    root, output = map(pathlib.Path, sys.argv[1:3])
+    text = c_text(root, " ".join(sys.argv[3:]))
     if not output.is_file() or output.read_text(encoding="utf-8") != text:
         output.write_text(text, encoding="utf-8")
 

@@ -4,10 +4,11 @@
 
 usage: testsum.py [--quiet] RECORD...     RECORD: a meson-logs/testlog.json, or `ladder test`'s steps
 
-A TAP program counts each of its checks, any other program counts once. What Meson lets pass does not
-pass here: a TAP program that exits 0 without a single check is a failure, so is one that stopped
-short of its plan or crashed, so is a record file that is missing or empty, and so is `not ok` under
-a TODO. Failed tests and the reasons of skipped ones are listed before the closing line.
+A TAP program counts each of its checks, any other program counts once. What Meson lets pass does
+not pass here: a TAP program that exits 0 without a single check is a failure, so is one that
+stopped short of its plan or crashed, so is a record file that is missing or empty, and so is any
+`not ok`, whatever directive follows. Failed tests and the reasons of skipped ones are listed
+before the closing line.
 Exit status: 0 when something passed and nothing failed, else 1.
 """
 import json

@@ -26,8 +26,9 @@ int main(void)
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 """
-PASS = ["assert_int_equal(7, 7)", "assert_false(0)", "assert_non_null(state)", "assert_null((void *)0)",
-        "assert_in_range(3, 1, 3)", "assert_not_in_range(4, 1, 3)", 'assert_string_equal("a", "a")',
+PASS = ["assert_int_equal(7, 7)", "assert_false(0)", "assert_non_null(state)",
+        "assert_null((void *)0)", "assert_in_range(3, 1, 3)", "assert_not_in_range(4, 1, 3)",
+        'assert_string_equal("a", "a")',
         'assert_memory_equal("ab", "ab", 2)', "assert_float_equal(1.0, 1.1, 0.2)",
         "assert_int_not_equal(1, 2)", "print_message(\"hello\\n\")"]
 FAIL = ["assert_true(0)", "assert_false(1)", "assert_int_equal(7, 8)", "assert_null(state)",
@@ -41,8 +42,8 @@ def outcome(compiler, folder, statement):
     """(did the middle test pass, how many results, did the exit status say the same)"""
     source, program = folder / "t.c", folder / "t"
     source.write_text(PROGRAM % statement, encoding="utf-8")
-    made = subprocess.run([*compiler, "-w", f"-I{FALLBACK}", str(source), "-o", str(program), "-lm"],
-                          capture_output=True, text=True, check=False)
+    command = [*compiler, "-w", f"-I{FALLBACK}", str(source), "-o", str(program), "-lm"]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
         return made.stderr
     run = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=20)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: MIT
+# Part of ./ladder: work on a machine with an NVIDIA GPU, in pieces of less than ten minutes. A
+# piece notes each finished part in DIR/done.txt and leaves those out when it is called again; when
+# its time is up it says so and exits with 4. Clocks and settings of the card are left alone.
+#
+# Interface: ladder_gpu PIECE [STAGE] --out DIR.
+
+gpu_time_up() {
+    [ $(($(date +%s) - gpu_start)) -ge "${LADDER_SECONDS:-540}" ]
+}
+
+# part NAME COMMAND...: once per revision; a failure is remembered and the piece goes on
+part() {
+    part_key="$(revision) $gpu_piece $1"
+    part_name=$1
+    shift
+    if grep -qxF "$part_key" "$gpu_out/done.txt"; then
+        say "$part_name: done before"
+        return 0
+    fi
+    if gpu_time_up; then
+        warn "time is up before '$part_name'; call the same command again to go on"
+        exit 4
+    fi
+    part_log="$gpu_out/$gpu_piece.$(printf %s "$part_name" | tr -c 'A-Za-z0-9_.\n-' _).log"
+    part_status=0
+    part_seconds=$((gpu_start + ${LADDER_SECONDS:-540} + 30 - $(date +%s)))
+    step "$part_name" "$part_log" timeout "$part_seconds" "$@" || part_status=$?
+    if [ $part_status -ne 0 ]; then
+        gpu_status=1
+    else
+        printf '%s\n' "$part_key" >>"$gpu_out/done.txt"
+    fi
+}
+
+# "folder program" lines of the wanted stages
+gpu_stages() {
+    stages | awk -v want="$gpu_stage" 'want == "" || $1 == want || substr($1, 1, 2) == want'
+}
+
+gpu_build() {
+    arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
+        head -n 1 | tr -d .)
+    case $arch in
+    '') archs=80,90,90a ;;
+    90) archs=90,90a ;;
+    *) archs=$arch ;;
+    esac
+    configure build/gpu -Dcuda=enabled "-Dgpu_archs=$archs" || exit 3
+    step "build" build/gpu-ninja.log ninja -C build/gpu || exit 3
+    grep ' registers, ' build/gpu-ninja.log >"$gpu_out/kernels.txt" || true
+    say "registers, shared memory and spills per kernel: $gpu_out/kernels.txt"
+}
+
+# The tests with a CUDA device, and the CPU's own: this machine may have SIMD units (AVX-512) that
+# the one of every day lacks.
+gpu_check() {
+    gpu_stages >build/gpu_stages.txt
+    part unit meson test -C build/gpu --no-rebuild --print-errorlogs --suite unit
+    while read -r folder program <&3; do
+        number=${folder%%_*}
+        meson test -C build/gpu --suite gpu --list 2>/dev/null | grep " / $program" |
+            sed 's/.* \/ //' >build/gpu_tests.txt
+        [ -s build/gpu_tests.txt ] || warn "$folder: no test of suite gpu"
+        while read -r name <&4; do
+            part "$number $name" sh common/tools/gpu_one_test.sh build/gpu "$name"
+        done 4<build/gpu_tests.txt
+    done 3<build/gpu_stages.txt
+}
+
+# Small cases that reach every kernel's tails: the tools slow a program down 10 to 100 times.
+sanitize_cases() {
+    cat <<'TXT'
+-B 2 -H 4 --kv-heads 2 --seq-q 65 --seq-kv 129 -d 59 --mask causal-lower-right
+-H 1 --seq-q 17 --seq-kv 33 -d 64 --mask full --softcap 20
+-H 2 --seq-q 64 --seq-kv 64 -d 32 --window 5,3 --strides odd
+-H 2 --seq-q 33 --seq-kv 70 -d 64 --dtype bf16 --mask causal-upper-left
+TXT
+    case $1 in
+    naive) printf '%s\n' '-H 2 --kv-heads 1 --seq-q 33 --seq-kv 40 -d 24 --backward' ;;
+    tiled_softmax) printf '%s\n' '--rows 3 --cols 1025' '--rows 1 --cols 70000' ;;
+    esac
+}
+
+gpu_sanitize() {
+    tool=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+    [ -x "$tool" ] || refuse "compute-sanitizer is not here"
+    gpu_stages >build/gpu_stages.txt
+    while read -r folder program <&3; do
+        sanitize_cases "$program" >"build/sanitize_$program.txt"
+        for kind in memcheck racecheck synccheck initcheck; do
+            part "$folder $kind" "$tool" --tool $kind --error-exitcode 9 \
+                "build/gpu/$folder/$program" --device cuda --cases "build/sanitize_$program.txt"
+        done
+    done 3<build/gpu_stages.txt
+}
+
+# One line of flags per bench run.
+bench_cases() {
+    case $1 in
+    tiled_softmax) # 2^28 elements in all, f32; then one row of them
+        for cols in 1024 4096 16384 32768; do
+            echo "--rows $((268435456 / cols)) --cols $cols"
+        done
+        echo "--rows 1 --cols 268435456"
+        ;;
+    *)
+        for dtype in f32 bf16; do
+            for N in 512 1024 2048 4096 8192; do
+                echo "-B 1 -H 16 -N $N -d 64 --dtype $dtype"
+                echo "-B 1 -H 16 -N $N -d 64 --dtype $dtype --causal"
+            done
+        done
+        ;;
+    esac
+    [ "$1" != naive ] || echo "-B 1 -H 16 -N 2048 -d 64 --backward"
+}
+
+gpu_bench() {
+    gpu_stages >build/gpu_stages.txt
+    while read -r folder program <&3; do
+        bench_cases "$program" >"build/bench_$program.txt"
+        while read -r flags <&4; do
+            # shellcheck disable=SC2086 # flags, one word each
+            part "$folder $flags" "build/gpu/$folder/$program" --device cuda $flags --bench \
+                --warmup 3 --iters 20 --json "$gpu_out/$folder.jsonl"
+        done 4<"build/bench_$program.txt"
+    done 3<build/gpu_stages.txt
+}
+
+gpu_ncu() {
+    have ncu || refuse "ncu (Nsight Compute) is not on the PATH"
+    gpu_stages >build/gpu_stages.txt
+    while read -r folder program <&3; do
+        flags='-B 1 -H 16 -N 2048 -d 64'
+        [ "$program" != tiled_softmax ] || flags='--rows 65536 --cols 4096'
+        # shellcheck disable=SC2086 # flags, one word each
+        part "$folder" ncu --clock-control none --set detailed -f -o "$gpu_out/$folder" \
+            "build/gpu/$folder/$program" --device cuda $flags --no-check
+        [ ! -f "$gpu_out/$folder.ncu-rep" ] ||
+            part "$folder text" sh -c 'ncu --import "$1" --page details >"$2"' ncu \
+                "$gpu_out/$folder.ncu-rep" "$gpu_out/$folder.ncu.txt"
+    done 3<build/gpu_stages.txt
+}
+
+gpu_peers() {
+    [ -d peers ] || refuse "no folder peers/ here (it needs PyTorch and is not part of the project)"
+    for script in peers/*.py; do
+        case $script in
+        *ring*) continue ;; # needs several GPUs: torchrun --nproc-per-node G
+        esac
+        part "$script" sh -c 'python3 "$1" >"$2"' peers "$script" \
+            "$gpu_out/$(basename "$script" .py).jsonl"
+    done
+}
+
+ladder_gpu() {
+    gpu_piece=${1:-} gpu_stage='' gpu_out='' gpu_status=0 gpu_start=$(date +%s)
+    case $gpu_piece in
+    build | check | sanitize | bench | ncu | peers) shift ;;
+    *) refuse "gpu needs one of build, check, sanitize, bench, ncu, peers; found '$gpu_piece'" ;;
+    esac
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --out) gpu_out=${2:-} && shift ;;
+        -*) refuse "gpu $gpu_piece: unknown flag '$1'; accepted is --out DIR" ;;
+        *) gpu_stage=$1 ;;
+        esac
+        [ $# -eq 0 ] || shift
+    done
+    [ -n "$gpu_out" ] || refuse "gpu $gpu_piece: --out DIR is missing"
+    [ -n "$(gpu_stages)" ] || refuse "gpu $gpu_piece: no stage '$gpu_stage'; there are:" \
+        "$(stages | cut -d ' ' -f 1 | tr '\n' ' ')"
+    mkdir -p build "$gpu_out" && touch "$gpu_out/done.txt" || exit 3
+    if [ "$gpu_piece" != build ]; then
+        if ! gpu_visible; then
+            warn "no NVIDIA GPU is visible here"
+            exit 77
+        fi
+        [ "$gpu_piece" = peers ] || [ -f build/gpu/build.ninja ] || gpu_build
+    fi
+    "gpu_$gpu_piece"
+    exit $gpu_status
+}

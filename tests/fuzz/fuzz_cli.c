@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fuzz_cli.c: libFuzzer target of the command line. The first byte chooses the door: even, the rest
+ * is a command line with a NUL behind each word; odd, the rest is the text of a --cases file. Only
+ * --cases itself is kept out: it would read files of this machine.
+ *
+ * The parser speaks on stdout and stderr: run it with -close_fd_mask=3.
+ * Found values must satisfy what the rest of the suite relies on; a violation traps.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "cli_internal.h"
+
+static AttnStatus nothing(const AttnArgs *args)
+{
+    (void)args;
+    return ATTN_OK;
+}
+
+static const Variant variants[] = {
+    {"v0_loops", ON_CPU, DTYPES_ALL, nothing, nothing, 0, "plain"},
+    {"v1_cuda", ON_CUDA, DTYPES_16BIT, NULL, NULL, 0, "gpu"},
+};
+static const Stage stage = {
+    "fuzz",
+    "00_fuzz",
+    "Which command line breaks it?",
+    1,
+    STAGE_HAS_BACKWARD | STAGE_HAS_ROWS_COLS | STAGE_HAS_TRACE,
+    variants,
+    2,
+};
+
+static void demand(int condition)
+{
+    if (!condition)
+        __builtin_trap();
+}
+
+static void look_at(const Cli *cli)
+{
+    int i;
+    demand(cli->case_count > 0);
+    for (i = 0; i < cli->case_count; i++) {
+        const CliCase *c = &cli->cases[i];
+        const Variant *v = NULL;
+        int count = 0;
+        demand(c->scale == c->scale && c->scale - c->scale == 0.0f);
+        demand(c->softcap >= 0.0f && c->softcap - c->softcap == 0.0f);
+        demand(c->window_left >= -1 && c->window_right >= -1);
+        demand(c->threads >= 1 && c->iters >= 1 && c->iters <= BENCH_MAX_SAMPLES && c->warmup >= 0);
+        demand(!c->rows == !c->cols && c->rows >= 0 && c->cols >= 0);
+        demand(!c->mask_file || c->mask == ATTN_MASK_FULL);
+        if (!c->q_file && !c->bundled) {
+            demand(c->B > 0 && c->H > 0 && c->Hkv > 0 && c->Nq > 0 && c->Nk > 0 && c->d > 0);
+            demand(c->H % c->Hkv == 0 && c->d <= CLI_MAX_D);
+            demand(c->B <= INT64_MAX / c->Nq / c->H / c->d);
+        }
+        while ((v = cli_next_variant(cli, c, v)) != NULL)
+            demand(++count <= 3);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static int parse_words(Cli *cli, char *text, size_t size)
+{
+    char *words[64] = {"fuzz"};
+    int count = 1;
+    size_t at = 0;
+    while (at < size && count < 64) {
+        if (strncmp(text + at, "--cases", 7) != 0)
+            words[count++] = text + at;
+        at += strlen(text + at) + 1;
+    }
+    return cli_parse(cli, &stage, count, words);
+}
+
+static int parse_cases(Cli *cli, char *text)
+{
+    CliCase base;
+    CliGiven given = {0, NULL};
+    int status;
+    memset(cli, 0, sizeof *cli);
+    cli->stage = &stage;
+    cli_refuse_context("fuzz", NULL, 0);
+    cli_case_defaults(&base);
+    status = cli_cases_from_text(cli, &base, &given, text, "text");
+    if (status != CLI_CONTINUE)
+        cli_free(cli);
+    return status;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    Cli cli;
+    char *text;
+    int status;
+    if (size < 2)
+        return 0;
+    text = malloc(size);
+    if (!text)
+        return 0;
+    memcpy(text, data + 1, size - 1);
+    text[size - 1] = '\0';
+    status = data[0] % 2 ? parse_cases(&cli, text) : parse_words(&cli, text, size - 1);
+    if (status == CLI_CONTINUE) {
+        look_at(&cli);
+        cli_free(&cli);
+    } else {
+        demand(status == EXIT_OK || status == EXIT_USAGE || status == EXIT_RUNTIME);
+        demand(!cli.cases);
+    }
+    free(text);
+    return 0;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * misbehaving.c: what else students hand in. -DMISBEHAVE=<a number below> chooses; the checking
+ * program must live, exit 1 and say what happened. -DSTAGE=naive as in right.c.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc.h"
+#include "tensor.h"
+
+enum {
+    CRASH = 1,
+    HANG,
+    OVERRUN_O,
+    UNDERRUN_LSE,
+    WRITES_INPUT,
+    READS_PAST_K,
+    HUGE_MALLOC,
+    EXIT_EARLY,
+    ABORTS,
+    WRONG_ABI,
+    NO_ABI,
+    NO_SYMBOL,
+    RETURNS_ERROR,
+    SKIPS,
+    DOES_NOTHING,
+    DEEP_RECURSION,
+    PRINTS,
+    LEAVES_A_CHILD,
+    WRITES_GAPS,
+    LEAKS,
+    CONSTANT
+};
+
+#define JOIN2(a, b) a##_##b
+#define JOIN(a, b)  JOIN2(a, b)
+#define EXPORT(x)   JOIN(STAGE, x)
+
+/* The preprocessor knows no enumerators: these three must leave a symbol out or change it. */
+#if MISBEHAVE == 10
+int EXPORT(abi_version) = 999;
+#elif MISBEHAVE != 11
+int EXPORT(abi_version) = 1;
+#endif
+
+/* Every byte of O and lse that may be written: outputs are finite, and wrong. */
+static void fill_outputs(const AttnArgs *a)
+{
+    const AttnShape *s = &a->shape;
+    float *row = calloc((size_t)s->d, sizeof *row);
+    int64_t b, n, h;
+    for (b = 0; b < s->B; b++)
+        for (n = 0; n < s->Nq; n++)
+            for (h = 0; h < s->H; h++) {
+                tensor_write_row(&a->O, b, n, h, row);
+                a->lse[(b * s->H + h) * s->Nq + n] = 0.0f;
+            }
+    free(row);
+}
+
+static volatile int sink;
+
+static int recurse(int depth)
+{
+    volatile char room[4096];
+    room[0] = (char)depth;
+    sink += room[0];
+    return depth < 0 ? 0 : recurse(depth + 1) + room[0];
+}
+
+static AttnStatus misbehave(const AttnArgs *a)
+{
+    float *const O = a->O.data, *const K = a->K.data;
+    const int64_t last_k = tensor_count(&a->K);
+    switch (MISBEHAVE) {
+    case CRASH:
+        *(volatile int *)(size_t)8 = 1;
+        break;
+    case HANG:
+        for (;;)
+            sink++;
+    case OVERRUN_O:
+        O[tensor_count(&a->O)] = 1.0f;
+        break;
+    case UNDERRUN_LSE:
+        a->lse[-1] = 0.0f;
+        fill_outputs(a);
+        break;
+    case WRITES_INPUT:
+        K[0] = 1.0f;
+        break;
+    case READS_PAST_K:
+        sink = (int)K[last_k];
+        break;
+    case HUGE_MALLOC: {
+        char *p = malloc((size_t)64 << 30);
+        if (!p)
+            return ATTN_NO_MEMORY;
+        memset(p, 1, (size_t)64 << 30);
+        sink = p[12345];
+        break;
+    }
+    case EXIT_EARLY:
+        exit(0);
+    case ABORTS:
+        abort();
+    case RETURNS_ERROR:
+        return ATTN_NO_MEMORY;
+    case SKIPS:
+        return ATTN_SKIP;
+    case DEEP_RECURSION:
+        sink = recurse(0);
+        break;
+    case PRINTS:
+        printf("hello from the student\n");
+        fflush(stdout);
+        fill_outputs(a);
+        break;
+    case LEAVES_A_CHILD:
+        if (fork() == 0) {
+            signal(SIGTERM, SIG_IGN);
+            sleep(300);
+            _exit(0);
+        }
+        fill_outputs(a);
+        break;
+    case WRITES_GAPS:
+        O[a->shape.d] = 0.0f;
+        fill_outputs(a);
+        break;
+    case LEAKS:
+        fill_outputs(a);
+        return workspace_alloc(1000) ? ATTN_OK : ATTN_NO_MEMORY;
+    case CONSTANT:
+        fill_outputs(a);
+        break;
+    default: /* DOES_NOTHING, and the ones above that are about symbols */
+        break;
+    }
+    return ATTN_OK;
+}
+
+#if MISBEHAVE == 12
+static AttnStatus (*const unused)(const AttnArgs *) = misbehave;
+AttnFn EXPORT(other_name)(void)
+{
+    return unused;
+}
+#else
+AttnStatus EXPORT(variant)(const AttnArgs *a)
+{
+    return misbehave(a);
+}
+#endif

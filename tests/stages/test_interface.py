@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_interface.py: what scripts rely on: --list, --help, --version, the table, JSON rows, --save,
+--cases and exit statuses.
+
+    test_interface.py --schema docs/json_schema.md PROGRAM...
+"""
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.dirname(HERE)]
+import npyfile
+from tap import Tap
+
+
+class Program:
+    """One stage program and the folder that its runs write to."""
+
+    def __init__(self, tap, path, folder):
+        self.tap = tap
+        self.path = os.path.abspath(path)
+        self.name = os.path.basename(path)
+        self.folder = folder
+        self.count = 0
+
+    def run(self, *flags):
+        return subprocess.run([self.path, *map(str, flags)], capture_output=True, text=True,
+                              timeout=120, errors="backslashreplace")
+
+    def ok(self, condition, what, detail=""):
+        return self.tap.ok(condition, f"{self.name}: {what}", detail)
+
+    def fresh(self, ending=""):
+        self.count += 1
+        return os.path.join(self.folder, f"{self.count}{ending}")
+
+    def cases(self, text):
+        path = self.fresh(".txt")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        return path
+
+
+def refuse_constant(name):
+    raise ValueError(f"{name} is not JSON")
+
+
+def rows_of(path):
+    with open(path, encoding="utf-8") as f:
+        return [json.loads(line, parse_constant=refuse_constant) for line in f]
+
+
+def documented_fields(path, heading):
+    """Names in the first column of the table under a heading of docs/json_schema.md."""
+    with open(path, encoding="utf-8") as f:
+        part = f.read().split(heading, 1)[1].split("\n## ", 1)[0]
+    return {name for line in part.splitlines() if line.startswith("| `")
+            for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+
+
+def check_pages(p):
+    listing = p.run("--list")
+    lines = [re.split(r" {2,}", line) for line in listing.stdout.splitlines()]
+    p.ok(listing.returncode == 0 and len(lines) >= 2, "--list lists variants", listing.stderr)
+    good = [len(row) == 5 and re.fullmatch(r"v\d+_[a-z0-9_]+", row[0]) and
+            row[1] in ("cpu", "cuda") and re.fullmatch(r"(f32|f16|bf16)(,(f16|bf16))*", row[2]) and
+            row[3] in ("forward", "forward,backward") and row[4] for row in lines]
+    p.ok(all(good), "--list: name  device  dtypes  directions  idea", listing.stdout)
+    p.ok(len({row[0] for row in lines}) == len(lines), "--list: every name once", listing.stdout)
+    page = p.run("--help")
+    p.ok(page.returncode == 0 and page.stdout.startswith(p.name + ": ") and "?" in
+         page.stdout.splitlines()[0], "--help opens with the stage's question", page.stdout[:200])
+    for heading in ("Sizes", "Attention", "Inputs", "What runs", "Output", "Examples"):
+        p.ok(f"\n{heading}\n" in page.stdout, f"--help has the group {heading}")
+    examples = page.stdout.split("Examples\n")[1].split("\n")
+    examples = [line.split()[1:] for line in examples if line.strip()]
+    p.ok(len(examples) == 2, "--help has two examples", examples)
+    for words in examples:
+        words = [p.fresh(".jsonl") if word.endswith(".jsonl") else word for word in words]
+        done = p.run(*words, "--variant", variants(p)[0])
+        p.ok(done.returncode == 0, f"the example {' '.join(words)} works", done.stderr)
+    version = p.run("--version")
+    p.ok(version.returncode == 0 and re.fullmatch(
+        r"\w+ \(Attention Ladder\) \S+, ABI version \d+, JSON schema 1\n", version.stdout),
+        "--version", version.stdout)
+    page = p.run("-h")
+    p.ok(page.returncode == 0 and "usage:" in page.stdout, "-h is --help")
+    return [row[0] for row in lines if row[1] == "cpu"]
+
+
+def variants(p):
+    return [line.split()[0] for line in p.run("--list").stdout.splitlines() if " cpu " in line]
+
+
+def check_default(p, cpu):
+    done = p.run("--device", "cpu")
+    rows = [line.split() for line in done.stdout.splitlines() if line[:1] == "v" and line[1:2] != "a"]
+    p.ok(done.returncode == 0 and [row[0] for row in rows] == cpu and
+         all(row[2] == "ok" for row in rows), "no sizes: every CPU variant runs and is right",
+         done.stdout + done.stderr)
+    done = p.run()
+    p.ok(done.returncode == 0, "no arguments at all", done.stderr)
+    done = p.run("--device", "cpu", "-N", "20", "--quiet")
+    p.ok((done.returncode, done.stdout, done.stderr) == (0, "", ""), "--quiet prints nothing",
+         done.stdout + done.stderr)
+    done = p.run("--device", "cpu", "-N", "20", "--variant=" + cpu[-1])
+    rows = [line for line in done.stdout.splitlines() if line[:1] == "v" and line[1:2] != "a"]
+    p.ok(done.returncode == 0 and len(rows) == 1 and rows[0].startswith(cpu[-1]),
+         "--variant=NAME runs one", done.stdout)
+    done = p.run("--device", "cuda", "-N", "20")
+    p.ok(done.returncode in (0, 77), "--device cuda runs or exits 77", done.stderr)
+    if done.returncode == 77:
+        p.ok(re.match(r"\w+: --device cuda: found .*accepted", done.stderr) and not done.stdout,
+             "77 comes with a sentence", done.stderr)
+    done = p.run("-N", "20", "--device", "cpu", "--no-check")
+    p.ok(done.returncode == 0 and " ok " not in done.stdout, "--no-check claims nothing",
+         done.stdout)
+
+
+def check_json(p, cpu, schema):
+    path = p.fresh(".jsonl")
+    flags = ["--device", "cpu", "--json", path]
+    backward = "  --backward" in p.run("--help").stdout
+    p.run(*flags, "-B", 2, "-N", 20, "--seq-kv", 30, "-H", 4, "--kv-heads", 2, "-d", 16, "--causal",
+          "--window", "9,-1", "--softcap", 5, "--scale", 0.25, "--seed", 18446744073709551615,
+          "--dtype", "bf16", "--dist", "outlier", "--strides", "odd", "--threads", 1,
+          *(["--backward"] if backward else []))
+    p.run(*flags, "-N", 20, "--bench", "--iters", 4, "--warmup", 0, "--variant", cpu[0])
+    p.run(*flags, "-N", 20, "--no-check", "--variant", cpu[0])
+    p.run(*flags, "-N", 1, "--seq-kv", 1, "--variant", cpu[0])
+    rows = rows_of(path)
+    p.ok(len(rows) == len(cpu) + 3, "--json appends a row a variant", len(rows))
+    want = documented_fields(schema, "## Attention")
+    p.ok(len(want) > 40 and all(set(row) == want for row in rows),
+         "rows have the fields of docs/json_schema.md",
+         sorted(want ^ set(rows[0])))
+    said = {"schema": 1, "stage": p.name, "device": "cpu", "dtype": "bf16", "B": 2, "H": 4,
+            "Hkv": 2, "Nq": 20, "Nk": 30, "d": 16, "mask": "causal-lower-right", "window": [9, 0],
+            "scale": 0.25, "softcap": 5, "strides": "odd", "input": "fill",
+            "seed": 18446744073709551615, "dist": "outlier", "backward": backward, "threads": 1,
+            "pass": True, "nonfinite": 0, "failure": "", "ranks": 1, "line": 0}
+    wrong = {key: rows[0].get(key) for key in said if rows[0].get(key) != said[key]}
+    p.ok(not wrong, "a row says what was asked for", wrong)
+    p.ok([row["variant"] for row in rows[:len(cpu)]] == cpu, "variants in the order of --list")
+    p.ok(all(re.fullmatch("[0-9a-f]{64}", row["sha256"]) for row in rows),
+         "rows carry the hash of the variant's source", [row["sha256"] for row in rows])
+    # the causal window lets query i (at i + 10) see keys i+1 .. i+10: 10 each
+    pairs = 20 * 10
+    flops = 4 * 2 * 4 * 16 * pairs * (3.5 if backward else 1)
+    p.ok(rows[0]["flops"] == flops, f"flops are {flops:g}", rows[0]["flops"])
+    p.ok(len(rows[0]["ms"]) == 1 and (len(rows[0]["ms_backward"]) == 1) == backward,
+         "one sample without --bench", rows[0]["ms"])
+    row = rows[len(cpu)]
+    p.ok(len(row["ms"]) == 4 and sorted(row["ms"])[1] <= row["ms_med"] * 1.0001 and
+         row["ms_med"] <= sorted(row["ms"])[2] * 1.0001, "--bench --iters 4: four samples, a median",
+         row["ms"])
+    p.ok(rows[-2]["pass"] is None and rows[-2]["bound_ratio"] is None, "--no-check: pass is null")
+    p.ok(0 <= rows[-1]["bound_ratio"] <= 1, "bound_ratio of one query and one key",
+         rows[-1]["bound_ratio"])
+
+
+def check_save(p, cpu):
+    saved = os.path.join(p.fresh(), "deeper")
+    done = p.run("--device", "cpu", "-B", 2, "-N", 5, "--seq-kv", 9, "-H", 4, "--kv-heads", 2, "-d",
+                 8, "--strides", "bhsd", "--dtype", "bf16", "--save", saved)
+    p.ok(done.returncode == 0 and sorted(os.listdir(saved)) == ["lse.npy", "o.npy"],
+         "--save makes the folder and two files", done.stderr)
+    shape, bf16 = npyfile.read(os.path.join(saved, "o.npy"))
+    p.ok(tuple(shape) == (2, 5, 4, 8) and len(bf16) == 320, "o.npy is [B][Nq][H][d]", shape)
+    shape, lse = npyfile.read(os.path.join(saved, "lse.npy"))
+    p.ok(tuple(shape) == (2, 4, 5) and len(lse) == 40, "lse.npy is [B][H][Nq]", shape)
+    again = p.fresh()
+    p.run("--device", "cpu", "-B", 2, "-N", 5, "--seq-kv", 9, "-H", 4, "--kv-heads", 2, "-d", 8,
+          "--save", again)
+    _, f32 = npyfile.read(os.path.join(again, "o.npy"))
+    p.ok(f32 != bf16 and max(abs(a - b) for a, b in zip(f32, bf16)) < 0.05,
+         "f32 and another memory layout: nearly the same values in the same places")
+    # files in, files out: with one key the output is V itself
+    q, v = os.path.join(p.folder, "q.npy"), os.path.join(p.folder, "v.npy")
+    npyfile.write(q, (1, 3, 2, 4), [0.5 * i for i in range(24)])
+    npyfile.write(v, (1, 1, 2, 4), [0.25 * i - 1 for i in range(8)])
+    out = p.fresh()
+    done = p.run("--q", q, "--k", v, "--v", v, "--device", "cpu", "--save", out)
+    p.ok(done.returncode == 0, "--q --k --v", done.stderr)
+    _, values = npyfile.read(os.path.join(out, "o.npy"))
+    p.ok(values == [0.25 * i - 1 for i in range(8)] * 3, "one key: O is V", values)
+    # a mask of ones hides everything: zeros and -inf, never NaN
+    mask = os.path.join(p.folder, "mask.npy")
+    npyfile.write(mask, (3, 1), [1, 0, 1], "u1")
+    done = p.run("--q", q, "--k", v, "--v", v, "--device", "cpu", "--save", out, "--mask", "full",
+                 "--mask-file", mask)
+    _, values = npyfile.read(os.path.join(out, "o.npy"))
+    _, lse = npyfile.read(os.path.join(out, "lse.npy"))
+    p.ok(done.returncode == 0 and values == [0.0] * 8 + [0.25 * i - 1 for i in range(8)] +
+         [0.0] * 8 and [x == float("-inf") for x in lse] == [True, False, True] * 2,
+         "--mask-file: 1 hides a key, a hidden row is 0 with lse -inf", (values, lse))
+    if "  --backward" in p.run("--help").stdout:
+        out = p.fresh()
+        done = p.run("-N", 5, "--device", "cpu", "--backward", "--save", out, "--variant", cpu[0])
+        p.ok(done.returncode == 0 and sorted(os.listdir(out)) ==
+             ["dk.npy", "dq.npy", "dv.npy", "lse.npy", "o.npy"], "--backward saves five files",
+             done.stderr)
+
+
+def check_cases(p, cpu):
+    path, saved = p.fresh(".jsonl"), p.fresh()
+    lines = p.cases("# a comment\n\n-N 5\n  -N 6 --causal\r\n-N 7 --dtype bf16 --mask full\n")
+    done = p.run("--device", "cpu", "--variant", cpu[0], "-d", 8, "--cases", lines, "--json", path,
+                 "--save", saved)
+    rows = rows_of(path)
+    p.ok(done.returncode == 0 and [(row["line"], row["Nq"], row["d"], row["mask"])
+                                   for row in rows] ==
+         [(3, 5, 8, "none"), (4, 6, 8, "causal-lower-right"), (5, 7, 8, "full")],
+         "--cases: lines over the command line's flags", done.stderr)
+    p.ok(sorted(os.listdir(saved)) == ["3", "4", "5"], "--save with --cases: a folder a line")
+    lines = p.cases("-N 5\n-N 6 --q none.npy --k none.npy --v none.npy\n")
+    done = p.run("--device", "cpu", "--cases", lines)
+    p.ok(done.returncode == 2 and ".txt:2: " in done.stderr and "none.npy" in done.stderr,
+         "a bad file in a line is exit 2 and names the line", done.stderr)
+    lines = p.cases("-N 5 --variant " + cpu[0] + "\n-N 6 --device cuda\n")
+    done = p.run("--cases", lines)
+    p.ok(done.returncode in (0, 77), "a line without its hardware: 77 is the worst",
+         done.returncode)
+
+
+def check_failed_save(p):
+    """--save into a folder that vanishes under the hand cannot be tested without a race; a folder
+    whose o.npy is itself a folder can: nothing may be half written."""
+    saved = p.fresh()
+    os.makedirs(os.path.join(saved, "lse.npy", "occupied"))
+    done = p.run("-N", 5, "--device", "cpu", "--save", saved)
+    p.ok(done.returncode == 2 and "lse.npy" in done.stderr, "a result that cannot be saved: exit 2",
+         done.stderr)
+    p.ok(os.listdir(saved) == ["lse.npy"], "and neither o.npy nor temporary files stay",
+         os.listdir(saved))
+    if os.path.exists("/dev/full"):
+        done = p.run("-N", 5, "--device", "cpu", "--json", "/dev/full")
+        p.ok(done.returncode == 3 and "--json" in done.stderr, "rows that a disk does not take",
+             done.stderr)
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run([p.path, "-N", "5", "--device", "cpu"], stdout=full,
+                                  stderr=subprocess.PIPE, text=True, timeout=60)
+        p.ok(done.returncode == 3 and "standard output" in done.stderr, "a table that nobody takes",
+             done.stderr)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--schema", required=True)
+    parser.add_argument("programs", nargs="+")
+    args = parser.parse_args()
+    tap = Tap()
+    for path in args.programs:
+        with tempfile.TemporaryDirectory() as folder:
+            p = Program(tap, path, folder)
+            cpu = check_pages(p)
+            check_default(p, cpu)
+            check_json(p, cpu, args.schema)
+            check_save(p, cpu)
+            check_cases(p, cpu)
+            check_failed_save(p)
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_variant_so.py: --variant-so with a right implementation and with all that goes wrong.
+
+    test_variant_so.py --cc CC --include DIR --include DIR PROGRAM...
+
+Whatever the loaded code does, the program must live, print nothing of it on stdout, exit 1 and say
+in one sentence what happened. The implementations are so/right.c and so/misbehaving.c.
+"""
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.dirname(HERE)]
+from tap import Tap
+
+SMALL = ["-N", "33", "-H", "2", "-d", "8", "--threads", "2"]
+# name, its number in so/misbehaving.c, more flags, exit status, what stderr must say
+MISBEHAVIOURS = [
+    ("crash", 1, [], 1, r"crashed with SIGSEGV .*address 0x8"),
+    ("hang", 2, ["--so-time", "1"], 1, r"did not finish within 1 s \(--so-time\)"),
+    ("overrun of O", 3, [], 1, r"crashed with SIGSEGV .*behind the end of O"),
+    ("write before lse", 4, [], 1, r"memory outside the outputs was written to"),
+    ("write to an input", 5, [], 1, r"crashed with SIGSEGV .*wrote to its input K"),
+    ("read past K", 6, [], 1, r"crashed with SIGSEGV .*behind the end of K"),
+    ("huge malloc", 7, ["--so-memory", "256"], 1, r"returned status 2"),
+    ("exit(0) early", 8, [], 1, r"exit\(0\) instead of returning"),
+    ("abort", 9, [], 1, r"crashed with SIGABRT"),
+    ("wrong ABI version", 10, [], 1, r"_abi_version is 999, accepted is 1"),
+    ("no ABI version", 11, [], 1, r"exports no int \w+_abi_version"),
+    ("missing symbol", 12, [], 1, r"exports no function \w+_variant"),
+    ("error status", 13, [], 1, r"returned status 2"),
+    ("skip", 14, [], 2, r"found a case that it skips"),
+    ("does nothing", 15, [], 1, r"O is wrong"),
+    ("deep recursion", 16, [], 1, r"crashed with SIGSEGV"),
+    ("prints", 17, [], 1, r"hello from the student"),
+    ("leaves a child", 18, [], 1, r"O is wrong"),
+    ("writes stride gaps", 19, ["--strides", "odd"], 1, r"memory outside the outputs was written to"),
+    ("leaks workspace", 20, [], 1, r"1000 bytes of workspace"),
+    ("constant output", 21, [], 1, r"O is wrong"),
+]
+
+
+def compile_so(args, stage, source, target, *flags):
+    command = args.cc + ["-std=gnu11", "-O1", "-fPIC", "-shared", f"-DSTAGE={stage}", *flags]
+    command += [f"-I{folder}" for folder in args.include]
+    return subprocess.run(command + [os.path.join(HERE, "so", source), "-o", target, "-lm"],
+                          capture_output=True, text=True)
+
+
+def run(program, so, *flags, seconds=60):
+    start = time.monotonic()
+    done = subprocess.run([program, "--variant-so", so, *SMALL, *flags], capture_output=True,
+                          text=True, timeout=seconds, errors="backslashreplace")
+    return done, time.monotonic() - start
+
+
+def command_line(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as f:
+            return f.read()
+    except OSError:  # gone in the meantime
+        return ""
+
+
+def check_right(tap, args, program, stage, folder):
+    so = os.path.join(folder, "right.so")
+    built = compile_so(args, stage, "right.c", so, "-fopenmp")
+    if built.returncode != 0:  # a compiler without OpenMP: the pragma is ignored
+        built = compile_so(args, stage, "right.c", so)
+    if not tap.ok(built.returncode == 0, f"{stage}: right.c compiles", built.stderr):
+        return
+    report = os.path.join(folder, "report.jsonl")
+    for flags in ([], ["--causal", "--seq-kv", "20", "--dtype", "bf16"],
+                  ["--mask", "full", "--strides", "odd", "--kv-heads", "1", "--dtype", "f16"],
+                  ["--bench", "--iters", "3", "--warmup", "1"]):
+        done, _ = run(program, so, *flags, "--json", report)
+        tap.ok(done.returncode == 0 and " ok " in done.stdout,
+               f"{stage}: right.so {' '.join(flags)} is right", done.stdout + done.stderr)
+    with open(report, encoding="utf-8") as f:
+        rows = [json.loads(line) for line in f]
+    tap.ok(len(rows) == 4 and all(row["pass"] is True and row["variant"] == "right.so"
+                                  for row in rows) and len(rows[3]["ms"]) == 3,
+           f"{stage}: its rows say pass, with three samples for --iters 3", rows)
+    tap.ok(all(row["peak_bytes"] > 0 for row in rows), f"{stage}: its workspace is counted", rows)
+    saved = os.path.join(folder, "saved")
+    done, _ = run(program, so, "--save", saved)
+    tap.ok(done.returncode == 0 and sorted(os.listdir(saved)) == ["lse.npy", "o.npy"],
+           f"{stage}: its output is saved", done.stderr)
+    done, _ = run(program, so, "--variant", "all")
+    rows = [line.split()[0] for line in done.stdout.splitlines() if line[:1] != "#"]
+    tap.ok(done.returncode == 0 and "right.so" in rows and len(rows) > 2,
+           f"{stage}: with --variant all it stands below the stage's own", done.stdout)
+    lines = os.path.join(folder, "cases")
+    with open(lines, "w", encoding="utf-8") as f:
+        f.write("-N 5\n-N 6 --causal\n--variant-so /nowhere.so\n")
+    done, _ = run(program, so, "--cases", lines)
+    tap.ok(done.returncode == 2 and "cases:3: --variant-so: found that /nowhere.so" in done.stderr,
+           f"{stage}: a line that names no file is refused", done.stderr)
+
+
+def check_misbehaving(tap, args, program, stage, folder, case):
+    name, number, flags, status, pattern = case
+    so = os.path.join(folder, f"{number}.so")
+    built = compile_so(args, stage, "misbehaving.c", so, f"-DMISBEHAVE={number}")
+    if built.returncode != 0:
+        tap.ok(False, f"{stage}: misbehaving.c {number} compiles", built.stderr)
+        return
+    report = os.path.join(folder, f"{number}.jsonl")
+    try:
+        done, seconds = run(program, so, *flags, "--json", report, seconds=120)
+    except subprocess.TimeoutExpired:
+        tap.ok(False, f"{stage}: {name}", "the program itself did not come back")
+        return
+    said = done.stderr
+    tap.ok(done.returncode == status and re.search(pattern, said) and seconds < 60,
+           f"{stage}: {name}: status {status}, said so", f"{done.returncode} {seconds} s\n{said}")
+    tap.ok("hello" not in done.stdout and " ok " not in done.stdout,
+           f"{stage}: {name}: nothing of it on stdout", done.stdout)
+    if status == 1:
+        with open(report, encoding="utf-8") as f:
+            rows = [json.loads(line) for line in f]
+        tap.ok(len(rows) == 1 and rows[0]["pass"] is False, f"{stage}: {name}: pass is false", rows)
+    if name == "leaves a child":
+        left = [pid for pid in os.listdir("/proc") if pid.isdigit() and so in command_line(pid)]
+        tap.ok(not left, f"{stage}: {name}: it was killed", left)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cc", required=True, type=str.split)
+    parser.add_argument("--include", action="append", default=[])
+    parser.add_argument("programs", nargs="+")
+    args = parser.parse_args()
+    tap = Tap()
+    for program in args.programs:
+        stage = os.path.basename(program)
+        with tempfile.TemporaryDirectory() as folder:
+            check_right(tap, args, program, stage, folder)
+            for case in MISBEHAVIOURS:
+                check_misbehaving(tap, args, program, stage, folder, case)
+            text = os.path.join(folder, "text.so")
+            with open(text, "w", encoding="utf-8") as f:
+                f.write("not a shared object\n")
+            done, _ = run(program, text)
+            tap.ok(done.returncode == 1 and "cannot be loaded" in done.stderr,
+                   f"{stage}: a text file", done.stderr)
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

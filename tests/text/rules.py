@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""rules.py: the limits of DESIGN.md as functions from text to complaints.
+
+Each rule takes text, not files, so that test_rules.py can feed it bad text: a rule that cannot
+complain is worth nothing.
+
+Interface (each returns a list of sentences, empty when all is well):
+- line_widths, file_length, function_lengths, spdx, interface_list, leftovers: one source file.
+- banned_flags: one source or build file.
+- variant_names: files, --list and README of a stage tell the same names.
+- builds_on: the README's line against the stage's meson.build.
+"""
+import re
+
+MAX_COLUMNS = 100
+# DESIGN.md says "about": a tenth more is still about.
+MAX_FILE, MAX_FUNCTION, MAX_KERNEL, MAX_MAIN = 330, 66, 132, 99
+
+STAGES = {"naive": "01", "tiled_softmax": "02", "flash_forward": "03", "flash_backward": "04",
+          "sliding_window": "05", "ring_burst": "06"}
+# Put together so that this file does not hold what it looks for.
+BANNED = ["-ffast" + "-math", "-O" + "fast", "-ffinite" + "-math-only", "--use_fast" + "_math",
+          "-use_fast" + "_math", "-funsafe" + "-math-optimizations", "-fassociative" + "-math"]
+
+
+def line_widths(text):
+    return [f"line {n} has {len(line)} columns, {MAX_COLUMNS} are accepted"
+            for n, line in enumerate(text.splitlines(), 1) if len(line) > MAX_COLUMNS]
+
+
+def file_length(text):
+    lines = len(text.splitlines())
+    return [f"{lines} lines, about 300 are accepted"] if lines > MAX_FILE else []
+
+
+def functions(text):
+    """(signature, first line, lines) of C functions: a body stands between braces in column 1."""
+    lines = text.splitlines()
+    found, start, opened = [], 0, None
+    for n, line in enumerate(lines):
+        if line == "{" and opened is None:
+            opened = n
+        elif line == "}" and opened is not None:
+            found.append((" ".join(lines[start:opened]), start + 1, n - start + 1))
+            opened, start = None, n + 1
+        elif opened is None and (not line.strip() or line[0] in "}#" or line.endswith((";", "*/"))):
+            start = n + 1
+    return found
+
+
+def function_lengths(text):
+    bad = []
+    for signature, first, length in functions(text):
+        if re.search(r"\bmain\(", signature):
+            limit, kind = MAX_MAIN, "main"
+        elif "__global__" in signature or "__device__" in signature:
+            limit, kind = MAX_KERNEL, "kernel"
+        else:
+            limit, kind = MAX_FUNCTION, "function"
+        if length > limit:
+            bad.append(f"line {first}: a {kind} of {length} lines, {limit} are accepted: "
+                       f"{signature}")
+    return bad
+
+
+def spdx(text):
+    head = "\n".join(text.splitlines()[:3])
+    good = "SPDX-License-Identifier: MIT" in head
+    return [] if good else ["no SPDX line in the first three lines"]
+
+
+def interface_list(text):
+    head = "\n".join(text.splitlines()[:50])
+    return [] if re.search(r"Interface\b", head) else ["no 'Interface:' list on the first screen"]
+
+
+def leftovers(text):
+    words = "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3])
+    return [f"line {n} holds '{m[0]}'" for n, line in enumerate(text.splitlines(), 1)
+            if (m := re.search(rf"\b({words})\b", line))]
+
+
+def without_comments(text, suffix):
+    """C comments or # comments taken out: words about a flag are no use of it."""
+    if suffix in (".c", ".h", ".cu", ".cuh"):
+        return re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.S)
+    return re.sub(r"(?m)(^|\s)#[^\n]*", " ", text)
+
+
+def banned_flags(text, suffix):
+    code = without_comments(text, suffix)
+    pragma = re.search(r"optimize[^\n]*(fast-math|Ofast|finite-math)", code)
+    bad = [f"uses {flag}" for flag in BANNED if re.search(re.escape(flag) + r"(?![\w-])", code)]
+    return bad + ([f"uses {pragma[0]}"] if pragma else [])
+
+
+def variant_names(files, listed, readme, have_cuda):
+    """files: {"cpu": names, "cuda": names}; listed: {name: device} of --list; readme: its text."""
+    bad = []
+    built = {name: "cpu" for name in files["cpu"]}
+    if have_cuda:
+        built.update({name: "cuda" for name in files["cuda"]})
+    bad += [f"{name} has a file, but --list does not show it"
+            for name in built if name not in listed]
+    bad += [f"--list shows {name}, but there is no file of that name" for name in listed
+            if name not in files["cpu"] + files["cuda"]]
+    bad += [f"{name} is on {listed[name]} in --list, its file in {device}/"
+            for name, device in built.items() if listed.get(name, device) != device]
+    rows = set(re.findall(r"^\|[^\n|]*`(v\d+_\w+)`", readme, re.M))
+    bad += [f"{name} has a file, but no row in the README's table"
+            for name in files["cpu"] + files["cuda"] if name not in rows]
+    bad += [f"the README's table has {name}, but there is no file of that name"
+            for name in sorted(rows) if name not in files["cpu"] + files["cuda"]]
+    return bad
+
+
+def builds_on(readme, meson, own):
+    """own: the stage's program. The README says `builds on: 01, 03` or `builds on: nothing`."""
+    line = re.search(r"builds on:\**\s*([^\n]*)", readme, re.I)
+    if not line:
+        return ["no 'builds on:' line in the README"]
+    said = set(re.findall(r"\b0[1-6]\b", line[1]))
+    code = without_comments(meson, ".build")
+    linked = {number for name, number in STAGES.items()
+              if name != own and re.search(rf"\b{name}_(dep|lib|src)\b", code)}
+    if said != linked:
+        return [f"the README builds on {sorted(said) or 'nothing'}, "
+                f"meson.build on {sorted(linked) or 'nothing'}"]
+    return []

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_headers.py: each header of common/ and of the stages compiles alone, as C11 and as C++17.
+
+usage: test_headers.py BUILD [CUDA-INCLUDES]    BUILD/common holds the generated attn_config.h
+
+A header that leans on what its users happen to include first breaks in the next user's file.
+Headers that need CUDA are left out where its headers are missing; *.cuh are nvcc's, not looked at.
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import tree
+from tap import Tap
+
+LANGUAGES = [("C11", "cc", ["-x", "c", "-std=c11"]), ("C++17", "c++", ["-x", "c++", "-std=c++17"])]
+WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Werror", "-fsyntax-only"]
+
+
+def compile_alone(compiler, flags, includes, header):
+    """The compiler's complaints about a file that includes this header twice and nothing else."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as source:
+        source.write(f'#include "{header}"\n#include "{header}"\n')
+        source.flush()
+        run = subprocess.run([compiler, *flags, *WARNINGS, *includes, source.name],
+                             capture_output=True, text=True, check=False)
+    return run.stderr if run.returncode else ""
+
+
+def main():
+    tap = Tap()
+    build = pathlib.Path(sys.argv[1])
+    cuda = sys.argv[2] if len(sys.argv) > 2 else ""
+    headers = [n for n in tree.sources(".h") if n.startswith(("common/", "0"))]
+    folders = sorted({str(tree.ROOT / n.split("/")[0]) for n in headers} | {str(build / "common")})
+    includes = [f"-I{folder}" for folder in folders] + ([f"-isystem{cuda}"] if cuda else [])
+    for language, compiler, flags in LANGUAGES:
+        if not shutil.which(compiler):
+            tap.skip(language, f"no {compiler}")
+            continue
+        with tempfile.NamedTemporaryFile("w", suffix=".h") as bad:
+            bad.write("int f(unknown_t x);\n")
+            bad.flush()
+            tap.ok(compile_alone(compiler, flags, includes, bad.name),
+                   f"{language}: a header that does not stand alone is seen")
+        for name in headers:
+            if "<cuda" in (tree.ROOT / name).read_text(encoding="utf-8") and not cuda:
+                tap.skip(f"{language}: {name}", "needs the CUDA headers")
+                continue
+            found = compile_alone(compiler, flags, includes, tree.ROOT / name)
+            tap.ok(not found, f"{language}: {name}", found[:600])
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_bench.c: the median, the two clocks and the sgemm rate.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "attn_config.h"
+#include "bench.h"
+
+static void median_of_few(void **state)
+{
+    Samples s = {{5.0, 1.0, 9.0, 2.0}, 0};
+    (void)state;
+    assert_true(isnan(samples_median(&s)));
+    s.count = 1;
+    assert_true(samples_median(&s) == 5.0);
+    s.count = 2;
+    assert_true(samples_median(&s) == 3.0);
+    s.count = 3;
+    assert_true(samples_median(&s) == 5.0);
+    s.count = 4;
+    assert_true(samples_median(&s) == 3.5);
+    /* the samples keep their order: JSON rows show them as they came */
+    assert_true(s.ms[0] == 5.0 && s.ms[1] == 1.0 && s.ms[2] == 9.0 && s.ms[3] == 2.0);
+}
+
+static void median_of_many(void **state)
+{
+    static Samples s;
+    int i;
+    (void)state;
+    for (i = 0; i < BENCH_MAX_SAMPLES; i++) /* 7 is coprime to 1000: a permutation of 0 .. 999 */
+        s.ms[i] = i * 7 % BENCH_MAX_SAMPLES;
+    s.count = BENCH_MAX_SAMPLES;
+    assert_true(samples_median(&s) == (BENCH_MAX_SAMPLES - 1) / 2.0);
+}
+
+static void clocks(void **state)
+{
+    const struct timespec pause = {0, 50000000};
+    const double wall = bench_now_ms(), cpu = bench_thread_ms();
+    double slept, worked, end;
+    volatile double x = 1.0;
+    (void)state;
+    nanosleep(&pause, NULL);
+    slept = bench_now_ms() - wall;
+    worked = bench_thread_ms() - cpu;
+    assert_true(slept >= 50.0);
+    assert_true(worked >= 0.0 && worked < 25.0); /* sleeping costs no CPU time */
+    end = bench_thread_ms() + 5.0;
+    while (bench_thread_ms() < end)
+        x = x * 1.0000001;
+    assert_true(bench_now_ms() - wall >= slept + 4.0);
+}
+
+static void sgemm_rate(void **state)
+{
+    const double gflops = bench_sgemm_gflops(128, 3, 1);
+    (void)state;
+#ifdef HAVE_OPENBLAS
+    assert_true(gflops > 0.01 && gflops < 1e5);
+#else
+    assert_true(gflops == 0.0);
+#endif
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(median_of_few),
+        cmocka_unit_test(median_of_many),
+        cmocka_unit_test(clocks),
+        cmocka_unit_test(sgemm_rate),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

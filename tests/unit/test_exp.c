@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_exp.c: the error of exp_f32 and exp2_f32 over all 2^32 floats, on every instruction set of
+ * this CPU, and the row functions at their corners.
+ *
+ * 2^32 is not many: the floats are cut into 65536 blocks that share their upper 16 bits. In most
+ * blocks the answer is one constant (1 below 2^-26, 0 or infinity far out, NaN). In the rest a
+ * polynomial in double stands for the exact value; it is itself compared with libm.
+ *
+ * ATTN_TEST_QUICK=1, or a sanitizer build, takes every 61st block and those where results
+ * overflow, become subnormal or vanish; the name of the test says which it was.
+ */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O3,no-trapping-math") /* values stay the same; loops become SIMD */
+#endif
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "exp.h"
+#include "exp_isa.h"
+#include "tensor.h"
+
+#define BLOCK       65536
+#define MAX_ISAS    3
+#define MAX_THREADS 16
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
+    __has_feature(memory_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
+
+static double double_of(uint64_t u)
+{
+    double x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+static uint64_t bits_of_double(double x)
+{
+    uint64_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+/* 2^x or e^x in double for |x| < 256; relative error below 1e-13. Branch-free like the tested
+ * code, but by its own route: Taylor's series, and one scaling. */
+static inline double exact(double x, int base2)
+{
+    const double rounder = 0x1.8p52, ln2 = 0x1.62e42fefa39efp-1;
+    const double z = (base2 ? x : x * 0x1.71547652b82fep+0) + rounder, k = z - rounder;
+    const double scale = double_of((bits_of_double(z) - bits_of_double(rounder) + 1023) << 52);
+    const double r =
+        base2 ? (x - k) * ln2 : (x - k * 0x1.62e42fee00000p-1) - k * 0x1.a39ef35793c76p-33;
+    double e = 1.0 / 479001600.0;
+    e = e * r + 1.0 / 39916800.0;
+    e = e * r + 1.0 / 3628800.0;
+    e = e * r + 1.0 / 362880.0;
+    e = e * r + 1.0 / 40320.0;
+    e = e * r + 1.0 / 5040.0;
+    e = e * r + 1.0 / 720.0;
+    e = e * r + 1.0 / 120.0;
+    e = e * r + 1.0 / 24.0;
+    e = e * r + 1.0 / 6.0;
+    e = e * r + 0.5;
+    e = e * r + 1.0;
+    e = e * r + 1.0;
+    return e * scale;
+}
+
+/* |found - exact| in ulps of the exact value. Infinity counts as 2^128, the float that would come
+ * next, so the overflow border needs no rule of its own. NaN gives NaN. */
+static inline double error_ulps(float found, double y)
+{
+    const double top = 0x1p128, capped = y < top ? y : top;
+    const double binade = double_of(bits_of_double(capped) & UINT64_C(0x7FF0000000000000));
+    const double below = binade < 0x1p127 ? binade : 0x1p127;
+    const double power =
+        below > 0x1p-126 ? below : 0x1p-126; /* ulp = power * 2^-23; 2069 = 2 * 1023 + 23 */
+    const double per_ulp = double_of((UINT64_C(2069) << 52) - bits_of_double(power));
+    const double value = top < (double)found ? top : (double)found; /* NaN stays */
+    return fabs(value - capped) * per_ulp;
+}
+
+typedef struct Work {
+    int base2, quick;
+    double bound;
+    atomic_int next_block;
+    atomic_llong tested, off;
+    double worst[MAX_ISAS]; /* under the lock */
+    float worst_x[MAX_ISAS];
+    double worst_reference; /* relative difference between exact() and libm */
+    pthread_mutex_t lock;
+} Work;
+
+static float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* Blocks (upper 16 bits) where e^x or 2^x overflows, becomes subnormal, vanishes or is near 1. */
+static int is_border(uint32_t block)
+{
+    static const uint32_t border[] = {0x0000, 0x8000, 0x3380, 0xB380, 0x42B1, 0xC2AE, 0xC2CF,
+                                      0xC2D0, 0x4300, 0x42FF, 0xC2FC, 0xC314, 0xC315, 0xC316,
+                                      0xC317, 0x7F7F, 0x7F80, 0x7FC0, 0xFF80, 0xFFC0};
+    size_t t;
+    for (t = 0; t < sizeof border / sizeof border[0]; t++)
+        if (border[t] == block)
+            return 1;
+    return 0;
+}
+
+/* Blocks with one answer. 1: found it (in *answer). */
+static int constant_block(uint32_t block, float *answer)
+{
+    const uint32_t magnitude = (block & 0x7FFF) << 16;
+    if (magnitude >= 0x43800000) /* |x| >= 256, infinity and NaN included */
+        *answer = block & 0x8000 ? 0.0f : INFINITY;
+    else if (magnitude < 0x32800000) /* |x| < 2^-26: 1 + x rounds to 1 */
+        *answer = 1.0f;
+    else
+        return 0;
+    return 1;
+}
+
+static int64_t check_constant(uint32_t block, const float *x, const float *y, float answer)
+{
+    int32_t off = 0;
+    int c;
+    if ((block & 0x7FFF) < 0x7F80) { /* finite x: the loop that runs 2^31 times */
+        for (c = 0; c < BLOCK; c++)
+            off += exp_bits_of(y[c]) != exp_bits_of(answer);
+        return off;
+    }
+    for (c = 0; c < BLOCK; c++)
+        off += x[c] != x[c] ? y[c] == y[c] : exp_bits_of(y[c]) != exp_bits_of(answer);
+    return off;
+}
+
+/* *worst is raised to the largest error of the block, *at is its place. Errors are compared by
+ * their bits: non-negative floats are ordered like them and NaN is above all, so none is missed. */
+static int64_t check_exact(const float *y, const double *want, float *error, double bound,
+                           double *worst, int *at)
+{
+    int64_t off = 0;
+    int32_t most = 0;
+    int c;
+    for (c = 0; c < BLOCK; c++)
+        error[c] = (float)error_ulps(y[c], want[c]);
+    for (c = 0; c < BLOCK; c++) {
+        const int32_t bits = (int32_t)(exp_bits_of(error[c]) & 0x7FFFFFFF);
+        most = bits > most ? bits : most;
+    }
+    *worst = (double)float_of((uint32_t)most);
+    for (*at = 0; (exp_bits_of(error[*at]) & 0x7FFFFFFF) != (uint32_t)most;)
+        ++*at;
+    if (!(*worst <= bound))
+        for (c = 0; c < BLOCK; c++)
+            off += !((double)error[c] <= bound);
+    return off;
+}
+
+/* Room for one block; y holds the results of this instruction set and of the one before. */
+typedef struct Buffers {
+    float x[BLOCK], y[2][BLOCK], error[BLOCK];
+    double want[BLOCK];
+} Buffers;
+
+/* The exact results of a block, and how far they are from libm's at every 997th place. */
+static double reference_block(const float *x, double *want, int base2, int first)
+{
+    double difference = 0.0;
+    int c;
+    for (c = 0; c < BLOCK; c++)
+        want[c] = exact((double)x[c], base2);
+    for (c = first; c < BLOCK; c += 997) {
+        const double libm = base2 ? exp2((double)x[c]) : exp((double)x[c]);
+        const double now = fabs(want[c] / libm - 1.0);
+        difference = now <= difference ? difference : now;
+    }
+    return difference;
+}
+
+static void prove_block(Work *w, uint32_t block, Buffers *room)
+{
+    float answer = 0.0f;
+    const int constant = constant_block(block, &answer);
+    double difference = 0.0, worst = 0.0;
+    int64_t off = 0;
+    int c, t, at = 0, done = 0;
+    for (c = 0; c < BLOCK; c++)
+        room->x[c] = float_of(block << 16 | (uint32_t)c);
+    if (!constant)
+        difference = reference_block(room->x, room->want, w->base2, (int)(block % 997));
+    for (t = 0; t < exp_isa_count; t++) {
+        float *const y = room->y[done % 2];
+        if (!exp_isa_usable(exp_isa_table[t]))
+            continue;
+        (w->base2 ? exp_isa_table[t]->exp2_all : exp_isa_table[t]->exp_all)(room->x, y, BLOCK);
+        /* Equal bits have equal errors: AVX2 and AVX-512 do the same arithmetic. */
+        if (done == 0 || memcmp(y, room->y[(done - 1) % 2], sizeof room->y[0]) != 0)
+            off = constant ? check_constant(block, room->x, y, answer)
+                           : check_exact(y, room->want, room->error, w->bound, &worst, &at);
+        done++;
+        atomic_fetch_add(&w->off, off);
+        atomic_fetch_add(&w->tested, BLOCK);
+        pthread_mutex_lock(&w->lock);
+        if (worst > w->worst[t]) {
+            w->worst[t] = worst;
+            w->worst_x[t] = room->x[at];
+        }
+        if (difference > w->worst_reference)
+            w->worst_reference = difference;
+        pthread_mutex_unlock(&w->lock);
+    }
+}
+
+static void *prove_thread(void *arg)
+{
+    Work *w = arg;
+    Buffers *buffers = malloc(sizeof *buffers);
+    int block;
+    while (buffers && (block = atomic_fetch_add(&w->next_block, 1)) < BLOCK)
+        if (!w->quick || block % 61 == 0 || is_border((uint32_t)block))
+            prove_block(w, (uint32_t)block, buffers);
+    free(buffers);
+    return NULL;
+}
+
+static int quick_wanted(void)
+{
+    const char *quick = getenv("ATTN_TEST_QUICK");
+    return SANITIZED || (quick && *quick && strcmp(quick, "0") != 0);
+}
+
+static void prove(int base2, double bound)
+{
+    Work w = {.base2 = base2, .quick = quick_wanted(), .bound = bound};
+    pthread_t thread[MAX_THREADS];
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int t, usable = 0, started = 0;
+    pthread_mutex_init(&w.lock, NULL);
+    cores = cores < 1 ? 1 : cores > MAX_THREADS ? MAX_THREADS : cores;
+    for (t = 0; t < cores; t++)
+        started += pthread_create(&thread[started], NULL, prove_thread, &w) == 0;
+    assert_true(started > 0);
+    for (t = 0; t < started; t++)
+        pthread_join(thread[t], NULL);
+    pthread_mutex_destroy(&w.lock);
+    for (t = 0; t < exp_isa_count; t++)
+        if (exp_isa_usable(exp_isa_table[t])) {
+            usable++;
+            fprintf(stderr, "# %s %s: worst %.4f ulp at %a (bound %.2f)\n",
+                    base2 ? "exp2_f32" : "exp_f32", exp_isa_table[t]->name, w.worst[t],
+                    (double)w.worst_x[t], bound);
+            assert_true(w.worst[t] > 0.4 && w.worst[t] <= bound); /* 0: nothing was measured */
+        }
+    fprintf(stderr, "# %lld floats on %d instruction sets, reference within %.1e of libm\n",
+            (long long)w.tested / usable, usable, w.worst_reference);
+    assert_int_equal(w.off, 0);
+    assert_true(w.worst_reference > 0.0 && w.worst_reference < 1e-13);
+    if (!w.quick)
+        assert_true(w.tested == (int64_t)usable << 32);
+}
+
+static void exp_error(void **state)
+{
+    (void)state;
+    prove(0, EXP_F32_MAX_ULP);
+}
+
+static void exp2_error(void **state)
+{
+    (void)state;
+    prove(1, EXP2_F32_MAX_ULP);
+}
+
+/* The judge of the proof must itself be able to say no. */
+static void error_measure_sees_errors(void **state)
+{
+    (void)state;
+    assert_true(error_ulps(1.0f, 1.0) == 0.0);
+    assert_true(fabs(error_ulps(nextafterf(1.5f, 2.0f), 1.5) - 1.0) < 1e-12);
+    assert_true(error_ulps(0.0f, 0x1p-149) == 1.0);
+    assert_true(error_ulps(INFINITY, 0x1p130) == 0.0 && error_ulps(INFINITY, 0x1p127) > 1e6);
+    assert_true(error_ulps(3e38f, 0x1p130) > 1e6);
+    assert_false(error_ulps(NAN, 1.0) <= 1e300);
+}
+
+static void special_values(void **state)
+{
+    (void)state;
+    assert_true(exp_f32(0.0f) == 1.0f && exp_f32(-0.0f) == 1.0f);
+    assert_true(exp2_f32(0.0f) == 1.0f && exp2_f32(10.0f) == 1024.0f);
+    assert_true(exp2_f32(-149.0f) == 0x1p-149f && exp2_f32(127.0f) == 0x1p127f);
+    assert_true(exp_f32(-INFINITY) == 0.0f && exp2_f32(-INFINITY) == 0.0f);
+    assert_true(!signbit(exp_f32(-INFINITY)) && !signbit(exp_f32(-1e30f)));
+    assert_true(exp_f32(INFINITY) == INFINITY && exp2_f32(128.0f) == INFINITY);
+    assert_true(isnan(exp_f32(NAN)) && isnan(exp_f32(-NAN)) && isnan(exp2_f32(NAN)));
+    assert_true(isnan(exp_f32(float_of(0x7F800001)))); /* the smallest signalling one */
+}
+
+/* A row of n floats whose last byte stands before a guard page: reading on is a crash. */
+static float *guarded_row(Storage *s, int64_t n)
+{
+    assert_int_equal(tensor_new(s, ATTN_F32, LAYOUT_BSHD, 1, 1, 1, n), 0);
+    return s->view.data;
+}
+
+static void rows_of_length(const ExpIsa *isa, int64_t n)
+{
+    Storage S, P;
+    float *s = guarded_row(&S, n), *p = guarded_row(&P, n), max = -INFINITY, sum, again;
+    double want_sum = 0.0;
+    int64_t c;
+    for (c = 0; c < n; c++) {
+        s[c] = (float)((c * 7919 + 13) % 2003) * 0.02f - 30.0f;
+        max = s[c] > max ? s[c] : max;
+    }
+    assert_true(isa->max(s, n) == max);
+    sum = isa->exp_row(s, p, n, max);
+    for (c = 0; c < n; c++) {
+        const float shifted = s[c] - max;
+        const double want = exp((double)shifted);
+        want_sum += want;
+        assert_true(error_ulps(p[c], want) <= EXP_F32_MAX_ULP);
+    }
+    assert_true(fabs(sum - want_sum) <= 4e-7 * want_sum);
+    assert_true(tensor_intact(&P) && tensor_intact(&S));
+    again = isa->exp_row(s, s, n, max); /* in place: the same bits */
+    assert_memory_equal(s, p, (size_t)n * sizeof(float));
+    assert_true(again == sum);
+    tensor_free(&S);
+    tensor_free(&P);
+}
+
+static void row_lengths(void **state)
+{
+    static const int64_t more[] = {127, 128, 129, 300, 1023, 1024, 1025, 1056, 2047, 2049, 5000};
+    int t;
+    int64_t n;
+    size_t k;
+    (void)state;
+    for (t = 0; t < exp_isa_count; t++)
+        if (exp_isa_usable(exp_isa_table[t])) {
+            for (n = 1; n <= 100; n++)
+                rows_of_length(exp_isa_table[t], n);
+            for (k = 0; k < sizeof more / sizeof more[0]; k++)
+                rows_of_length(exp_isa_table[t], more[k]);
+            assert_true(exp_isa_table[t]->max(NULL, 0) == -INFINITY);
+            assert_true(exp_isa_table[t]->exp_row(NULL, NULL, 0, -INFINITY) == 0.0f);
+        }
+}
+
+/* Non-finite elements at every place of a row of n. */
+static void odd_elements(const ExpIsa *isa, int n)
+{
+    float s[200], p[200];
+    int at, c;
+    assert_true(n <= 200);
+    for (at = 0; at < n; at++) {
+        for (c = 0; c < n; c++)
+            s[c] = -INFINITY;
+        assert_true(isa->max(s, n) == -INFINITY);
+        assert_true(isa->exp_row(s, p, n, -INFINITY) == 0.0f);
+        for (c = 0; c < n; c++)
+            assert_int_equal(exp_bits_of(p[c]), 0); /* zeros, never NaN */
+        s[at] = -1e4f;                              /* one visible key, far from 0 */
+        assert_true(isa->max(s, n) == -1e4f && isa->exp_row(s, p, n, -1e4f) == 1.0f);
+        for (c = 0; c < n; c++)
+            assert_true(p[c] == (c == at ? 1.0f : 0.0f));
+        s[at] = NAN;
+        assert_true(isnan(isa->max(s, n)));
+        assert_true(isnan(isa->exp_row(s, p, n, 0.0f)) && isnan(p[at]));
+        assert_true(isnan(isa->exp_row(s, p, n, -INFINITY)));
+        assert_true(isnan(isa->exp_row(s, p, n, NAN)));
+        s[at] = INFINITY;
+        assert_true(isa->max(s, n) == INFINITY && isnan(isa->exp_row(s, p, n, INFINITY)));
+    }
+}
+
+static void row_corners(void **state)
+{
+    int t;
+    (void)state;
+    for (t = 0; t < exp_isa_count; t++)
+        if (exp_isa_usable(exp_isa_table[t])) {
+            odd_elements(exp_isa_table[t], 1);
+            odd_elements(exp_isa_table[t], 17);
+            odd_elements(exp_isa_table[t], 200);
+        }
+}
+
+/* One float accumulator would stop growing at 2^24; the sum of a long row must not. */
+static void long_row_sum(void **state)
+{
+    const int64_t n = (INT64_C(1) << 24) + (INT64_C(1) << 22) + 5;
+    float *s = malloc((size_t)n * sizeof *s);
+    int64_t c;
+    int t;
+    (void)state;
+    assert_non_null(s);
+    for (t = 0; t < exp_isa_count; t++)
+        if (exp_isa_usable(exp_isa_table[t])) {
+            const double want = (double)n * exp((double)-0.1f);
+            for (c = 0; c < n; c++)
+                s[c] = -0.1f;
+            assert_true(fabs(exp_isa_table[t]->exp_row(s, s, n, 0.0f) - want) < 1e-6 * want);
+        }
+    free(s);
+}
+
+static void choice_of_isa(void **state)
+{
+    const char *const asked = getenv("ATTN_ISA"), *const got = exp_isa();
+    const float row[] = {1.0f, 3.0f, 2.0f};
+    float p[3];
+    (void)state;
+    assert_string_equal(exp_isa_choose("portable")->name, "portable");
+    assert_ptr_equal(exp_isa_choose("sse9"), exp_isa_choose(NULL));
+    assert_ptr_equal(exp_isa_choose(""), exp_isa_choose(NULL));
+    assert_true(exp_isa_usable(exp_isa_choose("avx2")));
+    assert_string_not_equal(exp_isa_choose("avx2")->name, "avx512");
+    assert_string_equal(got, exp_isa_choose(asked)->name);
+    assert_true(row_max(row, 3) == 3.0f);
+    assert_true(fabsf(softmax_exp_row(row, p, 3, 3.0f) - 1.50321472f) < 1e-6f && p[1] == 1.0f);
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[] = {
+        cmocka_unit_test(exp_error),      cmocka_unit_test(exp2_error),
+        cmocka_unit_test(special_values), cmocka_unit_test(error_measure_sees_errors),
+        cmocka_unit_test(row_lengths),    cmocka_unit_test(row_corners),
+        cmocka_unit_test(long_row_sum),   cmocka_unit_test(choice_of_isa),
+    };
+    tests[0].name = quick_wanted() ? "exp_error_quick_every_61st_block" : "exp_error_all_floats";
+    tests[1].name = quick_wanted() ? "exp2_error_quick_every_61st_block" : "exp2_error_all_floats";
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

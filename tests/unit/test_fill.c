@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_fill.c: the random input is the one it says it is, on every machine and in every order.
+ *
+ * The known answers are what makes a seed in a bug report worth something: they may never change.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "fill.h"
+#include "tensor.h"
+
+/* From tests/unit/fill_answers.py, which follows the comments of fill.h with Python's integers. */
+static void known_answers(void **state)
+{
+    static const struct {
+        uint64_t seed, index;
+        int tensor;
+        FillDist dist;
+        float value;
+    } known[] = {
+        {UINT64_C(0), UINT64_C(0), 1, FILL_NORMAL, -141192 * 0x1p-16f},
+        {UINT64_C(1), UINT64_C(0), 1, FILL_NORMAL, 10728 * 0x1p-16f},
+        {UINT64_C(1), UINT64_C(1), 1, FILL_NORMAL, -49954 * 0x1p-16f},
+        {UINT64_C(1), UINT64_C(0), 2, FILL_NORMAL, -80644 * 0x1p-16f},
+        {UINT64_C(42), UINT64_C(1099511627783), 3, FILL_NORMAL, -97359 * 0x1p-16f},
+        {UINT64_C(18446744073709551615), UINT64_C(18446744073709551615), 4, FILL_NORMAL,
+         -187117 * 0x1p-16f},
+        {UINT64_C(1), UINT64_C(5), 1, FILL_LARGE, -784992 * 0x1p-16f},
+        {UINT64_C(1), UINT64_C(5), 1, FILL_OUTLIER, -98124 * 0x1p-16f},
+        {UINT64_C(5), UINT64_C(1076), 2, FILL_NORMAL, 78627 * 0x1p-16f},
+        {UINT64_C(5), UINT64_C(1076), 2, FILL_OUTLIER, 144277 * 0x1p-16f},
+    };
+    size_t t;
+    (void)state;
+    for (t = 0; t < sizeof known / sizeof known[0]; t++)
+        assert_true(fill_value(known[t].seed, known[t].tensor, known[t].index, known[t].dist) ==
+                    known[t].value);
+}
+
+#define SAMPLES 1000000
+
+typedef struct Moments {
+    double mean, variance, skew, kurtosis, next; /* next: correlation of neighbours */
+} Moments;
+
+static Moments moments_of(int tensor, FillDist dist, uint64_t stride)
+{
+    double sum[5] = {0}, pairs = 0.0, before = 0.0;
+    Moments m;
+    uint64_t t;
+    for (t = 0; t < SAMPLES; t++) {
+        const double x = (double)fill_value(1, tensor, t * stride, dist);
+        sum[1] += x;
+        sum[2] += x * x;
+        sum[3] += x * x * x;
+        sum[4] += x * x * x * x;
+        pairs += x * before;
+        before = x;
+    }
+    m.mean = sum[1] / SAMPLES;
+    m.variance = sum[2] / SAMPLES - m.mean * m.mean;
+    m.skew = sum[3] / SAMPLES / pow(m.variance, 1.5);
+    m.kurtosis = sum[4] / SAMPLES / (m.variance * m.variance);
+    m.next = pairs / SAMPLES / m.variance;
+    return m;
+}
+
+/* Limits are five standard errors of a million samples: 1/1000 for the mean. Neighbours along the
+ * channel (stride 1) and along the token (stride 512) must be independent alike. */
+static void normal_moments(void **state)
+{
+    static const uint64_t stride[] = {1, 512, 65536};
+    int tensor, t;
+    (void)state;
+    for (tensor = FILL_Q; tensor <= FILL_DO; tensor++)
+        for (t = 0; t < 3; t++) {
+            const Moments m = moments_of(tensor, FILL_NORMAL, stride[t]);
+            assert_true(fabs(m.mean) < 0.005 && fabs(m.variance - 1.0) < 0.007);
+            assert_true(fabs(m.skew) < 0.0125 && fabs(m.kurtosis - 2.9) < 0.025);
+            assert_true(fabs(m.next) < 0.005);
+        }
+}
+
+static void other_distributions(void **state)
+{
+    const Moments large = moments_of(FILL_K, FILL_LARGE, 1);
+    const Moments outlier = moments_of(FILL_K, FILL_OUTLIER, 1);
+    uint64_t t, different = 0;
+    float most = 0.0f;
+    (void)state;
+    assert_true(fabs(large.mean) < 0.04 && fabs(large.variance - 64.0) < 0.5);
+    /* 1 + 0.001 * 100; the rare large ones make the estimate rough */
+    assert_true(fabs(outlier.variance - 1.1) < 0.025 && outlier.kurtosis > 10.0);
+    for (t = 0; t < SAMPLES; t++) {
+        const float normal = fill_value(1, FILL_K, t, FILL_NORMAL);
+        const float value = fill_value(1, FILL_K, t, FILL_OUTLIER);
+        different += value != normal;
+        most = fabsf(value) > most ? fabsf(value) : most;
+        assert_true(fill_value(1, FILL_K, t, FILL_LARGE) == 8.0f * normal);
+    }
+    assert_true(different > 840 && different < 1160 && most > 25.0f); /* 1000 +- 5 * 31.6 */
+}
+
+/* Seeds, tensors and indexes that are neighbours have nothing in common. */
+static void streams_differ(void **state)
+{
+    uint64_t t, same_seed = 0, same_tensor = 0, shifted = 0;
+    (void)state;
+    for (t = 0; t < 10000; t++) {
+        const uint64_t here = fill_stream(1, FILL_Q, t);
+        same_seed += here == fill_stream(2, FILL_Q, t);
+        same_tensor += here == fill_stream(1, FILL_K, t);
+        shifted += here == fill_stream(1, FILL_K, t + 1) || here == fill_stream(2, FILL_Q, t + 1);
+    }
+    assert_true(same_seed == 0 && same_tensor == 0 && shifted == 0);
+}
+
+/* The tensor holds fill_value of the logical index, whatever its strides and dtype. */
+static void tensors_of_all_layouts(void **state)
+{
+    int dtype, layout;
+    (void)state;
+    for (dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++)
+        for (layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++) {
+            Storage s;
+            int64_t b, n, h, x;
+            uint64_t index = 0;
+            assert_int_equal(tensor_new(&s, (AttnDtype)dtype, (TensorLayout)layout, 2, 3, 4, 5), 0);
+            fill_tensor(&s.view, FILL_V, 9, FILL_OUTLIER);
+            for (b = 0; b < 2; b++)
+                for (n = 0; n < 3; n++)
+                    for (h = 0; h < 4; h++)
+                        for (x = 0; x < 5; x++, index++)
+                            assert_true(tensor_get(&s.view, tensor_offset(&s.view, b, n, h) + x) ==
+                                        dtype_round((AttnDtype)dtype,
+                                                    fill_value(9, FILL_V, index, FILL_OUTLIER)));
+            assert_true(tensor_intact(&s));
+            tensor_free(&s);
+        }
+}
+
+static void mask_rows(void **state)
+{
+    static uint8_t mask[500 * 300], again[500 * 300];
+    int64_t i, j, masked = 0;
+    (void)state;
+    fill_mask(mask, 500, 300, 3);
+    fill_mask(again, 500, 300, 3);
+    assert_memory_equal(mask, again, sizeof mask);
+    fill_mask(again, 500, 300, 4);
+    assert_memory_not_equal(mask, again, sizeof mask);
+    for (i = 0; i < 500; i++) {
+        int64_t row = 0;
+        for (j = 0; j < 300; j++) {
+            assert_true(mask[i * 300 + j] <= 1);
+            row += mask[i * 300 + j];
+        }
+        assert_true(i % 5 == 4 ? row == 300 : row < 300);
+        masked += i % 5 == 4 ? 0 : row;
+    }
+    assert_true(fabs((double)masked / (400 * 300) - 0.25) < 0.00625); /* five standard errors */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(known_answers),          cmocka_unit_test(normal_moments),
+        cmocka_unit_test(other_distributions),    cmocka_unit_test(streams_differ),
+        cmocka_unit_test(tensors_of_all_layouts), cmocka_unit_test(mask_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

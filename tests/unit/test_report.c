@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_report.c: JSON rows with hostile strings and non-finite numbers, folders of --save that
+ * must not stay behind. The table and the fields are the business of
+ * tests/stages/test_interface.py.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "report_internal.h"
+
+static AttnStatus nothing(const AttnArgs *args)
+{
+    (void)args;
+    return ATTN_OK;
+}
+
+static const Variant variants[] = {
+    {"v0_\"odd\"\\\n\x7f\xc3", ON_CPU, DTYPES_ALL, nothing, NULL, 0, ""}};
+static const Stage stage = {"unit", "00_unit", "?", 1, 0, variants, 1};
+
+static char folder[64];
+
+static int enter_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "test_report.XXXXXX");
+    return mkdtemp(folder) && chdir(folder) == 0 ? 0 : -1;
+}
+
+static int leave_folder(void **state)
+{
+    (void)state;
+    return chdir("..") == 0 && rmdir(folder) == 0 ? 0 : -1; /* fails when something was left */
+}
+
+/* One row with a given check into rows.jsonl, read back into text. */
+static void make_row(const Check *check, int ran, char *text, size_t size)
+{
+    char *argv[] = {"unit", "-N", "3", "-H", "1", "-d", "2", "--quiet", "--json", "rows.jsonl"};
+    Cli cli;
+    Report report;
+    Problem problem;
+    Outcome out;
+    FILE *f;
+    size_t length;
+    assert_int_equal(cli_parse(&cli, &stage, 10, argv), CLI_CONTINUE);
+    assert_int_equal(report_open(&report, &cli), EXIT_OK);
+    assert_int_equal(problem_make(&problem, &cli.cases[0]), EXIT_OK);
+    memset(&out, 0, sizeof out);
+    out.ran = ran;
+    out.args = problem.args;
+    snprintf(out.failure, sizeof out.failure, "a\tb\"c\\");
+    {
+        ReportRow row = {&cli.cases[0], &problem, &variants[0], &out, check, NAN};
+        report_row(&report, &row);
+    }
+    assert_int_equal(report_close(&report), EXIT_OK);
+    problem_free(&problem);
+    cli_free(&cli);
+    f = fopen("rows.jsonl", "r");
+    assert_non_null(f);
+    length = fread(text, 1, size - 1, f);
+    text[length] = '\0';
+    fclose(f);
+    unlink("rows.jsonl");
+}
+
+static void expect(const char *text, const char *part)
+{
+    if (!strstr(text, part))
+        fail_msg("%s is not in %s", part, text);
+}
+
+static void rows_are_json(void **state)
+{
+    char text[8192], *p;
+    Check check;
+    (void)state;
+    memset(&check, 0, sizeof check);
+    check.bound_ratio = INFINITY;
+    check.flash_ratio = NAN;
+    check.nonfinite = 7;
+    make_row(&check, 1, text, sizeof text);
+    expect(text, "\"variant\":\"v0_\\\"odd\\\"\\\\\\u000a\\u007f\\u00c3\"");
+    expect(text, "\"failure\":\"a\\u0009b\\\"c\\\\\"");
+    expect(text, "\"bound_ratio\":null");
+    expect(text, "\"flash_ratio\":null");
+    expect(text, "\"hbm_bytes_model\":null");
+    expect(text, "\"ms\":[]");
+    expect(text, "\"ms_med\":null");
+    expect(text, "\"nonfinite\":7");
+    expect(text, "\"pass\":false");
+    assert_null(strstr(text, ":nan"));
+    assert_null(strstr(text, ":-nan"));
+    assert_null(strstr(text, ":inf"));
+    for (p = text; *p; p++) /* one object, one line, ASCII */
+        assert_true((*p >= ' ' && *p < 127) || (*p == '\n' && p[1] == '\0'));
+}
+
+static void pass_is_said_honestly(void **state)
+{
+    char text[8192];
+    Check check;
+    (void)state;
+    memset(&check, 0, sizeof check);
+    check.pass = 1;
+    make_row(&check, 1, text, sizeof text);
+    expect(text, "\"pass\":true");
+    make_row(NULL, 1, text, sizeof text); /* --no-check */
+    expect(text, "\"pass\":null");
+    expect(text, "\"nonfinite\":null");
+    make_row(NULL, 0, text, sizeof text); /* the run failed */
+    expect(text, "\"pass\":false");
+    make_row(&check, 0, text, sizeof text); /* whatever a stale check says */
+    expect(text, "\"pass\":false");
+}
+
+static void no_rows_leave_no_file(void **state)
+{
+    char *argv[] = {"unit", "--json", "rows.jsonl"};
+    Cli cli;
+    Report report;
+    FILE *f;
+    struct stat s;
+    (void)state;
+    assert_int_equal(cli_parse(&cli, &stage, 3, argv), CLI_CONTINUE);
+    assert_int_equal(report_open(&report, &cli), EXIT_OK);
+    assert_int_equal(report_close(&report), EXIT_OK);
+    assert_int_not_equal(stat("rows.jsonl", &s), 0);
+    f = fopen("rows.jsonl", "w"); /* but an empty file of the user's stays */
+    assert_non_null(f);
+    fclose(f);
+    assert_int_equal(report_open(&report, &cli), EXIT_OK);
+    assert_int_equal(report_close(&report), EXIT_OK);
+    assert_int_equal(stat("rows.jsonl", &s), 0);
+    unlink("rows.jsonl");
+    cli_free(&cli);
+}
+
+static void probe_leaves_nothing(void **state)
+{
+    struct stat s;
+    FILE *f;
+    (void)state;
+    assert_int_equal(save_probe("."), EXIT_OK);
+    assert_int_equal(save_probe("a/b//c/"), EXIT_OK);
+    assert_int_not_equal(stat("a", &s), 0);
+    assert_int_equal(mkdir("a", 0777), 0);
+    assert_int_equal(save_probe("a/b"), EXIT_OK);
+    assert_int_equal(stat("a", &s), 0); /* what was there before stays */
+    assert_int_not_equal(stat("a/b", &s), 0);
+    f = fopen("a/file", "w");
+    assert_non_null(f);
+    fclose(f);
+    freopen("/dev/null", "w", stderr);
+    assert_int_equal(save_probe("a/file"), EXIT_USAGE);
+    assert_int_equal(save_probe("a/file/b"), EXIT_USAGE);
+    unlink("a/file");
+    rmdir("a");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_json),
+        cmocka_unit_test(pass_is_said_honestly),
+        cmocka_unit_test(no_rows_leave_no_file),
+        cmocka_unit_test(probe_leaves_nothing),
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_run.c: does the runner see what variants do to memory, time and inputs? The variants here
+ * misbehave in one way each. Also problem_make: positions, layouts and that a seed is a seed.
+ */
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "alloc.h"
+#include "judge.h"
+
+static int calls, backward_calls, dirty_entries, saw_own_output;
+
+/* O and lse all `value`; counts how often an output was not NaN when the call began. */
+static void fill_outputs(const AttnArgs *a, float value)
+{
+    const AttnShape *s = &a->shape;
+    int64_t b, n, h, x;
+    for (b = 0; b < s->B; b++)
+        for (n = 0; n < s->Nq; n++)
+            for (h = 0; h < s->H; h++) {
+                const int64_t at = tensor_offset(&a->O, b, n, h);
+                for (x = 0; x < s->d; x++) {
+                    dirty_entries += !isnan(tensor_get(&a->O, at + x));
+                    tensor_set(&a->O, at + x, value);
+                }
+                a->lse[(b * s->H + h) * s->Nq + n] = value;
+            }
+}
+
+static AttnStatus counting(const AttnArgs *a)
+{
+    fill_outputs(a, (float)++calls);
+    return ATTN_OK;
+}
+
+static AttnStatus counting_backward(const AttnArgs *a)
+{
+    backward_calls++;
+    saw_own_output += a->lse[0] == (float)calls && tensor_get(&a->O, 0) == (float)calls;
+    return ATTN_OK;
+}
+
+static AttnStatus writes_input(const AttnArgs *a)
+{
+    tensor_set(&a->V, 0, 123.0f);
+    return ATTN_OK;
+}
+
+static AttnStatus writes_mask(const AttnArgs *a)
+{
+    ((uint8_t *)(uintptr_t)a->mask)[0] ^= 1;
+    return ATTN_OK;
+}
+
+static AttnStatus writes_gap(const AttnArgs *a)
+{
+    tensor_set(&a->O, a->shape.d, 1.0f);
+    return ATTN_OK;
+}
+
+static AttnStatus writes_before_lse(const AttnArgs *a)
+{
+    a->lse[-1] = 1.0f;
+    return ATTN_OK;
+}
+
+static AttnStatus uses_workspace(const AttnArgs *a)
+{
+    void *p = workspace_alloc(5000), *q = workspace_alloc(7000);
+    fill_outputs(a, 1.0f);
+    workspace_free(p);
+    workspace_free(q);
+    return ATTN_OK;
+}
+
+static void *leak;
+
+static AttnStatus leaks(const AttnArgs *a)
+{
+    fill_outputs(a, 1.0f);
+    leak = workspace_alloc(333);
+    return ATTN_OK;
+}
+
+#ifndef __SANITIZE_ADDRESS__
+static AttnStatus overruns_workspace(const AttnArgs *a)
+{
+    char *p = workspace_alloc(64);
+    (void)a;
+    p[64] = 1;
+    workspace_free(p);
+    return ATTN_OK;
+}
+#endif
+
+static AttnStatus no_memory(const AttnArgs *a)
+{
+    (void)a;
+    return ATTN_NO_MEMORY;
+}
+
+static AttnStatus skips(const AttnArgs *a)
+{
+    (void)a;
+    return ATTN_SKIP;
+}
+
+static AttnStatus sleeps(const AttnArgs *a)
+{
+    const struct timespec pause = {0, 700000000};
+    (void)a;
+    calls++;
+    nanosleep(&pause, NULL);
+    return ATTN_OK;
+}
+
+static AttnStatus unsteady(const AttnArgs *a)
+{
+    fill_outputs(a, 1.0f);
+    return ++calls == 3 ? ATTN_NO_MEMORY : ATTN_OK;
+}
+
+static Variant variants[] = {
+    {"v0_test", ON_CPU, DTYPES_ALL, counting, counting_backward, 0, "test"}};
+static const Stage stage = {"unit", "00_unit", "?", 1, STAGE_HAS_BACKWARD, variants, 1};
+
+typedef struct Run {
+    Cli cli;
+    Problem problem;
+    Outcome out;
+    int status;
+} Run;
+
+static void silence(int on)
+{
+    static int saved = -1;
+    fflush(NULL);
+    if (on) {
+        int null = open("/dev/null", O_WRONLY);
+        saved = dup(STDERR_FILENO);
+        dup2(null, STDERR_FILENO);
+        close(null);
+    } else {
+        dup2(saved, STDERR_FILENO);
+        close(saved);
+    }
+}
+
+static void make(Run *r, const char *line)
+{
+    char text[512], *argv[64] = {"unit"}, *rest = NULL;
+    int argc = 1;
+    snprintf(text, sizeof text, "%s", line);
+    for (char *w = strtok_r(text, " ", &rest); w; w = strtok_r(NULL, " ", &rest))
+        argv[argc++] = w;
+    memset(r, 0, sizeof *r);
+    assert_int_equal(cli_parse(&r->cli, &stage, argc, argv), CLI_CONTINUE);
+    assert_int_equal(problem_make(&r->problem, &r->cli.cases[0]), EXIT_OK);
+}
+
+static void run(Run *r, AttnFn forward, const char *line)
+{
+    calls = backward_calls = dirty_entries = saw_own_output = 0;
+    variants[0].forward = forward;
+    make(r, line);
+    silence(1);
+    r->status = run_variant(&r->out, &variants[0], &r->problem, &r->cli.cases[0]);
+    silence(0);
+}
+
+static void done(Run *r)
+{
+    outcome_free(&r->out);
+    problem_free(&r->problem);
+    cli_free(&r->cli);
+    assert_int_equal(workspace_live(), 0);
+}
+
+static const char small[] = "-B 2 -N 5 -H 3 -d 4 --threads 1 --strides odd";
+
+static void repetitions(void **state)
+{
+    Run r;
+    (void)state;
+    run(&r, counting, small);
+    assert_int_equal(r.status, EXIT_OK);
+    assert_true(calls == 1 && r.out.forward.count == 1 && r.out.backward.count == 0 && r.out.ran);
+    assert_true(r.out.inputs_intact && r.out.storage_intact && !r.out.failure[0]);
+    done(&r);
+    run(&r, counting,
+        "-N 5 -H 1 -d 4 --threads 1 --bench --warmup 2 --iters 5 --backward --strides bhsd");
+    assert_true(calls == 7 && r.out.forward.count == 5);
+    assert_true(backward_calls == 7 && r.out.backward.count == 5);
+    assert_int_equal(saw_own_output, 7);    /* backward reads the O and lse of its own forward */
+    assert_int_equal(dirty_entries, 0);     /* outputs are poisoned before every run */
+    assert_true(r.out.args.lse[0] == 7.0f); /* what is checked is the last timed run's output */
+    done(&r);
+}
+
+static void a_slow_variant_stops(void **state)
+{
+    Run r;
+    (void)state;
+    run(&r, sleeps, "-N 1 -H 1 -d 1 --threads 1 --bench --warmup 1 --iters 20");
+    /* warm-up 0.7 s, then samples end at 1.4 s and 2.1 s: over the budget of 2 s */
+    assert_true(r.out.forward.count >= 1 && r.out.forward.count <= 2);
+    assert_true(r.out.forward.ms[0] >= 700.0);
+    done(&r);
+    /* a warm-up that eats the budget: still one sample, and no second warm-up */
+    run(&r, sleeps, "-N 1 -H 1 -d 1 --threads 1 --bench --warmup 100 --iters 20");
+    assert_int_equal(r.out.forward.count, 1);
+    assert_true(calls >= 2 && calls <= 4);
+    done(&r);
+}
+
+static void stray_writes(void **state)
+{
+    Run r;
+    (void)state;
+    run(&r, writes_input, small);
+    assert_true(!r.out.inputs_intact && r.out.storage_intact);
+    done(&r);
+    run(&r, writes_mask, "-N 5 -H 1 -d 4 --threads 1 --mask full");
+    assert_true(!r.out.inputs_intact);
+    done(&r);
+    run(&r, writes_gap, small);
+    assert_true(r.out.inputs_intact && !r.out.storage_intact);
+    done(&r);
+    run(&r, writes_before_lse, small);
+    assert_true(!r.out.storage_intact);
+    done(&r);
+#ifndef __SANITIZE_ADDRESS__ /* which ends the program at such a write by itself */
+    run(&r, overruns_workspace, small);
+    assert_true(!r.out.storage_intact);
+    done(&r);
+#endif
+}
+
+static void stray_writes_are_wrong(void **state)
+{
+    AttnFn bad[] = {writes_input, writes_gap, counting};
+    size_t i;
+    (void)state;
+    for (i = 0; i < 3; i++) {
+        Run r;
+        Reference reference;
+        Check check;
+        run(&r, bad[i], small);
+        assert_int_equal(reference_make(&reference, &r.problem, &r.cli.cases[0]), EXIT_OK);
+        silence(1);
+        assert_int_equal(judge_outcome(&check, &reference, &r.out, &r.cli.cases[0], &variants[0]),
+                         EXIT_WRONG);
+        silence(0);
+        assert_false(check.pass);
+        reference_free(&reference);
+        done(&r);
+    }
+}
+
+static void workspace_is_counted(void **state)
+{
+    Run r;
+    (void)state;
+    run(&r, uses_workspace, small);
+    assert_int_equal(r.out.peak_bytes, 12000);
+    assert_int_equal(r.out.leaked_bytes, 0);
+    done(&r);
+    run(&r, leaks, small);
+    assert_int_equal(r.out.leaked_bytes, 333);
+    assert_non_null(strstr(r.out.failure, "333"));
+    workspace_free(leak);
+    done(&r);
+}
+
+static void statuses(void **state)
+{
+    Run r;
+    (void)state;
+    run(&r, no_memory, small);
+    assert_int_equal(r.status, EXIT_RUNTIME);
+    assert_true(r.out.status == ATTN_NO_MEMORY && !r.out.ran && r.out.failure[0]);
+    done(&r);
+    run(&r, skips, small);
+    assert_int_equal(r.status, EXIT_OK);
+    assert_true(r.out.status == ATTN_SKIP && !r.out.ran && r.out.failure[0]);
+    done(&r);
+    run(&r, unsteady, "-N 5 -H 1 -d 4 --threads 1 --bench --warmup 0 --iters 9");
+    assert_int_equal(r.status, EXIT_RUNTIME); /* two good samples do not make a run */
+    assert_false(r.out.ran);
+    done(&r);
+}
+
+static void positions(void **state)
+{
+    Run r;
+    (void)state;
+    make(&r, "--seq-q 3 --seq-kv 8 -H 1 -d 2 --causal");
+    assert_true(attn_position(r.problem.args.positions_q, 2).position == 7);
+    assert_true(attn_sees(&r.problem.args, 0, 5) && !attn_sees(&r.problem.args, 0, 6));
+    done(&r);
+    make(&r, "--seq-q 3 --seq-kv 8 -H 1 -d 2 --mask causal-upper-left");
+    assert_true(attn_sees(&r.problem.args, 0, 0) && !attn_sees(&r.problem.args, 0, 1));
+    done(&r);
+    make(&r, "--seq-q 8 --seq-kv 3 -H 1 -d 2 --window 0,0"); /* a window is lower-right too */
+    assert_true(!attn_sees(&r.problem.args, 4, 0) && attn_sees(&r.problem.args, 5, 0));
+    assert_true(attn_sees(&r.problem.args, 7, 2) && !attn_sees(&r.problem.args, 7, 1));
+    done(&r);
+}
+
+/* A value depends on seed, tensor and index, not on strides; the layouts differ in memory. */
+static void layouts(void **state)
+{
+    static const char *const names[] = {"bshd", "sbhd", "bhsd", "odd"};
+    Run base;
+    int k;
+    (void)state;
+    make(&base, "-B 2 -N 5 -H 3 -d 4 --seed 9");
+    for (k = 0; k < 4; k++) {
+        char line[128];
+        Run r;
+        int64_t b, n, h, x;
+        snprintf(line, sizeof line, "-B 2 -N 5 -H 3 -d 4 --seed 9 --strides %s", names[k]);
+        make(&r, line);
+        for (b = 0; b < 2; b++)
+            for (n = 0; n < 5; n++)
+                for (h = 0; h < 3; h++)
+                    for (x = 0; x < 4; x++) {
+                        const Tensor *p = &r.problem.args.K, *q = &base.problem.args.K;
+                        assert_true(tensor_get(p, tensor_offset(p, b, n, h) + x) ==
+                                    tensor_get(q, tensor_offset(q, b, n, h) + x));
+                    }
+        assert_true(k == 0 || memcmp(r.problem.args.K.stride, base.problem.args.K.stride,
+                                     sizeof base.problem.args.K.stride) != 0);
+        assert_true(problem_fingerprint(&r.problem) == problem_fingerprint(&r.problem));
+        done(&r);
+    }
+    done(&base);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(repetitions),
+        cmocka_unit_test(a_slow_variant_stops),
+        cmocka_unit_test(stray_writes),
+        cmocka_unit_test(stray_writes_are_wrong),
+        cmocka_unit_test(workspace_is_counted),
+        cmocka_unit_test(statuses),
+        cmocka_unit_test(positions),
+        cmocka_unit_test(layouts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
