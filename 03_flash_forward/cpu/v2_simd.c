@@ -39,7 +39,7 @@
 #include "simd.h"
 #include "tensor.h"
 
-#define BLOCK_KEYS 256 /* a multiple of every panel width */
+#define BLOCK_KEYS 512 /* a multiple of every panel width */
 #define BLOCK_ROWS 112 /* at most: as many whole strips as fit */
 #define MAX_STRIPS 18
 #define LOG2E      0x1.715476p+0f
@@ -79,9 +79,10 @@ typedef struct Plan {
     int64_t rows;     /* of a block of queries: whole strips */
     int64_t keys;     /* Nk, rounded up to whole panels */
     int64_t channels; /* d, rounded up to whole panels */
+    int64_t slots;    /* packed heads that exist at a time */
     int64_t K_floats, V_floats, thread_floats;
-    float *K_packed;   /* [B * Hkv][keys / panel][d][panel] */
-    float *V_packed;   /* [B * Hkv][channels / panel][keys][panel] */
+    float *K_packed;   /* [slots][keys / panel][d][panel] */
+    float *V_packed;   /* [slots][channels / panel][keys][panel] */
     AttnRange *ranges; /* [keys / panel] positions of a panel's keys */
     uint8_t *straight; /* [keys / panel] 1: one sequence, positions rise by 1 from key to key */
     float *thread;     /* [threads][thread_floats] */
@@ -89,15 +90,15 @@ typedef struct Plan {
 
 /* What one thread works in. rows = plan->rows. */
 typedef struct Block {
-    float *Q_i;                                  /* [rows][d], times scale * log2(e) */
-    float *O_i;                                  /* [rows][channels], not yet divided */
-    float *S;                                    /* [rows][BLOCK_KEYS], then P */
-    float *l_i;                                  /* [rows][lanes] parts of the sum */
-    float *m_i;                                  /* [rows], base 2 */
-    float *alpha;                                /* [rows] */
-    float *copy;                                 /* [panel][d] rows on their way into a panel */
-    AttnRange ranges[MAX_STRIPS];                /* of each strip's queries */
-    int64_t first[MAX_STRIPS], last[MAX_STRIPS]; /* its visible columns in the key block */
+    float *Q_i;                   /* [rows][d], times scale * log2(e) */
+    float *O_i;                   /* [rows][channels], not yet divided */
+    float *S;                     /* [rows][BLOCK_KEYS], then P */
+    float *l_i;                   /* [rows][lanes] parts of the sum */
+    float *m_i;                   /* [rows], base 2 */
+    float *alpha;                 /* [rows] */
+    float *copy;                  /* [panel][d] rows on their way into a panel */
+    AttnRange ranges[MAX_STRIPS]; /* of each strip's queries */
+    int64_t first, last;          /* visible columns of the strip in the key block */
 } Block;
 
 static int64_t block_floats(const Plan *p, int64_t d)
@@ -134,8 +135,9 @@ static size_t make_plan(Plan *p, const AttnShape *n, int threads, char *workspac
     p->K_floats = round_up(p->keys * n->d, 16);
     p->V_floats = round_up(p->keys * p->channels, 16);
     p->thread_floats = round_up(block_floats(p, n->d), 16);
-    bytes[0] = (size_t)(kv_heads * p->K_floats) * sizeof(float);
-    bytes[1] = (size_t)(kv_heads * p->V_floats) * sizeof(float);
+    p->slots = kv_heads % threads == 0 ? threads : kv_heads;
+    bytes[0] = (size_t)(p->slots * p->K_floats) * sizeof(float);
+    bytes[1] = (size_t)(p->slots * p->V_floats) * sizeof(float);
     bytes[2] = (size_t)(threads * p->thread_floats) * sizeof(float);
     bytes[3] = (size_t)panels * sizeof(AttnRange);
     bytes[4] = (size_t)panels;
@@ -157,29 +159,57 @@ size_t flash_simd_workspace_bytes(const AttnShape *shape, int threads)
     return make_plan(&plan, shape, threads, NULL);
 }
 
+/* --- rows of the caller's tensors ---------------------------------------------------------------*/
+
+#define ROWS_AHEAD 16
+
+/* With many heads the rows of one head lie a page apart, and there the processor stops guessing
+ * what will be read next. So it is told; without this the copies below cost ten per cent. */
+static void fetch_row(const Tensor *t, int64_t b, int64_t h, int64_t row)
+{
+    size_t bytes = (size_t)t->shape[3] * dtype_size(t->dtype);
+    const char *p =
+        (const char *)t->data + (size_t)tensor_offset(t, b, row, h) * dtype_size(t->dtype);
+    for (size_t line = 0; row < t->shape[1] && line < bytes; line += 64)
+        __builtin_prefetch(p + line);
+}
+
+/* rows [count][d] = tokens first .. of head h, as float */
+static void load_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,
+                      float *rows)
+{
+    for (int64_t r = 0; r < count; r++) {
+        fetch_row(t, b, h, first + r + ROWS_AHEAD);
+        tensor_read_row(t, b, first + r, h, rows + r * t->shape[3]);
+    }
+}
+
 /* --- packing -----------------------------------------------------------------------------------*/
 
-/* K and V of one panel of keys. Keys past the end become zeros: their scores are masked, and zero
- * times anything that an uninitialised number might be is not zero. */
-static void pack_panel(const AttnArgs *args, const Plan *p, float *copy, int64_t kv, int64_t panel)
+/* K and V of one panel of keys. Keys past the end become zeros: their scores are masked, but P = 0
+ * times whatever else lies in memory might be NaN. */
+static void pack_panel(const AttnArgs *args, const Plan *p, float *copy, int64_t kv, int64_t slot,
+                       int64_t panel)
 {
     const AttnShape *n = &args->shape;
     int64_t width = p->simd->panel, j = panel * width, count = smaller(width, n->Nk - j);
     int64_t b = kv / n->Hkv, kv_head = kv % n->Hkv, d = n->d;
-    float *K_panel = p->K_packed + kv * p->K_floats + j * d;
-    float *V_head = p->V_packed + kv * p->V_floats;
+    float *V_head = p->V_packed + slot * p->V_floats;
 
-    memset(copy, 0, (size_t)(width * d) * sizeof *copy);
-    naive_load_rows(&args->K, b, kv_head, j, count, copy);
-    p->simd->transpose(copy, d, K_panel);
-    naive_load_rows(&args->V, b, kv_head, j, count, copy);
-    for (int64_t c = 0; c < width; c++)
-        for (int64_t x = 0; x < p->channels; x += width) {
-            int64_t real = c < count ? smaller(width, d - x) : 0;
-            float *to = V_head + x * p->keys + (j + c) * width;
-            memcpy(to, copy + c * d + x, (size_t)real * sizeof *to);
-            memset(to + real, 0, (size_t)(width - real) * sizeof *to);
+    memset(copy + count * d, 0, (size_t)((width - count) * d) * sizeof *copy);
+    load_rows(&args->K, b, kv_head, j, count, copy);
+    p->simd->transpose(copy, d, p->K_packed + slot * p->K_floats + j * d);
+    load_rows(&args->V, b, kv_head, j, count, copy);
+    for (int64_t x = 0; x < p->channels; x += width) {
+        int64_t real = smaller(width, d - x);
+        float *to = V_head + x * p->keys + j * width;
+        for (int64_t c = 0; c < width; c++, to += width) {
+            for (int64_t y = 0; y < real; y++)
+                to[y] = copy[c * d + x + y];
+            for (int64_t y = real; y < width; y++)
+                to[y] = 0.0f;
         }
+    }
 }
 
 static void describe_panels(const AttnArgs *args, const Plan *p)
@@ -242,8 +272,8 @@ static void find_span(const AttnArgs *args, const Plan *p, Block *block, int64_t
     while (first < last &&
            attn_tile_class(args->rule, block->ranges[s], ranges[last - 1]) == ATTN_TILE_SKIP)
         last--;
-    block->first[s] = first * width;
-    block->last[s] = last * width;
+    block->first = first * width;
+    block->last = last * width;
 }
 
 /* --- one block of queries ----------------------------------------------------------------------*/
@@ -255,25 +285,21 @@ static void cap_scores(float *S, int64_t rows, int64_t cols, float cap)
             S[r * BLOCK_KEYS + c] = cap * LOG2E * tanhf(S[r * BLOCK_KEYS + c]);
 }
 
-/* S of `strips` strips and the keys j .. j+keys-1, masked. */
-static void score_block(const AttnArgs *args, const Plan *p, Block *block, const float *K_head,
-                        int64_t i, int64_t strips, int64_t j, int64_t keys)
+/* S of strip s and its visible columns of the key block j .., masked. */
+static void score_strip(const AttnArgs *args, const Plan *p, Block *block, const float *K_head,
+                        int64_t i, int64_t s, int64_t j)
 {
     int64_t d = args->shape.d, width = p->simd->panel, strip = p->simd->strip;
-    for (int64_t c = 0; c < keys; c += width) {
+    int64_t row = i + s * strip, rows = smaller(strip, args->shape.Nq - row);
+    for (int64_t c = block->first; c < block->last; c += width) {
         int64_t panel = (j + c) / width;
-        for (int64_t s = 0; s < strips; s++) {
-            float *S = block->S + s * strip * BLOCK_KEYS + c;
-            int64_t row = i + s * strip, rows = smaller(strip, args->shape.Nq - row);
-            if (c < block->first[s] || c >= block->last[s])
-                continue;
-            p->simd->scores(block->Q_i + s * strip * d, d, K_head + (j + c) * d, d, S, BLOCK_KEYS);
-            if (args->softcap > 0.0f)
-                cap_scores(S, strip, width, args->softcap);
-            if (args->mask || j + c + width > args->shape.Nk ||
-                attn_tile_class(args->rule, block->ranges[s], p->ranges[panel]) != ATTN_TILE_CLEAN)
-                mask_tile(args, p, row, rows, panel, S);
-        }
+        float *S = block->S + c;
+        p->simd->scores(block->Q_i + s * strip * d, d, K_head + (j + c) * d, d, S, BLOCK_KEYS);
+        if (args->softcap > 0.0f)
+            cap_scores(S, strip, width, args->softcap);
+        if (args->mask || j + c + width > args->shape.Nk ||
+            attn_tile_class(args->rule, block->ranges[s], p->ranges[panel]) != ATTN_TILE_CLEAN)
+            mask_tile(args, p, row, rows, panel, S);
     }
 }
 
@@ -285,7 +311,7 @@ static void start_block(const AttnArgs *args, const Plan *p, Block *block, const
     const AttnShape *n = &args->shape;
     float factor = args->softcap > 0.0f ? args->scale / args->softcap : args->scale * LOG2E;
     int64_t strip = p->simd->strip, padded = round_up(rows, strip);
-    naive_load_rows(&args->Q, b, h, i, rows, block->Q_i);
+    load_rows(&args->Q, b, h, i, rows, block->Q_i);
     for (int64_t e = 0; e < rows * n->d; e++)
         block->Q_i[e] *= factor;
     memset(block->Q_i + rows * n->d, 0, (size_t)((padded - rows) * n->d) * sizeof(float));
@@ -318,6 +344,8 @@ static void finish_block(const AttnArgs *args, const Plan *p, Block *block, floa
             O_r[x] *= inverse;
         args->lse[(b * n->H + h) * n->Nq + i + r] =
             l_r == 0.0f ? -INFINITY : block->m_i[r] * LN2 + logf(l_r);
+        if (!O_state)
+            fetch_row(&args->O, b, h, i + r + ROWS_AHEAD);
         if (O_state)
             memcpy(O_state + ((b * n->Nq + i + r) * n->H + h) * n->d, O_r,
                    (size_t)n->d * sizeof(float));
@@ -327,65 +355,87 @@ static void finish_block(const AttnArgs *args, const Plan *p, Block *block, floa
 }
 
 static void attend_block(const AttnArgs *args, const Plan *p, Block *block, float *O_state,
-                         int64_t b, int64_t h, int64_t i)
+                         int64_t b, int64_t h, int64_t i, int64_t slot)
 {
     const AttnShape *n = &args->shape;
-    int64_t kv = b * n->Hkv + naive_kv_head(n, h), strip = p->simd->strip, width = p->simd->panel;
+    int64_t strip = p->simd->strip, width = p->simd->panel;
     int64_t rows = smaller(p->rows, n->Nq - i), strips = (rows + strip - 1) / strip;
-    const float *K_head = p->K_packed + kv * p->K_floats;
-    const float *V_head = p->V_packed + kv * p->V_floats;
+    const float *K_head = p->K_packed + slot * p->K_floats;
+    const float *V_head = p->V_packed + slot * p->V_floats;
 
     start_block(args, p, block, O_state, b, h, i, rows);
-    for (int64_t j = 0; j < n->Nk; j += BLOCK_KEYS) {
-        int64_t keys = smaller(BLOCK_KEYS, p->keys - j);
-        for (int64_t s = 0; s < strips; s++)
-            find_span(args, p, block, s, j, keys);
-        score_block(args, p, block, K_head, i, strips, j, keys);
-        for (int64_t s = 0; s < strips; s++)
-            if (block->first[s] < block->last[s])
-                p->simd->update(block->S + s * strip * BLOCK_KEYS + block->first[s], BLOCK_KEYS,
-                                block->last[s] - block->first[s], block->m_i + s * strip,
-                                block->l_i + s * strip * p->simd->lanes, block->alpha + s * strip);
-        for (int64_t x = 0; x < p->channels; x += width)
-            for (int64_t s = 0; s < strips; s++)
-                if (block->first[s] < block->last[s])
-                    p->simd->weighted_sum(block->S + s * strip * BLOCK_KEYS + block->first[s],
-                                          BLOCK_KEYS, block->last[s] - block->first[s],
-                                          V_head + x * p->keys + (j + block->first[s]) * width,
-                                          block->alpha + s * strip,
-                                          block->O_i + s * strip * p->channels + x, p->channels);
-    }
+    for (int64_t j = 0; j < n->Nk; j += BLOCK_KEYS)
+        for (int64_t s = 0; s < strips; s++) {
+            find_span(args, p, block, s, j, smaller(BLOCK_KEYS, p->keys - j));
+            if (block->first == block->last)
+                continue;
+            int64_t first = block->first, cols = block->last - first;
+            score_strip(args, p, block, K_head, i, s, j);
+            p->simd->update(block->S + first, BLOCK_KEYS, cols, block->m_i + s * strip,
+                            block->l_i + s * strip * p->simd->lanes, block->alpha);
+            for (int64_t x = 0; x < p->channels; x += width)
+                p->simd->weighted_sum(block->S + first, BLOCK_KEYS, cols,
+                                      V_head + x * p->keys + (j + first) * width, block->alpha,
+                                      block->O_i + s * strip * p->channels + x, p->channels);
+        }
     finish_block(args, p, block, O_state, b, h, i, rows);
+}
+
+/* Kv heads divide evenly among the threads: each packs and computes its own, one after the other,
+ * and the packed copy of a head is still in the cache when it is used. */
+static void attend_own_heads(const AttnArgs *args, const Plan *p, Block *block, float *O_state,
+                             int thread)
+{
+    const AttnShape *n = &args->shape;
+    int64_t group = n->H / n->Hkv, panels = p->keys / p->simd->panel;
+    for (int64_t kv = thread; kv < n->B * n->Hkv; kv += p->slots) {
+        for (int64_t panel = 0; panel < panels; panel++)
+            pack_panel(args, p, block->copy, kv, thread, panel);
+        for (int64_t h = kv % n->Hkv * group; h < (kv % n->Hkv + 1) * group; h++)
+            for (int64_t i = 0; i < n->Nq; i += p->rows)
+                attend_block(args, p, block, O_state, kv / n->Hkv, h, i, thread);
+    }
+}
+
+/* They do not: all threads pack all heads, then share the blocks of queries. Called by each thread
+ * of a parallel region. */
+static void attend_shared_heads(const AttnArgs *args, const Plan *p, Block *block, float *O_state)
+{
+    const AttnShape *n = &args->shape;
+    int64_t panels = p->keys / p->simd->panel, blocks = (n->Nq + p->rows - 1) / p->rows;
+#pragma omp for schedule(static)
+    for (int64_t t = 0; t < n->B * n->Hkv * panels; t++)
+        pack_panel(args, p, block->copy, t / panels, t / panels, t % panels);
+        /* From the last block of a head to its first: under a causal mask that is from much work to
+     * little, and the threads finish together. */
+#pragma omp for schedule(dynamic)
+    for (int64_t t = 0; t < n->B * n->H * blocks; t++) {
+        int64_t b = t / (n->H * blocks), h = t / blocks % n->H;
+        attend_block(args, p, block, O_state, b, h, (blocks - 1 - t % blocks) * p->rows,
+                     b * n->Hkv + naive_kv_head(n, h));
+    }
 }
 
 AttnStatus flash_simd_run(const AttnArgs *args, float *O_state, void *workspace)
 {
-    const AttnShape *n = &args->shape;
     int threads = args->threads;
     Plan plan;
-    int64_t panels, blocks;
-    make_plan(&plan, n, threads, workspace);
-    panels = plan.keys / plan.simd->panel;
-    blocks = (n->Nq + plan.rows - 1) / plan.rows;
+    make_plan(&plan, &args->shape, threads, workspace);
     describe_panels(args, &plan);
 
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
+        int thread = 0, team = 1;
 #ifdef _OPENMP
-        int thread = omp_get_thread_num();
-#else
-        int thread = 0;
+        thread = omp_get_thread_num();
+        team = omp_get_num_threads();
 #endif
-        Block block = block_place(&plan, n->d, plan.thread + thread * plan.thread_floats);
-#pragma omp for schedule(static)
-        for (int64_t t = 0; t < n->B * n->Hkv * panels; t++)
-            pack_panel(args, &plan, block.copy, t / panels, t % panels);
-            /* From the last block of a head to its first: under a causal mask that is from much
-             * work to little, and the threads finish together. */
-#pragma omp for schedule(dynamic)
-        for (int64_t t = 0; t < n->B * n->H * blocks; t++)
-            attend_block(args, &plan, &block, O_state, t / (n->H * blocks), t / blocks % n->H,
-                         (blocks - 1 - t % blocks) * plan.rows);
+        Block block = block_place(&plan, args->shape.d, plan.thread + thread * plan.thread_floats);
+        if (plan.slots != threads)
+            attend_shared_heads(args, &plan, &block, O_state);
+        else /* a team may be smaller than asked for */
+            for (int slot = thread; slot < threads; slot += team)
+                attend_own_heads(args, &plan, &block, O_state, slot);
     }
     return ATTN_OK;
 }
