@@ -153,10 +153,14 @@ static void simd_weighted_sum(const float *P, int64_t ld_P, int64_t cols, const 
 
 static float largest_lane(Vector v)
 {
-    float max = v[0];
-    for (int t = 1; t < LANES; t++)
-        max = v[t] > max ? v[t] : max;
-    return max;
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int t = 0; t < half; t++)
+            v[t] = v[t] > v[t + half] ? v[t] : v[t + half];
+    return v[0];
+#endif
 }
 
 static void simd_update(float *S, int64_t ld_S, int64_t cols, float *m, float *l, float *alpha)

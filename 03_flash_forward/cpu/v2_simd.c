@@ -39,7 +39,7 @@
 #include "simd.h"
 #include "tensor.h"
 
-#define BLOCK_KEYS 512 /* a multiple of every panel width */
+#define BLOCK_KEYS 256 /* a multiple of every panel width */
 #define BLOCK_ROWS 112 /* at most: as many whole strips as fit */
 #define MAX_STRIPS 18
 #define LOG2E      0x1.715476p+0f
@@ -336,9 +336,12 @@ static void finish_block(const AttnArgs *args, const Plan *p, Block *block, floa
 {
     const AttnShape *n = &args->shape;
     for (int64_t r = 0; r < rows; r++) {
-        float *O_r = block->O_i + r * p->channels, l_r = 0.0f, inverse;
-        for (int64_t t = 0; t < p->simd->lanes; t++)
-            l_r += block->l_i[r * p->simd->lanes + t];
+        float *O_r = block->O_i + r * p->channels, l_r, inverse;
+        float *parts = block->l_i + r * p->simd->lanes;
+        for (int64_t half = p->simd->lanes / 2; half > 0; half /= 2)
+            for (int64_t t = 0; t < half; t++)
+                parts[t] += parts[t + half];
+        l_r = parts[0];
         inverse = l_r == 0.0f ? 0.0f : 1.0f / l_r;
         for (int64_t x = 0; x < n->d; x++)
             O_r[x] *= inverse;
