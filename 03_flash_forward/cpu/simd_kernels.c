@@ -60,14 +60,6 @@ static inline void store(float *p, Vector v)
     *(Vector *)p = v;
 }
 
-static inline Vector broadcast(float x)
-{
-    Vector v;
-    for (int t = 0; t < LANES; t++)
-        v[t] = x;
-    return v;
-}
-
 /* a > b ? a : b in each lane, so b wherever one of them is NaN: what x86's instruction does. */
 static inline Vector larger(Vector a, Vector b)
 {
@@ -92,7 +84,7 @@ static inline Vector exp2_negative(Vector x)
 {
     const float rounder = 0x1.8p23f + 127.0f;
     Vector z, r, q;
-    x = larger(broadcast(-127.0f), x);
+    x = larger((Vector){0} - 127.0f, x);
     z = x + rounder;
     r = x - (z - rounder); /* exact, |r| <= 1/2 */
     q = 0x1.4bc274p-13f * r + 0x1.5fc048p-10f;
@@ -190,7 +182,7 @@ static void simd_update(float *S, int64_t ld_S, int64_t cols, float *m, float *l
     }
     for (int r = 0; r < STRIP; r++) {
         float *P_r = S + r * ld_S;
-        const Vector m_r = broadcast(shift[r]);
+        const float m_r = shift[r]; /* vector - float: the float is copied to all lanes */
         Vector a = alpha[r] * load(l + r * LANES), b = {0};
         for (int64_t c = 0; c < cols; c += PANEL) {
             const Vector p0 = exp2_negative(load(P_r + c) - m_r);
