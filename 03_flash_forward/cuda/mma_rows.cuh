@@ -130,8 +130,8 @@ static __device__ __forceinline__ void store_rows(TileRows<C> &rows, const AttnA
 
 template <class C>
 static __device__ __forceinline__ void hide_scores(float (&S_reg)[C::MT][C::Bc / 8][4],
-                                                   const RowMask<C::Br, C::Bc> &mask, bool by_run,
-                                                   int j, int stage)
+                                                   const RowMask<C::Br, C::Bc> &mask, int j,
+                                                   int stage)
 {
     const int t = threadIdx.x % 4;
 #pragma unroll
@@ -141,7 +141,7 @@ static __device__ __forceinline__ void hide_scores(float (&S_reg)[C::MT][C::Bc /
 #pragma unroll
             for (int word = 0; word < C::Bc / 32; word++) {
                 const int r = first_row_of<C>(mt) + 8 * e;
-                const uint32_t bits = row_bits(mask, by_run, r, word, j, stage) >> (2 * t);
+                const uint32_t bits = row_bits(mask, r, word, j, stage) >> (2 * t);
 #pragma unroll
                 for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -156,7 +156,7 @@ static __device__ __forceinline__ void hide_scores(float (&S_reg)[C::MT][C::Bc /
 template <class C>
 static __device__ __forceinline__ void
 update_rows(float (&S_reg)[C::MT][C::Bc / 8][4], TileRows<C> &rows, const AttnArgs &a,
-            const RowMask<C::Br, C::Bc> &mask, bool by_run, int j, int stage)
+            const RowMask<C::Br, C::Bc> &mask, int j, int stage)
 {
 #pragma unroll
     for (int mt = 0; mt < C::MT; mt++)
@@ -165,7 +165,7 @@ update_rows(float (&S_reg)[C::MT][C::Bc / 8][4], TileRows<C> &rows, const AttnAr
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 S_reg[mt][n][e] = attn_score(&a, S_reg[mt][n][e]);
-    hide_scores<C>(S_reg, mask, by_run, j, stage);
+    hide_scores<C>(S_reg, mask, j, stage);
 #pragma unroll
     for (int mt = 0; mt < C::MT; mt++)
 #pragma unroll

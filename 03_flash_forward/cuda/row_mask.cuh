@@ -13,7 +13,8 @@
  *
  * Interface:
  * - KeyTiles, find_key_tiles, next_key_tile: step 1. Tiles are walked from right to left.
- * - RowMask (in shared memory), make_row_runs: step 2. make_row_words: the general case.
+ * - RowMask (in shared memory), make_row_runs: step 2; publish_plan.
+ *   make_row_words: the general case, before a masked tile.
  * - row_bits: step 3.
  */
 #ifndef FLASH_FORWARD_ROW_MASK_CUH
@@ -27,10 +28,14 @@ struct KeyTiles {
     bool one_run; /* keys in one segment, stride 1; otherwise each tile is asked for its class */
 };
 
-/* first[r] .. last[r] are the keys that row r sees (one run), or words [stage][r] its bits in the
- * tile of that stage. */
+/* In shared memory, for two reasons: the rows' part is made by one thread for all, and the block's
+ * part would occupy registers of every thread that the accumulators need. */
 template <int Br, int Bc> struct RowMask {
-    AttnRange q; /* positions of the block's rows */
+    BlockWork work;
+    const void *K, *V; /* row 0 of the head */
+    AttnRange q;       /* positions of the block's rows */
+    KeyTiles tiles;
+    bool by_run; /* first[r] .. last[r] are the keys that row r sees; else words [stage][r] */
     union {
         struct {
             int first[Br], last[Br];
@@ -94,7 +99,7 @@ static __device__ __forceinline__ KeyTiles find_key_tiles(const AttnArgs &a, Att
 /* The last tile before j that is worth a visit, or -1. */
 template <int Bc>
 static __device__ __forceinline__ int next_key_tile(const AttnArgs &a, const KeyTiles &tiles,
-                                                    const AttnRange *q, int j, bool *clean)
+                                                    const AttnRange &q, int j, bool *clean)
 {
     const int Nk = (int)a.shape.Nk;
     *clean = false;
@@ -105,7 +110,7 @@ static __device__ __forceinline__ int next_key_tile(const AttnArgs &a, const Key
             return j;
         }
         const int count = min(Bc, Nk - j * Bc);
-        const AttnTile kind = attn_tile_class(a.rule, *q, attn_range(a.positions_k, j * Bc, count));
+        const AttnTile kind = attn_tile_class(a.rule, q, attn_range(a.positions_k, j * Bc, count));
         if (kind != ATTN_TILE_SKIP) {
             *clean = kind == ATTN_TILE_CLEAN && count == Bc && scores_are_plain(a);
             return j;
@@ -134,13 +139,33 @@ static __device__ __forceinline__ void make_row_runs(RowMask<Br, Bc> &mask, cons
     }
 }
 
+/* What the block knows before its first tile. All threads call; a barrier must follow. */
+template <int Br, int Bc>
+static __device__ __forceinline__ void publish_plan(RowMask<Br, Bc> &mask, const AttnArgs &a,
+                                                    BlockWork work, const void *K, const void *V,
+                                                    AttnRange q, KeyTiles tiles)
+{
+    const bool by_run = tiles.one_run && !a.mask;
+    if (threadIdx.x == 0) {
+        mask.work = work;
+        mask.K = K;
+        mask.V = V;
+        mask.q = q;
+        mask.tiles = tiles;
+        mask.by_run = by_run;
+    }
+    if (by_run)
+        make_row_runs(mask, a, work.i0);
+}
+
 template <int Br, int Bc>
 static __device__ __forceinline__ void make_row_words(RowMask<Br, Bc> &mask, const AttnArgs &a,
-                                                      int i0, int j, int stage)
+                                                      int j, int stage)
 {
     const int columns = min(Bc, (int)a.shape.Nk - j * Bc);
+#pragma unroll 1
     for (int r = threadIdx.x; r < Br; r += blockDim.x) {
-        const int i = min(i0 + r, (int)a.shape.Nq - 1);
+        const int i = min(mask.work.i0 + r, (int)a.shape.Nq - 1);
 #pragma unroll 1
         for (int word = 0; word < Bc / 32; word++) {
             uint32_t bits = 0;
@@ -154,10 +179,10 @@ static __device__ __forceinline__ void make_row_words(RowMask<Br, Bc> &mask, con
 
 /* Bit c: may row r see key j * Bc + word * 32 + c? */
 template <int Br, int Bc>
-static __device__ __forceinline__ uint32_t row_bits(const RowMask<Br, Bc> &mask, bool by_run, int r,
-                                                    int word, int j, int stage)
+static __device__ __forceinline__ uint32_t row_bits(const RowMask<Br, Bc> &mask, int r, int word,
+                                                    int j, int stage)
 {
-    if (!by_run)
+    if (!mask.by_run)
         return mask.words[stage][r][word];
     const int c0 = j * Bc + word * 32;
     const int from = max(mask.run.first[r] - c0, 0);

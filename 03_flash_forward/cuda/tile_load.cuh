@@ -50,16 +50,18 @@ __device__ __forceinline__ void load_tile_async(unsigned char *tile_smem, const 
 {
     const int CHUNKS = D / 8;
     const uint32_t tile = (uint32_t)__cvta_generic_to_shared(tile_smem);
-    if (aligned && THREADS % CHUNKS == 0 && THREADS / CHUNKS % 8 == 0) {
+    const int STEP = THREADS / CHUNKS / 8 * 8; /* rows that the threads cover at a time */
+    if (aligned && STEP > 0) {
         /* A thread keeps its chunk and walks down the rows, a multiple of 8 at a time: the swizzle
-         * of its address is then the same in every step. */
-        const int STEP = THREADS / CHUNKS;
+         * of its address is then the same in every step. (D = 96: 32 threads have nothing to do.) */
         const int r = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+        if (r >= STEP)
+            return;
         const T *from = base + (first + r) * stride + chunk * 8;
         const uint32_t to = tile + swizzle<D>(r, chunk);
         const int left = chunk * 8 < d ? N - first - r : 0;
 #pragma unroll
-        for (int row = 0; row < ROWS; row += STEP) {
+        for (int row = 0; row<ROWS; row += STEP> 0 ? STEP : 8) {
             const int valid = row < left;
             copy_async_16(to + row * D * 2, valid ? from : base, valid);
             from += STEP * stride;

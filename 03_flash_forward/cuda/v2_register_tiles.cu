@@ -35,8 +35,9 @@
  * bytes longer than D channels, so that eight rows at one channel lie in different banks. */
 template <int D_> struct FloatTile {
     static const int D = D_;
-    static const int WARPS = 2, THREADS = WARPS * 32;
-    static const int ROWS = D <= 128 ? 8 : 4, Br = WARPS * 4 * ROWS;
+    static const int WARPS = D == 128 ? 4 : 2, THREADS = WARPS * 32;
+    static const int BLOCKS = D <= 64 ? 4 : D == 128 ? 2 : 3; /* that an SM shall hold */
+    static const int ROWS = D < 128 ? 8 : 4, Br = WARPS * 4 * ROWS;
     static const int Bc = D <= 64 ? 64 : 32, COLS = Bc / 8;
     static const int LD = D + 4, P_LD = Bc + 4;
     static const int SMEM = (Br * LD + Bc * LD + Br * P_LD) * (int)sizeof(float);
@@ -49,7 +50,7 @@ static __device__ __forceinline__ void load_tile_f32(float *tile_smem, const flo
                                                      int d, bool aligned)
 {
     if (aligned) {
-#pragma unroll 8
+#pragma unroll 4
         for (int e = threadIdx.x; e < count * (C::D / 4); e += C::THREADS) {
             const int r = e / (C::D / 4), x = e % (C::D / 4) * 4;
             float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -161,7 +162,7 @@ static __device__ __forceinline__ void update_rows(float (&S_reg)[C::ROWS][C::CO
 
 /* One block: Br rows of one head. O_state NULL: the plain forward pass. */
 template <class C>
-static __global__ void __launch_bounds__(C::THREADS, C::D <= 64 ? 4 : 3)
+static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     register_tiles_kernel(const __grid_constant__ AttnArgs a, float *O_state, bool aligned)
 {
     extern __shared__ __align__(16) float smem_f32[];
@@ -177,11 +178,9 @@ static __global__ void __launch_bounds__(C::THREADS, C::D <= 64 ? 4 : 3)
 
     const AttnRange q = attn_range(a.positions_q, work.i0, min(C::Br, Nq - work.i0));
     const KeyTiles tiles = find_key_tiles<C::Bc>(a, q);
-    const bool by_run = tiles.one_run && !a.mask;
-    if (threadIdx.x == 0)
-        mask.q = q;
-    if (by_run)
-        make_row_runs(mask, a, work.i0);
+    if (tiles.begin == tiles.end && O_state)
+        return; /* nothing to add: the state stays as it is, to the bit */
+    publish_plan(mask, a, work, K, V, q, tiles);
     load_tile_f32<C>(Q_smem, Q, a.Q.stride[1], work.i0, C::Br, Nq, d, aligned);
 
     float m_i[C::ROWS], l_i[C::ROWS], O_reg[C::ROWS][C::D / 8];
@@ -201,24 +200,25 @@ static __global__ void __launch_bounds__(C::THREADS, C::D <= 64 ? 4 : 3)
     __syncthreads();
 
     bool clean;
-    int j = next_key_tile<C::Bc>(a, tiles, &mask.q, tiles.end, &clean);
+    int j = next_key_tile<C::Bc>(a, tiles, q, tiles.end, &clean);
 #pragma unroll 1
-    for (; j >= 0; j = next_key_tile<C::Bc>(a, tiles, &mask.q, j, &clean)) {
+    for (; j >= 0; j = next_key_tile<C::Bc>(a, mask.tiles, mask.q, j, &clean)) {
         float S_reg[C::ROWS][C::COLS];
-        load_tile_f32<C>(KV_smem, K, a.K.stride[1], j * C::Bc, C::Bc, Nk, d, aligned);
-        if (!by_run && !clean)
-            make_row_words(mask, a, work.i0, j, 0);
+        load_tile_f32<C>(KV_smem, (const float *)mask.K, a.K.stride[1], j * C::Bc, C::Bc, Nk, d,
+                         aligned);
+        if (!mask.by_run && !clean)
+            make_row_words(mask, a, j, 0);
         __syncthreads();
         multiply_QK<C>(S_reg, Q_smem + row0 * C::LD, KV_smem + tx * C::LD);
         __syncthreads(); /* K_j is used up, V_j takes its place */
-        load_tile_f32<C>(KV_smem, V, a.V.stride[1], j * C::Bc, C::Bc, Nk, d, aligned);
+        load_tile_f32<C>(KV_smem, (const float *)mask.V, a.V.stride[1], j * C::Bc, C::Bc, Nk, d,
+                         aligned);
 #pragma unroll
         for (int r = 0; r < C::ROWS; r++)
 #pragma unroll
             for (int c = 0; c < C::COLS; c++) {
                 S_reg[r][c] = attn_score(&a, S_reg[r][c]);
-                if (!clean &&
-                    !(row_bits(mask, by_run, row0 + 4 * r, c / 4, j, 0) >> (c % 4 * 8 + tx) & 1))
+                if (!clean && !(row_bits(mask, row0 + 4 * r, c / 4, j, 0) >> (c % 4 * 8 + tx) & 1))
                     S_reg[r][c] = -INFINITY;
             }
         update_rows<C>(S_reg, m_i, l_i, O_reg, P_smem + row0 * C::P_LD + tx);

@@ -123,29 +123,25 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
 
     const AttnRange q = attn_range(a.positions_q, work.i0, min(C::Br, Nq - work.i0));
     const KeyTiles tiles = find_key_tiles<C::Bc>(a, q);
-    const bool by_run = tiles.one_run && !a.mask;
-    if (threadIdx.x == 0)
-        mask.q = q;
-    if (by_run)
-        make_row_runs(mask, a, work.i0);
+    publish_plan(mask, a, work, K, V, q, tiles);
     TileRows<C> rows;
     start_rows(rows, a, work, NULL, 1.0f);
     load_tile_padded<T, C::D, C::Br, C::THREADS>(Q_smem, Q, a.Q.stride[1], work.i0, Nq, d, aligned);
     __syncthreads();
 
     bool clean;
-    int j = next_key_tile<C::Bc>(a, tiles, &mask.q, tiles.end, &clean);
-    for (; j >= 0; j = next_key_tile<C::Bc>(a, tiles, &mask.q, j, &clean)) {
+    int j = next_key_tile<C::Bc>(a, tiles, q, tiles.end, &clean);
+    for (; j >= 0; j = next_key_tile<C::Bc>(a, mask.tiles, mask.q, j, &clean)) {
         float S_reg[C::MT][C::Bc / 8][4];
         load_tile_padded<T, C::D, C::Bc, C::THREADS>(K_smem, K, a.K.stride[1], j * C::Bc, Nk, d,
                                                      aligned);
         load_tile_padded<T, C::D, C::Bc, C::THREADS>(V_smem, V, a.V.stride[1], j * C::Bc, Nk, d,
                                                      aligned);
-        if (!by_run)
-            make_row_words(mask, a, work.i0, j, 0);
+        if (!mask.by_run)
+            make_row_words(mask, a, j, 0);
         __syncthreads(); /* all of K_j and V_j is there */
         multiply_QK<T, C>(S_reg, Q_smem, K_smem);
-        update_rows<C>(S_reg, rows, a, mask, by_run, j, 0);
+        update_rows<C>(S_reg, rows, a, mask, j, 0);
         multiply_PV<T, C>(rows, S_reg, V_smem);
         __syncthreads(); /* nobody reads K_j and V_j any more */
     }

@@ -111,51 +111,49 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
     const T *Q = (const T *)a.Q.data + tensor_offset(&a.Q, work.b, 0, work.h);
     const T *K = (const T *)a.K.data + tensor_offset(&a.K, work.b, 0, work.h_kv);
     const T *V = (const T *)a.V.data + tensor_offset(&a.V, work.b, 0, work.h_kv);
-    auto load_keys = [&](int j, int stage) {
+    auto load_keys = [&](const void *K, const void *V, int j, int stage) {
         unsigned char *tile = KV + stage * 2 * TILE_BYTES;
-        load_tile_async<T, C::D, C::Bc, C::THREADS>(tile, K, a.K.stride[1], j * C::Bc, Nk, d,
-                                                    aligned);
-        load_tile_async<T, C::D, C::Bc, C::THREADS>(tile + TILE_BYTES, V, a.V.stride[1], j * C::Bc,
+        load_tile_async<T, C::D, C::Bc, C::THREADS>(tile, (const T *)K, a.K.stride[1], j * C::Bc,
                                                     Nk, d, aligned);
+        load_tile_async<T, C::D, C::Bc, C::THREADS>(tile + TILE_BYTES, (const T *)V, a.V.stride[1],
+                                                    j * C::Bc, Nk, d, aligned);
     };
 
     load_tile_async<T, C::D, C::Br, C::THREADS>(smem, Q, a.Q.stride[1], work.i0, Nq, d, aligned);
     const AttnRange q = attn_range(a.positions_q, work.i0, min(C::Br, Nq - work.i0));
     const KeyTiles tiles = find_key_tiles<C::Bc>(a, q);
-    const bool by_run = tiles.one_run && !a.mask;
     bool clean;
-    int j = next_key_tile<C::Bc>(a, tiles, &q, tiles.end, &clean);
+    int j = next_key_tile<C::Bc>(a, tiles, q, tiles.end, &clean);
     if (j >= 0)
-        load_keys(j, 0);
+        load_keys(K, V, j, 0);
     copy_async_commit();
-    if (threadIdx.x == 0)
-        mask.q = q;
-    if (by_run)
-        make_row_runs(mask, a, work.i0);
+    publish_plan(mask, a, work, K, V, q, tiles);
     TileRows<C> rows;
     start_rows(rows, a, work, NULL, 1.0f);
+
+    __syncthreads(); /* what publish_plan wrote */
 
     int stage = 0;
 #pragma unroll 1
     while (j >= 0) {
         float S_reg[C::MT][C::Bc / 8][4];
-        if (!by_run)
-            make_row_words(mask, a, work.i0, j, stage);
+        if (!mask.by_run)
+            make_row_words(mask, a, j, stage);
         copy_async_wait<0>();
         __syncthreads();
-        const int j_next = next_key_tile<C::Bc>(a, tiles, &mask.q, j, &clean);
+        const int j_next = next_key_tile<C::Bc>(a, mask.tiles, mask.q, j, &clean);
         if (j_next >= 0)
-            load_keys(j_next, 1 - stage);
+            load_keys(mask.K, mask.V, j_next, 1 - stage);
         copy_async_commit();
         const uint32_t K_smem = Q_smem + Q_BYTES + stage * 2 * TILE_BYTES;
         multiply_QK<T, C>(S_reg, Q_smem, K_smem);
-        update_rows<C>(S_reg, rows, a, mask, by_run, j, stage);
+        update_rows<C>(S_reg, rows, a, mask, j, stage);
         multiply_PV<T, C>(rows, S_reg, K_smem + TILE_BYTES);
         stage = 1 - stage;
         j = j_next;
     }
     copy_async_wait<0>(); /* nothing may be in flight when a block ends */
-    store_rows<T, C>(rows, a, work, NULL, O_pairs, 1.0f);
+    store_rows<T, C>(rows, a, mask.work, NULL, O_pairs, 1.0f);
 }
 
 template <typename T, int D> struct LaunchCpAsync {

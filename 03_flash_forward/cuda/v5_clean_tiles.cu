@@ -43,10 +43,19 @@ struct CleanTile : Tile<D_, MT_, Bc_> {
     static const int SMEM = Q_BYTES + 4 * TILE_BYTES;
 };
 
+/* threadIdx.x % 32, read anew each time: an address made from it is computed again for each tile
+ * instead of being kept in a register that D = 128 does not have. */
+static __device__ __forceinline__ int read_lane(void)
+{
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread % 32;
+}
+
 /* Which of the 16x16 blocks of this warp's S hold a visible score? Bit mt * COLUMN_BLOCKS + n. */
 template <class C>
 static __device__ __forceinline__ uint32_t find_live_blocks(const RowMask<C::Br, C::Bc> &mask,
-                                                            bool by_run, int j, int stage)
+                                                            int j, int stage)
 {
     uint32_t live = 0;
 #pragma unroll
@@ -54,8 +63,8 @@ static __device__ __forceinline__ uint32_t find_live_blocks(const RowMask<C::Br,
 #pragma unroll
         for (int word = 0; word < C::Bc / 32; word++) {
             const int r = first_row_of<C>(mt);
-            const uint32_t bits = any_lane_bits(row_bits(mask, by_run, r, word, j, stage) |
-                                                row_bits(mask, by_run, r + 8, word, j, stage));
+            const uint32_t bits = any_lane_bits(row_bits(mask, r, word, j, stage) |
+                                                row_bits(mask, r + 8, word, j, stage));
             const uint32_t two = (bits & 0xffffu ? 1u : 0u) | (bits >> 16 ? 2u : 0u);
             live |= two << (mt * C::COLUMN_BLOCKS + word * 2);
         }
@@ -76,7 +85,7 @@ template <class C> static __device__ __forceinline__ bool is_column_live(uint32_
 /* The address that this lane gives to ldmatrix for chunk 0 or 1 of its row (see v4). */
 template <class C> static __device__ __forceinline__ uint32_t Q_lane_address(uint32_t Q_smem)
 {
-    const int lane = threadIdx.x % 32;
+    const int lane = read_lane();
     return Q_smem + swizzle<C::D>(threadIdx.x / 32 * 16 + lane % 16, lane / 16);
 }
 
@@ -94,7 +103,7 @@ static __device__ __forceinline__ void multiply_QK(float (&S_reg)[C::MT][C::Bc /
                                                    const uint32_t (*Q_reg)[C::MT][4],
                                                    uint32_t Q_smem, uint32_t K_smem, uint32_t live)
 {
-    const int lane = threadIdx.x % 32;
+    const int lane = read_lane();
     const uint32_t Q_lane = Q_lane_address<C>(Q_smem);
     const uint32_t K_lane = K_smem + swizzle<C::D>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
@@ -209,7 +218,7 @@ template <typename T, class C, bool MASKED>
 static __device__ __forceinline__ void
 multiply_PV(TileRows<C> &rows, float (&P_reg)[C::MT][C::Bc / 8][4], uint32_t V_smem, uint32_t live)
 {
-    const int lane = threadIdx.x % 32;
+    const int lane = read_lane();
     const uint32_t V_lane = V_smem + swizzle<C::D>(lane % 16, lane / 16);
 #pragma unroll
     for (int k = 0; k < C::COLUMN_BLOCKS; k++) {
@@ -294,35 +303,35 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     const T *Q = (const T *)a.Q.data + tensor_offset(&a.Q, work.b, 0, work.h);
     const T *K = (const T *)a.K.data + tensor_offset(&a.K, work.b, 0, work.h_kv);
     const T *V = (const T *)a.V.data + tensor_offset(&a.V, work.b, 0, work.h_kv);
-    auto load_keys = [&](int j, int stage) {
+    auto load_keys = [&](const void *K, const void *V, int j, int stage) {
         unsigned char *tile = smem + C::Q_BYTES + stage * 2 * C::TILE_BYTES;
-        load_tile_async<T, C::D, C::Bc, C::THREADS>(tile, K, a.K.stride[1], j * C::Bc, Nk, d,
-                                                    aligned);
-        load_tile_async<T, C::D, C::Bc, C::THREADS>(tile + C::TILE_BYTES, V, a.V.stride[1],
-                                                    j * C::Bc, Nk, d, aligned);
+        load_tile_async<T, C::D, C::Bc, C::THREADS>(tile, (const T *)K, a.K.stride[1], j * C::Bc,
+                                                    Nk, d, aligned);
+        load_tile_async<T, C::D, C::Bc, C::THREADS>(tile + C::TILE_BYTES, (const T *)V,
+                                                    a.V.stride[1], j * C::Bc, Nk, d, aligned);
     };
 
     /* Q does not wait for the positions, K and V must: which tiles are needed at all? */
     load_tile_async<T, C::D, C::Br, C::THREADS>(smem, Q, a.Q.stride[1], work.i0, Nq, d, aligned);
     const AttnRange q = attn_range(a.positions_q, work.i0, min(C::Br, Nq - work.i0));
     const KeyTiles tiles = find_key_tiles<C::Bc>(a, q);
-    const bool by_run = tiles.one_run && !a.mask;
     bool clean;
-    int j = next_key_tile<C::Bc>(a, tiles, &q, tiles.end, &clean);
+    int j = next_key_tile<C::Bc>(a, tiles, q, tiles.end, &clean);
     if (j >= 0)
-        load_keys(j, 0);
+        load_keys(K, V, j, 0);
     copy_async_commit();
-    if (threadIdx.x == 0)
-        mask.q = q;
-    if (by_run)
-        make_row_runs(mask, a, work.i0);
+    if (j < 0 && O_state) { /* nothing to add: the state stays as it is, to the bit */
+        copy_async_wait<0>();
+        return;
+    }
+    publish_plan(mask, a, work, K, V, q, tiles);
     TileRows<C> rows;
     start_rows(rows, a, work, O_state, LOG2E);
-    const float scale_log2 = exponent_scale(a);
     uint32_t Q_reg[C::D / 16][C::MT][4];
-    if (C::Q_IN_REGISTERS) {
+    if (C::Q_IN_REGISTERS)
         copy_async_wait<0>();
-        __syncthreads();
+    __syncthreads(); /* Q, and what publish_plan wrote */
+    if (C::Q_IN_REGISTERS) {
 #pragma unroll
         for (int k = 0; k < C::D / 16; k++)
             load_Q<C>(Q_reg[k], Q_lane_address<C>(Q_smem), k);
@@ -334,24 +343,24 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         float S_reg[C::MT][C::Bc / 8][4];
         const uint32_t K_smem = Q_smem + C::Q_BYTES + stage * 2 * C::TILE_BYTES;
         const bool clean_j = clean;
-        if (!by_run && !clean_j)
-            make_row_words(mask, a, work.i0, j, stage);
+        if (!mask.by_run && !clean_j)
+            make_row_words(mask, a, j, stage);
         copy_async_wait<0>();
         __syncthreads(); /* tile j is there, and all warps are done with the other stage */
-        const int j_next = next_key_tile<C::Bc>(a, tiles, &mask.q, j, &clean);
+        const int j_next = next_key_tile<C::Bc>(a, mask.tiles, mask.q, j, &clean);
         if (j_next >= 0)
-            load_keys(j_next, 1 - stage);
+            load_keys(mask.K, mask.V, j_next, 1 - stage);
         copy_async_commit();
         if (clean_j) {
             multiply_QK<T, C, false>(S_reg, Q_reg, Q_smem, K_smem, 0);
-            update_rows_exp2<C, false>(S_reg, rows, scale_log2, 0);
+            update_rows_exp2<C, false>(S_reg, rows, exponent_scale(a), 0);
             multiply_PV<T, C, false>(rows, S_reg, K_smem + C::TILE_BYTES, 0);
         } else {
-            const uint32_t live = find_live_blocks<C>(mask, by_run, j, stage);
+            const uint32_t live = find_live_blocks<C>(mask, j, stage);
             multiply_QK<T, C, true>(S_reg, Q_reg, Q_smem, K_smem, live);
             adjust_scores<C>(S_reg, a);
-            hide_scores<C>(S_reg, mask, by_run, j, stage);
-            update_rows_exp2<C, true>(S_reg, rows, scale_log2, live);
+            hide_scores<C>(S_reg, mask, j, stage);
+            update_rows_exp2<C, true>(S_reg, rows, exponent_scale(a), live);
             multiply_PV<T, C, true>(rows, S_reg, K_smem + C::TILE_BYTES, live);
         }
         stage = 1 - stage;
@@ -360,9 +369,9 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     copy_async_wait<0>();
     __syncthreads(); /* without a single tile, Q may still be on its way */
     if (O_aligned && !O_state)
-        store_rows_wide<T>(rows, a, work, smem);
+        store_rows_wide<T>(rows, a, mask.work, smem);
     else
-        store_rows<T>(rows, a, work, O_state, false, LOG2E);
+        store_rows<T>(rows, a, mask.work, O_state, false, LOG2E);
 }
 
 /* How many heads' K and V go into SECTION_MIB; one head, where all row tiles cost the same. */
