@@ -132,7 +132,7 @@ int main(int argc, char **argv)
     status = report_open(&report, &cli);
     for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++)
         status = exit_worst(status, run_case(&report, &cli, &cli.cases[i]));
-    report_close(&report);
+    status = exit_worst(status, report_close(&report));
     cli_free(&cli);
     return status;
 }

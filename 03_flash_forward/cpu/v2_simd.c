@@ -159,7 +159,7 @@ size_t flash_simd_workspace_bytes(const AttnShape *shape, int threads)
     return make_plan(&plan, shape, threads, NULL);
 }
 
-/* --- rows of the caller's tensors ---------------------------------------------------------------*/
+/* --- rows of the caller's tensors --------------------------------------------------------------*/
 
 #define ROWS_AHEAD 16
 
