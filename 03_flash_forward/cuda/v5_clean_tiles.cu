@@ -320,10 +320,6 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     if (j >= 0)
         load_keys(K, V, j, 0);
     copy_async_commit();
-    if (j < 0 && O_state) { /* nothing to add: the state stays as it is, to the bit */
-        copy_async_wait<0>();
-        return;
-    }
     publish_plan(mask, a, work, K, V, q, tiles);
     TileRows<C> rows;
     start_rows(rows, a, work, O_state, LOG2E);
