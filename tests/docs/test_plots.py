@@ -43,10 +43,13 @@ def made_up_rows():
         rows.append(row("tiled_softmax", variant, rows=8, cols=64, accesses=accesses, flops=None))
     rows.append(row("tiled_softmax", "v7_wrong", False, rows=8, cols=64, accesses=1))
     for factor in (1, 10, 100):
-        rows.append({"stage": "tiled_softmax", "kind": "unsafe_demo", "rows": 64, "cols": 1024,
-                     "magnitude": factor, "unsafe_nonfinite_rows": 64 * (factor > 50),
-                     "unsafe_worst_error": 1e-6, "three_pass_worst_error": 1e-7,
-                     "online_worst_error": 1e-7, "pass": True})
+        for variant in ("v0_three_pass", "v1_online", "unsafe_no_max"):
+            unsafe = variant == "unsafe_no_max"
+            bad = unsafe and factor > 50
+            rows.append({"stage": "tiled_softmax", "experiment": "score_range", "rows": 64,
+                         "variant": variant, "cols": 1024, "score_max": 4.0 * factor,
+                         "error": None if bad else 1e-7, "nonfinite": 64 * bad,
+                         "pass": None if unsafe else True})
     return rows
 
 
