@@ -102,7 +102,7 @@ bench_cases() {
         for cols in 1024 4096 16384 32768; do
             echo "--rows $((268435456 / cols)) --cols $cols"
         done
-        echo "--rows 1 --cols 268435456"
+        echo "--rows 1 --cols 268435456 --variant v3_split_row"
         ;;
     *)
         for dtype in f32 bf16; do
