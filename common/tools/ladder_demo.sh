@@ -68,7 +68,7 @@ ladder_demo() {
 
 ladder_plot() {
     plot_file=${1:-out/demo_figures.jsonl}
-    [ -f "$plot_file" ] || refuse "$plot_file is not there; ./ladder demo writes out/demo_figures.jsonl"
+    [ -f "$plot_file" ] || refuse "$plot_file is not there; ./ladder demo writes one"
     if ! have gnuplot; then
         warn "no figures: gnuplot is not installed"
         return 0

@@ -74,8 +74,9 @@ test_sanitizers() {
         sees_planted_race || record "TSan" FAIL "it does not see a planted race in an OpenMP loop"
         # shellcheck disable=SC2086
         CC=clang test_in build/tsan "TSan" \
-            "-Dcuda=disabled -Dblas=disabled -Db_sanitize=thread -Db_lundef=false -Doptimization=1" \
-            "" --timeout-multiplier 8 --suite unit $stage_suites --no-suite wrong --no-suite cli
+            "-Dcuda=disabled -Dblas=disabled -Db_sanitize=thread -Db_lundef=false
+            -Doptimization=1" "" --timeout-multiplier 8 --suite unit $stage_suites \
+            --no-suite wrong --no-suite cli
         unset TSAN_OPTIONS OMP_NUM_THREADS
     else
         record "TSan" SKIP "clang with OpenMP and -fsanitize=thread is not here"
