@@ -49,7 +49,8 @@ def links(pages):
 def command_lines(block):
     """Commands of a block: comments dropped, continued lines joined."""
     joined = re.sub(r"\\\n\s*", " ", block)
-    return [line for line in joined.split("\n") if line.strip() and not line.lstrip().startswith("#")]
+    lines = joined.split("\n")
+    return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
 def run_line(line, root, build):

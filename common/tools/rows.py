@@ -200,7 +200,8 @@ def case_text(row):
     text += f" d={row.get('d')}"
     if row.get("mask") not in (None, "none"):
         text += f" {row['mask']}"
-    if tuple(row.get("window") or ()) not in ((), (-1, -1)) and "causal" not in str(row.get("mask")):
+    window = tuple(row.get("window") or ())
+    if window not in ((), (-1, -1)) and "causal" not in str(row.get("mask")):
         text += f" window {row['window'][0]},{row['window'][1]}"
     if row.get("input") == "bundled":
         text += " bundled"
