@@ -95,12 +95,13 @@ def banned_flags(text, suffix):
     return bad + ([f"uses {pragma[0]}"] if pragma else [])
 
 
-def variant_names(files, listed, readme, have_cuda):
-    """files: {"cpu": names, "cuda": names}; listed: {name: device} of --list; readme: its text."""
+def variant_names(files, listed, readme, parts):
+    """files: {"cpu": names, "cuda": names}; listed: {name: device} of --list; readme: its text;
+    parts: which of cuda, blas, cublas this build has, since a variant may need one."""
     bad = []
-    built = {name: "cpu" for name in files["cpu"]}
-    if have_cuda:
-        built.update({name: "cuda" for name in files["cuda"]})
+    devices = ["cpu", "cuda"] if "cuda" in parts else ["cpu"]
+    built = {name: device for device in devices for name in files[device]
+             if all(part in parts for part in ("blas", "cublas") if name.endswith("_" + part))}
     bad += [f"{name} has a file, but --list does not show it"
             for name in built if name not in listed]
     bad += [f"--list shows {name}, but there is no file of that name" for name in listed
