@@ -14,6 +14,7 @@
 #include "counted.h"
 #include "device.h"
 #include "model.h"
+#include "rows_matrix.h"
 #include "rows_oracle.h"
 
 #include <inttypes.h>
@@ -22,7 +23,6 @@
 
 #define COUNTED_ELEMENTS (1 << 18) /* the twins are slow: so many elements are enough to count */
 #define EDGE_COLS        (1 << 20) /* widest edge rows */
-#define CANARY_FLOATS    64
 
 const SoftmaxVariant softmax_variants[] = {
     {"v0_three_pass", ON_CPU, softmax_v0_three_pass, softmax_v0_three_pass_counted, 3, 0},
@@ -70,168 +70,6 @@ AttnStatus softmax_copy_on_host(const SoftmaxArgs *args)
     return ATTN_OK;
 }
 
-/* A matrix of scores with room for its softmax, on the host and, for CUDA, on the device. y and
- * lse have canaries behind them. */
-typedef struct Matrix {
-    int64_t rows, cols;
-    float *x, *y, *lse;             /* host */
-    float *x_dev, *y_dev, *lse_dev; /* NULL without a device */
-    int on_device;
-} Matrix;
-
-static size_t x_bytes(const Matrix *m)
-{
-    return (size_t)(m->rows * m->cols) * sizeof(float);
-}
-static size_t y_bytes(const Matrix *m)
-{
-    return x_bytes(m) + CANARY_FLOATS * sizeof(float);
-}
-static size_t lse_bytes(const Matrix *m)
-{
-    return (size_t)(m->rows + CANARY_FLOATS) * sizeof(float);
-}
-
-static void matrix_free(Matrix *m)
-{
-    free(m->x);
-    free(m->y);
-    free(m->lse);
-    device_free(m->x_dev);
-    device_free(m->y_dev);
-    device_free(m->lse_dev);
-    memset(m, 0, sizeof *m);
-}
-
-/* 0, or -1 when memory is short. x is left for the caller to fill. */
-static int matrix_new(Matrix *m, int64_t rows, int64_t cols, int on_device)
-{
-    int64_t count;
-    memset(m, 0, sizeof *m);
-    m->rows = rows;
-    m->cols = cols;
-    m->on_device = on_device;
-    if (__builtin_mul_overflow(rows, cols, &count) || count > INT64_MAX / 64)
-        return -1;
-    m->x = malloc(x_bytes(m));
-    m->y = malloc(y_bytes(m));
-    m->lse = malloc(lse_bytes(m));
-    if (m->x && m->y && m->lse && on_device) {
-        m->x_dev = device_alloc(x_bytes(m));
-        m->y_dev = device_alloc(y_bytes(m));
-        m->lse_dev = device_alloc(lse_bytes(m));
-    }
-    if (m->x && m->y && m->lse && (!on_device || (m->x_dev && m->y_dev && m->lse_dev)))
-        return 0;
-    matrix_free(m);
-    return -1;
-}
-
-static SoftmaxArgs matrix_args(const Matrix *m, const SoftmaxVariant *v, int threads)
-{
-    SoftmaxArgs args = {m->x, m->y, m->lse, m->rows, m->cols, threads, NULL, NULL};
-    if (v->device == ON_CUDA) {
-        args.x = m->x_dev;
-        args.y = m->y_dev;
-        args.lse = m->lse_dev;
-    }
-    return args;
-}
-
-static int matrix_poison(const Matrix *m, const SoftmaxVariant *v)
-{
-    if (v->device == ON_CUDA)
-        return device_fill_bytes(m->y_dev, 0xFF, y_bytes(m)) ||
-               device_fill_bytes(m->lse_dev, 0xFF, lse_bytes(m));
-    memset(m->y, 0xFF, y_bytes(m));
-    memset(m->lse, 0xFF, lse_bytes(m));
-    return 0;
-}
-
-static int canary_intact(const float *from)
-{
-    for (size_t i = 0; i < CANARY_FLOATS * sizeof(float); i++)
-        if (((const unsigned char *)from)[i] != 0xFF)
-            return 0;
-    return 1;
-}
-
-static void *new_workspace(const Matrix *m)
-{
-#ifdef HAVE_CUDA
-    return workspace_alloc_device(softmax_workspace_bytes(m->rows, m->cols));
-#else
-    (void)m;
-    return NULL;
-#endif
-}
-
-/* Warm-up and timed runs; the output of the last one lies in m->y and m->lse afterwards. */
-static AttnStatus matrix_run(const Matrix *m, const SoftmaxVariant *v, SoftmaxFn run, int warmup,
-                             int iters, int threads, Samples *samples)
-{
-    SoftmaxArgs args = matrix_args(m, v, threads);
-    DeviceTimer *timer = v->device == ON_CUDA ? device_timer_new() : NULL;
-    AttnStatus status = ATTN_OK;
-    samples->count = 0;
-    if (v->device == ON_CUDA)
-        args.workspace = new_workspace(m);
-    if (v->device == ON_CUDA && (!timer || !args.workspace))
-        status = ATTN_NO_MEMORY;
-    for (int i = -warmup; i < iters && status == ATTN_OK; i++) {
-        double start, ms;
-        if (matrix_poison(m, v) || (timer && device_flush_l2())) {
-            status = ATTN_CUDA_ERROR;
-            break;
-        }
-        start = bench_now_ms();
-        if (timer)
-            device_timer_start(timer);
-        status = run(&args);
-        ms = timer ? device_timer_stop_ms(timer) : bench_now_ms() - start;
-        if (i >= 0 && samples->count < BENCH_MAX_SAMPLES)
-            samples->ms[samples->count++] = ms;
-    }
-    if (timer && status == ATTN_OK &&
-        (device_synchronize() || device_download(m->y, m->y_dev, y_bytes(m)) ||
-         device_download(m->lse, m->lse_dev, lse_bytes(m))))
-        status = ATTN_CUDA_ERROR;
-    if (v->device == ON_CUDA)
-        workspace_free_device(args.workspace);
-    device_timer_free(timer);
-    return status;
-}
-
-/* Depends on the bits and the place of every element: a change anywhere changes it. */
-static uint64_t fingerprint(const float *x, int64_t count, int threads)
-{
-    uint64_t sum = 0;
-#pragma omp parallel for num_threads(threads) reduction(+ : sum) schedule(static)
-    for (int64_t e = 0; e < count; e++) {
-        uint32_t bits;
-        memcpy(&bits, &x[e], sizeof bits);
-        sum += (bits + UINT64_C(0x9E3779B97F4A7C15)) * (2 * (uint64_t)e + 1);
-    }
-    return sum;
-}
-
-/* The input again, after the runs: 1 when nobody wrote into it. y is scratch from here on. */
-static int input_intact(const Matrix *m, const SoftmaxVariant *v, uint64_t before, int threads)
-{
-    const float *x = m->x;
-    if (v->device == ON_CUDA) {
-        if (device_download(m->y, m->x_dev, x_bytes(m)))
-            return 0;
-        x = m->y;
-    }
-    return fingerprint(x, m->rows * m->cols, threads) == before;
-}
-
-static int upload(const Matrix *m)
-{
-    return m->on_device ? device_upload(m->x_dev, m->x, x_bytes(m)) : 0;
-}
-
 /* Rows that break careless code, and rows of one element. */
 static int check_edges(const SoftmaxVariant *v, const CliCase *c)
 {
@@ -245,7 +83,7 @@ static int check_edges(const SoftmaxVariant *v, const CliCase *c)
         if (matrix_new(&m, EDGE_ROWS, widths[w], v->device == ON_CUDA))
             return EXIT_RUNTIME;
         rows_fill_edges(m.x, m.cols);
-        if (upload(&m) || matrix_run(&m, v, v->run, 0, 1, c->threads, &once) != ATTN_OK) {
+        if (matrix_upload(&m) || matrix_run(&m, v, v->run, 0, 1, c->threads, &once) != ATTN_OK) {
             status = EXIT_RUNTIME;
         } else {
             verdict = rows_judge(m.x, m.y, m.lse, m.rows, m.cols, c->threads);
@@ -273,7 +111,7 @@ static int count_accesses(double *accesses, const SoftmaxVariant *v, const CliCa
         return EXIT_RUNTIME;
     rows_fill(m.x, rows, c->cols, c->seed, c->dist, 1.0f, c->threads);
     access_counts_reset();
-    if (upload(&m) || matrix_run(&m, v, v->run_counted, 0, 1, c->threads, &once) != ATTN_OK)
+    if (matrix_upload(&m) || matrix_run(&m, v, v->run_counted, 0, 1, c->threads, &once) != ATTN_OK)
         status = EXIT_RUNTIME;
     seen = access_counts();
     *accesses = (double)(seen.loads + seen.stores) / (double)(rows * c->cols);
@@ -292,14 +130,15 @@ static int judge_rows(ReportSoftmax *row, const SoftmaxVariant *v, const Matrix 
                       const CliCase *c)
 {
     RowsVerdict verdict = rows_judge(m->x, m->y, m->lse, m->rows, m->cols, c->threads);
-    int intact = canary_intact(m->y + m->rows * m->cols) && canary_intact(m->lse + m->rows);
+    int intact =
+        matrix_canary_intact(m->y + m->rows * m->cols) && matrix_canary_intact(m->lse + m->rows);
     row->bound_ratio = verdict.worst_ratio;
     row->nonfinite = verdict.nonfinite;
     if (verdict.off)
         rows_explain(&verdict, v->name, stderr);
     if (!intact)
         fprintf(stderr, "%s: wrote behind the end of its outputs\n", v->name);
-    if (!input_intact(m, v, before, c->threads)) {
+    if (!matrix_input_intact(m, v, before, c->threads)) {
         fprintf(stderr, "%s: wrote into its input\n", v->name);
         intact = 0;
     }
@@ -344,7 +183,7 @@ static double copy_rate(const Matrix *m, AttnDevice device, const CliCase *c)
     if (!c->bench || !v->run ||
         matrix_run(m, v, v->run, c->warmup, c->iters, c->threads, &samples) != ATTN_OK)
         return 0.0;
-    return 2e-6 * (double)x_bytes(m) / samples_median(&samples);
+    return 2e-6 * (double)matrix_x_bytes(m) / samples_median(&samples);
 }
 
 int bench_rows(Report *report, const Cli *cli, const CliCase *c)
@@ -355,6 +194,8 @@ int bench_rows(Report *report, const Cli *cli, const CliCase *c)
     uint64_t before;
     Matrix m;
 
+    if (cli_check_device(c) != EXIT_OK)
+        return EXIT_NO_DEVICE;
     while ((listed = cli_next_variant(cli, c, listed)) != NULL) {
         device |= listed->device == ON_CUDA;
         any_cpu |= listed->device == ON_CPU;
@@ -366,8 +207,8 @@ int bench_rows(Report *report, const Cli *cli, const CliCase *c)
         return EXIT_RUNTIME;
     }
     rows_fill(m.x, m.rows, m.cols, c->seed, c->dist, 1.0f, c->threads);
-    before = fingerprint(m.x, m.rows * m.cols, c->threads);
-    if (upload(&m))
+    before = matrix_fingerprint(m.x, m.rows * m.cols, c->threads);
+    if (matrix_upload(&m))
         status = EXIT_RUNTIME;
     if (any_cpu && !strcmp(c->variant, "all") && report->rows == 0) /* once in a --cases file */
         status = exit_worst(status, demo_unsafe(report, c));
@@ -375,8 +216,8 @@ int bench_rows(Report *report, const Cli *cli, const CliCase *c)
     while (status != EXIT_RUNTIME && (listed = cli_next_variant(cli, c, listed)) != NULL) {
         const SoftmaxVariant *v = softmax_find(listed->name, listed->device);
         if (!v) {
-            status = exit_worst(status, report_skip(report, c, listed,
-                                                    "it works on attention only and has no softmax alone"));
+            status = exit_worst(
+                status, report_skip(report, c, listed, "it has no softmax alone, only attention"));
             continue;
         }
         if (copy_gbps[v->device] < 0.0)

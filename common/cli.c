@@ -123,6 +123,13 @@ int cli_read_set(Cli *cli, CliCase *c, CliGiven *given, int count, char **words,
     return CLI_CONTINUE;
 }
 
+static void keep_command(Cli *cli, int argc, char **argv)
+{
+    size_t used = (size_t)snprintf(cli->command, sizeof cli->command, "%s", cli->stage->name);
+    for (int i = 1; i < argc && used < sizeof cli->command; i++)
+        used += (size_t)snprintf(cli->command + used, sizeof cli->command - used, " %s", argv[i]);
+}
+
 int cli_parse(Cli *cli, const Stage *stage, int argc, char **argv)
 {
     CliCase base;
@@ -134,6 +141,7 @@ int cli_parse(Cli *cli, const Stage *stage, int argc, char **argv)
     cli->so_mebibytes = 4096;
     cli_refuse_context(stage->name, NULL, 0);
     cli_case_defaults(&base);
+    keep_command(cli, argc, argv);
     status = cli_read_set(cli, &base, &given, argc > 1 ? argc - 1 : 0, argv + 1, 0);
     if (status == CLI_CONTINUE && cli->cases_file)
         status = cli_read_cases(cli, &base, &given);

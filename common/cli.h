@@ -79,6 +79,7 @@ typedef struct Cli {
     double so_seconds;    /* --so-time: limit of a --variant-so child */
     int64_t so_mebibytes; /* --so-memory */
     void *storage;        /* strings of the cases file */
+    char command[512];    /* the command line, for the JSON rows; cut off where it is longer */
 } Cli;
 
 /* CLI_CONTINUE, or the status to exit with. */

@@ -82,6 +82,10 @@ int cli_check_shape(const CliCase *c, const AttnShape *s)
         return cli_refuse("--kv-heads: found %" PRId64 ", accepted is a divisor of the %" PRId64
                           " query heads",
                           s->Hkv, s->H);
+    if (c->trace && (s->Nq > 8 || s->Nk > 8 || s->d > 8))
+        return cli_refuse("--trace: found Nq=%" PRId64 " Nk=%" PRId64 " d=%" PRId64
+                          ", accepted is up to 8 each: one screen",
+                          s->Nq, s->Nk, s->d);
     bytes = case_bytes(c, s);
     limit = memory_limit_bytes();
     if (bytes > limit)
@@ -234,15 +238,8 @@ int cli_finish(Cli *cli, CliCase *c, const CliGiven *given)
         c->Nk = c->Nk ? c->Nk : N;
         c->d = c->d ? c->d : c->trace ? 4 : 64;
         shape = (AttnShape){c->B, c->H, c->Hkv, c->Nq, c->Nk, c->d};
-        if (c->trace && (c->Nq > 8 || c->Nk > 8 || c->d > 8))
-            return cli_refuse("--trace: found Nq=%" PRId64 " Nk=%" PRId64 " d=%" PRId64
-                              ", accepted is up to 8 each: one screen",
-                              c->Nq, c->Nk, c->d);
         return cli_check_shape(c, &shape);
     }
-    if (c->trace)
-        return cli_refuse("--trace: found beside %s, accepted are sizes up to 8 from the seed",
-                          c->bundled ? "--bundled" : "--q");
     return 0;
 }
 

@@ -80,7 +80,7 @@ static inline ATTN_HD float fill_value(uint64_t seed, int tensor, uint64_t index
 }
 
 void fill_tensor(const Tensor *t, FillTensor which, uint64_t seed, FillDist dist);
-/* The same bits. t->data is a device pointer; stream is a cudaStream_t. Returns ATTN_CUDA_ERROR on failure. */
+/* The same bits. t->data is a device pointer, stream a cudaStream_t. ATTN_CUDA_ERROR on failure. */
 AttnStatus fill_tensor_device(const Tensor *t, FillTensor which, uint64_t seed, FillDist dist,
                               void *stream);
 /* mask [Nq][Nk], 1 = masked out: a quarter of the pairs, and all of rows 4, 9, 14 ... */

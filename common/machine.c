@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #ifdef HAVE_OPENBLAS
 #include <cblas.h>
@@ -23,6 +24,11 @@ const char *machine_name(void)
     if (!name[0] && uname(&u) == 0)
         snprintf(name, sizeof name, "%.64s %.64s", u.sysname, u.machine);
     return name;
+}
+
+int64_t machine_ram_bytes(void)
+{
+    return (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
 }
 
 /* x86 calls it "model name"; on other machines the line is missing and the architecture stands. */

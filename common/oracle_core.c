@@ -11,11 +11,11 @@
  *
  * Forward. A score is a dot product of d terms. In float32, in whatever order, its error is at most
  *   d u sum_x scale |q||k|, and when roundings are as often up as down about sqrt(d) u times that
- *   sum (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019). Two keys
- *   that share a row can err in opposite directions, so O feels twice the error of one score. With
- *   A the largest sum_x scale |q||k| of the row, c u D A with D = 1 + sqrt(d)/4 covers both: at
- *   c = 4 that is (4 + sqrt(d)) u A. (A constant D = 1 refuses right results: OpenBLAS reached 5 u A
- *   at d = 32 on scores of some hundreds, where two keys carry a row.)
+ *   sum (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019). Two
+ *   keys that share a row can err in opposite directions, so O feels twice the error of one score.
+ *   With A the largest sum_x scale |q||k| of the row, c u D A with D = 1 + sqrt(d)/4 covers both:
+ *   at c = 4 that is (4 + sqrt(d)) u A. (A constant D = 1 refuses right results: OpenBLAS reached
+ *   5 u A at d = 32 on scores of some hundreds, where two keys carry a row.)
  *   exp turns an absolute error of the score into a relative one of P; summing n of them adds about
  *   sqrt(n), the exp and the division a few: 8.
  *     |lse - ref| <= c u (D A + sqrt(n) + |lse| + 8)

@@ -77,7 +77,8 @@ int report_close(Report *r);
 
 const char *machine_name(void);
 const char *machine_cpu(void);
-const char *machine_blas(void); /* OpenBLAS's configuration string, "none" without it */
+int64_t machine_ram_bytes(void); /* physical memory */
+const char *machine_blas(void);  /* OpenBLAS's configuration string, "none" without it */
 
 #ifdef __cplusplus
 }

@@ -62,7 +62,7 @@ static void put_samples(FILE *f, const char *key, const Samples *s)
     fputc(']', f);
 }
 
-static void put_machine(FILE *f, const CliCase *c, AttnDevice device)
+static void put_machine(FILE *f, const Report *r, const CliCase *c, AttnDevice device)
 {
     const time_t now = time(NULL);
     struct tm utc;
@@ -75,12 +75,14 @@ static void put_machine(FILE *f, const CliCase *c, AttnDevice device)
     put_int(f, "threads", c->threads);
     put_string(f, "machine", machine_name());
     put_string(f, "cpu", machine_cpu());
+    put_int(f, "ram_bytes", machine_ram_bytes());
     put_string(f, "gpu", device == ON_CUDA ? device_name() : "");
     fprintf(f, ",\"clocks\":{\"sm_khz\":%d,\"memory_khz\":%d}", sm, memory);
     put_string(f, "blas", machine_blas());
     put_string(f, "flags", build_flags());
     put_string(f, "revision", build_revision());
     put_string(f, "date", date);
+    put_string(f, "command", r->cli->command);
 }
 
 static void put_head(FILE *f, const Report *r, const char *variant, AttnDevice device)
@@ -146,7 +148,7 @@ void report_json(const Report *r, const ReportRow *row)
         fputs(",\"nonfinite\":null", f);
     put_bool(f, "pass", row_pass(row));
     put_string(f, "failure", out->failure);
-    put_machine(f, row->c, row->variant->device);
+    put_machine(f, r, row->c, row->variant->device);
     fputs("}\n", f);
     fflush(f);
 }
@@ -174,7 +176,7 @@ void report_json_softmax(const Report *r, const ReportSoftmax *row)
     put_number(f, "bound_ratio", row->bound_ratio);
     put_int(f, "nonfinite", row->nonfinite);
     put_bool(f, "pass", row->pass);
-    put_machine(f, row->c, row->device);
+    put_machine(f, r, row->c, row->device);
     fputs("}\n", f);
     fflush(f);
 }

@@ -4,7 +4,7 @@
 width = 860; height = 500
 load plots."/style.gp"
 set title sprintf("exp without the maximum works, until it does not\n{/*0.8 %s}", case)
-set xlabel "factor on N(0,1) scores"
+set xlabel "largest score in magnitude"
 set ylabel "worst relative error of P"
 set logscale xy
 set yrange [1e-8:1e3]

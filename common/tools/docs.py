@@ -100,7 +100,8 @@ def with_comment(lines, first, last, comment):
 
 
 def tagged_lines(text, tag, path):
-    inside = re.search(rf"^[^\n]*\[{re.escape(tag)}\][^\n]*\n(.*?)^[^\n]*\[/{re.escape(tag)}\]", text,
+    name = re.escape(tag)
+    inside = re.search(rf"^[^\n]*\[{name}\][^\n]*\n(.*?)^[^\n]*\[/{name}\]", text,
                        re.S | re.M)
     if not inside:
         raise DocsError(f"{path}: no lines between [{tag}] and [/{tag}]")

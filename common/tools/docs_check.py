@@ -49,12 +49,14 @@ def links(pages):
 def command_lines(block):
     """Commands of a block: comments dropped, continued lines joined."""
     joined = re.sub(r"\\\n\s*", " ", block)
-    return [line for line in joined.split("\n") if line.strip() and not line.lstrip().startswith("#")]
+    lines = joined.split("\n")
+    return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
 def run_line(line, root, build):
-    """One sentence, or None. Words that begin with build/ mean the folder built for this test."""
-    here = re.sub(r"(?<![\w./])(\./)?build/", f"{pathlib.Path(build).resolve()}/", line)
+    """One sentence, or None. Words that begin with build/demo/ (what ./ladder demo makes) or
+    build/ mean the folder built for this test."""
+    here = re.sub(r"(?<![\w./])(\./)?build/(demo/)?", f"{pathlib.Path(build).resolve()}/", line)
     try:
         done = subprocess.run(["sh", "-c", here], cwd=root, capture_output=True, text=True,
                               timeout=300, env={**os.environ, "OMP_NUM_THREADS": "2"}, check=False)
@@ -83,7 +85,7 @@ def parse_line(line, root, build, helps):
         program = [str(root / "ladder")]
         wanted = words[1:2] if words[1:] and not words[1].startswith("-") else []
     elif build and re.match(r"(\./)?build/", words[0]):
-        program = [str(pathlib.Path(build) / re.sub(r"^(\./)?build/", "", words[0]))]
+        program = [str(pathlib.Path(build) / re.sub(r"^(\./)?build/(demo/)?", "", words[0]))]
         wanted = [w.split("=")[0] for w in words[1:] if w.startswith("--")]
     else:
         return None

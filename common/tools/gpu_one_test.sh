@@ -1,7 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Runs one Meson test and does not take "skipped" for "passed": on a machine with a GPU a CUDA test
-# that finds no device is a failure.    usage: gpu_one_test.sh BUILD NAME
+# Runs Meson tests and does not take "skipped" for "passed": testsum.py fails when nothing passed,
+# so a CUDA test that finds no device on a machine with a GPU is a failure.
+# usage: gpu_one_test.sh BUILD MESON-TEST-ARGUMENTS...
 set -eu
-meson test -C "$1" --no-rebuild --print-errorlogs "$2"
-exec python3 "$(dirname "$0")/testsum.py" "$1/meson-logs/testlog.json"
+build=$1
+shift
+meson test -C "$build" --no-rebuild --print-errorlogs "$@"
+exec python3 "$(dirname "$0")/testsum.py" "$build/meson-logs/testlog.json"

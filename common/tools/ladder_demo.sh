@@ -3,10 +3,12 @@
 #
 # Interface: ladder_demo, ladder_plot [FILE], ladder_bench cpu.
 
-# Sizes: the bundled activations of a trained transformer, and random numbers of a size that the
-# readable v0 variants still finish in a second or two.
+# Sizes of the table: the bundled activations of a trained transformer, and random numbers of a size
+# that the readable v0 variants still finish in a second or two. The figures need more lengths, and
+# the softmax alone.
 demo_cases='--bundled
--B 1 -H 8 -N 512 -d 64'
+-B 1 -H 8 -N 1024 -d 64'
+demo_lengths='128 256 512 2048'
 bench_cpu_lengths='128 256 512 1024 2048 4096'
 
 build_for_demo() {
@@ -18,19 +20,25 @@ build_for_demo() {
     step "build" build/demo-ninja.log ninja -C build/demo $(stages | tr ' ' /) || exit 3
 }
 
-# run_stages JSONL FLAGS...: every stage with these flags; a wrong answer is remembered, not fatal
+# run_stage FOLDER/PROGRAM JSONL FLAGS...: a wrong answer is remembered, not fatal
+run_stage() {
+    run_program=$1 run_json=$2 run_status=0
+    shift 2
+    say "${run_program%/*}: $*"
+    "build/demo/$run_program" "$@" --quiet --json "$run_json" </dev/null || run_status=$?
+    if [ $run_status -ne 0 ]; then
+        warn "$run_program $* ended with exit status $run_status"
+        status=$run_status
+    fi
+}
+
+# run_stages JSONL FLAGS...: every stage that exists
 run_stages() {
-    run_json=$1
+    stages_json=$1
     shift
     stages >build/stages.txt
     while read -r folder program <&3; do
-        say "$folder: $*"
-        run_status=0
-        "build/demo/$folder/$program" "$@" --quiet --json "$run_json" </dev/null || run_status=$?
-        if [ $run_status -ne 0 ]; then
-            warn "$program $* ended with exit status $run_status"
-            status=$run_status
-        fi
+        run_stage "$folder/$program" "$stages_json" "$@"
     done 3<build/stages.txt
 }
 
@@ -39,21 +47,28 @@ ladder_demo() {
     status=0
     install demo
     build_for_demo
-    rm -f out/demo.jsonl
+    rm -f out/demo.jsonl out/demo_figures.jsonl
     printf '%s\n' "$demo_cases" >build/demo_cases.txt
     while read -r flags <&4; do
         # shellcheck disable=SC2086 # flags, one word each
         run_stages out/demo.jsonl $flags --bench --warmup 1 --iters 3
     done 4<build/demo_cases.txt
+    for N in $demo_lengths; do
+        run_stage 01_naive/naive out/demo_figures.jsonl -B 1 -H 8 -N "$N" -d 64 --bench \
+            --warmup 1 --iters 3
+    done
+    run_stage 02_tiled_softmax/tiled_softmax out/demo_figures.jsonl --rows 256 --cols 4096 --bench \
+        --warmup 1 --iters 3
     say ""
     python3 common/tools/table.py out/demo.jsonl --demo
-    ladder_plot out/demo.jsonl || status=$?
+    cat out/demo.jsonl >>out/demo_figures.jsonl
+    ladder_plot || status=$?
     exit $status
 }
 
 ladder_plot() {
-    plot_file=${1:-out/demo.jsonl}
-    [ -f "$plot_file" ] || refuse "$plot_file is not there; ./ladder demo writes out/demo.jsonl"
+    plot_file=${1:-out/demo_figures.jsonl}
+    [ -f "$plot_file" ] || refuse "$plot_file is not there; ./ladder demo writes one"
     if ! have gnuplot; then
         warn "no figures: gnuplot is not installed"
         return 0

@@ -11,9 +11,12 @@ has_package() {
     have pkg-config && pkg-config --exists "$1"
 }
 
-compiles() { # compiles COMPILER FLAGS...: does a program that returns 0 compile and link?
+probe_default='int main(void) { return 0; }'
+
+# compiles COMPILER FLAGS...: does a small program (probe_source, else an empty main) build?
+compiles() {
     probe=$(mktemp -d)
-    printf '%s\n' "${probe_source:-int main(void) { return 0; }}" >"$probe/probe.c"
+    printf '%s\n' "${probe_source:-$probe_default}" >"$probe/probe.c"
     "$@" "$probe/probe.c" -o "$probe/probe" >/dev/null 2>&1 && probe_status=0 || probe_status=1
     rm -rf "$probe"
     return $probe_status

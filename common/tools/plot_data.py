@@ -121,20 +121,21 @@ def accesses(rows):
 def unsafe_exp(rows):
     """Worst relative error of P against the size of the scores, with and without the maximum
     subtracted. Where rows came out infinite or NaN a mark stands on a line above the axis."""
-    rows = latest([r for r in rows if r.get("kind") == "unsafe_demo"], lambda r: r["magnitude"])
-    if len(rows) < 3:
-        return None
-    rows.sort(key=lambda r: r["magnitude"])
+    names = ("v0_three_pass", "v1_online", "unsafe_no_max")
+    rows = latest(recorded.experiment(rows, "score_range"),
+                  lambda r: (r["variant"], r["score_max"]))
+    rows.sort(key=lambda r: r["score_max"])
     data = []
-    for field in ("three_pass_worst_error", "online_worst_error", "unsafe_worst_error"):
-        unsafe = field.startswith("unsafe")
-        lines = [f"# {field}: factor, error, mark of non-finite rows"]
-        for r in rows:
-            bad = r["unsafe_nonfinite_rows"] if unsafe else 0
-            error = "NaN" if bad == r["rows"] else max(r[field] or 0, 1e-9)
-            lines.append(f"{r['magnitude']:.6g} {error} {1e2 if bad else 'NaN'}")
+    for name in names:
+        points = [r for r in rows if r["variant"] == name]
+        if len(points) < 3:
+            return None
+        lines = [f"# {name}: largest score, error, mark of non-finite rows"]
+        for r in points:
+            error = "NaN" if r["error"] is None else max(r["error"], 1e-9)
+            lines.append(f"{r['score_max']:.6g} {error} {1e2 if r['nonfinite'] else 'NaN'}")
         data.append(block(lines))
-    return ({"names": quoted("v0_three_pass v1_online unsafe_no_max"), "count": 3,
+    return ({"names": quoted(" ".join(names)), "count": len(names),
              "case": quoted(f"{rows[0]['rows']} rows of {rows[0]['cols']} f32 scores")},
             "".join(data))
 
@@ -181,9 +182,8 @@ def main():
         print(f"plot_data.py: {error}", file=sys.stderr)
         return 2
     good = recorded.usable(rows)
-    variants = [row for row in good if "variant" in row]
     for name, figure in FIGURES.items():
-        made = figure(good if figure is unsafe_exp else variants)
+        made = figure(rows if figure is unsafe_exp else good)
         if made is None:
             continue
         variables, data = made

@@ -2,12 +2,13 @@
 """rows.py: recorded runs (the --json files of all programs) for the table, docs and plot tools.
 
 Every tool reads rows through this module, so that none of them can show a row that was not
-checked: usable() keeps `pass: true` and nothing else. A record with a `kind` instead of a variant
-(stage 02's unsafe_demo) is an experiment: only a figure of its own shows it.
+checked: usable() keeps `pass: true` and nothing else. A record with an `experiment` (stage 02's
+score_range, where the unsafe form is meant to be wrong) is shown by a figure of its own only.
 
 Interface:
 - load(files): the objects of JSONL files, each knowing its file and line ("_where").
-- usable(rows): those with pass true. select(rows, "variant=v1_blas Nq>=1024"): a filter.
+- usable(rows): those with pass true. experiment(rows, name): the records of one.
+- select(rows, "variant=v1_blas Nq>=1024"): a filter.
 - is_stale(row): the variant's source has changed since the row was recorded.
 - grouped(rows): rows of one case together.
 - add_speedups(rows): row["_speed"] against v0 of the same stage, device and case.
@@ -24,7 +25,8 @@ import source_hashes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CASE_KEYS = ("stage", "device", "dtype", "B", "H", "Hkv", "Nq", "Nk", "d", "mask", "window", "rows",
-             "cols", "backward", "threads", "machine", "input", "strides", "seed", "dist", "scale", "softcap")
+             "cols", "backward", "threads", "machine", "input", "strides", "seed", "dist",
+             "scale", "softcap")
 
 
 class RowError(Exception):
@@ -45,8 +47,7 @@ def load(files):
                 row = json.loads(line)
             except json.JSONDecodeError as error:
                 raise RowError(f"{name}:{number}: not JSON: {error.msg}") from error
-            if (not isinstance(row, dict) or "stage" not in row
-                    or ("variant" not in row and "kind" not in row)):
+            if not isinstance(row, dict) or "stage" not in row or "variant" not in row:
                 raise RowError(f"{name}:{number}: not a row: it has no stage and variant")
             row["_where"] = f"{name}:{number}"
             rows.append(row)
@@ -54,7 +55,12 @@ def load(files):
 
 
 def usable(rows):
-    return [row for row in rows if row.get("pass") is True]
+    return [row for row in rows if row.get("pass") is True and "experiment" not in row]
+
+
+def experiment(rows, name):
+    """Its records but those that a check refused; pass is null where failing is the point."""
+    return [row for row in rows if row.get("experiment") == name and row.get("pass") is not False]
 
 
 OPERATORS = {"=": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge,
@@ -194,7 +200,8 @@ def case_text(row):
     text += f" d={row.get('d')}"
     if row.get("mask") not in (None, "none"):
         text += f" {row['mask']}"
-    if tuple(row.get("window") or ()) not in ((), (-1, -1)) and "causal" not in str(row.get("mask")):
+    window = tuple(row.get("window") or ())
+    if window not in ((), (-1, -1)) and "causal" not in str(row.get("mask")):
         text += f" window {row['window'][0]},{row['window'][1]}"
     if row.get("input") == "bundled":
         text += " bundled"

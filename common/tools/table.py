@@ -76,7 +76,7 @@ def main():
     parser.add_argument("--stale", action="store_true")
     args = parser.parse_args()
     try:
-        rows = [row for row in recorded.load(args.files) if "variant" in row]
+        rows = [row for row in recorded.load(args.files) if "experiment" not in row]
         rows = recorded.grouped(recorded.select(rows, args.filter))
         if args.stale:
             stale = [row for row in rows if recorded.is_stale(row)]

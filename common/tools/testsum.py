@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: MIT
 """Closes a test run with one line: `N passed, N failed[, N skipped]`.
 
-usage: testsum.py [--quiet] RECORD...     RECORD: a meson-logs/testlog.json, or `ladder test`'s steps
+usage: testsum.py [--quiet] RECORD...
+
+RECORD is a meson-logs/testlog.json, or `ladder test`'s own record of its steps.
 
 A TAP program counts each of its checks, any other program counts once. What Meson lets pass does
 not pass here: a TAP program that exits 0 without a single check is a failure, so is one that

@@ -53,7 +53,8 @@ PAGE = """# Page
 <!-- /diff -->
 <!-- table: docs/r.jsonl columns=variant,ms_med,speed filter="N=64" -->
 <!-- /table -->
-It takes <!-- number: docs/r.jsonl column=ms_med filter="variant=v0_loops N=64" --><!-- /number --> ms.
+It takes
+<!-- number: docs/r.jsonl column=ms_med filter="variant=v0_loops N=64" --><!-- /number --> ms.
 <!-- run: hello 1 2 -->
 <!-- /run -->
 """
@@ -102,7 +103,8 @@ def test_insertion(tap, tree):
     done = tree.docs()
     page = tree.page()
     tap.ok(done.returncode == 0, "a page is written", done.stderr)
-    tap.ok("/* Adds two\n * numbers. */\nstatic float\nadd_two(float a,\n        float b)\n{" in page
+    tap.ok("/* Adds two\n * numbers. */\nstatic float\nadd_two(float a,\n"
+           "        float b)\n{" in page
            and "    return s;\n}\n```" in page and "unrelated" not in page,
            "a whole function with its comment and return type, nothing after it", page)
     tap.ok("```c\nfloat s = a + b;\n```" in page, "tagged lines, indentation removed", page)
@@ -112,13 +114,14 @@ def test_insertion(tap, tree):
     tap.ok("v9_wrong" not in page and "v8_unchecked" not in page,
            "rows that failed or were not checked are left out", page)
     tap.ok("Test CPU" in page and "`naive -N 64`" in page, "machine and command stand below", page)
-    tap.ok("It takes <!-- number: docs/r.jsonl column=ms_med filter=\"variant=v0_loops N=64\" -->2.00"
-           "<!-- /number --> ms." in page, "a number inside a sentence", page)
+    tap.ok("It takes\n<!-- number: docs/r.jsonl column=ms_med filter=\"variant=v0_loops N=64\" -->"
+           "2.00<!-- /number --> ms." in page, "a number inside a sentence", page)
     tap.ok("$ hello 1 2\nhello 1 2\n```" in page, "the output of a program", page)
     tap.ok("†" not in page, "rows measured on today's sources carry no mark", page)
     tap.ok(tree.docs("--check").returncode == 0, "check mode accepts what write mode wrote")
     again = tree.docs()
-    tap.ok(again.stdout == "" and page == tree.page(), "writing twice changes nothing", again.stdout)
+    tap.ok(again.stdout == "" and page == tree.page(), "writing twice changes nothing",
+           again.stdout)
 
 
 def drifts(tap, tree, name, change, undo, expected):
@@ -164,7 +167,8 @@ def test_errors(tap, tree):
             ("a missing file", "<!-- code: nowhere.c#f -->\n<!-- /code -->", "nowhere.c"),
             ("a missing tag", "<!-- code: 01_naive/cpu/v0_loops.c#[no] -->\n<!-- /code -->",
              "no lines between [no]"),
-            ("an unclosed marker", "<!-- code: 01_naive/cpu/v0_loops.c#add_two -->\n", "not closed"),
+            ("an unclosed marker", "<!-- code: 01_naive/cpu/v0_loops.c#add_two -->\n",
+             "not closed"),
             ("equal files", "<!-- diff: 01_naive/cpu/v0_loops.c 01_naive/cpu/v0_loops.c -->\n"
              "<!-- /diff -->", "do not differ"),
             ("a table of no row", '<!-- table: docs/r.jsonl filter="variant=v9_wrong" -->\n'
@@ -200,13 +204,15 @@ def test_kinds_of_code(tap, tree):
 def test_links_and_commands(tap, tree):
     for name, text, option, expected in (
             ("a dead link", "[x](gone.md)\n", "--links", "there is no gone.md"),
-            ("a dead picture", "![x](figures/gone.svg)\n", "--links", "there is no figures/gone.svg"),
+            ("a dead picture", "![x](figures/gone.svg)\n", "--links",
+             "there is no figures/gone.svg"),
             ("a dead heading", "[x](page.md#nothing)\n", "--links", "no such heading"),
             ("a command that fails", "<!-- test-commands -->\n```sh\nfalse\n```\n", "--commands",
              "exit status 1"),
             ("an option that no help knows", "```sh\nbuild/01_naive/hello --nonsense 3\n```\n",
              "--commands", "does not know --nonsense"),
-            ("a missing program", "```sh\n./ladder dance\n```\n", "--commands", "there is no ./ladder"),
+            ("a missing program", "```sh\n./ladder dance\n```\n", "--commands",
+             "there is no ./ladder"),
     ):
         page = tree.write("docs/bad.md", text)
         tree.program("echo 'options: --seq N'")

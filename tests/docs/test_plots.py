@@ -43,10 +43,13 @@ def made_up_rows():
         rows.append(row("tiled_softmax", variant, rows=8, cols=64, accesses=accesses, flops=None))
     rows.append(row("tiled_softmax", "v7_wrong", False, rows=8, cols=64, accesses=1))
     for factor in (1, 10, 100):
-        rows.append({"stage": "tiled_softmax", "kind": "unsafe_demo", "rows": 64, "cols": 1024,
-                     "magnitude": factor, "unsafe_nonfinite_rows": 64 * (factor > 50),
-                     "unsafe_worst_error": 1e-6, "three_pass_worst_error": 1e-7,
-                     "online_worst_error": 1e-7, "pass": True})
+        for variant in ("v0_three_pass", "v1_online", "unsafe_no_max"):
+            unsafe = variant == "unsafe_no_max"
+            bad = unsafe and factor > 50
+            rows.append({"stage": "tiled_softmax", "experiment": "score_range", "rows": 64,
+                         "variant": variant, "cols": 1024, "score_max": 4.0 * factor,
+                         "error": None if bad else 1e-7, "nonfinite": 64 * bad,
+                         "pass": None if unsafe else True})
     return rows
 
 
@@ -64,7 +67,8 @@ def test_data(tap, rows_file, folder):
     empty = folder / "none.jsonl"
     empty.write_text(json.dumps(row("naive", "v7_wrong", False)) + "\n")
     done = run(sys.executable, TOOLS / "plot_data.py", folder, empty)
-    tap.ok(done.stdout.split() == ["attention_map"], "no checked row, no figure of rows", done.stdout)
+    tap.ok(done.stdout.split() == ["attention_map"], "no checked row, no figure of rows",
+           done.stdout)
     empty.write_text("{broken\n")
     done = run(sys.executable, TOOLS / "plot_data.py", folder, empty)
     tap.ok(done.returncode == 2 and "none.jsonl:1" in done.stderr, "broken JSON is named",
@@ -78,13 +82,16 @@ def test_table(tap, rows_file):
            and "5.00" in lines[0] and "10%" in lines[0] and "40%" in lines[1],
            "time, GFLOP/s, share of sgemm and speed against v0", done.stdout)
     tap.ok(done.returncode == 1 and "WRONG: naive v7_wrong" in done.stderr
-           and "v7_wrong" not in done.stdout, "a wrong row is reported and is an error", done.stderr)
+           and "v7_wrong" not in done.stdout,
+           "a wrong row is reported and is an error", done.stderr)
     tap.ok("1 rows left out: not checked" in done.stderr, "unchecked rows are counted", done.stderr)
-    done = run(sys.executable, TOOLS / "table.py", "--stale", "--filter", "variant=v0_loops", rows_file)
+    done = run(sys.executable, TOOLS / "table.py", "--stale", "--filter", "variant=v0_loops",
+               rows_file)
     tap.ok(done.returncode == 1 and done.stdout.count("source has changed") == 3,
            "rows without today's source hash are listed", done.stdout)
     done = run(sys.executable, TOOLS / "table.py", "--columns", "N,colour", rows_file)
-    tap.ok(done.returncode == 2 and "no column 'colour'" in done.stderr, "an unknown column is named")
+    tap.ok(done.returncode == 2 and "no column 'colour'" in done.stderr,
+           "an unknown column is named")
 
 
 def test_figures(tap, rows_file, folder):
@@ -98,7 +105,8 @@ def test_figures(tap, rows_file, folder):
     for name in FIGURES:
         svg, png = folder / f"a/{name}.svg", folder / f"a/{name}.png"
         good = svg.is_file() and svg.read_text().rstrip().endswith("</svg>")
-        tap.ok(good and png.is_file() and png.read_bytes()[:4] == b"\x89PNG", f"{name}: SVG and PNG")
+        tap.ok(good and png.is_file() and png.read_bytes()[:4] == b"\x89PNG",
+               f"{name}: SVG and PNG")
         tap.ok(good and svg.read_bytes() == (folder / f"b/{name}.svg").read_bytes(),
                f"{name}: the same rows give the same SVG")
     tap.ok("naive v1_blas" in first.stdout and "####" in first.stdout, "the terminal shows bars",

@@ -138,7 +138,7 @@ ROWS = [
 ]
 TRACE = [
     ("--trace -N 100", r"--trace: found.*100.*8"),
-    ("--trace --bundled", r"--trace.*--bundled"),
+    ("--trace --bundled", r"--trace: found.*384.*8"),
 ]
 OTHERS = {"--backward": "--backward", "--rows": "--rows 3 --cols 3", "--trace": "--trace"}
 

@@ -100,7 +100,8 @@ def variants(p):
 
 def check_default(p, cpu):
     done = p.run("--device", "cpu")
-    rows = [line.split() for line in done.stdout.splitlines() if line[:1] == "v" and line[1:2] != "a"]
+    lines = done.stdout.splitlines()
+    rows = [line.split() for line in lines if line[:1] == "v" and line[1:2] != "a"]
     p.ok(done.returncode == 0 and [row[0] for row in rows] == cpu and
          all(row[2] == "ok" for row in rows), "no sizes: every CPU variant runs and is right",
          done.stdout + done.stderr)
@@ -158,8 +159,8 @@ def check_json(p, cpu, schema):
          "one sample without --bench", rows[0]["ms"])
     row = rows[len(cpu)]
     p.ok(len(row["ms"]) == 4 and sorted(row["ms"])[1] <= row["ms_med"] * 1.0001 and
-         row["ms_med"] <= sorted(row["ms"])[2] * 1.0001, "--bench --iters 4: four samples, a median",
-         row["ms"])
+         row["ms_med"] <= sorted(row["ms"])[2] * 1.0001,
+         "--bench --iters 4: four samples, a median", row["ms"])
     p.ok(rows[-2]["pass"] is None and rows[-2]["bound_ratio"] is None, "--no-check: pass is null")
     p.ok(0 <= rows[-1]["bound_ratio"] <= 1, "bound_ratio of one query and one key",
          rows[-1]["bound_ratio"])

@@ -41,7 +41,8 @@ MISBEHAVIOURS = [
     ("deep recursion", 16, [], 1, r"crashed with SIGSEGV"),
     ("prints", 17, [], 1, r"hello from the student"),
     ("leaves a child", 18, [], 1, r"O is wrong"),
-    ("writes stride gaps", 19, ["--strides", "odd"], 1, r"memory outside the outputs was written to"),
+    ("writes stride gaps", 19, ["--strides", "odd"], 1,
+     r"memory outside the outputs was written to"),
     ("leaks workspace", 20, [], 1, r"1000 bytes of workspace"),
     ("constant output", 21, [], 1, r"O is wrong"),
 ]

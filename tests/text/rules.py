@@ -21,6 +21,7 @@ STAGES = {"naive": "01", "tiled_softmax": "02", "flash_forward": "03", "flash_ba
 # Put together so that this file does not hold what it looks for.
 BANNED = ["-ffast" + "-math", "-O" + "fast", "-ffinite" + "-math-only", "--use_fast" + "_math",
           "-use_fast" + "_math", "-funsafe" + "-math-optimizations", "-fassociative" + "-math"]
+BANNED_PRAGMA = "optimize[^\n]*(" + "fast" + "-math|O" + "fast|finite" + "-math)"
 
 
 def line_widths(text):
@@ -89,17 +90,18 @@ def without_comments(text, suffix):
 
 def banned_flags(text, suffix):
     code = without_comments(text, suffix)
-    pragma = re.search(r"optimize[^\n]*(fast-math|Ofast|finite-math)", code)
+    pragma = re.search(BANNED_PRAGMA, code)
     bad = [f"uses {flag}" for flag in BANNED if re.search(re.escape(flag) + r"(?![\w-])", code)]
     return bad + ([f"uses {pragma[0]}"] if pragma else [])
 
 
-def variant_names(files, listed, readme, have_cuda):
-    """files: {"cpu": names, "cuda": names}; listed: {name: device} of --list; readme: its text."""
+def variant_names(files, listed, readme, parts):
+    """files: {"cpu": names, "cuda": names}; listed: {name: device} of --list; readme: its text;
+    parts: which of cuda, blas, cublas this build has, since a variant may need one."""
     bad = []
-    built = {name: "cpu" for name in files["cpu"]}
-    if have_cuda:
-        built.update({name: "cuda" for name in files["cuda"]})
+    devices = ["cpu", "cuda"] if "cuda" in parts else ["cpu"]
+    built = {name: device for device in devices for name in files[device]
+             if all(part in parts for part in ("blas", "cublas") if name.endswith("_" + part))}
     bad += [f"{name} has a file, but --list does not show it"
             for name in built if name not in listed]
     bad += [f"--list shows {name}, but there is no file of that name" for name in listed
@@ -115,11 +117,11 @@ def variant_names(files, listed, readme, have_cuda):
 
 
 def builds_on(readme, meson, own):
-    """own: the stage's program. The README says `builds on: 01, 03` or `builds on: nothing`."""
+    """own: the stage's program. The README says `builds on: 01_naive` or `builds on: nothing`."""
     line = re.search(r"builds on:\**\s*([^\n]*)", readme, re.I)
     if not line:
         return ["no 'builds on:' line in the README"]
-    said = set(re.findall(r"\b0[1-6]\b", line[1]))
+    said = set(re.findall(r"\b(0[1-6])(?=_|\b)", line[1]))
     code = without_comments(meson, ".build")
     linked = {number for name, number in STAGES.items()
               if name != own and re.search(rf"\b{name}_(dep|lib|src)\b", code)}

@@ -17,6 +17,7 @@ def function(lines, signature="static int f(int a)"):
 KERNEL = "__global__ void\nk(int a)"
 FAST = "-ffast" + "-math"
 FILES = {"cpu": ["v0_loops", "v1_blas"], "cuda": ["v0_thread"]}
+ALL = ["cuda", "blas", "cublas"]
 LISTED = {"v0_loops": "cpu", "v1_blas": "cpu", "v0_thread": "cuda"}
 README = ("What?\n\n**builds on:** nothing\n\n| variant | verdict |\n|---|---|\n"
           "| `v0_loops` | slow |\n"
@@ -48,24 +49,30 @@ CHECKS = [
     ("a banned flag named in a comment", rules.banned_flags(f"# no {FAST} here\n", ".build"), 0),
     ("a banned flag in a C comment",
      rules.banned_flags(f"/* never\n {FAST} */\nint x;\n", ".c"), 0),
-    ("a banned pragma", rules.banned_flags('#pragma GCC optimize("O3", "fast-math")\n', ".c"), 1),
+    ("a banned pragma",
+     rules.banned_flags('#pragma GCC optimize("O3", "fast' '-math")\n', ".c"), 1),
     ("an allowed pragma", rules.banned_flags('#pragma GCC optimize("O3")\n', ".c"), 0),
     ("nvcc's flag", rules.banned_flags("args += '--use_fast" "_math'\n", ".build"), 2),
-    ("all names agree", rules.variant_names(FILES, LISTED, README, True), 0),
+    ("all names agree", rules.variant_names(FILES, LISTED, README, ALL), 0),
     ("without CUDA its rows stay", rules.variant_names(
-        FILES, {"v0_loops": "cpu", "v1_blas": "cpu"}, README, False), 0),
+        FILES, {"v0_loops": "cpu", "v1_blas": "cpu"}, README, ["blas"]), 0),
+    ("without BLAS its row stays", rules.variant_names(
+        FILES, {"v0_loops": "cpu"}, README, []), 0),
+    ("with BLAS it must be listed", rules.variant_names(
+        FILES, {"v0_loops": "cpu"}, README, ["blas"]), 1),
     ("a file that is not listed", rules.variant_names(
-        {**FILES, "cpu": ["v0_loops", "v1_blas", "v2_new"]}, LISTED, README, True), 2),
+        {**FILES, "cpu": ["v0_loops", "v1_blas", "v2_new"]}, LISTED, README, ALL), 2),
     ("a listed name without a file", rules.variant_names(
-        FILES, {**LISTED, "v9_ghost": "cpu"}, README, True), 1),
+        FILES, {**LISTED, "v9_ghost": "cpu"}, README, ALL), 1),
     ("a name on the wrong device", rules.variant_names(
-        FILES, {**LISTED, "v0_thread": "cpu"}, README, True), 1),
+        FILES, {**LISTED, "v0_thread": "cpu"}, README, ALL), 1),
     ("a README without a row", rules.variant_names(
-        FILES, LISTED, README.replace("| `v1_blas` | good |\n", ""), True), 1),
+        FILES, LISTED, README.replace("| `v1_blas` | good |\n", ""), ALL), 1),
     ("a README with a row too many", rules.variant_names(
-        FILES, LISTED, README + "| `v7_ghost` | fast |\n", True), 1),
+        FILES, LISTED, README + "| `v7_ghost` | fast |\n", ALL), 1),
     ("builds on nothing", rules.builds_on(README, "deps = [common_dep, naive_dep]", "naive"), 0),
     ("builds on 01", rules.builds_on("builds on: 01", "deps = [naive_dep]", "tiled_softmax"), 0),
+    ("builds on 01_naive", rules.builds_on("builds on: 01_naive", "naive_dep", "tiled_softmax"), 0),
     ("links more than it says", rules.builds_on(README, "deps = [naive_dep]", "tiled_softmax"), 1),
     ("says more than it links",
      rules.builds_on("builds on: 01, 03", "naive_dep", "tiled_softmax"), 1),
