@@ -2,12 +2,11 @@
  *
  * naive: what does attention compute, and what does it cost?
  *
- *     variant               device  idea                                            verdict
- *     v0_loops              CPU     one loop for each index of the formula          read this first
- *     v1_blas               CPU     both products by OpenBLAS, vector exp, threads  the CPU
- * baseline v0_thread_per_score   GPU     one thread computes one score                   starved
- * for data v1_cublas             GPU     both products by cuBLAS                         the GPU
- * baseline
+ *     variant               device  idea                                       verdict
+ *     v0_loops              CPU     one loop for each index of the formula     read this first
+ *     v1_blas               CPU     products by OpenBLAS, vector exp, threads  the CPU baseline
+ *     v0_thread_per_score   GPU     one thread computes one score              starved for data
+ *     v1_cublas             GPU     both products by cuBLAS                    the GPU baseline
  *
  * All four write the whole Nq x Nk matrix of scores to memory and read it back, and no arithmetic
  * trick repairs that: time and memory both grow with N^2. Stage 02 takes the softmax apart to see

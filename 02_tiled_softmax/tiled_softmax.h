@@ -20,7 +20,7 @@
  * - SoftmaxArgs, SoftmaxFn: the softmax alone, on rows x cols float32, row-major and contiguous.
  * - softmax_v*: the softmax of each variant. attention_v*: the same softmax between stage 01's
  *   products, which is what the table and the sweeps judge.
- * - softmax_*_counted: the same source, compiled to count its element accesses (cpu/counted.h).
+ * - softmax_*_counted: the same source, compiled to count its element accesses (counted.h).
  */
 #ifndef TILED_SOFTMAX_H
 #define TILED_SOFTMAX_H

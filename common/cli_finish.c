@@ -7,9 +7,11 @@
 #include "device.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Physical memory, or less when a container's limit is lower. */
@@ -107,6 +109,30 @@ int cli_check_device(const CliCase *c)
     return EXIT_NO_DEVICE;
 }
 
+/* A first look at what --variant-so names; a directory or a FIFO is not even opened. */
+static int check_shared_object(const char *path)
+{
+    struct stat about;
+    char magic[4] = "";
+    int file;
+    ssize_t got;
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
+        return cli_refuse("--variant-so: found that %s is no regular file, accepted is a shared "
+                          "object",
+                          path);
+    file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0)
+        return cli_refuse("--variant-so: found that %s cannot be read (%s), accepted is a shared "
+                          "object",
+                          path, strerror(errno));
+    got = read(file, magic, sizeof magic);
+    close(file);
+    if (got != sizeof magic || memcmp(magic, "\177ELF", sizeof magic) != 0)
+        return cli_refuse("--variant-so: found that %s is no ELF file, accepted is a shared object",
+                          path);
+    return 0;
+}
+
 static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
 {
     const Stage *stage = cli->stage;
@@ -126,10 +152,8 @@ static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
         on_device++;
         able += (v->dtypes >> c->dtype & 1u) && (!c->backward || v->backward || !v->forward);
     }
-    if (c->variant_so && access(c->variant_so, R_OK) != 0)
-        return cli_refuse("--variant-so: found that %s cannot be read (%s), accepted is a shared "
-                          "object",
-                          c->variant_so, strerror(errno));
+    if (c->variant_so && check_shared_object(c->variant_so) != 0)
+        return EXIT_USAGE;
     if (c->variant_so && !GIVEN(given, FLAG_VARIANT) && strcmp(c->variant, "all") == 0)
         return c->device != CLI_DEVICE_CUDA
                    ? 0

@@ -6,18 +6,20 @@
  * Its inputs are read-only pages and its outputs end at guard pages: a stray access is a SIGSEGV
  * at an address that tells what went wrong. When it is done it copies its outputs into memory
  * shared with the parent and sets `finished`; a child that dies or exits before has not finished,
- * whatever its exit status says. The parent judges the copies like any other output.
+ * whatever its exit status says. The parent judges the copies like any other output, and the rest
+ * of that memory must make sense before it is used.
  */
 #define _GNU_SOURCE /* sigabbrev_np */
 #include "run_so_internal.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 void so_outputs(Outcome *out, Storage *all[SO_OUTPUTS])
@@ -70,21 +72,47 @@ static void explain_fault(const SoRecord *r, const Problem *p, const Outcome *ou
 }
 
 /* Waits until the child ends or the time is over: 1 ended, 0 killed. */
-static int wait_for(pid_t pid, double seconds, int *how)
+static int wait_for(pid_t pid, double seconds, SoLeash *leash, int *how)
 {
     const double end = bench_now_ms() + seconds * 1e3;
-    struct timespec pause = {0, 200000};
+    double pause_ms = 0.2;
     int ended;
     while ((ended = waitpid(pid, how, WNOHANG) == pid) == 0 && bench_now_ms() < end) {
-        nanosleep(&pause, NULL);
-        if (pause.tv_nsec < 5000000)
-            pause.tv_nsec *= 2;
+        so_leash_relay(leash, pause_ms);
+        if (pause_ms < 5.0)
+            pause_ms *= 2.0;
     }
     kill(-pid, SIGKILL); /* and whatever it started */
     if (!ended)
         while (waitpid(pid, how, 0) < 0 && errno == EINTR)
             ;
+    so_leash_end(leash); /* from here on nobody else writes to the shared record */
     return ended;
+}
+
+static int samples_sane(const Samples *s)
+{
+    int i;
+    if (s->count < 0 || s->count > BENCH_MAX_SAMPLES)
+        return 0;
+    for (i = 0; i < s->count; i++)
+        if (!isfinite(s->ms[i]) || s->ms[i] < 0.0)
+            return 0;
+    return 1;
+}
+
+/* Can this be what so_child_main wrote? Code that runs in the child can write anything here, and
+ * counts index arrays, texts are printed. */
+static int record_sane(const SoRecord *r)
+{
+    if (!memchr(r->failure, 0, sizeof r->failure))
+        return 0;
+    if (r->finished == 0) /* the rest is not read */
+        return 1;
+    return r->finished == SO_FINISHED && samples_sane(&r->forward) && samples_sane(&r->backward) &&
+           (r->status != ATTN_OK || r->forward.count > 0) && r->leaked_bytes <= r->peak_bytes &&
+           r->peak_bytes < (size_t)1 << 47 && /* what a process can address */
+           (r->storage_intact == 0 || r->storage_intact == 1);
 }
 
 static void explain_death(const SoRecord *r, const Problem *p, Outcome *out, int ended, int how,
@@ -108,7 +136,7 @@ static void explain_death(const SoRecord *r, const Problem *p, Outcome *out, int
 }
 
 /* The child's word and its outputs into the parent's outcome. */
-static int take_outcome(const SoRecord *r, Outcome *out)
+static int take_outcome(const SoRecord *r, Outcome *out, int64_t mebibytes)
 {
     const unsigned char *from = (const unsigned char *)(r + 1);
     Storage *all[SO_OUTPUTS];
@@ -132,8 +160,14 @@ static int take_outcome(const SoRecord *r, Outcome *out)
         snprintf(out->failure, sizeof out->failure, "it answers that it cannot compute this case");
         return EXIT_OK;
     }
-    snprintf(out->failure, sizeof out->failure, "it returned status %d, accepted is ATTN_OK",
-             (int)out->status);
+    if (out->status == ATTN_NO_MEMORY)
+        snprintf(out->failure, sizeof out->failure,
+                 "it returned status %d (out of memory: --so-memory allows %" PRId64 " MiB), "
+                 "accepted is ATTN_OK",
+                 (int)out->status, mebibytes);
+    else
+        snprintf(out->failure, sizeof out->failure, "it returned status %d, accepted is ATTN_OK",
+                 (int)out->status);
     return EXIT_WRONG;
 }
 
@@ -142,7 +176,8 @@ int run_variant_so(Outcome *out, const Stage *stage, const Problem *p, const Cli
 {
     Storage *all[SO_OUTPUTS];
     size_t bytes = sizeof(SoRecord);
-    SoChild k = {c->variant_so, stage->name, stage->abi_version, c, out, NULL};
+    SoChild k = {c->variant_so, stage->name, stage->abi_version, c, out, NULL, -1};
+    SoLeash leash;
     int i, how = 0, ended, status = outcome_make(out, p, c);
     pid_t pid = -1;
     if (status == EXIT_OK) {
@@ -151,7 +186,14 @@ int run_variant_so(Outcome *out, const Stage *stage, const Problem *p, const Cli
             bytes += all[i]->bytes;
         k.record = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         fflush(NULL);
-        pid = k.record == MAP_FAILED ? -1 : fork();
+        if (k.record != MAP_FAILED && so_leash_make(&leash) == 0) {
+            k.output = leash.write_end;
+            pid = fork();
+            if (pid != 0)
+                so_leash_take(&leash, pid);
+            if (pid < 0)
+                so_leash_end(&leash);
+        }
     }
     if (pid == 0) {
         setpgid(0, 0);
@@ -166,9 +208,12 @@ int run_variant_so(Outcome *out, const Stage *stage, const Problem *p, const Cli
         return EXIT_RUNTIME;
     }
     setpgid(pid, pid); /* also here: whoever comes first, kill(-pid) is right */
-    ended = wait_for(pid, seconds, &how);
-    if (ended && k.record->finished && WIFEXITED(how))
-        status = take_outcome(k.record, out);
+    ended = wait_for(pid, seconds, &leash, &how);
+    if (ended && WIFEXITED(how) && !record_sane(k.record)) {
+        snprintf(out->failure, sizeof out->failure, "it overwrote its own report");
+        status = EXIT_WRONG;
+    } else if (ended && WIFEXITED(how) && k.record->finished)
+        status = take_outcome(k.record, out, mebibytes);
     else {
         explain_death(k.record, p, out, ended, how, seconds);
         status = EXIT_WRONG;

@@ -3,9 +3,11 @@
  * run_so_child.c: the child process of --variant-so: limits, read-only inputs, the user's code, and
  * the copy of its outputs into shared memory. See run_so.c.
  */
+#define _GNU_SOURCE /* syscall */
 #include "run_so_internal.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static SoRecord *fault_record; /* for the signal handler, in the child only */
@@ -95,6 +98,24 @@ static rlim_t address_space_now(void)
     return (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
 }
 
+/* stdin is empty, stdout and stderr are the parent's pipe, and no other file of the parent's is open:
+ * the rows of --json, say, or the table. */
+static void child_files(int output)
+{
+    const int empty = open("/dev/null", O_RDONLY);
+    long i, most = sysconf(_SC_OPEN_MAX);
+    dup2(output, STDERR_FILENO);
+    dup2(output, STDOUT_FILENO);
+    if (empty >= 0)
+        dup2(empty, STDIN_FILENO);
+#ifdef SYS_close_range
+    if (syscall(SYS_close_range, 3u, ~0u, 0u) == 0)
+        return;
+#endif
+    for (i = 3; i < (most > 0 ? most : 65536); i++) /* a kernel before 5.9 */
+        close((int)i);
+}
+
 static void child_limits(const Problem *p, const CliCase *c, double seconds, int64_t mebibytes)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -102,7 +123,6 @@ static void child_limits(const Problem *p, const CliCase *c, double seconds, int
     struct sigaction action;
     int i;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    dup2(STDERR_FILENO, STDOUT_FILENO); /* stdout is the table's */
     so_inputs(p, in);
     for (i = 0; i < SO_INPUTS; i++)
         if (in[i]->mapping)
@@ -127,6 +147,7 @@ void so_child_main(SoChild *k, const Problem *p, double seconds, int64_t mebibyt
     void *done = NULL;
     int i;
     fault_record = r;
+    child_files(k->output);
     child_limits(p, k->c, seconds, mebibytes);
     if (pthread_create(&thread, NULL, child_work, k) != 0 || pthread_join(thread, &done) != 0)
         snprintf(r->failure, sizeof r->failure, "its thread cannot be started");
@@ -141,7 +162,7 @@ void so_child_main(SoChild *k, const Problem *p, double seconds, int64_t mebibyt
         r->peak_bytes = k->out->peak_bytes;
         r->leaked_bytes = k->out->leaked_bytes;
         r->storage_intact = k->out->storage_intact;
-        r->finished = 1;
+        r->finished = SO_FINISHED;
     }
     _exit(0); /* no atexit handlers, no flush of buffers that are the parent's */
 }

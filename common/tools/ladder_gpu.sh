@@ -22,7 +22,7 @@ part() {
         warn "time is up before '$part_name'; call the same command again to go on"
         exit 4
     fi
-    part_log="$gpu_out/$gpu_piece.$(printf %s "$part_name" | tr -c 'A-Za-z0-9_.\n-' _).log"
+    part_log="build/gpu_logs/$gpu_piece.$(printf %s "$part_name" | tr -c 'A-Za-z0-9_.\n-' _).log"
     part_status=0
     part_seconds=$((gpu_start + ${LADDER_SECONDS:-540} + 30 - $(date +%s)))
     step "$part_name" "$part_log" timeout "$part_seconds" "$@" || part_status=$?
@@ -48,7 +48,7 @@ gpu_build() {
     esac
     configure build/gpu -Dcuda=enabled "-Dgpu_archs=$archs" || exit 3
     step "build" build/gpu-ninja.log ninja -C build/gpu || exit 3
-    grep ' registers, ' build/gpu-ninja.log >"$gpu_out/kernels.txt" || true
+    find build/gpu -name '*.kernels.txt' -exec cat {} + | sort >"$gpu_out/kernels.txt"
     say "registers, shared memory and spills per kernel: $gpu_out/kernels.txt"
 }
 

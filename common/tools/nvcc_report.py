@@ -4,11 +4,12 @@
 
 usage: nvcc_report.py NVCC ARGS...   (ARGS end in: -c INPUT -o OUTPUT)
 
-Prints `kernel  sm_90  40 registers, 4096 B shared, 0 B spilled` to stdout and keeps what nvcc
-said beside the object (OUTPUT.ptxas.txt). With --attn-strict among ARGS (nvcc does not see it) it
-fails when ptxas says that wgmma was serialised or setmaxnreg ignored: such a kernel is right but
-slow, whatever its numbers.
+Prints `kernel  sm_90  40 registers, 4096 B shared, 0 B spilled` to stdout and into
+OUTPUT.kernels.txt, and keeps what nvcc said in OUTPUT.ptxas.txt. With --attn-strict among ARGS
+(nvcc does not see it) it fails when ptxas says that wgmma was serialised or setmaxnreg ignored:
+such a kernel is right but slow, whatever its numbers.
 """
+import pathlib
 import re
 import shutil
 import subprocess
@@ -50,13 +51,14 @@ def main():
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                          errors="replace", check=False)
     rows = kernels(run.stdout)
-    if "-o" in command:
-        with open(command[command.index("-o") + 1] + ".ptxas.txt", "w", encoding="utf-8") as log:
-            log.write(run.stdout)
     names = demangle([row[0] for row in rows])
-    for name, arch, registers, shared, spilled in rows:
-        print(f"{names[name]}  {arch}  {registers} registers, {shared} B shared, "
-              f"{spilled} B spilled")
+    summary = "".join(f"{names[name]}  {arch}  {registers} registers, {shared} B shared, "
+                      f"{spilled} B spilled\n" for name, arch, registers, shared, spilled in rows)
+    print(summary, end="")
+    if "-o" in command:
+        output = pathlib.Path(command[command.index("-o") + 1])
+        output.with_name(output.name + ".ptxas.txt").write_text(run.stdout, encoding="utf-8")
+        output.with_name(output.name + ".kernels.txt").write_text(summary, encoding="utf-8")
     for line in run.stdout.splitlines():
         known = ENTRY.search(line) or USED.search(line) or SPILL.search(line) or NOISE.match(line)
         if run.returncode or not known:

@@ -29,7 +29,8 @@ MISBEHAVIOURS = [
     ("write before lse", 4, [], 1, r"memory outside the outputs was written to"),
     ("write to an input", 5, [], 1, r"crashed with SIGSEGV .*wrote to its input K"),
     ("read past K", 6, [], 1, r"crashed with SIGSEGV .*behind the end of K"),
-    ("huge malloc", 7, ["--so-memory", "256"], 1, r"returned status 2"),
+    ("huge malloc", 7, ["--so-memory", "256"], 1,
+     r"out of memory: --so-memory allows 256 MiB"),
     ("exit(0) early", 8, [], 1, r"exit\(0\) instead of returning"),
     ("abort", 9, [], 1, r"crashed with SIGABRT"),
     ("wrong ABI version", 10, [], 1, r"_abi_version is 999, accepted is 1"),
@@ -45,6 +46,11 @@ MISBEHAVIOURS = [
      r"memory outside the outputs was written to"),
     ("leaks workspace", 20, [], 1, r"1000 bytes of workspace"),
     ("constant output", 21, [], 1, r"O is wrong"),
+    ("fills its report", 22, [], 1, r"it overwrote its own report"),
+    ("forges its report", 23, [], 1, r"it overwrote its own report"),
+    ("writes to open files", 24, [], 1, r"O is wrong"),
+    ("leaves a session", 25, [], 1, r"O is wrong"),
+    ("prints much", 26, [], 1, r"\?\[2Jmuch\n[^\0]*the rest of its output is left out"),
 ]
 
 
@@ -128,9 +134,29 @@ def check_misbehaving(tap, args, program, stage, folder, case):
         with open(report, encoding="utf-8") as f:
             rows = [json.loads(line) for line in f]
         tap.ok(len(rows) == 1 and rows[0]["pass"] is False, f"{stage}: {name}: pass is false", rows)
-    if name == "leaves a child":
+    if name == "prints much":
+        tap.ok(len(said) < 100000, f"{stage}: {name}: not all of it is shown", len(said))
+    if name in ("leaves a child", "leaves a session"):
         left = [pid for pid in os.listdir("/proc") if pid.isdigit() and so in command_line(pid)]
         tap.ok(not left, f"{stage}: {name}: it was killed", left)
+
+
+def check_no_object(tap, program, stage, folder):
+    text, stub, fifo = (os.path.join(folder, name) for name in ("text.so", "stub.so", "fifo.so"))
+    with open(text, "w", encoding="utf-8") as f:
+        f.write("not a shared object\n")
+    with open(stub, "wb") as f:
+        f.write(b"\x7fELF and no more of it\n")
+    os.mkfifo(fifo)
+    for path, why in ((text, "is no ELF file"), (os.devnull, "is no regular file"),
+                      (fifo, "is no regular file"), (folder, "is no regular file")):
+        done, _ = run(program, path)
+        tap.ok(done.returncode == 2 and why in done.stderr and done.stderr.count("\n") == 1
+               and not done.stdout, f"{stage}: {os.path.basename(path)} {why}: status 2",
+               f"{done.returncode}\n{done.stderr}")
+    done, _ = run(program, stub)
+    tap.ok(done.returncode == 1 and "cannot be loaded" in done.stderr,
+           f"{stage}: a file that only begins as one", done.stderr)
 
 
 def main():
@@ -146,12 +172,7 @@ def main():
             check_right(tap, args, program, stage, folder)
             for case in MISBEHAVIOURS:
                 check_misbehaving(tap, args, program, stage, folder, case)
-            text = os.path.join(folder, "text.so")
-            with open(text, "w", encoding="utf-8") as f:
-                f.write("not a shared object\n")
-            done, _ = run(program, text)
-            tap.ok(done.returncode == 1 and "cannot be loaded" in done.stderr,
-                   f"{stage}: a text file", done.stderr)
+            check_no_object(tap, program, stage, folder)
     return tap.done()
 
 

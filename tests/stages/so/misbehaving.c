@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "alloc.h"
+#include "run_so_internal.h"
 #include "tensor.h"
 
 enum {
@@ -33,7 +34,12 @@ enum {
     LEAVES_A_CHILD,
     WRITES_GAPS,
     LEAKS,
-    CONSTANT
+    CONSTANT,
+    FILLS_REPORT,
+    FORGES_REPORT,
+    WRITES_FILES,
+    LEAVES_A_SESSION,
+    PRINTS_MUCH
 };
 
 #define JOIN2(a, b) a##_##b
@@ -72,6 +78,42 @@ static int recurse(int depth)
     return depth < 0 ? 0 : recurse(depth + 1) + room[0];
 }
 
+/* All memory that is shared with the checker; with the mark of a report that is finished or not. */
+static void fill_report(int finished)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512], rights[5];
+    unsigned long first, end;
+    while (maps && fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%lx-%lx %4s", &first, &end, rights) != 3 || strcmp(rights, "rw-s") != 0)
+            continue;
+        memset((void *)first, 0x7f, end - first);
+        if (finished)
+            ((SoRecord *)first)->finished = SO_FINISHED;
+        if (finished)
+            memset(((SoRecord *)first)->failure, 0, sizeof((SoRecord *)first)->failure);
+    }
+}
+
+/* A grandchild out of the process group, with stdout and stderr open. */
+static void leave_a_session(void)
+{
+    int ends[2];
+    char ready = 0;
+    if (pipe(ends) != 0)
+        return;
+    if (fork() == 0) {
+        setsid();
+        if (fork() == 0) {
+            if (write(ends[1], "r", 1) == 1)
+                sleep(300);
+        }
+        _exit(0);
+    }
+    if (read(ends[0], &ready, 1) == 1)
+        sink += ready;
+}
+
 static AttnStatus misbehave(const AttnArgs *a)
 {
     float *const O = a->O.data, *const K = a->K.data;
@@ -97,11 +139,16 @@ static AttnStatus misbehave(const AttnArgs *a)
         sink = (int)K[last_k];
         break;
     case HUGE_MALLOC: {
-        char *p = malloc((size_t)64 << 30);
-        if (!p)
-            return ATTN_NO_MEMORY;
-        memset(p, 1, (size_t)64 << 30);
-        sink = p[12345];
+        /* 1 GiB in small steps: only a limit refuses one of them */
+        int step, at;
+        for (step = 0; step < 1024; step++) {
+            volatile char *p = malloc((size_t)1 << 20);
+            if (!p)
+                return ATTN_NO_MEMORY;
+            for (at = 0; at < 1 << 20; at += 4096)
+                p[at] = 1;
+        }
+        fill_outputs(a);
         break;
     }
     case EXIT_EARLY:
@@ -135,6 +182,32 @@ static AttnStatus misbehave(const AttnArgs *a)
     case LEAKS:
         fill_outputs(a);
         return workspace_alloc(1000) ? ATTN_OK : ATTN_NO_MEMORY;
+    case FILLS_REPORT:
+        fill_report(0);
+        _exit(0);
+    case FORGES_REPORT:
+        fill_report(1);
+        _exit(0);
+    case WRITES_FILES: {
+        int file;
+        for (file = 3; file < 1024; file++)
+            if (write(file, "garbage\n", 8) == 8)
+                sink++;
+        fill_outputs(a);
+        break;
+    }
+    case LEAVES_A_SESSION:
+        leave_a_session();
+        fill_outputs(a);
+        break;
+    case PRINTS_MUCH: {
+        int line;
+        for (line = 0; line < 1 << 20; line++)
+            if (write(STDOUT_FILENO, "\033[2Jmuch\n", 9) < 0)
+                break;
+        fill_outputs(a);
+        break;
+    }
     case CONSTANT:
         fill_outputs(a);
         break;
