@@ -99,8 +99,8 @@ static __device__ __forceinline__ void take_row(float (&s_reg)[4 * VECTORS],
 
 /* s_reg becomes exp(s - m_warp); returns the state of the warp's part of the row. __expf is
  * 2^(x log2 e) in two instructions, expf takes about eight to stay exact for large |x|. Here
- * x <= 0, and rounding the product costs a relative error of |x| 2^-24: no more than the rounding of the
- * score itself, and it only grows where exp(x) has become negligible. */
+ * x <= 0, and rounding the product costs a relative error of |x| 2^-24: no more than the rounding
+ * of the score itself, and it only grows where exp(x) has become negligible. */
 template <int FLOATS>
 static __device__ __forceinline__ SoftmaxState exp_in_registers(float (&s_reg)[FLOATS])
 {
