@@ -8,6 +8,7 @@
 #include "cli_internal.h"
 
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,7 +115,12 @@ int cli_read_set(Cli *cli, CliCase *c, CliGiven *given, int count, char **words,
             (f->id == FLAG_HELP   ? cli_print_help
              : f->id == FLAG_LIST ? cli_print_list
                                   : cli_print_version)(cli->stage);
-            return EXIT_OK;
+            if (fflush(stdout) == 0 && !ferror(stdout))
+                return EXIT_OK;
+            cli_refuse("%s: found that the standard output did not take the page, accepted is one "
+                       "that does",
+                       flag);
+            return EXIT_RUNTIME;
         }
         status = cli_apply(cli, c, given, f, flag, value);
         if (status != 0)
@@ -135,6 +141,7 @@ int cli_parse(Cli *cli, const Stage *stage, int argc, char **argv)
     CliCase base;
     CliGiven given = {0, NULL};
     int status;
+    signal(SIGXFSZ, SIG_IGN); /* a write over the limit then fails like one on a full disk */
     memset(cli, 0, sizeof *cli);
     cli->stage = stage;
     cli->so_seconds = 60.0;

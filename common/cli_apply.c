@@ -133,7 +133,12 @@ static int apply_number(Cli *cli, CliCase *c, FlagId id, const char *flag, const
         c->window_given = 1;
         return cli_read_window(flag, text, &c->window_left, &c->window_right);
     case FLAG_SCALE:
-        return cli_read_float(flag, text, 0, &c->scale);
+        status = cli_read_float(flag, text, 0, &c->scale);
+        if (status == 0 && !(c->scale >= -CLI_MAX_SCALE && c->scale <= CLI_MAX_SCALE))
+            return cli_refuse("%s: found '%s', accepted is a number from -%g to %g: larger ones "
+                              "make scores that float32 does not hold",
+                              flag, text, CLI_MAX_SCALE, CLI_MAX_SCALE);
+        return status;
     case FLAG_SOFTCAP:
         return cli_read_float(flag, text, 1, &c->softcap);
     case FLAG_SEED:

@@ -6,9 +6,12 @@
 #include "cli_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { MAX_BYTES = 16 << 20, MAX_WORDS = 256 };
 
@@ -77,16 +80,36 @@ int cli_cases_from_text(Cli *cli, const CliCase *base, const CliGiven *given, ch
     return CLI_CONTINUE;
 }
 
+/* A regular file only: opening or reading a FIFO would wait for a writer that may never come. */
+static FILE *open_regular(const char *path)
+{
+    struct stat s;
+    int handle = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    FILE *f = NULL;
+    if (handle < 0)
+        return NULL;
+    if (fstat(handle, &s) != 0 || S_ISREG(s.st_mode))
+        f = fdopen(handle, "rb");
+    else
+        errno = S_ISDIR(s.st_mode) ? EISDIR : EINVAL;
+    if (!f) {
+        const int why = errno;
+        close(handle);
+        errno = why;
+    }
+    return f;
+}
+
 static char *read_text(const char *path)
 {
-    FILE *f = fopen(path, "rb");
+    FILE *f = open_regular(path);
     char *text = f ? malloc((size_t)MAX_BYTES + 1) : NULL;
     size_t size = text ? fread(text, 1, (size_t)MAX_BYTES + 1, f) : 0;
     int failed = !f || !text || ferror(f);
     const char *why = f ? strerror(errno) : "";
     if (!f)
-        cli_refuse("--cases: found that %s cannot be opened (%s), accepted is a text file", path,
-                   strerror(errno));
+        cli_refuse("--cases: found that %s cannot be opened (%s), accepted is a regular text file",
+                   path, strerror(errno));
     else if (failed)
         cli_refuse("--cases: found that %s cannot be read (%s), accepted is a text file", path,
                    why);

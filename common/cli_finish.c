@@ -198,6 +198,10 @@ static int finish_inputs(CliCase *c, const CliGiven *given)
                                        : "--v");
     if (files && c->bundled)
         return cli_refuse("--bundled: found beside --q --k --v, accepted is one of the two");
+    /* a random dO still has that distribution */
+    if ((files || c->bundled) && (!c->backward || c->do_file) && GIVEN(given, FLAG_DIST))
+        return cli_refuse("--dist: found beside %s, accepted is with random inputs only",
+                          files ? "--q --k --v" : "--bundled");
     if (c->do_file && !c->backward)
         return cli_refuse("--do: found without --backward, accepted is both");
     if (c->mask_file && c->mask != ATTN_MASK_FULL) {
@@ -215,8 +219,11 @@ static int finish_inputs(CliCase *c, const CliGiven *given)
 
 static int finish_rows(const CliCase *c, const CliGiven *given)
 {
-    static const FlagId senseless[] = {FLAG_Q, FLAG_BUNDLED, FLAG_SAVE, FLAG_SEQ,       FLAG_SEQ_Q,
-                                       FLAG_D, FLAG_SEQ_KV,  FLAG_MASK, FLAG_VARIANT_SO};
+    static const FlagId senseless[] = {
+        FLAG_Q,       FLAG_BUNDLED, FLAG_SAVE,   FLAG_SEQ,       FLAG_SEQ_Q,
+        FLAG_SEQ_KV,  FLAG_D,       FLAG_B,      FLAG_H,         FLAG_KV_HEADS,
+        FLAG_MASK,    FLAG_CAUSAL,  FLAG_WINDOW, FLAG_MASK_FILE, FLAG_SCALE,
+        FLAG_SOFTCAP, FLAG_STRIDES, FLAG_TRACE,  FLAG_BACKWARD,  FLAG_VARIANT_SO};
     double bytes = (double)c->rows * (double)c->cols * 2.0 * (double)dtype_size(c->dtype);
     size_t i;
     if (!c->rows != !c->cols)
@@ -226,6 +233,8 @@ static int finish_rows(const CliCase *c, const CliGiven *given)
         if (GIVEN(given, senseless[i]))
             return cli_refuse("%s: found beside --rows, accepted is the softmax alone or attention",
                               cli_flags[senseless[i]].name);
+    if (c->rows && c->dtype != ATTN_F32)
+        return cli_refuse("--dtype: found %s beside --rows, accepted is f32", dtype_name(c->dtype));
     if (bytes > memory_limit_bytes())
         return cli_refuse("--rows: found %" PRId64 " with --cols %" PRId64 ", which take %.3g GiB, "
                           "accepted is up to this machine's %.3g GiB",
@@ -235,9 +244,9 @@ static int finish_rows(const CliCase *c, const CliGiven *given)
 
 int cli_finish(Cli *cli, CliCase *c, const CliGiven *given)
 {
-    int status = finish_inputs(c, given);
+    int status = finish_rows(c, given);
     if (status == 0)
-        status = finish_rows(c, given);
+        status = finish_inputs(c, given);
     if (status == 0)
         status = finish_variant(cli, c, given);
     if (status != 0)

@@ -8,21 +8,59 @@
 #include "model.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Rows are appended: what is there must be rows, and whole ones. NULL, or what it is instead. */
+static const char *not_rows(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    const char *found = NULL;
+    int first;
+    if (!f)
+        return strerror(errno);
+    first = getc(f);
+    if (first != EOF && first != '{')
+        found = "its text does not begin with '{'";
+    else if (first != EOF && (fseek(f, -1, SEEK_END) != 0 || getc(f) != '\n'))
+        found = "its last line has no end";
+    fclose(f);
+    return found;
+}
+
+static int refuse_json(const char *path, const char *why)
+{
+    return cli_refuse("--json: found that %s cannot be written to (%s), accepted is a file of JSON "
+                      "rows or a new one",
+                      path, why);
+}
+
 static int open_json(Report *r, const char *path)
 {
-    struct stat before;
-    r->json_created = stat(path, &before) != 0;
-    r->json = fopen(path, "a");
-    if (r->json)
+    struct stat s;
+    const char *why = NULL;
+    int handle;
+    r->json_created = stat(path, &s) != 0;
+    if (!r->json_created && S_ISREG(s.st_mode) && (why = not_rows(path)) != NULL)
+        return refuse_json(path, why);
+    /* O_NONBLOCK: opening a FIFO would wait for a reader that may never come */
+    handle = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (handle < 0)
+        return refuse_json(path, strerror(errno));
+    if (fstat(handle, &s) != 0)
+        why = strerror(errno);
+    else if (!S_ISREG(s.st_mode) && !S_ISCHR(s.st_mode))
+        why = "neither a regular file nor a character device";
+    else if (fcntl(handle, F_SETFL, O_APPEND) != 0 || !(r->json = fdopen(handle, "a")))
+        why = strerror(errno);
+    if (!why)
         return EXIT_OK;
-    return cli_refuse("--json: found that %s cannot be written (%s), accepted is a file that can",
-                      path, strerror(errno));
+    close(handle);
+    return refuse_json(path, why);
 }
 
 int report_open(Report *r, const Cli *cli)

@@ -98,8 +98,8 @@ static rlim_t address_space_now(void)
     return (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
 }
 
-/* stdin is empty, stdout and stderr are the parent's pipe, and no other file of the parent's is open:
- * the rows of --json, say, or the table. */
+/* stdin is empty, stdout and stderr are the parent's pipe, and no other file of the parent's is
+ * open: the rows of --json, say, or the table. */
 static void child_files(int output)
 {
     const int empty = open("/dev/null", O_RDONLY);

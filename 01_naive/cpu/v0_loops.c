@@ -37,7 +37,7 @@ static float dot(const float *a, const float *b, int64_t d)
     return sum;
 }
 
-/* y += a * x */
+/* y += a * row, over d channels */
 static void add_scaled(float *y, float a, const float *row, int64_t d)
 {
     int64_t x;
@@ -75,7 +75,7 @@ static float softmax(float *S_i, int64_t Nk)
     return m_i + logf(l_i); /* log(0) = -inf: what an empty row should say */
 }
 
-/* Q O dO dQ [Nq][d], K V dK dV [Nk][d], P dS [Nq][Nk]: one head, float */
+/* Q O [Nq][d], K V [Nk][d], S and in its place P [Nq][Nk]: one head, float */
 AttnStatus naive_v0_loops(const AttnArgs *args)
 {
     const int64_t H = args->shape.H, Nq = args->shape.Nq, Nk = args->shape.Nk, d = args->shape.d;

@@ -3,9 +3,9 @@
  * v2_one_read: the row stays on chip between its only read and its only write.
  *
  * v1 reads x twice because 32 lanes cannot hold a row. A whole block can: the register file of an
- * SM is 256 KiB, more than its shared memory. Each thread takes 32 columns (64 of a row of 4096, and
- * then two warps hold it and hardly wait for each other) into registers, replaces
- * them by exp(x - m_warp) in place, and when the row's state is known multiplies by one factor:
+ * SM is 256 KiB, more than its shared memory. Each thread takes 32 columns into registers (64 of a
+ * row of 4096: two warps hold that row then and hardly wait for each other), replaces them by
+ * exp(x - m_warp) in place, and when the row's state is known multiplies by one factor:
  *
  *     y_c = exp(x_c - m_warp) * (exp(m_warp - m) / l)      one exp and one access each way
  *
@@ -98,9 +98,9 @@ static __device__ __forceinline__ void take_row(float (&s_reg)[4 * VECTORS],
 }
 
 /* s_reg becomes exp(s - m_warp); returns the state of the warp's part of the row. __expf is
- * 2^(x log2 e) in two instructions, expf takes about eight to stay exact for large |x|. Here x <= 0,
- * and rounding the product costs a relative error of |x| 2^-24: no more than the rounding of the
- * score itself, and it only grows where exp(x) has become negligible. */
+ * 2^(x log2 e) in two instructions, expf takes about eight to stay exact for large |x|. Here
+ * x <= 0, and rounding the product costs a relative error of |x| 2^-24: no more than the rounding
+ * of the score itself, and it only grows where exp(x) has become negligible. */
 template <int FLOATS>
 static __device__ __forceinline__ SoftmaxState exp_in_registers(float (&s_reg)[FLOATS])
 {

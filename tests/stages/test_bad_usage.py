@@ -61,12 +61,15 @@ FLAGS = [
     ("--scale nan", r"--scale: found 'nan'"),
     ("--scale inf", r"--scale: found 'inf'"),
     ("--scale 1e99", r"--scale: found '1e99'"),
+    ("--scale 1e19", r"--scale: found '1e19'.*1e\+18"),
     ("--softcap -1", r"--softcap: found '-1'"),
     ("--softcap 0", r"--softcap: found '0'"),
     ("--softcap 3.5.1", r"--softcap: found '3.5.1'"),
     ("--seed -1", r"--seed: found '-1'"),
     ("--seed 18446744073709551616", r"--seed: found '18446744073709551616'"),
     ("--dist uniform", r"--dist: found 'uniform'.*outlier"),
+    ("--dist large --bundled", r"--dist.*--bundled"),
+    ("--q {}/q.npy --k {}/k.npy --v {}/k.npy --dist large", r"--dist.*--q"),
     ("--strides hbsd", r"--strides: found 'hbsd'.*bhsd"),
     ("--bundled=decoder", r"--bundled: found 'decoder'.*encoder"),
     ("--bundled -N 7", r"-N|--seq.*found 7"),
@@ -89,6 +92,9 @@ FLAGS = [
     ("--json --quiet", r"--json: found '--quiet'"),
     ("--json {}/none/rows.jsonl", r"--json.*none/rows\.jsonl"),
     ("--json {}", r"--json"),
+    ("--json {}/fifo", r"--json.*fifo"),
+    ("--json {}/third.txt", r"--json.*third\.txt.*begin"),
+    ("--json {}/cut.jsonl", r"--json.*cut\.jsonl.*end"),
     ("--save {}/q.npy", r"--save.*q\.npy"),
     ("--save {}/q.npy/deeper", r"--save.*q\.npy"),
     ("--save /proc/here", r"--save.*/proc/here"),
@@ -116,6 +122,8 @@ FLAGS = [
     ("--mask full --mask-file {}/none.npy", r"none\.npy"),
     # cases files
     ("--cases {}/none.txt", r"--cases.*none\.txt"),
+    ("--cases {}", r"--cases"),
+    ("--cases {}/fifo", r"--cases.*fifo"),
     ("--cases {}/blank.txt", r"--cases.*no case.*blank\.txt"),
     ("--cases {}/third.txt", r"third\.txt:3: -N: found '0'"),
     ("--cases {}/json.txt", r"json\.txt:1: --json: found in a line"),
@@ -135,7 +143,11 @@ ROWS = [
     ("--rows 5 --cols x", r"--cols: found 'x'"),
     ("--rows 1000000000 --cols 1000000000", r"--rows: found 1000000000"),
     ("--rows 5 --cols 5 --bundled", r"--bundled.*--rows"),
-]
+    ("--rows 5 --cols 5 --dtype f16", r"--dtype.*--rows"),
+] + [("--rows 5 --cols 5 " + flag, flag.split()[0] + ".*--rows") for flag in (
+    "--causal", "--mask full", "--mask full --mask-file {}/mask.npy", "--mask-file {}/mask.npy",
+    "--window 3,3", "--softcap 5", "--scale 2", "--strides odd", "--kv-heads 1", "--batch 2",
+    "--heads 2", "--seq 7", "--head-dim 8", "--trace")]
 TRACE = [
     ("--trace -N 100", r"--trace: found.*100.*8"),
     ("--trace --bundled", r"--trace: found.*384.*8"),
@@ -170,10 +182,12 @@ def make_files(folder):
              "fortran.npy": npy_bytes(header, bytes(240)),
              "blank.txt": b"\n# nothing\n   \n", "third.txt": b"-N 5\n# -N 0\n-N 0\n",
              "json.txt": b"--json x\n", "binary.txt": b"-N 5\n\0\n",
+             "cut.jsonl": b'{"schema":1}\n{"sch',
              "conflict.txt": b"-N 5 --causal\n-N 5 --causal --mask full\n"}
     for name, content in texts.items():
         with open(path(name), "wb") as f:
             f.write(content)
+    os.mkfifo(path("fifo"))
 
 
 def snapshot(folder):
@@ -182,6 +196,8 @@ def snapshot(folder):
         for name in folders:
             found[os.path.join(where, name)] = None
         for name in files:
+            if not os.path.isfile(os.path.join(where, name)):
+                continue  # the FIFO: reading it would wait
             with open(os.path.join(where, name), "rb") as f:
                 found[os.path.join(where, name)] = f.read()
     return found

@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -249,6 +250,32 @@ def check_failed_save(p):
                                   stderr=subprocess.PIPE, text=True, timeout=60)
         p.ok(done.returncode == 3 and "standard output" in done.stderr, "a table that nobody takes",
              done.stderr)
+        for flag in ("--help", "--list", "--version"):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([p.path, flag], stdout=full, stderr=subprocess.PIPE,
+                                      text=True, timeout=60)
+            p.ok(done.returncode == 3 and "standard output" in done.stderr,
+                 f"{flag} that nobody takes", done.stderr)
+    done = p.run("-N", 5, "--device", "cpu", "--json", "/dev/null")
+    p.ok(done.returncode == 0, "--json /dev/null", done.stderr)
+
+
+def check_file_limit(p):
+    """A limit on file sizes sends a signal that ends programs which do not expect it."""
+    def limited(*flags):
+        return subprocess.run(
+            [p.path, "-N", "64", "--device", "cpu", *flags], capture_output=True, text=True,
+            timeout=60, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99)))
+
+    saved = p.fresh()
+    os.mkdir(saved)
+    done = limited("--save", saved)
+    p.ok(done.returncode == 2 and "cannot be written" in done.stderr,
+         "--save over the limit of file sizes", (done.returncode, done.stderr))
+    p.ok(os.listdir(saved) == [], "and no temporary file stays", os.listdir(saved))
+    done = limited("--json", p.fresh(".jsonl"))
+    p.ok(done.returncode == 3 and "--json" in done.stderr, "--json over the limit of file sizes",
+         (done.returncode, done.stderr))
 
 
 def main():
@@ -266,6 +293,7 @@ def main():
             check_save(p, cpu)
             check_cases(p, cpu)
             check_failed_save(p)
+            check_file_limit(p)
     return tap.done()
 
 

@@ -21,8 +21,6 @@ BUILD_FILES = ("meson.build", "meson_options.txt", ".ini")
 
 # (file, rule): why a reader would accept it
 EXEMPT = {
-    ("02_tiled_softmax/cuda/v2_one_read.cu", "line_widths"):
-        "two lines of 101; its recorded H200 runs carry the hash of this very text",
     ("common/oracle_core.c", "file_length"): "a third of it derives the bounds it computes",
     ("tests/stages/so/misbehaving.c", "function_lengths"): "a list: one case per bad deed",
     ("tests/unit/test_cli.c", "file_length"): "tables of command lines and their answers",

@@ -18,7 +18,15 @@
 #include <cmocka.h>
 
 #include "alloc.h"
+#include "attn_config.h"
 #include "judge.h"
+
+#ifdef HAVE_OPENMP
+#include <omp.h>
+#endif
+#ifdef HAVE_OPENBLAS
+#include <cblas.h>
+#endif
 
 static int calls, backward_calls, dirty_entries, saw_own_output;
 
@@ -130,6 +138,21 @@ static AttnStatus unsteady(const AttnArgs *a)
 {
     fill_outputs(a, 1.0f);
     return ++calls == 3 ? ATTN_NO_MEMORY : ATTN_OK;
+}
+
+static int seen_threads, seen_omp, seen_blas;
+
+static AttnStatus probes_threads(const AttnArgs *a)
+{
+    fill_outputs(a, 1.0f);
+    seen_threads = seen_omp = seen_blas = a->threads;
+#ifdef HAVE_OPENMP
+    seen_omp = omp_get_max_threads();
+#endif
+#ifdef HAVE_OPENBLAS
+    seen_blas = openblas_get_num_threads();
+#endif
+    return ATTN_OK;
 }
 
 static Variant variants[] = {
@@ -302,6 +325,24 @@ static void statuses(void **state)
     done(&r);
 }
 
+/* Two counts: whatever the machine's default is, one of them differs from it. */
+static void threads_are_set(void **state)
+{
+    int threads;
+    (void)state;
+    for (threads = 1; threads <= 2; threads++) {
+        char line[64];
+        Run r;
+        snprintf(line, sizeof line, "-N 3 -H 1 -d 2 --threads %d", threads);
+        run(&r, probes_threads, line);
+        assert_int_equal(r.status, EXIT_OK);
+        assert_int_equal(seen_threads, threads);
+        assert_int_equal(seen_omp, threads);
+        assert_int_equal(seen_blas, threads);
+        done(&r);
+    }
+}
+
 static void positions(void **state)
 {
     Run r;
@@ -358,6 +399,7 @@ int main(void)
         cmocka_unit_test(stray_writes_are_wrong),
         cmocka_unit_test(workspace_is_counted),
         cmocka_unit_test(statuses),
+        cmocka_unit_test(threads_are_set),
         cmocka_unit_test(positions),
         cmocka_unit_test(layouts),
     };
