@@ -20,7 +20,8 @@
  *
  * Interface:
  * - mma_16816<T>: the product. ldmatrix_x4(_trans): four 8x8 fragments from shared memory.
- * - copy_async_16 / copy_async_commit / copy_async_wait<N>: global to shared memory, past registers.
+ * - copy_async_16 / copy_async_commit / copy_async_wait<N>: global to shared memory, past
+ *   registers.
  * - pack2<T>: two floats to one register of two 16-bit elements. exp2_sfu: 2^x in one instruction.
  * - any_lane_bits: the OR of a word over the warp.
  * - swizzle<D>: where 16-byte chunk `chunk` of row `row` lies in a shared tile of D channels;
@@ -140,7 +141,8 @@ __device__ __forceinline__ uint32_t any_lane_bits(uint32_t bits)
 #endif
 }
 
-/* Byte offset of a 16-byte chunk in a tile of D 16-bit channels a row. Shared memory has 32 banks of
+/* Byte offset of a 16-byte chunk in a tile of D 16-bit channels a row. Shared memory has 32 banks
+ * of
  * 4 bytes, so eight 16-byte rows fill one wavefront if their chunks fall into eight different bank
  * groups. Rows lie D*2 bytes apart, a multiple of the 128 bytes that all banks span (D % 64 == 0):
  * without the XOR the eight rows that ldmatrix reads would all hit the same four banks, and the

@@ -151,8 +151,8 @@ static __device__ __forceinline__ void hide_scores(float (&S_reg)[C::MT][C::Bc /
             }
 }
 
-/* S, raw products of q and k, becomes P in place: scale, cap, mask, and the online softmax, in which
- * O and l are rescaled to the new row maximum. Natural units. */
+/* S, raw products of q and k, becomes P in place: scale, cap, mask, and the online softmax, in
+ * which O and l are rescaled to the new row maximum. Natural units. */
 template <class C>
 static __device__ __forceinline__ void
 update_rows(float (&S_reg)[C::MT][C::Bc / 8][4], TileRows<C> &rows, const AttnArgs &a,

@@ -53,7 +53,8 @@ __device__ __forceinline__ void load_tile_async(unsigned char *tile_smem, const 
     const int STEP = THREADS / CHUNKS / 8 * 8; /* rows that the threads cover at a time */
     if (aligned && STEP > 0) {
         /* A thread keeps its chunk and walks down the rows, a multiple of 8 at a time: the swizzle
-         * of its address is then the same in every step. (D = 96: 32 threads have nothing to do.) */
+         * of its address is then the same in every step. (D = 96: 32 threads have
+         * nothing to do.) */
         const int r = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
         if (r >= STEP)
             return;

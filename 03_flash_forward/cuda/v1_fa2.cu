@@ -12,14 +12,16 @@
  * divided once instead of once for each tile, and every tile of rows is a block of its own:
  * B * H * Nq / 32 of them.
  *
- * What it costs: K and V are read once for each tile of rows, not once. They come from the L2 cache.
+ * What it costs: K and V are read once for each tile of rows, not once. They come from the L2
+ * cache.
  *
- * The arithmetic is v0's, instruction for instruction (warp_row.cuh). What is slow now: for each FMA
- * of Q K^T a lane reads one word of K and one of Q from shared memory, which delivers one word a lane
- * and clock; an SM could do four FMA in that time.
+ * The arithmetic is v0's, instruction for instruction (warp_row.cuh). What is slow now: for each
+ * FMA
+ * of Q K^T a lane reads one word of K and one of Q from shared memory, which delivers one word a
+ * lane and clock; an SM could do four FMA in that time.
  *
- * Prediction (H200, f32, d=64): all 132 multiprocessors, limited by shared memory to between an eighth
- * and a quarter of the FMA rate: 6-12 TFLOP/s.
+ * Prediction (H200, f32, d=64): all 132 multiprocessors, limited by shared memory to between an
+ * eighth and a quarter of the FMA rate: 6-12 TFLOP/s.
  *
  * Interface:
  * - flash_forward_v1_fa2: f32, d <= 256.

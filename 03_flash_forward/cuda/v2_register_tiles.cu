@@ -8,7 +8,8 @@
  *
  * A warp is 4 x 8 threads: ty = lane / 8 chooses rows, tx = lane % 8 columns.
  *
- *     S: rows  row0 + 4*r + ty... (ROWS of them)   keys  tx + 8*c   (every 8th: eight lanes that read
+ *     S: rows  row0 + 4*r + ty... (ROWS of them)   keys  tx + 8*c   (every 8th: eight lanes that
+ *     read
  *     O: the same rows                             channels 4*tx + 32*n .. + 3      eight rows of K
  *                                                                            hit different banks)
  *
@@ -20,8 +21,8 @@
  * waits for its loads, the others compute; that replaces double buffering here.
  *
  * Prediction (H200, f32, d=64, full): per tile and thread 8192 FMA, 512 float4 loads, 64 loads and
- * stores on the way in, about 600 instructions of softmax: 88 % of the issue slots are FMA. Barriers
- * and latencies with only two warps a scheduler will cost a third: 38-45 TFLOP/s of 67.
+ * stores on the way in, about 600 instructions of softmax: 88 % of the issue slots are FMA.
+ * Barriers and latencies with only two warps a scheduler will cost a third: 38-45 TFLOP/s of 67.
  *
  * Interface:
  * - flash_forward_v2_register_tiles: f32, d <= 256, any shape, mask and layout.
@@ -31,8 +32,8 @@
 #include "mma.cuh"
 #include "row_mask.cuh"
 
-/* ROWS x COLS of S, ROWS x D/8 of O: as much as 255 registers hold. LD: rows of shared memory are 16
- * bytes longer than D channels, so that eight rows at one channel lie in different banks. */
+/* ROWS x COLS of S, ROWS x D/8 of O: as much as 255 registers hold. LD: rows of shared memory are
+ * 16 bytes longer than D channels, so that eight rows at one channel lie in different banks. */
 template <int D_> struct FloatTile {
     static const int D = D_;
     static const int WARPS = D == 128 ? 4 : 2, THREADS = WARPS * 32;

@@ -18,7 +18,8 @@
  * Still plain: load a tile, wait, compute, wait. The tensor cores idle during each load unless
  * another block of the multiprocessor has work.
  *
- * Prediction (H200, bf16, d=64, full): for each 16 keys and 16 channels of V, 8 2-byte loads against
+ * Prediction (H200, bf16, d=64, full): for each 16 keys and 16 channels of V, 8 2-byte loads
+ * against
  * 4 mma; shared memory delivers one load instruction every cycle to the whole multiprocessor, so
  * loads take about three times as long as the products: 100-150 TFLOP/s.
  *

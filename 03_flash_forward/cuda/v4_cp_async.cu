@@ -2,11 +2,12 @@
  *
  * v4_cp_async: v3 with its tensor cores fed in time.
  *
- *   - ldmatrix: one instruction of a warp loads four 8x8 matrices as fragments, transposed if asked.
+ *   - ldmatrix: one instruction of a warp loads four 8x8 matrices as fragments, transposed if
+ *   asked.
  *     For 16 keys x 16 channels of V, one ldmatrix replaces sixteen 2-byte loads and eight moves of
  *     a thread.
- *   - Swizzle: the 16-byte chunks of row r are stored in the order chunk XOR (r mod 8). The 8 rows of
- *     an 8x8 matrix then lie in different banks without padding, and every tile keeps a size of
+ *   - Swizzle: the 16-byte chunks of row r are stored in the order chunk XOR (r mod 8). The 8 rows
+ *     of an 8x8 matrix then lie in different banks without padding, and every tile keeps a size of
  *     2^n bytes.
  *   - cp.async: copies global to shared memory without passing registers, and without waiting. Two
  *     stages of K and V: while tile j is multiplied, the next one is on its way.
@@ -34,8 +35,8 @@ template <typename T, class C>
 static __device__ __forceinline__ void multiply_QK(float (&S_reg)[C::MT][C::Bc / 8][4],
                                                    uint32_t Q_smem, uint32_t K_smem)
 {
-    /* Which row and chunk this lane points ldmatrix at. Q: matrices (rows 0-7, rows 8-15) x (chunk 0,
-     * chunk 1) in the order a0 .. a3. K: b0, b1 of keys 0-7, then of keys 8-15. */
+    /* Which row and chunk this lane points ldmatrix at. Q: matrices (rows 0-7, rows 8-15) x (chunk
+     * 0, chunk 1) in the order a0 .. a3. K: b0, b1 of keys 0-7, then of keys 8-15. */
     const int lane = threadIdx.x % 32, row_warp = threadIdx.x / 32 * 16;
     const uint32_t Q_lane = Q_smem + swizzle<C::D>(row_warp + lane % 16, lane / 16);
     const uint32_t K_lane = K_smem + swizzle<C::D>(lane % 8 + lane / 16 * 8, lane / 8 % 2);

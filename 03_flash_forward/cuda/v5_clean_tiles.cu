@@ -14,12 +14,14 @@
  *     alone take half as long as both products. Instructions around them count.
  *   - Q fragments stay in registers for D <= 64, where there is room.
  *   - Scheduling: a causal row tile i costs i + 1. Blocks start in the order of their index, the
- *     longest first, so the short ones fill the gaps at the end. Tiles of one length from many heads
- *     would fill them best, tiles of one head share K and V in the L2 cache: sections of heads whose
- *     K and V fit it are the compromise.
+ *     longest first, so the short ones fill the gaps at the end. Tiles of one length from many
+ *     heads
+ *     would fill them best, tiles of one head share K and V in the L2 cache: sections of heads
+ *     whose K and V fit it are the compromise.
  *   - O leaves through shared memory, in 16-byte pieces of whole rows.
  *
- * Prediction (H200, bf16): causal N = 1024, d = 64: of 9 tiles a block visits on average, two are on
+ * Prediction (H200, bf16): causal N = 1024, d = 64: of 9 tiles a block visits on average, two are
+ * on
  * the diagonal; leaving out what nobody sees saves 0.5 + 2 * 0.2 of them, 8-10 %. Full: as v4 plus
  * what four instructions a score cost, 10-20 %.
  *
@@ -247,8 +249,8 @@ multiply_PV(TileRows<C> &rows, float (&P_reg)[C::MT][C::Bc / 8][4], uint32_t V_s
     }
 }
 
-/* O through this warp's own rows of Q_smem, which it alone has read: a quad holds 16 bytes of a row,
- * a store of the warp shall cover whole rows. */
+/* O through this warp's own rows of Q_smem, which it alone has read: a quad holds 16 bytes of a
+ * row, a store of the warp shall cover whole rows. */
 template <typename T, class C>
 static __device__ __forceinline__ void store_rows_wide(TileRows<C> &rows, const AttnArgs &a,
                                                        BlockWork work, unsigned char *O_smem)

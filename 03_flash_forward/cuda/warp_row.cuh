@@ -3,8 +3,8 @@
  * warp_row.cuh: one row of queries against one tile of keys, done by one warp. The step of the two
  * textbook kernels v0 and v1, which differ in nothing but the order of their loops.
  *
- * Each lane has one key of the tile (so Bc = 32, or 16 where D = 256 would not fit) for S and P, and
- * channels lane, lane + 32, ... of the row for O:
+ * Each lane has one key of the tile (so Bc = 32, or 16 where D = 256 would not fit) for S and P,
+ * and channels lane, lane + 32, ... of the row for O:
  *
  *     S: lane c computes q . K_c            O: lane x adds P_0 V_0[x] + P_1 V_1[x] + ...
  *
