@@ -64,6 +64,7 @@ typedef struct CliCase {
     int check, backward, bench, trace;
     int warmup, iters;
     int64_t rows, cols;     /* stage 02 */
+    int64_t sram;           /* stage 03: elements of fast memory, 0 = not given */
     const char *cases_file; /* NULL without --cases */
     int line;               /* its line number, 0 without */
 } CliCase;

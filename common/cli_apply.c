@@ -38,6 +38,9 @@ static int apply_size(CliCase *c, FlagId id, const char *flag, const char *text)
     case FLAG_COLS:
         c->cols = value;
         break;
+    case FLAG_SRAM:
+        c->sram = value;
+        break;
     default:
         c->d = value;
         break;
@@ -208,6 +211,7 @@ int cli_apply(Cli *cli, CliCase *c, CliGiven *given, const CliFlag *f, const cha
     case FLAG_D:
     case FLAG_ROWS:
     case FLAG_COLS:
+    case FLAG_SRAM:
         return apply_size(c, f->id, flag, text);
     case FLAG_MASK:
         given->mask_text = text;

@@ -25,6 +25,7 @@ typedef enum FlagId {
     FLAG_DTYPE,
     FLAG_ROWS,
     FLAG_COLS,
+    FLAG_SRAM,
     FLAG_MASK,
     FLAG_CAUSAL,
     FLAG_MASK_FILE,

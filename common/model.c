@@ -126,3 +126,63 @@ double model_softmax_bytes(int64_t rows, int64_t cols, int accesses, size_t elem
 {
     return (double)rows * (double)cols * (double)accesses * (double)element_bytes;
 }
+
+/* Of the Tr x Tc tiles of one head: how many rows and columns the visible ones have in all, and how
+ * many keys are in a visible tile at all. */
+typedef struct VisibleTiles {
+    double rows, cols, keys;
+} VisibleTiles;
+
+static VisibleTiles visible_tiles(const AttnArgs *args, int64_t Br, int64_t Bc)
+{
+    const AttnShape *s = &args->shape;
+    VisibleTiles sum = {0, 0, 0};
+    for (int64_t j = 0; j < s->Nk; j += Bc) {
+        const int64_t cols = s->Nk - j < Bc ? s->Nk - j : Bc;
+        const AttnRange range_k = attn_range(args->positions_k, j, cols);
+        int seen = 0;
+        for (int64_t i = 0; i < s->Nq; i += Br) {
+            const int64_t rows = s->Nq - i < Br ? s->Nq - i : Br;
+            if (attn_tile_class(args->rule, attn_range(args->positions_q, i, rows), range_k) ==
+                ATTN_TILE_SKIP)
+                continue;
+            sum.rows += (double)rows;
+            sum.cols += (double)cols;
+            seen = 1;
+        }
+        sum.keys += seen ? (double)cols : 0.0;
+    }
+    return sum;
+}
+
+/* elements: of the tensors' type. floats: 4 bytes each. All for one head. */
+static ModelTraffic heads_traffic(const AttnArgs *args, double element_loads, double float_loads,
+                                  double element_stores, double float_stores)
+{
+    const double heads = (double)args->shape.B * (double)args->shape.H;
+    const double element = (double)dtype_size(args->Q.dtype);
+    ModelTraffic t;
+    t.loads = heads * (element_loads + float_loads);
+    t.stores = heads * (element_stores + float_stores);
+    t.load_bytes = heads * (element * element_loads + 4.0 * float_loads);
+    t.store_bytes = heads * (element * element_stores + 4.0 * float_stores);
+    return t;
+}
+
+ModelTraffic model_fa1_traffic(const AttnArgs *args, int64_t Br, int64_t Bc)
+{
+    const double d = (double)args->shape.d, Nq = (double)args->shape.Nq;
+    const VisibleTiles seen = visible_tiles(args, Br, Bc);
+    const double round = args->Q.dtype == ATTN_F32 ? 0.0 : Nq * d; /* O, once more */
+    return heads_traffic(args, 2 * seen.keys * d + seen.rows * d,  /* K V, Q */
+                         seen.rows * (d + 2) + 2 * Nq + round,     /* O m l */
+                         round, (seen.rows + Nq) * (d + 2) + Nq);  /* O m l, lse */
+}
+
+ModelTraffic model_fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int resumed)
+{
+    const double d = (double)args->shape.d, Nq = (double)args->shape.Nq;
+    const VisibleTiles seen = visible_tiles(args, Br, Bc);
+    return heads_traffic(args, Nq * d + 2 * seen.cols * d, resumed ? Nq * (d + 1) : 0.0,
+                         resumed ? 0.0 : Nq * d, Nq + (resumed ? Nq * d : 0.0));
+}

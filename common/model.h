@@ -29,6 +29,22 @@ double model_materialised_bytes(const AttnArgs *args, int backward);
 /* Row tiles whose scores stay in cache (stage 02 v4): K and V are read once per row tile of Br
  * rows. */
 double model_row_tiles_bytes(const AttnArgs *args, int64_t Br);
+
+/* Elements and bytes between slow and fast memory, loads and stores apart. */
+typedef struct ModelTraffic {
+    double loads, stores, load_bytes, store_bytes;
+} ModelTraffic;
+
+/* FlashAttention's Algorithm 1 (stage 03 v0) with tiles of Br queries and Bc keys. For one head
+ * without a mask, Tc = ceil(Nk/Bc):
+ *   loads  2 Nk d + Tc (2 Nq d + 2 Nq)   + 2 Nq to make lse of m and l
+ *   stores          Tc (Nq d + 2 Nq)     + Nq d + 2 Nq at the start   + Nq (lse)
+ * With 16-bit tensors the float32 O is read and rounded once more. Tiles that cannot have a visible
+ * pair (attn_tile_class) are left out. */
+ModelTraffic model_fa1_traffic(const AttnArgs *args, int64_t Br, int64_t Bc);
+/* FlashAttention-2 (v1), Tr = ceil(Nq/Br): loads Nq d + Tr 2 Nk d, stores Nq d + Nq. resumed: O and
+ * lse of an earlier block (float32) are loaded too, and stored in O's place. */
+ModelTraffic model_fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int resumed);
 /* Softmax over rows x cols of `element_bytes`: accesses (2, 3 or 4 per element) times bytes. */
 double model_softmax_bytes(int64_t rows, int64_t cols, int accesses, size_t element_bytes);
 

@@ -24,7 +24,6 @@ FLAGS = [
     ("--hed 3", r"--hed.*--heads"),
     ("-X", "-X"),
     ("seven", "seven"),
-    ("--sram 4096", "--sram"),
     ("-N 0", r"-N: found '0'"),
     ("-N -4", r"-N: found '-4'"),
     ("-N 12x", r"-N: found '12x'"),
@@ -239,6 +238,9 @@ def main():
             page = subprocess.run([program, "--help"], capture_output=True, text=True,
                                   timeout=60).stdout
             cases = list(FLAGS)
+            # another stage's flag, or a bad value of this stage's own
+            cases.append(("--sram 0", "--sram: found '0'") if "--sram" in page
+                         else ("--sram 4096", "--sram"))
             for flag, more in (("--backward", BACKWARD), ("--rows", ROWS), ("--trace", TRACE)):
                 if f"  {flag}" in page:
                     cases += more

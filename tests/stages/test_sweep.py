@@ -30,10 +30,11 @@ BATCH = 60  # cases a process: small enough to share two cores evenly
 
 
 def variants_of(program, device):
-    """Names of --list that run on the device: the first word of a line is the name."""
+    """Names of --list that run on the device, each with the dtypes that it says it takes."""
     out = subprocess.run([program, "--list"], capture_output=True, text=True, timeout=60)
     rows = [line.split() for line in out.stdout.splitlines()]
-    return [row[0] for row in rows if len(row) > 2 and row[0][:1] == "v" and row[1] == device]
+    return {row[0]: row[2].split(",") for row in rows
+            if len(row) > 2 and row[0][:1] == "v" and row[1] == device}
 
 
 def has_device(program, device):
@@ -88,7 +89,9 @@ def fault_of_row(row):
 
 def faults_of_case(line, rows, variants):
     found = sorted(row["variant"] for row in rows)
-    expected = sorted(v for v in variants if not any(
+    words = line.split()
+    dtype = words[words.index("--dtype") + 1] if "--dtype" in words else "f32"
+    expected = sorted(v for v in variants if dtype in variants[v] and not any(
         v == name and what in line for name, what in ALLOWED_SKIPS))
     faults = [] if found == expected else [f"rows of {found}, expected {expected}"]
     for row in rows:
@@ -171,13 +174,14 @@ def test_the_judge(tap):
                    {"bound_ratio": 1.0}, {"bound_ratio": math.nan}, {"bound_ratio": -1},
                    {"nonfinite": 1}, {"nonfinite": None}, {"failure": "leak"},
                    {"peak_bytes": None}, {"d": 9}, {"backward": True}):
-        if not faults_of_case("-d 8 --seed 1", [dict(good, **change)], ["v"]):
+        if not faults_of_case("-d 8 --seed 1", [dict(good, **change)], {"v": ["f32"]}):
             tap.ok(False, f"a row with {change} is refused")
             return
-    tap.ok(not faults_of_case("-d 8 --seed 1", [good], ["v"]) and
-           faults_of_case("-d 8 --seed 1", [], ["v"]) and
-           faults_of_case("-d 8 --seed 1", [good, good], ["v"]),
-           "bad, missing and doubled rows are refused, a good one is not")
+    tap.ok(not faults_of_case("-d 8 --seed 1", [good], {"v": ["f32"]}) and
+           faults_of_case("-d 8 --seed 1", [], {"v": ["f32"]}) and
+           faults_of_case("-d 8 --seed 1", [good, good], {"v": ["f32"]}) and
+           faults_of_case("-d 8 --seed 1 --dtype f16", [good], {"v": ["f32"]}),
+           "bad, missing, doubled and unexpected rows are refused, a good one is not")
 
 
 def main():

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * simd_kernels.c: register tiles and the vector exp of v2_simd.
+ *
+ * Meson compiles this file once for each instruction set, with -DFLASH_ISA=avx2 and the like. There
+ * are no intrinsics but one: GCC and clang know vectors as a type, with + and * on them, and turn
+ * a * b + c into one fused multiply-add.
+ *
+ * Why tiles in registers? A core does two vector multiply-adds in a cycle and two vector loads. A
+ * dot product loads two vectors for each multiply-add, so it runs at half speed at best, and waits
+ * for its own sum besides. A tile of 14 x 2 vectors loads 2 vectors and 14 single numbers (each
+ * copied to all lanes on its way in) for 28 multiply-adds, and has 28 independent sums. That is how
+ * BLAS does it too. The number of registers sets the tile: 32 of them with AVX-512 (28 sums, 2
+ * vectors of K, 1 broadcast), 16 otherwise (12 sums, 2, 1).
+ *
+ * The operands lie in memory in the order of use. K comes as panels [d][panel], V as panels
+ * [keys][panel]; Q and P are walked along their rows.
+ *
+ * Interface: simd.h, as the table flash_simd_<FLASH_ISA>.
+ */
+#include "simd.h"
+
+#include <math.h>
+#include <string.h>
+
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
+#ifndef FLASH_ISA
+#define FLASH_ISA portable
+#endif
+#define TABLE_NAME_(isa) flash_simd_##isa
+#define TABLE_NAME(isa)  TABLE_NAME_(isa)
+#define TEXT_(isa)       #isa
+#define TEXT(isa)        TEXT_(isa)
+
+#if defined(__AVX512F__)
+#define LANES 16
+#define STRIP 14
+#elif defined(__AVX2__)
+#define LANES 8
+#define STRIP 6
+#else
+#define LANES 4
+#define STRIP 6
+#endif
+#define PANEL (2 * LANES)
+
+typedef float Vector __attribute__((vector_size(4 * LANES)));
+typedef uint32_t VectorBits __attribute__((vector_size(4 * LANES)));
+
+static inline Vector load(const float *p)
+{
+    return *(const Vector *)p;
+}
+
+static inline void store(float *p, Vector v)
+{
+    *(Vector *)p = v;
+}
+
+/* a > b ? a : b in each lane, so b wherever one of them is NaN: what x86's instruction does. */
+static inline Vector larger(Vector a, Vector b)
+{
+#if defined(__AVX512F__)
+    return (Vector)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (Vector)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return (Vector)_mm_max_ps((__m128)a, (__m128)b);
+#else
+    for (int t = 0; t < LANES; t++)
+        a[t] = a[t] > b[t] ? a[t] : b[t];
+    return a;
+#endif
+}
+
+/* 2^x for x <= 0, NaN for NaN: exp2_f32 of common/exp.h without what negative numbers do not need.
+ * From -127 on the result is 0 (correct rounding would give a subnormal, below 2^-126). The
+ * rounder has 127 added: what it leaves in the low bits is the exponent field of 2^k, and 0, the
+ * field of the number 0, for k = -127. */
+static inline Vector exp2_negative(Vector x)
+{
+    const float rounder = 0x1.8p23f + 127.0f;
+    Vector z, r, q;
+    x = larger((Vector){0} - 127.0f, x);
+    z = x + rounder;
+    r = x - (z - rounder); /* exact, |r| <= 1/2 */
+    q = 0x1.4bc274p-13f * r + 0x1.5fc048p-10f;
+    q = q * r + 0x1.3b21c6p-7f;
+    q = q * r + 0x1.c6ada6p-5f;
+    q = q * r + 0x1.ebfbe6p-3f;
+    q = q * r + 0x1.62e432p-1f;
+    return (q * r + 1.0f) * (Vector)((VectorBits)z << 23);
+}
+
+/* One step of a register tile, for both products: row r of the tile gains a_r * (b0, b1). `step` is
+ * the distance between a_0, a_1, ... The loops have constant bounds and are unrolled entirely, so
+ * that acc is registers, not memory. */
+#define TILE_STEP(acc, a, step, b)                                                                 \
+    do {                                                                                           \
+        const Vector b0 = load(b), b1 = load((b) + LANES);                                         \
+        _Pragma("GCC unroll 16") for (int r = 0; r < STRIP; r++)                                   \
+        {                                                                                          \
+            acc[r][0] += (a)[r * (step)] * b0;                                                     \
+            acc[r][1] += (a)[r * (step)] * b1;                                                     \
+        }                                                                                          \
+    } while (0)
+
+static void simd_scores(const float *Q, int64_t ld_Q, const float *K_panel, int64_t d, float *S,
+                        int64_t ld_S)
+{
+    Vector acc[STRIP][2];
+#pragma GCC unroll 16
+    for (int r = 0; r < STRIP; r++)
+        acc[r][0] = acc[r][1] = (Vector){0};
+    for (int64_t x = 0; x < d; x++)
+        TILE_STEP(acc, Q + x, ld_Q, K_panel + x * PANEL);
+#pragma GCC unroll 16
+    for (int r = 0; r < STRIP; r++) {
+        store(S + r * ld_S, acc[r][0]);
+        store(S + r * ld_S + LANES, acc[r][1]);
+    }
+}
+
+/* The rescaling of the online softmax costs nothing extra: the old O has to be loaded anyway. */
+static void simd_weighted_sum(const float *P, int64_t ld_P, int64_t cols, const float *V_panel,
+                              const float *alpha, float *O, int64_t ld_O)
+{
+    Vector acc[STRIP][2];
+#pragma GCC unroll 16
+    for (int r = 0; r < STRIP; r++) {
+        acc[r][0] = alpha[r] * load(O + r * ld_O);
+        acc[r][1] = alpha[r] * load(O + r * ld_O + LANES);
+    }
+    for (int64_t c = 0; c < cols; c++)
+        TILE_STEP(acc, P + c, ld_P, V_panel + c * PANEL);
+#pragma GCC unroll 16
+    for (int r = 0; r < STRIP; r++) {
+        store(O + r * ld_O, acc[r][0]);
+        store(O + r * ld_O + LANES, acc[r][1]);
+    }
+}
+
+static float largest_lane(Vector v)
+{
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int t = 0; t < half; t++)
+            v[t] = v[t] > v[t + half] ? v[t] : v[t + half];
+    return v[0];
+#endif
+}
+
+static void simd_update(float *S, int64_t ld_S, int64_t cols, float *m, float *l, float *alpha)
+{
+    float shift[STRIP + LANES];
+    for (int r = 0; r < STRIP; r++) {
+        const float *S_r = S + r * ld_S;
+        Vector a = load(S_r), b = load(S_r + LANES);
+        for (int64_t c = PANEL; c < cols; c += PANEL) {
+            a = larger(a, load(S_r + c));
+            b = larger(b, load(S_r + c + LANES));
+        }
+        shift[r] = largest_lane(larger(a, b));
+    }
+    /* The rows' states, as vectors over rows: no scalar exp. */
+    for (int r = 0; r < STRIP; r++) {
+        const float m_new = m[r] > shift[r] ? m[r] : shift[r];
+        shift[r] = m_new == -INFINITY ? 0.0f : m_new; /* nothing seen yet: not -inf - -inf */
+        alpha[r] = m[r] - shift[r];
+        m[r] = m_new;
+    }
+    for (int r = 0; r < STRIP; r += LANES) {
+        Vector v;
+        memcpy(&v, alpha + r, sizeof v);
+        v = exp2_negative(v);
+        memcpy(alpha + r, &v, sizeof v);
+    }
+    for (int r = 0; r < STRIP; r++) {
+        float *P_r = S + r * ld_S;
+        const float m_r = shift[r]; /* vector - float: the float is copied to all lanes */
+        Vector a = alpha[r] * load(l + r * LANES), b = {0};
+        for (int64_t c = 0; c < cols; c += PANEL) {
+            const Vector p0 = exp2_negative(load(P_r + c) - m_r);
+            const Vector p1 = exp2_negative(load(P_r + c + LANES) - m_r);
+            store(P_r + c, p0);
+            store(P_r + c + LANES, p1);
+            a += p0;
+            b += p1;
+        }
+        store(l + r * LANES, a + b);
+    }
+}
+
+static void simd_transpose(const float *rows, int64_t d, float *K_panel)
+{
+    for (int c = 0; c < PANEL; c++)
+        for (int64_t x = 0; x < d; x++)
+            K_panel[x * PANEL + c] = rows[c * d + x];
+}
+
+static void simd_exp2_all(const float *x, float *y, int64_t n)
+{
+    for (int64_t c = 0; c < n; c += LANES)
+        store(y + c, exp2_negative(load(x + c)));
+}
+
+const FlashSimd TABLE_NAME(FLASH_ISA) = {
+    TEXT(FLASH_ISA),   STRIP,          PANEL,         LANES, simd_scores, simd_update,
+    simd_weighted_sum, simd_transpose, simd_exp2_all,
+};

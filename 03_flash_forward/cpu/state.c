@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * state.c: what the CPU variants share: tile sizes from the size of fast memory, and the state
+ * (O, lse) that block kernels resume from.
+ *
+ * The paper divides a fast memory of M elements among four tiles of equal size, Q_i, K_j, V_j and
+ * O_i, hence M / 4d rows each. Br is capped at d, so that the scores Br x Bc take no more than
+ * another M / 4. So M is the order of what is needed, not a budget: with S it is 1.25 M, and the
+ * vectors m and l come on top (FlashTraffic.fast_peak has the exact number).
+ *
+ * Interface:
+ * - flash_tiles, flash_set_sram, flash_sram.
+ * - flash_state_start, flash_state_store.
+ */
+#include "flash_forward.h"
+#include "tensor.h"
+
+static int64_t sram_elements = FLASH_SRAM_DEFAULT;
+
+void flash_set_sram(int64_t elements)
+{
+    sram_elements = elements;
+}
+
+int64_t flash_sram(void)
+{
+    return sram_elements;
+}
+
+/* Ceilings: a division that rounds down loses the last rows, or gives tiles of no row at all. */
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+FlashTiles flash_tiles(const AttnShape *shape, int64_t M)
+{
+    FlashTiles tiles;
+    tiles.Bc = ceil_div(M, 4 * shape->d);
+    tiles.Br = tiles.Bc < shape->d ? tiles.Bc : shape->d;
+    tiles.Bc = tiles.Bc < shape->Nk ? tiles.Bc : shape->Nk;
+    tiles.Br = tiles.Br < shape->Nq ? tiles.Br : shape->Nq;
+    tiles.Tr = ceil_div(shape->Nq, tiles.Br);
+    tiles.Tc = ceil_div(shape->Nk, tiles.Bc);
+    return tiles;
+}
+
+void flash_state_start(const AttnArgs *args, float *O_state)
+{
+    const AttnShape *n = &args->shape;
+    for (int64_t e = 0; e < n->B * n->Nq * n->H * n->d; e++)
+        O_state[e] = 0.0f;
+    for (int64_t e = 0; e < n->B * n->H * n->Nq; e++)
+        args->lse[e] = -INFINITY;
+}
+
+void flash_state_store(const AttnArgs *args, const float *O_state)
+{
+    const AttnShape *n = &args->shape;
+    for (int64_t b = 0; b < n->B; b++)
+        for (int64_t i = 0; i < n->Nq; i++)
+            for (int64_t h = 0; h < n->H; h++)
+                tensor_write_row(&args->O, b, i, h, O_state + ((b * n->Nq + i) * n->H + h) * n->d);
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * dispatch.cuh: the host side that the variants share: from run-time sizes to compiled kernels.
+ *
+ * A kernel keeps its tiles in registers, and registers have no index: every loop over them must be
+ * unrolled, so the head dimension has to be known when the kernel is compiled. We compile five,
+ * D = 32, 64, 96, 128, 256, and pad other d with channels of zeros up to the next one. Zeros change
+ * neither Q K^T nor the first d channels of P V.
+ *
+ * Interface:
+ * - run_for_dim<Launch, T>: Launch<T, D>::run(args, O_state) with the smallest D >= d.
+ * - run_for_16_bit<Launch>: the same for the dtype of Q, tensor-core kernels only.
+ * - rows_on_16_bytes: may 16-byte loads be used on this tensor?
+ * - tile_count, launch_blocks: grids. work_of_block, work_of_head: what a block works on.
+ */
+#ifndef FLASH_FORWARD_DISPATCH_CUH
+#define FLASH_FORWARD_DISPATCH_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "../flash_forward.h"
+#include "cuda_check.h"
+
+template <template <typename, int> class Launch, typename T>
+static AttnStatus run_for_dim(const AttnArgs *a, float *O_state)
+{
+    const int64_t d = a->shape.d;
+    if (d <= 32)
+        return Launch<T, 32>::run(a, O_state);
+    if (d <= 64)
+        return Launch<T, 64>::run(a, O_state);
+    if (d <= 96)
+        return Launch<T, 96>::run(a, O_state);
+    if (d <= 128)
+        return Launch<T, 128>::run(a, O_state);
+    return d <= 256 ? Launch<T, 256>::run(a, O_state) : ATTN_SKIP;
+}
+
+/* Tensor cores of sm_80 multiply 16-bit elements. f32 is not computed by what they are. */
+template <template <typename, int> class Launch>
+static AttnStatus run_for_16_bit(const AttnArgs *a, float *O_state)
+{
+    int device = 0, major = 0;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    if (a->Q.dtype == ATTN_F32 || major < 8)
+        return ATTN_SKIP;
+    return a->Q.dtype == ATTN_F16 ? run_for_dim<Launch, __half>(a, O_state)
+                                  : run_for_dim<Launch, __nv_bfloat16>(a, O_state);
+}
+
+/* A 16-byte access must lie on a multiple of 16 bytes, and so must each row of each head. */
+static inline bool rows_on_16_bytes(const Tensor *t)
+{
+    const int64_t step = t->dtype == ATTN_F32 ? 4 : 8; /* elements in 16 bytes */
+    return (uintptr_t)t->data % 16 == 0 && t->shape[3] % step == 0 && t->stride[0] % step == 0 &&
+           t->stride[1] % step == 0 && t->stride[2] % step == 0;
+}
+
+static inline bool all_rows_on_16_bytes(const AttnArgs *a)
+{
+    return rows_on_16_bytes(&a->Q) && rows_on_16_bytes(&a->K) && rows_on_16_bytes(&a->V);
+}
+
+static inline int tile_count(int64_t rows, int tile)
+{
+    return (int)((rows + tile - 1) / tile);
+}
+
+/* One block for each (batch, head, tile of Br query rows). gridDim.x may be 2^31 - 1, gridDim.y and
+ * z only 65535, which B*H can pass: everything is folded into x. */
+static inline unsigned launch_blocks(const AttnArgs *a, int Br)
+{
+    return (unsigned)(a->shape.B * a->shape.H * tile_count(a->shape.Nq, Br));
+}
+
+/* A block's share of the work: batch, query head, the kv head that it reads, first query row. */
+struct BlockWork {
+    int b, h, h_kv, i0;
+};
+
+static __device__ __forceinline__ BlockWork work_of_head(const AttnArgs &a, int head, int i0)
+{
+    const int H = (int)a.shape.H;
+    BlockWork work;
+    work.b = head / H;
+    work.h = head % H;
+    work.h_kv = work.h / (H / (int)a.shape.Hkv);
+    work.i0 = i0;
+    return work;
+}
+
+/* Consecutive blocks share a head, so K and V of that head are in the L2 cache for all of them. */
+static __device__ __forceinline__ BlockWork work_of_block(const AttnArgs &a, int Br)
+{
+    const int tiles = ((int)a.shape.Nq + Br - 1) / Br;
+    return work_of_head(a, blockIdx.x / tiles, (int)(blockIdx.x % tiles) * Br);
+}
+
+/* Row i of the float32 state [B][Nq][H][d], and its place in lse [B][H][Nq]. */
+static __device__ __forceinline__ int64_t state_row(const AttnArgs &a, BlockWork work, int i)
+{
+    return ((work.b * a.shape.Nq + i) * a.shape.H + work.h) * a.shape.d;
+}
+
+static __device__ __forceinline__ int64_t lse_row(const AttnArgs &a, BlockWork work, int i)
+{
+    return (work.b * a.shape.H + work.h) * a.shape.Nq + i;
+}
+
+#endif

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * mma_rows.cuh: the rows of Q and O that a warp owns, in the registers of the tensor cores.
+ *
+ * A warp owns MT tiles of 16 rows. It keeps their S, P and O as accumulators of m16n8k16 products
+ * (mma.cuh): with g = lane / 4, t = lane % 4, a thread has of m16 tile mt the rows g (e = 0) and
+ * g + 8 (e = 1), and of these the columns 2t, 2t + 1 of every n8 column tile:
+ *
+ *     S_reg[mt][n][2e + x] = S[row(mt, e)][8n + 2t + x]
+ *
+ * So a row is spread over the four lanes of a "quad", and a row maximum is a loop over registers
+ * plus two shuffles. The warps take m16 tiles in turn (warp w: tiles w, w + 4): along a causal
+ * diagonal all of them have the same amount to do.
+ *
+ * Interface:
+ * - Tile<D>: sizes. TileRows: what a thread carries from key tile to key tile.
+ * - first_row_of: row(mt, 0) within the block.
+ * - start_rows, store_rows: from nothing or from a state (O, lse); to O and lse or to the state.
+ * - hide_scores: -inf where the mask says so. update_rows: the online softmax.
+ */
+#ifndef FLASH_FORWARD_MMA_ROWS_CUH
+#define FLASH_FORWARD_MMA_ROWS_CUH
+
+#include "mma.cuh"
+#include "row_mask.cuh"
+
+/* Br = 128 rows, so a K or V fragment from shared memory serves two m16 tiles of each warp. For
+ * D = 256 the accumulators of one m16 tile fill the registers already, and 99 KiB of shared memory,
+ * what every GPU from sm_80 on has, allow tiles of 64 x 32. */
+template <int D_, int MT_ = D_ <= 128 ? 2 : 1, int Bc_ = D_ <= 128 ? 64 : 32> struct Tile {
+    static const int D = D_, MT = MT_, Bc = Bc_;
+    static const int WARPS = 4, THREADS = WARPS * 32;
+    static const int Br = WARPS * MT * 16;
+};
+
+template <class C> struct TileRows {
+    float O_reg[C::MT][C::D / 8][4];
+    float m_i[C::MT][2]; /* running row maximum */
+    float l_i[C::MT][2]; /* running row sum over this thread's columns; added up at the end */
+};
+
+template <class C> static __device__ __forceinline__ int first_row_of(int mt)
+{
+    return (mt * C::WARPS + threadIdx.x / 32) * 16 + threadIdx.x % 32 / 4;
+}
+
+/* m_per_lse: m_i is kept in natural units (1) or in powers of two (LOG2E). */
+template <class C>
+static __device__ __forceinline__ void start_rows(TileRows<C> &rows, const AttnArgs &a,
+                                                  BlockWork work, const float *O_state,
+                                                  float m_per_lse)
+{
+    const int t = threadIdx.x % 4, d = (int)a.shape.d;
+#pragma unroll
+    for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int i = work.i0 + first_row_of<C>(mt) + 8 * e;
+            float lse = -INFINITY;
+            const float *O_row = O_state;
+            if (O_state && i < a.shape.Nq) {
+                lse = a.lse[lse_row(a, work, i)];
+                O_row += state_row(a, work, i);
+            }
+            /* A state is normalised: it enters with the weight l = 1 at the maximum m = lse. */
+            const bool resumes = lse != -INFINITY;
+            rows.m_i[mt][e] = lse * m_per_lse;
+            rows.l_i[mt][e] = resumes && t == 0 ? 1.0f : 0.0f;
+#pragma unroll
+            for (int n = 0; n < C::D / 8; n++)
+#pragma unroll
+                for (int x = 0; x < 2; x++) {
+                    const int channel = n * 8 + 2 * t + x;
+                    rows.O_reg[mt][n][2 * e + x] = resumes && channel < d ? O_row[channel] : 0.0f;
+                }
+        }
+}
+
+/* The division by l_i that the loop put off, and lse. Adds up l_i over the quad. */
+template <class C>
+static __device__ __forceinline__ float finish_row(TileRows<C> &rows, const AttnArgs &a,
+                                                   BlockWork work, int mt, int e, float m_per_lse)
+{
+    const int i = work.i0 + first_row_of<C>(mt) + 8 * e;
+    float l_row = rows.l_i[mt][e];
+    l_row += __shfl_xor_sync(0xffffffffu, l_row, 1);
+    l_row += __shfl_xor_sync(0xffffffffu, l_row, 2);
+    if (i < a.shape.Nq && threadIdx.x % 4 == 0)
+        a.lse[lse_row(a, work, i)] =
+            l_row == 0.0f ? -INFINITY : rows.m_i[mt][e] * (1.0f / m_per_lse) + logf(l_row);
+    return l_row == 0.0f ? 0.0f : 1.0f / l_row; /* a row that saw nothing: O = 0 */
+}
+
+/* To O, rounded, or to the state. pairs: two channels of O at a time. */
+template <typename T, class C>
+static __device__ __forceinline__ void store_rows(TileRows<C> &rows, const AttnArgs &a,
+                                                  BlockWork work, float *O_state, bool pairs,
+                                                  float m_per_lse)
+{
+    const int t = threadIdx.x % 4, d = (int)a.shape.d;
+#pragma unroll
+    for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int i = work.i0 + first_row_of<C>(mt) + 8 * e;
+            const float inverse = finish_row(rows, a, work, mt, e, m_per_lse);
+            if (i >= a.shape.Nq)
+                continue;
+            T *O_row = (T *)a.O.data + tensor_offset(&a.O, work.b, i, work.h);
+            float *O_state_row = O_state ? O_state + state_row(a, work, i) : NULL;
+#pragma unroll
+            for (int n = 0; n < C::D / 8; n++) {
+                const int x = n * 8 + 2 * t;
+                const float low = rows.O_reg[mt][n][2 * e] * inverse;
+                const float high = rows.O_reg[mt][n][2 * e + 1] * inverse;
+                if (x < d && O_state) {
+                    O_state_row[x] = low;
+                    if (x + 1 < d)
+                        O_state_row[x + 1] = high;
+                } else if (x < d && pairs) {
+                    *reinterpret_cast<uint32_t *>(O_row + x) = pack2<T>(low, high);
+                } else if (x < d) {
+                    O_row[x] = T(low);
+                    if (x + 1 < d)
+                        O_row[x + 1] = T(high);
+                }
+            }
+        }
+}
+
+template <class C>
+static __device__ __forceinline__ void hide_scores(float (&S_reg)[C::MT][C::Bc / 8][4],
+                                                   const RowMask<C::Br, C::Bc> &mask, int j,
+                                                   int stage)
+{
+    const int t = threadIdx.x % 4;
+#pragma unroll
+    for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+#pragma unroll
+            for (int word = 0; word < C::Bc / 32; word++) {
+                const int r = first_row_of<C>(mt) + 8 * e;
+                const uint32_t bits = row_bits(mask, r, word, j, stage) >> (2 * t);
+#pragma unroll
+                for (int n = 0; n < 4; n++)
+#pragma unroll
+                    for (int x = 0; x < 2; x++)
+                        if (!(bits >> (n * 8 + x) & 1))
+                            S_reg[mt][word * 4 + n][2 * e + x] = -INFINITY;
+            }
+}
+
+/* S, raw products of q and k, becomes P in place: scale, cap, mask, and the online softmax, in
+ * which O and l are rescaled to the new row maximum. Natural units. */
+template <class C>
+static __device__ __forceinline__ void
+update_rows(float (&S_reg)[C::MT][C::Bc / 8][4], TileRows<C> &rows, const AttnArgs &a,
+            const RowMask<C::Br, C::Bc> &mask, int j, int stage)
+{
+#pragma unroll
+    for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+        for (int n = 0; n < C::Bc / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                S_reg[mt][n][e] = attn_score(&a, S_reg[mt][n][e]);
+    hide_scores<C>(S_reg, mask, j, stage);
+#pragma unroll
+    for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float m_new = rows.m_i[mt][e];
+#pragma unroll
+            for (int n = 0; n < C::Bc / 8; n++)
+                m_new = fmaxf(m_new, fmaxf(S_reg[mt][n][2 * e], S_reg[mt][n][2 * e + 1]));
+            m_new = fmaxf(m_new, __shfl_xor_sync(0xffffffffu, m_new, 1));
+            m_new = fmaxf(m_new, __shfl_xor_sync(0xffffffffu, m_new, 2));
+            /* A row that has seen nothing yet: -inf - -inf would be NaN. */
+            const float base = m_new == -INFINITY ? 0.0f : m_new;
+            const float alpha = exp2_sfu((rows.m_i[mt][e] - base) * LOG2E);
+            rows.m_i[mt][e] = m_new;
+            rows.l_i[mt][e] *= alpha;
+#pragma unroll
+            for (int n = 0; n < C::Bc / 8; n++)
+#pragma unroll
+                for (int x = 0; x < 2; x++) {
+                    const float p = exp2_sfu((S_reg[mt][n][2 * e + x] - base) * LOG2E);
+                    S_reg[mt][n][2 * e + x] = p;
+                    rows.l_i[mt][e] += p;
+                }
+#pragma unroll
+            for (int n = 0; n < C::D / 8; n++) {
+                rows.O_reg[mt][n][2 * e] *= alpha;
+                rows.O_reg[mt][n][2 * e + 1] *= alpha;
+            }
+        }
+}
+
+#endif

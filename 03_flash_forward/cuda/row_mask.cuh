@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * row_mask.cuh: which key tiles a block visits, and which keys of a tile a row may see.
+ *
+ * Positions are 64-bit and may come in segments, masks are arrays in memory: asking attn_sees() for
+ * every score would cost more than the score. So the question is answered in three steps.
+ *   1. Tiles: from the smallest and largest position of the block's queries follows a range of key
+ *      tiles to visit, and inside it a range in which every pair is visible ("clean").
+ *   2. Rows: where keys stand in one run of consecutive positions (ordinary attention, causal or
+ *      with a window), a row sees one run of keys. Its two ends are computed once for the block.
+ *   3. Scores: a word of 32 bits says which of 32 keys a row sees. It is made from the run, or,
+ *      in the general case, by one thread for each row, which asks attn_sees() 32 times.
+ *
+ * Interface:
+ * - KeyTiles, find_key_tiles, next_key_tile: step 1. Tiles are walked from right to left.
+ * - RowMask (in shared memory), make_row_runs: step 2; publish_plan.
+ *   make_row_words: the general case, before a masked tile.
+ * - row_bits: step 3.
+ */
+#ifndef FLASH_FORWARD_ROW_MASK_CUH
+#define FLASH_FORWARD_ROW_MASK_CUH
+
+#include "dispatch.cuh"
+
+/* Tiles j with begin <= j < end are visited; those in clean_begin .. clean_end - 1 need no mask. */
+struct KeyTiles {
+    int begin, end, clean_begin, clean_end;
+    bool one_run; /* keys in one segment, stride 1; otherwise each tile is asked for its class */
+};
+
+/* In shared memory, for two reasons: the rows' part is made by one thread for all, and the block's
+ * part would occupy registers of every thread that the accumulators need. */
+template <int Br, int Bc> struct RowMask {
+    BlockWork work;
+    const void *K, *V; /* row 0 of the head */
+    AttnRange q;       /* positions of the block's rows */
+    KeyTiles tiles;
+    bool by_run; /* first[r] .. last[r] are the keys that row r sees; else words [stage][r] */
+    union {
+        struct {
+            int first[Br], last[Br];
+        } run;
+        uint32_t words[2][Br][Bc / 32];
+    };
+};
+
+/* A limit near INT64_MAX means "none": halved, it cannot overflow when a position is added. */
+static __device__ __forceinline__ int64_t limit_of_rule(int64_t limit)
+{
+    return min(limit, (int64_t)1 << 62);
+}
+
+static __device__ __forceinline__ int clamp_to_int(int64_t x, int low, int high)
+{
+    return (int)max((int64_t)low, min(x, (int64_t)high));
+}
+
+/* Scores that a clean tile can use as they are: a positive scale, no cap, no mask array. */
+static __device__ __forceinline__ bool scores_are_plain(const AttnArgs &a)
+{
+    return !a.mask && !(a.softcap > 0.0f) && a.scale > 0.0f;
+}
+
+template <int Bc>
+static __device__ __forceinline__ KeyTiles find_key_tiles(const AttnArgs &a, AttnRange q)
+{
+    const int Nk = (int)a.shape.Nk;
+    KeyTiles tiles;
+    tiles.begin = tiles.clean_begin = tiles.clean_end = 0;
+    tiles.end = (Nk + Bc - 1) / Bc;
+    const AttnSegment *keys = a.positions_k.segments;
+    tiles.one_run = a.positions_k.count == 1 && keys->stride == 1;
+    if (!tiles.one_run)
+        return tiles;
+
+    /* In key indexes: the rows together see from .. to, each of them sees from_all .. to_all. */
+    int from = 0, to = Nk - 1, from_all = 0, to_all = Nk - 1;
+    if (a.rule.right >= 0) {
+        const int64_t right = limit_of_rule(a.rule.right) - keys->position;
+        to = clamp_to_int(q.max + right, -1, Nk - 1);
+        to_all = clamp_to_int(q.min + right, -1, Nk - 1);
+    }
+    if (a.rule.left >= 0) {
+        const int64_t left = limit_of_rule(a.rule.left) + keys->position;
+        from = clamp_to_int(q.min - left, 0, Nk);
+        from_all = clamp_to_int(q.max - left, 0, Nk);
+    }
+    if (q.sequence >= 0 && q.sequence != keys->sequence)
+        to = -1;
+    tiles.begin = from / Bc;
+    tiles.end = max((to + Bc) / Bc, tiles.begin);
+    if (q.sequence == keys->sequence && scores_are_plain(a)) {
+        tiles.clean_begin = (from_all + Bc - 1) / Bc;
+        tiles.clean_end = (to_all + 1) / Bc;
+    }
+    return tiles;
+}
+
+/* The last tile before j that is worth a visit, or -1. */
+template <int Bc>
+static __device__ __forceinline__ int next_key_tile(const AttnArgs &a, const KeyTiles &tiles,
+                                                    const AttnRange &q, int j, bool *clean)
+{
+    const int Nk = (int)a.shape.Nk;
+    *clean = false;
+#pragma unroll 1
+    for (j--; j >= tiles.begin; j--) {
+        if (tiles.one_run) {
+            *clean = j >= tiles.clean_begin && j < tiles.clean_end;
+            return j;
+        }
+        const int count = min(Bc, Nk - j * Bc);
+        const AttnTile kind = attn_tile_class(a.rule, q, attn_range(a.positions_k, j * Bc, count));
+        if (kind != ATTN_TILE_SKIP) {
+            *clean = kind == ATTN_TILE_CLEAN && count == Bc && scores_are_plain(a);
+            return j;
+        }
+    }
+    return -1;
+}
+
+/* Rows past Nq repeat the last one; they are never stored. */
+template <int Br, int Bc>
+static __device__ __forceinline__ void make_row_runs(RowMask<Br, Bc> &mask, const AttnArgs &a,
+                                                     int i0)
+{
+    const AttnSegment *keys = a.positions_k.segments;
+    const int Nk = (int)a.shape.Nk;
+    for (int r = threadIdx.x; r < Br; r += blockDim.x) {
+        const AttnPosition q = attn_position(a.positions_q, min(i0 + r, (int)a.shape.Nq - 1));
+        const int64_t p = q.position - keys->position; /* the key at the query's own position */
+        int first = 0, last = Nk - 1;
+        if (a.rule.left >= 0)
+            first = clamp_to_int(p - limit_of_rule(a.rule.left), 0, Nk);
+        if (a.rule.right >= 0)
+            last = clamp_to_int(p + limit_of_rule(a.rule.right), -1, Nk - 1);
+        mask.run.first[r] = first;
+        mask.run.last[r] = q.sequence == keys->sequence ? last : -1;
+    }
+}
+
+/* What the block knows before its first tile. All threads call; a barrier must follow. */
+template <int Br, int Bc>
+static __device__ __forceinline__ void publish_plan(RowMask<Br, Bc> &mask, const AttnArgs &a,
+                                                    BlockWork work, const void *K, const void *V,
+                                                    AttnRange q, KeyTiles tiles)
+{
+    const bool by_run = tiles.one_run && !a.mask;
+    if (threadIdx.x == 0) {
+        mask.work = work;
+        mask.K = K;
+        mask.V = V;
+        mask.q = q;
+        mask.tiles = tiles;
+        mask.by_run = by_run;
+    }
+    if (by_run)
+        make_row_runs(mask, a, work.i0);
+}
+
+template <int Br, int Bc>
+static __device__ __forceinline__ void make_row_words(RowMask<Br, Bc> &mask, const AttnArgs &a,
+                                                      int j, int stage)
+{
+    const int columns = min(Bc, (int)a.shape.Nk - j * Bc);
+#pragma unroll 1
+    for (int r = threadIdx.x; r < Br; r += blockDim.x) {
+        const int i = min(mask.work.i0 + r, (int)a.shape.Nq - 1);
+#pragma unroll 1
+        for (int word = 0; word < Bc / 32; word++) {
+            uint32_t bits = 0;
+#pragma unroll 1
+            for (int c = word * 32; c < min(word * 32 + 32, columns); c++)
+                bits |= (uint32_t)attn_sees(&a, i, j * Bc + c) << (c % 32);
+            mask.words[stage][r][word] = bits;
+        }
+    }
+}
+
+/* Bit c: may row r see key j * Bc + word * 32 + c? */
+template <int Br, int Bc>
+static __device__ __forceinline__ uint32_t row_bits(const RowMask<Br, Bc> &mask, int r, int word,
+                                                    int j, int stage)
+{
+    if (!mask.by_run)
+        return mask.words[stage][r][word];
+    const int c0 = j * Bc + word * 32;
+    const int from = max(mask.run.first[r] - c0, 0);
+    const int count = min(mask.run.last[r] - c0, 31) + 1 - from;
+    return count > 0 ? 0xffffffffu >> (32 - count) << from : 0;
+}
+
+#endif

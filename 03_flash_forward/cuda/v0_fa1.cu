@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * v0_fa1: FlashAttention's Algorithm 1 as published (arXiv 2205.14135), on the GPU.
+ *
+ *     for each tile of keys j:                       K_j, V_j to shared memory
+ *         for each tile of queries i:                Q_i to shared memory
+ *             O_i, l_i, m_i from memory  ->  add tile j  ->  O_i, l_i, m_i to memory
+ *
+ * Nothing of size N x N is ever written. But the outer loop carries no state, so O, l and m of all
+ * rows make a round trip through memory for every tile of keys, and the rows of a head cannot go to
+ * different blocks: all blocks would need to add to the same O. One block a head is all the
+ * parallelism there is, 16 heads leave 116 of 132 multiprocessors idle.
+ *
+ * As in the paper O is kept normalised in memory: times l_i on the way in, over l_i on the way out.
+ *
+ * Prediction (H200, f32, d=64): B*H blocks, each at most one FMA instruction for every two reads of
+ * shared memory (no reuse in registers): 16 of 132 multiprocessors at a fifth of their FMA rate, 1
+ * to 2 TFLOP/s with 16 heads.
+ *
+ * Interface:
+ * - flash_forward_v0_fa1: f32, d <= 256. Device memory: m and l, 8 bytes for each row.
+ */
+#include "alloc.h"
+#include "warp_row.cuh"
+
+/* One block: one head. m_dev, l_dev [B][H][Nq]; O in place. */
+template <class C>
+static __global__ void __launch_bounds__(C::THREADS)
+    fa1_kernel(const __grid_constant__ AttnArgs a, float *m_dev, float *l_dev)
+{
+    extern __shared__ float smem_f32[];
+    float *Q_smem = smem_f32, *K_smem = Q_smem + C::Br * C::D, *V_smem = K_smem + C::Bc * C::LD;
+    const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk, d = (int)a.shape.d;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const BlockWork work = work_of_head(a, blockIdx.x, 0);
+    const float *Q = (const float *)a.Q.data + tensor_offset(&a.Q, work.b, 0, work.h);
+    const float *K = (const float *)a.K.data + tensor_offset(&a.K, work.b, 0, work.h_kv);
+    const float *V = (const float *)a.V.data + tensor_offset(&a.V, work.b, 0, work.h_kv);
+
+    /* A row always belongs to the same warp, and an element of O to the same lane. */
+    for (int i = warp; i < Nq; i += C::WARPS) {
+        float *O_i = (float *)a.O.data + tensor_offset(&a.O, work.b, i, work.h);
+        for (int x = lane; x < d; x += 32)
+            O_i[x] = 0.0f;
+        if (lane == 0) {
+            m_dev[lse_row(a, work, i)] = -INFINITY;
+            l_dev[lse_row(a, work, i)] = 0.0f;
+        }
+    }
+    for (int j0 = 0; j0 < Nk; j0 += C::Bc) {
+        load_rows_f32<C::D>(K_smem, C::LD, K, a.K.stride[1], j0, C::Bc, Nk, d);
+        load_rows_f32<C::D>(V_smem, C::LD, V, a.V.stride[1], j0, C::Bc, Nk, d);
+        for (int i0 = 0; i0 < Nq; i0 += C::Br) {
+            bool ask;
+            if (!tile_is_visited(a, i0, C::Br, j0, C::Bc, &ask))
+                continue; /* the same decision in all threads */
+            load_rows_f32<C::D>(Q_smem, C::D, Q, a.Q.stride[1], i0, C::Br, Nq, d);
+            __syncthreads(); /* the tiles, and what the last step left in O, m and l */
+            for (int r = warp; r < C::Br && i0 + r < Nq; r += C::WARPS) {
+                const int64_t row = lse_row(a, work, i0 + r);
+                float *O_i = (float *)a.O.data + tensor_offset(&a.O, work.b, i0 + r, work.h);
+                float m_i = m_dev[row], l_i = l_dev[row], O_reg[C::D / 32];
+#pragma unroll
+                for (int n = 0; n < C::D / 32; n++)
+                    O_reg[n] = lane + 32 * n < d ? O_i[lane + 32 * n] * l_i : 0.0f;
+                step_row<C>(a, i0 + r, j0, ask, Q_smem + r * C::D, K_smem, V_smem, m_i, l_i, O_reg);
+                __syncwarp(); /* all lanes have read m and l */
+#pragma unroll
+                for (int n = 0; n < C::D / 32; n++)
+                    if (lane + 32 * n < d)
+                        O_i[lane + 32 * n] = l_i == 0.0f ? 0.0f : O_reg[n] / l_i;
+                if (lane == 0) {
+                    m_dev[row] = m_i;
+                    l_dev[row] = l_i;
+                }
+            }
+            __syncthreads(); /* Q_smem may be overwritten */
+        }
+        __syncthreads(); /* so may K_smem and V_smem, if no row tile was visited */
+    }
+    for (int i = warp; i < Nq; i += C::WARPS)
+        if (lane == 0) {
+            const int64_t row = lse_row(a, work, i);
+            a.lse[row] = m_dev[row] + logf(l_dev[row]); /* nothing seen: -inf + log(0) */
+        }
+}
+
+template <typename T, int D> struct LaunchFa1 {
+    static AttnStatus run(const AttnArgs *a, float *state_dev)
+    {
+        typedef RowTile<D> C;
+        CUDA_TRY(cudaFuncSetAttribute(fa1_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      C::SMEM));
+        fa1_kernel<C>
+            <<<(unsigned)(a->shape.B * a->shape.H), C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(
+                *a, state_dev, state_dev + a->shape.B * a->shape.H * a->shape.Nq);
+        CUDA_TRY_LAUNCH();
+        return ATTN_OK;
+    }
+};
+
+AttnStatus flash_forward_v0_fa1(const AttnArgs *a)
+{
+    if (a->Q.dtype != ATTN_F32)
+        return ATTN_SKIP;
+    const size_t rows = (size_t)(a->shape.B * a->shape.H * a->shape.Nq);
+    float *state_dev = (float *)workspace_alloc_device(2 * rows * sizeof(float));
+    const AttnStatus status =
+        state_dev ? run_for_dim<LaunchFa1, float>(a, state_dev) : ATTN_NO_MEMORY;
+    workspace_free_device(state_dev); /* waits for the kernel: cudaFree does */
+    return status;
+}

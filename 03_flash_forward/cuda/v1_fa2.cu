@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * v1_fa2: the loops of v0 exchanged, FlashAttention-2's order (arXiv 2307.08691).
+ *
+ *     for each tile of queries i:                    its own block
+ *         O_i = 0, l_i = 0, m_i = -inf               in registers
+ *         for each tile of keys j:                   K_j, V_j to shared memory
+ *             add tile j
+ *         O_i / l_i and lse_i to memory              once
+ *
+ * The state of a row is needed by nobody else, so it stays in the registers of its warp, O is
+ * divided once instead of once for each tile, and every tile of rows is a block of its own:
+ * B * H * Nq / 32 of them.
+ *
+ * What it costs: K and V are read once for each tile of rows, not once. They come from the L2
+ * cache.
+ *
+ * The arithmetic is v0's, instruction for instruction (warp_row.cuh). What is slow now: for each
+ * FMA
+ * of Q K^T a lane reads one word of K and one of Q from shared memory, which delivers one word a
+ * lane and clock; an SM could do four FMA in that time.
+ *
+ * Prediction (H200, f32, d=64): all 132 multiprocessors, limited by shared memory to between an
+ * eighth and a quarter of the FMA rate: 6-12 TFLOP/s.
+ *
+ * Interface:
+ * - flash_forward_v1_fa2: f32, d <= 256.
+ */
+#include "warp_row.cuh"
+
+/* One block: Br rows of one head, ROWS of them for each warp. */
+template <class C>
+static __global__ void __launch_bounds__(C::THREADS) fa2_kernel(const __grid_constant__ AttnArgs a)
+{
+    extern __shared__ float smem_f32[];
+    float *Q_smem = smem_f32, *K_smem = Q_smem + C::Br * C::D, *V_smem = K_smem + C::Bc * C::LD;
+    const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk, d = (int)a.shape.d;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const BlockWork work = work_of_block(a, C::Br);
+    const float *Q = (const float *)a.Q.data + tensor_offset(&a.Q, work.b, 0, work.h);
+    const float *K = (const float *)a.K.data + tensor_offset(&a.K, work.b, 0, work.h_kv);
+    const float *V = (const float *)a.V.data + tensor_offset(&a.V, work.b, 0, work.h_kv);
+
+    float m_i[C::ROWS], l_i[C::ROWS], O_reg[C::ROWS][C::D / 32];
+#pragma unroll
+    for (int n = 0; n < C::ROWS; n++) {
+        m_i[n] = -INFINITY;
+        l_i[n] = 0.0f;
+#pragma unroll
+        for (int x = 0; x < C::D / 32; x++)
+            O_reg[n][x] = 0.0f;
+    }
+    load_rows_f32<C::D>(Q_smem, C::D, Q, a.Q.stride[1], work.i0, C::Br, Nq, d);
+    for (int j0 = 0; j0 < Nk; j0 += C::Bc) {
+        bool ask;
+        if (!tile_is_visited(a, work.i0, C::Br, j0, C::Bc, &ask))
+            continue;    /* the same decision in all threads */
+        __syncthreads(); /* nobody reads the last tile any more */
+        load_rows_f32<C::D>(K_smem, C::LD, K, a.K.stride[1], j0, C::Bc, Nk, d);
+        load_rows_f32<C::D>(V_smem, C::LD, V, a.V.stride[1], j0, C::Bc, Nk, d);
+        __syncthreads();
+#pragma unroll
+        for (int n = 0; n < C::ROWS; n++) {
+            const int r = warp + n * C::WARPS, i = work.i0 + r;
+            if (i < Nq) /* the same for all lanes of the warp */
+                step_row<C>(a, i, j0, ask, Q_smem + r * C::D, K_smem, V_smem, m_i[n], l_i[n],
+                            O_reg[n]);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < C::ROWS; n++) {
+        const int i = work.i0 + warp + n * C::WARPS;
+        if (i >= Nq)
+            continue;
+        float *O_i = (float *)a.O.data + tensor_offset(&a.O, work.b, i, work.h);
+        const float inverse = l_i[n] == 0.0f ? 0.0f : 1.0f / l_i[n];
+#pragma unroll
+        for (int x = 0; x < C::D / 32; x++)
+            if (lane + 32 * x < d)
+                O_i[lane + 32 * x] = O_reg[n][x] * inverse;
+        if (lane == 0)
+            a.lse[lse_row(a, work, i)] = m_i[n] + logf(l_i[n]);
+    }
+}
+
+template <typename T, int D> struct LaunchFa2 {
+    static AttnStatus run(const AttnArgs *a, float *)
+    {
+        typedef RowTile<D> C;
+        CUDA_TRY(cudaFuncSetAttribute(fa2_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      C::SMEM));
+        fa2_kernel<C>
+            <<<launch_blocks(a, C::Br), C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(*a);
+        CUDA_TRY_LAUNCH();
+        return ATTN_OK;
+    }
+};
+
+AttnStatus flash_forward_v1_fa2(const AttnArgs *a)
+{
+    return a->Q.dtype == ATTN_F32 ? run_for_dim<LaunchFa2, float>(a, NULL) : ATTN_SKIP;
+}

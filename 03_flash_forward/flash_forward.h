@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * flash_forward.h: the contract of stage 03. How can exact attention never write the N x N matrix,
+ * and why is that faster although it computes more?
+ *
+ *     for each tile i of Br queries, for each tile j of Bc keys:
+ *         S_ij  = scale * Q_i K_j^T                   [Br][Bc], lives in fast memory only
+ *         m_new = max(m_i, rowmax(S_ij))              alpha = exp(m_i - m_new)
+ *         P_ij  = exp(S_ij - m_new)
+ *         l_i   = alpha * l_i + rowsum(P_ij)          O_i   = alpha * O_i + P_ij V_j
+ *     O_i = O_i / l_i                                 lse_i = m_i + ln l_i
+ *
+ * Fast memory is what a tile fits in: registers and L1 on a CPU, registers and shared memory on a
+ * GPU. Slow memory is the rest. The variants differ in which loop is outside, that is, in which
+ * tiles travel between the two again and again.
+ *
+ * A pair (O, lse) sums up all keys seen so far: m = lse, l = 1 is a valid state with that O. So a
+ * block of keys can be added later, by another thread, kernel or rank, and a finished result is the
+ * start of a longer one. The block functions below do that.
+ *
+ * Interface:
+ * - flash_forward_v*: the variants (CPU: v0_fa1_tiles, v1_fa2_rows, v2_simd; the others CUDA).
+ * - flash_block_rows, flash_block_cpu, flash_block_cuda: resume from (O, lse).
+ * - flash_state_start, flash_state_store: an empty state; a state as a tensor of any dtype.
+ * - flash_simd_run with flash_simd_workspace_bytes: v2_simd without an allocation inside.
+ * - FlashTraffic, FlashTiles: what moved between slow and fast memory, and tile sizes from M.
+ * - flash_fa1, flash_fa2: v0 and v1 with a given fast memory, counted.
+ */
+#ifndef FLASH_FORWARD_H
+#define FLASH_FORWARD_H
+
+#include <stdio.h>
+
+#include "attn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A shared object for --variant-so exports `int flash_forward_abi_version =
+ * FLASH_FORWARD_ABI_VERSION;` and `AttnStatus flash_forward_variant(const AttnArgs *)`. */
+#define FLASH_FORWARD_ABI_VERSION 1
+
+/* --- variants ----------------------------------------------------------------------------------*/
+
+AttnStatus flash_forward_v0_fa1_tiles(const AttnArgs *args);
+AttnStatus flash_forward_v1_fa2_rows(const AttnArgs *args);
+AttnStatus flash_forward_v2_simd(const AttnArgs *args);
+
+AttnStatus flash_forward_v0_fa1(const AttnArgs *args);
+AttnStatus flash_forward_v1_fa2(const AttnArgs *args);
+AttnStatus flash_forward_v2_register_tiles(const AttnArgs *args);
+AttnStatus flash_forward_v3_mma(const AttnArgs *args);
+AttnStatus flash_forward_v4_cp_async(const AttnArgs *args);
+AttnStatus flash_forward_v5_clean_tiles(const AttnArgs *args);
+
+/* --- block kernels: attention over some keys, added to what is known already -------------------*/
+
+/* args->K, V and positions_k describe the block's keys only; args->mask, if any, is [Nq][Nk] of the
+ * block. On entry and on return
+ *   O_state    [B][Nq][H][d] float32, contiguous: attention over the keys seen so far
+ *   args->lse  [B][H][Nq]
+ * A row that has seen no key has O_state = 0, lse = -inf. args->O is not touched. */
+AttnStatus flash_block_rows(const AttnArgs *args, float *O_state);     /* v1's loops */
+AttnStatus flash_block_cpu(const AttnArgs *args, float *O_state);      /* v2_simd */
+AttnStatus flash_block_cuda(const AttnArgs *args, float *O_state_dev); /* device pointers */
+
+/* The state before the first block; O = the state, rounded to O's dtype. Host pointers. */
+void flash_state_start(const AttnArgs *args, float *O_state);
+void flash_state_store(const AttnArgs *args, const float *O_state);
+
+/* v2_simd in memory that the caller owns (64-byte aligned). O_state NULL: the plain forward pass
+ * into args->O; otherwise flash_block_cpu. */
+size_t flash_simd_workspace_bytes(const AttnShape *shape, int threads);
+AttnStatus flash_simd_run(const AttnArgs *args, float *O_state, void *workspace);
+const char *flash_simd_isa(void); /* "portable" "avx2" "avx512"; ATTN_ISA forces one */
+
+/* --- traffic between slow and fast memory ------------------------------------------------------*/
+
+/* Elements and bytes that tiles moved. An element of Q, K, V and O has the tensor's size, one of
+ * l, m, lse or a float32 state has 4 bytes. */
+typedef struct FlashTraffic {
+    int64_t loads, stores;           /* elements, slow -> fast and fast -> slow */
+    int64_t load_bytes, store_bytes; /* the same in bytes */
+    int64_t fast_peak;               /* most elements that one head's tiles, S, l, m really take */
+} FlashTraffic;
+
+typedef struct FlashTiles {
+    int64_t Br, Bc, Tr, Tc;
+} FlashTiles;
+
+#define FLASH_SRAM_DEFAULT 32768 /* elements: 128 KiB of float32 */
+
+/* The paper's sizes for a fast memory of M elements: Bc = ceil(M / 4d), Br = min(Bc, d). No tile is
+ * larger than the matrix. */
+FlashTiles flash_tiles(const AttnShape *shape, int64_t M);
+/* M of the variants v0 and v1 (--sram). Set it before any of them runs. */
+void flash_set_sram(int64_t elements);
+int64_t flash_sram(void);
+
+/* v0 and v1 with a fast memory of M elements. traffic, if not NULL, is overwritten. O_state as in
+ * the block functions, or NULL. */
+AttnStatus flash_fa1(const AttnArgs *args, int64_t M, FlashTraffic *traffic);
+AttnStatus flash_fa2(const AttnArgs *args, int64_t M, float *O_state, FlashTraffic *traffic);
+
+/* m, l and O of a tiny case (host tensors), tile by tile. 0, or -1: memory is short. */
+int flash_trace(const AttnArgs *args, int64_t M, FILE *to);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

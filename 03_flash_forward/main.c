@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * flash_forward: how can exact attention never write the N x N matrix, and why is that faster
+ * although it computes more?
+ *
+ *     variant            device  idea
+ *     v0_fa1_tiles       CPU     Algorithm 1 of the paper: keys outside, O and (m, l) go back
+ *     v1_fa2_rows        CPU     queries outside: O and (m, l) stay, one division at the end
+ *     v2_simd            CPU     packed operands, tiles in registers, vector exp
+ *     v0_fa1             GPU     Algorithm 1: O, l, m through device memory
+ *     v1_fa2             GPU     queries outside, state in registers
+ *     v2_register_tiles  GPU     tiles in registers and shared memory, vector loads
+ *     v3_mma             GPU     tensor cores, P stays in registers
+ *     v4_cp_async        GPU     loads that overlap with products
+ *     v5_clean_tiles     GPU     tiles without a hidden pair take a loop without a mask
+ *
+ * The answer is stage 02's online state, applied to tiles that fit in fast memory; what is read
+ * again and again is then a tile, and how often depends on the order of two loops.
+ *
+ *     flash_forward                              small, checks all variants
+ *     flash_forward --trace                      m, l and O filling in, tile by tile
+ *     flash_forward --sram 4096 --bench          v0 and v1 with a smaller fast memory
+ */
+#include <stdio.h>
+
+#include "attn_config.h"
+#include "cli.h"
+#include "flash_forward.h"
+#include "judge.h"
+#include "model.h"
+#include "report.h"
+#include "run.h"
+
+static const Variant variants[] = {
+    {"v0_fa1_tiles", ON_CPU, DTYPES_ALL, flash_forward_v0_fa1_tiles, NULL, 0,
+     "keys outside: O, m and l go back to slow memory each step"},
+    {"v1_fa2_rows", ON_CPU, DTYPES_ALL, flash_forward_v1_fa2_rows, NULL, 0,
+     "queries outside: O, m and l stay, one division at the end"},
+    {"v2_simd", ON_CPU, DTYPES_ALL, flash_forward_v2_simd, NULL, 0,
+     "packed operands, tiles in registers, vector exp, threads"},
+    {"v0_fa1", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v0_fa1), NULL, 0,
+     "keys outside: O, m and l through device memory"},
+    {"v1_fa2", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v1_fa2), NULL, 0,
+     "queries outside, state in registers"},
+    {"v2_register_tiles", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v2_register_tiles), NULL,
+     0, "tiles in registers and shared memory, vector loads"},
+    {"v3_mma", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v3_mma), NULL, 1,
+     "tensor cores, P stays in registers"},
+    {"v4_cp_async", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v4_cp_async), NULL, 1,
+     "double-buffered asynchronous loads into swizzled shared memory"},
+    {"v5_clean_tiles", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v5_clean_tiles), NULL, 1,
+     "masked and clean tiles in loops of their own"},
+};
+
+static const Stage stage = {"flash_forward",
+                            "03_flash_forward",
+                            "How can exact attention never write the N x N matrix, and why is that "
+                            "faster although it computes more?",
+                            FLASH_FORWARD_ABI_VERSION,
+                            STAGE_HAS_TRACE | STAGE_HAS_SRAM,
+                            variants,
+                            sizeof variants / sizeof *variants};
+
+/* What the counters of v0 and v1 would say (a test holds them equal). The other variants read K and
+ * V once for each of their row tiles, whose size they know and the table does not: 0 = not given.
+ */
+static double model_bytes(const Variant *v, const AttnArgs *args)
+{
+    FlashTiles tiles = flash_tiles(&args->shape, flash_sram());
+    ModelTraffic traffic = {0, 0, 0, 0};
+    if (v->forward == flash_forward_v0_fa1_tiles)
+        traffic = model_fa1_traffic(args, tiles.Br, tiles.Bc);
+    else if (v->forward == flash_forward_v1_fa2_rows)
+        traffic = model_fa2_traffic(args, tiles.Br, tiles.Bc, 0);
+    return traffic.load_bytes + traffic.store_bytes;
+}
+
+/* Run one variant, compare its last timed output with the oracle, show the row. */
+static int run_one(Report *report, const Cli *cli, const CliCase *c, const Problem *problem,
+                   const Reference *reference, const Variant *v)
+{
+    Outcome out;
+    Check check;
+    int judged, status;
+    if (v == &c->so) /* a user's own shared object: in a child process with limits */
+        status = run_variant_so(&out, &stage, problem, c, cli->so_seconds, cli->so_mebibytes);
+    else
+        status = run_variant(&out, v, problem, c);
+    judged = out.ran && c->check;
+    if (judged)
+        status = exit_worst(status, judge_outcome(&check, reference, &out, c, v));
+    if (status == EXIT_OK && out.status == ATTN_SKIP) {
+        status = report_skip(report, c, v, out.failure);
+    } else {
+        ReportRow row = {
+            c, problem, v, &out, judged ? &check : NULL, model_bytes(v, &problem->args)};
+        report_row(report, &row);
+        if (out.ran)
+            status = exit_worst(status, report_save(report, c, &out));
+    }
+    outcome_free(&out);
+    return status;
+}
+
+static int run_case(Report *report, const Cli *cli, const CliCase *c)
+{
+    Problem problem;
+    Reference reference;
+    const Variant *v = NULL;
+    int status = problem_make(&problem, c); /* Q K V from the seed, files or the bundle */
+    if (status != EXIT_OK)
+        return status;
+    flash_set_sram(c->sram ? c->sram : FLASH_SRAM_DEFAULT);
+    if (c->trace && flash_trace(&problem.args, flash_sram(), stdout) != 0)
+        status = EXIT_RUNTIME;
+    /* the oracle's O and lse and the bound of each element: once for all variants */
+    status = exit_worst(status, reference_make(&reference, &problem, c));
+    while (status != EXIT_RUNTIME && (v = cli_next_variant(cli, c, v)) != NULL)
+        status = exit_worst(status, run_one(report, cli, c, &problem, &reference, v));
+    reference_free(&reference);
+    problem_free(&problem);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    Cli cli;
+    Report report;
+    int i, status = cli_parse(&cli, &stage, argc, argv);
+    if (status != CLI_CONTINUE)
+        return status;
+    status = report_open(&report, &cli);
+    for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++)
+        status = exit_worst(status, run_case(&report, &cli, &cli.cases[i]));
+    status = exit_worst(status, report_close(&report));
+    cli_free(&cli);
+    return status;
+}

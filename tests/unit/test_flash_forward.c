@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_flash_forward: what the sweep of stage 03 cannot see.
+ *
+ * - Traffic: the counters of v0 and v1 against the model, for many (N, d, M), masks and dtypes, and
+ *   against the closed forms of the papers, written out here once more.
+ * - Tile sizes: ceilings, and what really has to fit in fast memory.
+ * - Resume: any split of the keys, in any order, equals one pass within the oracle's bound, for both
+ *   block kernels; the same order twice gives the same bits; so do 1, 2 and 3 threads.
+ * - v2's exp2: error over a dense sample of its range, exact zeros, NaN; for each instruction set.
+ */
+#include "oracle_case.h"
+
+#include "attn_config.h"
+#include "check.h"
+#include "exp_isa.h"
+#include "flash_forward.h"
+#include "model.h"
+#include "oracle.h"
+
+#include "../../03_flash_forward/cpu/simd.h"
+
+/* --- traffic -----------------------------------------------------------------------------------*/
+
+static void assert_traffic(const FlashTraffic *counted, ModelTraffic model)
+{
+    assert_true((double)counted->loads == model.loads);
+    assert_true((double)counted->stores == model.stores);
+    assert_true((double)counted->load_bytes == model.load_bytes);
+    assert_true((double)counted->store_bytes == model.store_bytes);
+}
+
+static void compare_traffic(Case *c, int64_t M, float *O_state)
+{
+    const FlashTiles tiles = flash_tiles(&c->args.shape, M);
+    FlashTraffic counted;
+    assert_int_equal(ATTN_OK, flash_fa1(&c->args, M, &counted));
+    assert_traffic(&counted, model_fa1_traffic(&c->args, tiles.Br, tiles.Bc));
+    assert_int_equal(ATTN_OK, flash_fa2(&c->args, M, NULL, &counted));
+    assert_traffic(&counted, model_fa2_traffic(&c->args, tiles.Br, tiles.Bc, 0));
+    flash_state_start(&c->args, O_state);
+    assert_int_equal(ATTN_OK, flash_fa2(&c->args, M, O_state, &counted));
+    assert_traffic(&counted, model_fa2_traffic(&c->args, tiles.Br, tiles.Bc, 1));
+}
+
+static void test_traffic_is_the_models(void **unused)
+{
+    static const int64_t lengths[] = {1, 2, 17, 64, 130}, channels[] = {1, 8, 33, 64};
+    static const int64_t memories[] = {1, 31, 256, 1000, 4096, 100000};
+    (void)unused;
+    for (int q = 0; q < 5; q++)
+        for (int k = 0; k < 5; k++)
+            for (int x = 0; x < 4; x++)
+                for (int m = 0; m < 6; m++) {
+                    const AttnShape s = {1, 2, 1, lengths[q], lengths[k], channels[x]};
+                    const AttnMask mask =
+                        (q + k + x + m) % 2 ? ATTN_MASK_NONE : ATTN_MASK_CAUSAL_LOWER_RIGHT;
+                    Case *c = case_new(s, (AttnDtype)((q + k + m) % 3), LAYOUT_BSHD, 1);
+                    float *O_state = malloc(sizeof(float) * (size_t)(s.H * s.Nq * s.d));
+                    assert_non_null(O_state);
+                    c->args.threads = 1 + m % 2;
+                    case_align(c, mask);
+                    compare_traffic(c, memories[m], O_state);
+                    free(O_state);
+                    case_free(c);
+                }
+}
+
+/* One head, f32, no mask: the numbers of the two papers, without the model. */
+static void test_traffic_is_the_papers(void **unused)
+{
+    (void)unused;
+    for (int64_t N = 64; N <= 256; N *= 2)
+        for (int64_t d = 16; d <= 64; d *= 2)
+            for (int64_t M = 4 * d; M <= 64 * d * d; M *= 4) {
+                Case *c = case_new((AttnShape){1, 1, 1, N, N, d}, ATTN_F32, LAYOUT_BSHD, 1);
+                const int64_t Bc = (M + 4 * d - 1) / (4 * d), Tc = (N + Bc - 1) / Bc;
+                const int64_t Br = Bc < d ? Bc : d, Tr = (N + Br - 1) / Br;
+                FlashTraffic counted;
+                assert_int_equal(ATTN_OK, flash_fa1(&c->args, M, &counted));
+                assert_int_equal(2 * N * d + Tc * (2 * N * d + 2 * N) + 2 * N, counted.loads);
+                assert_int_equal((Tc + 1) * (N * d + 2 * N) + N, counted.stores);
+                assert_int_equal(ATTN_OK, flash_fa2(&c->args, M, NULL, &counted));
+                assert_int_equal(N * d + Tr * 2 * N * d, counted.loads);
+                assert_int_equal(N * d + N, counted.stores);
+                case_free(c);
+            }
+}
+
+static void test_tile_sizes(void **unused)
+{
+    const AttnShape s = {1, 1, 1, 1000, 1000, 64};
+    Case *c = case_new((AttnShape){1, 1, 1, 300, 300, 64}, ATTN_F32, LAYOUT_BSHD, 1);
+    FlashTraffic counted;
+    FlashTiles t = flash_tiles(&s, 1); /* floors would give tiles of no row */
+    (void)unused;
+    assert_int_equal(1, t.Br);
+    assert_int_equal(1, t.Bc);
+    assert_int_equal(1000, t.Tc);
+    t = flash_tiles(&s, 4 * 64 * 7 + 1);
+    assert_int_equal(8, t.Bc);
+    assert_int_equal(8, t.Br);
+    assert_int_equal(125, t.Tr);
+    t = flash_tiles(&s, 4 * 64 * 96); /* Br stops at d */
+    assert_int_equal(96, t.Bc);
+    assert_int_equal(64, t.Br);
+    assert_int_equal(11, t.Tc); /* 1000 / 96, up */
+    assert_int_equal(16, t.Tr);
+    t = flash_tiles(&s, INT64_C(1) << 40);
+    assert_int_equal(1000, t.Bc);
+    assert_int_equal(1, t.Tc);
+    /* M = 4 * 64 * 64: four tiles of 64 x 64 are M, S is M / 4 more, m and l on top */
+    assert_int_equal(ATTN_OK, flash_fa2(&c->args, 16384, NULL, &counted));
+    assert_int_equal(16384 + 4096 + 128, counted.fast_peak);
+    case_free(c);
+}
+
+/* --- resume ------------------------------------------------------------------------------------*/
+
+typedef AttnStatus (*BlockFn)(const AttnArgs *args, float *O_state);
+static const BlockFn block_functions[] = {flash_block_rows, flash_block_cpu};
+
+/* Keys first .. first+count-1 as a block of their own: tensors, mask and segments are cut. */
+static void add_keys(const Case *c, BlockFn block, int64_t first, int64_t count, float *O_state)
+{
+    AttnArgs part = c->args;
+    AttnSegment segments[16];
+    uint8_t *mask = NULL;
+    part.shape.Nk = part.K.shape[1] = part.V.shape[1] = count;
+    part.K.data = (char *)part.K.data + dtype_size(part.K.dtype) * first * part.K.stride[1];
+    part.V.data = (char *)part.V.data + dtype_size(part.V.dtype) * first * part.V.stride[1];
+    part.positions_k = (AttnPositions){segments, 0};
+    for (int64_t s = 0; s < c->args.positions_k.count; s++) {
+        AttnSegment g = c->args.positions_k.segments[s];
+        const int64_t from = g.first > first ? g.first : first;
+        const int64_t to = g.first + g.length < first + count ? g.first + g.length : first + count;
+        if (from < to)
+            segments[part.positions_k.count++] =
+                (AttnSegment){from - first, to - from, g.sequence,
+                              g.position + (from - g.first) * g.stride, g.stride};
+    }
+    if (part.mask) {
+        part.mask = mask = malloc((size_t)(part.shape.Nq * count));
+        assert_non_null(mask);
+        for (int64_t i = 0; i < part.shape.Nq; i++)
+            memcpy(mask + i * count, c->args.mask + i * c->args.shape.Nk + first, (size_t)count);
+    }
+    part.O.data = NULL; /* block kernels have no business there */
+    assert_int_equal(ATTN_OK, block(&part, O_state));
+    free(mask);
+}
+
+#define MOST_PARTS 6
+
+/* Cuts the keys at random places and adds the parts in random order. */
+static void run_split(const Case *c, BlockFn block, int parts, float *O_state)
+{
+    int64_t cut[MOST_PARTS + 1] = {0};
+    int order[MOST_PARTS];
+    for (int n = 1; n < parts; n++) /* ascending, each part at least one key */
+        cut[n] = cut[n - 1] + 1 +
+                 case_random() % (uint32_t)(c->args.shape.Nk - cut[n - 1] - (parts - n));
+    cut[parts] = c->args.shape.Nk;
+    for (int n = 0; n < parts; n++)
+        order[n] = n;
+    for (int n = parts - 1; n > 0; n--) {
+        const int other = (int)(case_random() % (uint32_t)(n + 1)), swap = order[n];
+        order[n] = order[other];
+        order[other] = swap;
+    }
+    flash_state_start(&c->args, O_state);
+    for (int n = 0; n < parts; n++)
+        add_keys(c, block, cut[order[n]], cut[order[n] + 1] - cut[order[n]], O_state);
+    flash_state_store(&c->args, O_state);
+}
+
+static void test_any_split_is_one_pass(void **unused)
+{
+    (void)unused;
+    for (int larger = 1; larger <= 25; larger += 24)
+        for (int n = 0; n < OPTION_COUNT; n++)
+            for (int dtype = 0; dtype < 3; dtype += larger == 1 ? 1 : 2) {
+                Case *c = case_option(&options[n], (AttnDtype)dtype, larger, 1);
+                const AttnShape *s = &c->args.shape;
+                float *O_state = malloc(sizeof(float) * (size_t)(s->B * s->Nq * s->H * s->d));
+                Oracle oracle;
+                assert_non_null(O_state);
+                c->args.threads = 1 + n % 3;
+                assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+                for (int trial = 0; trial < 8; trial++) {
+                    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+                    int parts = 1 + trial % MOST_PARTS;
+                    parts = parts < s->Nk ? parts : (int)s->Nk;
+                    run_split(c, block_functions[trial % 2], parts, O_state);
+                    check_outputs(&check, &oracle, NULL, &c->args, 0, 4);
+                    if (!check.pass)
+                        check_explain(&check, options[n].name, &c->args, stderr);
+                    assert_true(check.pass);
+                }
+                oracle_free(&oracle);
+                free(O_state);
+                case_free(c);
+            }
+}
+
+static void test_same_order_same_bits(void **unused)
+{
+    Case *c = case_new((AttnShape){1, 3, 1, 150, 333, 40}, ATTN_F32, LAYOUT_ODD, 1);
+    const AttnShape *s = &c->args.shape;
+    const size_t count = (size_t)(s->Nq * s->H * s->d), rows = (size_t)(s->Nq * s->H);
+    float *first = malloc(count * sizeof *first), *again = malloc(count * sizeof *again);
+    float *lse = malloc(rows * sizeof *lse);
+    (void)unused;
+    assert_true(first && again && lse);
+    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    for (int f = 0; f < 2; f++)
+        for (int threads = 1; threads <= 3; threads++) {
+            float *O_state = threads == 1 ? first : again;
+            c->args.threads = threads;
+            flash_state_start(&c->args, O_state);
+            add_keys(c, block_functions[f], 200, 133, O_state);
+            add_keys(c, block_functions[f], 0, 200, O_state);
+            if (threads == 1) {
+                memcpy(lse, c->lse, rows * sizeof *lse);
+            } else {
+                assert_memory_equal(first, again, count * sizeof *first);
+                assert_memory_equal(lse, c->lse, rows * sizeof *lse);
+            }
+        }
+    free(first);
+    free(again);
+    free(lse);
+    case_free(c);
+}
+
+/* --- exp2 --------------------------------------------------------------------------------------*/
+
+static void check_exp2(const FlashSimd *simd)
+{
+    enum { N = 1 << 20 };
+    float *x = aligned_alloc(64, N * sizeof *x), *y = aligned_alloc(64, N * sizeof *y);
+    double worst = 0;
+    assert_true(x && y);
+    for (int n = 0; n < N; n++) /* -0 down to -126, in steps that are no power of two */
+        x[n] = -(float)n * (126.0f / N);
+    x[1] = -1e-30f;
+    simd->exp2_all(x, y, N);
+    for (int n = 0; n < N; n++) {
+        const double exact = exp2((double)x[n]), error = fabs((double)y[n] - exact) / exact;
+        worst = error > worst ? error : worst;
+    }
+    assert_true(y[0] == 1.0f);
+    assert_true(worst < 1.2 * 0x1p-23);
+    for (int n = 0; n < 64; n++)
+        x[n] = n % 4 == 0 ? -INFINITY : n % 4 == 1 ? -128.0f : n % 4 == 2 ? -3e38f : NAN;
+    simd->exp2_all(x, y, 64);
+    for (int n = 0; n < 64; n++)
+        assert_true(n % 4 == 3 ? !is_finite_f32(y[n]) : y[n] == 0.0f);
+    free(x);
+    free(y);
+}
+
+static void test_exp2_of_each_isa(void **unused)
+{
+    (void)unused;
+    check_exp2(&flash_simd_portable);
+#ifdef HAVE_ISA_AVX2
+    if (exp_isa_usable(&exp_isa_avx2))
+        check_exp2(&flash_simd_avx2);
+#endif
+#ifdef HAVE_ISA_AVX512
+    if (exp_isa_usable(&exp_isa_avx512))
+        check_exp2(&flash_simd_avx512);
+#endif
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_traffic_is_the_models),
+        cmocka_unit_test(test_traffic_is_the_papers),
+        cmocka_unit_test(test_tile_sizes),
+        cmocka_unit_test(test_any_split_is_one_pass),
+        cmocka_unit_test(test_same_order_same_bits),
+        cmocka_unit_test(test_exp2_of_each_isa),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
