@@ -116,6 +116,16 @@ bench_cases() {
         done
         echo "--rows 1 --cols 268435456 --variant v3_split_row"
         ;;
+    flash_forward) # 16k tokens in all, hidden size 2048: the setting of the published numbers
+        for d in 64 128; do
+            for n in 1024 4096 16384; do
+                echo "-B $((16384 / n)) -H $((2048 / d)) -N $n -d $d --dtype bf16"
+                echo "-B $((16384 / n)) -H $((2048 / d)) -N $n -d $d --dtype bf16 --causal"
+            done
+        done
+        echo "-B 4 -H 16 -N 1024 -d 64 --dtype f32"
+        echo "-B 1 -H 16 -N 4096 -d 64 --dtype f32"
+        ;;
     *)
         for dtype in f32 bf16; do
             for N in 512 1024 2048 4096 8192; do
