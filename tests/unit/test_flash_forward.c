@@ -5,8 +5,8 @@
  * - Traffic: the counters of v0 and v1 against the model, for many (N, d, M), masks and dtypes, and
  *   against the closed forms of the papers, written out here once more.
  * - Tile sizes: ceilings, and what really has to fit in fast memory.
- * - Resume: any split of the keys, in any order, equals one pass within the oracle's bound, for both
- *   block kernels; the same order twice gives the same bits; so do 1, 2 and 3 threads.
+ * - Resume: any split of the keys, in any order, equals one pass within the oracle's bound, for
+ *   both block kernels; the same order twice gives the same bits; so do 1, 2 and 3 threads.
  * - v2's exp2: error over a dense sample of its range, exact zeros, NaN; for each instruction set.
  */
 #include "oracle_case.h"
