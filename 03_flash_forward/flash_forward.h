@@ -22,7 +22,8 @@
  * - flash_forward_v*: the variants (CPU: v0_fa1_tiles, v1_fa2_rows, v2_simd; the others CUDA).
  * - flash_block_rows, flash_block_cpu, flash_block_cuda: resume from (O, lse).
  * - flash_state_start, flash_state_store: an empty state; a state as a tensor of any dtype.
- * - flash_simd_run with flash_simd_workspace_bytes: v2_simd without an allocation inside.
+ * - flash_simd_run with flash_simd_workspace_bytes: v2_simd without an allocation inside;
+ *   flash_cuda_run with flash_cuda_workspace_bytes: the same on the GPU.
  * - FlashTraffic, FlashTiles: what moved between slow and fast memory, and tile sizes from M.
  * - flash_fa1, flash_fa2: v0 and v1 with a given fast memory, counted.
  */
@@ -74,6 +75,12 @@ void flash_state_store(const AttnArgs *args, const float *O_state);
 size_t flash_simd_workspace_bytes(const AttnShape *shape, int threads);
 AttnStatus flash_simd_run(const AttnArgs *args, float *O_state, void *workspace);
 const char *flash_simd_isa(void); /* "portable" "avx2" "avx512"; ATTN_ISA forces one */
+
+/* The same on the GPU: the fastest kernel for args->Q.dtype, in device memory that the caller owns
+ * (256-byte aligned; 0 bytes: workspace_dev may be NULL). Nothing is allocated and nothing waits:
+ * the work is queued on args->stream. */
+size_t flash_cuda_workspace_bytes(const AttnShape *shape, AttnDtype dtype);
+AttnStatus flash_cuda_run(const AttnArgs *args, float *O_state_dev, void *workspace_dev);
 
 /* --- traffic between slow and fast memory ------------------------------------------------------*/
 

@@ -272,9 +272,3 @@ AttnStatus flash_forward_v2_register_tiles(const AttnArgs *a)
 {
     return flash_block_f32(a, NULL);
 }
-
-AttnStatus flash_block_cuda(const AttnArgs *a, float *O_state_dev)
-{
-    return a->Q.dtype == ATTN_F32 ? flash_block_f32(a, O_state_dev)
-                                  : flash_block_16_bit(a, O_state_dev);
-}
