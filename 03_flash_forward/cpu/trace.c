@@ -2,10 +2,14 @@
  *
  * trace.c: one head, tile by tile, on one screen.
  *
+ * Slow memory in Algorithm 1 holds a finished answer for the keys so far: O is divided by l after
+ * every tile. FlashAttention-2 keeps the sum undivided until the last one. The trace shows both, so
+ * that the two can be followed with a pencil; they end in the same O.
+ *
  * Interface:
- * - flash_trace: for the last query of head 0, the loop of v1_fa2_rows with tiles of two keys: the
- *   tile's scores, then m, alpha, l and O after it; below, the tile sizes and the traffic that both
- *   loop orders have with --sram elements of fast memory.
+ * - flash_trace: m~, l~ of each tile and what slow memory holds after it (v0); the last query with
+ *   all its keys (v1); below, what both loop orders moved. Tiles follow from --sram; its default
+ *   would be one single tile here, and stands for M = 8d instead, tiles of two keys.
  */
 #include "flash_forward.h"
 
@@ -14,112 +18,161 @@
 #include "naive.h"
 #include "tiled_softmax.h"
 
-#define TRACE_KEYS 2 /* keys of a tile */
-#define TRACE_MAX  8 /* keys and channels shown */
+#define TRACE_MAX   8  /* queries, keys and channels: what the command line lets through */
+#define TRACE_LINES 16 /* of Algorithm 1; beyond that the last queries only */
 
-/* O_i of the query, before the division. */
-typedef struct TraceRow {
-    SoftmaxState state;
-    float O_i[TRACE_MAX];
-} TraceRow;
+typedef struct TraceCase {
+    FlashTiles tiles;
+    int64_t Nq, Nk, d;
+    float Q[TRACE_MAX * TRACE_MAX]; /* [Nq][d] */
+    float K[TRACE_MAX * TRACE_MAX]; /* [Nk][d] */
+    float V[TRACE_MAX * TRACE_MAX]; /* [Nk][d] */
+    float S[TRACE_MAX * TRACE_MAX]; /* [Nq][Nk] scaled, capped, masked */
+} TraceCase;
 
-static void print_row(const TraceRow *row, int64_t d, FILE *to)
+static int64_t tile_end(int64_t first, int64_t tile, int64_t N)
 {
-    fprintf(to, "%8.4f %7.4f  ", (double)row->state.m, (double)row->state.l);
-    for (int64_t x = 0; x < d; x++)
-        fprintf(to, " %7.4f", (double)row->O_i[x]);
+    return first + tile < N ? first + tile : N;
+}
+
+static void print_floats(FILE *to, const float *x, int64_t count)
+{
+    for (int64_t n = 0; n < count; n++)
+        fprintf(to, " %7.4f", (double)x[n]);
+}
+
+/* Keys j .. end-1 for one query, as in Algorithm 1: O [d] is divided before and after. */
+static void step_fa1(const TraceCase *t, int64_t i, int64_t j, int64_t end, SoftmaxState *state,
+                     float *O, FILE *to)
+{
+    const float *s = t->S + i * t->Nk;
+    SoftmaxState tile = softmax_empty();
+    for (int64_t c = j; c < end; c++)
+        tile = softmax_push(tile, s[c]);
+    SoftmaxState both = softmax_merge(*state, tile);
+    float shift = softmax_shift(both.m), inverse = softmax_inverse(both);
+    float alpha = expf(state->m - shift), beta = expf(tile.m - shift);
+    for (int64_t x = 0; x < t->d; x++) {
+        float PV = 0.0f; /* P~ V_j */
+        for (int64_t c = j; c < end; c++)
+            PV += expf(s[c] - softmax_shift(tile.m)) * t->V[c * t->d + x];
+        O[x] = (state->l * alpha * O[x] + beta * PV) * inverse;
+    }
+    *state = both;
+    if (to) {
+        fprintf(to, "%d..%d   q%d  %7.4f %7.4f %8.4f %7.4f %8.4f %7.4f  ", (int)j, (int)end - 1,
+                (int)i, (double)tile.m, (double)tile.l, (double)alpha, (double)beta, (double)both.m,
+                (double)both.l);
+        print_floats(to, O, t->d);
+        fprintf(to, "\n");
+    }
+}
+
+static void trace_fa1(const TraceCase *t, int64_t M, FILE *to)
+{
+    SoftmaxState state[TRACE_MAX];
+    float O[TRACE_MAX * TRACE_MAX] = {0};
+    int64_t shown = TRACE_LINES / t->tiles.Tc < t->Nq ? TRACE_LINES / t->tiles.Tc : t->Nq;
+    for (int64_t i = 0; i < t->Nq; i++)
+        state[i] = softmax_empty();
+    fprintf(to,
+            "Algorithm 1 (v0). M = %d elements: Bc = ceil(M / 4d) = %d, Br = min(Bc, d) = %d, "
+            "%d x %d tiles.\n",
+            (int)M, (int)t->tiles.Bc, (int)t->tiles.Br, (int)t->tiles.Tr, (int)t->tiles.Tc);
+    fprintf(to,
+            "\nkeys  query      m~      l~    alpha    beta        m       l   O, divided by l\n");
+    for (int64_t j = 0; j < t->Nk; j += t->tiles.Bc)
+        for (int64_t i = 0; i < t->Nq; i++) /* the tiles of queries, one behind the other */
+            step_fa1(t, i, j, tile_end(j, t->tiles.Bc, t->Nk), &state[i], O + i * t->d,
+                     i < t->Nq - shown ? NULL : to);
+}
+
+/* The last query, all keys: O stays undivided until the end. */
+static void trace_fa2(const TraceCase *t, FILE *to)
+{
+    const float *s = t->S + (t->Nq - 1) * t->Nk;
+    SoftmaxState state = softmax_empty();
+    float O[TRACE_MAX] = {0};
+    fprintf(to,
+            "\nFlashAttention-2 (v1), query %d.\n\nkeys  %*s scores    alpha        m       l   "
+            "O, not yet divided\n",
+            (int)t->Nq - 1, (int)(t->tiles.Bc - 1) * 8, "");
+    for (int64_t j = 0; j < t->Nk; j += t->tiles.Bc) {
+        int64_t end = tile_end(j, t->tiles.Bc, t->Nk);
+        float m_new = state.m, alpha, shift;
+        for (int64_t c = j; c < end; c++)
+            m_new = s[c] > m_new ? s[c] : m_new;
+        shift = softmax_shift(m_new);
+        alpha = expf(state.m - shift);
+        state.m = m_new;
+        state.l *= alpha;
+        for (int64_t x = 0; x < t->d; x++)
+            O[x] *= alpha;
+        for (int64_t c = j; c < end; c++) {
+            float P = expf(s[c] - shift);
+            state.l += P;
+            for (int64_t x = 0; x < t->d; x++)
+                O[x] += P * t->V[c * t->d + x];
+        }
+        fprintf(to, "%d..%d ", (int)j, (int)end - 1);
+        print_floats(to, s + j, end - j);
+        fprintf(to, "%*s %8.4f %8.4f %7.4f  ", (int)(t->tiles.Bc - end + j) * 8, "", (double)alpha,
+                (double)state.m, (double)state.l);
+        print_floats(to, O, t->d);
+        fprintf(to, "\n");
+    }
+    fprintf(to, "\nlse = m + ln l = %.4f    O / l =", (double)softmax_lse(state));
+    for (int64_t x = 0; x < t->d; x++)
+        O[x] *= softmax_inverse(state);
+    print_floats(to, O, t->d);
     fprintf(to, "\n");
 }
 
-/* One tile: s [count] scores, V_j [count][d]. */
-static void visit_tile(TraceRow *row, const float *s, int64_t count, const float *V_j, int64_t d,
-                       FILE *to)
+/* Runs v0 and v1 into outputs of our own and shows their counters. */
+static int trace_traffic(const AttnArgs *args, int64_t M, FILE *to)
 {
-    float m_new = row->state.m, alpha, shift;
-    for (int64_t c = 0; c < count; c++)
-        m_new = s[c] > m_new ? s[c] : m_new;
-    shift = softmax_shift(m_new);
-    alpha = expf(row->state.m - shift);
-    row->state.l *= alpha;
-    for (int64_t x = 0; x < d; x++)
-        row->O_i[x] *= alpha;
-    for (int64_t c = 0; c < count; c++) {
-        float P = expf(s[c] - shift);
-        row->state.l += P;
-        for (int64_t x = 0; x < d; x++)
-            row->O_i[x] += P * V_j[c * d + x];
-    }
-    row->state.m = m_new;
-    for (int64_t c = 0; c < TRACE_KEYS; c++)
-        if (c < count)
-            fprintf(to, " %8.4f", (double)s[c]);
-        else
-            fprintf(to, "         ");
-    fprintf(to, "  %7.4f ", (double)alpha);
-    print_row(row, d, to);
-}
-
-static void print_traffic(const AttnArgs *args, int64_t M, FILE *to)
-{
-    FlashTiles tiles = flash_tiles(&args->shape, M);
+    const AttnShape *n = &args->shape;
     AttnArgs copy = *args;
     FlashTraffic fa1, fa2;
-    size_t outputs = (size_t)(args->shape.B * args->shape.Nq * args->shape.H * args->shape.d);
-    float *O = malloc(outputs * sizeof *O);
-    float *lse = malloc((size_t)(args->shape.B * args->shape.H * args->shape.Nq) * sizeof *lse);
-    copy.O = args->Q; /* the same shape; contiguous float32 of our own */
+    float *O = malloc((size_t)(n->B * n->Nq * n->H * n->d) * sizeof *O);
+    float *lse = malloc((size_t)(n->B * n->H * n->Nq) * sizeof *lse);
+    int status = -1;
+    copy.O = args->Q; /* the same shape; contiguous float32 */
     copy.O.data = O;
     copy.O.dtype = ATTN_F32;
-    copy.O.stride[2] = args->shape.d;
-    copy.O.stride[1] = args->shape.H * copy.O.stride[2];
-    copy.O.stride[0] = args->shape.Nq * copy.O.stride[1];
+    copy.O.stride[2] = n->d;
+    copy.O.stride[1] = n->H * copy.O.stride[2];
+    copy.O.stride[0] = n->Nq * copy.O.stride[1];
     copy.lse = lse;
     if (O && lse && flash_fa1(&copy, M, &fa1) == ATTN_OK &&
         flash_fa2(&copy, M, NULL, &fa2) == ATTN_OK) {
-        fprintf(
-            to,
-            "\nFast memory M = %lld elements: Bc = ceil(M / 4d) = %lld, Br = min(Bc, d) = %lld, "
-            "%lld x %lld tiles.\n",
-            (long long)M, (long long)tiles.Bc, (long long)tiles.Br, (long long)tiles.Tr,
-            (long long)tiles.Tc);
-        fprintf(to, "elements moved           loads  stores\n");
+        fprintf(to, "\nelements moved           loads  stores\n");
         fprintf(to, "  v0 keys outside     %8lld %7lld\n", (long long)fa1.loads,
                 (long long)fa1.stores);
         fprintf(to, "  v1 queries outside  %8lld %7lld\n\n", (long long)fa2.loads,
                 (long long)fa2.stores);
+        status = 0;
     }
     free(O);
     free(lse);
+    return status;
 }
 
 int flash_trace(const AttnArgs *args, int64_t M, FILE *to)
 {
-    const AttnShape *n = &args->shape;
-    int64_t i = n->Nq - 1, d = n->d < TRACE_MAX ? n->d : TRACE_MAX;
-    int64_t Nk = n->Nk < TRACE_MAX ? n->Nk : TRACE_MAX;
-    float Q_i[TRACE_MAX], K[TRACE_MAX * TRACE_MAX], V[TRACE_MAX * TRACE_MAX], s[TRACE_MAX];
-    TraceRow row = {softmax_empty(), {0}};
-    if (n->d > TRACE_MAX)
+    TraceCase t;
+    t.Nq = args->shape.Nq;
+    t.Nk = args->shape.Nk;
+    t.d = args->shape.d;
+    if (t.Nq > TRACE_MAX || t.Nk > TRACE_MAX || t.d > TRACE_MAX)
         return 0; /* the command line refuses it */
-    naive_load_rows(&args->Q, 0, 0, i, 1, Q_i);
-    naive_load_rows(&args->K, 0, 0, 0, Nk, K);
-    naive_load_rows(&args->V, 0, 0, 0, Nk, V);
-    naive_scores(args, Q_i, i, 1, K, 0, Nk, s, Nk);
-
-    fprintf(to,
-            "Query %d of head 0, tiles of %d keys. alpha = exp(m_old - m_new) corrects what was "
-            "there before.\n\n",
-            (int)i, TRACE_KEYS);
-    fprintf(to, "keys   scores of tile      alpha        m       l   O, not yet divided\n");
-    for (int64_t j = 0; j < Nk; j += TRACE_KEYS) {
-        int64_t count = Nk - j < TRACE_KEYS ? Nk - j : TRACE_KEYS;
-        fprintf(to, "%d..%d ", (int)j, (int)(j + count - 1));
-        visit_tile(&row, s + j, count, V + j * d, d, to);
-    }
-    fprintf(to, "\nlse = m + ln l = %.4f     O / l =", (double)softmax_lse(row.state));
-    for (int64_t x = 0; x < d; x++)
-        fprintf(to, " %7.4f", (double)(row.O_i[x] * softmax_inverse(row.state)));
-    fprintf(to, "\n");
-    print_traffic(args, M, to);
-    return 0;
+    M = M == FLASH_SRAM_DEFAULT ? 8 * t.d : M;
+    t.tiles = flash_tiles(&args->shape, M);
+    naive_load_rows(&args->Q, 0, 0, 0, t.Nq, t.Q);
+    naive_load_rows(&args->K, 0, 0, 0, t.Nk, t.K);
+    naive_load_rows(&args->V, 0, 0, 0, t.Nk, t.V);
+    naive_scores(args, t.Q, 0, t.Nq, t.K, 0, t.Nk, t.S, t.Nk);
+    trace_fa1(&t, M, to);
+    trace_fa2(&t, to);
+    return trace_traffic(args, M, to);
 }
