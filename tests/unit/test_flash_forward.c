@@ -5,8 +5,6 @@
  * - Traffic: the counters of v0 and v1 against the model, for many (N, d, M), masks and dtypes, and
  *   against the closed forms of the papers, written out here once more.
  * - Tile sizes: ceilings, and what really has to fit in fast memory.
- * - Resume: any split of the keys, in any order, equals one pass within the oracle's bound, for
- *   both block kernels; the same order twice gives the same bits; so do 1, 2 and 3 threads.
  * - v2's exp2: error over a dense sample of its range, exact zeros, NaN; for each instruction set.
  */
 #include "oracle_case.h"
@@ -16,7 +14,6 @@
 #include "exp_isa.h"
 #include "flash_forward.h"
 #include "model.h"
-#include "oracle.h"
 
 #include "../../03_flash_forward/cpu/simd.h"
 
@@ -115,124 +112,6 @@ static void test_tile_sizes(void **unused)
     case_free(c);
 }
 
-/* --- resume ------------------------------------------------------------------------------------*/
-
-typedef AttnStatus (*BlockFn)(const AttnArgs *args, float *O_state);
-static const BlockFn block_functions[] = {flash_block_rows, flash_block_cpu};
-
-/* Keys first .. first+count-1 as a block of their own: tensors, mask and segments are cut. */
-static void add_keys(const Case *c, BlockFn block, int64_t first, int64_t count, float *O_state)
-{
-    AttnArgs part = c->args;
-    AttnSegment segments[16];
-    uint8_t *mask = NULL;
-    part.shape.Nk = part.K.shape[1] = part.V.shape[1] = count;
-    part.K.data = (char *)part.K.data + dtype_size(part.K.dtype) * first * part.K.stride[1];
-    part.V.data = (char *)part.V.data + dtype_size(part.V.dtype) * first * part.V.stride[1];
-    part.positions_k = (AttnPositions){segments, 0};
-    for (int64_t s = 0; s < c->args.positions_k.count; s++) {
-        AttnSegment g = c->args.positions_k.segments[s];
-        const int64_t from = g.first > first ? g.first : first;
-        const int64_t to = g.first + g.length < first + count ? g.first + g.length : first + count;
-        if (from < to)
-            segments[part.positions_k.count++] =
-                (AttnSegment){from - first, to - from, g.sequence,
-                              g.position + (from - g.first) * g.stride, g.stride};
-    }
-    if (part.mask) {
-        part.mask = mask = malloc((size_t)(part.shape.Nq * count));
-        assert_non_null(mask);
-        for (int64_t i = 0; i < part.shape.Nq; i++)
-            memcpy(mask + i * count, c->args.mask + i * c->args.shape.Nk + first, (size_t)count);
-    }
-    part.O.data = NULL; /* block kernels have no business there */
-    assert_int_equal(ATTN_OK, block(&part, O_state));
-    free(mask);
-}
-
-#define MOST_PARTS 6
-
-/* Cuts the keys at random places and adds the parts in random order. */
-static void run_split(const Case *c, BlockFn block, int parts, float *O_state)
-{
-    int64_t cut[MOST_PARTS + 1] = {0};
-    int order[MOST_PARTS];
-    for (int n = 1; n < parts; n++) /* ascending, each part at least one key */
-        cut[n] = cut[n - 1] + 1 +
-                 case_random() % (uint32_t)(c->args.shape.Nk - cut[n - 1] - (parts - n));
-    cut[parts] = c->args.shape.Nk;
-    for (int n = 0; n < parts; n++)
-        order[n] = n;
-    for (int n = parts - 1; n > 0; n--) {
-        const int other = (int)(case_random() % (uint32_t)(n + 1)), swap = order[n];
-        order[n] = order[other];
-        order[other] = swap;
-    }
-    flash_state_start(&c->args, O_state);
-    for (int n = 0; n < parts; n++)
-        add_keys(c, block, cut[order[n]], cut[order[n] + 1] - cut[order[n]], O_state);
-    flash_state_store(&c->args, O_state);
-}
-
-static void test_any_split_is_one_pass(void **unused)
-{
-    (void)unused;
-    for (int larger = 1; larger <= 25; larger += 24)
-        for (int n = 0; n < OPTION_COUNT; n++)
-            for (int dtype = 0; dtype < 3; dtype += larger == 1 ? 1 : 2) {
-                Case *c = case_option(&options[n], (AttnDtype)dtype, larger, 1);
-                const AttnShape *s = &c->args.shape;
-                float *O_state = malloc(sizeof(float) * (size_t)(s->B * s->Nq * s->H * s->d));
-                Oracle oracle;
-                assert_non_null(O_state);
-                c->args.threads = 1 + n % 3;
-                assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
-                for (int trial = 0; trial < 8; trial++) {
-                    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-                    int parts = 1 + trial % MOST_PARTS;
-                    parts = parts < s->Nk ? parts : (int)s->Nk;
-                    run_split(c, block_functions[trial % 2], parts, O_state);
-                    check_outputs(&check, &oracle, NULL, &c->args, 0, 4);
-                    if (!check.pass)
-                        check_explain(&check, options[n].name, &c->args, stderr);
-                    assert_true(check.pass);
-                }
-                oracle_free(&oracle);
-                free(O_state);
-                case_free(c);
-            }
-}
-
-static void test_same_order_same_bits(void **unused)
-{
-    Case *c = case_new((AttnShape){1, 3, 1, 150, 333, 40}, ATTN_F32, LAYOUT_ODD, 1);
-    const AttnShape *s = &c->args.shape;
-    const size_t count = (size_t)(s->Nq * s->H * s->d), rows = (size_t)(s->Nq * s->H);
-    float *first = malloc(count * sizeof *first), *again = malloc(count * sizeof *again);
-    float *lse = malloc(rows * sizeof *lse);
-    (void)unused;
-    assert_true(first && again && lse);
-    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
-    for (int f = 0; f < 2; f++)
-        for (int threads = 1; threads <= 3; threads++) {
-            float *O_state = threads == 1 ? first : again;
-            c->args.threads = threads;
-            flash_state_start(&c->args, O_state);
-            add_keys(c, block_functions[f], 200, 133, O_state);
-            add_keys(c, block_functions[f], 0, 200, O_state);
-            if (threads == 1) {
-                memcpy(lse, c->lse, rows * sizeof *lse);
-            } else {
-                assert_memory_equal(first, again, count * sizeof *first);
-                assert_memory_equal(lse, c->lse, rows * sizeof *lse);
-            }
-        }
-    free(first);
-    free(again);
-    free(lse);
-    case_free(c);
-}
-
 /* --- exp2 --------------------------------------------------------------------------------------*/
 
 static void check_exp2(const FlashSimd *simd)
@@ -280,8 +159,6 @@ int main(void)
         cmocka_unit_test(test_traffic_is_the_models),
         cmocka_unit_test(test_traffic_is_the_papers),
         cmocka_unit_test(test_tile_sizes),
-        cmocka_unit_test(test_any_split_is_one_pass),
-        cmocka_unit_test(test_same_order_same_bits),
         cmocka_unit_test(test_exp2_of_each_isa),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
