@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: MIT
+"""draw_flash.py: the drawings of chapter 03. Every number in them is computed here: visiting
+orders and tile counts by walking the loops, fragments and swizzle from the formulas that
+03_flash_forward/cuda/mma.cuh states, schedules by handing out blocks. The
+roofline is drawn by draw_roofline.py.
+
+Interface:
+- FIGURES: file name -> function that returns the SVG. draw_figures.py writes and checks them.
+"""
+import heapq
+
+import draw_roofline
+from svg_drawing import BLUE, GREEN, GREY, PURPLE, RED, YELLOW, Drawing
+
+T = 4  # tiles of queries and of keys in the pictures
+
+
+def loop_order(keys_outside):
+    """Tiles (i, j) in visiting order, and how many tiles of each array cross, in and out."""
+    order, crossings = [], {"K, V in": 0, "Q in": 0, "O in": 0, "O out": 0}
+    for outer in range(T):
+        crossings["K, V in" if keys_outside else "Q in"] += 1
+        for inner in range(T):
+            order.append((inner, outer) if keys_outside else (outer, inner))
+            if keys_outside:
+                for name in ("Q in", "O in", "O out"):
+                    crossings[name] += 1
+            else:
+                crossings["K, V in"] += 1
+        if not keys_outside:
+            crossings["O out"] += 1
+    return order, crossings
+
+
+def draw_loop_orders():
+    pic = Drawing(980, 560, "Loop orders of FlashAttention 1 and 2",
+                  "Four by four tiles of scores. With keys outside, the columns are visited one "
+                  "after the other and O goes in and out at each tile; with queries outside, the "
+                  "rows are, and O goes out once a row.")
+    pic.text(490, 32, "Which loop is outside decides what travels", 19)
+    pic.text(490, 56, f"{T} x {T} tiles of scores; the number is the order of the visits", 13,
+             fill=GREY)
+    for keys_outside, x0 in ((True, 40), (False, 530)):
+        order, crossings = loop_order(keys_outside)
+        size, left, top = 62, x0 + 100, 150
+        pic.text(x0 + 205, 90, "v0, FA1: keys outside" if keys_outside else
+                 "v1, FA2: queries outside", 17, weight="bold")
+        for t in range(T):
+            pic.box(left + t * size + 4, top - 34, size - 8, 28, BLUE, BLUE, 0.25, 2)
+            pic.text(left + (t + 0.5) * size, top - 14, f"K{t} V{t}", 13)
+            colour = RED if keys_outside else GREEN
+            pic.box(left - 82, top + t * size + 8, 76, size - 16, colour, colour, 0.25, 2)
+            pic.text(left - 44, top + (t + 0.5) * size - 2, f"Q{t} O{t}", 13)
+            pic.text(left - 44, top + (t + 0.5) * size + 15, f"m{t} l{t}", 13)
+        for number, (i, j) in enumerate(order, 1):
+            outer = j if keys_outside else i
+            pic.box(left + j * size, top + i * size, size, size, YELLOW, GREY, 0.08 + 0.14 * outer,
+                    0)
+            pic.text(left + (j + 0.5) * size, top + (i + 0.5) * size + 6, str(number), 16)
+        y = top + T * size + 34
+        for name, count in crossings.items():
+            often = count > T
+            pic.text(left - 80, y, f"tiles of {name}", 14, "start")
+            pic.text(left + 130, y, str(count), 14, "end", RED if often else "#222222",
+                     "bold" if often else "normal")
+            y += 22
+        note = ["in and out at", "every tile"] if keys_outside else [
+            "stay in fast", "memory, leave", "once"]
+        for line, words in enumerate(note):
+            pic.text(left + 150, top + T * size + 60 + 18 * line, words, 13, "start", GREY)
+    return pic.done()
+
+
+FRAGMENT = [BLUE, GREEN, YELLOW, PURPLE]  # a0 a1 a2 a3
+
+
+def lane_of_a(row, k):
+    """(lane, register) that holds A[row][k] of m16n8k16."""
+    return row % 8 * 4 + k % 8 // 2, (row // 8) + 2 * (k // 8)
+
+
+def lane_of_b(k, col):
+    return col * 4 + k % 8 // 2, k // 8
+
+
+def lane_of_c(row, col):
+    return row % 8 * 4 + col // 2, row // 8
+
+
+def draw_cells(pic, x0, y0, rows, cols, holder, register_colour):
+    cell = 19
+    for r in range(rows):
+        for c in range(cols):
+            lane, register = holder(r, c)
+            pic.box(x0 + c * cell, y0 + r * cell, cell, cell, FRAGMENT[register_colour(register)],
+                    "white", 0.75 if lane == 6 else 0.22, 0)
+            pic.text(x0 + (c + 0.5) * cell, y0 + (r + 0.5) * cell + 4, str(lane), 10,
+                     weight="bold" if lane == 6 else "normal")
+
+
+def draw_fragments():
+    pic = Drawing(980, 520, "Fragments of mma.m16n8k16",
+                  "Which lane of a warp holds which element of A, B and C. Two C tiles side by "
+                  "side have the layout of A.")
+    pic.text(490, 32, "Who holds what: one mma.m16n8k16 of a warp", 19)
+    pic.text(490, 56, "the number is the lane, the colour the register; lane 6 (g = 1, t = 2) is "
+             "dark", 13, fill=GREY)
+    y0 = 120
+    pic.text(182, 92, "A [16][16]: rows of Q, or P", 15, weight="bold")
+    draw_cells(pic, 30, y0, 16, 16, lane_of_a, lambda r: r)
+    pic.text(182, y0 + 328, "a0: row g, k 0-7;  a2: row g, k 8-15", 13)
+    pic.text(182, y0 + 348, "a1: row g + 8, k 0-7;  a3: row g + 8, k 8-15", 13)
+    pic.text(452, 92, "B [16][8]: keys, or V", 15, weight="bold")
+    draw_cells(pic, 376, y0, 16, 8, lane_of_b, lambda r: 2 * r)
+    pic.text(452, y0 + 328, "b0: k 0-7;  b1: k 8-15", 13)
+    pic.text(780, 92, "C [16][8], two column tiles: S", 15, weight="bold")
+    for n in (0, 1):
+        draw_cells(pic, 622 + n * 158, y0, 16, 8, lane_of_c, lambda r, n=n: r + 2 * n)
+        pic.text(622 + n * 158 + 76, y0 + 328, f"tile 2n{' + 1' if n else ''}", 13)
+    pic.text(780, y0 + 348, "c0 c1: row g;  c2 c3: row g + 8", 13)
+    same = all(lane_of_a(r, c)[0] == lane_of_c(r, c % 8)[0] for r in range(16) for c in range(16))
+    if not same:
+        raise ValueError("the layouts of A and of two C tiles differ")
+    pic.text(490, 505, "Two C tiles side by side are an A: P = exp(S), rounded, needs no move "
+             "before P V.", 15, weight="bold")
+    return pic.done()
+
+
+def draw_swizzle():
+    pic = Drawing(980, 470, "Swizzled shared memory",
+                  "Eight rows of eight 16-byte chunks. Stored in order, chunk 2 of all rows lies "
+                  "in one bank group; with XOR by the row number it lies in eight.")
+    pic.text(490, 32, "Eight rows of 128 bytes (d = 64, 16-bit): where chunk 2 of each row lies",
+             19)
+    pic.text(490, 56, "a column is a group of four banks; one ldmatrix phase reads the marked "
+             "chunks of eight rows", 13, fill=GREY)
+    for xor, x0 in ((False, 70), (True, 545)):
+        cell, y0 = 44, 130
+        pic.text(x0 + 4 * cell, 92, "place = chunk XOR (row mod 8)" if xor else "place = chunk", 16,
+                 weight="bold")
+        groups = set()
+        for place in range(8):
+            pic.text(x0 + (place + 0.5) * cell, y0 - 10, f"{4 * place}-{4 * place + 3}", 11,
+                     fill=GREY)
+        for row in range(8):
+            pic.text(x0 - 10, y0 + row * 34 + 22, f"row {row}", 12, "end", GREY)
+            for chunk in range(8):
+                place = chunk ^ row if xor else chunk
+                marked = chunk == 2
+                groups |= {place} if marked else set()
+                pic.box(x0 + place * cell, y0 + row * 34, cell, 34, RED if marked else BLUE,
+                        "white", 0.8 if marked else 0.15, 0)
+                pic.text(x0 + (place + 0.5) * cell, y0 + row * 34 + 22, str(chunk), 14,
+                         fill="white" if marked else "#222222")
+        pic.text(x0 + 4 * cell, y0 + 8 * 34 + 32,
+                 f"{len(groups)} bank group{'s' if len(groups) > 1 else ''}: the read takes "
+                 f"{8 // len(groups)} turn{'s' if len(groups) == 1 else ''}", 15)
+    return pic.done()
+
+
+def draw_pipeline():
+    pic = Drawing(980, 350, "Loads behind the products, and beside them",
+                  "Time lines of one block: v3 loads a tile, waits, computes, waits; v4 copies the "
+                  "next tile into the other stage while it computes.")
+    pic.text(490, 32, "One block, four tiles of keys: load, then compute; or both at once", 19)
+    load, work, x0 = 84, 112, 110
+
+    def span(x, y, width, text, colour):
+        pic.box(x, y, width - 3, 34, colour, colour, 0.3, 3)
+        pic.text(x + width / 2, y + 22, text, 13)
+
+    pic.text(20, 100, "v3", 16, "start", weight="bold")
+    x = x0
+    for n in range(4):
+        span(x, 78, load, f"load j-{n}" if n else "load j", BLUE)
+        span(x + load, 78, work, f"S P O of j-{n}" if n else "S P O of j", YELLOW)
+        x += load + work
+    pic.line(x, 66, x, 124, RED, 2)
+    pic.text(x - 6, 138, "done", 13, "end", RED)
+    pic.text(20, 200, "v4 copy", 15, "start", weight="bold")
+    pic.text(20, 252, "compute", 15, "start", weight="bold")
+    x = x0
+    span(x, 178, load, "j", BLUE)
+    x += load
+    for n in range(4):
+        if n < 3:
+            span(x, 178, load, f"j-{n + 1}", BLUE)
+            pic.text(x + load - 8, 172, f"stage {(n + 1) % 2}", 11, "end", GREY)
+        span(x, 230, work, f"S P O of j-{n}" if n else "S P O of j", YELLOW)
+        pic.line(x - 1.5, 166, x - 1.5, 276, GREEN, 2)
+        x += work
+    pic.line(x, 166, x, 276, RED, 2)
+    pic.text(x + 6, 290, "done", 13, "start", RED)
+    pic.text(490, 330, "green: wait for the copy, then the one barrier of the tile; after it the "
+             "other stage is free", 14)
+    return pic.done()
+
+
+def finish_times(costs, workers):
+    """Blocks handed out in order to whoever is free. [(worker, start, cost)], end."""
+    free = [(0, w) for w in range(workers)]
+    placed = []
+    for cost in costs:
+        start, worker = heapq.heappop(free)
+        placed.append((worker, start, cost))
+        heapq.heappush(free, (start + cost, worker))
+    return placed, max(start + cost for _, start, cost in placed)
+
+
+def draw_causal():
+    tiles, workers = 8, 5
+    pic = Drawing(980, 470, "Clean, masked and skipped tiles; longest blocks first",
+                  "Under a causal mask tiles are skipped, masked or clean. Handing out long row "
+                  "tiles first ends earlier.")
+    pic.text(490, 32, "A causal mask in tiles, and the order in which blocks start", 19)
+    cell, x0, y0 = 38, 90, 96
+    count = {"clean": 0, "masked": 0, "skipped": 0}
+    for i in range(tiles):
+        for j in range(tiles):
+            kind = "clean" if j < i else "masked" if j == i else "skipped"
+            count[kind] += 1
+            colour = {"clean": GREEN, "masked": RED, "skipped": "white"}[kind]
+            pic.box(x0 + j * cell, y0 + i * cell, cell, cell, colour, GREY,
+                    {"clean": 0.3, "masked": 0.6, "skipped": 1}[kind], 0)
+    pic.text(x0 + tiles * cell / 2, 82, "keys", 14)
+    pic.text(x0 - 14, y0 + tiles * cell / 2, "queries", 14, "end")
+    pic.text(x0 + tiles * cell / 2, y0 + tiles * cell + 26,
+             ", ".join(f"{n} {kind}" for kind, n in count.items()), 14)
+    costs = [i + 1 for i in range(tiles) for _ in range(2)]  # two heads
+    unit, left = 24, 500
+    for title, order, top in (("shortest first", costs, 96), ("longest first", costs[::-1], 266)):
+        placed, end = finish_times(order, workers)
+        pic.text(left, top, f"{title}: {workers} SMs are done after {end} steps", 15,
+                 "start", weight="bold")
+        for worker, start, cost in placed:
+            pic.box(left + start * unit, top + 12 + worker * 25, cost * unit - 2, 22, BLUE, BLUE,
+                    0.15 + 0.08 * cost, 2)
+            pic.text(left + (start + cost / 2) * unit, top + 28 + worker * 25, str(cost), 12)
+        pic.line(left + end * unit, top + 6, left + end * unit, top + 16 + workers * 25, RED, 2)
+    pic.text(left, 436, f"{sum(costs)} steps of work in {len(costs)} blocks: at best "
+             f"{-(-sum(costs) // workers)}", 14, "start", GREY)
+    return pic.done()
+
+
+def draw_split_keys():
+    pic = Drawing(980, 400, "Keys split among blocks, and the merge",
+                  "Four blocks take a quarter of the keys each for the same queries; a second "
+                  "kernel merges their O and lse.")
+    pic.text(490, 32, "Few rows, many keys: blocks share a row of tiles", 19)
+    pic.text(490, 56, "each part is a finished attention over its own keys; the merge is chapter "
+             "02's, with O along", 13, fill=GREY)
+    pic.box(30, 130, 76, 60, GREEN, GREEN, 0.25)
+    pic.text(68, 165, "Q_i", 16)
+    colours = [BLUE, RED, YELLOW, PURPLE]
+    for p, colour in enumerate(colours):
+        x = 150 + p * 200
+        for n in range(4):
+            pic.box(x + n * 46, 130, 44, 60, colour, colour, 0.25, 1)
+        pic.text(x + 92, 165, f"keys of part {p}", 14)
+        pic.down(x + 92, 194, x + 92, 226)
+        pic.box(x + 12, 228, 160, 44, colour, colour, 0.18, 22)
+        pic.text(x + 92, 255, f"O_{p}, lse_{p}", 15)
+        pic.down(x + 92, 274, 540 + (p - 1.5) * 60, 318)
+    pic.box(400, 320, 280, 60, GREY, GREY, 0.12, 8)
+    pic.text(540, 345, "w_p = exp(lse_p - lse)", 15)
+    pic.text(540, 367, "O = sum of w_p O_p", 15)
+    return pic.done()
+
+
+FIGURES = {"03_loop_orders.svg": draw_loop_orders, "03_fragments.svg": draw_fragments,
+           "03_swizzle.svg": draw_swizzle, "03_pipeline.svg": draw_pipeline,
+           "03_causal_tiles.svg": draw_causal, "03_split_keys.svg": draw_split_keys,
+           "03_roofline.svg": draw_roofline.draw_roofline}
