@@ -68,7 +68,9 @@ def function_lines(text, name, path, comment=True):
                 last += 1
             return with_comment(lines, first, last, comment)
         type_here = re.match(rf"(typedef )?(struct|enum|union) {name}\b[^;]*{{", line)
-        if not type_here and not re.match(rf"[A-Za-z_].*\b{name}\(|{name}\(", line):
+        kernel_here = re.match(rf"    {name}\(", line) and "__global__" in lines[first - 1]
+        if not (type_here or kernel_here or
+                re.match(rf"[A-Za-z_].*\b{name}\(|{name}\(", line)):
             continue
         last = first
         while last < len(lines) and not lines[last].startswith("}"):

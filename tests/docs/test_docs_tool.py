@@ -43,6 +43,12 @@ float unrelated(void)
 {
     return add_two(1, 2);
 }
+
+static __global__ void __launch_bounds__(32)
+    one_kernel(float *x)
+{
+    *x = 1;
+}
 """
 PAGE = """# Page
 <!-- code: 01_naive/cpu/v0_loops.c#add_two -->
@@ -191,13 +197,15 @@ def test_errors(tap, tree):
 def test_kinds_of_code(tap, tree):
     page = tree.write("docs/kinds.md", "".join(
         f"<!-- code: 01_naive/cpu/v0_loops.c#{name} -->\n<!-- /code -->\n"
-        for name in ("Pair", "TWICE", "unrelated")))
+        for name in ("Pair", "TWICE", "unrelated", "one_kernel")))
     tree.docs(str(page))
     text = page.read_text()
     tap.ok("typedef struct Pair {\n    int a;\n} Pair;\n```" in text, "a struct", text)
     tap.ok("#define TWICE(x) \\\n    ((x) * 2)\n```" in text, "a macro of two lines", text)
     tap.ok("float unrelated(void)\n{\n    return add_two(1, 2);\n}\n```" in text
            and "float unrelated(void);" not in text, "a definition, not its prototype", text)
+    tap.ok("```c\nstatic __global__ void __launch_bounds__(32)\n    one_kernel(float *x)\n{\n"
+           "    *x = 1;\n}\n```" in text, "a kernel whose name stands below its attributes", text)
     page.unlink()
 
 
