@@ -19,8 +19,14 @@ student's solution is graded. The program must exit with 1 and blame exactly the
 unpatched file goes the same way over the same cases and must pass. A patch that does not apply is a
 failure. CUDA: the patched file is linked in front of the stage's own library (`variant:` names the
 row); needs a GPU, so `./ladder gpu check` runs these.
+
+What no variant does, but a function of the library (resuming, say), a test program judges:
+
+    program: tests/unit/test_flash_resume   instead of case:, the patched file is linked into it
+    caught-by: test_single_keys         exactly the tests of that program that must fail
 """
 import argparse
+import concurrent.futures
 import glob
 import itertools
 import json
@@ -36,7 +42,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.dirname(HERE))
 from tap import Tap
 
-KEYS = ("file", "function", "variant", "what", "caught-by", "case")
+KEYS = ("file", "function", "variant", "program", "what", "caught-by", "case")
 CHECKS = ("O", "lse", "dQ", "dK", "dV", "inputs", "storage", "crash")
 
 
@@ -64,10 +70,10 @@ def read_patch(path):
                 else:
                     fields[key] = value.strip()
     wanted = {"file", "what", "caught-by"} - set(fields)
-    if wanted or not fields["case"] or not hunks:
-        raise Failure(f"the header lacks {sorted(wanted) or 'a case or a hunk'}")
+    if wanted or not hunks or bool(fields["case"]) == ("program" in fields):
+        raise Failure(f"the header lacks {sorted(wanted) or 'a case, a program or a hunk'}")
     fields["caught-by"] = set(fields["caught-by"].split())
-    if not fields["caught-by"] <= set(CHECKS):
+    if "program" not in fields and not fields["caught-by"] <= set(CHECKS):
         raise Failure(f"caught-by knows {' '.join(CHECKS)}")
     return fields, hunks
 
@@ -91,13 +97,19 @@ def run(command, **options):
                           timeout=300, **options)
 
 
-def commands_of(build, program):
-    """Compile and link commands of the stage, as word lists, to be run in the build folder."""
+def commands_of(build, targets):
+    """Compile and link commands of the programs, as word lists, to be run in the build folder."""
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as f:
         words = [shlex.split(entry["command"]) for entry in json.load(f)]
-    target = os.path.relpath(program, build)
-    listed = run([os.environ.get("NINJA", "ninja"), "-C", build, "-t", "commands", target])
+    listed = run([os.environ.get("NINJA", "ninja"), "-C", build, "-t", "commands"] + targets)
     return words + [shlex.split(line) for line in listed.stdout.splitlines() if line]
+
+
+def for_this_gpu(command):
+    """nvcc's command for the architecture of this machine alone, spills allowed: a mistake need not
+    be fast."""
+    refused = ("-gencode", "--attn-strict", "-Xptxas=-warn-spills")
+    return [word for word in command if not word.startswith(refused)] + ["-arch=native"]
 
 
 def retarget(command, source, made, old_source):
@@ -119,12 +131,14 @@ def retarget(command, source, made, old_source):
 
 
 class Workshop:
-    """Compiles one source file of a stage, changed or not, into something that can be run."""
+    """Compiles one source file of a stage, changed or not, into something that can be run. Its
+    methods may run at the same time."""
 
-    def __init__(self, args, folder):
+    def __init__(self, args, folder, programs):
         self.args, self.folder = args, folder
-        self.commands = commands_of(args.build, args.program)
-        self.count = 0
+        self.target = os.path.relpath(args.program, args.build)
+        self.commands = commands_of(args.build, sorted({self.target} | set(programs)))
+        self.numbers = itertools.count(1)
 
     def compile_file(self, file, text, extra):
         absolute = os.path.join(ROOT, file)
@@ -136,12 +150,13 @@ class Workshop:
                 break
         else:
             raise Failure(f"the build has no command for {file}")
-        self.count += 1
-        source = os.path.join(self.folder, f"{self.count}_{os.path.basename(file)}")
+        source = os.path.join(self.folder, f"{next(self.numbers)}_{os.path.basename(file)}")
         made = source + ".o"
         with open(source, "w", encoding="utf-8") as f:
             f.write(text)
         line = retarget(command, source, made, named[0])
+        if file.endswith(".cu"):
+            line = for_this_gpu(line)
         line += ["-I" + os.path.dirname(absolute)] + extra  # headers beside the original
         done = run(line, cwd=self.args.build)
         if done.returncode != 0:
@@ -153,7 +168,7 @@ class Workshop:
         """-Bsymbolic: the object's own functions win over the program's of the same name."""
         compiler, made = self.compile_file(fields["file"], text, ["-O1", "-fPIC"])
         stage, function = self.args.stage, fields["function"]
-        shim = os.path.join(self.folder, "shim.c")
+        shim = made[:-2] + ".shim.c"
         exported = [f"int {stage}_abi_version = {stage.upper()}_ABI_VERSION;",
                     f"AttnStatus {stage}_variant(const AttnArgs *args);",
                     f"AttnStatus {stage}_variant(const AttnArgs *args)",
@@ -175,13 +190,13 @@ class Workshop:
         return [self.args.program, "--device", "cpu", "--variant-so", library]
 
     def relinked_program(self, fields, text):
-        """The stage program with the changed object in front of the libraries: first one wins."""
+        """A program with the changed object in front of the libraries: the first one wins."""
         _, made = self.compile_file(fields["file"], text, [])
-        target = os.path.relpath(self.args.program, self.args.build)
+        target = fields.get("program", self.target)
         link = [c for c in self.commands if "-c" not in c and "-o" in c and
                 c[c.index("-o") + 1] == target]
         if not link:
-            raise Failure("the build has no link command for the program")
+            raise Failure(f"the build has no link command for {target}")
         program = made[:-2]
         line = [program if word == target else word for word in link[-1]]
         at = line.index("-o") + 2
@@ -189,11 +204,13 @@ class Workshop:
         done = run(line, cwd=self.args.build)
         if done.returncode != 0:
             raise Failure(f"does not link: {done.stderr[-1500:]}")
+        if "program" in fields:
+            return [program]
         return [program, "--device", "cuda", "--variant", fields["variant"]]
 
     def make(self, fields, text):
-        cuda = fields["file"].endswith(".cu")
-        return (self.relinked_program if cuda else self.shared_object)(fields, text)
+        as_object = "program" not in fields and not fields["file"].endswith(".cu")
+        return (self.shared_object if as_object else self.relinked_program)(fields, text)
 
 
 def run_cases(command, folder, lines):
@@ -211,20 +228,46 @@ def run_cases(command, folder, lines):
     return done.returncode, blamed, done.stderr
 
 
-def judge_patch(tap, shop, path, passed):
-    name = os.path.basename(path)
+def run_tests(command):
+    """The same of a test program: the checks are the names of its tests."""
+    done = run(command, env=dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP"))
+    if not re.search(r"^(not )?ok \d+ - ", done.stdout, re.MULTILINE):
+        raise Failure(f"{command[0]} ran no test\n{done.stdout[-500:]}{done.stderr[-1000:]}")
+    failed = re.findall(r"^not ok \d+ - (\w+)", done.stdout, re.MULTILINE)
+    return int(done.returncode != 0), set(failed), done.stdout + done.stderr
+
+
+def prepare(pool, shop, passed, path):
+    """Starts to make the right and the wrong one. (fields, right, wrong) or the failure."""
     try:
         fields, hunks = read_patch(path)
         with open(os.path.join(ROOT, fields["file"]), encoding="utf-8") as f:
             text = f.read()
-        key = (fields["file"], fields.get("function"))
-        if key not in passed:
-            passed[key] = shop.make(fields, text)
-        right, _, said = run_cases(passed[key], shop.folder, fields["case"])
-        if right != 0:
-            raise Failure(f"the unpatched file must pass, exit status {right}\n{said[-1500:]}")
-        wrong = shop.make(fields, apply_hunks(text, hunks))
-        status, blamed, said = run_cases(wrong, shop.folder, fields["case"])
+        wrong = apply_hunks(text, hunks)
+    except (Failure, OSError) as why:
+        return why
+    key = (fields["file"], fields.get("function"), fields.get("program"))
+    if key not in passed:
+        passed[key] = pool.submit(shop.make, fields, text)
+    return fields, passed[key], pool.submit(shop.make, fields, wrong)
+
+
+def judge_patch(tap, shop, path, prepared):
+    name = os.path.basename(path)
+    try:
+        if isinstance(prepared, Exception):
+            raise prepared
+        fields, right, wrong = prepared
+
+        def judge(command):
+            if "program" in fields:
+                return run_tests(command)
+            return run_cases(command, shop.folder, fields["case"])
+
+        status, _, said = judge(right.result())
+        if status != 0:
+            raise Failure(f"the unpatched file must pass, exit status {status}\n{said[-1500:]}")
+        status, blamed, said = judge(wrong.result())
         tap.ok(status == 1 and blamed == fields["caught-by"],
                f"{name}: {fields['what']}: caught by {' '.join(sorted(fields['caught-by']))}",
                f"exit status {status}, blamed {sorted(blamed)}\n{said[-1500:]}")
@@ -262,20 +305,24 @@ def main():
     if run(tiny).returncode == 77:
         return tap.skip_all(f"no {args.device} device here")
     self_test(tap)
+    programs = set()
     for path in args.patches or sorted(glob.glob(os.path.join(HERE, "*.patch"))):
         try:
-            file = read_patch(path)[0]["file"]
+            fields = read_patch(path)[0]
         except Failure as why:
             tap.ok(False, os.path.basename(path), str(why))
             continue
-        if file.startswith(folder_of_stage + "/") and file.endswith(ending):
+        if fields["file"].startswith(folder_of_stage + "/") and fields["file"].endswith(ending):
             mine.append(path)
+            programs |= {fields["program"]} if "program" in fields else set()
     tap.ok(mine, f"{len(mine)} wrong solutions for {folder_of_stage} on {args.device}")
-    with tempfile.TemporaryDirectory() as folder:
-        shop = Workshop(args, folder)
-        passed = {}
-        for path in mine:
-            judge_patch(tap, shop, path, passed)
+    workers = min(16, os.cpu_count() or 1)
+    with tempfile.TemporaryDirectory() as folder, \
+            concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        shop, passed = Workshop(args, folder, programs), {}
+        prepared = [prepare(pool, shop, passed, path) for path in mine]
+        for path, made in zip(mine, prepared):
+            judge_patch(tap, shop, path, made)
     return tap.done()
 
 
