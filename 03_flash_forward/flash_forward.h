@@ -25,7 +25,10 @@
  * - flash_simd_run with flash_simd_workspace_bytes: v2_simd without an allocation inside;
  *   flash_cuda_run with flash_cuda_workspace_bytes: the same on the GPU.
  * - FlashTraffic, FlashTiles: what moved between slow and fast memory, and tile sizes from M.
- * - flash_fa1, flash_fa2: v0 and v1 with a given fast memory, counted.
+ * - flash_fa1, flash_fa2: v0 and v1 with a given fast memory, counted; flash_standard: stage 01's
+ *   order of work in the same fast memory.
+ * - flash_tiles_v2_simd ...: the tiles that a kernel works with, for the byte model.
+ * - flash_set_smem_limit: --smem-limit.
  */
 #ifndef FLASH_FORWARD_H
 #define FLASH_FORWARD_H
@@ -101,6 +104,8 @@ typedef struct FlashTiles {
 /* The paper's sizes for a fast memory of M elements: Bc = ceil(M / 4d), Br = min(Bc, d). No tile is
  * larger than the matrix. */
 FlashTiles flash_tiles(const AttnShape *shape, int64_t M);
+/* Tiles of Br x Bc, counted. */
+FlashTiles flash_tiles_of(const AttnShape *shape, int64_t Br, int64_t Bc);
 /* M of the variants v0 and v1 (--sram). Set it before any of them runs. */
 void flash_set_sram(int64_t elements);
 int64_t flash_sram(void);
@@ -109,6 +114,31 @@ int64_t flash_sram(void);
  * the block functions, or NULL. */
 AttnStatus flash_fa1(const AttnArgs *args, int64_t M, FlashTraffic *traffic);
 AttnStatus flash_fa2(const AttnArgs *args, int64_t M, float *O_state, FlashTraffic *traffic);
+
+/* The papers' standard attention (Algorithm 0) with the same door between the two memories: S and P
+ * are whole matrices in slow memory, and a row of them has to fit in fast memory beside M. */
+AttnStatus flash_standard(const AttnArgs *args, int64_t M, FlashTraffic *traffic);
+
+/* The tiles that each kernel works with on this case, told by its own constants. v2_simd: rows of a
+ * block of queries, keys of a panel. */
+FlashTiles flash_tiles_v2_simd(const AttnArgs *args);
+FlashTiles flash_tiles_v0_fa1(const AttnArgs *args);
+FlashTiles flash_tiles_v1_fa2(const AttnArgs *args);
+FlashTiles flash_tiles_v2_register_tiles(const AttnArgs *args);
+FlashTiles flash_tiles_v3_mma(const AttnArgs *args);
+FlashTiles flash_tiles_v4_cp_async(const AttnArgs *args);
+FlashTiles flash_tiles_v5_clean_tiles(const AttnArgs *args);
+
+/* --- a smaller GPU -----------------------------------------------------------------------------*/
+
+/* Bytes of shared memory that a block may have (--smem-limit), 0 = what the device offers. A kernel
+ * that needs more is not launched: ATTN_SKIP. */
+void flash_set_smem_limit(int64_t bytes);
+int64_t flash_smem_limit(void);
+/* Launchers ask this. 1: `bytes` are too many, which flash_smem_refused remembers (0: no refusal
+ * since the limit was set). */
+int flash_smem_refuses(int64_t bytes);
+int64_t flash_smem_refused(void);
 
 /* m, l and O of a tiny case (host tensors), tile by tile. 0, or -1: memory is short. */
 int flash_trace(const AttnArgs *args, int64_t M, FILE *to);

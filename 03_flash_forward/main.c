@@ -57,22 +57,53 @@ static const Stage stage = {"flash_forward",
                             "How can exact attention never write the N x N matrix, and why is that "
                             "faster although it computes more?",
                             FLASH_FORWARD_ABI_VERSION,
-                            STAGE_HAS_TRACE | STAGE_HAS_SRAM,
+                            STAGE_HAS_TRACE | STAGE_HAS_SRAM | STAGE_HAS_SMEM_LIMIT,
                             variants,
                             sizeof variants / sizeof *variants};
 
-/* What the counters of v0 and v1 would say (a test holds them equal). The other variants read K and
- * V once for each of their row tiles, whose size they know and the table does not: 0 = not given.
- */
-static double model_bytes(const Variant *v, const AttnArgs *args)
+/* --- the byte model: each variant tells its tiles, common/model.c does the sums ----------------*/
+
+static FlashTiles tiles_of_sram(const AttnArgs *args)
 {
-    FlashTiles tiles = flash_tiles(&args->shape, flash_sram());
-    ModelTraffic traffic = {0, 0, 0, 0};
-    if (v->forward == flash_forward_v0_fa1_tiles)
-        traffic = model_fa1_traffic(args, tiles.Br, tiles.Bc);
-    else if (v->forward == flash_forward_v1_fa2_rows)
-        traffic = model_fa2_traffic(args, tiles.Br, tiles.Bc, 0);
-    return traffic.load_bytes + traffic.store_bytes;
+    return flash_tiles(&args->shape, flash_sram());
+}
+
+static ModelTraffic fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc)
+{
+    return model_fa2_traffic(args, Br, Bc, 0);
+}
+
+static const struct {
+    AttnFn forward;
+    FlashTiles (*tiles)(const AttnArgs *args);
+    ModelTraffic (*traffic)(const AttnArgs *args, int64_t Br, int64_t Bc);
+} models[] = {
+    {flash_forward_v0_fa1_tiles, tiles_of_sram, model_fa1_traffic},
+    {flash_forward_v1_fa2_rows, tiles_of_sram, fa2_traffic},
+    {flash_forward_v2_simd, flash_tiles_v2_simd, model_packed_traffic},
+    {ATTN_CUDA_FN(flash_forward_v0_fa1), ATTN_CUDA_FN(flash_tiles_v0_fa1), model_fa1_traffic},
+    {ATTN_CUDA_FN(flash_forward_v1_fa2), ATTN_CUDA_FN(flash_tiles_v1_fa2), fa2_traffic},
+    {ATTN_CUDA_FN(flash_forward_v2_register_tiles), ATTN_CUDA_FN(flash_tiles_v2_register_tiles),
+     fa2_traffic},
+    {ATTN_CUDA_FN(flash_forward_v3_mma), ATTN_CUDA_FN(flash_tiles_v3_mma), fa2_traffic},
+    {ATTN_CUDA_FN(flash_forward_v4_cp_async), ATTN_CUDA_FN(flash_tiles_v4_cp_async), fa2_traffic},
+    {ATTN_CUDA_FN(flash_forward_v5_clean_tiles), ATTN_CUDA_FN(flash_tiles_v5_clean_tiles),
+     fa2_traffic},
+};
+
+/* Fills in what the row says about traffic; nothing for a user's shared object. */
+static void tell_traffic(ReportRow *row, const Variant *v, const AttnArgs *args)
+{
+    for (size_t m = 0; v->forward && m < sizeof models / sizeof *models; m++) {
+        if (models[m].forward != v->forward)
+            continue;
+        FlashTiles tiles = models[m].tiles(args);
+        ModelTraffic traffic = models[m].traffic(args, tiles.Br, tiles.Bc);
+        row->model_bytes = traffic.load_bytes + traffic.store_bytes;
+        row->tiles.Br = tiles.Br;
+        row->tiles.Bc = tiles.Bc;
+        row->tiles.sram_elements = models[m].tiles == tiles_of_sram ? flash_sram() : 0;
+    }
 }
 
 /* Run one variant, compare its last timed output with the oracle, show the row. */
@@ -82,18 +113,23 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     Outcome out;
     Check check;
     int judged, status;
+    flash_set_smem_limit(c->smem_limit);
     if (v == &c->so) /* a user's own shared object: in a child process with limits */
         status = run_variant_so(&out, &stage, problem, c, cli->so_seconds, cli->so_mebibytes);
     else
         status = run_variant(&out, v, problem, c);
+    if (out.status == ATTN_SKIP && flash_smem_refused() > 0)
+        snprintf(out.failure, sizeof out.failure,
+                 "it needs %lld bytes of shared memory, --smem-limit is %lld",
+                 (long long)flash_smem_refused(), (long long)flash_smem_limit());
     judged = out.ran && c->check;
     if (judged)
         status = exit_worst(status, judge_outcome(&check, reference, &out, c, v));
     if (status == EXIT_OK && out.status == ATTN_SKIP) {
         status = report_skip(report, c, v, out.failure);
     } else {
-        ReportRow row = {
-            c, problem, v, &out, judged ? &check : NULL, model_bytes(v, &problem->args)};
+        ReportRow row = {c, problem, v, &out, judged ? &check : NULL, 0.0, {0, 0, 0}};
+        tell_traffic(&row, v, &out.args);
         report_row(report, &row);
         if (out.ran)
             status = exit_worst(status, report_save(report, c, &out));

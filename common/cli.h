@@ -65,6 +65,7 @@ typedef struct CliCase {
     int warmup, iters;
     int64_t rows, cols;     /* stage 02 */
     int64_t sram;           /* stage 03: elements of fast memory, 0 = not given */
+    int64_t smem_limit;     /* stages 03 on: bytes of shared memory of a block, 0 = not given */
     const char *cases_file; /* NULL without --cases */
     int line;               /* its line number, 0 without */
 } CliCase;

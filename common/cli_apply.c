@@ -41,6 +41,9 @@ static int apply_size(CliCase *c, FlagId id, const char *flag, const char *text)
     case FLAG_SRAM:
         c->sram = value;
         break;
+    case FLAG_SMEM_LIMIT:
+        c->smem_limit = value;
+        break;
     default:
         c->d = value;
         break;
@@ -212,6 +215,7 @@ int cli_apply(Cli *cli, CliCase *c, CliGiven *given, const CliFlag *f, const cha
     case FLAG_ROWS:
     case FLAG_COLS:
     case FLAG_SRAM:
+    case FLAG_SMEM_LIMIT:
         return apply_size(c, f->id, flag, text);
     case FLAG_MASK:
         given->mask_text = text;

@@ -26,6 +26,8 @@ const CliFlag cli_flags[FLAG_COUNT] = {
     {FLAG_COLS, "--cols", NULL, "C", STAGE_HAS_ROWS_COLS, 0, NULL, "of C columns each"},
     {FLAG_SRAM, "--sram", NULL, "M", STAGE_HAS_SRAM, 0, NULL,
      "elements of fast memory that tile sizes are made from (32768)"},
+    {FLAG_SMEM_LIMIT, "--smem-limit", NULL, "BYTES", STAGE_HAS_SMEM_LIMIT, 0, NULL,
+     "shared memory of a block: CUDA variants that need more are skipped (no limit)"},
 
     {FLAG_MASK, "--mask", NULL, "none|full|causal-upper-left|causal-lower-right", 0, 0, "Attention",
      "(none); full without a file: random, every fifth row empty"},

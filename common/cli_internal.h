@@ -26,6 +26,7 @@ typedef enum FlagId {
     FLAG_ROWS,
     FLAG_COLS,
     FLAG_SRAM,
+    FLAG_SMEM_LIMIT,
     FLAG_MASK,
     FLAG_CAUSAL,
     FLAG_MASK_FILE,

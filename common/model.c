@@ -127,16 +127,16 @@ double model_softmax_bytes(int64_t rows, int64_t cols, int accesses, size_t elem
     return (double)rows * (double)cols * (double)accesses * (double)element_bytes;
 }
 
-/* Of the Tr x Tc tiles of one head: how many rows and columns the visible ones have in all, and how
- * many keys are in a visible tile at all. */
+/* The visible ones of the Tr x Tc tiles of one head: how many there are, how many rows and columns
+ * they have in all, and how many keys are in a visible tile at all. */
 typedef struct VisibleTiles {
-    double rows, cols, keys;
+    double tiles, rows, cols, keys;
 } VisibleTiles;
 
 static VisibleTiles visible_tiles(const AttnArgs *args, int64_t Br, int64_t Bc)
 {
     const AttnShape *s = &args->shape;
-    VisibleTiles sum = {0, 0, 0};
+    VisibleTiles sum = {0, 0, 0, 0};
     for (int64_t j = 0; j < s->Nk; j += Bc) {
         const int64_t cols = s->Nk - j < Bc ? s->Nk - j : Bc;
         const AttnRange range_k = attn_range(args->positions_k, j, cols);
@@ -146,6 +146,7 @@ static VisibleTiles visible_tiles(const AttnArgs *args, int64_t Br, int64_t Bc)
             if (attn_tile_class(args->rule, attn_range(args->positions_q, i, rows), range_k) ==
                 ATTN_TILE_SKIP)
                 continue;
+            sum.tiles += 1;
             sum.rows += (double)rows;
             sum.cols += (double)cols;
             seen = 1;
@@ -177,6 +178,33 @@ ModelTraffic model_fa1_traffic(const AttnArgs *args, int64_t Br, int64_t Bc)
     return heads_traffic(args, 2 * seen.keys * d + seen.rows * d,  /* K V, Q */
                          seen.rows * (d + 2) + 2 * Nq + round,     /* O m l */
                          round, (seen.rows + Nq) * (d + 2) + Nq);  /* O m l, lse */
+}
+
+/* Each of the Tr row tiles reads all of K for the first product and all of V for the second. */
+ModelTraffic model_standard_traffic(const AttnArgs *args, int64_t Br)
+{
+    const double d = (double)args->shape.d, Nq = (double)args->shape.Nq;
+    const double Nk = (double)args->shape.Nk, pairs = Nq * Nk;
+    const double Tr = (double)((args->shape.Nq + Br - 1) / Br);
+    return heads_traffic(args, Nq * d + 2 * Tr * Nk * d, 2 * pairs, /* Q K V, S P */
+                         Nq * d, 2 * pairs + Nq);                   /* O, S P lse */
+}
+
+static int64_t round_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b * b;
+}
+
+/* Padding is moved like everything else, so it counts: panels are whole in both directions. */
+ModelTraffic model_packed_traffic(const AttnArgs *args, int64_t Br, int64_t panel)
+{
+    const AttnShape *s = &args->shape;
+    const double d = (double)s->d, Nq = (double)s->Nq, group = (double)(s->H / s->Hkv);
+    const double row = d + (double)round_up(s->d, panel); /* of a key, in K's and V's panels */
+    const double keys = (double)round_up(s->Nk, panel);
+    const VisibleTiles seen = visible_tiles(args, Br, panel);
+    return heads_traffic(args, Nq * d + 2 * (double)s->Nk * d / group,
+                         seen.tiles * (double)panel * row, Nq * d, keys * row / group + Nq);
 }
 
 ModelTraffic model_fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int resumed)

@@ -45,6 +45,21 @@ ModelTraffic model_fa1_traffic(const AttnArgs *args, int64_t Br, int64_t Bc);
 /* FlashAttention-2 (v1), Tr = ceil(Nq/Br): loads Nq d + Tr 2 Nk d, stores Nq d + Nq. resumed: O and
  * lse of an earlier block (float32) are loaded too, and stored in O's place. */
 ModelTraffic model_fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int resumed);
+/* Standard attention, the papers' Algorithm 0: stage 01 in the same fast memory. S is written,
+ * read, overwritten by P and read again; the tiles of the two products are those of Algorithm 1.
+ * One head:
+ *   loads   Nq d + Tr Nk d + 2 Nq Nk + Tr Nk d      (Q, K; S, P; V)
+ *   stores  2 Nq Nk + Nq d + Nq                     (S, P; O, lse)
+ * A mask saves nothing: S and P are whole matrices. */
+ModelTraffic model_standard_traffic(const AttnArgs *args, int64_t Br);
+/* v2_simd: K and V are copied once for each kv head into panels of `panel` columns, float32 and
+ * padded to whole panels; then each block of Br queries streams the panels that it sees anything
+ * of. A block's Q, O and scores, and one panel, stay in the cache. One query head, with the kv
+ * head's copies shared by its G = H/Hkv query heads:
+ *   loads   Nq d + 2 Nk d / G  elements  + (sum over blocks of keys seen) (d + channels)  floats
+ *   stores  Nq d               elements  + keys (d + channels) / G + Nq                   floats
+ * where channels is d in whole panels (V), and keys is Nk in whole panels. */
+ModelTraffic model_packed_traffic(const AttnArgs *args, int64_t Br, int64_t panel);
 /* Softmax over rows x cols of `element_bytes`: accesses (2, 3 or 4 per element) times bytes. */
 double model_softmax_bytes(int64_t rows, int64_t cols, int accesses, size_t element_bytes);
 

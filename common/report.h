@@ -38,6 +38,12 @@ typedef struct Report {
     int sgemm_threads;       /* threads it was measured with, 0 = not yet */
 } Report;
 
+/* What a variant's byte model was made from, 0 = has no meaning for it. */
+typedef struct ReportTiles {
+    int64_t sram_elements; /* the fast memory M of the papers */
+    int64_t Br, Bc;        /* rows and keys of a tile */
+} ReportTiles;
+
 /* check is NULL when --no-check or when the run failed (outcome->failure says why). model_bytes:
  * the variant's modelled traffic, from common/model; 0 = unknown. */
 typedef struct ReportRow {
@@ -47,6 +53,7 @@ typedef struct ReportRow {
     const Outcome *outcome;
     const Check *check;
     double model_bytes;
+    ReportTiles tiles;
 } ReportRow;
 
 /* The softmax of R rows of C columns. */

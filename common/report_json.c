@@ -40,6 +40,15 @@ static void put_int(FILE *f, const char *key, int64_t value)
     fprintf(f, ",\"%s\":%" PRId64, key, value);
 }
 
+/* null where the variant has no such number */
+static void put_count(FILE *f, const char *key, int64_t value)
+{
+    if (value > 0)
+        put_int(f, key, value);
+    else
+        fprintf(f, ",\"%s\":null", key);
+}
+
 static void put_number(FILE *f, const char *key, double value)
 {
     if (is_finite_f64(value))
@@ -138,6 +147,11 @@ void report_json(const Report *r, const ReportRow *row)
     put_number(f, "gflops", row_gflops(row));
     put_number(f, "sgemm_gflops", on_cpu && r->sgemm_gflops > 0.0 ? r->sgemm_gflops : NAN);
     put_number(f, "hbm_bytes_model", row->model_bytes > 0.0 ? row->model_bytes : NAN);
+    put_number(f, "compulsory_bytes_model",
+               model_compulsory_bytes(&row->problem->args, row->c->backward));
+    put_count(f, "sram_elements", row->tiles.sram_elements);
+    put_count(f, "tile_rows", row->tiles.Br);
+    put_count(f, "tile_keys", row->tiles.Bc);
     put_int(f, "link_bytes", 0);
     put_int(f, "peak_bytes", (int64_t)out->peak_bytes);
     put_number(f, "bound_ratio", row->check ? row->check->bound_ratio : NAN);

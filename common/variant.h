@@ -47,10 +47,11 @@ typedef struct Stage {
     int variant_count;
 } Stage;
 
-#define STAGE_HAS_BACKWARD  1u /* --backward --do */
-#define STAGE_HAS_ROWS_COLS 2u /* --rows --cols */
-#define STAGE_HAS_TRACE     4u /* --trace */
-#define STAGE_HAS_SRAM      8u /* --sram */
+#define STAGE_HAS_BACKWARD   1u  /* --backward --do */
+#define STAGE_HAS_ROWS_COLS  2u  /* --rows --cols */
+#define STAGE_HAS_TRACE      4u  /* --trace */
+#define STAGE_HAS_SRAM       8u  /* --sram */
+#define STAGE_HAS_SMEM_LIMIT 16u /* --smem-limit */
 
 #ifdef HAVE_CUDA
 #define ATTN_CUDA_FN(f) f

@@ -9,13 +9,15 @@
  * vectors m and l come on top (FlashTraffic.fast_peak has the exact number).
  *
  * Interface:
- * - flash_tiles, flash_set_sram, flash_sram.
+ * - flash_tiles, flash_tiles_of, flash_set_sram, flash_sram.
+ * - flash_set_smem_limit, flash_smem_limit, flash_smem_refuses, flash_smem_refused.
  * - flash_state_start, flash_state_store.
  */
 #include "flash_forward.h"
 #include "tensor.h"
 
 static int64_t sram_elements = FLASH_SRAM_DEFAULT;
+static int64_t smem_limit, smem_refused; /* bytes, 0 = none */
 
 void flash_set_sram(int64_t elements)
 {
@@ -33,16 +35,43 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+FlashTiles flash_tiles_of(const AttnShape *shape, int64_t Br, int64_t Bc)
+{
+    FlashTiles tiles = {Br, Bc, ceil_div(shape->Nq, Br), ceil_div(shape->Nk, Bc)};
+    return tiles;
+}
+
 FlashTiles flash_tiles(const AttnShape *shape, int64_t M)
 {
-    FlashTiles tiles;
-    tiles.Bc = ceil_div(M, 4 * shape->d);
-    tiles.Br = tiles.Bc < shape->d ? tiles.Bc : shape->d;
-    tiles.Bc = tiles.Bc < shape->Nk ? tiles.Bc : shape->Nk;
-    tiles.Br = tiles.Br < shape->Nq ? tiles.Br : shape->Nq;
-    tiles.Tr = ceil_div(shape->Nq, tiles.Br);
-    tiles.Tc = ceil_div(shape->Nk, tiles.Bc);
-    return tiles;
+    int64_t Bc = ceil_div(M, 4 * shape->d);
+    int64_t Br = Bc < shape->d ? Bc : shape->d;
+    Bc = Bc < shape->Nk ? Bc : shape->Nk;
+    Br = Br < shape->Nq ? Br : shape->Nq;
+    return flash_tiles_of(shape, Br, Bc);
+}
+
+void flash_set_smem_limit(int64_t bytes)
+{
+    smem_limit = bytes;
+    smem_refused = 0;
+}
+
+int64_t flash_smem_limit(void)
+{
+    return smem_limit;
+}
+
+int flash_smem_refuses(int64_t bytes)
+{
+    if (smem_limit == 0 || bytes <= smem_limit)
+        return 0;
+    smem_refused = bytes;
+    return 1;
+}
+
+int64_t flash_smem_refused(void)
+{
+    return smem_refused;
 }
 
 void flash_state_start(const AttnArgs *args, float *O_state)

@@ -443,6 +443,13 @@ AttnStatus flash_simd_run(const AttnArgs *args, float *O_state, void *workspace)
     return ATTN_OK;
 }
 
+FlashTiles flash_tiles_v2_simd(const AttnArgs *args)
+{
+    Plan plan;
+    make_plan(&plan, &args->shape, args->threads, NULL);
+    return flash_tiles_of(&args->shape, plan.rows, plan.simd->panel);
+}
+
 AttnStatus flash_block_cpu(const AttnArgs *args, float *O_state)
 {
     void *workspace = workspace_alloc(flash_simd_workspace_bytes(&args->shape, args->threads));

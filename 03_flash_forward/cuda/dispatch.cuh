@@ -10,6 +10,8 @@
  * Interface:
  * - run_for_dim<Launch, T>: Launch<T, D>::run(args, O_state) with the smallest D >= d.
  * - run_for_16_bit<Launch>: the same for the dtype of Q, tensor-core kernels only.
+ * - tiles_for_dim<Launch, T>: Br and Bc of the kernel that run_for_dim would launch.
+ * - reserve_smem: a kernel's dynamic shared memory, or ATTN_SKIP where --smem-limit forbids it.
  * - rows_on_16_bytes: may 16-byte loads be used on this tensor?
  * - tile_count, launch_blocks: grids. work_of_block, work_of_head: what a block works on.
  */
@@ -36,6 +38,36 @@ static AttnStatus run_for_dim(const AttnArgs *a, float *O_state)
     if (d <= 128)
         return Launch<T, 128>::run(a, O_state);
     return d <= 256 ? Launch<T, 256>::run(a, O_state) : ATTN_SKIP;
+}
+
+/* Launch<T, D>::C has the constants Br and Bc: the byte model asks the kernel itself. */
+template <template <typename, int> class Launch, typename T>
+static FlashTiles tiles_for_dim(const AttnArgs *a)
+{
+    const int64_t d = a->shape.d;
+    if (d <= 32)
+        return flash_tiles_of(&a->shape, Launch<T, 32>::C::Br, Launch<T, 32>::C::Bc);
+    if (d <= 64)
+        return flash_tiles_of(&a->shape, Launch<T, 64>::C::Br, Launch<T, 64>::C::Bc);
+    if (d <= 96)
+        return flash_tiles_of(&a->shape, Launch<T, 96>::C::Br, Launch<T, 96>::C::Bc);
+    if (d <= 128)
+        return flash_tiles_of(&a->shape, Launch<T, 128>::C::Br, Launch<T, 128>::C::Bc);
+    return flash_tiles_of(&a->shape, Launch<T, 256>::C::Br, Launch<T, 256>::C::Bc);
+}
+
+/* More than 48 KiB of dynamic shared memory have to be asked for. --smem-limit counts the static
+ * part too, which only the compiled kernel knows. */
+template <class Kernel> static AttnStatus reserve_smem(Kernel *kernel, int bytes)
+{
+    if (flash_smem_limit() > 0) {
+        cudaFuncAttributes about;
+        CUDA_TRY(cudaFuncGetAttributes(&about, kernel));
+        if (flash_smem_refuses((int64_t)about.sharedSizeBytes + bytes))
+            return ATTN_SKIP;
+    }
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    return ATTN_OK;
 }
 
 /* Tensor cores of sm_80 multiply 16-bit elements. f32 is not computed by what they are. */

@@ -86,11 +86,12 @@ static __global__ void __launch_bounds__(C::THREADS)
 }
 
 template <typename T, int D> struct LaunchFa1 {
+    typedef RowTile<D> C;
     static AttnStatus run(const AttnArgs *a, float *state_dev)
     {
-        typedef RowTile<D> C;
-        CUDA_TRY(cudaFuncSetAttribute(fa1_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      C::SMEM));
+        const AttnStatus status = reserve_smem(fa1_kernel<C>, C::SMEM);
+        if (status != ATTN_OK)
+            return status;
         fa1_kernel<C>
             <<<(unsigned)(a->shape.B * a->shape.H), C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(
                 *a, state_dev, state_dev + a->shape.B * a->shape.H * a->shape.Nq);
@@ -98,6 +99,11 @@ template <typename T, int D> struct LaunchFa1 {
         return ATTN_OK;
     }
 };
+
+FlashTiles flash_tiles_v0_fa1(const AttnArgs *a)
+{
+    return tiles_for_dim<LaunchFa1, float>(a);
+}
 
 AttnStatus flash_forward_v0_fa1(const AttnArgs *a)
 {

@@ -84,17 +84,23 @@ static __global__ void __launch_bounds__(C::THREADS) fa2_kernel(const __grid_con
 }
 
 template <typename T, int D> struct LaunchFa2 {
+    typedef RowTile<D> C;
     static AttnStatus run(const AttnArgs *a, float *)
     {
-        typedef RowTile<D> C;
-        CUDA_TRY(cudaFuncSetAttribute(fa2_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      C::SMEM));
+        const AttnStatus status = reserve_smem(fa2_kernel<C>, C::SMEM);
+        if (status != ATTN_OK)
+            return status;
         fa2_kernel<C>
             <<<launch_blocks(a, C::Br), C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(*a);
         CUDA_TRY_LAUNCH();
         return ATTN_OK;
     }
 };
+
+FlashTiles flash_tiles_v1_fa2(const AttnArgs *a)
+{
+    return tiles_for_dim<LaunchFa2, float>(a);
+}
 
 AttnStatus flash_forward_v1_fa2(const AttnArgs *a)
 {

@@ -249,11 +249,12 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
 }
 
 template <typename T, int D> struct LaunchRegisterTiles {
+    typedef FloatTile<D> C;
     static AttnStatus run(const AttnArgs *a, float *O_state)
     {
-        typedef FloatTile<D> C;
-        CUDA_TRY(cudaFuncSetAttribute(register_tiles_kernel<C>,
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize, C::SMEM));
+        const AttnStatus status = reserve_smem(register_tiles_kernel<C>, C::SMEM);
+        if (status != ATTN_OK)
+            return status;
         register_tiles_kernel<C>
             <<<launch_blocks(a, C::Br), C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(
                 *a, O_state, all_rows_on_16_bytes(a));
@@ -261,6 +262,11 @@ template <typename T, int D> struct LaunchRegisterTiles {
         return ATTN_OK;
     }
 };
+
+FlashTiles flash_tiles_v2_register_tiles(const AttnArgs *a)
+{
+    return tiles_for_dim<LaunchRegisterTiles, float>(a);
+}
 
 AttnStatus flash_block_f32(const AttnArgs *a, float *O_state_dev)
 {

@@ -150,18 +150,24 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
 }
 
 template <typename T, int D> struct LaunchMma {
+    typedef Tile<D> C;
     static AttnStatus run(const AttnArgs *a, float *)
     {
-        typedef Tile<D> C;
         const int smem = (C::Br + 2 * C::Bc) * (D + 8) * 2;
-        CUDA_TRY(cudaFuncSetAttribute(mma_kernel<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      smem));
+        const AttnStatus status = reserve_smem(mma_kernel<T, C>, smem);
+        if (status != ATTN_OK)
+            return status;
         mma_kernel<T, C><<<launch_blocks(a, C::Br), C::THREADS, smem, (cudaStream_t)a->stream>>>(
             *a, all_rows_on_16_bytes(a), rows_on_16_bytes(&a->O));
         CUDA_TRY_LAUNCH();
         return ATTN_OK;
     }
 };
+
+FlashTiles flash_tiles_v3_mma(const AttnArgs *a)
+{
+    return tiles_for_dim<LaunchMma, __half>(a);
+}
 
 AttnStatus flash_forward_v3_mma(const AttnArgs *a)
 {

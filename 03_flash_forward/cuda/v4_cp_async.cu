@@ -158,12 +158,13 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
 }
 
 template <typename T, int D> struct LaunchCpAsync {
+    typedef Tile<D> C;
     static AttnStatus run(const AttnArgs *a, float *)
     {
-        typedef Tile<D> C;
         const int smem = (C::Br + 4 * C::Bc) * D * 2;
-        CUDA_TRY(cudaFuncSetAttribute(cp_async_kernel<T, C>,
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
+        const AttnStatus status = reserve_smem(cp_async_kernel<T, C>, smem);
+        if (status != ATTN_OK)
+            return status;
         cp_async_kernel<T, C>
             <<<launch_blocks(a, C::Br), C::THREADS, smem, (cudaStream_t)a->stream>>>(
                 *a, all_rows_on_16_bytes(a), rows_on_16_bytes(&a->O));
@@ -171,6 +172,11 @@ template <typename T, int D> struct LaunchCpAsync {
         return ATTN_OK;
     }
 };
+
+FlashTiles flash_tiles_v4_cp_async(const AttnArgs *a)
+{
+    return tiles_for_dim<LaunchCpAsync, __half>(a);
+}
 
 AttnStatus flash_forward_v4_cp_async(const AttnArgs *a)
 {

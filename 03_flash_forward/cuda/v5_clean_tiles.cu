@@ -386,8 +386,9 @@ template <class C> static int heads_of_section(const AttnArgs *a)
 template <typename T, class C>
 static AttnStatus launch_clean_tiles(const AttnArgs *a, float *O_state)
 {
-    CUDA_TRY(cudaFuncSetAttribute(clean_tiles_kernel<T, C>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, C::SMEM));
+    const AttnStatus status = reserve_smem(clean_tiles_kernel<T, C>, C::SMEM);
+    if (status != ATTN_OK)
+        return status;
     clean_tiles_kernel<T, C>
         <<<launch_blocks(a, C::Br), C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(
             *a, O_state, all_rows_on_16_bytes(a), rows_on_16_bytes(&a->O), heads_of_section<C>(a));
@@ -396,11 +397,17 @@ static AttnStatus launch_clean_tiles(const AttnArgs *a, float *O_state)
 }
 
 template <typename T, int D> struct LaunchCleanTiles {
+    typedef CleanTile<D> C;
     static AttnStatus run(const AttnArgs *a, float *O_state)
     {
-        return launch_clean_tiles<T, CleanTile<D>>(a, O_state);
+        return launch_clean_tiles<T, C>(a, O_state);
     }
 };
+
+FlashTiles flash_tiles_v5_clean_tiles(const AttnArgs *a)
+{
+    return tiles_for_dim<LaunchCleanTiles, __half>(a);
+}
 
 AttnStatus flash_block_16_bit(const AttnArgs *a, float *O_state_dev)
 {

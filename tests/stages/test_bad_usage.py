@@ -241,6 +241,8 @@ def main():
             # another stage's flag, or a bad value of this stage's own
             cases.append(("--sram 0", "--sram: found '0'") if "--sram" in page
                          else ("--sram 4096", "--sram"))
+            cases.append(("--smem-limit 0", "--smem-limit: found '0'") if "--smem-limit" in page
+                         else ("--smem-limit 101376", "--smem-limit"))
             for flag, more in (("--backward", BACKWARD), ("--rows", ROWS), ("--trace", TRACE)):
                 if f"  {flag}" in page:
                     cases += more

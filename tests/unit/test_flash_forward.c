@@ -38,6 +38,8 @@ static void compare_traffic(Case *c, int64_t M, float *O_state)
     flash_state_start(&c->args, O_state);
     assert_int_equal(ATTN_OK, flash_fa2(&c->args, M, O_state, &counted));
     assert_traffic(&counted, model_fa2_traffic(&c->args, tiles.Br, tiles.Bc, 1));
+    assert_int_equal(ATTN_OK, flash_standard(&c->args, M, &counted));
+    assert_traffic(&counted, model_standard_traffic(&c->args, tiles.Br));
 }
 
 static void test_traffic_is_the_models(void **unused)
@@ -80,8 +82,81 @@ static void test_traffic_is_the_papers(void **unused)
                 assert_int_equal(ATTN_OK, flash_fa2(&c->args, M, NULL, &counted));
                 assert_int_equal(N * d + Tr * 2 * N * d, counted.loads);
                 assert_int_equal(N * d + N, counted.stores);
+                assert_int_equal(ATTN_OK, flash_standard(&c->args, M, &counted));
+                assert_int_equal(2 * N * N + N * d + Tr * 2 * N * d, counted.loads);
+                assert_int_equal(2 * N * N + N * d + N, counted.stores);
                 case_free(c);
             }
+}
+
+/* A counter on a wrong answer would count the wrong thing. */
+static void test_standard_is_right(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < OPTION_COUNT; n++) {
+        Case *c = case_option(&options[n], (AttnDtype)(n % 3), 1 + n % 5, 1);
+        Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+        FlashTraffic counted;
+        Oracle oracle;
+        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        assert_int_equal(ATTN_OK, flash_standard(&c->args, 700, &counted));
+        check_outputs(&check, &oracle, NULL, &c->args, 0, 4);
+        if (!check.pass)
+            check_explain(&check, options[n].name, &c->args, stderr);
+        assert_true(check.pass);
+        oracle_free(&oracle);
+        case_free(c);
+    }
+}
+
+/* What a kernel tells the byte model is what it is made of. */
+static void test_tiles_of_the_kernels(void **unused)
+{
+    const FlashSimd *simd = &flash_simd_portable;
+    const AttnSegment whole = {0, 1000, 0, 0, 1};
+    AttnArgs a = {.shape = {1, 1, 1, 1000, 1000, 64}, .threads = 1};
+    FlashTiles tiles;
+    (void)unused;
+    a.positions_q = a.positions_k = (AttnPositions){&whole, 1};
+#ifdef HAVE_ISA_AVX2
+    simd = strcmp(flash_simd_isa(), "avx2") == 0 ? &flash_simd_avx2 : simd;
+#endif
+#ifdef HAVE_ISA_AVX512
+    simd = strcmp(flash_simd_isa(), "avx512") == 0 ? &flash_simd_avx512 : simd;
+#endif
+    assert_string_equal(flash_simd_isa(), simd->name);
+    tiles = flash_tiles_v2_simd(&a);
+    assert_int_equal(simd->panel, tiles.Bc);
+    assert_int_equal(0, tiles.Br % simd->strip);
+    assert_int_equal((1000 + tiles.Br - 1) / tiles.Br, tiles.Tr);
+#ifdef HAVE_CUDA
+    FlashTiles (*const kernels[])(const AttnArgs *) = {
+        flash_tiles_v0_fa1, flash_tiles_v1_fa2,      flash_tiles_v2_register_tiles,
+        flash_tiles_v3_mma, flash_tiles_v4_cp_async, flash_tiles_v5_clean_tiles};
+    for (int k = 0; k < 6; k++)
+        for (a.shape.d = 8; a.shape.d <= 256; a.shape.d += 8) {
+            const int64_t element = k < 3 ? 4 : 2;
+            tiles = kernels[k](&a);
+            assert_int_equal(0, tiles.Br % 16);
+            assert_int_equal(0, tiles.Bc % 16);
+            /* Q and one tile of keys at least lie in shared memory, 99 KiB where there is least */
+            assert_in_range((tiles.Br + tiles.Bc) * a.shape.d * element, 1, 101376);
+        }
+#endif
+}
+
+static void test_smem_limit(void **unused)
+{
+    (void)unused;
+    assert_int_equal(0, flash_smem_limit());
+    assert_int_equal(0, flash_smem_refuses(INT64_C(1) << 40));
+    flash_set_smem_limit(1000);
+    assert_int_equal(0, flash_smem_refuses(1000));
+    assert_int_equal(0, flash_smem_refused());
+    assert_int_equal(1, flash_smem_refuses(1001));
+    assert_int_equal(1001, flash_smem_refused());
+    flash_set_smem_limit(0);
+    assert_int_equal(0, flash_smem_refused());
 }
 
 static void test_tile_sizes(void **unused)
@@ -158,6 +233,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_traffic_is_the_models),
         cmocka_unit_test(test_traffic_is_the_papers),
+        cmocka_unit_test(test_standard_is_right),
+        cmocka_unit_test(test_tiles_of_the_kernels),
+        cmocka_unit_test(test_smem_limit),
         cmocka_unit_test(test_tile_sizes),
         cmocka_unit_test(test_exp2_of_each_isa),
     };

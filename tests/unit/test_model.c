@@ -91,13 +91,39 @@ static void formulas_by_hand(void **state)
     case_free(c);
 }
 
+/* Loads and stores of each model on one head, as elements, worked out by hand. */
+static void traffic_by_hand(void **state)
+{
+    /* 3 row tiles of 4, 2 key tiles of 16; 2 query heads share a kv head */
+    Case *c = case_new((AttnShape){1, 2, 1, 10, 20, 8}, ATTN_BF16, LAYOUT_BSHD, 1);
+    ModelTraffic t;
+    (void)state;
+    t = model_standard_traffic(&c->args, 4);
+    assert_true(t.loads == 2 * (10 * 8 + 3 * 2 * 20 * 8 + 2 * 200));
+    assert_true(t.stores == 2 * (2 * 200 + 10 * 8 + 10));
+    assert_true(t.load_bytes == 2 * (2 * (10 * 8 + 3 * 2 * 20 * 8) + 4 * 2 * 200));
+    assert_true(t.store_bytes == 2 * (2 * 10 * 8 + 4 * (2 * 200 + 10)));
+    /* packed: d = 8 becomes 16 channels of V, 20 keys become 32: 24 floats a key, 6 panels read */
+    t = model_packed_traffic(&c->args, 4, 16);
+    assert_true(t.loads == 2 * (10 * 8 + 20 * 8 + 6 * 16 * 24));
+    assert_true(t.stores == 2 * (10 * 8 + 10) + 32 * 24);
+    assert_true(t.load_bytes == 2 * (2 * (10 * 8 + 20 * 8) + 4 * 6 * 16 * 24));
+    assert_true(t.store_bytes == 2 * (2 * 10 * 8 + 4 * 10) + 4 * 32 * 24);
+    /* lower right: query i sees keys 0 .. i+10, so rows 0-3 (to 13) need one panel, the rest two */
+    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    t = model_packed_traffic(&c->args, 4, 16);
+    assert_true(t.loads == 2 * (10 * 8 + 20 * 8 + 5 * 16 * 24));
+    t = model_fa2_traffic(&c->args, 4, 16, 0);
+    assert_true(t.loads == 2 * (10 * 8 + 2 * (16 + 20 + 20) * 8));
+    case_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pairs_of_every_option),
-        cmocka_unit_test(pairs_of_random_segments),
-        cmocka_unit_test(pairs_of_a_million),
-        cmocka_unit_test(formulas_by_hand),
+        cmocka_unit_test(pairs_of_every_option), cmocka_unit_test(pairs_of_random_segments),
+        cmocka_unit_test(pairs_of_a_million),    cmocka_unit_test(formulas_by_hand),
+        cmocka_unit_test(traffic_by_hand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,6 +44,8 @@ static int leave_folder(void **state)
     return chdir("..") == 0 && rmdir(folder) == 0 ? 0 : -1; /* fails when something was left */
 }
 
+static ReportTiles tiles; /* of the next row */
+
 /* One row with a given check into rows.jsonl, read back into text. */
 static void make_row(const Check *check, int ran, char *text, size_t size)
 {
@@ -62,7 +64,7 @@ static void make_row(const Check *check, int ran, char *text, size_t size)
     out.args = problem.args;
     snprintf(out.failure, sizeof out.failure, "a\tb\"c\\");
     {
-        ReportRow row = {&cli.cases[0], &problem, &variants[0], &out, check, NAN};
+        ReportRow row = {&cli.cases[0], &problem, &variants[0], &out, check, NAN, tiles};
         report_row(&report, &row);
     }
     assert_int_equal(report_close(&report), EXIT_OK);
@@ -97,6 +99,8 @@ static void rows_are_json(void **state)
     expect(text, "\"bound_ratio\":null");
     expect(text, "\"flash_ratio\":null");
     expect(text, "\"hbm_bytes_model\":null");
+    expect(text, "\"compulsory_bytes_model\":108,"); /* Q K V O of 6 floats, lse of 3 */
+    expect(text, "\"sram_elements\":null,\"tile_rows\":null,\"tile_keys\":null,");
     expect(text, "\"ms\":[]");
     expect(text, "\"ms_med\":null");
     expect(text, "\"nonfinite\":7");
@@ -115,8 +119,11 @@ static void pass_is_said_honestly(void **state)
     (void)state;
     memset(&check, 0, sizeof check);
     check.pass = 1;
+    tiles = (ReportTiles){4096, 16, 32};
     make_row(&check, 1, text, sizeof text);
+    tiles = (ReportTiles){0, 0, 0};
     expect(text, "\"pass\":true");
+    expect(text, "\"sram_elements\":4096,\"tile_rows\":16,\"tile_keys\":32,");
     make_row(NULL, 1, text, sizeof text); /* --no-check */
     expect(text, "\"pass\":null");
     expect(text, "\"nonfinite\":null");

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * count_traffic: how many bytes pass between slow and fast memory, and how does that grow?
+ *
+ *     standard       stage 01's order of work: S and P are written and read      cpu/standard.c
+ *     v0_fa1_tiles   FlashAttention: keys outside                                cpu/v0_fa1_tiles.c
+ *     v1_fa2_rows    FlashAttention-2: queries outside                           cpu/v1_fa2_rows.c
+ *
+ * Two sweeps, one head, d = 64, float32. First N grows and M, the size of fast memory, stays; then
+ * M grows and N stays. The papers say Theta(N^2 d^2 / M) for FlashAttention and Theta(N d + N^2)
+ * for standard attention: twice the fast memory, half the traffic, and only for the one that has a
+ * use for it. Nothing is timed here: a count is the same on every machine.
+ *
+ * A row is right (pass) when the counters equal common/model.c and the outputs, computed while
+ * counting, hold against the float64 oracle.
+ *
+ *     count_traffic FILE.jsonl [LARGEST_N]        appends the rows; N = 128, 256, ... (1024)
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "flash_forward.h"
+#include "judge.h"
+#include "model.h"
+#include "report.h"
+#include "run.h"
+#include "source_hash.h"
+
+#define SMALLEST_N 128
+#define LARGEST_N  1024 /* unless the user says otherwise */
+#define SWEEP_N    1024 /* of the sweep over M */
+#define SMALLEST_M 1024
+#define LARGEST_M  (1 << 18)
+
+static int64_t M; /* of the run under way */
+static FlashTraffic counted;
+
+static AttnStatus run_standard(const AttnArgs *args)
+{
+    return flash_standard(args, M, &counted);
+}
+
+static AttnStatus run_fa1(const AttnArgs *args)
+{
+    return flash_fa1(args, M, &counted);
+}
+
+static AttnStatus run_fa2(const AttnArgs *args)
+{
+    return flash_fa2(args, M, NULL, &counted);
+}
+
+static const Variant variants[] = {
+    {"standard", ON_CPU, DTYPES_F32, run_standard, NULL, 0, "S and P through slow memory"},
+    {"v0_fa1_tiles", ON_CPU, DTYPES_F32, run_fa1, NULL, 0, "keys outside"},
+    {"v1_fa2_rows", ON_CPU, DTYPES_F32, run_fa2, NULL, 0, "queries outside"},
+};
+
+static const Stage stage = {"flash_forward",
+                            "03_flash_forward",
+                            "How many bytes pass between slow and fast memory?",
+                            FLASH_FORWARD_ABI_VERSION,
+                            0,
+                            variants,
+                            sizeof variants / sizeof *variants};
+
+static ModelTraffic model_of(const Variant *v, const AttnArgs *args, FlashTiles tiles)
+{
+    if (v->forward == run_standard)
+        return model_standard_traffic(args, tiles.Br);
+    return v->forward == run_fa1 ? model_fa1_traffic(args, tiles.Br, tiles.Bc)
+                                 : model_fa2_traffic(args, tiles.Br, tiles.Bc, 0);
+}
+
+static void write_row(FILE *json, const Variant *v, const AttnArgs *args, FlashTiles tiles,
+                      ModelTraffic model, int pass)
+{
+    const AttnShape *n = &args->shape;
+    fprintf(json,
+            "{\"schema\":%d,\"stage\":\"%s\",\"experiment\":\"traffic\",\"variant\":\"%s\","
+            "\"sha256\":\"%s\",\"device\":\"cpu\",\"dtype\":\"f32\"",
+            REPORT_SCHEMA, stage.name, v->name, variant_sha256(stage.folder, v->name));
+    fprintf(json, ",\"B\":1,\"H\":1,\"Hkv\":1,\"Nq\":%" PRId64 ",\"Nk\":%" PRId64 ",\"d\":%" PRId64,
+            n->Nq, n->Nk, n->d);
+    fprintf(json,
+            ",\"sram_elements\":%" PRId64 ",\"tile_rows\":%" PRId64 ",\"tile_keys\":%" PRId64
+            ",\"fast_elements\":%" PRId64,
+            M, tiles.Br, tiles.Bc, counted.fast_peak);
+    fprintf(json,
+            ",\"loads\":%" PRId64 ",\"stores\":%" PRId64 ",\"traffic_bytes\":%" PRId64
+            ",\"hbm_bytes_model\":%.17g,\"compulsory_bytes_model\":%.17g",
+            counted.loads, counted.stores, counted.load_bytes + counted.store_bytes,
+            model.load_bytes + model.store_bytes, model_compulsory_bytes(args, 0));
+    fprintf(json, ",\"pass\":%s,\"revision\":\"%s\"}\n", pass ? "true" : "false", build_revision());
+}
+
+/* One variant on the problem: 1 when counters and outputs are right. */
+static int count_one(FILE *json, const CliCase *c, const Problem *problem,
+                     const Reference *reference, const Variant *v)
+{
+    FlashTiles tiles = flash_tiles(&problem->args.shape, M);
+    ModelTraffic model = model_of(v, &problem->args, tiles);
+    Outcome out;
+    Check check;
+    int right = run_variant(&out, v, problem, c) == EXIT_OK &&
+                judge_outcome(&check, reference, &out, c, v) == EXIT_OK;
+    if ((double)counted.loads != model.loads || (double)counted.stores != model.stores ||
+        (double)counted.load_bytes != model.load_bytes ||
+        (double)counted.store_bytes != model.store_bytes) {
+        fprintf(stderr,
+                "%s: counted %" PRId64 " loads and %" PRId64 " stores, the model says %.0f"
+                " and %.0f\n",
+                v->name, counted.loads, counted.stores, model.loads, model.stores);
+        right = 0;
+    }
+    if (out.ran) {
+        write_row(json, v, &problem->args, tiles, model, right);
+        printf("%-13s %6" PRId64 " %7" PRId64 " %4" PRId64 " %4" PRId64 " %8" PRId64 " %11" PRId64
+               " %11" PRId64 "  %s\n",
+               v->name, problem->args.shape.Nq, M, tiles.Br, tiles.Bc, counted.fast_peak,
+               counted.loads, counted.stores, right ? "ok" : "WRONG");
+    }
+    outcome_free(&out);
+    return right;
+}
+
+/* All three with the fast memories from M_first to M_last, each twice the one before. */
+static int count_case(FILE *json, int64_t N, int64_t M_first, int64_t M_last)
+{
+    char length[24];
+    char *argv[] = {"count_traffic", "-H", "1", "-d", "64", "-N", length};
+    Problem problem;
+    Reference reference;
+    Cli cli;
+    int status;
+    snprintf(length, sizeof length, "%" PRId64, N);
+    status = cli_parse(&cli, &stage, sizeof argv / sizeof *argv, argv);
+    if (status != CLI_CONTINUE)
+        return status;
+    status = problem_make(&problem, cli.cases);
+    if (status == EXIT_OK) {
+        status = reference_make(&reference, &problem, cli.cases);
+        for (M = M_first; status != EXIT_RUNTIME && M <= M_last; M *= 2)
+            for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
+                if (!count_one(json, cli.cases, &problem, &reference, &variants[v]))
+                    status = EXIT_WRONG;
+        reference_free(&reference);
+        problem_free(&problem);
+    }
+    cli_free(&cli);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    char *end = NULL;
+    int64_t largest = argc == 3 ? strtoll(argv[2], &end, 10) : LARGEST_N;
+    int status = EXIT_OK;
+    FILE *json;
+    if (argc < 2 || argc > 3 || (end && *end) || largest < SMALLEST_N || largest > 1 << 16) {
+        fprintf(stderr, "usage: count_traffic FILE.jsonl [LARGEST_N from %d to 65536]\n",
+                SMALLEST_N);
+        return EXIT_USAGE;
+    }
+    json = fopen(argv[1], "a");
+    if (!json) {
+        perror(argv[1]);
+        return EXIT_USAGE;
+    }
+    printf("variant            N       M   Br   Bc     fits       loads      stores\n");
+    for (int64_t N = SMALLEST_N; N <= largest; N *= 2)
+        if (N != SWEEP_N)
+            status =
+                exit_worst(status, count_case(json, N, FLASH_SRAM_DEFAULT, FLASH_SRAM_DEFAULT));
+    status = exit_worst(status, count_case(json, SWEEP_N, SMALLEST_M, LARGEST_M));
+    if (fclose(json) != 0) {
+        perror(argv[1]);
+        status = exit_worst(status, EXIT_RUNTIME);
+    }
+    return status;
+}
