@@ -38,7 +38,7 @@ import table as table_tool
 
 MARKER = re.compile(r"(?<!`)<!-- (code|diff|table|number|run): (.*?) -->(.*?)<!-- /\1 -->", re.S)
 OPENING = re.compile(r"(?<!`)<!-- (code|diff|table|number|run): .*? -->")
-LANGUAGE = {".c": "c", ".h": "c", ".cu": "cuda", ".py": "python", ".sh": "sh"}
+LANGUAGE = {".c": "c", ".h": "c", ".cu": "cuda", ".cuh": "cuda", ".py": "python", ".sh": "sh"}
 
 
 class DocsError(Exception):

@@ -235,6 +235,7 @@ COLUMNS = {
     "bound_ratio": ("error / bound", lambda r: number(r.get("bound_ratio"), 2), True),
     "flash_ratio": ("error / plain", lambda r: number(r.get("flash_ratio"), 2), True),
     "gflops": ("GFLOP/s", lambda r: number(gflops(r)), True),
+    "tflops": ("TFLOP/s", lambda r: number(gflops(r) and gflops(r) / 1e3), True),
     "share": ("of sgemm", lambda r: percent(share(r)), True),
     "gbytes_per_s": ("GB/s", lambda r: number(gbytes_per_s(r)), True),
     "share_of_copy": ("of copy", lambda r: percent(share_of_copy(r)), True),
