@@ -267,7 +267,41 @@ def draw_split_keys():
     return pic.done()
 
 
+def draw_register_tile():
+    rows, vectors, lanes = 14, 2, 16
+    pic = Drawing(980, 470, "A register tile of the SIMD kernel",
+                  "Fourteen rows by two vectors of sums stay in registers while one column of Q "
+                  "and one row of a K panel pass by.")
+    pic.text(490, 32, f"A register tile: {rows} rows x {vectors} vectors of {lanes} floats", 19)
+    pic.text(490, 56, "one step, channel x: two vectors of K and fourteen single numbers of Q",
+             13, fill=GREY)
+    left, top, cell, wide = 300, 150, 19, 210
+    pic.text(150, 140, "Q, column x", 15, weight="bold")
+    pic.text(left + wide, 82, "K panel, row x", 15, weight="bold")
+    for v in range(vectors):
+        pic.box(left + v * wide, 92, wide - 6, 30, BLUE, BLUE, 0.35, 2)
+        pic.text(left + (v + 0.5) * wide - 3, 112, f"b{v}: keys {v * lanes} .. "
+                 f"{(v + 1) * lanes - 1}", 13)
+    for r in range(rows):
+        y = top + r * cell
+        pic.box(135, y, 30, cell - 3, RED, RED, 0.35, 2)
+        pic.line(170, y + cell / 2, left - 8, y + cell / 2, "#DDBBAA", 1)
+        for v in range(vectors):
+            pic.box(left + v * wide, y, wide - 6, cell - 3, YELLOW, YELLOW, 0.35, 2)
+            pic.text(left + (v + 0.5) * wide - 3, y + 13, f"acc[{r}][{v}] += a{r} b{v}", 11)
+    loads, products = vectors + rows, rows * vectors
+    y = top + rows * cell
+    pic.text(left + wide, y + 26, f"{loads} loads for {products} multiply-adds; a dot product: 2 "
+             "for 1", 15)
+    pic.text(850, top + 60, f"{products} sums", 15, weight="bold")
+    pic.text(850, top + 82, f"+ {vectors} vectors of K", 14)
+    pic.text(850, top + 104, "+ 1 copy of a number of Q", 14)
+    pic.text(850, top + 132, f"= {products + vectors + 1} of 32 registers", 14)
+    return pic.done()
+
+
 FIGURES = {"03_loop_orders.svg": draw_loop_orders, "03_fragments.svg": draw_fragments,
            "03_swizzle.svg": draw_swizzle, "03_pipeline.svg": draw_pipeline,
            "03_causal_tiles.svg": draw_causal, "03_split_keys.svg": draw_split_keys,
+           "03_register_tile.svg": draw_register_tile,
            "03_roofline.svg": draw_roofline.draw_roofline}
