@@ -14,11 +14,15 @@
 #include <string.h>
 
 #define CANARY_BYTES ((size_t)256) /* keeps cudaMalloc's alignment for the data between */
-#define CANARY       0xA5
+/* Around an input lies NaN, so that a tail that is read is seen in the result; around an output
+ * something that a variant does not write by chance, nor poison is. */
+#define CANARY_IN  0xFF
+#define CANARY_OUT 0xA5
 
 typedef struct DeviceCopy {
     unsigned char *all_dev; /* canary, data, canary */
     const Storage *host;
+    unsigned char canary;
 } DeviceCopy;
 
 enum { IN_Q, IN_K, IN_V, IN_DO, IN_MASK, IN_COUNT };
@@ -31,14 +35,15 @@ static struct {
     AttnSegment *segments_dev; /* of the queries, then of the keys */
 } cache;
 
-static int copy_new(DeviceCopy *d, const Storage *host)
+static int copy_new(DeviceCopy *d, const Storage *host, unsigned char canary)
 {
     d->host = host;
+    d->canary = canary;
     d->all_dev = NULL;
     if (!host->mapping)
         return 0;
     d->all_dev = device_alloc(host->bytes + 2 * CANARY_BYTES);
-    return d->all_dev && device_fill_bytes(d->all_dev, CANARY, host->bytes + 2 * CANARY_BYTES) == 0
+    return d->all_dev && device_fill_bytes(d->all_dev, canary, host->bytes + 2 * CANARY_BYTES) == 0
                ? 0
                : -1;
 }
@@ -69,7 +74,7 @@ static int cache_fill(const Problem *p)
         return 0;
     cache_drop();
     for (i = 0; i < IN_COUNT; i++)
-        if (copy_new(&cache.in[i], host[i]) != 0 ||
+        if (copy_new(&cache.in[i], host[i], CANARY_IN) != 0 ||
             (cache.in[i].all_dev &&
              device_upload(cache.in[i].all_dev + CANARY_BYTES, host[i]->base, host[i]->bytes) != 0))
             return -1;
@@ -112,7 +117,7 @@ static int canaries_intact(const DeviceCopy *d)
                             CANARY_BYTES) != 0)
             return -1;
         for (i = 0; i < CANARY_BYTES; i++)
-            if (found[i] != CANARY)
+            if (found[i] != d->canary)
                 return 0;
     }
     return 1;
@@ -215,7 +220,7 @@ AttnStatus run_device(Outcome *out, const Variant *v, const Problem *p, const Cl
     int i;
     memset(o, 0, sizeof o);
     for (i = 0; i < OUT_COUNT && status == ATTN_OK; i++)
-        if (copy_new(&o[i], host[i]) != 0)
+        if (copy_new(&o[i], host[i], CANARY_OUT) != 0)
             status = ATTN_NO_MEMORY;
     if (status == ATTN_OK && !(timer = device_timer_new()))
         status = ATTN_CUDA_ERROR;

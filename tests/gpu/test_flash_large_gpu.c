@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_flash_large_gpu: tensors of more than 2^31 elements, where a 32-bit index wraps around.
+ *
+ *     many queries   Q and O [1][524388][32][128]: rows of all heads on both sides of element 2^30,
+ *                    of 2^31, at the ends and at random; every lse finite
+ *     many keys      K and V of that size, heads outermost; queries at positions all along the
+ *                    keys, each with a window, so that every key that counts is known
+ *
+ * Inputs are made on the device and stay there. What the oracle needs, the rows it judges and the
+ * keys that they see, is downloaded: a small case with the positions of the large one.
+ *
+ * Exit status: 0 right, 1 wrong, 77 no device, or less than 40 GiB on it.
+ */
+#include <cuda_runtime_api.h>
+
+#include "device_case.h"
+
+#include "check.h"
+#include "fill.h"
+
+#define TOKENS INT64_C(524388) /* x 32 heads x 128 channels = 2^31 + 2^18.6 */
+#define HEADS  INT64_C(32)
+
+typedef struct Large {
+    AttnArgs args;             /* device pointers */
+    AttnSegment segments[16];  /* of the queries, on the host */
+    AttnSegment *segments_dev; /* of the keys, then of the queries */
+} Large;
+
+static Tensor large_tensor(AttnDtype dtype, int64_t N, int64_t H, int64_t d, int heads_outside)
+{
+    Tensor t = {.dtype = dtype, .shape = {1, N, H, d}, .stride = {N * H * d, H * d, d, 1}};
+    if (heads_outside)
+        t.stride[1] = d, t.stride[2] = N * d;
+    t.data = device_alloc((size_t)(N * H * d) * dtype_size(dtype));
+    assert_non_null(t.data);
+    return t;
+}
+
+static size_t large_bytes(const Tensor *t)
+{
+    return (size_t)tensor_count(t) * dtype_size(t->dtype);
+}
+
+static void large_new(Large *g, AttnDtype dtype, int64_t Nq, int64_t Nk, int heads_outside)
+{
+    AttnArgs *a = &g->args;
+    memset(g, 0, sizeof *g);
+    a->shape = (AttnShape){1, HEADS, HEADS, Nq, Nk, 128};
+    a->scale = 1 / sqrtf(128.0f);
+    a->rule = (AttnRule){-1, -1};
+    a->Q = large_tensor(dtype, Nq, HEADS, 128, 0);
+    a->K = large_tensor(dtype, Nk, HEADS, 128, heads_outside);
+    a->V = large_tensor(dtype, Nk, HEADS, 128, heads_outside);
+    a->O = large_tensor(dtype, Nq, HEADS, 128, 0);
+    a->lse = device_alloc((size_t)(HEADS * Nq) * sizeof(float));
+    g->segments_dev = device_alloc(17 * sizeof *g->segments_dev);
+    assert_true(a->lse && g->segments_dev);
+    assert_int_equal(ATTN_OK, fill_tensor_device(&a->Q, FILL_Q, 3, FILL_NORMAL, NULL));
+    assert_int_equal(ATTN_OK, fill_tensor_device(&a->K, FILL_K, 3, FILL_NORMAL, NULL));
+    assert_int_equal(ATTN_OK, fill_tensor_device(&a->V, FILL_V, 3, FILL_NORMAL, NULL));
+}
+
+static void large_positions(Large *g, int64_t count)
+{
+    const AttnSegment keys = {0, g->args.shape.Nk, 0, 0, 1};
+    assert_int_equal(0, device_upload(g->segments_dev, &keys, sizeof keys));
+    assert_int_equal(0,
+                     device_upload(g->segments_dev + 1, g->segments, sizeof keys * (size_t)count));
+    g->args.positions_k = (AttnPositions){g->segments_dev, 1};
+    g->args.positions_q = (AttnPositions){g->segments_dev + 1, count};
+}
+
+static void large_free(Large *g)
+{
+    device_free(g->args.Q.data);
+    device_free(g->args.K.data);
+    device_free(g->args.V.data);
+    device_free(g->args.O.data);
+    device_free(g->args.lse);
+    device_free(g->segments_dev);
+}
+
+/* Rows first .. first+count-1 of all heads of a large tensor become rows at .. of a host tensor. */
+static void fetch_rows(const Tensor *large, int64_t first, const Tensor *host, int64_t at,
+                       int64_t count)
+{
+    const size_t size = dtype_size(large->dtype), row = (size_t)large->shape[3] * size;
+    for (int64_t h = 0; h < large->shape[2]; h++)
+        assert_int_equal(
+            cudaSuccess,
+            cudaMemcpy2D(
+                (char *)host->data + tensor_offset(host, 0, at, h) * (int64_t)size,
+                (size_t)host->stride[1] * size,
+                (const char *)large->data + tensor_offset(large, 0, first, h) * (int64_t)size,
+                (size_t)large->stride[1] * size, row, (size_t)count, cudaMemcpyDeviceToHost));
+}
+
+/* Runs of rows or keys that the oracle looks at. */
+typedef struct Sample {
+    int64_t first[80], length[80];
+    int64_t runs, count; /* runs; rows in all of them */
+} Sample;
+
+static void sample_add(Sample *s, int64_t first, int64_t length, int64_t N)
+{
+    const int64_t end = first + length < N ? first + length : N;
+    const int64_t last =
+        s->runs ? s->first[s->runs - 1] + s->length[s->runs - 1] : 0; /* runs ascend */
+    first = first > last ? first : last;
+    if (first >= end)
+        return;
+    assert_true(s->runs < 80);
+    s->first[s->runs] = first;
+    s->length[s->runs++] = end - first;
+    s->count += end - first;
+}
+
+/* The small case: sampled queries, sampled keys, their positions. */
+static Case *small_case(const Large *g, const Sample *queries, const Sample *keys)
+{
+    const AttnShape *n = &g->args.shape;
+    const AttnShape shape = {1, n->H, n->Hkv, queries->count, keys->count, n->d};
+    const AttnPositions where = {g->segments, g->args.positions_q.count};
+    Case *c = case_new(shape, g->args.Q.dtype, LAYOUT_BSHD, 1);
+    c->args.rule = g->args.rule;
+    c->args.positions_k.count = keys->runs;
+    assert_true(keys->runs <= 16);
+    for (int64_t r = 0, at = 0; r < keys->runs; at += keys->length[r++]) {
+        c->segments_k[r] = (AttnSegment){at, keys->length[r], 0, keys->first[r], 1};
+        fetch_rows(&g->args.K, keys->first[r], &c->args.K, at, keys->length[r]);
+        fetch_rows(&g->args.V, keys->first[r], &c->args.V, at, keys->length[r]);
+    }
+    for (int64_t r = 0, at = 0; r < queries->runs; at += queries->length[r++])
+        fetch_rows(&g->args.Q, queries->first[r], &c->args.Q, at, queries->length[r]);
+    if (g->args.rule.left >= 0) { /* the queries are all there, in their segments */
+        c->args.positions_q.count = where.count;
+        memcpy(c->segments_q, where.segments, sizeof(AttnSegment) * (size_t)where.count);
+    }
+    return c;
+}
+
+/* O (or the state) and lse of the sampled queries into the small case. */
+static void fetch_outputs(const Large *g, const Sample *queries, float *O_state_dev, Case *c)
+{
+    const int64_t Nq = g->args.shape.Nq;
+    float *lse = malloc((size_t)(HEADS * Nq) * sizeof *lse);
+    Storage state;
+    Tensor from = g->args.O;
+    assert_non_null(lse);
+    assert_int_equal(
+        0, tensor_new(&state, ATTN_F32, LAYOUT_BSHD, 1, queries->count, HEADS, from.shape[3]));
+    if (O_state_dev) {
+        from.data = O_state_dev;
+        from.dtype = ATTN_F32;
+    }
+    assert_int_equal(0, device_download(lse, g->args.lse, (size_t)(HEADS * Nq) * sizeof *lse));
+    for (int64_t e = 0; e < HEADS * Nq; e++) /* every row of every head has one */
+        assert_true(is_finite_f32(lse[e]));
+    for (int64_t r = 0, at = 0; r < queries->runs; at += queries->length[r++]) {
+        fetch_rows(&from, queries->first[r], O_state_dev ? &state.view : &c->args.O, at,
+                   queries->length[r]);
+        for (int64_t h = 0; h < HEADS; h++)
+            memcpy(c->lse + h * queries->count + at, lse + h * Nq + queries->first[r],
+                   sizeof *lse * (size_t)queries->length[r]);
+    }
+    if (O_state_dev)
+        flash_state_store(&c->args, state.view.data);
+    tensor_free(&state);
+    free(lse);
+}
+
+static void judge(const char *name, const Large *g, const Sample *queries, float *O_state_dev,
+                  Case *c, const Oracle *oracle, double bound_c)
+{
+    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+    assert_int_equal(0, device_synchronize());
+    fetch_outputs(g, queries, O_state_dev, c);
+    check_outputs(&check, oracle, NULL, &c->args, 0, bound_c);
+    print_message("%s: worst error %.2f of its bound\n", name, check.bound_ratio);
+    if (!check.pass)
+        check_explain(&check, name, &c->args, stderr);
+    assert_true(check.pass);
+}
+
+/* Every forward variant of the dtype, then every kernel that resumes. */
+static void run_all(Large *g, const Sample *queries, const Sample *keys)
+{
+    static const struct {
+        const char *name;
+        AttnFn forward;
+        unsigned dtypes;
+        double c;
+    } variants[] = {
+        {"v0_fa1", flash_forward_v0_fa1, 1, 4},
+        {"v1_fa2", flash_forward_v1_fa2, 1, 4},
+        {"v2_register_tiles", flash_forward_v2_register_tiles, 1, 4},
+        {"v3_mma", flash_forward_v3_mma, 6, 16},
+        {"v4_cp_async", flash_forward_v4_cp_async, 6, 16},
+        {"v5_clean_tiles", flash_forward_v5_clean_tiles, 6, 16},
+    };
+    const AttnDtype dtype = g->args.Q.dtype;
+    const size_t rows = (size_t)(HEADS * g->args.shape.Nq), state = rows * 128 * sizeof(float);
+    Case *c = small_case(g, queries, keys);
+    float *O_state_dev = device_alloc(state), *minus_inf = malloc(rows * sizeof *minus_inf);
+    Oracle oracle;
+    assert_true(O_state_dev && minus_inf);
+    for (size_t e = 0; e < rows; e++)
+        minus_inf[e] = -INFINITY;
+    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 4));
+    assert_int_equal(queries->count, oracle.rows.count); /* all of the sample, no sample of it */
+    for (size_t n = 0; n < sizeof variants / sizeof *variants; n++) {
+        if (!(variants[n].dtypes >> dtype & 1))
+            continue;
+        assert_int_equal(0, device_fill_bytes(g->args.O.data, 0xFF, large_bytes(&g->args.O)));
+        assert_int_equal(0, device_fill_bytes(g->args.lse, 0xFF, rows * sizeof(float)));
+        assert_int_equal(ATTN_OK, variants[n].forward(&g->args));
+        judge(variants[n].name, g, queries, NULL, c, &oracle, variants[n].c);
+    }
+    for (int k = 0; k < KERNEL_COUNT; k++) {
+        if (!kernel_takes(&kernels[k], dtype))
+            continue;
+        assert_int_equal(0, device_fill_bytes(O_state_dev, 0, state));
+        assert_int_equal(0, device_upload(g->args.lse, minus_inf, rows * sizeof(float)));
+        assert_int_equal(ATTN_OK, kernels[k].function(&g->args, O_state_dev));
+        judge(kernels[k].name, g, queries, O_state_dev, c, &oracle, kernels[k].c);
+    }
+    oracle_free(&oracle);
+    free(minus_inf);
+    device_free(O_state_dev);
+    case_free(c);
+}
+
+static void many_queries(AttnDtype dtype)
+{
+    const int64_t border = (INT64_C(1) << 31) / (HEADS * 128);
+    Sample queries = {.runs = 0}, keys = {.runs = 0};
+    Large g;
+    large_new(&g, dtype, TOKENS, 65, 0);
+    g.segments[0] = (AttnSegment){0, TOKENS, 0, 0, 1};
+    large_positions(&g, 1);
+    sample_add(&queries, 0, 4, TOKENS);
+    for (int64_t n = 0; n < 20; n++)
+        sample_add(&queries, n * border / 40 + case_random() % 10000, 1, TOKENS);
+    sample_add(&queries, border / 2 - 2, 4, TOKENS);
+    for (int64_t n = 20; n < 38; n++)
+        sample_add(&queries, border / 2 + 2 + (n - 20) * border / 40 + case_random() % 10000, 1,
+                   TOKENS);
+    sample_add(&queries, border - 3, 6, TOKENS);
+    sample_add(&queries, TOKENS - 4, 4, TOKENS);
+    sample_add(&keys, 0, 65, 65);
+    run_all(&g, &queries, &keys);
+    large_free(&g);
+}
+
+/* Heads outside: head 31 passes element 2^31 at its token 521188, head 15 passes 2^30 at 522788. */
+static void many_keys(AttnDtype dtype)
+{
+    const int64_t places[] = {0,           TOKENS / 4,  TOKENS / 2 - 16, TOKENS * 3 / 4,
+                              521188 - 16, 522788 - 16, TOKENS - 32};
+    Sample queries = {.runs = 0}, keys = {.runs = 0};
+    Large g;
+    large_new(&g, dtype, 7 * 32, TOKENS, 1);
+    g.args.rule = (AttnRule){40, 24};
+    for (int64_t n = 0; n < 7; n++) {
+        const int64_t from = places[n] > 40 ? places[n] - 40 : 0;
+        g.segments[n] = (AttnSegment){n * 32, 32, 0, places[n], 1};
+        sample_add(&keys, from, places[n] + 32 + 24 - from, TOKENS);
+    }
+    large_positions(&g, 7);
+    sample_add(&queries, 0, 7 * 32, 7 * 32);
+    run_all(&g, &queries, &keys);
+    large_free(&g);
+}
+
+static void test_many_queries_f16(void **unused)
+{
+    (void)unused;
+    many_queries(ATTN_F16);
+}
+
+static void test_many_keys_f16(void **unused)
+{
+    (void)unused;
+    many_keys(ATTN_F16);
+}
+
+static void test_many_queries_f32(void **unused)
+{
+    (void)unused;
+    many_queries(ATTN_F32);
+}
+
+static void test_many_keys_f32(void **unused)
+{
+    (void)unused;
+    many_keys(ATTN_F32);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_many_queries_f16),
+        cmocka_unit_test(test_many_keys_f16),
+        cmocka_unit_test(test_many_queries_f32),
+        cmocka_unit_test(test_many_keys_f32),
+    };
+    size_t available = 0, all = 0;
+    if (device_count() == 0) {
+        printf("no CUDA device\n");
+        return 77;
+    }
+    if (cudaMemGetInfo(&available, &all) != cudaSuccess || available >> 30 < 40) {
+        printf("less than 40 GiB of device memory are free\n");
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

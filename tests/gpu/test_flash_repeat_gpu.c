@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_flash_repeat_gpu: the CUDA variants of stage 03 promise determinism: the same inputs give
+ * the same bits, whatever else the GPU does.
+ *
+ * Each variant runs 200 times, each time into poisoned outputs, and O and lse are compared byte by
+ * byte with the first run, which the oracle has judged. Meanwhile another thread keeps a second
+ * stream busy with copies and with attention of its own, so blocks start in other orders, on other
+ * multiprocessors, beside other blocks. That work must really have gone on, or the test fails.
+ *
+ *     test_flash_repeat_gpu [REPEATS]
+ *
+ * Exit status: 0 right, 1 wrong, 77 no device.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <cuda_runtime_api.h>
+
+#include "device_case.h"
+
+#include "check.h"
+#include "fill.h"
+
+static int repeats = 200;
+
+/* --- other work --------------------------------------------------------------------------------*/
+
+#define NOISE_N     1024 /* 16 heads, d = 64, f32: some 2 ms */
+#define NOISE_BYTES ((size_t)256 << 20)
+
+static atomic_int noise_stop, noise_rounds, noise_failed;
+
+/* 16 heads of queries = keys = values from the seed; O and lse behind them. */
+static AttnArgs noise_problem(float *all_dev, AttnSegment *segment_dev, cudaStream_t stream)
+{
+    const int64_t elements = 16 * NOISE_N * 64;
+    AttnArgs a = {.shape = {1, 16, 16, NOISE_N, NOISE_N, 64}, .scale = 0.125f, .rule = {-1, -1}};
+    a.Q = (Tensor){all_dev, ATTN_F32, {1, NOISE_N, 16, 64}, {elements, (int64_t)16 * 64, 64, 1}};
+    a.K = a.V = a.O = a.Q;
+    a.O.data = all_dev + elements;
+    a.lse = all_dev + 2 * elements;
+    a.positions_q = a.positions_k = (AttnPositions){segment_dev, 1};
+    a.stream = stream;
+    return a;
+}
+
+static void *make_noise(void *unused)
+{
+    const AttnSegment segment = {0, NOISE_N, 0, 0, 1};
+    const size_t elements = (size_t)16 * NOISE_N * 64;
+    float *all_dev = device_alloc((2 * elements + 16 * NOISE_N) * sizeof *all_dev);
+    char *copy_dev = device_alloc(2 * NOISE_BYTES);
+    AttnSegment *segment_dev = device_alloc(sizeof segment);
+    cudaStream_t stream;
+    int failed = !all_dev || !copy_dev || !segment_dev ||
+                 device_upload(segment_dev, &segment, sizeof segment) != 0 ||
+                 cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess;
+    if (!failed) {
+        const AttnArgs a = noise_problem(all_dev, segment_dev, stream);
+        failed = fill_tensor_device(&a.Q, FILL_Q, 5, FILL_NORMAL, stream) != ATTN_OK;
+        while (!failed && !atomic_load(&noise_stop)) {
+            for (int n = 0; n < 4; n++)
+                failed |= flash_forward_v1_fa2(&a) != ATTN_OK ||
+                          cudaMemcpyAsync(copy_dev + NOISE_BYTES, copy_dev, NOISE_BYTES,
+                                          cudaMemcpyDeviceToDevice, stream) != cudaSuccess;
+            failed |= cudaStreamSynchronize(stream) != cudaSuccess;
+            atomic_fetch_add(&noise_rounds, 1);
+        }
+        (void)cudaStreamDestroy(stream);
+    }
+    device_free(all_dev);
+    device_free(copy_dev);
+    device_free(segment_dev);
+    atomic_store(&noise_failed, failed);
+    return unused;
+}
+
+/* --- the variants ------------------------------------------------------------------------------*/
+
+typedef struct Repeated {
+    const char *name;
+    AttnFn forward;
+    unsigned dtypes;
+    double c;
+} Repeated;
+
+static const Repeated variants[] = {
+    {"v0_fa1", flash_forward_v0_fa1, 1, 4},
+    {"v1_fa2", flash_forward_v1_fa2, 1, 4},
+    {"v2_register_tiles", flash_forward_v2_register_tiles, 1, 4},
+    {"v3_mma", flash_forward_v3_mma, 6, 16},
+    {"v4_cp_async", flash_forward_v4_cp_async, 6, 16},
+    {"v5_clean_tiles", flash_forward_v5_clean_tiles, 6, 16},
+};
+
+#define VARIANT_COUNT ((int)(sizeof variants / sizeof *variants))
+
+/* Several tiles each way, GQA; few queries and many keys, where a kernel may split the keys. */
+static const struct {
+    AttnShape shape;
+    AttnMask mask;
+    AttnDtype dtype; /* of the 16-bit variants */
+} problems[] = {
+    {{2, 4, 2, 333, 333, 64}, ATTN_MASK_CAUSAL_LOWER_RIGHT, ATTN_BF16},
+    {{1, 2, 1, 5, 3000, 128}, ATTN_MASK_NONE, ATTN_F16},
+};
+
+/* One run, brought to the host: all bytes of O's storage, and lse. */
+static void run_once(DeviceCase *d, const AttnArgs *args, AttnFn forward, unsigned char *O)
+{
+    const Case *c = d->host;
+    assert_int_equal(0, device_fill_bytes(d->O_dev, 0xFF, c->O.bytes));
+    assert_int_equal(0, device_fill_bytes(d->lse_dev, 0xFF, d->rows * sizeof(float)));
+    assert_int_equal(cudaSuccess, cudaStreamSynchronize(NULL));
+    assert_int_equal(ATTN_OK, forward(args));
+    assert_int_equal(cudaSuccess, cudaStreamSynchronize(args->stream));
+    assert_int_equal(0, device_download(O, d->O_dev, c->O.bytes));
+    assert_int_equal(0, device_download(c->lse, d->lse_dev, d->rows * sizeof(float)));
+}
+
+static void repeat_variant(const Repeated *v, int problem, cudaStream_t stream)
+{
+    const AttnDtype dtype = v->dtypes & 1 ? ATTN_F32 : problems[problem].dtype;
+    Case *c = case_new(problems[problem].shape, dtype, LAYOUT_BSHD, 1);
+    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+    case_align(c, problems[problem].mask);
+    DeviceCase *d = device_case_new(c);
+    unsigned char *again = malloc(c->O.bytes);
+    float *lse = malloc(d->rows * sizeof *lse);
+    AttnArgs args = device_case_args(d, &c->args);
+    Oracle oracle;
+    assert_true(again && lse);
+    args.stream = stream;
+    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 2));
+    run_once(d, &args, v->forward, c->O.base);
+    memcpy(lse, c->lse, d->rows * sizeof *lse);
+    check_outputs(&check, &oracle, NULL, &c->args, 0, v->c);
+    if (!check.pass)
+        check_explain(&check, v->name, &c->args, stderr);
+    assert_true(check.pass);
+    for (int n = 1; n < repeats; n++) {
+        run_once(d, &args, v->forward, again);
+        assert_memory_equal(c->O.base, again, c->O.bytes);
+        assert_memory_equal(lse, c->lse, d->rows * sizeof *lse);
+    }
+    oracle_free(&oracle);
+    free(again);
+    free(lse);
+    device_case_free(d);
+    case_free(c);
+}
+
+static void test_same_bits_beside_other_work(void **unused)
+{
+    cudaStream_t stream;
+    (void)unused;
+    assert_int_equal(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (int n = 0; n < VARIANT_COUNT; n++)
+        for (int problem = 0; problem < 2; problem++) {
+            const int before = atomic_load(&noise_rounds);
+            if (variants[n].dtypes & 1 || device_arch() >= 80)
+                repeat_variant(&variants[n], problem, stream);
+            else
+                continue;
+            print_message("%s, problem %d: %d runs, %d rounds of other work\n", variants[n].name,
+                          problem, repeats, atomic_load(&noise_rounds) - before);
+            assert_true(atomic_load(&noise_rounds) > before);
+        }
+    (void)cudaStreamDestroy(stream);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits_beside_other_work)};
+    pthread_t thread;
+    int status;
+    if (device_count() == 0) {
+        printf("no CUDA device\n");
+        return 77;
+    }
+    if (argc > 1)
+        repeats = atoi(argv[1]);
+    if (pthread_create(&thread, NULL, make_noise, NULL) != 0)
+        return 3;
+    status = cmocka_run_group_tests(tests, NULL, NULL);
+    atomic_store(&noise_stop, 1);
+    pthread_join(thread, NULL);
+    return status || atomic_load(&noise_failed);
+}

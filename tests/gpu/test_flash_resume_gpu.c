@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_flash_resume_gpu: test_flash_resume for the CUDA kernels that resume from (O, lse). Any
+ * split of the keys, in any order, equals one pass within the oracle's bound; a fixed order gives
+ * fixed bits.
+ *
+ *     test_flash_resume_gpu          every option, shard, dtype and kernel
+ *     test_flash_resume_gpu small    few of them: for compute-sanitizer
+ *
+ * Exit status: 0 right, 1 wrong, 77 no device.
+ */
+#include "device_case.h"
+
+#include "check.h"
+
+static int small; /* 1: run under a sanitizer */
+
+static void add_keys(DeviceCase *d, const Kernel *kernel, int64_t first, int64_t count)
+{
+    KeyBlock block;
+    key_block_cut(&block, d->host, first, count);
+    const AttnArgs args = device_case_args(d, &block.args);
+    assert_int_equal(ATTN_OK, kernel->function(&args, d->O_state_dev));
+    key_block_free(&block);
+}
+
+static void add_split(DeviceCase *d, const Kernel *kernel, const KeySplit *split, int from)
+{
+    for (int n = from; n < split->count; n++)
+        add_keys(d, kernel, split->first[n], split->length[n]);
+}
+
+static void start(DeviceCase *d, float *O_state)
+{
+    flash_state_start(&d->host->args, O_state);
+    device_case_state_up(d, O_state);
+}
+
+static void assert_right(const DeviceCase *d, const Kernel *kernel, const Oracle *oracle,
+                         float *O_state, const char *label)
+{
+    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+    device_case_state_down(d, O_state);
+    flash_state_store(&d->host->args, O_state);
+    check_outputs(&check, oracle, NULL, &d->host->args, 0, kernel->c);
+    if (!check.pass) {
+        fprintf(stderr, "%s:\n", kernel->name);
+        check_explain(&check, label, &d->host->args, stderr);
+    }
+    assert_true(check.pass);
+}
+
+/* The splits of a case for each kernel that takes its dtype. world: the blocks of a ring, from
+ * block `rank` on; 0: none. */
+static void try_case(Case *c, const char *label, int world, int rank, int single_keys)
+{
+    const int64_t Nk = c->args.shape.Nk;
+    DeviceCase *d = device_case_new(c);
+    float *O_state = malloc(d->elements * sizeof *O_state);
+    Oracle oracle;
+    assert_non_null(O_state);
+    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 2));
+    for (int k = 0; k < KERNEL_COUNT; k++)
+        for (int trial = 0; kernel_takes(&kernels[k], c->args.Q.dtype) && trial < 6; trial++) {
+            KeySplit split = split_random(Nk, single_keys ? MOST_BLOCKS : 1 + trial);
+            if (small && trial != 2)
+                continue;
+            if (trial == 0 && world)
+                split = split_evenly(Nk, world, rank);
+            if (trial == 1) { /* the first block by the definition */
+                split = split_evenly(Nk, Nk < 3 ? (int)Nk : 3, 0);
+                state_from_oracle(c, split.length[0], O_state);
+                device_case_state_up(d, O_state);
+            } else {
+                start(d, O_state);
+            }
+            add_split(d, &kernels[k], &split, trial == 1);
+            assert_right(d, &kernels[k], &oracle, O_state, label);
+        }
+    oracle_free(&oracle);
+    free(O_state);
+    device_case_free(d);
+}
+
+static void test_any_split_is_one_pass(void **unused)
+{
+    (void)unused;
+    for (int larger = small ? 9 : 1; larger <= (small ? 9 : 25); larger += 24)
+        for (int n = 0; n < OPTION_COUNT; n++)
+            for (int dtype = small ? n % 3 : 0; dtype < (small ? n % 3 + 1 : 3); dtype++) {
+                Case *c = case_option(&options[n], (AttnDtype)dtype, larger, 1);
+                try_case(c, options[n].name, 0, 0, larger == 1);
+                case_free(c);
+            }
+}
+
+/* Head dimensions up to 256, aligned and not: the shards' own, in every dtype. */
+static void test_shards_of_a_ring(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < SHARD_COUNT; n++)
+        for (int dtype = small ? n % 3 : 0; dtype < (small ? n % 3 + 1 : 3); dtype++) {
+            Case *c =
+                shard_new(&shards[n], (AttnDtype)dtype, (n + dtype) % 2 ? LAYOUT_ODD : LAYOUT_BSHD);
+            try_case(c, shards[n].name, shards[n].world, shards[n].rank, 0);
+            case_free(c);
+        }
+}
+
+/* Keys of the future, of another sequence, behind the mask: the state stays where it was. */
+static void test_a_block_that_nobody_sees(void **unused)
+{
+    const Shard future = {"future keys", SHARD_CONTIGUOUS, 3, 1, -1, 0, {1, 2, 1, 70, 210, 24}};
+    (void)unused;
+    for (int kind = 0; kind < 3; kind++)
+        for (int k = 0; k < KERNEL_COUNT; k++) {
+            Case *c = shard_new(&future, kernels[k].dtypes & 1 ? ATTN_F32 : ATTN_F16, LAYOUT_BSHD);
+            if (!kernel_takes(&kernels[k], c->args.Q.dtype)) {
+                case_free(c);
+                continue;
+            }
+            if (kind > 0) /* causal would hide the block already */
+                c->args.rule = (AttnRule){-1, -1};
+            if (kind == 1)
+                c->segments_k[2].sequence = 7;
+            if (kind == 2) {
+                case_mask(c);
+                for (int64_t i = 0; i < 70; i++)
+                    memset(c->mask + i * 210 + 140, 1, 70);
+            }
+            DeviceCase *d = device_case_new(c);
+            float *O_state = malloc(d->elements * sizeof *O_state);
+            Oracle before;
+            assert_non_null(O_state);
+            assert_int_equal(0, oracle_run(&before, &c->args, 0, 1)); /* the last 70 add nothing */
+            state_from_oracle(c, 140, O_state);
+            device_case_state_up(d, O_state);
+            add_keys(d, &kernels[k], 140, 70);
+            assert_right(d, &kernels[k], &before, O_state, "a block that nobody sees");
+            start(d, O_state);
+            add_keys(d, &kernels[k], 140, 70);
+            device_case_state_down(d, O_state);
+            for (size_t e = 0; e < d->rows; e++)
+                assert_true(c->lse[e] == -INFINITY);
+            for (size_t e = 0; e < d->elements; e++)
+                assert_true(O_state[e] == 0.0f);
+            oracle_free(&before);
+            free(O_state);
+            device_case_free(d);
+            case_free(c);
+        }
+}
+
+static void test_same_order_same_bits(void **unused)
+{
+    (void)unused;
+    for (int k = 0; k < KERNEL_COUNT; k++)
+        for (int n = 0; n < SHARD_COUNT; n += small ? SHARD_COUNT : 2) {
+            const AttnDtype dtype = kernels[k].dtypes & 1 ? ATTN_F32 : n % 4 ? ATTN_F16 : ATTN_BF16;
+            if (!kernel_takes(&kernels[k], dtype))
+                continue;
+            Case *c = shard_new(&shards[n], dtype, LAYOUT_BSHD);
+            DeviceCase *d = device_case_new(c);
+            const KeySplit split = split_random(c->args.shape.Nk, 4);
+            float *first = malloc(d->elements * sizeof *first), *lse;
+            float *again = malloc(d->elements * sizeof *again);
+            lse = malloc(d->rows * sizeof *lse);
+            assert_true(first && again && lse);
+            for (int repeat = 0; repeat < (small ? 2 : 20); repeat++) {
+                float *O_state = repeat ? again : first;
+                start(d, O_state);
+                add_split(d, &kernels[k], &split, 0);
+                device_case_state_down(d, O_state);
+                if (repeat == 0)
+                    memcpy(lse, c->lse, d->rows * sizeof *lse);
+                assert_memory_equal(first, O_state, d->elements * sizeof *first);
+                assert_memory_equal(lse, c->lse, d->rows * sizeof *lse);
+            }
+            free(first);
+            free(again);
+            free(lse);
+            device_case_free(d);
+            case_free(c);
+        }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_split_is_one_pass),
+        cmocka_unit_test(test_shards_of_a_ring),
+        cmocka_unit_test(test_a_block_that_nobody_sees),
+        cmocka_unit_test(test_same_order_same_bits),
+    };
+    if (device_count() == 0) {
+        printf("no CUDA device\n");
+        return 77;
+    }
+    small = argc > 1 && strcmp(argv[1], "small") == 0;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
