@@ -6,13 +6,9 @@
  * head is copied once into a contiguous float matrix [N][d], which costs N*d element copies beside
  * the N*N*d multiplications that follow.
  *
- * The mask is the interesting piece. A row of scores asks attn_tile_class about its whole span of
- * keys: "do I see all of you, none, or some?" Only "some" needs work, and then the span is cut in
- * two and asked again. A causal row of 2048 keys is settled by about 20 questions instead of 2048,
- * with no knowledge here of what the rule is.
+ * The mask has a file of its own, mask_rows.c.
  *
- * Interface: naive_load_rows, naive_store_rows, naive_scores, naive_mask_rows,
- * naive_weighted_sum (naive.h).
+ * Interface: naive_load_rows, naive_store_rows, naive_scores, naive_weighted_sum (naive.h).
  */
 #include <math.h>
 
@@ -33,39 +29,6 @@ void naive_store_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int6
     int64_t r;
     for (r = 0; r < count; r++)
         tensor_write_row(t, b, first + r, h, rows + r * t->shape[3]);
-}
-
-/* One row, keys j0 .. j0+cols-1. A span of one key is always all or none, so the halving ends. */
-static void mask_span(const AttnArgs *args, AttnRange query, int64_t j0, int64_t cols, float *S_i)
-{
-    const int64_t half = cols / 2;
-    int64_t c;
-    switch (attn_tile_class(args->rule, query, attn_range(args->positions_k, j0, cols))) {
-    case ATTN_TILE_CLEAN:
-        return;
-    case ATTN_TILE_SKIP:
-        for (c = 0; c < cols; c++)
-            S_i[c] = -INFINITY;
-        return;
-    case ATTN_TILE_MASKED:
-        mask_span(args, query, j0, half, S_i);
-        mask_span(args, query, j0 + half, cols - half, S_i + half);
-    }
-}
-
-void naive_mask_rows(const AttnArgs *args, int64_t i0, int64_t rows, int64_t j0, int64_t cols,
-                     float *S, int64_t ld_S)
-{
-    int64_t r, c;
-    for (r = 0; r < rows; r++) {
-        float *S_i = S + r * ld_S;
-        mask_span(args, attn_range(args->positions_q, i0 + r, 1), j0, cols, S_i);
-        if (args->mask) { /* [Nq][Nk], 1 = masked out: has no structure, so ask every pair */
-            const uint8_t *mask_i = args->mask + (i0 + r) * args->shape.Nk + j0;
-            for (c = 0; c < cols; c++)
-                S_i[c] = mask_i[c] ? -INFINITY : S_i[c];
-        }
-    }
 }
 
 void naive_scores(const AttnArgs *args, const float *Q_i, int64_t i0, int64_t rows,
