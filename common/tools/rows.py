@@ -216,6 +216,21 @@ def plain(key):
     return lambda row: "-" if row.get(key) is None else str(row[key])
 
 
+def counter(name):
+    """How busy a unit was, of what it could do: Nsight Compute's percentages are fractions here."""
+    def text(row):
+        value = (row.get("counters") or {}).get(name)
+        return percent(None if value is None else value / 100)
+    return text
+
+
+def top_stalls(row):
+    """The two reasons for which most warps wait, with how many do for each instruction issued."""
+    stalls = (row.get("counters") or {}).get("stalls") or {}
+    first = sorted(stalls.items(), key=lambda item: -item[1])[:2]
+    return ", ".join(f"{name} {number(value, 2)}" for name, value in first) or "-"
+
+
 COLUMNS = {
     "stage": ("stage", plain("stage"), False),
     "variant": ("variant", plain("variant"), False),
@@ -240,6 +255,17 @@ COLUMNS = {
     "gbytes_per_s": ("GB/s", lambda r: number(gbytes_per_s(r)), True),
     "share_of_copy": ("of copy", lambda r: percent(share_of_copy(r)), True),
     "hbm_bytes_model": ("traffic (model)", lambda r: size(r.get("hbm_bytes_model")), True),
+    "compulsory_bytes_model": ("everything once (model)",
+                               lambda r: size(r.get("compulsory_bytes_model")), True),
+    "l2_request_bytes": ("L2 requests (ncu)", lambda r: size(r.get("l2_request_bytes")), True),
+    "dram_bytes": ("HBM (ncu)", lambda r: size(r.get("dram_bytes")), True),
+    "tensor": ("tensor cores", counter("tensor"), True),
+    "fma": ("f32 units", counter("fma"), True),
+    "xu": ("exp units", counter("xu"), True),
+    "issue": ("issue slots", counter("issue"), True),
+    "shared": ("shared memory", counter("shared"), True),
+    "dram": ("HBM", counter("dram"), True),
+    "stalls": ("warps waiting, for each instruction issued", top_stalls, False),
     "peak_bytes": ("peak memory", lambda r: size(r.get("peak_bytes")), True),
     "speed": ("speed against v0",
               lambda r: "-" if r.get("_speed") is None else f"{number(r['_speed'])}x", True),
