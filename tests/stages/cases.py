@@ -4,13 +4,15 @@
 
 The full product of the options is millions of cases. What finds bugs is that every PAIR of option
 values occurs together somewhere (d = 59 with bf16, an lower-right mask with Nq > Nk, ...), and an
-all-pairs table needs some sixty cases for that. Four lists make the sweep:
+all-pairs table needs some sixty cases for that. Five lists make the sweep:
 
     pairs    every valid pair of values of the options below, in ROUNDS different surroundings
              (test_cases.py proves it from the printed lines, with tables of its own)
     grid     the full product of Nq, Nk and the masks at d = 32: tile edges, empty rows
     windows  the full product of masks, windows and the three relations of Nq to Nk: the visibility
              rule has three-way interactions that pairs cannot promise
+    widths   head dimensions that the pairs leave out, each with every dtype, aligned and not: a
+             CUDA kernel is compiled for some and pads the others
     bundled  the real activations of common/data
 
 Every case carries a seed of its own, so a line of the JSON report names its case, and a failing
@@ -172,6 +174,20 @@ def window_cases(backward):
                              "--window": window, "--backward": int(backward)})
 
 
+WIDTHS = (17, 33, 80, 96, 100, 250, 256)
+
+
+def width_cases(backward):
+    """The last tiles of rows and keys are partial ones, heads are shared."""
+    for (n, d), (t, dtype) in itertools.product(enumerate(WIDTHS),
+                                                enumerate(OPTIONS["--dtype"])):
+        yield dict(USUAL, **{"--seq-q": 130, "--seq-kv": 150, "-d": d, "--dtype": dtype,
+                             "heads": "4/2", "--mask": MASKS[(n + t) % 4],
+                             "--window": ("", "40,9")[n // 2 % 2],
+                             "--strides": ("bshd", "odd")[(n + t) % 2],
+                             "--backward": int(backward and t == 0)})
+
+
 def sweep(backward, quick=False):
     """{group: [line, ...]}, deterministic."""
     groups = {}
@@ -189,6 +205,9 @@ def sweep(backward, quick=False):
     for case in window_cases(backward):
         if not quick or case["--window"] in ("0,0", "5,3"):
             add("windows " + case["--mask"], case)
+    for case in width_cases(backward):
+        if not quick:
+            add("widths", case)
     seed = itertools.count(1)
     lines = {group: [line_of(c, next(seed)) for c in cases] for group, cases in groups.items()}
     if not quick:

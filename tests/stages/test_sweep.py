@@ -166,6 +166,19 @@ def judge_nonfinite(tap, args, variants, pool):
         judge_group(tap, args, variants, "one NaN or Inf in Q, K or V", lines, pool)
 
 
+def judge_too_wide(tap, args, variants):
+    """A GPU takes heads of 256 channels: one more is bad usage, not a wrong answer."""
+    answers = {}
+    for name in ["all"] + list(variants):
+        dtype = variants.get(name, ["f32"])[0]
+        done = subprocess.run([args.program, "--device", "cuda", "--variant", name, "-N", "9",
+                               "-H", "1", "-d", "257", "--dtype", dtype], capture_output=True,
+                              text=True, timeout=120)
+        answers[name] = (done.returncode, done.stdout, done.stderr.count("257"))
+    tap.ok(all(answer == (2, "", 1) for answer in answers.values()),
+           "--device cuda -d 257 is refused", answers)
+
+
 def test_the_judge(tap):
     """The functions above must object to every kind of bad row before they judge real ones."""
     good = {"variant": "v", "pass": True, "bound_ratio": 0.5, "nonfinite": 0, "failure": "",
@@ -214,6 +227,8 @@ def main():
                     judge_group(tap, args, variants, name, lines, pool)
         if args.only in "nonfinite":
             judge_nonfinite(tap, args, variants, pool)
+    if args.device == "cuda":
+        judge_too_wide(tap, args, variants)
     return tap.done()
 
 
