@@ -48,6 +48,7 @@
 #define PANEL (2 * LANES)
 
 typedef float Vector __attribute__((vector_size(4 * LANES)));
+typedef int32_t VectorInt __attribute__((vector_size(4 * LANES)));
 typedef uint32_t VectorBits __attribute__((vector_size(4 * LANES)));
 
 static inline Vector load(const float *p)
@@ -95,37 +96,53 @@ static inline Vector exp2_negative(Vector x)
     return (q * r + 1.0f) * (Vector)((VectorBits)z << 23);
 }
 
-/* One step of a register tile, for both products: row r of the tile gains a_r * (b0, b1). `step` is
- * the distance between a_0, a_1, ... The loops have constant bounds and are unrolled entirely, so
- * that acc is registers, not memory. */
-#define TILE_STEP(acc, a, step, b)                                                                 \
-    do {                                                                                           \
-        const Vector b0 = load(b), b1 = load((b) + LANES);                                         \
-        _Pragma("GCC unroll 16") for (int r = 0; r < STRIP; r++)                                   \
-        {                                                                                          \
-            acc[r][0] += (a)[r * (step)] * b0;                                                     \
-            acc[r][1] += (a)[r * (step)] * b1;                                                     \
-        }                                                                                          \
-    } while (0)
+/* A register tile gains a b: `steps` rows of b, `vectors` vectors of each, times one number a for
+ * each row r of the tile. a[r * row_step] lie apart by row_step, the next step is `step` further.
+ * All loops but that over the steps have constant bounds once this is inlined and are unrolled, so
+ * that acc is registers, not memory. Four steps a turn: the branch at its end and the additions to
+ * pointers share the ports of the multiply-adds. */
+static inline __attribute__((always_inline)) void multiply(Vector acc[STRIP][2], const float *a,
+                                                           const int64_t row_step,
+                                                           const int64_t step, const float *b,
+                                                           int64_t steps, const int vectors)
+{
+#pragma GCC unroll 4
+    for (int64_t t = 0; t < steps; t++, a += step, b += PANEL) {
+        const Vector b0 = load(b), b1 = vectors == 2 ? load(b + LANES) : b0;
+#pragma GCC unroll 16
+        for (int r = 0; r < STRIP; r++) {
+            acc[r][0] += a[r * row_step] * b0;
+            if (vectors == 2)
+                acc[r][1] += a[r * row_step] * b1;
+        }
+    }
+}
 
-static void simd_scores(const float *Q, int64_t ld_Q, const float *K_panel, int64_t d, float *S,
-                        int64_t ld_S)
+static inline __attribute__((always_inline)) void
+score_tile(const float *Q_strip, const float *K_panel, int64_t d, float *S, const int vectors)
 {
     Vector acc[STRIP][2];
 #pragma GCC unroll 16
     for (int r = 0; r < STRIP; r++)
         acc[r][0] = acc[r][1] = (Vector){0};
-    for (int64_t x = 0; x < d; x++)
-        TILE_STEP(acc, Q + x, ld_Q, K_panel + x * PANEL);
+    multiply(acc, Q_strip, 1, STRIP, K_panel, d, vectors);
 #pragma GCC unroll 16
-    for (int r = 0; r < STRIP; r++) {
-        store(S + r * ld_S, acc[r][0]);
-        store(S + r * ld_S + LANES, acc[r][1]);
-    }
+    for (int r = 0; r < STRIP; r++)
+        for (int v = 0; v < vectors; v++)
+            store(S + r * SIMD_KEYS + v * LANES, acc[r][v]);
+}
+
+static void simd_scores(const float *Q_strip, const float *K_panel, int64_t d, float *S,
+                        int64_t cols)
+{
+    if (cols == PANEL)
+        score_tile(Q_strip, K_panel, d, S, 2);
+    else
+        score_tile(Q_strip, K_panel, d, S, 1);
 }
 
 /* The rescaling of the online softmax costs nothing extra: the old O has to be loaded anyway. */
-static void simd_weighted_sum(const float *P, int64_t ld_P, int64_t cols, const float *V_panel,
+static void simd_weighted_sum(const float *P, int64_t cols, const float *V_panel,
                               const float *alpha, float *O, int64_t ld_O)
 {
     Vector acc[STRIP][2];
@@ -134,12 +151,28 @@ static void simd_weighted_sum(const float *P, int64_t ld_P, int64_t cols, const 
         acc[r][0] = alpha[r] * load(O + r * ld_O);
         acc[r][1] = alpha[r] * load(O + r * ld_O + LANES);
     }
-    for (int64_t c = 0; c < cols; c++)
-        TILE_STEP(acc, P + c, ld_P, V_panel + c * PANEL);
+    multiply(acc, P, SIMD_KEYS, 1, V_panel, cols, 2);
 #pragma GCC unroll 16
     for (int r = 0; r < STRIP; r++) {
         store(O + r * ld_O, acc[r][0]);
         store(O + r * ld_O + LANES, acc[r][1]);
+    }
+}
+
+/* A compare and a select for each vector, no branch: where a row's interval ends is different in
+ * each row, so a processor could not foresee it. */
+static void simd_hide(float *S, const int32_t *from, const int32_t *to, int64_t cols)
+{
+    const VectorInt nothing = (VectorInt)((Vector){0} - INFINITY);
+    for (int64_t c = 0; c < cols; c += LANES) {
+        VectorInt column;
+        for (int t = 0; t < LANES; t++)
+            column[t] = (int32_t)c + t;
+        for (int r = 0; r < STRIP; r++) {
+            float *S_r = S + r * SIMD_KEYS + c;
+            const VectorInt keep = (column >= from[r]) & (column < to[r]);
+            store(S_r, (Vector)((keep & (VectorInt)load(S_r)) | (~keep & nothing)));
+        }
     }
 }
 
@@ -155,13 +188,13 @@ static float largest_lane(Vector v)
 #endif
 }
 
-static void simd_update(float *S, int64_t ld_S, int64_t cols, float *m, float *l, float *alpha)
+static void simd_update(float *S, int64_t cols, float *m, float *l, float *alpha)
 {
     float shift[STRIP + LANES];
     for (int r = 0; r < STRIP; r++) {
-        const float *S_r = S + r * ld_S;
-        Vector a = load(S_r), b = load(S_r + LANES);
-        for (int64_t c = PANEL; c < cols; c += PANEL) {
+        const float *S_r = S + r * SIMD_KEYS;
+        Vector a = load(S_r), b = load(S_r + cols - LANES);
+        for (int64_t c = LANES; c + LANES < cols; c += 2 * LANES) {
             a = larger(a, load(S_r + c));
             b = larger(b, load(S_r + c + LANES));
         }
@@ -181,10 +214,11 @@ static void simd_update(float *S, int64_t ld_S, int64_t cols, float *m, float *l
         memcpy(alpha + r, &v, sizeof v);
     }
     for (int r = 0; r < STRIP; r++) {
-        float *P_r = S + r * ld_S;
+        float *P_r = S + r * SIMD_KEYS;
         const float m_r = shift[r]; /* vector - float: the float is copied to all lanes */
         Vector a = alpha[r] * load(l + r * LANES), b = {0};
-        for (int64_t c = 0; c < cols; c += PANEL) {
+        int64_t c = 0;
+        for (; c + PANEL <= cols; c += PANEL) {
             const Vector p0 = exp2_negative(load(P_r + c) - m_r);
             const Vector p1 = exp2_negative(load(P_r + c + LANES) - m_r);
             store(P_r + c, p0);
@@ -192,15 +226,83 @@ static void simd_update(float *S, int64_t ld_S, int64_t cols, float *m, float *l
             a += p0;
             b += p1;
         }
+        if (c < cols) {
+            const Vector p0 = exp2_negative(load(P_r + c) - m_r);
+            store(P_r + c, p0);
+            a += p0;
+        }
         store(l + r * LANES, a + b);
     }
 }
 
-static void simd_transpose(const float *rows, int64_t d, float *K_panel)
+#if LANES == 16
+#define LOW_HALVES  0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define HIGH_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif LANES == 8
+#define LOW_HALVES  0, 8, 1, 9, 2, 10, 3, 11
+#define HIGH_HALVES 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define LOW_HALVES  0, 4, 1, 5
+#define HIGH_HALVES 2, 6, 3, 7
+#endif
+
+/* LANES vectors as a matrix, transposed: shuffle the upper and the lower half of the rows into each
+ * other like a pack of cards, log2(LANES) times. */
+static inline void transpose_square(Vector v[LANES])
 {
-    for (int c = 0; c < PANEL; c++)
-        for (int64_t x = 0; x < d; x++)
-            K_panel[x * PANEL + c] = rows[c * d + x];
+    for (int turn = 1; turn < LANES; turn *= 2) {
+        Vector mixed[LANES];
+#pragma GCC unroll 8
+        for (int r = 0; r < LANES / 2; r++) {
+            mixed[2 * r] = __builtin_shufflevector(v[r], v[r + LANES / 2], LOW_HALVES);
+            mixed[2 * r + 1] = __builtin_shufflevector(v[r], v[r + LANES / 2], HIGH_HALVES);
+        }
+        memcpy(v, mixed, sizeof mixed);
+    }
+}
+
+/* A vector of each row goes through the square; what comes out is stored at distances of `width`. A
+ * strip is not a whole number of vectors: the superfluous lanes of one x are overwritten by the
+ * first ones of x + 1. So x runs upwards, and all vectors of one x come before those of the next.
+ */
+static void simd_transpose(const float *rows, int64_t ld, int64_t count, int64_t d, float factor,
+                           float *to, int64_t width)
+{
+    enum { MOST = 2 };
+    for (int64_t x = 0; x < d; x += LANES) {
+        const int64_t cols = d - x < LANES ? d - x : LANES;
+        Vector v[MOST][LANES];
+        for (int64_t r = 0; r < width; r++) {
+            Vector row = {0};
+            if (r < count && cols == LANES)
+                memcpy(&row, rows + r * ld + x, sizeof row);
+            else if (r < count) /* never a float behind the end of a row */
+                memcpy(&row, rows + r * ld + x, (size_t)cols * sizeof(float));
+            v[r / LANES][r % LANES] = factor * row;
+        }
+        for (int64_t r = width; r < (width + LANES - 1) / LANES * LANES; r++)
+            v[r / LANES][r % LANES] = (Vector){0};
+        for (int64_t part = 0; part * LANES < width; part++)
+            transpose_square(v[part]);
+        for (int64_t c = 0; c < cols; c++)
+            for (int64_t part = 0; part * LANES < width; part++)
+                memcpy(to + (x + c) * width + part * LANES, &v[part][c], sizeof(Vector));
+    }
+}
+
+static void simd_split(const float *rows, int64_t ld, int64_t count, int64_t d, float *to,
+                       int64_t ld_to)
+{
+    for (int64_t r = 0; r < count; r++)
+        for (int64_t x = 0; x < d; x += PANEL) {
+            float *piece = to + x / PANEL * ld_to + r * PANEL;
+            if (d - x >= PANEL) {
+                memcpy(piece, rows + r * ld + x, PANEL * sizeof(float));
+            } else {
+                memset(piece, 0, PANEL * sizeof(float));
+                memcpy(piece, rows + r * ld + x, (size_t)(d - x) * sizeof(float));
+            }
+        }
 }
 
 static void simd_exp2_all(const float *x, float *y, int64_t n)
@@ -210,6 +312,7 @@ static void simd_exp2_all(const float *x, float *y, int64_t n)
 }
 
 const FlashSimd TABLE_NAME(FLASH_ISA) = {
-    TEXT(FLASH_ISA),   STRIP,          PANEL,         LANES, simd_scores, simd_update,
-    simd_weighted_sum, simd_transpose, simd_exp2_all,
+    TEXT(FLASH_ISA), STRIP,      PANEL,         LANES,
+    simd_scores,     simd_hide,  simd_update,   simd_weighted_sum,
+    simd_transpose,  simd_split, simd_exp2_all,
 };

@@ -21,8 +21,6 @@ BUILD_FILES = ("meson.build", "meson_options.txt", ".ini")
 
 # (file, rule): why a reader would accept it
 EXEMPT = {
-    ("03_flash_forward/cpu/v2_simd.c", "file_length"):
-        "packing, tiles and threads of one kernel; to be split when its causal speed is done",
     ("03_flash_forward/cuda/v5_clean_tiles.cu", "file_length"):
         "one kernel with its launch; its steps are read in the order in which they run",
     ("common/oracle_core.c", "file_length"): "a third of it derives the bounds it computes",

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * simd_pack.h: what v2_simd works in, and how rows of the caller's tensors get there.
+ *
+ * Interface:
+ * - Plan: sizes that follow from the shape, and where things lie in the workspace. flash_make_plan.
+ * - Block: what one thread works in. flash_place_block.
+ * - flash_pack_panel: K and V of one panel of keys. flash_pack_queries: Q of a block.
+ * - flash_describe_panels: positions of each panel's keys, for the masks.
+ * - flash_fetch_row: tells the processor which row will be asked for soon.
+ */
+#ifndef FLASH_SIMD_PACK_H
+#define FLASH_SIMD_PACK_H
+
+#include "attn.h"
+#include "simd.h"
+
+#define BLOCK_ROWS 112 /* at most: as many whole strips as fit */
+#define MAX_STRIPS 18
+#define ROWS_AHEAD 16
+
+typedef struct Plan {
+    const FlashSimd *simd;
+    int64_t rows;     /* of a block of queries: whole strips */
+    int64_t keys;     /* Nk, rounded up to whole panels */
+    int64_t channels; /* d, rounded up to whole panels */
+    int64_t slots;    /* packed heads that exist at a time */
+    int64_t K_floats, V_floats, thread_floats;
+    float *K_packed;   /* [slots][keys / panel][d][panel] */
+    float *V_packed;   /* [slots][channels / panel][keys][panel] */
+    AttnRange *ranges; /* [keys / panel] positions of a panel's keys */
+    uint8_t *straight; /* [keys / panel] 1: one sequence, positions rise by 1 from key to key */
+    float *thread;     /* [threads][thread_floats] */
+} Plan;
+
+/* rows = plan->rows */
+typedef struct Block {
+    float *Q_i;                         /* [rows / strip][d][strip], times scale * log2(e) */
+    float *O_i;                         /* [rows][channels], not yet divided */
+    float *S;                           /* [strip][SIMD_KEYS], then P */
+    float *l_i;                         /* [rows][lanes] parts of the sum */
+    float *m_i;                         /* [rows], base 2 */
+    float *alpha;                       /* [strip] */
+    float *copy;                        /* [panel][d] rows that are not float32, converted */
+    AttnPosition positions[BLOCK_ROWS]; /* of the queries */
+    AttnRange ranges[MAX_STRIPS];       /* of each strip's queries */
+} Block;
+
+static inline int64_t round_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b * b;
+}
+
+static inline int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Bytes of the workspace; its parts are placed in it unless it is NULL. */
+size_t flash_make_plan(Plan *p, const FlashSimd *simd, const AttnShape *n, int threads,
+                       char *workspace);
+void flash_place_block(Block *block, const Plan *p, int64_t d, float *at);
+
+void flash_fetch_row(const Tensor *t, int64_t b, int64_t h, int64_t row);
+void flash_pack_panel(const AttnArgs *args, const Plan *p, float *copy, int64_t kv, int64_t slot,
+                      int64_t panel);
+void flash_pack_queries(const AttnArgs *args, const Plan *p, Block *block, int64_t b, int64_t h,
+                        int64_t i, int64_t rows, float factor);
+void flash_describe_panels(const AttnArgs *args, const Plan *p);
+
+#endif
