@@ -9,7 +9,8 @@
  *   random order, blocks of single keys, and the order of a ring.
  * - From lse = -inf, from a state that the oracle made, from a state of the other kernel.
  * - A block that no row sees leaves the state where it was.
- * - The same blocks in the same order give the same bits, with any number of threads.
+ * - The same blocks in the same order give the same bits, with any number of threads; so do the
+ *   CPU variants, 200 times (20 with ATTN_TEST_QUICK).
  */
 #include "key_blocks.h"
 
@@ -217,6 +218,39 @@ static void test_same_order_same_bits(void **unused)
     case_free(c);
 }
 
+/* One head and three: v2 shares them out in two ways. */
+static void test_variants_same_bits(void **unused)
+{
+    static const AttnFn variants[] = {flash_forward_v0_fa1_tiles, flash_forward_v1_fa2_rows,
+                                      flash_forward_v2_simd};
+    const int repeats = getenv("ATTN_TEST_QUICK") ? 20 : 200; /* sanitizers, qemu */
+    (void)unused;
+    for (int n = 0; n < 6; n++) {
+        const int64_t H = n % 2 ? 3 : 1;
+        Case *c = case_new((AttnShape){1, H, H, 130, 190, 24}, ATTN_BF16, LAYOUT_BSHD, 1);
+        const size_t rows = (size_t)(H * 130) * sizeof(float);
+        unsigned char *O = malloc(c->O.bytes);
+        float *lse = malloc(rows);
+        assert_true(O && lse);
+        case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+        for (int repeat = 0; repeat < repeats; repeat++) {
+            c->args.threads = 1 + repeat % 5;
+            tensor_poison(&c->O);
+            memset(c->lse, 0xFF, rows);
+            assert_int_equal(ATTN_OK, variants[n / 2](&c->args));
+            if (repeat == 0) {
+                memcpy(O, c->O.base, c->O.bytes);
+                memcpy(lse, c->lse, rows);
+            }
+            assert_memory_equal(O, c->O.base, c->O.bytes);
+            assert_memory_equal(lse, c->lse, rows);
+        }
+        free(O);
+        free(lse);
+        case_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -226,6 +260,7 @@ int main(void)
         cmocka_unit_test(test_from_a_state_by_the_definition),
         cmocka_unit_test(test_a_block_that_nobody_sees),
         cmocka_unit_test(test_same_order_same_bits),
+        cmocka_unit_test(test_variants_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
