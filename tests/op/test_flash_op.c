@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_flash_op.c: the operator computes attention.
+ *
+ * Every result is compared with the oracle: dtypes, mask types, 3 and 4 dimensions, GQA and MQA,
+ * layouts, negative strides and stride 0, masks with rows apart, empty rows, with and without lse,
+ * on a CPU and on a GPU that is pretended (pretend_device.h). Workspaces and outputs start as NaN,
+ * stand beside fences, and inputs may not change.
+ */
+#include "op_case.h"
+#include "pretend_device.h"
+
+typedef struct Plan {
+    FlashAttentionDevice device;
+    int ndim, threads;
+    FlashAttentionMask mask_type;
+    int64_t mask_stride; /* of rows: Nk, more, or 0 */
+} Plan;
+
+/* Rows of the mask as far apart as the plan says; c->mask becomes what the oracle reads. */
+static uint8_t *spread_mask(Case *c, int64_t stride)
+{
+    const AttnShape *s = &c->args.shape;
+    const size_t bytes = (size_t)((s->Nq - 1) * stride + s->Nk);
+    uint8_t *spread = malloc(bytes);
+    assert_non_null(spread);
+    memset(spread, 1, bytes); /* what lies between rows would hide everything */
+    for (int64_t i = 0; i < s->Nq; i++)
+        for (int64_t j = 0; j < s->Nk; j++) {
+            if (stride == 0)
+                c->mask[i * s->Nk + j] = c->mask[j];
+            spread[i * stride + j] = c->mask[i * s->Nk + j];
+        }
+    return spread;
+}
+
+static uint64_t fingerprint(const Case *c)
+{
+    return tensor_fingerprint(&c->Q) ^ 3 * tensor_fingerprint(&c->K) ^
+           5 * tensor_fingerprint(&c->V);
+}
+
+/* Twice with lse, once without: the same bits each time, and right. */
+static void run_and_judge(Case *c, const Plan *p, const char *name)
+{
+    const AttnShape *s = &c->args.shape;
+    const size_t lse_bytes = sizeof(float) * (size_t)(s->B * s->H * s->Nq);
+    const FlashAttentionTensor mask = {
+        FLASH_ATTENTION_BOOL, 2, {s->Nq, s->Nk, 0, 0}, {p->mask_stride, 1, 0, 0}};
+    FlashAttentionHandle *handle;
+    uint8_t *spread = NULL;
+    float *lse = malloc(lse_bytes);
+    uint64_t before, first;
+    assert_non_null(lse);
+    if (p->mask_type == FLASH_ATTENTION_MASK_FULL) {
+        case_mask(c);
+        spread = spread_mask(c, p->mask_stride);
+    }
+    before = fingerprint(c);
+    assert_int_equal(SUCCESS, flash_attention_create_handle(&handle, p->device, 0));
+    if (p->device == FLASH_ATTENTION_CPU)
+        assert_int_equal(SUCCESS, flash_attention_set_threads(handle, p->threads));
+    FlashAttention *op = op_like(handle, c, p->ndim, p->mask_type, &mask);
+    assert_int_equal(SUCCESS, flash_attention_destroy_handle(handle)); /* not needed any more */
+    Scratch scratch = op_scratch(op);
+
+    workspace_reset_peak();
+    const size_t live = workspace_live();
+    assert_int_equal(SUCCESS, case_run(op, c, &scratch, spread, c->lse));
+    first = tensor_fingerprint(&c->O);
+    memcpy(lse, c->lse, lse_bytes);
+    memset(scratch.at, 0x7F, scratch.bytes);
+    memset(c->lse, 0xFF, lse_bytes);
+    tensor_poison(&c->O);
+    assert_int_equal(SUCCESS, case_run(op, c, &scratch, spread, NULL));
+    assert_true(tensor_fingerprint(&c->O) == first);
+    assert_int_equal(SUCCESS, case_run(op, c, &scratch, spread, c->lse));
+    assert_memory_equal(lse, c->lse, lse_bytes);
+    assert_true(tensor_fingerprint(&c->O) == first && tensor_intact(&c->O));
+    assert_true(fingerprint(c) == before);
+    assert_true(workspace_live() == live && workspace_peak() == live);
+
+    assert_int_equal(SUCCESS, flash_attention_destroy(op));
+    workspace_free(scratch.memory);
+    assert_true(workspace_intact());
+    case_judge(c, name);
+    free(spread);
+    free(lse);
+}
+
+/* A random case: what is not random are the bounds, which include sizes of 1. */
+static void test_random_cases(void **unused)
+{
+    static const TensorLayout layouts[] = {LAYOUT_BSHD, LAYOUT_SBHD, LAYOUT_BHSD, LAYOUT_ODD};
+    const int cases = getenv("ATTN_TEST_QUICK") ? 120 : 400;
+    (void)unused;
+    pretend_reset();
+    for (int n = 0; n < cases; n++) {
+        const int64_t Hkv = 1 + case_random() % 3;
+        const AttnShape s = {
+            1 + case_random() % 2,  Hkv * (1 + case_random() % 3), Hkv,
+            1 + case_random() % 70, 1 + case_random() % 70,        1 + case_random() % 40};
+        const AttnDtype dtype = (AttnDtype)(case_random() % 3);
+        Case *c = case_new(s, dtype, layouts[case_random() % 4], 1);
+        Plan p = {.device = n % 2 ? FLASH_ATTENTION_CUDA : FLASH_ATTENTION_CPU,
+                  .ndim = s.B == 1 && case_random() % 2 ? 3 : 4,
+                  .threads = 1 + (int)(case_random() % 3),
+                  .mask_type = (FlashAttentionMask)(n / 2 % 4),
+                  .mask_stride = case_random() % 3 == 0 ? 0 : s.Nk + case_random() % 3};
+        Tensor *all[] = {&c->args.Q, &c->args.K, &c->args.V, &c->args.O};
+        for (int t = 0; t < 4; t++)
+            for (int dim = 0; dim < 3; dim++)
+                if (case_random() % 4 == 0)
+                    flip(all[t], dim);
+        if (case_random() % 4 == 0)
+            c->args.scale = (float)(int)(case_random() % 5) * 0.25f - 0.5f;
+        case_align(c, (AttnMask)p.mask_type);
+        run_and_judge(c, &p, "random case");
+        case_free(c);
+    }
+}
+
+/* One head, one batch or one row of memory that stands for many. */
+static void test_stride_zero(void **unused)
+{
+    (void)unused;
+    pretend_reset();
+    for (int device = 0; device < 2; device++)
+        for (int dim = 0; dim < 3; dim++) {
+            Case *c = case_new((AttnShape){2, 3, 3, 21, 34, 16}, ATTN_BF16, LAYOUT_BSHD, 1);
+            const Plan p = {.device = (FlashAttentionDevice)device, .ndim = 4, .threads = 2};
+            c->args.K.stride[dim] = c->args.V.stride[dim] = 0;
+            c->args.Q.stride[(dim + 1) % 3] = 0;
+            run_and_judge(c, &p, "stride 0");
+            case_free(c);
+        }
+}
+
+/* Lower-right with more queries than keys, and upper-left without a key for nobody. */
+static void test_empty_rows(void **unused)
+{
+    Case *c = case_new((AttnShape){1, 2, 1, 50, 20, 24}, ATTN_F16, LAYOUT_ODD, 1);
+    const Plan p = {.ndim = 3,
+                    .threads = 1,
+                    .mask_type = FLASH_ATTENTION_MASK_CAUSAL_LOWER_RIGHT,
+                    .mask_stride = 20};
+    (void)unused;
+    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    run_and_judge(c, &p, "empty rows");
+    for (int64_t h = 0; h < 2; h++)
+        for (int64_t i = 0; i < 30; i++) {
+            assert_true(c->lse[h * 50 + i] == -INFINITY);
+            for (int64_t x = 0; x < 24; x++)
+                assert_true(case_get(&c->args.O, 0, i, h, x) == 0.0f);
+        }
+    case_free(c);
+}
+
+/* NULL is 1/sqrt(d), to the bit. */
+static void test_default_scale(void **unused)
+{
+    Case *c = case_new((AttnShape){1, 1, 1, 9, 9, 48}, ATTN_F32, LAYOUT_BSHD, 1);
+    const FlashAttentionTensor t = describe_view(&c->args.Q, 4);
+    FlashAttentionHandle *handle;
+    FlashAttention *op;
+    (void)unused;
+    assert_int_equal(SUCCESS, flash_attention_create_handle(&handle, FLASH_ATTENTION_CPU, 0));
+    assert_int_equal(SUCCESS, flash_attention_create(handle, &op, &t, &t, &t, &t, NULL,
+                                                     FLASH_ATTENTION_MASK_NONE, NULL));
+    Scratch scratch = op_scratch(op);
+    assert_int_equal(SUCCESS, case_run(op, c, &scratch, NULL, c->lse));
+    c->args.scale = 1 / sqrtf(48);
+    case_judge(c, "default scale");
+    assert_int_equal(SUCCESS, flash_attention_destroy(op));
+    assert_int_equal(SUCCESS, flash_attention_destroy_handle(handle));
+    workspace_free(scratch.memory);
+    case_free(c);
+}
+
+/* 512 is the head dimension of the seed's worked example, 1024 the most. */
+static void test_wide_heads(void **unused)
+{
+    (void)unused;
+    for (int64_t d = 512; d <= 1024; d += 512) {
+        Case *c = case_new((AttnShape){1, 2, 2, 5, 7, d}, ATTN_F32, LAYOUT_BHSD, 1);
+        const Plan p = {.ndim = 4, .threads = 2};
+        run_and_judge(c, &p, "wide heads");
+        case_free(c);
+    }
+}
+
+static void test_nothing_is_left(void **unused)
+{
+    (void)unused;
+    assert_int_equal(0, pretend.host_blocks);
+    assert_int_equal(0, pretend.device_blocks);
+    assert_true(workspace_live() == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_cases), cmocka_unit_test(test_stride_zero),
+        cmocka_unit_test(test_empty_rows),   cmocka_unit_test(test_default_scale),
+        cmocka_unit_test(test_wide_heads),   cmocka_unit_test(test_nothing_is_left),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
