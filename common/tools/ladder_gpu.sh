@@ -91,6 +91,27 @@ TXT
     case $1 in
     naive) printf '%s\n' '-H 2 --kv-heads 1 --seq-q 33 --seq-kv 40 -d 24 --backward' ;;
     tiled_softmax) printf '%s\n' '--rows 3 --cols 1025' '--rows 1 --cols 70000' ;;
+    flash_forward) # each compiled head dimension and padded ones, aligned rows and not
+        for dtype in f32 f16 bf16; do
+            printf -- "--dtype $dtype %s\n" \
+                '-H 2 --seq-q 140 --seq-kv 130 -d 32 --causal' \
+                '-H 4 --kv-heads 2 --seq-q 65 --seq-kv 200 -d 64 --causal' \
+                '-H 1 --seq-q 70 --seq-kv 130 -d 64 --strides odd --mask causal-upper-left' \
+                '-H 1 --seq-q 70 --seq-kv 130 -d 96 --mask full' \
+                '-H 2 --kv-heads 1 --seq-q 33 --seq-kv 129 -d 128 --window 40,9' \
+                '-H 1 --seq-q 33 --seq-kv 70 -d 128 --strides odd' \
+                '-H 1 --seq-q 70 --seq-kv 70 -d 256 --causal' \
+                '-H 2 --seq-q 130 --seq-kv 100 -d 59 --softcap 20' \
+                '-H 1 --seq-q 5 --seq-kv 1000 -d 80'
+        done
+        ;;
+    esac
+}
+
+# A stage's own test programs that run under the tools as well.
+sanitize_program() {
+    case $1 in
+    flash_forward) echo build/gpu/tests/gpu/test_flash_resume_gpu small ;;
     esac
 }
 
@@ -103,6 +124,9 @@ gpu_sanitize() {
         for kind in memcheck racecheck synccheck initcheck; do
             part "$folder $kind" "$tool" --tool $kind --error-exitcode 9 \
                 "build/gpu/$folder/$program" --device cuda --cases "build/sanitize_$program.txt"
+            own=$(sanitize_program "$program")
+            # shellcheck disable=SC2086 # a program and its flags, one word each
+            [ -z "$own" ] || part "$folder $kind $own" "$tool" --tool $kind --error-exitcode 9 $own
         done
     done 3<build/gpu_stages.txt
 }
