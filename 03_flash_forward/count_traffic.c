@@ -80,7 +80,7 @@ static void write_row(FILE *json, const Variant *v, const AttnArgs *args, FlashT
 {
     const AttnShape *n = &args->shape;
     fprintf(json,
-            "{\"schema\":%d,\"stage\":\"%s\",\"experiment\":\"traffic\",\"variant\":\"%s\","
+            "{\"schema\":%d,\"stage\":\"%s\",\"variant\":\"%s\","
             "\"sha256\":\"%s\",\"device\":\"cpu\",\"dtype\":\"f32\"",
             REPORT_SCHEMA, stage.name, v->name, variant_sha256(stage.folder, v->name));
     fprintf(json, ",\"B\":1,\"H\":1,\"Hkv\":1,\"Nq\":%" PRId64 ",\"Nk\":%" PRId64 ",\"d\":%" PRId64,

@@ -17,7 +17,8 @@ build_for_demo() {
     [ $cuda = auto ] || say "no GPU is visible: the CUDA variants are not built"
     configure build/demo -Dcuda=$cuda || exit 3
     # shellcheck disable=SC2046 # one target a word
-    step "build" build/demo-ninja.log ninja -C build/demo $(stages | tr ' ' /) || exit 3
+    step "build" build/demo-ninja.log ninja -C build/demo $(stages | tr ' ' /) \
+        03_flash_forward/count_traffic || exit 3
 }
 
 # run_stage FOLDER/PROGRAM JSONL FLAGS...: a wrong answer is remembered, not fatal
@@ -56,7 +57,11 @@ ladder_demo() {
     for N in $demo_lengths; do
         run_stage 01_naive/naive out/demo_figures.jsonl -B 1 -H 8 -N "$N" -d 64 --bench \
             --warmup 1 --iters 3
+        run_stage 03_flash_forward/flash_forward out/demo_figures.jsonl -B 1 -H 8 -N "$N" -d 64 \
+            --variant v2_simd --bench --warmup 1 --iters 3
     done
+    say "03_flash_forward: bytes between slow and fast memory, counted"
+    build/demo/03_flash_forward/count_traffic out/demo_figures.jsonl >out/traffic.txt || status=$?
     run_stage 02_tiled_softmax/tiled_softmax out/demo_figures.jsonl --rows 256 --cols 4096 --bench \
         --warmup 1 --iters 3
     say ""

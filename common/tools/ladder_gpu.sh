@@ -174,10 +174,46 @@ gpu_bench() {
     done 3<build/gpu_stages.txt
 }
 
+# What the memory moved, measured: stage 03's kernels and, beside them, stage 01's. ncu empties the
+# caches before each kernel, so a variant of several kernels finds nothing of its own in the L2.
+traffic_cases() {
+    for N in 512 1024 2048 4096 8192; do
+        echo "-B 1 -H 16 -N $N -d 64 --dtype bf16"
+    done | sed "$([ "$1" = naive ] && echo 's/$/ --variant v1_cublas/')"
+    for N in 512 1024 2048 4096 8192; do
+        echo "-B 1 -H 16 -N $N -d 64 --dtype f32"
+    done
+}
+
+# traffic_of FOLDER PROGRAM REST: a run that is checked, one that is counted, rows from both
+traffic_of() {
+    traffic_run="build/gpu/$1/$2 --device cuda --quiet --cases build/traffic_$2.txt"
+    traffic_cases "$2" >"build/traffic_$2.txt"
+    ncu --query-metrics >build/ncu_metrics.txt
+    rm -f "build/traffic_$2.jsonl"
+    # shellcheck disable=SC2086 # the program and its flags, one word each
+    part "$1 checked" $traffic_run --json "build/traffic_$2.jsonl"
+    # shellcheck disable=SC2086
+    part "$1 counted" ncu --clock-control none --csv --page raw --print-units base --metrics \
+        "$(python3 common/tools/traffic_rows.py --metrics build/ncu_metrics.txt)" \
+        --log-file "build/traffic_$2.csv" $traffic_run --no-check
+    part "$1 traffic" sh -c 'python3 common/tools/traffic_rows.py "$1" "$2" --rest "$3" >>"$4"' sh \
+        "build/traffic_$2.jsonl" "build/traffic_$2.csv" "$3" "$gpu_out/03_traffic.jsonl"
+}
+
+gpu_traffic() {
+    traffic_of 03_flash_forward flash_forward v5_clean_tiles
+    traffic_of 01_naive naive v1_cublas
+}
+
 gpu_ncu() {
     have ncu || refuse "ncu (Nsight Compute) is not on the PATH"
     gpu_stages >build/gpu_stages.txt
     while read -r folder program <&3; do
+        if [ "$program" = flash_forward ]; then
+            gpu_traffic
+            continue
+        fi
         flags='-B 1 -H 16 -N 2048 -d 64'
         [ "$program" != tiled_softmax ] || flags='--rows 65536 --cols 4096'
         # shellcheck disable=SC2086 # flags, one word each

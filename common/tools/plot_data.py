@@ -19,6 +19,7 @@ import rows as recorded
 MAP_HEAD = 4
 MAP_ZOOM = (1, 25)  # tokens of the enlarged part: the title and the first sentence
 GPU_BYTES = 80e9
+TRAFFIC_TWINS = [("naive", "v1_cublas"), ("flash_forward", "v0_fa1"), ("flash_forward", "v1_fa2")]
 
 
 def block(lines):
@@ -140,6 +141,109 @@ def unsafe_exp(rows):
             "".join(data))
 
 
+def sizes_of(row):
+    return tuple(str(row.get(k)) for k in ("device", "dtype", "B", "H", "Hkv", "d", "mask",
+                                           "window", "threads", "machine", "gpu"))
+
+
+def square(rows):
+    """Rows with as many queries as keys and no mask."""
+    return [r for r in rows if r.get("Nq") == r.get("Nk") and not r.get("backward")
+            and r.get("mask") in (None, "none") and r.get("window") in (None, [-1, -1])]
+
+
+def per_head(row, key):
+    return f"{row[key] / (row['B'] * row['H']):.6g}" if row.get(key) else "NaN"
+
+
+def curves(rows, x, columns, order=()):
+    """One block a variant, sorted by x; and the variants' names, in this order or by name."""
+    data, names = [], []
+    found = by_variant(rows)
+    for name in [n for n in order if n in found] or found:
+        mine = found[name]
+        mine.sort(key=lambda r: r[x])
+        data.append(block([f"# {name}: {x}, {', '.join(columns)}"] +
+                          [" ".join([str(r[x])] + [per_head(r, c) for c in columns])
+                           for r in mine]))
+        names.append(name)
+    return data, names
+
+
+def counted(rows):
+    return latest([r for r in rows if r["stage"] == "flash_forward" and r.get("traffic_bytes")],
+                  lambda r: (r["variant"], r["Nq"], r["sram_elements"], r["d"]))
+
+
+def traffic_n(rows):
+    """Bytes of a head against N. Left, counted on the CPU with one size of fast memory; right, what
+    ncu saw of the same algorithms on a GPU: requests to the L2, and HBM."""
+    left = richest(counted(rows), lambda r: (r["sram_elements"], r["d"]), lambda r: r["Nq"])
+    right = [r for r in square(rows) if r.get("l2_request_bytes") and r.get("dram_bytes")
+             and (r["stage"], r["variant"]) in TRAFFIC_TWINS and r.get("dtype") == "f32"]
+    right = latest(richest(right, sizes_of, lambda r: r["Nq"]), lambda r: (r["variant"], r["Nq"]))
+    if len({r["Nq"] for r in left}) < 3:
+        return None
+    M, d = left[0]["sram_elements"], left[0]["d"]
+    data, names = curves(left, "Nq", ["traffic_bytes"])
+    gpu, gpu_names = curves(right, "Nq", ["l2_request_bytes", "dram_bytes", "hbm_bytes_model"],
+                            [name for _, name in TRAFFIC_TWINS])
+    return ({"names": quoted(" ".join(names)), "count": len(names), "M": M, "d": d,
+             "gpu_names": quoted(" ".join(gpu_names)), "gpu_count": len(gpu_names),
+             "n_first": min(r["Nq"] for r in left), "n_last": max(r["Nq"] for r in left),
+             "chip": quoted(chip(right[0]) if right else "")}, "".join(data + gpu))
+
+
+def traffic_m(rows):
+    """Bytes of a head against the size of fast memory, counted."""
+    rows = richest(counted(rows), lambda r: (r["Nq"], r["d"]), lambda r: r["sram_elements"])
+    if len({r["sram_elements"] for r in rows}) < 3:
+        return None
+    data, names = curves(rows, "sram_elements", ["traffic_bytes"])
+    M = [r["sram_elements"] for r in rows]
+    return ({"names": quoted(" ".join(names)), "count": len(names), "N": rows[0]["Nq"],
+             "d": rows[0]["d"], "m_first": min(M), "m_last": max(M)}, "".join(data))
+
+
+def speedup_points(rows, standard, clock):
+    """(case text, [(N, speed-up, variant)]): stage 01 over the fastest of stage 03, same case."""
+    found = {}
+    for row in rows:
+        if row.get(clock):
+            found.setdefault(sizes_of(row), []).append(row)
+    for group in found.values():
+        points = []
+        for N in sorted({r["Nq"] for r in group}):
+            base = [r[clock] for r in group if r["Nq"] == N and r["stage"] == "naive"
+                    and r["variant"] == standard]
+            flash = [(r[clock], r["variant"]) for r in group if r["Nq"] == N
+                     and r["stage"] == "flash_forward"]
+            if base and flash:
+                fastest, name = min(flash)
+                points.append((N, base[-1] / fastest, name))
+        if len(points) >= 3:
+            yield group[-1], points
+
+
+def speedup(rows):
+    """How many times faster flash attention is than standard attention, against N. On the GPU by
+    the kernels' own time (ncu): a timed run of stage 01 also allocates its matrix of scores."""
+    rows = square(rows)
+    lines, names, seconds = [], [], []
+    for device, standard, clock in (("cpu", "v1_blas", "ms_med"), ("cuda", "v1_cublas", "ncu_ms")):
+        mine = [r for r in rows if r.get("device") == device and r.get("d") == 64]
+        for last, points in speedup_points(mine, standard, clock):
+            variant = points[-1][2]
+            where = f"{last['threads']} threads" if device == "cpu" else chip(last)
+            names.append(f"{variant} / {standard}, {last['dtype']}, {where}")
+            lines.append(block([f"# {names[-1]}"] + [f"{N} {gain:.6g}" for N, gain, _ in points]))
+            seconds.append(chip(last))
+    if not lines:
+        return None
+    return ({"count": len(lines), **{f"name{n}": quoted(name) for n, name in enumerate(names)},
+             "chip": quoted(", ".join(sorted(set(seconds))))}, "".join(lines))
+
+
 def speed(rows):
     """One bar a variant, for the case that the most variants ran; CPU and GPU stand apart."""
     rows = [r for r in rows if r.get("flops") and r.get("ms_med") and not r.get("backward")]
@@ -168,7 +272,8 @@ def speed(rows):
 
 
 FIGURES = {"01_wall": wall, "attention_map": attention_map, "02_accesses": accesses,
-           "02_unsafe_exp": unsafe_exp, "speed": speed}
+           "02_unsafe_exp": unsafe_exp, "03_traffic_n": traffic_n, "03_traffic_m": traffic_m,
+           "03_speedup": speedup, "speed": speed}
 
 
 def main():

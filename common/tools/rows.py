@@ -212,6 +212,19 @@ def percent(value):
     return "-" if value is None else f"{value:.0%}"
 
 
+def of(key, other):
+    """One number of a row as a percentage of another."""
+    return lambda r: percent(r[key] / r[other] if r.get(key) and r.get(other) else None)
+
+
+def tile_text(row):
+    return f"{row['tile_rows']} x {row['tile_keys']}" if row.get("tile_rows") else "-"
+
+
+def bytes_of(key):
+    return lambda r: size(r.get(key))
+
+
 def plain(key):
     return lambda row: "-" if row.get(key) is None else str(row[key])
 
@@ -266,6 +279,16 @@ COLUMNS = {
     "shared": ("shared memory", counter("shared"), True),
     "dram": ("HBM", counter("dram"), True),
     "stalls": ("warps waiting, for each instruction issued", top_stalls, False),
+    "sm_bytes": ("at the SMs (ncu)", bytes_of("sm_bytes"), True),
+    "sm_of_model": ("SMs / model", of("sm_bytes", "hbm_bytes_model"), True),
+    "l2_of_model": ("L2 / model", of("l2_request_bytes", "hbm_bytes_model"), True),
+    "dram_of_model": ("HBM / model", of("dram_bytes", "hbm_bytes_model"), True),
+    "sram": ("M", plain("sram_elements"), True),
+    "tile": ("tile", tile_text, True),
+    "fits": ("has to fit", plain("fast_elements"), True),
+    "loads": ("loads", plain("loads"), True),
+    "stores": ("stores", plain("stores"), True),
+    "traffic": ("counted", bytes_of("traffic_bytes"), True),
     "peak_bytes": ("peak memory", lambda r: size(r.get("peak_bytes")), True),
     "speed": ("speed against v0",
               lambda r: "-" if r.get("_speed") is None else f"{number(r['_speed'])}x", True),

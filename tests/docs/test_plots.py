@@ -21,7 +21,8 @@ sys.path[:0] = [str(HERE.parents[1]), str(TOOLS)]
 from tap import Tap  # noqa: E402
 import npy_small  # noqa: E402
 
-FIGURES = ["01_wall", "attention_map", "02_accesses", "02_unsafe_exp", "speed"]
+FIGURES = ["01_wall", "attention_map", "02_accesses", "02_unsafe_exp", "03_traffic_n",
+           "03_traffic_m", "03_speedup", "speed"]
 
 
 def row(stage, variant, good=True, **more):
@@ -50,6 +51,22 @@ def made_up_rows():
                          "variant": variant, "cols": 1024, "score_max": 4.0 * factor,
                          "error": None if bad else 1e-7, "nonfinite": 64 * bad,
                          "pass": None if unsafe else True})
+    return rows + traffic_rows()
+
+
+def traffic_rows():
+    """Stage 03's counted rows, over N and over M, and what ncu saw on a GPU."""
+    rows = []
+    for N, M in [(70, 512), (140, 512), (280, 128), (280, 256), (280, 512)]:
+        for variant in ("standard", "v0_fa1_tiles", "v1_fa2_rows"):
+            rows.append(row("flash_forward", variant, Nq=N, Nk=N, sram_elements=M,
+                            traffic_bytes=N * N * 1e5 / M, ms_med=None, flops=None))
+    for N in (512, 1024, 2048):
+        for stage, variant in (("naive", "v1_cublas"), ("flash_forward", "v0_fa1"),
+                               ("flash_forward", "v1_fa2"), ("flash_forward", "v7_wrong")):
+            rows.append(row(stage, variant, variant != "v7_wrong", device="cuda", gpu="GPU @ 1",
+                            Nq=N, Nk=N, d=64, ms_med=None, ncu_ms=N / 100, flops=None,
+                            l2_request_bytes=N * N * 100, dram_bytes=N * 1000))
     return rows
 
 
