@@ -4,7 +4,7 @@
  *
  *     for each tile of queries, for each tile of keys:   load Q_i once, K_j     store S_ij
  *     for each row:                                      load S_i               store P_i
- *     for each tile of queries, for each tile of keys:   load P_ij, V_j         store O_i at the end
+ *     for each tile of queries, for each tile of keys:   load P_ij, V_j         store O_i last
  *
  * This is Algorithm 0 of the FlashAttention paper. It is no variant: it exists to stand beside v0
  * and v1 in the figure of traffic. S and P are whole matrices in slow memory, each written once and

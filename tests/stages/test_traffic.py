@@ -81,7 +81,8 @@ def test_counts(tap, program, folder):
     at = {(r["variant"], r["Nq"], r["sram_elements"]): r["traffic_bytes"] for r in rows}
     tap.ok(len(at) == len(rows), "no case is counted twice")
     four = at["standard", 512, 32768] / at["standard", 256, 32768]
-    tap.ok(3.7 < four < 4.0, f"standard attention: twice N, nearly four times the bytes ({four:.3f})")
+    tap.ok(3.7 < four < 4.0,
+           f"standard attention: twice N, nearly four times the bytes ({four:.3f})")
     halves = [at["v0_fa1_tiles", 1024, M] / at["v0_fa1_tiles", 1024, 2 * M]
               for M in (1024, 4096, 16384)]
     tap.ok(all(1.7 < h <= 2.0 for h in halves), f"FA1: twice M, half the bytes ({halves})")
