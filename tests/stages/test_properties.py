@@ -2,16 +2,19 @@
 # SPDX-License-Identifier: MIT
 """test_properties.py: laws of attention, seen from outside through files and --save.
 
-    test_properties.py PROGRAM [--backward]
+    test_properties.py PROGRAM [--backward] [--device cpu|cuda]
 
 The oracle judges every other test, so here it is left out (--no-check): each law compares two runs
 of the same variant, or a run with a closed form. A mistake that oracle and variant share would
 show here and nowhere else.
 
 Tolerances come from the rounding analysis of the design page: an output may be off by
-4 u (A + sqrt(n) + 8) times the largest |V|, with A the largest sum of |q||k| times the scale.
+c u (A + sqrt(n) + 8) times the largest |V|, with A the largest sum of |q||k| times the scale and
+c = 4; with 16-bit inputs c = 16, and O by another 2 u16. A variant that takes no f32 gets inputs
+that 16 bits hold exactly, so they are the same numbers for all.
 """
 import argparse
+import concurrent.futures
 import math
 import os
 import subprocess
@@ -22,25 +25,25 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import npyfile
 from tap import Tap
-from test_sweep import variants_of
+from test_sweep import has_device, variants_of
 
 B, N, H, HKV, D = 2, 37, 4, 2, 16
 SCALE = 1 / math.sqrt(D)
 
 
 class Rand:
-    """Uniform in -2..2, the same on every machine."""
+    """Uniform in -2..2, multiples of 2^-6, the same on every machine."""
 
     def __init__(self, seed):
         self.state = seed * 7919 + 12345
 
     def __call__(self):
         self.state = (self.state * 6364136223846793005 + 1442695040888963407) % 2**64
-        return (self.state >> 40) / 2.0**22 - 2.0
+        return (self.state >> 56) / 2.0**6 - 2.0
 
 
 def tensor(seed, b, n, h, d):
-    """Logical [b][n][h][d] values that float32 holds exactly (24 bits)."""
+    """Logical [b][n][h][d] values that bfloat16 holds exactly (8 bits)."""
     draw = Rand(seed)
     return [draw() for _ in range(b * n * h * d)]
 
@@ -52,15 +55,25 @@ def at(b, n, h, x, heads, rows=N):
 class Runs:
     """Runs the program on tensors, one folder a run."""
 
-    def __init__(self, program, variant, folder):
-        self.program, self.variant, self.folder, self.count = program, variant, folder, 0
+    def __init__(self, args, variant, dtype, folder):
+        self.program, self.device = args.program, args.device
+        self.variant, self.dtype, self.folder, self.count = variant, dtype, folder, 0
+
+    def limits(self, q, k):
+        """Of O (for |V| up to 1) and of lse: twice the bound, since two runs are compared; |q| and
+        |k| by their norms."""
+        longest = [max(math.sqrt(sum(x * x for x in t[r:r + D])) for r in range(0, len(t), D))
+                   for t in (q, k)]
+        c = 4 if self.dtype == "f32" else 16
+        float32 = 2 * c * 2.0**-24 * (SCALE * longest[0] * longest[1] + math.sqrt(N) + 8)
+        return float32 + 4 * {"f32": 0, "f16": 2.0**-11, "bf16": 2.0**-8}[self.dtype], float32
 
     def __call__(self, inputs, *flags, batch=B, rows=N, heads=H, kv_heads=HKV):
         self.count += 1
         folder = os.path.join(self.folder, str(self.count))
         os.mkdir(folder)
         command = [self.program, "--variant", self.variant, "--no-check", "--quiet",
-                   "--device", "cpu", "--save", folder] + list(flags)
+                   "--device", self.device, "--dtype", self.dtype, "--save", folder] + list(flags)
         for name, values in inputs.items():
             path = os.path.join(folder, f"in_{name}.npy")
             h = kv_heads if name in "kv" else heads
@@ -72,13 +85,6 @@ class Runs:
         return {name: npyfile.read(os.path.join(folder, name + ".npy"))[1]
                 for name in ("o", "lse", "dq", "dk", "dv")
                 if os.path.exists(os.path.join(folder, name + ".npy"))}
-
-
-def error_limit(q, k):
-    """4 u (A + sqrt(n) + 8), twice, since two runs are compared; |q| and |k| by their norms."""
-    longest = [max(math.sqrt(sum(x * x for x in t[r:r + D])) for r in range(0, len(t), D))
-               for t in (q, k)]
-    return 8 * 2.0**-24 * (SCALE * longest[0] * longest[1] + math.sqrt(N) + 8)
 
 
 def distance(a, b):
@@ -106,7 +112,7 @@ def permuted(t, order, heads):
 
 def closed_forms(tap, run, label, data):
     q, k, v = data["q"], data["k"], data["v"]
-    limit = error_limit(q, k)
+    limit, limit_lse = run.limits(q, k)
     constant = [1.5] * len(v)
     o = run(dict(data, v=constant), "--causal")["o"]
     close(tap, f"{label}: constant V gives that constant", o, [1.5] * len(o), 1.5 * limit)
@@ -116,7 +122,7 @@ def closed_forms(tap, run, label, data):
             for b in range(B) for _ in range(N) for h in range(H) for x in range(D)]
     close(tap, f"{label}: Q = 0 gives the mean of V", zero["o"], mean, 2 * limit)
     close(tap, f"{label}: Q = 0 gives lse = log(N)", zero["lse"],
-          [math.log(N)] * (B * H * N), 8 * 2.0**-24 * (math.sqrt(N) + 12))
+          [math.log(N)] * (B * H * N), limit_lse)
 
     own = [v[at(b, n, h // (H // HKV), x, HKV)]
            for b in range(B) for n in range(N) for h in range(H) for x in range(D)]
@@ -126,14 +132,15 @@ def closed_forms(tap, run, label, data):
 
 def invariances(tap, run, label, data):
     q, k, v = data["q"], data["k"], data["v"]
-    limit = error_limit(q, k)
+    limit, limit_lse = run.limits(q, k)
     plain = run(data)
     order = sorted(range(N), key=lambda n: (n * 17 + 5) % N)
     shuffled = run(dict(data, k=permuted(k, order, HKV), v=permuted(v, order, HKV)))
     close(tap, f"{label}: permuting K and V together changes no O", plain["o"], shuffled["o"],
           2 * limit)
-    close(tap, f"{label}: nor lse", plain["lse"], shuffled["lse"], limit + 4e-6)
-    tap.ok(distance(plain["o"], run(dict(data, v=permuted(v, order, HKV)))["o"]) > 0.01,
+    close(tap, f"{label}: nor lse", plain["lse"], shuffled["lse"],
+          limit_lse + 4e-6)
+    tap.ok(distance(plain["o"], run(dict(data, v=permuted(v, order, HKV)))["o"]) > 0.01 + 4 * limit,
            f"{label}: permuting V alone does change O")
 
     u = [0.25 * (x % 3 - 1) for x in range(D)]
@@ -142,7 +149,7 @@ def invariances(tap, run, label, data):
              for b in range(B) for h in range(H) for n in range(N)]
     expected = [a + s for a, s in zip(plain["lse"], shift)]
     close(tap, f"{label}: adding u to each key moves lse by scale q.u", moved["lse"], expected,
-          2 * limit + 4e-6)
+          2 * limit_lse + 4e-6)
     close(tap, f"{label}: and leaves O alone", moved["o"], plain["o"], 4 * limit)
 
     wide = run(data, "--window", f"{N},{N}")
@@ -150,20 +157,22 @@ def invariances(tap, run, label, data):
     endless = run(data, "--window", "-1,0")
     causal = run(data, "--causal")
     close(tap, f"{label}: a window of -1,0 is causal", endless["o"], causal["o"], 2 * limit)
-    tap.ok(distance(causal["o"], plain["o"]) > 0.01, f"{label}: causal is not full attention")
+    tap.ok(distance(causal["o"], plain["o"]) > 0.01 + 4 * limit,
+           f"{label}: causal is not full attention")
 
 
 def independence(tap, run, label, data, backward):
     """Heads and batches do not know of each other, and GQA is MHA with repeated K and V."""
     flags = ["--causal"] + (["--backward"] if backward else [])
     both = run(data, *flags)
-    limit = error_limit(data["q"], data["k"])
+    limit, limit_lse = run.limits(data["q"], data["k"])
+    factor = {"o": 2 * limit, "lse": 2 * limit_lse}  # else a gradient: sums over N
     half = {name: len(t) // B for name, t in data.items()}
     second = run({name: t[half[name]:] for name, t in data.items()}, *flags, batch=1)
     for name in both:
         cut = len(both[name]) // B
         close(tap, f"{label}: batch 1 alone gives the same {name}", second[name],
-              both[name][cut:], 2 * limit * (1 if name in ("o", "lse") else N))
+              both[name][cut:], factor.get(name, 2 * limit * N))
 
     def repeat(t):
         return [t[at(b, n, h // (H // HKV), x, HKV)]
@@ -172,7 +181,7 @@ def independence(tap, run, label, data, backward):
     mha = run(dict(data, k=repeat(data["k"]), v=repeat(data["v"])), *flags, kv_heads=H)
     for name in ("o", "lse") + (("dq",) if backward else ()):
         close(tap, f"{label}: GQA gives the {name} of repeated MHA", both[name], mha[name],
-              2 * limit * (1 if name in ("o", "lse") else N))
+              factor.get(name, 2 * limit * N))
     for name in ("dk", "dv") if backward else ():
         summed = [sum(mha[name][at(b, n, g * (H // HKV) + e, x, H)] for e in range(H // HKV))
                   for b in range(B) for n in range(N) for g in range(HKV) for x in range(D)]
@@ -182,7 +191,7 @@ def independence(tap, run, label, data, backward):
 
 def determinism(tap, run, label, data, backward):
     flags = ["--mask", "causal-upper-left"] + (["--backward"] if backward else [])
-    limit = error_limit(data["q"], data["k"])
+    limit = run.limits(data["q"], data["k"])[0]
     first = run(data, *flags, "--threads", "2")
     again = run(data, *flags, "--threads", "2")
     tap.ok(all(distance(first[name], again[name]) == 0 for name in first),
@@ -211,28 +220,53 @@ def nonfinite_reach(tap, run, label, data):
     tap.ok(all(map(math.isfinite, others)), f"{label}: and no other head or batch")
 
 
+class Record:
+    """Stands in for Tap where variants run side by side."""
+
+    def __init__(self):
+        self.results = []
+
+    def ok(self, *result):
+        self.results.append(result)
+
+
+def check_variant(args, variant, dtype, data):
+    record = Record()
+    with tempfile.TemporaryDirectory() as folder:
+        run = Runs(args, variant, dtype, folder)
+        gradients = dict(data, do=tensor(4, B, N, H, D)) if args.backward else data
+        label = variant if dtype == "f32" else f"{variant} {dtype}"
+        try:
+            closed_forms(record, run, label, data)
+            invariances(record, run, label, data)
+            nonfinite_reach(record, run, label, data)
+            independence(record, run, label, gradients, args.backward)
+            determinism(record, run, label, gradients, args.backward)
+        except RuntimeError as why:
+            record.ok(False, f"{label}: runs", str(why))
+    return record.results
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
     parser.add_argument("--backward", action="store_true")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     args = parser.parse_args()
     tap = Tap()
+    if not has_device(args.program, args.device):
+        return tap.skip_all(f"no {args.device} device here")
     data = {"q": tensor(1, B, N, H, D), "k": tensor(2, B, N, HKV, D),
             "v": tensor(3, B, N, HKV, D)}
-    variants = variants_of(args.program, "cpu")
+    variants = variants_of(args.program, args.device)
     tap.ok(variants, f"variants: {' '.join(variants)}")
-    for variant in variants:
-        with tempfile.TemporaryDirectory() as folder:
-            run = Runs(args.program, variant, folder)
-            gradients = dict(data, do=tensor(4, B, N, H, D)) if args.backward else data
-            try:
-                closed_forms(tap, run, variant, data)
-                invariances(tap, run, variant, data)
-                nonfinite_reach(tap, run, variant, data)
-                independence(tap, run, variant, gradients, args.backward)
-                determinism(tap, run, variant, gradients, args.backward)
-            except RuntimeError as why:
-                tap.ok(False, f"{variant}: runs", str(why))
+    with concurrent.futures.ThreadPoolExecutor(min(6, os.cpu_count() or 1)) as pool:
+        jobs = [pool.submit(check_variant, args, variant, dtype, data)
+                for variant, dtypes in variants.items()
+                for dtype in (["f32"] if "f32" in dtypes else dtypes)]
+        for job in jobs:
+            for result in job.result():
+                tap.ok(*result)
     return tap.done()
 
 
