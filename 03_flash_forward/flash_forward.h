@@ -97,6 +97,7 @@ typedef struct FlashTraffic {
 
 typedef struct FlashTiles {
     int64_t Br, Bc, Tr, Tc;
+    int64_t splits; /* blocks that share the keys of a row tile: 1 but in v5_clean_tiles */
 } FlashTiles;
 
 #define FLASH_SRAM_DEFAULT 32768 /* elements: 128 KiB of float32 */

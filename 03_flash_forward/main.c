@@ -68,20 +68,30 @@ static FlashTiles tiles_of_sram(const AttnArgs *args)
     return flash_tiles(&args->shape, flash_sram());
 }
 
-static ModelTraffic fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc)
+static ModelTraffic fa1_traffic(const AttnArgs *args, FlashTiles tiles)
 {
-    return model_fa2_traffic(args, Br, Bc, 0);
+    return model_fa1_traffic(args, tiles.Br, tiles.Bc);
+}
+
+static ModelTraffic fa2_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    return model_split_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
+}
+
+static ModelTraffic packed_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    return model_packed_traffic(args, tiles.Br, tiles.Bc);
 }
 
 static const struct {
     AttnFn forward;
     FlashTiles (*tiles)(const AttnArgs *args);
-    ModelTraffic (*traffic)(const AttnArgs *args, int64_t Br, int64_t Bc);
+    ModelTraffic (*traffic)(const AttnArgs *args, FlashTiles tiles);
 } models[] = {
-    {flash_forward_v0_fa1_tiles, tiles_of_sram, model_fa1_traffic},
+    {flash_forward_v0_fa1_tiles, tiles_of_sram, fa1_traffic},
     {flash_forward_v1_fa2_rows, tiles_of_sram, fa2_traffic},
-    {flash_forward_v2_simd, flash_tiles_v2_simd, model_packed_traffic},
-    {ATTN_CUDA_FN(flash_forward_v0_fa1), ATTN_CUDA_FN(flash_tiles_v0_fa1), model_fa1_traffic},
+    {flash_forward_v2_simd, flash_tiles_v2_simd, packed_traffic},
+    {ATTN_CUDA_FN(flash_forward_v0_fa1), ATTN_CUDA_FN(flash_tiles_v0_fa1), fa1_traffic},
     {ATTN_CUDA_FN(flash_forward_v1_fa2), ATTN_CUDA_FN(flash_tiles_v1_fa2), fa2_traffic},
     {ATTN_CUDA_FN(flash_forward_v2_register_tiles), ATTN_CUDA_FN(flash_tiles_v2_register_tiles),
      fa2_traffic},
@@ -98,10 +108,11 @@ static void tell_traffic(ReportRow *row, const Variant *v, const AttnArgs *args)
         if (models[m].forward != v->forward)
             continue;
         FlashTiles tiles = models[m].tiles(args);
-        ModelTraffic traffic = models[m].traffic(args, tiles.Br, tiles.Bc);
+        ModelTraffic traffic = models[m].traffic(args, tiles);
         row->model_bytes = traffic.load_bytes + traffic.store_bytes;
         row->tiles.Br = tiles.Br;
         row->tiles.Bc = tiles.Bc;
+        row->tiles.splits = tiles.splits;
         row->tiles.sram_elements = models[m].tiles == tiles_of_sram ? flash_sram() : 0;
     }
 }
@@ -128,7 +139,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     if (status == EXIT_OK && out.status == ATTN_SKIP) {
         status = report_skip(report, c, v, out.failure);
     } else {
-        ReportRow row = {c, problem, v, &out, judged ? &check : NULL, 0.0, {0, 0, 0}};
+        ReportRow row = {c, problem, v, &out, judged ? &check : NULL, 0.0, {0, 0, 0, 0}};
         tell_traffic(&row, v, &out.args);
         report_row(report, &row);
         if (out.ran)

@@ -214,3 +214,12 @@ ModelTraffic model_fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int
     return heads_traffic(args, Nq * d + 2 * seen.cols * d, resumed ? Nq * (d + 1) : 0.0,
                          resumed ? 0.0 : Nq * d, Nq + (resumed ? Nq * d : 0.0));
 }
+
+ModelTraffic model_split_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int64_t splits)
+{
+    const double d = (double)args->shape.d, Nq = (double)args->shape.Nq;
+    const double states = splits > 1 ? (double)splits * Nq * (d + 1) : 0.0;
+    const VisibleTiles seen = visible_tiles(args, Br, Bc);
+    return heads_traffic(args, (double)splits * Nq * d + 2 * seen.cols * d, states, Nq * d,
+                         Nq + states);
+}

@@ -60,6 +60,13 @@ ModelTraffic model_standard_traffic(const AttnArgs *args, int64_t Br);
  *   stores  Nq d               elements  + keys (d + channels) / G + Nq                   floats
  * where channels is d in whole panels (V), and keys is Nk in whole panels. */
 ModelTraffic model_packed_traffic(const AttnArgs *args, int64_t Br, int64_t panel);
+/* The same with the keys of each row tile split among `splits` blocks (a GPU with more room than row
+ * tiles): each reads Q and writes a float32 state (O, lse), which the merge reads. K and V are read
+ * once by all of them together. One head:
+ *   loads   splits Nq d + (sum over row tiles of keys seen) 2 d  + splits (Nq d + Nq) of states
+ *   stores  splits (Nq d + Nq) of states                        + Nq d + Nq
+ * splits = 1: no states, model_fa2_traffic. */
+ModelTraffic model_split_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int64_t splits);
 /* Softmax over rows x cols of `element_bytes`: accesses (2, 3 or 4 per element) times bytes. */
 double model_softmax_bytes(int64_t rows, int64_t cols, int accesses, size_t element_bytes);
 

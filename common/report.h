@@ -42,6 +42,7 @@ typedef struct Report {
 typedef struct ReportTiles {
     int64_t sram_elements; /* the fast memory M of the papers */
     int64_t Br, Bc;        /* rows and keys of a tile */
+    int64_t splits;        /* blocks that share the keys of a row tile */
 } ReportTiles;
 
 /* check is NULL when --no-check or when the run failed (outcome->failure says why). model_bytes:

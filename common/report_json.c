@@ -152,6 +152,7 @@ void report_json(const Report *r, const ReportRow *row)
     put_count(f, "sram_elements", row->tiles.sram_elements);
     put_count(f, "tile_rows", row->tiles.Br);
     put_count(f, "tile_keys", row->tiles.Bc);
+    put_count(f, "key_splits", row->tiles.splits);
     put_int(f, "link_bytes", 0);
     put_int(f, "peak_bytes", (int64_t)out->peak_bytes);
     put_number(f, "bound_ratio", row->check ? row->check->bound_ratio : NAN);

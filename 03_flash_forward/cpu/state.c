@@ -37,7 +37,7 @@ static int64_t ceil_div(int64_t a, int64_t b)
 
 FlashTiles flash_tiles_of(const AttnShape *shape, int64_t Br, int64_t Bc)
 {
-    FlashTiles tiles = {Br, Bc, ceil_div(shape->Nq, Br), ceil_div(shape->Nk, Bc)};
+    FlashTiles tiles = {Br, Bc, ceil_div(shape->Nq, Br), ceil_div(shape->Nk, Bc), 1};
     return tiles;
 }
 

@@ -100,7 +100,8 @@ static void rows_are_json(void **state)
     expect(text, "\"flash_ratio\":null");
     expect(text, "\"hbm_bytes_model\":null");
     expect(text, "\"compulsory_bytes_model\":108,"); /* Q K V O of 6 floats, lse of 3 */
-    expect(text, "\"sram_elements\":null,\"tile_rows\":null,\"tile_keys\":null,");
+    expect(text,
+           "\"sram_elements\":null,\"tile_rows\":null,\"tile_keys\":null,\"key_splits\":null,");
     expect(text, "\"ms\":[]");
     expect(text, "\"ms_med\":null");
     expect(text, "\"nonfinite\":7");
@@ -119,11 +120,11 @@ static void pass_is_said_honestly(void **state)
     (void)state;
     memset(&check, 0, sizeof check);
     check.pass = 1;
-    tiles = (ReportTiles){4096, 16, 32};
+    tiles = (ReportTiles){4096, 16, 32, 2};
     make_row(&check, 1, text, sizeof text);
-    tiles = (ReportTiles){0, 0, 0};
+    tiles = (ReportTiles){0, 0, 0, 0};
     expect(text, "\"pass\":true");
-    expect(text, "\"sram_elements\":4096,\"tile_rows\":16,\"tile_keys\":32,");
+    expect(text, "\"sram_elements\":4096,\"tile_rows\":16,\"tile_keys\":32,\"key_splits\":2,");
     make_row(NULL, 1, text, sizeof text); /* --no-check */
     expect(text, "\"pass\":null");
     expect(text, "\"nonfinite\":null");
