@@ -105,6 +105,9 @@ typedef struct FlashTiles {
 /* The paper's sizes for a fast memory of M elements: Bc = ceil(M / 4d), Br = min(Bc, d). No tile is
  * larger than the matrix. */
 FlashTiles flash_tiles(const AttnShape *shape, int64_t M);
+/* Elements that these tiles really take: Q_i, K_j, V_j and O_i, and with them S, m and l. About
+ * 1.25 M where Br = Bc: the paper's sizes are an order, not a budget. */
+int64_t flash_fast_elements(const AttnShape *shape, int64_t M);
 /* Tiles of Br x Bc, counted. */
 FlashTiles flash_tiles_of(const AttnShape *shape, int64_t Br, int64_t Bc);
 /* M of the variants v0 and v1 (--sram). Set it before any of them runs. */

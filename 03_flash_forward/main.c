@@ -149,6 +149,17 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     return status;
 }
 
+/* --sram M is what tile sizes are made from; this is what has to fit. */
+static void print_fast_memory(const AttnShape *shape)
+{
+    FlashTiles tiles = flash_tiles(shape, flash_sram());
+    int64_t elements = flash_fast_elements(shape, flash_sram());
+    printf("# M = %lld elements: v0_fa1_tiles and v1_fa2_rows have tiles of %lld x %lld; with S, m "
+           "and l %lld elements have to fit, %.2f M\n",
+           (long long)flash_sram(), (long long)tiles.Br, (long long)tiles.Bc, (long long)elements,
+           (double)elements / (double)flash_sram());
+}
+
 static int run_case(Report *report, const Cli *cli, const CliCase *c)
 {
     Problem problem;
@@ -158,6 +169,8 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
     if (status != EXIT_OK)
         return status;
     flash_set_sram(c->sram ? c->sram : FLASH_SRAM_DEFAULT);
+    if (c->sram && !cli->quiet)
+        print_fast_memory(&problem.args.shape);
     if (c->trace && flash_trace(&problem.args, flash_sram(), stdout) != 0)
         status = EXIT_RUNTIME;
     /* the oracle's O and lse and the bound of each element: once for all variants */

@@ -54,8 +54,8 @@ ModelTraffic model_fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int
 ModelTraffic model_standard_traffic(const AttnArgs *args, int64_t Br);
 /* v2_simd: K and V are copied once for each kv head into panels of `panel` columns, float32 and
  * padded to whole panels; then each block of Br queries streams the panels that it sees anything
- * of. A block's Q, O and scores, and one panel, stay in the cache. One query head, with the kv
- * head's copies shared by its G = H/Hkv query heads:
+ * of. A block's Q and O, its scores and a block of keys stay in the cache. One query head,
+ * with the kv head's copies shared by its G = H/Hkv query heads:
  *   loads   Nq d + 2 Nk d / G  elements  + (sum over blocks of keys seen) (d + channels)  floats
  *   stores  Nq d               elements  + keys (d + channels) / G + Nq                   floats
  * where channels is d in whole panels (V), and keys is Nk in whole panels. */

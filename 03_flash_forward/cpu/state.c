@@ -6,15 +6,16 @@
  * The paper divides a fast memory of M elements among four tiles of equal size, Q_i, K_j, V_j and
  * O_i, hence M / 4d rows each. Br is capped at d, so that the scores Br x Bc take no more than
  * another M / 4. So M is the order of what is needed, not a budget: with S it is 1.25 M, and the
- * vectors m and l come on top (FlashTraffic.fast_peak has the exact number).
+ * vectors m and l come on top (flash_fast_elements has the exact number).
  *
  * Interface:
- * - flash_tiles, flash_tiles_of, flash_set_sram, flash_sram.
+ * - flash_tiles, flash_tiles_of, flash_fast_elements, flash_set_sram, flash_sram.
  * - flash_set_smem_limit, flash_smem_limit, flash_smem_refuses, flash_smem_refused.
  * - flash_state_start, flash_state_store.
  */
 #include "flash_forward.h"
 #include "tensor.h"
+#include "tiles.h"
 
 static int64_t sram_elements = FLASH_SRAM_DEFAULT;
 static int64_t smem_limit, smem_refused; /* bytes, 0 = none */
@@ -48,6 +49,11 @@ FlashTiles flash_tiles(const AttnShape *shape, int64_t M)
     Bc = Bc < shape->Nk ? Bc : shape->Nk;
     Br = Br < shape->Nq ? Br : shape->Nq;
     return flash_tiles_of(shape, Br, Bc);
+}
+
+int64_t flash_fast_elements(const AttnShape *shape, int64_t M)
+{
+    return fast_memory_floats(flash_tiles(shape, M), shape->d);
 }
 
 void flash_set_smem_limit(int64_t bytes)

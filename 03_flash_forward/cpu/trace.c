@@ -149,8 +149,10 @@ static int trace_traffic(const AttnArgs *args, int64_t M, FILE *to)
         fprintf(to, "\nelements moved           loads  stores\n");
         fprintf(to, "  v0 keys outside     %8lld %7lld\n", (long long)fa1.loads,
                 (long long)fa1.stores);
-        fprintf(to, "  v1 queries outside  %8lld %7lld\n\n", (long long)fa2.loads,
+        fprintf(to, "  v1 queries outside  %8lld %7lld\n", (long long)fa2.loads,
                 (long long)fa2.stores);
+        fprintf(to, "Tiles, S, m and l really take %lld elements of fast memory: %.2f M.\n\n",
+                (long long)fa1.fast_peak, (double)fa1.fast_peak / (double)M);
         status = 0;
     }
     free(O);

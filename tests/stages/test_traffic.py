@@ -72,6 +72,16 @@ def test_rows(tap, program, folder):
            "compulsory bytes: Q K V O and lse once")
 
 
+def test_words(tap, program):
+    """What really has to fit: S is a quarter of M more, m and l come on top."""
+    done = run(program, "--device", "cpu", "-H", "1", "-N", "300", "-d", "64", "--sram", "16384")
+    tap.ok("M = 16384 " in done.stdout and " 20608 elements have to fit, 1.26 M" in done.stdout,
+           "--sram says what has to fit", done.stdout)
+    done = run(program, "--device", "cpu", "--trace", "--sram", "64", "--quiet")
+    tap.ok("take 88 elements of fast memory: 1.38 M" in done.stdout, "so does --trace",
+           done.stdout)
+
+
 def test_counts(tap, program, folder):
     out = pathlib.Path(folder) / "counted.jsonl"
     done = run(program, out, 512)
@@ -123,6 +133,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         if device == "cpu":
             test_rows(tap, program, folder)
+            test_words(tap, program)
             test_counts(tap, counter, folder)
         elif run(program, "--device", "cuda", "-N", "8").returncode == NO_DEVICE:
             return tap.skip_all("no cuda device here")

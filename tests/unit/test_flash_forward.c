@@ -184,6 +184,9 @@ static void test_tile_sizes(void **unused)
     /* M = 4 * 64 * 64: four tiles of 64 x 64 are M, S is M / 4 more, m and l on top */
     assert_int_equal(ATTN_OK, flash_fa2(&c->args, 16384, NULL, &counted));
     assert_int_equal(16384 + 4096 + 128, counted.fast_peak);
+    assert_int_equal(16384 + 4096 + 128, flash_fast_elements(&c->args.shape, 16384));
+    assert_int_equal(ATTN_OK, flash_fa1(&c->args, 5000, &counted));
+    assert_int_equal(counted.fast_peak, flash_fast_elements(&c->args.shape, 5000));
     case_free(c);
 }
 
