@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: MIT
+"""workshop.py: reads a patch of this folder and makes something that runs of a changed source.
+
+Interface:
+- read_patch, changed_text, apply_hunks: the header, the hunks, the text before and after them.
+- Workshop(args, folder, programs).make(fields, text): the command that runs the changed code.
+- Failure: a sentence for the test's output. run: a command with its output.
+"""
+import glob
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+
+KEYS = ("file", "header", "function", "variant", "program", "what", "caught-by", "case")
+CHECKS = ("O", "lse", "dQ", "dK", "dV", "inputs", "storage", "crash")
+
+
+class Failure(Exception):
+    """A sentence for the test's output."""
+
+
+def read_patch(path):
+    """Header fields (case: a list) and hunks [(old lines, new lines)]."""
+    fields, hunks = {"case": []}, []
+    with open(path, encoding="utf-8") as f:
+        for line in f.read().split("\n"):
+            key, colon, value = line.partition(":")
+            if hunks and line[:1] in (" ", "-", "+"):
+                old, new = hunks[-1]
+                if line[0] != "+":
+                    old.append(line[1:])
+                if line[0] != "-":
+                    new.append(line[1:])
+            elif line.startswith("@@"):
+                hunks.append(([], []))
+            elif not hunks and colon and key in KEYS:
+                if key == "case":
+                    fields["case"].append(value.strip())
+                else:
+                    fields[key] = value.strip()
+    wanted = {"file", "what", "caught-by"} - set(fields)
+    if wanted or not hunks or bool(fields["case"]) == ("program" in fields):
+        raise Failure(f"the header lacks {sorted(wanted) or 'a case, a program or a hunk'}")
+    fields["caught-by"] = set(fields["caught-by"].split())
+    if "program" not in fields and not fields["caught-by"] <= set(CHECKS):
+        raise Failure(f"caught-by knows {' '.join(CHECKS)}")
+    return fields, hunks
+
+
+def changed_text(fields):
+    """The text that the hunks are for: the source, or the header that it includes."""
+    with open(os.path.join(ROOT, fields.get("header", fields["file"])), encoding="utf-8") as f:
+        return f.read()
+
+
+def apply_hunks(source, hunks):
+    """Each hunk's old lines must stand exactly once in the file. Line numbers are not looked at:
+    they change whenever somebody edits a comment further up."""
+    lines = source.split("\n")
+    for old, new in hunks:
+        places = [n for n in range(len(lines) - len(old) + 1) if lines[n:n + len(old)] == old]
+        if len(places) != 1:
+            raise Failure(f"does not apply: {len(places)} places match\n" + "\n".join(old))
+        if old == new:
+            raise Failure("changes nothing")
+        lines[places[0]:places[0] + len(old)] = new
+    return "\n".join(lines)
+
+
+def run(command, **options):
+    return subprocess.run(command, capture_output=True, text=True, errors="backslashreplace",
+                          timeout=300, **options)
+
+
+def commands_of(build, targets):
+    """Compile and link commands of the programs, as word lists, to be run in the build folder."""
+    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as f:
+        words = [shlex.split(entry["command"]) for entry in json.load(f)]
+    listed = run([os.environ.get("NINJA", "ninja"), "-C", build, "-t", "commands"] + targets)
+    return words + [shlex.split(line) for line in listed.stdout.splitlines() if line]
+
+
+def for_this_gpu(command):
+    """nvcc's command for the architecture of this machine alone, spills allowed: a mistake need not
+    be fast."""
+    refused = ("-gencode", "--attn-strict", "-Xptxas=-warn-spills")
+    return [word for word in command if not word.startswith(refused)] + ["-arch=native"]
+
+
+def retarget(command, source, made, old_source):
+    """The command with another input and output and without a dependency file."""
+    out, words = [], iter(command)
+    for word in words:
+        if word in ("-MF", "-MQ", "-MT"):
+            next(words)
+        elif word == "-o":
+            next(words)
+            out += ["-o", made]
+        elif word in ("-MD", "-MMD"):
+            continue
+        elif word == old_source:
+            out.append(source)
+        else:
+            out.append(word)
+    return out
+
+
+class Workshop:
+    """Compiles one source file of a stage, changed or not, into something that can be run. Its
+    methods may run at the same time."""
+
+    def __init__(self, args, folder, programs):
+        self.args, self.folder = args, folder
+        self.target = os.path.relpath(args.program, args.build)
+        self.commands = commands_of(args.build, sorted({self.target} | set(programs)))
+        self.numbers = itertools.count(1)
+
+    def place_source(self, fields, text):
+        """A folder of its own with the source. A changed header lies beside it, with all headers
+        of the original folder, since quotes look beside the including file first."""
+        folder = os.path.join(self.folder, str(next(self.numbers)))
+        original = os.path.join(ROOT, fields["file"])
+        os.mkdir(folder)
+        if "header" in fields:
+            for name in glob.glob(os.path.join(os.path.dirname(original), "*.*h")) + [original]:
+                shutil.copy(name, folder)
+        changed = os.path.basename(fields.get("header", fields["file"]))
+        with open(os.path.join(folder, changed), "w", encoding="utf-8") as f:
+            f.write(text)
+        return os.path.join(folder, os.path.basename(original))
+
+    def compile_file(self, fields, text, extra):
+        absolute = os.path.join(ROOT, fields["file"])
+        for command in self.commands:
+            named = [w for w in command if w.endswith((".c", ".cu")) and
+                     os.path.realpath(os.path.join(self.args.build, w)) ==
+                     os.path.realpath(absolute)]
+            if "-c" in command and named and "-DCOUNT_ACCESSES" not in command:
+                break
+        else:
+            raise Failure(f"the build has no command for {fields['file']}")
+        source = self.place_source(fields, text)
+        made = source + ".o"
+        line = retarget(command, source, made, named[0])
+        if source.endswith(".cu"):
+            line = for_this_gpu(line)
+        line += ["-I" + os.path.dirname(absolute)] + extra  # headers beside the original
+        done = run(line, cwd=self.args.build)
+        if done.returncode != 0:
+            said = (done.stdout + done.stderr)[-1500:]
+            raise Failure(f"does not compile: {shlex.join(line)}\n{said}")
+        # The compiler may be two words, as in "ccache cc".
+        return list(itertools.takewhile(lambda word: word[0] != "-", line)), made
+
+    def shared_object(self, fields, text):
+        """-Bsymbolic: the object's own functions win over the program's of the same name."""
+        compiler, made = self.compile_file(fields, text, ["-O1", "-fPIC"])
+        stage, function = self.args.stage, fields["function"]
+        shim = made[:-2] + ".shim.c"
+        exported = [f"int {stage}_abi_version = {stage.upper()}_ABI_VERSION;",
+                    f"AttnStatus {stage}_variant(const AttnArgs *args);",
+                    f"AttnStatus {stage}_variant(const AttnArgs *args)",
+                    f"{{ return {function}(args); }}"]
+        if f"{function}_backward(" in text:
+            exported += [f"AttnStatus {stage}_variant_backward(const AttnArgs *args);",
+                         f"AttnStatus {stage}_variant_backward(const AttnArgs *args)",
+                         f"{{ return {function}_backward(args); }}"]
+        with open(shim, "w", encoding="utf-8") as f:
+            f.write(f'#include "{stage}.h"\n' + "\n".join(exported) + "\n")
+        library = made[:-2] + ".so"
+        folder = os.path.join(ROOT, fields["file"].split("/")[0])
+        line = compiler + ["-shared", "-fPIC", "-O1", "-Wl,-Bsymbolic", "-o", library, shim, made]
+        line += ["-I" + folder, "-I" + os.path.join(ROOT, "common"),
+                 "-I" + os.path.join(self.args.build, "common"), "-lm"]
+        done = run(line)
+        if done.returncode != 0:
+            raise Failure(f"does not link: {done.stderr[-1500:]}")
+        return [self.args.program, "--device", "cpu", "--variant-so", library]
+
+    def relinked_program(self, fields, text):
+        """A program with the changed object in front of the libraries: the first one wins."""
+        _, made = self.compile_file(fields, text, [])
+        target = fields.get("program", self.target)
+        link = [c for c in self.commands if "-c" not in c and "-o" in c and
+                c[c.index("-o") + 1] == target]
+        if not link:
+            raise Failure(f"the build has no link command for {target}")
+        program = made[:-2] + ".program"
+        line = [program if word == target else word for word in link[-1]]
+        at = line.index("-o") + 2
+        line[at:at] = [made, "-Wl,--allow-multiple-definition"]
+        done = run(line, cwd=self.args.build)
+        if done.returncode != 0:
+            raise Failure(f"does not link: {done.stderr[-1500:]}")
+        if "program" in fields:
+            return [program]
+        return [program, "--device", "cuda", "--variant", fields["variant"]]
+
+    def make(self, fields, text):
+        as_object = "program" not in fields and not fields["file"].endswith(".cu")
+        return (self.shared_object if as_object else self.relinked_program)(fields, text)
