@@ -111,8 +111,8 @@ def check_stage(tap, backward):
     missing = missing_product(small, {"d": "8"}, mask=MASKS, window=TABLE["window"],
                               relation=(-1, 0, 1))
     tap.ok(not missing, f"{label}: masks x windows x (Nq <, =, > Nk)", missing)
-    missing = missing_product(parsed, {"Nq": "130"}, d=["17", "33", "80", "96", "100", "250", "256"],
-                              dtype=TABLE["dtype"])
+    widths = ["17", "33", "80", "96", "100", "250", "256"]
+    missing = missing_product(parsed, {"Nq": "130"}, d=widths, dtype=TABLE["dtype"])
     layouts = {(case["d"], case["strides"]) for case in parsed if case.get("Nq") == "130"}
     tap.ok(not missing and len(layouts) == 14, f"{label}: other head dimensions, aligned and not",
            f"{missing} {layouts}")
