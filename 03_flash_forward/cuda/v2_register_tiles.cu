@@ -2,27 +2,28 @@
  *
  * v2_register_tiles: v1's loops, every value from shared memory used many times.
  *
- * In v1 each FMA waits for a word from shared memory. A thread that computes an 8 x 8 piece of S
- * loads 8 + 8 values for 64 FMA. Loaded as float4 along the channels, that is 16 load instructions
- * for 256 FMA; an SM issues four warps' FMA for one such load at a time, so loads fit in between.
+ * In v1 each FMA waits for a word from shared memory. Here a thread keeps an 8 x 8 piece of S and
+ * one of O in registers and loads 16 values for 64 FMA (product_f32.cuh). Both products are one
+ * loop, a sum of outer products, with Q, K and P transposed in shared memory:
  *
- * A warp is 4 x 8 threads: ty = lane / 8 chooses rows, tx = lane % 8 columns.
+ *     S += Q[:, x] K[:, x]^T  for each channel x         O += P[:, j] V[j, :]  for each key j
  *
- *     S: rows  row0 + 4*r + ty... (ROWS of them)   keys  tx + 8*c   (every 8th: eight lanes that
- *     read
- *     O: the same rows                             channels 4*tx + 32*n .. + 3      eight rows of K
- *                                                                            hit different banks)
+ * All columns of a row lie in the eight lanes of one warp: the row maximum takes three shuffles,
+ * and P goes through shared memory within the warp, without a barrier.
  *
- * All columns of a row lie in the eight lanes of one warp, so the row maximum takes three shuffles,
- * and P goes through shared memory within the warp: no block-wide barrier.
+ * What else would keep the FMA units waiting, and what is done about it:
+ *   - Device memory: K_j comes in slices of 32 channels, V_j in slices of a few keys. While one is
+ *     multiplied, cp.async brings the next into the other of two buffers. The one barrier before
+ *     a slice says both: it is here, and nobody still reads the buffer that is filled next.
+ *   - Scale, cap and mask cost more than the softmax itself. Only tiles that are not clean are
+ *     asked. The scale goes into the fused multiply-add in the exponent, exp(scale*s - m) =
+ *     2^(s*c - m'), so m_i is kept in powers of two.
+ *   - The end: the longest row tiles start first, short ones fill the gaps.
  *
- * K and V take turns in one buffer: with it even D = 256 stays within 64 KiB of shared memory, what
- * GPUs from sm_75 on offer, and three or four blocks fit an SM of a large GPU. While one of them
- * waits for its loads, the others compute; that replaces double buffering here.
- *
- * Prediction (H200, f32, d=64, full): per tile and thread 8192 FMA, 512 float4 loads, 64 loads and
- * stores on the way in, about 600 instructions of softmax: 88 % of the issue slots are FMA.
- * Barriers and latencies with only two warps a scheduler will cost a third: 38-45 TFLOP/s of 67.
+ * Prediction (H200, f32, d=64, full): per tile and thread 8192 FMA, 512 float4 loads, 400
+ * instructions of softmax, 500 of copies, addresses and loops: 85 % of the issue slots are FMA.
+ * Two warps a scheduler, all that 255 registers allow, will leave some slots empty: 40 to 44 of
+ * 67 TFLOP/s.
  *
  * Interface:
  * - flash_forward_v2_register_tiles: f32, d <= 256, any shape, mask and layout.
@@ -30,222 +31,248 @@
  */
 #include "block.cuh"
 #include "mma.cuh"
+#include "product_f32.cuh"
 #include "row_mask.cuh"
 
-/* ROWS x COLS of S, ROWS x D/8 of O: as much as 255 registers hold. LD: rows of shared memory are
- * 16 bytes longer than D channels, so that eight rows at one channel lie in different banks. */
+/* A thread holds ROWS x COLS of S and ROWS x D/8 of O: as much as 255 registers allow. All of
+ * shared memory within 64 KiB, what GPUs from sm_75 on give a block. Transposed rows are 4 floats
+ * longer than their content, so that stores down a column find different banks. */
 template <int D_> struct FloatTile {
-    static const int D = D_;
-    static const int WARPS = D == 128 ? 4 : 2, THREADS = WARPS * 32;
-    static const int BLOCKS = D <= 64 ? 4 : D == 128 ? 2 : 3; /* that an SM shall hold */
-    static const int ROWS = D < 128 ? 8 : 4, Br = WARPS * 4 * ROWS;
-    static const int Bc = D <= 64 ? 64 : 32, COLS = Bc / 8;
-    static const int LD = D + 4, P_LD = Bc + 4;
-    static const int SMEM = (Br * LD + Bc * LD + Br * P_LD) * (int)sizeof(float);
+    static const int D = D_, WARPS = 2, THREADS = WARPS * 32;
+    static const int BLOCKS = D <= 64 ? 4 : 3; /* that an SM shall hold */
+    static const int ROWS = D <= 128 ? 8 : 4, Br = WARPS * 4 * ROWS;
+    static const int COLS = D == 128 ? 4 : 8, Bc = COLS * 8;
+    static const int SLICE_CHANNELS = 32, SLICE_KEYS = D <= 64 ? 32 : D < 256 ? 16 : 8;
+    static const int LD_Q = Br + 4, LD_K = Bc + 4, LD_P = Br + 4;
+    static const int K_SLICE = SLICE_CHANNELS * LD_K, V_SLICE = SLICE_KEYS * D;
+    static const int SLICE = K_SLICE > V_SLICE ? K_SLICE : V_SLICE;
+    static const int SMEM = (D * LD_Q + Bc * LD_P + 2 * SLICE) * (int)sizeof(float);
 };
 
-/* tile_smem [count][LD]; zeros past N and d. */
-template <class C>
-static __device__ __forceinline__ void load_tile_f32(float *tile_smem, const float *base,
-                                                     int64_t stride, int first, int count, int N,
-                                                     int d, bool aligned)
+/* The registers of a thread: its rows start at row0 of the block, its columns at column0. */
+template <class C> struct ThreadRows {
+    int row0, column0;
+    float m_i[C::ROWS]; /* powers of two: log2(e) times the maximum */
+    float l_i[C::ROWS]; /* the sum over this thread's keys only, until the end */
+    float O_reg[C::ROWS][C::D / 8];
+};
+
+/* The longest row tiles of all heads start first: under a causal mask short ones fill the gaps. */
+template <class C> static __device__ __forceinline__ BlockWork longest_first(const AttnArgs &a)
 {
-    if (aligned) {
-#pragma unroll 4
-        for (int e = threadIdx.x; e < count * (C::D / 4); e += C::THREADS) {
-            const int r = e / (C::D / 4), x = e % (C::D / 4) * 4;
-            float4 four = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (first + r < N && x < d)
-                four = *reinterpret_cast<const float4 *>(base + (first + r) * stride + x);
-            *reinterpret_cast<float4 *>(tile_smem + r * C::LD + x) = four;
-        }
-    } else {
-        for (int e = threadIdx.x; e < count * C::D; e += C::THREADS) {
-            const int r = e / C::D, x = e % C::D;
-            tile_smem[r * C::LD + x] =
-                first + r < N && x < d ? base[(first + r) * stride + x] : 0.0f;
-        }
-    }
+    const unsigned heads = (unsigned)(a.shape.B * a.shape.H);
+    const int tiles = ((int)a.shape.Nq + C::Br - 1) / C::Br;
+    return work_of_head(a, (int)(blockIdx.x % heads),
+                        (tiles - 1 - (int)(blockIdx.x / heads)) * C::Br);
 }
 
-static __device__ __forceinline__ float4 load_four(const float *from)
-{
-    return *reinterpret_cast<const float4 *>(from);
-}
-
-/* S_reg[r][c] = Q row (4r + ty) of the warp . K_j row (tx + 8c) */
+/* A state is normalised: it enters with the weight l = 1 at the maximum m = lse. */
 template <class C>
-static __device__ __forceinline__ void multiply_QK(float (&S_reg)[C::ROWS][C::COLS],
-                                                   const float *Q_smem, const float *K_smem)
+static __device__ __forceinline__ void start_rows(ThreadRows<C> &rows, const AttnArgs &a,
+                                                  BlockWork work, const float *O_state)
 {
+    rows.row0 = threadIdx.x / 32 * 4 * C::ROWS + lane_row();
+    rows.column0 = lane_column();
 #pragma unroll
-    for (int r = 0; r < C::ROWS; r++)
+    for (int r = 0; r < C::ROWS; r++) {
+        const int i = work.i0 + rows.row0 + row_of(r);
+        const float lse = O_state && i < a.shape.Nq ? a.lse[lse_row(a, work, i)] : -INFINITY;
+        const bool resumes = lse != -INFINITY;
+        rows.m_i[r] = lse * LOG2E;
+        rows.l_i[r] = resumes && rows.column0 == 0 ? 1.0f : 0.0f;
 #pragma unroll
-        for (int c = 0; c < C::COLS; c++)
-            S_reg[r][c] = 0.0f;
-#pragma unroll 2
-    for (int x = 0; x < C::D; x += 4) {
-        float4 q[C::ROWS];
-#pragma unroll
-        for (int r = 0; r < C::ROWS; r++)
-            q[r] = load_four(Q_smem + r * 4 * C::LD + x);
-#pragma unroll
-        for (int c = 0; c < C::COLS; c++) {
-            const float4 k = load_four(K_smem + c * 8 * C::LD + x);
-#pragma unroll
-            for (int r = 0; r < C::ROWS; r++) {
-                S_reg[r][c] = fmaf(q[r].x, k.x, S_reg[r][c]);
-                S_reg[r][c] = fmaf(q[r].y, k.y, S_reg[r][c]);
-                S_reg[r][c] = fmaf(q[r].z, k.z, S_reg[r][c]);
-                S_reg[r][c] = fmaf(q[r].w, k.w, S_reg[r][c]);
-            }
+        for (int x = 0; x < C::D / 8; x++) {
+            const int channel = rows.column0 + column_of(x);
+            rows.O_reg[r][x] =
+                resumes && channel < a.shape.d ? O_state[state_row(a, work, i) + channel] : 0.0f;
         }
     }
 }
 
-/* O_reg[r][4n + e] += P row (4r + ty) . V_j column (4tx + 32n + e) */
+/* The division by l_i that the loop put off, and lse. */
 template <class C>
-static __device__ __forceinline__ void multiply_PV(float (&O_reg)[C::ROWS][C::D / 8],
-                                                   const float *P_smem, const float *V_smem)
-{
-#pragma unroll 2
-    for (int key = 0; key < C::Bc; key += 4) {
-        float p[C::ROWS][4];
-#pragma unroll
-        for (int r = 0; r < C::ROWS; r++)
-            *reinterpret_cast<float4 *>(p[r]) = load_four(P_smem + r * 4 * C::P_LD + key);
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-#pragma unroll
-            for (int n = 0; n < C::D / 32; n++) {
-                const float4 v = load_four(V_smem + (key + e) * C::LD + 32 * n);
-#pragma unroll
-                for (int r = 0; r < C::ROWS; r++) {
-                    O_reg[r][4 * n] = fmaf(p[r][e], v.x, O_reg[r][4 * n]);
-                    O_reg[r][4 * n + 1] = fmaf(p[r][e], v.y, O_reg[r][4 * n + 1]);
-                    O_reg[r][4 * n + 2] = fmaf(p[r][e], v.z, O_reg[r][4 * n + 2]);
-                    O_reg[r][4 * n + 3] = fmaf(p[r][e], v.w, O_reg[r][4 * n + 3]);
-                }
-            }
-    }
-}
-
-/* The online softmax. P goes to P_smem (this thread's row 0, column tx), O and l are rescaled. */
-template <class C>
-static __device__ __forceinline__ void update_rows(float (&S_reg)[C::ROWS][C::COLS],
-                                                   float (&m_i)[C::ROWS], float (&l_i)[C::ROWS],
-                                                   float (&O_reg)[C::ROWS][C::D / 8], float *P_smem)
+static __device__ __forceinline__ void finish_rows(const ThreadRows<C> &rows, const AttnArgs &a,
+                                                   BlockWork work, float *O_state)
 {
 #pragma unroll
     for (int r = 0; r < C::ROWS; r++) {
-        float m_new = m_i[r];
+        const int i = work.i0 + rows.row0 + row_of(r);
+        const float l_row = sum_of_row(rows.l_i[r]);
+        if (i >= a.shape.Nq)
+            continue;
+        const float inverse = l_row == 0.0f ? 0.0f : 1.0f / l_row; /* nothing seen: O = 0 */
+        float *O_i = O_state ? O_state + state_row(a, work, i)
+                             : (float *)a.O.data + tensor_offset(&a.O, work.b, i, work.h);
 #pragma unroll
-        for (int c = 0; c < C::COLS; c++)
+        for (int x = 0; x < C::D / 8; x++)
+            if (rows.column0 + column_of(x) < a.shape.d)
+                O_i[rows.column0 + column_of(x)] = rows.O_reg[r][x] * inverse;
+        /* A row of a state to which nothing was added keeps its lse, to the bit. */
+        float *lse = a.lse + lse_row(a, work, i);
+        if (rows.column0 == 0 && !(O_state && l_row == 1.0f && rows.m_i[r] == *lse * LOG2E))
+            *lse = l_row == 0.0f ? -INFINITY : rows.m_i[r] * LN2 + logf(l_row);
+    }
+}
+
+/* The factor that turns adjusted scores into powers of two. Positive, so that the largest score has
+ * the largest exponent. */
+static __device__ __forceinline__ float exponent_scale(const AttnArgs &a)
+{
+    if (a.softcap > 0.0f)
+        return a.softcap * LOG2E;
+    return a.scale == 0.0f ? 1.0f : fabsf(a.scale) * LOG2E;
+}
+
+/* What a tile that is not clean needs before the softmax: cap or sign, then the mask. */
+template <class C>
+static __device__ __forceinline__ void
+adjust_scores(float (&S_reg)[C::ROWS][C::COLS], const AttnArgs &a,
+              const RowMask<C::Br, C::Bc> &mask, int j, int row0, int column0)
+{
+    const bool capped = a.softcap > 0.0f;
+    const float factor = capped ? a.scale / a.softcap : a.scale < 0.0f ? -1.0f : 0.0f;
+    if (capped || !(a.scale > 0.0f)) {
+#pragma unroll
+        for (int r = 0; r < C::ROWS; r++)
+#pragma unroll
+            for (int c = 0; c < C::COLS; c++)
+                S_reg[r][c] = capped ? tanhf(S_reg[r][c] * factor) : S_reg[r][c] * factor;
+    }
+#pragma unroll
+    for (int r = 0; r < C::ROWS; r++)
+#pragma unroll
+        for (int word = 0; word < C::Bc / 32; word++) {
+            const uint32_t bits = row_bits(mask, row0 + row_of(r), word, j, 0) >> column0;
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (!(bits >> e & 1))
+                    S_reg[r][word * 4 + e] = -INFINITY;
+        }
+}
+
+/* The online softmax: O and l are rescaled to the new maximum, and P goes to P_smem [Bc][LD_P],
+ * four rows at a time (P_smem points at this thread's first key and row). */
+template <class C>
+static __device__ __forceinline__ void
+update_rows(float (&S_reg)[C::ROWS][C::COLS], ThreadRows<C> &rows, float scale_log2, float *P_smem)
+{
+#pragma unroll
+    for (int r = 0; r < C::ROWS; r++) {
+        float m_new = S_reg[r][0];
+#pragma unroll
+        for (int c = 1; c < C::COLS; c++)
             m_new = fmaxf(m_new, S_reg[r][c]);
-#pragma unroll
-        for (int distance = 4; distance > 0; distance /= 2)
-            m_new = fmaxf(m_new, __shfl_xor_sync(0xffffffffu, m_new, distance));
+        m_new = fmaxf(rows.m_i[r], max_of_row(m_new) * scale_log2);
         const float base = m_new == -INFINITY ? 0.0f : m_new; /* -inf - -inf would be NaN */
-        const float alpha = exp2_sfu((m_i[r] - base) * LOG2E);
-        m_i[r] = m_new;
-        l_i[r] *= alpha; /* the sum over this thread's keys only, until the end */
+        const float alpha = exp2_sfu(rows.m_i[r] - base);
+        rows.m_i[r] = m_new;
+        rows.l_i[r] *= alpha;
 #pragma unroll
         for (int c = 0; c < C::COLS; c++) {
-            const float p = exp2_sfu((S_reg[r][c] - base) * LOG2E);
-            l_i[r] += p;
-            P_smem[r * 4 * C::P_LD + 8 * c] = p;
+            S_reg[r][c] = exp2_sfu(fmaf(S_reg[r][c], scale_log2, -base));
+            rows.l_i[r] += S_reg[r][c];
         }
 #pragma unroll
         for (int x = 0; x < C::D / 8; x++)
-            O_reg[r][x] *= alpha;
+            rows.O_reg[r][x] *= alpha;
     }
+    __syncwarp(); /* the warp has read the P of the last tile */
+#pragma unroll
+    for (int c = 0; c < C::COLS; c++)
+#pragma unroll
+        for (int r = 0; r < C::ROWS; r += 4)
+            *reinterpret_cast<float4 *>(P_smem + column_of(c) * C::LD_P + row_of(r)) =
+                make_float4(S_reg[r][c], S_reg[r + 1][c], S_reg[r + 2][c], S_reg[r + 3][c]);
+    __syncwarp();
 }
 
 /* One block: Br rows of one head. O_state NULL: the plain forward pass. */
 template <class C>
 static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
-    register_tiles_kernel(const __grid_constant__ AttnArgs a, float *O_state, bool aligned)
+    register_tiles_kernel(const __grid_constant__ AttnArgs a, float *O_state)
 {
-    extern __shared__ __align__(16) float smem_f32[];
+    extern __shared__ __align__(16) float smem_f32[]; /* Q [D][LD_Q], P [Bc][LD_P], two slices */
     __shared__ RowMask<C::Br, C::Bc> mask;
-    float *Q_smem = smem_f32, *KV_smem = Q_smem + C::Br * C::LD, *P_smem = KV_smem + C::Bc * C::LD;
+    float *Q_smem = smem_f32, *P_smem = Q_smem + C::D * C::LD_Q;
+    float *slices_smem = P_smem + C::Bc * C::LD_P;
     const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk, d = (int)a.shape.d;
-    const int ty = threadIdx.x % 32 / 8, tx = threadIdx.x % 8;
-    const int row0 = threadIdx.x / 32 * 4 * C::ROWS + ty; /* this thread's rows: row0 + 4 * r */
-    const BlockWork work = work_of_block(a, C::Br);
-    const float *Q = (const float *)a.Q.data + tensor_offset(&a.Q, work.b, 0, work.h);
+    const BlockWork work = longest_first<C>(a);
+    const float *Q = (const float *)a.Q.data + tensor_offset(&a.Q, work.b, work.i0, work.h);
     const float *K = (const float *)a.K.data + tensor_offset(&a.K, work.b, 0, work.h_kv);
     const float *V = (const float *)a.V.data + tensor_offset(&a.V, work.b, 0, work.h_kv);
+    int stage = 0; /* the buffer that the next slice goes to */
+    auto fetch_K = [&](int j, int channel) {
+        const int64_t first = j * C::Bc;
+        load_tile_f32<true, C::Bc, C::SLICE_CHANNELS, C::LD_K, C::THREADS>(
+            slices_smem + stage * C::SLICE, (const float *)mask.K + first * a.K.stride[1] + channel,
+            a.K.stride[1], Nk - j * C::Bc, d - channel);
+    };
+    auto fetch_V = [&](int j, int key) {
+        const int64_t first = j * C::Bc + key;
+        load_tile_f32<false, C::SLICE_KEYS, C::D, C::D, C::THREADS>(
+            slices_smem + stage * C::SLICE, (const float *)mask.V + first * a.V.stride[1],
+            a.V.stride[1], Nk - (int)first, d);
+    };
+    auto take_slice = [&]() -> const float * { /* the slice that was fetched last */
+                                               copy_async_wait<0>();
+                                               __syncthreads();
+                                               stage ^= 1;
+                                               return slices_smem + (stage ^ 1) * C::SLICE;
+    };
 
     const AttnRange q = attn_range(a.positions_q, work.i0, min(C::Br, Nq - work.i0));
     const KeyTiles tiles = find_key_tiles<C::Bc>(a, q);
-    if (tiles.begin == tiles.end && O_state)
-        return; /* nothing to add: the state stays as it is, to the bit */
-    publish_plan(mask, a, work, K, V, q, tiles);
-    load_tile_f32<C>(Q_smem, Q, a.Q.stride[1], work.i0, C::Br, Nq, d, aligned);
-
-    float m_i[C::ROWS], l_i[C::ROWS], O_reg[C::ROWS][C::D / 8];
-#pragma unroll
-    for (int r = 0; r < C::ROWS; r++) {
-        const int i = work.i0 + row0 + 4 * r;
-        const bool resumes = O_state && i < Nq && a.lse[lse_row(a, work, i)] != -INFINITY;
-        m_i[r] = resumes ? a.lse[lse_row(a, work, i)] : -INFINITY;
-        l_i[r] =
-            resumes && tx == 0 ? 1.0f : 0.0f; /* a state is normalised: weight l = 1 at m = lse */
-#pragma unroll
-        for (int x = 0; x < C::D / 8; x++) {
-            const int channel = x / 4 * 32 + 4 * tx + x % 4;
-            O_reg[r][x] = resumes && channel < d ? O_state[state_row(a, work, i) + channel] : 0.0f;
-        }
-    }
-    __syncthreads();
-
     bool clean;
     int j = next_key_tile<C::Bc>(a, tiles, q, tiles.end, &clean);
-#pragma unroll 1
-    for (; j >= 0; j = next_key_tile<C::Bc>(a, mask.tiles, mask.q, j, &clean)) {
-        float S_reg[C::ROWS][C::COLS];
-        load_tile_f32<C>(KV_smem, (const float *)mask.K, a.K.stride[1], j * C::Bc, C::Bc, Nk, d,
-                         aligned);
-        if (!mask.by_run && !clean)
-            make_row_words(mask, a, j, 0);
-        __syncthreads();
-        multiply_QK<C>(S_reg, Q_smem + row0 * C::LD, KV_smem + tx * C::LD);
-        __syncthreads(); /* K_j is used up, V_j takes its place */
-        load_tile_f32<C>(KV_smem, (const float *)mask.V, a.V.stride[1], j * C::Bc, C::Bc, Nk, d,
-                         aligned);
-#pragma unroll
-        for (int r = 0; r < C::ROWS; r++)
-#pragma unroll
-            for (int c = 0; c < C::COLS; c++) {
-                S_reg[r][c] = attn_score(&a, S_reg[r][c]);
-                if (!clean && !(row_bits(mask, row0 + 4 * r, c / 4, j, 0) >> (c % 4 * 8 + tx) & 1))
-                    S_reg[r][c] = -INFINITY;
-            }
-        update_rows<C>(S_reg, m_i, l_i, O_reg, P_smem + row0 * C::P_LD + tx);
-        __syncthreads(); /* V_j is there, and P */
-        multiply_PV<C>(O_reg, P_smem + row0 * C::P_LD, KV_smem + 4 * tx);
-        __syncthreads(); /* V_j is used up, and so are the words of the mask */
-    }
+    if (j < 0 && O_state)
+        return; /* nothing to add: the state stays as it is, to the bit */
+    publish_plan(mask, a, work, K, V, q, tiles);
+    __syncthreads();
+    load_tile_f32<true, C::Br, C::D, C::LD_Q, C::THREADS>(Q_smem, Q, a.Q.stride[1], Nq - work.i0,
+                                                          d);
+    if (j >= 0)
+        fetch_K(j, 0);
+    copy_async_commit();
+    ThreadRows<C> rows;
+    start_rows(rows, a, work, O_state);
+    const float scale_log2 = exponent_scale(a);
 
-#pragma unroll
-    for (int r = 0; r < C::ROWS; r++) {
-        const int i = work.i0 + row0 + 4 * r;
-#pragma unroll
-        for (int distance = 4; distance > 0; distance /= 2)
-            l_i[r] += __shfl_xor_sync(0xffffffffu, l_i[r], distance);
-        if (i >= Nq)
-            continue;
-        const float inverse = l_i[r] == 0.0f ? 0.0f : 1.0f / l_i[r];
-        float *O_i = O_state ? O_state + state_row(a, work, i)
-                             : (float *)a.O.data + tensor_offset(&a.O, work.b, i, work.h);
-#pragma unroll
-        for (int x = 0; x < C::D / 8; x++)
-            if (x / 4 * 32 + 4 * tx + x % 4 < d)
-                O_i[x / 4 * 32 + 4 * tx + x % 4] = O_reg[r][x] * inverse;
-        if (tx == 0)
-            a.lse[lse_row(a, work, i)] = m_i[r] + logf(l_i[r]); /* nothing seen: -inf */
+#pragma unroll 1
+    while (j >= 0) {
+        float S_reg[C::ROWS][C::COLS] = {};
+        if (!clean && !mask.by_run)
+            make_row_words(mask, a, j, 0);
+#pragma unroll 1
+        for (int x = 0; x < C::D; x += C::SLICE_CHANNELS) {
+            const float *K_smem = take_slice(); /* [SLICE_CHANNELS][LD_K] */
+            if (x + C::SLICE_CHANNELS < C::D)
+                fetch_K(j, x + C::SLICE_CHANNELS);
+            else
+                fetch_V(j, 0);
+            copy_async_commit();
+            multiply_add<C::SLICE_CHANNELS, C::LD_Q, C::LD_K>(
+                S_reg, Q_smem + x * C::LD_Q + rows.row0, K_smem + rows.column0);
+        }
+        if (!clean)
+            adjust_scores<C>(S_reg, a, mask, j, rows.row0, rows.column0);
+        update_rows(S_reg, rows, scale_log2, P_smem + rows.column0 * C::LD_P + rows.row0);
+
+        const int j_next = next_key_tile<C::Bc>(a, mask.tiles, mask.q, j, &clean);
+#pragma unroll 1
+        for (int key = 0; key < C::Bc; key += C::SLICE_KEYS) {
+            const float *V_smem = take_slice(); /* [SLICE_KEYS][D] */
+            if (key + C::SLICE_KEYS < C::Bc)
+                fetch_V(j, key + C::SLICE_KEYS);
+            else if (j_next >= 0)
+                fetch_K(j_next, 0);
+            copy_async_commit();
+            multiply_add<C::SLICE_KEYS, C::LD_P, C::D>(
+                rows.O_reg, P_smem + key * C::LD_P + rows.row0, V_smem + rows.column0);
+        }
+        j = j_next;
     }
+    copy_async_wait<0>(); /* a block without keys has still asked for Q */
+    finish_rows(rows, a, work, O_state);
 }
 
 template <typename T, int D> struct LaunchRegisterTiles {
@@ -256,8 +283,8 @@ template <typename T, int D> struct LaunchRegisterTiles {
         if (status != ATTN_OK)
             return status;
         register_tiles_kernel<C>
-            <<<launch_blocks(a, C::Br), C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(
-                *a, O_state, all_rows_on_16_bytes(a));
+            <<<launch_blocks(a, C::Br), C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(*a,
+                                                                                        O_state);
         CUDA_TRY_LAUNCH();
         return ATTN_OK;
     }
