@@ -25,7 +25,7 @@ if (gpu_count) {
     plot for [v=0:gpu_count-1] dat index count+v using 1:2 with linespoints lt v+1 \
              title word(gpu_names, v+1)." asks of L2", \
          for [v=0:gpu_count-1] dat index count+v using 1:3 with linespoints lc rgb c(v) lw 1.5 dt 2 \
-             pt word("6 4 8", v+1) ps 1.1 title word(gpu_names, v+1)." HBM", \
+             pt int(word("6 4 8", v+1)) ps 1.1 title word(gpu_names, v+1)." HBM", \
          for [v=0:gpu_count-1] dat index count+v using 1:4 with lines lc rgb c(v) lw 1 dt 3 \
              title word(gpu_names, v+1)." model"
 }

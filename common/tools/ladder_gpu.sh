@@ -162,6 +162,19 @@ bench_cases() {
     [ "$1" != naive ] || echo "-B 1 -H 16 -N 2048 -d 64 --backward"
 }
 
+# The CPU's speed-up of flash over standard attention, for the figure. (The GPU's is in the rows of
+# `ncu`: a timed run of stage 01 on a GPU also allocates and fills its matrix of scores.)
+bench_speedup() {
+    for N in 128 256 512 1024 2048 4096; do
+        echo "-B 1 -H 8 -N $N -d 64"
+    done >build/speedup.txt
+    for run in '01_naive/naive v1_blas' '03_flash_forward/flash_forward v2_simd'; do
+        part "03 speed-up, ${run#* }" "build/gpu/${run% *}" --device cpu --threads 2 \
+            --variant "${run#* }" --cases build/speedup.txt --bench --quiet \
+            --json "$gpu_out/03_speedup_cpu.jsonl"
+    done
+}
+
 gpu_bench() {
     gpu_stages >build/gpu_stages.txt
     while read -r folder program <&3; do
@@ -171,6 +184,7 @@ gpu_bench() {
             part "$folder $flags" "build/gpu/$folder/$program" --device cuda $flags --bench \
                 --warmup 3 --iters 20 --json "$gpu_out/$folder.jsonl"
         done 4<"build/bench_$program.txt"
+        [ "$program" != flash_forward ] || bench_speedup
     done 3<build/gpu_stages.txt
 }
 
