@@ -35,8 +35,9 @@
 #include "row_mask.cuh"
 
 /* A thread holds ROWS x COLS of S and ROWS x D/8 of O: as much as 255 registers allow. All of
- * shared memory within 64 KiB, what GPUs from sm_75 on give a block. Transposed rows are 4 floats
- * longer than their content, so that stores down a column find different banks. */
+ * shared memory within 64 KiB, what GPUs from sm_75 on give a block: D = 128 has room for 32 keys
+ * at a time, D = 256 for 32 rows. Transposed rows are 4 floats longer than their content, so that
+ * stores down a column find different banks. */
 template <int D_> struct FloatTile {
     static const int D = D_, WARPS = 2, THREADS = WARPS * 32;
     static const int BLOCKS = D <= 64 ? 4 : 3; /* that an SM shall hold */
@@ -123,7 +124,8 @@ static __device__ __forceinline__ float exponent_scale(const AttnArgs &a)
     return a.scale == 0.0f ? 1.0f : fabsf(a.scale) * LOG2E;
 }
 
-/* What a tile that is not clean needs before the softmax: cap or sign, then the mask. */
+/* What a tile that is not clean needs before the softmax: cap or sign, then the mask. The columns
+ * of a thread are four neighbours in each run of 32, four bits in each word of the mask. */
 template <class C>
 static __device__ __forceinline__ void
 adjust_scores(float (&S_reg)[C::ROWS][C::COLS], const AttnArgs &a,
@@ -167,6 +169,7 @@ update_rows(float (&S_reg)[C::ROWS][C::COLS], ThreadRows<C> &rows, float scale_l
         const float alpha = exp2_sfu(rows.m_i[r] - base);
         rows.m_i[r] = m_new;
         rows.l_i[r] *= alpha;
+        /* Two instructions a score, and one for the sum. */
 #pragma unroll
         for (int c = 0; c < C::COLS; c++) {
             S_reg[r][c] = exp2_sfu(fmaf(S_reg[r][c], scale_log2, -base));
@@ -200,6 +203,10 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     const float *Q = (const float *)a.Q.data + tensor_offset(&a.Q, work.b, work.i0, work.h);
     const float *K = (const float *)a.K.data + tensor_offset(&a.K, work.b, 0, work.h_kv);
     const float *V = (const float *)a.V.data + tensor_offset(&a.V, work.b, 0, work.h_kv);
+
+    /* Slices pass through two buffers in the order in which they are multiplied: of K_j, of V_j, of
+     * the next tile's K. Each is fetched when the one before it is taken. (K and V are read from
+     * `mask`: as variables of all threads they would cost registers.) */
     int stage = 0; /* the buffer that the next slice goes to */
     auto fetch_K = [&](int j, int channel) {
         const int64_t first = j * C::Bc;
@@ -213,13 +220,17 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
             slices_smem + stage * C::SLICE, (const float *)mask.V + first * a.V.stride[1],
             a.V.stride[1], Nk - (int)first, d);
     };
-    auto take_slice = [&]() -> const float * { /* the slice that was fetched last */
-                                               copy_async_wait<0>();
-                                               __syncthreads();
-                                               stage ^= 1;
-                                               return slices_smem + (stage ^ 1) * C::SLICE;
+    /* The slice that was fetched last. wait: this thread's share of it has arrived. Barrier: so has
+     * everybody's, and all are done with the slice before, whose buffer is free now. */
+    auto take_slice = [&]() -> const float * {
+        copy_async_wait<0>();
+        __syncthreads();
+        stage ^= 1;
+        return slices_smem + (stage ^ 1) * C::SLICE;
     };
 
+    /* Which tiles, before anything is loaded; then Q and the first slice travel while the state is
+     * set up. */
     const AttnRange q = attn_range(a.positions_q, work.i0, min(C::Br, Nq - work.i0));
     const KeyTiles tiles = find_key_tiles<C::Bc>(a, q);
     bool clean;
@@ -242,6 +253,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         float S_reg[C::ROWS][C::COLS] = {};
         if (!clean && !mask.by_run)
             make_row_words(mask, a, j, 0);
+            /* S = Q K_j^T */
 #pragma unroll 1
         for (int x = 0; x < C::D; x += C::SLICE_CHANNELS) {
             const float *K_smem = take_slice(); /* [SLICE_CHANNELS][LD_K] */
@@ -255,8 +267,10 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         }
         if (!clean)
             adjust_scores<C>(S_reg, a, mask, j, rows.row0, rows.column0);
+        /* P = 2^(S - m) */
         update_rows(S_reg, rows, scale_log2, P_smem + rows.column0 * C::LD_P + rows.row0);
 
+        /* O += P V_j */
         const int j_next = next_key_tile<C::Bc>(a, mask.tiles, mask.q, j, &clean);
 #pragma unroll 1
         for (int key = 0; key < C::Bc; key += C::SLICE_KEYS) {
