@@ -200,9 +200,6 @@ static inline infiniStatus_t infiniopCreateFlashAttentionDescriptor(
     for (n = 0; n < mask_type_desc->ndim; n++)
         if (mask_type_desc->tensor.shape[n] != 1)
             return INFINI_STATUS_BAD_TENSOR_SHAPE;
-    for (n = 0; n < 5; n++)
-        if (all[n] && all[n]->ndim == 0)
-            return INFINI_STATUS_BAD_TENSOR_SHAPE;
     desc = (infiniopFlashAttentionDescriptor_t)calloc(1, sizeof *desc);
     if (!desc)
         return INFINI_STATUS_INTERNAL_ERROR;

@@ -189,6 +189,25 @@ static void test_wide_heads(void **unused)
     }
 }
 
+/* Bits do not show how many threads there were; the workspace has room for each. */
+static void test_threads_are_those_of_the_handle(void **unused)
+{
+    Case *c = case_new((AttnShape){1, 4, 4, 20, 20, 16}, ATTN_F32, LAYOUT_BSHD, 1);
+    size_t bytes[3];
+    (void)unused;
+    for (int threads = 1; threads <= 2; threads++) {
+        FlashAttentionHandle *handle;
+        assert_int_equal(SUCCESS, flash_attention_create_handle(&handle, FLASH_ATTENTION_CPU, 0));
+        assert_int_equal(SUCCESS, flash_attention_set_threads(handle, threads));
+        FlashAttention *op = op_like(handle, c, 4, FLASH_ATTENTION_MASK_NONE, NULL);
+        assert_int_equal(SUCCESS, flash_attention_workspace_size(op, &bytes[threads]));
+        assert_int_equal(SUCCESS, flash_attention_destroy(op));
+        assert_int_equal(SUCCESS, flash_attention_destroy_handle(handle));
+    }
+    assert_true(bytes[1] < bytes[2]);
+    case_free(c);
+}
+
 static void test_nothing_is_left(void **unused)
 {
     (void)unused;
@@ -200,9 +219,13 @@ static void test_nothing_is_left(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_cases), cmocka_unit_test(test_stride_zero),
-        cmocka_unit_test(test_empty_rows),   cmocka_unit_test(test_default_scale),
-        cmocka_unit_test(test_wide_heads),   cmocka_unit_test(test_nothing_is_left),
+        cmocka_unit_test(test_random_cases),
+        cmocka_unit_test(test_stride_zero),
+        cmocka_unit_test(test_empty_rows),
+        cmocka_unit_test(test_default_scale),
+        cmocka_unit_test(test_wide_heads),
+        cmocka_unit_test(test_threads_are_those_of_the_handle),
+        cmocka_unit_test(test_nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,7 +57,7 @@ static void test_describe(void **unused)
     const int64_t shape[] = {2, 3, 4, 5}, zero[] = {2, 0, 4, 5}, negative[] = {2, -3, 4, 5};
     const int64_t huge[] = {INT64_C(1) << 33, 1, 1, INT64_C(1) << 33}, edge[] = {INT64_C(1) << 44};
     const int64_t far[] = {INT64_MAX, 1, 1, 1}, least[] = {INT64_MIN, 1, 1, 1};
-    const int64_t both[] = {INT64_C(1) << 60, 1, -(INT64_C(1) << 60), 1}, past[] = {edge[0] + 1};
+    const int64_t both[] = {INT64_C(1) << 60, 1, -1, 1}, past[] = {edge[0] + 1};
     const int64_t one[] = {1, 1, 1, 1}, back[] = {-60, 20, -5, 1};
     FlashAttentionTensor t = {.ndim = 77}, contiguous;
     (void)unused;
@@ -75,9 +75,11 @@ static void test_describe(void **unused)
     EXPECT(BAD_TENSOR_STRIDES, describe, &t, FLASH_ATTENTION_F32, 4, shape, far);
     EXPECT(BAD_TENSOR_STRIDES, describe, &t, FLASH_ATTENTION_F32, 4, shape, least);
     EXPECT(BAD_TENSOR_STRIDES, describe, &t, FLASH_ATTENTION_F32, 4, shape, both);
+    EXPECT(BAD_TENSOR_STRIDES, describe, &t, FLASH_ATTENTION_U8, 4, shape, least);
     assert_int_equal(77, t.ndim); /* failures leave it alone */
     EXPECT(SUCCESS, describe, &t, FLASH_ATTENTION_U8, 1, edge, NULL);
     EXPECT(SUCCESS, describe, &t, FLASH_ATTENTION_F32, 4, one, far); /* stride of size 1 */
+    EXPECT(SUCCESS, describe, &t, FLASH_ATTENTION_F32, 4, one, least);
     EXPECT(SUCCESS, describe, &t, FLASH_ATTENTION_F32, 4, shape, back);
     assert_int_equal(-60, t.strides[0]);
     EXPECT(SUCCESS, describe, &contiguous, FLASH_ATTENTION_BF16, 3, shape + 1, NULL);
