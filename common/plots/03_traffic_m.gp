@@ -17,6 +17,15 @@ set arrow 1 from 4*d*d, graph 0 to 4*d*d, graph 1 nohead lc rgb grey lw 1.2 dt 3
 set label 1 "M = 4 d²: from here on Br = d" at 4*d*d*1.06, graph 0.95 tc rgb grey font ",10"
 fa1(m) = 4.0 * 12 * N * N * d * d / m
 once = 4.0 * (4 * N * d + N)
-plot for [v=0:count-1] dat index v using 1:2 with linespoints lt v+1 title word(names, v+1), \
-     [m_first:m_last] fa1(x) with lines lt 8 lw 1.5 dt 3 title "4 · 12 N² d² / M bytes", \
-     once with lines lt 7 lw 1.2 dt 2 title "every input and output once"
+if (points) {
+    # what the tiles of a GPU's kernel stand for: M = 4 d Bc
+    plot for [v=0:count-1] dat index v using 1:2 with linespoints lt v+1 title word(names, v+1), \
+         dat index count using 1:2 with points lc rgb c(3) pt 3 ps 1.8 lw 2.5 \
+             title "v0_fa1 asks of a GPU's L2", \
+         [m_first:m_last] fa1(x) with lines lt 8 lw 1.5 dt 3 title "4 · 12 N² d² / M bytes", \
+         once with lines lt 7 lw 1.2 dt 2 title "every input and output once"
+} else {
+    plot for [v=0:count-1] dat index v using 1:2 with linespoints lt v+1 title word(names, v+1), \
+         [m_first:m_last] fa1(x) with lines lt 8 lw 1.5 dt 3 title "4 · 12 N² d² / M bytes", \
+         once with lines lt 7 lw 1.2 dt 2 title "every input and output once"
+}

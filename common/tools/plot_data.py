@@ -195,14 +195,21 @@ def traffic_n(rows):
 
 
 def traffic_m(rows):
-    """Bytes of a head against the size of fast memory, counted."""
+    """Bytes of a head against the size of fast memory, counted; beside them what v0_fa1 asked of the
+    L2 of a GPU, at the M that its tiles stand for."""
+    everything = square(rows)
     rows = richest(counted(rows), lambda r: (r["Nq"], r["d"]), lambda r: r["sram_elements"])
     if len({r["sram_elements"] for r in rows}) < 3:
         return None
+    N, d = rows[0]["Nq"], rows[0]["d"]
     data, names = curves(rows, "sram_elements", ["traffic_bytes"])
     M = [r["sram_elements"] for r in rows]
-    return ({"names": quoted(" ".join(names)), "count": len(names), "N": rows[0]["Nq"],
-             "d": rows[0]["d"], "m_first": min(M), "m_last": max(M)}, "".join(data))
+    points = [f"{4 * d * r['tile_keys']} {per_head(r, 'l2_request_bytes')}" for r in everything
+              if r.get("l2_request_bytes") and r["variant"] == "v0_fa1" and r.get("tile_keys")
+              and (r["Nq"], r["d"]) == (N, d)]
+    return ({"names": quoted(" ".join(names)), "count": len(names), "N": N, "d": d,
+             "m_first": min(M), "m_last": max(M), "points": len(points[-1:])},
+            "".join(data) + block(points[-1:]))
 
 
 def speedup_points(rows, standard, clock):

@@ -65,7 +65,7 @@ def traffic_rows():
         for stage, variant in (("naive", "v1_cublas"), ("flash_forward", "v0_fa1"),
                                ("flash_forward", "v1_fa2"), ("flash_forward", "v7_wrong")):
             rows.append(row(stage, variant, variant != "v7_wrong", device="cuda", gpu="GPU @ 1",
-                            Nq=N, Nk=N, d=64, ms_med=None, ncu_ms=N / 100, flops=None,
+                            Nq=N, Nk=N, d=64, tile_keys=32, ms_med=None, ncu_ms=N / 100, flops=None,
                             l2_request_bytes=N * N * 100, dram_bytes=N * 1000))
     return rows
 
