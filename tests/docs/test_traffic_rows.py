@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Does traffic_rows.py join what ncu counted with the right checked rows, and does it refuse what
-does not fit together? On a small CSV made here, as ncu writes it."""
+does not fit together? On a small CSV made here, as ncu writes it. And do the recorded rows say what
+the chapter explains: bytes at the multiprocessors are the tile model, bytes of HBM are each tensor
+once, or the model where the cache is too small?"""
 import json
 import pathlib
 import subprocess
@@ -94,6 +96,34 @@ def test_refusals(tap, folder):
                done.stderr)
 
 
+def test_recorded(tap):
+    text = (HERE.parents[2] / "docs/results/03_traffic_h200.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in text.splitlines()]
+    tap.ok(len(rows) >= 30 and all(r["pass"] is True for r in rows), f"{len(rows)} recorded rows")
+
+    def share(part, whole, low, high, **wanted):
+        """part / whole of the rows with these fields (a set: one of them) lies in low .. high."""
+        mine = [r for r in rows if all(r[k] in v if isinstance(v, (set, range)) else r[k] == v
+                                       for k, v in wanted.items())]
+        found = sorted(round(r[part] / r[whole], 3) for r in mine)
+        what = " ".join(str(sorted(v)) if isinstance(v, set) else str(v) for v in wanted.values())
+        tap.ok(mine and low <= found[0] and found[-1] <= high,
+               f"{part} / {whole}: {low} to {high}, {what}", str(found))
+
+    fast = {"v4_cp_async", "v5_clean_tiles"}
+    share("sm_bytes", "hbm_bytes_model", 0.98, 1.03, variant=fast, Nq={2048, 4096, 8192})
+    share("sm_bytes", "hbm_bytes_model", 0.95, 1.15, variant=fast, Nq={512, 1024})
+    share("sm_bytes", "hbm_bytes_model", 0.95, 1.05, variant="v1_fa2")
+    share("sm_bytes", "hbm_bytes_model", 0.95, 1.10, variant="v0_fa1")
+    share("sm_bytes", "hbm_bytes_model", 0.4, 1.1, variant={"v2_register_tiles", "v3_mma"})
+    share("dram_bytes", "compulsory_bytes_model", 0.6, 1.1, stage="flash_forward",
+          variant={"v1_fa2", "v2_register_tiles", "v3_mma", "v4_cp_async", "v5_clean_tiles"})
+    share("dram_bytes", "compulsory_bytes_model", 0.6, 1.1, variant="v0_fa1", Nq={512, 1024, 2048})
+    share("dram_bytes", "hbm_bytes_model", 0.9, 1.1, variant="v0_fa1", Nq=8192)
+    share("dram_bytes", "hbm_bytes_model", 0.95, 1.05, variant="v1_cublas", dtype="f32",
+          Nq={4096, 8192})
+
+
 def test_metrics(tap):
     listed = traffic_rows.counters("Device NVIDIA\n-----\ndram__bytes_read   byte  text\n"
                                    "sm__throughput     %     text\n")
@@ -109,6 +139,7 @@ def main():
         test_runs_in_a_row(tap, pathlib.Path(name))
         test_refusals(tap, pathlib.Path(name))
     test_metrics(tap)
+    test_recorded(tap)
     return tap.done()
 
 
