@@ -26,7 +26,7 @@
  * H must be a multiple of Hkv: H = Hkv is multi-head, Hkv = 1 multi-query, between them lies
  * grouped-query attention. 1 <= d <= 1024 on a CPU, 256 with CUDA.
  *
- * Strides count elements, as in NumPy's and PyTorch's terms divided by the element's size.
+ * Strides count elements, as PyTorch's do (NumPy's count bytes).
  * - The last dimension is contiguous (stride 1). The others are free: BSHD, SBHD and BHSD are the
  *   same call. The stride of a dimension of size 1 does not matter.
  * - q, k and v may have stride 0 (one head or batch read again and again) and negative strides (the

@@ -4,8 +4,8 @@
  *
  * - Results against the oracle: dtypes, mask types, dimensions, layouts, negative strides, masks
  *   with rows apart or one row for all, with and without lse, on a stream.
- * - Nothing is allocated and nothing waits in a run: CUDA refuses both while a stream is captured in
- *   global mode, and a captured run gives the bits of a direct one. Free memory stays the same.
+ * - Nothing is allocated and nothing waits in a run: CUDA refuses both while a stream is captured
+ *   in global mode, and a captured run gives the bits of a direct one. Free memory stays the same.
  * - Memory that is not the GPU's is refused, pinned and managed memory serve; a refused launch is a
  *   status, and the next run works. The caller's current device stays.
  * - Threads with operators and streams of their own; infiniop's names; destroy waits for its work.
