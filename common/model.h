@@ -60,9 +60,9 @@ ModelTraffic model_standard_traffic(const AttnArgs *args, int64_t Br);
  *   stores  Nq d               elements  + keys (d + channels) / G + Nq                   floats
  * where channels is d in whole panels (V), and keys is Nk in whole panels. */
 ModelTraffic model_packed_traffic(const AttnArgs *args, int64_t Br, int64_t panel);
-/* The same with the keys of each row tile split among `splits` blocks (a GPU with more room than row
- * tiles): each reads Q and writes a float32 state (O, lse), which the merge reads. K and V are read
- * once by all of them together. One head:
+/* The same with the keys of each row tile split among `splits` blocks (a GPU with more room than
+ * row tiles): each reads Q and writes a float32 state (O, lse), which the merge reads. K and V are
+ * read once by all of them together. One head:
  *   loads   splits Nq d + (sum over row tiles of keys seen) 2 d  + splits (Nq d + Nq) of states
  *   stores  splits (Nq d + Nq) of states                        + Nq d + Nq
  * splits = 1: no states, model_fa2_traffic. */

@@ -195,8 +195,8 @@ def traffic_n(rows):
 
 
 def traffic_m(rows):
-    """Bytes of a head against the size of fast memory, counted; beside them what v0_fa1 asked of the
-    L2 of a GPU, at the M that its tiles stand for."""
+    """Bytes of a head against the size of fast memory, counted; beside them what v0_fa1 asked of
+    the L2 of a GPU, at the M that its tiles stand for."""
     everything = square(rows)
     rows = richest(counted(rows), lambda r: (r["Nq"], r["d"]), lambda r: r["sram_elements"])
     if len({r["sram_elements"] for r in rows}) < 3:
