@@ -204,9 +204,9 @@ traffic_of() {
     traffic_run="build/gpu/$1/$2 --device cuda --quiet --cases build/traffic_$2.txt"
     traffic_cases "$2" >"build/traffic_$2.txt"
     ncu --query-metrics >build/ncu_metrics.txt
-    rm -f "build/traffic_$2.jsonl"
     # shellcheck disable=SC2086 # the program and its flags, one word each
-    part "$1 checked" $traffic_run --json "build/traffic_$2.jsonl"
+    part "$1 checked" sh -c 'rm -f "$1" && shift && exec "$@"' sh "build/traffic_$2.jsonl" \
+        $traffic_run --json "build/traffic_$2.jsonl"
     # shellcheck disable=SC2086
     part "$1 counted" ncu --clock-control none --csv --page raw --print-units base --metrics \
         "$(python3 common/tools/traffic_rows.py --metrics build/ncu_metrics.txt)" \

@@ -242,7 +242,7 @@ def speedup(rows):
         for last, points in speedup_points(mine, standard, clock):
             variant = points[-1][2]
             where = f"{last['threads']} threads" if device == "cpu" else chip(last)
-            names.append(f"{variant} / {standard}, {last['dtype']}, {where}")
+            names.append(f"{variant} over {standard}, {last['dtype']}, {where}")
             lines.append(block([f"# {names[-1]}"] + [f"{N} {gain:.6g}" for N, gain, _ in points]))
             seconds.append(chip(last))
     if not lines:
