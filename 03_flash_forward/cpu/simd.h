@@ -20,7 +20,7 @@
 
 #define SIMD_MAX_LANES 16
 #define SIMD_MAX_STRIP 14
-#define SIMD_KEYS      256 /* of a key block: a multiple of every panel */
+#define SIMD_KEYS      256
 
 typedef struct FlashSimd {
     const char *name;
@@ -49,6 +49,11 @@ typedef struct FlashSimd {
      * channels, the last one filled up with zeros */
     void (*split)(const float *rows, int64_t ld, int64_t count, int64_t d, float *to,
                   int64_t ld_to);
+    /* sums [strip] of l [strip][lanes]; sums has room for SIMD_MAX_LANES more */
+    void (*sums)(const float *l, float *sums);
+    /* to [count][ld_to] = factor[r] * rows [count][ld], d columns; rows are aligned, to need not */
+    void (*scale_rows)(const float *rows, int64_t ld, const float *factor, int64_t count, int64_t d,
+                       float *to, int64_t ld_to);
     /* y = 2^x for x <= 0, below 2^-126.5 exactly 0: for the test of its error. n % lanes == 0 */
     void (*exp2_all)(const float *x, float *y, int64_t n);
 } FlashSimd;

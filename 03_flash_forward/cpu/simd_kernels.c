@@ -16,50 +16,14 @@
  * The operands lie in memory in the order of use. K comes as panels [d][panel], V as panels
  * [keys][panel]; Q and P are walked along their rows.
  *
+ * Moving and masking is in simd_layout.c.
+ *
  * Interface: simd.h, as the table flash_simd_<FLASH_ISA>.
  */
-#include "simd.h"
+#include "simd_vector.h"
 
 #include <math.h>
 #include <string.h>
-
-#ifdef __SSE2__
-#include <immintrin.h>
-#endif
-
-#ifndef FLASH_ISA
-#define FLASH_ISA portable
-#endif
-#define TABLE_NAME_(isa) flash_simd_##isa
-#define TABLE_NAME(isa)  TABLE_NAME_(isa)
-#define TEXT_(isa)       #isa
-#define TEXT(isa)        TEXT_(isa)
-
-#if defined(__AVX512F__)
-#define LANES 16
-#define STRIP 14
-#elif defined(__AVX2__)
-#define LANES 8
-#define STRIP 6
-#else
-#define LANES 4
-#define STRIP 6
-#endif
-#define PANEL (2 * LANES)
-
-typedef float Vector __attribute__((vector_size(4 * LANES)));
-typedef int32_t VectorInt __attribute__((vector_size(4 * LANES)));
-typedef uint32_t VectorBits __attribute__((vector_size(4 * LANES)));
-
-static inline Vector load(const float *p)
-{
-    return *(const Vector *)p;
-}
-
-static inline void store(float *p, Vector v)
-{
-    *(Vector *)p = v;
-}
 
 /* a > b ? a : b in each lane, so b wherever one of them is NaN: what x86's instruction does. */
 static inline Vector larger(Vector a, Vector b)
@@ -159,23 +123,6 @@ static void simd_weighted_sum(const float *P, int64_t cols, const float *V_panel
     }
 }
 
-/* A compare and a select for each vector, no branch: where a row's interval ends is different in
- * each row, so a processor could not foresee it. */
-static void simd_hide(float *S, const int32_t *from, const int32_t *to, int64_t cols)
-{
-    const VectorInt nothing = (VectorInt)((Vector){0} - INFINITY);
-    for (int64_t c = 0; c < cols; c += LANES) {
-        VectorInt column;
-        for (int t = 0; t < LANES; t++)
-            column[t] = (int32_t)c + t;
-        for (int r = 0; r < STRIP; r++) {
-            float *S_r = S + r * SIMD_KEYS + c;
-            const VectorInt keep = (column >= from[r]) & (column < to[r]);
-            store(S_r, (Vector)((keep & (VectorInt)load(S_r)) | (~keep & nothing)));
-        }
-    }
-}
-
 static float largest_lane(Vector v)
 {
 #if defined(__AVX512F__)
@@ -235,84 +182,15 @@ static void simd_update(float *S, int64_t cols, float *m, float *l, float *alpha
     }
 }
 
-#if LANES == 16
-#define LOW_HALVES  0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define HIGH_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#elif LANES == 8
-#define LOW_HALVES  0, 8, 1, 9, 2, 10, 3, 11
-#define HIGH_HALVES 4, 12, 5, 13, 6, 14, 7, 15
-#else
-#define LOW_HALVES  0, 4, 1, 5
-#define HIGH_HALVES 2, 6, 3, 7
-#endif
-
-/* LANES vectors as a matrix, transposed: shuffle the upper and the lower half of the rows into each
- * other like a pack of cards, log2(LANES) times. */
-static inline void transpose_square(Vector v[LANES])
-{
-    for (int turn = 1; turn < LANES; turn *= 2) {
-        Vector mixed[LANES];
-#pragma GCC unroll 8
-        for (int r = 0; r < LANES / 2; r++) {
-            mixed[2 * r] = __builtin_shufflevector(v[r], v[r + LANES / 2], LOW_HALVES);
-            mixed[2 * r + 1] = __builtin_shufflevector(v[r], v[r + LANES / 2], HIGH_HALVES);
-        }
-        memcpy(v, mixed, sizeof mixed);
-    }
-}
-
-/* A vector of each row goes through the square; what comes out is stored at distances of `width`. A
- * strip is not a whole number of vectors: the superfluous lanes of one x are overwritten by the
- * first ones of x + 1. So x runs upwards, and all vectors of one x come before those of the next.
- */
-static void simd_transpose(const float *rows, int64_t ld, int64_t count, int64_t d, float factor,
-                           float *to, int64_t width)
-{
-    enum { MOST = 2 };
-    for (int64_t x = 0; x < d; x += LANES) {
-        const int64_t cols = d - x < LANES ? d - x : LANES;
-        Vector v[MOST][LANES];
-        for (int64_t r = 0; r < width; r++) {
-            Vector row = {0};
-            if (r < count && cols == LANES)
-                memcpy(&row, rows + r * ld + x, sizeof row);
-            else if (r < count) /* never a float behind the end of a row */
-                memcpy(&row, rows + r * ld + x, (size_t)cols * sizeof(float));
-            v[r / LANES][r % LANES] = factor * row;
-        }
-        for (int64_t r = width; r < (width + LANES - 1) / LANES * LANES; r++)
-            v[r / LANES][r % LANES] = (Vector){0};
-        for (int64_t part = 0; part * LANES < width; part++)
-            transpose_square(v[part]);
-        for (int64_t c = 0; c < cols; c++)
-            for (int64_t part = 0; part * LANES < width; part++)
-                memcpy(to + (x + c) * width + part * LANES, &v[part][c], sizeof(Vector));
-    }
-}
-
-static void simd_split(const float *rows, int64_t ld, int64_t count, int64_t d, float *to,
-                       int64_t ld_to)
-{
-    for (int64_t r = 0; r < count; r++)
-        for (int64_t x = 0; x < d; x += PANEL) {
-            float *piece = to + x / PANEL * ld_to + r * PANEL;
-            if (d - x >= PANEL) {
-                memcpy(piece, rows + r * ld + x, PANEL * sizeof(float));
-            } else {
-                memset(piece, 0, PANEL * sizeof(float));
-                memcpy(piece, rows + r * ld + x, (size_t)(d - x) * sizeof(float));
-            }
-        }
-}
-
 static void simd_exp2_all(const float *x, float *y, int64_t n)
 {
     for (int64_t c = 0; c < n; c += LANES)
         store(y + c, exp2_negative(load(x + c)));
 }
 
-const FlashSimd TABLE_NAME(FLASH_ISA) = {
-    TEXT(FLASH_ISA), STRIP,      PANEL,         LANES,
-    simd_scores,     simd_hide,  simd_update,   simd_weighted_sum,
-    simd_transpose,  simd_split, simd_exp2_all,
+const FlashSimd OWN(flash_simd) = {
+    TEXT(FLASH_ISA),     STRIP,           PANEL,          LANES,
+    simd_scores,         OWN(simd_hide),  simd_update,    simd_weighted_sum,
+    OWN(simd_transpose), OWN(simd_split), OWN(simd_sums), OWN(simd_scale_rows),
+    simd_exp2_all,
 };

@@ -175,29 +175,40 @@ static void start_block(const AttnArgs *args, const Plan *p, Block *block, const
     }
 }
 
+/* Divides by l and brings a strip to where it belongs; 16-bit tensors by way of the copy. */
+static void store_strip(const AttnArgs *args, const Plan *p, Block *block, float *O_state,
+                        int64_t b, int64_t h, int64_t i, int64_t first, int64_t count)
+{
+    const AttnShape *n = &args->shape;
+    const Tensor *O = &args->O;
+    float l[SIMD_MAX_STRIP + SIMD_MAX_LANES], *to = block->copy;
+    float *lse = args->lse + (b * n->H + h) * n->Nq + i + first;
+    int64_t ld = n->d;
+    if (O_state) {
+        to = O_state + ((b * n->Nq + i + first) * n->H + h) * n->d;
+        ld = n->H * n->d;
+    } else if (O->dtype == ATTN_F32) {
+        to = (float *)O->data + tensor_offset(O, b, i + first, h);
+        ld = O->stride[1];
+    }
+    p->simd->sums(block->l_i + first * p->simd->lanes, l);
+    for (int64_t r = 0; r < count; r++) {
+        lse[r] = l[r] == 0.0f ? -INFINITY : block->m_i[first + r] * LN2 + logf(l[r]);
+        l[r] = l[r] == 0.0f ? 0.0f : 1.0f / l[r];
+    }
+    p->simd->scale_rows(block->O_i + first * p->channels, p->channels, l, count, n->d, to, ld);
+    for (int64_t r = 0; r < count && to == block->copy; r++)
+        tensor_write_row(O, b, i + first + r, h, to + r * ld);
+}
+
 static void finish_block(const AttnArgs *args, const Plan *p, Block *block, float *O_state,
                          int64_t b, int64_t h, int64_t i, int64_t rows)
 {
-    const AttnShape *n = &args->shape;
-    for (int64_t r = 0; r < rows; r++) {
-        float *O_r = block->O_i + r * p->channels, l_r, inverse;
-        float *parts = block->l_i + r * p->simd->lanes;
-        for (int64_t half = p->simd->lanes / 2; half > 0; half /= 2)
-            for (int64_t t = 0; t < half; t++)
-                parts[t] += parts[t + half];
-        l_r = parts[0];
-        inverse = l_r == 0.0f ? 0.0f : 1.0f / l_r;
-        for (int64_t x = 0; x < n->d; x++)
-            O_r[x] *= inverse;
-        args->lse[(b * n->H + h) * n->Nq + i + r] =
-            l_r == 0.0f ? -INFINITY : block->m_i[r] * LN2 + logf(l_r);
-        if (!O_state)
-            flash_fetch_row(&args->O, b, h, i + r + ROWS_AHEAD);
-        if (O_state)
-            memcpy(O_state + ((b * n->Nq + i + r) * n->H + h) * n->d, O_r,
-                   (size_t)n->d * sizeof(float));
-        else
-            tensor_write_row(&args->O, b, i + r, h, O_r);
+    int64_t strip = p->simd->strip;
+    for (int64_t r = 0; r < rows; r += strip) {
+        for (int64_t ahead = r + strip; !O_state && ahead < smaller(r + 2 * strip, rows); ahead++)
+            flash_fetch_row(&args->O, b, h, i + ahead);
+        store_strip(args, p, block, O_state, b, h, i, r, smaller(strip, rows - r));
     }
 }
 
