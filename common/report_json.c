@@ -129,13 +129,11 @@ static void put_case(FILE *f, const ReportRow *row)
     fputs(",\"ranks\":1,\"transport\":null,\"method\":null,\"layout\":null", f);
 }
 
-void report_json(const Report *r, const ReportRow *row)
+/* All of an attention row but its end. */
+static void put_attention(FILE *f, const Report *r, const ReportRow *row)
 {
-    FILE *f = r->json;
     const Outcome *out = row->outcome;
     const int on_cpu = row->variant->device == ON_CPU;
-    if (!f)
-        return;
     put_head(f, r, row->variant->name, row->variant->device);
     put_case(f, row);
     put_samples(f, "ms", &out->forward);
@@ -164,6 +162,36 @@ void report_json(const Report *r, const ReportRow *row)
     put_bool(f, "pass", row_pass(row));
     put_string(f, "failure", out->failure);
     put_machine(f, r, row->c, row->variant->device);
+}
+
+void report_json(const Report *r, const ReportRow *row)
+{
+    if (!r->json)
+        return;
+    put_attention(r->json, r, row);
+    fputs("}\n", r->json);
+    fflush(r->json);
+}
+
+void report_ratio_row(Report *r, const ReportRow *row, const RatioResult *result,
+                      const RatioTarget *target)
+{
+    FILE *f = r->json;
+    r->rows++;
+    if (!f)
+        return;
+    r->sgemm_gflops = samples_median(&result->counted.sgemm);
+    put_attention(f, r, row);
+    put_samples(f, "ratio", &result->counted.ratio);
+    put_number(f, "ratio_med", samples_median(&result->counted.ratio));
+    put_number(f, "floor", target ? target->floor : NAN);
+    put_number(f, "aim", target ? target->aim : NAN);
+    put_samples(f, "scaling", &result->counted.scaling);
+    put_number(f, "scaling_med", samples_median(&result->counted.scaling));
+    put_number(f, "fma_gflops", samples_median(&result->counted.fma));
+    put_string(f, "sgemm_isa", ratio_isa());
+    put_samples(f, "ratio_refused", &result->refused.ratio);
+    put_samples(f, "scaling_refused", &result->refused.scaling);
     fputs("}\n", f);
     fflush(f);
 }

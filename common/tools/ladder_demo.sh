@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Part of ./ladder: the demonstration, the figures and the CPU bench.
 #
-# Interface: ladder_demo, ladder_plot [FILE], ladder_bench cpu.
+# Interface: ladder_demo, ladder_plot [FILE], ladder_bench cpu [STAGE].
 
 # Sizes of the table: the bundled activations of a trained transformer, and random numbers of a size
 # that the readable v0 variants still finish in a second or two. The figures need more lengths, and
@@ -81,16 +81,43 @@ ladder_plot() {
     sh common/tools/draw_plots.sh "$plot_file" out/plots
 }
 
+# bench_stage FOLDER PROGRAM: times of its CPU variants, each against the oracle
+bench_stage() {
+    for N in $bench_cpu_lengths; do
+        run_stage "$1/$2" out/bench_cpu.jsonl -B 1 -H 8 -N "$N" -d 64 --device cpu --bench
+    done
+}
+
+# ratio_stage FOLDER: the quotient to sgemm, where the stage has such a program
+ratio_stage() {
+    [ -f "$1/bench_ratio.c" ] || return 0
+    step "build" build/demo-ninja.log ninja -C build/demo "$1/bench_ratio" || exit 3
+    ratio_status=0
+    "build/demo/$1/bench_ratio" --json out/bench_cpu_ratio.jsonl </dev/null || ratio_status=$?
+    case $ratio_status in
+    0) ;;
+    77) warn "$1: no ratio to sgemm" ;;
+    *) status=$ratio_status ;;
+    esac
+}
+
 ladder_bench() {
-    [ "${1:-}" = cpu ] && [ $# -eq 1 ] || refuse "accepted is: ./ladder bench cpu"
+    if [ "${1:-}" != cpu ] || [ $# -gt 2 ]; then
+        refuse "accepted is: ./ladder bench cpu [STAGE]"
+    fi
     mkdir -p build out
+    stages | grep -e "^${2:-0}[ _0-9]" >build/bench_stages.txt ||
+        refuse "unknown stage '$2'; there are: $(stages | tr '\n' ' ')"
     status=0
     install demo
     build_for_demo
-    rm -f out/bench_cpu.jsonl
-    for N in $bench_cpu_lengths; do
-        run_stages out/bench_cpu.jsonl -B 1 -H 8 -N "$N" -d 64 --device cpu --bench
-    done
+    rm -f out/bench_cpu.jsonl out/bench_cpu_ratio.jsonl
+    while read -r folder program <&3; do
+        bench_stage "$folder" "$program"
+    done 3<build/bench_stages.txt
     python3 common/tools/table.py out/bench_cpu.jsonl
+    while read -r folder program <&3; do
+        ratio_stage "$folder"
+    done 3<build/bench_stages.txt
     exit $status
 }

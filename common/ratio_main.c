@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ratio_main.c: the program behind every stage's bench_ratio.c: cases, table, JSON rows. Each case is
+ * run and checked like a row of the stage's own program; the output that is checked is that of the
+ * last timed run.
+ *
+ * Interface: ratio_main (ratio.h).
+ */
+#include "ratio.h"
+
+#include "alloc.h"
+#include "judge.h"
+#include "model.h"
+#include "ratio_options.h"
+#include "report.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SCALING_FLOOR 0.95
+
+/* One case while it is measured: what RatioPiece's context points to. */
+typedef struct Timed {
+    const RatioStage *stage;
+    Outcome outcome;
+    void *workspace;
+    AttnStatus status;
+} Timed;
+
+static void poison_outputs(void *context)
+{
+    const Timed *t = context;
+    const Storage *all[] = {&t->outcome.O, &t->outcome.lse, &t->outcome.dQ, &t->outcome.dK,
+                            &t->outcome.dV};
+    for (int i = t->stage->backward ? 2 : 0; i < (t->stage->backward ? 5 : 2); i++)
+        tensor_poison(all[i]);
+}
+
+static void run_timed(void *context, int threads)
+{
+    Timed *t = context;
+    AttnStatus status;
+    t->outcome.args.threads = threads;
+    status = t->stage->run(&t->outcome.args, t->workspace);
+    t->status = status == ATTN_OK ? t->status : status;
+}
+
+/* --- the table ---------------------------------------------------------------------------------*/
+
+static double extreme(const Samples *s, int sign)
+{
+    double worst = NAN;
+    for (int i = 0; i < s->count; i++)
+        if (isnan(worst) || sign * s->ms[i] > sign * worst)
+            worst = s->ms[i];
+    return worst;
+}
+
+static void print_head(const RatioOptions *o, int threads)
+{
+    printf("\n%s sgemm %d^3 (%s), %d thread%s, median of %d rounds\n",
+           threads > 1 ? "speed-up as a share of that of" : "ratio to", o->sgemm_n, ratio_isa(),
+           threads, threads > 1 ? "s" : "", o->rounds);
+    printf("%-25s %7s %14s %6s %6s %8s %7s %7s %7s\n", "case", "median", "least..most", "floor",
+           "aim", "GFLOP/s", "sgemm", "of FMA", "rounds");
+}
+
+/* With several threads the figure is the scaling; its floor is the same for all cases. Where no
+ * round counts, what the refused ones say stands in brackets. */
+static void print_line(const RatioOptions *o, const CliCase *c, const RatioResult *r, int threads,
+                       const RatioTarget *target, double flops)
+{
+    const int none = r->counted.ratio.count == 0;
+    const RatioRounds *rounds = none ? &r->refused : &r->counted;
+    const Samples *figure = threads > 1 ? &rounds->scaling : &rounds->ratio;
+    const double median = samples_median(figure), sgemm = samples_median(&rounds->sgemm);
+    const double floor = threads > 1 && c->Nq >= 1024 ? SCALING_FLOOR : target ? target->floor : 0;
+    const double aim = target ? target->aim : floor;
+    char name[64], number[32], span[32], count[32];
+    snprintf(name, sizeof name, "%s H=%d N=%d d=%d", c->mask == ATTN_MASK_NONE ? "full" : "causal",
+             (int)c->H, (int)c->Nq, (int)c->d);
+    snprintf(number, sizeof number, none ? "(%.3f)" : "%.3f", median);
+    snprintf(span, sizeof span, "%.3f..%.3f", extreme(figure, -1), extreme(figure, 1));
+    snprintf(count, sizeof count, "%d of %d", r->counted.ratio.count,
+             r->counted.ratio.count + r->refused.ratio.count);
+    printf("%-25s %7s %14s ", name, number, span);
+    if (floor > 0.0)
+        printf("%6.2f %6.2f ", floor, aim);
+    else
+        printf("%6s %6s ", "-", "-");
+    printf("%8.1f %7.1f %7.2f %7s  %s\n", flops / (samples_median(&rounds->ms) * 1e6), sgemm,
+           sgemm / samples_median(&rounds->fma), count,
+           r->counted.ratio.count < o->rounds ? "too few quiet rounds"
+           : floor <= 0.0                     ? ""
+           : median < floor                   ? "below floor"
+           : median < aim                     ? "above floor"
+                                              : "reaches aim");
+    fflush(stdout);
+}
+
+/* --- cases -------------------------------------------------------------------------------------*/
+
+static const RatioTarget *find_target(const RatioStage *stage, const CliCase *c)
+{
+    const RatioTarget *found = NULL;
+    for (int i = 0; i < stage->target_count; i++) {
+        const RatioTarget *t = &stage->targets[i];
+        if (t->d == c->d && t->causal == (c->mask != ATTN_MASK_NONE) && c->Nq >= t->from_N)
+            found = t;
+    }
+    return found;
+}
+
+/* For both numbers of threads that it is used with. */
+static void *alloc_workspace(const RatioStage *stage, const AttnShape *shape, int threads)
+{
+    const size_t one = stage->workspace_bytes(shape, 1);
+    const size_t all = stage->workspace_bytes(shape, threads);
+    return workspace_alloc(one > all ? one : all);
+}
+
+static int measure_case(Report *report, const RatioStage *stage, const RatioOptions *o, CliCase *c,
+                        int threads)
+{
+    const RatioTarget *target = threads == 1 ? find_target(stage, c) : NULL;
+    const Variant *v = &stage->stage->variants[0];
+    Problem problem;
+    Reference reference;
+    Check check;
+    RatioResult *result = calloc(1, sizeof *result);
+    Timed t = {stage, .status = ATTN_OK};
+    RatioPiece piece = {poison_outputs, run_timed, &t, 0.0};
+    int status = problem_make(&problem, c);
+    if (status != EXIT_OK || !result) {
+        free(result);
+        return status != EXIT_OK ? status : EXIT_RUNTIME;
+    }
+    piece.flops = model_flops(&problem.args, stage->backward);
+    status = reference_make(&reference, &problem, c);
+    if (status == EXIT_OK)
+        status = run_variant(&t.outcome, v, &problem, c); /* makes the outputs, forward included */
+    t.workspace = alloc_workspace(stage, &problem.args.shape, threads);
+    if (status == EXIT_OK &&
+        (!t.workspace || ratio_measure(result, &piece, o->sgemm_n, o->rounds, threads) != 0 ||
+         t.status != ATTN_OK)) {
+        cli_refuse("found too little memory for a case, accepted is a machine with more");
+        status = EXIT_RUNTIME;
+    }
+    if (status == EXIT_OK) {
+        ReportRow row = {.c = c, .problem = &problem, .variant = v, .outcome = &t.outcome};
+        *(stage->backward ? &t.outcome.backward : &t.outcome.forward) = result->counted.ms;
+        if (c->check) {
+            status = judge_outcome(&check, &reference, &t.outcome, c, v);
+            row.check = &check;
+        }
+        print_line(o, c, result, threads, target, piece.flops);
+        report_ratio_row(report, &row, result, target);
+    }
+    workspace_free(t.workspace);
+    outcome_free(&t.outcome);
+    reference_free(&reference);
+    problem_free(&problem);
+    free(result);
+    return status;
+}
+
+/* The flags of the stage's own program give everything but the sizes. */
+static int start_cli(Cli *cli, const RatioStage *stage, const RatioOptions *o, int argc,
+                     char **argv)
+{
+    const char *words[12] = {stage->stage->name, "--device", "cpu",      "--bench",
+                             "--iters",          "1",        "--warmup", "0"};
+    int count = 8, status;
+    size_t used = 0;
+    if (stage->backward)
+        words[count++] = "--backward";
+    if (!o->check)
+        words[count++] = "--no-check";
+    status = cli_parse(cli, stage->stage, count, (char **)words);
+    if (status != CLI_CONTINUE)
+        return status;
+    cli->json_file = o->json;
+    for (int i = 0; i < argc && used < sizeof cli->command; i++)
+        used += (size_t)snprintf(cli->command + used, sizeof cli->command - used, "%s%s",
+                                 i ? " " : "", i ? argv[i] : "bench_ratio");
+    return EXIT_OK;
+}
+
+static int measure_all(Report *report, const RatioStage *stage, const RatioOptions *o, CliCase base,
+                       int threads)
+{
+    int status = EXIT_OK;
+    print_head(o, threads);
+    for (int64_t H = 8; H >= (threads > 1 ? 1 : 8); H -= 7)
+        for (int i = 0; i < o->length_count; i++)
+            for (int kind = 0; kind < 4; kind++) {
+                CliCase c = base;
+                c.B = 1;
+                c.H = c.Hkv = H;
+                c.Nq = c.Nk = o->lengths[i];
+                c.d = kind % 2 ? 128 : 64;
+                c.mask = kind / 2 ? ATTN_MASK_CAUSAL_LOWER_RIGHT : ATTN_MASK_NONE;
+                c.window_right = kind / 2 ? 0 : -1;
+                c.threads = threads;
+                status = exit_worst(status, measure_case(report, stage, o, &c, threads));
+                if (status == EXIT_RUNTIME)
+                    return status;
+            }
+    return status;
+}
+
+int ratio_main(const RatioStage *stage, int argc, char **argv)
+{
+    RatioOptions o;
+    Cli cli;
+    Report report;
+    int status = ratio_read_options(&o, argc, argv);
+    if (status != CLI_CONTINUE)
+        return status;
+    status = start_cli(&cli, stage, &o, argc, argv);
+    if (status == EXIT_OK)
+        status = report_open(&report, &cli);
+    if (status != EXIT_OK)
+        return status;
+    status = measure_all(&report, stage, &o, cli.cases[0], 1);
+    if (o.threads > 1 && status != EXIT_RUNTIME)
+        status = exit_worst(status, measure_all(&report, stage, &o, cli.cases[0], o.threads));
+    status = exit_worst(status, report_close(&report));
+    cli_free(&cli);
+    return status;
+}

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_bench_ratio.py: a stage's bench_ratio at tiny sizes: table, rows, refusals.
+
+usage: test_bench_ratio.py PROGRAM
+
+What is fast enough is not tested here; that a verdict agrees with its numbers is.
+"""
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from tap import Tap
+
+NO_OPENBLAS = 77
+
+
+def run(program, *flags):
+    return subprocess.run([program, *flags], capture_output=True, text=True, check=False,
+                          timeout=120)
+
+
+def table(text):
+    """The lines of cases, as word lists."""
+    return [line.split() for line in text.splitlines() if line.startswith(("full ", "causal "))]
+
+
+def row_faults(row):
+    faults = [key for key in ("ratio", "scaling", "ratio_refused", "scaling_refused", "ms", "d")
+              if key not in row]
+    if faults:
+        return faults
+    every = row["ratio"] + row["ratio_refused"]
+    speedups = row["scaling"] + row["scaling_refused"]
+    if not every or min(every) <= 0:
+        faults.append("no ratio")
+    if (len(speedups) == len(every)) != (row["threads"] > 1) and speedups:
+        faults.append("scaling")
+    if row["ratio"] and abs(row["ratio_med"] - statistics.median(row["ratio"])) > 1e-4:
+        faults.append("ratio_med")
+    if row["stage"] == "" or row["pass"] is not True:
+        faults.append("pass")
+    return faults
+
+
+def check_tiny(tap, program, folder):
+    path = os.path.join(folder, "tiny.jsonl")
+    out = run(program, "--seq", "64,70", "--sgemm", "96", "--rounds", "1", "--threads", "2",
+              "--json", path)
+    tap.ok(out.returncode == 0, "tiny sizes run and are right", out.stdout + out.stderr)
+    with open(path, encoding="utf-8") as f:
+        rows = [json.loads(line) for line in f]
+    tap.ok(len(rows) == 24 and len(table(out.stdout)) == 24,
+           "8 cases with one thread, 16 with two", f"{len(rows)} rows\n{out.stdout}")
+    faults = {n: row_faults(row) for n, row in enumerate(rows) if row_faults(row)}
+    tap.ok(not faults, "every row agrees with itself", str(faults))
+    tap.ok(all(row["floor"] is None and row["aim"] is None for row in rows),
+           "nothing is asked of small cases")
+    tap.ok({row["H"] for row in rows if row["threads"] == 2} == {1, 8}, "one head and eight")
+
+
+def check_verdict(tap, program, folder):
+    path = os.path.join(folder, "verdict.jsonl")
+    out = run(program, "--seq", "1024", "--sgemm", "512", "--rounds", "1", "--threads", "1",
+              "--no-check", "--json", path)
+    tap.ok(out.returncode == 0, "a bench exits with 0, fast or slow", out.stdout + out.stderr)
+    with open(path, encoding="utf-8") as f:
+        rows = [json.loads(line) for line in f]
+    tap.ok(len(rows) == 4 and all(0 < row["floor"] < row["aim"] for row in rows),
+           "cases of this size have a floor and an aim", str(rows))
+    faults = []
+    for row, line in zip(rows, out.stdout.splitlines()[3:]):
+        wanted = ("too few quiet rounds" if not row["ratio"] else
+                  "below floor" if row["ratio_med"] < row["floor"] else
+                  "above floor" if row["ratio_med"] < row["aim"] else "reaches aim")
+        if not line.endswith(wanted):
+            faults.append(f"{wanted}: {line}")
+    tap.ok(not faults, "the verdict is that of the numbers", "\n".join(faults))
+
+
+def main():
+    program = sys.argv[1]
+    tap = Tap()
+    if run(program, "--seq", "8", "--sgemm", "8", "--rounds", "1",
+           "--threads", "1").returncode == NO_OPENBLAS:
+        return tap.skip_all("built without OpenBLAS")
+    with tempfile.TemporaryDirectory() as folder:
+        check_tiny(tap, program, folder)
+        check_verdict(tap, program, folder)
+        for flags in (["--rounds", "0"], ["--seq", "64,"], ["--sgemm", "x"], ["--json"], ["--fast"],
+                      ["--json", folder]):
+            out = run(program, *flags)
+            tap.ok(out.returncode == 2 and out.stderr.count("\n") == 1 and not out.stdout,
+                   f"{' '.join(flags[:1])}: one sentence, exit status 2", out.stderr + out.stdout)
+        tap.ok(run(program, "--help").returncode == 0, "--help")
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ratio.c: the rounds of ratio.h. Rates depend on the machine, but what a round says must agree
+ * with itself, and a disturbed one must not count.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "attn_config.h"
+#include "exp_isa.h"
+#include "fma_isa.h"
+#include "ratio.h"
+
+/* Each of the 12 sums of a lane tends to 0.5 / (1 - 0.75): the loop does what it is counted for. */
+static void check_loop(const FmaIsa *isa)
+{
+    const int lanes = isa->flops_per_turn / (2 * 12 * 4);
+    assert_true(lanes == 4 || lanes == 8 || lanes == 16);
+    assert_true(fabs((double)isa->run(1000) - 2.0 * 12 * lanes) < 1e-3);
+    assert_true(isa->run(0) != isa->run(1));
+}
+
+static void fma_loops(void **state)
+{
+    (void)state;
+    check_loop(&fma_isa_portable);
+#ifdef HAVE_ISA_AVX2
+    if (exp_isa_usable(&exp_isa_avx2))
+        check_loop(&fma_isa_avx2);
+#endif
+#ifdef HAVE_ISA_AVX512
+    if (exp_isa_usable(&exp_isa_avx512))
+        check_loop(&fma_isa_avx512);
+#endif
+    for (int threads = 1; threads <= 2; threads++)
+        assert_true(ratio_fma_gflops(threads) > 0.01 && ratio_fma_gflops(threads) < 1e5);
+}
+
+typedef struct Work {
+    int prepared, runs, most_threads;
+    volatile float x;
+} Work;
+
+static void prepare(void *context)
+{
+    ((Work *)context)->prepared++;
+}
+
+static void work(void *context, int threads)
+{
+    Work *w = context;
+    w->runs++;
+    w->most_threads = threads > w->most_threads ? threads : w->most_threads;
+    for (int i = 0; i < 100000; i++)
+        w->x = w->x * 0.5f + 1.0f;
+}
+
+#ifdef HAVE_OPENBLAS
+static void check_rounds(const RatioRounds *r, double flops, int threads, int counted)
+{
+    const int n = r->ratio.count;
+    assert_true(r->ms.count == n && r->sgemm.count == n && r->fma.count == n);
+    assert_int_equal(threads > 1 ? n : 0, r->scaling.count);
+    for (int i = 0; i < n; i++) {
+        const double piece = r->ratio.ms[i] * r->sgemm.ms[i]; /* GFLOP/s */
+        assert_true(fabs(piece * r->ms.ms[i] * 1e6 / flops - 1.0) < 1e-9);
+        assert_true(threads == 1 || (r->scaling.ms[i] > 0.0 && isfinite(r->scaling.ms[i])));
+        if (counted || threads == 1) /* with two threads the single one may have been disturbed */
+            assert_int_equal(counted, r->sgemm.ms[i] >= RATIO_GATE * r->fma.ms[i]);
+    }
+}
+#endif
+
+static void rounds(void **state)
+{
+    static RatioResult result;
+    Work w = {0, 0, 0, 1.0f};
+    const RatioPiece piece = {prepare, work, &w, 2e5};
+    (void)state;
+#ifdef HAVE_OPENBLAS
+    for (int threads = 1; threads <= 2; threads++) {
+        const int before = w.prepared;
+        int all;
+        assert_int_equal(0, ratio_measure(&result, &piece, 96, 2, threads));
+        all = result.counted.ratio.count + result.refused.ratio.count;
+        assert_true(result.counted.ratio.count <= 2 && all >= 2 && all <= 6);
+        assert_true(result.counted.ratio.count == 2 || all == 6);
+        assert_int_equal(all * threads + 1, w.prepared - before); /* one round warms up */
+        check_rounds(&result.counted, piece.flops, threads, 1);
+        check_rounds(&result.refused, piece.flops, threads, 0);
+        assert_int_equal(threads, w.most_threads);
+    }
+    /* a piece of 2e5 operations runs until a quarter of sgemm's 2 * 96^3 is reached */
+    assert_int_equal(3 * w.prepared, w.runs);
+#else
+    assert_int_equal(-1, ratio_measure(&result, &piece, 96, 2, 1));
+    assert_int_equal(0, w.runs);
+#endif
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(fma_loops), cmocka_unit_test(rounds)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
