@@ -75,8 +75,8 @@ static double fma_ms(const FmaIsa *isa, int64_t turns, int threads)
     return now_ms(threads) - start;
 }
 
-/* How many turns fill FMA_MS one thread tells alone: several may first have to wake up. For the same
- * reason the better of two runs is taken; a peak is meant. */
+/* How many turns fill FMA_MS one thread tells alone: several may first have to wake up. For that
+ * reason too the better of two runs is taken; a peak is meant. */
 double ratio_fma_gflops(int threads)
 {
     const FmaIsa *isa = sgemm_isa();

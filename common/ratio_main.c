@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * ratio_main.c: the program behind every stage's bench_ratio.c: cases, table, JSON rows. Each case is
- * run and checked like a row of the stage's own program; the output that is checked is that of the
- * last timed run.
+ * ratio_main.c: the program behind every stage's bench_ratio.c: cases, table, JSON rows. Each case
+ * is run and checked like a row of the stage's own program; the output that is checked is that of
+ * the last timed run.
  *
  * Interface: ratio_main (ratio.h).
  */

@@ -3,8 +3,8 @@
  * ratio_options.h: between the files of ratio_main; nobody else includes it.
  *
  * Interface:
- * - RatioOptions, ratio_read_options: CLI_CONTINUE, or the status to exit with. May start the program
- *   anew with an sgemm that fits the processor.
+ * - RatioOptions, ratio_read_options: CLI_CONTINUE, or the status to exit with. May start the
+ *   program anew with an sgemm that fits the processor.
  */
 #ifndef ATTN_RATIO_OPTIONS_H
 #define ATTN_RATIO_OPTIONS_H

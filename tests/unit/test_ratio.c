@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_ratio.c: the rounds of ratio.h. Rates depend on the machine, but what a round says must agree
- * with itself, and a disturbed one must not count.
+ * test_ratio.c: the rounds of ratio.h. Rates depend on the machine, but what a round says must
+ * agree with itself, and a disturbed one must not count.
  */
 #include <math.h>
 #include <setjmp.h>
