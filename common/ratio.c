@@ -151,7 +151,7 @@ static Round run_round(const Bench *b, int threads)
 
 static int counts(const Round *round)
 {
-    return round->sgemm >= RATIO_GATE * round->fma;
+    return round->sgemm >= RATIO_GATE * round->fma && round->sgemm <= RATIO_TOP * round->fma;
 }
 
 static void add(Samples *s, double value)

@@ -27,7 +27,8 @@
 extern "C" {
 #endif
 
-#define RATIO_GATE 0.8 /* of the FMA loop: below it sgemm was disturbed */
+#define RATIO_GATE 0.8  /* of the FMA loop: below it sgemm was disturbed */
+#define RATIO_TOP  1.05 /* above it the loop was: no product of matrices is faster */
 
 typedef struct RatioPiece {
     void (*prepare)(void *context);          /* before each timing, not timed; may be NULL */

@@ -72,8 +72,9 @@ static void check_rounds(const RatioRounds *r, double flops, int threads, int co
         const double piece = r->ratio.ms[i] * r->sgemm.ms[i]; /* GFLOP/s */
         assert_true(fabs(piece * r->ms.ms[i] * 1e6 / flops - 1.0) < 1e-9);
         assert_true(threads == 1 || (r->scaling.ms[i] > 0.0 && isfinite(r->scaling.ms[i])));
+        const double share = r->sgemm.ms[i] / r->fma.ms[i];
         if (counted || threads == 1) /* with two threads the single one may have been disturbed */
-            assert_int_equal(counted, r->sgemm.ms[i] >= RATIO_GATE * r->fma.ms[i]);
+            assert_int_equal(counted, share >= RATIO_GATE && share <= RATIO_TOP);
     }
 }
 #endif
