@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """draw_roofline.py: chapter 03's roofline from recorded rows: speed against operations for each
-byte that the tiles of a variant move. The tile sizes are those of the kernels at d = 64.
+byte that the tiles of a variant move, which the traffic rows tell.
 
 Interface:
 - draw_roofline(): the SVG. Rows that are not recorded yet are points that are not there.
@@ -14,27 +14,25 @@ from svg_drawing import BLUE, GREY, RED, Drawing
 RESULTS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "results"
 HBM, PEAK_F32, PEAK_BF16 = 4.8, 67.0, 990.0  # TB/s and TFLOP/s: the H200's data sheet
 MMA_SYNC = 132 * 2 * 1024 * 1.83e9 / 1e12    # 1024 multiply-adds a clock and multiprocessor
-# Rows (FA1: keys) of a tile at d = 64: what the tile traffic of a variant depends on.
-TILE = {"v0_fa1": 32, "v1_fa2": 32, "v2_register_tiles": 64, "v3_mma": 128, "v4_cp_async": 128,
-        "v5_clean_tiles": 128}
+CASE = "N=4096 d=64 mask=none backward=false"
 
 
-def intensity(row):
-    """FLOP for each byte that tiles move to a multiprocessor and back."""
-    if row["stage"] == "naive":
-        return row["flops"] / row["hbm_bytes_model"]
-    element = 4 if row["dtype"] == "f32" else 2
-    arrays = 3 if row["variant"] == "v0_fa1" else 2  # Q in, O in and out; K and V in
-    passes = row["Nk"] / TILE[row["variant"]]
-    once = 2 * row["Nq"] * row["d"]
-    bytes_head = element * (arrays * passes * row["Nq"] * row["d"] + once)
-    return 4.0 * row["Nq"] * row["Nk"] * row["d"] / bytes_head
+def recorded_rows(name):
+    return recorded.select(recorded.usable(recorded.load([RESULTS / name])), CASE)
+
+
+def intensities():
+    """{(variant, dtype): FLOP for each byte that tiles move}, from the model in the traffic rows."""
+    return {(r["variant"], r["dtype"]): r["flops"] / r["hbm_bytes_model"]
+            for r in recorded_rows("03_traffic_h200.jsonl")}
 
 
 def roofline_rows():
-    rows = recorded.load([RESULTS / "01_naive_h200.jsonl", RESULTS / "03_flash_forward_h200.jsonl"])
-    rows = recorded.select(recorded.usable(rows), "N=4096 d=64 mask=none backward=false")
-    return [r for r in rows if r["variant"] in TILE or r["variant"] == "v1_cublas"]
+    """[(row, FLOP / byte)]: stage 03, and stage 01 with cuBLAS."""
+    x = intensities()
+    rows = recorded_rows("01_naive_h200.jsonl") + recorded_rows("03_flash_forward_h200.jsonl")
+    return [(r, x[r["variant"], r["dtype"]]) for r in rows
+            if (r["variant"], r["dtype"]) in x and r["variant"] != "v0_thread_per_score"]
 
 
 def draw_roofline():
@@ -70,9 +68,9 @@ def draw_roofline():
     pic.curve([place(3.3, 3.3 * HBM), place(PEAK_BF16 / HBM, PEAK_BF16)], GREY, 2)
     x, y = place(5.2, 5.2 * HBM)
     pic.text(x - 4, y - 16, "HBM 4.8 TB/s", 13, "middle", GREY)
-    for row in roofline_rows():
+    for row, flop_per_byte in roofline_rows():
         f32 = row["dtype"] == "f32"
-        x, y = place(intensity(row), recorded.gflops(row) / 1e3)
+        x, y = place(flop_per_byte, recorded.gflops(row) / 1e3)
         pic.mark(x, y, BLUE if f32 else RED, row["stage"] == "naive")
         name = "materialised" if row["stage"] == "naive" else row["variant"]
         left_side = row["stage"] == "naive" or row["variant"] == "v3_mma"
