@@ -8,7 +8,7 @@
  * neither Q K^T nor the first d channels of P V.
  *
  * Interface:
- * - run_for_dim<Launch, T>: Launch<T, D>::run(args, O_state) with the smallest D >= d.
+ * - run_for_dim<Launch, T>: Launch<T, D>::run(args, ...) with the smallest D >= d.
  * - run_for_16_bit<Launch>: the same for the dtype of Q, tensor-core kernels only.
  * - tiles_for_dim<Launch, T>: Br and Bc of the kernel that run_for_dim would launch.
  * - reserve_smem: a kernel's dynamic shared memory, or ATTN_SKIP where --smem-limit forbids it.
@@ -25,19 +25,19 @@
 #include "../flash_forward.h"
 #include "cuda_check.h"
 
-template <template <typename, int> class Launch, typename T>
-static AttnStatus run_for_dim(const AttnArgs *a, float *O_state)
+template <template <typename, int> class Launch, typename T, typename... More>
+static AttnStatus run_for_dim(const AttnArgs *a, More... more)
 {
     const int64_t d = a->shape.d;
     if (d <= 32)
-        return Launch<T, 32>::run(a, O_state);
+        return Launch<T, 32>::run(a, more...);
     if (d <= 64)
-        return Launch<T, 64>::run(a, O_state);
+        return Launch<T, 64>::run(a, more...);
     if (d <= 96)
-        return Launch<T, 96>::run(a, O_state);
+        return Launch<T, 96>::run(a, more...);
     if (d <= 128)
-        return Launch<T, 128>::run(a, O_state);
-    return d <= 256 ? Launch<T, 256>::run(a, O_state) : ATTN_SKIP;
+        return Launch<T, 128>::run(a, more...);
+    return d <= 256 ? Launch<T, 256>::run(a, more...) : ATTN_SKIP;
 }
 
 /* Launch<T, D>::C has the constants Br and Bc: the byte model asks the kernel itself. */
@@ -71,16 +71,16 @@ template <class Kernel> static AttnStatus reserve_smem(Kernel *kernel, int bytes
 }
 
 /* Tensor cores of sm_80 multiply 16-bit elements. f32 is not computed by what they are. */
-template <template <typename, int> class Launch>
-static AttnStatus run_for_16_bit(const AttnArgs *a, float *O_state)
+template <template <typename, int> class Launch, typename... More>
+static AttnStatus run_for_16_bit(const AttnArgs *a, More... more)
 {
     int device = 0, major = 0;
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     if (a->Q.dtype == ATTN_F32 || major < 8)
         return ATTN_SKIP;
-    return a->Q.dtype == ATTN_F16 ? run_for_dim<Launch, __half>(a, O_state)
-                                  : run_for_dim<Launch, __nv_bfloat16>(a, O_state);
+    return a->Q.dtype == ATTN_F16 ? run_for_dim<Launch, __half>(a, more...)
+                                  : run_for_dim<Launch, __nv_bfloat16>(a, more...);
 }
 
 /* A 16-byte access must lie on a multiple of 16 bytes, and so must each row of each head. */

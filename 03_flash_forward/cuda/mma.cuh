@@ -20,10 +20,10 @@
  *
  * Interface:
  * - mma_16816<T>: the product. ldmatrix_x4(_trans): four 8x8 fragments from shared memory.
- * - copy_async_16 / copy_async_commit / copy_async_wait<N>: global to shared memory, past
+ * - copy_async_16 / copy_async_commit / copy_async_wait<N>: global to shared memory, not through
  *   registers.
  * - pack2<T>: two floats to one register of two 16-bit elements. exp2_sfu: 2^x in one instruction.
- * - any_lane_bits: the OR of a word over the warp.
+ * - any_lane_bits: the OR of a word over the warp. read_thread: threadIdx.x, not kept.
  * - swizzle<D>: where 16-byte chunk `chunk` of row `row` lies in a shared tile of D channels;
  *   skip_chunks<D>: the same row, 2k chunks further.
  */
@@ -141,12 +141,20 @@ __device__ __forceinline__ uint32_t any_lane_bits(uint32_t bits)
 #endif
 }
 
+/* threadIdx.x, read anew each time: what follows from it is then computed again where it is used
+ * instead of being kept in registers that D = 128 does not have. */
+__device__ __forceinline__ int read_thread(void)
+{
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
 /* Byte offset of a 16-byte chunk in a tile of D 16-bit channels a row. Shared memory has 32 banks
- * of
- * 4 bytes, so eight 16-byte rows fill one wavefront if their chunks fall into eight different bank
- * groups. Rows lie D*2 bytes apart, a multiple of the 128 bytes that all banks span (D % 64 == 0):
- * without the XOR the eight rows that ldmatrix reads would all hit the same four banks, and the
- * load would take eight times as long. */
+ * of 4 bytes, so eight 16-byte rows fill one wavefront if their chunks fall into eight different
+ * bank groups. Rows lie D*2 bytes apart, a multiple of the 128 bytes that all banks span
+ * (D % 64 == 0): without the XOR the eight rows that ldmatrix reads would all hit the same four
+ * banks, and the load would take eight times as long. */
 template <int D> __device__ __forceinline__ uint32_t swizzle(int row, int chunk)
 {
     if (D % 64 == 0)

@@ -16,7 +16,8 @@
  * - Tile<D>: sizes. TileRows: what a thread carries from key tile to key tile.
  * - first_row_of: row(mt, 0) within the block.
  * - start_rows, store_rows: from nothing or from a state (O, lse); to O and lse or to the state.
- * - hide_scores: -inf where the mask says so. update_rows: the online softmax.
+ *   store_rows_wide: to O in whole rows.
+ * - hide_scores: -inf where the mask says so; warp_sees_any. update_rows: the online softmax.
  */
 #ifndef FLASH_FORWARD_MMA_ROWS_CUH
 #define FLASH_FORWARD_MMA_ROWS_CUH
@@ -79,14 +80,15 @@ static __device__ __forceinline__ void start_rows(TileRows<C> &rows, const AttnA
 /* The division by l_i that the loop put off, and lse. Adds up l_i over the quad. */
 template <class C>
 static __device__ __forceinline__ float finish_row(TileRows<C> &rows, const AttnArgs &a,
-                                                   BlockWork work, int mt, int e, float m_per_lse)
+                                                   BlockWork work, float *lse, int mt, int e,
+                                                   float m_per_lse)
 {
     const int i = work.i0 + first_row_of<C>(mt) + 8 * e;
     float l_row = rows.l_i[mt][e];
     l_row += __shfl_xor_sync(0xffffffffu, l_row, 1);
     l_row += __shfl_xor_sync(0xffffffffu, l_row, 2);
     if (i < a.shape.Nq && threadIdx.x % 4 == 0)
-        a.lse[lse_row(a, work, i)] =
+        lse[lse_row(a, work, i)] =
             l_row == 0.0f ? -INFINITY : rows.m_i[mt][e] * (1.0f / m_per_lse) + logf(l_row);
     return l_row == 0.0f ? 0.0f : 1.0f / l_row; /* a row that saw nothing: O = 0 */
 }
@@ -94,8 +96,8 @@ static __device__ __forceinline__ float finish_row(TileRows<C> &rows, const Attn
 /* To O, rounded, or to the state. pairs: two channels of O at a time. */
 template <typename T, class C>
 static __device__ __forceinline__ void store_rows(TileRows<C> &rows, const AttnArgs &a,
-                                                  BlockWork work, float *O_state, bool pairs,
-                                                  float m_per_lse)
+                                                  BlockWork work, float *O_state, float *lse,
+                                                  bool pairs, float m_per_lse)
 {
     const int t = threadIdx.x % 4, d = (int)a.shape.d;
 #pragma unroll
@@ -103,7 +105,7 @@ static __device__ __forceinline__ void store_rows(TileRows<C> &rows, const AttnA
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int i = work.i0 + first_row_of<C>(mt) + 8 * e;
-            const float inverse = finish_row(rows, a, work, mt, e, m_per_lse);
+            const float inverse = finish_row(rows, a, work, lse, mt, e, m_per_lse);
             if (i >= a.shape.Nq)
                 continue;
             T *O_row = (T *)a.O.data + tensor_offset(&a.O, work.b, i, work.h);
@@ -128,27 +130,72 @@ static __device__ __forceinline__ void store_rows(TileRows<C> &rows, const AttnA
         }
 }
 
-template <class C>
-static __device__ __forceinline__ void hide_scores(float (&S_reg)[C::MT][C::Bc / 8][4],
+/* O through this warp's own rows of Q_smem, which it alone has read: a quad holds 16 bytes of a
+ * row, a store of the warp shall cover whole rows. Rows of O lie on 16 bytes. */
+template <typename T, class C>
+static __device__ __forceinline__ void store_rows_wide(TileRows<C> &rows, const AttnArgs &a,
+                                                       BlockWork work, unsigned char *O_smem)
+{
+    const int lane = threadIdx.x % 32, t = lane % 4, CHUNKS = C::D / 8;
+#pragma unroll
+    for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float inverse = finish_row(rows, a, work, a.lse, mt, e, LOG2E);
+            const int r = first_row_of<C>(mt) + 8 * e;
+#pragma unroll
+            for (int n = 0; n < CHUNKS; n++)
+                *reinterpret_cast<uint32_t *>(O_smem + swizzle<C::D>(r, n) + 4 * t) = pack2<T>(
+                    rows.O_reg[mt][n][2 * e] * inverse, rows.O_reg[mt][n][2 * e + 1] * inverse);
+        }
+    __syncwarp();
+    T *O = (T *)a.O.data + tensor_offset(&a.O, work.b, work.i0, work.h);
+#pragma unroll
+    for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+        for (int c = lane; c < 16 * CHUNKS; c += 32) {
+            const int r = (mt * C::WARPS + threadIdx.x / 32) * 16 + c / CHUNKS, chunk = c % CHUNKS;
+            if (work.i0 + r < a.shape.Nq && chunk * 8 < a.shape.d)
+                *reinterpret_cast<uint4 *>(O + r * a.O.stride[1] + chunk * 8) =
+                    *reinterpret_cast<const uint4 *>(O_smem + swizzle<C::D>(r, chunk));
+        }
+}
+
+/* -inf where a row may not see a key: m16 tiles MT0 .. MT0 + COUNT - 1. */
+template <class C, int MT0, int COUNT>
+static __device__ __forceinline__ void hide_scores(float (&S_reg)[COUNT][C::Bc / 8][4],
                                                    const RowMask<C::Br, C::Bc> &mask, int j,
                                                    int stage)
 {
     const int t = threadIdx.x % 4;
 #pragma unroll
-    for (int mt = 0; mt < C::MT; mt++)
+    for (int c = 0; c < COUNT; c++)
 #pragma unroll
         for (int e = 0; e < 2; e++)
 #pragma unroll
             for (int word = 0; word < C::Bc / 32; word++) {
-                const int r = first_row_of<C>(mt) + 8 * e;
+                const int r = first_row_of<C>(MT0 + c) + 8 * e;
                 const uint32_t bits = row_bits(mask, r, word, j, stage) >> (2 * t);
 #pragma unroll
                 for (int n = 0; n < 4; n++)
 #pragma unroll
                     for (int x = 0; x < 2; x++)
                         if (!(bits >> (n * 8 + x) & 1))
-                            S_reg[mt][word * 4 + n][2 * e + x] = -INFINITY;
+                            S_reg[c][word * 4 + n][2 * e + x] = -INFINITY;
             }
+}
+
+/* Does any of the 16 rows of m16 tile mt see a key of tile j? The same answer for all lanes. */
+template <class C>
+static __device__ __forceinline__ bool warp_sees_any(const RowMask<C::Br, C::Bc> &mask, int mt,
+                                                     int j, int stage)
+{
+    const int r = first_row_of<C>(mt);
+    uint32_t bits = 0;
+#pragma unroll
+    for (int word = 0; word < C::Bc / 32; word++)
+        bits |= row_bits(mask, r, word, j, stage) | row_bits(mask, r + 8, word, j, stage);
+    return any_lane_bits(bits) != 0;
 }
 
 /* S, raw products of q and k, becomes P in place: scale, cap, mask, and the online softmax, in
@@ -165,7 +212,7 @@ update_rows(float (&S_reg)[C::MT][C::Bc / 8][4], TileRows<C> &rows, const AttnAr
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 S_reg[mt][n][e] = attn_score(&a, S_reg[mt][n][e]);
-    hide_scores<C>(S_reg, mask, j, stage);
+    hide_scores<C, 0, C::MT>(S_reg, mask, j, stage);
 #pragma unroll
     for (int mt = 0; mt < C::MT; mt++)
 #pragma unroll

@@ -43,7 +43,8 @@ __device__ __forceinline__ void load_tile_padded(T *tile_smem, const T *base, in
     }
 }
 
-template <typename T, int D, int ROWS, int THREADS>
+/* REREAD: for kernels that are short of registers (read_thread). */
+template <typename T, int D, int ROWS, int THREADS, bool REREAD>
 __device__ __forceinline__ void load_tile_async(unsigned char *tile_smem, const T *base,
                                                 int64_t stride, int first, int N, int d,
                                                 bool aligned)
@@ -53,9 +54,9 @@ __device__ __forceinline__ void load_tile_async(unsigned char *tile_smem, const 
     const int STEP = THREADS / CHUNKS / 8 * 8; /* rows that the threads cover at a time */
     if (aligned && STEP > 0) {
         /* A thread keeps its chunk and walks down the rows, a multiple of 8 at a time: the swizzle
-         * of its address is then the same in every step. (D = 96: 32 threads have
-         * nothing to do.) */
-        const int r = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+         * of its address is then the same in every step. (D = 96: 32 threads have nothing to do.) */
+        const int thread = REREAD ? read_thread() : (int)threadIdx.x;
+        const int r = thread / CHUNKS, chunk = thread % CHUNKS;
         if (r >= STEP)
             return;
         const T *from = base + (first + r) * stride + chunk * 8;

@@ -85,7 +85,7 @@ static __global__ void __launch_bounds__(C::THREADS) fa2_kernel(const __grid_con
 
 template <typename T, int D> struct LaunchFa2 {
     typedef RowTile<D> C;
-    static AttnStatus run(const AttnArgs *a, float *)
+    static AttnStatus run(const AttnArgs *a)
     {
         const AttnStatus status = reserve_smem(fa2_kernel<C>, C::SMEM);
         if (status != ATTN_OK)
@@ -104,5 +104,5 @@ FlashTiles flash_tiles_v1_fa2(const AttnArgs *a)
 
 AttnStatus flash_forward_v1_fa2(const AttnArgs *a)
 {
-    return a->Q.dtype == ATTN_F32 ? run_for_dim<LaunchFa2, float>(a, NULL) : ATTN_SKIP;
+    return a->Q.dtype == ATTN_F32 ? run_for_dim<LaunchFa2, float>(a) : ATTN_SKIP;
 }

@@ -33,6 +33,7 @@
 #include "mma.cuh"
 #include "product_f32.cuh"
 #include "row_mask.cuh"
+#include "scores.cuh"
 
 /* A thread holds ROWS x COLS of S and ROWS x D/8 of O: as much as 255 registers allow. All of
  * shared memory within 64 KiB, what GPUs from sm_75 on give a block: D = 128 has room for 32 keys
@@ -115,31 +116,14 @@ static __device__ __forceinline__ void finish_rows(const ThreadRows<C> &rows, co
     }
 }
 
-/* The factor that turns adjusted scores into powers of two. Positive, so that the largest score has
- * the largest exponent. */
-static __device__ __forceinline__ float exponent_scale(const AttnArgs &a)
-{
-    if (a.softcap > 0.0f)
-        return a.softcap * LOG2E;
-    return a.scale == 0.0f ? 1.0f : fabsf(a.scale) * LOG2E;
-}
-
 /* What a tile that is not clean needs before the softmax: cap or sign, then the mask. The columns
  * of a thread are four neighbours in each run of 32, four bits in each word of the mask. */
 template <class C>
 static __device__ __forceinline__ void
-adjust_scores(float (&S_reg)[C::ROWS][C::COLS], const AttnArgs &a,
-              const RowMask<C::Br, C::Bc> &mask, int j, int row0, int column0)
+adjust_tile(float (&S_reg)[C::ROWS][C::COLS], const AttnArgs &a, const RowMask<C::Br, C::Bc> &mask,
+            int j, int row0, int column0)
 {
-    const bool capped = a.softcap > 0.0f;
-    const float factor = capped ? a.scale / a.softcap : a.scale < 0.0f ? -1.0f : 0.0f;
-    if (capped || !(a.scale > 0.0f)) {
-#pragma unroll
-        for (int r = 0; r < C::ROWS; r++)
-#pragma unroll
-            for (int c = 0; c < C::COLS; c++)
-                S_reg[r][c] = capped ? tanhf(S_reg[r][c] * factor) : S_reg[r][c] * factor;
-    }
+    adjust_scores(S_reg, a);
 #pragma unroll
     for (int r = 0; r < C::ROWS; r++)
 #pragma unroll
@@ -266,7 +250,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
                 S_reg, Q_smem + x * C::LD_Q + rows.row0, K_smem + rows.column0);
         }
         if (!clean)
-            adjust_scores<C>(S_reg, a, mask, j, rows.row0, rows.column0);
+            adjust_tile<C>(S_reg, a, mask, j, rows.row0, rows.column0);
         /* P = 2^(S - m) */
         update_rows(S_reg, rows, scale_log2, P_smem + rows.column0 * C::LD_P + rows.row0);
 

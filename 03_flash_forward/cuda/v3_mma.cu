@@ -19,13 +19,14 @@
  * another block of the multiprocessor has work.
  *
  * Prediction (H200, bf16, d=64, full): for each 16 keys and 16 channels of V, 8 2-byte loads
- * against
- * 4 mma; shared memory delivers one load instruction every cycle to the whole multiprocessor, so
- * loads take about three times as long as the products: 100-150 TFLOP/s.
+ * against 4 mma; shared memory delivers one load instruction every cycle to the whole
+ * multiprocessor, so loads take about three times as long as the products: 100-150 TFLOP/s.
  *
  * Interface:
  * - flash_forward_v3_mma: f16 and bf16, d <= 256, any shape, mask and layout.
+ * - flash_block_v3_mma (block.cuh): the same, resuming from (O, lse).
  */
+#include "block.cuh"
 #include "mma_rows.cuh"
 #include "tile_load.cuh"
 
@@ -109,7 +110,7 @@ multiply_PV(TileRows<C> &rows, float (&P_reg)[C::MT][C::Bc / 8][4], const T *V_s
 /* One block: Br rows of one head. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(C::THREADS, 2)
-    mma_kernel(const __grid_constant__ AttnArgs a, bool aligned, bool O_pairs)
+    mma_kernel(const __grid_constant__ AttnArgs a, float *O_state, bool aligned, bool O_pairs)
 {
     extern __shared__ __align__(16) unsigned char smem[];
     __shared__ RowMask<C::Br, C::Bc> mask;
@@ -126,7 +127,7 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
     const KeyTiles tiles = find_key_tiles<C::Bc>(a, q);
     publish_plan(mask, a, work, K, V, q, tiles);
     TileRows<C> rows;
-    start_rows(rows, a, work, NULL, 1.0f);
+    start_rows(rows, a, work, O_state, 1.0f);
     load_tile_padded<T, C::D, C::Br, C::THREADS>(Q_smem, Q, a.Q.stride[1], work.i0, Nq, d, aligned);
     __syncthreads();
 
@@ -146,19 +147,19 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
         multiply_PV<T, C>(rows, S_reg, V_smem);
         __syncthreads(); /* nobody reads K_j and V_j any more */
     }
-    store_rows<T, C>(rows, a, work, NULL, O_pairs, 1.0f);
+    store_rows<T, C>(rows, a, work, O_state, a.lse, O_pairs, 1.0f);
 }
 
 template <typename T, int D> struct LaunchMma {
     typedef Tile<D> C;
-    static AttnStatus run(const AttnArgs *a, float *)
+    static AttnStatus run(const AttnArgs *a, float *O_state)
     {
         const int smem = (C::Br + 2 * C::Bc) * (D + 8) * 2;
         const AttnStatus status = reserve_smem(mma_kernel<T, C>, smem);
         if (status != ATTN_OK)
             return status;
         mma_kernel<T, C><<<launch_blocks(a, C::Br), C::THREADS, smem, (cudaStream_t)a->stream>>>(
-            *a, all_rows_on_16_bytes(a), rows_on_16_bytes(&a->O));
+            *a, O_state, all_rows_on_16_bytes(a), rows_on_16_bytes(&a->O));
         CUDA_TRY_LAUNCH();
         return ATTN_OK;
     }
@@ -169,7 +170,12 @@ FlashTiles flash_tiles_v3_mma(const AttnArgs *a)
     return tiles_for_dim<LaunchMma, __half>(a);
 }
 
+AttnStatus flash_block_v3_mma(const AttnArgs *a, float *O_state_dev)
+{
+    return run_for_16_bit<LaunchMma>(a, O_state_dev);
+}
+
 AttnStatus flash_forward_v3_mma(const AttnArgs *a)
 {
-    return run_for_16_bit<LaunchMma>(a, NULL);
+    return flash_block_v3_mma(a, NULL);
 }

@@ -21,8 +21,6 @@ BUILD_FILES = ("meson.build", "meson_options.txt", ".ini")
 
 # (file, rule): why a reader would accept it
 EXEMPT = {
-    ("03_flash_forward/cuda/v5_clean_tiles.cu", "file_length"):
-        "one kernel with its launch; its steps are read in the order in which they run",
     ("common/oracle_core.c", "file_length"): "a third of it derives the bounds it computes",
     ("tests/stages/so/misbehaving.c", "function_lengths"): "a list: one case per bad deed",
     ("tests/unit/test_cli.c", "file_length"): "tables of command lines and their answers",

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * split_keys.cuh: what to do when there are fewer row tiles than places for blocks.
+ *
+ * One new query, 32 heads and 100000 keys are 32 blocks, and an H200 has 132 multiprocessors: most
+ * of the GPU would watch. So the keys of a row tile are cut into `splits` parts, each a block of
+ * its own with a state (O, lse) in float32, and a second kernel merges the states of a row:
+ *
+ *     lse = ln sum_s exp(lse_s)             O = sum_s exp(lse_s - lse) O_s
+ *
+ * It is stage 02's merge of two halves of a row, with vectors. A state that the caller resumes from
+ * is one part more. The number of parts depends on shape and GPU alone and their order is fixed:
+ * results are equal bit for bit from run to run.
+ *
+ * Interface:
+ * - count_splits: how many parts, 1 = no need. split_bytes: room for their states.
+ * - split_states, merge_splits<T>.
+ */
+#ifndef FLASH_FORWARD_SPLIT_KEYS_CUH
+#define FLASH_FORWARD_SPLIT_KEYS_CUH
+
+#include "dispatch.cuh"
+
+#define SPLIT_MIN_TILES 4 /* key tiles that are worth a block's start and the merge */
+
+/* places: blocks that the GPU holds at a time. */
+static int count_splits(const AttnShape *shape, FlashTiles tiles, int64_t places)
+{
+    const int64_t blocks = shape->B * shape->H * tiles.Tr;
+    const int64_t room = places / blocks, worth = tiles.Tc / SPLIT_MIN_TILES;
+    const int64_t splits = room < worth ? room : worth;
+    return splits < 1 ? 1 : (int)splits;
+}
+
+/* States of the parts: O [splits][B][Nq][H][d], then lse [splits][B][H][Nq], float32. */
+static size_t split_bytes(const AttnShape *shape, int splits)
+{
+    const int64_t rows = shape->B * shape->H * shape->Nq;
+    return splits == 1 ? 0 : (size_t)(splits * rows * (shape->d + 1)) * sizeof(float);
+}
+
+struct SplitStates {
+    float *O, *lse;
+    int count;
+};
+
+static SplitStates split_states(const AttnShape *shape, int splits, void *workspace)
+{
+    SplitStates parts;
+    parts.count = splits;
+    parts.O = (float *)workspace;
+    parts.lse = parts.O + splits * shape->B * shape->H * shape->Nq * shape->d;
+    return parts;
+}
+
+/* One warp for each row. O_state NULL: the result goes to O; otherwise the state is merged in and
+ * overwritten. A row that no part has seen keeps its state, or becomes O = 0, lse = -inf. */
+template <typename T>
+static __global__ void __launch_bounds__(128)
+    merge_splits_kernel(const __grid_constant__ AttnArgs a, SplitStates parts, float *O_state)
+{
+    const int64_t H = a.shape.H, Nq = a.shape.Nq, d = a.shape.d, rows = a.shape.B * H * Nq;
+    const int64_t row = blockIdx.x * (int64_t)(blockDim.x / 32) + threadIdx.x / 32; /* [B][H][Nq] */
+    const int lane = threadIdx.x % 32;
+    if (row >= rows)
+        return;
+    const int64_t b = row / (H * Nq), h = row / Nq % H, i = row % Nq;
+    const int64_t state_row = ((b * Nq + i) * H + h) * d;
+    const float lse_old = O_state ? a.lse[row] : -INFINITY;
+
+    float m = lse_old, l = 0.0f;
+    for (int s = 0; s < parts.count; s++)
+        m = fmaxf(m, parts.lse[s * rows + row]);
+    const float base = m == -INFINITY ? 0.0f : m;
+    for (int s = 0; s < parts.count; s++)
+        l += expf(parts.lse[s * rows + row] - base);
+    l += expf(lse_old - base);
+    const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
+    for (int64_t x = lane; x < d; x += 32) {
+        float O = O_state ? expf(lse_old - base) * O_state[state_row + x] : 0.0f;
+        for (int s = 0; s < parts.count; s++)
+            O += expf(parts.lse[s * rows + row] - base) * parts.O[(s * rows) * d + state_row + x];
+        if (O_state)
+            O_state[state_row + x] = O * inverse;
+        else
+            ((T *)a.O.data)[tensor_offset(&a.O, b, i, h) + x] = T(O * inverse);
+    }
+    __syncwarp(); /* all lanes have read lse_old */
+    if (lane == 0)
+        a.lse[row] = l == 0.0f ? -INFINITY : base + logf(l);
+}
+
+template <typename T>
+static AttnStatus merge_splits(const AttnArgs *a, SplitStates parts, float *O_state)
+{
+    const int64_t rows = a->shape.B * a->shape.H * a->shape.Nq;
+    merge_splits_kernel<T>
+        <<<(unsigned)((rows + 3) / 4), 128, 0, (cudaStream_t)a->stream>>>(*a, parts, O_state);
+    CUDA_TRY_LAUNCH();
+    return ATTN_OK;
+}
+
+#endif
