@@ -19,6 +19,8 @@
 #include "device.h"
 #include "flash_forward.h"
 
+#include "../../03_flash_forward/cuda/block.cuh"
+
 typedef struct DeviceCase {
     const Case *host;
     unsigned char *Q_dev, *K_dev, *V_dev, *O_dev, *mask_dev;
@@ -113,6 +115,8 @@ typedef struct Kernel {
 static const Kernel kernels[] = {
     {"flash_block_cuda, f32", flash_block_cuda, 1, 4},
     {"flash_block_cuda, 16 bit", flash_block_cuda, 6, 16},
+    {"v3_mma", flash_block_v3_mma, 6, 16},
+    {"v4_cp_async", flash_block_v4_cp_async, 6, 16},
 };
 
 #define KERNEL_COUNT ((int)(sizeof kernels / sizeof *kernels))
