@@ -43,8 +43,9 @@ def fa1_bytes(n, d, Bc):
     return 4 * (2 * n * d + Tc * (2 * n * d + 2 * n) + 2 * n + (Tc + 1) * (n * d + 2 * n) + n)
 
 
-def fa2_bytes(n, d, Br, element=4):
-    return element * (2 * n * d + up(n, Br) * 2 * n * d) + 4 * n
+def fa2_bytes(n, d, Br, element=4, splits=1):
+    states = 2 * 4 * splits * (n * d + n) if splits > 1 else 0  # float32, written and read
+    return element * ((splits + 1) * n * d + up(n, Br) * 2 * n * d) + 4 * n + states
 
 
 def packed_bytes(n, d, Br, panel):
@@ -115,7 +116,7 @@ def test_cuda(tap, program, folder):
                    done.stderr)
             wrong = [name for name, r in rows.items() if r["hbm_bytes_model"] != 2 * (
                 fa1_bytes(n, d, r["tile_keys"]) if name == "v0_fa1"
-                else fa2_bytes(n, d, r["tile_rows"], element))]
+                else fa2_bytes(n, d, r["tile_rows"], element, r["key_splits"]))]
             tap.ok(not wrong, f"{dtype} d={d}: modelled bytes follow from the row's tiles",
                    " ".join(wrong))
     flags = ["--device", "cuda", "-N", "100", "--smem-limit", "4096"]
