@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * block.cu: the block kernel of stages 05 and 06 and of the operator: which kernel, in which
- * memory.
+ * block.cu: the block kernel of stages 05 and 06 and of the operator: v2's for float32, v5's for 16
+ * bits, and memory for the states that v5 merges.
  *
  * Interface:
  * - flash_cuda_workspace_bytes, flash_cuda_run: without an allocation inside.

@@ -14,6 +14,7 @@
  * - reserve_smem: a kernel's dynamic shared memory, or ATTN_SKIP where --smem-limit forbids it.
  * - rows_on_16_bytes: may 16-byte loads be used on this tensor?
  * - tile_count, launch_blocks: grids. work_of_block, work_of_head: what a block works on.
+ * - state_row, lse_row: where a row of the state and its lse stand.
  */
 #ifndef FLASH_FORWARD_DISPATCH_CUH
 #define FLASH_FORWARD_DISPATCH_CUH
@@ -70,7 +71,8 @@ template <class Kernel> static AttnStatus reserve_smem(Kernel *kernel, int bytes
     return ATTN_OK;
 }
 
-/* Tensor cores of sm_80 multiply 16-bit elements. f32 is not computed by what they are. */
+/* For kernels on the tensor cores of sm_80 and later, which multiply 16-bit elements: float32 is
+ * skipped. */
 template <template <typename, int> class Launch, typename... More>
 static AttnStatus run_for_16_bit(const AttnArgs *a, More... more)
 {

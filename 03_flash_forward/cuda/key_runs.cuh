@@ -5,8 +5,8 @@
  * A loop that asks of each tile whether it needs a mask contains the code for both answers, and
  * keeps registers for both. Neighbouring tiles mostly answer alike: a causal block has one run of
  * masked tiles at the diagonal and one of clean tiles to the left of it, a window adds a masked run
- * at its other end. So the question is asked once a run, by one thread, and each kind has a loop of
- * its own.
+ * at its other end. So the question is asked once a run, and each kind has a loop of its own. (All
+ * threads ask, each for itself; one thread for all where registers are short.)
  *
  *     window:   [ masked | clean ........... | masked ]   walked from right to left
  *
@@ -30,7 +30,7 @@ struct KeyRuns {
     KeyRun now, next;
 };
 
-#define RUN_LOOK_AHEAD 16 /* tiles that are asked for their kind at a time, one by one */
+#define RUN_LOOK_AHEAD 16 /* where tiles are asked one by one a run has no more tiles than this */
 
 static __device__ __forceinline__ KeyTiles part_of_tiles(KeyTiles tiles, int split, int splits)
 {

@@ -3,13 +3,17 @@
  * mma_products.cuh: the two products of a tile, from swizzled shared memory, for v4 and v5.
  *
  * ldmatrix is one instruction of a warp that loads four 8x8 matrices as fragments (mma.cuh), each
- * lane naming one 16-byte row. Which row a lane names depends on the lane alone, and the next chunk
- * of channels is one XOR away: a warp keeps one address for each of Q, K and V.
+ * lane naming one 16-byte row. Which row a lane names depends on the lane alone, and the next two
+ * chunks of 8 channels are one XOR away (skip_chunks): a lane keeps one address for each of Q, K
+ * and V. With L the lane:
  *
- *     operand   four matrices of one ldmatrix                            lane names
- *     Q         rows 0-7, 8-15 of chunk 0, then of chunk 1 (a0 .. a3)    row lane % 16, chunk lane / 16
- *     K         keys 0-7 of chunk 0, 1 (b0, b1), then keys 8-15          key lane % 8 + lane / 16 * 8
- *     V         keys 0-7, 8-15 of chunk 0, then of chunk 1, transposed   key lane % 16, chunk lane / 16
+ *          the four matrices of one ldmatrix            lane L names
+ *     Q    rows 0-7, 8-15 of chunk 0, then of chunk 1   row L % 16, chunk L / 16
+ *     K    keys 0-7 of chunk 0, of chunk 1, then 8-15   key L % 8 + L / 16 * 8, chunk L / 8 % 2
+ *     V    keys 0-7, 8-15 of chunk 0, then of chunk 1   key L % 16, chunk L / 16
+ *
+ * They arrive as a0 .. a3 of Q, as b0, b1 of keys 0-7 and of keys 8-15, and, V being transposed on
+ * the way, as b0, b1 of channels 0-7 and of channels 8-15.
  *
  * A fragment of K or V serves all m16 tiles of the warp: that is what COUNT = 2 is good for.
  *
@@ -51,7 +55,8 @@ static __device__ __forceinline__ void load_Q(uint32_t (&Q_frag)[4], uint32_t Q_
     ldmatrix_x4(Q_frag, skip_chunks<C::D>(Q_lane, k) + mt * C::WARPS * 16 * C::D * 2);
 }
 
-/* S_reg = Q K_j^T. Q_reg: fragments loaded before (NULL: they are loaded here, tile by tile). */
+/* S_reg = Q K_j^T. Q_IN_REGISTERS: Q_reg has the fragments of Q; otherwise it is not read, and they
+ * are loaded here, again for each tile of keys. */
 template <typename T, class C, int MT0, int COUNT, bool Q_IN_REGISTERS>
 static __device__ __forceinline__ void multiply_QK(float (&S_reg)[COUNT][C::Bc / 8][4],
                                                    const uint32_t (*Q_reg)[C::MT][4],

@@ -9,11 +9,11 @@
  *   2. Rows: where keys stand in one run of consecutive positions (ordinary attention, causal or
  *      with a window), a row sees one run of keys. Its two ends are computed once for the block.
  *   3. Scores: a word of 32 bits says which of 32 keys a row sees. It is made from the run, or,
- *      in the general case, by one thread for each row, which asks attn_sees() 32 times.
+ *      in the general case, by one thread for each row, which asks attn_sees() for each of them.
  *
  * Interface:
  * - KeyTiles, find_key_tiles, next_key_tile: step 1. Tiles are walked from right to left.
- * - RowMask (in shared memory), make_row_runs: step 2; publish_plan.
+ * - RowMask (in shared memory); publish_plan fills it, with make_row_runs: step 2.
  *   make_row_words: the general case, before a masked tile.
  * - row_bits: step 3.
  */
@@ -44,7 +44,7 @@ template <int Br, int Bc> struct RowMask {
     };
 };
 
-/* A limit near INT64_MAX means "none": halved, it cannot overflow when a position is added. */
+/* A limit near INT64_MAX means "none". Cut to 2^62 it cannot overflow when a position is added. */
 static __device__ __forceinline__ int64_t limit_of_rule(int64_t limit)
 {
     return min(limit, (int64_t)1 << 62);

@@ -54,7 +54,7 @@ __device__ __forceinline__ void load_tile_async(unsigned char *tile_smem, const 
     const int STEP = THREADS / CHUNKS / 8 * 8; /* rows that the threads cover at a time */
     if (aligned && STEP > 0) {
         /* A thread keeps its chunk and walks down the rows, a multiple of 8 at a time: the swizzle
-         * of its address is then the same in every step. (D = 96: 32 threads have nothing to do.) */
+         * of its address is then the same in every step. (D = 96 leaves 32 threads idle.) */
         const int thread = REREAD ? read_thread() : (int)threadIdx.x;
         const int r = thread / CHUNKS, chunk = thread % CHUNKS;
         if (r >= STEP)
@@ -68,7 +68,7 @@ __device__ __forceinline__ void load_tile_async(unsigned char *tile_smem, const 
             copy_async_16(to + row * D * 2, valid ? from : base, valid);
             from += STEP * stride;
         }
-    } else if (aligned) {
+    } else if (aligned) { /* D = 256: fewer than 8 rows at a time */
 #pragma unroll
         for (int e = threadIdx.x; e < ROWS * CHUNKS; e += THREADS) {
             const int r = e / CHUNKS, chunk = e % CHUNKS;

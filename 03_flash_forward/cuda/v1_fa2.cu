@@ -16,12 +16,11 @@
  * cache.
  *
  * The arithmetic is v0's, instruction for instruction (warp_row.cuh). What is slow now: for each
- * FMA
- * of Q K^T a lane reads one word of K and one of Q from shared memory, which delivers one word a
- * lane and clock; an SM could do four FMA in that time.
+ * FMA of Q K^T a lane reads one word of K and one of Q from shared memory, which delivers 32 words
+ * a clock to the whole multiprocessor; its units could do 128 FMA in that clock.
  *
- * Prediction (H200, f32, d=64): all 132 multiprocessors, limited by shared memory to between an
- * eighth and a quarter of the FMA rate: 6-12 TFLOP/s.
+ * Prediction (H200, f32, d=64): all 132 multiprocessors, limited by shared memory to about an
+ * eighth of the FMA rate: 6-12 TFLOP/s.
  *
  * Interface:
  * - flash_forward_v1_fa2: f32, d <= 256.

@@ -234,10 +234,9 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
 
 #pragma unroll 1
     while (j >= 0) {
-        float S_reg[C::ROWS][C::COLS] = {};
+        float S_reg[C::ROWS][C::COLS] = {}; /* becomes Q K_j^T, then P */
         if (!clean && !mask.by_run)
             make_row_words(mask, a, j, 0);
-            /* S = Q K_j^T */
 #pragma unroll 1
         for (int x = 0; x < C::D; x += C::SLICE_CHANNELS) {
             const float *K_smem = take_slice(); /* [SLICE_CHANNELS][LD_K] */

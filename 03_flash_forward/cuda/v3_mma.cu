@@ -20,7 +20,9 @@
  *
  * Prediction (H200, bf16, d=64, full): for each 16 keys and 16 channels of V, 8 2-byte loads
  * against 4 mma; shared memory delivers one load instruction every cycle to the whole
- * multiprocessor, so loads take about three times as long as the products: 100-150 TFLOP/s.
+ * multiprocessor, so loads take about three times as long as the products: 100-150 TFLOP/s. (That
+ * count was wrong. An mma takes 8 clocks, but there are four tensor cores: 8 clocks for the 4 mma,
+ * as many as for the loads.)
  *
  * Interface:
  * - flash_forward_v3_mma: f16 and bf16, d <= 256, any shape, mask and layout.

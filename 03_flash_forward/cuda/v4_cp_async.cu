@@ -19,9 +19,9 @@
  * One barrier does two jobs: every thread's part of tile j has arrived, and every warp is done with
  * the other stage, which may be overwritten now.
  *
- * Prediction (H200, bf16, d=64, full): shared memory now delivers a K or V fragment of 16x16 for
- * every 8 mma of a warp, tensor cores become the limit of the loop, softmax takes about as long as
- * the products do: 230-280 TFLOP/s.
+ * Prediction (H200, bf16, d=64, full): one load instruction now delivers a K or V fragment of 16x16
+ * for every 4 mma of a warp, tensor cores become the limit of the loop, softmax takes about as long
+ * as the products do: 230-280 TFLOP/s.
  *
  * Interface:
  * - flash_forward_v4_cp_async: f16 and bf16, d <= 256, any shape, mask and layout.

@@ -4,7 +4,7 @@
  * most tiles do not need.
  *
  *   - Clean tiles: under a causal mask of N keys only N / Bc tiles touch the diagonal, all others
- *     are seen in full or not at all. Tiles come in runs of one kind (row_mask.cuh), and a run of
+ *     are seen in full or not at all. Tiles come in runs of one kind (key_runs.cuh), and a run of
  *     clean tiles is a loop without mask, cap, sign, or a test for empty rows: nothing but products
  *     and exponentials, which the compiler may interleave freely.
  *   - Masked tiles are done 16 rows at a time, and 16 rows that see nothing of a tile leave it out.
@@ -26,8 +26,9 @@
  * 9 tiles that a block visits two are masked, one quarter of them is left out: 5 % more.
  *
  * Interface:
- * - flash_forward_v5_clean_tiles: f16 and bf16, d <= 256, any shape, mask and layout.
- * - flash_block_16_bit (block.cuh): the same, resuming from (O, lse).
+ * - flash_block_16_bit, flash_16_bit_workspace_bytes (block.cuh): f16 and bf16, d <= 256, any
+ *   shape, mask and layout, from nothing or from a state (O, lse). flash_forward_v5_clean_tiles is
+ *   the same with a workspace of its own (block.cu).
  */
 #include <type_traits>
 
@@ -39,8 +40,8 @@
 #include "tile_load.cuh"
 
 /* BLOCKS: how many blocks an SM shall hold; 128 threads x 2 blocks leave 255 registers a thread.
- * LEAN: those are not enough for O, S and everything else: what depends on the lane alone is
- * computed again for each tile. */
+ * LEAN: those are not enough for O, S and everything else. Then what depends on the lane alone is
+ * computed again for each tile, and the runs lie in shared memory. */
 template <int D_, int MT_ = Tile<D_>::MT> struct CleanTile : Tile<D_, MT_> {
     static const int BLOCKS = 2;
     static const bool Q_IN_REGISTERS = D_ <= 64, LEAN = D_ > 64;
@@ -203,14 +204,15 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         }
         stage = 1 - stage;
     };
-    auto walk = [&](auto masked) { /* the tiles of one run */
-                                   bool more;
+    /* The tiles of one run. */
+    auto walk = [&](auto masked) {
+        bool more;
 #pragma unroll 1
-                                   do {
-                                       more = j > runs.now.begin;
-                                       step(masked, more ? j - 1 : last_tile(runs.next));
-                                       j--;
-                                   } while (more);
+        do {
+            more = j > runs.now.begin;
+            step(masked, more ? j - 1 : last_tile(runs.next));
+            j--;
+        } while (more);
     };
 #pragma unroll 1
     while (j >= 0) {

@@ -14,6 +14,7 @@
  * - RowTile<D>: sizes and the shared memory of a block, at most 64 KiB.
  * - load_rows_f32: a tile to shared memory, zeros past the end.
  * - step_row: m, l, O of a row, updated by one tile of keys. O stays unnormalised.
+ * - tile_is_visited: does a tile hold any visible pair, and must each pair be asked?
  */
 #ifndef FLASH_FORWARD_WARP_ROW_CUH
 #define FLASH_FORWARD_WARP_ROW_CUH
