@@ -6,8 +6,8 @@
  * A multiply-add takes about four cycles, and a core starts two in each. So at least eight sums
  * must be under way at a time; here it is twelve, and with x and y they fit into 16 registers, the
  * number that every instruction set but AVX-512 has. Four steps a turn: the loop's own instructions
- * then take none of the time. Without a fused instruction (plain x86-64) a step is a multiplication and
- * an addition, as it is in that machine's sgemm.
+ * then take none of the time. Without a fused instruction (plain x86-64) a step is a multiplication
+ * and an addition, as it is in that machine's sgemm.
  *
  * Interface: fma_isa.h, as the table fma_isa_<FMA_ISA>.
  */

@@ -147,6 +147,7 @@ bench_cases() {
                 echo "-B $((16384 / n)) -H $((2048 / d)) -N $n -d $d --dtype bf16 --causal"
             done
         done
+        echo "-B 1 -H 16 -N 1024 -d 64 --dtype f32"
         echo "-B 4 -H 16 -N 1024 -d 64 --dtype f32"
         echo "-B 1 -H 16 -N 4096 -d 64 --dtype f32"
         ;;
@@ -197,6 +198,8 @@ traffic_cases() {
     for N in 512 1024 2048 4096 8192; do
         echo "-B 1 -H 16 -N $N -d 64 --dtype f32"
     done
+    [ "$1" = naive ] || # one new query against many keys: what splitting the keys is for
+        echo "-B 1 -H 32 --kv-heads 8 --seq-q 1 --seq-kv 65536 -d 128 --dtype bf16"
 }
 
 # traffic_of FOLDER PROGRAM REST: a run that is checked, one that is counted, rows from both
@@ -246,8 +249,11 @@ gpu_peers() {
         *ring*) continue ;; # needs several GPUs: torchrun --nproc-per-node G
         esac
         part "$script" sh -c 'python3 "$1" >"$2"' peers "$script" \
-            "$gpu_out/$(basename "$script" .py).jsonl"
+            "$gpu_out/$(basename "$script" .py).txt"
     done
+    [ ! -f "$gpu_out/03_flash_forward.jsonl" ] || [ ! -f "$gpu_out/peers_gpu.txt" ] ||
+        part "03 beside its peers" python3 common/tools/peer_rows.py \
+            "$gpu_out/03_flash_forward.jsonl" "$gpu_out/peers_gpu.txt"
 }
 
 ladder_gpu() {

@@ -260,10 +260,17 @@ COLUMNS = {
     "accesses": ("accesses per element", lambda r: number(r.get("accesses")), True),
     "threads": ("threads", plain("threads"), True),
     "ms_med": ("ms", lambda r: number(time_ms(r)), True),
+    "ncu_ms": ("ms (ncu)", lambda r: number(r.get("ncu_ms")), True),
+    "splits": ("blocks a row tile", plain("key_splits"), True),
     "bound_ratio": ("error / bound", lambda r: number(r.get("bound_ratio"), 2), True),
     "flash_ratio": ("error / plain", lambda r: number(r.get("flash_ratio"), 2), True),
     "gflops": ("GFLOP/s", lambda r: number(gflops(r)), True),
     "tflops": ("TFLOP/s", lambda r: number(gflops(r) and gflops(r) / 1e3), True),
+    "peer": ("peer", plain("peer"), False),
+    "peer_tflops": ("peer's TFLOP/s", lambda r: number(r.get("peer_gflops") and
+                                                       r["peer_gflops"] / 1e3), True),
+    "of_peer": ("of peer", lambda r: number(gflops(r) / r["peer_gflops"])
+                if r.get("peer_gflops") and gflops(r) else "-", True),
     "share": ("of sgemm", lambda r: percent(share(r)), True),
     "ratio": ("of sgemm 2048^3", lambda r: number(r.get("ratio_med")), True),
     "scaling": ("speed-up, of sgemm's", lambda r: number(r.get("scaling_med")), True),

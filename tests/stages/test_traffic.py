@@ -81,6 +81,9 @@ def test_words(tap, program):
     done = run(program, "--device", "cpu", "--trace", "--sram", "64", "--quiet")
     tap.ok("take 88 elements of fast memory: 1.38 M" in done.stdout, "so does --trace",
            done.stdout)
+    done = run(program, "--device", "cpu", "--trace", "--sram", "32768", "--quiet")
+    tap.ok("M = 32768 elements" in done.stdout, "--trace takes --sram's default if it is asked for",
+           done.stdout)
 
 
 def test_counts(tap, program, folder):

@@ -5,6 +5,7 @@
  * - Traffic: the counters of v0 and v1 against the model, for many (N, d, M), masks and dtypes, and
  *   against the closed forms of the papers, written out here once more.
  * - Tile sizes: ceilings, and what really has to fit in fast memory.
+ * - v2 with a softcap so small that its reciprocal overflows.
  * - v2's exp2: error over a dense sample of its range, exact zeros, NaN; for each instruction set.
  */
 #include "oracle_case.h"
@@ -103,6 +104,30 @@ static void test_standard_is_right(void **unused)
         check_outputs(&check, &oracle, NULL, &c->args, 0, 4);
         if (!check.pass)
             check_explain(&check, options[n].name, &c->args, stderr);
+        assert_true(check.pass);
+        oracle_free(&oracle);
+        case_free(c);
+    }
+}
+
+/* scale / cap is no float32 number here, or q times it is none. */
+static void test_tiny_cap(void **unused)
+{
+    static const float caps[] = {1e-30f, 1e-38f, 1e-45f};
+    (void)unused;
+    for (int n = 0; n < 6; n++) {
+        Case *c = case_new((AttnShape){1, 2, 1, 40, 50, 24}, ATTN_F32, LAYOUT_BSHD, 8);
+        Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+        Oracle oracle;
+        case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+        c->args.softcap = caps[n / 2];
+        c->args.scale = n % 2 ? -0.25f : 0.25f;
+        c->args.threads = 1;
+        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        assert_int_equal(ATTN_OK, flash_forward_v2_simd(&c->args));
+        check_outputs(&check, &oracle, NULL, &c->args, 0, 4);
+        if (!check.pass)
+            check_explain(&check, "v2_simd", &c->args, stderr);
         assert_true(check.pass);
         oracle_free(&oracle);
         case_free(c);
@@ -237,6 +262,7 @@ int main(void)
         cmocka_unit_test(test_traffic_is_the_models),
         cmocka_unit_test(test_traffic_is_the_papers),
         cmocka_unit_test(test_standard_is_right),
+        cmocka_unit_test(test_tiny_cap),
         cmocka_unit_test(test_tiles_of_the_kernels),
         cmocka_unit_test(test_smem_limit),
         cmocka_unit_test(test_tile_sizes),

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""peer_rows.py: put a peer's speed beside our own, where both were measured in the same run.
+
+    peer_rows.py ROWS.jsonl PEERS.txt
+
+PEERS.txt is what peers_gpu.py printed (PyTorch's FlashAttention-2 in bf16, 16k tokens in all,
+hidden size 2048, lower-right is upper-left there because Nq = Nk; and its materialised float32
+attention, H=16 d=64):
+
+    2.11.0+cu130 13.0 91900 NVIDIA H200
+    d=64 S=1024 causal=0 | FA2 fwd    276 bwd    199 | cuDNN fwd    429 bwd    328
+    fp32 materialised torch S=1024 19.7 TFLOP/s
+
+Each row of ROWS.jsonl on that GPU and of such a case gets `peer` (a name) and `peer_gflops`; all
+other rows stay as they are. The file is replaced when all of it is written. Exit 2: unusable input.
+"""
+import json
+import os
+import pathlib
+import re
+import sys
+
+LINE = re.compile(r"d=(\d+) S=(\d+) causal=([01]) \| FA2 fwd +(\d+)")
+F32_LINE = re.compile(r"fp32 materialised torch S=(\d+) ([0-9.]+) TFLOP/s")
+TOKENS, HIDDEN = 16384, 2048
+
+
+def read_peers(text):
+    """GPU name and {(dtype, B, H, N, d, mask): (peer, GFLOP/s)}."""
+    first = re.match(r"(\S+) \S+ \S+ (.+)\n", text)
+    if not first:
+        raise ValueError("no line with PyTorch's version and the GPU's name")
+    torch = f"PyTorch {first[1].split('+')[0]}"
+    peers = {}
+    for d, n, causal, rate in LINE.findall(text):
+        d, n = int(d), int(n)
+        mask = "causal-lower-right" if causal == "1" else "none"
+        peers["bf16", TOKENS // n, HIDDEN // d, n, d, mask] = (
+            f"FlashAttention-2 of {torch}", 1e3 * float(rate))
+    for n, rate in F32_LINE.findall(text):
+        peers["f32", 1, 16, int(n), 64, "none"] = (f"materialised, {torch}", 1e3 * float(rate))
+    if not peers:
+        raise ValueError("no line with a peer's speed")
+    return first[2], peers
+
+
+def case_of(row):
+    square = row.get("Nq") == row.get("Nk") and row.get("H") == row.get("Hkv")
+    return (row.get("dtype"), row.get("B"), row.get("H"), row.get("Nq") if square else None,
+            row.get("d"), row.get("mask"))
+
+
+def main():
+    if len(sys.argv) != 3:
+        print("peer_rows.py: expected ROWS.jsonl PEERS.txt", file=sys.stderr)
+        return 2
+    path = pathlib.Path(sys.argv[1])
+    try:
+        gpu, peers = read_peers(pathlib.Path(sys.argv[2]).read_text(encoding="utf-8"))
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        print(f"peer_rows.py: {error}", file=sys.stderr)
+        return 2
+    for row in rows:
+        if row.get("gpu") == gpu and row.get("device") == "cuda" and case_of(row) in peers:
+            row["peer"], row["peer_gflops"] = peers[case_of(row)]
+    written = path.with_suffix(".tmp")
+    written.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows),
+                       encoding="utf-8")
+    os.replace(written, path)
+    return 0
+
+
+sys.exit(main())

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""peer_rows.py: a peer's speed goes to the row of the same case and GPU and to no other."""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve()
+ROOT = HERE.parents[2]
+sys.path[:0] = [str(HERE.parents[1]), str(ROOT / "common" / "tools")]
+from tap import Tap  # noqa: E402
+import rows as recorded  # noqa: E402
+
+PEERS = """2.11.0+cu130 13.0 91900 NVIDIA H200
+ceiling copy 4266 GB/s
+d=64 S=1024 causal=0 | FA2 fwd    276 bwd    199 | cuDNN fwd    429 bwd    328
+d=64 S=1024 causal=1 | FA2 fwd    216 bwd    143 | cuDNN failed
+fp32 materialised torch S=4096 22.0 TFLOP/s
+"""
+
+
+def row(**more):
+    return {"stage": "flash_forward", "variant": "v5_clean_tiles", "device": "cuda",
+            "gpu": "NVIDIA H200", "dtype": "bf16", "B": 16, "H": 32, "Hkv": 32, "Nq": 1024,
+            "Nk": 1024, "d": 64, "mask": "none", "ms_med": 1.0, "flops": 138e9, **more}
+
+
+def annotate(folder, rows, peers):
+    path, text = pathlib.Path(folder) / "rows.jsonl", pathlib.Path(folder) / "peers.txt"
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    text.write_text(peers, encoding="utf-8")
+    done = subprocess.run([sys.executable, ROOT / "common/tools/peer_rows.py", path, text],
+                          capture_output=True, text=True, check=False)
+    return done, [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def main():
+    tap = Tap()
+    with tempfile.TemporaryDirectory() as folder:
+        done, rows = annotate(folder, [
+            row(), row(mask="causal-lower-right"), row(dtype="f32", B=1, H=16, Hkv=16, Nq=4096,
+                                                       Nk=4096),
+            row(gpu="NVIDIA A100"), row(d=128), row(Hkv=8), row(Nk=2048), row(device="cpu"),
+            row(mask="full")], PEERS)
+        tap.ok(done.returncode == 0, "annotated", done.stderr)
+        tap.ok([r.get("peer_gflops") for r in rows[:3]] == [276e3, 216e3, 22e3],
+               "the three cases have their peers")
+        tap.ok(not any("peer" in r for r in rows[3:]), "no other row has one")
+        tap.ok(recorded.cell(rows[0], "of_peer") == "0.500" and
+               recorded.cell(rows[4], "of_peer") == "-", "a column divides the two")
+        for peers in ("", "2.11 x NVIDIA\n", "2.11 13 9 NVIDIA H200\nnothing here\n"):
+            before = [row()]
+            done, after = annotate(folder, before, peers)
+            tap.ok(done.returncode == 2 and after == before and done.stderr.count("\n") == 1,
+                   f"refused: {peers!r}", done.stderr)
+    return tap.done()
+
+
+sys.exit(main())
