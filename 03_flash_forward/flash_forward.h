@@ -147,7 +147,7 @@ int64_t flash_smem_limit(void);
 int flash_smem_refuses(int64_t bytes);
 int64_t flash_smem_refused(void);
 
-/* m, l and O of a tiny case (host tensors), tile by tile. 0, or -1: memory is short. */
+/* m, l and O of a tiny case (host tensors), tile by tile; M = 0: 8d. 0, or -1: memory is short. */
 int flash_trace(const AttnArgs *args, int64_t M, FILE *to);
 
 #ifdef __cplusplus

@@ -171,7 +171,7 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
     flash_set_sram(c->sram ? c->sram : FLASH_SRAM_DEFAULT);
     if (c->sram && !cli->quiet)
         print_fast_memory(&problem.args.shape);
-    if (c->trace && flash_trace(&problem.args, flash_sram(), stdout) != 0)
+    if (c->trace && flash_trace(&problem.args, c->sram, stdout) != 0)
         status = EXIT_RUNTIME;
     /* the oracle's O and lse and the bound of each element: once for all variants */
     status = exit_worst(status, reference_make(&reference, &problem, c));

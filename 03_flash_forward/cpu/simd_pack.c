@@ -11,6 +11,8 @@
  */
 #include "simd_pack.h"
 
+#include <math.h>
+
 #include "tensor.h"
 
 /* Floats of each part of a block, in its order; every part starts at a multiple of 64 bytes. */
@@ -131,10 +133,20 @@ void flash_pack_panel(const AttnArgs *args, const Plan *p, float *copy, int64_t 
                    p->keys * width);
 }
 
+/* What turns q.k into a power of two or, with a cap, into the argument of tanh. A tiny cap would
+ * make that infinite, and 0 * inf is NaN; 1e25 gives the same scores to within scale / 1e25. */
+static float query_factor(const AttnArgs *args)
+{
+    if (args->softcap > 0.0f)
+        return fmaxf(-1e25f, fminf(args->scale / args->softcap, 1e25f));
+    return args->scale * LOG2E;
+}
+
 /* Rows behind the last query are zeros; so they have finite scores and are never stored. */
 void flash_pack_queries(const AttnArgs *args, const Plan *p, Block *block, int64_t b, int64_t h,
-                        int64_t i, int64_t rows, float factor)
+                        int64_t i, int64_t rows)
 {
+    const float factor = query_factor(args);
     int64_t strip = p->simd->strip, d = args->shape.d, ld;
     for (int64_t r = 0; r < rows; r += strip) {
         int64_t count = smaller(strip, rows - r);

@@ -18,6 +18,7 @@
 #define BLOCK_ROWS 112 /* at most: as many whole strips as fit */
 #define MAX_STRIPS 18
 #define ROWS_AHEAD 16
+#define LOG2E      0x1.715476p+0f
 
 typedef struct Plan {
     const FlashSimd *simd;
@@ -65,7 +66,7 @@ void flash_fetch_row(const Tensor *t, int64_t b, int64_t h, int64_t row);
 void flash_pack_panel(const AttnArgs *args, const Plan *p, float *copy, int64_t kv, int64_t slot,
                       int64_t panel);
 void flash_pack_queries(const AttnArgs *args, const Plan *p, Block *block, int64_t b, int64_t h,
-                        int64_t i, int64_t rows, float factor);
+                        int64_t i, int64_t rows);
 void flash_describe_panels(const AttnArgs *args, const Plan *p);
 
 #endif

@@ -9,7 +9,7 @@
  * Interface:
  * - flash_trace: m~, l~ of each tile and what slow memory holds after it (v0); the last query with
  *   all its keys (v1); below, what both loop orders moved. Tiles follow from --sram; its default
- *   would be one single tile here, and stands for M = 8d instead, tiles of two keys.
+ *   would be one single tile here, so without it (M = 0) M is 8d, tiles of two keys.
  */
 #include "flash_forward.h"
 
@@ -168,7 +168,7 @@ int flash_trace(const AttnArgs *args, int64_t M, FILE *to)
     t.d = args->shape.d;
     if (t.Nq > TRACE_MAX || t.Nk > TRACE_MAX || t.d > TRACE_MAX)
         return 0; /* the command line refuses it */
-    M = M == FLASH_SRAM_DEFAULT ? 8 * t.d : M;
+    M = M == 0 ? 8 * t.d : M;
     t.tiles = flash_tiles(&args->shape, M);
     naive_load_rows(&args->Q, 0, 0, 0, t.Nq, t.Q);
     naive_load_rows(&args->K, 0, 0, 0, t.Nk, t.K);

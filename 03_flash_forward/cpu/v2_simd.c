@@ -40,8 +40,7 @@
 #include "simd_pack.h"
 #include "tensor.h"
 
-#define LOG2E 0x1.715476p+0f
-#define LN2   0x1.62e43p-1f
+#define LN2 0x1.62e43p-1f
 
 static const FlashSimd *choose_simd(void)
 {
@@ -149,14 +148,12 @@ static void score_strip(const AttnArgs *args, const Plan *p, const Block *block,
     }
 }
 
-/* Q times what turns q.k into a power of two (or, with a cap, into the argument of tanh). */
 static void start_block(const AttnArgs *args, const Plan *p, Block *block, const float *O_state,
                         int64_t b, int64_t h, int64_t i, int64_t rows)
 {
     const AttnShape *n = &args->shape;
-    float factor = args->softcap > 0.0f ? args->scale / args->softcap : args->scale * LOG2E;
     int64_t strip = p->simd->strip, padded = round_up(rows, strip);
-    flash_pack_queries(args, p, block, b, h, i, rows, factor);
+    flash_pack_queries(args, p, block, b, h, i, rows);
     memset(block->O_i, 0, (size_t)(padded * p->channels) * sizeof(float));
     memset(block->l_i, 0, (size_t)(padded * p->simd->lanes) * sizeof(float));
     for (int64_t r = 0; r < padded + SIMD_MAX_LANES; r++)
