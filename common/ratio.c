@@ -61,7 +61,7 @@ static double now_ms(int threads)
     return threads == 1 ? bench_thread_ms() : bench_now_ms();
 }
 
-static volatile float keep; /* so that no compiler may drop the loop */
+static _Atomic float keep; /* written by all threads, so that no compiler may drop the loop */
 
 static double fma_ms(const FmaIsa *isa, int64_t turns, int threads)
 {
