@@ -149,9 +149,14 @@ static Round run_round(const Bench *b, int threads)
     return round;
 }
 
+int ratio_is_quiet(double sgemm, double fma)
+{
+    return sgemm >= RATIO_GATE * fma && sgemm <= RATIO_TOP * fma;
+}
+
 static int counts(const Round *round)
 {
-    return round->sgemm >= RATIO_GATE * round->fma && round->sgemm <= RATIO_TOP * round->fma;
+    return ratio_is_quiet(round->sgemm, round->fma);
 }
 
 static void add(Samples *s, double value)
