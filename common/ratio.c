@@ -154,6 +154,11 @@ int ratio_is_quiet(double sgemm, double fma)
     return sgemm >= RATIO_GATE * fma && sgemm <= RATIO_TOP * fma;
 }
 
+double ratio_scaling(double piece_all, double piece_one, double sgemm_all, double sgemm_one)
+{
+    return piece_all / piece_one / (sgemm_all / sgemm_one);
+}
+
 static int counts(const Round *round)
 {
     return ratio_is_quiet(round->sgemm, round->fma);
@@ -173,7 +178,7 @@ static void keep_round(RatioRounds *to, const Round *all, const Round *one)
     add(&to->sgemm, all->sgemm);
     add(&to->fma, all->fma);
     if (one)
-        add(&to->scaling, all->piece / one->piece / (all->sgemm / one->sgemm));
+        add(&to->scaling, ratio_scaling(all->piece, one->piece, all->sgemm, one->sgemm));
 }
 
 static int bench_start(Bench *b, const RatioPiece *piece, int n)

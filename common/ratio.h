@@ -50,6 +50,8 @@ typedef struct RatioResult {
 
 /* Was a round quiet, with these rates of sgemm and of the FMA loop? */
 int ratio_is_quiet(double sgemm, double fma);
+/* Speed-up of the piece by more threads, as a share of sgemm's speed-up; rates in GFLOP/s. */
+double ratio_scaling(double piece_all, double piece_one, double sgemm_all, double sgemm_one);
 
 /* `rounds` rounds that count, or what came of three times as many. n: of sgemm. 0, or -1: this
  * build has no OpenBLAS, or memory is short. */

@@ -54,6 +54,14 @@ static void quiet(void **state)
     assert_false(ratio_is_quiet(NAN, 100.0));
 }
 
+/* Half as much again for two threads, where sgemm gains all: three quarters of its scaling. */
+static void scaling(void **state)
+{
+    (void)state;
+    assert_true(fabs(ratio_scaling(150.0, 100.0, 400.0, 200.0) - 0.75) < 1e-12);
+    assert_true(fabs(ratio_scaling(200.0, 100.0, 300.0, 200.0) - 4.0 / 3.0) < 1e-12);
+}
+
 typedef struct Work {
     int prepared, runs, most_threads;
     volatile float x;
@@ -143,8 +151,7 @@ static void rounds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fma_loops),
-        cmocka_unit_test(quiet),
+        cmocka_unit_test(fma_loops),       cmocka_unit_test(quiet), cmocka_unit_test(scaling),
 #ifdef HAVE_OPENBLAS
         cmocka_unit_test(time_of_one_run),
 #endif
