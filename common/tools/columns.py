@@ -5,6 +5,8 @@ Interface:
 - COLUMNS: column name -> (heading, row -> text, numbers to the right). DEMO_COLUMNS: the demo's.
 - cell(row, name). case_text(row): sizes and mask in a few words. number, size, percent.
 """
+import statistics
+
 import rows as recorded
 
 
@@ -57,6 +59,16 @@ def percent(value):
 def of(key, other):
     """One number of a row as a percentage of another."""
     return lambda r: percent(r[key] / r[other] if r.get(key) and r.get(other) else None)
+
+
+def median_text(name):
+    """A median of rounds; in brackets where none of them was quiet enough to count."""
+    def text(row):
+        refused = row.get(name + "_refused")
+        if row.get(name + "_med") is None and refused:
+            return f"({number(statistics.median(refused))})"
+        return number(row.get(name + "_med"))
+    return text
 
 
 def tile_text(row):
@@ -113,8 +125,8 @@ COLUMNS = {
                     lambda r: number(r.get("peer_gflops") and r["peer_gflops"] / 1e3), True),
     "of_peer": ("of peer", lambda r: number(recorded.of_peer(r)), True),
     "share": ("of sgemm", lambda r: percent(recorded.share(r)), True),
-    "ratio": ("of sgemm 2048^3", lambda r: number(r.get("ratio_med")), True),
-    "scaling": ("speed-up, of sgemm's", lambda r: number(r.get("scaling_med")), True),
+    "ratio": ("of sgemm 2048^3", median_text("ratio"), True),
+    "scaling": ("speed-up, of sgemm's", median_text("scaling"), True),
     "floor": ("floor", lambda r: number(r.get("floor"), 2), True),
     "aim": ("aim", lambda r: number(r.get("aim"), 2), True),
     "gbytes_per_s": ("GB/s", lambda r: number(recorded.gbytes_per_s(r)), True),
