@@ -160,7 +160,8 @@ int main(int argc, char **argv)
     int64_t largest = argc == 3 ? strtoll(argv[2], &end, 10) : LARGEST_N;
     int status = EXIT_OK;
     FILE *json;
-    if (argc < 2 || argc > 3 || (end && *end) || largest < SMALLEST_N || largest > 1 << 16) {
+    if (argc < 2 || argc > 3 || argv[1][0] == '-' || (end && *end) || largest < SMALLEST_N ||
+        largest > 1 << 16) {
         fprintf(stderr, "usage: count_traffic FILE.jsonl [LARGEST_N from %d to 65536]\n",
                 SMALLEST_N);
         return EXIT_USAGE;

@@ -173,8 +173,8 @@ FlashAttentionStatus flash_attention_workspace_size(const FlashAttention *op, si
  * On a CPU the result is there on return. With CUDA the work is queued: the buffers must live until
  * the stream has done it, and a fault inside a kernel shows at the next call that waits. The call
  * may be captured into a CUDA graph.
- * BAD_PARAM: a pointer is not aligned, or not of this device. INTERNAL_ERROR: CUDA refused a
- * launch.
+ * BAD_PARAM: a pointer is not aligned, or not of this device.
+ * INTERNAL_ERROR: CUDA refused a launch.
  * Statuses: SUCCESS, INTERNAL_ERROR, BAD_PARAM, NULL_POINTER, INSUFFICIENT_WORKSPACE. */
 FlashAttentionStatus flash_attention_run(const FlashAttention *op, void *workspace,
                                          size_t workspace_size, void *out, const void *q,

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * infiniop_flash_attention.h: the operator under the names of infiniop's FlashAttention document
- * (an early draft of InfiniTensor's), so that calls written after it compile and run. C11 and
- * C++17.
+ * (an early draft of InfiniTensor's): calls written after it compile and run. C11 and C++17.
  *
  * The functions are static inline around flash_attention_op.h: the library exports none of these
  * names, so it can be linked into a program beside InfiniCore itself.
@@ -175,8 +174,7 @@ infiniopDestoryFlashAttentionDescriptor(infiniopFlashAttentionDescriptor_t desc)
     return infiniopDestroyFlashAttentionDescriptor(desc);
 }
 
-/* mask_desc may be NULL; then a run with mask type 1 is BAD_PARAM. mask_type_desc: I32, one
- * element.
+/* mask_desc may be NULL; then a run with mask type 1 is BAD_PARAM. mask_type_desc: one I32.
  * Statuses: those of flash_attention_create. */
 static inline infiniStatus_t infiniopCreateFlashAttentionDescriptor(
     infiniopHandle_t handle, infiniopFlashAttentionDescriptor_t *desc_ptr,

@@ -14,6 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifdef HAVE_OPENMP
+#include <omp.h>
+#endif
 #ifdef HAVE_OPENBLAS
 #include <cblas.h>
 #endif
@@ -52,6 +55,20 @@ double samples_median(const Samples *s)
     return n % 2 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
 }
 
+/* OpenBLAS waits for ever for threads that OpenMP may not start: OMP_THREAD_LIMIT. */
+void bench_set_threads(int threads)
+{
+#ifdef HAVE_OPENMP
+    const int most = omp_get_thread_limit();
+    omp_set_num_threads(threads);
+    threads = threads < most ? threads : most;
+#endif
+#ifdef HAVE_OPENBLAS
+    openblas_set_num_threads(threads);
+#endif
+    (void)threads;
+}
+
 double bench_sgemm_gflops(int n, int rounds, int threads)
 {
 #ifdef HAVE_OPENBLAS
@@ -71,7 +88,7 @@ double bench_sgemm_gflops(int n, int rounds, int threads)
         A[i] = (float)(i % 7) - 3.0f;
         B[i] = (float)(i % 11) - 5.0f;
     }
-    openblas_set_num_threads(threads);
+    bench_set_threads(threads);
     /* Round -1 warms up: page faults of C, the thread pool, the clock. */
     for (round = -1; round < rounds && s.count < BENCH_MAX_SAMPLES; round++) {
         const double start = bench_now_ms();

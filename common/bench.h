@@ -5,7 +5,8 @@
  * Interface:
  * - Samples: milliseconds of every repetition; the median is what tables show.
  * - bench_now_ms / bench_thread_ms: wall clock and this thread's CPU time.
- * - bench_sgemm_rate: GFLOP/s of OpenBLAS sgemm n^3 on this machine now: the yardstick of CPU rows.
+ * - bench_set_threads: for OpenMP loops and OpenBLAS.
+ * - bench_sgemm_gflops: OpenBLAS sgemm n^3 on this machine now, the yardstick of CPU rows.
  * - bench_progress: one line on stderr when that is a terminal.
  */
 #ifndef ATTN_BENCH_H
@@ -26,6 +27,7 @@ double bench_now_ms(void);
 double bench_thread_ms(void);
 double samples_median(const Samples *s); /* NaN when empty */
 /* Median of `rounds` runs of C = A B, n x n, float32; 0 without OpenBLAS. */
+void bench_set_threads(int threads);
 double bench_sgemm_gflops(int n, int rounds, int threads);
 void bench_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void bench_progress_clear(void);

@@ -112,7 +112,7 @@ static double sgemm_gflops(const Bench *b, int threads)
 #ifdef HAVE_OPENBLAS
     const int n = b->n;
     double start;
-    openblas_set_num_threads(threads);
+    bench_set_threads(threads);
     start = now_ms(threads);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1.0f, b->A, n, b->B, n, 0.0f,
                 b->C, n);

@@ -180,6 +180,7 @@ static int start_cli(Cli *cli, const RatioStage *stage, const RatioOptions *o, i
     status = cli_parse(cli, stage->stage, count, (char **)words);
     if (status != CLI_CONTINUE)
         return status;
+    cli_refuse_context("bench_ratio", NULL, 0);
     cli->json_file = o->json;
     for (int i = 0; i < argc && used < sizeof cli->command; i++)
         used += (size_t)snprintf(cli->command + used, sizeof cli->command - used, "%s%s",
@@ -219,12 +220,12 @@ int ratio_main(const RatioStage *stage, int argc, char **argv)
     if (status != CLI_CONTINUE)
         return status;
     status = start_cli(&cli, stage, &o, argc, argv);
-    if (status == EXIT_OK)
-        status = report_open(&report, &cli);
     if (status != EXIT_OK)
         return status;
-    status = measure_all(&report, stage, &o, cli.cases[0], 1);
-    if (o.threads > 1 && status != EXIT_RUNTIME)
+    status = report_open(&report, &cli);
+    if (status == EXIT_OK)
+        status = measure_all(&report, stage, &o, cli.cases[0], 1);
+    if (o.threads > 1 && status != EXIT_USAGE && status != EXIT_RUNTIME)
         status = exit_worst(status, measure_all(&report, stage, &o, cli.cases[0], o.threads));
     status = exit_worst(status, report_close(&report));
     cli_free(&cli);

@@ -95,7 +95,7 @@ int ratio_read_options(RatioOptions *o, int argc, char **argv)
     *o = (RatioOptions){7, two ? 2 : 1, 2048, 1, {1024, 2048, 4096}, 3, NULL};
     cli_refuse_context("bench_ratio", NULL, 0);
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             fputs(usage, stdout);
             return EXIT_OK;
         }

@@ -10,13 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#ifdef HAVE_OPENMP
-#include <omp.h>
-#endif
-#ifdef HAVE_OPENBLAS
-#include <cblas.h>
-#endif
-
 int outcome_make(Outcome *out, const Problem *p, const CliCase *c)
 {
     const AttnShape *s = &p->args.shape;
@@ -75,18 +68,6 @@ int run_keep_going(const CliCase *c, int round, int timed, double start_ms)
     return c->bench && timed < c->iters && bench_now_ms() - start_ms < RUN_BUDGET_MS;
 }
 
-/* OpenMP loops of variants and OpenBLAS both obey --threads. */
-static void set_threads(int threads)
-{
-#ifdef HAVE_OPENMP
-    omp_set_num_threads(threads);
-#endif
-#ifdef HAVE_OPENBLAS
-    openblas_set_num_threads(threads);
-#endif
-    (void)threads;
-}
-
 /* One run of forward and, if there is one, backward, which reads this run's own O and lse. */
 static AttnStatus run_once(const Outcome *out, AttnFn forward, AttnFn backward, double ms[2])
 {
@@ -109,7 +90,7 @@ AttnStatus run_host(Outcome *out, const CliCase *c, AttnFn forward, AttnFn backw
     AttnStatus status = ATTN_OK;
     int round;
     size_t i;
-    set_threads(c->threads);
+    bench_set_threads(c->threads);
     workspace_reset_peak();
     for (round = 0; status == ATTN_OK && run_keep_going(c, round, out->forward.count, start);
          round++) {

@@ -69,9 +69,9 @@ static inline Vector larger(Vector a, Vector b)
 }
 
 /* 2^x for x <= 0, NaN for NaN: exp2_f32 of common/exp.h without what negative numbers do not need.
- * From -127 on the result is 0 (correct rounding would give a subnormal, below 2^-126). The
- * rounder has 127 added: what it leaves in the low bits is the exponent field of 2^k, and 0, the
- * field of the number 0, for k = -127. */
+ * From -126.5 down the result is 0, where correct rounding would give a subnormal. The rounder has
+ * 127 added: what it leaves in the low bits is the exponent field of 2^k, and 0, the field of the
+ * number 0, for k = -127. */
 static inline Vector exp2_negative(Vector x)
 {
     const float rounder = 0x1.8p23f + 127.0f;

@@ -17,6 +17,8 @@
 #ifndef FLASH_FORWARD_SCORES_CUH
 #define FLASH_FORWARD_SCORES_CUH
 
+#include <float.h>
+
 #include "attn.h"
 #include "mma.cuh"
 
@@ -34,7 +36,10 @@ static __device__ __forceinline__ void adjust_scores(float (&S_reg)[R][C], const
     const bool capped = a.softcap > 0.0f;
     if (!capped && a.scale > 0.0f)
         return;
-    const float factor = capped ? a.scale / a.softcap : a.scale < 0.0f ? -1.0f : 0.0f;
+    /* Finite even for a tiny cap: 0 * infinity would be NaN. */
+    const float factor = capped           ? fmaxf(-FLT_MAX, fminf(a.scale / a.softcap, FLT_MAX))
+                         : a.scale < 0.0f ? -1.0f
+                                          : 0.0f;
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll

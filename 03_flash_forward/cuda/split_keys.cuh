@@ -3,9 +3,9 @@
  * split_keys.cuh: what to do when there are fewer row tiles than places for blocks.
  *
  * One new query, 32 heads and 100000 keys are 32 blocks, and an H200 has 132 multiprocessors: most
- * of the GPU would watch. So the keys of a row tile are cut into `splits` parts, each a block of
- * its own with a state (O, lse) in float32, and a second kernel merges the states of a row. (With
- * more row tiles than half the places, or keys too few for two parts, nothing is cut.)
+ * of the GPU would watch. So the keys of a row tile are cut into `splits` parts (if there is room
+ * for two of each, and keys enough), each a block of its own with a state (O, lse) in float32, and
+ * a second kernel merges the states of a row:
  *
  *     lse = ln sum_s exp(lse_s)             O = sum_s exp(lse_s - lse) O_s
  *

@@ -63,7 +63,7 @@ __device__ __forceinline__ void load_tile_async(unsigned char *tile_smem, const 
         const uint32_t to = tile + swizzle<D>(r, chunk);
         const int left = chunk * 8 < d ? N - first - r : 0;
 #pragma unroll
-        for (int row = 0; row<ROWS; row += STEP> 0 ? STEP : 8) {
+        for (int row = 0; row < ROWS; row += (STEP > 0 ? STEP : 8)) {
             const int valid = row < left;
             copy_async_16(to + row * D * 2, valid ? from : base, valid);
             from += STEP * stride;

@@ -12,8 +12,7 @@
  * divided once instead of once for each tile, and every tile of rows is a block of its own:
  * B * H * Nq / 32 of them.
  *
- * What it costs: K and V are read once for each tile of rows, not once. They come from the L2
- * cache.
+ * What it costs: K and V are read once for each tile of rows, not once. The L2 cache has them.
  *
  * The arithmetic is v0's, instruction for instruction (warp_row.cuh). What is slow now: for each
  * FMA of Q K^T a lane reads one word of K and one of Q from shared memory, which delivers 32 words

@@ -33,6 +33,7 @@ import sys
 import textwrap
 
 import docs_check
+import columns as shown
 import rows as recorded
 import table as table_tool
 
@@ -167,7 +168,7 @@ def recorded_rows(context, words, options):
 
 def expand_table(context, _page, words, options):
     rows = recorded_rows(context, words, options)
-    columns = options["columns"].split(",") if "columns" in options else recorded.DEMO_COLUMNS
+    columns = options["columns"].split(",") if "columns" in options else shown.DEMO_COLUMNS
     return f"\n{table_tool.markdown(rows, columns, context.root)}"
 
 
@@ -176,7 +177,7 @@ def expand_number(context, _page, words, options):
     if len(rows) != 1:
         raise DocsError(f"number: {len(rows)} rows match, one is wanted: "
                         + " ".join(row["_where"] for row in rows[:4]))
-    return recorded.cell(rows[0], options.get("column", "")).strip()
+    return shown.cell(rows[0], options.get("column", "")).strip()
 
 
 def find_program(context, name):

@@ -22,7 +22,7 @@ def recorded_rows(name):
 
 
 def intensities():
-    """{(variant, dtype): FLOP for each byte that tiles move}, from the model in the traffic rows."""
+    """{(variant, dtype): FLOP for each byte that tiles move}, by the model in the traffic rows."""
     return {(r["variant"], r["dtype"]): r["flops"] / r["hbm_bytes_model"]
             for r in recorded_rows("03_traffic_h200.jsonl")}
 

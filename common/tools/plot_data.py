@@ -14,6 +14,7 @@ import pathlib
 import sys
 
 import npy_small
+import columns
 import rows as recorded
 
 MAP_HEAD = 4
@@ -265,14 +266,14 @@ def speed(rows):
     recorded.add_speedups(rows)
     lines = []
     for n, r in enumerate(rows):
-        gain = f", {recorded.cell(r, 'speed')}" if r["_speed"] else ""
-        note = f"{recorded.cell(r, 'gflops')} GFLOP/s{gain}"
+        gain = f", {columns.cell(r, 'speed')}" if r["_speed"] else ""
+        note = f"{columns.cell(r, 'gflops')} GFLOP/s{gain}"
         lines.append(f"{n} {recorded.gflops(r):.6g} {stages.index((r['device'], r['stage']))} "
                      f"{quoted(r['stage'] + ' ' + r['variant'])} {quoted(note)}")
     first = rows[0]
     cpu = [r.get("sgemm_gflops") or 0 for r in rows if r["device"] == "cpu"]
     chips = sorted({chip(r) for r in rows})
-    return ({"count": len(rows), "case": quoted(recorded.case_text(first)),
+    return ({"count": len(rows), "case": quoted(columns.case_text(first)),
              "chip": quoted(", ".join(chips)), "sgemm": f"{max(cpu, default=0):.6g}",
              "top": f"{max(recorded.gflops(r) for r in rows):.6g}",
              "low": f"{min(recorded.gflops(r) for r in rows):.6g}"}, block(lines))

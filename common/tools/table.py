@@ -13,6 +13,7 @@ Interface:
 import argparse
 import sys
 
+import columns as shown
 import rows as recorded
 
 STALE_MARK = "†"
@@ -22,7 +23,7 @@ STALE_NOTE = f"{STALE_MARK} the source of this variant has changed since this ro
 def cells_of(rows, columns, root):
     table = []
     for row in rows:
-        cells = [recorded.cell(row, column) for column in columns]
+        cells = [shown.cell(row, column) for column in columns]
         if recorded.is_stale(row, root):
             where = columns.index("variant") if "variant" in columns else 0
             cells[where] += " " + STALE_MARK
@@ -33,8 +34,8 @@ def cells_of(rows, columns, root):
 def terminal(rows, columns, root=recorded.ROOT):
     """Aligned columns; a blank line between stages and cases keeps long tables readable."""
     table = cells_of(rows, columns, root)
-    heads = [recorded.COLUMNS[c][0] for c in columns]
-    right = [recorded.COLUMNS[c][2] for c in columns]
+    heads = [shown.COLUMNS[c][0] for c in columns]
+    right = [shown.COLUMNS[c][2] for c in columns]
     width = [max(len(line[i]) for line in [heads, *table]) for i in range(len(columns))]
 
     def line(cells):
@@ -55,8 +56,8 @@ def terminal(rows, columns, root=recorded.ROOT):
 
 def markdown(rows, columns, root=recorded.ROOT):
     table = cells_of(rows, columns, root)
-    lines = ["| " + " | ".join(recorded.COLUMNS[c][0] for c in columns) + " |",
-             "|" + "|".join("--:" if recorded.COLUMNS[c][2] else "---" for c in columns) + "|"]
+    lines = ["| " + " | ".join(shown.COLUMNS[c][0] for c in columns) + " |",
+             "|" + "|".join("--:" if shown.COLUMNS[c][2] else "---" for c in columns) + "|"]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
               for cells in table]
     machines, commands = recorded.facts(rows)
@@ -84,7 +85,7 @@ def main():
                 print(f"{row['_where']}: {row['stage']} {row['variant']}: source has changed since")
             return 1 if stale else 0
         good = recorded.add_speedups(recorded.usable(rows))
-        columns = args.columns.split(",") if args.columns else recorded.DEMO_COLUMNS
+        columns = args.columns.split(",") if args.columns else shown.DEMO_COLUMNS
         sys.stdout.write((markdown if args.markdown else terminal)(good, columns))
     except recorded.RowError as error:
         print(f"table.py: {error}", file=sys.stderr)
@@ -94,8 +95,8 @@ def main():
     if unchecked:
         print(f"\n{unchecked} rows left out: not checked", file=sys.stderr)
     for row in failed:
-        print(f"WRONG: {row['stage']} {row['variant']} on {recorded.case_text(row)}: "
-              f"error / bound {recorded.cell(row, 'bound_ratio')}", file=sys.stderr)
+        print(f"WRONG: {row['stage']} {row['variant']} on {shown.case_text(row)}: "
+              f"error / bound {shown.cell(row, 'bound_ratio')}", file=sys.stderr)
     return 1 if failed else 0
 
 

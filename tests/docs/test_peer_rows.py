@@ -11,6 +11,7 @@ HERE = pathlib.Path(__file__).resolve()
 ROOT = HERE.parents[2]
 sys.path[:0] = [str(HERE.parents[1]), str(ROOT / "common" / "tools")]
 from tap import Tap  # noqa: E402
+import columns  # noqa: E402
 import rows as recorded  # noqa: E402
 
 PEERS = """2.11.0+cu130 13.0 91900 NVIDIA H200
@@ -48,8 +49,8 @@ def main():
         tap.ok([r.get("peer_gflops") for r in rows[:3]] == [276e3, 216e3, 22e3],
                "the three cases have their peers")
         tap.ok(not any("peer" in r for r in rows[3:]), "no other row has one")
-        tap.ok(recorded.cell(rows[0], "of_peer") == "0.500" and
-               recorded.cell(rows[4], "of_peer") == "-", "a column divides the two")
+        tap.ok(columns.cell(rows[0], "of_peer") == "0.500" and
+               columns.cell(rows[4], "of_peer") == "-", "a column divides the two")
         for peers in ("", "2.11 x NVIDIA\n", "2.11 13 9 NVIDIA H200\nnothing here\n"):
             before = [row()]
             done, after = annotate(folder, before, peers)

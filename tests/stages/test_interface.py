@@ -30,9 +30,10 @@ class Program:
         self.folder = folder
         self.count = 0
 
-    def run(self, *flags):
+    def run(self, *flags, env=None):
         return subprocess.run([self.path, *map(str, flags)], capture_output=True, text=True,
-                              timeout=120, errors="backslashreplace")
+                              timeout=120, errors="backslashreplace",
+                              env={**os.environ, **(env or {})})
 
     def ok(self, condition, what, detail=""):
         return self.tap.ok(condition, f"{self.name}: {what}", detail)
@@ -115,6 +116,8 @@ def check_default(p, cpu):
     rows = [line for line in done.stdout.splitlines() if line[:1] == "v" and line[1:2] != "a"]
     p.ok(done.returncode == 0 and len(rows) == 1 and rows[0].startswith(cpu[-1]),
          "--variant=NAME runs one", done.stdout)
+    done = p.run("--device", "cpu", "-N", "300", "--threads", "4", env={"OMP_THREAD_LIMIT": "1"})
+    p.ok(done.returncode == 0, "fewer threads than --threads: OMP_THREAD_LIMIT", done.stderr)
     done = p.run("--device", "cuda", "-N", "20")
     p.ok(done.returncode in (0, 77), "--device cuda runs or exits 77", done.stderr)
     if done.returncode == 77:

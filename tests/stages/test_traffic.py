@@ -105,7 +105,7 @@ def test_counts(tap, program, folder):
     tap.ok(all(r["fast_elements"] > r["sram_elements"] for r in rows
                if r["variant"] == "v0_fa1_tiles" and r["sram_elements"] <= 16384),
            "M is not a budget: S, m and l come on top")
-    for bad in ([], [out, "12"], [out, "x"], [out, "512", "more"], [folder, "512"]):
+    for bad in ([], [out, "12"], [out, "x"], [out, "512", "more"], [folder, "512"], ["--help"]):
         tap.ok(run(program, *bad).returncode == 2, f"refused: {' '.join(map(str, bad[1:]))}")
 
 

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: MIT
+"""columns.py: what the tables show of a recorded run (rows.py), as text.
+
+Interface:
+- COLUMNS: column name -> (heading, row -> text, numbers to the right). DEMO_COLUMNS: the demo's.
+- cell(row, name). case_text(row): sizes and mask in a few words. number, size, percent.
+"""
+import rows as recorded
+
+
+def number(value, digits=3):
+    """Three significant digits without exponent: 0.0123, 1.23, 12.3, 1234."""
+    if value is None:
+        return "-"
+    if value == 0:
+        return "0"
+    if not abs(value) < 1e15:
+        return str(value)
+    decimals = max(0, digits - 1 - int(f"{abs(value):e}".split("e")[1]))
+    return f"{value:.{decimals}f}"
+
+
+def size(value):
+    """Bytes in binary units."""
+    if value is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{number(value)} {unit}" if unit != "B" else f"{value:.0f} B"
+        value /= 1024
+    return f"{number(value)} TiB"
+
+
+def case_text(row):
+    if row.get("rows"):
+        return f"{row['rows']} x {row['cols']}"
+    text = f"B={row.get('B')} H={row.get('H')}"
+    if row.get("Hkv") != row.get("H"):
+        text += f"/{row.get('Hkv')}"
+    text += (f" N={row.get('Nq')}" if row.get("Nq") == row.get("Nk")
+             else f" Nq={row.get('Nq')} Nk={row.get('Nk')}")
+    text += f" d={row.get('d')}"
+    if row.get("mask") not in (None, "none"):
+        text += f" {row['mask']}"
+    window = tuple(row.get("window") or ())
+    if window not in ((), (-1, -1)) and "causal" not in str(row.get("mask")):
+        text += f" window {row['window'][0]},{row['window'][1]}"
+    if row.get("input") == "bundled":
+        text += " bundled"
+    return text + (" backward" if row.get("backward") else "")
+
+
+def percent(value):
+    return "-" if value is None else f"{value:.0%}"
+
+
+def of(key, other):
+    """One number of a row as a percentage of another."""
+    return lambda r: percent(r[key] / r[other] if r.get(key) and r.get(other) else None)
+
+
+def tile_text(row):
+    return f"{row['tile_rows']} x {row['tile_keys']}" if row.get("tile_rows") else "-"
+
+
+def bytes_of(key):
+    return lambda r: size(r.get(key))
+
+
+def plain(key):
+    return lambda row: "-" if row.get(key) is None else str(row[key])
+
+
+def counter(name):
+    """How busy a unit was, of what it could do: Nsight Compute's percentages are fractions here."""
+    def text(row):
+        value = (row.get("counters") or {}).get(name)
+        return percent(None if value is None else value / 100)
+    return text
+
+
+def top_stalls(row):
+    """The two reasons for which most warps wait, with how many do for each instruction issued."""
+    stalls = (row.get("counters") or {}).get("stalls") or {}
+    first = sorted(stalls.items(), key=lambda item: -item[1])[:2]
+    return ", ".join(f"{name} {number(value, 2)}" for name, value in first) or "-"
+
+
+COLUMNS = {
+    "stage": ("stage", plain("stage"), False),
+    "variant": ("variant", plain("variant"), False),
+    "device": ("device", plain("device"), False),
+    "dtype": ("dtype", plain("dtype"), False),
+    "case": ("case", case_text, False),
+    "B": ("B", plain("B"), True),
+    "H": ("H", plain("H"), True),
+    "N": ("N", plain("Nq"), True),
+    "d": ("d", plain("d"), True),
+    "mask": ("mask", plain("mask"), False),
+    "rows": ("rows", plain("rows"), True),
+    "cols": ("columns", plain("cols"), True),
+    "accesses": ("accesses per element", lambda r: number(r.get("accesses")), True),
+    "threads": ("threads", plain("threads"), True),
+    "ms_med": ("ms", lambda r: number(recorded.time_ms(r)), True),
+    "ncu_ms": ("ms (ncu)", lambda r: number(r.get("ncu_ms")), True),
+    "splits": ("blocks a row tile", plain("key_splits"), True),
+    "bound_ratio": ("error / bound", lambda r: number(r.get("bound_ratio"), 2), True),
+    "flash_ratio": ("error / plain", lambda r: number(r.get("flash_ratio"), 2), True),
+    "gflops": ("GFLOP/s", lambda r: number(recorded.gflops(r)), True),
+    "tflops": ("TFLOP/s", lambda r: number(recorded.gflops(r) and recorded.gflops(r) / 1e3), True),
+    "peer": ("peer", plain("peer"), False),
+    "peer_tflops": ("peer's TFLOP/s", lambda r: number(r.get("peer_gflops", 0) / 1e3), True),
+    "of_peer": ("of peer", lambda r: number(recorded.of_peer(r)), True),
+    "share": ("of sgemm", lambda r: percent(recorded.share(r)), True),
+    "ratio": ("of sgemm 2048^3", lambda r: number(r.get("ratio_med")), True),
+    "scaling": ("speed-up, of sgemm's", lambda r: number(r.get("scaling_med")), True),
+    "floor": ("floor", lambda r: number(r.get("floor"), 2), True),
+    "aim": ("aim", lambda r: number(r.get("aim"), 2), True),
+    "gbytes_per_s": ("GB/s", lambda r: number(recorded.gbytes_per_s(r)), True),
+    "share_of_copy": ("of copy", lambda r: percent(recorded.share_of_copy(r)), True),
+    "hbm_bytes_model": ("traffic (model)", lambda r: size(r.get("hbm_bytes_model")), True),
+    "compulsory_bytes_model": ("everything once (model)",
+                               lambda r: size(r.get("compulsory_bytes_model")), True),
+    "l2_request_bytes": ("L2 requests (ncu)", lambda r: size(r.get("l2_request_bytes")), True),
+    "dram_bytes": ("HBM (ncu)", lambda r: size(r.get("dram_bytes")), True),
+    "tensor": ("tensor cores", counter("tensor"), True),
+    "fma": ("f32 units", counter("fma"), True),
+    "xu": ("exp units", counter("xu"), True),
+    "issue": ("issue slots", counter("issue"), True),
+    "shared": ("shared memory", counter("shared"), True),
+    "dram": ("HBM", counter("dram"), True),
+    "stalls": ("warps waiting, for each instruction issued", top_stalls, False),
+    "sm_bytes": ("at the SMs (ncu)", bytes_of("sm_bytes"), True),
+    "sm_of_model": ("SMs / model", of("sm_bytes", "hbm_bytes_model"), True),
+    "l2_of_model": ("L2 / model", of("l2_request_bytes", "hbm_bytes_model"), True),
+    "dram_of_model": ("HBM / model", of("dram_bytes", "hbm_bytes_model"), True),
+    "sram": ("M", plain("sram_elements"), True),
+    "tile": ("tile", tile_text, True),
+    "fits": ("has to fit", plain("fast_elements"), True),
+    "loads": ("loads", plain("loads"), True),
+    "stores": ("stores", plain("stores"), True),
+    "traffic": ("counted", bytes_of("traffic_bytes"), True),
+    "peak_bytes": ("peak memory", lambda r: size(r.get("peak_bytes")), True),
+    "speed": ("speed against v0",
+              lambda r: "-" if r.get("_speed") is None else f"{number(r['_speed'])}x", True),
+}
+DEMO_COLUMNS = ["stage", "variant", "device", "case", "bound_ratio", "ms_med", "gflops", "share",
+                "hbm_bytes_model", "peak_bytes", "speed"]
+
+
+def cell(row, column):
+    if column not in COLUMNS:
+        raise recorded.RowError(f"no column '{column}'; there are: {' '.join(COLUMNS)}")
+    return COLUMNS[column][1](row)
