@@ -25,7 +25,7 @@
  * - FlashSums, flash_sums_start, flash_sums_store: gradients in float32 that several calls add to.
  * - flash_backward_block_rows, flash_backward_block_cpu: add what some keys give.
  * - flash_backward_by_block: the whole pass, by one of these.
- * - flash_backward_simd_run with flash_backward_simd_workspace_bytes: v2_simd without an allocation.
+ * - flash_backward_simd_run, flash_backward_simd_workspace_bytes: v2_simd without an allocation.
  */
 #ifndef FLASH_BACKWARD_H
 #define FLASH_BACKWARD_H

@@ -3,8 +3,8 @@
  * backward_pack.c: operands of v2_simd, laid out in the order in which its loops read them.
  *
  * Every one of Q, dO, K takes part in two kinds of product: along the channels (S = Q K^T) and
- * along the queries or keys (dK = dS^T Q). Each kind wants its own layout, so Q, dO and K are packed
- * twice, V once.
+ * along the queries or keys (dK = dS^T Q). Each kind wants its own layout, so Q, dO and K are
+ * packed twice, V once.
  *
  * Interface: backward_pack.h.
  */

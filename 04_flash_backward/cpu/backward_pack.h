@@ -6,8 +6,8 @@
  * - BackwardPlan: sizes that follow from the shape, and where things lie in the workspace.
  *   backward_make_plan.
  * - KeyBlock: what one thread works in. backward_place_block.
- * - backward_pack_queries: a panel of Q and dO, with lse and delta. backward_pack_keys: a block of K
- *   and V.
+ * - backward_pack_queries: a panel of Q and dO, with lse and delta.
+ * - backward_pack_keys: a block of K and V. backward_query_head: where a head's operands lie.
  * - backward_part_dQ: where a part of the keys adds up the dQ of a query head.
  */
 #ifndef BACKWARD_PACK_H

@@ -2,8 +2,8 @@
  *
  * v2_simd: v1's loops on packed operands, register tiles and a vector exp, as v2_simd of stage 03.
  *
- * For a block of keys (dK, dV and the keys' packed copies stay in the L2 cache), for each query head
- * of the group and each block of queries:
+ * For a block of keys (dK, dV and the keys' packed copies stay in the L2 cache), for each query
+ * head of the group and each block of queries:
  *
  *     for each strip of keys:
  *         for each panel of queries:   S^T = K Q^T, dP^T = V dO^T in registers, then to memory
