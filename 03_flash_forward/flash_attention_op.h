@@ -147,7 +147,8 @@ FlashAttentionStatus flash_attention_describe(FlashAttentionTensor *tensor,
 
 /* out, q, k, v: all of 3 or all of 4 dimensions, all F32, F16 or BF16. mask: U8 or BOOL, 2-D,
  * looked at only for FLASH_ATTENTION_MASK_FULL; NULL is allowed otherwise.
- * scale: NULL means 1 / sqrt(d). Any finite number is accepted, 0 and negative ones too.
+ * scale: NULL means 1 / sqrt(d). Any finite number is accepted, 0 and negative ones too; one so
+ * large that scale * log2(e) * q overflows gives NaN.
  * Nothing is kept of the arguments but copies. *op is NULL after a failure.
  * The first mistake decides, in the order NULL, parameter, dtype, shape, strides, device.
  * NOT_IMPLEMENTED: d is too large for the device, or (CUDA) more rows than a grid has blocks.

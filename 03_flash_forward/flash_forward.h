@@ -47,8 +47,9 @@ extern "C" {
 
 /* --- variants ----------------------------------------------------------------------------------*/
 
-/* All of them are deterministic: the same arguments give the same bits, run after run, on the CPU
- * with any number of threads too. (v5_clean_tiles: on GPUs with equally many multiprocessors.) */
+/* All of them are deterministic: the same arguments give the same bits, run after run; v2_simd with
+ * any number of threads too. (v0_fa1_tiles and v1_fa2_rows leave a large product to OpenBLAS, which
+ * may cut it for its threads. v5_clean_tiles: on GPUs with equally many multiprocessors.) */
 
 AttnStatus flash_forward_v0_fa1_tiles(const AttnArgs *args);
 AttnStatus flash_forward_v1_fa2_rows(const AttnArgs *args);

@@ -61,7 +61,7 @@ static double now_ms(int threads)
     return threads == 1 ? bench_thread_ms() : bench_now_ms();
 }
 
-static volatile float keep; /* so that no compiler may drop the loop */
+static _Atomic float keep; /* written by all threads, so that no compiler may drop the loop */
 
 static double fma_ms(const FmaIsa *isa, int64_t turns, int threads)
 {
@@ -149,9 +149,19 @@ static Round run_round(const Bench *b, int threads)
     return round;
 }
 
+int ratio_is_quiet(double sgemm, double fma)
+{
+    return sgemm >= RATIO_GATE * fma && sgemm <= RATIO_TOP * fma;
+}
+
+double ratio_scaling(double piece_all, double piece_one, double sgemm_all, double sgemm_one)
+{
+    return piece_all / piece_one / (sgemm_all / sgemm_one);
+}
+
 static int counts(const Round *round)
 {
-    return round->sgemm >= RATIO_GATE * round->fma && round->sgemm <= RATIO_TOP * round->fma;
+    return ratio_is_quiet(round->sgemm, round->fma);
 }
 
 static void add(Samples *s, double value)
@@ -168,7 +178,7 @@ static void keep_round(RatioRounds *to, const Round *all, const Round *one)
     add(&to->sgemm, all->sgemm);
     add(&to->fma, all->fma);
     if (one)
-        add(&to->scaling, all->piece / one->piece / (all->sgemm / one->sgemm));
+        add(&to->scaling, ratio_scaling(all->piece, one->piece, all->sgemm, one->sgemm));
 }
 
 static int bench_start(Bench *b, const RatioPiece *piece, int n)

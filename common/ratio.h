@@ -14,7 +14,7 @@
  * thread and with all of them, and the speed-up of the piece is divided by that of sgemm.
  *
  * Interface:
- * - RatioPiece, ratio_measure: any function with a known number of operations.
+ * - RatioPiece, ratio_measure: any function with a known number of operations. ratio_is_quiet.
  * - RatioStage, ratio_main: the whole program of a stage (its bench_ratio.c is a table of targets).
  */
 #ifndef ATTN_RATIO_H
@@ -47,6 +47,11 @@ typedef struct RatioRounds {
 typedef struct RatioResult {
     RatioRounds counted, refused;
 } RatioResult;
+
+/* Was a round quiet, with these rates of sgemm and of the FMA loop? */
+int ratio_is_quiet(double sgemm, double fma);
+/* Speed-up of the piece by more threads, as a share of sgemm's speed-up; rates in GFLOP/s. */
+double ratio_scaling(double piece_all, double piece_one, double sgemm_all, double sgemm_one);
 
 /* `rounds` rounds that count, or what came of three times as many. n: of sgemm. 0, or -1: this
  * build has no OpenBLAS, or memory is short. */

@@ -4,7 +4,7 @@
  *
  * Interface (the build generates the C file: common/tools/source_hashes.py):
  * - variant_sha256: SHA-256 of a variant's source file in hex, "" when there is no such file.
- * - build_revision: `git describe --always --dirty`, or the .revision file, or "unknown".
+ * - build_revision: the .revision file, or `git describe --always --dirty`, or "unknown".
  * - build_flags: compiler and flags, one line.
  */
 #ifndef ATTN_SOURCE_HASH_H

@@ -5,9 +5,9 @@
 usage: source_hashes.py ROOT OUTPUT FLAGS...
 
 Every variant's source gets its SHA-256, so that a recorded number can be told from the code it was
-measured on. The revision is `git describe`, or the first line of ROOT/.revision (written before a
-transfer to a machine without the repository). Runs in every build; the file is rewritten only when
-its text changes, so nothing is compiled again for nothing.
+measured on. The revision is the first line of ROOT/.revision (`./ladder revision` writes it before
+a transfer to another machine), or what `git describe` says. Runs in every build; the file is
+rewritten only when its text changes, so nothing is compiled again for nothing.
 """
 import hashlib
 import pathlib
@@ -37,13 +37,13 @@ def variant_hashes(root):
 
 def revision(root):
     written = root / ".revision"
+    if written.is_file():  # this tree is a copy, perhaps inside a checkout of something older
+        return written.read_text(encoding="utf-8").split("\n")[0].strip()
     if (root / ".git").exists():
         run = subprocess.run(["git", "-C", str(root), "describe", "--always", "--dirty",
                               "--abbrev=12"], capture_output=True, text=True, check=False)
         if run.returncode == 0:
             return run.stdout.strip()
-    if written.is_file():
-        return written.read_text(encoding="utf-8").split("\n")[0].strip()
     return "unknown"
 
 

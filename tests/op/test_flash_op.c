@@ -189,6 +189,30 @@ static void test_wide_heads(void **unused)
     }
 }
 
+/* Its stride is never used; so no copy is made of it either, whatever it says. */
+static void test_mask_of_one_row(void **unused)
+{
+    static const int64_t strides[] = {9, 1, 0, -5, 20};
+    Case *c = case_new((AttnShape){1, 2, 1, 1, 9, 8}, ATTN_F32, LAYOUT_BSHD, 1);
+    (void)unused;
+    for (int device = 0; device < 2; device++) {
+        FlashAttentionHandle *handle;
+        size_t bytes[5];
+        assert_int_equal(SUCCESS,
+                         flash_attention_create_handle(&handle, (FlashAttentionDevice)device, 0));
+        for (int n = 0; n < 5; n++) {
+            const FlashAttentionTensor mask = {
+                FLASH_ATTENTION_BOOL, 2, {1, 9, 0, 0}, {strides[n], 1, 0, 0}};
+            FlashAttention *op = op_like(handle, c, 4, FLASH_ATTENTION_MASK_FULL, &mask);
+            assert_int_equal(SUCCESS, flash_attention_workspace_size(op, &bytes[n]));
+            assert_int_equal(SUCCESS, flash_attention_destroy(op));
+            assert_true(bytes[n] == bytes[0]);
+        }
+        assert_int_equal(SUCCESS, flash_attention_destroy_handle(handle));
+    }
+    case_free(c);
+}
+
 /* Bits do not show how many threads there were; the workspace has room for each. */
 static void test_threads_are_those_of_the_handle(void **unused)
 {
@@ -224,6 +248,7 @@ int main(void)
         cmocka_unit_test(test_empty_rows),
         cmocka_unit_test(test_default_scale),
         cmocka_unit_test(test_wide_heads),
+        cmocka_unit_test(test_mask_of_one_row),
         cmocka_unit_test(test_threads_are_those_of_the_handle),
         cmocka_unit_test(test_nothing_is_left),
     };

@@ -201,6 +201,9 @@ static void test_create_on_a_gpu(void **unused)
     /* more blocks than a grid has */
     SPOILT(NOT_IMPLEMENTED, c.mask_type = FLASH_ATTENTION_MASK_NONE,
            c.q.shape[0] = c.out.shape[0] = c.k.shape[0] = c.v.shape[0] = INT64_C(1) << 30);
+    SPOILT(NOT_IMPLEMENTED, c.mask_type = FLASH_ATTENTION_MASK_NONE,
+           c.q.shape[0] = c.out.shape[0] = c.k.shape[0] = c.v.shape[0] = INT64_C(1) << 28,
+           c.q.shape[1] = c.out.shape[1] = 48, c.out.strides[0] = 48 * 32);
     SPOILT(INTERNAL_ERROR, pretend.fail_host_alloc = 1);
     SPOILT(INTERNAL_ERROR, pretend.fail_upload = 1);
     EXPECT(SUCCESS, destroy_handle, handle);
@@ -246,6 +249,8 @@ static void test_run(void **unused)
         EXPECT(NULL_POINTER, run, op, workspace, bytes, out, q, k, NULL, mask, lse, NULL);
         EXPECT(NULL_POINTER, run, op, workspace, bytes, out, q, k, v, NULL, lse, NULL);
         EXPECT(BAD_PARAM, run, op, workspace, bytes, out, (char *)q + 1, k, v, mask, lse, NULL);
+        EXPECT(BAD_PARAM, run, op, workspace, bytes, out, q, (char *)k + 1, v, mask, lse, NULL);
+        EXPECT(BAD_PARAM, run, op, workspace, bytes, out, q, k, (char *)v + 1, mask, lse, NULL);
         EXPECT(BAD_PARAM, run, op, workspace, bytes, (char *)out + 1, q, k, v, mask, lse, NULL);
         EXPECT(BAD_PARAM, run, op, workspace, bytes, out, q, k, v, mask,
                (float *)(void *)((char *)lse + 2), NULL);

@@ -7,6 +7,9 @@
  * alone.
  */
 #include <pthread.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include "op_case.h"
 
@@ -115,9 +118,34 @@ static void test_teams_of_two(void **unused)
     run_together(2);
 }
 
+/* A handle that was told nothing takes what OpenMP would. The workspace has room for each. */
+static void test_as_many_as_openmp_takes(void **unused)
+{
+    Case *c = case_new((AttnShape){1, 4, 4, 20, 20, 16}, ATTN_F32, LAYOUT_BSHD, 1);
+    FlashAttentionHandle *handle;
+    size_t bytes[2];
+    int threads = 1;
+    (void)unused;
+#ifdef _OPENMP
+    omp_set_num_threads(3);
+    threads = 3;
+#endif
+    assert_int_equal(SUCCESS, flash_attention_create_handle(&handle, FLASH_ATTENTION_CPU, 0));
+    for (int n = 0; n < 2; n++) {
+        FlashAttention *op = op_like(handle, c, 4, FLASH_ATTENTION_MASK_NONE, NULL);
+        assert_int_equal(SUCCESS, flash_attention_workspace_size(op, &bytes[n]));
+        assert_int_equal(SUCCESS, flash_attention_destroy(op));
+        assert_int_equal(SUCCESS, flash_attention_set_threads(handle, threads));
+    }
+    assert_true(bytes[0] == bytes[1]);
+    assert_int_equal(SUCCESS, flash_attention_destroy_handle(handle));
+    case_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_as_many_as_openmp_takes),
         cmocka_unit_test(test_one_thread_each),
         cmocka_unit_test(test_teams_of_two),
     };

@@ -17,6 +17,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from tap import Tap
 
 NO_OPENBLAS = 77
+FLASH_FORWARD_1024 = [(64, "causal-lower-right", 0.80, 0.88), (64, "none", 0.88, 0.95),
+                      (128, "causal-lower-right", 0.80, 0.88), (128, "none", 0.92, 0.98)]
 
 
 def run(program, *flags):
@@ -72,6 +74,9 @@ def check_verdict(tap, program, folder):
         rows = [json.loads(line) for line in f]
     tap.ok(len(rows) == 4 and all(0 < row["floor"] < row["aim"] for row in rows),
            "cases of this size have a floor and an aim", str(rows))
+    if "03_flash_forward" in program:
+        asked = [(row["d"], row["mask"], row["floor"], row["aim"]) for row in rows]
+        tap.ok(sorted(asked) == FLASH_FORWARD_1024, "they are the issue's", str(asked))
     faults = []
     for row, line in zip(rows, out.stdout.splitlines()[3:]):
         wanted = ("too few quiet rounds" if not row["ratio"] else

@@ -11,11 +11,13 @@ usage: test_traffic.py FLASH_FORWARD COUNT_TRAFFIC [cpu|cuda]
 """
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import npyfile  # noqa: E402
 from tap import Tap  # noqa: E402
 
 NO_DEVICE = 77
@@ -86,6 +88,22 @@ def test_words(tap, program):
            done.stdout)
 
 
+def test_trace(tap, program, folder):
+    """Both loop orders of the trace end in the O and lse that the program computes."""
+    faults = []
+    for seed in range(8):
+        done = run(program, "--device", "cpu", "--trace", "-N", "8", "-d", "4", "--seed", seed,
+                   "--quiet", "--variant", "v1_fa2_rows", "--save", folder)
+        O = npyfile.read(pathlib.Path(folder) / "o.npy")[1][-4:]
+        lse = npyfile.read(pathlib.Path(folder) / "lse.npy")[1][-1]
+        last = [line.split() for line in done.stdout.splitlines() if line.startswith("6..7")]
+        end = re.search(r"= (\S+)    O / l =(.*)", done.stdout)
+        shown = [*map(float, last[-2][-4:]), *map(float, end[2].split()), float(end[1])]
+        if any(abs(a - b) > 1e-4 for a, b in zip(shown, [*O, *O, lse])):
+            faults.append(f"seed {seed}: {shown} for {O} {lse}")
+    tap.ok(not faults, "--trace: both loop orders end in the program's O and lse", str(faults))
+
+
 def test_counts(tap, program, folder):
     out = pathlib.Path(folder) / "counted.jsonl"
     done = run(program, out, 512)
@@ -138,6 +156,7 @@ def main():
         if device == "cpu":
             test_rows(tap, program, folder)
             test_words(tap, program)
+            test_trace(tap, program, folder)
             test_counts(tap, counter, folder)
         elif run(program, "--device", "cuda", "-N", "8").returncode == NO_DEVICE:
             return tap.skip_all("no cuda device here")

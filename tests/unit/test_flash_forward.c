@@ -34,8 +34,10 @@ static void compare_traffic(Case *c, int64_t M, float *O_state)
     FlashTraffic counted;
     assert_int_equal(ATTN_OK, flash_fa1(&c->args, M, &counted));
     assert_traffic(&counted, model_fa1_traffic(&c->args, tiles.Br, tiles.Bc));
+    assert_int_equal(flash_fast_elements(&c->args.shape, M), counted.fast_peak);
     assert_int_equal(ATTN_OK, flash_fa2(&c->args, M, NULL, &counted));
     assert_traffic(&counted, model_fa2_traffic(&c->args, tiles.Br, tiles.Bc, 0));
+    assert_int_equal(flash_fast_elements(&c->args.shape, M), counted.fast_peak);
     flash_state_start(&c->args, O_state);
     assert_int_equal(ATTN_OK, flash_fa2(&c->args, M, O_state, &counted));
     assert_traffic(&counted, model_fa2_traffic(&c->args, tiles.Br, tiles.Bc, 1));

@@ -43,6 +43,25 @@ static void fma_loops(void **state)
         assert_true(ratio_fma_gflops(threads) > 0.01 && ratio_fma_gflops(threads) < 1e5);
 }
 
+/* Numbers of the issue, not of the header. */
+static void quiet(void **state)
+{
+    (void)state;
+    assert_false(ratio_is_quiet(79.0, 100.0));
+    assert_true(ratio_is_quiet(81.0, 100.0));
+    assert_true(ratio_is_quiet(104.0, 100.0));
+    assert_false(ratio_is_quiet(106.0, 100.0));
+    assert_false(ratio_is_quiet(NAN, 100.0));
+}
+
+/* Half as much again for two threads, where sgemm gains all: three quarters of its scaling. */
+static void scaling(void **state)
+{
+    (void)state;
+    assert_true(fabs(ratio_scaling(150.0, 100.0, 400.0, 200.0) - 0.75) < 1e-12);
+    assert_true(fabs(ratio_scaling(200.0, 100.0, 300.0, 200.0) - 4.0 / 3.0) < 1e-12);
+}
+
 typedef struct Work {
     int prepared, runs, most_threads;
     volatile float x;
@@ -79,6 +98,29 @@ static void check_rounds(const RatioRounds *r, double flops, int threads, int co
 }
 #endif
 
+#ifdef HAVE_OPENBLAS
+static void one_millisecond(void *context, int threads)
+{
+    const double start = bench_thread_ms();
+    (void)context, (void)threads;
+    while (bench_thread_ms() - start < 1.0) {
+    }
+}
+
+/* However often it runs in a row to be long enough, the time is that of one run. */
+static void time_of_one_run(void **state)
+{
+    static RatioResult result;
+    const RatioPiece piece = {NULL, one_millisecond, NULL, 2e4}; /* 23 times in a row */
+    (void)state;
+    assert_int_equal(0, ratio_measure(&result, &piece, 96, 2, 1));
+    for (int i = 0; i < result.counted.ms.count; i++)
+        assert_true(result.counted.ms.ms[i] >= 1.0 && result.counted.ms.ms[i] < 3.0);
+    for (int i = 0; i < result.refused.ms.count; i++)
+        assert_true(result.refused.ms.ms[i] >= 1.0 && result.refused.ms.ms[i] < 3.0);
+}
+#endif
+
 static void rounds(void **state)
 {
     static RatioResult result;
@@ -108,6 +150,12 @@ static void rounds(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(fma_loops), cmocka_unit_test(rounds)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fma_loops),       cmocka_unit_test(quiet), cmocka_unit_test(scaling),
+#ifdef HAVE_OPENBLAS
+        cmocka_unit_test(time_of_one_run),
+#endif
+        cmocka_unit_test(rounds),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
