@@ -44,9 +44,9 @@ extern "C" {
 /* --- variants ----------------------------------------------------------------------------------*/
 
 /* All of them are deterministic: the same arguments give the same bits, run after run, because
- * every sum has one order that follows from the shape alone; v2_simd with any number of threads too.
- * (v0_fa1_backward and v1_fa2_backward leave their products to OpenBLAS, which may cut a large one
- * for its threads where ours have only one task.) */
+ * every sum has one order that follows from the shape alone; v2_simd with any number of threads
+ * too. (v0_fa1_backward and v1_fa2_backward leave their products to OpenBLAS, which may cut a large
+ * one for its threads where ours have only one task.) */
 
 AttnStatus flash_backward_v0_fa1_backward(const AttnArgs *args);
 AttnStatus flash_backward_v1_fa2_backward(const AttnArgs *args);
