@@ -148,6 +148,7 @@ int cli_parse(Cli *cli, const Stage *stage, int argc, char **argv)
     cli->so_mebibytes = 4096;
     cli_refuse_context(stage->name, NULL, 0);
     cli_case_defaults(&base);
+    base.backward = (stage->features & STAGE_ALWAYS_BACKWARD) != 0;
     keep_command(cli, argc, argv);
     status = cli_read_set(cli, &base, &given, argc > 1 ? argc - 1 : 0, argv + 1, 0);
     if (status == CLI_CONTINUE && cli->cases_file)

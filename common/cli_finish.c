@@ -163,8 +163,11 @@ static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
                    ? 0
                    : cli_refuse("--dtype %s%s: found no variant of %s that computes this on "
                                 "--device %s, accepted is what --list shows",
-                                dtype_name(c->dtype), c->backward ? " --backward" : "", stage->name,
-                                device_names[c->device]);
+                                dtype_name(c->dtype),
+                                c->backward && !(stage->features & STAGE_ALWAYS_BACKWARD)
+                                    ? " --backward"
+                                    : "",
+                                stage->name, device_names[c->device]);
     if (named < 0)
         return cli_refuse("--variant: found '%s', accepted is one of %s", c->variant, names);
     {

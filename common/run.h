@@ -44,7 +44,8 @@ int run_variant(Outcome *out, const Variant *v, const Problem *p, const CliCase 
 /* EXIT_OK (also for ATTN_SKIP), EXIT_WRONG with out->failure set and printed, or EXIT_RUNTIME when
  * this process itself could not start it. The shared object exports
  *     int <stage>_abi_version;  AttnStatus <stage>_variant(const AttnArgs *);
- * and, for --backward, <stage>_variant_backward. */
+ * and, for --backward, <stage>_variant_backward. (STAGE_ALWAYS_BACKWARD: <stage>_variant is the
+ * backward pass.) */
 int run_variant_so(Outcome *out, const Stage *stage, const Problem *p, const CliCase *c,
                    double seconds, int64_t mebibytes);
 void outcome_free(Outcome *out);

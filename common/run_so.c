@@ -176,7 +176,15 @@ int run_variant_so(Outcome *out, const Stage *stage, const Problem *p, const Cli
 {
     Storage *all[SO_OUTPUTS];
     size_t bytes = sizeof(SoRecord);
-    SoChild k = {c->variant_so, stage->name, stage->abi_version, c, out, NULL, -1};
+    const int alone = (stage->features & STAGE_ALWAYS_BACKWARD) != 0;
+    SoChild k = {c->variant_so,
+                 stage->name,
+                 stage->abi_version,
+                 alone ? stage->variants[0].forward : NULL,
+                 c,
+                 out,
+                 NULL,
+                 -1};
     SoLeash leash;
     int i, how = 0, ended, status = outcome_make(out, p, c);
     pid_t pid = -1;

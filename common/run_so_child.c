@@ -69,7 +69,10 @@ static void *child_work(void *argument)
         return NULL;
     }
     forward = find_function(library, k->stage, "variant");
-    if (k->c->backward)
+    if (k->given_forward) { /* STAGE_ALWAYS_BACKWARD: what it exports is the backward pass */
+        backward = forward;
+        forward = forward ? k->given_forward : NULL;
+    } else if (k->c->backward)
         backward = find_function(library, k->stage, "variant_backward");
     if (!forward || (k->c->backward && !backward)) {
         snprintf(r->failure, sizeof r->failure, "it exports no function %s_variant%s", k->stage,

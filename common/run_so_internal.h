@@ -31,6 +31,7 @@ typedef struct SoRecord {
 typedef struct SoChild {
     const char *path, *stage;
     int abi_version;
+    AttnFn given_forward; /* NULL: the object brings its own */
     const CliCase *c;
     Outcome *out;
     SoRecord *record;

@@ -52,6 +52,9 @@ typedef struct Stage {
 #define STAGE_HAS_TRACE      4u  /* --trace */
 #define STAGE_HAS_SRAM       8u  /* --sram */
 #define STAGE_HAS_SMEM_LIMIT 16u /* --smem-limit */
+/* Every run is a backward run: --do without --backward. A --variant-so is the backward pass alone,
+ * fed by the forward of the table's first variant. */
+#define STAGE_ALWAYS_BACKWARD 32u
 
 #ifdef HAVE_CUDA
 #define ATTN_CUDA_FN(f) f

@@ -25,63 +25,6 @@
 #include <math.h>
 #include <string.h>
 
-/* a > b ? a : b in each lane, so b wherever one of them is NaN: what x86's instruction does. */
-static inline Vector larger(Vector a, Vector b)
-{
-#if defined(__AVX512F__)
-    return (Vector)_mm512_max_ps((__m512)a, (__m512)b);
-#elif defined(__AVX2__)
-    return (Vector)_mm256_max_ps((__m256)a, (__m256)b);
-#elif defined(__SSE2__)
-    return (Vector)_mm_max_ps((__m128)a, (__m128)b);
-#else
-    for (int t = 0; t < LANES; t++)
-        a[t] = a[t] > b[t] ? a[t] : b[t];
-    return a;
-#endif
-}
-
-/* 2^x for x <= 0, NaN for NaN: exp2_f32 of common/exp.h without what negative numbers do not need.
- * From -126.5 down the result is 0, where correct rounding would give a subnormal. The rounder has
- * 127 added: what it leaves in the low bits is the exponent field of 2^k, and 0, the field of the
- * number 0, for k = -127. */
-static inline Vector exp2_negative(Vector x)
-{
-    const float rounder = 0x1.8p23f + 127.0f;
-    Vector z, r, q;
-    x = larger((Vector){0} - 127.0f, x);
-    z = x + rounder;
-    r = x - (z - rounder); /* exact, |r| <= 1/2 */
-    q = 0x1.4bc274p-13f * r + 0x1.5fc048p-10f;
-    q = q * r + 0x1.3b21c6p-7f;
-    q = q * r + 0x1.c6ada6p-5f;
-    q = q * r + 0x1.ebfbe6p-3f;
-    q = q * r + 0x1.62e432p-1f;
-    return (q * r + 1.0f) * (Vector)((VectorBits)z << 23);
-}
-
-/* A register tile gains a b: `steps` rows of b, `vectors` vectors of each, times one number a for
- * each row r of the tile. a[r * row_step] lie apart by row_step, the next step is `step` further.
- * All loops but that over the steps have constant bounds once this is inlined and are unrolled, so
- * that acc is registers, not memory. Four steps a turn: the branch at its end and the additions to
- * pointers share the ports of the multiply-adds. */
-static inline __attribute__((always_inline)) void multiply(Vector acc[STRIP][2], const float *a,
-                                                           const int64_t row_step,
-                                                           const int64_t step, const float *b,
-                                                           int64_t steps, const int vectors)
-{
-#pragma GCC unroll 4
-    for (int64_t t = 0; t < steps; t++, a += step, b += PANEL) {
-        const Vector b0 = load(b), b1 = vectors == 2 ? load(b + LANES) : b0;
-#pragma GCC unroll 16
-        for (int r = 0; r < STRIP; r++) {
-            acc[r][0] += a[r * row_step] * b0;
-            if (vectors == 2)
-                acc[r][1] += a[r * row_step] * b1;
-        }
-    }
-}
-
 static inline __attribute__((always_inline)) void
 score_tile(const float *Q_strip, const float *K_panel, int64_t d, float *S, const int vectors)
 {

@@ -20,8 +20,9 @@ line is replayed by pasting it behind the program's name.
 
 Interface:
 - sweep(backward, quick): {group name: [case line, ...]}; quick is a subset for sanitizers and qemu.
+  backward: False, True (a flag that is varied), or "always" (no such flag: every case has it).
 - exhaustive(backward, shard): the full product, line by line; shard "3/1000" takes a part of it.
-- cases.py [--backward] [--group NAME]: prints the lines, for `--cases FILE`.
+- cases.py [--backward[=always]] [--group NAME]: prints the lines, for `--cases FILE`.
 - The environment chooses for this program and for test_sweep.py: ATTN_TEST_QUICK=1, or
   ATTN_TEST_EXHAUSTIVE=1 (everything: weeks) or =3/1000 (a part).
 """
@@ -73,8 +74,9 @@ ROUNDS = 5  # tables of all pairs, each made from another seed
 
 
 def options_of(backward):
-    """The options of a stage: one without a backward pass has no such flag to vary."""
-    return {k: v for k, v in OPTIONS.items() if backward or k != "--backward"}
+    """The options of a stage: without a backward pass, or with nothing else, it has no such flag to
+    vary."""
+    return {k: v for k, v in OPTIONS.items() if backward is True or k != "--backward"}
 
 
 def valid(case):
@@ -86,7 +88,8 @@ def valid(case):
 
 
 def cost(case):
-    """Multiply-adds of a case, roughly: among equal candidates the cheaper one is taken."""
+    """Multiply-adds of a case, roughly: among equal candidates the cheaper one is taken. (Where all
+    cases are backward cases a factor changes nothing.)"""
     heads = int(case["heads"].split("/")[0])
     work = case["--seq-q"] * case["--seq-kv"] * case["-d"] * heads * case["-B"]
     return work * (4 if case.get("--backward") else 1)
@@ -163,7 +166,7 @@ def grid_cases(backward):
     list has backward with every size and mask anyway."""
     for n, (nq, nk, mask) in enumerate(itertools.product(SIZES, SIZES, MASKS)):
         case = dict(USUAL, **{"--seq-q": nq, "--seq-kv": nk, "--mask": mask})
-        case["--backward"] = int(backward and (nq + nk + n) % 2 == 0)
+        case["--backward"] = int(backward is True and (nq + nk + n) % 2 == 0)
         yield case
 
 
@@ -171,7 +174,7 @@ def window_cases(backward):
     relations = ((17, 64), (64, 64), (129, 64))
     for mask, window, (nq, nk) in itertools.product(MASKS, WINDOWS, relations):
         yield dict(USUAL, **{"--seq-q": nq, "--seq-kv": nk, "-d": 8, "--mask": mask,
-                             "--window": window, "--backward": int(backward)})
+                             "--window": window, "--backward": int(backward is True)})
 
 
 WIDTHS = (17, 33, 80, 96, 100, 250, 256)
@@ -185,7 +188,7 @@ def width_cases(backward):
                              "heads": "4/2", "--mask": MASKS[(n + t) % 4],
                              "--window": ("", "40,9")[n // 2 % 2],
                              "--strides": ("bshd", "odd")[(n + t) % 2],
-                             "--backward": int(backward and t == 0)})
+                             "--backward": int(backward is True and t == 0)})
 
 
 def sweep(backward, quick=False):
@@ -211,7 +214,7 @@ def sweep(backward, quick=False):
     seed = itertools.count(1)
     lines = {group: [line_of(c, next(seed)) for c in cases] for group, cases in groups.items()}
     if not quick:
-        both = ["", "--backward "] if backward else [""]
+        both = ["", "--backward "] if backward is True else [""]
         lines["bundled"] = [f"{b}{w} --seed {next(seed)}" for w in BUNDLED for b in both]
     return lines
 
@@ -233,7 +236,7 @@ def exhaustive(backward, shard="1"):
 
 
 def main(argv):
-    backward = "--backward" in argv
+    backward = "always" if "--backward=always" in argv else "--backward" in argv
     if os.environ.get("ATTN_TEST_EXHAUSTIVE"):
         for line in exhaustive(backward, os.environ["ATTN_TEST_EXHAUSTIVE"]):
             print(line)

@@ -243,6 +243,11 @@ def main():
                          else ("--sram 4096", "--sram"))
             cases.append(("--smem-limit 0", "--smem-limit: found '0'") if "--smem-limit" in page
                          else ("--smem-limit 101376", "--smem-limit"))
+            if "  --do" in page and "  --backward" not in page:
+                # always on: --do needs nothing beside it, and --dist is for a random dO at least
+                cases = [case for case in cases if not re.search("--dist large|--do ", case[0])]
+                cases += [(flags.replace("--backward ", ""), pattern)
+                          for flags, pattern in BACKWARD if "--do" in flags]
             for flag, more in (("--backward", BACKWARD), ("--rows", ROWS), ("--trace", TRACE)):
                 if f"  {flag}" in page:
                     cases += more

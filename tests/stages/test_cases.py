@@ -85,8 +85,8 @@ def missing_product(parsed, fixed, **axes):
 
 
 def check_stage(tap, backward):
-    label = "with backward" if backward else "forward only"
-    table = {k: v for k, v in TABLE.items() if backward or k != "backward"}
+    label = {False: "forward only", True: "with backward", "always": "backward always"}[backward]
+    table = {k: v for k, v in TABLE.items() if backward is True or k != "backward"}
     groups = cases.sweep(backward)
     lines = [line for group in groups.values() for line in group]
     parsed = [parse(line) for line in lines]
@@ -122,7 +122,7 @@ def check_stage(tap, backward):
     tap.ok(len(set(seeds)) == len(seeds), f"{label}: each case has a seed of its own")
     tap.ok(200 < len(lines) <= 600, f"{label}: {len(lines)} cases, at most 600")
     tap.ok(cases.sweep(backward) == groups, f"{label}: made again, the list is the same")
-    if backward:
+    if backward is True:
         both = {c["backward"] for c in parsed if "bundled" in c}
         tap.ok(both == {True, False}, f"{label}: bundled input in both directions")
 
@@ -131,6 +131,7 @@ def main():
     tap = Tap()
     check_stage(tap, False)
     check_stage(tap, True)
+    check_stage(tap, "always")
     quick = cases.sweep(True, quick=True)
     total = sum(map(len, quick.values()))
     tap.ok(40 <= total <= 150 and len(quick) == 11, f"quick list: {total} cases of 11 groups")

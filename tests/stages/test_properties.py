@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """test_properties.py: laws of attention, seen from outside through files and --save.
 
-    test_properties.py PROGRAM [--backward] [--device cpu|cuda]
+    test_properties.py PROGRAM [--backward[=always]] [--device cpu|cuda]
 
 The oracle judges every other test, so here it is left out (--no-check): each law compares two runs
 of the same variant, or a run with a closed form. A mistake that oracle and variant share would
@@ -163,7 +163,7 @@ def invariances(tap, run, label, data):
 
 def independence(tap, run, label, data, backward):
     """Heads and batches do not know of each other, and GQA is MHA with repeated K and V."""
-    flags = ["--causal"] + (["--backward"] if backward else [])
+    flags = ["--causal"] + (["--backward"] if backward is True else [])
     both = run(data, *flags)
     limit, limit_lse = run.limits(data["q"], data["k"])
     factor = {"o": 2 * limit, "lse": 2 * limit_lse}  # else a gradient: sums over N
@@ -190,7 +190,7 @@ def independence(tap, run, label, data, backward):
 
 
 def determinism(tap, run, label, data, backward):
-    flags = ["--mask", "causal-upper-left"] + (["--backward"] if backward else [])
+    flags = ["--mask", "causal-upper-left"] + (["--backward"] if backward is True else [])
     limit = run.limits(data["q"], data["k"])[0]
     first = run(data, *flags, "--threads", "2")
     again = run(data, *flags, "--threads", "2")
@@ -250,7 +250,7 @@ def check_variant(args, variant, dtype, data):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
-    parser.add_argument("--backward", action="store_true")
+    parser.add_argument("--backward", nargs="?", const=True, default=False, choices=("always",))
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     args = parser.parse_args()
     tap = Tap()

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """test_sweep.py: every variant of a stage on every case of cases.py, judged by the stage program.
 
-    test_sweep.py PROGRAM [--backward] [--device cpu|cuda] [--only GROUP]
+    test_sweep.py PROGRAM [--backward[=always]] [--device cpu|cuda] [--only GROUP]
 
 The program decides with its oracle; this test makes sure that the decision was really taken: a row
 of the report for each case and each variant, none skipped without a known reason, `pass` true,
@@ -87,7 +87,7 @@ def fault_of_row(row):
     return ""
 
 
-def faults_of_case(line, rows, variants):
+def faults_of_case(line, rows, variants, always=False):
     found = sorted(row["variant"] for row in rows)
     words = line.split()
     dtype = words[words.index("--dtype") + 1] if "--dtype" in words else "f32"
@@ -103,7 +103,7 @@ def faults_of_case(line, rows, variants):
                           ("--softcap", "softcap"), ("--threads", "threads")):
             if flag in given and str(row.get(key)) != given[flag]:
                 faults.append(f"{row['variant']}: the report says {key} = {row.get(key)}")
-        if bool(row.get("backward")) != ("--backward" in words):
+        if bool(row.get("backward")) != (always or "--backward" in words):
             faults.append(f"{row['variant']}: the report says backward = {row.get('backward')}")
         fault = fault_of_row(row)
         if fault:
@@ -119,7 +119,7 @@ def judge_group(tap, args, variants, name, lines, pool):
         before = len(bad)
         for line in batch:
             mine = rows.get(seed_of(line), [])
-            faults = faults_of_case(line, mine, variants)
+            faults = faults_of_case(line, mine, variants, args.backward == "always")
             if faults:
                 bad.append(f"{args.program} {line}\n" + "\n".join("    " + f for f in faults))
             worst = max([worst] + [r["bound_ratio"] for r in mine
@@ -193,14 +193,15 @@ def test_the_judge(tap):
     tap.ok(not faults_of_case("-d 8 --seed 1", [good], {"v": ["f32"]}) and
            faults_of_case("-d 8 --seed 1", [], {"v": ["f32"]}) and
            faults_of_case("-d 8 --seed 1", [good, good], {"v": ["f32"]}) and
-           faults_of_case("-d 8 --seed 1 --dtype f16", [good], {"v": ["f32"]}),
+           faults_of_case("-d 8 --seed 1 --dtype f16", [good], {"v": ["f32"]}) and
+           faults_of_case("-d 8 --seed 1", [good], {"v": ["f32"]}, always=True),
            "bad, missing, doubled and unexpected rows are refused, a good one is not")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
-    parser.add_argument("--backward", action="store_true")
+    parser.add_argument("--backward", nargs="?", const=True, default=False, choices=("always",))
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=240, help="limit of one process")

@@ -95,9 +95,10 @@ def banned_flags(text, suffix):
     return bad + ([f"uses {pragma[0]}"] if pragma else [])
 
 
-def variant_names(files, listed, readme, parts):
+def variant_names(files, listed, readme, parts, linked=()):
     """files: {"cpu": names, "cuda": names}; listed: {name: device} of --list; readme: its text;
-    parts: which of cuda, blas, cublas this build has, since a variant may need one."""
+    parts: which of cuda, blas, cublas this build has, since a variant may need one; linked: names
+    that the stage lists from another stage's library."""
     bad = []
     devices = ["cpu", "cuda"] if "cuda" in parts else ["cpu"]
     built = {name: device for device in devices for name in files[device]
@@ -105,14 +106,14 @@ def variant_names(files, listed, readme, parts):
     bad += [f"{name} has a file, but --list does not show it"
             for name in built if name not in listed]
     bad += [f"--list shows {name}, but there is no file of that name" for name in listed
-            if name not in files["cpu"] + files["cuda"]]
+            if name not in [*files["cpu"], *files["cuda"], *linked]]
     bad += [f"{name} is on {listed[name]} in --list, its file in {device}/"
             for name, device in built.items() if listed.get(name, device) != device]
     rows = set(re.findall(r"^\|[^\n|]*`(v\d+_\w+)`", readme, re.M))
     bad += [f"{name} has a file, but no row in the README's table"
-            for name in files["cpu"] + files["cuda"] if name not in rows]
+            for name in [*files["cpu"], *files["cuda"], *linked] if name not in rows]
     bad += [f"the README's table has {name}, but there is no file of that name"
-            for name in sorted(rows) if name not in files["cpu"] + files["cuda"]]
+            for name in sorted(rows) if name not in [*files["cpu"], *files["cuda"], *linked]]
     return bad
 
 

@@ -12,7 +12,10 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "common",
+                                "tools"))
 import rules
+import source_hashes
 import tree
 from tap import Tap
 
@@ -67,7 +70,8 @@ def check_stage(tap, folder, program, build, parts):
              "cuda": sorted(p.stem for p in stage.glob("cuda/v*.cu"))}
     listed = listed_variants(build / folder / program)
     if tap.ok(listed, f"{folder}: --list answers", f"{build / folder / program}"):
-        bad = rules.variant_names(files, listed, readme, parts)
+        linked = [name for stage, name in source_hashes.LINKED if stage == folder]
+        bad = rules.variant_names(files, listed, readme, parts, linked)
         tap.ok(not bad, f"{folder}: files, --list and README name the same variants",
                "\n".join(bad))
     bad = rules.builds_on(readme, (stage / "meson.build").read_text(encoding="utf-8"), program)

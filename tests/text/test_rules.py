@@ -70,6 +70,11 @@ CHECKS = [
         FILES, LISTED, README.replace("| `v1_blas` | good |\n", ""), ALL), 1),
     ("a README with a row too many", rules.variant_names(
         FILES, LISTED, README + "| `v7_ghost` | fast |\n", ALL), 1),
+    ("a linked variant", rules.variant_names(
+        FILES, {**LISTED, "v9_linked": "cpu"}, README + "| `v9_linked` | 01's |\n", ALL,
+        ["v9_linked"]), 0),
+    ("a linked variant without a row", rules.variant_names(
+        FILES, {**LISTED, "v9_linked": "cpu"}, README, ALL, ["v9_linked"]), 1),
     ("builds on nothing", rules.builds_on(README, "deps = [common_dep, naive_dep]", "naive"), 0),
     ("builds on 01", rules.builds_on("builds on: 01", "deps = [naive_dep]", "tiled_softmax"), 0),
     ("builds on 01_naive", rules.builds_on("builds on: 01_naive", "naive_dep", "tiled_softmax"), 0),

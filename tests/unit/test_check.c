@@ -282,6 +282,11 @@ static void single_values(void **state)
     assert_int_equal(CHECK_OFF, check_value(1, NAN, 1, 65520, 0, &ratio));
     assert_int_equal(CHECK_OFF_NONFINITE, check_value(NAN, NAN, 1, 65520, 1, &ratio));
     assert_int_equal(CHECK_GOOD, check_value(NAN, NAN, INFINITY, 65520, 1, &ratio));
+    assert_int_equal(CHECK_OFF_NONFINITE, check_value(-INFINITY, 0, NAN, 65520, 1, &ratio));
+    assert_int_equal(CHECK_OFF_NONFINITE, check_value(-INFINITY, 0, INFINITY, 65520, 0, &ratio));
+    assert_int_equal(CHECK_GOOD, check_value(-INFINITY, 0, -INFINITY, 65520, 1, &ratio));
+    assert_int_equal(CHECK_GOOD, check_value(-INFINITY, NAN, NAN, 65520, 1, &ratio));
+    assert_int_equal(CHECK_OFF_NONFINITE, check_value(-INFINITY, NAN, 1, 65520, 1, &ratio));
     assert_int_equal(CHECK_OPEN, check_value(1, 0.5, NAN, 65520, 1, &ratio));
     assert_int_equal(CHECK_OFF, check_value(1, 0.5, 2, 65520, 1, &ratio));
     assert_int_equal(CHECK_GOOD, check_value(65515, 10, INFINITY, 65520, 0, &ratio));

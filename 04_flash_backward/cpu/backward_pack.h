@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * backward_pack.h: what v2_simd works in, and how rows of the caller's tensors get there.
+ *
+ * Interface:
+ * - BackwardPlan: sizes that follow from the shape, and where things lie in the workspace.
+ *   backward_make_plan.
+ * - KeyBlock: what one thread works in. backward_place_block.
+ * - backward_pack_queries: a panel of Q and dO, with lse and delta.
+ * - backward_pack_keys: a block of K and V. backward_query_head: where a head's operands lie.
+ * - backward_part_dQ: where a part of the keys adds up the dQ of a query head.
+ */
+#ifndef BACKWARD_PACK_H
+#define BACKWARD_PACK_H
+
+#include "backward_simd.h"
+#include "cpu/simd_pack.h"
+#include "flash_backward.h"
+
+#define BLOCK_KEYS   126 /* whole strips of 14 and of 6 */
+#define WANTED_TASKS 16  /* (batch, kv head, part) */
+
+typedef struct BackwardPlan {
+    const FlashSimd *simd;
+    const BackwardSimd *backward;
+    int64_t queries;      /* of a block: whole strips and whole panels, at most SIMD_KEYS */
+    int64_t rows;         /* Nq, rounded up to whole blocks */
+    int64_t channels;     /* d, rounded up to whole panels */
+    int64_t parts;        /* the keys of a head are dealt out to so many dQ */
+    int64_t head_floats;  /* a packed query head */
+    int64_t block_floats; /* a KeyBlock */
+    float *heads;         /* [B][H][head_floats] */
+    float *parts_dQ;      /* [B][Hkv][parts][group][rows][channels], without the scale */
+    AttnRange *ranges;    /* [rows / panel] positions of a panel's queries */
+    float *blocks;        /* [threads][block_floats] */
+} BackwardPlan;
+
+/* A query head, packed; panels for products along d, pieces for products along queries. */
+typedef struct QueryHead {
+    float *Q_panels, *dO_panels; /* [rows / panel][d][panel] */
+    float *Q_pieces, *dO_pieces; /* [channels / panel][rows][panel] */
+    float *lse;                  /* [rows] base 2; +inf where a row sees no key, so that P = 0 */
+    float *delta;                /* [rows] */
+} QueryHead;
+
+typedef struct KeyBlock {
+    int64_t j, count;                            /* first key, number of keys */
+    float *K_strips, *V_strips;                  /* [strips][d][strip]; K times scale * log2(e) */
+    float *K_pieces;                             /* [channels / panel][BLOCK_KEYS][panel] */
+    float *dK, *dV;                              /* [BLOCK_KEYS][channels]; dK without the scale */
+    float *S;                                    /* [strip][SIMD_KEYS], then P: rows are keys */
+    float *dS;                                   /* [BLOCK_KEYS][SIMD_KEYS] dP, then dS */
+    float *slope;                                /* [strip][SIMD_KEYS] of the softcap */
+    float *ones;                                 /* [strip] */
+    float *copy;                                 /* [BLOCK_KEYS][d] rows as float32 */
+    AttnRange ranges[BLOCK_KEYS];                /* of each strip's keys */
+    int64_t first[BLOCK_KEYS], last[BLOCK_KEYS]; /* columns that each strip sees anything of */
+} KeyBlock;
+
+/* Bytes of the workspace; its parts are placed in it unless it is NULL. */
+size_t backward_make_plan(BackwardPlan *p, const AttnShape *n, int threads, char *workspace);
+void backward_place_block(KeyBlock *block, const BackwardPlan *p, int64_t d, int thread);
+QueryHead backward_query_head(const BackwardPlan *p, const AttnShape *n, int64_t b, int64_t h);
+float *backward_part_dQ(const BackwardPlan *p, const AttnShape *n, int64_t b, int64_t h,
+                        int64_t part);
+
+void backward_pack_queries(const AttnArgs *args, const BackwardPlan *p, const float *delta,
+                           float *copy, int64_t b, int64_t h, int64_t i);
+void backward_pack_keys(const AttnArgs *args, const BackwardPlan *p, KeyBlock *block, int64_t b,
+                        int64_t h_kv, int64_t j);
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sums.c: what all backward passes share: delta, and gradients in float32.
+ *
+ * Why delta = rowsum(dO * O)? The softmax Jacobian asks for sum_j P_ij dP_ij, a sum over all keys.
+ * With dP_ij = sum_x dO_ix V_jx the two sums may be swapped:
+ *
+ *     sum_j P_ij sum_x dO_ix V_jx = sum_x dO_ix sum_j P_ij V_jx = sum_x dO_ix O_ix
+ *
+ * So a sum over N keys, which would need all tiles of a row first, becomes one over d channels.
+ *
+ * Interface: flash_backward_delta, flash_sums_start, flash_sums_store, flash_backward_by_block
+ * (flash_backward.h).
+ */
+#include <string.h>
+
+#include "alloc.h"
+#include "flash_backward.h"
+#include "tensor.h"
+
+void flash_backward_delta(const AttnArgs *args, float *delta)
+{
+    const AttnShape *n = &args->shape;
+    const int64_t rows = n->B * n->H * n->Nq;
+    const int threads = args->threads;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t b = row / (n->H * n->Nq), h = row / n->Nq % n->H, i = row % n->Nq;
+        const int64_t O_row = tensor_offset(&args->O, b, i, h);
+        const int64_t dO_row = tensor_offset(&args->dO, b, i, h);
+        float sum = 0.0f;
+        for (int64_t x = 0; x < n->d; x++)
+            sum += tensor_get(&args->dO, dO_row + x) * tensor_get(&args->O, O_row + x);
+        delta[row] = sum;
+    }
+}
+
+void flash_sums_start(const AttnShape *n, FlashSums sums)
+{
+    memset(sums.dQ, 0, (size_t)(n->B * n->Nq * n->H * n->d) * sizeof *sums.dQ);
+    memset(sums.dK, 0, (size_t)(n->B * n->Nk * n->Hkv * n->d) * sizeof *sums.dK);
+    memset(sums.dV, 0, (size_t)(n->B * n->Nk * n->Hkv * n->d) * sizeof *sums.dV);
+}
+
+/* from [B][N][heads][d] -> t, rounded to its dtype */
+static void store_tensor(const Tensor *t, const float *from)
+{
+    for (int64_t b = 0; b < t->shape[0]; b++)
+        for (int64_t n = 0; n < t->shape[1]; n++)
+            for (int64_t h = 0; h < t->shape[2]; h++, from += t->shape[3])
+                tensor_write_row(t, b, n, h, from);
+}
+
+void flash_sums_store(const AttnArgs *args, FlashSums sums)
+{
+    store_tensor(&args->dQ, sums.dQ);
+    store_tensor(&args->dK, sums.dK);
+    store_tensor(&args->dV, sums.dV);
+}
+
+AttnStatus flash_backward_by_block(const AttnArgs *args, FlashBlockFn add_block)
+{
+    const AttnShape *n = &args->shape;
+    const int64_t Q_floats = n->B * n->Nq * n->H * n->d, K_floats = n->B * n->Nk * n->Hkv * n->d;
+    float *memory =
+        workspace_alloc((size_t)(Q_floats + 2 * K_floats + n->B * n->H * n->Nq) * sizeof *memory);
+    AttnStatus status;
+    if (!memory)
+        return ATTN_NO_MEMORY;
+    const FlashSums sums = {memory, memory + Q_floats, memory + Q_floats + K_floats};
+    float *delta = memory + Q_floats + 2 * K_floats;
+    flash_backward_delta(args, delta);
+    flash_sums_start(n, sums);
+    status = add_block(args, delta, sums);
+    if (status == ATTN_OK)
+        flash_sums_store(args, sums);
+    workspace_free(memory);
+    return status;
+}

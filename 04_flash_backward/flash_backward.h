@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * flash_backward.h: the contract of stage 04. How can gradients be computed when P was never
+ * stored?
+ *
+ *     delta_i = rowsum(dO_i * O_i)                    once for each query
+ *     for each tile j of Bc keys, for each tile i of Br queries:
+ *         S     = scale * Q_i K_j^T                   recomputed: it was never stored
+ *         P     = exp(S - lse_i)                      no maximum, no sum: the forward kept lse
+ *         dP    = dO_i V_j^T
+ *         dS    = P * (dP - delta_i)                  times 1 - (S / cap)^2 with a softcap
+ *         dV_j += P^T dO_i
+ *         dK_j += scale * dS^T Q_i
+ *         dQ_i += scale * dS K_j
+ *
+ * Five products instead of the forward's two. In this loop order dK_j and dV_j stay in fast memory,
+ * and every tile of keys adds to dQ; with the loops swapped it is the other way round. Somebody has
+ * to add up what many tiles give, and how that is done tells the variants apart.
+ *
+ * With grouped heads the query heads of a group add to the same dK and dV.
+ *
+ * Interface:
+ * - flash_backward_v*: the variants. They read Q, K, V, O, lse, dO and write dQ, dK, dV.
+ * - flash_backward_delta: delta of all rows.
+ * - FlashSums, flash_sums_start, flash_sums_store: gradients in float32 that several calls add to.
+ * - flash_backward_block_rows, flash_backward_block_cpu: add what some keys give.
+ * - flash_backward_by_block: the whole pass, by one of these.
+ * - flash_backward_simd_run, flash_backward_simd_workspace_bytes: v2_simd without an allocation.
+ */
+#ifndef FLASH_BACKWARD_H
+#define FLASH_BACKWARD_H
+
+#include "attn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A shared object for --variant-so exports `int flash_backward_abi_version =
+ * FLASH_BACKWARD_ABI_VERSION;` and `AttnStatus flash_backward_variant(const AttnArgs *)`, which is
+ * the backward pass: O and lse are there already, from stage 03. */
+#define FLASH_BACKWARD_ABI_VERSION 1
+
+/* --- variants ----------------------------------------------------------------------------------*/
+
+/* All of them are deterministic: the same arguments give the same bits, run after run, because
+ * every sum has one order that follows from the shape alone; v2_simd with any number of threads
+ * too. (v0_fa1_backward and v1_fa2_backward leave their products to OpenBLAS, which may cut a large
+ * one for its threads where ours have only one task.) */
+
+AttnStatus flash_backward_v0_fa1_backward(const AttnArgs *args);
+AttnStatus flash_backward_v1_fa2_backward(const AttnArgs *args);
+AttnStatus flash_backward_v2_simd(const AttnArgs *args);
+
+/* --- block kernels: what some keys add to the gradients ----------------------------------------*/
+
+/* delta [B][H][Nq] float32 = rowsum(dO * O). It needs the whole, finished O: with several blocks of
+ * keys it is computed once, before the first. */
+void flash_backward_delta(const AttnArgs *args, float *delta);
+
+/* Gradients as float32, contiguous, whatever the dtype and the strides of the tensors. */
+typedef struct FlashSums {
+    float *dQ; /* [B][Nq][H][d] */
+    float *dK; /* [B][Nk][Hkv][d], Nk = keys of the block */
+    float *dV; /* [B][Nk][Hkv][d] */
+} FlashSums;
+
+/* Zeros; the sums, rounded to dQ, dK and dV of args. */
+void flash_sums_start(const AttnShape *shape, FlashSums sums);
+void flash_sums_store(const AttnArgs *args, FlashSums sums);
+
+/* args->Q, dO, positions_q and lse describe all queries; args->K, V and positions_k the block's
+ * keys only, and args->mask, if any, is [Nq][Nk] of the block. lse [B][H][Nq] and delta [B][H][Nq]
+ * belong to the attention over ALL keys. What these pairs of queries and keys give is added to
+ * `sums`; O, dQ, dK and dV of args are not touched. One block or many, in any order: the same
+ * gradients but for rounding. */
+AttnStatus flash_backward_block_rows(const AttnArgs *args, const float *delta, FlashSums sums);
+AttnStatus flash_backward_block_cpu(const AttnArgs *args, const float *delta, FlashSums sums);
+
+/* delta, zeros, one block with all keys, and the sums into dQ, dK, dV of args. */
+typedef AttnStatus (*FlashBlockFn)(const AttnArgs *args, const float *delta, FlashSums sums);
+AttnStatus flash_backward_by_block(const AttnArgs *args, FlashBlockFn add_block);
+
+/* flash_backward_block_cpu (v2_simd) in memory that the caller owns, 64-byte aligned. */
+size_t flash_backward_simd_workspace_bytes(const AttnShape *shape, int threads);
+AttnStatus flash_backward_simd_run(const AttnArgs *args, const float *delta, FlashSums sums,
+                                   void *workspace);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

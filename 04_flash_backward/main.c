@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * flash_backward: how can gradients be computed when P was never stored?
+ *
+ *     variant           device  idea
+ *     v1_blas           CPU     stage 01's: P and dS as whole matrices, the row at 100 % memory
+ *     v0_fa1_backward   CPU     Algorithm 4 of the paper: recompute S and P tile by tile
+ *     v1_fa2_backward   CPU     delta once, lse only, tiles of keys side by side
+ *     v2_simd           CPU     packed operands, tiles in registers, vector exp
+ *
+ * The answer: compute P again. Q and K are there, and lse, one number a row, turns a score into a
+ * probability. That is one more product, and it is cheaper than the way to memory and back.
+ *
+ * Every run is forward and backward: O and lse come from stage 03's v2_simd (v1_blas brings its
+ * own), so a disagreement about lse between the two stages would show here.
+ *
+ *     flash_backward                        small, checks all variants
+ *     flash_backward -N 2048 --bench        time them
+ *     flash_backward --do dO.npy --q ...    gradients of your own loss
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "attn_config.h"
+#include "cli.h"
+#include "flash_backward.h"
+#include "flash_forward.h"
+#include "judge.h"
+#include "model.h"
+#include "naive.h"
+#include "report.h"
+#include "run.h"
+
+/* The first one's forward also feeds a --variant-so. */
+static const Variant variants[] = {
+    {"v0_fa1_backward", ON_CPU, DTYPES_ALL, flash_forward_v2_simd, flash_backward_v0_fa1_backward,
+     0, "recompute S and P tile by tile, dQ back to slow memory each step"},
+    {"v1_fa2_backward", ON_CPU, DTYPES_ALL, flash_forward_v2_simd, flash_backward_v1_fa2_backward,
+     0, "delta once, lse only, tiles of keys side by side"},
+    {"v2_simd", ON_CPU, DTYPES_ALL, flash_forward_v2_simd, flash_backward_v2_simd, 0,
+     "packed operands, tiles in registers, vector exp, threads"},
+#ifdef HAVE_OPENBLAS
+    {"v1_blas", ON_CPU, DTYPES_ALL, naive_v1_blas, naive_v1_blas_backward, 0,
+     "stage 01: P and dS as whole matrices, the row at 100 % memory"},
+#endif
+};
+
+static const Stage stage = {"flash_backward",
+                            "04_flash_backward",
+                            "How can gradients be computed when P was never stored?",
+                            FLASH_BACKWARD_ABI_VERSION,
+                            STAGE_ALWAYS_BACKWARD,
+                            variants,
+                            sizeof variants / sizeof *variants};
+
+/* Run one variant, compare its last timed output with the oracle, show the row. */
+static int run_one(Report *report, const Cli *cli, const CliCase *c, const Problem *problem,
+                   const Reference *reference, const Variant *v)
+{
+    Outcome out;
+    Check check;
+    int judged, status;
+    if (v == &c->so) /* a user's own shared object: in a child process with limits */
+        status = run_variant_so(&out, &stage, problem, c, cli->so_seconds, cli->so_mebibytes);
+    else
+        status = run_variant(&out, v, problem, c);
+    judged = out.ran && c->check;
+    if (judged)
+        status = exit_worst(status, judge_outcome(&check, reference, &out, c, v));
+    if (status == EXIT_OK && out.status == ATTN_SKIP) {
+        status = report_skip(report, c, v, out.failure);
+    } else {
+        /* model_bytes: only stage 01's whole matrices have a formula so far; 0 is "none" */
+        ReportRow row = {c, problem, v, &out, judged ? &check : NULL, 0.0, {0, 0, 0, 0}};
+        if (strcmp(v->name, "v1_blas") == 0)
+            row.model_bytes = model_materialised_bytes(&problem->args, problem->backward);
+        report_row(report, &row);
+        if (out.ran)
+            status = exit_worst(status, report_save(report, c, &out));
+    }
+    outcome_free(&out);
+    return status;
+}
+
+static int run_case(Report *report, const Cli *cli, const CliCase *c)
+{
+    Problem problem;
+    Reference reference;
+    const Variant *v = NULL;
+    int status = problem_make(&problem, c); /* Q K V dO from the seed, files or the bundle */
+    if (status != EXIT_OK)
+        return status;
+    /* the oracle's O, lse, dQ, dK, dV and the bound of each element: once for all variants */
+    status = reference_make(&reference, &problem, c);
+    while (status != EXIT_RUNTIME && (v = cli_next_variant(cli, c, v)) != NULL)
+        status = exit_worst(status, run_one(report, cli, c, &problem, &reference, v));
+    reference_free(&reference);
+    problem_free(&problem);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    Cli cli;
+    Report report;
+    int i, status = cli_parse(&cli, &stage, argc, argv);
+    if (status != CLI_CONTINUE)
+        return status;
+    status = report_open(&report, &cli);
+    for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++)
+        status = exit_worst(status, run_case(&report, &cli, &cli.cases[i]));
+    status = exit_worst(status, report_close(&report));
+    cli_free(&cli);
+    return status;
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_flash_backward: what the sweep of stage 04 cannot see.
+ *
+ * - The forward pass of stage 03 feeds the block kernels: any split of the keys, in any order, and
+ *   any split of the queries give the gradients of one pass, within the oracle's bound, for every
+ *   option of oracle_case.h and every shard of a ring. Stages 05 and 06 rest on this.
+ * - A call adds to what is there. A block that nobody sees adds nothing.
+ * - delta; equal keys: rows of dS sum to zero, and dV is what a uniform P gives.
+ * - The same bits with any number of threads, and in memory of the caller without an allocation.
+ */
+#include "gradient_blocks.h"
+
+#include "alloc.h"
+#include "check.h"
+
+static const FlashBlockFn block_functions[] = {flash_backward_block_rows, flash_backward_block_cpu};
+#define FUNCTION_COUNT 2
+
+static void assert_right(const Case *c, const Oracle *oracle, FlashSums sums, const char *label)
+{
+    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+    flash_sums_store(&c->args, sums);
+    check_outputs(&check, oracle, NULL, &c->args, 1, 4);
+    if (!check.pass)
+        check_explain(&check, label, &c->args, stderr);
+    assert_true(check.pass);
+}
+
+/* Six random splits; kernel 0, kernel 1, both in turn; of keys and of queries. */
+static void try_random_splits(const Case *c, const Oracle *oracle, const char *label, int queries)
+{
+    const AttnShape *n = &c->args.shape;
+    const FlashSums sums = sums_new(n);
+    float *delta = run_forward(c);
+    for (int trial = 0; trial < 6; trial++) {
+        const KeySplit split = split_random(queries ? n->Nq : n->Nk, 1 + trial);
+        flash_sums_start(n, sums);
+        for (int t = 0; t < split.count; t++)
+            (queries ? add_queries : add_keys)(c,
+                                               block_functions[trial % 3 < 2 ? trial % 3 : t % 2],
+                                               delta, split.first[t], split.length[t], sums);
+        assert_right(c, oracle, sums, label);
+    }
+    sums_free(sums);
+    free(delta);
+}
+
+static void try_options(int queries)
+{
+    for (int larger = 1; larger <= 25; larger += 24)
+        for (int n = 0; n < OPTION_COUNT; n++)
+            for (int dtype = 0; dtype < 3; dtype += larger == 1 ? 1 : 2) {
+                Case *c = case_option(&options[n], (AttnDtype)dtype, larger, 1);
+                Oracle oracle;
+                c->args.threads = 1 + n % 3;
+                assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+                try_random_splits(c, &oracle, options[n].name, queries);
+                oracle_free(&oracle);
+                case_free(c);
+            }
+}
+
+static void test_any_split_of_keys_is_one_pass(void **unused)
+{
+    (void)unused;
+    try_options(0);
+}
+
+static void test_any_split_of_queries_is_one_pass(void **unused)
+{
+    (void)unused;
+    try_options(1);
+}
+
+static void test_shards_of_a_ring(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < SHARD_COUNT; n++) {
+        Case *c = shard_new(&shards[n], (AttnDtype)(n % 3), n % 2 ? LAYOUT_ODD : LAYOUT_BSHD);
+        Oracle oracle;
+        c->args.threads = 1 + n % 2;
+        assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+        try_random_splits(c, &oracle, shards[n].name, n % 2);
+        oracle_free(&oracle);
+        case_free(c);
+    }
+}
+
+/* The same keys twice: twice the gradients. */
+static void test_a_call_adds(void **unused)
+{
+    (void)unused;
+    for (int f = 0; f < FUNCTION_COUNT; f++) {
+        Case *c = case_new((AttnShape){2, 4, 2, 70, 300, 24}, ATTN_F32, LAYOUT_BSHD, 1);
+        const AttnShape *n = &c->args.shape;
+        const FlashSums once = sums_new(n), twice = sums_new(n);
+        float *delta = run_forward(c);
+        assert_int_equal(ATTN_OK, block_functions[f](&c->args, delta, once));
+        for (int round = 0; round < 2; round++)
+            assert_int_equal(ATTN_OK, block_functions[f](&c->args, delta, twice));
+        for (int64_t e = 0; e < query_floats(n); e++)
+            assert_true(fabsf(twice.dQ[e] - 2 * once.dQ[e]) <= 1e-6f);
+        for (int64_t e = 0; e < key_floats(n); e++) /* one addend a call: doubling is exact */
+            assert_true(twice.dK[e] == 2 * once.dK[e] && twice.dV[e] == 2 * once.dV[e]);
+        sums_free(once);
+        sums_free(twice);
+        free(delta);
+        case_free(c);
+    }
+}
+
+/* Keys of another sequence add exactly nothing, and rows that see no key at all are no NaN. */
+static void test_a_block_that_nobody_sees(void **unused)
+{
+    (void)unused;
+    for (int f = 0; f < FUNCTION_COUNT; f++) {
+        Case *c = case_new((AttnShape){1, 2, 1, 70, 210, 20}, ATTN_F32, LAYOUT_BSHD, 1);
+        const AttnShape *n = &c->args.shape;
+        const FlashSums sums = sums_new(n);
+        c->segments_k[0].sequence = 7;
+        float *delta = run_forward(c);
+        assert_int_equal(ATTN_OK, block_functions[f](&c->args, delta, sums));
+        for (int64_t e = 0; e < query_floats(n); e++)
+            assert_true(sums.dQ[e] == 0.0f);
+        for (int64_t e = 0; e < key_floats(n); e++)
+            assert_true(sums.dK[e] == 0.0f && sums.dV[e] == 0.0f);
+        sums_free(sums);
+        free(delta);
+        case_free(c);
+    }
+}
+
+static void test_delta(void **unused)
+{
+    Case *c = case_new((AttnShape){2, 3, 1, 37, 50, 59}, ATTN_BF16, LAYOUT_ODD, 1);
+    const AttnShape *n = &c->args.shape;
+    float *delta = run_forward(c);
+    (void)unused;
+    for (int64_t b = 0; b < n->B; b++)
+        for (int64_t h = 0; h < n->H; h++)
+            for (int64_t i = 0; i < n->Nq; i++) {
+                double sum = 0, size = 0;
+                for (int64_t x = 0; x < n->d; x++) {
+                    const double product = (double)case_get(&c->args.dO, b, i, h, x) *
+                                           (double)case_get(&c->args.O, b, i, h, x);
+                    sum += product;
+                    size += fabs(product);
+                }
+                assert_true(fabs(delta[(b * n->H + h) * n->Nq + i] - sum) <=
+                            (double)n->d * 0x1p-24 * size);
+            }
+    free(delta);
+    case_free(c);
+}
+
+/* All keys alike: P is uniform, so dV is the mean of dO over the queries, times their number over
+ * Nk; and dQ = scale * (sum of a row of dS) * K = 0, because the Jacobian of softmax knows no
+ * direction in which all scores move together. */
+static void test_equal_keys(void **unused)
+{
+    (void)unused;
+    for (int f = 0; f < FUNCTION_COUNT; f++) {
+        Case *c = case_new((AttnShape){1, 1, 1, 90, 150, 16}, ATTN_F32, LAYOUT_BSHD, 1);
+        const AttnShape *n = &c->args.shape;
+        const FlashSums sums = sums_new(n);
+        for (int64_t j = 1; j < n->Nk; j++)
+            for (int64_t x = 0; x < n->d; x++)
+                case_set(&c->args.K, 0, j, 0, x, case_get(&c->args.K, 0, 0, 0, x));
+        float *delta = run_forward(c);
+        assert_int_equal(ATTN_OK, block_functions[f](&c->args, delta, sums));
+        for (int64_t e = 0; e < query_floats(n); e++)
+            assert_true(fabsf(sums.dQ[e]) <= 1e-5f);
+        for (int64_t j = 0; j < n->Nk; j++)
+            for (int64_t x = 0; x < n->d; x++) {
+                double mean = 0;
+                for (int64_t i = 0; i < n->Nq; i++)
+                    mean += case_get(&c->args.dO, 0, i, 0, x) / (double)n->Nk;
+                assert_true(fabs(sums.dV[j * n->d + x] - mean) <= 1e-5);
+            }
+        sums_free(sums);
+        free(delta);
+        case_free(c);
+    }
+}
+
+static void test_same_bits(void **unused)
+{
+    const int repeats = getenv("ATTN_TEST_QUICK") ? 20 : 200; /* sanitizers, qemu */
+    (void)unused;
+    for (int f = 0; f < FUNCTION_COUNT; f++) {
+        Case *c = case_new((AttnShape){1, 3, 1, 150, 333, 40}, ATTN_F32, LAYOUT_ODD, 1);
+        const AttnShape *n = &c->args.shape;
+        const FlashSums first = sums_new(n), again = sums_new(n);
+        case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+        float *delta = run_forward(c);
+        for (int repeat = 0; repeat < repeats; repeat++) {
+            const FlashSums sums = repeat == 0 ? first : again;
+            c->args.threads = 1 + repeat % 5;
+            flash_sums_start(n, sums);
+            assert_int_equal(ATTN_OK, block_functions[f](&c->args, delta, sums));
+            assert_memory_equal(first.dQ, sums.dQ, sizeof(float) * (size_t)query_floats(n));
+            assert_memory_equal(first.dK, sums.dK, sizeof(float) * (size_t)key_floats(n));
+            assert_memory_equal(first.dV, sums.dV, sizeof(float) * (size_t)key_floats(n));
+        }
+        sums_free(first);
+        sums_free(again);
+        free(delta);
+        case_free(c);
+    }
+}
+
+static void test_memory_of_the_caller(void **unused)
+{
+    Case *c = case_new((AttnShape){1, 2, 1, 75, 260, 40}, ATTN_F16, LAYOUT_BSHD, 1);
+    const AttnShape *n = &c->args.shape;
+    const FlashSums own = sums_new(n), given = sums_new(n);
+    float *delta = run_forward(c);
+    void *workspace = workspace_alloc(flash_backward_simd_workspace_bytes(n, c->args.threads));
+    const size_t live = workspace_live();
+    (void)unused;
+    assert_non_null(workspace);
+    assert_int_equal(ATTN_OK, flash_backward_block_cpu(&c->args, delta, own));
+    workspace_reset_peak();
+    assert_int_equal(ATTN_OK, flash_backward_simd_run(&c->args, delta, given, workspace));
+    assert_true(workspace_peak() == live);
+    workspace_free(workspace); /* looks at the fences around it */
+    assert_true(workspace_intact());
+    assert_memory_equal(own.dQ, given.dQ, sizeof(float) * (size_t)query_floats(n));
+    assert_memory_equal(own.dK, given.dK, sizeof(float) * (size_t)key_floats(n));
+    sums_free(own);
+    sums_free(given);
+    free(delta);
+    case_free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_split_of_keys_is_one_pass),
+        cmocka_unit_test(test_any_split_of_queries_is_one_pass),
+        cmocka_unit_test(test_shards_of_a_ring),
+        cmocka_unit_test(test_a_call_adds),
+        cmocka_unit_test(test_a_block_that_nobody_sees),
+        cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_equal_keys),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_memory_of_the_caller),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
