@@ -76,7 +76,7 @@ test_sanitizers() {
         CC=clang test_in build/tsan "TSan" \
             "-Dcuda=disabled -Dblas=disabled -Db_sanitize=thread -Db_lundef=false
             -Doptimization=1" "" --timeout-multiplier 8 --suite unit $stage_suites \
-            --no-suite wrong --no-suite cli
+            --no-suite wrong --no-suite cli --no-suite isa
         unset TSAN_OPTIONS OMP_NUM_THREADS
     else
         record "TSan" SKIP "clang with OpenMP and -fsanitize=thread is not here"
