@@ -26,6 +26,9 @@
  * - flash_backward_block_rows, flash_backward_block_cpu: add what some keys give.
  * - flash_backward_by_block: the whole pass, by one of these.
  * - flash_backward_simd_run, flash_backward_simd_workspace_bytes: v2_simd without an allocation.
+ * - flash_backward_delta_cuda, flash_sums_start_cuda, flash_sums_store_cuda,
+ *   flash_backward_block_cuda, flash_backward_cuda_run: the same on the GPU.
+ * - flash_backward_set_deterministic: --deterministic.
  */
 #ifndef FLASH_BACKWARD_H
 #define FLASH_BACKWARD_H
@@ -43,7 +46,7 @@ extern "C" {
 
 /* --- variants ----------------------------------------------------------------------------------*/
 
-/* All of them are deterministic: the same arguments give the same bits, run after run, because
+/* The CPU ones are deterministic: the same arguments give the same bits, run after run, because
  * every sum has one order that follows from the shape alone; v2_simd with any number of threads
  * too. (v0_fa1_backward and v1_fa2_backward leave their products to OpenBLAS, which may cut a large
  * one for its threads where ours have only one task.) */
@@ -51,6 +54,16 @@ extern "C" {
 AttnStatus flash_backward_v0_fa1_backward(const AttnArgs *args);
 AttnStatus flash_backward_v1_fa2_backward(const AttnArgs *args);
 AttnStatus flash_backward_v2_simd(const AttnArgs *args);
+
+/* On the GPU a tile of keys adds to dQ by atomics, in an order that is a matter of luck: dQ may
+ * differ in the last bits from run to run. dK and dV do not, nor does anything of v1_two_kernels.
+ * v4_clean_tiles adds in a fixed order if flash_backward_set_deterministic says so. */
+
+AttnStatus flash_backward_v0_atomics(const AttnArgs *args);
+AttnStatus flash_backward_v1_two_kernels(const AttnArgs *args);
+AttnStatus flash_backward_v2_mma(const AttnArgs *args);
+AttnStatus flash_backward_v3_cp_async(const AttnArgs *args);
+AttnStatus flash_backward_v4_clean_tiles(const AttnArgs *args);
 
 /* --- block kernels: what some keys add to the gradients ----------------------------------------*/
 
@@ -85,6 +98,29 @@ AttnStatus flash_backward_by_block(const AttnArgs *args, FlashBlockFn add_block)
 size_t flash_backward_simd_workspace_bytes(const AttnShape *shape, int threads);
 AttnStatus flash_backward_simd_run(const AttnArgs *args, const float *delta, FlashSums sums,
                                    void *workspace);
+
+/* --- the same on the GPU: device pointers, queued on args->stream, nothing waits ---------------*/
+
+AttnStatus flash_backward_delta_cuda(const AttnArgs *args, float *delta_dev);
+AttnStatus flash_sums_start_cuda(const AttnShape *shape, FlashSums sums_dev, void *stream);
+AttnStatus flash_sums_store_cuda(const AttnArgs *args, FlashSums sums_dev);
+
+/* Adds a block of keys to `sums_dev` with the fastest kernel for the dtype: v1_two_kernels for
+ * float32, v4_clean_tiles for 16 bits. */
+AttnStatus flash_backward_block_cuda(const AttnArgs *args, const float *delta_dev,
+                                     FlashSums sums_dev);
+
+/* The same in memory that the caller owns (256-byte aligned; 0 bytes: NULL will do). With
+ * sums_dev.dQ = NULL the whole pass: delta is computed here (delta_dev is not read) and the
+ * gradients go to dQ, dK and dV of args. */
+size_t flash_backward_cuda_workspace_bytes(const AttnShape *shape, AttnDtype dtype);
+AttnStatus flash_backward_cuda_run(const AttnArgs *args, const float *delta_dev, FlashSums sums_dev,
+                                   void *workspace_dev);
+
+/* Variants that add to dQ atomically and have another way take it; the others are deterministic
+ * already or answer ATTN_SKIP. Set it before any of them runs. */
+void flash_backward_set_deterministic(int yes);
+int flash_backward_deterministic(void);
 
 #ifdef __cplusplus
 }
