@@ -17,6 +17,7 @@
  *     flash_backward                        small, checks all variants
  *     flash_backward -N 2048 --bench        time them
  *     flash_backward --do dO.npy --q ...    gradients of your own loss
+ *     flash_backward --deterministic        gradients with the same bits on every run
  */
 #include <stdio.h>
 #include <string.h>
@@ -49,9 +50,23 @@ static const Stage stage = {"flash_backward",
                             "04_flash_backward",
                             "How can gradients be computed when P was never stored?",
                             FLASH_BACKWARD_ABI_VERSION,
-                            STAGE_ALWAYS_BACKWARD,
+                            STAGE_ALWAYS_BACKWARD | STAGE_HAS_SMEM_LIMIT | STAGE_HAS_DETERMINISTIC,
                             variants,
                             sizeof variants / sizeof *variants};
+
+/* Why a CUDA variant skipped the case itself: nothing else makes one of this stage do that. */
+static void tell_skip(Outcome *out, const CliCase *c)
+{
+    if (out->status != ATTN_SKIP || !out->answered)
+        return;
+    if (flash_smem_refused() > 0)
+        snprintf(out->failure, sizeof out->failure,
+                 "it needs %lld bytes of shared memory, --smem-limit is %lld",
+                 (long long)flash_smem_refused(), (long long)flash_smem_limit());
+    else if (c->deterministic)
+        snprintf(out->failure, sizeof out->failure,
+                 "it adds to dQ by atomics, in another order on every run");
+}
 
 /* Run one variant, compare its last timed output with the oracle, show the row. */
 static int run_one(Report *report, const Cli *cli, const CliCase *c, const Problem *problem,
@@ -60,10 +75,13 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     Outcome out;
     Check check;
     int judged, status;
+    flash_set_smem_limit(c->smem_limit);
+    flash_backward_set_deterministic(c->deterministic);
     if (v == &c->so) /* a user's own shared object: in a child process with limits */
         status = run_variant_so(&out, &stage, problem, c, cli->so_seconds, cli->so_mebibytes);
     else
         status = run_variant(&out, v, problem, c);
+    tell_skip(&out, c);
     judged = out.ran && c->check;
     if (judged)
         status = exit_worst(status, judge_outcome(&check, reference, &out, c, v));

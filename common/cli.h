@@ -62,6 +62,7 @@ typedef struct CliCase {
     int needs_cuda;   /* asked for a GPU, by device or by name */
     int threads;
     int check, backward, bench, trace;
+    int deterministic; /* stages 04 and 06: gradients with the same bits on every run */
     int warmup, iters;
     int64_t rows, cols;     /* stage 02 */
     int64_t sram;           /* stage 03: elements of fast memory, 0 = not given */

@@ -178,6 +178,9 @@ static void apply_switch(Cli *cli, CliCase *c, FlagId id)
     case FLAG_BACKWARD:
         c->backward = 1;
         break;
+    case FLAG_DETERMINISTIC:
+        c->deterministic = 1;
+        break;
     case FLAG_CHECK:
         c->check = 1;
         break;

@@ -63,6 +63,8 @@ const CliFlag cli_flags[FLAG_COUNT] = {
     {FLAG_THREADS, "--threads", NULL, "T", 0, 0, NULL, "CPU threads (all cores)"},
     {FLAG_BACKWARD, "--backward", NULL, NULL, STAGE_HAS_BACKWARD, 0, NULL,
      "gradients as well: dQ, dK, dV"},
+    {FLAG_DETERMINISTIC, "--deterministic", NULL, NULL, STAGE_HAS_DETERMINISTIC, 0, NULL,
+     "the same bits on every run: variants that cannot promise it are skipped (off)"},
     {FLAG_CHECK, "--check", NULL, NULL, 0, 0, NULL, "judge outputs by the float64 oracle (on)"},
     {FLAG_NO_CHECK, "--no-check", NULL, NULL, 0, 0, NULL, "do not: rows are then never plotted"},
     {FLAG_BENCH, "--bench", NULL, NULL, 0, 0, NULL, "time several repetitions (one run)"},

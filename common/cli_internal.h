@@ -49,6 +49,7 @@ typedef enum FlagId {
     FLAG_SO_MEMORY,
     FLAG_THREADS,
     FLAG_BACKWARD,
+    FLAG_DETERMINISTIC,
     FLAG_CHECK,
     FLAG_NO_CHECK,
     FLAG_BENCH,

@@ -104,7 +104,7 @@ static void put_head(FILE *f, const Report *r, const char *variant, AttnDevice d
     put_string(f, "device", device == ON_CPU ? "cpu" : "cuda");
 }
 
-static void put_case(FILE *f, const ReportRow *row)
+static void put_case(FILE *f, const Stage *stage, const ReportRow *row)
 {
     const AttnArgs *a = &row->problem->args;
     const AttnShape *s = &a->shape;
@@ -125,6 +125,7 @@ static void put_case(FILE *f, const ReportRow *row)
     fprintf(f, ",\"seed\":%" PRIu64, c->seed);
     put_string(f, "dist", dist_names[c->dist]);
     put_bool(f, "backward", c->backward);
+    put_bool(f, "deterministic", stage->features & STAGE_HAS_DETERMINISTIC ? c->deterministic : -1);
     put_int(f, "line", c->line);
     fputs(",\"ranks\":1,\"transport\":null,\"method\":null,\"layout\":null", f);
 }
@@ -135,7 +136,7 @@ static void put_attention(FILE *f, const Report *r, const ReportRow *row)
     const Outcome *out = row->outcome;
     const int on_cpu = row->variant->device == ON_CPU;
     put_head(f, r, row->variant->name, row->variant->device);
-    put_case(f, row);
+    put_case(f, r->cli->stage, row);
     put_samples(f, "ms", &out->forward);
     put_number(f, "ms_med", samples_median(&out->forward));
     put_samples(f, "ms_backward", &out->backward);

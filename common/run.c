@@ -142,6 +142,7 @@ int run_variant(Outcome *out, const Variant *v, const Problem *p, const CliCase 
         return EXIT_OK;
     }
     bench_progress("%s", v->name);
+    out->answered = 1;
     out->status = v->device == ON_CUDA
                       ? run_device(out, v, p, c)
                       : run_host(out, c, v->forward, c->backward ? v->backward : NULL);

@@ -29,7 +29,8 @@ typedef struct Outcome {
     Samples forward, backward;
     size_t peak_bytes; /* workspace of the variant */
     size_t leaked_bytes;
-    int ran; /* 1: the outputs are those of a whole run and worth a look */
+    int ran;      /* 1: the outputs are those of a whole run and worth a look */
+    int answered; /* 1: status is the variant's own word; 0: the harness refused before */
     int l2_flushed;
     int inputs_intact, storage_intact;
     char failure[512]; /* "" or what went wrong (crash, time limit, missing symbol) */

@@ -54,7 +54,8 @@ typedef struct Stage {
 #define STAGE_HAS_SMEM_LIMIT 16u /* --smem-limit */
 /* Every run is a backward run: --do without --backward. A --variant-so is the backward pass alone,
  * fed by the forward of the table's first variant. */
-#define STAGE_ALWAYS_BACKWARD 32u
+#define STAGE_ALWAYS_BACKWARD   32u
+#define STAGE_HAS_DETERMINISTIC 64u /* --deterministic */
 
 #ifdef HAVE_CUDA
 #define ATTN_CUDA_FN(f) f

@@ -9,14 +9,26 @@
  *
  * So a sum over N keys, which would need all tiles of a row first, becomes one over d channels.
  *
- * Interface: flash_backward_delta, flash_sums_start, flash_sums_store, flash_backward_by_block
- * (flash_backward.h).
+ * Interface: flash_backward_delta, flash_sums_start, flash_sums_store, flash_backward_by_block,
+ * flash_backward_set_deterministic (flash_backward.h).
  */
 #include <string.h>
 
 #include "alloc.h"
 #include "flash_backward.h"
 #include "tensor.h"
+
+static int deterministic; /* what --deterministic said */
+
+void flash_backward_set_deterministic(int yes)
+{
+    deterministic = yes != 0;
+}
+
+int flash_backward_deterministic(void)
+{
+    return deterministic;
+}
 
 void flash_backward_delta(const AttnArgs *args, float *delta)
 {

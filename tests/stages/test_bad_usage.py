@@ -152,7 +152,8 @@ TRACE = [
     ("--trace -N 100", r"--trace: found.*100.*8"),
     ("--trace --bundled", r"--trace: found.*384.*8"),
 ]
-OTHERS = {"--backward": "--backward", "--rows": "--rows 3 --cols 3", "--trace": "--trace"}
+DETERMINISTIC = [("--deterministic=yes", r"--deterministic.*'yes'")]
+OTHERS = {"--deterministic": "--deterministic", "--backward": "--backward", "--rows": "--rows 3 --cols 3", "--trace": "--trace"}
 
 
 def npy_bytes(header, data):
@@ -248,7 +249,8 @@ def main():
                 cases = [case for case in cases if not re.search("--dist large|--do ", case[0])]
                 cases += [(flags.replace("--backward ", ""), pattern)
                           for flags, pattern in BACKWARD if "--do" in flags]
-            for flag, more in (("--backward", BACKWARD), ("--rows", ROWS), ("--trace", TRACE)):
+            for flag, more in (("--backward", BACKWARD), ("--rows", ROWS), ("--trace", TRACE),
+                               ("--deterministic", DETERMINISTIC)):
                 if f"  {flag}" in page:
                     cases += more
                 else:  # a flag that belongs to other stages

@@ -140,7 +140,14 @@ def check_json(p, cpu, schema):
     p.run(*flags, "-N", 20, "--bench", "--iters", 4, "--warmup", 0, "--variant", cpu[0])
     p.run(*flags, "-N", 20, "--no-check", "--variant", cpu[0])
     p.run(*flags, "-N", 1, "--seq-kv", 1, "--variant", cpu[0])
+    fixed = "  --deterministic" in page
+    p.run(*flags, "-N", 1, "--seq-kv", 1, "--variant", cpu[0],
+          *(["--deterministic"] if fixed else []))
     rows = rows_of(path)
+    p.ok(rows[0]["deterministic"] is (False if fixed else None) and
+         rows[-1]["deterministic"] is (True if fixed else None), "a row says --deterministic",
+         (rows[0]["deterministic"], rows[-1]["deterministic"]))
+    del rows[-1]
     p.ok(len(rows) == len(cpu) + 3, "--json appends a row a variant", len(rows))
     want = documented_fields(schema, "## Attention")
     p.ok(len(want) > 40 and all(set(row) == want for row in rows),
