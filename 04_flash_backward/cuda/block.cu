@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * block.cu: the block kernel of stages 05 and 06, and the whole pass around any block kernel.
+ *
+ * Interface:
+ * - flash_backward_cuda_workspace_bytes, flash_backward_cuda_run: without an allocation inside.
+ * - flash_backward_block_cuda: the same with memory of its own.
+ * - flash_backward_by_block_cuda (block.cuh).
+ */
+#include "alloc.h"
+#include "block.cuh"
+
+size_t flash_backward_cuda_workspace_bytes(const AttnShape *n, AttnDtype dtype)
+{
+    (void)n;
+    (void)dtype;
+    return 0;
+}
+
+AttnStatus flash_backward_cuda_run(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
+                                   void *workspace_dev)
+{
+    (void)a;
+    (void)delta_dev;
+    (void)sums_dev;
+    (void)workspace_dev;
+    return ATTN_SKIP;
+}
+
+AttnStatus flash_backward_block_cuda(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev)
+{
+    const size_t bytes = flash_backward_cuda_workspace_bytes(&a->shape, a->Q.dtype);
+    void *workspace_dev = bytes ? workspace_alloc_device(bytes) : NULL;
+    if (bytes && !workspace_dev)
+        return ATTN_NO_MEMORY;
+    const AttnStatus status = flash_backward_cuda_run(a, delta_dev, sums_dev, workspace_dev);
+    workspace_free_device(workspace_dev); /* waits for the kernels: cudaFree does */
+    return status;
+}
+
+AttnStatus flash_backward_by_block_cuda(const AttnArgs *a, FlashBlockFn add_block)
+{
+    const AttnShape *n = &a->shape;
+    const int64_t Q_floats = n->B * n->Nq * n->H * n->d, K_floats = n->B * n->Nk * n->Hkv * n->d;
+    const int64_t rows = n->B * n->H * n->Nq;
+    float *memory_dev =
+        (float *)workspace_alloc_device((size_t)(Q_floats + 2 * K_floats + rows) * sizeof(float));
+    if (!memory_dev)
+        return ATTN_NO_MEMORY;
+    const FlashSums sums_dev = {memory_dev, memory_dev + Q_floats,
+                                memory_dev + Q_floats + K_floats};
+    float *delta_dev = memory_dev + Q_floats + 2 * K_floats;
+    AttnStatus status = flash_backward_delta_cuda(a, delta_dev);
+    if (status == ATTN_OK)
+        status = flash_sums_start_cuda(n, sums_dev, a->stream);
+    if (status == ATTN_OK)
+        status = add_block(a, delta_dev, sums_dev);
+    if (status == ATTN_OK)
+        status = flash_sums_store_cuda(a, sums_dev);
+    workspace_free_device(memory_dev); /* waits for the kernels: cudaFree does */
+    return status;
+}
