@@ -9,12 +9,13 @@ Interface:
   widths follow the bytes for N = 1024, d = 64.
 - 02_blocks_and_merge: a row in four blocks, each with its (m, l), merged in a tree; the numbers
   are computed here from the row that the figure shows.
-- The figures of chapter 03 stand in draw_flash.py.
+- The figures of chapter 03 stand in draw_flash.py, those of chapter 04 in draw_backward.py.
 """
 import math
 import pathlib
 import sys
 
+import draw_backward
 import draw_flash
 from svg_drawing import BLUE, GREEN, GREY, PURPLE, RED, Drawing
 
@@ -132,7 +133,7 @@ def draw_blocks_and_merge():
 
 FIGURES = {"01_data_movement.svg": draw_data_movement,
            "02_blocks_and_merge.svg": draw_blocks_and_merge,
-           **draw_flash.FIGURES}
+           **draw_flash.FIGURES, **draw_backward.FIGURES}
 
 
 def main():
