@@ -8,13 +8,12 @@
  *                                 ^ returned, 64-byte aligned
  *
  * The magic and the fence are looked at when the block is freed, so a variant that writes outside
- * its workspace is caught even without a sanitizer. On the GPU a fence of 256 bytes stands on
- * either side and the size is kept in a list on the host, because the host cannot read a header
- * through a device pointer.
+ * its workspace is caught even without a sanitizer. Blocks on the GPU: alloc_device.c.
  *
- * Interface: alloc.h. The counters are C11 atomics, so threads may allocate at the same time.
+ * Interface: alloc.h; alloc_internal.h for alloc_device.c. The counters are C11 atomics, so threads
+ * may allocate at the same time.
  */
-#include "alloc.h"
+#include "alloc_internal.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -23,13 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#include "attn_config.h"
-
-#ifdef HAVE_CUDA
-#include <cuda_runtime_api.h>
-#include <pthread.h>
-#endif
 
 /* Under AddressSanitizer the fence would be memory of our own that an overrun may touch unseen, so
  * it shrinks to nothing and the sanitizer's redzone takes its place. */
@@ -56,12 +48,17 @@
 static atomic_size_t live, peak;
 static atomic_int damaged;
 
-static void count_add(size_t bytes)
+void workspace_count_add(size_t bytes)
 {
     size_t now = atomic_fetch_add(&live, bytes) + bytes;
     size_t seen = atomic_load(&peak);
     while (seen < now && !atomic_compare_exchange_weak(&peak, &seen, now))
         ; /* seen was refreshed: another thread moved the peak meanwhile */
+}
+
+void workspace_count_sub(size_t bytes)
+{
+    atomic_fetch_sub(&live, bytes);
 }
 
 /* The first number of a one-line file, or SIZE_MAX ("max", no such file). */
@@ -110,12 +107,11 @@ void *workspace_alloc(size_t bytes)
     memset(block, 0xFF, HEADER + bytes + FENCE);
     memcpy(p - 8, &magic, 8); /* next to the caller's bytes, where an underrun lands first */
     memcpy(p - 16, &bytes, sizeof bytes);
-    count_add(bytes);
+    workspace_count_add(bytes);
     return p;
 }
 
-/* 1 if all bytes are 0xFF. */
-static int all_ones(const unsigned char *p, size_t bytes)
+int workspace_all_ones(const unsigned char *p, size_t bytes)
 {
     size_t t;
     for (t = 0; t < bytes; t++)
@@ -124,10 +120,10 @@ static int all_ones(const unsigned char *p, size_t bytes)
     return 1;
 }
 
-static void report_damage(const char *where, size_t bytes)
+void workspace_damaged(const char *what, size_t bytes)
 {
     atomic_store(&damaged, 1);
-    fprintf(stderr, "workspace of %zu bytes: something wrote %s it\n", bytes, where);
+    fprintf(stderr, "workspace of %zu bytes: %s\n", bytes, what);
 }
 
 void workspace_free(void *p)
@@ -140,115 +136,21 @@ void workspace_free(void *p)
     block = (unsigned char *)p - HEADER;
     memcpy(&magic, block + HEADER - 8, 8);
     memcpy(&bytes, block + HEADER - 16, sizeof bytes);
-    if (magic != MAGIC || !all_ones(block, HEADER - 16)) {
+    if (magic != MAGIC || !workspace_all_ones(block, HEADER - 16)) {
         /* The size may be overwritten too: not to be used as an address. The block stays live. */
-        report_damage("before", bytes);
+        workspace_damaged("something wrote before it", bytes);
         return;
     }
-    if (!all_ones((unsigned char *)p + bytes, FENCE))
-        report_damage("behind", bytes);
-    atomic_fetch_sub(&live, bytes);
+    if (!workspace_all_ones((unsigned char *)p + bytes, FENCE))
+        workspace_damaged("something wrote behind it", bytes);
+    workspace_count_sub(bytes);
     memset(block, 0, HEADER); /* a second free of the same pointer finds no magic */
     free(block);
 }
 
-#ifdef HAVE_CUDA
-
-#define FENCE_DEV 256 /* keeps the alignment that cudaMalloc gives */
-
-typedef struct DeviceBlock {
-    unsigned char *base_dev;
-    size_t bytes;
-    struct DeviceBlock *next;
-} DeviceBlock;
-
-static DeviceBlock *device_blocks;
-static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER;
-
-void *workspace_alloc_device(size_t bytes)
-{
-    void *base_dev = NULL;
-    DeviceBlock *block;
-    if (bytes > SIZE_MAX - 2 * FENCE_DEV || !(block = malloc(sizeof *block)))
-        return NULL;
-    if (cudaMalloc(&base_dev, bytes + 2 * FENCE_DEV) != cudaSuccess) {
-        (void)cudaGetLastError(); /* "out of memory" is answered by NULL, not by the next launch */
-        free(block);
-        return NULL;
-    }
-    if (cudaMemset(base_dev, 0xFF, bytes + 2 * FENCE_DEV) != cudaSuccess ||
-        cudaDeviceSynchronize() != cudaSuccess) {
-        (void)cudaFree(base_dev);
-        free(block);
-        return NULL;
-    }
-    block->base_dev = base_dev;
-    block->bytes = bytes;
-    pthread_mutex_lock(&device_lock);
-    block->next = device_blocks;
-    device_blocks = block;
-    pthread_mutex_unlock(&device_lock);
-    count_add(bytes);
-    return block->base_dev + FENCE_DEV;
-}
-
-/* Takes the block with this pointer out of the list; NULL if there is none. */
-static DeviceBlock *device_block_take(const unsigned char *p_dev)
-{
-    DeviceBlock **link, *found;
-    pthread_mutex_lock(&device_lock);
-    for (link = &device_blocks; *link && (*link)->base_dev + FENCE_DEV != p_dev;)
-        link = &(*link)->next;
-    found = *link;
-    if (found)
-        *link = found->next;
-    pthread_mutex_unlock(&device_lock);
-    return found;
-}
-
-void workspace_free_device(void *p_dev)
-{
-    unsigned char fence[FENCE_DEV];
-    DeviceBlock *block;
-    if (!p_dev)
-        return;
-    block = device_block_take(p_dev);
-    if (!block) {
-        atomic_store(&damaged, 1);
-        fprintf(stderr, "workspace_free_device: %p is not a live device workspace\n", p_dev);
-        return;
-    }
-    /* cudaMemcpy waits for the kernels that use the block. If one of them failed, the copy fails
-     * too; the harness reports that error, and the fences prove nothing then. */
-    if (cudaMemcpy(fence, block->base_dev, FENCE_DEV, cudaMemcpyDeviceToHost) == cudaSuccess &&
-        !all_ones(fence, FENCE_DEV))
-        report_damage("before", block->bytes);
-    if (cudaMemcpy(fence, block->base_dev + FENCE_DEV + block->bytes, FENCE_DEV,
-                   cudaMemcpyDeviceToHost) == cudaSuccess &&
-        !all_ones(fence, FENCE_DEV))
-        report_damage("behind", block->bytes);
-    (void)cudaFree(block->base_dev);
-    atomic_fetch_sub(&live, block->bytes);
-    free(block);
-}
-
-#else
-
-void *workspace_alloc_device(size_t bytes)
-{
-    (void)bytes;
-    return NULL;
-}
-
-void workspace_free_device(void *p_dev)
-{
-    (void)p_dev; /* only NULL exists without CUDA */
-}
-
-#endif
-
 void workspace_reset_peak(void)
 {
+    workspace_settle(); /* what earlier blocks have to say belongs to the time before */
     atomic_store(&peak, atomic_load(&live));
     atomic_store(&damaged, 0);
 }
@@ -265,5 +167,6 @@ size_t workspace_live(void)
 
 int workspace_intact(void)
 {
+    workspace_settle();
     return !atomic_load(&damaged);
 }

@@ -8,9 +8,12 @@
  *
  * Interface:
  * - workspace_alloc / workspace_free: host memory, 64-byte aligned, filled with 0xFF (NaN).
- * - workspace_alloc_device / workspace_free_device: the same with cudaMalloc; NULL without CUDA.
+ * - workspace_alloc_device / workspace_free_device: the same on the GPU; NULL without CUDA.
+ * - workspace_settle, workspace_trim: freed device blocks are kept; this is what to do with them
+ *   outside of timed code.
  * - workspace_reset_peak, workspace_peak, workspace_live: bytes. Safe to call from any thread.
- * - workspace_intact: has a variant written outside a block? Fences are looked at in the free.
+ * - workspace_intact: has a variant written outside a block? Fences are looked at in the free,
+ *   on the GPU in workspace_settle.
  * - memory_available, memory_enough_for: Linux promises memory that it does not have and kills the
  *   process that then touches it; these ask first, so that "out of memory" is an answer.
  */
@@ -25,8 +28,19 @@ extern "C" {
 
 void *workspace_alloc(size_t bytes); /* NULL when memory is short; 0 bytes is a valid request */
 void workspace_free(void *p);        /* NULL is allowed */
+
+/* On the current device. The first block of a size costs a cudaMalloc. A freed one is kept, fenced
+ * and counted as freed, for the next request of that size; the free does not wait for the kernels
+ * that still use it. */
 void *workspace_alloc_device(size_t bytes);
 void workspace_free_device(void *p_dev);
+/* Waits for the GPU, looks at the fences of the device blocks that were freed and fills them with
+ * 0xFF again. Between timed runs: a request for a block that is not settled does all that itself.
+ */
+void workspace_settle(void);
+/* The same, and the freed blocks go back to the driver. A request that finds the memory short does
+ * it before it gives up. */
+void workspace_trim(void);
 
 void workspace_reset_peak(void); /* peak = live */
 size_t workspace_peak(void);     /* most bytes live at once since the reset, host + device */

@@ -5,6 +5,7 @@
  */
 #include "device.h"
 
+#include "alloc.h"
 #include "attn_config.h"
 
 #include <math.h>
@@ -77,11 +78,16 @@ void device_clocks_khz(int *sm, int *memory)
 void *device_alloc(size_t bytes)
 {
     void *p_dev = NULL;
-    if (device_count() == 0 || cudaMalloc(&p_dev, bytes ? bytes : 1) != cudaSuccess) {
-        (void)cudaGetLastError(); /* a failed allocation is not sticky */
+    if (device_count() == 0)
         return NULL;
-    }
-    return p_dev;
+    if (cudaMalloc(&p_dev, bytes ? bytes : 1) == cudaSuccess)
+        return p_dev;
+    workspace_trim();         /* perhaps a variant's workspace is in the way */
+    (void)cudaGetLastError(); /* a failed allocation is not sticky */
+    if (cudaMalloc(&p_dev, bytes ? bytes : 1) == cudaSuccess)
+        return p_dev;
+    (void)cudaGetLastError();
+    return NULL;
 }
 
 void device_free(void *p_dev)

@@ -6,9 +6,9 @@
  * get credit for it. Bytes are what an ideal cache would have to move; a variant that moves more is
  * slower than its model, and that is what the table shows.
  *
- * Interface: model.h.
+ * Interface: model.h; traffic of the backward pass: model_backward.c.
  */
-#include "model.h"
+#include "model_internal.h"
 
 #include "tensor.h"
 
@@ -127,13 +127,7 @@ double model_softmax_bytes(int64_t rows, int64_t cols, int accesses, size_t elem
     return (double)rows * (double)cols * (double)accesses * (double)element_bytes;
 }
 
-/* The visible ones of the Tr x Tc tiles of one head: how many there are, how many rows and columns
- * they have in all, and how many keys are in a visible tile at all. */
-typedef struct VisibleTiles {
-    double tiles, rows, cols, keys;
-} VisibleTiles;
-
-static VisibleTiles visible_tiles(const AttnArgs *args, int64_t Br, int64_t Bc)
+VisibleTiles model_visible_tiles(const AttnArgs *args, int64_t Br, int64_t Bc)
 {
     const AttnShape *s = &args->shape;
     VisibleTiles sum = {0, 0, 0, 0};
@@ -156,9 +150,8 @@ static VisibleTiles visible_tiles(const AttnArgs *args, int64_t Br, int64_t Bc)
     return sum;
 }
 
-/* elements: of the tensors' type. floats: 4 bytes each. All for one head. */
-static ModelTraffic heads_traffic(const AttnArgs *args, double element_loads, double float_loads,
-                                  double element_stores, double float_stores)
+ModelTraffic model_heads_traffic(const AttnArgs *args, double element_loads, double float_loads,
+                                 double element_stores, double float_stores)
 {
     const double heads = (double)args->shape.B * (double)args->shape.H;
     const double element = (double)dtype_size(args->Q.dtype);
@@ -173,11 +166,11 @@ static ModelTraffic heads_traffic(const AttnArgs *args, double element_loads, do
 ModelTraffic model_fa1_traffic(const AttnArgs *args, int64_t Br, int64_t Bc)
 {
     const double d = (double)args->shape.d, Nq = (double)args->shape.Nq;
-    const VisibleTiles seen = visible_tiles(args, Br, Bc);
-    const double round = args->Q.dtype == ATTN_F32 ? 0.0 : Nq * d; /* O, once more */
-    return heads_traffic(args, 2 * seen.keys * d + seen.rows * d,  /* K V, Q */
-                         seen.rows * (d + 2) + 2 * Nq + round,     /* O m l */
-                         round, (seen.rows + Nq) * (d + 2) + Nq);  /* O m l, lse */
+    const VisibleTiles seen = model_visible_tiles(args, Br, Bc);
+    const double round = args->Q.dtype == ATTN_F32 ? 0.0 : Nq * d;      /* O, once more */
+    return model_heads_traffic(args, 2 * seen.keys * d + seen.rows * d, /* K V, Q */
+                               seen.rows * (d + 2) + 2 * Nq + round,    /* O m l */
+                               round, (seen.rows + Nq) * (d + 2) + Nq); /* O m l, lse */
 }
 
 /* Each of the Tr row tiles reads all of K for the first product and all of V for the second. */
@@ -186,8 +179,8 @@ ModelTraffic model_standard_traffic(const AttnArgs *args, int64_t Br)
     const double d = (double)args->shape.d, Nq = (double)args->shape.Nq;
     const double Nk = (double)args->shape.Nk, pairs = Nq * Nk;
     const double Tr = (double)((args->shape.Nq + Br - 1) / Br);
-    return heads_traffic(args, Nq * d + 2 * Tr * Nk * d, 2 * pairs, /* Q K V, S P */
-                         Nq * d, 2 * pairs + Nq);                   /* O, S P lse */
+    return model_heads_traffic(args, Nq * d + 2 * Tr * Nk * d, 2 * pairs, /* Q K V, S P */
+                               Nq * d, 2 * pairs + Nq);                   /* O, S P lse */
 }
 
 static int64_t round_up(int64_t a, int64_t b)
@@ -202,24 +195,24 @@ ModelTraffic model_packed_traffic(const AttnArgs *args, int64_t Br, int64_t pane
     const double d = (double)s->d, Nq = (double)s->Nq, group = (double)(s->H / s->Hkv);
     const double row = d + (double)round_up(s->d, panel); /* of a key, in K's and V's panels */
     const double keys = (double)round_up(s->Nk, panel);
-    const VisibleTiles seen = visible_tiles(args, Br, panel);
-    return heads_traffic(args, Nq * d + 2 * (double)s->Nk * d / group,
-                         seen.tiles * (double)panel * row, Nq * d, keys * row / group + Nq);
+    const VisibleTiles seen = model_visible_tiles(args, Br, panel);
+    return model_heads_traffic(args, Nq * d + 2 * (double)s->Nk * d / group,
+                               seen.tiles * (double)panel * row, Nq * d, keys * row / group + Nq);
 }
 
 ModelTraffic model_fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int resumed)
 {
     const double d = (double)args->shape.d, Nq = (double)args->shape.Nq;
-    const VisibleTiles seen = visible_tiles(args, Br, Bc);
-    return heads_traffic(args, Nq * d + 2 * seen.cols * d, resumed ? Nq * (d + 1) : 0.0,
-                         resumed ? 0.0 : Nq * d, Nq + (resumed ? Nq * d : 0.0));
+    const VisibleTiles seen = model_visible_tiles(args, Br, Bc);
+    return model_heads_traffic(args, Nq * d + 2 * seen.cols * d, resumed ? Nq * (d + 1) : 0.0,
+                               resumed ? 0.0 : Nq * d, Nq + (resumed ? Nq * d : 0.0));
 }
 
 ModelTraffic model_split_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int64_t splits)
 {
     const double d = (double)args->shape.d, Nq = (double)args->shape.Nq;
     const double states = splits > 1 ? (double)splits * Nq * (d + 1) : 0.0;
-    const VisibleTiles seen = visible_tiles(args, Br, Bc);
-    return heads_traffic(args, (double)splits * Nq * d + 2 * seen.cols * d, states, Nq * d,
-                         Nq + states);
+    const VisibleTiles seen = model_visible_tiles(args, Br, Bc);
+    return model_heads_traffic(args, (double)splits * Nq * d + 2 * seen.cols * d, states, Nq * d,
+                               Nq + states);
 }

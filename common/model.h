@@ -67,6 +67,52 @@ ModelTraffic model_packed_traffic(const AttnArgs *args, int64_t Br, int64_t pane
  *   stores  splits (Nq d + Nq) of states                        + Nq d + Nq
  * splits = 1: no states, model_fa2_traffic. */
 ModelTraffic model_split_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int64_t splits);
+
+/* --- the backward pass (stage 04), model_backward.c ---------------------------------------------
+ *
+ * All formulas are for one query head, with k = Nk d / G: the kv head's tensors are loaded and
+ * stored once for its G = H/Hkv query heads, whose tiles are visited one after the other. Keys are
+ * outside, so every visible tile (i, j) asks for the rows of its queries again. `rows` is the sum of
+ * the rows of all visible tiles: Tc Nq without a mask. "el" has the tensors' type, "fl" is float32.
+ *
+ * Algorithm 4 (v0). A tile loads Q_i, O_i, dO_i, lse_i and dQ_i, and stores dQ_i; dQ starts as
+ * zeros and is rounded to its tensor in the end:
+ *   loads   2k (K V) + 3 rows d    el   + rows (d + 1) + Nq d      fl
+ *   stores  Nq d + 2k (dQ dK dV)   el   + Nq d + rows d            fl */
+ModelTraffic model_fa1_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc);
+/* FlashAttention-2 (v1 on the CPU): delta once, and lse instead of O in the tiles. The gradients
+ * are sums in float32, which a block of keys adds to; `parts` of the keys have a dQ of their own.
+ *   delta                          loads 2 Nq d el                   stores Nq fl
+ *   the sums and the parts = 0                                       stores (1 + parts) Nq d + 2k fl
+ *   tiles    loads 2k + 2 rows d el + rows (d + 2) fl                stores rows d fl
+ *   dK, dV to the sums             loads 2k fl                       stores 2k fl
+ *   the parts to the sums          loads (parts + 1) Nq d fl         stores Nq d fl
+ *   the sums to the tensors        loads Nq d + 2k fl                stores Nq d + 2k el */
+ModelTraffic model_fa2_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc,
+                                        int64_t parts);
+/* v2_simd: the same with packed operands. Q and dO are copied twice each in float32, since one
+ * product walks along d and the other along queries; tiles load these 4 copies in place of 2 rows
+ * of the tensors. Padding is left out. */
+ModelTraffic model_packed_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc,
+                                           int64_t parts);
+/* A block of threads for each tile of keys, dQ by atomic additions: one of them reads and writes
+ * its place in the L2.
+ *   delta                          loads 2 Nq d el                   stores Nq fl
+ *   dQ = 0, in the end rounded     loads Nq d fl                     stores Nq d fl + Nq d el
+ *   tiles    loads 2k + 2 rows d el + rows (d + 2) fl                stores rows d fl
+ *   direct: dK, dV                                                   stores 2k el
+ *   else through sums: zeros, one addition, rounded
+ *                                  loads 4k fl                       stores 4k fl + 2k el */
+ModelTraffic model_atomic_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc,
+                                           int direct);
+/* Two kernels, each computes S and dP for itself and stores its gradients once. By tiles of Br
+ * queries: Q, dO, lse, delta once, K and V for each of them (cols: the sum of the keys of all
+ * visible tiles). By tiles of Bc keys: K and V once, Q, dO, lse, delta for each of them.
+ *   delta    loads 2 Nq d el                                         stores Nq fl
+ *   dQ       loads 2 Nq d + 2 cols d el + 2 Nq fl                    stores Nq d el
+ *   dK dV    loads 2k + 2 rows d el + 2 rows fl                      stores 2k el */
+ModelTraffic model_two_kernels_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc);
+
 /* Softmax over rows x cols of `element_bytes`: accesses (2, 3 or 4 per element) times bytes. */
 double model_softmax_bytes(int64_t rows, int64_t cols, int accesses, size_t element_bytes);
 

@@ -152,6 +152,7 @@ static AttnStatus run_once(const AttnArgs *args, const Variant *v, int backward,
     int pass;
     for (pass = 0; pass <= backward; pass++) {
         AttnStatus status;
+        workspace_settle(); /* or the pass would pay for it */
         *flushed = device_flush_l2() == 0;
         if (device_timer_start(timer) != 0)
             return ATTN_CUDA_ERROR;
@@ -235,6 +236,7 @@ AttnStatus run_device(Outcome *out, const Variant *v, const Problem *p, const Cl
         status = bring_home(out, o);
     if (!workspace_intact())
         out->storage_intact = 0;
+    workspace_trim();
     for (i = 0; i < OUT_COUNT; i++)
         device_free(o[i].all_dev);
     device_timer_free(timer);

@@ -28,7 +28,7 @@ AttnStatus flash_block_cuda(const AttnArgs *a, float *O_state_dev)
     if (bytes && !workspace_dev)
         return ATTN_NO_MEMORY;
     const AttnStatus status = flash_cuda_run(a, O_state_dev, workspace_dev);
-    workspace_free_device(workspace_dev); /* waits for the kernel: cudaFree does */
+    workspace_free_device(workspace_dev); /* kept until the kernel is done */
     return status;
 }
 

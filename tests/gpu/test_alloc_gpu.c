@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_alloc_gpu.c: workspace on the device is poisoned, counted with the host's, and a write
- * outside it is noticed when it is freed.
+ * outside it is noticed, also one that a kernel does after the block was freed. A block that was
+ * freed is used again without a wait for the GPU.
  *
  * No cmocka here, GPU machines have none. Exit status: 0 right, 1 wrong, 77 no device.
  */
@@ -9,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cuda_runtime_api.h>
 
 #include "alloc.h"
 #include "device.h"
@@ -51,6 +54,84 @@ static int stray_is_seen(int64_t at)
     return 0;
 }
 
+/* All bytes of a block that another one used before, settled or not. */
+static int used_again(int settle)
+{
+    enum { BYTES = 4096 };
+    static unsigned char back[BYTES];
+    unsigned char *first_dev, *again_dev, *other_dev;
+    workspace_reset_peak();
+    first_dev = workspace_alloc_device(BYTES);
+    EXPECT(first_dev && device_fill_bytes(first_dev, 0, BYTES) == 0);
+    workspace_free_device(first_dev);
+    EXPECT(workspace_live() == 0);
+    if (settle)
+        workspace_settle();
+    again_dev = workspace_alloc_device(BYTES);
+    other_dev = workspace_alloc_device(BYTES); /* live at the same time: another one */
+    EXPECT(again_dev == first_dev && other_dev && other_dev != again_dev);
+    EXPECT(workspace_live() == 2 * BYTES && workspace_peak() == 2 * BYTES);
+    EXPECT(device_download(back, again_dev, BYTES) == 0);
+    for (size_t t = 0; t < BYTES; t++)
+        EXPECT(back[t] == 0xFF);
+    workspace_free_device(again_dev);
+    workspace_free_device(other_dev);
+    EXPECT(workspace_live() == 0 && workspace_intact());
+    return 0;
+}
+
+/* Milliseconds of work on a stream that waits for no other one. */
+static int keep_busy(cudaStream_t stream, unsigned char *junk_dev, size_t bytes)
+{
+    for (int t = 0; t < 200; t++)
+        EXPECT(cudaMemsetAsync(junk_dev, t, bytes, stream) == cudaSuccess);
+    return 0;
+}
+
+/* A free and the next request come back while the GPU still works; a fence that is overwritten
+ * later than the free is seen all the same. */
+static int nobody_waits(void)
+{
+    const size_t junk_bytes = (size_t)512 << 20, bytes = (size_t)8 << 20;
+    unsigned char *junk_dev = device_alloc(junk_bytes), *p_dev, *again_dev;
+    cudaStream_t stream;
+    workspace_reset_peak();
+    p_dev = workspace_alloc_device(bytes);
+    again_dev = workspace_alloc_device(bytes);
+    workspace_free_device(again_dev);
+    workspace_settle();
+    EXPECT(junk_dev && p_dev && cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == 0);
+    EXPECT(keep_busy(stream, junk_dev, junk_bytes) == 0);
+    EXPECT(cudaMemsetAsync(p_dev + bytes, 0, 1, stream) == cudaSuccess);
+    workspace_free_device(p_dev);
+    EXPECT(workspace_alloc_device(bytes) == (void *)again_dev); /* not the one in use */
+    EXPECT(cudaStreamQuery(stream) == cudaErrorNotReady);
+    EXPECT(!workspace_intact());
+    EXPECT(cudaStreamQuery(stream) == cudaSuccess);
+    workspace_free_device(again_dev);
+    EXPECT(cudaStreamDestroy(stream) == cudaSuccess);
+    device_free(junk_dev);
+    return 0;
+}
+
+/* What is kept is not in the way of a larger request. */
+static int gives_way(void)
+{
+    size_t available, all;
+    void *p_dev;
+    workspace_reset_peak();
+    EXPECT(cudaMemGetInfo(&available, &all) == cudaSuccess);
+    p_dev = workspace_alloc_device(available / 10 * 6);
+    workspace_free_device(p_dev);
+    EXPECT(p_dev && (p_dev = workspace_alloc_device(available / 10 * 7)) != NULL);
+    workspace_free_device(p_dev);
+    EXPECT((p_dev = device_alloc(available / 10 * 8)) != NULL);
+    device_free(p_dev);
+    EXPECT(workspace_intact() && workspace_live() == 0);
+    workspace_trim();
+    return 0;
+}
+
 int main(void)
 {
     unsigned char *p_dev;
@@ -60,7 +141,7 @@ int main(void)
     }
     workspace_reset_peak();
     if (counted_and_poisoned() || stray_is_seen(1000) || stray_is_seen(1255) || stray_is_seen(-1) ||
-        stray_is_seen(-256))
+        stray_is_seen(-256) || used_again(0) || used_again(1) || nobody_waits() || gives_way())
         return 1;
     workspace_reset_peak();
     EXPECT(workspace_alloc_device((size_t)1 << 50) == NULL); /* and the device still works: */
@@ -71,6 +152,6 @@ int main(void)
     EXPECT(workspace_intact());
     workspace_free_device(p_dev); /* twice */
     EXPECT(!workspace_intact());
-    printf("device workspace: counted, poisoned, fenced\n");
+    printf("device workspace: counted, poisoned, fenced, used again\n");
     return 0;
 }
