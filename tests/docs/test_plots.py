@@ -138,14 +138,19 @@ def test_bundled(tap):
     for digest, name in sums:
         found = hashlib.sha256((data / name).read_bytes()).hexdigest()
         tap.ok(found == digest, f"{name} has the sum that its README states")
-    tap.ok(len(sums) == 5, "five files have a sum in the README")
+    tap.ok(len(sums) == 10, "ten files have a sum in the README")
     total = 0
-    for letter in "qkv":
-        shape, values = npy_small.read(data / f"encoder_{letter}.npy")
-        tap.ok(shape == (1, 384, 12, 32) and all(math.isfinite(v) for v in values),
-               f"encoder_{letter}: [1][384][12][32], finite")
-        total += (data / f"encoder_{letter}.npy").stat().st_size
+    shapes = {f"encoder_{letter}": (1, 384, 12, 32) for letter in "qkv"}
+    shapes.update(causal_q=(1, 512, 4, 64), causal_k=(1, 512, 2, 64), causal_v=(1, 512, 2, 64),
+                  causal_do=(1, 512, 4, 64))
+    for name, expected in shapes.items():
+        shape, values = npy_small.read(data / f"{name}.npy")
+        tap.ok(shape == expected and all(math.isfinite(v) for v in values),
+               f"{name}: {list(expected)}, finite", shape)
+        total += (data / f"{name}.npy").stat().st_size
     tap.ok(total <= 2e6, "the arrays stay below 2 MB")
+    text = (data / "causal_text.txt").read_bytes()
+    tap.ok(len(text) == 513 and max(text) < 128, "causal_text: 512 bytes and the one to foresee")
 
 
 def main():
