@@ -36,7 +36,7 @@ enum {
 #define CLI_MAX_D_CUDA 256  /* and on a GPU */
 
 typedef enum CliDevice { CLI_DEVICE_AUTO, CLI_DEVICE_CPU, CLI_DEVICE_CUDA } CliDevice;
-typedef enum CliBundled { CLI_NOT_BUNDLED, CLI_BUNDLED_ENCODER } CliBundled;
+typedef enum CliBundled { CLI_NOT_BUNDLED, CLI_BUNDLED_ENCODER, CLI_BUNDLED_CAUSAL } CliBundled;
 
 /* One case. Sizes are 0 and strings NULL where the user said nothing and files decide; without
  * files cli_parse puts the defaults. */
@@ -44,6 +44,7 @@ typedef struct CliCase {
     int64_t B, H, Hkv, Nq, Nk, d;
     AttnDtype dtype;
     AttnMask mask;
+    int mask_given; /* by --mask or --causal; else --bundled=causal makes it causal */
     int64_t window_left, window_right; /* -1 = infinite */
     int window_given;
     float scale; /* 0 = not given: 1/sqrt(d) */

@@ -59,7 +59,7 @@ static int apply_name(CliCase *c, FlagId id, const char *flag, const char *text)
     static const char *const dists[] = {"normal", "outlier", "large", NULL};
     static const char *const layouts[] = {"bshd", "sbhd", "bhsd", "odd", NULL};
     static const char *const devices[] = {"auto", "cpu", "cuda", NULL};
-    static const char *const bundles[] = {"encoder", NULL};
+    static const char *const bundles[] = {"encoder", "causal", NULL};
     int i = 0, status;
     switch (id) {
     case FLAG_DTYPE:
@@ -69,6 +69,7 @@ static int apply_name(CliCase *c, FlagId id, const char *flag, const char *text)
     case FLAG_MASK:
         status = cli_read_name(flag, text, masks, &i);
         c->mask = (AttnMask)i;
+        c->mask_given = 1;
         break;
     case FLAG_DIST:
         status = cli_read_name(flag, text, dists, &i);
@@ -84,7 +85,7 @@ static int apply_name(CliCase *c, FlagId id, const char *flag, const char *text)
         break;
     default:
         status = cli_read_name(flag, text ? text : "encoder", bundles, &i);
-        c->bundled = CLI_BUNDLED_ENCODER;
+        c->bundled = (CliBundled)(CLI_BUNDLED_ENCODER + i);
         break;
     }
     return status;
@@ -174,6 +175,7 @@ static void apply_switch(Cli *cli, CliCase *c, FlagId id)
     switch (id) {
     case FLAG_CAUSAL:
         c->mask = ATTN_MASK_CAUSAL_LOWER_RIGHT;
+        c->mask_given = 1;
         break;
     case FLAG_BACKWARD:
         c->backward = 1;

@@ -202,9 +202,12 @@ static int finish_inputs(CliCase *c, const CliGiven *given)
     if (files && c->bundled)
         return cli_refuse("--bundled: found beside --q --k --v, accepted is one of the two");
     /* a random dO still has that distribution */
-    if ((files || c->bundled) && (!c->backward || c->do_file) && GIVEN(given, FLAG_DIST))
+    if ((files || c->bundled) && (!c->backward || c->do_file || c->bundled == CLI_BUNDLED_CAUSAL) &&
+        GIVEN(given, FLAG_DIST))
         return cli_refuse("--dist: found beside %s, accepted is with random inputs only",
                           files ? "--q --k --v" : "--bundled");
+    if (c->bundled == CLI_BUNDLED_CAUSAL && !c->mask_given) /* the mask it was trained with */
+        c->mask = ATTN_MASK_CAUSAL_LOWER_RIGHT;
     if (c->do_file && !c->backward)
         return cli_refuse("--do: found without --backward, accepted is both");
     if (c->mask_file && c->mask != ATTN_MASK_FULL) {

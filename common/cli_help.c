@@ -41,8 +41,8 @@ const CliFlag cli_flags[FLAG_COUNT] = {
 
     {FLAG_SEED, "--seed", NULL, "S", 0, 0, "Inputs", "of the random inputs (0)"},
     {FLAG_DIST, "--dist", NULL, "normal|outlier|large", 0, 0, NULL, "their distribution (normal)"},
-    {FLAG_BUNDLED, "--bundled", NULL, "[=encoder]", 0, 0, NULL,
-     "real activations shipped with the suite: H=12, d=32"},
+    {FLAG_BUNDLED, "--bundled", NULL, "[=encoder|causal]", 0, 0, NULL,
+     "real: encoder (12 heads, d=32) or causal (4/2, d=64, its dO; --causal if no --mask)"},
     {FLAG_Q, "--q", NULL, "Q.npy", 0, 0, NULL, "f2, f4 or f8 [B][Nq][H][d]; with --k and --v"},
     {FLAG_K, "--k", NULL, "K.npy", 0, 0, NULL, "[B][Nk][Hkv][d]; sizes come from the files"},
     {FLAG_V, "--v", NULL, "V.npy", 0, 0, NULL, "[B][Nk][Hkv][d]"},

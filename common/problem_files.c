@@ -108,17 +108,19 @@ static int open_qkv(ProblemFiles *f, const CliCase *c, AttnShape *s, const char 
 
 int files_open(ProblemFiles *f, const CliCase *c, AttnShape *s)
 {
-    char bundled[3][4096];
-    const char *path[3] = {c->q_file, c->k_file, c->v_file};
+    char bundled[4][4096];
+    const char *path[4] = {c->q_file, c->k_file, c->v_file, c->do_file};
     int64_t want[4];
     int t, status = EXIT_OK;
     memset(f, 0, sizeof *f);
     *s = (AttnShape){c->B, c->H, c->Hkv, c->Nq, c->Nk, c->d};
     if (c->bundled) {
         const char *folder = getenv("ATTN_DATA_DIR");
-        for (t = 0; t < 3; t++) {
-            snprintf(bundled[t], sizeof bundled[t], "%s/encoder_%c.npy",
-                     folder ? folder : ATTN_DATA_DIR, "qkv"[t]);
+        const int causal = c->bundled == CLI_BUNDLED_CAUSAL;
+        for (t = 0; t < (causal && !c->do_file ? 4 : 3); t++) { /* a user's own --do wins */
+            static const char *const names[] = {"q", "k", "v", "do"};
+            snprintf(bundled[t], sizeof bundled[t], "%s/%s_%s.npy", folder ? folder : ATTN_DATA_DIR,
+                     causal ? "causal" : "encoder", names[t]);
             path[t] = bundled[t];
         }
     }
@@ -130,10 +132,10 @@ int files_open(ProblemFiles *f, const CliCase *c, AttnShape *s)
     want[1] = s->Nq;
     want[2] = s->H;
     want[3] = s->d;
-    if (status == EXIT_OK && c->backward && c->do_file) {
-        status = open_tensor("--do", c->do_file, &f->dO);
+    if (status == EXIT_OK && c->backward && path[3]) {
+        status = open_tensor(c->do_file ? "--do" : "--bundled", path[3], &f->dO);
         if (status == EXIT_OK)
-            status = same_shape(c->do_file, &f->dO, want);
+            status = same_shape(path[3], &f->dO, want);
     }
     if (status == EXIT_OK && c->mask_file)
         status = open_mask(c->mask_file, &f->mask, s);

@@ -204,9 +204,10 @@ static void print_case(const ReportRow *row)
     if (c->window_given)
         printf(", window %" PRId64 ",%" PRId64, c->window_left, c->window_right);
     printf("%s%s%s\n",
-           c->bundled  ? ", bundled activations"
-           : c->q_file ? ", files"
-                       : "",
+           c->bundled == CLI_BUNDLED_CAUSAL ? ", bundled training step"
+           : c->bundled                     ? ", bundled activations"
+           : c->q_file                      ? ", files"
+                                            : "",
            c->backward ? ", forward + backward" : "", c->deterministic ? ", deterministic" : "");
     printf("%-20s %-4s %-5s %9s %7s %9s %9s %7s %10s %10s %7s\n", "variant", "on", "check",
            "err/bound", "flash", "ms", "GFLOP/s", "%sgemm", "traffic", "peak mem", "speed");

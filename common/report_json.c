@@ -121,7 +121,11 @@ static void put_case(FILE *f, const Stage *stage, const ReportRow *row)
     put_number(f, "scale", (double)a->scale);
     put_number(f, "softcap", (double)a->softcap);
     put_string(f, "strides", layout_names[row->problem->layout]);
-    put_string(f, "input", c->bundled ? "bundled" : c->q_file ? "files" : "fill");
+    put_string(f, "input",
+               c->bundled == CLI_BUNDLED_CAUSAL ? "bundled-causal"
+               : c->bundled                     ? "bundled"
+               : c->q_file                      ? "files"
+                                                : "fill");
     fprintf(f, ",\"seed\":%" PRIu64, c->seed);
     put_string(f, "dist", dist_names[c->dist]);
     put_bool(f, "backward", c->backward);

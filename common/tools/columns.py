@@ -47,7 +47,7 @@ def case_text(row):
     window = tuple(row.get("window") or ())
     if window not in ((), (-1, -1)) and "causal" not in str(row.get("mask")):
         text += f" window {row['window'][0]},{row['window'][1]}"
-    if row.get("input") == "bundled":
+    if str(row.get("input")).startswith("bundled"):
         text += " bundled"
     return text + (" backward" if row.get("backward") else "")
 

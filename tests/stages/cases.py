@@ -13,7 +13,7 @@ all-pairs table needs some sixty cases for that. Five lists make the sweep:
              rule has three-way interactions that pairs cannot promise
     widths   head dimensions that the pairs leave out, each with every dtype, aligned and not: a
              CUDA kernel is compiled for some and pads the others
-    bundled  the real activations of common/data
+    bundled  the real activations of common/data, with the dO of a training step
 
 Every case carries a seed of its own, so a line of the JSON report names its case, and a failing
 line is replayed by pasting it behind the program's name.
@@ -67,6 +67,11 @@ BUNDLED = (
     "--bundled=encoder --window 32,32 --strides bhsd",
     "--bundled=encoder --mask causal-lower-right --threads 1",
     "--bundled=encoder --mask causal-upper-left --dtype f16 --softcap 20",
+    "--bundled=causal",
+    "--bundled=causal --dtype f16 --strides odd",
+    "--bundled=causal --dtype bf16 --strides sbhd",
+    "--bundled=causal --dtype bf16 --window 100,-1 --softcap 30",
+    "--bundled=causal --mask none --threads 1",
 )
 
 

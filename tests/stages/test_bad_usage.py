@@ -71,9 +71,15 @@ FLAGS = [
     ("--dist large --bundled", r"--dist.*--bundled"),
     ("--q {}/q.npy --k {}/k.npy --v {}/k.npy --dist large", r"--dist.*--q"),
     ("--strides hbsd", r"--strides: found 'hbsd'.*bhsd"),
-    ("--bundled=decoder", r"--bundled: found 'decoder'.*encoder"),
+    ("--bundled=decoder", r"--bundled: found 'decoder'.*encoder, causal"),
     ("--bundled -N 7", r"-N|--seq.*found 7"),
     ("--bundled --heads 5", r"--heads: found 5"),
+    ("--bundled=causal -N 384", r"-N|--seq.*found 384.*causal_q\.npy has 512"),
+    ("--bundled=causal --kv-heads 4", r"--kv-heads: found 4.*causal_k\.npy has 2"),
+    ("--bundled=causal -d 32", r"--head-dim: found 32.*64"),
+    ("--bundled=causal --mask-file {}/mask.npy", r"--mask-file.*--mask full"),
+    ("--bundled=causal --mask none --causal", r"--causal.*--mask none"),
+    ("--bundled=causal --dist large", r"--dist.*--bundled"),
     ("--bundled --q {}/q.npy --k {}/k.npy --v {}/k.npy", r"--bundled.*--q"),
     ("--device gpu", r"--device: found 'gpu'.*cuda"),
     ("--variant v9_magic", r"--variant: found 'v9_magic'.*v0_"),
@@ -134,6 +140,8 @@ FLAGS = [
 BACKWARD = [
     ("--backward --do {}/none.npy", r"none\.npy"),
     ("--backward -N 5 -H 3 -d 4 --do {}/k.npy", r"k\.npy: found shape"),
+    ("--backward --bundled=causal --do {}/q.npy", r"q\.npy: found shape"),
+    ("--backward --bundled=causal --dist large", r"--dist.*--bundled"),
     ("--backward=1", r"--backward.*'1'"),
 ]
 ROWS = [
@@ -151,9 +159,11 @@ ROWS = [
 TRACE = [
     ("--trace -N 100", r"--trace: found.*100.*8"),
     ("--trace --bundled", r"--trace: found.*384.*8"),
+    ("--trace --bundled=causal", r"--trace: found.*512.*8"),
 ]
 DETERMINISTIC = [("--deterministic=yes", r"--deterministic.*'yes'")]
-OTHERS = {"--deterministic": "--deterministic", "--backward": "--backward", "--rows": "--rows 3 --cols 3", "--trace": "--trace"}
+OTHERS = {"--deterministic": "--deterministic", "--backward": "--backward",
+          "--rows": "--rows 3 --cols 3", "--trace": "--trace"}
 
 
 def npy_bytes(header, data):
@@ -248,7 +258,7 @@ def main():
                 # always on: --do needs nothing beside it, and --dist is for a random dO at least
                 cases = [case for case in cases if not re.search("--dist large|--do ", case[0])]
                 cases += [(flags.replace("--backward ", ""), pattern)
-                          for flags, pattern in BACKWARD if "--do" in flags]
+                          for flags, pattern in BACKWARD if "--backward " in flags]
             for flag, more in (("--backward", BACKWARD), ("--rows", ROWS), ("--trace", TRACE),
                                ("--deterministic", DETERMINISTIC)):
                 if f"  {flag}" in page:

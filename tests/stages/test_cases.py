@@ -116,8 +116,10 @@ def check_stage(tap, backward):
     layouts = {(case["d"], case["strides"]) for case in parsed if case.get("Nq") == "130"}
     tap.ok(not missing and len(layouts) == 14, f"{label}: other head dimensions, aligned and not",
            f"{missing} {layouts}")
-    tap.ok({"--bundled", "--bundled=encoder"} <= {c.get("bundled") for c in parsed},
-           f"{label}: the bundled inputs are there")
+    tap.ok({"--bundled", "--bundled=encoder"} <= {c.get("bundled") for c in parsed} and
+           {c["dtype"] if "dtype" in c else "f32" for c in parsed
+            if c.get("bundled") == "--bundled=causal" and c["backward"] == (backward is True)}
+           == set(TABLE["dtype"]), f"{label}: the bundled inputs are there, causal in each dtype")
     seeds = [c["seed"] for c in parsed]
     tap.ok(len(set(seeds)) == len(seeds), f"{label}: each case has a seed of its own")
     tap.ok(200 < len(lines) <= 600, f"{label}: {len(lines)} cases, at most 600")

@@ -126,7 +126,14 @@ static void values(void **state)
     c = accepted("--bundled");
     assert_true(c.bundled == CLI_BUNDLED_ENCODER && c.B == 0 && c.Nq == 0); /* the files decide */
     c = accepted("--bundled=encoder");
-    assert_true(c.bundled == CLI_BUNDLED_ENCODER);
+    assert_true(c.bundled == CLI_BUNDLED_ENCODER && c.mask == ATTN_MASK_NONE);
+    /* the mask it was trained with, unless there is another */
+    c = accepted("--bundled=causal --window 9,9");
+    assert_true(c.bundled == CLI_BUNDLED_CAUSAL && c.B == 0 && c.d == 0);
+    assert_true(c.mask == ATTN_MASK_CAUSAL_LOWER_RIGHT && c.window_right == 0);
+    assert_int_equal(accepted("--mask none --bundled=causal").mask, ATTN_MASK_NONE);
+    assert_int_equal(accepted("--bundled=causal --mask full").mask, ATTN_MASK_FULL);
+    accepted("--bundled=causal --causal");
     c = accepted("--trace");
     assert_true(c.trace && c.Nq == 4 && c.Nk == 4 && c.d == 4 && c.H == 1);
 }
@@ -194,6 +201,11 @@ static void conflicts(void **state)
                                       "--rows 3 --cols 4 --backward",
                                       "--rows 3 --cols 4 --dtype bf16",
                                       "--bundled --dist large",
+                                      "--bundled=causal --dist large",
+                                      "--bundled=causal --backward --dist large",
+                                      "--bundled=causal --mask-file m.npy",
+                                      "--bundled=causal --do x",
+                                      "--bundled=causal --q a --k b --v c",
                                       "--q a --k b --v c --dist normal",
                                       "--trace -N 9",
                                       "--q a --k b",
@@ -285,6 +297,14 @@ static void cases_overlay(void **state)
     assert_true(c[1].line == 4 && c[1].mask == ATTN_MASK_CAUSAL_LOWER_RIGHT && !c[1].mask_file);
     assert_true(c[2].line == 5 && c[2].d == 16 && c[2].Nq == 256);
     assert_true(c[3].line == 6 && c[3].Nq == 7 && c[3].mask == ATTN_MASK_FULL);
+    cli_free(&cli);
+    /* the mask that --bundled=causal brings is not "given": it goes with the inputs of the line */
+    assert_int_equal(parse_cases(&cli, "--bundled=causal", "--seed 1\n--bundled\n--mask none\n"),
+                     CLI_CONTINUE);
+    c = cli.cases;
+    assert_true(c[0].mask == ATTN_MASK_CAUSAL_LOWER_RIGHT && c[0].bundled == CLI_BUNDLED_CAUSAL);
+    assert_true(c[1].mask == ATTN_MASK_NONE && c[1].bundled == CLI_BUNDLED_ENCODER);
+    assert_true(c[2].mask == ATTN_MASK_NONE && c[2].bundled == CLI_BUNDLED_CAUSAL);
     cli_free(&cli);
 }
 
