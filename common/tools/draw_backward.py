@@ -239,5 +239,61 @@ def draw_transposed():
     return pic.done()
 
 
+BLOCKS, ADD = 6, 0.25  # blocks of keys; the part of a tile's time that the addition to dQ takes
+
+
+def take_turns(causal, descending):
+    """When each block adds to each row, if it may only after the one before it has: {(block, row):
+    (start of the tile, start of the addition, end)}. Block j walks its rows from the first up."""
+    done, at, left = {}, [0.0] * BLOCKS, [list(range(j if causal else 0, BLOCKS))
+                                          for j in range(BLOCKS)]
+    while any(left):
+        for j in range(BLOCKS):
+            if not left[j]:
+                continue
+            i = left[j][0]
+            before = j + 1 if descending else j - 1
+            waits = 0 <= before <= (i if causal else BLOCKS - 1)
+            if waits and (before, i) not in done:
+                continue
+            ready = at[j] + 1 - ADD
+            add = max(ready, done[before, i][2]) if waits else ready
+            done[j, i] = (at[j], add, add + ADD)
+            at[j] = add + ADD
+            left[j].pop(0)
+    return done
+
+
+def draw_turns():
+    pic = Drawing(980, 640, "Turns",
+                  "Six blocks of keys add to the rows of dQ in turns. With a causal mask the order "
+                  "from the last block to the first lets nobody wait.")
+    pic.text(490, 32, "Turns: who waits depends on the order", 19)
+    pic.text(490, 56, "a line is a block of keys, a box a tile of queries with its number; dark: its "
+             "addition to dQ; white: waiting for one's turn", 13, fill=GREY)
+    unit, left = 78, 130
+    cases = (("no mask, block 0 first", False, False), ("causal, block 0 first", True, False),
+             ("causal, the last block first", True, True))
+    for n, (title, causal, descending) in enumerate(cases):
+        done, top = take_turns(causal, descending), 84 + n * 184
+        end = max(t[2] for t in done.values())
+        alone = max((BLOCKS - j if causal else BLOCKS) for j in range(BLOCKS))
+        pic.text(left, top + 10, f"{title}: done after {end:g}; without turns {alone}", 15, "start",
+                 weight="bold")
+        for (j, i), (start, add, stop) in done.items():
+            y, work = top + 22 + j * 24, start + 1 - ADD
+            x = left + start * unit
+            pic.box(x, y, (work - start) * unit, 20, BLUE, BLUE, 0.25, 1)
+            if add > work:
+                pic.box(left + work * unit, y + 4, (add - work) * unit, 12, "white", RED, 1, 1)
+            pic.box(left + add * unit, y, ADD * unit - 2, 20, BLUE, BLUE, 0.8, 1)
+            pic.text(x + (work - start) * unit / 2, y + 15, str(i), 12)
+        for j in range(BLOCKS):
+            pic.text(left - 14, top + 37 + j * 24, f"block {j}", 12, "end", GREY)
+        pic.line(left + end * unit, top + 18, left + end * unit, top + 168, RED, 2)
+    return pic.done()
+
+
 FIGURES = {"04_delta.svg": draw_delta, "04_five_products.svg": draw_five_products,
-           "04_three_ways.svg": draw_three_ways, "04_transposed.svg": draw_transposed}
+           "04_three_ways.svg": draw_three_ways, "04_transposed.svg": draw_transposed,
+           "04_turns.svg": draw_turns}
