@@ -156,12 +156,15 @@ class Workshop:
         if done.returncode != 0:
             said = (done.stdout + done.stderr)[-1500:]
             raise Failure(f"does not compile: {shlex.join(line)}\n{said}")
-        # The compiler may be two words, as in "ccache cc".
-        return list(itertools.takewhile(lambda word: word[0] != "-", line)), made
+        # The compiler may be two words, as in "ccache cc". The stage's header needs the folders of
+        # the stages that it builds on.
+        headers = ["-I" + os.path.join(self.args.build, word[2:]) for word in line
+                   if word.startswith("-I")]
+        return list(itertools.takewhile(lambda word: word[0] != "-", line)), made, headers
 
     def shared_object(self, fields, text):
         """-Bsymbolic: the object's own functions win over the program's of the same name."""
-        compiler, made = self.compile_file(fields, text, ["-O1", "-fPIC"])
+        compiler, made, headers = self.compile_file(fields, text, ["-O1", "-fPIC"])
         stage, function = self.args.stage, fields["function"]
         shim = made[:-2] + ".shim.c"
         exported = [f"int {stage}_abi_version = {stage.upper()}_ABI_VERSION;",
@@ -177,16 +180,14 @@ class Workshop:
         library = made[:-2] + ".so"
         folder = os.path.join(ROOT, fields["file"].split("/")[0])
         line = compiler + ["-shared", "-fPIC", "-O1", "-Wl,-Bsymbolic", "-o", library, shim, made]
-        line += ["-I" + folder, "-I" + os.path.join(ROOT, "common"),
-                 "-I" + os.path.join(self.args.build, "common"), "-lm"]
-        done = run(line)
+        done = run(line + ["-I" + folder] + headers + ["-lm"])
         if done.returncode != 0:
             raise Failure(f"does not link: {done.stderr[-1500:]}")
         return [self.args.program, "--device", "cpu", "--variant-so", library]
 
     def relinked_program(self, fields, text):
         """A program with the changed object in front of the libraries: the first one wins."""
-        _, made = self.compile_file(fields, text, [])
+        made = self.compile_file(fields, text, [])[1]
         target = fields.get("program", self.target)
         link = [c for c in self.commands if "-c" not in c and "-o" in c and
                 c[c.index("-o") + 1] == target]
