@@ -269,8 +269,8 @@ def draw_turns():
                   "Six blocks of keys add to the rows of dQ in turns. With a causal mask the order "
                   "from the last block to the first lets nobody wait.")
     pic.text(490, 32, "Turns: who waits depends on the order", 19)
-    pic.text(490, 56, "a line is a block of keys, a box a tile of queries with its number; dark: its "
-             "addition to dQ; white: waiting for one's turn", 13, fill=GREY)
+    pic.text(490, 56, "a line is a block of keys, a box a tile of queries with its number; dark: "
+             "its addition to dQ; white: waiting for one's turn", 13, fill=GREY)
     unit, left = 78, 130
     cases = (("no mask, block 0 first", False, False), ("causal, block 0 first", True, False),
              ("causal, the last block first", True, True))
@@ -278,8 +278,8 @@ def draw_turns():
         done, top = take_turns(causal, descending), 84 + n * 184
         end = max(t[2] for t in done.values())
         alone = max((BLOCKS - j if causal else BLOCKS) for j in range(BLOCKS))
-        pic.text(left, top + 10, f"{title}: done after {end:g}; without turns {alone}", 15, "start",
-                 weight="bold")
+        pic.text(left, top + 10, f"{title}: done after {end:g}; without turns {alone}", 15,
+                 "start", weight="bold")
         for (j, i), (start, add, stop) in done.items():
             y, work = top + 22 + j * 24, start + 1 - ADD
             x = left + start * unit
