@@ -28,12 +28,18 @@
  * - flash_backward_simd_run, flash_backward_simd_workspace_bytes: v2_simd without an allocation.
  * - flash_backward_delta_cuda, flash_sums_start_cuda, flash_sums_store_cuda,
  *   flash_backward_block_cuda, flash_backward_cuda_run: the same on the GPU.
+ * - flash_backward_fa1, flash_backward_fa2: v0 and v1 with what they moved. flash_backward_tiles_*:
+ *   the tiles of each kernel, for the byte model.
+ * - flash_backward_trace: --trace.
  * - flash_backward_set_deterministic: --deterministic.
  */
 #ifndef FLASH_BACKWARD_H
 #define FLASH_BACKWARD_H
 
+#include <stdio.h>
+
 #include "attn.h"
+#include "flash_forward.h" /* FlashTiles, FlashTraffic */
 
 #ifdef __cplusplus
 extern "C" {
@@ -121,6 +127,27 @@ AttnStatus flash_backward_cuda_run(const AttnArgs *args, const float *delta_dev,
  * already or answer ATTN_SKIP. Set it before any of them runs. */
 void flash_backward_set_deterministic(int yes);
 int flash_backward_deterministic(void);
+
+/* --- traffic between slow and fast memory, as in stage 03 --------------------------------------*/
+
+/* v0 and v1 of the CPU, counted: `traffic`, if not NULL, is overwritten. */
+AttnStatus flash_backward_fa1(const AttnArgs *args, FlashTraffic *traffic);
+AttnStatus flash_backward_fa2(const AttnArgs *args, FlashTraffic *traffic);
+
+/* The tiles that each kernel works with on this case, told by its own constants. splits: parts of
+ * the keys with a dQ of their own, 1 on a GPU. */
+FlashTiles flash_backward_tiles_v0_fa1_backward(const AttnArgs *args);
+FlashTiles flash_backward_tiles_v1_fa2_backward(const AttnArgs *args);
+FlashTiles flash_backward_tiles_v2_simd(const AttnArgs *args);
+FlashTiles flash_backward_tiles_v0_atomics(const AttnArgs *args);
+FlashTiles flash_backward_tiles_v1_two_kernels(const AttnArgs *args);
+FlashTiles flash_backward_tiles_v2_mma(const AttnArgs *args);
+FlashTiles flash_backward_tiles_v3_cp_async(const AttnArgs *args);
+FlashTiles flash_backward_tiles_v4_clean_tiles(const AttnArgs *args);
+
+/* P, dP, dS and the growing dQ, dK, dV of a tiny case (host tensors), tile by tile of 2 x 2 pairs.
+ * 0, or -1: memory is short. */
+int flash_backward_trace(const AttnArgs *args, FILE *to);
 
 #ifdef __cplusplus
 }

@@ -16,6 +16,7 @@
  *
  *     flash_backward                        small, checks all variants
  *     flash_backward -N 2048 --bench        time them
+ *     flash_backward --trace -N 6 -d 2      every tile on one screen
  *     flash_backward --do dO.npy --q ...    gradients of your own loss
  *     flash_backward --deterministic        gradients with the same bits on every run
  */
@@ -40,6 +41,11 @@ static const Variant variants[] = {
      0, "delta once, lse only, tiles of keys side by side"},
     {"v2_simd", ON_CPU, DTYPES_ALL, flash_forward_v2_simd, flash_backward_v2_simd, 0,
      "packed operands, tiles in registers, vector exp, threads"},
+    {"v0_atomics", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v2_register_tiles),
+     ATTN_CUDA_FN(flash_backward_v0_atomics), 0, "a block for each tile of keys, dQ by atomicAdd"},
+    {"v1_two_kernels", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v2_register_tiles),
+     ATTN_CUDA_FN(flash_backward_v1_two_kernels), 0,
+     "rows own dQ, keys own dK and dV: no atomics, seven products"},
 #ifdef HAVE_OPENBLAS
     {"v1_blas", ON_CPU, DTYPES_ALL, naive_v1_blas, naive_v1_blas_backward, 0,
      "stage 01: P and dS as whole matrices, the row at 100 % memory"},
@@ -50,9 +56,55 @@ static const Stage stage = {"flash_backward",
                             "04_flash_backward",
                             "How can gradients be computed when P was never stored?",
                             FLASH_BACKWARD_ABI_VERSION,
-                            STAGE_ALWAYS_BACKWARD | STAGE_HAS_SMEM_LIMIT | STAGE_HAS_DETERMINISTIC,
+                            STAGE_ALWAYS_BACKWARD | STAGE_HAS_SMEM_LIMIT | STAGE_HAS_DETERMINISTIC |
+                                STAGE_HAS_TRACE,
                             variants,
                             sizeof variants / sizeof *variants};
+
+/* --- the byte model: each variant tells its tiles, common/model_backward.c does the sums --------*/
+
+static ModelTraffic fa1_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    return model_fa1_backward_traffic(args, tiles.Br, tiles.Bc);
+}
+
+static ModelTraffic fa2_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    return model_fa2_backward_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
+}
+
+static ModelTraffic packed_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    return model_packed_backward_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
+}
+
+static const struct {
+    AttnFn backward;
+    FlashTiles (*tiles)(const AttnArgs *args);
+    ModelTraffic (*traffic)(const AttnArgs *args, FlashTiles tiles);
+} models[] = {
+    {flash_backward_v0_fa1_backward, flash_backward_tiles_v0_fa1_backward, fa1_traffic},
+    {flash_backward_v1_fa2_backward, flash_backward_tiles_v1_fa2_backward, fa2_traffic},
+    {flash_backward_v2_simd, flash_backward_tiles_v2_simd, packed_traffic},
+};
+
+/* Fills in what the row says about traffic of the backward pass; nothing for a user's shared
+ * object. */
+static void tell_traffic(ReportRow *row, const Variant *v, const AttnArgs *args)
+{
+    if (strcmp(v->name, "v1_blas") == 0)
+        row->model_bytes = model_materialised_bytes(args, 1);
+    for (size_t m = 0; v->backward && m < sizeof models / sizeof *models; m++) {
+        if (models[m].backward != v->backward)
+            continue;
+        FlashTiles tiles = models[m].tiles(args);
+        ModelTraffic traffic = models[m].traffic(args, tiles);
+        row->model_bytes = traffic.load_bytes + traffic.store_bytes;
+        row->tiles.Br = tiles.Br;
+        row->tiles.Bc = tiles.Bc;
+        row->tiles.splits = tiles.splits;
+    }
+}
 
 /* Why a CUDA variant skipped the case itself: nothing else makes one of this stage do that. */
 static void tell_skip(Outcome *out, const CliCase *c)
@@ -88,10 +140,8 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     if (status == EXIT_OK && out.status == ATTN_SKIP) {
         status = report_skip(report, c, v, out.failure);
     } else {
-        /* model_bytes: only stage 01's whole matrices have a formula so far; 0 is "none" */
         ReportRow row = {c, problem, v, &out, judged ? &check : NULL, 0.0, {0, 0, 0, 0}};
-        if (strcmp(v->name, "v1_blas") == 0)
-            row.model_bytes = model_materialised_bytes(&problem->args, problem->backward);
+        tell_traffic(&row, v, &out.args);
         report_row(report, &row);
         if (out.ran)
             status = exit_worst(status, report_save(report, c, &out));
@@ -108,8 +158,10 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
     int status = problem_make(&problem, c); /* Q K V dO from the seed, files or the bundle */
     if (status != EXIT_OK)
         return status;
+    if (c->trace && flash_backward_trace(&problem.args, stdout) != 0)
+        status = EXIT_RUNTIME;
     /* the oracle's O, lse, dQ, dK, dV and the bound of each element: once for all variants */
-    status = reference_make(&reference, &problem, c);
+    status = exit_worst(status, reference_make(&reference, &problem, c));
     while (status != EXIT_RUNTIME && (v = cli_next_variant(cli, c, v)) != NULL)
         status = exit_worst(status, run_one(report, cli, c, &problem, &reference, v));
     reference_free(&reference);

@@ -3,12 +3,14 @@
  * gradient_tiles.h: the fast memory of v0 and v1, and what both do with one tile.
  *
  * Everything that a tile (i, j) needs fits in here; the N x N matrices exist only as the two small
- * ones below, and only until the next tile.
+ * ones below, and only until the next tile. As in stage 03 there is one door between slow memory
+ * and these arrays, load_* and store_* of its cpu/tiles.h, and it counts.
  *
  * Interface:
  * - GradientTiles, gradient_tiles_floats, gradient_tiles_place: one thread's tiles.
- * - sees_nothing: may the whole tile be skipped?
+ * - start_floats: zeros in slow memory, counted.
  * - gradient_scores: P and dS of a tile, from Q_i, K_j, dO_i, V_j, lse_i and delta_i.
+ * - flash_pass_start: what a whole pass needs beside its tiles.
  * - head_floats: [N][heads][d] sums, one head of them.
  */
 #ifndef GRADIENT_TILES_H
@@ -16,6 +18,7 @@
 
 #include <string.h>
 
+#include "cpu/tiles.h"
 #include "exp.h"
 #include "flash_backward.h"
 #include "naive.h"
@@ -28,6 +31,7 @@ typedef struct GradientTiles {
     float *K_j, *V_j, *dK_j, *dV_j; /* [Bc][d] */
     float *P, *dS;                  /* [Br][cols]: rows lie as far apart as the tile has keys */
     float *lse_i, *delta_i;         /* [Br] */
+    FastMemory door;                /* its counters are all that is used of it */
 } GradientTiles;
 
 static inline int64_t gradient_tiles_floats(int64_t d)
@@ -50,20 +54,16 @@ static inline GradientTiles gradient_tiles_place(float *at, int64_t d)
     t.dS = t.P + TILE_ROWS * TILE_KEYS;
     t.lse_i = t.dS + TILE_ROWS * TILE_KEYS;
     t.delta_i = t.lse_i + TILE_ROWS;
+    memset(&t.door, 0, sizeof t.door);
+    t.door.traffic.fast_peak = gradient_tiles_floats(d);
     return t;
 }
 
-static inline int64_t smaller(int64_t a, int64_t b)
+/* slow = 0: nothing to load, but slow memory is written. */
+static inline void start_floats(GradientTiles *t, float *slow, int64_t count)
 {
-    return a < b ? a : b;
-}
-
-/* No query of i .. i+rows-1 may see a key of j .. j+cols-1, known from extreme positions alone. */
-static inline int sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j,
-                               int64_t cols)
-{
-    return attn_tile_class(args->rule, attn_range(args->positions_q, i, rows),
-                           attn_range(args->positions_k, j, cols)) == ATTN_TILE_SKIP;
+    memset(slow, 0, (size_t)count * sizeof *slow);
+    count_stores(&t->door, count, sizeof *slow);
 }
 
 /* P and dS of queries i .. and keys j .. . */
@@ -88,6 +88,10 @@ static inline void gradient_scores(const AttnArgs *args, const GradientTiles *t,
             dS_r[c] *= S_r[c];
     }
 }
+
+/* Memory for delta and the sums of a whole pass, delta computed, the sums zero; NULL: it is short.
+ * The caller frees it with workspace_free. */
+float *flash_pass_start(const AttnArgs *args, const float **delta, FlashSums *sums);
 
 /* Row n of head h in batch b of sums [B][N][heads][d]; the next row is heads * d further. */
 static inline float *head_floats(float *sums, int64_t b, int64_t n, int64_t h, int64_t N,

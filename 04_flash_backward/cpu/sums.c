@@ -12,10 +12,8 @@
  * Interface: flash_backward_delta, flash_sums_start, flash_sums_store, flash_backward_by_block,
  * flash_backward_set_deterministic (flash_backward.h).
  */
-#include <string.h>
-
 #include "alloc.h"
-#include "flash_backward.h"
+#include "gradient_tiles.h"
 #include "tensor.h"
 
 static int deterministic; /* what --deterministic said */
@@ -70,19 +68,29 @@ void flash_sums_store(const AttnArgs *args, FlashSums sums)
     store_tensor(&args->dV, sums.dV);
 }
 
-AttnStatus flash_backward_by_block(const AttnArgs *args, FlashBlockFn add_block)
+float *flash_pass_start(const AttnArgs *args, const float **delta, FlashSums *sums)
 {
     const AttnShape *n = &args->shape;
     const int64_t Q_floats = n->B * n->Nq * n->H * n->d, K_floats = n->B * n->Nk * n->Hkv * n->d;
     float *memory =
         workspace_alloc((size_t)(Q_floats + 2 * K_floats + n->B * n->H * n->Nq) * sizeof *memory);
+    if (!memory)
+        return NULL;
+    *sums = (FlashSums){memory, memory + Q_floats, memory + Q_floats + K_floats};
+    *delta = memory + Q_floats + 2 * K_floats;
+    flash_backward_delta(args, memory + Q_floats + 2 * K_floats);
+    flash_sums_start(n, *sums);
+    return memory;
+}
+
+AttnStatus flash_backward_by_block(const AttnArgs *args, FlashBlockFn add_block)
+{
+    const float *delta;
+    FlashSums sums;
+    float *memory = flash_pass_start(args, &delta, &sums);
     AttnStatus status;
     if (!memory)
         return ATTN_NO_MEMORY;
-    const FlashSums sums = {memory, memory + Q_floats, memory + Q_floats + K_floats};
-    float *delta = memory + Q_floats + 2 * K_floats;
-    flash_backward_delta(args, delta);
-    flash_sums_start(n, sums);
     status = add_block(args, delta, sums);
     if (status == ATTN_OK)
         flash_sums_store(args, sums);

@@ -23,22 +23,23 @@
  * only to find delta again, and two tiles of keys may not run at the same time, because both add to
  * the same dQ. So threads take whole kv heads.
  *
- * Interface: flash_backward_v0_fa1_backward (flash_backward.h).
+ * Interface: flash_backward_v0_fa1_backward; flash_backward_fa1, the same with what was counted
+ * (flash_backward.h).
  */
 #include "alloc.h"
 #include "gradient_tiles.h"
 
 /* One step of the inner loop. dQ [Nq][d] is slow memory of this head. */
-static void visit_tile(const AttnArgs *args, const GradientTiles *t, float *dQ, int64_t b,
-                       int64_t h, int64_t i, int64_t rows, int64_t j, int64_t cols)
+static void visit_tile(const AttnArgs *args, GradientTiles *t, float *dQ, int64_t b, int64_t h,
+                       int64_t i, int64_t rows, int64_t j, int64_t cols)
 {
     const AttnShape *n = &args->shape;
     const int64_t d = n->d;
-    naive_load_rows(&args->Q, b, h, i, rows, t->Q_i);
-    naive_load_rows(&args->O, b, h, i, rows, t->O_i);
-    naive_load_rows(&args->dO, b, h, i, rows, t->dO_i);
-    memcpy(t->dQ_i, dQ + i * d, (size_t)(rows * d) * sizeof *dQ);
-    memcpy(t->lse_i, args->lse + (b * n->H + h) * n->Nq + i, (size_t)rows * sizeof *t->lse_i);
+    load_tile(&t->door, &args->Q, b, h, i, rows, t->Q_i);
+    load_tile(&t->door, &args->O, b, h, i, rows, t->O_i);
+    load_tile(&t->door, &args->dO, b, h, i, rows, t->dO_i);
+    load_floats(&t->door, t->dQ_i, dQ + i * d, rows * d);
+    load_floats(&t->door, t->lse_i, args->lse + (b * n->H + h) * n->Nq + i, rows);
 
     for (int64_t r = 0; r < rows; r++) {
         t->delta_i[r] = 0.0f;
@@ -53,52 +54,79 @@ static void visit_tile(const AttnArgs *args, const GradientTiles *t, float *dQ, 
     naive_matmul(NAIVE_YES, NAIVE_NO, cols, d, rows, args->scale, t->dS, cols, t->Q_i, d, 1.0f,
                  t->dK_j, d);
 
-    memcpy(dQ + i * d, t->dQ_i, (size_t)(rows * d) * sizeof *dQ);
+    store_floats(&t->door, dQ + i * d, t->dQ_i, rows * d);
+}
+
+/* dQ to its tensor at the end: through fast memory like everything else. */
+static void finish_queries(const AttnArgs *args, GradientTiles *t, const float *dQ, int64_t b,
+                           int64_t h)
+{
+    const int64_t d = args->shape.d, Nq = args->shape.Nq;
+    for (int64_t i = 0; i < Nq; i += TILE_ROWS) {
+        const int64_t rows = smaller(TILE_ROWS, Nq - i);
+        load_floats(&t->door, t->dQ_i, dQ + i * d, rows * d);
+        store_tile(&t->door, &args->dQ, b, h, i, rows, t->dQ_i);
+    }
 }
 
 /* One kv head with the query heads of its group. dQ [group][Nq][d] float32: with 16-bit tensors,
  * adding in the tensor itself would round once for every tile of keys. */
-static void backward_group(const AttnArgs *args, const GradientTiles *t, float *dQ, int64_t b,
+static void backward_group(const AttnArgs *args, GradientTiles *t, float *dQ, int64_t b,
                            int64_t h_kv)
 {
     const AttnShape *n = &args->shape;
     const int64_t d = n->d, group = n->H / n->Hkv;
-    memset(dQ, 0, (size_t)(group * n->Nq * d) * sizeof *dQ);
+    start_floats(t, dQ, group * n->Nq * d);
     for (int64_t j = 0; j < n->Nk; j += TILE_KEYS) {
         const int64_t cols = smaller(TILE_KEYS, n->Nk - j);
-        naive_load_rows(&args->K, b, h_kv, j, cols, t->K_j);
-        naive_load_rows(&args->V, b, h_kv, j, cols, t->V_j);
+        load_tile(&t->door, &args->K, b, h_kv, j, cols, t->K_j);
+        load_tile(&t->door, &args->V, b, h_kv, j, cols, t->V_j);
         memset(t->dK_j, 0, (size_t)(cols * d) * sizeof *t->dK_j);
         memset(t->dV_j, 0, (size_t)(cols * d) * sizeof *t->dV_j);
         for (int64_t g = 0; g < group; g++) /* all of them read K_j and V_j: they share the sums */
             for (int64_t i = 0; i < n->Nq; i += TILE_ROWS) {
                 const int64_t rows = smaller(TILE_ROWS, n->Nq - i);
-                if (!sees_nothing(args, i, rows, j, cols))
+                if (!flash_sees_nothing(args, i, rows, j, cols))
                     visit_tile(args, t, dQ + g * n->Nq * d, b, h_kv * group + g, i, rows, j, cols);
             }
-        naive_store_rows(&args->dK, b, h_kv, j, cols, t->dK_j);
-        naive_store_rows(&args->dV, b, h_kv, j, cols, t->dV_j);
+        store_tile(&t->door, &args->dK, b, h_kv, j, cols, t->dK_j);
+        store_tile(&t->door, &args->dV, b, h_kv, j, cols, t->dV_j);
     }
     for (int64_t g = 0; g < group; g++)
-        naive_store_rows(&args->dQ, b, h_kv * group + g, 0, n->Nq, dQ + g * n->Nq * d);
+        finish_queries(args, t, dQ + g * n->Nq * d, b, h_kv * group + g);
+}
+
+FlashTiles flash_backward_tiles_v0_fa1_backward(const AttnArgs *args)
+{
+    return flash_tiles_of(&args->shape, TILE_ROWS, TILE_KEYS);
 }
 
 AttnStatus flash_backward_v0_fa1_backward(const AttnArgs *args)
+{
+    return flash_backward_fa1(args, NULL);
+}
+
+AttnStatus flash_backward_fa1(const AttnArgs *args, FlashTraffic *traffic)
 {
     const AttnShape *n = &args->shape;
     const int64_t heads = n->B * n->Hkv, tile_floats = gradient_tiles_floats(n->d);
     const int64_t floats = tile_floats + n->H / n->Hkv * n->Nq * n->d;
     const int threads = heads < args->threads ? (int)heads : args->threads;
+    FlashTraffic sum = {0, 0, 0, 0, 0};
     float *workspace = workspace_alloc((size_t)(threads * floats) * sizeof *workspace);
     if (!workspace)
         return ATTN_NO_MEMORY;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int thread = 0; thread < threads; thread++) {
         float *mine = workspace + thread * floats;
-        const GradientTiles tiles = gradient_tiles_place(mine, n->d);
+        GradientTiles tiles = gradient_tiles_place(mine, n->d);
         for (int64_t head = thread; head < heads; head += threads)
             backward_group(args, &tiles, mine + tile_floats, head / n->Hkv, head % n->Hkv);
+#pragma omp critical(fa1_backward_traffic)
+        traffic_add(&sum, &tiles.door.traffic);
     }
+    if (traffic)
+        *traffic = sum;
     workspace_free(workspace);
     return ATTN_OK;
 }

@@ -6,11 +6,11 @@
  *     for each tile j of Bc keys:                                 these run side by side
  *         load K_j V_j                dK_j = 0, dV_j = 0          in fast memory
  *         for each tile i of Br queries:
- *             load Q_i dO_i lse_i delta_i
+ *             load Q_i dO_i lse_i delta_i dQ_i
  *             P     = exp(scale * Q_i K_j^T - lse_i)
  *             dS    = P * (dO_i V_j^T - delta_i)
  *             dV_j += P^T dO_i               dK_j += scale * dS^T Q_i
- *             dQ_i += scale * dS K_j                              in slow memory
+ *             dQ_i += scale * dS K_j         store dQ_i
  *         store dK_j dV_j
  *
  * Against v0: O is not read in the loops any more, and one number a row replaces m and l. And tiles
@@ -21,6 +21,7 @@
  *
  * Interface:
  * - flash_backward_block_rows: adds what a block of keys gives. flash_backward_v1_fa2_backward.
+ * - flash_backward_fa2: the whole pass, with what was counted.
  */
 #include "alloc.h"
 #include "gradient_tiles.h"
@@ -35,7 +36,7 @@ static int64_t part_count(const AttnShape *n)
 }
 
 /* All queries of the group for one tile of keys. dQ [group][Nq][d] of this part. */
-static void visit_keys(const AttnArgs *args, const float *delta, const GradientTiles *t, float *dQ,
+static void visit_keys(const AttnArgs *args, const float *delta, GradientTiles *t, float *dQ,
                        int64_t b, int64_t h_kv, int64_t j, int64_t cols)
 {
     const AttnShape *n = &args->shape;
@@ -44,38 +45,42 @@ static void visit_keys(const AttnArgs *args, const float *delta, const GradientT
         for (int64_t i = 0; i < n->Nq; i += TILE_ROWS) {
             const int64_t rows = smaller(TILE_ROWS, n->Nq - i), h = h_kv * group + g;
             const int64_t row = (b * n->H + h) * n->Nq + i;
-            if (sees_nothing(args, i, rows, j, cols))
+            if (flash_sees_nothing(args, i, rows, j, cols))
                 continue;
-            naive_load_rows(&args->Q, b, h, i, rows, t->Q_i);
-            naive_load_rows(&args->dO, b, h, i, rows, t->dO_i);
-            memcpy(t->lse_i, args->lse + row, (size_t)rows * sizeof *t->lse_i);
-            memcpy(t->delta_i, delta + row, (size_t)rows * sizeof *t->delta_i);
+            load_tile(&t->door, &args->Q, b, h, i, rows, t->Q_i);
+            load_tile(&t->door, &args->dO, b, h, i, rows, t->dO_i);
+            load_floats(&t->door, t->lse_i, args->lse + row, rows);
+            load_floats(&t->door, t->delta_i, delta + row, rows);
+            load_floats(&t->door, t->dQ_i, dQ + (g * n->Nq + i) * d, rows * d);
             gradient_scores(args, t, i, rows, j, cols);
             naive_matmul(NAIVE_YES, NAIVE_NO, cols, d, rows, 1.0f, t->P, cols, t->dO_i, d, 1.0f,
                          t->dV_j, d);
             naive_matmul(NAIVE_YES, NAIVE_NO, cols, d, rows, args->scale, t->dS, cols, t->Q_i, d,
                          1.0f, t->dK_j, d);
             naive_matmul(NAIVE_NO, NAIVE_NO, rows, d, cols, args->scale, t->dS, cols, t->K_j, d,
-                         1.0f, dQ + (g * n->Nq + i) * d, d);
+                         1.0f, t->dQ_i, d);
+            store_floats(&t->door, dQ + (g * n->Nq + i) * d, t->dQ_i, rows * d);
         }
 }
 
 /* Tiles part, part + parts, ... of one kv head: under a causal mask the early tiles of keys are
  * seen by many more queries than the late ones. */
-static void backward_part(const AttnArgs *args, const float *delta, const GradientTiles *t,
+static void backward_part(const AttnArgs *args, const float *delta, GradientTiles *t,
                           FlashSums sums, float *dQ, int64_t b, int64_t h_kv, int64_t part,
                           int64_t parts)
 {
     const AttnShape *n = &args->shape;
     const int64_t d = n->d;
-    memset(dQ, 0, (size_t)(n->H / n->Hkv * n->Nq * d) * sizeof *dQ);
+    start_floats(t, dQ, n->H / n->Hkv * n->Nq * d);
     for (int64_t j = part * TILE_KEYS; j < n->Nk; j += parts * TILE_KEYS) {
         const int64_t cols = smaller(TILE_KEYS, n->Nk - j);
-        naive_load_rows(&args->K, b, h_kv, j, cols, t->K_j);
-        naive_load_rows(&args->V, b, h_kv, j, cols, t->V_j);
+        load_tile(&t->door, &args->K, b, h_kv, j, cols, t->K_j);
+        load_tile(&t->door, &args->V, b, h_kv, j, cols, t->V_j);
         memset(t->dK_j, 0, (size_t)(cols * d) * sizeof *t->dK_j);
         memset(t->dV_j, 0, (size_t)(cols * d) * sizeof *t->dV_j);
         visit_keys(args, delta, t, dQ, b, h_kv, j, cols);
+        count_loads(&t->door, 2 * cols * d, sizeof(float)); /* the sums below, and back */
+        count_stores(&t->door, 2 * cols * d, sizeof(float));
         for (int64_t c = 0; c < cols; c++) { /* nobody else has these keys */
             float *dK = head_floats(sums.dK, b, j + c, h_kv, n->Nk, n->Hkv, d);
             float *dV = head_floats(sums.dV, b, j + c, h_kv, n->Nk, n->Hkv, d);
@@ -102,12 +107,15 @@ static void add_parts(const AttnShape *n, const float *parts_dQ, int64_t parts, 
     }
 }
 
-AttnStatus flash_backward_block_rows(const AttnArgs *args, const float *delta, FlashSums sums)
+/* The loops. counted has the parts' counters in it afterwards. */
+static AttnStatus add_block(const AttnArgs *args, const float *delta, FlashSums sums,
+                            FastMemory *counted)
 {
     const AttnShape *n = &args->shape;
     const int64_t parts = part_count(n), tasks = n->B * n->Hkv * parts;
     const int64_t tile_floats = gradient_tiles_floats(n->d);
     const int64_t dQ_floats = n->H / n->Hkv * n->Nq * n->d; /* of one task */
+    const int64_t all_floats = n->B * n->H * n->Nq * n->d;
     const int threads = tasks < args->threads ? (int)tasks : args->threads;
     float *workspace =
         workspace_alloc((size_t)(threads * tile_floats + tasks * dQ_floats) * sizeof *workspace);
@@ -116,16 +124,61 @@ AttnStatus flash_backward_block_rows(const AttnArgs *args, const float *delta, F
     float *parts_dQ = workspace + threads * tile_floats;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int thread = 0; thread < threads; thread++) {
-        const GradientTiles tiles = gradient_tiles_place(workspace + thread * tile_floats, n->d);
+        GradientTiles tiles = gradient_tiles_place(workspace + thread * tile_floats, n->d);
         for (int64_t task = thread; task < tasks; task += threads)
             backward_part(args, delta, &tiles, sums, parts_dQ + task * dQ_floats,
                           task / parts / n->Hkv, task / parts % n->Hkv, task % parts, parts);
+#pragma omp critical(fa2_backward_traffic)
+        traffic_add(&counted->traffic, &tiles.door.traffic);
     }
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t row = 0; row < n->B * n->H * n->Nq; row++)
         add_parts(n, parts_dQ, parts, sums, row);
+    count_loads(counted, (parts + 1) * all_floats, sizeof(float));
+    count_stores(counted, all_floats, sizeof(float));
     workspace_free(workspace);
     return ATTN_OK;
+}
+
+AttnStatus flash_backward_block_rows(const AttnArgs *args, const float *delta, FlashSums sums)
+{
+    FastMemory counted;
+    memset(&counted, 0, sizeof counted);
+    return add_block(args, delta, sums, &counted);
+}
+
+/* flash_backward_by_block with flash_backward_block_rows, counted. */
+AttnStatus flash_backward_fa2(const AttnArgs *args, FlashTraffic *traffic)
+{
+    const AttnShape *n = &args->shape;
+    const int64_t q = n->B * n->H * n->Nq * n->d, k = n->B * n->Hkv * n->Nk * n->d;
+    const size_t element = dtype_size(args->Q.dtype);
+    FastMemory counted;
+    const float *delta;
+    FlashSums sums;
+    float *memory = flash_pass_start(args, &delta, &sums);
+    AttnStatus status;
+    if (!memory)
+        return ATTN_NO_MEMORY;
+    memset(&counted, 0, sizeof counted);
+    count_loads(&counted, 2 * q, element);                                  /* O and dO for delta */
+    count_stores(&counted, n->B * n->H * n->Nq + q + 2 * k, sizeof(float)); /* delta, zeros */
+    status = add_block(args, delta, sums, &counted);
+    if (status == ATTN_OK)
+        flash_sums_store(args, sums);
+    count_loads(&counted, q + 2 * k, sizeof(float));
+    count_stores(&counted, q + 2 * k, element);
+    workspace_free(memory);
+    if (traffic)
+        *traffic = counted.traffic;
+    return status;
+}
+
+FlashTiles flash_backward_tiles_v1_fa2_backward(const AttnArgs *args)
+{
+    FlashTiles tiles = flash_tiles_of(&args->shape, TILE_ROWS, TILE_KEYS);
+    tiles.splits = part_count(&args->shape);
+    return tiles;
 }
 
 AttnStatus flash_backward_v1_fa2_backward(const AttnArgs *args)

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_backward_tiles: what stage 04 says about its tiles.
+ *
+ * - The counters of v0 and v1 equal common/model_backward.c for every option, dtype and grouping,
+ *   whatever the number of threads, and counting does not change a bit of the gradients.
+ * - Each formula on a case worked out by hand.
+ * - --trace ends in the oracle's gradients.
+ */
+#include "gradient_blocks.h"
+
+#include "check.h"
+#include "model.h"
+#include "oracle.h"
+
+/* --- traffic -----------------------------------------------------------------------------------*/
+
+static void assert_traffic(const FlashTraffic *counted, ModelTraffic model)
+{
+    assert_true((double)counted->loads == model.loads);
+    assert_true((double)counted->stores == model.stores);
+    assert_true((double)counted->load_bytes == model.load_bytes);
+    assert_true((double)counted->store_bytes == model.store_bytes);
+    assert_true(counted->fast_peak > 0);
+}
+
+/* Bits of the three gradients, in the order of the tensors. */
+static uint64_t gradient_bits(const Case *c)
+{
+    const Tensor *all[] = {&c->args.dQ, &c->args.dK, &c->args.dV};
+    uint64_t bits = 0;
+    for (int n = 0; n < 3; n++)
+        for (int64_t b = 0; b < all[n]->shape[0]; b++)
+            for (int64_t r = 0; r < all[n]->shape[1]; r++)
+                for (int64_t h = 0; h < all[n]->shape[2]; h++)
+                    for (int64_t x = 0; x < all[n]->shape[3]; x++) {
+                        const float value = case_get(all[n], b, r, h, x);
+                        uint32_t word;
+                        memcpy(&word, &value, sizeof word);
+                        bits = bits * UINT64_C(0x9E3779B97F4A7C15) + word + 1;
+                    }
+    return bits;
+}
+
+static void count_both(Case *c)
+{
+    const FlashTiles v0 = flash_backward_tiles_v0_fa1_backward(&c->args);
+    const FlashTiles v1 = flash_backward_tiles_v1_fa2_backward(&c->args);
+    FlashTraffic counted;
+    free(run_forward(c));
+    for (c->args.threads = 1; c->args.threads <= 3; c->args.threads += 2) {
+        assert_int_equal(ATTN_OK, flash_backward_fa1(&c->args, &counted));
+        assert_traffic(&counted, model_fa1_backward_traffic(&c->args, v0.Br, v0.Bc));
+        const uint64_t fa1 = gradient_bits(c);
+        assert_int_equal(ATTN_OK, flash_backward_v0_fa1_backward(&c->args));
+        assert_true(gradient_bits(c) == fa1);
+        assert_int_equal(ATTN_OK, flash_backward_fa2(&c->args, &counted));
+        assert_traffic(&counted, model_fa2_backward_traffic(&c->args, v1.Br, v1.Bc, v1.splits));
+        const uint64_t fa2 = gradient_bits(c);
+        assert_int_equal(ATTN_OK, flash_backward_v1_fa2_backward(&c->args));
+        assert_true(gradient_bits(c) == fa2);
+    }
+}
+
+static void test_counted_is_the_models(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < OPTION_COUNT; n++)
+        for (int dtype = 0; dtype < 3; dtype++) {
+            Case *c = case_option(&options[n], (AttnDtype)dtype, n % 2 ? 25 : 1, 1);
+            count_both(c);
+            case_free(c);
+        }
+    for (int group = 1; group <= 4; group *= 2) { /* several parts, ragged tiles, skipped ones */
+        Case *c = case_new((AttnShape){1, 4, 4 / group, 150, 700, 12}, ATTN_BF16, LAYOUT_BSHD, 1);
+        case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+        c->args.rule.left = 40;
+        count_both(c);
+        assert_true(flash_backward_tiles_v1_fa2_backward(&c->args).splits > 1);
+        case_free(c);
+    }
+}
+
+/* 2 query heads on 1 kv head; 3 tiles of 4 queries, 2 of 16 keys. Without a mask each of the 2 key
+ * tiles asks for 10 rows: 20; with lower right, rows 0-3 (to key 13) see the first only: 16 rows,
+ * and 16 + 20 + 20 keys by rows. q = 80, k = 80 for a query head. */
+static void test_formulas_by_hand(void **unused)
+{
+    Case *c = case_new((AttnShape){1, 2, 1, 10, 20, 8}, ATTN_BF16, LAYOUT_BSHD, 1);
+    const double q = 80, k = 80, lse = 10;
+    ModelTraffic t;
+    (void)unused;
+    t = model_fa1_backward_traffic(&c->args, 4, 16);
+    assert_true(t.loads == 2 * (2 * k + 20 * 8 * 3 + 20 * 9 + q));
+    assert_true(t.stores == 2 * (q + 2 * k + q + 20 * 8));
+    assert_true(t.load_bytes == 2 * (2 * (2 * k + 20 * 8 * 3) + 4 * (20 * 9 + q)));
+    assert_true(t.store_bytes == 2 * (2 * (q + 2 * k) + 4 * (q + 20 * 8)));
+    t = model_fa2_backward_traffic(&c->args, 4, 16, 3);
+    assert_true(t.load_bytes ==
+                2 * (2 * (2 * q + 2 * k + 20 * 16) + 4 * (20 * 10 + 2 * k + 4 * q + q + 2 * k)));
+    assert_true(t.store_bytes ==
+                2 * (4 * (lse + 4 * q + 2 * k + 20 * 8 + 2 * k + q) + 2 * (q + 2 * k)));
+    /* the same with 4 float32 copies of Q and dO: written once, read in place of 16 elements */
+    t = model_packed_backward_traffic(&c->args, 4, 16, 3);
+    assert_true(t.load_bytes == 2 * (2 * (2 * q + 2 * q + 2 * k) + 4 * (20 * 32 + 20 * 10) +
+                                     4 * (2 * k + 4 * q + q + 2 * k)));
+    assert_true(t.store_bytes ==
+                2 * (4 * (lse + 4 * q + 4 * q + 2 * k + 20 * 8 + 2 * k + q) + 2 * (q + 2 * k)));
+    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    t = model_atomic_backward_traffic(&c->args, 4, 16, 1);
+    assert_true(t.load_bytes == 2 * (2 * (2 * q + 2 * k + 16 * 16) + 4 * (q + 16 * 10)));
+    assert_true(t.store_bytes == 2 * (2 * (q + 2 * k) + 4 * (lse + q + 16 * 8)));
+    assert_true(model_atomic_backward_traffic(&c->args, 4, 16, 0).load_bytes - t.load_bytes ==
+                2 * 4 * 4 * k);
+    assert_true(model_atomic_backward_traffic(&c->args, 4, 16, 0).store_bytes - t.store_bytes ==
+                2 * 4 * 4 * k);
+    t = model_two_kernels_backward_traffic(&c->args, 4, 16);
+    assert_true(t.load_bytes ==
+                2 * (2 * (4 * q + 56 * 16 + 2 * k + 16 * 16) + 4 * (2 * lse + 2 * 16)));
+    assert_true(t.store_bytes == 2 * (2 * (q + 2 * k) + 4 * lse));
+    case_free(c);
+}
+
+/* --- trace -------------------------------------------------------------------------------------*/
+
+static double worst; /* of the numbers printed with four decimals */
+
+/* Numbers of one gradient from a line of the end table; dQ has none in rows past the last. */
+static char *read_row(char *at, const Case *c, const Tensor *t, const double *want, int64_t row)
+{
+    for (int64_t x = 0; row < t->shape[1] && x < t->shape[3]; x++) {
+        const double printed = strtod(at, &at);
+        worst = fmax(worst, fabs(printed - want[row * c->args.shape.d + x]));
+    }
+    return at;
+}
+
+static void try_trace(Case *c)
+{
+    char text[16384] = "", *at;
+    FILE *to = fmemopen(text, sizeof text, "w");
+    Oracle oracle;
+    assert_non_null(to);
+    assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+    assert_int_equal(0, flash_backward_trace(&c->args, to));
+    fclose(to);
+    at = strstr(text, "in the end");
+    assert_non_null(at);
+    at = strchr(strchr(at, '\n') + 1, '\n') + 1;
+    for (int64_t row = 0; row < c->args.shape.Nq || row < c->args.shape.Nk; row++) {
+        assert_int_equal(row, strtol(at, &at, 10));
+        at = read_row(at, c, &c->args.dQ, oracle.dQ.value, row);
+        at = read_row(at, c, &c->args.dK, oracle.dK.value, row);
+        at = read_row(at, c, &c->args.dV, oracle.dV.value, row);
+        assert_true(*at == '\n' || *at == ' ');
+        at = strchr(at, '\n') + 1;
+    }
+    oracle_free(&oracle);
+}
+
+static void test_trace_ends_in_the_gradients(void **unused)
+{
+    static const AttnShape shapes[] = {{1, 1, 1, 6, 6, 2}, {1, 1, 1, 5, 8, 3}, {1, 1, 1, 8, 3, 8}};
+    (void)unused;
+    for (int n = 0; n < 12; n++) {
+        Case *c = case_new(shapes[n % 3], n % 2 ? ATTN_BF16 : ATTN_F32, LAYOUT_ODD, 1);
+        if (n >= 3)
+            case_align(c, n % 2 ? ATTN_MASK_CAUSAL_UPPER_LEFT : ATTN_MASK_CAUSAL_LOWER_RIGHT);
+        if (n >= 6)
+            c->args.softcap = 2;
+        if (n >= 9)
+            case_mask(c);
+        worst = 0;
+        try_trace(c);
+        assert_true(worst < 1e-4); /* four decimals */
+        case_free(c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_counted_is_the_models),
+        cmocka_unit_test(test_formulas_by_hand),
+        cmocka_unit_test(test_trace_ends_in_the_gradients),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
