@@ -5,7 +5,8 @@
     test_variant_so.py --cc CC --include DIR --include DIR PROGRAM...
 
 Whatever the loaded code does, the program must live, print nothing of it on stdout, exit 1 and say
-in one sentence what happened. The implementations are so/right.c and so/misbehaving.c.
+in one sentence what happened. The implementations are so/right.c and so/misbehaving.c; stage 04
+loads backward passes, so/right_backward.c.
 """
 import argparse
 import json
@@ -21,12 +22,14 @@ sys.path[:0] = [os.path.dirname(HERE)]
 from tap import Tap
 
 SMALL = ["-N", "33", "-H", "2", "-d", "8", "--threads", "2"]
-# name, its number in so/misbehaving.c, more flags, exit status, what stderr must say
+BACKWARD = ("flash_backward",)  # what these load is a backward pass
+# name, its number in so/misbehaving.c, more flags, exit status, what stderr must say; {O} is the
+# first output
 MISBEHAVIOURS = [
     ("crash", 1, [], 1, r"crashed with SIGSEGV .*address 0x8"),
     ("hang", 2, ["--so-time", "1"], 1, r"did not finish within 1 s \(--so-time\)"),
-    ("overrun of O", 3, [], 1, r"crashed with SIGSEGV .*behind the end of O"),
-    ("write before lse", 4, [], 1, r"memory outside the outputs was written to"),
+    ("overrun of the first output", 3, [], 1, r"crashed with SIGSEGV .*behind the end of {O}"),
+    ("write before the second output", 4, [], 1, r"memory outside the outputs was written to"),
     ("write to an input", 5, [], 1, r"crashed with SIGSEGV .*wrote to its input K"),
     ("read past K", 6, [], 1, r"crashed with SIGSEGV .*behind the end of K"),
     ("huge malloc", 7, ["--so-memory", "256"], 1,
@@ -38,24 +41,25 @@ MISBEHAVIOURS = [
     ("missing symbol", 12, [], 1, r"exports no function \w+_variant"),
     ("error status", 13, [], 1, r"returned status 2"),
     ("skip", 14, [], 2, r"found a case that it skips"),
-    ("does nothing", 15, [], 1, r"O is wrong"),
+    ("does nothing", 15, [], 1, r": {O} is wrong"),
     ("deep recursion", 16, [], 1, r"crashed with SIGSEGV"),
     ("prints", 17, [], 1, r"hello from the student"),
-    ("leaves a child", 18, [], 1, r"O is wrong"),
+    ("leaves a child", 18, [], 1, r": {O} is wrong"),
     ("writes stride gaps", 19, ["--strides", "odd"], 1,
      r"memory outside the outputs was written to"),
     ("leaks workspace", 20, [], 1, r"1000 bytes of workspace"),
-    ("constant output", 21, [], 1, r"O is wrong"),
+    ("constant output", 21, [], 1, r": {O} is wrong"),
     ("fills its report", 22, [], 1, r"it overwrote its own report"),
     ("forges its report", 23, [], 1, r"it overwrote its own report"),
-    ("writes to open files", 24, [], 1, r"O is wrong"),
-    ("leaves a session", 25, [], 1, r"O is wrong"),
+    ("writes to open files", 24, [], 1, r": {O} is wrong"),
+    ("leaves a session", 25, [], 1, r": {O} is wrong"),
     ("prints much", 26, [], 1, r"\?\[2Jmuch\n[^\0]*the rest of its output is left out"),
 ]
 
 
 def compile_so(args, stage, source, target, *flags):
     command = args.cc + ["-std=gnu11", "-O1", "-fPIC", "-shared", f"-DSTAGE={stage}", *flags]
+    command += ["-DBACKWARD"] if stage in BACKWARD else []
     command += [f"-I{folder}" for folder in args.include]
     return subprocess.run(command + [os.path.join(HERE, "so", source), "-o", target, "-lm"],
                           capture_output=True, text=True)
@@ -78,27 +82,30 @@ def command_line(pid):
 
 def check_right(tap, args, program, stage, folder):
     so = os.path.join(folder, "right.so")
-    built = compile_so(args, stage, "right.c", so, "-fopenmp")
+    source = "right_backward.c" if stage in BACKWARD else "right.c"
+    built = compile_so(args, stage, source, so, "-fopenmp")
     if built.returncode != 0:  # a compiler without OpenMP: the pragma is ignored
-        built = compile_so(args, stage, "right.c", so)
-    if not tap.ok(built.returncode == 0, f"{stage}: right.c compiles", built.stderr):
+        built = compile_so(args, stage, source, so)
+    if not tap.ok(built.returncode == 0, f"{stage}: {source} compiles", built.stderr):
         return
     report = os.path.join(folder, "report.jsonl")
     for flags in ([], ["--causal", "--seq-kv", "20", "--dtype", "bf16"],
                   ["--mask", "full", "--strides", "odd", "--kv-heads", "1", "--dtype", "f16"],
+                  ["--window", "5,3", "--softcap", "2", "--scale", "-0.7", "--batch", "2"],
                   ["--bench", "--iters", "3", "--warmup", "1"]):
         done, _ = run(program, so, *flags, "--json", report)
         tap.ok(done.returncode == 0 and " ok " in done.stdout,
                f"{stage}: right.so {' '.join(flags)} is right", done.stdout + done.stderr)
     with open(report, encoding="utf-8") as f:
         rows = [json.loads(line) for line in f]
-    tap.ok(len(rows) == 4 and all(row["pass"] is True and row["variant"] == "right.so"
-                                  for row in rows) and len(rows[3]["ms"]) == 3,
+    tap.ok(len(rows) == 5 and all(row["pass"] is True and row["variant"] == "right.so"
+                                  for row in rows) and len(rows[4]["ms"]) == 3,
            f"{stage}: its rows say pass, with three samples for --iters 3", rows)
     tap.ok(all(row["peak_bytes"] > 0 for row in rows), f"{stage}: its workspace is counted", rows)
     saved = os.path.join(folder, "saved")
     done, _ = run(program, so, "--save", saved)
-    tap.ok(done.returncode == 0 and sorted(os.listdir(saved)) == ["lse.npy", "o.npy"],
+    names = (["dk.npy", "dq.npy", "dv.npy"] if stage in BACKWARD else []) + ["lse.npy", "o.npy"]
+    tap.ok(done.returncode == 0 and sorted(os.listdir(saved)) == names,
            f"{stage}: its output is saved", done.stderr)
     done, _ = run(program, so, "--variant", "all")
     rows = [line.split()[0] for line in done.stdout.splitlines() if line[:1] != "#"]
@@ -110,6 +117,18 @@ def check_right(tap, args, program, stage, folder):
     done, _ = run(program, so, "--cases", lines)
     tap.ok(done.returncode == 2 and "cases:3: --variant-so: found that /nowhere.so" in done.stderr,
            f"{stage}: a line that names no file is refused", done.stderr)
+
+
+def check_changed_o(tap, args, program, stage, folder):
+    """A backward pass that writes to O: all its gradients are right, and it is refused."""
+    so = os.path.join(folder, "changed_o.so")
+    built = compile_so(args, stage, "right_backward.c", so, "-DWRITES_O")
+    if not tap.ok(built.returncode == 0, f"{stage}: compiles with -DWRITES_O", built.stderr):
+        return
+    done, _ = run(program, so)
+    blamed = re.findall(r": (\w+) is wrong", done.stderr)
+    tap.ok(done.returncode == 1 and blamed == ["O"], f"{stage}: changes O: status 1, said so",
+           done.stderr)
 
 
 def check_misbehaving(tap, args, program, stage, folder, case):
@@ -126,6 +145,7 @@ def check_misbehaving(tap, args, program, stage, folder, case):
         tap.ok(False, f"{stage}: {name}", "the program itself did not come back")
         return
     said = done.stderr
+    pattern = pattern.replace("{O}", "dQ" if stage in BACKWARD else "O")
     tap.ok(done.returncode == status and re.search(pattern, said) and seconds < 60,
            f"{stage}: {name}: status {status}, said so", f"{done.returncode} {seconds} s\n{said}")
     tap.ok("hello" not in done.stdout and " ok " not in done.stdout,
@@ -173,6 +193,8 @@ def main():
             for case in MISBEHAVIOURS:
                 check_misbehaving(tap, args, program, stage, folder, case)
             check_no_object(tap, program, stage, folder)
+            if stage in BACKWARD:
+                check_changed_o(tap, args, program, stage, folder)
     return tap.done()
 
 

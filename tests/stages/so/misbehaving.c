@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * misbehaving.c: what else students hand in. -DMISBEHAVE=<a number below> chooses; the checking
- * program must live, exit 1 and say what happened. -DSTAGE=naive as in right.c.
+ * program must live, exit 1 and say what happened. -DSTAGE=naive as in right.c; -DBACKWARD for a
+ * stage whose outputs are dQ, dK and dV.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -16,8 +17,8 @@
 enum {
     CRASH = 1,
     HANG,
-    OVERRUN_O,
-    UNDERRUN_LSE,
+    OVERRUN,
+    UNDERRUN,
     WRITES_INPUT,
     READS_PAST_K,
     HUGE_MALLOC,
@@ -53,18 +54,30 @@ int EXPORT(abi_version) = 999;
 int EXPORT(abi_version) = 1;
 #endif
 
-/* Every byte of O and lse that may be written: outputs are finite, and wrong. */
+/* Every element of an output is finite now, and wrong. */
+static void fill_rows(const Tensor *t, const float *row)
+{
+    int64_t b, n, h;
+    for (b = 0; b < t->shape[0]; b++)
+        for (n = 0; n < t->shape[1]; n++)
+            for (h = 0; h < t->shape[2]; h++)
+                tensor_write_row(t, b, n, h, row);
+}
+
 static void fill_outputs(const AttnArgs *a)
 {
     const AttnShape *s = &a->shape;
     float *row = calloc((size_t)s->d, sizeof *row);
-    int64_t b, n, h;
-    for (b = 0; b < s->B; b++)
-        for (n = 0; n < s->Nq; n++)
-            for (h = 0; h < s->H; h++) {
-                tensor_write_row(&a->O, b, n, h, row);
-                a->lse[(b * s->H + h) * s->Nq + n] = 0.0f;
-            }
+#ifdef BACKWARD
+    fill_rows(&a->dQ, row);
+    fill_rows(&a->dK, row);
+    fill_rows(&a->dV, row);
+#else
+    int64_t i;
+    fill_rows(&a->O, row);
+    for (i = 0; i < s->B * s->H * s->Nq; i++)
+        a->lse[i] = 0.0f;
+#endif
     free(row);
 }
 
@@ -116,7 +129,12 @@ static void leave_a_session(void)
 
 static AttnStatus misbehave(const AttnArgs *a)
 {
-    float *const O = a->O.data, *const K = a->K.data;
+#ifdef BACKWARD
+    float *const first = a->dQ.data, *const second = a->dK.data;
+#else
+    float *const first = a->O.data, *const second = a->lse;
+#endif
+    float *const K = a->K.data;
     const int64_t last_k = tensor_count(&a->K);
     switch (MISBEHAVE) {
     case CRASH:
@@ -125,11 +143,11 @@ static AttnStatus misbehave(const AttnArgs *a)
     case HANG:
         for (;;)
             sink++;
-    case OVERRUN_O:
-        O[tensor_count(&a->O)] = 1.0f;
+    case OVERRUN:
+        first[tensor_count(&a->Q)] = 1.0f; /* O and dQ are like Q */
         break;
-    case UNDERRUN_LSE:
-        a->lse[-1] = 0.0f;
+    case UNDERRUN:
+        second[-1] = 0.0f;
         fill_outputs(a);
         break;
     case WRITES_INPUT:
@@ -176,7 +194,7 @@ static AttnStatus misbehave(const AttnArgs *a)
         fill_outputs(a);
         break;
     case WRITES_GAPS:
-        O[a->shape.d] = 0.0f;
+        first[a->shape.d] = 0.0f;
         fill_outputs(a);
         break;
     case LEAKS:
