@@ -22,6 +22,11 @@ def number(value, digits=3):
     return f"{value:.{decimals}f}"
 
 
+def scientific(value):
+    """For numbers whose size is what matters: 3.9e-05."""
+    return "-" if value is None else f"{value:.1e}"
+
+
 def size(value):
     """Bytes in binary units."""
     if value is None:
@@ -147,6 +152,12 @@ COLUMNS = {
     "sm_of_model": ("SMs / model", of("sm_bytes", "hbm_bytes_model"), True),
     "l2_of_model": ("L2 / model", of("l2_request_bytes", "hbm_bytes_model"), True),
     "dram_of_model": ("HBM / model", of("dram_bytes", "hbm_bytes_model"), True),
+    "loss_scale": ("loss times", plain("loss_scale"), True),
+    "dO_zero": ("dO made zero", lambda r: percent(r.get("dO_zero")), True),
+    "dQ_error": ("dQ rows off by (median)", lambda r: scientific(r.get("dQ_error_median")), True),
+    "dQ_lost": ("dQ rows lost", lambda r: percent(r.get("dQ_rows_lost")), True),
+    "dK_lost": ("dK rows lost", lambda r: percent(r.get("dK_rows_lost")), True),
+    "dV_lost": ("dV rows lost", lambda r: percent(r.get("dV_rows_lost")), True),
     "sram": ("M", plain("sram_elements"), True),
     "tile": ("tile", tile_text, True),
     "fits": ("has to fit", plain("fast_elements"), True),

@@ -9,7 +9,8 @@ Interface:
   widths follow the bytes for N = 1024, d = 64.
 - 02_blocks_and_merge: a row in four blocks, each with its (m, l), merged in a tree; the numbers
   are computed here from the row that the figure shows.
-- The figures of chapter 03 stand in draw_flash.py, those of chapter 04 in draw_backward.py.
+- The figures of chapter 03 stand in draw_flash.py, those of chapter 04 in draw_backward.py
+  and draw_gradient.py.
 """
 import math
 import pathlib
@@ -17,6 +18,7 @@ import sys
 
 import draw_backward
 import draw_flash
+import draw_gradient
 from svg_drawing import BLUE, GREEN, GREY, PURPLE, RED, Drawing
 
 N, D = 1024, 64
@@ -133,7 +135,7 @@ def draw_blocks_and_merge():
 
 FIGURES = {"01_data_movement.svg": draw_data_movement,
            "02_blocks_and_merge.svg": draw_blocks_and_merge,
-           **draw_flash.FIGURES, **draw_backward.FIGURES}
+           **draw_flash.FIGURES, **draw_backward.FIGURES, **draw_gradient.FIGURES}
 
 
 def main():

@@ -4,8 +4,8 @@
 # Interface: ladder_demo, ladder_plot [FILE], ladder_bench cpu [STAGE].
 
 # Sizes of the table: the bundled activations of a trained transformer, and random numbers of a size
-# that the readable v0 variants still finish in a second or two. The figures need more lengths, and
-# the softmax alone.
+# that the readable v0 variants still finish in a second or two; for the backward pass a training
+# step's gradient. The figures need more lengths, and the softmax alone.
 demo_cases='--bundled
 -B 1 -H 8 -N 1024 -d 64'
 demo_lengths='128 256 512 2048'
@@ -54,6 +54,8 @@ ladder_demo() {
         # shellcheck disable=SC2086 # flags, one word each
         run_stages out/demo.jsonl $flags --bench --warmup 1 --iters 3
     done 4<build/demo_cases.txt
+    run_stage 04_flash_backward/flash_backward out/demo.jsonl --bundled=causal --bench --warmup 1 \
+        --iters 3
     for N in $demo_lengths; do
         run_stage 01_naive/naive out/demo_figures.jsonl -B 1 -H 8 -N "$N" -d 64 --bench \
             --warmup 1 --iters 3
