@@ -61,7 +61,7 @@ static const Stage stage = {"flash_backward",
                             variants,
                             sizeof variants / sizeof *variants};
 
-/* --- the byte model: each variant tells its tiles, common/model_backward.c does the sums --------*/
+/* --- the byte model: each variant tells its tiles, common/model_backward.c does the sums -------*/
 
 static ModelTraffic fa1_traffic(const AttnArgs *args, FlashTiles tiles)
 {

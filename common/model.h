@@ -72,8 +72,9 @@ ModelTraffic model_split_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, i
  *
  * All formulas are for one query head, with k = Nk d / G: the kv head's tensors are loaded and
  * stored once for its G = H/Hkv query heads, whose tiles are visited one after the other. Keys are
- * outside, so every visible tile (i, j) asks for the rows of its queries again. `rows` is the sum of
- * the rows of all visible tiles: Tc Nq without a mask. "el" has the tensors' type, "fl" is float32.
+ * outside, so every visible tile (i, j) asks for the rows of its queries again. `rows` is the sum
+ * of the rows of all visible tiles: Tc Nq without a mask. "el" has the tensors' type, "fl" is
+ * float32.
  *
  * Algorithm 4 (v0). A tile loads Q_i, O_i, dO_i, lse_i and dQ_i, and stores dQ_i; dQ starts as
  * zeros and is rounded to its tensor in the end:
@@ -83,7 +84,7 @@ ModelTraffic model_fa1_backward_traffic(const AttnArgs *args, int64_t Br, int64_
 /* FlashAttention-2 (v1 on the CPU): delta once, and lse instead of O in the tiles. The gradients
  * are sums in float32, which a block of keys adds to; `parts` of the keys have a dQ of their own.
  *   delta                          loads 2 Nq d el                   stores Nq fl
- *   the sums and the parts = 0                                       stores (1 + parts) Nq d + 2k fl
+ *   the sums and the parts = 0                       stores (1 + parts) Nq d + 2k fl
  *   tiles    loads 2k + 2 rows d el + rows (d + 2) fl                stores rows d fl
  *   dK, dV to the sums             loads 2k fl                       stores 2k fl
  *   the parts to the sums          loads (parts + 1) Nq d fl         stores Nq d fl

@@ -101,6 +101,7 @@ static void put_head(FILE *f, const Report *r, const char *variant, AttnDevice d
     put_string(f, "stage", stage->name);
     put_string(f, "variant", variant);
     put_string(f, "sha256", variant_sha256(stage->folder, variant));
+    put_string(f, "sources_sha256", variant_sources_sha256(stage->folder, variant));
     put_string(f, "device", device == ON_CPU ? "cpu" : "cuda");
 }
 

@@ -4,6 +4,7 @@
  *
  * Interface (the build generates the C file: common/tools/source_hashes.py):
  * - variant_sha256: SHA-256 of a variant's source file in hex, "" when there is no such file.
+ * - variant_sources_sha256: the same of that file and all that it includes, with helper files.
  * - build_revision: the .revision file, or `git describe --always --dirty`, or "unknown".
  * - build_flags: compiler and flags, one line.
  */
@@ -15,6 +16,7 @@ extern "C" {
 #endif
 
 const char *variant_sha256(const char *stage_folder, const char *variant);
+const char *variant_sources_sha256(const char *stage_folder, const char *variant);
 const char *build_revision(void);
 const char *build_flags(void);
 

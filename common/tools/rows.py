@@ -9,7 +9,7 @@ Interface:
 - load(files): the objects of JSONL files, each knowing its file and line ("_where").
 - usable(rows): those with pass true. experiment(rows, name): the records of one.
 - select(rows, "variant=v1_blas Nq>=1024"): a filter.
-- is_stale(row): the variant's source has changed since the row was recorded.
+- is_stale(row): the variant's sources have changed since the row was recorded.
 - grouped(rows): rows of one case together.
 - add_speedups(rows): row["_speed"] against v0 of the same stage, device and case.
 - gflops, share, gbytes_per_s, share_of_copy, of_peer: rates of a row, None where it has none.
@@ -104,14 +104,20 @@ def same_value(value, wanted):
 
 @functools.lru_cache(maxsize=None)
 def hashes_now(root):
-    return source_hashes.variant_hashes(pathlib.Path(root))
+    """{(stage folder, variant): (hash of its file, hash of all its sources)}"""
+    sources = source_hashes.sources_hashes(pathlib.Path(root))
+    return {key: (digest, sources[key])
+            for key, digest in source_hashes.variant_hashes(pathlib.Path(root)).items()}
 
 
 def is_stale(row, root=ROOT):
-    """True when the source of this row's variant is not the one it was measured on."""
-    for (folder, variant), digest in hashes_now(str(root)).items():
+    """True when the sources of this row's variant are not those it was measured on. Rows of
+    before there was a sources_sha256 know of the variant's own file only."""
+    for (folder, variant), (file, sources) in hashes_now(str(root)).items():
         if folder.split("_", 1)[1].startswith(row["stage"]) and variant == row["variant"]:
-            return row.get("sha256") != digest
+            if "sources_sha256" in row:
+                return row["sources_sha256"] != sources
+            return row.get("sha256") != file
     return True  # no such source any more
 
 

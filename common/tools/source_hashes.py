@@ -5,12 +5,16 @@
 usage: source_hashes.py ROOT OUTPUT FLAGS...
 
 Every variant's source gets its SHA-256, so that a recorded number can be told from the code it was
-measured on. The revision is the first line of ROOT/.revision (`./ladder revision` writes it before
-a transfer to another machine), or what `git describe` says. Runs in every build; the file is
-rewritten only when its text changes, so nothing is compiled again for nothing.
+measured on, and so does that file together with all that it is made of (variant_sources): much of
+the work is done in headers and helper files. There, comments and white space do not count, since a
+header has many users. The revision is the first line of ROOT/.revision (`./ladder revision` writes
+it before a transfer to another machine), or what `git describe` says. Runs in every build; the file
+is rewritten only when its text changes, so nothing is compiled again for nothing.
 """
+import functools
 import hashlib
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -19,20 +23,94 @@ import sys
 LINKED = {("04_flash_backward", "v1_blas"): "01_naive"}
 
 
-def variant_hashes(root):
-    """{(stage folder, variant): sha256}; a name with a CPU and a CUDA file hashes both in turn."""
+def variant_files(root):
+    """{(stage folder, variant): [files]}; a name may have a CPU and a CUDA file."""
     found = {}
     for folder in sorted(root.glob("0[0-9]_*")):
         files = [*folder.glob("cpu/*.c"), *folder.glob("cuda/*.cu")]
         if folder.name.startswith("06_"):  # stage 06: <folder>/<method>.c
             files += [f for f in folder.glob("*.c") if f.name != "main.c"]
         for path in sorted(files):
-            found.setdefault((folder.name, path.stem), hashlib.sha256()).update(path.read_bytes())
-    hashes = {key: digest.hexdigest() for key, digest in found.items()}
+            found.setdefault((folder.name, path.stem), []).append(path)
+    return found
+
+
+def with_linked(root, hashes):
     for (folder, variant), home in LINKED.items():
         if (root / folder).is_dir():
             hashes[folder, variant] = hashes[home, variant]
     return hashes
+
+
+def variant_hashes(root):
+    """{(stage folder, variant): SHA-256}; of two files the bytes of both in turn."""
+    hashes = {}
+    for key, files in variant_files(root).items():
+        digest = hashlib.sha256()
+        for path in files:
+            digest.update(path.read_bytes())
+        hashes[key] = digest.hexdigest()
+    return with_linked(root, hashes)
+
+
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)
+# A string or a character, which may hold what looks like a comment, or a comment.
+COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/|//[^\n]*', re.S)
+
+
+@functools.lru_cache(maxsize=None)
+def code_of(path, _stamp):
+    """(the text without comments and white space, what it includes)"""
+    text = path.read_text(encoding="utf-8")
+    bare = COMMENT.sub(lambda m: m[0] if m[0][0] in "\"'" else " ", text)
+    return " ".join(bare.split()), tuple(INCLUDE.findall(bare))
+
+
+def read_code(path):
+    about = path.stat()
+    return code_of(path, (about.st_mtime_ns, about.st_size))
+
+
+def included(root, path):
+    """The files of this tree that one of its files includes, as the builds of all stages find
+    them: beside it, in common/, in the stages' folders and in their cuda/. A name that is found
+    nowhere is the system's or generated."""
+    places = [path.parent, root / "common"]
+    for stage in sorted(root.glob("0[0-9]_*"), key=lambda s: s.name != path.parts[-3]):
+        places += [stage, stage / "cuda"]
+    for name in read_code(path)[1]:
+        found = next((place / name for place in places if (place / name).is_file()), None)
+        if found:
+            yield found.resolve()
+
+
+def variant_sources(root, path):
+    """A variant's file, all that it includes, and the helper files beside the headers of a stage
+    that it includes: *.c or *.cu that are no variants and include such a header themselves."""
+    seen, todo = set(), [path.resolve()]
+    while todo:
+        file = todo.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        todo += included(root, file)
+        if file.suffix in (".h", ".cuh") and file.parent.name in ("cpu", "cuda"):
+            helpers = [*file.parent.glob("*.c"), *file.parent.glob("*.cu")]
+            todo += [helper for helper in helpers if not re.match(r"v\d", helper.name)
+                     and file in included(root, helper)]
+    return sorted(seen)
+
+
+def sources_hashes(root):
+    """{(stage folder, variant): SHA-256 of its variant_sources}, as variant_hashes."""
+    root, hashes = root.resolve(), {}
+    for (folder, variant), files in variant_files(root).items():
+        sources = sorted({source for file in files for source in variant_sources(root, file)})
+        digest = hashlib.sha256()
+        for source in sources:
+            digest.update(f"{source.relative_to(root)}\n{read_code(source)[0]}\n".encode())
+        hashes[folder, variant] = digest.hexdigest()
+    return with_linked(root, hashes)
 
 
 def revision(root):
@@ -52,7 +130,9 @@ def c_string(text):
 
 
 def c_text(root, flags):
-    rows = "".join(f'    {{"{stage}", "{variant}", "{digest}"}},\n'
+    sources = sources_hashes(root)
+    rows = "".join(f'    {{"{stage}", "{variant}", "{digest}",\n'
+                   f'     "{sources[stage, variant]}"}},\n'
                    for (stage, variant), digest in sorted(variant_hashes(root).items()))
     return f"""/* Generated by common/tools/source_hashes.py. */
 #include "source_hash.h"
@@ -60,17 +140,28 @@ def c_text(root, flags):
 #include <string.h>
 
 static const struct {{
-    const char *stage, *variant, *sha256;
-}} sources[] = {{
-{rows}    {{"", "", ""}},
+    const char *stage, *variant, *file, *sources;
+}} hashes[] = {{
+{rows}    {{"", "", "", ""}},
 }};
+
+static size_t find(const char *stage_folder, const char *variant)
+{{
+    size_t s = 0;
+    while (s + 1 < sizeof hashes / sizeof hashes[0] &&
+           (strcmp(hashes[s].stage, stage_folder) || strcmp(hashes[s].variant, variant)))
+        s++;
+    return s;
+}}
 
 const char *variant_sha256(const char *stage_folder, const char *variant)
 {{
-    for (size_t s = 0; s + 1 < sizeof sources / sizeof sources[0]; s++)
-        if (!strcmp(sources[s].stage, stage_folder) && !strcmp(sources[s].variant, variant))
-            return sources[s].sha256;
-    return "";
+    return hashes[find(stage_folder, variant)].file;
+}}
+
+const char *variant_sources_sha256(const char *stage_folder, const char *variant)
+{{
+    return hashes[find(stage_folder, variant)].sources;
 }}
 
 const char *build_revision(void)

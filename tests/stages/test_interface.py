@@ -161,8 +161,9 @@ def check_json(p, cpu, schema):
     wrong = {key: rows[0].get(key) for key in said if rows[0].get(key) != said[key]}
     p.ok(not wrong, "a row says what was asked for", wrong)
     p.ok([row["variant"] for row in rows[:len(cpu)]] == cpu, "variants in the order of --list")
-    p.ok(all(re.fullmatch("[0-9a-f]{64}", row["sha256"]) for row in rows),
-         "rows carry the hash of the variant's source", [row["sha256"] for row in rows])
+    p.ok(all(re.fullmatch("[0-9a-f]{64}", row[key]) for row in rows
+             for key in ("sha256", "sources_sha256")),
+         "rows carry the hashes of the variant's sources", [row["sha256"] for row in rows])
     # the causal window lets query i (at i + 10) see keys i+1 .. i+10: 10 each
     pairs = 20 * 10
     flops = 4 * 2 * 4 * 16 * pairs * (3.5 if backward else 1)
