@@ -140,6 +140,12 @@ FLAGS = [
 BACKWARD = [
     ("--backward --do {}/none.npy", r"none\.npy"),
     ("--backward -N 5 -H 3 -d 4 --do {}/k.npy", r"k\.npy: found shape"),
+    ("--backward --q {}/q.npy --k {}/k.npy --v {}/k.npy --do {}/k.npy", r"k\.npy: found shape"),
+    ("--backward -N 5 -H 3 -d 4 --do {}/h2.npy", r"h2\.npy: found shape"),
+    ("--backward -N 5 -H 3 -d 4 --do {}/rank3.npy", r"rank3\.npy: found 3 dim"),
+    ("--backward -N 5 -H 3 -d 4 --do {}/u1.npy", r"u1\.npy.*u1.*f2, f4 or f8"),
+    ("--backward -N 5 -H 3 -d 4 --do {}/short.npy", r"short\.npy"),
+    ("--backward -N 5 -H 3 -d 4 --do {}", r"--do takes a \.npy file"),
     ("--backward --bundled=causal --do {}/q.npy", r"q\.npy: found shape"),
     ("--backward --bundled=causal --dist large", r"--dist.*--bundled"),
     ("--backward=1", r"--backward.*'1'"),
