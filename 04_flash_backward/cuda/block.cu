@@ -10,21 +10,26 @@
 #include "alloc.h"
 #include "block.cuh"
 
+/* float32: delta. */
 size_t flash_backward_cuda_workspace_bytes(const AttnShape *n, AttnDtype dtype)
 {
-    (void)n;
-    (void)dtype;
-    return 0;
+    return dtype == ATTN_F32 ? (size_t)(n->B * n->H * n->Nq) * sizeof(float) : 0;
+}
+
+static AttnStatus run_f32(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
+                          float *workspace_dev)
+{
+    if (sums_dev.dQ)
+        return flash_backward_two_kernels_run(a, delta_dev, sums_dev);
+    const AttnStatus status = flash_backward_delta_cuda(a, workspace_dev);
+    return status == ATTN_OK ? flash_backward_two_kernels_run(a, workspace_dev, sums_dev) : status;
 }
 
 AttnStatus flash_backward_cuda_run(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
                                    void *workspace_dev)
 {
-    (void)a;
-    (void)delta_dev;
-    (void)sums_dev;
-    (void)workspace_dev;
-    return ATTN_SKIP;
+    return a->Q.dtype == ATTN_F32 ? run_f32(a, delta_dev, sums_dev, (float *)workspace_dev)
+                                  : ATTN_SKIP;
 }
 
 AttnStatus flash_backward_block_cuda(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev)
@@ -34,7 +39,7 @@ AttnStatus flash_backward_block_cuda(const AttnArgs *a, const float *delta_dev, 
     if (bytes && !workspace_dev)
         return ATTN_NO_MEMORY;
     const AttnStatus status = flash_backward_cuda_run(a, delta_dev, sums_dev, workspace_dev);
-    workspace_free_device(workspace_dev); /* waits for the kernels: cudaFree does */
+    workspace_free_device(workspace_dev); /* kept until the kernels are done */
     return status;
 }
 
@@ -57,6 +62,6 @@ AttnStatus flash_backward_by_block_cuda(const AttnArgs *a, FlashBlockFn add_bloc
         status = add_block(a, delta_dev, sums_dev);
     if (status == ATTN_OK)
         status = flash_sums_store_cuda(a, sums_dev);
-    workspace_free_device(memory_dev); /* waits for the kernels: cudaFree does */
+    workspace_free_device(memory_dev); /* kept until the kernels are done */
     return status;
 }
