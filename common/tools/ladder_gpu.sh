@@ -186,6 +186,11 @@ gpu_bench() {
                 --warmup 3 --iters 20 --json "$gpu_out/$folder.jsonl"
         done 4<"build/bench_$program.txt"
         [ "$program" != flash_forward ] || bench_speedup
+        # what the dtypes make of a training step's gradient: checked rows, not times
+        [ "$program" != flash_backward ] ||
+            part "04 real gradient" sh -c 'python3 "$1" "$2" --device cuda >"$3"' sh \
+                common/tools/gradient_rows.py "build/gpu/$folder/$program" \
+                "$gpu_out/04_real_gradient.jsonl"
     done 3<build/gpu_stages.txt
 }
 
