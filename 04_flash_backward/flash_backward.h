@@ -100,7 +100,9 @@ AttnStatus flash_backward_block_cpu(const AttnArgs *args, const float *delta, Fl
 typedef AttnStatus (*FlashBlockFn)(const AttnArgs *args, const float *delta, FlashSums sums);
 AttnStatus flash_backward_by_block(const AttnArgs *args, FlashBlockFn add_block);
 
-/* flash_backward_block_cpu (v2_simd) in memory that the caller owns, 64-byte aligned. */
+/* flash_backward_block_cpu (v2_simd) in memory that the caller owns, 64-byte aligned. With
+ * sums.dQ = NULL the whole pass: delta is computed here (that argument is not read) and the
+ * gradients go straight to dQ, dK and dV of args. */
 size_t flash_backward_simd_workspace_bytes(const AttnShape *shape, int threads);
 AttnStatus flash_backward_simd_run(const AttnArgs *args, const float *delta, FlashSums sums,
                                    void *workspace);

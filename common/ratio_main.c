@@ -173,7 +173,7 @@ static int start_cli(Cli *cli, const RatioStage *stage, const RatioOptions *o, i
                              "--iters",          "1",        "--warmup", "0"};
     int count = 8, status;
     size_t used = 0;
-    if (stage->backward)
+    if (stage->backward && !(stage->stage->features & STAGE_ALWAYS_BACKWARD))
         words[count++] = "--backward";
     if (!o->check)
         words[count++] = "--no-check";

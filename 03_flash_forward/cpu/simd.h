@@ -32,6 +32,9 @@ typedef struct FlashSimd {
     void (*scores)(const float *Q_strip, const float *K_panel, int64_t d, float *S, int64_t cols);
     /* S [strip][SIMD_KEYS], the first `cols` columns: row r keeps from[r] <= c < to[r] */
     void (*hide)(float *S, const int32_t *from, const int32_t *to, int64_t cols);
+    /* The softcap: S [strip][SIMD_KEYS], the first `cols` columns (a multiple of lanes), becomes
+     * factor * tanh(S); slope [strip][SIMD_KEYS], unless it is NULL, becomes 1 - tanh(S)^2 */
+    void (*cap)(float *S, float *slope, float factor, int64_t cols);
     /* The online update of `strip` rows, all in units of log2: S [strip][SIMD_KEYS], cols of it (a
      * multiple of lanes), becomes P = 2^(S - m_new); m [strip] becomes m_new, l [strip][lanes] (a
      * row's sum in `lanes` parts) follows, alpha [strip] = 2^(m_old - m_new) is left for

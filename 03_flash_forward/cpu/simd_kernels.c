@@ -66,6 +66,17 @@ static void simd_weighted_sum(const float *P, int64_t cols, const float *V_panel
     }
 }
 
+static void simd_cap(float *S, float *slope, float factor, int64_t cols)
+{
+    for (int64_t r = 0; r < STRIP; r++)
+        for (int64_t c = r * SIMD_KEYS; c < r * SIMD_KEYS + cols; c += LANES) {
+            const Vector t = tanh_of(load(S + c));
+            store(S + c, factor * t);
+            if (slope)
+                store(slope + c, 1.0f - t * t);
+        }
+}
+
 static float largest_lane(Vector v)
 {
 #if defined(__AVX512F__)
@@ -132,8 +143,18 @@ static void simd_exp2_all(const float *x, float *y, int64_t n)
 }
 
 const FlashSimd OWN(flash_simd) = {
-    TEXT(FLASH_ISA),     STRIP,           PANEL,          LANES,
-    simd_scores,         OWN(simd_hide),  simd_update,    simd_weighted_sum,
-    OWN(simd_transpose), OWN(simd_split), OWN(simd_sums), OWN(simd_scale_rows),
+    TEXT(FLASH_ISA),
+    STRIP,
+    PANEL,
+    LANES,
+    simd_scores,
+    OWN(simd_hide),
+    simd_cap,
+    simd_update,
+    simd_weighted_sum,
+    OWN(simd_transpose),
+    OWN(simd_split),
+    OWN(simd_sums),
+    OWN(simd_scale_rows),
     simd_exp2_all,
 };

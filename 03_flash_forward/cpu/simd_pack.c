@@ -15,25 +15,22 @@
 
 #include "tensor.h"
 
-/* Floats of each part of a block, in its order; every part starts at a multiple of 64 bytes. */
+/* Floats of each part of a block, in its order. */
 enum { PART_Q, PART_O, PART_S, PART_L, PART_M, PART_ALPHA, PART_COPY, PARTS };
 
-static int64_t block_parts(const Plan *p, int64_t d, int64_t at[PARTS + 1])
+static int64_t block_parts(const Plan *p, int64_t d, int64_t at[PARTS])
 {
     const int64_t size[PARTS] = {
         [PART_Q] = p->rows * d + SIMD_MAX_LANES, [PART_O] = p->rows * p->channels,
         [PART_S] = p->simd->strip * SIMD_KEYS,   [PART_L] = p->rows * p->simd->lanes,
         [PART_M] = p->rows + SIMD_MAX_LANES,     [PART_ALPHA] = p->rows + SIMD_MAX_LANES,
         [PART_COPY] = p->simd->panel * d};
-    at[0] = 0;
-    for (int part = 0; part < PARTS; part++)
-        at[part + 1] = at[part] + round_up(size[part], 16);
-    return at[PARTS];
+    return place_parts(size, PARTS, at);
 }
 
 void flash_place_block(Block *block, const Plan *p, int64_t d, float *base)
 {
-    int64_t at[PARTS + 1];
+    int64_t at[PARTS];
     block_parts(p, d, at);
     block->Q_i = base + at[PART_Q];
     block->O_i = base + at[PART_O];
@@ -59,7 +56,7 @@ size_t flash_make_plan(Plan *p, const FlashSimd *simd, const AttnShape *n, int t
                        char *workspace)
 {
     int64_t panels = (n->Nk + simd->panel - 1) / simd->panel, kv_heads = n->B * n->Hkv;
-    int64_t at[PARTS + 1];
+    int64_t at[PARTS];
     size_t bytes[5], sum = 0;
     p->simd = simd;
     p->slots = kv_heads % threads == 0 ? threads : kv_heads;
@@ -99,9 +96,8 @@ void flash_fetch_row(const Tensor *t, int64_t b, int64_t h, int64_t row)
         __builtin_prefetch(p + line);
 }
 
-/* Tokens first .. of head h as float rows, *ld apart: where they are, or converted in copy. */
-static const float *find_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,
-                              float *copy, int64_t *ld)
+const float *flash_find_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,
+                             float *copy, int64_t *ld)
 {
     for (int64_t r = 0; r < count; r++)
         flash_fetch_row(t, b, h, first + r + ROWS_AHEAD);
@@ -125,17 +121,17 @@ void flash_pack_panel(const AttnArgs *args, const Plan *p, float *copy, int64_t 
     const AttnShape *n = &args->shape;
     int64_t width = p->simd->panel, j = panel * width, count = smaller(width, n->Nk - j), ld;
     int64_t b = kv / n->Hkv, kv_head = kv % n->Hkv;
-    const float *rows = find_rows(&args->K, b, kv_head, j, count, copy, &ld);
+    const float *rows = flash_find_rows(&args->K, b, kv_head, j, count, copy, &ld);
     p->simd->transpose(rows, ld, count, n->d, 1.0f, p->K_packed + slot * p->K_floats + j * n->d,
                        width);
-    rows = find_rows(&args->V, b, kv_head, j, count, copy, &ld);
+    rows = flash_find_rows(&args->V, b, kv_head, j, count, copy, &ld);
     p->simd->split(rows, ld, count, n->d, p->V_packed + slot * p->V_floats + j * width,
                    p->keys * width);
 }
 
 /* What turns q.k into a power of two or, with a cap, into the argument of tanh. A tiny cap would
  * make that infinite, and 0 * inf is NaN; 1e25 gives the same scores to within scale / 1e25. */
-static float query_factor(const AttnArgs *args)
+float flash_score_factor(const AttnArgs *args)
 {
     if (args->softcap > 0.0f)
         return fmaxf(-1e25f, fminf(args->scale / args->softcap, 1e25f));
@@ -146,25 +142,25 @@ static float query_factor(const AttnArgs *args)
 void flash_pack_queries(const AttnArgs *args, const Plan *p, Block *block, int64_t b, int64_t h,
                         int64_t i, int64_t rows)
 {
-    const float factor = query_factor(args);
+    const float factor = flash_score_factor(args);
     int64_t strip = p->simd->strip, d = args->shape.d, ld;
     for (int64_t r = 0; r < rows; r += strip) {
         int64_t count = smaller(strip, rows - r);
-        const float *from = find_rows(&args->Q, b, h, i + r, count, block->copy, &ld);
+        const float *from = flash_find_rows(&args->Q, b, h, i + r, count, block->copy, &ld);
         p->simd->transpose(from, ld, count, d, factor, block->Q_i + r * d, strip);
     }
 }
 
-void flash_describe_panels(const AttnArgs *args, const Plan *p)
+void flash_describe_panels(AttnPositions map, int64_t N, int64_t width, AttnRange *ranges,
+                           uint8_t *straight)
 {
-    int64_t width = p->simd->panel;
-    for (int64_t j = 0; j < args->shape.Nk; j += width) {
-        int64_t count = smaller(width, args->shape.Nk - j), panel = j / width;
-        AttnRange range = attn_range(args->positions_k, j, count);
-        int straight = range.sequence >= 0 && range.max - range.min == count - 1;
-        for (int64_t c = 0; straight && c < count; c++)
-            straight = attn_position(args->positions_k, j + c).position == range.min + c;
-        p->ranges[panel] = range;
-        p->straight[panel] = (uint8_t)straight;
+    for (int64_t first = 0; first < N; first += width) {
+        int64_t count = smaller(width, N - first), panel = first / width;
+        AttnRange range = attn_range(map, first, count);
+        int rises = range.sequence >= 0 && range.max - range.min == count - 1;
+        for (int64_t c = 0; rises && c < count; c++)
+            rises = attn_position(map, first + c).position == range.min + c;
+        ranges[panel] = range;
+        straight[panel] = (uint8_t)rises;
     }
 }

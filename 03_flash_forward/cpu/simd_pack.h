@@ -6,14 +6,17 @@
  * - Plan: sizes that follow from the shape, and where things lie in the workspace. flash_make_plan.
  * - Block: what one thread works in. flash_place_block.
  * - flash_pack_panel: K and V of one panel of keys. flash_pack_queries: Q of a block.
- * - flash_describe_panels: positions of each panel's keys, for the masks.
- * - flash_fetch_row: tells the processor which row will be asked for soon.
+ * - flash_describe_panels: positions of each panel's tokens, for the masks.
+ * - flash_find_rows: rows of a tensor as float32. flash_fetch_row: tells the processor which row
+ *   will be asked for soon. flash_score_factor: what is multiplied into Q (or K) once.
+ * Stage 04 uses these three too.
  */
 #ifndef FLASH_SIMD_PACK_H
 #define FLASH_SIMD_PACK_H
 
 #include "attn.h"
 #include "simd.h"
+#include "sizes.h"
 
 #define BLOCK_ROWS 112 /* at most: as many whole strips as fit */
 #define MAX_STRIPS 18
@@ -47,16 +50,6 @@ typedef struct Block {
     AttnRange ranges[MAX_STRIPS];       /* of each strip's queries */
 } Block;
 
-static inline int64_t round_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b * b;
-}
-
-static inline int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Bytes of the workspace; its parts are placed in it unless it is NULL. */
 size_t flash_make_plan(Plan *p, const FlashSimd *simd, const AttnShape *n, int threads,
                        char *workspace);
@@ -67,6 +60,12 @@ void flash_pack_panel(const AttnArgs *args, const Plan *p, float *copy, int64_t 
                       int64_t panel);
 void flash_pack_queries(const AttnArgs *args, const Plan *p, Block *block, int64_t b, int64_t h,
                         int64_t i, int64_t rows);
-void flash_describe_panels(const AttnArgs *args, const Plan *p);
+void flash_describe_panels(AttnPositions map, int64_t N, int64_t width, AttnRange *ranges,
+                           uint8_t *straight);
+
+/* Tokens first .. of head h as float rows, *ld apart: where they are, or converted in copy. */
+const float *flash_find_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,
+                             float *copy, int64_t *ld);
+float flash_score_factor(const AttnArgs *args);
 
 #endif

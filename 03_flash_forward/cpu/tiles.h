@@ -20,6 +20,7 @@
 
 #include "flash_forward.h"
 #include "naive.h"
+#include "sizes.h"
 #include "tensor.h"
 
 typedef struct FastMemory {
@@ -99,11 +100,6 @@ static inline int flash_sees_nothing(const AttnArgs *args, int64_t i, int64_t ro
 {
     return attn_tile_class(args->rule, attn_range(args->positions_q, i, rows),
                            attn_range(args->positions_k, j, cols)) == ATTN_TILE_SKIP;
-}
-
-static inline int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 static inline void traffic_add(FlashTraffic *sum, const FlashTraffic *more)

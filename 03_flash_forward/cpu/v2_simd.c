@@ -37,6 +37,7 @@
 #include "exp.h"
 #include "flash_forward.h"
 #include "naive.h"
+#include "simd_mask.h"
 #include "simd_pack.h"
 #include "tensor.h"
 
@@ -73,22 +74,10 @@ size_t flash_simd_workspace_bytes(const AttnShape *shape, int threads)
 static void mask_tile(const AttnArgs *args, const Plan *p, const Block *block, int64_t i,
                       int64_t first, int64_t rows, int64_t panel, int64_t width, float *S)
 {
-    int32_t from[SIMD_MAX_STRIP] = {0}, to[SIMD_MAX_STRIP]; /* visible: from <= c < to */
     int64_t j = panel * p->simd->panel, cols = smaller(width, args->shape.Nk - j);
     int usual = !args->mask && p->straight[panel]; /* what a row sees is an interval of columns */
-    for (int64_t r = 0; r < p->simd->strip; r++)
-        to[r] = (int32_t)cols;
-    for (int64_t r = 0; usual && r < rows; r++) {
-        AttnPosition q = block->positions[first + r];
-        int64_t ahead = q.position - p->ranges[panel].min; /* the column of the query's position */
-        if (args->rule.left >= 0 && ahead > args->rule.left)
-            from[r] = (int32_t)smaller(ahead - args->rule.left, cols);
-        if (args->rule.right >= 0 && args->rule.right < cols - 1 - ahead)
-            to[r] = (int32_t)(ahead + args->rule.right + 1 > 0 ? ahead + args->rule.right + 1 : 0);
-        if (q.sequence != p->ranges[panel].sequence)
-            to[r] = 0;
-    }
-    p->simd->hide(S, from, to, width);
+    hide_intervals(p->simd, args->rule, block->positions + first, usual ? rows : 0,
+                   p->ranges[panel], cols, width, S);
     if (!usual)
         naive_mask_rows(args, i + first, rows, j, cols, S, SIMD_KEYS);
 }
@@ -122,13 +111,6 @@ static Span find_span(const AttnArgs *args, const Plan *p, const Block *block, i
 
 /* --- one block of queries ----------------------------------------------------------------------*/
 
-static void cap_scores(float *S, int64_t rows, int64_t cols, float cap)
-{
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++)
-            S[r * SIMD_KEYS + c] = cap * LOG2E * tanhf(S[r * SIMD_KEYS + c]);
-}
-
 /* S of strip s and the span of the key block j .., masked. A panel of which only the first half is
  * visible is computed by half. */
 static void score_strip(const AttnArgs *args, const Plan *p, const Block *block,
@@ -141,7 +123,7 @@ static void score_strip(const AttnArgs *args, const Plan *p, const Block *block,
         float *S = block->S + c - span.first;
         p->simd->scores(block->Q_i + row * d, K_head + (j + c) * d, d, S, cols);
         if (args->softcap > 0.0f)
-            cap_scores(S, strip, cols, args->softcap);
+            p->simd->cap(S, NULL, args->softcap * LOG2E, cols);
         if (args->mask || j + c + cols > args->shape.Nk ||
             attn_tile_class(args->rule, block->ranges[s], p->ranges[panel]) != ATTN_TILE_CLEAN)
             mask_tile(args, p, block, i, row, rows, panel, cols, S);
@@ -275,7 +257,8 @@ AttnStatus flash_simd_run(const AttnArgs *args, float *O_state, void *workspace)
     int threads = args->threads;
     Plan plan;
     flash_make_plan(&plan, choose_simd(), &args->shape, threads, workspace);
-    flash_describe_panels(args, &plan);
+    flash_describe_panels(args->positions_k, args->shape.Nk, plan.simd->panel, plan.ranges,
+                          plan.straight);
 
     if (threads == 1) { /* OpenMP allocates memory for a region, even of one thread */
         Block block;

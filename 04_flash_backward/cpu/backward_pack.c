@@ -15,7 +15,6 @@
 
 #include "attn_config.h"
 #include "exp.h"
-#include "naive.h"
 
 static void choose_simd(BackwardPlan *p)
 {
@@ -35,10 +34,10 @@ static void choose_simd(BackwardPlan *p)
 #endif
 }
 
-/* Floats of each part of a key block, in its order; every part starts at a multiple of 64 bytes. */
+/* Floats of each part of a key block, in its order. */
 enum { AT_K, AT_V, AT_PIECES, AT_DK, AT_DV, AT_S, AT_DS, AT_SLOPE, AT_ONES, AT_COPY, AT_END };
 
-static int64_t block_parts(const BackwardPlan *p, int64_t d, int64_t at[AT_END + 1])
+static int64_t block_parts(const BackwardPlan *p, int64_t d, int64_t at[AT_END])
 {
     const int64_t strip = p->simd->strip * SIMD_KEYS;
     const int64_t size[AT_END] = {[AT_K] = BLOCK_KEYS * d + SIMD_MAX_LANES,
@@ -50,17 +49,14 @@ static int64_t block_parts(const BackwardPlan *p, int64_t d, int64_t at[AT_END +
                                   [AT_DS] = BLOCK_KEYS * SIMD_KEYS,
                                   [AT_SLOPE] = strip,
                                   [AT_ONES] = SIMD_MAX_STRIP,
-                                  [AT_COPY] = BLOCK_KEYS * d};
-    at[0] = 0;
-    for (int part = 0; part < AT_END; part++)
-        at[part + 1] = at[part] + round_up(size[part], 16);
-    return at[AT_END];
+                                  [AT_COPY] = 2 * p->simd->panel * d};
+    return place_parts(size, AT_END, at);
 }
 
 void backward_place_block(KeyBlock *block, const BackwardPlan *p, int64_t d, int thread)
 {
     float *base = p->blocks + thread * p->block_floats;
-    int64_t at[AT_END + 1];
+    int64_t at[AT_END];
     block_parts(p, d, at);
     block->K_strips = base + at[AT_K];
     block->V_strips = base + at[AT_V];
@@ -76,42 +72,48 @@ void backward_place_block(KeyBlock *block, const BackwardPlan *p, int64_t d, int
         block->ones[r] = 1.0f;
 }
 
-/* The number of parts depends on the shape alone, or more threads would give other bits. */
+/* The number of parts depends on the shape alone, or more threads would give other bits. Slots: as
+ * many as threads where each thread has kv heads of its own, else all. */
 size_t backward_make_plan(BackwardPlan *p, const AttnShape *n, int threads, char *workspace)
 {
     const int64_t key_blocks = (n->Nk + BLOCK_KEYS - 1) / BLOCK_KEYS, kv_heads = n->B * n->Hkv;
     const int64_t wanted = (WANTED_TASKS + kv_heads - 1) / kv_heads;
-    int64_t at[AT_END + 1], unit;
-    size_t bytes[4], sum = 0;
+    int64_t at[AT_END], unit, panels;
+    size_t bytes[5], sum = 0;
     choose_simd(p);
     unit = p->simd->panel; /* becomes the smallest number of whole panels and whole strips */
     while (unit % p->simd->strip)
         unit += p->simd->panel;
-    p->queries = SIMD_KEYS / unit * unit;
+    p->queries = round_down(SIMD_KEYS, unit);
     p->rows = round_up(n->Nq, p->queries);
     p->channels = round_up(n->d, p->simd->panel);
+    p->group = n->H / n->Hkv;
     p->parts = smaller(key_blocks, wanted);
+    p->slots = kv_heads % threads == 0 ? threads : kv_heads;
     p->head_floats = round_up(2 * p->rows * (n->d + p->channels + 1), 16);
     p->block_floats = block_parts(p, n->d, at);
-    bytes[0] = (size_t)(n->B * n->H * p->head_floats) * sizeof(float);
-    bytes[1] = (size_t)(p->parts * n->B * n->H * p->rows * p->channels) * sizeof(float);
+    panels = p->rows / p->simd->panel;
+    bytes[0] = (size_t)(p->slots * p->group * p->head_floats) * sizeof(float);
+    bytes[1] = (size_t)(p->slots * p->parts * p->group * p->rows * p->channels) * sizeof(float);
     bytes[2] = (size_t)(threads * p->block_floats) * sizeof(float);
-    bytes[3] = (size_t)(p->rows / p->simd->panel) * sizeof(AttnRange);
+    bytes[3] = (size_t)panels * sizeof(AttnRange);
+    bytes[4] = (size_t)panels;
     if (workspace) {
         p->heads = (float *)workspace;
         p->parts_dQ = (float *)(workspace + bytes[0]);
         p->blocks = (float *)(workspace + bytes[0] + bytes[1]);
         p->ranges = (AttnRange *)(workspace + bytes[0] + bytes[1] + bytes[2]);
+        p->straight = (uint8_t *)(p->ranges + panels);
     }
-    for (int part = 0; part < 4; part++)
+    for (int part = 0; part < 5; part++)
         sum += bytes[part];
     return sum;
 }
 
-QueryHead backward_query_head(const BackwardPlan *p, const AttnShape *n, int64_t b, int64_t h)
+QueryHead backward_query_head(const BackwardPlan *p, const AttnShape *n, int64_t slot, int64_t g)
 {
     QueryHead head;
-    head.Q_panels = p->heads + (b * n->H + h) * p->head_floats;
+    head.Q_panels = p->heads + (slot * p->group + g) * p->head_floats;
     head.dO_panels = head.Q_panels + p->rows * n->d;
     head.Q_pieces = head.dO_panels + p->rows * n->d;
     head.dO_pieces = head.Q_pieces + p->rows * p->channels;
@@ -120,63 +122,55 @@ QueryHead backward_query_head(const BackwardPlan *p, const AttnShape *n, int64_t
     return head;
 }
 
-float *backward_part_dQ(const BackwardPlan *p, const AttnShape *n, int64_t b, int64_t h,
-                        int64_t part)
+float *backward_part_dQ(const BackwardPlan *p, int64_t slot, int64_t part, int64_t g)
 {
-    const int64_t group = n->H / n->Hkv, task = (b * n->Hkv + h / group) * p->parts + part;
-    return p->parts_dQ + (task * group + h % group) * p->rows * p->channels;
+    return p->parts_dQ + ((slot * p->parts + part) * p->group + g) * p->rows * p->channels;
 }
 
 /* Rows past the last query: zeros in the panels, P = 0 by their lse; nobody reads their pieces. */
 void backward_pack_queries(const AttnArgs *args, const BackwardPlan *p, const float *delta,
-                           float *copy, int64_t b, int64_t h, int64_t i)
+                           float *copy, const QueryHead *head, int64_t b, int64_t h, int64_t i)
 {
     const AttnShape *n = &args->shape;
-    const QueryHead head = backward_query_head(p, n, b, h);
     const int64_t width = p->simd->panel, ld = p->rows * width, row = (b * n->H + h) * n->Nq + i;
     const int64_t count = i < n->Nq ? smaller(width, n->Nq - i) : 0;
-    naive_load_rows(&args->Q, b, h, i, count, copy);
-    p->simd->transpose(copy, n->d, count, n->d, 1.0f, head.Q_panels + i * n->d, width);
-    p->simd->split(copy, n->d, count, n->d, head.Q_pieces + i * width, ld);
-    naive_load_rows(&args->dO, b, h, i, count, copy);
-    p->simd->transpose(copy, n->d, count, n->d, 1.0f, head.dO_panels + i * n->d, width);
-    p->simd->split(copy, n->d, count, n->d, head.dO_pieces + i * width, ld);
+    int64_t ld_Q, ld_dO, ld_O;
+    const float *Q = flash_find_rows(&args->Q, b, h, i, count, copy, &ld_Q), *dO, *O;
+    p->simd->transpose(Q, ld_Q, count, n->d, 1.0f, head->Q_panels + i * n->d, width);
+    p->simd->split(Q, ld_Q, count, n->d, head->Q_pieces + i * width, ld);
+    dO = flash_find_rows(&args->dO, b, h, i, count, copy, &ld_dO);
+    p->simd->transpose(dO, ld_dO, count, n->d, 1.0f, head->dO_panels + i * n->d, width);
+    p->simd->split(dO, ld_dO, count, n->d, head->dO_pieces + i * width, ld);
     for (int64_t r = 0; r < width; r++) {
         const float lse = r < count ? args->lse[row + r] : -INFINITY;
-        head.lse[i + r] = lse == -INFINITY ? INFINITY : lse * LOG2E;
-        head.delta[i + r] = r < count ? delta[row + r] : 0.0f;
+        head->lse[i + r] = lse == -INFINITY ? INFINITY : lse * LOG2E;
+        head->delta[i + r] = delta && r < count ? delta[row + r] : 0.0f;
     }
-}
-
-/* What turns q.k into a power of two or, with a cap, into the argument of tanh. A tiny cap would
- * make that infinite, and 0 * inf is NaN; 1e25 gives the same scores to within scale / 1e25. */
-static float key_factor(const AttnArgs *args)
-{
-    if (args->softcap > 0.0f)
-        return fmaxf(-1e25f, fminf(args->scale / args->softcap, 1e25f));
-    return args->scale * LOG2E;
+    if (delta)
+        return;
+    O = flash_find_rows(&args->O, b, h, i, count, copy + width * n->d, &ld_O);
+    p->backward->row_dots(dO, ld_dO, O, ld_O, count, n->d, head->delta + i);
 }
 
 void backward_pack_keys(const AttnArgs *args, const BackwardPlan *p, KeyBlock *block, int64_t b,
                         int64_t h_kv, int64_t j)
 {
-    const AttnShape *n = &args->shape;
-    const int64_t d = n->d, strip = p->simd->strip, width = p->simd->panel;
-    const float factor = key_factor(args);
+    const int64_t d = args->shape.d, strip = p->simd->strip, width = p->simd->panel;
+    const float factor = flash_score_factor(args);
     block->j = j;
-    block->count = smaller(BLOCK_KEYS, n->Nk - j);
-    naive_load_rows(&args->K, b, h_kv, j, block->count, block->copy);
-    p->simd->split(block->copy, d, block->count, d, block->K_pieces, BLOCK_KEYS * width);
+    block->count = smaller(BLOCK_KEYS, args->shape.Nk - j);
     for (int64_t r = 0; r < block->count; r += strip) {
         const int64_t count = smaller(strip, block->count - r);
-        p->simd->transpose(block->copy + r * d, d, count, d, factor, block->K_strips + r * d,
-                           strip);
+        int64_t ld;
+        const float *rows = flash_find_rows(&args->K, b, h_kv, j + r, count, block->copy, &ld);
+        p->simd->transpose(rows, ld, count, d, factor, block->K_strips + r * d, strip);
+        p->simd->split(rows, ld, count, d, block->K_pieces + r * width, BLOCK_KEYS * width);
+        rows = flash_find_rows(&args->V, b, h_kv, j + r, count, block->copy, &ld);
+        p->simd->transpose(rows, ld, count, d, 1.0f, block->V_strips + r * d, strip);
         block->ranges[r / strip] = attn_range(args->positions_k, j + r, count);
     }
-    naive_load_rows(&args->V, b, h_kv, j, block->count, block->copy);
-    for (int64_t r = 0; r < block->count; r += strip)
-        p->simd->transpose(block->copy + r * d, d, smaller(strip, block->count - r), d, 1.0f,
-                           block->V_strips + r * d, strip);
+    for (int64_t r = 0; r < block->count; r++)
+        block->positions[r] = attn_position(args->positions_k, j + r);
     memset(block->dK, 0, (size_t)(BLOCK_KEYS * p->channels) * sizeof(float));
     memset(block->dV, 0, (size_t)(BLOCK_KEYS * p->channels) * sizeof(float));
 }

@@ -17,8 +17,9 @@
 #include "cpu/simd_pack.h"
 #include "flash_backward.h"
 
-#define BLOCK_KEYS   126 /* whole strips of 14 and of 6 */
-#define WANTED_TASKS 16  /* (batch, kv head, part) */
+#define BLOCK_KEYS   126 /* at most: whole strips of 14 and of 6 */
+#define BLOCK_STRIPS 21
+#define WANTED_TASKS 16 /* (batch, kv head, part) */
 
 typedef struct BackwardPlan {
     const FlashSimd *simd;
@@ -26,12 +27,15 @@ typedef struct BackwardPlan {
     int64_t queries;      /* of a block: whole strips and whole panels, at most SIMD_KEYS */
     int64_t rows;         /* Nq, rounded up to whole blocks */
     int64_t channels;     /* d, rounded up to whole panels */
+    int64_t group;        /* query heads that share a kv head */
     int64_t parts;        /* the keys of a head are dealt out to so many dQ */
+    int64_t slots;        /* kv heads whose query heads exist as packed copies at a time */
     int64_t head_floats;  /* a packed query head */
     int64_t block_floats; /* a KeyBlock */
-    float *heads;         /* [B][H][head_floats] */
-    float *parts_dQ;      /* [B][Hkv][parts][group][rows][channels], without the scale */
+    float *heads;         /* [slots][group][head_floats] */
+    float *parts_dQ;      /* [slots][parts][group][rows][channels], without the scale */
     AttnRange *ranges;    /* [rows / panel] positions of a panel's queries */
+    uint8_t *straight;    /* [rows / panel] 1: one sequence, positions rise by 1 */
     float *blocks;        /* [threads][block_floats] */
 } BackwardPlan;
 
@@ -44,28 +48,30 @@ typedef struct QueryHead {
 } QueryHead;
 
 typedef struct KeyBlock {
-    int64_t j, count;                            /* first key, number of keys */
-    float *K_strips, *V_strips;                  /* [strips][d][strip]; K times scale * log2(e) */
-    float *K_pieces;                             /* [channels / panel][BLOCK_KEYS][panel] */
-    float *dK, *dV;                              /* [BLOCK_KEYS][channels]; dK without the scale */
-    float *S;                                    /* [strip][SIMD_KEYS], then P: rows are keys */
-    float *dS;                                   /* [BLOCK_KEYS][SIMD_KEYS] dP, then dS */
-    float *slope;                                /* [strip][SIMD_KEYS] of the softcap */
-    float *ones;                                 /* [strip] */
-    float *copy;                                 /* [BLOCK_KEYS][d] rows as float32 */
-    AttnRange ranges[BLOCK_KEYS];                /* of each strip's keys */
-    int64_t first[BLOCK_KEYS], last[BLOCK_KEYS]; /* columns that each strip sees anything of */
+    int64_t j, count;           /* first key, number of keys */
+    float *K_strips, *V_strips; /* [strips][d][strip]; K times scale * log2(e) */
+    float *K_pieces;            /* [channels / panel][BLOCK_KEYS][panel] */
+    float *dK, *dV;             /* [BLOCK_KEYS][channels]; dK without the scale */
+    float *S;                   /* [strip][SIMD_KEYS], then P: rows are keys */
+    float *dS;                  /* [BLOCK_KEYS][SIMD_KEYS] dP, then dS */
+    float *slope;               /* [strip][SIMD_KEYS] of the softcap */
+    float *ones;                /* [strip] */
+    float *copy;                /* [2][panel][d] rows that are not float32, converted */
+    AttnPosition positions[BLOCK_KEYS];
+    AttnRange ranges[BLOCK_STRIPS];                  /* of each strip's keys */
+    int64_t first[BLOCK_STRIPS], last[BLOCK_STRIPS]; /* columns that a strip sees: [first, last) */
 } KeyBlock;
 
 /* Bytes of the workspace; its parts are placed in it unless it is NULL. */
 size_t backward_make_plan(BackwardPlan *p, const AttnShape *n, int threads, char *workspace);
 void backward_place_block(KeyBlock *block, const BackwardPlan *p, int64_t d, int thread);
-QueryHead backward_query_head(const BackwardPlan *p, const AttnShape *n, int64_t b, int64_t h);
-float *backward_part_dQ(const BackwardPlan *p, const AttnShape *n, int64_t b, int64_t h,
-                        int64_t part);
+/* Query head g of the group in a slot. */
+QueryHead backward_query_head(const BackwardPlan *p, const AttnShape *n, int64_t slot, int64_t g);
+float *backward_part_dQ(const BackwardPlan *p, int64_t slot, int64_t part, int64_t g);
 
+/* Queries i .. of head h; delta [B][H][Nq], or NULL: then it is made of O and dO. */
 void backward_pack_queries(const AttnArgs *args, const BackwardPlan *p, const float *delta,
-                           float *copy, int64_t b, int64_t h, int64_t i);
+                           float *copy, const QueryHead *head, int64_t b, int64_t h, int64_t i);
 void backward_pack_keys(const AttnArgs *args, const BackwardPlan *p, KeyBlock *block, int64_t b,
                         int64_t h_kv, int64_t j);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * backward_simd.h: the inner loops of v2_simd that stage 03 does not have, once for each
- * instruction set. The others (scores, weighted_sum, transpose, split) are those of its simd.h,
- * which also says what a strip, a panel and the packed layouts are.
+ * instruction set. The others (scores, hide, cap, weighted_sum, transpose, split) are those of its
+ * simd.h, which also says what a strip, a panel and the packed layouts are.
  *
  * Here rows are keys and columns are queries: S and all that follows from it are transposed.
  *
@@ -16,12 +16,17 @@
 
 typedef struct BackwardSimd {
     /* S [strip][SIMD_KEYS] -> P = 2^(S - lse), dP [strip][SIMD_KEYS] -> dS = P * (dP - delta), in
-     * place; columns 0 .. cols-1 (a multiple of lanes), lse and delta [cols] aligned like S */
-    void (*gradients)(float *S, float *dP, const float *lse, const float *delta, int64_t cols);
+     * place; columns 0 .. cols-1 (a multiple of lanes), lse and delta [cols] aligned like S. slope
+     * [strip][SIMD_KEYS] is one more factor of dS, NULL without a softcap. */
+    void (*gradients)(float *S, float *dP, const float *lse, const float *delta, const float *slope,
+                      int64_t cols);
     /* C [strip][ld_C], the first `panel` columns += the transpose of the first `strip` columns of
      * dS [steps][SIMD_KEYS] times K_piece [steps][panel] */
     void (*add_product)(const float *dS, const float *K_piece, int64_t steps, float *C,
                         int64_t ld_C);
+    /* dots [count] of row r of a [count][ld_a] and row r of b [count][ld_b], d numbers each */
+    void (*row_dots)(const float *a, int64_t ld_a, const float *b, int64_t ld_b, int64_t count,
+                     int64_t d, float *dots);
 } BackwardSimd;
 
 extern const BackwardSimd backward_simd_portable, backward_simd_avx2, backward_simd_avx512;

@@ -18,21 +18,24 @@
  *
  * The scale is applied to the finished sums dQ and dK: N d multiplications, not N^2.
  *
+ * Masks: each strip of keys has a span of columns (backward_mask.h). Outside of it nothing is
+ * computed: the first two products round it up to vectors, the other three do not.
+ *
  * Order of sums: keys are dealt out to parts as in v1, by the shape alone.
  *
  * Interface:
  * - flash_backward_v2_simd; flash_backward_block_cpu adds what a block of keys gives.
- * - flash_backward_simd_run, flash_backward_simd_workspace_bytes: that in the caller's memory.
+ * - flash_backward_simd_run, flash_backward_simd_workspace_bytes: both, in the caller's memory.
  */
-#include <math.h>
 #include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 #include "alloc.h"
+#include "backward_mask.h"
 #include "backward_pack.h"
-#include "naive.h"
+#include "tensor.h"
 
 size_t flash_backward_simd_workspace_bytes(const AttnShape *shape, int threads)
 {
@@ -40,202 +43,227 @@ size_t flash_backward_simd_workspace_bytes(const AttnShape *shape, int threads)
     return backward_make_plan(&plan, shape, threads, NULL);
 }
 
-/* Hides pairs of S^T: `rows` keys from j on, `cols` queries from i on. Who may see whom is asked
- * with the roles exchanged: key minus query becomes query minus key, so left and right change. */
-static void mask_tile(const AttnArgs *args, int64_t j, int64_t rows, int64_t i, int64_t cols,
-                      float *S)
-{
-    AttnArgs swapped = *args;
-    swapped.positions_q = args->positions_k;
-    swapped.positions_k = args->positions_q;
-    swapped.rule = (AttnRule){args->rule.right, args->rule.left};
-    swapped.mask = NULL; /* [Nq][Nk]: asked here, since its rows are queries */
-    naive_mask_rows(&swapped, j, rows, i, cols, S, SIMD_KEYS);
-    for (int64_t r = 0; args->mask && r < rows; r++)
-        for (int64_t c = 0; c < cols; c++)
-            if (args->mask[(i + c) * args->shape.Nk + j + r])
-                S[r * SIMD_KEYS + c] = -INFINITY;
-}
+/* --- one strip of keys -------------------------------------------------------------------------*/
 
-/* S -> cap * tanh(S), in units of log2, and the derivative of that. */
-static void cap_tile(const BackwardPlan *p, float *S, float *slope, float cap)
-{
-    for (int64_t r = 0; r < p->simd->strip; r++)
-        for (int64_t c = r * SIMD_KEYS; c < r * SIMD_KEYS + p->simd->panel; c++) {
-            const float t = tanhf(S[c]);
-            S[c] = cap * LOG2E * t;
-            slope[c] = 1.0f - t * t;
-        }
-}
-
-/* S^T and dP^T of one strip of keys, queries i .. of one block: the span of columns that the strip
- * sees anything of. dP^T is zero outside, since the product with K does not know of spans. */
+/* S^T and dP^T of strip s and its span, queries i .. of one block. A panel of which only one half
+ * is visible is computed by half. */
 static void score_strip(const AttnArgs *args, const BackwardPlan *p, KeyBlock *block,
                         const QueryHead *head, int64_t s, int64_t i)
 {
-    const int64_t d = args->shape.d, width = p->simd->panel, row = s * p->simd->strip;
-    const int64_t rows = smaller(p->simd->strip, block->count - row);
-    float *dP = block->dS + row * SIMD_KEYS;
-    int64_t first = 0, last = (smaller(p->queries, args->shape.Nq - i) + width - 1) / width;
-    const AttnRange *queries = p->ranges + i / width, *keys = &block->ranges[s];
-    while (first < last && attn_tile_class(args->rule, queries[first], *keys) == ATTN_TILE_SKIP)
-        first++;
-    while (first < last && attn_tile_class(args->rule, queries[last - 1], *keys) == ATTN_TILE_SKIP)
-        last--;
-    block->first[s] = first * width;
-    block->last[s] = last * width;
-    for (int64_t c = first * width; c < last * width; c += width) {
-        const int64_t cols = smaller(width, args->shape.Nq - i - c);
-        float *S = block->S + c;
-        p->simd->scores(block->K_strips + row * d, head->Q_panels + (i + c) * d, d, S, width);
-        p->simd->scores(block->V_strips + row * d, head->dO_panels + (i + c) * d, d, dP + c, width);
+    const int64_t d = args->shape.d, width = p->simd->panel, lanes = p->simd->lanes;
+    const int64_t row = s * p->simd->strip, first = block->first[s], last = block->last[s];
+    for (int64_t c = round_down(first, width); c < last; c += width) {
+        const int64_t skip = first - c >= lanes ? lanes : 0;
+        const int64_t cols = last - c > lanes ? width - skip : lanes, at = (i + c) * d + skip;
+        const AttnTile kind =
+            attn_tile_class(args->rule, p->ranges[(i + c) / width], block->ranges[s]);
+        float *S = block->S + c + skip, *dP = block->dS + row * SIMD_KEYS + c + skip;
+        p->simd->scores(block->K_strips + row * d, head->Q_panels + at, d, S, cols);
+        p->simd->scores(block->V_strips + row * d, head->dO_panels + at, d, dP, cols);
         if (args->softcap > 0.0f)
-            cap_tile(p, S, block->slope + c, args->softcap);
-        if (args->mask || attn_tile_class(args->rule, queries[c / width], *keys) != ATTN_TILE_CLEAN)
-            mask_tile(args, block->j + row, rows, i + c, cols, S);
-    }
-    for (int64_t r = 0; r < rows && last * width - first * width < p->queries; r++) {
-        memset(dP + r * SIMD_KEYS, 0, (size_t)(first * width) * sizeof *dP);
-        memset(dP + r * SIMD_KEYS + last * width, 0,
-               (size_t)(p->queries - last * width) * sizeof *dP);
+            p->simd->cap(S, block->slope + c + skip, args->softcap * LOG2E, cols);
+        if (args->mask || kind != ATTN_TILE_CLEAN)
+            mask_tile(args, p, block, s, i + c + skip, cols, S);
     }
 }
 
-/* P^T and dS^T of one strip, and what they give to its dV and dK. */
+/* P^T and dS^T of strip s, and what they give to its dV and dK. */
 static void add_strip(const AttnArgs *args, const BackwardPlan *p, KeyBlock *block,
                       const QueryHead *head, int64_t s, int64_t i)
 {
     const int64_t width = p->simd->panel, strip = p->simd->strip, row = s * strip;
-    const int64_t first = block->first[s], cols = block->last[s] - first;
-    const int64_t seen = smaller(cols, args->shape.Nq - i - first);
-    float *S = block->S + first, *dS = block->dS + row * SIMD_KEYS + first;
-    p->backward->gradients(S, dS, head->lse + i + first, head->delta + i + first, cols);
-    for (int64_t r = 0; args->softcap > 0.0f && r < strip; r++)
-        for (int64_t c = r * SIMD_KEYS; c < r * SIMD_KEYS + cols; c++)
-            dS[c] *= block->slope[first + c];
+    const int64_t first = block->first[s], seen = block->last[s] - first;
+    const int64_t from = round_down(first, p->simd->lanes);
+    const int64_t to = round_up(block->last[s], p->simd->lanes);
+    float *S = block->S, *dS = block->dS + row * SIMD_KEYS;
+    p->backward->gradients(S + from, dS + from, head->lse + i + from, head->delta + i + from,
+                           args->softcap > 0.0f ? block->slope + from : NULL, to - from);
     for (int64_t x = 0; x < p->channels; x += width) {
         const int64_t piece = x * p->rows + (i + first) * width;
         float *dV = block->dV + row * p->channels + x, *dK = block->dK + row * p->channels + x;
-        p->simd->weighted_sum(S, seen, head->dO_pieces + piece, block->ones, dV, p->channels);
-        p->simd->weighted_sum(dS, seen, head->Q_pieces + piece, block->ones, dK, p->channels);
+        p->simd->weighted_sum(S + first, seen, head->dO_pieces + piece, block->ones, dV,
+                              p->channels);
+        p->simd->weighted_sum(dS + first, seen, head->Q_pieces + piece, block->ones, dK,
+                              p->channels);
+    }
+    /* add_queries takes the columns by strips: what they reach of beyond the span is zero */
+    for (int64_t r = 0; r < strip; r++) {
+        const int64_t start = round_down(first, strip), end = round_up(block->last[s], strip);
+        for (int64_t c = start; c < from; c++)
+            dS[r * SIMD_KEYS + c] = 0.0f;
+        for (int64_t c = to; c < end; c++)
+            dS[r * SIMD_KEYS + c] = 0.0f;
     }
 }
 
-/* dQ [rows][channels] of queries i .. += dS K, for each strip of queries over the keys from the
- * first to the last strip that sees any of it. */
-static void add_queries(const BackwardPlan *p, const KeyBlock *block, int64_t Nq, int64_t i,
-                        float *dQ)
+/* --- one block of keys -------------------------------------------------------------------------*/
+
+/* dQ [queries][channels] += dS K: for each strip of queries, for each run of key strips that see
+ * any of it. */
+static void add_queries(const BackwardPlan *p, const KeyBlock *block, int64_t cols, float *dQ)
 {
     const int64_t strip = p->simd->strip, width = p->simd->panel;
     const int64_t strips = (block->count + strip - 1) / strip;
-    for (int64_t c = 0; c < smaller(p->queries, Nq - i); c += strip) {
-        int64_t from = 0, to = strips;
-        while (from < to && (block->first[from] >= c + strip || block->last[from] <= c))
-            from++;
-        while (from < to && (block->first[to - 1] >= c + strip || block->last[to - 1] <= c))
-            to--;
-        const int64_t steps = smaller(to * strip, block->count) - from * strip;
-        for (int64_t x = 0; from < to && x < p->channels; x += width)
-            p->backward->add_product(block->dS + from * strip * SIMD_KEYS + c,
-                                     block->K_pieces + x * BLOCK_KEYS + from * strip * width, steps,
-                                     dQ + (i + c) * p->channels + x, p->channels);
+    for (int64_t c = 0; c < cols; c += strip) {
+        int64_t from = 0, to = 0;
+        while (from < strips) {
+            while (to < strips && block->first[to] < c + strip && block->last[to] > c)
+                to++;
+            const int64_t steps = smaller(to * strip, block->count) - from * strip;
+            for (int64_t x = 0; from < to && x < p->channels; x += width)
+                p->backward->add_product(block->dS + from * strip * SIMD_KEYS + c,
+                                         block->K_pieces + x * BLOCK_KEYS + from * strip * width,
+                                         steps, dQ + c * p->channels + x, p->channels);
+            from = ++to;
+        }
     }
+}
+
+/* A finished row: added to the caller's sums or, in a whole pass, rounded to where it belongs. */
+static void finish_row(const Tensor *t, float *sums, int64_t sums_row, int64_t b, int64_t row,
+                       int64_t h, int64_t d, float factor, float *from)
+{
+    for (int64_t x = 0; x < d; x++)
+        from[x] *= factor;
+    if (!sums)
+        tensor_write_row(t, b, row, h, from);
+    for (int64_t x = 0; sums && x < d; x++)
+        sums[sums_row * d + x] += from[x];
 }
 
 /* One block of keys with all queries of its group. */
 static void visit_keys(const AttnArgs *args, const BackwardPlan *p, KeyBlock *block, FlashSums sums,
-                       int64_t b, int64_t h_kv, int64_t part)
+                       int64_t kv, int64_t slot, int64_t part)
 {
     const AttnShape *n = &args->shape;
-    const int64_t d = n->d, group = n->H / n->Hkv;
-    for (int64_t h = h_kv * group; h < (h_kv + 1) * group; h++) {
-        const QueryHead head = backward_query_head(p, n, b, h);
-        float *dQ = backward_part_dQ(p, n, b, h, part);
+    const int64_t b = kv / n->Hkv, h_kv = kv % n->Hkv;
+    for (int64_t g = 0; g < p->group; g++) {
+        const QueryHead head = backward_query_head(p, n, slot, g);
         for (int64_t i = 0; i < n->Nq; i += p->queries) {
+            float *dQ = backward_part_dQ(p, slot, part, g) + i * p->channels;
+            int seen = 0;
+            if (block->j == part * BLOCK_KEYS) /* the part's first */
+                memset(dQ, 0, (size_t)(p->queries * p->channels) * sizeof *dQ);
             for (int64_t s = 0; s * p->simd->strip < block->count; s++) {
-                score_strip(args, p, block, &head, s, i);
-                if (block->first[s] < block->last[s])
+                find_span(args, p, block, s, i);
+                if (block->first[s] < block->last[s]) {
+                    score_strip(args, p, block, &head, s, i);
                     add_strip(args, p, block, &head, s, i);
+                    seen = 1;
+                }
             }
-            add_queries(p, block, n->Nq, i, dQ);
+            if (seen)
+                add_queries(p, block, smaller(p->queries, n->Nq - i), dQ);
         }
     }
     for (int64_t c = 0; c < block->count; c++) { /* nobody else has these keys */
-        const int64_t to = ((b * n->Nk + block->j + c) * n->Hkv + h_kv) * d;
-        for (int64_t x = 0; x < d; x++) {
-            sums.dK[to + x] += args->scale * block->dK[c * p->channels + x];
-            sums.dV[to + x] += block->dV[c * p->channels + x];
-        }
+        const int64_t j = block->j + c, row = (b * n->Nk + j) * n->Hkv + h_kv;
+        finish_row(&args->dK, sums.dK, row, b, j, h_kv, n->d, args->scale,
+                   block->dK + c * p->channels);
+        finish_row(&args->dV, sums.dV, row, b, j, h_kv, n->d, 1.0f, block->dV + c * p->channels);
     }
 }
 
-static void backward_part(const AttnArgs *args, const BackwardPlan *p, KeyBlock *block,
-                          FlashSums sums, int64_t b, int64_t h_kv, int64_t part)
+/* --- who does what -----------------------------------------------------------------------------*/
+
+static void pack_panel(const AttnArgs *args, const BackwardPlan *p, KeyBlock *block,
+                       const float *delta, int64_t kv, int64_t slot, int64_t t)
 {
     const AttnShape *n = &args->shape;
-    const int64_t group = n->H / n->Hkv;
-    memset(backward_part_dQ(p, n, b, h_kv * group, part), 0,
-           (size_t)(group * p->rows * p->channels) * sizeof(float));
+    const int64_t panels = p->rows / p->simd->panel, g = t / panels;
+    const QueryHead head = backward_query_head(p, n, slot, g);
+    backward_pack_queries(args, p, delta, block->copy, &head, kv / n->Hkv,
+                          kv % n->Hkv * p->group + g, t % panels * p->simd->panel);
+}
+
+static void do_part(const AttnArgs *args, const BackwardPlan *p, KeyBlock *block, FlashSums sums,
+                    int64_t kv, int64_t slot, int64_t part)
+{
+    const AttnShape *n = &args->shape;
     for (int64_t j = part * BLOCK_KEYS; j < n->Nk; j += p->parts * BLOCK_KEYS) {
-        backward_pack_keys(args, p, block, b, h_kv, j);
-        visit_keys(args, p, block, sums, b, h_kv, part);
+        backward_pack_keys(args, p, block, kv / n->Hkv, kv % n->Hkv, j);
+        visit_keys(args, p, block, sums, kv, slot, part);
     }
 }
 
-/* dQ of one query row += scale * the parts, first to last. */
-static void add_parts(const AttnArgs *args, const BackwardPlan *p, FlashSums sums, int64_t row)
+/* dQ of one query row = scale * the parts, first to last. */
+static void add_parts(const AttnArgs *args, const BackwardPlan *p, FlashSums sums, int64_t kv,
+                      int64_t slot, int64_t t)
 {
     const AttnShape *n = &args->shape;
-    const int64_t b = row / (n->H * n->Nq), h = row / n->Nq % n->H, i = row % n->Nq;
-    float *dQ = sums.dQ + ((b * n->Nq + i) * n->H + h) * n->d;
-    for (int64_t part = 0; part < p->parts; part++) {
-        const float *from = backward_part_dQ(p, n, b, h, part) + i * p->channels;
+    const int64_t g = t / n->Nq, i = t % n->Nq, b = kv / n->Hkv, h = kv % n->Hkv * p->group + g;
+    float *dQ = backward_part_dQ(p, slot, 0, g) + i * p->channels;
+    for (int64_t part = 1; part < p->parts; part++) {
+        const float *from = backward_part_dQ(p, slot, part, g) + i * p->channels;
         for (int64_t x = 0; x < n->d; x++)
-            dQ[x] += args->scale * from[x];
+            dQ[x] += from[x];
+    }
+    finish_row(&args->dQ, sums.dQ, (b * n->Nq + i) * n->H + h, b, i, h, n->d, args->scale, dQ);
+}
+
+/* Kv heads divide evenly among the threads: each does its own from packing to the sum of the parts,
+ * and what it packed is still in its cache. */
+static void own_heads(const AttnArgs *args, const BackwardPlan *p, KeyBlock *block,
+                      const float *delta, FlashSums sums, int64_t slot)
+{
+    const AttnShape *n = &args->shape;
+    for (int64_t kv = slot; kv < n->B * n->Hkv; kv += p->slots) {
+        for (int64_t t = 0; t < p->group * p->rows / p->simd->panel; t++)
+            pack_panel(args, p, block, delta, kv, slot, t);
+        for (int64_t part = 0; part < p->parts; part++)
+            do_part(args, p, block, sums, kv, slot, part);
+        for (int64_t t = 0; t < p->group * n->Nq; t++)
+            add_parts(args, p, sums, kv, slot, t);
     }
 }
 
-/* Called by each thread of a team, or by the only one. */
-static void work(const AttnArgs *args, const BackwardPlan *p, const float *delta, FlashSums sums,
-                 int thread)
+/* They do not: all threads pack all heads, share the parts, and add them up. */
+static void shared_heads(const AttnArgs *args, const BackwardPlan *p, KeyBlock *block,
+                         const float *delta, FlashSums sums)
 {
     const AttnShape *n = &args->shape;
-    const int64_t panels = p->rows / p->simd->panel;
-    KeyBlock block;
-    backward_place_block(&block, p, n->d, thread);
+    const int64_t kv_heads = n->B * n->Hkv, panels = p->group * p->rows / p->simd->panel;
+    const int64_t rows = p->group * n->Nq;
 #pragma omp for schedule(static)
-    for (int64_t t = 0; t < n->B * n->H * panels; t++)
-        backward_pack_queries(args, p, delta, block.copy, t / panels / n->H, t / panels % n->H,
-                              t % panels * p->simd->panel);
+    for (int64_t t = 0; t < kv_heads * panels; t++)
+        pack_panel(args, p, block, delta, t / panels, t / panels, t % panels);
 #pragma omp for schedule(dynamic)
-    for (int64_t t = 0; t < n->B * n->Hkv * p->parts; t++)
-        backward_part(args, p, &block, sums, t / p->parts / n->Hkv, t / p->parts % n->Hkv,
-                      t % p->parts);
+    for (int64_t t = 0; t < kv_heads * p->parts; t++)
+        do_part(args, p, block, sums, t / p->parts, t / p->parts, t % p->parts);
 #pragma omp for schedule(static)
-    for (int64_t row = 0; row < n->B * n->H * n->Nq; row++)
-        add_parts(args, p, sums, row);
+    for (int64_t t = 0; t < kv_heads * rows; t++)
+        add_parts(args, p, sums, t / rows, t / rows, t % rows);
 }
 
 AttnStatus flash_backward_simd_run(const AttnArgs *args, const float *delta, FlashSums sums,
                                    void *workspace)
 {
-    const int64_t Nq = args->shape.Nq;
+    const AttnShape *n = &args->shape;
+    const int threads = args->threads;
     BackwardPlan plan;
-    backward_make_plan(&plan, &args->shape, args->threads, workspace);
-    for (int64_t i = 0; i < Nq; i += plan.simd->panel)
-        plan.ranges[i / plan.simd->panel] =
-            attn_range(args->positions_q, i, smaller(plan.simd->panel, Nq - i));
-    if (args->threads == 1) { /* OpenMP allocates memory for a region, even of one thread */
-        work(args, &plan, delta, sums, 0);
+    backward_make_plan(&plan, n, threads, workspace);
+    flash_describe_panels(args->positions_q, n->Nq, plan.simd->panel, plan.ranges, plan.straight);
+    delta = sums.dQ ? delta : NULL; /* a whole pass makes its own */
+    if (threads == 1) {             /* OpenMP allocates memory for a region, even of one thread */
+        KeyBlock block;
+        backward_place_block(&block, &plan, n->d, 0);
+        own_heads(args, &plan, &block, delta, sums, 0);
         return ATTN_OK;
     }
-#pragma omp parallel num_threads(args->threads)
+#pragma omp parallel num_threads(threads)
     {
-        int thread = 0;
+        int thread = 0, team = 1;
 #ifdef _OPENMP
         thread = omp_get_thread_num();
+        team = omp_get_num_threads();
 #endif
-        work(args, &plan, delta, sums, thread);
+        KeyBlock block;
+        backward_place_block(&block, &plan, n->d, thread);
+        if (plan.slots != threads)
+            shared_heads(args, &plan, &block, delta, sums);
+        else /* a team may be smaller than asked for */
+            for (int slot = thread; slot < threads; slot += team)
+                own_heads(args, &plan, &block, delta, sums, slot);
     }
     return ATTN_OK;
 }
@@ -254,5 +282,5 @@ AttnStatus flash_backward_block_cpu(const AttnArgs *args, const float *delta, Fl
 
 AttnStatus flash_backward_v2_simd(const AttnArgs *args)
 {
-    return flash_backward_by_block(args, flash_backward_block_cpu);
+    return flash_backward_block_cpu(args, NULL, (FlashSums){NULL, NULL, NULL});
 }

@@ -244,17 +244,56 @@ static void check_exp2(const FlashSimd *simd)
     free(y);
 }
 
-static void test_exp2_of_each_isa(void **unused)
+/* The capped score and its slope over small, middle and large arguments of both signs. */
+static void check_cap(const FlashSimd *simd)
+{
+    const int64_t strip = simd->strip, cols = SIMD_KEYS;
+    float *S = aligned_alloc(64, (size_t)(strip * cols) * sizeof *S);
+    float *slope = aligned_alloc(64, (size_t)(strip * cols) * sizeof *slope);
+    double worst = 0;
+    assert_true(S && slope);
+    for (int turn = 0; turn < 40; turn++) {
+        const float step = turn < 20 ? 1e-3f : turn < 39 ? 7e-3f : 1e30f;
+        for (int64_t n = 0; n < strip * cols; n++)
+            S[n] = slope[n] = (n % 2 ? -1.0f : 1.0f) * step * (float)(turn % 20 * 40 + n);
+        S[0] = slope[0] = turn == 0 ? 1e-30f : turn == 1 ? -INFINITY : S[0];
+        float *x = aligned_alloc(64, (size_t)(strip * cols) * sizeof *x);
+        assert_non_null(x);
+        memcpy(x, S, (size_t)(strip * cols) * sizeof *x);
+        simd->cap(S, slope, 1.0f, cols);
+        for (int64_t n = 0; n < strip * cols; n++) {
+            const double exact = tanh((double)x[n]), error = fabs((double)S[n] - exact);
+            worst = error > worst * fabs(exact) ? error / fabs(exact) : worst;
+            assert_true(fabsf(slope[n] - (1.0f - S[n] * S[n])) <= 0x1p-23f);
+        }
+        free(x);
+    }
+    assert_true(worst < 2 * 0x1p-23);
+    S[0] = NAN;
+    S[1] = -1e30f;
+    simd->cap(S, NULL, 3.0f, simd->lanes);
+    assert_true(!is_finite_f32(S[0]) && S[1] == -3.0f);
+    free(S);
+    free(slope);
+}
+
+static void check_isa(const FlashSimd *simd)
+{
+    check_exp2(simd);
+    check_cap(simd);
+}
+
+static void test_functions_of_each_isa(void **unused)
 {
     (void)unused;
-    check_exp2(&flash_simd_portable);
+    check_isa(&flash_simd_portable);
 #ifdef HAVE_ISA_AVX2
     if (exp_isa_usable(&exp_isa_avx2))
-        check_exp2(&flash_simd_avx2);
+        check_isa(&flash_simd_avx2);
 #endif
 #ifdef HAVE_ISA_AVX512
     if (exp_isa_usable(&exp_isa_avx512))
-        check_exp2(&flash_simd_avx512);
+        check_isa(&flash_simd_avx512);
 #endif
 }
 
@@ -268,7 +307,7 @@ int main(void)
         cmocka_unit_test(test_tiles_of_the_kernels),
         cmocka_unit_test(test_smem_limit),
         cmocka_unit_test(test_tile_sizes),
-        cmocka_unit_test(test_exp2_of_each_isa),
+        cmocka_unit_test(test_functions_of_each_isa),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
