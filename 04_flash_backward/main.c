@@ -11,8 +11,9 @@
  * The answer: compute P again. Q and K are there, and lse, one number a row, turns a score into a
  * probability. That is one more product, and it is cheaper than the way to memory and back.
  *
- * Every run is forward and backward: O and lse come from stage 03's v2_simd (v1_blas brings its
- * own), so a disagreement about lse between the two stages would show here.
+ * Every run is forward and backward; O and lse come from stage 03 (v1_blas brings its own), so a
+ * disagreement about lse between the two stages would show here. Times and rates in the table are
+ * those of the backward pass alone.
  *
  *     flash_backward                        small, checks all variants
  *     flash_backward -N 2048 --bench        time them
@@ -78,6 +79,16 @@ static ModelTraffic packed_traffic(const AttnArgs *args, FlashTiles tiles)
     return model_packed_backward_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
 }
 
+static ModelTraffic atomic_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    return model_atomic_backward_traffic(args, tiles.Br, tiles.Bc, 0);
+}
+
+static ModelTraffic two_kernels_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    return model_two_kernels_backward_traffic(args, tiles.Br, tiles.Bc);
+}
+
 static const struct {
     AttnFn backward;
     FlashTiles (*tiles)(const AttnArgs *args);
@@ -86,6 +97,10 @@ static const struct {
     {flash_backward_v0_fa1_backward, flash_backward_tiles_v0_fa1_backward, fa1_traffic},
     {flash_backward_v1_fa2_backward, flash_backward_tiles_v1_fa2_backward, fa2_traffic},
     {flash_backward_v2_simd, flash_backward_tiles_v2_simd, packed_traffic},
+    {ATTN_CUDA_FN(flash_backward_v0_atomics), ATTN_CUDA_FN(flash_backward_tiles_v0_atomics),
+     atomic_traffic},
+    {ATTN_CUDA_FN(flash_backward_v1_two_kernels), ATTN_CUDA_FN(flash_backward_tiles_v1_two_kernels),
+     two_kernels_traffic},
 };
 
 /* Fills in what the row says about traffic of the backward pass; nothing for a user's shared

@@ -35,7 +35,7 @@ void workspace_free(void *p);        /* NULL is allowed */
 void *workspace_alloc_device(size_t bytes);
 void workspace_free_device(void *p_dev);
 /* Waits for the GPU, looks at the fences of the device blocks that were freed and fills them with
- * 0xFF again. Between timed runs: a request for a block that is not settled does all that itself.
+ * 0xFF again. Between timed runs: without it, requests take new blocks for a while and then wait.
  */
 void workspace_settle(void);
 /* The same, and the freed blocks go back to the driver. A request that finds the memory short does

@@ -28,6 +28,8 @@
 #include <pthread.h>
 
 #define FENCE_DEV 256 /* keeps the alignment that cudaMalloc gives */
+/* A pass may free a block and ask for one like it: so many are kept before it has to wait. */
+#define KEPT_OF_A_SIZE 4
 
 typedef struct DeviceBlock {
     unsigned char *base_dev;
@@ -93,16 +95,18 @@ void workspace_trim(void)
     pthread_mutex_unlock(&device_lock);
 }
 
-/* A kept block of this size, taken out of the list; NULL if there is none. One that is settled
- * already goes first. */
+/* A kept block of this size, taken out of the list; NULL if a new one is better. */
 static DeviceBlock *take_kept(size_t bytes, int device)
 {
     DeviceBlock **link, **best = NULL, *found = NULL;
+    int count = 0;
     pthread_mutex_lock(&device_lock);
     for (link = &kept_blocks; *link; link = &(*link)->next)
-        if ((*link)->bytes == bytes && (*link)->device == device && (!best || !(*best)->settled))
-            best = link;
-    if (best)
+        if ((*link)->bytes == bytes && (*link)->device == device) {
+            best = !best || !(*best)->settled ? link : best;
+            count++;
+        }
+    if (count >= KEPT_OF_A_SIZE)
         settle_block(*best);
     if (best && (*best)->settled) {
         found = *best;

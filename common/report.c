@@ -104,23 +104,29 @@ int report_close(Report *r)
     return status;
 }
 
-double row_ms(const ReportRow *row)
+static int backward_alone(const Report *r)
+{
+    return (r->cli->stage->features & STAGE_ALWAYS_BACKWARD) != 0;
+}
+
+double row_ms(const Report *r, const ReportRow *row)
 {
     const Outcome *out = row->outcome;
-    return samples_median(&out->forward) +
+    return (backward_alone(r) ? 0.0 : samples_median(&out->forward)) +
            (row->c->backward ? samples_median(&out->backward) : 0.0);
 }
 
-double row_flops(const ReportRow *row)
+double row_flops(const Report *r, const ReportRow *row)
 {
     const AttnArgs *a = &row->problem->args;
-    return model_flops(a, 0) + (row->c->backward ? model_flops(a, 1) : 0.0);
+    return (backward_alone(r) ? 0.0 : model_flops(a, 0)) +
+           (row->c->backward ? model_flops(a, 1) : 0.0);
 }
 
-double row_gflops(const ReportRow *row)
+double row_gflops(const Report *r, const ReportRow *row)
 {
-    const double ms = row_ms(row);
-    return ms > 0.0 ? row_flops(row) / (ms * 1e6) : NAN;
+    const double ms = row_ms(r, row);
+    return ms > 0.0 ? row_flops(r, row) / (ms * 1e6) : NAN;
 }
 
 int row_pass(const ReportRow *row)
@@ -189,7 +195,7 @@ static void print_machine(const Report *r, const CliCase *c)
         printf("# GPU %s, sm_%d\n", device_name(), device_arch());
 }
 
-static void print_case(const ReportRow *row)
+static void print_case(const Report *r, const ReportRow *row)
 {
     static const char *const masks[] = {"", ", full mask", ", causal upper-left",
                                         ", causal lower-right"};
@@ -208,7 +214,10 @@ static void print_case(const ReportRow *row)
            : c->bundled                     ? ", bundled activations"
            : c->q_file                      ? ", files"
                                             : "",
-           c->backward ? ", forward + backward" : "", c->deterministic ? ", deterministic" : "");
+           backward_alone(r) ? ", backward pass alone"
+           : c->backward     ? ", forward + backward"
+                             : "",
+           c->deterministic ? ", deterministic" : "");
     printf("%-20s %-4s %-5s %9s %7s %9s %9s %7s %10s %10s %7s\n", "variant", "on", "check",
            "err/bound", "flash", "ms", "GFLOP/s", "%sgemm", "traffic", "peak mem", "speed");
 }
@@ -217,14 +226,14 @@ void report_row(Report *r, const ReportRow *row)
 {
     const Check *check = row->check;
     const int on_cpu = row->variant->device == ON_CPU, pass = row_pass(row);
-    const double ms = row_ms(row), gflops = row_gflops(row);
+    const double ms = row_ms(r, row), gflops = row_gflops(r, row);
     char t[8][16];
     measure_sgemm(r, row->c, row->variant->device);
     report_json(r, row);
     if (!r->cli->quiet) {
         print_machine(r, row->c);
         if (r->baseline != row->c)
-            print_case(row);
+            print_case(r, row);
     }
     if (r->baseline != row->c) {
         r->baseline = row->c;

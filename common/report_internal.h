@@ -4,7 +4,7 @@
  *
  * Interface:
  * - report_json, report_json_softmax: one object, one line.
- * - row_gflops, row_sgemm_share: figures that table and JSON share.
+ * - row_ms, row_flops, row_gflops, row_pass: figures that table and JSON share.
  * - save_probe: can files be written into DIR? Leaves nothing behind.
  */
 #ifndef ATTN_REPORT_INTERNAL_H
@@ -14,10 +14,13 @@
 
 void report_json(const Report *r, const ReportRow *row);
 void report_json_softmax(const Report *r, const ReportSoftmax *row);
-double row_ms(const ReportRow *row);     /* median forward + median backward; NaN if it failed */
-double row_flops(const ReportRow *row);  /* forward and, if run, backward */
-double row_gflops(const ReportRow *row); /* NaN if it failed */
-int row_pass(const ReportRow *row);      /* 1, 0, or -1 = not checked */
-int save_probe(const char *dir);         /* EXIT_OK or EXIT_USAGE */
+/* Of the medians, forward and, if run, backward. In a stage whose subject is the backward pass
+ * (STAGE_ALWAYS_BACKWARD) the forward is another stage's: there it is the backward alone. NaN if
+ * the run failed. */
+double row_ms(const Report *r, const ReportRow *row);
+double row_flops(const Report *r, const ReportRow *row); /* of the same passes */
+double row_gflops(const Report *r, const ReportRow *row);
+int row_pass(const ReportRow *row); /* 1, 0, or -1 = not checked */
+int save_probe(const char *dir);    /* EXIT_OK or EXIT_USAGE */
 
 #endif

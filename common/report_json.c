@@ -147,8 +147,8 @@ static void put_attention(FILE *f, const Report *r, const ReportRow *row)
     put_samples(f, "ms_backward", &out->backward);
     put_number(f, "ms_backward_med", samples_median(&out->backward));
     put_bool(f, "l2_flushed", out->l2_flushed);
-    put_number(f, "flops", row_flops(row));
-    put_number(f, "gflops", row_gflops(row));
+    put_number(f, "flops", row_flops(r, row));
+    put_number(f, "gflops", row_gflops(r, row));
     put_number(f, "sgemm_gflops", on_cpu && r->sgemm_gflops > 0.0 ? r->sgemm_gflops : NAN);
     put_number(f, "hbm_bytes_model", row->model_bytes > 0.0 ? row->model_bytes : NAN);
     put_number(f, "compulsory_bytes_model",

@@ -143,7 +143,10 @@ def add_speedups(rows):
 
 
 def time_ms(row):
-    """Median milliseconds; with --backward of both passes, which is what flops counts too."""
+    """Median milliseconds of what flops counts too: with --backward of both passes, in stage 04 of
+    the backward pass alone."""
+    if row["stage"] == "flash_backward":
+        return row.get("ms_backward_med")
     both = [row.get("ms_med")] + ([row.get("ms_backward_med")] if row.get("backward") else [])
     return sum(both) if all(both) else None
 

@@ -54,29 +54,56 @@ static int stray_is_seen(int64_t at)
     return 0;
 }
 
-/* All bytes of a block that another one used before, settled or not. */
-static int used_again(int settle)
+static int all_ones(const unsigned char *p_dev, size_t bytes)
+{
+    static unsigned char back[4096];
+    EXPECT(device_download(back, p_dev, bytes) == 0);
+    for (size_t t = 0; t < bytes; t++)
+        EXPECT(back[t] == 0xFF);
+    return 0;
+}
+
+/* All bytes of a block that another one used before. */
+static int used_again(void)
 {
     enum { BYTES = 4096 };
-    static unsigned char back[BYTES];
     unsigned char *first_dev, *again_dev, *other_dev;
     workspace_reset_peak();
     first_dev = workspace_alloc_device(BYTES);
     EXPECT(first_dev && device_fill_bytes(first_dev, 0, BYTES) == 0);
     workspace_free_device(first_dev);
     EXPECT(workspace_live() == 0);
-    if (settle)
-        workspace_settle();
+    workspace_settle();
     again_dev = workspace_alloc_device(BYTES);
     other_dev = workspace_alloc_device(BYTES); /* live at the same time: another one */
     EXPECT(again_dev == first_dev && other_dev && other_dev != again_dev);
     EXPECT(workspace_live() == 2 * BYTES && workspace_peak() == 2 * BYTES);
-    EXPECT(device_download(back, again_dev, BYTES) == 0);
-    for (size_t t = 0; t < BYTES; t++)
-        EXPECT(back[t] == 0xFF);
+    EXPECT(all_ones(again_dev, BYTES) == 0);
     workspace_free_device(again_dev);
     workspace_free_device(other_dev);
     EXPECT(workspace_live() == 0 && workspace_intact());
+    return 0;
+}
+
+/* Many frees that nobody settles: a few blocks serve them all, and each comes filled. */
+static int without_settling(void)
+{
+    enum { BYTES = 2048, TIMES = 40 };
+    unsigned char *seen_dev[TIMES];
+    int different = 0;
+    workspace_reset_peak();
+    for (int t = 0; t < TIMES; t++) {
+        unsigned char *p_dev = workspace_alloc_device(BYTES);
+        int known = 0;
+        EXPECT(p_dev && all_ones(p_dev, BYTES) == 0);
+        for (int s = 0; s < different; s++)
+            known |= seen_dev[s] == p_dev;
+        if (!known)
+            seen_dev[different++] = p_dev;
+        EXPECT(device_fill_bytes(p_dev, 0, BYTES) == 0);
+        workspace_free_device(p_dev);
+    }
+    EXPECT(different < 8 && workspace_live() == 0 && workspace_intact());
     return 0;
 }
 
@@ -141,7 +168,7 @@ int main(void)
     }
     workspace_reset_peak();
     if (counted_and_poisoned() || stray_is_seen(1000) || stray_is_seen(1255) || stray_is_seen(-1) ||
-        stray_is_seen(-256) || used_again(0) || used_again(1) || nobody_waits() || gives_way())
+        stray_is_seen(-256) || used_again() || without_settling() || nobody_waits() || gives_way())
         return 1;
     workspace_reset_peak();
     EXPECT(workspace_alloc_device((size_t)1 << 50) == NULL); /* and the device still works: */

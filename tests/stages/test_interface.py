@@ -166,8 +166,13 @@ def check_json(p, cpu, schema):
          "rows carry the hashes of the variant's sources", [row["sha256"] for row in rows])
     # the causal window lets query i (at i + 10) see keys i+1 .. i+10: 10 each
     pairs = 20 * 10
-    flops = 4 * 2 * 4 * 16 * pairs * (3.5 if backward else 1)
+    passes = 2.5 if backward and not flag else 3.5 if backward else 1  # 2.5: the backward alone
+    flops = 4 * 2 * 4 * 16 * pairs * passes
     p.ok(rows[0]["flops"] == flops, f"flops are {flops:g}", rows[0]["flops"])
+    counted = [row["ms_backward_med"] + (row["ms_med"] if flag else 0) if row["backward"]
+               else row["ms_med"] for row in rows]
+    p.ok(all(abs(row["gflops"] * ms * 1e6 / row["flops"] - 1) < 1e-6
+             for row, ms in zip(rows, counted)), "gflops are flops over the time of these passes")
     p.ok(len(rows[0]["ms"]) == 1 and (len(rows[0]["ms_backward"]) == 1) == backward,
          "one sample without --bench", rows[0]["ms"])
     row = rows[len(cpu)]
