@@ -7,6 +7,9 @@
  *     v0_fa1_backward   CPU     Algorithm 4 of the paper: recompute S and P tile by tile
  *     v1_fa2_backward   CPU     delta once, lse only, tiles of keys side by side
  *     v2_simd           CPU     packed operands, tiles in registers, vector exp
+ *     v0_atomics        GPU     a block for each tile of keys, dQ by atomicAdd
+ *     v1_two_kernels    GPU     rows own dQ, keys own dK and dV: no atomics, seven products
+ *     v2_mma            GPU     tensor cores, P and dS through shared memory
  *
  * The answer: compute P again. Q and K are there, and lse, one number a row, turns a score into a
  * probability. That is one more product, and it is cheaper than the way to memory and back.
@@ -47,6 +50,9 @@ static const Variant variants[] = {
     {"v1_two_kernels", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v2_register_tiles),
      ATTN_CUDA_FN(flash_backward_v1_two_kernels), 0,
      "rows own dQ, keys own dK and dV: no atomics, seven products"},
+    {"v2_mma", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v5_clean_tiles),
+     ATTN_CUDA_FN(flash_backward_v2_mma), 1,
+     "tensor cores, P and dS through shared memory, dQ by atomicAdd"},
 #ifdef HAVE_OPENBLAS
     {"v1_blas", ON_CPU, DTYPES_ALL, naive_v1_blas, naive_v1_blas_backward, 0,
      "stage 01: P and dS as whole matrices, the row at 100 % memory"},
@@ -101,6 +107,8 @@ static const struct {
      atomic_traffic},
     {ATTN_CUDA_FN(flash_backward_v1_two_kernels), ATTN_CUDA_FN(flash_backward_tiles_v1_two_kernels),
      two_kernels_traffic},
+    {ATTN_CUDA_FN(flash_backward_v2_mma), ATTN_CUDA_FN(flash_backward_tiles_v2_mma),
+     atomic_traffic},
 };
 
 /* Fills in what the row says about traffic of the backward pass; nothing for a user's shared
