@@ -6,14 +6,15 @@
  * other differs in nothing but who is who. So a View says: these rows are your own, those are the
  * others, through whose tiles you walk. "Queries" and "keys" in its `a` mean own and others: that
  * is all that stage 03's row_mask.cuh has to know to tell which tiles to visit and which pairs to
- * hide. The position rule turns with the roles: what lies at most `right` ahead of a query sees that
- * query at most `right` behind.
+ * hide. The position rule turns with the roles: what lies at most `right` ahead of a query sees
+ * that query at most `right` behind.
  *
  *     query i sees key j:     position_q - left  <= position_k <= position_q + right
  *     key j is seen by i:     position_k - right <= position_q <= position_k + left
  *
  * Interface:
  * - View, view_of_queries, view_of_keys; tensor_of_sums: float32 sums as gradients.
+ * - f32_row: where a row starts.
  * - longest_first: what a block works on. Walk, advance: its way through the tiles of the others.
  * - make_words: which others a row sees, where neither runs nor clean tiles say so.
  */
@@ -77,6 +78,11 @@ static Tensor tensor_of_sums(float *sums_dev, const Tensor *like)
     t.stride[1] = t.shape[2] * t.stride[2];
     t.stride[0] = t.shape[1] * t.stride[1];
     return t;
+}
+
+static __device__ __forceinline__ const float *f32_row(const Tensor &t, int b, int64_t n, int h)
+{
+    return (const float *)t.data + tensor_offset(&t, b, n, h);
 }
 
 /* The longest walks of all heads start first. Under a causal mask the last queries see most keys,

@@ -37,8 +37,9 @@
 #include "scores.cuh"
 #include "tile_load.cuh"
 
-/* Br x Bc = 64 x 64: 88 KiB of shared memory at D = 128, of 99 that GPUs from sm_80 on have. D = 256
- * has room for 32 x 32, and two warps share the 16 rows of a result, half of the columns each. */
+/* Br x Bc = 64 x 64: 88 KiB of shared memory at D = 128, of 99 that GPUs from sm_80 on have. D =
+ * 256 has room for 32 x 32, and two warps share the 16 rows of a result, half of the columns each.
+ */
 template <int D_> struct MmaTile {
     static const int D = D_, WARPS = 4, THREADS = WARPS * 32;
     static const int Br = D <= 128 ? 64 : 32, Bc = Br;
