@@ -80,41 +80,6 @@ gpu_check() {
     done 3<build/gpu_stages.txt
 }
 
-# Small cases that reach every kernel's tails: the tools slow a program down 10 to 100 times.
-sanitize_cases() {
-    cat <<'TXT'
--B 2 -H 4 --kv-heads 2 --seq-q 65 --seq-kv 129 -d 59 --mask causal-lower-right
--H 1 --seq-q 17 --seq-kv 33 -d 64 --mask full --softcap 20
--H 2 --seq-q 64 --seq-kv 64 -d 32 --window 5,3 --strides odd
--H 2 --seq-q 33 --seq-kv 70 -d 64 --dtype bf16 --mask causal-upper-left
-TXT
-    case $1 in
-    naive) printf '%s\n' '-H 2 --kv-heads 1 --seq-q 33 --seq-kv 40 -d 24 --backward' ;;
-    tiled_softmax) printf '%s\n' '--rows 3 --cols 1025' '--rows 1 --cols 70000' ;;
-    flash_forward) # each compiled head dimension and padded ones, aligned rows and not
-        for dtype in f32 f16 bf16; do
-            printf -- "--dtype $dtype %s\n" \
-                '-H 2 --seq-q 140 --seq-kv 130 -d 32 --causal' \
-                '-H 4 --kv-heads 2 --seq-q 65 --seq-kv 200 -d 64 --causal' \
-                '-H 1 --seq-q 70 --seq-kv 130 -d 64 --strides odd --mask causal-upper-left' \
-                '-H 1 --seq-q 70 --seq-kv 130 -d 96 --mask full' \
-                '-H 2 --kv-heads 1 --seq-q 33 --seq-kv 129 -d 128 --window 40,9' \
-                '-H 1 --seq-q 33 --seq-kv 70 -d 128 --strides odd' \
-                '-H 1 --seq-q 70 --seq-kv 70 -d 256 --causal' \
-                '-H 2 --seq-q 130 --seq-kv 100 -d 59 --softcap 20' \
-                '-H 1 --seq-q 5 --seq-kv 1000 -d 80'
-        done
-        ;;
-    esac
-}
-
-# A stage's own test programs that run under the tools as well.
-sanitize_program() {
-    case $1 in
-    flash_forward) echo build/gpu/tests/gpu/test_flash_resume_gpu small ;;
-    esac
-}
-
 gpu_sanitize() {
     tool=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
     [ -x "$tool" ] || refuse "compute-sanitizer is not here"
@@ -131,40 +96,8 @@ gpu_sanitize() {
     done 3<build/gpu_stages.txt
 }
 
-# One line of flags per bench run.
-bench_cases() {
-    case $1 in
-    tiled_softmax) # 2^28 elements in all, f32; then one row of them
-        for cols in 1024 4096 16384 32768; do
-            echo "--rows $((268435456 / cols)) --cols $cols"
-        done
-        echo "--rows 1 --cols 268435456 --variant v3_split_row"
-        ;;
-    flash_forward) # 16k tokens in all, hidden size 2048: the setting of the published numbers
-        for d in 64 128; do
-            for n in 1024 4096 16384; do
-                echo "-B $((16384 / n)) -H $((2048 / d)) -N $n -d $d --dtype bf16"
-                echo "-B $((16384 / n)) -H $((2048 / d)) -N $n -d $d --dtype bf16 --causal"
-            done
-        done
-        echo "-B 1 -H 16 -N 1024 -d 64 --dtype f32"
-        echo "-B 4 -H 16 -N 1024 -d 64 --dtype f32"
-        echo "-B 1 -H 16 -N 4096 -d 64 --dtype f32"
-        ;;
-    *)
-        for dtype in f32 bf16; do
-            for N in 512 1024 2048 4096 8192; do
-                echo "-B 1 -H 16 -N $N -d 64 --dtype $dtype"
-                echo "-B 1 -H 16 -N $N -d 64 --dtype $dtype --causal"
-            done
-        done
-        ;;
-    esac
-    [ "$1" != naive ] || echo "-B 1 -H 16 -N 2048 -d 64 --backward"
-}
-
 # The CPU's speed-up of flash over standard attention, for the figure. (The GPU's is in the rows of
-# `ncu`: a timed run of stage 01 on a GPU also allocates and fills its matrix of scores.)
+# `ncu`.)
 bench_speedup() {
     for N in 256 512 1024 2048 4096; do
         echo "-B 1 -H 8 -N $N -d 64"
@@ -173,6 +106,24 @@ bench_speedup() {
         part "03 speed-up, ${run#* }" "build/gpu/${run% *}" --device cpu --threads 2 \
             --variant "${run#* }" --cases build/speedup.txt --bench --quiet \
             --json "$gpu_out/03_speedup_cpu.jsonl"
+    done
+}
+
+# wall_of NAME DEVICE FOLDER/PROGRAM VARIANT FLAGS...: into 04_wall.jsonl
+wall_of() {
+    wall_cases "$2" >"build/wall_$2.txt"
+    wall_name=$1 wall_device=$2 wall_program=$3 wall_variant=$4 wall_rows=$gpu_out/04_wall.jsonl
+    shift 4
+    part "$wall_name" sh common/tools/or_no_memory.sh "$wall_rows" "build/gpu/$wall_program" \
+        --device "$wall_device" --variant "$wall_variant" --cases "build/wall_$wall_device.txt" \
+        --bench --quiet --json "$wall_rows" "$@"
+}
+
+bench_wall() {
+    wall_of "04 wall, v1_cublas" cuda 01_naive/naive v1_cublas --backward
+    wall_of "04 wall, v4_clean_tiles" cuda 04_flash_backward/flash_backward v4_clean_tiles
+    for variant in v1_blas v2_simd; do
+        wall_of "04 wall, $variant" cpu 04_flash_backward/flash_backward $variant --threads 2
     done
 }
 
@@ -186,25 +137,13 @@ gpu_bench() {
                 --warmup 3 --iters 20 --json "$gpu_out/$folder.jsonl"
         done 4<"build/bench_$program.txt"
         [ "$program" != flash_forward ] || bench_speedup
+        [ "$program" != flash_backward ] || bench_wall
         # what the dtypes make of a training step's gradient: checked rows, not times
         [ "$program" != flash_backward ] ||
             part "04 real gradient" sh -c 'python3 "$1" "$2" --device cuda >"$3"' sh \
                 common/tools/gradient_rows.py "build/gpu/$folder/$program" \
                 "$gpu_out/04_real_gradient.jsonl"
     done 3<build/gpu_stages.txt
-}
-
-# What the memory moved, measured: stage 03's kernels and, beside them, stage 01's. ncu empties the
-# caches before each kernel, so a variant of several kernels finds nothing of its own in the L2.
-traffic_cases() {
-    for N in 512 1024 2048 4096 8192; do
-        echo "-B 1 -H 16 -N $N -d 64 --dtype bf16"
-    done | sed "$([ "$1" = naive ] && echo 's/$/ --variant v1_cublas/')"
-    for N in 512 1024 2048 4096 8192; do
-        echo "-B 1 -H 16 -N $N -d 64 --dtype f32"
-    done
-    [ "$1" = naive ] || # one new query against many keys: what splitting the keys is for
-        echo "-B 1 -H 32 --kv-heads 8 --seq-q 1 --seq-kv 65536 -d 128 --dtype bf16"
 }
 
 # traffic_of FOLDER PROGRAM REST: a run that is checked, one that is counted, rows from both
@@ -236,14 +175,19 @@ gpu_ncu() {
             gpu_traffic
             continue
         fi
-        flags='-B 1 -H 16 -N 2048 -d 64'
-        [ "$program" != tiled_softmax ] || flags='--rows 65536 --cols 4096'
-        # shellcheck disable=SC2086 # flags, one word each
-        part "$folder" ncu --clock-control none --set detailed -f -o "$gpu_out/$folder" \
-            "build/gpu/$folder/$program" --device cuda $flags --no-check
-        [ ! -f "$gpu_out/$folder.ncu-rep" ] ||
-            part "$folder text" sh -c 'ncu --import "$1" --page details >"$2"' ncu \
-                "$gpu_out/$folder.ncu-rep" "$gpu_out/$folder.ncu.txt"
+        ncu_cases "$program" >"build/ncu_$program.txt"
+        while read -r flags <&4; do
+            report=$gpu_out/$folder
+            case $flags in
+            *bf16*) report=${report}_bf16 ;;
+            esac
+            # shellcheck disable=SC2086 # flags, one word each
+            part "$folder $flags" ncu --clock-control none --set detailed -f -o "$report" \
+                "build/gpu/$folder/$program" --device cuda $flags --no-check
+            [ ! -f "$report.ncu-rep" ] ||
+                part "$folder text $flags" sh -c 'ncu --import "$1" --page details >"$2"' ncu \
+                    "$report.ncu-rep" "$report.ncu.txt"
+        done 4<"build/ncu_$program.txt"
     done 3<build/gpu_stages.txt
 }
 
@@ -256,9 +200,11 @@ gpu_peers() {
         part "$script" sh -c 'python3 "$1" >"$2"' peers "$script" \
             "$gpu_out/$(basename "$script" .py).txt"
     done
-    [ ! -f "$gpu_out/03_flash_forward.jsonl" ] || [ ! -f "$gpu_out/peers_gpu.txt" ] ||
-        part "03 beside its peers" python3 common/tools/peer_rows.py \
-            "$gpu_out/03_flash_forward.jsonl" "$gpu_out/peers_gpu.txt"
+    for folder in 03_flash_forward 04_flash_backward; do
+        [ ! -f "$gpu_out/$folder.jsonl" ] || [ ! -f "$gpu_out/peers_gpu.txt" ] ||
+            part "${folder%%_*} beside its peers" python3 common/tools/peer_rows.py \
+                "$gpu_out/$folder.jsonl" "$gpu_out/peers_gpu.txt"
+    done
 }
 
 ladder_gpu() {

@@ -12,8 +12,9 @@ attention, H=16 d=64):
     d=64 S=1024 causal=0 | FA2 fwd    276 bwd    199 | cuDNN fwd    429 bwd    328
     fp32 materialised torch S=1024 19.7 TFLOP/s
 
-Each row of ROWS.jsonl on that GPU and of such a case gets `peer` (a name) and `peer_gflops`; all
-other rows stay as they are. The file is replaced when all of it is written. Exit 2: unusable input.
+Each row of ROWS.jsonl on that GPU and of such a case gets `peer` (a name) and `peer_gflops`, rows
+of stage 04 the peer's backward pass; all other rows stay as they are. The file is replaced when all
+of it is written. Exit 2: unusable input.
 """
 import json
 import os
@@ -21,25 +22,28 @@ import pathlib
 import re
 import sys
 
-LINE = re.compile(r"d=(\d+) S=(\d+) causal=([01]) \| FA2 fwd +(\d+)")
+LINE = re.compile(r"d=(\d+) S=(\d+) causal=([01]) \| FA2 fwd +(\d+) bwd +(\d+)")
 F32_LINE = re.compile(r"fp32 materialised torch S=(\d+) ([0-9.]+) TFLOP/s")
 TOKENS, HIDDEN = 16384, 2048
 
 
 def read_peers(text):
-    """GPU name and {(dtype, B, H, N, d, mask): (peer, GFLOP/s)}."""
+    """GPU name and {(dtype, B, H, N, d, mask, backward): (peer, GFLOP/s)}."""
     first = re.match(r"(\S+) \S+ \S+ (.+)\n", text)
     if not first:
         raise ValueError("no line with PyTorch's version and the GPU's name")
     torch = f"PyTorch {first[1].split('+')[0]}"
     peers = {}
-    for d, n, causal, rate in LINE.findall(text):
+    for d, n, causal, *rates in LINE.findall(text):
         d, n = int(d), int(n)
         mask = "causal-lower-right" if causal == "1" else "none"
-        peers["bf16", TOKENS // n, HIDDEN // d, n, d, mask] = (
-            f"FlashAttention-2 of {torch}", 1e3 * float(rate))
+        for backward, rate in enumerate(rates):
+            name = f"FlashAttention-2 of {torch}" + (", backward" if backward else "")
+            peers["bf16", TOKENS // n, HIDDEN // d, n, d, mask, bool(backward)] = (
+                name, 1e3 * float(rate))
     for n, rate in F32_LINE.findall(text):
-        peers["f32", 1, 16, int(n), 64, "none"] = (f"materialised, {torch}", 1e3 * float(rate))
+        peers["f32", 1, 16, int(n), 64, "none", False] = (f"materialised, {torch}",
+                                                          1e3 * float(rate))
     if not peers:
         raise ValueError("no line with a peer's speed")
     return first[2], peers
@@ -47,8 +51,10 @@ def read_peers(text):
 
 def case_of(row):
     square = row.get("Nq") == row.get("Nk") and row.get("H") == row.get("Hkv")
+    # both passes in one (--backward of other stages) were not timed
+    alone = bool(row.get("backward")) == (row.get("stage") == "flash_backward")
     return (row.get("dtype"), row.get("B"), row.get("H"), row.get("Nq") if square else None,
-            row.get("d"), row.get("mask"))
+            row.get("d"), row.get("mask") if alone else None, bool(row.get("backward")))
 
 
 def main():

@@ -16,45 +16,14 @@ import sys
 import npy_small
 import columns
 import rows as recorded
+from plot_backward import backward_wall
+from plot_rows import (block, by_variant, chip, curves, latest, per_head, quoted, richest, sizes_of,
+                       square)
 
 MAP_HEAD = 4
 MAP_ZOOM = (1, 25)  # tokens of the enlarged part: the title and the first sentence
 GPU_BYTES = 80e9
 TRAFFIC_TWINS = [("naive", "v1_cublas"), ("flash_forward", "v0_fa1"), ("flash_forward", "v1_fa2")]
-
-
-def block(lines):
-    return "\n".join(lines) + "\n\n\n"
-
-
-def quoted(text):
-    return '"' + str(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def chip(row):
-    """The processor's name, safe in gnuplot's enhanced text, where @ _ ^ { } & are commands."""
-    name = str(row.get("cpu") if row.get("device") == "cpu" else row.get("gpu"))
-    return "".join("\\" + c if c in "@_^{}&~" else c for c in name)
-
-
-def by_variant(rows):
-    found = {}
-    for row in rows:
-        found.setdefault(row["variant"], []).append(row)
-    return dict(sorted(found.items()))
-
-
-def richest(rows, key, count):
-    """The group of rows (same key) with the most different values of count; ties: the last."""
-    groups = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return max(groups.values(), key=lambda g: len({count(r) for r in g}), default=[])
-
-
-def latest(rows, key):
-    """One row a key: a later line of the file replaces an earlier one."""
-    return list({key(row): row for row in rows}.values())
 
 
 def wall(rows):
@@ -142,35 +111,6 @@ def unsafe_exp(rows):
             "".join(data))
 
 
-def sizes_of(row):
-    return tuple(str(row.get(k)) for k in ("device", "dtype", "B", "H", "Hkv", "d", "mask",
-                                           "window", "threads", "machine", "gpu"))
-
-
-def square(rows):
-    """Rows with as many queries as keys and no mask."""
-    return [r for r in rows if r.get("Nq") == r.get("Nk") and not r.get("backward")
-            and r.get("mask") in (None, "none") and r.get("window") in (None, [-1, -1])]
-
-
-def per_head(row, key):
-    return f"{row[key] / (row['B'] * row['H']):.6g}" if row.get(key) else "NaN"
-
-
-def curves(rows, x, columns, order=()):
-    """One block a variant, sorted by x; and the variants' names, in this order or by name."""
-    data, names = [], []
-    found = by_variant(rows)
-    for name in [n for n in order if n in found] or found:
-        mine = found[name]
-        mine.sort(key=lambda r: r[x])
-        data.append(block([f"# {name}: {x}, {', '.join(columns)}"] +
-                          [" ".join([str(r[x])] + [per_head(r, c) for c in columns])
-                           for r in mine]))
-        names.append(name)
-    return data, names
-
-
 def counted(rows):
     return latest([r for r in rows if r["stage"] == "flash_forward" and r.get("traffic_bytes")],
                   lambda r: (r["variant"], r["Nq"], r["sram_elements"], r["d"]))
@@ -235,7 +175,7 @@ def speedup_points(rows, standard, clock):
 
 def speedup(rows):
     """How many times faster flash attention is than standard attention, against N. On the GPU by
-    the kernels' own time (ncu): a timed run of stage 01 also allocates its matrix of scores."""
+    the kernels' own time (ncu)."""
     rows = square(rows)
     lines, names, seconds = [], [], []
     for device, standard, clock in (("cpu", "v1_blas", "ms_med"), ("cuda", "v1_cublas", "ncu_ms")):
@@ -281,7 +221,7 @@ def speed(rows):
 
 FIGURES = {"01_wall": wall, "attention_map": attention_map, "02_accesses": accesses,
            "02_unsafe_exp": unsafe_exp, "03_traffic_n": traffic_n, "03_traffic_m": traffic_m,
-           "03_speedup": speedup, "speed": speed}
+           "03_speedup": speedup, "04_wall": backward_wall, "speed": speed}
 
 
 def main():

@@ -44,13 +44,21 @@ def main():
             row(), row(mask="causal-lower-right"), row(dtype="f32", B=1, H=16, Hkv=16, Nq=4096,
                                                        Nk=4096),
             row(gpu="NVIDIA A100"), row(d=128), row(Hkv=8), row(Nk=2048), row(device="cpu"),
-            row(mask="full")], PEERS)
+            row(mask="full"), row(backward=True)], PEERS)
         tap.ok(done.returncode == 0, "annotated", done.stderr)
         tap.ok([r.get("peer_gflops") for r in rows[:3]] == [276e3, 216e3, 22e3],
                "the three cases have their peers")
         tap.ok(not any("peer" in r for r in rows[3:]), "no other row has one")
         tap.ok(columns.cell(rows[0], "of_peer") == "0.500" and
                columns.cell(rows[4], "of_peer") == "-", "a column divides the two")
+        alone = {"stage": "flash_backward", "backward": True, "ms_backward_med": 2.0}
+        done, rows = annotate(folder, [
+            row(**alone), row(mask="causal-lower-right", **alone), row(d=128, **alone),
+            row(dtype="f32", B=1, H=16, Hkv=16, Nq=4096, Nk=4096, **alone)], PEERS)
+        tap.ok([r.get("peer_gflops") for r in rows] == [199e3, 143e3, None, None] and
+               rows[0]["peer"].endswith("backward"), "stage 04 beside the peer's backward", rows)
+        tap.ok(columns.cell(rows[0], "of_peer") == "0.347", "138 GFLOP in 2 ms beside 199 TFLOP/s",
+               columns.cell(rows[0], "of_peer"))
         for peers in ("", "2.11 x NVIDIA\n", "2.11 13 9 NVIDIA H200\nnothing here\n"):
             before = [row()]
             done, after = annotate(folder, before, peers)

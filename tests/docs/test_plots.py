@@ -22,7 +22,7 @@ from tap import Tap  # noqa: E402
 import npy_small  # noqa: E402
 
 FIGURES = ["01_wall", "attention_map", "02_accesses", "02_unsafe_exp", "03_traffic_n",
-           "03_traffic_m", "03_speedup", "speed"]
+           "03_traffic_m", "03_speedup", "04_wall", "speed"]
 
 
 def row(stage, variant, good=True, **more):
@@ -51,7 +51,7 @@ def made_up_rows():
                          "variant": variant, "cols": 1024, "score_max": 4.0 * factor,
                          "error": None if bad else 1e-7, "nonfinite": 64 * bad,
                          "pass": None if unsafe else True})
-    return rows + traffic_rows()
+    return rows + traffic_rows() + backward_rows()
 
 
 def traffic_rows():
@@ -70,6 +70,38 @@ def traffic_rows():
     return rows
 
 
+def backward_rows():
+    """Stage 04's pairs with and without whole matrices. The GPU's cross at 2048, the CPU's never
+    do. A row with --deterministic and a masked one are other cases."""
+    rows = []
+    for N in (512, 1024, 2048, 4096):
+        gpu = {"device": "cuda", "gpu": "NVIDIA H200", "Nq": N, "Nk": N, "d": 64, "backward": True,
+               "flops": None}
+        rows += [row("naive", "v1_cublas", ms_backward_med=N * N / 1e6, peak_bytes=8 * N * N,
+                     **gpu),
+                 row("flash_backward", "v4_clean_tiles", ms_backward_med=1 + N / 1e3,
+                     peak_bytes=N * 8, deterministic=False, **gpu),
+                 row("flash_backward", "v4_clean_tiles", ms_backward_med=1e-6, peak_bytes=N,
+                     **{**gpu, "deterministic": True}),
+                 row("flash_backward", "v4_clean_tiles", False, ms_backward_med=1e-7, peak_bytes=N,
+                     **gpu)]
+        cpu = {"Nq": N, "Nk": N, "backward": True, "flops": None, "ram_bytes": 24e9}
+        rows += [row("flash_backward", "v1_blas", ms_backward_med=N, peak_bytes=8 * N * N, **cpu),
+                 row("flash_backward", "v2_simd", ms_backward_med=2 * N, peak_bytes=8 * N, **cpu)]
+    return rows
+
+
+def test_wall(tap, folder):
+    """Reads what gnuplot gets: the crossing, the memory, no row of another case."""
+    text, data = (folder / "04_wall.set").read_text(), (folder / "04_wall.dat").read_text()
+    tap.ok("is faster from N = 2048 on" in text and "v2\\\\_simd is not yet faster" in text,
+           "04_wall: where one overtakes the other", text)
+    tap.ok('ends = "141000000000 24000000000"' in text and 'walls = "8 0 8 0"' in text,
+           "04_wall: where memory ends", text)
+    tap.ok("1e-06" not in data and "1e-07" not in data and len(data.split("\n\n\n")) == 5,
+           "04_wall: four lines, nothing deterministic, nothing wrong", data)
+
+
 def run(*command):
     return subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
 
@@ -81,6 +113,7 @@ def test_data(tap, rows_file, folder):
     text = "".join(p.read_text() for p in folder.glob("*.*t"))
     tap.ok("v1_blas" in text and "v7_wrong" not in text and "v8_unchecked" not in text,
            "wrong and unchecked rows reach no figure")
+    test_wall(tap, folder)
     empty = folder / "none.jsonl"
     empty.write_text(json.dumps(row("naive", "v7_wrong", False)) + "\n")
     done = run(sys.executable, TOOLS / "plot_data.py", folder, empty)

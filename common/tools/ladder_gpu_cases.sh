@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+# Part of ./ladder: the cases that the pieces of ladder_gpu.sh run, a line of flags each.
+#
+# Interface: sanitize_cases, sanitize_program, bench_cases, wall_cases, traffic_cases, ncu_cases.
+
+# Small cases that reach every kernel's tails: the tools slow a program down 10 to 100 times.
+sanitize_cases() {
+    cat <<'TXT'
+-B 2 -H 4 --kv-heads 2 --seq-q 65 --seq-kv 129 -d 59 --mask causal-lower-right
+-H 1 --seq-q 17 --seq-kv 33 -d 64 --mask full --softcap 20
+-H 2 --seq-q 64 --seq-kv 64 -d 32 --window 5,3 --strides odd
+-H 2 --seq-q 33 --seq-kv 70 -d 64 --dtype bf16 --mask causal-upper-left
+TXT
+    case $1 in
+    naive) printf '%s\n' '-H 2 --kv-heads 1 --seq-q 33 --seq-kv 40 -d 24 --backward' ;;
+    tiled_softmax) printf '%s\n' '--rows 3 --cols 1025' '--rows 1 --cols 70000' ;;
+    flash_forward) # each compiled head dimension and padded ones, aligned rows and not
+        for dtype in f32 f16 bf16; do
+            printf -- "--dtype $dtype %s\n" \
+                '-H 2 --seq-q 140 --seq-kv 130 -d 32 --causal' \
+                '-H 4 --kv-heads 2 --seq-q 65 --seq-kv 200 -d 64 --causal' \
+                '-H 1 --seq-q 70 --seq-kv 130 -d 64 --strides odd --mask causal-upper-left' \
+                '-H 1 --seq-q 70 --seq-kv 130 -d 96 --mask full' \
+                '-H 2 --kv-heads 1 --seq-q 33 --seq-kv 129 -d 128 --window 40,9' \
+                '-H 1 --seq-q 33 --seq-kv 70 -d 128 --strides odd' \
+                '-H 1 --seq-q 70 --seq-kv 70 -d 256 --causal' \
+                '-H 2 --seq-q 130 --seq-kv 100 -d 59 --softcap 20' \
+                '-H 1 --seq-q 5 --seq-kv 1000 -d 80'
+        done
+        ;;
+    flash_backward) # the same, smaller: five products instead of two
+        for dtype in f32 f16 bf16; do
+            printf -- "--dtype $dtype %s\n" \
+                '-H 2 --kv-heads 1 --seq-q 70 --seq-kv 90 -d 32 --causal' \
+                '-H 2 --seq-q 65 --seq-kv 140 -d 64 --causal' \
+                '-H 1 --seq-q 70 --seq-kv 70 -d 64 --strides odd --mask causal-upper-left' \
+                '-H 1 --seq-q 33 --seq-kv 130 -d 96 --mask full' \
+                '-H 2 --kv-heads 1 --seq-q 33 --seq-kv 129 -d 128 --window 40,9' \
+                '-H 1 --seq-q 70 --seq-kv 33 -d 256 --causal' \
+                '-H 1 --seq-q 130 --seq-kv 50 -d 59 --softcap 20' \
+                '-H 1 --seq-q 1 --seq-kv 300 -d 80' \
+                '-H 2 --kv-heads 1 --seq-q 140 --seq-kv 150 -d 64 --causal --deterministic' \
+                '-H 1 --seq-q 200 --seq-kv 70 -d 128 --deterministic' \
+                '-H 1 --seq-q 65 --seq-kv 130 -d 59 --strides odd --window 40,9 --deterministic'
+        done
+        ;;
+    esac
+}
+
+# A stage's own test programs that run under the tools as well.
+sanitize_program() {
+    case $1 in
+    flash_forward) echo build/gpu/tests/gpu/test_flash_resume_gpu small ;;
+    esac
+}
+
+# 16k tokens in all, hidden size 2048: the setting of the published numbers
+published_cases() {
+    for d in 64 128; do
+        for n in 1024 4096 16384; do
+            echo "-B $((16384 / n)) -H $((2048 / d)) -N $n -d $d --dtype bf16"
+            echo "-B $((16384 / n)) -H $((2048 / d)) -N $n -d $d --dtype bf16 --causal"
+        done
+    done
+}
+
+# One line of flags per bench run.
+bench_cases() {
+    case $1 in
+    tiled_softmax) # 2^28 elements in all, f32; then one row of them
+        for cols in 1024 4096 16384 32768; do
+            echo "--rows $((268435456 / cols)) --cols $cols"
+        done
+        echo "--rows 1 --cols 268435456 --variant v3_split_row"
+        ;;
+    flash_forward)
+        published_cases
+        echo "-B 1 -H 16 -N 1024 -d 64 --dtype f32"
+        echo "-B 4 -H 16 -N 1024 -d 64 --dtype f32"
+        echo "-B 1 -H 16 -N 4096 -d 64 --dtype f32"
+        ;;
+    flash_backward) # and beside each the price of the same bits on every run
+        published_cases
+        published_cases | sed 's/$/ --deterministic --variant v4_clean_tiles/'
+        echo "-B 1 -H 16 -N 1024 -d 64 --dtype f32"
+        echo "-B 1 -H 16 -N 4096 -d 64 --dtype f32"
+        ;;
+    *)
+        for dtype in f32 bf16; do
+            for N in 512 1024 2048 4096 8192; do
+                echo "-B 1 -H 16 -N $N -d 64 --dtype $dtype"
+                echo "-B 1 -H 16 -N $N -d 64 --dtype $dtype --causal"
+            done
+        done
+        ;;
+    esac
+    [ "$1" != naive ] || echo "-B 1 -H 16 -N 2048 -d 64 --backward"
+}
+
+# Materialised attention's memory wall and the crossover: one batch, until the matrices do not fit.
+wall_cases() {
+    case $1 in
+    cuda)
+        for N in 256 512 1024 2048 4096 8192 16384 32768 65536; do
+            echo "-B 1 -H 16 -N $N -d 64 --dtype bf16"
+        done
+        ;;
+    cpu)
+        for N in 128 256 512 1024 2048 4096; do
+            echo "-B 1 -H 8 -N $N -d 64"
+        done
+        ;;
+    esac
+}
+
+# What the memory moved, measured: stage 03's kernels and, beside them, stage 01's. ncu empties the
+# caches before each kernel, so a variant of several kernels finds nothing of its own in the L2.
+traffic_cases() {
+    for N in 512 1024 2048 4096 8192; do
+        echo "-B 1 -H 16 -N $N -d 64 --dtype bf16"
+    done | sed "$([ "$1" = naive ] && echo 's/$/ --variant v1_cublas/')"
+    for N in 512 1024 2048 4096 8192; do
+        echo "-B 1 -H 16 -N $N -d 64 --dtype f32"
+    done
+    [ "$1" = naive ] || # one new query against many keys: what splitting the keys is for
+        echo "-B 1 -H 32 --kv-heads 8 --seq-q 1 --seq-kv 65536 -d 128 --dtype bf16"
+}
+
+# What Nsight Compute looks at in detail.
+ncu_cases() {
+    case $1 in
+    tiled_softmax) echo '--rows 65536 --cols 4096' ;;
+    flash_backward)
+        echo '-B 1 -H 16 -N 4096 -d 64 --dtype bf16'
+        echo '-B 1 -H 16 -N 2048 -d 64 --dtype f32'
+        ;;
+    *) echo '-B 1 -H 16 -N 2048 -d 64' ;;
+    esac
+}
