@@ -155,6 +155,11 @@ void workspace_reset_peak(void)
     atomic_store(&damaged, 0);
 }
 
+void workspace_lower_peak(void)
+{
+    atomic_store(&peak, atomic_load(&live));
+}
+
 size_t workspace_peak(void)
 {
     return atomic_load(&peak);

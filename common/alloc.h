@@ -11,7 +11,8 @@
  * - workspace_alloc_device / workspace_free_device: the same on the GPU; NULL without CUDA.
  * - workspace_settle, workspace_trim: freed device blocks are kept; this is what to do with them
  *   outside of timed code.
- * - workspace_reset_peak, workspace_peak, workspace_live: bytes. Safe to call from any thread.
+ * - workspace_reset_peak, workspace_lower_peak, workspace_peak, workspace_live: bytes. Safe to call
+ *   from any thread.
  * - workspace_intact: has a variant written outside a block? Fences are looked at in the free,
  *   on the GPU in workspace_settle.
  * - memory_available, memory_enough_for: Linux promises memory that it does not have and kills the
@@ -42,7 +43,8 @@ void workspace_settle(void);
  * it before it gives up. */
 void workspace_trim(void);
 
-void workspace_reset_peak(void); /* peak = live */
+void workspace_reset_peak(void); /* peak = live, and nothing is damaged so far */
+void workspace_lower_peak(void); /* peak = live, between two passes */
 size_t workspace_peak(void);     /* most bytes live at once since the reset, host + device */
 size_t workspace_live(void);     /* a test asserts 0 after each run: nothing leaks */
 /* 1: no block freed since workspace_reset_peak was written outside its bytes (host or device). */

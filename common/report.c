@@ -129,6 +129,11 @@ double row_gflops(const Report *r, const ReportRow *row)
     return ms > 0.0 ? row_flops(r, row) / (ms * 1e6) : NAN;
 }
 
+size_t row_peak(const Report *r, const ReportRow *row)
+{
+    return backward_alone(r) ? row->outcome->peak_backward : row->outcome->peak_bytes;
+}
+
 int row_pass(const ReportRow *row)
 {
     if (!row->outcome->ran)
@@ -255,7 +260,7 @@ void report_row(Report *r, const ReportRow *row)
            number_text(t[4], "%.1f",
                        on_cpu && r->sgemm_gflops > 0.0 ? 100.0 * gflops / r->sgemm_gflops : NAN),
            bytes_text(t[5], row->model_bytes > 0.0 ? row->model_bytes : NAN),
-           bytes_text(t[6], (double)row->outcome->peak_bytes),
+           bytes_text(t[6], (double)row_peak(r, row)),
            number_text(t[7], "%.2fx", r->baseline_ms / ms));
     fflush(stdout);
 }

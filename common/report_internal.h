@@ -4,7 +4,7 @@
  *
  * Interface:
  * - report_json, report_json_softmax: one object, one line.
- * - row_ms, row_flops, row_gflops, row_pass: figures that table and JSON share.
+ * - row_ms, row_flops, row_gflops, row_peak, row_pass: figures that table and JSON share.
  * - save_probe: can files be written into DIR? Leaves nothing behind.
  */
 #ifndef ATTN_REPORT_INTERNAL_H
@@ -20,7 +20,8 @@ void report_json_softmax(const Report *r, const ReportSoftmax *row);
 double row_ms(const Report *r, const ReportRow *row);
 double row_flops(const Report *r, const ReportRow *row); /* of the same passes */
 double row_gflops(const Report *r, const ReportRow *row);
-int row_pass(const ReportRow *row); /* 1, 0, or -1 = not checked */
-int save_probe(const char *dir);    /* EXIT_OK or EXIT_USAGE */
+size_t row_peak(const Report *r, const ReportRow *row); /* workspace of the same passes, bytes */
+int row_pass(const ReportRow *row);                     /* 1, 0, or -1 = not checked */
+int save_probe(const char *dir);                        /* EXIT_OK or EXIT_USAGE */
 
 #endif

@@ -158,7 +158,7 @@ static void put_attention(FILE *f, const Report *r, const ReportRow *row)
     put_count(f, "tile_keys", row->tiles.Bc);
     put_count(f, "key_splits", row->tiles.splits);
     put_int(f, "link_bytes", 0);
-    put_int(f, "peak_bytes", (int64_t)out->peak_bytes);
+    put_int(f, "peak_bytes", (int64_t)row_peak(r, row));
     put_number(f, "bound_ratio", row->check ? row->check->bound_ratio : NAN);
     put_number(f, "flash_ratio", row->check ? row->check->flash_ratio : NAN);
     if (row->check)

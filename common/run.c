@@ -68,17 +68,28 @@ int run_keep_going(const CliCase *c, int round, int timed, double start_ms)
     return c->bench && timed < c->iters && bench_now_ms() - start_ms < RUN_BUDGET_MS;
 }
 
+void run_note_peak(Outcome *out, int backward, size_t live)
+{
+    const size_t bytes = workspace_peak() - live;
+    out->peak_bytes = bytes > out->peak_bytes ? bytes : out->peak_bytes;
+    if (backward && bytes > out->peak_backward)
+        out->peak_backward = bytes;
+    workspace_lower_peak();
+}
+
 /* One run of forward and, if there is one, backward, which reads this run's own O and lse. */
-static AttnStatus run_once(const Outcome *out, AttnFn forward, AttnFn backward, double ms[2])
+static AttnStatus run_once(Outcome *out, AttnFn forward, AttnFn backward, size_t live, double ms[2])
 {
     double start = bench_now_ms();
     AttnStatus status = forward(&out->args);
     ms[0] = bench_now_ms() - start;
+    run_note_peak(out, 0, live);
     if (status != ATTN_OK || !backward)
         return status;
     start = bench_now_ms();
     status = backward(&out->args);
     ms[1] = bench_now_ms() - start;
+    run_note_peak(out, 1, live);
     return status;
 }
 
@@ -97,14 +108,13 @@ AttnStatus run_host(Outcome *out, const CliCase *c, AttnFn forward, AttnFn backw
         const int timed = run_is_timed(c, round, start);
         double ms[2] = {0.0, 0.0};
         run_poison(out);
-        status = run_once(out, forward, backward, ms);
+        status = run_once(out, forward, backward, live, ms);
         if (timed && status == ATTN_OK) {
             out->forward.ms[out->forward.count++] = ms[0];
             if (backward)
                 out->backward.ms[out->backward.count++] = ms[1];
         }
     }
-    out->peak_bytes = workspace_peak() - live;
     out->leaked_bytes = workspace_live() > live ? workspace_live() - live : 0;
     out->storage_intact = workspace_intact();
     for (i = 0; status == ATTN_OK && i < sizeof all / sizeof *all; i++)

@@ -27,7 +27,8 @@ typedef struct Outcome {
     Storage O, dQ, dK, dV;
     Storage lse; /* float32 [B][H][Nq], contiguous, at args.lse */
     Samples forward, backward;
-    size_t peak_bytes; /* workspace of the variant */
+    size_t peak_bytes;    /* workspace of the variant, most at once in any pass */
+    size_t peak_backward; /* in a backward pass */
     size_t leaked_bytes;
     int ran;      /* 1: the outputs are those of a whole run and worth a look */
     int answered; /* 1: status is the variant's own word; 0: the harness refused before */

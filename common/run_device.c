@@ -146,18 +146,19 @@ static int inputs_intact(void)
     return intact;
 }
 
-static AttnStatus run_once(const AttnArgs *args, const Variant *v, int backward, DeviceTimer *timer,
-                           double ms[2], int *flushed)
+static AttnStatus run_once(Outcome *out, const AttnArgs *args, const Variant *v, int backward,
+                           size_t live, DeviceTimer *timer, double ms[2])
 {
     int pass;
     for (pass = 0; pass <= backward; pass++) {
         AttnStatus status;
         workspace_settle(); /* or the pass would pay for it */
-        *flushed = device_flush_l2() == 0;
+        out->l2_flushed = device_flush_l2() == 0;
         if (device_timer_start(timer) != 0)
             return ATTN_CUDA_ERROR;
         status = pass ? v->backward(args) : v->forward(args);
         ms[pass] = device_timer_stop_ms(timer);
+        run_note_peak(out, pass, live);
         if (status != ATTN_OK)
             return status;
         if (!(ms[pass] >= 0.0))
@@ -167,7 +168,7 @@ static AttnStatus run_once(const AttnArgs *args, const Variant *v, int backward,
 }
 
 static AttnStatus run_rounds(Outcome *out, const Variant *v, const CliCase *c, const AttnArgs *args,
-                             const DeviceCopy o[OUT_COUNT], DeviceTimer *timer)
+                             const DeviceCopy o[OUT_COUNT], size_t live, DeviceTimer *timer)
 {
     const double start = bench_now_ms();
     AttnStatus status = ATTN_OK;
@@ -180,7 +181,7 @@ static AttnStatus run_rounds(Outcome *out, const Variant *v, const CliCase *c, c
             if (o[i].all_dev &&
                 device_fill_bytes(o[i].all_dev + CANARY_BYTES, 0xFF, o[i].host->bytes) != 0)
                 return ATTN_CUDA_ERROR;
-        status = run_once(args, v, c->backward, timer, ms, &out->l2_flushed);
+        status = run_once(out, args, v, c->backward, live, timer, ms);
         if (timed && status == ATTN_OK) {
             out->forward.ms[out->forward.count++] = ms[0];
             if (c->backward)
@@ -228,9 +229,8 @@ AttnStatus run_device(Outcome *out, const Variant *v, const Problem *p, const Cl
     workspace_reset_peak();
     if (status == ATTN_OK) {
         const AttnArgs args = device_args(out, p, o);
-        status = run_rounds(out, v, c, &args, o, timer);
+        status = run_rounds(out, v, c, &args, o, live, timer);
     }
-    out->peak_bytes = workspace_peak() - live;
     out->leaked_bytes = workspace_live() > live ? workspace_live() - live : 0;
     if (status == ATTN_OK)
         status = bring_home(out, o);

@@ -6,6 +6,7 @@
  * - outcome_make: outputs of an outcome, poisoned, with host views of the inputs.
  * - run_host: repetitions on the CPU; the output of the last one stays.
  * - run_device: the same on the GPU; outputs are brought to the host.
+ * - run_note_peak: workspace, pass by pass.
  * - run_keep_going: the number of repetitions and the time they may take.
  */
 #ifndef ATTN_RUN_INTERNAL_H
@@ -21,6 +22,8 @@ int run_keep_going(const CliCase *c, int round, int timed, double start_ms);
 /* Is the coming round a timed one? Warm-up ends early when it alone spends the budget. */
 int run_is_timed(const CliCase *c, int round, double start_ms);
 void run_poison(const Outcome *out);
+/* After each pass: what it took at most beside the `live` bytes of before the run. */
+void run_note_peak(Outcome *out, int backward, size_t live);
 /* Marks the outputs as worth judging; says so when workspace was not freed. */
 void run_finished(Outcome *out);
 /* What the variants answered; fills samples, peak_bytes, leaked_bytes, storage_intact. */

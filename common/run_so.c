@@ -111,6 +111,7 @@ static int record_sane(const SoRecord *r)
         return 1;
     return r->finished == SO_FINISHED && samples_sane(&r->forward) && samples_sane(&r->backward) &&
            (r->status != ATTN_OK || r->forward.count > 0) && r->leaked_bytes <= r->peak_bytes &&
+           r->peak_backward <= r->peak_bytes &&
            r->peak_bytes < (size_t)1 << 47 && /* what a process can address */
            (r->storage_intact == 0 || r->storage_intact == 1);
 }
@@ -150,6 +151,7 @@ static int take_outcome(const SoRecord *r, Outcome *out, int64_t mebibytes)
     out->forward = r->forward;
     out->backward = r->backward;
     out->peak_bytes = r->peak_bytes;
+    out->peak_backward = r->peak_backward;
     out->leaked_bytes = r->leaked_bytes;
     out->storage_intact = r->storage_intact;
     if (out->status == ATTN_OK) {

@@ -163,6 +163,7 @@ void so_child_main(SoChild *k, const Problem *p, double seconds, int64_t mebibyt
         r->forward = k->out->forward;
         r->backward = k->out->backward;
         r->peak_bytes = k->out->peak_bytes;
+        r->peak_backward = k->out->peak_backward;
         r->leaked_bytes = k->out->leaked_bytes;
         r->storage_intact = k->out->storage_intact;
         r->finished = SO_FINISHED;

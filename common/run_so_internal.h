@@ -22,7 +22,7 @@ typedef struct SoRecord {
     volatile int finished; /* the child's last word: SO_FINISHED */
     AttnStatus status;
     Samples forward, backward;
-    size_t peak_bytes, leaked_bytes;
+    size_t peak_bytes, peak_backward, leaked_bytes;
     int storage_intact;
     char failure[512];
     void *volatile fault; /* address of a SIGSEGV or SIGBUS */
