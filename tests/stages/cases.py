@@ -50,7 +50,7 @@ OPTIONS = {
     "--strides": ("bshd", "sbhd", "bhsd", "odd"),
     "--dtype": ("f32", "f16", "bf16"),
     "--dist": ("normal", "outlier", "large"),
-    "--scale": ("", 0.3),
+    "--scale": ("", -0.3),  # negative: the largest score is the smallest product
     "--threads": (1, 2),
     "--backward": (0, 1),
 }

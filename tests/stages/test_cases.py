@@ -31,7 +31,7 @@ TABLE = {
     "strides": ["bshd", "sbhd", "bhsd", "odd"],
     "dtype": ["f32", "f16", "bf16"],
     "dist": ["normal", "outlier", "large"],
-    "scale": [None, "0.3"],
+    "scale": [None, "-0.3"],
     "threads": ["1", "2"],
     "backward": [False, True],
 }
