@@ -35,7 +35,7 @@
  *   rounding of the dot product. So with W_i = sum_x |dO| W and E_i = sum_x |dO||O| (W_i >= E_i):
  *     |error of delta| <= u16 (E_i + W_i) + c u (g_i W_i + E_i).
  *   W_i cannot be left out. Where V's of both signs cancel in O, |O| says nothing about the error
- *   of O; test_oracle.c holds a case with E_i = 0 in which a right implementation needs it.
+ *   of O; test_bounds.c holds a case with E_i = 0 in which a right implementation needs it.
  *     dK = scale sum_i dS Q         u16 (|dK| + scale sum_i (|dS| + P (E_i + W_i)) |Q|)
  *          + c u scale sum_i P (g_i (|dP - delta| + W_i) + sum_x|dO||V| + E_i) |Q|
  *          + eta (1 + max(scale,1) sum_i |Q|) + 2^-126 max(scale,1) sum_i |dP - delta| |Q|
