@@ -51,6 +51,7 @@ TXT
 sanitize_program() {
     case $1 in
     flash_forward) echo build/gpu/tests/gpu/test_flash_resume_gpu small ;;
+    flash_backward) echo build/gpu/tests/gpu/test_backward_blocks_gpu small ;;
     esac
 }
 
