@@ -4,77 +4,19 @@
  * the same bits, whatever else the GPU does.
  *
  * Each variant runs 200 times, each time into poisoned outputs, and O and lse are compared byte by
- * byte with the first run, which the oracle has judged. Meanwhile another thread keeps a second
- * stream busy with copies and with attention of its own, so blocks start in other orders, on other
- * multiprocessors, beside other blocks. That work must really have gone on, or the test fails.
+ * byte with the first run, which the oracle has judged. Meanwhile the GPU does other work
+ * (noise.h); that work must really have gone on, or the test fails.
  *
  *     test_flash_repeat_gpu [REPEATS]
  *
  * Exit status: 0 right, 1 wrong, 77 no device.
  */
-#include <pthread.h>
-#include <stdatomic.h>
-
-#include <cuda_runtime_api.h>
-
 #include "device_case.h"
 
 #include "check.h"
-#include "fill.h"
+#include "noise.h"
 
 static int repeats = 200;
-
-/* --- other work --------------------------------------------------------------------------------*/
-
-#define NOISE_N     1024 /* 16 heads, d = 64, f32: some 2 ms */
-#define NOISE_BYTES ((size_t)256 << 20)
-
-static atomic_int noise_stop, noise_rounds, noise_failed;
-
-/* 16 heads of queries = keys = values from the seed; O and lse behind them. */
-static AttnArgs noise_problem(float *all_dev, AttnSegment *segment_dev, cudaStream_t stream)
-{
-    const int64_t elements = 16 * NOISE_N * 64;
-    AttnArgs a = {.shape = {1, 16, 16, NOISE_N, NOISE_N, 64}, .scale = 0.125f, .rule = {-1, -1}};
-    a.Q = (Tensor){all_dev, ATTN_F32, {1, NOISE_N, 16, 64}, {elements, (int64_t)16 * 64, 64, 1}};
-    a.K = a.V = a.O = a.Q;
-    a.O.data = all_dev + elements;
-    a.lse = all_dev + 2 * elements;
-    a.positions_q = a.positions_k = (AttnPositions){segment_dev, 1};
-    a.stream = stream;
-    return a;
-}
-
-static void *make_noise(void *unused)
-{
-    const AttnSegment segment = {0, NOISE_N, 0, 0, 1};
-    const size_t elements = (size_t)16 * NOISE_N * 64;
-    float *all_dev = device_alloc((2 * elements + 16 * NOISE_N) * sizeof *all_dev);
-    char *copy_dev = device_alloc(2 * NOISE_BYTES);
-    AttnSegment *segment_dev = device_alloc(sizeof segment);
-    cudaStream_t stream;
-    int failed = !all_dev || !copy_dev || !segment_dev ||
-                 device_upload(segment_dev, &segment, sizeof segment) != 0 ||
-                 cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess;
-    if (!failed) {
-        const AttnArgs a = noise_problem(all_dev, segment_dev, stream);
-        failed = fill_tensor_device(&a.Q, FILL_Q, 5, FILL_NORMAL, stream) != ATTN_OK;
-        while (!failed && !atomic_load(&noise_stop)) {
-            for (int n = 0; n < 4; n++)
-                failed |= flash_forward_v1_fa2(&a) != ATTN_OK ||
-                          cudaMemcpyAsync(copy_dev + NOISE_BYTES, copy_dev, NOISE_BYTES,
-                                          cudaMemcpyDeviceToDevice, stream) != cudaSuccess;
-            failed |= cudaStreamSynchronize(stream) != cudaSuccess;
-            atomic_fetch_add(&noise_rounds, 1);
-        }
-        (void)cudaStreamDestroy(stream);
-    }
-    device_free(all_dev);
-    device_free(copy_dev);
-    device_free(segment_dev);
-    atomic_store(&noise_failed, failed);
-    return unused;
-}
 
 /* --- the variants ------------------------------------------------------------------------------*/
 

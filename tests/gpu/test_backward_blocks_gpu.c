@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_backward_blocks_gpu: test_flash_backward for the CUDA kernels that add to gradients. Any
+ * split of the keys, in any order, and any split of the queries give the gradients of one pass,
+ * within the oracle's bound; delta, the sums and the whole pass around a block as on the host.
+ *
+ *     test_backward_blocks_gpu          every option, shard, dtype and kernel
+ *     test_backward_blocks_gpu small    few of them: for compute-sanitizer
+ *
+ * Exit status: 0 right, 1 wrong, 77 no device.
+ */
+#include "gradient_device.h"
+
+#include "alloc.h"
+#include "check.h"
+
+static int small; /* 1: run under a sanitizer */
+
+static void assert_right(const Case *c, const Oracle *oracle, const BlockKernel *kernel,
+                         FlashSums sums, const char *label)
+{
+    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+    flash_sums_store(&c->args, sums);
+    check_outputs(&check, oracle, NULL, &c->args, 1, kernel->c);
+    if (!check.pass) {
+        fprintf(stderr, "%s:\n", kernel->name);
+        check_explain(&check, label, &c->args, stderr);
+    }
+    assert_true(check.pass);
+}
+
+/* world: also the blocks of a ring, from block `rank` on; 0: none. */
+static void try_case(const Case *c, const char *label, int world, int rank, int single_keys)
+{
+    const AttnShape *n = &c->args.shape;
+    const FlashSums sums = sums_new(n);
+    float *delta = run_forward(c);
+    Oracle oracle;
+    assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 4));
+    for (int k = 0; k < BLOCK_KERNEL_COUNT; k++)
+        for (int trial = 0; block_kernel_takes(&block_kernels[k], c->args.Q.dtype) && trial < 5;
+             trial++) {
+            const int queries = trial == 4; /* split the queries instead of the keys */
+            KeySplit split = split_random(queries ? n->Nq : n->Nk, single_keys ? 7 : 1 + trial);
+            if (small && trial != 2 + k % 2)
+                continue;
+            if (trial == 0 && world)
+                split = split_evenly(n->Nk, world, rank);
+            kernel_under_test = block_kernels[k].function;
+            flash_sums_start(n, sums);
+            for (int t = 0; t < split.count; t++)
+                (queries ? add_queries : add_keys)(c, on_device, delta, split.first[t],
+                                                   split.length[t], sums);
+            assert_right(c, &oracle, &block_kernels[k], sums, label);
+        }
+    oracle_free(&oracle);
+    sums_free(sums);
+    free(delta);
+}
+
+static void test_any_split_is_one_pass(void **unused)
+{
+    (void)unused;
+    for (int larger = small ? 9 : 1; larger <= (small ? 9 : 25); larger += 24)
+        for (int n = 0; n < OPTION_COUNT; n++)
+            for (int dtype = small ? n % 3 : 0; dtype < (small ? n % 3 + 1 : 3); dtype++) {
+                Case *c = case_option(&options[n], (AttnDtype)dtype, larger, 1);
+                try_case(c, options[n].name, 0, 0, larger == 1);
+                case_free(c);
+            }
+}
+
+/* Head dimensions up to 256, aligned and not: the shards' own, in every dtype. */
+static void test_shards_of_a_ring(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < SHARD_COUNT; n++)
+        for (int dtype = small ? n % 3 : 0; dtype < (small ? n % 3 + 1 : 3); dtype++) {
+            Case *c =
+                shard_new(&shards[n], (AttnDtype)dtype, (n + dtype) % 2 ? LAYOUT_ODD : LAYOUT_BSHD);
+            try_case(c, shards[n].name, shards[n].world, shards[n].rank, 0);
+            case_free(c);
+        }
+}
+
+static AttnDtype any_dtype(const BlockKernel *kernel)
+{
+    return kernel->dtypes & 1 ? ATTN_F32 : ATTN_F16;
+}
+
+/* The same keys twice: twice the gradients. */
+static void test_a_call_adds(void **unused)
+{
+    (void)unused;
+    for (int k = 0; k < BLOCK_KERNEL_COUNT; k++) {
+        const AttnDtype dtype = any_dtype(&block_kernels[k]);
+        if (!block_kernel_takes(&block_kernels[k], dtype))
+            continue;
+        Case *c = case_new((AttnShape){2, 4, 2, 70, 150, 24}, dtype, LAYOUT_BSHD, 1);
+        const AttnShape *n = &c->args.shape;
+        const FlashSums once = sums_new(n), twice = sums_new(n);
+        float *delta = run_forward(c);
+        kernel_under_test = block_kernels[k].function;
+        assert_int_equal(ATTN_OK, on_device(&c->args, delta, once));
+        for (int round = 0; round < 2; round++)
+            assert_int_equal(ATTN_OK, on_device(&c->args, delta, twice));
+        for (int64_t e = 0; e < query_floats(n); e++)
+            assert_true(fabsf(twice.dQ[e] - 2 * once.dQ[e]) <= 1e-5f);
+        for (int64_t e = 0; e < key_floats(n); e++) /* one addend a call: doubling is exact */
+            assert_true(twice.dK[e] == 2 * once.dK[e] && twice.dV[e] == 2 * once.dV[e]);
+        sums_free(once);
+        sums_free(twice);
+        free(delta);
+        case_free(c);
+    }
+}
+
+/* Keys of another sequence, or behind the mask: the sums stay, and rows that see no key at all are
+ * no NaN. */
+static void test_a_block_that_nobody_sees(void **unused)
+{
+    (void)unused;
+    for (int masked = 0; masked < 2; masked++)
+        for (int k = 0; k < BLOCK_KERNEL_COUNT; k++) {
+            const AttnDtype dtype = any_dtype(&block_kernels[k]);
+            if (!block_kernel_takes(&block_kernels[k], dtype))
+                continue;
+            Case *c = case_new((AttnShape){1, 2, 1, 70, 210, 20}, dtype, LAYOUT_BSHD, 1);
+            const AttnShape *n = &c->args.shape;
+            const FlashSums sums = sums_new(n);
+            if (masked) {
+                case_mask(c);
+                memset(c->mask, 1, 70 * 210);
+            } else {
+                c->segments_k[0].sequence = 7;
+            }
+            float *delta = run_forward(c);
+            kernel_under_test = block_kernels[k].function;
+            assert_int_equal(ATTN_OK, on_device(&c->args, delta, sums));
+            for (int64_t e = 0; e < query_floats(n); e++)
+                assert_true(sums.dQ[e] == 0.0f);
+            for (int64_t e = 0; e < key_floats(n); e++)
+                assert_true(sums.dK[e] == 0.0f && sums.dV[e] == 0.0f);
+            sums_free(sums);
+            free(delta);
+            case_free(c);
+        }
+}
+
+static void test_delta(void **unused)
+{
+    (void)unused;
+    for (int dtype = 0; dtype < 3; dtype++) {
+        Case *c = case_new((AttnShape){2, 3, 3, 37, 21, 75}, (AttnDtype)dtype,
+                           dtype % 2 ? LAYOUT_ODD : LAYOUT_SBHD, 1);
+        const int64_t rows = 2 * 3 * 37;
+        float *delta = run_forward(c), *found = floats_new(rows);
+        Copies copies = {.count = 0};
+        AttnArgs a = args_up(&copies, &c->args);
+        a.O = tensor_up(&copies, &c->args.O);
+        float *delta_dev = floats_up(&copies, found, rows);
+        assert_int_equal(ATTN_OK, flash_backward_delta_cuda(&a, delta_dev));
+        assert_int_equal(0, device_synchronize());
+        assert_int_equal(0, device_download(found, delta_dev, sizeof *found * (size_t)rows));
+        for (int64_t row = 0; row < rows; row++)
+            assert_true(fabsf(found[row] - delta[row]) <= 1e-5f);
+        copies_free(&copies);
+        free(delta);
+        free(found);
+        case_free(c);
+    }
+}
+
+/* Bytes from the first element to the last, gaps included. */
+static size_t bytes_of(const Tensor *t)
+{
+    const int64_t last =
+        tensor_offset(t, t->shape[0] - 1, t->shape[1] - 1, t->shape[2] - 1) + t->shape[3];
+    return (size_t)last * dtype_size(t->dtype);
+}
+
+/* Sums become tensors as on the host, to the bit, and nothing is written into gaps. */
+static void test_sums(void **unused)
+{
+    (void)unused;
+    for (int dtype = 0; dtype < 3; dtype++) {
+        Case *c = case_new((AttnShape){2, 4, 2, 37, 21, 75}, (AttnDtype)dtype,
+                           dtype % 2 ? LAYOUT_ODD : LAYOUT_SBHD, 1);
+        const AttnShape *n = &c->args.shape;
+        FlashSums sums = sums_new(n);
+        Copies copies = {.count = 0};
+        AttnArgs a = c->args;
+        const Tensor *host[3] = {&c->dQ.view, &c->dK.view, &c->dV.view};
+        Tensor *on_gpu[3] = {&a.dQ, &a.dK, &a.dV};
+        for (int t = 0; t < 3; t++) /* as they are now: NaN */
+            *on_gpu[t] = tensor_up(&copies, host[t]);
+        for (int64_t e = 0; e < query_floats(n); e++)
+            sums.dQ[e] = case_normal() / 3;
+        for (int64_t e = 0; e < key_floats(n); e++)
+            sums.dK[e] = case_normal() / 3, sums.dV[e] = case_normal() * 7;
+        flash_sums_store(&c->args, sums);
+        const FlashSums sums_dev = {floats_up(&copies, sums.dQ, query_floats(n)),
+                                    floats_up(&copies, sums.dK, key_floats(n)),
+                                    floats_up(&copies, sums.dV, key_floats(n))};
+        assert_int_equal(ATTN_OK, flash_sums_store_cuda(&a, sums_dev));
+        assert_int_equal(0, device_synchronize());
+        for (int t = 0; t < 3; t++) {
+            unsigned char *bits = malloc(bytes_of(host[t]));
+            assert_non_null(bits);
+            assert_int_equal(0, device_download(bits, on_gpu[t]->data, bytes_of(host[t])));
+            assert_memory_equal(host[t]->data, bits, bytes_of(host[t]));
+            free(bits);
+        }
+        assert_int_equal(ATTN_OK, flash_sums_start_cuda(n, sums_dev, NULL));
+        assert_int_equal(
+            0, device_download(sums.dQ, sums_dev.dQ, sizeof(float) * (size_t)query_floats(n)));
+        assert_int_equal(
+            0, device_download(sums.dV, sums_dev.dV, sizeof(float) * (size_t)key_floats(n)));
+        for (int64_t e = 0; e < query_floats(n); e++)
+            assert_true(sums.dQ[e] == 0.0f);
+        for (int64_t e = 0; e < key_floats(n); e++)
+            assert_true(sums.dV[e] == 0.0f);
+        copies_free(&copies);
+        sums_free(sums);
+        case_free(c);
+    }
+}
+
+/* The whole pass in memory of the caller: delta made inside, no allocation, the tensors written. */
+static void test_memory_of_the_caller(void **unused)
+{
+    Case *c = case_new((AttnShape){1, 4, 2, 75, 260, 40}, ATTN_F32, LAYOUT_ODD, 1);
+    const AttnShape *n = &c->args.shape;
+    const FlashSums none = {NULL, NULL, NULL};
+    const size_t bytes = flash_backward_cuda_workspace_bytes(n, ATTN_F32);
+    Copies copies = {.count = 0};
+    Oracle oracle;
+    (void)unused;
+    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    free(run_forward(c));
+    assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 4));
+    AttnArgs a = args_up(&copies, &c->args);
+    Storage *host[4] = {&c->O, &c->dQ, &c->dK, &c->dV};
+    Tensor *on_gpu[4] = {&a.O, &a.dQ, &a.dK, &a.dV};
+    for (int t = 0; t < 4; t++)
+        *on_gpu[t] = tensor_up(&copies, &host[t]->view);
+    void *workspace_dev = workspace_alloc_device(bytes);
+    const size_t live = workspace_live();
+    assert_non_null(workspace_dev);
+    workspace_reset_peak();
+    assert_int_equal(ATTN_OK, flash_backward_cuda_run(&a, NULL, none, workspace_dev));
+    assert_int_equal(0, device_synchronize());
+    assert_true(workspace_peak() == live);
+    workspace_free_device(workspace_dev);
+    workspace_settle(); /* looks at the fences around it */
+    assert_true(workspace_intact());
+    for (int t = 1; t < 4; t++)
+        assert_int_equal(
+            0, device_download(host[t]->view.data, on_gpu[t]->data, bytes_of(&host[t]->view)));
+    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+    check_outputs(&check, &oracle, NULL, &c->args, 1, 4);
+    assert_true(check.pass && tensor_intact(&c->dQ) && tensor_intact(&c->dK) &&
+                tensor_intact(&c->dV));
+    oracle_free(&oracle);
+    copies_free(&copies);
+    case_free(c);
+}
+
+/* --deterministic: who cannot keep the promise says so. */
+static void test_deterministic_or_skipped(void **unused)
+{
+    static const struct {
+        FlashBlockFn function;
+        AttnDtype dtype;
+        AttnStatus answer;
+    } answers[] = {
+        {flash_backward_block_v0_atomics, ATTN_F32, ATTN_SKIP},
+        {flash_backward_block_v1_two_kernels, ATTN_F32, ATTN_OK},
+        {flash_backward_block_v2_mma, ATTN_BF16, ATTN_SKIP},
+    };
+    (void)unused;
+    flash_backward_set_deterministic(1);
+    for (size_t k = 0; k < sizeof answers / sizeof *answers; k++) {
+        Case *c = case_new((AttnShape){1, 1, 1, 5, 7, 8}, answers[k].dtype, LAYOUT_BSHD, 1);
+        const FlashSums sums = sums_new(&c->args.shape);
+        float *delta = run_forward(c);
+        kernel_under_test = answers[k].function;
+        assert_int_equal(answers[k].answer, on_device(&c->args, delta, sums));
+        sums_free(sums);
+        free(delta);
+        case_free(c);
+    }
+    flash_backward_set_deterministic(0);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_split_is_one_pass),
+        cmocka_unit_test(test_shards_of_a_ring),
+        cmocka_unit_test(test_a_call_adds),
+        cmocka_unit_test(test_a_block_that_nobody_sees),
+        cmocka_unit_test(test_delta),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_memory_of_the_caller),
+        cmocka_unit_test(test_deterministic_or_skipped),
+    };
+    if (device_count() == 0) {
+        printf("no CUDA device\n");
+        return 77;
+    }
+    small = argc > 1 && strcmp(argv[1], "small") == 0;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

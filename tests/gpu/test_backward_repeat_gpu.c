@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_backward_repeat_gpu: what the CUDA variants of stage 04 promise about determinism. dK and dV
+ * of all of them, and dQ of those without atomics, have the same bits on every run, whatever else
+ * the GPU does.
+ *
+ * Each variant runs 200 times, each time into poisoned outputs, and what is promised is compared
+ * byte by byte with the first run, which the oracle has judged. Meanwhile the GPU does other work
+ * (noise.h); that work must really have gone on, or the test fails.
+ *
+ *     test_backward_repeat_gpu [REPEATS]
+ *
+ * Exit status: 0 right, 1 wrong, 77 no device.
+ */
+#include "gradient_device.h"
+
+#include "check.h"
+#include "noise.h"
+
+static int repeats = 200;
+
+typedef struct Repeated {
+    const char *name;
+    AttnFn backward;
+    unsigned dtypes;
+    double c;
+    int deterministic; /* with --deterministic */
+    int dQ_repeats;    /* promised; dK and dV always are */
+} Repeated;
+
+static const Repeated variants[] = {
+    {"v0_atomics", flash_backward_v0_atomics, 1, 4, 0, 0},
+    {"v1_two_kernels", flash_backward_v1_two_kernels, 1, 4, 0, 1},
+    {"v1_two_kernels --deterministic", flash_backward_v1_two_kernels, 1, 4, 1, 1},
+    {"v2_mma", flash_backward_v2_mma, 6, 16, 0, 0},
+};
+
+#define VARIANT_COUNT ((int)(sizeof variants / sizeof *variants))
+
+/* Several tiles each way, GQA; few keys and many queries, so that many blocks add to few rows. */
+static const struct {
+    AttnShape shape;
+    AttnMask mask;
+    AttnDtype dtype; /* of the 16-bit variants */
+} problems[] = {
+    {{2, 4, 2, 333, 333, 64}, ATTN_MASK_CAUSAL_LOWER_RIGHT, ATTN_BF16},
+    {{1, 2, 1, 40, 2000, 128}, ATTN_MASK_NONE, ATTN_F16},
+};
+
+enum { GRAD_Q, GRAD_K, GRAD_V, GRAD_COUNT };
+
+/* One run, the gradients brought to the host with the gaps between their rows. */
+static void run_once(const AttnArgs *args, AttnFn backward, const Storage *host[GRAD_COUNT],
+                     unsigned char *bits[GRAD_COUNT])
+{
+    void *on_gpu[GRAD_COUNT] = {args->dQ.data, args->dK.data, args->dV.data};
+    for (int t = 0; t < GRAD_COUNT; t++)
+        assert_int_equal(0, device_fill_bytes(on_gpu[t], 0xFF, host[t]->bytes));
+    assert_int_equal(cudaSuccess, cudaStreamSynchronize(NULL));
+    assert_int_equal(ATTN_OK, backward(args));
+    assert_int_equal(cudaSuccess, cudaStreamSynchronize(args->stream));
+    for (int t = 0; t < GRAD_COUNT; t++)
+        assert_int_equal(0, device_download(bits[t], on_gpu[t], host[t]->bytes));
+}
+
+static void judge_first(const Repeated *v, const Case *c)
+{
+    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+    Oracle oracle;
+    assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 4));
+    check_outputs(&check, &oracle, NULL, &c->args, 1, v->c);
+    if (!check.pass)
+        check_explain(&check, v->name, &c->args, stderr);
+    assert_true(check.pass);
+    oracle_free(&oracle);
+}
+
+static void repeat_variant(const Repeated *v, int problem, cudaStream_t stream)
+{
+    const AttnDtype dtype = v->dtypes & 1 ? ATTN_F32 : problems[problem].dtype;
+    Case *c = case_new(problems[problem].shape, dtype, LAYOUT_BSHD, 1);
+    const Storage *host[GRAD_COUNT] = {&c->dQ, &c->dK, &c->dV};
+    unsigned char *first[GRAD_COUNT], *again[GRAD_COUNT];
+    Copies copies = {.count = 0};
+    case_align(c, problems[problem].mask);
+    free(run_forward(c));
+    AttnArgs args = args_up(&copies, &c->args);
+    Tensor *gradients[GRAD_COUNT] = {&args.dQ, &args.dK, &args.dV};
+    args.O = tensor_up(&copies, &c->args.O);
+    args.stream = stream;
+    for (int t = 0; t < GRAD_COUNT; t++) {
+        gradients[t]->data = bytes_up(&copies, host[t]->base, host[t]->bytes);
+        first[t] = host[t]->base;
+        again[t] = malloc(host[t]->bytes);
+        assert_true(again[t] && host[t]->base == (unsigned char *)host[t]->view.data);
+    }
+    flash_backward_set_deterministic(v->deterministic);
+    run_once(&args, v->backward, host, first);
+    judge_first(v, c);
+    for (int n = 1; n < repeats; n++) {
+        run_once(&args, v->backward, host, again);
+        for (int t = v->dQ_repeats ? GRAD_Q : GRAD_K; t < GRAD_COUNT; t++)
+            assert_memory_equal(first[t], again[t], host[t]->bytes);
+    }
+    flash_backward_set_deterministic(0);
+    for (int t = 0; t < GRAD_COUNT; t++)
+        free(again[t]);
+    copies_free(&copies);
+    case_free(c);
+}
+
+static void test_same_bits_beside_other_work(void **unused)
+{
+    cudaStream_t stream;
+    (void)unused;
+    assert_int_equal(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (int n = 0; n < VARIANT_COUNT; n++)
+        for (int problem = 0; problem < 2; problem++) {
+            const int before = atomic_load(&noise_rounds);
+            if (!(variants[n].dtypes & 1) && device_arch() < 80)
+                continue;
+            repeat_variant(&variants[n], problem, stream);
+            print_message("%s, problem %d: %d runs, %d rounds of other work\n", variants[n].name,
+                          problem, repeats, atomic_load(&noise_rounds) - before);
+            assert_true(atomic_load(&noise_rounds) > before);
+        }
+    (void)cudaStreamDestroy(stream);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits_beside_other_work)};
+    pthread_t thread;
+    int status;
+    if (device_count() == 0) {
+        printf("no CUDA device\n");
+        return 77;
+    }
+    if (argc > 1)
+        repeats = atoi(argv[1]);
+    if (pthread_create(&thread, NULL, make_noise, NULL) != 0)
+        return 3;
+    status = cmocka_run_group_tests(tests, NULL, NULL);
+    atomic_store(&noise_stop, 1);
+    pthread_join(thread, NULL);
+    return status || atomic_load(&noise_failed);
+}
