@@ -52,7 +52,7 @@ AttnStatus naive_cuda_scores(const AttnArgs *args, float *S_dev)
     if (status == ATTN_OK)
         status = multiply_heads(args, NAIVE_NO, NAIVE_YES, shape->Nq, shape->Nk, shape->d,
                                 args->scale, &Q, &K, &S);
-    matrices_free(&K); /* a copy that the product still reads: cudaFree waits for it */
+    matrices_free(&K); /* a copy that the product still reads: it is kept that long */
     matrices_free(&Q);
     if (status != ATTN_OK)
         return status;
@@ -80,7 +80,7 @@ AttnStatus naive_cuda_weighted_sum(const AttnArgs *args, float *P_dev)
                                 &V, &O);
     if (status == ATTN_OK)
         status = matrices_store(args, &O, &args->O);
-    matrices_free(&O); /* waits for the kernels: cudaFree does */
+    matrices_free(&O); /* kept until its kernels are done */
     matrices_free(&V);
     return status;
 }
