@@ -204,7 +204,7 @@ def scores(data, scale, cap=0.0):
 
 def recomputed_p(lab):
     """dV with dO = 1: P as the backward pass made it. Nq = d, one kv head for each query head."""
-    nq, nk, scale = 96, 96, 0.5
+    nq, nk, scale = 96, 96, 0.25
     data = tensors(nq, nk, 2, 2, 96, 1, seed=20)
     data["do"] = unit(data["do"][0])
     flags = ["--causal", "--scale", str(scale)]
@@ -225,12 +225,12 @@ def recomputed_p(lab):
     S = scores(data, scale)
     if stored:
         lab.close("P made from lse is the P that stage 01 stored", [P[key] for key in S],
-                  [stored[key] for key in S])
+                  [stored[key] for key in S], factor=3)  # an error of S is relative in P
     if lse:
         lab.close("and exp(S - lse) with the lse of stage 03", [P[key] for key in S],
-                  [math.exp(s - lse[h, i]) for (_, h, i, _), s in S.items()])
+                  [math.exp(s - lse[h, i]) for (_, h, i, _), s in S.items()], factor=3)
     sums = [sum(P[0, h, i, j] for j in range(nk)) for h in range(2) for i in range(nq)]
-    lab.close("rows of P sum to 1", sums, [1.0] * len(sums))
+    lab.close("rows of P sum to 1", sums, [1.0] * len(sums), factor=3)
     lab.ok(not any(P[key] for key in S if S[key] == -math.inf), "P is 0 where hidden")
 
 
@@ -332,7 +332,7 @@ def main():
     tap = Tap()
     if not has_device(args.program, args.device):
         return tap.skip_all(f"no {args.device} device here")
-    with concurrent.futures.ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         jobs = [pool.submit(check_variant, args, variant, dtype)
                 for variant, dtypes in variants_of(args.program, args.device).items()
                 for dtype in (["f32"] if "f32" in dtypes else dtypes)]
