@@ -93,7 +93,7 @@ void flash_fetch_row(const Tensor *t, int64_t b, int64_t h, int64_t row)
     const char *p =
         (const char *)t->data + tensor_offset(t, b, row, h) * (int64_t)dtype_size(t->dtype);
     for (size_t line = 0; row < t->shape[1] && line < bytes; line += 64)
-        __builtin_prefetch(p + line);
+        __builtin_prefetch(p + line, 0, 2); /* into L2: it has room for more at a time */
 }
 
 const float *flash_find_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,

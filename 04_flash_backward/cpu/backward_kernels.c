@@ -30,16 +30,23 @@ static void simd_gradients(float *S, float *dP, const float *lse, const float *d
         }
 }
 
-static void simd_add_product(const float *dS, const float *K_piece, int64_t steps, float *C,
-                             int64_t ld_C)
+/* Number t of row r of the left operand stands at a[r * row_step + t * step]. */
+static inline __attribute__((always_inline)) void
+add_product(const float *a, const int64_t row_step, const int64_t step, const float *piece,
+            int64_t steps, int begun, float *C, int64_t ld_C)
 {
     Vector acc[STRIP][2];
 #pragma GCC unroll 16
-    for (int r = 0; r < STRIP; r++) {
-        acc[r][0] = load(C + r * ld_C);
-        acc[r][1] = load(C + r * ld_C + LANES);
+    for (int r = 0; r < STRIP; r++)
+        acc[r][0] = acc[r][1] = (Vector){0};
+    if (begun) {
+#pragma GCC unroll 16
+        for (int r = 0; r < STRIP; r++) {
+            acc[r][0] = load(C + r * ld_C);
+            acc[r][1] = load(C + r * ld_C + LANES);
+        }
     }
-    multiply(acc, dS, 1, SIMD_KEYS, K_piece, steps, 2);
+    multiply(acc, a, row_step, step, piece, steps, 2);
 #pragma GCC unroll 16
     for (int r = 0; r < STRIP; r++) {
         store(C + r * ld_C, acc[r][0]);
@@ -47,13 +54,26 @@ static void simd_add_product(const float *dS, const float *K_piece, int64_t step
     }
 }
 
-/* Rows of the caller's tensors: not aligned, and nothing behind their last number may be read. */
+static void simd_add_rows(const float *P, const float *piece, int64_t steps, int begun, float *C,
+                          int64_t ld_C)
+{
+    add_product(P, SIMD_KEYS, 1, piece, steps, begun, C, ld_C);
+}
+
+static void simd_add_columns(const float *dS, const float *piece, int64_t steps, int begun,
+                             float *C, int64_t ld_C)
+{
+    add_product(dS, 1, SIMD_KEYS, piece, steps, begun, C, ld_C);
+}
+
+/* Rows of the caller's tensors: not aligned, and nothing behind their last number may be read. A
+ * row's sum is at first a vector of partial sums; those of a strip are added up together. */
 static void simd_row_dots(const float *a, int64_t ld_a, const float *b, int64_t ld_b, int64_t count,
                           int64_t d, float *dots)
 {
+    float partial[STRIP * LANES] __attribute__((aligned(64))) = {0}, sums[STRIP + SIMD_MAX_LANES];
     for (int64_t r = 0; r < count; r++) {
         Vector sum = {0};
-        dots[r] = 0.0f;
         for (int64_t x = 0; x < d; x += LANES) {
             const size_t bytes = (size_t)(d - x < LANES ? d - x : LANES) * sizeof(float);
             Vector a_x = {0}, b_x = {0};
@@ -61,9 +81,13 @@ static void simd_row_dots(const float *a, int64_t ld_a, const float *b, int64_t 
             memcpy(&b_x, b + r * ld_b + x, bytes == sizeof b_x ? sizeof b_x : bytes);
             sum += a_x * b_x;
         }
-        for (int t = 0; t < LANES; t++)
-            dots[r] += sum[t];
+        store(partial + r % STRIP * LANES, sum);
+        if (r % STRIP == STRIP - 1 || r == count - 1) {
+            OWN(simd_sums)(partial, sums);
+            memcpy(dots + r - r % STRIP, sums, (size_t)(r % STRIP + 1) * sizeof(float));
+        }
     }
 }
 
-const BackwardSimd OWN(backward_simd) = {simd_gradients, simd_add_product, simd_row_dots};
+const BackwardSimd OWN(backward_simd) = {simd_gradients, simd_add_rows, simd_add_columns,
+                                         simd_row_dots};

@@ -35,21 +35,17 @@ static void choose_simd(BackwardPlan *p)
 }
 
 /* Floats of each part of a key block, in its order. */
-enum { AT_K, AT_V, AT_PIECES, AT_DK, AT_DV, AT_S, AT_DS, AT_SLOPE, AT_ONES, AT_COPY, AT_END };
+enum { AT_K, AT_V, AT_PIECES, AT_DK, AT_DV, AT_S, AT_DS, AT_SLOPE, AT_COPY, AT_END };
 
 static int64_t block_parts(const BackwardPlan *p, int64_t d, int64_t at[AT_END])
 {
     const int64_t strip = p->simd->strip * SIMD_KEYS;
-    const int64_t size[AT_END] = {[AT_K] = BLOCK_KEYS * d + SIMD_MAX_LANES,
-                                  [AT_V] = BLOCK_KEYS * d + SIMD_MAX_LANES,
-                                  [AT_PIECES] = BLOCK_KEYS * p->channels,
-                                  [AT_DK] = BLOCK_KEYS * p->channels,
-                                  [AT_DV] = BLOCK_KEYS * p->channels,
-                                  [AT_S] = strip,
-                                  [AT_DS] = BLOCK_KEYS * SIMD_KEYS,
-                                  [AT_SLOPE] = strip,
-                                  [AT_ONES] = SIMD_MAX_STRIP,
-                                  [AT_COPY] = 2 * p->simd->panel * d};
+    const int64_t size[AT_END] = {
+        [AT_K] = p->keys * d + SIMD_MAX_LANES, [AT_V] = p->keys * d + SIMD_MAX_LANES,
+        [AT_PIECES] = p->keys * p->channels,   [AT_DK] = p->keys * p->channels,
+        [AT_DV] = p->keys * p->channels,       [AT_S] = strip,
+        [AT_DS] = p->keys * SIMD_KEYS,         [AT_SLOPE] = strip,
+        [AT_COPY] = 2 * p->simd->panel * d};
     return place_parts(size, AT_END, at);
 }
 
@@ -66,17 +62,14 @@ void backward_place_block(KeyBlock *block, const BackwardPlan *p, int64_t d, int
     block->S = base + at[AT_S];
     block->dS = base + at[AT_DS];
     block->slope = base + at[AT_SLOPE];
-    block->ones = base + at[AT_ONES];
     block->copy = base + at[AT_COPY];
-    for (int r = 0; r < p->simd->strip; r++)
-        block->ones[r] = 1.0f;
 }
 
 /* The number of parts depends on the shape alone, or more threads would give other bits. Slots: as
  * many as threads where each thread has kv heads of its own, else all. */
 size_t backward_make_plan(BackwardPlan *p, const AttnShape *n, int threads, char *workspace)
 {
-    const int64_t key_blocks = (n->Nk + BLOCK_KEYS - 1) / BLOCK_KEYS, kv_heads = n->B * n->Hkv;
+    const int64_t kv_heads = n->B * n->Hkv;
     const int64_t wanted = (WANTED_TASKS + kv_heads - 1) / kv_heads;
     int64_t at[AT_END], unit, panels;
     size_t bytes[5], sum = 0;
@@ -88,7 +81,8 @@ size_t backward_make_plan(BackwardPlan *p, const AttnShape *n, int threads, char
     p->rows = round_up(n->Nq, p->queries);
     p->channels = round_up(n->d, p->simd->panel);
     p->group = n->H / n->Hkv;
-    p->parts = smaller(key_blocks, wanted);
+    p->keys = p->channels > 64 ? MOST_KEYS / 2 : MOST_KEYS; /* with all that is theirs in 1 MiB */
+    p->parts = smaller((n->Nk + p->keys - 1) / p->keys, wanted);
     p->slots = kv_heads % threads == 0 ? threads : kv_heads;
     p->head_floats = round_up(2 * p->rows * (n->d + p->channels + 1), 16);
     p->block_floats = block_parts(p, n->d, at);
@@ -158,19 +152,18 @@ void backward_pack_keys(const AttnArgs *args, const BackwardPlan *p, KeyBlock *b
     const int64_t d = args->shape.d, strip = p->simd->strip, width = p->simd->panel;
     const float factor = flash_score_factor(args);
     block->j = j;
-    block->count = smaller(BLOCK_KEYS, args->shape.Nk - j);
+    block->count = smaller(p->keys, args->shape.Nk - j);
     for (int64_t r = 0; r < block->count; r += strip) {
         const int64_t count = smaller(strip, block->count - r);
         int64_t ld;
         const float *rows = flash_find_rows(&args->K, b, h_kv, j + r, count, block->copy, &ld);
         p->simd->transpose(rows, ld, count, d, factor, block->K_strips + r * d, strip);
-        p->simd->split(rows, ld, count, d, block->K_pieces + r * width, BLOCK_KEYS * width);
+        p->simd->split(rows, ld, count, d, block->K_pieces + r * width, p->keys * width);
         rows = flash_find_rows(&args->V, b, h_kv, j + r, count, block->copy, &ld);
         p->simd->transpose(rows, ld, count, d, 1.0f, block->V_strips + r * d, strip);
         block->ranges[r / strip] = attn_range(args->positions_k, j + r, count);
     }
     for (int64_t r = 0; r < block->count; r++)
         block->positions[r] = attn_position(args->positions_k, j + r);
-    memset(block->dK, 0, (size_t)(BLOCK_KEYS * p->channels) * sizeof(float));
-    memset(block->dV, 0, (size_t)(BLOCK_KEYS * p->channels) * sizeof(float));
+    memset(block->begun, 0, sizeof block->begun);
 }

@@ -17,13 +17,14 @@
 #include "cpu/simd_pack.h"
 #include "flash_backward.h"
 
-#define BLOCK_KEYS   126 /* at most: whole strips of 14 and of 6 */
-#define BLOCK_STRIPS 21
-#define WANTED_TASKS 16 /* (batch, kv head, part) */
+#define MOST_KEYS    252 /* of a block: whole strips of 14 and of 6, also by half */
+#define MOST_STRIPS  42
+#define WANTED_TASKS 8 /* (batch, kv head, part): for so many threads there is work */
 
 typedef struct BackwardPlan {
     const FlashSimd *simd;
     const BackwardSimd *backward;
+    int64_t keys;         /* of a block: whole strips */
     int64_t queries;      /* of a block: whole strips and whole panels, at most SIMD_KEYS */
     int64_t rows;         /* Nq, rounded up to whole blocks */
     int64_t channels;     /* d, rounded up to whole panels */
@@ -50,16 +51,16 @@ typedef struct QueryHead {
 typedef struct KeyBlock {
     int64_t j, count;           /* first key, number of keys */
     float *K_strips, *V_strips; /* [strips][d][strip]; K times scale * log2(e) */
-    float *K_pieces;            /* [channels / panel][BLOCK_KEYS][panel] */
-    float *dK, *dV;             /* [BLOCK_KEYS][channels]; dK without the scale */
+    float *K_pieces;            /* [channels / panel][keys][panel] */
+    float *dK, *dV;             /* [keys][channels]; dK without the scale */
     float *S;                   /* [strip][SIMD_KEYS], then P: rows are keys */
-    float *dS;                  /* [BLOCK_KEYS][SIMD_KEYS] dP, then dS */
+    float *dS;                  /* [keys][SIMD_KEYS] dP, then dS */
     float *slope;               /* [strip][SIMD_KEYS] of the softcap */
-    float *ones;                /* [strip] */
     float *copy;                /* [2][panel][d] rows that are not float32, converted */
-    AttnPosition positions[BLOCK_KEYS];
-    AttnRange ranges[BLOCK_STRIPS];                  /* of each strip's keys */
-    int64_t first[BLOCK_STRIPS], last[BLOCK_STRIPS]; /* columns that a strip sees: [first, last) */
+    AttnPosition positions[MOST_KEYS];
+    AttnRange ranges[MOST_STRIPS];                 /* of each strip's keys */
+    int64_t first[MOST_STRIPS], last[MOST_STRIPS]; /* columns that a strip sees: [first, last) */
+    uint8_t begun[MOST_STRIPS];                    /* 0: nothing stands in the strip's dK, dV yet */
 } KeyBlock;
 
 /* Bytes of the workspace; its parts are placed in it unless it is NULL. */

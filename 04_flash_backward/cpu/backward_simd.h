@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * backward_simd.h: the inner loops of v2_simd that stage 03 does not have, once for each
- * instruction set. The others (scores, hide, cap, weighted_sum, transpose, split) are those of its
+ * instruction set. The others (scores, hide, cap, transpose, split) are those of its
  * simd.h, which also says what a strip, a panel and the packed layouts are.
  *
  * Here rows are keys and columns are queries: S and all that follows from it are transposed.
@@ -20,9 +20,13 @@ typedef struct BackwardSimd {
      * [strip][SIMD_KEYS] is one more factor of dS, NULL without a softcap. */
     void (*gradients)(float *S, float *dP, const float *lse, const float *delta, const float *slope,
                       int64_t cols);
-    /* C [strip][ld_C], the first `panel` columns += the transpose of the first `strip` columns of
-     * dS [steps][SIMD_KEYS] times K_piece [steps][panel] */
-    void (*add_product)(const float *dS, const float *K_piece, int64_t steps, float *C,
+    /* C [strip][ld_C], the first `panel` columns = begun * C + P [strip][SIMD_KEYS] times
+     * piece [steps][panel], over the first `steps` columns of P. With begun = 0 the old C is never
+     * read: nobody has to fill it with zeros. */
+    void (*add_rows)(const float *P, const float *piece, int64_t steps, int begun, float *C,
+                     int64_t ld_C);
+    /* The same with the transpose of the first `strip` columns of dS [steps][SIMD_KEYS] for P. */
+    void (*add_columns)(const float *dS, const float *piece, int64_t steps, int begun, float *C,
                         int64_t ld_C);
     /* dots [count] of row r of a [count][ld_a] and row r of b [count][ld_b], d numbers each */
     void (*row_dots)(const float *a, int64_t ld_a, const float *b, int64_t ld_b, int64_t count,

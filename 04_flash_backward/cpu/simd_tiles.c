@@ -12,7 +12,7 @@ FlashTiles flash_backward_tiles_v2_simd(const AttnArgs *args)
     FlashTiles tiles;
     BackwardPlan plan;
     backward_make_plan(&plan, &args->shape, 1, NULL);
-    tiles = flash_tiles_of(&args->shape, plan.queries, BLOCK_KEYS);
+    tiles = flash_tiles_of(&args->shape, plan.queries, plan.keys);
     tiles.splits = plan.parts;
     return tiles;
 }

@@ -81,11 +81,12 @@ static void add_strip(const AttnArgs *args, const BackwardPlan *p, KeyBlock *blo
     for (int64_t x = 0; x < p->channels; x += width) {
         const int64_t piece = x * p->rows + (i + first) * width;
         float *dV = block->dV + row * p->channels + x, *dK = block->dK + row * p->channels + x;
-        p->simd->weighted_sum(S + first, seen, head->dO_pieces + piece, block->ones, dV,
+        p->backward->add_rows(S + first, head->dO_pieces + piece, seen, block->begun[s], dV,
                               p->channels);
-        p->simd->weighted_sum(dS + first, seen, head->Q_pieces + piece, block->ones, dK,
+        p->backward->add_rows(dS + first, head->Q_pieces + piece, seen, block->begun[s], dK,
                               p->channels);
     }
+    block->begun[s] = 1;
     /* add_queries takes the columns by strips: what they reach of beyond the span is zero */
     for (int64_t r = 0; r < strip; r++) {
         const int64_t start = round_down(first, strip), end = round_up(block->last[s], strip);
@@ -98,24 +99,30 @@ static void add_strip(const AttnArgs *args, const BackwardPlan *p, KeyBlock *blo
 
 /* --- one block of keys -------------------------------------------------------------------------*/
 
-/* dQ [queries][channels] += dS K: for each strip of queries, for each run of key strips that see
- * any of it. */
-static void add_queries(const BackwardPlan *p, const KeyBlock *block, int64_t cols, float *dQ)
+/* dQ [queries][channels] = begun * dQ + dS K: for each strip of queries, for each run of key strips
+ * that see any of it. */
+static void add_queries(const BackwardPlan *p, const KeyBlock *block, int64_t cols, int begun,
+                        float *dQ)
 {
     const int64_t strip = p->simd->strip, width = p->simd->panel;
     const int64_t strips = (block->count + strip - 1) / strip;
     for (int64_t c = 0; c < cols; c += strip) {
+        float *dQ_c = dQ + c * p->channels;
+        int there = begun; /* is there anything in dQ_c? */
         int64_t from = 0, to = 0;
         while (from < strips) {
             while (to < strips && block->first[to] < c + strip && block->last[to] > c)
                 to++;
             const int64_t steps = smaller(to * strip, block->count) - from * strip;
             for (int64_t x = 0; from < to && x < p->channels; x += width)
-                p->backward->add_product(block->dS + from * strip * SIMD_KEYS + c,
-                                         block->K_pieces + x * BLOCK_KEYS + from * strip * width,
-                                         steps, dQ + c * p->channels + x, p->channels);
+                p->backward->add_columns(block->dS + from * strip * SIMD_KEYS + c,
+                                         block->K_pieces + x * p->keys + from * strip * width,
+                                         steps, there, dQ_c + x, p->channels);
+            there |= from < to;
             from = ++to;
         }
+        if (!there)
+            memset(dQ_c, 0, (size_t)(strip * p->channels) * sizeof *dQ_c);
     }
 }
 
@@ -125,25 +132,42 @@ static void finish_row(const Tensor *t, float *sums, int64_t sums_row, int64_t b
 {
     for (int64_t x = 0; x < d; x++)
         from[x] *= factor;
-    if (!sums)
-        tensor_write_row(t, b, row, h, from);
     for (int64_t x = 0; sums && x < d; x++)
         sums[sums_row * d + x] += from[x];
+    if (sums)
+        return;
+    flash_fetch_row(t, b, h, row + ROWS_AHEAD);
+    tensor_write_row(t, b, row, h, from);
+}
+
+/* Nobody else has these keys: their dK and dV are done. */
+static void finish_keys(const AttnArgs *args, const BackwardPlan *p, KeyBlock *block,
+                        FlashSums sums, int64_t b, int64_t h_kv)
+{
+    const AttnShape *n = &args->shape;
+    for (int64_t c = 0; c < block->count; c++) {
+        const int64_t j = block->j + c, row = (b * n->Nk + j) * n->Hkv + h_kv;
+        float *dK = block->dK + c * p->channels, *dV = block->dV + c * p->channels;
+        if (!block->begun[c / p->simd->strip]) {
+            memset(dK, 0, (size_t)n->d * sizeof *dK);
+            memset(dV, 0, (size_t)n->d * sizeof *dV);
+        }
+        finish_row(&args->dK, sums.dK, row, b, j, h_kv, n->d, args->scale, dK);
+        finish_row(&args->dV, sums.dV, row, b, j, h_kv, n->d, 1.0f, dV);
+    }
 }
 
 /* One block of keys with all queries of its group. */
-static void visit_keys(const AttnArgs *args, const BackwardPlan *p, KeyBlock *block, FlashSums sums,
-                       int64_t kv, int64_t slot, int64_t part)
+static void visit_keys(const AttnArgs *args, const BackwardPlan *p, KeyBlock *block, int64_t slot,
+                       int64_t part)
 {
     const AttnShape *n = &args->shape;
-    const int64_t b = kv / n->Hkv, h_kv = kv % n->Hkv;
+    const int begun = block->j != part * p->keys; /* else it is the part's first */
     for (int64_t g = 0; g < p->group; g++) {
         const QueryHead head = backward_query_head(p, n, slot, g);
+        float *dQ = backward_part_dQ(p, slot, part, g);
         for (int64_t i = 0; i < n->Nq; i += p->queries) {
-            float *dQ = backward_part_dQ(p, slot, part, g) + i * p->channels;
             int seen = 0;
-            if (block->j == part * BLOCK_KEYS) /* the part's first */
-                memset(dQ, 0, (size_t)(p->queries * p->channels) * sizeof *dQ);
             for (int64_t s = 0; s * p->simd->strip < block->count; s++) {
                 find_span(args, p, block, s, i);
                 if (block->first[s] < block->last[s]) {
@@ -152,15 +176,9 @@ static void visit_keys(const AttnArgs *args, const BackwardPlan *p, KeyBlock *bl
                     seen = 1;
                 }
             }
-            if (seen)
-                add_queries(p, block, smaller(p->queries, n->Nq - i), dQ);
+            if (seen || !begun)
+                add_queries(p, block, smaller(p->queries, n->Nq - i), begun, dQ + i * p->channels);
         }
-    }
-    for (int64_t c = 0; c < block->count; c++) { /* nobody else has these keys */
-        const int64_t j = block->j + c, row = (b * n->Nk + j) * n->Hkv + h_kv;
-        finish_row(&args->dK, sums.dK, row, b, j, h_kv, n->d, args->scale,
-                   block->dK + c * p->channels);
-        finish_row(&args->dV, sums.dV, row, b, j, h_kv, n->d, 1.0f, block->dV + c * p->channels);
     }
 }
 
@@ -180,9 +198,10 @@ static void do_part(const AttnArgs *args, const BackwardPlan *p, KeyBlock *block
                     int64_t kv, int64_t slot, int64_t part)
 {
     const AttnShape *n = &args->shape;
-    for (int64_t j = part * BLOCK_KEYS; j < n->Nk; j += p->parts * BLOCK_KEYS) {
+    for (int64_t j = part * p->keys; j < n->Nk; j += p->parts * p->keys) {
         backward_pack_keys(args, p, block, kv / n->Hkv, kv % n->Hkv, j);
-        visit_keys(args, p, block, sums, kv, slot, part);
+        visit_keys(args, p, block, slot, part);
+        finish_keys(args, p, block, sums, kv / n->Hkv, kv % n->Hkv);
     }
 }
 
