@@ -180,7 +180,7 @@ static void multiply(const Tensor *t, float by)
                     case_set(t, b, n, h, x, by * case_get(t, b, n, h, x));
 }
 
-static const char *const wrong_case = "-H 2 -N 256 -d 64 --causal";
+static const char *const wrong_case = "-H 2 -N 128 -d 64 --causal";
 
 /* Smallest slip of the scale of dQ and of dK, among 0.01 % times powers of 2, that is refused. */
 static void slip_of_the_scale(void **state)
@@ -215,7 +215,7 @@ static void missing_delta_and_keys(void **state)
     for (int dtype = 0; dtype < 3; dtype++) {
         Trial t = {0};
         Check check;
-        uint8_t *mask = calloc(256 * 256, 1);
+        uint8_t *mask = calloc(128 * 128, 1);
         assert_non_null(mask);
         trial_new(&t, wrong_case, (AttnDtype)dtype);
         flash_forward_v2_simd(&t.args);
@@ -228,8 +228,8 @@ static void missing_delta_and_keys(void **state)
         assert_true(check.array[CHECK_DQ].off > 0 && check.array[CHECK_DK].off > 0);
         assert_true(check.array[CHECK_DV].off == 0); /* dV does not know of delta */
         flash_forward_v2_simd(&t.args);
-        for (int64_t i = 0; i < 256; i++)
-            mask[i * 256 + 40] = 1; /* one key, seen by 216 queries */
+        for (int64_t i = 0; i < 128; i++)
+            mask[i * 128 + 40] = 1; /* one key, seen by 88 queries */
         t.args.mask = mask;
         flash_backward_v2_simd(&t.args);
         t.args.mask = NULL;
@@ -244,6 +244,8 @@ static void missing_delta_and_keys(void **state)
     }
 }
 
+/* dV in f16 reaches its bound: gradients of the training step are as small as 1.5 subnormals of f16,
+ * and storing one costs half a subnormal, 2^-25. That is the floor eta; nothing else adds to it. */
 static void report(void **state)
 {
     (void)state;
