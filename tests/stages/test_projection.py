@@ -5,15 +5,15 @@
     test_projection.py PROGRAM [--device cpu|cuda] [--wrong BUILD PATCH,PATCH...]
 
 The oracle computes every element in float64, and a sample where that takes too long. Here sizes are
-large and no gradient is known: the program's forward pass runs at theta + eps v and theta - eps v, in float32,
-and
+large and no gradient is known: the program's forward pass runs at theta + eps v and theta - eps v,
+in float32, and for L(theta) = <dO, O(theta)>
 
-    (<dO, O(theta + eps v)> - <dO, O(theta - eps v)>) / (2 eps)  =  <gradient of theta, v>  + O(eps^2)
+    (L(theta + eps v) - L(theta - eps v)) / (2 eps)  =  <gradient of theta, v>  + O(eps^2)
 
 One number says something about all elements at once. Two steps, eps and eps / 2, are combined so
-that the error is O(eps^4); products are added in float64. Inputs are multiples of 2^-5 in -1..1 and
-steps are 2^-4 and 2^-5 in directions of +1 and -1, so what the program reads is exactly
-theta + eps v, and 16 bits hold the inputs exactly too: the same differences judge every dtype.
+that the error is O(eps^4); products are added in float64. Inputs are multiples of 2^-5 in -1..1
+and steps are powers of 2, so what the program reads is exactly theta + eps v, and 16 bits hold the
+inputs exactly too: the same differences judge every dtype.
 
 Directions: a random one for each of Q, K, V, where every element counts alike, and one along the
 signs of all three gradients, where they all add up: errors of the order of 1e-4 of a gradient, a

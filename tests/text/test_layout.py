@@ -27,7 +27,6 @@ EXEMPT = {
     ("common/oracle_core.c", "file_length"): "a third of it derives the bounds it computes",
     ("tests/stages/so/misbehaving.c", "function_lengths"): "a list: one case per bad deed",
     ("tests/unit/test_cli.c", "file_length"): "tables of command lines and their answers",
-    ("tests/unit/test_oracle.c", "file_length"): "finite differences and closed forms",
     ("tests/unit/test_run.c", "file_length"): "one bad variant for each thing the runner watches",
 }
 

@@ -6,8 +6,8 @@
  * Inputs are multiples of 2^-8 and steps 2^-10, so a step is exact although tensors are float32,
  * and two step sizes combine into an error of order h^4. Every element of Q, K and V is moved.
  *
- * Cases: the options of oracle_case.h; an all-pairs table of the options below; and the full product
- * of those that decide who sees whom. The pairs are counted in the cases that were really run, and
+ * Cases: the options of oracle_case.h; an all-pairs table of the options below; the full product of
+ * those that decide who sees whom. The pairs are counted in the cases that were really run, and
  * an option that had no effect in any of them is a failure: a window that hides nothing proves
  * nothing.
  */

@@ -7,9 +7,9 @@
  * - Right ones pass: the honest kernel in three orders (honest_attention.h), and every backward
  *   pass of stages 01 and 04 behind every forward pass of stages 01 and 03, so what lse means is
  *   the same in all of them. Printed: the worst share of each bound, and of FlashAttention's rule.
- * - Wrong ones do not: delta missing, half of the keys' tail dropped, dQ and dK with a scale that is
- *   off. How small an error of the scale a check of single elements sees depends on the dtype: it
- *   is measured here, and what it lets pass is for test_projection.py.
+ * - Wrong ones do not: delta missing, a key dropped, dQ and dK with a scale that is off. How small
+ *   an error of the scale a check of single elements sees depends on the dtype: it is measured
+ *   here, and what it lets pass is for test_projection.py.
  */
 #include "honest_attention.h"
 
@@ -244,8 +244,8 @@ static void missing_delta_and_keys(void **state)
     }
 }
 
-/* dV in f16 reaches its bound: gradients of the training step are as small as 1.5 subnormals of f16,
- * and storing one costs half a subnormal, 2^-25. That is the floor eta; nothing else adds to it. */
+/* dV in f16 reaches its bound: gradients of the training step are as small as 1.5 subnormals of
+ * f16, and storing one costs half a subnormal, 2^-25. That is the floor eta. */
 static void report(void **state)
 {
     (void)state;

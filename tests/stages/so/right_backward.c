@@ -33,7 +33,7 @@ static void add(float *to, float weight, const float *row, int64_t d)
         to[x] += weight * row[x];
 }
 
-/* Query i of head h. rows: room for Q_i, O_i, dO_i, dQ_i, K_j, V_j; dK and dV [Nk][d] are added to */
+/* Query i of head h. rows: room for Q_i, O_i, dO_i, dQ_i, K_j, V_j. Adds to dK and dV [Nk][d]. */
 static void query(const AttnArgs *a, int64_t b, int64_t h, int64_t i, float *rows, float *dK,
                   float *dV)
 {
