@@ -10,6 +10,8 @@
  *     v0_atomics        GPU     a block for each tile of keys, dQ by atomicAdd
  *     v1_two_kernels    GPU     rows own dQ, keys own dK and dV: no atomics, seven products
  *     v2_mma            GPU     tensor cores, P and dS through shared memory
+ *     v3_cp_async       GPU     S^T, so that P and dS stay in registers; tiles loaded ahead
+ *     v4_clean_tiles    GPU     one barrier a tile, masks apart, dQ in the accumulators' order
  *
  * The answer: compute P again. Q and K are there, and lse, one number a row, turns a score into a
  * probability. That is one more product, and it is cheaper than the way to memory and back.
@@ -53,6 +55,12 @@ static const Variant variants[] = {
     {"v2_mma", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v5_clean_tiles),
      ATTN_CUDA_FN(flash_backward_v2_mma), 1,
      "tensor cores, P and dS through shared memory, dQ by atomicAdd"},
+    {"v3_cp_async", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v5_clean_tiles),
+     ATTN_CUDA_FN(flash_backward_v3_cp_async), 1,
+     "S^T: P and dS feed dV and dK from registers; tiles loaded ahead"},
+    {"v4_clean_tiles", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v5_clean_tiles),
+     ATTN_CUDA_FN(flash_backward_v4_clean_tiles), 1,
+     "one barrier a tile, masked tiles apart, dQ in fragment order or in turns"},
 #ifdef HAVE_OPENBLAS
     {"v1_blas", ON_CPU, DTYPES_ALL, naive_v1_blas, naive_v1_blas_backward, 0,
      "stage 01: P and dS as whole matrices, the row at 100 % memory"},
@@ -90,6 +98,12 @@ static ModelTraffic atomic_traffic(const AttnArgs *args, FlashTiles tiles)
     return model_atomic_backward_traffic(args, tiles.Br, tiles.Bc, 0);
 }
 
+/* v4 rounds dK and dV where they are, without sums in memory. */
+static ModelTraffic direct_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    return model_atomic_backward_traffic(args, tiles.Br, tiles.Bc, 1);
+}
+
 static ModelTraffic two_kernels_traffic(const AttnArgs *args, FlashTiles tiles)
 {
     return model_two_kernels_backward_traffic(args, tiles.Br, tiles.Bc);
@@ -109,6 +123,10 @@ static const struct {
      two_kernels_traffic},
     {ATTN_CUDA_FN(flash_backward_v2_mma), ATTN_CUDA_FN(flash_backward_tiles_v2_mma),
      atomic_traffic},
+    {ATTN_CUDA_FN(flash_backward_v3_cp_async), ATTN_CUDA_FN(flash_backward_tiles_v3_cp_async),
+     atomic_traffic},
+    {ATTN_CUDA_FN(flash_backward_v4_clean_tiles), ATTN_CUDA_FN(flash_backward_tiles_v4_clean_tiles),
+     direct_traffic},
 };
 
 /* Fills in what the row says about traffic of the backward pass; nothing for a user's shared

@@ -159,8 +159,10 @@ template <int D> __device__ __forceinline__ uint32_t swizzle(int row, int chunk)
 {
     if (D % 64 == 0)
         chunk ^= row & 7;
-    else /* 64- and 192-byte rows: two rows already differ by half the banks */
+    else if (D % 32 == 0) /* 64- and 192-byte rows: two rows already differ by half the banks */
         chunk ^= (row >> 1) & 3;
+    else /* 32-byte rows of two chunks: four rows span the banks */
+        chunk ^= (row >> 2) & 1;
     return (uint32_t)(row * (D * 2) + chunk * 16);
 }
 

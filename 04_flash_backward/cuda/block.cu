@@ -13,7 +13,8 @@
 /* float32: delta. */
 size_t flash_backward_cuda_workspace_bytes(const AttnShape *n, AttnDtype dtype)
 {
-    return dtype == ATTN_F32 ? (size_t)(n->B * n->H * n->Nq) * sizeof(float) : 0;
+    return dtype == ATTN_F32 ? (size_t)(n->B * n->H * n->Nq) * sizeof(float)
+                             : flash_backward_v4_workspace_bytes(n);
 }
 
 static AttnStatus run_f32(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
@@ -29,7 +30,7 @@ AttnStatus flash_backward_cuda_run(const AttnArgs *a, const float *delta_dev, Fl
                                    void *workspace_dev)
 {
     return a->Q.dtype == ATTN_F32 ? run_f32(a, delta_dev, sums_dev, (float *)workspace_dev)
-                                  : ATTN_SKIP;
+                                  : flash_backward_v4_run(a, delta_dev, sums_dev, workspace_dev);
 }
 
 AttnStatus flash_backward_block_cuda(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev)

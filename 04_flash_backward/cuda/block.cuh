@@ -5,6 +5,7 @@
  *
  * Interface:
  * - flash_backward_block_v0_atomics, _v1_two_kernels, _v2_mma, _v3_cp_async: add to sums_dev.
+ * - flash_backward_v4_run, flash_backward_v4_workspace_bytes: v4.
  * - flash_backward_two_kernels_run: v1, which can also write the tensors themselves.
  * - flash_backward_by_block_cuda: delta, zeros, one block with all keys, the sums into the tensors.
  */
@@ -25,6 +26,11 @@ AttnStatus flash_backward_block_v2_mma(const AttnArgs *args, const float *delta_
                                        FlashSums sums_dev);
 AttnStatus flash_backward_block_v3_cp_async(const AttnArgs *args, const float *delta_dev,
                                             FlashSums sums_dev);
+
+/* v4_clean_tiles in memory that the caller owns: the contract of flash_backward_cuda_run. */
+size_t flash_backward_v4_workspace_bytes(const AttnShape *shape);
+AttnStatus flash_backward_v4_run(const AttnArgs *args, const float *delta_dev, FlashSums sums_dev,
+                                 void *workspace_dev);
 
 /* sums_dev.dQ = NULL: the gradients go to dQ, dK and dV of args, without a detour by sums. */
 AttnStatus flash_backward_two_kernels_run(const AttnArgs *args, const float *delta_dev,

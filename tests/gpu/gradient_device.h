@@ -33,6 +33,8 @@ static const BlockKernel block_kernels[] = {
     {"v0_atomics", flash_backward_block_v0_atomics, 1, 4},
     {"v1_two_kernels", flash_backward_block_v1_two_kernels, 1, 4},
     {"v2_mma", flash_backward_block_v2_mma, 6, 16},
+    {"v3_cp_async", flash_backward_block_v3_cp_async, 6, 16},
+    {"flash_backward_block_cuda, 16 bit", flash_backward_block_cuda, 6, 16},
 };
 
 #define BLOCK_KERNEL_COUNT ((int)(sizeof block_kernels / sizeof *block_kernels))

@@ -277,6 +277,8 @@ static void test_deterministic_or_skipped(void **unused)
         {flash_backward_block_v0_atomics, ATTN_F32, ATTN_SKIP},
         {flash_backward_block_v1_two_kernels, ATTN_F32, ATTN_OK},
         {flash_backward_block_v2_mma, ATTN_BF16, ATTN_SKIP},
+        {flash_backward_block_v3_cp_async, ATTN_BF16, ATTN_SKIP},
+        {flash_backward_block_cuda, ATTN_BF16, ATTN_OK},
     };
     (void)unused;
     flash_backward_set_deterministic(1);

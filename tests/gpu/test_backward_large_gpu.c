@@ -28,6 +28,8 @@ static const struct {
     {"v0_atomics", flash_backward_v0_atomics, 1, 4},
     {"v1_two_kernels", flash_backward_v1_two_kernels, 1, 4},
     {"v2_mma", flash_backward_v2_mma, 6, 16},
+    {"v3_cp_async", flash_backward_v3_cp_async, 6, 16},
+    {"v4_clean_tiles", flash_backward_v4_clean_tiles, 6, 16},
 };
 
 /* Rows at .. of a host tensor become rows first .. of all heads of a large one. */

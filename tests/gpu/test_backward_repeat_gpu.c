@@ -33,6 +33,9 @@ static const Repeated variants[] = {
     {"v1_two_kernels", flash_backward_v1_two_kernels, 1, 4, 0, 1},
     {"v1_two_kernels --deterministic", flash_backward_v1_two_kernels, 1, 4, 1, 1},
     {"v2_mma", flash_backward_v2_mma, 6, 16, 0, 0},
+    {"v3_cp_async", flash_backward_v3_cp_async, 6, 16, 0, 0},
+    {"v4_clean_tiles", flash_backward_v4_clean_tiles, 6, 16, 0, 0},
+    {"v4_clean_tiles --deterministic", flash_backward_v4_clean_tiles, 6, 16, 1, 1},
 };
 
 #define VARIANT_COUNT ((int)(sizeof variants / sizeof *variants))

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gradient_order.cuh: which block of v4 works on which keys, and in whose turn dQ is added to.
+ *
+ * Without turns: blocks start in the order of their index, the longest first, within sections of
+ * heads whose Q, dO and dQ fit the L2 cache.
+ *
+ * With turns (--deterministic) the tiles of keys that see a tile of queries add to its dQ one after
+ * another, each warp to its own part: it waits until the tile before it has said that it is done. A
+ * float32 sum in a fixed order has the same bits every time. Nobody may wait for a block that has not
+ * started, since that one may be waiting for our place. So a block takes a ticket when it starts,
+ * the ticket says which keys are its own, and turns go in the order of tickets.
+ *
+ * Which order? Without a mask all blocks start with the same queries: from the first key to the
+ * last. Under a causal mask the block of tile j starts at the diagonal, where it is the last one
+ * that sees these queries; from the last key to the first, its turn comes at once.
+ *
+ * Interface:
+ * - GradientPlan: what the host has worked out. heads_of_section. work_in_sections.
+ * - wait_for_turn, give_turn.
+ */
+#ifndef FLASH_BACKWARD_GRADIENT_ORDER_CUH
+#define FLASH_BACKWARD_GRADIENT_ORDER_CUH
+
+#include "gradient_workspace.cuh"
+#include "store_keys.cuh"
+
+#define SECTION_MIB 32 /* Q, dO and dQ of a section of heads */
+
+/* What the host has worked out. */
+struct GradientPlan {
+    GradientWorkspace w;
+    FlashSums sums;
+    int section_heads;
+    int step;           /* order of the turns: 1 from the first to the last key, -1 back */
+    bool aligned, wide; /* rows on 16 bytes: of Q, K, V, dO; of dK, dV */
+};
+
+/* How many kv heads' Q, dO and dQ go into SECTION_MIB; one, where all tiles of keys cost the same
+ * or where turns are kept. */
+static int heads_of_section(const AttnArgs *a, bool in_turns)
+{
+    const AttnShape *n = &a->shape;
+    const int64_t heads = n->B * n->Hkv, bytes = n->H / n->Hkv * n->Nq * n->d * 8;
+    const int64_t fit = ((int64_t)SECTION_MIB << 20) / bytes;
+    if (in_turns || (a->rule.right < 0 && a->rule.left < 0))
+        return 1;
+    return (int)(fit < 1 ? 1 : fit > heads ? heads : fit);
+}
+
+/* The block's share of the work: longest first within a section of heads, or, by ticket, the tiles
+ * of a head one after another in the order of their turns. */
+template <class C>
+static __device__ __forceinline__ KeyWork work_in_sections(const AttnArgs &a,
+                                                           const GradientPlan &plan, int index)
+{
+    const int Tc = plan.w.tables.Tc, Hkv = (int)a.shape.Hkv;
+    KeyWork work;
+    work.share = index % C::SHARES;
+    index /= C::SHARES;
+    const int first = index / (Tc * plan.section_heads) * plan.section_heads;
+    const int rest = index - first * Tc;
+    const int here = min(plan.section_heads, (int)a.shape.B * Hkv - first);
+    const int head = first + rest % here, j = rest / here;
+    work.b = head / Hkv;
+    work.h_kv = head % Hkv;
+    work.j0 = (plan.step > 0 ? j : Tc - 1 - j) * C::Bc;
+    return work;
+}
+
+/* Waits until the tile of keys whose turn is before ours has added to this warp's part of dQ. */
+static __device__ __forceinline__ void wait_for_turn(int *turn, int before)
+{
+    if (threadIdx.x % 32 == 0)
+        while (*(volatile int *)turn != before + 1)
+            ;
+    __syncwarp();
+    __threadfence();
+}
+
+static __device__ __forceinline__ void give_turn(int *turn, int own)
+{
+    __threadfence(); /* what this lane added is there before the turn is */
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        *(volatile int *)turn = own + 1;
+}
+
+#endif

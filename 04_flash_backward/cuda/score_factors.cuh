@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * score_factors.cuh: from Q, K, dO and V of a tile to the left factors P^T and dS^T, for v3 and v4.
+ *
+ *     P = exp(scale * s - lse) = 2^(s * c - lse'),  c = scale * log2(e),  lse' = lse * log2(e)
+ *     dS = P * (dP - delta)
+ *
+ * No maximum is needed: the forward pass has it in lse. A negative scale is nothing special, for
+ * the same reason. delta costs nothing: the accumulator of dP starts at -delta instead of zero. So a
+ * score takes a fused multiply-add, an exponential, a multiplication, and a half of two conversions.
+ *
+ * With a cap, s becomes tanh(s * scale / cap), c = cap * log2(e), and dS gets the slope of the cap,
+ * 1 - tanh^2. Only masked tiles know of it: a cap makes all tiles masked.
+ *
+ * Interface:
+ * - ScoreFactors, compute_scores.
+ */
+#ifndef FLASH_BACKWARD_SCORE_FACTORS_CUH
+#define FLASH_BACKWARD_SCORE_FACTORS_CUH
+
+#include <float.h>
+
+#include "attn.h"
+#include "mma_gradients.cuh"
+
+/* P = 2^(S * exponent_factor - lse * log2(e)), S the raw product or, capped, its tanh. */
+static __device__ __forceinline__ float exponent_factor(const AttnArgs &a)
+{
+    return (a.softcap > 0.0f ? a.softcap : a.scale) * LOG2E;
+}
+
+/* Finite even for a tiny cap: 0 * infinity would be NaN. */
+static __device__ __forceinline__ float cap_factor(const AttnArgs &a)
+{
+    return fmaxf(-FLT_MAX, fminf(a.scale / a.softcap, FLT_MAX));
+}
+
+/* Left factors of dV and dK. */
+template <class C, int QUERIES> struct ScoreFactors {
+    uint32_t P[QUERIES / 16][C::MT][4], dS[QUERIES / 16][C::MT][4];
+};
+
+/* P^T and dS^T of this warp's keys and of CHUNK queries from q0 on. at.right points to Q of the
+ * stage. False: none of these pairs is seen, all is zero. */
+template <typename T, class C, bool MASKED, int QUERIES>
+static __device__ __forceinline__ bool
+compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddresses &at,
+               const float2 *stats, const uint32_t *words, int q0, int down)
+{
+    typedef GradientBytes<C> Bytes;
+    const int t = threadIdx.x % 4;
+    float S[C::MT][QUERIES / 8][4], dP[C::MT][QUERIES / 8][4];
+    uint32_t seen[C::MT][QUERIES / 8]; /* bits 0, 1: queries 2t, 2t + 1 of key g; 2, 3: of g + 8 */
+    if (MASKED) {
+        const int g = threadIdx.x / 4 % 8, group = threadIdx.x / 32 / C::PAIR;
+        uint32_t any = 0;
+#pragma unroll
+        for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+            for (int n = 0; n < QUERIES / 8; n++) {
+                const int key = (mt * C::GROUPS + group) * 16 + g;
+                const uint2 both =
+                    *reinterpret_cast<const uint2 *>(words + key / 32 * C::Br + q0 + n * 8 + 2 * t);
+                const uint32_t low = both.x >> key % 32, high = both.y >> key % 32;
+                seen[mt][n] =
+                    (low & 1) | (high & 1) << 1 | (low >> 8 & 1) << 2 | (high >> 8 & 1) << 3;
+                any |= seen[mt][n];
+            }
+        if (!any_lane_bits(any)) {
+#pragma unroll
+            for (int k = 0; k < QUERIES / 16; k++)
+#pragma unroll
+                for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++)
+                        f.P[k][mt][e] = f.dS[k][mt][e] = 0;
+            return false;
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < QUERIES / 8; n++) {
+        const float4 pair = *reinterpret_cast<const float4 *>(stats + q0 + n * 8 + 2 * t);
+#pragma unroll
+        for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                S[mt][n][e] = 0.0f;
+                dP[mt][n][e] = e % 2 ? -pair.w : -pair.y;
+            }
+    }
+    multiply_rows<T, C, QUERIES>(S, at.left, Bytes::K, at.right, Bytes::STAGES + down);
+    multiply_rows<T, C, QUERIES>(dP, at.left, Bytes::V, at.right, Bytes::STAGES + Bytes::dO + down);
+    const float scale_log2 = exponent_factor(a);
+#pragma unroll
+    for (int n = 0; n < QUERIES / 8; n++) {
+        const float4 pair = *reinterpret_cast<const float4 *>(stats + q0 + n * 8 + 2 * t);
+#pragma unroll
+        for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float slope = 1.0f;
+                if (MASKED && a.softcap > 0.0f) {
+                    S[mt][n][e] = tanhf(S[mt][n][e] * cap_factor(a));
+                    slope = 1.0f - S[mt][n][e] * S[mt][n][e];
+                }
+                float p = exp2_sfu(fmaf(S[mt][n][e], scale_log2, e % 2 ? -pair.z : -pair.x));
+                if (MASKED && !(seen[mt][n] >> e & 1))
+                    p = 0.0f;
+                S[mt][n][e] = p;
+                dP[mt][n][e] *= MASKED ? p * slope : p;
+                if (MASKED && !(seen[mt][n] >> e & 1))
+                    dP[mt][n][e] = 0.0f; /* dP may be NaN where a pair is not seen */
+            }
+    }
+    pack_factor<T, C::MT, QUERIES>(f.P, S);
+    pack_factor<T, C::MT, QUERIES>(f.dS, dP);
+    return true;
+}
+
+#endif

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * v4_clean_tiles: the fastest portable backward kernel (sm_80 and later).
+ *
+ *   - Clean tiles: a tile that all its rows see in full goes through a body without masks, caps and
+ *     tests, as in stage 03.
+ *   - One barrier a tile: dQ of a tile needs dS of all warps. v3 waits for it at once. Here dQ of
+ *     the tile before is made after the next tile's barrier, which was needed anyway; dS has two
+ *     buffers for that. Between two barriers a warp has five products to fill the tensor cores with.
+ *   - D = 128: two warps share 32 keys. With 16 keys a warp, a fragment of Q or dO from shared memory
+ *     serves one product, and shared memory is what everybody waits for. A warp cannot have 32 keys:
+ *     their dK and dV are 256 floats a lane. So a pair splits the work on 32 keys: each computes the
+ *     scores of one half of the queries, and sums dK and dV over all queries for one half of the
+ *     channels. P and dS of the other half come through shared memory.
+ *   - dQ is added in the order of the accumulators, 512 bytes a warp (gradient_workspace.cuh).
+ *   - Tiles that are visited, and their masks, follow from tables that a small kernel makes first
+ *     (row_walk.cuh), so that a block does not start with a chain of dependent loads.
+ *   - Longest first: under a causal mask the first keys are seen by all queries. Sections of heads
+ *     whose Q, dO and dQ fit the L2 cache, as in stage 03.
+ *   - --deterministic: tiles of keys take turns at each tile of dQ (see wait_for_turn).
+ *
+ * Prediction (H200, bf16, d = 64, full): of v3's two barriers and its scattered atomics one barrier
+ * remains, fragments serve two products instead of one, and per score 4.5 instructions instead of
+ * about 12: 2 to 2.5 times v3. d = 128: shared memory gives 0.43 instead of 0.55 fragments a product,
+ * so the pair should win a fifth. Turns: a block waits where its neighbours are behind; 1.2 times.
+ *
+ * Interface:
+ * - flash_backward_v4_run with flash_backward_v4_workspace_bytes (block.cuh): f16 and bf16, d <= 256,
+ *   any shape, mask and layout, into sums or tensors.
+ * - flash_backward_tiles_v4_clean_tiles.
+ */
+#include <type_traits>
+
+#include "alloc.h"
+#include "block.cuh"
+#include "gradient_order.cuh"
+#include "key_sums.cuh"
+#include "store_keys.cuh"
+#include "tile_load.cuh"
+
+/* IN_TURNS: tiles of keys add to dQ in a fixed order. */
+template <typename T, class C, bool IN_TURNS>
+static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
+    clean_gradients_kernel(const __grid_constant__ AttnArgs a,
+                           const __grid_constant__ GradientPlan plan)
+{
+    typedef GradientBytes<C> Bytes;
+    extern __shared__ __align__(1024) unsigned char smem[];
+    __shared__ KeyWork work; /* not in registers: the products need them all */
+    const uint32_t smem_address = (uint32_t)__cvta_generic_to_shared(smem);
+    const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk, d = (int)a.shape.d;
+    const int H = (int)a.shape.H, group = H / (int)a.shape.Hkv;
+    if (threadIdx.x == 0) /* a block waits for those that have started before it, for no other */
+        work = work_in_sections<C>(a, plan, IN_TURNS ? atomicAdd(plan.w.ticket, 1) : blockIdx.x);
+    __syncthreads();
+
+    auto load_keys = [&](const Tensor &from, int to) {
+        load_tile_async<T, C::D, C::Bc, C::THREADS, false>(
+            smem + to, (const T *)from.data + tensor_offset(&from, work.b, 0, work.h_kv),
+            from.stride[1], work.j0, Nk, d, plan.aligned);
+    };
+    /* Everything that a tile of queries needs, into one of the two stages. */
+    auto load_rows = [&](RowTile tile, int stage) {
+        const int h = work.h_kv * group + tile.g, i0 = tile.i * C::Br;
+        unsigned char *to = smem + Bytes::STAGES + stage * Bytes::STAGE;
+        load_tile_async<T, C::D, C::Br, C::THREADS, C::LEAN>(
+            to, (const T *)a.Q.data + tensor_offset(&a.Q, work.b, 0, h), a.Q.stride[1], i0, Nq, d,
+            plan.aligned);
+        load_tile_async<T, C::D, C::Br, C::THREADS, C::LEAN>(
+            to + Bytes::dO, (const T *)a.dO.data + tensor_offset(&a.dO, work.b, 0, h),
+            a.dO.stride[1], i0, Nq, d, plan.aligned);
+        const int thread = C::LEAN ? read_thread() : (int)threadIdx.x;
+        if (thread < C::Br / 2)
+            copy_async_16(smem_address + Bytes::STATS + stage * Bytes::STATS_STAGE + thread * 16,
+                          plan.w.stats +
+                              ((int64_t)(work.b * H + h) * plan.w.tables.Tr + tile.i) * C::Br +
+                              thread * 2,
+                          1);
+        if (tile.masked)
+            make_pair_words<C::Br, C::Bc>(
+                (uint32_t *)(smem + Bytes::WORDS + stage * Bytes::WORDS_STAGE), plan.w.tables, a,
+                i0, work.j0);
+    };
+    load_keys(a.K, Bytes::K);
+    load_keys(a.V, Bytes::V);
+    __shared__ RowWalk walks[C::WARPS]; /* each warp its own */
+    RowWalk &walk = walks[threadIdx.x / 32];
+    start_walk<C::Bc>(walk, plan.w.tables, a, work.j0 / C::Bc);
+    RowTile next = next_tile<C::Bc>(walk, plan.w.tables, a, group, work.j0 / C::Bc);
+    if (next.i >= 0)
+        load_rows(next, 0);
+    copy_async_commit();
+
+    KeySums<C> sums;
+#pragma unroll
+    for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+        for (int n = 0; n < C::WARP_CHANNELS / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                sums.dK[mt][n][e] = sums.dV[mt][n][e] = 0.0f;
+    const LaneAddresses start = lane_addresses<C>(smem_address, threadIdx.x, work.share);
+
+    /* dQ of tile `tile` of the group's rows: its dS is complete since the last barrier. */
+    auto add_dQ = [&](int tile, int dS_stage) {
+        float dQ[C::dQ_M][C::dQ_N][4];
+        const LaneAddresses at = lane_addresses<C>(smem_address, read_thread(), work.share);
+        multiply_dS_K<T, C>(dQ, at.dS + dS_stage * Bytes::dS_STAGE, Bytes::dS, at.K_turned,
+                            Bytes::K);
+        const int64_t part =
+            ((int64_t)(work.b * H + work.h_kv * group) * plan.w.tables.Tr + tile) * C::SHARES +
+            work.share;
+        float *to = plan.w.fragments + part * (C::Br * C::CHANNELS);
+        int *turn = plan.w.turns + part * C::WARPS + threadIdx.x / 32;
+        const int j = work.j0 / C::Bc;
+        if (IN_TURNS)
+            wait_for_turn(turn,
+                          tile_before(plan.w.tables, a, tile % plan.w.tables.Tr, j, plan.step));
+        add_fragments<C>(to, dQ);
+        if (IN_TURNS)
+            give_turn(turn, j);
+    };
+    auto step = [&](auto masked, int stage) {
+        LaneAddresses at =
+            C::LEAN ? lane_addresses<C>(smem_address, read_thread(), work.share) : start;
+        at.right += stage * Bytes::STAGE;
+        at.turned += stage * Bytes::STAGE;
+        add_tile<T, C, masked.value>(sums, a, at, smem, stage);
+    };
+    int stage = 0, previous = -1;
+#pragma unroll 1
+    while (next.i >= 0) {
+        const int tile = next.g * plan.w.tables.Tr + next.i;
+        const bool masked = next.masked;
+        next = next_tile<C::Bc>(walks[(C::LEAN ? (int)threadIdx.x : read_thread()) / 32],
+                                plan.w.tables, a, group, work.j0 / C::Bc);
+        copy_async_wait<0>();
+        __syncthreads(); /* the tile and the dS before it are there, the other stage is free */
+        if (next.i >= 0)
+            load_rows(next, 1 - stage);
+        copy_async_commit();
+        if (previous >= 0)
+            add_dQ(previous, 1 - stage);
+        if (masked)
+            step(std::true_type(), stage);
+        else
+            step(std::false_type(), stage);
+        previous = tile;
+        stage = 1 - stage;
+    }
+    copy_async_wait<0>();
+    __syncthreads();
+    if (previous >= 0)
+        add_dQ(previous, 1 - stage);
+    __syncthreads(); /* K and V are not needed any more: room for dK and dV */
+    store_keys<T, C>(sums.dK, a.scale, a.dK, plan.sums.dK, smem + Bytes::K, a, work, plan.wide);
+    store_keys<T, C>(sums.dV, 1.0f, a.dV, plan.sums.dV, smem + Bytes::V, a, work, plan.wide);
+}
+
+template <typename T, class C, bool IN_TURNS>
+static AttnStatus launch_clean_gradients(const AttnArgs *a, const float *delta, FlashSums sums,
+                                         void *workspace)
+{
+    const AttnShape *n = &a->shape;
+    cudaStream_t stream = (cudaStream_t)a->stream;
+    GradientPlan plan = {};
+    plan.sums = sums;
+    plan.step = IN_TURNS && a->rule.right >= 0 ? -1 : 1;
+    plan.section_heads = heads_of_section(a, IN_TURNS);
+    plan.aligned = all_rows_on_16_bytes(a) && rows_on_16_bytes(&a->dO);
+    plan.wide = !sums.dK && rows_on_16_bytes(&a->dK) && rows_on_16_bytes(&a->dV);
+    place_workspace<C>(&plan.w, n, workspace, IN_TURNS);
+    const int64_t rows = n->B * n->H * plan.w.tables.Tr * C::Br;
+    const AttnStatus status =
+        reserve_smem(clean_gradients_kernel<T, C, IN_TURNS>, GradientBytes<C>::ALL);
+    if (status != ATTN_OK)
+        return status;
+    prepare_kernel<T, C><<<(unsigned)((rows + 7) / 8), 256, 0, stream>>>(
+        *a, delta, plan.w, rows_on_16_bytes(&a->O) && rows_on_16_bytes(&a->dO));
+    CUDA_TRY_LAUNCH();
+    clean_gradients_kernel<T, C, IN_TURNS>
+        <<<(unsigned)(n->B * n->Hkv * plan.w.tables.Tc * C::SHARES), C::THREADS,
+           GradientBytes<C>::ALL, stream>>>(*a, plan);
+    CUDA_TRY_LAUNCH();
+    finish_kernel<T, C><<<(unsigned)((rows / 2 * (C::D / 8) + 255) / 256), 256, 0, stream>>>(
+        *a, plan.w.fragments, sums.dQ, plan.w.tables.Tr, rows_on_16_bytes(&a->dQ));
+    CUDA_TRY_LAUNCH();
+    return ATTN_OK;
+}
+
+/* The bytes of shared memory that a block may have: --smem-limit, or what the device offers. */
+static AttnStatus smem_of_block(int64_t *bytes)
+{
+    int device = 0, offered = 0;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&offered, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    *bytes = offered;
+    if (flash_smem_limit() > 0 && flash_smem_limit() < offered)
+        *bytes = flash_smem_limit();
+    return ATTN_OK;
+}
+
+template <typename T, int D> struct LaunchCleanGradients {
+    typedef typename TileFor<D, false>::C C;
+    typedef typename TileFor<D, true>::C Small;
+    static AttnStatus run(const AttnArgs *a, const float *delta, FlashSums sums, void *workspace)
+    {
+        int64_t bytes = 0;
+        const AttnStatus status = smem_of_block(&bytes);
+        if (status != ATTN_OK)
+            return status;
+        const bool in_turns = flash_backward_deterministic();
+        const bool small = bytes < GradientBytes<C>::ALL + STATIC_SMEM || prefers_small(a);
+        if (in_turns)
+            return small ? launch_clean_gradients<T, Small, true>(a, delta, sums, workspace)
+                         : launch_clean_gradients<T, C, true>(a, delta, sums, workspace);
+        return small ? launch_clean_gradients<T, Small, false>(a, delta, sums, workspace)
+                     : launch_clean_gradients<T, C, false>(a, delta, sums, workspace);
+    }
+    static bool prefers_small(const AttnArgs *a)
+    {
+        return D == 128 && a->rule.right >= 0 && a->shape.Nk <= 1024;
+    }
+};
+
+/* Room for either size of tiles, with turns. */
+template <typename T, int D> struct CleanGradientsBytes {
+    static AttnStatus run(const AttnArgs *a, size_t *bytes)
+    {
+        GradientWorkspace w;
+        const size_t large =
+            place_workspace<typename TileFor<D, false>::C>(&w, &a->shape, NULL, true);
+        const size_t small =
+            place_workspace<typename TileFor<D, true>::C>(&w, &a->shape, NULL, true);
+        *bytes = large > small ? large : small;
+        return ATTN_OK;
+    }
+};
+
+FlashTiles flash_backward_tiles_v4_clean_tiles(const AttnArgs *a)
+{
+    return tiles_for_dim<LaunchCleanGradients, __half>(a);
+}
+
+size_t flash_backward_v4_workspace_bytes(const AttnShape *shape)
+{
+    AttnArgs a = {};
+    size_t bytes = 0;
+    a.shape = *shape;
+    return run_for_dim<CleanGradientsBytes, __half>(&a, &bytes) == ATTN_OK ? bytes : 0;
+}
+
+AttnStatus flash_backward_v4_run(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
+                                 void *workspace_dev)
+{
+    return run_for_16_bit<LaunchCleanGradients>(a, delta_dev, sums_dev, workspace_dev);
+}
+
+AttnStatus flash_backward_v4_clean_tiles(const AttnArgs *a)
+{
+    const size_t bytes = flash_backward_v4_workspace_bytes(&a->shape);
+    void *workspace_dev = a->Q.dtype == ATTN_F32 ? NULL : workspace_alloc_device(bytes);
+    if (!workspace_dev)
+        return a->Q.dtype == ATTN_F32 ? ATTN_SKIP : ATTN_NO_MEMORY;
+    const FlashSums to_tensors = {NULL, NULL, NULL};
+    const AttnStatus status = flash_backward_v4_run(a, NULL, to_tensors, workspace_dev);
+    workspace_free_device(workspace_dev); /* kept until the kernels are done */
+    return status;
+}
