@@ -7,9 +7,9 @@
  *
  * With turns (--deterministic) the tiles of keys that see a tile of queries add to its dQ one after
  * another, each warp to its own part: it waits until the tile before it has said that it is done. A
- * float32 sum in a fixed order has the same bits every time. Nobody may wait for a block that has not
- * started, since that one may be waiting for our place. So a block takes a ticket when it starts,
- * the ticket says which keys are its own, and turns go in the order of tickets.
+ * float32 sum in a fixed order has the same bits every time. Nobody may wait for a block that has
+ * not started, since that one may be waiting for our place. So a block takes a ticket when it
+ * starts, the ticket says which keys are its own, and turns go in the order of tickets.
  *
  * Which order? Without a mask all blocks start with the same queries: from the first key to the
  * last. Under a causal mask the block of tile j starts at the diagonal, where it is the last one

@@ -3,9 +3,9 @@
  * key_sums.cuh: v4's tiles, and what one tile of queries adds to dK and dV of a warp's keys.
  *
  * Usually a warp has keys of its own and computes their scores with all queries of a tile, CHUNK at
- * a time. At d = 128 two warps are a pair (PAIR = 2, see v4): each has the scores of its half of the
- * queries in registers, sums with them, and then fetches the other half from shared memory. Only
- * these two have to wait for each other, and they have their own barrier for it.
+ * a time. At d = 128 two warps are a pair (PAIR = 2, see v4): each has the scores of its half of
+ * the queries in registers, sums with them, and then fetches the other half from shared memory.
+ * Only these two have to wait for each other, and they have their own barrier for it.
  *
  * Interface:
  * - FastTile, TileFor<D, SMALL>: sizes.

@@ -147,8 +147,8 @@ static __device__ __forceinline__ void accumulate(float (&sum)[C::MT][C::WARP_CH
     }
 }
 
-/* P^T or dS^T of queries q0 .. of the tile, to shared memory [Bc][Br]. Registers 0 and 1 of a factor
- * are keys g and g + 8 of queries 2t, 2t + 1; 2 and 3 the same of the next eight queries. */
+/* P^T or dS^T of queries q0 .. of the tile, to shared memory [Bc][Br]. Registers 0 and 1 of a
+ * factor are keys g and g + 8 of queries 2t, 2t + 1; 2 and 3 the same of the next eight queries. */
 template <class C, int QUERIES>
 static __device__ __forceinline__ void
 store_factor(unsigned char *to, const uint32_t (&A)[QUERIES / 16][C::MT][4], int q0)

@@ -12,8 +12,8 @@
  *
  * A warp classifies 32 tiles of queries at a time, one a lane, and a ballot turns the answers into
  * two words: bit n says "visit tile n" and "tile n needs a mask". All warps ask for themselves and
- * get the same answer, so nobody has to wait for it. Positions in segments (a ring's zigzag) cost no
- * more than one run of them.
+ * get the same answer, so nobody has to wait for it. Positions in segments (a ring's zigzag) cost
+ * no more than one run of them.
  *
  * In a masked tile a word of 32 bits says for each query which of 32 keys it sees: a run of ones,
  * or, in the general case (segments of keys, a mask array), what attn_sees() says of each pair.

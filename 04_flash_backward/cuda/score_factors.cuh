@@ -6,8 +6,9 @@
  *     dS = P * (dP - delta)
  *
  * No maximum is needed: the forward pass has it in lse. A negative scale is nothing special, for
- * the same reason. delta costs nothing: the accumulator of dP starts at -delta instead of zero. So a
- * score takes a fused multiply-add, an exponential, a multiplication, and a half of two conversions.
+ * the same reason. delta costs nothing: the accumulator of dP starts at -delta instead of zero. So
+ * a score takes a fused multiply-add, an exponential, a multiplication, and a half of two
+ * conversions.
  *
  * With a cap, s becomes tanh(s * scale / cap), c = cap * log2(e), and dS gets the slope of the cap,
  * 1 - tanh^2. Only masked tiles know of it: a cap makes all tiles masked.

@@ -15,7 +15,7 @@
 
 #include "mma_gradients.cuh"
 
-/* Which keys a block works on: of kv head h_kv of batch b, from key j0 on; its share of channels. */
+/* A block works on keys j0 .. of kv head h_kv of batch b, and on its share of channels. */
 struct KeyWork {
     int b, h_kv, j0, share;
 };

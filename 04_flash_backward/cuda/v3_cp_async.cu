@@ -51,7 +51,7 @@ template <class C> struct AsyncState {
     uint32_t words[C::Bc / 32][C::Br]; /* bit c of [w][r]: row r sees key 32w + c */
 };
 
-/* The next tile of the group's queries, (head, rows) as head * Tr + i, that sees any of the keys. */
+/* The next tile of the group's queries, as head * Tr + i, that sees any of the keys. */
 template <class C>
 static __device__ __forceinline__ int next_visit(const AttnArgs &a, const AttnRange &keys, int tile,
                                                  int end, bool *clean)

@@ -6,12 +6,12 @@
  *     tests, as in stage 03.
  *   - One barrier a tile: dQ of a tile needs dS of all warps. v3 waits for it at once. Here dQ of
  *     the tile before is made after the next tile's barrier, which was needed anyway; dS has two
- *     buffers for that. Between two barriers a warp has five products to fill the tensor cores with.
- *   - D = 128: two warps share 32 keys. With 16 keys a warp, a fragment of Q or dO from shared memory
- *     serves one product, and shared memory is what everybody waits for. A warp cannot have 32 keys:
- *     their dK and dV are 256 floats a lane. So a pair splits the work on 32 keys: each computes the
- *     scores of one half of the queries, and sums dK and dV over all queries for one half of the
- *     channels. P and dS of the other half come through shared memory.
+ *     buffers for that. Between two barriers a warp has all five products to work on.
+ *   - D = 128: two warps share 32 keys. With 16 keys a warp, a fragment of Q or dO from shared
+ *     memory serves one product, and shared memory is what everybody waits for. A warp cannot have
+ *     32 keys: their dK and dV are 256 floats a lane. So a pair splits the work on 32 keys: each
+ *     computes the scores of one half of the queries, and sums dK and dV over all queries for one
+ *     half of the channels. P and dS of the other half come through shared memory.
  *   - dQ is added in the order of the accumulators, 512 bytes a warp (gradient_workspace.cuh).
  *   - Tiles that are visited, and their masks, follow from tables that a small kernel makes first
  *     (row_walk.cuh), so that a block does not start with a chain of dependent loads.
@@ -21,12 +21,13 @@
  *
  * Prediction (H200, bf16, d = 64, full): of v3's two barriers and its scattered atomics one barrier
  * remains, fragments serve two products instead of one, and per score 4.5 instructions instead of
- * about 12: 2 to 2.5 times v3. d = 128: shared memory gives 0.43 instead of 0.55 fragments a product,
- * so the pair should win a fifth. Turns: a block waits where its neighbours are behind; 1.2 times.
+ * about 12: 2 to 2.5 times v3. d = 128: shared memory gives 0.43 instead of 0.55 fragments a
+ * product, so the pair should win a sixth. Turns: 1.2 times, the price that FlashAttention-3 pays
+ * for them.
  *
  * Interface:
- * - flash_backward_v4_run with flash_backward_v4_workspace_bytes (block.cuh): f16 and bf16, d <= 256,
- *   any shape, mask and layout, into sums or tensors.
+ * - flash_backward_v4_run with flash_backward_v4_workspace_bytes (block.cuh): f16 and bf16, d <=
+ *   256, any shape, mask and layout, into sums or tensors.
  * - flash_backward_tiles_v4_clean_tiles.
  */
 #include <type_traits>
