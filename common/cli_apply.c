@@ -144,7 +144,12 @@ static int apply_number(Cli *cli, CliCase *c, FlagId id, const char *flag, const
                               flag, text, CLI_MAX_SCALE, CLI_MAX_SCALE);
         return status;
     case FLAG_SOFTCAP:
-        return cli_read_float(flag, text, 1, &c->softcap);
+        status = cli_read_float(flag, text, 1, &c->softcap);
+        if (status == 0 && !(c->softcap <= CLI_MAX_SOFTCAP))
+            return cli_refuse("%s: found '%s', accepted is a number up to %g: a larger one times "
+                              "log2(e) is more than float32 holds",
+                              flag, text, CLI_MAX_SOFTCAP);
+        return status;
     case FLAG_SEED:
         return cli_read_u64(flag, text, &c->seed);
     case FLAG_THREADS:

@@ -89,7 +89,9 @@ typedef struct CliGiven {
 /* |q.k| of two rows of 1024 float16 numbers is below 5e12, so a score is below 5e30. In float32
  * that leaves room for log2(e), and for rows from files that are a thousand times larger. */
 #define CLI_MAX_SCALE 1e18
-#define GIVEN(g, id)  (((g)->bits >> (id)) & 1u)
+/* Kernels multiply the cap by log2(e). */
+#define CLI_MAX_SOFTCAP 1e38
+#define GIVEN(g, id)    (((g)->bits >> (id)) & 1u)
 
 const CliFlag *cli_find_flag(const char *text, size_t length);
 const CliFlag *cli_nearest_flag(const Stage *stage, const char *text, size_t length);

@@ -38,7 +38,7 @@ static int same_shape(const char *path, const NpyArray *a, const int64_t want[4]
         return EXIT_OK;
     return cli_refuse("%s: found shape (%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64
                       "), accepted is (%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64
-                      ") to go with the other files",
+                      ") to go with the other tensors",
                       path, a->shape[0], a->shape[1], a->shape[2], a->shape[3], want[0], want[1],
                       want[2], want[3]);
 }

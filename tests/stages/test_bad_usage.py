@@ -64,6 +64,7 @@ FLAGS = [
     ("--scale 1e19", r"--scale: found '1e19'.*1e\+18"),
     ("--softcap -1", r"--softcap: found '-1'"),
     ("--softcap 0", r"--softcap: found '0'"),
+    ("--softcap 2.4e38", r"--softcap: found '2.4e38'.*1e\+38"),
     ("--softcap 3.5.1", r"--softcap: found '3.5.1'"),
     ("--seed -1", r"--seed: found '-1'"),
     ("--seed 18446744073709551616", r"--seed: found '18446744073709551616'"),
@@ -139,7 +140,7 @@ FLAGS = [
 # Only where the program has the flag, as its --help says.
 BACKWARD = [
     ("--backward --do {}/none.npy", r"none\.npy"),
-    ("--backward -N 5 -H 3 -d 4 --do {}/k.npy", r"k\.npy: found shape"),
+    ("--backward -N 5 -H 3 -d 4 --do {}/k.npy", r"k\.npy: found shape.*the other tensors"),
     ("--backward --q {}/q.npy --k {}/k.npy --v {}/k.npy --do {}/k.npy", r"k\.npy: found shape"),
     ("--backward -N 5 -H 3 -d 4 --do {}/h2.npy", r"h2\.npy: found shape"),
     ("--backward -N 5 -H 3 -d 4 --do {}/rank3.npy", r"rank3\.npy: found 3 dim"),

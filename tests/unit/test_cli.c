@@ -160,6 +160,7 @@ static void edges_of_numbers(void **state)
                                       "--scale -0.0",
                                       "--softcap nan",
                                       "--softcap -1e-3",
+                                      "--softcap 2.4e38",
                                       "--window ,",
                                       "--window 1",
                                       "--window -1,-2",
@@ -180,6 +181,8 @@ static void edges_of_numbers(void **state)
     assert_true(c.Nq == 5);
     c = accepted("--scale -1e18");
     assert_true(c.scale == -1e18f);
+    c = accepted("--softcap 1e38");
+    assert_true(c.softcap == 1e38f);
     c = accepted("-d 1024");
     assert_true(c.d == 1024);
     c = accepted("--window 1099511627776,-1");
