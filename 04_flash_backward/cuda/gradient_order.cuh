@@ -41,6 +41,7 @@ struct GradientPlan {
 static int heads_of_section(const AttnArgs *a, bool in_turns)
 {
     const AttnShape *n = &a->shape;
+    /* 8 bytes: Q 2, dO 2, dQ 4 */
     const int64_t heads = n->B * n->Hkv, bytes = n->H / n->Hkv * n->Nq * n->d * 8;
     const int64_t fit = ((int64_t)SECTION_MIB << 20) / bytes;
     if (in_turns || (a->rule.right < 0 && a->rule.left < 0))
@@ -68,14 +69,15 @@ static __device__ __forceinline__ KeyWork work_in_sections(const AttnArgs &a,
     return work;
 }
 
-/* Waits until the tile of keys whose turn is before ours has added to this warp's part of dQ. */
+/* Waits until the tile of keys whose turn is before ours has added to this warp's part of dQ. A
+ * turn holds the last tile plus 1; 0: nobody yet (before = -1). */
 static __device__ __forceinline__ void wait_for_turn(int *turn, int before)
 {
     if (threadIdx.x % 32 == 0)
         while (*(volatile int *)turn != before + 1)
             ;
     __syncwarp();
-    __threadfence();
+    __threadfence(); /* what this lane adds comes after the turn that was read */
 }
 
 static __device__ __forceinline__ void give_turn(int *turn, int own)

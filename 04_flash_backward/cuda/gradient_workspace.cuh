@@ -15,7 +15,8 @@
  *
  *     stats [B][H][Tr * Br] of (lse * log2(e), delta)
  *
- * Turns, for --deterministic: which tile of keys added last to each warp's part of dQ.
+ * Turns, for --deterministic: which tile of keys added last to each warp's part of dQ, as its
+ * number plus 1; 0: none yet.
  *
  *     turns [B][H][Tr][SHARES][WARPS], ticket [1]
  *

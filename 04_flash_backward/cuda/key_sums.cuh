@@ -23,10 +23,12 @@ struct FastTile : GradientTile<D_, WARPS_, MT_, Br_, ROW_WARPS_, PAIR_> {
     static const bool LEAN = D_ > 64; /* what follows from the lane is computed again each tile */
 };
 
-/* What a kernel of v4 has beside its tiles comes first, in a piece of their alignment. */
+/* The static __shared__ of v4's kernel (work, walks) lies before the tiles and is rounded up to
+ * their alignment of 1024. */
 #define STATIC_SMEM 1024
 
-/* SMALL: in 99 KiB of shared memory, what every GPU from sm_80 on has. */
+/* SMALL: in 99 KiB of shared memory, what every GPU from sm_80 on has. The numbers of FastTile are
+ * D, WARPS, MT, Br, ROW_WARPS, PAIR, CHUNK, BLOCKS; a block has WARPS / PAIR * MT * 16 keys. */
 template <int D, bool SMALL> struct TileFor;
 template <bool SMALL> struct TileFor<32, SMALL> {
     typedef FastTile<32, 4, 2, 64, 2, 1, 32, 2> C;
@@ -37,6 +39,7 @@ template <> struct TileFor<64, false> {
 template <> struct TileFor<64, true> {
     typedef FastTile<64, 4, 2, 32, 2, 1, 32, 2> C;
 };
+/* ROW_WARPS = 4: see v3 */
 template <bool SMALL> struct TileFor<96, SMALL> {
     typedef FastTile<96, 4, 1, 64, 4, 1, 32, 2> C;
 };
@@ -57,7 +60,7 @@ template <class C> struct KeySums {
     float dK[C::MT][C::WARP_CHANNELS / 8][4], dV[C::MT][C::WARP_CHANNELS / 8][4];
 };
 
-/* A barrier of the two warps that share keys. */
+/* A barrier of the two warps that share keys. Barrier 0 is __syncthreads(), hence + 1. */
 static __device__ __forceinline__ void meet_partner(int pair)
 {
     asm volatile("bar.sync %0, 64;" ::"r"(pair + 1) : "memory");

@@ -25,6 +25,7 @@
  * - LaneAddresses, lane_addresses: where a lane points ldmatrix at.
  * - multiply_rows: S^T or dP^T. accumulate: dV or dK. multiply_dS_K: dQ.
  * - pack_factor: accumulators to left factors. store_factor: these to shared memory.
+ * An argument *_at is a constant number of bytes, added to an address that depends on the lane.
  */
 #ifndef FLASH_BACKWARD_MMA_GRADIENTS_CUH
 #define FLASH_BACKWARD_MMA_GRADIENTS_CUH
@@ -33,7 +34,9 @@
 
 /* CHANNELS of the D are this block's share of dK, dV and dQ (all, but for D = 256, where registers
  * hold half of them; the other half is another block's, which computes the scores once more).
- * PAIR = 2: two warps share keys, see v4. */
+ * PAIR = 2: two warps share keys, see v4. A group is one warp, or the two that
+ * share keys. With MT = 2 its second 16 keys lie GROUPS * 16 after its first, behind the first 16
+ * of all groups. */
 template <int D_, int WARPS_, int MT_, int Br_, int ROW_WARPS_, int PAIR_> struct GradientTile {
     static const int D = D_, WARPS = WARPS_, MT = MT_, Br = Br_, PAIR = PAIR_;
     static const int GROUPS = WARPS / PAIR, Bc = GROUPS * MT * 16, THREADS = WARPS * 32;
@@ -49,10 +52,10 @@ template <class C> struct GradientBytes {
     static const int STAGES = V + C::Bc * C::D * 2;         /* 2 x (Q, dO [Br][D]) */
     static const int dO = C::Br * C::D * 2, STAGE = 2 * dO; /* dO within a stage */
     static const int dS = STAGES + 2 * STAGE;               /* 2 x dS^T [Bc][Br] */
-    static const int dS_STAGE = C::Bc * C::Br * 2;          /* */
+    static const int dS_STAGE = C::Bc * C::Br * 2;          /* one of the two */
     static const int P = dS + 2 * dS_STAGE;                 /* P^T [Bc][Br], of pairs */
     static const int STATS = P + (C::PAIR - 1) * dS_STAGE;  /* 2 x [Br] of (lse, delta) */
-    static const int STATS_STAGE = C::Br * 8;               /* */
+    static const int STATS_STAGE = C::Br * 8;               /* one of the two */
     static const int WORDS = STATS + 2 * STATS_STAGE;       /* 2 x [Bc / 32][Br] of 32 bits */
     static const int WORDS_STAGE = C::Bc / 32 * C::Br * 4;
     static const int ALL = WORDS + 2 * WORDS_STAGE;
@@ -73,6 +76,7 @@ template <class C>
 static __device__ __forceinline__ LaneAddresses lane_addresses(uint32_t smem, int thread, int share)
 {
     const int lane = thread % 32, warp = thread / 32, chunk0 = share * (C::CHANNELS / 8);
+    /* group: of warps with the same keys (in the kernels: of query heads with the same K and V) */
     const int group = warp / C::PAIR, half = warp % C::PAIR;
     const int row_warp = warp / C::CHANNEL_WARPS, channel_warp = warp % C::CHANNEL_WARPS;
     LaneAddresses at;
@@ -129,7 +133,7 @@ static __device__ __forceinline__ void pack_factor(uint32_t (&A)[QUERIES / 16][M
             }
 }
 
-/* sum [MT x 16 keys][channels] += A [keys][QUERIES] * rows [QUERIES][channels] */
+/* sum [MT x 16 keys][channels] += A [keys][16] * rows [16][channels]: one step of 16 queries */
 template <typename T, class C>
 static __device__ __forceinline__ void accumulate(float (&sum)[C::MT][C::WARP_CHANNELS / 8][4],
                                                   const uint32_t (&A)[C::MT][4], uint32_t turned,

@@ -8,7 +8,7 @@
  * No maximum is needed: the forward pass has it in lse. A negative scale is nothing special, for
  * the same reason. delta costs nothing: the accumulator of dP starts at -delta instead of zero. So
  * a score takes a fused multiply-add, an exponential, a multiplication, and a half of two
- * conversions.
+ * conversions: four instructions. With its half of a store of dS^T that is 4.5.
  *
  * With a cap, s becomes tanh(s * scale / cap), c = cap * log2(e), and dS gets the slope of the cap,
  * 1 - tanh^2. Only masked tiles know of it: a cap makes all tiles masked.
@@ -41,8 +41,9 @@ template <class C, int QUERIES> struct ScoreFactors {
     uint32_t P[QUERIES / 16][C::MT][4], dS[QUERIES / 16][C::MT][4];
 };
 
-/* P^T and dS^T of this warp's keys and of CHUNK queries from q0 on. at.right points to Q of the
- * stage. False: none of these pairs is seen, all is zero. */
+/* P^T and dS^T of this warp's keys and of QUERIES queries of the tile from q0 on. at.right points
+ * to Q of the stage, to this warp's half of the tile if two warps share keys; `down` is how many
+ * bytes q0 lies below that. False: none of these pairs is seen, all is zero. */
 template <typename T, class C, bool MASKED, int QUERIES>
 static __device__ __forceinline__ bool
 compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddresses &at,
@@ -62,6 +63,7 @@ compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddress
                 const int key = (mt * C::GROUPS + group) * 16 + g;
                 const uint2 both =
                     *reinterpret_cast<const uint2 *>(words + key / 32 * C::Br + q0 + n * 8 + 2 * t);
+                /* low: query 2t, high: query 2t + 1; bit 0 is key g, bit 8 key g + 8 */
                 const uint32_t low = both.x >> key % 32, high = both.y >> key % 32;
                 seen[mt][n] =
                     (low & 1) | (high & 1) << 1 | (low >> 8 & 1) << 2 | (high >> 8 & 1) << 3;
@@ -80,6 +82,7 @@ compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddress
     }
 #pragma unroll
     for (int n = 0; n < QUERIES / 8; n++) {
+        /* x, y: lse' and delta of query 2t; z, w: of 2t + 1 */
         const float4 pair = *reinterpret_cast<const float4 *>(stats + q0 + n * 8 + 2 * t);
 #pragma unroll
         for (int mt = 0; mt < C::MT; mt++)

@@ -21,7 +21,8 @@ struct KeyWork {
 };
 
 /* One warp's sums, times factor, to tensor `to` by way of its own rows of a tile in shared memory,
- * or added to `sum`. */
+ * or added to `sum`: without atomics, since these keys and channels have no other owner. wide: rows
+ * lie on 16 bytes and there are no sums, so the way leads through shared memory. */
 template <typename T, class C>
 static __device__ __forceinline__ void
 store_keys(const float (&acc)[C::MT][C::WARP_CHANNELS / 8][4], float factor, const Tensor &to,

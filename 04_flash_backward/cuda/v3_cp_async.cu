@@ -7,7 +7,8 @@
  *     here only dS goes there, for dQ, and P never.
  *   - cp.async: the next tile of Q and dO is on its way while this one is worked on; two buffers.
  *   - Swizzled rows without padding, so that a tile is whole 128-byte lines.
- *   - Tiles that nobody sees are left out; every other one asks its mask, also where all is seen.
+ *   - Tiles that nobody sees are left out; every other one goes through the masked body, also where
+ *     all is seen.
  *   - dQ is added to memory in rows and columns: eight rows, 32 bytes of each, for each instruction
  *     of a warp.
  *
@@ -27,7 +28,7 @@
 #include "store_keys.cuh"
 #include "tile_load.cuh"
 
-/* 64 keys a block, 16 a warp (d = 256: 32), in less than 99 KiB of shared memory. */
+/* 64 keys a block (d = 256: 32), 16 a warp, in less than 99 KiB of shared memory. */
 template <int D_, int WARPS_ = 4, int Br_ = 64, int ROW_WARPS_ = 2>
 struct AsyncTile : GradientTile<D_, WARPS_, 1, Br_, ROW_WARPS_, 1> {
     static const int CHUNK = Br_ < 32 ? Br_ : 32;
@@ -36,6 +37,8 @@ struct AsyncTile : GradientTile<D_, WARPS_, 1, Br_, ROW_WARPS_, 1> {
 template <int D> struct AsyncTileFor {
     typedef AsyncTile<D> C;
 };
+/* ROW_WARPS = 4: each warp has all channels of its rows of dQ. Half of them would start at chunk 6,
+ * and skip_chunks of 192-byte rows needs a start on a multiple of 4 chunks. */
 template <> struct AsyncTileFor<96> {
     typedef AsyncTile<96, 4, 64, 4> C;
 };
@@ -187,6 +190,7 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
     }
     copy_async_wait<0>();
     __syncthreads();
+    /* wide = false: float by float, not by way of shared memory */
     store_keys<T, C>(dK, a.scale, a.dK, sums.dK, smem + Bytes::K, a, work, false);
     store_keys<T, C>(dV, 1.0f, a.dV, sums.dV, smem + Bytes::V, a, work, false);
 }
@@ -197,6 +201,7 @@ template <typename T, int D> struct LaunchCpAsync {
     {
         const AttnShape *n = &a->shape;
         const unsigned blocks = (unsigned)(n->B * n->Hkv * tile_count(n->Nk, C::Bc) * C::SHARES);
+        /* All but v4's words, which come last: v3 has its own in AsyncState. */
         const AttnStatus status =
             reserve_smem(cp_async_gradients_kernel<T, C>, GradientBytes<C>::WORDS);
         if (status != ATTN_OK)

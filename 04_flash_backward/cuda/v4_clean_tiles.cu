@@ -7,6 +7,8 @@
  *   - One barrier a tile: dQ of a tile needs dS of all warps. v3 waits for it at once. Here dQ of
  *     the tile before is made after the next tile's barrier, which was needed anyway; dS has two
  *     buffers for that. Between two barriers a warp has all five products to work on.
+ *   - 32 keys a warp and 128 a block at d = 64 (MT = 2), where v3 has 16 and 64: a fragment of Q or
+ *     dO serves two products, and half as many blocks add to dQ.
  *   - D = 128: two warps share 32 keys. With 16 keys a warp, a fragment of Q or dO from shared
  *     memory serves one product, and shared memory is what everybody waits for. A warp cannot have
  *     32 keys: their dK and dV are 256 floats a lane. So a pair splits the work on 32 keys: each
@@ -21,8 +23,8 @@
  *
  * Prediction (H200, bf16, d = 64, full): of v3's two barriers and its scattered atomics one barrier
  * remains, fragments serve two products instead of one, and per score 4.5 instructions instead of
- * about 12: 2 to 2.5 times v3. d = 128: shared memory gives 0.43 instead of 0.55 fragments a
- * product, so the pair should win a sixth. Turns: 1.2 times, the price that FlashAttention-3 pays
+ * about 12: 2 to 2.5 times v3. d = 128: an mma needs 0.43 fragments from shared memory instead of
+ * 0.55, so the pair should win a sixth. Turns: 1.2 times, the price that FlashAttention-3 pays
  * for them.
  *
  * Interface:
@@ -133,6 +135,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     while (next.i >= 0) {
         const int tile = next.g * plan.w.tables.Tr + next.i;
         const bool masked = next.masked;
+        /* the reverse of load_rows and step: only the compiler's choice of registers tells why */
         next = next_tile<C::Bc>(walks[(C::LEAN ? (int)threadIdx.x : read_thread()) / 32],
                                 plan.w.tables, a, group, work.j0 / C::Bc);
         copy_async_wait<0>();
@@ -218,6 +221,7 @@ template <typename T, int D> struct LaunchCleanGradients {
         return small ? launch_clean_gradients<T, Small, false>(a, delta, sums, workspace)
                      : launch_clean_gradients<T, C, false>(a, delta, sums, workspace);
     }
+    /* Two blocks on an SM: one works while the other, a short one, starts. */
     static bool prefers_small(const AttnArgs *a)
     {
         return D == 128 && a->rule.right >= 0 && a->shape.Nk <= 1024;
