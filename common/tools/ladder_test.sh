@@ -116,7 +116,7 @@ test_cross() {
         export ATTN_TEST_QUICK=1
         test_in build/aarch64 "aarch64 under qemu-user" \
             "--cross-file tests/cross-aarch64.ini -Dcuda=disabled" "" \
-            --timeout-multiplier 6 --suite unit
+            --timeout-multiplier 6 --suite unit --no-suite isa
         unset ATTN_TEST_QUICK
     else
         record "aarch64" SKIP "qemu-aarch64 and aarch64-linux-gnu-gcc are not here"
