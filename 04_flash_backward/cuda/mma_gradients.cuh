@@ -34,9 +34,8 @@
 
 /* CHANNELS of the D are this block's share of dK, dV and dQ (all, but for D = 256, where registers
  * hold half of them; the other half is another block's, which computes the scores once more).
- * PAIR = 2: two warps share keys, see v4. A group is one warp, or the two that
- * share keys. With MT = 2 its second 16 keys lie GROUPS * 16 after its first, behind the first 16
- * of all groups. */
+ * PAIR = 2: two warps share keys, see v4. A group is one warp, or the two that share keys. With
+ * MT = 2 its second 16 keys lie GROUPS * 16 after its first, behind the first 16 of all groups. */
 template <int D_, int WARPS_, int MT_, int Br_, int ROW_WARPS_, int PAIR_> struct GradientTile {
     static const int D = D_, WARPS = WARPS_, MT = MT_, Br = Br_, PAIR = PAIR_;
     static const int GROUPS = WARPS / PAIR, Bc = GROUPS * MT * 16, THREADS = WARPS * 32;

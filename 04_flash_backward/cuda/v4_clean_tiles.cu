@@ -24,8 +24,7 @@
  * Prediction (H200, bf16, d = 64, full): of v3's two barriers and its scattered atomics one barrier
  * remains, fragments serve two products instead of one, and per score 4.5 instructions instead of
  * about 12: 2 to 2.5 times v3. d = 128: an mma needs 0.43 fragments from shared memory instead of
- * 0.55, so the pair should win a fifth. Turns: 1.2 times, the price that FlashAttention-3 pays
- * for them.
+ * 0.55, so the pair should win a fifth. Turns: 1.2 times, as FlashAttention-3 pays for them.
  *
  * Interface:
  * - flash_backward_v4_run with flash_backward_v4_workspace_bytes (block.cuh): f16 and bf16, d <=

@@ -120,8 +120,10 @@ static void test_same_bits_beside_other_work(void **unused)
     for (int n = 0; n < VARIANT_COUNT; n++)
         for (int problem = 0; problem < 2; problem++) {
             const int before = atomic_load(&noise_rounds);
-            if (!(variants[n].dtypes & 1) && device_arch() < 80)
+            if (!(variants[n].dtypes & 1) && device_arch() < 80) {
+                print_message("%s left out: it needs sm_80\n", variants[n].name);
                 continue;
+            }
             repeat_variant(&variants[n], problem, stream);
             print_message("%s, problem %d: %d runs, %d rounds of other work\n", variants[n].name,
                           problem, repeats, atomic_load(&noise_rounds) - before);
