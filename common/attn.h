@@ -24,7 +24,8 @@
  * A row that sees no key has O = 0, lse = -inf and zero gradients. It is never NaN.
  *
  * Interface:
- * - AttnArgs is what every variant of every stage receives; AttnFn is its prototype.
+ * - AttnArgs is what every variant of every stage receives; AttnFn is its prototype. AttnOptions:
+ *   what only stage 05 knows.
  * - attn_position() maps a local index to (sequence, position); attn_visible() decides whether a
  *   query may look at a key. They are the only visibility code in the project.
  * - attn_tile_class() tells from the extreme positions whether a tile is skipped, masked or clean.
@@ -109,6 +110,27 @@ typedef struct AttnShape {
     int64_t B, H, Hkv, Nq, Nk, d;
 } AttnShape;
 
+/* What stage 05's offline module knows beyond scale, cap, window and mask. In a kernel's arguments
+ * the arrays are device pointers; the struct itself stays on the host.
+ *
+ *     Qn = round(wq * Q / sqrt(mean(Q^2) + eps))   over groups of norm_group channels; Kn likewise
+ *     s  = scale * Qn.Kn                           then cap * tanh(s / cap), or without a cap
+ *                                                  s / temperature; then the mask
+ *     P  = exp(s - lse)
+ *     A  = clip((clip_high - clip_low) P + clip_low, 0, 1)
+ *     O  = sum_j keep_ij A_ij V_j / (1 - dropout)  keep_ij: attn_keeps() in philox.h
+ */
+typedef struct AttnOptions {
+    float temperature;         /* 1 = none; a cap wins over it */
+    float clip_low, clip_high; /* low <= 0, high >= 1; 0, 1 = none */
+    float dropout;             /* probability of a zero, in [0, 1); 0 = none */
+    uint64_t dropout_seed;     /* key of the generator */
+    int64_t norm_group;        /* channels of a group, a divisor of d; 0 = no QK normalisation */
+    float norm_eps;            /* 1e-5 */
+    const float *wq, *wk;      /* [H*d], [Hkv*d]: weights of the normalisation */
+    float *dwq, *dwk;          /* their gradients, written by a backward pass */
+} AttnOptions;
+
 /* Everything that a variant may read or write. On the GPU all data pointers are device pointers
  * (shape, scale and the segment counts are plain values). Forward reads Q K V and writes O and lse.
  * Backward reads Q K V O lse dO and writes dQ dK dV. */
@@ -128,6 +150,7 @@ typedef struct AttnArgs {
     Tensor dK, dV;                          /* [B][Nk][Hkv][d] */
     int threads;                            /* CPU threads to use, >= 1 */
     void *stream;                           /* cudaStream_t on the GPU, else NULL */
+    const AttnOptions *options;             /* of stage 05 (host pointer); NULL = none of them */
 } AttnArgs;
 
 typedef AttnStatus (*AttnFn)(const AttnArgs *args);
