@@ -66,6 +66,8 @@ void cli_case_defaults(CliCase *c)
 {
     memset(c, 0, sizeof *c);
     c->window_left = c->window_right = -1;
+    c->temperature = c->clip_high = 1.0f;
+    c->block_q = c->block_kv = 64;
     c->variant = "all";
     c->threads = default_threads();
     c->check = 1;

@@ -38,6 +38,11 @@ enum {
 typedef enum CliDevice { CLI_DEVICE_AUTO, CLI_DEVICE_CPU, CLI_DEVICE_CUDA } CliDevice;
 typedef enum CliBundled { CLI_NOT_BUNDLED, CLI_BUNDLED_ENCODER, CLI_BUNDLED_CAUSAL } CliBundled;
 
+/* Stage 05: the shape of files and of saved tensors; THD has rank 3, all sequences in a row. */
+typedef enum CliTensors { CLI_BSHD, CLI_SBHD, CLI_THD } CliTensors;
+/* Which of Q, K and V lie side by side on the heads axis of one tensor. */
+typedef enum CliPack { CLI_Q_K_V, CLI_Q_KV, CLI_QKV } CliPack;
+
 /* One case. Sizes are 0 and strings NULL where the user said nothing and files decide; without
  * files cli_parse puts the defaults. */
 typedef struct CliCase {
@@ -65,11 +70,22 @@ typedef struct CliCase {
     int check, backward, bench, trace;
     int deterministic; /* stages 04 and 06: gradients with the same bits on every run */
     int warmup, iters;
-    int64_t rows, cols;     /* stage 02 */
-    int64_t sram;           /* stage 03: elements of fast memory, 0 = not given */
-    int64_t smem_limit;     /* stages 03 on: bytes of shared memory of a block, 0 = not given */
-    const char *cases_file; /* NULL without --cases */
-    int line;               /* its line number, 0 without */
+    int64_t rows, cols; /* stage 02 */
+    int64_t sram;       /* stage 03: elements of fast memory, 0 = not given */
+    int64_t smem_limit; /* stages 03 on: bytes of shared memory of a block, 0 = not given */
+    /* stage 05, the flags of STAGE_HAS_OFFLINE */
+    CliTensors tensors; /* --tensor-layout */
+    CliPack pack;
+    const char *cu_q_file, *cu_kv_file; /* --cu-seqlens-q, --cu-seqlens-kv: [n+1] */
+    float temperature;                  /* 1 = none */
+    float clip_low, clip_high;          /* 0, 1 = none */
+    float dropout;                      /* 0 = none; its generator's key is the seed */
+    int64_t norm_group;                 /* --qk-norm: channels of a group, 0 = none */
+    const char *wq_file, *wk_file;
+    int64_t block_q, block_kv; /* of a step of the online variants */
+    int order;                 /* --order: 0 rows, 1 columns, 2 diagonal, 3 random */
+    const char *cases_file;    /* NULL without --cases */
+    int line;                  /* its line number, 0 without */
 } CliCase;
 
 typedef struct Cli {

@@ -34,7 +34,7 @@ int judge_outcome(Check *check, const Reference *r, const Outcome *out, const Cl
                   const Variant *v)
 {
     /* f32 never goes through tensor cores here (no TF32), so their wider bound is not its own. */
-    const double order = v->tensor_cores && c->dtype != ATTN_F32 ? 16.0 : 4.0;
+    const double order = (v->traits & VARIANT_TENSOR_CORES) && c->dtype != ATTN_F32 ? 16.0 : 4.0;
     memset(check, 0, sizeof *check);
     check->inputs_intact = out->inputs_intact;
     check->storage_intact = out->storage_intact;

@@ -33,9 +33,15 @@ typedef struct Variant {
     unsigned dtypes;
     AttnFn forward;   /* NULL: this build has no CUDA */
     AttnFn backward;  /* NULL: this variant has no backward */
-    int tensor_cores; /* 1: checked with c = 16 instead of 4 (tensor cores truncate), DESIGN 5 */
+    unsigned traits;  /* VARIANT_..., what the checker has to know */
     const char *idea; /* one line for --list and the README */
 } Variant;
+
+/* Checked with c = 16 instead of 4: tensor cores truncate (DESIGN 5). */
+#define VARIANT_TENSOR_CORES 1u
+/* Goes through the keys in steps of --block-kv and rounds O to the dtype after each: the bound of
+ * O grows by ceil(Nk / block_kv) roundings. */
+#define VARIANT_ONLINE_STEPS 2u
 
 typedef struct Stage {
     const char *name;     /* executable and JSON "stage": "naive" */
@@ -55,7 +61,11 @@ typedef struct Stage {
 /* Every run is a backward run: --do without --backward. A --variant-so is the backward pass alone,
  * fed by the forward of the table's first variant. */
 #define STAGE_ALWAYS_BACKWARD   32u
-#define STAGE_HAS_DETERMINISTIC 64u /* --deterministic */
+#define STAGE_HAS_DETERMINISTIC 64u  /* --deterministic */
+#define STAGE_HAS_VARLEN        128u /* --cu-seqlens-q --cu-seqlens-kv */
+/* --tensor-layout --pack --temperature --clip --dropout --qk-norm --wq --wk --block-q --block-kv
+ * --order: what only stage 05 knows. Without any flag about the case it is causal, window 16. */
+#define STAGE_HAS_OFFLINE 256u
 
 #ifdef HAVE_CUDA
 #define ATTN_CUDA_FN(f) f

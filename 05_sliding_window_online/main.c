@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sliding_window: if attention is a sum that can be merged, how small can one step be, and what
+ * does a window save?
+ *
+ *     variant             device  idea
+ *     v0_offline_mask     CPU     all scores and a mask: what the others are compared with
+ *     v1_online_block     CPU     one block of queries and keys a step, merged in place
+ *     v2_window_tiles     CPU     stage 03's tiles, of which the window leaves few
+ *     v3_streaming        CPU     a token at a time against a cache of window + 1 keys
+ *     v4_window_backward  CPU     the gradients by stage 04's tiles
+ *     v0_online_block     GPU     the step of v1 on the device
+ *     v1_window_tiles     GPU     one launch over the visible tiles, every option
+ *     v2_mma_window       GPU     tensor cores
+ *     v3_decode_window    GPU     few queries, the keys split over blocks and merged
+ *
+ * The answer: a step can be a single pair of blocks, in any order and from anywhere, since
+ * softmax over parts is a sum weighted by exp(lse). And a window of w keys leaves N (w + 1) of N^2
+ * pairs: whoever only visits tiles that have some pays N times the window.
+ *
+ *     sliding_window                               small: causal, window 16, checks all variants
+ *     sliding_window -N 8192 --causal --window 256,-1 --bench
+ *     sliding_window --trace --order diagonal      blocks being visited, one screen
+ *     sliding_window --backward --dropout 0.1 --qk-norm 32
+ *     sliding_window --tensor-layout thd --cu-seqlens-q cu.npy --cu-seqlens-kv cu.npy
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "attn_config.h"
+#include "cli.h"
+#include "flash_backward.h"
+#include "flash_forward.h"
+#include "judge.h"
+#include "model.h"
+#include "report.h"
+#include "run.h"
+#include "sliding_window.h"
+
+#pragma weak sliding_window_v0_offline_mask
+#pragma weak sliding_window_v0_offline_mask_backward
+#pragma weak sliding_window_v1_online_block
+#pragma weak sliding_window_v2_window_tiles
+#pragma weak sliding_window_v3_streaming
+#pragma weak sliding_window_v4_window_backward
+#pragma weak sliding_window_v0_online_block
+#pragma weak sliding_window_v1_window_tiles
+#pragma weak sliding_window_v1_window_tiles_backward
+#pragma weak sliding_window_v2_mma_window
+#pragma weak sliding_window_v2_mma_window_backward
+#pragma weak sliding_window_v3_decode_window
+#pragma weak window_skip_reason
+#pragma weak window_set_skip_reason
+#pragma weak window_set_blocks
+#pragma weak window_set_order
+#pragma weak window_count_tiles
+#pragma weak sliding_window_trace
+
+static const Variant variants[] = {
+    {"v0_offline_mask", ON_CPU, DTYPES_ALL, sliding_window_v0_offline_mask,
+     sliding_window_v0_offline_mask_backward, 0, "the whole score matrix and a mask, every option"},
+    {"v1_online_block", ON_CPU, DTYPES_ALL, sliding_window_v1_online_block, NULL,
+     VARIANT_ONLINE_STEPS, "one block of queries and keys a step, merged in place"},
+    {"v2_window_tiles", ON_CPU, DTYPES_ALL, sliding_window_v2_window_tiles, NULL, 0,
+     "stage 03's tiles, only those that the window leaves"},
+    {"v3_streaming", ON_CPU, DTYPES_ALL, sliding_window_v3_streaming, NULL, 0,
+     "a token at a time against a rolling cache of window + 1 keys"},
+    {"v4_window_backward", ON_CPU, DTYPES_ALL, sliding_window_v2_window_tiles,
+     sliding_window_v4_window_backward, 0, "v2, and its gradients by stage 04's tiles"},
+    {"v0_online_block", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(sliding_window_v0_online_block), NULL,
+     VARIANT_ONLINE_STEPS, "one block of queries and keys a step, merged in place"},
+    {"v1_window_tiles", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(sliding_window_v1_window_tiles),
+     ATTN_CUDA_FN(sliding_window_v1_window_tiles_backward), 0,
+     "one launch, visible tiles only, masked and clean ones apart, every option"},
+    {"v2_mma_window", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(sliding_window_v2_mma_window),
+     ATTN_CUDA_FN(sliding_window_v2_mma_window_backward), VARIANT_TENSOR_CORES,
+     "tensor cores: the kernels of stages 03 and 04 on visible tiles"},
+    {"v3_decode_window", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(sliding_window_v3_decode_window), NULL,
+     0, "few queries against a rolling cache, keys split over blocks and merged"},
+};
+
+static const Stage stage = {
+    "sliding_window",
+    "05_sliding_window_online",
+    "If attention is a sum that can be merged, how small can one step be, and what does a window "
+    "save?",
+    SLIDING_WINDOW_ABI_VERSION,
+    STAGE_HAS_BACKWARD | STAGE_HAS_TRACE | STAGE_HAS_SMEM_LIMIT | STAGE_HAS_VARLEN |
+        STAGE_HAS_OFFLINE,
+    variants,
+    sizeof variants / sizeof *variants};
+
+/* Why a variant skipped the case itself. */
+static void tell_skip(Outcome *out)
+{
+    if (out->status != ATTN_SKIP || !out->answered)
+        return;
+    if (flash_smem_refused() > 0)
+        snprintf(out->failure, sizeof out->failure,
+                 "it needs %lld bytes of shared memory, --smem-limit is %lld",
+                 (long long)flash_smem_refused(), (long long)flash_smem_limit());
+    else if (window_skip_reason && window_skip_reason()[0])
+        snprintf(out->failure, sizeof out->failure, "%s", window_skip_reason());
+}
+
+/* Run one variant, compare its last timed output with the oracle, show the row. */
+static int run_one(Report *report, const Cli *cli, const CliCase *c, const Problem *problem,
+                   const Reference *reference, const Variant *v)
+{
+    Outcome out;
+    Check check;
+    int judged, status;
+    flash_set_smem_limit(c->smem_limit);
+    if (window_set_blocks)
+        window_set_blocks(c->block_q, c->block_kv);
+    if (window_set_order)
+        window_set_order((WindowOrder)c->order, c->seed);
+    if (window_set_skip_reason)
+        window_set_skip_reason("");
+    if (v == &c->so) /* a user's own shared object: in a child process with limits */
+        status = run_variant_so(&out, &stage, problem, c, cli->so_seconds, cli->so_mebibytes);
+    else
+        status = run_variant(&out, v, problem, c);
+    tell_skip(&out);
+    judged = out.ran && c->check;
+    if (judged)
+        status = exit_worst(status, judge_outcome(&check, reference, &out, c, v));
+    if (status == EXIT_OK && out.status == ATTN_SKIP) {
+        status = report_skip(report, c, v, out.failure);
+    } else {
+        ReportRow row = {c, problem, v, &out, judged ? &check : NULL, 0.0, {0, 0, 0, 0}};
+        report_row(report, &row);
+        if (out.ran)
+            status = exit_worst(status, report_save(report, c, &out));
+    }
+    outcome_free(&out);
+    return status;
+}
+
+static int run_case(Report *report, const Cli *cli, const CliCase *c)
+{
+    Problem problem;
+    Reference reference;
+    const Variant *v = NULL;
+    int status = problem_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
+    if (status != EXIT_OK)
+        return status;
+    if (c->trace && sliding_window_trace && sliding_window_trace(&problem.args, stdout) != 0)
+        status = EXIT_RUNTIME;
+    /* the oracle's O, lse (dQ, dK, dV) and the bound of each element: once for all variants */
+    status = exit_worst(status, reference_make(&reference, &problem, c));
+    while (status != EXIT_RUNTIME && (v = cli_next_variant(cli, c, v)) != NULL)
+        status = exit_worst(status, run_one(report, cli, c, &problem, &reference, v));
+    reference_free(&reference);
+    problem_free(&problem);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    Cli cli;
+    Report report;
+    int i, status = cli_parse(&cli, &stage, argc, argv);
+    if (status != CLI_CONTINUE)
+        return status;
+    status = report_open(&report, &cli);
+    for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++)
+        status = exit_worst(status, run_case(&report, &cli, &cli.cases[i]));
+    status = exit_worst(status, report_close(&report));
+    cli_free(&cli);
+    return status;
+}
