@@ -80,11 +80,10 @@ bench_cases() {
         echo "-B 4 -H 16 -N 1024 -d 64 --dtype f32"
         echo "-B 1 -H 16 -N 4096 -d 64 --dtype f32"
         ;;
-    flash_backward) # and beside each the price of the same bits on every run
-        published_cases
-        published_cases | sed 's/$/ --deterministic --variant v4_clean_tiles/'
+    flash_backward) # and with each the price of the same bits on every run
         echo "-B 1 -H 16 -N 1024 -d 64 --dtype f32"
         echo "-B 1 -H 16 -N 4096 -d 64 --dtype f32"
+        published_cases | sed 's|$| --cases common/tools/fixed_order.txt|'
         ;;
     *)
         for dtype in f32 bf16; do

@@ -240,6 +240,13 @@ def check_cases(p, cpu):
          [(3, 5, 8, "none"), (4, 6, 8, "causal-lower-right"), (5, 7, 8, "full")],
          "--cases: lines over the command line's flags", done.stderr)
     p.ok(sorted(os.listdir(saved)) == ["3", "4", "5"], "--save with --cases: a folder a line")
+    path = p.fresh(".jsonl")  # neighbours may share a problem and its oracle, if it is the same
+    lines = ["", "--seed 8", "--seed 8 --variant " + cpu[0], "--seed 8 --causal", "--seed 8", ""]
+    p.run("--device", "cpu", "-N", 40, "--cases", p.cases("\n".join(f"-d 8 {x}" for x in lines)),
+          "--json", path)
+    worst = {row["line"]: row["bound_ratio"] for row in rows_of(path) if row["variant"] == cpu[0]}
+    p.ok(len(worst) == 6 and worst[1] == worst[6] and worst[2] == worst[3] == worst[5] and
+         len(set(worst.values())) == 3, "--cases: the same flags, the same errors", worst)
     lines = p.cases("-N 5\n-N 6 --q none.npy --k none.npy --v none.npy\n")
     done = p.run("--device", "cpu", "--cases", lines)
     p.ok(done.returncode == 2 and ".txt:2: " in done.stderr and "none.npy" in done.stderr,
