@@ -86,17 +86,25 @@ CheckVerdict check_value(double expected, double bound, float found, double limi
 CheckSlot check_slot(const Oracle *o, const AttnArgs *args, int which)
 {
     const AttnShape *s = &o->shape;
-    CheckSlot c = {NULL, NULL, NULL, &o->rows, s->Nq, s->H, s->B * s->H, NULL, s->d};
+    CheckSlot c = {NULL, NULL, NULL, &o->rows, s->Nq, s->H, s->B * s->H, NULL, s->d, which};
     if (which == CHECK_O) {
         c.expected = &o->O;
         c.found = &args->O;
     } else if (which == CHECK_LSE) {
         c.expected = &o->lse;
-        c.found_lse = args->lse;
+        c.found_f32 = args->lse;
         c.width = 1;
     } else if (which == CHECK_DQ) {
         c.expected = &o->dQ;
         c.found = &args->dQ;
+    } else if (which >= CHECK_DWQ) { /* one row of every head, all batches summed */
+        static int64_t zero = 0;
+        static const OracleSample one = {&zero, 1};
+        c.expected = which == CHECK_DWQ ? &o->dwq : &o->dwk;
+        c.found_f32 = which == CHECK_DWQ ? args->options->dwq : args->options->dwk;
+        c.sample = &one;
+        c.N = 1;
+        c.heads = c.outer = which == CHECK_DWQ ? s->H : s->Hkv;
     } else {
         c.expected = which == CHECK_DK ? &o->dK : &o->dV;
         c.found = which == CHECK_DK ? &args->dK : &args->dV;
@@ -112,7 +120,7 @@ CheckSlot check_slot(const Oracle *o, const AttnArgs *args, int which)
 float check_find(const CheckSlot *s, int64_t b, int64_t h, int64_t i, int64_t x)
 {
     if (!s->found)
-        return s->found_lse[(b * s->heads + h) * s->N + i];
+        return s->found_f32[((b * s->heads + h) * s->N + i) * s->width + x];
     return tensor_get(s->found, tensor_offset(s->found, b, i, h) + x);
 }
 
@@ -129,22 +137,35 @@ static void note_off(CheckArray *a, int64_t i, int64_t N, int empty, uint8_t *ro
         rows_off[i] = 1;
 }
 
+/* 1: a non-finite input shares the head (dwq, dwk: of any batch), so some values are open. */
+static int is_tainted(const Oracle *o, int which, int64_t b, int64_t h)
+{
+    const int64_t group = o->shape.H / o->shape.Hkv;
+    const int of_q = which <= CHECK_DQ || which == CHECK_DWQ;
+    const int64_t kv = of_q ? h / group : h;
+    const unsigned mask = which <= CHECK_DQ ? ORACLE_TAINT_KV : ORACLE_TAINT_KV | ORACLE_TAINT_Q;
+    unsigned found = 0;
+    if (which < CHECK_DWQ)
+        return (o->tainted[b * o->shape.Hkv + kv] & mask) != 0;
+    for (int64_t n = 0; n < o->shape.B; n++)
+        found |= o->tainted[n * o->shape.Hkv + kv];
+    return (found & mask) != 0;
+}
+
 static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, int which, double c,
                         double *largest)
 {
-    const CheckSlot s = check_slot(o, args, which);
-    const int group = (int)(o->shape.H / o->shape.Hkv);
+    CheckSlot s = check_slot(o, args, which);
     const double limit = s.found && o->dtype == ATTN_F16 ? 65520 : FLT_MAX;
-    const unsigned taint_mask =
-        which <= CHECK_DQ ? ORACLE_TAINT_KV : ORACLE_TAINT_KV | ORACLE_TAINT_Q;
     uint8_t *rows_off = calloc((size_t)s.N, 1);
     int64_t worst_outer = 0, worst_t = 0, element = 0;
     a->checked = 1;
+    if (!s.found && !s.found_f32) /* nothing to compare, which check_outputs does not accept */
+        s.outer = 0;
     for (int64_t n = 0; n < s.outer; n++) {
         const int64_t outer = s.outer_index ? s.outer_index[n] : n;
         const int64_t b = outer / s.heads, h = outer % s.heads, off_before = a->off;
-        const int64_t kv = which <= CHECK_DQ ? b * o->shape.Hkv + h / group : outer;
-        const int tainted = (o->tainted[kv] & taint_mask) != 0;
+        const int tainted = is_tainted(o, which, b, h);
         for (int64_t t = 0; t < s.sample->count; t++)
             for (int64_t x = 0; x < s.width; x++, element++) {
                 const int64_t i = s.sample->index[t];
@@ -198,7 +219,7 @@ static double flash_ratio(const CheckArray *a, double plain, double largest, Att
 void check_outputs(Check *check, const Oracle *o, const Yardstick *y, const AttnArgs *args,
                    int backward, double c)
 {
-    static const char *const names[CHECK_COUNT] = {"O", "lse", "dQ", "dK", "dV"};
+    static const char *const names[CHECK_COUNT] = {"O", "lse", "dQ", "dK", "dV", "dwq", "dwk"};
     check->pass = check->inputs_intact && check->storage_intact;
     check->bound_ratio = 0;
     check->flash_ratio = y ? 0 : NAN;
@@ -210,12 +231,14 @@ void check_outputs(Check *check, const Oracle *o, const Yardstick *y, const Attn
         a->name = names[which];
         if (which > CHECK_LSE && !backward)
             continue;
+        if (which >= CHECK_DWQ && o->dwq.count == 0)
+            continue;
         check_array(a, o, args, which, c, &largest);
         check->pass &= a->off == 0 && a->compared + a->unspecified > 0;
         check->nonfinite += a->nonfinite;
         if (a->worst_ratio > check->bound_ratio)
             check->bound_ratio = a->worst_ratio;
-        if (!y || which == CHECK_LSE)
+        if (!y || which == CHECK_LSE || which >= CHECK_DWQ)
             continue;
         flash = which == CHECK_O    ? flash_ratio(a, y->O, largest, o->dtype)
                 : which == CHECK_DQ ? flash_ratio(a, y->dQ, largest, o->dtype) * 2 / 3

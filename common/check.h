@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-/* Verdict on one quantity (O, lse, dQ, dK or dV). */
+/* Verdict on one quantity (O, lse, a gradient). */
 typedef struct CheckArray {
     const char *name;
     int checked;
@@ -32,7 +32,8 @@ typedef struct CheckArray {
     int64_t nonfinite;     /* found non-finite where a finite value was expected, or the reverse */
     double worst_ratio;    /* largest error / bound; infinity for a non-finite one */
     double max_error;      /* largest |found - expected| over finite ones */
-    int64_t b, h, i, x;    /* where worst_ratio is; i is a row for O lse dQ, a key for dK dV */
+    int64_t b, h, i, x;    /* where worst_ratio is; i is a row for O lse dQ, a key for dK dV, 0 for
+                              dwq dwk */
     double expected, found, bound;
     /* for the explanation */
     int64_t off_heads, off_rows; /* distinct (b,h) and distinct i among the off ones */
@@ -42,7 +43,8 @@ typedef struct CheckArray {
     char hint[128];    /* what the wrong values look like ("the sign is flipped"), or "" */
 } CheckArray;
 
-enum { CHECK_O, CHECK_LSE, CHECK_DQ, CHECK_DK, CHECK_DV, CHECK_COUNT };
+/* The last two: weights of the QK normalisation, only with a backward pass that has one. */
+enum { CHECK_O, CHECK_LSE, CHECK_DQ, CHECK_DK, CHECK_DV, CHECK_DWQ, CHECK_DWK, CHECK_COUNT };
 
 typedef struct Check {
     int pass;
@@ -66,12 +68,13 @@ CheckVerdict check_value(double expected, double bound, float found, double limi
 /* The found and the expected side of one quantity; O is NULL for lse. */
 typedef struct CheckSlot {
     const OracleArray *expected;
-    const Tensor *found; /* NULL: found_lse */
-    const float *found_lse;
+    const Tensor *found; /* NULL: found_f32, contiguous [b][h][i][x] */
+    const float *found_f32;
     const OracleSample *sample; /* rows or keys */
     int64_t N, heads, outer;    /* Nq or Nk, H or Hkv, how many (b, head) were computed */
     const int64_t *outer_index; /* their numbers b * heads + h; NULL = 0 .. outer-1 */
     int64_t width;              /* d, or 1 for lse */
+    int which;                  /* CHECK_... */
 } CheckSlot;
 
 CheckSlot check_slot(const Oracle *o, const AttnArgs *args, int which);

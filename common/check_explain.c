@@ -42,7 +42,8 @@ static int row_is_poison(const CheckSlot *s, const CheckArray *a)
                 (size_t)tensor_offset(s->found, a->b, a->i, a->h) * size;
     } else {
         size = sizeof(float);
-        bytes = (const unsigned char *)(s->found_lse + (a->b * s->heads + a->h) * s->N + a->i);
+        bytes = (const unsigned char *)(s->found_f32 +
+                                        ((a->b * s->heads + a->h) * s->N + a->i) * s->width);
     }
     for (size_t n = 0; n < size * (size_t)s->width; n++)
         if (bytes[n] != 0xFF)
@@ -68,7 +69,7 @@ void check_hint(CheckArray *a, const CheckSlot *s, int64_t outer, int64_t t, dou
         snprintf(a->hint, sizeof a->hint, "this row is all zeros");
     } else if (row_is(s, outer, a->i, at, -1, c)) {
         snprintf(a->hint, sizeof a->hint, "the sign is flipped");
-    } else if (!s->found && row_is(s, outer, a->i, at, 1 / log(2.0), c)) {
+    } else if (s->which == CHECK_LSE && row_is(s, outer, a->i, at, 1 / log(2.0), c)) {
         snprintf(a->hint, sizeof a->hint, "this is lse in base 2; it must be the natural log");
     } else if (t > 0 && index[t - 1] == a->i - 1 && row_is(s, outer, a->i, at - s->width, 1, c)) {
         snprintf(a->hint, sizeof a->hint, "this is what row %" PRId64 " should hold", a->i - 1);
@@ -89,11 +90,22 @@ void check_hint(CheckArray *a, const CheckSlot *s, int64_t outer, int64_t t, dou
 }
 
 /* In which part of the output the off elements lie. */
-static void explain_place(const CheckArray *a, const AttnShape *s, FILE *to)
+static void explain_place(const CheckArray *a, int which, const AttnShape *s, FILE *to)
 {
-    const int keys = a->name[0] == 'd' && a->name[1] != 'Q';
-    const int64_t heads = s->B * (keys ? s->Hkv : s->H), N = keys ? s->Nk : s->Nq;
+    const int keys = which == CHECK_DK || which == CHECK_DV;
+    const int weights = which >= CHECK_DWQ; /* of all batches and tokens */
+    const int64_t heads = (weights ? 1 : s->B) * (keys || which == CHECK_DWK ? s->Hkv : s->H);
+    const int64_t N = keys ? s->Nk : s->Nq;
     const char *row = keys ? "key" : "row";
+    if (weights) {
+        fprintf(to,
+                "    where: %" PRId64 " of %" PRId64 " heads; a weight's gradient is a sum over ",
+                a->off_heads, heads);
+        fprintf(to, "all batches and tokens\n");
+        if (a->hint[0])
+            fprintf(to, "    hint: %s\n", a->hint);
+        return;
+    }
     fprintf(to, "    where: %" PRId64 " of %" PRId64 " heads, %" PRId64 " of %" PRId64 " %ss",
             a->off_heads, heads, a->off_rows, N, row);
     fprintf(to, " (%" PRId64 " .. %" PRId64 ")", a->first_off_row, a->last_off_row);
@@ -132,6 +144,6 @@ void check_explain(const Check *check, const char *label, const AttnArgs *args, 
                 a->b, a->h, a->i, a->x);
         fprintf(to, "expected %.9g, found %.9g, bound %.3g (error is %.3g bounds)\n", a->expected,
                 a->found, a->bound, a->worst_ratio);
-        explain_place(a, &args->shape, to);
+        explain_place(a, which, &args->shape, to);
     }
 }

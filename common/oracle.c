@@ -18,6 +18,7 @@
 #endif
 
 #include "oracle_core.h"
+#include "philox.h"
 #include "tensor.h"
 
 #define SAMPLE_ABOVE  1e10 /* pair-channels */
@@ -113,6 +114,13 @@ static int array_new(OracleArray *a, int64_t count)
     return a->value && a->fixed && a->per_c ? 0 : -1;
 }
 
+static void array_free(OracleArray *a)
+{
+    free(a->value);
+    free(a->fixed);
+    free(a->per_c);
+}
+
 static OracleTarget target_at(const OracleArray *a, int64_t element)
 {
     const OracleTarget to = {a->value + element, a->fixed + element, a->per_c + element};
@@ -140,7 +148,50 @@ static int oracle_allocate(Oracle *o, const AttnArgs *args, int backward)
     bad |= array_new(&o->dQ, s->B * s->H * o->rows.count * s->d);
     bad |= array_new(&o->dK, o->kv_heads.count * o->keys.count * s->d);
     bad |= array_new(&o->dV, o->kv_heads.count * o->keys.count * s->d);
+    if (whole && args->options && args->options->norm_group) {
+        bad |= array_new(&o->dwq, s->H * s->d);
+        bad |= array_new(&o->dwk, s->Hkv * s->d);
+    }
     return bad;
+}
+
+/* Local index - those of earlier sequences: how many of its sequence come before. */
+static int64_t *index_in_sequence(AttnPositions map, int64_t N)
+{
+    int64_t *in = malloc(sizeof *in * (size_t)N);
+    for (int64_t s = 0; in && s < map.count; s++) {
+        int64_t before = 0;
+        for (int64_t t = 0; t < s; t++)
+            if (map.segments[t].sequence == map.segments[s].sequence)
+                before += map.segments[t].length;
+        for (int64_t t = 0; t < map.segments[s].length; t++)
+            in[map.segments[s].first + t] = before + t;
+    }
+    return in;
+}
+
+/* What the options ask for beyond a scale. */
+static int plan_options(OraclePlan *p, const AttnArgs *args)
+{
+    const AttnOptions *o = args->options;
+    if (!o)
+        return 0;
+    if (p->cap == 0) {
+        p->scale /= o->temperature;
+        p->folds = o->temperature != 1;
+    }
+    p->norm_group = o->norm_group;
+    p->clips = o->clip_low != 0 || o->clip_high != 1;
+    p->clip_low = o->clip_low;
+    p->gain = (double)o->clip_high - o->clip_low;
+    p->drops = o->dropout > 0;
+    p->kept = 1 / (1 - (double)o->dropout);
+    p->threshold = attn_dropout_threshold(o->dropout);
+    if (p->norm_group || p->clips || p->drops)
+        p->options = o;
+    p->q_in = index_in_sequence(args->positions_q, args->shape.Nq);
+    p->k_in = index_in_sequence(args->positions_k, args->shape.Nk);
+    return p->q_in && p->k_in ? 0 : -1;
 }
 
 static int plan_make(OraclePlan *p, const AttnArgs *args)
@@ -153,7 +204,7 @@ static int plan_make(OraclePlan *p, const AttnArgs *args)
     p->eta = args->Q.dtype == ATTN_F16 ? 0x1p-25 : 0x1p-126;
     p->q_at = malloc(sizeof *p->q_at * (size_t)s->Nq);
     p->k_at = malloc(sizeof *p->k_at * (size_t)s->Nk);
-    if (!p->q_at || !p->k_at)
+    if (!p->q_at || !p->k_at || plan_options(p, args) != 0)
         return -1;
     for (int64_t i = 0; i < s->Nq; i++)
         p->q_at[i] = attn_position(args->positions_q, i);
@@ -219,13 +270,32 @@ static void run_keys(Oracle *o, const OraclePlan *p, const OracleGroup *g, int64
     }
 }
 
+/* dw [heads][d]: the parts [B][heads][N][d] of all tokens. */
+static void sum_tokens(OracleArray *dw, const OracleArray *of, int64_t B, int64_t heads, int64_t N,
+                       int64_t d)
+{
+    for (int64_t e = 0; e < B * heads * N * d; e++) {
+        const int64_t to = e / (N * d) % heads * d + e % d;
+        dw->value[to] += of->value[e];
+        dw->fixed[to] += of->fixed[e];
+        dw->per_c[to] += of->per_c[e];
+    }
+}
+
 int oracle_run(Oracle *o, const AttnArgs *args, int backward, int threads)
 {
     const AttnShape *s = &args->shape;
     OraclePlan plan = {0};
     double *scratch = NULL;
     int64_t slot = 0;
+    OracleArray dwq_of = {0}, dwk_of = {0};
     int bad = oracle_allocate(o, args, backward) | plan_make(&plan, args);
+    if (o->dwq.count && !bad) {
+        bad |= array_new(&dwq_of, s->B * s->H * s->Nq * s->d);
+        bad |= array_new(&dwk_of, s->B * s->Hkv * s->Nk * s->d);
+        plan.dwq_of = &dwq_of;
+        plan.dwk_of = &dwk_of;
+    }
     scratch = calloc((size_t)(oracle_scratch_doubles(s) * threads), sizeof *scratch);
     bad |= !scratch;
     for (int64_t group = 0; !bad && group < s->B * s->Hkv; group++) {
@@ -241,19 +311,20 @@ int oracle_run(Oracle *o, const AttnArgs *args, int backward, int threads)
             run_keys(o, &plan, &g, slot++, threads, scratch);
         oracle_group_free(&g);
     }
+    if (o->dwq.count && !bad) {
+        sum_tokens(&o->dwq, &dwq_of, s->B, s->H, s->Nq, s->d);
+        sum_tokens(&o->dwk, &dwk_of, s->B, s->Hkv, s->Nk, s->d);
+    }
+    array_free(&dwq_of);
+    array_free(&dwk_of);
     free(scratch);
     free(plan.q_at);
     free(plan.k_at);
+    free(plan.q_in);
+    free(plan.k_in);
     if (bad)
         oracle_free(o);
     return bad ? -1 : 0;
-}
-
-static void array_free(OracleArray *a)
-{
-    free(a->value);
-    free(a->fixed);
-    free(a->per_c);
 }
 
 void oracle_free(Oracle *o)
@@ -267,5 +338,7 @@ void oracle_free(Oracle *o)
     array_free(&o->dQ);
     array_free(&o->dK);
     array_free(&o->dV);
+    array_free(&o->dwq);
+    array_free(&o->dwk);
     memset(o, 0, sizeof *o);
 }

@@ -50,6 +50,8 @@ typedef struct Oracle {
     OracleArray lse;       /* [B][H][rows.count] */
     OracleArray dQ;        /* [B][H][rows.count][d] */
     OracleArray dK, dV;    /* [kv_heads.count][keys.count][d] */
+    OracleArray dwq,
+        dwk; /* [H][d], [Hkv][d]: with QK normalisation, and when nothing is a sample */
 } Oracle;
 
 /* Above 10^10 pair-channels (B*H*Nq*Nk*d) a sample of rows and keys: first, last, tile edges

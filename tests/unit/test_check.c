@@ -87,7 +87,7 @@ static void one_bad_value_is_found(void **state)
         Subject s = subject_new((AttnDtype)dtype, ATTN_MASK_NONE);
         const AttnArgs *a = &s.c->args;
         const Tensor *const all[] = {&a->O, NULL, &a->dQ, &a->dK, &a->dV};
-        for (int which = 0; which < CHECK_COUNT; which++)
+        for (int which = 0; which <= CHECK_DV; which++)
             for (int n = 0; n < 4; n++) {
                 const Tensor *t = all[which] ? all[which] : &a->O;
                 const int64_t b = n % 2, i = case_random() % t->shape[1], h = n % t->shape[2];
@@ -123,7 +123,7 @@ static void nan_everywhere_fails(void **state)
             tensor_poison(all[t]);
         memset(s.c->lse, 0xFF, sizeof(float) * 2 * 4 * 70);
         assert_false(passes(&s));
-        for (int which = 0; which < CHECK_COUNT; which++) {
+        for (int which = 0; which <= CHECK_DV; which++) {
             assert_int_equal(s.check.array[which].compared, s.check.array[which].off);
             assert_true(s.check.array[which].worst_ratio == INFINITY);
         }
@@ -261,7 +261,7 @@ static void wrong_attention_fails(void **state)
             honest_backward(&plain, a);
             *a = right;
             assert_false(passes(&s));
-            for (int which = 0; which < CHECK_COUNT; which++)
+            for (int which = 0; which <= CHECK_DV; which++)
                 assert_true(s.check.array[which].off > 0);
             subject_free(&s);
         }

@@ -119,7 +119,7 @@ static void expect_pass(const Trial *t, int group, const char *line, const char 
 {
     const Check check = judge(t);
     const AttnDtype dtype = t->args.Q.dtype;
-    for (int which = 0; which < CHECK_COUNT; which++)
+    for (int which = 0; which <= CHECK_DV; which++)
         worst[group][dtype][which] =
             fmax(worst[group][dtype][which], check.array[which].worst_ratio);
     if (is_finite_f64(check.flash_ratio))
@@ -237,7 +237,7 @@ static void missing_delta_and_keys(void **state)
         print_message("# one key dropped, %s: dQ %.1f, dK %.1f, dV %.1f bounds\n",
                       dtype_name((AttnDtype)dtype), check.array[CHECK_DQ].worst_ratio,
                       check.array[CHECK_DK].worst_ratio, check.array[CHECK_DV].worst_ratio);
-        for (int which = CHECK_DQ; which < CHECK_COUNT; which++)
+        for (int which = CHECK_DQ; which <= CHECK_DV; which++)
             assert_true(check.array[which].off > 0);
         free(mask);
         trial_free(&t);
@@ -256,7 +256,7 @@ static void report(void **state)
                           "dV %.2f; flash_ratio %.2f\n",
                           group ? "variants" : "honest", dtype_name((AttnDtype)dtype), w[0], w[1],
                           w[2], w[3], w[4], flash[group][dtype]);
-            for (int which = 0; which < CHECK_COUNT; which++)
+            for (int which = 0; which <= CHECK_DV; which++)
                 assert_true(w[which] > 0.01 && w[which] <= 1);
             assert_true(flash[group][dtype] > 0);
         }
