@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sequences.c: the walk over the sequences of a problem.
+ *
+ * Both maps list sequences by rising id. A sequence may be in one of them only (nobody asks, or
+ * there is nothing to see), so this is the merge of two sorted lists: take the smaller head, or
+ * both when they are equal.
+ *
+ * Interface: window_next_part (sequences.h).
+ */
+#include "sequences.h"
+
+#include "tensor.h"
+
+/* Does each segment have a sequence of its own, in rising order? */
+static int ascending(AttnPositions map)
+{
+    for (int64_t s = 1; s < map.count; s++)
+        if (map.segments[s].sequence <= map.segments[s - 1].sequence)
+            return 0;
+    return 1;
+}
+
+static int can_part(const AttnArgs *args)
+{
+    return (args->positions_q.count > 1 || args->positions_k.count > 1) && args->shape.B == 1 &&
+           !args->mask && ascending(args->positions_q) && ascending(args->positions_k);
+}
+
+/* Tokens first .. first+count-1 of t: the same strides from another place. */
+static void take_tokens(Tensor *t, int64_t first, int64_t count)
+{
+    if (t->data)
+        t->data = (char *)t->data + first * t->stride[1] * (int64_t)dtype_size(t->dtype);
+    t->shape[1] = count;
+}
+
+/* Segment `next` of a map if it belongs to `sequence`, else an empty one at the same place. */
+static void take_segment(AttnPositions map, int64_t *next, int64_t sequence, AttnSegment *segment,
+                         int64_t *first)
+{
+    if (*next < map.count && map.segments[*next].sequence == sequence) {
+        *segment = map.segments[(*next)++];
+        *first = segment->first;
+    } else {
+        *segment = (AttnSegment){0, 0, sequence, 0, 1};
+        *first = 0;
+    }
+    segment->first = 0;
+}
+
+static int next_sequence(const AttnArgs *args, WindowPart *part)
+{
+    const AttnPositions q = args->positions_q, k = args->positions_k;
+    AttnArgs *one = &part->args;
+    int64_t sequence;
+    if (part->next_q == q.count && part->next_k == k.count)
+        return 0;
+    if (part->next_q == q.count)
+        sequence = k.segments[part->next_k].sequence;
+    else if (part->next_k == k.count)
+        sequence = q.segments[part->next_q].sequence;
+    else if (q.segments[part->next_q].sequence < k.segments[part->next_k].sequence)
+        sequence = q.segments[part->next_q].sequence;
+    else
+        sequence = k.segments[part->next_k].sequence;
+    take_segment(q, &part->next_q, sequence, &part->segment_q, &part->first_q);
+    take_segment(k, &part->next_k, sequence, &part->segment_k, &part->first_k);
+    *one = *args;
+    one->shape.Nq = part->segment_q.length;
+    one->shape.Nk = part->segment_k.length;
+    one->positions_q = (AttnPositions){&part->segment_q, 1};
+    one->positions_k = (AttnPositions){&part->segment_k, 1};
+    for (int t = 0; t < 4; t++)
+        take_tokens((Tensor *[]){&one->Q, &one->O, &one->dO, &one->dQ}[t], part->first_q,
+                    one->shape.Nq);
+    for (int t = 0; t < 4; t++)
+        take_tokens((Tensor *[]){&one->K, &one->V, &one->dK, &one->dV}[t], part->first_k,
+                    one->shape.Nk);
+    return 1;
+}
+
+int window_next_part(const AttnArgs *args, WindowPart *part)
+{
+    if (part->whole)
+        return 0;
+    if (!part->started) {
+        part->started = 1;
+        part->whole = !can_part(args);
+        part->args = *args;
+        if (part->whole)
+            return 1;
+    }
+    return next_sequence(args, part);
+}

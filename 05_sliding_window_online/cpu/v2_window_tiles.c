@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * v2_window_tiles: only the tiles that the window leaves.
+ *
+ * There is no new kernel here. Stage 03's asks attn_tile_class before it touches a tile, and a
+ * window is nothing but more tiles that answer "skip". With a window of w keys a row tile of Br
+ * queries meets about (Br + w) / Bc tiles of keys instead of Nk / Bc, wherever it stands, so the
+ * work is N times the window. What remains to be done around it:
+ *
+ * - the options that change inputs only: window_plain_run (plain.c);
+ * - several sequences, one after the other (sequences.h);
+ * - clipping and dropout, which need the finished probabilities. A single pass over the keys never
+ *   has them: it learns the sum of a row with the last key. So the pass above gives lse, and a
+ *   second one over the same tiles computes P = exp(S - lse), changes it and multiplies with V
+ *   (weight_tiles.c). That is three products instead of two, and still no N x N matrix.
+ *
+ * Interface: sliding_window_v2_window_tiles (sliding_window.h).
+ */
+#include <math.h>
+#include <string.h>
+
+#include "alloc.h"
+#include "sequences.h"
+#include "tensor.h"
+
+/* Queries of a sequence without keys. zero [d] */
+static void store_nothing(const AttnArgs *args, const WindowPart *part, const float *zero)
+{
+    const AttnShape *n = &part->args.shape;
+    for (int64_t b = 0; b < n->B; b++)
+        for (int64_t h = 0; h < n->H; h++)
+            for (int64_t i = 0; i < n->Nq; i++) {
+                tensor_write_row(&part->args.O, b, i, h, zero);
+                args->lse[window_part_row(args, part, b, h) + i] = -INFINITY;
+            }
+}
+
+/* One sequence of several. The kernel writes lse as [B][H][Nq of this sequence], which is not how
+ * its rows lie in the whole: by way of lse_part, which has room for that. */
+static AttnStatus attend_part(const AttnArgs *args, WindowPart *part, float *lse_part)
+{
+    const AttnShape *n = &part->args.shape;
+    AttnStatus status;
+    part->args.lse = lse_part;
+    status = flash_forward_v2_simd(&part->args);
+    for (int64_t bh = 0; bh < n->B * n->H && status == ATTN_OK; bh++)
+        memcpy(args->lse + window_part_row(args, part, bh / n->H, bh % n->H), lse_part + bh * n->Nq,
+               (size_t)n->Nq * sizeof *lse_part);
+    return status;
+}
+
+/* Without clipping and dropout. */
+static AttnStatus attend(const AttnArgs *args)
+{
+    const AttnShape *n = &args->shape;
+    WindowPart part = {0};
+    AttnStatus status = ATTN_OK;
+    float *memory;
+    window_next_part(args, &part);
+    if (part.whole)
+        return flash_forward_v2_simd(args);
+    memory = workspace_alloc((size_t)(n->B * n->H * n->Nq + n->d) * sizeof *memory);
+    if (!memory)
+        return ATTN_NO_MEMORY;
+    memset(memory, 0, (size_t)n->d * sizeof *memory);
+    do {
+        if (part.args.shape.Nk == 0)
+            store_nothing(args, &part, memory);
+        else if (part.args.shape.Nq > 0)
+            status = attend_part(args, &part, memory + n->d);
+    } while (status == ATTN_OK && window_next_part(args, &part));
+    workspace_free(memory);
+    return status;
+}
+
+static AttnStatus attend_and_weigh(const AttnArgs *args)
+{
+    AttnStatus status = attend(args);
+    if (status == ATTN_OK && (window_clips(args) || window_drops(args))) {
+        window_set_skip_reason("clipping and dropout need the finished probabilities");
+        status = ATTN_SKIP;
+    }
+    return status;
+}
+
+AttnStatus sliding_window_v2_window_tiles(const AttnArgs *args)
+{
+    return window_plain_run(args, attend_and_weigh);
+}
