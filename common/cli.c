@@ -141,7 +141,7 @@ static void keep_command(Cli *cli, int argc, char **argv)
 int cli_parse(Cli *cli, const Stage *stage, int argc, char **argv)
 {
     CliCase base;
-    CliGiven given = {0, NULL};
+    CliGiven given = {{0}, NULL};
     int status;
     signal(SIGXFSZ, SIG_IGN); /* a write over the limit then fails like one on a full disk */
     memset(cli, 0, sizeof *cli);

@@ -83,6 +83,7 @@ typedef struct CliCase {
     int64_t norm_group;                 /* --qk-norm: channels of a group, 0 = none */
     const char *wq_file, *wk_file;
     int64_t block_q, block_kv; /* of a step of the online variants */
+    int trace_blocks;          /* stage 05's --trace: blocks a side at most; else 0 */
     int order;                 /* --order: 0 rows, 1 columns, 2 diagonal, 3 random */
     const char *cases_file;    /* NULL without --cases */
     int line;                  /* its line number, 0 without */

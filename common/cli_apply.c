@@ -213,7 +213,7 @@ int cli_apply(Cli *cli, CliCase *c, CliGiven *given, const CliFlag *f, const cha
     if (f->id == FLAG_CAUSAL && GIVEN(given, FLAG_MASK) && c->mask != ATTN_MASK_CAUSAL_LOWER_RIGHT)
         return cli_refuse("--causal: found beside --mask %s, accepted is one of the two",
                           given->mask_text);
-    given->bits |= (uint64_t)1 << f->id;
+    given->flag[f->id] = 1;
     switch (f->id) {
     case FLAG_B:
     case FLAG_H:
@@ -252,6 +252,8 @@ int cli_apply(Cli *cli, CliCase *c, CliGiven *given, const CliFlag *f, const cha
     case FLAG_JSON:
         return apply_file(cli, c, f->id, flag, text);
     default:
+        if (f->feature & (STAGE_HAS_VARLEN | STAGE_HAS_OFFLINE))
+            return cli_apply_offline(c, f->id, flag, text);
         if (f->value)
             return apply_number(cli, c, f->id, flag, text);
         apply_switch(cli, c, f->id);

@@ -49,7 +49,7 @@ int cli_cases_from_text(Cli *cli, const CliCase *base, const CliGiven *given, ch
     while (line && *line) {
         char *end = strchr(line, '\n'), *next = end ? end + 1 : NULL;
         CliCase c = *base;
-        CliGiven set = {0, NULL};
+        CliGiven set = {{0}, NULL};
         int count;
         if (end)
             *end = '\0';
@@ -66,7 +66,7 @@ int cli_cases_from_text(Cli *cli, const CliCase *base, const CliGiven *given, ch
         status = cli_read_set(cli, &c, &set, count, words, 1);
         if (status != CLI_CONTINUE)
             return status;
-        set.bits |= given->bits & (uint64_t)1 << FLAG_VARIANT;
+        set.flag[FLAG_VARIANT] |= given->flag[FLAG_VARIANT];
         status = cli_finish(cli, &c, &set);
         if (status == 0)
             status = add_case(cli, &c, &room);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * cli_finish.c: what must hold between flags once all of a case are known, sizes that this machine
- * can hold, and which variants a case selects. See cli.h.
+ * cli_finish.c: what must hold between flags once all of a case are known, and which variants a
+ * case selects. Sizes: cli_sizes.c; stage 05's own flags: cli_offline.c. See cli.h.
  */
 #include "cli_internal.h"
 #include "device.h"
@@ -14,53 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Physical memory, or less when a container's limit is lower. */
-static double memory_limit_bytes(void)
-{
-    double limit = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    FILE *f = fopen("/sys/fs/cgroup/memory.max", "r");
-    double group;
-    if (f) {
-        if (fscanf(f, "%lf", &group) == 1 && group > 0.0 && group < limit)
-            limit = group;
-        fclose(f);
-    }
-    return limit;
-}
-
-/* Bytes of all tensors of a case and of its reference, in floating point: it cannot overflow. */
-static double case_bytes(const CliCase *c, const AttnShape *s)
-{
-    double q = (double)s->B * (double)s->Nq * (double)s->H * (double)s->d;
-    double k = (double)s->B * (double)s->Nk * (double)s->Hkv * (double)s->d;
-    double mask = c->mask == ATTN_MASK_FULL ? (double)s->Nq * (double)s->Nk : 0.0;
-    double element = (double)dtype_size(c->dtype);
-    /* Q, O, K, V; with a backward dO, dQ, dK, dV */
-    return (c->backward ? 2.0 : 1.0) * (2.0 * q + 2.0 * k) * element + mask +
-           4.0 * (double)s->B * (double)s->H * (double)s->Nq;
-}
-
-static const char *largest_flag(const AttnShape *s)
-{
-    const char *flag = "--head-dim";
-    int64_t most = s->d;
-    if (s->B > most) {
-        most = s->B;
-        flag = "--batch";
-    }
-    if (s->H > most) {
-        most = s->H;
-        flag = "--heads";
-    }
-    if (s->Nq > most) {
-        most = s->Nq;
-        flag = s->Nq == s->Nk ? "--seq" : "--seq-q";
-    }
-    if (s->Nk > most)
-        flag = "--seq-kv";
-    return flag;
-}
-
 static int needs_cuda(const CliCase *c, const Stage *stage)
 {
     int i;
@@ -70,33 +23,6 @@ static int needs_cuda(const CliCase *c, const Stage *stage)
         if (strcmp(stage->variants[i].name, c->variant) == 0)
             return stage->variants[i].device == ON_CUDA;
     return 0;
-}
-
-int cli_check_shape(const CliCase *c, const AttnShape *s)
-{
-    double bytes, limit;
-    if (s->d > CLI_MAX_D)
-        return cli_refuse("--head-dim: found %" PRId64 ", accepted is 1 to %d", s->d, CLI_MAX_D);
-    if (s->d > CLI_MAX_D_CUDA && c->needs_cuda)
-        return cli_refuse("--head-dim: found %" PRId64 ", accepted is 1 to %d on a GPU", s->d,
-                          CLI_MAX_D_CUDA);
-    if (s->H % s->Hkv != 0)
-        return cli_refuse("--kv-heads: found %" PRId64 ", accepted is a divisor of the %" PRId64
-                          " query heads",
-                          s->Hkv, s->H);
-    if (c->trace && (s->Nq > 8 || s->Nk > 8 || s->d > 8))
-        return cli_refuse("--trace: found Nq=%" PRId64 " Nk=%" PRId64 " d=%" PRId64
-                          ", accepted is up to 8 each: one screen",
-                          s->Nq, s->Nk, s->d);
-    bytes = case_bytes(c, s);
-    limit = memory_limit_bytes();
-    if (bytes > limit)
-        return cli_refuse("%s: found sizes B=%" PRId64 " H=%" PRId64 " Nq=%" PRId64 " Nk=%" PRId64
-                          " d=%" PRId64 " whose tensors take %.3g GiB, accepted is up to this "
-                          "machine's %.3g GiB",
-                          largest_flag(s), s->B, s->H, s->Nq, s->Nk, s->d, bytes / 0x1p30,
-                          limit / 0x1p30);
-    return EXIT_OK;
 }
 
 int cli_check_device(const CliCase *c)
@@ -188,19 +114,38 @@ static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
     return 0;
 }
 
+/* --q, --k and --v, or fewer files where --pack puts tensors side by side. */
+static int finish_files(const CliCase *c)
+{
+    static const char *const names[] = {"--q", "--k", "--v"};
+    static const char *const packs[] = {"--q, --k and --v together",
+                                        "--q, and --k, which holds K and V (--pack q_kv)",
+                                        "--q, which holds Q, K and V (--pack qkv)"};
+    const char *paths[] = {c->q_file, c->k_file, c->v_file};
+    const int wanted = c->pack == CLI_QKV ? 1 : c->pack == CLI_Q_KV ? 2 : 3;
+    int i, found = -1, missing = -1;
+    for (i = 2; i >= 0; i--) {
+        found = paths[i] ? i : found;
+        missing = !paths[i] && i < wanted ? i : missing;
+    }
+    if (found < 0)
+        return 0;
+    for (i = wanted; i < 3; i++)
+        if (paths[i])
+            return cli_refuse("%s: found beside --pack, accepted is %s", names[i], packs[c->pack]);
+    if (missing >= 0)
+        return cli_refuse("%s: found without %s, accepted is %s", names[found], names[missing],
+                          packs[c->pack]);
+    if (c->bundled)
+        return cli_refuse("--bundled: found beside --q --k --v, accepted is one of the two");
+    return 0;
+}
+
 static int finish_inputs(CliCase *c, const CliGiven *given)
 {
-    int files = (c->q_file != NULL) + (c->k_file != NULL) + (c->v_file != NULL);
-    if (files > 0 && files < 3)
-        return cli_refuse("%s: found without %s, accepted is --q, --k and --v together",
-                          c->q_file   ? "--q"
-                          : c->k_file ? "--k"
-                                      : "--v",
-                          !c->q_file   ? "--q"
-                          : !c->k_file ? "--k"
-                                       : "--v");
-    if (files && c->bundled)
-        return cli_refuse("--bundled: found beside --q --k --v, accepted is one of the two");
+    const int files = c->q_file != NULL;
+    if (finish_files(c) != 0)
+        return EXIT_USAGE;
     /* a random dO still has that distribution */
     if ((files || c->bundled) && (!c->backward || c->do_file || c->bundled == CLI_BUNDLED_CAUSAL) &&
         GIVEN(given, FLAG_DIST))
@@ -241,16 +186,18 @@ static int finish_rows(const CliCase *c, const CliGiven *given)
                               cli_flags[senseless[i]].name);
     if (c->rows && c->dtype != ATTN_F32)
         return cli_refuse("--dtype: found %s beside --rows, accepted is f32", dtype_name(c->dtype));
-    if (bytes > memory_limit_bytes())
+    if (bytes > cli_memory_limit())
         return cli_refuse("--rows: found %" PRId64 " with --cols %" PRId64 ", which take %.3g GiB, "
                           "accepted is up to this machine's %.3g GiB",
-                          c->rows, c->cols, bytes / 0x1p30, memory_limit_bytes() / 0x1p30);
+                          c->rows, c->cols, bytes / 0x1p30, cli_memory_limit() / 0x1p30);
     return 0;
 }
 
 int cli_finish(Cli *cli, CliCase *c, const CliGiven *given)
 {
     int status = finish_rows(c, given);
+    if (status == 0)
+        status = cli_finish_offline(cli, c, given);
     if (status == 0)
         status = finish_inputs(c, given);
     if (status == 0)
@@ -267,19 +214,7 @@ int cli_finish(Cli *cli, CliCase *c, const CliGiven *given)
         c->so.dtypes = DTYPES_ALL;
         c->so.idea = "--variant-so";
     }
-    if (!c->q_file && !c->bundled) {
-        int64_t N = c->trace ? 4 : 256;
-        AttnShape shape;
-        c->B = c->B ? c->B : 1;
-        c->H = c->H ? c->H : c->trace ? 1 : 4;
-        c->Hkv = c->Hkv ? c->Hkv : c->H;
-        c->Nq = c->Nq ? c->Nq : N;
-        c->Nk = c->Nk ? c->Nk : N;
-        c->d = c->d ? c->d : c->trace ? 4 : 64;
-        shape = (AttnShape){c->B, c->H, c->Hkv, c->Nq, c->Nk, c->d};
-        return cli_check_shape(c, &shape);
-    }
-    return 0;
+    return c->q_file || c->bundled ? 0 : cli_finish_sizes(c);
 }
 
 int cli_selects(const CliCase *c, const Variant *v)

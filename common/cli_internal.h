@@ -7,6 +7,7 @@
  * - cli_find_flag: by long name or alias; cli_nearest_flag: for the suggestion after a typo.
  * - cli_read_*: strict readers of values: no trailing junk, no overflow, no NaN.
  * - cli_apply, cli_finish: one flag onto a case; the checks between flags once all are known.
+ *   cli_apply_offline, cli_finish_offline: their part for stage 05.
  * - cli_read_cases, cli_cases_from_text: --cases, from a file and from memory (the fuzzer's door).
  */
 #ifndef ATTN_CLI_INTERNAL_H
@@ -27,12 +28,18 @@ typedef enum FlagId {
     FLAG_COLS,
     FLAG_SRAM,
     FLAG_SMEM_LIMIT,
+    FLAG_CU_SEQLENS_Q,
+    FLAG_CU_SEQLENS_KV,
     FLAG_MASK,
     FLAG_CAUSAL,
     FLAG_MASK_FILE,
     FLAG_WINDOW,
     FLAG_SCALE,
     FLAG_SOFTCAP,
+    FLAG_TEMPERATURE,
+    FLAG_CLIP,
+    FLAG_DROPOUT,
+    FLAG_QK_NORM,
     FLAG_SEED,
     FLAG_DIST,
     FLAG_BUNDLED,
@@ -40,6 +47,10 @@ typedef enum FlagId {
     FLAG_K,
     FLAG_V,
     FLAG_DO,
+    FLAG_WQ,
+    FLAG_WK,
+    FLAG_TENSOR_LAYOUT,
+    FLAG_PACK,
     FLAG_STRIDES,
     FLAG_CASES,
     FLAG_DEVICE,
@@ -48,6 +59,9 @@ typedef enum FlagId {
     FLAG_SO_TIME,
     FLAG_SO_MEMORY,
     FLAG_THREADS,
+    FLAG_BLOCK_Q,
+    FLAG_BLOCK_KV,
+    FLAG_ORDER,
     FLAG_BACKWARD,
     FLAG_DETERMINISTIC,
     FLAG_CHECK,
@@ -79,9 +93,9 @@ typedef struct CliFlag {
 extern const CliFlag cli_flags[FLAG_COUNT];
 
 /* Which flags the set being read has given: conflicts count within a set, a line of --cases
- * overrides the command line. Bits 1 << FlagId. */
+ * overrides the command line. */
 typedef struct CliGiven {
-    uint64_t bits;
+    uint8_t flag[FLAG_COUNT];
     const char *mask_text; /* what --mask said */
 } CliGiven;
 
@@ -91,7 +105,7 @@ typedef struct CliGiven {
 #define CLI_MAX_SCALE 1e18
 /* Kernels multiply the cap by log2(e). */
 #define CLI_MAX_SOFTCAP 1e38
-#define GIVEN(g, id)    (((g)->bits >> (id)) & 1u)
+#define GIVEN(g, id)    ((g)->flag[id])
 
 const CliFlag *cli_find_flag(const char *text, size_t length);
 const CliFlag *cli_nearest_flag(const Stage *stage, const char *text, size_t length);
@@ -102,6 +116,8 @@ void cli_print_version(const Stage *stage);
 /* 0, or EXIT_USAGE with the sentence printed. `flag` is how the user wrote it. */
 int cli_read_int(const char *flag, const char *text, int64_t min, int64_t max, int64_t *out);
 int cli_read_u64(const char *flag, const char *text, uint64_t *out);
+/* A plain decimal number: 1, or 0 when text is something else or past float32. */
+int cli_parse_number(const char *text, float *out);
 int cli_read_float(const char *flag, const char *text, int positive, float *out);
 int cli_read_window(const char *flag, const char *text, int64_t *left, int64_t *right);
 /* names: NULL-terminated; *out is the index. */
@@ -114,6 +130,12 @@ int cli_read_set(Cli *cli, CliCase *c, CliGiven *given, int count, char **words,
 int cli_apply(Cli *cli, CliCase *c, CliGiven *given, const CliFlag *f, const char *flag,
               const char *text);
 int cli_finish(Cli *cli, CliCase *c, const CliGiven *given);
+/* The flags that only stage 05 has (cli_offline.c). */
+int cli_apply_offline(CliCase *c, FlagId id, const char *flag, const char *text);
+int cli_finish_offline(const Cli *cli, CliCase *c, const CliGiven *given);
+/* Defaults for the sizes of random inputs, and whether they are accepted. */
+int cli_finish_sizes(CliCase *c);
+double cli_memory_limit(void); /* bytes of this machine, or of the container */
 int cli_read_cases(Cli *cli, const CliCase *base, const CliGiven *given);
 /* text is cut into words in place and must outlive cli->cases; name stands in the messages. */
 int cli_cases_from_text(Cli *cli, const CliCase *base, const CliGiven *given, char *text,

@@ -51,17 +51,19 @@ int cli_read_u64(const char *flag, const char *text, uint64_t *out)
     return 0;
 }
 
-int cli_read_float(const char *flag, const char *text, int positive, float *out)
+int cli_parse_number(const char *text, float *out)
 {
     char *end = NULL;
-    double value;
-    float rounded;
     /* no leading space, no hexadecimal, no "inf" or "nan" */
     int plain = text[0] != '\0' && strspn(text, "0123456789+-.eE") == strlen(text);
-    value = plain ? strtod(text, &end) : 0.0;
-    rounded = (float)value;
-    if (!plain || *end != '\0' || !(fabsf(rounded) <= 3.402823466e38f) || rounded == 0.0f ||
-        (positive && rounded < 0.0f))
+    *out = plain ? (float)strtod(text, &end) : 0.0f;
+    return plain && *end == '\0' && fabsf(*out) <= 3.402823466e38f;
+}
+
+int cli_read_float(const char *flag, const char *text, int positive, float *out)
+{
+    float rounded;
+    if (!cli_parse_number(text, &rounded) || rounded == 0.0f || (positive && rounded < 0.0f))
         return cli_refuse("%s: found '%s', accepted is a finite float32 number %s", flag, text,
                           positive ? "above 0" : "other than 0");
     *out = rounded;

@@ -24,7 +24,9 @@ typedef enum FillTensor {
     FILL_K = 2,
     FILL_V = 3,
     FILL_DO = 4,
-    FILL_MASK = 5
+    FILL_MASK = 5,
+    FILL_WQ = 6,
+    FILL_WK = 7
 } FillTensor;
 
 /* normal: N(0,1). outlier: N(0,1) + N(0,100)*Bernoulli(0.001). large: N(0,1) times 8, so that

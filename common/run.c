@@ -13,6 +13,8 @@
 int outcome_make(Outcome *out, const Problem *p, const CliCase *c)
 {
     const AttnShape *s = &p->args.shape;
+    Storage *const storage[] = {&out->dQ, &out->dK, &out->dV};
+    Tensor *const view[] = {&out->args.dQ, &out->args.dK, &out->args.dV};
     int failed;
     memset(out, 0, sizeof *out);
     out->args = p->args;
@@ -20,9 +22,10 @@ int outcome_make(Outcome *out, const Problem *p, const CliCase *c)
     failed = tensor_new(&out->O, c->dtype, c->layout, s->B, s->Nq, s->H, s->d) != 0 ||
              tensor_new(&out->lse, ATTN_F32, LAYOUT_BSHD, 1, s->B, s->H, s->Nq) != 0;
     if (!failed && c->backward)
-        failed = tensor_new(&out->dQ, c->dtype, c->layout, s->B, s->Nq, s->H, s->d) != 0 ||
-                 tensor_new(&out->dK, c->dtype, c->layout, s->B, s->Nk, s->Hkv, s->d) != 0 ||
-                 tensor_new(&out->dV, c->dtype, c->layout, s->B, s->Nk, s->Hkv, s->d) != 0;
+        failed = tensors_new(storage, view, c, s) != 0;
+    if (!failed && c->backward && c->norm_group)
+        failed = tensor_new(&out->dwq, ATTN_F32, LAYOUT_BSHD, 1, 1, s->H, s->d) != 0 ||
+                 tensor_new(&out->dwk, ATTN_F32, LAYOUT_BSHD, 1, 1, s->Hkv, s->d) != 0;
     if (failed) {
         outcome_free(out);
         snprintf(out->failure, sizeof out->failure, "out of memory for the outputs");
@@ -30,27 +33,52 @@ int outcome_make(Outcome *out, const Problem *p, const CliCase *c)
     }
     out->args.O = out->O.view;
     out->args.lse = out->lse.view.data;
-    out->args.dQ = out->dQ.view;
-    out->args.dK = out->dK.view;
-    out->args.dV = out->dV.view;
+    out->options = p->options;
+    out->options.dwq = out->dwq.view.data;
+    out->options.dwk = out->dwk.view.data;
+    if (p->args.options)
+        out->args.options = &out->options;
     out->inputs_intact = out->storage_intact = 1;
     return EXIT_OK;
 }
 
-void outcome_free(Outcome *out)
+void run_outputs(Outcome *out, Storage *all[RUN_OUTPUTS])
 {
-    tensor_free(&out->O);
-    tensor_free(&out->lse);
-    tensor_free(&out->dQ);
-    tensor_free(&out->dK);
-    tensor_free(&out->dV);
+    all[0] = &out->O;
+    all[1] = &out->lse;
+    all[2] = &out->dQ;
+    all[3] = &out->dK;
+    all[4] = &out->dV;
+    all[5] = &out->dwq;
+    all[6] = &out->dwk;
 }
 
-void run_poison(const Outcome *out)
+void run_inputs(const Problem *p, const Storage *all[RUN_INPUTS])
 {
-    const Storage *all[] = {&out->O, &out->lse, &out->dQ, &out->dK, &out->dV};
-    size_t i;
-    for (i = 0; i < sizeof all / sizeof *all; i++)
+    all[0] = &p->Q;
+    all[1] = &p->K;
+    all[2] = &p->V;
+    all[3] = &p->dO;
+    all[4] = &p->mask;
+    all[5] = &p->wq;
+    all[6] = &p->wk;
+}
+
+void outcome_free(Outcome *out)
+{
+    Storage *all[RUN_OUTPUTS];
+    int i;
+    run_outputs(out, all);
+    for (i = 0; i < RUN_OUTPUTS; i++)
+        tensor_free(all[i]);
+}
+
+static void poison(Outcome *out)
+{
+    Storage *all[RUN_OUTPUTS];
+    int i;
+    run_outputs(out, all);
+    for (i = 0; i < RUN_OUTPUTS; i++)
         if (all[i]->mapping)
             tensor_poison(all[i]);
 }
@@ -97,17 +125,17 @@ AttnStatus run_host(Outcome *out, const CliCase *c, AttnFn forward, AttnFn backw
 {
     const size_t live = workspace_live();
     const double start = bench_now_ms();
-    const Storage *all[] = {&out->O, &out->lse, &out->dQ, &out->dK, &out->dV};
+    Storage *all[RUN_OUTPUTS];
     AttnStatus status = ATTN_OK;
-    int round;
-    size_t i;
+    int round, i;
+    run_outputs(out, all);
     bench_set_threads(c->threads);
     workspace_reset_peak();
     for (round = 0; status == ATTN_OK && run_keep_going(c, round, out->forward.count, start);
          round++) {
         const int timed = run_is_timed(c, round, start);
         double ms[2] = {0.0, 0.0};
-        run_poison(out);
+        poison(out);
         status = run_once(out, forward, backward, live, ms);
         if (timed && status == ATTN_OK) {
             out->forward.ms[out->forward.count++] = ms[0];
@@ -117,7 +145,7 @@ AttnStatus run_host(Outcome *out, const CliCase *c, AttnFn forward, AttnFn backw
     }
     out->leaked_bytes = workspace_live() > live ? workspace_live() - live : 0;
     out->storage_intact = workspace_intact();
-    for (i = 0; status == ATTN_OK && i < sizeof all / sizeof *all; i++)
+    for (i = 0; status == ATTN_OK && i < RUN_OUTPUTS; i++)
         if (all[i]->mapping && !tensor_intact(all[i]))
             out->storage_intact = 0;
     return status;

@@ -23,9 +23,11 @@ extern "C" {
 
 typedef struct Outcome {
     AttnStatus status;
-    AttnArgs args; /* host views of inputs and outputs: what check_outputs takes */
-    Storage O, dQ, dK, dV;
-    Storage lse; /* float32 [B][H][Nq], contiguous, at args.lse */
+    AttnArgs args;         /* host views of inputs and outputs: what check_outputs takes */
+    AttnOptions options;   /* args.options, if there are any: those of the problem with outputs */
+    Storage O, dQ, dK, dV; /* --pack: see tensors_new; the views are in args */
+    Storage lse;           /* float32 [B][H][Nq], contiguous, at args.lse */
+    Storage dwq, dwk;      /* float32 [H*d], [Hkv*d]: with --backward and --qk-norm */
     Samples forward, backward;
     size_t peak_bytes;    /* workspace of the variant, most at once in any pass */
     size_t peak_backward; /* in a backward pass */

@@ -25,13 +25,10 @@ typedef struct DeviceCopy {
     unsigned char canary;
 } DeviceCopy;
 
-enum { IN_Q, IN_K, IN_V, IN_DO, IN_MASK, IN_COUNT };
-enum { OUT_O, OUT_LSE, OUT_DQ, OUT_DK, OUT_DV, OUT_COUNT };
-
 /* The inputs on the device, of the problem with this serial. */
 static struct {
     uint64_t serial;
-    DeviceCopy in[IN_COUNT];
+    DeviceCopy in[RUN_INPUTS];
     AttnSegment *segments_dev; /* of the queries, then of the keys */
 } cache;
 
@@ -48,18 +45,24 @@ static int copy_new(DeviceCopy *d, const Storage *host, unsigned char canary)
                : -1;
 }
 
-static Tensor copy_view(const DeviceCopy *d)
+/* Where the copy of a host address is: several tensors may share a storage (--pack). */
+static void *copy_of(const DeviceCopy *copies, int count, const void *host)
 {
-    Tensor view = d->host->view;
-    if (d->all_dev)
-        view.data = d->all_dev + CANARY_BYTES + ((const unsigned char *)view.data - d->host->base);
-    return view;
+    const uintptr_t at = (uintptr_t)host;
+    int i;
+    for (i = 0; i < count && host; i++) {
+        const Storage *s = copies[i].host;
+        const uintptr_t base = (uintptr_t)s->base;
+        if (copies[i].all_dev && at >= base && at < base + s->bytes)
+            return copies[i].all_dev + CANARY_BYTES + (at - base);
+    }
+    return NULL;
 }
 
 static void cache_drop(void)
 {
     int i;
-    for (i = 0; i < IN_COUNT; i++)
+    for (i = 0; i < RUN_INPUTS; i++)
         device_free(cache.in[i].all_dev);
     device_free(cache.segments_dev);
     memset(&cache, 0, sizeof cache);
@@ -67,42 +70,50 @@ static void cache_drop(void)
 
 static int cache_fill(const Problem *p)
 {
-    const Storage *host[IN_COUNT] = {&p->Q, &p->K, &p->V, &p->dO, &p->mask};
-    const AttnSegment segments[2] = {p->segment_q, p->segment_k};
+    const size_t segments =
+        (size_t)(p->args.positions_q.count + p->args.positions_k.count) * sizeof *p->segments;
+    const Storage *host[RUN_INPUTS];
     int i;
     if (cache.serial == p->serial)
         return 0;
     cache_drop();
-    for (i = 0; i < IN_COUNT; i++)
+    run_inputs(p, host);
+    for (i = 0; i < RUN_INPUTS; i++)
         if (copy_new(&cache.in[i], host[i], CANARY_IN) != 0 ||
             (cache.in[i].all_dev &&
              device_upload(cache.in[i].all_dev + CANARY_BYTES, host[i]->base, host[i]->bytes) != 0))
             return -1;
-    cache.segments_dev = device_alloc(sizeof segments);
-    if (!cache.segments_dev || device_upload(cache.segments_dev, segments, sizeof segments) != 0)
+    cache.segments_dev = device_alloc(segments);
+    if (!cache.segments_dev || device_upload(cache.segments_dev, p->segments, segments) != 0)
         return -1;
     cache.serial = p->serial;
     return 0;
 }
 
-/* The same arguments with device pointers. */
-static AttnArgs device_args(const Outcome *out, const Problem *p, const DeviceCopy o[OUT_COUNT])
+/* The same arguments with device pointers; those of the options, if there are any, go to
+ * *options. */
+static AttnArgs device_args(const Outcome *out, const DeviceCopy o[RUN_OUTPUTS],
+                            AttnOptions *options)
 {
     AttnArgs a = out->args;
-    a.Q = copy_view(&cache.in[IN_Q]);
-    a.K = copy_view(&cache.in[IN_K]);
-    a.V = copy_view(&cache.in[IN_V]);
-    a.dO = copy_view(&cache.in[IN_DO]);
-    if (a.mask)
-        a.mask = cache.in[IN_MASK].all_dev + CANARY_BYTES + (p->args.mask - p->mask.base);
+    Tensor *const in[] = {&a.Q, &a.K, &a.V, &a.dO};
+    Tensor *const results[] = {&a.O, &a.dQ, &a.dK, &a.dV};
+    int t;
+    for (t = 0; t < 4; t++) {
+        in[t]->data = copy_of(cache.in, RUN_INPUTS, in[t]->data);
+        results[t]->data = copy_of(o, RUN_OUTPUTS, results[t]->data);
+    }
+    a.lse = copy_of(o, RUN_OUTPUTS, a.lse);
+    a.mask = copy_of(cache.in, RUN_INPUTS, a.mask);
     a.positions_q.segments = cache.segments_dev;
-    a.positions_k.segments = cache.segments_dev + 1;
-    a.O = copy_view(&o[OUT_O]);
-    a.lse = copy_view(&o[OUT_LSE]).data;
-    a.dQ = copy_view(&o[OUT_DQ]);
-    a.dK = copy_view(&o[OUT_DK]);
-    a.dV = copy_view(&o[OUT_DV]);
+    a.positions_k.segments = cache.segments_dev + a.positions_q.count;
     a.stream = NULL;
+    *options = out->options;
+    options->wq = copy_of(cache.in, RUN_INPUTS, options->wq);
+    options->wk = copy_of(cache.in, RUN_INPUTS, options->wk);
+    options->dwq = copy_of(o, RUN_OUTPUTS, options->dwq);
+    options->dwk = copy_of(o, RUN_OUTPUTS, options->dwk);
+    a.options = a.options ? options : NULL;
     return a;
 }
 
@@ -129,7 +140,7 @@ static int inputs_intact(void)
     const size_t piece = (size_t)64 << 20;
     unsigned char *found = malloc(piece);
     int i, intact = found ? 1 : -1;
-    for (i = 0; i < IN_COUNT && intact == 1; i++) {
+    for (i = 0; i < RUN_INPUTS && intact == 1; i++) {
         const DeviceCopy *d = &cache.in[i];
         size_t at, bytes = d->all_dev ? d->host->bytes : 0;
         for (at = 0; at < bytes && intact == 1; at += piece) {
@@ -168,7 +179,7 @@ static AttnStatus run_once(Outcome *out, const AttnArgs *args, const Variant *v,
 }
 
 static AttnStatus run_rounds(Outcome *out, const Variant *v, const CliCase *c, const AttnArgs *args,
-                             const DeviceCopy o[OUT_COUNT], size_t live, DeviceTimer *timer)
+                             const DeviceCopy o[RUN_OUTPUTS], size_t live, DeviceTimer *timer)
 {
     const double start = bench_now_ms();
     AttnStatus status = ATTN_OK;
@@ -177,7 +188,7 @@ static AttnStatus run_rounds(Outcome *out, const Variant *v, const CliCase *c, c
          round++) {
         const int timed = run_is_timed(c, round, start);
         double ms[2] = {0.0, 0.0};
-        for (i = 0; i < OUT_COUNT; i++)
+        for (i = 0; i < RUN_OUTPUTS; i++)
             if (o[i].all_dev &&
                 device_fill_bytes(o[i].all_dev + CANARY_BYTES, 0xFF, o[i].host->bytes) != 0)
                 return ATTN_CUDA_ERROR;
@@ -192,10 +203,10 @@ static AttnStatus run_rounds(Outcome *out, const Variant *v, const CliCase *c, c
 }
 
 /* Outputs to the host, gaps and canaries looked at. */
-static AttnStatus bring_home(Outcome *out, const DeviceCopy o[OUT_COUNT])
+static AttnStatus bring_home(Outcome *out, const DeviceCopy o[RUN_OUTPUTS])
 {
     int i, intact;
-    for (i = 0; i < OUT_COUNT; i++) {
+    for (i = 0; i < RUN_OUTPUTS; i++) {
         if (!o[i].all_dev)
             continue;
         intact = canaries_intact(&o[i]);
@@ -214,21 +225,23 @@ static AttnStatus bring_home(Outcome *out, const DeviceCopy o[OUT_COUNT])
 
 AttnStatus run_device(Outcome *out, const Variant *v, const Problem *p, const CliCase *c)
 {
-    const Storage *host[OUT_COUNT] = {&out->O, &out->lse, &out->dQ, &out->dK, &out->dV};
-    DeviceCopy o[OUT_COUNT];
+    Storage *host[RUN_OUTPUTS];
+    DeviceCopy o[RUN_OUTPUTS];
+    AttnOptions options;
     DeviceTimer *timer = NULL;
     AttnStatus status = cache_fill(p) == 0 ? ATTN_OK : ATTN_NO_MEMORY;
     const size_t live = workspace_live();
     int i;
     memset(o, 0, sizeof o);
-    for (i = 0; i < OUT_COUNT && status == ATTN_OK; i++)
+    run_outputs(out, host);
+    for (i = 0; i < RUN_OUTPUTS && status == ATTN_OK; i++)
         if (copy_new(&o[i], host[i], CANARY_OUT) != 0)
             status = ATTN_NO_MEMORY;
     if (status == ATTN_OK && !(timer = device_timer_new()))
         status = ATTN_CUDA_ERROR;
     workspace_reset_peak();
     if (status == ATTN_OK) {
-        const AttnArgs args = device_args(out, p, o);
+        const AttnArgs args = device_args(out, o, &options);
         status = run_rounds(out, v, c, &args, o, live, timer);
     }
     out->leaked_bytes = workspace_live() > live ? workspace_live() - live : 0;
@@ -237,7 +250,7 @@ AttnStatus run_device(Outcome *out, const Variant *v, const Problem *p, const Cl
     if (!workspace_intact())
         out->storage_intact = 0;
     workspace_trim();
-    for (i = 0; i < OUT_COUNT; i++)
+    for (i = 0; i < RUN_OUTPUTS; i++)
         device_free(o[i].all_dev);
     device_timer_free(timer);
     return status;

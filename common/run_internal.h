@@ -3,6 +3,7 @@
  * run_internal.h: what run.c, run_device.c and run_so.c share; nobody else includes it.
  *
  * Interface:
+ * - run_outputs, run_inputs: the storages of an outcome and of a problem.
  * - outcome_make: outputs of an outcome, poisoned, with host views of the inputs.
  * - run_host: repetitions on the CPU; the output of the last one stays.
  * - run_device: the same on the GPU; outputs are brought to the host.
@@ -14,6 +15,11 @@
 
 #include "run.h"
 
+enum { RUN_OUTPUTS = 7, RUN_INPUTS = 7 };
+/* All storages of an outcome and of a problem, in one order: O lse dQ dK dV dwq dwk, and
+ * Q K V dO mask wq wk. Those that are not needed are empty. */
+void run_outputs(Outcome *out, Storage *all[RUN_OUTPUTS]);
+void run_inputs(const Problem *p, const Storage *all[RUN_INPUTS]);
 /* EXIT_OK or EXIT_RUNTIME. */
 int outcome_make(Outcome *out, const Problem *p, const CliCase *c);
 /* Before repetition `round` (0, 1, ...; the first warmup ones are not timed). start_ms: when the
@@ -21,7 +27,6 @@ int outcome_make(Outcome *out, const Problem *p, const CliCase *c);
 int run_keep_going(const CliCase *c, int round, int timed, double start_ms);
 /* Is the coming round a timed one? Warm-up ends early when it alone spends the budget. */
 int run_is_timed(const CliCase *c, int round, double start_ms);
-void run_poison(const Outcome *out);
 /* After each pass: what it took at most beside the `live` bytes of before the run. */
 void run_note_peak(Outcome *out, int backward, size_t live);
 /* Marks the outputs as worth judging; says so when workspace was not freed. */

@@ -22,45 +22,27 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-void so_outputs(Outcome *out, Storage *all[SO_OUTPUTS])
-{
-    all[0] = &out->O;
-    all[1] = &out->lse;
-    all[2] = &out->dQ;
-    all[3] = &out->dK;
-    all[4] = &out->dV;
-}
-
-void so_inputs(const Problem *p, const Storage *all[SO_INPUTS])
-{
-    all[0] = &p->Q;
-    all[1] = &p->K;
-    all[2] = &p->V;
-    all[3] = &p->dO;
-    all[4] = &p->mask;
-}
-
 /* What stands at an address where the child faulted. */
 static void explain_fault(const SoRecord *r, const Problem *p, const Outcome *out, char *text,
                           size_t size)
 {
-    static const char *const in_names[SO_INPUTS] = {"Q", "K", "V", "dO", "the mask"};
-    static const char *const out_names[SO_OUTPUTS] = {"O", "lse", "dQ", "dK", "dV"};
-    const Storage *in[SO_INPUTS];
-    Storage *outputs[SO_OUTPUTS];
+    static const char *const in_names[RUN_INPUTS] = {"Q", "K", "V", "dO", "the mask", "wq", "wk"};
+    static const char *const out_names[RUN_OUTPUTS] = {"O", "lse", "dQ", "dK", "dV", "dwq", "dwk"};
+    const Storage *in[RUN_INPUTS];
+    Storage *outputs[RUN_OUTPUTS];
     const char *fault = r->fault;
     int i;
-    so_inputs(p, in);
-    so_outputs((Outcome *)out, outputs);
-    for (i = 0; i < SO_INPUTS + SO_OUTPUTS; i++) {
-        const Storage *s = i < SO_INPUTS ? in[i] : outputs[i - SO_INPUTS];
-        const char *name = i < SO_INPUTS ? in_names[i] : out_names[i - SO_INPUTS];
+    run_inputs(p, in);
+    run_outputs((Outcome *)out, outputs);
+    for (i = 0; i < RUN_INPUTS + RUN_OUTPUTS; i++) {
+        const Storage *s = i < RUN_INPUTS ? in[i] : outputs[i - RUN_INPUTS];
+        const char *name = i < RUN_INPUTS ? in_names[i] : out_names[i - RUN_INPUTS];
         const char *first = s->mapping;
         if (!first || fault < first || fault >= first + s->mapping_bytes)
             continue;
         if (fault >= (const char *)s->base + s->bytes)
             snprintf(text, size, ": an access behind the end of %s", name);
-        else if (fault < (const char *)s->base && i >= SO_INPUTS)
+        else if (fault < (const char *)s->base && i >= RUN_INPUTS)
             snprintf(text, size, ": an access before the start of %s", name);
         else if (fault < first + sysconf(_SC_PAGESIZE))
             snprintf(text, size, ": an access before the start of %s", name);
@@ -140,10 +122,10 @@ static void explain_death(const SoRecord *r, const Problem *p, Outcome *out, int
 static int take_outcome(const SoRecord *r, Outcome *out, int64_t mebibytes)
 {
     const unsigned char *from = (const unsigned char *)(r + 1);
-    Storage *all[SO_OUTPUTS];
+    Storage *all[RUN_OUTPUTS];
     int i;
-    so_outputs(out, all);
-    for (i = 0; i < SO_OUTPUTS; i++) {
+    run_outputs(out, all);
+    for (i = 0; i < RUN_OUTPUTS; i++) {
         memcpy(all[i]->base, from, all[i]->bytes);
         from += all[i]->bytes;
     }
@@ -176,7 +158,7 @@ static int take_outcome(const SoRecord *r, Outcome *out, int64_t mebibytes)
 int run_variant_so(Outcome *out, const Stage *stage, const Problem *p, const CliCase *c,
                    double seconds, int64_t mebibytes)
 {
-    Storage *all[SO_OUTPUTS];
+    Storage *all[RUN_OUTPUTS];
     size_t bytes = sizeof(SoRecord);
     const int alone = (stage->features & STAGE_ALWAYS_BACKWARD) != 0;
     SoChild k = {c->variant_so,
@@ -191,8 +173,8 @@ int run_variant_so(Outcome *out, const Stage *stage, const Problem *p, const Cli
     int i, how = 0, ended, status = outcome_make(out, p, c);
     pid_t pid = -1;
     if (status == EXIT_OK) {
-        so_outputs(out, all);
-        for (i = 0; i < SO_OUTPUTS; i++)
+        run_outputs(out, all);
+        for (i = 0; i < RUN_OUTPUTS; i++)
             bytes += all[i]->bytes;
         k.record = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         fflush(NULL);

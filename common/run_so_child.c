@@ -122,12 +122,12 @@ static void child_files(int output)
 static void child_limits(const Problem *p, const CliCase *c, double seconds, int64_t mebibytes)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    const Storage *in[SO_INPUTS];
+    const Storage *in[RUN_INPUTS];
     struct sigaction action;
     int i;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    so_inputs(p, in);
-    for (i = 0; i < SO_INPUTS; i++)
+    run_inputs(p, in);
+    for (i = 0; i < RUN_INPUTS; i++)
         if (in[i]->mapping)
             mprotect((char *)in[i]->mapping + page, in[i]->mapping_bytes - 2 * page, PROT_READ);
     memset(&action, 0, sizeof action);
@@ -145,7 +145,7 @@ void so_child_main(SoChild *k, const Problem *p, double seconds, int64_t mebibyt
 {
     SoRecord *r = k->record;
     unsigned char *to = (unsigned char *)(r + 1);
-    Storage *all[SO_OUTPUTS];
+    Storage *all[RUN_OUTPUTS];
     pthread_t thread;
     void *done = NULL;
     int i;
@@ -155,8 +155,8 @@ void so_child_main(SoChild *k, const Problem *p, double seconds, int64_t mebibyt
     if (pthread_create(&thread, NULL, child_work, k) != 0 || pthread_join(thread, &done) != 0)
         snprintf(r->failure, sizeof r->failure, "its thread cannot be started");
     if (done) {
-        so_outputs(k->out, all);
-        for (i = 0; i < SO_OUTPUTS; i++) {
+        run_outputs(k->out, all);
+        for (i = 0; i < RUN_OUTPUTS; i++) {
             memcpy(to, all[i]->base, all[i]->bytes);
             to += all[i]->bytes;
         }

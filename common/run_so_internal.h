@@ -4,7 +4,6 @@
  *
  * Interface:
  * - so_child_main: what the child does; it does not return.
- * - so_outputs, so_inputs: all storages of an outcome and of a problem, in one order.
  * - SoLeash and so_leash_*: what the child prints, and what it started (run_so_leash.c).
  */
 #ifndef ATTN_RUN_SO_INTERNAL_H
@@ -14,7 +13,7 @@
 
 #include "run_internal.h"
 
-enum { SO_OUTPUTS = 5, SO_INPUTS = 5, SO_OLDER = 64, SO_FINISHED = 0x50f17e5d };
+enum { SO_OLDER = 64, SO_FINISHED = 0x50f17e5d };
 
 /* Shared by parent and child; the outputs' bytes follow. The user's code can write here: the parent
  * believes nothing of it unseen. */
@@ -59,8 +58,6 @@ void so_leash_relay(SoLeash *l, double ms);
 /* After the child was reaped: ends what it left, relays the rest. */
 void so_leash_end(SoLeash *l);
 
-void so_outputs(Outcome *out, Storage *all[SO_OUTPUTS]);
-void so_inputs(const Problem *p, const Storage *all[SO_INPUTS]);
 void so_child_main(SoChild *k, const Problem *p, double seconds, int64_t mebibytes);
 
 #endif

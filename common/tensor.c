@@ -146,6 +146,14 @@ void tensor_write_row(const Tensor *t, int64_t b, int64_t n, int64_t h, const fl
         memcpy((float *)t->data + first, row, (size_t)d * sizeof(float));
 }
 
+Tensor tensor_heads(const Tensor *t, int64_t first, int64_t count)
+{
+    Tensor heads = *t;
+    heads.data = (unsigned char *)t->data + (size_t)(first * t->stride[2]) * dtype_size(t->dtype);
+    heads.shape[2] = count;
+    return heads;
+}
+
 int64_t tensor_count(const Tensor *t)
 {
     return t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];

@@ -61,6 +61,9 @@ uint64_t
 tensor_fingerprint(const Storage *s); /* of all bytes: tells whether an input was written */
 void tensor_free(Storage *s);
 
+/* Heads first .. first+count-1 of a tensor, as a tensor. */
+Tensor tensor_heads(const Tensor *t, int64_t first, int64_t count);
+
 /* Elements of the tensor as if contiguous: logical index ((b*N + n)*H + h)*d + x -> channel. */
 int64_t tensor_count(const Tensor *t);
 

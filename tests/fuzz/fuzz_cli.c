@@ -83,7 +83,7 @@ static int parse_words(Cli *cli, char *text, size_t size)
 static int parse_cases(Cli *cli, char *text)
 {
     CliCase base;
-    CliGiven given = {0, NULL};
+    CliGiven given = {{0}, NULL};
     int status;
     memset(cli, 0, sizeof *cli);
     cli->stage = &stage;
