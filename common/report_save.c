@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * report_save.c: --save. The values are those that the dtype holds, written as float32 in logical
- * order [B][N][H][d] whatever --strides says. All files of a case are written under temporary names
+ * order [B][N][H][d] whatever --strides says, or as --tensor-layout wants it. All files of a case are written under temporary names
  * and renamed at the end, so that a folder never holds half a result. See report.h.
  */
 #include "report_internal.h"
@@ -14,7 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PATH_SIZE = 4096, FILES = 5 };
+enum { SAVE_LSE = 1, SAVE_DWQ = 5 };
+enum { PATH_SIZE = 4096, FILES = 7 };
 
 /* mkdir -p. *made: length of the shortest prefix that was created here, 0 = none. */
 static int make_folders(const char *dir, size_t *made)
@@ -83,32 +84,53 @@ int save_probe(const char *dir)
     return handle >= 0 ? EXIT_OK : refuse_folder(dir, strerror(failed));
 }
 
-static int write_tensor(const char *path, const Tensor *t, char error[NPY_ERROR_SIZE])
+static int write_tensor(const char *path, const Tensor *t, CliTensors tensors,
+                        char error[NPY_ERROR_SIZE])
 {
-    const int64_t count = tensor_count(t);
-    float *values = malloc((size_t)count * sizeof *values), *to = values;
+    const int64_t count = tensor_count(t), B = t->shape[0], N = t->shape[1], H = t->shape[2];
+    const int64_t sbhd[4] = {N, B, H, t->shape[3]};
+    float *values = malloc((size_t)count * sizeof *values);
     int64_t b, n, h;
     int failed = -1;
     snprintf(error, NPY_ERROR_SIZE, "%.400s: out of memory", path);
     if (values) {
-        for (b = 0; b < t->shape[0]; b++)
-            for (n = 0; n < t->shape[1]; n++)
-                for (h = 0; h < t->shape[2]; h++, to += t->shape[3])
-                    tensor_read_row(t, b, n, h, to);
-        failed = npy_write_f32(path, values, 4, t->shape, error);
+        for (b = 0; b < B; b++)
+            for (n = 0; n < N; n++)
+                for (h = 0; h < H; h++) {
+                    const int64_t token = tensors == CLI_SBHD ? n * B + b : b * N + n;
+                    tensor_read_row(t, b, n, h, values + (token * H + h) * t->shape[3]);
+                }
+        failed = tensors == CLI_THD    ? npy_write_f32(path, values, 3, t->shape + 1, error)
+                 : tensors == CLI_SBHD ? npy_write_f32(path, values, 4, sbhd, error)
+                                       : npy_write_f32(path, values, 4, t->shape, error);
     }
     free(values);
     return failed;
 }
 
+/* One of the files: t is a tensor with --tensor-layout's dimensions, or NULL. lse and the weights'
+ * gradients are float32 and contiguous; THD has one row of lse for all sequences. */
+static int write_one(const char *path, int which, const Tensor *t, const CliCase *c,
+                     const Outcome *out, char error[NPY_ERROR_SIZE])
+{
+    const AttnShape *s = &out->args.shape;
+    const int thd = c->tensors == CLI_THD;
+    const int64_t lse_shape[3] = {s->B, s->H, s->Nq};
+    const int64_t weights = (which == SAVE_DWQ ? s->H : s->Hkv) * s->d;
+    if (which == SAVE_LSE)
+        return npy_write_f32(path, out->args.lse, thd ? 2 : 3, lse_shape + thd, error);
+    if (t)
+        return write_tensor(path, t, c->tensors, error);
+    return npy_write_f32(path, which == SAVE_DWQ ? out->options.dwq : out->options.dwk, 1, &weights,
+                         error);
+}
+
 int report_save(Report *r, const CliCase *c, const Outcome *out)
 {
-    static const char *const names[FILES] = {"o", "lse", "dq", "dk", "dv"};
-    const Tensor *tensors[FILES] = {&out->args.O, NULL, &out->args.dQ, &out->args.dK,
-                                    &out->args.dV};
-    const AttnShape *s = &out->args.shape;
-    const int64_t lse_shape[3] = {s->B, s->H, s->Nq};
-    const int files = c->backward ? FILES : 2;
+    static const char *const names[FILES] = {"o", "lse", "dq", "dk", "dv", "dwq", "dwk"};
+    const AttnArgs *a = &out->args;
+    const Tensor *tensors[FILES] = {&a->O, NULL, &a->dQ, &a->dK, &a->dV, NULL, NULL};
+    const int files = !c->backward ? 2 : c->norm_group ? FILES : SAVE_DWQ;
     char dir[PATH_SIZE - 64], temporary[FILES][PATH_SIZE], path[PATH_SIZE];
     char error[NPY_ERROR_SIZE] = "";
     size_t made;
@@ -125,9 +147,7 @@ int report_save(Report *r, const CliCase *c, const Outcome *out)
         snprintf(temporary[i], sizeof temporary[i], "%s/.%s.%ld.npy", dir, names[i],
                  (long)getpid());
     for (i = 0; i < files && !failed; i++)
-        failed =
-            (tensors[i] ? write_tensor(temporary[i], tensors[i], error)
-                        : npy_write_f32(temporary[i], out->args.lse, 3, lse_shape, error)) != 0;
+        failed = write_one(temporary[i], i, tensors[i], c, out, error) != 0;
     for (done = 0; done < files && !failed; done++) {
         snprintf(path, sizeof path, "%s/%s.npy", dir, names[done]);
         failed = rename(temporary[done], path) != 0;

@@ -2,7 +2,7 @@
 """npyfile.py: .npy files from plain Python lists, for tests that must not need NumPy.
 
 Interface:
-- write(path, shape, values, kind): kind "f4", "f8" or "u1"; values flat, in C order.
+- write(path, shape, values, kind): kind of CODES; values flat, in C order.
 - read(path): (shape, flat list of floats).
 """
 import array
@@ -11,7 +11,7 @@ import math
 import struct
 import sys
 
-CODES = {"f4": "f", "f8": "d", "u1": "B"}
+CODES = {"f4": "f", "f8": "d", "u1": "B", "i4": "i", "i8": "q"}
 
 
 def write(path, shape, values, kind="f4"):
