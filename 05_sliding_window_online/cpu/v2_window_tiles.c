@@ -22,6 +22,7 @@
 #include "alloc.h"
 #include "sequences.h"
 #include "tensor.h"
+#include "weight_tiles.h"
 
 /* Queries of a sequence without keys. zero [d] */
 static void store_nothing(const AttnArgs *args, const WindowPart *part, const float *zero)
@@ -76,10 +77,8 @@ static AttnStatus attend(const AttnArgs *args)
 static AttnStatus attend_and_weigh(const AttnArgs *args)
 {
     AttnStatus status = attend(args);
-    if (status == ATTN_OK && (window_clips(args) || window_drops(args))) {
-        window_set_skip_reason("clipping and dropout need the finished probabilities");
-        status = ATTN_SKIP;
-    }
+    if (status == ATTN_OK && (window_clips(args) || window_drops(args)))
+        status = window_weigh_tiles(args);
     return status;
 }
 

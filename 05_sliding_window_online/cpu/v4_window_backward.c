@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * v4_window_backward: the gradients of v2, at the cost of N times the window too.
+ *
+ * Nothing in the backward pass asks for the whole matrix. A pair that is not visible has P = 0,
+ * hence dS = 0, and adds nothing to any gradient; so the tiles that the forward pass skipped are
+ * skipped again, and stage 04's kernel does that by itself. lse is all it needs from the forward
+ * pass.
+ *
+ * Who adds to what is as in stage 04: with grouped heads, the query heads of a group to one dK and
+ * dV; with a window, up to (Br + w) / Bc tiles of keys to one row of dQ.
+ *
+ * Two ways through this file. Where the gradients of the kernel are the gradients of the tensors,
+ * it rounds them where they belong. Otherwise they are sums in float32 first: with a QK norm the
+ * chain rule goes on from them (plain.c), with several sequences each adds its own rows.
+ *
+ * Interface: sliding_window_v4_window_backward (sliding_window.h).
+ */
+#include <string.h>
+
+#include "alloc.h"
+#include "sequences.h"
+#include "weight_tiles.h"
+
+/* One sequence of several, whose rows of lse are brought together first, or the whole problem.
+ * Both [B][H][Nq] of this part. */
+static AttnStatus add_part(const AttnArgs *args, WindowPart *part, float *lse, float *delta,
+                           FlashSums sums)
+{
+    const AttnShape *n = &part->args.shape;
+    for (int64_t bh = 0; bh < n->B * n->H; bh++)
+        memcpy(lse + bh * n->Nq, args->lse + window_part_row(args, part, bh / n->H, bh % n->H),
+               (size_t)n->Nq * sizeof *lse);
+    part->args.lse = lse;
+    flash_backward_delta(&part->args, delta);
+    /* a part that is not the whole has B = 1 (sequences.h): its rows are one run of the sums */
+    sums.dQ += part->first_q * n->H * n->d;
+    sums.dK += part->first_k * n->Hkv * n->d;
+    sums.dV += part->first_k * n->Hkv * n->d;
+    return flash_backward_block_cpu(&part->args, delta, sums);
+}
+
+static AttnStatus add_gradients(const AttnArgs *args, FlashSums sums)
+{
+    const AttnShape *n = &args->shape;
+    const int64_t rows = n->B * n->H * n->Nq;
+    WindowPart part = {0};
+    AttnStatus status = ATTN_OK;
+    float *memory;
+    if (window_clips(args) || window_drops(args))
+        return window_weigh_tiles_backward(args, sums);
+    memory = workspace_alloc((size_t)(2 * rows) * sizeof *memory);
+    if (!memory)
+        return ATTN_NO_MEMORY;
+    while (status == ATTN_OK && window_next_part(args, &part))
+        if (part.args.shape.Nq > 0 && part.args.shape.Nk > 0) /* else there is nothing to add */
+            status = add_part(args, &part, memory, memory + rows, sums);
+    workspace_free(memory);
+    return status;
+}
+
+/* Are the kernel's gradients those of the tensors of args? */
+static int is_direct(const AttnArgs *args)
+{
+    WindowPart part = {0};
+    window_next_part(args, &part);
+    return part.whole && !(args->options && args->options->norm_group > 0) && !window_clips(args) &&
+           !window_drops(args);
+}
+
+AttnStatus sliding_window_v4_window_backward(const AttnArgs *args)
+{
+    if (is_direct(args))
+        return window_plain_run(args, flash_backward_v2_simd);
+    return window_plain_backward(args, add_gradients);
+}
