@@ -80,13 +80,21 @@ static AttnShape largest_block(const WindowOnlineConfig *c)
     return n;
 }
 
+/* A step runs on one thread or on all; neither needs the smaller workspace in every case. */
+static size_t simd_bytes(const AttnShape *n, int threads)
+{
+    const size_t one = flash_simd_workspace_bytes(n, 1);
+    const size_t all = flash_simd_workspace_bytes(n, threads);
+    return one > all ? one : all;
+}
+
 static int allocate(SlidingWindowOnline *w)
 {
     const AttnShape n = largest_block(&w->config);
     const size_t q = (size_t)(n.B * n.Nq * n.H), k = (size_t)(n.B * n.Nk * n.Hkv);
     const size_t element = dtype_size(w->config.base.dtype), d = (size_t)n.d;
     const int norm = w->config.base.options.norm_group > 0;
-    w->simd = workspace_alloc(flash_simd_workspace_bytes(&n, w->config.base.threads));
+    w->simd = workspace_alloc(simd_bytes(&n, w->config.base.threads));
     w->O_block = workspace_alloc(q * d * sizeof(float));
     w->lse_block = workspace_alloc(q * sizeof(float));
     w->mask = w->place.mask ? workspace_alloc((size_t)(n.Nq * n.Nk)) : NULL;
@@ -193,11 +201,11 @@ static void cut_block(const SlidingWindowOnline *w, OnlineStep *step, int64_t i,
         step->args.scale /= c->base.options.temperature;
 }
 
-/* A step of less work than this is done before a second thread has woken up. */
+/* Waking a team costs tens of microseconds, more on a busy machine: a step of a millisecond. */
 static int worth_threads(const AttnArgs *args)
 {
     const AttnShape *n = &args->shape;
-    return (double)(n->B * n->H) * (double)(n->Nq * n->Nk) * (double)n->d > 1e6;
+    return (double)(n->B * n->H) * (double)(n->Nq * n->Nk) * (double)n->d > 2e7;
 }
 
 /* (O, lse) of the block alone: an empty state, to which stage 03's kernel adds the block's keys. */
