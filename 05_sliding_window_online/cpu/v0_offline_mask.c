@@ -100,20 +100,26 @@ static void fill_hidden(const AttnArgs *args, const Matrices *m)
     }
 }
 
-/* Rows i0 .. i1-1 of S: the product, the cap, then the mask. A select, not an addition of -inf: a
- * hidden score may be infinite, and inf - inf is NaN. */
-static void scores(const AttnArgs *args, const Matrices *m, int64_t i0, int64_t i1)
+/* S = scale * Q K^T, rows i0 .. i1-1. */
+static void multiply(const AttnArgs *args, const Matrices *m, int64_t i0, int64_t i1)
 {
     const int64_t Nk = args->shape.Nk, d = args->shape.d;
-    const float cap = args->softcap;
-    float *S = m->S + i0 * Nk;
-    const uint8_t *hidden = m->hidden + i0 * Nk;
     naive_matmul(NAIVE_NO, NAIVE_YES, i1 - i0, Nk, d, args->scale, m->Q + i0 * d, d, m->K, d, 0.0f,
-                 S, Nk);
-    for (int64_t t = 0; cap > 0.0f && t < (i1 - i0) * Nk; t++)
-        S[t] = cap * tanhf(S[t] / cap);
-    for (int64_t t = 0; t < (i1 - i0) * Nk; t++)
-        S[t] = hidden[t] ? -INFINITY : S[t];
+                 m->S + i0 * Nk, Nk);
+}
+
+/* The cap, then the mask, in one row of S while the softmax has it in the cache. A select, not an
+ * addition of -inf: a hidden score may be infinite, and inf - inf is NaN. */
+static void cap_and_hide(const AttnArgs *args, const Matrices *m, int64_t i)
+{
+    const int64_t Nk = args->shape.Nk;
+    const float cap = args->softcap;
+    float *S_i = m->S + i * Nk;
+    const uint8_t *hidden = m->hidden + i * Nk;
+    for (int64_t j = 0; cap > 0.0f && j < Nk; j++)
+        S_i[j] = cap * tanhf(S_i[j] / cap);
+    for (int64_t j = 0; j < Nk; j++)
+        S_i[j] = hidden[j] ? -INFINITY : S_i[j];
 }
 
 /* Where query i of head (b, h) stands for the random numbers. */
@@ -135,10 +141,11 @@ static void forward_rows(const AttnArgs *args, const Matrices *m, int64_t b, int
     const int64_t Nk = args->shape.Nk, d = args->shape.d;
     if (i0 == i1)
         return;
-    scores(args, m, i0, i1);
+    multiply(args, m, i0, i1);
     for (int64_t i = i0; i < i1; i++) {
-        float *S_i = m->S + i * Nk, m_i = row_max(S_i, Nk);
-        float l_i, inverse;
+        float *S_i = m->S + i * Nk, m_i, l_i, inverse;
+        cap_and_hide(args, m, i);
+        m_i = row_max(S_i, Nk);
         if (m_i == -INFINITY)
             m_i = 0.0f; /* an empty row: exp(-inf - 0) = 0, where -inf - -inf would be NaN */
         l_i = softmax_exp_row(S_i, S_i, Nk, m_i);
@@ -237,11 +244,12 @@ static void backward_rows(const AttnArgs *args, const Matrices *m, int64_t b, in
     const int64_t Nk = args->shape.Nk, d = args->shape.d, ld_dQ = args->shape.H * d;
     if (i0 == i1)
         return;
-    scores(args, m, i0, i1);
+    multiply(args, m, i0, i1);
     naive_matmul(NAIVE_NO, NAIVE_YES, i1 - i0, Nk, d, 1.0f, m->dO + i0 * d, d, m->V, d, 0.0f,
                  m->dS + i0 * Nk, Nk); /* dW = dO V^T */
     for (int64_t i = i0; i < i1; i++) {
         float delta_i = 0.0f;
+        cap_and_hide(args, m, i);
         for (int64_t x = 0; x < d; x++)
             delta_i += m->dO[i * d + x] * m->O[i * d + x];
         gradient_row(args, &rule, place_of(args, m, b, h, i), lse[i], delta_i, m->S + i * Nk,
