@@ -75,7 +75,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
                          &out,
                          judged ? &check : NULL,
                          model_materialised_bytes(&problem->args, problem->backward),
-                         {0, 0, 0, 0}};
+                         {0}};
         report_row(report, &row);
         if (out.ran)
             status = exit_worst(status, report_save(report, c, &out));

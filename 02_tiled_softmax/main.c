@@ -92,8 +92,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
         status = report_skip(report, c, v, out.failure);
     } else {
         ReportRow row = {
-            c,           problem, v, &out, judged ? &check : NULL, model_bytes(v, &problem->args),
-            {0, 0, 0, 0}};
+            c, problem, v, &out, judged ? &check : NULL, model_bytes(v, &problem->args), {0}};
         report_row(report, &row);
         if (out.ran)
             status = exit_worst(status, report_save(report, c, &out));

@@ -128,7 +128,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     if (status == EXIT_OK && out.status == ATTN_SKIP) {
         status = report_skip(report, c, v, out.failure);
     } else {
-        ReportRow row = {c, problem, v, &out, judged ? &check : NULL, 0.0, {0, 0, 0, 0}};
+        ReportRow row = {c, problem, v, &out, judged ? &check : NULL, 0.0, {0}};
         report_row(report, &row);
         if (out.ran)
             status = exit_worst(status, report_save(report, c, &out));

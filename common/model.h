@@ -5,7 +5,8 @@
  * Interface:
  * - model_visible_pairs: exact number of (query, key) pairs that the rule and the mask leave.
  * - model_flops: forward 4 B H d pairs, backward 2.5 times that; pairs are those of one head.
- * - model_..._bytes: what a variant must move between slow and fast memory.
+ * - model_window_tiles: what a window leaves of the tiles.
+ * - model_..._bytes, model_..._traffic: what a variant must move between slow and fast memory.
  */
 #ifndef ATTN_MODEL_H
 #define ATTN_MODEL_H
@@ -113,6 +114,27 @@ ModelTraffic model_atomic_backward_traffic(const AttnArgs *args, int64_t Br, int
  *   dQ       loads 2 Nq d + 2 cols d el + 2 Nq fl                    stores Nq d el
  *   dK dV    loads 2k + 2 rows d el + 2 rows fl                      stores 2k el */
 ModelTraffic model_two_kernels_backward_traffic(const AttnArgs *args, int64_t Br, int64_t Bc);
+
+/* --- windows (stage 05), model_window.c --------------------------------------------------------*/
+
+/* Tiles of Br x Bc of all heads and batches: no pair visible, some, all. Several sequences have
+ * tiles of their own. Covers one segment of stride 1 for each sequence and side, numbered 0, 1, ...;
+ * anything else gives -1. A full mask makes clean tiles masked ones. Arithmetic on positions, a few
+ * divisions for each tile of queries. */
+typedef struct ModelTiles {
+    int64_t skipped, masked, clean;
+} ModelTiles;
+ModelTiles model_window_tiles(const AttnArgs *args, int64_t Br, int64_t Bc);
+/* The online module: every step reads the whole state of its queries and writes it back. One head,
+ * rows and cols summed over the visible blocks:
+ *   the state at first                                          stores Nq d el + Nq fl
+ *   steps    loads rows d (Q) + 2 cols d (K V) + rows d (O) el + rows (lse) fl
+ *            stores rows d el + rows fl */
+ModelTraffic model_online_traffic(const AttnArgs *args, int64_t Br, int64_t Bc);
+/* Streaming: a key and value is converted into the rolling cache (float32) once, and each query
+ * reads the keys that it sees from there. One head, k = Nk d / G:
+ *   loads   Nq d + 2k el + 2 pairs d fl                         stores Nq d el + 2k + Nq fl */
+ModelTraffic model_stream_traffic(const AttnArgs *args);
 
 /* Softmax over rows x cols of `element_bytes`: accesses (2, 3 or 4 per element) times bytes. */
 double model_softmax_bytes(int64_t rows, int64_t cols, int accesses, size_t element_bytes);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * report.c: the table on stdout. One block a shape, one line a variant. See report.h.
+ * report.c: the table on stdout. One block a shape, one line a variant; what stands above the
+ * lines is report_head.c's. See report.h.
  */
 #include "report_internal.h"
 
-#include "device.h"
 #include "model.h"
 
 #include <errno.h>
@@ -104,7 +104,7 @@ int report_close(Report *r)
     return status;
 }
 
-static int backward_alone(const Report *r)
+int backward_alone(const Report *r)
 {
     return (r->cli->stage->features & STAGE_ALWAYS_BACKWARD) != 0;
 }
@@ -173,60 +173,6 @@ static const char *number_text(char text[16], const char *format, double value)
     return text;
 }
 
-/* --device auto leaves GPU variants out silently but for this line. */
-static void note_no_device(const Report *r, const CliCase *c)
-{
-    const Stage *stage = r->cli->stage;
-    int i, cuda = 0;
-    for (i = 0; i < stage->variant_count; i++)
-        cuda |= stage->variants[i].device == ON_CUDA;
-    if (cuda && c->own_variants && c->device == CLI_DEVICE_AUTO && device_count() == 0 &&
-        strcmp(c->variant, "all") == 0)
-        fprintf(stderr, "note: %s, so the CPU variants run\n",
-                device_built() ? "no CUDA device here" : "built without CUDA");
-}
-
-static void print_machine(const Report *r, const CliCase *c)
-{
-    char blas[64];
-    if (r->rows > 0)
-        return;
-    note_no_device(r, c);
-    snprintf(blas, sizeof blas, "%.60s", machine_blas());
-    printf("# %s: %s\n", r->cli->stage->name, r->cli->stage->question);
-    printf("# CPU %s, %d thread%s, BLAS %s\n", machine_cpu(), c->threads,
-           c->threads == 1 ? "" : "s", blas);
-    if (device_count() > 0)
-        printf("# GPU %s, sm_%d\n", device_name(), device_arch());
-}
-
-static void print_case(const Report *r, const ReportRow *row)
-{
-    static const char *const masks[] = {"", ", full mask", ", causal upper-left",
-                                        ", causal lower-right"};
-    const CliCase *c = row->c;
-    const AttnShape *s = &row->problem->args.shape;
-    printf("# ");
-    if (c->line)
-        printf("line %d: ", c->line);
-    printf("B=%" PRId64 " H=%" PRId64 " Hkv=%" PRId64 " Nq=%" PRId64 " Nk=%" PRId64 " d=%" PRId64
-           " %s%s",
-           s->B, s->H, s->Hkv, s->Nq, s->Nk, s->d, dtype_name(c->dtype), masks[c->mask]);
-    if (c->window_given)
-        printf(", window %" PRId64 ",%" PRId64, c->window_left, c->window_right);
-    printf("%s%s%s\n",
-           c->bundled == CLI_BUNDLED_CAUSAL ? ", bundled training step"
-           : c->bundled                     ? ", bundled activations"
-           : c->q_file                      ? ", files"
-                                            : "",
-           backward_alone(r) ? ", backward pass alone"
-           : c->backward     ? ", forward + backward"
-                             : "",
-           c->deterministic ? ", deterministic" : "");
-    printf("%-20s %-4s %-5s %9s %7s %9s %9s %7s %10s %10s %7s\n", "variant", "on", "check",
-           "err/bound", "flash", "ms", "GFLOP/s", "%sgemm", "traffic", "peak mem", "speed");
-}
-
 void report_row(Report *r, const ReportRow *row)
 {
     const Check *check = row->check;
@@ -236,9 +182,9 @@ void report_row(Report *r, const ReportRow *row)
     measure_sgemm(r, row->c, row->variant->device);
     report_json(r, row);
     if (!r->cli->quiet) {
-        print_machine(r, row->c);
+        head_machine(r, row->c);
         if (r->baseline != row->c)
-            print_case(r, row);
+            head_case(r, row);
     }
     if (r->baseline != row->c) {
         r->baseline = row->c;
@@ -247,7 +193,7 @@ void report_row(Report *r, const ReportRow *row)
     r->rows++;
     if (r->cli->quiet)
         return;
-    printf("%-20s %-4s %-5s %9s %7s %9s %9s %7s %10s %10s %7s\n", row->variant->name,
+    printf("%-20s %-4s %-5s %9s %7s %9s %9s %7s %10s %10s %7s", row->variant->name,
            on_cpu ? "cpu" : "cuda",
            pass < 0 ? "-"
            : pass   ? "ok"
@@ -262,6 +208,8 @@ void report_row(Report *r, const ReportRow *row)
            bytes_text(t[5], row->model_bytes > 0.0 ? row->model_bytes : NAN),
            bytes_text(t[6], (double)row_peak(r, row)),
            number_text(t[7], "%.2fx", r->baseline_ms / ms));
+    head_tiles(r, &row->tiles);
+    putchar('\n');
     fflush(stdout);
 }
 
@@ -271,7 +219,7 @@ void report_softmax_row(Report *r, const ReportSoftmax *row)
     char t[7][16];
     report_json_softmax(r, row);
     if (!r->cli->quiet) {
-        print_machine(r, row->c);
+        head_machine(r, row->c);
         if (r->baseline != row->c)
             printf("# softmax of %" PRId64 " rows of %" PRId64 " columns, %s\n"
                    "%-20s %-4s %-5s %9s %8s %9s %9s %7s %10s %7s\n",

@@ -42,9 +42,10 @@ typedef struct Report {
 
 /* What a variant's byte model was made from, 0 = has no meaning for it. */
 typedef struct ReportTiles {
-    int64_t sram_elements; /* the fast memory M of the papers */
-    int64_t Br, Bc;        /* rows and keys of a tile */
-    int64_t splits;        /* blocks that share the keys of a row tile */
+    int64_t sram_elements;          /* the fast memory M of the papers */
+    int64_t Br, Bc;                 /* rows and keys of a tile */
+    int64_t splits;                 /* blocks that share the keys of a row tile */
+    int64_t skipped, masked, clean; /* stage 05: tiles of all heads, by what the window leaves */
 } ReportTiles;
 
 /* check is NULL when --no-check or when the run failed (outcome->failure says why). model_bytes:

@@ -5,6 +5,7 @@
  * Interface:
  * - report_json, report_json_softmax: one object, one line.
  * - row_ms, row_flops, row_gflops, row_peak, row_pass: figures that table and JSON share.
+ * - head_...: what stands above the rows.
  * - save_probe: can files be written into DIR? Leaves nothing behind.
  */
 #ifndef ATTN_REPORT_INTERNAL_H
@@ -22,6 +23,12 @@ double row_flops(const Report *r, const ReportRow *row); /* of the same passes *
 double row_gflops(const Report *r, const ReportRow *row);
 size_t row_peak(const Report *r, const ReportRow *row); /* workspace of the same passes, bytes */
 int row_pass(const ReportRow *row);                     /* 1, 0, or -1 = not checked */
-int save_probe(const char *dir);                        /* EXIT_OK or EXIT_USAGE */
+/* A stage whose subject is the backward pass. */
+int backward_alone(const Report *r);
+void head_machine(const Report *r, const CliCase *c); /* before the first row */
+void head_case(const Report *r, const ReportRow *row);
+/* Stage 05's last column, how many tiles the window leaves; NULL: its heading. */
+void head_tiles(const Report *r, const ReportTiles *tiles);
+int save_probe(const char *dir); /* EXIT_OK or EXIT_USAGE */
 
 #endif

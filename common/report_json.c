@@ -105,6 +105,35 @@ static void put_head(FILE *f, const Report *r, const char *variant, AttnDevice d
     put_string(f, "device", device == ON_CPU ? "cpu" : "cuda");
 }
 
+/* What only stage 05 knows. */
+static void put_offline(FILE *f, const CliCase *c, const AttnArgs *a)
+{
+    static const char *const tensors[] = {"bshd", "sbhd", "thd"};
+    static const char *const packs[] = {"q_k_v", "q_kv", "qkv"};
+    static const char *const orders[] = {"rows", "columns", "diagonal", "random"};
+    put_string(f, "tensor_layout", tensors[c->tensors]);
+    put_string(f, "pack", packs[c->pack]);
+    put_int(f, "sequences", a->positions_q.count);
+    put_number(f, "temperature", (double)c->temperature);
+    fprintf(f, ",\"clip\":[%.9g,%.9g]", (double)c->clip_low, (double)c->clip_high);
+    put_number(f, "dropout", (double)c->dropout);
+    put_int(f, "qk_norm", c->norm_group);
+    put_int(f, "block_q", c->block_q);
+    put_int(f, "block_kv", c->block_kv);
+    put_string(f, "order", orders[c->order]);
+}
+
+/* Of all heads and batches; null for variants without tiles. */
+static void put_tile_counts(FILE *f, const ReportTiles *t)
+{
+    if (t->Br)
+        fprintf(f,
+                ",\"tiles\":{\"skipped\":%" PRId64 ",\"masked\":%" PRId64 ",\"clean\":%" PRId64 "}",
+                t->skipped, t->masked, t->clean);
+    else
+        fputs(",\"tiles\":null", f);
+}
+
 static void put_case(FILE *f, const Stage *stage, const ReportRow *row)
 {
     const AttnArgs *a = &row->problem->args;
@@ -132,6 +161,8 @@ static void put_case(FILE *f, const Stage *stage, const ReportRow *row)
     put_bool(f, "backward", c->backward);
     put_bool(f, "deterministic", stage->features & STAGE_HAS_DETERMINISTIC ? c->deterministic : -1);
     put_int(f, "line", c->line);
+    if (stage->features & STAGE_HAS_OFFLINE)
+        put_offline(f, c, a);
     fputs(",\"ranks\":1,\"transport\":null,\"method\":null,\"layout\":null", f);
 }
 
@@ -157,6 +188,8 @@ static void put_attention(FILE *f, const Report *r, const ReportRow *row)
     put_count(f, "tile_rows", row->tiles.Br);
     put_count(f, "tile_keys", row->tiles.Bc);
     put_count(f, "key_splits", row->tiles.splits);
+    if (r->cli->stage->features & STAGE_HAS_OFFLINE)
+        put_tile_counts(f, &row->tiles);
     put_int(f, "link_bytes", 0);
     put_int(f, "peak_bytes", (int64_t)row_peak(r, row));
     put_number(f, "bound_ratio", row->check ? row->check->bound_ratio : NAN);

@@ -120,9 +120,9 @@ static void pass_is_said_honestly(void **state)
     (void)state;
     memset(&check, 0, sizeof check);
     check.pass = 1;
-    tiles = (ReportTiles){4096, 16, 32, 2};
+    tiles = (ReportTiles){4096, 16, 32, 2, 0, 0, 0};
     make_row(&check, 1, text, sizeof text);
-    tiles = (ReportTiles){0, 0, 0, 0};
+    tiles = (ReportTiles){0};
     expect(text, "\"pass\":true");
     expect(text, "\"sram_elements\":4096,\"tile_rows\":16,\"tile_keys\":32,\"key_splits\":2,");
     make_row(NULL, 1, text, sizeof text); /* --no-check */
