@@ -153,11 +153,12 @@ static int is_tainted(const Oracle *o, int which, int64_t b, int64_t h)
 }
 
 static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, int which, double c,
-                        double *largest)
+                        int64_t online_block, double *largest)
 {
     CheckSlot s = check_slot(o, args, which);
     const double limit = s.found && o->dtype == ATTN_F16 ? 65520 : FLT_MAX;
     uint8_t *rows_off = calloc((size_t)s.N, 1);
+    double *reach = online_block > 0 ? calloc((size_t)s.width, sizeof *reach) : NULL;
     int64_t worst_outer = 0, worst_t = 0, element = 0;
     a->checked = 1;
     if (!s.found && !s.found_f32) /* nothing to compare, which check_outputs does not accept */
@@ -166,11 +167,14 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
         const int64_t outer = s.outer_index ? s.outer_index[n] : n;
         const int64_t b = outer / s.heads, h = outer % s.heads, off_before = a->off;
         const int tainted = is_tainted(o, which, b, h);
-        for (int64_t t = 0; t < s.sample->count; t++)
+        for (int64_t t = 0; t < s.sample->count; t++) {
+            const int64_t i = s.sample->index[t];
+            if (reach)
+                check_online_reach(args, online_block, b, h, i, reach);
             for (int64_t x = 0; x < s.width; x++, element++) {
-                const int64_t i = s.sample->index[t];
                 const double expected = s.expected->value[element];
-                const double bound = s.expected->fixed[element] + c * s.expected->per_c[element];
+                const double bound = s.expected->fixed[element] + c * s.expected->per_c[element] +
+                                     (reach ? reach[x] : 0);
                 const float found = check_find(&s, b, h, i, x);
                 const double error = fabs((double)found - expected);
                 double ratio;
@@ -193,11 +197,13 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
                     worst_outer = n, worst_t = t;
                 }
             }
+        }
         a->off_heads += a->off > off_before;
     }
     for (int64_t i = 0; rows_off && i < s.N; i++)
         a->off_rows += rows_off[i];
     free(rows_off);
+    free(reach);
     if (a->off)
         check_hint(a, &s, worst_outer, worst_t, c);
 }
@@ -233,7 +239,7 @@ void check_outputs(Check *check, const Oracle *o, const Yardstick *y, const Attn
             continue;
         if (which >= CHECK_DWQ && o->dwq.count == 0)
             continue;
-        check_array(a, o, args, which, c, &largest);
+        check_array(a, o, args, which, c, which == CHECK_O ? check->online_block : 0, &largest);
         check->pass &= a->off == 0 && a->compared + a->unspecified > 0;
         check->nonfinite += a->nonfinite;
         if (a->worst_ratio > check->bound_ratio)

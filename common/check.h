@@ -10,6 +10,7 @@
  * - check_explain: prints the worst element as (b,h,i,x), expected, found, bound, how many are off
  *   and where they cluster (one head? the tail tile? the empty rows?).
  * - check_value, check_slot, check_find: one comparison, and the arrays behind a verdict.
+ * - check_online_reach: what rounding O after every step may add.
  */
 #ifndef ATTN_CHECK_H
 #define ATTN_CHECK_H
@@ -53,8 +54,9 @@ typedef struct Check {
      * scaled by 2/3 so that 2 is the limit for all. NaN without a yardstick. */
     double flash_ratio;
     int64_t nonfinite;
-    int inputs_intact;  /* 0: a variant wrote into its inputs */
-    int storage_intact; /* 0: it wrote outside its outputs (canary, stride gaps) */
+    int inputs_intact;    /* 0: a variant wrote into its inputs */
+    int storage_intact;   /* 0: it wrote outside its outputs (canary, stride gaps) */
+    int64_t online_block; /* keys of a step after which O is rounded to its dtype; 0 = none */
     CheckArray array[CHECK_COUNT];
 } Check;
 
@@ -83,8 +85,14 @@ float check_find(const CheckSlot *s, int64_t b, int64_t h, int64_t i, int64_t x)
 /* Fills a->hint from the worst row: flipped sign, another row's, another head's, never written. */
 void check_hint(CheckArray *a, const CheckSlot *s, int64_t outer, int64_t t, double c);
 
-/* c: 4, or 16 for tensor cores. args holds the host outputs. y may be NULL. Sets everything but the
- * two *_intact fields, which the runner knows; pass counts them, so set them to 1 or 0 first. */
+/* reach [d]: by how much row i of O may be off because it was rounded after every step of `block`
+ * keys that the row sees: steps * half an ulp of the dtype * max over the row's keys of |V|, since
+ * O is a mean of some of their V at every step, and later steps only shrink an error. */
+void check_online_reach(const AttnArgs *args, int64_t block, int64_t b, int64_t h, int64_t i,
+                        double *reach);
+/* c: 4, or 16 for tensor cores. args holds the host outputs. y may be NULL. Sets everything but
+ * online_block and the two *_intact fields, which the caller knows and sets first (1 or 0: pass
+ * counts them). */
 void check_outputs(Check *check, const Oracle *o, const Yardstick *y, const AttnArgs *args,
                    int backward, double c);
 void check_explain(const Check *check, const char *label, const AttnArgs *args, FILE *to);

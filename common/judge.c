@@ -38,6 +38,7 @@ int judge_outcome(Check *check, const Reference *r, const Outcome *out, const Cl
     memset(check, 0, sizeof *check);
     check->inputs_intact = out->inputs_intact;
     check->storage_intact = out->storage_intact;
+    check->online_block = v->traits & VARIANT_ONLINE_STEPS ? c->block_kv : 0;
     check_outputs(check, &r->oracle, &r->yardstick, &out->args, c->backward, order);
     if (!check->pass)
         check_explain(check, v->name, &out->args, stderr);

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * oracle.c: chooses what to compute, and hands the groups of one key/value head to oracle_core.c.
- *
- * Sampling keeps the check of a big timed run affordable: the rows that are looked at are fixed by
- * the shape (ends, tile edges) and by a hash of the data (64 more), so that no kernel can be right
- * on them by being wrong elsewhere in a way that lasts.
+ * oracle.c: hands the groups of one key/value head to oracle_core.c, all of them or a sample, and
+ * keeps what comes back.
  *
  * Interface: oracle.h.
  */
@@ -21,89 +18,9 @@
 #include "philox.h"
 #include "tensor.h"
 
-#define SAMPLE_ABOVE  1e10 /* pair-channels */
-#define SAMPLE_RANDOM 64
-#define GROUP_BUDGET  4e10 /* pair-channels of whole groups when keys are sampled */
+#define SAMPLE_ABOVE 1e10 /* pair-channels */
 #define PARALLEL_ABOVE                                                                             \
     2e5 /* pair-channels of a group below which threads cost more than they give */
-
-/* splitmix64: one step of a counter-based generator. */
-static uint64_t mix(uint64_t x)
-{
-    x += UINT64_C(0x9E3779B97F4A7C15);
-    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
-    return x ^ x >> 31;
-}
-
-/* A number that depends on the first row of Q of every head: on seed, file and distribution. */
-static uint64_t data_hash(const AttnArgs *a)
-{
-    uint64_t hash = 0;
-    for (int64_t h = 0; h < a->shape.H; h++)
-        for (int64_t x = 0; x < a->shape.d; x++) {
-            const float value = tensor_get(&a->Q, tensor_offset(&a->Q, 0, 0, h) + x);
-            uint32_t bits;
-            memcpy(&bits, &value, sizeof bits);
-            hash = mix(hash ^ bits);
-        }
-    return hash;
-}
-
-static int compare_index(const void *a, const void *b)
-{
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static int sample_all(OracleSample *s, int64_t N)
-{
-    s->count = N;
-    s->index = malloc(sizeof *s->index * (size_t)N);
-    for (int64_t i = 0; s->index && i < N; i++)
-        s->index[i] = i;
-    return s->index ? 0 : -1;
-}
-
-/* Ends, the edges of the first tiles, of a middle one and of the last, and random indexes. */
-static int sample_some(OracleSample *s, int64_t N, uint64_t hash)
-{
-    const int64_t edges[] = {0, 64, 128, 256, N / 2 / 64 * 64, (N - 1) / 64 * 64, N};
-    const int edge_count = (int)(sizeof edges / sizeof *edges);
-    int64_t kept = 0;
-    s->count = 0;
-    s->index = malloc(sizeof *s->index * (size_t)(3 * edge_count + SAMPLE_RANDOM));
-    if (!s->index)
-        return -1;
-    for (int e = 0; e < edge_count; e++)
-        for (int64_t i = edges[e] - 1; i <= edges[e] + 1; i++)
-            if (i >= 0 && i < N)
-                s->index[s->count++] = i;
-    for (uint64_t r = 0; r < SAMPLE_RANDOM; r++)
-        s->index[s->count++] = (int64_t)(mix(hash + r) % (uint64_t)N);
-    qsort(s->index, (size_t)s->count, sizeof *s->index, compare_index);
-    for (int64_t t = 0; t < s->count; t++)
-        if (t == 0 || s->index[t] != s->index[t - 1])
-            s->index[kept++] = s->index[t];
-    s->count = kept;
-    return 0;
-}
-
-/* Which groups get dK and dV: evenly spread, the first place from the hash. */
-static int sample_groups(OracleSample *s, const AttnShape *sh, uint64_t hash)
-{
-    const int64_t groups = sh->B * sh->Hkv;
-    const double work = (double)(sh->H / sh->Hkv) * (double)sh->Nq * (double)sh->Nk * (double)sh->d;
-    int64_t count = (int64_t)(GROUP_BUDGET / work);
-    count = count < 1 ? 1 : count > groups ? groups : count;
-    if (sample_all(s, groups) != 0)
-        return -1;
-    for (int64_t t = 0; t < count; t++)
-        s->index[t] = (t * groups + (int64_t)(hash % (uint64_t)groups)) / count % groups;
-    s->count = count;
-    qsort(s->index, (size_t)count, sizeof *s->index, compare_index);
-    return 0;
-}
 
 static int array_new(OracleArray *a, int64_t count)
 {
@@ -132,19 +49,21 @@ static int oracle_allocate(Oracle *o, const AttnArgs *args, int backward)
     const AttnShape *s = &args->shape;
     const int whole =
         (double)s->B * (double)s->H * (double)s->Nq * (double)s->Nk * (double)s->d <= SAMPLE_ABOVE;
-    const uint64_t hash = whole ? 0 : data_hash(args);
+    const uint64_t hash = whole ? 0 : oracle_data_hash(args);
     int bad = 0;
     memset(o, 0, sizeof *o);
     o->shape = *s;
     o->dtype = args->Q.dtype;
-    bad |= whole ? sample_all(&o->rows, s->Nq) : sample_some(&o->rows, s->Nq, hash);
+    bad |= whole ? oracle_sample_all(&o->rows, s->Nq) : oracle_sample_some(&o->rows, s->Nq, hash);
     bad |= !(o->tainted = calloc((size_t)(s->B * s->Hkv), 1));
     bad |= array_new(&o->O, s->B * s->H * o->rows.count * s->d);
     bad |= array_new(&o->lse, s->B * s->H * o->rows.count);
     if (!backward)
         return bad;
-    bad |= whole ? sample_all(&o->keys, s->Nk) : sample_some(&o->keys, s->Nk, mix(hash));
-    bad |= whole ? sample_all(&o->kv_heads, s->B * s->Hkv) : sample_groups(&o->kv_heads, s, hash);
+    bad |= whole ? oracle_sample_all(&o->keys, s->Nk)
+                 : oracle_sample_some(&o->keys, s->Nk, oracle_next_hash(hash));
+    bad |= whole ? oracle_sample_all(&o->kv_heads, s->B * s->Hkv)
+                 : oracle_sample_groups(&o->kv_heads, s, hash);
     bad |= array_new(&o->dQ, s->B * s->H * o->rows.count * s->d);
     bad |= array_new(&o->dK, o->kv_heads.count * o->keys.count * s->d);
     bad |= array_new(&o->dV, o->kv_heads.count * o->keys.count * s->d);
@@ -237,12 +156,11 @@ static void run_rows(Oracle *o, const OraclePlan *p, const OracleGroup *g, int b
     for (int64_t t = 0; t < g->heads * per_head; t++) {
         const int64_t h = t / per_head;
         const int64_t i = with_all ? t % per_head : o->rows.index[t % per_head];
-        const int64_t *found =
-            bsearch(&i, o->rows.index, (size_t)o->rows.count, sizeof i, compare_index);
+        const int64_t found = oracle_sample_find(&o->rows, i);
         double *mine = scratch + thread_number() * per_thread;
-        if (found) {
+        if (found >= 0) {
             const int64_t head = g->b * s->H + g->kv_head * g->heads + h;
-            const int64_t row = head * o->rows.count + (found - o->rows.index);
+            const int64_t row = head * o->rows.count + found;
             const OracleTarget O = target_at(&o->O, row * s->d), lse = target_at(&o->lse, row);
             const OracleTarget dQ = backward ? target_at(&o->dQ, row * s->d) : O;
             oracle_row(p, g, h, i, backward, mine, &O, &lse, backward ? &dQ : NULL);

@@ -42,6 +42,10 @@
  *   The last term is a P below float32's normal range, flushed to 0 and then multiplied by
  *   |dP - delta|, which for large inputs is far above 1. dQ is the same with K, summed over keys.
  *
+ * Stage 05's options are in oracle_options.c and oracle_normalise.c, with what they add to this. A
+ * temperature is part of scale; a right implementation rounds their quotient to float32, which
+ * moves every score by u of itself and adds 1/2 to D (two keys, c = 4).
+ *
  * Interface: oracle_core.h.
  */
 #include "oracle_core.h"
@@ -49,10 +53,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "tensor.h"
-
-static const double u = 0x1p-24;     /* half an ulp of float32 */
-static const double tiny = 0x1p-126; /* smallest normal float32 */
+static const double u = ORACLE_U, tiny = ORACLE_TINY;
 
 /* The score after scale and cap, and the derivative of the cap there. */
 static double cap_score(const OraclePlan *p, double qk, double *slope)
@@ -67,17 +68,6 @@ static double cap_score(const OraclePlan *p, double qk, double *slope)
     return p->cap * t;
 }
 
-/* Adds the bound of a finished sum: value [d] holds it, fixed and per_c its |w||M| sums. */
-static void finish(const OraclePlan *p, int64_t d, const double *value, const double *fixed,
-                   const double *per_c, const OracleTarget *to)
-{
-    for (int64_t x = 0; x < d; x++) {
-        to->value[x] = value[x];
-        to->fixed[x] = fixed[x] + p->u16 * fabs(value[x]) + p->eta;
-        to->per_c[x] = per_c[x];
-    }
-}
-
 /* Weights of dS in dQ or dK, from everything known of the pair (i, j); value, per_c, fixed. */
 static void weigh_pair(const OraclePlan *p, const OracleRowState *row, double P, double slope,
                        double dP, double size_dP, double g_i, double *w, double *wc, double *wf)
@@ -90,21 +80,6 @@ static void weigh_pair(const OraclePlan *p, const OracleRowState *row, double P,
         p->u16 * scale * (fabs(dS) + P * (row->dO_O + row->dO_W)) + larger * (p->eta + tiny * off);
 }
 
-/* The arrays of one thread. N = max(Nq, Nk). */
-typedef struct Scratch {
-    int64_t *index;           /* [N] what is seen, ascending */
-    double *dot, *size;       /* [N] scores or dP, and their sums of magnitudes */
-    double *P, *slope;        /* [N] like index: of the t-th one seen */
-    double *w, *wc, *wf;      /* [N] weights for value, per_c, fixed */
-    double *v, *vc, *vf;      /* [N] a second set */
-    double *row, *row_size;   /* [d] */
-    double *row2, *row2_size; /* [d] */
-    double *y, *yc, *yf;      /* [d] sums */
-    double *z, *zc, *zf;      /* [d] a second set */
-    double *unsure;           /* [N] with options: uncertainty of a score, like index */
-    double *spare, *spare2;   /* [d] */
-} Scratch;
-
 #define SCRATCH_N 12
 #define SCRATCH_D 12
 
@@ -114,11 +89,11 @@ int64_t oracle_scratch_doubles(const AttnShape *s)
     return SCRATCH_N * N + SCRATCH_D * s->d;
 }
 
-static Scratch scratch_divide(const AttnShape *s, double *memory)
+static OracleScratch scratch_divide(const AttnShape *s, double *memory)
 {
     const int64_t N = s->Nq > s->Nk ? s->Nq : s->Nk, d = s->d;
     double *n = memory, *x = memory + SCRATCH_N * N;
-    Scratch m;
+    OracleScratch m;
     m.index = (int64_t *)(void *)n;
     m.dot = n + N, m.size = n + 2 * N, m.P = n + 3 * N, m.slope = n + 4 * N;
     m.w = n + 5 * N, m.wc = n + 6 * N, m.wf = n + 7 * N;
@@ -130,31 +105,22 @@ static Scratch scratch_divide(const AttnShape *s, double *memory)
     return m;
 }
 
-/* finish, after the gradient of the normalisation of token n of head h of X where there is one. */
-static void finish_normalised(const OraclePlan *p, const Tensor *X, const float *w,
-                              OracleArray *part_of, int64_t b, int64_t n, int64_t h, double *value,
-                              double *fixed, double *per_c, const OracleTarget *to, Scratch *m)
-{
-    const int64_t d = p->args->shape.d, N = X->shape[1], heads = X->shape[2];
-    if (p->norm_group) {
-        float *row = (float *)(void *)m->spare;
-        const int64_t at = ((b * heads + h) * N + n) * d;
-        OracleTarget part;
-        if (part_of)
-            part = (OracleTarget){part_of->value + at, part_of->fixed + at, part_of->per_c + at};
-        tensor_read_row(X, b, n, h, row);
-        oracle_normalise_gradient(p, w + h * d, row, sqrt((double)(X->shape[0] * N)), value, fixed,
-                                  per_c, part_of ? &part : NULL);
-    }
-    finish(p, d, value, fixed, per_c, to);
-}
-
 /* 1 = query i sees key j: the position rule and the full mask. */
 static int sees(const OraclePlan *p, int64_t i, int64_t j)
 {
     const AttnArgs *a = p->args;
     return attn_visible(a->rule, p->q_at[i], p->k_at[j]) &&
            !(a->mask && a->mask[i * a->shape.Nk + j]);
+}
+
+void oracle_finish(const OraclePlan *p, int64_t d, const double *value, const double *fixed,
+                   const double *per_c, const OracleTarget *to)
+{
+    for (int64_t x = 0; x < d; x++) {
+        to->value[x] = value[x];
+        to->fixed[x] = fixed[x] + p->u16 * fabs(value[x]) + p->eta;
+        to->per_c[x] = per_c[x];
+    }
 }
 
 static void target_fill(const OracleTarget *to, int64_t d, double value, double fixed, double per_c)
@@ -168,7 +134,7 @@ static void target_fill(const OracleTarget *to, int64_t d, double value, double 
 
 /* s and P of row i over the n keys in m->index. Fills m->P, m->slope, *A and returns lse. */
 static double softmax_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
-                          int64_t n, Scratch *m, double *A)
+                          int64_t n, OracleScratch *m, double *A)
 {
     double max = -INFINITY, sum = 0;
     oracle_matrix_row(&g->Q[h], i, m->row, m->row_size);
@@ -188,147 +154,9 @@ static double softmax_row(const OraclePlan *p, const OracleGroup *g, int64_t h, 
     return max + log(sum);
 }
 
-/* m->unsure: by how much the scores of row `row` of A with the n rows in m->index of B differ when
- * both are off by their uncertainty. Of M only the transposed matrices are given. */
-static void unsure_scores(const OraclePlan *p, const OracleMatrix *A, const OracleMatrix *Au,
-                          int64_t row, const OracleMatrix *Bt, const OracleMatrix *But, int64_t n,
-                          Scratch *m)
-{
-    const int64_t d = p->args->shape.d, first = m->index[0], last = m->index[n - 1] + 1;
-    if (!p->norm_group) {
-        memset(m->unsure, 0, sizeof(double) * (size_t)n);
-        return;
-    }
-    for (int64_t x = 0; x < d; x++) {
-        m->spare[x] = Au->at[row * d + x];
-        m->spare2[x] = fabs((double)A->at[row * d + x]) + m->spare[x];
-    }
-    oracle_dot_columns(Bt, first, last, m->spare, m->spare, m->v, m->vc);
-    oracle_dot_columns(But, first, last, m->spare2, m->spare2, m->v, m->vf);
-    for (int64_t t = 0; t < n; t++)
-        m->unsure[t] = fabs(p->scale) * (m->vc[m->index[t]] + m->vf[m->index[t]]);
-}
-
-/* The uncertainty of P, relative, from that of its score and of the row's lse. */
-static double unsure_P(const OraclePlan *p, double score, double shift)
-{
-    return p->u16 == 0 ? score + shift : expm1(score + shift);
-}
-
-/* weigh_pair with options. rest: error of P in units of c u; unsure: of its score. */
-static void weigh_option_pair(const OraclePlan *p, const OracleRowState *row, const OraclePair *r,
-                              double P, double slope, double dP, double size_dP, double g_i,
-                              double unsure, double *w, double *wc, double *wf)
-{
-    const double scale = fabs(p->scale), larger = scale > 1 ? scale : 1;
-    const double off = fabs(r->slope * dP - row->delta);
-    const double dS = P * (r->slope * dP - row->delta) * slope;
-    const double bend = p->cap == 0 ? 0 : 0.77 * unsure / p->cap * P * off; /* of the cap */
-    double error_c = P * (u * (g_i * off + r->slope * size_dP) + r->rho_c * off + row->delta_c);
-    double error_f = P * (r->rho_f * off + (1 + r->rho_f) * (row->delta_f + r->jump * fabs(dP)));
-    if (p->u16 == 0)
-        error_c += bend;
-    else
-        error_f += bend * (1 + r->rho_f);
-    *w = p->scale * dS;
-    *wc = scale * error_c;
-    *wf = scale * (p->u16 * fabs(dS) + error_f) + larger * (p->eta + tiny * off);
-}
-
-/* What the uncertainty of the other factor (Kn in dQ, Qn in dK) adds to a sum of n rows. */
-static void unsure_rows(const OraclePlan *p, const OracleMatrix *U, int64_t n, Scratch *m,
-                        double *per_c, double *fixed)
-{
-    if (!p->norm_group)
-        return;
-    for (int64_t t = 0; t < n; t++)
-        m->w[t] = fabs(m->w[t]) + m->wf[t];
-    oracle_weigh_rows(U, m->index, n, 0, p->args->shape.d, m->w, m->w, NULL,
-                      p->u16 == 0 ? per_c : fixed, m->spare, NULL);
-}
-
-/* The state that only options need, and O's value, W and both parts of its bound (y, z = W, yf,
- * zc). A: D A of the row. */
-static void row_options(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i, int64_t n,
-                        Scratch *m, OracleRowState *state)
-{
-    unsure_scores(p, &g->Q[h], &g->Qu[h], i, &g->Kt, &g->Kut, n, m);
-    for (int64_t t = 0; t < n; t++)
-        state->shift += m->P[t] * (p->u16 == 0 ? m->unsure[t] : expm1(m->unsure[t]));
-    if (p->u16 != 0)
-        state->shift = log1p(state->shift);
-    if (p->clips || p->drops)
-        state->forward += fabs(state->lse); /* weights in hand: P = exp(s - lse) */
-    for (int64_t t = 0; t < n; t++) {
-        const OraclePair r = oracle_pair(p, g, h, i, m->index[t], m->P[t], state->forward,
-                                         unsure_P(p, m->unsure[t], state->shift));
-        m->w[t] = r.weight;
-        m->wc[t] = r.per_c;
-        m->wf[t] = r.fixed + p->eta;
-    }
-    memset(m->y, 0, sizeof(double) * (size_t)(6 * p->args->shape.d));
-    oracle_weigh_rows(&g->V, m->index, n, 0, p->args->shape.d, m->w, m->w, m->wf, m->y, m->yc,
-                      m->yf);
-    oracle_weigh_rows(&g->V, m->index, n, 0, p->args->shape.d, m->w, m->wc, NULL, m->z, m->zc,
-                      NULL);
-}
-
-/* delta and its error with options; m->dot and m->size hold dO.V where there is a clip. */
-static void row_delta(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i, int64_t n,
-                      Scratch *m, OracleRowState *state)
-{
-    const int64_t d = p->args->shape.d;
-    const double g_i = state->g + sqrt((double)n);
-    if (!p->clips) {
-        state->delta_f = p->u16 * (state->dO_O + state->dO_W);
-        state->delta_c = u * state->dO_O + u * (g_i - state->forward) * state->dO_W;
-        for (int64_t x = 0; x < d; x++) {
-            state->delta_f += m->row2_size[x] * m->yf[x];
-            state->delta_c += m->row2_size[x] * m->zc[x];
-        }
-        return;
-    }
-    state->delta = 0;
-    for (int64_t t = 0; t < n; t++) {
-        const double P = m->P[t], dP = m->dot[m->index[t]], size = m->size[m->index[t]];
-        const OraclePair r =
-            oracle_pair(p, g, h, i, m->index[t], P, g_i, unsure_P(p, m->unsure[t], state->shift));
-        const double D = r.slope * dP;
-        state->delta += P * D;
-        state->delta_f += P * (r.rho_f * fabs(D) + (1 + r.rho_f) * r.jump * fabs(dP));
-        state->delta_c += P * ((u * g_i + r.rho_c) * fabs(D) + u * r.slope * size);
-    }
-}
-
-/* dQ of row i with options. */
-static void row_option_gradient(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
-                                int64_t n, Scratch *m, OracleRowState *state,
-                                const OracleTarget *dQ)
-{
-    const int64_t d = p->args->shape.d, head = g->kv_head * g->heads + h;
-    const double g_i = state->g + sqrt((double)n);
-    if (p->clips || dQ)
-        oracle_dot_columns(&g->Vt, m->index[0], m->index[n - 1] + 1, m->row2, m->row2_size, m->dot,
-                           m->size);
-    row_delta(p, g, h, i, n, m, state);
-    if (!dQ)
-        return;
-    for (int64_t t = 0; t < n; t++) {
-        const OraclePair r = oracle_pair(p, g, h, i, m->index[t], m->P[t], g_i,
-                                         unsure_P(p, m->unsure[t], state->shift));
-        weigh_option_pair(p, state, &r, m->P[t], m->slope[t], m->dot[m->index[t]],
-                          m->size[m->index[t]], g_i, m->unsure[t], &m->w[t], &m->wc[t], &m->wf[t]);
-    }
-    memset(m->z, 0, sizeof(double) * (size_t)(3 * d));
-    oracle_weigh_rows(&g->K, m->index, n, 0, d, m->w, m->wc, m->wf, m->z, m->zc, m->zf);
-    unsure_rows(p, &g->Ku, n, m, m->zc, m->zf);
-    finish_normalised(p, &p->args->Q, p->options->wq, p->dwq_of, g->b, i, head, m->z, m->zf, m->zc,
-                      dQ, m);
-}
-
 /* dQ of row i, once P, O and W are known. */
 static void row_gradient(const OraclePlan *p, const OracleGroup *g, const OracleRowState *state,
-                         int64_t n, Scratch *m, const OracleTarget *dQ)
+                         int64_t n, OracleScratch *m, const OracleTarget *dQ)
 {
     const int64_t d = p->args->shape.d;
     const double g_i = state->g + sqrt((double)n);
@@ -340,7 +168,7 @@ static void row_gradient(const OraclePlan *p, const OracleGroup *g, const Oracle
     memset(m->z, 0, sizeof(double) * (size_t)(3 * d));
     oracle_weigh_rows(&g->K, m->index, n, 0, p->args->shape.d, m->w, m->wc, m->wf, m->z, m->zc,
                       m->zf);
-    finish(p, d, m->z, m->zf, m->zc, dQ);
+    oracle_finish(p, d, m->z, m->zf, m->zc, dQ);
 }
 
 void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i, int backward,
@@ -348,7 +176,7 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
                 const OracleTarget *dQ)
 {
     const AttnShape *s = &p->args->shape;
-    Scratch m = scratch_divide(s, scratch);
+    OracleScratch m = scratch_divide(s, scratch);
     OracleRowState *state = &g->state[h * s->Nq + i];
     int64_t n = 0;
     double A, forward;
@@ -372,7 +200,7 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
     state->g = forward + fabs(state->lse) + (p->cap == 0 ? 0 : 2 * A / p->cap);
     if (p->options) {
         state->forward = forward;
-        row_options(p, g, h, i, n, &m, state);
+        oracle_option_row(p, g, h, i, n, &m, state);
     } else {
         for (int64_t t = 0; t < n; t++) {
             m.wc[t] = m.P[t]; /* sum_j P|V| = W */
@@ -391,24 +219,24 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
     }
     if (O) {
         for (int64_t x = 0; x < s->d; x++) {
-            O->per_c[x] = p->options ? m.zc[x] : m.yc[x] * (u * forward);
             O->fixed[x] = m.yf[x] + p->u16 * m.yc[x];
+            O->per_c[x] = p->options ? m.zc[x] : m.yc[x] * (u * forward);
         }
-        finish(p, s->d, m.y, O->fixed, O->per_c, O);
+        oracle_finish(p, s->d, m.y, O->fixed, O->per_c, O);
         target_fill(lse, 1, state->lse, p->u16 == 0 ? 0 : state->shift,
                     u * (forward + fabs(state->lse)) + (p->u16 == 0 ? state->shift : 0));
     }
     if (!backward)
         return;
     if (p->options)
-        row_option_gradient(p, g, h, i, n, &m, state, dQ);
+        oracle_option_gradient(p, g, h, i, n, &m, state, dQ);
     else if (dQ)
         row_gradient(p, g, state, n, &m, dQ);
 }
 
 /* Adds what head h gives to dK and dV of key j: m->y and m->z. terms = rows summed, all heads. */
 static void key_head(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t j, int64_t n,
-                     double sqrt_terms, Scratch *m)
+                     double sqrt_terms, OracleScratch *m)
 {
     const AttnShape *s = &p->args->shape;
     const OracleRowState *rows = &g->state[h * s->Nq];
@@ -418,22 +246,14 @@ static void key_head(const OraclePlan *p, const OracleGroup *g, int64_t h, int64
         const int64_t i = m->index[t];
         m->P[t] = exp(cap_score(p, m->dot[i], &m->slope[t]) - rows[i].lse);
     }
-    if (p->options)
-        unsure_scores(p, &g->K, &g->Ku, j, &g->Qt[h], &g->Qut[h], n, m);
     oracle_dot_columns(&g->dOt[h], first, last, m->row2, m->row2_size, m->dot, m->size);
+    if (p->options) {
+        oracle_option_key(p, g, h, j, n, sqrt_terms, m);
+        return;
+    }
     for (int64_t t = 0; t < n; t++) {
         const int64_t i = m->index[t];
         const double g_i = rows[i].g + sqrt_terms;
-        if (p->options) {
-            const OraclePair r =
-                oracle_pair(p, g, h, i, j, m->P[t], g_i, unsure_P(p, m->unsure[t], rows[i].shift));
-            weigh_option_pair(p, &rows[i], &r, m->P[t], m->slope[t], m->dot[i], m->size[i], g_i,
-                              m->unsure[t], &m->w[t], &m->wc[t], &m->wf[t]);
-            m->P[t] = r.weight;
-            m->vc[t] = r.per_c;
-            m->vf[t] = p->u16 * r.weight + r.fixed + p->eta;
-            continue;
-        }
         weigh_pair(p, &rows[i], m->P[t], m->slope[t], m->dot[i], m->size[i], g_i, &m->w[t],
                    &m->wc[t], &m->wf[t]);
         m->vc[t] = u * g_i * m->P[t];
@@ -443,15 +263,13 @@ static void key_head(const OraclePlan *p, const OracleGroup *g, int64_t h, int64
                       m->yf);
     oracle_weigh_rows(&g->dO[h], m->index, n, 0, p->args->shape.d, m->P, m->vc, m->vf, m->z, m->zc,
                       m->zf);
-    if (p->options)
-        unsure_rows(p, &g->Qu[h], n, m, m->yc, m->yf);
 }
 
 void oracle_key(const OraclePlan *p, const OracleGroup *g, int64_t j, double *scratch,
                 const OracleTarget *dK, const OracleTarget *dV)
 {
     const AttnShape *s = &p->args->shape;
-    Scratch m = scratch_divide(s, scratch);
+    OracleScratch m = scratch_divide(s, scratch);
     int64_t n = 0;
     for (int64_t i = 0; i < s->Nq; i++)
         if (sees(p, i, j))
@@ -466,7 +284,8 @@ void oracle_key(const OraclePlan *p, const OracleGroup *g, int64_t j, double *sc
     memset(m.y, 0, sizeof(double) * (size_t)(6 * s->d));
     for (int64_t h = 0; h < g->heads; h++)
         key_head(p, g, h, j, n, sqrt((double)(n * g->heads)), &m);
-    finish_normalised(p, &p->args->K, p->norm_group ? p->options->wk : NULL, p->dwk_of, g->b, j,
-                      g->kv_head, m.y, m.yf, m.yc, dK, &m);
-    finish(p, s->d, m.z, m.zf, m.zc, dV);
+    if (p->norm_group)
+        oracle_normalise_key(p, g, j, &m);
+    oracle_finish(p, s->d, m.y, m.yf, m.yc, dK);
+    oracle_finish(p, s->d, m.z, m.zf, m.zc, dV);
 }

@@ -12,7 +12,8 @@
  * - oracle_group_load / oracle_group_free: convert inputs of any dtype and stride.
  * - oracle_weigh_rows, oracle_dot_columns, oracle_matrix_...: oracle_matrix.c.
  * - oracle_row, oracle_key: the definition of attention, of its gradient, and the bounds.
- * - oracle_pair, oracle_normalise...: oracle_options.c, what stage 05's options add.
+ * - oracle_option_..., oracle_normalise_...: what stage 05's options make of a row and of a key.
+ * - oracle_sample_...: which rows and keys of a big case are computed.
  */
 #ifndef ATTN_ORACLE_CORE_H
 #define ATTN_ORACLE_CORE_H
@@ -25,7 +26,7 @@ typedef struct OraclePlan {
     double u16, eta;    /* of the dtype of O: DESIGN section 5 */
     AttnPosition *q_at; /* [Nq] */
     AttnPosition *k_at; /* [Nk] */
-    /* NULL: scale says everything, and results are those of the plain definition bit by bit */
+    /* NULL: none, or only a temperature, and that is part of scale */
     const AttnOptions *options;
     int64_t *q_in, *k_in;         /* [Nq], [Nk] index within the sequence; with options */
     int64_t norm_group;           /* 0 = none */
@@ -84,28 +85,27 @@ typedef struct OracleTarget {
     double *value, *fixed, *per_c;
 } OracleTarget;
 
+/* The arrays of one thread. N = max(Nq, Nk). */
+typedef struct OracleScratch {
+    int64_t *index;           /* [N] what is seen, ascending */
+    double *dot, *size;       /* [N] scores or dP, and their sums of magnitudes */
+    double *P, *slope;        /* [N] like index: of the t-th one seen */
+    double *w, *wc, *wf;      /* [N] weights for value, per_c, fixed */
+    double *v, *vc, *vf;      /* [N] a second set */
+    double *row, *row_size;   /* [d] */
+    double *row2, *row2_size; /* [d] */
+    double *y, *yc, *yf;      /* [d] sums */
+    double *z, *zc, *zf;      /* [d] a second set */
+    double *unsure;           /* [N] with options: uncertainty of a score, like index */
+    double *spare, *spare2;   /* [d] */
+} OracleScratch;
+
+#define ORACLE_U    0x1p-24  /* half an ulp of float32 */
+#define ORACLE_TINY 0x1p-126 /* smallest normal float32 */
+
 int oracle_group_load(OracleGroup *g, const OraclePlan *p, int64_t b, int64_t kv_head,
                       int backward);
 void oracle_group_free(OracleGroup *g);
-
-/* What the options make of one pair. */
-typedef struct OraclePair {
-    double weight;       /* f A: what multiplies V */
-    double slope;        /* d weight / d P */
-    double jump;         /* what slope may be off by: the pair stands at a kink of the clip */
-    double fixed, per_c; /* error of weight before it is rounded to 16 bits */
-    double rho_f, rho_c; /* relative error of P from rounded Qn and Kn */
-} OraclePair;
-
-/* P has the relative error c u relative, and `score` is the uncertainty of its score. */
-OraclePair oracle_pair(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i, int64_t j,
-                       double P, double relative, double score);
-/* row [d] of head h becomes its normalised and rounded self, unsure [d] what may be off in it. */
-void oracle_normalise_row(const OraclePlan *p, const float *w, float *row, float *unsure);
-/* value, fixed, per_c [d] of dXn become those of dX (before it is rounded); part: of dw. */
-void oracle_normalise_gradient(const OraclePlan *p, const float *w, const float *row,
-                               double sqrt_tokens, double *value, double *fixed, double *per_c,
-                               const OracleTarget *part);
 
 int64_t oracle_scratch_doubles(const AttnShape *s); /* what oracle_row and oracle_key need */
 /* Row i of the group's head h. O, lse, dQ may be NULL: only the row state is wanted. */
@@ -115,5 +115,40 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
 /* Key j of the group, all its heads. Every row that sees j must have its state. */
 void oracle_key(const OraclePlan *p, const OracleGroup *g, int64_t j, double *scratch,
                 const OracleTarget *dK, const OracleTarget *dV);
+
+/* Adds the rounding of a finished sum: value [d] holds it, fixed and per_c its |w||M| sums. */
+void oracle_finish(const OraclePlan *p, int64_t d, const double *value, const double *fixed,
+                   const double *per_c, const OracleTarget *to);
+
+/* With options, oracle_options.c. Row i of head h, whose P and n are known: y = O, yc = W, yf and
+ * zc the parts of its bound, and its state. */
+void oracle_option_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i, int64_t n,
+                       OracleScratch *m, OracleRowState *state);
+/* After it: delta and its error, and dQ unless that is NULL. */
+void oracle_option_gradient(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
+                            int64_t n, OracleScratch *m, OracleRowState *state,
+                            const OracleTarget *dQ);
+/* Adds what head h gives to dKn and dV of key j: y and z. P, slope, dot = dP and size are known. */
+void oracle_option_key(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t j, int64_t n,
+                       double sqrt_terms, OracleScratch *m);
+
+/* oracle_normalise.c. row [d] becomes its normalised and rounded self, unsure [d] what may be off
+ * in it: per c for f32, else fixed. */
+void oracle_normalise_row(const OraclePlan *p, const float *w, float *row, float *unsure);
+/* z of query i of head h, or y of key j, is the gradient of the normalised row with its bound and
+ * becomes that of the row; the token's part of dwq, dwk is written where one is wanted. */
+void oracle_normalise_query(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
+                            OracleScratch *m);
+void oracle_normalise_key(const OraclePlan *p, const OracleGroup *g, int64_t j, OracleScratch *m);
+
+/* oracle_sample.c. All of 0 .. N-1; some of them; some groups of one key/value head. 0, or -1. */
+int oracle_sample_all(OracleSample *s, int64_t N);
+int oracle_sample_some(OracleSample *s, int64_t N, uint64_t hash);
+int oracle_sample_groups(OracleSample *s, const AttnShape *sh, uint64_t hash);
+/* A number that depends on the data: on seed, file and distribution; and the next one. */
+uint64_t oracle_data_hash(const AttnArgs *a);
+uint64_t oracle_next_hash(uint64_t x);
+/* Place of index in the sample, or -1. */
+int64_t oracle_sample_find(const OracleSample *s, int64_t index);
 
 #endif

@@ -6,7 +6,7 @@
  * plain implementation would store (scaled Q, S, P, dP, dS and the results) is rounded to the
  * storage type, every sum is float32. For f32 nothing is rounded. One row of scores exists at a
  * time. Nothing is shared with the oracle or with any variant, so that an error in one of them does
- * not hide here.
+ * not hide here. Stage 05's options: yardstick_options.c.
  *
  * Interface: yardstick.h.
  */
@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "tensor.h"
+#include "yardstick_options.h"
 
 /* One key/value head as float rows, and the sums that all its query heads add to. */
 typedef struct PlainHead {
@@ -29,7 +30,9 @@ typedef struct PlainHead {
     float *q, *dO, *O, *dQ; /* [d] */
     float *S, *P, *dP;      /* [Nk] */
     float *slope;           /* [Nk] */
-    uint8_t *seen;          /* [Nk] */
+    float *A, *gain;        /* [Nk] what multiplies V, and its derivative by P */
+    YardstickOptions options;
+    uint8_t *seen; /* [Nk] */
     float *memory;
 } PlainHead;
 
@@ -65,20 +68,21 @@ static int head_make(PlainHead *p, const AttnArgs *args)
     p->q_at = malloc(sizeof *p->q_at * (size_t)s->Nq);
     p->k_at = malloc(sizeof *p->k_at * (size_t)s->Nk);
     p->seen = malloc((size_t)s->Nk);
-    at = p->memory = calloc((size_t)(6 * kd + 4 * s->d + 4 * s->Nk), sizeof(float));
+    at = p->memory = calloc((size_t)(6 * kd + 4 * s->d + 6 * s->Nk), sizeof(float));
     if (!p->q_at || !p->k_at || !p->seen || !p->memory) {
         head_free(p);
         return -1;
     }
     float **const big[] = {&p->Kt, &p->Vt, &p->K, &p->V, &p->dK, &p->dV};
     float **const rows[] = {&p->q, &p->dO, &p->O, &p->dQ};
-    float **const scores[] = {&p->S, &p->P, &p->dP, &p->slope};
+    float **const scores[] = {&p->S, &p->P, &p->dP, &p->slope, &p->A, &p->gain};
     for (int n = 0; n < 6; n++, at += kd)
         *big[n] = at;
     for (int n = 0; n < 4; n++, at += s->d)
         *rows[n] = at;
-    for (int n = 0; n < 4; n++, at += s->Nk)
+    for (int n = 0; n < 6; n++, at += s->Nk)
         *scores[n] = at;
+    p->options = yardstick_options(args);
     for (int64_t i = 0; i < s->Nq; i++)
         p->q_at[i] = attn_position(args->positions_q, i);
     for (int64_t j = 0; j < s->Nk; j++)
@@ -92,6 +96,8 @@ static void head_load(PlainHead *p, int64_t b, int64_t kv)
     for (int64_t j = 0; j < s->Nk; j++) {
         tensor_read_row(&p->args->K, b, j, kv, p->K + j * s->d);
         tensor_read_row(&p->args->V, b, j, kv, p->V + j * s->d);
+        if (p->options.group)
+            yardstick_normalise(&p->options, p->options.wk + kv * s->d, s->d, p->K + j * s->d);
         for (int64_t x = 0; x < s->d; x++) {
             p->Kt[x * s->Nk + j] = p->K[j * s->d + x];
             p->Vt[x * s->Nk + j] = p->V[j * s->d + x];
@@ -109,9 +115,11 @@ static int row_forward(PlainHead *p, int64_t b, int64_t h, int64_t i)
     float max = -INFINITY, sum = 0;
     int any = 0;
     tensor_read_row(&a->Q, b, i, h, p->q);
+    if (p->options.group)
+        yardstick_normalise(&p->options, p->options.wq + h * d, d, p->q);
     memset(p->S, 0, sizeof(float) * (size_t)Nk);
     for (int64_t x = 0; x < d; x++) {
-        p->q[x] = round_to(p, p->q[x] * a->scale); /* scale first */
+        p->q[x] = round_to(p, p->q[x] * p->options.scale); /* scale first */
         add_scaled(p->S, p->q[x], p->Kt + x * Nk, Nk);
     }
     for (int64_t j = 0; j < Nk; j++) {
@@ -137,8 +145,11 @@ static int row_forward(PlainHead *p, int64_t b, int64_t h, int64_t i)
         sum += p->P[j] = p->seen[j] ? expf(p->S[j] - max) : 0;
     for (int64_t j = 0; j < Nk; j++) {
         p->P[j] = round_to(p, p->P[j] / sum);
-        if (p->seen[j])
-            add_scaled(p->O, p->P[j], p->V + j * d, d);
+        if (!p->seen[j])
+            continue;
+        p->A[j] =
+            yardstick_weight(&p->options, b + p->q_at[i].sequence, h, i, j, p->P[j], &p->gain[j]);
+        add_scaled(p->O, p->A[j], p->V + j * d, d);
     }
     return 1;
 }
@@ -155,18 +166,22 @@ static void row_backward(PlainHead *p, int64_t b, int64_t h, int64_t i)
         add_scaled(p->dP, p->dO[x], p->Vt + x * Nk, Nk);
     for (int64_t j = 0; j < Nk; j++) {
         p->dP[j] = round_to(p, p->dP[j]);
-        if (p->seen[j])
-            delta += p->P[j] * p->dP[j];
+        if (!p->seen[j])
+            continue;
+        p->dP[j] = round_to(p, p->gain[j] * p->dP[j]);
+        delta += p->P[j] * p->dP[j];
     }
     for (int64_t j = 0; j < Nk; j++) {
         float dS;
         if (!p->seen[j])
             continue;
         dS = round_to(p, round_to(p, p->P[j] * (p->dP[j] - delta)) * p->slope[j]);
-        add_scaled(p->dV + j * d, p->P[j], p->dO, d);
+        add_scaled(p->dV + j * d, p->A[j], p->dO, d);
         add_scaled(p->dK + j * d, dS, p->q, d); /* q holds scale already */
-        add_scaled(p->dQ, dS * a->scale, p->K + j * d, d);
+        add_scaled(p->dQ, dS * p->options.scale, p->K + j * d, d);
     }
+    if (p->options.group)
+        yardstick_normalise_gradient(&p->options, &a->Q, b, i, h, p->options.wq + h * d, p->dQ);
 }
 
 /* Largest |round(plain[x]) - expected[x]| of one row, or what it was. A NaN is left out: it means a
@@ -219,6 +234,9 @@ static void run_group(PlainHead *p, const Oracle *o, int64_t group, int backward
         }
     for (int64_t t = 0; slot >= 0 && t < o->keys.count; t++) {
         const int64_t j = o->keys.index[t], at = (slot * o->keys.count + t) * s->d;
+        if (p->options.group)
+            yardstick_normalise_gradient(&p->options, &p->args->K, b, j, kv,
+                                         p->options.wk + kv * s->d, p->dK + j * s->d);
         y->dK = worse(p, y->dK, p->dK + j * s->d, o->dK.value + at);
         y->dV = worse(p, y->dV, p->dV + j * s->d, o->dV.value + at);
     }

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * oracle_sample.c: which rows, keys and heads of a big case are looked at.
+ *
+ * Sampling keeps the check of a big timed run affordable: the rows that are looked at are fixed by
+ * the shape (ends, tile edges) and by a hash of the data (64 more), so that no kernel can be right
+ * on them by being wrong elsewhere in a way that lasts.
+ *
+ * Interface: oracle_core.h (oracle_sample_..., oracle_data_hash).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle_core.h"
+#include "tensor.h"
+
+#define SAMPLE_RANDOM 64
+#define GROUP_BUDGET  4e10 /* pair-channels of whole groups when keys are sampled */
+
+/* splitmix64: one step of a counter-based generator. */
+uint64_t oracle_next_hash(uint64_t x)
+{
+    x += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return x ^ x >> 31;
+}
+
+/* From the first row of Q of every head. */
+uint64_t oracle_data_hash(const AttnArgs *a)
+{
+    uint64_t hash = 0;
+    for (int64_t h = 0; h < a->shape.H; h++)
+        for (int64_t x = 0; x < a->shape.d; x++) {
+            const float value = tensor_get(&a->Q, tensor_offset(&a->Q, 0, 0, h) + x);
+            uint32_t bits;
+            memcpy(&bits, &value, sizeof bits);
+            hash = oracle_next_hash(hash ^ bits);
+        }
+    return hash;
+}
+
+static int compare_index(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+int oracle_sample_all(OracleSample *s, int64_t N)
+{
+    s->count = N;
+    s->index = malloc(sizeof *s->index * (size_t)N);
+    for (int64_t i = 0; s->index && i < N; i++)
+        s->index[i] = i;
+    return s->index ? 0 : -1;
+}
+
+/* Ends, the edges of the first tiles, of a middle one and of the last, and random indexes. */
+int oracle_sample_some(OracleSample *s, int64_t N, uint64_t hash)
+{
+    const int64_t edges[] = {0, 64, 128, 256, N / 2 / 64 * 64, (N - 1) / 64 * 64, N};
+    const int edge_count = (int)(sizeof edges / sizeof *edges);
+    int64_t kept = 0;
+    s->count = 0;
+    s->index = malloc(sizeof *s->index * (size_t)(3 * edge_count + SAMPLE_RANDOM));
+    if (!s->index)
+        return -1;
+    for (int e = 0; e < edge_count; e++)
+        for (int64_t i = edges[e] - 1; i <= edges[e] + 1; i++)
+            if (i >= 0 && i < N)
+                s->index[s->count++] = i;
+    for (uint64_t r = 0; r < SAMPLE_RANDOM; r++)
+        s->index[s->count++] = (int64_t)(oracle_next_hash(hash + r) % (uint64_t)N);
+    qsort(s->index, (size_t)s->count, sizeof *s->index, compare_index);
+    for (int64_t t = 0; t < s->count; t++)
+        if (t == 0 || s->index[t] != s->index[t - 1])
+            s->index[kept++] = s->index[t];
+    s->count = kept;
+    return 0;
+}
+
+/* Which groups get dK and dV: evenly spread, the first place from the hash. */
+int oracle_sample_groups(OracleSample *s, const AttnShape *sh, uint64_t hash)
+{
+    const int64_t groups = sh->B * sh->Hkv;
+    const double work = (double)(sh->H / sh->Hkv) * (double)sh->Nq * (double)sh->Nk * (double)sh->d;
+    int64_t count = (int64_t)(GROUP_BUDGET / work);
+    count = count < 1 ? 1 : count > groups ? groups : count;
+    if (oracle_sample_all(s, groups) != 0)
+        return -1;
+    for (int64_t t = 0; t < count; t++)
+        s->index[t] = (t * groups + (int64_t)(hash % (uint64_t)groups)) / count % groups;
+    s->count = count;
+    qsort(s->index, (size_t)count, sizeof *s->index, compare_index);
+    return 0;
+}
+
+int64_t oracle_sample_find(const OracleSample *s, int64_t index)
+{
+    const int64_t *at = bsearch(&index, s->index, (size_t)s->count, sizeof index, compare_index);
+    return at ? at - s->index : -1;
+}
