@@ -6,7 +6,8 @@
  * holds them: what it multiplies V with is exp(s - lse of the piece), and by how much that is too
  * large it learns from the pieces to come. So both are refused, and not approximated.
  *
- * Interface: window_refuse, window_check_config, window_config_scale (online_internal.h).
+ * Interface: window_refuse, window_check_values, window_check_config, window_config_scale
+ * (online_internal.h).
  */
 #include <math.h>
 #include <stdarg.h>
@@ -86,13 +87,17 @@ static WindowStatus check_numbers(const WindowConfig *c, char error[WINDOW_ERROR
     return WINDOW_OK;
 }
 
+WindowStatus window_check_values(const WindowConfig *c, char error[WINDOW_ERROR])
+{
+    const WindowStatus status = check_sizes(c, error);
+    return status == WINDOW_OK ? check_numbers(c, error) : status;
+}
+
 WindowStatus window_check_config(const WindowConfig *c, const char *module,
                                  char error[WINDOW_ERROR])
 {
     const AttnOptions *o = &c->options;
-    WindowStatus status = check_sizes(c, error);
-    if (status == WINDOW_OK)
-        status = check_numbers(c, error);
+    const WindowStatus status = window_check_values(c, error);
     if (status != WINDOW_OK)
         return status;
     if (c->layout != WINDOW_BSHD || c->pack != WINDOW_Q_K_V)

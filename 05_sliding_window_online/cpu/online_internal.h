@@ -7,7 +7,8 @@
  *   public one knows only a window and lower-right.
  * - OnlineStep: one block, cut to what exists of it. window_online_step_cuda takes it
  *   (cuda/online.cu); so does the CPU.
- * - window_check_config, window_refuse: what both modules that take tokens in pieces refuse.
+ * - window_check_values: what all three modules refuse. window_check_config, window_refuse: what
+ *   both modules that take tokens in pieces refuse.
  * - window_stream_create_at, window_stream_append: a stream with any scale; a token that nobody
  *   asks for.
  */
@@ -60,8 +61,10 @@ __attribute__((format(printf, 3, 4)))
 WindowStatus
 window_refuse(char error[WINDOW_ERROR], WindowStatus status, const char *format, ...);
 
-/* Sizes, dtype and options of a module that sees the weights of one piece at a time: no clip, no
- * dropout, BSHD, three tensors. module: its name, for the sentence. */
+/* Sizes, dtype and numbers, one by one: what every module refuses. */
+WindowStatus window_check_values(const WindowConfig *config, char error[WINDOW_ERROR]);
+/* The same, and what is refused by a module that sees the weights of one piece at a time: no clip,
+ * no dropout, BSHD, three tensors. module: its name, for the sentence. */
 WindowStatus window_check_config(const WindowConfig *config, const char *module,
                                  char error[WINDOW_ERROR]);
 /* The scale of a config: 0 stands for 1/sqrt(head_dim). */
