@@ -25,7 +25,7 @@
 #define SPLIT_MIN_TILES 4 /* key tiles that are worth a block's start and the merge */
 
 /* places: blocks that the GPU holds at a time. */
-static int count_splits(const AttnShape *shape, FlashTiles tiles, int64_t places)
+static inline int count_splits(const AttnShape *shape, FlashTiles tiles, int64_t places)
 {
     const int64_t blocks = shape->B * shape->H * tiles.Tr;
     const int64_t room = places / blocks, worth = tiles.Tc / SPLIT_MIN_TILES;

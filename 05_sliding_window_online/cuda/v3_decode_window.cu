@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * v3_decode_window: few queries against a rolling cache of keys and values.
+ *
+ * When a model writes text it asks with one query a step. All kernels so far let a block of queries
+ * share the keys that it loads; here there is nobody to share with but the query heads of a group
+ * (GQA). Each key and each value is read once and used for R rows, R <= 8: about R FMA a byte. So
+ * memory sets the time, and the kernel has one aim: enough loads under way at any moment.
+ *
+ *   - Keys are cut into parts, each a block of its own with a state (O, lse) in float32, and a
+ *     second kernel merges the states (stage 03's split_keys.cuh): this stage's merge once more.
+ *   - A row of K is spread over LANES lanes, 8 channels each. A warp has 32 / LANES rows side by
+ *     side and UNROLL of them below each other, of K and of V at once: all these loads are under
+ *     way before the first result is needed.
+ *   - Scores are sums over the lanes of a group, by shuffles. Each group of lanes walks its own
+ *     keys with its own m, l and O; they meet at the end. No barrier inside the walk.
+ *
+ * One query has one position, so its keys are runs without a mask (decode_keys.cuh). In a cache of
+ * window + 1 slots that is every slot, whatever the order in which it was filled.
+ *
+ * Prediction (H200, bf16, d = 128, H/Hkv = 4, window 4096): 4 rows x 16 channels of a warp's lane
+ * cost some 73 issue slots a key of 512 bytes: 12 G keys a second, 6 TB/s. Memory is slower: 80 to
+ * 90 % of what a copy reaches.
+ *
+ * Interface:
+ * - sliding_window_v3_decode_window: any number of queries, every dtype, d <= 256, any position
+ *   maps and full mask; no clipping and no dropout.
+ */
+#include "alloc.h"
+#include "decode_keys.cuh"
+#include "mma.cuh"
+#include "scores.cuh"
+#include "split_keys.cuh"
+#include "window_cuda.h"
+
+/* LANES * 8 channels of a row. R: query heads of a block, all of one group. */
+template <typename T, int LANES_, int R_> struct DecodeTile {
+    static const int LANES = LANES_, R = R_, WARPS = 4, THREADS = WARPS * 32;
+    static const int GROUPS = 32 / LANES; /* of lanes, in a warp */
+    static const int UNROLL = sizeof(T) == 2 && R <= 4 ? 4 : 2;
+    static const int STEP = GROUPS * UNROLL; /* keys of a warp at a time */
+    static const int CHANNELS = LANES * EIGHT;
+};
+
+/* The rows of a block: heads h .. h + count - 1 of the group of h_kv, all with query i. */
+struct DecodeWork {
+    int b, h, h_kv, i, count, split;
+};
+
+/* One group of lanes: R rows, of O this lane's channels. m in powers of two. */
+template <class C> struct DecodeRows {
+    float m[C::R], l[C::R], O[C::R][EIGHT];
+};
+
+/* Consecutive blocks: parts of one query's keys, then its other heads. */
+template <class C>
+static __device__ __forceinline__ DecodeWork decode_work(const AttnArgs &a, int splits)
+{
+    const int group = (int)(a.shape.H / a.shape.Hkv), chunks = (group + C::R - 1) / C::R;
+    int64_t rest = blockIdx.x;
+    DecodeWork work;
+    work.split = (int)(rest % splits);
+    rest /= splits;
+    const int chunk = (int)(rest % chunks);
+    rest /= chunks;
+    work.i = (int)(rest % a.shape.Nq);
+    rest /= a.shape.Nq;
+    work.h_kv = (int)(rest % a.shape.Hkv);
+    work.b = (int)(rest / a.shape.Hkv);
+    work.h = work.h_kv * group + chunk * C::R;
+    work.count = min(C::R, group - chunk * C::R);
+    return work;
+}
+
+/* Q_smem [R][2][LANES][4]: a lane's eight channels as two float4, each beside its neighbours'. Rows
+ * that do not exist are zeros. */
+template <typename T, class C>
+static __device__ __forceinline__ void load_queries(float *Q_smem, const AttnArgs &a,
+                                                    DecodeWork work)
+{
+    for (int e = threadIdx.x; e < C::R * C::CHANNELS; e += C::THREADS) {
+        const int r = e / C::CHANNELS, x = e % C::CHANNELS;
+        float value = 0.0f;
+        if (r < work.count && x < a.shape.d)
+            value =
+                (float)((const T *)a.Q.data)[tensor_offset(&a.Q, work.b, work.i, work.h + r) + x];
+        Q_smem[((r * 2 + x / 4 % 2) * C::LANES + x / EIGHT) * 4 + x % 4] = value;
+    }
+}
+
+/* Scores of UNROLL keys: raw products, then what enters the exponent, -inf where nobody looks. */
+template <class C>
+static __device__ __forceinline__ void
+score_keys(float (&S_reg)[C::R][C::UNROLL], const float (&K_reg)[C::UNROLL][EIGHT],
+           const float *Q_smem, const AttnArgs &a, DecodeWork work, int j, int end)
+{
+    const int lane = threadIdx.x % C::LANES;
+#pragma unroll
+    for (int r = 0; r < C::R; r++) {
+        const float4 *Q = reinterpret_cast<const float4 *>(Q_smem) + r * 2 * C::LANES + lane;
+        const float4 low = Q[0], high = Q[C::LANES];
+        const float q[EIGHT] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int n = 0; n < C::UNROLL; n++) {
+            float s = 0.0f;
+#pragma unroll
+            for (int x = 0; x < EIGHT; x++)
+                s = fmaf(q[x], K_reg[n][x], s);
+#pragma unroll
+            for (int distance = C::LANES / 2; distance > 0; distance /= 2)
+                s += __shfl_xor_sync(0xffffffffu, s, distance);
+            S_reg[r][n] = s;
+        }
+    }
+    adjust_scores(S_reg, a);
+#pragma unroll
+    for (int n = 0; n < C::UNROLL; n++) {
+        const int key = j + n * C::GROUPS;
+        const bool seen =
+            key < end && !(a.mask && a.mask[(int64_t)work.i * a.shape.Nk + min(key, end - 1)]);
+#pragma unroll
+        for (int r = 0; r < C::R; r++)
+            S_reg[r][n] = seen ? S_reg[r][n] : -INFINITY;
+    }
+}
+
+/* The online softmax over UNROLL keys of this group of lanes; S_reg becomes P. */
+template <typename T, class C>
+static __device__ __forceinline__ void
+add_keys(DecodeRows<C> &rows, float (&S_reg)[C::R][C::UNROLL],
+         const Channels<T> (&V_raw)[C::UNROLL], float scale_log2)
+{
+#pragma unroll
+    for (int r = 0; r < C::R; r++) {
+        float m_new = S_reg[r][0];
+#pragma unroll
+        for (int n = 1; n < C::UNROLL; n++)
+            m_new = fmaxf(m_new, S_reg[r][n]);
+        m_new = fmaxf(rows.m[r], m_new * scale_log2);
+        const float base = m_new == -INFINITY ? 0.0f : m_new; /* -inf - -inf would be NaN */
+        const float alpha = exp2_sfu(rows.m[r] - base);
+        rows.m[r] = m_new;
+        rows.l[r] *= alpha;
+#pragma unroll
+        for (int x = 0; x < EIGHT; x++)
+            rows.O[r][x] *= alpha;
+#pragma unroll
+        for (int n = 0; n < C::UNROLL; n++) {
+            S_reg[r][n] = exp2_sfu(fmaf(S_reg[r][n], scale_log2, -base));
+            rows.l[r] += S_reg[r][n];
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < C::UNROLL; n++) {
+        float V_reg[EIGHT];
+        as_floats(V_reg, V_raw[n]);
+#pragma unroll
+        for (int r = 0; r < C::R; r++)
+#pragma unroll
+            for (int x = 0; x < EIGHT; x++)
+                rows.O[r][x] = fmaf(S_reg[r][n], V_reg[x], rows.O[r][x]);
+    }
+}
+
+/* Keys begin .. end - 1 of one segment, this group's share of them. */
+template <typename T, class C>
+static __device__ __forceinline__ void walk_keys(DecodeRows<C> &rows, const float *Q_smem,
+                                                 const AttnArgs &a, DecodeWork work, int begin,
+                                                 int end, bool wide)
+{
+    const int lane = threadIdx.x % C::LANES, group = threadIdx.x % 32 / C::LANES;
+    const int d = (int)a.shape.d, x0 = lane * EIGHT;
+    const T *K = (const T *)a.K.data + tensor_offset(&a.K, work.b, 0, work.h_kv);
+    const T *V = (const T *)a.V.data + tensor_offset(&a.V, work.b, 0, work.h_kv);
+    const float scale_log2 = exponent_scale(a);
+    begin += threadIdx.x / 32 * C::STEP;
+#pragma unroll 1
+    for (int j = begin + group; j - group < end; j += C::WARPS * C::STEP) {
+        Channels<T> K_raw[C::UNROLL], V_raw[C::UNROLL];
+        float K_reg[C::UNROLL][EIGHT], S_reg[C::R][C::UNROLL];
+#pragma unroll
+        for (int n = 0; n < C::UNROLL; n++) { /* past the end: the last key, hidden later */
+            const int64_t key = min(j + n * C::GROUPS, end - 1);
+            load_channels<T>(K_raw[n], K + key * a.K.stride[1], x0, d, wide);
+            load_channels<T>(V_raw[n], V + key * a.V.stride[1], x0, d, wide);
+        }
+#pragma unroll
+        for (int n = 0; n < C::UNROLL; n++)
+            as_floats(K_reg[n], K_raw[n]);
+        score_keys<C>(S_reg, K_reg, Q_smem, a, work, j, end);
+        add_keys<T, C>(rows, S_reg, V_raw, scale_log2);
+    }
+}
+
+/* Groups of a warp meet by shuffles, warps in shared memory: states [WARPS][R][CHANNELS + 2]. */
+template <class C>
+static __device__ __forceinline__ void meet(DecodeRows<C> &rows, float *states_smem)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int r = 0; r < C::R; r++) {
+        float m = rows.m[r];
+#pragma unroll
+        for (int distance = C::LANES; distance < 32; distance *= 2)
+            m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, distance));
+        const float weight = rows.m[r] == -INFINITY ? 0.0f : exp2_sfu(rows.m[r] - m);
+        rows.l[r] *= weight;
+#pragma unroll
+        for (int x = 0; x < EIGHT; x++)
+            rows.O[r][x] *= weight;
+#pragma unroll
+        for (int distance = C::LANES; distance < 32; distance *= 2) {
+            rows.l[r] += __shfl_xor_sync(0xffffffffu, rows.l[r], distance);
+#pragma unroll
+            for (int x = 0; x < EIGHT; x++)
+                rows.O[r][x] += __shfl_xor_sync(0xffffffffu, rows.O[r][x], distance);
+        }
+        float *state = states_smem + (warp * C::R + r) * (C::CHANNELS + 2);
+        if (lane == 0) {
+            state[C::CHANNELS] = m;
+            state[C::CHANNELS + 1] = rows.l[r];
+        }
+        if (lane < C::LANES)
+#pragma unroll
+            for (int x = 0; x < EIGHT; x++)
+                state[lane * EIGHT + x] = rows.O[r][x];
+    }
+    __syncthreads();
+}
+
+/* Merges the warps' states of each row and writes it: to O and lse, or to this part's state. */
+template <typename T, class C>
+static __device__ __forceinline__ void store_rows(const float *states_smem, const AttnArgs &a,
+                                                  DecodeWork work, const SplitStates &parts)
+{
+    const int64_t all_rows = a.shape.B * a.shape.H * a.shape.Nq;
+    for (int e = threadIdx.x; e < work.count * C::CHANNELS; e += C::THREADS) {
+        const int r = e / C::CHANNELS, x = e % C::CHANNELS, PITCH = C::CHANNELS + 2;
+        const float *state = states_smem + r * PITCH;
+        float m = -INFINITY, l_row = 0.0f, O = 0.0f;
+        for (int w = 0; w < C::WARPS; w++)
+            m = fmaxf(m, state[w * C::R * PITCH + C::CHANNELS]);
+        const float base = m == -INFINITY ? 0.0f : m;
+        for (int w = 0; w < C::WARPS; w++) {
+            const float *of_warp = state + w * C::R * PITCH;
+            const float weight = exp2_sfu(of_warp[C::CHANNELS] - base);
+            l_row += weight * of_warp[C::CHANNELS + 1];
+            O += weight * of_warp[x];
+        }
+        const BlockWork row = {work.b, work.h + r, work.h_kv, 0};
+        const int64_t lse_at = lse_row(a, row, work.i);
+        const float lse = l_row == 0.0f ? -INFINITY : m * LN2 + logf(l_row);
+        O = l_row == 0.0f ? 0.0f : O / l_row; /* nothing seen: O = 0 */
+        if (x == 0)
+            (parts.count > 1 ? parts.lse + work.split * all_rows : a.lse)[lse_at] = lse;
+        if (x < a.shape.d && parts.count > 1)
+            parts.O[work.split * all_rows * a.shape.d + state_row(a, row, work.i) + x] = O;
+        else if (x < a.shape.d)
+            ((T *)a.O.data)[tensor_offset(&a.O, work.b, work.i, work.h + r) + x] = T(O);
+    }
+}
+
+/* One block: up to R heads of a group, one query, one part of its keys. */
+template <typename T, class C>
+static __global__ void __launch_bounds__(C::THREADS, 3)
+    decode_kernel(const __grid_constant__ AttnArgs a, SplitStates parts, bool wide)
+{
+    __shared__ __align__(16) float Q_smem[C::R * C::CHANNELS];
+    __shared__ float states_smem[C::WARPS * C::R * (C::CHANNELS + 2)];
+    const DecodeWork work = decode_work<C>(a, parts.count);
+    const AttnPosition q = attn_position(a.positions_q, work.i);
+    DecodeRows<C> rows;
+    load_queries<T, C>(Q_smem, a, work);
+#pragma unroll
+    for (int r = 0; r < C::R; r++) {
+        rows.m[r] = -INFINITY;
+        rows.l[r] = 0.0f;
+#pragma unroll
+        for (int x = 0; x < EIGHT; x++)
+            rows.O[r][x] = 0.0f;
+    }
+    /* This part: visible keys first .. first + share - 1, counted over all segments. */
+    int visible = 0;
+    for (int64_t s = 0; s < a.positions_k.count; s++) {
+        const VisibleRun run = visible_run(a.rule, q, a.positions_k.segments[s]);
+        visible += run.end - run.begin;
+    }
+    const int share = (visible + parts.count - 1) / parts.count;
+    int skip = work.split * share, left = min(share, visible - skip);
+    __syncthreads(); /* Q is here */
+    for (int64_t s = 0; s < a.positions_k.count && left > 0; s++) {
+        const VisibleRun run = visible_run(a.rule, q, a.positions_k.segments[s]);
+        const int begin = min(run.begin + skip, run.end), end = min(begin + left, run.end);
+        skip -= begin - run.begin;
+        left -= end - begin;
+        if (begin < end)
+            walk_keys<T, C>(rows, Q_smem, a, work, begin, end, wide);
+    }
+    meet<C>(rows, states_smem);
+    store_rows<T, C>(states_smem, a, work, parts);
+}
+
+/* --- host --------------------------------------------------------------------------------------*/
+
+#define WORTH_A_PART 512 /* keys: then the states are some percent of what is read */
+#define WAVES        4 /* so many times as many blocks as fit: the last ones end nearly together */
+
+/* The most keys that a query can see. */
+static int64_t most_keys(const AttnArgs *a)
+{
+    const int64_t Nk = a->shape.Nk;
+    if (a->rule.left < 0 || a->rule.right < 0 || a->rule.left >= Nk || a->rule.right >= Nk)
+        return Nk;
+    return a->rule.left + a->rule.right + 1 < Nk ? a->rule.left + a->rule.right + 1 : Nk;
+}
+
+template <class C> static int count_parts(const AttnArgs *a, int64_t blocks, int64_t places)
+{
+    const int64_t wanted = (WAVES * places + blocks - 1) / blocks;
+    const int64_t worth = most_keys(a) / WORTH_A_PART;
+    const int64_t parts = wanted < worth ? wanted : worth;
+    return parts < 1 ? 1 : (int)parts;
+}
+
+template <typename T, class C> static AttnStatus launch_decode(const AttnArgs *a)
+{
+    const int64_t chunks = (a->shape.H / a->shape.Hkv + C::R - 1) / C::R;
+    const int64_t blocks = a->shape.B * a->shape.Hkv * a->shape.Nq * chunks;
+    const bool wide = rows_on_16_bytes(&a->K) && rows_on_16_bytes(&a->V);
+    int device = 0, processors = 0, per_processor = 0;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+    CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, decode_kernel<T, C>,
+                                                           C::THREADS, 0));
+    const int parts = count_parts<C>(a, blocks, (int64_t)processors * per_processor);
+    const size_t bytes = split_bytes(&a->shape, parts);
+    void *workspace_dev = bytes ? workspace_alloc_device(bytes) : NULL;
+    if (bytes && !workspace_dev)
+        return ATTN_NO_MEMORY;
+    const SplitStates states = split_states(&a->shape, parts, workspace_dev);
+    decode_kernel<T, C>
+        <<<(unsigned)(blocks * parts), C::THREADS, 0, (cudaStream_t)a->stream>>>(*a, states, wide);
+    const cudaError_t error = cudaGetLastError();
+    AttnStatus status = ATTN_OK;
+    if (error == cudaSuccess && parts > 1)
+        status = merge_splits<T>(a, states, NULL);
+    workspace_free_device(workspace_dev); /* kept until the kernels are done */
+    CUDA_TRY(error);
+    return status;
+}
+
+/* Rows of a block: as many as a group has query heads, if that is one, up to 4, or more. */
+template <typename T, int LANES> static AttnStatus decode_rows(const AttnArgs *a)
+{
+    const int64_t group = a->shape.H / a->shape.Hkv;
+    if (group == 1)
+        return launch_decode<T, DecodeTile<T, LANES, 1>>(a);
+    return group <= 4 ? launch_decode<T, DecodeTile<T, LANES, 4>>(a)
+                      : launch_decode<T, DecodeTile<T, LANES, 8>>(a);
+}
+
+template <typename T> static AttnStatus decode_channels(const AttnArgs *a)
+{
+    const int64_t d = a->shape.d;
+    if (d <= 64)
+        return decode_rows<T, 8>(a);
+    if (d <= 128)
+        return decode_rows<T, 16>(a);
+    return d <= 256 ? decode_rows<T, 32>(a) : ATTN_SKIP;
+}
+
+static AttnStatus decode(const AttnArgs *a)
+{
+    if (a->Q.dtype == ATTN_F32)
+        return decode_channels<float>(a);
+    return a->Q.dtype == ATTN_F16 ? decode_channels<__half>(a) : decode_channels<__nv_bfloat16>(a);
+}
+
+AttnStatus sliding_window_v3_decode_window(const AttnArgs *args)
+{
+    if (window_clips(args) || window_drops(args)) {
+        window_set_skip_reason("v3_decode_window knows no clipping and no dropout: both need the "
+                               "final weights, and a block sees those of its part of the keys");
+        return ATTN_SKIP;
+    }
+    return window_plain_run_cuda(args, decode);
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * weight_walk.cuh: what a thread of v1_window_tiles does with the scores of a tile when weights are
+ * not the probabilities themselves.
+ *
+ *     A = clip((high - low) P + low, 0, 1)             W = keep * A / (1 - dropout)
+ *     dP = [inside the clip] (high - low) keep / (1 - dropout) * (dO . V)
+ *     dS = P (dP - delta)
+ *
+ * Between P and dP there is one bit for each pair (kept, and not cut off by the clip) and one
+ * factor for all: a thread keeps the bits of its pairs, P in registers, and nothing else.
+ *
+ * Whether a pair is kept is a function of its place (philox.h). One call of the generator decides
+ * on four neighbouring keys, and four neighbouring keys are what a thread has side by side: in
+ * columns where queries own the tile, in rows where keys do.
+ *
+ * Interface:
+ * - Weights: the options as kernels want them. Token: a token's place in its sequence.
+ * - WeightTile<D, PASS>: sizes; the products of each pass.
+ * - find_kept, weigh_tile, add_delta, finish_weighted_dS.
+ */
+#ifndef WINDOW_WEIGHT_WALK_CUH
+#define WINDOW_WEIGHT_WALK_CUH
+
+#include "gradient_f32.cuh"
+#include "philox.h"
+
+/* Index of a token within its sequence, and the sequence. */
+struct Token {
+    int index, sequence;
+};
+
+struct Weights {
+    float clip_low, clip_span; /* 0, 1: none */
+    bool clips, drops;
+    float kept; /* 1 / (1 - dropout) */
+    uint32_t threshold, key_low, key_high;
+    const Token *queries, *keys; /* [Nq], [Nk]; only with dropout */
+};
+
+/* What a launch computes. The products of a tile, in this order:
+ *
+ *     OUTPUT   S            sum_dP += W V                               queries own
+ *     DELTA    S                             dP                         queries own
+ *     ROWS     S                             dP     sum_S += dS K       queries own
+ *     KEYS     S^T          sum_dP += W^T dO dP^T   sum_S += dS^T Q     keys own
+ */
+enum Pass { PASS_OUTPUT, PASS_DELTA, PASS_ROWS, PASS_KEYS };
+
+template <int D, Pass PASS_> struct WeightTile : GradientTile<D, PASS_ == PASS_KEYS> {
+    typedef GradientTile<D, PASS_ == PASS_KEYS> G;
+    static const Pass PASS = PASS_;
+    static const bool ADDS_W = PASS == PASS_OUTPUT || PASS == PASS_KEYS;
+    static const bool NEEDS_dP = PASS != PASS_OUTPUT;
+    static const bool ADDS_dS = PASS == PASS_ROWS || PASS == PASS_KEYS;
+    static const int BANDS = G::OTHER / G::ROWS_OF_SLICE, PAIRS = D / G::CHANNELS;
+    static const int W_END = PAIRS + (ADDS_W ? BANDS : 0);
+    static const int DP_END = W_END + (NEEDS_dP ? PAIRS : 0);
+    static const int STEPS = DP_END + (ADDS_dS ? BANDS : 0);
+    static const int WORDS = G::COLS / 4; /* of bits of a thread's pairs */
+};
+
+/* Bit c % 4 * 8 + r of word c / 4: pair (r, c) of this thread. */
+template <class C> struct PairBits {
+    uint32_t word[C::WORDS];
+};
+
+/* Four neighbouring keys of one query, from local index j on: bit e is key j + e. The generator
+ * gives four words for four indexes that start at a multiple of 4, which j need not be. */
+static __device__ __forceinline__ uint32_t kept_of_four(const Weights &w, int b, int h, Token query,
+                                                        int j, int Nk)
+{
+    PhiloxWords words = {};
+    int group = -1;
+    uint32_t bits = 0;
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        const int index = w.keys[min(j + e, Nk - 1)].index;
+        if (index / 4 != group) {
+            const PhiloxWords counter = {{(uint32_t)(index / 4), (uint32_t)query.index, (uint32_t)h,
+                                          (uint32_t)(b + query.sequence)}};
+            group = index / 4;
+            words = philox_4x32_10(counter, w.key_low, w.key_high);
+        }
+        const uint32_t low = index & 1 ? words.word[1] : words.word[0];
+        const uint32_t high = index & 1 ? words.word[3] : words.word[2];
+        bits |= (uint32_t)((index & 2 ? high : low) >= w.threshold) << e;
+    }
+    return bits;
+}
+
+/* Which pairs are kept. own0, other0: this thread's first row and column; head: of the queries. */
+template <class C>
+static __device__ __forceinline__ void find_kept(PairBits<C> &kept, const Weights &w,
+                                                 const AttnArgs &a, int b, int head, int own0,
+                                                 int other0)
+{
+    const int N_own = (int)a.shape.Nq, N_other = (int)a.shape.Nk;
+#pragma unroll
+    for (int n = 0; n < C::WORDS; n++)
+        kept.word[n] = w.drops ? 0 : 0xffffffffu;
+    if (!w.drops)
+        return;
+#pragma unroll
+    for (int n = 0; n < C::WORDS; n++)
+        if (C::KEYS) { /* keys side by side in rows */
+#pragma unroll 1
+            for (int e = 0; e < 4; e++)
+#pragma unroll 1
+                for (int r = 0; r < C::ROWS; r += 4) {
+                    const int query = min(other0 + n * 32 + e, N_other - 1);
+                    kept.word[n] |=
+                        kept_of_four(w, b, head, w.queries[query], own0 + row_of(r), N_own)
+                        << (e * 8 + r);
+                }
+        } else {
+#pragma unroll 1
+            for (int r = 0; r < C::ROWS; r++) {
+                const int query = min(own0 + row_of(r), N_own - 1);
+                const uint32_t four =
+                    kept_of_four(w, b, head, w.queries[query], other0 + n * 32, N_other);
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    kept.word[n] |= (four >> e & 1) << (e * 8 + r);
+            }
+        }
+}
+
+/* S_reg, raw products, becomes P, times the slope of the cap where dS is wanted; the weights go to
+ * W_smem if a product needs them. `passes` has the kept pairs; what is not seen or is cut off by
+ * the clip leaves it. masked: the tile is not clean. */
+template <class C>
+static __device__ __forceinline__ void
+weigh_tile(float (&S_reg)[C::ROWS][C::COLS], PairBits<C> &passes, const AttnArgs &a,
+           const Weights &w, const RowMask<C::OWN, C::OTHER> &mask, const float *lse_smem,
+           float *W_smem, int row0, int column0, int j, bool masked)
+{
+    const float scale_log2 = exponent_scale(a);
+    const bool slopes = C::ADDS_dS && a.softcap > 0.0f;
+    float base[C::KEYS ? C::COLS : C::ROWS];
+    load_numbers<C>(base, lse_smem);
+#pragma unroll
+    for (int n = 0; n < (C::KEYS ? C::COLS : C::ROWS); n++) /* no key seen: P = 2^(-inf - 0) = 0 */
+        base[n] = base[n] == -INFINITY ? 0.0f : base[n] * LOG2E;
+    if (masked)
+        adjust_scores(S_reg, a);
+#pragma unroll
+    for (int n = 0; n < C::WORDS; n++) {
+        uint32_t seen[C::ROWS];
+#pragma unroll
+        for (int r = 0; r < C::ROWS; r++)
+            seen[r] = masked ? row_bits(mask, row0 + row_of(r), n, j, 0) >> column0 : 0xffffffffu;
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+#pragma unroll
+            for (int r4 = 0; r4 < C::ROWS; r4 += 4) {
+                const int c = n * 4 + e;
+                float W[4];
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    const int r = r4 + k;
+                    const uint32_t bit = 1u << (e * 8 + r);
+                    const float s = S_reg[r][c];
+                    const float P = seen[r] >> e & 1
+                                        ? exp2_sfu(fmaf(s, scale_log2, -base[C::KEYS ? c : r]))
+                                        : 0.0f;
+                    const float A = w.clips ? fmaf(w.clip_span, P, w.clip_low) : P;
+                    const bool low = w.clips && A < 0.0f, high = w.clips && A > 1.0f;
+                    W[k] = passes.word[n] & bit ? w.kept * (low ? 0.0f : high ? 1.0f : A) : 0.0f;
+                    if (!(seen[r] >> e & 1) || low || high)
+                        passes.word[n] &= ~bit;
+                    S_reg[r][c] = slopes ? P * (1.0f - s * s) : P; /* s: the tanh */
+                }
+                if (C::ADDS_W)
+                    store_fours<C>(W_smem, r4, c, W);
+            }
+    }
+}
+
+/* dP of a pair from dO . V. */
+template <class C>
+static __device__ __forceinline__ float dP_of_pair(float dO_V, const PairBits<C> &passes,
+                                                   float factor, int r, int c)
+{
+    return passes.word[c / 4] >> (c % 4 * 8 + r) & 1 ? factor * dO_V : 0.0f;
+}
+
+/* delta_i += sum over the tile of P dP */
+template <class C>
+static __device__ __forceinline__ void
+add_delta(float (&delta)[C::ROWS], const float (&P_reg)[C::ROWS][C::COLS],
+          const float (&dP_reg)[C::ROWS][C::COLS], const PairBits<C> &passes, float factor)
+{
+#pragma unroll
+    for (int r = 0; r < C::ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < C::COLS; c++)
+            delta[r] =
+                fmaf(P_reg[r][c], dP_of_pair<C>(dP_reg[r][c], passes, factor, r, c), delta[r]);
+}
+
+/* dS = P (dP - delta) to W_smem. P_reg has the slope of the cap in it. */
+template <class C>
+static __device__ __forceinline__ void
+finish_weighted_dS(const float (&P_reg)[C::ROWS][C::COLS], const float (&dP_reg)[C::ROWS][C::COLS],
+                   const PairBits<C> &passes, float factor, const float *delta_smem, float *W_smem)
+{
+    float delta[C::KEYS ? C::COLS : C::ROWS];
+    load_numbers<C>(delta, delta_smem);
+#pragma unroll
+    for (int c = 0; c < C::COLS; c++)
+#pragma unroll
+        for (int r4 = 0; r4 < C::ROWS; r4 += 4) {
+            float dS[4];
+#pragma unroll
+            for (int n = 0; n < 4; n++)
+                dS[n] = P_reg[r4 + n][c] *
+                        (dP_of_pair<C>(dP_reg[r4 + n][c], passes, factor, r4 + n, c) -
+                         delta[C::KEYS ? c : r4 + n]);
+            store_fours<C>(W_smem, r4, c, dS);
+        }
+}
+
+#endif

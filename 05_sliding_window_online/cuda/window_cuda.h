@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * window_cuda.h: what the CUDA files of stage 05 share with each other, with the module and with
+ * tests. All data pointers are device pointers; work is queued and nothing waits.
+ *
+ * Interface:
+ * - window_normalise_cuda, window_normalise_backward_cuda: the CPU's functions on the GPU.
+ * - window_make_plain_cuda: what window_plain_run_cuda does before it calls the variant.
+ * - window_contiguous: a tensor's shape without gaps.
+ * - window_copy_cuda: a tensor into another one, of any dtype and strides.
+ */
+#ifndef WINDOW_CUDA_H
+#define WINDOW_CUDA_H
+
+#include "sliding_window.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Xn as the caller describes it: X's dtype, any strides. w [heads*d]. ATTN_SKIP for d > 256. */
+AttnStatus window_normalise_cuda(const Tensor *X, const float *w, int64_t group, float eps,
+                                 void *stream, const Tensor *Xn);
+/* dXn [B][N][heads][d] float32 -> dX and dw [heads*d]: a sum over all tokens in a fixed order. */
+AttnStatus window_normalise_backward_cuda(const Tensor *X, const float *w, int64_t group, float eps,
+                                          const float *dXn, void *stream, const Tensor *dX,
+                                          float *dw);
+
+/* plain = args with normalised copies of Q and K in `memory` (the caller's to free, NULL: none were
+ * needed), without norm and temperature in its options, which lie in `options`. */
+AttnStatus window_make_plain_cuda(const AttnArgs *args, AttnArgs *plain, AttnOptions *options,
+                                  void **memory);
+
+/* Like `like`, contiguous. */
+Tensor window_contiguous(const Tensor *like, AttnDtype dtype, void *data);
+AttnStatus window_copy_cuda(const Tensor *to, const Tensor *from, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
