@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_window_online: stage 05's online module. Blocks of attention, added one at a time in place,
+ * are the attention over all of them, in whatever order they come.
+ *
+ * - The four orders by hand; every order visits every block once.
+ * - All blocks in the four orders and in 50 random ones, three dtypes, ragged last blocks whose
+ *   padding is NaN.
+ * - Windows of 0, 1, some, more than there are keys; more queries than keys and the reverse; every
+ *   option of the module; a full mask with blocks and rows that see nothing.
+ */
+#include "window_run.h"
+
+/* --- orders ------------------------------------------------------------------------------------*/
+
+static void assert_order(WindowOrder order, const int64_t want[6])
+{
+    int64_t visits[6];
+    window_set_order(order, 1);
+    window_order_blocks(2, 3, visits);
+    for (int t = 0; t < 6; t++)
+        assert_int_equal(want[t], visits[t]);
+}
+
+static void test_orders_by_hand(void **unused)
+{
+    (void)unused;
+    assert_order(WINDOW_ROWS, (int64_t[]){0, 1, 2, 3, 4, 5});
+    assert_order(WINDOW_COLUMNS, (int64_t[]){0, 3, 1, 4, 2, 5});
+    assert_order(WINDOW_DIAGONAL, (int64_t[]){0, 4, 1, 5, 2, 3});
+    window_set_order(WINDOW_ROWS, 1);
+}
+
+/* Every block once, and another seed gives another order. */
+static void test_an_order_is_a_permutation(void **unused)
+{
+    int64_t visits[35], first[35];
+    int others = 0;
+    (void)unused;
+    for (int trial = 0; trial < 23; trial++) {
+        int seen[35] = {0};
+        window_set_order(trial < 3 ? (WindowOrder)trial : WINDOW_RANDOM, (uint64_t)trial);
+        window_order_blocks(5, 7, visits);
+        for (int t = 0; t < 35; t++) {
+            assert_in_range(visits[t], 0, 34);
+            assert_int_equal(0, seen[visits[t]]++);
+        }
+        if (trial == 3)
+            memcpy(first, visits, sizeof first);
+        others += trial > 3 && memcmp(first, visits, sizeof first) != 0;
+    }
+    assert_int_equal(19, others);
+    window_set_order(WINDOW_ROWS, 1);
+}
+
+static void test_any_order_is_one_pass(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < 6; n++) {
+        const WindowConfig c = config_of((AttnDtype)(n % 3), 4, 2, 12, n < 3, n < 3 ? 17 : 9);
+        Plain *p = plain_new(&c, 2, 37, 53);
+        Run r = run_new(p, 8, 7 + n % 2);
+        plain_attend(p, 0, 37, 0, 53);
+        for (int order = 0; order < 53; order++) {
+            window_set_order(order < 3 ? (WindowOrder)order : WINDOW_RANDOM, (uint64_t)order);
+            clear_state(&r);
+            traverse(&r);
+            plain_check(p, &r.O.view, r.lse, r.Tc, "an order");
+            assert_true(tensor_intact(&r.O));
+        }
+        run_free(&r);
+        plain_free(p);
+    }
+    window_set_order(WINDOW_ROWS, 1);
+}
+
+/* --- options and shapes ------------------------------------------------------------------------*/
+
+static void try_once(Plain *p, int64_t bq, int64_t bkv, const char *label)
+{
+    Run r = run_new(p, bq, bkv);
+    plain_start(p);
+    plain_attend(p, 0, p->sq, 0, p->skv);
+    window_set_order(WINDOW_RANDOM, (uint64_t)(bq * bkv));
+    traverse(&r);
+    window_set_order(WINDOW_ROWS, 1);
+    plain_check(p, &r.O.view, r.lse, r.Tc, label);
+    run_free(&r);
+}
+
+static void test_windows_and_lengths(void **unused)
+{
+    static const int64_t windows[] = {WINDOW_INFINITE, 0, 1, 6, 40, 1000000};
+    static const int64_t lengths[][2] = {{33, 33}, {50, 21}, {21, 50}, {1, 40}, {40, 1}};
+    static const int64_t blocks[][2] = {{8, 8}, {16, 5}, {64, 64}, {1, 50}, {50, 1}};
+    (void)unused;
+    for (int n = 0; n < 6 * 5 * 2; n++) {
+        const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 1, 9, n / 30, windows[n / 5 % 6]);
+        Plain *p = plain_new(&c, 1, lengths[n % 5][0], lengths[n % 5][1]);
+        for (int size = 0; size < 5; size++)
+            try_once(p, blocks[size][0], blocks[size][1], "a window");
+        plain_free(p);
+    }
+}
+
+static void test_options(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < 24; n++) {
+        WindowConfig c = config_of((AttnDtype)(n % 3), 6, n % 2 ? 2 : 1, 16, n / 2 % 2, 11);
+        if (n & 4)
+            c.cap = n < 12 ? 2.5f : 0.25f;
+        if (n & 8)
+            c.options.temperature = 1.75f; /* with a cap it must not count */
+        if (n >= 12)
+            c.options.norm_group = n % 3 ? 4 : 16;
+        if (n % 5 == 4)
+            c.scale = -0.6f;
+        Plain *p = plain_new(&c, 1, 30, 41);
+        try_once(p, 8, 12, "an option");
+        plain_free(p);
+    }
+}
+
+/* A third of the pairs, every fifth row, all of a band of keys. */
+static void test_full_mask(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < 6; n++) {
+        const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 2, 20, n / 3, n % 2 ? 15 : -1);
+        Plain *p = plain_new(&c, 2, 43, 50);
+        uint8_t *mask = malloc(43 * 50);
+        assert_non_null(mask);
+        for (int64_t e = 0; e < 43 * 50; e++)
+            mask[e] = e / 50 % 5 == 4 || (e % 50 >= 16 && e % 50 < 32) || case_random() % 3 == 0;
+        p->mask = mask;
+        try_once(p, 8, 8, "a full mask");
+        free(mask);
+        plain_free(p);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_orders_by_hand),
+        cmocka_unit_test(test_an_order_is_a_permutation),
+        cmocka_unit_test(test_any_order_is_one_pass),
+        cmocka_unit_test(test_windows_and_lengths),
+        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_full_mask),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
