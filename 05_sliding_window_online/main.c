@@ -90,6 +90,72 @@ static const Stage stage = {
     variants,
     sizeof variants / sizeof *variants};
 
+/* --- the byte model: each pass tells its tiles, common/model does the sums ---------------------*/
+
+static FlashTiles blocks_of(const AttnArgs *args)
+{
+    return flash_tiles_of(&args->shape, window_block_q(), window_block_kv());
+}
+
+static ModelTraffic online_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    return model_online_traffic(args, tiles.Br, tiles.Bc);
+}
+
+static ModelTraffic packed_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    return model_packed_traffic(args, tiles.Br, tiles.Bc);
+}
+
+static ModelTraffic packed_backward_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    return model_packed_backward_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
+}
+
+static const struct {
+    AttnFn pass;
+    FlashTiles (*tiles)(const AttnArgs *args);
+    ModelTraffic (*traffic)(const AttnArgs *args, FlashTiles tiles);
+} models[] = {
+    {sliding_window_v1_online_block, blocks_of, online_traffic},
+    {sliding_window_v2_window_tiles, flash_tiles_v2_simd, packed_traffic},
+    {sliding_window_v4_window_backward, flash_backward_tiles_v2_simd, packed_backward_traffic},
+    {ATTN_CUDA_FN(sliding_window_v0_online_block), blocks_of, online_traffic},
+};
+
+/* Adds a pass to what the row says about traffic and tiles. Clipping and dropout go over the tiles
+ * twice, which the formulas do not know. */
+static void tell_pass(ReportRow *row, AttnFn pass, const AttnArgs *args)
+{
+    for (size_t m = 0; pass && m < sizeof models / sizeof *models; m++) {
+        if (models[m].pass != pass)
+            continue;
+        const FlashTiles tiles = models[m].tiles(args);
+        const WindowTiles seen = window_count_tiles(args, tiles.Br, tiles.Bc);
+        const ModelTraffic traffic = models[m].traffic(args, tiles);
+        row->model_bytes += traffic.load_bytes + traffic.store_bytes;
+        row->tiles = (ReportTiles){0,           tiles.Br,  tiles.Bc, tiles.splits, seen.skipped,
+                                   seen.masked, seen.clean};
+    }
+}
+
+/* Nothing for a user's shared object. The tiles are those of the last pass. */
+static void tell_traffic(ReportRow *row, const Variant *v, const AttnArgs *args)
+{
+    tell_pass(row, v->forward, args);
+    if (row->c->backward)
+        tell_pass(row, v->backward, args);
+    if (v->forward == sliding_window_v0_offline_mask)
+        row->model_bytes = model_materialised_bytes(args, 0) +
+                           (row->c->backward ? model_materialised_bytes(args, 1) : 0.0);
+    if (v->forward == sliding_window_v3_streaming) {
+        const ModelTraffic traffic = model_stream_traffic(args);
+        row->model_bytes = traffic.load_bytes + traffic.store_bytes;
+    }
+    if (window_clips(args) || window_drops(args))
+        row->model_bytes = 0.0;
+}
+
 /* Why a variant skipped the case itself. */
 static void tell_skip(Outcome *out)
 {
@@ -129,6 +195,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
         status = report_skip(report, c, v, out.failure);
     } else {
         ReportRow row = {c, problem, v, &out, judged ? &check : NULL, 0.0, {0}};
+        tell_traffic(&row, v, &problem->args);
         report_row(report, &row);
         if (out.ran)
             status = exit_worst(status, report_save(report, c, &out));
