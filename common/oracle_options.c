@@ -18,9 +18,10 @@
  *
  * Clip. t = gain P + low errs by gain times P's error + c u (gain P + |low|). A errs no more than
  * t, and by 0 where t is outside [0, 1] by more than its error (with the largest c in use: 4 for
- * f32, which has no tensor cores, else 16). The slope of the clip jumps at 0 and 1: where t is
- * within its error of one, and nowhere else, D may be the one of the other side, which a `jump` of
- * f gain |dO . V| covers, in D and in delta. delta is a float32 sum here and has no 16-bit part:
+ * f32, which has no tensor cores, else 16); the sums that an exact weight goes into round all the
+ * same, c u g A. The slope of the clip jumps at 0 and 1: where t is within its error of one, and
+ * nowhere else, D may be the one of the other side, which a `jump` of f gain |dO . V| covers, in D
+ * and in delta. delta is a float32 sum here and has no 16-bit part:
  *   |error of delta| <= sum_j P (c u (g |D| + f gain sum_x|dO||V|) + jump |dO . V|).
  *
  * QK normalisation. dq_x is by how much Qn_x may differ from the oracle's (oracle_normalise.c;
@@ -83,10 +84,12 @@ static Pair make_pair(const OraclePlan *p, double P, double relative, double fac
         margin = r.fixed + largest_c * r.per_c;
         A = t < 0 ? 0 : t > 1 ? 1 : t;
         gain = t < 0 || t > 1 ? 0 : p->gain;
-        if (t < -margin || t > 1 + margin)
-            r.fixed = r.per_c = 0;
-        else if (t < margin || t > 1 - margin)
+        if (t < -margin || t > 1 + margin) { /* the weight is exact */
+            r.fixed = 0;
+            r.per_c = u * relative * A;
+        } else if (t < margin || t > 1 - margin) {
             jump = p->gain;
+        }
     }
     r.weight = factor * A;
     r.gain = factor * gain;
