@@ -88,10 +88,12 @@ static int allocate(WindowStream *s)
     const WindowConfig *c = &s->config;
     const int64_t lanes = s->simd->lanes, heads = s->batch * c->heads_kv;
     const int64_t wide = c->heads_q > c->heads_kv ? c->heads_q : c->heads_kv;
-    const int64_t up = (s->slots + lanes - 1) / lanes * lanes;
+    int64_t up;
     size_t K, V, row, token;
-    if ((double)up * (double)(heads * (c->head_dim + s->ld)) > 0x1p50)
+    if ((double)c->window * (double)heads * (double)s->ld > 0x1p48)
         return 0;
+    s->slots = c->window + 1;
+    up = (s->slots + lanes - 1) / lanes * lanes;
     s->K_head = up * c->head_dim;
     s->V_head = s->slots * s->ld;
     K = (size_t)(heads * s->K_head) * sizeof(float);
@@ -125,7 +127,6 @@ WindowStatus window_stream_create_at(WindowStream **out, const WindowConfig *con
         s->config = *config;
         s->simd = choose_simd();
         s->batch = batch;
-        s->slots = config->window + 1;
         s->ld = (config->head_dim + STREAM_MAX_LANES - 1) / STREAM_MAX_LANES * STREAM_MAX_LANES;
         s->cap = config->cap * LOG2E;
         if (config->cap > 0.0f) /* the cap wins; a tiny one must not give 0 * inf */
@@ -135,10 +136,10 @@ WindowStatus window_stream_create_at(WindowStream **out, const WindowConfig *con
     }
     if (!s || !allocate(s)) {
         window_stream_destroy(s);
-        return window_refuse(error, WINDOW_NO_MEMORY,
-                             "found too little memory for a cache of %lld keys, accepted is a "
-                             "smaller window",
-                             (long long)config->window + 1);
+        return window_refuse(
+            error, WINDOW_NO_MEMORY,
+            "window: found %lld, too long a cache for this memory, accepted is less",
+            (long long)config->window);
     }
     *out = s;
     return WINDOW_OK;

@@ -23,6 +23,7 @@ typedef struct Plain {
     const uint8_t *mask; /* [sq][skv] or NULL */
     float *wq, *wk;      /* weights of the normalisation */
     double *O, *lse;     /* [B][sq][hq][d], [B][hq][sq] */
+    double *flip;        /* [B][hq][sq] what one rounding to the other neighbour does to a score */
     double *A, *W;       /* [B][hq][sq] largest scale * sum |q||k|; [B][sq][hq][d] sum of P |V| */
 } Plain;
 
@@ -57,6 +58,7 @@ static inline void plain_start(Plain *p)
     memset(p->O, 0, (size_t)(rows * p->c.head_dim) * sizeof *p->O);
     memset(p->W, 0, (size_t)(rows * p->c.head_dim) * sizeof *p->W);
     memset(p->A, 0, (size_t)rows * sizeof *p->A);
+    memset(p->flip, 0, (size_t)rows * sizeof *p->flip);
     for (int64_t row = 0; row < rows; row++)
         p->lse[row] = -INFINITY;
 }
@@ -80,6 +82,7 @@ static inline Plain *plain_new(const WindowConfig *c, int64_t B, int64_t sq, int
     p->O = plain_zeros(rows * c->head_dim, sizeof *p->O);
     p->W = plain_zeros(rows * c->head_dim, sizeof *p->W);
     p->A = plain_zeros(rows, sizeof *p->A);
+    p->flip = plain_zeros(rows, sizeof *p->flip);
     p->lse = plain_zeros(rows, sizeof *p->lse);
     plain_start(p);
     return p;
@@ -87,7 +90,8 @@ static inline Plain *plain_new(const WindowConfig *c, int64_t B, int64_t sq, int
 
 static inline void plain_free(Plain *p)
 {
-    void *all[] = {p->Q.data, p->K.data, p->V.data, p->wq, p->wk, p->O, p->W, p->A, p->lse, p};
+    void *all[] = {p->Q.data, p->K.data, p->V.data, p->wq,  p->wk, p->O,
+                   p->W,      p->A,      p->flip,   p->lse, p};
     for (size_t n = 0; n < sizeof all / sizeof *all; n++)
         free(all[n]);
 }
@@ -130,6 +134,12 @@ static inline double plain_score(const Plain *p, double qk)
     return cap > 0 ? cap * tanh(s / cap) : s / (double)p->c.options.temperature;
 }
 
+/* Half a unit in the last place of the dtype, as a factor; float32 counts in u. */
+static inline double plain_u16(AttnDtype dtype)
+{
+    return dtype == ATTN_F32 ? 0 : dtype == ATTN_F16 ? 0x1p-11 : 0x1p-8;
+}
+
 /* One query, keys j0 .. j1-1: exp(lse) and exp(lse) O grow by what the keys add, one at a time. */
 static inline void plain_attend_row(Plain *p, int64_t b, int64_t i, int64_t h, int64_t j0,
                                     int64_t j1)
@@ -140,13 +150,14 @@ static inline void plain_attend_row(Plain *p, int64_t b, int64_t i, int64_t h, i
     double q[1024], k[1024];
     plain_row(p, &p->Q, p->wq, b, i, h, q);
     for (int64_t j = j0; j < j1; j++) {
-        double qk = 0, absolute = 0, old, add, lse;
+        double qk = 0, absolute = 0, largest = 0, old, add, lse;
         if (!plain_sees(p, i, j))
             continue;
         plain_row(p, &p->K, p->wk, b, j, kv, k);
         for (int64_t x = 0; x < d; x++) {
             qk += q[x] * k[x];
             absolute += fabs(q[x] * k[x]);
+            largest = fmax(largest, fabs(q[x] * k[x]));
         }
         const double s = plain_score(p, qk);
         const double most = fmax(p->lse[row], s);
@@ -160,6 +171,9 @@ static inline void plain_attend_row(Plain *p, int64_t b, int64_t i, int64_t h, i
         }
         p->lse[row] = lse;
         p->A[row] = fmax(p->A[row], fabs(plain_scale(p)) * absolute);
+        if (p->c.options.norm_group > 0)
+            p->flip[row] =
+                fmax(p->flip[row], 2 * plain_u16(p->c.dtype) * largest * fabs(plain_scale(p)));
     }
 }
 
@@ -171,14 +185,9 @@ static inline void plain_attend(Plain *p, int64_t i0, int64_t i1, int64_t j0, in
                 plain_attend_row(p, b, i, h, j0, j1);
 }
 
-/* Half a unit in the last place of the dtype, as a factor; float32 counts in u. */
-static inline double plain_u16(AttnDtype dtype)
-{
-    return dtype == ATTN_F32 ? 0 : dtype == ATTN_F16 ? 0x1p-11 : 0x1p-8;
-}
-
 /* The suite's bound for a row that was merged `steps` times: each step rounds O to the dtype, and
- * in float32 its weights are off by u times |lse| and a few. */
+ * in float32 its weights are off by u times |lse| and a few. Statistics of a normalisation in float32
+ * round now and then to the other neighbour in 16 bits: two of each row's channels may. */
 static inline int plain_row_is_right(const Plain *p, const Tensor *O, const float *lse, int64_t b,
                                      int64_t i, int64_t h, int64_t steps)
 {
@@ -193,7 +202,7 @@ static inline int plain_row_is_right(const Plain *p, const Tensor *O, const floa
                 return 0;
         return lse[row] == -INFINITY;
     }
-    f32 = u * (4 * (A + sqrt(n) + 8) + T * (fabs(want) + 4));
+    f32 = u * (4 * (A + sqrt(n) + 8) + T * (fabs(want) + 4)) + 4 * p->flip[row];
     if (!(fabs((double)lse[row] - want) <= f32 + 4 * u * fabs(want)))
         return 0;
     for (int64_t x = 0; x < d; x++)
