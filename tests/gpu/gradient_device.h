@@ -21,6 +21,38 @@
 
 #include "../../04_flash_backward/cuda/block.cuh"
 
+/* v4's block kernel as --deterministic and --smem-limit make it: its turns, and its tiles for GPUs
+ * with 99 KiB of shared memory a block. */
+static inline AttnStatus block_as_told(const AttnArgs *a, const float *delta_dev,
+                                       FlashSums sums_dev, int in_turns, int64_t smem_limit)
+{
+    flash_backward_set_deterministic(in_turns);
+    flash_set_smem_limit(smem_limit);
+    const AttnStatus status = flash_backward_block_cuda(a, delta_dev, sums_dev);
+    flash_backward_set_deterministic(0);
+    flash_set_smem_limit(0);
+    return status;
+}
+
+#define KIB_99 (99 * 1024)
+
+static inline AttnStatus block_in_turns(const AttnArgs *a, const float *delta_dev,
+                                        FlashSums sums_dev)
+{
+    return block_as_told(a, delta_dev, sums_dev, 1, 0);
+}
+
+static inline AttnStatus block_small(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev)
+{
+    return block_as_told(a, delta_dev, sums_dev, 0, KIB_99);
+}
+
+static inline AttnStatus block_small_in_turns(const AttnArgs *a, const float *delta_dev,
+                                              FlashSums sums_dev)
+{
+    return block_as_told(a, delta_dev, sums_dev, 1, KIB_99);
+}
+
 typedef struct BlockKernel {
     const char *name;
     FlashBlockFn function;
@@ -35,6 +67,9 @@ static const BlockKernel block_kernels[] = {
     {"v2_mma", flash_backward_block_v2_mma, 6, 16},
     {"v3_cp_async", flash_backward_block_v3_cp_async, 6, 16},
     {"flash_backward_block_cuda, 16 bit", flash_backward_block_cuda, 6, 16},
+    {"flash_backward_block_cuda, in turns", block_in_turns, 6, 16},
+    {"flash_backward_block_cuda, 99 KiB", block_small, 6, 16},
+    {"flash_backward_block_cuda, 99 KiB, in turns", block_small_in_turns, 6, 16},
 };
 
 #define BLOCK_KERNEL_COUNT ((int)(sizeof block_kernels / sizeof *block_kernels))

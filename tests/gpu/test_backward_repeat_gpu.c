@@ -4,9 +4,9 @@
  * of all of them, and dQ of those without atomics, have the same bits on every run, whatever else
  * the GPU does.
  *
- * Each variant runs 200 times, each time into poisoned outputs, and what is promised is compared
- * byte by byte with the first run, which the oracle has judged. Meanwhile the GPU does other work
- * (noise.h); that work must really have gone on, or the test fails.
+ * Each variant runs 200 times (40 with ATTN_TEST_QUICK), each time into poisoned outputs; what is
+ * promised is compared byte by byte with the first run, which the oracle has judged. Meanwhile the
+ * GPU does other work (noise.h); that work must really have gone on, or the test fails.
  *
  *     test_backward_repeat_gpu [REPEATS]
  *
@@ -40,15 +40,23 @@ static const Repeated variants[] = {
 
 #define VARIANT_COUNT ((int)(sizeof variants / sizeof *variants))
 
-/* Several tiles each way, GQA; few keys and many queries, so that many blocks add to few rows. */
+/* Several tiles each way, GQA; few queries and many keys, so that many blocks add to few rows; a
+ * window, so that each row has tiles of its own, and heads whose channels two blocks share; a mask
+ * array over position maps of several segments. */
 static const struct {
     AttnShape shape;
     AttnMask mask;
     AttnDtype dtype; /* of the 16-bit variants */
+    int64_t left, right;
+    int zigzag; /* queries as two halves, the later one first */
 } problems[] = {
-    {{2, 4, 2, 333, 333, 64}, ATTN_MASK_CAUSAL_LOWER_RIGHT, ATTN_BF16},
-    {{1, 2, 1, 40, 2000, 128}, ATTN_MASK_NONE, ATTN_F16},
+    {{2, 4, 2, 333, 333, 64}, ATTN_MASK_CAUSAL_LOWER_RIGHT, ATTN_BF16, -1, 0, 0},
+    {{1, 2, 1, 40, 2000, 128}, ATTN_MASK_NONE, ATTN_F16, -1, -1, 0},
+    {{1, 2, 1, 300, 500, 256}, ATTN_MASK_CAUSAL_LOWER_RIGHT, ATTN_F16, 130, 0, 0},
+    {{1, 4, 1, 200, 600, 59}, ATTN_MASK_FULL, ATTN_BF16, 450, 200, 1},
 };
+
+#define PROBLEM_COUNT ((int)(sizeof problems / sizeof *problems))
 
 enum { GRAD_Q, GRAD_K, GRAD_V, GRAD_COUNT };
 
@@ -86,6 +94,15 @@ static void repeat_variant(const Repeated *v, int problem, cudaStream_t stream)
     unsigned char *first[GRAD_COUNT], *again[GRAD_COUNT];
     Copies copies = {.count = 0};
     case_align(c, problems[problem].mask);
+    c->args.rule = (AttnRule){problems[problem].left, problems[problem].right};
+    if (problems[problem].mask == ATTN_MASK_FULL)
+        case_mask(c);
+    if (problems[problem].zigzag) {
+        const int64_t half = c->args.shape.Nq / 2, start = c->segments_q[0].position;
+        c->segments_q[0] = (AttnSegment){0, half, 0, start + half, 1};
+        c->segments_q[1] = (AttnSegment){half, half, 0, start, 1};
+        c->args.positions_q.count = 2;
+    }
     free(run_forward(c));
     AttnArgs args = args_up(&copies, &c->args);
     Tensor *gradients[GRAD_COUNT] = {&args.dQ, &args.dK, &args.dV};
@@ -118,7 +135,7 @@ static void test_same_bits_beside_other_work(void **unused)
     (void)unused;
     assert_int_equal(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     for (int n = 0; n < VARIANT_COUNT; n++)
-        for (int problem = 0; problem < 2; problem++) {
+        for (int problem = 0; problem < PROBLEM_COUNT; problem++) {
             const int before = atomic_load(&noise_rounds);
             if (!(variants[n].dtypes & 1) && device_arch() < 80) {
                 print_message("%s left out: it needs sm_80\n", variants[n].name);
@@ -141,6 +158,8 @@ int main(int argc, char **argv)
         printf("no CUDA device\n");
         return 77;
     }
+    if (getenv("ATTN_TEST_QUICK"))
+        repeats = 40;
     if (argc > 1)
         repeats = atoi(argv[1]);
     if (pthread_create(&thread, NULL, make_noise, NULL) != 0)

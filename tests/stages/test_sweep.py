@@ -3,6 +3,9 @@
 """test_sweep.py: every variant of a stage on every case of cases.py, judged by the stage program.
 
     test_sweep.py PROGRAM [--backward[=always]] [--device cpu|cuda] [--only GROUP]
+                  [--variant NAME] [--flags="--deterministic ..."]
+
+--flags goes in front of every case. A variant alone gets the cases of its dtypes.
 
 The program decides with its oracle; this test makes sure that the decision was really taken: a row
 of the report for each case and each variant, none skipped without a known reason, `pass` true,
@@ -43,16 +46,16 @@ def has_device(program, device):
     return subprocess.run(tiny, capture_output=True, timeout=120).returncode != 77
 
 
-def run_batch(program, device, lines, seconds):
+def run_batch(args, lines):
     """Exit status, report rows by seed, and what the program said on stderr."""
     with tempfile.TemporaryDirectory() as folder:
         case_file, report = os.path.join(folder, "cases"), os.path.join(folder, "report.jsonl")
         with open(case_file, "w", encoding="utf-8") as f:
             f.write("\n".join(lines) + "\n")
-        command = [program, "--device", device, "--variant", "all", "--quiet",
-                   "--cases", case_file, "--json", report]
+        command = [args.program, "--device", args.device, "--variant", args.variant, "--quiet",
+                   *args.flags.split(), "--cases", case_file, "--json", report]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds,
+            done = subprocess.run(command, capture_output=True, text=True, timeout=args.seconds,
                                   errors="backslashreplace")
             status, said = done.returncode, done.stderr
         except subprocess.TimeoutExpired:
@@ -89,8 +92,7 @@ def fault_of_row(row):
 
 def faults_of_case(line, rows, variants, always=False):
     found = sorted(row["variant"] for row in rows)
-    words = line.split()
-    dtype = words[words.index("--dtype") + 1] if "--dtype" in words else "f32"
+    dtype = dtype_of(line)
     expected = sorted(v for v in variants if dtype in variants[v] and not any(
         v == name and what in line for name, what in ALLOWED_SKIPS))
     faults = [] if found == expected else [f"rows of {found}, expected {expected}"]
@@ -111,9 +113,18 @@ def faults_of_case(line, rows, variants, always=False):
     return faults
 
 
+def dtype_of(line):
+    words = line.split()
+    return words[words.index("--dtype") + 1] if "--dtype" in words else "f32"
+
+
 def judge_group(tap, args, variants, name, lines, pool):
+    if args.variant != "all":
+        lines = [line for line in lines if dtype_of(line) in variants[args.variant]]
+        if not lines:
+            return False
     batches = [lines[k:k + BATCH] for k in range(0, len(lines), BATCH)]
-    results = pool.map(lambda b: run_batch(args.program, args.device, b, args.seconds), batches)
+    results = pool.map(lambda b: run_batch(args, b), batches)
     bad, worst = [], 0.0
     for batch, (status, rows, said) in zip(batches, results):
         before = len(bad)
@@ -204,6 +215,8 @@ def main():
     parser.add_argument("--backward", nargs="?", const=True, default=False, choices=("always",))
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--only", default="")
+    parser.add_argument("--variant", default="all")
+    parser.add_argument("--flags", default="")
     parser.add_argument("--seconds", type=float, default=240, help="limit of one process")
     args = parser.parse_args()
     tap = Tap()
@@ -211,6 +224,8 @@ def main():
         return tap.skip_all(f"no {args.device} device here")
     test_the_judge(tap)
     variants = variants_of(args.program, args.device)
+    if args.variant != "all":
+        variants = {args.variant: variants[args.variant]}
     tap.ok(variants, f"--list names variants for {args.device}: {' '.join(variants)}")
     shard = os.environ.get("ATTN_TEST_EXHAUSTIVE")
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
