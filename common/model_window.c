@@ -48,7 +48,7 @@ ModelTiles model_window_tiles(const AttnArgs *args, int64_t Br, int64_t Bc)
     const ModelTiles unknown = {-1, -1, -1};
     const int64_t heads = args->shape.B * args->shape.H;
     ModelTiles sum = {0, 0, 0};
-    if (queries.count != keys.count)
+    if (queries.count != keys.count || (queries.count > 1 && (args->mask || args->shape.B != 1)))
         return unknown;
     for (int64_t s = 0; s < queries.count; s++) {
         const AttnSegment *q = &queries.segments[s], *k = &keys.segments[s];
