@@ -214,7 +214,7 @@ def shuffled(items):
 
 def draw_orders():
     blocks, cell = 5, 38
-    pic = Drawing(980, 350, "Four orders of the blocks",
+    pic = Drawing(980, 366, "Four orders of the blocks",
                   "Five by five blocks under a causal window: by rows, by columns, by diagonals "
                   "and at random. Every order gives the same result.")
     pic.text(490, 32, "Any order will do: the number is when a block of scores is visited", 19)
@@ -222,7 +222,7 @@ def draw_orders():
              "queries, whose rows of O and lse are updated", 13, fill=GREY)
     everything = [(i, j) for i in range(blocks) for j in range(blocks)]
     orders = (("rows", everything), ("columns", sorted(everything, key=lambda b: (b[1], b[0]))),
-              ("diagonal", sorted(everything, key=lambda b: (b[0] - b[1], b[0]))),
+              ("diagonal", sorted(everything, key=lambda b: ((b[1] - b[0]) % blocks, b[0]))),
               ("random", shuffled(everything)))
     for n, (name, order) in enumerate(orders):
         x0, y0, turn = 40 + n * 237, 110, 0
@@ -234,8 +234,10 @@ def draw_orders():
                     "#BBBBBB", 0.3 if inside else 1, 0)
             if inside:
                 pic.text(x0 + (j + 0.5) * cell, y0 + (i + 0.66) * cell, str(turn), 14)
-    pic.text(490, 332, "by rows a block of queries is finished before the next begins; by columns "
-             "every block of keys is loaded once", 14)
+    pic.text(490, 328, "rows: a block of queries is finished before the next begins; columns: "
+             "every block of keys is loaded once;", 14)
+    pic.text(490, 348, "diagonal: all blocks of queries advance together, the keys move on by one "
+             "block: the order of a ring", 14)
     return pic.done()
 
 
