@@ -49,9 +49,11 @@ def case_text(row):
     text += f" d={row.get('d')}"
     if row.get("mask") not in (None, "none"):
         text += f" {row['mask']}"
-    window = tuple(row.get("window") or ())
-    if window not in ((), (-1, -1)) and "causal" not in str(row.get("mask")):
-        text += f" window {row['window'][0]},{row['window'][1]}"
+    left, right = row.get("window") or (-1, -1)
+    if "causal" in str(row.get("mask")):  # which makes right 0
+        text += f" window {left}" if left >= 0 else ""
+    elif (left, right) != (-1, -1):
+        text += f" window {left},{right}"
     if str(row.get("input")).startswith("bundled"):
         text += " bundled"
     return text + (" backward" if row.get("backward") else "")
@@ -78,6 +80,12 @@ def median_text(name):
 
 def tile_text(row):
     return f"{row['tile_rows']} x {row['tile_keys']}" if row.get("tile_rows") else "-"
+
+
+def window_tiles(row):
+    """Of all tiles of the score matrix: skipped, masked and clean."""
+    tiles = row.get("tiles") or {}
+    return f"{tiles['skipped']} / {tiles['masked']} / {tiles['clean']}" if tiles else "-"
 
 
 def bytes_of(key):
@@ -163,6 +171,8 @@ COLUMNS = {
     "dV_lost": ("dV rows lost", lambda r: percent(r.get("dV_rows_lost")), True),
     "sram": ("M", plain("sram_elements"), True),
     "tile": ("tile", tile_text, True),
+    "tiles": ("tiles skipped / masked / clean", window_tiles, True),
+    "block_kv": ("keys a step", plain("block_kv"), True),
     "fits": ("has to fit", plain("fast_elements"), True),
     "loads": ("loads", plain("loads"), True),
     "stores": ("stores", plain("stores"), True),
