@@ -17,22 +17,21 @@ void check_online_reach(const AttnArgs *args, int64_t block, int64_t b, int64_t 
     const AttnDtype dtype = args->O.dtype;
     const double half = dtype == ATTN_F32 ? 0x1p-24 : dtype == ATTN_F16 ? 0x1p-11 : 0x1p-8;
     const int64_t kv = h / (s->H / s->Hkv);
-    int64_t steps = 0, last = -1, first = 0, sequence = -1;
+    int64_t steps = 0;
     memset(reach, 0, sizeof *reach * (size_t)s->d);
-    for (int64_t j = 0; j < s->Nk; j++) {
-        const AttnPosition at = attn_position(args->positions_k, j);
-        if (at.sequence != sequence) { /* each sequence is cut into blocks of its own */
-            sequence = at.sequence;
-            first = j;
-            last = -1;
+    for (int64_t n = 0; n < args->positions_k.count; n++) { /* cut into blocks of its own */
+        const AttnSegment *g = &args->positions_k.segments[n];
+        int64_t last = -1;
+        for (int64_t t = 0; t < g->length; t++) {
+            if (!attn_sees(args, i, g->first + t))
+                continue;
+            steps += t / block != last;
+            last = t / block;
+            for (int64_t x = 0; x < s->d; x++) {
+                const int64_t at = tensor_offset(&args->V, b, g->first + t, kv) + x;
+                reach[x] = fmax(reach[x], fabs(tensor_get(&args->V, at)));
+            }
         }
-        if (!attn_sees(args, i, j))
-            continue;
-        steps += (j - first) / block != last;
-        last = (j - first) / block;
-        for (int64_t x = 0; x < s->d; x++)
-            reach[x] =
-                fmax(reach[x], fabs(tensor_get(&args->V, tensor_offset(&args->V, b, j, kv) + x)));
     }
     for (int64_t x = 0; x < s->d; x++)
         reach[x] *= (double)steps * half;

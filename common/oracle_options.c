@@ -12,17 +12,18 @@
  * oracle_core.c, applies clip and dropout to that, and rounds the weight to 16 bits for a tensor
  * core.
  *
- * Dropout. f is exact but for three roundings, 1 more in g; where it is 0 there is no error at all.
- * Whoever has the weights in hand may have made P = exp(s - lse) from a finished lse, so the
- * forward pass errs by |lse| more, as the backward pass does anyway (also with a clip).
+ * Dropout. f is exact but for three roundings: 1 more in g, and sum_x|dO||V| counts once more in
+ * the error of D (gain does the same there). Where f is 0 there is no error at all. Whoever has the
+ * weights in hand may have made P = exp(s - lse) from a finished lse, so the forward pass errs by
+ * |lse| more, as the backward pass does anyway (also with a clip).
  *
  * Clip. t = gain P + low errs by gain times P's error + c u (gain P + |low|). A errs no more than
  * t, and by 0 where t is outside [0, 1] by more than its error (with the largest c in use: 4 for
- * f32, which has no tensor cores, else 16); the sums that an exact weight goes into round all the
- * same, c u g A. The slope of the clip jumps at 0 and 1: where t is within its error of one, and
- * nowhere else, D may be the one of the other side, which a `jump` of f gain |dO . V| covers, in D
- * and in delta. delta is a float32 sum here and has no 16-bit part:
- *   |error of delta| <= sum_j P (c u (g |D| + f gain sum_x|dO||V|) + jump |dO . V|).
+ * f32, which has no tensor cores, else 16); the sum that an exact weight goes into rounds all the
+ * same, c u (sqrt(n) + 2) A. The slope of the clip jumps at 0 and 1: where t is within its error of
+ * one, and nowhere else, D may be the one of the other side, which a `jump` of f gain |dO . V|
+ * covers, in D and in delta. delta is a float32 sum here and has no 16-bit part:
+ *   |error of delta| <= sum_j P (c u (g |D| + 2 f gain sum_x|dO||V|) + jump |dO . V|).
  *
  * QK normalisation. dq_x is by how much Qn_x may differ from the oracle's (oracle_normalise.c;
  * mostly 0 for 16 bits), dk_x likewise. A score is then off by up to
@@ -66,9 +67,10 @@ static double dropout_factor(const OraclePlan *p, const OracleGroup *g, int64_t 
                                                                                         : 0;
 }
 
-/* P has the relative error c u relative beside that of the uncertainties of score and lse. */
-static Pair make_pair(const OraclePlan *p, double P, double relative, double factor, double score,
-                      double shift)
+/* P has the relative error c u relative beside that of the uncertainties of score and lse; the
+ * weight goes into a sum of sqrt_terms^2 terms, which relative knows. */
+static Pair make_pair(const OraclePlan *p, double P, double relative, double sqrt_terms,
+                      double factor, double score, double shift)
 {
     const double largest_c = p->u16 == 0 ? 4 : 16;
     Pair r = {.rho_f = p->u16 == 0 ? 0 : expm1(score + shift),
@@ -86,7 +88,7 @@ static Pair make_pair(const OraclePlan *p, double P, double relative, double fac
         gain = t < 0 || t > 1 ? 0 : p->gain;
         if (t < -margin || t > 1 + margin) { /* the weight is exact */
             r.fixed = 0;
-            r.per_c = u * relative * A;
+            r.per_c = u * (sqrt_terms + 2 + p->drops) * A;
         } else if (t < margin || t > 1 - margin) {
             jump = p->gain;
         }
@@ -140,7 +142,8 @@ static void weigh_pair(const OraclePlan *p, const OracleRowState *row, const Pai
     const double P = m->P[t], D = r->gain * dP, off = fabs(D - row->delta);
     const double dS = P * (D - row->delta) * m->slope[t];
     const double bend = p->cap == 0 ? 0 : 0.77 * m->unsure[t] / p->cap * off;
-    const double error_c = u * (g_i * off + r->gain * size_dP) + r->rho_c * off + row->delta_c;
+    const double own = g_i * off + (1 + p->clips + p->drops) * r->gain * size_dP;
+    const double error_c = u * own + r->rho_c * off + row->delta_c;
     const double error_f = row->delta_f + r->jump * fabs(dP) + (p->u16 == 0 ? 0 : bend);
     m->w[t] = p->scale * dS;
     m->wc[t] = scale * P * ((1 + r->rho_f) * error_c + (p->u16 == 0 ? bend : 0));
@@ -161,7 +164,8 @@ void oracle_option_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int
         state->forward += fabs(state->lse);
     for (int64_t t = 0; t < n; t++) {
         const double f = dropout_factor(p, g, h, i, m->index[t]);
-        const Pair r = make_pair(p, m->P[t], state->forward, f, m->unsure[t], state->shift);
+        const Pair r =
+            make_pair(p, m->P[t], state->forward, sqrt((double)n), f, m->unsure[t], state->shift);
         m->w[t] = r.weight;
         m->wc[t] = r.per_c;
         m->wf[t] = r.fixed + p->eta;
@@ -188,11 +192,11 @@ static void row_delta(const OraclePlan *p, const OracleGroup *g, int64_t h, int6
     for (int64_t t = 0; t < n; t++) {
         const double P = m->P[t], dP = m->dot[m->index[t]], size = m->size[m->index[t]];
         const double f = dropout_factor(p, g, h, i, m->index[t]);
-        const Pair r = make_pair(p, P, g_i, f, m->unsure[t], state->shift);
+        const Pair r = make_pair(p, P, g_i, 0, f, m->unsure[t], state->shift);
         const double D = r.gain * dP;
         state->delta += P * D;
         state->delta_f += P * (r.rho_f * fabs(D) + (1 + r.rho_f) * r.jump * fabs(dP));
-        state->delta_c += P * ((u * g_i + r.rho_c) * fabs(D) + u * r.gain * size);
+        state->delta_c += P * ((u * g_i + r.rho_c) * fabs(D) + u * (2 + p->drops) * r.gain * size);
     }
 }
 
@@ -209,8 +213,8 @@ void oracle_option_gradient(const OraclePlan *p, const OracleGroup *g, int64_t h
         return;
     for (int64_t t = 0; t < n; t++) {
         const int64_t j = m->index[t];
-        const Pair r =
-            make_pair(p, m->P[t], g_i, dropout_factor(p, g, h, i, j), m->unsure[t], state->shift);
+        const Pair r = make_pair(p, m->P[t], g_i, 0, dropout_factor(p, g, h, i, j), m->unsure[t],
+                                 state->shift);
         weigh_pair(p, state, &r, m->dot[j], m->size[j], g_i, t, m);
     }
     memset(m->z, 0, sizeof(double) * (size_t)(3 * d));
@@ -230,8 +234,8 @@ void oracle_option_key(const OraclePlan *p, const OracleGroup *g, int64_t h, int
     for (int64_t t = 0; t < n; t++) {
         const int64_t i = m->index[t];
         const double g_i = rows[i].g + sqrt_terms;
-        const Pair r =
-            make_pair(p, m->P[t], g_i, dropout_factor(p, g, h, i, j), m->unsure[t], rows[i].shift);
+        const Pair r = make_pair(p, m->P[t], g_i, sqrt_terms, dropout_factor(p, g, h, i, j),
+                                 m->unsure[t], rows[i].shift);
         weigh_pair(p, &rows[i], &r, m->dot[i], m->size[i], g_i, t, m);
         m->v[t] = r.weight;
         m->vc[t] = r.per_c;
