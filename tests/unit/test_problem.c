@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_problem: what stage 05's flags make of the inputs. Files in all layouts and packings hold
+ * the same numbers, packed tensors share a storage, cu_seqlens become segments, and whatever does
+ * not fit together is refused, by the flags alone or with the files.
+ */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "npy.h"
+#include "run_internal.h"
+
+static AttnStatus nothing(const AttnArgs *args)
+{
+    (void)args;
+    return ATTN_OK;
+}
+
+static const Variant variants[] = {{"v0_plain", ON_CPU, DTYPES_ALL, nothing, nothing, 0, "plain"}};
+static const Stage stage = {"unit",
+                            "00_unit",
+                            "?",
+                            1,
+                            STAGE_HAS_BACKWARD | STAGE_HAS_VARLEN | STAGE_HAS_OFFLINE |
+                                STAGE_HAS_TRACE,
+                            variants,
+                            1};
+
+static char folder[64];
+
+static int enter_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "test_problem.XXXXXX");
+    return mkdtemp(folder) && chdir(folder) == 0 ? 0 : -1;
+}
+
+static int leave_folder(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return chdir("..") == 0 && system(command) == 0 ? 0 : -1;
+}
+
+/* --- a case ------------------------------------------------------------------------------------*/
+
+typedef struct Made {
+    Cli cli;
+    Problem problem;
+} Made;
+
+/* Parses a line of flags and makes its problem, with stderr closed: EXIT_OK or what it ended with */
+static int make(Made *m, const char *line)
+{
+    static char text[4096];
+    char *argv[64] = {"unit"}, *rest = NULL;
+    const int null = open("/dev/null", O_WRONLY), saved = dup(2);
+    int argc = 1, status;
+    snprintf(text, sizeof text, "%s", line);
+    for (char *w = strtok_r(text, " ", &rest); w; w = strtok_r(NULL, " ", &rest))
+        argv[argc++] = w;
+    fflush(NULL);
+    dup2(null, 2);
+    status = cli_parse(&m->cli, &stage, argc, argv);
+    if (status == CLI_CONTINUE) {
+        status = problem_make(&m->problem, &m->cli.cases[0]);
+        if (status != EXIT_OK)
+            cli_free(&m->cli);
+    }
+    fflush(NULL);
+    dup2(saved, 2);
+    close(saved);
+    close(null);
+    return status;
+}
+
+static void expect_made(Made *m, const char *line)
+{
+    if (make(m, line) != EXIT_OK)
+        fail_msg("refused: %s", line);
+}
+
+static void expect_refused(const char *line)
+{
+    Made m;
+    const int status = make(&m, line);
+    if (status != EXIT_USAGE)
+        fail_msg("status %d: %s", status, line);
+}
+
+static void drop(Made *m)
+{
+    problem_free(&m->problem);
+    cli_free(&m->cli);
+}
+
+/* --- files: value (b, n, h, x) of tensor t is 1000 t + 100 b + 10 n + h + x / 8 -----------------*/
+
+enum { B = 2, N = 3, H = 4, HKV = 2, D = 8 };
+
+static float value_at(int t, int b, int n, int h, int x)
+{
+    return (float)(1000 * t + 100 * b + 10 * n + h) + (float)x / 8.0f;
+}
+
+/* Tensors `first` .. `last` (0 Q, 1 K, 2 V) side by side on the heads axis. */
+static void write_tensors(const char *path, CliTensors layout, int first, int last)
+{
+    static float data[B * N * (H + 2 * HKV) * D];
+    char error[NPY_ERROR_SIZE];
+    int64_t shape[4] = {B, N, 0, D};
+    float *to = data;
+    for (int t = first; t <= last; t++)
+        shape[2] += t == 0 ? H : HKV;
+    for (int outer = 0; outer < (layout == CLI_SBHD ? N : B); outer++)
+        for (int inner = 0; inner < (layout == CLI_SBHD ? B : N); inner++)
+            for (int t = first; t <= last; t++)
+                for (int h = 0; h < (t == 0 ? H : HKV); h++)
+                    for (int x = 0; x < D; x++)
+                        *to++ = layout == CLI_SBHD ? value_at(t, inner, outer, h, x)
+                                                   : value_at(t, outer, inner, h, x);
+    if (layout == CLI_SBHD) {
+        shape[0] = N;
+        shape[1] = B;
+    } else if (layout == CLI_THD) { /* two sequences of three tokens each */
+        shape[0] = B * N;
+        shape[1] = shape[2];
+        shape[2] = D;
+    }
+    assert_int_equal(npy_write_f32(path, data, layout == CLI_THD ? 3 : 4, shape, error), 0);
+}
+
+static void write_integers(const char *path, int wide, int count, const int64_t *values)
+{
+    char head[128];
+    FILE *f = fopen(path, "wb");
+    int length =
+        snprintf(head, sizeof head, "{'descr': '<i%d', 'fortran_order': False, 'shape': (%d,), }",
+                 wide ? 8 : 4, count);
+    assert_non_null(f);
+    fwrite("\x93NUMPY\x01\x00\x76\x00", 1, 10, f); /* 118 bytes: the data begin at 128 */
+    fprintf(f, "%-117.*s\n", length, head);
+    for (int i = 0; i < count; i++) {
+        const int32_t narrow = (int32_t)values[i];
+        fwrite(wide ? (const void *)&values[i] : (const void *)&narrow, wide ? 8 : 4, 1, f);
+    }
+    fclose(f);
+}
+
+static void expect_values(const Tensor *t, int which, int thd)
+{
+    for (int b = 0; b < B; b++)
+        for (int n = 0; n < N; n++)
+            for (int h = 0; h < t->shape[2]; h++)
+                for (int x = 0; x < D; x++)
+                    assert_true(tensor_get(t, (thd ? tensor_offset(t, 0, b * N + n, h)
+                                                   : tensor_offset(t, b, n, h)) +
+                                                  x) == value_at(which, b, n, h, x));
+}
+
+static void expect_all_values(const Problem *p, int thd)
+{
+    const AttnShape *s = &p->args.shape;
+    assert_true(s->B == (thd ? 1 : B) && s->Nq == (thd ? B * N : N) && s->Nk == s->Nq);
+    assert_true(s->H == H && s->Hkv == HKV && s->d == D);
+    expect_values(&p->args.Q, 0, thd);
+    expect_values(&p->args.K, 1, thd);
+    expect_values(&p->args.V, 2, thd);
+}
+
+/* Every layout with every packing, and with every way that memory can be laid out. */
+static void files_of_every_kind(void **state)
+{
+    static const char *const layouts[] = {"bshd", "sbhd", "thd"};
+    static const char *const packs[] = {"q_k_v --q q.npy --k k.npy --v v.npy",
+                                        "q_kv --q q.npy --k kv.npy",
+                                        "qkv --q qkv.npy -H 4 --kv-heads 2"};
+    static const char *const strides[] = {"", "--strides odd", "--strides bhsd"};
+    const int64_t lengths[] = {0, 3, 6};
+    Made m;
+    (void)state;
+    write_integers("cu.npy", 0, 3, lengths);
+    for (int l = 0; l < 3; l++) {
+        write_tensors("q.npy", (CliTensors)l, 0, 0);
+        write_tensors("k.npy", (CliTensors)l, 1, 1);
+        write_tensors("v.npy", (CliTensors)l, 2, 2);
+        write_tensors("kv.npy", (CliTensors)l, 1, 2);
+        write_tensors("qkv.npy", (CliTensors)l, 0, 2);
+        for (int n = 0; n < 9; n++) {
+            char line[512];
+            if (l == CLI_SBHD && n >= 3) /* is a layout in memory itself */
+                continue;
+            snprintf(line, sizeof line, "--tensor-layout %s --pack %s %s%s", layouts[l],
+                     packs[n % 3], strides[n / 3],
+                     l == CLI_THD ? " --cu-seqlens-q cu.npy --cu-seqlens-kv cu.npy" : "");
+            expect_made(&m, line);
+            expect_all_values(&m.problem, l == CLI_THD);
+            drop(&m);
+        }
+    }
+}
+
+/* --- packing -----------------------------------------------------------------------------------*/
+
+static int inside(const Storage *s, const Tensor *t)
+{
+    const unsigned char *at = t->data;
+    return s->mapping && at >= s->base && at < s->base + s->bytes;
+}
+
+static void packed_tensors_share_a_storage(void **state)
+{
+    static const char *const lines[] = {"--pack q_k_v", "--pack q_kv", "--pack qkv",
+                                        "--pack qkv --strides odd"};
+    (void)state;
+    for (int n = 0; n < 4; n++) {
+        char line[256];
+        Made m;
+        Outcome out;
+        const CliCase *c;
+        const AttnArgs *a = &m.problem.args;
+        snprintf(line, sizeof line, "-N 5 -B 2 -H 4 --kv-heads 2 -d 8 --backward %s", lines[n]);
+        expect_made(&m, line);
+        c = &m.cli.cases[0];
+        assert_true(inside(&m.problem.Q, &a->Q));
+        assert_int_equal(inside(&m.problem.Q, &a->K), c->pack == CLI_QKV);
+        assert_int_equal(inside(&m.problem.K, &a->V), c->pack == CLI_Q_KV);
+        assert_int_equal(inside(&m.problem.V, &a->V), c->pack == CLI_Q_K_V);
+        if (c->pack == CLI_QKV && c->layout == LAYOUT_BSHD) {
+            assert_int_equal(a->K.stride[1], (4 + 2 + 2) * 8);
+            assert_int_equal((float *)a->V.data - (float *)a->Q.data, (4 + 2) * 8);
+        }
+        assert_int_equal(outcome_make(&out, &m.problem, c), EXIT_OK);
+        assert_int_equal(inside(&out.dQ, &out.args.dV), c->pack == CLI_QKV);
+        assert_int_equal(inside(&out.dK, &out.args.dV), c->pack == CLI_Q_KV);
+        assert_int_equal(out.args.dK.stride[1], a->K.stride[1]);
+        outcome_free(&out);
+        drop(&m);
+    }
+}
+
+/* The numbers do not depend on packing, layout or strides. */
+static void inputs_are_the_same_packed(void **state)
+{
+    static const char *const lines[] = {"--pack q_kv", "--pack qkv", "--tensor-layout sbhd",
+                                        "--pack qkv --strides odd"};
+    Made plain, m;
+    (void)state;
+    expect_made(&plain, "-N 5 -B 2 -H 4 --kv-heads 2 -d 8 --dtype bf16");
+    for (int n = 0; n < 4; n++) {
+        char line[256];
+        snprintf(line, sizeof line, "-N 5 -B 2 -H 4 --kv-heads 2 -d 8 --dtype bf16 %s", lines[n]);
+        expect_made(&m, line);
+        for (int t = 0; t < 3; t++) {
+            const AttnArgs *a = &plain.problem.args, *p = &m.problem.args;
+            const Tensor *x = t == 0 ? &a->Q : t == 1 ? &a->K : &a->V;
+            const Tensor *y = t == 0 ? &p->Q : t == 1 ? &p->K : &p->V;
+            float one[8], other[8];
+            for (int row = 0; row < 2 * 5 * x->shape[2]; row++) {
+                const int64_t b = row % 2, i = row / 2 % 5, h = row / 10;
+                tensor_read_row(x, b, i, h, one);
+                tensor_read_row(y, b, i, h, other);
+                assert_memory_equal(one, other, sizeof one);
+            }
+        }
+        drop(&m);
+    }
+    drop(&plain);
+}
+
+/* --- sequences ---------------------------------------------------------------------------------*/
+
+static void lengths_become_segments(void **state)
+{
+    const int64_t q[] = {0, 4, 4, 9}, k[] = {0, 2, 5, 13};
+    Made m;
+    AttnPosition at;
+    (void)state;
+    write_integers("q.npy", 1, 4, q);
+    write_integers("k.npy", 0, 4, k);
+    expect_made(&m, "--tensor-layout thd --cu-seqlens-q q.npy --cu-seqlens-kv k.npy --causal -d 4");
+    assert_int_equal(m.problem.args.shape.Nq, 9);
+    assert_int_equal(m.problem.args.shape.Nk, 13);
+    assert_int_equal(m.problem.args.positions_q.count, 3);
+    at = attn_position(m.problem.args.positions_q, 0); /* lower right: 4 queries, 2 keys */
+    assert_true(at.sequence == 0 && at.position == -2);
+    at = attn_position(m.problem.args.positions_q, 4); /* the empty one has no token */
+    assert_true(at.sequence == 2 && at.position == 8 - 5);
+    at = attn_position(m.problem.args.positions_k, 4);
+    assert_true(at.sequence == 1 && at.position == 2);
+    drop(&m);
+    expect_made(&m, "--tensor-layout thd --cu-seqlens-q q.npy --cu-seqlens-kv k.npy "
+                    "--mask causal-upper-left --seq-q 9 -B 1");
+    at = attn_position(m.problem.args.positions_q, 4);
+    assert_true(at.sequence == 2 && at.position == 0);
+    drop(&m);
+}
+
+static void lengths_refused(void **state)
+{
+    static const int64_t bad[][3] = {{1, 4, 9}, {0, 5, 4}, {0, -3, 9}, {0, 0, 0}};
+    const int64_t good[] = {0, 4, 9}, one[] = {0, 9}, alone[] = {0};
+    const char *const both = "--tensor-layout thd --cu-seqlens-q bad.npy --cu-seqlens-kv good.npy";
+    float real[3] = {0, 4, 9};
+    const int64_t three = 3;
+    char error[NPY_ERROR_SIZE];
+    (void)state;
+    write_integers("good.npy", 0, 3, good);
+    for (int n = 0; n < 4; n++) {
+        write_integers("bad.npy", 1, 3, bad[n]);
+        expect_refused(both);
+    }
+    write_integers("bad.npy", 0, 2, one); /* another number of sequences */
+    expect_refused(both);
+    write_integers("bad.npy", 0, 1, alone);
+    expect_refused(both);
+    assert_int_equal(npy_write_f32("bad.npy", real, 1, &three, error), 0);
+    expect_refused(both);
+    expect_refused("--tensor-layout thd --cu-seqlens-q none.npy --cu-seqlens-kv good.npy");
+    write_integers("bad.npy", 0, 3, good);
+    expect_refused("--tensor-layout thd --cu-seqlens-q bad.npy --cu-seqlens-kv good.npy -N 8");
+    expect_refused("--tensor-layout thd --cu-seqlens-q bad.npy --cu-seqlens-kv good.npy -B 2");
+    expect_refused("--tensor-layout thd --cu-seqlens-q bad.npy");
+    expect_refused("--tensor-layout thd");
+    expect_refused("--cu-seqlens-q bad.npy --cu-seqlens-kv good.npy");
+    expect_refused("--bundled --tensor-layout thd --cu-seqlens-q bad.npy --cu-seqlens-kv good.npy");
+}
+
+/* --- options -----------------------------------------------------------------------------------*/
+
+static void options_arrive(void **state)
+{
+    Made m;
+    const AttnOptions *o;
+    Outcome out;
+    uint64_t before;
+    (void)state;
+    expect_made(&m, "-N 4 -d 8 --clip -0.25,1.5 --dropout 0.125 --temperature 2 --seed 7");
+    o = m.problem.args.options;
+    assert_ptr_equal(o, &m.problem.options);
+    assert_true(o->clip_low == -0.25f && o->clip_high == 1.5f && o->dropout == 0.125f);
+    assert_true(o->temperature == 2.0f && o->dropout_seed == 7 && !o->norm_group && !o->wq);
+    drop(&m);
+    expect_made(&m, "-N 4 -d 8 -H 4 --kv-heads 2 --qk-norm 4 --backward");
+    o = m.problem.args.options;
+    assert_true(o->norm_group == 4 && o->norm_eps == 1e-5f && o->temperature == 1.0f);
+    for (int i = 0; i < 32; i++) /* around 1, and not all 1 */
+        assert_true(o->wq[i] > 0.0f && o->wq[i] < 2.0f && o->wq[i] != 1.0f);
+    before = problem_fingerprint(&m.problem);
+    assert_int_equal(outcome_make(&out, &m.problem, &m.cli.cases[0]), EXIT_OK);
+    assert_ptr_equal(out.args.options, &out.options);
+    assert_true(out.options.dwq && out.options.dwk && out.options.wq == o->wq);
+    out.options.dwq[31] = out.options.dwk[15] = 1.0f; /* no fault */
+    assert_int_equal(problem_fingerprint(&m.problem), before);
+    ((float *)(uintptr_t)o->wk)[15] = 0.5f;
+    assert_int_not_equal(problem_fingerprint(&m.problem), before);
+    outcome_free(&out);
+    drop(&m);
+    expect_made(&m, "-N 4 -d 8 --clip 0,1 --dropout 0 --temperature 1"); /* none of them */
+    assert_null(m.problem.args.options);
+    drop(&m);
+}
+
+static void weights_from_files(void **state)
+{
+    float w[32];
+    char error[NPY_ERROR_SIZE];
+    int64_t of_q = 32, of_k = 16;
+    Made m;
+    (void)state;
+    for (int i = 0; i < 32; i++)
+        w[i] = (float)i;
+    assert_int_equal(npy_write_f32("wq.npy", w, 1, &of_q, error), 0);
+    assert_int_equal(npy_write_f32("wk.npy", w, 1, &of_k, error), 0);
+    expect_made(&m, "-N 4 -d 8 -H 4 --kv-heads 2 --qk-norm 8 --wq wq.npy --wk wk.npy");
+    assert_true(m.problem.options.wq[31] == 31.0f && m.problem.options.wk[15] == 15.0f);
+    drop(&m);
+    expect_refused("-N 4 -d 8 -H 4 --kv-heads 2 --qk-norm 8 --wq wk.npy --wk wk.npy");
+    expect_refused("-N 4 -d 8 -H 4 --kv-heads 2 --wq wq.npy --wk wk.npy");
+    expect_refused("-N 4 -d 8 -H 4 --kv-heads 2 --qk-norm 8 --wq wq.npy");
+}
+
+static void flags_refused(void **state)
+{
+    static const char *const lines[] = {"--clip 0.1,1.1",
+                                        "--clip -0.1,0.9",
+                                        "--clip -0.1",
+                                        "--clip ,",
+                                        "--clip nan,2",
+                                        "--dropout 1",
+                                        "--dropout -0.1",
+                                        "--dropout 0.99999999",
+                                        "--dropout x",
+                                        "--temperature 0",
+                                        "--temperature -1",
+                                        "--temperature 1e-30",
+                                        "--qk-norm 0",
+                                        "--qk-norm 48 -d 64",
+                                        "--pack qkv --seq-q 4 --seq-kv 5",
+                                        "--pack v",
+                                        "--order up",
+                                        "--block-q 0",
+                                        "--block-kv -4",
+                                        "--strides odd --tensor-layout sbhd",
+                                        "--pack qkv --q q.npy",
+                                        "--pack qkv --q q.npy -H 4",
+                                        "--pack q_kv --q q.npy",
+                                        "--pack q_kv --q q.npy --k k.npy --v v.npy",
+                                        "--trace -N 1000",
+                                        "--wq",
+                                        "--wq --wk"};
+    (void)state;
+    for (size_t n = 0; n < sizeof lines / sizeof *lines; n++)
+        expect_refused(lines[n]);
+}
+
+static void shapes_refused(void **state)
+{
+    (void)state;
+    write_tensors("qkv.npy", CLI_BSHD, 0, 2); /* 8 heads */
+    write_tensors("q.npy", CLI_BSHD, 0, 0);
+    write_tensors("k.npy", CLI_SBHD, 1, 1);
+    write_tensors("v.npy", CLI_SBHD, 2, 2);
+    expect_refused("--pack qkv --q qkv.npy -H 4 --kv-heads 4");
+    expect_refused("--pack qkv --q qkv.npy -H 3 --kv-heads 2");
+    expect_refused("--pack qkv --q qkv.npy -H 8 --kv-heads 1");
+    expect_refused("--q q.npy --k k.npy --v v.npy"); /* batch and tokens exchanged */
+    expect_refused("--tensor-layout sbhd --q q.npy --k k.npy --v v.npy");
+    expect_refused("--tensor-layout thd --cu-seqlens-q x --cu-seqlens-kv x --q q.npy --k k.npy "
+                   "--v v.npy");
+}
+
+/* Without sizes, masks, windows and files: causal with window 16. */
+static void default_window(void **state)
+{
+    Made m;
+    (void)state;
+    expect_made(&m, "");
+    assert_true(m.problem.args.rule.left == 16 && m.problem.args.rule.right == 0);
+    drop(&m);
+    expect_made(&m, "--dropout 0.5 --seed 3 --dtype f16 --order random");
+    assert_true(m.problem.args.rule.left == 16 && m.problem.args.rule.right == 0);
+    drop(&m);
+    expect_made(&m, "-N 8");
+    assert_true(m.problem.args.rule.left == -1 && m.problem.args.rule.right == -1);
+    drop(&m);
+    expect_made(&m, "--mask none");
+    assert_true(m.problem.args.rule.left == -1 && m.problem.args.rule.right == -1);
+    drop(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(files_of_every_kind),
+        cmocka_unit_test(packed_tensors_share_a_storage),
+        cmocka_unit_test(inputs_are_the_same_packed),
+        cmocka_unit_test(lengths_become_segments),
+        cmocka_unit_test(lengths_refused),
+        cmocka_unit_test(options_arrive),
+        cmocka_unit_test(weights_from_files),
+        cmocka_unit_test(flags_refused),
+        cmocka_unit_test(shapes_refused),
+        cmocka_unit_test(default_window),
+    };
+    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+}
