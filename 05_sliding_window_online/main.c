@@ -37,23 +37,8 @@
 #include "run.h"
 #include "sliding_window.h"
 
-#pragma weak sliding_window_v0_offline_mask
-#pragma weak sliding_window_v0_offline_mask_backward
-#pragma weak sliding_window_v1_online_block
-#pragma weak sliding_window_v2_window_tiles
-#pragma weak sliding_window_v3_streaming
-#pragma weak sliding_window_v4_window_backward
-#pragma weak sliding_window_v0_online_block
-#pragma weak sliding_window_v1_window_tiles
-#pragma weak sliding_window_v1_window_tiles_backward
 #pragma weak sliding_window_v2_mma_window
 #pragma weak sliding_window_v2_mma_window_backward
-#pragma weak sliding_window_v3_decode_window
-#pragma weak window_skip_reason
-#pragma weak window_set_skip_reason
-#pragma weak window_set_blocks
-#pragma weak window_set_order
-#pragma weak window_count_tiles
 #pragma weak sliding_window_trace
 
 static const Variant variants[] = {
@@ -165,7 +150,7 @@ static void tell_skip(Outcome *out)
         snprintf(out->failure, sizeof out->failure,
                  "it needs %lld bytes of shared memory, --smem-limit is %lld",
                  (long long)flash_smem_refused(), (long long)flash_smem_limit());
-    else if (window_skip_reason && window_skip_reason()[0])
+    else if (window_skip_reason()[0])
         snprintf(out->failure, sizeof out->failure, "%s", window_skip_reason());
 }
 
@@ -177,12 +162,9 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     Check check;
     int judged, status;
     flash_set_smem_limit(c->smem_limit);
-    if (window_set_blocks)
-        window_set_blocks(c->block_q, c->block_kv);
-    if (window_set_order)
-        window_set_order((WindowOrder)c->order, c->seed);
-    if (window_set_skip_reason)
-        window_set_skip_reason("");
+    window_set_blocks(c->block_q, c->block_kv);
+    window_set_order((WindowOrder)c->order, c->seed);
+    window_set_skip_reason("");
     if (v == &c->so) /* a user's own shared object: in a child process with limits */
         status = run_variant_so(&out, &stage, problem, c, cli->so_seconds, cli->so_mebibytes);
     else
