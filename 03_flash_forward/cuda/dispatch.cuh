@@ -81,8 +81,13 @@ static AttnStatus run_for_16_bit(const AttnArgs *a, More... more)
     CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     if (a->Q.dtype == ATTN_F32 || major < 8)
         return ATTN_SKIP;
-    return a->Q.dtype == ATTN_F16 ? run_for_dim<Launch, __half>(a, more...)
-                                  : run_for_dim<Launch, __nv_bfloat16>(a, more...);
+    if (a->Q.dtype == ATTN_BF16)
+        return run_for_dim<Launch, __nv_bfloat16>(a, more...);
+#ifdef ATTN_NO_CUDA_F16 /* a machine without a GPU that asks whether all compiles */
+    return ATTN_SKIP;
+#else
+    return run_for_dim<Launch, __half>(a, more...);
+#endif
 }
 
 /* A 16-byte access must lie on a multiple of 16 bytes, and so must each row of each head. */
