@@ -97,6 +97,31 @@ static ModelTraffic packed_backward_traffic(const AttnArgs *args, FlashTiles til
     return model_packed_backward_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
 }
 
+static ModelTraffic split_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    return model_split_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
+}
+
+static ModelTraffic clean_backward_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    return model_atomic_backward_traffic(args, tiles.Br, tiles.Bc, 1);
+}
+
+/* v1_window_tiles works on float32 copies; making them is not counted. */
+static ModelTraffic float_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    AttnArgs copies = *args;
+    copies.Q.dtype = ATTN_F32;
+    return split_traffic(&copies, tiles);
+}
+
+static ModelTraffic float_backward_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    AttnArgs copies = *args;
+    copies.Q.dtype = ATTN_F32;
+    return model_two_kernels_backward_traffic(&copies, tiles.Br, tiles.Bc);
+}
+
 static const struct {
     AttnFn pass;
     FlashTiles (*tiles)(const AttnArgs *args);
@@ -106,6 +131,14 @@ static const struct {
     {sliding_window_v2_window_tiles, flash_tiles_v2_simd, packed_traffic},
     {sliding_window_v4_window_backward, flash_backward_tiles_v2_simd, packed_backward_traffic},
     {ATTN_CUDA_FN(sliding_window_v0_online_block), blocks_of, online_traffic},
+    {ATTN_CUDA_FN(sliding_window_v1_window_tiles), ATTN_CUDA_FN(flash_tiles_v2_register_tiles),
+     float_traffic},
+    {ATTN_CUDA_FN(sliding_window_v1_window_tiles_backward),
+     ATTN_CUDA_FN(flash_backward_tiles_v1_two_kernels), float_backward_traffic},
+    {ATTN_CUDA_FN(sliding_window_v2_mma_window), ATTN_CUDA_FN(flash_tiles_v5_clean_tiles),
+     split_traffic},
+    {ATTN_CUDA_FN(sliding_window_v2_mma_window_backward),
+     ATTN_CUDA_FN(flash_backward_tiles_v4_clean_tiles), clean_backward_traffic},
 };
 
 /* Adds a pass to what the row says about traffic and tiles. Clipping and dropout go over the tiles
@@ -135,6 +168,10 @@ static void tell_traffic(ReportRow *row, const Variant *v, const AttnArgs *args)
                            (row->c->backward ? model_materialised_bytes(args, 1) : 0.0);
     if (v->forward == sliding_window_v3_streaming) {
         const ModelTraffic traffic = model_stream_traffic(args);
+        row->model_bytes = traffic.load_bytes + traffic.store_bytes;
+    }
+    if (v->forward && v->forward == ATTN_CUDA_FN(sliding_window_v3_decode_window)) {
+        const ModelTraffic traffic = model_decode_traffic(args);
         row->model_bytes = traffic.load_bytes + traffic.store_bytes;
     }
     if (window_clips(args) || window_drops(args))

@@ -135,6 +135,9 @@ ModelTraffic model_online_traffic(const AttnArgs *args, int64_t Br, int64_t Bc);
  * reads the keys that it sees from there. One head, k = Nk d / G:
  *   loads   Nq d + 2k el + 2 pairs d fl                         stores Nq d el + 2k + Nq fl */
 ModelTraffic model_stream_traffic(const AttnArgs *args);
+/* Decoding: each query reads the keys that it sees, once for all query heads of a group:
+ *   loads   Nq d + 2 pairs d / G el                             stores Nq d el + Nq fl */
+ModelTraffic model_decode_traffic(const AttnArgs *args);
 
 /* Softmax over rows x cols of `element_bytes`: accesses (2, 3 or 4 per element) times bytes. */
 double model_softmax_bytes(int64_t rows, int64_t cols, int accesses, size_t element_bytes);

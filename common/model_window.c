@@ -6,7 +6,8 @@
  * q_min - left .. q_max + right, and all of them see the keys at q_max - left .. q_min + right. Two
  * divisions by Bc turn each run of keys into a run of tiles. No tile is asked.
  *
- * Interface: model_window_tiles, model_online_traffic, model_stream_traffic (model.h).
+ * Interface: model_window_tiles, model_online_traffic, model_stream_traffic, model_decode_traffic
+ * (model.h).
  */
 #include "model_internal.h"
 
@@ -78,4 +79,12 @@ ModelTraffic model_stream_traffic(const AttnArgs *args)
     const double k = (double)s->Nk * (double)s->d * (double)s->Hkv / (double)s->H;
     const double pairs = (double)model_visible_pairs(args);
     return model_heads_traffic(args, q + 2 * k, 2 * pairs * (double)s->d, q, 2 * k + (double)s->Nq);
+}
+
+ModelTraffic model_decode_traffic(const AttnArgs *args)
+{
+    const AttnShape *s = &args->shape;
+    const double q = (double)s->Nq * (double)s->d, group = (double)(s->H / s->Hkv);
+    const double pairs = (double)model_visible_pairs(args);
+    return model_heads_traffic(args, q + 2 * pairs * (double)s->d / group, 0, q, (double)s->Nq);
 }
