@@ -39,7 +39,12 @@ static AttnStatus run_forward(const AttnArgs *args, void *workspace)
 
 int main(int argc, char **argv)
 {
-    const RatioStage ratio = {&stage,      0,       flash_simd_workspace_bytes,
-                              run_forward, targets, sizeof targets / sizeof *targets};
+    const RatioStage ratio = {&stage,
+                              0,
+                              flash_simd_workspace_bytes,
+                              run_forward,
+                              targets,
+                              sizeof targets / sizeof *targets,
+                              0};
     return ratio_main(&ratio, argc, argv);
 }

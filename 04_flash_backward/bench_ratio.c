@@ -43,7 +43,12 @@ static AttnStatus run_backward(const AttnArgs *args, void *workspace)
 
 int main(int argc, char **argv)
 {
-    const RatioStage ratio = {&stage,       1,       flash_backward_simd_workspace_bytes,
-                              run_backward, targets, sizeof targets / sizeof *targets};
+    const RatioStage ratio = {&stage,
+                              1,
+                              flash_backward_simd_workspace_bytes,
+                              run_backward,
+                              targets,
+                              sizeof targets / sizeof *targets,
+                              0};
     return ratio_main(&ratio, argc, argv);
 }

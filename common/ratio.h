@@ -82,11 +82,13 @@ typedef struct RatioStage {
     AttnStatus (*run)(const AttnArgs *args, void *workspace);
     const RatioTarget *targets;
     int target_count;
+    int64_t window; /* 0 = none, else keys i-window .. i */
 } RatioStage;
 
 /* The cases of a target list: B=1, H=8, f32, N = 1024, 2048, 4096, d = 64, 128, full and causal;
- * with several threads H=1 as well. Returns the program's exit status: a ratio below its floor is
- * printed as such and is no failure, a wrong result is one. */
+ * with several threads H=1 as well. With a window N = 8192 and 65536, causal only, and the ratio at
+ * the last N over that at the first: 1 if the time is linear in N. Returns the program's exit
+ * status: a ratio below its floor is printed as such and is no failure, a wrong result is one. */
 int ratio_main(const RatioStage *stage, int argc, char **argv);
 
 #ifdef __cplusplus

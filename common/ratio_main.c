@@ -78,7 +78,10 @@ static void print_line(const RatioOptions *o, const CliCase *c, const RatioResul
     const double floor = threads > 1 && c->Nq >= 1024 ? SCALING_FLOOR : target ? target->floor : 0;
     const double aim = target ? target->aim : floor;
     char name[64], number[32], span[32], count[32];
-    snprintf(name, sizeof name, "%s H=%d N=%d d=%d", c->mask == ATTN_MASK_NONE ? "full" : "causal",
+    snprintf(name, sizeof name, "%s H=%d N=%d d=%d",
+             c->mask == ATTN_MASK_NONE ? "full"
+             : c->window_left >= 0     ? "window"
+                                       : "causal",
              (int)c->H, (int)c->Nq, (int)c->d);
     snprintf(number, sizeof number, none ? "(%.3f)" : "%.3f", median);
     snprintf(span, sizeof span, "%.3f..%.3f", extreme(figure, -1), extreme(figure, 1));
@@ -120,8 +123,9 @@ static void *alloc_workspace(const RatioStage *stage, const AttnShape *shape, in
     return workspace_alloc(one > all ? one : all);
 }
 
+/* *ratio: the median, NaN if no round counts. */
 static int measure_case(Report *report, const RatioStage *stage, const RatioOptions *o, CliCase *c,
-                        int threads)
+                        int threads, double *ratio)
 {
     const RatioTarget *target = threads == 1 ? find_target(stage, c) : NULL;
     const Variant *v = &stage->stage->variants[0];
@@ -132,6 +136,7 @@ static int measure_case(Report *report, const RatioStage *stage, const RatioOpti
     Timed t = {stage, .status = ATTN_OK};
     RatioPiece piece = {poison_outputs, run_timed, &t, 0.0};
     int status = problem_make(&problem, c);
+    *ratio = NAN;
     if (status != EXIT_OK || !result) {
         free(result);
         return status != EXIT_OK ? status : EXIT_RUNTIME;
@@ -156,6 +161,7 @@ static int measure_case(Report *report, const RatioStage *stage, const RatioOpti
         }
         print_line(o, c, result, threads, target, piece.flops);
         report_ratio_row(report, &row, result, target);
+        *ratio = samples_median(&result->counted.ratio);
     }
     workspace_free(t.workspace);
     outcome_free(&t.outcome);
@@ -188,26 +194,50 @@ static int start_cli(Cli *cli, const RatioStage *stage, const RatioOptions *o, i
     return EXIT_OK;
 }
 
+/* d = 64 and 128, then with a causal mask; with a window the latter alone. */
+static CliCase case_of(const RatioStage *stage, const CliCase *base, int64_t H, int64_t N, int kind)
+{
+    CliCase c = *base;
+    const int causal = stage->window > 0 || kind / 2;
+    c.B = 1;
+    c.H = c.Hkv = H;
+    c.Nq = c.Nk = N;
+    c.d = kind % 2 ? 128 : 64;
+    c.mask = causal ? ATTN_MASK_CAUSAL_LOWER_RIGHT : ATTN_MASK_NONE;
+    c.window_left = stage->window > 0 ? stage->window : -1;
+    c.window_right = causal ? 0 : -1;
+    return c;
+}
+
+/* A cost of N times the window: the rate does not depend on N. */
+static void print_growth(const RatioOptions *o, int64_t H, double first[2], double last[2])
+{
+    for (int kind = 0; kind < 2 && o->length_count > 1; kind++)
+        printf("# H=%d d=%d: ratio at N=%d over that at N=%d: %.3f\n", (int)H, kind ? 128 : 64,
+               (int)o->lengths[o->length_count - 1], (int)o->lengths[0], last[kind] / first[kind]);
+}
+
 static int measure_all(Report *report, const RatioStage *stage, const RatioOptions *o, CliCase base,
                        int threads)
 {
+    const int kinds = stage->window > 0 ? 2 : 4;
     int status = EXIT_OK;
     print_head(o, threads);
-    for (int64_t H = 8; H >= (threads > 1 ? 1 : 8); H -= 7)
+    for (int64_t H = 8; H >= (threads > 1 ? 1 : 8); H -= 7) {
+        double first[2] = {NAN, NAN}, last[2] = {NAN, NAN}, ratio;
         for (int i = 0; i < o->length_count; i++)
-            for (int kind = 0; kind < 4; kind++) {
-                CliCase c = base;
-                c.B = 1;
-                c.H = c.Hkv = H;
-                c.Nq = c.Nk = o->lengths[i];
-                c.d = kind % 2 ? 128 : 64;
-                c.mask = kind / 2 ? ATTN_MASK_CAUSAL_LOWER_RIGHT : ATTN_MASK_NONE;
-                c.window_right = kind / 2 ? 0 : -1;
+            for (int kind = 0; kind < kinds; kind++) {
+                CliCase c = case_of(stage, &base, H, o->lengths[i], kind);
                 c.threads = threads;
-                status = exit_worst(status, measure_case(report, stage, o, &c, threads));
+                status = exit_worst(status, measure_case(report, stage, o, &c, threads, &ratio));
                 if (status == EXIT_RUNTIME)
                     return status;
+                first[kind % 2] = i == 0 ? ratio : first[kind % 2];
+                last[kind % 2] = ratio;
             }
+        if (stage->window > 0 && threads == 1)
+            print_growth(o, H, first, last);
+    }
     return status;
 }
 
@@ -216,7 +246,7 @@ int ratio_main(const RatioStage *stage, int argc, char **argv)
     RatioOptions o;
     Cli cli;
     Report report;
-    int status = ratio_read_options(&o, argc, argv);
+    int status = ratio_read_options(&o, stage->window > 0, argc, argv);
     if (status != CLI_CONTINUE)
         return status;
     status = start_cli(&cli, stage, &o, argc, argv);

@@ -22,9 +22,11 @@ static const char *const usage =
     "[--json FILE]\n"
     "Ratio of this stage's fastest CPU variant to OpenBLAS sgemm, f32, B=1 H=8, d=64 and 128, "
     "full\n"
-    "and causal, with one thread; then with T threads (default 2, if the machine has them), H=1 "
-    "too:\n"
-    "speed-up over one thread, as a share of sgemm's speed-up. Medians of R rounds (default 7).\n";
+    "and causal (stage 05: a causal window), with one thread; then with T threads (default 2, if "
+    "the\n"
+    "machine has them), H=1 too: speed-up over one thread, as a share of sgemm's speed-up. Medians "
+    "of\n"
+    "R rounds (default 7).\n";
 
 /* A measure that runs at a quarter of the processor's speed is none: start once more with the sgemm
  * that fits. Where the user has chosen one, it stays. */
@@ -88,11 +90,16 @@ static int read_option(RatioOptions *o, const char *flag, const char *value)
     return cli_refuse("found '%s', accepted are the flags of --help", flag);
 }
 
-int ratio_read_options(RatioOptions *o, int argc, char **argv)
+int ratio_read_options(RatioOptions *o, int windowed, int argc, char **argv)
 {
     cpu_set_t set;
     const int two = sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 1;
     *o = (RatioOptions){7, two ? 2 : 1, 2048, 1, {1024, 2048, 4096}, 3, NULL};
+    if (windowed) {
+        o->lengths[0] = 8192;
+        o->lengths[1] = 65536;
+        o->length_count = 2;
+    }
     cli_refuse_context("bench_ratio", NULL, 0);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {

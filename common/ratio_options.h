@@ -4,7 +4,7 @@
  *
  * Interface:
  * - RatioOptions, ratio_read_options: CLI_CONTINUE, or the status to exit with. May start the
- *   program anew with an sgemm that fits the processor.
+ *   program anew with an sgemm that fits the processor. windowed: other lengths by default.
  */
 #ifndef ATTN_RATIO_OPTIONS_H
 #define ATTN_RATIO_OPTIONS_H
@@ -20,6 +20,6 @@ typedef struct RatioOptions {
     const char *json;
 } RatioOptions;
 
-int ratio_read_options(RatioOptions *o, int argc, char **argv);
+int ratio_read_options(RatioOptions *o, int windowed, int argc, char **argv);
 
 #endif
