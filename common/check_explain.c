@@ -140,8 +140,12 @@ void check_explain(const Check *check, const char *label, const AttnArgs *args, 
                 a->off, a->compared);
         if (a->nonfinite)
             fprintf(to, ", %" PRId64 " of them by being finite or not", a->nonfinite);
-        fprintf(to, "\n    worst at (b=%" PRId64 ", h=%" PRId64 ", i=%" PRId64 ", x=%" PRId64 "): ",
-                a->b, a->h, a->i, a->x);
+        if (which >= CHECK_DWQ)
+            fprintf(to, "\n    worst at (h=%" PRId64 ", x=%" PRId64 "): ", a->h, a->x);
+        else
+            fprintf(to,
+                    "\n    worst at (b=%" PRId64 ", h=%" PRId64 ", i=%" PRId64 ", x=%" PRId64 "): ",
+                    a->b, a->h, a->i, a->x);
         fprintf(to, "expected %.9g, found %.9g, bound %.3g (error is %.3g bounds)\n", a->expected,
                 a->found, a->bound, a->worst_ratio);
         explain_place(a, which, &args->shape, to);

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_option_bounds.c: the bounds with stage 05's options. A right implementation passes for every
+ * combination, dtype and order of sums (honest_options.h); each of a list of mistakes does not, nor
+ * does a dropped key. Where rounding decides (an element of Qn between two values of the dtype, a
+ * weight at a kink of the clip) both sides pass, and only there. Prints how much of a bound is used.
+ */
+#include "honest_options.h"
+#include "plain_options.h"
+
+#include "check.h"
+
+static double worst[3][CHECK_COUNT];
+static const Honest ways[] = {{1, 0, 0, 0}, {1, 1, 1, 0}, {1, 0, 1, 1}};
+
+static const Option places[] = {
+    {"GQA", {2, 4, 2, 3, 5, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, LAYOUT_ODD},
+    {"causal window", {1, 2, 1, 5, 7, 4}, ATTN_MASK_CAUSAL_LOWER_RIGHT, 3, -1, 0, 0, 0},
+    {"varlen", {1, 2, 1, 10, 11, 4}, ATTN_MASK_NONE, -1, -1, 0, 1, LAYOUT_SBHD},
+    {"full mask", {1, 1, 1, 5, 6, 4}, ATTN_MASK_FULL, -1, -1, 0, 0, 0},
+};
+#define PLACE_COUNT ((int)(sizeof places / sizeof *places))
+
+/* Bits of n: norm (3 values), temperature, clip (3), dropout, cap. */
+#define COMBINATIONS (3 * 2 * 3 * 2 * 2)
+static OptionCase make_case(const Option *place, int n, AttnDtype dtype, int larger, float by)
+{
+    static const float clips[][2] = {{0, 1}, {-0.03f, 1.1f}, {-0.1f, 1.4f}};
+    OptionCase o = option_case_new(place, dtype, larger, by);
+    const int64_t d = o.c->args.shape.d;
+    o.options.norm_group = n % 3 == 0 ? 0 : n % 3 == 1 ? d : d / 2;
+    o.options.temperature = n / 3 % 2 ? 0.7f : 1;
+    o.options.clip_low = clips[n / 6 % 3][0];
+    o.options.clip_high = clips[n / 6 % 3][1];
+    o.options.dropout = n / 18 % 2 ? 0.3f : 0;
+    o.c->args.softcap = n / 36 ? 2.5f : 0;
+    return o;
+}
+
+static Check judge(OptionCase *o, const HonestOptions *how, const Oracle *oracle)
+{
+    Check check = {.inputs_intact = 1, .storage_intact = 1};
+    o->c->args.options = &o->options;
+    honest_options_run(how, &o->c->args);
+    check_outputs(&check, oracle, NULL, &o->c->args, 1, 4);
+    return check;
+}
+
+static void right_ones_pass(void **state)
+{
+    const float sizes[] = {1, 3, 8};
+    int count = 0;
+    (void)state;
+    for (int place = 0; place < PLACE_COUNT; place++)
+        for (int n = 0; n < COMBINATIONS; n++)
+            for (int dtype = 0; dtype < 3; dtype++, count++) {
+                const HonestOptions how = {ways[count % 3], RIGHT, 0};
+                OptionCase o = make_case(&places[place], n, (AttnDtype)dtype, count % 5 ? 2 : 4,
+                                         sizes[count / 3 % 3]);
+                Oracle oracle;
+                Check check;
+                o.c->args.options = &o.options;
+                assert_int_equal(0, oracle_run(&oracle, &o.c->args, 1, 1));
+                check = judge(&o, &how, &oracle);
+                for (int which = 0; which < CHECK_COUNT; which++)
+                    worst[dtype][which] = fmax(worst[dtype][which], check.array[which].worst_ratio);
+                if (!check.pass) {
+                    check_explain(&check, places[place].name, &o.c->args, stderr);
+                    fail_msg("%s, combination %d, %s: a right result was refused",
+                             places[place].name, n, dtype_name((AttnDtype)dtype));
+                }
+                oracle_free(&oracle);
+                option_case_free(&o);
+            }
+    for (int dtype = 0; dtype < 3; dtype++) {
+        const double *w = worst[dtype];
+        print_message("# worst share of the bound, %s: O %.2f lse %.2f dQ %.2f dK %.2f dV %.2f dwq "
+                      "%.3f dwk %.3f\n",
+                      dtype_name((AttnDtype)dtype), w[0], w[1], w[2], w[3], w[4], w[5], w[6]);
+        for (int which = 0; which < CHECK_COUNT; which++)
+            assert_true(w[which] > (which < CHECK_DWQ ? 0.01 : 0.001) && w[which] <= 1);
+    }
+}
+
+/* Which array shows each mistake; two lists, because a clip hides some and shows others. */
+static const struct {
+    Mistake mistake;
+    int combination; /* of make_case, in base 3 2 3 2 2 */
+    int shows[3];    /* arrays, -1 = none */
+} mistakes[] = {
+    {CAP_AND_TEMPERATURE, 3 + 36, {CHECK_O, CHECK_DQ, CHECK_LSE}},
+    {NORM_UNROUNDED, 1, {CHECK_LSE, -1, -1}},
+    {NORM_WHOLE_HEAD, 2, {CHECK_O, CHECK_DWQ, CHECK_DK}},
+    {NORM_WITHOUT_WEIGHTS, 1, {CHECK_DQ, CHECK_DK, -1}},
+    {CLIP_WITH_ROWSUM, 6, {CHECK_DQ, CHECK_DK, -1}},
+    {CLIP_GRADIENT_PASSES, 6, {CHECK_DQ, CHECK_DK, -1}},
+    {DROPOUT_UNSCALED, 18, {CHECK_O, CHECK_DV, CHECK_DQ}},
+    {DROPOUT_BEFORE_CLIP, 18 + 12, {CHECK_O, CHECK_DV, -1}},
+    {DROPOUT_OF_KEYS_ONLY, 18, {CHECK_O, CHECK_DV, CHECK_DQ}},
+    {LSE_OF_WEIGHTS, 18, {CHECK_LSE, -1, -1}},
+    {DW_LAST_BATCH, 1, {CHECK_DWQ, CHECK_DWK, -1}},
+};
+
+static void mistakes_do_not(void **state)
+{
+    (void)state;
+    assert_int_equal(MISTAKE_COUNT - 1, sizeof mistakes / sizeof *mistakes);
+    for (int m = 0; m < MISTAKE_COUNT - 1; m++)
+        for (int dtype = 0; dtype < 3; dtype++) {
+            const HonestOptions how = {ways[0], mistakes[m].mistake, 0};
+            OptionCase o = make_case(&places[0], mistakes[m].combination, (AttnDtype)dtype, 6, 1);
+            Oracle oracle;
+            Check check;
+            o.c->args.options = &o.options;
+            assert_int_equal(0, oracle_run(&oracle, &o.c->args, 1, 1));
+            check = judge(&o, &how, &oracle);
+            /* f32 holds the normalised values as they are: that mistake is none */
+            if (mistakes[m].mistake == NORM_UNROUNDED && dtype == ATTN_F32)
+                assert_true(check.pass);
+            else
+                for (int n = 0; n < 3 && mistakes[m].shows[n] >= 0; n++)
+                    if (check.array[mistakes[m].shows[n]].off == 0)
+                        fail_msg("mistake %d passes as %s, %s", (int)mistakes[m].mistake,
+                                 check.array[mistakes[m].shows[n]].name,
+                                 dtype_name((AttnDtype)dtype));
+            oracle_free(&oracle);
+            option_case_free(&o);
+        }
+}
+
+/* One key of 64 is hidden from the kernel but not from the oracle, with all options at once. */
+static void dropped_key_shows(void **state)
+{
+    const Option place = {"", {1, 2, 1, 16, 64, 16}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
+    (void)state;
+    for (int dtype = 0; dtype < 3; dtype++) {
+        const HonestOptions how = {ways[0], RIGHT, 0};
+        OptionCase o = make_case(&place, 2 + 3 + 18, (AttnDtype)dtype, 1, 1);
+        uint8_t *mask = calloc(16 * 64, 1);
+        Oracle oracle;
+        Check check;
+        assert_non_null(mask);
+        o.options.clip_low = -0.001f;
+        o.c->args.options = &o.options;
+        assert_int_equal(0, oracle_run(&oracle, &o.c->args, 1, 1));
+        for (int64_t i = 0; i < 16; i++)
+            mask[i * 64 + 63] = 1;
+        o.c->args.mask = mask;
+        check = judge(&o, &how, &oracle);
+        for (int which = 0; which < CHECK_COUNT; which++) {
+            print_message("# dropped key, %s, %s: %.1f bounds\n", dtype_name((AttnDtype)dtype),
+                          check.array[which].name, check.array[which].worst_ratio);
+            assert_true(check.array[which].off > 0);
+        }
+        oracle_free(&oracle);
+        free(mask);
+        option_case_free(&o);
+    }
+}
+
+/* Qn_0 = w hat halfway between two values of the dtype: whoever computes it a little larger or a
+ * little smaller is right. Four steps further on are wrong, and so are they where nothing is close,
+ * and there a little more or less changes nothing. */
+static void between_two_values(void **state)
+{
+    const Option place = {"", {1, 1, 1, 1, 2, 2}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
+    (void)state;
+    for (int dtype = 1; dtype < 3; dtype++)
+        for (int close = 0; close < 2; close++) {
+            const float ulp = dtype == ATTN_F16 ? 0x1p-10f : 0x1p-7f;
+            const float tilts[] = {0, 0x1p-21f, -0x1p-21f, ulp * 4, -ulp * 4};
+            double found[5];
+            for (int n = 0; n < 5; n++) {
+                const HonestOptions how = {ways[0], RIGHT, tilts[n]};
+                OptionCase o = option_case_new(&place, (AttnDtype)dtype, 1, 1);
+                Oracle oracle;
+                Check check;
+                o.options.norm_group = 2;
+                o.options.norm_eps = 0;
+                for (int64_t x = 0; x < 2; x++) { /* hat = 1, 1: Qn = w */
+                    case_set(&o.c->args.Q, 0, 0, 0, x, 1);
+                    for (int64_t j = 0; j < 2; j++)
+                        case_set(&o.c->args.K, 0, j, 0, x, j || x ? -1 : 1);
+                    o.wq[x] = x ? 1 : 1 + ulp / 2 * (close ? 1 : 1.5f);
+                    o.wk[x] = 1;
+                }
+                o.c->args.options = &o.options;
+                o.c->args.scale = 1;
+                assert_int_equal(0, oracle_run(&oracle, &o.c->args, 1, 1));
+                check = judge(&o, &how, &oracle);
+                found[n] = check.array[CHECK_LSE].worst_ratio;
+                oracle_free(&oracle);
+                option_case_free(&o);
+            }
+            for (int n = 0; n < 3; n++)
+                assert_true(found[n] <= 1);
+            if (close) /* the other value was taken */
+                assert_true(fmax(found[1], found[2]) > 0.1);
+            else
+                assert_true(found[1] == found[0] && found[2] == found[0]);
+            assert_true(found[3] > 1 && found[4] > 1);
+        }
+}
+
+/* Two keys, the first with P = 0.8, so that 1.25 P is 1 but for a rounding, or is not: the gradient
+ * of either side of the kink passes in the first case, its own alone in the second. */
+static void at_a_kink(void **state)
+{
+    const Option place = {"", {1, 1, 1, 1, 2, 1}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
+    const float scores[] = {1.38629436f, 1.38f, 1.39f}; /* ln 4 is the kink */
+    (void)state;
+    for (int n = 0; n < 3; n++)
+        for (int side = 0; side < 2; side++) {
+            OptionCase o = option_case_new(&place, ATTN_F32, 1, 1);
+            Tensor *const grad = &o.c->args.dQ;
+            const double P = 1 / (1 + exp(-(double)scores[n])), gain = side ? 1.25 : 0;
+            double found, D[2], delta;
+            Oracle oracle;
+            case_set(&o.c->args.Q, 0, 0, 0, 0, 1);
+            case_set(&o.c->args.K, 0, 0, 0, 0, scores[n]);
+            case_set(&o.c->args.K, 0, 1, 0, 0, 0);
+            case_set(&o.c->args.V, 0, 0, 0, 0, 2);
+            case_set(&o.c->args.V, 0, 1, 0, 0, -1);
+            case_set(&o.c->args.dO, 0, 0, 0, 0, 1);
+            o.options.clip_high = 1.25f;
+            o.c->args.options = &o.options;
+            o.c->args.scale = 1;
+            assert_int_equal(0, oracle_run(&oracle, &o.c->args, 1, 1));
+            D[0] = gain * 2;
+            D[1] = 1.25 * -1;
+            delta = P * D[0] + (1 - P) * D[1];
+            case_set(grad, 0, 0, 0, 0, (float)(P * (D[0] - delta) * scores[n]));
+            found = fabs(case_get(grad, 0, 0, 0, 0) - oracle.dQ.value[0]) /
+                    (oracle.dQ.fixed[0] + 4 * oracle.dQ.per_c[0]);
+            if (n == 0 || side == (n == 1))
+                assert_true(found <= 1);
+            else
+                assert_true(found > 1000);
+            assert_true(n == 0 || oracle.dQ.fixed[0] < 1e-30); /* no jump elsewhere */
+            oracle_free(&oracle);
+            option_case_free(&o);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(right_ones_pass),   cmocka_unit_test(mistakes_do_not),
+        cmocka_unit_test(dropped_key_shows), cmocka_unit_test(between_two_values),
+        cmocka_unit_test(at_a_kink),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_philox.c: the generator behind dropout gives the published numbers, and a pair (i, j) takes
+ * the word that the contract says: counter (j / 4, i, h, b), key = halves of the seed, word j % 4.
+ *
+ * The known answers are those of the authors' own distribution (Random123, tests/kat_vectors, lines
+ * "philox4x32 10"): zeros, ones, and the digits of pi.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+#include "philox.h"
+
+static void known_answers(void **state)
+{
+    static const struct {
+        PhiloxWords counter;
+        uint32_t key[2];
+        PhiloxWords answer;
+    } known[] = {
+        {{{0, 0, 0, 0}}, {0, 0}, {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}}},
+        {{{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}},
+         {0xffffffff, 0xffffffff},
+         {{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}}},
+        {{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}},
+         {0xa4093822, 0x299f31d0},
+         {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}},
+    };
+    (void)state;
+    for (int n = 0; n < 3; n++) {
+        const PhiloxWords found =
+            philox_4x32_10(known[n].counter, known[n].key[0], known[n].key[1]);
+        for (int w = 0; w < 4; w++)
+            assert_int_equal(known[n].answer.word[w], found.word[w]);
+    }
+}
+
+/* The third vector as a pair: j = 4 * 0x243f6a88 + w, i = 0x85a308d3, h, b, seed = both key words.
+ * A threshold one above the word drops the pair, the word itself keeps it. */
+static void words_of_a_pair(void **state)
+{
+    static const uint32_t answer[] = {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1};
+    const AttnOptions o = {.dropout = 0.5f, .dropout_seed = UINT64_C(0x299f31d0a4093822)};
+    (void)state;
+    for (int64_t w = 0; w < 4; w++) {
+        const int64_t j = 4 * INT64_C(0x243f6a88) + w;
+        assert_true(attn_keeps(&o, answer[w], 0x03707344, 0x13198a2e, 0x85a308d3, j));
+        assert_false(attn_keeps(&o, answer[w] + 1, 0x03707344, 0x13198a2e, 0x85a308d3, j));
+    }
+}
+
+static void thresholds(void **state)
+{
+    const AttnOptions o = {.dropout_seed = 3};
+    (void)state;
+    assert_int_equal(0, attn_dropout_threshold(0));
+    assert_int_equal(0x80000000u, attn_dropout_threshold(0.5f));
+    assert_int_equal(0x40000000u, attn_dropout_threshold(0.25f));
+    assert_int_equal(429496736u, attn_dropout_threshold(0.1f)); /* 0.1f is a little above 0.1 */
+    assert_int_equal(4294967040u, attn_dropout_threshold(0.99999994f));
+    for (int64_t j = 0; j < 1000; j++)
+        assert_true(attn_keeps(&o, 0, 0, 0, 0, j));
+}
+
+/* Share of kept pairs along j, i, h and b, and of neighbours that are both kept: within five
+ * standard deviations of what independent draws give. */
+static void shares(void **state)
+{
+    const float rates[] = {0.05f, 0.1f, 0.5f, 0.9f};
+    const int64_t count = 40000;
+    (void)state;
+    for (int along = 0; along < 4; along++)
+        for (int r = 0; r < 4; r++) {
+            const AttnOptions o = {.dropout_seed = 99 + (uint64_t)r};
+            const uint32_t threshold = attn_dropout_threshold(rates[r]);
+            const double keep = 1 - rates[r], both = keep * keep;
+            double kept = 0, pairs = 0;
+            int before = 0;
+            for (int64_t n = 0; n < count; n++) {
+                const int now = attn_keeps(&o, threshold, along == 3 ? n : 5, along == 2 ? n : 6,
+                                           along == 1 ? n : 7, along == 0 ? n : 8);
+                kept += now;
+                pairs += now && before;
+                before = now;
+            }
+            assert_true(fabs(kept - keep * (double)count) <
+                        5 * sqrt((double)count * keep * (1 - keep)));
+            assert_true(fabs(pairs - both * (double)count) <
+                        5 * sqrt((double)count * both * (1 - both) * 3));
+        }
+}
+
+/* Other seeds, in either half of the key, are other draws. */
+static void seeds_differ(void **state)
+{
+    const uint64_t seeds[] = {0, 1, UINT64_C(1) << 32, UINT64_C(0xFFFFFFFF00000000)};
+    (void)state;
+    for (int a = 0; a < 4; a++)
+        for (int b = a + 1; b < 4; b++) {
+            const AttnOptions first = {.dropout_seed = seeds[a]},
+                              second = {.dropout_seed = seeds[b]};
+            int same = 0;
+            for (int64_t j = 0; j < 1000; j++)
+                same += attn_keeps(&first, 0x80000000u, 0, 0, 0, j) ==
+                        attn_keeps(&second, 0x80000000u, 0, 0, 0, j);
+            assert_true(same > 420 && same < 580);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(known_answers), cmocka_unit_test(words_of_a_pair),
+        cmocka_unit_test(thresholds),    cmocka_unit_test(shares),
+        cmocka_unit_test(seeds_differ),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
