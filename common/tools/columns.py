@@ -38,6 +38,24 @@ def size(value):
     return f"{number(value)} TiB"
 
 
+def option_text(row):
+    """What only stage 05 knows, as far as it was asked for."""
+    text = ""
+    if row.get("tensor_layout") == "thd":
+        text += f" {row.get('sequences')} sequences"
+    if row.get("pack") in ("q_kv", "qkv"):
+        text += f" packed {row['pack']}"
+    if row.get("temperature") not in (None, 1):
+        text += f" temperature {number(row['temperature'])}"
+    if row.get("clip") not in (None, [0, 1]):
+        text += f" clip {row['clip'][0]},{row['clip'][1]}"
+    if row.get("dropout"):
+        text += f" dropout {number(row['dropout'])}"
+    if row.get("qk_norm"):
+        text += f" QK norm {row['qk_norm']}"
+    return text
+
+
 def case_text(row):
     if row.get("rows"):
         return f"{row['rows']} x {row['cols']}"
@@ -54,6 +72,7 @@ def case_text(row):
         text += f" window {left}" if left >= 0 else ""
     elif (left, right) != (-1, -1):
         text += f" window {left},{right}"
+    text += option_text(row)
     if str(row.get("input")).startswith("bundled"):
         text += " bundled"
     return text + (" backward" if row.get("backward") else "")

@@ -26,7 +26,8 @@ import source_hashes
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CASE_KEYS = ("stage", "device", "dtype", "B", "H", "Hkv", "Nq", "Nk", "d", "mask", "window", "rows",
              "cols", "backward", "threads", "machine", "input", "strides", "seed", "dist",
-             "scale", "softcap")
+             "scale", "softcap", "tensor_layout", "pack", "sequences", "temperature", "clip",
+             "dropout", "qk_norm", "block_q", "block_kv", "order")
 
 
 class RowError(Exception):

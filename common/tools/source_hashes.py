@@ -21,6 +21,18 @@ import sys
 
 # Variants that a stage lists, under their own name, from a library that it builds on.
 LINKED = {("04_flash_backward", "v1_blas"): "01_naive"}
+# Stage 05's variants are a window around kernels of earlier stages, which they call by the headers
+# of these stages: no include leads to the file.
+F, B, W = "03_flash_forward", "04_flash_backward", "05_sliding_window_online"
+CALLED = {
+    (W, "v2_window_tiles"): [F + "/cpu/v2_simd.c", W + "/cpu/plain.c"],
+    (W, "v4_window_backward"): [F + "/cpu/v2_simd.c", B + "/cpu/v2_simd.c", W + "/cpu/plain.c",
+                                W + "/cpu/v2_window_tiles.c"],
+    (W, "v1_window_tiles"): [F + "/cuda/v2_register_tiles.cu", B + "/cuda/v1_two_kernels.cu",
+                             W + "/cuda/plain.cu"],
+    (W, "v2_mma_window"): [F + "/cuda/v5_clean_tiles.cu", B + "/cuda/v4_clean_tiles.cu",
+                           W + "/cuda/plain.cu"],
+}
 
 
 def variant_files(root):
@@ -105,6 +117,8 @@ def sources_hashes(root):
     """{(stage folder, variant): SHA-256 of its variant_sources}, as variant_hashes."""
     root, hashes = root.resolve(), {}
     for (folder, variant), files in variant_files(root).items():
+        files = files + [root / name for name in CALLED.get((folder, variant), [])
+                         if (root / name).is_file()]
         sources = sorted({source for file in files for source in variant_sources(root, file)})
         digest = hashlib.sha256()
         for source in sources:

@@ -27,18 +27,22 @@ FILES = {
     "04_flash_backward/cuda/block.cu": '#include "block.cuh"\nint block;\n',
     "04_flash_backward/cuda/v0_atomics.cu": '#include "block.cuh"\n#include "generated.h"\n',
     "04_flash_backward/cuda/v1_other.cu": '#include "tile.cuh"\nint other;\n',
+    "05_sliding_window_online/cpu/v2_window_tiles.c": '#include "sliding_window.h"\n',
+    "05_sliding_window_online/sliding_window.h": '#include "flash_forward.h"\n',
 }
 SIMD, ROWS = ("03_flash_forward", "v2_simd"), ("03_flash_forward", "v1_rows")
 ATOMICS, OTHER = ("04_flash_backward", "v0_atomics"), ("04_flash_backward", "v1_other")
+WINDOW = ("05_sliding_window_online", "v2_window_tiles")  # which calls SIMD
 # (file, text to replace, by what, the variants that are another program then)
 CHANGES = [
-    ("03_flash_forward/cpu/v2_simd.c", "no comment", "none", {SIMD}),
-    ("03_flash_forward/cpu/simd.h", "#include", "int a;\n#include", {SIMD}),
-    ("03_flash_forward/cpu/simd_kernels.c", "helper", "other_helper", {SIMD}),
+    ("03_flash_forward/cpu/v2_simd.c", "no comment", "none", {SIMD, WINDOW}),
+    ("03_flash_forward/cpu/simd.h", "#include", "int a;\n#include", {SIMD, WINDOW}),
+    ("03_flash_forward/cpu/simd_kernels.c", "helper", "other_helper", {SIMD, WINDOW}),
     ("03_flash_forward/cpu/trace.c", "trace", "other", set()),
     ("03_flash_forward/cpu/v1_rows.c", "rows", "lines", {ROWS}),
-    ("03_flash_forward/flash_forward.h", "#include", "int b;\n#include", {SIMD, ROWS}),
-    ("common/deep.h", "1", "2", {SIMD, ROWS}),
+    ("03_flash_forward/flash_forward.h", "#include", "int b;\n#include",
+     {SIMD, ROWS, WINDOW}),
+    ("common/deep.h", "1", "2", {SIMD, ROWS, WINDOW}),
     ("common/deep.c", "#include", "int c;\n#include", set()),
     ("common/deep.h", "DEEP 1", "DEEP /* one */  1 // 1", set()),
     ("03_flash_forward/cuda/tile.cuh", "tile", "tiles", {ATOMICS, OTHER}),
