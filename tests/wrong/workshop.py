@@ -171,7 +171,9 @@ class Workshop:
                     f"AttnStatus {stage}_variant(const AttnArgs *args);",
                     f"AttnStatus {stage}_variant(const AttnArgs *args)",
                     f"{{ return {function}(args); }}"]
-        if f"{function}_backward(" in text:
+        with open(os.path.join(ROOT, fields["file"]), encoding="utf-8") as f:
+            backward = f"{function}_backward(" in f.read()
+        if backward:
             exported += [f"AttnStatus {stage}_variant_backward(const AttnArgs *args);",
                          f"AttnStatus {stage}_variant_backward(const AttnArgs *args)",
                          f"{{ return {function}_backward(args); }}"]
@@ -202,8 +204,9 @@ class Workshop:
             raise Failure(f"does not link: {done.stderr[-1500:]}")
         if "program" in fields:
             return [program]
-        return [program, "--device", "cuda", "--variant", fields["variant"]]
+        device = "cuda" if fields["file"].endswith(".cu") else "cpu"
+        return [program, "--device", device, "--variant", fields["variant"]]
 
     def make(self, fields, text):
-        as_object = "program" not in fields and not fields["file"].endswith(".cu")
+        as_object = "program" not in fields and "variant" not in fields
         return (self.shared_object if as_object else self.relinked_program)(fields, text)
