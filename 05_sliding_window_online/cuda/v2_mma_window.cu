@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * v2_mma_window: the window on tensor cores, forward and backward.
+ *
+ * There is no kernel here, and that is the point. Stages 03 and 04 planned their walks over tiles
+ * from positions: a window is two more numbers in the same arithmetic. What a narrow window changes
+ * is where the time goes:
+ *
+ *   - A block of 128 rows sees 128 + w keys. With w = 256 that are 6 tiles of 64, and 4 of them are
+ *     cut by the edge of the window: masked tiles, rare in causal attention, are most of the work.
+ *   - A block starts, works on 6 tiles and ends. To start takes as long as two tiles (positions,
+ *     then K and V, then the first product), to end about as long: what N = 16384 tiles hide, a
+ *     window shows. More and smaller blocks on an SM help, since one works while another starts.
+ *   - Of the pairs in visited tiles 257 / 384 are visible. Smaller tiles waste less and cost more
+ *     shared-memory traffic for each product: stages 03 and 04 switch to them below a width that was
+ *     found by measurement (NARROW_WINDOW in their fastest kernels).
+ *
+ * Prediction (H200, bf16, N = 16384, w = 1024): forward the rate of the causal kernel times the
+ * visible share of the visited tiles, 1025 / 1152 = 0.89; backward 1025 / 1216 = 0.84 of it.
+ *
+ * Interface:
+ * - sliding_window_v2_mma_window, sliding_window_v2_mma_window_backward: f16 and bf16, d <= 256.
+ */
+#include "../../04_flash_backward/cuda/block.cuh"
+#include "alloc.h"
+#include "sliding_window.h"
+#include "window_cuda.h"
+
+static bool asks_for_weights(const AttnArgs *args)
+{
+    if (!window_clips(args) && !window_drops(args))
+        return false;
+    window_set_skip_reason("its kernels keep no weights that could be clipped or dropped: "
+                           "v1_window_tiles does");
+    return true;
+}
+
+AttnStatus sliding_window_v2_mma_window(const AttnArgs *args)
+{
+    if (args->Q.dtype == ATTN_F32 || asks_for_weights(args))
+        return ATTN_SKIP;
+    return window_plain_run_cuda(args, flash_forward_v5_clean_tiles);
+}
+
+static AttnStatus add_gradients(const AttnArgs *plain, FlashSums sums)
+{
+    const AttnShape *n = &plain->shape;
+    const size_t bytes = (size_t)(n->B * n->H * n->Nq) * sizeof(float);
+    float *delta_dev = (float *)workspace_alloc_device(bytes);
+    if (!delta_dev)
+        return ATTN_NO_MEMORY;
+    AttnStatus status = flash_backward_delta_cuda(plain, delta_dev);
+    if (status == ATTN_OK)
+        status = flash_backward_block_cuda(plain, delta_dev, sums);
+    workspace_free_device(delta_dev); /* kept until the kernels are done */
+    return status;
+}
+
+/* Without a norm the gradients of the kernel are those of the tensors, and it rounds them itself. */
+AttnStatus sliding_window_v2_mma_window_backward(const AttnArgs *args)
+{
+    if (args->Q.dtype == ATTN_F32 || asks_for_weights(args))
+        return ATTN_SKIP;
+    if (args->options && args->options->norm_group > 0)
+        return window_plain_backward_cuda(args, add_gradients);
+    return window_plain_run_cuda(args, flash_backward_v4_clean_tiles);
+}
