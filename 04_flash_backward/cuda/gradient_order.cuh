@@ -33,6 +33,7 @@ struct GradientPlan {
     FlashSums sums;
     int section_heads;
     int step;           /* order of the turns: 1 from the first to the last key, -1 back */
+    bool by_run;        /* masks are runs of keys, not words */
     bool aligned, wide; /* rows on 16 bytes: of Q, K, V, dO; of dK, dV */
 };
 

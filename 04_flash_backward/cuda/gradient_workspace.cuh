@@ -63,7 +63,7 @@ static size_t place_workspace(GradientWorkspace *w, const AttnShape *n, void *wo
     w->stats = (float2 *)take_bytes(&used, workspace, (size_t)rows * sizeof(float2));
     w->tables.rows = (AttnRange *)take_bytes(&used, workspace, (size_t)Tr * sizeof(AttnRange));
     w->tables.keys = (AttnRange *)take_bytes(&used, workspace, (size_t)Tc * sizeof(AttnRange));
-    w->tables.runs = (int2 *)take_bytes(&used, workspace, (size_t)n->Nq * sizeof(int2));
+    w->tables.runs = (int2 *)take_bytes(&used, workspace, (size_t)(Tr * C::Br) * sizeof(int2));
     w->turns = NULL;
     if (in_turns)
         w->turns = (int *)take_bytes(&used, workspace, (size_t)(w->turn_count + 1) * sizeof(int));
@@ -71,17 +71,23 @@ static size_t place_workspace(GradientWorkspace *w, const AttnShape *n, void *wo
     return used;
 }
 
-/* delta of row i of head (b, h), by one warp. */
-template <typename T>
+/* Lanes that share a row in prepare_kernel: each takes 16 bytes of O and dO, so that a warp has
+ * several rows at a time and none of its lanes is idle. */
+template <int D> struct PrepareLanes {
+    static const int LANES = D <= 32 ? 4 : D <= 64 ? 8 : D <= 128 ? 16 : 32;
+};
+
+/* delta of row i of head (b, h), by LANES neighbouring lanes of a warp. */
+template <typename T, int LANES>
 static __device__ __forceinline__ float delta_of_row(const AttnArgs &a, int b, int h, int i,
                                                      bool aligned)
 {
-    const int lane = threadIdx.x % 32, d = (int)a.shape.d;
+    const int lane = threadIdx.x % LANES, d = (int)a.shape.d;
     const T *O = (const T *)a.O.data + tensor_offset(&a.O, b, i, h);
     const T *dO = (const T *)a.dO.data + tensor_offset(&a.dO, b, i, h);
     float sum = 0.0f;
     if (aligned) {
-        for (int x = lane * 8; x < d; x += 256) {
+        for (int x = lane * 8; x < d; x += LANES * 8) {
             const uint4 O_8 = *(const uint4 *)(O + x), dO_8 = *(const uint4 *)(dO + x);
             const T *O_x = (const T *)&O_8, *dO_x = (const T *)&dO_8;
 #pragma unroll
@@ -89,44 +95,44 @@ static __device__ __forceinline__ float delta_of_row(const AttnArgs &a, int b, i
                 sum += float(O_x[e]) * float(dO_x[e]);
         }
     } else {
-        for (int x = lane; x < d; x += 32)
+        for (int x = lane; x < d; x += LANES)
             sum += float(O[x]) * float(dO[x]);
     }
 #pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2)
+    for (int mask = LANES / 2; mask > 0; mask /= 2)
         sum += __shfl_xor_sync(0xffffffffu, sum, mask);
     return sum;
 }
 
-/* One warp a row of [B][H][Tr * Br]. delta NULL: computed here from O and dO. */
+/* Rows of [B][H][Tr * Br]. delta NULL: computed here from O and dO. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(256)
     prepare_kernel(const __grid_constant__ AttnArgs a, const float *delta, GradientWorkspace w,
                    bool aligned)
 {
-    const int64_t row = blockIdx.x * (int64_t)8 + threadIdx.x / 32;
-    const int lane = threadIdx.x % 32, rows_padded = w.tables.Tr * C::Br;
+    const int LANES = PrepareLanes<C::D>::LANES;
+    const int64_t row = blockIdx.x * (int64_t)(256 / LANES) + threadIdx.x / LANES;
+    const int lane = threadIdx.x % LANES, rows_padded = w.tables.Tr * C::Br;
     const int head = (int)(row / rows_padded), i = (int)(row % rows_padded);
     const int b = head / (int)a.shape.H, h = head % (int)a.shape.H;
     const int64_t thread = blockIdx.x * (int64_t)256 + threadIdx.x;
-    const int items = max(max((int)a.shape.Nq, w.tables.Tr), w.tables.Tc);
+    const int items = max(w.tables.Tr * C::Br, w.tables.Tc);
     for (int64_t item = thread; item < items; item += gridDim.x * (int64_t)256)
         note_positions<C::Br, C::Bc>(w.tables, a, (int)item);
     if (w.turns)
         for (int64_t turn = thread; turn <= w.turn_count; turn += gridDim.x * (int64_t)256)
             w.turns[turn] = 0; /* the last one is the ticket */
-    if (b >= a.shape.B)
+    if (b >= a.shape.B) /* rows come in whole tiles: all lanes of a warp are inside or none */
         return;
-    for (int x = lane * 4; x < C::D; x += 128)
+    for (int x = lane * 4; x < C::D; x += LANES * 4)
         *(float4 *)(w.fragments + row * C::D + x) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float2 pair = make_float2(INFINITY, 0.0f);
-    if (i < a.shape.Nq) {
-        const int64_t at = (int64_t)head * a.shape.Nq + i;
-        const float lse = a.lse[at];
-        const float delta_i = delta ? delta[at] : delta_of_row<T>(a, b, h, i, aligned);
-        if (lse != -INFINITY)
-            pair = make_float2(lse * LOG2E, delta_i);
-    }
+    const int inside = min(i, (int)a.shape.Nq - 1); /* a row past the end: its lanes go along */
+    const int64_t at = (int64_t)head * a.shape.Nq + inside;
+    const float delta_i = delta ? delta[at] : delta_of_row<T, LANES>(a, b, h, inside, aligned);
+    const float lse = a.lse[at];
+    if (i < a.shape.Nq && lse != -INFINITY)
+        pair = make_float2(lse * LOG2E, delta_i);
     if (lane == 0)
         w.stats[row] = pair;
 }

@@ -37,7 +37,7 @@ template <> struct TileFor<64, false> {
     typedef FastTile<64, 4, 2, 64, 2, 1, 32, 2> C;
 };
 template <> struct TileFor<64, true> {
-    typedef FastTile<64, 4, 2, 32, 2, 1, 32, 2> C;
+    typedef FastTile<64, 4, 1, 64, 2, 1, 32, 3> C;
 };
 /* ROW_WARPS = 4: see v3 */
 template <bool SMALL> struct TileFor<96, SMALL> {
@@ -47,7 +47,7 @@ template <> struct TileFor<128, false> {
     typedef FastTile<128, 8, 2, 64, 2, 2, 32, 1> C;
 };
 template <> struct TileFor<128, true> {
-    typedef FastTile<128, 4, 1, 32, 2, 1, 32, 2> C;
+    typedef FastTile<128, 4, 2, 32, 2, 2, 16, 2> C;
 };
 template <> struct TileFor<256, false> {
     typedef FastTile<256, 4, 1, 32, 2, 1, 32, 1> C;
@@ -66,24 +66,27 @@ static __device__ __forceinline__ void meet_partner(int pair)
     asm volatile("bar.sync %0, 64;" ::"r"(pair + 1) : "memory");
 }
 
-/* One tile of queries for this warp's keys: dV += P^T dO, dK += dS^T Q, and dS to shared memory. */
+/* One tile of queries for this warp's keys: dV += P^T dO, dK += dS^T Q, and dS to shared memory.
+ * run_j0: the block's first key where a masked tile has runs, -1 where it has words. */
 template <typename T, class C, bool MASKED>
 static __device__ __forceinline__ void add_tile(KeySums<C> &sums, const AttnArgs &a,
                                                 const LaneAddresses &at, unsigned char *smem,
-                                                int stage)
+                                                int stage, int run_j0)
 {
     typedef GradientBytes<C> Bytes;
     const float2 *stats = (const float2 *)(smem + Bytes::STATS + stage * Bytes::STATS_STAGE);
-    const uint32_t *words = (const uint32_t *)(smem + Bytes::WORDS + stage * Bytes::WORDS_STAGE);
+    const PairMask mask = {(const uint32_t *)(smem + Bytes::WORDS + stage * Bytes::WORDS_STAGE),
+                           run_j0};
     unsigned char *dS_smem = smem + Bytes::dS + stage * Bytes::dS_STAGE;
-    const int CHUNK = MASKED ? 16 : C::CHUNK; /* masks need registers too */
+    const int CHUNK = MASKED && C::D > 64 ? 16 : C::CHUNK; /* masks need registers too */
     const int OWN = C::Br / C::PAIR, half = threadIdx.x / 32 % C::PAIR;
-#pragma unroll
+    /* Masked: the same code for each chunk, or the loop would not fit the instruction cache. */
+#pragma unroll(MASKED ? 1 : OWN / CHUNK)
     for (int down = 0; down < OWN; down += CHUNK) {
         ScoreFactors<C, CHUNK> f;
         const int q0 = half * OWN + down;
         const bool any =
-            compute_scores<T, C, MASKED, CHUNK>(f, a, at, stats, words, q0, down * C::D * 2);
+            compute_scores<T, C, MASKED, CHUNK>(f, a, at, stats, mask, q0, down * C::D * 2);
         if (C::PAIR == 2)
             store_factor<C, CHUNK>(smem + Bytes::P, f.P, q0);
         if (any) {

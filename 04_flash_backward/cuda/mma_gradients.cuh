@@ -55,8 +55,8 @@ template <class C> struct GradientBytes {
     static const int P = dS + 2 * dS_STAGE;                 /* P^T [Bc][Br], of pairs */
     static const int STATS = P + (C::PAIR - 1) * dS_STAGE;  /* 2 x [Br] of (lse, delta) */
     static const int STATS_STAGE = C::Br * 8;               /* one of the two */
-    static const int WORDS = STATS + 2 * STATS_STAGE;       /* 2 x [Bc / 32][Br] of 32 bits */
-    static const int WORDS_STAGE = C::Bc / 32 * C::Br * 4;
+    static const int WORDS = STATS + 2 * STATS_STAGE;       /* 2 x masks: PairMask */
+    static const int WORDS_STAGE = (C::Bc > 64 ? C::Bc / 32 : 2) * C::Br * 4;
     static const int ALL = WORDS + 2 * WORDS_STAGE;
 };
 

@@ -8,27 +8,26 @@
  * once, for all heads,
  *
  *     rows [Tr], keys [Tc]   smallest and largest position of each tile of queries and of keys
- *     runs [Nq]              first and last key that a query sees, where keys stand in one run
+ *     runs [Tr * Br]         first and last key that a query sees, where keys stand in one segment
  *
  * A warp classifies 32 tiles of queries at a time, one a lane, and a ballot turns the answers into
  * two words: bit n says "visit tile n" and "tile n needs a mask". All warps ask for themselves and
  * get the same answer, so nobody has to wait for it. Positions in segments (a ring's zigzag) cost
  * no more than one run of them.
  *
- * In a masked tile a word of 32 bits says for each query which of 32 keys it sees: a run of ones,
- * or, in the general case (segments of keys, a mask array), what attn_sees() says of each pair.
+ * In a masked tile the runs of its queries say which pairs are seen, and are loaded with the tile.
+ * In the general case (segments of keys, a mask array) a word of 32 bits says for each query which
+ * of 32 keys it sees: what attn_sees() says of each pair.
  *
  * Interface:
- * - WalkTables, note_positions: what the kernel in front notes.
+ * - WalkTables, note_positions: what the kernel in front notes. keys_in_runs.
  * - RowTile, RowWalk, start_walk, next_tile: the walk. tile_before: whose turn is before ours.
- * - make_pair_words: the mask of a tile.
+ * - make_pair_words: the mask of a tile without runs.
  */
 #ifndef FLASH_BACKWARD_ROW_WALK_CUH
 #define FLASH_BACKWARD_ROW_WALK_CUH
 
 #include "row_mask.cuh"
-
-#define ASK_EACH_PAIR (-2) /* as the last key of a run: there is no run */
 
 struct WalkTables {
     AttnRange *rows, *keys;
@@ -47,7 +46,49 @@ struct RowWalk {
     uint32_t visit, masked; /* tiles still to come; of these: with a mask */
 };
 
-/* Entry `item` of each table; call for items 0 .. max(Nq, Tr, Tc) - 1. */
+/* The runs are there and say all. */
+static __host__ __device__ __forceinline__ bool keys_in_runs(const AttnArgs &a)
+{
+    return a.positions_k.count == 1 && !a.mask;
+}
+
+/* Rounded up, b > 0. */
+static __device__ __forceinline__ int64_t divide_up(int64_t a, int64_t b)
+{
+    return a / b + (a % b > 0);
+}
+
+/* First and last key that a query at `q` sees, keys being one segment of any stride. */
+static __device__ __forceinline__ int2 seen_run(const AttnRule &rule, const AttnSegment &keys,
+                                                AttnPosition q, int Nk)
+{
+    const int64_t far = (int64_t)1 << 62, stride = keys.stride < 0 ? -keys.stride : keys.stride;
+    int64_t from = -far, to = far; /* keys seen stand `from` .. `to` behind the first key */
+    if (rule.left >= 0)
+        from = q.position - limit_of_rule(rule.left) - keys.position;
+    if (rule.right >= 0)
+        to = q.position + limit_of_rule(rule.right) - keys.position;
+    if (keys.stride < 0) {
+        const int64_t swap = from;
+        from = -to;
+        to = -swap;
+    }
+    if (stride == 0 && (from > 0 || to < 0))
+        from = far;
+    if (stride > 1) {
+        from = divide_up(from, stride);
+        to = -divide_up(-to, stride);
+    }
+    if (q.sequence != keys.sequence)
+        from = far;
+    return make_int2(clamp_to_int(stride        ? from
+                                  : from == far ? far
+                                                : 0,
+                                  0, Nk),
+                     clamp_to_int(stride ? to : Nk - 1, -1, Nk - 1));
+}
+
+/* Entry `item` of each table; call for items 0 .. max(Tr * Br, Tc) - 1. */
 template <int Br, int Bc>
 static __device__ __forceinline__ void note_positions(const WalkTables &tables, const AttnArgs &a,
                                                       int item)
@@ -57,22 +98,13 @@ static __device__ __forceinline__ void note_positions(const WalkTables &tables, 
         tables.rows[item] = attn_range(a.positions_q, item * Br, min(Br, Nq - item * Br));
     if (item < tables.Tc)
         tables.keys[item] = attn_range(a.positions_k, item * Bc, min(Bc, Nk - item * Bc));
-    if (item >= Nq)
-        return;
-    const AttnSegment *keys = a.positions_k.segments;
-    int2 run = make_int2(0, ASK_EACH_PAIR);
-    if (a.positions_k.count == 1 && keys->stride == 1 && !a.mask) {
-        const AttnPosition q = attn_position(a.positions_q, item);
-        const int64_t p = q.position - keys->position; /* the key at the query's own position */
-        run.y = Nk - 1;
-        if (a.rule.left >= 0)
-            run.x = clamp_to_int(p - limit_of_rule(a.rule.left), 0, Nk);
-        if (a.rule.right >= 0)
-            run.y = clamp_to_int(p + limit_of_rule(a.rule.right), -1, Nk - 1);
-        if (q.sequence != keys->sequence)
-            run.y = -1;
+    if (item < tables.Tr * Br) {
+        int2 run = make_int2(0, -1); /* sees nothing: a row past the end */
+        if (item < Nq && keys_in_runs(a))
+            run =
+                seen_run(a.rule, a.positions_k.segments[0], attn_position(a.positions_q, item), Nk);
+        tables.runs[item] = run;
     }
-    tables.runs[item] = run;
 }
 
 /* Tiles first .. first + 31 of queries against tile j of keys. */
@@ -136,23 +168,17 @@ static __device__ __forceinline__ int tile_before(const WalkTables &tables, cons
 
 /* words [Bc / 32][Br]: bit c of words[w][r]: row i0 + r sees key j0 + 32w + c. */
 template <int Br, int Bc>
-static __device__ __forceinline__ void make_pair_words(uint32_t *words, const WalkTables &tables,
-                                                       const AttnArgs &a, int i0, int j0)
+static __device__ __forceinline__ void make_pair_words(uint32_t *words, const AttnArgs &a, int i0,
+                                                       int j0)
 {
     const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk;
 #pragma unroll 1
     for (int e = threadIdx.x; e < Br * (Bc / 32); e += blockDim.x) {
-        const int i = i0 + e % Br, j = j0 + e / Br * 32, count = min(32, Nk - j);
-        const int2 run = i < Nq ? tables.runs[i] : make_int2(0, -1);
+        const int i = i0 + e % Br, j = j0 + e / Br * 32, count = i < Nq ? min(32, Nk - j) : 0;
         uint32_t bits = 0;
-        if (run.y != ASK_EACH_PAIR) {
-            const int from = max(run.x - j, 0), ones = min(run.y - j, count - 1) + 1 - from;
-            bits = ones > 0 ? 0xffffffffu >> (32 - ones) << from : 0;
-        } else {
 #pragma unroll 1
-            for (int c = 0; c < count; c++)
-                bits |= (uint32_t)attn_sees(&a, i, j + c) << c;
-        }
+        for (int c = 0; c < count; c++)
+            bits |= (uint32_t)attn_sees(&a, i, j + c) << c;
         words[e] = bits;
     }
 }

@@ -14,7 +14,7 @@
  * 1 - tanh^2. Only masked tiles know of it: a cap makes all tiles masked.
  *
  * Interface:
- * - ScoreFactors, compute_scores.
+ * - PairMask: which pairs of a masked tile are seen. ScoreFactors, compute_scores.
  */
 #ifndef FLASH_BACKWARD_SCORE_FACTORS_CUH
 #define FLASH_BACKWARD_SCORE_FACTORS_CUH
@@ -36,6 +36,30 @@ static __device__ __forceinline__ float cap_factor(const AttnArgs &a)
     return fmaxf(-FLT_MAX, fminf(a.scale / a.softcap, FLT_MAX));
 }
 
+/* The mask of a tile, in shared memory. Where keys stand in one run of positions, a query sees one
+ * run of keys, and two comparisons tell about a pair; in the general case a bit does. */
+struct PairMask {
+    const uint32_t *words; /* [Bc / 32][Br]: bit c of words[w][r]: row r sees key 32w + c */
+    int run_j0;            /* the tile's first key, if there are runs instead: int2 [Br], first and
+                              last key that a query sees. -1: words */
+};
+
+/* Bits 0, 1: queries 2t, 2t + 1 from q on see `key` of the tile; bits 2, 3: they see key + 8. */
+template <class C>
+static __device__ __forceinline__ uint32_t seen_pairs(const PairMask &mask, int q, int key)
+{
+    if (mask.run_j0 >= 0) {
+        const int4 run = *reinterpret_cast<const int4 *>(mask.words + 2 * q);
+        const int j = mask.run_j0 + key;
+        return (uint32_t)(j >= run.x && j <= run.y) | (uint32_t)(j >= run.z && j <= run.w) << 1 |
+               (uint32_t)(j + 8 >= run.x && j + 8 <= run.y) << 2 |
+               (uint32_t)(j + 8 >= run.z && j + 8 <= run.w) << 3;
+    }
+    const uint2 both = *reinterpret_cast<const uint2 *>(mask.words + key / 32 * C::Br + q);
+    const uint32_t low = both.x >> key % 32, high = both.y >> key % 32;
+    return (low & 1) | (high & 1) << 1 | (low >> 8 & 1) << 2 | (high >> 8 & 1) << 3;
+}
+
 /* Left factors of dV and dK. */
 template <class C, int QUERIES> struct ScoreFactors {
     uint32_t P[QUERIES / 16][C::MT][4], dS[QUERIES / 16][C::MT][4];
@@ -47,12 +71,12 @@ template <class C, int QUERIES> struct ScoreFactors {
 template <typename T, class C, bool MASKED, int QUERIES>
 static __device__ __forceinline__ bool
 compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddresses &at,
-               const float2 *stats, const uint32_t *words, int q0, int down)
+               const float2 *stats, PairMask mask, int q0, int down)
 {
     typedef GradientBytes<C> Bytes;
     const int t = threadIdx.x % 4;
     float S[C::MT][QUERIES / 8][4], dP[C::MT][QUERIES / 8][4];
-    uint32_t seen[C::MT][QUERIES / 8]; /* bits 0, 1: queries 2t, 2t + 1 of key g; 2, 3: of g + 8 */
+    uint32_t seen[C::MT][QUERIES / 8];
     if (MASKED) {
         const int g = threadIdx.x / 4 % 8, group = threadIdx.x / 32 / C::PAIR;
         uint32_t any = 0;
@@ -60,13 +84,8 @@ compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddress
         for (int mt = 0; mt < C::MT; mt++)
 #pragma unroll
             for (int n = 0; n < QUERIES / 8; n++) {
-                const int key = (mt * C::GROUPS + group) * 16 + g;
-                const uint2 both =
-                    *reinterpret_cast<const uint2 *>(words + key / 32 * C::Br + q0 + n * 8 + 2 * t);
-                /* low: query 2t, high: query 2t + 1; bit 0 is key g, bit 8 key g + 8 */
-                const uint32_t low = both.x >> key % 32, high = both.y >> key % 32;
                 seen[mt][n] =
-                    (low & 1) | (high & 1) << 1 | (low >> 8 & 1) << 2 | (high >> 8 & 1) << 3;
+                    seen_pairs<C>(mask, q0 + n * 8 + 2 * t, (mt * C::GROUPS + group) * 16 + g);
                 any |= seen[mt][n];
             }
         if (!any_lane_bits(any)) {
@@ -95,6 +114,17 @@ compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddress
     multiply_rows<T, C, QUERIES>(S, at.left, Bytes::K, at.right, Bytes::STAGES + down);
     multiply_rows<T, C, QUERIES>(dP, at.left, Bytes::V, at.right, Bytes::STAGES + Bytes::dO + down);
     const float scale_log2 = exponent_factor(a);
+    if (MASKED && a.softcap > 0.0f) { /* apart, so that the loop below has no branches */
+#pragma unroll
+        for (int n = 0; n < QUERIES / 8; n++)
+#pragma unroll
+            for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    S[mt][n][e] = tanhf(S[mt][n][e] * cap_factor(a));
+                    dP[mt][n][e] *= 1.0f - S[mt][n][e] * S[mt][n][e];
+                }
+    }
 #pragma unroll
     for (int n = 0; n < QUERIES / 8; n++) {
         const float4 pair = *reinterpret_cast<const float4 *>(stats + q0 + n * 8 + 2 * t);
@@ -102,18 +132,11 @@ compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddress
         for (int mt = 0; mt < C::MT; mt++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                float slope = 1.0f;
-                if (MASKED && a.softcap > 0.0f) {
-                    S[mt][n][e] = tanhf(S[mt][n][e] * cap_factor(a));
-                    slope = 1.0f - S[mt][n][e] * S[mt][n][e];
-                }
                 float p = exp2_sfu(fmaf(S[mt][n][e], scale_log2, e % 2 ? -pair.z : -pair.x));
                 if (MASKED && !(seen[mt][n] >> e & 1))
                     p = 0.0f;
                 S[mt][n][e] = p;
-                dP[mt][n][e] *= MASKED ? p * slope : p;
-                if (MASKED && !(seen[mt][n] >> e & 1))
-                    dP[mt][n][e] = 0.0f; /* dP may be NaN where a pair is not seen */
+                dP[mt][n][e] *= p;
             }
     }
     pack_factor<T, C::MT, QUERIES>(f.P, S);

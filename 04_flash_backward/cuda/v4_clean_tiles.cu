@@ -78,15 +78,16 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
                               ((int64_t)(work.b * H + h) * plan.w.tables.Tr + tile.i) * C::Br +
                               thread * 2,
                           1);
-        if (tile.masked)
-            make_pair_words<C::Br, C::Bc>(
-                (uint32_t *)(smem + Bytes::WORDS + stage * Bytes::WORDS_STAGE), plan.w.tables, a,
-                i0, work.j0);
+        const int masks = Bytes::WORDS + stage * Bytes::WORDS_STAGE;
+        if (tile.masked && plan.by_run && thread < C::Br / 2)
+            copy_async_16(smem_address + masks + thread * 16, plan.w.tables.runs + i0 + thread * 2,
+                          1);
+        else if (tile.masked && !plan.by_run)
+            make_pair_words<C::Br, C::Bc>((uint32_t *)(smem + masks), a, i0, work.j0);
     };
     load_keys(a.K, Bytes::K);
     load_keys(a.V, Bytes::V);
-    __shared__ RowWalk walks[C::WARPS]; /* each warp its own */
-    RowWalk &walk = walks[threadIdx.x / 32];
+    RowWalk walk; /* each warp has its own, all lanes the same */
     start_walk<C::Bc>(walk, plan.w.tables, a, work.j0 / C::Bc);
     RowTile next = next_tile<C::Bc>(walk, plan.w.tables, a, group, work.j0 / C::Bc);
     if (next.i >= 0)
@@ -127,16 +128,14 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
             C::LEAN ? lane_addresses<C>(smem_address, read_thread(), work.share) : start;
         at.right += stage * Bytes::STAGE;
         at.turned += stage * Bytes::STAGE;
-        add_tile<T, C, masked.value>(sums, a, at, smem, stage);
+        add_tile<T, C, masked.value>(sums, a, at, smem, stage, plan.by_run ? work.j0 : -1);
     };
     int stage = 0, previous = -1;
 #pragma unroll 1
     while (next.i >= 0) {
         const int tile = next.g * plan.w.tables.Tr + next.i;
         const bool masked = next.masked;
-        /* the reverse of load_rows and step: only the compiler's choice of registers tells why */
-        next = next_tile<C::Bc>(walks[(C::LEAN ? (int)threadIdx.x : read_thread()) / 32],
-                                plan.w.tables, a, group, work.j0 / C::Bc);
+        next = next_tile<C::Bc>(walk, plan.w.tables, a, group, work.j0 / C::Bc);
         copy_async_wait<0>();
         __syncthreads(); /* the tile and the dS before it are there, the other stage is free */
         if (next.i >= 0)
@@ -170,6 +169,7 @@ static AttnStatus launch_clean_gradients(const AttnArgs *a, const float *delta, 
     plan.sums = sums;
     plan.step = IN_TURNS && a->rule.right >= 0 ? -1 : 1;
     plan.section_heads = heads_of_section(a, IN_TURNS);
+    plan.by_run = keys_in_runs(*a);
     plan.aligned = all_rows_on_16_bytes(a) && rows_on_16_bytes(&a->dO);
     plan.wide = !sums.dK && rows_on_16_bytes(&a->dK) && rows_on_16_bytes(&a->dV);
     place_workspace<C>(&plan.w, n, workspace, IN_TURNS);
@@ -178,8 +178,9 @@ static AttnStatus launch_clean_gradients(const AttnArgs *a, const float *delta, 
         reserve_smem(clean_gradients_kernel<T, C, IN_TURNS>, GradientBytes<C>::ALL);
     if (status != ATTN_OK)
         return status;
-    prepare_kernel<T, C><<<(unsigned)((rows + 7) / 8), 256, 0, stream>>>(
-        *a, delta, plan.w, rows_on_16_bytes(&a->O) && rows_on_16_bytes(&a->dO));
+    prepare_kernel<T, C>
+        <<<(unsigned)((rows * PrepareLanes<C::D>::LANES + 255) / 256), 256, 0, stream>>>(
+            *a, delta, plan.w, rows_on_16_bytes(&a->O) && rows_on_16_bytes(&a->dO));
     CUDA_TRY_LAUNCH();
     clean_gradients_kernel<T, C, IN_TURNS>
         <<<(unsigned)(n->B * n->Hkv * plan.w.tables.Tc * C::SHARES), C::THREADS,
@@ -203,27 +204,50 @@ static AttnStatus smem_of_block(int64_t *bytes)
     return ATTN_OK;
 }
 
+/* Where a block of keys is seen by few queries, its start and its end are what takes the time, and a
+ * tile is partly outside the window: smaller tiles, of which several blocks fit an SM, so that one
+ * works while another starts. Found by measurement. */
+#define NARROW_WINDOW 512 /* on either side */
+
+/* Which of the two sizes of tiles is launched for this case. */
+template <int D> static AttnStatus choose_tiles(const AttnArgs *a, bool *small)
+{
+    int64_t bytes = 0;
+    const AttnStatus status = smem_of_block(&bytes);
+    const int64_t left = a->rule.left, right = a->rule.right;
+    const bool narrow = left >= 0 && right >= 0 && left <= NARROW_WINDOW && right <= NARROW_WINDOW;
+    *small = bytes < GradientBytes<typename TileFor<D, false>::C>::ALL + STATIC_SMEM ||
+             ((D == 64 || D == 128) && narrow);
+    return status;
+}
+
 template <typename T, int D> struct LaunchCleanGradients {
     typedef typename TileFor<D, false>::C C;
     typedef typename TileFor<D, true>::C Small;
     static AttnStatus run(const AttnArgs *a, const float *delta, FlashSums sums, void *workspace)
     {
-        int64_t bytes = 0;
-        const AttnStatus status = smem_of_block(&bytes);
+        bool small = false;
+        const AttnStatus status = choose_tiles<D>(a, &small);
         if (status != ATTN_OK)
             return status;
-        const bool in_turns = flash_backward_deterministic();
-        const bool small = bytes < GradientBytes<C>::ALL + STATIC_SMEM || prefers_small(a);
-        if (in_turns)
+        if (flash_backward_deterministic())
             return small ? launch_clean_gradients<T, Small, true>(a, delta, sums, workspace)
                          : launch_clean_gradients<T, C, true>(a, delta, sums, workspace);
         return small ? launch_clean_gradients<T, Small, false>(a, delta, sums, workspace)
                      : launch_clean_gradients<T, C, false>(a, delta, sums, workspace);
     }
-    /* Two blocks on an SM: one works while the other, a short one, starts. */
-    static bool prefers_small(const AttnArgs *a)
+};
+
+template <typename T, int D> struct CleanGradientsTiles {
+    static AttnStatus run(const AttnArgs *a, FlashTiles *tiles)
     {
-        return D == 128 && a->rule.right >= 0 && a->shape.Nk <= 1024;
+        typedef typename TileFor<D, false>::C C;
+        typedef typename TileFor<D, true>::C Small;
+        bool small = false;
+        const AttnStatus status = choose_tiles<D>(a, &small);
+        *tiles = small ? flash_tiles_of(&a->shape, Small::Br, Small::Bc)
+                       : flash_tiles_of(&a->shape, C::Br, C::Bc);
+        return status;
     }
 };
 
@@ -243,7 +267,9 @@ template <typename T, int D> struct CleanGradientsBytes {
 
 FlashTiles flash_backward_tiles_v4_clean_tiles(const AttnArgs *a)
 {
-    return tiles_for_dim<LaunchCleanGradients, __half>(a);
+    FlashTiles tiles = {};
+    run_for_dim<CleanGradientsTiles, __half>(a, &tiles);
+    return tiles;
 }
 
 size_t flash_backward_v4_workspace_bytes(const AttnShape *shape)
