@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * window_definition.h: the offline module's contract as plain loops in float64, a pair at a time.
+ * No tiles, no strides, no position maps: sequences lie one behind the other, and who sees whom is
+ * written down as an inequality. Gradients are not derived at all, they are finite differences.
+ *
+ * Interface:
+ * - Setting, settings: options by name, so that every test walks through the same list.
+ * - World: a setting with data and room for results, all as floats in one order: sequence by
+ *   sequence, [tokens][heads][d]. world_new, world_free.
+ * - define_forward, define_gradient: what the results have to be.
+ * - world_args: the same as AttnArgs for a variant. world_collect: results back into the world.
+ */
+#ifndef WINDOW_DEFINITION_H
+#define WINDOW_DEFINITION_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "philox.h"
+#include "sliding_window_module.h"
+#include "tensor.h"
+
+#define MAX_SEQUENCES 6
+
+typedef struct Setting {
+    const char *name;
+    int64_t H, Hkv, d;
+    int causal;
+    int64_t window;
+    float scale, cap, temperature, low, high, dropout;
+    int64_t group;
+    int sequences;
+    int64_t Nq[MAX_SEQUENCES], Nk[MAX_SEQUENCES];
+} Setting;
+
+static const Setting settings[] = {
+    {"plain", 1, 1, 3, 0, -1, 0, 0, 1, 0, 1, 0, 0, 1, {6}, {6}},
+    {"causal", 2, 1, 4, 1, -1, 0, 0, 1, 0, 1, 0, 0, 2, {5, 5}, {5, 5}},
+    {"causal, more keys", 2, 2, 4, 1, -1, 0, 0, 1, 0, 1, 0, 0, 1, {4}, {7}},
+    {"causal, empty rows", 4, 2, 4, 1, -1, 0, 0, 1, 0, 1, 0, 0, 1, {7}, {4}},
+    {"window", 2, 1, 4, 0, 2, 0, 0, 1, 0, 1, 0, 0, 1, {8}, {8}},
+    {"window 0", 2, 1, 4, 0, 0, 0, 0, 1, 0, 1, 0, 0, 1, {5}, {6}},
+    {"causal window 1", 2, 1, 4, 1, 1, 0, 0, 1, 0, 1, 0, 0, 1, {9}, {7}},
+    {"window larger than N", 2, 2, 4, 1, 1000000, 0, 0, 1, 0, 1, 0, 0, 1, {6}, {6}},
+    {"scale, temperature", 1, 1, 5, 0, 3, 0.3f, 0, 2.5f, 0, 1, 0, 0, 1, {6}, {7}},
+    {"cap wins", 2, 1, 4, 1, -1, 1.5f, 0.8f, 7, 0, 1, 0, 0, 1, {6}, {6}},
+    {"clip", 2, 1, 4, 0, -1, 1, 0, 1, -0.1f, 1.2f, 0, 0, 1, {6}, {6}},
+    {"clip below only, window", 2, 2, 4, 1, 3, 1, 0, 1, -0.2f, 1, 0, 0, 2, {7, 7}, {6, 6}},
+    {"clip, cap, temperature", 4, 2, 4, 0, 2, 1, 2, 3, -0.05f, 1.6f, 0, 0, 1, {6}, {8}},
+    {"dropout", 4, 2, 4, 0, -1, 0, 0, 1, 0, 1, 0.3f, 0, 2, {5, 5}, {6, 6}},
+    {"dropout, causal window", 2, 1, 4, 1, 4, 0, 0, 1, 0, 1, 0.5f, 0, 1, {8}, {8}},
+    {"norm", 2, 1, 6, 0, -1, 0, 0, 1, 0, 1, 0, 6, 1, {5}, {6}},
+    {"norm in groups", 4, 2, 6, 1, 3, 1, 0, 1, 0, 1, 0, 2, 2, {6, 6}, {6, 6}},
+    {"everything", 4, 2, 8, 1, 4, 1, 3, 2, -0.04f, 1.3f, 0.25f, 4, 1, {7}, {9}},
+    {"sequences", 2, 1, 4, 1, -1, 0, 0, 1, 0, 1, 0, 0, 4, {4, 1, 0, 5}, {4, 3, 2, 2}},
+    {"sequences, no keys", 2, 2, 3, 0, 2, 0, 0, 1, 0, 1, 0, 0, 3, {3, 2, 4}, {3, 0, 6}},
+    {"sequences, everything",
+     4,
+     2,
+     4,
+     1,
+     3,
+     1,
+     0,
+     2,
+     -0.1f,
+     1.1f,
+     0.2f,
+     2,
+     3,
+     {5, 3, 4},
+     {5, 6, 0}},
+};
+
+#define SETTINGS ((int)(sizeof settings / sizeof *settings))
+
+/* Inputs and results of one precision each: Q and O [total_q][H][d], lse [total_q][H], ... */
+typedef struct World {
+    Setting s;
+    WindowConfig config; /* THD, Q_K_V */
+    int64_t first_q[MAX_SEQUENCES + 1], first_k[MAX_SEQUENCES + 1], total_q, total_k;
+    int64_t sizes[6];   /* elements of the inputs below */
+    double *input[6];   /* Q K V wq wk dO: values that the dtype can hold */
+    float *O, *lse;     /* what somebody computed */
+    float *gradient[5]; /* dQ dK dV dwq dwk */
+    float wq[64], wk[64];
+    AttnSegment segments_q[MAX_SEQUENCES], segments_k[MAX_SEQUENCES];
+    Tensor tensors[8]; /* Q K V O dO dQ dK dV of world_args */
+    AttnOptions options;
+} World;
+
+enum { IN_Q, IN_K, IN_V, IN_WQ, IN_WK, IN_DO };
+
+static uint64_t window_state = 1;
+
+static inline double window_random(void) /* in [-1, 1] */
+{
+    window_state = window_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (double)(int32_t)(window_state >> 32) / 2147483648.0;
+}
+
+static inline void *window_memory(int64_t count, size_t size)
+{
+    void *memory = malloc((size_t)(count > 0 ? count : 1) * size);
+    assert_non_null(memory);
+    memset(memory, 0xFF, (size_t)(count > 0 ? count : 1) * size);
+    return memory;
+}
+
+/* larger multiplies all lengths. */
+static inline World *world_new(const Setting *s, AttnDtype dtype, int64_t larger)
+{
+    World *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    w->s = *s;
+    for (int n = 0; n < s->sequences; n++) {
+        w->s.Nq[n] *= larger, w->s.Nk[n] *= larger;
+        w->first_q[n + 1] = w->first_q[n] + w->s.Nq[n];
+        w->first_k[n + 1] = w->first_k[n] + w->s.Nk[n];
+    }
+    if (larger > 1 && s->window > 0)
+        w->s.window = s->window * larger - 1;
+    w->total_q = w->first_q[s->sequences], w->total_k = w->first_k[s->sequences];
+    const int64_t q = w->total_q * s->H * s->d, k = w->total_k * s->Hkv * s->d;
+    const int64_t sizes[] = {q, k, k, s->H * s->d, s->Hkv * s->d, q};
+    memcpy(w->sizes, sizes, sizeof sizes);
+    for (int n = 0; n < 6; n++) {
+        const int is_weight = n == IN_WQ || n == IN_WK;
+        w->input[n] = window_memory(sizes[n], sizeof(double));
+        for (int64_t e = 0; e < sizes[n]; e++)
+            w->input[n][e] = is_weight ? (float)(1 + 0.5 * window_random())
+                                       : dtype_round(dtype, (float)(2 * window_random()));
+    }
+    for (int n = 0; n < 5; n++)
+        w->gradient[n] = window_memory(sizes[n], sizeof(float));
+    w->O = window_memory(q, sizeof(float));
+    w->lse = window_memory(w->total_q * s->H, sizeof(float));
+    for (int64_t e = 0; e < 64; e++) {
+        w->wq[e] = e < sizes[IN_WQ] ? (float)w->input[IN_WQ][e] : NAN;
+        w->wk[e] = e < sizes[IN_WK] ? (float)w->input[IN_WK][e] : NAN;
+    }
+    w->options =
+        (AttnOptions){s->temperature, s->low, s->high, s->dropout,     12345678901234, s->group,
+                      1e-5f,          w->wq,  w->wk,   w->gradient[3], w->gradient[4]};
+    w->config = (WindowConfig){WINDOW_THD, WINDOW_Q_K_V, dtype,    s->H,   s->Hkv,     s->d,
+                               s->causal,  w->s.window,  s->scale, s->cap, w->options, 1};
+    return w;
+}
+
+static inline void world_free(World *w)
+{
+    for (int n = 0; n < 6; n++)
+        free(w->input[n]);
+    for (int n = 0; n < 5; n++)
+        free(w->gradient[n]);
+    for (int n = 0; n < 8; n++)
+        free(w->tensors[n].data);
+    free(w->O);
+    free(w->lse);
+    free(w);
+}
+
+/* --- the definition ----------------------------------------------------------------------------*/
+
+/* One head of one token, x [d], normalised; round: to the dtype, as the contract says */
+static inline void define_normal(const World *w, const double *x, const double *weight, int round,
+                                 double *to)
+{
+    const int64_t group = w->s.group;
+    for (int64_t c = 0; c < w->s.d; c++) {
+        double mean = 0;
+        for (int64_t e = 0; group > 0 && e < group; e++)
+            mean += x[c / group * group + e] * x[c / group * group + e] / (double)group;
+        to[c] = group == 0 ? x[c] : weight[c] * x[c] / sqrt(mean + 1e-5f);
+        if (group > 0 && round)
+            to[c] = dtype_round(w->config.dtype, (float)to[c]);
+    }
+}
+
+/* How near the argument of a clip came to 0 or 1, where its slope jumps. A row with one key is left
+ * out: P = 1, and the gradient is 0 on both sides. */
+static double define_kink = INFINITY;
+
+/* Weights of query i of sequence n and head h with all its keys: those of V. Returns lse. */
+static inline double define_weights(const World *w, double *const input[6], int round, int n,
+                                    int64_t h, int64_t i, double *weight)
+{
+    const Setting *s = &w->s;
+    const int64_t hk = h / (s->H / s->Hkv), at = i + s->Nk[n] - s->Nq[n];
+    const double scale = s->scale != 0 ? s->scale : 1 / sqrt((double)s->d);
+    double q[64], k[64], top = -INFINITY, sum = 0;
+    define_normal(w, input[IN_Q] + ((w->first_q[n] + i) * s->H + h) * s->d, input[IN_WQ] + h * s->d,
+                  round, q);
+    for (int64_t j = 0; j < s->Nk[n]; j++) {
+        double score = 0;
+        define_normal(w, input[IN_K] + ((w->first_k[n] + j) * s->Hkv + hk) * s->d,
+                      input[IN_WK] + hk * s->d, round, k);
+        for (int64_t x = 0; x < s->d; x++)
+            score += scale * q[x] * k[x];
+        score = s->cap > 0 ? s->cap * tanh(score / s->cap) : score / s->temperature;
+        if ((s->causal && j > at) || (s->window >= 0 && (j < at - s->window || j > at + s->window)))
+            score = -INFINITY;
+        weight[j] = score;
+        top = score > top ? score : top;
+    }
+    for (int64_t j = 0; j < s->Nk[n]; j++)
+        sum += top == -INFINITY ? 0 : exp(weight[j] - top);
+    for (int64_t j = 0; j < s->Nk[n]; j++) {
+        const int visible = weight[j] != -INFINITY;
+        double A = visible ? exp(weight[j] - top) / sum : 0;
+        if (visible) {
+            const double t = ((double)s->high - s->low) * A + s->low;
+            if (A < 1 && (s->low != 0 || s->high != 1))
+                define_kink = fmin(define_kink, fmin(fabs(t), fabs(1 - t)));
+            A = fmin(1, fmax(0, t));
+        }
+        if (s->dropout > 0 &&
+            !attn_keeps(&w->options, attn_dropout_threshold(s->dropout), n, h, i, j))
+            A = 0;
+        weight[j] = A / (1 - (double)s->dropout);
+    }
+    return top + log(sum);
+}
+
+/* O [total_q][H][d], lse [total_q][H] */
+static inline void define_forward(const World *w, double *const input[6], int round, double *O,
+                                  double *lse)
+{
+    const Setting *s = &w->s;
+    double *weight = window_memory(w->total_k, sizeof *weight);
+    for (int n = 0; n < s->sequences; n++)
+        for (int64_t i = 0; i < s->Nq[n]; i++)
+            for (int64_t h = 0; h < s->H; h++) {
+                const int64_t row = (w->first_q[n] + i) * s->H + h, hk = h / (s->H / s->Hkv);
+                lse[row] = define_weights(w, input, round, n, h, i, weight);
+                for (int64_t x = 0; x < s->d; x++) {
+                    O[row * s->d + x] = 0;
+                    for (int64_t j = 0; j < s->Nk[n]; j++)
+                        O[row * s->d + x] +=
+                            weight[j] * input[IN_V][((w->first_k[n] + j) * s->Hkv + hk) * s->d + x];
+                }
+            }
+    free(weight);
+}
+
+/* d(sum dO O) / d(input[which][e]), by a central difference. O and lse: room for results */
+static inline double define_gradient(const World *w, int which, int64_t e, double *O, double *lse)
+{
+    const double step = 1e-5, before = w->input[which][e];
+    double change = 0;
+    for (int side = 1; side >= -1; side -= 2) {
+        w->input[which][e] = before + side * step;
+        define_forward(w, w->input, 0, O, lse);
+        for (int64_t t = 0; t < w->sizes[IN_DO]; t++)
+            change += side * w->input[IN_DO][t] * O[t];
+    }
+    w->input[which][e] = before;
+    return change / (2 * step);
+}
+
+/* --- for variants ------------------------------------------------------------------------------*/
+
+/* [1][N][heads][d] of the dtype, with values or (NULL) NaN in it. */
+static inline Tensor world_tensor(const World *w, int64_t N, int64_t heads, const double *values)
+{
+    const int64_t d = w->s.d, count = N * heads * d;
+    Tensor t = {window_memory(count, dtype_size(w->config.dtype)),
+                w->config.dtype,
+                {1, N, heads, d},
+                {count, heads * d, d, 1}};
+    for (int64_t e = 0; values && e < count; e++)
+        tensor_set(&t, e, (float)values[e]);
+    return t;
+}
+
+/* One batch, a segment for each sequence; the world owns the memory. lse [H][total_q] is the
+ * caller's. Call it once. */
+static inline AttnArgs world_args(World *w, float *lse)
+{
+    const Setting *s = &w->s;
+    AttnArgs a = {.shape = {1, s->H, s->Hkv, w->total_q, w->total_k, s->d},
+                  .scale = s->scale != 0 ? s->scale : 1 / sqrtf((float)s->d),
+                  .softcap = s->cap,
+                  .rule = {s->window, s->causal ? 0 : s->window},
+                  .positions_q = {w->segments_q, s->sequences},
+                  .positions_k = {w->segments_k, s->sequences},
+                  .lse = lse,
+                  .threads = 1,
+                  .options = &w->options};
+    for (int n = 0; n < s->sequences; n++) {
+        w->segments_q[n] = (AttnSegment){w->first_q[n], s->Nq[n], n, s->Nk[n] - s->Nq[n], 1};
+        w->segments_k[n] = (AttnSegment){w->first_k[n], s->Nk[n], n, 0, 1};
+    }
+    Tensor *const all[] = {&a.Q, &a.K, &a.V, &a.O, &a.dO, &a.dQ, &a.dK, &a.dV};
+    const double *const from[] = {w->input[IN_Q],  w->input[IN_K], w->input[IN_V], NULL,
+                                  w->input[IN_DO], NULL,           NULL,           NULL};
+    for (int n = 0; n < 8; n++) {
+        const int keys = n == 1 || n == 2 || n == 6 || n == 7;
+        w->tensors[n] =
+            world_tensor(w, keys ? w->total_k : w->total_q, keys ? s->Hkv : s->H, from[n]);
+        *all[n] = w->tensors[n];
+    }
+    return a;
+}
+
+/* O, lse [H][total_q], dQ, dK, dV of args into the world. dwq and dwk are there already. */
+static inline void world_collect(World *w, const AttnArgs *a)
+{
+    for (int64_t e = 0; e < w->sizes[IN_Q]; e++) {
+        w->O[e] = tensor_get(&a->O, e);
+        w->gradient[0][e] = tensor_get(&a->dQ, e);
+    }
+    for (int64_t e = 0; e < w->sizes[IN_K]; e++) {
+        w->gradient[1][e] = tensor_get(&a->dK, e);
+        w->gradient[2][e] = tensor_get(&a->dV, e);
+    }
+    for (int64_t i = 0; i < w->total_q; i++)
+        for (int64_t h = 0; h < w->s.H; h++)
+            w->lse[i * w->s.H + h] = a->lse[h * w->total_q + i];
+}
+
+/* |found - wanted| <= tolerance (1 + |wanted|); -inf is near to itself only, NaN to nothing. */
+static inline void assert_near(double found, double wanted, double tolerance, const char *what,
+                               const char *name, int64_t e)
+{
+    if (found == wanted ||
+        (isfinite(wanted) && fabs(found - wanted) <= tolerance * (1 + fabs(wanted))))
+        return;
+    print_message("%s of '%s': element %lld is %.9g, the definition says %.9g\n", what, name,
+                  (long long)e, found, wanted);
+    fail();
+}
+
+#endif
