@@ -56,11 +56,23 @@ ladder_demo() {
     done 4<build/demo_cases.txt
     run_stage 04_flash_backward/flash_backward out/demo.jsonl --bundled=causal --bench --warmup 1 \
         --iters 3
+    # the same sizes without and with a window; how much each step of the online module loses
+    for window in -1,0 256,0; do
+        run_stage 05_sliding_window_online/sliding_window out/demo.jsonl -B 1 -H 8 -N 2048 -d 64 \
+            --causal --window "$window" --bench --warmup 1 --iters 3
+    done
+    window_error_cases | sed '/kv 4096/d; s/-H 2 -N 4096/-H 1 -N 1024/' >build/window_error.txt
+    run_stage 05_sliding_window_online/sliding_window out/demo_figures.jsonl \
+        --cases build/window_error.txt
     for N in $demo_lengths; do
         run_stage 01_naive/naive out/demo_figures.jsonl -B 1 -H 8 -N "$N" -d 64 --bench \
             --warmup 1 --iters 3
         run_stage 03_flash_forward/flash_forward out/demo_figures.jsonl -B 1 -H 8 -N "$N" -d 64 \
             --variant v2_simd --bench --warmup 1 --iters 3
+        for window in -1,0 256,0; do
+            run_stage 05_sliding_window_online/sliding_window out/demo_figures.jsonl -B 1 -H 8 \
+                -N "$N" -d 64 --causal --window "$window" --bench --warmup 1 --iters 3
+        done
     done
     say "03_flash_forward: bytes between slow and fast memory, counted"
     build/demo/03_flash_forward/count_traffic out/demo_figures.jsonl >out/traffic.txt || status=$?
@@ -83,11 +95,45 @@ ladder_plot() {
     sh common/tools/draw_plots.sh "$plot_file" out/plots
 }
 
+# What stage 05 is timed with on a CPU: the same window at all lengths, all variants as long as v0's
+# matrices allow; the full matrix beside it; the gradients; and what the step of the online module
+# loses to the dtype, against the number of steps (no times).
+window_cpu_cases() {
+    for N in 512 1024 2048 4096 8192; do
+        echo "-B 1 -H 4 -N $N -d 64 --causal --window 256,-1 --bench"
+        echo "-B 1 -H 4 -N $N -d 64 --causal --variant v2_window_tiles --bench"
+    done
+    for N in 16384 32768 65536; do
+        echo "-B 1 -H 4 -N $N -d 64 --causal --window 256,-1 --variant v2_window_tiles --bench"
+    done
+    echo "-B 1 -H 4 -N 4096 -d 64 --causal --window 256,-1 --backward --bench"
+    window_error_cases
+}
+
+window_error_cases() {
+    for keys in 4096 1024 256 64 16; do
+        for dtype in bf16 f16 f32; do
+            echo "-B 1 -H 2 -N 4096 -d 64 --dtype $dtype --block-kv $keys --variant v1_online_block"
+        done
+    done
+    for dtype in bf16 f16; do
+        echo "-B 1 -H 2 -N 4096 -d 64 --dtype $dtype --variant v2_window_tiles"
+    done
+}
+
 # bench_stage FOLDER PROGRAM: times of its CPU variants, each against the oracle
 bench_stage() {
-    for N in $bench_cpu_lengths; do
-        run_stage "$1/$2" out/bench_cpu.jsonl -B 1 -H 8 -N "$N" -d 64 --device cpu --bench
-    done
+    if [ "$2" = sliding_window ]; then
+        window_cpu_cases >build/bench_cpu_cases.txt
+    else
+        for N in $bench_cpu_lengths; do
+            echo "-B 1 -H 8 -N $N -d 64 --bench"
+        done >build/bench_cpu_cases.txt
+    fi
+    while read -r flags <&4; do
+        # shellcheck disable=SC2086 # flags, one word each
+        run_stage "$1/$2" out/bench_cpu.jsonl --device cpu $flags
+    done 4<build/bench_cpu_cases.txt
 }
 
 # ratio_stage FOLDER: the quotient to sgemm, where the stage has such a program

@@ -19,6 +19,7 @@ import rows as recorded
 from plot_backward import backward_wall
 from plot_rows import (block, by_variant, chip, curves, latest, per_head, quoted, richest, sizes_of,
                        square)
+from plot_window import step_error, window_cost
 
 MAP_HEAD = 4
 MAP_ZOOM = (1, 25)  # tokens of the enlarged part: the title and the first sentence
@@ -221,7 +222,8 @@ def speed(rows):
 
 FIGURES = {"01_wall": wall, "attention_map": attention_map, "02_accesses": accesses,
            "02_unsafe_exp": unsafe_exp, "03_traffic_n": traffic_n, "03_traffic_m": traffic_m,
-           "03_speedup": speedup, "04_wall": backward_wall, "speed": speed}
+           "03_speedup": speedup, "04_wall": backward_wall, "05_window": window_cost,
+           "05_steps": step_error, "speed": speed}
 
 
 def main():

@@ -22,7 +22,7 @@ from tap import Tap  # noqa: E402
 import npy_small  # noqa: E402
 
 FIGURES = ["01_wall", "attention_map", "02_accesses", "02_unsafe_exp", "03_traffic_n",
-           "03_traffic_m", "03_speedup", "04_wall", "speed"]
+           "03_traffic_m", "03_speedup", "04_wall", "05_window", "05_steps", "speed"]
 
 
 def row(stage, variant, good=True, **more):
@@ -51,7 +51,7 @@ def made_up_rows():
                          "variant": variant, "cols": 1024, "score_max": 4.0 * factor,
                          "error": None if bad else 1e-7, "nonfinite": 64 * bad,
                          "pass": None if unsafe else True})
-    return rows + traffic_rows() + backward_rows()
+    return rows + traffic_rows() + backward_rows() + window_rows()
 
 
 def traffic_rows():
@@ -91,6 +91,44 @@ def backward_rows():
     return rows
 
 
+def window_rows():
+    """Stage 05: the same window at several lengths and the whole matrix, on both devices; errors
+    of the online step. Options, gradients and wrong rows are other cases."""
+    rows = []
+    for N in (512, 1024, 2048):
+        for device, fast, slow in (("cpu", "v2_window_tiles", "v0_offline_mask"),
+                                   ("cuda", "v2_mma_window", "v1_window_tiles")):
+            case = {"device": device, "gpu": "GPU @ 1", "Nq": N, "Nk": N, "d": 64, "flops": None,
+                    "mask": "causal-lower-right", "dropout": 0, "clip": [0, 1]}
+            rows += [row("sliding_window", fast, ms_med=N / 1e3, window=[256, 0], **case),
+                     row("sliding_window", fast, ms_med=N * N / 1e6, window=[-1, 0], **case),
+                     row("sliding_window", slow, ms_med=N * N / 1e5, window=[256, 0], **case),
+                     row("sliding_window", fast, False, ms_med=7e-7, window=[256, 0], **case),
+                     row("sliding_window", fast, ms_med=7e-8, window=[256, 0],
+                         **{**case, "dropout": 0.5})]
+    for dtype, u in (("bf16", 2.0 ** -9), ("f32", 2.0 ** -24)):
+        for keys in (192, 48, 12):
+            rows.append(row("sliding_window", "v1_online_block", dtype=dtype, block_kv=keys, Nq=192,
+                            Nk=192, o_error=u * 192 / keys, ms_med=None, flops=None))
+    rows.append(row("sliding_window", "v2_window_tiles", dtype="bf16", block_kv=64, Nq=192, Nk=192,
+                    o_error=2.0 ** -9, ms_med=None, flops=None))
+    return rows
+
+
+def test_window(tap, folder):
+    """Which lines there are, in which order, and nothing of another case."""
+    text, data = (folder / "05_window.set").read_text(), (folder / "05_window.dat").read_text()
+    tap.ok('names = "v0_offline_mask:256 v2_window_tiles:full v2_window_tiles:256 '
+           'v1_window_tiles:256 v2_mma_window:full v2_mma_window:256"' in text
+           and 'counts = "3 3"' in text, "05_window: the lines of both devices", text)
+    tap.ok("7e-07" not in data and "7e-08" not in data and len(data.split("\n\n\n")) == 7,
+           "05_window: six lines, nothing wrong, no options", data)
+    text, data = (folder / "05_steps.set").read_text(), (folder / "05_steps.dat").read_text()
+    tap.ok('names = "bf16 f32"' in text and 'levels = "0.00195312 0"' in text
+           and data.startswith("# bf16: steps, error of O\n1 0.00195312\n4 0.0078125\n16 0.03125"),
+           "05_steps: error against steps, one accumulator beside", text + data)
+
+
 def test_wall(tap, folder):
     """Reads what gnuplot gets: the crossing, the memory, no row of another case."""
     text, data = (folder / "04_wall.set").read_text(), (folder / "04_wall.dat").read_text()
@@ -114,6 +152,7 @@ def test_data(tap, rows_file, folder):
     tap.ok("v1_blas" in text and "v7_wrong" not in text and "v8_unchecked" not in text,
            "wrong and unchecked rows reach no figure")
     test_wall(tap, folder)
+    test_window(tap, folder)
     empty = folder / "none.jsonl"
     empty.write_text(json.dumps(row("naive", "v7_wrong", False)) + "\n")
     done = run(sys.executable, TOOLS / "plot_data.py", folder, empty)
