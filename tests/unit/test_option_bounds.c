@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_option_bounds.c: the bounds with stage 05's options. A right implementation passes for every
- * combination, dtype and order of sums (honest_options.h); each of a list of mistakes does not, nor
- * does a dropped key. Where rounding decides (an element of Qn between two values of the dtype, a
- * weight at a kink of the clip) both sides pass, and only there. Prints how much of a bound is used.
+ * test_option_bounds.c: the bounds with stage 05's options. A right implementation passes for
+ * every combination, dtype and order of sums (honest_options.h); each of a list of mistakes does
+ * not, nor does a dropped key. Where rounding decides (an element of Qn between two values of the
+ * dtype, a weight at a kink of the clip) both sides pass, and only there. Prints how much of a
+ * bound is used.
  */
 #include "honest_options.h"
 #include "plain_options.h"

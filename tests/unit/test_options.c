@@ -2,8 +2,8 @@
  *
  * test_options.c: what surrounds the values and bounds of stage 05's options. Options that ask for
  * nothing change no bit; the checker refuses wrong gradients of the normalisation's weights;
- * dropout keeps the mean; the yardstick knows every option; rounding O after every step has a bound
- * of its own, which is as wide as the steps are many and no wider.
+ * dropout keeps the mean; sequences in one tensor equal a batch; a sample of a big case equals the
+ * same rows computed alone.
  */
 #include "honest_options.h"
 #include "plain_options.h"
@@ -16,6 +16,12 @@ static int same(const OracleArray *a, const OracleArray *b)
     const size_t bytes = sizeof(double) * (size_t)a->count;
     return a->count == b->count && memcmp(a->value, b->value, bytes) == 0 &&
            memcmp(a->fixed, b->fixed, bytes) == 0 && memcmp(a->per_c, b->per_c, bytes) == 0;
+}
+
+/* but for the order of sums */
+static int near(double a, double b)
+{
+    return fabs(a - b) <= 1e-12 * (1 + fabs(a));
 }
 
 static void options_that_ask_for_nothing(void **state)
@@ -151,8 +157,7 @@ static void taint_reaches_weight_gradients(void **state)
     option_case_free(&o);
 }
 
-/* The mean of O over seeds is O without dropout, within five standard deviations of the mean; lse
- * does not know of dropout at all. */
+/* The mean of O over seeds is O without dropout, within five standard deviations; lse stays. */
 static void dropout_keeps_the_mean(void **state)
 {
     const Option place = {"", {1, 2, 1, 4, 12, 3}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
@@ -188,6 +193,99 @@ static void dropout_keeps_the_mean(void **state)
     option_case_free(&o);
 }
 
+/* Three sequences of 4 queries and 5 keys one after another, and as a batch of three: the same
+ * numbers, dropout included, because the index of the sequence stands for the batch. */
+static void sequences_are_a_batch(void **state)
+{
+    const Option packed = {"", {1, 2, 1, 12, 15, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
+    const Option batch = {"", {3, 2, 1, 4, 5, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
+    OptionCase a = option_case_new(&packed, ATTN_BF16, 1, 1);
+    OptionCase b = option_case_new(&batch, ATTN_BF16, 1, 1);
+    const Tensor *of_a[] = {&a.c->args.Q, &a.c->args.K, &a.c->args.V, &a.c->args.dO};
+    const Tensor *of_b[] = {&b.c->args.Q, &b.c->args.K, &b.c->args.V, &b.c->args.dO};
+    Oracle one, three;
+    (void)state;
+    for (int t = 0; t < 4; t++)
+        for (int64_t s = 0; s < 3; s++)
+            for (int64_t n = 0; n < of_b[t]->shape[1]; n++)
+                for (int64_t h = 0; h < of_b[t]->shape[2]; h++)
+                    for (int64_t x = 0; x < 4; x++)
+                        case_set(of_b[t], s, n, h, x,
+                                 case_get(of_a[t], 0, s * of_b[t]->shape[1] + n, h, x));
+    for (int64_t s = 0; s < 3; s++) {
+        a.c->segments_q[s] = (AttnSegment){4 * s, 4, s, 1, 1};
+        a.c->segments_k[s] = (AttnSegment){5 * s, 5, s, 0, 1};
+    }
+    a.c->args.positions_q.count = a.c->args.positions_k.count = 3;
+    a.options.norm_group = 2;
+    a.options.clip_low = -0.1f;
+    a.options.dropout = 0.4f;
+    b.options = a.options; /* with a's weights */
+    a.c->args.rule = b.c->args.rule = (AttnRule){3, 0};
+    a.c->args.options = b.c->args.options = &a.options;
+    assert_int_equal(0, oracle_run(&one, &a.c->args, 1, 1));
+    assert_int_equal(0, oracle_run(&three, &b.c->args, 1, 1));
+    for (int64_t e = 0; e < one.O.count; e++) { /* [h][s i][x] and [s][h][i][x] */
+        const int64_t x = e % 4, i = e / 4 % 4, s = e / 16 % 3, h = e / 48;
+        const int64_t to = ((s * 2 + h) * 4 + i) * 4 + x;
+        assert_true(near(one.O.value[e], three.O.value[to]) &&
+                    near(one.dQ.value[e], three.dQ.value[to]));
+        assert_true(near(one.O.fixed[e], three.O.fixed[to]) &&
+                    near(one.O.per_c[e], three.O.per_c[to]));
+    }
+    for (int64_t e = 0; e < one.dK.count; e++) /* one kv head: the order is the same */
+        assert_true(near(one.dK.value[e], three.dK.value[e]) &&
+                    near(one.dV.value[e], three.dV.value[e]));
+    for (int64_t e = 0; e < one.dwq.count; e++)
+        assert_true(near(one.dwq.value[e], three.dwq.value[e]));
+    oracle_free(&one);
+    oracle_free(&three);
+    option_case_free(&a);
+    option_case_free(&b);
+}
+
+/* More than 10^10 pair-channels, most of them outside the window: only a sample is computed, and no
+ * dwq and dwk. Rows of the sample equal a case that holds nothing but the row and its keys. */
+static void sample_of_a_big_case(void **state)
+{
+    const Option place = {"", {1, 1, 1, 10100, 10100, 100}, ATTN_MASK_NONE, 4, 0, 0, 0, 0};
+    OptionCase o = option_case_new(&place, ATTN_F16, 1, 1);
+    Oracle big;
+    (void)state;
+    o.options.norm_group = 25;
+    o.options.clip_low = -0.05f;
+    o.options.temperature = 0.5f;
+    o.c->args.options = &o.options;
+    assert_int_equal(0, oracle_run(&big, &o.c->args, 1, 2));
+    assert_true(big.rows.count < 200 && big.rows.count > 50);
+    assert_true(big.dwq.count == 0 && big.dwk.count == 0);
+    assert_true(judge(&o, &big, 1).array[CHECK_DWQ].checked == 0);
+    for (int64_t t = 0; t < big.rows.count; t += 7) {
+        const int64_t i = big.rows.index[t], first = i < 4 ? 0 : i - 4, n = i - first + 1;
+        AttnArgs a = o.c->args;
+        AttnSegment q = {0, 1, 0, i, 1}, k = {0, n, 0, first, 1};
+        Oracle row;
+        a.shape.Nq = a.Q.shape[1] = a.dO.shape[1] = 1;
+        a.shape.Nk = a.K.shape[1] = a.V.shape[1] = n;
+        a.Q.data = (char *)a.Q.data + 2 * tensor_offset(&a.Q, 0, i, 0);
+        a.dO.data = (char *)a.dO.data + 2 * tensor_offset(&a.dO, 0, i, 0);
+        a.K.data = (char *)a.K.data + 2 * tensor_offset(&a.K, 0, first, 0);
+        a.V.data = (char *)a.V.data + 2 * tensor_offset(&a.V, 0, first, 0);
+        a.positions_q = (AttnPositions){&q, 1};
+        a.positions_k = (AttnPositions){&k, 1};
+        assert_int_equal(0, oracle_run(&row, &a, 1, 1));
+        assert_true(near(row.lse.value[0], big.lse.value[t]));
+        for (int64_t x = 0; x < 100; x++) {
+            assert_true(near(row.O.value[x], big.O.value[100 * t + x]));
+            assert_true(near(row.dQ.value[x], big.dQ.value[100 * t + x]));
+            assert_true(near(row.dQ.fixed[x], big.dQ.fixed[100 * t + x]));
+        }
+        oracle_free(&row);
+    }
+    oracle_free(&big);
+    option_case_free(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -195,6 +293,8 @@ int main(void)
         cmocka_unit_test(wrong_weight_gradients_fail),
         cmocka_unit_test(taint_reaches_weight_gradients),
         cmocka_unit_test(dropout_keeps_the_mean),
+        cmocka_unit_test(sequences_are_a_batch),
+        cmocka_unit_test(sample_of_a_big_case),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
