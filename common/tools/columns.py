@@ -22,6 +22,10 @@ def number(value, digits=3):
     return f"{value:.{decimals}f}"
 
 
+def tera(gflops):
+    return number(gflops and gflops / 1e3)
+
+
 def scientific(value):
     """For numbers whose size is what matters: 3.9e-05."""
     return "-" if value is None else f"{value:.1e}"
@@ -159,6 +163,11 @@ COLUMNS = {
     "peer_tflops": ("peer's TFLOP/s",
                     lambda r: number(r.get("peer_gflops") and r["peer_gflops"] / 1e3), True),
     "of_peer": ("of peer", lambda r: number(recorded.of_peer(r)), True),
+    "forward_tflops": ("forward, TFLOP/s", lambda r: tera(recorded.pass_gflops(r, False)), True),
+    "backward_tflops": ("backward, TFLOP/s", lambda r: tera(recorded.pass_gflops(r, True)), True),
+    "peer_backward_tflops": ("peer's backward, TFLOP/s",
+                             lambda r: tera(r.get("peer_backward_gflops")), True),
+    "of_peer_backward": ("backward, of peer", lambda r: number(recorded.of_peer_backward(r)), True),
     "share": ("of sgemm", lambda r: percent(recorded.share(r)), True),
     "ratio": ("of sgemm 2048^3", median_text("ratio"), True),
     "scaling": ("speed-up, of sgemm's", median_text("scaling"), True),

@@ -183,6 +183,7 @@ gpu_ncu() {
         while read -r flags <&4; do
             report=$gpu_out/$folder
             case $flags in
+            *'-d 128'*bf16*) report=${report}_bf16_d128 ;;
             *bf16*) report=${report}_bf16 ;;
             esac
             # shellcheck disable=SC2086 # flags, one word each
@@ -204,10 +205,12 @@ gpu_peers() {
         part "$script" sh -c 'python3 "$1" >"$2"' peers "$script" \
             "$gpu_out/$(basename "$script" .py).txt"
     done
-    for folder in 03_flash_forward 04_flash_backward; do
+    peers_windows=$gpu_out/peers_more.txt
+    [ -f "$peers_windows" ] || peers_windows=
+    for folder in 03_flash_forward 04_flash_backward 05_sliding_window_online; do
         [ ! -f "$gpu_out/$folder.jsonl" ] || [ ! -f "$gpu_out/peers_gpu.txt" ] ||
             part "${folder%%_*} beside its peers" python3 common/tools/peer_rows.py \
-                "$gpu_out/$folder.jsonl" "$gpu_out/peers_gpu.txt"
+                "$gpu_out/$folder.jsonl" "$gpu_out/peers_gpu.txt" ${peers_windows:+"$peers_windows"}
     done
 }
 

@@ -44,6 +44,19 @@ TXT
                 '-H 1 --seq-q 65 --seq-kv 130 -d 59 --strides odd --window 40,9 --deterministic'
         done
         ;;
+    sliding_window) # every option, tails of tiles, several keys of a window's ends
+        for dtype in f32 f16 bf16; do
+            printf -- "--dtype $dtype %s\n" \
+                '-H 2 --kv-heads 1 --seq-q 70 --seq-kv 90 -d 64 --causal --window 20,0 --backward' \
+                '-H 1 --seq-q 65 --seq-kv 140 -d 59 --window 9,30 --strides odd --backward' \
+                '-H 2 --seq-q 40 --seq-kv 70 -d 64 --causal --qk-norm 16 --dropout 0.2 --backward' \
+                '-H 1 --seq-q 33 --seq-kv 50 -d 96 --clip -0.1,1.2 --temperature 2 --backward' \
+                '-H 2 --kv-heads 1 --seq-q 33 --seq-kv 130 -d 128 --window 40,9' \
+                '-H 4 --kv-heads 1 --seq-q 3 --seq-kv 600 -d 80 --causal --window 500,0' \
+                '-H 2 -N 70 -d 64 --causal --pack qkv --order random --block-q 24 --block-kv 40' \
+                '-H 1 --seq-q 70 --seq-kv 70 -d 256 --causal --window 30,0'
+        done
+        ;;
     esac
 }
 
@@ -61,6 +74,40 @@ published_cases() {
         for n in 1024 4096 16384; do
             echo "-B $((16384 / n)) -H $((2048 / d)) -N $n -d $d --dtype bf16"
             echo "-B $((16384 / n)) -H $((2048 / d)) -N $n -d $d --dtype bf16 --causal"
+        done
+    done
+}
+
+# Stage 05: the published setting at N = 16384 with windows, both passes; then what one window costs
+# at all lengths, the whole ladder at a length that all variants bear, and a rolling cache.
+window_cases() {
+    for d in 64 128; do
+        for left in 256 1024 4096; do
+            echo "-B 1 -H $((2048 / d)) -N 16384 -d $d --dtype bf16 --causal --window $left,0" \
+                "--variant v2_mma_window --backward"
+        done
+        echo "-B 1 -H $((2048 / d)) -N 16384 -d $d --dtype f16 --causal --window 1024,0" \
+            "--variant v2_mma_window --backward"
+    done
+    for d in 64 128; do
+        for n in 8192 16384 32768 65536; do
+            echo "-B 1 -H $((2048 / d)) -N $n -d $d --dtype bf16 --causal --window 1024,0" \
+                "--variant v2_mma_window"
+        done
+    done
+    for n in 8192 16384 32768; do
+        echo "-B 1 -H 32 -N $n -d 64 --dtype bf16 --causal --variant v2_mma_window"
+    done
+    echo "-B 1 -H 32 -N 4096 -d 64 --dtype bf16 --causal --window 1024,0"
+    echo "-B 1 -H 32 -N 4096 -d 64 --dtype f32 --causal --window 1024,0"
+    echo "-B 1 -H 32 -N 16384 -d 64 --dtype f32 --causal --window 1024,0 --backward" \
+        "--variant v1_window_tiles"
+    echo "-B 1 -H 32 -N 4096 -d 64 --dtype bf16 --causal --window 1024,0 --dropout 0.1" \
+        "--clip -0.1,1.1 --qk-norm 64 --backward --variant v1_window_tiles"
+    for n in 1 2 4 8 16; do
+        for variant in v2_mma_window v3_decode_window; do
+            echo "-B 8 -H 32 --kv-heads 8 --seq-q $n --seq-kv $((4096 + n)) -d 128 --dtype bf16" \
+                "--causal --window 4096,0 --variant $variant"
         done
     done
 }
@@ -85,6 +132,7 @@ bench_cases() {
         echo "-B 1 -H 16 -N 4096 -d 64 --dtype f32"
         published_cases | sed 's|$| --cases common/tools/fixed_order.txt|'
         ;;
+    sliding_window) window_cases ;;
     *)
         for dtype in f32 bf16; do
             for N in 512 1024 2048 4096 8192; do
@@ -133,6 +181,14 @@ ncu_cases() {
     flash_backward)
         echo '-B 1 -H 16 -N 4096 -d 64 --dtype bf16'
         echo '-B 1 -H 16 -N 2048 -d 64 --dtype f32'
+        ;;
+    sliding_window)
+        for d in 64 128; do
+            echo "-B 1 -H $((2048 / d)) -N 16384 -d $d --dtype bf16 --causal --window 1024,0" \
+                "--variant v2_mma_window --backward"
+        done
+        echo '-B 8 -H 32 --kv-heads 8 --seq-q 1 --seq-kv 4097 -d 128 --causal --window 4096,0' \
+            '--variant v3_decode_window'
         ;;
     *) echo '-B 1 -H 16 -N 2048 -d 64' ;;
     esac

@@ -2,18 +2,21 @@
 # SPDX-License-Identifier: MIT
 """peer_rows.py: put a peer's speed beside our own, where both were measured in the same run.
 
-    peer_rows.py ROWS.jsonl PEERS.txt
+    peer_rows.py ROWS.jsonl PEERS.txt...
 
 PEERS.txt is what peers_gpu.py printed (PyTorch's FlashAttention-2 in bf16, 16k tokens in all,
 hidden size 2048, lower-right is upper-left there because Nq = Nk; and its materialised float32
-attention, H=16 d=64):
+attention, H=16 d=64), a second one what peers_more.py did (the same causal with a window, on
+visible pairs):
 
     2.11.0+cu130 13.0 91900 NVIDIA H200
     d=64 S=1024 causal=0 | FA2 fwd    276 bwd    199 | cuDNN fwd    429 bwd    328
     fp32 materialised torch S=1024 19.7 TFLOP/s
+    window d=64 S=16384 w=256 FA2 fwd 75 bwd 60 TFLOP/s on visible pairs
 
 Each row of ROWS.jsonl on that GPU and of such a case gets `peer` (a name) and `peer_gflops`, rows
-of stage 04 the peer's backward pass; all other rows stay as they are. The file is replaced when all
+of stage 04 the peer's backward pass, rows of stage 05 with both passes the forward's and
+`peer_backward_gflops`; all other rows stay as they are. The file is replaced when all
 of it is written. Exit 2: unusable input.
 """
 import json
@@ -23,12 +26,13 @@ import re
 import sys
 
 LINE = re.compile(r"d=(\d+) S=(\d+) causal=([01]) \| FA2 fwd +(\d+) bwd +(\d+)")
+WINDOW_LINE = re.compile(r"window d=(\d+) S=(\d+) w=(\d+) FA2 fwd (\d+) bwd (\d+)")
 F32_LINE = re.compile(r"fp32 materialised torch S=(\d+) ([0-9.]+) TFLOP/s")
 TOKENS, HIDDEN = 16384, 2048
 
 
 def read_peers(text):
-    """GPU name and {(dtype, B, H, N, d, mask, backward): (peer, GFLOP/s)}."""
+    """GPU name and {(dtype, B, H, N, d, mask, window, backward): (peer, GFLOP/s)}."""
     first = re.match(r"(\S+) \S+ \S+ (.+)\n", text)
     if not first:
         raise ValueError("no line with PyTorch's version and the GPU's name")
@@ -39,38 +43,56 @@ def read_peers(text):
         mask = "causal-lower-right" if causal == "1" else "none"
         for backward, rate in enumerate(rates):
             name = f"FlashAttention-2 of {torch}" + (", backward" if backward else "")
-            peers["bf16", TOKENS // n, HIDDEN // d, n, d, mask, bool(backward)] = (
+            peers["bf16", TOKENS // n, HIDDEN // d, n, d, mask, -1, bool(backward)] = (
                 name, 1e3 * float(rate))
+    for d, n, left, *rates in WINDOW_LINE.findall(text):
+        d, n = int(d), int(n)
+        for backward, rate in enumerate(rates):
+            peers["bf16", TOKENS // n, HIDDEN // d, n, d, "causal-lower-right", int(left),
+                  bool(backward)] = (f"FlashAttention-2 of {torch}", 1e3 * float(rate))
     for n, rate in F32_LINE.findall(text):
-        peers["f32", 1, 16, int(n), 64, "none", False] = (f"materialised, {torch}",
+        peers["f32", 1, 16, int(n), 64, "none", -1, False] = (f"materialised, {torch}",
                                                           1e3 * float(rate))
     if not peers:
         raise ValueError("no line with a peer's speed")
     return first[2], peers
 
 
-def case_of(row):
+def case_of(row, backward):
     square = row.get("Nq") == row.get("Nk") and row.get("H") == row.get("Hkv")
-    # both passes in one (--backward of other stages) were not timed
-    alone = bool(row.get("backward")) == (row.get("stage") == "flash_backward")
+    plain = not row.get("dropout") and not row.get("qk_norm") and row.get("clip") in (None, [0, 1])
+    left, right = row.get("window") or (-1, -1)
+    window = left if "causal" in str(row.get("mask")) or right == -1 else None
     return (row.get("dtype"), row.get("B"), row.get("H"), row.get("Nq") if square else None,
-            row.get("d"), row.get("mask") if alone else None, bool(row.get("backward")))
+            row.get("d"), row.get("mask") if plain else None, window, backward)
+
+
+def annotate(row, peers):
+    """Stages 01 to 03 with --backward time both passes in one, which no peer did."""
+    backward, stage = bool(row.get("backward")), row.get("stage")
+    first = case_of(row, stage == "flash_backward")
+    if stage == "sliding_window" or backward == (stage == "flash_backward"):
+        if first in peers:
+            row["peer"], row["peer_gflops"] = peers[first]
+    if stage == "sliding_window" and backward and case_of(row, True) in peers:
+        row["peer_backward_gflops"] = peers[case_of(row, True)][1]
 
 
 def main():
-    if len(sys.argv) != 3:
-        print("peer_rows.py: expected ROWS.jsonl PEERS.txt", file=sys.stderr)
+    if len(sys.argv) < 3:
+        print("peer_rows.py: expected ROWS.jsonl PEERS.txt...", file=sys.stderr)
         return 2
     path = pathlib.Path(sys.argv[1])
     try:
-        gpu, peers = read_peers(pathlib.Path(sys.argv[2]).read_text(encoding="utf-8"))
+        gpu, peers = read_peers("".join(pathlib.Path(name).read_text(encoding="utf-8")
+                                        for name in sys.argv[2:]))
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
         print(f"peer_rows.py: {error}", file=sys.stderr)
         return 2
     for row in rows:
-        if row.get("gpu") == gpu and row.get("device") == "cuda" and case_of(row) in peers:
-            row["peer"], row["peer_gflops"] = peers[case_of(row)]
+        if row.get("gpu") == gpu and row.get("device") == "cuda":
+            annotate(row, peers)
     written = path.with_suffix(".tmp")
     written.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows),
                        encoding="utf-8")

@@ -12,7 +12,8 @@ Interface:
 - is_stale(row): the variant's sources have changed since the row was recorded.
 - grouped(rows): rows of one case together.
 - add_speedups(rows): row["_speed"] against v0 of the same stage, device and case.
-- gflops, share, gbytes_per_s, share_of_copy, of_peer: rates of a row, None where it has none.
+- gflops, share, gbytes_per_s, share_of_copy, pass_gflops, of_peer, of_peer_backward: rates of a
+  row, None where it has none.
 - facts(rows): the machine, revision and command lines behind a table, one line each.
 """
 import functools
@@ -176,8 +177,24 @@ def share_of_copy(row):
     return mine / rate if rate and mine else None
 
 
+def pass_gflops(row, backward):
+    """The rate of one of the two passes of a row with --backward: 2 and 5 products."""
+    ms = row.get("ms_backward_med" if backward else "ms_med")
+    if not ms or not row.get("flops") or (backward and not row.get("backward")):
+        return None
+    share_of_pass = (5 / 7 if backward else 2 / 7) if row.get("backward") else 1
+    return row["flops"] * share_of_pass / ms / 1e6
+
+
 def of_peer(row):
-    return gflops(row) / row["peer_gflops"] if row.get("peer_gflops") and gflops(row) else None
+    """Of stage 05's rows with both passes the forward's; of_peer_backward has the other."""
+    mine = pass_gflops(row, False) if row["stage"] == "sliding_window" else gflops(row)
+    return mine / row["peer_gflops"] if row.get("peer_gflops") and mine else None
+
+
+def of_peer_backward(row):
+    mine = pass_gflops(row, True)
+    return mine / row["peer_backward_gflops"] if row.get("peer_backward_gflops") and mine else None
 
 
 def facts(rows):

@@ -19,6 +19,7 @@ ceiling copy 4266 GB/s
 d=64 S=1024 causal=0 | FA2 fwd    276 bwd    199 | cuDNN fwd    429 bwd    328
 d=64 S=1024 causal=1 | FA2 fwd    216 bwd    143 | cuDNN failed
 fp32 materialised torch S=4096 22.0 TFLOP/s
+window d=64 S=16384 w=256 FA2 fwd 75 bwd 60 TFLOP/s on visible pairs
 """
 
 
@@ -59,6 +60,19 @@ def main():
                rows[0]["peer"].endswith("backward"), "stage 04 beside the peer's backward", rows)
         tap.ok(columns.cell(rows[0], "of_peer") == "0.347", "138 GFLOP in 2 ms beside 199 TFLOP/s",
                columns.cell(rows[0], "of_peer"))
+        window = {"stage": "sliding_window", "B": 1, "Nq": 16384, "Nk": 16384, "window": [256, 0],
+                  "mask": "causal-lower-right", "backward": True, "ms_backward_med": 2.0,
+                  "flops": 7e11, "clip": [0, 1]}
+        done, rows = annotate(folder, [
+            row(**window), row(**{**window, "backward": False}),
+            row(**{**window, "window": [255, 0]}), row(**{**window, "window": [-1, 0]}),
+            row(**{**window, "clip": [-1, 2]}), row(**{**window, "stage": "flash_forward"})], PEERS)
+        tap.ok([r.get("peer_gflops") for r in rows] == [75e3, 75e3, None, None, None, None] and
+               [r.get("peer_backward_gflops") for r in rows[:2]] == [60e3, None],
+               "stage 05: both passes of the same window", rows)
+        tap.ok([columns.cell(rows[0], c) for c in ("forward_tflops", "of_peer", "backward_tflops",
+                                                   "of_peer_backward")]
+               == ["200", "2.67", "250", "4.17"], "two sevenths of the operations and five", rows[0])
         for peers in ("", "2.11 x NVIDIA\n", "2.11 13 9 NVIDIA H200\nnothing here\n"):
             before = [row()]
             done, after = annotate(folder, before, peers)
