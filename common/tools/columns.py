@@ -105,6 +105,14 @@ def tile_text(row):
     return f"{row['tile_rows']} x {row['tile_keys']}" if row.get("tile_rows") else "-"
 
 
+def online_steps(row):
+    """How often an online variant rounds each row of O, where every row sees all keys."""
+    online = row.get("variant") in ("v1_online_block", "v0_online_block") and row.get("block_kv")
+    if not online or row.get("mask") != "none" or row.get("window") not in (None, [-1, -1]):
+        return "-"
+    return str(-(-row["Nk"] // row["block_kv"]))
+
+
 def window_tiles(row):
     """Of all tiles of the score matrix: skipped, masked and clean."""
     tiles = row.get("tiles") or {}
@@ -201,6 +209,8 @@ COLUMNS = {
     "tile": ("tile", tile_text, True),
     "tiles": ("tiles skipped / masked / clean", window_tiles, True),
     "block_kv": ("keys a step", plain("block_kv"), True),
+    "steps": ("steps", online_steps, True),
+    "o_error": ("largest error of O", lambda r: scientific(r.get("o_error")), True),
     "fits": ("has to fit", plain("fast_elements"), True),
     "loads": ("loads", plain("loads"), True),
     "stores": ("stores", plain("stores"), True),
