@@ -177,6 +177,8 @@ void cli_print_help(const Stage *stage)
                           f->value ? f->value : "");
         printf(length > 27 ? "%s\n%30s%s\n" : "%-30s%s%s\n", left, "", f->help);
     }
+    if (stage->features & STAGE_HAS_OFFLINE)
+        printf("\nWithout sizes, masks, a window and input files: causal, window 16.\n");
     printf("\nExit status: 0 right, 1 wrong answer or failed --variant-so, 2 bad usage or input,\n"
            "3 failure at run time, 77 hardware asked for is missing; of several cases the worst\n"
            "(2, then 3, then 1, then 77).\n"

@@ -4,6 +4,7 @@
  * must not stay behind. The table and the fields are the business of
  * tests/stages/test_interface.py.
  */
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +18,9 @@
 
 #include <cmocka.h>
 
+#include "npy.h"
 #include "report_internal.h"
+#include "run_internal.h"
 
 static AttnStatus nothing(const AttnArgs *args)
 {
@@ -178,12 +181,144 @@ static void probe_leaves_nothing(void **state)
     rmdir("a");
 }
 
+/* --- stage 05 ----------------------------------------------------------------------------------*/
+
+static const Variant windows[] = {{"v0_window", ON_CPU, DTYPES_ALL, nothing, nothing, 0, ""}};
+static const Stage offline = {
+    "unit",  "00_unit", "?", 1, STAGE_HAS_BACKWARD | STAGE_HAS_VARLEN | STAGE_HAS_OFFLINE,
+    windows, 1};
+
+static void read_text(const char *path, char *text, size_t size)
+{
+    FILE *f = fopen(path, "r");
+    size_t length;
+    assert_non_null(f);
+    length = fread(text, 1, size - 1, f);
+    text[length] = '\0';
+    fclose(f);
+    unlink(path);
+}
+
+/* Options and tile counts, in the row and above the table. */
+static void windows_are_told(void **state)
+{
+    char *argv[] = {
+        "unit",      "--causal",   "--window", "3,0",        "-N",        "8",      "-d",
+        "4",         "-H",         "1",        "--clip",     "-0.5,2",    "--pack", "qkv",
+        "--dropout", "0.25",       "--json",   "rows.jsonl", "--qk-norm", "2",      "--temperature",
+        "2",         "--block-kv", "16",       "--order",    "diagonal"};
+    char text[8192];
+    Cli cli;
+    Report report;
+    Problem problem;
+    Outcome out;
+    int saved, file;
+    (void)state;
+    assert_int_equal(cli_parse(&cli, &offline, 26, argv), CLI_CONTINUE);
+    assert_int_equal(report_open(&report, &cli), EXIT_OK);
+    assert_int_equal(problem_make(&problem, &cli.cases[0]), EXIT_OK);
+    assert_int_equal(outcome_make(&out, &problem, &cli.cases[0]), EXIT_OK);
+    fflush(stdout);
+    saved = dup(1);
+    file = open("table.txt", O_WRONLY | O_CREAT, 0600);
+    dup2(file, 1);
+    {
+        ReportRow row = {&cli.cases[0], &problem, &windows[0],          &out,
+                         NULL,          NAN,      {0, 4, 4, 1, 1, 3, 0}};
+        report_row(&report, &row);
+        row.tiles = (ReportTiles){0};
+        report_row(&report, &row);
+    }
+    fflush(stdout);
+    dup2(saved, 1);
+    close(saved);
+    close(file);
+    assert_int_equal(report_close(&report), EXIT_OK);
+    read_text("rows.jsonl", text, sizeof text);
+    expect(text, "\"window\":[3,0]");
+    expect(text, "\"tensor_layout\":\"bshd\",\"pack\":\"qkv\",\"sequences\":1,\"temperature\":2,"
+                 "\"clip\":[-0.5,2],\"dropout\":0.25,\"qk_norm\":2,\"block_q\":64,"
+                 "\"block_kv\":16,\"order\":\"diagonal\",");
+    expect(text, "\"tiles\":{\"skipped\":1,\"masked\":3,\"clean\":0},");
+    expect(text, "\"tiles\":null,"); /* the second row */
+    expect(text, "\"o_error\":null,");
+    read_text("table.txt", text, sizeof text);
+    expect(text,
+           "window 3,0, Q, K and V packed, temperature 2, clip -0.5,2, dropout 0.25, QK norm 2");
+    expect(text, "tiles skip/mask/clean\n");
+    expect(text, " 1/3/0\n");
+    outcome_free(&out);
+    problem_free(&problem);
+    cli_free(&cli);
+}
+
+static void expect_shape(const char *path, int ndim, int64_t a, int64_t b, int64_t c, int64_t first)
+{
+    char error[NPY_ERROR_SIZE];
+    NpyArray array;
+    if (npy_read(path, &array, error) != 0)
+        fail_msg("%s", error);
+    assert_int_equal(array.ndim, ndim);
+    assert_int_equal(array.shape[0], a);
+    assert_true(ndim < 2 || array.shape[1] == b);
+    assert_true(ndim < 3 || array.shape[2] == c);
+    assert_true(npy_value(&array, 1) == (double)first);
+    npy_free(&array);
+    unlink(path);
+}
+
+/* --save in the layout of --tensor-layout: element 1 tells which axis is the next to the last. */
+static void saved_in_the_tensor_layout(void **state)
+{
+    char *argv[] = {
+        "unit", "--tensor-layout", "sbhd", "-B",         "2",         "-N", "3", "-H", "1", "-d",
+        "1",    "--save",          ".",    "--backward", "--qk-norm", "1"};
+    Cli cli;
+    Report report;
+    Problem problem;
+    Outcome out;
+    (void)state;
+    assert_int_equal(cli_parse(&cli, &offline, 16, argv), CLI_CONTINUE);
+    for (int thd = 0; thd < 2; thd++) {
+        CliCase *c = &cli.cases[0];
+        Tensor *tensors[] = {&out.args.O, &out.args.dQ, &out.args.dK, &out.args.dV};
+        c->tensors = thd ? CLI_THD : CLI_SBHD; /* as if there were cu_seqlens: B = 1, 6 tokens */
+        c->B = thd ? 1 : 2;
+        c->Nq = c->Nk = thd ? 6 : 3;
+        assert_int_equal(report_open(&report, &cli), EXIT_OK);
+        assert_int_equal(problem_make(&problem, c), EXIT_OK);
+        assert_int_equal(outcome_make(&out, &problem, c), EXIT_OK);
+        for (int t = 0; t < 4; t++)
+            for (int64_t b = 0; b < c->B; b++)
+                for (int64_t n = 0; n < c->Nq; n++)
+                    tensor_set(tensors[t], tensor_offset(tensors[t], b, n, 0), (float)(10 * b + n));
+        for (int i = 0; i < 6; i++)
+            out.args.lse[i] = (float)i;
+        out.options.dwq[0] = out.options.dwk[0] = 7.0f;
+        out.ran = 1;
+        assert_int_equal(report_save(&report, c, &out), EXIT_OK);
+        for (int t = 0; t < 4; t++) {
+            static const char *const names[] = {"o.npy", "dq.npy", "dk.npy", "dv.npy"};
+            expect_shape(names[t], thd ? 3 : 4, thd ? 6 : 3, thd ? 1 : 2, 1, thd ? 1 : 10);
+        }
+        expect_shape("lse.npy", thd ? 2 : 3, thd ? 1 : 2, thd ? 6 : 1, 3, 1);
+        assert_int_equal(unlink("dwq.npy"), 0);
+        assert_int_equal(unlink("dwk.npy"), 0);
+        assert_int_equal(report_close(&report), EXIT_OK);
+        outcome_free(&out);
+        problem_free(&problem);
+    }
+    cli_free(&cli);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_json),
         cmocka_unit_test(pass_is_said_honestly),
         cmocka_unit_test(no_rows_leave_no_file),
+        cmocka_unit_test(windows_are_told),
+        cmocka_unit_test(saved_in_the_tensor_layout),
         cmocka_unit_test(probe_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, enter_folder, leave_folder);
