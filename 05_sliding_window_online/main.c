@@ -37,8 +37,6 @@
 #include "run.h"
 #include "sliding_window.h"
 
-#pragma weak sliding_window_v2_mma_window
-#pragma weak sliding_window_v2_mma_window_backward
 #pragma weak sliding_window_trace
 
 static const Variant variants[] = {
