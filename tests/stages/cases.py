@@ -96,7 +96,7 @@ def cost(case):
     """Multiply-adds of a case, roughly: among equal candidates the cheaper one is taken. (Where all
     cases are backward cases a factor changes nothing.)"""
     heads = int(case["heads"].split("/")[0])
-    work = case["--seq-q"] * case["--seq-kv"] * case["-d"] * heads * case["-B"]
+    work = case["--seq-q"] * case.get("--seq-kv", case["--seq-q"]) * case["-d"] * heads * case["-B"]
     return work * (4 if case.get("--backward") else 1)
 
 
@@ -125,7 +125,17 @@ def candidate(options, missing, draw):
     return {n: case[n] for n in names}
 
 
-def all_pairs(options, table, candidates=12):
+def pair_may_be(options, valid, pair):
+    """Some values of the other options go with this pair."""
+    a, x, b, y = pair
+    rest = [name for name in options if name not in (a, b)]
+    case = dict({name: values[0] for name, values in options.items()}, **{a: x, b: y})
+    return valid(case) or any(
+        valid(dict(case, **{c: z, e: w}))
+        for c, e in itertools.combinations(rest, 2) for z in options[c] for w in options[e])
+
+
+def all_pairs(options, table, candidates=12, valid=valid):
     """A covering array of strength 2. Greedy: of a dozen candidates the one with most new pairs.
     Only random() is drawn, whose sequence Python promises to keep, so the list never changes."""
     draw = random.Random(20240601 + table).random
@@ -136,6 +146,7 @@ def all_pairs(options, table, candidates=12):
         for x in options[a]
         for y in options[b]
     }
+    missing = {pair for pair in missing if pair_may_be(options, valid, pair)}
     chosen = []
     while missing:
         listed = sorted(missing, key=repr)
@@ -147,6 +158,8 @@ def all_pairs(options, table, candidates=12):
             new = len(pairs_of(case, names) & missing)
             if best is None or (new, -cost(case)) > best[:2]:
                 best = (new, -cost(case), case)
+        if best is None:
+            continue
         missing -= pairs_of(best[2], names)
         chosen.append(best[2])
     return chosen

@@ -164,10 +164,79 @@ ROWS = [
     "--window 3,3", "--softcap 5", "--scale 2", "--strides odd", "--kv-heads 1", "--batch 2",
     "--heads 2", "--seq 7", "--head-dim 8", "--trace")]
 TRACE = [
-    ("--trace -N 100", r"--trace: found.*100.*8"),
-    ("--trace --bundled", r"--trace: found.*384.*8"),
-    ("--trace --bundled=causal", r"--trace: found.*512.*8"),
+    ("--trace -N 1000", r"--trace: found.*(1000|125).*(8|16)"),
+    ("--trace --bundled", r"--trace: found.*(384|48).*(8|16)"),
+    ("--trace --bundled=causal", r"--trace: found.*(512|64).*(8|16)"),
 ]
+# Stage 05. THD stands for the layout with two files of lengths.
+THD = "--tensor-layout thd --cu-seqlens-q {}/lengths.npy --cu-seqlens-kv {}/lengths.npy"
+OFFLINE = [
+    ("--tensor-layout bhsd", r"--tensor-layout: found 'bhsd'.*thd"),
+    ("--tensor-layout thd", r"--tensor-layout thd.*--cu-seqlens-q and --cu-seqlens-kv"),
+    ("--tensor-layout thd --cu-seqlens-q {}/lengths.npy", r"thd.*without --cu-seqlens-kv"),
+    ("--tensor-layout thd --cu-seqlens-kv {}/lengths.npy", r"thd.*without --cu-seqlens-q"),
+    ("--cu-seqlens-q {}/lengths.npy", r"--cu-seqlens-q.*--tensor-layout thd"),
+    ("--cu-seqlens-q {}/lengths.npy --cu-seqlens-kv {}/lengths.npy", r"--cu-seqlens-q.*thd"),
+    ("--tensor-layout sbhd --cu-seqlens-kv {}/lengths.npy", r"--cu-seqlens-kv.*thd"),
+    (THD + " -B 2", r"--batch.*thd"),
+    (THD + " --bundled", r"--bundled.*thd"),
+    (THD + " --seq-q 9", r"found 12.*9, the tokens of --seq-q"),
+    (THD + " --seq-kv 13", r"found 12.*13, the tokens of --seq-kv"),
+    (THD.replace("lengths", "falls", 1), r"falls\.npy"),
+    (THD.replace("lengths", "late", 1), r"late\.npy"),
+    (THD.replace("lengths", "five", 1), r"lengths\.npy: found 3 sequences.*4.*five"),
+    (THD.replace("lengths", "q", 1), r"q\.npy"),
+    (THD.replace("lengths", "none", 1), r"none\.npy"),
+    (THD + " --q {}/q.npy --k {}/k.npy --v {}/k.npy", r"q\.npy: found 4 dim"),
+    (THD + " --q {}/rank3.npy --k {}/rank3.npy --v {}/rank3.npy", r"found 5.*12|found 12.*5"),
+    ("--tensor-layout sbhd --strides odd", r"--strides.*--tensor-layout sbhd"),
+    ("--pack kv", r"--pack: found 'kv'.*q_kv"),
+    ("--pack qkv --seq-q 5 --seq-kv 7", r"--pack qkv: found 5 queries and 7 keys"),
+    ("--pack qkv --q {}/q.npy", r"--pack qkv.*--heads"),
+    ("--pack qkv --q {}/q.npy -H 2", r"--pack qkv.*--kv-heads"),
+    ("--pack qkv --q {}/q.npy -H 2 --kv-heads 1", r"q\.npy: found 3 heads"),
+    ("--pack qkv --q {}/q.npy --k {}/k.npy -H 1 --kv-heads 1", r"--k.*--pack qkv|--pack qkv.*--k"),
+    ("--pack q_kv --q {}/q.npy --k {}/k.npy --v {}/k.npy", r"--v.*--pack q_kv|--pack q_kv.*--v"),
+    ("--pack q_kv --q {}/q.npy --k {}/k.npy", r"k\.npy: found 3 heads"),
+    ("--temperature 0", r"--temperature: found '0'"),
+    ("--temperature -2", r"--temperature: found '-2'"),
+    ("--temperature inf", r"--temperature: found 'inf'"),
+    ("--temperature 1e-30", r"--temperature: found 1e-30"),
+    ("--clip 0", r"--clip: found '0'"),
+    ("--clip 0.1,1", r"--clip: found '0.1,1'"),
+    ("--clip 0,0.9", r"--clip: found '0,0.9'"),
+    ("--clip=-0.1,1.1,2", r"--clip: found '-0.1,1.1,2'"),
+    ("--clip nan,1", r"--clip: found 'nan,1'"),
+    ("--clip=-2e6,1", r"--clip: found '-2e6,1'"),
+    ("--dropout 1", r"--dropout: found '1'"),
+    ("--dropout -0.1", r"--dropout: found '-0.1'"),
+    ("--dropout nan", r"--dropout: found 'nan'"),
+    ("--dropout 0.99999999", r"--dropout: found '0.99999999'"),
+    ("--qk-norm 0", r"--qk-norm: found '0'"),
+    ("--qk-norm 3 -d 8", r"--qk-norm: found groups of 3.*8"),
+    ("--qk-norm 16 -d 8", r"--qk-norm: found groups of 16.*8"),
+    ("--qk-norm 5 --bundled", r"--qk-norm: found groups of 5.*32"),
+    ("--wq {}/w12.npy", r"--wq.*--wk"),
+    ("--wk {}/w12.npy --qk-norm 4", r"--wk.*--wq"),
+    ("--wq {}/w12.npy --wk {}/w12.npy", r"--wq.*--qk-norm"),
+    ("--qk-norm 4 -N 5 -H 2 -d 4 --wq {}/w12.npy --wk {}/w12.npy", r"w12\.npy: found .*8"),
+    ("--qk-norm 4 -N 5 -H 3 -d 4 --wq {}/w12.npy --wk {}/q.npy", r"q\.npy: found .*4 dim"),
+    ("--block-q 0", r"--block-q: found '0'"),
+    ("--block-kv 99999999", r"--block-kv: found '99999999'"),
+    ("--order spiral", r"--order: found 'spiral'.*diagonal"),
+    ("--variant v1_online_block --dropout 0.5 -N 5", r"v1_online_block.*dropout"),
+    ("--variant v1_online_block --clip=-0.1,1.1 -N 5", r"v1_online_block.*clip"),
+    ("--variant v3_streaming -N 5", r"v3_streaming.*causal"),
+    ("--variant v3_streaming -N 5 --causal", r"v3_streaming.*finite"),
+    ("--variant v3_streaming --seq-q 9 --seq-kv 5 --causal --window 3,-1", r"v3_streaming.*key"),
+    ("--variant v3_streaming -N 5 --window 3,0 --mask full", r"v3_streaming.*mask"),
+    ("--variant v3_streaming -N 5 --causal --window 3,-1 --dropout 0.5", r"v3_streaming.*dropout"),
+    ("--variant v2_window_tiles --backward -N 5", r"v2_window_tiles.*--backward"),
+]
+ONLY_OFFLINE = [(flag, re.match("[a-z-]+", flag)[0]) for flag in (
+    "--tensor-layout sbhd", "--pack qkv", "--temperature 2", "--clip=-0.1,1.1", "--dropout 0.1",
+    "--qk-norm 4", "--block-q 4", "--order random", "--cu-seqlens-q {}/lengths.npy",
+    "--wq {}/w12.npy")]
 DETERMINISTIC = [("--deterministic=yes", r"--deterministic.*'yes'")]
 OTHERS = {"--deterministic": "--deterministic", "--backward": "--backward",
           "--rows": "--rows 3 --cols 3", "--trace": "--trace"}
@@ -191,6 +260,10 @@ def make_files(folder):
         for n in shape:
             count *= n
         npyfile.write(path(name + ".npy"), shape, [i % 2 for i in range(count)], kind)
+    for name, starts in (("lengths", (0, 5, 5, 12)), ("falls", (0, 5, 3, 12)),
+                         ("late", (1, 5, 12)), ("five", (0, 2, 4, 5, 12))):
+        npyfile.write(path(name + ".npy"), (len(starts),), starts, "i4")
+    npyfile.write(path("w12.npy"), (12,), [1.0] * 12)
     # k has another number of keys than q has queries, so that the two cannot be mixed up
     npyfile.write(path("k.npy"), (1, 7, 3, 4), [0.25 * (i % 9) for i in range(84)], "f8")
     with open(path("q.npy"), "rb") as f:
@@ -267,9 +340,11 @@ def main():
                 cases += [(flags.replace("--backward ", ""), pattern)
                           for flags, pattern in BACKWARD if "--backward " in flags]
             for flag, more in (("--backward", BACKWARD), ("--rows", ROWS), ("--trace", TRACE),
-                               ("--deterministic", DETERMINISTIC)):
+                               ("--deterministic", DETERMINISTIC), ("--clip", OFFLINE)):
                 if f"  {flag}" in page:
                     cases += more
+                elif flag == "--clip":
+                    cases += ONLY_OFFLINE
                 else:  # a flag that belongs to other stages
                     cases.append((OTHERS[flag], flag))
             for flags, pattern in cases:

@@ -190,7 +190,7 @@ def main():
         return tap.skip_all(f"no {args.device} device here")
     with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         jobs = [pool.submit(check_variant, args, variant, dtype)
-                for variant, dtypes in variants_of(args.program, args.device).items()
+                for variant, dtypes in variants_of(args.program, args.device, backward=True).items()
                 for dtype in (["f32"] if "f32" in dtypes else dtypes)]
         if args.wrong:
             jobs += [pool.submit(check_wrong, args, args.wrong[0], patch)

@@ -133,6 +133,9 @@ def check_json(p, cpu, schema):
     flags = ["--device", "cpu", "--json", path]
     page = p.run("--help").stdout
     flag, backward = "  --backward" in page, "  --do" in page  # or it is always on
+    if flag:
+        cpu = [line.split()[0] for line in p.run("--list").stdout.splitlines()
+               if re.search(" cpu .* forward,backward ", line)]
     p.run(*flags, "-B", 2, "-N", 20, "--seq-kv", 30, "-H", 4, "--kv-heads", 2, "-d", 16, "--causal",
           "--window", "9,-1", "--softcap", 5, "--scale", 0.25, "--seed", 18446744073709551615,
           "--dtype", "bf16", "--dist", "outlier", "--strides", "odd", "--threads", 1,
@@ -150,6 +153,8 @@ def check_json(p, cpu, schema):
     del rows[-1]
     p.ok(len(rows) == len(cpu) + 3, "--json appends a row a variant", len(rows))
     want = documented_fields(schema, "## Attention")
+    if "  --clip" in page:
+        want |= documented_fields(schema, "## Windows")
     p.ok(len(want) > 40 and all(set(row) == want for row in rows),
          "rows have the fields of docs/json_schema.md",
          sorted(want ^ set(rows[0])))

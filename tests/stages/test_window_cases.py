@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_window_cases.py: proof that stage 05's sweep covers what it claims to.
+
+As test_cases.py: it reads the case lines and compares them with tables of its own. The files of
+lengths are read too: four sequences, one without queries, and one without keys.
+"""
+import os
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+import npyfile
+import window_cases
+from tap import Tap
+from test_cases import missing_pairs
+
+SIZES = ["1", "17", "64", "130", "200"]
+MASKS = ["none", "full", "causal-upper-left", "causal-lower-right"]
+WINDOWS = [None, "0,0", "16,-1", "5,3", "-1,4", "400,400"]
+COMMON = {
+    "d": ["8", "32", "59", "64", "128"],
+    "softcap": [None, "20"],
+    "temperature": [None, "0.5", "4"],
+    "norm": [None, "head", "part"],
+    "heads": ["1/1", "2/2", "4/2", "8/2", "3/1"],
+    "layout": ["bshd", "sbhd", "bhsd", "odd", "tensors sbhd", "thd"],
+    "B": ["1", "2"],
+    "dtype": ["f32", "f16", "bf16"],
+    "dist": ["normal", "outlier", "large"],
+    "scale": [None, "-0.3"],
+    "threads": ["1", "2"],
+}
+BLOCKS = {"block_q": [None, "1", "16", "300"], "block_kv": [None, "5", "128"],
+          "order": ["rows", "columns", "diagonal", "random"]}
+TABLES = {
+    "all": {"Nq": SIZES, "Nk": SIZES, "mask": MASKS, "window": WINDOWS,
+            "clip": [None, "-0.1,1.1", "0,1.4"], "dropout": [None, "0.1", "0.6"],
+            "pack": ["q_k_v", "q_kv", "qkv"], "backward": [False, True], **COMMON},
+    "online": {"Nq": SIZES, "Nk": SIZES, "mask": MASKS, "window": WINDOWS, **COMMON, **BLOCKS},
+    "stream": {"Nq": SIZES, "more": ["0", "3", "90"],
+               "window": ["0,-1", "1,-1", "16,-1", "400,-1"], **COMMON, **BLOCKS},
+}
+TIMES = {"all": 2, "online": 2, "stream": 1}
+# Several sequences are one batch: the only two values that exclude each other.
+NEVER = {frozenset((("layout", "thd"), ("B", "2")))}
+NAMES = {"--seq-q": "Nq", "--seq-kv": "Nk", "-d": "d", "--mask": "mask", "--window": "window",
+         "--softcap": "softcap", "-H": "H", "--kv-heads": "Hkv", "-B": "B", "--dtype": "dtype",
+         "--strides": "strides", "--dist": "dist", "--scale": "scale", "--seed": "seed",
+         "--threads": "threads", "--temperature": "temperature", "--clip": "clip",
+         "--dropout": "dropout", "--qk-norm": "group", "--pack": "pack", "--block-q": "block_q",
+         "--block-kv": "block_kv", "--order": "order", "--tensor-layout": "tensors",
+         "--cu-seqlens-q": "lengths_q", "--cu-seqlens-kv": "lengths_k"}
+
+
+def parse(line):
+    """Flags of one line -> the options of TABLES. An unknown flag is an error, not ignored."""
+    words, case = line.replace("--clip=", "--clip ").split(), {"backward": False}
+    while words:
+        flag = words.pop(0)
+        if flag == "--backward":
+            case["backward"] = True
+        else:
+            case[NAMES[flag]] = words.pop(0)
+    case["heads"] = case["H"] + "/" + case["Hkv"]
+    tensors = case.get("tensors")
+    case["layout"] = {None: case.get("strides"), "sbhd": "tensors sbhd"}.get(tensors, tensors)
+    if "group" in case:
+        case["norm"] = "head" if case["group"] == case["d"] else "part"
+    case["more"] = str(int(case["Nk"]) - int(case["Nq"]))
+    return case
+
+
+def check_table(tap, name, parsed):
+    table = TABLES[name]
+    missing = {pair for pair in missing_pairs(parsed, table, TIMES[name])
+               if frozenset((pair[:2], pair[2:])) not in NEVER}
+    tap.ok(not missing, f"{name}: each pair of values is in {TIMES[name]} of {len(parsed)} cases",
+           f"{len(missing)} missing, such as {sorted(missing, key=repr)[:3]}")
+    tried = range(0, len(parsed), 7)
+    noticed = sum(len(missing_pairs(parsed[:n] + parsed[n + 1:], table, TIMES[name])) >
+                  len(missing_pairs(parsed, table, TIMES[name])) for n in tried)
+    tap.ok(2 * noticed > len(tried),
+           f"{name}: the count notices a removed case, {noticed} of {len(tried)} tried")
+    values = {key: {case.get(key) for case in parsed} for key in table}
+    tap.ok(all(values[key] == set(table[key]) for key in table),
+           f"{name}: no value outside the tables", values)
+
+
+def check_lengths(tap, parsed):
+    several, empty_q, empty_k, wrong = 0, 0, 0, []
+    for case in parsed:
+        if case["layout"] != "thd":
+            continue
+        q, k = (npyfile.read(case[key])[1] for key in ("lengths_q", "lengths_k"))
+        several += 1
+        empty_q += any(a == b for a, b in zip(q, q[1:]))
+        empty_k += any(a == b and c < d for a, b, c, d in zip(k, k[1:], q, q[1:]))
+        if not (len(q) == len(k) == 5 and q[0] == k[0] == 0 and q == sorted(q) and
+                k == sorted(k) and str(q[-1]) == case["Nq"] and str(k[-1]) == case["Nk"]):
+            wrong.append(case)
+    tap.ok(several >= 20 and empty_q >= 10 and empty_k >= 5 and not wrong,
+           f"{several} cases of four sequences, {empty_q} with one without queries, {empty_k} "
+           "with queries that have no keys", wrong[:2])
+
+
+def main():
+    tap = Tap()
+    with tempfile.TemporaryDirectory() as folder:
+        groups = window_cases.sweep(folder)
+        again = window_cases.sweep(folder)
+        parsed = {name: [parse(line) for group, lines in groups.items()
+                         if group.split()[0] == name for line in lines] for name in TABLES}
+        for name in TABLES:
+            check_table(tap, name, parsed[name])
+        check_lengths(tap, [case for cases in parsed.values() for case in cases])
+        lines = [line for group in groups.values() for line in group]
+        quick = sum(map(len, window_cases.sweep(folder, quick=True).values()))
+    seeds = {parse(line)["seed"] for line in lines}
+    tap.ok(len(seeds) == len(lines), "each case has a seed of its own")
+    tap.ok(again == groups, "made again, the list is the same")
+    tap.ok(150 < len(lines) <= 300 and 30 <= quick <= 120,
+           f"{len(lines)} cases, quick {quick}")
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
