@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * report_save.c: --save. The values are those that the dtype holds, written as float32 in logical
- * order [B][N][H][d] whatever --strides says, or as --tensor-layout wants it. All files of a case are written under temporary names
- * and renamed at the end, so that a folder never holds half a result. See report.h.
+ * order [B][N][H][d] whatever --strides says, or as --tensor-layout wants it. All files of a case
+ * are written under temporary names and renamed at the end, so that a folder never holds half a
+ * result. See report.h.
  */
 #include "report_internal.h"
 

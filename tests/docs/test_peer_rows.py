@@ -72,7 +72,8 @@ def main():
                "stage 05: both passes of the same window", rows)
         tap.ok([columns.cell(rows[0], c) for c in ("forward_tflops", "of_peer", "backward_tflops",
                                                    "of_peer_backward")]
-               == ["200", "2.67", "250", "4.17"], "two sevenths of the operations and five", rows[0])
+               == ["200", "2.67", "250", "4.17"], "two sevenths of the operations and five",
+               rows[0])
         for peers in ("", "2.11 x NVIDIA\n", "2.11 13 9 NVIDIA H200\nnothing here\n"):
             before = [row()]
             done, after = annotate(folder, before, peers)
