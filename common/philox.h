@@ -48,9 +48,10 @@ static inline ATTN_HD uint32_t attn_dropout_threshold(float p)
     return (uint32_t)((double)p * 4294967296.0);
 }
 
-/* i and j are indexes within their sequence, h is the query head and b the index of the sequence:
- * the batch, or with several sequences in one (THD) the sequence id. Counter words 0 to 3 are j / 4,
- * i, h, b, and the pair takes output word j % 4. */
+/* i and j are indexes within their sequence (how many of its tokens the tensor holds before them),
+ * h is the query head and b the index of the sequence: the batch, or with several sequences in one
+ * (THD) the sequence id. Counter words 0 to 3 are j / 4, i, h, b, and the pair takes output word
+ * j % 4. */
 static inline ATTN_HD int attn_keeps(const AttnOptions *o, uint32_t threshold, int64_t b, int64_t h,
                                      int64_t i, int64_t j)
 {

@@ -243,12 +243,50 @@ static void at_a_kink(void **state)
         }
 }
 
+/* What an uncertain Kn_0 adds to dQ_0 beside the scores, which do not feel it because Q_0 = 0; and
+ * Qn_0 to dK_0, with K_0 = 0: |dS| times its ulp, through dX = w hat' = w r. Here r = 1 / sqrt(1/2),
+ * P = 1/2 for both keys, dP = 1 and 0, so |dS| = 1/4. */
+static void uncertain_factor(void **state)
+{
+    const Option place = {"", {1, 1, 1, 1, 2, 2}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
+    (void)state;
+    for (int dtype = 1; dtype < 3; dtype++)
+        for (int of_q = 0; of_q < 2; of_q++) {
+            const double ulp = dtype == ATTN_F16 ? 0x1p-10 : 0x1p-7;
+            double fixed[2];
+            for (int close = 0; close < 2; close++) {
+                OptionCase o = option_case_new(&place, (AttnDtype)dtype, 1, 1);
+                Oracle oracle;
+                for (int64_t j = 0; j < 2; j++)
+                    for (int64_t x = 0; x < 2; x++) {
+                        case_set(&o.c->args.Q, 0, 0, 0, x, of_q || x);
+                        case_set(&o.c->args.K, 0, j, 0, x, of_q ? x : 1);
+                        case_set(&o.c->args.V, 0, j, 0, x, !x && !j);
+                        case_set(&o.c->args.dO, 0, 0, 0, x, !x);
+                        o.wq[x] = o.wk[x] = 1;
+                    }
+                /* hat = 1, 1 in the row that is off: its first weight decides */
+                (of_q ? o.wq : o.wk)[0] = (float)(1 + ulp / 2 * (close ? 1 : 1.01));
+                o.options.norm_group = 2;
+                o.options.norm_eps = 0;
+                o.c->args.options = &o.options;
+                o.c->args.scale = 1;
+                assert_int_equal(0, oracle_run(&oracle, &o.c->args, 1, 1));
+                fixed[close] = of_q ? oracle.dK.fixed[0] : oracle.dQ.fixed[0];
+                oracle_free(&oracle);
+                option_case_free(&o);
+            }
+            /* both keys have the weight wk in common */
+            assert_true(fabs((fixed[1] - fixed[0]) / (ulp * sqrt(2) / (of_q ? 4 : 2)) - 1) < 0.02);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(right_ones_pass),   cmocka_unit_test(mistakes_do_not),
         cmocka_unit_test(dropped_key_shows), cmocka_unit_test(between_two_values),
-        cmocka_unit_test(at_a_kink),
+        cmocka_unit_test(at_a_kink),         cmocka_unit_test(uncertain_factor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

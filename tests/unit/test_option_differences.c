@@ -22,6 +22,7 @@ static const Option places[] = {
     {"causal window", {1, 2, 1, 5, 7, 4}, ATTN_MASK_CAUSAL_LOWER_RIGHT, 3, -1, 0, 0, 0},
     {"varlen", {1, 2, 1, 10, 11, 4}, ATTN_MASK_NONE, -1, -1, 0, 1, LAYOUT_SBHD},
     {"full mask", {1, 1, 1, 5, 6, 4}, ATTN_MASK_FULL, -1, -1, 0, 0, 0},
+    {"zigzag", {1, 1, 1, 8, 8, 4}, ATTN_MASK_CAUSAL_LOWER_RIGHT, 9, -1, 0, 2, 0},
 };
 #define PLACE_COUNT ((int)(sizeof places / sizeof *places))
 
