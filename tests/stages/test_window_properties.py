@@ -149,8 +149,8 @@ def options(lab):
               lab.run(f"{flags} --qk-norm {group}", extra=ones), lab.run(flags, unit))
     larger = dict(lab.data, q=[x * 64 for x in lab.data["q"]])
     normed = lab.run(f"{flags} --qk-norm {D}", extra=ones)
-    lab.close("QK norm forgets a factor of Q", lab.run(f"{flags} --qk-norm {D}", larger, extra=ones),
-              normed, 10 * lab.limit)
+    lab.close("QK norm forgets a factor of Q",
+              lab.run(f"{flags} --qk-norm {D}", larger, extra=ones), normed, 10 * lab.limit)
     sbhd = lab.run(f"{flags} --qk-norm {D} --tensor-layout sbhd", lead=(N, 1), extra=ones)
     lab.ok(sbhd == normed, "one sequence as SBHD: the same bits")
 

@@ -18,9 +18,9 @@ the diff say what it is:
 CPU: the patched file is compiled into a shared object and run with --variant-so, the way a
 student's solution is graded. The program must exit with 1 and blame exactly the named checks. The
 unpatched file goes the same way over the same cases and must pass. A patch that does not apply is a
-failure. With `variant:` instead of `function:`, for a file that a variant calls, the patched file is
-linked in front of the stage's own library, and the variant is run. So are all of CUDA, which need a
-GPU: `./ladder gpu check` runs these.
+failure. With `variant:` instead of `function:`, for a file that a variant calls, the patched file
+is linked in front of the stage's own library, and the variant is run. So are all of CUDA, which
+need a GPU: `./ladder gpu check` runs these.
 
 What no variant does, but a function of the library (resuming, say), a test program judges:
 
