@@ -6,10 +6,13 @@
  * there is nothing to see), so this is the merge of two sorted lists: take the smaller head, or
  * both when they are equal.
  *
- * Interface: window_next_part (sequences.h).
+ * Interface: window_next_part, window_each_part (sequences.h).
  */
 #include "sequences.h"
 
+#include <string.h>
+
+#include "alloc.h"
 #include "tensor.h"
 
 /* Does each segment have a sequence of its own, in rising order? */
@@ -92,4 +95,63 @@ int window_next_part(const AttnArgs *args, WindowPart *part)
             return 1;
     }
     return next_sequence(args, part);
+}
+
+/* All parts [*count], to be freed; NULL: memory is short. */
+static WindowPart *list_parts(const AttnArgs *args, int64_t *count)
+{
+    const int64_t most = args->positions_q.count + args->positions_k.count;
+    WindowPart *parts = workspace_alloc((size_t)most * sizeof *parts);
+    *count = 0;
+    while (parts) {
+        WindowPart *part = &parts[*count];
+        memset(part, 0, sizeof *part);
+        if (*count > 0) { /* goes on where the one before it stopped */
+            part->started = 1;
+            part->whole = part[-1].whole;
+            part->next_q = part[-1].next_q;
+            part->next_k = part[-1].next_k;
+        }
+        if (!window_next_part(args, part))
+            break;
+        ++*count;
+    }
+    return parts;
+}
+
+/* Are all parts short, so that no thread waits long for another one's last part? */
+static int all_short(const AttnArgs *args, const WindowPart *parts, int64_t count)
+{
+    const int64_t tokens = args->shape.Nq + args->shape.Nk;
+    for (int64_t n = 0; n < count; n++)
+        if ((parts[n].args.shape.Nq + parts[n].args.shape.Nk) * 4 * args->threads > tokens)
+            return 0;
+    return args->threads > 1;
+}
+
+AttnStatus window_each_part(const AttnArgs *args, WindowPartFn run, void *with)
+{
+    const int threads = args->threads;
+    AttnStatus status = ATTN_OK;
+    int64_t count;
+    WindowPart *parts = list_parts(args, &count);
+    if (!parts)
+        return ATTN_NO_MEMORY;
+    if (all_short(args, parts, count)) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+        for (int64_t n = 0; n < count; n++) {
+            AttnStatus one;
+            parts[n].args.threads = 1;
+            one = run(args, &parts[n], with);
+            if (one != ATTN_OK) {
+#pragma omp atomic write
+                status = one;
+            }
+        }
+    } else {
+        for (int64_t n = 0; n < count && status == ATTN_OK; n++)
+            status = run(args, &parts[n], with);
+    }
+    workspace_free(parts);
+    return status;
 }

@@ -17,8 +17,13 @@
  *     while (window_next_part(args, &part))
  *         ... part.args ...
  *
+ * Threads meet at the end of every parallel loop, and a sequence of 64 tokens is done before the
+ * last of them has woken up. Many short sequences are therefore dealt out whole, each to one
+ * thread; a few long ones are shared by all threads, one after the other (window_each_part).
+ *
  * Interface:
  * - WindowPart, window_next_part. window_part_row: where a part's rows of lse are.
+ * - WindowPartFn, window_each_part: calls a function for every part, threads used well.
  * - window_index: the index of a token within its sequence, for dropout.
  */
 #ifndef WINDOW_SEQUENCES_H
@@ -37,6 +42,11 @@ typedef struct WindowPart {
 
 /* The next part, beginning with a zeroed struct; 0: there is none left. */
 int window_next_part(const AttnArgs *args, WindowPart *part);
+
+/* `with` is the caller's; part->args.threads is how many threads this part has for itself. Several
+ * threads may be in `run` at the same time, with different parts. */
+typedef AttnStatus (*WindowPartFn)(const AttnArgs *args, WindowPart *part, void *with);
+AttnStatus window_each_part(const AttnArgs *args, WindowPartFn run, void *with);
 
 /* lse and delta are [B][H][Nq] of the whole problem, and part.args.lse is that of the whole too:
  * row 0 of a part's head (b, h) is this one. */

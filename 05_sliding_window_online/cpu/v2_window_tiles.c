@@ -24,59 +24,49 @@
 #include "tensor.h"
 #include "weight_tiles.h"
 
-/* Queries of a sequence without keys. zero [d] */
-static void store_nothing(const AttnArgs *args, const WindowPart *part, const float *zero)
+/* Queries of a sequence without keys. */
+static void store_nothing(const AttnArgs *args, const WindowPart *part)
 {
     const AttnShape *n = &part->args.shape;
     for (int64_t b = 0; b < n->B; b++)
         for (int64_t h = 0; h < n->H; h++)
             for (int64_t i = 0; i < n->Nq; i++) {
-                tensor_write_row(&part->args.O, b, i, h, zero);
+                const int64_t row = tensor_offset(&part->args.O, b, i, h);
+                for (int64_t x = 0; x < n->d; x++)
+                    tensor_set(&part->args.O, row + x, 0.0f);
                 args->lse[window_part_row(args, part, b, h) + i] = -INFINITY;
             }
 }
 
 /* One sequence of several. The kernel writes lse as [B][H][Nq of this sequence], which is not how
- * its rows lie in the whole: by way of lse_part, which has room for that. */
-static AttnStatus attend_part(const AttnArgs *args, WindowPart *part, float *lse_part)
+ * its rows lie in the whole: by way of a copy. */
+static AttnStatus attend_part(const AttnArgs *args, WindowPart *part, void *unused)
 {
     const AttnShape *n = &part->args.shape;
     AttnStatus status;
-    part->args.lse = lse_part;
+    float *lse;
+    (void)unused;
+    if (n->Nk == 0)
+        store_nothing(args, part);
+    if (n->Nq == 0 || n->Nk == 0)
+        return ATTN_OK;
+    if (part->whole)
+        return flash_forward_v2_simd(args);
+    lse = workspace_alloc((size_t)(n->B * n->H * n->Nq) * sizeof *lse);
+    if (!lse)
+        return ATTN_NO_MEMORY;
+    part->args.lse = lse;
     status = flash_forward_v2_simd(&part->args);
     for (int64_t bh = 0; bh < n->B * n->H && status == ATTN_OK; bh++)
-        memcpy(args->lse + window_part_row(args, part, bh / n->H, bh % n->H), lse_part + bh * n->Nq,
-               (size_t)n->Nq * sizeof *lse_part);
-    return status;
-}
-
-/* Without clipping and dropout. */
-static AttnStatus attend(const AttnArgs *args)
-{
-    const AttnShape *n = &args->shape;
-    WindowPart part = {0};
-    AttnStatus status = ATTN_OK;
-    float *memory;
-    window_next_part(args, &part);
-    if (part.whole)
-        return flash_forward_v2_simd(args);
-    memory = workspace_alloc((size_t)(n->B * n->H * n->Nq + n->d) * sizeof *memory);
-    if (!memory)
-        return ATTN_NO_MEMORY;
-    memset(memory, 0, (size_t)n->d * sizeof *memory);
-    do {
-        if (part.args.shape.Nk == 0)
-            store_nothing(args, &part, memory);
-        else if (part.args.shape.Nq > 0)
-            status = attend_part(args, &part, memory + n->d);
-    } while (status == ATTN_OK && window_next_part(args, &part));
-    workspace_free(memory);
+        memcpy(args->lse + window_part_row(args, part, bh / n->H, bh % n->H), lse + bh * n->Nq,
+               (size_t)n->Nq * sizeof *lse);
+    workspace_free(lse);
     return status;
 }
 
 static AttnStatus attend_and_weigh(const AttnArgs *args)
 {
-    AttnStatus status = attend(args);
+    AttnStatus status = window_each_part(args, attend_part, NULL);
     if (status == ATTN_OK && (window_clips(args) || window_drops(args)))
         status = window_weigh_tiles(args);
     return status;

@@ -22,41 +22,39 @@
 #include "sequences.h"
 #include "weight_tiles.h"
 
-/* One sequence of several, whose rows of lse are brought together first, or the whole problem.
- * Both [B][H][Nq] of this part. */
-static AttnStatus add_part(const AttnArgs *args, WindowPart *part, float *lse, float *delta,
-                           FlashSums sums)
+/* Adds what one sequence gives, or the whole problem. A sequence's rows of lse are brought together
+ * first: [B][H][Nq of this sequence], like its delta. */
+static AttnStatus add_part(const AttnArgs *args, WindowPart *part, void *whole_sums)
 {
     const AttnShape *n = &part->args.shape;
+    const int64_t rows = n->B * n->H * n->Nq;
+    FlashSums sums = *(const FlashSums *)whole_sums;
+    AttnStatus status;
+    float *lse;
+    if (n->Nq == 0 || n->Nk == 0)
+        return ATTN_OK; /* no pairs, nothing to add */
+    lse = workspace_alloc((size_t)(2 * rows) * sizeof *lse);
+    if (!lse)
+        return ATTN_NO_MEMORY;
     for (int64_t bh = 0; bh < n->B * n->H; bh++)
         memcpy(lse + bh * n->Nq, args->lse + window_part_row(args, part, bh / n->H, bh % n->H),
                (size_t)n->Nq * sizeof *lse);
     part->args.lse = lse;
-    flash_backward_delta(&part->args, delta);
+    flash_backward_delta(&part->args, lse + rows);
     /* a part that is not the whole has B = 1 (sequences.h): its rows are one run of the sums */
     sums.dQ += part->first_q * n->H * n->d;
     sums.dK += part->first_k * n->Hkv * n->d;
     sums.dV += part->first_k * n->Hkv * n->d;
-    return flash_backward_block_cpu(&part->args, delta, sums);
+    status = flash_backward_block_cpu(&part->args, lse + rows, sums);
+    workspace_free(lse);
+    return status;
 }
 
 static AttnStatus add_gradients(const AttnArgs *args, FlashSums sums)
 {
-    const AttnShape *n = &args->shape;
-    const int64_t rows = n->B * n->H * n->Nq;
-    WindowPart part = {0};
-    AttnStatus status = ATTN_OK;
-    float *memory;
     if (window_clips(args) || window_drops(args))
         return window_weigh_tiles_backward(args, sums);
-    memory = workspace_alloc((size_t)(2 * rows) * sizeof *memory);
-    if (!memory)
-        return ATTN_NO_MEMORY;
-    while (status == ATTN_OK && window_next_part(args, &part))
-        if (part.args.shape.Nq > 0 && part.args.shape.Nk > 0) /* else there is nothing to add */
-            status = add_part(args, &part, memory, memory + rows, sums);
-    workspace_free(memory);
-    return status;
+    return window_each_part(args, add_part, &sums);
 }
 
 /* Are the kernel's gradients those of the tensors of args? */

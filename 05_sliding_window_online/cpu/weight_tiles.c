@@ -247,7 +247,7 @@ static AttnStatus share_tiles(const Walk *walk, TileFn do_tile, int64_t heads, i
                               int64_t size)
 {
     const AttnShape *n = &walk->part->args.shape;
-    const int threads = walk->whole->threads;
+    const int threads = walk->part->args.threads;
     AttnStatus status = ATTN_OK;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
@@ -266,36 +266,47 @@ static AttnStatus share_tiles(const Walk *walk, TileFn do_tile, int64_t heads, i
     return status;
 }
 
+static int64_t tiles_of(int64_t N, int64_t size)
+{
+    return (N + size - 1) / size;
+}
+
+static AttnStatus weigh_part(const AttnArgs *args, WindowPart *part, void *unused)
+{
+    const Walk walk = {args, part, weight_rule(args), NULL, {NULL, NULL, NULL}};
+    (void)unused;
+    return share_tiles(&walk, weigh_queries, args->shape.H, tiles_of(part->args.shape.Nq, Br), Br);
+}
+
 AttnStatus window_weigh_tiles(const AttnArgs *args)
 {
-    WindowPart part = {0};
-    AttnStatus status = ATTN_OK;
-    while (status == ATTN_OK && window_next_part(args, &part)) {
-        const Walk walk = {args, &part, weight_rule(args), NULL, {NULL, NULL, NULL}};
-        status = share_tiles(&walk, weigh_queries, args->shape.H,
-                             (part.args.shape.Nq + Br - 1) / Br, Br);
-    }
+    return window_each_part(args, weigh_part, NULL);
+}
+
+/* `with` is a Walk without a part. */
+static AttnStatus gradients_of_part(const AttnArgs *args, WindowPart *part, void *with)
+{
+    const AttnShape *n = &part->args.shape;
+    Walk walk = *(const Walk *)with;
+    AttnStatus status;
+    walk.part = part;
+    status = share_tiles(&walk, gradients_of_queries, args->shape.H, tiles_of(n->Nq, Br), Br);
+    if (status == ATTN_OK)
+        status = share_tiles(&walk, gradients_of_keys, args->shape.Hkv, tiles_of(n->Nk, Bc), Bc);
     return status;
 }
 
 AttnStatus window_weigh_tiles_backward(const AttnArgs *args, FlashSums sums)
 {
     const AttnShape *n = &args->shape;
-    float *delta = workspace_alloc((size_t)(n->B * n->H * n->Nq) * sizeof *delta);
-    WindowPart part = {0};
-    AttnStatus status = ATTN_OK;
-    if (!delta)
+    Walk walk = {args, NULL, weight_rule(args), NULL, sums};
+    AttnStatus status;
+    walk.delta = workspace_alloc((size_t)(n->B * n->H * n->Nq) * sizeof *walk.delta);
+    if (!walk.delta)
         return ATTN_NO_MEMORY;
     if (!window_clips(args)) /* else gradients_of_queries computes it */
-        flash_backward_delta(args, delta);
-    while (status == ATTN_OK && window_next_part(args, &part)) {
-        const Walk walk = {args, &part, weight_rule(args), delta, sums};
-        status =
-            share_tiles(&walk, gradients_of_queries, n->H, (part.args.shape.Nq + Br - 1) / Br, Br);
-        if (status == ATTN_OK)
-            status = share_tiles(&walk, gradients_of_keys, n->Hkv,
-                                 (part.args.shape.Nk + Bc - 1) / Bc, Bc);
-    }
-    workspace_free(delta);
+        flash_backward_delta(args, walk.delta);
+    status = window_each_part(args, gradients_of_part, &walk);
+    workspace_free(walk.delta);
     return status;
 }

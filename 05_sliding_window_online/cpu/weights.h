@@ -55,6 +55,22 @@ typedef struct WeightPlace {
     const int64_t *j; /* [cols] */
 } WeightPlace;
 
+/* weight [cols] of kept pairs times 1 / (1 - p), of the others 0. The generator makes four words at
+ * a time, for four neighbouring keys: attn_keeps would throw three of them away. */
+static inline void drop_row(const WeightRule *rule, WeightPlace at, int64_t cols, float *weight)
+{
+    const uint64_t seed = rule->with->dropout_seed;
+    PhiloxWords counter = {{0, (uint32_t)at.i, (uint32_t)at.h, (uint32_t)at.b}}, words = counter;
+    for (int64_t c = 0; c < cols; c++) {
+        const int64_t j = at.j[c];
+        if (c == 0 || j / 4 != at.j[c - 1] / 4) {
+            counter.word[0] = (uint32_t)(j / 4);
+            words = philox_4x32_10(counter, (uint32_t)seed, (uint32_t)(seed >> 32));
+        }
+        weight[c] = words.word[j % 4] >= rule->threshold ? rule->larger * weight[c] : 0.0f;
+    }
+}
+
 /* W [cols] of P [cols], the same memory or another. A NaN stays one: no comparison holds. */
 static inline void weigh_row(const WeightRule *rule, WeightPlace at, int64_t cols, const float *P,
                              float *W)
@@ -63,20 +79,16 @@ static inline void weigh_row(const WeightRule *rule, WeightPlace at, int64_t col
         const float a = rule->span * P[c] + rule->low;
         W[c] = !rule->clips ? P[c] : a < 0.0f ? 0.0f : a > 1.0f ? 1.0f : a;
     }
-    for (int64_t c = 0; rule->drops && c < cols; c++)
-        W[c] = attn_keeps(rule->with, rule->threshold, at.b, at.h, at.i, at.j[c])
-                   ? rule->larger * W[c]
-                   : 0.0f;
+    if (rule->drops)
+        drop_row(rule, at, cols, W);
 }
 
 /* dW [cols] becomes dP in place. */
 static inline void weigh_row_backward(const WeightRule *rule, WeightPlace at, int64_t cols,
                                       const float *P, float *dW)
 {
-    for (int64_t c = 0; rule->drops && c < cols; c++)
-        dW[c] = attn_keeps(rule->with, rule->threshold, at.b, at.h, at.i, at.j[c])
-                    ? rule->larger * dW[c]
-                    : 0.0f;
+    if (rule->drops)
+        drop_row(rule, at, cols, dW);
     for (int64_t c = 0; rule->clips && c < cols; c++) {
         const float a = rule->span * P[c] + rule->low;
         dW[c] = a < 0.0f || a > 1.0f ? 0.0f : rule->span * dW[c];

@@ -29,7 +29,7 @@
 #include "sliding_window_module.h"
 #include "tensor.h"
 
-#define MAX_SEQUENCES 6
+#define MAX_SEQUENCES 14
 
 typedef struct Setting {
     const char *name;
@@ -42,6 +42,7 @@ typedef struct Setting {
     int64_t Nq[MAX_SEQUENCES], Nk[MAX_SEQUENCES];
 } Setting;
 
+/* clang-format off */
 static const Setting settings[] = {
     {"plain", 1, 1, 3, 0, -1, 0, 0, 1, 0, 1, 0, 0, 1, {6}, {6}},
     {"causal", 2, 1, 4, 1, -1, 0, 0, 1, 0, 1, 0, 0, 2, {5, 5}, {5, 5}},
@@ -63,23 +64,13 @@ static const Setting settings[] = {
     {"everything", 4, 2, 8, 1, 4, 1, 3, 2, -0.04f, 1.3f, 0.25f, 4, 1, {7}, {9}},
     {"sequences", 2, 1, 4, 1, -1, 0, 0, 1, 0, 1, 0, 0, 4, {4, 1, 0, 5}, {4, 3, 2, 2}},
     {"sequences, no keys", 2, 2, 3, 0, 2, 0, 0, 1, 0, 1, 0, 0, 3, {3, 2, 4}, {3, 0, 6}},
-    {"sequences, everything",
-     4,
-     2,
-     4,
-     1,
-     3,
-     1,
-     0,
-     2,
-     -0.1f,
-     1.1f,
-     0.2f,
-     2,
-     3,
-     {5, 3, 4},
-     {5, 6, 0}},
+    {"sequences, everything", 4, 2, 4, 1, 3, 1, 0, 2, -0.1f, 1.1f, 0.2f, 2, 3, {5, 3, 4}, {5, 6, 0}},
+    {"many sequences", 2, 1, 3, 1, -1, 0, 0, 1, 0, 1, 0, 0, 14,
+     {2, 3, 2, 2, 3, 1, 2, 3, 2, 2, 0, 3, 2, 2}, {2, 3, 3, 2, 2, 2, 2, 3, 0, 2, 2, 3, 2, 3}},
+    {"many sequences, clip, dropout", 2, 1, 3, 1, 2, 0, 0, 1, -0.1f, 1.2f, 0.2f, 0, 14,
+     {2, 3, 2, 2, 3, 1, 2, 3, 2, 2, 0, 3, 2, 2}, {2, 3, 3, 2, 2, 2, 2, 3, 0, 2, 2, 3, 2, 3}},
 };
+/* clang-format on */
 
 #define SETTINGS ((int)(sizeof settings / sizeof *settings))
 
