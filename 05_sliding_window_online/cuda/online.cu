@@ -189,7 +189,14 @@ WindowStatus window_online_step_cuda(const OnlineStep *step)
     OnlineStep plain = *step;
     AttnOptions options;
     void *memory;
-    AttnStatus status = window_make_plain_cuda(&step->args, &plain.args, &options, &memory);
+    AttnArgs args = step->args; /* its scale has the temperature in it already */
+    AttnOptions norm;
+    if (args.options) {
+        norm = *args.options;
+        norm.temperature = 1.0f;
+        args.options = &norm;
+    }
+    AttnStatus status = window_make_plain_cuda(&args, &plain.args, &options, &memory);
     if (status == ATTN_OK)
         status = launch_step(&plain);
     workspace_free_device(memory); /* kept until the kernels are done */

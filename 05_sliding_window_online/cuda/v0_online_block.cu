@@ -138,10 +138,25 @@ static AttnSegment *download_segments(AttnPositions map)
     return segments;
 }
 
+static bool consecutive(const AttnSegment *segments, int64_t count)
+{
+    for (int64_t s = 0; s < count; s++)
+        if (segments[s].stride != 1)
+            return false;
+    return true;
+}
+
 static AttnStatus run_steps(const AttnArgs *a)
 {
     AttnSegment *q = download_segments(a->positions_q), *k = download_segments(a->positions_k);
-    AttnStatus status = q && k ? start_state(a) : ATTN_NO_MEMORY;
+    AttnStatus status = q && k ? ATTN_OK : ATTN_NO_MEMORY;
+    if (status == ATTN_OK &&
+        !(consecutive(q, a->positions_q.count) && consecutive(k, a->positions_k.count))) {
+        window_set_skip_reason("v0_online_block takes blocks of consecutive positions");
+        status = ATTN_SKIP;
+    }
+    if (status == ATTN_OK)
+        status = start_state(a);
     for (int64_t s = 0; status == ATTN_OK && s < a->positions_q.count; s++)
         for (int64_t t = 0; status == ATTN_OK && t < a->positions_k.count; t++)
             if (q[s].sequence == k[t].sequence)

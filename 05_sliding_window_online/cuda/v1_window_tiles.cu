@@ -214,49 +214,6 @@ static AttnStatus run_pass(const AttnArgs *a, Pass pass, const View *view, const
     return run_for_dim<LaunchPass, float>(a, pass, view, weights, delta_out);
 }
 
-/* Each token's place in its sequence, once for all blocks: a sequence begins where the first of its
- * segments does. */
-static __global__ void __launch_bounds__(256)
-    note_tokens_kernel(AttnPositions map, int64_t N, Token *tokens)
-{
-    const int64_t i = blockIdx.x * (int64_t)256 + threadIdx.x;
-    int64_t s = 0, begin = 0;
-    if (i >= N)
-        return;
-    while (s + 1 < map.count && i >= map.segments[s + 1].first)
-        s++;
-    while (map.segments[begin].sequence != map.segments[s].sequence)
-        begin++;
-    tokens[i].index = (int)(i - map.segments[begin].first);
-    tokens[i].sequence = (int)map.segments[s].sequence;
-}
-
-/* tokens_dev [Nq + Nk], or NULL without dropout */
-static AttnStatus make_weights(const AttnArgs *a, Weights *w, Token *tokens_dev)
-{
-    const AttnOptions *o = a->options;
-    const int64_t Nq = a->shape.Nq, Nk = a->shape.Nk;
-    const cudaStream_t stream = (cudaStream_t)a->stream;
-    w->clips = window_clips(a);
-    w->drops = window_drops(a);
-    w->clip_low = o->clip_low;
-    w->clip_span = o->clip_high - o->clip_low;
-    w->kept = w->drops ? 1.0f / (1.0f - o->dropout) : 1.0f;
-    w->threshold = attn_dropout_threshold(o->dropout);
-    w->key_low = (uint32_t)o->dropout_seed;
-    w->key_high = (uint32_t)(o->dropout_seed >> 32);
-    w->queries = tokens_dev;
-    w->keys = tokens_dev + Nq;
-    if (!w->drops)
-        return ATTN_OK;
-    note_tokens_kernel<<<(unsigned)((Nq + 255) / 256), 256, 0, stream>>>(a->positions_q, Nq,
-                                                                         tokens_dev);
-    note_tokens_kernel<<<(unsigned)((Nk + 255) / 256), 256, 0, stream>>>(a->positions_k, Nk,
-                                                                         tokens_dev + Nq);
-    CUDA_TRY_LAUNCH();
-    return ATTN_OK;
-}
-
 /* a: float32. O = W V with the lse that is there. */
 static AttnStatus weighted_output(const AttnArgs *a, const Weights *weights)
 {

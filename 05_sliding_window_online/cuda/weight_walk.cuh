@@ -10,33 +10,15 @@
  * Between P and dP there is one bit for each pair (kept, and not cut off by the clip) and one
  * factor for all: a thread keeps the bits of its pairs, P in registers, and nothing else.
  *
- * Whether a pair is kept is a function of its place (philox.h). One call of the generator decides
- * on four neighbouring keys, and four neighbouring keys are what a thread has side by side: in
- * columns where queries own the tile, in rows where keys do.
- *
  * Interface:
- * - Weights: the options as kernels want them. Token: a token's place in its sequence.
  * - WeightTile<D, PASS>: sizes; the products of each pass.
  * - find_kept, weigh_tile, add_delta, finish_weighted_dS.
  */
 #ifndef WINDOW_WEIGHT_WALK_CUH
 #define WINDOW_WEIGHT_WALK_CUH
 
+#include "dropout.cuh"
 #include "gradient_f32.cuh"
-#include "philox.h"
-
-/* Index of a token within its sequence, and the sequence. */
-struct Token {
-    int index, sequence;
-};
-
-struct Weights {
-    float clip_low, clip_span; /* 0, 1: none */
-    bool clips, drops;
-    float kept; /* 1 / (1 - dropout) */
-    uint32_t threshold, key_low, key_high;
-    const Token *queries, *keys; /* [Nq], [Nk]; only with dropout */
-};
 
 /* What a launch computes. The products of a tile, in this order:
  *
@@ -64,30 +46,6 @@ template <int D, Pass PASS_> struct WeightTile : GradientTile<D, PASS_ == PASS_K
 template <class C> struct PairBits {
     uint32_t word[C::WORDS];
 };
-
-/* Four neighbouring keys of one query, from local index j on: bit e is key j + e. The generator
- * gives four words for four indexes that start at a multiple of 4, which j need not be. */
-static __device__ __forceinline__ uint32_t kept_of_four(const Weights &w, int b, int h, Token query,
-                                                        int j, int Nk)
-{
-    PhiloxWords words = {};
-    int group = -1;
-    uint32_t bits = 0;
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        const int index = w.keys[min(j + e, Nk - 1)].index;
-        if (index / 4 != group) {
-            const PhiloxWords counter = {{(uint32_t)(index / 4), (uint32_t)query.index, (uint32_t)h,
-                                          (uint32_t)(b + query.sequence)}};
-            group = index / 4;
-            words = philox_4x32_10(counter, w.key_low, w.key_high);
-        }
-        const uint32_t low = index & 1 ? words.word[1] : words.word[0];
-        const uint32_t high = index & 1 ? words.word[3] : words.word[2];
-        bits |= (uint32_t)((index & 2 ? high : low) >= w.threshold) << e;
-    }
-    return bits;
-}
 
 /* Which pairs are kept. own0, other0: this thread's first row and column; head: of the queries. */
 template <class C>
