@@ -24,7 +24,6 @@ BUILD_FILES = ("meson.build", "meson_options.txt", ".ini")
 
 # (file, rule): why a reader would accept it
 EXEMPT = {
-    ("common/oracle_core.c", "file_length"): "a third of it derives the bounds it computes",
     ("tests/stages/so/misbehaving.c", "function_lengths"): "a list: one case per bad deed",
     ("tests/unit/test_cli.c", "file_length"): "tables of command lines and their answers",
     ("tests/unit/test_run.c", "file_length"): "one bad variant for each thing the runner watches",

@@ -106,7 +106,7 @@ static void steps_have_their_bound(void **state)
             }
 }
 
-/* reach is steps * half an ulp * max |V| over what the row sees, and steps counts visible blocks. */
+/* reach is steps * half an ulp * max |V| over what the row sees; steps counts visible blocks. */
 static void reach_counts_visible_steps(void **state)
 {
     Case *c = case_new((AttnShape){1, 1, 1, 12, 12, 2}, ATTN_BF16, 0, 1);

@@ -244,8 +244,8 @@ static void at_a_kink(void **state)
 }
 
 /* What an uncertain Kn_0 adds to dQ_0 beside the scores, which do not feel it because Q_0 = 0; and
- * Qn_0 to dK_0, with K_0 = 0: |dS| times its ulp, through dX = w hat' = w r. Here r = 1 / sqrt(1/2),
- * P = 1/2 for both keys, dP = 1 and 0, so |dS| = 1/4. */
+ * Qn_0 to dK_0, with K_0 = 0: |dS| times its ulp, times r = 1 / sqrt(1/2) on the way to dX. P is
+ * 1/2 for both keys, dP = 1 and 0, so |dS| = 1/4. */
 static void uncertain_factor(void **state)
 {
     const Option place = {"", {1, 1, 1, 1, 2, 2}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};

@@ -102,7 +102,7 @@ static void compare(const OptionCase *c, Plain *p, const Oracle *o, const char *
         expect_close(what, o->dwk.value[e], quotient(p, p->wk + e));
 }
 
-/* Under sanitizers and qemu one in five: 5 divides none of the counts, so all values still occur. */
+/* Under sanitizers and qemu one in five: 5 divides none of the counts, so all values occur. */
 static void every_combination(void **state)
 {
     const int step = getenv("ATTN_TEST_QUICK") ? 5 : 1;
