@@ -70,11 +70,12 @@ const char *window_skip_reason(void);
 /* --- what surrounds a variant ------------------------------------------------------------------*/
 
 /* Xn = round(w * X / sqrt(mean over the group of X^2 + eps)) to X's dtype, statistics in float32;
- * X [B][N][heads][d], w [heads*d]. Xn is contiguous BSHD of X's dtype. */
+ * X [B][N][heads][d], w [heads*d]. Xn->data is memory of the caller; Xn becomes a contiguous BSHD
+ * tensor of X's dtype in it. */
 AttnStatus window_normalise(const Tensor *X, const float *w, int64_t group, float eps, int threads,
                             Tensor *Xn);
 /* From dXn (float32, contiguous, like Xn): dX, rounded to its dtype, and dw [heads*d], a sum over
- * all tokens in a fixed order. */
+ * all tokens in a fixed order; dw = NULL: nobody wants it. */
 AttnStatus window_normalise_backward(const Tensor *X, const float *w, int64_t group, float eps,
                                      const float *dXn, int threads, Tensor *dX, float *dw);
 
@@ -106,7 +107,8 @@ typedef struct WindowTiles {
     int64_t skipped, masked, clean;
 } WindowTiles;
 
-/* Counted in the walk that the CPU variants use. model_window_tiles (common/model.h) has the
+/* Counted in the walk that the CPU variants use: several sequences have tiles of their own, and a
+ * full mask makes clean tiles masked ones. model_window_tiles (common/model.h) has the
  * formula. */
 WindowTiles window_count_tiles(const AttnArgs *args, int64_t Br, int64_t Bc);
 

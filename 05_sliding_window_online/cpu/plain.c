@@ -53,6 +53,7 @@ static void free_plain(Plain *plain)
     workspace_free(plain->Qn);
 }
 
+/* On failure too, what is there has to be freed by free_plain. */
 static AttnStatus make_plain(const AttnArgs *args, Plain *plain)
 {
     const AttnOptions *o = args->options;
@@ -117,6 +118,8 @@ static void store_sums(const Tensor *t, const float *sums, int threads)
                              sums + (token * heads + h) * d);
 }
 
+/* The kernel adds to float32 sums as large as Q, K and V. They reach the normalisation as they are,
+ * or the tensors with one rounding. */
 AttnStatus window_plain_backward(const AttnArgs *args, WindowSumsFn add_gradients)
 {
     const AttnShape *n = &args->shape;

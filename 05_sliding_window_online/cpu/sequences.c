@@ -24,6 +24,8 @@ static int ascending(AttnPositions map)
     return 1;
 }
 
+/* See sequences.h for the three conditions. A map with one segment on each side has nothing to part,
+ * and goes to the kernels as it is. */
 static int can_part(const AttnArgs *args)
 {
     return (args->positions_q.count > 1 || args->positions_k.count > 1) && args->shape.B == 1 &&
@@ -38,7 +40,8 @@ static void take_tokens(Tensor *t, int64_t first, int64_t count)
     t->shape[1] = count;
 }
 
-/* Segment `next` of a map if it belongs to `sequence`, else an empty one at the same place. */
+/* Segment `next` of a map if it belongs to `sequence`. Otherwise the sequence has no tokens on this
+ * side, which an empty segment says: not every list has to name every sequence. */
 static void take_segment(AttnPositions map, int64_t *next, int64_t sequence, AttnSegment *segment,
                          int64_t *first)
 {
@@ -52,6 +55,8 @@ static void take_segment(AttnPositions map, int64_t *next, int64_t sequence, Att
     segment->first = 0;
 }
 
+/* Fills part with the sequence of the smaller id at the heads of the two lists: views of the
+ * tensors that begin with its first token, and two maps of one segment that begin with index 0. */
 static int next_sequence(const AttnArgs *args, WindowPart *part)
 {
     const AttnPositions q = args->positions_q, k = args->positions_k;
@@ -106,7 +111,9 @@ static WindowPart *list_parts(const AttnArgs *args, int64_t *count)
     while (parts) {
         WindowPart *part = &parts[*count];
         memset(part, 0, sizeof *part);
-        if (*count > 0) { /* goes on where the one before it stopped */
+        /* every part is an iterator of its own, since its maps have to outlive the next step: it
+         * goes on where the one before it stopped */
+        if (*count > 0) {
             part->started = 1;
             part->whole = part[-1].whole;
             part->next_q = part[-1].next_q;
@@ -119,7 +126,9 @@ static WindowPart *list_parts(const AttnArgs *args, int64_t *count)
     return parts;
 }
 
-/* Are all parts short, so that no thread waits long for another one's last part? */
+/* Whole sequences are the right piece for a thread as long as none of them is a large share of the
+ * work: who starts last on a sequence lets the others wait for all of it. Less than a quarter of a
+ * thread's share, counted in tokens, keeps that wait short. */
 static int all_short(const AttnArgs *args, const WindowPart *parts, int64_t count)
 {
     const int64_t tokens = args->shape.Nq + args->shape.Nk;

@@ -259,7 +259,9 @@ static void backward_rows(const AttnArgs *args, const Matrices *m, int64_t b, in
                  0.0f, dQ + i0 * ld_dQ, ld_dQ);
 }
 
-/* Keys j0 .. j1-1 of dK and dV [Nk][Hkv][d], on top of what earlier heads of the group gave. */
+/* The transposed products. A thread owns keys now, not queries, so all rows of W and dS have to be
+ * there: the end of the parallel loop before this one waits for them.
+ * Keys j0 .. j1-1 of dK and dV [Nk][Hkv][d], on top of what earlier heads of the group gave. */
 static void backward_keys(const AttnArgs *args, const Matrices *m, float *dK, float *dV, int64_t j0,
                           int64_t j1)
 {

@@ -127,7 +127,8 @@ static void gradient_of_p(const Walk *walk, Tiles *t, int64_t b, int64_t h, int6
                            t->dS + r * Bc);
 }
 
-/* dS of the loaded tiles: what the softmax and the cap make of dP. */
+/* dS of the loaded tiles: what the softmax and the cap make of dP. S holds capped scores, so that
+ * tanh is S / cap; with a hidden one, -inf, the slope would be -inf, and 0 times that is NaN. */
 static void gradient_of_s(const Walk *walk, Tiles *t, int64_t b, int64_t h, int64_t i, int64_t rows,
                           int64_t j, int64_t cols)
 {
@@ -242,7 +243,12 @@ static void gradients_of_keys(const Walk *walk, Tiles *t, int64_t b, int64_t h_k
 
 typedef void (*TileFn)(const Walk *walk, Tiles *t, int64_t b, int64_t h, int64_t first);
 
-/* Threads share the tiles of all heads: `tiles` tiles of `size` indexes in each of `heads` heads. */
+/* A tile of queries (or keys) with everything that it has to meet is one task: what it writes
+ * belongs to nobody else, and the order inside of it is fixed, so that the result does not depend on
+ * who takes which task. Under a window all tasks are nearly equal; dynamic scheduling is for causal
+ * masks without one, where the last rows see the most.
+ *
+ * Threads share the tiles of all heads: `tiles` tiles of `size` indexes in each of `heads` heads. */
 static AttnStatus share_tiles(const Walk *walk, TileFn do_tile, int64_t heads, int64_t tiles,
                               int64_t size)
 {
