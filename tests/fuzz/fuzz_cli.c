@@ -30,7 +30,8 @@ static const Stage stage = {
     "00_fuzz",
     "Which command line breaks it?",
     1,
-    STAGE_HAS_BACKWARD | STAGE_HAS_ROWS_COLS | STAGE_HAS_TRACE,
+    STAGE_HAS_BACKWARD | STAGE_HAS_ROWS_COLS | STAGE_HAS_TRACE | STAGE_HAS_VARLEN |
+        STAGE_HAS_OFFLINE,
     variants,
     2,
 };
@@ -39,6 +40,21 @@ static void demand(int condition)
 {
     if (!condition)
         __builtin_trap();
+}
+
+/* What only stage 05 knows. */
+static void look_at_options(const CliCase *c)
+{
+    demand(c->temperature > 0.0f && c->temperature - c->temperature == 0.0f);
+    demand(c->clip_low <= 0.0f && c->clip_low >= -1e6f);
+    demand(c->clip_high >= 1.0f && c->clip_high <= 1e6f);
+    demand(c->dropout >= 0.0f && c->dropout < 1.0f);
+    demand(c->norm_group >= 0 && c->block_q >= 1 && c->block_kv >= 1);
+    demand(c->order >= 0 && c->order < 4);
+    demand((c->tensors == CLI_THD) == (c->cu_q_file != NULL));
+    demand(!c->cu_q_file == !c->cu_kv_file && !c->wq_file == !c->wk_file);
+    demand(c->tensors != CLI_THD || c->B <= 1);
+    demand(!c->wq_file || c->norm_group);
 }
 
 static void look_at(const Cli *cli)
@@ -55,7 +71,8 @@ static void look_at(const Cli *cli)
         demand(c->threads >= 1 && c->iters >= 1 && c->iters <= BENCH_MAX_SAMPLES && c->warmup >= 0);
         demand(!c->rows == !c->cols && c->rows >= 0 && c->cols >= 0);
         demand(!c->mask_file || c->mask == ATTN_MASK_FULL);
-        if (!c->q_file && !c->bundled) {
+        look_at_options(c);
+        if (!c->q_file && !c->bundled && !c->cu_q_file) {
             demand(c->B > 0 && c->H > 0 && c->Hkv > 0 && c->Nq > 0 && c->Nk > 0 && c->d > 0);
             demand(c->H % c->Hkv == 0 && c->d <= CLI_MAX_D);
             demand(c->B <= INT64_MAX / c->Nq / c->H / c->d);
