@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ring_burst.h: the contract of stage 06. How can one attention span more tokens than one GPU can
+ * hold, and when is the communication free?
+ *
+ * The tokens are dealt out to G ranks. Each keeps its own queries; keys and values travel, and a
+ * rank adds what a visiting block gives to the state (O, lse) that it has so far, with the block
+ * kernel of stage 03 (BurstAttention calls this split "global" and "local" attention optimisation,
+ * GAO and LAO). Backward the same with the block kernel of stage 04. A method says who travels
+ * where:
+ *
+ *     method        forward                     backward
+ *     ring          K, V in a ring              K, V and dK, dV in a ring, the other way round
+ *     burst         K, V in a ring              Q, dO, lse, delta in a ring, dQ one step behind
+ *     allgather     everybody gets all K, V     the same; dK, dV are reduce-scattered
+ *     ulysses       all-to-all: from all heads of some tokens to all tokens of some heads, and back
+ *     ring-double   ring in two levels: inside a node, and between equal places of nodes
+ *     burst-double  burst likewise
+ *
+ * Which tokens a rank gets is its layout. A shard is described by a position map (attn.h), from
+ * which follows every mask; methods know nothing about layouts.
+ *
+ * Interface:
+ * - RingSetup: what the user chooses. RingPlan: what follows from it for all ranks.
+ * - ring_plan_make, ring_plan_free: shards, hops, refusals in one sentence.
+ * - ring_keys, ring_queries: the position map of a run of local tokens of any rank.
+ * - ring_pair_class: can a rank's queries see a rank's keys at all?
+ * - RingResult, ring_simulate: a whole pass over ranks that are threads of this process.
+ * Sources: Liu et al. 2023 (arXiv 2310.01889), Sun et al. 2024, BurstAttention (2403.09347),
+ * Brandon et al. 2023, striped (2311.09431), Jacobs et al. 2023, Ulysses (2309.14509).
+ */
+#ifndef RING_BURST_H
+#define RING_BURST_H
+
+#include "attn.h"
+#include "model_ring.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RING_BURST_ABI_VERSION 1
+#define RING_MAX_RANKS         64 /* of one process or one mpirun */
+
+typedef enum RingFaultKind {
+    RING_NO_FAULT,
+    RING_DROP,      /* a message is never sent */
+    RING_DUPLICATE, /* ... is sent twice */
+    RING_CORRUPT,   /* ... arrives with a flipped bit */
+    RING_DELAY,     /* ... is sent late */
+    RING_EXIT       /* the rank ends without a word */
+} RingFaultKind;
+
+/* --inject KIND@rank:step; steps are counted through both passes of a run */
+typedef struct RingFault {
+    RingFaultKind kind;
+    int rank, step;
+} RingFault;
+
+typedef struct RingSetup {
+    RingMethod method; /* AUTO: the planner has chosen before ring_plan_make */
+    RingLayout layout;
+    int ranks, nodes;       /* G, M: G % M == 0, node of rank r is r / (G/M) */
+    AttnDtype partials;     /* ATTN_F32, or ATTN_BF16: O and travelling gradients are rounded after
+                               every step, as public implementations do */
+    int deterministic;      /* 1: the block kernels are asked for a fixed order of additions */
+    double timeout_s;       /* of one wait */
+    int verify_hops;        /* a checksum and a number travel with each message */
+    int adversarial;        /* sim: ranks run one at a time, in an order drawn from */
+    uint64_t schedule_seed; /* ... this seed, and messages are late in any order */
+    RingFault fault;
+    int threads; /* CPU threads of all ranks of this process together */
+} RingSetup;
+
+/* A run of local tokens with equal steps: local first + t is token global + t * stride of the whole
+ * tensor (row n of [B][N][H][d]), for 0 <= t < length. */
+typedef struct RingPiece {
+    int64_t first, length;
+    int64_t global, stride;
+} RingPiece;
+
+/* One rank's share of the queries or of the keys. pieces and segments have `count` entries and
+ * describe the same runs: where a token comes from, and which position it has. The local order is
+ * such that both halves [0, n/2), [n/2, n) of a causal zigzag shard have about the same work (each
+ * half has a part of both chunks): gradients travel in halves. */
+typedef struct RingShard {
+    int64_t tokens;
+    int64_t count;
+    RingPiece *pieces;
+    AttnSegment *segments;
+} RingShard;
+
+typedef struct RingPlan {
+    RingSetup setup;
+    AttnShape shape; /* of the whole attention */
+    AttnDtype dtype;
+    float scale, softcap;
+    AttnRule rule;
+    const uint8_t *mask; /* [Nq][Nk] of the whole attention in host memory, or NULL */
+    int backward;
+    RingShard q[RING_MAX_RANKS], k[RING_MAX_RANKS];
+    /* How far keys travel in a ring: to ranks r+1 .. r+hops_up (queries that come later), and to
+     * r-1 .. r-hops_down (a right side of a window). Together at most G-1; without a window, and in
+     * layouts that spread every sequence over all ranks, hops_up = G-1 and hops_down = 0. */
+    int hops_up, hops_down;
+} RingPlan;
+
+/* args: the whole attention, host pointers (only shape, dtype, scale, cap, rule, positions, mask
+ * are read). 0, or -1 with one sentence in why[256]: heads that Ulysses cannot deal out, ranks that
+ * are no multiple of the nodes, more ranks than RING_MAX_RANKS, no memory. */
+int ring_plan_make(RingPlan *plan, const AttnArgs *args, const RingSetup *setup, char why[256]);
+void ring_plan_free(RingPlan *plan);
+
+/* Position map of local tokens first .. first+tokens-1 of a shard, as tokens 0 .. tokens-1. `room`
+ * has shard->count entries at least. */
+AttnPositions ring_positions(const RingShard *shard, int64_t first, int64_t tokens,
+                             AttnSegment *room);
+/* ATTN_TILE_SKIP: no query of rank q sees a key of rank k (position rule only). */
+AttnTile ring_pair_class(const RingPlan *plan, int q_rank, int k_rank);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

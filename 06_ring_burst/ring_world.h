@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ring_world.h: what lies behind ring_rank.h. A transport carries messages, a space owns memory and
+ * computes, a log counts and remembers; a world starts the ranks.
+ *
+ * Interface:
+ * - RingTransport: sim (threads), mpi (processes), nccl (GPUs). RingSpace: host, or a GPU.
+ * - RingLog: bytes for each pass, step, tensor; events; what is in flight.
+ * - RingJob, ring_rank_main: one rank's whole run; ring_world_sim ...: all of them.
+ * - RingReport: what a run tells: times, bytes, memory, failure.
+ */
+#ifndef RING_WORLD_H
+#define RING_WORLD_H
+
+#include "ring_rank.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Functions return 0, or -1 after ring_fail. */
+typedef struct RingTransport {
+    const char *name; /* "sim" "mpi" "nccl" */
+    /* Begins all transfers of x; may set x->ticket. Never blocks for a peer. */
+    int (*start)(RingRank *r, RingExchange *x);
+    /* All transfers of x are complete (host), or ordered before later work (GPU). Gives up after
+     * setup.timeout_s, or when a peer is known to be gone, naming the peer and the tensor. */
+    int (*wait)(RingRank *r, RingExchange *x);
+    /* All ranks arrive before one leaves. */
+    int (*barrier)(RingRank *r);
+    /* Host memory to and from a peer, outside of any pass, blocking: results go to rank 0. */
+    int (*host_send)(RingRank *r, int peer, const void *data, size_t bytes);
+    int (*host_receive)(RingRank *r, int peer, void *data, size_t bytes);
+} RingTransport;
+
+typedef struct RingSpace {
+    const char *name; /* "cpu" "cuda" */
+    void *(*alloc)(RingRank *r, size_t bytes);
+    void (*free)(RingRank *r, void *p);
+    /* Host <-> rank's memory; complete on return. */
+    int (*upload)(RingRank *r, void *to, const void *from_host, size_t bytes);
+    int (*download)(RingRank *r, void *to_host, const void *from, size_t bytes);
+    int (*zero)(RingRank *r, void *p, size_t bytes);
+    int (*copy)(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                size_t width, int64_t height);
+    int (*start_state)(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows);
+    /* args describe the pair of blocks completely (views, positions and mask in host memory; the
+     * space brings what is not data to its device). */
+    int (*attend)(RingRank *r, const AttnArgs *args, float *O_state);
+    int (*differentiate)(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums);
+    int (*delta)(RingRank *r, const AttnArgs *args, float *delta);
+    int (*finish_O)(RingRank *r, const AttnArgs *args, const float *O_state);
+    int (*add)(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count);
+    int (*narrow)(RingRank *r, void *p, int64_t count, AttnDtype dtype);
+    int (*widen)(RingRank *r, void *p, int64_t count, AttnDtype dtype);
+    /* All work asked for is done; the time of it in ms since the last mark (GPU: by events). */
+    int (*finish)(RingRank *r);
+} RingSpace;
+
+extern const RingSpace ring_space_cpu;
+
+/* --- what a rank remembers ---------------------------------------------------------------------*/
+
+enum { RING_MAX_STEPS = 4 * RING_MAX_RANKS };
+
+typedef enum RingEventKind {
+    RING_EVENT_COMPUTE,
+    RING_EVENT_SEND,
+    RING_EVENT_RECEIVE
+} RingEventKind;
+
+typedef struct RingEvent {
+    RingEventKind kind;
+    RingPass pass;
+    int step, peer; /* peer: owner of the keys (forward), or the other end of a message */
+    RingTensor tensor;
+    double start_ms, end_ms; /* since the run's start, of one clock for all ranks of a machine */
+    int64_t bytes;
+    int masked; /* compute: AttnTile class of the pair of blocks */
+} RingEvent;
+
+typedef struct RingFlight { /* memory in flight */
+    const char *data;
+    size_t bytes;
+    int sends;
+} RingFlight;
+
+typedef struct RingLog {
+    int64_t sent[RING_PASSES][RING_TENSORS]; /* payload bytes */
+    int64_t sent_step[RING_PASSES][RING_MAX_STEPS];
+    int64_t sent_inner[RING_PASSES], sent_outer[RING_PASSES]; /* inside a node, between nodes */
+    int64_t messages[RING_PASSES];
+    RingEvent *events;
+    int64_t event_count, event_room;
+    RingFlight *flights;
+    int flight_count, flight_room;
+    int64_t hop_number[RING_MAX_RANKS][2][RING_TENSORS]; /* verify_hops: messages to / from peer */
+    int fault_steps; /* steps begun so far, both passes: what --inject counts */
+} RingLog;
+
+/* --- runs --------------------------------------------------------------------------------------*/
+
+/* The whole attention in host memory; every rank (of every process) reads its shard from it, since
+ * the same seed gives the same inputs everywhere. Outputs are written on rank 0's process only. */
+typedef struct RingJob {
+    const RingPlan *plan;
+    const AttnArgs *args;             /* Q K V dO, and O lse dQ dK dV to be written */
+    int warmup, rounds;               /* rounds >= 1 are timed; the outputs are those of the last */
+    int trace;                        /* keep events */
+    double *forward_ms, *backward_ms; /* [rounds], slowest rank; backward NULL without one */
+} RingJob;
+
+/* What one rank tells when it is done; the world collects them all on rank 0's process. */
+typedef struct RingRankReport {
+    int rank, failed;
+    char failure[256];
+    int64_t sent[RING_PASSES][RING_TENSORS];
+    int64_t sent_inner[RING_PASSES], sent_outer[RING_PASSES];
+    int64_t messages[RING_PASSES];
+    size_t peak_bytes, peak_backward_bytes, workspace_bytes;
+    double compute_ms, wait_ms; /* of the last round: in kernels; in ring_wait (host clock) */
+} RingRankReport;
+
+typedef struct RingReport {
+    int ranks;
+    RingRankReport rank[RING_MAX_RANKS];
+    RingEvent *events[RING_MAX_RANKS]; /* with job.trace; of the last round */
+    int64_t event_count[RING_MAX_RANKS];
+    int failed;
+    char failure[512]; /* the first thing that went wrong, with rank, step, operation; or the
+                          deadlock's who waits for whom */
+} RingReport;
+
+/* One rank from its shard to its results: set-up, rounds, results to rank 0. */
+int ring_rank_main(RingRank *r, const RingJob *job);
+
+/* Ranks as threads of this process, memory and arithmetic of `space`. 0, or -1: report->failure. */
+int ring_world_sim(const RingJob *job, const RingSpace *space, RingReport *report);
+/* This process is one rank of MPI_COMM_WORLD (--transport mpi). report is complete on rank 0. */
+int ring_world_mpi(const RingJob *job, RingReport *report);
+void ring_report_free(RingReport *report);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * model_ring.h: names and formulas of attention over several ranks (stage 06): what each method
+ * sends and what it keeps in memory, exact to the byte.
+ *
+ * Interface:
+ * - RingMethod, RingLayout, RingTensor, RingPass and their names.
+ */
+#ifndef ATTN_MODEL_RING_H
+#define ATTN_MODEL_RING_H
+
+#include "attn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum RingMethod {
+    RING_METHOD_AUTO,
+    RING_METHOD_RING,
+    RING_METHOD_BURST,
+    RING_METHOD_ALLGATHER,
+    RING_METHOD_ULYSSES,
+    RING_METHOD_RING_DOUBLE,
+    RING_METHOD_BURST_DOUBLE,
+    RING_METHODS
+} RingMethod;
+
+/* Chunks are as equal as can be: chunk c of C of a sequence of N tokens is [c N / C, (c+1) N / C).
+ *   contiguous   rank r has chunk r of G
+ *   zigzag       chunks r and 2G-1-r of 2G: equal work under a causal mask
+ *   striped      tokens r, r + G, r + 2G, ...
+ * Each sequence of a varlen batch is dealt out for itself. */
+typedef enum RingLayout { RING_CONTIGUOUS, RING_ZIGZAG, RING_STRIPED, RING_LAYOUTS } RingLayout;
+
+/* What travels or is counted, and the name of the channel it travels in. */
+typedef enum RingTensor {
+    RING_Q,
+    RING_K,
+    RING_V,
+    RING_O,
+    RING_LSE,
+    RING_DELTA,
+    RING_DO,
+    RING_DQ,
+    RING_DK,
+    RING_DV,
+    RING_TENSORS
+} RingTensor;
+
+typedef enum RingPass { RING_SETUP, RING_FORWARD, RING_BACKWARD, RING_PASSES } RingPass;
+
+const char *ring_method_name(RingMethod method); /* "ring-double" */
+const char *ring_layout_name(RingLayout layout); /* "zigzag" */
+const char *ring_tensor_name(RingTensor tensor); /* "dK" */
+/* By name; -1: no such method or layout. */
+int ring_method_from_name(const char *name);
+int ring_layout_from_name(const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
