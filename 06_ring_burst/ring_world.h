@@ -35,6 +35,11 @@ typedef struct RingTransport {
 
 typedef struct RingSpace {
     const char *name; /* "cpu" "cuda" */
+    /* Sets space_state (GPU: streams, maps on the device) and makes room for the block kernels'
+     * workspace, whose size goes to r->workspace_bytes; close undoes it, also after a failed open.
+     */
+    int (*open)(RingRank *r);
+    void (*close)(RingRank *r);
     void *(*alloc)(RingRank *r, size_t bytes);
     void (*free)(RingRank *r, void *p);
     /* Host <-> rank's memory; complete on return. */
@@ -53,8 +58,14 @@ typedef struct RingSpace {
     int (*add)(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count);
     int (*narrow)(RingRank *r, void *p, int64_t count, AttnDtype dtype);
     int (*widen)(RingRank *r, void *p, int64_t count, AttnDtype dtype);
-    /* All work asked for is done; the time of it in ms since the last mark (GPU: by events). */
-    int (*finish)(RingRank *r);
+    int (*finish)(RingRank *r); /* returns when all work and messages asked for are done */
+    /* Clocks. A mark is a point in the queue of work (messages = 0) or of messages (1); its number is
+     * returned, -1 after a failure. After `finish` mark_ms tells when it was reached, on one clock
+     * for all ranks of a machine. forget_marks: before each round. On the CPU a mark is the time of
+     * the call; on a GPU it is an event. */
+    int (*mark)(RingRank *r, int messages);
+    double (*mark_ms)(RingRank *r, int mark);
+    void (*forget_marks)(RingRank *r);
 } RingSpace;
 
 extern const RingSpace ring_space_cpu;
@@ -74,7 +85,8 @@ typedef struct RingEvent {
     RingPass pass;
     int step, peer; /* peer: owner of the keys (forward), or the other end of a message */
     RingTensor tensor;
-    double start_ms, end_ms; /* since the run's start, of one clock for all ranks of a machine */
+    int start_mark, end_mark; /* of the space; resolved after the round into: */
+    double start_ms, end_ms;  /* one clock for all ranks of a machine */
     int64_t bytes;
     int masked; /* compute: AttnTile class of the pair of blocks */
 } RingEvent;
