@@ -197,8 +197,6 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     Check check;
     int judged, status;
     flash_set_smem_limit(c->smem_limit);
-    window_set_blocks(c->block_q, c->block_kv);
-    window_set_order((WindowOrder)c->order, c->seed);
     window_set_skip_reason("");
     if (v == &c->so) /* a user's own shared object: in a child process with limits */
         status = run_variant_so(&out, &stage, problem, c, cli->so_seconds, cli->so_mebibytes);
@@ -229,6 +227,8 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
     int status = problem_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
     if (status != EXIT_OK)
         return status;
+    window_set_blocks(c->block_q, c->block_kv);
+    window_set_order((WindowOrder)c->order, c->seed);
     if (c->trace && sliding_window_trace && sliding_window_trace(&problem.args, stdout) != 0)
         status = EXIT_RUNTIME;
     /* the oracle's O, lse (dQ, dK, dV) and the bound of each element: once for all variants */
