@@ -63,6 +63,9 @@ typedef struct RingRank {
      * each half for itself: half 1 begins where its float32 began. Freed by the job. */
     void *dQ, *dK, *dV;
 
+    uint8_t *mask; /* a pair of blocks' part of a full mask, in host memory */
+    size_t mask_bytes;
+
     RingPass pass;
     int step;            /* of the pass, 0 ... */
     void *method;        /* what a method keeps between its forward and its backward pass */
@@ -90,6 +93,7 @@ typedef struct RingTransfer {
     RingTensor tensor; /* between two ranks, messages of one tensor arrive in the order sent */
     void *data;
     size_t bytes;
+    double end_ms; /* host clock, if the transport knows when it was complete; else 0 */
 } RingTransfer;
 
 /* Messages that start together (no order among them: what one group call or MPI_Waitall takes).
@@ -98,7 +102,10 @@ typedef struct RingExchange {
     RingTransfer *list;
     int count, room;
     int started, step;
-    void *ticket; /* the transport's */
+    int first_event;              /* with a trace */
+    struct RingTrailer *trailers; /* --verify-hops: one for each transfer, sent behind it */
+    void *damaged;                /* --inject corrupt: the copy that is sent instead */
+    void *ticket;                 /* the transport's */
 } RingExchange;
 
 /* Adds a transfer. Nothing happens before ring_start. 0 bytes, or a peer that is the rank itself:

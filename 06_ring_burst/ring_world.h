@@ -31,6 +31,12 @@ typedef struct RingTransport {
     /* Host memory to and from a peer, outside of any pass, blocking: results go to rank 0. */
     int (*host_send)(RingRank *r, int peer, const void *data, size_t bytes);
     int (*host_receive)(RingRank *r, int peer, void *data, size_t bytes);
+    /* Called once by ring_fail: the peers learn that this rank has failed, and none of its memory is
+     * touched any more. */
+    void (*abandon)(RingRank *r);
+    /* --inject exit: the rank is gone without a word (a process ends here; a thread returns and
+     * unwinds). */
+    void (*leave)(RingRank *r);
 } RingTransport;
 
 typedef struct RingSpace {
@@ -94,7 +100,8 @@ typedef struct RingEvent {
 typedef struct RingFlight { /* memory in flight */
     const char *data;
     size_t bytes;
-    int sends;
+    int sends, peer, step;
+    RingTensor tensor;
 } RingFlight;
 
 typedef struct RingLog {
@@ -107,8 +114,20 @@ typedef struct RingLog {
     RingFlight *flights;
     int flight_count, flight_room;
     int64_t hop_number[RING_MAX_RANKS][2][RING_TENSORS]; /* verify_hops: messages to / from peer */
-    int fault_steps; /* steps begun so far, both passes: what --inject counts */
+    int fault_steps;            /* steps begun so far, both passes: what --inject counts */
+    int fault_struck;           /* the fault has been injected */
+    int trace;                  /* keep events */
+    double compute_ms, wait_ms; /* of this round: in kernels, in ring_wait (host clock) */
 } RingLog;
+
+RingLog *ring_log_new(int trace);
+void ring_log_free(RingLog *log);
+/* Before a round: bytes, messages, events and times start at zero. What is in flight, hop numbers
+ * and the count of steps go on. */
+void ring_log_restart(RingLog *log);
+/* An event of this rank's step; -1 without a trace (or memory). */
+int ring_log_event(RingRank *r, const RingEvent *event);
+double ring_now_ms(void); /* host clock of the machine */
 
 /* --- runs --------------------------------------------------------------------------------------*/
 
@@ -141,10 +160,19 @@ typedef struct RingReport {
     int failed;
     char failure[512]; /* the first thing that went wrong, with rank, step, operation; or the
                           deadlock's who waits for whom */
+    uint64_t schedule; /* sim with --seed-schedule: a fingerprint of the order of everything */
 } RingReport;
 
-/* One rank from its shard to its results: set-up, rounds, results to rank 0. */
+/* One rank from its shard to its results: set-up, rounds, results to rank 0. The caller has set
+ * rank, world, plan, transport, endpoint, space and threads; log, failure and counts are there to be
+ * read until ring_rank_release. */
 int ring_rank_main(RingRank *r, const RingJob *job);
+void ring_rank_release(RingRank *r);
+/* What this rank has to tell. Its events change hands. */
+void ring_rank_tell(RingRank *r, RingReport *report);
+/* All ranks call it after a run without failures: rank 0's report gets what the others have to
+ * tell, by host messages. */
+int ring_report_gather(RingRank *r, RingReport *report);
 
 /* Ranks as threads of this process, memory and arithmetic of `space`. 0, or -1: report->failure. */
 int ring_world_sim(const RingJob *job, const RingSpace *space, RingReport *report);
