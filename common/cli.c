@@ -68,6 +68,8 @@ void cli_case_defaults(CliCase *c)
     c->window_left = c->window_right = -1;
     c->temperature = c->clip_high = 1.0f;
     c->block_q = c->block_kv = 64;
+    c->ring.ranks = 4;
+    c->ring.timeout_s = 60.0;
     c->variant = "all";
     c->threads = default_threads();
     c->check = 1;

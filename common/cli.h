@@ -16,6 +16,7 @@
 #define ATTN_CLI_H
 
 #include "fill.h"
+#include "model_ring.h"
 #include "tensor.h"
 #include "variant.h"
 
@@ -34,6 +35,7 @@ enum {
 #define CLI_CONTINUE   (-1) /* cli_parse: go on and run */
 #define CLI_MAX_D      1024 /* channels of one head: on the CPU */
 #define CLI_MAX_D_CUDA 256  /* and on a GPU */
+#define CLI_MAX_RANKS  64   /* of one process or one mpirun: stage 06 */
 
 typedef enum CliDevice { CLI_DEVICE_AUTO, CLI_DEVICE_CPU, CLI_DEVICE_CUDA } CliDevice;
 typedef enum CliBundled { CLI_NOT_BUNDLED, CLI_BUNDLED_ENCODER, CLI_BUNDLED_CAUSAL } CliBundled;
@@ -42,6 +44,38 @@ typedef enum CliBundled { CLI_NOT_BUNDLED, CLI_BUNDLED_ENCODER, CLI_BUNDLED_CAUS
 typedef enum CliTensors { CLI_BSHD, CLI_SBHD, CLI_THD } CliTensors;
 /* Which of Q, K and V lie side by side on the heads axis of one tensor. */
 typedef enum CliPack { CLI_Q_K_V, CLI_Q_KV, CLI_QKV } CliPack;
+
+/* Stage 06: what carries the messages, and over which wire on GPUs. */
+typedef enum CliTransport { CLI_SIM, CLI_MPI, CLI_NCCL } CliTransport;
+typedef enum CliLink { CLI_LINK_NCCL, CLI_LINK_COPY } CliLink;
+/* --inject KIND@rank:step */
+typedef enum CliInject {
+    CLI_NO_FAULT,
+    CLI_DROP,
+    CLI_DUPLICATE,
+    CLI_CORRUPT,
+    CLI_DELAY,
+    CLI_EXIT
+} CliInject;
+
+/* Stage 06: how the tokens are dealt out and what travels. In other stages ranks is 0. */
+typedef struct CliRing {
+    int64_t ranks;
+    int ranks_given; /* by --ranks; else the transport may know better */
+    CliTransport transport;
+    RingLayout layout;
+    int layout_given; /* else by the mask: zigzag under a causal one without a window */
+    int64_t nodes;    /* 0 = not given: 1, of double rings 2 when the ranks are even */
+    CliLink link;
+    AttnDtype partials; /* ATTN_F32 or ATTN_BF16 */
+    double timeout_s;
+    int adversarial; /* --seed-schedule */
+    uint64_t schedule_seed;
+    CliInject inject;
+    int64_t inject_rank, inject_step;
+    int verify_hops;
+    const char *trace_json;
+} CliRing;
 
 /* One case. Sizes are 0 and strings NULL where the user said nothing and files decide; without
  * files cli_parse puts the defaults. */
@@ -61,7 +95,7 @@ typedef struct CliCase {
     const char *q_file, *k_file, *v_file, *do_file, *mask_file;
     const char *save_dir; /* with --cases: DIR/<line number> */
     CliDevice device;
-    const char *variant; /* "all" or a name */
+    const char *variant; /* "all" or a name; stage 06 also "auto": the planner names one */
     const char *variant_so;
     Variant so;       /* stands for variant_so in loops over variants; forward is NULL */
     int own_variants; /* 0: only variant_so runs */
@@ -85,6 +119,7 @@ typedef struct CliCase {
     int64_t block_q, block_kv; /* of a step of the online variants */
     int trace_blocks;          /* stage 05's --trace: blocks a side at most; else 0 */
     int order;                 /* --order: 0 rows, 1 columns, 2 diagonal, 3 random */
+    CliRing ring;              /* stage 06, the flags of STAGE_HAS_RANKS */
     const char *cases_file;    /* NULL without --cases */
     int line;                  /* its line number, 0 without */
 } CliCase;

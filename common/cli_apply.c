@@ -238,6 +238,10 @@ int cli_apply(Cli *cli, CliCase *c, CliGiven *given, const CliFlag *f, const cha
     case FLAG_DEVICE:
     case FLAG_BUNDLED:
         return apply_name(c, f->id, flag, text);
+    case FLAG_METHOD: /* stage 06's word for it */
+        given->flag[FLAG_VARIANT] = 1;
+        c->variant = text;
+        return 0;
     case FLAG_VARIANT:
         c->variant = text;
         return 0;
@@ -252,6 +256,8 @@ int cli_apply(Cli *cli, CliCase *c, CliGiven *given, const CliFlag *f, const cha
     case FLAG_JSON:
         return apply_file(cli, c, f->id, flag, text);
     default:
+        if (f->feature == STAGE_HAS_RANKS)
+            return cli_apply_ring(c, f->id, flag, text);
         if (f->feature & (STAGE_HAS_VARLEN | STAGE_HAS_OFFLINE))
             return cli_apply_offline(c, f->id, flag, text);
         if (f->value)

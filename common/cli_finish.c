@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * cli_finish.c: what must hold between flags once all of a case are known, and which variants a
- * case selects. Sizes: cli_sizes.c; stage 05's own flags: cli_offline.c. See cli.h.
+ * case selects. Sizes: cli_sizes.c; stage 05's own flags: cli_offline.c; stage 06's: cli_ring.c.
+ * See cli.h.
  */
 #include "cli_internal.h"
 #include "device.h"
@@ -27,12 +28,22 @@ static int needs_cuda(const CliCase *c, const Stage *stage)
 
 int cli_check_device(const CliCase *c)
 {
+    const int nccl = c->ring.ranks && c->ring.transport == CLI_NCCL;
     if (!c->needs_cuda || device_count() > 0)
-        return EXIT_OK;
-    cli_refuse("%s: found %s, accepted is --device cpu",
-               c->device == CLI_DEVICE_CUDA ? "--device cuda" : "--variant",
-               device_built() ? "no CUDA device on this machine" : "a build without CUDA");
+        return nccl ? cli_check_nccl() : EXIT_OK;
+    cli_refuse("%s: found %s, accepted is --%s",
+               nccl                           ? "--transport nccl"
+               : c->device == CLI_DEVICE_CUDA ? "--device cuda"
+                                              : "--variant",
+               device_built() ? "no CUDA device on this machine" : "a build without CUDA",
+               nccl ? "transport sim or mpi" : "device cpu");
     return EXIT_NO_DEVICE;
+}
+
+/* May this row run where --device says? */
+static int on_asked_device(const CliCase *c, const Variant *v)
+{
+    return c->device == CLI_DEVICE_AUTO || (c->device == CLI_DEVICE_CPU) == (v->device == ON_CPU);
 }
 
 /* A first look at what --variant-so names; a directory or a FIFO is not even opened. */
@@ -59,21 +70,32 @@ static int check_shared_object(const char *path)
     return 0;
 }
 
+/* Is the name of row i that of an earlier row? */
+static int named_before(const Stage *stage, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (strcmp(stage->variants[k].name, stage->variants[i].name) == 0)
+            return 1;
+    return 0;
+}
+
 static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
 {
     const Stage *stage = cli->stage;
     static const char *const device_names[] = {"auto", "cpu", "cuda"};
+    const int ranks = (stage->features & STAGE_HAS_RANKS) != 0;
     int i, named = -1, able = 0, on_device = 0;
-    char names[512] = "all";
-    size_t used = 3;
+    char names[512];
+    size_t used = (size_t)snprintf(names, sizeof names, ranks ? "auto, all" : "all");
     for (i = 0; i < stage->variant_count; i++) {
         const Variant *v = &stage->variants[i];
-        if (strcmp(v->name, c->variant) == 0)
-            named = i;
-        if (used < sizeof names)
+        const int again = i > 0 && named_before(stage, i);
+        /* stage 06 has each name once for the CPU and once for the GPU */
+        if (strcmp(v->name, c->variant) == 0 && (named < 0 || on_asked_device(c, v)))
+            named = named < 0 || !on_asked_device(c, &stage->variants[named]) ? i : named;
+        if (used < sizeof names && !again)
             used += (size_t)snprintf(names + used, sizeof names - used, ", %s", v->name);
-        if ((c->device == CLI_DEVICE_CPU && v->device != ON_CPU) ||
-            (c->device == CLI_DEVICE_CUDA && v->device != ON_CUDA))
+        if (!on_asked_device(c, v))
             continue;
         on_device++;
         able += (v->dtypes >> c->dtype & 1u) && (!c->backward || v->backward || !v->forward);
@@ -84,6 +106,8 @@ static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
         return c->device != CLI_DEVICE_CUDA
                    ? 0
                    : cli_refuse("--variant-so: found beside --device cuda, accepted is the CPU");
+    if (ranks && strcmp(c->variant, "auto") == 0)
+        return 0;
     if (strcmp(c->variant, "all") == 0)
         return able || !on_device
                    ? 0
@@ -95,12 +119,12 @@ static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
                                     : "",
                                 stage->name, device_names[c->device]);
     if (named < 0)
-        return cli_refuse("--variant: found '%s', accepted is one of %s", c->variant, names);
+        return cli_refuse("%s: found '%s', accepted is one of %s",
+                          GIVEN(given, FLAG_METHOD) ? "--method" : "--variant", c->variant, names);
     {
         const Variant *v = &stage->variants[named];
         const char *where = v->device == ON_CPU ? "cpu" : "cuda";
-        if ((c->device == CLI_DEVICE_CPU && v->device != ON_CPU) ||
-            (c->device == CLI_DEVICE_CUDA && v->device != ON_CUDA))
+        if (!on_asked_device(c, v))
             return cli_refuse("--variant %s: found beside --device %s, accepted is --device %s",
                               v->name, device_names[c->device], where);
         if (!(v->dtypes >> c->dtype & 1u))
@@ -165,6 +189,7 @@ static int finish_inputs(CliCase *c, const CliGiven *given)
                           GIVEN(given, FLAG_WARMUP) ? "--warmup" : "--iters");
     if (c->mask == ATTN_MASK_CAUSAL_UPPER_LEFT || c->mask == ATTN_MASK_CAUSAL_LOWER_RIGHT)
         c->window_right = 0;
+    cli_finish_layout(c);
     return 0;
 }
 
@@ -199,6 +224,8 @@ int cli_finish(Cli *cli, CliCase *c, const CliGiven *given)
     if (status == 0)
         status = cli_finish_offline(cli, c, given);
     if (status == 0)
+        status = cli_finish_ring(cli, c, given);
+    if (status == 0)
         status = finish_inputs(c, given);
     if (status == 0)
         status = finish_variant(cli, c, given);
@@ -222,7 +249,8 @@ int cli_selects(const CliCase *c, const Variant *v)
     if (!c->own_variants)
         return 0;
     if (strcmp(c->variant, "all") != 0)
-        return strcmp(c->variant, v->name) == 0;
+        return strcmp(c->variant, v->name) == 0 && on_asked_device(c, v) &&
+               (v->device == ON_CPU || c->needs_cuda || device_count() > 0);
     if (v->device == ON_CPU)
         return c->device != CLI_DEVICE_CUDA;
     return c->device != CLI_DEVICE_CPU && device_count() > 0;

@@ -75,6 +75,8 @@ const CliFlag cli_flags[FLAG_COUNT] = {
     {FLAG_DEVICE, "--device", NULL, "auto|cpu|cuda", 0, 0, "What runs",
      "auto: the CPU, and a GPU that is there (auto)"},
     {FLAG_VARIANT, "--variant", NULL, "NAME|all", 0, 0, NULL, "a name of --list (all)"},
+    {FLAG_METHOD, "--method", NULL, "auto|all|NAME", STAGE_HAS_RANKS, 0, NULL,
+     "the same as --variant; auto: a planner picks it and the layout, and says why"},
     {FLAG_VARIANT_SO, "--variant-so", NULL, "FILE.so", 0, 0, NULL,
      "your own implementation, run in a child process with limits"},
     {FLAG_SO_TIME, "--so-time", NULL, "S", 0, 1, NULL, "its seconds a case (60)"},
@@ -95,11 +97,34 @@ const CliFlag cli_flags[FLAG_COUNT] = {
     {FLAG_WARMUP, "--warmup", NULL, "W", 0, 0, NULL, "untimed runs before --bench (3)"},
     {FLAG_ITERS, "--iters", NULL, "I", 0, 0, NULL, "timed runs of --bench (20)"},
 
+    {FLAG_RANKS, "--ranks", NULL, "G", STAGE_HAS_RANKS, 0, "Ranks",
+     "ranks that share the tokens, to 64 (4; under mpirun its number)"},
+    {FLAG_TRANSPORT, "--transport", NULL, "sim|mpi|nccl", STAGE_HAS_RANKS, 0, NULL,
+     "threads of this process, processes of mpirun, one GPU a rank (sim)"},
+    {FLAG_LAYOUT, "--layout", NULL, "contiguous|zigzag|striped", STAGE_HAS_RANKS, 0, NULL,
+     "which tokens a rank has (causal without a window: zigzag, else contiguous)"},
+    {FLAG_NODES, "--nodes", NULL, "M", STAGE_HAS_RANKS, 0, NULL,
+     "of G/M ranks each, for double rings (1; double rings of an even G: 2)"},
+    {FLAG_LINK, "--link", NULL, "nccl|copy", STAGE_HAS_RANKS, 0, NULL,
+     "--transport nccl: who moves bytes, NCCL's kernels or the copy engines (nccl)"},
+    {FLAG_PARTIALS, "--partials", NULL, "f32|bf16", STAGE_HAS_RANKS, 0, NULL,
+     "what O and travelling gradients are rounded to after every step (f32)"},
+    {FLAG_TIMEOUT, "--timeout", NULL, "S", STAGE_HAS_RANKS, 0, NULL,
+     "seconds that one wait may take (60)"},
+    {FLAG_SEED_SCHEDULE, "--seed-schedule", NULL, "S", STAGE_HAS_RANKS, 0, NULL,
+     "sim: ranks in turns and messages late, as unkindly as this seed wants (off)"},
+    {FLAG_INJECT, "--inject", NULL, "KIND@RANK:STEP", STAGE_HAS_RANKS, 0, NULL,
+     "a fault: drop, duplicate, corrupt or delay a message, or exit (off)"},
+    {FLAG_VERIFY_HOPS, "--verify-hops", NULL, NULL, STAGE_HAS_RANKS, 0, NULL,
+     "a number and a checksum travel with every message (off)"},
+
     {FLAG_JSON, "--json", NULL, "FILE", 0, 1, "Output", "append one JSON object a row"},
     {FLAG_SAVE, "--save", NULL, "DIR", 0, 0, NULL,
      "o.npy lse.npy (dq dk dv) of the first variant; with --cases DIR/<line number>"},
     {FLAG_TRACE, "--trace", NULL, NULL, STAGE_HAS_TRACE, 0, NULL,
-     "show a tiny case at work: matrices (N to 8, d to 8), or blocks (16 a side)"},
+     "show a small case at work: matrices (N to 8, d to 8), blocks, or ranks (16)"},
+    {FLAG_TRACE_JSON, "--trace-json", NULL, "FILE", STAGE_HAS_RANKS, 0, NULL,
+     "who computes, sends and receives when, for ui.perfetto.dev"},
     {FLAG_QUIET, "--quiet", NULL, NULL, 0, 1, NULL, "no table and no notes, only failures"},
     {FLAG_LIST, "--list", NULL, NULL, 0, 1, NULL,
      "the variants: name, device, dtypes, directions, idea"},
@@ -161,6 +186,7 @@ const CliFlag *cli_nearest_flag(const Stage *stage, const char *text, size_t len
 
 void cli_print_help(const Stage *stage)
 {
+    const char *heading = NULL;
     int i;
     printf("%s: %s\n\nusage: %s [flags]        (--flag VALUE or --flag=VALUE)\n", stage->name,
            stage->question, stage->name);
@@ -168,10 +194,12 @@ void cli_print_help(const Stage *stage)
         const CliFlag *f = &cli_flags[i];
         char left[128];
         int length;
-        if (f->group)
-            printf("\n%s\n", f->group);
+        heading = f->group ? f->group : heading;
         if (f->feature && !(f->feature & stage->features))
             continue;
+        if (heading) /* of the first flag of its group that this stage has */
+            printf("\n%s\n", heading);
+        heading = NULL;
         length = snprintf(left, sizeof left, "  %s%s%s%s%s", f->alias ? f->alias : "",
                           f->alias ? " " : "", f->name, f->value && f->value[0] != '[' ? " " : "",
                           f->value ? f->value : "");
@@ -193,12 +221,13 @@ void cli_print_list(const Stage *stage)
     int i;
     for (i = 0; i < stage->variant_count; i++) {
         const Variant *v = &stage->variants[i];
+        const int both = v->backward || (v->traits & VARIANT_RANKS);
         const char *dtypes = v->dtypes == DTYPES_ALL     ? "f32,f16,bf16"
                              : v->dtypes == DTYPES_F32   ? "f32"
                              : v->dtypes == DTYPES_16BIT ? "f16,bf16"
                                                          : "other";
         printf("%-20s  %-4s  %-12s  %-16s  %s\n", v->name, v->device == ON_CPU ? "cpu" : "cuda",
-               dtypes, v->backward ? "forward,backward" : "forward", v->idea);
+               dtypes, both ? "forward,backward" : "forward", v->idea);
     }
 }
 

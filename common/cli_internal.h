@@ -7,7 +7,8 @@
  * - cli_find_flag: by long name or alias; cli_nearest_flag: for the suggestion after a typo.
  * - cli_read_*: strict readers of values: no trailing junk, no overflow, no NaN.
  * - cli_apply, cli_finish: one flag onto a case; the checks between flags once all are known.
- *   cli_apply_offline, cli_finish_offline: their part for stage 05.
+ *   cli_apply_offline, cli_finish_offline: their part for stage 05; cli_apply_ring,
+ *   cli_finish_ring, cli_finish_layout: for stage 06.
  * - cli_read_cases, cli_cases_from_text: --cases, from a file and from memory (the fuzzer's door).
  */
 #ifndef ATTN_CLI_INTERNAL_H
@@ -55,6 +56,7 @@ typedef enum FlagId {
     FLAG_CASES,
     FLAG_DEVICE,
     FLAG_VARIANT,
+    FLAG_METHOD,
     FLAG_VARIANT_SO,
     FLAG_SO_TIME,
     FLAG_SO_MEMORY,
@@ -69,9 +71,20 @@ typedef enum FlagId {
     FLAG_BENCH,
     FLAG_WARMUP,
     FLAG_ITERS,
+    FLAG_RANKS,
+    FLAG_TRANSPORT,
+    FLAG_LAYOUT,
+    FLAG_NODES,
+    FLAG_LINK,
+    FLAG_PARTIALS,
+    FLAG_TIMEOUT,
+    FLAG_SEED_SCHEDULE,
+    FLAG_INJECT,
+    FLAG_VERIFY_HOPS,
     FLAG_JSON,
     FLAG_SAVE,
     FLAG_TRACE,
+    FLAG_TRACE_JSON,
     FLAG_QUIET,
     FLAG_LIST,
     FLAG_VERSION,
@@ -133,6 +146,11 @@ int cli_finish(Cli *cli, CliCase *c, const CliGiven *given);
 /* The flags that only stage 05 has (cli_offline.c). */
 int cli_apply_offline(CliCase *c, FlagId id, const char *flag, const char *text);
 int cli_finish_offline(const Cli *cli, CliCase *c, const CliGiven *given);
+/* The flags that only stage 06 has (cli_ring.c). finish_layout: once the mask is known. */
+int cli_apply_ring(CliCase *c, FlagId id, const char *flag, const char *text);
+int cli_finish_ring(const Cli *cli, CliCase *c, const CliGiven *given);
+void cli_finish_layout(CliCase *c);
+int cli_check_nccl(void); /* EXIT_OK, or EXIT_NO_DEVICE with a sentence: not in this build */
 /* Defaults for the sizes of random inputs, and whether they are accepted. */
 int cli_finish_sizes(CliCase *c);
 double cli_memory_limit(void); /* bytes of this machine, or of the container */

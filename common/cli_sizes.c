@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#define TRACE_RANKS 16 /* of stage 06, on one screen */
+
 /* Physical memory, or less when a container's limit is lower. */
 double cli_memory_limit(void)
 {
@@ -82,7 +84,10 @@ int cli_check_shape(const CliCase *c, const AttnShape *s)
         return cli_refuse("--trace: found Nq=%" PRId64 " Nk=%" PRId64 " in blocks of %" PRId64
                           " x %" PRId64 ", accepted is up to %d blocks a side: one screen",
                           s->Nq, s->Nk, c->block_q, c->block_kv, c->trace_blocks);
-    if (c->trace && !c->trace_blocks && (s->Nq > 8 || s->Nk > 8 || s->d > 8))
+    if (c->trace && c->ring.ranks > TRACE_RANKS)
+        return cli_refuse("--trace: found %" PRId64 " ranks, accepted is up to %d: one screen",
+                          c->ring.ranks, TRACE_RANKS);
+    if (c->trace && !c->ring.ranks && !c->trace_blocks && (s->Nq > 8 || s->Nk > 8 || s->d > 8))
         return cli_refuse("--trace: found Nq=%" PRId64 " Nk=%" PRId64 " d=%" PRId64
                           ", accepted is up to 8 each: one screen",
                           s->Nq, s->Nk, s->d);
@@ -100,7 +105,7 @@ int cli_check_shape(const CliCase *c, const AttnShape *s)
 /* Sizes of random inputs. */
 int cli_finish_sizes(CliCase *c)
 {
-    const int64_t N = !c->trace ? 256 : c->trace_blocks ? 64 : 4;
+    const int64_t N = !c->trace ? 256 : c->trace_blocks || c->ring.ranks ? 64 : 4;
     AttnShape shape;
     c->B = c->B ? c->B : 1;
     c->H = c->H ? c->H : c->trace ? 1 : 4;

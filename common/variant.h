@@ -42,6 +42,8 @@ typedef struct Variant {
 /* Goes through the keys in steps of --block-kv and rounds O to the dtype after each: the bound of
  * O grows by ceil(Nk / block_kv) roundings. */
 #define VARIANT_ONLINE_STEPS 2u
+/* A method of stage 06: several ranks run both passes. forward and backward are NULL. */
+#define VARIANT_RANKS 4u
 
 typedef struct Stage {
     const char *name;     /* executable and JSON "stage": "naive" */
@@ -66,6 +68,9 @@ typedef struct Stage {
 /* --tensor-layout --pack --temperature --clip --dropout --qk-norm --wq --wk --block-q --block-kv
  * --order: what only stage 05 knows. Without any flag about the case it is causal, window 16. */
 #define STAGE_HAS_OFFLINE 256u
+/* --ranks --transport --method --layout --nodes --link --partials --timeout --seed-schedule
+ * --inject --verify-hops --trace-json: what only stage 06 knows. */
+#define STAGE_HAS_RANKS 512u
 
 #ifdef HAVE_CUDA
 #define ATTN_CUDA_FN(f) f

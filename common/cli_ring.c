@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cli_ring.c: the flags that only stage 06 has: over how many ranks the tokens are dealt out, what
+ * carries the messages, and what is done to them on purpose.
+ *
+ * Interface: cli_apply_ring, cli_finish_ring, cli_finish_layout, cli_check_nccl (cli_internal.h).
+ */
+#include "attn_config.h"
+#include "cli_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_STEP 1000000
+
+static const char *const transports[] = {"sim", "mpi", "nccl", NULL};
+
+/* KIND@RANK:STEP */
+static int read_inject(const char *flag, const char *text, CliRing *r)
+{
+    static const char *const kinds[] = {"", "drop", "duplicate", "corrupt", "delay", "exit", NULL};
+    const char *at = strchr(text, '@'), *colon = at ? strchr(at, ':') : NULL;
+    char kind[16] = "", rank[16] = "";
+    int k = CLI_EXIT;
+    if (colon && at - text < (long)sizeof kind && colon - at - 1 < (long)sizeof rank) {
+        memcpy(kind, text, (size_t)(at - text));
+        memcpy(rank, at + 1, (size_t)(colon - at - 1));
+    }
+    while (k > CLI_NO_FAULT && strcmp(kinds[k], kind) != 0)
+        k--;
+    if (k == CLI_NO_FAULT)
+        return cli_refuse("%s: found '%s', accepted is KIND@RANK:STEP with drop, duplicate, "
+                          "corrupt, delay or exit, such as drop@1:2",
+                          flag, text);
+    r->inject = (CliInject)k;
+    if (cli_read_int(flag, rank, 0, CLI_MAX_RANKS - 1, &r->inject_rank) != 0)
+        return EXIT_USAGE;
+    return cli_read_int(flag, colon + 1, 0, MAX_STEP, &r->inject_step);
+}
+
+static int read_timeout(const char *flag, const char *text, double *seconds)
+{
+    float value = 0.0f;
+    int status = cli_read_float(flag, text, 1, &value);
+    if (status == 0 && !(value <= 86400.0f))
+        return cli_refuse("%s: found '%s', accepted are seconds up to 86400", flag, text);
+    *seconds = (double)value;
+    return status;
+}
+
+int cli_apply_ring(CliCase *c, FlagId id, const char *flag, const char *text)
+{
+    static const char *const layouts[] = {"contiguous", "zigzag", "striped", NULL};
+    static const char *const links[] = {"nccl", "copy", NULL};
+    static const char *const partials[] = {"f32", "bf16", NULL};
+    CliRing *r = &c->ring;
+    int i = 0, status;
+    switch (id) {
+    case FLAG_RANKS:
+        r->ranks_given = 1;
+        return cli_read_int(flag, text, 1, CLI_MAX_RANKS, &r->ranks);
+    case FLAG_TRANSPORT:
+        status = cli_read_name(flag, text, transports, &i);
+        r->transport = (CliTransport)i;
+        return status;
+    case FLAG_LAYOUT:
+        status = cli_read_name(flag, text, layouts, &i);
+        r->layout = (RingLayout)i;
+        r->layout_given = 1;
+        return status;
+    case FLAG_NODES:
+        return cli_read_int(flag, text, 1, CLI_MAX_RANKS, &r->nodes);
+    case FLAG_LINK:
+        status = cli_read_name(flag, text, links, &i);
+        r->link = (CliLink)i;
+        return status;
+    case FLAG_PARTIALS:
+        status = cli_read_name(flag, text, partials, &i);
+        r->partials = i ? ATTN_BF16 : ATTN_F32;
+        return status;
+    case FLAG_TIMEOUT:
+        return read_timeout(flag, text, &r->timeout_s);
+    case FLAG_SEED_SCHEDULE:
+        r->adversarial = 1;
+        return cli_read_u64(flag, text, &r->schedule_seed);
+    case FLAG_INJECT:
+        return read_inject(flag, text, r);
+    case FLAG_TRACE_JSON:
+        if (text[0] == '\0' || strncmp(text, "--", 2) == 0)
+            return cli_refuse("%s: found '%s', accepted is a path", flag, text);
+        r->trace_json = text;
+        return 0;
+    default:
+        r->verify_hops = 1;
+        return 0;
+    }
+}
+
+/* Sequences in a row: tensors stay [1][tokens][heads][d]. */
+static int finish_sequences(const CliCase *c)
+{
+    if (!c->cu_q_file != !c->cu_kv_file)
+        return cli_refuse("%s: found without %s, accepted is both",
+                          c->cu_q_file ? "--cu-seqlens-q" : "--cu-seqlens-kv",
+                          c->cu_q_file ? "--cu-seqlens-kv" : "--cu-seqlens-q");
+    if (c->cu_q_file && c->B > 1)
+        return cli_refuse("--batch: found beside --cu-seqlens-q, accepted is none: the sequences "
+                          "are those of the files");
+    if (c->cu_q_file && c->bundled)
+        return cli_refuse("--bundled: found beside --cu-seqlens-q, accepted is one of the two");
+    return 0;
+}
+
+/* What a transport can do, and where its ranks compute. */
+static int finish_transport(CliCase *c, const CliGiven *given)
+{
+    static const char *const devices[] = {"auto", "cpu", "cuda"};
+    const CliRing *r = &c->ring;
+    const CliDevice home = r->transport == CLI_MPI ? CLI_DEVICE_CPU : CLI_DEVICE_CUDA;
+    const char *name = transports[r->transport];
+#ifndef HAVE_MPI
+    if (r->transport == CLI_MPI)
+        return cli_refuse("--transport mpi: found a build without MPI, accepted is sim");
+#endif
+    if (r->adversarial && r->transport != CLI_SIM)
+        return cli_refuse("--seed-schedule: found beside --transport %s, accepted is sim", name);
+    if (GIVEN(given, FLAG_LINK) && r->transport != CLI_NCCL)
+        return cli_refuse("--link: found beside --transport %s, accepted is nccl", name);
+    if ((r->inject || r->verify_hops) && r->transport == CLI_NCCL)
+        return cli_refuse("%s: found beside --transport nccl, accepted is sim or mpi",
+                          r->inject ? "--inject" : "--verify-hops");
+    if (r->transport == CLI_SIM)
+        return 0;
+    if (c->device != CLI_DEVICE_AUTO && c->device != home)
+        return cli_refuse("--transport %s: found beside --device %s, accepted is --device %s", name,
+                          devices[c->device], devices[home]);
+    c->device = home;
+    return 0;
+}
+
+int cli_finish_ring(const Cli *cli, CliCase *c, const CliGiven *given)
+{
+    CliRing *r = &c->ring;
+    int status;
+    if (!(cli->stage->features & STAGE_HAS_RANKS)) {
+        r->ranks = 0;
+        return 0;
+    }
+    status = finish_sequences(c);
+    if (status == 0)
+        status = finish_transport(c, given);
+    if (status != 0)
+        return status;
+    if (r->transport != CLI_SIM && !r->ranks_given)
+        return 0; /* the world is as large as it is: ring_plan_make looks at the rest */
+    if (r->nodes && r->ranks % r->nodes != 0)
+        return cli_refuse("--nodes: found %" PRId64 " with %" PRId64 " ranks, accepted is a "
+                          "divisor of the ranks",
+                          r->nodes, r->ranks);
+    if (r->inject && r->inject_rank >= r->ranks)
+        return cli_refuse("--inject: found rank %" PRId64 " of %" PRId64
+                          ", accepted is 0 to %" PRId64,
+                          r->inject_rank, r->ranks, r->ranks - 1);
+    return 0;
+}
+
+void cli_finish_layout(CliCase *c)
+{
+    if (!c->ring.layout_given) /* zigzag balances the triangle; a window likes neighbours */
+        c->ring.layout = c->window_right == 0 && c->window_left < 0 ? RING_ZIGZAG : RING_CONTIGUOUS;
+}
+
+int cli_check_nccl(void)
+{
+#ifdef HAVE_NCCL
+    return EXIT_OK;
+#else
+    cli_refuse("--transport nccl: found a build without NCCL, accepted is sim or mpi");
+    return EXIT_NO_DEVICE;
+#endif
+}
