@@ -57,11 +57,16 @@ typedef struct RingRank {
     void *Q, *dO; /* [B][nq][H][d] dtype; dO NULL without a backward */
     void *K, *V;  /* [B][nk][Hkv][d] dtype */
     /* Results of the forward pass, inputs of the backward pass. */
-    void *O;    /* [B][nq][H][d] dtype */
+    void *O;    /* [B][nq][H][d] dtype. A backward pass that needs it no more frees it and sets NULL:
+                   the job has fetched it by then, and makes a new one for the next forward pass */
     float *lse; /* [B][H][nq] */
-    /* Results of the backward pass: float32 sums that ring_narrow has rounded to the dtype in place,
-     * each half for itself: half 1 begins where its float32 began. Freed by the job. */
+    /* Results of the backward pass, allocated by the method (..._bytes), freed by the job: float32
+     * sums that ring_narrow has rounded to the dtype in place. Gradients that travelled are halves,
+     * each rounded for itself: half 1 begins where its float32 began. The others (..._whole = 1) are
+     * one tensor [B][n][heads][d] in the dtype. */
     void *dQ, *dK, *dV;
+    size_t dQ_bytes, dK_bytes, dV_bytes;
+    int dQ_whole, dKV_whole;
 
     uint8_t *mask; /* a pair of blocks' part of a full mask, in host memory */
     size_t mask_bytes;
@@ -126,12 +131,16 @@ void ring_free(RingRank *r, void *p, size_t bytes); /* NULL is allowed */
 
 /* --- blocks ------------------------------------------------------------------------------------*/
 
+/* As an owner: all tokens of all ranks, rank after rank, each rank's in its local order. */
+enum { RING_EVERYBODY = -1 };
+
 /* Local tokens first .. first+tokens-1 of rank `owner`: as queries (Q, dO, lse, delta) or as keys
  * (K, V). A block of a whole shard is contiguous; a half of one keeps the shard's batch stride. */
 typedef struct RingBlock {
-    int owner;
+    int owner; /* or RING_EVERYBODY */
     int64_t first, tokens;
     int64_t batch_stride; /* in tokens: those of the whole shard */
+    int64_t heads;        /* H or Hkv; of everybody's tokens (Ulysses) this rank's share of them */
     void *a;              /* Q, or K */
     void *b;              /* dO, or V */
     float *lse, *delta;   /* queries: [B][H][tokens], contiguous */
@@ -163,15 +172,15 @@ int64_t ring_max_nk(const RingRank *r);
  * Nothing is done for a pair of blocks that cannot see each other. */
 int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_state, float *lse);
 /* An empty state: zeros, -inf. */
-int ring_start_state(RingRank *r, int64_t tokens, float *O_state, float *lse);
-/* O [B][tokens][H][d] in the dtype = the state, rounded. */
-int ring_finish_O(RingRank *r, int64_t tokens, void *O, const float *O_state);
+int ring_start_state(RingRank *r, const RingBlock *q, float *O_state, float *lse);
+/* O [B][q tokens][H][d] in the dtype = the state, rounded. */
+int ring_finish_O(RingRank *r, const RingBlock *q, void *O, const float *O_state);
 /* Adds what the pairs of q and k give. dQ [B][q tokens][H][d], dK, dV [B][k tokens][Hkv][d],
  * float32, contiguous. q needs dO, lse, delta. Invisible pairs of blocks: nothing. */
 int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ, float *dK,
                        float *dV);
-/* delta [B][H][nq] = rowsum(dO * O) of this rank's own, finished O. */
-int ring_delta(RingRank *r, float *delta);
+/* delta [B][H][q tokens] = rowsum(dO * O), with the finished O [B][q tokens][H][d] of these queries. */
+int ring_delta(RingRank *r, const RingBlock *q, const void *O, float *delta);
 /* [B][H][n] -> the same values in halves: [B][H][n/2], then [B][H][n - n/2]. */
 int ring_split_rows(RingRank *r, float *halves, const float *rows, int64_t n);
 int ring_zero(RingRank *r, void *p, size_t bytes);
