@@ -57,13 +57,14 @@ typedef struct RingRank {
     void *Q, *dO; /* [B][nq][H][d] dtype; dO NULL without a backward */
     void *K, *V;  /* [B][nk][Hkv][d] dtype */
     /* Results of the forward pass, inputs of the backward pass. */
-    void *O;    /* [B][nq][H][d] dtype. A backward pass that needs it no more frees it and sets NULL:
-                   the job has fetched it by then, and makes a new one for the next forward pass */
+    void *O;    /* [B][nq][H][d] dtype */
     float *lse; /* [B][H][nq] */
+    /* A backward pass that needs O no more frees it and sets NULL: the job has fetched it by then,
+     * and makes a new one for the next forward pass. */
     /* Results of the backward pass, allocated by the method (..._bytes), freed by the job: float32
      * sums that ring_narrow has rounded to the dtype in place. Gradients that travelled are halves,
-     * each rounded for itself: half 1 begins where its float32 began. The others (..._whole = 1) are
-     * one tensor [B][n][heads][d] in the dtype. */
+     * each rounded for itself: half 1 begins where its float32 began. The others (..._whole = 1)
+     * are one tensor [B][n][heads][d] in the dtype. */
     void *dQ, *dK, *dV;
     size_t dQ_bytes, dK_bytes, dV_bytes;
     int dQ_whole, dKV_whole;
@@ -179,7 +180,7 @@ int ring_finish_O(RingRank *r, const RingBlock *q, void *O, const float *O_state
  * float32, contiguous. q needs dO, lse, delta. Invisible pairs of blocks: nothing. */
 int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ, float *dK,
                        float *dV);
-/* delta [B][H][q tokens] = rowsum(dO * O), with the finished O [B][q tokens][H][d] of these queries. */
+/* delta [B][H][q tokens] = rowsum(dO * O), O [B][q tokens][H][d] finished. */
 int ring_delta(RingRank *r, const RingBlock *q, const void *O, float *delta);
 /* [B][H][n] -> the same values in halves: [B][H][n/2], then [B][H][n - n/2]. */
 int ring_split_rows(RingRank *r, float *halves, const float *rows, int64_t n);
