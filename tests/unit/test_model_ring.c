@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_model_ring.c: the bytes of model_ring.h against a walk that moves every block from rank to
+ * rank and counts, against the closed forms of equal blocks, and against numbers worked out by
+ * hand; the pairs of a causal mask against asking every pair.
+ */
+#include "ring_walk.h"
+
+static void compare(Walk *w, RingPass pass)
+{
+    walk(w, pass);
+    for (int r = 0; r < w->c.ranks; r++) {
+        const RingModelBytes b = model_ring_sent(&w->c, pass, r);
+        int64_t all = 0;
+        for (int t = 0; t < RING_TENSORS; t++) {
+            if (w->sent[r][t] != b.sent[t])
+                print_message("%s, pass %d, rank %d of %d, %s\n", ring_method_name(w->c.method),
+                              pass, r, w->c.ranks, ring_tensor_name((RingTensor)t));
+            assert_int_equal(w->sent[r][t], b.sent[t]);
+            all += b.sent[t];
+        }
+        assert_int_equal(w->inner[r], b.inner);
+        assert_int_equal(w->outer[r], b.outer);
+        assert_int_equal(all, model_ring_total(&b));
+        for (int k = 0; k < w->c.ranks; k++) { /* the walk itself: every visible pair once */
+            const int up = (r - k + w->c.ranks) % w->c.ranks, down = (w->c.ranks - up);
+            const int flat = w->c.method <= RING_METHOD_BURST;
+            const int seen = !flat || up <= w->c.hops_up || down <= w->c.hops_down;
+            assert_int_equal(seen, w->met[r][k]);
+        }
+    }
+}
+
+/* Every method, number of ranks and nodes, dtypes, kv heads, with ragged and empty blocks. */
+static void walks(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 20000; n++) {
+        Walk w = {.c = {.method = (RingMethod)(1 + case_random() % (RING_METHODS - 1))}};
+        const int G = 1 + (int)(case_random() % RANKS);
+        w.c.ranks = G;
+        do
+            w.c.nodes = 1 + (int)(case_random() % (unsigned)G);
+        while (G % w.c.nodes);
+        w.c.hops_up = G - 1;
+        if (w.c.method <= RING_METHOD_BURST && n % 3 == 0) {
+            w.c.hops_up = (int)(case_random() % (unsigned)G);
+            w.c.hops_down = (int)(case_random() % (unsigned)(G - w.c.hops_up));
+        }
+        w.c.dtype = (AttnDtype)(case_random() % 3);
+        w.c.partials = case_random() % 2 ? ATTN_F32 : ATTN_BF16;
+        w.c.shape = (AttnShape){1 + case_random() % 3, 0, 0, 0, 0, 1 + case_random() % 9};
+        w.c.shape.Hkv = n % 2 ? G : G % 2 ? 1 : G / 2;
+        w.c.shape.Hkv *= n % 5 == 4 && n % 2 ? 2 : 1;
+        w.c.shape.H = w.c.shape.Hkv % G ? G * (1 + case_random() % 2)
+                                        : w.c.shape.Hkv * (1 + case_random() % 3);
+        for (int r = 0; r < G; r++) {
+            w.nq[r] = case_random() % 7;
+            w.nk[r] = case_random() % 7;
+        }
+        w.c.nq = w.nq;
+        w.c.nk = w.nk;
+        for (int pass = RING_FORWARD; pass <= RING_BACKWARD; pass++) {
+            Walk one = w;
+            one.c.nq = one.nq;
+            one.c.nk = one.nk;
+            compare(&one, (RingPass)pass);
+        }
+    }
+}
+
+static int64_t bytes_of(RingMethod method, RingPass pass, AttnShape s, int G, int nodes,
+                        AttnDtype dtype, AttnDtype partials)
+{
+    int64_t n[64];
+    RingModelCase c = {.method = method,
+                       .ranks = G,
+                       .nodes = nodes,
+                       .hops_up = G - 1,
+                       .shape = s,
+                       .dtype = dtype,
+                       .partials = partials,
+                       .nq = n,
+                       .nk = n};
+    RingModelBytes b;
+    int64_t first;
+    for (int r = 0; r < G; r++)
+        n[r] = s.Nq / G;
+    b = model_ring_sent(&c, pass, 0);
+    first = model_ring_total(&b);
+    for (int r = 1; r < G; r++) { /* equal blocks: equal bytes */
+        b = model_ring_sent(&c, pass, r);
+        assert_int_equal(first, model_ring_total(&b));
+    }
+    return first;
+}
+
+/* The table in model_ring.c. */
+static void closed_forms(void **state)
+{
+    (void)state;
+    for (int G = 1; G <= 16; G *= 2)
+        for (int kv = 1; kv <= 16; kv *= 2) {
+            const int64_t n = 10, d = 8, H = 16, b = 2, gb = 4, copies = kv > G ? kv / G : 1;
+            const AttnShape s = {1, H, kv, n * G, n * G, d};
+            const int64_t ring = 2 * (G - 1) * n * kv * d * b;
+            const int64_t home = 2 * (G - 1) * n * kv * d * (b + gb);
+            const int64_t burst =
+                (G - 1) * n * H * (2 * d * b + 8) + (G > 1 ? G * n * H * d * gb : 0);
+#define BYTES(method, pass)                                                                        \
+    bytes_of(RING_METHOD_##method, RING_##pass, s, G, G > 2 ? 2 : 1, ATTN_BF16, ATTN_F32)
+            assert_int_equal(ring, BYTES(RING, FORWARD));
+            assert_int_equal(ring, BYTES(BURST, FORWARD));
+            assert_int_equal(ring, BYTES(ALLGATHER, FORWARD));
+            assert_int_equal(ring, BYTES(RING_DOUBLE, FORWARD));
+            assert_int_equal(ring, BYTES(BURST_DOUBLE, FORWARD));
+            assert_int_equal(home, BYTES(RING, BACKWARD));
+            assert_int_equal(home, BYTES(ALLGATHER, BACKWARD));
+            assert_int_equal(home, BYTES(RING_DOUBLE, BACKWARD));
+            assert_int_equal(burst, BYTES(BURST, BACKWARD));
+            assert_int_equal(burst, BYTES(BURST_DOUBLE, BACKWARD));
+            assert_int_equal((G - 1) * n * (2 * H * d * b + 4 * H) / G +
+                                 2 * (G - 1) * n * copies * d * b,
+                             BYTES(ULYSSES, FORWARD));
+            assert_int_equal((G - 1) * n * 2 * H * d * b / G + 2 * (G - 1) * n * copies * d * b,
+                             BYTES(ULYSSES, BACKWARD));
+#undef BYTES
+        }
+}
+
+/* Megabytes worked out for 8192 tokens a rank, G = 8, d = 128, 32 heads, bf16. */
+static void worked_numbers(void **state)
+{
+    const AttnShape mha = {1, 32, 32, 65536, 65536, 128}, gqa = {1, 32, 8, 65536, 65536, 128};
+    const int64_t lse = 7 * 8192 / 8 * 32 * 4;
+    const struct {
+        RingMethod method;
+        RingPass pass;
+        AttnDtype sums;
+        int64_t mha, gqa, exact_mha; /* in 0.1 MB; bytes */
+    } rows[] = {
+        {RING_METHOD_RING, RING_FORWARD, ATTN_F32, 9395, 2349, 939524096},
+        {RING_METHOD_ULYSSES, RING_FORWARD, ATTN_F32, 2358, 1477, 234881024 + lse},
+        {RING_METHOD_ULYSSES, RING_BACKWARD, ATTN_F32, 2349, 1468, 234881024},
+        {RING_METHOD_RING, RING_BACKWARD, ATTN_BF16, 18790, 4698, 1879048192},
+        {RING_METHOD_BURST, RING_BACKWARD, ATTN_BF16, 14911, 14911, 1491075072},
+        {RING_METHOD_BURST, RING_BACKWARD, ATTN_F32, 20279, 20279, 2027945984},
+    };
+    (void)state;
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        const int64_t a =
+            bytes_of(rows[n].method, rows[n].pass, mha, 8, 1, ATTN_BF16, rows[n].sums);
+        const int64_t b =
+            bytes_of(rows[n].method, rows[n].pass, gqa, 8, 1, ATTN_BF16, rows[n].sums);
+        assert_int_equal(rows[n].exact_mha, a);
+        assert_int_equal(rows[n].mha, (a + 50000) / 100000);
+        assert_int_equal(rows[n].gqa, (b + 50000) / 100000);
+    }
+}
+
+/* Where local token a of a rank stands. */
+static int64_t token_at(RingLayout layout, int G, int64_t n, int rank, int64_t a)
+{
+    const int64_t half = n / 2;
+    if (layout == RING_CONTIGUOUS)
+        return rank * n + a;
+    if (layout == RING_STRIPED)
+        return rank + a * G;
+    return a < half ? rank * half + a : (2 * G - 1 - rank) * half + (a - half);
+}
+
+static void pairs_and_balance(void **state)
+{
+    (void)state;
+    for (int layout = 0; layout < RING_LAYOUTS; layout++)
+        for (int G = 1; G <= 8; G++)
+            for (int64_t n = 2; n <= 12; n += 2) {
+                int64_t pairs[8][8] = {{0}}, path = 0, total = 0;
+                for (int q = 0; q < G; q++)
+                    for (int k = 0; k < G; k++) {
+                        for (int64_t i = 0; i < n; i++)
+                            for (int64_t j = 0; j < n; j++)
+                                pairs[q][k] += token_at((RingLayout)layout, G, n, k, j) <=
+                                               token_at((RingLayout)layout, G, n, q, i);
+                        total += pairs[q][k];
+                        assert_int_equal(pairs[q][k],
+                                         model_ring_pairs((RingLayout)layout, n, q, k));
+                    }
+                for (int t = 0; t < G; t++) {
+                    int64_t slowest = 0;
+                    for (int r = 0; r < G; r++) {
+                        const int64_t mine = pairs[r][(r - t + G) % G];
+                        slowest = mine > slowest ? mine : slowest;
+                    }
+                    path += slowest;
+                }
+                assert_true(fabs((double)total / G / (double)path -
+                                 model_ring_efficiency((RingLayout)layout, G, n)) < 1e-12);
+            }
+    /* 53.3 % of eight ranks, and striped with 64 tokens a rank */
+    assert_true(fabs(model_ring_efficiency(RING_CONTIGUOUS, 8, 1 << 20) - 8.0 / 15) < 1e-6);
+    assert_true(fabs(model_ring_efficiency(RING_STRIPED, 8, 64) - 0.987) < 5e-4);
+    assert_true(fabs(model_ring_efficiency(RING_STRIPED, 8, 8) - 0.903) < 5e-4);
+}
+
+static void names(void **state)
+{
+    (void)state;
+    for (int m = 0; m < RING_METHODS; m++)
+        assert_int_equal(m, ring_method_from_name(ring_method_name((RingMethod)m)));
+    for (int l = 0; l < RING_LAYOUTS; l++)
+        assert_int_equal(l, ring_layout_from_name(ring_layout_name((RingLayout)l)));
+    assert_int_equal(-1, ring_method_from_name("rings"));
+    assert_int_equal(-1, ring_layout_from_name(""));
+    assert_string_equal("burst-double", ring_method_name(RING_METHOD_BURST_DOUBLE));
+    assert_string_equal("dV", ring_tensor_name(RING_DV));
+    assert_string_equal("delta", ring_tensor_name(RING_DELTA));
+    assert_string_equal("?", ring_tensor_name(RING_TENSORS));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names),
+        cmocka_unit_test(walks),
+        cmocka_unit_test(closed_forms),
+        cmocka_unit_test(worked_numbers),
+        cmocka_unit_test(pairs_and_balance),
+    };
+    return cmocka_run_group_tests_name("model_ring", tests, NULL, NULL);
+}
