@@ -100,6 +100,7 @@ typedef struct RingTransfer {
     void *data;
     size_t bytes;
     double end_ms; /* host clock, if the transport knows when it was complete; else 0 */
+    int event;     /* in the log; -1: none */
 } RingTransfer;
 
 /* Messages that start together (no order among them: what one group call or MPI_Waitall takes).
@@ -107,9 +108,9 @@ typedef struct RingTransfer {
 typedef struct RingExchange {
     RingTransfer *list;
     int count, room;
-    int started, step;
-    int first_event;              /* with a trace */
-    struct RingTrailer *trailers; /* --verify-hops: one for each transfer, sent behind it */
+    int started; /* 0, or a number of its own */
+    int step;
+    struct RingTrailer *trailers; /* --verify-hops: behind each transfer stands its trailer's */
     void *damaged;                /* --inject corrupt: the copy that is sent instead */
     void *ticket;                 /* the transport's */
 } RingExchange;

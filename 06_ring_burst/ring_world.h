@@ -102,6 +102,7 @@ typedef struct RingFlight { /* memory in flight */
     size_t bytes;
     int sends, peer, step;
     RingTensor tensor;
+    int exchange; /* its number */
 } RingFlight;
 
 typedef struct RingLog {
@@ -114,10 +115,13 @@ typedef struct RingLog {
     RingFlight *flights;
     int flight_count, flight_room;
     int64_t hop_number[RING_MAX_RANKS][2][RING_TENSORS]; /* verify_hops: messages to / from peer */
+    int exchanges;                                       /* started so far */
     int fault_steps;            /* steps begun so far, both passes: what --inject counts */
     int fault_struck;           /* the fault has been injected */
     int trace;                  /* keep events */
     double compute_ms, wait_ms; /* of this round: in kernels, in ring_wait (host clock) */
+    void **kept;                /* ring_keep */
+    int kept_count, kept_room;
 } RingLog;
 
 RingLog *ring_log_new(int trace);
@@ -125,8 +129,14 @@ void ring_log_free(RingLog *log);
 /* Before a round: bytes, messages, events and times start at zero. What is in flight, hop numbers
  * and the count of steps go on. */
 void ring_log_restart(RingLog *log);
-/* An event of this rank's step; -1 without a trace (or memory). */
+/* An event of this rank's step; its number, -1 without a trace. */
 int ring_log_event(RingRank *r, const RingEvent *event);
+/* Zeroed host memory for the book-keeping of messages, which a method that fails leaves behind:
+ * freed with the log at the latest. NULL: the rank has failed. */
+void *ring_keep(RingRank *r, size_t bytes);
+void ring_unkeep(RingRank *r, void *p); /* NULL is allowed */
+/* "waiting for K from rank 1", "waiting until rank 2 takes K" */
+const char *ring_transfer_words(const RingTransfer *t, char words[80]);
 double ring_now_ms(void); /* host clock of the machine */
 
 /* --- runs --------------------------------------------------------------------------------------*/
