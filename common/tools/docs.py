@@ -16,6 +16,8 @@ the repository root. The markers (the closing one repeats the kind, as in `/code
     table: FILE.jsonl columns=a,b,c filter="variant=v0_loops N>=1024"
                                checked rows only; rows whose source has changed are marked
     number: FILE.jsonl column=share filter="..."        one cell, inside a sentence
+                               both may say pending="COMMAND": where there is no such row yet, the
+                               page names the command that records it, and is filled when there is
     run: PROGRAM ARGUMENTS     output of a program of --build; exit=2 first allows that status
 
 Interface:
@@ -44,6 +46,10 @@ LANGUAGE = {".c": "c", ".h": "c", ".cu": "cuda", ".cuh": "cuda", ".py": "python"
 
 class DocsError(Exception):
     """What is wrong with a marker, in one sentence."""
+
+
+class Pending(Exception):
+    """A row that the marker says may be missing; the command that records it."""
 
 
 class Context:
@@ -159,8 +165,12 @@ def expand_diff(context, page, words, options):
 def recorded_rows(context, words, options):
     if len(words) != 1:
         raise DocsError("expected one FILE.jsonl")
+    if "pending" in options and not (context.root / words[0]).exists():
+        raise Pending(options["pending"])
     found = recorded.load([context.root / words[0]])
     rows = recorded.select(recorded.add_speedups(recorded.usable(found)), options.get("filter", ""))
+    if not rows and "pending" in options:
+        raise Pending(options["pending"])
     if not rows:
         raise DocsError(f"{words[0]}: no checked row for filter '{options.get('filter', '')}'")
     return rows
@@ -207,7 +217,7 @@ def parse_arguments(kind, text):
     words, options = [], {}
     for part in shlex.split(text):
         key, equals, value = part.partition("=")
-        known = key in ("columns", "column", "filter", "comment", "context", "exit")
+        known = key in ("columns", "column", "filter", "comment", "context", "exit", "pending")
         if equals and known and (kind != "run" or not words):
             options[key] = value
         else:
@@ -223,6 +233,9 @@ def expand(text, page, context):
         try:
             words, options = parse_arguments(kind, arguments)
             new = EXPANDERS[kind](context, page, words, options)
+        except Pending as command:
+            new = ("(not yet recorded)" if kind == "number" else
+                   f"\n*Not yet recorded; the command is* `{command}`.\n")
         except (DocsError, recorded.RowError) as error:
             line = text.count("\n", 0, match.start()) + 1
             raise DocsError(f"{page}:{line}: {error}") from error

@@ -130,6 +130,25 @@ def test_insertion(tap, tree):
            again.stdout)
 
 
+def test_pending(tap, tree):
+    """A row that is still to be recorded is announced, and takes its place when it is there."""
+    table = '<!-- table: docs/later.jsonl columns=variant,ms_med filter="N=64" pending="ask me" -->'
+    number = '<!-- number: docs/r.jsonl column=ms_med filter="N=65" pending="ask me" -->'
+    tree.write("docs/page.md", f"{table}\n<!-- /table -->\nIt takes {number}<!-- /number --> ms.\n")
+    done = tree.docs()
+    tap.ok(done.returncode == 0 and "*Not yet recorded; the command is* `ask me`." in tree.page()
+           and "takes " + number + "(not yet recorded)<" in tree.page(),
+           "rows that the marker calls pending may be missing", done.stderr + tree.page())
+    rows = (tree.root / "docs/r.jsonl").read_text()
+    tree.write("docs/later.jsonl", rows)
+    tap.ok(tree.docs("--check").returncode == 1, "not any more when they are there")
+    tap.ok(tree.docs().returncode == 0 and "| v1_blas | 0.500 |" in tree.page()
+           and "ask me`" not in tree.page(), "then the table is filled", tree.page())
+    (tree.root / "docs/later.jsonl").unlink()
+    tree.write("docs/page.md", PAGE)
+    tree.docs()
+
+
 def drifts(tap, tree, name, change, undo, expected):
     change()
     done = tree.docs("--check")
@@ -241,6 +260,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         tree = Tree(folder)
         test_insertion(tap, tree)
+        test_pending(tap, tree)
         test_drift(tap, tree)
         test_errors(tap, tree)
         test_kinds_of_code(tap, tree)
