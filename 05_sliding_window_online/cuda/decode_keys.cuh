@@ -11,16 +11,21 @@
  *     position      8   9  10  11  12   5   6   7       segments: 0 .. 4 from 8, 5 .. 7 from 5
  *
  * A row of K or V comes as pieces of 8 channels, one for each lane of a group of lanes: 16 bytes
- * of 16-bit elements, the most that one load can fetch, or twice that in float32.
+ * of 16-bit elements, the most that one load can fetch, or twice that in float32. It waits in
+ * shared memory, in a place of its thread's own: what a thread has fetched nobody else reads, so
+ * no barrier is needed, only the thread's own wait. (Shared memory serves as registers here. Real
+ * ones would have to hold what is under way and what is being multiplied.)
  *
  * Interface:
  * - visible_run: the keys of a segment that a query sees.
- * - Channels<T>, load_channels: eight channels of a row, not yet converted. as_floats.
+ * - Channels<T>: eight channels of a row, not yet converted; channel_of: which ones.
+ * - fetch_channels: memory to shared memory, in the background; the caller commits. as_floats.
  */
 #ifndef WINDOW_DECODE_KEYS_CUH
 #define WINDOW_DECODE_KEYS_CUH
 
-#include "row_mask.cuh" /* limit_of_rule */
+#include "mma.cuh" /* copy_async_16 */
+#include "row_mask.cuh"
 
 #define EIGHT 8 /* channels of a lane */
 
@@ -74,25 +79,44 @@ template <typename T> struct Channels {
     uint4 raw[LOADS];
 };
 
-/* Channels x0 .. x0 + 7 of a row, zeros from d on. wide: rows lie on 16 bytes. */
-template <typename T>
-static __device__ __forceinline__ void load_channels(Channels<T> &c, const T *row, int x0, int d,
-                                                     bool wide)
+/* 16 bytes, zeros if they are not valid. */
+static __device__ __forceinline__ void fetch_16(uint4 *to_smem, const uint4 *from, bool valid)
+{
+#if __CUDA_ARCH__ >= 800
+    copy_async_16((uint32_t)__cvta_generic_to_shared(to_smem), from, valid);
+#else
+    *to_smem = valid ? *from : make_uint4(0, 0, 0, 0);
+#endif
+}
+
+/* Which channel the e-th of a lane's eight is. In each load neighbours fetch what lies side by
+ * side: in float32 the first half of a row, then the second. LANES * 8 channels in all. */
+template <typename T, int LANES> static __device__ __forceinline__ int channel_of(int lane, int e)
 {
     const int STEP = EIGHT / Channels<T>::LOADS; /* elements of a load */
-    if (wide) {
+    return e / STEP * (LANES * STEP) + lane * STEP + e % STEP;
+}
+
+/* This lane's channels of a row to to_smem [LOADS][pitch], zeros from d on and where the row is not
+ * valid. wide: rows lie on 16 bytes. `any`: an address that may be named where nothing is read. */
+template <typename T, int LANES>
+static __device__ __forceinline__ void fetch_channels(uint4 *to_smem, int pitch, const T *row,
+                                                      const T *any, int d, bool valid, bool wide)
+{
+    const int STEP = EIGHT / Channels<T>::LOADS;
 #pragma unroll
-        for (int n = 0; n < Channels<T>::LOADS; n++)
-            c.raw[n] = x0 + n * STEP < d ? __ldg(reinterpret_cast<const uint4 *>(row + x0) + n)
-                                         : make_uint4(0, 0, 0, 0);
-    } else {
-        alignas(16) T elements[EIGHT];
+    for (int n = 0; n < Channels<T>::LOADS; n++) {
+        const int x = channel_of<T, LANES>(threadIdx.x % LANES, n * STEP);
+        if (wide) {
+            const bool inside = valid && x < d;
+            fetch_16(to_smem + n * pitch, (const uint4 *)(inside ? row + x : any), inside);
+        } else {
+            alignas(16) T elements[STEP];
 #pragma unroll
-        for (int e = 0; e < EIGHT; e++)
-            elements[e] = x0 + e < d ? row[x0 + e] : T(0.0f);
-#pragma unroll
-        for (int n = 0; n < Channels<T>::LOADS; n++)
-            c.raw[n] = reinterpret_cast<const uint4 *>(elements)[n];
+            for (int e = 0; e < STEP; e++)
+                elements[e] = valid && x + e < d ? row[x + e] : T(0.0f);
+            to_smem[n * pitch] = *reinterpret_cast<const uint4 *>(elements);
+        }
     }
 }
 

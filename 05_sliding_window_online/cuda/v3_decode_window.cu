@@ -10,47 +10,26 @@
  *   - Keys are cut into parts, each a block of its own with a state (O, lse) in float32, and a
  *     second kernel merges the states (stage 03's split_keys.cuh): this stage's merge once more.
  *   - A row of K is spread over LANES lanes, 8 channels each. A warp has 32 / LANES rows side by
- *     side and UNROLL of them below each other, of K and of V at once: all these loads are under
- *     way before the first result is needed.
- *   - Scores are sums over the lanes of a group, by shuffles. Each group of lanes walks its own
- *     keys with its own m, l and O; they meet at the end. No barrier inside the walk.
+ *     side and UNROLL of them below each other, of K and of V at once, and fetches the next while
+ *     it works on these. No barrier inside the walk: each group of lanes has its own m, l and O,
+ *     and they meet at the end.
+ *   - The sums over lanes share their work between lanes (decode_rows.cuh).
  *
  * One query has one position, so its keys are runs without a mask (decode_keys.cuh). In a cache of
  * window + 1 slots that is every slot, whatever the order in which it was filled.
  *
- * Prediction (H200, bf16, d = 128, H/Hkv = 4, window 4096): 4 rows x 16 channels of a warp's lane
- * cost some 73 issue slots a key of 512 bytes: 12 G keys a second, 6 TB/s. Memory is slower: 80 to
- * 90 % of what a copy reaches.
+ * Prediction (H200, bf16, d = 128, H/Hkv = 4, window 4096): some 500 instructions of a warp for 8
+ * keys of 512 bytes, 4 a clock: 7 TB/s if they never waited. Memory is slower: 80 to 90 % of what
+ * a copy reaches.
  *
  * Interface:
  * - sliding_window_v3_decode_window: any number of queries, every dtype, d <= 256, any position
  *   maps and full mask; no clipping and no dropout.
  */
 #include "alloc.h"
-#include "decode_keys.cuh"
-#include "mma.cuh"
-#include "scores.cuh"
+#include "decode_rows.cuh"
 #include "split_keys.cuh"
 #include "window_cuda.h"
-
-/* LANES * 8 channels of a row. R: query heads of a block, all of one group. */
-template <typename T, int LANES_, int R_> struct DecodeTile {
-    static const int LANES = LANES_, R = R_, WARPS = 4, THREADS = WARPS * 32;
-    static const int GROUPS = 32 / LANES; /* of lanes, in a warp */
-    static const int UNROLL = sizeof(T) == 2 && R <= 4 ? 4 : 2;
-    static const int STEP = GROUPS * UNROLL; /* keys of a warp at a time */
-    static const int CHANNELS = LANES * EIGHT;
-};
-
-/* The rows of a block: heads h .. h + count - 1 of the group of h_kv, all with query i. */
-struct DecodeWork {
-    int b, h, h_kv, i, count, split;
-};
-
-/* One group of lanes: R rows, of O this lane's channels. m in powers of two. */
-template <class C> struct DecodeRows {
-    float m[C::R], l[C::R], O[C::R][EIGHT];
-};
 
 /* Consecutive blocks: parts of one query's keys, then its other heads. */
 template <class C>
@@ -78,152 +57,100 @@ template <typename T, class C>
 static __device__ __forceinline__ void load_queries(float *Q_smem, const AttnArgs &a,
                                                     DecodeWork work)
 {
-    for (int e = threadIdx.x; e < C::R * C::CHANNELS; e += C::THREADS) {
-        const int r = e / C::CHANNELS, x = e % C::CHANNELS;
-        float value = 0.0f;
-        if (r < work.count && x < a.shape.d)
-            value =
-                (float)((const T *)a.Q.data)[tensor_offset(&a.Q, work.b, work.i, work.h + r) + x];
-        Q_smem[((r * 2 + x / 4 % 2) * C::LANES + x / EIGHT) * 4 + x % 4] = value;
+    const T *Q = (const T *)a.Q.data + tensor_offset(&a.Q, work.b, work.i, work.h);
+    for (int at = threadIdx.x; at < C::R * C::CHANNELS; at += C::THREADS) {
+        const int r = at / C::CHANNELS, half = at / (C::LANES * 4) % 2, lane = at / 4 % C::LANES;
+        const int x = channel_of<T, C::LANES>(lane, half * 4 + at % 4);
+        Q_smem[at] = r < work.count && x < a.shape.d ? (float)Q[r * a.Q.stride[2] + x] : 0.0f;
     }
 }
 
-/* Scores of UNROLL keys: raw products, then what enters the exponent, -inf where nobody looks. */
-template <class C>
-static __device__ __forceinline__ void
-score_keys(float (&S_reg)[C::R][C::UNROLL], const float (&K_reg)[C::UNROLL][EIGHT],
-           const float *Q_smem, const AttnArgs &a, DecodeWork work, int j, int end)
-{
-    const int lane = threadIdx.x % C::LANES;
-#pragma unroll
-    for (int r = 0; r < C::R; r++) {
-        const float4 *Q = reinterpret_cast<const float4 *>(Q_smem) + r * 2 * C::LANES + lane;
-        const float4 low = Q[0], high = Q[C::LANES];
-        const float q[EIGHT] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-        for (int n = 0; n < C::UNROLL; n++) {
-            float s = 0.0f;
-#pragma unroll
-            for (int x = 0; x < EIGHT; x++)
-                s = fmaf(q[x], K_reg[n][x], s);
-#pragma unroll
-            for (int distance = C::LANES / 2; distance > 0; distance /= 2)
-                s += __shfl_xor_sync(0xffffffffu, s, distance);
-            S_reg[r][n] = s;
-        }
-    }
-    adjust_scores(S_reg, a);
-#pragma unroll
-    for (int n = 0; n < C::UNROLL; n++) {
-        const int key = j + n * C::GROUPS;
-        const bool seen =
-            key < end && !(a.mask && a.mask[(int64_t)work.i * a.shape.Nk + min(key, end - 1)]);
-#pragma unroll
-        for (int r = 0; r < C::R; r++)
-            S_reg[r][n] = seen ? S_reg[r][n] : -INFINITY;
-    }
-}
-
-/* The online softmax over UNROLL keys of this group of lanes; S_reg becomes P. */
-template <typename T, class C>
-static __device__ __forceinline__ void
-add_keys(DecodeRows<C> &rows, float (&S_reg)[C::R][C::UNROLL],
-         const Channels<T> (&V_raw)[C::UNROLL], float scale_log2)
-{
-#pragma unroll
-    for (int r = 0; r < C::R; r++) {
-        float m_new = S_reg[r][0];
-#pragma unroll
-        for (int n = 1; n < C::UNROLL; n++)
-            m_new = fmaxf(m_new, S_reg[r][n]);
-        m_new = fmaxf(rows.m[r], m_new * scale_log2);
-        const float base = m_new == -INFINITY ? 0.0f : m_new; /* -inf - -inf would be NaN */
-        const float alpha = exp2_sfu(rows.m[r] - base);
-        rows.m[r] = m_new;
-        rows.l[r] *= alpha;
-#pragma unroll
-        for (int x = 0; x < EIGHT; x++)
-            rows.O[r][x] *= alpha;
-#pragma unroll
-        for (int n = 0; n < C::UNROLL; n++) {
-            S_reg[r][n] = exp2_sfu(fmaf(S_reg[r][n], scale_log2, -base));
-            rows.l[r] += S_reg[r][n];
-        }
-    }
-#pragma unroll
-    for (int n = 0; n < C::UNROLL; n++) {
-        float V_reg[EIGHT];
-        as_floats(V_reg, V_raw[n]);
-#pragma unroll
-        for (int r = 0; r < C::R; r++)
-#pragma unroll
-            for (int x = 0; x < EIGHT; x++)
-                rows.O[r][x] = fmaf(S_reg[r][n], V_reg[x], rows.O[r][x]);
-    }
-}
-
-/* Keys begin .. end - 1 of one segment, this group's share of them. */
+/* Keys begin .. end - 1 of one segment, this group's share of them. stages: this thread's place in
+ * [STAGES][K, V][UNROLL][LOADS][THREADS]. */
 template <typename T, class C>
 static __device__ __forceinline__ void walk_keys(DecodeRows<C> &rows, const float *Q_smem,
-                                                 const AttnArgs &a, DecodeWork work, int begin,
-                                                 int end, bool wide)
+                                                 uint4 *stages, const AttnArgs &a, DecodeWork work,
+                                                 int begin, int end, bool wide)
 {
-    const int lane = threadIdx.x % C::LANES, group = threadIdx.x % 32 / C::LANES;
-    const int d = (int)a.shape.d, x0 = lane * EIGHT;
+    const int group = threadIdx.x % 32 / C::LANES, d = (int)a.shape.d;
     const T *K = (const T *)a.K.data + tensor_offset(&a.K, work.b, 0, work.h_kv);
     const T *V = (const T *)a.V.data + tensor_offset(&a.V, work.b, 0, work.h_kv);
     const float scale_log2 = exponent_scale(a);
-    begin += threadIdx.x / 32 * C::STEP;
-#pragma unroll 1
-    for (int j = begin + group; j - group < end; j += C::WARPS * C::STEP) {
-        Channels<T> K_raw[C::UNROLL], V_raw[C::UNROLL];
-        float K_reg[C::UNROLL][EIGHT], S_reg[C::R][C::UNROLL];
+    /* The group's keys from j on into a stage; past the end nothing is under way. */
+    auto fetch = [&](int stage, int j) {
+        uint4 *to = stages + stage * C::STAGE;
 #pragma unroll
-        for (int n = 0; n < C::UNROLL; n++) { /* past the end: the last key, hidden later */
-            const int64_t key = min(j + n * C::GROUPS, end - 1);
-            load_channels<T>(K_raw[n], K + key * a.K.stride[1], x0, d, wide);
-            load_channels<T>(V_raw[n], V + key * a.V.stride[1], x0, d, wide);
+        for (int n = 0; n < C::UNROLL && j - group < end; n++) {
+            const int64_t key = j + n * C::GROUPS;
+            fetch_channels<T, C::LANES>(to + n * C::LOADS * C::THREADS, C::THREADS,
+                                        K + key * a.K.stride[1], K, d, key < end, wide);
+            fetch_channels<T, C::LANES>(to + (C::UNROLL + n) * C::LOADS * C::THREADS, C::THREADS,
+                                        V + key * a.V.stride[1], V, d, key < end, wide);
         }
+        copy_async_commit();
+    };
+    const int ROUND = C::WARPS * C::STEP; /* keys of the block at a time */
+    int j = begin + threadIdx.x / 32 * C::STEP + group, stage = 0;
+#pragma unroll
+    for (int n = 0; n + 1 < C::STAGES; n++)
+        fetch(n, j + n * ROUND);
+#pragma unroll 1
+    for (; j - group < end; j += ROUND) { /* the same in all lanes of the warp */
+        float K_reg[C::UNROLL][EIGHT], S[C::SCORES], P[C::HELD];
+        const uint4 *now = stages + stage * C::STAGE;
+        fetch(stage == 0 ? C::STAGES - 1 : stage - 1, j + (C::STAGES - 1) * ROUND);
+        copy_async_wait<C::STAGES - 1>();
+        stage = stage + 1 == C::STAGES ? 0 : stage + 1;
 #pragma unroll
         for (int n = 0; n < C::UNROLL; n++)
-            as_floats(K_reg[n], K_raw[n]);
-        score_keys<C>(S_reg, K_reg, Q_smem, a, work, j, end);
-        add_keys<T, C>(rows, S_reg, V_raw, scale_log2);
+            take_channels<T, C>(K_reg[n], now, n);
+        multiply_keys<C>(S, K_reg, Q_smem);
+        sum_and_share<C>(S);
+#pragma unroll
+        for (int v = 0; v < C::HELD; v++)
+            P[v] = S[v];
+        update_rows<C>(rows, P, a, work, j, end, scale_log2);
+        add_values<T, C>(rows, P, now + C::UNROLL * C::LOADS * C::THREADS);
     }
 }
 
 /* Groups of a warp meet by shuffles, warps in shared memory: states [WARPS][R][CHANNELS + 2]. */
-template <class C>
+template <typename T, class C>
 static __device__ __forceinline__ void meet(DecodeRows<C> &rows, float *states_smem)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    /* l of a row: the sum over the lanes that share it, each score once. */
+    float l_row = threadIdx.x % C::COPIES == 0 ? rows.l : 0.0f;
+#pragma unroll
+    for (int distance = C::ROW_LANES / 2; distance > 0; distance /= 2)
+        l_row += __shfl_xor_sync(0xffffffffu, l_row, distance);
+    float m = rows.m;
+#pragma unroll
+    for (int distance = C::LANES; distance < 32; distance *= 2)
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, distance));
+    const float weight = rows.m == -INFINITY ? 0.0f : exp2_sfu(rows.m - m);
+    l_row *= weight;
+#pragma unroll
+    for (int distance = C::LANES; distance < 32; distance *= 2)
+        l_row += __shfl_xor_sync(0xffffffffu, l_row, distance);
+    __syncthreads(); /* the stages, in whose place the states come, have been read */
 #pragma unroll
     for (int r = 0; r < C::R; r++) {
-        float m = rows.m[r];
-#pragma unroll
-        for (int distance = C::LANES; distance < 32; distance *= 2)
-            m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, distance));
-        const float weight = rows.m[r] == -INFINITY ? 0.0f : exp2_sfu(rows.m[r] - m);
-        rows.l[r] *= weight;
-#pragma unroll
-        for (int x = 0; x < EIGHT; x++)
-            rows.O[r][x] *= weight;
-#pragma unroll
-        for (int distance = C::LANES; distance < 32; distance *= 2) {
-            rows.l[r] += __shfl_xor_sync(0xffffffffu, rows.l[r], distance);
-#pragma unroll
-            for (int x = 0; x < EIGHT; x++)
-                rows.O[r][x] += __shfl_xor_sync(0xffffffffu, rows.O[r][x], distance);
-        }
         float *state = states_smem + (warp * C::R + r) * (C::CHANNELS + 2);
-        if (lane == 0) {
+        const float of_row = __shfl_sync(0xffffffffu, weight, r * C::ROW_LANES, C::LANES);
+        if (lane == r * C::ROW_LANES) {
             state[C::CHANNELS] = m;
-            state[C::CHANNELS + 1] = rows.l[r];
+            state[C::CHANNELS + 1] = l_row;
         }
-        if (lane < C::LANES)
 #pragma unroll
-            for (int x = 0; x < EIGHT; x++)
-                state[lane * EIGHT + x] = rows.O[r][x];
+        for (int x = 0; x < EIGHT; x++) {
+            float O = rows.O[r][x] * of_row;
+#pragma unroll
+            for (int distance = C::LANES; distance < 32; distance *= 2)
+                O += __shfl_xor_sync(0xffffffffu, O, distance);
+            if (lane < C::LANES)
+                state[channel_of<T, C::LANES>(lane, x)] = O;
+        }
     }
     __syncthreads();
 }
@@ -262,23 +189,23 @@ static __device__ __forceinline__ void store_rows(const float *states_smem, cons
 
 /* One block: up to R heads of a group, one query, one part of its keys. */
 template <typename T, class C>
-static __global__ void __launch_bounds__(C::THREADS, 3)
+static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     decode_kernel(const __grid_constant__ AttnArgs a, SplitStates parts, bool wide)
 {
-    __shared__ __align__(16) float Q_smem[C::R * C::CHANNELS];
-    __shared__ float states_smem[C::WARPS * C::R * (C::CHANNELS + 2)];
+    extern __shared__ __align__(16) float smem_f32[]; /* Q; stages of K and V, or the states */
+    float *Q_smem = smem_f32, *states_smem = smem_f32 + C::Q_FLOATS;
+    uint4 *stages = reinterpret_cast<uint4 *>(states_smem) + threadIdx.x;
     const DecodeWork work = decode_work<C>(a, parts.count);
     const AttnPosition q = attn_position(a.positions_q, work.i);
     DecodeRows<C> rows;
     load_queries<T, C>(Q_smem, a, work);
+    rows.m = -INFINITY;
+    rows.l = 0.0f;
 #pragma unroll
-    for (int r = 0; r < C::R; r++) {
-        rows.m[r] = -INFINITY;
-        rows.l[r] = 0.0f;
+    for (int r = 0; r < C::R; r++)
 #pragma unroll
         for (int x = 0; x < EIGHT; x++)
             rows.O[r][x] = 0.0f;
-    }
     /* This part: visible keys first .. first + share - 1, counted over all segments. */
     int visible = 0;
     for (int64_t s = 0; s < a.positions_k.count; s++) {
@@ -294,15 +221,15 @@ static __global__ void __launch_bounds__(C::THREADS, 3)
         skip -= begin - run.begin;
         left -= end - begin;
         if (begin < end)
-            walk_keys<T, C>(rows, Q_smem, a, work, begin, end, wide);
+            walk_keys<T, C>(rows, Q_smem, stages, a, work, begin, end, wide);
     }
-    meet<C>(rows, states_smem);
+    meet<T, C>(rows, states_smem);
     store_rows<T, C>(states_smem, a, work, parts);
 }
 
 /* --- host --------------------------------------------------------------------------------------*/
 
-#define WORTH_A_PART 512 /* keys: then the states are some percent of what is read */
+#define WORTH_A_PART 256 /* keys: then the states are some percent of what is read */
 #define WAVES        4 /* so many times as many blocks as fit: the last ones end nearly together */
 
 /* The most keys that a query can see. */
@@ -327,11 +254,14 @@ template <typename T, class C> static AttnStatus launch_decode(const AttnArgs *a
     const int64_t chunks = (a->shape.H / a->shape.Hkv + C::R - 1) / C::R;
     const int64_t blocks = a->shape.B * a->shape.Hkv * a->shape.Nq * chunks;
     const bool wide = rows_on_16_bytes(&a->K) && rows_on_16_bytes(&a->V);
+    const AttnStatus reserved = reserve_smem(decode_kernel<T, C>, C::SMEM);
     int device = 0, processors = 0, per_processor = 0;
+    if (reserved != ATTN_OK)
+        return reserved;
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
     CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_processor, decode_kernel<T, C>,
-                                                           C::THREADS, 0));
+                                                           C::THREADS, C::SMEM));
     const int parts = count_parts<C>(a, blocks, (int64_t)processors * per_processor);
     const size_t bytes = split_bytes(&a->shape, parts);
     void *workspace_dev = bytes ? workspace_alloc_device(bytes) : NULL;
@@ -339,7 +269,8 @@ template <typename T, class C> static AttnStatus launch_decode(const AttnArgs *a
         return ATTN_NO_MEMORY;
     const SplitStates states = split_states(&a->shape, parts, workspace_dev);
     decode_kernel<T, C>
-        <<<(unsigned)(blocks * parts), C::THREADS, 0, (cudaStream_t)a->stream>>>(*a, states, wide);
+        <<<(unsigned)(blocks * parts), C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(*a, states,
+                                                                                       wide);
     const cudaError_t error = cudaGetLastError();
     AttnStatus status = ATTN_OK;
     if (error == cudaSuccess && parts > 1)
