@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_window_online_gpu: the online module of stage 05 on the device, as test_window_online and
+ * test_window_steps have it on the host: blocks, weights and mask are device pointers, and so is
+ * the global state that steps update in place.
+ *
+ * - All blocks in the four orders and in random ones, three dtypes, ragged last blocks whose padding
+ *   is NaN; windows, lengths, every option of the module, a full mask.
+ * - Any state to start from, empty rows among it.
+ * - A block outside the window is not even read; a row that sees nothing keeps its bits; nothing
+ *   outside the block's rows is written.
+ * - What the device refuses.
+ *
+ * Exit status: 0 right, 1 wrong, 77 no device.
+ */
+#include "../unit/window_run.h"
+
+#include "device.h"
+
+/* The host's Run, with a module of its own on the device and copies of everything. */
+typedef struct DeviceRun {
+    Run host;
+    SlidingWindowOnline *w;
+    size_t O_bytes, lse_bytes, q_bytes, kv_bytes;
+    unsigned char *O_dev, *q_dev, *k_dev, *v_dev, *mask_dev;
+    float *lse_dev, *wq_dev, *wk_dev;
+} DeviceRun;
+
+static void *copy_up(const void *from, size_t bytes)
+{
+    void *to_dev = device_alloc(bytes);
+    assert_non_null(to_dev);
+    assert_int_equal(0, device_upload(to_dev, from, bytes));
+    return to_dev;
+}
+
+static void state_up(DeviceRun *r)
+{
+    assert_int_equal(0, device_upload(r->O_dev, r->host.O.base, r->O_bytes));
+    assert_int_equal(0, device_upload(r->lse_dev, r->host.lse, r->lse_bytes));
+}
+
+static void state_down(DeviceRun *r)
+{
+    assert_int_equal(0, device_synchronize());
+    assert_int_equal(0, device_download(r->host.O.base, r->O_dev, r->O_bytes));
+    assert_int_equal(0, device_download(r->host.lse, r->lse_dev, r->lse_bytes));
+}
+
+static DeviceRun device_run_new(Plain *p, int64_t bq, int64_t bkv)
+{
+    DeviceRun r = {.host = run_new(p, bq, bkv)};
+    const WindowConfig *c = &p->c;
+    const size_t d = (size_t)c->head_dim, element = dtype_size(c->dtype);
+    const size_t Q_weights = (size_t)c->heads_q * d, K_weights = (size_t)c->heads_kv * d;
+    WindowOnlineConfig config = {*c, p->B, p->sq, p->skv, bq, bkv, NULL, 1, NULL};
+    char error[WINDOW_ERROR] = "";
+    r.O_bytes = r.host.O.bytes;
+    r.lse_bytes = (size_t)(p->B * c->heads_q * p->sq) * sizeof(float);
+    r.q_bytes = (size_t)(p->B * bq * c->heads_q) * d * element;
+    r.kv_bytes = (size_t)(p->B * bkv * c->heads_kv) * d * element;
+    r.O_dev = copy_up(r.host.O.base, r.O_bytes);
+    r.lse_dev = copy_up(r.host.lse, r.lse_bytes);
+    r.q_dev = copy_up(r.host.q, r.q_bytes);
+    r.k_dev = copy_up(r.host.k, r.kv_bytes);
+    r.v_dev = copy_up(r.host.v, r.kv_bytes);
+    r.mask_dev = p->mask ? copy_up(p->mask, (size_t)(p->sq * p->skv)) : NULL;
+    r.wq_dev = copy_up(p->wq, Q_weights * sizeof(float));
+    r.wk_dev = copy_up(p->wk, K_weights * sizeof(float));
+    config.mask = r.mask_dev;
+    config.base.options.wq = r.wq_dev;
+    config.base.options.wk = r.wk_dev;
+    assert_int_equal(WINDOW_OK, sliding_window_online_create(&r.w, &config, error));
+    return r;
+}
+
+static void device_run_free(DeviceRun *r)
+{
+    void *all[] = {r->O_dev, r->lse_dev,  r->q_dev,  r->k_dev,
+                   r->v_dev, r->mask_dev, r->wq_dev, r->wk_dev};
+    for (size_t n = 0; n < sizeof all / sizeof *all; n++)
+        device_free(all[n]);
+    sliding_window_online_destroy(r->w);
+    run_free(&r->host);
+}
+
+static void device_step(DeviceRun *r, int64_t i, int64_t j)
+{
+    Run *h = &r->host;
+    unsigned char *O = r->O_dev + ((unsigned char *)h->O.view.data - h->O.base);
+    char error[WINDOW_ERROR] = "";
+    cut(&h->p->Q, i, h->bq, h->q);
+    cut(&h->p->K, j, h->bkv, h->k);
+    cut(&h->p->V, j, h->bkv, h->v);
+    assert_int_equal(0, device_upload(r->q_dev, h->q, r->q_bytes));
+    assert_int_equal(0, device_upload(r->k_dev, h->k, r->kv_bytes));
+    assert_int_equal(0, device_upload(r->v_dev, h->v, r->kv_bytes));
+    assert_int_equal(WINDOW_OK, sliding_window_online_step(r->w, r->q_dev, r->k_dev, r->v_dev, O,
+                                                           r->lse_dev, i, j, error));
+    assert_int_equal(0, device_synchronize()); /* the blocks are overwritten next */
+}
+
+/* From the host's state to the host's state. */
+static void device_traverse(DeviceRun *r)
+{
+    Run *h = &r->host;
+    int64_t *visits = plain_zeros(h->Tr * h->Tc, sizeof *visits);
+    state_up(r);
+    window_order_blocks(h->Tr, h->Tc, visits);
+    for (int64_t t = 0; t < h->Tr * h->Tc; t++)
+        device_step(r, visits[t] / h->Tc, visits[t] % h->Tc);
+    state_down(r);
+    free(visits);
+}
+
+/* --- orders, options ---------------------------------------------------------------------------*/
+
+static void test_any_order_is_one_pass(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < 6; n++) {
+        const WindowConfig c = config_of((AttnDtype)(n % 3), 4, 2, 12, n < 3, n < 3 ? 17 : 9);
+        Plain *p = plain_new(&c, 2, 37, 53);
+        DeviceRun r = device_run_new(p, 8, 7 + n % 2);
+        plain_attend(p, 0, 37, 0, 53);
+        for (int order = 0; order < 8; order++) {
+            window_set_order(order < 3 ? (WindowOrder)order : WINDOW_RANDOM, (uint64_t)order);
+            clear_state(&r.host);
+            device_traverse(&r);
+            plain_check(p, &r.host.O.view, r.host.lse, r.host.Tc, "an order");
+            assert_true(tensor_intact(&r.host.O));
+        }
+        device_run_free(&r);
+        plain_free(p);
+    }
+    window_set_order(WINDOW_ROWS, 1);
+}
+
+static void try_once(Plain *p, int64_t bq, int64_t bkv, const char *label)
+{
+    DeviceRun r = device_run_new(p, bq, bkv);
+    plain_start(p);
+    plain_attend(p, 0, p->sq, 0, p->skv);
+    window_set_order(WINDOW_RANDOM, (uint64_t)(bq * bkv));
+    device_traverse(&r);
+    window_set_order(WINDOW_ROWS, 1);
+    plain_check(p, &r.host.O.view, r.host.lse, r.host.Tc, label);
+    device_run_free(&r);
+}
+
+/* Blocks of one row and of more rows than a thread block has; d past one lane's channels. */
+static void test_windows_and_lengths(void **unused)
+{
+    static const int64_t windows[] = {WINDOW_INFINITE, 0, 1, 6, 1000000};
+    static const int64_t lengths[][2] = {{33, 33}, {70, 21}, {21, 70}, {1, 40}, {40, 1}};
+    static const int64_t blocks[][2] = {{8, 5}, {64, 64}, {1, 50}};
+    (void)unused;
+    for (int n = 0; n < 5 * 5; n++) {
+        const int64_t d = n % 4 == 0 ? 9 : n % 4 == 1 ? 64 : n % 4 == 2 ? 130 : 256;
+        const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 1, d, n % 2, windows[n / 5]);
+        Plain *p = plain_new(&c, 1, lengths[n % 5][0], lengths[n % 5][1]);
+        try_once(p, blocks[n % 3][0], blocks[n % 3][1], "a window");
+        plain_free(p);
+    }
+}
+
+static void test_options(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < 24; n++) {
+        WindowConfig c = config_of((AttnDtype)(n % 3), 6, n % 2 ? 2 : 1, 16, n / 2 % 2, 11);
+        if (n & 4)
+            c.cap = n < 12 ? 2.5f : 0.25f;
+        if (n & 8)
+            c.options.temperature = 1.75f; /* with a cap it must not count */
+        if (n >= 12)
+            c.options.norm_group = n % 3 ? 4 : 16;
+        if (n % 5 == 4)
+            c.scale = -0.6f;
+        Plain *p = plain_new(&c, 1, 30, 41);
+        try_once(p, 8, 12, "an option");
+        plain_free(p);
+    }
+}
+
+/* A third of the pairs, every fifth row, all of a band of keys. */
+static void test_full_mask(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < 6; n++) {
+        const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 2, 20, n / 3, n % 2 ? 15 : -1);
+        Plain *p = plain_new(&c, 2, 43, 50);
+        uint8_t *mask = malloc(43 * 50);
+        assert_non_null(mask);
+        for (int64_t e = 0; e < 43 * 50; e++)
+            mask[e] = e / 50 % 5 == 4 || (e % 50 >= 16 && e % 50 < 32) || case_random() % 3 == 0;
+        p->mask = mask;
+        try_once(p, 8, 8, "a full mask");
+        free(mask);
+        plain_free(p);
+    }
+}
+
+/* --- states ------------------------------------------------------------------------------------*/
+
+/* A random state, every fourth row of it empty. */
+static void random_state(Run *r)
+{
+    Plain *p = r->p;
+    const int64_t hq = p->c.heads_q, d = p->c.head_dim;
+    plain_start(p);
+    for (int64_t row = 0; row < p->B * hq * p->sq; row++) {
+        const int64_t b = row / (hq * p->sq), h = row / p->sq % hq, i = row % p->sq;
+        r->lse[row] = row % 4 == 3 ? -INFINITY : 2 * case_normal();
+        p->lse[row] = (double)r->lse[row];
+        for (int64_t x = 0; x < d; x++) {
+            const int64_t at = ((b * p->sq + i) * hq + h) * d + x;
+            case_set(&r->O.view, b, i, h, x, row % 4 == 3 ? 0.0f : case_normal());
+            p->O[at] = (double)case_get(&r->O.view, b, i, h, x);
+            p->W[at] = fabs(p->O[at]);
+        }
+    }
+}
+
+static void test_from_any_state(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < 9; n++) {
+        const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 1, 11, n % 2, n < 6 ? 8 : -1);
+        Plain *p = plain_new(&c, 2, 45, 30);
+        DeviceRun r = device_run_new(p, 16, 8);
+        random_state(&r.host);
+        plain_attend(p, 0, 45, 0, 30);
+        window_set_order(WINDOW_RANDOM, (uint64_t)n);
+        device_traverse(&r);
+        window_set_order(WINDOW_ROWS, 1);
+        plain_check(p, &r.host.O.view, r.host.lse, r.host.Tc + 1, "a partial state");
+        device_run_free(&r);
+        plain_free(p);
+    }
+}
+
+/* One step changes rows i0 .. i1-1 at most, and of these those that see a key. */
+static void try_step(Plain *p, int64_t i, int64_t j, int64_t i0, int64_t i1, int *changed)
+{
+    const int64_t hq = p->c.heads_q, d = p->c.head_dim, rows = p->B * hq * p->sq;
+    DeviceRun r = device_run_new(p, 8, 8);
+    float *lse = malloc(r.lse_bytes);
+    unsigned char *O = malloc(r.O_bytes);
+    assert_true(lse && O);
+    random_state(&r.host);
+    memcpy(lse, r.host.lse, r.lse_bytes);
+    memcpy(O, r.host.O.base, r.O_bytes);
+    state_up(&r);
+    device_step(&r, i, j);
+    state_down(&r);
+    *changed = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t b = row / (hq * p->sq), h = row / p->sq % hq, n = row % p->sq;
+        const size_t bytes = (size_t)d * dtype_size(p->c.dtype);
+        const unsigned char *now =
+            (unsigned char *)r.host.O.view.data +
+            (size_t)tensor_offset(&r.host.O.view, b, n, h) * dtype_size(p->c.dtype);
+        const int same = memcmp(&lse[row], &r.host.lse[row], sizeof *lse) == 0 &&
+                         memcmp(O + (now - r.host.O.base), now, bytes) == 0;
+        assert_true(same || (n >= i0 && n < i1));
+        *changed += !same;
+    }
+    free(lse);
+    free(O);
+    device_run_free(&r);
+}
+
+static void test_a_step_changes_what_sees_a_key(void **unused)
+{
+    (void)unused;
+    for (int dtype = 0; dtype < 3; dtype++) {
+        const WindowConfig c = config_of((AttnDtype)dtype, 2, 1, 10, 1, 3);
+        Plain *p = plain_new(&c, 2, 21, 21);
+        int changed;
+        /* rows 16 .. 18 see keys 13 .. 15 of block 1; rows 19, 20 see none of it */
+        try_step(p, 2, 1, 16, 19, &changed);
+        assert_int_equal(2 * 2 * 3, changed);
+        try_step(p, 2, 2, 16, 21, &changed); /* both blocks ragged */
+        assert_int_equal(2 * 2 * 5, changed);
+        try_step(p, 0, 2, 0, 0, &changed); /* the future */
+        assert_int_equal(0, changed);
+        plain_free(p);
+    }
+}
+
+/* Addresses that nobody may read. */
+static void test_a_block_outside_is_not_read(void **unused)
+{
+    const WindowConfig c = config_of(ATTN_F32, 1, 1, 8, 1, 2);
+    const WindowOnlineConfig config = {c, 1, 64, 64, 8, 8, NULL, 1, NULL};
+    char error[WINDOW_ERROR], *nowhere = (char *)64;
+    SlidingWindowOnline *w;
+    (void)unused;
+    assert_int_equal(WINDOW_OK, sliding_window_online_create(&w, &config, error));
+    for (int j = 1; j < 8; j++)
+        assert_int_equal(WINDOW_OK,
+                         sliding_window_online_step(w, nowhere, nowhere, nowhere, nowhere,
+                                                    (float *)(void *)nowhere, 0, j, error));
+    assert_int_equal(0, device_synchronize());
+    sliding_window_online_destroy(w);
+}
+
+static void test_what_the_device_refuses(void **unused)
+{
+    const WindowConfig c = config_of(ATTN_F32, 1, 1, 300, 1, 2);
+    const WindowOnlineConfig config = {c, 1, 64, 64, 8, 8, NULL, 1, NULL};
+    char error[WINDOW_ERROR] = "";
+    SlidingWindowOnline *w;
+    (void)unused;
+    assert_int_equal(WINDOW_NOT_SUPPORTED, sliding_window_online_create(&w, &config, error));
+    assert_null(w);
+    assert_non_null(strstr(error, "head_dim"));
+    assert_non_null(strstr(error, "300"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_order_is_one_pass),
+        cmocka_unit_test(test_windows_and_lengths),
+        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_full_mask),
+        cmocka_unit_test(test_from_any_state),
+        cmocka_unit_test(test_a_step_changes_what_sees_a_key),
+        cmocka_unit_test(test_a_block_outside_is_not_read),
+        cmocka_unit_test(test_what_the_device_refuses),
+    };
+    if (device_count() == 0) {
+        printf("no CUDA device\n");
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

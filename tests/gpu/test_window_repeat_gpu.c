@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_window_repeat_gpu: what the CUDA variants of stage 05 promise about determinism. O, lse and
+ * all gradients, those of the normalisation's weights too, have the same bits on every run, whatever
+ * else the GPU does (noise.h). The first run is judged by the oracle.
+ *
+ *     test_window_repeat_gpu [REPEATS]
+ *
+ * Exit status: 0 right, 1 wrong, 77 no device.
+ */
+#include "gradient_device.h"
+
+#include "check.h"
+#include "noise.h"
+#include "sliding_window.h"
+
+static int repeats = 60;
+
+/* A case with options, all of it on the device. */
+typedef struct Job {
+    Case *c;
+    AttnOptions options, options_dev; /* with pointers of the host, of the device */
+    float *weights[4];                /* wq, wk, dwq, dwk on the host */
+    int64_t counts[4];
+    Copies copies;
+    AttnArgs args; /* device pointers */
+} Job;
+
+enum { OUT_O, OUT_DQ, OUT_DK, OUT_DV, OUT_LSE, OUT_DWQ, OUT_DWK, OUT_COUNT };
+
+typedef struct Output {
+    void *dev, *host; /* host: what the oracle's check looks at */
+    size_t bytes;
+} Output;
+
+static void list_outputs(Job *job, Output out[OUT_COUNT])
+{
+    Storage *host[4] = {&job->c->O, &job->c->dQ, &job->c->dK, &job->c->dV};
+    Tensor *dev[4] = {&job->args.O, &job->args.dQ, &job->args.dK, &job->args.dV};
+    const AttnShape *n = &job->c->args.shape;
+    for (int t = 0; t < 4; t++)
+        out[t] = (Output){dev[t]->data, host[t]->view.data,
+                          host[t]->bytes -
+                              (size_t)((unsigned char *)host[t]->view.data - host[t]->base)};
+    out[OUT_LSE] =
+        (Output){job->args.lse, job->c->lse, sizeof(float) * (size_t)(n->B * n->H * n->Nq)};
+    out[OUT_DWQ] =
+        (Output){job->options_dev.dwq, job->weights[2], sizeof(float) * (size_t)job->counts[2]};
+    out[OUT_DWK] =
+        (Output){job->options_dev.dwk, job->weights[3], sizeof(float) * (size_t)job->counts[3]};
+}
+
+static void job_start(Job *job, AttnShape shape, AttnDtype dtype, const AttnOptions *like,
+                      cudaStream_t stream)
+{
+    float *dev[4];
+    memset(job, 0, sizeof *job);
+    job->c = case_new(shape, dtype, LAYOUT_BSHD, 1);
+    case_align(job->c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    job->c->args.rule.left = 70;
+    for (int t = 0; t < 4; t++) {
+        job->counts[t] = (t % 2 ? shape.Hkv : shape.H) * shape.d;
+        job->weights[t] = floats_new(job->counts[t]);
+        for (int64_t e = 0; e < job->counts[t]; e++)
+            job->weights[t][e] = 1 + case_normal() / 4;
+        dev[t] = floats_up(&job->copies, job->weights[t], job->counts[t]);
+    }
+    memset(job->c->lse, 0, sizeof(float) * (size_t)(shape.B * shape.H * shape.Nq));
+    job->args = args_up(&job->copies, &job->c->args);
+    Storage *host[4] = {&job->c->O, &job->c->dQ, &job->c->dK, &job->c->dV};
+    Tensor *out[4] = {&job->args.O, &job->args.dQ, &job->args.dK, &job->args.dV};
+    for (int t = 0; t < 4; t++)
+        *out[t] = tensor_up(&job->copies, &host[t]->view);
+    job->options = job->options_dev = *like;
+    job->options.wq = job->weights[0], job->options.wk = job->weights[1];
+    job->options.dwq = job->weights[2], job->options.dwk = job->weights[3];
+    job->options_dev.wq = dev[0], job->options_dev.wk = dev[1];
+    job->options_dev.dwq = dev[2], job->options_dev.dwk = dev[3];
+    job->c->args.options = &job->options;
+    job->args.options = &job->options_dev;
+    job->args.stream = stream;
+}
+
+static void job_end(Job *job)
+{
+    copies_free(&job->copies);
+    for (int t = 0; t < 4; t++)
+        free(job->weights[t]);
+    case_free(job->c);
+}
+
+typedef struct Repeated {
+    const char *name;
+    AttnFn forward, backward;
+    int plain_only; /* no clipping and no dropout */
+    int steps;      /* 16 bits: roundings of O */
+} Repeated;
+
+static const Repeated variants[] = {
+    {"v0_online_block", sliding_window_v0_online_block, NULL, 1, 1},
+    {"v1_window_tiles", sliding_window_v1_window_tiles, sliding_window_v1_window_tiles_backward, 0,
+     0},
+    {"v3_decode_window", sliding_window_v3_decode_window, NULL, 1, 0},
+};
+
+#define VARIANT_COUNT ((int)(sizeof variants / sizeof *variants))
+
+static void run_once(const Repeated *v, const Job *job, const Output out[OUT_COUNT])
+{
+    for (int t = 0; t < OUT_COUNT; t++)
+        assert_int_equal(0, device_fill_bytes(out[t].dev, 0xFF, out[t].bytes));
+    assert_int_equal(cudaSuccess, cudaStreamSynchronize(NULL));
+    assert_int_equal(ATTN_OK, v->forward(&job->args));
+    if (v->backward)
+        assert_int_equal(ATTN_OK, v->backward(&job->args));
+    assert_int_equal(cudaSuccess, cudaStreamSynchronize(job->args.stream));
+}
+
+static void repeat_variant(const Repeated *v, AttnDtype dtype, const AttnOptions *with,
+                           cudaStream_t stream)
+{
+    Job job;
+    Output out[OUT_COUNT];
+    Oracle oracle;
+    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+    job_start(&job, (AttnShape){2, 4, 2, 333, 300, 40}, dtype, with, stream);
+    list_outputs(&job, out);
+    const int backward = v->backward != NULL, norm = with->norm_group > 0;
+    assert_int_equal(0, oracle_run(&oracle, &job.c->args, backward, 4));
+    for (int n = 0; n < repeats; n++) {
+        run_once(v, &job, out);
+        for (int t = 0; t < OUT_COUNT; t++) {
+            if (t != OUT_O && t != OUT_LSE && !(backward && (t < OUT_DWQ || norm)))
+                continue;
+            unsigned char *bits = malloc(out[t].bytes);
+            assert_non_null(bits);
+            assert_int_equal(0, device_download(bits, out[t].dev, out[t].bytes));
+            if (n == 0)
+                memcpy(out[t].host, bits, out[t].bytes);
+            assert_memory_equal(out[t].host, bits, out[t].bytes);
+            free(bits);
+        }
+    }
+    if (!(v->steps && dtype != ATTN_F32)) { /* v0 rounds O at every step: the sweep judges that */
+        check_outputs(&check, &oracle, NULL, &job.c->args, backward, 4);
+        if (!check.pass)
+            check_explain(&check, v->name, &job.c->args, stderr);
+        assert_true(check.pass);
+    }
+    oracle_free(&oracle);
+    job_end(&job);
+}
+
+static void test_same_bits_beside_other_work(void **unused)
+{
+    static const AttnOptions some[] = {
+        {1, 0, 1, 0, 3, 0, 1e-5f, NULL, NULL, NULL, NULL},
+        {0.8f, 0, 1, 0, 3, 20, 1e-5f, NULL, NULL, NULL, NULL},
+        {1, -0.05f, 1.1f, 0, 3, 8, 1e-5f, NULL, NULL, NULL, NULL},
+        {1, -0.05f, 1.1f, 0.3f, 3, 0, 1e-5f, NULL, NULL, NULL, NULL},
+    };
+    cudaStream_t stream;
+    (void)unused;
+    assert_int_equal(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (int n = 0; n < VARIANT_COUNT; n++)
+        for (int o = 0; o < 4; o++) {
+            const int before = atomic_load(&noise_rounds);
+            if (variants[n].plain_only && o >= 2)
+                continue;
+            for (int dtype = 0; dtype < 3; dtype++)
+                repeat_variant(&variants[n], (AttnDtype)dtype, &some[o], stream);
+            print_message("%s, options %d: %d runs, %d rounds of other work\n", variants[n].name, o,
+                          3 * repeats, atomic_load(&noise_rounds) - before);
+            assert_true(atomic_load(&noise_rounds) > before);
+        }
+    (void)cudaStreamDestroy(stream);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits_beside_other_work)};
+    pthread_t thread;
+    int status;
+    if (device_count() == 0) {
+        printf("no CUDA device\n");
+        return 77;
+    }
+    if (argc > 1)
+        repeats = atoi(argv[1]);
+    if (pthread_create(&thread, NULL, make_noise, NULL) != 0)
+        return 3;
+    status = cmocka_run_group_tests(tests, NULL, NULL);
+    atomic_store(&noise_stop, 1);
+    pthread_join(thread, NULL);
+    return status || atomic_load(&noise_failed);
+}
