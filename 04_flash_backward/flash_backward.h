@@ -27,7 +27,8 @@
  * - flash_backward_by_block: the whole pass, by one of these.
  * - flash_backward_simd_run, flash_backward_simd_workspace_bytes: v2_simd without an allocation.
  * - flash_backward_delta_cuda, flash_sums_start_cuda, flash_sums_store_cuda,
- *   flash_backward_block_cuda, flash_backward_cuda_run: the same on the GPU.
+ *   flash_backward_block_cuda, flash_backward_cuda_run: the same on the GPU;
+ *   flash_backward_cuda_begin, _add, _end: for several blocks of keys.
  * - flash_backward_fa1, flash_backward_fa2: v0 and v1 with what they moved. flash_backward_tiles_*:
  *   the tiles of each kernel, for the byte model.
  * - flash_backward_trace: --trace.
@@ -124,6 +125,17 @@ AttnStatus flash_backward_block_cuda(const AttnArgs *args, const float *delta_de
 size_t flash_backward_cuda_workspace_bytes(const AttnShape *shape, AttnDtype dtype);
 AttnStatus flash_backward_cuda_run(const AttnArgs *args, const float *delta_dev, FlashSums sums_dev,
                                    void *workspace_dev);
+
+/* The same for several blocks of keys that meet the same queries, one after the other. What
+ * concerns the queries alone, before the first block and after the last, is done once: begin; add
+ * for each block (in float32 to sums_dev.dQ at once, else dQ stays in the workspace); end adds dQ
+ * to sums_dev.dQ. The workspace has flash_backward_cuda_workspace_bytes of the largest block.
+ * Between the calls only K, V, positions_k, mask and shape.Nk of args may change. */
+AttnStatus flash_backward_cuda_begin(const AttnArgs *args, const float *delta_dev,
+                                     void *workspace_dev);
+AttnStatus flash_backward_cuda_add(const AttnArgs *args, const float *delta_dev, FlashSums sums_dev,
+                                   void *workspace_dev);
+AttnStatus flash_backward_cuda_end(const AttnArgs *args, FlashSums sums_dev, void *workspace_dev);
 
 /* Variants that add to dQ atomically and have another way take it; the others are deterministic
  * already or answer ATTN_SKIP. Set it before any of them runs. */

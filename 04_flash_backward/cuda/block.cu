@@ -29,8 +29,32 @@ static AttnStatus run_f32(const AttnArgs *a, const float *delta_dev, FlashSums s
 AttnStatus flash_backward_cuda_run(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
                                    void *workspace_dev)
 {
-    return a->Q.dtype == ATTN_F32 ? run_f32(a, delta_dev, sums_dev, (float *)workspace_dev)
-                                  : flash_backward_v4_run(a, delta_dev, sums_dev, workspace_dev);
+    return a->Q.dtype == ATTN_F32
+               ? run_f32(a, delta_dev, sums_dev, (float *)workspace_dev)
+               : flash_backward_v4_run(a, delta_dev, sums_dev, workspace_dev, GRADIENTS_ALL);
+}
+
+AttnStatus flash_backward_cuda_begin(const AttnArgs *a, const float *delta_dev, void *workspace_dev)
+{
+    const FlashSums none = {NULL, NULL, NULL};
+    return a->Q.dtype == ATTN_F32
+               ? ATTN_OK
+               : flash_backward_v4_run(a, delta_dev, none, workspace_dev, GRADIENTS_BEGIN);
+}
+
+AttnStatus flash_backward_cuda_add(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
+                                   void *workspace_dev)
+{
+    return a->Q.dtype == ATTN_F32
+               ? flash_backward_two_kernels_run(a, delta_dev, sums_dev)
+               : flash_backward_v4_run(a, delta_dev, sums_dev, workspace_dev, GRADIENTS_ADD);
+}
+
+AttnStatus flash_backward_cuda_end(const AttnArgs *a, FlashSums sums_dev, void *workspace_dev)
+{
+    return a->Q.dtype == ATTN_F32
+               ? ATTN_OK
+               : flash_backward_v4_run(a, NULL, sums_dev, workspace_dev, GRADIENTS_END);
 }
 
 AttnStatus flash_backward_block_cuda(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev)

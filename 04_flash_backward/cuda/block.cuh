@@ -27,10 +27,12 @@ AttnStatus flash_backward_block_v2_mma(const AttnArgs *args, const float *delta_
 AttnStatus flash_backward_block_v3_cp_async(const AttnArgs *args, const float *delta_dev,
                                             FlashSums sums_dev);
 
-/* v4_clean_tiles in memory that the caller owns: the contract of flash_backward_cuda_run. */
+/* v4_clean_tiles in memory that the caller owns: the contract of flash_backward_cuda_run. parts:
+ * those of a pass over several blocks of keys (flash_backward_cuda_begin), or all. */
+enum { GRADIENTS_BEGIN = 1, GRADIENTS_ADD = 2, GRADIENTS_END = 4, GRADIENTS_ALL = 7 };
 size_t flash_backward_v4_workspace_bytes(const AttnShape *shape);
 AttnStatus flash_backward_v4_run(const AttnArgs *args, const float *delta_dev, FlashSums sums_dev,
-                                 void *workspace_dev);
+                                 void *workspace_dev, int parts);
 
 /* sums_dev.dQ = NULL: the gradients go to dQ, dK and dV of args, without a detour by sums. */
 AttnStatus flash_backward_two_kernels_run(const AttnArgs *args, const float *delta_dev,

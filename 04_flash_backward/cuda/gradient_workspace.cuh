@@ -22,7 +22,8 @@
  *
  * Interface:
  * - GradientWorkspace, place_workspace, workspace_bytes.
- * - prepare_kernel: stats, walk tables, and zeros in fragments and turns.
+ * - prepare_kernel: stats, walk tables, and zeros in fragments and turns. positions_kernel: walk
+ *   tables and turns for another block of keys.
  * - add_fragments: one add of a warp. finish_kernel: fragments to dQ or to the sums.
  */
 #ifndef FLASH_BACKWARD_GRADIENT_WORKSPACE_CUH
@@ -104,6 +105,27 @@ static __device__ __forceinline__ float delta_of_row(const AttnArgs &a, int b, i
     return sum;
 }
 
+/* The walk tables, and turns from 0, by all threads of the grid. */
+template <class C>
+static __device__ __forceinline__ void note_walk(const AttnArgs &a, const GradientWorkspace &w)
+{
+    const int64_t thread = blockIdx.x * (int64_t)256 + threadIdx.x;
+    const int items = max(w.tables.Tr * C::Br, w.tables.Tc);
+    for (int64_t item = thread; item < items; item += gridDim.x * (int64_t)256)
+        note_positions<C::Br, C::Bc>(w.tables, a, (int)item);
+    if (w.turns)
+        for (int64_t turn = thread; turn <= w.turn_count; turn += gridDim.x * (int64_t)256)
+            w.turns[turn] = 0; /* the last one is the ticket */
+}
+
+/* Another block of keys for the same queries: stats and fragments stay. */
+template <class C>
+static __global__ void __launch_bounds__(256)
+    positions_kernel(const __grid_constant__ AttnArgs a, GradientWorkspace w)
+{
+    note_walk<C>(a, w);
+}
+
 /* Rows of [B][H][Tr * Br]. delta NULL: computed here from O and dO. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(256)
@@ -115,13 +137,7 @@ static __global__ void __launch_bounds__(256)
     const int lane = threadIdx.x % LANES, rows_padded = w.tables.Tr * C::Br;
     const int head = (int)(row / rows_padded), i = (int)(row % rows_padded);
     const int b = head / (int)a.shape.H, h = head % (int)a.shape.H;
-    const int64_t thread = blockIdx.x * (int64_t)256 + threadIdx.x;
-    const int items = max(w.tables.Tr * C::Br, w.tables.Tc);
-    for (int64_t item = thread; item < items; item += gridDim.x * (int64_t)256)
-        note_positions<C::Br, C::Bc>(w.tables, a, (int)item);
-    if (w.turns)
-        for (int64_t turn = thread; turn <= w.turn_count; turn += gridDim.x * (int64_t)256)
-            w.turns[turn] = 0; /* the last one is the ticket */
+    note_walk<C>(a, w);
     if (b >= a.shape.B) /* rows come in whole tiles: all lanes of a warp are inside or none */
         return;
     for (int x = lane * 4; x < C::D; x += LANES * 4)

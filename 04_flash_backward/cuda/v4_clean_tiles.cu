@@ -161,7 +161,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
 
 template <typename T, class C, bool IN_TURNS>
 static AttnStatus launch_clean_gradients(const AttnArgs *a, const float *delta, FlashSums sums,
-                                         void *workspace)
+                                         void *workspace, int parts)
 {
     const AttnShape *n = &a->shape;
     cudaStream_t stream = (cudaStream_t)a->stream;
@@ -174,21 +174,31 @@ static AttnStatus launch_clean_gradients(const AttnArgs *a, const float *delta, 
     plan.wide = !sums.dK && rows_on_16_bytes(&a->dK) && rows_on_16_bytes(&a->dV);
     place_workspace<C>(&plan.w, n, workspace, IN_TURNS);
     const int64_t rows = n->B * n->H * plan.w.tables.Tr * C::Br;
-    const AttnStatus status =
-        reserve_smem(clean_gradients_kernel<T, C, IN_TURNS>, GradientBytes<C>::ALL);
-    if (status != ATTN_OK)
-        return status;
-    prepare_kernel<T, C>
-        <<<(unsigned)((rows * PrepareLanes<C::D>::LANES + 255) / 256), 256, 0, stream>>>(
-            *a, delta, plan.w, rows_on_16_bytes(&a->O) && rows_on_16_bytes(&a->dO));
-    CUDA_TRY_LAUNCH();
-    clean_gradients_kernel<T, C, IN_TURNS>
-        <<<(unsigned)(n->B * n->Hkv * plan.w.tables.Tc * C::SHARES), C::THREADS,
-           GradientBytes<C>::ALL, stream>>>(*a, plan);
-    CUDA_TRY_LAUNCH();
-    finish_kernel<T, C><<<(unsigned)((rows / 2 * (C::D / 8) + 255) / 256), 256, 0, stream>>>(
-        *a, plan.w.fragments, sums.dQ, plan.w.tables.Tr, rows_on_16_bytes(&a->dQ));
-    CUDA_TRY_LAUNCH();
+    if (parts & GRADIENTS_BEGIN) {
+        prepare_kernel<T, C>
+            <<<(unsigned)((rows * PrepareLanes<C::D>::LANES + 255) / 256), 256, 0, stream>>>(
+                *a, delta, plan.w, rows_on_16_bytes(&a->O) && rows_on_16_bytes(&a->dO));
+        CUDA_TRY_LAUNCH();
+    } else if (parts & GRADIENTS_ADD) { /* other keys than at the beginning */
+        const int64_t items = plan.w.tables.Tr * C::Br + plan.w.tables.Tc;
+        positions_kernel<C><<<(unsigned)((items + 255) / 256), 256, 0, stream>>>(*a, plan.w);
+        CUDA_TRY_LAUNCH();
+    }
+    if (parts & GRADIENTS_ADD) {
+        const AttnStatus status =
+            reserve_smem(clean_gradients_kernel<T, C, IN_TURNS>, GradientBytes<C>::ALL);
+        if (status != ATTN_OK)
+            return status;
+        clean_gradients_kernel<T, C, IN_TURNS>
+            <<<(unsigned)(n->B * n->Hkv * plan.w.tables.Tc * C::SHARES), C::THREADS,
+               GradientBytes<C>::ALL, stream>>>(*a, plan);
+        CUDA_TRY_LAUNCH();
+    }
+    if (parts & GRADIENTS_END) {
+        finish_kernel<T, C><<<(unsigned)((rows / 2 * (C::D / 8) + 255) / 256), 256, 0, stream>>>(
+            *a, plan.w.fragments, sums.dQ, plan.w.tables.Tr, rows_on_16_bytes(&a->dQ));
+        CUDA_TRY_LAUNCH();
+    }
     return ATTN_OK;
 }
 
@@ -204,9 +214,9 @@ static AttnStatus smem_of_block(int64_t *bytes)
     return ATTN_OK;
 }
 
-/* Where a block of keys is seen by few queries, its start and its end are what takes the time, and a
- * tile is partly outside the window: smaller tiles, of which several blocks fit an SM, so that one
- * works while another starts. Found by measurement. */
+/* Where a block of keys is seen by few queries, its start and its end are what takes the time, and
+ * a tile is partly outside the window: smaller tiles, of which several blocks fit an SM, so that
+ * one works while another starts. Found by measurement. */
 #define NARROW_WINDOW 512 /* on either side */
 
 /* Which of the two sizes of tiles is launched for this case. */
@@ -224,17 +234,18 @@ template <int D> static AttnStatus choose_tiles(const AttnArgs *a, bool *small)
 template <typename T, int D> struct LaunchCleanGradients {
     typedef typename TileFor<D, false>::C C;
     typedef typename TileFor<D, true>::C Small;
-    static AttnStatus run(const AttnArgs *a, const float *delta, FlashSums sums, void *workspace)
+    static AttnStatus run(const AttnArgs *a, const float *delta, FlashSums sums, void *workspace,
+                          int parts)
     {
         bool small = false;
         const AttnStatus status = choose_tiles<D>(a, &small);
         if (status != ATTN_OK)
             return status;
         if (flash_backward_deterministic())
-            return small ? launch_clean_gradients<T, Small, true>(a, delta, sums, workspace)
-                         : launch_clean_gradients<T, C, true>(a, delta, sums, workspace);
-        return small ? launch_clean_gradients<T, Small, false>(a, delta, sums, workspace)
-                     : launch_clean_gradients<T, C, false>(a, delta, sums, workspace);
+            return small ? launch_clean_gradients<T, Small, true>(a, delta, sums, workspace, parts)
+                         : launch_clean_gradients<T, C, true>(a, delta, sums, workspace, parts);
+        return small ? launch_clean_gradients<T, Small, false>(a, delta, sums, workspace, parts)
+                     : launch_clean_gradients<T, C, false>(a, delta, sums, workspace, parts);
     }
 };
 
@@ -281,9 +292,9 @@ size_t flash_backward_v4_workspace_bytes(const AttnShape *shape)
 }
 
 AttnStatus flash_backward_v4_run(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
-                                 void *workspace_dev)
+                                 void *workspace_dev, int parts)
 {
-    return run_for_16_bit<LaunchCleanGradients>(a, delta_dev, sums_dev, workspace_dev);
+    return run_for_16_bit<LaunchCleanGradients>(a, delta_dev, sums_dev, workspace_dev, parts);
 }
 
 AttnStatus flash_backward_v4_clean_tiles(const AttnArgs *a)
@@ -293,7 +304,8 @@ AttnStatus flash_backward_v4_clean_tiles(const AttnArgs *a)
     if (!workspace_dev)
         return a->Q.dtype == ATTN_F32 ? ATTN_SKIP : ATTN_NO_MEMORY;
     const FlashSums to_tensors = {NULL, NULL, NULL};
-    const AttnStatus status = flash_backward_v4_run(a, NULL, to_tensors, workspace_dev);
+    const AttnStatus status =
+        flash_backward_v4_run(a, NULL, to_tensors, workspace_dev, GRADIENTS_ALL);
     workspace_free_device(workspace_dev); /* kept until the kernels are done */
     return status;
 }
