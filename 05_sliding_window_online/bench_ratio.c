@@ -4,14 +4,14 @@
  *
  * v2_window_tiles is stage 03's v2_simd with a rule, against sgemm's 2048^3 (see ratio.h). Only
  * visible pairs are counted. A narrow window is harder than a full row: a strip of rows meets few
- * tiles of keys, both ends of its span are cut, and what is done once for each row (Q in, O out, the
- * first maximum) is shared by 257 keys and not by thousands.
+ * tiles of keys, both ends of its span are cut, and what is done once for each row (Q in, O out,
+ * the first maximum) is shared by 257 keys and not by thousands.
  *
  *     bench_ratio                         a minute or two
  *     bench_ratio --rounds 3 --threads 1
  *
- * The second figure is the first one's quotient of two lengths: cost linear in N is a rate that does
- * not depend on N.
+ * The second figure is the first one's quotient of two lengths: cost linear in N is a rate that
+ * does not depend on N.
  */
 #include "flash_forward.h"
 #include "ratio.h"

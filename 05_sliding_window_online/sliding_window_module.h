@@ -57,9 +57,9 @@ typedef struct WindowConfig {
     }
 
 /* Contiguous host tensors in the config's layout: [b][s][h][d], [s][b][h][d] or [t][h][d] with
- * cu_seqlens [batch+1] (0 ... total, never falling). Q_KV: K holds K and V side by side on the heads
- * axis, V is NULL; QKV: Q holds all three (heads_q, heads_kv, heads_kv), K and V are NULL, and the
- * query and key lengths are equal. The gradients are packed like the tensors. */
+ * cu_seqlens [batch+1] (0 ... total, never falling). Q_KV: K holds K and V side by side on the
+ * heads axis, V is NULL; QKV: Q holds all three (heads_q, heads_kv, heads_kv), K and V are NULL,
+ * and the query and key lengths are equal. The gradients are packed like the tensors. */
 typedef struct WindowCall {
     int64_t batch, seqlen_q, seqlen_kv;          /* THD: batch sequences; seqlen_* are the totals */
     const int32_t *cu_seqlens_q, *cu_seqlens_kv; /* THD only, else NULL */
@@ -109,7 +109,8 @@ typedef struct WindowStream WindowStream;
 /* config: causal with a finite window, no clip, no dropout. */
 WindowStatus window_stream_create(WindowStream **out, const WindowConfig *config, int64_t batch,
                                   char error[WINDOW_ERROR]);
-/* The next token: q [b][hq][d], k and v [b][hkv][d] in the config's dtype -> o like q, lse [b][hq]. */
+/* The next token: q [b][hq][d], k and v [b][hkv][d] in the config's dtype -> o like q, lse
+ * [b][hq]. */
 WindowStatus window_stream_step(WindowStream *s, const void *q, const void *k, const void *v,
                                 void *o, float *lse);
 int64_t window_stream_bytes(const WindowStream *s); /* memory of the object: constant */

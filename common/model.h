@@ -119,8 +119,8 @@ ModelTraffic model_two_kernels_backward_traffic(const AttnArgs *args, int64_t Br
 
 /* Tiles of Br x Bc of all heads and batches: no pair visible, some, all. Several sequences have
  * tiles of their own. Covers one segment of stride 1 for each sequence and side, numbered 0, 1 ...,
- * several of them with B = 1 and no full mask; anything else gives -1. A full mask makes clean tiles
- * masked ones. Arithmetic on positions, a few divisions for each tile of queries. */
+ * several of them with B = 1 and no full mask; anything else gives -1. A full mask makes clean
+ * tiles masked ones. Arithmetic on positions, a few divisions for each tile of queries. */
 typedef struct ModelTiles {
     int64_t skipped, masked, clean;
 } ModelTiles;

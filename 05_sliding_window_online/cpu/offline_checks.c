@@ -49,7 +49,8 @@ static WindowStatus check_config(const WindowConfig *c, char error[WINDOW_ERROR]
 
 /* --- lengths -----------------------------------------------------------------------------------*/
 
-/* Elements of the largest tensor of `tokens` tokens in `batch` batches: 1 if they can be counted. */
+/* Elements of the largest tensor of `tokens` tokens in `batch` batches: 1 if they can be
+ * counted. */
 static int countable(const WindowConfig *c, int64_t batch, int64_t tokens)
 {
     int64_t count = c->heads_q;

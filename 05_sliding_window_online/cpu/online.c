@@ -15,8 +15,8 @@
  *
  *     lse = max + log1p(exp(min - max))          O = exp(lse1 - lse) O1 + exp(lse2 - lse) O2
  *
- * of max and min of lse1, lse2. No exponent is positive now. S = {} is lse = -inf, O = 0; where both
- * sides are empty, min - max would be -inf - -inf = NaN, and there is nothing to do.
+ * of max and min of lse1, lse2. No exponent is positive now. S = {} is lse = -inf, O = 0; where
+ * both sides are empty, min - max would be -inf - -inf = NaN, and there is nothing to do.
  *
  * A block's own (O, lse) comes from stage 03's block kernel, started from an empty state. It gets
  * views that end with the last token that exists, so padding is never read. What is kept between
@@ -176,7 +176,8 @@ static Tensor view_of(const WindowOnlineConfig *c, const void *data, int64_t tok
                     {tokens * heads * d, heads * d, d, 1}};
 }
 
-/* Block (i, j), cut to the queries and keys that exist. O, lse and the tensors are still missing. */
+/* Block (i, j), cut to the queries and keys that exist. O, lse and the tensors are still
+ * missing. */
 static void cut_block(const SlidingWindowOnline *w, OnlineStep *step, int64_t i, int64_t j)
 {
     const WindowOnlineConfig *c = &w->config;

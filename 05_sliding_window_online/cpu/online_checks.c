@@ -2,9 +2,9 @@
  *
  * online_checks.c: what the online module and the stream refuse, one sentence each.
  *
- * Clipping and dropout act on the weights P of a whole row. A module that sees a row in pieces never
- * holds them: what it multiplies V with is exp(s - lse of the piece), and by how much that is too
- * large it learns from the pieces to come. So both are refused, and not approximated.
+ * Clipping and dropout act on the weights P of a whole row. A module that sees a row in pieces
+ * never holds them: what it multiplies V with is exp(s - lse of the piece), and by how much that is
+ * too large it learns from the pieces to come. So both are refused, and not approximated.
  *
  * Interface: window_refuse, window_check_values, window_check_config, window_config_scale
  * (online_internal.h).

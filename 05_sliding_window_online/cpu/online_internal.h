@@ -3,8 +3,8 @@
  * online_internal.h: between the files of the online module, on the CPU and on the GPU.
  *
  * Interface:
- * - WindowPlace, window_online_create_at: an object for any rule, alignment and piece of a mask; the
- *   public one knows only a window and lower-right.
+ * - WindowPlace, window_online_create_at: an object for any rule, alignment and piece of a mask;
+ *   the public one knows only a window and lower-right.
  * - OnlineStep: one block, cut to what exists of it. window_online_step_cuda takes it
  *   (cuda/online.cu); so does the CPU.
  * - window_check_values: what all three modules refuse. window_check_config, window_refuse: what
@@ -35,9 +35,9 @@ typedef struct WindowPlace {
 WindowStatus window_online_create_at(SlidingWindowOnline **out, const WindowOnlineConfig *config,
                                      const WindowPlace *place, char error[WINDOW_ERROR]);
 
-/* args: shape with Nq = valid rows and Nk = valid columns of the block; Q, K, V of the block; O = the
- * block's rows of global_o. scale has the temperature in it; options ask for QK normalisation and
- * nothing else, or are NULL. mask is NULL: the block's own is below.
+/* args: shape with Nq = valid rows and Nk = valid columns of the block; Q, K, V of the block; O =
+ * the block's rows of global_o. scale has the temperature in it; options ask for QK normalisation
+ * and nothing else, or are NULL. mask is NULL: the block's own is below.
  * The position maps have one segment each, on the host; nothing but its `position` is needed:
  * query r stands at q.position + r, key c at k.position + c. */
 typedef struct OnlineStep {

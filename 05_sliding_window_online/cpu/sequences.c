@@ -24,8 +24,8 @@ static int ascending(AttnPositions map)
     return 1;
 }
 
-/* See sequences.h for the three conditions. A map with one segment on each side has nothing to part,
- * and goes to the kernels as it is. */
+/* See sequences.h for the three conditions. A map with one segment on each side has nothing to
+ * part, and goes to the kernels as it is. */
 static int can_part(const AttnArgs *args)
 {
     return (args->positions_q.count > 1 || args->positions_k.count > 1) && args->shape.B == 1 &&

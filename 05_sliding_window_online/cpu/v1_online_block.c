@@ -12,8 +12,8 @@
  * block with something to see.
  *
  * A sequence is one traversal. If its keys lie in several segments (a rolling cache whose end has
- * come round to its start), each segment is a traversal that starts from the state that the last one
- * left: a state does not know where its keys came from.
+ * come round to its start), each segment is a traversal that starts from the state that the last
+ * one left: a state does not know where its keys came from.
  *
  * Interface: sliding_window_v1_online_block (sliding_window.h).
  */

@@ -98,7 +98,8 @@ static const char *row_of(const Tensor *t, int64_t b, int64_t token, int64_t h)
     return (const char *)t->data + tensor_offset(t, b, token, h) * (int64_t)dtype_size(t->dtype);
 }
 
-/* Memory of one thread: a token's queries and outputs, [group][d] each in the dtype, and its lse. */
+/* Memory of one thread: a token's queries and outputs, [group][d] each in the dtype, and its
+ * lse. */
 typedef struct TokenRows {
     char *Q, *O;
     float *lse;

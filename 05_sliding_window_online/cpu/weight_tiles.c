@@ -244,11 +244,12 @@ static void gradients_of_keys(const Walk *walk, Tiles *t, int64_t b, int64_t h_k
 typedef void (*TileFn)(const Walk *walk, Tiles *t, int64_t b, int64_t h, int64_t first);
 
 /* A tile of queries (or keys) with everything that it has to meet is one task: what it writes
- * belongs to nobody else, and the order inside of it is fixed, so that the result does not depend on
- * who takes which task. Under a window all tasks are nearly equal; dynamic scheduling is for causal
- * masks without one, where the last rows see the most.
+ * belongs to nobody else, and the order inside of it is fixed, so that the result does not depend
+ * on who takes which task. Under a window all tasks are nearly equal; dynamic scheduling is for
+ * causal masks without one, where the last rows see the most.
  *
- * Threads share the tiles of all heads: `tiles` tiles of `size` indexes in each of `heads` heads. */
+ * Threads share the tiles of all heads: `tiles` tiles of `size` indexes in each of `heads`
+ * heads. */
 static AttnStatus share_tiles(const Walk *walk, TileFn do_tile, int64_t heads, int64_t tiles,
                               int64_t size)
 {

@@ -12,8 +12,8 @@
  *     then K and V, then the first product), to end about as long: what N = 16384 tiles hide, a
  *     window shows. More and smaller blocks on an SM help, since one works while another starts.
  *   - Of the pairs in visited tiles 257 / 384 are visible. Smaller tiles waste less and cost more
- *     shared-memory traffic for each product: stages 03 and 04 switch to them below a width that was
- *     found by measurement (NARROW_WINDOW in their fastest kernels).
+ *     shared-memory traffic for each product: stages 03 and 04 switch to them below a width that
+ *     was found by measurement (NARROW_WINDOW in their fastest kernels).
  *
  * Prediction (H200, bf16, N = 16384, w = 1024): forward the rate of the causal kernel times the
  * visible share of the visited tiles, 1025 / 1152 = 0.89; backward 1025 / 1216 = 0.84 of it.
@@ -56,7 +56,8 @@ static AttnStatus add_gradients(const AttnArgs *plain, FlashSums sums)
     return status;
 }
 
-/* Without a norm the gradients of the kernel are those of the tensors, and it rounds them itself. */
+/* Without a norm the gradients of the kernel are those of the tensors, and it rounds them
+ * itself. */
 AttnStatus sliding_window_v2_mma_window_backward(const AttnArgs *args)
 {
     if (args->Q.dtype == ATTN_F32 || asks_for_weights(args))

@@ -68,7 +68,8 @@ static float attend_keys(const AttnArgs *a, const Rows *t, int64_t b, int64_t h,
     return l > 0.0f ? m + logf(l) : -INFINITY;
 }
 
-/* Block (i, j) of all heads. The last blocks end where the tensors do: padding is never looked at. */
+/* Block (i, j) of all heads. The last blocks end where the tensors do: padding is never looked
+ * at. */
 static void step(const AttnArgs *a, const Rows *t, int64_t i, int64_t j)
 {
     const AttnShape *n = &a->shape;

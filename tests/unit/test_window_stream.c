@@ -6,8 +6,8 @@
  *   some and more than there are tokens, GQA, cap, temperature, normalisation, three dtypes, all
  *   widths d around a vector.
  * - A token that enters without a query counts like any other.
- * - A million tokens (fewer with ATTN_TEST_QUICK): memory stays what it was, and sampled answers are
- *   right, the last ones included.
+ * - A million tokens (fewer with ATTN_TEST_QUICK): memory stays what it was, and sampled answers
+ *   are right, the last ones included.
  * - Every refusal.
  */
 #include "alloc.h"

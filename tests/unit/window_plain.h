@@ -186,8 +186,8 @@ static inline void plain_attend(Plain *p, int64_t i0, int64_t i1, int64_t j0, in
 }
 
 /* The suite's bound for a row that was merged `steps` times: each step rounds O to the dtype, and
- * in float32 its weights are off by u times |lse| and a few. Statistics of a normalisation in float32
- * round now and then to the other neighbour in 16 bits: two of each row's channels may. */
+ * in float32 its weights are off by u times |lse| and a few. Statistics of a normalisation in
+ * float32 round now and then to the other neighbour in 16 bits: two of each row's channels may. */
 static inline int plain_row_is_right(const Plain *p, const Tensor *O, const float *lse, int64_t b,
                                      int64_t i, int64_t h, int64_t steps)
 {

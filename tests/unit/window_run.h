@@ -5,8 +5,8 @@
  * The padding of the last blocks is NaN here, although the contract says zeros: it is never read.
  *
  * Interface:
- * - Run, run_new, run_free, clear_state: the module and its global state. step, traverse: one block,
- *   all blocks in the order that was set.
+ * - Run, run_new, run_free, clear_state: the module and its global state. step, traverse: one
+ *   block, all blocks in the order that was set.
  * - config_of: a WindowConfig of a few numbers.
  */
 #ifndef WINDOW_RUN_H
