@@ -106,8 +106,9 @@ typedef struct RingPlan {
 } RingPlan;
 
 /* args: the whole attention, host pointers (only shape, dtype, scale, cap, rule, positions, mask
- * are read). 0, or -1 with one sentence in why[256]: heads that Ulysses cannot deal out, ranks that
- * are no multiple of the nodes, more ranks than RING_MAX_RANKS, no memory. */
+ * are read; dO with data asks for a backward pass). 0, or -1 with one sentence in why[256]: heads
+ * that Ulysses cannot deal out, ranks that are no multiple of the nodes, more ranks than
+ * RING_MAX_RANKS, no memory. */
 int ring_plan_make(RingPlan *plan, const AttnArgs *args, const RingSetup *setup, char why[256]);
 void ring_plan_free(RingPlan *plan);
 
