@@ -152,8 +152,7 @@ static void measure_sgemm(Report *r, const CliCase *c, AttnDevice device)
     bench_progress_clear();
 }
 
-/* "12.3 MiB" in a caller's buffer; "-" for an unknown size. */
-static const char *bytes_text(char text[16], double bytes)
+const char *bytes_text(char text[16], double bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     int u = 0;
@@ -209,6 +208,7 @@ void report_row(Report *r, const ReportRow *row)
            bytes_text(t[6], (double)row_peak(r, row)),
            number_text(t[7], "%.2fx", r->baseline_ms / ms));
     head_tiles(r, &row->tiles);
+    head_ring(r, row);
     putchar('\n');
     fflush(stdout);
 }

@@ -29,6 +29,11 @@ void head_machine(const Report *r, const CliCase *c); /* before the first row */
 void head_case(const Report *r, const ReportRow *row);
 /* Stage 05's last column, how many tiles the window leaves; NULL: its heading. */
 void head_tiles(const Report *r, const ReportTiles *tiles);
-int save_probe(const char *dir); /* EXIT_OK or EXIT_USAGE */
+/* Stage 06 (report_ring.c): more words about the case, the last columns, the fields of JSON. */
+void head_ring_case(const Report *r, const ReportRow *row);
+void head_ring(const Report *r, const ReportRow *row); /* NULL: their heading */
+void json_ring(FILE *f, const ReportRow *row);
+const char *bytes_text(char text[16], double bytes); /* "12.3 MiB"; "-" for an unknown size */
+int save_probe(const char *dir);                     /* EXIT_OK or EXIT_USAGE */
 
 #endif

@@ -163,7 +163,10 @@ static void put_case(FILE *f, const Stage *stage, const ReportRow *row)
     put_int(f, "line", c->line);
     if (stage->features & STAGE_HAS_OFFLINE)
         put_offline(f, c, a);
-    fputs(",\"ranks\":1,\"transport\":null,\"method\":null,\"layout\":null", f);
+    if (stage->features & STAGE_HAS_RANKS)
+        json_ring(f, row);
+    else
+        fputs(",\"ranks\":1,\"transport\":null,\"method\":null,\"layout\":null", f);
 }
 
 /* All of an attention row but its end. */
@@ -190,7 +193,7 @@ static void put_attention(FILE *f, const Report *r, const ReportRow *row)
     put_count(f, "key_splits", row->tiles.splits);
     if (r->cli->stage->features & STAGE_HAS_OFFLINE)
         put_tile_counts(f, &row->tiles);
-    put_int(f, "link_bytes", 0);
+    put_number(f, "link_bytes", out->ring ? out->ring->link_bytes : 0.0);
     put_int(f, "peak_bytes", (int64_t)row_peak(r, row));
     put_number(f, "bound_ratio", row->check ? row->check->bound_ratio : NAN);
     put_number(f, "flash_ratio", row->check ? row->check->flash_ratio : NAN);

@@ -73,7 +73,7 @@ void outcome_free(Outcome *out)
         tensor_free(all[i]);
 }
 
-static void poison(Outcome *out)
+void run_poison(Outcome *out)
 {
     Storage *all[RUN_OUTPUTS];
     int i;
@@ -135,7 +135,7 @@ AttnStatus run_host(Outcome *out, const CliCase *c, AttnFn forward, AttnFn backw
          round++) {
         const int timed = run_is_timed(c, round, start);
         double ms[2] = {0.0, 0.0};
-        poison(out);
+        run_poison(out);
         status = run_once(out, forward, backward, live, ms);
         if (timed && status == ATTN_OK) {
             out->forward.ms[out->forward.count++] = ms[0];

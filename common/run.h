@@ -21,6 +21,19 @@
 extern "C" {
 #endif
 
+/* Stage 06: what the ranks of a run told. Sizes in bytes, arrays by rank. */
+typedef struct RingOutcome {
+    int ranks, nodes;
+    int64_t sent[CLI_MAX_RANKS], sent_backward[CLI_MAX_RANKS]; /* payload, counted, of one run */
+    int64_t outer_bytes;                                       /* of all these: between nodes */
+    double link_bytes;           /* the model's sum for all ranks and passes */
+    int64_t peak[CLI_MAX_RANKS]; /* most of a rank's tensors and buffers at once */
+    int64_t peak_model[CLI_MAX_RANKS];
+    int64_t workspace_bytes; /* of the block kernels, beside these: the largest rank */
+    /* Share of the time of messages that the same rank computes in; NaN = unknown. */
+    double hidden, hidden_backward;
+} RingOutcome;
+
 typedef struct Outcome {
     AttnStatus status;
     AttnArgs args;         /* host views of inputs and outputs: what check_outputs takes */
@@ -36,7 +49,8 @@ typedef struct Outcome {
     int answered; /* 1: status is the variant's own word; 0: the harness refused before */
     int l2_flushed;
     int inputs_intact, storage_intact;
-    char failure[512]; /* "" or what went wrong (crash, time limit, missing symbol) */
+    const RingOutcome *ring; /* NULL in other stages and for a --variant-so */
+    char failure[512];       /* "" or what went wrong (crash, time limit, missing symbol) */
 } Outcome;
 
 /* A row costs at most this long in all its repetitions, but gives one sample at least. */

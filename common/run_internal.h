@@ -5,6 +5,7 @@
  * Interface:
  * - run_outputs, run_inputs: the storages of an outcome and of a problem.
  * - outcome_make: outputs of an outcome, poisoned, with host views of the inputs.
+ * - run_poison: NaN into all outputs.
  * - run_host: repetitions on the CPU; the output of the last one stays.
  * - run_device: the same on the GPU; outputs are brought to the host.
  * - run_note_peak: workspace, pass by pass.
@@ -22,6 +23,7 @@ void run_outputs(Outcome *out, Storage *all[RUN_OUTPUTS]);
 void run_inputs(const Problem *p, const Storage *all[RUN_INPUTS]);
 /* EXIT_OK or EXIT_RUNTIME. */
 int outcome_make(Outcome *out, const Problem *p, const CliCase *c);
+void run_poison(Outcome *out);
 /* Before repetition `round` (0, 1, ...; the first warmup ones are not timed). start_ms: when the
  * row began. */
 int run_keep_going(const CliCase *c, int round, int timed, double start_ms);

@@ -24,6 +24,8 @@ LINKED = {("04_flash_backward", "v1_blas"): "01_naive"}
 # Stage 05's variants are a window around kernels of earlier stages, which they call by the headers
 # of these stages: no include leads to the file.
 F, B, W = "03_flash_forward", "04_flash_backward", "05_sliding_window_online"
+R = "06_ring_burst"
+METHODS = ("ring", "burst", "allgather", "ulysses", "ring-double", "burst-double")
 CALLED = {
     (W, "v2_window_tiles"): [F + "/cpu/v2_simd.c", W + "/cpu/plain.c"],
     (W, "v4_window_backward"): [F + "/cpu/v2_simd.c", B + "/cpu/v2_simd.c", W + "/cpu/plain.c",
@@ -40,10 +42,12 @@ def variant_files(root):
     found = {}
     for folder in sorted(root.glob("0[0-9]_*")):
         files = [*folder.glob("cpu/*.c"), *folder.glob("cuda/*.cu")]
-        if folder.name.startswith("06_"):  # stage 06: <folder>/<method>.c
-            files += [f for f in folder.glob("*.c") if f.name != "main.c"]
         for path in sorted(files):
             found.setdefault((folder.name, path.stem), []).append(path)
+    for method in METHODS:  # stage 06: <folder>/<method>.c for all devices
+        path = root / R / (method.replace("-", "_") + ".c")
+        if path.is_file():
+            found[R, method] = [path]
     return found
 
 

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ring_burst: how can one attention span more tokens than one GPU can hold, and when is the
+ * communication free?
+ *
+ *     method        forward                     backward
+ *     ring          K, V in a ring              K, V and dK, dV in a ring, the other way round
+ *     burst         K, V in a ring              Q, dO, lse, delta in a ring, dQ one step behind
+ *     allgather     everybody gets all K, V     the same; dK, dV are reduce-scattered
+ *     ulysses       from all heads of some tokens to all tokens of some heads, and back
+ *     ring-double   ring in two levels, inside a node and between nodes
+ *     burst-double  burst likewise
+ *
+ * The answer: softmax over parts is a sum weighted by exp(lse), so a rank can see the keys of all
+ * others one block after the other, and never holds more than two of them. While it computes on
+ * one, the next is under way: free as long as a block's computation, which grows with the square
+ * of its tokens, takes longer than its journey, which grows with their number.
+ *
+ *     ring_burst                                   small: 4 ranks, all methods, checked
+ *     ring_burst -N 4096 --causal --ranks 8 --backward
+ *     ring_burst --trace --causal --method ring    who holds what at which step, one screen
+ *     ring_burst --method auto --kv-heads 1 --causal --backward
+ *     ring_burst --inject corrupt@1:2 --verify-hops
+ *     mpirun -n 4 ring_burst --transport mpi
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "judge.h"
+#include "outcome.h"
+
+static const Variant variants[] = {
+    {"ring", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS,
+     "keys and values in a ring; their gradients travel home with them"},
+    {"burst", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS,
+     "backward the queries' side travels, the gradients of keys stay"},
+    {"allgather", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS,
+     "every rank gets all keys at once; dK, dV are reduce-scattered"},
+    {"ulysses", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS,
+     "all-to-all: all tokens of some heads instead of some tokens of all heads"},
+    {"ring-double", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS,
+     "ring in two levels: slow links between nodes hide behind a turn inside"},
+    {"burst-double", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS, "burst in two levels"},
+};
+
+static const Stage stage = {
+    "ring_burst",
+    "06_ring_burst",
+    "How can one attention span more tokens than one GPU can hold, and when is the communication "
+    "free?",
+    RING_BURST_ABI_VERSION,
+    STAGE_HAS_BACKWARD | STAGE_HAS_TRACE | STAGE_HAS_DETERMINISTIC | STAGE_HAS_VARLEN |
+        STAGE_HAS_RANKS,
+    variants,
+    sizeof variants / sizeof *variants};
+
+/* Judge what a method computed, and show its row. */
+static int show(Report *report, const CliCase *c, const Problem *problem,
+                const Reference *reference, const Variant *v, const Outcome *out, int status)
+{
+    const int judged = out->ran && c->check, wrong_bytes = status == EXIT_WRONG;
+    Check check;
+    if (status == EXIT_OK && out->status == ATTN_SKIP)
+        return report_skip(report, c, v, out->failure);
+    if (judged) {
+        status = exit_worst(status, judge_outcome(&check, reference, out, c, v));
+        if (wrong_bytes)
+            check.pass = 0;
+    }
+    ReportRow row = {c, problem, v, out, judged ? &check : NULL, 0.0, {0}};
+    report_row(report, &row);
+    if (out->ran)
+        status = exit_worst(status, report_save(report, c, out));
+    return status;
+}
+
+/* Run one method over its ranks, compare its output with the oracle and its bytes with the model. */
+static int run_method(Report *report, const CliCase *c, const Problem *problem,
+                      const Reference *reference, const Variant *v)
+{
+    RingRun run;
+    int status = ring_run(&run, v, problem, c, c->ring.trace_json != NULL || c->bench);
+    status = show(report, c, problem, reference, v, &run.out, status);
+    ring_run_free(&run);
+    return status;
+}
+
+/* A user's own shared object: whole attention, in a child process with limits. */
+static int run_so(Report *report, const Cli *cli, const CliCase *c, const Problem *problem,
+                  const Reference *reference, const Variant *v)
+{
+    Outcome out;
+    int status = run_variant_so(&out, &stage, problem, c, cli->so_seconds, cli->so_mebibytes);
+    status = show(report, c, problem, reference, v, &out, status);
+    outcome_free(&out);
+    return status;
+}
+
+static int run_case(Report *report, const Cli *cli, CliCase *c)
+{
+    Problem problem;
+    Reference reference;
+    const Variant *v = NULL;
+    int status = problem_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
+    if (status != EXIT_OK)
+        return status;
+    /* the oracle's O, lse (dQ, dK, dV) and the bound of each element: once for all methods */
+    status = reference_make(&reference, &problem, c);
+    while (status != EXIT_RUNTIME && (v = cli_next_variant(cli, c, v)) != NULL)
+        status = exit_worst(status, v == &c->so ? run_so(report, cli, c, &problem, &reference, v)
+                                                : run_method(report, c, &problem, &reference, v));
+    reference_free(&reference);
+    problem_free(&problem);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    Cli cli;
+    Report report;
+    int i, status = cli_parse(&cli, &stage, argc, argv);
+    if (status != CLI_CONTINUE)
+        return status;
+    status = report_open(&report, &cli);
+    for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++)
+        status = exit_worst(status, run_case(&report, &cli, &cli.cases[i]));
+    status = exit_worst(status, report_close(&report));
+    cli_free(&cli);
+    return status;
+}

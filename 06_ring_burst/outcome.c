@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * outcome.c: from a case to the Outcome that judge_outcome and report_row know from the other
+ * stages. A method's result is one thing; what it sent is another, and is asked for to the byte.
+ *
+ * Interface: see outcome.h.
+ */
+#include "outcome.h"
+
+#include "alloc.h"
+#include "cost.h"
+#include "run_internal.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(CLI_MAX_RANKS == RING_MAX_RANKS, "a case holds as many ranks as a plan");
+_Static_assert((int)CLI_EXIT == (int)RING_EXIT, "faults are numbered alike");
+
+RingSetup ring_setup_of(const CliCase *c, RingMethod method)
+{
+    const CliRing *r = &c->ring;
+    const int doubled = method == RING_METHOD_RING_DOUBLE || method == RING_METHOD_BURST_DOUBLE;
+    RingSetup s = {.method = method,
+                   .layout = r->layout,
+                   .ranks = (int)r->ranks,
+                   .nodes = (int)r->nodes,
+                   .partials = r->partials,
+                   .deterministic = c->deterministic,
+                   .timeout_s = r->timeout_s,
+                   .verify_hops = r->verify_hops,
+                   .adversarial = r->adversarial,
+                   .schedule_seed = r->schedule_seed,
+                   .threads = c->threads};
+    s.fault = (RingFault){(RingFaultKind)r->inject, (int)r->inject_rank, (int)r->inject_step};
+    if (!s.nodes)
+        s.nodes = doubled && s.ranks % 2 == 0 ? 2 : 1;
+    return s;
+}
+
+/* --- the model's side --------------------------------------------------------------------------*/
+
+int ring_model_case(RingModelCase *m, const RingPlan *plan)
+{
+    const int G = plan->setup.ranks;
+    int64_t *tokens = malloc(2 * (size_t)G * sizeof *tokens), most_q = 0, most_k = 0;
+    if (!tokens)
+        return -1;
+    for (int g = 0; g < G; g++) {
+        tokens[g] = plan->q[g].tokens;
+        tokens[G + g] = plan->k[g].tokens;
+        most_q = tokens[g] > most_q ? tokens[g] : most_q;
+        most_k = tokens[G + g] > most_k ? tokens[G + g] : most_k;
+    }
+    *m = (RingModelCase){.method = plan->setup.method,
+                         .ranks = G,
+                         .nodes = plan->setup.nodes,
+                         .hops_up = plan->hops_up,
+                         .hops_down = plan->hops_down,
+                         .shape = plan->shape,
+                         .dtype = plan->dtype,
+                         .partials = plan->setup.partials,
+                         .mask_bytes = plan->mask ? most_q * most_k : 0,
+                         .nq = tokens,
+                         .nk = tokens + G};
+    return 0;
+}
+
+void ring_model_free(RingModelCase *m)
+{
+    free((void *)(uintptr_t)m->nq);
+    m->nq = m->nk = NULL;
+}
+
+/* What rank g sent in a pass against the formulas. 1, or 0 with a sentence. */
+static int bytes_agree(const RingModelCase *m, const RingRankReport *told, RingPass pass, int g,
+                       char *sentence, size_t size)
+{
+    const RingModelBytes model = model_ring_sent(m, pass, g);
+    for (int t = 0; t < RING_TENSORS; t++)
+        if (told->sent[pass][t] != model.sent[t]) {
+            snprintf(sentence, size,
+                     "rank %d sent %" PRId64 " bytes of %s in the %s pass, the model says %" PRId64,
+                     g, told->sent[pass][t], ring_tensor_name((RingTensor)t),
+                     pass == RING_FORWARD ? "forward" : "backward", model.sent[t]);
+            return 0;
+        }
+    if (told->sent_inner[pass] != model.inner || told->sent_outer[pass] != model.outer) {
+        snprintf(sentence, size,
+                 "rank %d sent %" PRId64 " bytes inside its node and %" PRId64 " to others, the "
+                 "model says %" PRId64 " and %" PRId64,
+                 g, told->sent_inner[pass], told->sent_outer[pass], model.inner, model.outer);
+        return 0;
+    }
+    return 1;
+}
+
+static int64_t sum(const int64_t sent[RING_TENSORS])
+{
+    int64_t all = 0;
+    for (int t = 0; t < RING_TENSORS; t++)
+        all += sent[t];
+    return all;
+}
+
+/* Mean over the ranks of the share of their messages' time that computation covers. */
+static void tell_hidden(RingRun *run)
+{
+    const RingReport *report = &run->report;
+    double *const hidden[] = {&run->told.hidden, &run->told.hidden_backward};
+    for (int pass = 0; pass <= run->plan.backward; pass++) {
+        double shares = 0.0;
+        for (int g = 0; g < report->ranks; g++)
+            shares += ring_hidden_share(report->events[g], report->event_count[g],
+                                        pass ? RING_BACKWARD : RING_FORWARD);
+        *hidden[pass] = report->ranks && report->events[0] ? shares / report->ranks : NAN;
+    }
+}
+
+/* Fills run->told; EXIT_OK, or EXIT_WRONG with a sentence in out.failure. */
+static int tell(RingRun *run)
+{
+    const RingPlan *plan = &run->plan;
+    RingOutcome *told = &run->told;
+    RingModelCase m;
+    int status = EXIT_OK;
+    if (ring_model_case(&m, plan) != 0)
+        return EXIT_OK;
+    told->link_bytes = 0.0;
+    tell_hidden(run);
+    for (int g = 0; g < plan->setup.ranks; g++) {
+        const RingRankReport *r = &run->report.rank[g];
+        const RingModelMemory memory = model_ring_memory(&m, g);
+        const size_t peak =
+            r->peak_bytes > r->peak_backward_bytes ? r->peak_bytes : r->peak_backward_bytes;
+        told->sent[g] = sum(r->sent[RING_FORWARD]);
+        told->sent_backward[g] = sum(r->sent[RING_BACKWARD]);
+        told->outer_bytes += r->sent_outer[RING_FORWARD] + r->sent_outer[RING_BACKWARD];
+        told->peak[g] = (int64_t)peak;
+        told->peak_model[g] = plan->backward ? memory.backward : memory.forward;
+        if ((int64_t)r->workspace_bytes > told->workspace_bytes)
+            told->workspace_bytes = (int64_t)r->workspace_bytes;
+        if (peak + r->workspace_bytes > run->out.peak_bytes)
+            run->out.peak_bytes = peak + r->workspace_bytes;
+        for (int pass = RING_FORWARD; pass <= (plan->backward ? RING_BACKWARD : RING_FORWARD);
+             pass++) {
+            const RingModelBytes model = model_ring_sent(&m, (RingPass)pass, g);
+            told->link_bytes += (double)model_ring_total(&model);
+            /* a message that is sent twice, or never, is not what the model counts */
+            if (status == EXIT_OK && plan->setup.fault.kind == RING_NO_FAULT &&
+                !bytes_agree(&m, r, (RingPass)pass, g, run->out.failure, sizeof run->out.failure))
+                status = EXIT_WRONG;
+        }
+    }
+    run->out.peak_backward = run->out.peak_bytes;
+    ring_model_free(&m);
+    return status;
+}
+
+/* --- the run -----------------------------------------------------------------------------------*/
+
+/* One world from its start to its end. */
+static int run_world(RingRun *run, const CliCase *c, int warmup, int rounds, int trace)
+{
+    Outcome *out = &run->out;
+    const RingJob job = {.plan = &run->plan,
+                         .args = &out->args,
+                         .warmup = warmup,
+                         .rounds = rounds,
+                         .trace = trace,
+                         .forward_ms = out->forward.ms,
+                         .backward_ms = c->backward ? out->backward.ms : NULL};
+    run_poison(out);
+    ring_report_free(&run->report);
+    memset(&run->report, 0, sizeof run->report);
+    if (ring_world_sim(&job, &ring_space_cpu, &run->report) != 0)
+        return -1;
+    out->forward.count = rounds;
+    out->backward.count = c->backward ? rounds : 0;
+    return 0;
+}
+
+/* How often fits into the time that a row may take, from one round that has been measured. */
+static int affordable_rounds(const RingRun *run, const CliCase *c, double ms)
+{
+    const double room = (RUN_BUDGET_MS - ms) / ms - (double)c->warmup;
+    (void)run;
+    return room < 1.0 ? 0 : room < (double)c->iters ? (int)room : c->iters;
+}
+
+/* Without --bench one round; else as many as --iters wants and the budget allows. */
+static int run_rounds(RingRun *run, const CliCase *c, int trace)
+{
+    const double start = bench_now_ms();
+    int rounds;
+    if (run_world(run, c, 0, 1, trace) != 0)
+        return -1;
+    rounds = c->bench ? affordable_rounds(run, c, bench_now_ms() - start) : 0;
+    return rounds > 0 ? run_world(run, c, c->warmup, rounds, trace) : 0;
+}
+
+/* Guards of the outputs, fingerprints of the inputs, blocks that nobody freed. */
+static void look_around(Outcome *out, const Problem *p, uint64_t before, size_t live)
+{
+    Storage *all[RUN_OUTPUTS];
+    run_outputs(out, all);
+    out->storage_intact = workspace_intact();
+    for (int i = 0; i < RUN_OUTPUTS; i++)
+        if (all[i]->mapping && !tensor_intact(all[i]))
+            out->storage_intact = 0;
+    out->inputs_intact = problem_fingerprint(p) == before;
+    out->leaked_bytes = workspace_live() > live ? workspace_live() - live : 0;
+}
+
+int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c, int trace)
+{
+    Outcome *out = &run->out;
+    const RingSetup setup = ring_setup_of(c, (RingMethod)ring_method_from_name(v->name));
+    const uint64_t before = problem_fingerprint(p);
+    size_t live;
+    int status;
+    memset(run, 0, sizeof *run);
+    run->told = (RingOutcome){
+        .ranks = setup.ranks, .nodes = setup.nodes, .hidden = NAN, .hidden_backward = NAN};
+    if (outcome_make(out, p, c) != EXIT_OK) {
+        cli_refuse("%s: %s", v->name, out->failure);
+        out->status = ATTN_NO_MEMORY;
+        return EXIT_RUNTIME;
+    }
+    out->ring = &run->told;
+    out->answered = 1;
+    if (ring_plan_make(&run->plan, &p->args, &setup, out->failure) != 0) {
+        const int no_memory = strncmp(out->failure, "memory", 6) == 0;
+        out->status = no_memory ? ATTN_NO_MEMORY : ATTN_SKIP;
+        if (no_memory)
+            cli_refuse("%s: %s", v->name, out->failure);
+        return no_memory ? EXIT_RUNTIME : EXIT_OK;
+    }
+    run->planned = 1;
+    live = workspace_live();
+    workspace_reset_peak();
+    bench_progress("%s", v->name);
+    bench_set_threads(1); /* of BLAS: the ranks have their own */
+    status = run_rounds(run, c, trace);
+    bench_progress_clear();
+    look_around(out, p, before, live);
+    if (status != 0) {
+        snprintf(out->failure, sizeof out->failure, "%s", run->report.failure);
+        out->status = ATTN_NO_MEMORY;
+        cli_refuse("%s: %s", v->name, out->failure);
+        return EXIT_RUNTIME;
+    }
+    run_finished(out);
+    status = tell(run);
+    if (status != EXIT_OK)
+        cli_refuse("%s: %s", v->name, out->failure);
+    return status;
+}
+
+void ring_run_free(RingRun *run)
+{
+    outcome_free(&run->out);
+    ring_report_free(&run->report);
+    if (run->planned)
+        ring_plan_free(&run->plan);
+    run->planned = 0;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * outcome.h: one method on one case, run over ranks as strictly as a grader would: outputs guarded
+ * and poisoned, inputs fingerprinted, bytes compared with the model.
+ *
+ * Interface:
+ * - RingRun, ring_run, ring_run_free: the run, and an Outcome as other stages have it.
+ * - ring_setup_of: the choices of a case for one method.
+ * - ring_model_case, ring_model_free: the same case for the formulas of common/model_ring.
+ */
+#ifndef RING_OUTCOME_H
+#define RING_OUTCOME_H
+
+#include "report.h"
+#include "ring_world.h"
+
+typedef struct RingRun {
+    Outcome out;
+    RingOutcome told; /* out.ring points here: a RingRun must not move */
+    RingReport report;
+    RingPlan plan;
+    int planned; /* the plan is there */
+} RingRun;
+
+/* EXIT_OK (also for a case that the method cannot compute: out.status is ATTN_SKIP), EXIT_RUNTIME
+ * with the sentence of the rank that failed printed, or EXIT_WRONG when bytes were sent that the
+ * model does not know. trace: keep events. */
+int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c, int trace);
+void ring_run_free(RingRun *run);
+
+RingSetup ring_setup_of(const CliCase *c, RingMethod method);
+
+/* nq and nk are allocated; 0, or -1 when memory is short. */
+int ring_model_case(RingModelCase *m, const RingPlan *plan);
+void ring_model_free(RingModelCase *m);
+
+#endif

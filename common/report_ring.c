@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * report_ring.c: what only stage 06 tells: how the tokens were dealt out, what each rank sent and
+ * held, and how much of the communication was hidden behind computation.
+ *
+ * Interface: head_ring_case, head_ring, json_ring (report_internal.h).
+ */
+#include "report_internal.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+static const char *const transports[] = {"sim", "mpi", "nccl"};
+static const char *const links[] = {"nccl", "copy"};
+static const char *const faults[] = {"none", "drop", "duplicate", "corrupt", "delay", "exit"};
+
+void head_ring_case(const Report *r, const ReportRow *row)
+{
+    const CliCase *c = row->c;
+    const CliRing *g = &c->ring;
+    const int ranks = row->outcome->ring ? row->outcome->ring->ranks : (int)g->ranks;
+    if (!(r->cli->stage->features & STAGE_HAS_RANKS))
+        return;
+    printf("# %d rank%s (%s), %s layout", ranks, ranks == 1 ? "" : "s", transports[g->transport],
+           ring_layout_name(g->layout));
+    if (g->nodes)
+        printf(", %" PRId64 " node%s", g->nodes, g->nodes == 1 ? "" : "s");
+    if (c->cu_q_file)
+        printf(", %" PRId64 " sequences", row->problem->args.positions_q.count);
+    if (g->transport == CLI_NCCL)
+        printf(", link %s", links[g->link]);
+    if (g->partials == ATTN_BF16)
+        printf(", bf16 partials");
+    if (g->adversarial)
+        printf(", schedule %" PRIu64, g->schedule_seed);
+    if (g->inject)
+        printf(", %s at rank %" PRId64 " step %" PRId64, faults[g->inject], g->inject_rank,
+               g->inject_step);
+    printf("%s\n", g->verify_hops ? ", hops verified" : "");
+}
+
+/* Payload of both passes of the rank that sends most. */
+static int64_t most_sent(const RingOutcome *ring)
+{
+    int64_t most = 0;
+    for (int g = 0; g < ring->ranks; g++)
+        if (ring->sent[g] + ring->sent_backward[g] > most)
+            most = ring->sent[g] + ring->sent_backward[g];
+    return most;
+}
+
+/* "97.1/95.3": of the messages' time, in percent, hidden in the two passes. */
+static const char *hidden_text(char text[16], const RingOutcome *ring, int backward)
+{
+    size_t used;
+    if (!ring || !is_finite_f64(ring->hidden))
+        return "-";
+    used = (size_t)snprintf(text, 16, "%.1f", 100.0 * ring->hidden);
+    if (backward && is_finite_f64(ring->hidden_backward))
+        snprintf(text + used, 16 - used, "/%.1f", 100.0 * ring->hidden_backward);
+    return text;
+}
+
+void head_ring(const Report *r, const ReportRow *row)
+{
+    const RingOutcome *ring = row ? row->outcome->ring : NULL;
+    char sent[16], hidden[16];
+    if (!(r->cli->stage->features & STAGE_HAS_RANKS))
+        return;
+    if (row)
+        printf(" %10s %11s", bytes_text(sent, ring ? (double)most_sent(ring) : NAN),
+               hidden_text(hidden, ring, row->c->backward));
+    else
+        printf(" %10s %11s", "sent/rank", "%hidden");
+}
+
+static void put_array(FILE *f, const char *key, const int64_t *values, int count)
+{
+    fprintf(f, ",\"%s\":[", key);
+    for (int g = 0; g < count; g++)
+        fprintf(f, "%s%" PRId64, g ? "," : "", values[g]);
+    fputc(']', f);
+}
+
+static void put_share(FILE *f, const char *key, double value)
+{
+    if (is_finite_f64(value))
+        fprintf(f, ",\"%s\":%.6g", key, value);
+    else
+        fprintf(f, ",\"%s\":null", key);
+}
+
+void json_ring(FILE *f, const ReportRow *row)
+{
+    static const RingOutcome nothing = {
+        .hidden = NAN, .hidden_backward = NAN}; /* a --variant-so: it has no ranks */
+    const RingOutcome *ring = row->outcome->ring ? row->outcome->ring : &nothing;
+    const CliRing *g = &row->c->ring;
+    const int ranks = row->outcome->ring ? ring->ranks : 1;
+    fprintf(f, ",\"ranks\":%d", ranks);
+    if (row->outcome->ring)
+        fprintf(f, ",\"transport\":\"%s\",\"method\":\"%s\",\"layout\":\"%s\",\"nodes\":%d",
+                transports[g->transport], row->variant->name, ring_layout_name(g->layout),
+                ring->nodes);
+    else
+        fputs(",\"transport\":null,\"method\":null,\"layout\":null,\"nodes\":null", f);
+    if (g->transport == CLI_NCCL)
+        fprintf(f, ",\"link\":\"%s\"", links[g->link]);
+    else
+        fputs(",\"link\":null", f);
+    fprintf(f, ",\"partials\":\"%s\",\"sequences\":%" PRId64, g->partials ? "bf16" : "f32",
+            row->problem->args.positions_q.count);
+    if (g->adversarial)
+        fprintf(f, ",\"seed_schedule\":%" PRIu64, g->schedule_seed);
+    else
+        fputs(",\"seed_schedule\":null", f);
+    if (g->inject)
+        fprintf(f, ",\"inject\":\"%s@%" PRId64 ":%" PRId64 "\"", faults[g->inject], g->inject_rank,
+                g->inject_step);
+    else
+        fputs(",\"inject\":null", f);
+    fprintf(f, ",\"verify_hops\":%s", g->verify_hops ? "true" : "false");
+    put_array(f, "sent_bytes", ring->sent, ring->ranks);
+    put_array(f, "sent_bytes_backward", ring->sent_backward, ring->ranks);
+    fprintf(f, ",\"outer_bytes\":%" PRId64, ring->outer_bytes);
+    put_array(f, "rank_peak_bytes", ring->peak, ring->ranks);
+    put_array(f, "rank_peak_model_bytes", ring->peak_model, ring->ranks);
+    fprintf(f, ",\"workspace_bytes\":%" PRId64, ring->workspace_bytes);
+    put_share(f, "hidden", ring->hidden);
+    put_share(f, "hidden_backward", ring->hidden_backward);
+}
