@@ -63,10 +63,10 @@ typedef struct RingRank {
      * and makes a new one for the next forward pass. */
     /* Results of the backward pass, allocated by the method (..._bytes), freed by the job: float32
      * sums that ring_narrow has rounded to the dtype in place. Gradients that travelled are halves,
-     * each rounded for itself: half 1 begins where its float32 began. The others (..._whole = 1)
-     * are one tensor [B][n][heads][d] in the dtype. */
+     * each rounded for itself; half 1 begins at byte ..._second. The others (..._whole = 1) are
+     * one tensor [B][n][heads][d] in the dtype. */
     void *dQ, *dK, *dV;
-    size_t dQ_bytes, dK_bytes, dV_bytes;
+    size_t dQ_bytes, dK_bytes, dV_bytes, dQ_second, dKV_second;
     int dQ_whole, dKV_whole;
 
     uint8_t *mask; /* a pair of blocks' part of a full mask, in host memory */
