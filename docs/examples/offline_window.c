@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "cpu/sequences.h" /* window_index */
 #include "philox.h"
 #include "sliding_window.h"
 #include "tensor.h"
@@ -47,10 +48,14 @@ static float lse_of_row(const AttnArgs *a, const Rows *t, int64_t b, int64_t h_k
     return l == 0.0f ? -INFINITY : m + logf(l); /* no key: not -inf + log(0), it is -inf too */
 }
 
-/* P -> clip -> dropout, in this order. i and j count within one sequence. */
+/* P -> clip -> dropout, in this order. The generator counts tokens within their sequence. */
 static float weight(const AttnArgs *a, float P, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     const AttnOptions *o = a->options;
+    int64_t sequence;
+    i = window_index(a->positions_q, i, &sequence);
+    j = window_index(a->positions_k, j, &sequence); /* that of i, or it would not be seen */
+    b += sequence;                                  /* one of the two is 0 */
     if (window_clips(a)) {
         P = (o->clip_high - o->clip_low) * P + o->clip_low;
         P = P < 0.0f ? 0.0f : P > 1.0f ? 1.0f : P;
