@@ -153,6 +153,9 @@ int cli_finish_ring(const Cli *cli, CliCase *c, const CliGiven *given)
         status = finish_transport(c, given);
     if (status != 0)
         return status;
+    if (r->trace_json && strcmp(c->variant, "all") == 0)
+        return cli_refuse("--trace-json: found beside --method all, accepted is one method: each "
+                          "would overwrite the file");
     if (r->transport != CLI_SIM && !r->ranks_given)
         return 0; /* the world is as large as it is: ring_plan_make looks at the rest */
     if (r->nodes && r->ranks % r->nodes != 0)

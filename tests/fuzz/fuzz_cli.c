@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * fuzz_cli.c: libFuzzer target of the command line. The first byte chooses the door: even, the rest
- * is a command line with a NUL behind each word; odd, the rest is the text of a --cases file. Only
- * --cases itself is kept out: it would read files of this machine.
+ * fuzz_cli.c: libFuzzer target of the command line. The first byte chooses the door: bit 0 clear,
+ * the rest is a command line with a NUL behind each word; set, the rest is the text of a --cases
+ * file. Bit 1 chooses the program: one with stage 05's flags, or one with stage 06's. Only --cases
+ * itself is kept out: it would read files of this machine.
  *
  * The parser speaks on stdout and stderr: run it with -close_fd_mask=3.
  * Found values must satisfy what the rest of the suite relies on; a violation traps.
@@ -35,6 +36,21 @@ static const Stage stage = {
     variants,
     2,
 };
+/* A stage over ranks: --cu-seqlens-* mean something else there, and names come twice. */
+static const Variant methods[] = {
+    {"ring", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS, "cpu"},
+    {"ring", ON_CUDA, DTYPES_16BIT, NULL, NULL, VARIANT_RANKS, "gpu"},
+};
+static const Stage ranks = {
+    "fuzz",
+    "00_fuzz",
+    "Which command line breaks it?",
+    1,
+    STAGE_HAS_BACKWARD | STAGE_HAS_TRACE | STAGE_HAS_DETERMINISTIC | STAGE_HAS_VARLEN |
+        STAGE_HAS_RANKS,
+    methods,
+    2,
+};
 
 static void demand(int condition)
 {
@@ -51,10 +67,24 @@ static void look_at_options(const CliCase *c)
     demand(c->dropout >= 0.0f && c->dropout < 1.0f);
     demand(c->norm_group >= 0 && c->block_q >= 1 && c->block_kv >= 1);
     demand(c->order >= 0 && c->order < 4);
-    demand((c->tensors == CLI_THD) == (c->cu_q_file != NULL));
-    demand(!c->cu_q_file == !c->cu_kv_file && !c->wq_file == !c->wk_file);
-    demand(c->tensors != CLI_THD || c->B <= 1);
-    demand(!c->wq_file || c->norm_group);
+    demand(!c->wq_file == !c->wk_file && (!c->wq_file || c->norm_group));
+}
+
+/* What only stage 06 knows. */
+static void look_at_ranks(const CliCase *c)
+{
+    const CliRing *r = &c->ring;
+    const int world_decides = r->transport != CLI_SIM && !r->ranks_given;
+    demand(r->ranks >= 1 && r->ranks <= CLI_MAX_RANKS);
+    demand(r->nodes >= 0 && (world_decides || !r->nodes || r->ranks % r->nodes == 0));
+    demand(r->layout >= 0 && r->layout < RING_LAYOUTS);
+    demand(r->partials == ATTN_F32 || r->partials == ATTN_BF16);
+    demand(r->timeout_s > 0.0 && r->timeout_s <= 86400.0);
+    demand(!r->adversarial || r->transport == CLI_SIM);
+    demand(!r->inject || (r->inject <= CLI_EXIT && r->inject_step >= 0 && r->inject_rank >= 0));
+    demand(!r->inject || world_decides || r->inject_rank < r->ranks);
+    demand(r->transport != CLI_NCCL || (!r->inject && !r->verify_hops && c->needs_cuda));
+    demand(!r->trace_json || strcmp(c->variant, "all") != 0);
 }
 
 static void look_at(const Cli *cli)
@@ -71,7 +101,12 @@ static void look_at(const Cli *cli)
         demand(c->threads >= 1 && c->iters >= 1 && c->iters <= BENCH_MAX_SAMPLES && c->warmup >= 0);
         demand(!c->rows == !c->cols && c->rows >= 0 && c->cols >= 0);
         demand(!c->mask_file || c->mask == ATTN_MASK_FULL);
+        demand(!c->cu_q_file == !c->cu_kv_file && (!c->cu_q_file || c->B <= 1));
         look_at_options(c);
+        if (cli->stage == &ranks)
+            look_at_ranks(c);
+        else
+            demand(!c->ring.ranks && (c->tensors == CLI_THD) == (c->cu_q_file != NULL));
         if (!c->q_file && !c->bundled && !c->cu_q_file) {
             demand(c->B > 0 && c->H > 0 && c->Hkv > 0 && c->Nq > 0 && c->Nk > 0 && c->d > 0);
             demand(c->H % c->Hkv == 0 && c->d <= CLI_MAX_D);
@@ -84,7 +119,7 @@ static void look_at(const Cli *cli)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static int parse_words(Cli *cli, char *text, size_t size)
+static int parse_words(Cli *cli, const Stage *program, char *text, size_t size)
 {
     char *words[64] = {"fuzz"};
     int count = 1;
@@ -94,16 +129,16 @@ static int parse_words(Cli *cli, char *text, size_t size)
             words[count++] = text + at;
         at += strlen(text + at) + 1;
     }
-    return cli_parse(cli, &stage, count, words);
+    return cli_parse(cli, program, count, words);
 }
 
-static int parse_cases(Cli *cli, char *text)
+static int parse_cases(Cli *cli, const Stage *program, char *text)
 {
     CliCase base;
     CliGiven given = {{0}, NULL};
     int status;
     memset(cli, 0, sizeof *cli);
-    cli->stage = &stage;
+    cli->stage = program;
     cli_refuse_context("fuzz", NULL, 0);
     cli_case_defaults(&base);
     status = cli_cases_from_text(cli, &base, &given, text, "text");
@@ -114,6 +149,7 @@ static int parse_cases(Cli *cli, char *text)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    const Stage *program;
     Cli cli;
     char *text;
     int status;
@@ -124,7 +160,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     memcpy(text, data + 1, size - 1);
     text[size - 1] = '\0';
-    status = data[0] % 2 ? parse_cases(&cli, text) : parse_words(&cli, text, size - 1);
+    program = data[0] & 2 ? &ranks : &stage;
+    status =
+        data[0] & 1 ? parse_cases(&cli, program, text) : parse_words(&cli, program, text, size - 1);
     if (status == CLI_CONTINUE) {
         look_at(&cli);
         cli_free(&cli);

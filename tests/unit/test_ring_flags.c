@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ring_flags: what cli_parse makes of stage 06's flags: values and defaults, the layout that
+ * follows from the mask, one name for a CPU row and a GPU row, refusals between flags.
+ */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "attn_config.h"
+#include "cli_internal.h"
+#include "device.h"
+
+/* as stage 06's table: each name once for the CPU and once for the GPU */
+static const Variant variants[] = {
+    {"ring", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS, "ring"},
+    {"ulysses", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS, "heads"},
+    {"ring", ON_CUDA, DTYPES_16BIT, NULL, NULL, VARIANT_RANKS, "ring"},
+    {"only-gpu", ON_CUDA, DTYPES_16BIT, NULL, NULL, VARIANT_RANKS, "ring"},
+};
+static const Stage stage = {"unit",
+                            "00_unit",
+                            "?",
+                            1,
+                            STAGE_HAS_BACKWARD | STAGE_HAS_TRACE | STAGE_HAS_DETERMINISTIC |
+                                STAGE_HAS_VARLEN | STAGE_HAS_RANKS,
+                            variants,
+                            4};
+
+/* Parses a line of flags; stderr and stdout go nowhere. */
+static int parse(Cli *cli, const char *line)
+{
+    static char text[4096];
+    char *argv[64] = {"unit"}, *rest = NULL;
+    int argc = 1, status, saved[2], null = open("/dev/null", O_WRONLY), k;
+    snprintf(text, sizeof text, "%s", line);
+    for (char *w = strtok_r(text, " ", &rest); w; w = strtok_r(NULL, " ", &rest))
+        argv[argc++] = w;
+    fflush(NULL);
+    for (k = 0; k < 2; k++) {
+        saved[k] = dup(k + 1);
+        dup2(null, k + 1);
+    }
+    status = cli_parse(cli, &stage, argc, argv);
+    fflush(NULL);
+    for (k = 0; k < 2; k++) {
+        dup2(saved[k], k + 1);
+        close(saved[k]);
+    }
+    close(null);
+    return status;
+}
+
+static CliCase accepted(const char *line)
+{
+    Cli cli;
+    CliCase c;
+    int status = parse(&cli, line);
+    if (status != CLI_CONTINUE)
+        fail_msg("'%s' gave %d", line, status);
+    assert_int_equal(cli.case_count, 1);
+    c = cli.cases[0];
+    cli_free(&cli);
+    return c;
+}
+
+static void expect_refused(const char *line)
+{
+    Cli cli;
+    int status = parse(&cli, line);
+    if (status != EXIT_USAGE)
+        fail_msg("'%s' gave %d", line, status);
+    assert_null(cli.cases);
+}
+
+static void defaults(void **state)
+{
+    const CliCase c = accepted("");
+    const CliRing *r = &c.ring;
+    (void)state;
+    assert_true(r->ranks == 4 && !r->ranks_given && r->nodes == 0 && r->timeout_s == 60.0);
+    assert_true(r->transport == CLI_SIM && r->link == CLI_LINK_NCCL && r->partials == ATTN_F32);
+    assert_true(!r->adversarial && !r->inject && !r->verify_hops && !r->trace_json);
+    assert_string_equal(c.variant, "all");
+}
+
+static void values(void **state)
+{
+    CliCase c = accepted("--ranks 12 --nodes 3 --layout striped --partials bf16 --timeout 2.5 "
+                         "--seed-schedule 18446744073709551615 --inject corrupt@11:7 --verify-hops "
+                         "--method ring --trace-json t.json");
+    (void)state;
+    assert_true(c.ring.ranks == 12 && c.ring.ranks_given && c.ring.nodes == 3);
+    assert_true(c.ring.layout == RING_STRIPED && c.ring.partials == ATTN_BF16);
+    assert_true(c.ring.timeout_s == 2.5 && c.ring.adversarial);
+    assert_true(c.ring.schedule_seed == UINT64_MAX && c.ring.verify_hops);
+    assert_true(c.ring.inject == CLI_CORRUPT && c.ring.inject_rank == 11);
+    assert_int_equal(c.ring.inject_step, 7);
+    assert_string_equal(c.variant, "ring");
+    assert_string_equal(c.ring.trace_json, "t.json");
+    assert_int_equal(accepted("--inject drop@0:0").ring.inject, CLI_DROP);
+    assert_int_equal(accepted("--inject duplicate@0:0").ring.inject, CLI_DUPLICATE);
+    assert_int_equal(accepted("--inject delay@0:0").ring.inject, CLI_DELAY);
+    assert_int_equal(accepted("--inject exit@0:0").ring.inject, CLI_EXIT);
+    assert_string_equal(accepted("--method auto").variant, "auto");
+    assert_string_equal(accepted("--variant auto").variant, "auto");
+    /* a trace shows ranks, not matrices: any size */
+    c = accepted("--trace -N 1000 -d 64");
+    assert_true(c.trace && c.Nq == 1000);
+}
+
+/* Zigzag under a plain causal mask, neighbours under a window, and what the user says wins. */
+static void layouts(void **state)
+{
+    (void)state;
+    assert_int_equal(accepted("").ring.layout, RING_CONTIGUOUS);
+    assert_int_equal(accepted("--causal").ring.layout, RING_ZIGZAG);
+    assert_int_equal(accepted("--mask causal-upper-left").ring.layout, RING_ZIGZAG);
+    assert_int_equal(accepted("--window -1,0").ring.layout, RING_ZIGZAG);
+    assert_int_equal(accepted("--bundled=causal").ring.layout, RING_ZIGZAG);
+    assert_int_equal(accepted("--causal --window 9,-1").ring.layout, RING_CONTIGUOUS);
+    assert_int_equal(accepted("--window 9,9").ring.layout, RING_CONTIGUOUS);
+    assert_int_equal(accepted("--mask full").ring.layout, RING_CONTIGUOUS);
+    assert_int_equal(accepted("--causal --layout contiguous").ring.layout, RING_CONTIGUOUS);
+    assert_int_equal(accepted("--layout zigzag --window 9,9").ring.layout, RING_ZIGZAG);
+}
+
+static int selected(const CliCase *c)
+{
+    int bits = 0;
+    for (int i = 0; i < stage.variant_count; i++)
+        bits |= cli_selects(c, &variants[i]) << i;
+    return bits;
+}
+
+/* One name is two rows: --device decides, auto takes the GPU's as well where there is a GPU. */
+static void rows(void **state)
+{
+    const int gpu = device_count() > 0;
+    CliCase c = accepted("--device cpu");
+    (void)state;
+    assert_int_equal(selected(&c), 3);
+    c = accepted("--method ring");
+    assert_true(!c.needs_cuda && selected(&c) == (gpu ? 5 : 1));
+    c = accepted("--variant ring --device cpu --dtype f16");
+    assert_true(!c.needs_cuda && selected(&c) == 1);
+    c = accepted("--variant ring --device cuda --dtype f16");
+    assert_true(c.needs_cuda && selected(&c) == 4);
+    c = accepted("--variant only-gpu --dtype f16");
+    assert_true(c.needs_cuda && selected(&c) == 8);
+    c = accepted("--transport nccl --dtype f16 --link copy");
+    assert_true(c.needs_cuda && c.device == CLI_DEVICE_CUDA && c.ring.link == CLI_LINK_COPY);
+    expect_refused("--variant ring --device cuda"); /* float32: the GPU row does not take it */
+    expect_refused("--variant only-gpu --device cpu --dtype f16");
+#ifdef HAVE_MPI
+    c = accepted("--transport mpi");
+    assert_true(c.device == CLI_DEVICE_CPU && selected(&c) == 3);
+    accepted("--transport mpi --nodes 3"); /* the world may have a multiple of 3 */
+    expect_refused("--transport mpi --ranks 4 --nodes 3");
+    expect_refused("--transport mpi --seed-schedule 1");
+    expect_refused("--transport mpi --device cuda");
+    expect_refused("--transport mpi --link copy");
+#else
+    expect_refused("--transport mpi");
+#endif
+}
+
+static void refusals(void **state)
+{
+    static const char *const lines[] = {"--ranks 0",
+                                        "--ranks 65",
+                                        "--ranks 4.0",
+                                        "--nodes 0",
+                                        "--nodes 3",
+                                        "--ranks 6 --nodes 4",
+                                        "--transport tcp",
+                                        "--layout snake",
+                                        "--link copy",
+                                        "--partials f16",
+                                        "--timeout 0",
+                                        "--timeout -1",
+                                        "--timeout 86401",
+                                        "--seed-schedule -1",
+                                        "--seed-schedule 1 --transport nccl --dtype f16",
+                                        "--verify-hops --transport nccl --dtype f16",
+                                        "--inject drop@1:1 --transport nccl --dtype f16",
+                                        "--transport nccl --device cpu",
+                                        "--inject drop",
+                                        "--inject drop@",
+                                        "--inject drop@1",
+                                        "--inject drop@1:",
+                                        "--inject drop:1@1",
+                                        "--inject @1:1",
+                                        "--inject lose@1:1",
+                                        "--inject none@1:1",
+                                        "--inject drop@4:1",
+                                        "--inject drop@-1:1",
+                                        "--inject drop@1:-1",
+                                        "--inject drop@1:1x",
+                                        "--inject drop@1234567890123456789:1",
+                                        "--inject duplicateduplicate@1:1",
+                                        "--method v0",
+                                        "--method ring --trace-json --causal",
+                                        "--trace-json t.json",
+                                        "--method all --trace-json t.json",
+                                        "--trace --ranks 17",
+                                        "--cu-seqlens-q q.npy",
+                                        "--cu-seqlens-kv q.npy",
+                                        "--cu-seqlens-q q.npy --cu-seqlens-kv q.npy -B 2",
+                                        "--cu-seqlens-q q.npy --cu-seqlens-kv q.npy --bundled",
+                                        "--tensor-layout thd"};
+    (void)state;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        expect_refused(lines[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(defaults), cmocka_unit_test(values),
+                                       cmocka_unit_test(layouts), cmocka_unit_test(rows),
+                                       cmocka_unit_test(refusals)};
+    return cmocka_run_group_tests_name("ring_flags", tests, NULL, NULL);
+}
