@@ -2,8 +2,8 @@
 """bad_usage.py: command lines that every program has to refuse, for test_bad_usage.py.
 
 Interface:
-- FLAGS: for every program. BACKWARD, ROWS, TRACE, DETERMINISTIC, OFFLINE: for those that have the
-  flag. OTHERS, ONLY_OFFLINE: for those that do not.
+- FLAGS: for every program. BACKWARD, ROWS, TRACE, DETERMINISTIC, OFFLINE, RANKS: for those that
+  have the flag. OTHERS, ONLY_OFFLINE, ONLY_RANKS: for those that do not.
 """
 import re
 
@@ -72,7 +72,7 @@ FLAGS = [
     ("--bundled=causal --dist large", r"--dist.*--bundled"),
     ("--bundled --q {}/q.npy --k {}/k.npy --v {}/k.npy", r"--bundled.*--q"),
     ("--device gpu", r"--device: found 'gpu'.*cuda"),
-    ("--variant v9_magic", r"--variant: found 'v9_magic'.*v0_"),
+    ("--variant v9_magic", r"--variant: found 'v9_magic'.*(v0_|auto, all, ring)"),
     ("--variant V0 --device cuda", r"--variant"),
     ("--variant-so {}/none.so", r"--variant-so.*none\.so"),
     ("--threads 0", r"--threads: found '0'"),
@@ -229,3 +229,57 @@ ONLY_OFFLINE = [(flag, re.match("[a-z-]+", flag)[0]) for flag in (
 DETERMINISTIC = [("--deterministic=yes", r"--deterministic.*'yes'")]
 OTHERS = {"--deterministic": "--deterministic", "--backward": "--backward",
           "--rows": "--rows 3 --cols 3", "--trace": "--trace"}
+# Stage 06. LENGTHS stands for two files of lengths: there the tensors keep their four dimensions.
+LENGTHS = "--cu-seqlens-q {}/lengths.npy --cu-seqlens-kv {}/lengths.npy"
+RANKS = [
+    ("--ranks 0", r"--ranks: found '0'.*1 to 64"),
+    ("--ranks 65", r"--ranks: found '65'.*1 to 64"),
+    ("--ranks all", r"--ranks: found 'all'"),
+    ("--transport tcp", r"--transport: found 'tcp'.*sim, mpi, nccl"),
+    ("--transport nccl --device cpu", r"--transport nccl.*--device cpu.*--device cuda"),
+    ("--method v0", r"--method: found 'v0'.*auto, all, ring, burst"),
+    ("--method", r"--method: found no value"),
+    ("--method ulysses -N 9 --heads 4 --ranks 3", r"ulysses.*4 query heads.*3 ranks"),
+    ("--method ulysses -N 9 --heads 12 --kv-heads 3 --ranks 2", r"ulysses.*3 kv heads.*2 ranks"),
+    ("--layout snake", r"--layout: found 'snake'.*contiguous, zigzag, striped"),
+    ("--nodes 0", r"--nodes: found '0'"),
+    ("--nodes 3", r"--nodes: found 3 with 4 ranks.*divisor"),
+    ("--ranks 6 --nodes 4 --method ring-double", r"--nodes: found 4 with 6 ranks"),
+    ("--link copy", r"--link.*--transport sim.*nccl"),
+    ("--partials f16", r"--partials: found 'f16'.*f32, bf16"),
+    ("--timeout 0", r"--timeout: found '0'"),
+    ("--timeout nan", r"--timeout: found 'nan'"),
+    ("--timeout 1e6", r"--timeout: found '1e6'.*86400"),
+    ("--seed-schedule -1", r"--seed-schedule: found '-1'"),
+    ("--seed-schedule x", r"--seed-schedule: found 'x'"),
+    ("--seed-schedule 1 --transport nccl", r"--seed-schedule.*--transport nccl.*sim"),
+    ("--inject lose@1:2", r"--inject: found 'lose@1:2'.*drop, duplicate"),
+    ("--inject drop", r"--inject: found 'drop'.*drop@1:2"),
+    ("--inject drop@1", r"--inject: found 'drop@1'"),
+    ("--inject drop@x:2", r"--inject: found 'x'"),
+    ("--inject drop@1:-2", r"--inject: found '-2'"),
+    ("--inject drop@4:0", r"--inject: found rank 4 of 4.*0 to 3"),
+    ("--inject drop@0:0 --transport nccl", r"--inject.*--transport nccl.*sim or mpi"),
+    ("--verify-hops --transport nccl", r"--verify-hops.*--transport nccl.*sim or mpi"),
+    ("--verify-hops=yes", r"--verify-hops.*'yes'"),
+    ("--trace-json {}/t.json", r"--trace-json.*--method all"),
+    ("--trace-json --causal --method ring", r"--trace-json: found '--causal'"),
+    ("--trace-json {}/none/t.json --method ring -N 9", r"--trace-json.*none/t\.json"),
+    ("--trace-json {} --method ring -N 9", r"--trace-json"),
+    ("--trace --ranks 17", r"--trace: found 17 ranks.*16"),
+    ("--cu-seqlens-q {}/lengths.npy", r"--cu-seqlens-q.*without --cu-seqlens-kv"),
+    ("--cu-seqlens-kv {}/lengths.npy", r"--cu-seqlens-kv.*without --cu-seqlens-q"),
+    (LENGTHS + " -B 2", r"--batch.*--cu-seqlens-q"),
+    (LENGTHS + " --bundled", r"--bundled.*--cu-seqlens-q"),
+    (LENGTHS + " --seq-q 9", r"found 12.*9, the tokens of --seq-q"),
+    (LENGTHS + " --seq-kv 13", r"found 12.*13, the tokens of --seq-kv"),
+    (LENGTHS.replace("lengths", "falls", 1), r"falls\.npy"),
+    (LENGTHS.replace("lengths", "late", 1), r"late\.npy"),
+    (LENGTHS.replace("lengths", "five", 1), r"lengths\.npy: found 3 sequences.*4.*five"),
+    (LENGTHS.replace("lengths", "none", 1), r"none\.npy"),
+    (LENGTHS + " --q {}/q.npy --k {}/k.npy --v {}/k.npy", r"found 12.*5, the tokens of"),
+]
+ONLY_RANKS = [(flag, flag.split()[0]) for flag in (
+    "--ranks 2", "--method ring", "--transport sim", "--layout zigzag", "--nodes 2", "--link copy",
+    "--partials f32", "--timeout 5", "--seed-schedule 1", "--inject drop@0:0", "--verify-hops",
+    "--trace-json {}/t.json")]

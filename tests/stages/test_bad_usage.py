@@ -16,7 +16,8 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import npyfile
-from bad_usage import (BACKWARD, DETERMINISTIC, FLAGS, OFFLINE, ONLY_OFFLINE, OTHERS, ROWS, TRACE)
+from bad_usage import (BACKWARD, DETERMINISTIC, FLAGS, OFFLINE, ONLY_OFFLINE, ONLY_RANKS, OTHERS,
+                       RANKS, ROWS, TRACE)
 from tap import Tap
 
 
@@ -117,12 +118,16 @@ def main():
                 cases = [case for case in cases if not re.search("--dist large|--do ", case[0])]
                 cases += [(flags.replace("--backward ", ""), pattern)
                           for flags, pattern in BACKWARD if "--backward " in flags]
+            ranks = "  --ranks" in page  # whose --trace shows ranks, whatever the sizes
             for flag, more in (("--backward", BACKWARD), ("--rows", ROWS), ("--trace", TRACE),
-                               ("--deterministic", DETERMINISTIC), ("--clip", OFFLINE)):
+                               ("--deterministic", DETERMINISTIC), ("--clip", OFFLINE),
+                               ("--ranks", RANKS)):
                 if f"  {flag}" in page:
-                    cases += more
+                    cases += [] if ranks and flag == "--trace" else more
                 elif flag == "--clip":
                     cases += ONLY_OFFLINE
+                elif flag == "--ranks":
+                    cases += ONLY_RANKS
                 else:  # a flag that belongs to other stages
                     cases.append((OTHERS[flag], flag))
             for flags, pattern in cases:

@@ -20,6 +20,10 @@ from interface_failures import check_failed_save, check_file_limit
 from tap import Tap
 
 
+# Stage 06's rows are its methods, once for each device.
+NAMES = {"ring_burst": r"(ring|burst)(-double)?|allgather|ulysses"}
+
+
 class Program:
     """One stage program and the folder that its runs write to."""
 
@@ -70,11 +74,12 @@ def check_pages(p):
     listing = p.run("--list")
     lines = [re.split(r" {2,}", line) for line in listing.stdout.splitlines()]
     p.ok(listing.returncode == 0 and len(lines) >= 2, "--list lists variants", listing.stderr)
-    good = [len(row) == 5 and re.fullmatch(r"v\d+_[a-z0-9_]+", row[0]) and
+    good = [len(row) == 5 and re.fullmatch(NAMES.get(p.name, r"v\d+_[a-z0-9_]+"), row[0]) and
             row[1] in ("cpu", "cuda") and re.fullmatch(r"(f32|f16|bf16)(,(f16|bf16))*", row[2]) and
             row[3] in ("forward", "forward,backward") and row[4] for row in lines]
     p.ok(all(good), "--list: name  device  dtypes  directions  idea", listing.stdout)
-    p.ok(len({row[0] for row in lines}) == len(lines), "--list: every name once", listing.stdout)
+    names = {(row[0], row[1] if p.name in NAMES else "") for row in lines}
+    p.ok(len(names) == len(lines), "--list: every name once", listing.stdout)
     page = p.run("--help")
     p.ok(page.returncode == 0 and page.stdout.startswith(p.name + ": ") and "?" in
          page.stdout.splitlines()[0], "--help opens with the stage's question", page.stdout[:200])
@@ -100,10 +105,14 @@ def variants(p):
     return [line.split()[0] for line in p.run("--list").stdout.splitlines() if " cpu " in line]
 
 
+def table_rows(p, text):
+    name = re.compile("(" + NAMES.get(p.name, r"v\d+_[a-z0-9_]+") + ") +(cpu|cuda) ")
+    return [line for line in text.splitlines() if name.match(line)]
+
+
 def check_default(p, cpu):
     done = p.run("--device", "cpu")
-    lines = done.stdout.splitlines()
-    rows = [line.split() for line in lines if line[:1] == "v" and line[1:2] != "a"]
+    rows = [line.split() for line in table_rows(p, done.stdout)]
     p.ok(done.returncode == 0 and [row[0] for row in rows] == cpu and
          all(row[2] == "ok" for row in rows), "no sizes: every CPU variant runs and is right",
          done.stdout + done.stderr)
@@ -113,7 +122,7 @@ def check_default(p, cpu):
     p.ok((done.returncode, done.stdout, done.stderr) == (0, "", ""), "--quiet prints nothing",
          done.stdout + done.stderr)
     done = p.run("--device", "cpu", "-N", "20", "--variant=" + cpu[-1])
-    rows = [line for line in done.stdout.splitlines() if line[:1] == "v" and line[1:2] != "a"]
+    rows = table_rows(p, done.stdout)
     p.ok(done.returncode == 0 and len(rows) == 1 and rows[0].startswith(cpu[-1]),
          "--variant=NAME runs one", done.stdout)
     done = p.run("--device", "cpu", "-N", "300", "--threads", "4", env={"OMP_THREAD_LIMIT": "1"})
@@ -155,6 +164,8 @@ def check_json(p, cpu, schema):
     want = documented_fields(schema, "## Attention")
     if "  --clip" in page:
         want |= documented_fields(schema, "## Windows")
+    if "  --ranks" in page:
+        want |= documented_fields(schema, "## Ranks")
     p.ok(len(want) > 40 and all(set(row) == want for row in rows),
          "rows have the fields of docs/json_schema.md",
          sorted(want ^ set(rows[0])))
@@ -162,7 +173,8 @@ def check_json(p, cpu, schema):
             "Hkv": 2, "Nq": 20, "Nk": 30, "d": 16, "mask": "causal-lower-right", "window": [9, 0],
             "scale": 0.25, "softcap": 5, "strides": "odd", "input": "fill",
             "seed": 18446744073709551615, "dist": "outlier", "backward": backward, "threads": 1,
-            "pass": True, "nonfinite": 0, "failure": "", "ranks": 1, "line": 0}
+            "pass": True, "nonfinite": 0, "failure": "", "ranks": 4 if "  --ranks" in page else 1,
+            "line": 0}
     wrong = {key: rows[0].get(key) for key in said if rows[0].get(key) != said[key]}
     p.ok(not wrong, "a row says what was asked for", wrong)
     p.ok([row["variant"] for row in rows[:len(cpu)]] == cpu, "variants in the order of --list")
