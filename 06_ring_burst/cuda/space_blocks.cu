@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * space_blocks.cu: the block kernels of stages 03 and 04 on a rank's queue, and the small work
+ * between them.
+ *
+ * dQ of a rank that keeps its queries (ring) grows over all steps. What the backward kernel does
+ * around each block of keys, reading dO and O first and adding dQ to its sums last, is memory
+ * traffic that need not be repeated: the kernel's own dQ stays in the workspace until somebody asks
+ * for it, which shows when a function here is about to touch that memory (cuda_space_settle).
+ *
+ * Interface: of RingSpace (ring_world.h) start_state to widen; cuda_space_settle (space_cuda.h).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "small_work.h"
+#include "space_internal.h"
+
+/* The same map on the device. There are few of them, each used in every round. */
+static int device_map(RingRank *r, AttnPositions *map)
+{
+    CudaSpace *s = cuda_space_of(r);
+    const size_t bytes = (size_t)map->count * sizeof *map->segments;
+    DeviceMap *m;
+    for (int k = 0; k < s->map_count; k++)
+        if (s->maps[k].count == map->count && memcmp(s->maps[k].host, map->segments, bytes) == 0) {
+            map->segments = s->maps[k].dev;
+            return 0;
+        }
+    if (cuda_space_room(r, (void **)&s->maps, s->map_count, &s->map_room, sizeof *s->maps) != 0)
+        return -1;
+    m = &s->maps[s->map_count];
+    memset(m, 0, sizeof *m);
+    m->count = map->count;
+    m->host = (AttnSegment *)malloc(bytes);
+    if (!m->host || cudaMalloc((void **)&m->dev, bytes) != cudaSuccess) {
+        free(m->host);
+        return ring_fail(r, "out of memory for a position map");
+    }
+    s->map_count++;
+    memcpy(m->host, map->segments, bytes);
+    map->segments = m->dev;
+    return cuda_space_upload(r, m->dev, m->host, bytes);
+}
+
+/* Device memory of at least `bytes` that only this queue uses. */
+static int grow(RingRank *r, void **p_dev, size_t *have, size_t bytes)
+{
+    if (bytes <= *have)
+        return 0;
+    if (cuda_space_try(r, cudaStreamSynchronize(cuda_space_of(r)->work), "work") != 0)
+        return -1;
+    (void)cudaFree(*p_dev);
+    *p_dev = NULL;
+    *have = 0;
+    if (cudaMalloc(p_dev, bytes) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return ring_fail(r, "out of GPU memory for %zu bytes of workspace", bytes);
+    }
+    *have = bytes;
+    return 0;
+}
+
+/* Maps, mask and stream of a pair of blocks. */
+static int bring(RingRank *r, AttnArgs *a)
+{
+    CudaSpace *s = cuda_space_of(r);
+    const size_t mask_bytes = (size_t)(a->shape.Nq * a->shape.Nk);
+    a->stream = s->work;
+    if (device_map(r, &a->positions_q) != 0 || device_map(r, &a->positions_k) != 0)
+        return -1;
+    if (!a->mask)
+        return 0;
+    if (grow(r, (void **)&s->mask_dev, &s->mask_bytes, mask_bytes) != 0 ||
+        cuda_space_upload(r, s->mask_dev, a->mask, mask_bytes) != 0)
+        return -1;
+    a->mask = s->mask_dev;
+    return 0;
+}
+
+static int reserve_workspace(RingRank *r, size_t bytes)
+{
+    CudaSpace *s = cuda_space_of(r);
+    if (grow(r, &s->workspace_dev, &s->workspace_bytes, bytes) != 0)
+        return -1;
+    r->workspace_bytes = s->workspace_bytes + s->mask_bytes;
+    return 0;
+}
+
+int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows)
+{
+    if (cuda_space_zero(r, O_state, (size_t)count * sizeof *O_state) != 0)
+        return -1;
+    return cuda_space_answer(r, launch_empty_rows(lse, rows, cuda_space_of(r)->work),
+                             "an empty state");
+}
+
+int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state)
+{
+    AttnArgs a = *args;
+    if (cuda_space_settle_all(r) != 0 ||
+        reserve_workspace(r, flash_cuda_workspace_bytes(&a.shape, a.Q.dtype)) != 0 ||
+        bring(r, &a) != 0)
+        return -1;
+    return cuda_space_answer(r, flash_cuda_run(&a, O_state, cuda_space_of(r)->workspace_dev),
+                             "attention");
+}
+
+/* The gradients of these queries have been begun and not ended. */
+static int same_queries(const CudaSpace *s, const AttnArgs *a, const float *delta, FlashSums sums)
+{
+    const AttnArgs *b = &s->begun;
+    return s->sums.dQ && s->sums.dQ == sums.dQ && s->delta == delta && b->lse == a->lse &&
+           b->Q.data == a->Q.data && b->dO.data == a->dO.data && b->shape.Nq == a->shape.Nq &&
+           b->positions_q.segments == a->positions_q.segments;
+}
+
+/* dQ from the workspace to its sums. */
+int cuda_space_settle_all(RingRank *r)
+{
+    CudaSpace *s = cuda_space_of(r);
+    const FlashSums sums = s->sums;
+    s->sums.dQ = NULL;
+    if (!sums.dQ)
+        return 0;
+    return cuda_space_answer(r, flash_backward_cuda_end(&s->begun, sums, s->workspace_dev), "dQ");
+}
+
+int cuda_space_settle(RingRank *r, const void *p, size_t bytes)
+{
+    const CudaSpace *s = cuda_space_of(r);
+    const AttnShape *n = &s->begun.shape;
+    const char *dQ = (const char *)s->sums.dQ, *from = (const char *)p;
+    const size_t dQ_bytes = (size_t)(n->B * n->Nq * n->H * n->d) * sizeof(float);
+    if (!dQ || from + bytes <= dQ || dQ + dQ_bytes <= from)
+        return 0;
+    return cuda_space_settle_all(r);
+}
+
+static int begin_gradients(RingRank *r, const AttnArgs *a, const float *delta, FlashSums sums)
+{
+    CudaSpace *s = cuda_space_of(r);
+    AttnShape largest = a->shape;
+    if (ring_max_nk(r) > largest.Nk)
+        largest.Nk = ring_max_nk(r);
+    if (cuda_space_settle_all(r) != 0 ||
+        reserve_workspace(r, flash_backward_cuda_workspace_bytes(&largest, a->Q.dtype)) != 0)
+        return -1;
+    s->begun = *a;
+    s->delta = delta;
+    s->sums = sums;
+    return cuda_space_answer(r, flash_backward_cuda_begin(a, delta, s->workspace_dev), "gradients");
+}
+
+int cuda_space_differentiate(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums)
+{
+    AttnArgs a = *args;
+    if (bring(r, &a) != 0)
+        return -1;
+    if (!same_queries(cuda_space_of(r), &a, delta, sums) &&
+        begin_gradients(r, &a, delta, sums) != 0)
+        return -1;
+    return cuda_space_answer(
+        r, flash_backward_cuda_add(&a, delta, sums, cuda_space_of(r)->workspace_dev), "gradients");
+}
+
+int cuda_space_delta_of(RingRank *r, const AttnArgs *args, float *delta)
+{
+    AttnArgs a = *args;
+    a.stream = cuda_space_of(r)->work;
+    return cuda_space_answer(r, flash_backward_delta_cuda(&a, delta), "delta");
+}
+
+int cuda_space_finish_O(RingRank *r, const AttnArgs *args, const float *O_state)
+{
+    const AttnShape *n = &args->shape;
+    return cuda_space_answer(r,
+                             launch_cast(args->O.data, args->O.dtype, O_state,
+                                         n->B * n->Nq * n->H * n->d, cuda_space_of(r)->work),
+                             "O");
+}
+
+int cuda_space_add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count)
+{
+    const size_t bytes = (size_t)count * sizeof(float);
+    if (cuda_space_settle(r, to, bytes) != 0 || cuda_space_settle(r, from, bytes) != 0)
+        return -1;
+    return cuda_space_answer(r, launch_add(to, from, from_dtype, count, cuda_space_of(r)->work),
+                             "a sum");
+}
+
+int cuda_space_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
+{
+    if (cuda_space_settle(r, p, (size_t)count * sizeof(float)) != 0)
+        return -1;
+    return cuda_space_answer(r, launch_narrow(p, count, dtype, cuda_space_of(r)->work),
+                             "narrowing");
+}
+
+int cuda_space_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)
+{
+    if (cuda_space_settle(r, p, (size_t)count * sizeof(float)) != 0)
+        return -1;
+    return cuda_space_answer(r, launch_widen(p, count, dtype, cuda_space_of(r)->work), "widening");
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * space_cuda.cu: a rank's memory and work on a GPU.
+ *
+ * A rank has two streams, that is, two queues of the GPU: one for work, one for messages. The host
+ * only fills them and runs ahead; it waits for the GPU at the end of a round. So whatever a kernel
+ * reads must stay as it is until then: position maps are copied to the device once and kept, memory
+ * that is freed is given out again only for later work of the same queue.
+ *
+ * Interface: space_cuda.h; of RingSpace (ring_world.h) what is about streams and memory.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "space_internal.h"
+#include "transport_nccl.h"
+
+CudaSpace *cuda_space_of(RingRank *r)
+{
+    return (CudaSpace *)r->space_state;
+}
+
+int cuda_space_try(RingRank *r, cudaError_t error, const char *what)
+{
+    return error == cudaSuccess ? 0 : ring_fail(r, "%s: %s", what, cudaGetErrorString(error));
+}
+
+/* What the block kernels answer; CUDA's words are on stderr already. */
+int cuda_space_answer(RingRank *r, AttnStatus status, const char *what)
+{
+    return status == ATTN_OK ? 0
+                             : ring_fail(r, "%s: %s", what,
+                                         status == ATTN_NO_MEMORY ? "out of GPU memory"
+                                         : status == ATTN_SKIP    ? "no kernel for this case"
+                                                                  : "CUDA error");
+}
+
+/* Room for one more in a list that doubles. */
+int cuda_space_room(RingRank *r, void **list, int count, int *room, size_t size)
+{
+    if (count < *room)
+        return 0;
+    const int wanted = *room ? 2 * *room : 64;
+    void *grown = realloc(*list, (size_t)wanted * size);
+    if (!grown)
+        return ring_fail(r, "out of memory");
+    *list = grown;
+    *room = wanted;
+    return 0;
+}
+
+/* --- open, close -------------------------------------------------------------------------------*/
+
+static int open_on(RingRank *r, int device)
+{
+    CudaSpace *s = (CudaSpace *)calloc(1, sizeof *s);
+    if (!s)
+        return ring_fail(r, "out of memory");
+    r->space_state = s;
+    s->device = device;
+    /* a thread's current device is its own */
+    if (cuda_space_try(r, cudaSetDevice(device), "cudaSetDevice") != 0 ||
+        cuda_space_try(r, cudaStreamCreateWithFlags(&s->work, cudaStreamNonBlocking),
+                       "a stream for work") != 0 ||
+        cuda_space_try(r, cudaStreamCreateWithFlags(&s->messages, cudaStreamNonBlocking),
+                       "a stream for messages") != 0 ||
+        cuda_space_try(r, cudaEventCreate(&s->start), "an event") != 0)
+        return -1;
+    return 0;
+}
+
+static int open_first(RingRank *r)
+{
+    return open_on(r, 0);
+}
+
+/* Copies between GPUs that cannot reach each other go through the host's memory: slower, not
+ * wrong. */
+static int open_each(RingRank *r)
+{
+    int count = 0;
+    if (cuda_space_try(r, cudaGetDeviceCount(&count), "cudaGetDeviceCount") != 0 ||
+        open_on(r, r->rank % count) != 0)
+        return -1;
+    for (int peer = 0; peer < count && peer < r->world; peer++)
+        if (peer != r->rank % count && cudaDeviceEnablePeerAccess(peer, 0) != cudaSuccess)
+            (void)cudaGetLastError();
+    return 0;
+}
+
+/* Errors do not matter any more: whatever failed has been told. */
+static void close_space(RingRank *r)
+{
+    CudaSpace *s = cuda_space_of(r);
+    if (!s)
+        return;
+    if (s->work)
+        (void)cudaStreamSynchronize(s->work);
+    for (int m = 0; m < s->map_count; m++) {
+        free(s->maps[m].host);
+        (void)cudaFree(s->maps[m].dev);
+    }
+    for (int p = 0; p < s->piece_count; p++)
+        (void)cudaFree(s->pieces[p].p_dev);
+    for (int e = 0; e < s->event_room; e++)
+        if (s->events[e])
+            (void)cudaEventDestroy(s->events[e]);
+    (void)cudaFree(s->workspace_dev);
+    (void)cudaFree(s->mask_dev);
+    if (s->start)
+        (void)cudaEventDestroy(s->start);
+    if (s->messages)
+        (void)cudaStreamDestroy(s->messages);
+    if (s->work)
+        (void)cudaStreamDestroy(s->work);
+    free(s->maps);
+    free(s->pieces);
+    free(s->events);
+    free(s->marks);
+    free(s);
+    r->space_state = NULL;
+}
+
+/* --- memory ------------------------------------------------------------------------------------*/
+
+static void *alloc_dev(RingRank *r, size_t bytes)
+{
+    CudaSpace *s = cuda_space_of(r);
+    void *p_dev = NULL;
+    for (int p = 0; p < s->piece_count; p++)
+        if (!s->pieces[p].used && s->pieces[p].bytes == bytes) {
+            s->pieces[p].used = 1;
+            return s->pieces[p].p_dev;
+        }
+    if (cuda_space_room(r, (void **)&s->pieces, s->piece_count, &s->piece_room,
+                        sizeof *s->pieces) != 0 ||
+        cudaMalloc(&p_dev, bytes ? bytes : 1) != cudaSuccess) {
+        (void)cudaGetLastError(); /* the caller tells that memory is short */
+        return NULL;
+    }
+    s->pieces[s->piece_count++] = (DevicePiece){p_dev, bytes, 1};
+    return p_dev;
+}
+
+static void free_dev(RingRank *r, void *p_dev)
+{
+    CudaSpace *s = cuda_space_of(r);
+    if (p_dev && s->sums.dQ == p_dev)
+        s->sums.dQ = NULL; /* nobody has asked for this dQ */
+    for (int p = 0; p < s->piece_count; p++)
+        if (s->pieces[p].p_dev == p_dev)
+            s->pieces[p].used = 0;
+}
+
+/* The stream, not the default one: work of other ranks on this GPU goes on meanwhile. */
+int cuda_space_upload(RingRank *r, void *to, const void *from_host, size_t bytes)
+{
+    const cudaStream_t work = cuda_space_of(r)->work;
+    cudaError_t error = cudaMemcpyAsync(to, from_host, bytes, cudaMemcpyHostToDevice, work);
+    return cuda_space_try(r, error == cudaSuccess ? cudaStreamSynchronize(work) : error, "upload");
+}
+
+static int download(RingRank *r, void *to_host, const void *from, size_t bytes)
+{
+    const cudaStream_t work = cuda_space_of(r)->work;
+    if (cuda_space_settle(r, from, bytes) != 0)
+        return -1;
+    cudaError_t error = cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, work);
+    return cuda_space_try(r, error == cudaSuccess ? cudaStreamSynchronize(work) : error,
+                          "download");
+}
+
+int cuda_space_zero(RingRank *r, void *p, size_t bytes)
+{
+    if (cuda_space_settle(r, p, bytes) != 0)
+        return -1;
+    return cuda_space_try(r, cudaMemsetAsync(p, 0, bytes, cuda_space_of(r)->work), "zeros");
+}
+
+static int copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                size_t width, int64_t height)
+{
+    if (width == 0 || height == 0)
+        return 0;
+    if (cuda_space_settle(r, to, to_pitch * (size_t)height) != 0 ||
+        cuda_space_settle(r, from, from_pitch * (size_t)height) != 0)
+        return -1;
+    return cuda_space_try(r,
+                          cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, (size_t)height,
+                                            cudaMemcpyDeviceToDevice, cuda_space_of(r)->work),
+                          "copy");
+}
+
+#define SPACE_CUDA(name, open, close)                                                              \
+    {                                                                                              \
+        name, open, close, alloc_dev, free_dev, cuda_space_upload, download, cuda_space_zero,      \
+            copy, cuda_space_start_state, cuda_space_attend, cuda_space_differentiate,             \
+            cuda_space_delta_of, cuda_space_finish_O, cuda_space_add, cuda_space_narrow,           \
+            cuda_space_widen, cuda_space_finish, cuda_space_mark, cuda_space_mark_ms,              \
+            cuda_space_forget_marks, cuda_space_ready, cuda_space_carry, cuda_space_follow         \
+    }
+
+extern "C" const RingSpace ring_space_cuda = SPACE_CUDA("cuda", open_first, close_space);
+extern "C" const RingSpace ring_space_gpus = SPACE_CUDA("cuda", open_each, close_space);
+
+#ifdef HAVE_NCCL
+static int open_joined(RingRank *r)
+{
+    return open_each(r) == 0 ? ring_nccl_join(r) : -1;
+}
+
+static void close_joined(RingRank *r)
+{
+    ring_nccl_part(r);
+    close_space(r);
+}
+
+extern "C" const RingSpace ring_space_nccl = SPACE_CUDA("cuda", open_joined, close_joined);
+#endif
+
+int ring_gpus_reach_each_other(int ranks, char why[256])
+{
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess)
+        count = 0;
+    if (count < ranks) {
+        snprintf(why, 256, "%d ranks need %d GPUs, this machine has %d", ranks, ranks, count);
+        return 0;
+    }
+    for (int from = 0; from < ranks; from++)
+        for (int to = 0; to < ranks; to++) {
+            int can = from == to;
+            if (!can && (cudaDeviceCanAccessPeer(&can, from, to) != cudaSuccess || !can)) {
+                snprintf(why, 256,
+                         "GPU %d cannot reach the memory of GPU %d (neither NVLink nor "
+                         "peer access over PCIe)",
+                         from, to);
+                return 0;
+            }
+        }
+    return 1;
+}

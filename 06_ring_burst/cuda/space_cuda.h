@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * space_cuda.h: a rank's memory and work on a GPU.
+ *
+ * Interface:
+ * - ring_space_cuda: every rank on GPU 0, in streams of its own: the lesson for one card.
+ * - ring_space_gpus: rank r on GPU r, messages by copy engines (--link copy).
+ * - ring_space_nccl: likewise, messages by NCCL. Only in a build with NCCL.
+ * - ring_gpus_reach_each_other: can ranks be GPUs here?
+ * - CudaSpace: what transports for GPUs need of a rank: its device and its two streams.
+ * - cuda_space_event: an event that lives until the next round. cuda_space_settle: see there.
+ */
+#ifndef RING_SPACE_CUDA_H
+#define RING_SPACE_CUDA_H
+
+#include <cuda_runtime_api.h>
+
+#include "ring_world.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+extern const RingSpace ring_space_cuda, ring_space_gpus, ring_space_nccl;
+
+/* 1, or 0 with one sentence: fewer GPUs than ranks, or no way between two of them. */
+int ring_gpus_reach_each_other(int ranks, char why[256]);
+
+/* A position map that lies on the device already. */
+typedef struct DeviceMap {
+    AttnSegment *host, *dev;
+    int64_t count;
+} DeviceMap;
+
+/* Device memory that is kept when it is freed: cudaMalloc takes hundreds of microseconds and waits
+ * for the GPU. */
+typedef struct DevicePiece {
+    void *p_dev;
+    size_t bytes;
+    int used;
+} DevicePiece;
+
+typedef struct CudaSpace {
+    int device;
+    cudaStream_t work, messages;
+    DeviceMap *maps;
+    int map_count, map_room;
+    DevicePiece *pieces;
+    int piece_count, piece_room;
+    cudaEvent_t *events; /* those of this round first */
+    int event_count, event_room;
+    int *marks; /* indexes of events */
+    int mark_count, mark_room;
+    cudaEvent_t start; /* of the round */
+    double start_ms;   /* the same moment on the host's clock */
+    void *workspace_dev;
+    size_t workspace_bytes;
+    uint8_t *mask_dev;
+    size_t mask_bytes;
+    /* Gradients of queries that were begun: dQ is in the workspace. sums.dQ NULL: none. */
+    AttnArgs begun;
+    const float *delta;
+    FlashSums sums;
+} CudaSpace;
+
+/* -1, after ring_fail, when it cannot be made. */
+int cuda_space_event(RingRank *r, cudaEvent_t *event);
+/* Before [p, p + bytes) is read or written by anything but `differentiate`: dQ that the workspace
+ * still has is added to it. Transports call it for what they send. */
+int cuda_space_settle(RingRank *r, const void *p, size_t bytes);
+/* ring_fail with CUDA's own words; 0 if there was no error. */
+int cuda_space_try(RingRank *r, cudaError_t error, const char *what);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * space_internal.h: what the files of the GPU's space share; nobody else includes it.
+ *
+ * Interface:
+ * - cuda_space_of, cuda_space_answer, cuda_space_room: a rank's space, an answer as a failure,
+ *   lists.
+ * - The functions of RingSpace (ring_world.h) that stand in other files than its table.
+ */
+#ifndef RING_SPACE_INTERNAL_H
+#define RING_SPACE_INTERNAL_H
+
+#include "space_cuda.h"
+
+CudaSpace *cuda_space_of(RingRank *r);
+/* What the block kernels answer; CUDA's words are on stderr already. */
+int cuda_space_answer(RingRank *r, AttnStatus status, const char *what);
+/* Room for one more in a list that doubles. */
+int cuda_space_room(RingRank *r, void **list, int count, int *room, size_t size);
+/* dQ from the workspace to its sums, if it is there. */
+int cuda_space_settle_all(RingRank *r);
+
+int cuda_space_upload(RingRank *r, void *to, const void *from_host, size_t bytes);
+int cuda_space_zero(RingRank *r, void *p, size_t bytes);
+
+int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows);
+int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state);
+int cuda_space_differentiate(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums);
+int cuda_space_delta_of(RingRank *r, const AttnArgs *args, float *delta);
+int cuda_space_finish_O(RingRank *r, const AttnArgs *args, const float *O_state);
+int cuda_space_add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count);
+int cuda_space_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype);
+int cuda_space_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype);
+
+int cuda_space_finish(RingRank *r);
+int cuda_space_mark(RingRank *r, int messages);
+double cuda_space_mark_ms(RingRank *r, int number);
+void cuda_space_forget_marks(RingRank *r);
+void *cuda_space_ready(RingRank *r, const void *p, size_t bytes);
+void *cuda_space_carry(RingRank *by, void *to, void *to_ready, const void *from, void *from_ready,
+                       size_t bytes);
+int cuda_space_follow(RingRank *r, void *arrived);
+
+#endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * transport_nccl.cu: messages between GPUs by NCCL.
+ *
+ * ncclSend and ncclRecv are kernels: they wait in a stream for their turn, and occupy a few
+ * multiprocessors while they copy. A message that is to travel beside the attention therefore has a
+ * stream of its own, and two events tie it to the stream of work:
+ *
+ *     work      ... attend(t-1) | ready ------------ attend(t) ------------ | attend(t+1)
+ *     messages                  +-> group of sends and receives --> arrived +
+ *
+ * "ready": what is sent has been computed, and what is received into is not read any more.
+ * "arrived": the next step may use it. All messages of an exchange form one NCCL group: a ring of
+ * single sends, each waiting for its receiver, would wait for ever.
+ *
+ * The communicator is non-blocking: a call may answer "in progress", and is asked again until the
+ * time-out; a rank that finds an error, or hears of one, aborts the communicator, which ends the
+ * kernels that wait for a dead peer.
+ *
+ * Interface: transport_nccl.h.
+ */
+#include <nccl.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "space_cuda.h"
+#include "transport_nccl.h"
+
+typedef struct NcclEnd {
+    const RingTransport *host; /* for host memory, barriers, failures */
+    void *host_endpoint;
+    ncclComm_t comm;
+    int aborted;
+} NcclEnd;
+
+static NcclEnd *end_of(RingRank *r)
+{
+    return (NcclEnd *)r->endpoint;
+}
+
+/* Until the communicator has done what `answer` left in progress. */
+static int settle(RingRank *r, ncclResult_t answer, const char *what)
+{
+    const double start = bench_now_ms(), limit = r->plan->setup.timeout_s * 1e3;
+    NcclEnd *end = end_of(r);
+    while (answer == ncclInProgress) {
+        if (bench_now_ms() - start > limit)
+            return ring_fail(r, "%s: no answer from NCCL after %g s", what, limit / 1e3);
+        sched_yield();
+        if (ncclCommGetAsyncError(end->comm, &answer) != ncclSuccess)
+            return ring_fail(r, "%s: NCCL does not answer", what);
+    }
+    return answer == ncclSuccess
+               ? 0
+               : ring_fail(r, "%s: NCCL says: %s", what, ncclGetErrorString(answer));
+}
+
+/* --- what goes by the host's transport ---------------------------------------------------------*/
+
+/* The other transport finds its own end in r->endpoint. */
+#define BY_HOST(r, call)                                                                           \
+    do {                                                                                           \
+        NcclEnd *by_host_end = end_of(r);                                                          \
+        (r)->endpoint = by_host_end->host_endpoint;                                                \
+        call;                                                                                      \
+        (r)->endpoint = by_host_end;                                                               \
+    } while (0)
+
+static int barrier(RingRank *r)
+{
+    int status;
+    BY_HOST(r, status = by_host_end->host->barrier(r));
+    return status;
+}
+
+static int host_send(RingRank *r, int peer, const void *data, size_t bytes)
+{
+    int status;
+    BY_HOST(r, status = by_host_end->host->host_send(r, peer, data, bytes));
+    return status;
+}
+
+static int host_receive(RingRank *r, int peer, void *data, size_t bytes)
+{
+    int status;
+    BY_HOST(r, status = by_host_end->host->host_receive(r, peer, data, bytes));
+    return status;
+}
+
+/* Without the abort the GPU would wait for this rank's peers, and they for it. */
+static void abandon(RingRank *r)
+{
+    NcclEnd *end = end_of(r);
+    if (end->comm && !end->aborted) {
+        end->aborted = 1;
+        (void)ncclCommAbort(end->comm);
+    }
+    BY_HOST(r, by_host_end->host->abandon(r));
+}
+
+static void leave(RingRank *r)
+{
+    BY_HOST(r, by_host_end->host->leave(r));
+}
+
+static void note(RingRank *r)
+{
+    if (end_of(r)->host->note)
+        BY_HOST(r, by_host_end->host->note(r));
+}
+
+/* --- messages ----------------------------------------------------------------------------------*/
+
+static int queue_transfer(RingRank *r, const RingTransfer *t, ncclResult_t *answer)
+{
+    CudaSpace *s = (CudaSpace *)r->space_state;
+    NcclEnd *end = end_of(r);
+    if (t->sends)
+        *answer = ncclSend(t->data, t->bytes, ncclUint8, t->peer, end->comm, s->messages);
+    else
+        *answer = ncclRecv(t->data, t->bytes, ncclUint8, t->peer, end->comm, s->messages);
+    return *answer == ncclSuccess || *answer == ncclInProgress ? 0 : -1;
+}
+
+static int start(RingRank *r, RingExchange *x)
+{
+    CudaSpace *s = (CudaSpace *)r->space_state;
+    cudaEvent_t ready, arrived;
+    ncclResult_t answer = ncclSuccess;
+    for (int i = 0; i < x->count; i++)
+        if (cuda_space_settle(r, x->list[i].data, x->list[i].bytes) != 0)
+            return -1;
+    if (cuda_space_event(r, &ready) != 0 || cuda_space_event(r, &arrived) != 0 ||
+        cuda_space_try(r, cudaEventRecord(ready, s->work), "an event") != 0 ||
+        cuda_space_try(r, cudaStreamWaitEvent(s->messages, ready, 0), "messages") != 0)
+        return -1;
+    if (settle(r, ncclGroupStart(), "a group of messages") != 0)
+        return -1;
+    for (int i = 0; i < x->count; i++)
+        if (queue_transfer(r, &x->list[i], &answer) != 0)
+            break;
+    const ncclResult_t grouped = ncclGroupEnd();
+    if (settle(r, answer == ncclInProgress ? ncclSuccess : answer, "a message") != 0 ||
+        settle(r, grouped, "a group of messages") != 0)
+        return -1;
+    x->ticket = arrived;
+    return cuda_space_try(r, cudaEventRecord(arrived, s->messages), "an event");
+}
+
+static int wait_for(RingRank *r, RingExchange *x)
+{
+    CudaSpace *s = (CudaSpace *)r->space_state;
+    ncclResult_t state = ncclSuccess;
+    if (ncclCommGetAsyncError(end_of(r)->comm, &state) != ncclSuccess ||
+        (state != ncclSuccess && state != ncclInProgress))
+        return ring_fail(r, "NCCL says: %s", ncclGetErrorString(state));
+    return cuda_space_try(r, cudaStreamWaitEvent(s->work, (cudaEvent_t)x->ticket, 0), "messages");
+}
+
+extern "C" const RingTransport ring_transport_nccl = {
+    "nccl", start, wait_for, barrier, host_send, host_receive, abandon, leave, note};
+
+/* --- joining -----------------------------------------------------------------------------------*/
+
+/* Rank 0 makes the name of the communicator, the others hear it over the host's transport. */
+static int share_name(RingRank *r, ncclUniqueId *name)
+{
+    if (r->rank > 0)
+        return r->transport->host_receive(r, 0, name, sizeof *name);
+    if (ncclGetUniqueId(name) != ncclSuccess)
+        return ring_fail(r, "NCCL cannot begin");
+    for (int peer = 1; peer < r->world; peer++)
+        if (r->transport->host_send(r, peer, name, sizeof *name) != 0)
+            return -1;
+    return 0;
+}
+
+int ring_nccl_join(RingRank *r)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId name;
+    NcclEnd *end = (NcclEnd *)calloc(1, sizeof *end);
+    if (!end)
+        return ring_fail(r, "out of memory");
+    memset(&name, 0, sizeof name);
+    if (share_name(r, &name) != 0) {
+        free(end);
+        return -1;
+    }
+    end->host = r->transport;
+    end->host_endpoint = r->endpoint;
+    r->transport = &ring_transport_nccl;
+    r->endpoint = end;
+    config.blocking = 0;
+    return settle(r, ncclCommInitRankConfig(&end->comm, r->world, name, r->rank, &config),
+                  "a communicator");
+}
+
+void ring_nccl_part(RingRank *r)
+{
+    NcclEnd *end;
+    if (r->transport != &ring_transport_nccl)
+        return;
+    end = end_of(r);
+    if (end->comm && !end->aborted) {
+        if (!r->failed)
+            (void)settle(r, ncclCommFinalize(end->comm), "the end of a communicator");
+        if (!end->aborted)
+            (void)(r->failed ? ncclCommAbort(end->comm) : ncclCommDestroy(end->comm));
+    }
+    r->transport = end->host;
+    r->endpoint = end->host_endpoint;
+    free(end);
+}
