@@ -20,6 +20,7 @@
 #include "device.h"
 
 #include "../../04_flash_backward/cuda/block.cuh"
+#include "gradient_parts.h"
 
 /* v4's block kernel as --deterministic and --smem-limit make it: its turns, and its tiles for GPUs
  * with 99 KiB of shared memory a block. */
@@ -70,6 +71,9 @@ static const BlockKernel block_kernels[] = {
     {"flash_backward_block_cuda, in turns", block_in_turns, 6, 16},
     {"flash_backward_block_cuda, 99 KiB", block_small, 6, 16},
     {"flash_backward_block_cuda, 99 KiB, in turns", block_small_in_turns, 6, 16},
+    {"begin, add, end, f32", block_in_parts, 1, 4},
+    {"begin, add, end, 16 bit", block_in_parts, 6, 16},
+    {"begin, add, end, in turns", block_in_parts_in_turns, 6, 16},
 };
 
 #define BLOCK_KERNEL_COUNT ((int)(sizeof block_kernels / sizeof *block_kernels))
