@@ -31,12 +31,14 @@ typedef struct RingTransport {
     /* Host memory to and from a peer, outside of any pass, blocking: results go to rank 0. */
     int (*host_send)(RingRank *r, int peer, const void *data, size_t bytes);
     int (*host_receive)(RingRank *r, int peer, void *data, size_t bytes);
-    /* Called once by ring_fail: the peers learn that this rank has failed, and none of its memory is
-     * touched any more. */
+    /* Called once by ring_fail: the peers learn that this rank has failed, and none of its memory
+     * is touched any more. */
     void (*abandon)(RingRank *r);
     /* --inject exit: the rank is gone without a word (a process ends here; a thread returns and
      * unwinds). */
     void (*leave)(RingRank *r);
+    /* A step begins: r->pass, r->step. For who looks from outside; NULL: nobody does. */
+    void (*note)(RingRank *r);
 } RingTransport;
 
 typedef struct RingSpace {
@@ -65,13 +67,21 @@ typedef struct RingSpace {
     int (*narrow)(RingRank *r, void *p, int64_t count, AttnDtype dtype);
     int (*widen)(RingRank *r, void *p, int64_t count, AttnDtype dtype);
     int (*finish)(RingRank *r); /* returns when all work and messages asked for are done */
-    /* Clocks. A mark is a point in the queue of work (messages = 0) or of messages (1); its number is
-     * returned, -1 after a failure. After `finish` mark_ms tells when it was reached, on one clock
-     * for all ranks of a machine. forget_marks: before each round. On the CPU a mark is the time of
-     * the call; on a GPU it is an event. */
+    /* Clocks. A mark is a point in the queue of work (messages = 0) or of messages (1); its number
+     * is returned, -1 after a failure. After `finish` mark_ms tells when it was reached, on one
+     * clock for all ranks of a machine. forget_marks: before each round. On the CPU a mark is the
+     * time of the call; on a GPU it is an event. */
     int (*mark)(RingRank *r, int messages);
     double (*mark_ms)(RingRank *r, int mark);
     void (*forget_marks)(RingRank *r);
+    /* Messages between ranks that are threads of one process; NULL on the host, whose memory is
+     * simply copied. ready: the point of the work queue behind which memory may travel (NULL: this
+     * rank has failed). carry: queues a copy by rank `by`, behind both points; returns the point at
+     * which it has arrived, NULL after a failure. follow: later work comes behind that point. */
+    void *(*ready)(RingRank *r, const void *p, size_t bytes);
+    void *(*carry)(RingRank *by, void *to, void *to_ready, const void *from, void *from_ready,
+                   size_t bytes);
+    int (*follow)(RingRank *r, void *arrived);
 } RingSpace;
 
 extern const RingSpace ring_space_cpu;
@@ -148,6 +158,7 @@ typedef struct RingJob {
     const AttnArgs *args;             /* Q K V dO, and O lse dQ dK dV to be written */
     int warmup, rounds;               /* rounds >= 1 are timed; the outputs are those of the last */
     int trace;                        /* keep events */
+    const RingMethodTable *method;    /* NULL: the plan's */
     double *forward_ms, *backward_ms; /* [rounds], slowest rank; backward NULL without one */
 } RingJob;
 
@@ -174,8 +185,8 @@ typedef struct RingReport {
 } RingReport;
 
 /* One rank from its shard to its results: set-up, rounds, results to rank 0. The caller has set
- * rank, world, plan, transport, endpoint, space and threads; log, failure and counts are there to be
- * read until ring_rank_release. */
+ * rank, world, plan, transport, endpoint, space and threads; log, failure and counts are there to
+ * be read until ring_rank_release. */
 int ring_rank_main(RingRank *r, const RingJob *job);
 void ring_rank_release(RingRank *r);
 /* What this rank has to tell. Its events change hands. */

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * block.c: blocks of tokens: whose they are, where they lie, how large they are.
+ *
+ * A block is a view: some local tokens of some rank, wherever they happen to be in memory now, at
+ * home or in a buffer for visitors. It keeps its owner's rank, since from that follow its positions
+ * and with them every mask.
+ *
+ * Interface (ring_rank.h): ring_own_queries ... ring_block_half, ring_half_tokens; sizes:
+ * ring_q_bytes, ring_kv_bytes, ring_row_bytes, ring_q_count, ring_kv_count, ring_max_nq,
+ * ring_max_nk.
+ */
+#include "ring_world.h"
+#include "tensor.h"
+
+/* --- sizes -------------------------------------------------------------------------------------*/
+
+int64_t ring_q_count(const RingRank *r, int64_t tokens)
+{
+    const AttnShape *n = &r->plan->shape;
+    return n->B * tokens * n->H * n->d;
+}
+
+int64_t ring_kv_count(const RingRank *r, int64_t tokens)
+{
+    const AttnShape *n = &r->plan->shape;
+    return n->B * tokens * n->Hkv * n->d;
+}
+
+size_t ring_q_bytes(const RingRank *r, int owner)
+{
+    return (size_t)ring_q_count(r, r->plan->q[owner].tokens) * dtype_size(r->plan->dtype);
+}
+
+size_t ring_kv_bytes(const RingRank *r, int owner)
+{
+    return (size_t)ring_kv_count(r, r->plan->k[owner].tokens) * dtype_size(r->plan->dtype);
+}
+
+size_t ring_row_bytes(const RingRank *r, int owner)
+{
+    const AttnShape *n = &r->plan->shape;
+    return (size_t)(n->B * n->H * r->plan->q[owner].tokens) * sizeof(float);
+}
+
+static int64_t most_tokens(const RingRank *r, const RingShard *shards)
+{
+    int64_t most = 0;
+    for (int rank = 0; rank < r->world; rank++)
+        most = shards[rank].tokens > most ? shards[rank].tokens : most;
+    return most;
+}
+
+int64_t ring_max_nq(const RingRank *r)
+{
+    return most_tokens(r, r->plan->q);
+}
+
+int64_t ring_max_nk(const RingRank *r)
+{
+    return most_tokens(r, r->plan->k);
+}
+
+int64_t ring_half_tokens(int64_t tokens, int half)
+{
+    return half == 0 ? tokens / 2 : tokens - tokens / 2;
+}
+
+/* --- blocks ------------------------------------------------------------------------------------*/
+
+RingBlock ring_visiting_queries(RingRank *r, int owner, void *Q, void *dO, float *lse, float *delta)
+{
+    const int64_t tokens = r->plan->q[owner].tokens;
+    return (RingBlock){.owner = owner,
+                       .tokens = tokens,
+                       .batch_stride = tokens,
+                       .heads = r->plan->shape.H,
+                       .a = Q,
+                       .b = dO,
+                       .lse = lse,
+                       .delta = delta};
+}
+
+RingBlock ring_visiting_keys(RingRank *r, int owner, void *K, void *V)
+{
+    const int64_t tokens = r->plan->k[owner].tokens;
+    return (RingBlock){.owner = owner,
+                       .tokens = tokens,
+                       .batch_stride = tokens,
+                       .heads = r->plan->shape.Hkv,
+                       .a = K,
+                       .b = V};
+}
+
+RingBlock ring_own_queries(RingRank *r)
+{
+    return ring_visiting_queries(r, r->rank, r->Q, r->dO, r->lse, NULL);
+}
+
+RingBlock ring_own_keys(RingRank *r)
+{
+    return ring_visiting_keys(r, r->rank, r->K, r->V);
+}
+
+/* Q, dO, K, V are walked with the batch stride of the whole; lse and delta have no stride, so their
+ * halves have to be contiguous. */
+RingBlock ring_block_half(const RingRank *r, const RingBlock *whole, int half)
+{
+    const AttnShape *n = &r->plan->shape;
+    const int64_t first = half ? whole->tokens / 2 : 0, rows = n->B * whole->heads * first;
+    const size_t skip = (size_t)(first * whole->heads * n->d) * dtype_size(r->plan->dtype);
+    RingBlock block = *whole;
+    block.first += first;
+    block.tokens = ring_half_tokens(whole->tokens, half);
+    block.a = (char *)whole->a + skip;
+    block.b = whole->b ? (char *)whole->b + skip : NULL;
+    block.lse = whole->lse ? whole->lse + rows : NULL;
+    block.delta = whole->delta ? whole->delta + rows : NULL;
+    return block;
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * job.c: one rank's whole run, the same for threads, processes and GPUs.
+ *
+ *     own shard of Q, K, V                               set-up, not timed
+ *     for each round:
+ *         barrier, forward pass                          timed
+ *         O and lse of the last round to rank 0
+ *         own shard of dO, barrier, backward pass        timed
+ *         gradients of the last round to rank 0
+ *
+ * A round's time is that of its slowest rank, from a common start. The outputs that are checked
+ * are those of a timed round.
+ *
+ * dO comes when the backward pass begins and goes with its end, so that the memory of the forward
+ * pass is what a forward pass needs.
+ *
+ * Interface: ring_rank_main, ring_rank_release, ring_rank_tell, ring_report_gather,
+ * ring_report_free (ring_world.h).
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc.h"
+#include "collect.h"
+#include "ring_fault.h"
+#include "ring_world.h"
+
+static const RingMethodTable *method_of(const RingJob *job)
+{
+    return job->method ? job->method : ring_method(job->plan->setup.method);
+}
+
+/* --- set-up ------------------------------------------------------------------------------------*/
+
+static void begin_pass(RingRank *r, RingPass pass)
+{
+    r->pass = pass;
+    r->step = 0;
+    if (pass == RING_BACKWARD && r->live_bytes > r->peak_backward_bytes)
+        r->peak_backward_bytes = r->live_bytes;
+}
+
+static void *read_shard(RingRank *r, const Tensor *from, const RingShard *shard, size_t bytes,
+                        const char *name)
+{
+    void *p = ring_alloc(r, bytes, name);
+    if (p)
+        ring_shard_read(r, p, from, shard);
+    return p;
+}
+
+/* What is there when the rank has failed is freed by tear_down. */
+static int set_up(RingRank *r, const RingJob *job)
+{
+    const RingMethodTable *method = method_of(job);
+    const RingShard *q = &r->plan->q[r->rank], *k = &r->plan->k[r->rank];
+    const size_t kv_bytes = ring_kv_bytes(r, r->rank);
+    r->nq = q->tokens;
+    r->nk = k->tokens;
+    if (!method)
+        return ring_fail(r, "there is no method number %d", (int)r->plan->setup.method);
+    if (r->space->open(r) != 0)
+        return -1;
+    r->Q = read_shard(r, &job->args->Q, q, ring_q_bytes(r, r->rank), "Q");
+    r->K = read_shard(r, &job->args->K, k, kv_bytes, "K");
+    r->V = read_shard(r, &job->args->V, k, kv_bytes, "V");
+    r->lse = ring_alloc(r, ring_row_bytes(r, r->rank), "lse");
+    if (r->failed)
+        return -1;
+    return method->open ? method->open(r) : 0;
+}
+
+static void free_gradients(RingRank *r)
+{
+    ring_free(r, r->dQ, r->dQ_bytes);
+    ring_free(r, r->dK, r->dK_bytes);
+    ring_free(r, r->dV, r->dV_bytes);
+    ring_free(r, r->dO, ring_q_bytes(r, r->rank));
+    r->dQ = r->dK = r->dV = r->dO = NULL;
+}
+
+static void tear_down(RingRank *r, const RingJob *job)
+{
+    const RingMethodTable *method = method_of(job);
+    if (method && method->close)
+        method->close(r);
+    free_gradients(r);
+    ring_free(r, r->Q, ring_q_bytes(r, r->rank));
+    ring_free(r, r->K, ring_kv_bytes(r, r->rank));
+    ring_free(r, r->V, ring_kv_bytes(r, r->rank));
+    ring_free(r, r->O, ring_q_bytes(r, r->rank));
+    ring_free(r, r->lse, ring_row_bytes(r, r->rank));
+    workspace_free(r->mask);
+    r->mask = NULL;
+    r->space->close(r);
+}
+
+/* --- rounds ------------------------------------------------------------------------------------*/
+
+/* Together with all others, and timed. */
+static int timed_pass(RingRank *r, int (*pass)(RingRank *r), double *ms)
+{
+    double begin;
+    if (r->space->finish(r) != 0 || r->transport->barrier(r) != 0)
+        return -1;
+    begin = ring_now_ms();
+    if (pass(r) != 0 || r->failed || r->space->finish(r) != 0)
+        return -1;
+    *ms = ring_now_ms() - begin;
+    return 0;
+}
+
+static int forward_round(RingRank *r, const RingJob *job, int last, double *ms)
+{
+    begin_pass(r, RING_FORWARD);
+    if (!r->O && !(r->O = ring_alloc(r, ring_q_bytes(r, r->rank), "O")))
+        return -1;
+    if (timed_pass(r, method_of(job)->forward, ms) != 0)
+        return -1;
+    begin_pass(r, RING_SETUP);
+    return last ? ring_collect_forward(r, job) : 0;
+}
+
+static int backward_round(RingRank *r, const RingJob *job, int last, double *ms)
+{
+    begin_pass(r, RING_BACKWARD);
+    r->dO = read_shard(r, &job->args->dO, &r->plan->q[r->rank], ring_q_bytes(r, r->rank), "dO");
+    if (!r->dO || timed_pass(r, method_of(job)->backward, ms) != 0)
+        return -1;
+    begin_pass(r, RING_SETUP);
+    if (last && ring_collect_backward(r, job) != 0)
+        return -1;
+    free_gradients(r);
+    return 0;
+}
+
+/* Marks become times when all queues are empty. */
+static void resolve_events(RingRank *r)
+{
+    for (int64_t e = 0; e < r->log->event_count; e++) {
+        RingEvent *event = &r->log->events[e];
+        event->start_ms = r->space->mark_ms(r, event->start_mark);
+        if (event->end_mark >= 0)
+            event->end_ms = r->space->mark_ms(r, event->end_mark);
+    }
+}
+
+/* ms [2][rounds]: forward, then backward. */
+static int play(RingRank *r, const RingJob *job, double *ms)
+{
+    for (int round = -job->warmup; round < job->rounds; round++) {
+        const int last = round == job->rounds - 1;
+        double forward_ms, backward_ms = 0.0;
+        ring_log_restart(r->log);
+        r->space->forget_marks(r);
+        if (forward_round(r, job, last, &forward_ms) != 0 ||
+            (r->plan->backward && backward_round(r, job, last, &backward_ms) != 0))
+            return -1;
+        if (round >= 0) {
+            ms[round] = forward_ms;
+            ms[job->rounds + round] = backward_ms;
+        }
+    }
+    resolve_events(r);
+    return ring_fault_missed(r);
+}
+
+static void keep_times(const RingJob *job, const double *ms)
+{
+    const size_t bytes = (size_t)job->rounds * sizeof *ms;
+    if (job->forward_ms)
+        memcpy(job->forward_ms, ms, bytes);
+    if (job->backward_ms)
+        memcpy(job->backward_ms, ms + job->rounds, bytes);
+}
+
+int ring_rank_main(RingRank *r, const RingJob *job)
+{
+    double *ms = calloc((size_t)job->rounds * 2, sizeof *ms);
+    r->log = ring_log_new(job->trace);
+    if (!ms || !r->log) {
+        free(ms);
+        return ring_fail(r, "out of memory");
+    }
+    if (set_up(r, job) == 0 && play(r, job, ms) == 0 && r->transport->barrier(r) == 0 &&
+        ring_collect_times(r, ms, 2 * job->rounds) == 0 && r->rank == 0)
+        keep_times(job, ms);
+    tear_down(r, job);
+    free(ms);
+    return r->failed ? -1 : 0;
+}
+
+/* --- what a rank has to tell -------------------------------------------------------------------*/
+
+void ring_rank_release(RingRank *r)
+{
+    ring_log_free(r->log);
+    r->log = NULL;
+}
+
+void ring_rank_tell(RingRank *r, RingReport *report)
+{
+    RingRankReport *to = &report->rank[r->rank];
+    RingLog *log = r->log;
+    *to = (RingRankReport){.rank = r->rank,
+                           .failed = r->failed,
+                           .peak_bytes = r->peak_bytes,
+                           .peak_backward_bytes = r->peak_backward_bytes,
+                           .workspace_bytes = r->workspace_bytes};
+    snprintf(to->failure, sizeof to->failure, "%s", r->failure);
+    if (!log)
+        return;
+    memcpy(to->sent, log->sent, sizeof to->sent);
+    memcpy(to->sent_inner, log->sent_inner, sizeof to->sent_inner);
+    memcpy(to->sent_outer, log->sent_outer, sizeof to->sent_outer);
+    memcpy(to->messages, log->messages, sizeof to->messages);
+    to->compute_ms = log->compute_ms;
+    to->wait_ms = log->wait_ms;
+    report->events[r->rank] = log->events;
+    report->event_count[r->rank] = log->event_count;
+    log->events = NULL;
+    log->event_count = log->event_room = 0;
+}
+
+/* Rank 0 receives one rank's numbers and then its events. */
+static int receive_report(RingRank *r, RingReport *report, int rank)
+{
+    int64_t count;
+    size_t bytes;
+    if (r->transport->host_receive(r, rank, &report->rank[rank], sizeof report->rank[rank]) != 0 ||
+        r->transport->host_receive(r, rank, &count, sizeof count) != 0)
+        return -1;
+    bytes = (size_t)count * sizeof *report->events[rank];
+    if (bytes == 0)
+        return 0;
+    report->events[rank] = malloc(bytes);
+    if (!report->events[rank])
+        return ring_fail(r, "out of memory for the events of rank %d", rank);
+    report->event_count[rank] = count;
+    return r->transport->host_receive(r, rank, report->events[rank], bytes);
+}
+
+int ring_report_gather(RingRank *r, RingReport *report)
+{
+    report->ranks = r->world;
+    ring_rank_tell(r, report);
+    if (r->rank != 0) {
+        const int64_t count = report->event_count[r->rank];
+        const size_t bytes = (size_t)count * sizeof *report->events[r->rank];
+        if (r->transport->host_send(r, 0, &report->rank[r->rank], sizeof report->rank[0]) != 0 ||
+            r->transport->host_send(r, 0, &count, sizeof count) != 0)
+            return -1;
+        return bytes ? r->transport->host_send(r, 0, report->events[r->rank], bytes) : 0;
+    }
+    for (int rank = 1; rank < r->world; rank++)
+        if (receive_report(r, report, rank) != 0)
+            return -1;
+    return 0;
+}
+
+void ring_report_free(RingReport *report)
+{
+    for (int rank = 0; rank < RING_MAX_RANKS; rank++)
+        free(report->events[rank]);
+    memset(report->events, 0, sizeof report->events);
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * space_cpu.c: host memory, and the block kernels of stages 03 and 04 on the CPU.
+ *
+ * A rank adds a visiting block to its state with v2_simd of stage 03, which resumes from (O, lse):
+ * the merge of two partial results costs no pass over memory of its own. Work is done when its
+ * function returns, so there are no queues here, and a mark is simply the time.
+ *
+ * The kernels' workspace belongs to the rank and only grows: nothing is allocated in a step that
+ * has the size of the last one.
+ *
+ * Interface: ring_space_cpu.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc.h"
+#include "ring_world.h"
+#include "tensor.h"
+
+typedef struct CpuSpace {
+    double *marks;
+    int mark_count, mark_room;
+    void *workspace;
+} CpuSpace;
+
+static int cpu_open(RingRank *r)
+{
+    r->space_state = calloc(1, sizeof(CpuSpace));
+    return r->space_state ? 0 : ring_fail(r, "out of memory");
+}
+
+static void cpu_close(RingRank *r)
+{
+    CpuSpace *space = r->space_state;
+    if (!space)
+        return;
+    workspace_free(space->workspace);
+    free(space->marks);
+    free(space);
+    r->space_state = NULL;
+}
+
+static void *cpu_alloc(RingRank *r, size_t bytes)
+{
+    (void)r;
+    return workspace_alloc(bytes);
+}
+
+static void cpu_free(RingRank *r, void *p)
+{
+    (void)r;
+    workspace_free(p);
+}
+
+static int cpu_move(RingRank *r, void *to, const void *from, size_t bytes)
+{
+    (void)r;
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+static int cpu_zero(RingRank *r, void *p, size_t bytes)
+{
+    (void)r;
+    memset(p, 0, bytes);
+    return 0;
+}
+
+static int cpu_copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                    size_t width, int64_t height)
+{
+    (void)r;
+    for (int64_t row = 0; row < height; row++)
+        memcpy((char *)to + (size_t)row * to_pitch, (const char *)from + (size_t)row * from_pitch,
+               width);
+    return 0;
+}
+
+/* --- attention ---------------------------------------------------------------------------------*/
+
+static int cpu_start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows)
+{
+    (void)r;
+    for (int64_t e = 0; e < count; e++)
+        O_state[e] = 0.0f;
+    for (int64_t row = 0; row < rows; row++)
+        lse[row] = -INFINITY;
+    return 0;
+}
+
+static int grow_workspace(RingRank *r, size_t bytes)
+{
+    CpuSpace *space = r->space_state;
+    if (space->workspace && bytes <= r->workspace_bytes)
+        return 0;
+    workspace_free(space->workspace);
+    space->workspace = workspace_alloc(bytes);
+    if (!space->workspace)
+        return ring_fail(r, "no %zu bytes for the block kernel's workspace", bytes);
+    r->workspace_bytes = bytes;
+    return 0;
+}
+
+static int cpu_attend(RingRank *r, const AttnArgs *args, float *O_state)
+{
+    const CpuSpace *space = r->space_state;
+    if (grow_workspace(r, flash_simd_workspace_bytes(&args->shape, args->threads)) != 0)
+        return -1;
+    return flash_simd_run(args, O_state, space->workspace) == ATTN_OK
+               ? 0
+               : ring_fail(r, "the block kernel failed");
+}
+
+static int cpu_differentiate(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums)
+{
+    const CpuSpace *space = r->space_state;
+    if (grow_workspace(r, flash_backward_simd_workspace_bytes(&args->shape, args->threads)) != 0)
+        return -1;
+    return flash_backward_simd_run(args, delta, sums, space->workspace) == ATTN_OK
+               ? 0
+               : ring_fail(r, "the block kernel of the backward pass failed");
+}
+
+static int cpu_delta(RingRank *r, const AttnArgs *args, float *delta)
+{
+    (void)r;
+    flash_backward_delta(args, delta);
+    return 0;
+}
+
+static int cpu_finish_O(RingRank *r, const AttnArgs *args, const float *O_state)
+{
+    (void)r;
+    flash_state_store(args, O_state);
+    return 0;
+}
+
+/* --- sums and rounding -------------------------------------------------------------------------*/
+
+static Tensor flat(const void *p, AttnDtype dtype)
+{
+    return (Tensor){.data = (void *)p, .dtype = dtype, .stride = {0, 0, 0, 1}};
+}
+
+static int cpu_add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count)
+{
+    const Tensor t = flat(from, from_dtype);
+    (void)r;
+    if (from_dtype == ATTN_F32)
+        for (int64_t e = 0; e < count; e++)
+            to[e] += ((const float *)from)[e];
+    else
+        for (int64_t e = 0; e < count; e++)
+            to[e] += tensor_get(&t, e);
+    return 0;
+}
+
+/* In place: element e moves to a lower address, so upwards nothing is overwritten before it is
+ * read; on the way back downwards. The 4 bytes are read by memcpy, since the same memory holds
+ * floats and halves. */
+static int cpu_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
+{
+    const Tensor to = flat(p, dtype);
+    (void)r;
+    for (int64_t e = 0; dtype != ATTN_F32 && e < count; e++) {
+        float x;
+        memcpy(&x, (const char *)p + 4 * e, sizeof x);
+        tensor_set(&to, e, x);
+    }
+    return 0;
+}
+
+static int cpu_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)
+{
+    const Tensor from = flat(p, dtype);
+    (void)r;
+    for (int64_t e = count; dtype != ATTN_F32 && e-- > 0;) {
+        const float x = tensor_get(&from, e);
+        memcpy((char *)p + 4 * e, &x, sizeof x);
+    }
+    return 0;
+}
+
+/* --- time --------------------------------------------------------------------------------------*/
+
+static int cpu_finish(RingRank *r)
+{
+    (void)r;
+    return 0;
+}
+
+static int cpu_mark(RingRank *r, int messages)
+{
+    CpuSpace *space = r->space_state;
+    (void)messages;
+    if (space->mark_count == space->mark_room) {
+        const int room = 2 * space->mark_room + 64;
+        double *more = realloc(space->marks, (size_t)room * sizeof *more);
+        if (!more)
+            return ring_fail(r, "out of memory for a trace");
+        space->marks = more;
+        space->mark_room = room;
+    }
+    space->marks[space->mark_count] = ring_now_ms();
+    return space->mark_count++;
+}
+
+static double cpu_mark_ms(RingRank *r, int mark)
+{
+    return ((const CpuSpace *)r->space_state)->marks[mark];
+}
+
+static void cpu_forget_marks(RingRank *r)
+{
+    ((CpuSpace *)r->space_state)->mark_count = 0;
+}
+
+const RingSpace ring_space_cpu = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .upload = cpu_move,
+    .download = cpu_move,
+    .zero = cpu_zero,
+    .copy = cpu_copy,
+    .start_state = cpu_start_state,
+    .attend = cpu_attend,
+    .differentiate = cpu_differentiate,
+    .delta = cpu_delta,
+    .finish_O = cpu_finish_O,
+    .add = cpu_add,
+    .narrow = cpu_narrow,
+    .widen = cpu_widen,
+    .finish = cpu_finish,
+    .mark = cpu_mark,
+    .mark_ms = cpu_mark_ms,
+    .forget_marks = cpu_forget_marks,
+};
