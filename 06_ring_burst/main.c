@@ -27,7 +27,8 @@
 #include <string.h>
 
 #include "judge.h"
-#include "outcome.h"
+#include "processes.h"
+#include "tell.h"
 
 static const Variant variants[] = {
     {"ring", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS,
@@ -74,13 +75,17 @@ static int show(Report *report, const CliCase *c, const Problem *problem,
     return status;
 }
 
-/* Run one method over its ranks, compare its output with the oracle and its bytes with the model. */
+/* Run a method over its ranks, compare its output with the oracle and its bytes with the model. */
 static int run_method(Report *report, const CliCase *c, const Problem *problem,
                       const Reference *reference, const Variant *v)
 {
     RingRun run;
     int status = ring_run(&run, v, problem, c, c->ring.trace_json != NULL || c->bench);
-    status = show(report, c, problem, reference, v, &run.out, status);
+    if (ring_mpi_rank() == 0) {
+        status = show(report, c, problem, reference, v, &run.out, status);
+        if (run.out.ran && c->ring.trace_json)
+            status = exit_worst(status, ring_tell_events(c, &run));
+    }
     ring_run_free(&run);
     return status;
 }
@@ -104,6 +109,17 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
     int status = problem_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
     if (status != EXIT_OK)
         return status;
+    if (c->ring.trace_json)
+        status = ring_tell_probe(c->ring.trace_json);
+    if (status == EXIT_OK && strcmp(c->variant, "auto") == 0)
+        status = ring_tell_choice(c, &problem, cli->quiet);
+    if (status == EXIT_OK && c->trace && (v = cli_next_variant(cli, c, NULL)) != &c->so)
+        status = ring_tell_screen(c, &problem, v);
+    if (status != EXIT_OK) {
+        problem_free(&problem);
+        return status;
+    }
+    v = NULL;
     /* the oracle's O, lse (dQ, dK, dV) and the bound of each element: once for all methods */
     status = reference_make(&reference, &problem, c);
     while (status != EXIT_RUNTIME && (v = cli_next_variant(cli, c, v)) != NULL)
@@ -118,7 +134,11 @@ int main(int argc, char **argv)
 {
     Cli cli;
     Report report;
-    int i, status = cli_parse(&cli, &stage, argc, argv);
+    int i, status;
+    ring_mpi_hush(); /* of several processes only rank 0 speaks */
+    status = cli_parse(&cli, &stage, argc, argv);
+    if (status == CLI_CONTINUE)
+        status = ring_mpi_enter(&cli, argc, argv); /* starts mpirun, or is one of its ranks */
     if (status != CLI_CONTINUE)
         return status;
     status = report_open(&report, &cli);
@@ -126,5 +146,5 @@ int main(int argc, char **argv)
         status = exit_worst(status, run_case(&report, &cli, &cli.cases[i]));
     status = exit_worst(status, report_close(&report));
     cli_free(&cli);
-    return status;
+    return ring_mpi_leave(status);
 }

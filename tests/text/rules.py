@@ -7,7 +7,7 @@ complain is worth nothing.
 Interface (each returns a list of sentences, empty when all is well):
 - line_widths, file_length, function_lengths, spdx, interface_list, leftovers: one source file.
 - banned_flags: one source or build file.
-- variant_names: files, --list and README of a stage tell the same names.
+- variant_names, method_names: files, --list and README of a stage tell the same names.
 - builds_on: the README's line against the stage's meson.build.
 """
 import re
@@ -115,6 +115,17 @@ def variant_names(files, listed, readme, parts, linked=()):
     bad += [f"the README's table has {name}, but there is no file of that name"
             for name in sorted(rows) if name not in [*files["cpu"], *files["cuda"], *linked]]
     return bad
+
+
+def method_names(files, listed, readme):
+    """Stage 06: its rows are methods, each in a file of its own, for all devices."""
+    bad = [f"{name} has a file, but --list does not show it" for name in files
+           if name not in listed]
+    bad += [f"--list shows {name}, but there is no file of that name" for name in listed
+            if name not in files]
+    rows = set(re.findall(r"^\|[^\n|]*`([a-z][a-z-]+)`", readme, re.M))
+    return bad + [f"{name} has a file, but no row in the README's table" for name in files
+                  if name not in rows]
 
 
 def builds_on(readme, meson, own):

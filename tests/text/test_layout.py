@@ -68,8 +68,13 @@ def check_stage(tap, folder, program, build, parts):
              "cuda": sorted(p.stem for p in stage.glob("cuda/v*.cu"))}
     listed = listed_variants(build / folder / program)
     if tap.ok(listed, f"{folder}: --list answers", f"{build / folder / program}"):
-        linked = [name for stage, name in source_hashes.LINKED if stage == folder]
-        bad = rules.variant_names(files, listed, readme, parts, linked)
+        if folder == source_hashes.R:
+            methods = [name for name in source_hashes.METHODS
+                       if (stage / (name.replace("-", "_") + ".c")).is_file()]
+            bad = rules.method_names(methods, listed, readme)
+        else:
+            linked = [name for stage, name in source_hashes.LINKED if stage == folder]
+            bad = rules.variant_names(files, listed, readme, parts, linked)
         tap.ok(not bad, f"{folder}: files, --list and README name the same variants",
                "\n".join(bad))
     bad = rules.builds_on(readme, (stage / "meson.build").read_text(encoding="utf-8"), program)

@@ -75,6 +75,13 @@ CHECKS = [
         ["v9_linked"]), 0),
     ("a linked variant without a row", rules.variant_names(
         FILES, {**LISTED, "v9_linked": "cpu"}, README, ALL, ["v9_linked"]), 1),
+    ("methods agree", rules.method_names(["ring", "ring-double"], {"ring": "cpu",
+        "ring-double": "cpu"}, "| `ring` | x |\n| `ring-double` | y |\n"), 0),
+    ("a method that is not listed", rules.method_names(["ring", "burst"], {"ring": "cpu"},
+        "| `ring` | x |\n| `burst` | y |\n"), 1),
+    ("a method without a file", rules.method_names(["ring"], {"ring": "cpu", "burst": "cpu"},
+        "| `ring` | x |\n"), 1),
+    ("a method without a row", rules.method_names(["ring"], {"ring": "cpu"}, "`ring`"), 1),
     ("builds on nothing", rules.builds_on(README, "deps = [common_dep, naive_dep]", "naive"), 0),
     ("builds on 01", rules.builds_on("builds on: 01", "deps = [naive_dep]", "tiled_softmax"), 0),
     ("builds on 01_naive", rules.builds_on("builds on: 01_naive", "naive_dep", "tiled_softmax"), 0),

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * processes.h: world_mpi.h, or what stands for it in a build without MPI: one process, which is
+ * rank 0 and does all the talking.
+ *
+ * Interface: ring_mpi_hush, ring_mpi_enter, ring_mpi_leave, ring_mpi_rank, ring_world_mpi.
+ */
+#ifndef RING_PROCESSES_H
+#define RING_PROCESSES_H
+
+#include "attn_config.h"
+
+#ifdef HAVE_MPI
+#include "world_mpi.h"
+#else
+#include "cli.h"
+#include "ring_world.h"
+
+static inline void ring_mpi_hush(void)
+{
+}
+
+static inline int ring_mpi_enter(Cli *cli, int argc, char **argv)
+{
+    (void)cli, (void)argc, (void)argv;
+    return CLI_CONTINUE;
+}
+
+static inline int ring_mpi_leave(int status)
+{
+    return status;
+}
+
+static inline int ring_mpi_rank(void)
+{
+    return 0;
+}
+
+/* cli_parse has refused --transport mpi. */
+static inline int ring_world_mpi(const RingJob *job, RingReport *report)
+{
+    (void)job, (void)report;
+    return -1;
+}
+#endif
+
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tell.c: what the program shows beside its table. What is shown is decided elsewhere: the planner,
+ * the cost model and the traces have files of their own; here is when, for which case, and what
+ * becomes of failures.
+ *
+ * Interface: see tell.h.
+ */
+#include "tell.h"
+
+#include "planner.h"
+#include "trace.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { COLUMNS = 98 };
+
+static RingRates rates_of(const CliCase *c)
+{
+    static const char *const transports[] = {"sim", "mpi", "nccl"};
+    const CliRing *r = &c->ring;
+    const int copies = r->transport == CLI_NCCL && r->link == CLI_LINK_COPY;
+    return ring_rates_default(copies ? "copy" : transports[r->transport], c->dtype);
+}
+
+/* Lines of a comment, cut between words. */
+static void print_paragraph(const char *text)
+{
+    size_t column = 0;
+    while (*text) {
+        const size_t word = strcspn(text, " ");
+        if (column > 0 && column + 1 + word > COLUMNS) {
+            putchar('\n');
+            column = 0;
+        }
+        printf("%s%.*s", column ? " " : "# ", (int)word, text);
+        column += word + 1;
+        text += word;
+        text += strspn(text, " ");
+    }
+    putchar('\n');
+}
+
+int ring_tell_choice(CliCase *c, const Problem *p, int quiet)
+{
+    RingSetup setup = ring_setup_of(c, RING_METHOD_AUTO);
+    const RingRates rates = rates_of(c);
+    char why[RING_WHY];
+    if (ring_choose(&setup, !c->ring.layout_given, &p->args, &rates, why) != 0)
+        return cli_refuse("--method auto: %s", why);
+    c->variant = ring_method_name(setup.method);
+    c->ring.layout = setup.layout;
+    c->ring.nodes = setup.nodes;
+    if (!quiet)
+        print_paragraph(why);
+    return EXIT_OK;
+}
+
+int ring_tell_screen(const CliCase *c, const Problem *p, const Variant *v)
+{
+    const RingSetup setup = ring_setup_of(c, (RingMethod)ring_method_from_name(v->name));
+    RingPlan plan;
+    char why[256];
+    int failed;
+    if (ring_plan_make(&plan, &p->args, &setup, why) != 0)
+        return EXIT_OK; /* the run says why */
+    failed = ring_trace_screen(stdout, &plan);
+    ring_plan_free(&plan);
+    if (failed)
+        cli_refuse("--trace: out of memory for %s", v->name);
+    return failed ? EXIT_RUNTIME : EXIT_OK;
+}
+
+int ring_tell_probe(const char *path)
+{
+    struct stat about;
+    const int there = stat(path, &about) == 0;
+    int handle = -1;
+    if (there && !S_ISREG(about.st_mode) && !S_ISCHR(about.st_mode))
+        errno = S_ISDIR(about.st_mode) ? EISDIR : EINVAL;
+    else
+        handle = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (handle < 0)
+        return cli_refuse("--trace-json: found that %s cannot be written to (%s), accepted is a "
+                          "file that can",
+                          path, strerror(errno));
+    close(handle);
+    if (!there)
+        unlink(path);
+    return EXIT_OK;
+}
+
+int ring_tell_events(const CliCase *c, const RingRun *run)
+{
+    const RingRates rates = rates_of(c);
+    RingPrediction model;
+    char why[256];
+    int failed;
+    if (ring_predict(&model, &run->plan, &rates) != 0) {
+        cli_refuse("--trace-json: out of memory for the model's run");
+        return EXIT_RUNTIME;
+    }
+    failed = ring_trace_json(c->ring.trace_json, &run->plan, &run->report, &model.report, why);
+    ring_prediction_free(&model);
+    return failed ? cli_refuse("--trace-json: %s", why) : EXIT_OK;
+}
