@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cost.h: what a run would cost, told before it runs. A pass of a ring takes
+ *
+ *     T = t_comp(0) + sum over steps of max(t_comp, a + bytes/BW) + tail
+ *
+ * because the next block travels while the current one is computed. That one line holds when all
+ * ranks do the same at every step. Here the same rule is applied to every rank and every message:
+ * the schedule of a method (schedule.h) is played through with these costs,
+ *
+ *     a call of a block kernel   call_s + (pairs + masked_keys * rows seen in part) 4 B H d / flops
+ *                                + bytes of its float32 state / memory       (backward: 2.5 x pairs)
+ *     a message                  latency + bytes / bandwidth, of the link inside or between nodes,
+ *                                after both ends are ready and the link is free
+ *
+ * and every rank goes on when what it waits for is there. It gives times, and events like those of a
+ * measured run, so that both can be drawn side by side.
+ *
+ * Interface:
+ * - RingRates: speeds of a machine; ring_rates_default, ring_rates_read.
+ * - RingWork, ring_block_work, ring_plan_efficiency: visible pairs of two blocks, and balance.
+ * - RingPrediction, ring_predict: a run of a plan.
+ * - RingMapCase, ring_map_ms: equal blocks on any number of GPUs, by formula.
+ * - ring_hidden_share: of events, measured or predicted.
+ */
+#ifndef RING_COST_H
+#define RING_COST_H
+
+#include "ring_world.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum RingLink { RING_INNER, RING_OUTER } RingLink;
+
+typedef struct RingRates {
+    double flops[2];     /* FLOP/s of the block kernel on large clean blocks: forward, backward */
+    double masked_keys;  /* keys that a query computes in vain in a run that it sees in part */
+    double call_s;       /* of each call of a kernel */
+    double memory;       /* bytes/s of states, sums and copies */
+    double latency[2];   /* seconds of an empty message: inside a node, between nodes */
+    double bandwidth[2]; /* bytes/s of a rank in one direction */
+} RingRates;
+
+/* Recorded rates: transport "nccl" or "copy" (H200s of one host; NIC of 50 GB/s between nodes), or
+ * one core each of a CPU ("sim", "mpi"). */
+RingRates ring_rates_default(const char *transport, AttnDtype dtype);
+/* A text file of lines "name value" (what common/tools/fit_ring.py writes); rates that it does not
+ * name keep their value. 0, or -1 with one sentence in why. */
+int ring_rates_read(RingRates *rates, const char *path, char why[256]);
+
+/* --- work --------------------------------------------------------------------------------------*/
+
+typedef struct RingWork {
+    int64_t pairs;        /* visible, of one head and batch */
+    int64_t partial_rows; /* queries counted for each run of keys of which they may see a part */
+    AttnTile tile;
+} RingWork;
+
+/* Queries first .. first+tokens-1 of a rank against keys of another. Full masks are counted pair by
+ * pair. */
+RingWork ring_block_work(const RingPlan *plan, int q_rank, int64_t q_first, int64_t q_tokens,
+                         int k_rank, int64_t k_first, int64_t k_tokens);
+RingWork ring_pair_work(const RingPlan *plan, int q_rank, int k_rank); /* of whole shards */
+/* Useful share of a flat ring whose ranks wait for each other after every step: 1 = balanced. */
+double ring_plan_efficiency(const RingPlan *plan);
+
+/* --- predictions -------------------------------------------------------------------------------*/
+
+typedef struct RingPrediction {
+    double ms[2];      /* forward, backward (0 without one): the slowest rank */
+    double hidden[2];  /* share of the time of messages in which the same rank computes */
+    RingReport report; /* events of all ranks and bytes, as a run tells them */
+} RingPrediction;
+
+/* 0, or -1: no memory. */
+int ring_predict(RingPrediction *prediction, const RingPlan *plan, const RingRates *rates);
+void ring_prediction_free(RingPrediction *prediction);
+
+/* Share of the time in which messages of `pass` are under way that has a computation under way too.
+ * No messages: 1. */
+double ring_hidden_share(const RingEvent *events, int64_t count, RingPass pass);
+
+/* --- any number of GPUs ------------------------------------------------------------------------*/
+
+/* Self-attention of G n tokens, batch 1, zigzag if causal. */
+typedef struct RingMapCase {
+    RingMethod method;
+    int64_t ranks, nodes, n; /* n tokens on each rank */
+    int64_t H, Hkv, d;
+    int causal;
+    AttnDtype dtype;
+} RingMapCase;
+
+/* Milliseconds of a pass; a negative number: the method cannot do it (heads for Ulysses). */
+double ring_map_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);
+/* The same without any messages: what the pass would take if communication were free. */
+double ring_map_compute_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * plan_work.c: how many pairs of two blocks are visible, and how evenly a plan shares them out.
+ *
+ * A shard is a few runs of tokens. Most pairs of runs see each other completely or not at all, so
+ * only the others, those with a diagonal through them, are counted query by query. Their rows are
+ * counted too: a kernel computes whole tiles, so each such row costs about half a tile in vain. In
+ * a zigzag layout only a rank's own block has such rows; with stripes every block has.
+ *
+ * Interface: ring_block_work, ring_pair_work, ring_plan_efficiency (cost.h).
+ */
+#include "cost.h"
+#include "model.h"
+
+/* The part of a shard's run that lies in [first, first + tokens), at local indexes of its own. */
+static int cut_run(const AttnSegment *g, int64_t first, int64_t tokens, AttnSegment *run)
+{
+    const int64_t from = g->first > first ? g->first : first;
+    const int64_t g_end = g->first + g->length, end = first + tokens;
+    const int64_t to = g_end < end ? g_end : end;
+    *run = (AttnSegment){0, to - from, g->sequence, g->position + (from - g->first) * g->stride,
+                         g->stride};
+    return from < to;
+}
+
+static AttnRange range_of(const AttnSegment *run)
+{
+    return attn_range((AttnPositions){run, 1}, 0, run->length);
+}
+
+/* Pairs of two runs by position, and how much they see of each other. */
+static int64_t count_runs(AttnRule rule, const AttnSegment *q, const AttnSegment *k, AttnTile *tile)
+{
+    AttnArgs args = {.shape = {1, 1, 1, q->length, k->length, 1}, .rule = rule};
+    int64_t pairs;
+    *tile = attn_tile_class(rule, range_of(q), range_of(k));
+    if (*tile == ATTN_TILE_SKIP)
+        return 0;
+    if (*tile == ATTN_TILE_CLEAN)
+        return q->length * k->length;
+    args.positions_q = (AttnPositions){q, 1};
+    args.positions_k = (AttnPositions){k, 1};
+    pairs = model_visible_pairs(&args);
+    if (pairs == 0)
+        *tile = ATTN_TILE_SKIP;
+    return pairs;
+}
+
+/* Visible pairs of two runs that the full mask leaves: one by one. */
+static int64_t count_masked(const RingPlan *plan, const RingPiece *q, int64_t q_from,
+                            const AttnSegment *q_run, const RingPiece *k, int64_t k_from,
+                            const AttnSegment *k_run)
+{
+    int64_t pairs = 0;
+    for (int64_t i = 0; i < q_run->length; i++) {
+        const int64_t row = q->global + (q_from + i) * q->stride;
+        const uint8_t *mask = plan->mask + row * plan->shape.Nk;
+        const AttnPosition at = {q_run->sequence, q_run->position + i * q_run->stride};
+        for (int64_t j = 0; j < k_run->length; j++) {
+            const AttnPosition key = {k_run->sequence, k_run->position + j * k_run->stride};
+            pairs +=
+                !mask[k->global + (k_from + j) * k->stride] && attn_visible(plan->rule, at, key);
+        }
+    }
+    return pairs;
+}
+
+static int64_t behind(int64_t a, int64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+RingWork ring_block_work(const RingPlan *plan, int q_rank, int64_t q_first, int64_t q_tokens,
+                         int k_rank, int64_t k_first, int64_t k_tokens)
+{
+    const RingShard *q = &plan->q[q_rank], *k = &plan->k[k_rank];
+    RingWork sum = {0, 0, ATTN_TILE_SKIP};
+    AttnSegment q_run, k_run;
+    for (int64_t a = 0; a < q->count; a++) {
+        if (!cut_run(&q->segments[a], q_first, q_tokens, &q_run))
+            continue;
+        for (int64_t b = 0; b < k->count; b++) {
+            AttnTile tile;
+            int64_t pairs;
+            if (q->segments[a].sequence != k->segments[b].sequence ||
+                !cut_run(&k->segments[b], k_first, k_tokens, &k_run))
+                continue;
+            pairs = count_runs(plan->rule, &q_run, &k_run, &tile);
+            if (plan->mask && pairs) {
+                pairs =
+                    count_masked(plan, &q->pieces[a], behind(q_first, q->segments[a].first), &q_run,
+                                 &k->pieces[b], behind(k_first, k->segments[b].first), &k_run);
+                tile = ATTN_TILE_MASKED;
+            }
+            sum.pairs += pairs;
+            sum.partial_rows += tile == ATTN_TILE_MASKED ? q_run.length : 0;
+        }
+    }
+    if (sum.pairs > 0)
+        sum.tile = sum.pairs == q_tokens * k_tokens ? ATTN_TILE_CLEAN : ATTN_TILE_MASKED;
+    return sum;
+}
+
+RingWork ring_pair_work(const RingPlan *plan, int q_rank, int k_rank)
+{
+    return ring_block_work(plan, q_rank, 0, plan->q[q_rank].tokens, k_rank, 0,
+                           plan->k[k_rank].tokens);
+}
+
+double ring_plan_efficiency(const RingPlan *plan)
+{
+    const int G = plan->setup.ranks;
+    double useful = 0, path = 0;
+    for (int t = 0; t < G; t++) {
+        double slowest = 0;
+        for (int r = 0; r < G; r++) {
+            const double pairs = (double)ring_pair_work(plan, r, (r - t + G) % G).pairs;
+            useful += pairs;
+            slowest = pairs > slowest ? pairs : slowest;
+        }
+        path += slowest;
+    }
+    return path > 0 ? useful / (path * G) : 1;
+}

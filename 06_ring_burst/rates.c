@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rates.c: the speeds that predictions start from, until runs of the machine at hand have been
+ * fitted (common/tools/fit_ring.py writes a file that ring_rates_read takes).
+ *
+ * Kernels: the block kernels of stages 03 and 04, as recorded in docs/results (H200: d = 128; CPU:
+ * one thread). Links of 8 H200s of one host: 255 GB/s each way through NCCL's send and receive,
+ * 382 GB/s by copy engines, both measured; between nodes one NIC of 50 GB/s a GPU, its nominal rate,
+ * since no second node was at hand.
+ *
+ * Interface: ring_rates_default, ring_rates_read (cost.h).
+ */
+#include "cost.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const RingRates gpu = {.flops = {365e12, 285e12},
+                              .masked_keys = 64,
+                              .call_s = 8e-6,
+                              .memory = 4.2e12,
+                              .latency = {15e-6, 25e-6},
+                              .bandwidth = {255e9, 50e9}};
+static const RingRates cpu = {.flops = {60e9, 50e9},
+                              .masked_keys = 16,
+                              .call_s = 5e-6,
+                              .memory = 8e9,
+                              .latency = {10e-6, 10e-6},
+                              .bandwidth = {5e9, 5e9}};
+
+RingRates ring_rates_default(const char *transport, AttnDtype dtype)
+{
+    const int copy = strcmp(transport, "copy") == 0;
+    RingRates rates = gpu;
+    if (!copy && strcmp(transport, "nccl") != 0)
+        return cpu;
+    if (dtype == ATTN_F32) { /* no tensor cores */
+        rates.flops[0] = 42e12;
+        rates.flops[1] = 25e12;
+    }
+    if (copy)
+        rates.bandwidth[RING_INNER] = 382e9;
+    return rates;
+}
+
+typedef struct RateName {
+    const char *name;
+    size_t offset;
+} RateName;
+
+#define RATE(name, field)                                                                          \
+    {                                                                                              \
+        name, offsetof(RingRates, field)                                                           \
+    }
+static const RateName names[] = {
+    RATE("flops_forward", flops[0]),
+    RATE("flops_backward", flops[1]),
+    RATE("masked_keys", masked_keys),
+    RATE("call_s", call_s),
+    RATE("memory", memory),
+    RATE("latency_inner", latency[RING_INNER]),
+    RATE("latency_outer", latency[RING_OUTER]),
+    RATE("bandwidth_inner", bandwidth[RING_INNER]),
+    RATE("bandwidth_outer", bandwidth[RING_OUTER]),
+};
+#undef RATE
+enum { RATE_COUNT = sizeof names / sizeof *names };
+
+/* Speeds must be positive; what adds to a time may be zero. */
+static int acceptable(const char *name, double value)
+{
+    const int may_be_zero = strncmp(name, "latency", 7) == 0 || strcmp(name, "call_s") == 0 ||
+                            strcmp(name, "masked_keys") == 0;
+    return value > 0 || (may_be_zero && value == 0);
+}
+
+int ring_rates_read(RingRates *rates, const char *path, char why[256])
+{
+    RingRates read = *rates;
+    char line[256], name[64], rest;
+    int number = 0;
+    FILE *f = fopen(path, "r");
+    if (!f) {
+        snprintf(why, 256, "%.150s: no such file of rates, or it cannot be read", path);
+        return -1;
+    }
+    while (fgets(line, sizeof line, f)) {
+        double value;
+        int n = 0;
+        number++;
+        if (line[strspn(line, " \t\r\n")] == '\0' || line[0] == '#')
+            continue;
+        if (sscanf(line, "%63s %lf %c", name, &value, &rest) == 2)
+            while (n < RATE_COUNT && strcmp(name, names[n].name) != 0)
+                n++;
+        else
+            n = RATE_COUNT;
+        if (n == RATE_COUNT || !acceptable(names[n].name, value)) {
+            snprintf(why, 256, "%.100s, line %d: accepted is the name of a rate and its value",
+                     path, number);
+            fclose(f);
+            return -1;
+        }
+        memcpy((char *)&read + names[n].offset, &value, sizeof value);
+    }
+    fclose(f);
+    *rates = read;
+    return 0;
+}

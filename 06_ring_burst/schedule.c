@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * schedule.c: playing a timetable through with the speeds of a machine.
+ *
+ * A rank works through its list. To compute takes time; to start a message takes none, but a
+ * message leaves only when both ends have started it and the links of both are free; to wait takes
+ * until it has arrived. The player always moves the rank whose clock is furthest behind, so links
+ * are given away in the order in which messages become ready.
+ *
+ * Interface: ring_schedule_make, ring_schedule_run, ring_schedule_free (schedule.h).
+ */
+#include "schedule.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int ring_schedule_make(RingSchedule *s, const RingPlan *plan, RingPass pass)
+{
+    memset(s, 0, sizeof *s);
+    s->plan = plan;
+    s->pass = pass;
+    s->ranks = plan->setup.ranks;
+    switch (plan->setup.method) {
+    case RING_METHOD_ALLGATHER:
+        ring_schedule_gather(s);
+        break;
+    case RING_METHOD_ULYSSES:
+        ring_schedule_ulysses(s);
+        break;
+    case RING_METHOD_RING_DOUBLE:
+    case RING_METHOD_BURST_DOUBLE:
+        ring_schedule_double(s);
+        break;
+    default:
+        ring_schedule_flat(s);
+    }
+    if (!s->no_memory)
+        return 0;
+    ring_schedule_free(s);
+    return -1;
+}
+
+void ring_schedule_free(RingSchedule *s)
+{
+    for (int r = 0; r < s->ranks; r++) {
+        free(s->actions[r]);
+        free(s->open[r]);
+    }
+    free(s->messages);
+    memset(s, 0, sizeof *s);
+}
+
+/* --- playing -----------------------------------------------------------------------------------*/
+
+static double seconds_of(const RingSchedule *s, const RingAction *a, const RingRates *rates)
+{
+    const AttnShape *n = &s->plan->shape;
+    const int backward = s->pass == RING_BACKWARD;
+    const double pairs = (double)a->work.pairs + rates->masked_keys * (double)a->work.partial_rows;
+    const double flops = (backward ? 10.0 : 4.0) * (double)(n->B * n->H * n->d) * a->heads * pairs;
+    return rates->call_s + flops / rates->flops[backward] + a->bytes / rates->memory;
+}
+
+typedef struct Player {
+    RingSchedule *s;
+    const RingRates *rates;
+    double clock[RING_MAX_RANKS];
+    int64_t at[RING_MAX_RANKS];
+    double out[RING_MAX_RANKS][2], in[RING_MAX_RANKS][2]; /* when a rank's links are free again */
+} Player;
+
+static void leave(Player *p, RingMessage *m, double ready)
+{
+    const int node = p->s->ranks / p->s->plan->setup.nodes;
+    const RingLink link = m->from / node == m->to / node ? RING_INNER : RING_OUTER;
+    double *out = &p->out[m->from][link], *in = &p->in[m->to][link];
+    m->start = ready > *out ? ready : *out;
+    m->start = m->start > *in ? m->start : *in;
+    m->end = m->start + p->rates->latency[link] + (double)m->bytes / p->rates->bandwidth[link];
+    *out = *in = m->end;
+}
+
+/* One action of a rank. 0: it has to wait for a message whose other end is not ready. */
+static int play(Player *p, int rank)
+{
+    RingAction *a = &p->s->actions[rank][p->at[rank]];
+    RingMessage *m = a->message >= 0 ? &p->s->messages[a->message] : NULL;
+    double *clock = &p->clock[rank];
+    if (a->kind == RING_ACT_WAIT && m->ends_ready < 2)
+        return 0;
+    a->start = *clock;
+    if (a->kind == RING_ACT_COMPUTE)
+        *clock += seconds_of(p->s, a, p->rates);
+    else if (a->kind == RING_ACT_WAIT)
+        *clock = m->end > *clock ? m->end : *clock;
+    else if (++m->ends_ready == 2)
+        leave(p, m, *clock);
+    a->end = *clock;
+    p->at[rank]++;
+    return 1;
+}
+
+double ring_schedule_run(RingSchedule *s, const RingRates *rates)
+{
+    Player p = {.s = s, .rates = rates};
+    double last = 0;
+    for (int64_t n = 0; n < s->message_count; n++)
+        s->messages[n].ends_ready = 0;
+    for (;;) {
+        int moved = 0, tried[RING_MAX_RANKS] = {0};
+        while (!moved) {
+            int first = -1;
+            for (int r = 0; r < s->ranks; r++)
+                if (!tried[r] && p.at[r] < s->count[r] &&
+                    (first < 0 || p.clock[r] < p.clock[first]))
+                    first = r;
+            if (first < 0)
+                break;
+            tried[first] = 1;
+            moved = play(&p, first);
+        }
+        if (!moved)
+            break;
+    }
+    for (int r = 0; r < s->ranks; r++)
+        last = p.clock[r] > last ? p.clock[r] : last;
+    return last;
+}

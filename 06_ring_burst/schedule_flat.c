@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * schedule_flat.c: the timetables of ring and burst. Each step: the next block starts on its way,
+ * the current one is computed, then the rank waits for the next one.
+ *
+ *     forward       K, V of owner r - t go on to r + 1             compute (r, r - t)
+ *     ring, back    K, V of owner r - t go back to r - 1           half 0 of its dK, dV: wait for
+ *                                                                  the sum, add, pass it on; half 1
+ *     burst, back   Q, dO, lse, delta of owner r - t go on         the same with halves of its dQ
+ *
+ * Interface: ring_schedule_flat (schedule.h).
+ */
+#include "schedule.h"
+
+static int wrap(const RingSchedule *s, int rank)
+{
+    return (rank % s->ranks + s->ranks) % s->ranks;
+}
+
+static void send_keys(RingSchedule *s, int step, int from, int to, int owner)
+{
+    ring_say_block(s, 0, RING_SLOT_BLOCK, step, from, to, owner);
+}
+
+static void send_queries(RingSchedule *s, int step, int from, int to, int owner)
+{
+    ring_say_block(s, 1, RING_SLOT_BLOCK, step, from, to, owner);
+}
+
+static void send_sum(RingSchedule *s, int step, int half, int from, int to, int owner)
+{
+    const int queries = s->plan->setup.method == RING_METHOD_BURST;
+    ring_say_sum(s, queries, RING_SLOT_SUM + half, half, step, from, to, owner);
+}
+
+/* skip_own: the own block is computed by the ring in the other direction. */
+static void forward(RingSchedule *s, int first_step, int way, int hops, int skip_own)
+{
+    for (int t = 0; t <= hops; t++) {
+        const int step = first_step + t;
+        for (int r = 0; r < s->ranks && t < hops; r++)
+            send_keys(s, step, r, wrap(s, r + way), wrap(s, r - way * t));
+        for (int r = 0; r < s->ranks; r++)
+            if (t > 0 || !skip_own)
+                ring_say_compute(s, step, r, r, wrap(s, r - way * t), -1);
+        ring_say_wait_all(s, RING_SLOT_BLOCK, step);
+    }
+}
+
+static void ring_backward(RingSchedule *s, int first_step, int way, int hops, int skip_own)
+{
+    for (int t = hops; t >= 0; t--) {
+        const int step = first_step + hops - t;
+        for (int r = 0; r < s->ranks && t > 0; r++)
+            send_keys(s, step, r, wrap(s, r - way), wrap(s, r - way * t));
+        for (int half = 0; half < RING_HALVES; half++) {
+            ring_say_wait_all(s, RING_SLOT_SUM + half, step);
+            for (int r = 0; r < s->ranks; r++)
+                if (t > 0 || !skip_own)
+                    ring_say_compute(s, step, r, r, wrap(s, r - way * t), half);
+            for (int r = 0; r < s->ranks && t > 0; r++)
+                send_sum(s, step, half, r, wrap(s, r - way), wrap(s, r - way * t));
+        }
+        ring_say_wait_all(s, RING_SLOT_BLOCK, step);
+    }
+}
+
+static void burst_backward(RingSchedule *s, int first_step, int way, int hops, int skip_own)
+{
+    for (int t = 0; t <= hops; t++) {
+        const int step = first_step + t;
+        for (int r = 0; r < s->ranks && t < hops; r++)
+            send_queries(s, step, r, wrap(s, r + way), wrap(s, r - way * t));
+        for (int half = 0; half < RING_HALVES; half++) {
+            ring_say_wait_all(s, RING_SLOT_SUM + half, step);
+            for (int r = 0; r < s->ranks; r++)
+                if (t > 0 || !skip_own)
+                    ring_say_compute(s, step, r, wrap(s, r - way * t), r, half);
+            for (int r = 0; r < s->ranks; r++) {
+                const int owner = wrap(s, r - way * t);
+                if (hops > 0)
+                    send_sum(s, step, half, r, t < hops ? wrap(s, r + way) : owner, owner);
+            }
+        }
+        ring_say_wait_all(s, RING_SLOT_BLOCK, step);
+    }
+    for (int half = 0; half < RING_HALVES; half++)
+        ring_say_wait_all(s, RING_SLOT_SUM + half, first_step + hops);
+}
+
+void ring_schedule_flat(RingSchedule *s)
+{
+    const int up = s->plan->hops_up, down = s->plan->hops_down;
+    if (s->pass == RING_FORWARD) {
+        if (down)
+            forward(s, 0, -1, down, 1);
+        forward(s, down, +1, up, 0);
+    } else if (s->plan->setup.method == RING_METHOD_RING) {
+        ring_backward(s, 0, +1, up, 0);
+        if (down)
+            ring_backward(s, up, -1, down, 1);
+    } else {
+        burst_backward(s, 0, up == s->ranks - 1 ? +1 : -1, up, 0);
+        if (down)
+            burst_backward(s, up, +1, down, 1);
+    }
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * schedule_say.c: how a timetable is written down: actions at the end of a rank's list, messages at
+ * the end of both ends' lists. The same few sentences serve all methods: a block of keys or queries
+ * goes from one rank to another, a half of its sums does, a pair of blocks is computed.
+ *
+ * Interface: ring_say_message, ring_say_block, ring_say_sum, ring_say_wait, ring_say_wait_all,
+ * ring_say_compute, ring_say_memory (schedule.h).
+ */
+#include "schedule.h"
+
+#include "tensor.h"
+
+#include <stdlib.h>
+
+/* The list, with room for one more; a failure is noted, and nothing is written any more. */
+static void *grow(RingSchedule *s, void *list, int64_t count, int64_t *room, size_t size)
+{
+    const int64_t more = *room ? 2 * *room : 64;
+    void *grown;
+    if (count < *room || s->no_memory)
+        return list;
+    grown = realloc(list, (size_t)more * size);
+    if (!grown) {
+        s->no_memory = 1;
+        return list;
+    }
+    *room = more;
+    return grown;
+}
+
+static RingAction *say(RingSchedule *s, int rank, RingActionKind kind, int step)
+{
+    RingAction *a;
+    s->actions[rank] =
+        grow(s, s->actions[rank], s->count[rank], &s->room[rank], sizeof *s->actions[rank]);
+    if (s->no_memory)
+        return NULL;
+    a = &s->actions[rank][s->count[rank]++];
+    *a = (RingAction){.kind = kind,
+                      .step = step,
+                      .message = -1,
+                      .q_owner = -1,
+                      .k_owner = -1,
+                      .half = -1,
+                      .heads = 1};
+    return a;
+}
+
+/* The rank has started its end of a message. */
+static void say_start(RingSchedule *s, int rank, int step, int slot, int message)
+{
+    RingAction *a = say(s, rank, RING_ACT_START, step);
+    s->open[rank] =
+        grow(s, s->open[rank], s->open_count[rank], &s->open_room[rank], sizeof *s->open[rank]);
+    if (s->no_memory)
+        return;
+    a->message = message;
+    s->open[rank][s->open_count[rank]++] = (RingOpen){slot, message};
+}
+
+void ring_say_message(RingSchedule *s, int slot, int step, int from, int to, RingTensor tensor,
+                      int64_t bytes)
+{
+    const int number = (int)s->message_count;
+    if (bytes == 0 || from == to)
+        return;
+    s->messages = grow(s, s->messages, s->message_count, &s->message_room, sizeof *s->messages);
+    if (s->no_memory)
+        return;
+    s->messages[s->message_count++] =
+        (RingMessage){.from = from, .to = to, .step = step, .tensor = tensor, .bytes = bytes};
+    say_start(s, from, step, slot, number);
+    say_start(s, to, step, slot, number);
+}
+
+void ring_say_wait(RingSchedule *s, int slot, int step, int rank)
+{
+    int64_t kept = 0;
+    for (int64_t n = 0; n < s->open_count[rank]; n++) {
+        const RingOpen open = s->open[rank][n];
+        RingAction *a;
+        if (open.slot != slot) {
+            s->open[rank][kept++] = open;
+            continue;
+        }
+        a = say(s, rank, RING_ACT_WAIT, step);
+        if (a)
+            a->message = open.message;
+    }
+    s->open_count[rank] = kept;
+}
+
+static int64_t part_of(int64_t tokens, int half)
+{
+    return half < 0 ? tokens : half ? tokens - tokens / 2 : tokens / 2;
+}
+
+/* Gradients travel in halves: of the keys, or (burst) of the queries. */
+void ring_say_compute(RingSchedule *s, int step, int rank, int q_owner, int k_owner, int half)
+{
+    const RingPlan *plan = s->plan;
+    const AttnShape *n = &plan->shape;
+    const int burst =
+        plan->setup.method == RING_METHOD_BURST || plan->setup.method == RING_METHOD_BURST_DOUBLE;
+    const int q_half = burst ? half : -1, k_half = burst ? -1 : half;
+    const int64_t q_all = plan->q[q_owner].tokens, k_all = plan->k[k_owner].tokens;
+    const int64_t q = part_of(q_all, q_half), k = part_of(k_all, k_half);
+    const RingWork work = ring_block_work(plan, q_owner, q_half == 1 ? q_all - q : 0, q, k_owner,
+                                          k_half == 1 ? k_all - k : 0, k);
+    RingAction *a = work.pairs ? say(s, rank, RING_ACT_COMPUTE, step) : NULL;
+    if (!a)
+        return;
+    a->q_owner = q_owner;
+    a->k_owner = k_owner;
+    a->half = half;
+    a->work = work;
+    /* float32 sums are read and written back: O, or dQ, dK, dV */
+    a->bytes = 8.0 * (double)(n->B * n->d) *
+               ((double)(q * n->H) + (s->pass == RING_BACKWARD ? 2.0 * (double)(k * n->Hkv) : 0));
+}
+
+void ring_say_memory(RingSchedule *s, int step, int rank, double bytes)
+{
+    RingAction *a = bytes > 0 ? say(s, rank, RING_ACT_COMPUTE, step) : NULL;
+    if (a)
+        a->bytes = bytes;
+}
+
+void ring_say_block(RingSchedule *s, int queries, int slot, int step, int from, int to, int owner)
+{
+    const RingPlan *plan = s->plan;
+    const AttnShape *n = &plan->shape;
+    const int64_t rows =
+        n->B * (queries ? plan->q[owner].tokens * n->H : plan->k[owner].tokens * n->Hkv);
+    const int64_t bytes = rows * n->d * (int64_t)dtype_size(plan->dtype);
+    ring_say_message(s, slot, step, from, to, queries ? RING_Q : RING_K, bytes);
+    ring_say_message(s, slot, step, from, to, queries ? RING_DO : RING_V, bytes);
+    if (queries) {
+        ring_say_message(s, slot, step, from, to, RING_LSE, rows * (int64_t)sizeof(float));
+        ring_say_message(s, slot, step, from, to, RING_DELTA, rows * (int64_t)sizeof(float));
+    }
+}
+
+void ring_say_sum(RingSchedule *s, int queries, int slot, int half, int step, int from, int to,
+                  int owner)
+{
+    const RingPlan *plan = s->plan;
+    const AttnShape *n = &plan->shape;
+    const int64_t rows = n->B * (queries ? part_of(plan->q[owner].tokens, half) * n->H
+                                         : part_of(plan->k[owner].tokens, half) * n->Hkv);
+    const int64_t bytes = rows * n->d * (int64_t)dtype_size(plan->setup.partials);
+    ring_say_message(s, slot, step, from, to, queries ? RING_DQ : RING_DK, bytes);
+    if (!queries)
+        ring_say_message(s, slot, step, from, to, RING_DV, bytes);
+}
+
+void ring_say_wait_all(RingSchedule *s, int slot, int step)
+{
+    for (int r = 0; r < s->ranks; r++)
+        ring_say_wait(s, slot, step, r);
+}
