@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * methods.c: the pieces that methods are made of: rooms for visiting blocks and their messages,
+ * the state that a forward pass adds to, and what begins and ends a backward pass.
+ *
+ * A block of keys is two messages, K and V. A block of queries is four: Q and dO, and with them lse
+ * and delta, one number for each row. That is what an outsider needs to compute gradients of these
+ * rows: P = exp(S - lse), and dS = P (dP - delta). Both belong to the whole, finished attention.
+ * Whoever recomputed them from the keys at hand would get gradients of another function.
+ *
+ * Interface: ring_method (ring_rank.h); buffers, blocks, state, gradients (methods.h).
+ */
+#include "methods.h"
+
+const RingMethodTable *ring_method(RingMethod method)
+{
+    static const RingMethodTable *const tables[RING_METHODS] = {
+        [RING_METHOD_RING] = &ring_table,
+        [RING_METHOD_BURST] = &burst_table,
+        [RING_METHOD_ALLGATHER] = &allgather_table,
+        [RING_METHOD_ULYSSES] = &ulysses_table,
+        [RING_METHOD_RING_DOUBLE] = &ring_double_table,
+        [RING_METHOD_BURST_DOUBLE] = &burst_double_table,
+    };
+    return method > RING_METHOD_AUTO && method < RING_METHODS ? tables[method] : NULL;
+}
+
+/* --- memory ------------------------------------------------------------------------------------*/
+
+int ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what)
+{
+    if (b->data)
+        return 0;
+    b->data = ring_alloc(r, bytes, what);
+    b->bytes = bytes;
+    return b->data ? 0 : -1;
+}
+
+void ring_close_buffer(RingRank *r, RingBuffer *b)
+{
+    ring_free(r, b->data, b->bytes);
+    *b = (RingBuffer){0};
+}
+
+/* Rooms hold the largest shard of any rank. */
+static size_t most_bytes(const RingRank *r, size_t (*bytes)(const RingRank *, int))
+{
+    size_t most = 0;
+    for (int rank = 0; rank < r->world; rank++)
+        most = bytes(r, rank) > most ? bytes(r, rank) : most;
+    return most;
+}
+
+int ring_open_keys(RingRank *r, RingKeys *rooms, int count)
+{
+    const size_t bytes = most_bytes(r, ring_kv_bytes);
+    for (int n = 0; n < count; n++)
+        if (ring_open_buffer(r, &rooms[n].K, bytes, "K of other ranks") ||
+            ring_open_buffer(r, &rooms[n].V, bytes, "V of other ranks"))
+            return -1;
+    return 0;
+}
+
+void ring_close_keys(RingRank *r, RingKeys *rooms, int count)
+{
+    for (int n = 0; n < count; n++) {
+        ring_close_buffer(r, &rooms[n].K);
+        ring_close_buffer(r, &rooms[n].V);
+    }
+}
+
+int ring_open_queries(RingRank *r, RingQueries *rooms, int count)
+{
+    const size_t bytes = most_bytes(r, ring_q_bytes), rows = most_bytes(r, ring_row_bytes);
+    for (int n = 0; n < count; n++)
+        if (ring_open_buffer(r, &rooms[n].Q, bytes, "Q of other ranks") ||
+            ring_open_buffer(r, &rooms[n].dO, bytes, "dO of other ranks") ||
+            ring_open_buffer(r, &rooms[n].lse, rows, "lse of other ranks") ||
+            ring_open_buffer(r, &rooms[n].delta, rows, "delta of other ranks"))
+            return -1;
+    return 0;
+}
+
+void ring_close_queries(RingRank *r, RingQueries *rooms, int count)
+{
+    for (int n = 0; n < count; n++) {
+        ring_close_buffer(r, &rooms[n].Q);
+        ring_close_buffer(r, &rooms[n].dO);
+        ring_close_buffer(r, &rooms[n].lse);
+        ring_close_buffer(r, &rooms[n].delta);
+    }
+}
+
+/* --- messages of a block -----------------------------------------------------------------------*/
+
+int ring_send_keys(RingRank *r, RingExchange *x, int peer, const RingBlock *k)
+{
+    const size_t bytes = ring_kv_bytes(r, k->owner);
+    return ring_send(r, x, peer, RING_K, k->a, bytes) || ring_send(r, x, peer, RING_V, k->b, bytes)
+               ? -1
+               : 0;
+}
+
+int ring_receive_keys(RingRank *r, RingExchange *x, int peer, int owner, const RingKeys *room,
+                      RingBlock *arriving)
+{
+    const size_t bytes = ring_kv_bytes(r, owner);
+    *arriving = ring_visiting_keys(r, owner, room->K.data, room->V.data);
+    return ring_receive(r, x, peer, RING_K, room->K.data, bytes) ||
+                   ring_receive(r, x, peer, RING_V, room->V.data, bytes)
+               ? -1
+               : 0;
+}
+
+int ring_send_queries(RingRank *r, RingExchange *x, int peer, const RingBlock *q)
+{
+    const size_t bytes = ring_q_bytes(r, q->owner), rows = ring_row_bytes(r, q->owner);
+    return ring_send(r, x, peer, RING_Q, q->a, bytes) ||
+                   ring_send(r, x, peer, RING_DO, q->b, bytes) ||
+                   ring_send(r, x, peer, RING_LSE, q->lse, rows) ||
+                   ring_send(r, x, peer, RING_DELTA, q->delta, rows)
+               ? -1
+               : 0;
+}
+
+int ring_receive_queries(RingRank *r, RingExchange *x, int peer, int owner, const RingQueries *room,
+                         RingBlock *arriving)
+{
+    const size_t bytes = ring_q_bytes(r, owner), rows = ring_row_bytes(r, owner);
+    *arriving = ring_visiting_queries(r, owner, room->Q.data, room->dO.data, room->lse.data,
+                                      room->delta.data);
+    return ring_receive(r, x, peer, RING_Q, room->Q.data, bytes) ||
+                   ring_receive(r, x, peer, RING_DO, room->dO.data, bytes) ||
+                   ring_receive(r, x, peer, RING_LSE, room->lse.data, rows) ||
+                   ring_receive(r, x, peer, RING_DELTA, room->delta.data, rows)
+               ? -1
+               : 0;
+}
+
+/* --- forward -----------------------------------------------------------------------------------*/
+
+/* The state is float32 whatever the dtype: rounding O after every visitor would add an error for
+ * every rank (--partials bf16 does it, to show how much). */
+int ring_open_state(RingRank *r, RingState *state)
+{
+    const size_t bytes = (size_t)ring_q_count(r, r->nq) * sizeof(float);
+    state->q = ring_own_queries(r);
+    return ring_open_buffer(r, &state->O, bytes, "O in float32") ||
+                   ring_start_state(r, &state->q, state->O.data, r->lse)
+               ? -1
+               : 0;
+}
+
+int ring_see_keys(RingRank *r, RingState *state, const RingBlock *k)
+{
+    return ring_attend(r, &state->q, k, state->O.data, r->lse) ||
+                   ring_round(r, state->O.data, ring_q_count(r, r->nq))
+               ? -1
+               : 0;
+}
+
+int ring_close_state(RingRank *r, RingState *state)
+{
+    const int status = ring_finish_O(r, &state->q, r->O, state->O.data);
+    ring_close_buffer(r, &state->O);
+    return status;
+}
+
+/* --- backward ----------------------------------------------------------------------------------*/
+
+int ring_open_delta(RingRank *r, RingBlock *q, RingBuffer *delta)
+{
+    *q = ring_own_queries(r);
+    if (ring_open_buffer(r, delta, ring_row_bytes(r, r->rank), "delta"))
+        return -1;
+    q->delta = delta->data;
+    return ring_delta(r, q, r->O, q->delta);
+}
+
+/* A half of the queries is a block of its own for a kernel, and wants its rows of lse and delta
+ * contiguous. */
+int ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffer *delta)
+{
+    const size_t bytes = ring_row_bytes(r, r->rank);
+    RingBuffer rows = {0};
+    int status = ring_open_delta(r, q, &rows) || ring_open_buffer(r, lse, bytes, "lse in halves") ||
+                 ring_open_buffer(r, delta, bytes, "delta in halves") ||
+                 ring_split_rows(r, lse->data, r->lse, r->nq) ||
+                 ring_split_rows(r, delta->data, rows.data, r->nq);
+    ring_close_buffer(r, &rows);
+    ring_free(r, r->O, ring_q_bytes(r, r->rank));
+    r->O = NULL;
+    q->lse = lse->data;
+    q->delta = delta->data;
+    return status ? -1 : 0;
+}
+
+int ring_give_dQ(RingRank *r, RingBuffer *dQ)
+{
+    r->dQ = dQ->data;
+    r->dQ_bytes = dQ->bytes;
+    r->dQ_whole = 1;
+    *dQ = (RingBuffer){0};
+    return ring_narrow(r, r->dQ, ring_q_count(r, r->nq), r->plan->dtype);
+}
+
+int ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV)
+{
+    const int64_t count = ring_kv_count(r, r->nk);
+    r->dK = dK->data;
+    r->dV = dV->data;
+    r->dK_bytes = dK->bytes;
+    r->dV_bytes = dV->bytes;
+    r->dKV_whole = 1;
+    *dK = *dV = (RingBuffer){0};
+    return ring_narrow(r, r->dK, count, r->plan->dtype) ||
+                   ring_narrow(r, r->dV, count, r->plan->dtype)
+               ? -1
+               : 0;
+}
+
+int ring_give_halves(RingRank *r, RingSums *sums)
+{
+    for (int i = 0; i < sums->tensors; i++)
+        for (int half = 0; half < RING_HALVES; half++)
+            if (ring_narrow(r, ring_half(sums, i, half), ring_half_count(sums, half),
+                            r->plan->dtype))
+                return -1;
+    if (sums->tensors == 1) {
+        r->dQ = sums->of[0].data;
+        r->dQ_bytes = sums->of[0].bytes;
+        r->dQ_second = (size_t)sums->second * sizeof(float);
+        r->dQ_whole = 0;
+    } else {
+        r->dK = sums->of[0].data;
+        r->dV = sums->of[1].data;
+        r->dK_bytes = r->dV_bytes = sums->of[0].bytes;
+        r->dKV_second = (size_t)sums->second * sizeof(float);
+        r->dKV_whole = 0;
+    }
+    sums->of[0] = sums->of[1] = (RingBuffer){0};
+    return 0;
+}
+
+int ring_backward_alone(RingRank *r, const RingBlock *q)
+{
+    const RingBlock k = ring_own_keys(r);
+    const size_t q_bytes = (size_t)ring_q_count(r, r->nq) * sizeof(float);
+    const size_t k_bytes = (size_t)ring_kv_count(r, r->nk) * sizeof(float);
+    RingBuffer dQ = {0}, dK = {0}, dV = {0};
+    const int status = ring_open_buffer(r, &dQ, q_bytes, "dQ") ||
+                       ring_open_buffer(r, &dK, k_bytes, "dK") ||
+                       ring_open_buffer(r, &dV, k_bytes, "dV") || ring_zero(r, dQ.data, q_bytes) ||
+                       ring_zero(r, dK.data, k_bytes) || ring_zero(r, dV.data, k_bytes) ||
+                       ring_differentiate(r, q, &k, dQ.data, dK.data, dV.data) ||
+                       ring_give_dQ(r, &dQ) || ring_give_dKV(r, &dK, &dV);
+    ring_close_buffer(r, &dQ); /* empty, but for a failure */
+    ring_close_buffer(r, &dK);
+    ring_close_buffer(r, &dV);
+    return status ? -1 : 0;
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * methods.h: what the methods share. All of them move blocks of keys or of queries between ranks,
+ * and most move sums of gradients behind them; they differ in who moves where and when.
+ *
+ * Interface:
+ * - ring_at: the rank some places further on.
+ * - RingBuffer: counted memory that knows its size.
+ * - RingKeys, RingQueries: room for one visiting block, and its messages.
+ * - RingSums, RingRelay: sums of gradients that many ranks add to, on their way in halves.
+ * - RingState: O while it grows.
+ * - RingVisitors, ring_forward: the forward pass of ring and burst.
+ * - RingPlace, RingTree, ring_tree_forward: that of the double rings.
+ * - ring_open_delta, ring_give_...: the beginning and the end of a backward pass.
+ * - ring_table ...: the methods.
+ */
+#ifndef RING_METHODS_H
+#define RING_METHODS_H
+
+#include "ring_rank.h"
+
+extern const RingMethodTable ring_table, burst_table, allgather_table, ulysses_table,
+    ring_double_table, burst_double_table;
+
+/* The rank `distance` places further on in the ring; negative: back. */
+static inline int ring_at(const RingRank *r, int distance)
+{
+    return ((r->rank + distance) % r->world + r->world) % r->world;
+}
+
+/* --- memory ------------------------------------------------------------------------------------*/
+
+/* Buffers of a method live in its struct at r->method, where `close` finds those that a failure
+ * left open. */
+typedef struct RingBuffer {
+    void *data;
+    size_t bytes;
+} RingBuffer;
+
+int ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what);
+void ring_close_buffer(RingRank *r, RingBuffer *b); /* one that is not open: nothing happens */
+
+/* --- blocks that travel ------------------------------------------------------------------------*/
+
+typedef struct RingKeys { /* room for K and V of any rank */
+    RingBuffer K, V;
+} RingKeys;
+
+typedef struct RingQueries { /* room for Q, dO, lse and delta of any rank */
+    RingBuffer Q, dO, lse, delta;
+} RingQueries;
+
+/* The first `count` of some rooms; those that are open stay. */
+int ring_open_keys(RingRank *r, RingKeys *rooms, int count);
+void ring_close_keys(RingRank *r, RingKeys *rooms, int count);
+int ring_open_queries(RingRank *r, RingQueries *rooms, int count);
+void ring_close_queries(RingRank *r, RingQueries *rooms, int count);
+
+/* Add the messages of a block to an exchange. *arriving: what will stand in `room` after it. */
+int ring_send_keys(RingRank *r, RingExchange *x, int peer, const RingBlock *k);
+int ring_receive_keys(RingRank *r, RingExchange *x, int peer, int owner, const RingKeys *room,
+                      RingBlock *arriving);
+int ring_send_queries(RingRank *r, RingExchange *x, int peer, const RingBlock *q);
+int ring_receive_queries(RingRank *r, RingExchange *x, int peer, int owner, const RingQueries *room,
+                         RingBlock *arriving);
+
+/* --- sums that travel (relay.c) ----------------------------------------------------------------*/
+
+/* float32 sums of one shard, dK and dV or dQ alone, in two halves by tokens. Half 1 begins at
+ * element `second`, whoever's shard it is: the halves of two shards in one place must not
+ * overlap, since half 1 of one may be leaving while half 0 of another arrives. */
+typedef struct RingSums {
+    RingBuffer of[2];
+    int tensors;         /* 2: dK and dV. 1: dQ */
+    int64_t tokens;      /* of the shard that they belong to */
+    int64_t row, second; /* elements of one token in all batches; of the first half's room */
+} RingSums;
+
+int ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens);
+void ring_close_sums(RingRank *r, RingSums *sums);
+/* The sums become zeros, and those of a shard of so many tokens. */
+int ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens);
+float *ring_half(const RingSums *sums, int tensor, int half);
+int64_t ring_half_count(const RingSums *sums, int half); /* elements */
+int ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half);
+
+typedef struct RingRelay {
+    RingSums here, there;
+    RingExchange mail[RING_HALVES];
+    int expected[RING_HALVES]; /* is a half of `there` on its way? */
+} RingRelay;
+
+int ring_open_relay(RingRank *r, RingRelay *relay, int tensors);
+void ring_close_relay(RingRank *r, RingRelay *relay);
+/* A half of `here` sets out for rank `to`; meanwhile that half of the sums of another shard, of
+ * `tokens` tokens, comes into `there`. */
+int ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int64_t tokens);
+/* The other place becomes `here`. */
+void ring_relay_turn(RingRelay *relay);
+/* After a turn: waits for a half of `here`, and until the one that was sent is gone. */
+int ring_relay_arrive(RingRank *r, RingRelay *relay, int half);
+
+/* --- forward -----------------------------------------------------------------------------------*/
+
+/* Attention of this rank's queries over the keys seen so far; lse is r->lse. */
+typedef struct RingState {
+    RingBlock q;
+    RingBuffer O;
+} RingState;
+
+int ring_open_state(RingRank *r, RingState *state);
+int ring_see_keys(RingRank *r, RingState *state, const RingBlock *k);
+int ring_close_state(RingRank *r, RingState *state); /* r->O = the state, rounded */
+
+/* Keys of other ranks: two rooms that are used in turn, and the last block that came. */
+typedef struct RingVisitors {
+    RingKeys room[2];
+    RingBlock last;
+} RingVisitors;
+
+/* keep: the last visitors stay for the backward pass. */
+int ring_forward(RingRank *r, RingState *state, RingVisitors *up, RingVisitors *down, int keep);
+
+/* --- two levels --------------------------------------------------------------------------------*/
+
+/* Rank node * size + place; `size` ranks on each of `nodes` nodes. */
+typedef struct RingPlace {
+    int nodes, size;
+    int node, place;
+} RingPlace;
+
+RingPlace ring_place(const RingRank *r);
+/* The rank so many nodes and places further on, both around. */
+int ring_place_at(const RingPlace *p, int nodes, int places);
+/* One node, or one rank on each: the double ring is a single one. */
+int ring_is_flat(const RingRank *r);
+
+typedef struct RingTree {
+    RingKeys inner[2], outer[2];
+    RingBlock last; /* lies in outer[last_room] */
+    int last_room;
+} RingTree;
+
+int ring_tree_forward(RingRank *r, RingState *state, RingTree *tree, int keep);
+
+/* --- backward ----------------------------------------------------------------------------------*/
+
+/* *q: this rank's queries with delta, which lies in `delta`. */
+int ring_open_delta(RingRank *r, RingBlock *q, RingBuffer *delta);
+/* The same with lse and delta in halves, for queries that travel; O is given back. */
+int ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffer *delta);
+
+/* A finished gradient, rounded, becomes r->dQ, or r->dK and r->dV. The buffers are empty then. */
+int ring_give_dQ(RingRank *r, RingBuffer *dQ);
+int ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV);
+int ring_give_halves(RingRank *r, RingSums *sums);
+/* Nothing has to travel: all of it. */
+int ring_backward_alone(RingRank *r, const RingBlock *q);
+
+#endif

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * relay.c: sums of gradients that go from rank to rank, and each rank adds its part.
+ *
+ * K and V only need to be read, so a rank may pass them on before it has looked at them. A sum is
+ * different: it can leave only after this rank's part is in it, and the next rank can add its own
+ * only after the sum is there. In one piece, the way to the next rank would be a wait for
+ * everybody, in every step. So a sum travels in two halves:
+ *
+ *     rank computes      half 0     | half 1     | half 0     | half 1     |
+ *                        of block A | of block A | of block B | of block B |
+ *     on its way                    | A half 0 > | A half 1 > | B half 0 > | B half 1 >
+ *                                   | < B half 0 | < B half 1 | ...
+ *
+ * While the kernel adds to one half, the other half leaves, and that half of the next block's sum
+ * arrives. It has the time of half a step for it, and nobody waits.
+ *
+ * There are two places for sums. What a rank works on is `here`; what arrives for the next step
+ * comes `there`; a turn exchanges their names. A half may arrive only where the half that was there
+ * before is gone. ring_relay_arrive has waited for that too: both are one exchange.
+ *
+ * With --partials bf16 a half is rounded before it leaves and is float32 again after its arrival.
+ *
+ * Interface: ring_open_sums ... ring_relay_arrive (methods.h).
+ */
+#include "methods.h"
+
+/* --- sums --------------------------------------------------------------------------------------*/
+
+int ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens)
+{
+    sums->tensors = tensors;
+    sums->row = tensors == 1 ? ring_q_count(r, 1) : ring_kv_count(r, 1);
+    sums->second = most_tokens / 2 * sums->row;
+    for (int i = 0; i < tensors; i++)
+        if (ring_open_buffer(r, &sums->of[i], (size_t)(most_tokens * sums->row) * sizeof(float),
+                             "sums of gradients"))
+            return -1;
+    return 0;
+}
+
+void ring_close_sums(RingRank *r, RingSums *sums)
+{
+    for (int i = 0; i < 2; i++)
+        ring_close_buffer(r, &sums->of[i]);
+}
+
+float *ring_half(const RingSums *sums, int tensor, int half)
+{
+    return (float *)sums->of[tensor].data + (half ? sums->second : 0);
+}
+
+int64_t ring_half_count(const RingSums *sums, int half)
+{
+    return ring_half_tokens(sums->tokens, half) * sums->row;
+}
+
+int ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens)
+{
+    sums->tokens = tokens;
+    for (int i = 0; i < sums->tensors; i++)
+        for (int half = 0; half < RING_HALVES; half++)
+            if (ring_zero(r, ring_half(sums, i, half),
+                          (size_t)ring_half_count(sums, half) * sizeof(float)))
+                return -1;
+    return 0;
+}
+
+int ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half)
+{
+    for (int i = 0; i < to->tensors; i++)
+        if (ring_add(r, ring_half(to, i, half), ring_half(from, i, half),
+                     ring_half_count(to, half)))
+            return -1;
+    return 0;
+}
+
+/* --- the way from rank to rank -----------------------------------------------------------------*/
+
+int ring_open_relay(RingRank *r, RingRelay *relay, int tensors)
+{
+    const int64_t most = tensors == 1 ? ring_max_nq(r) : ring_max_nk(r);
+    return ring_open_sums(r, &relay->here, tensors, most) ||
+                   ring_open_sums(r, &relay->there, tensors, most)
+               ? -1
+               : 0;
+}
+
+void ring_close_relay(RingRank *r, RingRelay *relay)
+{
+    ring_close_sums(r, &relay->here);
+    ring_close_sums(r, &relay->there);
+}
+
+/* Name of the channel of tensor i. */
+static RingTensor channel(const RingSums *sums, int i)
+{
+    if (sums->tensors == 1)
+        return RING_DQ;
+    return i == 0 ? RING_DK : RING_DV;
+}
+
+int ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int64_t tokens)
+{
+    RingExchange *mail = &relay->mail[half];
+    const size_t size = ring_partial_size(r);
+    relay->there.tokens = tokens;
+    relay->expected[half] = 1;
+    for (int i = 0; i < relay->here.tensors; i++) {
+        const RingTensor tensor = channel(&relay->here, i);
+        const int64_t leaving = ring_half_count(&relay->here, half);
+        const int64_t coming = ring_half_count(&relay->there, half);
+        float *sum = ring_half(&relay->here, i, half);
+        if (ring_narrow(r, sum, leaving, r->plan->setup.partials) ||
+            ring_send(r, mail, to, tensor, sum, (size_t)leaving * size) ||
+            ring_receive(r, mail, from, tensor, ring_half(&relay->there, i, half),
+                         (size_t)coming * size))
+            return -1;
+    }
+    return ring_start(r, mail);
+}
+
+void ring_relay_turn(RingRelay *relay)
+{
+    const RingSums here = relay->here;
+    relay->here = relay->there;
+    relay->there = here;
+}
+
+int ring_relay_arrive(RingRank *r, RingRelay *relay, int half)
+{
+    if (ring_wait(r, &relay->mail[half]))
+        return -1;
+    for (int i = 0; i < relay->here.tensors && relay->expected[half]; i++)
+        if (ring_widen(r, ring_half(&relay->here, i, half), ring_half_count(&relay->here, half),
+                       r->plan->setup.partials))
+            return -1;
+    relay->expected[half] = 0;
+    return 0;
+}
