@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * join_mpi.c: a process under mpirun becomes a rank, and one day stops being one.
+ *
+ * A rank that dies is known to mpirun only, which then ends the others by SIGTERM. To find out
+ * afterwards who went first, each rank notes on the board (heartbeat.h) that it crashed, or that it
+ * was told to end: the one that is gone and has noted neither is the one. If mpirun was started by
+ * the user and not by launch_mpi.c, nobody else reads the board, so the first rank that is told to
+ * end says it. And if mpirun itself is killed, the kernel ends its ranks: no orphans.
+ *
+ * Interface: ring_mpi_hush, ring_mpi_join, ring_mpi_leave, ring_mpi_rank ... (world_mpi.h).
+ */
+#include <fcntl.h>
+#include <mpi.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "messages_mpi.h"
+#include "world_mpi.h"
+
+static MpiEnd *end;
+static HeartBoard *board;
+static HeartBoard own_board; /* where the shared one cannot be had: nobody else sees it */
+static int own_rank, launched, loud = STDERR_FILENO;
+
+/* --- before MPI is started: what the environment says ------------------------------------------*/
+
+/* OpenMPI, then MPICH and its kin, then whatever starts processes by PMIx. */
+static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
+
+static int rank_by_environment(void)
+{
+    size_t i;
+    for (i = 0; i < sizeof rank_names / sizeof *rank_names; i++)
+        if (getenv(rank_names[i]))
+            return atoi(getenv(rank_names[i]));
+    return -1;
+}
+
+int ring_mpi_under_mpirun(void)
+{
+    return rank_by_environment() >= 0;
+}
+
+void ring_mpi_hush(void)
+{
+    const int nothing = rank_by_environment() > 0 ? open("/dev/null", O_WRONLY) : -1;
+    if (nothing < 0)
+        return;
+    dup2(nothing, STDOUT_FILENO);
+    if (!getenv("ATTN_MPI_STDERR")) {
+        loud = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+        dup2(nothing, STDERR_FILENO);
+    }
+    close(nothing);
+}
+
+/* --- the end of a rank -------------------------------------------------------------------------*/
+
+static void end_by(int number)
+{
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void on_crash(int number)
+{
+    heart_crash(board, own_rank, number);
+    end_by(number);
+}
+
+/* mpirun sends SIGTERM to all ranks when one is gone. */
+static void on_end(int number)
+{
+    static const char before[] = "ring_burst: ";
+    const struct timespec others = {0, 100000000}; /* until they have noted it as well */
+    char text[400];
+    size_t n;
+    heart_stop(board, own_rank);
+    if (!launched) {
+        nanosleep(&others, NULL);
+        heart_explain(board, text, sizeof text - 1);
+        n = strlen(text);
+        if (heart_tell(board, text) && write(loud, before, sizeof before - 1) > 0) {
+            text[n] = '\n';
+            n = (size_t)write(loud, text, n + 1);
+        }
+    }
+    end_by(number);
+}
+
+static void watch_signals(void)
+{
+    static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+    struct sigaction action;
+    size_t i;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_end;
+    sigaction(SIGTERM, &action, NULL);
+#ifndef __SANITIZE_ADDRESS__ /* which has better words for a crash */
+    action.sa_handler = on_crash;
+    for (i = 0; i < sizeof crashes / sizeof *crashes; i++)
+        sigaction(crashes[i], &action, NULL);
+#else
+    (void)crashes, (void)i;
+#endif
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* when mpirun, our parent, is killed */
+}
+
+/* --- becoming a rank ---------------------------------------------------------------------------*/
+
+/* Nobody made a board for us: the first rank of this machine makes one for those beside it. */
+static void share_board(int world)
+{
+    MPI_Comm machine;
+    char path[64] = "";
+    int place;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
+    MPI_Comm_rank(machine, &place);
+    if (place == 0)
+        board = heart_create(world, path);
+    MPI_Bcast(path, sizeof path, MPI_CHAR, 0, machine);
+    if (place > 0 && path[0])
+        board = heart_open(path);
+    MPI_Comm_free(&machine);
+}
+
+static void find_board(int rank)
+{
+    const char *path = getenv("RING_MPI_BOARD"); /* of launch_mpi.c */
+    board = path ? heart_open(path) : NULL;
+    launched = board != NULL;
+    if (board && rank >= 0 && rank < board->ranks) {
+        own_rank = rank;
+        heart_join(board, rank);
+    }
+}
+
+static int refuse_world(int ranks, int world, char why[256])
+{
+    if (world > RING_MAX_RANKS)
+        snprintf(why, 256, "mpirun -n: found %d, accepted are up to %d ranks", world,
+                 RING_MAX_RANKS);
+    else
+        snprintf(why, 256, "--ranks: found %d under mpirun with %d ranks, accepted is %d, or none",
+                 ranks, world, world);
+    if (launched)
+        heart_end(board, own_rank, HEART_DONE);
+    MPI_Finalize();
+    return -1;
+}
+
+int ring_mpi_join(int ranks, char why[256])
+{
+    int world, given;
+    find_board(rank_by_environment());
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given) != MPI_SUCCESS) {
+        snprintf(why, 256, "MPI_Init failed");
+        return -1;
+    }
+    MPI_Comm_rank(MPI_COMM_WORLD, &own_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &world);
+    if (world > RING_MAX_RANKS || (ranks > 0 && ranks != world))
+        return refuse_world(ranks, world, why);
+    if (!board)
+        share_board(world);
+    if (!board) {
+        board = &own_board;
+        board->ranks = world;
+    }
+    heart_join(board, own_rank);
+    watch_signals();
+    end = mpi_end_open(board, launched);
+    if (!end) {
+        snprintf(why, 256, "out of memory for the ends of %d channels", world);
+        return -1;
+    }
+    return 0;
+}
+
+int ring_mpi_leave(int status)
+{
+    if (!end)
+        return status;
+    mpi_go(end, 0);
+    heart_end(board, own_rank, HEART_DONE);
+    mpi_end_close(end);
+    end = NULL;
+    MPI_Finalize();
+    return own_rank == 0 ? status : 0;
+}
+
+MpiEnd *ring_mpi_end(void)
+{
+    return end;
+}
+
+int ring_mpi_rank(void)
+{
+    return own_rank;
+}
+
+int ring_mpi_ranks(void)
+{
+    return end ? mpi_end_world(end) : 1;
+}

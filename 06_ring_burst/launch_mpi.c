@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * launch_mpi.c: `ring_burst --transport mpi --ranks 4` without mpirun: start it, and watch over it.
+ *
+ * The process that the user started does not compute. It makes a notice board (heartbeat.h), starts
+ *
+ *     mpirun -n 4 ring_burst --transport mpi --ranks 4
+ *
+ * as its child, and waits. Each of those four is a rank, finds the board through the environment,
+ * and writes on it where it is. When mpirun ends and not all ranks have ended as they should, this
+ * process reads from the board which of them went first, and where it was.
+ *
+ * No process stays behind, whatever happens: this one is the subreaper of all that it started, so
+ * that orphans become its children; a signal that would end it ends mpirun first; and ranks end
+ * with their mpirun.
+ *
+ * Interface: ring_mpi_enter (world_mpi.h).
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "heartbeat.h"
+#include "world_mpi.h"
+
+#define START_S 30.0 /* on top of --timeout: until all processes have started */
+#define END_S   5.0  /* until mpirun has ended, after it was told to */
+
+typedef struct Launch {
+    HeartBoard *board;
+    char path[64];    /* of the board */
+    char mpirun[512]; /* of the program */
+    int ranks;
+    double timeout_s;
+    pid_t child;
+    int status;    /* of mpirun, when it has ended */
+    char why[512]; /* that it was told to end, in a sentence; "" */
+} Launch;
+
+static volatile sig_atomic_t told_to_end; /* the signal */
+
+static void note_signal(int number)
+{
+    told_to_end = number;
+}
+
+/* Where a program is, by PATH: 1, or 0. */
+static int find_program(const char *name, char *path, size_t room)
+{
+    const char *at = getenv("PATH");
+    while (at && *at) {
+        const size_t n = strcspn(at, ":");
+        snprintf(path, room, "%.*s/%s", (int)n, at, name);
+        if (n > 0 && access(path, X_OK) == 0)
+            return 1;
+        at += n + (at[n] == ':');
+    }
+    return 0;
+}
+
+/* What OpenMPI needs to know on a laptop, in a container, with more ranks than cores. What the user
+ * has set stays. */
+static void set_environment(const Launch *l)
+{
+    static const char *const settings[][2] = {
+        {"OMPI_MCA_rmaps_base_oversubscribe", "1"}, /* more ranks than cores are fine, */
+        {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+        {"OMPI_MCA_mpi_yield_when_idle", "1"},                /* but then nobody may spin, */
+        {"OMP_WAIT_POLICY", "passive"},                       /* OpenMP's threads neither; */
+        {"OMPI_MCA_btl_vader_single_copy_mechanism", "none"}, /* containers forbid it, noisily */
+    };
+    char path[512];
+    size_t i;
+    for (i = 0; i < sizeof settings / sizeof *settings; i++)
+        setenv(settings[i][0], settings[i][1], 0);
+    if (geteuid() == 0) { /* CI runs as root in a container; twice, or OpenMPI refuses */
+        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+    }
+    if (!find_program("ssh", path, sizeof path) && !find_program("rsh", path, sizeof path))
+        setenv("OMPI_MCA_plm", "isolated", 0); /* else it insists on one, for other machines */
+    setenv("RING_MPI_BOARD", l->path, 1);
+}
+
+static void become_mpirun(const Launch *l, pid_t parent, int argc, char **argv)
+{
+    static char self[4096], count[16];
+    const char *const front[] = {l->mpirun, "-q", "-n", count, self};
+    enum { FRONT = sizeof front / sizeof *front };
+    const char **words = calloc((size_t)argc + FRONT, sizeof *words);
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    const int empty = open("/dev/null", O_RDONLY);
+    if (!words || n < 0)
+        _exit(127);
+    self[n] = '\0';
+    snprintf(count, sizeof count, "%d", l->ranks);
+    memcpy(words, front, sizeof front);
+    memcpy(words + FRONT, argv + 1, (size_t)(argc - 1) * sizeof *words);
+    setpgid(0, 0); /* Ctrl-C reaches us, and we tell mpirun */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        _exit(127); /* it died before that call */
+    if (empty >= 0)
+        dup2(empty, STDIN_FILENO);
+    set_environment(l);
+    execv(l->mpirun, (char **)(uintptr_t)words);
+    _exit(127);
+}
+
+/* --- watching ----------------------------------------------------------------------------------*/
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Why mpirun should be ended: 1 with a sentence, or 0. */
+static int must_end(Launch *l, double since_start, double *told_since)
+{
+    const int joined = heart_joined(l->board);
+    if (told_to_end) {
+        snprintf(l->why, sizeof l->why, "ended by signal %d", (int)told_to_end);
+        return 1;
+    }
+    if (joined < l->ranks && since_start > l->timeout_s + START_S) {
+        snprintf(l->why, sizeof l->why, "%d of %d ranks have not started in %g s",
+                 l->ranks - joined, l->ranks, l->timeout_s + START_S);
+        return 1;
+    }
+    if (heart_told(l->board)[0] && *told_since == 0.0)
+        *told_since = now_s();
+    return *told_since > 0.0 && now_s() - *told_since > END_S;
+}
+
+/* Returns when mpirun has ended, by itself or by force. */
+static void watch(Launch *l)
+{
+    const struct timespec pause = {0, 10000000};
+    const double start = now_s();
+    double told_since = 0.0, ending = 0.0;
+    while (waitpid(l->child, &l->status, WNOHANG) == 0) {
+        if (ending == 0.0 && must_end(l, now_s() - start, &told_since)) {
+            ending = now_s();
+            kill(l->child, SIGTERM);
+        }
+        if (ending > 0.0 && now_s() - ending > END_S)
+            kill(-l->child, SIGKILL);
+        nanosleep(&pause, NULL);
+    }
+}
+
+/* Ranks whose mpirun is gone are our children now. */
+static void end_orphans(const Launch *l)
+{
+    int rank;
+    for (rank = 0; rank < l->ranks; rank++) {
+        const pid_t pid = (pid_t)l->board->slot[rank].pid;
+        if (pid > 0 && waitpid(pid, NULL, WNOHANG) == 0) {
+            kill(pid, SIGKILL);
+            waitpid(pid, NULL, 0);
+        }
+    }
+    while (waitpid(-1, NULL, WNOHANG) > 0)
+        ;
+}
+
+/* Exit status of the whole, after telling what there is to tell. */
+static int outcome(const Launch *l)
+{
+    char text[512];
+    int rank, ended = 0;
+    for (rank = 0; rank < l->ranks; rank++)
+        ended += l->board->slot[rank].state == HEART_DONE;
+    if (ended == l->ranks && WIFEXITED(l->status))
+        return WEXITSTATUS(l->status); /* rank 0's: the others say 0 */
+    if (heart_told(l->board)[0])
+        snprintf(text, sizeof text, "%s", heart_told(l->board));
+    else if (l->why[0])
+        snprintf(text, sizeof text, "%s", l->why);
+    else if (heart_joined(l->board) == 0)
+        snprintf(
+            text, sizeof text,
+            "%.200s could not start %d processes (it ended with %d); to see why, type: mpirun -n "
+            "%d hostname",
+            l->mpirun, l->ranks, WIFEXITED(l->status) ? WEXITSTATUS(l->status) : -1, l->ranks);
+    else
+        heart_explain(l->board, text, sizeof text);
+    fprintf(stderr, "ring_burst: %s\n", text);
+    return EXIT_RUNTIME;
+}
+
+static int launch(Launch *l, const Cli *cli, int argc, char **argv)
+{
+    const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    const pid_t parent = getpid();
+    struct sigaction action, before[3];
+    struct stat file;
+    const int had_json = !cli->json_file || stat(cli->json_file, &file) == 0;
+    int i, status;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = note_signal;
+    for (i = 0; i < 3; i++)
+        sigaction(signals[i], &action, &before[i]);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    fflush(NULL);
+    l->child = fork();
+    if (l->child == 0) {
+        for (i = 0; i < 3; i++)
+            sigaction(signals[i], &before[i], NULL);
+        become_mpirun(l, parent, argc, argv);
+    }
+    if (l->child < 0) {
+        cli_refuse("--transport mpi: found no room for a process, accepted is a machine with some");
+        return EXIT_RUNTIME;
+    }
+    watch(l);
+    end_orphans(l);
+    status = outcome(l);
+    /* a rank that was ended could not take its empty file away */
+    if (!had_json && stat(cli->json_file, &file) == 0 && file.st_size == 0)
+        unlink(cli->json_file);
+    for (i = 0; i < 3; i++)
+        sigaction(signals[i], &before[i], NULL);
+    if (told_to_end)
+        raise(told_to_end); /* the shell shall know */
+    return status;
+}
+
+/* --- entering ----------------------------------------------------------------------------------*/
+
+/* How many ranks do the cases with --transport mpi want, all the same? 0: they do not say. */
+static int wanted_ranks(const Cli *cli, Launch *l)
+{
+    int i, first = -1;
+    for (i = 0; i < cli->case_count; i++) {
+        const CliRing *r = &cli->cases[i].ring;
+        if (r->transport != CLI_MPI)
+            continue;
+        if (first >= 0 && (r->ranks_given != cli->cases[first].ring.ranks_given ||
+                           (r->ranks_given && r->ranks != cli->cases[first].ring.ranks))) {
+            cli_refuse("--cases: found different --ranks in lines %d and %d, accepted is one "
+                       "number of ranks for all cases over mpi",
+                       cli->cases[first].line, cli->cases[i].line);
+            return -1;
+        }
+        first = first < 0 ? i : first;
+        l->timeout_s = r->timeout_s > l->timeout_s ? r->timeout_s : l->timeout_s;
+    }
+    return first >= 0 && cli->cases[first].ring.ranks_given ? (int)cli->cases[first].ring.ranks : 0;
+}
+
+static int start_mpirun(const Cli *cli, Launch *l, int argc, char **argv)
+{
+    int status;
+    if (!find_program("mpirun", l->mpirun, sizeof l->mpirun)) {
+        cli_refuse("--transport mpi: found no mpirun in PATH, accepted is an installed OpenMPI "
+                   "(Debian: openmpi-bin)");
+        return EXIT_NO_DEVICE;
+    }
+    l->ranks = l->ranks > 0 ? l->ranks : 4;
+    l->board = heart_create(l->ranks, l->path);
+    if (!l->board) {
+        cli_refuse("--transport mpi: found no memory for the heartbeats, accepted is a machine "
+                   "with some");
+        return EXIT_RUNTIME;
+    }
+    status = launch(l, cli, argc, argv);
+    heart_close(l->board);
+    return status;
+}
+
+static int become_rank(Cli *cli, int ranks)
+{
+    char why[256];
+    int i;
+    if (ring_mpi_join(ranks, why) != 0)
+        return cli_refuse("%s", why);
+    for (i = 0; i < cli->case_count; i++) {
+        CliCase *c = &cli->cases[i];
+        if (c->ring.transport == CLI_MPI)
+            c->ring.ranks = ring_mpi_ranks();
+        if (ring_mpi_rank() > 0) {
+            c->check = 0;
+            c->save_dir = c->ring.trace_json = NULL;
+        }
+    }
+    if (ring_mpi_rank() > 0) {
+        cli->quiet = 1;
+        cli->json_file = NULL;
+    }
+    return CLI_CONTINUE;
+}
+
+int ring_mpi_enter(Cli *cli, int argc, char **argv)
+{
+    Launch l = {.timeout_s = 0.0};
+    int i, mpi = 0;
+    for (i = 0; i < cli->case_count; i++)
+        mpi += cli->cases[i].ring.transport == CLI_MPI;
+    if (!mpi && ring_mpi_under_mpirun())
+        return cli_refuse("--transport: found none under mpirun, accepted is --transport mpi (or "
+                          "no mpirun)");
+    if (!mpi)
+        return CLI_CONTINUE;
+    if ((l.ranks = wanted_ranks(cli, &l)) < 0)
+        return EXIT_USAGE;
+    return ring_mpi_under_mpirun() ? become_rank(cli, l.ranks) : start_mpirun(cli, &l, argc, argv);
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * messages_mpi.c: messages between processes, by MPI_Isend and MPI_Irecv.
+ *
+ * MPI promises what a ring needs: between two processes, messages with the same tag arrive in the
+ * order in which they were sent (the tag is the tensor), and a non-blocking call returns at once.
+ * What it does not promise is an end. MPI_Wait waits for ever for somebody who is gone, and burns a
+ * core meanwhile. So every wait here is a loop around MPI_Testsome:
+ *
+ *     test; all there? done. Has somebody failed? Stop. Too late? Say who is missing. Else a nap.
+ *
+ * The nap matters: with 8 ranks on 2 cores a rank that spins takes the time of the one for whom it
+ * waits. And one more thing that MPI does not promise: that messages move while a rank computes.
+ * OpenMPI moves long ones only inside of its own calls. Bytes are hidden behind arithmetic by
+ * hardware that copies by itself; that is why the overlap is measured on GPUs, not here.
+ *
+ * When a rank fails, its buffers are about to be freed, but messages may still be on their way into
+ * them. All ranks then settle (settle_mpi.c).
+ *
+ * Interface: see messages_mpi.h.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "mpi_end.h"
+
+/* At first it only lets others run, then it sleeps, up to a millisecond. */
+void mpi_nap(MpiNap *n)
+{
+    struct timespec time = {0, 20000};
+    if (n->turns++ < 50) {
+        sched_yield();
+        return;
+    }
+    time.tv_nsec *= n->turns < 100 ? n->turns - 50 : 50;
+    nanosleep(&time, NULL);
+}
+
+MpiNap mpi_nap_begin(void)
+{
+    return (MpiNap){ring_now_ms(), 0};
+}
+
+double mpi_nap_seconds(const MpiNap *n)
+{
+    return (ring_now_ms() - n->begin) / 1e3;
+}
+
+const char *mpi_tag_name(int tag)
+{
+    return tag < RING_TENSORS       ? ring_tensor_name((RingTensor)tag)
+           : tag == MPI_BARRIER_TAG ? "the signal of a barrier"
+                                    : "results";
+}
+
+void mpi_be_at(RingRank *r, HeartOperation operation, int tensor, int peer)
+{
+    const MpiEnd *e = r->endpoint;
+    heart_place(e->board, r->rank, (HeartPlace){r->pass, r->step, operation, tensor, peer});
+}
+
+/* --- tickets -----------------------------------------------------------------------------------*/
+
+static MpiTicket *new_ticket(MpiEnd *e, int count)
+{
+    MpiTicket *t = calloc(1, sizeof *t);
+    const size_t n = (size_t)(count > 0 ? count : 1);
+    if (!t)
+        return NULL;
+    t->part = calloc(n, sizeof *t->part);
+    t->request = calloc(n, sizeof *t->request);
+    t->status = calloc(n, sizeof *t->status);
+    t->index = calloc(n, sizeof *t->index);
+    t->next = e->flying;
+    e->flying = t;
+    return t;
+}
+
+void mpi_ticket_free(MpiEnd *e, MpiTicket *t)
+{
+    MpiTicket **at = &e->flying;
+    while (*at != t)
+        at = &(*at)->next;
+    *at = t->next;
+    free(t->part);
+    free(t->request);
+    free(t->status);
+    free(t->index);
+    free(t);
+}
+
+static int fail_with(RingRank *r, const char *what, int code)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    MPI_Error_string(code, text, &length);
+    return ring_fail(r, "%s: MPI says %.100s", what, text);
+}
+
+/* Starts one message as pieces that MPI can count. */
+static int post(RingRank *r, MpiTicket *t, const RingTransfer *x, int tag, int transfer)
+{
+    MpiEnd *e = r->endpoint;
+    char *data = x->data;
+    size_t left = x->bytes;
+    while (left > 0) {
+        const int bytes = (int)(left < e->piece ? left : e->piece);
+        MPI_Request *request = &t->request[t->count];
+        const int code = x->sends
+                             ? MPI_Isend(data, bytes, MPI_BYTE, x->peer, tag, e->messages, request)
+                             : MPI_Irecv(data, bytes, MPI_BYTE, x->peer, tag, e->messages, request);
+        if (code != MPI_SUCCESS)
+            return fail_with(r, mpi_tag_name(tag), code);
+        t->part[t->count++] = (MpiPart){x->sends, x->peer, tag, bytes, transfer};
+        t->left++;
+        e->sent[x->peer] += x->sends;
+        data += bytes;
+        left -= (size_t)bytes;
+    }
+    return 0;
+}
+
+/* All of a list; receives first, so that what arrives has a place. */
+MpiTicket *mpi_post(RingRank *r, const RingTransfer *list, int count, int tag)
+{
+    MpiEnd *e = r->endpoint;
+    MpiTicket *t;
+    int i, sends, parts = 0;
+    for (i = 0; i < count; i++)
+        parts += (int)((list[i].bytes + e->piece - 1) / e->piece);
+    t = new_ticket(e, parts);
+    if (!t || !t->part || !t->request || !t->status || !t->index) {
+        ring_fail(r, "out of memory for %d messages", parts);
+        return NULL;
+    }
+    for (sends = 0; sends <= 1; sends++)
+        for (i = 0; i < count; i++)
+            if (list[i].sends == sends &&
+                post(r, t, &list[i], tag >= 0 ? tag : (int)list[i].tensor, i) != 0)
+                return NULL;
+    return t;
+}
+
+/* One message is complete: is it what was expected? */
+static int land(RingRank *r, const MpiPart *p, const MPI_Status *status)
+{
+    int bytes = 0;
+    if (p->sends)
+        return 0;
+    ((MpiEnd *)r->endpoint)->taken++;
+    if (status->MPI_ERROR == MPI_ERR_TRUNCATE)
+        return ring_fail(r, "%s from rank %d is longer than the %d bytes that were due",
+                         mpi_tag_name(p->tag), p->peer, p->bytes);
+    if (status->MPI_ERROR != MPI_SUCCESS)
+        return fail_with(r, mpi_tag_name(p->tag), status->MPI_ERROR);
+    MPI_Get_count(status, MPI_BYTE, &bytes);
+    if (bytes != p->bytes)
+        return ring_fail(r, "%s from rank %d has %d bytes, %d were due", mpi_tag_name(p->tag),
+                         p->peer, bytes, p->bytes);
+    return 0;
+}
+
+/* What has become complete by now. list (may be NULL): whose transfers get their time. */
+static int look(RingRank *r, MpiTicket *t, RingTransfer *list)
+{
+    int i, done = 0, result = 0;
+    const int code = MPI_Testsome(t->count, t->request, &done, t->index, t->status);
+    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS)
+        return fail_with(r, "MPI_Testsome", code);
+    for (i = 0; i < done; i++) {
+        if (code == MPI_SUCCESS)
+            t->status[i].MPI_ERROR = MPI_SUCCESS; /* MPI sets it only when something is wrong */
+        if (list)
+            list[t->part[t->index[i]].transfer].end_ms = ring_now_ms();
+    }
+    t->left = done == MPI_UNDEFINED ? 0 : t->left - done;
+    for (i = 0; i < done && result == 0; i++)
+        result = land(r, &t->part[t->index[i]], &t->status[i]);
+    for (; i < done; i++)
+        ((MpiEnd *)r->endpoint)->taken += !t->part[t->index[i]].sends;
+    return result;
+}
+
+/* --- waiting -----------------------------------------------------------------------------------*/
+
+static const MpiPart *first_pending(const MpiTicket *t)
+{
+    int i = 0;
+    while (i < t->count - 1 && t->request[i] == MPI_REQUEST_NULL)
+        i++;
+    return &t->part[i];
+}
+
+static int too_late(RingRank *r, const MpiPart *p)
+{
+    const MpiEnd *e = r->endpoint;
+    const double limit = r->plan->setup.timeout_s;
+    char culprit[128];
+    if (p->tag == MPI_BARRIER_TAG) {
+        heart_blame(e->board, r->rank, culprit, sizeof culprit);
+        return ring_fail(r, "waiting for all ranks: not all came in %g s; %s", limit, culprit);
+    }
+    heart_blame(e->board, p->peer, culprit, sizeof culprit);
+    if (p->sends)
+        return ring_fail(r, "sending %s to rank %d: not taken in %g s; %s", mpi_tag_name(p->tag),
+                         p->peer, limit, culprit);
+    return ring_fail(r, "waiting for %s from rank %d: nothing came in %g s; %s",
+                     mpi_tag_name(p->tag), p->peer, limit, culprit);
+}
+
+int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list)
+{
+    MpiEnd *e = r->endpoint;
+    const MpiPart *shown = NULL;
+    MpiNap n = mpi_nap_begin();
+    while (t->left > 0) {
+        const MpiPart *p;
+        if (look(r, t, list) != 0)
+            return -1;
+        if (t->left == 0)
+            break;
+        p = first_pending(t);
+        if (p != shown)
+            mpi_be_at(r,
+                      p->tag == MPI_BARRIER_TAG ? HEART_MEET
+                      : p->sends                ? HEART_SEND
+                                                : HEART_RECEIVE,
+                      p->tag < RING_TENSORS ? p->tag : RING_TENSORS, p->peer);
+        shown = p;
+        if (heart_failed(e->board) >= 0)
+            return ring_fail(r, "stopped, since rank %d has failed", heart_failed(e->board));
+        if (mpi_nap_seconds(&n) > r->plan->setup.timeout_s)
+            return too_late(r, p);
+        mpi_nap(&n);
+    }
+    mpi_ticket_free(e, t);
+    mpi_be_at(r, HEART_COMPUTE, 0, 0);
+    return 0;
+}

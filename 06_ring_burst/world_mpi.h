@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * world_mpi.h: what a program does that may run as several processes (--transport mpi).
+ *
+ *     mpirun -n 4 ring_burst --transport mpi          each process is one rank
+ *     ring_burst --transport mpi --ranks 4            starts that mpirun and watches over it
+ *
+ * Each rank reads the same command line and makes the same inputs from the same seed. Only rank 0
+ * checks results, prints and writes files: the others are quiet.
+ *
+ *     ring_mpi_hush();                        first of all
+ *     cli_parse(...)
+ *     status = ring_mpi_enter(&cli, argc, argv);
+ *     if (status != CLI_CONTINUE) return status;
+ *     ... ring_world_mpi for each case, by all ranks, in the same order;
+ *         checks, tables, files: only if ring_mpi_rank() == 0 ...
+ *     return ring_mpi_leave(status);
+ *
+ * Interface:
+ * - ring_mpi_hush, ring_mpi_enter, ring_mpi_leave, ring_mpi_rank, ring_mpi_ranks.
+ * - ring_mpi_join: what ring_mpi_enter does in a rank.
+ */
+#ifndef RING_WORLD_MPI_H
+#define RING_WORLD_MPI_H
+
+#include "cli.h"
+#include "ring_world.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Under mpirun, ranks other than 0 print nothing from here on (ATTN_MPI_STDERR=1: their stderr
+ * stays open, to see what a debugger or a sanitizer says). */
+void ring_mpi_hush(void);
+/* CLI_CONTINUE: go on, as a rank where a case has --transport mpi. Else the exit status: this was
+ * the process that started mpirun, and all is done; or a refusal, printed. Ranks other than 0 are
+ * left without --json, --save and --check. */
+int ring_mpi_enter(Cli *cli, int argc, char **argv);
+/* All ranks leave together; returns the status to exit with: 0 for all but rank 0. */
+int ring_mpi_leave(int status);
+int ring_mpi_rank(void);  /* 0 without mpirun */
+int ring_mpi_ranks(void); /* 1 without mpirun */
+
+/* ranks: what --ranks says, 0 = nothing. 0, or -1 with one sentence. */
+int ring_mpi_join(int ranks, char why[256]);
+struct MpiEnd *ring_mpi_end(void); /* NULL before */
+int ring_mpi_under_mpirun(void);   /* by the environment */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
