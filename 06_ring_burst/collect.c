@@ -71,13 +71,13 @@ int ring_shard_read(RingRank *r, void *to, const Tensor *from, const RingShard *
 
 /* --- results to rank 0 -------------------------------------------------------------------------*/
 
-/* Where a rank's result lies: as one tensor, or as two halves of which the second begins where its
- * float32 sums began. */
+/* Where a rank's result lies: as one tensor, or as two halves. */
 typedef struct Result {
     const Tensor *whole; /* on rank 0 */
     const RingShard *shards;
     const char *mine;
     int halves;
+    size_t skip; /* byte of `mine` at which half 1 begins */
 } Result;
 
 /* This rank's result, packed; halves one behind the other. */
@@ -87,10 +87,9 @@ static int download(RingRank *r, const Result *result, char *packed)
     const int64_t split = result->halves ? tokens / 2 : tokens;
     const size_t first = packed_bytes(result->whole, split);
     const size_t second = packed_bytes(result->whole, tokens - split);
-    const size_t skip = first / dtype_size(result->whole->dtype) * sizeof(float);
     if (first && r->space->download(r, packed, result->mine, first) != 0)
         return -1;
-    return second ? r->space->download(r, packed + first, result->mine + skip, second) : 0;
+    return second ? r->space->download(r, packed + first, result->mine + result->skip, second) : 0;
 }
 
 static void place(const Result *result, int rank, char *packed)
@@ -121,9 +120,9 @@ static int collect_one(RingRank *r, const Result *result, int rank)
 
 /* whole: of every rank's args, but only rank 0 writes to it. */
 static int collect(RingRank *r, const Tensor *whole, const RingShard *shards, const void *mine,
-                   int halves)
+                   int halves, size_t skip)
 {
-    const Result result = {whole, shards, mine, halves};
+    const Result result = {whole, shards, mine, halves, skip};
     if (r->rank != 0)
         return collect_one(r, &result, r->rank);
     for (int rank = 0; rank < r->world; rank++)
@@ -180,7 +179,7 @@ int ring_collect_forward(RingRank *r, const RingJob *job)
 {
     const AttnShape *n = &r->plan->shape;
     const Tensor O = whole_of(r, &job->args->O, n->Nq, n->H);
-    if (collect(r, &O, r->plan->q, r->O, 0) != 0)
+    if (collect(r, &O, r->plan->q, r->O, 0, 0) != 0)
         return -1;
     return collect_lse(r, job->args);
 }
@@ -191,10 +190,10 @@ int ring_collect_backward(RingRank *r, const RingJob *job)
     const Tensor dQ = whole_of(r, &job->args->dQ, n->Nq, n->H);
     const Tensor dK = whole_of(r, &job->args->dK, n->Nk, n->Hkv);
     const Tensor dV = whole_of(r, &job->args->dV, n->Nk, n->Hkv);
-    if (collect(r, &dQ, r->plan->q, r->dQ, !r->dQ_whole) != 0 ||
-        collect(r, &dK, r->plan->k, r->dK, !r->dKV_whole) != 0)
+    if (collect(r, &dQ, r->plan->q, r->dQ, !r->dQ_whole, r->dQ_second) != 0 ||
+        collect(r, &dK, r->plan->k, r->dK, !r->dKV_whole, r->dKV_second) != 0)
         return -1;
-    return collect(r, &dV, r->plan->k, r->dV, !r->dKV_whole);
+    return collect(r, &dV, r->plan->k, r->dV, !r->dKV_whole, r->dKV_second);
 }
 
 int ring_collect_times(RingRank *r, double *ms, int count)
