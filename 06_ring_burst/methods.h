@@ -80,25 +80,38 @@ int ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens
 void ring_close_sums(RingRank *r, RingSums *sums);
 /* The sums become zeros, and those of a shard of so many tokens. */
 int ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens);
+int ring_clear_half(RingRank *r, const RingSums *sums, int half);
 float *ring_half(const RingSums *sums, int tensor, int half);
 int64_t ring_half_count(const RingSums *sums, int half); /* elements */
 int ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half);
 
 typedef struct RingRelay {
-    RingSums here, there;
+    RingSums place[2];
+    int at; /* place[at] is here, the other one there */
     RingExchange mail[RING_HALVES];
-    int expected[RING_HALVES]; /* is a half of `there` on its way? */
+    RingSums *coming[RING_HALVES]; /* whose half is on its way to this rank; NULL: none */
 } RingRelay;
+
+static inline RingSums *ring_here(RingRelay *relay)
+{
+    return &relay->place[relay->at];
+}
+
+static inline RingSums *ring_there(RingRelay *relay)
+{
+    return &relay->place[1 - relay->at];
+}
 
 int ring_open_relay(RingRank *r, RingRelay *relay, int tensors);
 void ring_close_relay(RingRank *r, RingRelay *relay);
-/* A half of `here` sets out for rank `to`; meanwhile that half of the sums of another shard, of
- * `tokens` tokens, comes into `there`. */
+/* A half of what is here sets out for rank `to`; meanwhile that half of the sums of another shard,
+ * of `tokens` tokens, comes there. */
 int ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int64_t tokens);
-/* The other place becomes `here`. */
-void ring_relay_turn(RingRelay *relay);
-/* After a turn: waits for a half of `here`, and until the one that was sent is gone. */
+/* Waits until a half has come, and the one that was sent with it is gone. Nothing sent, nothing to
+ * wait for. */
 int ring_relay_arrive(RingRank *r, RingRelay *relay, int half);
+/* There becomes here. */
+void ring_relay_turn(RingRelay *relay);
 
 /* --- forward -----------------------------------------------------------------------------------*/
 

@@ -15,9 +15,9 @@
  * While the kernel adds to one half, the other half leaves, and that half of the next block's sum
  * arrives. It has the time of half a step for it, and nobody waits.
  *
- * There are two places for sums. What a rank works on is `here`; what arrives for the next step
- * comes `there`; a turn exchanges their names. A half may arrive only where the half that was there
- * before is gone. ring_relay_arrive has waited for that too: both are one exchange.
+ * There are two places for sums. What a rank works on is here; what arrives for the next step comes
+ * there; a turn exchanges the two words. A half may come only where the half that was there before
+ * is gone. ring_relay_arrive has waited for that too: both are one exchange.
  *
  * With --partials bf16 a half is rounded before it leaves and is float32 again after its arrival.
  *
@@ -55,15 +55,19 @@ int64_t ring_half_count(const RingSums *sums, int half)
     return ring_half_tokens(sums->tokens, half) * sums->row;
 }
 
+int ring_clear_half(RingRank *r, const RingSums *sums, int half)
+{
+    const size_t bytes = (size_t)ring_half_count(sums, half) * sizeof(float);
+    for (int i = 0; i < sums->tensors; i++)
+        if (ring_zero(r, ring_half(sums, i, half), bytes))
+            return -1;
+    return 0;
+}
+
 int ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens)
 {
     sums->tokens = tokens;
-    for (int i = 0; i < sums->tensors; i++)
-        for (int half = 0; half < RING_HALVES; half++)
-            if (ring_zero(r, ring_half(sums, i, half),
-                          (size_t)ring_half_count(sums, half) * sizeof(float)))
-                return -1;
-    return 0;
+    return ring_clear_half(r, sums, 0) || ring_clear_half(r, sums, 1) ? -1 : 0;
 }
 
 int ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half)
@@ -80,16 +84,17 @@ int ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half)
 int ring_open_relay(RingRank *r, RingRelay *relay, int tensors)
 {
     const int64_t most = tensors == 1 ? ring_max_nq(r) : ring_max_nk(r);
-    return ring_open_sums(r, &relay->here, tensors, most) ||
-                   ring_open_sums(r, &relay->there, tensors, most)
+    return ring_open_sums(r, &relay->place[0], tensors, most) ||
+                   ring_open_sums(r, &relay->place[1], tensors, most)
                ? -1
                : 0;
 }
 
 void ring_close_relay(RingRank *r, RingRelay *relay)
 {
-    ring_close_sums(r, &relay->here);
-    ring_close_sums(r, &relay->there);
+    ring_close_sums(r, &relay->place[0]);
+    ring_close_sums(r, &relay->place[1]);
+    relay->at = 0;
 }
 
 /* Name of the channel of tensor i. */
@@ -102,39 +107,38 @@ static RingTensor channel(const RingSums *sums, int i)
 
 int ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int64_t tokens)
 {
+    const RingSums *leaving = ring_here(relay);
+    RingSums *coming = ring_there(relay);
     RingExchange *mail = &relay->mail[half];
     const size_t size = ring_partial_size(r);
-    relay->there.tokens = tokens;
-    relay->expected[half] = 1;
-    for (int i = 0; i < relay->here.tensors; i++) {
-        const RingTensor tensor = channel(&relay->here, i);
-        const int64_t leaving = ring_half_count(&relay->here, half);
-        const int64_t coming = ring_half_count(&relay->there, half);
-        float *sum = ring_half(&relay->here, i, half);
-        if (ring_narrow(r, sum, leaving, r->plan->setup.partials) ||
-            ring_send(r, mail, to, tensor, sum, (size_t)leaving * size) ||
-            ring_receive(r, mail, from, tensor, ring_half(&relay->there, i, half),
-                         (size_t)coming * size))
+    coming->tokens = tokens;
+    for (int i = 0; i < leaving->tensors; i++) {
+        const RingTensor tensor = channel(leaving, i);
+        const int64_t out = ring_half_count(leaving, half), in = ring_half_count(coming, half);
+        float *sum = ring_half(leaving, i, half), *next = ring_half(coming, i, half);
+        if (ring_narrow(r, sum, out, r->plan->setup.partials) ||
+            ring_send(r, mail, to, tensor, sum, (size_t)out * size) ||
+            ring_receive(r, mail, from, tensor, next, (size_t)in * size))
             return -1;
     }
+    relay->coming[half] = coming;
     return ring_start(r, mail);
-}
-
-void ring_relay_turn(RingRelay *relay)
-{
-    const RingSums here = relay->here;
-    relay->here = relay->there;
-    relay->there = here;
 }
 
 int ring_relay_arrive(RingRank *r, RingRelay *relay, int half)
 {
+    const RingSums *sums = relay->coming[half];
     if (ring_wait(r, &relay->mail[half]))
         return -1;
-    for (int i = 0; i < relay->here.tensors && relay->expected[half]; i++)
-        if (ring_widen(r, ring_half(&relay->here, i, half), ring_half_count(&relay->here, half),
+    for (int i = 0; sums && i < sums->tensors; i++)
+        if (ring_widen(r, ring_half(sums, i, half), ring_half_count(sums, half),
                        r->plan->setup.partials))
             return -1;
-    relay->expected[half] = 0;
+    relay->coming[half] = NULL;
     return 0;
+}
+
+void ring_relay_turn(RingRelay *relay)
+{
+    relay->at = 1 - relay->at;
 }

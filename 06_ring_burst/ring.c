@@ -60,7 +60,7 @@ static int turn_back(RingRank *r, const RingBlock *q, float *dQ, RingVisitors *v
     const int to = ring_at(r, -way), from = ring_at(r, way);
     RingBlock k = visitors->last, next = k;
     RingExchange x = {0};
-    if (ring_clear_sums(r, &sums->here, k.tokens))
+    if (ring_clear_sums(r, ring_here(sums), k.tokens))
         return -1;
     for (int t = hops; t >= 0; t--) { /* k: keys of rank r - way * t */
         if (ring_step(r, first_step + hops - t))
@@ -75,8 +75,8 @@ static int turn_back(RingRank *r, const RingBlock *q, float *dQ, RingVisitors *v
             if (ring_relay_arrive(r, sums, half))
                 return -1;
             if ((t > 0 || own) &&
-                ring_differentiate(r, q, &part, dQ, ring_half(&sums->here, 0, half),
-                                   ring_half(&sums->here, 1, half)))
+                ring_differentiate(r, q, &part, dQ, ring_half(ring_here(sums), 0, half),
+                                   ring_half(ring_here(sums), 1, half)))
                 return -1;
             if (t > 0 && ring_relay_send(r, sums, half, to, from, next.tokens))
                 return -1;
@@ -95,11 +95,11 @@ static int turn_back_down(RingRank *r, Ring *m, const RingBlock *q)
 {
     const int hops = r->plan->hops_down;
     ring_close_keys(r, m->up.room, 2);
-    ring_close_sums(r, &m->sums.there);
+    ring_close_sums(r, ring_there(&m->sums));
     if (ring_open_keys(r, m->down.room, 2) || ring_open_relay(r, &m->sums_down, 2) ||
         turn_back(r, q, m->dQ.data, &m->down, &m->sums_down, -1, hops, r->plan->hops_up, 0) ||
-        ring_add_sums(r, &m->sums.here, &m->sums_down.here, 0) ||
-        ring_add_sums(r, &m->sums.here, &m->sums_down.here, 1))
+        ring_add_sums(r, ring_here(&m->sums), ring_here(&m->sums_down), 0) ||
+        ring_add_sums(r, ring_here(&m->sums), ring_here(&m->sums_down), 1))
         return -1;
     ring_close_relay(r, &m->sums_down);
     return 0;
@@ -132,7 +132,7 @@ static int backward(RingRank *r)
                ring_open_relay(r, &m->sums, 2) ||
                turn_back(r, &q, m->dQ.data, &m->up, &m->sums, +1, up, 0, 1) ||
                (down > 0 && turn_back_down(r, m, &q)) || ring_give_dQ(r, &m->dQ) ||
-               ring_give_halves(r, &m->sums.here))
+               ring_give_halves(r, ring_here(&m->sums)))
         return -1;
     close_rooms(r, m);
     return 0;
