@@ -208,8 +208,9 @@ AttnStatus window_normalise_backward_cuda(const Tensor *X, const float *w, int64
         launch_backward<__half>(n, dXn, *dX, parts, (unsigned)chunks, queue);
     else
         launch_backward<__nv_bfloat16>(n, dXn, *dX, parts, (unsigned)chunks, queue);
-    add_parts_kernel<<<(unsigned)((weights + 255) / 256), 256, 0, queue>>>(parts, chunks, weights,
-                                                                           dw);
+    if (dw)
+        add_parts_kernel<<<(unsigned)((weights + 255) / 256), 256, 0, queue>>>(parts, chunks,
+                                                                               weights, dw);
     workspace_free_device(parts); /* kept until the kernels are done */
     CUDA_TRY_LAUNCH();
     return ATTN_OK;

@@ -19,6 +19,7 @@
  *
  * Interface:
  * - window_online_step_cuda, window_online_cuda_refuses (cpu/online_internal.h).
+ * - window_online_smem_cuda (window_cuda.h).
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -167,12 +168,18 @@ static __global__ void __launch_bounds__(WARPS * 32)
     }
 }
 
+/* K and V of a tile, with a column more than channels: 32 rows, 32 banks. */
+int64_t window_online_smem_cuda(int64_t d)
+{
+    return 2 * keys_of_tile(d) * (d + 1) * (int64_t)sizeof(float);
+}
+
 static AttnStatus launch_step(const OnlineStep *s)
 {
     const AttnShape *n = &s->args.shape;
     const int64_t tiles = (n->Nq + WARPS * ROWS - 1) / (WARPS * ROWS);
     const unsigned blocks = (unsigned)(n->B * n->H * tiles);
-    const size_t smem = (size_t)(2 * keys_of_tile(n->d) * (n->d + 1)) * sizeof(float);
+    const size_t smem = (size_t)window_online_smem_cuda(n->d);
     const cudaStream_t stream = (cudaStream_t)s->args.stream;
     if (s->args.Q.dtype == ATTN_F32)
         step_kernel<float><<<blocks, WARPS * 32, smem, stream>>>(*s);

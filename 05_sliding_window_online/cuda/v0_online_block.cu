@@ -24,6 +24,7 @@
 #include "../cpu/online_internal.h"
 #include "alloc.h"
 #include "cuda_check.h"
+#include "flash_forward.h"
 #include "window_cuda.h"
 
 /* One warp: one row of O, and its lse. */
@@ -125,17 +126,15 @@ static AttnStatus visit_blocks(const AttnArgs *a, const AttnSegment *q, const At
     return status;
 }
 
-/* The segments lie in device memory; here they are needed on the host, once. */
-static AttnSegment *download_segments(AttnPositions map)
+/* The segments lie in device memory; here they are needed on the host, once. The caller frees. */
+static AttnStatus download_segments(AttnPositions map, AttnSegment **segments)
 {
     const size_t bytes = (size_t)map.count * sizeof(AttnSegment);
-    AttnSegment *segments = (AttnSegment *)malloc(bytes);
-    if (segments &&
-        cudaMemcpy(segments, map.segments, bytes, cudaMemcpyDeviceToHost) != cudaSuccess) {
-        free(segments);
-        segments = NULL;
-    }
-    return segments;
+    *segments = (AttnSegment *)malloc(bytes);
+    if (!*segments)
+        return ATTN_NO_MEMORY;
+    CUDA_TRY(cudaMemcpy(*segments, map.segments, bytes, cudaMemcpyDeviceToHost));
+    return ATTN_OK;
 }
 
 static bool consecutive(const AttnSegment *segments, int64_t count)
@@ -148,8 +147,10 @@ static bool consecutive(const AttnSegment *segments, int64_t count)
 
 static AttnStatus run_steps(const AttnArgs *a)
 {
-    AttnSegment *q = download_segments(a->positions_q), *k = download_segments(a->positions_k);
-    AttnStatus status = q && k ? ATTN_OK : ATTN_NO_MEMORY;
+    AttnSegment *q = NULL, *k = NULL;
+    AttnStatus status = download_segments(a->positions_q, &q);
+    if (status == ATTN_OK)
+        status = download_segments(a->positions_k, &k);
     if (status == ATTN_OK &&
         !(consecutive(q, a->positions_q.count) && consecutive(k, a->positions_k.count))) {
         window_set_skip_reason("v0_online_block takes blocks of consecutive positions");
@@ -173,7 +174,7 @@ AttnStatus sliding_window_v0_online_block(const AttnArgs *args)
                                "final weights, and a step sees those of its own block");
         return ATTN_SKIP;
     }
-    if (args->shape.d > 256)
+    if (args->shape.d > 256 || flash_smem_refuses(window_online_smem_cuda(args->shape.d)))
         return ATTN_SKIP;
     return window_plain_run_cuda(args, run_steps);
 }

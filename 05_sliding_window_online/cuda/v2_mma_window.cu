@@ -12,8 +12,8 @@
  *     then K and V, then the first product), to end about as long: what N = 16384 tiles hide, a
  *     window shows. More and smaller blocks on an SM help, since one works while another starts.
  *   - Of the pairs in visited tiles 257 / 384 are visible. Smaller tiles waste less and cost more
- *     shared-memory traffic for each product: stages 03 and 04 switch to them below a width that
- *     was found by measurement (NARROW_WINDOW in their fastest kernels).
+ *     shared-memory traffic for each product: stage 04 switches to them below a width that was
+ *     found by measurement (NARROW_WINDOW in v4_clean_tiles), stage 03 does not.
  *
  * Prediction (H200, bf16, N = 16384, w = 1024): forward the rate of the causal kernel times the
  * visible share of the visited tiles, 1025 / 1152 = 0.89; backward 1025 / 1216 = 0.84 of it.

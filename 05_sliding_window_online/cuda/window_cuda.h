@@ -7,6 +7,7 @@
  * - window_normalise_cuda, window_normalise_backward_cuda: the CPU's functions on the GPU.
  * - window_make_plain_cuda: what window_plain_run_cuda does before it calls the variant.
  * - window_contiguous: a tensor's shape without gaps.
+ * - window_online_smem_cuda: what a step of the online module needs.
  * - window_copy_cuda: a tensor into another one, of any dtype and strides.
  */
 #ifndef WINDOW_CUDA_H
@@ -21,7 +22,8 @@ extern "C" {
 /* Xn as the caller describes it: X's dtype, any strides. w [heads*d]. ATTN_SKIP for d > 256. */
 AttnStatus window_normalise_cuda(const Tensor *X, const float *w, int64_t group, float eps,
                                  void *stream, const Tensor *Xn);
-/* dXn [B][N][heads][d] float32 -> dX and dw [heads*d]: a sum over all tokens in a fixed order. */
+/* dXn [B][N][heads][d] float32 -> dX and dw [heads*d]: a sum over all tokens in a fixed order. dw
+ * NULL: nobody wants it. */
 AttnStatus window_normalise_backward_cuda(const Tensor *X, const float *w, int64_t group, float eps,
                                           const float *dXn, void *stream, const Tensor *dX,
                                           float *dw);
@@ -34,6 +36,9 @@ AttnStatus window_make_plain_cuda(const AttnArgs *args, AttnArgs *plain, AttnOpt
 /* Like `like`, contiguous. */
 Tensor window_contiguous(const Tensor *like, AttnDtype dtype, void *data);
 AttnStatus window_copy_cuda(const Tensor *to, const Tensor *from, void *stream);
+
+/* Bytes of shared memory of a block of threads, d <= 256. */
+int64_t window_online_smem_cuda(int64_t d);
 
 #ifdef __cplusplus
 }
