@@ -138,9 +138,10 @@ static int checksum(RingRank *r, const void *data, size_t bytes, uint64_t *sum)
 int ring_trailers_add(RingRank *r, RingExchange *x)
 {
     const int count = x->count;
-    x->trailers = ring_keep(r, (size_t)count * sizeof *x->trailers);
+    x->trailers = ring_keep(r, 2 * (size_t)count * sizeof *x->trailers);
     if (!x->trailers)
         return -1;
+    x->expected = count;
     for (int i = 0; i < count; i++)
         if (ring_exchange_add(r, x, x->list[i]) != 0)
             return -1;
@@ -153,8 +154,10 @@ int ring_trailers_add(RingRank *r, RingExchange *x)
     for (int i = 0; i < count; i++) {
         const RingTransfer *t = &x->list[2 * i];
         RingTrailer *trailer = &x->trailers[i];
-        if (!t->sends)
+        if (!t->sends) { /* what is expected stands beside the trailers that will come */
+            trailer[count].number = r->log->hop_number[t->peer][0][t->tensor]++;
             continue;
+        }
         trailer->number = r->log->hop_number[t->peer][1][t->tensor]++;
         trailer->bytes = t->bytes;
         trailer->pass = (int32_t)r->pass;
@@ -165,10 +168,10 @@ int ring_trailers_add(RingRank *r, RingExchange *x)
     return 0;
 }
 
-static int check_one(RingRank *r, const RingTransfer *t, const RingTrailer *trailer)
+static int check_one(RingRank *r, const RingTransfer *t, const RingTrailer *trailer,
+                     int64_t expected)
 {
     static const char *const passes[RING_PASSES] = {"set-up", "forward", "backward"};
-    const int64_t expected = r->log->hop_number[t->peer][0][t->tensor]++;
     const char *name = ring_tensor_name(t->tensor);
     const char *pass = trailer->pass >= 0 && trailer->pass < RING_PASSES ? passes[trailer->pass]
                                                                          : "an unknown pass";
@@ -194,7 +197,10 @@ static int check_one(RingRank *r, const RingTransfer *t, const RingTrailer *trai
 int ring_trailers_check(RingRank *r, RingExchange *x)
 {
     for (int i = 0; i + 1 < x->count; i += 2)
-        if (!x->list[i].sends && check_one(r, &x->list[i], x->list[i + 1].data) != 0)
-            return -1;
+        if (!x->list[i].sends) {
+            const RingTrailer *trailer = x->list[i + 1].data;
+            if (check_one(r, &x->list[i], trailer, trailer[x->expected].number) != 0)
+                return -1;
+        }
     return 0;
 }

@@ -111,6 +111,7 @@ typedef struct RingExchange {
     int started; /* 0, or a number of its own */
     int step;
     struct RingTrailer *trailers; /* --verify-hops: behind each transfer stands its trailer's */
+    int expected;                 /* trailers[n + expected]: what is due with trailer n */
     void *damaged;                /* --inject corrupt: the copy that is sent instead */
     void *ticket;                 /* the transport's */
 } RingExchange;

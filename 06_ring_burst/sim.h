@@ -60,8 +60,9 @@ typedef struct SimEndpoint {
     struct SimWorld *world;
     RingRank *rank;
     SimState state;
-    RingPass pass; /* where it was when it last sent or waited */
+    RingPass pass; /* where it was when it last sent or waited in a pass */
     int step;
+    int outside;         /* it is not in a pass now */
     SimTicket *ticket;   /* waited for */
     int barrier_round;   /* of the barrier waited in */
     int copies;          /* messages from or to this rank's memory that are being copied now */

@@ -139,16 +139,19 @@ static int tell_one(const SimEndpoint *e, char *text, size_t room)
     }
     if (e->state >= SIM_ENDED)
         snprintf(words, sizeof words, "%s", e->state == SIM_ENDED ? "done" : "gone");
-    else if (e->pass != RING_SETUP)
+    else if (!e->outside)
         snprintf(where, sizeof where, " (%s step %d)", passes[e->pass], e->step);
     return snprintf(text, room, "; rank %d is %s%s", e->rank->rank, words, where);
 }
 
-/* Is a less far on than b? Ranks that have ended come last. */
+/* Is a less far on than b? Ranks that are through with a pass come later, those that have ended
+ * last. */
 static int behind(const SimEndpoint *a, const SimEndpoint *b)
 {
     if ((a->state >= SIM_ENDED) != (b->state >= SIM_ENDED))
         return a->state < SIM_ENDED;
+    if (a->outside != b->outside)
+        return b->outside;
     return a->pass != b->pass ? a->pass < b->pass : a->step < b->step;
 }
 
@@ -306,6 +309,9 @@ static int note_ready(RingRank *r, SimTicket *ticket)
 /* Locked. Others may ask where this rank is. */
 static void note_place(SimEndpoint *e)
 {
+    e->outside = e->rank->pass == RING_SETUP;
+    if (e->outside)
+        return;
     e->pass = e->rank->pass;
     e->step = e->rank->step;
 }

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ring_sim: ranks as threads, and everything between the methods and the memory.
+ *
+ * - A plain ring over 1 to 5 ranks is right, in all layouts, for every option of oracle_case.h.
+ * - Messages of one tensor between two ranks keep their order, free and under 200 schedules.
+ * - A deadlock is told as who waits for whom, a rank that does not come as a time-out.
+ * - Touching memory in flight is an error; doing it behind the back of the library is found by the
+ *   adversarial schedules. The same seed gives the same order of events.
+ * - Bytes are counted, memory is counted and given back.
+ */
+#include "ring_sim_case.h"
+
+#include <time.h>
+
+#include "alloc.h"
+
+/* --- right -------------------------------------------------------------------------------------*/
+
+static void test_a_plain_ring_is_right(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < OPTION_COUNT; n++)
+        for (int ranks = 1; ranks <= 5; ranks += ranks < 3 ? 1 : 2) {
+            RingSetup setup = sim_setup(ranks, (RingLayout)((n + ranks) % RING_LAYOUTS));
+            SimCase *c;
+            setup.adversarial = n % 2;
+            setup.schedule_seed = (uint64_t)n;
+            setup.threads = ranks == 2 ? 4 : 1;
+            c = sim_case(case_option(&options[n], (AttnDtype)(n % 3), 1 + n % 4, 1), &setup,
+                         &plain_ring);
+            c->job.rounds = 1 + n % 2;
+            if (sim_run(c) != 0)
+                fail_msg("%s, %d ranks: %s", options[n].name, ranks, c->report.failure);
+            assert_true(sim_right(c, options[n].name));
+            assert_int_equal(0, workspace_live());
+            sim_case_free(c);
+        }
+}
+
+static Case *causal(int64_t N)
+{
+    const Option o = {"causal", {1, 2, 1, 1, 1, 4}, ATTN_MASK_CAUSAL_LOWER_RIGHT, -1, -1, 0, 0, 0};
+    Option sized = o;
+    sized.shape.Nq = sized.shape.Nk = N;
+    return case_option(&sized, ATTN_F32, 1, 1);
+}
+
+/* --- messages ----------------------------------------------------------------------------------*/
+
+enum { MAIL_COUNT = 24, MAIL_SIZE = 5 };
+
+/* Rank 0 sends numbered K and V messages of several sizes; the others read them, V first in places.
+ * 0 if every one came in its turn. */
+static int mail_forward(RingRank *r)
+{
+    int data[2][MAIL_COUNT][MAIL_SIZE];
+    RingExchange x[MAIL_COUNT] = {0};
+    for (int n = 0; n < MAIL_COUNT; n++) {
+        const size_t bytes = (size_t)(1 + n % MAIL_SIZE) * sizeof(int);
+        for (int peer = 1; r->rank == 0 && peer < r->world; peer++)
+            for (int tensor = 0; tensor < 2; tensor++) {
+                for (int e = 0; e < MAIL_SIZE; e++)
+                    data[tensor][n][e] = 100 * n + 10 * tensor + e;
+                if (ring_send(r, &x[n], peer, tensor ? RING_V : RING_K, data[tensor][n], bytes))
+                    return -1;
+            }
+        if (r->rank > 0 &&
+            (ring_receive(r, &x[n], 0, n % 3 ? RING_K : RING_V, data[!(n % 3)][n], bytes) ||
+             ring_receive(r, &x[n], 0, n % 3 ? RING_V : RING_K, data[n % 3 != 0][n], bytes)))
+            return -1;
+        if (ring_step(r, n) || ring_start(r, &x[n]))
+            return -1;
+    }
+    for (int n = MAIL_COUNT - 1; n >= 0; n--)
+        if (ring_wait(r, &x[n]) != 0)
+            return -1;
+    for (int n = 0; n < MAIL_COUNT; n++)
+        for (int tensor = 0; tensor < 2; tensor++)
+            for (int e = 0; e < 1 + n % MAIL_SIZE; e++)
+                if (data[tensor][n][e] != 100 * n + 10 * tensor + e)
+                    return ring_fail(r, "message %d of tensor %d is another one", n, tensor);
+    return 0;
+}
+
+static void run_table(const RingMethodTable *table, RingSetup setup, const char *part)
+{
+    SimCase *c = sim_case(causal(8), &setup, table);
+    int status;
+    c->plan.backward = 0;
+    status = sim_run(c);
+    if (part && (status == 0 || !strstr(c->report.failure, part)))
+        fail_msg("expected '%s', found '%s'", part, c->report.failure);
+    if (!part && status != 0)
+        fail_msg("%s", c->report.failure);
+    assert_int_equal(0, workspace_live());
+    sim_case_free(c);
+}
+
+static void test_messages_keep_their_order(void **unused)
+{
+    const RingMethodTable table = {.forward = mail_forward};
+    RingSetup setup = sim_setup(3, RING_CONTIGUOUS);
+    (void)unused;
+    run_table(&table, setup, NULL);
+    setup.adversarial = 1;
+    for (setup.schedule_seed = 0; setup.schedule_seed < 200; setup.schedule_seed++)
+        run_table(&table, setup, NULL);
+    setup.verify_hops = 1;
+    run_table(&table, setup, NULL);
+}
+
+static int wrong_size_forward(RingRank *r)
+{
+    float data[8];
+    RingExchange x = {0};
+    memset(data, 0, sizeof data);
+    if (r->rank == 0 ? ring_send(r, &x, 1, RING_Q, data, 32)
+                     : ring_receive(r, &x, 0, RING_Q, data, 28))
+        return -1;
+    return ring_start(r, &x) ? -1 : ring_wait(r, &x);
+}
+
+static void test_a_wrong_size_is_told(void **unused)
+{
+    const RingMethodTable table = {.forward = wrong_size_forward};
+    RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
+    (void)unused;
+    for (setup.adversarial = 0; setup.adversarial < 2; setup.adversarial++)
+        run_table(&table, setup, "rank 1, forward step 0: Q from rank 0 has 32 bytes, expected");
+}
+
+/* --- waiting for ever --------------------------------------------------------------------------*/
+
+/* Everybody waits for the next rank and sends only then. */
+static int circle_forward(RingRank *r)
+{
+    float data[2] = {0};
+    RingExchange first = {0}, second = {0};
+    const int up = (r->rank + 1) % r->world, down = (r->rank + r->world - 1) % r->world;
+    if (ring_step(r, 0) || ring_step(r, 3) ||
+        ring_receive(r, &first, down, RING_K, &data[0], sizeof(float)) || ring_start(r, &first) ||
+        ring_wait(r, &first) || ring_send(r, &second, up, RING_K, &data[1], sizeof(float)) ||
+        ring_start(r, &second))
+        return -1;
+    return ring_wait(r, &second);
+}
+
+/* Rank 1 goes home without the message that rank 2 waits for. */
+static int forgotten_forward(RingRank *r)
+{
+    float data = 0;
+    RingExchange x = {0};
+    if (r->rank == 2 && ring_receive(r, &x, 1, RING_DV, &data, sizeof data))
+        return -1;
+    if (r->rank == 0 && ring_send(r, &x, 1, RING_DK, &data, sizeof data))
+        return -1;
+    if (ring_step(r, 1) || ring_start(r, &x))
+        return -1;
+    return ring_wait(r, &x);
+}
+
+static void test_a_deadlock_is_told(void **unused)
+{
+    const RingMethodTable circle = {.forward = circle_forward};
+    const RingMethodTable forgotten = {.forward = forgotten_forward};
+    RingSetup setup = sim_setup(4, RING_CONTIGUOUS);
+    (void)unused;
+    for (setup.adversarial = 0; setup.adversarial < 2; setup.adversarial++) {
+        const double begin = ring_now_ms();
+        run_table(&circle, setup, "deadlock; rank 0 is waiting for K from rank 3 (forward step 3)");
+        run_table(&circle, setup, "; rank 3 is waiting for K from rank 2 (forward step 3)");
+        run_table(&forgotten, setup, "rank 2 is waiting for dV from rank 1 (forward step 1)");
+        run_table(&forgotten, setup, "rank 0 is waiting until rank 1 takes dK (forward step 1)");
+        run_table(&forgotten, setup, "rank 1 is waiting until rank 0 takes results");
+        assert_true(ring_now_ms() - begin < 0.5 * 1e3 * setup.timeout_s); /* no time-out */
+    }
+}
+
+static int late_forward(RingRank *r)
+{
+    const struct timespec time = {0, 600000000};
+    float data = 0;
+    RingExchange x = {0};
+    if (ring_step(r, 2) || (r->rank == 1 && ring_receive(r, &x, 0, RING_LSE, &data, sizeof data)) ||
+        (r->rank == 0 &&
+         (nanosleep(&time, NULL) || ring_send(r, &x, 1, RING_LSE, &data, sizeof data))) ||
+        ring_start(r, &x))
+        return -1;
+    return ring_wait(r, &x);
+}
+
+static void test_a_time_out_is_told(void **unused)
+{
+    const RingMethodTable table = {.forward = late_forward};
+    RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
+    (void)unused;
+    run_table(&table, setup, NULL);
+    setup.timeout_s = 0.1;
+    run_table(&table, setup,
+              "rank 1, forward step 2: waiting for lse from rank 0: nothing within 0.1 s");
+}
+
+/* --- memory in flight --------------------------------------------------------------------------*/
+
+static int sin_number; /* which of the sins below is committed */
+
+static const char *const sins[] = {
+    "ring_zero writes memory in flight: K to rank 1",
+    "ring_attend reads memory in flight: V from rank 1",
+    "ring_copy reads memory in flight: V from rank 1",
+    "ring_add writes memory in flight: K to rank 1",
+    "ring_narrow writes memory in flight: K to rank 1",
+    "ring_free writes memory in flight: V from rank 1",
+    "ring_start reads memory in flight: V from rank 1",
+    "ring_start writes memory in flight: K to rank 1",
+    "an exchange of step 5 is started twice",
+    "Q is added to an exchange that is under way",
+    "there is no rank 7",
+};
+
+/* K of this rank goes to the other one, whose K comes into `visitor`. */
+static int sin_now(RingRank *r, RingExchange *x, float *visitor)
+{
+    const size_t bytes = ring_kv_bytes(r, r->rank);
+    const RingBlock q = ring_own_queries(r), k = ring_visiting_keys(r, 1, r->V, visitor);
+    PlainRing *ring = r->method;
+    RingExchange other = {0};
+    switch (sin_number) {
+    case 0:
+        return ring_zero(r, r->K, bytes);
+    case 1:
+        return ring_attend(r, &q, &k, ring->O_state, r->lse);
+    case 2:
+        return ring_copy(r, ring->dK[0], bytes, visitor, bytes, bytes, 1);
+    case 3:
+        return ring_add(r, r->K, r->V, ring_kv_count(r, r->nk));
+    case 4:
+        return ring_narrow(r, r->K, 1, ATTN_BF16);
+    case 5:
+        ring->V[0] = NULL;
+        ring_free(r, visitor, plain_room(r));
+        return r->failed ? -1 : 0;
+    case 6:
+        return ring_send(r, &other, 1, RING_Q, visitor, 4) || ring_start(r, &other);
+    case 7:
+        return ring_receive(r, &other, 1, RING_Q, r->K, 4) || ring_start(r, &other);
+    case 8:
+        return ring_start(r, x);
+    case 9:
+        return ring_send(r, x, 1, RING_Q, r->Q, 4);
+    default:
+        return ring_send(r, &other, 7, RING_Q, r->Q, 4);
+    }
+}
+
+static int sinful_forward(RingRank *r)
+{
+    const size_t bytes = ring_kv_bytes(r, r->rank);
+    float *visitor = ((PlainRing *)r->method)->V[0];
+    RingExchange x = {0};
+    if (ring_step(r, 5) || ring_send(r, &x, 1 - r->rank, RING_K, r->K, bytes) ||
+        ring_receive(r, &x, 1 - r->rank, r->rank ? RING_K : RING_V, visitor, bytes))
+        return -1;
+    if (r->rank == 1) /* what rank 0 receives is called V, so that both ends show in the sentence */
+        x.list[0].tensor = RING_V;
+    if (ring_start(r, &x) || (r->rank == 0 && sin_now(r, &x, visitor) != 0))
+        return -1;
+    return ring_wait(r, &x);
+}
+
+static void test_memory_in_flight_is_not_touched(void **unused)
+{
+    const RingMethodTable table = {plain_open, sinful_forward, NULL, plain_close};
+    RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
+    (void)unused;
+    for (setup.adversarial = 0; setup.adversarial < 2; setup.adversarial++)
+        for (sin_number = 0; sin_number < (int)(sizeof sins / sizeof *sins); sin_number++)
+            run_table(&table, setup, sins[sin_number]);
+}
+
+/* The plain ring with one place for visitors instead of two: what is being sent is overwritten, or
+ * what is received is used at once. The library does not see it. */
+static int single_buffer_forward(RingRank *r)
+{
+    PlainRing *ring = r->method;
+    void *K = ring->K[1], *V = ring->V[1];
+    int status;
+    ring->K[1] = ring->K[0], ring->V[1] = ring->V[0];
+    status = plain_forward(r);
+    ring->K[1] = K, ring->V[1] = V;
+    return status;
+}
+
+/* Overwrites what it sends, without asking, before the wait. */
+static int impatient_forward(RingRank *r)
+{
+    const size_t bytes = ring_kv_bytes(r, r->rank);
+    PlainRing *ring = r->method;
+    RingExchange x = {0};
+    float *out = ring->K[0], *in = ring->V[0];
+    const RingBlock q = ring_own_queries(r);
+    memcpy(out, r->K, bytes);
+    if (ring_step(r, 0) || ring_send(r, &x, 1 - r->rank, RING_K, out, bytes) ||
+        ring_receive(r, &x, 1 - r->rank, RING_K, in, ring_kv_bytes(r, 1 - r->rank)) ||
+        ring_start(r, &x))
+        return -1;
+    memset(out, 0, bytes);
+    if (ring_wait(r, &x) || ring_start_state(r, &q, ring->O_state, r->lse))
+        return -1;
+    return ring_finish_O(r, &q, r->O, in);
+}
+
+/* Every result is a K that came from the other rank: is each of its numbers one of K's? */
+static int copied(const SimCase *c)
+{
+    const AttnArgs *args = &c->problem->args;
+    for (int64_t n = 0; n < args->shape.Nq; n++)
+        for (int64_t x = 0; x < args->shape.d; x++)
+            if (case_get(&args->O, 0, n, 0, x) !=
+                case_get(&args->K, 0, (n + args->shape.Nk / 2) % args->shape.Nk, 0, x))
+                return 0;
+    return 1;
+}
+
+static void test_schedules_find_a_buffer_written_too_early(void **unused)
+{
+    const RingMethodTable table = {plain_open, impatient_forward, NULL, plain_close};
+    const Option o = {"square", {1, 1, 1, 8, 8, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
+    RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
+    int found = 0;
+    (void)unused;
+    setup.adversarial = 1;
+    for (setup.schedule_seed = 0; setup.schedule_seed < 20; setup.schedule_seed++) {
+        SimCase *c = sim_case(case_option(&o, ATTN_F32, 1, 1), &setup, &table);
+        c->plan.backward = 0;
+        assert_int_equal(0, sim_run(c));
+        found += !copied(c);
+        sim_case_free(c);
+    }
+    assert_true(found > 10);
+}
+
+static void test_one_buffer_is_not_enough(void **unused)
+{
+    const RingMethodTable table = {plain_open, single_buffer_forward, NULL, plain_close};
+    RingSetup setup = sim_setup(3, RING_CONTIGUOUS);
+    (void)unused;
+    run_table(&table, setup, "memory in flight: K");
+}
+
+/* --- schedules ---------------------------------------------------------------------------------*/
+
+static void test_schedules_can_be_repeated(void **unused)
+{
+    RingSetup setup = sim_setup(4, RING_ZIGZAG);
+    uint64_t seen[40];
+    int different = 0;
+    (void)unused;
+    setup.adversarial = 1;
+    for (int seed = 0; seed < 40; seed++) {
+        uint64_t first = 0;
+        int known = 0;
+        for (int again = 0; again < 2; again++) {
+            SimCase *c;
+            setup.schedule_seed = (uint64_t)seed;
+            c = sim_case(causal(13), &setup, &plain_ring);
+            assert_int_equal(0, sim_run(c));
+            assert_true(again == 0 || c->report.schedule == first);
+            assert_true(again == 1 || sim_right(c, "a schedule"));
+            first = c->report.schedule;
+            sim_case_free(c);
+        }
+        for (int s = 0; s < different; s++)
+            known |= seen[s] == first;
+        if (!known)
+            seen[different++] = first;
+    }
+    assert_int_equal(40, different);
+}
+
+/* --- what is counted ---------------------------------------------------------------------------*/
+
+static void test_bytes_and_memory_are_counted(void **unused)
+{
+    const int G = 4;
+    RingSetup setup = sim_setup(G, RING_CONTIGUOUS);
+    SimCase *c;
+    double forward_ms[3], backward_ms[3];
+    (void)unused;
+    setup.nodes = 2;
+    setup.verify_hops = 1;                         /* trailers are no payload */
+    c = sim_case(causal(22), &setup, &plain_ring); /* 5 or 6 tokens for a rank */
+    c->job.rounds = 3;
+    c->job.trace = 1;
+    c->job.forward_ms = forward_ms;
+    c->job.backward_ms = backward_ms;
+    assert_int_equal(0, sim_run(c));
+    assert_true(sim_right(c, "counted"));
+    for (int rank = 0; rank < G; rank++) {
+        const RingRankReport *report = &c->report.rank[rank];
+        const int64_t row = 1 * 4 * 4, kv = c->plan.k[rank].tokens * row; /* Hkv d floats */
+        int64_t K = 0, dK = 22 * row, computed = 0;
+        for (int t = 0; t + 1 < G; t++)
+            K += c->plan.k[(rank - t + G) % G].tokens * row;
+        assert_int_equal(K, report->sent[RING_FORWARD][RING_K]);
+        assert_int_equal(K, report->sent[RING_FORWARD][RING_V]);
+        assert_int_equal(0, report->sent[RING_FORWARD][RING_DK]);
+        assert_int_equal(K, report->sent[RING_BACKWARD][RING_V]);
+        assert_int_equal(dK, report->sent[RING_BACKWARD][RING_DK]);
+        assert_int_equal(2 * (G - 1), report->messages[RING_FORWARD]);
+        assert_int_equal(2 * (G - 1) + 2 * G, report->messages[RING_BACKWARD]);
+        assert_int_equal(rank % 2 ? 2 * K : 0, report->sent_outer[RING_FORWARD]);
+        assert_int_equal(rank % 2 ? 0 : 2 * K, report->sent_inner[RING_FORWARD]);
+        assert_true(report->peak_bytes >
+                    8 * (size_t)plain_room(&(RingRank){.world = G, .plan = &c->plan}));
+        /* dO, dQ, dK and dV come on top */
+        assert_int_equal(report->peak_bytes + 4 * (size_t)kv + 2 * (size_t)kv,
+                         report->peak_backward_bytes);
+        for (int64_t e = 0; e < c->report.event_count[rank]; e++) {
+            const RingEvent *event = &c->report.events[rank][e];
+            assert_true(event->end_ms >= event->start_ms);
+            computed += event->kind == RING_EVENT_COMPUTE;
+        }
+        assert_int_equal(2 * (rank + 1), computed); /* causal: earlier ranks only, both passes */
+    }
+    for (int round = 0; round < 3; round++)
+        assert_true(forward_ms[round] > 0 && backward_ms[round] > 0);
+    sim_case_free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_plain_ring_is_right),
+        cmocka_unit_test(test_messages_keep_their_order),
+        cmocka_unit_test(test_a_wrong_size_is_told),
+        cmocka_unit_test(test_a_deadlock_is_told),
+        cmocka_unit_test(test_a_time_out_is_told),
+        cmocka_unit_test(test_memory_in_flight_is_not_touched),
+        cmocka_unit_test(test_one_buffer_is_not_enough),
+        cmocka_unit_test(test_schedules_find_a_buffer_written_too_early),
+        cmocka_unit_test(test_schedules_can_be_repeated),
+        cmocka_unit_test(test_bytes_and_memory_are_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
