@@ -153,7 +153,7 @@ int ring_predict(RingPrediction *prediction, const RingPlan *plan, const RingRat
             return -1;
         }
         prediction->ms[p] = 1e3 * ring_schedule_run(&s, rates);
-        if (make_room(report, &s) != 0) {
+        if (prediction->ms[p] < 0 || make_room(report, &s) != 0) {
             ring_schedule_free(&s);
             ring_prediction_free(prediction);
             return -1;

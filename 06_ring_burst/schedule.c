@@ -5,12 +5,14 @@
  * A rank works through its list. To compute takes time; to start a message takes none, but a
  * message leaves only when both ends have started it and the links of both are free; to wait takes
  * until it has arrived. The player always moves the rank whose clock is furthest behind, so links
- * are given away in the order in which messages become ready.
+ * are given away in the order in which messages become ready, and of those that do so at one time,
+ * in the order of the timetable.
  *
  * Interface: ring_schedule_make, ring_schedule_run, ring_schedule_free (schedule.h).
  */
 #include "schedule.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,36 +69,79 @@ typedef struct Player {
     double clock[RING_MAX_RANKS];
     int64_t at[RING_MAX_RANKS];
     double out[RING_MAX_RANKS][2], in[RING_MAX_RANKS][2]; /* when a rank's links are free again */
+    RingMessage **ready; /* at both ends, from the time in start; no link yet */
+    int64_t ready_count;
 } Player;
 
-static void leave(Player *p, RingMessage *m, double ready)
+static int sooner(const void *a, const void *b)
 {
-    const int node = p->s->ranks / p->s->plan->setup.nodes;
-    const RingLink link = m->from / node == m->to / node ? RING_INNER : RING_OUTER;
-    double *out = &p->out[m->from][link], *in = &p->in[m->to][link];
-    m->start = ready > *out ? ready : *out;
-    m->start = m->start > *in ? m->start : *in;
-    m->end = m->start + p->rates->latency[link] + (double)m->bytes / p->rates->bandwidth[link];
-    *out = *in = m->end;
+    const RingMessage *x = *(RingMessage *const *)a, *y = *(RingMessage *const *)b;
+    return x->start != y->start ? (x->start > y->start ? 1 : -1) : x < y ? -1 : x > y;
 }
 
-/* One action of a rank. 0: it has to wait for a message whose other end is not ready. */
+/* Messages that are ready get their links. */
+static void leave(Player *p)
+{
+    const int node = p->s->ranks / p->s->plan->setup.nodes;
+    qsort(p->ready, (size_t)p->ready_count, sizeof(RingMessage *), sooner);
+    for (int64_t n = 0; n < p->ready_count; n++) {
+        RingMessage *m = p->ready[n];
+        const RingLink link = m->from / node == m->to / node ? RING_INNER : RING_OUTER;
+        double *out = &p->out[m->from][link], *in = &p->in[m->to][link];
+        m->start = fmax(m->start, fmax(*out, *in));
+        m->end = m->start + p->rates->latency[link] + (double)m->bytes / p->rates->bandwidth[link];
+        m->travels = 1;
+        *out = *in = m->end;
+    }
+    p->ready_count = 0;
+}
+
+/* One action of a rank. 0: it has to wait for a message that does not travel yet. */
 static int play(Player *p, int rank)
 {
     RingAction *a = &p->s->actions[rank][p->at[rank]];
     RingMessage *m = a->message >= 0 ? &p->s->messages[a->message] : NULL;
     double *clock = &p->clock[rank];
-    if (a->kind == RING_ACT_WAIT && m->ends_ready < 2)
+    if (a->kind == RING_ACT_WAIT && !m->travels)
         return 0;
     a->start = *clock;
     if (a->kind == RING_ACT_COMPUTE)
         *clock += seconds_of(p->s, a, p->rates);
     else if (a->kind == RING_ACT_WAIT)
         *clock = m->end > *clock ? m->end : *clock;
-    else if (++m->ends_ready == 2)
-        leave(p, m, *clock);
+    else if (++m->ends_ready == 2) {
+        m->start = *clock;
+        p->ready[p->ready_count++] = m;
+    }
     a->end = *clock;
     p->at[rank]++;
+    return 1;
+}
+
+/* The rank that is furthest behind of those not tried; -1: none. */
+static int furthest_behind(const Player *p, const int *tried)
+{
+    int first = -1;
+    for (int r = 0; r < p->s->ranks; r++)
+        if (!tried[r] && p->at[r] < p->s->count[r] && (first < 0 || p->clock[r] < p->clock[first]))
+            first = r;
+    return first;
+}
+
+/* 0: all is over (or nobody can go on, which no timetable here does). */
+static int move_somebody(Player *p)
+{
+    int tried[RING_MAX_RANKS] = {0}, rank;
+    while ((rank = furthest_behind(p, tried)) >= 0) {
+        if (p->ready_count && p->clock[rank] > p->ready[0]->start)
+            break;
+        if (play(p, rank))
+            return 1;
+        tried[rank] = 1;
+    }
+    if (!p->ready_count)
+        return 0;
+    leave(p);
     return 1;
 }
 
@@ -104,25 +149,15 @@ double ring_schedule_run(RingSchedule *s, const RingRates *rates)
 {
     Player p = {.s = s, .rates = rates};
     double last = 0;
+    p.ready = malloc(((size_t)s->message_count + 1) * sizeof(RingMessage *));
+    if (!p.ready)
+        return -1;
     for (int64_t n = 0; n < s->message_count; n++)
-        s->messages[n].ends_ready = 0;
-    for (;;) {
-        int moved = 0, tried[RING_MAX_RANKS] = {0};
-        while (!moved) {
-            int first = -1;
-            for (int r = 0; r < s->ranks; r++)
-                if (!tried[r] && p.at[r] < s->count[r] &&
-                    (first < 0 || p.clock[r] < p.clock[first]))
-                    first = r;
-            if (first < 0)
-                break;
-            tried[first] = 1;
-            moved = play(&p, first);
-        }
-        if (!moved)
-            break;
-    }
+        s->messages[n].ends_ready = s->messages[n].travels = 0;
+    while (move_somebody(&p))
+        continue;
+    free(p.ready);
     for (int r = 0; r < s->ranks; r++)
-        last = p.clock[r] > last ? p.clock[r] : last;
+        last = fmax(last, p.clock[r]);
     return last;
 }

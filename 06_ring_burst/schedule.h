@@ -31,7 +31,7 @@ typedef struct RingMessage {
     int from, to, step;
     RingTensor tensor;
     int64_t bytes;
-    int ends_ready; /* 0, 1, 2 */
+    int ends_ready, travels; /* 0, 1, 2 ends; 1: start and end are known */
     double start, end;
 } RingMessage;
 
@@ -56,7 +56,8 @@ typedef struct RingSchedule {
 /* 0, or -1: no memory. */
 int ring_schedule_make(RingSchedule *s, const RingPlan *plan, RingPass pass);
 void ring_schedule_free(RingSchedule *s);
-/* Plays it: fills start and end of all actions and messages. Returns the end, in seconds. */
+/* Plays it: fills start and end of all actions and messages. Returns the end, in seconds; -1: no
+ * memory. */
 double ring_schedule_run(RingSchedule *s, const RingRates *rates);
 
 /* --- for schedule_*.c --------------------------------------------------------------------------*/

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ring_planner.c: what --method auto chooses where the answer is known, and that its words say
+ * why.
+ */
+#include "oracle_case.h"
+
+#include "planner.h"
+
+typedef struct Wish {
+    const char *what;
+    AttnShape shape;
+    AttnRule rule;
+    int ranks, nodes, backward;
+    double nic; /* bytes/s between nodes, 0: as the default */
+    RingMethod method;
+    RingLayout layout;
+    const char *words;
+} Wish;
+
+#define NONE                                                                                       \
+    {                                                                                              \
+        -1, -1                                                                                     \
+    }
+#define CAUSAL                                                                                     \
+    {                                                                                              \
+        -1, 0                                                                                      \
+    }
+
+static const Wish wishes[] = {
+    {"one rank",
+     {1, 4, 4, 64, 64, 8},
+     CAUSAL,
+     1,
+     1,
+     1,
+     0,
+     RING_METHOD_RING,
+     RING_CONTIGUOUS,
+     "nothing travels"},
+    {"GQA, causal, forward and backward",
+     {1, 32, 8, 65536, 65536, 128},
+     CAUSAL,
+     8,
+     1,
+     1,
+     0,
+     RING_METHOD_RING,
+     RING_ZIGZAG,
+     "53 %"},
+    {"MHA: queries' side is lighter",
+     {1, 6, 6, 65536, 65536, 128},
+     CAUSAL,
+     8,
+     1,
+     1,
+     0,
+     RING_METHOD_BURST,
+     RING_ZIGZAG,
+     "ulysses cannot deal out these heads"},
+    {"MHA, two ranks: never burst",
+     {1, 7, 7, 65536, 65536, 128},
+     CAUSAL,
+     2,
+     1,
+     1,
+     0,
+     RING_METHOD_RING,
+     RING_ZIGZAG,
+     "zigzag"},
+    {"MHA, forward only",
+     {1, 7, 7, 65536, 65536, 128},
+     CAUSAL,
+     8,
+     1,
+     0,
+     0,
+     RING_METHOD_RING,
+     RING_ZIGZAG,
+     "206 MB"},
+    {"GQA of 4: burst moves more",
+     {1, 12, 3, 65536, 65536, 128},
+     CAUSAL,
+     8,
+     1,
+     1,
+     0,
+     RING_METHOD_RING,
+     RING_ZIGZAG,
+     "burst sends more than its ring"},
+    {"no mask",
+     {1, 7, 7, 65536, 65536, 128},
+     NONE,
+     4,
+     1,
+     0,
+     0,
+     RING_METHOD_RING,
+     RING_CONTIGUOUS,
+     "100 % of the time is useful"},
+    {"a small window",
+     {1, 7, 7, 65536, 65536, 128},
+     {4096, 0},
+     8,
+     1,
+     1,
+     0,
+     RING_METHOD_RING,
+     RING_CONTIGUOUS,
+     "keys make 1 hop instead of 7"},
+    {"a window to both sides",
+     {1, 7, 7, 65536, 65536, 128},
+     {4096, 4096},
+     8,
+     1,
+     0,
+     0,
+     RING_METHOD_RING,
+     RING_CONTIGUOUS,
+     "keys make 2 hops instead of 7"},
+    {"two nodes, a thin link between them",
+     {1, 12, 3, 65536, 65536, 128},
+     CAUSAL,
+     8,
+     2,
+     1,
+     4e9,
+     RING_METHOD_RING_DOUBLE,
+     RING_ZIGZAG,
+     "several nodes"},
+};
+
+static RingRates link_rates(const Wish *w)
+{
+    RingRates rates = ring_rates_default("nccl", ATTN_BF16);
+    if (w->nic > 0)
+        rates.bandwidth[RING_OUTER] = w->nic;
+    return rates;
+}
+
+static void choose(const Wish *w, RingSetup *setup, int free_layout, const RingRates *rates,
+                   char why[RING_WHY])
+{
+    const AttnSegment q = {0, w->shape.Nq, 0, 0, 1}, k = {0, w->shape.Nk, 0, 0, 1};
+    AttnArgs args = {
+        .shape = w->shape, .rule = w->rule, .positions_q = {&q, 1}, .positions_k = {&k, 1}};
+    args.Q.dtype = ATTN_BF16;
+    args.dO.data = w->backward ? &args : NULL;
+    setup->ranks = w->ranks;
+    setup->nodes = w->nodes;
+    if (ring_choose(setup, free_layout, &args, rates, why) != 0)
+        fail_msg("%s: %s", w->what, why);
+}
+
+static void known_answers(void **state)
+{
+    (void)state;
+    for (size_t n = 0; n < sizeof wishes / sizeof *wishes; n++) {
+        const Wish *w = &wishes[n];
+        const RingRates rates = link_rates(w);
+        RingSetup setup = {.method = RING_METHOD_AUTO};
+        char why[RING_WHY];
+        choose(w, &setup, 1, &rates, why);
+        if (setup.method != w->method || setup.layout != w->layout || !strstr(why, w->words))
+            print_message("%s: %s\n", w->what, why);
+        assert_int_equal(w->method, setup.method);
+        assert_int_equal(w->layout, setup.layout);
+        assert_non_null(strstr(why, w->words));
+        assert_null(strchr(why, '\n'));
+        assert_true(why[strlen(why) - 1] == '.');
+    }
+}
+
+/* What the user asked for stays. */
+static void wishes_are_kept(void **state)
+{
+    const RingRates rates = ring_rates_default("nccl", ATTN_BF16);
+    (void)state;
+    for (int l = 0; l < RING_LAYOUTS; l++) {
+        RingSetup setup = {.method = RING_METHOD_AUTO, .layout = (RingLayout)l};
+        char why[RING_WHY];
+        choose(&wishes[1], &setup, 0, &rates, why);
+        assert_int_equal(l, setup.layout);
+        assert_int_not_equal(RING_METHOD_AUTO, setup.method);
+        assert_non_null(strstr(why, "was asked for"));
+        setup = (RingSetup){.method = RING_METHOD_ALLGATHER};
+        choose(&wishes[1], &setup, 1, &rates, why);
+        assert_int_equal(RING_METHOD_ALLGATHER, setup.method);
+        assert_int_equal(RING_ZIGZAG, setup.layout);
+    }
+}
+
+static void what_nothing_can_compute(void **state)
+{
+    const RingRates rates = ring_rates_default("nccl", ATTN_BF16);
+    const AttnSegment tokens = {0, 64, 0, 0, 1};
+    const AttnArgs args = {.shape = {1, 3, 3, 64, 64, 8},
+                           .rule = {-1, -1},
+                           .positions_q = {&tokens, 1},
+                           .positions_k = {&tokens, 1}};
+    RingSetup setup = {.method = RING_METHOD_ULYSSES, .ranks = 4, .nodes = 1};
+    char why[RING_WHY] = "";
+    (void)state;
+    assert_int_equal(-1, ring_choose(&setup, 1, &args, &rates, why));
+    assert_non_null(strstr(why, "heads"));
+    setup = (RingSetup){.method = RING_METHOD_AUTO, .ranks = 4, .nodes = 3};
+    assert_int_equal(-1, ring_choose(&setup, 1, &args, &rates, why));
+    assert_non_null(strstr(why, "--nodes"));
+    setup = (RingSetup){.method = RING_METHOD_AUTO, .ranks = 1000, .nodes = 1};
+    assert_int_equal(-1, ring_choose(&setup, 1, &args, &rates, why));
+    assert_non_null(strstr(why, "--ranks"));
+}
+
+/* Small, ragged, packed: something is chosen for everything, and burst never against the rules. */
+static void always_an_answer(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 400; n++) {
+        const int64_t Hkv = 1 + case_random() % 4, group = 1 + case_random() % 3;
+        const Wish w = {
+            .what = "random",
+            .shape = {1, Hkv * group, Hkv, 1 + case_random() % 40, 1 + case_random() % 40, 4},
+            .rule = {n % 3 ? -1 : 5, n % 2 ? -1 : 0},
+            .ranks = 1 + (int)(case_random() % 9),
+            .nodes = 1,
+            .backward = n % 5 > 0};
+        const RingRates rates = ring_rates_default(n % 2 ? "sim" : "nccl", ATTN_BF16);
+        RingSetup setup = {.method = RING_METHOD_AUTO};
+        char why[RING_WHY];
+        choose(&w, &setup, 1, &rates, why);
+        assert_in_range(setup.method, RING_METHOD_RING, RING_METHOD_ULYSSES);
+        if (setup.method == RING_METHOD_BURST)
+            assert_true(w.backward && w.ranks > 2);
+        if (setup.method == RING_METHOD_ULYSSES)
+            assert_true(w.shape.H % w.ranks == 0);
+        assert_true(strlen(why) < RING_WHY - 1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(known_answers),
+        cmocka_unit_test(wishes_are_kept),
+        cmocka_unit_test(what_nothing_can_compute),
+        cmocka_unit_test(always_an_answer),
+    };
+    return cmocka_run_group_tests_name("ring_planner", tests, NULL, NULL);
+}
