@@ -67,8 +67,10 @@ static void count_hops(RingPlan *plan)
 {
     const int G = plan->setup.ranks;
     const int window = plan->rule.left >= 0 || plan->rule.right > 0;
+    const int stops = plan->setup.method == RING_METHOD_RING ||
+                      plan->setup.method == RING_METHOD_BURST; /* others go everywhere */
     int up = G - 1, down = 0;
-    if (window && plan->setup.layout == RING_CONTIGUOUS) {
+    if (window && stops && plan->setup.layout == RING_CONTIGUOUS) {
         up = 0;
         for (int q = 0; q < G; q++)
             for (int k = 0; k < G; k++) {

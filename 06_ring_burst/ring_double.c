@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ring_double.c: RingAttention in two levels. Forward as in tree_forward.c; backward the same way
+ * back, with the gradients of the keys.
+ *
+ *     forward     rank (a, i) has the keys of (a - m, i - s),   m = 0 .. M-1, s = 0 .. g-1
+ *     backward    the same,                                     m = M-1 .. 0, s = g-1 .. 0
+ *
+ * Keys go back from place i to i - 1 inside a node. Where a node's keys come first, at s = g-1, they
+ * also leave for the next node of the tour, behind g steps of work.
+ *
+ * The sums dK, dV of one node's keys need two journeys. Inside a node they go round with the keys:
+ * what arrives at s = 0 is the whole of this node's part. There it meets the parts of the nodes
+ * before, the carry, which has come from the same place of the node before during the last outer
+ * step. Both are added, and the carry goes on to the next node, for which it has an outer step of
+ * time. After m = 0 the carry is at home.
+ *
+ *     node 2, m = 2         node 1, m = 1            node 0, m = 0
+ *     round, round, s = 0   round, round, s = 0      round, round, s = 0
+ *                       `-- carry -----------> +  --- carry ---------> +   dK, dV of node 0's keys
+ *
+ *     bytes sent     those of ring: M (g-1) hops inside nodes, M-1 between them, both passes
+ *     memory         two inner and two outer rooms for keys; dQ, and four places for sums dK, dV
+ *
+ * With one node, or one rank on each, this is ring.
+ *
+ * Interface: ring_double_table (methods.h).
+ */
+#include <stdlib.h>
+
+#include "methods.h"
+
+typedef struct RingDouble {
+    RingState state;
+    RingTree tree;
+    RingBuffer delta, dQ;
+    RingRelay part, carry; /* of this node; of all nodes so far */
+} RingDouble;
+
+static int open_double(RingRank *r)
+{
+    if (ring_is_flat(r))
+        return ring_table.open(r);
+    r->method = calloc(1, sizeof(RingDouble));
+    return r->method ? 0 : ring_fail(r, "out of memory");
+}
+
+static int forward(RingRank *r)
+{
+    RingDouble *m = r->method;
+    if (ring_is_flat(r))
+        return ring_table.forward(r);
+    return ring_tree_forward(r, &m->state, &m->tree, r->plan->backward);
+}
+
+/* A half of this node's part is complete: it joins the carry, which goes on to the next node. */
+static int join(RingRank *r, RingDouble *d, const RingPlace *p, int m, int half)
+{
+    const int coming = ring_place_at(p, -m + 1, 0);
+    if (ring_relay_arrive(r, &d->carry, half) ||
+        ring_add_sums(r, ring_here(&d->carry), ring_here(&d->part), half))
+        return -1;
+    if (m == 0)
+        return 0;
+    return ring_relay_send(r, &d->carry, half, ring_place_at(p, -1, 0), ring_place_at(p, +1, 0),
+                           r->plan->k[coming].tokens);
+}
+
+/* Outer step m: back through the keys of one node, of which k has come first. */
+static int leave_node(RingRank *r, RingDouble *d, const RingBlock *q, int m, RingBlock k)
+{
+    const RingPlace p = ring_place(r);
+    const int to = ring_place_at(&p, 0, -1), from = ring_place_at(&p, 0, +1);
+    RingBlock next = k;
+    RingExchange x = {0};
+    if (ring_clear_sums(r, ring_here(&d->part), k.tokens))
+        return -1;
+    for (int s = p.size - 1; s >= 0; s--) { /* k: keys of (node - m, place - s) */
+        if (s < p.size - 1 && ring_step(r, (p.nodes - m) * p.size - 1 - s))
+            return -1;
+        if (s > 0 && (ring_send_keys(r, &x, to, &k) ||
+                      ring_receive_keys(r, &x, from, ring_place_at(&p, -m, -s + 1),
+                                        &d->tree.inner[s % 2], &next) ||
+                      ring_start(r, &x)))
+            return -1;
+        for (int half = 0; half < RING_HALVES; half++) {
+            const RingBlock keys = ring_block_half(r, &k, half);
+            const RingSums *sums = ring_here(&d->part);
+            if (ring_relay_arrive(r, &d->part, half) ||
+                ring_differentiate(r, q, &keys, d->dQ.data, ring_half(sums, 0, half),
+                                   ring_half(sums, 1, half)))
+                return -1;
+            if (s > 0 ? ring_relay_send(r, &d->part, half, to, from, next.tokens)
+                      : join(r, d, &p, m, half))
+                return -1;
+        }
+        if (ring_wait(r, &x))
+            return -1;
+        if (s > 0)
+            ring_relay_turn(&d->part);
+        k = m == 0 && s == 1 ? ring_own_keys(r) : next;
+    }
+    return 0;
+}
+
+static int travel_back(RingRank *r, RingDouble *d, const RingBlock *q)
+{
+    const RingPlace p = ring_place(r);
+    RingBlock first = d->tree.last, next = first;
+    RingExchange x = {0};
+    int room = d->tree.last_room;
+    if (ring_clear_sums(r, ring_here(&d->carry),
+                        r->plan->k[ring_place_at(&p, 1 - p.nodes, 0)].tokens))
+        return -1;
+    for (int m = p.nodes - 1; m >= 0; m--) {
+        if (ring_step(r, (p.nodes - 1 - m) * p.size))
+            return -1;
+        room = 1 - room;
+        if (m > 0 && (ring_send_keys(r, &x, ring_place_at(&p, -1, 0), &first) ||
+                      ring_receive_keys(r, &x, ring_place_at(&p, +1, 0),
+                                        ring_place_at(&p, -m + 1, 1 - p.size), &d->tree.outer[room],
+                                        &next) ||
+                      ring_start(r, &x)))
+            return -1;
+        if (leave_node(r, d, q, m, first) || ring_wait(r, &x))
+            return -1;
+        if (m > 0)
+            ring_relay_turn(&d->carry);
+        first = next;
+    }
+    return 0;
+}
+
+static void close_rooms(RingRank *r, RingDouble *d)
+{
+    ring_close_buffer(r, &d->state.O);
+    ring_close_keys(r, d->tree.inner, 2);
+    ring_close_keys(r, d->tree.outer, 2);
+    ring_close_buffer(r, &d->delta);
+    ring_close_buffer(r, &d->dQ);
+    ring_close_relay(r, &d->part);
+    ring_close_relay(r, &d->carry);
+}
+
+static int backward(RingRank *r)
+{
+    const size_t bytes = (size_t)ring_q_count(r, r->nq) * sizeof(float);
+    RingDouble *d = r->method;
+    RingBlock q;
+    if (ring_is_flat(r))
+        return ring_table.backward(r);
+    if (ring_open_delta(r, &q, &d->delta) || ring_open_keys(r, d->tree.inner, 2) ||
+        ring_open_buffer(r, &d->dQ, bytes, "dQ") || ring_zero(r, d->dQ.data, bytes) ||
+        ring_open_relay(r, &d->part, 2) || ring_open_relay(r, &d->carry, 2) ||
+        travel_back(r, d, &q) || ring_give_dQ(r, &d->dQ) ||
+        ring_give_halves(r, ring_here(&d->carry)))
+        return -1;
+    close_rooms(r, d);
+    return 0;
+}
+
+static void close_double(RingRank *r)
+{
+    if (ring_is_flat(r)) {
+        ring_table.close(r);
+        return;
+    }
+    if (r->method)
+        close_rooms(r, r->method);
+    free(r->method);
+    r->method = NULL;
+}
+
+const RingMethodTable ring_double_table = {open_double, forward, backward, close_double};
