@@ -176,7 +176,7 @@ static int run_world(RingRun *run, const CliCase *c, int warmup, int rounds, int
     run_poison(out);
     ring_report_free(&run->report);
     memset(&run->report, 0, sizeof run->report);
-    if (c->ring.transport == CLI_MPI ? ring_world_mpi(&job, &run->report)
+    if (c->ring.transport == CLI_MPI ? ring_world_processes(&job, &run->report)
                                      : ring_world_sim(&job, &ring_space_cpu, &run->report))
         return -1;
     out->forward.count = rounds;

@@ -3,7 +3,8 @@
  * processes.h: world_mpi.h, or what stands for it in a build without MPI: one process, which is
  * rank 0 and does all the talking.
  *
- * Interface: ring_mpi_hush, ring_mpi_enter, ring_mpi_leave, ring_mpi_rank, ring_world_mpi.
+ * Interface: ring_mpi_hush, ring_mpi_enter, ring_mpi_leave, ring_mpi_rank,
+ * ring_world_processes.
  */
 #ifndef RING_PROCESSES_H
 #define RING_PROCESSES_H
@@ -36,12 +37,17 @@ static inline int ring_mpi_rank(void)
     return 0;
 }
 
-/* cli_parse has refused --transport mpi. */
-static inline int ring_world_mpi(const RingJob *job, RingReport *report)
+#endif
+
+/* This process as a rank of a run; without MPI cli_parse has refused --transport mpi. */
+static inline int ring_world_processes(const RingJob *job, RingReport *report)
 {
+#ifdef HAVE_MPI
+    return ring_world_mpi(job, report);
+#else
     (void)job, (void)report;
     return -1;
-}
 #endif
+}
 
 #endif

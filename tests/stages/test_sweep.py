@@ -42,7 +42,7 @@ def variants_of(program, device, backward=False):
     out = subprocess.run([program, "--list"], capture_output=True, text=True, timeout=60)
     rows = [line.split() for line in out.stdout.splitlines()]
     return {row[0]: row[2].split(",") for row in rows
-            if len(row) > 3 and row[0][:1] == "v" and row[1] == device and
+            if len(row) > 3 and row[1] == device and
             (not backward or "backward" in row[3])}
 
 
