@@ -15,10 +15,8 @@
  * dO comes when the backward pass begins and goes with its end, so that the memory of the forward
  * pass is what a forward pass needs.
  *
- * Interface: ring_rank_main, ring_rank_release, ring_rank_tell, ring_report_gather,
- * ring_report_free (ring_world.h).
+ * Interface: ring_rank_main (ring_world.h).
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -190,79 +188,4 @@ int ring_rank_main(RingRank *r, const RingJob *job)
     tear_down(r, job);
     free(ms);
     return r->failed ? -1 : 0;
-}
-
-/* --- what a rank has to tell -------------------------------------------------------------------*/
-
-void ring_rank_release(RingRank *r)
-{
-    ring_log_free(r->log);
-    r->log = NULL;
-}
-
-void ring_rank_tell(RingRank *r, RingReport *report)
-{
-    RingRankReport *to = &report->rank[r->rank];
-    RingLog *log = r->log;
-    *to = (RingRankReport){.rank = r->rank,
-                           .failed = r->failed,
-                           .peak_bytes = r->peak_bytes,
-                           .peak_backward_bytes = r->peak_backward_bytes,
-                           .workspace_bytes = r->workspace_bytes};
-    snprintf(to->failure, sizeof to->failure, "%s", r->failure);
-    if (!log)
-        return;
-    memcpy(to->sent, log->sent, sizeof to->sent);
-    memcpy(to->sent_inner, log->sent_inner, sizeof to->sent_inner);
-    memcpy(to->sent_outer, log->sent_outer, sizeof to->sent_outer);
-    memcpy(to->messages, log->messages, sizeof to->messages);
-    to->compute_ms = log->compute_ms;
-    to->wait_ms = log->wait_ms;
-    report->events[r->rank] = log->events;
-    report->event_count[r->rank] = log->event_count;
-    log->events = NULL;
-    log->event_count = log->event_room = 0;
-}
-
-/* Rank 0 receives one rank's numbers and then its events. */
-static int receive_report(RingRank *r, RingReport *report, int rank)
-{
-    int64_t count;
-    size_t bytes;
-    if (r->transport->host_receive(r, rank, &report->rank[rank], sizeof report->rank[rank]) != 0 ||
-        r->transport->host_receive(r, rank, &count, sizeof count) != 0)
-        return -1;
-    bytes = (size_t)count * sizeof *report->events[rank];
-    if (bytes == 0)
-        return 0;
-    report->events[rank] = malloc(bytes);
-    if (!report->events[rank])
-        return ring_fail(r, "out of memory for the events of rank %d", rank);
-    report->event_count[rank] = count;
-    return r->transport->host_receive(r, rank, report->events[rank], bytes);
-}
-
-int ring_report_gather(RingRank *r, RingReport *report)
-{
-    report->ranks = r->world;
-    ring_rank_tell(r, report);
-    if (r->rank != 0) {
-        const int64_t count = report->event_count[r->rank];
-        const size_t bytes = (size_t)count * sizeof *report->events[r->rank];
-        if (r->transport->host_send(r, 0, &report->rank[r->rank], sizeof report->rank[0]) != 0 ||
-            r->transport->host_send(r, 0, &count, sizeof count) != 0)
-            return -1;
-        return bytes ? r->transport->host_send(r, 0, report->events[r->rank], bytes) : 0;
-    }
-    for (int rank = 1; rank < r->world; rank++)
-        if (receive_report(r, report, rank) != 0)
-            return -1;
-    return 0;
-}
-
-void ring_report_free(RingReport *report)
-{
-    for (int rank = 0; rank < RING_MAX_RANKS; rank++)
-        free(report->events[rank]);
-    memset(report->events, 0, sizeof report->events);
 }

@@ -14,9 +14,9 @@
  *
  * Interface:
  * - SimWorld, SimEndpoint, SimPost: all ranks; one; its half of a message.
- * - ring_transport_sim: the transport. sim_world_open, sim_world_close, sim_rank_ends.
- * - sim_schedule_start, sim_turn_begin, sim_turn_pass: who runs next when only one may.
- * - sim_can_go_on, sim_deadlock, sim_deliver: shared by both ways of running.
+ * - ring_transport_sim: the transport.
+ * - sim_world.c: who waits for whom. sim_messages.c: posts that meet. sim_schedule.c: who runs next
+ *   when only one may.
  * Functions that say "locked" are called with the world's lock held.
  */
 #ifndef RING_SIM_H
@@ -86,19 +86,33 @@ typedef struct SimWorld {
 } SimWorld;
 
 extern const RingTransport ring_transport_sim;
-
-int sim_world_open(SimWorld *world, RingRank *ranks, const RingSetup *setup);
-void sim_world_close(SimWorld *world);
 void sim_rank_ends(SimEndpoint *e);
 
+/* --- sim_world.c ---*/
+int sim_world_open(SimWorld *world, RingRank *ranks, const RingSetup *setup);
+void sim_world_close(SimWorld *world);
+extern const char *const sim_passes[RING_PASSES];
 /* locked */
+void sim_call_all(SimWorld *world);
+const SimPost *sim_missing(const SimTicket *ticket); /* the first that has not arrived, or NULL */
+int sim_peer(const SimPost *post);
+RingTransfer sim_transfer(const SimPost *post);
 int sim_can_go_on(const SimEndpoint *e); /* it runs, or what it waits for is there, or never will */
 void sim_deadlock(SimWorld *world);      /* nobody can go on */
-void sim_deliver(SimWorld *world, SimPost *receive); /* the message is there: both ranks learn it */
-void sim_carry(RingRank *by, SimPost *receive);      /* copies; also without the lock */
-void sim_call_all(SimWorld *world);
+void sim_look_for_deadlock(SimWorld *world);
+/* Why a wait (for a post, or NULL: for all ranks) ended without success. */
+void sim_give_reason(const RingRank *r, const SimPost *post, int late, char text[96]);
 
-/* sim_schedule.c; locked */
+/* --- sim_messages.c ---*/
+SimTicket *sim_new_ticket(RingRank *r, const RingTransfer *list, int count, int host);
+int sim_post_all(RingRank *r, SimTicket *ticket);
+void sim_carry(RingRank *by, SimPost *receive); /* copies; also without the lock */
+/* locked */
+void sim_deliver(SimWorld *world, SimPost *receive); /* the message is there: both ranks learn it */
+void sim_note_place(SimEndpoint *e);                 /* others may ask where this rank is */
+void sim_withdraw(SimEndpoint *e); /* nobody copies from or to this rank's memory any more */
+
+/* --- sim_schedule.c; locked ---*/
 void sim_schedule_start(SimWorld *world, uint64_t seed);
 void sim_turn_begin(SimEndpoint *e);
 void sim_turn_pass(SimEndpoint *e); /* returns when this rank may run again, or the world failed */
