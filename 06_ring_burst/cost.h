@@ -19,6 +19,7 @@
  * Interface:
  * - RingRates: speeds of a machine; ring_rates_default, ring_rates_read.
  * - RingWork, ring_block_work, ring_plan_efficiency: visible pairs of two blocks, and balance.
+ * - ring_model_case, ring_model_free: a plan as the formulas of common/model_ring want it.
  * - RingPrediction, ring_predict: a run of a plan.
  * - RingMapCase, ring_map_ms: equal blocks on any number of GPUs, by formula.
  * - ring_hidden_share: of events, measured or predicted.
@@ -65,6 +66,10 @@ RingWork ring_block_work(const RingPlan *plan, int q_rank, int64_t q_first, int6
 RingWork ring_pair_work(const RingPlan *plan, int q_rank, int k_rank); /* of whole shards */
 /* Useful share of a flat ring whose ranks wait for each other after every step: 1 = balanced. */
 double ring_plan_efficiency(const RingPlan *plan);
+
+/* The plan for the formulas of common/model_ring; nq and nk are allocated. 0, or -1: no memory. */
+int ring_model_case(RingModelCase *m, const RingPlan *plan);
+void ring_model_free(RingModelCase *m);
 
 /* --- predictions -------------------------------------------------------------------------------*/
 

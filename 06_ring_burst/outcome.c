@@ -43,38 +43,6 @@ RingSetup ring_setup_of(const CliCase *c, RingMethod method)
 
 /* --- the model's side --------------------------------------------------------------------------*/
 
-int ring_model_case(RingModelCase *m, const RingPlan *plan)
-{
-    const int G = plan->setup.ranks;
-    int64_t *tokens = malloc(2 * (size_t)G * sizeof *tokens), most_q = 0, most_k = 0;
-    if (!tokens)
-        return -1;
-    for (int g = 0; g < G; g++) {
-        tokens[g] = plan->q[g].tokens;
-        tokens[G + g] = plan->k[g].tokens;
-        most_q = tokens[g] > most_q ? tokens[g] : most_q;
-        most_k = tokens[G + g] > most_k ? tokens[G + g] : most_k;
-    }
-    *m = (RingModelCase){.method = plan->setup.method,
-                         .ranks = G,
-                         .nodes = plan->setup.nodes,
-                         .hops_up = plan->hops_up,
-                         .hops_down = plan->hops_down,
-                         .shape = plan->shape,
-                         .dtype = plan->dtype,
-                         .partials = plan->setup.partials,
-                         .mask_bytes = plan->mask ? most_q * most_k : 0,
-                         .nq = tokens,
-                         .nk = tokens + G};
-    return 0;
-}
-
-void ring_model_free(RingModelCase *m)
-{
-    free((void *)(uintptr_t)m->nq);
-    m->nq = m->nk = NULL;
-}
-
 /* What rank g sent in a pass against the formulas. 1, or 0 with a sentence. */
 static int bytes_agree(const RingModelCase *m, const RingRankReport *told, RingPass pass, int g,
                        char *sentence, size_t size)

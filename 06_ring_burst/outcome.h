@@ -6,7 +6,6 @@
  * Interface:
  * - RingRun, ring_run, ring_run_free: the run, and an Outcome as other stages have it.
  * - ring_setup_of: the choices of a case for one method.
- * - ring_model_case, ring_model_free: the same case for the formulas of common/model_ring.
  */
 #ifndef RING_OUTCOME_H
 #define RING_OUTCOME_H
@@ -29,9 +28,5 @@ int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c,
 void ring_run_free(RingRun *run);
 
 RingSetup ring_setup_of(const CliCase *c, RingMethod method);
-
-/* nq and nk are allocated; 0, or -1 when memory is short. */
-int ring_model_case(RingModelCase *m, const RingPlan *plan);
-void ring_model_free(RingModelCase *m);
 
 #endif

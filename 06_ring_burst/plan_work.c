@@ -7,10 +7,13 @@
  * counted too: a kernel computes whole tiles, so each such row costs about half a tile in vain. In
  * a zigzag layout only a rank's own block has such rows; with stripes every block has.
  *
- * Interface: ring_block_work, ring_pair_work, ring_plan_efficiency (cost.h).
+ * Interface: ring_block_work, ring_pair_work, ring_plan_efficiency, ring_model_case,
+ * ring_model_free (cost.h).
  */
 #include "cost.h"
 #include "model.h"
+
+#include <stdlib.h>
 
 /* The part of a shard's run that lies in [first, first + tokens), at local indexes of its own. */
 static int cut_run(const AttnSegment *g, int64_t first, int64_t tokens, AttnSegment *run)
@@ -121,4 +124,33 @@ double ring_plan_efficiency(const RingPlan *plan)
         path += slowest;
     }
     return path > 0 ? useful / (path * G) : 1;
+}
+
+int ring_model_case(RingModelCase *m, const RingPlan *plan)
+{
+    const int G = plan->setup.ranks;
+    int64_t *tokens = malloc(2 * (size_t)G * sizeof *tokens);
+    if (!tokens)
+        return -1;
+    for (int r = 0; r < G; r++) {
+        tokens[r] = plan->q[r].tokens;
+        tokens[G + r] = plan->k[r].tokens;
+    }
+    *m = (RingModelCase){.method = plan->setup.method,
+                         .ranks = G,
+                         .nodes = plan->setup.nodes,
+                         .hops_up = plan->hops_up,
+                         .hops_down = plan->hops_down,
+                         .shape = plan->shape,
+                         .dtype = plan->dtype,
+                         .partials = plan->setup.partials,
+                         .nq = tokens,
+                         .nk = tokens + G};
+    return 0;
+}
+
+void ring_model_free(RingModelCase *m)
+{
+    free((void *)(uintptr_t)m->nq);
+    m->nq = m->nk = NULL;
 }

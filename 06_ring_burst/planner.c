@@ -22,7 +22,6 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define EQUAL 1.03
@@ -42,32 +41,17 @@ typedef struct Candidate {
 /* The largest sum over ranks counts, since all wait for it. */
 static int count_bytes(Candidate *c, const RingPlan *plan)
 {
-    const int G = plan->setup.ranks;
-    int64_t *tokens = malloc(2 * (size_t)G * sizeof *tokens);
-    RingModelCase m = {.method = plan->setup.method,
-                       .ranks = G,
-                       .nodes = plan->setup.nodes,
-                       .hops_up = plan->hops_up,
-                       .hops_down = plan->hops_down,
-                       .shape = plan->shape,
-                       .dtype = plan->dtype,
-                       .partials = plan->setup.partials,
-                       .nq = tokens,
-                       .nk = tokens + G};
-    if (!tokens)
+    RingModelCase m;
+    if (ring_model_case(&m, plan) != 0)
         return -1;
-    for (int r = 0; r < G; r++) {
-        tokens[r] = plan->q[r].tokens;
-        tokens[G + r] = plan->k[r].tokens;
-    }
     for (int pass = RING_FORWARD; pass <= (plan->backward ? RING_BACKWARD : RING_FORWARD); pass++)
-        for (int r = 0; r < G; r++) {
+        for (int r = 0; r < m.ranks; r++) {
             const RingModelBytes b = model_ring_sent(&m, (RingPass)pass, r);
             const int64_t all = model_ring_total(&b);
             int64_t *most = &c->bytes[pass == RING_BACKWARD];
             *most = all > *most ? all : *most;
         }
-    free(tokens);
+    ring_model_free(&m);
     return 0;
 }
 

@@ -22,7 +22,7 @@ int ring_schedule_make(RingSchedule *s, const RingPlan *plan, RingPass pass)
     s->plan = plan;
     s->pass = pass;
     s->ranks = plan->setup.ranks;
-    switch (plan->setup.method) {
+    switch (ring_method_on(plan->setup.method, s->ranks, plan->setup.nodes)) {
     case RING_METHOD_ALLGATHER:
         ring_schedule_gather(s);
         break;

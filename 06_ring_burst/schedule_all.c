@@ -4,7 +4,7 @@
  * Ulysses.
  *
  *     allgather   all keys start at once, in round t to rank r + t; owner after owner is computed as
- *                 they come. Backward: then round t sends rank r + t its part of dK, dV
+ *                 they come. Backward: round t also sends rank r + t its part of dK, dV
  *     ulysses     what comes before the computation and after it cannot hide behind it
  *
  * Interface: ring_schedule_gather, ring_schedule_ulysses (schedule.h).
@@ -13,47 +13,59 @@
 
 #include "tensor.h"
 
-static int64_t keys_bytes(const RingSchedule *s, int owner, AttnDtype dtype)
+/* dK or dV of a rank in float32 */
+static int64_t keys_bytes(const RingSchedule *s, int owner)
 {
     const AttnShape *n = &s->plan->shape;
-    return n->B * s->plan->k[owner].tokens * n->Hkv * n->d * (int64_t)dtype_size(dtype);
+    return n->B * s->plan->k[owner].tokens * n->Hkv * n->d * (int64_t)sizeof(float);
 }
 
-/* Round t has a slot of its own, so that it can be waited for alone. */
-static void gather(RingSchedule *s)
+/* In round t the own keys go to rank r - way * t. Each round has a slot of its own, so that it can be
+ * waited for alone. */
+static void gather(RingSchedule *s, int way)
 {
     const int G = s->ranks;
     for (int t = 1; t < G; t++)
+        for (int r = 0; r < G; r++)
+            ring_say_block(s, 0, RING_SLOT_LATER + t, 0, r, (r - way * t + G) % G, r);
+}
+
+static void gather_forward(RingSchedule *s)
+{
+    const int G = s->ranks;
+    gather(s, -1);
+    for (int t = 0; t < G; t++)
         for (int r = 0; r < G; r++) {
-            const int64_t bytes = keys_bytes(s, r, s->plan->dtype);
-            ring_say_message(s, RING_SLOT_LATER + t, 0, r, (r + t) % G, RING_K, bytes);
-            ring_say_message(s, RING_SLOT_LATER + t, 0, r, (r + t) % G, RING_V, bytes);
+            ring_say_wait(s, RING_SLOT_LATER + t, t, r);
+            ring_say_compute(s, t, r, r, (r - t + G) % G, -1);
         }
+}
+
+/* What came from another rank is added before the same half of the next part leaves. */
+static void gather_backward(RingSchedule *s)
+{
+    const int G = s->ranks;
+    gather(s, +1);
+    for (int t = 0; t < G; t++) {
+        ring_say_wait_all(s, RING_SLOT_LATER + t, t);
+        for (int half = 0; half < RING_HALVES; half++) {
+            ring_say_wait_all(s, RING_SLOT_SUM + half, t);
+            for (int r = 0; r < G; r++) {
+                const int owner = (r + t) % G;
+                ring_say_memory(s, t, r, t > 1 ? 6.0 * (double)keys_bytes(s, r) / 2 : 0);
+                ring_say_compute(s, t, r, r, owner, half);
+            }
+            for (int r = 0; r < G; r++)
+                ring_say_sum(s, 0, RING_SLOT_SUM + half, half, t, r, (r + t) % G, (r + t) % G);
+        }
+    }
+    for (int half = 0; half < RING_HALVES; half++)
+        ring_say_wait_all(s, RING_SLOT_SUM + half, G - 1);
 }
 
 void ring_schedule_gather(RingSchedule *s)
 {
-    const int G = s->ranks;
-    gather(s);
-    for (int t = 0; t < G; t++)
-        for (int r = 0; r < G; r++) {
-            const int owner = (r - t + G) % G;
-            if (t > 0)
-                ring_say_wait(s, RING_SLOT_LATER + t, t, r);
-            ring_say_compute(s, t, r, r, owner, -1);
-        }
-    for (int t = 1; t < G && s->pass == RING_BACKWARD; t++) {
-        for (int r = 0; r < G; r++) {
-            const int owner = (r + t) % G;
-            const int64_t bytes = keys_bytes(s, owner, s->plan->setup.partials);
-            ring_say_message(s, RING_SLOT_SUM, G + t - 1, r, owner, RING_DK, bytes);
-            ring_say_message(s, RING_SLOT_SUM, G + t - 1, r, owner, RING_DV, bytes);
-        }
-        for (int r = 0; r < G; r++) {
-            ring_say_wait(s, RING_SLOT_SUM, G + t - 1, r);
-            ring_say_memory(s, G + t - 1, r, 3.0 * 2 * (double)keys_bytes(s, r, ATTN_F32));
-        }
-    }
+    (s->pass == RING_FORWARD ? gather_forward : gather_backward)(s);
 }
 
 /* To shares of heads: of the sender's tokens; back: of the receiver's. */

@@ -31,10 +31,10 @@ static void step_out(const Two *w, int queries, int m, int t)
     const int step = m * w->g + t;
     for (int r = 0; r < s->ranks; r++) {
         const int a = r / w->g, i = r % w->g, owner = owner_at(w, r, m, t);
-        if (t < w->g - 1)
-            ring_say_block(s, queries, RING_SLOT_BLOCK, step, r, rank_at(w, a, i + 1), owner);
         if (t == 0 && m < w->M - 1)
             ring_say_block(s, queries, RING_SLOT_OUTER, step, r, rank_at(w, a + 1, i), owner);
+        if (t < w->g - 1)
+            ring_say_block(s, queries, RING_SLOT_BLOCK, step, r, rank_at(w, a, i + 1), owner);
     }
 }
 
@@ -52,19 +52,35 @@ static void forward(const Two *w)
     }
 }
 
-/* The way home. Sums are complete for a node at s = 0, where what other nodes found is added. */
+/* A half of a node's part is complete: it waits for what other nodes found, and goes on with it. */
+static void join(const Two *w, int queries, int m, int half, int step)
+{
+    RingSchedule *s = w->s;
+    const int back = !queries, done = back ? m == 0 : 0;
+    for (int r = 0; r < s->ranks; r++) {
+        const int a = r / w->g, i = r % w->g;
+        const int owner = owner_at(w, r, m, queries ? w->g - 1 : 0);
+        const int next = back ? rank_at(w, a - 1, i) : rank_at(w, a + 1, i);
+        ring_say_wait(s, RING_SLOT_LATER + half, step, r);
+        if (!done)
+            ring_say_sum(s, queries, RING_SLOT_LATER + half, half, step, r,
+                         queries && m == w->M - 1 ? owner : next, owner);
+    }
+}
+
+/* The way home. Sums are complete for a node at s = 0. */
 static void ring_backward(const Two *w)
 {
     RingSchedule *s = w->s;
     for (int m = w->M - 1; m >= 0; m--) {
         for (int t = w->g - 1; t >= 0; t--) {
-            const int step = (w->M - 1 - m) * w->g + w->g - 1 - t;
+            const int step = (w->M - m) * w->g - 1 - t;
             for (int r = 0; r < s->ranks; r++) {
                 const int a = r / w->g, i = r % w->g, owner = owner_at(w, r, m, t);
-                if (t > 0)
-                    ring_say_block(s, 0, RING_SLOT_BLOCK, step, r, rank_at(w, a, i - 1), owner);
                 if (t == w->g - 1 && m > 0)
                     ring_say_block(s, 0, RING_SLOT_OUTER, step, r, rank_at(w, a - 1, i), owner);
+                if (t > 0)
+                    ring_say_block(s, 0, RING_SLOT_BLOCK, step, r, rank_at(w, a, i - 1), owner);
             }
             for (int half = 0; half < RING_HALVES; half++) {
                 ring_say_wait_all(s, RING_SLOT_SUM + half, step);
@@ -73,15 +89,12 @@ static void ring_backward(const Two *w)
                 for (int r = 0; r < s->ranks && t > 0; r++)
                     ring_say_sum(s, 0, RING_SLOT_SUM + half, half, step, r,
                                  rank_at(w, r / w->g, r % w->g - 1), owner_at(w, r, m, t));
+                if (t == 0)
+                    join(w, 0, m, half, step);
             }
             ring_say_wait_all(s, RING_SLOT_BLOCK, step);
         }
         ring_say_wait_all(s, RING_SLOT_OUTER, (w->M - m) * w->g - 1);
-        ring_say_wait_all(s, RING_SLOT_LATER, (w->M - m) * w->g - 1);
-        for (int r = 0; r < s->ranks && m > 0; r++)
-            for (int half = 0; half < RING_HALVES; half++)
-                ring_say_sum(s, 0, RING_SLOT_LATER, half, (w->M - m) * w->g - 1, r,
-                             rank_at(w, r / w->g - 1, r % w->g), owner_at(w, r, m, 0));
     }
 }
 
@@ -89,7 +102,6 @@ static void burst_backward(const Two *w)
 {
     RingSchedule *s = w->s;
     for (int m = 0; m < w->M; m++) {
-        const int last = m * w->g + w->g - 1;
         for (int t = 0; t < w->g; t++) {
             const int step = m * w->g + t;
             step_out(w, 1, m, t);
@@ -100,19 +112,15 @@ static void burst_backward(const Two *w)
                 for (int r = 0; r < s->ranks && t < w->g - 1; r++)
                     ring_say_sum(s, 1, RING_SLOT_SUM + half, half, step, r,
                                  rank_at(w, r / w->g, r % w->g + 1), owner_at(w, r, m, t));
+                if (t == w->g - 1)
+                    join(w, 1, m, half, step);
             }
             ring_say_wait_all(s, RING_SLOT_BLOCK, step);
         }
-        ring_say_wait_all(s, RING_SLOT_OUTER, last);
-        ring_say_wait_all(s, RING_SLOT_LATER, last);
-        for (int r = 0; r < s->ranks; r++) {
-            const int owner = owner_at(w, r, m, w->g - 1);
-            const int on = m < w->M - 1 ? rank_at(w, r / w->g + 1, r % w->g) : owner;
-            for (int half = 0; half < RING_HALVES; half++)
-                ring_say_sum(s, 1, RING_SLOT_LATER, half, last, r, on, owner);
-        }
+        ring_say_wait_all(s, RING_SLOT_OUTER, m * w->g + w->g - 1);
     }
-    ring_say_wait_all(s, RING_SLOT_LATER, s->ranks - 1);
+    for (int half = 0; half < RING_HALVES; half++)
+        ring_say_wait_all(s, RING_SLOT_LATER + half, s->ranks - 1);
 }
 
 void ring_schedule_double(RingSchedule *s)

@@ -17,6 +17,12 @@ static int wrap(const RingSchedule *s, int rank)
     return (rank % s->ranks + s->ranks) % s->ranks;
 }
 
+static int is_burst(const RingSchedule *s)
+{
+    const RingSetup *setup = &s->plan->setup;
+    return ring_method_on(setup->method, s->ranks, setup->nodes) == RING_METHOD_BURST;
+}
+
 static void send_keys(RingSchedule *s, int step, int from, int to, int owner)
 {
     ring_say_block(s, 0, RING_SLOT_BLOCK, step, from, to, owner);
@@ -29,7 +35,7 @@ static void send_queries(RingSchedule *s, int step, int from, int to, int owner)
 
 static void send_sum(RingSchedule *s, int step, int half, int from, int to, int owner)
 {
-    const int queries = s->plan->setup.method == RING_METHOD_BURST;
+    const int queries = is_burst(s);
     ring_say_sum(s, queries, RING_SLOT_SUM + half, half, step, from, to, owner);
 }
 
@@ -95,7 +101,7 @@ void ring_schedule_flat(RingSchedule *s)
         if (down)
             forward(s, 0, -1, down, 1);
         forward(s, down, +1, up, 0);
-    } else if (s->plan->setup.method == RING_METHOD_RING) {
+    } else if (!is_burst(s)) {
         ring_backward(s, 0, +1, up, 0);
         if (down)
             ring_backward(s, up, -1, down, 1);

@@ -16,10 +16,11 @@
  *     burst-double as burst: of the G hops of dQ, M (g-1) inside, M-1 between nodes, and one home
  *
  * ring's keys travel home with their gradients, starting from the block that the forward pass left.
- * burst's dQ leaves home too, so it makes one hop more than Q: from the last visited rank home. With
- * G = 1 nobody sends anything. The kv heads of ulysses are copied when there are fewer than ranks.
+ * burst's dQ leaves home too, so it makes one hop more than Q: from the last visited rank home.
+ * With G = 1 nobody sends anything. The kv heads of ulysses are copied when there are fewer than
+ * ranks.
  *
- * Interface: model_ring_sent, model_ring_total (model_ring.h).
+ * Interface: ring_method_on, model_ring_sent, model_ring_total (model_ring.h).
  */
 #include "model_ring.h"
 
@@ -190,9 +191,9 @@ static void send_allgather(Sender *s, RingPass pass)
     }
 }
 
-/* burst: keys that go `hops` ranks up are asked for by queries that go as far down, except in a full
- * turn, where both go up. dQ makes the same way one step behind, starting with what the first rank
- * (the owner) found, and goes home from the last rank in one message. */
+/* burst: keys that go `hops` ranks up are asked for by queries that go as far down, except in a
+ * full turn, where both go up. dQ makes the same way one step behind, starting with what the first
+ * rank (the owner) found, and goes home from the last rank in one message. */
 static void send_burst(Sender *s, int way, int hops)
 {
     const int G = s->c->ranks, owner = wrap(s->rank - way * hops, G);
@@ -208,11 +209,11 @@ static void send_forward(Sender *s)
     send_around(s, send_kv, -1, s->c->hops_down);
 }
 
-static void send_backward(Sender *s)
+static void send_backward(Sender *s, RingMethod method)
 {
     const RingModelCase *c = s->c;
     const int full_turn = c->hops_up == c->ranks - 1;
-    if (c->method == RING_METHOD_RING) {
+    if (method == RING_METHOD_RING) {
         send_home(s, send_kv, +1, c->hops_up);
         send_home(s, send_kv_sums, +1, c->hops_up);
         send_home(s, send_kv, -1, c->hops_down);
@@ -234,15 +235,27 @@ static void send_double_backward(Sender *s)
     }
 }
 
+RingMethod ring_method_on(RingMethod method, int ranks, int nodes)
+{
+    const int flat = nodes == 1 || nodes == ranks;
+    if (flat && method == RING_METHOD_RING_DOUBLE)
+        return RING_METHOD_RING;
+    return flat && method == RING_METHOD_BURST_DOUBLE ? RING_METHOD_BURST : method;
+}
+
 RingModelBytes model_ring_sent(const RingModelCase *c, RingPass pass, int rank)
 {
+    const RingMethod method = ring_method_on(c->method, c->ranks, c->nodes);
     Sender s = {.c = c, .rank = rank};
     if (pass == RING_SETUP)
         return s.bytes;
-    switch (c->method) {
+    switch (method) {
     case RING_METHOD_RING:
     case RING_METHOD_BURST:
-        (pass == RING_FORWARD ? send_forward : send_backward)(&s);
+        if (pass == RING_FORWARD)
+            send_forward(&s);
+        else
+            send_backward(&s, method);
         break;
     case RING_METHOD_ALLGATHER:
         send_allgather(&s, pass);

@@ -72,13 +72,16 @@ int ring_layout_from_name(const char *name);
 
 /* --- what the formulas need to know ------------------------------------------------------------*/
 
+/* What a method is on so many nodes: a double ring of one node, or of one rank on each, is a single
+ * one. */
+RingMethod ring_method_on(RingMethod method, int ranks, int nodes);
+
 typedef struct RingModelCase {
     RingMethod method;      /* not AUTO */
     int ranks, nodes;       /* G, M: rank r is on node r / (G/M) */
     int hops_up, hops_down; /* of keys, see RingPlan; only ring and burst make fewer than G-1 */
     AttnShape shape;        /* B H Hkv d */
     AttnDtype dtype, partials;
-    int64_t mask_bytes;     /* of the largest pair of blocks: 0 without a full mask */
     const int64_t *nq, *nk; /* [ranks] tokens of each rank */
 } RingModelCase;
 
@@ -95,9 +98,13 @@ int64_t model_ring_total(const RingModelBytes *bytes); /* all tensors */
 
 /* --- memory ------------------------------------------------------------------------------------*/
 
-/* Peaks of a rank's tensors, of the forward pass and of both passes together. */
+/* Peaks of a rank's tensors (what ring_alloc hands out; the kernels' workspace and a block's part of
+ * a full mask are beside these). */
 typedef struct RingModelMemory {
-    int64_t forward, backward;
+    int64_t forward;       /* of a run without a backward pass */
+    int64_t backward;      /* of a run with one: the larger of */
+    int64_t forward_kept;  /* ... its forward pass, which may keep visitors for */
+    int64_t backward_pass; /* ... its backward pass */
 } RingModelMemory;
 RingModelMemory model_ring_memory(const RingModelCase *c, int rank);
 
