@@ -195,24 +195,34 @@ int ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffer
     return status ? -1 : 0;
 }
 
-int ring_give_dQ(RingRank *r, RingBuffer *dQ)
+void ring_hand_over_dQ(RingRank *r, RingBuffer *dQ)
 {
     r->dQ = dQ->data;
     r->dQ_bytes = dQ->bytes;
     r->dQ_whole = 1;
     *dQ = (RingBuffer){0};
-    return ring_narrow(r, r->dQ, ring_q_count(r, r->nq), r->plan->dtype);
 }
 
-int ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV)
+void ring_hand_over_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV)
 {
-    const int64_t count = ring_kv_count(r, r->nk);
     r->dK = dK->data;
     r->dV = dV->data;
     r->dK_bytes = dK->bytes;
     r->dV_bytes = dV->bytes;
     r->dKV_whole = 1;
     *dK = *dV = (RingBuffer){0};
+}
+
+int ring_give_dQ(RingRank *r, RingBuffer *dQ)
+{
+    ring_hand_over_dQ(r, dQ);
+    return ring_narrow(r, r->dQ, ring_q_count(r, r->nq), r->plan->dtype);
+}
+
+int ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV)
+{
+    const int64_t count = ring_kv_count(r, r->nk);
+    ring_hand_over_dKV(r, dK, dV);
     return ring_narrow(r, r->dK, count, r->plan->dtype) ||
                    ring_narrow(r, r->dV, count, r->plan->dtype)
                ? -1

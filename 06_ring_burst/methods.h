@@ -163,7 +163,10 @@ int ring_open_delta(RingRank *r, RingBlock *q, RingBuffer *delta);
 /* The same with lse and delta in halves, for queries that travel; O is given back. */
 int ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffer *delta);
 
-/* A finished gradient, rounded, becomes r->dQ, or r->dK and r->dV. The buffers are empty then. */
+/* A gradient in the dtype becomes r->dQ, or r->dK and r->dV. The buffers are empty then. */
+void ring_hand_over_dQ(RingRank *r, RingBuffer *dQ);
+void ring_hand_over_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV);
+/* The same for finished sums, which are rounded. */
 int ring_give_dQ(RingRank *r, RingBuffer *dQ);
 int ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV);
 int ring_give_halves(RingRank *r, RingSums *sums);
