@@ -12,7 +12,8 @@
  * - clipping and dropout, which need the finished probabilities. A single pass over the keys never
  *   has them: it learns the sum of a row with the last key. So the pass above gives lse, and a
  *   second one over the same tiles computes P = exp(S - lse), changes it and multiplies with V
- *   (weight_tiles.c). That is three products instead of two, and still no N x N matrix.
+ *   (weight_tiles.c). That is four products instead of two, since the first pass makes an O that
+ *   nobody keeps, and still no N x N matrix.
  *
  * Interface: sliding_window_v2_window_tiles (sliding_window.h).
  */
