@@ -35,7 +35,11 @@ typedef struct SimPost {
     void *data;
     size_t bytes;
     SimStage stage;
-    size_t partner_bytes;    /* what the other side thinks its size is */
+    RingPass pass; /* where its rank posted it */
+    int step;
+    size_t partner_bytes; /* what the other side thinks its size is, and where that was posted */
+    RingPass partner_pass;
+    int partner_step;
     double end_ms;           /* when it arrived */
     void *ready, *arrived;   /* with a GPU: points of its queues (RingSpace) */
     struct SimPost *partner; /* the other half, once they have met */

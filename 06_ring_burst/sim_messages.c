@@ -83,6 +83,8 @@ static int post_one(SimWorld *world, SimPost *post)
         return 0;
     if (post->bytes != other->bytes) { /* both ranks are told; nothing is copied */
         receive->partner_bytes = receive->partner->bytes;
+        receive->partner_pass = receive->partner->pass;
+        receive->partner_step = receive->partner->step;
         sim_deliver(world, receive);
     } else if (world->scheduled) {
         return sim_turn_offer(world, receive);
@@ -113,6 +115,8 @@ SimTicket *sim_new_ticket(RingRank *r, const RingTransfer *list, int count, int 
                                     .channel = host ? (int)SIM_HOST_CHANNEL : (int)t->tensor,
                                     .data = t->data,
                                     .bytes = t->bytes,
+                                    .pass = r->pass,
+                                    .step = r->step,
                                     .partner_bytes = t->bytes};
     }
     return ticket;

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ring_faults: what goes wrong between ranks is noticed, named and over soon.
+ *
+ * Each fault is injected at every rank and step of a plain ring over four ranks, free and under an
+ * adversarial schedule, with --verify-hops and without:
+ *
+ *                with --verify-hops                      without
+ *     drop       the receiver, its step, the sender      the receiver and the sender, sooner or
+ *                                                        later: the next message comes instead
+ *     duplicate  the message's number, both steps        an error, or a wrong answer
+ *     corrupt    the checksum, both steps                a wrong answer
+ *     delay      a right answer                          a right answer
+ *     exit       the ranks that miss it, and the step    the same
+ *
+ * And: a fault that cannot strike is an error, the time-out holds, one rank's failure ends all, and
+ * nothing leaks.
+ */
+#include "ring_sim_case.h"
+
+#include <time.h>
+
+#include "alloc.h"
+
+enum { G = 4, STEPS = 2 * G }; /* G steps forward, G backward */
+
+static SimCase *faulty(RingFault fault, int verify_hops, int adversarial)
+{
+    const Option o = {"ring", {1, 2, 1, 16, 16, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
+    RingSetup setup = sim_setup(G, RING_ZIGZAG);
+    setup.fault = fault;
+    setup.verify_hops = verify_hops;
+    setup.adversarial = adversarial;
+    setup.schedule_seed = (uint64_t)(10 * fault.rank + fault.step);
+    return sim_case(case_option(&o, ATTN_F32, 1, 1), &setup, &plain_ring);
+}
+
+/* The rank that misses the message, and its report. */
+static const RingRankReport *victim(const SimCase *c, const RingFault *fault)
+{
+    return &c->report.rank[(fault->rank + 1) % G];
+}
+
+static void expect(const SimCase *c, const char *text, const char *part)
+{
+    const RingFault *f = &c->plan.setup.fault;
+    if (!strstr(text, part))
+        fail_msg("fault %d at rank %d, step %d: expected '%s', found '%s' (run: '%s')", f->kind,
+                 f->rank, f->step, part, text, c->report.failure);
+}
+
+static const char *place_of(int rank, int step, char text[64])
+{
+    snprintf(text, 64, "rank %d, %s step %d", rank, step < G ? "forward" : "backward", step % G);
+    return text;
+}
+
+/* Steps in which a rank of this ring sends: the last of the forward pass is a quiet one. */
+static int sends_in(int step)
+{
+    return step != G - 1;
+}
+
+/* Calls `judge` for the fault at each rank and step. */
+static void everywhere(RingFaultKind kind, int verify_hops,
+                       void (*judge)(const SimCase *c, const RingFault *fault, int status))
+{
+    for (int adversarial = 0; adversarial < 2; adversarial++)
+        for (int rank = 0; rank < G; rank++)
+            for (int step = 0; step < STEPS; step++) {
+                const RingFault fault = {kind, rank, step};
+                SimCase *c;
+                if (kind != RING_EXIT && !sends_in(step))
+                    continue;
+                c = faulty(fault, verify_hops, adversarial);
+                judge(c, &fault, sim_run(c));
+                assert_int_equal(0, workspace_live());
+                sim_case_free(c);
+            }
+}
+
+/* --- drop --------------------------------------------------------------------------------------*/
+
+static int losses_seen; /* by a gap in the numbers */
+
+/* In the last step the first message is K no more, but dK, and the ring never sends another. */
+static const char *first_tensor(const RingFault *fault)
+{
+    return fault->step == STEPS - 1 ? "dK" : "K";
+}
+
+/* The next message of that tensor comes instead, until in the end there is none. */
+static void judge_drop(const SimCase *c, const RingFault *fault, int status)
+{
+    char part[64];
+    assert_int_equal(-1, status);
+    snprintf(part, sizeof part, "%s from rank %d", first_tensor(fault), fault->rank);
+    expect(c, victim(c, fault)->failure, part);
+    expect(c, c->report.failure, part);
+}
+
+/* Either it is followed by another one, which has the wrong number or size, or nothing comes. */
+static void judge_verified_drop(const SimCase *c, const RingFault *fault, int status)
+{
+    const char *failure = victim(c, fault)->failure;
+    char where[64], part[160];
+    assert_int_equal(-1, status);
+    expect(c, failure, place_of((fault->rank + 1) % G, fault->step, where));
+    snprintf(part, sizeof part, "%s from rank %d", first_tensor(fault), fault->rank);
+    expect(c, failure, part);
+    assert_true(strstr(failure, "one is lost") || strstr(failure, "waiting for") ||
+                strstr(failure, "expected were"));
+    losses_seen += strstr(failure, "one is lost") != NULL;
+}
+
+static void test_a_lost_message(void **unused)
+{
+    (void)unused;
+    everywhere(RING_DROP, 0, judge_drop);
+    everywhere(RING_DROP, 1, judge_verified_drop);
+    assert_true(losses_seen > STEPS);
+}
+
+/* --- duplicate ---------------------------------------------------------------------------------*/
+
+static int wrong_answers, copies_seen;
+
+static void judge_duplicate(const SimCase *c, const RingFault *fault, int status)
+{
+    (void)fault;
+    wrong_answers += status == 0;
+    assert_true(status != 0 || !sim_right(c, NULL));
+}
+
+/* The copy comes where the next message of the tensor is expected. If the pass has none, or if (as
+ * in this ring's backward pass) nothing else is sent before it is taken, its sender waits for ever.
+ */
+static void judge_verified_duplicate(const SimCase *c, const RingFault *fault, int status)
+{
+    const int last = fault->step >= G - 2;
+    char part[160], where[64];
+    assert_int_equal(-1, status);
+    if (last) {
+        snprintf(part, sizeof part, "rank %d is waiting until rank %d takes", fault->rank,
+                 (fault->rank + 1) % G);
+        expect(c, c->report.failure, part);
+        return;
+    }
+    place_of((fault->rank + 1) % G, fault->step + 1, where);
+    snprintf(part, sizeof part, "%s: K from rank %d ", where, fault->rank);
+    expect(c, c->report.failure, part);
+    snprintf(part, sizeof part, "(sent in its %s step %d)",
+             fault->step < G ? "forward" : "backward", fault->step % G);
+    expect(c, c->report.failure, part);
+    copies_seen += strstr(c->report.failure, "it came twice") != NULL;
+    assert_true(strstr(c->report.failure, "it came twice") ||
+                strstr(c->report.failure, "expected were"));
+}
+
+static void test_a_doubled_message(void **unused)
+{
+    (void)unused;
+    everywhere(RING_DUPLICATE, 0, judge_duplicate);
+    everywhere(RING_DUPLICATE, 1, judge_verified_duplicate);
+    assert_true(copies_seen >= 2 * G);
+}
+
+/* --- corrupt -----------------------------------------------------------------------------------*/
+
+/* One flipped bit in the exponent: some result is off by far, and nobody but the checker sees it. */
+static void judge_corrupt(const SimCase *c, const RingFault *fault, int status)
+{
+    (void)fault;
+    assert_int_equal(0, status);
+    assert_false(sim_right(c, NULL));
+}
+
+static void judge_verified_corrupt(const SimCase *c, const RingFault *fault, int status)
+{
+    char part[160], where[64];
+    assert_int_equal(-1, status);
+    snprintf(part, sizeof part, "%s: %s from rank %d is damaged",
+             place_of((fault->rank + 1) % G, fault->step, where), first_tensor(fault), fault->rank);
+    expect(c, c->report.failure, part);
+    snprintf(part, sizeof part, "(sent in its %s step %d)",
+             fault->step < G ? "forward" : "backward", fault->step % G);
+    expect(c, c->report.failure, part);
+}
+
+static void test_a_damaged_message(void **unused)
+{
+    (void)unused;
+    everywhere(RING_CORRUPT, 0, judge_corrupt);
+    everywhere(RING_CORRUPT, 1, judge_verified_corrupt);
+}
+
+/* --- delay and exit ----------------------------------------------------------------------------*/
+
+static void test_a_late_message(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < 4; n++) {
+        const RingFault fault = {RING_DELAY, n, 2 * n};
+        SimCase *c = faulty(fault, n % 2, n / 2);
+        const double begin = ring_now_ms();
+        assert_int_equal(0, sim_run(c));
+        assert_true(ring_now_ms() - begin > 150);
+        assert_true(sim_right(c, "a late message"));
+        sim_case_free(c);
+    }
+}
+
+static void judge_exit(const SimCase *c, const RingFault *fault, int status)
+{
+    char part[160];
+    assert_int_equal(-1, status);
+    snprintf(part, sizeof part, "rank %d is gone, last seen in %s step %d", fault->rank,
+             fault->step < G ? "forward" : "backward", fault->step % G);
+    expect(c, c->report.failure, part);
+    assert_false(strncmp(c->report.failure, "rank ", 5));
+    assert_true(atoi(c->report.failure + 5) != fault->rank); /* it is the others who tell */
+    for (int rank = 0; rank < G; rank++)
+        assert_true(c->report.rank[rank].failed);
+}
+
+static void test_a_rank_that_leaves(void **unused)
+{
+    (void)unused;
+    everywhere(RING_EXIT, 0, judge_exit);
+    everywhere(RING_EXIT, 1, judge_exit);
+}
+
+/* --- and ---------------------------------------------------------------------------------------*/
+
+static void test_a_fault_that_cannot_strike(void **unused)
+{
+    const RingFault faults[] = {{RING_DROP, 1, G - 1}, {RING_CORRUPT, 2, 999}, {RING_EXIT, 3, 999}};
+    const char *const parts[] = {"--inject drop@1:3 did not happen: rank 1 sends nothing in step 3",
+                                 "--inject corrupt@2:999 did not happen",
+                                 "--inject exit@3:999 did not happen: rank 3 never came to step"};
+    (void)unused;
+    for (int n = 0; n < 3; n++) {
+        SimCase *c = faulty(faults[n], 0, n % 2);
+        assert_int_equal(-1, sim_run(c));
+        expect(c, c->report.failure, parts[n]);
+        sim_case_free(c);
+    }
+}
+
+/* Rank 2 has no memory left in the middle of the run. The others learn it and give up. */
+static int poor_forward(RingRank *r)
+{
+    if (r->rank == 2 && (ring_step(r, 1) || !ring_alloc(r, SIZE_MAX / 4, "a wish")))
+        return -1;
+    return plain_forward(r);
+}
+
+static void test_one_failure_ends_all(void **unused)
+{
+    const RingMethodTable table = {plain_open, poor_forward, plain_backward, plain_close};
+    (void)unused;
+    for (int adversarial = 0; adversarial < 2; adversarial++) {
+        SimCase *c = faulty((RingFault){0}, 0, adversarial);
+        c->job.method = &table;
+        assert_int_equal(-1, sim_run(c));
+        expect(c, c->report.failure, "rank 2, forward step 1: memory is short");
+        for (int rank = 0; rank < G; rank++)
+            if (rank != 2)
+                expect(c, c->report.rank[rank].failure, "another rank has failed");
+        assert_int_equal(0, workspace_live());
+        sim_case_free(c);
+    }
+}
+
+/* Later rounds too: steps are counted through all of them. */
+static void test_faults_in_later_rounds(void **unused)
+{
+    const RingFault fault = {RING_CORRUPT, 1, 2 * STEPS + G + 1};
+    SimCase *c = faulty(fault, 1, 0);
+    (void)unused;
+    c->job.warmup = 1;
+    c->job.rounds = 2;
+    assert_int_equal(-1, sim_run(c));
+    expect(c, c->report.failure, "rank 2, backward step 1: K from rank 1 is damaged");
+    sim_case_free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_lost_message),
+        cmocka_unit_test(test_a_doubled_message),
+        cmocka_unit_test(test_a_damaged_message),
+        cmocka_unit_test(test_a_late_message),
+        cmocka_unit_test(test_a_rank_that_leaves),
+        cmocka_unit_test(test_a_fault_that_cannot_strike),
+        cmocka_unit_test(test_one_failure_ends_all),
+        cmocka_unit_test(test_faults_in_later_rounds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
