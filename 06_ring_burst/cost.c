@@ -100,7 +100,7 @@ static void tell_schedule(RingReport *report, const RingSchedule *s, double star
         for (int64_t n = 0; n < s->count[r]; n++) {
             const RingAction *a = &s->actions[r][n];
             const RingMessage *m = a->message >= 0 ? &s->messages[a->message] : NULL;
-            if (a->kind == RING_ACT_COMPUTE) {
+            if (a->kind == RING_ACT_COMPUTE && a->end > a->start) {
                 report->rank[r].compute_ms += 1e3 * (a->end - a->start);
                 add_event(report, r,
                           (RingEvent){.kind = RING_EVENT_COMPUTE,
@@ -120,7 +120,7 @@ static void tell_schedule(RingReport *report, const RingSchedule *s, double star
                                       .start_ms = start_ms + 1e3 * m->start,
                                       .end_ms = start_ms + 1e3 * m->end,
                                       .bytes = m->bytes});
-            } else {
+            } else if (a->kind == RING_ACT_WAIT) {
                 report->rank[r].wait_ms += 1e3 * (a->end - a->start);
             }
         }

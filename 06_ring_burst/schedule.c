@@ -57,10 +57,10 @@ void ring_schedule_free(RingSchedule *s)
 static double seconds_of(const RingSchedule *s, const RingAction *a, const RingRates *rates)
 {
     const AttnShape *n = &s->plan->shape;
-    const int backward = s->pass == RING_BACKWARD;
+    const int backward = s->pass == RING_BACKWARD, idle = a->work.pairs == 0 && a->bytes == 0;
     const double pairs = (double)a->work.pairs + rates->masked_keys * (double)a->work.partial_rows;
     const double flops = (backward ? 10.0 : 4.0) * (double)(n->B * n->H * n->d) * a->heads * pairs;
-    return rates->call_s + flops / rates->flops[backward] + a->bytes / rates->memory;
+    return idle ? 0 : rates->call_s + flops / rates->flops[backward] + a->bytes / rates->memory;
 }
 
 typedef struct Player {

@@ -130,13 +130,13 @@ void ring_schedule_ulysses(RingSchedule *s)
         exchange_heads(s, 0, RING_V, 0, row, 0);
     }
     repack(s, 0);
-    compute_heads(s, 1);
-    exchange_heads(s, 2, forward ? RING_O : RING_DQ, 1, row, 1);
+    compute_heads(s, 0);
+    exchange_heads(s, 1, forward ? RING_O : RING_DQ, 1, row, 1);
     if (forward) {
-        exchange_heads(s, 2, RING_LSE, 1, sizeof(float), 1);
+        exchange_heads(s, 1, RING_LSE, 1, sizeof(float), 1);
     } else {
-        exchange_heads(s, 2, RING_DK, 0, row, 1);
-        exchange_heads(s, 2, RING_DV, 0, row, 1);
+        exchange_heads(s, 1, RING_DK, 0, row, 1);
+        exchange_heads(s, 1, RING_DV, 0, row, 1);
     }
-    repack(s, 2);
+    repack(s, 1);
 }

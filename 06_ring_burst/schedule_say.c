@@ -108,13 +108,15 @@ void ring_say_compute(RingSchedule *s, int step, int rank, int q_owner, int k_ow
     const int64_t q = part_of(q_all, q_half), k = part_of(k_all, k_half);
     const RingWork work = ring_block_work(plan, q_owner, q_half == 1 ? q_all - q : 0, q, k_owner,
                                           k_half == 1 ? k_all - k : 0, k);
-    RingAction *a = work.pairs ? say(s, rank, RING_ACT_COMPUTE, step) : NULL;
+    RingAction *a = say(s, rank, RING_ACT_COMPUTE, step);
     if (!a)
         return;
     a->q_owner = q_owner;
     a->k_owner = k_owner;
     a->half = half;
     a->work = work;
+    if (work.pairs == 0) /* a visitor of whom nothing is seen: no kernel is called */
+        return;
     /* float32 sums are read and written back: O, or dQ, dK, dV */
     a->bytes = 8.0 * (double)(n->B * n->d) *
                ((double)(q * n->H) + (s->pass == RING_BACKWARD ? 2.0 * (double)(k * n->Hkv) : 0));

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * trace_json.c: events as Chrome's trace format, which Perfetto reads too: a list of spans with a
+ * process (here: a rank) and a thread (here: what it does).
+ *
+ * Messages of a rank overlap, and spans of one thread may not. So sends and receives have as many
+ * lanes as are needed: a span takes the first lane that is free at its start.
+ *
+ * Interface: ring_trace_json (trace.h).
+ */
+#include "trace.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LANES = 16, PREDICTED = 1000 }; /* process number of rank 0 of a prediction */
+
+typedef struct Page {
+    FILE *f;
+    const RingPlan *plan;
+    int written;
+} Page;
+
+static const char *pass_name(RingPass pass)
+{
+    return pass == RING_BACKWARD ? "backward" : "forward";
+}
+
+static void begin(Page *p)
+{
+    fputs(p->written++ ? ",\n" : "\n", p->f);
+}
+
+static void name_process(Page *p, int process, int rank, const char *kind)
+{
+    begin(p);
+    fprintf(p->f,
+            "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d, "
+            "%s\"}}",
+            process, rank, kind);
+    begin(p);
+    fprintf(
+        p->f,
+        "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
+        process, process);
+}
+
+static void name_lanes(Page *p, int process, int group, const char *what, int lanes)
+{
+    for (int lane = 0; lane < lanes; lane++) {
+        begin(p);
+        fprintf(p->f,
+                "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":"
+                "\"%s",
+                process, group * LANES + lane, what);
+        if (lanes > 1)
+            fprintf(p->f, " %d", lane);
+        fputs("\"}}", p->f);
+    }
+}
+
+/* Operations of a computation. Those of one step share the pair of blocks that they are parts of.
+ * The visitor of a backward pass is known by its number alone: keys, or for burst queries. */
+static double flops_of(const RingPlan *plan, const RingEvent *e, int rank, int64_t parts)
+{
+    const AttnShape *n = &plan->shape;
+    const RingMethod method =
+        ring_method_on(plan->setup.method, plan->setup.ranks, plan->setup.nodes);
+    const int queries_visit = e->pass == RING_BACKWARD &&
+                              (method == RING_METHOD_BURST || method == RING_METHOD_BURST_DOUBLE);
+    const double per_pair = (e->pass == RING_BACKWARD ? 10.0 : 4.0) * (double)(n->B * n->H * n->d);
+    double pairs = 0;
+    if (method == RING_METHOD_ULYSSES) {
+        for (int q = 0; q < plan->setup.ranks; q++)
+            for (int k = 0; k < plan->setup.ranks; k++)
+                pairs += (double)ring_pair_work(plan, q, k).pairs / plan->setup.ranks;
+    } else if (e->peer >= 0 && e->peer < plan->setup.ranks) {
+        pairs = (double)(queries_visit ? ring_pair_work(plan, e->peer, rank)
+                                       : ring_pair_work(plan, rank, e->peer))
+                    .pairs;
+    }
+    return per_pair * pairs / (double)parts;
+}
+
+static int64_t parts_of_step(const RingEvent *events, int64_t count, const RingEvent *e)
+{
+    int64_t parts = 0;
+    for (int64_t n = 0; n < count; n++)
+        parts += events[n].kind == RING_EVENT_COMPUTE && events[n].pass == e->pass &&
+                 events[n].step == e->step && events[n].peer == e->peer;
+    return parts;
+}
+
+static void write_event(Page *p, const RingReport *report, int rank, const RingEvent *e,
+                        int process, int thread, double zero_ms)
+{
+    begin(p);
+    fprintf(p->f, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\",",
+            process, thread, 1e3 * (e->start_ms - zero_ms), 1e3 * (e->end_ms - e->start_ms),
+            pass_name(e->pass));
+    if (e->kind == RING_EVENT_COMPUTE) {
+        const int64_t parts = parts_of_step(report->events[rank], report->event_count[rank], e);
+        static const char *const seen[] = {"nothing", "in part", "all"};
+        if (e->peer >= 0)
+            fprintf(p->f, "\"name\":\"with rank %d\",", e->peer);
+        else
+            fputs("\"name\":\"all tokens\",", p->f);
+        fprintf(p->f, "\"args\":{\"step\":%d,\"peer\":%d,\"seen\":\"%s\",\"flops\":%.0f}}", e->step,
+                e->peer, seen[e->masked], flops_of(p->plan, e, rank, parts));
+        return;
+    }
+    fprintf(p->f,
+            "\"name\":\"%s %s rank %d\",\"args\":{\"step\":%d,\"peer\":%d,\"tensor\":\"%s\","
+            "\"bytes\":%" PRId64 "}}",
+            ring_tensor_name(e->tensor), e->kind == RING_EVENT_SEND ? "to" : "from", e->peer,
+            e->step, e->peer, ring_tensor_name(e->tensor), e->bytes);
+}
+
+static int by_start(const void *a, const void *b)
+{
+    const RingEvent *x = *(const RingEvent *const *)a, *y = *(const RingEvent *const *)b;
+    return x->start_ms != y->start_ms ? (x->start_ms > y->start_ms ? 1 : -1) : x < y ? -1 : x > y;
+}
+
+/* The first lane that is free; the last one takes what is left. */
+static int take_lane(double *busy_until, const RingEvent *e, int *lanes)
+{
+    int lane = 0;
+    while (lane < LANES - 1 && busy_until[lane] > e->start_ms)
+        lane++;
+    busy_until[lane] = e->end_ms;
+    *lanes = lane + 1 > *lanes ? lane + 1 : *lanes;
+    return lane;
+}
+
+static int write_rank(Page *p, const RingReport *report, int rank, int process, double zero_ms)
+{
+    static const char *const groups[] = {"computes", "sends", "receives"};
+    const int64_t count = report->event_count[rank];
+    const RingEvent **sorted = malloc(((size_t)count + 1) * sizeof *sorted);
+    double busy[3][LANES];
+    int lanes[3] = {1, 1, 1};
+    if (!sorted)
+        return -1;
+    for (int g = 0; g < 3; g++)
+        for (int lane = 0; lane < LANES; lane++)
+            busy[g][lane] = -INFINITY;
+    for (int64_t n = 0; n < count; n++)
+        sorted[n] = &report->events[rank][n];
+    qsort(sorted, (size_t)count, sizeof *sorted, by_start);
+    for (int64_t n = 0; n < count; n++) {
+        const int group = sorted[n]->kind;
+        write_event(p, report, rank, sorted[n], process,
+                    group * LANES + take_lane(busy[group], sorted[n], &lanes[group]), zero_ms);
+    }
+    for (int g = 0; g < 3; g++)
+        name_lanes(p, process, g, groups[g], lanes[g]);
+    free(sorted);
+    return 0;
+}
+
+/* A run begins at 0, whatever its clock said. */
+static int write_report(Page *p, const RingReport *report, const char *kind, int first_process)
+{
+    double zero_ms = INFINITY;
+    for (int r = 0; r < report->ranks; r++)
+        for (int64_t n = 0; n < report->event_count[r]; n++)
+            zero_ms = fmin(zero_ms, report->events[r][n].start_ms);
+    for (int r = 0; r < report->ranks; r++) {
+        name_process(p, first_process + r, r, kind);
+        if (write_rank(p, report, r, first_process + r, zero_ms) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+int ring_trace_json(const char *path, const RingPlan *plan, const RingReport *measured,
+                    const RingReport *predicted, char why[256])
+{
+    Page p = {.f = fopen(path, "w"), .plan = plan};
+    int status = 0, broken;
+    if (!p.f) {
+        snprintf(why, 256, "%.150s cannot be written: %s", path, strerror(errno));
+        return -1;
+    }
+    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", p.f);
+    if (measured && write_report(&p, measured, "measured", 0) != 0)
+        status = -1;
+    if (predicted && write_report(&p, predicted, "model", PREDICTED) != 0)
+        status = -1;
+    fprintf(p.f,
+            "\n],\"otherData\":{\"method\":\"%s\",\"layout\":\"%s\",\"ranks\":%d,\"nodes\":%d}}\n",
+            ring_method_name(plan->setup.method), ring_layout_name(plan->setup.layout),
+            plan->setup.ranks, plan->setup.nodes);
+    broken = ferror(p.f);
+    if (fclose(p.f) != 0 || broken || status != 0) {
+        snprintf(why, 256, "%.150s is not complete: %s", path,
+                 status ? "memory is short" : strerror(errno));
+        return -1;
+    }
+    return 0;
+}

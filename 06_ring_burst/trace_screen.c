@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * trace_screen.c: --trace, a plan as one screen of text: which tokens each rank has, whose block is
+ * where at each step of both passes, and how much of it is seen.
+ *
+ *     triangle   a diagonal goes through: pairs are asked one by one
+ *     full       all pairs are visible: the kernel asks nobody
+ *     half       a half of the queries sees all keys, or all queries see a half of them
+ *     band       the edge of a window goes through
+ *     mask       a full mask has holes in it
+ *     skip       nothing is visible: the block only passes through
+ *
+ * The table is drawn from the timetable that the cost model plays (schedule.h), not from what the
+ * ranks do; a test compares both.
+ *
+ * Interface: ring_trace_screen, ring_mask_word (trace.h).
+ */
+#include "trace.h"
+
+#include "schedule.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH = 80, LABEL = 8, LONG_STEPS = 5 };
+
+const char *ring_mask_word(const RingPlan *plan, int q_rank, int k_rank)
+{
+    const RingWork work = ring_pair_work(plan, q_rank, k_rank);
+    if (work.tile == ATTN_TILE_SKIP)
+        return "skip";
+    if (work.tile == ATTN_TILE_CLEAN)
+        return "full";
+    if (plan->mask)
+        return "mask";
+    if (work.partial_rows == 0)
+        return "half";
+    return plan->rule.left >= 0 || plan->rule.right > 0 ? "band" : "triangle";
+}
+
+/* --- who has which tokens ----------------------------------------------------------------------*/
+
+static int by_token(const void *a, const void *b)
+{
+    const RingPiece *x = a, *y = b;
+    return (x->global > y->global) - (x->global < y->global);
+}
+
+/* "0-7 56-63", or with stripes "1 5 9 ... 61": as much as fits into `room` characters. */
+static void print_tokens(FILE *out, const RingShard *shard, int room, RingPiece *sorted)
+{
+    int used = 0;
+    if (shard->count)
+        memcpy(sorted, shard->pieces, (size_t)shard->count * sizeof *sorted);
+    qsort(sorted, (size_t)shard->count, sizeof *sorted, by_token);
+    for (int64_t p = 0; p < shard->count; p++) {
+        const int64_t stride = sorted[p].stride, first = sorted[p].global;
+        int64_t last = first + (sorted[p].length - 1) * stride;
+        char text[96];
+        while (stride == 1 && p + 1 < shard->count && sorted[p + 1].global == last + 1) {
+            p++;
+            last = sorted[p].global + sorted[p].length - 1;
+        }
+        if (last == first)
+            snprintf(text, sizeof text, " %" PRId64, first);
+        else if (stride == 1)
+            snprintf(text, sizeof text, " %" PRId64 "-%" PRId64, first, last);
+        else
+            snprintf(text, sizeof text, " %" PRId64 " %" PRId64 " .. %" PRId64, first,
+                     first + stride, last);
+        used += (int)strlen(text);
+        if (used > room - 4) {
+            fputs(" ...", out);
+            return;
+        }
+        fputs(text, out);
+    }
+    if (shard->count == 0)
+        fputs(" none", out);
+}
+
+static int print_shares(FILE *out, const RingPlan *plan)
+{
+    const int crossed = plan->shape.Nq != plan->shape.Nk;
+    for (int r = 0; r < plan->setup.ranks; r++) {
+        const RingShard *sides[] = {&plan->q[r], &plan->k[r]};
+        fprintf(out, "rank %-2d ", r);
+        for (int side = 0; side <= crossed; side++) {
+            RingPiece *sorted = malloc(((size_t)sides[side]->count + 1) * sizeof *sorted);
+            if (!sorted)
+                return -1;
+            fputs(!crossed ? "tokens" : side ? ", keys" : "queries", out);
+            print_tokens(out, sides[side], crossed ? 28 : 64, sorted);
+            free(sorted);
+        }
+        fputc('\n', out);
+    }
+    return 0;
+}
+
+/* --- who has whose block -----------------------------------------------------------------------*/
+
+/* The visitor of a rank at a step, as "K3 half" or "Q3 half"; both halves of it are one. */
+static void print_cell(FILE *out, const RingSchedule *s, int rank, int step, int width)
+{
+    const RingAction *found = NULL;
+    char text[64] = "";
+    for (int64_t n = 0; n < s->count[rank] && !found; n++)
+        if (s->actions[rank][n].kind == RING_ACT_COMPUTE && s->actions[rank][n].step == step &&
+            s->actions[rank][n].q_owner >= 0)
+            found = &s->actions[rank][n];
+    if (found && found->heads < 1) {
+        const int64_t share = s->plan->shape.H / s->ranks;
+        snprintf(text, sizeof text, "heads %" PRId64 "-%" PRId64 " of all tokens", rank * share,
+                 (rank + 1) * share - 1);
+    } else if (found) {
+        const int queries_visit = found->q_owner != rank;
+        const char *word = ring_mask_word(s->plan, found->q_owner, found->k_owner);
+        const int letters = width < 12 && strlen(word) > 4 ? 3 : (int)strlen(word);
+        snprintf(text, sizeof text, "%c%d %.*s", queries_visit ? 'Q' : 'K',
+                 queries_visit ? found->q_owner : found->k_owner, letters, word);
+    }
+    fprintf(out, " %-*s", width - 1, text);
+}
+
+/* A rank's share of the whole work, in percent. */
+static double share_of_work(const RingSchedule *s, int rank)
+{
+    double mine = 0, all = 0;
+    for (int r = 0; r < s->ranks; r++)
+        for (int64_t n = 0; n < s->count[r]; n++) {
+            const double pairs = (double)s->actions[r][n].work.pairs * s->actions[r][n].heads;
+            all += pairs;
+            mine += r == rank ? pairs : 0;
+        }
+    return all > 0 ? 100 * mine / all : 0;
+}
+
+static void print_steps(FILE *out, const RingSchedule *s)
+{
+    int steps = 1, width;
+    for (int r = 0; r < s->ranks; r++)
+        for (int64_t n = 0; n < s->count[r]; n++)
+            if (s->actions[r][n].step >= steps && s->actions[r][n].q_owner >= 0)
+                steps = s->actions[r][n].step + 1;
+    width = (WIDTH - LABEL - 5) / steps;
+    width = width > 16 ? (steps == 1 ? 28 : 16) : width < 8 ? 8 : width;
+    fprintf(out, "%-*s", LABEL, s->pass == RING_FORWARD ? "forward" : "backward");
+    for (int t = 0; t < steps; t++)
+        fprintf(out, " step %-*d", width - 6, t);
+    fputs(" work\n", out);
+    for (int r = 0; r < s->ranks; r++) {
+        fprintf(out, "rank %-*d", LABEL - 5, r);
+        for (int t = 0; t < steps; t++)
+            print_cell(out, s, r, t, width);
+        fprintf(out, " %2.0f %%\n", share_of_work(s, r));
+    }
+}
+
+/* --- who sends how much ------------------------------------------------------------------------*/
+
+static void print_size(FILE *out, const char *name, int64_t bytes)
+{
+    const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
+    double value = (double)bytes;
+    int unit = 0;
+    while (value >= 1000 && unit < 4) {
+        value /= 1000;
+        unit++;
+    }
+    fprintf(out, unit ? " %s %.3g %s" : " %s %.0f %s", name, value, units[unit]);
+}
+
+static void print_bytes(FILE *out, const RingModelCase *m, RingPass pass)
+{
+    RingModelBytes most = {{0}, 0, 0};
+    for (int r = 0; r < m->ranks; r++) {
+        const RingModelBytes b = model_ring_sent(m, pass, r);
+        if (model_ring_total(&b) > model_ring_total(&most))
+            most = b;
+    }
+    fputs("sends at most", out);
+    print_size(out, "", model_ring_total(&most));
+    for (int t = 0; t < RING_TENSORS; t++)
+        if (most.sent[t])
+            print_size(out, ring_tensor_name((RingTensor)t), most.sent[t]);
+    if (most.outer)
+        print_size(out, "to other nodes", most.outer);
+    fputc('\n', out);
+}
+
+static void print_head(FILE *out, const RingPlan *plan)
+{
+    const AttnRule rule = plan->rule;
+    fprintf(out, "%s, %s, ", ring_method_name(plan->setup.method),
+            ring_layout_name(plan->setup.layout));
+    if (rule.left >= 0 || rule.right > 0)
+        fprintf(out, "window %" PRId64 ",%" PRId64, rule.left, rule.right);
+    else
+        fputs(rule.right == 0 ? "causal" : plan->mask ? "full mask" : "no mask", out);
+    fprintf(out, ": %" PRId64 " x %" PRId64 " tokens over %d ranks", plan->shape.Nq, plan->shape.Nk,
+            plan->setup.ranks);
+    if (plan->setup.nodes > 1)
+        fprintf(out, " on %d nodes", plan->setup.nodes);
+    fputs(". K1: keys of rank 1\n", out);
+}
+
+int ring_trace_screen(FILE *out, const RingPlan *plan)
+{
+    RingModelCase m;
+    if (ring_model_case(&m, plan) != 0)
+        return -1;
+    print_head(out, plan);
+    if (print_shares(out, plan) != 0) {
+        ring_model_free(&m);
+        return -1;
+    }
+    for (int pass = RING_FORWARD; pass <= (plan->backward ? RING_BACKWARD : RING_FORWARD); pass++) {
+        RingSchedule s;
+        if (ring_schedule_make(&s, plan, (RingPass)pass) != 0) {
+            ring_model_free(&m);
+            return -1;
+        }
+        print_steps(out, &s);
+        print_bytes(out, &m, (RingPass)pass);
+        ring_schedule_free(&s);
+    }
+    fprintf(out, "If all wait for the slowest at each step, %.0f %% of the time is useful.\n",
+            100 * ring_plan_efficiency(plan));
+    ring_model_free(&m);
+    return 0;
+}
