@@ -17,6 +17,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#pragma weak ring_trace_screen
+#pragma weak ring_trace_json
+
 enum { COLUMNS = 98 };
 
 static RingRates rates_of(const CliCase *c)
@@ -68,7 +71,7 @@ int ring_tell_screen(const CliCase *c, const Problem *p, const Variant *v)
     int failed;
     if (ring_plan_make(&plan, &p->args, &setup, why) != 0)
         return EXIT_OK; /* the run says why */
-    failed = ring_trace_screen(stdout, &plan);
+    failed = ring_trace_screen && ring_trace_screen(stdout, &plan);
     ring_plan_free(&plan);
     if (failed)
         cli_refuse("--trace: out of memory for %s", v->name);
@@ -104,7 +107,8 @@ int ring_tell_events(const CliCase *c, const RingRun *run)
         cli_refuse("--trace-json: out of memory for the model's run");
         return EXIT_RUNTIME;
     }
-    failed = ring_trace_json(c->ring.trace_json, &run->plan, &run->report, &model.report, why);
+    failed = ring_trace_json &&
+             ring_trace_json(c->ring.trace_json, &run->plan, &run->report, &model.report, why);
     ring_prediction_free(&model);
     return failed ? cli_refuse("--trace-json: %s", why) : EXIT_OK;
 }

@@ -4,7 +4,18 @@
  */
 #include "judge.h"
 
+#include <math.h>
 #include <string.h>
+
+/* --partials bf16: O is rounded at most once for each rank whose keys come by, travelling sums at
+ * most once a hop and once more where they change nodes. */
+static double partial_rounding(const CliCase *c)
+{
+    const double u = 0x1p-8, roundings = 2.0 * (double)c->ring.ranks;
+    if (!c->ring.ranks || c->ring.partials == ATTN_F32)
+        return 0.0;
+    return roundings * u * pow(1.0 + u, roundings);
+}
 
 int reference_make(Reference *r, const Problem *p, const CliCase *c)
 {
@@ -13,7 +24,8 @@ int reference_make(Reference *r, const Problem *p, const CliCase *c)
         return EXIT_OK;
     bench_progress("float64 oracle");
     r->ready = 1;
-    if (oracle_run(&r->oracle, &p->args, c->backward, c->threads) != 0 ||
+    if (oracle_run_rounded(&r->oracle, &p->args, c->backward, c->threads, partial_rounding(c)) !=
+            0 ||
         yardstick_run(&r->yardstick, &r->oracle, &p->args, c->backward, c->threads) != 0) {
         bench_progress_clear();
         cli_refuse("out of memory while computing the reference; --no-check does without it");

@@ -113,13 +113,14 @@ static int plan_options(OraclePlan *p, const AttnArgs *args)
     return p->q_in && p->k_in ? 0 : -1;
 }
 
-static int plan_make(OraclePlan *p, const AttnArgs *args)
+static int plan_make(OraclePlan *p, const AttnArgs *args, double partials)
 {
     const AttnShape *s = &args->shape;
     p->args = args;
     p->scale = args->scale;
     p->cap = args->softcap > 0 ? args->softcap : 0;
     p->u16 = args->Q.dtype == ATTN_BF16 ? 0x1p-8 : args->Q.dtype == ATTN_F16 ? 0x1p-11 : 0;
+    p->u16 += partials;
     p->eta = args->Q.dtype == ATTN_F16 ? 0x1p-25 : 0x1p-126;
     p->q_at = malloc(sizeof *p->q_at * (size_t)s->Nq);
     p->k_at = malloc(sizeof *p->k_at * (size_t)s->Nk);
@@ -202,12 +203,17 @@ static void sum_tokens(OracleArray *dw, const OracleArray *of, int64_t B, int64_
 
 int oracle_run(Oracle *o, const AttnArgs *args, int backward, int threads)
 {
+    return oracle_run_rounded(o, args, backward, threads, 0);
+}
+
+int oracle_run_rounded(Oracle *o, const AttnArgs *args, int backward, int threads, double partials)
+{
     const AttnShape *s = &args->shape;
     OraclePlan plan = {0};
     double *scratch = NULL;
     int64_t slot = 0;
     OracleArray dwq_of = {0}, dwk_of = {0};
-    int bad = oracle_allocate(o, args, backward) | plan_make(&plan, args);
+    int bad = oracle_allocate(o, args, backward) | plan_make(&plan, args, partials);
     if (o->dwq.count && !bad) {
         bad |= array_new(&dwq_of, s->B * s->H * s->Nq * s->d);
         bad |= array_new(&dwk_of, s->B * s->Hkv * s->Nk * s->d);

@@ -7,6 +7,7 @@
  * Interface:
  * - oracle_run: O and lse, and with a backward dQ, dK, dV, with the bound of every element; all of
  *   them, or a sample when the case is big. oracle_free.
+ * - oracle_run_rounded: with the bound of a variant that rounds partial sums on their way.
  * - Oracle.rows, .keys, .kv_heads: what was computed.
  *
  * Bounds (DESIGN.md section 5; u = 2^-24, u16 = 2^-8 bf16, 2^-11 f16, 0 f32; c = 4, tensor cores
@@ -62,6 +63,13 @@ typedef struct Oracle {
  * args holds host tensors; what was in O, lse, dQ, dK, dV does not matter.
  * Returns 0, or -1 when memory is short. threads >= 1. */
 int oracle_run(Oracle *o, const AttnArgs *args, int backward, int threads);
+/* Stage 06 with --partials bf16: O and sums of gradients are rounded several times before they are
+ * done. Where O_t is the mean over the keys so far and w_t its weight in the end, one rounding adds
+ *     u w_t sum_j P_t |V| = u sum_j P |V| <= u W     over the keys j of that part
+ * to the bound of O, which is what u16 W stands for, and likewise for sums of dQ, dK and dV, whose
+ * parts are bounded by the sums of absolute values that u16 multiplies. So u16 grows by
+ * `partials` = u (1 + u)^r r for r roundings. */
+int oracle_run_rounded(Oracle *o, const AttnArgs *args, int backward, int threads, double partials);
 void oracle_free(Oracle *o);
 
 #ifdef __cplusplus
