@@ -56,6 +56,12 @@ typedef struct Pair {
     double rho_f, rho_c; /* relative error of P from the normalisation */
 } Pair;
 
+/* What clip or dropout multiplies by 0 is taken out: not even a NaN of it is left. */
+static double times(double factor, double x)
+{
+    return factor == 0 ? 0 : factor * x;
+}
+
 /* f of a pair */
 static double dropout_factor(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
                              int64_t j)
@@ -93,11 +99,11 @@ static Pair make_pair(const OraclePlan *p, double P, double relative, double sqr
             jump = p->gain;
         }
     }
-    r.weight = factor * A;
-    r.gain = factor * gain;
-    r.jump = factor * jump;
-    r.fixed *= factor;
-    r.per_c *= factor;
+    r.weight = times(factor, A);
+    r.gain = times(factor, gain);
+    r.jump = times(factor, jump);
+    r.fixed = times(factor, r.fixed);
+    r.per_c = times(factor, r.per_c);
     return r;
 }
 
@@ -139,12 +145,12 @@ static void weigh_pair(const OraclePlan *p, const OracleRowState *row, const Pai
                        double size_dP, double g_i, int64_t t, OracleScratch *m)
 {
     const double scale = fabs(p->scale), larger = scale > 1 ? scale : 1;
-    const double P = m->P[t], D = r->gain * dP, off = fabs(D - row->delta);
+    const double P = m->P[t], D = times(r->gain, dP), off = fabs(D - row->delta);
     const double dS = P * (D - row->delta) * m->slope[t];
     const double bend = p->cap == 0 ? 0 : 0.77 * m->unsure[t] / p->cap * off;
-    const double own = g_i * off + (1 + p->clips + p->drops) * r->gain * size_dP;
+    const double own = g_i * off + (1 + p->clips + p->drops) * times(r->gain, size_dP);
     const double error_c = u * own + r->rho_c * off + row->delta_c;
-    const double error_f = row->delta_f + r->jump * fabs(dP) + (p->u16 == 0 ? 0 : bend);
+    const double error_f = row->delta_f + times(r->jump, fabs(dP)) + (p->u16 == 0 ? 0 : bend);
     m->w[t] = p->scale * dS;
     m->wc[t] = scale * P * ((1 + r->rho_f) * error_c + (p->u16 == 0 ? bend : 0));
     m->wf[t] = scale * (p->u16 * fabs(dS) + P * (r->rho_f * off + (1 + r->rho_f) * error_f)) +
@@ -193,10 +199,11 @@ static void row_delta(const OraclePlan *p, const OracleGroup *g, int64_t h, int6
         const double P = m->P[t], dP = m->dot[m->index[t]], size = m->size[m->index[t]];
         const double f = dropout_factor(p, g, h, i, m->index[t]);
         const Pair r = make_pair(p, P, g_i, 0, f, m->unsure[t], state->shift);
-        const double D = r.gain * dP;
+        const double D = times(r.gain, dP), jump = times(r.jump, fabs(dP));
         state->delta += P * D;
-        state->delta_f += P * (r.rho_f * fabs(D) + (1 + r.rho_f) * r.jump * fabs(dP));
-        state->delta_c += P * ((u * g_i + r.rho_c) * fabs(D) + u * (2 + p->drops) * r.gain * size);
+        state->delta_f += P * (r.rho_f * fabs(D) + (1 + r.rho_f) * jump);
+        state->delta_c +=
+            P * ((u * g_i + r.rho_c) * fabs(D) + u * (2 + p->drops) * times(r.gain, size));
     }
 }
 

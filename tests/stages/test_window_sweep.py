@@ -29,6 +29,25 @@ FIELDS = {
     "--block-kv": ("block_kv", int, 64), "--order": ("order", str, "rows"),
     "--scale": ("scale", float, None),
 }
+# With each of them, one NaN or infinity in Q, K or V.
+NONFINITE = (
+    "--window 5,-1 --softcap 3 --dtype f32",
+    "--window 7,3 --dropout 0.3 --backward --dtype f32",
+    "--window 7,3 --clip=-0.1,1.1 --qk-norm 4 --backward --dtype f32",
+    "--window 5,0 --temperature 2 --block-q 7 --block-kv 5 --order random --dtype f32",
+    "--window -1,-1 --softcap 3 --backward --dtype bf16",
+    "--window 5,-1 --dropout 0.3 --clip=-0.1,1.4 --dtype bf16",
+)
+
+
+def nonfinite_lines(folder, quick):
+    """quick: each of the files with one of the options only."""
+    for n, line in enumerate(test_sweep.nonfinite_cases(folder, True)):
+        files = line[:line.index(" --seed")]
+        for k, options in enumerate(NONFINITE):
+            if not quick or (n + k) % len(NONFINITE) == 0:
+                seed = 9000 + n * len(NONFINITE) + k
+                yield f"--seq-q 40 --seq-kv 40 {files} {options} --seed {seed}"
 
 
 def as_f32(value):
@@ -78,7 +97,9 @@ def main():
     faults = test_sweep.fault_of_row
     with tempfile.TemporaryDirectory() as folder, \
             concurrent.futures.ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
-        groups = window_cases.sweep(folder, bool(os.environ.get("ATTN_TEST_QUICK")))
+        quick = bool(os.environ.get("ATTN_TEST_QUICK"))
+        groups = window_cases.sweep(folder, quick)
+        groups["nonfinite"] = list(nonfinite_lines(folder, quick))
         lines = {test_sweep.seed_of(line): line for group in groups.values() for line in group}
         test_sweep.answers = answers
         test_sweep.fault_of_row = lambda row: (
