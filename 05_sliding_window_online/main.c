@@ -37,8 +37,6 @@
 #include "run.h"
 #include "sliding_window.h"
 
-#pragma weak sliding_window_trace
-
 static const Variant variants[] = {
     {"v0_offline_mask", ON_CPU, DTYPES_ALL, sliding_window_v0_offline_mask,
      sliding_window_v0_offline_mask_backward, 0, "the whole score matrix and a mask, every option"},
@@ -229,7 +227,7 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
         return status;
     window_set_blocks(c->block_q, c->block_kv);
     window_set_order((WindowOrder)c->order, c->seed);
-    if (c->trace && sliding_window_trace && sliding_window_trace(&problem.args, stdout) != 0)
+    if (c->trace && sliding_window_trace(&problem.args, stdout) != 0)
         status = EXIT_RUNTIME;
     /* the oracle's O, lse (dQ, dK, dV) and the bound of each element: once for all variants */
     status = exit_worst(status, reference_make(&reference, &problem, c));
