@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_window_maps: which pairs stage 05's variants for whole calls see, drop and walk over.
+ *
+ * - Maps that cannot be parted: several sequences at once, the two segments of a rolling cache.
+ * - Dropout's zeros are exactly those of attn_keeps, and its mean is right.
+ * - Counts of tiles are those of asking all pairs.
+ */
+#include "window_variants.h"
+
+#include "model.h"
+
+/* --- position maps that cannot be parted -------------------------------------------------------*/
+
+/* The whole problem at once, with its map of many segments: a mask of zeros asks for that. */
+static void test_a_map_of_sequences_without_parting(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < SETTINGS; n += quick() ? 2 : 1)
+        for (int v = 0; v < 2 && settings[n].sequences > 1; v++) {
+            World *parted, *whole;
+            const uint64_t state = smooth_state(&settings[n], 11);
+            window_state = state;
+            parted = world_new(&settings[n], ATTN_F32, 11);
+            window_state = state;
+            whole = world_new(&settings[n], ATTN_F32, 11);
+            uint8_t *mask = calloc((size_t)(whole->total_q * whole->total_k), 1);
+            float *lse = window_memory(whole->s.H * whole->total_q, sizeof *lse);
+            AttnArgs args = world_args(whole, lse);
+            assert_non_null(mask);
+            args.mask = mask;
+            run_variant(parted, v, 1);
+            assert_int_equal(ATTN_OK, variants[v].forward(&args));
+            assert_int_equal(ATTN_OK, variants[v].backward(&args));
+            world_collect(whole, &args);
+            for (int64_t e = 0; e < whole->sizes[IN_Q]; e++)
+                assert_near(whole->O[e], parted->O[e], 1e-5, "O", whole->s.name, e);
+            for (int g = 0; g < (whole->s.group > 0 ? 5 : 3); g++)
+                for (int64_t e = 0; e < whole->sizes[g]; e++)
+                    assert_near(whole->gradient[g][e], parted->gradient[g][e], 1e-4, "a gradient",
+                                whole->s.name, e);
+            free(lse);
+            free(mask);
+            world_free(whole);
+            world_free(parted);
+        }
+}
+
+/* Local index j of a rolling cache holds key (j + turn) % Nk: one sequence in two segments. */
+static void turn_keys(World *w, AttnArgs *args, int64_t turn)
+{
+    const int64_t Nk = w->total_k, row = w->s.Hkv * w->s.d;
+    Tensor *const keys[] = {&args->K, &args->V};
+    for (int t = 0; t < 2; t++)
+        for (int64_t j = 0; j < Nk; j++)
+            for (int64_t x = 0; x < row; x++)
+                tensor_set(keys[t], j * row + x,
+                           (float)w->input[t ? IN_V : IN_K][(j + turn) % Nk * row + x]);
+    w->segments_k[0] = (AttnSegment){0, Nk - turn, 0, turn, 1};
+    w->segments_k[1] = (AttnSegment){Nk - turn, turn, 0, 0, 1};
+    args->positions_k.count = 2;
+}
+
+static void test_keys_of_a_rolling_cache(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < SETTINGS; n += quick() ? 2 : 1)
+        for (int v = 0; v < 2; v++) {
+            World *straight, *turned;
+            if (settings[n].sequences > 1 || settings[n].dropout > 0)
+                continue; /* dropout counts keys by where they are */
+            const uint64_t state = smooth_state(&settings[n], 21);
+            window_state = state;
+            straight = world_new(&settings[n], ATTN_F32, 21);
+            window_state = state;
+            turned = world_new(&settings[n], ATTN_F32, 21);
+            float *lse = window_memory(turned->s.H * turned->total_q, sizeof *lse);
+            AttnArgs args = world_args(turned, lse);
+            const int64_t row = turned->s.Hkv * turned->s.d, turn = turned->total_k / 3;
+            turn_keys(turned, &args, turn);
+            run_variant(straight, v, 1);
+            assert_int_equal(ATTN_OK, variants[v].forward(&args));
+            assert_int_equal(ATTN_OK, variants[v].backward(&args));
+            world_collect(turned, &args);
+            for (int64_t e = 0; e < turned->sizes[IN_Q]; e++) {
+                assert_near(turned->O[e], straight->O[e], 1e-5, "O", turned->s.name, e);
+                assert_near(turned->gradient[0][e], straight->gradient[0][e], 1e-4, "dQ",
+                            turned->s.name, e);
+            }
+            for (int g = 1; g < 3; g++)
+                for (int64_t e = 0; e < turned->sizes[g]; e++)
+                    assert_near(turned->gradient[g][e],
+                                straight->gradient[g][(e + turn * row) % turned->sizes[g]], 1e-4,
+                                "dK, dV", turned->s.name, e);
+            free(lse);
+            world_free(turned);
+            world_free(straight);
+        }
+}
+
+/* --- dropout -----------------------------------------------------------------------------------*/
+
+/* Q = 0 makes P uniform, and V = the unit matrix makes O the weights themselves: those of several
+ * tiles of keys, with other edges in every sequence. */
+static void test_dropped_pairs(void **unused)
+{
+    (void)unused;
+    enum { N = 200 };
+    const Setting s = {"weights",     2,        1, N, 0, -1, 0, 0, 1, 0, 1, 0.3f, 0, 3,
+                       {30, 64, 150}, {N, N, N}};
+    for (int v = 0; v < 2; v++) {
+        World *w = world_new(&s, ATTN_F32, 1);
+        const uint32_t threshold = attn_dropout_threshold(s.dropout);
+        int64_t kept = 0, pairs = 0;
+        memset(w->input[IN_Q], 0, sizeof(double) * (size_t)w->sizes[IN_Q]);
+        for (int64_t e = 0; e < w->sizes[IN_V]; e++)
+            w->input[IN_V][e] = e / N % N == e % N;
+        run_variant(w, v, 2);
+        for (int n = 0; n < s.sequences; n++)
+            for (int64_t i = 0; i < s.Nq[n]; i++)
+                for (int64_t h = 0; h < s.H; h++)
+                    for (int64_t j = 0; j < N; j++) {
+                        const int keeps = attn_keeps(&w->options, threshold, n, h, i, j);
+                        const float weight = w->O[((w->first_q[n] + i) * s.H + h) * N + j];
+                        if (keeps)
+                            assert_near(weight, 1.0 / N / 0.7, 1e-6, "a weight", s.name, j);
+                        else
+                            assert_true(weight == 0.0f);
+                        kept += keeps;
+                        pairs++;
+                    }
+        /* lse knows nothing of it */
+        for (int64_t e = 0; e < w->total_q * s.H; e++)
+            assert_near(w->lse[e], log(N), 1e-6, "lse", s.name, e);
+        /* binomial: five standard deviations */
+        assert_true(fabs((double)kept / (double)pairs - 0.7) < 5 * sqrt(0.21 / (double)pairs));
+        world_free(w);
+    }
+}
+
+/* --- the walk ----------------------------------------------------------------------------------*/
+
+/* Pairs of one tile that are visible, asked one by one. */
+static int64_t visible_pairs(const AttnArgs *a, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+{
+    int64_t count = 0;
+    for (int64_t i = i0; i < i1; i++)
+        for (int64_t j = j0; j < j1; j++)
+            count += attn_sees(a, i, j);
+    return count;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void test_tiles_are_counted(void **unused)
+{
+    const int64_t sizes[][2] = {{16, 16}, {64, 32}, {7, 50}, {1000, 1}};
+    (void)unused;
+    for (int n = 0; n < SETTINGS; n += quick() ? 3 : 1)
+        for (int size = 0; size < 4; size++) {
+            World *w = world_new(&settings[n], ATTN_F32, 13);
+            float *lse = window_memory(w->s.H * w->total_q, sizeof *lse);
+            const AttnArgs args = world_args(w, lse);
+            const int64_t Br = sizes[size][0], Bc = sizes[size][1], heads = w->s.H;
+            const WindowTiles tiles = window_count_tiles(&args, Br, Bc);
+            const ModelTiles formula = model_window_tiles(&args, Br, Bc);
+            int64_t skipped = 0, clean = 0, all = 0;
+            for (int s = 0; s < w->s.sequences; s++)
+                for (int64_t i = w->first_q[s]; i < w->first_q[s + 1]; i += Br)
+                    for (int64_t j = w->first_k[s]; j < w->first_k[s + 1]; j += Bc) {
+                        const int64_t i1 = least(i + Br, w->first_q[s + 1]);
+                        const int64_t j1 = least(j + Bc, w->first_k[s + 1]);
+                        const int64_t pairs = visible_pairs(&args, i, i1, j, j1);
+                        skipped += pairs == 0;
+                        clean += pairs == (i1 - i) * (j1 - j);
+                        all++;
+                    }
+            assert_int_equal(heads * skipped, tiles.skipped);
+            assert_int_equal(heads * clean, tiles.clean);
+            assert_int_equal(heads * (all - skipped - clean), tiles.masked);
+            assert_int_equal(formula.skipped, tiles.skipped);
+            assert_int_equal(formula.masked, tiles.masked);
+            assert_int_equal(formula.clean, tiles.clean);
+            free(lse);
+            world_free(w);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_map_of_sequences_without_parting),
+        cmocka_unit_test(test_keys_of_a_rolling_cache),
+        cmocka_unit_test(test_dropped_pairs),
+        cmocka_unit_test(test_tiles_are_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
