@@ -17,9 +17,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#pragma weak ring_trace_screen
-#pragma weak ring_trace_json
-
 enum { COLUMNS = 98 };
 
 static RingRates rates_of(const CliCase *c)
@@ -57,7 +54,6 @@ int ring_tell_choice(CliCase *c, const Problem *p, int quiet)
         return cli_refuse("--method auto: %s", why);
     c->variant = ring_method_name(setup.method);
     c->ring.layout = setup.layout;
-    c->ring.nodes = setup.nodes;
     if (!quiet)
         print_paragraph(why);
     return EXIT_OK;
@@ -71,7 +67,7 @@ int ring_tell_screen(const CliCase *c, const Problem *p, const Variant *v)
     int failed;
     if (ring_plan_make(&plan, &p->args, &setup, why) != 0)
         return EXIT_OK; /* the run says why */
-    failed = ring_trace_screen && ring_trace_screen(stdout, &plan);
+    failed = ring_trace_screen(stdout, &plan);
     ring_plan_free(&plan);
     if (failed)
         cli_refuse("--trace: out of memory for %s", v->name);
@@ -107,8 +103,7 @@ int ring_tell_events(const CliCase *c, const RingRun *run)
         cli_refuse("--trace-json: out of memory for the model's run");
         return EXIT_RUNTIME;
     }
-    failed = ring_trace_json &&
-             ring_trace_json(c->ring.trace_json, &run->plan, &run->report, &model.report, why);
+    failed = ring_trace_json(c->ring.trace_json, &run->plan, &run->report, &model.report, why);
     ring_prediction_free(&model);
     return failed ? cli_refuse("--trace-json: %s", why) : EXIT_OK;
 }

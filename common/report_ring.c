@@ -23,8 +23,8 @@ void head_ring_case(const Report *r, const ReportRow *row)
         return;
     printf("# %d rank%s (%s), %s layout", ranks, ranks == 1 ? "" : "s", transports[g->transport],
            ring_layout_name(g->layout));
-    if (g->nodes)
-        printf(", %" PRId64 " node%s", g->nodes, g->nodes == 1 ? "" : "s");
+    if (g->nodes > 1)
+        printf(" on %" PRId64 " nodes", g->nodes);
     if (c->cu_q_file)
         printf(", %" PRId64 " sequences", row->problem->args.positions_q.count);
     if (g->transport == CLI_NCCL)
