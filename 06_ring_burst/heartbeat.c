@@ -1,23 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * heartbeat.c: the notice board of heartbeat.h, and reading between its lines.
+ * heartbeat.c: the notice board of heartbeat.h.
  *
- * Who is to blame when everybody waits? Each slot says for whom its rank waits, so the board is a
- * graph with one arrow out of each waiting rank. Following the arrows ends
+ * Processes share one page of memory and no lock: a rank that dies with a lock in its hand would
+ * take the others with it. So a field is a word that is stored at once, by one writer, or by
+ * whoever exchanges it for "nobody yet" first.
  *
- *     3 -> 2 -> 1          at a rank that does not wait: it computes, is stopped, or is gone;
- *     3 -> 2 -> 1 -> 3     or in a circle: a deadlock, or a message that was lost between two.
- *
- * Text is put together without the C library's printf, which must not run in a signal handler.
- *
- * Interface: see heartbeat.h.
+ * Interface: see heartbeat.h; heart_blame and heart_explain are in heart_blame.c.
  */
 #define _GNU_SOURCE /* memfd_create */
 #include "heartbeat.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -29,7 +23,7 @@
 
 /* --- the board ---------------------------------------------------------------------------------*/
 
-static int64_t now_ns(void)
+int64_t heart_now(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -97,7 +91,7 @@ void heart_place(HeartBoard *board, int rank, HeartPlace p)
                           (uint64_t)p.tensor << 40 | (uint64_t)(p.peer & 0xffff) << 24 |
                           (uint64_t)(p.step & 0xffffff);
     WRITE(board->slot[rank].place, word);
-    WRITE(board->slot[rank].since, now_ns());
+    WRITE(board->slot[rank].since, heart_now());
 }
 
 HeartPlace heart_read(const HeartBoard *board, int rank)
@@ -115,7 +109,7 @@ void heart_crash(HeartBoard *board, int rank, int number)
 
 void heart_stop(HeartBoard *board, int rank)
 {
-    WRITE(board->slot[rank].stopped, now_ns());
+    WRITE(board->slot[rank].stopped, heart_now());
 }
 
 void heart_end(HeartBoard *board, int rank, HeartState state)
@@ -140,6 +134,11 @@ void heart_clear(HeartBoard *board)
     WRITE(board->first, 0);
 }
 
+void heart_status(HeartBoard *board, int status)
+{
+    WRITE(board->status, status);
+}
+
 int heart_tell(HeartBoard *board, const char *text)
 {
     int32_t none = 0;
@@ -157,198 +156,4 @@ int heart_tell(HeartBoard *board, const char *text)
 const char *heart_told(const HeartBoard *board)
 {
     return READ(board->teller) == 2 ? board->told : "";
-}
-
-/* --- text --------------------------------------------------------------------------------------*/
-
-typedef struct Text {
-    char *to;
-    size_t used, room;
-} Text;
-
-static void add(Text *t, const char *words)
-{
-    for (; *words && t->used + 1 < t->room; words++)
-        t->to[t->used++] = *words;
-    t->to[t->used] = '\0';
-}
-
-static void add_number(Text *t, int64_t n)
-{
-    char digits[24];
-    size_t at = sizeof digits - 1;
-    digits[at] = '\0';
-    do
-        digits[--at] = (char)('0' + n % 10);
-    while ((n /= 10) > 0);
-    add(t, digits + at);
-}
-
-static void add_rank(Text *t, int rank)
-{
-    add(t, "rank ");
-    add_number(t, rank);
-}
-
-static void add_message(Text *t, int tensor)
-{
-    add(t, tensor < RING_TENSORS ? ring_tensor_name((RingTensor)tensor) : "results");
-}
-
-/* "forward step 3, waiting for K from rank 1" */
-static void add_place(Text *t, HeartPlace p)
-{
-    static const char *const passes[] = {"set-up", "forward", "backward"};
-    if (p.operation == HEART_IDLE) {
-        add(t, "between two runs");
-        return;
-    }
-    add(t, passes[p.pass < RING_PASSES ? p.pass : 0]);
-    if (p.pass != RING_SETUP) {
-        add(t, " step ");
-        add_number(t, p.step);
-    }
-    if (p.operation == HEART_COMPUTE)
-        add(t, ", computing");
-    if (p.operation == HEART_MEET)
-        add(t, ", waiting for all ranks");
-    if (p.operation == HEART_RECEIVE || p.operation == HEART_SEND) {
-        add(t, p.operation == HEART_RECEIVE ? ", waiting for " : ", sending ");
-        add_message(t, p.tensor);
-        add(t, p.operation == HEART_RECEIVE ? " from " : " to ");
-        add_rank(t, p.peer);
-    }
-}
-
-static void add_seconds_since(Text *t, int64_t since)
-{
-    const int64_t tenths = (now_ns() - since) / 100000000;
-    add(t, " for ");
-    add_number(t, tenths / 10);
-    add(t, ".");
-    add_number(t, tenths % 10);
-    add(t, " s");
-}
-
-/* --- who is to blame ---------------------------------------------------------------------------*/
-
-/* The state letter of /proc/PID/stat ('T': stopped, 'Z': dead but not yet collected), or 0. */
-static char process_state(int64_t pid)
-{
-    char path[64], line[512];
-    Text t = {path, 0, sizeof path};
-    const char *after;
-    ssize_t got;
-    int file;
-    add(&t, "/proc/");
-    add_number(&t, pid);
-    add(&t, "/stat");
-    if ((file = open(path, O_RDONLY | O_CLOEXEC)) < 0)
-        return 0;
-    got = read(file, line, sizeof line - 1);
-    close(file);
-    line[got > 0 ? got : 0] = '\0';
-    after = strrchr(line, ')');
-    return after && after[1] ? after[2] : 0;
-}
-
-static int is_gone(const HeartSlot *slot)
-{
-    const char state = process_state(slot->pid);
-    return state == 0 || state == 'Z' || state == 'X';
-}
-
-/* The rank that all wait for: of those that are not there yet, the one that is silent longest. */
-static int last_to_meet(const HeartBoard *board)
-{
-    int rank, last = -1;
-    for (rank = 0; rank < board->ranks; rank++)
-        if (heart_read(board, rank).operation != HEART_MEET &&
-            (last < 0 || READ(board->slot[rank].since) < READ(board->slot[last].since)))
-            last = rank;
-    return last;
-}
-
-void heart_blame(const HeartBoard *board, int rank, char *text, size_t room)
-{
-    Text t = {text, 0, room};
-    char seen[RING_MAX_RANKS] = {0};
-    HeartPlace place = heart_read(board, rank);
-    int next = rank;
-    while (next >= 0 && next < board->ranks && !seen[next]) {
-        rank = next;
-        seen[rank] = 1;
-        place = heart_read(board, rank);
-        if (is_gone(&board->slot[rank]))
-            break;
-        next = place.operation == HEART_MEET ? last_to_meet(board)
-               : place.operation == HEART_RECEIVE || place.operation == HEART_SEND ? place.peer
-                                                                                   : -1;
-    }
-    add_rank(&t, rank);
-    if (is_gone(&board->slot[rank])) {
-        add(&t, " is gone, last seen at ");
-        add_place(&t, place);
-        return;
-    }
-    add(&t, process_state(board->slot[rank].pid) == 'T' ? " is stopped at " : " is at ");
-    add_place(&t, place);
-    add_seconds_since(&t, READ(board->slot[rank].since));
-    if (next >= 0)
-        add(&t, ": all wait in a circle");
-}
-
-static void add_signal(Text *t, int number)
-{
-    static const struct {
-        int number;
-        const char *name;
-    } names[] = {{SIGSEGV, "SIGSEGV, memory that is not there"},
-                 {SIGBUS, "SIGBUS, a bad address"},
-                 {SIGFPE, "SIGFPE, arithmetic"},
-                 {SIGILL, "SIGILL, instruction"},
-                 {SIGABRT, "SIGABRT, abort()"}};
-    size_t i;
-    add(t, "crashed (signal ");
-    add_number(t, number);
-    for (i = 0; i < sizeof names / sizeof *names; i++)
-        if (names[i].number == number) {
-            add(t, ": ");
-            add(t, names[i].name);
-        }
-    add(t, ")");
-}
-
-/* In the order of how sure it is: a rank that noted its own crash; one that vanished although
- * nobody had told it to; the first that was told to. */
-void heart_explain(const HeartBoard *board, char *text, size_t room)
-{
-    Text t = {text, 0, room};
-    int rank, crashed = -1, vanished = -1, told = -1;
-    for (rank = board->ranks - 1; rank >= 0; rank--) {
-        const HeartSlot *s = &board->slot[rank];
-        if (READ(s->signal))
-            crashed = rank;
-        if (READ(s->state) != HEART_ALIVE)
-            continue;
-        if (!READ(s->stopped) && is_gone(s) &&
-            (vanished < 0 || READ(s->since) <= READ(board->slot[vanished].since)))
-            vanished = rank;
-        if (READ(s->stopped) && (told < 0 || READ(s->stopped) <= READ(board->slot[told].stopped)))
-            told = rank;
-    }
-    rank = crashed >= 0 ? crashed : vanished >= 0 ? vanished : told;
-    if (rank < 0) {
-        add(&t, "the ranks ended, and none says why");
-        return;
-    }
-    add_rank(&t, rank);
-    add(&t, ", ");
-    add_place(&t, heart_read(board, rank));
-    add(&t, ": ");
-    if (crashed >= 0)
-        add_signal(&t, READ(board->slot[rank].signal));
-    else
-        add(&t, vanished >= 0 ? "it ended without a word (it left, or was killed)"
-                              : "it was told to end from outside (SIGTERM)");
 }

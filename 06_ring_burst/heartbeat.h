@@ -16,7 +16,7 @@
  * - heart_join, heart_place, heart_end: what a rank tells about itself.
  * - heart_fail, heart_failed: a rank found something wrong; the others stop as well.
  * - heart_tell, heart_told: the sentence for the user, said once.
- * - heart_blame, heart_explain: who is it that all are waiting for? who went first?
+ * - heart_blame, heart_explain, heart_is_stopped: who is it that all are waiting for? who went first?
  * From heart_place on all are safe in a signal handler.
  */
 #ifndef RING_HEARTBEAT_H
@@ -37,7 +37,7 @@ typedef enum HeartState {
 } HeartState;
 
 typedef enum HeartOperation {
-    HEART_IDLE,    /* between two runs: inputs, checks */
+    HEART_IDLE,    /* outside of a run: inputs, checks */
     HEART_COMPUTE, /* in a step, not waiting */
     HEART_RECEIVE, /* waiting for `tensor` from `peer` */
     HEART_SEND,    /* waiting for `peer` to take `tensor` */
@@ -53,10 +53,8 @@ typedef struct HeartPlace {
 
 typedef struct HeartSlot {
     int64_t pid;
-    int32_t state;  /* HeartState */
-    int32_t failed; /* it has said so */
-    int32_t signal; /* that it crashed of; 0: none */
-    int32_t spare;
+    int32_t state;   /* HeartState */
+    int32_t signal;  /* that it crashed of; 0: none */
     uint64_t place;  /* a HeartPlace in one word: never half written */
     int64_t since;   /* ns, CLOCK_MONOTONIC, of the last change of place */
     int64_t stopped; /* ns, when it was told to end (SIGTERM); 0: never */
@@ -66,6 +64,7 @@ typedef struct HeartBoard {
     int32_t ranks;
     int32_t first;  /* rank + 1 of the first that failed; 0: none */
     int32_t teller; /* 1: somebody is writing `told`; 2: it is written */
+    int32_t status; /* rank 0's exit status, once it is known */
     char told[512];
     HeartSlot slot[RING_MAX_RANKS];
 } HeartBoard;
@@ -83,6 +82,9 @@ void heart_crash(HeartBoard *board, int rank, int signal);
 void heart_stop(HeartBoard *board, int rank);
 void heart_end(HeartBoard *board, int rank, HeartState state);
 
+void heart_status(HeartBoard *board, int status); /* rank 0: what the program ends with */
+int64_t heart_now(void);                          /* ns, CLOCK_MONOTONIC */
+
 void heart_fail(HeartBoard *board, int rank);
 int heart_failed(const HeartBoard *board); /* the first rank that failed, or -1 */
 void heart_clear(HeartBoard *board);       /* no rank has failed any more: before the next run */
@@ -91,9 +93,11 @@ void heart_clear(HeartBoard *board);       /* no rank has failed any more: befor
 int heart_tell(HeartBoard *board, const char *text);
 const char *heart_told(const HeartBoard *board); /* "" */
 
-/* Follows who waits for whom from `rank` on and describes where that ends: a rank that does not
- * wait, one that is gone, or a circle. */
-void heart_blame(const HeartBoard *board, int rank, char *text, size_t room);
+/* Rank `rank` has waited too long. Follows who waits for whom from there on, and says in text where
+ * that ends ("; rank 2 is stopped at ..."). Returns the rank at the end: one that does not wait, or
+ * of a circle the one that is furthest behind. */
+int heart_blame(const HeartBoard *board, int rank, char *text, size_t room);
+int heart_is_stopped(const HeartBoard *board, int rank); /* by SIGSTOP or a debugger */
 /* Some rank ended badly, and the rest with it: which one, and where was it? */
 void heart_explain(const HeartBoard *board, char *text, size_t room);
 

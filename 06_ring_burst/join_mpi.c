@@ -155,7 +155,7 @@ static int refuse_world(int ranks, int world, char why[256])
     return -1;
 }
 
-int ring_mpi_join(int ranks, char why[256])
+int ring_mpi_join(int ranks, double timeout_s, char why[256])
 {
     int world, given;
     find_board(rank_by_environment());
@@ -175,7 +175,7 @@ int ring_mpi_join(int ranks, char why[256])
     }
     heart_join(board, own_rank);
     watch_signals();
-    end = mpi_end_open(board, launched);
+    end = mpi_end_open(board, launched, timeout_s);
     if (!end) {
         snprintf(why, 256, "out of memory for the ends of %d channels", world);
         return -1;
@@ -188,11 +188,15 @@ int ring_mpi_leave(int status)
     if (!end)
         return status;
     mpi_go(end, 0);
+    if (own_rank == 0)
+        heart_status(board, status);
     heart_end(board, own_rank, HEART_DONE);
     mpi_end_close(end);
     end = NULL;
     MPI_Finalize();
-    return own_rank == 0 ? status : 0;
+    /* launch_mpi.c knows by the board. A status that is not 0 makes mpirun end the others by force,
+     * which takes it seconds. */
+    return own_rank == 0 && !launched ? status : 0;
 }
 
 MpiEnd *ring_mpi_end(void)

@@ -182,7 +182,7 @@ static int outcome(const Launch *l)
     for (rank = 0; rank < l->ranks; rank++)
         ended += l->board->slot[rank].state == HEART_DONE;
     if (ended == l->ranks && WIFEXITED(l->status))
-        return WEXITSTATUS(l->status); /* rank 0's: the others say 0 */
+        return WEXITSTATUS(l->status) ? WEXITSTATUS(l->status) : l->board->status;
     if (heart_told(l->board)[0])
         snprintf(text, sizeof text, "%s", heart_told(l->board));
     else if (l->why[0])
@@ -279,11 +279,11 @@ static int start_mpirun(const Cli *cli, Launch *l, int argc, char **argv)
     return status;
 }
 
-static int become_rank(Cli *cli, int ranks)
+static int become_rank(Cli *cli, int ranks, double timeout_s)
 {
     char why[256];
     int i;
-    if (ring_mpi_join(ranks, why) != 0)
+    if (ring_mpi_join(ranks, timeout_s, why) != 0)
         return cli_refuse("%s", why);
     for (i = 0; i < cli->case_count; i++) {
         CliCase *c = &cli->cases[i];
@@ -314,5 +314,6 @@ int ring_mpi_enter(Cli *cli, int argc, char **argv)
         return CLI_CONTINUE;
     if ((l.ranks = wanted_ranks(cli, &l)) < 0)
         return EXIT_USAGE;
-    return ring_mpi_under_mpirun() ? become_rank(cli, l.ranks) : start_mpirun(cli, &l, argc, argv);
+    return ring_mpi_under_mpirun() ? become_rank(cli, l.ranks, l.timeout_s)
+                                   : start_mpirun(cli, &l, argc, argv);
 }

@@ -29,8 +29,9 @@ typedef struct MpiTicket MpiTicket;
 enum { MPI_RESULTS_TAG = RING_TENSORS, MPI_BARRIER_TAG };
 
 /* board: where this process and those beside it write their heartbeats. launched: 1 when a process
- * of ours started mpirun and tells the user what the board says. NULL: no memory, or MPI refused. */
-MpiEnd *mpi_end_open(HeartBoard *board, int launched);
+ * of ours started mpirun and tells the user what the board says. timeout_s: until the first run has
+ * its own. NULL: no memory, or MPI refused. */
+MpiEnd *mpi_end_open(HeartBoard *board, int launched, double timeout_s);
 void mpi_end_close(MpiEnd *end);
 int mpi_end_rank(const MpiEnd *end);
 int mpi_end_world(const MpiEnd *end);
@@ -53,10 +54,10 @@ int mpi_settle(RingRank *r);
  * others wait for that as long as it takes: rank 0 may still be checking the results of the run
  * before. Ends everything when this rank means something else than rank 0. */
 void mpi_go(MpiEnd *end, int run);
-void mpi_begin(MpiEnd *end, RingRank *r);             /* before a run */
-int mpi_worst(MpiEnd *end, int failed);               /* 1: some rank failed */
-void mpi_collect(MpiEnd *end, RingRankReport *all);   /* all[rank] of each rank, on rank 0 */
-void mpi_abort(MpiEnd *end, const char *text);        /* tells the user, ends all processes */
+void mpi_begin(MpiEnd *end, RingRank *r);           /* before a run */
+int mpi_worst(MpiEnd *end, int failed);             /* 1: some rank failed */
+void mpi_collect(MpiEnd *end, RingRankReport *all); /* all[rank] of each rank, on rank 0 */
+void mpi_abort(MpiEnd *end, const char *text);      /* tells the user, ends all processes */
 
 #ifdef __cplusplus
 }

@@ -32,7 +32,7 @@ enum { GO_TAG = 1, EXIT_STATUS = 3 /* failure at run time: DESIGN.md section 4 *
 
 /* --- an end ------------------------------------------------------------------------------------*/
 
-MpiEnd *mpi_end_open(HeartBoard *board, int launched)
+MpiEnd *mpi_end_open(HeartBoard *board, int launched, double timeout_s)
 {
     MpiEnd *e = calloc(1, sizeof *e);
     const char *piece = getenv("ATTN_MPI_PIECE"); /* for tests: short pieces */
@@ -42,7 +42,7 @@ MpiEnd *mpi_end_open(HeartBoard *board, int launched)
     e->launched = launched;
     e->piece = piece && atol(piece) > 0 && (size_t)atol(piece) < PIECE_BYTES ? (size_t)atol(piece)
                                                                              : PIECE_BYTES;
-    e->timeout_s = 60.0;
+    e->timeout_s = timeout_s;
     e->settled = 1;
     if (MPI_Comm_dup(MPI_COMM_WORLD, &e->messages) != MPI_SUCCESS ||
         MPI_Comm_dup(MPI_COMM_WORLD, &e->control) != MPI_SUCCESS) {
@@ -169,8 +169,8 @@ static void give_up_if_late(MpiEnd *e, RingRank *r, MpiNap *n, int *hurried)
     }
     if (first < 0 && mpi_nap_seconds(n) > timeout) {
         heart_blame(e->board, r->rank, culprit, sizeof culprit);
-        ring_fail(r, "waiting for all ranks at the end of the run: not all came in %g s; %s",
-                  timeout, culprit);
+        ring_fail(r, "waiting for all ranks at the end of the run: not all came in %g s%s", timeout,
+                  culprit);
         mpi_abort(e, r->failure);
     }
     if (first >= 0 && mpi_nap_seconds(n) >
@@ -232,8 +232,8 @@ static void await(MpiEnd *e, MPI_Request *request, const char *what)
             char text[512], culprit[128];
             heart_blame(e->board, e->rank, culprit, sizeof culprit);
             snprintf(text, sizeof text,
-                     "rank %d, between two runs: waiting for %s: not all ranks "
-                     "came in %g s; %s",
+                     "rank %d, outside of a run: waiting for %s: not all ranks "
+                     "came in %g s%s",
                      e->rank, what, e->timeout_s, culprit);
             mpi_abort(e, text);
         }
@@ -241,11 +241,29 @@ static void await(MpiEnd *e, MPI_Request *request, const char *what)
     }
 }
 
+/* Rank 0 may check results as long as it likes, but it shall not have been stopped meanwhile. */
+static void wait_for_rank_0(MpiEnd *e, MPI_Request *request)
+{
+    MpiNap n = mpi_nap_begin(), stopped = n;
+    int done = 0, turn;
+    char text[128];
+    for (turn = 1; MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done; turn++) {
+        mpi_nap(&n);
+        if (turn % 256 != 0)
+            continue;
+        if (!heart_is_stopped(e->board, 0))
+            stopped = mpi_nap_begin();
+        if (mpi_nap_seconds(&stopped) > e->timeout_s) {
+            snprintf(text, sizeof text, "rank 0, outside of a run: stopped for %g s", e->timeout_s);
+            mpi_abort(e, text);
+        }
+    }
+}
+
 void mpi_go(MpiEnd *e, int run)
 {
     MPI_Request request;
-    MpiNap n = mpi_nap_begin();
-    int rank, said = run, done = 0;
+    int rank, said = run;
     char text[128];
     heart_place(e->board, e->rank, (HeartPlace){RING_SETUP, 0, HEART_IDLE, 0, 0});
     if (e->rank == 0) {
@@ -255,11 +273,10 @@ void mpi_go(MpiEnd *e, int run)
         return;
     }
     MPI_Irecv(&said, 1, MPI_INT, 0, GO_TAG, e->control, &request);
-    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
-        mpi_nap(&n);
+    wait_for_rank_0(e, &request);
     if (said != run) {
-        snprintf(text, sizeof text, "rank %d, between two runs: it %s while rank 0 %s", e->rank,
-                 run ? "begins a run" : "ends", said ? "begins another" : "ends");
+        snprintf(text, sizeof text, "rank %d, outside of a run: it %s while rank 0 %s", e->rank,
+                 run ? "begins one" : "ends", said ? "begins another" : "ends");
         mpi_abort(e, text);
     }
 }

@@ -43,7 +43,7 @@ int ring_mpi_rank(void);  /* 0 without mpirun */
 int ring_mpi_ranks(void); /* 1 without mpirun */
 
 /* ranks: what --ranks says, 0 = nothing. 0, or -1 with one sentence. */
-int ring_mpi_join(int ranks, char why[256]);
+int ring_mpi_join(int ranks, double timeout_s, char why[256]);
 struct MpiEnd *ring_mpi_end(void); /* NULL before */
 int ring_mpi_under_mpirun(void);   /* by the environment */
 
