@@ -65,6 +65,7 @@ sanitize_program() {
     case $1 in
     flash_forward) echo build/gpu/tests/gpu/test_flash_resume_gpu small ;;
     flash_backward) echo build/gpu/tests/gpu/test_backward_blocks_gpu small ;;
+    sliding_window) echo build/gpu/tests/gpu/test_window_decode_gpu small ;;
     esac
 }
 
@@ -87,7 +88,7 @@ window_cases() {
                 "--variant v2_mma_window --backward"
         done
         echo "-B 1 -H $((2048 / d)) -N 16384 -d $d --dtype f16 --causal --window 1024,0" \
-            "--variant v2_mma_window --backward"
+            "--variant v2_mma_window"
     done
     for d in 64 128; do
         for n in 8192 16384 32768 65536; do
@@ -102,7 +103,7 @@ window_cases() {
     echo "-B 1 -H 32 -N 4096 -d 64 --dtype f32 --causal --window 1024,0"
     echo "-B 1 -H 32 -N 16384 -d 64 --dtype f32 --causal --window 1024,0 --backward" \
         "--variant v1_window_tiles"
-    echo "-B 1 -H 32 -N 4096 -d 64 --dtype bf16 --causal --window 1024,0 --dropout 0.1" \
+    echo "-B 1 -H 8 -N 4096 -d 64 --dtype bf16 --causal --window 1024,0 --dropout 0.1" \
         "--clip -0.1,1.1 --qk-norm 64 --backward --variant v1_window_tiles"
     for n in 1 2 4 8 16; do
         for variant in v2_mma_window v3_decode_window; do
