@@ -17,7 +17,8 @@
  * log2(e) * scale is multiplied into Q once, and 2^x needs no multiplication by log2(e) for each
  * score.
  *
- * Masks: each strip has a span of columns in which it sees anything; what is outside is neither
+ * Masks: a block walks from the first key that any of its queries sees to the last (index_span.h).
+ * In there each strip has a span of columns in which it sees anything; what is outside is neither
  * computed nor multiplied with V. Under a causal mask the span ends at the strip's last query: the
  * product Q K^T rounds that up to a vector, the product P V does not. Inside, attn_tile_class says
  * which tiles have hidden pairs.
@@ -36,6 +37,7 @@
 #include "attn_config.h"
 #include "exp.h"
 #include "flash_forward.h"
+#include "index_span.h"
 #include "naive.h"
 #include "simd_mask.h"
 #include "simd_pack.h"
@@ -199,9 +201,10 @@ static void attend_block(const AttnArgs *args, const Plan *p, Block *block, floa
     int64_t rows = smaller(p->rows, n->Nq - i), strips = (rows + strip - 1) / strip;
     const float *K_head = p->K_packed + slot * p->K_floats;
     const float *V_head = p->V_packed + slot * p->V_floats;
+    const IndexSpan keys = span_of_keys(args, i, rows);
 
     start_block(args, p, block, O_state, b, h, i, rows);
-    for (int64_t j = 0; j < n->Nk; j += SIMD_KEYS)
+    for (int64_t j = round_down(keys.first, SIMD_KEYS); j < keys.last; j += SIMD_KEYS)
         for (int64_t s = 0; s < strips; s++) {
             Span span = find_span(args, p, block, s, j);
             int64_t cols = span.last - span.first;

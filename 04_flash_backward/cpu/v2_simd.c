@@ -18,8 +18,9 @@
  *
  * The scale is applied to the finished sums dQ and dK: N d multiplications, not N^2.
  *
- * Masks: each strip of keys has a span of columns (backward_mask.h). Outside of it nothing is
- * computed: the first two products round it up to vectors, the other three do not.
+ * Masks: a block walks from the first query that sees any of its keys to the last (index_span.h of
+ * stage 03), and each strip of keys has a span of columns (backward_mask.h). Outside of it nothing
+ * is computed: the first two products round it up to vectors, the other three do not.
  *
  * Order of sums: keys are dealt out to parts as in v1, by the shape alone.
  *
@@ -35,6 +36,7 @@
 #include "alloc.h"
 #include "backward_mask.h"
 #include "backward_pack.h"
+#include "cpu/index_span.h"
 #include "tensor.h"
 
 size_t flash_backward_simd_workspace_bytes(const AttnShape *shape, int threads)
@@ -162,11 +164,13 @@ static void visit_keys(const AttnArgs *args, const BackwardPlan *p, KeyBlock *bl
                        int64_t part)
 {
     const AttnShape *n = &args->shape;
-    const int begun = block->j != part * p->keys; /* else it is the part's first */
+    const int begun = block->j != part * p->keys; /* else it is the part's first: dQ = 0 */
+    const IndexSpan near = span_of_queries(args, block->j, block->count);
+    const IndexSpan queries = begun ? near : (IndexSpan){0, n->Nq};
     for (int64_t g = 0; g < p->group; g++) {
         const QueryHead head = backward_query_head(p, n, slot, g);
         float *dQ = backward_part_dQ(p, slot, part, g);
-        for (int64_t i = 0; i < n->Nq; i += p->queries) {
+        for (int64_t i = round_down(queries.first, p->queries); i < queries.last; i += p->queries) {
             int seen = 0;
             for (int64_t s = 0; s * p->simd->strip < block->count; s++) {
                 find_span(args, p, block, s, i);

@@ -27,7 +27,7 @@ static void count_part(const AttnArgs *args, int64_t heads, WindowTiles *tiles)
     int64_t masked = 0, clean = 0;
     for (int64_t i = 0; i < Nq; i += Br) {
         const int64_t rows = Nq - i < Br ? Nq - i : Br;
-        const WindowSpan span = window_span_keys(args, i, rows);
+        const IndexSpan span = span_of_keys(args, i, rows);
         for (int64_t j = span.first / Bc * Bc; j < span.last; j += Bc) {
             const AttnTile kind = window_tile(args, i, rows, j, Nk - j < Bc ? Nk - j : Bc);
             masked += kind == ATTN_TILE_MASKED;

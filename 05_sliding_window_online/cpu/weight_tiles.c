@@ -152,7 +152,7 @@ static void weigh_queries(const Walk *walk, Tiles *t, int64_t b, int64_t h, int6
 {
     const AttnArgs *args = &walk->part->args;
     const int64_t d = args->shape.d, rows = smaller(Br, args->shape.Nq - i);
-    const WindowSpan span = window_span_keys(args, i, rows);
+    const IndexSpan span = span_of_keys(args, i, rows);
     naive_load_rows(&args->Q, b, h, i, rows, t->Q_i);
     memset(t->O_i, 0, (size_t)(rows * d) * sizeof *t->O_i);
     for (int64_t j = span.first / Bc * Bc; j < span.last; j += Bc) {
@@ -177,7 +177,7 @@ static void walk_queries(const Walk *walk, Tiles *t, int64_t b, int64_t h, int64
     const AttnArgs *args = &walk->part->args;
     const AttnShape *n = &args->shape;
     const int64_t d = n->d, rows = smaller(Br, n->Nq - i), ld = n->H * d;
-    const WindowSpan span = window_span_keys(args, i, rows);
+    const IndexSpan span = span_of_keys(args, i, rows);
     float *delta = walk->delta + window_part_row(walk->whole, walk->part, b, h) + i;
     float *dQ =
         walk->sums.dQ + ((b * walk->whole->shape.Nq + walk->part->first_q + i) * n->H + h) * d;
@@ -218,7 +218,7 @@ static void gradients_of_keys(const Walk *walk, Tiles *t, int64_t b, int64_t h_k
     const AttnArgs *args = &walk->part->args;
     const AttnShape *n = &args->shape;
     const int64_t d = n->d, cols = smaller(Bc, n->Nk - j), ld = n->Hkv * d, group = n->H / n->Hkv;
-    const WindowSpan span = window_span_queries(args, j, cols);
+    const IndexSpan span = span_of_queries(args, j, cols);
     const int64_t at = ((b * walk->whole->shape.Nk + walk->part->first_k + j) * n->Hkv + h_kv) * d;
     load_keys(args, t, b, h_kv, j, cols);
     for (int64_t h = h_kv * group; h < (h_kv + 1) * group; h++)
