@@ -45,6 +45,10 @@ static void gather_forward(RingSchedule *s)
 static void gather_backward(RingSchedule *s)
 {
     const int G = s->ranks;
+    if (G == 1) {
+        ring_say_compute(s, 0, 0, 0, 0, -1);
+        return;
+    }
     gather(s, +1);
     for (int t = 0; t < G; t++) {
         ring_say_wait_all(s, RING_SLOT_LATER + t, t);

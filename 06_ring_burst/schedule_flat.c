@@ -101,6 +101,9 @@ void ring_schedule_flat(RingSchedule *s)
         if (down)
             forward(s, 0, -1, down, 1);
         forward(s, down, +1, up, 0);
+    } else if (up + down == 0) { /* nothing travels, so nothing is cut in halves */
+        for (int r = 0; r < s->ranks; r++)
+            ring_say_compute(s, 0, r, r, r, -1);
     } else if (!is_burst(s)) {
         ring_backward(s, 0, +1, up, 0);
         if (down)

@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 80, LABEL = 8, LONG_STEPS = 5 };
+enum { WIDTH = 80, LABEL = 8 };
 
 const char *ring_mask_word(const RingPlan *plan, int q_rank, int k_rank)
 {
@@ -101,27 +101,41 @@ static int print_shares(FILE *out, const RingPlan *plan)
 
 /* --- who has whose block -----------------------------------------------------------------------*/
 
-/* The visitor of a rank at a step, as "K3 half" or "Q3 half"; both halves of it are one. */
-static void print_cell(FILE *out, const RingSchedule *s, int rank, int step, int width)
+typedef char Cell[96];
+
+/* Adds one visitor, as "K3 half" or "Q3 half"; letters: of the word. */
+static void add_visitor(Cell cell, const RingSchedule *s, int rank, const RingAction *a,
+                        int letters)
 {
-    const RingAction *found = NULL;
-    char text[64] = "";
-    for (int64_t n = 0; n < s->count[rank] && !found; n++)
-        if (s->actions[rank][n].kind == RING_ACT_COMPUTE && s->actions[rank][n].step == step &&
-            s->actions[rank][n].q_owner >= 0)
-            found = &s->actions[rank][n];
-    if (found && found->heads < 1) {
+    const RingMethod method = ring_method_on(s->plan->setup.method, s->ranks, s->plan->setup.nodes);
+    const int queries_visit = s->pass == RING_BACKWARD &&
+                              (method == RING_METHOD_BURST || method == RING_METHOD_BURST_DOUBLE);
+    const size_t used = strlen(cell);
+    if (a->heads < 1) {
         const int64_t share = s->plan->shape.H / s->ranks;
-        snprintf(text, sizeof text, "heads %" PRId64 "-%" PRId64 " of all tokens", rank * share,
+        snprintf(cell, sizeof(Cell), "heads %" PRId64 "-%" PRId64 " of all tokens", rank * share,
                  (rank + 1) * share - 1);
-    } else if (found) {
-        const int queries_visit = found->q_owner != rank;
-        const char *word = ring_mask_word(s->plan, found->q_owner, found->k_owner);
-        const int letters = width < 12 && strlen(word) > 4 ? 3 : (int)strlen(word);
-        snprintf(text, sizeof text, "%c%d %.*s", queries_visit ? 'Q' : 'K',
-                 queries_visit ? found->q_owner : found->k_owner, letters, word);
+        return;
     }
-    fprintf(out, " %-*s", width - 1, text);
+    snprintf(cell + used, sizeof(Cell) - used, "%s%c%d %.*s", used ? " " : "",
+             queries_visit ? 'Q' : 'K', queries_visit ? a->q_owner : a->k_owner, letters,
+             ring_mask_word(s->plan, a->q_owner, a->k_owner));
+}
+
+/* Who visits a rank at a step; both halves of a block are one. Where the two rings of a window
+ * meet, there are two. */
+static void fill_cell(Cell cell, const RingSchedule *s, int rank, int step, int letters)
+{
+    const RingAction *last = NULL;
+    cell[0] = '\0';
+    for (int64_t n = 0; n < s->count[rank]; n++) {
+        const RingAction *a = &s->actions[rank][n];
+        if (a->kind != RING_ACT_COMPUTE || a->step != step || a->q_owner < 0 ||
+            (last && last->q_owner == a->q_owner && last->k_owner == a->k_owner))
+            continue;
+        add_visitor(cell, s, rank, a, letters);
+        last = a;
+    }
 }
 
 /* A rank's share of the whole work, in percent. */
@@ -137,30 +151,55 @@ static double share_of_work(const RingSchedule *s, int rank)
     return all > 0 ? 100 * mine / all : 0;
 }
 
-static void print_steps(FILE *out, const RingSchedule *s)
+static int steps_of(const RingSchedule *s)
 {
-    int steps = 1, width;
+    int steps = 1;
     for (int r = 0; r < s->ranks; r++)
         for (int64_t n = 0; n < s->count[r]; n++)
             if (s->actions[r][n].step >= steps && s->actions[r][n].q_owner >= 0)
                 steps = s->actions[r][n].step + 1;
-    width = (WIDTH - LABEL - 5) / steps;
-    width = width > 16 ? (steps == 1 ? 28 : 16) : width < 8 ? 8 : width;
+    return steps;
+}
+
+static int longest_cell(const RingSchedule *s, int steps, int letters)
+{
+    int longest = 7; /* "step 63" */
+    for (int r = 0; r < s->ranks; r++)
+        for (int t = 0; t < steps; t++) {
+            Cell cell;
+            fill_cell(cell, s, r, t, letters);
+            longest = (int)strlen(cell) > longest ? (int)strlen(cell) : longest;
+        }
+    return longest;
+}
+
+static void print_steps(FILE *out, const RingSchedule *s)
+{
+    const int steps = steps_of(s), all_letters = 8, few_letters = 3;
+    int letters = all_letters, width = longest_cell(s, steps, letters) + 1;
+    if (LABEL + steps * width + 5 > WIDTH) {
+        letters = few_letters;
+        width = longest_cell(s, steps, letters) + 1;
+    }
     fprintf(out, "%-*s", LABEL, s->pass == RING_FORWARD ? "forward" : "backward");
     for (int t = 0; t < steps; t++)
         fprintf(out, " step %-*d", width - 6, t);
     fputs(" work\n", out);
     for (int r = 0; r < s->ranks; r++) {
         fprintf(out, "rank %-*d", LABEL - 5, r);
-        for (int t = 0; t < steps; t++)
-            print_cell(out, s, r, t, width);
+        for (int t = 0; t < steps; t++) {
+            Cell cell;
+            fill_cell(cell, s, r, t, letters);
+            fprintf(out, " %-*s", width - 1, cell);
+        }
         fprintf(out, " %2.0f %%\n", share_of_work(s, r));
     }
 }
 
 /* --- who sends how much ------------------------------------------------------------------------*/
 
-static void print_size(FILE *out, const char *name, int64_t bytes)
+/* "1.54 kB" */
+static const char *size_text(char text[32], int64_t bytes)
 {
     const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
     double value = (double)bytes;
@@ -169,25 +208,38 @@ static void print_size(FILE *out, const char *name, int64_t bytes)
         value /= 1000;
         unit++;
     }
-    fprintf(out, unit ? " %s %.3g %s" : " %s %.0f %s", name, value, units[unit]);
+    snprintf(text, 32, unit ? "%.3g %s" : "%.0f %s", value, units[unit]);
+    return text;
 }
 
 static void print_bytes(FILE *out, const RingModelCase *m, RingPass pass)
 {
     RingModelBytes most = {{0}, 0, 0};
+    int64_t outer = 0, left;
+    char text[32];
+    int used;
     for (int r = 0; r < m->ranks; r++) {
         const RingModelBytes b = model_ring_sent(m, pass, r);
+        outer = b.outer > outer ? b.outer : outer;
         if (model_ring_total(&b) > model_ring_total(&most))
             most = b;
     }
-    fputs("sends at most", out);
-    print_size(out, "", model_ring_total(&most));
-    for (int t = 0; t < RING_TENSORS; t++)
-        if (most.sent[t])
-            print_size(out, ring_tensor_name((RingTensor)t), most.sent[t]);
-    if (most.outer)
-        print_size(out, "to other nodes", most.outer);
+    left = model_ring_total(&most);
+    used = fprintf(out, "a rank sends %s%s", size_text(text, left), left ? ":" : "");
+    for (int t = 0; t < RING_TENSORS; t++) {
+        char word[64];
+        if (!most.sent[t])
+            continue;
+        left -= most.sent[t];
+        snprintf(word, sizeof word, " %s %s%s", ring_tensor_name((RingTensor)t),
+                 size_text(text, most.sent[t]), left ? "," : "");
+        if (used + (int)strlen(word) > WIDTH)
+            used = fprintf(out, "\n            ") - 1;
+        used += fprintf(out, "%s", word);
+    }
     fputc('\n', out);
+    if (outer)
+        fprintf(out, "             %s of it to another node\n", size_text(text, outer));
 }
 
 static void print_head(FILE *out, const RingPlan *plan)
@@ -203,7 +255,7 @@ static void print_head(FILE *out, const RingPlan *plan)
             plan->setup.ranks);
     if (plan->setup.nodes > 1)
         fprintf(out, " on %d nodes", plan->setup.nodes);
-    fputs(". K1: keys of rank 1\n", out);
+    fputs("\n", out);
 }
 
 int ring_trace_screen(FILE *out, const RingPlan *plan)
@@ -226,8 +278,10 @@ int ring_trace_screen(FILE *out, const RingPlan *plan)
         print_bytes(out, &m, (RingPass)pass);
         ring_schedule_free(&s);
     }
-    fprintf(out, "If all wait for the slowest at each step, %.0f %% of the time is useful.\n",
-            100 * ring_plan_efficiency(plan));
+    fputs("K1: keys of rank 1; triangle, band: an edge of the mask inside; skip: none seen\n", out);
+    if (plan->setup.method != RING_METHOD_ULYSSES)
+        fprintf(out, "If all wait for the slowest at each step, %.0f %% of the time is useful.\n",
+                100 * ring_plan_efficiency(plan));
     ring_model_free(&m);
     return 0;
 }

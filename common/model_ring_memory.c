@@ -133,6 +133,35 @@ static void burst_double(const RingModelCase *c, const Sizes *s, RingModelMemory
     m->backward_pass = burst_pass(s, inner + outer, 4);
 }
 
+/* mine: as tokens. whole: all tokens of a share of the heads. packed: parts for all other ranks; where
+ * kv heads have copies, gradients come back as parts to be added in float32, the own one too. */
+static void ulysses(const RingModelCase *c, const Sizes *s, int rank, RingModelMemory *m)
+{
+    const int64_t G = c->ranks, size = (int64_t)dtype_size(c->dtype), B = c->shape.B;
+    const int64_t H = c->shape.H / G, Hkv = c->shape.Hkv > G ? c->shape.Hkv / G : 1;
+    const int64_t copies = c->shape.Hkv < G, d = c->shape.d;
+    const int64_t packed_q = (G - 1) * B * c->nq[rank] * H * d * size;
+    const int64_t packed_kv = B * c->nk[rank] * Hkv * d * (copies ? G * 4 : (G - 1) * size);
+    int64_t Nq = 0, Nk = 0, q, kv, row, held;
+    for (int r = 0; r < c->ranks; r++) {
+        Nq += c->nq[r];
+        Nk += c->nk[r];
+    }
+    q = B * Nq * H * d * size;
+    kv = B * Nk * Hkv * d * size;
+    row = B * Nq * H * 4;
+    held = s->base + q + 2 * kv; /* Q K V as heads */
+    m->forward = most(held + packed_q + 2 * packed_kv, held + q + row + B * Nq * H * d * 4);
+    m->forward = most(m->forward, held + q + row + packed_q + row); /* O and lse go back */
+    m->forward_kept = m->forward;
+    held = s->base + s->q + 2 * row; /* with dO, and as heads lse and delta */
+    m->backward_pass = most(held - row + 3 * q + 2 * kv + packed_q, held + 3 * q + 2 * kv);
+    held += B * d * (Nq * H + 2 * Nk * Hkv) * 4;
+    m->backward_pass = most(m->backward_pass, held + 2 * q + 2 * kv);
+    held += packed_q + 2 * packed_kv;
+    m->backward_pass = most(m->backward_pass, held + s->q + 2 * s->kv);
+}
+
 RingModelMemory model_ring_memory(const RingModelCase *c, int rank)
 {
     const Sizes s = sizes_of(c, rank);
@@ -146,6 +175,9 @@ RingModelMemory model_ring_memory(const RingModelCase *c, int rank)
         break;
     case RING_METHOD_ALLGATHER:
         allgather(c, &s, rank, &m);
+        break;
+    case RING_METHOD_ULYSSES:
+        ulysses(c, &s, rank, &m);
         break;
     case RING_METHOD_RING_DOUBLE:
         ring_double(c, &s, &m);

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ring_bytes.c: what runs of all methods really send and allocate, against the formulas of
+ * common/model_ring, to the byte: for each rank, pass and tensor, inside nodes and between them;
+ * and step by step against the timetable from which times are predicted and --trace is drawn.
+ */
+#include "ring_method_case.h"
+
+#include "schedule.h"
+
+typedef struct Run {
+    RingPlan plan;
+    RingModelCase model;
+    RingReport report;
+} Run;
+
+/* 1: done, 0: not for this method. */
+static int run_open(Run *run, Case *c, const RingSetup *setup)
+{
+    char why[256];
+    memset(run, 0, sizeof *run);
+    if (ring_plan_make(&run->plan, &c->args, setup, why) != 0) {
+        assert_int_equal(RING_METHOD_ULYSSES, setup->method);
+        return 0;
+    }
+    assert_int_equal(0, ring_model_case(&run->model, &run->plan));
+    const RingJob job = {.plan = &run->plan, .args = &c->args, .rounds = 1, .trace = 1};
+    if (ring_world_sim(&job, &ring_space_cpu, &run->report) != 0)
+        fail_msg("%s", run->report.failure);
+    return 1;
+}
+
+static void run_close(Run *run)
+{
+    ring_report_free(&run->report);
+    ring_model_free(&run->model);
+    ring_plan_free(&run->plan);
+}
+
+static const char *name_of(const Run *run, char name[200])
+{
+    const RingSetup *s = &run->plan.setup;
+    snprintf(name, 200, "%s, %s, %d ranks on %d nodes, hops %d up %d down, dtype %d, sums %d",
+             ring_method_name(s->method), ring_layout_name(s->layout), s->ranks, s->nodes,
+             run->plan.hops_up, run->plan.hops_down, run->plan.dtype, s->partials);
+    return name;
+}
+
+static void check_bytes(const Run *run, RingPass pass, int rank)
+{
+    const RingModelBytes model = model_ring_sent(&run->model, pass, rank);
+    const RingRankReport *told = &run->report.rank[rank];
+    char name[200];
+    for (int t = 0; t < RING_TENSORS; t++)
+        if (told->sent[pass][t] != model.sent[t])
+            fail_msg("%s: rank %d sends %lld bytes of %s in pass %d, by the model %lld",
+                     name_of(run, name), rank, (long long)told->sent[pass][t],
+                     ring_tensor_name((RingTensor)t), pass, (long long)model.sent[t]);
+    assert_int_equal(model.inner, told->sent_inner[pass]);
+    assert_int_equal(model.outer, told->sent_outer[pass]);
+}
+
+static void check_memory(const Run *run, int rank)
+{
+    const RingModelMemory model = model_ring_memory(&run->model, rank);
+    const RingRankReport *told = &run->report.rank[rank];
+    const int64_t forward = run->plan.backward ? model.forward_kept : model.forward;
+    char name[200];
+    if ((int64_t)told->peak_bytes != forward)
+        fail_msg("%s: rank %d has %zu bytes in the forward pass, by the model %lld",
+                 name_of(run, name), rank, told->peak_bytes, (long long)forward);
+    if (run->plan.backward && (int64_t)told->peak_backward_bytes != model.backward_pass)
+        fail_msg("%s: rank %d has %zu bytes in the backward pass, by the model %lld",
+                 name_of(run, name), rank, told->peak_backward_bytes,
+                 (long long)model.backward_pass);
+    assert_true(model.backward >= model.forward_kept && model.backward >= model.backward_pass);
+}
+
+/* Bytes of a tensor that a rank sends to a peer at a step: told by events, by the timetable. */
+static int64_t sent_by_events(const Run *run, RingPass pass, int rank, int step, int peer, int t)
+{
+    int64_t bytes = 0;
+    for (int64_t n = 0; n < run->report.event_count[rank]; n++) {
+        const RingEvent *e = &run->report.events[rank][n];
+        if (e->kind == RING_EVENT_SEND && e->pass == pass && e->step == step && e->peer == peer &&
+            (int)e->tensor == t)
+            bytes += e->bytes;
+    }
+    return bytes;
+}
+
+static int64_t sent_by_timetable(const RingSchedule *s, int rank, int step, int peer, int t)
+{
+    int64_t bytes = 0;
+    for (int64_t n = 0; n < s->message_count; n++) {
+        const RingMessage *m = &s->messages[n];
+        if (m->from == rank && m->to == peer && m->step == step && (int)m->tensor == t)
+            bytes += m->bytes;
+    }
+    return bytes;
+}
+
+static int computes(const Run *run, RingPass pass, int rank, const RingAction *a)
+{
+    const int visitor = a->heads < 1         ? RING_EVERYBODY
+                        : a->k_owner == rank ? a->q_owner
+                                             : a->k_owner;
+    for (int64_t n = 0; n < run->report.event_count[rank]; n++) {
+        const RingEvent *e = &run->report.events[rank][n];
+        if (e->kind == RING_EVENT_COMPUTE && e->pass == pass && e->step == a->step &&
+            (e->peer == visitor || run->plan.setup.ranks == 1))
+            return 1;
+    }
+    return 0;
+}
+
+static void check_timetable(const Run *run, RingPass pass)
+{
+    const int G = run->plan.setup.ranks;
+    char name[200];
+    RingSchedule s;
+    assert_int_equal(0, ring_schedule_make(&s, &run->plan, pass));
+    for (int r = 0; r < G; r++) {
+        for (int64_t n = 0; n < s.count[r]; n++) {
+            const RingAction *a = &s.actions[r][n];
+            if (a->kind == RING_ACT_COMPUTE && a->work.pairs > 0 && !computes(run, pass, r, a))
+                fail_msg("%s: rank %d does not compute (%d, %d) at step %d of pass %d",
+                         name_of(run, name), r, a->q_owner, a->k_owner, a->step, pass);
+        }
+        for (int step = 0; step <= G; step++)
+            for (int peer = 0; peer < G; peer++)
+                for (int t = 0; t < RING_TENSORS; t++) {
+                    const int64_t told = sent_by_events(run, pass, r, step, peer, t);
+                    const int64_t planned = sent_by_timetable(&s, r, step, peer, t);
+                    if (told != planned)
+                        fail_msg("%s: rank %d sends %lld bytes of %s to rank %d at step %d of pass "
+                                 "%d, by the timetable %lld",
+                                 name_of(run, name), r, (long long)told,
+                                 ring_tensor_name((RingTensor)t), peer, step, pass,
+                                 (long long)planned);
+                }
+    }
+    ring_schedule_free(&s);
+}
+
+static void check_run(Case *c, const RingSetup *setup)
+{
+    Run *run = malloc(sizeof *run);
+    assert_non_null(run);
+    if (run_open(run, c, setup)) {
+        const RingPass last = run->plan.backward ? RING_BACKWARD : RING_FORWARD;
+        for (int pass = RING_FORWARD; pass <= (int)last; pass++) {
+            for (int r = 0; r < setup->ranks; r++)
+                check_bytes(run, (RingPass)pass, r);
+            check_timetable(run, (RingPass)pass);
+        }
+        for (int r = 0; r < setup->ranks; r++)
+            check_memory(run, r);
+        run_close(run);
+    }
+    free(run);
+}
+
+/* One number of ranks for each case, method and layout. The list has masks, windows, packed
+ * sequences, empty shards; numbers of ranks, nodes and types change from one to the next. */
+static void all_methods(void **state)
+{
+    const int ranks[] = {1, 2, 3, 4, 6, 8, 12};
+    int number = 0;
+    (void)state;
+    for (int n = 0; n < METHOD_CASES; n++)
+        for (int dtype = 0; dtype < 2; dtype++) {
+            Case *c = method_case_new(&method_cases[n], dtype ? ATTN_BF16 : ATTN_F32);
+            void *const dO = c->args.dO.data;
+            for (int method = RING_METHOD_RING; method < RING_METHODS; method++, number++) {
+                const int G = ranks[(number + number / 7) % 7];
+                const int nodes = G % 2 || number % 3 == 0 ? 1 : G % 3 || number % 4 ? 2 : 3;
+                RingSetup setup = method_setup((RingMethod)method,
+                                               (RingLayout)(number / 2 % RING_LAYOUTS), G, nodes);
+                setup.partials = number % 2 ? ATTN_F32 : ATTN_BF16;
+                c->args.dO.data = number % 4 == 3 ? NULL : dO;
+                check_run(c, &setup);
+            }
+            c->args.dO.data = dO;
+            case_free(c);
+        }
+}
+
+/* Equal blocks: kv heads from 1 to all, every method and number of ranks. */
+static void grouped_heads(void **state)
+{
+    const int64_t kv_heads[] = {1, 2, 4, 8};
+    (void)state;
+    for (int kv = 0; kv < 4; kv++) {
+        Case *c = case_new((AttnShape){1, 8, kv_heads[kv], 32, 32, 4}, ATTN_F16, LAYOUT_BSHD, 1);
+        for (int method = RING_METHOD_RING; method < RING_METHODS; method++)
+            for (int G = 1; G <= 8; G *= 2) {
+                const RingSetup setup =
+                    method_setup((RingMethod)method, RING_ZIGZAG, G, G > 2 ? 2 : 1);
+                check_run(c, &setup);
+            }
+        case_free(c);
+    }
+}
+
+/* Bytes of a bf16 rank by elements of its queries, n H d, as the papers count them. */
+static void bytes_of_an_element(void **state)
+{
+    const struct {
+        RingMethod method;
+        int ranks, forward, backward;
+    } wanted[] = {{RING_METHOD_RING, 4, 20, 38},
+                  {RING_METHOD_BURST, 4, 20, 32},
+                  {RING_METHOD_RING, 2, 16, 38},
+                  {RING_METHOD_BURST, 2, 16, 28},
+                  {RING_METHOD_RING, 1, 12, 22}};
+    (void)state;
+    for (size_t n = 0; n < sizeof wanted / sizeof *wanted; n++) {
+        const int G = wanted[n].ranks;
+        const int64_t rows = 64 * 2, u = rows * 32;
+        Case *c = case_new((AttnShape){1, 2, 2, 64 * G, 64 * G, 32}, ATTN_BF16, LAYOUT_BSHD, 1);
+        const RingSetup setup = method_setup(wanted[n].method, RING_CONTIGUOUS, G, 1);
+        Run *run = malloc(sizeof *run);
+        assert_non_null(run);
+        assert_int_equal(1, run_open(run, c, &setup));
+        for (int r = 0; r < G; r++) {
+            const RingRankReport *told = &run->report.rank[r];
+            /* and a few floats for each row */
+            assert_int_equal(wanted[n].forward, (int64_t)told->peak_bytes / u);
+            assert_true((int64_t)told->peak_bytes % u <= 8 * rows);
+            assert_int_equal(wanted[n].backward, (int64_t)told->peak_backward_bytes / u);
+            assert_true((int64_t)told->peak_backward_bytes % u <= 32 * rows);
+        }
+        run_close(run);
+        free(run);
+        case_free(c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_of_an_element),
+        cmocka_unit_test(grouped_heads),
+        cmocka_unit_test(all_methods),
+    };
+    return cmocka_run_group_tests_name("ring_bytes", tests, NULL, NULL);
+}

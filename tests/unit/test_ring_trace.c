@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ring_trace.c: the screen of --trace: what it must say about known plans, and that 4 ranks
+ * fit a projector's 80 columns and 24 lines whatever the method and the mask.
+ */
+#include "ring_method_case.h"
+
+#include "trace.h"
+
+typedef struct Screen {
+    char text[16384];
+    int lines, columns;
+} Screen;
+
+static void draw(Screen *screen, Case *c, const RingSetup *setup)
+{
+    RingPlan *plan = malloc(sizeof *plan);
+    FILE *f = tmpfile();
+    char why[256];
+    size_t length;
+    int column = 0;
+    assert_non_null(plan);
+    assert_non_null(f);
+    assert_int_equal(0, ring_plan_make(plan, &c->args, setup, why));
+    assert_int_equal(0, ring_trace_screen(f, plan));
+    rewind(f);
+    length = fread(screen->text, 1, sizeof screen->text - 1, f);
+    fclose(f);
+    screen->text[length] = '\0';
+    screen->lines = screen->columns = 0;
+    for (size_t n = 0; n < length; n++) {
+        column = screen->text[n] == '\n' ? 0 : column + 1;
+        screen->lines += screen->text[n] == '\n';
+        screen->columns = column > screen->columns ? column : screen->columns;
+    }
+    ring_plan_free(plan);
+    free(plan);
+}
+
+static void assert_has(const Screen *screen, const char *line)
+{
+    if (!strstr(screen->text, line))
+        fail_msg("no line '%s' on this screen:\n%s", line, screen->text);
+}
+
+static Case *causal(int64_t N)
+{
+    Case *c = case_new((AttnShape){1, 4, 2, N, N, 4}, ATTN_BF16, LAYOUT_BSHD, 1);
+    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    return c;
+}
+
+static void known_screens(void **state)
+{
+    Case *c = causal(64);
+    RingSetup setup = method_setup(RING_METHOD_RING, RING_ZIGZAG, 4, 1);
+    Screen *screen = malloc(sizeof *screen);
+    (void)state;
+    assert_non_null(screen);
+    draw(screen, c, &setup);
+    assert_has(screen, "rank 1  tokens 8-15 48-55\n");
+    assert_has(screen, "rank 3  tokens 24-39\n"); /* its chunks are neighbours */
+    assert_has(screen, "rank 0   K0 triangle K3 half     K2 half     K1 half     25 %\n");
+    assert_has(screen, "rank 0   K1 half     K2 half     K3 half     K0 triangle 25 %\n");
+    assert_has(screen, "a rank sends 1.54 kB: K 768 B, V 768 B\n");
+    assert_has(screen, "100 % of the time is useful");
+    setup.layout = RING_CONTIGUOUS;
+    draw(screen, c, &setup);
+    assert_has(screen, "rank 3  tokens 48-63\n");
+    assert_has(screen, "rank 0   K0 triangle K3 skip     K2 skip     K1 skip      7 %\n");
+    assert_has(screen, "rank 3   K3 triangle K2 full     K1 full     K0 full     43 %\n");
+    assert_has(screen, "58 % of the time is useful"); /* (64 + 1) / (16 + 1 + 6 * 16) */
+    setup.layout = RING_STRIPED;
+    setup.method = RING_METHOD_BURST;
+    draw(screen, c, &setup);
+    assert_has(screen, "rank 1  tokens 1 5 .. 61\n");
+    assert_has(screen, "rank 2   Q2 triangle Q1 triangle Q0 triangle Q3 triangle 2");
+    setup = method_setup(RING_METHOD_ULYSSES, RING_CONTIGUOUS, 2, 1);
+    draw(screen, c, &setup);
+    assert_has(screen, "rank 1   heads 2-3 of all tokens 50 %\n");
+    setup = method_setup(RING_METHOD_RING_DOUBLE, RING_CONTIGUOUS, 4, 2);
+    draw(screen, c, &setup);
+    assert_has(screen, "on 2 nodes\n");
+    assert_has(screen, "rank 3   K3 triangle K2 full     K1 full     K0 full ");
+    assert_has(screen, "512 B of it to another node\n");
+    free(screen);
+    case_free(c);
+}
+
+/* A window's two rings; a full mask. */
+static void other_masks(void **state)
+{
+    Case *c = case_new((AttnShape){1, 4, 2, 64, 64, 4}, ATTN_F32, LAYOUT_BSHD, 1);
+    RingSetup setup = method_setup(RING_METHOD_RING, RING_CONTIGUOUS, 4, 1);
+    Screen *screen = malloc(sizeof *screen);
+    (void)state;
+    assert_non_null(screen);
+    c->args.rule = (AttnRule){4, 4};
+    draw(screen, c, &setup);
+    assert_has(screen, "window 4,4");
+    assert_has(screen, "rank 1   ");
+    assert_has(screen, " K2 band K1 band K0 band "); /* from above; own; from below */
+    c->args.rule = (AttnRule){-1, -1};
+    case_mask(c);
+    draw(screen, c, &setup);
+    assert_has(screen, "full mask");
+    assert_has(screen, "K0 mask");
+    free(screen);
+    case_free(c);
+}
+
+static void four_ranks_fit(void **state)
+{
+    Screen *screen = malloc(sizeof *screen);
+    (void)state;
+    assert_non_null(screen);
+    for (int n = 0; n < METHOD_CASES; n++) {
+        Case *c = method_case_new(&method_cases[n], ATTN_F32);
+        for (int method = RING_METHOD_RING; method < RING_METHODS; method++)
+            for (int layout = 0; layout < RING_LAYOUTS; layout++) {
+                const RingSetup setup =
+                    method_setup((RingMethod)method, (RingLayout)layout, 4, method % 2 ? 2 : 1);
+                if (method == RING_METHOD_ULYSSES && c->args.shape.Hkv % 4 && 4 % c->args.shape.Hkv)
+                    continue;
+                draw(screen, c, &setup);
+                if (screen->lines > 24 || screen->columns > 80)
+                    fail_msg("%d lines of %d columns:\n%s", screen->lines, screen->columns,
+                             screen->text);
+            }
+        case_free(c);
+    }
+    free(screen);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(known_screens),
+        cmocka_unit_test(other_masks),
+        cmocka_unit_test(four_ranks_fit),
+    };
+    return cmocka_run_group_tests_name("ring_trace", tests, NULL, NULL);
+}
