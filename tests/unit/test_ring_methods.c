@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ring_methods: attention over many ranks is attention.
+ *
+ * - Each method, in each layout, over 1 to 8 ranks and on nodes: O, lse and gradients within the
+ *   oracle's bound, for every problem of ring_method_case.h, in three dtypes.
+ * - One rank: the very bits of the block kernels of stages 03 and 04.
+ * - The same bits in every run, in every round of a run, whatever the number of threads, and
+ *   whatever order the messages come in.
+ * - --partials bf16 is what it says: worse, and not by more than its roundings.
+ */
+#include "ring_method_case.h"
+
+#include "flash_backward.h"
+
+static int quick(void)
+{
+    return getenv("ATTN_TEST_QUICK") != NULL;
+}
+
+static int is_double(RingMethod method)
+{
+    return method == RING_METHOD_RING_DOUBLE || method == RING_METHOD_BURST_DOUBLE;
+}
+
+/* Divisors of G; the double rings walk through them as n counts. */
+static int nodes_of(RingMethod method, int G, int n)
+{
+    int nodes = 1 + n % G;
+    while (is_double(method) && G % nodes)
+        nodes = nodes % G + 1;
+    return is_double(method) ? nodes : 1;
+}
+
+/* --- right -------------------------------------------------------------------------------------*/
+
+static void assert_right(const Case *c, const Oracle *oracle, const RingSetup *setup,
+                         const char *name)
+{
+    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+    check_outputs(&check, oracle, NULL, &c->args, 1, 4);
+    if (check.pass)
+        return;
+    check_explain(&check, name, &c->args, stderr);
+    fail_msg("%s: %s, %s, %d ranks on %d nodes", name, ring_method_name(setup->method),
+             ring_layout_name(setup->layout), setup->ranks, setup->nodes);
+}
+
+static void try_case(const MethodCase *m, AttnDtype dtype, int number)
+{
+    static const int ranks[] = {1, 2, 3, 4, 6, 8};
+    static RingReport report;
+    const int step = quick() ? 6 : 3; /* neighbours in the list of problems take the others */
+    Case *c = method_case_new(m, dtype);
+    Oracle oracle;
+    assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+    for (int method = RING_METHOD_RING; method < RING_METHODS; method++)
+        for (int layout = 0; layout < RING_LAYOUTS; layout++)
+            for (int n = (number + method + layout) % step; n < 6; n += step) {
+                const RingSetup setup =
+                    method_setup((RingMethod)method, (RingLayout)layout, ranks[n],
+                                 nodes_of((RingMethod)method, ranks[n], number + layout));
+                if (method_run(c, &setup, 1, &report))
+                    assert_right(c, &oracle, &setup, m->name);
+                ring_report_free(&report);
+            }
+    oracle_free(&oracle);
+    case_free(c);
+}
+
+static void test_every_method_is_right(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < METHOD_CASES; n++)
+        try_case(&method_cases[n], (AttnDtype)(n % 3), n);
+}
+
+/* Every method with float32, and every divisor as a number of nodes. */
+static void test_every_number_of_nodes(void **unused)
+{
+    static RingReport report;
+    (void)unused;
+    for (int n = 1; n < METHOD_CASES; n += 4) {
+        Case *c = method_case_new(&method_cases[n], ATTN_F32);
+        Oracle oracle;
+        assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+        for (int G = 4; G <= 12; G += 2)
+            for (int nodes = 2; nodes < G; nodes++)
+                for (int m = RING_METHOD_RING_DOUBLE; m <= RING_METHOD_BURST_DOUBLE; m++) {
+                    const RingSetup setup = method_setup(
+                        (RingMethod)m, (RingLayout)((n + G + nodes) % RING_LAYOUTS), G, nodes);
+                    if (G % nodes)
+                        continue;
+                    assert_true(method_run(c, &setup, 1, &report));
+                    assert_right(c, &oracle, &setup, method_cases[n].name);
+                    ring_report_free(&report);
+                }
+        oracle_free(&oracle);
+        case_free(c);
+    }
+}
+
+/* --- the same bits -----------------------------------------------------------------------------*/
+
+/* Stages 03 and 04 without any ring: all keys in one block. */
+static Bits bits_of_kernels(const Case *c)
+{
+    const AttnShape *n = &c->args.shape;
+    const size_t q = (size_t)(n->B * n->Nq * n->H * n->d),
+                 k = (size_t)(n->B * n->Nk * n->Hkv * n->d);
+    float *room = malloc((2 * q + 2 * k + (size_t)(n->B * n->H * n->Nq)) * sizeof *room);
+    const FlashSums sums = {room + q, room + 2 * q, room + 2 * q + k};
+    float *delta = room + 2 * q + 2 * k;
+    assert_non_null(room);
+    flash_state_start(&c->args, room);
+    assert_int_equal(ATTN_OK, flash_block_cpu(&c->args, room));
+    flash_state_store(&c->args, room);
+    flash_backward_delta(&c->args, delta);
+    flash_sums_start(n, sums);
+    assert_int_equal(ATTN_OK, flash_backward_block_cpu(&c->args, delta, sums));
+    flash_sums_store(&c->args, sums);
+    free(room);
+    return bits_of(c);
+}
+
+static void test_one_rank_is_the_kernel(void **unused)
+{
+    static RingReport report;
+    (void)unused;
+    for (int n = 0; n < METHOD_CASES; n++) {
+        Case *c = method_case_new(&method_cases[n], (AttnDtype)((n + 1) % 3));
+        const Bits kernels = bits_of_kernels(c);
+        for (int method = RING_METHOD_RING; method < RING_METHODS; method++)
+            for (int layout = 0; layout < RING_LAYOUTS; layout++) {
+                const RingSetup setup = method_setup((RingMethod)method, (RingLayout)layout, 1, 1);
+                assert_true(method_run(c, &setup, 1, &report));
+                if (!bits_equal(kernels, bits_of(c)))
+                    fail_msg("%s: %s over one rank has other bits than the kernel",
+                             method_cases[n].name, ring_method_name(setup.method));
+                for (int tensor = 0; tensor < RING_TENSORS; tensor++)
+                    assert_true(report.rank[0].sent[RING_FORWARD][tensor] == 0 &&
+                                report.rank[0].sent[RING_BACKWARD][tensor] == 0);
+                ring_report_free(&report);
+            }
+        case_free(c);
+    }
+}
+
+/* Free, with more rounds, with more threads, and with messages that come in another order. */
+static void test_every_run_has_the_same_bits(void **unused)
+{
+    static const int problems[] = {1, 5, 7, 10, 13};
+    static RingReport report;
+    (void)unused;
+    for (int p = 0; p < 5; p++)
+        for (int method = RING_METHOD_RING; method < RING_METHODS; method++) {
+            Case *c = method_case_new(&method_cases[problems[p]], (AttnDtype)((p + method) % 3));
+            RingSetup setup = method_setup((RingMethod)method, (RingLayout)((p + method) % 3), 4,
+                                           is_double((RingMethod)method) ? 2 : 1);
+            Bits bits;
+            if (!method_run(c, &setup, 1, &report)) {
+                case_free(c);
+                continue;
+            }
+            bits = bits_of(c);
+            ring_report_free(&report);
+            for (int again = 0; again < (quick() ? 4 : 12); again++) {
+                setup.threads = again == 1 ? 12 : 1;
+                setup.adversarial = again > 1;
+                setup.schedule_seed = (uint64_t)(100 * p + again);
+                setup.verify_hops = again % 2;
+                assert_true(method_run(c, &setup, again == 0 ? 3 : 1, &report));
+                if (!bits_equal(bits, bits_of(c)))
+                    fail_msg("%s: %s has other bits in run %d", method_cases[problems[p]].name,
+                             ring_method_name(setup.method), again);
+                ring_report_free(&report);
+            }
+            case_free(c);
+        }
+}
+
+/* --- partials in bf16 --------------------------------------------------------------------------*/
+
+/* Largest error, relative to the largest value. */
+static double error_of(const OracleArray *expected, const Tensor *found)
+{
+    const int64_t *n = found->shape;
+    double worst = 0, largest = 0;
+    for (int64_t e = 0; e < expected->count; e++) { /* the oracle's order is [B][heads][N][d] */
+        const int64_t x = e % n[3], i = e / n[3] % n[1], h = e / n[3] / n[1] % n[2];
+        const int64_t b = e / n[3] / n[1] / n[2];
+        const double value = expected->value[e];
+        worst = fmax(worst, fabs(case_get(found, b, i, h, x) - value));
+        largest = fmax(largest, fabs(value));
+    }
+    return worst / largest;
+}
+
+/* G - 1 roundings of half an ulp, 2^-9, each; what a gradient adds to a rounded sum may cancel. */
+static void test_bf16_partials_are_worse_but_not_wrong(void **unused)
+{
+    static const RingMethod methods[] = {RING_METHOD_RING, RING_METHOD_BURST, RING_METHOD_ALLGATHER,
+                                         RING_METHOD_RING_DOUBLE, RING_METHOD_BURST_DOUBLE};
+    static RingReport report;
+    Case *c = method_case_new(&method_cases[0], ATTN_F32);
+    Oracle oracle;
+    (void)unused;
+    assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+    for (int n = 0; n < 5; n++) {
+        RingSetup setup = method_setup(methods[n], RING_CONTIGUOUS, 6, n < 3 ? 1 : 2);
+        const int burst = methods[n] == RING_METHOD_BURST || methods[n] == RING_METHOD_BURST_DOUBLE;
+        const OracleArray *expected = burst ? &oracle.dQ : &oracle.dK;
+        const Tensor *found = burst ? &c->args.dQ : &c->args.dK;
+        int64_t sent[2] = {0, 0};
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            setup.partials = bf16 ? ATTN_BF16 : ATTN_F32;
+            assert_true(method_run(c, &setup, 1, &report));
+            for (int rank = 0; rank < setup.ranks; rank++)
+                sent[bf16] += report.rank[rank].sent[RING_BACKWARD][burst ? RING_DQ : RING_DK];
+            assert_true(error_of(&oracle.O, &c->args.O) < (bf16 ? 6 * 0x1p-9 : 1e-6));
+            assert_true(error_of(expected, found) < (bf16 ? 6 * 0x1p-8 : 1e-5));
+            if (bf16) {
+                assert_true(error_of(&oracle.O, &c->args.O) > 1e-4);
+                assert_true(error_of(expected, found) > 1e-4);
+            }
+            ring_report_free(&report);
+        }
+        assert_int_equal(sent[0], 2 * sent[1]);
+    }
+    oracle_free(&oracle);
+    case_free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_method_is_right),
+        cmocka_unit_test(test_every_number_of_nodes),
+        cmocka_unit_test(test_one_rank_is_the_kernel),
+        cmocka_unit_test(test_every_run_has_the_same_bits),
+        cmocka_unit_test(test_bf16_partials_are_worse_but_not_wrong),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
