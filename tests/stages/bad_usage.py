@@ -174,6 +174,8 @@ OFFLINE = [
     (THD.replace("lengths", "falls", 1), r"falls\.npy"),
     (THD.replace("lengths", "late", 1), r"late\.npy"),
     (THD.replace("lengths", "five", 1), r"lengths\.npy: found 3 sequences.*4.*five"),
+    (THD.replace("lengths", "one", 1), r"one\.npy: found 1 numbers"),
+    (THD.replace("lengths", "nobody", 1), r"nobody\.npy: found 0 at its end"),
     (THD.replace("lengths", "q", 1), r"q\.npy"),
     (THD.replace("lengths", "none", 1), r"none\.npy"),
     (THD + " --q {}/q.npy --k {}/k.npy --v {}/k.npy", r"q\.npy: found 4 dim"),

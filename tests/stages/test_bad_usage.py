@@ -40,7 +40,8 @@ def make_files(folder):
             count *= n
         npyfile.write(path(name + ".npy"), shape, [i % 2 for i in range(count)], kind)
     for name, starts in (("lengths", (0, 5, 5, 12)), ("falls", (0, 5, 3, 12)),
-                         ("late", (1, 5, 12)), ("five", (0, 2, 4, 5, 12))):
+                         ("late", (1, 5, 12)), ("five", (0, 2, 4, 5, 12)),
+                         ("one", (0,)), ("nobody", (0, 0, 0, 0))):
         npyfile.write(path(name + ".npy"), (len(starts),), starts, "i4")
     npyfile.write(path("w12.npy"), (12,), [1.0] * 12)
     # k has another number of keys than q has queries, so that the two cannot be mixed up

@@ -102,10 +102,23 @@ def windows(lab):
               0 if lab.variant == "v3_streaming" else None)
     wide = lab.run(f"--causal --window {N},-1")
     if lab.args.plain:
-        other = (Program(lab.args.plain, lab.args.device, lab.program.folder + "/plain"), "all")
-        os.makedirs(lab.program.folder + "/plain", exist_ok=True)
-        lab.close("a window wider than N is stage 03", wide, lab.run("--causal", program=other))
+        stage_03(lab, wide)
     lab.ok(distance(wide["o"], plain["o"]) > 10 * lab.limit, "a window is not all")
+
+
+def stage_03(lab, wide):
+    folder = os.path.join(lab.program.folder, "plain")
+    os.makedirs(folder)
+    other = Program(lab.args.plain, lab.args.device, folder)
+    plain = lab.run("--causal", program=(other, "all"))
+    lab.close("a window wider than N is stage 03", wide, plain)
+    if lab.variant == "v3_streaming":  # it needs a finite one
+        return
+    infinite = lab.run("--causal --window -1,-1")
+    lab.close("an infinite window is stage 03", infinite, plain)
+    if lab.variant in ("v2_window_tiles", "v4_window_backward"):
+        lab.close("an infinite window is stage 03's v2_simd to the bit", infinite,
+                  lab.run("--causal", program=(other, "v2_simd")), 0)
 
 
 def sequences(lab):
