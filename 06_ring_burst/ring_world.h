@@ -167,6 +167,7 @@ typedef struct RingRankReport {
     int rank, failed;
     char failure[256];
     int64_t sent[RING_PASSES][RING_TENSORS];
+    int64_t sent_step[RING_PASSES][RING_MAX_STEPS];
     int64_t sent_inner[RING_PASSES], sent_outer[RING_PASSES];
     int64_t messages[RING_PASSES];
     size_t peak_bytes, peak_backward_bytes, workspace_bytes;
