@@ -90,6 +90,25 @@ static void put_share(FILE *f, const char *key, double value)
         fprintf(f, ",\"%s\":null", key);
 }
 
+/* Largest absolute errors, bound or no bound: what grows with the ranks, and what does not. */
+static void put_errors(FILE *f, const Check *check)
+{
+    const char *separator = "";
+    fputs(",\"errors\":", f);
+    if (!check) {
+        fputs("null", f);
+        return;
+    }
+    fputc('{', f);
+    for (int which = CHECK_O; which <= CHECK_DV; which++)
+        if (check->array[which].checked) {
+            fprintf(f, "%s\"%s\":%.6g", separator, check->array[which].name,
+                    check->array[which].max_error);
+            separator = ",";
+        }
+    fputc('}', f);
+}
+
 void json_ring(FILE *f, const ReportRow *row)
 {
     static const RingOutcome nothing = {
@@ -126,6 +145,7 @@ void json_ring(FILE *f, const ReportRow *row)
     put_array(f, "rank_peak_bytes", ring->peak, ring->ranks);
     put_array(f, "rank_peak_model_bytes", ring->peak_model, ring->ranks);
     fprintf(f, ",\"workspace_bytes\":%" PRId64, ring->workspace_bytes);
+    put_errors(f, row->check);
     put_share(f, "hidden", ring->hidden);
     put_share(f, "hidden_backward", ring->hidden_backward);
 }

@@ -184,6 +184,7 @@ def main():
     parser.add_argument("--stored", help="stage 01's program")
     parser.add_argument("--forward", help="stage 03's program")
     parser.add_argument("--wrong", nargs=2, metavar=("BUILD", "PATCHES"))
+    parser.add_argument("--without", default="", help="a variant that does not take all of it")
     args = parser.parse_args()
     tap = Tap()
     if not has_device(args.program, args.device):
@@ -191,6 +192,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         jobs = [pool.submit(check_variant, args, variant, dtype)
                 for variant, dtypes in variants_of(args.program, args.device, backward=True).items()
+                if variant != args.without
                 for dtype in (["f32"] if "f32" in dtypes else dtypes)]
         if args.wrong:
             jobs += [pool.submit(check_wrong, args, args.wrong[0], patch)
