@@ -56,8 +56,8 @@ static int duplicate(RingRank *r, RingExchange *x, int t, int width)
     return 0;
 }
 
-/* The sender's own data stay what they are: a copy with a flipped bit is sent. The bit is one of the
- * exponent (the second highest, in every dtype), or the difference could hide in rounding. */
+/* The sender's own data stay what they are: a copy with a flipped bit is sent. The bit is one of
+ * the exponent (the second highest, in every dtype), or the difference could hide in rounding. */
 static int corrupt(RingRank *r, RingExchange *x, int t)
 {
     const size_t bytes = x->list[t].bytes;

@@ -11,8 +11,8 @@
  *     a message is copied when it is delivered, not before, and until then there is NaN in the
  *     receiver's memory.
  *
- * So a message may be as late as the sender's wait allows. The same seed gives the same order, which
- * makes a failure that one schedule in a hundred shows one that can be looked at again.
+ * So a message may be as late as the sender's wait allows. The same seed gives the same order: a
+ * failure that one schedule in a hundred shows can be looked at again.
  *
  * Interface: sim_schedule_start, sim_turn_begin, sim_turn_pass, sim_turn_offer (sim.h).
  */
