@@ -185,6 +185,27 @@ static void bound_is_not_idle(void **state)
     }
 }
 
+/* A cap swallows an infinite q: its row may be anything near, a NaN elsewhere is one too many. */
+static void capped_infinity_passes(void **state)
+{
+    Case *c = case_new((AttnShape){1, 2, 1, 20, 20, 8}, ATTN_F32, LAYOUT_BSHD, 1);
+    Check check = {.inputs_intact = 1, .storage_intact = 1};
+    Oracle o;
+    (void)state;
+    c->args.softcap = 3;
+    case_set(&c->args.Q, 0, 5, 1, 2, INFINITY);
+    honest_forward(&ways[0], &c->args);
+    assert_int_equal(0, oracle_run(&o, &c->args, 0, 1));
+    for (int spoiled = 0; spoiled < 3; spoiled++) {
+        if (spoiled)
+            case_set(&c->args.O, 0, spoiled == 1 ? 5 : 6, 1, 0, NAN);
+        check_outputs(&check, &o, NULL, &c->args, 0, 4);
+        assert_int_equal(spoiled < 2, check.pass);
+    }
+    oracle_free(&o);
+    case_free(c);
+}
+
 static void report(void **state)
 {
     (void)state;
@@ -200,9 +221,13 @@ static void report(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(honest_kernels_pass),      cmocka_unit_test(underflow_passes),
-        cmocka_unit_test(all_positive_inputs_pass), cmocka_unit_test(delta_needs_W),
-        cmocka_unit_test(bound_is_not_idle),        cmocka_unit_test(report),
+        cmocka_unit_test(honest_kernels_pass),
+        cmocka_unit_test(underflow_passes),
+        cmocka_unit_test(all_positive_inputs_pass),
+        cmocka_unit_test(delta_needs_W),
+        cmocka_unit_test(bound_is_not_idle),
+        cmocka_unit_test(capped_infinity_passes),
+        cmocka_unit_test(report),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
