@@ -29,6 +29,8 @@ void ring_rank_tell(RingRank *r, RingReport *report)
                            .peak_bytes = r->peak_bytes,
                            .peak_backward_bytes = r->peak_backward_bytes,
                            .workspace_bytes = r->workspace_bytes};
+    if (!r->space->carry) /* on the host the part of the mask lies in the rank's memory */
+        to->workspace_bytes += r->mask_bytes;
     snprintf(to->failure, sizeof to->failure, "%s", r->failure);
     if (!log)
         return;
