@@ -42,6 +42,18 @@ static const Variant variants[] = {
     {"ring-double", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS,
      "ring in two levels: slow links between nodes hide behind a turn inside"},
     {"burst-double", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS, "burst in two levels"},
+    {"ring", ON_CUDA, DTYPES_ALL, NULL, NULL, VARIANT_RANKS | VARIANT_TENSOR_CORES,
+     "keys and values in a ring; their gradients travel home with them"},
+    {"burst", ON_CUDA, DTYPES_ALL, NULL, NULL, VARIANT_RANKS | VARIANT_TENSOR_CORES,
+     "backward the queries' side travels, the gradients of keys stay"},
+    {"allgather", ON_CUDA, DTYPES_ALL, NULL, NULL, VARIANT_RANKS | VARIANT_TENSOR_CORES,
+     "every rank gets all keys at once; dK, dV are reduce-scattered"},
+    {"ulysses", ON_CUDA, DTYPES_ALL, NULL, NULL, VARIANT_RANKS | VARIANT_TENSOR_CORES,
+     "all-to-all: all tokens of some heads instead of some tokens of all heads"},
+    {"ring-double", ON_CUDA, DTYPES_ALL, NULL, NULL, VARIANT_RANKS | VARIANT_TENSOR_CORES,
+     "ring in two levels: slow links between nodes hide behind a turn inside"},
+    {"burst-double", ON_CUDA, DTYPES_ALL, NULL, NULL, VARIANT_RANKS | VARIANT_TENSOR_CORES,
+     "burst in two levels"},
 };
 
 static const Stage stage = {

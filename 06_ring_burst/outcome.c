@@ -9,6 +9,7 @@
 
 #include "alloc.h"
 #include "cost.h"
+#include "gpus.h"
 #include "processes.h"
 #include "run_internal.h"
 
@@ -145,7 +146,7 @@ static int run_world(RingRun *run, const CliCase *c, int warmup, int rounds, int
     ring_report_free(&run->report);
     memset(&run->report, 0, sizeof run->report);
     if (c->ring.transport == CLI_MPI ? ring_world_processes(&job, &run->report)
-                                     : ring_world_sim(&job, &ring_space_cpu, &run->report))
+                                     : ring_world_sim(&job, run->space, &run->report))
         return -1;
     out->forward.count = rounds;
     out->backward.count = c->backward ? rounds : 0;
@@ -192,8 +193,9 @@ int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c,
     const RingSetup setup = ring_setup_of(c, (RingMethod)ring_method_from_name(v->name));
     const uint64_t before = problem_fingerprint(p);
     size_t live;
-    int status;
+    int status, absent;
     memset(run, 0, sizeof *run);
+    run->space = ring_space_of(c, v);
     run->told = (RingOutcome){
         .ranks = setup.ranks, .nodes = setup.nodes, .hidden = NAN, .hidden_backward = NAN};
     if (outcome_make(out, p, c) != EXIT_OK) {
@@ -203,6 +205,12 @@ int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c,
     }
     out->ring = &run->told;
     out->answered = 1;
+    if (ring_space_refuses(c, v, p->args.shape.d, out->failure, &absent)) {
+        out->status = ATTN_SKIP;
+        if (absent)
+            cli_refuse("--transport nccl: %s", out->failure);
+        return absent ? EXIT_NO_DEVICE : EXIT_OK;
+    }
     if (ring_plan_make(&run->plan, &p->args, &setup, out->failure) != 0) {
         const int no_memory = strncmp(out->failure, "memory", 6) == 0;
         out->status = no_memory ? ATTN_NO_MEMORY : ATTN_SKIP;
@@ -215,6 +223,7 @@ int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c,
     workspace_reset_peak();
     bench_progress("%s", v->name);
     bench_set_threads(1); /* of BLAS: the ranks have their own */
+    flash_backward_set_deterministic(c->deterministic);
     status = run_rounds(run, c, trace);
     bench_progress_clear();
     look_around(out, p, before, live);

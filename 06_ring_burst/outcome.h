@@ -19,6 +19,7 @@ typedef struct RingRun {
     RingReport report;
     RingPlan plan;
     int planned; /* the plan is there */
+    const RingSpace *space;
 } RingRun;
 
 /* EXIT_OK (also for a case that the method cannot compute: out.status is ATTN_SKIP), EXIT_RUNTIME

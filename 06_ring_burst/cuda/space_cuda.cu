@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attn_config.h"
 #include "space_internal.h"
 #include "transport_nccl.h"
 
