@@ -171,10 +171,7 @@ int ring_trailers_add(RingRank *r, RingExchange *x)
 static int check_one(RingRank *r, const RingTransfer *t, const RingTrailer *trailer,
                      int64_t expected)
 {
-    static const char *const passes[RING_PASSES] = {"set-up", "forward", "backward"};
     const char *name = ring_tensor_name(t->tensor);
-    const char *pass = trailer->pass >= 0 && trailer->pass < RING_PASSES ? passes[trailer->pass]
-                                                                         : "an unknown pass";
     uint64_t sum;
     if (trailer->number != expected)
         return ring_fail(
@@ -182,7 +179,8 @@ static int check_one(RingRank *r, const RingTransfer *t, const RingTrailer *trai
             "%s from rank %d is its message %lld, number %lld was due: %s (sent in its "
             "%s step %d)",
             name, t->peer, (long long)trailer->number, (long long)expected,
-            trailer->number < expected ? "it came twice" : "one is lost", pass, (int)trailer->step);
+            trailer->number < expected ? "it came twice" : "one is lost",
+            ring_pass_name((RingPass)trailer->pass), (int)trailer->step);
     if (checksum(r, t->data, t->bytes, &sum) != 0)
         return -1;
     if (sum != trailer->checksum || trailer->bytes != t->bytes)
@@ -190,7 +188,8 @@ static int check_one(RingRank *r, const RingTransfer *t, const RingTrailer *trai
                          "%s from rank %d is damaged: checksum %016llx, sent was %016llx (sent in "
                          "its %s step %d)",
                          name, t->peer, (unsigned long long)sum,
-                         (unsigned long long)trailer->checksum, pass, (int)trailer->step);
+                         (unsigned long long)trailer->checksum,
+                         ring_pass_name((RingPass)trailer->pass), (int)trailer->step);
     return 0;
 }
 

@@ -29,6 +29,11 @@ double ring_now_ms(void)
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
+const char *ring_pass_name(RingPass pass)
+{
+    return pass == RING_FORWARD ? "forward" : pass == RING_BACKWARD ? "backward" : "set-up";
+}
+
 RingLog *ring_log_new(int trace)
 {
     RingLog *log = calloc(1, sizeof *log);
@@ -130,20 +135,18 @@ int ring_step(RingRank *r, int step)
     r->log->fault_steps++;
     if (r->transport->note)
         r->transport->note(r);
-    if (r->transport->note)
-        r->transport->note(r);
     return ring_fault_step(r);
 }
 
 int ring_fail(RingRank *r, const char *format, ...)
 {
-    static const char *const passes[] = {"set-up", "forward", "backward"};
     va_list list;
     int written;
     if (r->failed)
         return -1;
     r->failed = 1;
-    written = snprintf(r->failure, sizeof r->failure, "rank %d, %s", r->rank, passes[r->pass]);
+    written =
+        snprintf(r->failure, sizeof r->failure, "rank %d, %s", r->rank, ring_pass_name(r->pass));
     if (r->pass != RING_SETUP)
         written += snprintf(r->failure + written, sizeof r->failure - (size_t)written, " step %d",
                             r->step);

@@ -145,6 +145,7 @@ int ring_log_event(RingRank *r, const RingEvent *event);
  * freed with the log at the latest. NULL: the rank has failed. */
 void *ring_keep(RingRank *r, size_t bytes);
 void ring_unkeep(RingRank *r, void *p); /* NULL is allowed */
+const char *ring_pass_name(RingPass pass); /* "forward" */
 /* "waiting for K from rank 1", "waiting until rank 2 takes K" */
 const char *ring_transfer_words(const RingTransfer *t, char words[80]);
 double ring_now_ms(void); /* host clock of the machine */

@@ -95,7 +95,6 @@ void sim_rank_ends(SimEndpoint *e);
 /* --- sim_world.c ---*/
 int sim_world_open(SimWorld *world, RingRank *ranks, const RingSetup *setup);
 void sim_world_close(SimWorld *world);
-extern const char *const sim_passes[RING_PASSES];
 /* locked */
 void sim_call_all(SimWorld *world);
 const SimPost *sim_missing(const SimTicket *ticket); /* the first that has not arrived, or NULL */

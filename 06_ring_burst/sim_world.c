@@ -12,7 +12,7 @@
  * The time-out is for a rank that runs and does not come.
  *
  * Interface: sim_world_open, sim_world_close, sim_call_all, sim_missing, sim_peer, sim_transfer,
- * sim_can_go_on, sim_deadlock, sim_look_for_deadlock, sim_give_reason, sim_passes (sim.h).
+ * sim_can_go_on, sim_deadlock, sim_look_for_deadlock, sim_give_reason (sim.h).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,8 +114,6 @@ int sim_can_go_on(const SimEndpoint *e)
     }
 }
 
-const char *const sim_passes[RING_PASSES] = {"set-up", "forward", "backward"};
-
 RingTransfer sim_transfer(const SimPost *post)
 {
     return (RingTransfer){
@@ -132,7 +130,7 @@ static int tell_one(const SimEndpoint *e, char *text, size_t room)
     if (e->state >= SIM_ENDED)
         snprintf(words, sizeof words, "%s", e->state == SIM_ENDED ? "done" : "gone");
     else if (!e->outside)
-        snprintf(where, sizeof where, " (%s step %d)", sim_passes[e->pass], e->step);
+        snprintf(where, sizeof where, " (%s step %d)", ring_pass_name(e->pass), e->step);
     return snprintf(text, room, "; rank %d is %s%s", e->rank->rank, words, where);
 }
 
@@ -200,10 +198,11 @@ void sim_give_reason(const RingRank *r, const SimPost *post, int late, char text
         snprintf(text, 96, "deadlock");
     else if (gone < world->ranks)
         snprintf(text, 96, "rank %d is gone, last seen in %s step %d", gone,
-                 sim_passes[world->endpoints[gone].pass], world->endpoints[gone].step);
+                 ring_pass_name(world->endpoints[gone].pass), world->endpoints[gone].step);
     else if (late && peer)
         snprintf(text, 96, "nothing within %g s; rank %d was last seen in %s step %d",
-                 r->plan->setup.timeout_s, peer->rank->rank, sim_passes[peer->pass], peer->step);
+                 r->plan->setup.timeout_s, peer->rank->rank, ring_pass_name(peer->pass),
+                 peer->step);
     else if (late)
         snprintf(text, 96, "not all came within %g s", r->plan->setup.timeout_s);
     else

@@ -78,7 +78,7 @@ static int fail_size(RingRank *r, const SimPost *post)
 {
     return ring_fail(r, "%s from rank %d has %zu bytes, expected were %zu (sent in its %s step %d)",
                      ring_tensor_name((RingTensor)post->channel), post->from, post->partner_bytes,
-                     post->bytes, sim_passes[post->partner_pass], post->partner_step);
+                     post->bytes, ring_pass_name(post->partner_pass), post->partner_step);
 }
 
 static int sim_start(RingRank *r, RingExchange *x)
