@@ -67,6 +67,16 @@ static int bytes_agree(const RingModelCase *m, const RingRankReport *told, RingP
     return 1;
 }
 
+/* Memory by the model: within 5 percent. 1, or 0 with a sentence. */
+static int memory_agrees(int64_t found, int64_t model, int g, char *sentence, size_t size)
+{
+    if (llabs(found - model) * 20 <= model)
+        return 1;
+    snprintf(sentence, size, "rank %d held %" PRId64 " bytes, the model says %" PRId64, g, found,
+             model);
+    return 0;
+}
+
 static int64_t sum(const int64_t sent[RING_TENSORS])
 {
     int64_t all = 0;
@@ -114,6 +124,9 @@ static int tell(RingRun *run)
             told->workspace_bytes = (int64_t)r->workspace_bytes;
         if (peak + r->workspace_bytes > run->out.peak_bytes)
             run->out.peak_bytes = peak + r->workspace_bytes;
+        if (status == EXIT_OK && !memory_agrees(told->peak[g], told->peak_model[g], g,
+                                                run->out.failure, sizeof run->out.failure))
+            status = EXIT_WRONG;
         for (int pass = RING_FORWARD; pass <= (plan->backward ? RING_BACKWARD : RING_FORWARD);
              pass++) {
             const RingModelBytes model = model_ring_sent(&m, (RingPass)pass, g);

@@ -10,6 +10,7 @@ heads out. The lists:
     layouts  the full product of layouts, masks and windows, ranks and heads, whose interactions
              (who sees whom, how far keys travel, whose sums are added) are more than pairs promise;
              lengths, dtypes and several sequences go round in it
+    partials the same with bf16 partials, whose bound is wider
     turns    the same under adversarial schedules: every line with a seed of its own
 
 Lengths are ragged: below the ranks some ranks hold nothing, below twice the ranks a zigzag shard has
@@ -102,14 +103,14 @@ def product_cases():
         yield case
 
 
-def schedule_cases():
-    """Small: a schedule is about who waits for whom, not about sizes."""
+def small_cases(table):
+    """A schedule is about who waits for whom, not about sizes."""
     options = {name: OPTIONS[name] for name in ("--mask", "--layout", "sequences")}
     options.update({"--ranks": (2, 3, 4, 5), "--seq-q": (9, 23), "--seq-kv": (9, 23),
                     "heads": ("2/2", "4/1", "4/4"), "-d": (8,), "-B": (1,),
                     "--window": ("", "5,3", "9,-1"), "--dtype": ("f32", "bf16"), "nodes": ("",),
                     "--backward": (1,)})
-    return cases.all_pairs(options, 0, valid=valid)
+    return cases.all_pairs(options, table, valid=valid)
 
 
 def sweep(folder, quick=False):
@@ -126,7 +127,9 @@ def sweep(folder, quick=False):
     for n, case in enumerate(product_cases()):
         if not quick or n % 9 == 0:
             add("layouts " + case["--layout"], case)
-    scheduled = schedule_cases()
+    for case in small_cases(1):
+        add("partials", case, " --partials bf16")
+    scheduled = small_cases(0)
     for n in range(30 if quick else SCHEDULES):
         case = scheduled[n % len(scheduled)]
         add("turns", case, f" --seed-schedule {1000 + n}")

@@ -56,7 +56,7 @@ NAMES = {"--ranks": "ranks", "--layout": "ranks layout", "--seq-q": "Nq", "--seq
          "--window": "window", "--softcap": "softcap", "--scale": "scale", "--dtype": "dtype",
          "--dist": "dist", "--strides": "strides", "--nodes": "nodes", "--threads": "threads",
          "--seed": "seed", "--cu-seqlens-q": "lengths_q", "--cu-seqlens-kv": "lengths_k",
-         "--seed-schedule": "schedule"}
+         "--seed-schedule": "schedule", "--partials": "partials"}
 
 
 def parse(line):
@@ -150,6 +150,11 @@ def main():
         tap.ok(len(turns) == 200 and len({case["schedule"] for case in turns}) == 200 and
                {case["ranks layout"] for case in turns} == set(LAYOUTS),
                "200 adversarial schedules, each another one")
+        rounded = cases["partials"]
+        tap.ok(len(rounded) >= 15 and {case["partials"] for case in rounded} == {"bf16"} and
+               {case["ranks layout"] for case in rounded} == set(LAYOUTS) and
+               {case["mask"] for case in rounded} == set(MASKS),
+               f"{len(rounded)} cases with bf16 partials, every layout and mask")
         lines = [line for group in groups.values() for line in group]
         quick = sum(map(len, ring_cases.sweep(folder, quick=True).values()))
     tap.ok(len({parse(line)["seed"] for line in lines}) == len(lines),
@@ -158,7 +163,7 @@ def main():
     answered = sum(ring_cases.answers(m, line) for line in lines
                    for m in ("ring", "burst", "allgather", "ulysses", "ring-double",
                              "burst-double"))
-    tap.ok(answered > 5000 and 60 <= quick <= 250,
+    tap.ok(answered > 5000 and 60 <= quick <= 300,
            f"{len(lines)} cases, {answered} with their methods, quick {quick}")
     return tap.done()
 

@@ -5,8 +5,9 @@
     test_ring_sweep.py PROGRAM [--device cpu|cuda] [--only GROUP] [--flags="--partials f32 ..."]
 
 As test_sweep.py, whose judge it is. Beside right numbers a row has to tell the ranks, layout and
-sequences that its line asked for, and the bytes that the ranks sent have to add up to what the model
-says. (The program itself compares them rank by rank and tensor by tensor, and fails if one differs.)
+sequences that its line asked for, the bytes that the ranks sent have to add up to what the model
+says (the program itself compares them rank by rank and tensor by tensor, and fails if one differs),
+and the most that each rank held is what the model says, to the byte.
 A method that is missing against the contract fails, and so does one too many.
 """
 import argparse
@@ -30,7 +31,7 @@ def fault_of_ranks(line, row):
     schedule = int(given["--seed-schedule"]) if "--seed-schedule" in given else None
     said = {"ranks": ranks, "layout": layout, "sequences": sequences, "transport": "sim",
             "method": row["variant"], "seed_schedule": schedule, "inject": None,
-            "verify_hops": "--verify-hops" in words}
+            "verify_hops": "--verify-hops" in words, "partials": given.get("--partials", "f32")}
     if "--nodes" in given:
         said["nodes"] = int(given["--nodes"])
     wrong = {key: row.get(key) for key in said if row.get(key) != said[key]}
@@ -39,6 +40,8 @@ def fault_of_ranks(line, row):
     sent = row["sent_bytes"] + row["sent_bytes_backward"]
     if len(sent) != 2 * ranks or min(sent) < 0 or sum(sent) != row["link_bytes"]:
         return f"the ranks sent {sent}, the model says {row['link_bytes']} in all"
+    if row["rank_peak_bytes"] != row["rank_peak_model_bytes"]:
+        return f"ranks held {row['rank_peak_bytes']}, the model says {row['rank_peak_model_bytes']}"
     if (ranks == 1 or row["nodes"] == 1) and row["outer_bytes"] != 0:
         return f"{row['outer_bytes']} bytes between nodes, and there is one node"
     if ranks == 1 and sum(sent) != 0:
