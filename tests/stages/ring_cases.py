@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 """ring_cases.py: the option combinations that stage 06 is swept over.
 
-cases.py has the idea: every pair of option values occurs together somewhere. A line names no method,
-so each line runs all six of them against one run of the oracle, but Ulysses where it cannot deal the
-heads out. The lists:
+cases.py has the idea: every pair of option values occurs together somewhere. A line names no
+method, so each line runs all six of them against one run of the oracle, but Ulysses where it cannot
+deal the heads out. The lists:
 
     pairs    every pair of values of the options below, in TABLES different surroundings
     layouts  the full product of layouts, masks and windows, ranks and heads, whose interactions
@@ -13,9 +13,9 @@ heads out. The lists:
     partials the same with bf16 partials, whose bound is wider
     turns    the same under adversarial schedules: every line with a seed of its own
 
-Lengths are ragged: below the ranks some ranks hold nothing, below twice the ranks a zigzag shard has
-half of its chunks. Queries and keys have lengths of their own (cross attention). Four sequences in a
-row have some without queries and some without keys.
+Lengths are ragged: below the ranks some ranks hold nothing, below twice the ranks a zigzag shard
+has half of its chunks. Queries and keys have lengths of their own (cross attention). Four sequences
+in a row have some without queries and some without keys.
 
 That the lists hold what they claim is proved by test_ring_cases.py, from the lines and with tables
 of its own.

@@ -5,7 +5,7 @@
     test_bad_usage.py PROGRAM...
 
 Every case of bad_usage.py runs on every program: exit status 2, nothing on stdout, exactly one line
-on stderr that names the culprit and says what is accepted, and no file or folder written or changed.
+on stderr that names the culprit and says what is accepted, no file or folder written or changed.
 """
 import os
 import re

@@ -4,8 +4,8 @@
 
     test_ring_boxes.py PROGRAM FLASH_FORWARD FLASH_BACKWARD
 
-The list (a README of 2024) asks for: functions that split a sequence evenly among ranks; ranks 1 and
-4 with equal output; a causal mask derived from rank and chunk sizes; intermediates out of flash
+The list (a README of 2024) asks for: functions that split a sequence evenly among ranks; ranks 1
+and 4 with equal output; a causal mask derived from rank and chunk sizes; intermediates out of flash
 attention, and a backward pass by recomputation and ring passes; striped attention; messages in one
 batch; cross attention. Its own test has 31 tokens, which no number of ranks but 31 divides, and a
 model of 8 channels: two heads of 4.

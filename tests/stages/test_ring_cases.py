@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 """test_ring_cases.py: proof that stage 06's sweep covers what it claims to.
 
-As test_cases.py: it reads the case lines and compares them with tables of its own. Since a line runs
-all methods, a pair of an option and a method is covered when the method answers a line with it; for
-Ulysses only where heads can be dealt out.
+As test_cases.py: it reads the case lines and compares them with tables of its own. Since a line
+runs all methods, a pair of an option and a method is covered when the method answers a line with
+it; for Ulysses only where heads can be dealt out.
 """
 import os
 import sys
