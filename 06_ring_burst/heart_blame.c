@@ -217,23 +217,29 @@ static void add_signal(Text *t, int number)
     add(t, ")");
 }
 
+/* Which of two ranks went first, as far as is known; -1 is nobody. */
+static int earlier(int64_t a_ns, int a, int64_t b_ns, int b)
+{
+    return b < 0 || (a_ns > 0 && (b_ns == 0 || a_ns < b_ns)) ? a : b;
+}
+
 /* In the order of how sure it is: a rank that noted its own crash; one that vanished although
  * nobody had told it to; the first that was told to. */
 void heart_explain(const HeartBoard *board, char *text, size_t room)
 {
     Text t = {text, 0, room};
     int rank, crashed = -1, vanished = -1, told = -1;
-    for (rank = board->ranks - 1; rank >= 0; rank--) {
+    for (rank = 0; rank < board->ranks; rank++) {
         const HeartSlot *s = &board->slot[rank];
-        if (READ(s->signal))
+        if (READ(s->signal) && crashed < 0)
             crashed = rank;
-        if (READ(s->state) != HEART_ALIVE)
+        if (READ(s->state) == HEART_ABSENT || READ(s->state) == HEART_DONE)
             continue;
-        if (!READ(s->stopped) && is_gone(s) &&
-            (vanished < 0 || READ(s->since) <= READ(board->slot[vanished].since)))
-            vanished = rank;
-        if (READ(s->stopped) && (told < 0 || READ(s->stopped) <= READ(board->slot[told].stopped)))
-            told = rank;
+        if (READ(s->stopped))
+            told = earlier(s->stopped, rank, told < 0 ? 0 : board->slot[told].stopped, told);
+        else if (is_gone(s))
+            vanished =
+                earlier(s->gone, rank, vanished < 0 ? 0 : board->slot[vanished].gone, vanished);
     }
     rank = crashed >= 0 ? crashed : vanished >= 0 ? vanished : told;
     if (rank < 0) {

@@ -12,6 +12,7 @@
 #include "heartbeat.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -70,18 +71,18 @@ void heart_close(HeartBoard *board)
 
 /* --- what a rank tells -------------------------------------------------------------------------*/
 
-void heart_join(HeartBoard *board, int rank)
+void heart_join(HeartBoard *board, int rank, HeartState state)
 {
     heart_place(board, rank, (HeartPlace){RING_SETUP, 0, HEART_IDLE, 0, 0});
     WRITE(board->slot[rank].pid, (int64_t)getpid());
-    WRITE(board->slot[rank].state, HEART_ALIVE);
+    WRITE(board->slot[rank].state, state);
 }
 
 int heart_joined(const HeartBoard *board)
 {
     int rank, joined = 0;
     for (rank = 0; rank < board->ranks; rank++)
-        joined += READ(board->slot[rank].state) != HEART_ABSENT;
+        joined += READ(board->slot[rank].state) >= HEART_ALIVE;
     return joined;
 }
 
@@ -115,6 +116,17 @@ void heart_stop(HeartBoard *board, int rank)
 void heart_end(HeartBoard *board, int rank, HeartState state)
 {
     WRITE(board->slot[rank].state, state);
+}
+
+void heart_watch(HeartBoard *board)
+{
+    int rank;
+    for (rank = 0; rank < board->ranks; rank++) {
+        HeartSlot *s = &board->slot[rank];
+        const int32_t state = READ(s->state);
+        if (state != HEART_ABSENT && state != HEART_DONE && !s->gone && kill((pid_t)s->pid, 0) != 0)
+            s->gone = heart_now();
+    }
 }
 
 void heart_fail(HeartBoard *board, int rank)

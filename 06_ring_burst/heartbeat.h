@@ -14,6 +14,7 @@
  * Interface:
  * - heart_create, heart_open, heart_close: the board.
  * - heart_join, heart_place, heart_end: what a rank tells about itself.
+ * - heart_watch: who is gone?
  * - heart_fail, heart_failed: a rank found something wrong; the others stop as well.
  * - heart_tell, heart_told: the sentence for the user, said once.
  * - heart_blame, heart_explain, heart_is_stopped: who is it that all are waiting for? who went first?
@@ -31,7 +32,8 @@ extern "C" {
 #endif
 
 typedef enum HeartState {
-    HEART_ABSENT, /* has not started yet */
+    HEART_ABSENT,   /* has not started yet */
+    HEART_STARTING, /* its process has, MPI has not */
     HEART_ALIVE,
     HEART_DONE /* has ended as it should */
 } HeartState;
@@ -58,6 +60,7 @@ typedef struct HeartSlot {
     uint64_t place;  /* a HeartPlace in one word: never half written */
     int64_t since;   /* ns, CLOCK_MONOTONIC, of the last change of place */
     int64_t stopped; /* ns, when it was told to end (SIGTERM); 0: never */
+    int64_t gone;    /* ns, when heart_watch saw that it is not there any more; 0: never */
 } HeartSlot;
 
 typedef struct HeartBoard {
@@ -74,8 +77,8 @@ HeartBoard *heart_create(int ranks, char path[64]);
 HeartBoard *heart_open(const char *path);
 void heart_close(HeartBoard *board);
 
-void heart_join(HeartBoard *board, int rank);
-int heart_joined(const HeartBoard *board); /* ranks that have started */
+void heart_join(HeartBoard *board, int rank, HeartState state);
+int heart_joined(const HeartBoard *board); /* ranks that are alive or done */
 void heart_place(HeartBoard *board, int rank, HeartPlace place);
 HeartPlace heart_read(const HeartBoard *board, int rank);
 void heart_crash(HeartBoard *board, int rank, int signal);
@@ -84,6 +87,9 @@ void heart_end(HeartBoard *board, int rank, HeartState state);
 
 void heart_status(HeartBoard *board, int status); /* rank 0: what the program ends with */
 int64_t heart_now(void);                          /* ns, CLOCK_MONOTONIC */
+
+/* For who started the ranks, many times a second: notes who is gone, so that the order is known. */
+void heart_watch(HeartBoard *board);
 
 void heart_fail(HeartBoard *board, int rank);
 int heart_failed(const HeartBoard *board); /* the first rank that failed, or -1 */

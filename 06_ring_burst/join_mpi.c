@@ -137,7 +137,8 @@ static void find_board(int rank)
     launched = board != NULL;
     if (board && rank >= 0 && rank < board->ranks) {
         own_rank = rank;
-        heart_join(board, rank);
+        heart_join(board, rank, HEART_STARTING);
+        watch_signals(); /* again after MPI_Init, which brings handlers of its own */
     }
 }
 
@@ -173,13 +174,14 @@ int ring_mpi_join(int ranks, double timeout_s, char why[256])
         board = &own_board;
         board->ranks = world;
     }
-    heart_join(board, own_rank);
+    heart_join(board, own_rank, HEART_STARTING);
     watch_signals();
     end = mpi_end_open(board, launched, timeout_s);
     if (!end) {
         snprintf(why, 256, "out of memory for the ends of %d channels", world);
         return -1;
     }
+    heart_join(board, own_rank, HEART_ALIVE);
     return 0;
 }
 

@@ -14,7 +14,7 @@
  * that orphans become its children; a signal that would end it ends mpirun first; and ranks end
  * with their mpirun.
  *
- * Interface: ring_mpi_enter (world_mpi.h).
+ * Interface: ring_mpi_launch (world_mpi.h).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,6 +32,7 @@
 #include "world_mpi.h"
 
 #define START_S 30.0 /* on top of --timeout: until all processes have started */
+#define STOP_S  4.0  /* on top of --timeout: the ranks know better what a stopped one holds up */
 #define END_S   5.0  /* until mpirun has ended, after it was told to */
 
 typedef struct Launch {
@@ -41,8 +42,10 @@ typedef struct Launch {
     int ranks;
     double timeout_s;
     pid_t child;
-    int status;    /* of mpirun, when it has ended */
-    char why[512]; /* that it was told to end, in a sentence; "" */
+    int status;                     /* of mpirun, when it has ended */
+    char why[512];                  /* that it was told to end, in a sentence; "" */
+    double start, told;             /* s: when it was started; when a rank told what is wrong */
+    double stopped[RING_MAX_RANKS]; /* s: since when a rank is seen stopped; 0: it is not */
 } Launch;
 
 static volatile sig_atomic_t told_to_end; /* the signal */
@@ -124,37 +127,53 @@ static double now_s(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Why mpirun should be ended: 1 with a sentence, or 0. */
-static int must_end(Launch *l, double since_start, double *told_since)
+/* Ranks notice a stopped one in a wait. This is for all other times: since when one is stopped. */
+static void look_for_stopped(Launch *l, double now)
+{
+    double *since = l->stopped;
+    int rank;
+    for (rank = 0; rank < l->ranks; rank++) {
+        if (l->board->slot[rank].pid == 0 || !heart_is_stopped(l->board, rank))
+            since[rank] = 0.0;
+        else if (since[rank] == 0.0)
+            since[rank] = now;
+        else if (now - since[rank] > l->timeout_s + STOP_S)
+            snprintf(l->why, sizeof l->why, "rank %d is stopped, for %.1f s", rank,
+                     now - since[rank]);
+    }
+}
+
+/* Why mpirun should be ended: 1 (with a sentence, or the ranks have told theirs), or 0. */
+static int must_end(Launch *l, double now)
 {
     const int joined = heart_joined(l->board);
-    if (told_to_end) {
+    if (told_to_end)
         snprintf(l->why, sizeof l->why, "ended by signal %d", (int)told_to_end);
-        return 1;
-    }
-    if (joined < l->ranks && since_start > l->timeout_s + START_S) {
+    else if (joined < l->ranks && now - l->start > l->timeout_s + START_S)
         snprintf(l->why, sizeof l->why, "%d of %d ranks have not started in %g s",
                  l->ranks - joined, l->ranks, l->timeout_s + START_S);
-        return 1;
-    }
-    if (heart_told(l->board)[0] && *told_since == 0.0)
-        *told_since = now_s();
-    return *told_since > 0.0 && now_s() - *told_since > END_S;
+    else
+        look_for_stopped(l, now);
+    if (heart_told(l->board)[0] && l->told == 0.0)
+        l->told = now;
+    return l->why[0] || (l->told > 0.0 && now - l->told > END_S);
 }
 
 /* Returns when mpirun has ended, by itself or by force. */
 static void watch(Launch *l)
 {
     const struct timespec pause = {0, 10000000};
-    const double start = now_s();
-    double told_since = 0.0, ending = 0.0;
+    double ending = 0.0;
+    int turn = 0;
+    l->start = now_s();
     while (waitpid(l->child, &l->status, WNOHANG) == 0) {
-        if (ending == 0.0 && must_end(l, now_s() - start, &told_since)) {
+        if (turn++ % 10 == 0 && ending == 0.0 && must_end(l, now_s())) {
             ending = now_s();
             kill(l->child, SIGTERM);
         }
         if (ending > 0.0 && now_s() - ending > END_S)
             kill(-l->child, SIGKILL);
+        heart_watch(l->board);
         nanosleep(&pause, NULL);
     }
 }
@@ -178,16 +197,18 @@ static void end_orphans(const Launch *l)
 static int outcome(const Launch *l)
 {
     char text[512];
-    int rank, ended = 0;
-    for (rank = 0; rank < l->ranks; rank++)
+    int rank, begun = 0, ended = 0;
+    for (rank = 0; rank < l->ranks; rank++) {
+        begun += l->board->slot[rank].state != HEART_ABSENT;
         ended += l->board->slot[rank].state == HEART_DONE;
+    }
     if (ended == l->ranks && WIFEXITED(l->status))
         return WEXITSTATUS(l->status) ? WEXITSTATUS(l->status) : l->board->status;
     if (heart_told(l->board)[0])
         snprintf(text, sizeof text, "%s", heart_told(l->board));
     else if (l->why[0])
         snprintf(text, sizeof text, "%s", l->why);
-    else if (heart_joined(l->board) == 0)
+    else if (begun == 0)
         snprintf(
             text, sizeof text,
             "%.200s could not start %d processes (it ended with %d); to see why, type: mpirun -n "
@@ -236,84 +257,22 @@ static int launch(Launch *l, const Cli *cli, int argc, char **argv)
     return status;
 }
 
-/* --- entering ----------------------------------------------------------------------------------*/
-
-/* How many ranks do the cases with --transport mpi want, all the same? 0: they do not say. */
-static int wanted_ranks(const Cli *cli, Launch *l)
+int ring_mpi_launch(const Cli *cli, int ranks, double timeout_s, int argc, char **argv)
 {
-    int i, first = -1;
-    for (i = 0; i < cli->case_count; i++) {
-        const CliRing *r = &cli->cases[i].ring;
-        if (r->transport != CLI_MPI)
-            continue;
-        if (first >= 0 && (r->ranks_given != cli->cases[first].ring.ranks_given ||
-                           (r->ranks_given && r->ranks != cli->cases[first].ring.ranks))) {
-            cli_refuse("--cases: found different --ranks in lines %d and %d, accepted is one "
-                       "number of ranks for all cases over mpi",
-                       cli->cases[first].line, cli->cases[i].line);
-            return -1;
-        }
-        first = first < 0 ? i : first;
-        l->timeout_s = r->timeout_s > l->timeout_s ? r->timeout_s : l->timeout_s;
-    }
-    return first >= 0 && cli->cases[first].ring.ranks_given ? (int)cli->cases[first].ring.ranks : 0;
-}
-
-static int start_mpirun(const Cli *cli, Launch *l, int argc, char **argv)
-{
+    Launch l = {.ranks = ranks, .timeout_s = timeout_s};
     int status;
-    if (!find_program("mpirun", l->mpirun, sizeof l->mpirun)) {
+    if (!find_program("mpirun", l.mpirun, sizeof l.mpirun)) {
         cli_refuse("--transport mpi: found no mpirun in PATH, accepted is an installed OpenMPI "
                    "(Debian: openmpi-bin)");
         return EXIT_NO_DEVICE;
     }
-    l->ranks = l->ranks > 0 ? l->ranks : 4;
-    l->board = heart_create(l->ranks, l->path);
-    if (!l->board) {
+    l.board = heart_create(l.ranks, l.path);
+    if (!l.board) {
         cli_refuse("--transport mpi: found no memory for the heartbeats, accepted is a machine "
                    "with some");
         return EXIT_RUNTIME;
     }
-    status = launch(l, cli, argc, argv);
-    heart_close(l->board);
+    status = launch(&l, cli, argc, argv);
+    heart_close(l.board);
     return status;
-}
-
-static int become_rank(Cli *cli, int ranks, double timeout_s)
-{
-    char why[256];
-    int i;
-    if (ring_mpi_join(ranks, timeout_s, why) != 0)
-        return cli_refuse("%s", why);
-    for (i = 0; i < cli->case_count; i++) {
-        CliCase *c = &cli->cases[i];
-        if (c->ring.transport == CLI_MPI)
-            c->ring.ranks = ring_mpi_ranks();
-        if (ring_mpi_rank() > 0) {
-            c->check = 0;
-            c->save_dir = c->ring.trace_json = NULL;
-        }
-    }
-    if (ring_mpi_rank() > 0) {
-        cli->quiet = 1;
-        cli->json_file = NULL;
-    }
-    return CLI_CONTINUE;
-}
-
-int ring_mpi_enter(Cli *cli, int argc, char **argv)
-{
-    Launch l = {.timeout_s = 0.0};
-    int i, mpi = 0;
-    for (i = 0; i < cli->case_count; i++)
-        mpi += cli->cases[i].ring.transport == CLI_MPI;
-    if (!mpi && ring_mpi_under_mpirun())
-        return cli_refuse("--transport: found none under mpirun, accepted is --transport mpi (or "
-                          "no mpirun)");
-    if (!mpi)
-        return CLI_CONTINUE;
-    if ((l.ranks = wanted_ranks(cli, &l)) < 0)
-        return EXIT_USAGE;
-    return ring_mpi_under_mpirun() ? become_rank(cli, l.ranks, l.timeout_s)
-                                   : start_mpirun(cli, &l, argc, argv);
 }

@@ -18,7 +18,7 @@
  *
  * Interface:
  * - ring_mpi_hush, ring_mpi_enter, ring_mpi_leave, ring_mpi_rank, ring_mpi_ranks.
- * - ring_mpi_join: what ring_mpi_enter does in a rank.
+ * - ring_mpi_join, ring_mpi_launch: what ring_mpi_enter does in a rank, and in who starts ranks.
  */
 #ifndef RING_WORLD_MPI_H
 #define RING_WORLD_MPI_H
@@ -44,6 +44,8 @@ int ring_mpi_ranks(void); /* 1 without mpirun */
 
 /* ranks: what --ranks says, 0 = nothing. 0, or -1 with one sentence. */
 int ring_mpi_join(int ranks, double timeout_s, char why[256]);
+/* Starts mpirun with this command line and waits for its end; the exit status of the whole. */
+int ring_mpi_launch(const Cli *cli, int ranks, double timeout_s, int argc, char **argv);
 struct MpiEnd *ring_mpi_end(void); /* NULL before */
 int ring_mpi_under_mpirun(void);   /* by the environment */
 

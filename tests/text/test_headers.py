@@ -5,7 +5,8 @@
 usage: test_headers.py BUILD [CUDA-INCLUDES]    BUILD/common holds the generated attn_config.h
 
 A header that leans on what its users happen to include first breaks in the next user's file.
-Headers that need CUDA are left out where its headers are missing; *.cuh are nvcc's, not looked at.
+Headers that need CUDA or MPI are left out where those headers are missing; *.cuh are nvcc's, not
+looked at.
 """
 import os
 import pathlib
@@ -33,6 +34,14 @@ def compile_alone(compiler, flags, includes, header):
     return run.stderr if run.returncode else ""
 
 
+def mpi_includes():
+    """-isystem for each folder that mpicc looks into; nothing without mpicc."""
+    if not shutil.which("mpicc"):
+        return []
+    run = subprocess.run(["mpicc", "-show"], capture_output=True, text=True, check=False)
+    return [f"-isystem{word[2:]}" for word in run.stdout.split() if word.startswith("-I")]
+
+
 def main():
     tap = Tap()
     build = pathlib.Path(sys.argv[1])
@@ -40,6 +49,8 @@ def main():
     headers = [n for n in tree.sources(".h") if n.startswith(("common/", "0"))]
     folders = sorted({str(tree.ROOT / n.split("/")[0]) for n in headers} | {str(build / "common")})
     includes = [f"-I{folder}" for folder in folders] + ([f"-isystem{cuda}"] if cuda else [])
+    mpi = mpi_includes()
+    includes += mpi
     for language, compiler, flags in LANGUAGES:
         if not shutil.which(compiler):
             tap.skip(language, f"no {compiler}")
@@ -50,8 +61,11 @@ def main():
             tap.ok(compile_alone(compiler, flags, includes, bad.name),
                    f"{language}: a header that does not stand alone is seen")
         for name in headers:
-            if "<cuda" in (tree.ROOT / name).read_text(encoding="utf-8") and not cuda:
-                tap.skip(f"{language}: {name}", "needs the CUDA headers")
+            text = (tree.ROOT / name).read_text(encoding="utf-8")
+            needs = [what for what, sign, here in (("CUDA", "<cuda", cuda), ("MPI", "<mpi.h>", mpi))
+                     if sign in text and not here]
+            if needs:
+                tap.skip(f"{language}: {name}", f"needs the headers of {needs[0]}")
                 continue
             found = compile_alone(compiler, flags, includes, tree.ROOT / name)
             tap.ok(not found, f"{language}: {name}", found[:600])

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * enter_mpi.c: which of the processes of --transport mpi is this one? A rank, when mpirun started
+ * it; else the one that starts mpirun and watches over it (launch_mpi.c).
+ *
+ * Interface: ring_mpi_enter (world_mpi.h).
+ */
+#include "world_mpi.h"
+
+enum { DEFAULT_RANKS = 4 };
+
+/* How many ranks do the cases with --transport mpi want, all the same? 0: they do not say. */
+static int wanted_ranks(const Cli *cli, double *timeout_s)
+{
+    int i, first = -1;
+    for (i = 0; i < cli->case_count; i++) {
+        const CliRing *r = &cli->cases[i].ring;
+        if (r->transport != CLI_MPI)
+            continue;
+        if (first >= 0 && (r->ranks_given != cli->cases[first].ring.ranks_given ||
+                           (r->ranks_given && r->ranks != cli->cases[first].ring.ranks))) {
+            cli_refuse("--cases: found different --ranks in lines %d and %d, accepted is one "
+                       "number of ranks for all cases over mpi",
+                       cli->cases[first].line, cli->cases[i].line);
+            return -1;
+        }
+        first = first < 0 ? i : first;
+        *timeout_s = r->timeout_s > *timeout_s ? r->timeout_s : *timeout_s;
+    }
+    return first >= 0 && cli->cases[first].ring.ranks_given ? (int)cli->cases[first].ring.ranks : 0;
+}
+
+/* All but rank 0: what is computed by one process only, checked, shown or written is not theirs. */
+static void take_part_only(Cli *cli)
+{
+    int i, kept = 0;
+    for (i = 0; i < cli->case_count; i++) {
+        CliCase *c = &cli->cases[i];
+        if (c->ring.transport != CLI_MPI)
+            continue;
+        c->check = 0;
+        c->save_dir = c->ring.trace_json = NULL;
+        cli->cases[kept++] = *c;
+    }
+    cli->case_count = kept;
+    cli->quiet = 1;
+    cli->json_file = NULL;
+}
+
+static int become_rank(Cli *cli, int ranks, double timeout_s)
+{
+    char why[256];
+    int i;
+    if (ring_mpi_join(ranks, timeout_s, why) != 0)
+        return cli_refuse("%s", why);
+    for (i = 0; i < cli->case_count; i++)
+        if (cli->cases[i].ring.transport == CLI_MPI)
+            cli->cases[i].ring.ranks = ring_mpi_ranks();
+    if (ring_mpi_rank() > 0)
+        take_part_only(cli);
+    return CLI_CONTINUE;
+}
+
+int ring_mpi_enter(Cli *cli, int argc, char **argv)
+{
+    double timeout_s = 0.0;
+    int i, ranks, mpi = 0;
+    for (i = 0; i < cli->case_count; i++)
+        mpi += cli->cases[i].ring.transport == CLI_MPI;
+    if (!mpi && ring_mpi_under_mpirun())
+        return cli_refuse("--transport: found none under mpirun, accepted is --transport mpi (or "
+                          "no mpirun)");
+    if (!mpi)
+        return CLI_CONTINUE;
+    if ((ranks = wanted_ranks(cli, &timeout_s)) < 0)
+        return EXIT_USAGE;
+    if (ring_mpi_under_mpirun())
+        return become_rank(cli, ranks, timeout_s);
+    return ring_mpi_launch(cli, ranks > 0 ? ranks : DEFAULT_RANKS, timeout_s, argc, argv);
+}

@@ -1,0 +1,332 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_ring_mpi.py: ring_burst over MPI: the same bits and bytes as over sim, and every way in
+which a rank can fail is told, by rank, step and operation, without a hang or a process left over.
+
+    test_ring_mpi.py PROGRAM
+
+More ranks than cores: what is tested is who sends what to whom, not speed.
+"""
+import concurrent.futures
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+from tap import Tap
+
+METHODS = ["ring", "burst", "allgather", "ulysses", "ring-double", "burst-double"]
+MARK = f"RING_TEST_MARK_{os.getpid()}"
+SMALL = "-H 2 -N 24 -d 8 --causal --backward --method ring"
+LONG = ["-H 4 -N 600 -d 64 --causal --backward --method ring --no-check"] * 100
+
+# What is varied beside the method; {G} heads or twice as many, so that Ulysses can deal them out.
+SETTINGS = [
+    "-H {G} -N 37 -d 8 --causal --layout zigzag --backward",
+    "-H {2G} --kv-heads {G} -N 29 -d 8 --causal --layout striped --dtype bf16 --backward -B 2",
+    "-H {G} --kv-heads 1 --seq-q 19 --seq-kv 45 -d 4 --layout contiguous --dtype f16 --backward",
+    "-H {G} -N 41 -d 8 --window 6,3 --layout contiguous --backward --deterministic",
+    "-H {G} -N 5 -d 4 --mask full --layout zigzag --backward --verify-hops",
+]
+
+
+def environment(**more):
+    """For mpirun as well, as launch_mpi.c sets it; and a mark by which orphans are found."""
+    return {**os.environ, MARK: "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+            "OMPI_MCA_mpi_yield_when_idle": "1", **more}
+
+
+def marked(mark=MARK + "=1", rank=None):
+    """Processes with a mark in their environment (zombies have none); of one rank, if asked."""
+    wanted = [mark.encode()] + ([f"OMPI_COMM_WORLD_RANK={rank}".encode()] if rank is not None
+                                else [])
+    found = []
+    for path in glob.glob("/proc/[0-9]*/environ"):
+        try:
+            with open(path, "rb") as f:
+                words = f.read().split(b"\0")
+        except OSError:
+            continue
+        if all(word in words for word in wanted):
+            found.append(int(path.split("/")[2]))
+    return found
+
+
+class Program:
+    def __init__(self, tap, path, folder):
+        self.tap = tap
+        self.path = os.path.abspath(path)
+        self.folder = folder
+
+    def run(self, flags, front=(), env=None):
+        """(status, stdout, stderr, seconds); a hang is a failure of its own status."""
+        start = time.monotonic()
+        try:
+            run = subprocess.run([*front, self.path, *flags.split()], capture_output=True,
+                                 text=True, timeout=60, env=env or environment(), check=False,
+                                 stdin=subprocess.DEVNULL, errors="replace")
+        except subprocess.TimeoutExpired:
+            return "hang", "", "", 60.0
+        return run.returncode, run.stdout, run.stderr, time.monotonic() - start
+
+    def cases(self, name, lines):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("\n".join(lines) + "\n")
+        return path
+
+
+def rows_of(path):
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as f:
+        return [json.loads(line) for line in f]
+
+
+def saved_files(folder):
+    found = {}
+    for path in glob.glob(os.path.join(folder, "**", "*.npy"), recursive=True):
+        with open(path, "rb") as f:
+            found[os.path.relpath(path, folder)] = f.read()
+    return found
+
+
+# --- the same as over sim ------------------------------------------------------------------------
+
+def compare(p, name, ranks, lines, env=None):
+    """Runs cases over sim and over mpi: results to the bit, bytes and memory to the byte."""
+    file = name.replace(" ", "_")
+    cases = p.cases(file + ".txt", lines)
+    out = {t: os.path.join(p.folder, f"{file}.{t}") for t in ("sim", "mpi")}
+    done = {t: p.run(f"--cases {cases} --ranks {ranks} --transport {t} --threads 1 --quiet --save "
+                     f"{out[t]} --json {out[t]}.jsonl" + (" --no-check" if t == "sim" else ""),
+                     env=env) for t in ("sim", "mpi")}
+    said = "\n".join(f"{t}: {d[0]} {d[2]}" for t, d in done.items())[:2000]
+    p.tap.ok(all(d[0] == 0 for d in done.values()), f"{name}: runs over sim and mpi", said)
+    files = {t: saved_files(out[t]) for t in out}
+    p.tap.ok(len(files["sim"]) >= 5 * len(lines) - 1 and sorted(files["sim"]) ==
+             sorted(files["mpi"]), f"{name}: {len(lines)} cases are saved",
+             f"{len(files['sim'])} and {len(files['mpi'])} files")
+    differ = [f for f in files["sim"] if files["sim"][f] != files["mpi"].get(f)]
+    p.tap.ok(not differ, f"{name}: O, lse, dQ, dK, dV have the same bits", sorted(differ)[:8])
+    rows = {t: rows_of(out[t] + ".jsonl") for t in out}
+    wrong = [r["variant"] for r in rows["mpi"] if r["pass"] is not True or r["transport"] != "mpi"
+             or r["ranks"] != ranks]
+    p.tap.ok(len(rows["mpi"]) == len(lines) and not wrong, f"{name}: one row a case, each pass",
+             f"{len(rows['mpi'])} rows, wrong: {wrong}")
+    told = {t: [(r["sent_bytes"], r["sent_bytes_backward"], r["peak_bytes"]) for r in rows[t]]
+            for t in rows}
+    p.tap.ok(told["sim"] == told["mpi"], f"{name}: bytes sent and held are the same",
+             str([pair for pair in zip(told["sim"], told["mpi"]) if pair[0] != pair[1]])[:600])
+    return rows["mpi"]
+
+
+def check_same(p):
+    for ranks in (2, 3, 4, 8):
+        lines = []
+        for number, setting in enumerate(SETTINGS):
+            text = setting.replace("{2G}", str(2 * ranks)).replace("{G}", str(ranks))
+            lines += [f"--method {m} {text} --seed {number + 1}" +
+                      (f" --nodes {2 if ranks % 2 == 0 else 3}" if "double" in m else "")
+                      for m in METHODS]
+        rows = compare(p, f"{ranks} ranks", ranks, lines)
+        sent = [sum(r["sent_bytes"]) for r in rows]
+        p.tap.ok(sent and min(sent) > 0, f"{ranks} ranks: something was sent in each case", sent)
+    compare(p, "messages in pieces of 100 bytes", 3, [
+        "--method ring -H 2 -N 37 -d 8 --backward --causal",
+        "--method burst -H 2 -N 37 -d 8 --backward --verify-hops",
+        "--method ulysses -H 3 -N 20 -d 8 --backward"], environment(ATTN_MPI_PIECE="100"))
+
+
+# --- faults that a run survives ------------------------------------------------------------------
+
+# flags, the sentence on stderr ("" when all is well), exit status of the case
+FAULTS = [
+    ("", "", 0),
+    ("--inject delay@1:2", "", 0),
+    ("--inject drop@1:1", r"rank 2, forward step \d: waiting for K from rank 1: nothing came", 3),
+    ("", "", 0),
+    ("--inject drop@1:1 --verify-hops", r"rank 2, forward step 1: K from rank 1 .*one is lost", 3),
+    ("--inject drop@1:2 --verify-hops",
+     r"rank 2, forward step 2: waiting for K from rank 1: nothing came", 3),
+    ("--inject drop@3:4", r"rank 2, backward step \d: waiting for \w+ from rank 3", 3),
+    ("--inject corrupt@1:1 --verify-hops",
+     r"rank 2, forward step \d: K from rank 1 is damaged.*forward step \d", 3),
+    ("--inject corrupt@0:5 --verify-hops", r"rank 3, backward step \d: \w+ from rank 0 is damaged",
+     3),
+    ("--inject corrupt@1:1", "is wrong: ", 1),
+    ("--inject duplicate@1:1 --verify-hops", r"rank 2, forward step 2: K from rank 1 .*came twice",
+     3),
+    ("--inject duplicate@1:1", r"rank 2, .*1 message was left over, .*K from rank 1", 3),
+    ("--inject drop@0:77", r"rank 0, .*drop@0:77 did not happen", 3),
+    ("", "", 0),
+]
+
+
+def check_faults(p):
+    """One mpirun: after each failure the next case must be right again."""
+    lines = [f"{SMALL} --timeout 1 {flags}" for flags, _, _ in FAULTS]
+    rows_path = os.path.join(p.folder, "faults.jsonl")
+    cases = p.cases("faults.txt", lines)
+    done = p.run(f"--cases {cases} --ranks 4 --transport mpi --json {rows_path}")
+    rows = rows_of(rows_path)
+    p.tap.ok(done[0] == 3, "faults: the exit status is the worst line's", f"{done[0]} {done[2]}")
+    p.tap.ok(len(rows) == len(FAULTS), "faults: a row for each case", f"{len(rows)}\n{done[2]}")
+    for number, (flags, sentence, status) in enumerate(FAULTS):
+        name = f"line {number + 1} {flags or 'no fault'}"
+        row = rows[number] if number < len(rows) else {"pass": None}
+        said = [t for t in done[2].splitlines()
+                if f"faults.txt:{number + 1}:" in t or (status == 1 and t.startswith("ring: "))]
+        p.tap.ok(row["pass"] is (status == 0), f"faults: {name}: pass", row)
+        p.tap.ok(any(re.search(sentence, t) for t in said) if sentence else not said,
+                 f"faults: {name}: what is said", done[2])
+    return done
+
+
+# --- faults that end a run -----------------------------------------------------------------------
+
+def check_exit(p, flags, sentence, front=()):
+    status, _, said, seconds = p.run(f"{SMALL} --timeout 5 --transport mpi {flags}", front)
+    shown = [t for t in said.splitlines() if t.startswith("ring_burst: ")]
+    return [(status == 3, f"{flags}: exit 3", f"{status} {said}"),
+            (len(shown) == 1 and re.search(sentence, shown[0]), f"{flags}: one sentence", said),
+            (seconds < 15, f"{flags}: told at once", f"{seconds:.1f} s")]
+
+
+def cpu_seconds(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def pids_in_run(mark, seconds=30.0):
+    """Process of each rank, when all four have worked for a while."""
+    deadline = time.monotonic() + seconds
+    pids = []
+    while time.monotonic() < deadline:
+        pids = [(marked(f"{mark}=1", rank) or [0])[0] for rank in range(4)]
+        if all(pids) and min(cpu_seconds(pid) for pid in pids) > 0.3:
+            break
+        time.sleep(0.1)
+    return pids
+
+
+def check_signal(p, number, victim, sentence):
+    """Rank `victim`, or the launcher (None), gets a signal in the middle of its work."""
+    mark = f"RING_TEST_CASE_{int(number)}_{victim}"
+    flags = f"--cases {p.cases(mark + '.txt', LONG)} --timeout 2 --transport mpi --ranks 4 --quiet"
+    name = f"{signal.Signals(number).name} to {'the launcher' if victim is None else victim}"
+    run = subprocess.Popen([p.path, *flags.split()], stdout=subprocess.PIPE, text=True,
+                           stderr=subprocess.PIPE, env=environment(**{mark: "1"}), errors="replace")
+    pids = pids_in_run(mark)
+    pid = run.pid if victim is None else pids[victim]
+    if pid:
+        os.kill(pid, number)
+    start = time.monotonic()
+    try:
+        _, said = run.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        run.kill()
+        said = "a hang: " + run.communicate()[1]
+    seconds = time.monotonic() - start
+    status = 3 if victim is not None else -number
+    shown = [t for t in said.splitlines() if t.startswith("ring_burst: ")]
+    result = [(all(pids) and run.returncode == status, f"{name}: exit {status}",
+               f"{pids} {run.returncode} {said}"),
+              (seconds < 15, f"{name}: told in time", f"{seconds:.1f} s")]
+    if sentence:
+        result.append((len(shown) == 1 and re.search(sentence, shown[0]), f"{name}: one sentence",
+                       said))
+    deadline = time.monotonic() + 5 # killed processes take a moment
+    while marked(f"{mark}=1") and time.monotonic() < deadline:
+        time.sleep(0.1)
+    left = marked(f"{mark}=1")
+    return result + [(not left, f"{name}: no process stays behind", left)]
+
+
+PLACE = r"((forward|backward) step \d+|set-up|outside of a run)"
+MPIRUN = ("mpirun", "-q", "-n", "4")
+ENDS = [
+    (check_exit, "--ranks 4 --inject exit@1:2", "rank 1, forward step 2, .*without a word"),
+    (check_exit, "--ranks 4 --inject exit@0:5", "rank 0, backward step 1, .*without a word"),
+    (check_exit, "--inject exit@2:1", "rank 2, forward step 1, .*without a word", MPIRUN),
+    (check_signal, signal.SIGKILL, 2, f"rank 2, {PLACE}.*ended without a word"),
+    (check_signal, signal.SIGSEGV, 1, f"rank 1, {PLACE}.*crashed .signal 11"),
+    (check_signal, signal.SIGSTOP, 3, "rank 3 is stopped"),
+    (check_signal, signal.SIGSTOP, 0, "rank 0( is stopped|, outside of a run: stopped)"),
+    (check_signal, signal.SIGTERM, 2, f"rank 2, {PLACE}.*told to end"),
+    (check_signal, signal.SIGTERM, None, "signal 15"),
+    (check_signal, signal.SIGKILL, None, ""),
+]
+
+
+def check_ends(p):
+    """Most of this is waiting, so several at a time."""
+    with concurrent.futures.ThreadPoolExecutor(max_workers=3) as pool:
+        jobs = [pool.submit(job[0], p, *job[1:]) for job in ENDS]
+        for job in jobs:
+            for condition, name, detail in job.result():
+                p.tap.ok(condition, name, detail)
+
+
+# --- starting ------------------------------------------------------------------------------------
+
+def check_starting(p):
+    two = ("mpirun", "-q", "-n", "2")
+    status, table, said, _ = p.run("-H 2 -N 24 -d 8 --transport mpi --method ring", two)
+    p.tap.ok(status == 0 and len(re.findall(r"^ring ", table, re.M)) == 1 and not said,
+             "mpirun -n 2: one table, from rank 0", f"{status} {table}{said}")
+    status, table, said, _ = p.run("-N 24 --transport mpi --ranks 3", two)
+    p.tap.ok(status == 2 and said.count("ring_burst: ") == 1 and "--ranks: found 3" in said,
+             "mpirun -n 2 with --ranks 3 is refused, once", f"{status} {table}{said}")
+    status, table, said, _ = p.run("-N 24 --ranks 2", two)
+    p.tap.ok(status == 2 and said.count("ring_burst: ") == 1 and "--transport mpi" in said,
+             "mpirun without --transport mpi is refused, once", f"{status} {table}{said}")
+    status, _, said, _ = p.run("-N 24 --transport mpi --ranks 2",
+                               env=environment(PATH="/nonexistent"))
+    p.tap.ok(status == 77 and said.count("\n") == 1 and "mpirun" in said,
+             "without mpirun: one sentence, exit 77", f"{status} {said}")
+    cases = p.cases("mixed.txt", ["--ranks 2", "--ranks 3"])
+    status, _, said, _ = p.run(f"--cases {cases} -N 24 --transport mpi")
+    p.tap.ok(status == 2 and said.count("\n") == 1 and "--ranks" in said,
+             "cases with different --ranks are refused", f"{status} {said}")
+    status, _, said, _ = p.run("-N 24 --transport mpi --ranks 65")
+    p.tap.ok(status == 2 and said.count("\n") == 1 and "--ranks" in said,
+             "65 ranks are refused", f"{status} {said}")
+    rows = os.path.join(p.folder, "none.jsonl")
+    p.run(f"{SMALL} --transport mpi --ranks 2 --inject exit@1:0 --json {rows}")
+    p.tap.ok(not os.path.exists(rows), "a run that ends before its first row leaves no file")
+
+
+def main():
+    tap = Tap()
+    if not shutil.which("mpirun"):
+        return tap.skip_all("no mpirun")
+    with tempfile.TemporaryDirectory() as folder:
+        p = Program(tap, sys.argv[1], folder)
+        said = p.run("-N 8 --transport mpi --ranks 1 --method ring")[2]
+        if "without MPI" in said:
+            return tap.skip_all("this build has no MPI")
+        check_same(p)
+        check_faults(p)
+        check_ends(p)
+        check_starting(p)
+        left = marked()
+        tap.ok(not left, "no process is left over", left)
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
