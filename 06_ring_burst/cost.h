@@ -17,7 +17,7 @@
  * measured run, so that both can be drawn side by side.
  *
  * Interface:
- * - RingRates: speeds of a machine; ring_rates_default, ring_rates_read.
+ * - RingRates: speeds of a machine; ring_rates_default, ring_rates_read, ring_rates_set.
  * - RingWork, ring_block_work, ring_plan_efficiency: visible pairs of two blocks, and balance.
  * - ring_model_case, ring_model_free: a plan as the formulas of common/model_ring want it.
  * - RingPrediction, ring_predict: a run of a plan.
@@ -50,6 +50,8 @@ RingRates ring_rates_default(const char *transport, AttnDtype dtype);
 /* A text file of lines "name value" (what common/tools/fit_ring.py writes); rates that it does not
  * name keep their value. 0, or -1 with one sentence in why. */
 int ring_rates_read(RingRates *rates, const char *path, char why[256]);
+/* One rate by its name; -1: there is none of this name, or not with this value. */
+int ring_rates_set(RingRates *rates, const char *name, double value);
 
 /* --- work --------------------------------------------------------------------------------------*/
 

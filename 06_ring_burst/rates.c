@@ -8,7 +8,7 @@
  * 382 GB/s by copy engines, both measured; between nodes one NIC of 50 GB/s a GPU, its nominal rate,
  * since no second node was at hand.
  *
- * Interface: ring_rates_default, ring_rates_read (cost.h).
+ * Interface: ring_rates_default, ring_rates_read, ring_rates_set (cost.h).
  */
 #include "cost.h"
 
@@ -74,6 +74,16 @@ static int acceptable(const char *name, double value)
     return value > 0 || (may_be_zero && value == 0);
 }
 
+int ring_rates_set(RingRates *rates, const char *name, double value)
+{
+    for (int n = 0; n < RATE_COUNT; n++)
+        if (strcmp(name, names[n].name) == 0 && acceptable(name, value)) {
+            memcpy((char *)rates + names[n].offset, &value, sizeof value);
+            return 0;
+        }
+    return -1;
+}
+
 int ring_rates_read(RingRates *rates, const char *path, char why[256])
 {
     RingRates read = *rates;
@@ -86,22 +96,16 @@ int ring_rates_read(RingRates *rates, const char *path, char why[256])
     }
     while (fgets(line, sizeof line, f)) {
         double value;
-        int n = 0;
         number++;
         if (line[strspn(line, " \t\r\n")] == '\0' || line[0] == '#')
             continue;
-        if (sscanf(line, "%63s %lf %c", name, &value, &rest) == 2)
-            while (n < RATE_COUNT && strcmp(name, names[n].name) != 0)
-                n++;
-        else
-            n = RATE_COUNT;
-        if (n == RATE_COUNT || !acceptable(names[n].name, value)) {
+        if (sscanf(line, "%63s %lf %c", name, &value, &rest) != 2 ||
+            ring_rates_set(&read, name, value) != 0) {
             snprintf(why, 256, "%.100s, line %d: accepted is the name of a rate and its value",
                      path, number);
             fclose(f);
             return -1;
         }
-        memcpy((char *)&read + names[n].offset, &value, sizeof value);
     }
     fclose(f);
     *rates = read;

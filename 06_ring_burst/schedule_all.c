@@ -104,17 +104,22 @@ static void repack(RingSchedule *s, int step)
 /* All pairs of all tokens, for a share of the heads. */
 static void compute_heads(RingSchedule *s, int step)
 {
+    const AttnShape *n = &s->plan->shape;
     const int G = s->ranks;
     RingWork work = {0, 0, ATTN_TILE_MASKED};
+    double bytes;
     for (int q = 0; q < G; q++)
         for (int k = 0; k < G; k++) {
             const RingWork pair = ring_pair_work(s->plan, q, k);
             work.pairs += pair.pairs;
             work.partial_rows += q == k ? pair.partial_rows : 0;
         }
+    bytes = (double)(n->Nq * n->H) / G; /* of float32 sums: O, or dQ and dK, dV */
+    if (s->pass == RING_BACKWARD)
+        bytes += 2 * (double)(n->Nk * (n->Hkv > G ? n->Hkv / G : 1));
     for (int r = 0; r < G; r++) {
         RingAction *a;
-        ring_say_memory(s, step, r, 1);
+        ring_say_memory(s, step, r, 8 * bytes * (double)(n->B * n->d));
         if (s->no_memory)
             return;
         a = &s->actions[r][s->count[r] - 1];

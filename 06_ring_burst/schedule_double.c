@@ -56,15 +56,13 @@ static void forward(const Two *w)
 static void join(const Two *w, int queries, int m, int half, int step)
 {
     RingSchedule *s = w->s;
-    const int back = !queries, done = back ? m == 0 : 0;
-    for (int r = 0; r < s->ranks; r++) {
+    ring_say_wait_all(s, RING_SLOT_LATER + half, step);
+    for (int r = 0; r < s->ranks && (queries || m > 0); r++) {
         const int a = r / w->g, i = r % w->g;
         const int owner = owner_at(w, r, m, queries ? w->g - 1 : 0);
-        const int next = back ? rank_at(w, a - 1, i) : rank_at(w, a + 1, i);
-        ring_say_wait(s, RING_SLOT_LATER + half, step, r);
-        if (!done)
-            ring_say_sum(s, queries, RING_SLOT_LATER + half, half, step, r,
-                         queries && m == w->M - 1 ? owner : next, owner);
+        const int next = rank_at(w, queries ? a + 1 : a - 1, i);
+        ring_say_sum(s, queries, RING_SLOT_LATER + half, half, step, r,
+                     queries && m == w->M - 1 ? owner : next, owner);
     }
 }
 

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ring_map: which method for how many GPUs? A program beside ring_burst, without ranks: it asks the
+ * cost model.
+ *
+ *     ring_map [--rates FILE] [--heads H --kv-heads K]   one JSON line for each method, number of
+ *                                                        GPUs (16 to 4096) and tokens per GPU
+ *     ring_map --ask                                     answers lines on stdin, for fit_ring.py:
+ *
+ *         rate NAME VALUE                                a speed (the names of a file of rates)
+ *         run METHOD LAYOUT RANKS NODES B H KV NQ NK D LEFT RIGHT DTYPE BACKWARD
+ *                                                        -> forward ms, backward ms, hidden shares
+ *
+ * --rates FILE: what common/tools/fit_ring.py found. Without it the recorded speeds of H200s.
+ * 8 GPUs a node; d = 128, bf16, causal, zigzag, forward and backward.
+ */
+#include "cost.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NODE = 8, EXIT_BAD_USAGE = 2 };
+
+/* --- the map -----------------------------------------------------------------------------------*/
+
+/* Both passes. */
+static double total_ms(const RingMapCase *c, const RingRates *r, int computing_only)
+{
+    double (*const ms)(const RingMapCase *, const RingRates *, RingPass) =
+        computing_only ? ring_map_compute_ms : ring_map_ms;
+    const double forward = ms(c, r, RING_FORWARD), backward = ms(c, r, RING_BACKWARD);
+    return forward < 0 || backward < 0 ? -1 : forward + backward;
+}
+
+/* Fewest tokens per GPU, a multiple of 16, with which a method is within 2 % of its time without
+ * messages, and stays so; 0: more than 2^20. */
+static int64_t free_from(RingMapCase c, const RingRates *r)
+{
+    int64_t low = 0, high = INT64_C(1) << 20; /* in between: not free at low, free at high */
+    c.n = high;
+    if (total_ms(&c, r, 0) < 0 || total_ms(&c, r, 0) > 1.02 * total_ms(&c, r, 1))
+        return 0;
+    while (high - low > 16) {
+        const int64_t middle = (low + high) / 32 * 16;
+        c.n = middle;
+        if (total_ms(&c, r, 0) <= 1.02 * total_ms(&c, r, 1))
+            high = middle;
+        else
+            low = middle;
+    }
+    return high;
+}
+
+static void print_map(const RingRates *r, int64_t H, int64_t Hkv)
+{
+    for (int64_t G = 16; G <= 4096; G *= 2)
+        for (int method = RING_METHOD_RING; method < RING_METHODS; method++) {
+            RingMapCase c = {(RingMethod)method, G, G / NODE, 0, H, Hkv, 128, 1, ATTN_BF16};
+            const int64_t free_n = free_from(c, r);
+            for (c.n = 256; c.n <= 131072; c.n *= 2) {
+                const double ms = total_ms(&c, r, 0);
+                if (ms >= 0)
+                    printf("{\"schema\":1,\"stage\":\"ring_burst\",\"experiment\":\"ring_map\","
+                           "\"variant\":\"%s\",\"ranks\":%" PRId64 ",\"nodes\":%" PRId64
+                           ",\"tokens\":%" PRId64 ",\"H\":%" PRId64 ",\"Hkv\":%" PRId64
+                           ",\"d\":128,\"dtype\":\"bf16\",\"ms\":%.6g,\"compute_ms\":%.6g,"
+                           "\"free_from\":%" PRId64 ",\"pass\":null}\n",
+                           ring_method_name(c.method), G, c.nodes, c.n, H, Hkv, ms,
+                           total_ms(&c, r, 1), free_n);
+            }
+        }
+}
+
+/* --- questions ---------------------------------------------------------------------------------*/
+
+typedef struct Question {
+    char method[32], layout[32], dtype[8];
+    int ranks, nodes, backward;
+    AttnShape shape;
+    AttnRule rule;
+} Question;
+
+static int dtype_from_name(const char *name)
+{
+    static const char *const names[] = {"f32", "f16", "bf16"};
+    for (int n = 0; n < 3; n++)
+        if (strcmp(name, names[n]) == 0)
+            return n;
+    return -1;
+}
+
+/* One segment for each side, aligned at the end as an ordinary causal mask is. 0, or -1. */
+static int answer(const Question *ask, const RingRates *rates, char why[256])
+{
+    const int method = ring_method_from_name(ask->method);
+    const int layout = ring_layout_from_name(ask->layout), dtype = dtype_from_name(ask->dtype);
+    const AttnSegment q = {0, ask->shape.Nq, 0, ask->shape.Nk - ask->shape.Nq, 1};
+    const AttnSegment k = {0, ask->shape.Nk, 0, 0, 1};
+    AttnArgs args = {
+        .shape = ask->shape, .rule = ask->rule, .positions_q = {&q, 1}, .positions_k = {&k, 1}};
+    const RingSetup setup = {.method = (RingMethod)method,
+                             .layout = (RingLayout)layout,
+                             .ranks = ask->ranks,
+                             .nodes = ask->nodes};
+    RingPrediction p;
+    RingPlan plan;
+    int status;
+    if (method < 0 || layout < 0 || dtype < 0) {
+        snprintf(why, 256, "no method, layout or dtype of this name");
+        return -1;
+    }
+    args.Q.dtype = (AttnDtype)dtype;
+    args.dO.data = ask->backward ? &args : NULL;
+    if (ring_plan_make(&plan, &args, &setup, why) != 0)
+        return -1;
+    status = ring_predict(&p, &plan, rates);
+    ring_plan_free(&plan);
+    if (status != 0) {
+        snprintf(why, 256, "memory is short");
+        return -1;
+    }
+    printf("%.9g %.9g %.6g %.6g\n", p.ms[0], p.ms[1], p.hidden[0], p.hidden[1]);
+    ring_prediction_free(&p);
+    return 0;
+}
+
+static int read_question(Question *ask, const char *line)
+{
+    AttnShape *n = &ask->shape;
+    return sscanf(line,
+                  "run %31s %31s %d %d %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64
+                  " %" SCNd64 " %" SCNd64 " %" SCNd64 " %7s %d",
+                  ask->method, ask->layout, &ask->ranks, &ask->nodes, &n->B, &n->H, &n->Hkv, &n->Nq,
+                  &n->Nk, &n->d, &ask->rule.left, &ask->rule.right, ask->dtype,
+                  &ask->backward) == 14 &&
+                   n->B > 0 && n->H > 0 && n->Hkv > 0 && n->Nq > 0 && n->Nk > 0 && n->d > 0
+               ? 0
+               : -1;
+}
+
+static int answer_all(RingRates *rates)
+{
+    char line[512], name[64], why[256] = "this is no question";
+    double value;
+    while (fgets(line, sizeof line, stdin)) {
+        Question ask;
+        int status;
+        if (sscanf(line, "rate %63s %lf", name, &value) == 2)
+            status = ring_rates_set(rates, name, value);
+        else
+            status = read_question(&ask, line) != 0 ? -1 : answer(&ask, rates, why);
+        if (status != 0) {
+            fprintf(stderr, "ring_map: %s: %s", why, line);
+            return EXIT_BAD_USAGE;
+        }
+        fflush(stdout);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    RingRates rates = ring_rates_default("nccl", ATTN_BF16);
+    int64_t H = 32, Hkv = 8;
+    int ask = 0;
+    char why[256];
+    for (int a = 1; a < argc; a++) {
+        const char *value = a + 1 < argc ? argv[a + 1] : "";
+        if (strcmp(argv[a], "--ask") == 0) {
+            ask = 1;
+        } else if (strcmp(argv[a], "--rates") == 0 && *value) {
+            a++;
+            if (ring_rates_read(&rates, value, why) != 0) {
+                fprintf(stderr, "ring_map: %s\n", why);
+                return EXIT_BAD_USAGE;
+            }
+        } else if (strcmp(argv[a], "--heads") == 0 && atoi(value) > 0) {
+            H = atoi(argv[++a]);
+        } else if (strcmp(argv[a], "--kv-heads") == 0 && atoi(value) > 0) {
+            Hkv = atoi(argv[++a]);
+        } else {
+            fprintf(stderr,
+                    "ring_map: found %s, accepted are --ask, --rates FILE, --heads H, "
+                    "--kv-heads K\n",
+                    argv[a]);
+            return EXIT_BAD_USAGE;
+        }
+    }
+    if (H % Hkv) {
+        fprintf(stderr, "ring_map: --kv-heads has to divide --heads\n");
+        return EXIT_BAD_USAGE;
+    }
+    if (ask)
+        return answer_all(&rates);
+    print_map(&rates, H, Hkv);
+    return 0;
+}
