@@ -60,6 +60,34 @@ def option_text(row):
     return text
 
 
+def rank_text(row):
+    """Stage 06: who has the tokens."""
+    if not row.get("transport"):
+        return ""
+    text = f" {row['ranks']} ranks" if row["ranks"] != 1 else " 1 rank"
+    text += f" {row['layout']} {row['transport']}"
+    if row.get("link"):
+        text += f" {row['link']}"
+    if (row.get("nodes") or 1) > 1:
+        text += f" {row['nodes']} nodes"
+    return text + (" bf16 partials" if row.get("partials") == "bf16" else "")
+
+
+def most_sent(key):
+    """Payload of one pass, of the rank that sends most."""
+    return lambda row: size(max(row[key]) if row.get(key) else None)
+
+
+def hidden_text(row):
+    """Of the time of messages, covered by computation, in the forward and the backward pass."""
+    shares = [row.get("hidden"), row.get("hidden_backward") if row.get("backward") else None]
+    return " / ".join(percent(share) for share in shares if share is not None) or "-"
+
+
+def error_of(array):
+    return lambda row: scientific((row.get("errors") or {}).get(array))
+
+
 def case_text(row):
     if row.get("rows"):
         return f"{row['rows']} x {row['cols']}"
@@ -76,7 +104,7 @@ def case_text(row):
         text += f" window {left}" if left >= 0 else ""
     elif (left, right) != (-1, -1):
         text += f" window {left},{right}"
-    text += option_text(row)
+    text += option_text(row) + rank_text(row)
     if str(row.get("input")).startswith("bundled"):
         text += " bundled"
     return text + (" backward" if row.get("backward") else "")
@@ -211,6 +239,22 @@ COLUMNS = {
     "block_kv": ("keys a step", plain("block_kv"), True),
     "steps": ("steps", online_steps, True),
     "o_error": ("largest error of O", lambda r: scientific(r.get("o_error")), True),
+    "ranks": ("ranks", plain("ranks"), True),
+    "transport": ("transport", plain("transport"), False),
+    "layout": ("layout", plain("layout"), False),
+    "nodes": ("nodes", plain("nodes"), True),
+    "link": ("link", plain("link"), False),
+    "partials": ("partials", plain("partials"), False),
+    "sent": ("sent by a rank, forward", most_sent("sent_bytes"), True),
+    "sent_backward": ("backward", most_sent("sent_bytes_backward"), True),
+    "link_bytes": ("sent by all", bytes_of("link_bytes"), True),
+    "rank_peak": ("most that a rank holds", most_sent("rank_peak_bytes"), True),
+    "rank_peak_model": ("by the model", most_sent("rank_peak_model_bytes"), True),
+    "hidden": ("communication hidden", hidden_text, True),
+    "O_error": ("error of O", error_of("O"), True),
+    "dQ_error_max": ("error of dQ", error_of("dQ"), True),
+    "dK_error_max": ("error of dK", error_of("dK"), True),
+    "dV_error_max": ("error of dV", error_of("dV"), True),
     "fits": ("has to fit", plain("fast_elements"), True),
     "loads": ("loads", plain("loads"), True),
     "stores": ("stores", plain("stores"), True),

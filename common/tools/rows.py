@@ -28,7 +28,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CASE_KEYS = ("stage", "device", "dtype", "B", "H", "Hkv", "Nq", "Nk", "d", "mask", "window", "rows",
              "cols", "backward", "threads", "machine", "input", "strides", "seed", "dist",
              "scale", "softcap", "tensor_layout", "pack", "sequences", "temperature", "clip",
-             "dropout", "qk_norm", "block_q", "block_kv", "order")
+             "dropout", "qk_norm", "block_q", "block_kv", "order", "ranks", "transport", "layout",
+             "nodes", "link", "partials")
 
 
 class RowError(Exception):

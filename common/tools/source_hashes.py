@@ -35,6 +35,18 @@ CALLED = {
     (W, "v2_mma_window"): [F + "/cuda/v5_clean_tiles.cu", B + "/cuda/v4_clean_tiles.cu",
                            W + "/cuda/plain.cu"],
 }
+# Stage 06's methods call what lies behind ring_rank.h: the block kernels, messages, memory.
+BEHIND = [R + "/" + name for name in (
+    "block.c", "exchange.c", "job.c", "methods.c", "pair.c", "plan.c", "shard.c", "space_cpu.c",
+    "work.c", "cuda/space_blocks.cu", "cuda/space_cuda.cu", "cuda/space_queues.cu",
+    "cuda/small_work.cu")] + [
+    F + "/cpu/v2_simd.c", B + "/cpu/v2_simd.c", F + "/cuda/v5_clean_tiles.cu",
+    B + "/cuda/v4_clean_tiles.cu"]
+CALLED.update({
+    (R, method): BEHIND + [R + "/" + name + ".c" for name in own] for method, own in {
+        "ring": ("relay", "ring_forward"), "burst": ("relay", "ring_forward"), "allgather": (),
+        "ulysses": ("heads",), "ring-double": ("relay", "tree_forward"),
+        "burst-double": ("relay", "tree_forward")}.items()})
 
 
 def variant_files(root):
@@ -119,11 +131,17 @@ def variant_sources(root, path):
 
 def sources_hashes(root):
     """{(stage folder, variant): SHA-256 of its variant_sources}, as variant_hashes."""
-    root, hashes = root.resolve(), {}
+    root, hashes, known = root.resolve(), {}, {}
+
+    def sources_of(file):
+        if file not in known:
+            known[file] = variant_sources(root, file)
+        return known[file]
+
     for (folder, variant), files in variant_files(root).items():
         files = files + [root / name for name in CALLED.get((folder, variant), [])
                          if (root / name).is_file()]
-        sources = sorted({source for file in files for source in variant_sources(root, file)})
+        sources = sorted({source for file in files for source in sources_of(file)})
         digest = hashlib.sha256()
         for source in sources:
             digest.update(f"{source.relative_to(root)}\n{read_code(source)[0]}\n".encode())
