@@ -44,27 +44,24 @@ static int open_allgather(RingRank *r)
 }
 
 /* Starts all messages. In round t the keys of rank r + way * t come, and the own ones go to
- * rank r - way * t. keys[0] are the own ones. */
-static int gather(RingRank *r, AllGather *m, int way)
+ * rank r - way * t. */
+static void gather(RingRank *r, AllGather *m, int way)
 {
     const RingBlock own = ring_own_keys(r);
     size_t bytes = 0, at = 0;
     for (int t = 1; t < r->world; t++)
         bytes += ring_kv_bytes(r, ring_at(r, t));
-    if (ring_open_buffer(r, &m->K, bytes, "K of all ranks") ||
-        ring_open_buffer(r, &m->V, bytes, "V of all ranks"))
-        return -1;
+    ring_open_buffer(r, &m->K, bytes, "K of all ranks");
+    ring_open_buffer(r, &m->V, bytes, "V of all ranks");
     m->keys[0] = own;
-    for (int t = 1; t < r->world; t++) {
+    for (int t = 1; t < r->world && !r->failed; t++) {
         const int owner = ring_at(r, way * t);
         const RingKeys room = {{(char *)m->K.data + at, 0}, {(char *)m->V.data + at, 0}};
-        if (ring_send_keys(r, &m->mail[t], ring_at(r, -way * t), &own) ||
-            ring_receive_keys(r, &m->mail[t], owner, owner, &room, &m->keys[t]) ||
-            ring_start(r, &m->mail[t]))
-            return -1;
+        ring_send_keys(r, &m->mail[t], ring_at(r, -way * t), &own);
+        ring_receive_keys(r, &m->mail[t], owner, owner, &room, &m->keys[t]);
+        ring_start(r, &m->mail[t]);
         at += ring_kv_bytes(r, owner);
     }
-    return 0;
 }
 
 static void close_gathered(RingRank *r, AllGather *m)
@@ -76,71 +73,76 @@ static void close_gathered(RingRank *r, AllGather *m)
 static int forward(RingRank *r)
 {
     AllGather *m = r->method;
-    if (ring_open_state(r, &m->state))
-        return -1;
-    for (int t = 0; t < r->world; t++)
-        if (ring_step(r, t) || (t == 0 && gather(r, m, -1)) || ring_wait(r, &m->mail[t]) ||
-            ring_see_keys(r, &m->state, &m->keys[t]))
-            return -1;
+    ring_open_state(r, &m->state);
+    for (int t = 0; t < r->world && !r->failed; t++) {
+        ring_step(r, t);
+        if (t == 0)
+            gather(r, m, -1);
+        ring_wait(r, &m->mail[t]);
+        ring_see_keys(r, &m->state, &m->keys[t]);
+    }
     close_gathered(r, m);
-    return ring_close_state(r, &m->state);
+    ring_close_state(r, &m->state);
+    return ring_status(r);
+}
+
+/* The own part is the first that is there. */
+static void make_own_part(RingRank *r, AllGather *m, const RingBlock *q)
+{
+    for (int half = 0; half < RING_HALVES && !r->failed; half++) {
+        const RingBlock keys = ring_block_half(r, &m->keys[0], half);
+        ring_differentiate(r, q, &keys, m->dQ.data, ring_half(&m->home, 0, half),
+                           ring_half(&m->home, 1, half));
+    }
 }
 
 /* One half of the part that came from another rank. */
-static int take_part(RingRank *r, AllGather *m, int half)
+static void take_part(RingRank *r, AllGather *m, int half)
 {
-    return ring_relay_arrive(r, &m->parts, half) ||
-                   ring_add_sums(r, &m->home, ring_there(&m->parts), half)
-               ? -1
-               : 0;
+    ring_relay_arrive(r, &m->parts, half);
+    ring_add_sums(r, &m->home, ring_there(&m->parts), half);
 }
 
 /* Round t > 0: the part of dK, dV that belongs to rank r + t, half by half. While one half is
  * computed, the other leaves and that half of a part for this rank comes, from rank r - t. */
-static int make_part(RingRank *r, AllGather *m, const RingBlock *q, int t)
+static void make_part(RingRank *r, AllGather *m, const RingBlock *q, int t)
 {
     const RingBlock *k = &m->keys[t];
     RingSums *part = ring_here(&m->parts);
-    for (int half = 0; half < RING_HALVES; half++) {
+    for (int half = 0; half < RING_HALVES && !r->failed; half++) {
         const RingBlock keys = ring_block_half(r, k, half);
-        if (t > 1 && take_part(r, m, half))
-            return -1;
+        if (t > 1)
+            take_part(r, m, half);
         part->tokens = k->tokens;
-        if (ring_clear_half(r, part, half) ||
-            ring_differentiate(r, q, &keys, m->dQ.data, ring_half(part, 0, half),
-                               ring_half(part, 1, half)) ||
-            ring_relay_send(r, &m->parts, half, k->owner, ring_at(r, -t), r->nk))
-            return -1;
+        ring_clear_half(r, part, half);
+        ring_differentiate(r, q, &keys, m->dQ.data, ring_half(part, 0, half),
+                           ring_half(part, 1, half));
+        ring_relay_send(r, &m->parts, half, k->owner, ring_at(r, -t), r->nk);
     }
-    return 0;
 }
 
-/* The own part is the first that is there. */
-static int make_own_part(RingRank *r, AllGather *m, const RingBlock *q)
-{
-    for (int half = 0; half < RING_HALVES; half++) {
-        const RingBlock keys = ring_block_half(r, &m->keys[0], half);
-        if (ring_differentiate(r, q, &keys, m->dQ.data, ring_half(&m->home, 0, half),
-                               ring_half(&m->home, 1, half)))
-            return -1;
-    }
-    return 0;
-}
-
-static int travel(RingRank *r, AllGather *m, const RingBlock *q)
+static void travel(RingRank *r, AllGather *m, const RingBlock *q)
 {
     const size_t bytes = (size_t)ring_q_count(r, r->nq) * sizeof(float);
-    if (ring_open_buffer(r, &m->dQ, bytes, "dQ") || ring_zero(r, m->dQ.data, bytes) ||
-        ring_open_sums(r, &m->home, 2, r->nk) || ring_clear_sums(r, &m->home, r->nk) ||
-        ring_open_relay(r, &m->parts, 2))
-        return -1;
-    for (int t = 0; t < r->world; t++)
-        if (ring_step(r, t) || (t == 0 && gather(r, m, +1)) || ring_wait(r, &m->mail[t]) ||
-            (t == 0 ? make_own_part(r, m, q) : make_part(r, m, q, t)))
-            return -1;
-    if (take_part(r, m, 0) || take_part(r, m, 1))
-        return -1;
-    return ring_give_dQ(r, &m->dQ) || ring_give_halves(r, &m->home) ? -1 : 0;
+    ring_open_buffer(r, &m->dQ, bytes, "dQ");
+    ring_open_sums(r, &m->home, 2, r->nk);
+    ring_open_relay(r, &m->parts, 2);
+    ring_zero(r, m->dQ.data, bytes);
+    ring_clear_sums(r, &m->home, r->nk);
+    for (int t = 0; t < r->world && !r->failed; t++) {
+        ring_step(r, t);
+        if (t == 0)
+            gather(r, m, +1);
+        ring_wait(r, &m->mail[t]);
+        if (t == 0)
+            make_own_part(r, m, q);
+        else
+            make_part(r, m, q, t);
+    }
+    take_part(r, m, 0);
+    take_part(r, m, 1);
+    ring_give_dQ(r, &m->dQ);
+    ring_give_halves(r, &m->home);
 }
 
 static void close_rooms(RingRank *r, AllGather *m)
@@ -157,11 +159,13 @@ static int backward(RingRank *r)
 {
     AllGather *m = r->method;
     RingBlock q;
-    if (ring_open_delta(r, &q, &m->delta) ||
-        (r->world == 1 ? ring_backward_alone(r, &q) : travel(r, m, &q)))
-        return -1;
+    ring_open_delta(r, &q, &m->delta);
+    if (r->world > 1)
+        travel(r, m, &q);
+    else
+        ring_backward_alone(r, &q);
     close_rooms(r, m);
-    return 0;
+    return ring_status(r);
 }
 
 static void close_allgather(RingRank *r)

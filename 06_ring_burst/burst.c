@@ -53,43 +53,62 @@ static int open_burst(RingRank *r)
 static int forward(RingRank *r)
 {
     Burst *m = r->method;
-    return ring_forward(r, &m->state, &m->up, &m->down, 0);
+    ring_forward(r, &m->state, &m->up, &m->down, 0);
+    return ring_status(r);
 }
 
 /* Queries go `hops` ranks on in direction `way`; own: this tour computes with the own ones too. */
-static int turn(RingRank *r, Burst *m, RingBlock q, int way, int hops, int first_step, int own)
+static void turn(RingRank *r, Burst *m, RingBlock q, int way, int hops, int first_step, int own)
 {
     const RingBlock k = ring_own_keys(r);
+    float *dK = m->dKV.of[0].data, *dV = m->dKV.of[1].data;
     RingBlock next = q;
     RingExchange x = {0};
-    for (int t = 0; t <= hops; t++) { /* q: queries of rank r - way * t */
+    for (int t = 0; t <= hops && !r->failed; t++) { /* q: queries of rank r - way * t */
         const int home = t == hops, to = home ? q.owner : ring_at(r, way);
         const int from = home ? ring_at(r, way * hops) : ring_at(r, -way);
         const int coming = home ? r->rank : ring_at(r, -way * (t + 1));
-        if (ring_step(r, first_step + t))
-            return -1;
-        if (!home && (ring_send_queries(r, &x, to, &q) ||
-                      ring_receive_queries(r, &x, from, coming, &m->room[t % 2], &next) ||
-                      ring_start(r, &x)))
-            return -1;
-        for (int half = 0; half < RING_HALVES; half++) {
-            const RingBlock part = ring_block_half(r, &q, half);
-            if (ring_relay_arrive(r, &m->dQ, half))
-                return -1;
-            if ((t > 0 || own) &&
-                ring_differentiate(r, &part, &k, ring_half(ring_here(&m->dQ), 0, half),
-                                   m->dKV.of[0].data, m->dKV.of[1].data))
-                return -1;
-            if (hops > 0 && ring_relay_send(r, &m->dQ, half, to, from, r->plan->q[coming].tokens))
-                return -1;
+        ring_step(r, first_step + t);
+        if (!home) {
+            ring_send_queries(r, &x, to, &q);
+            ring_receive_queries(r, &x, from, coming, &m->room[t % 2], &next);
+            ring_start(r, &x);
         }
-        if (ring_wait(r, &x))
-            return -1;
+        for (int half = 0; half < RING_HALVES; half++) {
+            const RingBlock queries = ring_block_half(r, &q, half);
+            float *dQ = ring_half(ring_here(&m->dQ), 0, half);
+            ring_relay_arrive(r, &m->dQ, half);
+            if (t > 0 || own)
+                ring_differentiate(r, &queries, &k, dQ, dK, dV);
+            if (hops > 0)
+                ring_relay_send(r, &m->dQ, half, to, from, r->plan->q[coming].tokens);
+        }
+        ring_wait(r, &x);
         if (hops > 0)
             ring_relay_turn(&m->dQ);
         q = next;
     }
-    return 0;
+}
+
+/* Both tours of a window's queries use the same sum: it comes home from the first and leaves again
+ * for the second. A full turn goes up, like everything that goes round. */
+static void travel(RingRank *r, Burst *m)
+{
+    const int up = r->plan->hops_up, down = r->plan->hops_down, most = up > down ? up : down;
+    RingBlock q;
+    ring_open_split_delta(r, &q, &m->lse, &m->delta);
+    ring_open_queries(r, m->room, most < 2 ? most : 2);
+    ring_open_sums(r, &m->dKV, 2, r->nk);
+    ring_open_relay(r, &m->dQ, 1);
+    ring_clear_sums(r, &m->dKV, r->nk);
+    ring_clear_sums(r, ring_here(&m->dQ), r->nq);
+    turn(r, m, q, up == r->world - 1 ? +1 : -1, up, 0, 1);
+    if (down > 0)
+        turn(r, m, q, +1, down, up, 0);
+    ring_relay_arrive(r, &m->dQ, 0);
+    ring_relay_arrive(r, &m->dQ, 1);
+    ring_give_halves(r, ring_here(&m->dQ));
+    ring_give_dKV(r, &m->dKV.of[0], &m->dKV.of[1]);
 }
 
 static void close_rooms(RingRank *r, Burst *m)
@@ -104,39 +123,18 @@ static void close_rooms(RingRank *r, Burst *m)
     ring_close_relay(r, &m->dQ);
 }
 
-/* Both tours of a window's queries use the same sum: it comes home from the first and leaves again
- * for the second. A full turn goes up, like everything that goes round. */
-static int travel(RingRank *r, Burst *m)
-{
-    const int up = r->plan->hops_up, down = r->plan->hops_down;
-    const int way = up == r->world - 1 ? +1 : -1, most = up > down ? up : down;
-    RingBlock q;
-    return ring_open_split_delta(r, &q, &m->lse, &m->delta) ||
-                   ring_open_queries(r, m->room, most < 2 ? most : 2) ||
-                   ring_open_sums(r, &m->dKV, 2, r->nk) || ring_open_relay(r, &m->dQ, 1) ||
-                   ring_clear_sums(r, &m->dKV, r->nk) ||
-                   ring_clear_sums(r, ring_here(&m->dQ), r->nq) || turn(r, m, q, way, up, 0, 1) ||
-                   (down > 0 && turn(r, m, q, +1, down, up, 0)) ||
-                   ring_relay_arrive(r, &m->dQ, 0) || ring_relay_arrive(r, &m->dQ, 1) ||
-                   ring_give_halves(r, ring_here(&m->dQ)) ||
-                   ring_give_dKV(r, &m->dKV.of[0], &m->dKV.of[1])
-               ? -1
-               : 0;
-}
-
-static int stay(RingRank *r, Burst *m)
-{
-    RingBlock q;
-    return ring_open_delta(r, &q, &m->delta) || ring_backward_alone(r, &q) ? -1 : 0;
-}
-
 static int backward(RingRank *r)
 {
     Burst *m = r->method;
-    const int status = r->plan->hops_up + r->plan->hops_down > 0 ? travel(r, m) : stay(r, m);
-    if (status == 0)
-        close_rooms(r, m);
-    return status;
+    if (r->plan->hops_up + r->plan->hops_down > 0) {
+        travel(r, m);
+    } else {
+        RingBlock q;
+        ring_open_delta(r, &q, &m->delta);
+        ring_backward_alone(r, &q);
+    }
+    close_rooms(r, m);
+    return ring_status(r);
 }
 
 static void close_burst(RingRank *r)

@@ -45,88 +45,84 @@ static int open_double(RingRank *r)
 
 static int forward(RingRank *r)
 {
-    BurstDouble *m = r->method;
+    BurstDouble *d = r->method;
     if (ring_is_flat(r))
         return burst_table.forward(r);
-    return ring_tree_forward(r, &m->state, &m->tree, 0);
+    ring_tree_forward(r, &d->state, &d->tree, 0);
+    return ring_status(r);
 }
 
 /* A half of this node's part is complete: it joins the carry, which goes on to the next node, and
  * from the last one home. */
-static int join(RingRank *r, BurstDouble *d, const RingPlace *p, int m, int half)
+static void join(RingRank *r, BurstDouble *d, const RingPlace *p, int m, int half)
 {
     const int last = m == p->nodes - 1;
     const int to = last ? ring_place_at(p, -m, 1 - p->size) : ring_place_at(p, +1, 0);
     const int from = last ? ring_place_at(p, m, p->size - 1) : ring_place_at(p, -1, 0);
     const int coming = last ? r->rank : ring_place_at(p, -m - 1, 1 - p->size);
-    return ring_relay_arrive(r, &d->carry, half) ||
-                   ring_add_sums(r, ring_here(&d->carry), ring_here(&d->part), half) ||
-                   ring_relay_send(r, &d->carry, half, to, from, r->plan->q[coming].tokens)
-               ? -1
-               : 0;
+    ring_relay_arrive(r, &d->carry, half);
+    ring_add_sums(r, ring_here(&d->carry), ring_here(&d->part), half);
+    ring_relay_send(r, &d->carry, half, to, from, r->plan->q[coming].tokens);
 }
 
 /* Outer step m: the queries of one node, of which q has come first. */
-static int visit_node(RingRank *r, BurstDouble *d, int m, RingBlock q)
+static void visit_node(RingRank *r, BurstDouble *d, int m, RingBlock q)
 {
     const RingPlace p = ring_place(r);
     const RingBlock k = ring_own_keys(r);
     const int to = ring_place_at(&p, 0, +1), from = ring_place_at(&p, 0, -1);
     RingBlock next = q;
     RingExchange x = {0};
-    if (ring_clear_sums(r, ring_here(&d->part), q.tokens))
-        return -1;
-    for (int s = 0; s < p.size; s++) { /* q: queries of (node - m, place - s) */
+    ring_clear_sums(r, ring_here(&d->part), q.tokens);
+    for (int s = 0; s < p.size && !r->failed; s++) { /* q: queries of (node - m, place - s) */
         const int last = s == p.size - 1;
-        if (s > 0 && ring_step(r, m * p.size + s))
-            return -1;
-        if (!last && (ring_send_queries(r, &x, to, &q) ||
-                      ring_receive_queries(r, &x, from, ring_place_at(&p, -m, -s - 1),
-                                           &d->inner[s % 2], &next) ||
-                      ring_start(r, &x)))
-            return -1;
+        if (s > 0)
+            ring_step(r, m * p.size + s);
+        if (!last) {
+            ring_send_queries(r, &x, to, &q);
+            ring_receive_queries(r, &x, from, ring_place_at(&p, -m, -s - 1), &d->inner[s % 2],
+                                 &next);
+            ring_start(r, &x);
+        }
         for (int half = 0; half < RING_HALVES; half++) {
             const RingBlock queries = ring_block_half(r, &q, half);
-            if (ring_relay_arrive(r, &d->part, half) ||
-                ring_differentiate(r, &queries, &k, ring_half(ring_here(&d->part), 0, half),
-                                   d->dKV.of[0].data, d->dKV.of[1].data))
-                return -1;
-            if (last ? join(r, d, &p, m, half)
-                     : ring_relay_send(r, &d->part, half, to, from, next.tokens))
-                return -1;
+            float *dQ = ring_half(ring_here(&d->part), 0, half);
+            ring_relay_arrive(r, &d->part, half);
+            ring_differentiate(r, &queries, &k, dQ, d->dKV.of[0].data, d->dKV.of[1].data);
+            if (last)
+                join(r, d, &p, m, half);
+            else
+                ring_relay_send(r, &d->part, half, to, from, next.tokens);
         }
-        if (ring_wait(r, &x))
-            return -1;
+        ring_wait(r, &x);
         if (!last)
             ring_relay_turn(&d->part);
         q = next;
     }
-    return 0;
 }
 
-static int travel(RingRank *r, BurstDouble *d, const RingBlock *q)
+static void travel(RingRank *r, BurstDouble *d, const RingBlock *q)
 {
     const RingPlace p = ring_place(r);
+    const int first_complete = ring_place_at(&p, 0, 1 - p.size);
     RingBlock first = *q, next = first;
     RingExchange x = {0};
-    if (ring_clear_sums(r, ring_here(&d->carry),
-                        r->plan->q[ring_place_at(&p, 0, 1 - p.size)].tokens))
-        return -1;
-    for (int m = 0; m < p.nodes; m++) {
-        if (ring_step(r, m * p.size))
-            return -1;
-        if (m < p.nodes - 1 &&
-            (ring_send_queries(r, &x, ring_place_at(&p, +1, 0), &first) ||
-             ring_receive_queries(r, &x, ring_place_at(&p, -1, 0), ring_place_at(&p, -m - 1, 0),
-                                  &d->outer[m % 2], &next) ||
-             ring_start(r, &x)))
-            return -1;
-        if (visit_node(r, d, m, first) || ring_wait(r, &x))
-            return -1;
+    ring_clear_sums(r, ring_here(&d->carry), r->plan->q[first_complete].tokens);
+    for (int m = 0; m < p.nodes && !r->failed; m++) { /* first: queries of (node - m, place) */
+        ring_step(r, m * p.size);
+        if (m < p.nodes - 1) {
+            ring_send_queries(r, &x, ring_place_at(&p, +1, 0), &first);
+            ring_receive_queries(r, &x, ring_place_at(&p, -1, 0), ring_place_at(&p, -m - 1, 0),
+                                 &d->outer[m % 2], &next);
+            ring_start(r, &x);
+        }
+        visit_node(r, d, m, first);
+        ring_wait(r, &x);
         ring_relay_turn(&d->carry);
         first = next;
     }
-    return ring_relay_arrive(r, &d->carry, 0) || ring_relay_arrive(r, &d->carry, 1) ? -1 : 0;
+    ring_relay_arrive(r, &d->carry, 0);
+    ring_relay_arrive(r, &d->carry, 1);
 }
 
 static void close_rooms(RingRank *r, BurstDouble *d)
@@ -145,19 +141,23 @@ static void close_rooms(RingRank *r, BurstDouble *d)
 
 static int backward(RingRank *r)
 {
+    const RingPlace p = ring_place(r);
     BurstDouble *d = r->method;
     RingBlock q;
     if (ring_is_flat(r))
         return burst_table.backward(r);
-    if (ring_open_split_delta(r, &q, &d->lse, &d->delta) ||
-        ring_open_queries(r, d->inner, ring_place(r).size == 2 ? 1 : 2) ||
-        ring_open_queries(r, d->outer, ring_place(r).nodes == 2 ? 1 : 2) ||
-        ring_open_sums(r, &d->dKV, 2, r->nk) || ring_clear_sums(r, &d->dKV, r->nk) ||
-        ring_open_relay(r, &d->part, 1) || ring_open_relay(r, &d->carry, 1) || travel(r, d, &q) ||
-        ring_give_halves(r, ring_here(&d->carry)) || ring_give_dKV(r, &d->dKV.of[0], &d->dKV.of[1]))
-        return -1;
+    ring_open_split_delta(r, &q, &d->lse, &d->delta);
+    ring_open_queries(r, d->inner, p.size == 2 ? 1 : 2);
+    ring_open_queries(r, d->outer, p.nodes == 2 ? 1 : 2);
+    ring_open_sums(r, &d->dKV, 2, r->nk);
+    ring_open_relay(r, &d->part, 1);
+    ring_open_relay(r, &d->carry, 1);
+    ring_clear_sums(r, &d->dKV, r->nk);
+    travel(r, d, &q);
+    ring_give_halves(r, ring_here(&d->carry));
+    ring_give_dKV(r, &d->dKV.of[0], &d->dKV.of[1]);
     close_rooms(r, d);
-    return 0;
+    return ring_status(r);
 }
 
 static void close_double(RingRank *r)

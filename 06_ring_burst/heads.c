@@ -113,98 +113,87 @@ size_t ring_packed_bytes(const RingRank *r, const RingHeads *h)
 
 /* --- tokens to heads ---------------------------------------------------------------------------*/
 
-int ring_send_mine(RingRank *r, RingExchange *x, RingTensor tensor, const RingHeads *h,
-                   const void *mine, void *packed, void *whole)
+void ring_send_mine(RingRank *r, RingExchange *x, RingTensor tensor, const RingHeads *h,
+                    const void *mine, void *packed, void *whole)
 {
     const size_t row = share_row(r, h), pitch = full_row(r, h), bytes = (size_t)h->mine * row;
-    for (int peer = 0; peer < r->world; peer++)
+    for (int peer = 0; peer < r->world && !r->failed; peer++)
         for (int64_t b = 0; b < r->plan->shape.B; b++) {
-            const size_t coming = (size_t)h->shards[peer].tokens * row;
-            char *part = peer == r->rank ? whole_part(r, h, whole, b, peer)
-                                         : packed_part(r, h, packed, peer) + (size_t)b * bytes;
-            if (ring_copy(r, part, row, mine_part(r, h, mine, b, peer), pitch, row, h->mine) ||
-                ring_send(r, x, peer, tensor, part, bytes) ||
-                ring_receive(r, x, peer, tensor, whole_part(r, h, whole, b, peer), coming))
-                return -1;
+            char *coming = whole_part(r, h, whole, b, peer), *leaving = coming;
+            if (peer != r->rank)
+                leaving = packed_part(r, h, packed, peer) + (size_t)b * bytes;
+            ring_copy(r, leaving, row, mine_part(r, h, mine, b, peer), pitch, row, h->mine);
+            ring_send(r, x, peer, tensor, leaving, bytes);
+            ring_receive(r, x, peer, tensor, coming, (size_t)h->shards[peer].tokens * row);
         }
-    return 0;
 }
 
 /* --- heads to tokens ---------------------------------------------------------------------------*/
 
-int ring_send_whole(RingRank *r, RingExchange *x, RingTensor tensor, const RingHeads *h,
-                    const void *whole, void *packed)
+void ring_send_whole(RingRank *r, RingExchange *x, RingTensor tensor, const RingHeads *h,
+                     const void *whole, void *packed)
 {
     const size_t row = share_row(r, h), bytes = (size_t)h->mine * row;
-    for (int peer = 0; peer < r->world; peer++)
-        for (int64_t b = 0; b < r->plan->shape.B && peer != r->rank; b++)
-            if (ring_send(r, x, peer, tensor, whole_part(r, h, whole, b, peer),
-                          (size_t)h->shards[peer].tokens * row) ||
-                ring_receive(r, x, peer, tensor,
-                             packed_part(r, h, packed, peer) + (size_t)b * bytes, bytes))
-                return -1;
-    return 0;
+    for (int peer = 0; peer < r->world && !r->failed; peer++)
+        for (int64_t b = 0; b < r->plan->shape.B && peer != r->rank; b++) {
+            ring_send(r, x, peer, tensor, whole_part(r, h, whole, b, peer),
+                      (size_t)h->shards[peer].tokens * row);
+            ring_receive(r, x, peer, tensor, packed_part(r, h, packed, peer) + (size_t)b * bytes,
+                         bytes);
+        }
 }
 
 /* Parts of ranks first .. first + copies - 1 belong to one head: their sum, rounded, stands where
  * the first part stood. */
-static int add_copies(RingRank *r, const RingHeads *h, const void *whole, void *packed, int first)
+static void add_copies(RingRank *r, const RingHeads *h, const void *whole, void *packed, int first)
 {
+    const size_t row = share_row(r, h), bytes = (size_t)h->mine * row;
     const int64_t count = part_count(r, h);
     float *sum = (float *)packed_part(r, h, packed, first);
-    for (int copy = 0; copy < h->copies; copy++) {
-        const int rank = first + copy;
+    for (int rank = first; rank < first + h->copies && !r->failed; rank++) {
         char *part = packed_part(r, h, packed, rank);
-        const size_t row = share_row(r, h), bytes = (size_t)h->mine * row;
         for (int64_t b = 0; b < r->plan->shape.B && rank == r->rank; b++)
-            if (ring_copy(r, part + (size_t)b * bytes, row, whole_part(r, h, whole, b, rank), row,
-                          row, h->mine))
-                return -1;
-        if (ring_widen(r, part, count, r->plan->dtype) ||
-            (copy > 0 && ring_add(r, sum, (float *)part, count)))
-            return -1;
+            ring_copy(r, part + (size_t)b * bytes, row, whole_part(r, h, whole, b, rank), row, row,
+                      h->mine);
+        ring_widen(r, part, count, r->plan->dtype);
+        if (rank > first)
+            ring_add(r, sum, (float *)part, count);
     }
-    return ring_narrow(r, sum, count, r->plan->dtype);
+    ring_narrow(r, sum, count, r->plan->dtype);
 }
 
-int ring_place_whole(RingRank *r, const RingHeads *h, const void *whole, void *packed, void *mine)
+void ring_place_whole(RingRank *r, const RingHeads *h, const void *whole, void *packed, void *mine)
 {
     const size_t row = share_row(r, h), pitch = full_row(r, h), bytes = (size_t)h->mine * row;
-    for (int rank = 0; rank < r->world; rank += h->copies) {
-        if (h->copies > 1 && add_copies(r, h, whole, packed, rank))
-            return -1;
+    for (int rank = 0; rank < r->world && !r->failed; rank += h->copies) {
+        if (h->copies > 1)
+            add_copies(r, h, whole, packed, rank);
         for (int64_t b = 0; b < r->plan->shape.B; b++) {
             const char *part = rank == r->rank && h->copies == 1
                                    ? whole_part(r, h, whole, b, rank)
                                    : packed_part(r, h, packed, rank) + (size_t)b * bytes;
-            if (ring_copy(r, mine_part(r, h, mine, b, rank), pitch, part, row, row, h->mine))
-                return -1;
+            ring_copy(r, mine_part(r, h, mine, b, rank), pitch, part, row, row, h->mine);
         }
     }
-    return 0;
 }
 
-int ring_send_rows(RingRank *r, RingExchange *x, const RingHeads *h, const float *whole,
-                   float *packed, float *mine)
+void ring_send_rows(RingRank *r, RingExchange *x, const RingHeads *h, const float *whole,
+                    float *packed, float *mine)
 {
     const AttnShape *n = &r->plan->shape;
-    const int64_t rows = n->B * h->share;
-    for (int peer = 0; peer < r->world; peer++) {
-        const int64_t tokens = h->shards[peer].tokens;
+    for (int peer = 0; peer < r->world && !r->failed; peer++) {
+        const int64_t tokens = h->shards[peer].tokens, first = first_token(h, peer);
         const size_t out = (size_t)tokens * sizeof(float), in = (size_t)h->mine * sizeof(float);
-        float *part = packed + rows * first_token(h, peer);
-        if (ring_copy(r, part, out, whole + first_token(h, peer), (size_t)h->whole * sizeof(float),
-                      out, rows))
-            return -1;
+        float *part = packed + n->B * h->share * first;
+        ring_copy(r, part, out, whole + first, (size_t)h->whole * sizeof(float), out,
+                  n->B * h->share);
         for (int64_t b = 0; b < n->B; b++) {
             float *from = part + b * h->share * tokens;
             float *to = mine + (b * h->heads + first_head(r, h, peer)) * h->mine;
-            const size_t width = (size_t)h->share * in;
-            if (peer == r->rank ? ring_copy(r, to, width, from, width, width, 1)
-                                : ring_send(r, x, peer, RING_LSE, from, (size_t)h->share * out) ||
-                                      ring_receive(r, x, peer, RING_LSE, to, width))
-                return -1;
+            if (peer == r->rank)
+                ring_copy(r, to, in, from, in, in, h->share);
+            ring_send(r, x, peer, RING_LSE, from, (size_t)h->share * out);
+            ring_receive(r, x, peer, RING_LSE, to, (size_t)h->share * in);
         }
     }
-    return 0;
 }

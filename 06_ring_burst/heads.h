@@ -31,15 +31,15 @@ int64_t ring_whole_count(const RingRank *r, const RingHeads *h); /* elements of 
 size_t ring_packed_bytes(const RingRank *r, const RingHeads *h);
 
 /* Adds the messages from mine to everybody's whole; the own part is copied. */
-int ring_send_mine(RingRank *r, RingExchange *x, RingTensor tensor, const RingHeads *h,
-                   const void *mine, void *packed, void *whole);
+void ring_send_mine(RingRank *r, RingExchange *x, RingTensor tensor, const RingHeads *h,
+                    const void *mine, void *packed, void *whole);
 /* The way back: messages, and after their arrival the parts in their places. Copies of a head are
  * added in float32. */
-int ring_send_whole(RingRank *r, RingExchange *x, RingTensor tensor, const RingHeads *h,
-                    const void *whole, void *packed);
-int ring_place_whole(RingRank *r, const RingHeads *h, const void *whole, void *packed, void *mine);
+void ring_send_whole(RingRank *r, RingExchange *x, RingTensor tensor, const RingHeads *h,
+                     const void *whole, void *packed);
+void ring_place_whole(RingRank *r, const RingHeads *h, const void *whole, void *packed, void *mine);
 /* lse: whole [B][share][all tokens] to mine [B][H][tokens]. */
-int ring_send_rows(RingRank *r, RingExchange *x, const RingHeads *h, const float *whole,
-                   float *packed, float *mine);
+void ring_send_rows(RingRank *r, RingExchange *x, const RingHeads *h, const float *whole,
+                    float *packed, float *mine);
 
 #endif

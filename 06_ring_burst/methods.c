@@ -27,13 +27,12 @@ const RingMethodTable *ring_method(RingMethod method)
 
 /* --- memory ------------------------------------------------------------------------------------*/
 
-int ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what)
+void ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what)
 {
     if (b->data)
-        return 0;
+        return;
     b->data = ring_alloc(r, bytes, what);
     b->bytes = bytes;
-    return b->data ? 0 : -1;
 }
 
 void ring_close_buffer(RingRank *r, RingBuffer *b)
@@ -51,14 +50,13 @@ static size_t most_bytes(const RingRank *r, size_t (*bytes)(const RingRank *, in
     return most;
 }
 
-int ring_open_keys(RingRank *r, RingKeys *rooms, int count)
+void ring_open_keys(RingRank *r, RingKeys *rooms, int count)
 {
     const size_t bytes = most_bytes(r, ring_kv_bytes);
-    for (int n = 0; n < count; n++)
-        if (ring_open_buffer(r, &rooms[n].K, bytes, "K of other ranks") ||
-            ring_open_buffer(r, &rooms[n].V, bytes, "V of other ranks"))
-            return -1;
-    return 0;
+    for (int n = 0; n < count; n++) {
+        ring_open_buffer(r, &rooms[n].K, bytes, "K of other ranks");
+        ring_open_buffer(r, &rooms[n].V, bytes, "V of other ranks");
+    }
 }
 
 void ring_close_keys(RingRank *r, RingKeys *rooms, int count)
@@ -69,16 +67,15 @@ void ring_close_keys(RingRank *r, RingKeys *rooms, int count)
     }
 }
 
-int ring_open_queries(RingRank *r, RingQueries *rooms, int count)
+void ring_open_queries(RingRank *r, RingQueries *rooms, int count)
 {
     const size_t bytes = most_bytes(r, ring_q_bytes), rows = most_bytes(r, ring_row_bytes);
-    for (int n = 0; n < count; n++)
-        if (ring_open_buffer(r, &rooms[n].Q, bytes, "Q of other ranks") ||
-            ring_open_buffer(r, &rooms[n].dO, bytes, "dO of other ranks") ||
-            ring_open_buffer(r, &rooms[n].lse, rows, "lse of other ranks") ||
-            ring_open_buffer(r, &rooms[n].delta, rows, "delta of other ranks"))
-            return -1;
-    return 0;
+    for (int n = 0; n < count; n++) {
+        ring_open_buffer(r, &rooms[n].Q, bytes, "Q of other ranks");
+        ring_open_buffer(r, &rooms[n].dO, bytes, "dO of other ranks");
+        ring_open_buffer(r, &rooms[n].lse, rows, "lse of other ranks");
+        ring_open_buffer(r, &rooms[n].delta, rows, "delta of other ranks");
+    }
 }
 
 void ring_close_queries(RingRank *r, RingQueries *rooms, int count)
@@ -93,106 +90,95 @@ void ring_close_queries(RingRank *r, RingQueries *rooms, int count)
 
 /* --- messages of a block -----------------------------------------------------------------------*/
 
-int ring_send_keys(RingRank *r, RingExchange *x, int peer, const RingBlock *k)
+void ring_send_keys(RingRank *r, RingExchange *x, int peer, const RingBlock *k)
 {
     const size_t bytes = ring_kv_bytes(r, k->owner);
-    return ring_send(r, x, peer, RING_K, k->a, bytes) || ring_send(r, x, peer, RING_V, k->b, bytes)
-               ? -1
-               : 0;
+    ring_send(r, x, peer, RING_K, k->a, bytes);
+    ring_send(r, x, peer, RING_V, k->b, bytes);
 }
 
-int ring_receive_keys(RingRank *r, RingExchange *x, int peer, int owner, const RingKeys *room,
-                      RingBlock *arriving)
+void ring_receive_keys(RingRank *r, RingExchange *x, int peer, int owner, const RingKeys *room,
+                       RingBlock *arriving)
 {
     const size_t bytes = ring_kv_bytes(r, owner);
     *arriving = ring_visiting_keys(r, owner, room->K.data, room->V.data);
-    return ring_receive(r, x, peer, RING_K, room->K.data, bytes) ||
-                   ring_receive(r, x, peer, RING_V, room->V.data, bytes)
-               ? -1
-               : 0;
+    ring_receive(r, x, peer, RING_K, room->K.data, bytes);
+    ring_receive(r, x, peer, RING_V, room->V.data, bytes);
 }
 
-int ring_send_queries(RingRank *r, RingExchange *x, int peer, const RingBlock *q)
+void ring_send_queries(RingRank *r, RingExchange *x, int peer, const RingBlock *q)
 {
     const size_t bytes = ring_q_bytes(r, q->owner), rows = ring_row_bytes(r, q->owner);
-    return ring_send(r, x, peer, RING_Q, q->a, bytes) ||
-                   ring_send(r, x, peer, RING_DO, q->b, bytes) ||
-                   ring_send(r, x, peer, RING_LSE, q->lse, rows) ||
-                   ring_send(r, x, peer, RING_DELTA, q->delta, rows)
-               ? -1
-               : 0;
+    ring_send(r, x, peer, RING_Q, q->a, bytes);
+    ring_send(r, x, peer, RING_DO, q->b, bytes);
+    ring_send(r, x, peer, RING_LSE, q->lse, rows);
+    ring_send(r, x, peer, RING_DELTA, q->delta, rows);
 }
 
-int ring_receive_queries(RingRank *r, RingExchange *x, int peer, int owner, const RingQueries *room,
-                         RingBlock *arriving)
+void ring_receive_queries(RingRank *r, RingExchange *x, int peer, int owner,
+                          const RingQueries *room, RingBlock *arriving)
 {
     const size_t bytes = ring_q_bytes(r, owner), rows = ring_row_bytes(r, owner);
     *arriving = ring_visiting_queries(r, owner, room->Q.data, room->dO.data, room->lse.data,
                                       room->delta.data);
-    return ring_receive(r, x, peer, RING_Q, room->Q.data, bytes) ||
-                   ring_receive(r, x, peer, RING_DO, room->dO.data, bytes) ||
-                   ring_receive(r, x, peer, RING_LSE, room->lse.data, rows) ||
-                   ring_receive(r, x, peer, RING_DELTA, room->delta.data, rows)
-               ? -1
-               : 0;
+    ring_receive(r, x, peer, RING_Q, room->Q.data, bytes);
+    ring_receive(r, x, peer, RING_DO, room->dO.data, bytes);
+    ring_receive(r, x, peer, RING_LSE, room->lse.data, rows);
+    ring_receive(r, x, peer, RING_DELTA, room->delta.data, rows);
 }
 
 /* --- forward -----------------------------------------------------------------------------------*/
 
 /* The state is float32 whatever the dtype: rounding O after every visitor would add an error for
  * every rank (--partials bf16 does it, to show how much). */
-int ring_open_state(RingRank *r, RingState *state)
+void ring_open_state(RingRank *r, RingState *state)
 {
     const size_t bytes = (size_t)ring_q_count(r, r->nq) * sizeof(float);
     state->q = ring_own_queries(r);
-    return ring_open_buffer(r, &state->O, bytes, "O in float32") ||
-                   ring_start_state(r, &state->q, state->O.data, r->lse)
-               ? -1
-               : 0;
+    ring_open_buffer(r, &state->O, bytes, "O in float32");
+    ring_start_state(r, &state->q, state->O.data, r->lse);
 }
 
-int ring_see_keys(RingRank *r, RingState *state, const RingBlock *k)
+void ring_see_keys(RingRank *r, RingState *state, const RingBlock *k)
 {
-    return ring_attend(r, &state->q, k, state->O.data, r->lse) ||
-                   ring_round(r, state->O.data, ring_q_count(r, r->nq))
-               ? -1
-               : 0;
+    ring_attend(r, &state->q, k, state->O.data, r->lse);
+    ring_round(r, state->O.data, ring_q_count(r, r->nq));
 }
 
-int ring_close_state(RingRank *r, RingState *state)
+void ring_close_state(RingRank *r, RingState *state)
 {
-    const int status = ring_finish_O(r, &state->q, r->O, state->O.data);
+    ring_finish_O(r, &state->q, r->O, state->O.data);
     ring_close_buffer(r, &state->O);
-    return status;
 }
 
 /* --- backward ----------------------------------------------------------------------------------*/
 
-int ring_open_delta(RingRank *r, RingBlock *q, RingBuffer *delta)
+void ring_open_delta(RingRank *r, RingBlock *q, RingBuffer *delta)
 {
     *q = ring_own_queries(r);
-    if (ring_open_buffer(r, delta, ring_row_bytes(r, r->rank), "delta"))
-        return -1;
+    ring_open_buffer(r, delta, ring_row_bytes(r, r->rank), "delta");
     q->delta = delta->data;
-    return ring_delta(r, q, r->O, q->delta);
+    ring_delta(r, q, r->O, q->delta);
 }
 
 /* A half of the queries is a block of its own for a kernel, and wants its rows of lse and delta
  * contiguous. */
-int ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffer *delta)
+void ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffer *delta)
 {
     const size_t bytes = ring_row_bytes(r, r->rank);
     RingBuffer rows = {0};
-    int status = ring_open_delta(r, q, &rows) || ring_open_buffer(r, lse, bytes, "lse in halves") ||
-                 ring_open_buffer(r, delta, bytes, "delta in halves") ||
-                 ring_split_rows(r, lse->data, r->lse, r->nq) ||
-                 ring_split_rows(r, delta->data, rows.data, r->nq);
+    ring_open_delta(r, q, &rows);
+    ring_open_buffer(r, lse, bytes, "lse in halves");
+    ring_open_buffer(r, delta, bytes, "delta in halves");
+    if (!r->failed) {
+        ring_split_rows(r, lse->data, r->lse, r->nq);
+        ring_split_rows(r, delta->data, rows.data, r->nq);
+    }
+    q->lse = lse->data;
+    q->delta = delta->data;
     ring_close_buffer(r, &rows);
     ring_free(r, r->O, ring_q_bytes(r, r->rank));
     r->O = NULL;
-    q->lse = lse->data;
-    q->delta = delta->data;
-    return status ? -1 : 0;
 }
 
 void ring_hand_over_dQ(RingRank *r, RingBuffer *dQ)
@@ -213,59 +199,48 @@ void ring_hand_over_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV)
     *dK = *dV = (RingBuffer){0};
 }
 
-int ring_give_dQ(RingRank *r, RingBuffer *dQ)
+void ring_give_dQ(RingRank *r, RingBuffer *dQ)
 {
+    ring_narrow(r, dQ->data, ring_q_count(r, r->nq), r->plan->dtype);
     ring_hand_over_dQ(r, dQ);
-    return ring_narrow(r, r->dQ, ring_q_count(r, r->nq), r->plan->dtype);
 }
 
-int ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV)
+void ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV)
 {
-    const int64_t count = ring_kv_count(r, r->nk);
+    ring_narrow(r, dK->data, ring_kv_count(r, r->nk), r->plan->dtype);
+    ring_narrow(r, dV->data, ring_kv_count(r, r->nk), r->plan->dtype);
     ring_hand_over_dKV(r, dK, dV);
-    return ring_narrow(r, r->dK, count, r->plan->dtype) ||
-                   ring_narrow(r, r->dV, count, r->plan->dtype)
-               ? -1
-               : 0;
 }
 
-int ring_give_halves(RingRank *r, RingSums *sums)
+void ring_give_halves(RingRank *r, RingSums *sums)
 {
-    for (int i = 0; i < sums->tensors; i++)
+    for (int i = 0; i < sums->tensors && !r->failed; i++)
         for (int half = 0; half < RING_HALVES; half++)
-            if (ring_narrow(r, ring_half(sums, i, half), ring_half_count(sums, half),
-                            r->plan->dtype))
-                return -1;
+            ring_narrow(r, ring_half(sums, i, half), ring_half_count(sums, half), r->plan->dtype);
     if (sums->tensors == 1) {
-        r->dQ = sums->of[0].data;
-        r->dQ_bytes = sums->of[0].bytes;
+        ring_hand_over_dQ(r, &sums->of[0]);
         r->dQ_second = (size_t)sums->second * sizeof(float);
         r->dQ_whole = 0;
     } else {
-        r->dK = sums->of[0].data;
-        r->dV = sums->of[1].data;
-        r->dK_bytes = r->dV_bytes = sums->of[0].bytes;
+        ring_hand_over_dKV(r, &sums->of[0], &sums->of[1]);
         r->dKV_second = (size_t)sums->second * sizeof(float);
         r->dKV_whole = 0;
     }
-    sums->of[0] = sums->of[1] = (RingBuffer){0};
-    return 0;
 }
 
-int ring_backward_alone(RingRank *r, const RingBlock *q)
+void ring_backward_alone(RingRank *r, const RingBlock *q)
 {
     const RingBlock k = ring_own_keys(r);
     const size_t q_bytes = (size_t)ring_q_count(r, r->nq) * sizeof(float);
     const size_t k_bytes = (size_t)ring_kv_count(r, r->nk) * sizeof(float);
     RingBuffer dQ = {0}, dK = {0}, dV = {0};
-    const int status = ring_open_buffer(r, &dQ, q_bytes, "dQ") ||
-                       ring_open_buffer(r, &dK, k_bytes, "dK") ||
-                       ring_open_buffer(r, &dV, k_bytes, "dV") || ring_zero(r, dQ.data, q_bytes) ||
-                       ring_zero(r, dK.data, k_bytes) || ring_zero(r, dV.data, k_bytes) ||
-                       ring_differentiate(r, q, &k, dQ.data, dK.data, dV.data) ||
-                       ring_give_dQ(r, &dQ) || ring_give_dKV(r, &dK, &dV);
-    ring_close_buffer(r, &dQ); /* empty, but for a failure */
-    ring_close_buffer(r, &dK);
-    ring_close_buffer(r, &dV);
-    return status ? -1 : 0;
+    ring_open_buffer(r, &dQ, q_bytes, "dQ");
+    ring_open_buffer(r, &dK, k_bytes, "dK");
+    ring_open_buffer(r, &dV, k_bytes, "dV");
+    ring_zero(r, dQ.data, q_bytes);
+    ring_zero(r, dK.data, k_bytes);
+    ring_zero(r, dV.data, k_bytes);
+    ring_differentiate(r, q, &k, dQ.data, dK.data, dV.data);
+    ring_give_dQ(r, &dQ);
+    ring_give_dKV(r, &dK, &dV);
 }

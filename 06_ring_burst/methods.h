@@ -3,6 +3,10 @@
  * methods.h: what the methods share. All of them move blocks of keys or of queries between ranks,
  * and most move sums of gradients behind them; they differ in who moves where and when.
  *
+ * A rank that has failed does nothing any more: all functions here and in ring_rank.h look at
+ * r->failed first. So a method is written straight on, as if all went well. It asks once in each
+ * round of a loop, and where memory may be missing.
+ *
  * Interface:
  * - ring_at: the rank some places further on.
  * - RingBuffer: counted memory that knows its size.
@@ -28,6 +32,11 @@ static inline int ring_at(const RingRank *r, int distance)
     return ((r->rank + distance) % r->world + r->world) % r->world;
 }
 
+static inline int ring_status(const RingRank *r)
+{
+    return r->failed ? -1 : 0;
+}
+
 /* --- memory ------------------------------------------------------------------------------------*/
 
 /* Buffers of a method live in its struct at r->method, where `close` finds those that a failure
@@ -37,7 +46,7 @@ typedef struct RingBuffer {
     size_t bytes;
 } RingBuffer;
 
-int ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what);
+void ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what);
 void ring_close_buffer(RingRank *r, RingBuffer *b); /* one that is not open: nothing happens */
 
 /* --- blocks that travel ------------------------------------------------------------------------*/
@@ -51,18 +60,18 @@ typedef struct RingQueries { /* room for Q, dO, lse and delta of any rank */
 } RingQueries;
 
 /* The first `count` of some rooms; those that are open stay. */
-int ring_open_keys(RingRank *r, RingKeys *rooms, int count);
+void ring_open_keys(RingRank *r, RingKeys *rooms, int count);
 void ring_close_keys(RingRank *r, RingKeys *rooms, int count);
-int ring_open_queries(RingRank *r, RingQueries *rooms, int count);
+void ring_open_queries(RingRank *r, RingQueries *rooms, int count);
 void ring_close_queries(RingRank *r, RingQueries *rooms, int count);
 
 /* Add the messages of a block to an exchange. *arriving: what will stand in `room` after it. */
-int ring_send_keys(RingRank *r, RingExchange *x, int peer, const RingBlock *k);
-int ring_receive_keys(RingRank *r, RingExchange *x, int peer, int owner, const RingKeys *room,
-                      RingBlock *arriving);
-int ring_send_queries(RingRank *r, RingExchange *x, int peer, const RingBlock *q);
-int ring_receive_queries(RingRank *r, RingExchange *x, int peer, int owner, const RingQueries *room,
-                         RingBlock *arriving);
+void ring_send_keys(RingRank *r, RingExchange *x, int peer, const RingBlock *k);
+void ring_receive_keys(RingRank *r, RingExchange *x, int peer, int owner, const RingKeys *room,
+                       RingBlock *arriving);
+void ring_send_queries(RingRank *r, RingExchange *x, int peer, const RingBlock *q);
+void ring_receive_queries(RingRank *r, RingExchange *x, int peer, int owner,
+                          const RingQueries *room, RingBlock *arriving);
 
 /* --- sums that travel (relay.c) ----------------------------------------------------------------*/
 
@@ -76,14 +85,14 @@ typedef struct RingSums {
     int64_t row, second; /* elements of one token in all batches; of the first half's room */
 } RingSums;
 
-int ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens);
+void ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens);
 void ring_close_sums(RingRank *r, RingSums *sums);
 /* The sums become zeros, and those of a shard of so many tokens. */
-int ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens);
-int ring_clear_half(RingRank *r, const RingSums *sums, int half);
+void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens);
+void ring_clear_half(RingRank *r, const RingSums *sums, int half);
 float *ring_half(const RingSums *sums, int tensor, int half);
 int64_t ring_half_count(const RingSums *sums, int half); /* elements */
-int ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half);
+void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half);
 
 typedef struct RingRelay {
     RingSums place[2];
@@ -102,14 +111,14 @@ static inline RingSums *ring_there(RingRelay *relay)
     return &relay->place[1 - relay->at];
 }
 
-int ring_open_relay(RingRank *r, RingRelay *relay, int tensors);
+void ring_open_relay(RingRank *r, RingRelay *relay, int tensors);
 void ring_close_relay(RingRank *r, RingRelay *relay);
 /* A half of what is here sets out for rank `to`; meanwhile that half of the sums of another shard,
  * of `tokens` tokens, comes there. */
-int ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int64_t tokens);
+void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int64_t tokens);
 /* Waits until a half has come, and the one that was sent with it is gone. Nothing sent, nothing to
  * wait for. */
-int ring_relay_arrive(RingRank *r, RingRelay *relay, int half);
+void ring_relay_arrive(RingRank *r, RingRelay *relay, int half);
 /* There becomes here. */
 void ring_relay_turn(RingRelay *relay);
 
@@ -121,9 +130,9 @@ typedef struct RingState {
     RingBuffer O;
 } RingState;
 
-int ring_open_state(RingRank *r, RingState *state);
-int ring_see_keys(RingRank *r, RingState *state, const RingBlock *k);
-int ring_close_state(RingRank *r, RingState *state); /* r->O = the state, rounded */
+void ring_open_state(RingRank *r, RingState *state);
+void ring_see_keys(RingRank *r, RingState *state, const RingBlock *k);
+void ring_close_state(RingRank *r, RingState *state); /* r->O = the state, rounded */
 
 /* Keys of other ranks: two rooms that are used in turn, and the last block that came. */
 typedef struct RingVisitors {
@@ -132,7 +141,7 @@ typedef struct RingVisitors {
 } RingVisitors;
 
 /* keep: the last visitors stay for the backward pass. */
-int ring_forward(RingRank *r, RingState *state, RingVisitors *up, RingVisitors *down, int keep);
+void ring_forward(RingRank *r, RingState *state, RingVisitors *up, RingVisitors *down, int keep);
 
 /* --- two levels --------------------------------------------------------------------------------*/
 
@@ -154,23 +163,23 @@ typedef struct RingTree {
     int last_room;
 } RingTree;
 
-int ring_tree_forward(RingRank *r, RingState *state, RingTree *tree, int keep);
+void ring_tree_forward(RingRank *r, RingState *state, RingTree *tree, int keep);
 
 /* --- backward ----------------------------------------------------------------------------------*/
 
 /* *q: this rank's queries with delta, which lies in `delta`. */
-int ring_open_delta(RingRank *r, RingBlock *q, RingBuffer *delta);
+void ring_open_delta(RingRank *r, RingBlock *q, RingBuffer *delta);
 /* The same with lse and delta in halves, for queries that travel; O is given back. */
-int ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffer *delta);
+void ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffer *delta);
 
 /* A gradient in the dtype becomes r->dQ, or r->dK and r->dV. The buffers are empty then. */
 void ring_hand_over_dQ(RingRank *r, RingBuffer *dQ);
 void ring_hand_over_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV);
 /* The same for finished sums, which are rounded. */
-int ring_give_dQ(RingRank *r, RingBuffer *dQ);
-int ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV);
-int ring_give_halves(RingRank *r, RingSums *sums);
+void ring_give_dQ(RingRank *r, RingBuffer *dQ);
+void ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV);
+void ring_give_halves(RingRank *r, RingSums *sums);
 /* Nothing has to travel: all of it. */
-int ring_backward_alone(RingRank *r, const RingBlock *q);
+void ring_backward_alone(RingRank *r, const RingBlock *q);
 
 #endif

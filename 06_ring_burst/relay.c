@@ -27,16 +27,14 @@
 
 /* --- sums --------------------------------------------------------------------------------------*/
 
-int ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens)
+void ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens)
 {
     sums->tensors = tensors;
     sums->row = tensors == 1 ? ring_q_count(r, 1) : ring_kv_count(r, 1);
     sums->second = most_tokens / 2 * sums->row;
     for (int i = 0; i < tensors; i++)
-        if (ring_open_buffer(r, &sums->of[i], (size_t)(most_tokens * sums->row) * sizeof(float),
-                             "sums of gradients"))
-            return -1;
-    return 0;
+        ring_open_buffer(r, &sums->of[i], (size_t)(most_tokens * sums->row) * sizeof(float),
+                         "sums of gradients");
 }
 
 void ring_close_sums(RingRank *r, RingSums *sums)
@@ -55,39 +53,32 @@ int64_t ring_half_count(const RingSums *sums, int half)
     return ring_half_tokens(sums->tokens, half) * sums->row;
 }
 
-int ring_clear_half(RingRank *r, const RingSums *sums, int half)
+void ring_clear_half(RingRank *r, const RingSums *sums, int half)
 {
-    const size_t bytes = (size_t)ring_half_count(sums, half) * sizeof(float);
-    for (int i = 0; i < sums->tensors; i++)
-        if (ring_zero(r, ring_half(sums, i, half), bytes))
-            return -1;
-    return 0;
+    for (int i = 0; i < sums->tensors && !r->failed; i++)
+        ring_zero(r, ring_half(sums, i, half), (size_t)ring_half_count(sums, half) * sizeof(float));
 }
 
-int ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens)
+void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens)
 {
     sums->tokens = tokens;
-    return ring_clear_half(r, sums, 0) || ring_clear_half(r, sums, 1) ? -1 : 0;
+    ring_clear_half(r, sums, 0);
+    ring_clear_half(r, sums, 1);
 }
 
-int ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half)
+void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half)
 {
-    for (int i = 0; i < to->tensors; i++)
-        if (ring_add(r, ring_half(to, i, half), ring_half(from, i, half),
-                     ring_half_count(to, half)))
-            return -1;
-    return 0;
+    for (int i = 0; i < to->tensors && !r->failed; i++)
+        ring_add(r, ring_half(to, i, half), ring_half(from, i, half), ring_half_count(to, half));
 }
 
 /* --- the way from rank to rank -----------------------------------------------------------------*/
 
-int ring_open_relay(RingRank *r, RingRelay *relay, int tensors)
+void ring_open_relay(RingRank *r, RingRelay *relay, int tensors)
 {
     const int64_t most = tensors == 1 ? ring_max_nq(r) : ring_max_nk(r);
-    return ring_open_sums(r, &relay->place[0], tensors, most) ||
-                   ring_open_sums(r, &relay->place[1], tensors, most)
-               ? -1
-               : 0;
+    ring_open_sums(r, &relay->place[0], tensors, most);
+    ring_open_sums(r, &relay->place[1], tensors, most);
 }
 
 void ring_close_relay(RingRank *r, RingRelay *relay)
@@ -105,37 +96,33 @@ static RingTensor channel(const RingSums *sums, int i)
     return i == 0 ? RING_DK : RING_DV;
 }
 
-int ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int64_t tokens)
+void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int64_t tokens)
 {
     const RingSums *leaving = ring_here(relay);
     RingSums *coming = ring_there(relay);
     RingExchange *mail = &relay->mail[half];
     const size_t size = ring_partial_size(r);
     coming->tokens = tokens;
-    for (int i = 0; i < leaving->tensors; i++) {
+    for (int i = 0; i < leaving->tensors && !r->failed; i++) {
         const RingTensor tensor = channel(leaving, i);
         const int64_t out = ring_half_count(leaving, half), in = ring_half_count(coming, half);
         float *sum = ring_half(leaving, i, half), *next = ring_half(coming, i, half);
-        if (ring_narrow(r, sum, out, r->plan->setup.partials) ||
-            ring_send(r, mail, to, tensor, sum, (size_t)out * size) ||
-            ring_receive(r, mail, from, tensor, next, (size_t)in * size))
-            return -1;
+        ring_narrow(r, sum, out, r->plan->setup.partials);
+        ring_send(r, mail, to, tensor, sum, (size_t)out * size);
+        ring_receive(r, mail, from, tensor, next, (size_t)in * size);
     }
     relay->coming[half] = coming;
-    return ring_start(r, mail);
+    ring_start(r, mail);
 }
 
-int ring_relay_arrive(RingRank *r, RingRelay *relay, int half)
+void ring_relay_arrive(RingRank *r, RingRelay *relay, int half)
 {
     const RingSums *sums = relay->coming[half];
-    if (ring_wait(r, &relay->mail[half]))
-        return -1;
-    for (int i = 0; sums && i < sums->tensors; i++)
-        if (ring_widen(r, ring_half(sums, i, half), ring_half_count(sums, half),
-                       r->plan->setup.partials))
-            return -1;
+    ring_wait(r, &relay->mail[half]);
+    for (int i = 0; sums && i < sums->tensors && !r->failed; i++)
+        ring_widen(r, ring_half(sums, i, half), ring_half_count(sums, half),
+                   r->plan->setup.partials);
     relay->coming[half] = NULL;
-    return 0;
 }
 
 void ring_relay_turn(RingRelay *relay)

@@ -50,92 +50,95 @@ static int open_ring(RingRank *r)
 static int forward(RingRank *r)
 {
     Ring *m = r->method;
-    return ring_forward(r, &m->state, &m->up, &m->down, r->plan->backward);
+    ring_forward(r, &m->state, &m->up, &m->down, r->plan->backward);
+    return ring_status(r);
 }
 
-/* The way back of a ring whose forward pass went `hops` ranks on in direction `way`. */
-static int turn_back(RingRank *r, const RingBlock *q, float *dQ, RingVisitors *visitors,
-                     RingRelay *sums, int way, int hops, int first_step, int own)
+/* The way back of a ring whose forward pass went `hops` ranks on in direction `way`; own: this ring
+ * computes with the own keys too. */
+static void turn_back(RingRank *r, const RingBlock *q, float *dQ, RingVisitors *visitors,
+                      RingRelay *sums, int way, int hops, int first_step, int own)
 {
     const int to = ring_at(r, -way), from = ring_at(r, way);
     RingBlock k = visitors->last, next = k;
     RingExchange x = {0};
-    if (ring_clear_sums(r, ring_here(sums), k.tokens))
-        return -1;
-    for (int t = hops; t >= 0; t--) { /* k: keys of rank r - way * t */
-        if (ring_step(r, first_step + hops - t))
-            return -1;
-        if (t > 0 && (ring_send_keys(r, &x, to, &k) ||
-                      ring_receive_keys(r, &x, from, ring_at(r, -way * (t - 1)),
-                                        &visitors->room[t % 2], &next) ||
-                      ring_start(r, &x)))
-            return -1;
-        for (int half = 0; half < RING_HALVES; half++) {
-            const RingBlock part = ring_block_half(r, &k, half);
-            if (ring_relay_arrive(r, sums, half))
-                return -1;
-            if ((t > 0 || own) &&
-                ring_differentiate(r, q, &part, dQ, ring_half(ring_here(sums), 0, half),
-                                   ring_half(ring_here(sums), 1, half)))
-                return -1;
-            if (t > 0 && ring_relay_send(r, sums, half, to, from, next.tokens))
-                return -1;
+    ring_clear_sums(r, ring_here(sums), k.tokens);
+    for (int t = hops; t >= 0 && !r->failed; t--) { /* k: keys of rank r - way * t */
+        ring_step(r, first_step + hops - t);
+        if (t > 0) {
+            ring_send_keys(r, &x, to, &k);
+            ring_receive_keys(r, &x, from, ring_at(r, -way * (t - 1)), &visitors->room[t % 2],
+                              &next);
+            ring_start(r, &x);
         }
-        if (ring_wait(r, &x))
-            return -1;
-        k = t == 1 ? ring_own_keys(r) : next;
+        for (int half = 0; half < RING_HALVES; half++) {
+            const RingBlock keys = ring_block_half(r, &k, half);
+            float *dK = ring_half(ring_here(sums), 0, half);
+            float *dV = ring_half(ring_here(sums), 1, half);
+            ring_relay_arrive(r, sums, half);
+            if (t > 0 || own)
+                ring_differentiate(r, q, &keys, dQ, dK, dV);
+            if (t > 0)
+                ring_relay_send(r, sums, half, to, from, next.tokens);
+        }
+        ring_wait(r, &x);
         if (t > 0)
             ring_relay_turn(sums);
+        k = t > 1 ? next : ring_own_keys(r);
     }
-    return 0;
 }
 
 /* A window's right side: keys of later ranks go home too, and what comes with them is added. */
-static int turn_back_down(RingRank *r, Ring *m, const RingBlock *q)
+static void turn_back_down(RingRank *r, Ring *m, const RingBlock *q)
 {
-    const int hops = r->plan->hops_down;
     ring_close_keys(r, m->up.room, 2);
     ring_close_sums(r, ring_there(&m->sums));
-    if (ring_open_keys(r, m->down.room, 2) || ring_open_relay(r, &m->sums_down, 2) ||
-        turn_back(r, q, m->dQ.data, &m->down, &m->sums_down, -1, hops, r->plan->hops_up, 0) ||
-        ring_add_sums(r, ring_here(&m->sums), ring_here(&m->sums_down), 0) ||
-        ring_add_sums(r, ring_here(&m->sums), ring_here(&m->sums_down), 1))
-        return -1;
+    ring_open_keys(r, m->down.room, 2);
+    ring_open_relay(r, &m->sums_down, 2);
+    turn_back(r, q, m->dQ.data, &m->down, &m->sums_down, -1, r->plan->hops_down, r->plan->hops_up,
+              0);
+    for (int half = 0; half < RING_HALVES; half++)
+        ring_add_sums(r, ring_here(&m->sums), ring_here(&m->sums_down), half);
     ring_close_relay(r, &m->sums_down);
-    return 0;
+}
+
+static void travel(RingRank *r, Ring *m, const RingBlock *q)
+{
+    const int hops = r->plan->hops_up;
+    const size_t bytes = (size_t)ring_q_count(r, r->nq) * sizeof(float);
+    ring_open_keys(r, m->up.room, hops > 0 ? 2 : 0);
+    ring_open_buffer(r, &m->dQ, bytes, "dQ");
+    ring_open_relay(r, &m->sums, 2);
+    ring_zero(r, m->dQ.data, bytes);
+    turn_back(r, q, m->dQ.data, &m->up, &m->sums, +1, hops, 0, 1);
+    if (r->plan->hops_down > 0)
+        turn_back_down(r, m, q);
+    ring_give_dQ(r, &m->dQ);
+    ring_give_halves(r, ring_here(&m->sums));
 }
 
 static void close_rooms(RingRank *r, Ring *m)
 {
+    ring_close_buffer(r, &m->state.O);
     ring_close_keys(r, m->up.room, 2);
     ring_close_keys(r, m->down.room, 2);
     ring_close_buffer(r, &m->delta);
     ring_close_buffer(r, &m->dQ);
     ring_close_relay(r, &m->sums);
     ring_close_relay(r, &m->sums_down);
-    ring_close_buffer(r, &m->state.O);
 }
 
 static int backward(RingRank *r)
 {
-    const int up = r->plan->hops_up, down = r->plan->hops_down;
-    const size_t bytes = (size_t)ring_q_count(r, r->nq) * sizeof(float);
     Ring *m = r->method;
     RingBlock q;
-    if (ring_open_delta(r, &q, &m->delta))
-        return -1;
-    if (up + down == 0) {
-        if (ring_backward_alone(r, &q))
-            return -1;
-    } else if (ring_open_keys(r, m->up.room, up > 0 ? 2 : 0) ||
-               ring_open_buffer(r, &m->dQ, bytes, "dQ") || ring_zero(r, m->dQ.data, bytes) ||
-               ring_open_relay(r, &m->sums, 2) ||
-               turn_back(r, &q, m->dQ.data, &m->up, &m->sums, +1, up, 0, 1) ||
-               (down > 0 && turn_back_down(r, m, &q)) || ring_give_dQ(r, &m->dQ) ||
-               ring_give_halves(r, ring_here(&m->sums)))
-        return -1;
+    ring_open_delta(r, &q, &m->delta);
+    if (r->plan->hops_up + r->plan->hops_down > 0)
+        travel(r, m, &q);
+    else
+        ring_backward_alone(r, &q);
     close_rooms(r, m);
-    return 0;
+    return ring_status(r);
 }
 
 static void close_ring(RingRank *r)

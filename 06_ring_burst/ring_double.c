@@ -47,88 +47,81 @@ static int open_double(RingRank *r)
 
 static int forward(RingRank *r)
 {
-    RingDouble *m = r->method;
+    RingDouble *d = r->method;
     if (ring_is_flat(r))
         return ring_table.forward(r);
-    return ring_tree_forward(r, &m->state, &m->tree, r->plan->backward);
+    ring_tree_forward(r, &d->state, &d->tree, r->plan->backward);
+    return ring_status(r);
 }
 
 /* A half of this node's part is complete: it joins the carry, which goes on to the next node. */
-static int join(RingRank *r, RingDouble *d, const RingPlace *p, int m, int half)
+static void join(RingRank *r, RingDouble *d, const RingPlace *p, int m, int half)
 {
     const int coming = ring_place_at(p, -m + 1, 0);
-    if (ring_relay_arrive(r, &d->carry, half) ||
-        ring_add_sums(r, ring_here(&d->carry), ring_here(&d->part), half))
-        return -1;
-    if (m == 0)
-        return 0;
-    return ring_relay_send(r, &d->carry, half, ring_place_at(p, -1, 0), ring_place_at(p, +1, 0),
-                           r->plan->k[coming].tokens);
+    ring_relay_arrive(r, &d->carry, half);
+    ring_add_sums(r, ring_here(&d->carry), ring_here(&d->part), half);
+    if (m > 0)
+        ring_relay_send(r, &d->carry, half, ring_place_at(p, -1, 0), ring_place_at(p, +1, 0),
+                        r->plan->k[coming].tokens);
 }
 
 /* Outer step m: back through the keys of one node, of which k has come first. */
-static int leave_node(RingRank *r, RingDouble *d, const RingBlock *q, int m, RingBlock k)
+static void leave_node(RingRank *r, RingDouble *d, const RingBlock *q, int m, RingBlock k)
 {
     const RingPlace p = ring_place(r);
     const int to = ring_place_at(&p, 0, -1), from = ring_place_at(&p, 0, +1);
     RingBlock next = k;
     RingExchange x = {0};
-    if (ring_clear_sums(r, ring_here(&d->part), k.tokens))
-        return -1;
-    for (int s = p.size - 1; s >= 0; s--) { /* k: keys of (node - m, place - s) */
-        if (s < p.size - 1 && ring_step(r, (p.nodes - m) * p.size - 1 - s))
-            return -1;
-        if (s > 0 && (ring_send_keys(r, &x, to, &k) ||
-                      ring_receive_keys(r, &x, from, ring_place_at(&p, -m, -s + 1),
-                                        &d->tree.inner[s % 2], &next) ||
-                      ring_start(r, &x)))
-            return -1;
+    ring_clear_sums(r, ring_here(&d->part), k.tokens);
+    for (int s = p.size - 1; s >= 0 && !r->failed; s--) { /* k: keys of (node - m, place - s) */
+        if (s < p.size - 1)
+            ring_step(r, (p.nodes - m) * p.size - 1 - s);
+        if (s > 0) {
+            ring_send_keys(r, &x, to, &k);
+            ring_receive_keys(r, &x, from, ring_place_at(&p, -m, -s + 1), &d->tree.inner[s % 2],
+                              &next);
+            ring_start(r, &x);
+        }
         for (int half = 0; half < RING_HALVES; half++) {
             const RingBlock keys = ring_block_half(r, &k, half);
-            const RingSums *sums = ring_here(&d->part);
-            if (ring_relay_arrive(r, &d->part, half) ||
-                ring_differentiate(r, q, &keys, d->dQ.data, ring_half(sums, 0, half),
-                                   ring_half(sums, 1, half)))
-                return -1;
-            if (s > 0 ? ring_relay_send(r, &d->part, half, to, from, next.tokens)
-                      : join(r, d, &p, m, half))
-                return -1;
+            float *dK = ring_half(ring_here(&d->part), 0, half);
+            float *dV = ring_half(ring_here(&d->part), 1, half);
+            ring_relay_arrive(r, &d->part, half);
+            ring_differentiate(r, q, &keys, d->dQ.data, dK, dV);
+            if (s > 0)
+                ring_relay_send(r, &d->part, half, to, from, next.tokens);
+            else
+                join(r, d, &p, m, half);
         }
-        if (ring_wait(r, &x))
-            return -1;
+        ring_wait(r, &x);
         if (s > 0)
             ring_relay_turn(&d->part);
         k = m == 0 && s == 1 ? ring_own_keys(r) : next;
     }
-    return 0;
 }
 
-static int travel_back(RingRank *r, RingDouble *d, const RingBlock *q)
+static void travel_back(RingRank *r, RingDouble *d, const RingBlock *q)
 {
     const RingPlace p = ring_place(r);
+    const int first_home = ring_place_at(&p, 1 - p.nodes, 0);
     RingBlock first = d->tree.last, next = first;
     RingExchange x = {0};
-    int room = d->tree.last_room;
-    if (ring_clear_sums(r, ring_here(&d->carry),
-                        r->plan->k[ring_place_at(&p, 1 - p.nodes, 0)].tokens))
-        return -1;
-    for (int m = p.nodes - 1; m >= 0; m--) {
-        if (ring_step(r, (p.nodes - 1 - m) * p.size))
-            return -1;
+    ring_clear_sums(r, ring_here(&d->carry), r->plan->k[first_home].tokens);
+    for (int m = p.nodes - 1, room = d->tree.last_room; m >= 0 && !r->failed; m--) {
+        ring_step(r, (p.nodes - 1 - m) * p.size);
         room = 1 - room;
-        if (m > 0 && (ring_send_keys(r, &x, ring_place_at(&p, -1, 0), &first) ||
-                      ring_receive_keys(r, &x, ring_place_at(&p, +1, 0),
-                                        ring_place_at(&p, -m + 1, 1 - p.size), &d->tree.outer[room],
-                                        &next) ||
-                      ring_start(r, &x)))
-            return -1;
-        if (leave_node(r, d, q, m, first) || ring_wait(r, &x))
-            return -1;
+        if (m > 0) { /* first: keys of (node - m, place - (g - 1)) */
+            ring_send_keys(r, &x, ring_place_at(&p, -1, 0), &first);
+            ring_receive_keys(r, &x, ring_place_at(&p, +1, 0),
+                              ring_place_at(&p, -m + 1, 1 - p.size), &d->tree.outer[room], &next);
+            ring_start(r, &x);
+        }
+        leave_node(r, d, q, m, first);
+        ring_wait(r, &x);
         if (m > 0)
             ring_relay_turn(&d->carry);
         first = next;
     }
-    return 0;
 }
 
 static void close_rooms(RingRank *r, RingDouble *d)
@@ -149,14 +142,17 @@ static int backward(RingRank *r)
     RingBlock q;
     if (ring_is_flat(r))
         return ring_table.backward(r);
-    if (ring_open_delta(r, &q, &d->delta) || ring_open_keys(r, d->tree.inner, 2) ||
-        ring_open_buffer(r, &d->dQ, bytes, "dQ") || ring_zero(r, d->dQ.data, bytes) ||
-        ring_open_relay(r, &d->part, 2) || ring_open_relay(r, &d->carry, 2) ||
-        travel_back(r, d, &q) || ring_give_dQ(r, &d->dQ) ||
-        ring_give_halves(r, ring_here(&d->carry)))
-        return -1;
+    ring_open_delta(r, &q, &d->delta);
+    ring_open_keys(r, d->tree.inner, 2);
+    ring_open_buffer(r, &d->dQ, bytes, "dQ");
+    ring_open_relay(r, &d->part, 2);
+    ring_open_relay(r, &d->carry, 2);
+    ring_zero(r, d->dQ.data, bytes);
+    travel_back(r, d, &q);
+    ring_give_dQ(r, &d->dQ);
+    ring_give_halves(r, ring_here(&d->carry));
     close_rooms(r, d);
-    return 0;
+    return ring_status(r);
 }
 
 static void close_double(RingRank *r)

@@ -26,45 +26,40 @@
 #include "methods.h"
 
 /* Keys go `hops` ranks on in direction `way`; own: this ring computes with the own keys too. */
-static int turn(RingRank *r, RingState *state, RingVisitors *visitors, int way, int hops,
-                int first_step, int own)
+static void turn(RingRank *r, RingState *state, RingVisitors *visitors, int way, int hops,
+                 int first_step, int own)
 {
     RingBlock k = ring_own_keys(r), next = k;
     RingExchange x = {0};
-    for (int t = 0; t <= hops; t++) {
-        if (ring_step(r, first_step + t))
-            return -1;
-        if (t < hops && (ring_send_keys(r, &x, ring_at(r, way), &k) ||
-                         ring_receive_keys(r, &x, ring_at(r, -way), ring_at(r, -way * (t + 1)),
-                                           &visitors->room[t % 2], &next) ||
-                         ring_start(r, &x)))
-            return -1;
-        if ((t > 0 || own) && ring_see_keys(r, state, &k))
-            return -1;
-        if (ring_wait(r, &x))
-            return -1;
+    for (int t = 0; t <= hops && !r->failed; t++) { /* k: keys of rank r - way * t */
+        ring_step(r, first_step + t);
+        if (t < hops) {
+            ring_send_keys(r, &x, ring_at(r, way), &k);
+            ring_receive_keys(r, &x, ring_at(r, -way), ring_at(r, -way * (t + 1)),
+                              &visitors->room[t % 2], &next);
+            ring_start(r, &x);
+        }
+        if (t > 0 || own)
+            ring_see_keys(r, state, &k);
+        ring_wait(r, &x);
         visitors->last = k;
         k = next;
     }
-    return 0;
 }
 
-int ring_forward(RingRank *r, RingState *state, RingVisitors *up, RingVisitors *down, int keep)
+void ring_forward(RingRank *r, RingState *state, RingVisitors *up, RingVisitors *down, int keep)
 {
     const int hops_up = r->plan->hops_up, hops_down = r->plan->hops_down;
-    if (ring_open_state(r, state))
-        return -1;
+    ring_open_state(r, state);
     if (hops_down > 0) {
-        if (ring_open_keys(r, down->room, hops_down < 2 ? hops_down : 2) ||
-            turn(r, state, down, -1, hops_down, 0, 0))
-            return -1;
+        ring_open_keys(r, down->room, hops_down < 2 ? hops_down : 2);
+        turn(r, state, down, -1, hops_down, 0, 0);
         if (!keep)
             ring_close_keys(r, down->room, 2);
     }
-    if (ring_open_keys(r, up->room, hops_up < 2 ? hops_up : 2) ||
-        turn(r, state, up, +1, hops_up, hops_down, 1))
-        return -1;
+    ring_open_keys(r, up->room, hops_up < 2 ? hops_up : 2);
+    turn(r, state, up, +1, hops_up, hops_down, 1);
     if (!keep)
         ring_close_keys(r, up->room, 2);
-    return ring_close_state(r, state);
+    ring_close_state(r, state);
 }

@@ -11,8 +11,8 @@
  * start and wait the memory of a send must not be written and that of a receive not be touched:
  * every function here asks ring_touch, which knows what is in flight.
  *
- * All functions return 0, or -1 when this rank has failed: rank->failure tells why, and the method
- * returns -1 at once.
+ * All functions return 0, or -1 when this rank has failed: rank->failure tells why. From then on
+ * they all return -1 and do nothing, so that a method need not ask after every call.
  *
  * Interface:
  * - RingRank, RingMethodTable: a rank; the passes of a method.

@@ -57,52 +57,50 @@ static RingKeys *inner_room(RingTree *tree, const RingPlace *p, int m, int s, in
 }
 
 /* Outer step m: the keys of one node, of which k has come first. */
-static int visit_node(RingRank *r, RingState *state, RingTree *tree, int m, RingBlock k, int keep)
+static void visit_node(RingRank *r, RingState *state, RingTree *tree, int m, RingBlock k, int keep)
 {
     const RingPlace p = ring_place(r);
     RingBlock next = k;
     RingExchange x = {0};
-    for (int s = 0; s < p.size; s++) { /* k: keys of (node - m, place - s) */
-        if (s > 0 && ring_step(r, m * p.size + s))
-            return -1;
-        if (s < p.size - 1 &&
-            (ring_send_keys(r, &x, ring_place_at(&p, 0, +1), &k) ||
-             ring_receive_keys(r, &x, ring_place_at(&p, 0, -1), ring_place_at(&p, -m, -s - 1),
-                               inner_room(tree, &p, m, s, keep), &next) ||
-             ring_start(r, &x)))
-            return -1;
-        if (ring_see_keys(r, state, &k) || ring_wait(r, &x))
-            return -1;
+    for (int s = 0; s < p.size && !r->failed; s++) { /* k: keys of (node - m, place - s) */
+        if (s > 0)
+            ring_step(r, m * p.size + s);
+        if (s < p.size - 1) {
+            ring_send_keys(r, &x, ring_place_at(&p, 0, +1), &k);
+            ring_receive_keys(r, &x, ring_place_at(&p, 0, -1), ring_place_at(&p, -m, -s - 1),
+                              inner_room(tree, &p, m, s, keep), &next);
+            ring_start(r, &x);
+        }
+        ring_see_keys(r, state, &k);
+        ring_wait(r, &x);
         tree->last = k;
         k = next;
     }
-    return 0;
 }
 
-int ring_tree_forward(RingRank *r, RingState *state, RingTree *tree, int keep)
+void ring_tree_forward(RingRank *r, RingState *state, RingTree *tree, int keep)
 {
     const RingPlace p = ring_place(r);
     RingBlock first = ring_own_keys(r), next = first;
-    RingExchange outwards = {0};
-    if (ring_open_state(r, state) || ring_open_keys(r, tree->inner, p.size == 2 ? 1 : 2) ||
-        ring_open_keys(r, tree->outer, p.nodes == 2 && !keep ? 1 : 2))
-        return -1;
-    for (int m = 0; m < p.nodes; m++) {
-        if (ring_step(r, m * p.size))
-            return -1;
-        if (m < p.nodes - 1 &&
-            (ring_send_keys(r, &outwards, ring_place_at(&p, +1, 0), &first) ||
-             ring_receive_keys(r, &outwards, ring_place_at(&p, -1, 0), ring_place_at(&p, -m - 1, 0),
-                               &tree->outer[m % 2], &next) ||
-             ring_start(r, &outwards)))
-            return -1;
-        if (visit_node(r, state, tree, m, first, keep) || ring_wait(r, &outwards))
-            return -1;
+    RingExchange x = {0};
+    ring_open_state(r, state);
+    ring_open_keys(r, tree->inner, p.size == 2 ? 1 : 2);
+    ring_open_keys(r, tree->outer, p.nodes == 2 && !keep ? 1 : 2);
+    for (int m = 0; m < p.nodes && !r->failed; m++) { /* first: keys of (node - m, place) */
+        ring_step(r, m * p.size);
+        if (m < p.nodes - 1) {
+            ring_send_keys(r, &x, ring_place_at(&p, +1, 0), &first);
+            ring_receive_keys(r, &x, ring_place_at(&p, -1, 0), ring_place_at(&p, -m - 1, 0),
+                              &tree->outer[m % 2], &next);
+            ring_start(r, &x);
+        }
+        visit_node(r, state, tree, m, first, keep);
+        ring_wait(r, &x);
         first = next;
     }
     if (!keep) {
         ring_close_keys(r, tree->inner, 2);
         ring_close_keys(r, tree->outer, 2);
     }
-    return ring_close_state(r, state);
+    ring_close_state(r, state);
 }

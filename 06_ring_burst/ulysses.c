@@ -47,14 +47,15 @@ static int open_ulysses(RingRank *r)
     return r->method ? 0 : ring_fail(r, "out of memory");
 }
 
-static int open_whole(RingRank *r, RingBuffer *b, const RingHeads *h, size_t size, const char *what)
+static void open_whole(RingRank *r, RingBuffer *b, const RingHeads *h, size_t size,
+                       const char *what)
 {
-    return ring_open_buffer(r, b, (size_t)ring_whole_count(r, h) * size, what);
+    ring_open_buffer(r, b, (size_t)ring_whole_count(r, h) * size, what);
 }
 
-static int open_packed(RingRank *r, RingBuffer *b, const RingHeads *h)
+static void open_packed(RingRank *r, RingBuffer *b, const RingHeads *h)
 {
-    return ring_open_buffer(r, b, ring_packed_bytes(r, h), "heads on their way");
+    ring_open_buffer(r, b, ring_packed_bytes(r, h), "heads on their way");
 }
 
 static void close_packed(RingRank *r, Ulysses *m)
@@ -85,52 +86,50 @@ static RingBlock queries_of(const Ulysses *m, const RingHeads *h)
 
 /* --- forward -----------------------------------------------------------------------------------*/
 
-static int fetch_heads(RingRank *r, Ulysses *m, const RingHeads *q, const RingHeads *k)
+static void fetch_heads(RingRank *r, Ulysses *m, const RingHeads *q, const RingHeads *k)
 {
     const size_t size = dtype_size(r->plan->dtype);
     RingExchange x = {0};
-    if (open_whole(r, &m->Q, q, size, "Q of all tokens") ||
-        open_whole(r, &m->K, k, size, "K of all tokens") ||
-        open_whole(r, &m->V, k, size, "V of all tokens") || open_packed(r, &m->packed[0], q) ||
-        open_packed(r, &m->packed[1], k) || open_packed(r, &m->packed[2], k) ||
-        ring_send_mine(r, &x, RING_Q, q, r->Q, m->packed[0].data, m->Q.data) ||
-        ring_send_mine(r, &x, RING_K, k, r->K, m->packed[1].data, m->K.data) ||
-        ring_send_mine(r, &x, RING_V, k, r->V, m->packed[2].data, m->V.data) || ring_start(r, &x) ||
-        ring_wait(r, &x))
-        return -1;
+    open_whole(r, &m->Q, q, size, "Q of all tokens");
+    open_whole(r, &m->K, k, size, "K of all tokens");
+    open_whole(r, &m->V, k, size, "V of all tokens");
+    open_packed(r, &m->packed[0], q);
+    open_packed(r, &m->packed[1], k);
+    open_packed(r, &m->packed[2], k);
+    ring_send_mine(r, &x, RING_Q, q, r->Q, m->packed[0].data, m->Q.data);
+    ring_send_mine(r, &x, RING_K, k, r->K, m->packed[1].data, m->K.data);
+    ring_send_mine(r, &x, RING_V, k, r->V, m->packed[2].data, m->V.data);
+    ring_start(r, &x);
+    ring_wait(r, &x);
     close_packed(r, m);
-    return 0;
 }
 
-static int attend_heads(RingRank *r, Ulysses *m, const RingHeads *q, const RingHeads *k)
+static void attend_heads(RingRank *r, Ulysses *m, const RingHeads *q, const RingHeads *k)
 {
     const size_t rows = (size_t)(r->plan->shape.B * q->share * q->whole) * sizeof(float);
     const RingBlock keys = whole_block(k, m->K.data, m->V.data);
     RingBlock queries;
-    if (open_whole(r, &m->O, q, dtype_size(r->plan->dtype), "O of all tokens") ||
-        ring_open_buffer(r, &m->lse, rows, "lse of all tokens") ||
-        open_whole(r, &m->O_sums, q, sizeof(float), "O in float32"))
-        return -1;
+    open_whole(r, &m->O, q, dtype_size(r->plan->dtype), "O of all tokens");
+    ring_open_buffer(r, &m->lse, rows, "lse of all tokens");
+    open_whole(r, &m->O_sums, q, sizeof(float), "O in float32");
     queries = queries_of(m, q);
-    if (ring_start_state(r, &queries, m->O_sums.data, m->lse.data) ||
-        ring_attend(r, &queries, &keys, m->O_sums.data, m->lse.data) ||
-        ring_finish_O(r, &queries, m->O.data, m->O_sums.data))
-        return -1;
+    ring_start_state(r, &queries, m->O_sums.data, m->lse.data);
+    ring_attend(r, &queries, &keys, m->O_sums.data, m->lse.data);
+    ring_finish_O(r, &queries, m->O.data, m->O_sums.data);
     ring_close_buffer(r, &m->O_sums);
-    return 0;
 }
 
-static int return_O(RingRank *r, Ulysses *m, const RingHeads *q)
+static void return_O(RingRank *r, Ulysses *m, const RingHeads *q)
 {
     RingExchange x = {0};
-    if (open_packed(r, &m->packed[0], q) ||
-        ring_open_buffer(r, &m->packed_lse, m->lse.bytes, "lse on its way") ||
-        ring_send_whole(r, &x, RING_O, q, m->O.data, m->packed[0].data) ||
-        ring_send_rows(r, &x, q, m->lse.data, m->packed_lse.data, r->lse) || ring_start(r, &x) ||
-        ring_wait(r, &x) || ring_place_whole(r, q, m->O.data, m->packed[0].data, r->O))
-        return -1;
+    open_packed(r, &m->packed[0], q);
+    ring_open_buffer(r, &m->packed_lse, m->lse.bytes, "lse on its way");
+    ring_send_whole(r, &x, RING_O, q, m->O.data, m->packed[0].data);
+    ring_send_rows(r, &x, q, m->lse.data, m->packed_lse.data, r->lse);
+    ring_start(r, &x);
+    ring_wait(r, &x);
+    ring_place_whole(r, q, m->O.data, m->packed[0].data, r->O);
     close_packed(r, m);
-    return 0;
 }
 
 static void close_rooms(RingRank *r, Ulysses *m)
@@ -147,89 +146,90 @@ static int forward(RingRank *r)
 {
     const RingHeads q = ring_query_heads(r), k = ring_key_heads(r);
     Ulysses *m = r->method;
-    if (ring_step(r, 0) || fetch_heads(r, m, &q, &k) || attend_heads(r, m, &q, &k) ||
-        ring_step(r, 1) || return_O(r, m, &q))
-        return -1;
+    ring_step(r, 0);
+    fetch_heads(r, m, &q, &k);
+    attend_heads(r, m, &q, &k);
+    ring_step(r, 1);
+    return_O(r, m, &q);
     if (!r->plan->backward)
         close_rooms(r, m);
-    return 0;
+    return ring_status(r);
 }
 
 /* --- backward ----------------------------------------------------------------------------------*/
 
-static int fetch_dO(RingRank *r, Ulysses *m, const RingHeads *q)
+static void fetch_dO(RingRank *r, Ulysses *m, const RingHeads *q)
 {
     RingExchange x = {0};
-    if (open_whole(r, &m->dO, q, dtype_size(r->plan->dtype), "dO of all tokens") ||
-        open_packed(r, &m->packed[0], q) ||
-        ring_send_mine(r, &x, RING_DO, q, r->dO, m->packed[0].data, m->dO.data) ||
-        ring_start(r, &x) || ring_wait(r, &x))
-        return -1;
+    open_whole(r, &m->dO, q, dtype_size(r->plan->dtype), "dO of all tokens");
+    open_packed(r, &m->packed[0], q);
+    ring_send_mine(r, &x, RING_DO, q, r->dO, m->packed[0].data, m->dO.data);
+    ring_start(r, &x);
+    ring_wait(r, &x);
     close_packed(r, m);
-    return 0;
+}
+
+static void open_zeros(RingRank *r, RingBuffer *b, const RingHeads *h, const char *what)
+{
+    open_whole(r, b, h, sizeof(float), what);
+    ring_zero(r, b->data, b->bytes);
 }
 
 /* O is needed for delta only, and the inputs for nothing when the sums are there. */
-static int differentiate_heads(RingRank *r, Ulysses *m, const RingHeads *q, const RingHeads *k)
+static void differentiate_heads(RingRank *r, Ulysses *m, const RingHeads *q, const RingHeads *k)
 {
     const AttnDtype dtype = r->plan->dtype;
     const RingBlock keys = whole_block(k, m->K.data, m->V.data);
     RingBlock queries;
-    if (ring_open_buffer(r, &m->delta, m->lse.bytes, "delta of all tokens"))
-        return -1;
+    ring_open_buffer(r, &m->delta, m->lse.bytes, "delta of all tokens");
     queries = queries_of(m, q);
-    if (ring_delta(r, &queries, m->O.data, m->delta.data))
-        return -1;
+    ring_delta(r, &queries, m->O.data, m->delta.data);
     ring_close_buffer(r, &m->O);
-    if (open_whole(r, &m->dQ_sums, q, sizeof(float), "dQ in float32") ||
-        open_whole(r, &m->dK_sums, k, sizeof(float), "dK in float32") ||
-        open_whole(r, &m->dV_sums, k, sizeof(float), "dV in float32") ||
-        ring_zero(r, m->dQ_sums.data, m->dQ_sums.bytes) ||
-        ring_zero(r, m->dK_sums.data, m->dK_sums.bytes) ||
-        ring_zero(r, m->dV_sums.data, m->dV_sums.bytes) ||
-        ring_differentiate(r, &queries, &keys, m->dQ_sums.data, m->dK_sums.data, m->dV_sums.data) ||
-        ring_narrow(r, m->dQ_sums.data, ring_whole_count(r, q), dtype) ||
-        ring_narrow(r, m->dK_sums.data, ring_whole_count(r, k), dtype) ||
-        ring_narrow(r, m->dV_sums.data, ring_whole_count(r, k), dtype))
-        return -1;
+    open_zeros(r, &m->dQ_sums, q, "dQ in float32");
+    open_zeros(r, &m->dK_sums, k, "dK in float32");
+    open_zeros(r, &m->dV_sums, k, "dV in float32");
+    ring_differentiate(r, &queries, &keys, m->dQ_sums.data, m->dK_sums.data, m->dV_sums.data);
+    ring_narrow(r, m->dQ_sums.data, ring_whole_count(r, q), dtype);
+    ring_narrow(r, m->dK_sums.data, ring_whole_count(r, k), dtype);
+    ring_narrow(r, m->dV_sums.data, ring_whole_count(r, k), dtype);
     ring_close_buffer(r, &m->Q);
     ring_close_buffer(r, &m->K);
     ring_close_buffer(r, &m->V);
     ring_close_buffer(r, &m->dO);
-    return 0;
 }
 
-static int return_gradients(RingRank *r, Ulysses *m, const RingHeads *q, const RingHeads *k)
+static void return_gradients(RingRank *r, Ulysses *m, const RingHeads *q, const RingHeads *k)
 {
-    const size_t q_bytes = ring_q_bytes(r, r->rank), kv_bytes = ring_kv_bytes(r, r->rank);
     RingExchange x = {0};
-    return open_packed(r, &m->packed[0], q) || open_packed(r, &m->packed[1], k) ||
-                   open_packed(r, &m->packed[2], k) ||
-                   ring_send_whole(r, &x, RING_DQ, q, m->dQ_sums.data, m->packed[0].data) ||
-                   ring_send_whole(r, &x, RING_DK, k, m->dK_sums.data, m->packed[1].data) ||
-                   ring_send_whole(r, &x, RING_DV, k, m->dV_sums.data, m->packed[2].data) ||
-                   ring_start(r, &x) || ring_wait(r, &x) ||
-                   ring_open_buffer(r, &m->dQ, q_bytes, "dQ") ||
-                   ring_open_buffer(r, &m->dK, kv_bytes, "dK") ||
-                   ring_open_buffer(r, &m->dV, kv_bytes, "dV") ||
-                   ring_place_whole(r, q, m->dQ_sums.data, m->packed[0].data, m->dQ.data) ||
-                   ring_place_whole(r, k, m->dK_sums.data, m->packed[1].data, m->dK.data) ||
-                   ring_place_whole(r, k, m->dV_sums.data, m->packed[2].data, m->dV.data)
-               ? -1
-               : 0;
+    open_packed(r, &m->packed[0], q);
+    open_packed(r, &m->packed[1], k);
+    open_packed(r, &m->packed[2], k);
+    ring_send_whole(r, &x, RING_DQ, q, m->dQ_sums.data, m->packed[0].data);
+    ring_send_whole(r, &x, RING_DK, k, m->dK_sums.data, m->packed[1].data);
+    ring_send_whole(r, &x, RING_DV, k, m->dV_sums.data, m->packed[2].data);
+    ring_start(r, &x);
+    ring_wait(r, &x);
+    ring_open_buffer(r, &m->dQ, ring_q_bytes(r, r->rank), "dQ");
+    ring_open_buffer(r, &m->dK, ring_kv_bytes(r, r->rank), "dK");
+    ring_open_buffer(r, &m->dV, ring_kv_bytes(r, r->rank), "dV");
+    ring_place_whole(r, q, m->dQ_sums.data, m->packed[0].data, m->dQ.data);
+    ring_place_whole(r, k, m->dK_sums.data, m->packed[1].data, m->dK.data);
+    ring_place_whole(r, k, m->dV_sums.data, m->packed[2].data, m->dV.data);
+    ring_hand_over_dQ(r, &m->dQ);
+    ring_hand_over_dKV(r, &m->dK, &m->dV);
 }
 
 static int backward(RingRank *r)
 {
     const RingHeads q = ring_query_heads(r), k = ring_key_heads(r);
     Ulysses *m = r->method;
-    if (ring_step(r, 0) || fetch_dO(r, m, &q) || differentiate_heads(r, m, &q, &k) ||
-        ring_step(r, 1) || return_gradients(r, m, &q, &k))
-        return -1;
-    ring_hand_over_dQ(r, &m->dQ);
-    ring_hand_over_dKV(r, &m->dK, &m->dV);
+    ring_step(r, 0);
+    fetch_dO(r, m, &q);
+    differentiate_heads(r, m, &q, &k);
+    ring_step(r, 1);
+    return_gradients(r, m, &q, &k);
     close_rooms(r, m);
-    return 0;
+    return ring_status(r);
 }
 
 static void close_ulysses(RingRank *r)

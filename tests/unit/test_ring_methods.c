@@ -7,6 +7,7 @@
  * - One rank: the very bits of the block kernels of stages 03 and 04.
  * - The same bits in every run, in every round of a run, whatever the number of threads, and
  *   whatever order the messages come in.
+ * - Eight ranks are no more than 1.5 times as far off as the kernel alone.
  * - --partials bf16 is what it says: worse, and not by more than its roundings.
  */
 #include "ring_method_case.h"
@@ -179,21 +180,65 @@ static void test_every_run_has_the_same_bits(void **unused)
         }
 }
 
-/* --- partials in bf16 --------------------------------------------------------------------------*/
+/* --- how wrong ---------------------------------------------------------------------------------*/
 
-/* Largest error, relative to the largest value. */
-static double error_of(const OracleArray *expected, const Tensor *found)
+/* Largest error, and the root of the mean square. */
+typedef struct Error {
+    double worst, rms, largest_value;
+} Error;
+
+static Error error_of(const OracleArray *expected, const Tensor *found)
 {
     const int64_t *n = found->shape;
-    double worst = 0, largest = 0;
+    Error error = {0, 0, 0};
     for (int64_t e = 0; e < expected->count; e++) { /* the oracle's order is [B][heads][N][d] */
         const int64_t x = e % n[3], i = e / n[3] % n[1], h = e / n[3] / n[1] % n[2];
         const int64_t b = e / n[3] / n[1] / n[2];
-        const double value = expected->value[e];
-        worst = fmax(worst, fabs(case_get(found, b, i, h, x) - value));
-        largest = fmax(largest, fabs(value));
+        const double off = case_get(found, b, i, h, x) - expected->value[e];
+        error.worst = fmax(error.worst, fabs(off));
+        error.rms += off * off / (double)expected->count;
+        error.largest_value = fmax(error.largest_value, fabs(expected->value[e]));
     }
-    return worst / largest;
+    error.rms = sqrt(error.rms);
+    return error;
+}
+
+/* Eight ranks may be 1.5 times as far off as the kernel alone. That is closest for dK and dV of
+ * ulysses when kv heads are copied: their parts are rounded before they are added. */
+static void test_eight_ranks_are_as_good_as_one(void **unused)
+{
+    static RingReport report;
+    (void)unused;
+    for (int n = 0; n < 4; n++) {
+        Case *c = case_new((AttnShape){1, 8, n % 2 ? 8 : 1, 192, 192, 32},
+                           n < 2 ? ATTN_F32 : ATTN_BF16, LAYOUT_BSHD, 1);
+        const OracleArray *expected[4];
+        const Tensor *found[] = {&c->args.O, &c->args.dQ, &c->args.dK, &c->args.dV};
+        Error one[4];
+        Oracle oracle;
+        case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+        assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+        expected[0] = &oracle.O, expected[1] = &oracle.dQ;
+        expected[2] = &oracle.dK, expected[3] = &oracle.dV;
+        bits_of_kernels(c);
+        for (int t = 0; t < 4; t++)
+            one[t] = error_of(expected[t], found[t]);
+        for (int method = RING_METHOD_RING; method < RING_METHODS; method++) {
+            const RingSetup setup = method_setup((RingMethod)method, RING_ZIGZAG, 8,
+                                                 is_double((RingMethod)method) ? 2 : 1);
+            assert_true(method_run(c, &setup, 1, &report));
+            for (int t = 0; t < 4; t++) {
+                const Error error = error_of(expected[t], found[t]);
+                if (!(error.worst <= 1.5 * one[t].worst && error.rms <= 1.5 * one[t].rms))
+                    fail_msg("%s: tensor %d of problem %d: %g (rms %g), one rank %g (rms %g)",
+                             ring_method_name(setup.method), t, n, error.worst, error.rms,
+                             one[t].worst, one[t].rms);
+            }
+            ring_report_free(&report);
+        }
+        oracle_free(&oracle);
+        case_free(c);
+    }
 }
 
 /* G - 1 roundings of half an ulp, 2^-9, each; what a gradient adds to a rounded sum may cancel. */
@@ -217,11 +262,12 @@ static void test_bf16_partials_are_worse_but_not_wrong(void **unused)
             assert_true(method_run(c, &setup, 1, &report));
             for (int rank = 0; rank < setup.ranks; rank++)
                 sent[bf16] += report.rank[rank].sent[RING_BACKWARD][burst ? RING_DQ : RING_DK];
-            assert_true(error_of(&oracle.O, &c->args.O) < (bf16 ? 6 * 0x1p-9 : 1e-6));
-            assert_true(error_of(expected, found) < (bf16 ? 6 * 0x1p-8 : 1e-5));
+            const Error O = error_of(&oracle.O, &c->args.O), sum = error_of(expected, found);
+            assert_true(O.worst < (bf16 ? 6 * 0x1p-9 : 1e-6) * O.largest_value);
+            assert_true(sum.worst < (bf16 ? 6 * 0x1p-8 : 1e-5) * sum.largest_value);
             if (bf16) {
-                assert_true(error_of(&oracle.O, &c->args.O) > 1e-4);
-                assert_true(error_of(expected, found) > 1e-4);
+                assert_true(O.worst > 1e-4 * O.largest_value);
+                assert_true(sum.worst > 1e-4 * sum.largest_value);
             }
             ring_report_free(&report);
         }
@@ -238,6 +284,7 @@ int main(void)
         cmocka_unit_test(test_every_number_of_nodes),
         cmocka_unit_test(test_one_rank_is_the_kernel),
         cmocka_unit_test(test_every_run_has_the_same_bits),
+        cmocka_unit_test(test_eight_ranks_are_as_good_as_one),
         cmocka_unit_test(test_bf16_partials_are_worse_but_not_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,7 +6,8 @@
  *   leaves G-1 times, each dQ of burst G times, a head of Ulysses where it changes its rank; in a
  *   window each key as often as brute force over all pairs says. No formula of the model is used.
  * - Each rank sends and holds what the model says, to the byte.
- * - A rank that fails anywhere in a method ends the run for all, and nothing leaks.
+ * - A rank that fails anywhere in a method, or finds memory short, ends the run for all, and
+ *   nothing leaks.
  */
 #include "ring_method_case.h"
 
@@ -239,11 +240,51 @@ static void test_a_fault_ends_every_method(void **unused)
     case_free(c);
 }
 
+/* A host whose memory is short from a certain allocation on, whichever rank asks. */
+static _Atomic int allocations_left;
+
+static void *alloc_while_there_is(RingRank *r, size_t bytes)
+{
+    return allocations_left-- > 0 ? ring_space_cpu.alloc(r, bytes) : NULL;
+}
+
+static void test_short_memory_ends_every_method(void **unused)
+{
+    static RingReport report;
+    RingSpace space = ring_space_cpu;
+    Case *c = method_case_new(&method_cases[5], ATTN_F32);
+    (void)unused;
+    space.alloc = alloc_while_there_is;
+    for (int method = RING_METHOD_RING; method < RING_METHODS; method++) {
+        RingSetup setup = method_setup((RingMethod)method, RING_CONTIGUOUS, 4,
+                                       method >= RING_METHOD_RING_DOUBLE ? 2 : 1);
+        RingPlan *plan = malloc(sizeof *plan);
+        const RingJob job = {.plan = plan, .args = &c->args, .rounds = 1};
+        char why[256];
+        int there = 0, status = -1;
+        assert_non_null(plan);
+        setup.adversarial = 1;
+        assert_int_equal(0, ring_plan_make(plan, &c->args, &setup, why));
+        for (; status != 0; there += quick() ? 11 : 3) {
+            allocations_left = there;
+            status = ring_world_sim(&job, &space, &report);
+            assert_true(status == 0 || strstr(report.failure, "memory is short"));
+            assert_int_equal(0, workspace_live());
+            ring_report_free(&report);
+        }
+        assert_true(there > 4 * 10); /* Q K V lse O dO, and what the method needs, of 4 ranks */
+        ring_plan_free(plan);
+        free(plan);
+    }
+    case_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_and_memory),
         cmocka_unit_test(test_a_fault_ends_every_method),
+        cmocka_unit_test(test_short_memory_ends_every_method),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
