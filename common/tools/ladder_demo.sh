@@ -61,6 +61,12 @@ ladder_demo() {
         run_stage 05_sliding_window_online/sliding_window out/demo.jsonl -B 1 -H 8 -N 2048 -d 64 \
             --causal --window "$window" --bench --warmup 1 --iters 3
     done
+    # balance: the same causal pass dealt out in three ways, what each of 8 ranks sends and holds
+    for layout in contiguous zigzag striped; do
+        run_stage 06_ring_burst/ring_burst out/demo.jsonl -B 1 -H 8 --kv-heads 2 -N 1024 -d 64 \
+            --causal --backward --ranks 8 --layout $layout --method ring --bench --warmup 1 \
+            --iters 3
+    done
     window_error_cases | sed '/kv 4096/d; s/-H 2 -N 4096/-H 1 -N 1024/' >build/window_error.txt
     run_stage 05_sliding_window_online/sliding_window out/demo_figures.jsonl \
         --cases build/window_error.txt
@@ -121,10 +127,33 @@ window_error_cases() {
     done
 }
 
+# What stage 06 is timed with on a CPU. Ranks are threads or processes of the same two or more cores,
+# so the times show what dealing out costs and how layouts balance, not what a link does: errors
+# against the number of ranks with both kinds of partials, and the three layouts.
+ring_cpu_cases() {
+    for ranks in 1 2 4 8 16; do
+        for partials in f32 bf16; do
+            for dtype in f32 bf16; do
+                echo "-B 1 -H 4 -N 512 -d 64 --dtype $dtype --backward --ranks $ranks" \
+                    "--partials $partials"
+            done
+        done
+    done
+    for layout in contiguous zigzag striped; do
+        echo "-B 1 -H 8 -N 4096 -d 64 --causal --backward --ranks 4 --layout $layout --bench"
+    done
+    for ranks in 1 2 4 8; do
+        echo "-B 1 -H 8 -N 4096 -d 64 --backward --ranks $ranks --bench"
+    done
+    echo "-B 1 -H 8 --kv-heads 2 -N 4096 -d 64 --causal --backward --bench"
+}
+
 # bench_stage FOLDER PROGRAM: times of its CPU variants, each against the oracle
 bench_stage() {
     if [ "$2" = sliding_window ]; then
         window_cpu_cases >build/bench_cpu_cases.txt
+    elif [ "$2" = ring_burst ]; then
+        ring_cpu_cases >build/bench_cpu_cases.txt
     else
         for N in $bench_cpu_lengths; do
             echo "-B 1 -H 8 -N $N -d 64 --bench"
