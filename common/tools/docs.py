@@ -18,7 +18,8 @@ the repository root. The markers (the closing one repeats the kind, as in `/code
     number: FILE.jsonl column=share filter="..."        one cell, inside a sentence
                                both may say pending="COMMAND": where there is no such row yet, the
                                page names the command that records it, and is filled when there is
-    run: PROGRAM ARGUMENTS     output of a program of --build; exit=2 first allows that status
+    run: PROGRAM ARGUMENTS     output of a program of --build, or of a single FILE.c, compiled
+                               there; exit=2 first allows that status
 
 Interface:
 - expand(text, page, context): the page with all markers filled; DocsError says what is wrong.
@@ -191,6 +192,13 @@ def expand_number(context, _page, words, options):
 
 
 def find_program(context, name):
+    if name.endswith(".c"):
+        made = pathlib.Path(context.build) / pathlib.Path(name).stem
+        done = subprocess.run(["cc", "-O2", str(context.root / name), "-o", str(made), "-lm"],
+                              capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode != 0:
+            raise DocsError(f"run: {name}: {done.stderr}")
+        return made
     found = [p for p in sorted(pathlib.Path(context.build).glob(f"*/{name}")) if p.is_file()]
     if not found:
         raise DocsError(f"run: no program {name} in {context.build}")
@@ -204,7 +212,8 @@ def expand_run(context, _page, words, options):
     if done.returncode != int(options.get("exit", 0)):
         raise DocsError(f"run: {shlex.join(words)}: exit status {done.returncode}: {done.stderr}")
     output = done.stdout + (done.stderr if done.returncode else "")
-    return f"\n{fence('console', '$ ' + shlex.join(words) + chr(10) + output.rstrip())}\n"
+    shown_as = shlex.join([pathlib.Path(words[0]).stem, *words[1:]])
+    return f"\n{fence('console', '$ ' + shown_as + chr(10) + output.rstrip())}\n"
 
 
 EXPANDERS = {"code": expand_code, "diff": expand_diff, "table": expand_table,

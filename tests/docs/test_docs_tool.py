@@ -183,6 +183,16 @@ def test_drift(tap, tree):
     tree.program("echo hello $*")
 
 
+def test_c_file(tap, tree):
+    tree.write("docs/say.c", '#include <stdio.h>\nint main(int n, char **a)\n{\n'
+               '    return printf("%d %s\\n", n, a[1]) != 6;\n}\n')
+    page = tree.write("docs/say.md", "<!-- run: docs/say.c yes -->\n<!-- /run -->\n")
+    done = tree.docs(str(page))
+    tap.ok("```console\n$ say yes\n2 yes\n```" in page.read_text() and done.returncode == 0,
+           "a file of C is compiled and run", done.stderr)
+    page.unlink()
+
+
 def test_errors(tap, tree):
     for name, marker, expected in (
             ("a missing function", "<!-- code: 01_naive/cpu/v0_loops.c#gone -->\n<!-- /code -->",
@@ -203,8 +213,11 @@ def test_errors(tap, tree):
             ("a number of two rows", "<!-- number: docs/r.jsonl column=ms_med --><!-- /number -->",
              "2 rows match"),
             ("a program that fails", "<!-- run: fails -->\n<!-- /run -->", "exit status 3"),
-            ("a missing program", "<!-- run: absent -->\n<!-- /run -->", "no program absent")):
+            ("a missing program", "<!-- run: absent -->\n<!-- /run -->", "no program absent"),
+            ("a C file that is not C", "<!-- run: docs/broken.c -->\n<!-- /run -->",
+             "docs/broken.c")):
         tree.write("build/01_naive/fails", "#!/bin/sh\nexit 3\n").chmod(0o755)
+        tree.write("docs/broken.c", "int main(void) { return }\n")
         page = tree.write("docs/bad.md", f"# Bad\n{marker}\n")
         done = tree.docs(str(page))
         tap.ok(done.returncode == 1 and expected in done.stderr and "bad.md" in done.stderr,
@@ -262,6 +275,7 @@ def main():
         test_insertion(tap, tree)
         test_pending(tap, tree)
         test_drift(tap, tree)
+        test_c_file(tap, tree)
         test_errors(tap, tree)
         test_kinds_of_code(tap, tree)
         test_links_and_commands(tap, tree)
