@@ -187,6 +187,10 @@ int heart_blame(const HeartBoard *board, int rank, char *text, size_t room)
     }
     add(&t, "; ");
     add_rank(&t, rank);
+    if (READ(board->slot[rank].state) == HEART_ABSENT) {
+        add(&t, " is on another machine");
+        return rank;
+    }
     add(&t, is_gone(&board->slot[rank])     ? " is gone, last seen at "
             : heart_is_stopped(board, rank) ? " is stopped at "
                                             : " is at ");

@@ -16,8 +16,9 @@
  *
  * Interface: ring_mpi_launch (world_mpi.h).
  */
-#include <errno.h>
+#define _GNU_SOURCE /* nftw */
 #include <fcntl.h>
+#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +39,7 @@
 typedef struct Launch {
     HeartBoard *board;
     char path[64];    /* of the board */
+    char folder[256]; /* where OpenMPI keeps its files while it runs; "" = where it likes */
     char mpirun[512]; /* of the program */
     int ranks;
     double timeout_s;
@@ -69,6 +71,28 @@ static int find_program(const char *name, char *path, size_t room)
     return 0;
 }
 
+/* All of a user's mpiruns share one folder, and one that ends takes it away while another starts. */
+static void make_folder(Launch *l)
+{
+    const char *base = getenv("TMPDIR");
+    snprintf(l->folder, sizeof l->folder, "%.200s/ring_burst.XXXXXX",
+             base && *base ? base : "/tmp");
+    if (!mkdtemp(l->folder))
+        l->folder[0] = '\0';
+}
+
+static int remove_one(const char *path, const struct stat *s, int type, struct FTW *where)
+{
+    (void)s, (void)type, (void)where;
+    return remove(path);
+}
+
+static void remove_folder(const Launch *l)
+{
+    if (l->folder[0])
+        nftw(l->folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
 /* What OpenMPI needs to know on a laptop, in a container, with more ranks than cores. What the user
  * has set stays. */
 static void set_environment(const Launch *l)
@@ -90,6 +114,8 @@ static void set_environment(const Launch *l)
     }
     if (!find_program("ssh", path, sizeof path) && !find_program("rsh", path, sizeof path))
         setenv("OMPI_MCA_plm", "isolated", 0); /* else it insists on one, for other machines */
+    if (l->folder[0])
+        setenv("OMPI_MCA_orte_tmpdir_base", l->folder, 0);
     setenv("RING_MPI_BOARD", l->path, 1);
 }
 
@@ -233,6 +259,7 @@ static int launch(Launch *l, const Cli *cli, int argc, char **argv)
     for (i = 0; i < 3; i++)
         sigaction(signals[i], &action, &before[i]);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    make_folder(l);
     fflush(NULL);
     l->child = fork();
     if (l->child == 0) {
@@ -241,11 +268,13 @@ static int launch(Launch *l, const Cli *cli, int argc, char **argv)
         become_mpirun(l, parent, argc, argv);
     }
     if (l->child < 0) {
+        remove_folder(l);
         cli_refuse("--transport mpi: found no room for a process, accepted is a machine with some");
         return EXIT_RUNTIME;
     }
     watch(l);
     end_orphans(l);
+    remove_folder(l);
     status = outcome(l);
     /* a rank that was ended could not take its empty file away */
     if (!had_json && stat(cli->json_file, &file) == 0 && file.st_size == 0)

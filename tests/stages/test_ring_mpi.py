@@ -21,6 +21,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
+import npyfile
 from tap import Tap
 
 METHODS = ["ring", "burst", "allgather", "ulysses", "ring-double", "burst-double"]
@@ -35,11 +36,14 @@ SETTINGS = [
     "-H {G} --kv-heads 1 --seq-q 19 --seq-kv 45 -d 4 --layout contiguous --dtype f16 --backward",
     "-H {G} -N 41 -d 8 --window 6,3 --layout contiguous --backward --deterministic",
     "-H {G} -N 5 -d 4 --mask full --layout zigzag --backward --verify-hops",
+    "-H {G} -N 40 -d 4 --cu-seqlens-q {cu} --cu-seqlens-kv {cu} --causal --layout zigzag --backward"
+    " --partials bf16 --dtype bf16",
 ]
 
 
 def environment(**more):
-    """For mpirun as well, as launch_mpi.c sets it; and a mark by which orphans are found."""
+    """For mpirun as well, as launch_mpi.c sets it (its folder too: one that ends takes it away from
+    one that starts); and a mark by which orphans are found."""
     return {**os.environ, MARK: "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
             "OMPI_MCA_mpi_yield_when_idle": "1", **more}
@@ -70,12 +74,13 @@ class Program:
     def run(self, flags, front=(), env=None):
         """(status, stdout, stderr, seconds); a hang is a failure of its own status."""
         start = time.monotonic()
+        own = {"OMPI_MCA_orte_tmpdir_base": tempfile.mkdtemp(dir=self.folder)} if front else {}
         try:
             run = subprocess.run([*front, self.path, *flags.split()], capture_output=True,
-                                 text=True, timeout=60, env=env or environment(), check=False,
+                                 text=True, timeout=120, env=env or environment(**own), check=False,
                                  stdin=subprocess.DEVNULL, errors="replace")
         except subprocess.TimeoutExpired:
-            return "hang", "", "", 60.0
+            return "hang", "", "", 120.0
         return run.returncode, run.stdout, run.stderr, time.monotonic() - start
 
     def cases(self, name, lines):
@@ -131,10 +136,14 @@ def compare(p, name, ranks, lines, env=None):
 
 
 def check_same(p):
+    starts = [0, 1, 17, 40]
+    cu = os.path.join(p.folder, "cu.npy")
+    npyfile.write(cu, (len(starts),), starts, "i4")
     for ranks in (2, 3, 4, 8):
         lines = []
         for number, setting in enumerate(SETTINGS):
             text = setting.replace("{2G}", str(2 * ranks)).replace("{G}", str(ranks))
+            text = text.replace("{cu}", cu)
             lines += [f"--method {m} {text} --seed {number + 1}" +
                       (f" --nodes {2 if ranks % 2 == 0 else 3}" if "double" in m else "")
                       for m in METHODS]
@@ -217,7 +226,7 @@ def pids_in_run(mark, seconds=30.0):
     pids = []
     while time.monotonic() < deadline:
         pids = [(marked(f"{mark}=1", rank) or [0])[0] for rank in range(4)]
-        if all(pids) and min(cpu_seconds(pid) for pid in pids) > 0.3:
+        if all(pids) and min(cpu_seconds(pid) for pid in pids) > 0.2:
             break
         time.sleep(0.1)
     return pids
@@ -315,6 +324,7 @@ def main():
     if not shutil.which("mpirun"):
         return tap.skip_all("no mpirun")
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["TMPDIR"] = folder # what a killed launcher leaves there goes with it
         p = Program(tap, sys.argv[1], folder)
         said = p.run("-N 8 --transport mpi --ranks 1 --method ring")[2]
         if "without MPI" in said:
