@@ -28,6 +28,7 @@
 
 #include "judge.h"
 #include "processes.h"
+#include "simulate.h"
 #include "tell.h"
 
 static const Variant variants[] = {
@@ -102,12 +103,15 @@ static int run_method(Report *report, const CliCase *c, const Problem *problem,
     return status;
 }
 
-/* A user's own shared object: whole attention, in a child process with limits. */
+/* A user's own shared object, in a child process with limits: whole attention, or a method. */
 static int run_so(Report *report, const Cli *cli, const CliCase *c, const Problem *problem,
                   const Reference *reference, const Variant *v)
 {
+    const RingSetup setup = ring_setup_of(c, RING_METHOD_RING);
     Outcome out;
-    int status = run_variant_so(&out, &stage, problem, c, cli->so_seconds, cli->so_mebibytes);
+    int status;
+    ring_simulate_setup(&setup); /* of the ranks that it may ask for */
+    status = run_variant_so(&out, &stage, problem, c, cli->so_seconds, cli->so_mebibytes);
     status = show(report, c, problem, reference, v, &out, status);
     outcome_free(&out);
     return status;

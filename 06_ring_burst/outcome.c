@@ -7,6 +7,7 @@
  */
 #include "outcome.h"
 
+#include "agree.h"
 #include "alloc.h"
 #include "cost.h"
 #include "gpus.h"
@@ -42,40 +43,7 @@ RingSetup ring_setup_of(const CliCase *c, RingMethod method)
     return s;
 }
 
-/* --- the model's side --------------------------------------------------------------------------*/
-
-/* What rank g sent in a pass against the formulas. 1, or 0 with a sentence. */
-static int bytes_agree(const RingModelCase *m, const RingRankReport *told, RingPass pass, int g,
-                       char *sentence, size_t size)
-{
-    const RingModelBytes model = model_ring_sent(m, pass, g);
-    for (int t = 0; t < RING_TENSORS; t++)
-        if (told->sent[pass][t] != model.sent[t]) {
-            snprintf(sentence, size,
-                     "rank %d sent %" PRId64 " bytes of %s in the %s pass, the model says %" PRId64,
-                     g, told->sent[pass][t], ring_tensor_name((RingTensor)t),
-                     pass == RING_FORWARD ? "forward" : "backward", model.sent[t]);
-            return 0;
-        }
-    if (told->sent_inner[pass] != model.inner || told->sent_outer[pass] != model.outer) {
-        snprintf(sentence, size,
-                 "rank %d sent %" PRId64 " bytes inside its node and %" PRId64 " to others, the "
-                 "model says %" PRId64 " and %" PRId64,
-                 g, told->sent_inner[pass], told->sent_outer[pass], model.inner, model.outer);
-        return 0;
-    }
-    return 1;
-}
-
-/* Memory by the model: within 5 percent. 1, or 0 with a sentence. */
-static int memory_agrees(int64_t found, int64_t model, int g, char *sentence, size_t size)
-{
-    if (llabs(found - model) * 20 <= model)
-        return 1;
-    snprintf(sentence, size, "rank %d held %" PRId64 " bytes, the model says %" PRId64, g, found,
-             model);
-    return 0;
-}
+/* --- what the ranks told -----------------------------------------------------------------------*/
 
 static int64_t sum(const int64_t sent[RING_TENSORS])
 {
@@ -104,11 +72,11 @@ static int tell(RingRun *run)
 {
     const RingPlan *plan = &run->plan;
     RingOutcome *told = &run->told;
+    Outcome *out = &run->out;
     RingModelCase m;
     int status = EXIT_OK;
     if (ring_model_case(&m, plan) != 0)
         return EXIT_OK;
-    told->link_bytes = 0.0;
     tell_hidden(run);
     for (int g = 0; g < plan->setup.ranks; g++) {
         const RingRankReport *r = &run->report.rank[g];
@@ -118,26 +86,25 @@ static int tell(RingRun *run)
         told->sent[g] = sum(r->sent[RING_FORWARD]);
         told->sent_backward[g] = sum(r->sent[RING_BACKWARD]);
         told->outer_bytes += r->sent_outer[RING_FORWARD] + r->sent_outer[RING_BACKWARD];
+        for (int pass = RING_FORWARD; pass <= RING_FORWARD + (plan->backward != 0); pass++) {
+            const RingModelBytes model = model_ring_sent(&m, (RingPass)pass, g);
+            told->link_bytes += (double)model_ring_total(&model);
+        }
         told->peak[g] = (int64_t)peak;
         told->peak_model[g] = plan->backward ? memory.backward : memory.forward;
         if ((int64_t)r->workspace_bytes > told->workspace_bytes)
             told->workspace_bytes = (int64_t)r->workspace_bytes;
-        if (peak + r->workspace_bytes > run->out.peak_bytes)
-            run->out.peak_bytes = peak + r->workspace_bytes;
-        if (status == EXIT_OK && !memory_agrees(told->peak[g], told->peak_model[g], g,
-                                                run->out.failure, sizeof run->out.failure))
+        if (peak + r->workspace_bytes > out->peak_bytes)
+            out->peak_bytes = peak + r->workspace_bytes;
+        if (status == EXIT_OK && !ring_memory_agrees(told->peak[g], told->peak_model[g], g,
+                                                     out->failure, sizeof out->failure))
             status = EXIT_WRONG;
-        for (int pass = RING_FORWARD; pass <= (plan->backward ? RING_BACKWARD : RING_FORWARD);
-             pass++) {
-            const RingModelBytes model = model_ring_sent(&m, (RingPass)pass, g);
-            told->link_bytes += (double)model_ring_total(&model);
-            /* a message that is sent twice, or never, is not what the model counts */
-            if (status == EXIT_OK && plan->setup.fault.kind == RING_NO_FAULT &&
-                !bytes_agree(&m, r, (RingPass)pass, g, run->out.failure, sizeof run->out.failure))
-                status = EXIT_WRONG;
-        }
     }
-    run->out.peak_backward = run->out.peak_bytes;
+    out->peak_backward = out->peak_bytes;
+    /* a message that is sent twice, or never, is not what the model counts */
+    if (status == EXIT_OK && plan->setup.fault.kind == RING_NO_FAULT &&
+        !ring_bytes_agree(&m, &run->report, plan->backward, out->failure, sizeof out->failure))
+        status = EXIT_WRONG;
     ring_model_free(&m);
     return status;
 }
@@ -158,8 +125,8 @@ static int run_world(RingRun *run, const CliCase *c, int warmup, int rounds, int
     run_poison(out);
     ring_report_free(&run->report);
     memset(&run->report, 0, sizeof run->report);
-    if (c->ring.transport == CLI_MPI ? ring_world_processes(&job, &run->report)
-                                     : ring_world_sim(&job, run->space, &run->report))
+    if (ring_mpi_is_over(c) ? ring_world_processes(&job, run->space, &run->report)
+                            : ring_world_sim(&job, run->space, &run->report))
         return -1;
     out->forward.count = rounds;
     out->backward.count = c->backward ? rounds : 0;
@@ -179,7 +146,7 @@ static int run_rounds(RingRun *run, const CliCase *c, int trace)
 {
     const double start = bench_now_ms();
     int rounds;
-    if (c->bench && c->ring.transport == CLI_MPI)
+    if (c->bench && ring_mpi_is_over(c))
         return run_world(run, c, c->warmup, c->iters, trace);
     if (run_world(run, c, 0, 1, trace) != 0)
         return -1;

@@ -25,7 +25,6 @@
  * - ring_plan_make, ring_plan_free: shards, hops, refusals in one sentence.
  * - ring_keys, ring_queries: the position map of a run of local tokens of any rank.
  * - ring_pair_class: can a rank's queries see a rank's keys at all?
- * - RingResult, ring_simulate: a whole pass over ranks that are threads of this process.
  * Sources: Liu et al. 2023 (arXiv 2310.01889), Sun et al. 2024, BurstAttention (2403.09347),
  * Brandon et al. 2023, striped (2311.09431), Jacobs et al. 2023, Ulysses (2309.14509).
  */
@@ -39,6 +38,10 @@
 extern "C" {
 #endif
 
+/* A shared object for --variant-so exports `int ring_burst_abi_version = RING_BURST_ABI_VERSION;`,
+ * `AttnStatus ring_burst_variant(const AttnArgs *)` and, for --backward,
+ * `ring_burst_variant_backward`: the whole attention, by a method of its own (simulate.h) or in any
+ * other way. */
 #define RING_BURST_ABI_VERSION 1
 #define RING_MAX_RANKS         64 /* of one process or one mpirun */
 

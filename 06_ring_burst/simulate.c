@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * simulate.c: somebody's own method, run over simulated ranks on the CPU.
+ *
+ * Interface: see simulate.h.
+ */
+#include "simulate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agree.h"
+
+static RingSetup chosen = {.ranks = 4, .nodes = 1, .timeout_s = 60.0, .threads = 1};
+
+void ring_simulate_setup(const RingSetup *setup)
+{
+    chosen = *setup;
+}
+
+/* Where the forward pass of a backward call writes to: the caller's O and lse are its inputs. */
+static int scratch_outputs(AttnArgs *args, void **memory)
+{
+    const AttnShape *n = &args->shape;
+    const size_t rows = (size_t)(n->B * n->H * n->Nq);
+    *memory = malloc(rows * (size_t)(n->d + 1) * sizeof(float));
+    if (!*memory)
+        return -1;
+    args->lse = *memory;
+    args->O.data = args->lse + rows;
+    args->O.stride[2] = n->d;
+    args->O.stride[1] = n->H * n->d;
+    args->O.stride[0] = n->Nq * n->H * n->d;
+    return 0;
+}
+
+static AttnStatus refuse(const char *why)
+{
+    fprintf(stderr, "%s\n", why);
+    return ATTN_NO_MEMORY;
+}
+
+/* The run itself, and what the ranks sent. */
+static AttnStatus run(const RingPlan *plan, const AttnArgs *args, const RingMethodTable *method)
+{
+    double ms[2];
+    const RingJob job = {.plan = plan,
+                         .args = args,
+                         .rounds = 1,
+                         .method = method,
+                         .forward_ms = &ms[0],
+                         .backward_ms = plan->backward ? &ms[1] : NULL};
+    AttnStatus status = ATTN_OK;
+    char sentence[256];
+    RingModelCase m;
+    RingReport *report = calloc(1, sizeof *report);
+    if (!report || ring_model_case(&m, plan) != 0) {
+        free(report);
+        return refuse("out of memory for the ranks");
+    }
+    if (ring_world_sim(&job, &ring_space_cpu, report) != 0)
+        status = refuse(report->failure);
+    else if (plan->setup.fault.kind == RING_NO_FAULT &&
+             !ring_bytes_agree(&m, report, plan->backward, sentence, sizeof sentence))
+        status = refuse(sentence);
+    ring_model_free(&m);
+    ring_report_free(report);
+    free(report);
+    return status;
+}
+
+AttnStatus ring_simulate(const AttnArgs *args, RingMethod like, const RingMethodTable *method,
+                         int backward)
+{
+    AttnArgs mine = *args;
+    RingSetup setup = chosen;
+    RingPlan plan;
+    char why[256];
+    void *memory = NULL;
+    AttnStatus status;
+    setup.method = like;
+    if (!backward)
+        mine.dO.data = NULL; /* no backward pass follows */
+    if (ring_plan_make(&plan, &mine, &setup, why) != 0)
+        return ATTN_SKIP;
+    if (backward && scratch_outputs(&mine, &memory) != 0)
+        status = refuse("out of memory for O and lse");
+    else
+        status = run(&plan, &mine, method);
+    ring_plan_free(&plan);
+    free(memory);
+    return status;
+}
