@@ -90,6 +90,8 @@ static void add_event(RingReport *report, int rank, RingEvent event)
 /* The visitor: whose keys, or whose queries where the keys are the rank's own. */
 static int visitor(const RingAction *a, int rank)
 {
+    if (a->heads < 1)
+        return RING_EVERYBODY;
     return a->k_owner == rank ? a->q_owner : a->k_owner;
 }
 

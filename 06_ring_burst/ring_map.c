@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NODE = 8, EXIT_BAD_USAGE = 2 };
+enum { NODE = 8, MOST_GPUS = 4096, EXIT_BAD_USAGE = 2 };
 
 /* --- the map -----------------------------------------------------------------------------------*/
 
@@ -53,9 +53,31 @@ static int64_t free_from(RingMapCase c, const RingRates *r)
     return high;
 }
 
+/* What a rank sends in both passes. n: room for c->ranks numbers. */
+static int64_t sent_bytes(const RingMapCase *c, int64_t *n)
+{
+    const RingModelCase m = {.method = c->method,
+                             .ranks = (int)c->ranks,
+                             .nodes = (int)c->nodes,
+                             .hops_up = (int)c->ranks - 1,
+                             .shape = {1, c->H, c->Hkv, 0, 0, c->d},
+                             .dtype = c->dtype,
+                             .nq = n,
+                             .nk = n};
+    int64_t all = 0;
+    for (int64_t r = 0; r < c->ranks; r++)
+        n[r] = c->n;
+    for (int pass = RING_FORWARD; pass <= RING_BACKWARD; pass++) {
+        const RingModelBytes b = model_ring_sent(&m, (RingPass)pass, 0);
+        all += model_ring_total(&b);
+    }
+    return all;
+}
+
 static void print_map(const RingRates *r, int64_t H, int64_t Hkv)
 {
-    for (int64_t G = 16; G <= 4096; G *= 2)
+    static int64_t tokens[MOST_GPUS];
+    for (int64_t G = 16; G <= MOST_GPUS; G *= 2)
         for (int method = RING_METHOD_RING; method < RING_METHODS; method++) {
             RingMapCase c = {(RingMethod)method, G, G / NODE, 0, H, Hkv, 128, 1, ATTN_BF16};
             const int64_t free_n = free_from(c, r);
@@ -66,9 +88,9 @@ static void print_map(const RingRates *r, int64_t H, int64_t Hkv)
                            "\"variant\":\"%s\",\"ranks\":%" PRId64 ",\"nodes\":%" PRId64
                            ",\"tokens\":%" PRId64 ",\"H\":%" PRId64 ",\"Hkv\":%" PRId64
                            ",\"d\":128,\"dtype\":\"bf16\",\"ms\":%.6g,\"compute_ms\":%.6g,"
-                           "\"free_from\":%" PRId64 ",\"pass\":null}\n",
+                           "\"free_from\":%" PRId64 ",\"sent_bytes\":%" PRId64 ",\"pass\":null}\n",
                            ring_method_name(c.method), G, c.nodes, c.n, H, Hkv, ms,
-                           total_ms(&c, r, 1), free_n);
+                           total_ms(&c, r, 1), free_n, sent_bytes(&c, tokens));
             }
         }
 }

@@ -73,6 +73,8 @@ static double flops_of(const RingPlan *plan, const RingEvent *e, int rank, int64
                               (method == RING_METHOD_BURST || method == RING_METHOD_BURST_DOUBLE);
     const double per_pair = (e->pass == RING_BACKWARD ? 10.0 : 4.0) * (double)(n->B * n->H * n->d);
     double pairs = 0;
+    if (e->masked == ATTN_TILE_SKIP) /* sums and copies */
+        return 0;
     if (method == RING_METHOD_ULYSSES) {
         for (int q = 0; q < plan->setup.ranks; q++)
             for (int k = 0; k < plan->setup.ranks; k++)
@@ -89,8 +91,9 @@ static int64_t parts_of_step(const RingEvent *events, int64_t count, const RingE
 {
     int64_t parts = 0;
     for (int64_t n = 0; n < count; n++)
-        parts += events[n].kind == RING_EVENT_COMPUTE && events[n].pass == e->pass &&
-                 events[n].step == e->step && events[n].peer == e->peer;
+        parts += events[n].kind == RING_EVENT_COMPUTE && events[n].masked != ATTN_TILE_SKIP &&
+                 events[n].pass == e->pass && events[n].step == e->step &&
+                 events[n].peer == e->peer;
     return parts;
 }
 
@@ -104,7 +107,9 @@ static void write_event(Page *p, const RingReport *report, int rank, const RingE
     if (e->kind == RING_EVENT_COMPUTE) {
         const int64_t parts = parts_of_step(report->events[rank], report->event_count[rank], e);
         static const char *const seen[] = {"nothing", "in part", "all"};
-        if (e->peer >= 0)
+        if (e->masked == ATTN_TILE_SKIP)
+            fputs("\"name\":\"sums and copies\",", p->f);
+        else if (e->peer >= 0)
             fprintf(p->f, "\"name\":\"with rank %d\",", e->peer);
         else
             fputs("\"name\":\"all tokens\",", p->f);

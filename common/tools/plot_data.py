@@ -17,6 +17,7 @@ import npy_small
 import columns
 import rows as recorded
 from plot_backward import backward_wall
+from plot_ring import ring_map
 from plot_rows import (block, by_variant, chip, curves, latest, per_head, quoted, richest, sizes_of,
                        square)
 from plot_window import step_error, window_cost
@@ -223,7 +224,7 @@ def speed(rows):
 FIGURES = {"01_wall": wall, "attention_map": attention_map, "02_accesses": accesses,
            "02_unsafe_exp": unsafe_exp, "03_traffic_n": traffic_n, "03_traffic_m": traffic_m,
            "03_speedup": speedup, "04_wall": backward_wall, "05_window": window_cost,
-           "05_steps": step_error, "speed": speed}
+           "05_steps": step_error, "06_map": ring_map, "speed": speed}
 
 
 def main():
@@ -238,7 +239,7 @@ def main():
         return 2
     good = recorded.usable(rows)
     for name, figure in FIGURES.items():
-        made = figure(rows if figure is unsafe_exp else good)
+        made = figure(rows if figure in (unsafe_exp, ring_map) else good)
         if made is None:
             continue
         variables, data = made

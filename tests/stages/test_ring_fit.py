@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_ring_fit.py: does fit_ring.py find the speeds that made-up runs were made with?
+
+    test_ring_fit.py RING_MAP
+
+Runs of 1, 2 and 4 ranks are told by the model with known speeds and a little noise; those of 8
+must be predicted within some percent. Rows that are wrong, of another device or with faults must
+not count. Then the map: one line for each case, and what cannot be asked.
+"""
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "common" / "tools")]
+import fit_ring  # noqa: E402
+from tap import Tap  # noqa: E402
+
+SPEEDS = {"flops_forward": 500e12, "flops_backward": 350e12, "call_s": 2e-5, "memory": 3e12,
+          "latency_inner": 4e-5, "bandwidth_inner": 120e9, "masked_keys": 100,
+          "latency_outer": 1e-4, "bandwidth_outer": 40e9}
+FITTED_SHAPES = ((1024, 8), (4096, 8), (8192, 32))  # tokens of a rank, kv heads
+
+
+def row_of(method, ranks, tokens, Hkv, **more):
+    N = ranks * tokens
+    return {"stage": "ring_burst", "variant": method, "method": method, "layout": "zigzag",
+            "device": "cuda", "transport": "nccl", "ranks": ranks, "nodes": 1, "B": 1, "H": 32,
+            "Hkv": Hkv, "Nq": N, "Nk": N, "d": 128, "mask": "causal-lower-right",
+            "window": [-1, 0], "dtype": "bf16", "backward": True, "inject": None, "sequences": 1,
+            "outer_bytes": 0, "pass": True, **more}
+
+
+def made_up(model, noise):
+    rows = [row_of(method, ranks, tokens, Hkv) for ranks in (1, 2, 4, 8)
+            for tokens, Hkv in FITTED_SHAPES for method in ("ring", "burst", "allgather")]
+    rng = random.Random(6)
+    for row, told in zip(rows, model.ask(SPEEDS, [fit_ring.question_of(r) for r in rows])):
+        row["ms_med"], row["ms_backward_med"] = [ms * (1 + noise * rng.uniform(-1, 1))
+                                                 for ms in told]
+    bad = dict(rows[0], ms_med=1e-9, ms_backward_med=1e-9)
+    return rows + [dict(bad, **{"pass": False}), dict(bad, device="cpu"),
+                   dict(bad, inject="drop@1:2"), dict(bad, stage="naive")]
+
+
+def run(*words):
+    return subprocess.run([str(w) for w in words], capture_output=True, text=True, check=False,
+                          timeout=300)
+
+
+def test_fit(tap, program, folder):
+    model = fit_ring.Model(program)
+    rows = folder / "rows.jsonl"
+    rows.write_text("".join(json.dumps(r) + "\n" for r in made_up(model, 0.01)))
+    model.close()
+    rates = folder / "rates.txt"
+    done = run(sys.executable, ROOT / "common/tools/fit_ring.py", program, rows, "--rates", rates)
+    tap.ok(done.returncode == 0 and "predicted:" in done.stdout, "it runs", done.stderr)
+    last = done.stdout.strip().split("\n")[-1]
+    tap.ok(last.startswith("worst prediction off by") and float(last.split()[-2]) < 5,
+           "8 ranks are predicted within 5 % from 1, 2 and 4", done.stdout)
+    tap.ok(done.stdout.count(" backward ") == 36 and "1e-09" not in done.stdout,
+           "rows that do not count do not count", done.stdout)
+    found = {line.split()[0]: float(line.split()[1])
+             for line in rates.read_text().split("\n") if line and line[0] != "#"}
+    for name in ("flops_forward", "flops_backward", "bandwidth_inner"):
+        tap.ok(abs(found[name] / SPEEDS[name] - 1) < 0.15, f"{name} is found",
+               f"{found[name]:.4g}, made with {SPEEDS[name]:.4g}")
+    done = run(program, "--rates", rates)
+    tap.ok(done.returncode == 0, "ring_map reads what was written", done.stderr)
+    rows.write_text("")
+    done = run(sys.executable, ROOT / "common/tools/fit_ring.py", program, rows)
+    tap.ok(done.returncode == 2 and "no rows to fit" in done.stderr, "nothing to fit", done.stderr)
+
+
+def test_map(tap, program):
+    done = run(program)
+    rows = [json.loads(line) for line in done.stdout.split("\n") if line]
+    tap.ok({r["ranks"] for r in rows} == {2 ** n for n in range(4, 13)}, "16 to 4096 GPUs")
+    tap.ok(all(r["ms"] >= r["compute_ms"] * (1 - 1e-5) > 0 for r in rows),
+           "messages cost time, never save it")
+    tap.ok({r["ranks"] for r in rows if r["variant"] == "ulysses"} == {16, 32},
+           "ulysses ends where the heads end")
+    ring = {(r["ranks"], r["tokens"]): r for r in rows if r["variant"] == "ring"}
+    double = {(r["ranks"], r["tokens"]): r for r in rows if r["variant"] == "ring-double"}
+    tap.ok(all(double[at]["ms"] <= ring[at]["ms"] * 1.0001 and
+               double[at]["sent_bytes"] == ring[at]["sent_bytes"] for at in ring),
+           "two levels send as much and are never slower")
+    tap.ok(all(double[at]["free_from"] < ring[at]["free_from"] for at in ring),
+           "... and are free from fewer tokens on")
+    for words in (("--heads",), ("--kv-heads", "5"), ("--rates", "/nowhere"), ("x",)):
+        done = run(program, *words)
+        tap.ok(done.returncode == 2 and done.stderr.startswith("ring_map: "),
+               f"{' '.join(words)} is refused", done.stderr)
+    done = subprocess.run([program, "--ask"], input="run ring zigzag 4 3 1 1 1 8 8 4 -1 0 f32 1\n",
+                          capture_output=True, text=True, check=False, timeout=60)
+    tap.ok(done.returncode == 2 and "--nodes" in done.stderr, "a question without answer",
+           done.stderr)
+
+
+def main():
+    tap = Tap()
+    with tempfile.TemporaryDirectory() as folder:
+        test_fit(tap, sys.argv[1], pathlib.Path(folder))
+    test_map(tap, sys.argv[1])
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

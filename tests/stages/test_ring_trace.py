@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_ring_trace.py: what --trace-json writes is what happened.
+
+    test_ring_trace.py PROGRAM
+
+For every method: the file is JSON with a process for each rank, measured and by the model; spans of
+one line do not overlap; the bytes of all sends are those of the JSON row, and what is sent is
+received; operations of all computations are those of the row. The figure drawn from it is the same
+each time.
+"""
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+from tap import Tap  # noqa: E402
+
+CASES = (("ring", "--ranks 4 --layout zigzag --causal"),
+         ("burst", "--ranks 3 --layout striped --causal --kv-heads 2"),
+         ("allgather", "--ranks 4 --layout contiguous"),
+         ("ulysses", "--ranks 2 --layout contiguous --causal"),
+         ("ring-double", "--ranks 4 --nodes 2 --layout zigzag --causal"),
+         ("burst-double", "--ranks 6 --nodes 3 --layout contiguous"),
+         ("ring", "--ranks 4 --layout contiguous --window 9,5 -B 2"))
+MODEL, LANES = 1000, 16
+
+
+def run(*words):
+    return subprocess.run([str(w) for w in words], capture_output=True, text=True, check=False,
+                          timeout=120)
+
+
+def overlaps(spans):
+    """Spans of one line that begin before the one before ends (clocks are printed in ns)."""
+    spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans)
+    return [pair for pair in zip(spans, spans[1:]) if pair[1][0] < pair[0][1] - 0.002]
+
+
+def check_side(tap, name, spans, row, ranks):
+    lines = {}
+    for event in spans:
+        lines.setdefault((event["pid"], event["tid"]), []).append(event)
+    tap.ok(all(not overlaps(line) for line in lines.values()), f"{name}: no line has two at once")
+    for cat, sent in (("forward", row["sent_bytes"]), ("backward", row["sent_bytes_backward"])):
+        found, taken = [0] * ranks, 0
+        for event in spans:
+            if event["cat"] == cat and event["tid"] // LANES == 1:
+                found[event["pid"] % MODEL] += event["args"]["bytes"]
+            if event["cat"] == cat and event["tid"] // LANES == 2:
+                taken += event["args"]["bytes"]
+        tap.ok(found == sent and taken == sum(sent), f"{name}, {cat}: bytes of the row",
+               f"{found}, received {taken}, the row says {sent}")
+
+
+def check_case(tap, program, folder, method, flags):
+    name = f"{method} {flags}"
+    trace, rows = folder / "trace.json", folder / "rows.jsonl"
+    rows.unlink(missing_ok=True)
+    done = run(program, "--method", method, *flags.split(), "-H", 4, "-N", 50, "-d", 8,
+               "--backward", "--trace-json", trace, "--json", rows)
+    if not tap.ok(done.returncode == 0, f"{name}: it runs", done.stderr):
+        return
+    row = json.loads(rows.read_text())
+    told = json.loads(trace.read_text())
+    ranks = row["ranks"]
+    tap.ok(told["otherData"] == {"method": method, "layout": row["layout"], "ranks": ranks,
+                                 "nodes": row["nodes"]}, f"{name}: what was run")
+    names = {e["pid"]: e["args"]["name"] for e in told["traceEvents"]
+             if e["name"] == "process_name"}
+    tap.ok(names == {**{r: f"rank {r}, measured" for r in range(ranks)},
+                     **{MODEL + r: f"rank {r}, model" for r in range(ranks)}},
+           f"{name}: a process for each rank", names)
+    spans = [e for e in told["traceEvents"] if e["ph"] == "X"]
+    tap.ok(all(e["ts"] >= 0 and e["dur"] >= 0 for e in spans), f"{name}: time goes forward")
+    for side, first in (("measured", 0), ("model", MODEL)):
+        mine = [e for e in spans if first <= e["pid"] < first + MODEL]
+        check_side(tap, f"{name}, {side}", mine, row, ranks)
+        flops = sum(e["args"]["flops"] for e in mine if e["tid"] // LANES == 0)
+        tap.ok(abs(flops / row["flops"] - 1) < 0.01, f"{name}, {side}: operations of the row",
+               f"{flops:.0f}, the row says {row['flops']}")
+
+
+def check_figure(tap, folder):
+    tool = ROOT / "common/tools/draw_gantt.py"
+    if not shutil.which("gnuplot"):
+        tap.skip("the figure", "gnuplot is not installed")
+    else:
+        for name, only in (("a", ()), ("b", ()), ("c", ("forward",))):
+            done = run(sys.executable, tool, folder / "trace.json", folder / f"{name}.svg", *only)
+            tap.ok(done.returncode == 0 and not done.stderr, f"figure {name}", done.stderr)
+        first, again, part = [(folder / f"{n}.svg").read_text() for n in "abc"]
+        tap.ok(first == again and first != part and "rank 3" in first and "model" in first,
+               "the same trace gives the same figure")
+    (folder / "empty.json").write_text('{"traceEvents":[]}')
+    (folder / "broken.json").write_text("{")
+    for name in ("empty", "broken", "no such"):
+        done = run(sys.executable, tool, folder / f"{name}.json", folder / "d.svg")
+        tap.ok(done.returncode == 2 and done.stderr.startswith("draw_gantt.py: "),
+               f"{name}: one sentence", done.stderr)
+
+
+def main():
+    tap = Tap()
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        for method, flags in CASES:
+            check_case(tap, sys.argv[1], folder, method, flags)
+        check_figure(tap, folder)
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
