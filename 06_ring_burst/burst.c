@@ -14,9 +14,9 @@
  *     rank 2           2    1    0    3        Q, dO, lse, delta: G-1 hops
  *     rank 3           3    2    1    0        dQ: the same hops one step behind, and one home
  *
- * Why behind? Q, dO, lse, delta are only read and leave at once. dQ may leave only when this rank's
- * part is in it: that is the difference between the first and the second line inside the loop. It
- * follows in two halves (relay.c). What it has at the last rank is complete, but not at home.
+ * Why behind? Q, dO, lse and delta are only read and leave before this rank computes with them. dQ
+ * may leave only when this rank's part is in it, and follows in two halves (relay.c). At the last
+ * rank it is complete, but not at home: hence one hop more.
  *
  * delta = rowsum(dO * O) and lse belong to the finished attention over all keys. They are computed
  * once, at home, and travel as numbers; with delta O has done its duty.
