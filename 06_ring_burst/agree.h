@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * agree.h: did the ranks send what the model counts, and hold what it counts? A wrong answer can
- * look right (a gradient check passes when nothing moves at all); bytes that were never sent cannot.
+ * look right (a gradient check passes when nothing moves at all); bytes that were never sent do
+ * not.
  *
  * Interface:
  * - ring_bytes_agree: to the byte, for each rank, pass, tensor and kind of link.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * simulate.h: your own method. Write the two passes over ring_rank.h, put them into a table, and let
- * the program run them as it runs its own, on threads of a child process:
+ * simulate.h: your own method. Write the two passes over ring_rank.h, put them into a table, and
+ * let the program run them as it runs its own, on threads of a child process:
  *
  *     #include "simulate.h"
  *
@@ -23,8 +23,8 @@
  *        -I 06_ring_burst mine.c -o mine.so
  *     ring_burst --variant-so mine.so --ranks 3 --causal --backward
  *
- * --ranks, --layout, --nodes, --partials, --seed-schedule, --inject, --verify-hops and --timeout are
- * those of the command line. The numbers are judged by the oracle, the bytes that the ranks sent by
+ * --ranks, --layout, --nodes, --partials, --seed-schedule, --inject, --verify-hops and --timeout
+ * are those of the command line. The numbers are judged by the oracle, the bytes that the ranks sent by
  * the model of the method that it says it is.
  *
  * Interface:

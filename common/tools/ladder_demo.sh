@@ -127,9 +127,9 @@ window_error_cases() {
     done
 }
 
-# What stage 06 is timed with on a CPU. Ranks are threads or processes of the same two or more cores,
-# so the times show what dealing out costs and how layouts balance, not what a link does: errors
-# against the number of ranks with both kinds of partials, and the three layouts.
+# What stage 06 is timed with on a CPU. Ranks are threads of the same few cores, so the times show
+# what dealing out costs and how layouts balance, not what a link does: errors against the number of
+# ranks with both kinds of partials, and the three layouts.
 ring_cpu_cases() {
     for ranks in 1 2 4 8 16; do
         for partials in f32 bf16; do

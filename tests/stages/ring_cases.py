@@ -91,7 +91,7 @@ def line_of(folder, case, seed):
 
 
 def product_cases():
-    """The other options go round, each with a period of its own, so that they do not go together."""
+    """The other options go round, each with a period of its own, so they do not go together."""
     usual = {name: OPTIONS[name][0] for name in OPTIONS}
     for n, values in enumerate(itertools.product(*PRODUCT.values())):
         case = dict(usual, **dict(zip(PRODUCT, values)))

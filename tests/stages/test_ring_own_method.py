@@ -5,8 +5,8 @@
     test_ring_own_method.py --cc CC --include DIR... PROGRAM
 
 so/ring_method.c is the student's ring. Each wrong one must be refused, and by the check that fits:
-numbers by the oracle, bytes by the model, messages that nobody takes by the transport, memory that is
-still on its way by its owner's tag.
+numbers by the oracle, bytes by the model, messages that nobody takes by the transport, memory that
+is still on its way by its owner's tag.
 """
 import argparse
 import os
