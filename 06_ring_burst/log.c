@@ -138,6 +138,17 @@ int ring_step(RingRank *r, int step)
     return ring_fault_step(r);
 }
 
+/* "rank 2, forward step 3: "; what is said follows. Returns its length. */
+static int write_place(RingRank *r)
+{
+    const size_t room = sizeof r->failure;
+    if (r->pass != RING_SETUP)
+        return snprintf(r->failure, room, "rank %d, %s step %d: ", r->rank, ring_pass_name(r->pass),
+                        r->step);
+    return snprintf(r->failure, room, "rank %d, %s: ", r->rank,
+                    r->log && r->log->fault_steps > 0 ? "outside of a pass" : "set-up");
+}
+
 int ring_fail(RingRank *r, const char *format, ...)
 {
     va_list list;
@@ -145,12 +156,7 @@ int ring_fail(RingRank *r, const char *format, ...)
     if (r->failed)
         return -1;
     r->failed = 1;
-    written =
-        snprintf(r->failure, sizeof r->failure, "rank %d, %s", r->rank, ring_pass_name(r->pass));
-    if (r->pass != RING_SETUP)
-        written += snprintf(r->failure + written, sizeof r->failure - (size_t)written, " step %d",
-                            r->step);
-    written += snprintf(r->failure + written, sizeof r->failure - (size_t)written, ": ");
+    written = write_place(r);
     va_start(list, format);
     vsnprintf(r->failure + written, sizeof r->failure - (size_t)written, format, list);
     va_end(list);

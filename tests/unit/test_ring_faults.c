@@ -235,9 +235,11 @@ static void test_a_rank_that_leaves(void **unused)
 static void test_a_fault_that_cannot_strike(void **unused)
 {
     const RingFault faults[] = {{RING_DROP, 1, G - 1}, {RING_CORRUPT, 2, 999}, {RING_EXIT, 3, 999}};
-    const char *const parts[] = {"--inject drop@1:3 did not happen: rank 1 sends nothing in step 3",
-                                 "--inject corrupt@2:999 did not happen",
-                                 "--inject exit@3:999 did not happen: rank 3 never came to step"};
+    const char *const parts[] = {
+        "rank 1, outside of a pass: --inject drop@1:3 did not happen: rank 1 sends nothing "
+        "in step 3",
+        "--inject corrupt@2:999 did not happen",
+        "--inject exit@3:999 did not happen: rank 3 never came to step"};
     (void)unused;
     for (int n = 0; n < 3; n++) {
         SimCase *c = faulty(faults[n], 0, n % 2);
