@@ -3,11 +3,17 @@
  * enter_mpi.c: which of the processes of --transport mpi is this one? A rank, when mpirun started
  * it; else the one that starts mpirun and watches over it (launch_mpi.c).
  *
- * Interface: ring_mpi_enter (world_mpi.h).
+ * Interface: ring_mpi_enter, ring_mpi_is_over (world_mpi.h).
  */
 #include "world_mpi.h"
 
 enum { DEFAULT_RANKS = 4 };
+
+int ring_mpi_is_over(const CliCase *c)
+{
+    return c->ring.transport == CLI_MPI ||
+           (c->ring.transport == CLI_NCCL && ring_mpi_under_mpirun());
+}
 
 /* How many ranks do the cases with --transport mpi want, all the same? 0: they do not say. */
 static int wanted_ranks(const Cli *cli, double *timeout_s)
@@ -15,7 +21,7 @@ static int wanted_ranks(const Cli *cli, double *timeout_s)
     int i, first = -1;
     for (i = 0; i < cli->case_count; i++) {
         const CliRing *r = &cli->cases[i].ring;
-        if (r->transport != CLI_MPI)
+        if (!ring_mpi_is_over(&cli->cases[i]))
             continue;
         if (first >= 0 && (r->ranks_given != cli->cases[first].ring.ranks_given ||
                            (r->ranks_given && r->ranks != cli->cases[first].ring.ranks))) {
@@ -36,7 +42,7 @@ static void take_part_only(Cli *cli)
     int i, kept = 0;
     for (i = 0; i < cli->case_count; i++) {
         CliCase *c = &cli->cases[i];
-        if (c->ring.transport != CLI_MPI)
+        if (!ring_mpi_is_over(c))
             continue;
         c->check = 0;
         c->save_dir = c->ring.trace_json = NULL;
@@ -54,22 +60,22 @@ static int become_rank(Cli *cli, int ranks, double timeout_s)
     if (ring_mpi_join(ranks, timeout_s, why) != 0)
         return cli_refuse("%s", why);
     for (i = 0; i < cli->case_count; i++)
-        if (cli->cases[i].ring.transport == CLI_MPI)
+        if (ring_mpi_is_over(&cli->cases[i]))
             cli->cases[i].ring.ranks = ring_mpi_ranks();
     if (ring_mpi_rank() > 0)
         take_part_only(cli);
     return CLI_CONTINUE;
 }
 
-int ring_mpi_enter(Cli *cli, int argc, char **argv)
+static int enter(Cli *cli, int argc, char **argv)
 {
     double timeout_s = 0.0;
     int i, ranks, mpi = 0;
     for (i = 0; i < cli->case_count; i++)
-        mpi += cli->cases[i].ring.transport == CLI_MPI;
+        mpi += ring_mpi_is_over(&cli->cases[i]);
     if (!mpi && ring_mpi_under_mpirun())
-        return cli_refuse("--transport: found none under mpirun, accepted is --transport mpi (or "
-                          "no mpirun)");
+        return cli_refuse("--transport: found none under mpirun, accepted is --transport mpi "
+                          "or nccl (or no mpirun)");
     if (!mpi)
         return CLI_CONTINUE;
     if ((ranks = wanted_ranks(cli, &timeout_s)) < 0)
@@ -77,4 +83,12 @@ int ring_mpi_enter(Cli *cli, int argc, char **argv)
     if (ring_mpi_under_mpirun())
         return become_rank(cli, ranks, timeout_s);
     return ring_mpi_launch(cli, ranks > 0 ? ranks : DEFAULT_RANKS, timeout_s, argc, argv);
+}
+
+int ring_mpi_enter(Cli *cli, int argc, char **argv)
+{
+    const int status = enter(cli, argc, argv);
+    if (status != CLI_CONTINUE) /* as cli_parse does */
+        cli_free(cli);
+    return status;
 }

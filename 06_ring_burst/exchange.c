@@ -156,7 +156,7 @@ int ring_start(RingRank *r, RingExchange *x)
         return 0;
     x->started = ++r->log->exchanges;
     x->step = r->step;
-    if (r->log->trace && (mark = r->space->mark(r, 1)) < 0)
+    if (r->log->trace && (mark = r->space->mark(r, 2)) < 0)
         return -1;
     for (int i = 0; i < x->count; i++) {
         RingTransfer *t = &x->list[i];

@@ -6,7 +6,8 @@
  *     row     --transport          ranks
  *     cpu     sim, mpi             threads or processes
  *     cuda    sim                  streams of one GPU
- *     cuda    nccl                 one GPU each, messages by NCCL
+ *     cuda    nccl                 one GPU each, messages by NCCL; threads, or under mpirun
+ *                                  processes, also of many machines
  *     cuda    nccl --link copy     one GPU each, messages by the GPUs' copy engines
  *
  * Interface: ring_space_of, ring_space_refuses.
@@ -18,6 +19,7 @@
 
 #include "attn_config.h"
 #include "cli.h"
+#include "processes.h"
 #include "ring_world.h"
 
 #ifdef HAVE_CUDA
@@ -59,7 +61,12 @@ static inline int ring_space_refuses(const CliCase *c, const Variant *v, int64_t
         return 1;
     }
 #ifdef HAVE_CUDA
-    if (r->transport == CLI_NCCL && !ring_gpus_reach_each_other((int)r->ranks, why)) {
+    if (ring_mpi_is_over(c) && r->link == CLI_LINK_COPY) {
+        snprintf(why, 256, "copy engines reach the memory of this process only: no mpirun");
+        return 1;
+    }
+    if (r->transport == CLI_NCCL && !ring_mpi_is_over(c) &&
+        !ring_gpus_reach_each_other((int)r->ranks, why)) {
         *absent = 1;
         return 1;
     }

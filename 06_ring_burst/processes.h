@@ -3,7 +3,7 @@
  * processes.h: world_mpi.h, or what stands for it in a build without MPI: one process, which is
  * rank 0 and does all the talking.
  *
- * Interface: ring_mpi_hush, ring_mpi_enter, ring_mpi_leave, ring_mpi_rank,
+ * Interface: ring_mpi_hush, ring_mpi_enter, ring_mpi_leave, ring_mpi_rank, ring_mpi_is_over,
  * ring_world_processes.
  */
 #ifndef RING_PROCESSES_H
@@ -37,15 +37,22 @@ static inline int ring_mpi_rank(void)
     return 0;
 }
 
+static inline int ring_mpi_is_over(const CliCase *c)
+{
+    (void)c;
+    return 0;
+}
+
 #endif
 
 /* This process as a rank of a run; without MPI cli_parse has refused --transport mpi. */
-static inline int ring_world_processes(const RingJob *job, RingReport *report)
+static inline int ring_world_processes(const RingJob *job, const RingSpace *space,
+                                       RingReport *report)
 {
 #ifdef HAVE_MPI
-    return ring_world_mpi(job, report);
+    return ring_world_mpi(job, space, report);
 #else
-    (void)job, (void)report;
+    (void)job, (void)space, (void)report;
     return -1;
 #endif
 }

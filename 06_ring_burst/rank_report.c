@@ -16,6 +16,8 @@
 
 void ring_rank_release(RingRank *r)
 {
+    if (r->space->release)
+        r->space->release(r);
     ring_log_free(r->log);
     r->log = NULL;
 }

@@ -39,15 +39,20 @@ typedef struct RingTransport {
     void (*leave)(RingRank *r);
     /* A step begins: r->pass, r->step. For who looks from outside; NULL: nobody does. */
     void (*note)(RingRank *r);
+    /* For who waits for a GPU, many times: 0, or -1 after ring_fail when a peer has failed. NULL:
+     * nobody else can fail. */
+    int (*look)(RingRank *r);
 } RingTransport;
 
 typedef struct RingSpace {
     const char *name; /* "cpu" "cuda" */
     /* Sets space_state (GPU: streams, maps on the device) and makes room for the block kernels'
      * workspace, whose size goes to r->workspace_bytes; close undoes it, also after a failed open.
-     */
+     * What peers may still read after this rank has failed goes later, in `release`, when all ranks
+     * of this process have ended (NULL: nothing). */
     int (*open)(RingRank *r);
     void (*close)(RingRank *r);
+    void (*release)(RingRank *r);
     void *(*alloc)(RingRank *r, size_t bytes);
     void (*free)(RingRank *r, void *p);
     /* Host <-> rank's memory; complete on return. */
@@ -67,21 +72,23 @@ typedef struct RingSpace {
     int (*narrow)(RingRank *r, void *p, int64_t count, AttnDtype dtype);
     int (*widen)(RingRank *r, void *p, int64_t count, AttnDtype dtype);
     int (*finish)(RingRank *r); /* returns when all work and messages asked for are done */
-    /* Clocks. A mark is a point in the queue of work (messages = 0) or of messages (1); its number
-     * is returned, -1 after a failure. After `finish` mark_ms tells when it was reached, on one
-     * clock for all ranks of a machine. forget_marks: before each round. On the CPU a mark is the
-     * time of the call; on a GPU it is an event. */
+    /* Clocks. A mark is a point in the queue of work (messages = 0) or of messages (1; 2: behind
+     * the work asked for so far as well); its number is returned, -1 after a failure. After
+     * `finish` mark_ms tells when it was reached, on one clock for all ranks of a machine.
+     * forget_marks: before each round. On the CPU a mark is the time of the call; on a GPU it is an
+     * event. */
     int (*mark)(RingRank *r, int messages);
     double (*mark_ms)(RingRank *r, int mark);
     void (*forget_marks)(RingRank *r);
     /* Messages between ranks that are threads of one process; NULL on the host, whose memory is
      * simply copied. ready: the point of the work queue behind which memory may travel (NULL: this
      * rank has failed). carry: queues a copy by rank `by`, behind both points; returns the point at
-     * which it has arrived, NULL after a failure. follow: later work comes behind that point. */
+     * which it has arrived, NULL after a failure. follow: later work comes behind that point, at
+     * which transfer t, whose memory was ready at `ready`, is complete. */
     void *(*ready)(RingRank *r, const void *p, size_t bytes);
     void *(*carry)(RingRank *by, void *to, void *to_ready, const void *from, void *from_ready,
                    size_t bytes);
-    int (*follow)(RingRank *r, void *arrived);
+    int (*follow)(RingRank *r, const RingTransfer *t, void *ready, void *arrived);
 } RingSpace;
 
 extern const RingSpace ring_space_cpu;
@@ -199,8 +206,9 @@ int ring_report_gather(RingRank *r, RingReport *report);
 
 /* Ranks as threads of this process, memory and arithmetic of `space`. 0, or -1: report->failure. */
 int ring_world_sim(const RingJob *job, const RingSpace *space, RingReport *report);
-/* This process is one rank of MPI_COMM_WORLD (--transport mpi). report is complete on rank 0. */
-int ring_world_mpi(const RingJob *job, RingReport *report);
+/* This process is one rank of MPI_COMM_WORLD: --transport mpi, or nccl under mpirun, by the space.
+ * report is complete on rank 0. */
+int ring_world_mpi(const RingJob *job, const RingSpace *space, RingReport *report);
 void ring_report_free(RingReport *report);
 
 #ifdef __cplusplus

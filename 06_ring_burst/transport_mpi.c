@@ -74,6 +74,12 @@ static void mpi_note(RingRank *r)
     mpi_be_at(r, HEART_COMPUTE, 0, 0);
 }
 
+static int mpi_look(RingRank *r)
+{
+    const int failed = heart_failed(mpi_end_board(r->endpoint));
+    return failed >= 0 ? ring_fail(r, "stopped, since rank %d has failed", failed) : 0;
+}
+
 const RingTransport ring_transport_mpi = {.name = "mpi",
                                           .start = mpi_start,
                                           .wait = mpi_wait,
@@ -82,4 +88,5 @@ const RingTransport ring_transport_mpi = {.name = "mpi",
                                           .host_receive = mpi_host_receive,
                                           .abandon = mpi_abandon,
                                           .leave = mpi_leave,
-                                          .note = mpi_note};
+                                          .note = mpi_note,
+                                          .look = mpi_look};

@@ -96,7 +96,8 @@ static int sim_wait(RingRank *r, RingExchange *x)
         x->list[p].end_ms = ticket->post[p].arrived ? 0.0 : ticket->post[p].end_ms;
         if (ticket->post[p].partner_bytes != ticket->post[p].bytes)
             return fail_size(r, &ticket->post[p]);
-        if (r->space->follow && r->space->follow(r, ticket->post[p].arrived) != 0)
+        if (r->space->follow &&
+            r->space->follow(r, &x->list[p], ticket->post[p].ready, ticket->post[p].arrived) != 0)
             return -1;
     }
     ring_unkeep(r, ticket);
@@ -169,6 +170,16 @@ static void sim_abandon(RingRank *r)
     pthread_mutex_unlock(&world->lock);
 }
 
+static int sim_look(RingRank *r)
+{
+    SimEndpoint *e = r->endpoint;
+    int failed;
+    pthread_mutex_lock(&e->world->lock);
+    failed = e->world->failed;
+    pthread_mutex_unlock(&e->world->lock);
+    return failed ? ring_fail(r, "stopped, since another rank has failed") : 0;
+}
+
 static void sim_leave(RingRank *r)
 {
     SimEndpoint *e = r->endpoint;
@@ -202,4 +213,5 @@ const RingTransport ring_transport_sim = {
     .host_receive = sim_host_receive,
     .abandon = sim_abandon,
     .leave = sim_leave,
+    .look = sim_look,
 };

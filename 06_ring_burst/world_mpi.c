@@ -49,7 +49,7 @@ static int refuse(RingReport *report, const char *why)
     return -1;
 }
 
-int ring_world_mpi(const RingJob *job, RingReport *report)
+int ring_world_mpi(const RingJob *job, const RingSpace *space, RingReport *report)
 {
     MpiEnd *e = ring_mpi_end();
     RingRank r;
@@ -64,7 +64,7 @@ int ring_world_mpi(const RingJob *job, RingReport *report)
     r.world = world;
     r.plan = job->plan;
     r.transport = &ring_transport_mpi;
-    r.space = &ring_space_cpu;
+    r.space = space;
     r.threads = job->plan->setup.threads > world ? job->plan->setup.threads / world : 1;
     mpi_go(e, number_of(job->plan));
     mpi_begin(e, &r);

@@ -48,7 +48,7 @@ static int grow(RingRank *r, void **p_dev, size_t *have, size_t bytes)
 {
     if (bytes <= *have)
         return 0;
-    if (cuda_space_try(r, cudaStreamSynchronize(cuda_space_of(r)->work), "work") != 0)
+    if (cuda_space_drain(r, 1) != 0)
         return -1;
     (void)cudaFree(*p_dev);
     *p_dev = NULL;

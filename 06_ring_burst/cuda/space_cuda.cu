@@ -2,13 +2,15 @@
  *
  * space_cuda.cu: a rank's memory and work on a GPU.
  *
- * A rank has two streams, that is, two queues of the GPU: one for work, one for messages. The host
- * only fills them and runs ahead; it waits for the GPU at the end of a round. So whatever a kernel
+ * A rank has streams, that is, queues of the GPU: one for work, one for messages, and a second one
+ * for messages where they are copies, which can go both ways at once. The host only fills them and
+ * runs ahead; it waits for the GPU at the end of a round. So whatever a kernel
  * reads must stay as it is until then: position maps are copied to the device once and kept, memory
  * that is freed is given out again only for later work of the same queue.
  *
  * Interface: space_cuda.h; of RingSpace (ring_world.h) what is about streams and memory.
  */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +18,8 @@
 #include "attn_config.h"
 #include "space_internal.h"
 #include "transport_nccl.h"
+
+#define LAST_WORK_MS 5000.0 /* after a failure: what was asked for before it comes to an end */
 
 CudaSpace *cuda_space_of(RingRank *r)
 {
@@ -53,6 +57,21 @@ int cuda_space_room(RingRank *r, void **list, int count, int *room, size_t size)
 
 /* --- open, close -------------------------------------------------------------------------------*/
 
+/* Where NCCL's kernels and ours compete for multiprocessors, messages go first: they need few. */
+static int open_queues(RingRank *r, CudaSpace *s)
+{
+    int lowest = 0, highest = 0;
+    if (cuda_space_try(r, cudaDeviceGetStreamPriorityRange(&lowest, &highest), "priorities") != 0)
+        return -1;
+    cudaStream_t *const of_messages[] = {&s->messages, &s->inbound};
+    for (cudaStream_t *stream : of_messages)
+        if (cuda_space_try(r, cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, highest),
+                           "a stream for messages") != 0)
+            return -1;
+    return cuda_space_try(r, cudaStreamCreateWithPriority(&s->work, cudaStreamNonBlocking, lowest),
+                          "a stream for work");
+}
+
 static int open_on(RingRank *r, int device)
 {
     CudaSpace *s = (CudaSpace *)calloc(1, sizeof *s);
@@ -61,11 +80,7 @@ static int open_on(RingRank *r, int device)
     r->space_state = s;
     s->device = device;
     /* a thread's current device is its own */
-    if (cuda_space_try(r, cudaSetDevice(device), "cudaSetDevice") != 0 ||
-        cuda_space_try(r, cudaStreamCreateWithFlags(&s->work, cudaStreamNonBlocking),
-                       "a stream for work") != 0 ||
-        cuda_space_try(r, cudaStreamCreateWithFlags(&s->messages, cudaStreamNonBlocking),
-                       "a stream for messages") != 0 ||
+    if (cuda_space_try(r, cudaSetDevice(device), "cudaSetDevice") != 0 || open_queues(r, s) != 0 ||
         cuda_space_try(r, cudaEventCreate(&s->start), "an event") != 0)
         return -1;
     return 0;
@@ -76,28 +91,65 @@ static int open_first(RingRank *r)
     return open_on(r, 0);
 }
 
-/* Copies between GPUs that cannot reach each other go through the host's memory: slower, not
- * wrong. */
+/* Threads have the GPU of their number. A process started by mpirun counts on its own machine. */
+static int device_of(const RingRank *r)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                        "SLURM_LOCALID"};
+    for (const char *name : names)
+        if (strcmp(r->transport->name, "mpi") == 0 && getenv(name))
+            return atoi(getenv(name));
+    return r->rank;
+}
+
 static int open_each(RingRank *r)
 {
+    const int device = device_of(r);
     int count = 0;
-    if (cuda_space_try(r, cudaGetDeviceCount(&count), "cudaGetDeviceCount") != 0 ||
-        open_on(r, r->rank % count) != 0)
+    if (cuda_space_try(r, cudaGetDeviceCount(&count), "cudaGetDeviceCount") != 0)
         return -1;
+    if (device >= count)
+        return ring_fail(r, "there is no GPU for it: this machine has %d", count);
+    if (open_on(r, device) != 0)
+        return -1;
+    /* it may be there already, from the last run */
     for (int peer = 0; peer < count && peer < r->world; peer++)
-        if (peer != r->rank % count && cudaDeviceEnablePeerAccess(peer, 0) != cudaSuccess)
+        if (peer != device && cudaDeviceEnablePeerAccess(peer, 0) != cudaSuccess)
             (void)cudaGetLastError();
     return 0;
 }
 
-/* Errors do not matter any more: whatever failed has been told. */
+/* A peer may still be copying out of this rank's memory when this rank has failed. */
 static void close_space(RingRank *r)
+{
+    (void)r;
+}
+
+/* 1: all queues are empty. A GPU that hangs is not waited for. */
+static int is_idle(const CudaSpace *s)
+{
+    const cudaStream_t streams[] = {s->work, s->messages, s->inbound};
+    const double start = ring_now_ms();
+    for (cudaStream_t stream : streams)
+        while (stream && cudaStreamQuery(stream) == cudaErrorNotReady) {
+            if (ring_now_ms() - start > LAST_WORK_MS)
+                return 0;
+            sched_yield();
+        }
+    return 1;
+}
+
+/* Errors do not matter any more: whatever failed has been told. All ranks' threads have ended, and
+ * this is the one that started them. */
+static void release_space(RingRank *r)
 {
     CudaSpace *s = cuda_space_of(r);
     if (!s)
         return;
-    if (s->work)
-        (void)cudaStreamSynchronize(s->work);
+    r->space_state = NULL;
+    (void)cudaSetDevice(s->device);
+    if (!is_idle(s))
+        return;
     for (int m = 0; m < s->map_count; m++) {
         free(s->maps[m].host);
         (void)cudaFree(s->maps[m].dev);
@@ -111,16 +163,17 @@ static void close_space(RingRank *r)
     (void)cudaFree(s->mask_dev);
     if (s->start)
         (void)cudaEventDestroy(s->start);
-    if (s->messages)
-        (void)cudaStreamDestroy(s->messages);
-    if (s->work)
-        (void)cudaStreamDestroy(s->work);
+    const cudaStream_t streams[] = {s->work, s->messages, s->inbound};
+    for (cudaStream_t stream : streams)
+        if (stream)
+            (void)cudaStreamDestroy(stream);
+    (void)cudaGetLastError();
+    free(s->awaited);
     free(s->maps);
     free(s->pieces);
     free(s->events);
     free(s->marks);
     free(s);
-    r->space_state = NULL;
 }
 
 /* --- memory ------------------------------------------------------------------------------------*/
@@ -154,22 +207,39 @@ static void free_dev(RingRank *r, void *p_dev)
             s->pieces[p].used = 0;
 }
 
-/* The stream, not the default one: work of other ranks on this GPU goes on meanwhile. */
-int cuda_space_upload(RingRank *r, void *to, const void *from_host, size_t bytes)
+int cuda_space_owns(const CudaSpace *s, const void *p)
+{
+    const char *at = (const char *)p;
+    for (int n = 0; n < s->piece_count; n++) {
+        const char *piece = (const char *)s->pieces[n].p_dev;
+        if (piece <= at && at < piece + s->pieces[n].bytes)
+            return 1;
+    }
+    return 0;
+}
+
+/* The copy is queued when the queue is empty, or the driver would block until it is. The stream, not
+ * the default one: work of other ranks on this GPU goes on meanwhile. */
+static int copy_now(RingRank *r, void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                    const char *what)
 {
     const cudaStream_t work = cuda_space_of(r)->work;
-    cudaError_t error = cudaMemcpyAsync(to, from_host, bytes, cudaMemcpyHostToDevice, work);
-    return cuda_space_try(r, error == cudaSuccess ? cudaStreamSynchronize(work) : error, "upload");
+    if (cuda_space_drain(r, 1) != 0 ||
+        cuda_space_try(r, cudaMemcpyAsync(to, from, bytes, kind, work), what) != 0)
+        return -1;
+    return cuda_space_try(r, cudaStreamSynchronize(work), what);
+}
+
+int cuda_space_upload(RingRank *r, void *to, const void *from_host, size_t bytes)
+{
+    return copy_now(r, to, from_host, bytes, cudaMemcpyHostToDevice, "upload");
 }
 
 static int download(RingRank *r, void *to_host, const void *from, size_t bytes)
 {
-    const cudaStream_t work = cuda_space_of(r)->work;
     if (cuda_space_settle(r, from, bytes) != 0)
         return -1;
-    cudaError_t error = cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, work);
-    return cuda_space_try(r, error == cudaSuccess ? cudaStreamSynchronize(work) : error,
-                          "download");
+    return copy_now(r, to_host, from, bytes, cudaMemcpyDeviceToHost, "download");
 }
 
 int cuda_space_zero(RingRank *r, void *p, size_t bytes)
@@ -195,11 +265,12 @@ static int copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t
 
 #define SPACE_CUDA(name, open, close)                                                              \
     {                                                                                              \
-        name, open, close, alloc_dev, free_dev, cuda_space_upload, download, cuda_space_zero,      \
-            copy, cuda_space_start_state, cuda_space_attend, cuda_space_differentiate,             \
-            cuda_space_delta_of, cuda_space_finish_O, cuda_space_add, cuda_space_narrow,           \
-            cuda_space_widen, cuda_space_finish, cuda_space_mark, cuda_space_mark_ms,              \
-            cuda_space_forget_marks, cuda_space_ready, cuda_space_carry, cuda_space_follow         \
+        name, open, close, release_space, alloc_dev, free_dev, cuda_space_upload, download,        \
+            cuda_space_zero, copy, cuda_space_start_state, cuda_space_attend,                      \
+            cuda_space_differentiate, cuda_space_delta_of, cuda_space_finish_O, cuda_space_add,    \
+            cuda_space_narrow, cuda_space_widen, cuda_space_finish, cuda_space_mark,               \
+            cuda_space_mark_ms, cuda_space_forget_marks, cuda_space_ready, cuda_space_carry,       \
+            cuda_space_follow                                                                      \
     }
 
 extern "C" const RingSpace ring_space_cuda = SPACE_CUDA("cuda", open_first, close_space);

@@ -7,8 +7,9 @@
  * - ring_space_gpus: rank r on GPU r, messages by copy engines (--link copy).
  * - ring_space_nccl: likewise, messages by NCCL. Only in a build with NCCL.
  * - ring_gpus_reach_each_other: can ranks be GPUs here?
- * - CudaSpace: what transports for GPUs need of a rank: its device and its two streams.
- * - cuda_space_event: an event that lives until the next round. cuda_space_settle: see there.
+ * - CudaSpace: what transports for GPUs need of a rank: its device and its streams.
+ * - cuda_space_event: an event that lives until the next round. cuda_space_await,
+ *   cuda_space_settle: see there.
  */
 #ifndef RING_SPACE_CUDA_H
 #define RING_SPACE_CUDA_H
@@ -40,9 +41,18 @@ typedef struct DevicePiece {
     int used;
 } DevicePiece;
 
+/* Messages that the queue of work waits for, in this order: if one never comes, this says which. */
+typedef struct CudaAwaited {
+    cudaEvent_t ready, arrived; /* ready NULL: not known */
+    RingPass pass;
+    int step;
+    RingTransfer transfer;
+} CudaAwaited;
+
 typedef struct CudaSpace {
     int device;
     cudaStream_t work, messages;
+    cudaStream_t inbound; /* copies into this rank's memory, beside those out of it in `messages` */
     DeviceMap *maps;
     int map_count, map_room;
     DevicePiece *pieces;
@@ -53,6 +63,10 @@ typedef struct CudaSpace {
     int mark_count, mark_room;
     cudaEvent_t start; /* of the round */
     double start_ms;   /* the same moment on the host's clock */
+    CudaAwaited *awaited;
+    int awaited_count, awaited_room;
+    int awaited_done; /* the first ones have come */
+    cudaError_t carry_error;
     void *workspace_dev;
     size_t workspace_bytes;
     uint8_t *mask_dev;
@@ -65,6 +79,8 @@ typedef struct CudaSpace {
 
 /* -1, after ring_fail, when it cannot be made. */
 int cuda_space_event(RingRank *r, cudaEvent_t *event);
+/* Work asked for from here on comes after `arrived`, at which transfer t is complete. */
+int cuda_space_await(RingRank *r, const RingTransfer *t, cudaEvent_t ready, cudaEvent_t arrived);
 /* Before [p, p + bytes) is read or written by anything but `differentiate`: dQ that the workspace
  * still has is added to it. Transports call it for what they send. */
 int cuda_space_settle(RingRank *r, const void *p, size_t bytes);

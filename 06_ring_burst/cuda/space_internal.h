@@ -17,6 +17,8 @@ CudaSpace *cuda_space_of(RingRank *r);
 int cuda_space_answer(RingRank *r, AttnStatus status, const char *what);
 /* Room for one more in a list that doubles. */
 int cuda_space_room(RingRank *r, void **list, int count, int *room, size_t size);
+/* Is p in memory of this rank? */
+int cuda_space_owns(const CudaSpace *s, const void *p);
 /* dQ from the workspace to its sums, if it is there. */
 int cuda_space_settle_all(RingRank *r);
 
@@ -32,6 +34,8 @@ int cuda_space_add(RingRank *r, float *to, const void *from, AttnDtype from_dtyp
 int cuda_space_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype);
 int cuda_space_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype);
 
+/* Until the queue of work, or all of them, are empty: every wait of the host for the GPU. */
+int cuda_space_drain(RingRank *r, int work_only);
 int cuda_space_finish(RingRank *r);
 int cuda_space_mark(RingRank *r, int messages);
 double cuda_space_mark_ms(RingRank *r, int number);
@@ -39,6 +43,6 @@ void cuda_space_forget_marks(RingRank *r);
 void *cuda_space_ready(RingRank *r, const void *p, size_t bytes);
 void *cuda_space_carry(RingRank *by, void *to, void *to_ready, const void *from, void *from_ready,
                        size_t bytes);
-int cuda_space_follow(RingRank *r, void *arrived);
+int cuda_space_follow(RingRank *r, const RingTransfer *t, void *ready, void *arrived);
 
 #endif

@@ -8,58 +8,142 @@
  *
  * Messages between threads of this process are copies by the copy engines, which take no
  * multiprocessor from the attention: from one shard's memory to the other's, on one GPU or between
- * two. A copy is queued by the rank that comes second, in its stream of messages, behind what both
- * ranks have asked for before; both ranks' later work is queued behind the copy.
+ * two. A copy is queued by the rank that comes second, in a stream of its own, behind what both
+ * ranks have asked for before; both ranks' later work is queued behind the copy. Copies into a rank
+ * and out of it have different streams: a link carries both ways at once.
  *
  * Interface: of RingSpace (ring_world.h) finish, mark, mark_ms, forget_marks, ready, carry, follow;
- * cuda_space_event (space_cuda.h).
+ * cuda_space_event, cuda_space_await (space_cuda.h).
  */
-#include "bench.h"
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "space_internal.h"
 
-/* Polls instead of blocking: a message that never comes would block for ever. */
-int cuda_space_finish(RingRank *r)
+#define MODESTY_MS 500.0 /* who waits for a peer leaves the first word to one whose work hangs */
+
+int cuda_space_await(RingRank *r, const RingTransfer *t, cudaEvent_t ready, cudaEvent_t arrived)
 {
     CudaSpace *s = cuda_space_of(r);
-    if (cuda_space_settle_all(r) != 0)
+    if (cuda_space_room(r, (void **)&s->awaited, s->awaited_count, &s->awaited_room,
+                        sizeof *s->awaited) != 0)
         return -1;
-    const double start = bench_now_ms(), limit = r->plan->setup.timeout_s * 1e3;
-    for (;;) {
-        const cudaError_t work = cudaStreamQuery(s->work);
-        const cudaError_t messages = cudaStreamQuery(s->messages);
-        if (work == cudaSuccess && messages == cudaSuccess)
-            return 0;
-        if (work != cudaSuccess && work != cudaErrorNotReady)
-            return cuda_space_try(r, work, "work on the GPU");
-        if (messages != cudaSuccess && messages != cudaErrorNotReady)
-            return cuda_space_try(r, messages, "messages on the GPU");
-        if (bench_now_ms() - start > limit)
-            return ring_fail(r, "the GPU's queue of %s is not done after %g s",
-                             work == cudaErrorNotReady ? "work" : "messages", limit / 1e3);
+    s->awaited[s->awaited_count++] = (CudaAwaited){ready, arrived, r->pass, r->step, *t};
+    return cuda_space_try(r, cudaStreamWaitEvent(s->work, arrived, 0), "a message");
+}
+
+/* The first message that has not come, or NULL. */
+static const CudaAwaited *first_missing(CudaSpace *s)
+{
+    while (s->awaited_done < s->awaited_count &&
+           cudaEventQuery(s->awaited[s->awaited_done].arrived) == cudaSuccess)
+        s->awaited_done++;
+    return s->awaited_done < s->awaited_count ? &s->awaited[s->awaited_done] : NULL;
+}
+
+/* The host is far ahead of the GPU, at the end of the pass: the step that is told is that of the
+ * message, not the host's. */
+static int too_late(RingRank *r, const CudaAwaited *missing, double seconds)
+{
+    char words[80];
+    if (!missing)
+        return ring_fail(r, "the GPU has not done its work in %g s", seconds);
+    r->pass = missing->pass;
+    r->step = missing->step;
+    if (missing->ready && cudaEventQuery(missing->ready) == cudaErrorNotReady)
+        return ring_fail(r, "the GPU has not done its work before %s in %g s",
+                         ring_tensor_name(missing->transfer.tensor), seconds);
+    return ring_fail(r, "%s: nothing in %g s", ring_transfer_words(&missing->transfer, words),
+                     seconds);
+}
+
+/* 0, 1 while something is to be done, -1 after a failure. */
+static int look_at_queues(RingRank *r, int work_only)
+{
+    const CudaSpace *s = cuda_space_of(r);
+    const cudaStream_t streams[] = {s->work, s->messages, s->inbound};
+    int busy = 0;
+    for (int n = 0; n < (work_only ? 1 : 3); n++) {
+        const cudaError_t error = cudaStreamQuery(streams[n]);
+        busy |= error == cudaErrorNotReady;
+        if (error != cudaErrorNotReady && cuda_space_try(r, error, "work on the GPU") != 0)
+            return -1;
     }
+    return busy;
+}
+
+/* Polls instead of blocking: a message that never comes would block for ever. The time counts from
+ * the last message that came. */
+int cuda_space_drain(RingRank *r, int work_only)
+{
+    CudaSpace *s = cuda_space_of(r);
+    const double limit = r->plan->setup.timeout_s * 1e3;
+    double start = ring_now_ms();
+    int busy, done = s->awaited_done;
+    while ((busy = look_at_queues(r, work_only)) > 0) {
+        const CudaAwaited *missing = first_missing(s);
+        if (s->awaited_done > done)
+            start = ring_now_ms();
+        done = s->awaited_done;
+        if (r->transport->look && r->transport->look(r) != 0)
+            return -1;
+        const int waits =
+            missing && (!missing->ready || cudaEventQuery(missing->ready) != cudaErrorNotReady);
+        if (ring_now_ms() - start > limit + (waits ? MODESTY_MS : 0.0))
+            return too_late(r, missing, limit / 1e3);
+        sched_yield();
+    }
+    return busy;
+}
+
+int cuda_space_finish(RingRank *r)
+{
+    return cuda_space_settle_all(r) != 0 ? -1 : cuda_space_drain(r, 0);
+}
+
+static cudaError_t next_event(CudaSpace *s, cudaEvent_t *event)
+{
+    if (s->event_count == s->event_room) {
+        const int room = s->event_room ? 2 * s->event_room : 64;
+        cudaEvent_t *more = (cudaEvent_t *)realloc(s->events, (size_t)room * sizeof *more);
+        if (!more)
+            return cudaErrorMemoryAllocation;
+        memset(more + s->event_room, 0, (size_t)(room - s->event_room) * sizeof *more);
+        s->events = more;
+        s->event_room = room;
+    }
+    cudaEvent_t *next = &s->events[s->event_count];
+    if (!*next) {
+        const cudaError_t error = cudaEventCreate(next);
+        if (error != cudaSuccess)
+            return error;
+    }
+    *event = *next;
+    s->event_count++;
+    return cudaSuccess;
 }
 
 int cuda_space_event(RingRank *r, cudaEvent_t *event)
 {
-    CudaSpace *s = cuda_space_of(r);
-    const int room = s->event_room;
-    if (cuda_space_room(r, (void **)&s->events, s->event_count, &s->event_room,
-                        sizeof *s->events) != 0)
+    return cuda_space_try(r, next_event(cuda_space_of(r), event), "an event");
+}
+
+/* The queue of messages waits for the work asked for so far. */
+static int behind_work(RingRank *r, CudaSpace *s)
+{
+    cudaEvent_t now;
+    if (cuda_space_event(r, &now) != 0 ||
+        cuda_space_try(r, cudaEventRecord(now, s->work), "an event") != 0)
         return -1;
-    for (int e = room; e < s->event_room; e++)
-        s->events[e] = NULL;
-    if (!s->events[s->event_count] &&
-        cuda_space_try(r, cudaEventCreate(&s->events[s->event_count]), "an event") != 0)
-        return -1;
-    *event = s->events[s->event_count++];
-    return 0;
+    return cuda_space_try(r, cudaStreamWaitEvent(s->messages, now, 0), "messages");
 }
 
 int cuda_space_mark(RingRank *r, int messages)
 {
     CudaSpace *s = cuda_space_of(r);
     cudaEvent_t event;
-    if (cuda_space_event(r, &event) != 0 ||
+    if ((messages == 2 && behind_work(r, s) != 0) || cuda_space_event(r, &event) != 0 ||
         cuda_space_room(r, (void **)&s->marks, s->mark_count, &s->mark_room, sizeof *s->marks) !=
             0 ||
         cuda_space_try(r, cudaEventRecord(event, messages ? s->messages : s->work), "a mark") != 0)
@@ -81,11 +165,10 @@ double cuda_space_mark_ms(RingRank *r, int number)
 void cuda_space_forget_marks(RingRank *r)
 {
     CudaSpace *s = cuda_space_of(r);
-    s->event_count = s->mark_count = 0;
-    if (cuda_space_try(r, cudaStreamSynchronize(s->work), "work") == 0 &&
-        cuda_space_try(r, cudaEventRecord(s->start, s->work), "the round's start") == 0)
+    s->event_count = s->mark_count = s->awaited_count = s->awaited_done = 0;
+    if (cuda_space_try(r, cudaEventRecord(s->start, s->work), "the round's start") == 0)
         (void)cuda_space_try(r, cudaEventSynchronize(s->start), "the round's start");
-    s->start_ms = bench_now_ms();
+    s->start_ms = ring_now_ms();
 }
 
 void *cuda_space_ready(RingRank *r, const void *p, size_t bytes)
@@ -97,30 +180,36 @@ void *cuda_space_ready(RingRank *r, const void *p, size_t bytes)
     return event;
 }
 
-/* Unified addresses: the driver knows which GPUs the two pointers belong to. */
+/* Unified addresses: the driver knows which GPUs the two pointers belong to. An error is told when
+ * the message is waited for: here the peer may hold on to this rank. */
 void *cuda_space_carry(RingRank *by, void *to, void *to_ready, const void *from, void *from_ready,
                        size_t bytes)
 {
-    const cudaStream_t messages = cuda_space_of(by)->messages;
+    CudaSpace *s = cuda_space_of(by);
+    const cudaStream_t messages = cuda_space_owns(s, from) ? s->messages : s->inbound;
     cudaEvent_t arrived;
-    if (cuda_space_event(by, &arrived) != 0 ||
-        cuda_space_try(by, cudaStreamWaitEvent(messages, (cudaEvent_t)to_ready, 0), "a message") ||
-        cuda_space_try(by, cudaStreamWaitEvent(messages, (cudaEvent_t)from_ready, 0),
-                       "a message") ||
-        cuda_space_try(by, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, messages),
-                       "a message") ||
-        cuda_space_try(by, cudaEventRecord(arrived, messages), "an event"))
-        return NULL;
-    return arrived;
+    cudaError_t e = next_event(s, &arrived);
+    if (e == cudaSuccess)
+        e = cudaStreamWaitEvent(messages, (cudaEvent_t)to_ready, 0);
+    if (e == cudaSuccess)
+        e = cudaStreamWaitEvent(messages, (cudaEvent_t)from_ready, 0);
+    if (e == cudaSuccess)
+        e = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, messages);
+    if (e == cudaSuccess)
+        e = cudaEventRecord(arrived, messages);
+    s->carry_error = e;
+    return e == cudaSuccess ? arrived : NULL;
 }
 
 /* The stream of messages too, so that a mark in it is the time of arrival. */
-int cuda_space_follow(RingRank *r, void *arrived)
+int cuda_space_follow(RingRank *r, const RingTransfer *t, void *ready, void *arrived)
 {
     CudaSpace *s = cuda_space_of(r);
     if (!arrived)
-        return ring_fail(r, "a message could not be copied");
-    if (cuda_space_try(r, cudaStreamWaitEvent(s->work, (cudaEvent_t)arrived, 0), "a message") != 0)
+        return ring_fail(r, "%s could not be copied: %s", ring_tensor_name(t->tensor),
+                         s->carry_error != cudaSuccess ? cudaGetErrorString(s->carry_error)
+                                                       : "the other rank's GPU refused");
+    if (cuda_space_await(r, t, (cudaEvent_t)ready, (cudaEvent_t)arrived) != 0)
         return -1;
     return cuda_space_try(r, cudaStreamWaitEvent(s->messages, (cudaEvent_t)arrived, 0),
                           "a message");

@@ -24,7 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench.h"
 #include "space_cuda.h"
 #include "transport_nccl.h"
 
@@ -35,19 +34,56 @@ typedef struct NcclEnd {
     int aborted;
 } NcclEnd;
 
+typedef struct NcclTicket {
+    cudaEvent_t ready, arrived;
+} NcclTicket;
+
 static NcclEnd *end_of(RingRank *r)
 {
     return (NcclEnd *)r->endpoint;
 }
 
+/* Ends the kernels that wait for a peer. */
+static void abort_messages(NcclEnd *end)
+{
+    if (end->comm && !end->aborted) {
+        end->aborted = 1;
+        (void)ncclCommAbort(end->comm);
+    }
+}
+
+/* The host's transport finds its own end in the rank, also where it has to say that the rank has
+ * failed. */
+#define BY_HOST(r, call)                                                                           \
+    do {                                                                                           \
+        NcclEnd *nccl = end_of(r);                                                                 \
+        const RingTransport *host = (r)->transport = nccl->host;                                   \
+        (r)->endpoint = nccl->host_endpoint;                                                       \
+        call;                                                                                      \
+        (r)->transport = &ring_transport_nccl;                                                     \
+        (r)->endpoint = nccl;                                                                      \
+        if ((r)->failed)                                                                           \
+            abort_messages(nccl);                                                                  \
+    } while (0)
+
+static int look(RingRank *r)
+{
+    int status = 0;
+    if (end_of(r)->host->look)
+        BY_HOST(r, status = host->look(r));
+    return status;
+}
+
 /* Until the communicator has done what `answer` left in progress. */
 static int settle(RingRank *r, ncclResult_t answer, const char *what)
 {
-    const double start = bench_now_ms(), limit = r->plan->setup.timeout_s * 1e3;
+    const double start = ring_now_ms(), limit = r->plan->setup.timeout_s * 1e3;
     NcclEnd *end = end_of(r);
     while (answer == ncclInProgress) {
-        if (bench_now_ms() - start > limit)
-            return ring_fail(r, "%s: no answer from NCCL after %g s", what, limit / 1e3);
+        if (look(r) != 0)
+            return -1;
+        if (ring_now_ms() - start > limit)
+            return ring_fail(r, "%s: no answer from NCCL in %g s", what, limit / 1e3);
         sched_yield();
         if (ncclCommGetAsyncError(end->comm, &answer) != ncclSuccess)
             return ring_fail(r, "%s: NCCL does not answer", what);
@@ -59,56 +95,43 @@ static int settle(RingRank *r, ncclResult_t answer, const char *what)
 
 /* --- what goes by the host's transport ---------------------------------------------------------*/
 
-/* The other transport finds its own end in r->endpoint. */
-#define BY_HOST(r, call)                                                                           \
-    do {                                                                                           \
-        NcclEnd *by_host_end = end_of(r);                                                          \
-        (r)->endpoint = by_host_end->host_endpoint;                                                \
-        call;                                                                                      \
-        (r)->endpoint = by_host_end;                                                               \
-    } while (0)
-
 static int barrier(RingRank *r)
 {
     int status;
-    BY_HOST(r, status = by_host_end->host->barrier(r));
+    BY_HOST(r, status = host->barrier(r));
     return status;
 }
 
 static int host_send(RingRank *r, int peer, const void *data, size_t bytes)
 {
     int status;
-    BY_HOST(r, status = by_host_end->host->host_send(r, peer, data, bytes));
+    BY_HOST(r, status = host->host_send(r, peer, data, bytes));
     return status;
 }
 
 static int host_receive(RingRank *r, int peer, void *data, size_t bytes)
 {
     int status;
-    BY_HOST(r, status = by_host_end->host->host_receive(r, peer, data, bytes));
+    BY_HOST(r, status = host->host_receive(r, peer, data, bytes));
     return status;
 }
 
 /* Without the abort the GPU would wait for this rank's peers, and they for it. */
 static void abandon(RingRank *r)
 {
-    NcclEnd *end = end_of(r);
-    if (end->comm && !end->aborted) {
-        end->aborted = 1;
-        (void)ncclCommAbort(end->comm);
-    }
-    BY_HOST(r, by_host_end->host->abandon(r));
+    abort_messages(end_of(r));
+    BY_HOST(r, host->abandon(r));
 }
 
 static void leave(RingRank *r)
 {
-    BY_HOST(r, by_host_end->host->leave(r));
+    BY_HOST(r, host->leave(r));
 }
 
 static void note(RingRank *r)
 {
     if (end_of(r)->host->note)
-        BY_HOST(r, by_host_end->host->note(r));
+        BY_HOST(r, host->note(r));
 }
 
 /* --- messages ----------------------------------------------------------------------------------*/
@@ -124,43 +147,57 @@ static int queue_transfer(RingRank *r, const RingTransfer *t, ncclResult_t *answ
     return *answer == ncclSuccess || *answer == ncclInProgress ? 0 : -1;
 }
 
-static int start(RingRank *r, RingExchange *x)
+/* All messages in one group. */
+static int queue_group(RingRank *r, const RingExchange *x)
 {
-    CudaSpace *s = (CudaSpace *)r->space_state;
-    cudaEvent_t ready, arrived;
     ncclResult_t answer = ncclSuccess;
-    for (int i = 0; i < x->count; i++)
-        if (cuda_space_settle(r, x->list[i].data, x->list[i].bytes) != 0)
-            return -1;
-    if (cuda_space_event(r, &ready) != 0 || cuda_space_event(r, &arrived) != 0 ||
-        cuda_space_try(r, cudaEventRecord(ready, s->work), "an event") != 0 ||
-        cuda_space_try(r, cudaStreamWaitEvent(s->messages, ready, 0), "messages") != 0)
-        return -1;
     if (settle(r, ncclGroupStart(), "a group of messages") != 0)
         return -1;
     for (int i = 0; i < x->count; i++)
         if (queue_transfer(r, &x->list[i], &answer) != 0)
             break;
     const ncclResult_t grouped = ncclGroupEnd();
-    if (settle(r, answer == ncclInProgress ? ncclSuccess : answer, "a message") != 0 ||
-        settle(r, grouped, "a group of messages") != 0)
+    if (settle(r, answer == ncclInProgress ? ncclSuccess : answer, "a message") != 0)
         return -1;
-    x->ticket = arrived;
-    return cuda_space_try(r, cudaEventRecord(arrived, s->messages), "an event");
+    return settle(r, grouped, "a group of messages");
 }
 
-static int wait_for(RingRank *r, RingExchange *x)
+static int start(RingRank *r, RingExchange *x)
 {
     CudaSpace *s = (CudaSpace *)r->space_state;
+    NcclTicket *ticket = (NcclTicket *)ring_keep(r, sizeof *ticket);
+    if (!ticket)
+        return -1;
+    x->ticket = ticket;
+    for (int i = 0; i < x->count; i++)
+        if (cuda_space_settle(r, x->list[i].data, x->list[i].bytes) != 0)
+            return -1;
+    if (cuda_space_event(r, &ticket->ready) != 0 || cuda_space_event(r, &ticket->arrived) != 0 ||
+        cuda_space_try(r, cudaEventRecord(ticket->ready, s->work), "an event") != 0 ||
+        cuda_space_try(r, cudaStreamWaitEvent(s->messages, ticket->ready, 0), "messages") != 0 ||
+        queue_group(r, x) != 0)
+        return -1;
+    return cuda_space_try(r, cudaEventRecord(ticket->arrived, s->messages), "an event");
+}
+
+/* A message that does not come is told as the first one of its group that this rank should get. */
+static int wait_for(RingRank *r, RingExchange *x)
+{
+    NcclTicket *ticket = (NcclTicket *)x->ticket;
     ncclResult_t state = ncclSuccess;
+    int first = 0;
     if (ncclCommGetAsyncError(end_of(r)->comm, &state) != ncclSuccess ||
         (state != ncclSuccess && state != ncclInProgress))
         return ring_fail(r, "NCCL says: %s", ncclGetErrorString(state));
-    return cuda_space_try(r, cudaStreamWaitEvent(s->work, (cudaEvent_t)x->ticket, 0), "messages");
+    while (first < x->count - 1 && x->list[first].sends)
+        first++;
+    const int status = cuda_space_await(r, &x->list[first], ticket->ready, ticket->arrived);
+    ring_unkeep(r, ticket);
+    return status;
 }
 
 extern "C" const RingTransport ring_transport_nccl = {
-    "nccl", start, wait_for, barrier, host_send, host_receive, abandon, leave, note};
+    "nccl", start, wait_for, barrier, host_send, host_receive, abandon, leave, note, look};
 
 /* --- joining -----------------------------------------------------------------------------------*/
 
