@@ -146,6 +146,11 @@ static void add_bytes(Text *text, int64_t bytes)
     add(text, unit ? "%.3g %s" : "%.0f %s", value, units[unit]);
 }
 
+static void add_ms(Text *text, double ms)
+{
+    add(text, ms < 100 ? "%.3g ms" : "%.0f ms", ms);
+}
+
 static void explain_layout(Text *text, const RingSetup *setup, const Candidate *layouts, int count)
 {
     const Candidate *chosen = NULL, *other = NULL;
@@ -185,7 +190,9 @@ static void explain_method(Text *text, const Candidate *c, const Candidate *chos
     } else {
         add(text, " sends ");
         add_bytes(text, all_bytes(c));
-        add(text, ", %.3g ms; ", c->ms);
+        add(text, ", ");
+        add_ms(text, c->ms);
+        add(text, "; ");
     }
 }
 
@@ -208,9 +215,11 @@ static void explain(char why[RING_WHY], const RingSetup *setup, const AttnArgs *
         add_bytes(&text, chosen->bytes[1]);
         add(&text, " backward");
     }
-    add(&text, ", %.0f %% of it while it computes, in %.3g ms. ", 100 * chosen->hidden, chosen->ms);
+    add(&text, ", %.0f %% of it while it computes, in ", 100 * chosen->hidden);
+    add_ms(&text, chosen->ms);
+    add(&text, ". ");
     if (method_count > 1)
-        add(&text, "The others: ");
+        add(&text, "The others (times within 3 %% count as equal): ");
     for (int m = 0; m < method_count; m++)
         explain_method(&text, &methods[m], chosen, backward);
     if (text.to - why >= 2 && text.to[-2] == ';')
