@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ring_heartbeat: what the notice board of --transport mpi says about who is to blame.
+ *
+ * Ranks are written on a board here without running: each slot has a place, and the process id of a
+ * child of this test that sleeps, is stopped, or is gone.
+ */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "heartbeat.h"
+
+enum { G = 4 };
+
+static HeartBoard *board;
+static char path[64];
+static pid_t sleeper;
+
+static pid_t child(void)
+{
+    const pid_t pid = fork();
+    if (pid == 0) {
+        pause();
+        _exit(0);
+    }
+    return pid;
+}
+
+static void end(pid_t pid)
+{
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+static int fresh(void **state)
+{
+    (void)state;
+    board = heart_create(G, path);
+    if (!board)
+        return -1;
+    sleeper = child();
+    for (int rank = 0; rank < G; rank++) {
+        heart_join(board, rank, HEART_ALIVE);
+        board->slot[rank].pid = sleeper;
+    }
+    return 0;
+}
+
+static int away(void **state)
+{
+    (void)state;
+    end(sleeper);
+    heart_close(board);
+    return 0;
+}
+
+static void at(int rank, RingPass pass, int step, HeartOperation operation, int tensor, int peer)
+{
+    heart_place(board, rank, (HeartPlace){pass, step, operation, tensor, peer});
+}
+
+/* All wait for K of the rank before. */
+static void circle(void)
+{
+    for (int rank = 0; rank < G; rank++)
+        at(rank, RING_FORWARD, 2, HEART_RECEIVE, RING_K, (rank + G - 1) % G);
+}
+
+static void expect_blame(int asked, int culprit, const char *words)
+{
+    char text[128];
+    assert_int_equal(heart_blame(board, asked, text, sizeof text), culprit);
+    if (!strstr(text, words))
+        fail_msg("'%s' does not say '%s'", text, words);
+}
+
+static void expect_explanation(const char *words)
+{
+    char text[256];
+    heart_explain(board, text, sizeof text);
+    if (strstr(text, words) != text)
+        fail_msg("'%s' does not begin with '%s'", text, words);
+}
+
+static void test_a_place_is_one_word(void **state)
+{
+    const HeartPlace corner = {RING_BACKWARD, 255, HEART_MEET, RING_TENSORS, RING_MAX_RANKS - 1};
+    HeartBoard *again = heart_open(path);
+    HeartPlace read;
+    (void)state;
+    assert_non_null(again);
+    heart_place(board, 3, corner);
+    read = heart_read(again, 3); /* as another process sees it */
+    assert_memory_equal(&read, &corner, sizeof read);
+    heart_close(again);
+}
+
+static void test_who_computes_is_to_blame(void **state)
+{
+    (void)state;
+    circle();
+    at(1, RING_FORWARD, 1, HEART_COMPUTE, 0, 0);
+    expect_blame(3, 1, "; rank 1 is at forward step 1, computing for ");
+}
+
+static void test_a_stopped_process_is_to_blame(void **state)
+{
+    const pid_t stopped = child();
+    int status;
+    (void)state;
+    circle();
+    board->slot[1].pid = stopped;
+    kill(stopped, SIGSTOP);
+    waitpid(stopped, &status, WUNTRACED);
+    expect_blame(3, 1, "; rank 1 is stopped at forward step 2, waiting for K from rank 0");
+    end(stopped);
+    expect_blame(3, 1, "; rank 1 is gone, last seen at forward step 2");
+}
+
+static void test_in_a_circle_who_is_furthest_behind(void **state)
+{
+    (void)state;
+    circle();
+    expect_blame(0, 0, ", and the others wait as well"); /* all are as far */
+    at(2, RING_FORWARD, 1, HEART_SEND, RING_V, 3);
+    expect_blame(2, 2, ", and the others wait as well");
+    expect_blame(0, 2, "; rank 2 is at forward step 1, sending V to rank 3");
+    at(2, RING_BACKWARD, 0, HEART_RECEIVE, RING_DQ, 1);   /* the backward pass comes later */
+    at(0, RING_SETUP, 0, HEART_RECEIVE, RING_TENSORS, 3); /* waits for results: it is through */
+    expect_blame(2, 1, "; rank 1 is at forward step 2");
+}
+
+static void test_who_is_missing_at_a_meeting(void **state)
+{
+    (void)state;
+    for (int rank = 0; rank < G; rank++)
+        at(rank, RING_SETUP, 0, HEART_MEET, 0, 0);
+    at(2, RING_BACKWARD, 3, HEART_COMPUTE, 0, 0);
+    expect_blame(0, 2, "; rank 2 is at backward step 3, computing");
+}
+
+static void test_the_cause_of_an_end(void **state)
+{
+    const pid_t gone[2] = {child(), child()};
+    (void)state;
+    circle();
+    expect_explanation("the ranks ended, and none says why");
+    heart_stop(board, 3);
+    heart_stop(board, 0);
+    expect_explanation("rank 3, forward step 2, waiting for K from rank 2: it was told to end");
+    for (int i = 0; i < 2; i++)
+        board->slot[1 + i].pid = gone[i];
+    end(gone[1]);
+    heart_watch(board);
+    end(gone[0]);
+    heart_watch(board);
+    expect_explanation("rank 2, forward step 2, waiting for K from rank 1: it ended without");
+    heart_end(board, 2, HEART_DONE);
+    expect_explanation("rank 1, forward step 2");
+    heart_crash(board, 0, SIGSEGV);
+    expect_explanation("rank 0, forward step 2, waiting for K from rank 3: crashed (signal 11");
+}
+
+static void test_the_first_word(void **state)
+{
+    (void)state;
+    assert_int_equal(heart_failed(board), -1);
+    heart_fail(board, 2);
+    heart_fail(board, 0);
+    assert_int_equal(heart_failed(board), 2);
+    heart_clear(board);
+    assert_int_equal(heart_failed(board), -1);
+    assert_string_equal(heart_told(board), "");
+    assert_int_equal(heart_tell(board, "one"), 1);
+    assert_int_equal(heart_tell(board, "two"), 0);
+    assert_string_equal(heart_told(board), "one");
+}
+
+/* A text that is cut off is a text. */
+static void test_little_room(void **state)
+{
+    char text[16];
+    (void)state;
+    circle();
+    heart_explain(board, text, sizeof text);
+    assert_string_equal(text, "the ranks ended");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_place_is_one_word, fresh, away),
+        cmocka_unit_test_setup_teardown(test_who_computes_is_to_blame, fresh, away),
+        cmocka_unit_test_setup_teardown(test_a_stopped_process_is_to_blame, fresh, away),
+        cmocka_unit_test_setup_teardown(test_in_a_circle_who_is_furthest_behind, fresh, away),
+        cmocka_unit_test_setup_teardown(test_who_is_missing_at_a_meeting, fresh, away),
+        cmocka_unit_test_setup_teardown(test_the_cause_of_an_end, fresh, away),
+        cmocka_unit_test_setup_teardown(test_the_first_word, fresh, away),
+        cmocka_unit_test_setup_teardown(test_little_room, fresh, away),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
