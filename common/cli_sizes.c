@@ -108,7 +108,7 @@ int cli_finish_sizes(CliCase *c)
     const int64_t N = !c->trace ? 256 : c->trace_blocks || c->ring.ranks ? 64 : 4;
     AttnShape shape;
     c->B = c->B ? c->B : 1;
-    c->H = c->H ? c->H : c->trace ? 1 : 4;
+    c->H = c->H ? c->H : c->trace && !c->ring.ranks ? 1 : 4;
     c->Hkv = c->Hkv ? c->Hkv : c->H;
     c->d = c->d ? c->d : c->trace ? 4 : 64;
     if (c->cu_q_file) /* the lengths come from these files */
