@@ -79,6 +79,7 @@ typedef struct SimWorld {
     SimEndpoint *endpoints; /* [ranks] */
     SimPost **channels;     /* [from][to][channel]: posts that have not met, first first */
     int in_barrier, barrier_round;
+    double heard_ms; /* of any rank, that it does something */
     int failed, deadlock;
     char failure[512]; /* what went wrong first */
     /* only with an adversarial schedule */

@@ -134,9 +134,10 @@ static int note_ready(RingRank *r, SimTicket *ticket)
     return 0;
 }
 
-/* Locked. Others may ask where this rank is. */
+/* Locked. Others may ask where this rank is, and when anybody was heard of. */
 void sim_note_place(SimEndpoint *e)
 {
+    e->world->heard_ms = ring_now_ms();
     e->outside = e->rank->pass == RING_SETUP;
     if (e->outside)
         return;

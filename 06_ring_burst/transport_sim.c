@@ -10,7 +10,6 @@
  *
  * Interface: ring_transport_sim, sim_rank_ends (sim.h).
  */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -19,23 +18,24 @@
 
 /* --- waiting -----------------------------------------------------------------------------------*/
 
-static struct timespec deadline_of(const RingRank *r)
+/* A rank may have to wait for much work of others. So it is not its own waiting that counts, but
+ * how long nothing was heard of anybody: no step, no message, no wait. */
+static double deadline_ms(const SimEndpoint *e)
 {
-    struct timespec at;
-    const double seconds = r->plan->setup.timeout_s;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_sec += (time_t)seconds;
-    at.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
-    at.tv_sec += at.tv_nsec / 1000000000;
-    at.tv_nsec %= 1000000000;
-    return at;
+    return e->world->heard_ms + 1e3 * e->rank->plan->setup.timeout_s;
+}
+
+static void wait_until(SimEndpoint *e, double ms)
+{
+    struct timespec at = {(time_t)(ms / 1e3), 0};
+    at.tv_nsec = (long)((ms - 1e3 * (double)at.tv_sec) * 1e6);
+    pthread_cond_timedwait(&e->call, &e->world->lock, &at);
 }
 
 /* Locked. Waits in `state` until the rank can go on, something failed, or time is up (-1). */
 static int block(SimEndpoint *e, SimState state)
 {
     SimWorld *world = e->world;
-    const struct timespec deadline = deadline_of(e->rank);
     int late = 0;
     sim_note_place(e);
     e->state = state;
@@ -46,7 +46,8 @@ static int block(SimEndpoint *e, SimState state)
         }
         sim_look_for_deadlock(world);
         if (!world->failed)
-            late = pthread_cond_timedwait(&e->call, &world->lock, &deadline) == ETIMEDOUT;
+            wait_until(e, deadline_ms(e));
+        late = ring_now_ms() >= deadline_ms(e);
     }
     late = late && !sim_can_go_on(e);
     e->state = SIM_RUNNING;
@@ -180,6 +181,14 @@ static int sim_look(RingRank *r)
     return failed ? ring_fail(r, "stopped, since another rank has failed") : 0;
 }
 
+static void sim_note(RingRank *r)
+{
+    SimEndpoint *e = r->endpoint;
+    pthread_mutex_lock(&e->world->lock);
+    sim_note_place(e);
+    pthread_mutex_unlock(&e->world->lock);
+}
+
 static void sim_leave(RingRank *r)
 {
     SimEndpoint *e = r->endpoint;
@@ -213,5 +222,6 @@ const RingTransport ring_transport_sim = {
     .host_receive = sim_host_receive,
     .abandon = sim_abandon,
     .leave = sim_leave,
+    .note = sim_note,
     .look = sim_look,
 };

@@ -185,17 +185,23 @@ static void test_a_deadlock_is_told(void **unused)
     }
 }
 
-static int late_forward(RingRank *r)
+/* One number from rank 0 to rank 1. */
+static int late_message(RingRank *r)
 {
-    const struct timespec time = {0, 600000000};
     float data = 0;
     RingExchange x = {0};
-    if (ring_step(r, 2) || (r->rank == 1 && ring_receive(r, &x, 0, RING_LSE, &data, sizeof data)) ||
-        (r->rank == 0 &&
-         (nanosleep(&time, NULL) || ring_send(r, &x, 1, RING_LSE, &data, sizeof data))) ||
-        ring_start(r, &x))
+    if (ring_step(r, 9) || (r->rank == 1 && ring_receive(r, &x, 0, RING_LSE, &data, sizeof data)) ||
+        (r->rank == 0 && ring_send(r, &x, 1, RING_LSE, &data, sizeof data)) || ring_start(r, &x))
         return -1;
     return ring_wait(r, &x);
+}
+
+static int late_forward(RingRank *r)
+{
+    const struct timespec time = {1, 800000000};
+    if (ring_step(r, 2) || (r->rank == 0 && nanosleep(&time, NULL)))
+        return -1;
+    return late_message(r);
 }
 
 static void test_a_time_out_is_told(void **unused)
@@ -203,10 +209,30 @@ static void test_a_time_out_is_told(void **unused)
     const RingMethodTable table = {.forward = late_forward};
     RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
     (void)unused;
+    setup.timeout_s = 0.6;
+    run_table(
+        &table, setup,
+        "rank 1, forward step 9: waiting for lse from rank 0: nothing within 0.6 s; rank 0 was "
+        "last seen in forward step 2");
+}
+
+/* Rank 1 waits for a rank that works for long, but step by step. */
+static int slow_forward(RingRank *r)
+{
+    const struct timespec time = {0, 120000000};
+    for (int step = 0; r->rank == 0 && step < 8; step++)
+        if (ring_step(r, step) || nanosleep(&time, NULL))
+            return -1;
+    return late_message(r);
+}
+
+static void test_a_slow_rank_is_no_time_out(void **unused)
+{
+    const RingMethodTable table = {.forward = slow_forward};
+    RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
+    (void)unused;
+    setup.timeout_s = 0.8;
     run_table(&table, setup, NULL);
-    setup.timeout_s = 0.1;
-    run_table(&table, setup,
-              "rank 1, forward step 2: waiting for lse from rank 0: nothing within 0.1 s");
 }
 
 /* --- memory in flight --------------------------------------------------------------------------*/
@@ -502,6 +528,7 @@ int main(void)
         cmocka_unit_test(test_a_wrong_size_is_told),
         cmocka_unit_test(test_a_deadlock_is_told),
         cmocka_unit_test(test_a_time_out_is_told),
+        cmocka_unit_test(test_a_slow_rank_is_no_time_out),
         cmocka_unit_test(test_memory_in_flight_is_not_touched),
         cmocka_unit_test(test_one_buffer_is_not_enough),
         cmocka_unit_test(test_schedules_find_a_buffer_written_too_early),
