@@ -94,6 +94,14 @@ def check_tables(tap, program):
     tap.ok(done.returncode == 3 and not done.stdout, "--quiet: the sentence alone", done.stdout)
 
 
+def check_absent(tap, program):
+    """What this machine may not have is one sentence, and exit status 77."""
+    done, _ = run(program, "--transport", "nccl", "--device", "auto", "--method", "ring")
+    tap.ok(done.returncode != 77 or (not done.stdout and re.fullmatch(
+        r"ring_burst: --transport nccl: found [^\n]*, accepted is [^\n]*\n", done.stderr)),
+        f"--transport nccl: exit status {done.returncode}", done.stdout + done.stderr)
+
+
 def main():
     tap = Tap()
     program = os.path.abspath(sys.argv[1])
@@ -106,6 +114,7 @@ def main():
                 check_fault(tap, program, folder, method, fault, flags, status, pattern)
         check_cases(tap, program, folder)
         check_tables(tap, program)
+        check_absent(tap, program)
     return tap.done()
 
 
