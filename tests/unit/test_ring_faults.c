@@ -167,7 +167,7 @@ static void test_a_doubled_message(void **unused)
 
 /* --- corrupt -----------------------------------------------------------------------------------*/
 
-/* One flipped bit in the exponent: some result is off by far, and nobody but the checker sees it. */
+/* One flipped bit of an exponent: some result is far off, and nobody but the checker sees it. */
 static void judge_corrupt(const SimCase *c, const RingFault *fault, int status)
 {
     (void)fault;

@@ -3,8 +3,8 @@
  * test_ring_sim: ranks as threads, and everything between the methods and the memory.
  *
  * - A plain ring over 1 to 5 ranks is right, in all layouts, for every option of oracle_case.h.
- * - Messages of one tensor between two ranks keep their order, free and under 200 schedules (20 with
- *   ATTN_TEST_QUICK).
+ * - Messages of one tensor between two ranks keep their order, free and under 200 schedules. (Fewer
+ *   with ATTN_TEST_QUICK.)
  * - A deadlock is told as who waits for whom, a rank that does not come as a time-out.
  * - Touching memory in flight is an error; doing it behind the back of the library is found by the
  *   adversarial schedules. The same seed gives the same order of events.
