@@ -9,12 +9,12 @@
  * the schedule of a method (schedule.h) is played through with these costs,
  *
  *     a call of a block kernel   call_s + (pairs + masked_keys * rows seen in part) 4 B H d / flops
- *                                + bytes of its float32 state / memory       (backward: 2.5 x pairs)
+ *                                + bytes of its float32 state / memory      (backward: 2.5 x pairs)
  *     a message                  latency + bytes / bandwidth, of the link inside or between nodes,
  *                                after both ends are ready and the link is free
  *
- * and every rank goes on when what it waits for is there. It gives times, and events like those of a
- * measured run, so that both can be drawn side by side.
+ * and every rank goes on when what it waits for is there. It gives times, and events like those of
+ * a measured run, so that both can be drawn side by side.
  *
  * Interface:
  * - RingRates: speeds of a machine; ring_rates_default, ring_rates_read, ring_rates_set.

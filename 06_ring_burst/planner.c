@@ -8,12 +8,12 @@
  *              Causal: zigzag, since all ranks do the same at every step. A small window:
  *              contiguous, since keys go to the next rank only. No mask: contiguous, as good as any
  *     method   the fastest. burst only where it sends less than ring in the backward pass (about as
- *              many query heads as kv heads) and never for two ranks, where dQ's way home is half of
- *              its way; ulysses only where heads can be dealt out; two levels only on several nodes
+ *              many query heads as kv heads) and never for two ranks, where dQ's way home is half
+ *              of its way; ulysses only where heads can be dealt out; two levels only on several nodes
  *
  * Times within 3 % of the best count as equal: then a method wins whose messages hide behind its
- * computations (a slower link would cost it nothing yet), then fewer bytes, then the better balance,
- * then the simpler one.
+ * computations (a slower link would cost it nothing yet), then fewer bytes, then the better
+ * balance, then the simpler one.
  *
  * Interface: ring_choose (planner.h).
  */

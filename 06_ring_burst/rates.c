@@ -5,8 +5,8 @@
  *
  * Kernels: the block kernels of stages 03 and 04, as recorded in docs/results (H200: d = 128; CPU:
  * one thread). Links of 8 H200s of one host: 255 GB/s each way through NCCL's send and receive,
- * 382 GB/s by copy engines, both measured; between nodes one NIC of 50 GB/s a GPU, its nominal rate,
- * since no second node was at hand.
+ * 382 GB/s by copy engines, both measured; between nodes one NIC of 50 GB/s a GPU, its nominal
+ * rate, since no second node was at hand.
  *
  * Interface: ring_rates_default, ring_rates_read, ring_rates_set (cost.h).
  */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * schedule_all.c: the timetables of the methods in which everybody sends to everybody: allgather and
- * Ulysses.
+ * schedule_all.c: the timetables of the methods in which everybody sends to everybody: allgather
+ * and Ulysses.
  *
- *     allgather   all keys start at once, in round t to rank r + t; owner after owner is computed as
- *                 they come. Backward: round t also sends rank r + t its part of dK, dV
+ *     allgather   all keys start at once, in round t to rank r + t; owner after owner is computed
+ *                 as they come. Backward: round t also sends rank r + t its part of dK, dV
  *     ulysses     what comes before the computation and after it cannot hide behind it
  *
  * Interface: ring_schedule_gather, ring_schedule_ulysses (schedule.h).
@@ -20,8 +20,8 @@ static int64_t keys_bytes(const RingSchedule *s, int owner)
     return n->B * s->plan->k[owner].tokens * n->Hkv * n->d * (int64_t)sizeof(float);
 }
 
-/* In round t the own keys go to rank r - way * t. Each round has a slot of its own, so that it can be
- * waited for alone. */
+/* In round t the own keys go to rank r - way * t. Each round has a slot of its own, so that it can
+ * be waited for alone. */
 static void gather(RingSchedule *s, int way)
 {
     const int G = s->ranks;

@@ -19,7 +19,7 @@ extern "C" {
 /* --trace. Up to 4 ranks fit 80 x 24. 0, or -1: no memory. */
 int ring_trace_screen(FILE *out, const RingPlan *plan);
 
-/* "triangle" "full" "half" "band" "mask" "skip": what queries of one rank see of keys of another. */
+/* "triangle" "full" "half" "band" "mask" "skip": what queries of a rank see of another's keys. */
 const char *ring_mask_word(const RingPlan *plan, int q_rank, int k_rank);
 
 /* --trace-json. Each report (NULL: left out) is a group of processes, one for each rank, with a

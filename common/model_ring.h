@@ -98,8 +98,8 @@ int64_t model_ring_total(const RingModelBytes *bytes); /* all tensors */
 
 /* --- memory ------------------------------------------------------------------------------------*/
 
-/* Peaks of a rank's tensors (what ring_alloc hands out; the kernels' workspace and a block's part of
- * a full mask are beside these). */
+/* Peaks of a rank's tensors (what ring_alloc hands out; the kernels' workspace and a block's part
+ * of a full mask are beside these). */
 typedef struct RingModelMemory {
     int64_t forward;       /* of a run without a backward pass */
     int64_t backward;      /* of a run with one: the larger of */

@@ -8,8 +8,8 @@
  *     ring, back     Q K V O dO 10u, two pairs 8u, dQ 4u, dK dV here and arriving 16u      38u
  *     burst, back    Q K V dO 8u, two pairs Q, dO 8u, dK dV 8u, dQ here and arriving 8u    32u
  *
- * and beside these a few floats for each row (lse, delta). Rooms for visitors hold the largest shard
- * of any rank. Two ranks need one room, one rank none. allgather has all keys instead of rooms;
+ * and beside these a few floats for each row (lse, delta). Rooms for visitors hold the largest
+ * shard of any rank. Two ranks need one room, one rank none. allgather has all keys instead of rooms;
  * the double rings have rooms and sums for both levels; ulysses has everything twice, as tokens and
  * as heads.
  *
@@ -133,8 +133,9 @@ static void burst_double(const RingModelCase *c, const Sizes *s, RingModelMemory
     m->backward_pass = burst_pass(s, inner + outer, 4);
 }
 
-/* mine: as tokens. whole: all tokens of a share of the heads. packed: parts for all other ranks; where
- * kv heads have copies, gradients come back as parts to be added in float32, the own one too. */
+/* mine: as tokens. whole: all tokens of a share of the heads. packed: parts for all other ranks;
+ * where kv heads have copies, gradients come back as parts to be added in float32, the own one
+ * too. */
 static void ulysses(const RingModelCase *c, const Sizes *s, int rank, RingModelMemory *m)
 {
     const int64_t G = c->ranks, size = (int64_t)dtype_size(c->dtype), B = c->shape.B;

@@ -15,7 +15,7 @@ LANES = 16  # thread numbers of a group: computes, sends, receives
 
 
 def fastest(rows):
-    """Times within 3 % are equal, as for the planner: then fewer bytes win, then the simpler one."""
+    """Times within 3 % are equal, as for the planner: then fewer bytes win, then the simpler."""
     limit = EQUAL * min(r["ms"] for r in rows)
     return min((r for r in rows if r["ms"] <= limit),
                key=lambda r: (r["sent_bytes"], METHODS.index(r["variant"])))
