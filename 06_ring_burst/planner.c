@@ -9,7 +9,8 @@
  *              contiguous, since keys go to the next rank only. No mask: contiguous, as good as any
  *     method   the fastest. burst only where it sends less than ring in the backward pass (about as
  *              many query heads as kv heads) and never for two ranks, where dQ's way home is half
- *              of its way; ulysses only where heads can be dealt out; two levels only on several nodes
+ *              of its way; ulysses only where heads can be dealt out; two levels only on several
+ *              nodes
  *
  * Times within 3 % of the best count as equal: then a method wins whose messages hide behind its
  * computations (a slower link would cost it nothing yet), then fewer bytes, then the better

@@ -68,7 +68,7 @@ enum { RING_SLOT_BLOCK, RING_SLOT_OUTER, RING_SLOT_SUM, RING_SLOT_SUM_1, RING_SL
 /* A message starts now at both ends; none for 0 bytes or to itself. */
 void ring_say_message(RingSchedule *s, int slot, int step, int from, int to, RingTensor tensor,
                       int64_t bytes);
-/* A shard's K and V, or Q, dO, lse and delta. A half (or, -1, all) of its sums: dK and dV, or dQ. */
+/* A shard's K and V, or Q, dO, lse and delta. Half (or, -1, all) of its sums: dK and dV, or dQ. */
 void ring_say_block(RingSchedule *s, int queries, int slot, int step, int from, int to, int owner);
 void ring_say_sum(RingSchedule *s, int queries, int slot, int half, int step, int from, int to,
                   int owner);

@@ -9,9 +9,9 @@
  *     burst, back    Q K V dO 8u, two pairs Q, dO 8u, dK dV 8u, dQ here and arriving 8u    32u
  *
  * and beside these a few floats for each row (lse, delta). Rooms for visitors hold the largest
- * shard of any rank. Two ranks need one room, one rank none. allgather has all keys instead of rooms;
- * the double rings have rooms and sums for both levels; ulysses has everything twice, as tokens and
- * as heads.
+ * shard of any rank. Two ranks need one room, one rank none. allgather has all keys instead of
+ * rooms; the double rings have rooms and sums for both levels; ulysses has everything twice, as
+ * tokens and as heads.
  *
  * Interface: model_ring_memory (model_ring.h).
  */

@@ -60,9 +60,9 @@ class Model:
 
 def question_of(row):
     window = row.get("window") or [-1, -1]
-    return (f"run {row['method']} {row['layout']} {row['ranks']} {row.get('nodes') or 1} "
-            f"{row['B']} {row['H']} {row['Hkv']} {row['Nq']} {row['Nk']} {row['d']} {window[0]} {window[1]} "
-            f"{row['dtype']} {int(bool(row.get('backward')))}")
+    sizes = " ".join(str(row[key]) for key in ("B", "H", "Hkv", "Nq", "Nk", "d"))
+    return (f"run {row['method']} {row['layout']} {row['ranks']} {row.get('nodes') or 1} {sizes} "
+            f"{window[0]} {window[1]} {row['dtype']} {int(bool(row.get('backward')))}")
 
 
 def wanted(rows, options):
