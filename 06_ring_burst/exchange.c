@@ -27,6 +27,8 @@
 
 /* --- what is in flight -------------------------------------------------------------------------*/
 
+/* To read what is only being sent is harmless: keys may be computed on while they leave. So is
+ * sending one block to several ranks. Everything else meets the message half way. */
 int ring_touch(RingRank *r, const void *p, size_t bytes, int writes, const char *who)
 {
     const char *from = p;
@@ -42,6 +44,7 @@ int ring_touch(RingRank *r, const void *p, size_t bytes, int writes, const char 
     return 0;
 }
 
+/* Listed until its exchange has been waited for. */
 static int take_off(RingRank *r, const RingTransfer *t, int exchange)
 {
     RingLog *log = r->log;
@@ -58,6 +61,7 @@ static int take_off(RingRank *r, const RingTransfer *t, int exchange)
     return 0;
 }
 
+/* All of an exchange lands together, in ring_wait: that is when the method may count on it. */
 static void land(RingLog *log, int exchange)
 {
     int left = 0;
@@ -86,6 +90,8 @@ int ring_exchange_add(RingRank *r, RingExchange *x, RingTransfer transfer)
     return 0;
 }
 
+/* What nobody has to carry is not carried: an empty shard, or a message to oneself. Both ends know
+ * all sizes from the plan, so they agree on what is left out without a word. */
 static int add_payload(RingRank *r, RingExchange *x, RingTransfer transfer)
 {
     if (r->failed)
@@ -120,6 +126,8 @@ static int node_of(const RingRank *r, int rank)
     return rank / (r->world / nodes);
 }
 
+/* By pass and tensor, for the formulas; by step, for the picture; inside and between nodes, since
+ * a byte between nodes takes longer. */
 static void count_bytes(RingRank *r, const RingTransfer *t)
 {
     RingLog *log = r->log;
@@ -145,6 +153,8 @@ static int start_event(RingRank *r, const RingTransfer *t, int mark)
                                           .bytes = (int64_t)t->bytes});
 }
 
+/* Checks, counts and lists all transfers, and hands them to the transport. Trailers and faults come
+ * after the counting: they are no payload. */
 int ring_start(RingRank *r, RingExchange *x)
 {
     int mark = 0;
@@ -190,6 +200,8 @@ static int end_events(RingRank *r, RingExchange *x)
     return 0;
 }
 
+/* A method may wait for an exchange that was never filled: then its first and last steps look like
+ * the others. */
 int ring_wait(RingRank *r, RingExchange *x)
 {
     const double begin = ring_now_ms();

@@ -8,6 +8,7 @@
  *         O and lse of the last round to rank 0
  *         own shard of dO, barrier, backward pass        timed
  *         gradients of the last round to rank 0
+ *         benchmarks on GPUs: the yardstick              timed
  *
  * A round's time is that of its slowest rank, from a common start. The outputs that are checked
  * are those of a timed round.
@@ -32,6 +33,8 @@ static const RingMethodTable *method_of(const RingJob *job)
 
 /* --- set-up ------------------------------------------------------------------------------------*/
 
+/* What is live when the backward pass begins counts for its peak: the shards, O, lse and what the
+ * method kept of the forward pass. */
 static void begin_pass(RingRank *r, RingPass pass)
 {
     r->pass = pass;
@@ -97,25 +100,45 @@ static void tear_down(RingRank *r, const RingJob *job)
 
 /* --- rounds ------------------------------------------------------------------------------------*/
 
+static int forward_pass(RingRank *r, const RingJob *job)
+{
+    return method_of(job)->forward(r);
+}
+
+static int backward_pass(RingRank *r, const RingJob *job)
+{
+    return method_of(job)->backward(r);
+}
+
+static int alone_pass(RingRank *r, const RingJob *job)
+{
+    for (int call = 0; call < job->alone_calls; call++)
+        if (r->space->alone(r, r->pass) != 0)
+            return -1;
+    return 0;
+}
+
 /* Together with all others, and timed. */
-static int timed_pass(RingRank *r, int (*pass)(RingRank *r), double *ms)
+static int timed_pass(RingRank *r, const RingJob *job, int (*pass)(RingRank *r, const RingJob *job),
+                      double *ms)
 {
     double begin;
     if (r->space->finish(r) != 0 || r->transport->barrier(r) != 0)
         return -1;
     begin = ring_now_ms();
-    if (pass(r) != 0 || r->failed || r->space->finish(r) != 0)
+    if (pass(r, job) != 0 || r->failed || r->space->finish(r) != 0)
         return -1;
     *ms = ring_now_ms() - begin;
     return 0;
 }
 
+/* A backward pass may have given O back (burst, after delta); then there is a new one. */
 static int forward_round(RingRank *r, const RingJob *job, int last, double *ms)
 {
     begin_pass(r, RING_FORWARD);
     if (!r->O && !(r->O = ring_alloc(r, ring_q_bytes(r, r->rank), "O")))
         return -1;
-    if (timed_pass(r, method_of(job)->forward, ms) != 0)
+    if (timed_pass(r, job, forward_pass, ms) != 0)
         return -1;
     begin_pass(r, RING_SETUP);
     return last ? ring_collect_forward(r, job) : 0;
@@ -125,12 +148,43 @@ static int backward_round(RingRank *r, const RingJob *job, int last, double *ms)
 {
     begin_pass(r, RING_BACKWARD);
     r->dO = read_shard(r, &job->args->dO, &r->plan->q[r->rank], ring_q_bytes(r, r->rank), "dO");
-    if (!r->dO || timed_pass(r, method_of(job)->backward, ms) != 0)
+    if (!r->dO || timed_pass(r, job, backward_pass, ms) != 0)
         return -1;
     begin_pass(r, RING_SETUP);
     if (last && ring_collect_backward(r, job) != 0)
         return -1;
     free_gradients(r);
+    return 0;
+}
+
+/* The yardstick, forward and backward, right behind the round that it is compared with: whatever
+ * slows a GPU down slows both. ms[0], ms[1]: of one call. */
+static int alone_round(RingRank *r, const RingJob *job, double ms[2])
+{
+    const size_t peaks[2] = {r->peak_bytes, r->peak_backward_bytes};
+    const size_t q_bytes = ring_q_bytes(r, r->rank), kv_bytes = ring_kv_bytes(r, r->rank);
+    const int trace = r->log->trace;
+    r->log->trace = 0;
+    begin_pass(r, RING_FORWARD);
+    if ((!r->O && !(r->O = ring_alloc(r, q_bytes, "O"))) ||
+        timed_pass(r, job, alone_pass, &ms[0]) != 0)
+        return -1;
+    if (r->plan->backward) {
+        begin_pass(r, RING_BACKWARD);
+        r->dO = read_shard(r, &job->args->dO, &r->plan->q[r->rank], ring_q_bytes(r, r->rank), "dO");
+        r->dQ = ring_alloc(r, r->dQ_bytes = q_bytes, "dQ");
+        r->dK = ring_alloc(r, r->dK_bytes = kv_bytes, "dK");
+        r->dV = ring_alloc(r, r->dV_bytes = kv_bytes, "dV");
+        if (r->failed || timed_pass(r, job, alone_pass, &ms[1]) != 0)
+            return -1;
+        free_gradients(r);
+    }
+    begin_pass(r, RING_SETUP);
+    r->log->trace = trace;
+    r->peak_bytes = peaks[0];
+    r->peak_backward_bytes = peaks[1];
+    ms[0] /= job->alone_calls;
+    ms[1] /= job->alone_calls;
     return 0;
 }
 
@@ -145,45 +199,49 @@ static void resolve_events(RingRank *r)
     }
 }
 
-/* ms [2][rounds]: forward, then backward. */
+/* ms [4][rounds]: forward, backward; the yardstick forward, backward. */
 static int play(RingRank *r, const RingJob *job, double *ms)
 {
     for (int round = -job->warmup; round < job->rounds; round++) {
         const int last = round == job->rounds - 1;
-        double forward_ms, backward_ms = 0.0;
+        double forward_ms, backward_ms = 0.0, alone_ms[2] = {0.0, 0.0};
         ring_log_restart(r->log);
         r->space->forget_marks(r);
         if (forward_round(r, job, last, &forward_ms) != 0 ||
-            (r->plan->backward && backward_round(r, job, last, &backward_ms) != 0))
+            (r->plan->backward && backward_round(r, job, last, &backward_ms) != 0) ||
+            (job->alone_calls > 0 && alone_round(r, job, alone_ms) != 0))
             return -1;
         if (round >= 0) {
             ms[round] = forward_ms;
             ms[job->rounds + round] = backward_ms;
+            ms[2 * job->rounds + round] = alone_ms[0];
+            ms[3 * job->rounds + round] = alone_ms[1];
         }
     }
     resolve_events(r);
     return ring_fault_missed(r);
 }
 
+/* Rank 0, after it has heard of all others. */
 static void keep_times(const RingJob *job, const double *ms)
 {
-    const size_t bytes = (size_t)job->rounds * sizeof *ms;
-    if (job->forward_ms)
-        memcpy(job->forward_ms, ms, bytes);
-    if (job->backward_ms)
-        memcpy(job->backward_ms, ms + job->rounds, bytes);
+    double *const kept[] = {job->forward_ms, job->backward_ms, job->alone_ms,
+                            job->alone_backward_ms};
+    for (int which = 0; which < 4; which++)
+        if (kept[which])
+            memcpy(kept[which], ms + which * job->rounds, (size_t)job->rounds * sizeof *ms);
 }
 
 int ring_rank_main(RingRank *r, const RingJob *job)
 {
-    double *ms = calloc((size_t)job->rounds * 2, sizeof *ms);
+    double *ms = calloc((size_t)job->rounds * 4, sizeof *ms);
     r->log = ring_log_new(job->trace);
     if (!ms || !r->log) {
         free(ms);
         return ring_fail(r, "out of memory");
     }
     if (set_up(r, job) == 0 && play(r, job, ms) == 0 && r->transport->barrier(r) == 0 &&
-        ring_collect_times(r, ms, 2 * job->rounds) == 0 && r->rank == 0)
+        ring_collect_times(r, ms, 4 * job->rounds) == 0 && r->rank == 0)
         keep_times(job, ms);
     tear_down(r, job);
     free(ms);

@@ -179,6 +179,8 @@ static int touch_block(RingRank *r, const RingBlock *block, const char *who)
 
 /* --- work in a kernel --------------------------------------------------------------------------*/
 
+/* Work is timed from when it is asked for to when it is done: on a GPU by marks in its queue, since
+ * there the host only asks. */
 typedef struct Clock {
     double begin;
     int mark;
@@ -201,6 +203,12 @@ static void clock_stop(RingRank *r, Clock clock, int peer, AttnTile kind)
                                        .masked = kind});
 }
 
+/* The state is (O, lse) of all keys seen so far. With the new ones, whose own result would be O' and
+ * lse', it becomes
+ *
+ *     lse_new = ln(e^lse + e^lse')        O_new = e^(lse - lse_new) O + e^(lse' - lse_new) O'
+ *
+ * which the kernel does on its way: it starts from m = lse, l = 1 and the O that is there. */
 int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_state, float *lse)
 {
     const char *who = "ring_attend";
@@ -221,6 +229,9 @@ int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_st
     return status;
 }
 
+/* lse and delta are those of the whole rows, over the keys of all ranks: with them every pair of
+ * blocks is independent, P = exp(S - lse), dS = P (dP - delta), and the sums may be added in any
+ * order. An lse of these keys alone would give another softmax's gradient. */
 int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ, float *dK,
                        float *dV)
 {

@@ -79,6 +79,7 @@ static int cpu_copy(RingRank *r, void *to, size_t to_pitch, const void *from, si
 
 /* --- attention ---------------------------------------------------------------------------------*/
 
+/* No key seen: a sum of nothing, ln 0. */
 static int cpu_start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows)
 {
     (void)r;
@@ -89,6 +90,7 @@ static int cpu_start_state(RingRank *r, float *O_state, int64_t count, float *ls
     return 0;
 }
 
+/* Packed copies of keys and queries for the register tiles of v2_simd. */
 static int grow_workspace(RingRank *r, size_t bytes)
 {
     CpuSpace *space = r->space_state;
@@ -143,6 +145,7 @@ static Tensor flat(const void *p, AttnDtype dtype)
     return (Tensor){.data = (void *)p, .dtype = dtype, .stride = {0, 0, 0, 1}};
 }
 
+/* The order of the additions is the caller's: here it is one element, one addition. */
 static int cpu_add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count)
 {
     const Tensor t = flat(from, from_dtype);
@@ -190,6 +193,8 @@ static int cpu_finish(RingRank *r)
     return 0;
 }
 
+/* A number for the time now. A GPU cannot say when its work will be done, so marks, not times, are
+ * what events are made of. */
 static int cpu_mark(RingRank *r, int messages)
 {
     CpuSpace *space = r->space_state;

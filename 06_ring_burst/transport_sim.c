@@ -25,6 +25,7 @@ static double deadline_ms(const SimEndpoint *e)
     return e->world->heard_ms + 1e3 * e->rank->plan->setup.timeout_s;
 }
 
+/* Until somebody calls, or until that time of the steady clock. */
 static void wait_until(SimEndpoint *e, double ms)
 {
     struct timespec at = {(time_t)(ms / 1e3), 0};
@@ -54,6 +55,7 @@ static int block(SimEndpoint *e, SimState state)
     return late ? -1 : 0;
 }
 
+/* Until all posts of the ticket have arrived. A failure names the first that has not. */
 static int await(RingRank *r, SimTicket *ticket)
 {
     SimEndpoint *e = r->endpoint;
@@ -105,6 +107,8 @@ static int sim_wait(RingRank *r, RingExchange *x)
     return 0;
 }
 
+/* The last one to come opens the door by counting the round up. A quick rank may be at the next
+ * barrier before a slow one has left this one; each waits for its own round to be over. */
 static int sim_barrier(RingRank *r)
 {
     SimEndpoint *e = r->endpoint;
@@ -128,6 +132,7 @@ static int sim_barrier(RingRank *r)
 
 /* --- results and ends --------------------------------------------------------------------------*/
 
+/* Beside the tensors, in a channel of its own, so that no result is taken for a K. */
 static int host_message(RingRank *r, int sends, int peer, void *data, size_t bytes)
 {
     const RingTransfer transfer = {.sends = sends, .peer = peer, .data = data, .bytes = bytes};
@@ -155,6 +160,7 @@ static int sim_host_receive(RingRank *r, int peer, void *data, size_t bytes)
     return host_message(r, 0, peer, data, bytes);
 }
 
+/* The first sentence of all ranks is the one that the user reads. */
 static void sim_abandon(RingRank *r)
 {
     SimEndpoint *e = r->endpoint;
@@ -200,6 +206,7 @@ static void sim_leave(RingRank *r)
     pthread_mutex_unlock(&e->world->lock);
 }
 
+/* Others may wait for this rank, which will do nothing more. */
 void sim_rank_ends(SimEndpoint *e)
 {
     SimWorld *world = e->world;
