@@ -203,8 +203,8 @@ static void clock_stop(RingRank *r, Clock clock, int peer, AttnTile kind)
                                        .masked = kind});
 }
 
-/* The state is (O, lse) of all keys seen so far. With the new ones, whose own result would be O' and
- * lse', it becomes
+/* The state is (O, lse) of all keys seen so far. With the new ones, whose own result would be O'
+ * and lse', it becomes
  *
  *     lse_new = ln(e^lse + e^lse')        O_new = e^(lse - lse_new) O + e^(lse' - lse_new) O'
  *
