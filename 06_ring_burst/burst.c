@@ -4,8 +4,8 @@
  * queries travel and the keys stay.
  *
  * ring sends K, V and two growing sums, dK and dV. Turned round, there is one sum only: K, V, dK
- * and dV stay, and Q, dO, lse and delta come by, with dQ behind them. With as many kv heads as query
- * heads that is 3/4 of ring's bytes (2/3 if sums are float32). With fewer kv heads than query
+ * and dV stay, and Q, dO, lse and delta come by, with dQ behind them. With as many kv heads as
+ * query heads that is 3/4 of ring's bytes (2/3 if sums are float32). With fewer kv heads than query
  * heads it is more, soon much more: burst pays for H heads, ring for Hkv.
  *
  *     step             0    1    2    3
@@ -21,8 +21,8 @@
  * delta = rowsum(dO * O) and lse belong to the finished attention over all keys. They are computed
  * once, at home, and travel as numbers; with delta O has done its duty.
  *
- * A window: keys that go `up` ranks up in the forward pass mean that queries have to go as far down,
- * to the same pairs. From the last rank dQ goes home in one direct message.
+ * A window: where keys go `up` ranks up in the forward pass, queries have to go as far down, to the
+ * same pairs. From the last rank dQ goes home in one direct message.
  *
  *     bytes sent     2 (G-1) n Hkv d b forward, (G-1) n H (2 d b + 8) + G n H d b_g backward
  *     memory         two rooms for queries; dK, dV, and two places for sums dQ, in float32
@@ -65,11 +65,12 @@ static void turn(RingRank *r, Burst *m, RingBlock q, int way, int hops, int firs
     RingBlock next = q;
     RingExchange x = {0};
     for (int t = 0; t <= hops && !r->failed; t++) { /* q: queries of rank r - way * t */
+        /* where q and its dQ go next; whose come in their place, and from where */
         const int home = t == hops, to = home ? q.owner : ring_at(r, way);
         const int from = home ? ring_at(r, way * hops) : ring_at(r, -way);
         const int coming = home ? r->rank : ring_at(r, -way * (t + 1));
         ring_step(r, first_step + t);
-        if (!home) {
+        if (!home) { /* only read, so they leave at once */
             ring_send_queries(r, &x, to, &q);
             ring_receive_queries(r, &x, from, coming, &m->room[t % 2], &next);
             ring_start(r, &x);
@@ -77,10 +78,10 @@ static void turn(RingRank *r, Burst *m, RingBlock q, int way, int hops, int firs
         for (int half = 0; half < RING_HALVES; half++) {
             const RingBlock queries = ring_block_half(r, &q, half);
             float *dQ = ring_half(ring_here(&m->dQ), 0, half);
-            ring_relay_arrive(r, &m->dQ, half);
+            ring_relay_arrive(r, &m->dQ, half); /* with the parts of all ranks so far */
             if (t > 0 || own)
                 ring_differentiate(r, &queries, &k, dQ, dK, dV);
-            if (hops > 0)
+            if (hops > 0) /* now this rank's part is in it too */
                 ring_relay_send(r, &m->dQ, half, to, from, r->plan->q[coming].tokens);
         }
         ring_wait(r, &x);

@@ -56,7 +56,7 @@ static int forward(RingRank *r)
  * from the last one home. */
 static void join(RingRank *r, BurstDouble *d, const RingPlace *p, int m, int half)
 {
-    const int last = m == p->nodes - 1;
+    const int last = m == p->nodes - 1; /* the owner is M-1 nodes and g-1 places back */
     const int to = last ? ring_place_at(p, -m, 1 - p->size) : ring_place_at(p, +1, 0);
     const int from = last ? ring_place_at(p, m, p->size - 1) : ring_place_at(p, -1, 0);
     const int coming = last ? r->rank : ring_place_at(p, -m - 1, 1 - p->size);
@@ -101,6 +101,8 @@ static void visit_node(RingRank *r, BurstDouble *d, int m, RingBlock q)
     }
 }
 
+/* Through all nodes. The carry begins with zeros where a node's part is complete for the first
+ * time: dQ of the owner that this rank has at m = 0, s = g-1. */
 static void travel(RingRank *r, BurstDouble *d, const RingBlock *q)
 {
     const RingPlace p = ring_place(r);

@@ -65,7 +65,7 @@ static void turn_back(RingRank *r, const RingBlock *q, float *dQ, RingVisitors *
     ring_clear_sums(r, ring_here(sums), k.tokens);
     for (int t = hops; t >= 0 && !r->failed; t--) { /* k: keys of rank r - way * t */
         ring_step(r, first_step + hops - t);
-        if (t > 0) {
+        if (t > 0) { /* keys are only read, so they leave at once */
             ring_send_keys(r, &x, to, &k);
             ring_receive_keys(r, &x, from, ring_at(r, -way * (t - 1)), &visitors->room[t % 2],
                               &next);
@@ -75,10 +75,10 @@ static void turn_back(RingRank *r, const RingBlock *q, float *dQ, RingVisitors *
             const RingBlock keys = ring_block_half(r, &k, half);
             float *dK = ring_half(ring_here(sums), 0, half);
             float *dV = ring_half(ring_here(sums), 1, half);
-            ring_relay_arrive(r, sums, half);
+            ring_relay_arrive(r, sums, half); /* with the parts of all ranks so far */
             if (t > 0 || own)
                 ring_differentiate(r, q, &keys, dQ, dK, dV);
-            if (t > 0)
+            if (t > 0) /* now this rank's part is in it too */
                 ring_relay_send(r, sums, half, to, from, next.tokens);
         }
         ring_wait(r, &x);

@@ -6,8 +6,8 @@
  *     forward     rank (a, i) has the keys of (a - m, i - s),   m = 0 .. M-1, s = 0 .. g-1
  *     backward    the same,                                     m = M-1 .. 0, s = g-1 .. 0
  *
- * Keys go back from place i to i - 1 inside a node. Where a node's keys come first, at s = g-1, they
- * also leave for the next node of the tour, behind g steps of work.
+ * Keys go back from place i to i - 1 inside a node. Where a node's keys come first, at s = g-1,
+ * they also leave for the next node of the tour, behind g steps of work.
  *
  * The sums dK, dV of one node's keys need two journeys. Inside a node they go round with the keys:
  * what arrives at s = 0 is the whole of this node's part. There it meets the parts of the nodes
@@ -96,10 +96,12 @@ static void leave_node(RingRank *r, RingDouble *d, const RingBlock *q, int m, Ri
         ring_wait(r, &x);
         if (s > 0)
             ring_relay_turn(&d->part);
-        k = m == 0 && s == 1 ? ring_own_keys(r) : next;
+        k = m == 0 && s == 1 ? ring_own_keys(r) : next; /* home: the copy that came is the same */
     }
 }
 
+/* The way back through all nodes, beginning with the block that the forward pass left. The carry
+ * begins with zeros: at m = M-1 no other node has seen these keys on this way. */
 static void travel_back(RingRank *r, RingDouble *d, const RingBlock *q)
 {
     const RingPlace p = ring_place(r);

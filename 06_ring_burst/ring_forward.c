@@ -19,7 +19,8 @@
  * with and passed on, the next one comes into the other.
  *
  * A window needs fewer hops (plan.c). With a right side it also needs keys of later ranks: those
- * come the other way round in a ring of their own, before.
+ * come the other way round in a ring of their own, before. (The first hop of that ring has no work
+ * to hide behind, since the own keys belong to the other one.)
  *
  * Interface: ring_forward (methods.h).
  */
@@ -33,7 +34,7 @@ static void turn(RingRank *r, RingState *state, RingVisitors *visitors, int way,
     RingExchange x = {0};
     for (int t = 0; t <= hops && !r->failed; t++) { /* k: keys of rank r - way * t */
         ring_step(r, first_step + t);
-        if (t < hops) {
+        if (t < hops) { /* both messages travel while this rank computes */
             ring_send_keys(r, &x, ring_at(r, way), &k);
             ring_receive_keys(r, &x, ring_at(r, -way), ring_at(r, -way * (t + 1)),
                               &visitors->room[t % 2], &next);

@@ -5,8 +5,8 @@
  * A node is a machine with g GPUs that talk fast; between M machines the wires are slow. A single
  * ring through all of them is as slow as its slowest link: in every step somebody waits for a block
  * that crosses from machine to machine. Two levels make the crossing rare. Inside each node blocks
- * go round g times; meanwhile every rank sends the block it began with to the same place of the next
- * node, for which there are g steps of time.
+ * go round g times; meanwhile every rank sends the block it began with to the same place of the
+ * next node, for which there are g steps of time.
  *
  *     outer step m = 0 .. M-1, inner step s = 0 .. g-1
  *     rank (a, i) on node a, place i has the keys of owner (a - m, i - s)

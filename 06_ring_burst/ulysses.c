@@ -15,8 +15,8 @@
  * there are: (G-1)/G of its own share of each. But nothing hides behind anything, and there cannot
  * be more ranks than heads.
  *
- * With fewer kv heads than ranks each kv head goes to several ranks, among which its query heads are
- * divided. Backward, each of them comes back with a part of its dK and dV, and the owner of the
+ * With fewer kv heads than ranks each kv head goes to several ranks, among which its query heads
+ * are divided. Backward, each of them comes back with a part of its dK and dV, and the owner of the
  * tokens adds them.
  *
  * The tokens stand in the order of their ranks. Which positions these are the position map knows;
@@ -86,6 +86,7 @@ static RingBlock queries_of(const Ulysses *m, const RingHeads *h)
 
 /* --- forward -----------------------------------------------------------------------------------*/
 
+/* Q, K, V: from this rank's tokens to this rank's heads. */
 static void fetch_heads(RingRank *r, Ulysses *m, const RingHeads *q, const RingHeads *k)
 {
     const size_t size = dtype_size(r->plan->dtype);
@@ -104,6 +105,7 @@ static void fetch_heads(RingRank *r, Ulysses *m, const RingHeads *q, const RingH
     close_packed(r, m);
 }
 
+/* Ordinary attention: the position map has all tokens of all ranks. */
 static void attend_heads(RingRank *r, Ulysses *m, const RingHeads *q, const RingHeads *k)
 {
     const size_t rows = (size_t)(r->plan->shape.B * q->share * q->whole) * sizeof(float);
@@ -119,6 +121,7 @@ static void attend_heads(RingRank *r, Ulysses *m, const RingHeads *q, const Ring
     ring_close_buffer(r, &m->O_sums);
 }
 
+/* O and lse: back to those who have the tokens. The whole ones stay for the backward pass. */
 static void return_O(RingRank *r, Ulysses *m, const RingHeads *q)
 {
     RingExchange x = {0};
