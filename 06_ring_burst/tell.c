@@ -13,18 +13,26 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum { COLUMNS = 98 };
 
-static RingRates rates_of(const CliCase *c)
+/* The speeds that the planner and the model reckon with: those of the file that the environment
+ * names (what common/tools/fit_ring.py wrote), else recorded ones. */
+static int rates_of(const CliCase *c, RingRates *rates)
 {
     static const char *const transports[] = {"sim", "mpi", "nccl"};
     const CliRing *r = &c->ring;
     const int copies = r->transport == CLI_NCCL && r->link == CLI_LINK_COPY;
-    return ring_rates_default(copies ? "copy" : transports[r->transport], c->dtype);
+    const char *path = getenv("ATTN_RING_RATES");
+    char why[256];
+    *rates = ring_rates_default(copies ? "copy" : transports[r->transport], c->dtype);
+    if (path && ring_rates_read(rates, path, why) != 0)
+        return cli_refuse("ATTN_RING_RATES: %s", why);
+    return EXIT_OK;
 }
 
 /* Lines of a comment, cut between words. */
@@ -48,8 +56,10 @@ static void print_paragraph(const char *text)
 int ring_tell_choice(CliCase *c, const Problem *p, int quiet)
 {
     RingSetup setup = ring_setup_of(c, RING_METHOD_AUTO);
-    const RingRates rates = rates_of(c);
+    RingRates rates;
     char why[RING_WHY];
+    if (rates_of(c, &rates) != EXIT_OK)
+        return EXIT_USAGE;
     if (ring_choose(&setup, !c->ring.layout_given, &p->args, &rates, why) != 0)
         return cli_refuse("--method auto: %s", why);
     c->variant = ring_method_name(setup.method);
@@ -95,10 +105,12 @@ int ring_tell_probe(const char *path)
 
 int ring_tell_events(const CliCase *c, const RingRun *run)
 {
-    const RingRates rates = rates_of(c);
+    RingRates rates;
     RingPrediction model;
     char why[256];
     int failed;
+    if (rates_of(c, &rates) != EXIT_OK)
+        return EXIT_USAGE;
     if (ring_predict(&model, &run->plan, &rates) != 0) {
         cli_refuse("--trace-json: out of memory for the model's run");
         return EXIT_RUNTIME;

@@ -10,6 +10,7 @@ received; operations of all computations are those of the row. The figure drawn 
 each time.
 """
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -30,9 +31,10 @@ CASES = (("ring", "--ranks 4 --layout zigzag --causal"),
 MODEL, LANES = 1000, 16
 
 
-def run(*words):
+def run(*words, rates=None):
+    env = {**os.environ, **({"ATTN_RING_RATES": str(rates)} if rates else {})}
     return subprocess.run([str(w) for w in words], capture_output=True, text=True, check=False,
-                          timeout=120)
+                          timeout=120, env=env)
 
 
 def overlaps(spans):
@@ -85,6 +87,32 @@ def check_case(tap, program, folder, method, flags):
                f"{flops:.0f}, the row says {row['flops']}")
 
 
+def model_end(path):
+    """When the model's run is over, in ms."""
+    events = json.loads(path.read_text())["traceEvents"]
+    return max(e["ts"] + e["dur"] for e in events if e["ph"] == "X" and e["pid"] >= MODEL) / 1e3
+
+
+def check_rates(tap, program, folder):
+    """Measured speeds, named by the environment, are what planner and model reckon with."""
+    rates, trace = folder / "rates.txt", folder / "rated.json"
+    flags = "--method auto --causal --ranks 2 -H 2 -N 64 -d 8 --backward".split()
+    words, ends = [], []
+    for speed in ("1e3", "1e12"):
+        rates.write_text(f"bandwidth_inner {speed}\n")
+        done = run(program, *flags, "--trace-json", trace, rates=rates)
+        tap.ok(done.returncode == 0, f"links of {speed} bytes/s", done.stderr)
+        words.append([line for line in done.stdout.split("\n") if "a rank sends" in line])
+        ends.append(model_end(trace))
+    tap.ok(ends[0] > 1000 * ends[1], "slow links make the model's run long", ends)
+    tap.ok(words[0] != words[1] and all(words), "the planner says other times", words)
+    for text in ("bandwidth 5\n", "bandwidth_inner 0\n"):
+        rates.write_text(text)
+        done = run(program, *flags, rates=rates)
+        tap.ok(done.returncode == 2 and "ATTN_RING_RATES" in done.stderr
+               and "line 1" in done.stderr, f"{text.strip()} is refused", done.stderr)
+
+
 def check_figure(tap, folder):
     tool = ROOT / "common/tools/draw_gantt.py"
     if not shutil.which("gnuplot"):
@@ -110,6 +138,7 @@ def main():
         folder = pathlib.Path(folder)
         for method, flags in CASES:
             check_case(tap, sys.argv[1], folder, method, flags)
+        check_rates(tap, sys.argv[1], folder)
         check_figure(tap, folder)
     return tap.done()
 
