@@ -103,6 +103,17 @@ HeartPlace heart_read(const HeartBoard *board, int rank)
                         (int)(word >> 24 & 0xffff)};
 }
 
+double heart_silence(const HeartBoard *board)
+{
+    int64_t last = 0;
+    int rank;
+    for (rank = 0; rank < board->ranks; rank++) {
+        const int64_t since = READ(board->slot[rank].since);
+        last = since > last ? since : last;
+    }
+    return (double)(heart_now() - last) * 1e-9;
+}
+
 void heart_crash(HeartBoard *board, int rank, int number)
 {
     WRITE(board->slot[rank].signal, number);

@@ -14,7 +14,7 @@
  * Interface:
  * - heart_create, heart_open, heart_close: the board.
  * - heart_join, heart_place, heart_end: what a rank tells about itself.
- * - heart_watch: who is gone?
+ * - heart_watch, heart_silence: who is gone? how long has nobody moved?
  * - heart_fail, heart_failed: a rank found something wrong; the others stop as well.
  * - heart_tell, heart_told: the sentence for the user, said once.
  * - heart_blame, heart_explain, heart_is_stopped: who is it that all are waiting for? who went first?
@@ -80,6 +80,7 @@ void heart_close(HeartBoard *board);
 void heart_join(HeartBoard *board, int rank, HeartState state);
 int heart_joined(const HeartBoard *board); /* ranks that are alive or done */
 void heart_place(HeartBoard *board, int rank, HeartPlace place);
+double heart_silence(const HeartBoard *board); /* s since any rank has come to another place */
 HeartPlace heart_read(const HeartBoard *board, int rank);
 void heart_crash(HeartBoard *board, int rank, int signal);
 void heart_stop(HeartBoard *board, int rank);

@@ -213,6 +213,14 @@ static int too_late(RingRank *r, const MpiPart *p, double seconds)
                      p->sends ? "not taken" : "nothing came", limit, why);
 }
 
+/* Where many ranks share few cores, a rank that is slow is not one that is gone: time counts from
+ * the last sign of life of any rank. */
+double mpi_silence(const MpiEnd *e, const MpiNap *n)
+{
+    const double waited = mpi_nap_seconds(n), silence = heart_silence(e->board);
+    return waited < silence ? waited : silence;
+}
+
 int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list)
 {
     MpiEnd *e = r->endpoint;
@@ -234,8 +242,8 @@ int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list)
         shown = p;
         if (heart_failed(e->board) >= 0)
             return ring_fail(r, "stopped, since rank %d has failed", heart_failed(e->board));
-        if (mpi_nap_seconds(&n) > r->plan->setup.timeout_s &&
-            too_late(r, p, mpi_nap_seconds(&n)) != 0)
+        if (mpi_silence(e, &n) > r->plan->setup.timeout_s &&
+            too_late(r, p, mpi_silence(e, &n)) != 0)
             return -1;
         mpi_nap(&n);
     }

@@ -4,7 +4,7 @@
  *
  * Interface:
  * - struct MpiEnd, struct MpiTicket: what is under way.
- * - MpiNap, mpi_nap: a wait that gets lazier.
+ * - MpiNap, mpi_nap, mpi_silence: a wait that gets lazier.
  */
 #ifndef RING_MPI_END_H
 #define RING_MPI_END_H
@@ -50,6 +50,8 @@ typedef struct MpiNap {
 MpiNap mpi_nap_begin(void);
 void mpi_nap(MpiNap *n);
 double mpi_nap_seconds(const MpiNap *n); /* since the beginning */
+
+double mpi_silence(const MpiEnd *end, const MpiNap *n); /* s in which no rank has moved */
 
 void mpi_ticket_free(MpiEnd *end, MpiTicket *t);
 const char *mpi_tag_name(int tag);

@@ -167,7 +167,7 @@ static void give_up_if_late(MpiEnd *e, RingRank *r, MpiNap *n, int *hurried)
         *n = mpi_nap_begin();
         *hurried = 1;
     }
-    if (first < 0 && mpi_nap_seconds(n) > timeout) {
+    if (first < 0 && mpi_silence(e, n) > timeout) {
         heart_blame(e->board, r->rank, culprit, sizeof culprit);
         ring_fail(r, "waiting for all ranks at the end of the run: not all came in %g s%s", timeout,
                   culprit);
@@ -228,7 +228,7 @@ static void await(MpiEnd *e, MPI_Request *request, const char *what)
     int done = 0;
     heart_place(e->board, e->rank, (HeartPlace){RING_SETUP, 0, HEART_MEET, 0, 0});
     while (MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
-        if (mpi_nap_seconds(&n) > e->timeout_s) {
+        if (mpi_silence(e, &n) > e->timeout_s) {
             char text[512], culprit[128];
             heart_blame(e->board, e->rank, culprit, sizeof culprit);
             snprintf(text, sizeof text,

@@ -48,7 +48,8 @@ int ring_mpi_join(int ranks, double timeout_s, char why[256]);
 int ring_mpi_launch(const Cli *cli, int ranks, double timeout_s, int argc, char **argv);
 struct MpiEnd *ring_mpi_end(void); /* NULL before */
 int ring_mpi_under_mpirun(void);   /* by the environment */
-/* Are this case's ranks processes? --transport mpi, and nccl under mpirun: GPUs of many machines. */
+/* Are this case's ranks processes? --transport mpi, and nccl under mpirun: GPUs of many
+ * machines. */
 int ring_mpi_is_over(const CliCase *c);
 
 #ifdef __cplusplus
