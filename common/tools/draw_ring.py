@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 """draw_ring.py: the drawings of chapter 06. Who holds which keys and which pairs are visible is
-computed here, from the positions that each layout gives to each rank.
+computed here, from the positions that each layout gives to each rank; errors are recorded ones.
 
 Interface:
 - FIGURES: file name -> function that returns the SVG. draw_figures.py writes and checks them.
 """
 import math
 
+import rows as recorded
 from svg_drawing import BLUE, GREEN, GREY, PURPLE, RED, YELLOW, Drawing
 
 RANKS = 4
@@ -44,8 +45,8 @@ def bent_arrow(pic, x, y, radius, start, end):
 
 def draw_steps():
     pic = Drawing(1000, 500, "A ring of four ranks in four pictures",
-                  "Four steps. Each rank keeps its queries; blocks of keys go clockwise. Below, the "
-                  "score matrix fills, one block in each row of blocks at every step.")
+                  "Four steps. Each rank keeps its queries; blocks of keys go clockwise. Below, "
+                  "the score matrix fills, one block in each row of blocks at every step.")
     pic.text(500, 30, "Queries stay, keys and values go round: four steps, three hops", 19)
     for step in range(RANKS):
         x, y = 130 + 247 * step, 165
@@ -98,8 +99,8 @@ def useful_share(layout, tokens):
 def draw_balance():
     tokens, cell, many = 4, 15, 64
     pic = Drawing(1000, 590, "Balance of three layouts under a causal mask",
-                  "Above: the causal score matrix in sequence order, coloured by the rank that owns "
-                  "the query. Below: how long each rank computes at each step.")
+                  "Above: the causal score matrix in sequence order, coloured by the rank that "
+                  "owns the query. Below: how long each rank computes at each step.")
     pic.text(500, 30, "The same causal mask, dealt out in three ways over four ranks", 19)
     for column, layout in enumerate(("contiguous", "zigzag", "striped")):
         x0 = 55 + 325 * column
@@ -131,4 +132,45 @@ def draw_balance():
     return pic.done()
 
 
-FIGURES = {"06_steps.svg": draw_steps, "06_balance.svg": draw_balance}
+# --- errors against the number of ranks ----------------------------------------------------------
+
+def draw_errors():
+    pic = Drawing(1000, 430, "Errors against the number of ranks",
+                  "Largest errors of O, dQ, dK and dV for 1 to 16 ranks. With float32 partials they "
+                  "stay where they are, with bf16 partials they grow.")
+    pic.text(500, 30, "Largest errors against the number of ranks, method ring", 19)
+    rows = recorded.usable(recorded.load([recorded.ROOT / "docs/results/06_errors_cpu.jsonl"]))
+    for column, dtype in enumerate(("f32", "bf16")):
+        mine = [r for r in rows if r["dtype"] == dtype]
+        draw_error_panel(pic, 80 + 440 * column, mine, f"tensors in {dtype}")
+    for n, array in enumerate(("O", "dQ", "dK", "dV")):
+        pic.line(905, 120 + 26 * n, 935, 120 + 26 * n, COLOURS[n], 3)
+        pic.text(944, 125 + 26 * n, array, 15, "start")
+    pic.text(500, 418, "solid: partials in float32; dashed: --partials bf16", 13, fill=GREY)
+    return pic.done()
+
+
+def draw_error_panel(pic, x0, rows, title):
+    logs = [math.log10(r["errors"][a]) for r in rows for a in ("O", "dQ", "dK", "dV")]
+    low, high = math.floor(min(logs) * 2) / 2, math.ceil(max(logs) * 2) / 2
+
+    def place(ranks, error):
+        return x0 + math.log2(ranks) * 90, 360 - 280 * (math.log10(error) - low) / (high - low)
+
+    pic.text(x0 + 180, 66, title, 16, weight="bold")
+    for ranks in (1, 2, 4, 8, 16):
+        pic.text(place(ranks, 1)[0], 380, str(ranks), 13)
+    pic.text(x0 + 180, 398, "ranks", 13)
+    for power in range(math.ceil(low), math.floor(high) + 1):
+        y = place(1, 10.0**power)[1]
+        pic.line(x0, y, x0 + 360, y, "#DDDDDD", 1)
+        pic.text(x0 - 8, y + 5, f"1e{power}", 13, "end")
+    for n, array in enumerate(("O", "dQ", "dK", "dV")):
+        for partials, dash in (("f32", ""), ("bf16", "7,5")):
+            points = sorted((r["ranks"], r["errors"][array]) for r in rows
+                            if r["partials"] == partials)
+            pic.curve([place(*p) for p in points], COLOURS[n], 2.5, dash)
+
+
+FIGURES = {"06_steps.svg": draw_steps, "06_balance.svg": draw_balance,
+           "06_errors.svg": draw_errors}
