@@ -178,6 +178,7 @@ COLUMNS = {
     "case": ("case", case_text, False),
     "B": ("B", plain("B"), True),
     "H": ("H", plain("H"), True),
+    "Hkv": ("kv heads", plain("Hkv"), True),
     "N": ("N", plain("Nq"), True),
     "d": ("d", plain("d"), True),
     "mask": ("mask", plain("mask"), False),
