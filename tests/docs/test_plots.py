@@ -116,8 +116,8 @@ def window_rows():
 
 
 def map_rows():
-    """Stage 06's map: at 1024 tokens the double ring is fastest; at 2048 ring is as fast within 3 %,
-    sends as much and is simpler; burst is a little faster there, but sends more."""
+    """Stage 06's map: at 1024 tokens the double ring is fastest; at 2048 ring is as fast within
+    3 %, sends as much and is simpler; burst is a little faster there, but sends more."""
     rows = []
     for G in (16, 32):
         for variant, times, sent in (("ring", (9.0, 8.1), 10), ("ring-double", (5.0, 8.0), 10),
