@@ -10,8 +10,8 @@ Interface:
 - 02_blocks_and_merge: a row in four blocks, each with its (m, l), merged in a tree; the numbers
   are computed here from the row that the figure shows.
 - The figures of chapter 03 stand in draw_flash.py, those of chapter 04 in draw_backward.py
-  and draw_gradient.py, those of chapter 05 in draw_window.py, those of chapter
-  06 in draw_ring.py.
+  and draw_gradient.py, those of chapter 05 in draw_window.py and draw_stream.py, those of
+  chapter 06 in draw_ring.py.
 """
 import math
 import pathlib
@@ -21,6 +21,7 @@ import draw_backward
 import draw_flash
 import draw_gradient
 import draw_ring
+import draw_stream
 import draw_window
 from svg_drawing import BLUE, GREEN, GREY, PURPLE, RED, Drawing
 
@@ -139,7 +140,8 @@ def draw_blocks_and_merge():
 FIGURES = {"01_data_movement.svg": draw_data_movement,
            "02_blocks_and_merge.svg": draw_blocks_and_merge,
            **draw_flash.FIGURES, **draw_backward.FIGURES, **draw_gradient.FIGURES,
-           **draw_window.FIGURES, **draw_ring.FIGURES}
+           **draw_window.FIGURES, **draw_stream.FIGURES,
+           **draw_ring.FIGURES}
 
 
 def main():

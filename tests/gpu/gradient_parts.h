@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gradient_parts.h: flash_backward_cuda_begin, _add and _end in the shape of a block kernel, so that
- * every test of block kernels is one of theirs.
+ * gradient_parts.h: flash_backward_cuda_begin, _add and _end in the shape of a block kernel, so
+ * that every test of block kernels is one of theirs.
  *
  * The keys of a call are added in two blocks of different length where they can be cut in place
  * (one batch, no mask), and in one block elsewhere.
