@@ -17,7 +17,8 @@
  * - heart_watch, heart_silence: who is gone? how long has nobody moved?
  * - heart_fail, heart_failed: a rank found something wrong; the others stop as well.
  * - heart_tell, heart_told: the sentence for the user, said once.
- * - heart_blame, heart_explain, heart_is_stopped: who is it that all are waiting for? who went first?
+ * - heart_blame, heart_is_stopped: who is it that all are waiting for? heart_explain: who went
+ *   first?
  * From heart_place on all are safe in a signal handler.
  */
 #ifndef RING_HEARTBEAT_H

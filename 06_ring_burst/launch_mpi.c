@@ -71,7 +71,8 @@ static int find_program(const char *name, char *path, size_t room)
     return 0;
 }
 
-/* All of a user's mpiruns share one folder, and one that ends takes it away while another starts. */
+/* By itself, all mpiruns of a user share one folder, and one that ends takes it away while another
+ * starts. */
 static void make_folder(Launch *l)
 {
     const char *base = getenv("TMPDIR");
