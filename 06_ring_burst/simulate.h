@@ -24,8 +24,8 @@
  *     ring_burst --variant-so mine.so --ranks 3 --causal --backward
  *
  * --ranks, --layout, --nodes, --partials, --seed-schedule, --inject, --verify-hops and --timeout
- * are those of the command line. The numbers are judged by the oracle, the bytes that the ranks sent by
- * the model of the method that it says it is.
+ * are those of the command line. The numbers are judged by the oracle, the bytes that the ranks
+ * sent by the model of the method that it says it is.
  *
  * Interface:
  * - ring_simulate: a pass over simulated ranks. ring_simulate_setup: the program's side.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * model_ring_names.c: the names of stage 06's methods, layouts and tensors, as they are typed, shown
- * and recorded.
+ * model_ring_names.c: the names of stage 06's methods, layouts and tensors, as they are typed,
+ * shown and recorded.
  *
  * Interface: ring_method_name, ring_layout_name, ring_tensor_name, ring_method_from_name,
  * ring_layout_from_name (model_ring.h).

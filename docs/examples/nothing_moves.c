@@ -134,8 +134,8 @@ static double define(int i, int j0, int j1, double *row)
     return log(sum);
 }
 
-/* Largest difference of O from attention over all keys, or over those of the row's own rank; and the
- * smallest and largest difference of lse. */
+/* Largest difference of O from attention over all keys, or over those of the row's own rank; and
+ * the smallest and largest difference of lse. */
 static double differences(int all, double lse_off[2])
 {
     double worst = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * ring_walk.h: blocks that walk from rank to rank, hop by hop, as the methods of stage 06 move them,
- * and every byte counted where it leaves. It notes which queries met which keys, and that gradients
- * come home: what the formulas of model_ring.h must agree with.
+ * ring_walk.h: blocks that walk from rank to rank, hop by hop, as the methods of stage 06 move
+ * them, and every byte counted where it leaves. It notes which queries met which keys, and that
+ * gradients come home: what the formulas of model_ring.h must agree with.
  *
  * Interface: Walk, walk.
  */
