@@ -96,6 +96,8 @@ static int run_method(Report *report, const CliCase *c, const Problem *problem,
     int status = ring_run(&run, v, problem, c, c->ring.trace_json != NULL || c->bench);
     if (ring_mpi_rank() == 0) {
         status = show(report, c, problem, reference, v, &run.out, status);
+        if (run.out.ran && !report->cli->quiet)
+            ring_show_efficiency(&run);
         if (run.out.ran && c->ring.trace_json)
             status = exit_worst(status, ring_tell_events(c, &run));
     }

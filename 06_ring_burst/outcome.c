@@ -78,6 +78,7 @@ static int tell(RingRun *run)
     if (ring_model_case(&m, plan) != 0)
         return EXIT_OK;
     tell_hidden(run);
+    ring_tell_efficiency(run);
     for (int g = 0; g < plan->setup.ranks; g++) {
         const RingRankReport *r = &run->report.rank[g];
         const RingModelMemory memory = model_ring_memory(&m, g);
@@ -121,7 +122,10 @@ static int run_world(RingRun *run, const CliCase *c, int warmup, int rounds, int
                          .rounds = rounds,
                          .trace = trace,
                          .forward_ms = out->forward.ms,
-                         .backward_ms = c->backward ? out->backward.ms : NULL};
+                         .backward_ms = c->backward ? out->backward.ms : NULL,
+                         .alone_calls = ring_alone_calls(run, c),
+                         .alone_ms = run->told.alone.ms,
+                         .alone_backward_ms = run->told.alone_backward.ms};
     run_poison(out);
     ring_report_free(&run->report);
     memset(&run->report, 0, sizeof run->report);
@@ -130,6 +134,8 @@ static int run_world(RingRun *run, const CliCase *c, int warmup, int rounds, int
         return -1;
     out->forward.count = rounds;
     out->backward.count = c->backward ? rounds : 0;
+    run->told.alone.count = job.alone_calls ? rounds : 0;
+    run->told.alone_backward.count = job.alone_calls ? out->backward.count : 0;
     return 0;
 }
 
@@ -141,12 +147,13 @@ static int affordable_rounds(const CliCase *c, double ms)
 }
 
 /* Without --bench one round; else as many as --iters wants and the budget allows. Processes have no
- * common clock to agree on a budget, so they make all rounds. */
+ * common clock to agree on a budget, so they make all rounds; GPUs too, whose rounds are short
+ * beside what surrounds them. */
 static int run_rounds(RingRun *run, const CliCase *c, int trace)
 {
     const double start = bench_now_ms();
     int rounds;
-    if (c->bench && ring_mpi_is_over(c))
+    if (c->bench && (ring_mpi_is_over(c) || run->space->alone))
         return run_world(run, c, c->warmup, c->iters, trace);
     if (run_world(run, c, 0, 1, trace) != 0)
         return -1;
@@ -176,8 +183,13 @@ int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c,
     int status, absent;
     memset(run, 0, sizeof *run);
     run->space = ring_space_of(c, v);
-    run->told = (RingOutcome){
-        .ranks = setup.ranks, .nodes = setup.nodes, .hidden = NAN, .hidden_backward = NAN};
+    run->told = (RingOutcome){.ranks = setup.ranks,
+                              .nodes = setup.nodes,
+                              .hidden = NAN,
+                              .hidden_backward = NAN,
+                              .efficiency = NAN,
+                              .efficiency_both = NAN,
+                              .balance = NAN};
     if (outcome_make(out, p, c) != EXIT_OK) {
         cli_refuse("%s: %s", v->name, out->failure);
         out->status = ATTN_NO_MEMORY;

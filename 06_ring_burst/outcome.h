@@ -6,6 +6,8 @@
  * Interface:
  * - RingRun, ring_run, ring_run_free: the run, and an Outcome as other stages have it.
  * - ring_setup_of: the choices of a case for one method.
+ * - ring_alone_calls, ring_tell_efficiency, ring_show_efficiency (efficiency.c): benchmarks on GPUs
+ *   against the own kernel without company.
  */
 #ifndef RING_OUTCOME_H
 #define RING_OUTCOME_H
@@ -29,5 +31,10 @@ int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c,
 void ring_run_free(RingRun *run);
 
 RingSetup ring_setup_of(const CliCase *c, RingMethod method);
+
+/* Of the yardstick, after each round; 0: it is not asked for. */
+int ring_alone_calls(const RingRun *run, const CliCase *c);
+void ring_tell_efficiency(RingRun *run);       /* into run->told */
+void ring_show_efficiency(const RingRun *run); /* one line, if there is something to show */
 
 #endif

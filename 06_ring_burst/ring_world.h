@@ -71,6 +71,10 @@ typedef struct RingSpace {
     int (*add)(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count);
     int (*narrow)(RingRank *r, void *p, int64_t count, AttnDtype dtype);
     int (*widen)(RingRank *r, void *p, int64_t count, AttnDtype dtype);
+    /* The yardstick of a benchmark: this rank's queries over its own keys, without a mask, a peer
+     * or a state to resume from, by the fastest whole kernel; O and lse, or dQ, dK, dV in the
+     * dtype, which are there. NULL: none. */
+    int (*alone)(RingRank *r, RingPass pass);
     int (*finish)(RingRank *r); /* returns when all work and messages asked for are done */
     /* Clocks. A mark is a point in the queue of work (messages = 0) or of messages (1; 2: behind
      * the work asked for so far as well); its number is returned, -1 after a failure. After
@@ -151,7 +155,7 @@ int ring_log_event(RingRank *r, const RingEvent *event);
 /* Zeroed host memory for the book-keeping of messages, which a method that fails leaves behind:
  * freed with the log at the latest. NULL: the rank has failed. */
 void *ring_keep(RingRank *r, size_t bytes);
-void ring_unkeep(RingRank *r, void *p); /* NULL is allowed */
+void ring_unkeep(RingRank *r, void *p);    /* NULL is allowed */
 const char *ring_pass_name(RingPass pass); /* "forward" */
 /* "waiting for K from rank 1", "waiting until rank 2 takes K" */
 const char *ring_transfer_words(const RingTransfer *t, char words[80]);
@@ -168,6 +172,9 @@ typedef struct RingJob {
     int trace;                        /* keep events */
     const RingMethodTable *method;    /* NULL: the plan's */
     double *forward_ms, *backward_ms; /* [rounds], slowest rank; backward NULL without one */
+    /* The space's yardstick after each round: so many calls, on all ranks at once; ms of one. */
+    int alone_calls;
+    double *alone_ms, *alone_backward_ms; /* [rounds], as above; NULL with alone_calls = 0 */
 } RingJob;
 
 /* What one rank tells when it is done; the world collects them all on rank 0's process. */

@@ -90,6 +90,14 @@ static void put_share(FILE *f, const char *key, double value)
         fprintf(f, ",\"%s\":null", key);
 }
 
+static void put_samples(FILE *f, const char *key, const Samples *samples)
+{
+    fprintf(f, ",\"%s\":[", key);
+    for (int i = 0; i < samples->count; i++)
+        fprintf(f, "%s%.6g", i ? "," : "", samples->ms[i]);
+    fputc(']', f);
+}
+
 /* Largest absolute errors, bound or no bound: what grows with the ranks, and what does not. */
 static void put_errors(FILE *f, const Check *check)
 {
@@ -111,8 +119,11 @@ static void put_errors(FILE *f, const Check *check)
 
 void json_ring(FILE *f, const ReportRow *row)
 {
-    static const RingOutcome nothing = {
-        .hidden = NAN, .hidden_backward = NAN}; /* a --variant-so: it has no ranks */
+    static const RingOutcome nothing = {.hidden = NAN,
+                                        .hidden_backward = NAN,
+                                        .efficiency = NAN,
+                                        .efficiency_both = NAN,
+                                        .balance = NAN}; /* a --variant-so: it has no ranks */
     const RingOutcome *ring = row->outcome->ring ? row->outcome->ring : &nothing;
     const CliRing *g = &row->c->ring;
     const int ranks = row->outcome->ring ? ring->ranks : 1;
@@ -148,4 +159,9 @@ void json_ring(FILE *f, const ReportRow *row)
     put_errors(f, row->check);
     put_share(f, "hidden", ring->hidden);
     put_share(f, "hidden_backward", ring->hidden_backward);
+    put_samples(f, "alone_ms", &ring->alone);
+    put_samples(f, "alone_ms_backward", &ring->alone_backward);
+    put_share(f, "efficiency", ring->efficiency);
+    put_share(f, "efficiency_both", ring->efficiency_both);
+    put_share(f, "balance", ring->balance);
 }

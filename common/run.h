@@ -32,6 +32,12 @@ typedef struct RingOutcome {
     int64_t workspace_bytes; /* of the block kernels, beside these: the largest rank */
     /* Share of the time of messages that the same rank computes in; NaN = unknown. */
     double hidden, hidden_backward;
+    /* Benchmarks on GPUs: one call of the own kernel on each rank alone, no mask, no messages, all
+     * at once; ms of the slowest, after each round. count 0: not measured. */
+    Samples alone, alone_backward;
+    /* Useful work a second against that; `both`: forward and backward together. NaN = unknown. */
+    double efficiency, efficiency_both;
+    double balance; /* what the layout allows of it: 1 = no rank waits for another's mask */
 } RingOutcome;
 
 typedef struct Outcome {

@@ -164,6 +164,52 @@ int cuda_space_differentiate(RingRank *r, const AttnArgs *args, const float *del
         r, flash_backward_cuda_add(&a, delta, sums, cuda_space_of(r)->workspace_dev), "gradients");
 }
 
+/* [B][tokens][heads][d], contiguous */
+static Tensor whole_tensor(const RingRank *r, void *data, int64_t tokens, int64_t heads)
+{
+    const AttnShape *n = &r->plan->shape;
+    const int64_t row = heads * n->d;
+    Tensor t = {data, r->plan->dtype, {n->B, tokens, heads, n->d}, {tokens * row, row, n->d, 1}};
+    return t;
+}
+
+int cuda_space_alone(RingRank *r, RingPass pass)
+{
+    const AttnShape *n = &r->plan->shape;
+    const AttnSegment q = {0, r->nq, 0, 0, 1}, k = {0, r->nk, 0, 0, 1};
+    const FlashSums none = {NULL, NULL, NULL};
+    AttnArgs a;
+    if (r->nq == 0 || r->nk == 0)
+        return 0;
+    memset(&a, 0, sizeof a);
+    a.shape = {n->B, n->H, n->Hkv, r->nq, r->nk, n->d};
+    a.scale = r->plan->scale;
+    a.softcap = r->plan->softcap;
+    a.rule = {-1, -1};
+    a.positions_q = {&q, 1};
+    a.positions_k = {&k, 1};
+    a.Q = whole_tensor(r, r->Q, r->nq, n->H);
+    a.K = whole_tensor(r, r->K, r->nk, n->Hkv);
+    a.V = whole_tensor(r, r->V, r->nk, n->Hkv);
+    a.O = whole_tensor(r, r->O, r->nq, n->H);
+    a.dO = whole_tensor(r, r->dO, r->nq, n->H);
+    a.dQ = whole_tensor(r, r->dQ, r->nq, n->H);
+    a.dK = whole_tensor(r, r->dK, r->nk, n->Hkv);
+    a.dV = whole_tensor(r, r->dV, r->nk, n->Hkv);
+    a.lse = r->lse;
+    const size_t bytes = pass == RING_FORWARD
+                             ? flash_cuda_workspace_bytes(&a.shape, a.Q.dtype)
+                             : flash_backward_cuda_workspace_bytes(&a.shape, a.Q.dtype);
+    if (cuda_space_settle_all(r) != 0 || reserve_workspace(r, bytes) != 0 || bring(r, &a) != 0)
+        return -1;
+    void *workspace_dev = cuda_space_of(r)->workspace_dev;
+    return cuda_space_answer(r,
+                             pass == RING_FORWARD
+                                 ? flash_cuda_run(&a, NULL, workspace_dev)
+                                 : flash_backward_cuda_run(&a, NULL, none, workspace_dev),
+                             "the yardstick");
+}
+
 int cuda_space_delta_of(RingRank *r, const AttnArgs *args, float *delta)
 {
     AttnArgs a = *args;

@@ -218,8 +218,8 @@ int cuda_space_owns(const CudaSpace *s, const void *p)
     return 0;
 }
 
-/* The copy is queued when the queue is empty, or the driver would block until it is. The stream, not
- * the default one: work of other ranks on this GPU goes on meanwhile. */
+/* The copy is queued when the queue is empty, or the driver would block until it is. The stream,
+ * not the default one: work of other ranks on this GPU goes on meanwhile. */
 static int copy_now(RingRank *r, void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                     const char *what)
 {
@@ -268,9 +268,9 @@ static int copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t
         name, open, close, release_space, alloc_dev, free_dev, cuda_space_upload, download,        \
             cuda_space_zero, copy, cuda_space_start_state, cuda_space_attend,                      \
             cuda_space_differentiate, cuda_space_delta_of, cuda_space_finish_O, cuda_space_add,    \
-            cuda_space_narrow, cuda_space_widen, cuda_space_finish, cuda_space_mark,               \
-            cuda_space_mark_ms, cuda_space_forget_marks, cuda_space_ready, cuda_space_carry,       \
-            cuda_space_follow                                                                      \
+            cuda_space_narrow, cuda_space_widen, cuda_space_alone, cuda_space_finish,              \
+            cuda_space_mark, cuda_space_mark_ms, cuda_space_forget_marks, cuda_space_ready,        \
+            cuda_space_carry, cuda_space_follow                                                    \
     }
 
 extern "C" const RingSpace ring_space_cuda = SPACE_CUDA("cuda", open_first, close_space);

@@ -26,6 +26,7 @@ int cuda_space_upload(RingRank *r, void *to, const void *from_host, size_t bytes
 int cuda_space_zero(RingRank *r, void *p, size_t bytes);
 
 int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows);
+int cuda_space_alone(RingRank *r, RingPass pass);
 int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state);
 int cuda_space_differentiate(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums);
 int cuda_space_delta_of(RingRank *r, const AttnArgs *args, float *delta);
