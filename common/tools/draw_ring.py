@@ -136,8 +136,8 @@ def draw_balance():
 
 def draw_errors():
     pic = Drawing(1000, 430, "Errors against the number of ranks",
-                  "Largest errors of O, dQ, dK and dV for 1 to 16 ranks. With float32 partials they "
-                  "stay where they are, with bf16 partials they grow.")
+                  "Largest errors of O, dQ, dK and dV for 1 to 16 ranks. With float32 partials "
+                  "they stay where they are, with bf16 partials they grow.")
     pic.text(500, 30, "Largest errors against the number of ranks, method ring", 19)
     rows = recorded.usable(recorded.load([recorded.ROOT / "docs/results/06_errors_cpu.jsonl"]))
     for column, dtype in enumerate(("f32", "bf16")):

@@ -7,9 +7,9 @@
  *
  * A step computes with n queries and n keys and sends a block of n tokens meanwhile:
  *
- *     forward     4 n^2 H d a / F  >=  2 n Hkv d b / BW           a: visible share of a step's
- *     pairs, ring       10 n^2 H d a / F  >=  2 n Hkv d (b + b_g) / BW      1, or 1/2 for causal
- *     zigzag burst      10 n^2 H d a / F  >=  n H (2 d b + 8 + d b_g) / BW
+ *     forward     4 n^2 H d a / F  >=  2 n Hkv d b / BW          a: visible share of the pairs,
+ *     ring       10 n^2 H d a / F  >=  2 n Hkv d (b + b_g) / BW     1, or 1/2 for causal zigzag
+ *     burst      10 n^2 H d a / F  >=  n H (2 d b + 8 + d b_g) / BW
  *
  * b = 2 bytes (16 bits), b_g = 4 (float32 sums). Latency is left out, and the smaller rate of a
  * small block too.
