@@ -12,10 +12,12 @@
  * - sim_run: the job; 0, or -1 and report.failure.
  * - sim_right: do all results agree with the oracle?
  * - plain_ring: the method.
+ * - causal, quick, run_table, assert_same_bits: small things that several tests need.
  */
 #ifndef RING_SIM_CASE_H
 #define RING_SIM_CASE_H
 
+#include "alloc.h"
 #include "check.h"
 #include "oracle_case.h"
 #include "ring_world.h"
@@ -221,6 +223,45 @@ static inline int sim_right(const SimCase *c, const char *label)
         check_explain(&check, label, &c->problem->args, stderr);
     oracle_free(&oracle);
     return check.pass;
+}
+
+static inline Case *causal(int64_t N)
+{
+    const Option o = {"causal", {1, 2, 1, 1, 1, 4}, ATTN_MASK_CAUSAL_LOWER_RIGHT, -1, -1, 0, 0, 0};
+    Option sized = o;
+    sized.shape.Nq = sized.shape.Nk = N;
+    return case_option(&sized, ATTN_F32, 1, 1);
+}
+
+/* Fewer cases: under sanitizers. */
+static inline int quick(void)
+{
+    return getenv("ATTN_TEST_QUICK") != NULL;
+}
+
+/* A method whose forward pass alone is run; part: what its failure says, NULL: none. */
+static inline void run_table(const RingMethodTable *table, RingSetup setup, const char *part)
+{
+    SimCase *c = sim_case(causal(8), &setup, table);
+    int status;
+    c->plan.backward = 0;
+    status = sim_run(c);
+    if (part && (status == 0 || !strstr(c->report.failure, part)))
+        fail_msg("expected '%s', found '%s'", part, c->report.failure);
+    if (!part && status != 0)
+        fail_msg("%s", c->report.failure);
+    assert_int_equal(0, workspace_live());
+    sim_case_free(c);
+}
+
+static inline void assert_same_bits(const Tensor *a, const Tensor *b)
+{
+    for (int64_t i = 0; i < a->shape[0]; i++)
+        for (int64_t n = 0; n < a->shape[1]; n++)
+            for (int64_t h = 0; h < a->shape[2]; h++)
+                for (int64_t x = 0; x < a->shape[3]; x++)
+                    assert_int_equal(0, memcmp(&(float){case_get(a, i, n, h, x)},
+                                               &(float){case_get(b, i, n, h, x)}, sizeof(float)));
 }
 
 #endif

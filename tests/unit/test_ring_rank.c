@@ -279,16 +279,6 @@ static float *zeros(int64_t count)
     return p;
 }
 
-static void assert_same_bits(const Tensor *a, const Tensor *b)
-{
-    for (int64_t i = 0; i < a->shape[0]; i++)
-        for (int64_t n = 0; n < a->shape[1]; n++)
-            for (int64_t h = 0; h < a->shape[2]; h++)
-                for (int64_t x = 0; x < a->shape[3]; x++)
-                    assert_int_equal(0, memcmp(&(float){case_get(a, i, n, h, x)},
-                                               &(float){case_get(b, i, n, h, x)}, sizeof(float)));
-}
-
 static void test_one_rank_is_the_kernel(void **unused)
 {
     (void)unused;

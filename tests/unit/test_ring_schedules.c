@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ring_schedules: memory that is on its way, and ranks in any order.
+ *
+ * - Touching memory in flight is an error; doing it behind the back of the library is found by the
+ *   adversarial schedules. The same seed gives the same order of events.
+ * - The stage's methods give the same bits under 200 schedules each as when they run freely. (Fewer
+ *   with ATTN_TEST_QUICK.)
+ */
+#include "ring_sim_case.h"
+
+#include "alloc.h"
+
+/* --- memory in flight --------------------------------------------------------------------------*/
+
+static int sin_number; /* which of the sins below is committed */
+
+static const char *const sins[] = {
+    "ring_zero writes memory in flight: K to rank 1",
+    "ring_attend reads memory in flight: V from rank 1",
+    "ring_copy reads memory in flight: V from rank 1",
+    "ring_add writes memory in flight: K to rank 1",
+    "ring_narrow writes memory in flight: K to rank 1",
+    "ring_free writes memory in flight: V from rank 1",
+    "ring_start reads memory in flight: V from rank 1",
+    "ring_start writes memory in flight: K to rank 1",
+    "an exchange of step 5 is started twice",
+    "Q is added to an exchange that is under way",
+    "there is no rank 7",
+};
+
+/* K of this rank goes to the other one, whose K comes into `visitor`. */
+static int sin_now(RingRank *r, RingExchange *x, float *visitor)
+{
+    const size_t bytes = ring_kv_bytes(r, r->rank);
+    const RingBlock q = ring_own_queries(r), k = ring_visiting_keys(r, 1, r->V, visitor);
+    PlainRing *ring = r->method;
+    RingExchange other = {0};
+    switch (sin_number) {
+    case 0:
+        return ring_zero(r, r->K, bytes);
+    case 1:
+        return ring_attend(r, &q, &k, ring->O_state, r->lse);
+    case 2:
+        return ring_copy(r, ring->dK[0], bytes, visitor, bytes, bytes, 1);
+    case 3:
+        return ring_add(r, r->K, r->V, ring_kv_count(r, r->nk));
+    case 4:
+        return ring_narrow(r, r->K, 1, ATTN_BF16);
+    case 5:
+        ring->V[0] = NULL;
+        ring_free(r, visitor, plain_room(r));
+        return r->failed ? -1 : 0;
+    case 6:
+        return ring_send(r, &other, 1, RING_Q, visitor, 4) || ring_start(r, &other);
+    case 7:
+        return ring_receive(r, &other, 1, RING_Q, r->K, 4) || ring_start(r, &other);
+    case 8:
+        return ring_start(r, x);
+    case 9:
+        return ring_send(r, x, 1, RING_Q, r->Q, 4);
+    default:
+        return ring_send(r, &other, 7, RING_Q, r->Q, 4);
+    }
+}
+
+static int sinful_forward(RingRank *r)
+{
+    const size_t bytes = ring_kv_bytes(r, r->rank);
+    float *visitor = ((PlainRing *)r->method)->V[0];
+    RingExchange x = {0};
+    if (ring_step(r, 5) || ring_send(r, &x, 1 - r->rank, RING_K, r->K, bytes) ||
+        ring_receive(r, &x, 1 - r->rank, r->rank ? RING_K : RING_V, visitor, bytes))
+        return -1;
+    if (r->rank == 1) /* what rank 0 receives is called V, so that both ends show in the sentence */
+        x.list[0].tensor = RING_V;
+    if (ring_start(r, &x) || (r->rank == 0 && sin_now(r, &x, visitor) != 0))
+        return -1;
+    return ring_wait(r, &x);
+}
+
+static void test_memory_in_flight_is_not_touched(void **unused)
+{
+    const RingMethodTable table = {plain_open, sinful_forward, NULL, plain_close};
+    RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
+    (void)unused;
+    for (setup.adversarial = 0; setup.adversarial < 2; setup.adversarial++)
+        for (sin_number = 0; sin_number < (int)(sizeof sins / sizeof *sins); sin_number++)
+            run_table(&table, setup, sins[sin_number]);
+}
+
+/* The plain ring with one place for visitors instead of two: what is being sent is overwritten, or
+ * what is received is used at once. The library does not see it. */
+static int single_buffer_forward(RingRank *r)
+{
+    PlainRing *ring = r->method;
+    void *K = ring->K[1], *V = ring->V[1];
+    int status;
+    ring->K[1] = ring->K[0], ring->V[1] = ring->V[0];
+    status = plain_forward(r);
+    ring->K[1] = K, ring->V[1] = V;
+    return status;
+}
+
+/* Overwrites what it sends, without asking, before the wait. */
+static int impatient_forward(RingRank *r)
+{
+    const size_t bytes = ring_kv_bytes(r, r->rank);
+    PlainRing *ring = r->method;
+    RingExchange x = {0};
+    float *out = ring->K[0], *in = ring->V[0];
+    const RingBlock q = ring_own_queries(r);
+    memcpy(out, r->K, bytes);
+    if (ring_step(r, 0) || ring_send(r, &x, 1 - r->rank, RING_K, out, bytes) ||
+        ring_receive(r, &x, 1 - r->rank, RING_K, in, ring_kv_bytes(r, 1 - r->rank)) ||
+        ring_start(r, &x))
+        return -1;
+    memset(out, 0, bytes);
+    if (ring_wait(r, &x) || ring_start_state(r, &q, ring->O_state, r->lse))
+        return -1;
+    return ring_finish_O(r, &q, r->O, in);
+}
+
+/* Every result is a K that came from the other rank: is each of its numbers one of K's? */
+static int copied(const SimCase *c)
+{
+    const AttnArgs *args = &c->problem->args;
+    for (int64_t n = 0; n < args->shape.Nq; n++)
+        for (int64_t x = 0; x < args->shape.d; x++)
+            if (case_get(&args->O, 0, n, 0, x) !=
+                case_get(&args->K, 0, (n + args->shape.Nk / 2) % args->shape.Nk, 0, x))
+                return 0;
+    return 1;
+}
+
+static void test_schedules_find_a_buffer_written_too_early(void **unused)
+{
+    const RingMethodTable table = {plain_open, impatient_forward, NULL, plain_close};
+    const Option o = {"square", {1, 1, 1, 8, 8, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
+    RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
+    int found = 0;
+    (void)unused;
+    setup.adversarial = 1;
+    for (setup.schedule_seed = 0; setup.schedule_seed < 20; setup.schedule_seed++) {
+        SimCase *c = sim_case(case_option(&o, ATTN_F32, 1, 1), &setup, &table);
+        c->plan.backward = 0;
+        assert_int_equal(0, sim_run(c));
+        found += !copied(c);
+        sim_case_free(c);
+    }
+    assert_true(found > 10);
+}
+
+static void test_one_buffer_is_not_enough(void **unused)
+{
+    const RingMethodTable table = {plain_open, single_buffer_forward, NULL, plain_close};
+    RingSetup setup = sim_setup(3, RING_CONTIGUOUS);
+    (void)unused;
+    run_table(&table, setup, "memory in flight: K");
+}
+
+/* --- schedules ---------------------------------------------------------------------------------*/
+
+static void test_schedules_can_be_repeated(void **unused)
+{
+    RingSetup setup = sim_setup(4, RING_ZIGZAG);
+    uint64_t seen[40];
+    int different = 0;
+    (void)unused;
+    setup.adversarial = 1;
+    for (int seed = 0; seed < (quick() ? 8 : 40); seed++) {
+        uint64_t first = 0;
+        int known = 0;
+        for (int again = 0; again < 2; again++) {
+            SimCase *c;
+            setup.schedule_seed = (uint64_t)seed;
+            c = sim_case(causal(13), &setup, &plain_ring);
+            assert_int_equal(0, sim_run(c));
+            assert_true(again == 0 || c->report.schedule == first);
+            assert_true(again == 1 || sim_right(c, "a schedule"));
+            first = c->report.schedule;
+            sim_case_free(c);
+        }
+        for (int s = 0; s < different; s++)
+            known |= seen[s] == first;
+        if (!known)
+            seen[different++] = first;
+    }
+    assert_int_equal(quick() ? 8 : 40, different);
+}
+
+/* The bytes of all results, in the order of the tensors. */
+static uint64_t fingerprint_of(const Case *c)
+{
+    const Storage *all[] = {&c->O, &c->dQ, &c->dK, &c->dV};
+    const AttnShape *s = &c->args.shape;
+    uint64_t sum = 0;
+    for (int n = 0; n < 4; n++)
+        sum = sum * UINT64_C(0x100000001B3) + tensor_fingerprint(all[n]);
+    for (int64_t row = 0; row < s->B * s->H * s->Nq; row++) {
+        uint32_t bits;
+        memcpy(&bits, &c->lse[row], sizeof bits);
+        sum = (sum ^ bits) * UINT64_C(0x100000001B3);
+    }
+    return sum;
+}
+
+/* A free run that is right, and then 200 schedules with the same bits. */
+static void try_schedules(RingMethod method)
+{
+    const Option o = {"schedules", {1, 4, 2, 21, 21, 4}, ATTN_MASK_CAUSAL_LOWER_RIGHT, -1, -1, 0,
+                      0,           LAYOUT_BSHD};
+    uint64_t expected = 0;
+    for (int seed = -1; seed < (quick() ? 10 : 200); seed++) {
+        RingSetup setup = sim_setup(4, RING_ZIGZAG);
+        SimCase *c;
+        setup.method = method;
+        setup.nodes = 2;
+        setup.adversarial = seed >= 0;
+        setup.schedule_seed = (uint64_t)seed;
+        case_state = 7; /* the same numbers every time */
+        c = sim_case(case_option(&o, ATTN_BF16, 1, 1), &setup, NULL);
+        c->plan.setup.verify_hops = seed % 2;
+        if (sim_run(c) != 0)
+            fail_msg("%s, seed %d: %s", ring_method_name(method), seed, c->report.failure);
+        if (seed < 0) {
+            assert_true(sim_right(c, ring_method_name(method)));
+            expected = fingerprint_of(c->problem);
+        } else if (fingerprint_of(c->problem) != expected) {
+            fail_msg("%s, seed %d: other bits", ring_method_name(method), seed);
+        }
+        sim_case_free(c);
+    }
+    assert_int_equal(0, workspace_live());
+}
+
+static void test_all_methods_under_schedules(void **unused)
+{
+    (void)unused;
+    for (int method = RING_METHOD_RING; method < RING_METHODS; method++)
+        try_schedules((RingMethod)method);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_in_flight_is_not_touched),
+        cmocka_unit_test(test_one_buffer_is_not_enough),
+        cmocka_unit_test(test_schedules_find_a_buffer_written_too_early),
+        cmocka_unit_test(test_schedules_can_be_repeated),
+        cmocka_unit_test(test_all_methods_under_schedules),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
