@@ -155,7 +155,8 @@ static __device__ __forceinline__ void update_rows(DecodeRows<C> &rows, float (&
     }
 }
 
-/* O += P V, P from the lanes that have it. V_stage: this thread's values, [UNROLL][LOADS][THREADS] */
+/* O += P V, P from the lanes that have it. V_stage: this thread's values,
+ * [UNROLL][LOADS][THREADS] */
 template <typename T, class C>
 static __device__ __forceinline__ void add_values(DecodeRows<C> &rows, const float (&P)[C::HELD],
                                                   const uint4 *V_stage)

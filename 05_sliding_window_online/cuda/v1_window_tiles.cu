@@ -39,6 +39,20 @@
 #include "float_copies.cuh"
 #include "weight_walk.cuh"
 
+/* delta of this thread's rows: the sum over the threads that share them. */
+template <class C>
+static __device__ __forceinline__ void store_delta(const float (&delta_row)[C::ROWS],
+                                                   const AttnArgs &a, const BlockWork &work,
+                                                   int row0, int column0, float *delta_out)
+{
+#pragma unroll
+    for (int r = 0; r < C::ROWS; r++) {
+        const float sum = sum_of_row(delta_row[r]);
+        if (column0 == 0 && work.i0 + row0 + row_of(r) < (int)a.shape.Nq)
+            delta_out[lse_row(a, work, work.i0 + row0 + row_of(r))] = sum;
+    }
+}
+
 /* One block: OWN rows of one head; of what is summed up OUT channels. */
 template <class C>
 static __global__ void __launch_bounds__(C::THREADS)
@@ -169,12 +183,7 @@ static __global__ void __launch_bounds__(C::THREADS)
     if constexpr (C::ADDS_W)
         store_gradient<C>(sum_dP, view.gradient_dP, work, out0, row0, column0, 1.0f, view.add);
     if constexpr (C::PASS == PASS_DELTA)
-#pragma unroll
-        for (int r = 0; r < C::ROWS; r++) {
-            const float sum = sum_of_row(delta_row[r]);
-            if (column0 == 0 && work.i0 + row0 + row_of(r) < N_own)
-                delta_out[lse_row(a, work, work.i0 + row0 + row_of(r))] = sum;
-        }
+        store_delta<C>(delta_row, a, work, row0, column0, delta_out);
 }
 
 /* --- host --------------------------------------------------------------------------------------*/
