@@ -111,13 +111,14 @@ test_fuzz() {
     fi
 }
 
-# The C part on another processor: cross-compiled, its unit tests under qemu-user.
+# The C part on another processor: cross-compiled, and the unit tests that may notice it under
+# qemu-user.
 test_cross() {
     if has_cross; then
         export ATTN_TEST_QUICK=1
         test_in build/aarch64 "aarch64 under qemu-user" \
-            "--cross-file tests/cross-aarch64.ini -Dcuda=disabled" "" \
-            --timeout-multiplier 6 --suite unit --no-suite isa
+            "--cross-file tests/cross-aarch64.ini -Dcuda=disabled" processor_tests \
+            --timeout-multiplier 6 --suite processor --no-suite isa
         unset ATTN_TEST_QUICK
     else
         record "aarch64" SKIP "qemu-aarch64 and aarch64-linux-gnu-gcc are not here"
