@@ -9,17 +9,22 @@
 #include "attn_config.h"
 #include "tensor.h"
 
+enum { MANY = 1 << 22 }; /* elements that threads are worth */
+
 void fill_tensor(const Tensor *t, FillTensor which, uint64_t seed, FillDist dist)
 {
-    int64_t b, n, h, x;
-    uint64_t index = 0; /* the logical one, whatever the strides */
-    for (b = 0; b < t->shape[0]; b++)
-        for (n = 0; n < t->shape[1]; n++)
-            for (h = 0; h < t->shape[2]; h++) {
-                const int64_t row = tensor_offset(t, b, n, h);
-                for (x = 0; x < t->shape[3]; x++)
-                    tensor_set(t, row + x, fill_value(seed, (int)which, index++, dist));
-            }
+    const int64_t rows = t->shape[0] * t->shape[1], width = t->shape[2] * t->shape[3];
+    int64_t row;
+#pragma omp parallel for if (rows * width > MANY)
+    for (row = 0; row < rows; row++) {
+        uint64_t index = (uint64_t)(row * width); /* the logical one, whatever the strides */
+        int64_t h, x;
+        for (h = 0; h < t->shape[2]; h++) {
+            const int64_t at = tensor_offset(t, row / t->shape[1], row % t->shape[1], h);
+            for (x = 0; x < t->shape[3]; x++)
+                tensor_set(t, at + x, fill_value(seed, (int)which, index++, dist));
+        }
+    }
 }
 
 void fill_mask(uint8_t *mask, int64_t Nq, int64_t Nk, uint64_t seed)

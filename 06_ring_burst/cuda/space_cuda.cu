@@ -19,7 +19,7 @@
 #include "space_internal.h"
 #include "transport_nccl.h"
 
-#define LAST_WORK_MS 5000.0 /* after a failure: what was asked for before it comes to an end */
+#define LAST_WORK_MS 1000.0 /* after a failure: what was asked for before it comes to an end */
 
 CudaSpace *cuda_space_of(RingRank *r)
 {
@@ -227,7 +227,7 @@ static int copy_now(RingRank *r, void *to, const void *from, size_t bytes, cudaM
     if (cuda_space_drain(r, 1) != 0 ||
         cuda_space_try(r, cudaMemcpyAsync(to, from, bytes, kind, work), what) != 0)
         return -1;
-    return cuda_space_try(r, cudaStreamSynchronize(work), what);
+    return cuda_space_drain(r, 1);
 }
 
 int cuda_space_upload(RingRank *r, void *to, const void *from_host, size_t bytes)

@@ -65,6 +65,22 @@ for test in json.load(open("build/gpu/meson-info/intro-tests.json", encoding="ut
 TXT
 }
 
+# Ranks on GPUs of their own: as threads of one process over both links, and as processes.
+check_several_gpus() {
+    ranks=$(gpu_count)
+    if [ "$ranks" -lt 2 ]; then
+        warn "one GPU: messages between GPUs are not checked"
+        return 0
+    fi
+    ring_gpu_cases "$ranks" >build/ring_gpus.txt
+    part "06 on $ranks GPUs" build/gpu/06_ring_burst/ring_burst --transport nccl \
+        --cases build/ring_gpus.txt
+    have mpirun || return 0
+    part "06 on $ranks GPUs, processes" mpirun --allow-run-as-root -n "$ranks" \
+        build/gpu/06_ring_burst/ring_burst --transport nccl --ranks "$ranks" -H 16 --kv-heads 8 \
+        -N 1000 -d 128 --dtype bf16 --causal --backward
+}
+
 # The tests with a CUDA device, and the CPU's own: this machine may have SIMD units (AVX-512) that
 # the one of every day lacks.
 gpu_check() {
@@ -77,6 +93,7 @@ gpu_check() {
         while read -r name <&4; do
             part "$number $name" sh common/tools/gpu_one_test.sh build/gpu "$name"
         done 4<build/gpu_tests.txt
+        [ "$number" != 06 ] || check_several_gpus
     done 3<build/gpu_stages.txt
 }
 
@@ -144,8 +161,8 @@ gpu_bench() {
         bench_cases "$program" >"build/bench_$program.txt"
         while read -r flags <&4; do
             # shellcheck disable=SC2086 # flags, one word each
-            part "$folder $flags" "build/gpu/$folder/$program" --device cuda $flags --bench \
-                --warmup 3 --iters 20 --json "$gpu_out/$folder.jsonl"
+            part "$folder $flags" "build/gpu/$folder/$program" --device cuda --bench --warmup 3 \
+                --iters 20 $flags --json "$gpu_out/$folder.jsonl"
         done 4<"build/bench_$program.txt"
     done 3<build/gpu_stages.txt
 }

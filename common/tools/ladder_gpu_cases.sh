@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: MIT
 # Part of ./ladder: the cases that the pieces of ladder_gpu.sh run, a line of flags each.
 #
-# Interface: sanitize_cases, sanitize_program, bench_cases, wall_cases, traffic_cases, ncu_cases.
+# Interface: sanitize_cases, sanitize_program, bench_cases, wall_cases, traffic_cases, ncu_cases,
+# ring_gpu_cases, gpu_count.
+
+gpu_count() {
+    nvidia-smi -L 2>/dev/null | grep -c '^GPU' || :
+}
 
 # Small cases that reach every kernel's tails: the tools slow a program down 10 to 100 times.
 sanitize_cases() {
@@ -57,7 +62,30 @@ TXT
                 '-H 1 --seq-q 70 --seq-kv 70 -d 256 --causal --window 30,0'
         done
         ;;
+    ring_burst) # every method, layout and dtype; ranks are streams of one GPU
+        for dtype in f32 f16 bf16; do
+            printf -- "--dtype $dtype --backward %s\n" \
+                '-H 2 --kv-heads 2 -N 130 -d 64 --causal --ranks 2 --method all' \
+                '-H 4 --kv-heads 1 --seq-q 70 --seq-kv 33 -d 59 --ranks 4 --layout striped' \
+                '-B 2 -H 2 -N 41 -d 32 --causal --window 9,0 --ranks 3 --method burst' \
+                '-H 2 --kv-heads 1 -N 3 -d 32 --mask full --ranks 4 --method ring-double' \
+                '-H 1 -N 140 -d 128 --causal --ranks 3 --deterministic --method ring'
+        done
+        ;;
     esac
+}
+
+# Stage 06 on $1 GPUs: small cases that are checked, over both links.
+ring_gpu_cases() {
+    for link in nccl copy; do
+        for flags in '-N 1000 -d 64 --causal --layout zigzag' '-N 777 -d 128 --window 99,0' \
+            '-B 2 --seq-q 300 --seq-kv 1001 -d 59 --layout striped' '-N 2000 -d 128 --causal' \
+            '-N 5 -d 64 --causal' '-N 640 -d 64 --mask full' '-N 500 -d 64 --dtype f32 --causal'; do
+            echo "-H 16 --kv-heads 8 --dtype bf16 --backward --ranks $1 --link $link $flags"
+        done
+    done
+    [ "$1" -lt 4 ] || echo "-H 8 --dtype f16 -N 900 -d 64 --causal --backward --ranks $1 --nodes 2"
+    echo "-H 2 --dtype bf16 -N 600 -d 64 --causal --backward --ranks 1"
 }
 
 # A stage's own test programs that run under the tools as well.
@@ -66,6 +94,7 @@ sanitize_program() {
     flash_forward) echo build/gpu/tests/gpu/test_flash_resume_gpu small ;;
     flash_backward) echo build/gpu/tests/gpu/test_backward_blocks_gpu small ;;
     sliding_window) echo build/gpu/tests/gpu/test_window_decode_gpu small ;;
+    ring_burst) echo build/gpu/tests/gpu/test_ring_work_gpu ;;
     esac
 }
 
@@ -113,6 +142,34 @@ window_cases() {
     done
 }
 
+# Stage 06 on G GPUs: 8192 and 32768 tokens on each, over both links; what contiguous shards cost;
+# as many tokens as fit. On one GPU: its ranks as streams. The oracle needs all rows of a group of
+# heads for gradients of keys, which takes minutes from 32768 tokens a GPU on: there forward passes
+# are checked, and gradients are timed without.
+ring_bench_cases() {
+    ranks=$(gpu_count)
+    common='-B 1 -H 32 --kv-heads 8 -d 128 --dtype bf16 --causal --warmup 2 --iters 7'
+    if [ "$ranks" -lt 2 ]; then
+        for layout in zigzag contiguous; do
+            echo "$common -N 16384 --ranks 4 --layout $layout --backward --method all"
+        done
+        return
+    fi
+    common="$common --transport nccl --ranks $ranks"
+    for link in nccl copy; do
+        echo "$common -N $((8192 * ranks)) --backward --link $link --method all"
+    done
+    for link in nccl copy; do
+        echo "$common -N $((32768 * ranks)) --link $link --method all"
+        echo "$common -N $((32768 * ranks)) --backward --no-check --link $link --method ring"
+        echo "$common -N $((32768 * ranks)) --backward --no-check --link $link --method burst"
+    done
+    echo "$common -N $((8192 * ranks)) --backward --layout contiguous --method ring"
+    echo "$common -N $((131072 * ranks)) --link copy --iters 1 --warmup 1 --method ring"
+    echo "$common -N $((131072 * ranks)) --backward --no-check --link copy --iters 1 --warmup 1" \
+        "--method ring"
+}
+
 # One line of flags per bench run.
 bench_cases() {
     case $1 in
@@ -134,6 +191,7 @@ bench_cases() {
         published_cases | sed 's|$| --cases common/tools/fixed_order.txt|'
         ;;
     sliding_window) window_cases ;;
+    ring_burst) ring_bench_cases ;;
     *)
         for dtype in f32 bf16; do
             for N in 512 1024 2048 4096 8192; do
@@ -193,6 +251,7 @@ ncu_cases() {
         echo '-B 8 -H 32 --kv-heads 8 --seq-q 1 --seq-kv 4097 -d 128 --causal --window 4096,0' \
             '--variant v3_decode_window'
         ;;
+    ring_burst) ;; # its kernels are those of stages 03 and 04
     *) echo '-B 1 -H 16 -N 2048 -d 64' ;;
     esac
 }
