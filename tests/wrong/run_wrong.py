@@ -12,15 +12,21 @@ the diff say what it is:
     function: naive_v0_loops            what it exports; <function>_backward too when it has one
     what: one sentence, for the reader of a failure
     caught-by: O lse                    exactly the checks that must object, of
-                                        O lse dQ dK dV inputs storage crash
+                                        O lse dQ dK dV inputs storage crash, and of
+                                        several ranks bytes memory flight deadlock
     case: -N 17 -d 32                   one line each, the flags that show it
+    passes: -N 16 -d 32                 those that do not: here the wrong one passes (optional)
 
 CPU: the patched file is compiled into a shared object and run with --variant-so, the way a
 student's solution is graded. The program must exit with 1 and blame exactly the named checks. The
 unpatched file goes the same way over the same cases and must pass. A patch that does not apply is a
 failure. With `variant:` instead of `function:`, for a file that a variant calls, the patched file
 is linked in front of the stage's own library, and the variant is run. So are all of CUDA, which
-need a GPU: `./ladder gpu check` runs these.
+need a GPU (`./ladder gpu check` runs these), and the methods of stage 06. There a method may also
+send other bytes than the model says, hold other memory, touch what is in flight, or wait for a
+message that nobody sends. The last two end a run before it has a result: exit status 3, not 1.
+`--mask-file {local}` in a case is a mask of four blocks of eight tokens on its diagonal: attention
+that four ranks could do alone.
 
 What no variant does, but a function of the library (resuming, say), a test program judges:
 
@@ -32,6 +38,7 @@ import concurrent.futures
 import glob
 import os
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -42,18 +49,37 @@ from tap import Tap
 from workshop import Failure, Workshop, apply_hunks, changed_text, read_patch, run
 
 
+SENTENCES = (("inputs", "an input was written to|it wrote to its input"),
+             ("storage", "memory outside the outputs was written to"),
+             ("crash", "crashed with SIG.*: an access behind the end of"),
+             ("bytes", r"rank \d+ sent \d+ bytes .*, the model says"),
+             ("memory", r"rank \d+ held \d+ bytes, the model says"),
+             ("flight", "(reads|writes) memory in flight"),
+             ("deadlock", "deadlock; rank"))
+NO_RESULT = {"flight", "deadlock"}
+
+
+def local_mask(folder):
+    """[32][32] uint8 as .npy, 1 = masked out: token i sees token j of the same eight."""
+    path = os.path.join(folder, "local.npy")
+    header = "{'descr': '|u1', 'fortran_order': False, 'shape': (32, 32), }"
+    header += " " * (117 - len(header)) + "\n"
+    with open(path, "wb") as f:
+        f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
+        f.write(bytes(i // 8 != j // 8 for i in range(32) for j in range(32)))
+    return path
+
+
 def run_cases(command, folder, lines):
     """Exit status, the set of checks that objected, and everything said."""
-    case_file = os.path.join(folder, "cases")
+    case_file, text = os.path.join(folder, "cases"), "\n".join(lines) + "\n"
+    if "{local}" in text:
+        text = text.replace("{local}", local_mask(folder))
     with open(case_file, "w", encoding="utf-8") as f:
-        f.write("\n".join(lines) + "\n")
+        f.write(text)
     done = run(command + ["--quiet", "--cases", case_file])
     blamed = set(re.findall(r": (\w+) is wrong: \d+ of \d+ values are off", done.stderr))
-    for check, sentence in (("inputs", "an input was written to|it wrote to its input"),
-                            ("storage", "memory outside the outputs was written to"),
-                            ("crash", "crashed with SIG.*: an access behind the end of")):
-        if re.search(sentence, done.stderr):
-            blamed.add(check)
+    blamed |= {check for check, sentence in SENTENCES if re.search(sentence, done.stderr)}
     return done.returncode, blamed, done.stderr
 
 
@@ -88,16 +114,19 @@ def judge_patch(tap, shop, path, prepared):
             raise prepared
         fields, right, wrong = prepared
 
-        def judge(command):
+        def judge(command, lines):
             if "program" in fields:
                 return run_tests(command)
-            return run_cases(command, shop.folder, fields["case"])
+            return run_cases(command, shop.folder, lines)
 
-        status, _, said = judge(right.result())
+        status, _, said = judge(right.result(), fields["case"] + fields["passes"])
         if status != 0:
             raise Failure(f"the unpatched file must pass, exit status {status}\n{said[-1500:]}")
-        status, blamed, said = judge(wrong.result())
-        tap.ok(status == 1 and blamed == fields["caught-by"],
+        status, blamed, said = judge(wrong.result(), fields["case"])
+        blind, _, told = judge(wrong.result(), fields["passes"]) if fields["passes"] else (0, 0, "")
+        if blind != 0:
+            raise Failure(f"a case that it must pass: exit status {blind}\n{told[-1500:]}")
+        tap.ok(status == (3 if blamed & NO_RESULT else 1) and blamed == fields["caught-by"],
                f"{name}: {fields['what']}: caught by {' '.join(sorted(fields['caught-by']))}",
                f"exit status {status}, blamed {sorted(blamed)}\n{said[-1500:]}")
     except (Failure, OSError, subprocess.TimeoutExpired) as why:

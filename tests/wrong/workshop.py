@@ -18,8 +18,9 @@ import subprocess
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 
-KEYS = ("file", "header", "function", "variant", "program", "what", "caught-by", "case")
-CHECKS = ("O", "lse", "dQ", "dK", "dV", "inputs", "storage", "crash")
+KEYS = ("file", "header", "function", "variant", "program", "what", "caught-by", "case", "passes")
+CHECKS = ("O", "lse", "dQ", "dK", "dV", "inputs", "storage", "crash",
+          "bytes", "memory", "flight", "deadlock")
 
 
 class Failure(Exception):
@@ -27,8 +28,8 @@ class Failure(Exception):
 
 
 def read_patch(path):
-    """Header fields (case: a list) and hunks [(old lines, new lines)]."""
-    fields, hunks = {"case": []}, []
+    """Header fields (case, passes: lists) and hunks [(old lines, new lines)]."""
+    fields, hunks = {"case": [], "passes": []}, []
     with open(path, encoding="utf-8") as f:
         for line in f.read().split("\n"):
             key, colon, value = line.partition(":")
@@ -41,8 +42,8 @@ def read_patch(path):
             elif line.startswith("@@"):
                 hunks.append(([], []))
             elif not hunks and colon and key in KEYS:
-                if key == "case":
-                    fields["case"].append(value.strip())
+                if key in ("case", "passes"):
+                    fields[key].append(value.strip())
                 else:
                     fields[key] = value.strip()
     wanted = {"file", "what", "caught-by"} - set(fields)
