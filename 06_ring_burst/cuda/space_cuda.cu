@@ -125,7 +125,7 @@ static void close_space(RingRank *r)
     (void)r;
 }
 
-/* 1: all queues are empty. A GPU that hangs is not waited for. */
+/* 1: all queues are empty. A GPU that hangs is not waited for, and its memory is not freed. */
 static int is_idle(const CudaSpace *s)
 {
     const cudaStream_t streams[] = {s->work, s->messages, s->inbound};
@@ -148,7 +148,7 @@ static void release_space(RingRank *r)
         return;
     r->space_state = NULL;
     (void)cudaSetDevice(s->device);
-    if (!is_idle(s))
+    if (cuda_space_hangs() || !is_idle(s))
         return;
     for (int m = 0; m < s->map_count; m++) {
         free(s->maps[m].host);

@@ -38,6 +38,7 @@ int cuda_space_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype);
 /* Until the queue of work, or all of them, are empty: every wait of the host for the GPU. */
 int cuda_space_drain(RingRank *r, int work_only);
 int cuda_space_finish(RingRank *r);
+int cuda_space_hangs(void); /* 1: some rank's queue did not end in time; cudaFree would wait */
 int cuda_space_mark(RingRank *r, int messages);
 double cuda_space_mark_ms(RingRank *r, int number);
 void cuda_space_forget_marks(RingRank *r);

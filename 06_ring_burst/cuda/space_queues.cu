@@ -15,6 +15,7 @@
  * Interface: of RingSpace (ring_world.h) finish, mark, mark_ms, forget_marks, ready, carry, follow;
  * cuda_space_event, cuda_space_await (space_cuda.h).
  */
+#include <atomic>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,13 @@ int cuda_space_await(RingRank *r, const RingTransfer *t, cudaEvent_t ready, cuda
     return cuda_space_try(r, cudaStreamWaitEvent(s->work, arrived, 0), "a message");
 }
 
+static std::atomic<int> gpu_hangs;
+
+int cuda_space_hangs(void)
+{
+    return gpu_hangs;
+}
+
 /* The first message that has not come, or NULL. */
 static const CudaAwaited *first_missing(CudaSpace *s)
 {
@@ -47,6 +55,7 @@ static const CudaAwaited *first_missing(CudaSpace *s)
 static int too_late(RingRank *r, const CudaAwaited *missing, double seconds)
 {
     char words[80];
+    gpu_hangs = 1;
     if (!missing)
         return ring_fail(r, "the GPU has not done its work in %g s", seconds);
     r->pass = missing->pass;
