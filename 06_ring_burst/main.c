@@ -76,6 +76,8 @@ static int show(Report *report, const CliCase *c, const Problem *problem,
     Check check;
     if (status == EXIT_OK && out->status == ATTN_SKIP)
         return report_skip(report, c, v, out->failure);
+    if (status == EXIT_NO_DEVICE)
+        return status; /* no such row on this machine */
     if (judged) {
         status = exit_worst(status, judge_outcome(&check, reference, out, c, v));
         if (wrong_bytes)
@@ -140,7 +142,8 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
     v = NULL;
     /* the oracle's O, lse (dQ, dK, dV) and the bound of each element: once for all methods */
     status = reference_make(&reference, &problem, c);
-    while (status != EXIT_RUNTIME && (v = cli_next_variant(cli, c, v)) != NULL)
+    while (status != EXIT_RUNTIME && status != EXIT_NO_DEVICE &&
+           (v = cli_next_variant(cli, c, v)) != NULL)
         status = exit_worst(status, v == &c->so ? run_so(report, cli, c, &problem, &reference, v)
                                                 : run_method(report, c, &problem, &reference, v));
     reference_free(&reference);
