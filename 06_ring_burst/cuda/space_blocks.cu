@@ -87,6 +87,25 @@ static int reserve_workspace(RingRank *r, size_t bytes)
     return 0;
 }
 
+/* What the largest pair of blocks needs, before the first round: cudaMalloc in the middle of a pass
+ * may wait for messages. */
+int cuda_space_reserve(RingRank *r)
+{
+    const RingPlan *plan = r->plan;
+    AttnShape n = plan->shape;
+    if (plan->setup.method == RING_METHOD_ULYSSES) {
+        n.H = n.H / r->world;
+        n.Hkv = n.Hkv > r->world ? n.Hkv / r->world : 1;
+    } else {
+        n.Nq = ring_max_nq(r);
+        n.Nk = ring_max_nk(r);
+    }
+    const size_t forward = flash_cuda_workspace_bytes(&n, plan->dtype);
+    const size_t backward =
+        plan->backward ? flash_backward_cuda_workspace_bytes(&n, plan->dtype) : 0;
+    return reserve_workspace(r, forward > backward ? forward : backward);
+}
+
 int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows)
 {
     if (cuda_space_zero(r, O_state, (size_t)count * sizeof *O_state) != 0)

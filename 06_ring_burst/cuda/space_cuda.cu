@@ -83,7 +83,7 @@ static int open_on(RingRank *r, int device)
     if (cuda_space_try(r, cudaSetDevice(device), "cudaSetDevice") != 0 || open_queues(r, s) != 0 ||
         cuda_space_try(r, cudaEventCreate(&s->start), "an event") != 0)
         return -1;
-    return 0;
+    return cuda_space_reserve(r);
 }
 
 static int open_first(RingRank *r)

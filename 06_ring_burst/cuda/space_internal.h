@@ -25,6 +25,7 @@ int cuda_space_settle_all(RingRank *r);
 int cuda_space_upload(RingRank *r, void *to, const void *from_host, size_t bytes);
 int cuda_space_zero(RingRank *r, void *p, size_t bytes);
 
+int cuda_space_reserve(RingRank *r);
 int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows);
 int cuda_space_alone(RingRank *r, RingPass pass);
 int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state);
