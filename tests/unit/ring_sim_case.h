@@ -12,7 +12,7 @@
  * - sim_run: the job; 0, or -1 and report.failure.
  * - sim_right: do all results agree with the oracle?
  * - plain_ring: the method.
- * - causal, quick, run_table, assert_same_bits: small things that several tests need.
+ * - sim_causal, sim_quick, sim_run_table, sim_same_bits: small things that several tests need.
  */
 #ifndef RING_SIM_CASE_H
 #define RING_SIM_CASE_H
@@ -225,7 +225,7 @@ static inline int sim_right(const SimCase *c, const char *label)
     return check.pass;
 }
 
-static inline Case *causal(int64_t N)
+static inline Case *sim_causal(int64_t N)
 {
     const Option o = {"causal", {1, 2, 1, 1, 1, 4}, ATTN_MASK_CAUSAL_LOWER_RIGHT, -1, -1, 0, 0, 0};
     Option sized = o;
@@ -234,15 +234,15 @@ static inline Case *causal(int64_t N)
 }
 
 /* Fewer cases: under sanitizers. */
-static inline int quick(void)
+static inline int sim_quick(void)
 {
     return getenv("ATTN_TEST_QUICK") != NULL;
 }
 
 /* A method whose forward pass alone is run; part: what its failure says, NULL: none. */
-static inline void run_table(const RingMethodTable *table, RingSetup setup, const char *part)
+static inline void sim_run_table(const RingMethodTable *table, RingSetup setup, const char *part)
 {
-    SimCase *c = sim_case(causal(8), &setup, table);
+    SimCase *c = sim_case(sim_causal(8), &setup, table);
     int status;
     c->plan.backward = 0;
     status = sim_run(c);
@@ -254,7 +254,7 @@ static inline void run_table(const RingMethodTable *table, RingSetup setup, cons
     sim_case_free(c);
 }
 
-static inline void assert_same_bits(const Tensor *a, const Tensor *b)
+static inline void sim_same_bits(const Tensor *a, const Tensor *b)
 {
     for (int64_t i = 0; i < a->shape[0]; i++)
         for (int64_t n = 0; n < a->shape[1]; n++)

@@ -227,5 +227,5 @@ int main(void)
         cmocka_unit_test(worked_numbers),
         cmocka_unit_test(pairs_and_balance),
     };
-    return cmocka_run_group_tests_name("model_ring", tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -244,5 +244,5 @@ int main(void)
         cmocka_unit_test(grouped_heads),
         cmocka_unit_test(all_methods),
     };
-    return cmocka_run_group_tests_name("ring_bytes", tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -320,5 +320,5 @@ int main(void)
         cmocka_unit_test(hidden_share),
         cmocka_unit_test(rates_from_a_file),
     };
-    return cmocka_run_group_tests_name("ring_cost", tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

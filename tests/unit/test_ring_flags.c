@@ -227,5 +227,5 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(defaults), cmocka_unit_test(values),
                                        cmocka_unit_test(layouts), cmocka_unit_test(rows),
                                        cmocka_unit_test(refusals)};
-    return cmocka_run_group_tests_name("ring_flags", tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,5 +147,5 @@ int main(void)
         cmocka_unit_test(thresholds),
         cmocka_unit_test(heads_that_cannot_be_dealt_out),
     };
-    return cmocka_run_group_tests_name("ring_map", tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

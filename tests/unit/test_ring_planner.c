@@ -245,5 +245,5 @@ int main(void)
         cmocka_unit_test(what_nothing_can_compute),
         cmocka_unit_test(always_an_answer),
     };
-    return cmocka_run_group_tests_name("ring_planner", tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,7 +86,7 @@ static void test_memory_in_flight_is_not_touched(void **unused)
     (void)unused;
     for (setup.adversarial = 0; setup.adversarial < 2; setup.adversarial++)
         for (sin_number = 0; sin_number < (int)(sizeof sins / sizeof *sins); sin_number++)
-            run_table(&table, setup, sins[sin_number]);
+            sim_run_table(&table, setup, sins[sin_number]);
 }
 
 /* The plain ring with one place for visitors instead of two: what is being sent is overwritten, or
@@ -156,7 +156,7 @@ static void test_one_buffer_is_not_enough(void **unused)
     const RingMethodTable table = {plain_open, single_buffer_forward, NULL, plain_close};
     RingSetup setup = sim_setup(3, RING_CONTIGUOUS);
     (void)unused;
-    run_table(&table, setup, "memory in flight: K");
+    sim_run_table(&table, setup, "memory in flight: K");
 }
 
 /* --- schedules ---------------------------------------------------------------------------------*/
@@ -168,13 +168,13 @@ static void test_schedules_can_be_repeated(void **unused)
     int different = 0;
     (void)unused;
     setup.adversarial = 1;
-    for (int seed = 0; seed < (quick() ? 8 : 40); seed++) {
+    for (int seed = 0; seed < (sim_quick() ? 8 : 40); seed++) {
         uint64_t first = 0;
         int known = 0;
         for (int again = 0; again < 2; again++) {
             SimCase *c;
             setup.schedule_seed = (uint64_t)seed;
-            c = sim_case(causal(13), &setup, &plain_ring);
+            c = sim_case(sim_causal(13), &setup, &plain_ring);
             assert_int_equal(0, sim_run(c));
             assert_true(again == 0 || c->report.schedule == first);
             assert_true(again == 1 || sim_right(c, "a schedule"));
@@ -186,7 +186,7 @@ static void test_schedules_can_be_repeated(void **unused)
         if (!known)
             seen[different++] = first;
     }
-    assert_int_equal(quick() ? 8 : 40, different);
+    assert_int_equal(sim_quick() ? 8 : 40, different);
 }
 
 /* The bytes of all results, in the order of the tensors. */
@@ -211,7 +211,7 @@ static void try_schedules(RingMethod method)
     const Option o = {"schedules", {1, 4, 2, 21, 21, 4}, ATTN_MASK_CAUSAL_LOWER_RIGHT, -1, -1, 0,
                       0,           LAYOUT_BSHD};
     uint64_t expected = 0;
-    for (int seed = -1; seed < (quick() ? 10 : 200); seed++) {
+    for (int seed = -1; seed < (sim_quick() ? 10 : 200); seed++) {
         RingSetup setup = sim_setup(4, RING_ZIGZAG);
         SimCase *c;
         setup.method = method;

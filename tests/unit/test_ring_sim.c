@@ -79,12 +79,13 @@ static void test_messages_keep_their_order(void **unused)
     const RingMethodTable table = {.forward = mail_forward};
     RingSetup setup = sim_setup(3, RING_CONTIGUOUS);
     (void)unused;
-    run_table(&table, setup, NULL);
+    sim_run_table(&table, setup, NULL);
     setup.adversarial = 1;
-    for (setup.schedule_seed = 0; setup.schedule_seed < (quick() ? 20 : 200); setup.schedule_seed++)
-        run_table(&table, setup, NULL);
+    for (setup.schedule_seed = 0; setup.schedule_seed < (sim_quick() ? 20 : 200);
+         setup.schedule_seed++)
+        sim_run_table(&table, setup, NULL);
     setup.verify_hops = 1;
-    run_table(&table, setup, NULL);
+    sim_run_table(&table, setup, NULL);
 }
 
 static int wrong_size_forward(RingRank *r)
@@ -104,7 +105,8 @@ static void test_a_wrong_size_is_told(void **unused)
     RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
     (void)unused;
     for (setup.adversarial = 0; setup.adversarial < 2; setup.adversarial++)
-        run_table(&table, setup, "rank 1, forward step 0: Q from rank 0 has 32 bytes, expected");
+        sim_run_table(&table, setup,
+                      "rank 1, forward step 0: Q from rank 0 has 32 bytes, expected");
 }
 
 /* --- waiting for ever --------------------------------------------------------------------------*/
@@ -145,11 +147,13 @@ static void test_a_deadlock_is_told(void **unused)
     (void)unused;
     for (setup.adversarial = 0; setup.adversarial < 2; setup.adversarial++) {
         const double begin = ring_now_ms();
-        run_table(&circle, setup, "deadlock; rank 0 is waiting for K from rank 3 (forward step 3)");
-        run_table(&circle, setup, "; rank 3 is waiting for K from rank 2 (forward step 3)");
-        run_table(&forgotten, setup, "rank 2 is waiting for dV from rank 1 (forward step 1)");
-        run_table(&forgotten, setup, "rank 0 is waiting until rank 1 takes dK (forward step 1)");
-        run_table(&forgotten, setup, "rank 1 is waiting until rank 0 takes results");
+        sim_run_table(&circle, setup,
+                      "deadlock; rank 0 is waiting for K from rank 3 (forward step 3)");
+        sim_run_table(&circle, setup, "; rank 3 is waiting for K from rank 2 (forward step 3)");
+        sim_run_table(&forgotten, setup, "rank 2 is waiting for dV from rank 1 (forward step 1)");
+        sim_run_table(&forgotten, setup,
+                      "rank 0 is waiting until rank 1 takes dK (forward step 1)");
+        sim_run_table(&forgotten, setup, "rank 1 is waiting until rank 0 takes results");
         assert_true(ring_now_ms() - begin < 0.5 * 1e3 * setup.timeout_s); /* no time-out */
     }
 }
@@ -179,7 +183,7 @@ static void test_a_time_out_is_told(void **unused)
     RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
     (void)unused;
     setup.timeout_s = 0.6;
-    run_table(
+    sim_run_table(
         &table, setup,
         "rank 1, forward step 9: waiting for lse from rank 0: nothing within 0.6 s; rank 0 was "
         "last seen in forward step 2");
@@ -201,7 +205,7 @@ static void test_a_slow_rank_is_no_time_out(void **unused)
     RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
     (void)unused;
     setup.timeout_s = 0.8;
-    run_table(&table, setup, NULL);
+    sim_run_table(&table, setup, NULL);
 }
 
 /* --- what is counted ---------------------------------------------------------------------------*/
@@ -214,8 +218,8 @@ static void test_bytes_and_memory_are_counted(void **unused)
     double forward_ms[3], backward_ms[3];
     (void)unused;
     setup.nodes = 2;
-    setup.verify_hops = 1;                         /* trailers are no payload */
-    c = sim_case(causal(22), &setup, &plain_ring); /* 5 or 6 tokens for a rank */
+    setup.verify_hops = 1;                             /* trailers are no payload */
+    c = sim_case(sim_causal(22), &setup, &plain_ring); /* 5 or 6 tokens for a rank */
     c->job.rounds = 3;
     c->job.trace = 1;
     c->job.forward_ms = forward_ms;
