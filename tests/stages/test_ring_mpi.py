@@ -117,7 +117,7 @@ FAULTS = [
 
 def check_faults(p):
     """One mpirun: after each failure the next case must be right again."""
-    lines = [f"{SMALL} --timeout 1 {flags}" for flags, _, _ in FAULTS]
+    lines = [f"{SMALL} --timeout 2 {flags}" for flags, _, _ in FAULTS]
     rows_path = os.path.join(p.folder, "faults.jsonl")
     cases = p.cases("faults.txt", lines)
     done = p.run(f"--cases {cases} --ranks 4 --transport mpi --json {rows_path}")
@@ -148,7 +148,7 @@ def check_exit(p, flags, sentence, front=()):
 def check_signal(p, number, victim, sentence):
     """Rank `victim`, or the launcher (None), gets a signal in the middle of its work."""
     mark = f"RING_TEST_CASE_{int(number)}_{victim}"
-    flags = f"--cases {p.cases(mark + '.txt', LONG)} --timeout 2 --transport mpi --ranks 4 --quiet"
+    flags = f"--cases {p.cases(mark + '.txt', LONG)} --timeout 5 --transport mpi --ranks 4 --quiet"
     name = f"{signal.Signals(number).name} to {'the launcher' if victim is None else victim}"
     run = subprocess.Popen([p.path, *flags.split()], stdout=subprocess.PIPE, text=True,
                            stderr=subprocess.PIPE, env=environment(**{mark: "1"}), errors="replace")
