@@ -23,7 +23,7 @@
  * Interface:
  * - RingSetup: what the user chooses. RingPlan: what follows from it for all ranks.
  * - ring_plan_make, ring_plan_free: shards, hops, refusals in one sentence.
- * - ring_keys, ring_queries: the position map of a run of local tokens of any rank.
+ * - ring_positions: the position map of a run of local tokens of any rank.
  * - ring_pair_class: can a rank's queries see a rank's keys at all?
  * Sources: Liu et al. 2023 (arXiv 2310.01889), Sun et al. 2024, BurstAttention (2403.09347),
  * Brandon et al. 2023, striped (2311.09431), Jacobs et al. 2023, Ulysses (2309.14509).

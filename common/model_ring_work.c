@@ -13,7 +13,7 @@
  * Zigzag gives every rank an early and a late chunk: all do the same at every step.
  *
  * Interface: model_ring_pairs, model_ring_efficiency (model_ring.h). Any mask and any blocks:
- * ring_plan_pairs in stage 06.
+ * ring_block_work in stage 06.
  */
 #include "model_ring.h"
 

@@ -174,6 +174,10 @@ static AttnStatus launch_clean_gradients(const AttnArgs *a, const float *delta, 
     plan.wide = !sums.dK && rows_on_16_bytes(&a->dK) && rows_on_16_bytes(&a->dV);
     place_workspace<C>(&plan.w, n, workspace, IN_TURNS);
     const int64_t rows = n->B * n->H * plan.w.tables.Tr * C::Br;
+    const AttnStatus status = /* asked first: a refusal leaves nothing behind */
+        reserve_smem(clean_gradients_kernel<T, C, IN_TURNS>, GradientBytes<C>::ALL);
+    if (status != ATTN_OK)
+        return status;
     if (parts & GRADIENTS_BEGIN) {
         prepare_kernel<T, C>
             <<<(unsigned)((rows * PrepareLanes<C::D>::LANES + 255) / 256), 256, 0, stream>>>(
@@ -185,10 +189,6 @@ static AttnStatus launch_clean_gradients(const AttnArgs *a, const float *delta, 
         CUDA_TRY_LAUNCH();
     }
     if (parts & GRADIENTS_ADD) {
-        const AttnStatus status =
-            reserve_smem(clean_gradients_kernel<T, C, IN_TURNS>, GradientBytes<C>::ALL);
-        if (status != ATTN_OK)
-            return status;
         clean_gradients_kernel<T, C, IN_TURNS>
             <<<(unsigned)(n->B * n->Hkv * plan.w.tables.Tc * C::SHARES), C::THREADS,
                GradientBytes<C>::ALL, stream>>>(*a, plan);
