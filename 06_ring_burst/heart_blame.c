@@ -227,25 +227,30 @@ static int earlier(int64_t a_ns, int a, int64_t b_ns, int b)
     return b < 0 || (a_ns > 0 && (b_ns == 0 || a_ns < b_ns)) ? a : b;
 }
 
-/* In the order of how sure it is: a rank that noted its own crash; one that vanished although
- * nobody had told it to; the first that was told to. */
+/* In the order of how sure it is: a rank that noted its own crash; one that was told to end by
+ * somebody else than mpirun; one that vanished although nobody had told it to; the first that was
+ * told to. (A busy machine may give a rank no time to note that mpirun told it to end before it is
+ * killed: it seems to have vanished. So who vanished is asked late.) */
 void heart_explain(const HeartBoard *board, char *text, size_t room)
 {
     Text t = {text, 0, room};
-    int rank, crashed = -1, vanished = -1, told = -1;
+    int rank, crashed = -1, outside = -1, vanished = -1, told = -1;
     for (rank = 0; rank < board->ranks; rank++) {
         const HeartSlot *s = &board->slot[rank];
         if (READ(s->signal) && crashed < 0)
             crashed = rank;
         if (READ(s->state) == HEART_ABSENT || READ(s->state) == HEART_DONE)
             continue;
+        if (READ(s->outside))
+            outside =
+                earlier(s->outside, rank, outside < 0 ? 0 : board->slot[outside].outside, outside);
         if (READ(s->stopped))
             told = earlier(s->stopped, rank, told < 0 ? 0 : board->slot[told].stopped, told);
         else if (is_gone(s))
             vanished =
                 earlier(s->gone, rank, vanished < 0 ? 0 : board->slot[vanished].gone, vanished);
     }
-    rank = crashed >= 0 ? crashed : vanished >= 0 ? vanished : told;
+    rank = crashed >= 0 ? crashed : outside >= 0 ? outside : vanished >= 0 ? vanished : told;
     if (rank < 0) {
         add(&t, "the ranks ended, and none says why");
         return;
@@ -257,6 +262,6 @@ void heart_explain(const HeartBoard *board, char *text, size_t room)
     if (crashed >= 0)
         add_signal(&t, READ(board->slot[rank].signal));
     else
-        add(&t, vanished >= 0 ? "it ended without a word (it left, or was killed)"
-                              : "it was told to end from outside (SIGTERM)");
+        add(&t, rank == vanished ? "it ended without a word (it left, or was killed)"
+                                 : "it was told to end from outside (SIGTERM)");
 }

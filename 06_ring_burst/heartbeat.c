@@ -119,9 +119,12 @@ void heart_crash(HeartBoard *board, int rank, int number)
     WRITE(board->slot[rank].signal, number);
 }
 
-void heart_stop(HeartBoard *board, int rank)
+void heart_stop(HeartBoard *board, int rank, int from_outside)
 {
-    WRITE(board->slot[rank].stopped, heart_now());
+    const int64_t now = heart_now();
+    if (from_outside)
+        WRITE(board->slot[rank].outside, now);
+    WRITE(board->slot[rank].stopped, now);
 }
 
 void heart_end(HeartBoard *board, int rank, HeartState state)

@@ -61,6 +61,7 @@ typedef struct HeartSlot {
     uint64_t place;  /* a HeartPlace in one word: never half written */
     int64_t since;   /* ns, CLOCK_MONOTONIC, of the last change of place */
     int64_t stopped; /* ns, when it was told to end (SIGTERM); 0: never */
+    int64_t outside; /* ns, when somebody else than mpirun told it so; 0: never */
     int64_t gone;    /* ns, when heart_watch saw that it is not there any more; 0: never */
 } HeartSlot;
 
@@ -84,7 +85,8 @@ void heart_place(HeartBoard *board, int rank, HeartPlace place);
 double heart_silence(const HeartBoard *board); /* s since any rank has come to another place */
 HeartPlace heart_read(const HeartBoard *board, int rank);
 void heart_crash(HeartBoard *board, int rank, int signal);
-void heart_stop(HeartBoard *board, int rank);
+/* Rank `rank` was told to end: by its mpirun, or by somebody else (from outside). */
+void heart_stop(HeartBoard *board, int rank, int from_outside);
 void heart_end(HeartBoard *board, int rank, HeartState state);
 
 void heart_status(HeartBoard *board, int status); /* rank 0: what the program ends with */

@@ -4,7 +4,8 @@
  *
  * A rank that dies is known to mpirun only, which then ends the others by SIGTERM. To find out
  * afterwards who went first, each rank notes on the board (heartbeat.h) that it crashed, or that it
- * was told to end: the one that is gone and has noted neither is the one. If mpirun was started by
+ * was told to end, by mpirun or by somebody else (the kernel says who sent a signal): one that is
+ * gone and has noted neither is the one. If mpirun was started by
  * the user and not by launch_mpi.c, nobody else reads the board, so the first rank that is told to
  * end says it. And if mpirun itself is killed, the kernel ends its ranks: no orphans.
  *
@@ -81,13 +82,14 @@ static void on_crash(int number)
 }
 
 /* mpirun sends SIGTERM to all ranks when one is gone. */
-static void on_end(int number)
+static void on_end(int number, siginfo_t *signal_info, void *context)
 {
     static const char before[] = "ring_burst: ";
     const struct timespec others = {0, 100000000}; /* until they have noted it as well */
     char text[400];
     size_t n;
-    heart_stop(board, own_rank);
+    (void)context;
+    heart_stop(board, own_rank, signal_info->si_pid != getppid());
     if (!launched) {
         nanosleep(&others, NULL);
         heart_explain(board, text, sizeof text - 1);
@@ -106,8 +108,10 @@ static void watch_signals(void)
     struct sigaction action;
     size_t i;
     memset(&action, 0, sizeof action);
-    action.sa_handler = on_end;
+    action.sa_sigaction = on_end;
+    action.sa_flags = SA_SIGINFO;
     sigaction(SIGTERM, &action, NULL);
+    action.sa_flags = 0;
     action.sa_handler = on_crash;
     for (i = 0; OWN_WORDS && i < sizeof crashes / sizeof *crashes; i++)
         sigaction(crashes[i], &action, NULL);

@@ -153,8 +153,8 @@ static void test_the_cause_of_an_end(void **state)
     (void)state;
     circle();
     expect_explanation("the ranks ended, and none says why");
-    heart_stop(board, 3);
-    heart_stop(board, 0);
+    heart_stop(board, 3, 0);
+    heart_stop(board, 0, 0);
     expect_explanation("rank 3, forward step 2, waiting for K from rank 2: it was told to end");
     for (int i = 0; i < 2; i++)
         board->slot[1 + i].pid = gone[i];
@@ -165,6 +165,8 @@ static void test_the_cause_of_an_end(void **state)
     expect_explanation("rank 2, forward step 2, waiting for K from rank 1: it ended without");
     heart_end(board, 2, HEART_DONE);
     expect_explanation("rank 1, forward step 2");
+    heart_stop(board, 0, 1); /* rank 1 vanished because mpirun killed it before it could note why */
+    expect_explanation("rank 0, forward step 2, waiting for K from rank 3: it was told to end");
     heart_crash(board, 0, SIGSEGV);
     expect_explanation("rank 0, forward step 2, waiting for K from rank 3: crashed (signal 11");
 }
