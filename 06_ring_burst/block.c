@@ -15,6 +15,8 @@
 
 /* --- sizes -------------------------------------------------------------------------------------*/
 
+/* Elements of a tensor [B][tokens][heads][d]. Sums are counted in elements, since they are float32
+ * whatever the dtype; what is only read is counted in bytes. */
 int64_t ring_q_count(const RingRank *r, int64_t tokens)
 {
     const AttnShape *n = &r->plan->shape;
@@ -27,6 +29,8 @@ int64_t ring_kv_count(const RingRank *r, int64_t tokens)
     return n->B * tokens * n->Hkv * n->d;
 }
 
+/* Of any owner, not only of this rank: who receives a message has to know its size before it comes.
+ * Both ends compute it from the plan, so sizes never travel. */
 size_t ring_q_bytes(const RingRank *r, int owner)
 {
     return (size_t)ring_q_count(r, r->plan->q[owner].tokens) * dtype_size(r->plan->dtype);
@@ -37,12 +41,16 @@ size_t ring_kv_bytes(const RingRank *r, int owner)
     return (size_t)ring_kv_count(r, r->plan->k[owner].tokens) * dtype_size(r->plan->dtype);
 }
 
+/* One float a row and head. lse and delta are float32 in every dtype: 8 bytes a row beside 4 d
+ * bytes of Q and dO. */
 size_t ring_row_bytes(const RingRank *r, int owner)
 {
     const AttnShape *n = &r->plan->shape;
     return (size_t)(n->B * n->H * r->plan->q[owner].tokens) * sizeof(float);
 }
 
+/* With 31 tokens on 4 ranks shards have 7 or 8. A room is made once, for the largest, and a smaller
+ * visitor leaves some of it empty. */
 static int64_t most_tokens(const RingRank *r, const RingShard *shards)
 {
     int64_t most = 0;
@@ -61,6 +69,8 @@ int64_t ring_max_nk(const RingRank *r)
     return most_tokens(r, r->plan->k);
 }
 
+/* The halves of an odd number differ by one. Sender and receiver must cut in the same way, so there
+ * is one function for it. */
 int64_t ring_half_tokens(int64_t tokens, int half)
 {
     return half == 0 ? tokens / 2 : tokens - tokens / 2;
@@ -68,6 +78,7 @@ int64_t ring_half_tokens(int64_t tokens, int half)
 
 /* --- blocks ------------------------------------------------------------------------------------*/
 
+/* A visitor has been packed by its owner: its batch stride is its own number of tokens. */
 RingBlock ring_visiting_queries(RingRank *r, int owner, void *Q, void *dO, float *lse, float *delta)
 {
     const int64_t tokens = r->plan->q[owner].tokens;

@@ -21,7 +21,8 @@
 /* --- tokens ------------------------------------------------------------------------------------*/
 
 /* Rows of `whole` and of packed [B][tokens][heads][d] that belong to local tokens first .. of the
- * shard: packed = whole, or with `back` whole = packed. */
+ * shard: packed = whole, or with `back` whole = packed. Head by head, since the whole tensor may
+ * have any strides; a run of d elements is contiguous in both. */
 static void move_tokens(const Tensor *whole, const RingShard *shard, int64_t first, int64_t tokens,
                         char *packed, int back)
 {
@@ -48,6 +49,8 @@ static size_t packed_bytes(const Tensor *whole, int64_t tokens)
            dtype_size(whole->dtype);
 }
 
+/* Host memory between the whole tensor and a rank's own, which may be a GPU's. Not counted by
+ * ring_alloc: it is gone before a pass begins. */
 static void *staging(RingRank *r, size_t bytes)
 {
     void *p = malloc(bytes ? bytes : 1);
@@ -92,6 +95,8 @@ static int download(RingRank *r, const Result *result, char *packed)
     return second ? r->space->download(r, packed + first, result->mine + result->skip, second) : 0;
 }
 
+/* Each half is packed for itself, [B][tokens of the half][heads][d]: with a batch of two the first
+ * half of batch 1 does not stand behind the first half of batch 0. */
 static void place(const Result *result, int rank, char *packed)
 {
     const RingShard *shard = &result->shards[rank];
@@ -101,6 +106,8 @@ static void place(const Result *result, int rank, char *packed)
                 packed + packed_bytes(result->whole, split), 1);
 }
 
+/* The same few lines are the sender's and the receiver's side. Rank 0 asks one rank after the other
+ * and each sends once, so the blocking host messages meet in pairs and cannot form a circle. */
 static int collect_one(RingRank *r, const Result *result, int rank)
 {
     const size_t bytes = packed_bytes(result->whole, result->shards[rank].tokens);
@@ -196,6 +203,7 @@ int ring_collect_backward(RingRank *r, const RingJob *job)
     return collect(r, &dV, r->plan->k, r->dV, !r->dKV_whole, r->dKV_second);
 }
 
+/* The slowest rank's time is the time of the run: a result is there when its last part is. */
 int ring_collect_times(RingRank *r, double *ms, int count)
 {
     const size_t bytes = (size_t)count * sizeof *ms;

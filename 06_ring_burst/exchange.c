@@ -44,7 +44,8 @@ int ring_touch(RingRank *r, const void *p, size_t bytes, int writes, const char 
     return 0;
 }
 
-/* Listed until its exchange has been waited for. */
+/* Listed until its exchange has been waited for. The list is short, so a walk through it costs
+ * nothing beside a kernel. */
 static int take_off(RingRank *r, const RingTransfer *t, int exchange)
 {
     RingLog *log = r->log;
@@ -73,6 +74,8 @@ static void land(RingLog *log, int exchange)
 
 /* --- messages ----------------------------------------------------------------------------------*/
 
+/* The list of transfers grows by copying and not by realloc: it belongs to the log (ring_keep),
+ * which frees it even if the method fails between here and ring_wait. */
 int ring_exchange_add(RingRank *r, RingExchange *x, RingTransfer transfer)
 {
     if (x->count == x->room) {
@@ -106,6 +109,11 @@ static int add_payload(RingRank *r, RingExchange *x, RingTransfer transfer)
     return ring_exchange_add(r, x, transfer);
 }
 
+/* Nothing sets out yet. Collecting first and starting together is what makes the order of these
+ * calls meaningless: a rank may name its sends first or its receives first, and no circle of ranks
+ * that all wait for the other's receive can come about. `tensor` is the tag of the message: K and V
+ * of one step travel at once, between the same two ranks, and without a tag the receiver could not
+ * tell which of the two has come. */
 int ring_send(RingRank *r, RingExchange *x, int peer, RingTensor tensor, const void *data,
               size_t bytes)
 {
@@ -143,6 +151,8 @@ static void count_bytes(RingRank *r, const RingTransfer *t)
         log->sent_outer[r->pass] += bytes;
 }
 
+/* A message begins, for the picture, where the rank has asked for it and all earlier work is done.
+ * Its end is written when it has been waited for. */
 static int start_event(RingRank *r, const RingTransfer *t, int mark)
 {
     return ring_log_event(r, &(RingEvent){.kind = t->sends ? RING_EVENT_SEND : RING_EVENT_RECEIVE,

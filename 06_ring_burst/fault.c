@@ -28,6 +28,7 @@ static int due(const RingRank *r)
            fault->step == r->log->fault_steps - 1;
 }
 
+/* A process really ends in `leave`; a thread cannot be killed, so it fails here and unwinds. */
 int ring_fault_step(RingRank *r)
 {
     if (!due(r) || r->plan->setup.fault.kind != RING_EXIT)
@@ -44,7 +45,9 @@ static void drop(RingExchange *x, int t, int width)
     x->count -= width;
 }
 
-/* Transfer t and its trailer stand twice, one behind the other. */
+/* Transfer t and its trailer stand twice, one behind the other. The receiver is not told. It takes
+ * the copy for the next message of that tensor: the wrong keys, at the right place, of the right
+ * size. Nothing but a number or a wrong result can show it. */
 static int duplicate(RingRank *r, RingExchange *x, int t, int width)
 {
     for (int w = 0; w < width; w++)
@@ -69,7 +72,8 @@ static int corrupt(RingRank *r, RingExchange *x, int t)
     return 0;
 }
 
-/* A quarter of the time that the others are ready to wait, and not more than a student is. */
+/* A quarter of the time that the others are ready to wait, and not more than a student is. A late
+ * message is no error: every method has to be right with it. It costs time, and that is all. */
 static void delay(const RingRank *r)
 {
     const double quarter = r->plan->setup.timeout_s / 4.0, seconds = quarter < 0.2 ? quarter : 0.2;
@@ -104,6 +108,8 @@ int ring_fault_strike(RingRank *r, RingExchange *x)
     }
 }
 
+/* A test that injects nothing passes for the wrong reason, so a fault that never struck is a
+ * failure. */
 int ring_fault_missed(RingRank *r)
 {
     const RingFault *fault = &r->plan->setup.fault;
@@ -168,6 +174,7 @@ int ring_trailers_add(RingRank *r, RingExchange *x)
     return 0;
 }
 
+/* First the number, then the sum: of a message that came twice the sum is right. */
 static int check_one(RingRank *r, const RingTransfer *t, const RingTrailer *trailer,
                      int64_t expected)
 {

@@ -26,6 +26,7 @@
 #include "ring_fault.h"
 #include "ring_world.h"
 
+/* A method of the user's own (simulate.h), or that of the plan. */
 static const RingMethodTable *method_of(const RingJob *job)
 {
     return job->method ? job->method : ring_method(job->plan->setup.method);
@@ -43,6 +44,9 @@ static void begin_pass(RingRank *r, RingPass pass)
         r->peak_backward_bytes = r->live_bytes;
 }
 
+/* Each rank cuts its shard out of the whole tensor by itself. In a real training run the tokens
+ * would never have been in one place; here the same seed makes the same inputs everywhere, and so
+ * set-up needs no message. */
 static void *read_shard(RingRank *r, const Tensor *from, const RingShard *shard, size_t bytes,
                         const char *name)
 {
@@ -82,6 +86,7 @@ static void free_gradients(RingRank *r)
     r->dQ = r->dK = r->dV = r->dO = NULL;
 }
 
+/* Undoes set_up, also when only half of it was done: every free takes NULL. */
 static void tear_down(RingRank *r, const RingJob *job)
 {
     const RingMethodTable *method = method_of(job);
@@ -100,6 +105,7 @@ static void tear_down(RingRank *r, const RingJob *job)
 
 /* --- rounds ------------------------------------------------------------------------------------*/
 
+/* What can be timed has one prototype: both passes, and the yardstick. */
 static int forward_pass(RingRank *r, const RingJob *job)
 {
     return method_of(job)->forward(r);
@@ -118,7 +124,10 @@ static int alone_pass(RingRank *r, const RingJob *job)
     return 0;
 }
 
-/* Together with all others, and timed. */
+/* Together with all others, and timed. Why the barrier: without it a rank that came late would seem
+ * to wait for nobody, and the others would count its lateness as their communication. Why `finish`
+ * on both sides: on a GPU the host only asks for work, and a clock that is read before the queues
+ * are empty measures asking. */
 static int timed_pass(RingRank *r, const RingJob *job, int (*pass)(RingRank *r, const RingJob *job),
                       double *ms)
 {
@@ -199,7 +208,9 @@ static void resolve_events(RingRank *r)
     }
 }
 
-/* ms [4][rounds]: forward, backward; the yardstick forward, backward. */
+/* ms [4][rounds]: forward, backward; the yardstick forward, backward. Warm-up rounds have negative
+ * numbers and are thrown away: in the first one memory is touched for the first time, libraries
+ * open their connections, kernels are loaded. */
 static int play(RingRank *r, const RingJob *job, double *ms)
 {
     for (int round = -job->warmup; round < job->rounds; round++) {

@@ -22,6 +22,8 @@
 #include "ring_fault.h"
 #include "ring_world.h"
 
+/* The monotonic clock: it does not jump when somebody sets the time. All processes of a machine
+ * read the same one, so the events of all ranks can be drawn on one axis. */
 double ring_now_ms(void)
 {
     struct timespec now;
@@ -65,6 +67,8 @@ void ring_log_restart(RingLog *log)
     log->compute_ms = log->wait_ms = 0.0;
 }
 
+/* A method written straight on cannot free its messages' lists when a call in the middle fails. So
+ * they are noted here, and whatever is left goes when the rank goes. */
 void *ring_keep(RingRank *r, size_t bytes)
 {
     RingLog *log = r->log;
@@ -96,6 +100,8 @@ void ring_unkeep(RingRank *r, void *p)
     free(p);
 }
 
+/* From the point of view of the rank that waits. A send is complete when its memory may be written
+ * again: so one can wait for that too, and in a deadlock some rank does. */
 const char *ring_transfer_words(const RingTransfer *t, char words[80])
 {
     const char *name = t->tensor < RING_TENSORS ? ring_tensor_name(t->tensor) : "results";
@@ -125,6 +131,7 @@ int ring_log_event(RingRank *r, const RingEvent *event)
     return (int)log->event_count++;
 }
 
+/* The place where a fault can strike, and where others can see how far this rank has come. */
 int ring_step(RingRank *r, int step)
 {
     if (r->failed)
@@ -149,6 +156,8 @@ static int write_place(RingRank *r)
                     r->log && r->log->fault_steps > 0 ? "outside of a pass" : "set-up");
 }
 
+/* The transport is told last, since `abandon` may wake up other ranks, and they will want to read
+ * what is written here. */
 int ring_fail(RingRank *r, const char *format, ...)
 {
     va_list list;

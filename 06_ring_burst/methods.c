@@ -12,6 +12,8 @@
  */
 #include "methods.h"
 
+/* A table of tables: which four functions make a method. Nothing else in the stage asks for a
+ * method's name to know what to do. */
 const RingMethodTable *ring_method(RingMethod method)
 {
     static const RingMethodTable *const tables[RING_METHODS] = {
@@ -27,6 +29,8 @@ const RingMethodTable *ring_method(RingMethod method)
 
 /* --- memory ------------------------------------------------------------------------------------*/
 
+/* One that is open stays: a pass may find the rooms that the pass before has left, with what is in
+ * them. */
 void ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what)
 {
     if (b->data)
@@ -50,6 +54,8 @@ static size_t most_bytes(const RingRank *r, size_t (*bytes)(const RingRank *, in
     return most;
 }
 
+/* How many rooms? A visitor is computed with and passed on while the next one arrives: two. With
+ * one hop in all there is only one visitor, and one room is enough. */
 void ring_open_keys(RingRank *r, RingKeys *rooms, int count)
 {
     const size_t bytes = most_bytes(r, ring_kv_bytes);
@@ -90,6 +96,8 @@ void ring_close_queries(RingRank *r, RingQueries *rooms, int count)
 
 /* --- messages of a block -----------------------------------------------------------------------*/
 
+/* The size is that of the *owner's* shard, who is not the sender in general: 31 tokens on 4 ranks
+ * are 7, 8, 8, 8, and a rank with 8 passes on 7 when those are the keys of rank 0. */
 void ring_send_keys(RingRank *r, RingExchange *x, int peer, const RingBlock *k)
 {
     const size_t bytes = ring_kv_bytes(r, k->owner);
@@ -97,6 +105,9 @@ void ring_send_keys(RingRank *r, RingExchange *x, int peer, const RingBlock *k)
     ring_send(r, x, peer, RING_V, k->b, bytes);
 }
 
+/* `peer` is where the message comes from, `owner` whose keys they are. Only at the first hop are
+ * the two the same rank. The block is described before it is there: it may be used after
+ * ring_wait. */
 void ring_receive_keys(RingRank *r, RingExchange *x, int peer, int owner, const RingKeys *room,
                        RingBlock *arriving)
 {
@@ -139,12 +150,15 @@ void ring_open_state(RingRank *r, RingState *state)
     ring_start_state(r, &state->q, state->O.data, r->lse);
 }
 
+/* The merge is inside of ring_attend: the kernel starts from the row's (O, lse) instead of (0,
+ * -inf). */
 void ring_see_keys(RingRank *r, RingState *state, const RingBlock *k)
 {
     ring_attend(r, &state->q, k, state->O.data, r->lse);
     ring_round(r, state->O.data, ring_q_count(r, r->nq));
 }
 
+/* The only rounding of O to the dtype, after the last visitor. */
 void ring_close_state(RingRank *r, RingState *state)
 {
     ring_finish_O(r, &state->q, r->O, state->O.data);
@@ -153,6 +167,7 @@ void ring_close_state(RingRank *r, RingState *state)
 
 /* --- backward ----------------------------------------------------------------------------------*/
 
+/* Needs the finished O of the forward pass: delta of a part of the keys would be another number. */
 void ring_open_delta(RingRank *r, RingBlock *q, RingBuffer *delta)
 {
     *q = ring_own_queries(r);
@@ -181,6 +196,8 @@ void ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffe
     r->O = NULL;
 }
 
+/* From now on the job owns the memory: the method's close finds an empty buffer and frees
+ * nothing. */
 void ring_hand_over_dQ(RingRank *r, RingBuffer *dQ)
 {
     r->dQ = dQ->data;
@@ -212,6 +229,8 @@ void ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV)
     ring_hand_over_dKV(r, dK, dV);
 }
 
+/* Gradients that travelled stay in halves: to bring them together would cost a copy and its memory,
+ * and who collects the results can place two parts as well as one. */
 void ring_give_halves(RingRank *r, RingSums *sums)
 {
     for (int i = 0; i < sums->tensors && !r->failed; i++)
@@ -228,6 +247,7 @@ void ring_give_halves(RingRank *r, RingSums *sums)
     }
 }
 
+/* One rank, or a window that sees nobody else. Then this is stage 04, bit by bit. */
 void ring_backward_alone(RingRank *r, const RingBlock *q)
 {
     const RingBlock k = ring_own_keys(r);

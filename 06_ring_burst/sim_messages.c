@@ -15,6 +15,8 @@
 
 #include "sim.h"
 
+/* One queue for each sender, receiver and tensor. Within it first meets first: that is the promise,
+ * "messages of one tensor arrive in the order sent", and the only order there is. */
 static SimPost **channel_of(SimWorld *world, const SimPost *post)
 {
     return &world->channels[(post->from * world->ranks + post->to) * SIM_CHANNELS + post->channel];
@@ -22,6 +24,8 @@ static SimPost **channel_of(SimWorld *world, const SimPost *post)
 
 /* --- messages ----------------------------------------------------------------------------------*/
 
+/* Both sides may be waiting: the receiver for its data, the sender for leave to write its memory
+ * again. */
 void sim_deliver(SimWorld *world, SimPost *receive)
 {
     SimPost *send = receive->partner;
@@ -51,7 +55,8 @@ static SimPost *meet(SimWorld *world, SimPost *post)
 }
 
 /* By the rank that came second, whose thread this is. A GPU's failure shows when it is waited for:
- * nothing has arrived then. */
+ * nothing has arrived then. The lock is not held while bytes are copied: the other ranks go on.
+ * With a GPU nothing is copied here at all, a copy is only put into a queue. */
 void sim_carry(RingRank *by, SimPost *receive)
 {
     const RingSpace *space = by->space;
@@ -63,6 +68,8 @@ void sim_carry(RingRank *by, SimPost *receive)
         memcpy(receive->data, send->data, receive->bytes);
 }
 
+/* The count of copies keeps both memories alive: a rank that fails meanwhile waits in sim_withdraw
+ * until nobody copies from or to what it is about to free. */
 static void copy_freely(SimWorld *world, SimPost *receive, SimPost *second)
 {
     SimEndpoint *from = &world->endpoints[receive->from], *to = &world->endpoints[receive->to];
@@ -76,6 +83,8 @@ static void copy_freely(SimWorld *world, SimPost *receive, SimPost *second)
     sim_deliver(world, receive);
 }
 
+/* Sizes can differ only by a mistake: both were computed from the same plan. Copying the smaller of
+ * the two would hide it. */
 static int post_one(SimWorld *world, SimPost *post)
 {
     SimPost *other = meet(world, post), *receive = post->sends ? other : post;
@@ -101,6 +110,8 @@ static void poison(const RingRank *r, const SimPost *post)
         memset(post->data, 0xFF, post->bytes);
 }
 
+/* A ticket is what a rank gets for an exchange and waits with: one post for each of its messages.
+ * It lies in memory that the log keeps, since the peer points into it. */
 SimTicket *sim_new_ticket(RingRank *r, const RingTransfer *list, int count, int host)
 {
     SimTicket *ticket = ring_keep(r, sizeof *ticket + (size_t)count * sizeof ticket->post[0]);
@@ -145,6 +156,8 @@ void sim_note_place(SimEndpoint *e)
     e->step = e->rank->step;
 }
 
+/* With a schedule the memory of all receives is poisoned first: whoever reads before ring_wait
+ * finds NaN, and NaN stays NaN through every product and sum until the checker sees it. */
 int sim_post_all(RingRank *r, SimTicket *ticket)
 {
     SimEndpoint *e = r->endpoint;

@@ -21,7 +21,8 @@
 
 #include "sim.h"
 
-/* splitmix64: every seed is a good one */
+/* splitmix64: every seed is a good one. Own random numbers and not rand(): the same seed has to give
+ * the same order on every machine. */
 static uint64_t draw(SimWorld *world)
 {
     uint64_t z = world->random += UINT64_C(0x9E3779B97F4A7C15);
@@ -30,11 +31,14 @@ static uint64_t draw(SimWorld *world)
     return z ^ z >> 31;
 }
 
+/* FNV-1a: multiplies all events into one number. Equal orders have equal fingerprints, so a test
+ * can ask whether a seed really repeats itself, and whether two seeds really differ. */
 static void remember(SimWorld *world, uint64_t event)
 {
     world->fingerprint = (world->fingerprint ^ event) * UINT64_C(0x100000001B3);
 }
 
+/* -1: nobody can run. That is no deadlock yet: a message under way may wake somebody up. */
 static int draw_rank(SimWorld *world)
 {
     int able[RING_MAX_RANKS], count = 0;
@@ -44,7 +48,9 @@ static int draw_rank(SimWorld *world)
     return count ? able[draw(world) % (uint64_t)count] : -1;
 }
 
-/* Copied by the rank whose thread this is. */
+/* Copied by the rank whose thread this is. Any of them, also one that set out last: between
+ * different channels there is no order to keep. Within a channel the posts have met already, first
+ * with first, so each message comes to its own place whenever it comes. */
 static void deliver_one(SimWorld *world, RingRank *by)
 {
     const int m = (int)(draw(world) % (uint64_t)world->under_way_count);
@@ -56,7 +62,9 @@ static void deliver_one(SimWorld *world, RingRank *by)
     sim_deliver(world, receive);
 }
 
-/* Some messages arrive, or none, and then a rank runs. */
+/* Some messages arrive, or none, and then a rank runs. Patience differs from seed to seed: with 0
+ * messages come as late as can be, when nobody can run without them; with 7 nearly at once.
+ * Different mistakes need different luck. */
 static void draw_turn(SimWorld *world, RingRank *by)
 {
     int rank = draw_rank(world);
@@ -77,6 +85,7 @@ void sim_schedule_start(SimWorld *world, uint64_t seed)
     draw_turn(world, NULL);
 }
 
+/* All threads exist and all but one sleep: so the order of everything is that of the draws. */
 static void await_turn(SimEndpoint *e)
 {
     SimWorld *world = e->world;
@@ -91,6 +100,7 @@ void sim_turn_begin(SimEndpoint *e)
     pthread_mutex_unlock(&e->world->lock);
 }
 
+/* When all ranks have ended nobody can run either, and all is well. */
 static int somebody_waits(const SimWorld *world)
 {
     for (int rank = 0; rank < world->ranks; rank++)

@@ -23,6 +23,8 @@
 
 /* --- the world ---------------------------------------------------------------------------------*/
 
+/* One lock for the whole world. A network has none, but with one lock "can anybody go on?" is a
+ * question that can be answered: nobody changes anything while it is asked. */
 int sim_world_open(SimWorld *world, RingRank *ranks, const RingSetup *setup)
 {
     const size_t G = (size_t)setup->ranks;
@@ -69,6 +71,7 @@ void sim_call_all(SimWorld *world)
 
 /* --- who can go on -----------------------------------------------------------------------------*/
 
+/* A ticket is complete when all its messages are, in whatever order they came. */
 const SimPost *sim_missing(const SimTicket *ticket)
 {
     for (int p = 0; p < ticket->count; p++)
@@ -92,6 +95,7 @@ static int hopeless(const SimWorld *world, const SimTicket *ticket)
     return 0;
 }
 
+/* Nobody passes a barrier any more when one rank will never come. */
 static int somebody_gone(const SimWorld *world)
 {
     for (int rank = 0; rank < world->ranks; rank++)
@@ -100,6 +104,8 @@ static int somebody_gone(const SimWorld *world)
     return 0;
 }
 
+/* The heart of the detector. Each rank either runs, or waits for something that has happened, or
+ * can never go on by itself. If the last is true of all, nothing will ever happen again. */
 int sim_can_go_on(const SimEndpoint *e)
 {
     switch (e->state) {
@@ -120,6 +126,8 @@ RingTransfer sim_transfer(const SimPost *post)
         .sends = post->sends, .peer = sim_peer(post), .tensor = (RingTensor)post->channel};
 }
 
+/* "rank 2 is waiting for K from rank 1 (forward step 1)": follow such sentences from rank to rank,
+ * and where one leads back to the beginning is the circle. */
 static int tell_one(const SimEndpoint *e, char *text, size_t room)
 {
     char words[80] = "waiting for all ranks", where[48] = "";
@@ -172,7 +180,10 @@ void sim_deadlock(SimWorld *world)
     sim_call_all(world);
 }
 
-/* Free running: asked by each rank that stops running. */
+/* Free running: asked by each rank that stops running. A deadlock is a circle: 0 waits for 1, 1 for
+ * 2, 2 for 0. It is not necessary to look for the circle. If nobody runs, no copy is being made and
+ * no wait is fulfilled, then each waits for another who waits (or has ended), and since there are
+ * finitely many ranks the chain must close. */
 void sim_look_for_deadlock(SimWorld *world)
 {
     int waiting = 0;
@@ -186,7 +197,9 @@ void sim_look_for_deadlock(SimWorld *world)
         sim_deadlock(world);
 }
 
-/* Locked. Why a wait ended without success. */
+/* Locked. Why a wait ended without success. From the surest to the vaguest: the reason of all, a
+ * rank that is known to be gone, a peer that is late, and last a failure that somebody else will
+ * tell. */
 void sim_give_reason(const RingRank *r, const SimPost *post, int late, char text[96])
 {
     const SimWorld *world = ((SimEndpoint *)r->endpoint)->world;

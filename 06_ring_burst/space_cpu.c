@@ -24,6 +24,7 @@ typedef struct CpuSpace {
     void *workspace;
 } CpuSpace;
 
+/* Nothing to open but a place for marks and the workspace. The GPU's space makes streams here. */
 static int cpu_open(RingRank *r)
 {
     r->space_state = calloc(1, sizeof(CpuSpace));
@@ -41,6 +42,8 @@ static void cpu_close(RingRank *r)
     r->space_state = NULL;
 }
 
+/* From the allocator that all stages share: it counts, puts a guard page behind each block, and
+ * fills it with NaN, so that what was never written is seen in the result. */
 static void *cpu_alloc(RingRank *r, size_t bytes)
 {
     (void)r;
@@ -67,6 +70,8 @@ static int cpu_zero(RingRank *r, void *p, size_t bytes)
     return 0;
 }
 
+/* A pitch is the distance of two rows in memory; it is larger than the width when a row is only a
+ * part of a longer one, such as some heads of a token. */
 static int cpu_copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
                     size_t width, int64_t height)
 {
@@ -104,6 +109,8 @@ static int grow_workspace(RingRank *r, size_t bytes)
     return 0;
 }
 
+/* args describe two blocks that may have come from anywhere; the kernel of stage 03 neither knows
+ * nor cares. O_state and args->lse are what it starts from and what it leaves. */
 static int cpu_attend(RingRank *r, const AttnArgs *args, float *O_state)
 {
     const CpuSpace *space = r->space_state;
@@ -187,6 +194,8 @@ static int cpu_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)
 
 /* --- time --------------------------------------------------------------------------------------*/
 
+/* On a CPU what was asked for has been done. On a GPU this is the one place where the host
+ * waits. */
 static int cpu_finish(RingRank *r)
 {
     (void)r;

@@ -25,7 +25,9 @@ static double deadline_ms(const SimEndpoint *e)
     return e->world->heard_ms + 1e3 * e->rank->plan->setup.timeout_s;
 }
 
-/* Until somebody calls, or until that time of the steady clock. */
+/* Until somebody calls, or until that time of the steady clock. A condition variable gives the lock
+ * back while it sleeps and takes it again before it returns. `e->call` is this rank's own, so that
+ * a message wakes up the two ranks that it concerns and not all. */
 static void wait_until(SimEndpoint *e, double ms)
 {
     struct timespec at = {(time_t)(ms / 1e3), 0};
@@ -33,7 +35,9 @@ static void wait_until(SimEndpoint *e, double ms)
     pthread_cond_timedwait(&e->call, &e->world->lock, &at);
 }
 
-/* Locked. Waits in `state` until the rank can go on, something failed, or time is up (-1). */
+/* Locked. Waits in `state` until the rank can go on, something failed, or time is up (-1). The loop
+ * is the rule of all condition variables: to be woken up means that something may have changed, not
+ * that it has. So ask again. */
 static int block(SimEndpoint *e, SimState state)
 {
     SimWorld *world = e->world;
@@ -84,6 +88,8 @@ static int fail_size(RingRank *r, const SimPost *post)
                      post->bytes, ring_pass_name(post->partner_pass), post->partner_step);
 }
 
+/* Posting never waits for the peer: that alone makes it possible to compute while messages
+ * travel. */
 static int sim_start(RingRank *r, RingExchange *x)
 {
     x->ticket = sim_new_ticket(r, x->list, x->count, 0);
@@ -108,7 +114,8 @@ static int sim_wait(RingRank *r, RingExchange *x)
 }
 
 /* The last one to come opens the door by counting the round up. A quick rank may be at the next
- * barrier before a slow one has left this one; each waits for its own round to be over. */
+ * barrier before a slow one has left this one; each waits for its own round to be over. A failure
+ * may come while the rank sleeps here; then the round has not gone up, and it says why. */
 static int sim_barrier(RingRank *r)
 {
     SimEndpoint *e = r->endpoint;
@@ -132,7 +139,8 @@ static int sim_barrier(RingRank *r)
 
 /* --- results and ends --------------------------------------------------------------------------*/
 
-/* Beside the tensors, in a channel of its own, so that no result is taken for a K. */
+/* Beside the tensors, in a channel of its own, so that no result is taken for a K. Started and
+ * waited for at once: results are collected after a pass, when nothing is left to be hidden. */
 static int host_message(RingRank *r, int sends, int peer, void *data, size_t bytes)
 {
     const RingTransfer transfer = {.sends = sends, .peer = peer, .data = data, .bytes = bytes};
@@ -160,7 +168,9 @@ static int sim_host_receive(RingRank *r, int peer, void *data, size_t bytes)
     return host_message(r, 0, peer, data, bytes);
 }
 
-/* The first sentence of all ranks is the one that the user reads. */
+/* The first sentence of all ranks is the one that the user reads. Ranks that wait for this one must
+ * not sleep until their time-out: they are called, see that the world has failed, and stop with a
+ * sentence of their own that nobody will print. */
 static void sim_abandon(RingRank *r)
 {
     SimEndpoint *e = r->endpoint;
@@ -177,6 +187,7 @@ static void sim_abandon(RingRank *r)
     pthread_mutex_unlock(&world->lock);
 }
 
+/* For who polls a GPU: has somebody else failed meanwhile? */
 static int sim_look(RingRank *r)
 {
     SimEndpoint *e = r->endpoint;
@@ -195,6 +206,8 @@ static void sim_note(RingRank *r)
     pthread_mutex_unlock(&e->world->lock);
 }
 
+/* As if a machine had lost its power: no message to anybody. What others know of it is what they
+ * can see from outside, the state and the last place that it noted. */
 static void sim_leave(RingRank *r)
 {
     SimEndpoint *e = r->endpoint;
@@ -220,6 +233,7 @@ void sim_rank_ends(SimEndpoint *e)
     pthread_mutex_unlock(&world->lock);
 }
 
+/* A struct of function pointers: what other languages call an interface. */
 const RingTransport ring_transport_sim = {
     .name = "sim",
     .start = sim_start,

@@ -14,6 +14,8 @@
 
 /* --- memory ------------------------------------------------------------------------------------*/
 
+/* What is live counts, not what was allocated in all: a buffer that is freed before the next is
+ * made costs its peak once. That is why methods close rooms as early as they can. */
 void *ring_alloc(RingRank *r, size_t bytes, const char *what)
 {
     size_t *peak = r->pass == RING_BACKWARD ? &r->peak_backward_bytes : &r->peak_bytes;
@@ -43,6 +45,8 @@ void ring_free(RingRank *r, void *p, size_t bytes)
 
 /* --- copies ------------------------------------------------------------------------------------*/
 
+/* Every function from here on has the same beginning: has this rank failed, is the memory in
+ * flight? Then the space does the work: a loop on the CPU, a kernel in a queue on a GPU. */
 int ring_zero(RingRank *r, void *p, size_t bytes)
 {
     if (r->failed || ring_touch(r, p, bytes, 1, "ring_zero") != 0)
@@ -71,6 +75,8 @@ int ring_copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t f
     return r->space->copy(r, to, to_pitch, from, from_pitch, width, height);
 }
 
+/* rows [B][H][n]: row after row, the first n/2 of each become half 0. As a copy with pitches: the
+ * rows are n floats apart where they come from, and n/2 where they go. */
 int ring_split_rows(RingRank *r, float *halves, const float *rows, int64_t n)
 {
     const int64_t height = r->plan->shape.B * r->plan->shape.H;
@@ -86,6 +92,8 @@ int ring_split_rows(RingRank *r, float *halves, const float *rows, int64_t n)
 
 /* --- sums and rounding -------------------------------------------------------------------------*/
 
+/* Sums are kept in float32 here, always. What --partials chooses is the form in which they
+ * travel. */
 static AttnDtype partial_dtype(const RingRank *r)
 {
     return r->plan->setup.partials == ATTN_BF16 ? ATTN_BF16 : ATTN_F32;
@@ -115,6 +123,8 @@ int ring_add_partial(RingRank *r, float *to, const void *from, int64_t count)
     return add(r, to, from, partial_dtype(r), count, "ring_add_partial");
 }
 
+/* In place: a sum that is about to be sent would otherwise need a second buffer of half its
+ * size. */
 int ring_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
 {
     if (r->failed || ring_touch(r, p, (size_t)count * sizeof(float), 1, "ring_narrow") != 0)
@@ -129,6 +139,8 @@ int ring_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)
     return count ? r->space->widen(r, p, count, dtype) : 0;
 }
 
+/* There and back: the values are those of bf16, the type is float32. It shows what rounding O after
+ * each visitor costs, without a second set of kernels for bf16 states. */
 int ring_round(RingRank *r, float *p, int64_t count)
 {
     const AttnDtype dtype = partial_dtype(r);

@@ -21,6 +21,7 @@ typedef struct SimThread {
     pthread_t thread;
 } SimThread;
 
+/* What mpirun's processes do by having a main of their own. */
 static void *rank_thread(void *context)
 {
     SimThread *t = context;
@@ -45,6 +46,8 @@ static void run_threads(SimWorld *world, SimThread *threads)
         pthread_join(threads[rank].thread, NULL);
 }
 
+/* After pthread_join: nobody writes any more, so no lock is needed to read what the ranks have
+ * left. */
 static void collect(SimWorld *world, RingRank *ranks, RingReport *report)
 {
     report->ranks = world->ranks;
@@ -60,6 +63,8 @@ static void collect(SimWorld *world, RingRank *ranks, RingReport *report)
             snprintf(report->failure, sizeof report->failure, "%s", report->rank[rank].failure);
 }
 
+/* The cores are dealt out to the ranks: with more ranks than cores each has one thread, and they
+ * take turns. */
 int ring_world_sim(const RingJob *job, const RingSpace *space, RingReport *report)
 {
     const RingSetup *setup = &job->plan->setup;
