@@ -21,8 +21,8 @@
 
 #include "sim.h"
 
-/* splitmix64: every seed is a good one. Own random numbers and not rand(): the same seed has to give
- * the same order on every machine. */
+/* splitmix64: every seed is a good one. Own random numbers and not rand(): the same seed has to
+ * give the same order on every machine. */
 static uint64_t draw(SimWorld *world)
 {
     uint64_t z = world->random += UINT64_C(0x9E3779B97F4A7C15);
