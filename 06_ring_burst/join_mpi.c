@@ -9,7 +9,8 @@
  * the user and not by launch_mpi.c, nobody else reads the board, so the first rank that is told to
  * end says it. And if mpirun itself is killed, the kernel ends its ranks: no orphans.
  *
- * Interface: ring_mpi_hush, ring_mpi_join, ring_mpi_leave, ring_mpi_rank ... (world_mpi.h).
+ * Interface: ring_mpi_hush, ring_mpi_status, ring_mpi_join, ring_mpi_leave, ring_mpi_rank ...
+ * (world_mpi.h).
  */
 #include <fcntl.h>
 #include <mpi.h>
@@ -65,6 +66,11 @@ void ring_mpi_hush(void)
         dup2(nothing, STDERR_FILENO);
     }
     close(nothing);
+}
+
+int ring_mpi_status(int status)
+{
+    return rank_by_environment() > 0 ? 0 : status;
 }
 
 /* --- the end of a rank -------------------------------------------------------------------------*/

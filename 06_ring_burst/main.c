@@ -161,7 +161,7 @@ int main(int argc, char **argv)
     if (status == CLI_CONTINUE)
         status = ring_mpi_enter(&cli, argc, argv); /* starts mpirun, or is one of its ranks */
     if (status != CLI_CONTINUE)
-        return status;
+        return ring_mpi_status(status);
     status = report_open(&report, &cli);
     for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++)
         status = exit_worst(status, run_case(&report, &cli, &cli.cases[i]));

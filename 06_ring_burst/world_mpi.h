@@ -11,13 +11,14 @@
  *     ring_mpi_hush();                        first of all
  *     cli_parse(...)
  *     status = ring_mpi_enter(&cli, argc, argv);
- *     if (status != CLI_CONTINUE) return status;
+ *     if (status != CLI_CONTINUE) return ring_mpi_status(status);
  *     ... ring_world_mpi for each case, by all ranks, in the same order;
  *         checks, tables, files: only if ring_mpi_rank() == 0 ...
  *     return ring_mpi_leave(status);
  *
  * Interface:
- * - ring_mpi_hush, ring_mpi_enter, ring_mpi_leave, ring_mpi_rank, ring_mpi_ranks.
+ * - ring_mpi_hush, ring_mpi_enter, ring_mpi_status, ring_mpi_leave, ring_mpi_rank,
+ *   ring_mpi_ranks.
  * - ring_mpi_join, ring_mpi_launch: what ring_mpi_enter does in a rank, and in who starts ranks.
  */
 #ifndef RING_WORLD_MPI_H
@@ -37,6 +38,9 @@ void ring_mpi_hush(void);
  * the process that started mpirun, and all is done; or a refusal, printed. Ranks other than 0 are
  * left without --json, --save and --check. */
 int ring_mpi_enter(Cli *cli, int argc, char **argv);
+/* What to exit with after a refusal, which all ranks find: 0 for all but rank 0. mpirun kills the
+ * others as soon as one ends with a status, even a rank 0 that is about to say what is wrong. */
+int ring_mpi_status(int status);
 /* All ranks leave together; returns the status to exit with: 0 for all but rank 0. */
 int ring_mpi_leave(int status);
 int ring_mpi_rank(void);  /* 0 without mpirun */

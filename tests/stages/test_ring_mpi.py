@@ -216,6 +216,9 @@ def check_starting(p):
     status, table, said, _ = p.run("-N 24 --ranks 2", two)
     p.tap.ok(status == 2 and said.count("ring_burst: ") == 1 and "--transport mpi" in said,
              "mpirun without --transport mpi is refused, once", f"{status} {table}{said}")
+    status, _, said, _ = p.run("-N x", env=environment(OMPI_COMM_WORLD_RANK="1"))
+    p.tap.ok(status == 0 and not said, "a refusal by another rank than 0 has no status: with one, "
+             "mpirun would kill rank 0 before it speaks", f"{status} {said}")
     status, _, said, _ = p.run("-N 24 --transport mpi --ranks 2",
                                env=environment(PATH="/nonexistent"))
     p.tap.ok(status == 77 and said.count("\n") == 1 and "mpirun" in said,
