@@ -12,6 +12,7 @@
  */
 #include "cost.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -66,7 +67,8 @@ static const RateName names[] = {
 #undef RATE
 enum { RATE_COUNT = sizeof names / sizeof *names };
 
-/* Speeds must be positive; what adds to a time may be zero. */
+/* Speeds must be positive; what adds to a time may be zero. A rate of 0 would be a division by
+ * zero, a negative one a run that ends before it begins. */
 static int acceptable(const char *name, double value)
 {
     const int may_be_zero = strncmp(name, "latency", 7) == 0 || strcmp(name, "call_s") == 0 ||
@@ -84,6 +86,7 @@ int ring_rates_set(RingRates *rates, const char *name, double value)
     return -1;
 }
 
+/* A copy is changed and given back only when every line was good: nothing is half read. */
 int ring_rates_read(RingRates *rates, const char *path, char why[256])
 {
     RingRates read = *rates;
@@ -106,6 +109,11 @@ int ring_rates_read(RingRates *rates, const char *path, char why[256])
             fclose(f);
             return -1;
         }
+    }
+    if (ferror(f)) { /* a folder opens, and cannot be read */
+        snprintf(why, 256, "%.150s: it cannot be read: %s", path, strerror(errno));
+        fclose(f);
+        return -1;
     }
     fclose(f);
     *rates = read;

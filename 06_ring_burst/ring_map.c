@@ -3,7 +3,7 @@
  * ring_map: which method for how many GPUs? A program beside ring_burst, without ranks: it asks the
  * cost model.
  *
- *     ring_map [--rates FILE] [--heads H --kv-heads K]   one JSON line for each method, number of
+ *     ring_map [--rates FILE] [--heads H] [--kv-heads K] one JSON line for each method, number of
  *                                                        GPUs (16 to 4096) and tokens per GPU
  *     ring_map --ask                                     answers lines on stdin, for fit_ring.py:
  *
@@ -21,7 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NODE = 8, MOST_GPUS = 4096, EXIT_BAD_USAGE = 2 };
+enum { NODE = 8, MOST_GPUS = 4096, MOST_HEADS = 65536, EXIT_BAD_USAGE = 2, EXIT_NOT_TAKEN = 3 };
+#define MOST_TOKENS (INT64_C(1) << 26)
 
 /* --- the map -----------------------------------------------------------------------------------*/
 
@@ -74,6 +75,8 @@ static int64_t sent_bytes(const RingMapCase *c, int64_t *n)
     return all;
 }
 
+/* Every method at every size, also where it loses: which one wins is read off the lines
+ * afterwards. */
 static void print_map(const RingRates *r, int64_t H, int64_t Hkv)
 {
     static int64_t tokens[MOST_GPUS];
@@ -104,6 +107,7 @@ typedef struct Question {
     AttnRule rule;
 } Question;
 
+/* -1: there is none. */
 static int dtype_from_name(const char *name)
 {
     static const char *const names[] = {"f32", "f16", "bf16"};
@@ -148,20 +152,33 @@ static int answer(const Question *ask, const RingRates *rates, char why[256])
     return 0;
 }
 
+/* Sizes as a program would accept them: what it takes to answer grows with tokens / ranks only. */
+static int sensible(const Question *ask)
+{
+    const AttnShape *n = &ask->shape;
+    const int64_t size[] = {n->B, n->H, n->Hkv, n->Nq, n->Nk, n->d};
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
+        if (size[i] < 1 || size[i] > MOST_TOKENS)
+            return 0;
+    return n->H % n->Hkv == 0 && ask->rule.left >= -1 && ask->rule.right >= -1;
+}
+
 static int read_question(Question *ask, const char *line)
 {
     AttnShape *n = &ask->shape;
+    memset(ask, 0, sizeof *ask);
     return sscanf(line,
                   "run %31s %31s %d %d %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64
                   " %" SCNd64 " %" SCNd64 " %" SCNd64 " %7s %d",
                   ask->method, ask->layout, &ask->ranks, &ask->nodes, &n->B, &n->H, &n->Hkv, &n->Nq,
                   &n->Nk, &n->d, &ask->rule.left, &ask->rule.right, ask->dtype,
                   &ask->backward) == 14 &&
-                   n->B > 0 && n->H > 0 && n->Hkv > 0 && n->Nq > 0 && n->Nk > 0 && n->d > 0
+                   sensible(ask)
                ? 0
                : -1;
 }
 
+/* One process answers thousands of questions of a fit; a line in, a line out. */
 static int answer_all(RingRates *rates)
 {
     char line[512], name[64], why[256] = "this is no question";
@@ -174,7 +191,8 @@ static int answer_all(RingRates *rates)
         else
             status = read_question(&ask, line) != 0 ? -1 : answer(&ask, rates, why);
         if (status != 0) {
-            fprintf(stderr, "ring_map: %s: %s", why, line);
+            line[strcspn(line, "\n")] = '\0';
+            fprintf(stderr, "ring_map: %s: %s\n", why, line);
             return EXIT_BAD_USAGE;
         }
         fflush(stdout);
@@ -182,40 +200,105 @@ static int answer_all(RingRates *rates)
     return 0;
 }
 
-int main(int argc, char **argv)
+/* --- the command line --------------------------------------------------------------------------*/
+
+static const char page[] =
+    "ring_map: which method for how many GPUs? The cost model alone: nothing is computed.\n"
+    "\n"
+    "usage: ring_map [--rates FILE] [--heads H] [--kv-heads K]\n"
+    "       ring_map --ask [--rates FILE]\n"
+    "\n"
+    "  --rates FILE   speeds of kernels and links, as fit_ring.py --rates writes them (without:\n"
+    "                 those recorded on H200s)\n"
+    "  --heads H      query heads (32)\n"
+    "  --kv-heads K   key heads, a divisor of H (8)\n"
+    "  --ask          answers lines of stdin; of the speeds and of a run:\n"
+    "                   rate NAME VALUE\n"
+    "                   run METHOD LAYOUT RANKS NODES B H KV NQ NK D LEFT RIGHT DTYPE BACKWARD\n"
+    "                 with: forward ms, backward ms, hidden shares\n"
+    "  -h, --help     this page\n"
+    "\n"
+    "Without --ask: a JSON line for each method, 16 to 4096 GPUs (8 a node) and 256 to 131072\n"
+    "tokens a GPU; d = 128, bf16, causal, zigzag, forward and backward.\n"
+    "\n"
+    "Exit: 0 ok, 2 bad usage or a question that cannot be answered, 3 nobody took the answers.\n";
+
+typedef struct Options {
+    RingRates rates;
+    int64_t H, Hkv;
+    int ask, help;
+} Options;
+
+static int read_heads(const char *flag, const char *text, int64_t *heads)
 {
-    RingRates rates = ring_rates_default("nccl", ATTN_BF16);
-    int64_t H = 32, Hkv = 8;
-    int ask = 0;
+    char *end;
+    const long value = strtol(text, &end, 10);
+    if (end == text || *end || value < 1 || value > MOST_HEADS) {
+        fprintf(stderr, "ring_map: %s: found '%s', accepted is an integer from 1 to %d\n", flag,
+                text, MOST_HEADS);
+        return -1;
+    }
+    *heads = value;
+    return 0;
+}
+
+/* A flag with a value. */
+static int read_pair(Options *o, const char *flag, const char *value)
+{
     char why[256];
+    if (strcmp(flag, "--heads") == 0)
+        return read_heads(flag, value, &o->H);
+    if (strcmp(flag, "--kv-heads") == 0)
+        return read_heads(flag, value, &o->Hkv);
+    if (ring_rates_read(&o->rates, value, why) == 0)
+        return 0;
+    fprintf(stderr, "ring_map: %s\n", why);
+    return -1;
+}
+
+static int read_options(Options *o, int argc, char **argv)
+{
+    static const char *const pairs[] = {"--rates", "--heads", "--kv-heads"};
     for (int a = 1; a < argc; a++) {
-        const char *value = a + 1 < argc ? argv[a + 1] : "";
-        if (strcmp(argv[a], "--ask") == 0) {
-            ask = 1;
-        } else if (strcmp(argv[a], "--rates") == 0 && *value) {
+        int takes_value = 0;
+        for (int p = 0; p < 3; p++)
+            takes_value |= strcmp(argv[a], pairs[p]) == 0;
+        if (takes_value && a + 1 < argc) {
+            if (read_pair(o, argv[a], argv[a + 1]) != 0)
+                return -1;
             a++;
-            if (ring_rates_read(&rates, value, why) != 0) {
-                fprintf(stderr, "ring_map: %s\n", why);
-                return EXIT_BAD_USAGE;
-            }
-        } else if (strcmp(argv[a], "--heads") == 0 && atoi(value) > 0) {
-            H = atoi(argv[++a]);
-        } else if (strcmp(argv[a], "--kv-heads") == 0 && atoi(value) > 0) {
-            Hkv = atoi(argv[++a]);
+        } else if (strcmp(argv[a], "--ask") == 0) {
+            o->ask = 1;
+        } else if (strcmp(argv[a], "--help") == 0 || strcmp(argv[a], "-h") == 0) {
+            o->help = 1;
         } else {
             fprintf(stderr,
-                    "ring_map: found %s, accepted are --ask, --rates FILE, --heads H, "
-                    "--kv-heads K\n",
+                    takes_value ? "ring_map: %s: found no value, accepted is one: see --help\n"
+                                : "ring_map: found '%s', accepted are the flags of --help\n",
                     argv[a]);
-            return EXIT_BAD_USAGE;
+            return -1;
         }
     }
-    if (H % Hkv) {
-        fprintf(stderr, "ring_map: --kv-heads has to divide --heads\n");
+    if (o->H % o->Hkv == 0)
+        return 0;
+    fprintf(stderr, "ring_map: --kv-heads has to divide --heads\n");
+    return -1;
+}
+
+int main(int argc, char **argv)
+{
+    Options o = {.rates = ring_rates_default("nccl", ATTN_BF16), .H = 32, .Hkv = 8};
+    int status = 0;
+    if (read_options(&o, argc, argv) != 0)
         return EXIT_BAD_USAGE;
-    }
-    if (ask)
-        return answer_all(&rates);
-    print_map(&rates, H, Hkv);
-    return 0;
+    if (o.help)
+        fputs(page, stdout);
+    else if (o.ask)
+        status = answer_all(&o.rates);
+    else
+        print_map(&o.rates, o.H, o.Hkv);
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    fprintf(stderr, "ring_map: the standard output did not take the answers\n");
+    return EXIT_NOT_TAKEN;
 }

@@ -6,9 +6,10 @@
 
 Runs of 1, 2 and 4 ranks are told by the model with known speeds and a little noise; those of 8
 must be predicted within some percent. Rows that are wrong, of another device or with faults must
-not count. Then the map: one line for each case, and what cannot be asked.
+not count. Then the map: one line for each case, what cannot be asked, and the page of --help.
 """
 import json
+import os
 import pathlib
 import random
 import subprocess
@@ -92,14 +93,40 @@ def test_map(tap, program):
            "two levels send as much and are never slower")
     tap.ok(all(double[at]["free_from"] < ring[at]["free_from"] for at in ring),
            "... and are free from fewer tokens on")
-    for words in (("--heads",), ("--kv-heads", "5"), ("--rates", "/nowhere"), ("x",)):
+
+
+def test_refusals(tap, program):
+    for words in (("--heads",), ("--heads", "4x"), ("--heads", "99999999999"), ("--kv-heads", "5"),
+                  ("--kv-heads", "0"), ("--rates",), ("--rates", "/nowhere"), ("--rates", "/"),
+                  ("x",), ("--help", "x")):
         done = run(program, *words)
-        tap.ok(done.returncode == 2 and done.stderr.startswith("ring_map: "),
-               f"{' '.join(words)} is refused", done.stderr)
-    done = subprocess.run([program, "--ask"], input="run ring zigzag 4 3 1 1 1 8 8 4 -1 0 f32 1\n",
-                          capture_output=True, text=True, check=False, timeout=60)
-    tap.ok(done.returncode == 2 and "--nodes" in done.stderr, "a question without answer",
-           done.stderr)
+        tap.ok(done.returncode == 2 and done.stderr.startswith("ring_map: ") and not done.stdout
+               and done.stderr.count("\n") == 1, f"{' '.join(words)} is refused", done.stderr)
+    good = "run ring zigzag 4 1 1 2 1 8 8 4 -1 0 f32 1"
+    for question, why in ((good, ""), (good.replace("4 1 1", "4 3 1"), "--nodes"),
+                          (good.replace(" 2 1 ", " 3 2 "), "question"),
+                          (good.replace("-1", "-2"), "question"), ("rate memory nan", "question"),
+                          (good.replace("8 8", f"8 {2 ** 62}"), "question"), (" ", "question")):
+        done = subprocess.run([program, "--ask"], input=question + "\n", capture_output=True,
+                              text=True, check=False, timeout=60)
+        tap.ok(done.returncode == (2 if why else 0) and why in done.stderr
+               and done.stderr.count("\n") == bool(why), f"asked: {question}", done.stderr)
+
+
+def test_pages(tap, program):
+    for flag in ("--help", "-h"):
+        done = run(program, flag)
+        tap.ok(done.returncode == 0 and done.stdout.startswith("ring_map: ") and not done.stderr
+               and all(f"  {word}" in done.stdout for word in
+                       ("--rates", "--heads", "--kv-heads", "--ask", "-h, --help")),
+               f"{flag}: a page with every flag", done.stdout + done.stderr)
+    if os.path.exists("/dev/full"):
+        for words in ((), ("--help",)):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([program, *words], stdout=full, stderr=subprocess.PIPE,
+                                      text=True, check=False, timeout=60)
+            tap.ok(done.returncode == 3 and "standard output" in done.stderr,
+                   f"{' '.join(words) or 'the map'}, and nobody takes it", done.stderr)
 
 
 def main():
@@ -107,6 +134,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         test_fit(tap, sys.argv[1], pathlib.Path(folder))
     test_map(tap, sys.argv[1])
+    test_refusals(tap, sys.argv[1])
+    test_pages(tap, sys.argv[1])
     return tap.done()
 
 
