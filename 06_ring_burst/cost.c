@@ -15,13 +15,16 @@ typedef struct Span {
     double start, end;
 } Span;
 
+/* For qsort: by the beginning. */
 static int earlier(const void *a, const void *b)
 {
     const Span *x = a, *y = b;
     return (x->start > y->start) - (x->start < y->start);
 }
 
-/* Events of a kind as spans that do not overlap, in order. Returns how many. */
+/* Events of a kind as spans that do not overlap, in order. Returns how many. Sends and receives of
+ * a rank overlap, and two messages that travel at the same time cost that time once. So overlapping
+ * spans become one before anything is measured. */
 static int64_t merged_spans(Span *spans, const RingEvent *events, int64_t count, RingPass pass,
                             int computing)
 {
@@ -42,6 +45,9 @@ static int64_t merged_spans(Span *spans, const RingEvent *events, int64_t count,
     return kept;
 }
 
+/* The time in which something travels, and the part of it in which something is computed too. Both
+ * lists are in order, so two fingers that only move forwards are enough. This is the number behind
+ * "free": 1 means that whenever something travelled the rank was computing. */
 double ring_hidden_share(const RingEvent *events, int64_t count, RingPass pass)
 {
     Span *messages = malloc(((size_t)count + 1) * sizeof *messages);
@@ -82,6 +88,7 @@ static int make_room(RingReport *report, const RingSchedule *s)
     return 0;
 }
 
+/* There is room: make_room has counted. */
 static void add_event(RingReport *report, int rank, RingEvent event)
 {
     report->events[rank][report->event_count[rank]++] = event;
@@ -141,6 +148,7 @@ static void tell_bytes(RingReport *report, const RingSchedule *s)
     }
 }
 
+/* The passes one after the other, on one axis of time, as in a run. */
 int ring_predict(RingPrediction *prediction, const RingPlan *plan, const RingRates *rates)
 {
     RingReport *report = &prediction->report;

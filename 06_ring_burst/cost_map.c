@@ -41,6 +41,8 @@ typedef struct Work { /* seconds of a pair of blocks: in two halves if its sums 
     double part[2];
 } Work;
 
+/* One call of a block kernel: a fixed part, the products at the kernel's rate, and the float32
+ * state that is read and written once (8 bytes an element). */
 static double call_s(const Case *m, double pairs, double partial_rows, double state)
 {
     const RingMapCase *c = m->c;
@@ -82,6 +84,7 @@ static Work other_work(const Case *m)
 
 /* --- messages ----------------------------------------------------------------------------------*/
 
+/* Latency for each message, bytes at the rate of the link. */
 static double message_s(const Case *m, RingLink link, double messages, double bytes)
 {
     return messages * m->r->latency[link] + bytes / m->r->bandwidth[link];
@@ -113,7 +116,8 @@ typedef struct Clock {
     double free[2];  /* links */
 } Clock;
 
-/* A message that can leave at `ready`. Returns its arrival. */
+/* A message that can leave at `ready`. Returns its arrival. A link is a queue: the next message
+ * begins when the one before has ended, or later. */
 static double travel(Clock *k, RingLink link, double ready, double seconds)
 {
     k->free[link] = fmax(k->free[link], ready) + seconds;
@@ -131,7 +135,9 @@ static void compute(Clock *k, const Case *m, RingLink link, Work work, int pass_
     }
 }
 
-/* Keys come home at the end of the backward pass, so there the own block is the last. */
+/* Keys come home at the end of the backward pass, so there the own block is the last. The slow link
+ * sets the pace of all: whoever waits for it makes the next one wait, so one rank's clock with the
+ * slowest link is everybody's clock. */
 static double ring_s(const Case *m)
 {
     const RingLink link = m->M > 1 ? RING_OUTER : RING_INNER;
@@ -160,6 +166,8 @@ static void join(Clock *k, const Case *m, Work work, int pass_on)
     }
 }
 
+/* Outer messages start with a node's first block and are due g inner steps later; only then does
+ * fmax compare the two. */
 static double double_s(const Case *m)
 {
     const int own_last = m->backward && !m->queries;
@@ -213,6 +221,7 @@ static double exchange_s(const Case *m, double count, double bytes)
                 message_s(m, RING_OUTER, outer * count, outer * bytes));
 }
 
+/* A plain sum, no fmax between computing and sending: nothing hides. */
 static double ulysses_s(const Case *m)
 {
     const RingMapCase *c = m->c;

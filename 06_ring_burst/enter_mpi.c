@@ -53,6 +53,7 @@ static void take_part_only(Cli *cli)
     cli->json_file = NULL;
 }
 
+/* From here on this process is one of many that run the same main. */
 static int become_rank(Cli *cli, int ranks, double timeout_s)
 {
     char why[256];
@@ -67,6 +68,8 @@ static int become_rank(Cli *cli, int ranks, double timeout_s)
     return CLI_CONTINUE;
 }
 
+/* Whoever is under mpirun finds its rank in the environment; a program cannot ask MPI before it has
+ * called MPI_Init, and the one that the user started must not call it. */
 static int enter(Cli *cli, int argc, char **argv)
 {
     double timeout_s = 0.0;

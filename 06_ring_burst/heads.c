@@ -20,6 +20,8 @@
 
 #include "tensor.h"
 
+/* G ranks and 8 heads: 8/G heads each, or, with more ranks than heads, one head that G/8 ranks
+ * share. */
 static RingHeads heads_of(const RingRank *r, const RingShard *shards, int64_t heads)
 {
     RingHeads h = {.shards = shards, .heads = heads, .mine = shards[r->rank].tokens};
@@ -67,6 +69,7 @@ static size_t full_row(const RingRank *r, const RingHeads *h)
     return (size_t)(h->heads * r->plan->shape.d) * dtype_size(r->plan->dtype);
 }
 
+/* Where rank's tokens stand in whole [B][all tokens][share][d]. */
 static char *whole_part(const RingRank *r, const RingHeads *h, const void *whole, int64_t b,
                         int rank)
 {
@@ -74,6 +77,8 @@ static char *whole_part(const RingRank *r, const RingHeads *h, const void *whole
     return (char *)whole + (size_t)row * share_row(r, h);
 }
 
+/* Where rank's heads stand in mine [B][this rank's tokens][all heads][d]: in each token a run of
+ * share * d elements. */
 static char *mine_part(const RingRank *r, const RingHeads *h, const void *mine, int64_t b, int rank)
 {
     const size_t head = (size_t)r->plan->shape.d * dtype_size(r->plan->dtype);
@@ -113,6 +118,8 @@ size_t ring_packed_bytes(const RingRank *r, const RingHeads *h)
 
 /* --- tokens to heads ---------------------------------------------------------------------------*/
 
+/* Both sides of G^2 messages: every rank sends a part to each other one and gets one from each, all
+ * in one exchange, so that no order among them can hang. */
 void ring_send_mine(RingRank *r, RingExchange *x, RingTensor tensor, const RingHeads *h,
                     const void *mine, void *packed, void *whole)
 {
@@ -130,6 +137,8 @@ void ring_send_mine(RingRank *r, RingExchange *x, RingTensor tensor, const RingH
 
 /* --- heads to tokens ---------------------------------------------------------------------------*/
 
+/* The other way no packing is needed before the journey: another rank's tokens stand together in
+ * whole. */
 void ring_send_whole(RingRank *r, RingExchange *x, RingTensor tensor, const RingHeads *h,
                      const void *whole, void *packed)
 {
@@ -177,6 +186,8 @@ void ring_place_whole(RingRank *r, const RingHeads *h, const void *whole, void *
     }
 }
 
+/* lse has one float where the tensors have d elements, and its heads stand outside of its tokens: a
+ * part is a run of tokens for each head. */
 void ring_send_rows(RingRank *r, RingExchange *x, const RingHeads *h, const float *whole,
                     float *packed, float *mine)
 {

@@ -31,6 +31,7 @@ typedef struct Text {
     size_t used, room;
 } Text;
 
+/* Cuts what does not fit, and always ends with a zero. */
 static void add(Text *t, const char *words)
 {
     for (; *words && t->used + 1 < t->room; words++)
@@ -117,12 +118,16 @@ static char process_state(int64_t pid)
     return after && after[1] ? after[2] : 0;
 }
 
+/* A process that has ended stays in the table as Z, a zombie, until its parent has asked for its
+ * exit status. */
 static int is_gone(const HeartSlot *slot)
 {
     const char state = process_state(slot->pid);
     return state == 0 || state == 'Z' || state == 'X';
 }
 
+/* SIGSTOP, Ctrl-Z and debuggers stop a process without ending it. Its neighbours see no difference:
+ * no message comes. */
 int heart_is_stopped(const HeartBoard *board, int rank)
 {
     const char state = process_state(board->slot[rank].pid);
@@ -168,6 +173,8 @@ static int furthest_behind(const HeartBoard *board, int rank)
     return rank;
 }
 
+/* `seen` marks who has been passed, so that a circle ends the walk and not only the patience of its
+ * reader. */
 int heart_blame(const HeartBoard *board, int rank, char *text, size_t room)
 {
     Text t = {text, 0, room};

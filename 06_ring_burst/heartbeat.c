@@ -24,6 +24,7 @@
 
 /* --- the board ---------------------------------------------------------------------------------*/
 
+/* Monotonic, and the same for all processes of a machine. */
 int64_t heart_now(void)
 {
     struct timespec now;
@@ -31,12 +32,15 @@ int64_t heart_now(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+/* MAP_SHARED: what one process stores there the others see, as if it were their own memory. */
 static HeartBoard *map_board(int file)
 {
     void *p = mmap(NULL, sizeof(HeartBoard), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     return p == MAP_FAILED ? NULL : p;
 }
 
+/* memfd is memory with a file descriptor and no name: nobody has to delete it, the kernel does when
+ * the last process has closed it. */
 HeartBoard *heart_create(int ranks, char path[64])
 {
     const int file = memfd_create("ring_heartbeat", MFD_CLOEXEC);
@@ -71,6 +75,7 @@ void heart_close(HeartBoard *board)
 
 /* --- what a rank tells -------------------------------------------------------------------------*/
 
+/* The place first and the state last: who sees the state may rely on the rest. */
 void heart_join(HeartBoard *board, int rank, HeartState state)
 {
     heart_place(board, rank, (HeartPlace){RING_SETUP, 0, HEART_IDLE, 0, 0});
@@ -86,6 +91,9 @@ int heart_joined(const HeartBoard *board)
     return joined;
 }
 
+/* Pass, step, operation, tensor and peer in one word of 64 bits, since a word is stored at once: no
+ * reader ever sees the step of one moment with the peer of another. RELEASE and ACQUIRE say that
+ * what was stored before is seen before. */
 void heart_place(HeartBoard *board, int rank, HeartPlace p)
 {
     const uint64_t word = (uint64_t)p.pass << 56 | (uint64_t)p.operation << 48 |
@@ -103,6 +111,8 @@ HeartPlace heart_read(const HeartBoard *board, int rank)
                         (int)(word >> 24 & 0xffff)};
 }
 
+/* All ranks, not the one that is waited for: where one computes for long, those who wait for it are
+ * patient; where nobody does anything any more, something is wrong. */
 double heart_silence(const HeartBoard *board)
 {
     int64_t last = 0;
@@ -114,6 +124,7 @@ double heart_silence(const HeartBoard *board)
     return (double)(heart_now() - last) * 1e-9;
 }
 
+/* In a signal handler: one store, no lock, no memory. */
 void heart_crash(HeartBoard *board, int rank, int number)
 {
     WRITE(board->slot[rank].signal, number);
@@ -132,6 +143,7 @@ void heart_end(HeartBoard *board, int rank, HeartState state)
     WRITE(board->slot[rank].state, state);
 }
 
+/* Signal 0 is never delivered: kill() only says whether there is such a process. */
 void heart_watch(HeartBoard *board)
 {
     int rank;
@@ -143,6 +155,8 @@ void heart_watch(HeartBoard *board)
     }
 }
 
+/* Compare and exchange: the field becomes rank + 1 if it is still 0, in one step that no other rank
+ * can come between. Of several that fail together exactly one is first. */
 void heart_fail(HeartBoard *board, int rank)
 {
     int32_t none = 0;
@@ -165,6 +179,8 @@ void heart_status(HeartBoard *board, int status)
     WRITE(board->status, status);
 }
 
+/* The same trick: who changes 0 to 1 may write, and 2 says that it is written. The user reads one
+ * sentence, not eight. */
 int heart_tell(HeartBoard *board, const char *text)
 {
     int32_t none = 0;

@@ -52,6 +52,7 @@ typedef struct Launch {
 
 static volatile sig_atomic_t told_to_end; /* the signal */
 
+/* All that a handler may safely do: set a flag that the loop in `watch` looks at. */
 static void note_signal(int number)
 {
     told_to_end = number;
@@ -120,6 +121,8 @@ static void set_environment(const Launch *l)
     setenv("RING_MPI_BOARD", l->path, 1);
 }
 
+/* In the child, after fork and before exec. A group of processes of its own, so that all of it can
+ * be killed at once; and the kernel ends it if this parent dies. */
 static void become_mpirun(const Launch *l, pid_t parent, int argc, char **argv)
 {
     static char self[4096], count[16];
@@ -186,7 +189,8 @@ static int must_end(Launch *l, double now)
     return l->why[0] || (l->told > 0.0 && now - l->told > END_S);
 }
 
-/* Returns when mpirun has ended, by itself or by force. */
+/* Returns when mpirun has ended, by itself or by force. WNOHANG: ask whether it has ended and go
+ * on. First it is asked politely (SIGTERM), then not (SIGKILL, to the whole group). */
 static void watch(Launch *l)
 {
     const struct timespec pause = {0, 10000000};
@@ -247,6 +251,8 @@ static int outcome(const Launch *l)
     return EXIT_RUNTIME;
 }
 
+/* Signal handlers are put back in the end, in this process and in the child: mpirun should find the
+ * world as the user left it. */
 static int launch(Launch *l, const Cli *cli, int argc, char **argv)
 {
     const int signals[] = {SIGINT, SIGTERM, SIGHUP};

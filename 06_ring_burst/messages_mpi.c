@@ -45,6 +45,7 @@ MpiNap mpi_nap_begin(void)
     return (MpiNap){ring_now_ms(), 0};
 }
 
+/* Time since the rank began to wait. */
 double mpi_nap_seconds(const MpiNap *n)
 {
     return (ring_now_ms() - n->begin) / 1e3;
@@ -65,6 +66,9 @@ void mpi_be_at(RingRank *r, HeartOperation operation, int tensor, int peer)
 
 /* --- tickets -----------------------------------------------------------------------------------*/
 
+/* Four arrays, because MPI wants it so: requests in one piece, and beside them where it writes
+ * which of them are done and what became of them. All open tickets hang in a list, so that
+ * mpi_settle finds those that a failed rank has left behind. */
 static MpiTicket *new_ticket(MpiEnd *e, int count)
 {
     MpiTicket *t = calloc(1, sizeof *t);
@@ -93,6 +97,8 @@ void mpi_ticket_free(MpiEnd *e, MpiTicket *t)
     free(t);
 }
 
+/* Errors come back as numbers and do not end the program, since the communicator was told so
+ * (MPI_ERRORS_RETURN): the sentence that names rank and step is ours to say. */
 static int fail_with(RingRank *r, const char *what, int code)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -101,7 +107,10 @@ static int fail_with(RingRank *r, const char *what, int code)
     return ring_fail(r, "%s: MPI says %.100s", what, text);
 }
 
-/* Starts one message as pieces that MPI can count. */
+/* Starts one message as pieces that MPI can count. MPI counts bytes in an int, so a message of more
+ * than 1 GiB goes in pieces; those of one message have the same tag, and MPI keeps their order.
+ * `tag` says which tensor, `x->peer` which rank: MPI finds the receive that fits both, whatever
+ * else is on its way. */
 static int post(RingRank *r, MpiTicket *t, const RingTransfer *x, int tag, int transfer)
 {
     MpiEnd *e = r->endpoint;
@@ -124,7 +133,10 @@ static int post(RingRank *r, MpiTicket *t, const RingTransfer *x, int tag, int t
     return 0;
 }
 
-/* All of a list; receives first, so that what arrives has a place. */
+/* All of a list; receives first, so that what arrives has a place. A message that comes before its
+ * receive is posted has to be put somewhere: MPI copies it into a buffer of its own, and copies it
+ * again when the receive comes; or, if it is long, it lets the sender wait. A receive that is
+ * posted first costs neither. */
 MpiTicket *mpi_post(RingRank *r, const RingTransfer *list, int count, int tag)
 {
     MpiEnd *e = r->endpoint;
@@ -164,7 +176,8 @@ static int land(RingRank *r, const MpiPart *p, const MPI_Status *status)
     return 0;
 }
 
-/* What has become complete by now. list (may be NULL): whose transfers get their time. */
+/* What has become complete by now. list (may be NULL): whose transfers get their time. MPI_Testsome
+ * asks and returns at once. It is also the place where OpenMPI moves bytes. */
 static int look(RingRank *r, MpiTicket *t, RingTransfer *list)
 {
     int i, done = 0, result = 0;
@@ -187,6 +200,7 @@ static int look(RingRank *r, MpiTicket *t, RingTransfer *list)
 
 /* --- waiting -----------------------------------------------------------------------------------*/
 
+/* For the sentence: what the rank is waiting for. */
 static const MpiPart *first_pending(const MpiTicket *t)
 {
     int i = 0;
@@ -221,6 +235,8 @@ double mpi_silence(const MpiEnd *e, const MpiNap *n)
     return waited < silence ? waited : silence;
 }
 
+/* Three ways out: all is there, somebody has failed, it takes too long. There is no fourth, and
+ * that is why nothing hangs. */
 int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list)
 {
     MpiEnd *e = r->endpoint;

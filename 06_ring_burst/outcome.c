@@ -45,6 +45,7 @@ RingSetup ring_setup_of(const CliCase *c, RingMethod method)
 
 /* --- what the ranks told -----------------------------------------------------------------------*/
 
+/* Of one rank and pass, over all tensors. */
 static int64_t sum(const int64_t sent[RING_TENSORS])
 {
     int64_t all = 0;
@@ -112,7 +113,8 @@ static int tell(RingRun *run)
 
 /* --- the run -----------------------------------------------------------------------------------*/
 
-/* One world from its start to its end. */
+/* One world from its start to its end. Outputs are NaN before each world: what a rank forgets to
+ * write is seen. */
 static int run_world(RingRun *run, const CliCase *c, int warmup, int rounds, int trace)
 {
     Outcome *out = &run->out;
@@ -174,6 +176,8 @@ static void look_around(Outcome *out, const Problem *p, uint64_t before, size_t 
     out->leaked_bytes = workspace_live() > live ? workspace_live() - live : 0;
 }
 
+/* A plan that cannot be made is no failure: the method says why it does not do this case, and is
+ * skipped. What the ranks say once they run is one. */
 int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c, int trace)
 {
     Outcome *out = &run->out;

@@ -106,12 +106,14 @@ typedef struct Pair {
     AttnTile kind;
 } Pair;
 
+/* The shards of a pair are cut for one call and thrown away; the tensors are only pointed to. */
 static void pair_close(Pair *pair)
 {
     ring_shard_free(&pair->q);
     ring_shard_free(&pair->k);
 }
 
+/* From here on the kernel has all that it needs, and no idea of ranks: shapes, views, positions. */
 static void describe(Pair *pair, RingRank *r, const RingBlock *q, const RingBlock *k)
 {
     const RingPlan *plan = r->plan;
@@ -160,6 +162,7 @@ static size_t span(const RingRank *r, const RingBlock *block)
     return (size_t)(tokens * block->heads * n->d) * dtype_size(r->plan->dtype);
 }
 
+/* Sums are float32 and contiguous, whatever the block is a part of. */
 static size_t sum_bytes(const RingRank *r, const RingBlock *block)
 {
     const AttnShape *n = &r->plan->shape;
@@ -171,6 +174,7 @@ static size_t row_bytes(const RingRank *r, const RingBlock *block)
     return (size_t)(r->plan->shape.B * block->tokens * block->heads) * sizeof(float);
 }
 
+/* 0: only read. A block that is being sent may be read, one that is being received may not. */
 static int touch_block(RingRank *r, const RingBlock *block, const char *who)
 {
     return ring_touch(r, block->a, span(r, block), 0, who) != 0 ||

@@ -26,6 +26,7 @@ static int cut_run(const AttnSegment *g, int64_t first, int64_t tokens, AttnSegm
     return from < to;
 }
 
+/* The smallest and the largest position of a run. */
 static AttnRange range_of(const AttnSegment *run)
 {
     return attn_range((AttnPositions){run, 1}, 0, run->length);
@@ -68,6 +69,7 @@ static int64_t count_masked(const RingPlan *plan, const RingPiece *q, int64_t q_
     return pairs;
 }
 
+/* How far a cut begins behind the beginning of a run; 0 if before it. */
 static int64_t behind(int64_t a, int64_t b)
 {
     return a > b ? a - b : 0;
@@ -104,12 +106,16 @@ RingWork ring_block_work(const RingPlan *plan, int q_rank, int64_t q_first, int6
     return sum;
 }
 
+/* All queries of one rank against all keys of another: n^2 pairs without a mask. */
 RingWork ring_pair_work(const RingPlan *plan, int q_rank, int k_rank)
 {
     return ring_block_work(plan, q_rank, 0, plan->q[q_rank].tokens, k_rank, 0,
                            plan->k[k_rank].tokens);
 }
 
+/* The balance of the chapter, for any plan: what all ranks compute together, divided by G times
+ * what the slowest computes at each step. For contiguous shards and a causal mask it comes out as
+ * (G n + 1) / (n + 1 + 2 (G-1) n). */
 double ring_plan_efficiency(const RingPlan *plan)
 {
     const int G = plan->setup.ranks;
@@ -126,6 +132,8 @@ double ring_plan_efficiency(const RingPlan *plan)
     return path > 0 ? useful / (path * G) : 1;
 }
 
+/* The formulas want numbers of tokens and nothing else of a plan: bytes do not depend on masks,
+ * except by the hops. */
 int ring_model_case(RingModelCase *m, const RingPlan *plan)
 {
     const int G = plan->setup.ranks;

@@ -83,11 +83,13 @@ static int weigh(Candidate *c, const RingSetup *setup, const AttnArgs *args, con
     return status;
 }
 
+/* Of both passes. */
 static int64_t all_bytes(const Candidate *c)
 {
     return c->bytes[0] + c->bytes[1];
 }
 
+/* Only asked among those that are equally fast. */
 static int better(const Candidate *a, const Candidate *b)
 {
     const int a_hides = a->hidden > 0.5, b_hides = b->hidden > 0.5;
@@ -147,6 +149,7 @@ static void add_bytes(Text *text, int64_t bytes)
     add(text, unit ? "%.3g %s" : "%.0f %s", value, units[unit]);
 }
 
+/* Three digits are more than a prediction deserves. */
 static void add_ms(Text *text, double ms)
 {
     add(text, ms < 100 ? "%.3g ms" : "%.0f ms", ms);
@@ -231,6 +234,8 @@ static void explain(char why[RING_WHY], const RingSetup *setup, const AttnArgs *
 
 /* --- the choice --------------------------------------------------------------------------------*/
 
+/* The layout is chosen for a ring and kept for all methods: balance is a matter of who has which
+ * tokens, not of who sends what. */
 static int choose_layout(RingSetup *setup, int free_layout, const AttnArgs *args,
                          const RingRates *rates, Candidate layouts[RING_LAYOUTS], int *count,
                          char why[256])

@@ -14,6 +14,7 @@
 
 #include "ring_world.h"
 
+/* After ring_rank_tell: the log holds what is told. */
 void ring_rank_release(RingRank *r)
 {
     if (r->space->release)
@@ -49,7 +50,9 @@ void ring_rank_tell(RingRank *r, RingReport *report)
     log->event_count = log->event_room = 0;
 }
 
-/* Rank 0 receives one rank's numbers and then its events. */
+/* Rank 0 receives one rank's numbers and then its events. In the order in which the rank sends:
+ * numbers, then how many events, then the events. There is no type in a message; both sides know
+ * what comes next. */
 static int receive_report(RingRank *r, RingReport *report, int rank)
 {
     int64_t count;
@@ -67,6 +70,7 @@ static int receive_report(RingRank *r, RingReport *report, int rank)
     return r->transport->host_receive(r, rank, report->events[rank], bytes);
 }
 
+/* Rank 0 listens to one rank after the other. The others send and are done. */
 int ring_report_gather(RingRank *r, RingReport *report)
 {
     report->ranks = r->world;

@@ -54,6 +54,7 @@ void ring_schedule_free(RingSchedule *s)
 
 /* --- playing -----------------------------------------------------------------------------------*/
 
+/* 10 d operations for a pair backward and 4 d forward: five products of a tile instead of two. */
 static double seconds_of(const RingSchedule *s, const RingAction *a, const RingRates *rates)
 {
     const AttnShape *n = &s->plan->shape;
@@ -79,7 +80,9 @@ static int sooner(const void *a, const void *b)
     return x->start != y->start ? (x->start > y->start ? 1 : -1) : x < y ? -1 : x > y;
 }
 
-/* Messages that are ready get their links. */
+/* Messages that are ready get their links. A rank has one way out and one way in on each kind of
+ * link. A message needs the sender's way out and the receiver's way in at the same time; the next
+ * one that wants either has to wait. */
 static void leave(Player *p)
 {
     const int node = p->s->ranks / p->s->plan->setup.nodes;
@@ -145,6 +148,8 @@ static int move_somebody(Player *p)
     return 1;
 }
 
+/* No clock ticks here: time jumps from event to event. A pass of 64 ranks is some ten thousand such
+ * jumps, and done in milliseconds. */
 double ring_schedule_run(RingSchedule *s, const RingRates *rates)
 {
     Player p = {.s = s, .rates = rates};

@@ -30,6 +30,7 @@ static void gather(RingSchedule *s, int way)
             ring_say_block(s, 0, RING_SLOT_LATER + t, 0, r, (r - way * t + G) % G, r);
 }
 
+/* All messages start at the beginning, so round t has t steps of computing to arrive in. */
 static void gather_forward(RingSchedule *s)
 {
     const int G = s->ranks;
@@ -89,6 +90,7 @@ static void exchange_heads(RingSchedule *s, int step, RingTensor tensor, int que
         }
 }
 
+/* Heads are cut out of tokens or put back: every element read once and written once. */
 static void repack(RingSchedule *s, int step)
 {
     const AttnShape *n = &s->plan->shape;
@@ -129,6 +131,8 @@ static void compute_heads(RingSchedule *s, int step)
     }
 }
 
+/* Start, wait, compute, start, wait: the only timetable here in which no rank computes while a
+ * message of its own travels. */
 void ring_schedule_ulysses(RingSchedule *s)
 {
     const size_t row = (size_t)s->plan->shape.d * dtype_size(s->plan->dtype);

@@ -19,6 +19,7 @@ static int rank_at(const Two *w, int a, int i)
     return (a % w->M + w->M) % w->M * w->g + (i % w->g + w->g) % w->g;
 }
 
+/* Whose block rank r has at outer step m and inner step t. */
 static int owner_at(const Two *w, int r, int m, int t)
 {
     return rank_at(w, r / w->g - m, r % w->g - t);
@@ -38,6 +39,7 @@ static void step_out(const Two *w, int queries, int m, int t)
     }
 }
 
+/* The outer message is waited for after all g inner steps: that is the time it has. */
 static void forward(const Two *w)
 {
     RingSchedule *s = w->s;
@@ -66,7 +68,8 @@ static void join(const Two *w, int queries, int m, int half, int step)
     }
 }
 
-/* The way home. Sums are complete for a node at s = 0. */
+/* The way home. Sums are complete for a node at s = 0. Backwards through the same tree: m from M-1
+ * to 0, t from g-1 to 0. */
 static void ring_backward(const Two *w)
 {
     RingSchedule *s = w->s;
@@ -121,6 +124,7 @@ static void burst_backward(const Two *w)
         ring_say_wait_all(s, RING_SLOT_LATER + half, s->ranks - 1);
 }
 
+/* One node, or one rank on each, never comes here: ring_method_on has made it a flat ring. */
 void ring_schedule_double(RingSchedule *s)
 {
     const int M = s->plan->setup.nodes;

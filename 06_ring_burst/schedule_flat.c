@@ -12,6 +12,7 @@
  */
 #include "schedule.h"
 
+/* % of a negative number is negative in C, hence twice. */
 static int wrap(const RingSchedule *s, int rank)
 {
     return (rank % s->ranks + s->ranks) % s->ranks;
@@ -23,6 +24,7 @@ static int is_burst(const RingSchedule *s)
     return ring_method_on(setup->method, s->ranks, setup->nodes) == RING_METHOD_BURST;
 }
 
+/* `owner` says how large the block is, from and to who carries it. */
 static void send_keys(RingSchedule *s, int step, int from, int to, int owner)
 {
     ring_say_block(s, 0, RING_SLOT_BLOCK, step, from, to, owner);
@@ -53,6 +55,9 @@ static void forward(RingSchedule *s, int first_step, int way, int hops, int skip
     }
 }
 
+/* The turn of ring.c, sentence by sentence: keys leave at once; each half of the sums is waited
+ * for, added to, passed on. Whoever changes the order there has to change it here, and a test that
+ * compares both will say so. */
 static void ring_backward(RingSchedule *s, int first_step, int way, int hops, int skip_own)
 {
     for (int t = hops; t >= 0; t--) {
@@ -71,6 +76,7 @@ static void ring_backward(RingSchedule *s, int first_step, int way, int hops, in
     }
 }
 
+/* The turn of burst.c. At the last step the sums do not go on to the neighbour but home. */
 static void burst_backward(RingSchedule *s, int first_step, int way, int hops, int skip_own)
 {
     for (int t = 0; t <= hops; t++) {

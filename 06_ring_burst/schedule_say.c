@@ -59,6 +59,8 @@ static void say_start(RingSchedule *s, int rank, int step, int slot, int message
     s->open[rank][s->open_count[rank]++] = (RingOpen){slot, message};
 }
 
+/* Three entries: the message itself, and the start at both ends. Where a real run would match a
+ * send with a receive, both ends are written down together here. */
 void ring_say_message(RingSchedule *s, int slot, int step, int from, int to, RingTensor tensor,
                       int64_t bytes)
 {
@@ -74,6 +76,8 @@ void ring_say_message(RingSchedule *s, int slot, int step, int from, int to, Rin
     say_start(s, to, step, slot, number);
 }
 
+/* Waits for what was started in this slot and not waited for yet, as ring_wait does for an
+ * exchange. */
 void ring_say_wait(RingSchedule *s, int slot, int step, int rank)
 {
     int64_t kept = 0;
@@ -91,6 +95,7 @@ void ring_say_wait(RingSchedule *s, int slot, int step, int rank)
     s->open_count[rank] = kept;
 }
 
+/* Cut as ring_half_tokens cuts; -1 is all of it. */
 static int64_t part_of(int64_t tokens, int half)
 {
     return half < 0 ? tokens : half ? tokens - tokens / 2 : tokens / 2;
@@ -122,6 +127,7 @@ void ring_say_compute(RingSchedule *s, int step, int rank, int q_owner, int k_ow
                ((double)(q * n->H) + (s->pass == RING_BACKWARD ? 2.0 * (double)(k * n->Hkv) : 0));
 }
 
+/* Small work, known only by the bytes that it moves. */
 void ring_say_memory(RingSchedule *s, int step, int rank, double bytes)
 {
     RingAction *a = bytes > 0 ? say(s, rank, RING_ACT_COMPUTE, step) : NULL;
@@ -144,6 +150,7 @@ void ring_say_block(RingSchedule *s, int queries, int slot, int step, int from, 
     }
 }
 
+/* Sums travel in the type of --partials, keys and queries in that of the tensors. */
 void ring_say_sum(RingSchedule *s, int queries, int slot, int half, int step, int from, int to,
                   int owner)
 {

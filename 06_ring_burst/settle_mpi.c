@@ -32,6 +32,9 @@ enum { GO_TAG = 1, EXIT_STATUS = 3 /* failure at run time: DESIGN.md section 4 *
 
 /* --- an end ------------------------------------------------------------------------------------*/
 
+/* Two communicators over the same processes: a message of one is never received in the other,
+ * whatever its tag. So questions between runs cannot be mixed up with messages that a run has left
+ * over. */
 MpiEnd *mpi_end_open(HeartBoard *board, int launched, double timeout_s)
 {
     MpiEnd *e = calloc(1, sizeof *e);
@@ -94,6 +97,8 @@ typedef struct Scrap { /* a message that nobody wants any more */
     int count, peer, tag, bytes; /* how many there were; of the last one */
 } Scrap;
 
+/* A receive can be taken back as long as nothing has come for it. A send cannot (in practice), so
+ * those have to be received by somebody. */
 static void cancel_receives(MpiEnd *e)
 {
     MpiTicket *t;
@@ -104,7 +109,8 @@ static void cancel_receives(MpiEnd *e)
                 MPI_Cancel(&t->request[i]);
 }
 
-/* What is under way and done by now. Returns how many messages are not. */
+/* What is under way and done by now. Returns how many messages are not. The ticket is freed inside
+ * the loop, hence `next`. */
 static int look_at_all(MpiEnd *e)
 {
     MpiTicket *t, *next;
@@ -178,6 +184,9 @@ static void give_up_if_late(MpiEnd *e, RingRank *r, MpiNap *n, int *hurried)
         mpi_abort(e, r->failed ? r->failure : "a rank has failed, and another does not stop");
 }
 
+/* All ranks turn in this loop until all can leave it. What makes it end: each takes whatever comes,
+ * so every send ends; then each tells the others how many it has sent, and who has taken that many
+ * is done. */
 int mpi_settle(RingRank *r)
 {
     MpiEnd *e = r->endpoint;
@@ -221,7 +230,7 @@ int mpi_settle(RingRank *r)
 
 /* --- between two runs --------------------------------------------------------------------------*/
 
-/* All ranks are on their way to here. */
+/* All ranks are on their way to here. As mpi_finish: no call of MPI that could wait for ever. */
 static void await(MpiEnd *e, MPI_Request *request, const char *what)
 {
     MpiNap n = mpi_nap_begin();

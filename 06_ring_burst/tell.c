@@ -53,6 +53,8 @@ static void print_paragraph(const char *text)
     putchar('\n');
 }
 
+/* The case is changed in place: from here on it looks as if the user had asked for this method and
+ * this layout. */
 int ring_tell_choice(CliCase *c, const Problem *p, int quiet)
 {
     RingSetup setup = ring_setup_of(c, RING_METHOD_AUTO);
@@ -84,6 +86,7 @@ int ring_tell_screen(const CliCase *c, const Problem *p, const Variant *v)
     return failed ? EXIT_RUNTIME : EXIT_OK;
 }
 
+/* Before hours of computing, not after them. */
 int ring_tell_probe(const char *path)
 {
     struct stat about;
@@ -103,6 +106,8 @@ int ring_tell_probe(const char *path)
     return EXIT_OK;
 }
 
+/* What was measured and what the model expects, in one file, so that they stand below each
+ * other. */
 int ring_tell_events(const CliCase *c, const RingRun *run)
 {
     RingRates rates;

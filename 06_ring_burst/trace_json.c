@@ -29,11 +29,13 @@ static const char *pass_name(RingPass pass)
     return pass == RING_BACKWARD ? "backward" : "forward";
 }
 
+/* A comma before each event but the first: JSON allows none behind the last. */
 static void begin(Page *p)
 {
     fputs(p->written++ ? ",\n" : "\n", p->f);
 }
 
+/* ph M: metadata. Perfetto shows the names at the left edge. */
 static void name_process(Page *p, int process, int rank, const char *kind)
 {
     begin(p);
@@ -97,6 +99,7 @@ static int64_t parts_of_step(const RingEvent *events, int64_t count, const RingE
     return parts;
 }
 
+/* ph X: a span, with its beginning and its length in microseconds. */
 static void write_event(Page *p, const RingReport *report, int rank, const RingEvent *e,
                         int process, int thread, double zero_ms)
 {
@@ -182,6 +185,8 @@ static int write_report(Page *p, const RingReport *report, const char *kind, int
     return 0;
 }
 
+/* Measured ranks are processes 0, 1, ..., the model's are 1000, 1001, ...: two groups of the same
+ * picture. */
 int ring_trace_json(const char *path, const RingPlan *plan, const RingReport *measured,
                     const RingReport *predicted, char why[256])
 {

@@ -25,6 +25,7 @@
 
 enum { WIDTH = 80, LABEL = 8 };
 
+/* One word for a pair of shards. "half" is what zigzag makes of every pair of different ranks. */
 const char *ring_mask_word(const RingPlan *plan, int q_rank, int k_rank)
 {
     const RingWork work = ring_pair_work(plan, q_rank, k_rank);
@@ -173,6 +174,7 @@ static int longest_cell(const RingSchedule *s, int steps, int letters)
     return longest;
 }
 
+/* If the words do not fit into a line of 80, three letters of each have to do. */
 static void print_steps(FILE *out, const RingSchedule *s)
 {
     const int steps = steps_of(s), all_letters = 8, few_letters = 3;
@@ -212,6 +214,7 @@ static const char *size_text(char text[32], int64_t bytes)
     return text;
 }
 
+/* The rank that sends most, since all wait for it. From the formulas, not from a run. */
 static void print_bytes(FILE *out, const RingModelCase *m, RingPass pass)
 {
     RingModelBytes most = {{0}, 0, 0};
@@ -258,6 +261,7 @@ static void print_head(FILE *out, const RingPlan *plan)
     fputs("\n", out);
 }
 
+/* A plan is enough: no rank runs, and nothing is sent. */
 int ring_trace_screen(FILE *out, const RingPlan *plan)
 {
     RingModelCase m;

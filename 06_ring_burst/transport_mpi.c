@@ -8,6 +8,7 @@
 
 #include "messages_mpi.h"
 
+/* -1: each message in the channel of its own tensor. */
 static int mpi_start(RingRank *r, RingExchange *x)
 {
     x->ticket = mpi_post(r, x->list, x->count, -1);
@@ -29,6 +30,7 @@ static int talk(RingRank *r, RingTransfer transfer, int tag)
     return t ? mpi_finish(r, t, NULL) : -1;
 }
 
+/* Results have a tag of their own: they must not be taken for a tensor of the next pass. */
 static int mpi_host_send(RingRank *r, int peer, const void *data, size_t bytes)
 {
     return talk(r, (RingTransfer){.sends = 1, .peer = peer, .data = (void *)data, .bytes = bytes},
@@ -57,12 +59,16 @@ static int mpi_barrier(RingRank *r)
     return r->failed ? -1 : 0;
 }
 
+/* First the board: the others see it at their next test and stop. Then the messages: a failed rank
+ * goes on taking what was sent to it, or its neighbours could not end their sends. */
 static void mpi_abandon(RingRank *r)
 {
     heart_fail(mpi_end_board(r->endpoint), r->rank);
     mpi_settle(r);
 }
 
+/* As a crash would: no MPI_Finalize, no message, no clean-up. mpirun sees the exit status and ends
+ * the others. */
 static void mpi_leave(RingRank *r)
 {
     (void)r;

@@ -47,6 +47,8 @@ static int open_ulysses(RingRank *r)
     return r->method ? 0 : ring_fail(r, "out of memory");
 }
 
+/* [B][all tokens][share of the heads][d]: as many elements as [B][n][all heads][d], dealt out the
+ * other way. */
 static void open_whole(RingRank *r, RingBuffer *b, const RingHeads *h, size_t size,
                        const char *what)
 {
@@ -76,6 +78,7 @@ static RingBlock whole_block(const RingHeads *h, void *a, void *b)
                        .b = b};
 }
 
+/* Ordinary queries, of no rank in particular. */
 static RingBlock queries_of(const Ulysses *m, const RingHeads *h)
 {
     RingBlock q = whole_block(h, m->Q.data, m->dO.data);
@@ -86,7 +89,8 @@ static RingBlock queries_of(const Ulysses *m, const RingHeads *h)
 
 /* --- forward -----------------------------------------------------------------------------------*/
 
-/* Q, K, V: from this rank's tokens to this rank's heads. */
+/* Q, K, V: from this rank's tokens to this rank's heads. Start and wait without anything between
+ * them: nothing can be computed before all tokens are there, and that is why nothing hides. */
 static void fetch_heads(RingRank *r, Ulysses *m, const RingHeads *q, const RingHeads *k)
 {
     const size_t size = dtype_size(r->plan->dtype);
@@ -161,6 +165,8 @@ static int forward(RingRank *r)
 
 /* --- backward ----------------------------------------------------------------------------------*/
 
+/* Q, K, V, O and lse of all tokens are still there from the forward pass; dO is the only thing that
+ * is missing. */
 static void fetch_dO(RingRank *r, Ulysses *m, const RingHeads *q)
 {
     RingExchange x = {0};
@@ -201,6 +207,8 @@ static void differentiate_heads(RingRank *r, Ulysses *m, const RingHeads *q, con
     ring_close_buffer(r, &m->dO);
 }
 
+/* Each copy of a kv head has its own part of dK and dV. They are rounded to the dtype for the way,
+ * and added in float32 where they arrive (heads.c). */
 static void return_gradients(RingRank *r, Ulysses *m, const RingHeads *q, const RingHeads *k)
 {
     RingExchange x = {0};

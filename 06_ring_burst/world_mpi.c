@@ -42,6 +42,7 @@ static void choose_failure(RingReport *report, int first)
              first >= 0 ? report->rank[first].failure : "a rank failed, and does not say why");
 }
 
+/* A mistake of the program, not of the user. */
 static int refuse(RingReport *report, const char *why)
 {
     report->failed = 1;
@@ -49,6 +50,9 @@ static int refuse(RingReport *report, const char *why)
     return -1;
 }
 
+/* The same ring_rank_main as for threads. Around it: go (all mean the same run), settle (no message
+ * is left over), worst (has anybody failed?), and then either reports of a good run or sentences of
+ * a bad one. */
 int ring_world_mpi(const RingJob *job, const RingSpace *space, RingReport *report)
 {
     MpiEnd *e = ring_mpi_end();

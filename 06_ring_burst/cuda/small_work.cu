@@ -25,6 +25,8 @@
 #define PER     8               /* elements of a thread in the first run */
 #define FIRST   (THREADS * PER) /* a power of two */
 
+/* Enough blocks to fill the GPU. A thread walks on in steps of the whole grid, so that neighbours
+ * always read neighbouring addresses. */
 static unsigned blocks_of(int64_t count)
 {
     const int64_t blocks = (count + THREADS - 1) / THREADS;
@@ -90,6 +92,7 @@ static int64_t lesser(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* float32 to T: upwards, each run twice as long as the one before. */
 template <typename T> static AttnStatus narrow(void *p, int64_t count, cudaStream_t stream)
 {
     AttnStatus status = ATTN_OK;
@@ -100,6 +103,7 @@ template <typename T> static AttnStatus narrow(void *p, int64_t count, cudaStrea
     return status;
 }
 
+/* T to float32: the same runs, the longest first. */
 template <typename T> static AttnStatus widen(void *p, int64_t count, cudaStream_t stream)
 {
     AttnStatus status = ATTN_OK;

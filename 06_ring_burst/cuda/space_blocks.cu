@@ -61,7 +61,9 @@ static int grow(RingRank *r, void **p_dev, size_t *have, size_t bytes)
     return 0;
 }
 
-/* Maps, mask and stream of a pair of blocks. */
+/* Maps, mask and stream of a pair of blocks. What is no data but a description has to get to the
+ * device as well: the kernel cannot read the host's memory. The maps are there after the first
+ * round; only a full mask travels every time. */
 static int bring(RingRank *r, AttnArgs *a)
 {
     CudaSpace *s = cuda_space_of(r);
@@ -106,6 +108,7 @@ int cuda_space_reserve(RingRank *r)
     return reserve_workspace(r, forward > backward ? forward : backward);
 }
 
+/* Zeros and -inf: a row that has seen nothing (lse = ln 0). */
 int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows)
 {
     if (cuda_space_zero(r, O_state, (size_t)count * sizeof *O_state) != 0)
@@ -114,6 +117,9 @@ int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *ls
                              "an empty state");
 }
 
+/* Merge and attention are one kernel: it loads (O, lse) where an ordinary one starts from (0,
+ * -inf), and stores float32. A merge of its own would read and write all of O once more for each
+ * visitor. */
 int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state)
 {
     AttnArgs a = *args;
@@ -156,6 +162,7 @@ int cuda_space_settle(RingRank *r, const void *p, size_t bytes)
     return cuda_space_settle_all(r);
 }
 
+/* The workspace has room for dQ of these queries until the last visitor has been seen. */
 static int begin_gradients(RingRank *r, const AttnArgs *a, const float *delta, FlashSums sums)
 {
     CudaSpace *s = cuda_space_of(r);
@@ -171,6 +178,7 @@ static int begin_gradients(RingRank *r, const AttnArgs *a, const float *delta, F
     return cuda_space_answer(r, flash_backward_cuda_begin(a, delta, s->workspace_dev), "gradients");
 }
 
+/* The caller believes that dQ is in sums.dQ after this. It is, as soon as anybody looks. */
 int cuda_space_differentiate(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums)
 {
     AttnArgs a = *args;
@@ -192,6 +200,8 @@ static Tensor whole_tensor(const RingRank *r, void *data, int64_t tokens, int64_
     return t;
 }
 
+/* No peers, no mask, no state: the most that this GPU does for these sizes. The ring is measured as
+ * a share of it. */
 int cuda_space_alone(RingRank *r, RingPass pass)
 {
     const AttnShape *n = &r->plan->shape;
@@ -236,6 +246,7 @@ int cuda_space_delta_of(RingRank *r, const AttnArgs *args, float *delta)
     return cuda_space_answer(r, flash_backward_delta_cuda(&a, delta), "delta");
 }
 
+/* Rounded once, at the end. */
 int cuda_space_finish_O(RingRank *r, const AttnArgs *args, const float *O_state)
 {
     const AttnShape *n = &args->shape;

@@ -72,6 +72,9 @@ static int open_queues(RingRank *r, CudaSpace *s)
                           "a stream for work");
 }
 
+/* A stream is a queue: what is put into one runs in order, what is put into two may run at the same
+ * time. cudaStreamNonBlocking: the default stream, into which careless libraries put things, does
+ * not hold these up. */
 static int open_on(RingRank *r, int device)
 {
     CudaSpace *s = (CudaSpace *)calloc(1, sizeof *s);
@@ -178,6 +181,7 @@ static void release_space(RingRank *r)
 
 /* --- memory ------------------------------------------------------------------------------------*/
 
+/* Linear search in a list of a few dozen pieces, beside a kernel of milliseconds. */
 static void *alloc_dev(RingRank *r, size_t bytes)
 {
     CudaSpace *s = cuda_space_of(r);
@@ -242,6 +246,7 @@ static int download(RingRank *r, void *to_host, const void *from, size_t bytes)
     return copy_now(r, to_host, from, bytes, cudaMemcpyDeviceToHost, "download");
 }
 
+/* Async: it is put into the queue behind the work that was asked for, and this function returns. */
 int cuda_space_zero(RingRank *r, void *p, size_t bytes)
 {
     if (cuda_space_settle(r, p, bytes) != 0)

@@ -24,6 +24,8 @@
 
 #define MODESTY_MS 500.0 /* who waits for a peer leaves the first word to one whose work hangs */
 
+/* The list is in the order of the queue, so the first one that has not come is the one that
+ * everything else waits for. */
 int cuda_space_await(RingRank *r, const RingTransfer *t, cudaEvent_t ready, cudaEvent_t arrived)
 {
     CudaSpace *s = cuda_space_of(r);
@@ -34,6 +36,8 @@ int cuda_space_await(RingRank *r, const RingTransfer *t, cudaEvent_t ready, cuda
     return cuda_space_try(r, cudaStreamWaitEvent(s->work, arrived, 0), "a message");
 }
 
+/* Of all ranks: cudaFree waits for the whole GPU, and would wait for ever for a queue that
+ * hangs. */
 static std::atomic<int> gpu_hangs;
 
 int cuda_space_hangs(void)
@@ -67,7 +71,9 @@ static int too_late(RingRank *r, const CudaAwaited *missing, double seconds)
                      seconds);
 }
 
-/* 0, 1 while something is to be done, -1 after a failure. */
+/* 0, 1 while something is to be done, -1 after a failure. cudaStreamQuery asks whether a queue is
+ * empty, and does not wait for it. Errors of kernels show here for the first time: their launch has
+ * long returned. */
 static int look_at_queues(RingRank *r, int work_only)
 {
     const CudaSpace *s = cuda_space_of(r);
@@ -106,11 +112,13 @@ int cuda_space_drain(RingRank *r, int work_only)
     return busy;
 }
 
+/* All that was asked for is done, and dQ, if the workspace still has it, is in its sums. */
 int cuda_space_finish(RingRank *r)
 {
     return cuda_space_settle_all(r) != 0 ? -1 : cuda_space_drain(r, 0);
 }
 
+/* To make an event costs some microseconds, so those of the last round are used again. */
 static cudaError_t next_event(CudaSpace *s, cudaEvent_t *event)
 {
     if (s->event_count == s->event_room) {
@@ -161,6 +169,8 @@ int cuda_space_mark(RingRank *r, int messages)
     return s->mark_count++;
 }
 
+/* The GPU has noted when each event was reached; elapsed time is the difference of two such
+ * notes. */
 double cuda_space_mark_ms(RingRank *r, int number)
 {
     CudaSpace *s = cuda_space_of(r);
@@ -171,6 +181,7 @@ double cuda_space_mark_ms(RingRank *r, int number)
     return s->start_ms + ms;
 }
 
+/* The host's clock and the GPU's, read at (nearly) the same moment. */
 void cuda_space_forget_marks(RingRank *r)
 {
     CudaSpace *s = cuda_space_of(r);
@@ -180,6 +191,9 @@ void cuda_space_forget_marks(RingRank *r)
     s->start_ms = ring_now_ms();
 }
 
+/* The sender's event says "computed", the receiver's "nobody reads this room any more". Without the
+ * second a fast neighbour overwrites keys that the kernel still works on: the race of the chapter,
+ * on a GPU. */
 void *cuda_space_ready(RingRank *r, const void *p, size_t bytes)
 {
     cudaEvent_t event;

@@ -38,12 +38,14 @@ typedef struct NcclTicket {
     cudaEvent_t ready, arrived;
 } NcclTicket;
 
+/* The rank's endpoint while NCCL is its transport. */
 static NcclEnd *end_of(RingRank *r)
 {
     return (NcclEnd *)r->endpoint;
 }
 
-/* Ends the kernels that wait for a peer. */
+/* Ends the kernels that wait for a peer. A kernel that waits for a peer does so on the GPU, where
+ * no time-out of ours reaches it. Aborting the communicator is the only way to make it return. */
 static void abort_messages(NcclEnd *end)
 {
     if (end->comm && !end->aborted) {
@@ -74,7 +76,9 @@ static int look(RingRank *r)
     return status;
 }
 
-/* Until the communicator has done what `answer` left in progress. */
+/* Until the communicator has done what `answer` left in progress. While it waits it looks round for
+ * failures of others: the reason why a communicator does not answer is usually a rank that is
+ * gone. */
 static int settle(RingRank *r, ncclResult_t answer, const char *what)
 {
     const double start = ring_now_ms(), limit = r->plan->setup.timeout_s * 1e3;
@@ -95,6 +99,8 @@ static int settle(RingRank *r, ncclResult_t answer, const char *what)
 
 /* --- what goes by the host's transport ---------------------------------------------------------*/
 
+/* NCCL has no barrier and no host memory: both are asked for between passes only, where the host's
+ * transport is good enough. */
 static int barrier(RingRank *r)
 {
     int status;
@@ -136,6 +142,9 @@ static void note(RingRank *r)
 
 /* --- messages ----------------------------------------------------------------------------------*/
 
+/* A send and a receive meet by their order: the k-th send from rank 1 to rank 2 fits the k-th
+ * receive of rank 2 from rank 1. NCCL has no tags. So both ends must name the tensors in the same
+ * order, which they do, since both run the same lines. */
 static int queue_transfer(RingRank *r, const RingTransfer *t, ncclResult_t *answer)
 {
     CudaSpace *s = (CudaSpace *)r->space_state;
@@ -162,6 +171,10 @@ static int queue_group(RingRank *r, const RingExchange *x)
     return settle(r, grouped, "a group of messages");
 }
 
+/* An event is a flag in a queue. cudaEventRecord(ready, work): raise it when the work asked for so
+ * far is done. cudaStreamWaitEvent(messages, ready): nothing that is put into `messages` from here
+ * on begins before. The host does not wait for either: it goes on, and computes ahead of the
+ * GPU. */
 static int start(RingRank *r, RingExchange *x)
 {
     CudaSpace *s = (CudaSpace *)r->space_state;
@@ -180,7 +193,8 @@ static int start(RingRank *r, RingExchange *x)
     return cuda_space_try(r, cudaEventRecord(ticket->arrived, s->messages), "an event");
 }
 
-/* A message that does not come is told as the first one of its group that this rank should get. */
+/* A message that does not come is told as the first one of its group that this rank should get.
+ * "Wait" for the GPU, not for the host: later work is queued behind `arrived`. */
 static int wait_for(RingRank *r, RingExchange *x)
 {
     NcclTicket *ticket = (NcclTicket *)x->ticket;
@@ -214,6 +228,8 @@ static int share_name(RingRank *r, ncclUniqueId *name)
     return 0;
 }
 
+/* blocking = 0: calls return at once with "in progress", and settle asks until they are done. With
+ * blocking calls a rank that dies while the communicator is made would stop all others for ever. */
 int ring_nccl_join(RingRank *r)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -235,6 +251,7 @@ int ring_nccl_join(RingRank *r)
                   "a communicator");
 }
 
+/* Finalize waits until all messages are through; abort does not. */
 void ring_nccl_part(RingRank *r)
 {
     NcclEnd *end;
