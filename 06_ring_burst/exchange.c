@@ -104,6 +104,8 @@ static int add_payload(RingRank *r, RingExchange *x, RingTransfer transfer)
                          ring_tensor_name(transfer.tensor));
     if (transfer.peer < 0 || transfer.peer >= r->world)
         return ring_fail(r, "there is no rank %d", transfer.peer);
+    if ((int)transfer.tensor < 0 || transfer.tensor >= RING_TENSORS)
+        return ring_fail(r, "there is no tensor number %d", (int)transfer.tensor);
     if (transfer.bytes == 0 || transfer.peer == r->rank)
         return 0;
     return ring_exchange_add(r, x, transfer);

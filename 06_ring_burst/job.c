@@ -135,7 +135,9 @@ static int timed_pass(RingRank *r, const RingJob *job, int (*pass)(RingRank *r, 
     if (r->space->finish(r) != 0 || r->transport->barrier(r) != 0)
         return -1;
     begin = ring_now_ms();
-    if (pass(r, job) != 0 || r->failed || r->space->finish(r) != 0)
+    if (pass(r, job) != 0) /* a rank that has failed keeps its first sentence */
+        ring_fail(r, "the method returned -1 and did not say why (ring_fail)");
+    if (r->failed || r->space->finish(r) != 0)
         return -1;
     *ms = ring_now_ms() - begin;
     return 0;
@@ -159,6 +161,8 @@ static int backward_round(RingRank *r, const RingJob *job, int last, double *ms)
     r->dO = read_shard(r, &job->args->dO, &r->plan->q[r->rank], ring_q_bytes(r, r->rank), "dO");
     if (!r->dO || timed_pass(r, job, backward_pass, ms) != 0)
         return -1;
+    if (!r->dQ || !r->dK || !r->dV)
+        return ring_fail(r, "the method's backward pass left no dQ, dK or dV");
     begin_pass(r, RING_SETUP);
     if (last && ring_collect_backward(r, job) != 0)
         return -1;

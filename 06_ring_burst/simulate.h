@@ -39,9 +39,13 @@
 extern "C" {
 #endif
 
-/* Runs the forward pass, or (backward = 1) both, of which only the gradients are kept. ATTN_SKIP:
- * heads that Ulysses cannot deal out. ATTN_NO_MEMORY, with a sentence on stderr: a rank failed, or
- * sent what the model of `like` does not count. */
+/* A rank failed, or sent what the model of `like` does not count; the sentence is on stderr. (Of
+ * the answers that a variant can give it is the one that has spoken already.) */
+#define RING_FAILED ATTN_CUDA_ERROR
+
+/* Runs the forward pass, or (backward = 1) both, of which only the gradients are kept. method NULL:
+ * the program's own. ATTN_OK, RING_FAILED, or with a sentence as well ATTN_SKIP: heads that Ulysses
+ * cannot deal out; ATTN_NO_MEMORY: for the ranks themselves. */
 AttnStatus ring_simulate(const AttnArgs *args, RingMethod like, const RingMethodTable *method,
                          int backward);
 /* Ranks, layout and the rest for the calls that follow. */

@@ -172,10 +172,19 @@ static const char *number_text(char text[16], const char *format, double value)
     return text;
 }
 
+/* Of the table. What did not run was not checked either, and no row that could be kept. */
+static const char *verdict(const ReportRow *row)
+{
+    const int pass = row_pass(row);
+    if (!row->outcome->ran)
+        return "fail";
+    return pass < 0 ? "-" : pass ? "ok" : "WRONG";
+}
+
 void report_row(Report *r, const ReportRow *row)
 {
     const Check *check = row->check;
-    const int on_cpu = row->variant->device == ON_CPU, pass = row_pass(row);
+    const int on_cpu = row->variant->device == ON_CPU;
     const double ms = row_ms(r, row), gflops = row_gflops(r, row);
     char t[8][16];
     measure_sgemm(r, row->c, row->variant->device);
@@ -193,10 +202,7 @@ void report_row(Report *r, const ReportRow *row)
     if (r->cli->quiet)
         return;
     printf("%-20s %-4s %-5s %9s %7s %9s %9s %7s %10s %10s %7s", row->variant->name,
-           on_cpu ? "cpu" : "cuda",
-           pass < 0 ? "-"
-           : pass   ? "ok"
-                    : "WRONG",
+           on_cpu ? "cpu" : "cuda", verdict(row),
            check && isinf(check->bound_ratio)
                ? "inf"
                : number_text(t[0], "%.3f", check ? check->bound_ratio : NAN),

@@ -150,8 +150,8 @@ static int take_outcome(const SoRecord *r, Outcome *out, int64_t mebibytes)
                  "accepted is ATTN_OK",
                  (int)out->status, mebibytes);
     else
-        snprintf(out->failure, sizeof out->failure, "it returned status %d, accepted is ATTN_OK",
-                 (int)out->status);
+        snprintf(out->failure, sizeof out->failure, "it returned status %d%s, accepted is ATTN_OK",
+                 (int)out->status, out->status == ATTN_CUDA_ERROR ? " (it has said why)" : "");
     return EXIT_WRONG;
 }
 

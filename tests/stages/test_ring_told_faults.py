@@ -85,8 +85,11 @@ def check_cases(tap, program, folder):
 
 def check_tables(tap, program):
     done, _ = run(program, "--method", "ring", "--inject", "exit@1:0")
+    tap.ok(re.search(r"^ring +cpu +fail ", done.stdout, re.M) and "WRONG" not in done.stdout,
+           "a failed run is a row of the table, and nobody says that it was checked", done.stdout)
+    done, _ = run(program, "--method", "ring", "--inject", "corrupt@1:0")
     tap.ok(re.search(r"^ring +cpu +WRONG ", done.stdout, re.M),
-           "a failed run is a row of the table", done.stdout)
+           "a wrong one was checked", done.stdout)
     done, seconds = run(program, "--method", "ring", "--inject", "drop@1:1", "--timeout", "50")
     tap.ok(done.returncode == 3 and seconds < 10,
            f"a deadlock is told at once, not after --timeout 50: {seconds:.1f} s", done.stderr)
