@@ -11,7 +11,7 @@ Interface:
   are computed here from the row that the figure shows.
 - The figures of chapter 03 stand in draw_flash.py, those of chapter 04 in draw_backward.py
   and draw_gradient.py, those of chapter 05 in draw_window.py and draw_stream.py, those of
-  chapter 06 in draw_ring.py.
+  chapter 06 in draw_ring.py and draw_travel.py.
 """
 import math
 import pathlib
@@ -22,6 +22,7 @@ import draw_flash
 import draw_gradient
 import draw_ring
 import draw_stream
+import draw_travel
 import draw_window
 from svg_drawing import BLUE, GREEN, GREY, PURPLE, RED, Drawing
 
@@ -141,7 +142,7 @@ FIGURES = {"01_data_movement.svg": draw_data_movement,
            "02_blocks_and_merge.svg": draw_blocks_and_merge,
            **draw_flash.FIGURES, **draw_backward.FIGURES, **draw_gradient.FIGURES,
            **draw_window.FIGURES, **draw_stream.FIGURES,
-           **draw_ring.FIGURES}
+           **draw_ring.FIGURES, **draw_travel.FIGURES}
 
 
 def main():
