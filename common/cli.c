@@ -7,12 +7,14 @@
 #define _GNU_SOURCE /* sched_getaffinity, CPU_COUNT */
 #include "cli_internal.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *refuse_program = "";
 static const char *refuse_file;
@@ -140,11 +142,22 @@ static void keep_command(Cli *cli, int argc, char **argv)
         used += (size_t)snprintf(cli->command + used, sizeof cli->command - used, " %s", argv[i]);
 }
 
+/* A program that was started with a closed standard output (`>&-`) would give its number to the
+ * first file that it opens, and the table would be written into the rows of --json. So what is
+ * closed becomes a file that takes nothing (a standard input: that gives nothing). */
+static void hold_standard_files(void)
+{
+    for (int number = 0; number < 3; number++)
+        if (fcntl(number, F_GETFD) < 0 && open("/dev/null", number ? O_RDONLY : O_WRONLY) < 0)
+            break;
+}
+
 int cli_parse(Cli *cli, const Stage *stage, int argc, char **argv)
 {
     CliCase base;
     CliGiven given = {{0}, NULL};
     int status;
+    hold_standard_files();
     signal(SIGXFSZ, SIG_IGN); /* a write over the limit then fails like one on a full disk */
     memset(cli, 0, sizeof *cli);
     cli->stage = stage;

@@ -33,6 +33,13 @@ def check_failed_save(p):
                                       text=True, timeout=60)
             p.ok(done.returncode == 3 and "standard output" in done.stderr,
                  f"{flag} that nobody takes", done.stderr)
+    rows = p.fresh(".jsonl")
+    done = subprocess.run(f"exec '{p.path}' -N 5 --device cpu --json '{rows}' >&-", shell=True,
+                          stderr=subprocess.PIPE, text=True, timeout=60)
+    with open(rows, encoding="utf-8") as f:
+        p.ok(done.returncode == 3 and "standard output" in done.stderr and
+             all(line[0] == "{" for line in f), "a closed output is not the first file's",
+             done.stderr)
     done = p.run("-N", 5, "--device", "cpu", "--json", "/dev/null")
     p.ok(done.returncode == 0, "--json /dev/null", done.stderr)
 
