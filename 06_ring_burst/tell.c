@@ -122,5 +122,8 @@ int ring_tell_events(const CliCase *c, const RingRun *run)
     }
     failed = ring_trace_json(c->ring.trace_json, &run->plan, &run->report, &model.report, why);
     ring_prediction_free(&model);
-    return failed ? cli_refuse("--trace-json: %s", why) : EXIT_OK;
+    if (!failed)
+        return EXIT_OK;
+    cli_refuse("--trace-json: %s", why);
+    return EXIT_RUNTIME; /* as --json: the disk, not the command line */
 }

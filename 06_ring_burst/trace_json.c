@@ -15,6 +15,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { LANES = 16, PREDICTED = 1000 }; /* process number of rank 0 of a prediction */
 
@@ -191,6 +193,7 @@ int ring_trace_json(const char *path, const RingPlan *plan, const RingReport *me
                     const RingReport *predicted, char why[256])
 {
     Page p = {.f = fopen(path, "w"), .plan = plan};
+    struct stat s;
     int status = 0, broken;
     if (!p.f) {
         snprintf(why, 256, "%.150s cannot be written: %s", path, strerror(errno));
@@ -206,10 +209,11 @@ int ring_trace_json(const char *path, const RingPlan *plan, const RingReport *me
             ring_method_name(plan->setup.method), ring_layout_name(plan->setup.layout),
             plan->setup.ranks, plan->setup.nodes);
     broken = ferror(p.f);
-    if (fclose(p.f) != 0 || broken || status != 0) {
-        snprintf(why, 256, "%.150s is not complete: %s", path,
-                 status ? "memory is short" : strerror(errno));
-        return -1;
-    }
-    return 0;
+    if (fclose(p.f) == 0 && !broken && status == 0)
+        return 0;
+    snprintf(why, 256, "%.150s cannot be written: %s", path,
+             status ? "memory is short" : strerror(errno));
+    if (stat(path, &s) == 0 && S_ISREG(s.st_mode))
+        unlink(path); /* half a trace is no trace */
+    return -1;
 }

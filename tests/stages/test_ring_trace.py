@@ -12,6 +12,7 @@ each time.
 import json
 import os
 import pathlib
+import resource
 import shutil
 import subprocess
 import sys
@@ -87,6 +88,22 @@ def check_case(tap, program, folder, method, flags):
                f"{flops:.0f}, the row says {row['flops']}")
 
 
+def check_full_disk(tap, program, folder):
+    """A trace that does not fit: status 3, one sentence, and no half of it stays."""
+    trace = folder / "full.json"
+    flags = ["--method", "ring", "-N", "40", "-d", "8", "--quiet", "--trace-json"]
+    done = subprocess.run([program, *flags, str(trace)], capture_output=True, text=True,
+                          check=False, timeout=120, preexec_fn=lambda: resource.setrlimit(
+                              resource.RLIMIT_FSIZE, (5000, 5000)))
+    tap.ok(done.returncode == 3 and "--trace-json" in done.stderr
+           and done.stderr.count("\n") == 1 and not trace.exists(),
+           "half a trace does not stay", f"{done.returncode} {done.stderr}")
+    if os.path.exists("/dev/full"):
+        done = run(program, *flags, "/dev/full")
+        tap.ok(done.returncode == 3 and "--trace-json" in done.stderr
+               and os.path.exists("/dev/full"), "a full disk", done.stderr)
+
+
 def model_end(path):
     """When the model's run is over, in ms."""
     events = json.loads(path.read_text())["traceEvents"]
@@ -106,6 +123,9 @@ def check_rates(tap, program, folder):
         ends.append(model_end(trace))
     tap.ok(ends[0] > 1000 * ends[1], "slow links make the model's run long", ends)
     tap.ok(words[0] != words[1] and all(words), "the planner says other times", words)
+    done = run(program, *flags, rates=folder)
+    tap.ok(done.returncode == 2 and "ATTN_RING_RATES" in done.stderr, "a folder holds no rates",
+           done.stderr)
     for text in ("bandwidth 5\n", "bandwidth_inner 0\n"):
         rates.write_text(text)
         done = run(program, *flags, rates=rates)
@@ -138,6 +158,7 @@ def main():
         folder = pathlib.Path(folder)
         for method, flags in CASES:
             check_case(tap, sys.argv[1], folder, method, flags)
+        check_full_disk(tap, sys.argv[1], folder)
         check_rates(tap, sys.argv[1], folder)
         check_figure(tap, folder)
     return tap.done()
