@@ -263,8 +263,11 @@ static int launch(Launch *l, const Cli *cli, int argc, char **argv)
     int i, status;
     memset(&action, 0, sizeof action);
     action.sa_handler = note_signal;
-    for (i = 0; i < 3; i++)
+    for (i = 0; i < 3; i++) {
         sigaction(signals[i], &action, &before[i]);
+        if (before[i].sa_handler == SIG_IGN) /* started by nohup, or in a script's background */
+            sigaction(signals[i], &before[i], NULL);
+    }
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     make_folder(l);
     fflush(NULL);

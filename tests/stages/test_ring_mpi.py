@@ -203,6 +203,22 @@ def check_ends(p):
                 p.tap.ok(condition, name, detail)
 
 
+def check_nohup(p):
+    """A signal that the caller ignores stays ignored: `nohup ring_burst --transport mpi`."""
+    mark = "RING_TEST_CASE_NOHUP"
+    flags = f"--cases {p.cases(mark + '.txt', LONG[:5])} --transport mpi --ranks 4 --quiet"
+    run = subprocess.Popen([p.path, *flags.split()], stdout=subprocess.PIPE, text=True,
+                           stderr=subprocess.PIPE, env=environment(**{mark: "1"}), errors="replace",
+                           preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    deadline = time.monotonic() + 30
+    while not marked(f"{mark}=1", 0) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(run.pid, signal.SIGHUP)
+    _, said = run.communicate(timeout=60)
+    p.tap.ok(run.returncode == 0 and not said, "under nohup SIGHUP does nothing",
+             f"{run.returncode} {said}")
+
+
 # --- starting ------------------------------------------------------------------------------------
 
 def check_starting(p):
@@ -248,6 +264,7 @@ def main():
         check_same(p)
         check_faults(p)
         check_ends(p)
+        check_nohup(p)
         check_starting(p)
         left = marked()
         tap.ok(not left, "no process is left over", left)
