@@ -2,6 +2,19 @@
  *
  * cost.c: a run that is only predicted, told like one that was measured: times, bytes, events.
  *
+ * Three files make a prediction. A timetable says what each rank does, and in which order
+ * (schedule_flat.c ...); a player gives every line of it a beginning and an end (schedule.c); and
+ * here both become a RingReport, which is what a run fills in too. So whatever can be asked of a
+ * run can be asked of a prediction, by the same code: who sent how much, who waited, what was
+ * hidden, a picture.
+ *
+ * What is hidden? On one line the spans in which a rank computes, on another one those in which a
+ * message of its own is under way. The share of the second line that lies under the first:
+ *
+ *     computes    ========    ========      ====
+ *     messages      ----------  --    ----
+ *     hidden        xxxxxx      xx                       8 of 16: a half
+ *
  * Interface: ring_predict, ring_prediction_free, ring_hidden_share (cost.h).
  */
 #include "schedule.h"
@@ -75,7 +88,8 @@ double ring_hidden_share(const RingEvent *events, int64_t count, RingPass pass)
 
 /* --- events ------------------------------------------------------------------------------------*/
 
-/* Room for all events of both passes of a rank. */
+/* Room for all events of both passes of a rank. The lists grow by what the second pass adds to the
+ * first. */
 static int make_room(RingReport *report, const RingSchedule *s)
 {
     for (int r = 0; r < s->ranks; r++) {
@@ -94,7 +108,8 @@ static void add_event(RingReport *report, int rank, RingEvent event)
     report->events[rank][report->event_count[rank]++] = event;
 }
 
-/* The visitor: whose keys, or whose queries where the keys are the rank's own. */
+/* The visitor: whose keys, or whose queries where the keys are the rank's own. Ulysses has no
+ * visitor: everybody's tokens, some heads. */
 static int visitor(const RingAction *a, int rank)
 {
     if (a->heads < 1)
@@ -102,7 +117,9 @@ static int visitor(const RingAction *a, int rank)
     return a->k_owner == rank ? a->q_owner : a->k_owner;
 }
 
-/* Every message is an event at both ends, as soon as both are ready. */
+/* Every message is an event at both ends, as soon as both are ready. Reads the player's result,
+ * line by line, and says it in the words of a run: seconds become milliseconds, a message becomes
+ * two events. */
 static void tell_schedule(RingReport *report, const RingSchedule *s, double start_ms)
 {
     for (int r = 0; r < s->ranks; r++)
@@ -135,6 +152,7 @@ static void tell_schedule(RingReport *report, const RingSchedule *s, double star
         }
 }
 
+/* Each message is the sender's. */
 static void tell_bytes(RingReport *report, const RingSchedule *s)
 {
     const int node = s->ranks / s->plan->setup.nodes;

@@ -30,6 +30,7 @@ typedef struct Case {
     double q, kv; /* bytes of a rank's Q, or K, in the dtype */
 } Case;
 
+/* Whose queries travel in the backward pass. */
 static int is_burst(RingMethod method)
 {
     return method == RING_METHOD_BURST || method == RING_METHOD_BURST_DOUBLE;
@@ -76,6 +77,7 @@ static Work own_work(const Case *m)
     return block_work(m, m->n * (m->n + 1) / 2, triangles + squares, m->n);
 }
 
+/* Causal zigzag: half of the pairs, always as a whole rectangle, so no row is seen in part. */
 static Work other_work(const Case *m)
 {
     const double pairs = m->c->causal ? m->n * m->n / 2 : m->n * m->n;
@@ -213,7 +215,8 @@ static double allgather_s(const Case *m)
     return fmax(k.done, fmax(k.sums[0], k.sums[1]));
 }
 
-/* One rank's messages to all others: `count` tensors of in all `bytes`, a part for each rank. */
+/* One rank's messages to all others: `count` tensors of in all `bytes`, a part for each rank. Both
+ * kinds of links work at the same time, so the slower of the two counts. */
 static double exchange_s(const Case *m, double count, double bytes)
 {
     const double inner = m->g - 1, outer = m->G - m->g;

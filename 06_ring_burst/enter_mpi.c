@@ -3,6 +3,11 @@
  * enter_mpi.c: which of the processes of --transport mpi is this one? A rank, when mpirun started
  * it; else the one that starts mpirun and watches over it (launch_mpi.c).
  *
+ *     ring_burst --transport mpi          starts mpirun, watches, ends with its status
+ *       `- mpirun -n 4 ring_burst ...
+ *            |- rank 0                    computes, checks, prints
+ *            `- ranks 1, 2, 3             compute
+ *
  * Interface: ring_mpi_enter, ring_mpi_is_over (world_mpi.h).
  */
 #include "world_mpi.h"

@@ -38,7 +38,8 @@ int ring_fault_step(RingRank *r)
     return ring_fail(r, "left (--inject exit)");
 }
 
-/* Transfer t is not in the list any more; `width` = 2: nor is its trailer. */
+/* Transfer t is not in the list any more; `width` = 2: nor is its trailer. The receiver has started
+ * its half and will wait for a message that nobody sends. */
 static void drop(RingExchange *x, int t, int width)
 {
     memmove(&x->list[t], &x->list[t + width], (size_t)(x->count - t - width) * sizeof x->list[0]);
@@ -81,6 +82,7 @@ static void delay(const RingRank *r)
     nanosleep(&time, NULL);
 }
 
+/* The first message that this rank *sends* in the step: receives are skipped. */
 int ring_fault_strike(RingRank *r, RingExchange *x)
 {
     const int width = x->trailers ? 2 : 1;
@@ -200,6 +202,7 @@ static int check_one(RingRank *r, const RingTransfer *t, const RingTrailer *trai
     return 0;
 }
 
+/* After the wait: data and trailer of each message are there. */
 int ring_trailers_check(RingRank *r, RingExchange *x)
 {
     for (int i = 0; i + 1 < x->count; i += 2)

@@ -67,6 +67,7 @@ HeartBoard *heart_open(const char *path)
     return board;
 }
 
+/* The mapping goes, the memory stays as long as somebody else has it. */
 void heart_close(HeartBoard *board)
 {
     if (board)
@@ -83,6 +84,7 @@ void heart_join(HeartBoard *board, int rank, HeartState state)
     WRITE(board->slot[rank].state, state);
 }
 
+/* How many have come so far: whoever started them waits for that with a time-out of its own. */
 int heart_joined(const HeartBoard *board)
 {
     int rank, joined = 0;
@@ -103,6 +105,7 @@ void heart_place(HeartBoard *board, int rank, HeartPlace p)
     WRITE(board->slot[rank].since, heart_now());
 }
 
+/* heart_place backwards. */
 HeartPlace heart_read(const HeartBoard *board, int rank)
 {
     const uint64_t word = READ(board->slot[rank].place);
@@ -138,6 +141,7 @@ void heart_stop(HeartBoard *board, int rank, int from_outside)
     WRITE(board->slot[rank].stopped, now);
 }
 
+/* DONE is the last word of a rank; one that is gone without it has crashed, or was killed. */
 void heart_end(HeartBoard *board, int rank, HeartState state)
 {
     WRITE(board->slot[rank].state, state);
@@ -169,6 +173,7 @@ int heart_failed(const HeartBoard *board)
     return READ(board->first) - 1;
 }
 
+/* Between runs of one mpirun: the next case begins with nobody to blame. */
 void heart_clear(HeartBoard *board)
 {
     WRITE(board->first, 0);

@@ -10,6 +10,9 @@
  * waiting for what", and the sentence that ring_fail notes answers that. The first sentence stays;
  * what fails afterwards is only its consequence.
  *
+ *     rank 2, forward step 3: waiting for K from rank 1: nothing within 60 s; rank 1 was ...
+ *     `----- write_place ---'  `----------- what the caller of ring_fail says ------------
+ *
  * Interface: ring_log_new, ring_log_free, ring_log_restart, ring_log_event, ring_now_ms
  * (ring_world.h); ring_step, ring_fail (ring_rank.h).
  */
@@ -36,6 +39,7 @@ const char *ring_pass_name(RingPass pass)
     return pass == RING_FORWARD ? "forward" : pass == RING_BACKWARD ? "backward" : "set-up";
 }
 
+/* Zeros: nothing sent, nothing in flight. */
 RingLog *ring_log_new(int trace)
 {
     RingLog *log = calloc(1, sizeof *log);
@@ -112,6 +116,8 @@ const char *ring_transfer_words(const RingTransfer *t, char words[80])
     return words;
 }
 
+/* The list doubles when it is full, so that an event costs a copy now and then and not each
+ * time. */
 int ring_log_event(RingRank *r, const RingEvent *event)
 {
     RingLog *log = r->log;

@@ -3,6 +3,17 @@
  * outcome.c: from a case to the Outcome that judge_outcome and report_row know from the other
  * stages. A method's result is one thing; what it sent is another, and is asked for to the byte.
  *
+ * A run is looked at from four sides, and is right only if all of them say so:
+ *
+ *     arrays    O, lse, dQ, dK, dV against the float64 oracle       (judge.c, as in all stages)
+ *     bytes     what each rank sent, of each tensor, in each pass   against the formulas, exactly
+ *     memory    the most that each rank held                        against the formulas, to 5 %
+ *     around    guards behind the outputs, inputs as they were, no block of memory left over
+ *
+ * The last three are asked here. Why are right arrays not enough? A ring that makes one hop too
+ * many has right arrays. So has one that sends everything twice, or keeps a room that it promised
+ * to give back; and the reason for a ring was how little it sends and holds.
+ *
  * Interface: see outcome.h.
  */
 #include "outcome.h"
@@ -68,7 +79,9 @@ static void tell_hidden(RingRun *run)
     }
 }
 
-/* Fills run->told; EXIT_OK, or EXIT_WRONG with a sentence in out.failure. */
+/* Fills run->told; EXIT_OK, or EXIT_WRONG with a sentence in out.failure. All numbers are told even
+ * when one of them is wrong: whoever looks for the mistake will want the others. The sentence is
+ * that of the first. */
 static int tell(RingRun *run)
 {
     const RingPlan *plan = &run->plan;
@@ -163,7 +176,9 @@ static int run_rounds(RingRun *run, const CliCase *c, int trace)
     return rounds > 0 ? run_world(run, c, c->warmup, rounds, trace) : 0;
 }
 
-/* Guards of the outputs, fingerprints of the inputs, blocks that nobody freed. */
+/* Guards of the outputs, fingerprints of the inputs, blocks that nobody freed. A fingerprint of all
+ * inputs before the run and one after it: a method that writes into the caller's K (the seed would,
+ * if anything moved) is found out by it. */
 static void look_around(Outcome *out, const Problem *p, uint64_t before, size_t live)
 {
     Storage *all[RUN_OUTPUTS];

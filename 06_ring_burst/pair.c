@@ -154,7 +154,8 @@ static int pair_open(Pair *pair, RingRank *r, const RingBlock *q, const RingBloc
 
 /* --- what must not be in flight ----------------------------------------------------------------*/
 
-/* From the first to behind the last element of a block's tensor. */
+/* From the first to behind the last element of a block's tensor. Half a block of two batches is two
+ * pieces with a gap between them. The gap is counted too: too much asked is safe. */
 static size_t span(const RingRank *r, const RingBlock *block)
 {
     const AttnShape *n = &r->plan->shape;
@@ -169,6 +170,7 @@ static size_t sum_bytes(const RingRank *r, const RingBlock *block)
     return (size_t)(n->B * block->tokens * block->heads * n->d) * sizeof(float);
 }
 
+/* lse and delta: one float32 for each query and head. */
 static size_t row_bytes(const RingRank *r, const RingBlock *block)
 {
     return (size_t)(r->plan->shape.B * block->tokens * block->heads) * sizeof(float);
@@ -190,6 +192,7 @@ typedef struct Clock {
     int mark;
 } Clock;
 
+/* Without a trace no marks are made: on a GPU each would be an event in the queue. */
 static Clock clock_start(RingRank *r)
 {
     return (Clock){ring_now_ms(), r->log->trace ? r->space->mark(r, 0) : 0};
@@ -261,6 +264,7 @@ int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, floa
 
 /* --- queries alone -----------------------------------------------------------------------------*/
 
+/* The state of rows that have seen nothing, from which every forward pass begins. */
 int ring_start_state(RingRank *r, const RingBlock *q, float *O_state, float *lse)
 {
     const size_t sums = sum_bytes(r, q), rows = row_bytes(r, q);
@@ -284,6 +288,7 @@ static AttnArgs query_args(RingRank *r, const RingBlock *q, void *O)
     return args;
 }
 
+/* Division by l is done (the state is O, not the undivided sum); what is left is rounding. */
 int ring_finish_O(RingRank *r, const RingBlock *q, void *O, const float *O_state)
 {
     const AttnArgs args = query_args(r, q, O);
@@ -294,6 +299,7 @@ int ring_finish_O(RingRank *r, const RingBlock *q, void *O, const float *O_state
     return q->tokens ? r->space->finish_O(r, &args, O_state) : 0;
 }
 
+/* Once for each row, by its owner: who needs it elsewhere gets it by message. */
 int ring_delta(RingRank *r, const RingBlock *q, const void *O, float *delta)
 {
     const AttnArgs args = query_args(r, q, (void *)O);

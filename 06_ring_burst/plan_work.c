@@ -7,6 +7,10 @@
  * counted too: a kernel computes whole tiles, so each such row costs about half a tile in vain. In
  * a zigzag layout only a rank's own block has such rows; with stripes every block has.
  *
+ *     two runs of positions      q 8..15 and k 0..3: all pairs, 8 * 4
+ *                                q 0..3 and k 8..15: none
+ *                                q 8..15 and k 8..15: the diagonal goes through; 36, counted
+ *
  * Interface: ring_block_work, ring_pair_work, ring_plan_efficiency, ring_model_case,
  * ring_model_free (cost.h).
  */
@@ -32,7 +36,8 @@ static AttnRange range_of(const AttnSegment *run)
     return attn_range((AttnPositions){run, 1}, 0, run->length);
 }
 
-/* Pairs of two runs by position, and how much they see of each other. */
+/* Pairs of two runs by position, and how much they see of each other. Position rule only; the full
+ * mask comes after it. */
 static int64_t count_runs(AttnRule rule, const AttnSegment *q, const AttnSegment *k, AttnTile *tile)
 {
     AttnArgs args = {.shape = {1, 1, 1, q->length, k->length, 1}, .rule = rule};
@@ -157,6 +162,7 @@ int ring_model_case(RingModelCase *m, const RingPlan *plan)
     return 0;
 }
 
+/* One block holds both lists. */
 void ring_model_free(RingModelCase *m)
 {
     free((void *)(uintptr_t)m->nq);

@@ -39,7 +39,8 @@ typedef struct Candidate {
 
 /* --- one candidate -----------------------------------------------------------------------------*/
 
-/* The largest sum over ranks counts, since all wait for it. */
+/* The largest sum over ranks counts, since all wait for it. A candidate is known by its plan alone:
+ * no rank has to run to count what it would send. */
 static int count_bytes(Candidate *c, const RingPlan *plan)
 {
     RingModelCase m;
@@ -56,7 +57,8 @@ static int count_bytes(Candidate *c, const RingPlan *plan)
     return 0;
 }
 
-/* 0 also for what is not possible; -1: no memory. why: of what is not possible. */
+/* 0 also for what is not possible; -1: no memory. why: of what is not possible. Makes a plan, asks
+ * the formulas and the model, throws the plan away. */
 static int weigh(Candidate *c, const RingSetup *setup, const AttnArgs *args, const RingRates *rates,
                  char why[256])
 {
@@ -200,6 +202,8 @@ static void explain_method(Text *text, const Candidate *c, const Candidate *chos
     }
 }
 
+/* A choice without a reason cannot be argued with. So the losers stand in the paragraph too, each
+ * with what it would have cost. */
 static void explain(char why[RING_WHY], const RingSetup *setup, const AttnArgs *args,
                     const Candidate *layouts, int layout_count, const Candidate *methods,
                     int method_count, const Candidate *chosen)

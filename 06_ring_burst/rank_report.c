@@ -5,6 +5,8 @@
  * Threads simply leave their report in the world's; processes send it to rank 0. A run that failed
  * has no such last round of messages, and what is told then comes from the transport.
  *
+ * A report is numbers of fixed size and a list of events, whose length is sent before it.
+ *
  * Interface: ring_rank_tell, ring_rank_release, ring_report_gather, ring_report_free
  * (ring_world.h).
  */

@@ -8,6 +8,10 @@
  * 382 GB/s by copy engines, both measured; between nodes one NIC of 50 GB/s a GPU, its nominal
  * rate, since no second node was at hand.
  *
+ * A rate is what is left of a machine when everything is taken away that is not needed to predict
+ * a run: bytes per second, operations per second, and what a call or a message costs before its
+ * first byte.
+ *
  * Interface: ring_rates_default, ring_rates_read, ring_rates_set (cost.h).
  */
 #include "cost.h"

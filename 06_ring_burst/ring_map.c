@@ -36,7 +36,8 @@ static double total_ms(const RingMapCase *c, const RingRates *r, int computing_o
 }
 
 /* Fewest tokens per GPU, a multiple of 16, with which a method is within 2 % of its time without
- * messages, and stays so; 0: more than 2^20. */
+ * messages, and stays so; 0: more than 2^20. Bisection: between a size that is free and one that is
+ * not, the middle is asked. */
 static int64_t free_from(RingMapCase c, const RingRates *r)
 {
     int64_t low = 0, high = INT64_C(1) << 20; /* in between: not free at low, free at high */
@@ -54,7 +55,8 @@ static int64_t free_from(RingMapCase c, const RingRates *r)
     return high;
 }
 
-/* What a rank sends in both passes. n: room for c->ranks numbers. */
+/* What a rank sends in both passes. n: room for c->ranks numbers. By the same formulas that runs
+ * are checked with. */
 static int64_t sent_bytes(const RingMapCase *c, int64_t *n)
 {
     const RingModelCase m = {.method = c->method,
@@ -117,7 +119,8 @@ static int dtype_from_name(const char *name)
     return -1;
 }
 
-/* One segment for each side, aligned at the end as an ordinary causal mask is. 0, or -1. */
+/* One segment for each side, aligned at the end as an ordinary causal mask is. 0, or -1. A question
+ * is a plan without data: sizes, and who is asked. The inputs' pointers stay NULL. */
 static int answer(const Question *ask, const RingRates *rates, char why[256])
 {
     const int method = ring_method_from_name(ask->method);

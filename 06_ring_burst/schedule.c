@@ -8,6 +8,15 @@
  * are given away in the order in which messages become ready, and of those that do so at one time,
  * in the order of the timetable.
  *
+ *     rank 0   start ....... compute ================ wait .. compute ====
+ *     rank 1          start compute =========== wait ....... compute ====
+ *     K 0 -> 1        |---- latency ----|---- bytes / bandwidth ----|
+ *                     both ends have started
+ *
+ * That is all of the model: no protocol, no switch, no kernel that is slowed down by a copy beside
+ * it. What it misses the fit of the rates has to absorb (common/tools/fit_ring.py), and where it
+ * cannot, the prediction is off, which is shown and not hidden.
+ *
  * Interface: ring_schedule_make, ring_schedule_run, ring_schedule_free (schedule.h).
  */
 #include "schedule.h"
@@ -99,7 +108,8 @@ static void leave(Player *p)
     p->ready_count = 0;
 }
 
-/* One action of a rank. 0: it has to wait for a message that does not travel yet. */
+/* One action of a rank. 0: it has to wait for a message that does not travel yet. Only two things
+ * can stop a rank: its list is at an end, or it waits for a message that has not set out. */
 static int play(Player *p, int rank)
 {
     RingAction *a = &p->s->actions[rank][p->at[rank]];

@@ -7,13 +7,17 @@
  *                 as they come. Backward: round t also sends rank r + t its part of dK, dV
  *     ulysses     what comes before the computation and after it cannot hide behind it
  *
+ * In a ring the step says when a message leaves. Here all of them leave at once, and what keeps
+ * them apart is the link: one message after the other goes through it. So the keys of the last
+ * round have the time of all rounds before to arrive.
+ *
  * Interface: ring_schedule_gather, ring_schedule_ulysses (schedule.h).
  */
 #include "schedule.h"
 
 #include "tensor.h"
 
-/* dK or dV of a rank in float32 */
+/* dK or dV of a rank in float32. For the memory that adding up costs. */
 static int64_t keys_bytes(const RingSchedule *s, int owner)
 {
     const AttnShape *n = &s->plan->shape;
@@ -73,7 +77,8 @@ void ring_schedule_gather(RingSchedule *s)
     (s->pass == RING_FORWARD ? gather_forward : gather_backward)(s);
 }
 
-/* To shares of heads: of the sender's tokens; back: of the receiver's. */
+/* To shares of heads: of the sender's tokens; back: of the receiver's. Every pair of ranks: G (G -
+ * 1) messages for each tensor. */
 static void exchange_heads(RingSchedule *s, int step, RingTensor tensor, int queries, size_t row,
                            int back)
 {

@@ -4,6 +4,11 @@
  * the block of owner (a - m, i - s) at outer step m, inner step s. The block with which an outer
  * step begins goes on to the next node at once, and has g inner steps of time for that.
  *
+ *     M = 2, g = 2, rank (0, 0)       step 0          step 1          step 2          step 3
+ *     computes with the keys of       (0, 0)          (0, 1)          (1, 0)          (1, 1)
+ *     inner message                   (0, 0) leaves                   (1, 0) leaves
+ *     outer message                   (0, 0) leaves ------------->    (1, 0) is there
+ *
  * Interface: ring_schedule_double (schedule.h).
  */
 #include "schedule.h"
@@ -13,7 +18,7 @@ typedef struct Two { /* both levels of a schedule's ranks */
     int M, g;
 } Two;
 
-/* Rank of node a, place i, whatever they are over. */
+/* Rank of node a, place i, whatever they are over. Around in both directions, as ring_place_at. */
 static int rank_at(const Two *w, int a, int i)
 {
     return (a % w->M + w->M) % w->M * w->g + (i % w->g + w->g) % w->g;
@@ -99,6 +104,7 @@ static void ring_backward(const Two *w)
     }
 }
 
+/* Forwards through the tree, as the queries go. */
 static void burst_backward(const Two *w)
 {
     RingSchedule *s = w->s;

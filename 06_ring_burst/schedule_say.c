@@ -4,6 +4,12 @@
  * the end of both ends' lists. The same few sentences serve all methods: a block of keys or queries
  * goes from one rank to another, a half of its sums does, a pair of blocks is computed.
  *
+ *     ring, 3 ranks, forward, what rank 1 has to do at step 0:
+ *
+ *     start K from 0, start V from 0, start K to 2, start V to 2       one message, two ends
+ *     compute (queries 1, keys 1)
+ *     wait, wait, wait, wait                                           for each of the four
+ *
  * Interface: ring_say_message, ring_say_block, ring_say_sum, ring_say_wait, ring_say_wait_all,
  * ring_say_compute, ring_say_memory (schedule.h).
  */
@@ -29,6 +35,7 @@ static void *grow(RingSchedule *s, void *list, int64_t count, int64_t *room, siz
     return grown;
 }
 
+/* A new line at the end of a rank's timetable; -1 where there is nothing to say. */
 static RingAction *say(RingSchedule *s, int rank, RingActionKind kind, int step)
 {
     RingAction *a;
@@ -47,7 +54,8 @@ static RingAction *say(RingSchedule *s, int rank, RingActionKind kind, int step)
     return a;
 }
 
-/* The rank has started its end of a message. */
+/* The rank has started its end of a message. Noted as open: some later wait of this slot will close
+ * it. */
 static void say_start(RingSchedule *s, int rank, int step, int slot, int message)
 {
     RingAction *a = say(s, rank, RING_ACT_START, step);

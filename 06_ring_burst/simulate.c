@@ -2,6 +2,10 @@
  *
  * simulate.c: somebody's own method, run over simulated ranks on the CPU.
  *
+ * The user's shared object has the method, the program has the world. ring_simulate is called from
+ * the object and runs here: threads as ranks, a log for each, the same job as for the program's own
+ * methods. So a student's ring is watched by the same eyes: flight, deadlock, bytes.
+ *
  * Interface: see simulate.h.
  */
 #include "simulate.h"

@@ -9,6 +9,10 @@
  * The kernels' workspace belongs to the rank and only grows: nothing is allocated in a step that
  * has the size of the last one.
  *
+ * What a space is: the few things that differ between a CPU and a GPU. Methods call ring_attend or
+ * ring_zero; behind these stands a table of functions, the one at the end of this file or its twin
+ * in cuda/. To add a third kind of device would mean one more such table.
+ *
  * Interface: ring_space_cpu.
  */
 #include <stdlib.h>
@@ -121,6 +125,8 @@ static int cpu_attend(RingRank *r, const AttnArgs *args, float *O_state)
                : ring_fail(r, "the block kernel failed");
 }
 
+/* Adds to sums.dQ, sums.dK and sums.dV: nothing is cleared here, since others may have added
+ * before. */
 static int cpu_differentiate(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums)
 {
     const CpuSpace *space = r->space_state;
@@ -131,6 +137,7 @@ static int cpu_differentiate(RingRank *r, const AttnArgs *args, const float *del
                : ring_fail(r, "the block kernel of the backward pass failed");
 }
 
+/* A row sum, float32. */
 static int cpu_delta(RingRank *r, const AttnArgs *args, float *delta)
 {
     (void)r;
@@ -147,6 +154,8 @@ static int cpu_finish_O(RingRank *r, const AttnArgs *args, const float *O_state)
 
 /* --- sums and rounding -------------------------------------------------------------------------*/
 
+/* tensor_get and tensor_set know the three dtypes; with a stride of 1 they walk through plain
+ * memory. */
 static Tensor flat(const void *p, AttnDtype dtype)
 {
     return (Tensor){.data = (void *)p, .dtype = dtype, .stride = {0, 0, 0, 1}};

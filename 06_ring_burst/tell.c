@@ -4,6 +4,9 @@
  * the cost model and the traces have files of their own; here is when, for which case, and what
  * becomes of failures.
  *
+ * stdout has what the user asked for, stderr what went wrong, files what programs read. Nothing
+ * here computes: a mistake in this file is a wrong word and not a wrong number.
+ *
  * Interface: see tell.h.
  */
 #include "tell.h"

@@ -6,6 +6,11 @@
  * Messages of a rank overlap, and spans of one thread may not. So sends and receives have as many
  * lanes as are needed: a span takes the first lane that is free at its start.
  *
+ *     {"ph":"X","pid":2,"tid":0,"ts":1200,"dur":350,"name":"with rank 1", ...    rank 2 computes
+ *     {"ph":"X","pid":2,"tid":16,"ts":1190,"dur":80,"name":"K to rank 3", ...    and sends
+ *
+ * ts and dur are microseconds. Open the file at ui.perfetto.dev, or give it to draw_gantt.py.
+ *
  * Interface: ring_trace_json (trace.h).
  */
 #include "trace.h"
@@ -52,6 +57,7 @@ static void name_process(Page *p, int process, int rank, const char *kind)
         process, process);
 }
 
+/* A thread is a number, group * LANES + lane; here it gets a name. */
 static void name_lanes(Page *p, int process, int group, const char *what, int lanes)
 {
     for (int lane = 0; lane < lanes; lane++) {
@@ -91,6 +97,7 @@ static double flops_of(const RingPlan *plan, const RingEvent *e, int rank, int64
     return per_pair * pairs / (double)parts;
 }
 
+/* Backward a pair of blocks is computed in two halves, so two spans share its operations. */
 static int64_t parts_of_step(const RingEvent *events, int64_t count, const RingEvent *e)
 {
     int64_t parts = 0;
@@ -146,6 +153,7 @@ static int take_lane(double *busy_until, const RingEvent *e, int *lanes)
     return lane;
 }
 
+/* Spans in the order of their beginning, or the first free lane would not be free. */
 static int write_rank(Page *p, const RingReport *report, int rank, int process, double zero_ms)
 {
     static const char *const groups[] = {"computes", "sends", "receives"};

@@ -81,6 +81,7 @@ static void print_tokens(FILE *out, const RingShard *shard, int room, RingPiece 
         fputs(" none", out);
 }
 
+/* Queries and keys have shards of their own where there are more of the one than of the other. */
 static int print_shares(FILE *out, const RingPlan *plan)
 {
     const int crossed = plan->shape.Nq != plan->shape.Nk;
@@ -139,7 +140,8 @@ static void fill_cell(Cell cell, const RingSchedule *s, int rank, int step, int 
     }
 }
 
-/* A rank's share of the whole work, in percent. */
+/* A rank's share of the whole work, in percent. In pairs, not in time: what a rank has to do, not
+ * how long it takes. */
 static double share_of_work(const RingSchedule *s, int rank)
 {
     double mine = 0, all = 0;
@@ -162,6 +164,7 @@ static int steps_of(const RingSchedule *s)
     return steps;
 }
 
+/* A table is as wide as its widest word. */
 static int longest_cell(const RingSchedule *s, int steps, int letters)
 {
     int longest = 7; /* "step 63" */
@@ -245,6 +248,7 @@ static void print_bytes(FILE *out, const RingModelCase *m, RingPass pass)
         fprintf(out, "             %s of it to another node\n", size_text(text, outer));
 }
 
+/* One line that says what the screen is about. */
 static void print_head(FILE *out, const RingPlan *plan)
 {
     const AttnRule rule = plan->rule;

@@ -8,6 +8,10 @@
  *
  * Whatever happens, each wait ends: with the message, or with a sentence.
  *
+ *     start    posts both kinds of messages; whichever end comes second copies
+ *     wait     until all posts of the ticket have arrived; or a sentence
+ *     barrier  until all ranks are here; or a sentence
+ *
  * Interface: ring_transport_sim, sim_rank_ends (sim.h).
  */
 #include <stdio.h>
@@ -81,6 +85,8 @@ static int await(RingRank *r, SimTicket *ticket)
     return post ? ring_fail(r, "%s: %s", words, text) : 0;
 }
 
+/* Two ranks that do not agree about a message have different plans, or one of them is a step
+ * ahead. */
 static int fail_size(RingRank *r, const SimPost *post)
 {
     return ring_fail(r, "%s from rank %d has %zu bytes, expected were %zu (sent in its %s step %d)",
@@ -198,6 +204,7 @@ static int sim_look(RingRank *r)
     return failed ? ring_fail(r, "stopped, since another rank has failed") : 0;
 }
 
+/* Only for the sentences of others: "last seen in forward step 2". */
 static void sim_note(RingRank *r)
 {
     SimEndpoint *e = r->endpoint;
@@ -219,7 +226,8 @@ static void sim_leave(RingRank *r)
     pthread_mutex_unlock(&e->world->lock);
 }
 
-/* Others may wait for this rank, which will do nothing more. */
+/* Others may wait for this rank, which will do nothing more. Somebody may have waited for just this
+ * rank: then that is a deadlock, and now it shows. */
 void sim_rank_ends(SimEndpoint *e)
 {
     SimWorld *world = e->world;

@@ -8,6 +8,12 @@
  * traffic that need not be repeated: the kernel's own dQ stays in the workspace until somebody asks
  * for it, which shows when a function here is about to touch that memory (cuda_space_settle).
  *
+ *     without   begin add end   begin add end   begin add end    for each visitor
+ *     with      begin add       add             add       end    dO, O read once, dQ added once
+ *
+ * Everything here is asked for in order and done later: these functions return when a kernel stands
+ * in the queue. If a kernel fails, that shows where the queue is looked at (space_queues.cu).
+ *
  * Interface: of RingSpace (ring_world.h) start_state to widen; cuda_space_settle (space_cuda.h).
  */
 #include <stdlib.h>
@@ -16,7 +22,8 @@
 #include "small_work.h"
 #include "space_internal.h"
 
-/* The same map on the device. There are few of them, each used in every round. */
+/* The same map on the device. There are few of them, each used in every round. How many are "few"?
+ * A map for each pair of shards or halves that meet, the same in every round. */
 static int device_map(RingRank *r, AttnPositions *map)
 {
     CudaSpace *s = cuda_space_of(r);
@@ -80,6 +87,7 @@ static int bring(RingRank *r, AttnArgs *a)
     return 0;
 }
 
+/* Reported beside the counted memory: it belongs to the kernels, not to the method. */
 static int reserve_workspace(RingRank *r, size_t bytes)
 {
     CudaSpace *s = cuda_space_of(r);
@@ -151,6 +159,7 @@ int cuda_space_settle_all(RingRank *r)
     return cuda_space_answer(r, flash_backward_cuda_end(&s->begun, sums, s->workspace_dev), "dQ");
 }
 
+/* Do the two stretches of memory touch? */
 int cuda_space_settle(RingRank *r, const void *p, size_t bytes)
 {
     const CudaSpace *s = cuda_space_of(r);
@@ -256,6 +265,7 @@ int cuda_space_finish_O(RingRank *r, const AttnArgs *args, const float *O_state)
                              "O");
 }
 
+/* to [count] float32 += from [count]. */
 int cuda_space_add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count)
 {
     const size_t bytes = (size_t)count * sizeof(float);
@@ -265,6 +275,7 @@ int cuda_space_add(RingRank *r, float *to, const void *from, AttnDtype from_dtyp
                              "a sum");
 }
 
+/* float32 to the dtype, where it stands. */
 int cuda_space_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
 {
     if (cuda_space_settle(r, p, (size_t)count * sizeof(float)) != 0)

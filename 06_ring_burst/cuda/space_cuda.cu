@@ -94,7 +94,8 @@ static int open_first(RingRank *r)
     return open_on(r, 0);
 }
 
-/* Threads have the GPU of their number. A process started by mpirun counts on its own machine. */
+/* Threads have the GPU of their number. A process started by mpirun counts on its own machine.
+ * (Rank 9 of a cluster may be GPU 1 of the second machine.) */
 static int device_of(const RingRank *r)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
@@ -201,6 +202,8 @@ static void *alloc_dev(RingRank *r, size_t bytes)
     return p_dev;
 }
 
+/* Only marked as free: the GPU may still be working on it, and whoever gets it next will queue
+ * behind. */
 static void free_dev(RingRank *r, void *p_dev)
 {
     CudaSpace *s = cuda_space_of(r);
