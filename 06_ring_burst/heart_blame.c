@@ -7,10 +7,14 @@
  * arrow out of each waiting rank. Following the arrows ends
  *
  *     3 -> 2 -> 1          at a rank that does not wait: it computes, is stopped, or is gone;
- *     3 -> 2 -> 1 -> 3     or in a circle. Then a message was lost, or two ranks disagree about
- *                          who sends what: look where the work is furthest behind.
+ *     3 -> 2 -> 1 -> 3     or in a circle. Then a rank beside it is stopped and holds up the rest,
+ *                          or a message was lost, or two ranks disagree about who sends what: look
+ *                          where the work is furthest behind.
  *
  * Text is put together without the C library's printf, which must not run in a signal handler.
+ *
+ *     rank 3, forward step 5: waiting for K from rank 2: nothing came in 60 s; rank 1 is stopped at
+ *     forward step 4, computing for 61.2 s
  *
  * Interface: heart_blame, heart_explain, heart_is_stopped (heartbeat.h).
  */
@@ -167,6 +171,9 @@ static int64_t progress(HeartPlace p)
 static int furthest_behind(const HeartBoard *board, int rank)
 {
     int other;
+    for (other = 0; other < board->ranks; other++)
+        if (heart_is_stopped(board, other))
+            return other;
     for (other = 0; other < board->ranks; other++)
         if (progress(heart_read(board, other)) < progress(heart_read(board, rank)))
             rank = other;

@@ -121,6 +121,9 @@ static void test_a_stopped_process_is_to_blame(void **state)
     kill(stopped, SIGSTOP);
     waitpid(stopped, &status, WUNTRACED);
     expect_blame(3, 1, "; rank 1 is stopped at forward step 2, waiting for K from rank 0");
+    at(2, RING_FORWARD, 2, HEART_SEND, RING_K, 3); /* and rank 3 waits for it: a circle of two */
+    expect_blame(3, 1, "; rank 1 is stopped at forward step 2, waiting for K from rank 0");
+    circle();
     end(stopped);
     expect_blame(3, 1, "; rank 1 is gone, last seen at forward step 2");
 }
