@@ -173,8 +173,7 @@ static int queue_group(RingRank *r, const RingExchange *x)
 
 /* An event is a flag in a queue. cudaEventRecord(ready, work): raise it when the work asked for so
  * far is done. cudaStreamWaitEvent(messages, ready): nothing that is put into `messages` from here
- * on begins before. The host does not wait for either: it goes on, and computes ahead of the
- * GPU. */
+ * on begins before. The host does not wait for either: it goes on, ahead of the GPU. */
 static int start(RingRank *r, RingExchange *x)
 {
     CudaSpace *s = (CudaSpace *)r->space_state;
