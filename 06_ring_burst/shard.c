@@ -5,7 +5,7 @@
  * A causal mask gives late queries more work than early ones. 16 tokens on 4 ranks, the rank of
  * each token:
  *
- *     contiguous   0000 1111 2222 3333     rank 3 has 7 times the pairs of rank 0
+ *     contiguous   0000 1111 2222 3333     rank 3 has 58 pairs, rank 0 has 10
  *     zigzag       00 11 22 33 33 22 11 00 an early and a late chunk each: equal work
  *     striped      0123 0123 0123 0123     nearly equal work
  *
