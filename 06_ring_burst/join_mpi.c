@@ -75,6 +75,8 @@ int ring_mpi_status(int status)
 
 /* --- the end of a rank -------------------------------------------------------------------------*/
 
+/* With the default handling back in its place the signal does what it would have done without us:
+ * the parent sees of what the process died. */
 static void end_by(int number)
 {
     signal(number, SIG_DFL);
@@ -108,6 +110,7 @@ static void on_end(int number, siginfo_t *signal_info, void *context)
     end_by(number);
 }
 
+/* SA_SIGINFO: the handler is told who sent the signal. */
 static void watch_signals(void)
 {
     static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
@@ -154,6 +157,8 @@ static void find_board(int rank)
     }
 }
 
+/* Before anything is computed: a plan for more ranks than there are would wait for one that does
+ * not exist. */
 static int refuse_world(int ranks, int world, char why[256])
 {
     if (world > RING_MAX_RANKS)
@@ -168,6 +173,7 @@ static int refuse_world(int ranks, int world, char why[256])
     return -1;
 }
 
+/* MPI_THREAD_FUNNELED: kernels may have threads, but only the main one calls MPI. */
 int ring_mpi_join(int ranks, double timeout_s, char why[256])
 {
     int world, given;
@@ -197,6 +203,8 @@ int ring_mpi_join(int ranks, double timeout_s, char why[256])
     return 0;
 }
 
+/* Rank 0 says that no run comes any more; the others have waited for that. Then all of them
+ * finalize together. */
 int ring_mpi_leave(int status)
 {
     if (!end)
@@ -213,6 +221,7 @@ int ring_mpi_leave(int status)
     return own_rank == 0 && !launched ? status : 0;
 }
 
+/* NULL before MPI was started. */
 MpiEnd *ring_mpi_end(void)
 {
     return end;
