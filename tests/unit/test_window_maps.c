@@ -2,7 +2,9 @@
  *
  * test_window_maps: which pairs stage 05's variants for whole calls see, drop and walk over.
  *
- * - Maps that cannot be parted: several sequences at once, the two segments of a rolling cache.
+ * - Maps that cannot be parted: several sequences at once, the two segments of a rolling cache;
+ *   v1_online_block goes over these one after the other.
+ * - Maps that the two variants of steps do not take, with a reason.
  * - Dropout's zeros are exactly those of attn_keeps, and its mean is right.
  * - Counts of tiles are those of asking all pairs.
  */
@@ -96,6 +98,72 @@ static void test_keys_of_a_rolling_cache(void **unused)
             world_free(turned);
             world_free(straight);
         }
+}
+
+/* v1's traversal of the second segment starts from the state that the first one left. */
+static void test_steps_over_a_rolling_cache(void **unused)
+{
+    int compared = 0;
+    (void)unused;
+    window_set_blocks(3, 2);
+    for (int n = 0; n < SETTINGS; n++) {
+        const Setting *s = &settings[n];
+        World *straight, *turned;
+        if (s->sequences > 1 || s->dropout > 0 || s->low != 0 || s->high != 1)
+            continue;
+        window_state = 31;
+        straight = world_new(s, ATTN_F32, 3);
+        window_state = 31;
+        turned = world_new(s, ATTN_F32, 3);
+        float *lse = window_memory(turned->s.H * turned->total_q, sizeof *lse);
+        AttnArgs args = world_args(turned, lse);
+        turn_keys(turned, &args, turned->total_k / 3);
+        run_variant(straight, 0, 1);
+        assert_int_equal(ATTN_OK, sliding_window_v1_online_block(&args));
+        world_collect(turned, &args);
+        for (int64_t e = 0; e < turned->sizes[IN_Q]; e++)
+            assert_near(turned->O[e], straight->O[e], 1e-5, "O", s->name, e);
+        for (int64_t e = 0; e < turned->total_q * s->H; e++)
+            assert_near(turned->lse[e], straight->lse[e], 1e-5, "lse", s->name, e);
+        compared++;
+        free(lse);
+        world_free(turned);
+        world_free(straight);
+    }
+    window_set_blocks(64, 64);
+    assert_true(compared >= 8);
+}
+
+static void assert_skipped(AttnFn variant, const AttnArgs *args, const char *reason)
+{
+    window_set_skip_reason("");
+    assert_int_equal(ATTN_SKIP, variant(args));
+    assert_non_null(strstr(window_skip_reason(), reason));
+}
+
+/* A block of the online module and a stream have consecutive positions; a stream has its keys in
+ * one piece. Whoever computed such a map as if it were one would be wrong and not know it. */
+static void test_maps_that_steps_do_not_take(void **unused)
+{
+    const Setting s = {"skipped", 2, 1, 4, 1, 3, 0, 0, 1, 0, 1, 0, 0, 1, {9}, {9}};
+    World *w = world_new(&s, ATTN_F32, 1);
+    float *lse = window_memory(w->s.H * w->total_q, sizeof *lse);
+    AttnArgs args = world_args(w, lse);
+    (void)unused;
+    assert_int_equal(ATTN_OK, sliding_window_v1_online_block(&args));
+    assert_int_equal(ATTN_OK, sliding_window_v3_streaming(&args));
+    w->segments_k[0].stride = 2;
+    assert_skipped(sliding_window_v1_online_block, &args, "consecutive positions");
+    assert_skipped(sliding_window_v3_streaming, &args, "in one piece");
+    w->segments_k[0].stride = 1, w->segments_q[0].stride = -1;
+    assert_skipped(sliding_window_v1_online_block, &args, "consecutive positions");
+    assert_skipped(sliding_window_v3_streaming, &args, "in one piece");
+    w->segments_q[0].stride = 1;
+    turn_keys(w, &args, 4);
+    assert_int_equal(ATTN_OK, sliding_window_v1_online_block(&args));
+    assert_skipped(sliding_window_v3_streaming, &args, "in one piece");
+    free(lse);
+    world_free(w);
 }
 
 /* --- dropout -----------------------------------------------------------------------------------*/
@@ -194,6 +262,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_map_of_sequences_without_parting),
         cmocka_unit_test(test_keys_of_a_rolling_cache),
+        cmocka_unit_test(test_steps_over_a_rolling_cache),
+        cmocka_unit_test(test_maps_that_steps_do_not_take),
         cmocka_unit_test(test_dropped_pairs),
         cmocka_unit_test(test_tiles_are_counted),
     };

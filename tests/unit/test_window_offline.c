@@ -5,6 +5,7 @@
  *
  * - Every setting, every dtype: O, lse, and all five gradients as finite differences.
  * - The same settings 25 times larger, where tiles have edges.
+ * - Lists that leave out who has no tokens; several sequences in each of two batches.
  * - Threads change no bit, nor do options that ask for nothing.
  * - Memory grows with N, not with N^2.
  * Who is seen, dropped and walked over: test_window_maps.c.
@@ -88,6 +89,96 @@ static void test_larger_settings(void **unused)
                             tiles->s.name, e);
         world_free(tiles);
         world_free(whole);
+    }
+}
+
+/* --- sequences ---------------------------------------------------------------------------------*/
+
+static int64_t without_empty(AttnSegment *segments, int64_t count)
+{
+    int64_t left = 0;
+    for (int64_t s = 0; s < count; s++)
+        if (segments[s].length > 0)
+            segments[left++] = segments[s];
+    return left;
+}
+
+/* A sequence without queries, or without keys, need not be in that list. */
+static void test_lists_need_not_name_every_sequence(void **unused)
+{
+    int shorter = 0;
+    (void)unused;
+    for (int n = 0; n < SETTINGS; n++)
+        for (int v = 0; v < 2 && settings[n].sequences > 1; v++) {
+            World *named, *listed;
+            window_state = 41;
+            named = world_new(&settings[n], ATTN_F32, 2);
+            window_state = 41;
+            listed = world_new(&settings[n], ATTN_F32, 2);
+            float *lse = window_memory(listed->s.H * listed->total_q, sizeof *lse);
+            AttnArgs args = world_args(listed, lse);
+            const int64_t count = args.positions_q.count;
+            args.positions_q.count = without_empty(listed->segments_q, count);
+            args.positions_k.count = without_empty(listed->segments_k, count);
+            shorter += args.positions_q.count < count || args.positions_k.count < count;
+            run_variant(named, v, 1);
+            assert_int_equal(ATTN_OK, variants[v].forward(&args));
+            assert_int_equal(ATTN_OK, variants[v].backward(&args));
+            world_collect(listed, &args);
+            assert_memory_equal(named->O, listed->O, sizeof(float) * (size_t)named->sizes[IN_Q]);
+            for (int g = 0; g < 3; g++)
+                assert_memory_equal(named->gradient[g], listed->gradient[g],
+                                    sizeof(float) * (size_t)named->sizes[g]);
+            free(lse);
+            world_free(listed);
+            world_free(named);
+        }
+    assert_true(shorter >= 6);
+}
+
+/* Two batches of the same sequences, the second one behind the first: no part of it is one run. */
+static void test_sequences_in_two_batches(void **unused)
+{
+    const Setting s = {"batches", 2, 1, 4, 1, 5, 0, 0, 1, 0, 1, 0, 2, 2, {5, 8}, {9, 6}};
+    (void)unused;
+    for (int v = 0; v < 2; v++) {
+        World *one[2] = {world_new(&s, ATTN_F32, 1), world_new(&s, ATTN_F32, 1)}, *both;
+        Setting twice = s; /* memory of twice as many tokens */
+        twice.Nq[1] += 13, twice.Nk[1] += 15;
+        both = world_new(&twice, ATTN_F32, 1);
+        for (int t = 0; t < 6; t++)
+            for (int b = 0; b < 2 && t != IN_WQ && t != IN_WK; b++)
+                memcpy(both->input[t] + b * one[b]->sizes[t], one[b]->input[t],
+                       sizeof(double) * (size_t)one[b]->sizes[t]);
+        for (int b = 0; b < 2; b++) {
+            memcpy(one[b]->wq, both->wq, sizeof both->wq);
+            memcpy(one[b]->wk, both->wk, sizeof both->wk);
+            run_variant(one[b], v, 1);
+        }
+        float *lse = window_memory(2 * 2 * 13, sizeof *lse);
+        AttnArgs args = world_args(both, lse), single = world_args(one[0], lse);
+        Tensor *const all[] = {&args.Q,  &args.K,  &args.V,  &args.O,
+                               &args.dO, &args.dQ, &args.dK, &args.dV};
+        for (int t = 0; t < 8; t++) {
+            all[t]->shape[0] = 2, all[t]->shape[1] /= 2;
+            all[t]->stride[0] = all[t]->shape[1] * all[t]->stride[1];
+        }
+        args.shape.B = 2, args.shape.Nq = 13, args.shape.Nk = 15;
+        args.positions_q = single.positions_q, args.positions_k = single.positions_k;
+        assert_int_equal(ATTN_OK, variants[v].forward(&args));
+        assert_int_equal(ATTN_OK, variants[v].backward(&args));
+        for (int b = 0; b < 2; b++)
+            for (int t = 0; t < 4; t++) { /* O dQ dK dV */
+                const float *want = t == 0 ? one[b]->O : one[b]->gradient[t - 1];
+                const int64_t count = one[b]->sizes[t == 0 ? IN_Q : t - 1];
+                for (int64_t e = 0; e < count; e++)
+                    assert_near(tensor_get(all[t == 0 ? 3 : t + 4], b * count + e), want[e], 1e-4,
+                                "a batch", s.name, e);
+            }
+        free(lse);
+        for (int b = 0; b < 2; b++)
+            world_free(one[b]);
+        world_free(both);
     }
 }
 
@@ -177,6 +268,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_setting_is_its_definition),
         cmocka_unit_test(test_larger_settings),
+        cmocka_unit_test(test_lists_need_not_name_every_sequence),
+        cmocka_unit_test(test_sequences_in_two_batches),
         cmocka_unit_test(test_threads_change_no_bit),
         cmocka_unit_test(test_neutral_options_change_no_bit),
         cmocka_unit_test(test_memory_is_proportional_to_n),
