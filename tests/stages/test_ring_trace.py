@@ -44,6 +44,21 @@ def overlaps(spans):
     return [pair for pair in zip(spans, spans[1:]) if pair[1][0] < pair[0][1] - 0.002]
 
 
+def check_ends(tap, name, spans):
+    """A message has two ends, and both tell the same of it."""
+    ends, misnamed = {1: [], 2: []}, []
+    for event in spans:
+        kind, rank, told = event["tid"] // LANES, event["pid"] % MODEL, event["args"]
+        if kind > 0:
+            word, way = (("to", (rank, told["peer"])), ("from", (told["peer"], rank)))[kind - 1]
+            if event["name"] != f"{told['tensor']} {word} rank {told['peer']}":
+                misnamed.append(event)
+            ends[kind].append((event["cat"], told["step"], way, told["tensor"], told["bytes"]))
+    tap.ok(sorted(ends[1]) == sorted(ends[2]) and not misnamed,
+           f"{name}: what one rank sends another receives",
+           misnamed[:2] or sorted(set(ends[1]) ^ set(ends[2]))[:4])
+
+
 def check_side(tap, name, spans, row, ranks):
     lines = {}
     for event in spans:
@@ -83,6 +98,8 @@ def check_case(tap, program, folder, method, flags):
     for side, first in (("measured", 0), ("model", MODEL)):
         mine = [e for e in spans if first <= e["pid"] < first + MODEL]
         check_side(tap, f"{name}, {side}", mine, row, ranks)
+        check_ends(tap, f"{name}, {side}", mine)
+        tap.ok(min(e["ts"] for e in mine) == 0, f"{name}, {side}: it begins at 0")
         flops = sum(e["args"]["flops"] for e in mine if e["tid"] // LANES == 0)
         tap.ok(abs(flops / row["flops"] - 1) < 0.01, f"{name}, {side}: operations of the row",
                f"{flops:.0f}, the row says {row['flops']}")
