@@ -140,6 +140,27 @@ static int finish_transport(CliCase *c, const CliGiven *given)
     return 0;
 }
 
+/* Each run writes its trace anew, so a file that two of them share would keep the last one, and one
+ * that --json shares would lose its rows. */
+static int finish_trace(const Cli *cli, const CliCase *c)
+{
+    const char *path = c->ring.trace_json;
+    int i;
+    if (!path)
+        return 0;
+    if (strcmp(c->variant, "all") == 0)
+        return cli_refuse("--trace-json: found beside --method all, accepted is one method: each "
+                          "would overwrite the file");
+    if (cli->json_file && strcmp(path, cli->json_file) == 0)
+        return cli_refuse("--trace-json: found %s, the file of --json, accepted is another", path);
+    for (i = 0; i < cli->case_count && &cli->cases[i] != c; i++)
+        if (cli->cases[i].ring.trace_json && strcmp(path, cli->cases[i].ring.trace_json) == 0)
+            return cli_refuse("--trace-json: found %s, the file of line %d, accepted is another: "
+                              "each would overwrite it",
+                              path, cli->cases[i].line);
+    return 0;
+}
+
 int cli_finish_ring(const Cli *cli, CliCase *c, const CliGiven *given)
 {
     CliRing *r = &c->ring;
@@ -151,11 +172,10 @@ int cli_finish_ring(const Cli *cli, CliCase *c, const CliGiven *given)
     status = finish_sequences(c);
     if (status == 0)
         status = finish_transport(c, given);
+    if (status == 0)
+        status = finish_trace(cli, c);
     if (status != 0)
         return status;
-    if (r->trace_json && strcmp(c->variant, "all") == 0)
-        return cli_refuse("--trace-json: found beside --method all, accepted is one method: each "
-                          "would overwrite the file");
     if (r->transport != CLI_SIM && !r->ranks_given)
         return 0; /* the world is as large as it is: ring_plan_make looks at the rest */
     if (r->nodes && r->ranks % r->nodes != 0)

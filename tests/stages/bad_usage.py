@@ -268,6 +268,8 @@ RANKS = [
     ("--trace-json --causal --method ring", r"--trace-json: found '--causal'"),
     ("--trace-json {}/none/t.json --method ring -N 9", r"--trace-json.*none/t\.json"),
     ("--trace-json {} --method ring -N 9", r"--trace-json"),
+    ("--trace-json {}/t.json --json {}/t.json --method ring", r"--trace-json.*the file of --json"),
+    ("--cases {}/traces.txt", r"traces\.txt:2: --trace-json: found t\.json.*line 1"),
     ("--trace --ranks 17", r"--trace: found 17 ranks.*16"),
     ("--cu-seqlens-q {}/lengths.npy", r"--cu-seqlens-q.*without --cu-seqlens-kv"),
     ("--cu-seqlens-kv {}/lengths.npy", r"--cu-seqlens-kv.*without --cu-seqlens-q"),

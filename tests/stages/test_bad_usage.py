@@ -54,6 +54,7 @@ def make_files(folder):
              "blank.txt": b"\n# nothing\n   \n", "third.txt": b"-N 5\n# -N 0\n-N 0\n",
              "json.txt": b"--json x\n", "binary.txt": b"-N 5\n\0\n",
              "cut.jsonl": b'{"schema":1}\n{"sch',
+             "traces.txt": b"--method ring --trace-json t.json\n" * 2,
              "conflict.txt": b"-N 5 --causal\n-N 5 --causal --mask full\n"}
     for name, content in texts.items():
         with open(path(name), "wb") as f:
