@@ -10,6 +10,7 @@
  */
 #include "window_variants.h"
 
+#include "cpu/weights.h"
 #include "model.h"
 
 /* --- position maps that cannot be parted -------------------------------------------------------*/
@@ -206,6 +207,27 @@ static void test_dropped_pairs(void **unused)
     }
 }
 
+/* drop_row makes four words for four keys where attn_keeps makes them for one: the same answer, at
+ * the threshold too, from any key on and with gaps. */
+static void test_a_row_is_dropped_pair_by_pair(void **unused)
+{
+    const int64_t j[] = {2, 3, 4, 5, 6, 7, 8, 21, 22, 0, 1, 4};
+    const AttnOptions o = {.dropout = 0.5f, .dropout_seed = UINT64_C(0x299f31d0a4093822)};
+    (void)unused;
+    for (int at = 0; at < 12; at++)
+        for (uint32_t above = 0; above < 2; above++) {
+            const PhiloxWords words = philox_4x32_10(
+                (PhiloxWords){{(uint32_t)(j[at] / 4), 7, 1, 5}}, 0xa4093822, 0x299f31d0);
+            const uint32_t threshold = words.word[j[at] % 4] + above;
+            const WeightRule rule = {0, 1, 0, 1, threshold, 2.0f, &o};
+            float weight[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+            drop_row(&rule, (WeightPlace){5, 1, 7, j}, 12, weight);
+            assert_true(weight[at] == (above ? 0.0f : 2.0f));
+            for (int c = 0; c < 12; c++)
+                assert_true(weight[c] == (attn_keeps(&o, threshold, 5, 1, 7, j[c]) ? 2.0f : 0.0f));
+        }
+}
+
 /* --- the walk ----------------------------------------------------------------------------------*/
 
 /* Pairs of one tile that are visible, asked one by one. */
@@ -265,6 +287,7 @@ int main(void)
         cmocka_unit_test(test_steps_over_a_rolling_cache),
         cmocka_unit_test(test_maps_that_steps_do_not_take),
         cmocka_unit_test(test_dropped_pairs),
+        cmocka_unit_test(test_a_row_is_dropped_pair_by_pair),
         cmocka_unit_test(test_tiles_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
