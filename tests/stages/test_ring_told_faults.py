@@ -21,7 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 from tap import Tap
 
-SMALL = ["-N", "40", "-H", "2", "-d", "8", "--backward", "--device", "cpu", "--timeout", "0.5"]
+SMALL = ["-N", "40", "-H", "2", "-d", "8", "--backward", "--device", "cpu", "--timeout", "20"]
 METHODS = ("ring", "burst", "allgather", "ring-double", "burst-double")
 # fault, more flags, exit status, what the sentence must have
 TOLD = [

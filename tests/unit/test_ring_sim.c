@@ -193,7 +193,7 @@ static void test_a_time_out_is_told(void **unused)
 static int slow_forward(RingRank *r)
 {
     const struct timespec time = {0, 120000000};
-    for (int step = 0; r->rank == 0 && step < 8; step++)
+    for (int step = 0; r->rank == 0 && step < 16; step++)
         if (ring_step(r, step) || nanosleep(&time, NULL))
             return -1;
     return late_message(r);
@@ -204,7 +204,7 @@ static void test_a_slow_rank_is_no_time_out(void **unused)
     const RingMethodTable table = {.forward = slow_forward};
     RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
     (void)unused;
-    setup.timeout_s = 0.8;
+    setup.timeout_s = 1.6; /* less than all steps together, much more than one of them */
     sim_run_table(&table, setup, NULL);
 }
 
