@@ -9,8 +9,9 @@
  *   - A block of 128 rows sees 128 + w keys. With w = 256 that are 6 tiles of 64, and 4 of them are
  *     cut by the edge of the window: masked tiles, rare in causal attention, are most of the work.
  *   - A block starts, works on 6 tiles and ends. To start takes as long as two tiles (positions,
- *     then K and V, then the first product), to end about as long: what N = 16384 tiles hide, a
- *     window shows. More and smaller blocks on an SM help, since one works while another starts.
+ *     then K and V, then the first product), to end about as long: what a row of 256 tiles
+ *     (N = 16384) hides, a window shows. More and smaller blocks on an SM help, since one works
+ *     while another starts.
  *   - Of the pairs in visited tiles 257 / 384 are visible. Smaller tiles waste less and cost more
  *     shared-memory traffic for each product: stage 04 switches to them below a width that was
  *     found by measurement (NARROW_WINDOW in v4_clean_tiles), stage 03 does not.
