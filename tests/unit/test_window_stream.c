@@ -179,6 +179,8 @@ static void test_a_million_tokens(void **unused)
     const int64_t bytes = window_stream_bytes(s);
     assert_true(bytes < 2 * (LONG_WINDOW + 32) * LONG_D * 4 + 4096); /* K, V and little else */
     const size_t live = workspace_live();
+    /* what it says is what it took, and the object itself */
+    assert_true((size_t)bytes > live - before && (size_t)bytes < live - before + 1024);
     workspace_reset_peak();
     for (int64_t t = 0; t < N; t++) {
         long_row(t, 1, q);
