@@ -239,6 +239,15 @@ def check_starting(p):
                                env=environment(PATH="/nonexistent"))
     p.tap.ok(status == 77 and said.count("\n") == 1 and "mpirun" in said,
              "without mpirun: one sentence, exit 77", f"{status} {said}")
+    other = os.path.join(p.folder, "other")
+    os.mkdir(other)
+    with open(os.path.join(other, "mpirun"), "w", encoding="utf-8") as f:
+        f.write('#!/bin/sh\nshift 3\nexec "$@"\n')
+    os.chmod(os.path.join(other, "mpirun"), 0o755)
+    status, _, said, _ = p.run("-N 24 --transport mpi --ranks 2",
+                               env=environment(PATH=other + os.pathsep + os.environ["PATH"]))
+    p.tap.ok(status == 3 and said.count("\n") == 1 and "tells no process its rank" in said,
+             "an mpirun of another kind does not start a chain of mpiruns", f"{status} {said}")
     cases = p.cases("mixed.txt", ["--ranks 2", "--ranks 3"])
     status, _, said, _ = p.run(f"--cases {cases} -N 24 --transport mpi")
     p.tap.ok(status == 2 and said.count("\n") == 1 and "--ranks" in said,
