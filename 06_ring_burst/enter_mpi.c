@@ -10,6 +10,9 @@
  *
  * Interface: ring_mpi_enter, ring_mpi_is_over (world_mpi.h).
  */
+#include <stdlib.h>
+
+#include "heartbeat.h"
 #include "world_mpi.h"
 
 enum { DEFAULT_RANKS = 4 };
@@ -73,6 +76,21 @@ static int become_rank(Cli *cli, int ranks, double timeout_s)
     return CLI_CONTINUE;
 }
 
+/* This process has been started by an mpirun that has been started by us, and does not know its
+ * rank. To start another mpirun would be a chain without an end. All of its like say it once. */
+static int refuse_to_nest(const char *path)
+{
+    static const char why[] = "--transport mpi: found an mpirun that tells no process its rank, "
+                              "accepted is that of OpenMPI or MPICH";
+    HeartBoard *board = heart_open(path);
+    if (board)
+        heart_tell(board, why);
+    else
+        cli_refuse("%s", why);
+    heart_close(board);
+    return EXIT_RUNTIME;
+}
+
 /* Whoever is under mpirun finds its rank in the environment; a program cannot ask MPI before it has
  * called MPI_Init, and the one that the user started must not call it. */
 static int enter(Cli *cli, int argc, char **argv)
@@ -90,6 +108,8 @@ static int enter(Cli *cli, int argc, char **argv)
         return EXIT_USAGE;
     if (ring_mpi_under_mpirun())
         return become_rank(cli, ranks, timeout_s);
+    if (getenv("RING_MPI_BOARD")) /* set by launch_mpi.c */
+        return refuse_to_nest(getenv("RING_MPI_BOARD"));
     return ring_mpi_launch(cli, ranks > 0 ? ranks : DEFAULT_RANKS, timeout_s, argc, argv);
 }
 

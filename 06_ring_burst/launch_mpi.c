@@ -296,27 +296,10 @@ static int launch(Launch *l, const Cli *cli, int argc, char **argv)
     return status;
 }
 
-/* This process has been started by an mpirun that has been started by us, and does not know its
- * rank. To start another mpirun would be a chain without an end. All of its like say it once. */
-static int refuse_to_nest(const char *path)
-{
-    static const char why[] = "--transport mpi: found an mpirun that tells no process its rank, "
-                              "accepted is that of OpenMPI or MPICH";
-    HeartBoard *board = heart_open(path);
-    if (board)
-        heart_tell(board, why);
-    else
-        cli_refuse("%s", why);
-    heart_close(board);
-    return EXIT_RUNTIME;
-}
-
 int ring_mpi_launch(const Cli *cli, int ranks, double timeout_s, int argc, char **argv)
 {
     Launch l = {.ranks = ranks, .timeout_s = timeout_s};
     int status;
-    if (getenv("RING_MPI_BOARD"))
-        return refuse_to_nest(getenv("RING_MPI_BOARD"));
     if (!find_program("mpirun", l.mpirun, sizeof l.mpirun)) {
         cli_refuse("--transport mpi: found no mpirun in PATH, accepted is an installed OpenMPI "
                    "(Debian: openmpi-bin)");

@@ -211,6 +211,31 @@ static void what_nothing_can_compute(void **state)
     assert_non_null(strstr(why, "--ranks"));
 }
 
+/* Kernels compute what a full mask hides, and then hide it: the same choice, to the word. */
+static void a_full_mask_changes_nothing(void **state)
+{
+    static const uint8_t open_to_all[64 * 64];
+    static uint8_t one_pair[64 * 64];
+    const RingRates rates = ring_rates_default("sim", ATTN_F32);
+    const AttnSegment tokens = {0, 64, 0, 0, 1};
+    AttnArgs args = {.shape = {1, 3, 3, 64, 64, 64},
+                     .rule = {-1, -1},
+                     .positions_q = {&tokens, 1},
+                     .positions_k = {&tokens, 1}};
+    const uint8_t *const masks[] = {open_to_all, one_pair, NULL};
+    char why[3][RING_WHY];
+    (void)state;
+    memset(one_pair, 1, sizeof one_pair); /* 1: hidden */
+    one_pair[0] = 0;
+    for (int m = 0; m < 3; m++) {
+        RingSetup setup = {.method = RING_METHOD_AUTO, .ranks = 4, .nodes = 1};
+        args.mask = masks[m];
+        assert_int_equal(0, ring_choose(&setup, 1, &args, &rates, why[m]));
+    }
+    assert_string_equal(why[0], why[2]);
+    assert_string_equal(why[1], why[2]);
+}
+
 /* Small, ragged, packed: something is chosen for everything, and burst never against the rules. */
 static void always_an_answer(void **state)
 {
@@ -243,6 +268,7 @@ int main(void)
         cmocka_unit_test(known_answers),
         cmocka_unit_test(wishes_are_kept),
         cmocka_unit_test(what_nothing_can_compute),
+        cmocka_unit_test(a_full_mask_changes_nothing),
         cmocka_unit_test(always_an_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
