@@ -45,6 +45,8 @@ void OWN(simd_hide)(float *S, const int32_t *from, const int32_t *to, int64_t co
 #define HIGH_HALVES 2, 6, 3, 7
 #endif
 
+#define FULL(rows) ((rows) < LANES ? (rows) : LANES)
+
 /* LANES vectors as a matrix, transposed: shuffle the upper and the lower half of the rows into each
  * other like a pack of cards, log2(LANES) times. */
 static inline __attribute__((always_inline)) void transpose_square(Vector v[LANES])
@@ -63,16 +65,19 @@ static inline __attribute__((always_inline)) void transpose_square(Vector v[LANE
     }
 }
 
-/* LANES numbers of each row, from row `first` on; rows from count on are zeros. */
+/* LANES numbers of each row, from row `first` on; rows from count on are zeros, and so are those
+ * from first + full on, where `full` is all that whoever asks has use for. */
 static inline __attribute__((always_inline)) void load_square(Vector v[LANES], const float *rows,
                                                               int64_t ld, int64_t first,
                                                               int64_t count, int64_t cols,
-                                                              float factor)
+                                                              float factor, const int full)
 {
-    if (first + LANES <= count && cols == LANES) {
+    if (first + full <= count && cols == LANES) {
 #pragma GCC unroll 16
         for (int r = 0; r < LANES; r++) {
-            memcpy(&v[r], rows + (first + r) * ld, sizeof v[r]);
+            v[r] = (Vector){0};
+            if (r < full)
+                memcpy(&v[r], rows + (first + r) * ld, sizeof v[r]);
             v[r] *= factor;
         }
         return;
@@ -101,7 +106,8 @@ static inline __attribute__((always_inline)) void transpose_rows(const float *ro
         Vector v[(PANEL > STRIP ? PANEL : STRIP + LANES) / LANES][LANES];
 #pragma GCC unroll 2
         for (int part = 0; part * LANES < width; part++) {
-            load_square(v[part], rows + x, ld, part * LANES, count, cols, factor);
+            load_square(v[part], rows + x, ld, part * LANES, count, cols, factor,
+                        FULL(width - part * LANES));
             transpose_square(v[part]);
         }
         for (int64_t c = 0; c < cols; c++)
@@ -124,7 +130,7 @@ void OWN(simd_sums)(const float *l, float *sums)
 {
     for (int64_t r = 0; r < STRIP; r += LANES) {
         Vector v[LANES];
-        load_square(v, l, LANES, r, STRIP, LANES, 1.0f);
+        load_square(v, l, LANES, r, STRIP, LANES, 1.0f, FULL(STRIP - r));
         transpose_square(v);
 #pragma GCC unroll 4
         for (int half = LANES / 2; half > 0; half /= 2)

@@ -7,11 +7,16 @@
  * once for all tiles of queries and all query heads that share them: 2 N d copies beside 4 N^2 d
  * operations.
  *
+ * In a window it is not negligible: 2 N d copies beside 4 N w d operations, and a copy of
+ * everything is written to memory and read again, when w + 1 keys and those of a block of queries
+ * would do. So there the packed keys roll (v2_simd.c), and the copy stays in the L2 cache.
+ *
  * Interface: simd_pack.h.
  */
 #include "simd_pack.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "tensor.h"
 
@@ -52,19 +57,50 @@ static int64_t block_strips(const Plan *p, const AttnShape *n, int threads)
     return share < 1 ? 1 : share;
 }
 
-size_t flash_make_plan(Plan *p, const FlashSimd *simd, const AttnShape *n, int threads,
-                       char *workspace)
+/* Keys that `rows` queries in a row meet, if the rule alone tells: a window that is finite on both
+ * sides, positions that rise by 1. Else 0. */
+static int64_t window_keys(const AttnArgs *args, int64_t rows)
 {
+    const AttnPositions q = args->positions_q, k = args->positions_k;
+    const AttnRule rule = args->rule;
+    const int64_t Nk = args->shape.Nk;
+    if (rule.left < 0 || rule.right < 0 || rule.left >= Nk || rule.right >= Nk || q.count != 1 ||
+        k.count != 1 || q.segments->stride != 1 || k.segments->stride != 1)
+        return 0;
+    return rule.left + rule.right + rows;
+}
+
+/* Whether a window is narrow decides in which order a row's keys are added up, so it must not
+ * depend on the number of threads. Whether keys roll decides nothing but where they lie. A slot has
+ * room for two windows: in the second half keys are packed, then they are moved to the first. */
+static void plan_window(Plan *p, const AttnArgs *args)
+{
+    const int64_t most = window_keys(args, BLOCK_ROWS), width = p->simd->panel;
+    const int64_t row = (args->shape.d + p->channels) * (int64_t)sizeof(float);
+    const int64_t room = 2 * (round_up(window_keys(args, p->rows), width) + width);
+    p->narrow = most > 0 && most < args->shape.Nk && most * row <= WINDOW_BYTES;
+    p->rolls = p->narrow && room * args->threads <= p->keys * p->slots;
+    if (p->rolls) {
+        p->slots = args->threads;
+        p->capacity = room;
+    }
+}
+
+size_t flash_make_plan(Plan *p, const FlashSimd *simd, const AttnArgs *args, char *workspace)
+{
+    const AttnShape *n = &args->shape;
+    const int threads = args->threads;
     int64_t panels = (n->Nk + simd->panel - 1) / simd->panel, kv_heads = n->B * n->Hkv;
     int64_t at[PARTS];
     size_t bytes[5], sum = 0;
     p->simd = simd;
     p->slots = kv_heads % threads == 0 ? threads : kv_heads;
     p->rows = block_strips(p, n, threads) * simd->strip;
-    p->keys = panels * simd->panel;
+    p->keys = p->capacity = panels * simd->panel;
     p->channels = round_up(n->d, simd->panel);
-    p->K_floats = round_up(p->keys * n->d, 16);
-    p->V_floats = round_up(p->keys * p->channels, 16);
+    plan_window(p, args);
+    p->K_floats = round_up(p->capacity * n->d, 16);
+    p->V_floats = round_up(p->capacity * p->channels, 16);
     p->thread_floats = block_parts(p, n->d, at);
     bytes[0] = (size_t)(p->slots * p->K_floats + SIMD_MAX_LANES) * sizeof(float);
     bytes[1] = (size_t)(p->slots * p->V_floats) * sizeof(float);
@@ -87,20 +123,23 @@ size_t flash_make_plan(Plan *p, const FlashSimd *simd, const AttnShape *n, int t
 
 /* With many heads the rows of one head lie a page apart, and there the processor stops guessing
  * what will be read next. So it is told; without this the copies below cost ten per cent. */
-void flash_fetch_row(const Tensor *t, int64_t b, int64_t h, int64_t row)
+void flash_fetch_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count)
 {
-    size_t bytes = (size_t)t->shape[3] * dtype_size(t->dtype);
-    const char *p =
-        (const char *)t->data + tensor_offset(t, b, row, h) * (int64_t)dtype_size(t->dtype);
-    for (size_t line = 0; row < t->shape[1] && line < bytes; line += 64)
-        __builtin_prefetch(p + line, 0, 2); /* into L2: it has room for more at a time */
+    const int64_t element = (int64_t)dtype_size(t->dtype), bytes = t->shape[3] * element;
+    const char *row = (const char *)t->data + tensor_offset(t, b, first, h) * element;
+    for (int64_t r = smaller(count, t->shape[1] - first); r > 0; r--, row += t->stride[1] * element)
+        for (int64_t line = 0; line < bytes; line += 64)
+            __builtin_prefetch(row + line, 0, 2); /* into L2: it has room for more at a time */
 }
 
-const float *flash_find_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,
-                             float *copy, int64_t *ld)
+void flash_fetch_row(const Tensor *t, int64_t b, int64_t h, int64_t row)
 {
-    for (int64_t r = 0; r < count; r++)
-        flash_fetch_row(t, b, h, first + r + ROWS_AHEAD);
+    flash_fetch_rows(t, b, h, row, 1);
+}
+
+static const float *rows_at(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,
+                            float *copy, int64_t *ld)
+{
     if (t->dtype == ATTN_F32) {
         *ld = t->stride[1];
         return (const float *)t->data + tensor_offset(t, b, first, h);
@@ -111,22 +150,46 @@ const float *flash_find_rows(const Tensor *t, int64_t b, int64_t h, int64_t firs
     return copy;
 }
 
+const float *flash_find_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,
+                             float *copy, int64_t *ld)
+{
+    flash_fetch_rows(t, b, h, first + ROWS_AHEAD, count);
+    return rows_at(t, b, h, first, count, copy, ld);
+}
+
+/* Where keys roll, the rows were fetched while the block before was computed (simd_block.c). */
+static const float *find_rows(const Plan *p, const Tensor *t, int64_t b, int64_t h, int64_t first,
+                              int64_t count, float *copy, int64_t *ld)
+{
+    return p->rolls ? rows_at(t, b, h, first, count, copy, ld)
+                    : flash_find_rows(t, b, h, first, count, copy, ld);
+}
+
 /* --- packing -----------------------------------------------------------------------------------*/
 
 /* Keys past the end become zeros in K, so that their scores, which are hidden later, are finite;
  * nobody asks for their V. */
 void flash_pack_panel(const AttnArgs *args, const Plan *p, float *copy, int64_t kv, int64_t slot,
-                      int64_t panel)
+                      int64_t panel, int64_t place)
 {
     const AttnShape *n = &args->shape;
     int64_t width = p->simd->panel, j = panel * width, count = smaller(width, n->Nk - j), ld;
-    int64_t b = kv / n->Hkv, kv_head = kv % n->Hkv;
-    const float *rows = flash_find_rows(&args->K, b, kv_head, j, count, copy, &ld);
-    p->simd->transpose(rows, ld, count, n->d, 1.0f, p->K_packed + slot * p->K_floats + j * n->d,
-                       width);
-    rows = flash_find_rows(&args->V, b, kv_head, j, count, copy, &ld);
-    p->simd->split(rows, ld, count, n->d, p->V_packed + slot * p->V_floats + j * width,
-                   p->keys * width);
+    int64_t b = kv / n->Hkv, h = kv % n->Hkv;
+    float *K = p->K_packed + slot * p->K_floats + place * width * n->d;
+    float *V = p->V_packed + slot * p->V_floats + place * width * width;
+    const float *rows = find_rows(p, &args->K, b, h, j, count, copy, &ld);
+    p->simd->transpose(rows, ld, count, n->d, 1.0f, K, width);
+    rows = find_rows(p, &args->V, b, h, j, count, copy, &ld);
+    p->simd->split(rows, ld, count, n->d, V, p->capacity * width);
+}
+
+void flash_move_panels(const Plan *p, int64_t d, int64_t slot, int64_t from, int64_t count)
+{
+    const int64_t width = p->simd->panel, K_panel = width * d, V_panel = width * width;
+    float *K = p->K_packed + slot * p->K_floats, *V = p->V_packed + slot * p->V_floats;
+    memmove(K, K + from * K_panel, (size_t)(count * K_panel) * sizeof *K);
+    for (int64_t x = 0; x < p->channels; x += width, V += p->capacity * width)
+        memmove(V, V + from * V_panel, (size_t)(count * V_panel) * sizeof *V);
 }
 
 /* What turns q.k into a power of two or, with a cap, into the argument of tanh. A tiny cap would
@@ -146,7 +209,7 @@ void flash_pack_queries(const AttnArgs *args, const Plan *p, Block *block, int64
     int64_t strip = p->simd->strip, d = args->shape.d, ld;
     for (int64_t r = 0; r < rows; r += strip) {
         int64_t count = smaller(strip, rows - r);
-        const float *from = flash_find_rows(&args->Q, b, h, i + r, count, block->copy, &ld);
+        const float *from = find_rows(p, &args->Q, b, h, i + r, count, block->copy, &ld);
         p->simd->transpose(from, ld, count, d, factor, block->Q_i + r * d, strip);
     }
 }

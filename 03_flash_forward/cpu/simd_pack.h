@@ -6,10 +6,11 @@
  * - Plan: sizes that follow from the shape, and where things lie in the workspace. flash_make_plan.
  * - Block: what one thread works in. flash_place_block.
  * - flash_pack_panel: K and V of one panel of keys. flash_pack_queries: Q of a block.
+ * - flash_move_panels: makes room behind packed keys.
  * - flash_describe_panels: positions of each panel's tokens, for the masks.
- * - flash_find_rows: rows of a tensor as float32. flash_fetch_row: tells the processor which row
- *   will be asked for soon. flash_score_factor: what is multiplied into Q (or K) once.
- * Stage 04 uses these three too.
+ * - flash_find_rows: rows of a tensor as float32. flash_fetch_row, flash_fetch_rows: tell the
+ *   processor which rows will be asked for soon. flash_score_factor: what is multiplied into Q (or
+ *   K) once. Stage 04 uses these too.
  */
 #ifndef FLASH_SIMD_PACK_H
 #define FLASH_SIMD_PACK_H
@@ -21,17 +22,22 @@
 #define BLOCK_ROWS 112 /* at most: as many whole strips as fit */
 #define MAX_STRIPS 18
 #define ROWS_AHEAD 16
-#define LOG2E      0x1.715476p+0f
+/* Packed keys that a block of queries meets in a window, at most: half of a core's L2 cache. */
+#define WINDOW_BYTES (1 << 20)
+#define LOG2E        0x1.715476p+0f
 
 typedef struct Plan {
     const FlashSimd *simd;
     int64_t rows;     /* of a block of queries: whole strips */
     int64_t keys;     /* Nk, rounded up to whole panels */
     int64_t channels; /* d, rounded up to whole panels */
-    int64_t slots;    /* packed heads that exist at a time */
+    int narrow;       /* 1: a window of few keys, which stay in L2 for all strips of a block */
+    int rolls;        /* 1: only the keys of a window are packed at a time, for each thread */
+    int64_t slots;    /* packed heads, or pieces of them, that exist at a time */
+    int64_t capacity; /* packed keys that a slot has room for: `keys`, or less if they roll */
     int64_t K_floats, V_floats, thread_floats;
-    float *K_packed;   /* [slots][keys / panel][d][panel] */
-    float *V_packed;   /* [slots][channels / panel][keys][panel] */
+    float *K_packed;   /* [slots][capacity / panel][d][panel] */
+    float *V_packed;   /* [slots][channels / panel][capacity][panel] */
     AttnRange *ranges; /* [keys / panel] positions of a panel's keys */
     uint8_t *straight; /* [keys / panel] 1: one sequence, positions rise by 1 from key to key */
     float *thread;     /* [threads][thread_floats] */
@@ -50,14 +56,18 @@ typedef struct Block {
     AttnRange ranges[MAX_STRIPS];       /* of each strip's queries */
 } Block;
 
-/* Bytes of the workspace; its parts are placed in it unless it is NULL. */
-size_t flash_make_plan(Plan *p, const FlashSimd *simd, const AttnShape *n, int threads,
-                       char *workspace);
+/* Bytes of the workspace; its parts are placed in it unless it is NULL. Reads shape, rule,
+ * positions and threads; no rule needs more than {-1, -1} does. */
+size_t flash_make_plan(Plan *p, const FlashSimd *simd, const AttnArgs *args, char *workspace);
 void flash_place_block(Block *block, const Plan *p, int64_t d, float *at);
 
 void flash_fetch_row(const Tensor *t, int64_t b, int64_t h, int64_t row);
+void flash_fetch_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count);
+/* Panel `panel` of kv head kv (b * Hkv + head) becomes panel `place` of a slot. */
 void flash_pack_panel(const AttnArgs *args, const Plan *p, float *copy, int64_t kv, int64_t slot,
-                      int64_t panel);
+                      int64_t panel, int64_t place);
+/* Panels from .. from+count-1 of a slot become its first ones. */
+void flash_move_panels(const Plan *p, int64_t d, int64_t slot, int64_t from, int64_t count);
 void flash_pack_queries(const AttnArgs *args, const Plan *p, Block *block, int64_t b, int64_t h,
                         int64_t i, int64_t rows);
 void flash_describe_panels(AttnPositions map, int64_t N, int64_t width, AttnRange *ranges,

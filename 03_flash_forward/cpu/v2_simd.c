@@ -5,23 +5,23 @@
  * The two products of attention have an inner length of d = 64 and an output width of d: thin
  * matrices, for which a BLAS call spends much of its time on copying operands into its own layout,
  * again for every tile. Here K and V of a kv head are laid out once, for all tiles of queries and
- * all query heads that share them (simd_pack.c). Then, for a block of queries:
+ * all query heads that share them (simd_pack.c). Then, for a block of queries (simd_block.c):
  *
  *     for each block of SIMD_KEYS keys, for each strip of rows:
  *         for each panel of keys:       S tile in registers, then to memory; hide what is masked
  *         m_new, alpha, P = 2^(S - m_new), l
  *         for each panel of channels:   O = alpha O + P V, in registers
  *
- * A strip is as many rows as a register tile has (simd_kernels.c). Its S, 14 KiB, stays in L1; the
- * key block stays in L2 while all strips of the block use it. Logarithms are to base 2:
- * log2(e) * scale is multiplied into Q once, and 2^x needs no multiplication by log2(e) for each
- * score.
+ * Logarithms are to base 2: log2(e) * scale is multiplied into Q once, and 2^x needs no
+ * multiplication by log2(e) for each score.
  *
- * Masks: a block walks from the first key that any of its queries sees to the last (index_span.h).
- * In there each strip has a span of columns in which it sees anything; what is outside is neither
- * computed nor multiplied with V. Under a causal mask the span ends at the strip's last query: the
- * product Q K^T rounds that up to a vector, the product P V does not. Inside, attn_tile_class says
- * which tiles have hidden pairs.
+ * This file shares the blocks out among threads. A block walks from the first key that any of its
+ * queries sees to the last (index_span.h). In a narrow window no thread ever needs more keys at a
+ * time than that, so they roll through a small buffer of its own:
+ *
+ *     packed      [ . . . 5 6 7 8 9 . . . ]      block of queries that sees keys 5 .. 9
+ *     packed      [ . . . . . 7 8 9 a b . ]      the next one: two more panels, two are dead
+ *     moved       [ 9 a b c d . . . . . . ]      the end is reached: back to the front
  *
  * Interface:
  * - flash_forward_v2_simd; flash_block_cpu resumes from (O, lse).
@@ -39,11 +39,7 @@
 #include "flash_forward.h"
 #include "index_span.h"
 #include "naive.h"
-#include "simd_mask.h"
-#include "simd_pack.h"
-#include "tensor.h"
-
-#define LN2 0x1.62e43p-1f
+#include "simd_block.h"
 
 static const FlashSimd *choose_simd(void)
 {
@@ -65,160 +61,18 @@ const char *flash_simd_isa(void)
 
 size_t flash_simd_workspace_bytes(const AttnShape *shape, int threads)
 {
+    const AttnArgs args = {.shape = *shape, .rule = {-1, -1}, .threads = threads};
     Plan plan;
-    return flash_make_plan(&plan, choose_simd(), shape, threads, NULL);
+    return flash_make_plan(&plan, choose_simd(), &args, NULL);
 }
 
-/* --- masks -------------------------------------------------------------------------------------*/
+/* --- whole heads are packed --------------------------------------------------------------------*/
 
-/* Hides pairs of S [strip][SIMD_KEYS]: `rows` rows from row `first` of the block (query i) on, the
- * first `width` columns of the panel of keys. */
-static void mask_tile(const AttnArgs *args, const Plan *p, const Block *block, int64_t i,
-                      int64_t first, int64_t rows, int64_t panel, int64_t width, float *S)
-{
-    int64_t j = panel * p->simd->panel, cols = smaller(width, args->shape.Nk - j);
-    int usual = !args->mask && p->straight[panel]; /* what a row sees is an interval of columns */
-    hide_intervals(p->simd, args->rule, block->positions + first, usual ? rows : 0,
-                   p->ranges[panel], cols, width, S);
-    if (!usual)
-        naive_mask_rows(args, i + first, rows, j, cols, S, SIMD_KEYS);
-}
-
-/* Columns first .. last-1 of the key block are all that strip s can see anything of; first starts a
- * panel. */
-typedef struct Span {
-    int64_t first, last;
-} Span;
-
-static Span find_span(const AttnArgs *args, const Plan *p, const Block *block, int64_t s, int64_t j)
-{
-    int64_t width = p->simd->panel, first = 0, last = smaller(SIMD_KEYS, p->keys - j) / width;
-    const AttnRange *ranges = p->ranges + j / width, *queries = &block->ranges[s];
-    Span span = {0, 0};
-    while (first < last && attn_tile_class(args->rule, *queries, ranges[first]) == ATTN_TILE_SKIP)
-        first++;
-    while (first < last &&
-           attn_tile_class(args->rule, *queries, ranges[last - 1]) == ATTN_TILE_SKIP)
-        last--;
-    if (first == last)
-        return span;
-    span.first = first * width;
-    span.last = smaller(last * width, args->shape.Nk - j);
-    /* causal: the last panel ends at the position of the strip's last query */
-    if (args->rule.right >= 0 && p->straight[j / width + last - 1] && queries->sequence >= 0)
-        span.last = smaller(span.last, (last - 1) * width + queries->max + args->rule.right + 1 -
-                                           ranges[last - 1].min);
-    return span;
-}
-
-/* --- one block of queries ----------------------------------------------------------------------*/
-
-/* S of strip s and the span of the key block j .., masked. A panel of which only the first half is
- * visible is computed by half. */
-static void score_strip(const AttnArgs *args, const Plan *p, const Block *block,
-                        const float *K_head, int64_t i, int64_t s, int64_t j, Span span)
-{
-    int64_t d = args->shape.d, width = p->simd->panel, strip = p->simd->strip;
-    int64_t row = s * strip, rows = smaller(strip, args->shape.Nq - i - row);
-    for (int64_t c = span.first; c < span.last; c += width) {
-        int64_t panel = (j + c) / width, cols = span.last - c > p->simd->lanes ? width : width / 2;
-        float *S = block->S + c - span.first;
-        p->simd->scores(block->Q_i + row * d, K_head + (j + c) * d, d, S, cols);
-        if (args->softcap > 0.0f)
-            p->simd->cap(S, NULL, args->softcap * LOG2E, cols);
-        if (args->mask || j + c + cols > args->shape.Nk ||
-            attn_tile_class(args->rule, block->ranges[s], p->ranges[panel]) != ATTN_TILE_CLEAN)
-            mask_tile(args, p, block, i, row, rows, panel, cols, S);
-    }
-}
-
-static void start_block(const AttnArgs *args, const Plan *p, Block *block, const float *O_state,
-                        int64_t b, int64_t h, int64_t i, int64_t rows)
-{
-    const AttnShape *n = &args->shape;
-    int64_t strip = p->simd->strip, padded = round_up(rows, strip);
-    flash_pack_queries(args, p, block, b, h, i, rows);
-    memset(block->O_i, 0, (size_t)(padded * p->channels) * sizeof(float));
-    memset(block->l_i, 0, (size_t)(padded * p->simd->lanes) * sizeof(float));
-    for (int64_t r = 0; r < padded + SIMD_MAX_LANES; r++)
-        block->m_i[r] = -INFINITY;
-    for (int64_t r = 0; r < rows; r++)
-        block->positions[r] = attn_position(args->positions_q, i + r);
-    for (int64_t s = 0; s * strip < rows; s++)
-        block->ranges[s] =
-            attn_range(args->positions_q, i + s * strip, smaller(strip, rows - s * strip));
-    for (int64_t r = 0; O_state && r < rows; r++) { /* resume: m = lse, l = 1 */
-        float lse = args->lse[(b * n->H + h) * n->Nq + i + r];
-        block->m_i[r] = lse * LOG2E;
-        block->l_i[r * p->simd->lanes] = lse == -INFINITY ? 0.0f : 1.0f;
-        memcpy(block->O_i + r * p->channels, O_state + ((b * n->Nq + i + r) * n->H + h) * n->d,
-               (size_t)n->d * sizeof(float));
-    }
-}
-
-/* Divides by l and brings a strip to where it belongs; 16-bit tensors by way of the copy. */
-static void store_strip(const AttnArgs *args, const Plan *p, Block *block, float *O_state,
-                        int64_t b, int64_t h, int64_t i, int64_t first, int64_t count)
-{
-    const AttnShape *n = &args->shape;
-    const Tensor *O = &args->O;
-    float l[SIMD_MAX_STRIP + SIMD_MAX_LANES], *to = block->copy;
-    float *lse = args->lse + (b * n->H + h) * n->Nq + i + first;
-    int64_t ld = n->d;
-    if (O_state) {
-        to = O_state + ((b * n->Nq + i + first) * n->H + h) * n->d;
-        ld = n->H * n->d;
-    } else if (O->dtype == ATTN_F32) {
-        to = (float *)O->data + tensor_offset(O, b, i + first, h);
-        ld = O->stride[1];
-    }
-    p->simd->sums(block->l_i + first * p->simd->lanes, l);
-    for (int64_t r = 0; r < count; r++) {
-        lse[r] = l[r] == 0.0f ? -INFINITY : block->m_i[first + r] * LN2 + logf(l[r]);
-        l[r] = l[r] == 0.0f ? 0.0f : 1.0f / l[r];
-    }
-    p->simd->scale_rows(block->O_i + first * p->channels, p->channels, l, count, n->d, to, ld);
-    for (int64_t r = 0; r < count && to == block->copy; r++)
-        tensor_write_row(O, b, i + first + r, h, to + r * ld);
-}
-
-static void finish_block(const AttnArgs *args, const Plan *p, Block *block, float *O_state,
-                         int64_t b, int64_t h, int64_t i, int64_t rows)
-{
-    int64_t strip = p->simd->strip;
-    for (int64_t r = 0; r < rows; r += strip) {
-        for (int64_t ahead = r + strip; !O_state && ahead < smaller(r + 2 * strip, rows); ahead++)
-            flash_fetch_row(&args->O, b, h, i + ahead);
-        store_strip(args, p, block, O_state, b, h, i, r, smaller(strip, rows - r));
-    }
-}
-
-static void attend_block(const AttnArgs *args, const Plan *p, Block *block, float *O_state,
+static void attend_whole(const AttnArgs *args, const Plan *p, Block *block, float *O_state,
                          int64_t b, int64_t h, int64_t i, int64_t slot)
 {
-    const AttnShape *n = &args->shape;
-    int64_t strip = p->simd->strip, width = p->simd->panel;
-    int64_t rows = smaller(p->rows, n->Nq - i), strips = (rows + strip - 1) / strip;
-    const float *K_head = p->K_packed + slot * p->K_floats;
-    const float *V_head = p->V_packed + slot * p->V_floats;
-    const IndexSpan keys = span_of_keys(args, i, rows);
-
-    start_block(args, p, block, O_state, b, h, i, rows);
-    for (int64_t j = round_down(keys.first, SIMD_KEYS); j < keys.last; j += SIMD_KEYS)
-        for (int64_t s = 0; s < strips; s++) {
-            Span span = find_span(args, p, block, s, j);
-            int64_t cols = span.last - span.first;
-            if (cols == 0)
-                continue;
-            score_strip(args, p, block, K_head, i, s, j, span);
-            p->simd->update(block->S, round_up(cols, p->simd->lanes), block->m_i + s * strip,
-                            block->l_i + s * strip * p->simd->lanes, block->alpha);
-            for (int64_t x = 0; x < p->channels; x += width)
-                p->simd->weighted_sum(block->S, cols,
-                                      V_head + x * p->keys + (j + span.first) * width, block->alpha,
-                                      block->O_i + s * strip * p->channels + x, p->channels);
-        }
-    finish_block(args, p, block, O_state, b, h, i, rows);
+    const Keys keys = {p->K_packed + slot * p->K_floats, p->V_packed + slot * p->V_floats, 0};
+    flash_attend_block(args, p, block, &keys, O_state, b, h, i, NULL);
 }
 
 /* Kv heads divide evenly among the threads: each packs and computes its own, one after the other,
@@ -230,10 +84,10 @@ static void attend_own_heads(const AttnArgs *args, const Plan *p, Block *block, 
     int64_t group = n->H / n->Hkv, panels = p->keys / p->simd->panel;
     for (int64_t kv = thread; kv < n->B * n->Hkv; kv += p->slots) {
         for (int64_t panel = 0; panel < panels; panel++)
-            flash_pack_panel(args, p, block->copy, kv, thread, panel);
+            flash_pack_panel(args, p, block->copy, kv, thread, panel, panel);
         for (int64_t h = kv % n->Hkv * group; h < (kv % n->Hkv + 1) * group; h++)
             for (int64_t i = 0; i < n->Nq; i += p->rows)
-                attend_block(args, p, block, O_state, kv / n->Hkv, h, i, thread);
+                attend_whole(args, p, block, O_state, kv / n->Hkv, h, i, thread);
     }
 }
 
@@ -246,27 +100,114 @@ static void attend_shared_heads(const AttnArgs *args, const Plan *p, Block *bloc
     int64_t panels = p->keys / p->simd->panel, blocks = (n->Nq + p->rows - 1) / p->rows;
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < n->B * n->Hkv * panels; t++)
-        flash_pack_panel(args, p, block->copy, t / panels, t / panels, t % panels);
+        flash_pack_panel(args, p, block->copy, t / panels, t / panels, t % panels, t % panels);
 #pragma omp for schedule(dynamic)
     for (int64_t t = 0; t < n->B * n->H * blocks; t++) {
         int64_t b = t / (n->H * blocks), h = t / blocks % n->H;
-        attend_block(args, p, block, O_state, b, h, (blocks - 1 - t % blocks) * p->rows,
+        attend_whole(args, p, block, O_state, b, h, (blocks - 1 - t % blocks) * p->rows,
                      b * n->Hkv + naive_kv_head(n, h));
     }
+}
+
+/* --- keys roll ---------------------------------------------------------------------------------*/
+
+/* Panels first .. last-1 of a head are packed. */
+typedef struct Roll {
+    int64_t first, last;
+} Roll;
+
+static IndexSpan keys_of_block(const AttnArgs *args, const Plan *p, int64_t i)
+{
+    return span_of_keys(args, i, smaller(p->rows, args->shape.Nq - i));
+}
+
+/* Both ends of `seen` move upwards from block to block. */
+static void roll_on(const AttnArgs *args, const Plan *p, Block *block, int64_t kv, int64_t slot,
+                    IndexSpan seen, Roll *roll)
+{
+    int64_t width = p->simd->panel, room = p->capacity / width;
+    int64_t first = seen.first / width, last = (seen.last + width - 1) / width;
+    if (first >= roll->last) {
+        *roll = (Roll){first, first};
+    } else if (last - roll->first > room) {
+        flash_move_panels(p, args->shape.d, slot, first - roll->first, roll->last - first);
+        roll->first = first;
+    }
+    for (; roll->last < last; roll->last++)
+        flash_pack_panel(args, p, block->copy, kv, slot, roll->last, roll->last - roll->first);
+}
+
+static NextBlock next_block(const AttnArgs *args, const Plan *p, int64_t kv, int64_t i,
+                            int64_t packed)
+{
+    const AttnShape *n = &args->shape;
+    const IndexSpan seen = keys_of_block(args, p, i);
+    return (NextBlock){kv / n->Hkv, kv % n->Hkv * (n->H / n->Hkv), i,
+                       packed > seen.first ? smaller(packed, seen.last) : seen.first, seen.last};
+}
+
+/* One block for the query heads that share its keys. After all of them comes `next`; before that,
+ * the same queries of the next head, whose keys are packed already. */
+static void attend_group(const AttnArgs *args, const Plan *p, Block *block, const Keys *keys,
+                         float *O_state, int64_t kv, int64_t i, const NextBlock *next)
+{
+    const AttnShape *n = &args->shape;
+    int64_t b = kv / n->Hkv, group = n->H / n->Hkv, h = kv % n->Hkv * group;
+    for (int64_t g = 1; g <= group; g++, h++) {
+        const NextBlock same = {b, h + 1, i, 0, 0};
+        flash_attend_block(args, p, block, keys, O_state, b, h, i, g < group ? &same : next);
+    }
+}
+
+/* Each thread has a run of the blocks t of all heads: neighbours need almost the same keys. Where
+ * two runs meet, a window of keys is packed twice. */
+static void attend_rolling(const AttnArgs *args, const Plan *p, Block *block, float *O_state,
+                           int64_t slot)
+{
+    const AttnShape *n = &args->shape;
+    int64_t blocks = (n->Nq + p->rows - 1) / p->rows, all = n->B * n->Hkv * blocks;
+    int64_t t = all * slot / p->slots, end = all * (slot + 1) / p->slots, width = p->simd->panel;
+    Keys keys = {p->K_packed + slot * p->K_floats, p->V_packed + slot * p->V_floats, 0};
+    Roll roll = {0, 0};
+    while (t < end) {
+        int64_t kv = t / blocks, i = t % blocks * p->rows;
+        NextBlock next;
+        roll_on(args, p, block, kv, slot, keys_of_block(args, p, i), &roll);
+        keys.first = roll.first * width;
+        if (++t % blocks == 0) /* another head's keys */
+            roll = (Roll){0, 0};
+        if (t < end) {
+            next = next_block(args, p, t / blocks, t % blocks * p->rows, roll.last * width);
+            attend_group(args, p, block, &keys, O_state, kv, i, &next);
+        } else {
+            attend_group(args, p, block, &keys, O_state, kv, i, NULL);
+        }
+    }
+}
+
+/* --- all of it ---------------------------------------------------------------------------------*/
+
+/* What belongs to one slot of as many as there are threads. */
+static void attend_slot(const AttnArgs *args, const Plan *p, Block *block, float *O_state, int slot)
+{
+    if (p->rolls)
+        attend_rolling(args, p, block, O_state, slot);
+    else
+        attend_own_heads(args, p, block, O_state, slot);
 }
 
 AttnStatus flash_simd_run(const AttnArgs *args, float *O_state, void *workspace)
 {
     int threads = args->threads;
     Plan plan;
-    flash_make_plan(&plan, choose_simd(), &args->shape, threads, workspace);
+    flash_make_plan(&plan, choose_simd(), args, workspace);
     flash_describe_panels(args->positions_k, args->shape.Nk, plan.simd->panel, plan.ranges,
                           plan.straight);
 
     if (threads == 1) { /* OpenMP allocates memory for a region, even of one thread */
         Block block;
         flash_place_block(&block, &plan, args->shape.d, plan.thread);
-        attend_own_heads(args, &plan, &block, O_state, 0);
+        attend_slot(args, &plan, &block, O_state, 0);
         return ATTN_OK;
     }
 #pragma omp parallel num_threads(threads)
@@ -282,7 +223,7 @@ AttnStatus flash_simd_run(const AttnArgs *args, float *O_state, void *workspace)
             attend_shared_heads(args, &plan, &block, O_state);
         else /* a team may be smaller than asked for */
             for (int slot = thread; slot < threads; slot += team)
-                attend_own_heads(args, &plan, &block, O_state, slot);
+                attend_slot(args, &plan, &block, O_state, slot);
     }
     return ATTN_OK;
 }
@@ -290,13 +231,14 @@ AttnStatus flash_simd_run(const AttnArgs *args, float *O_state, void *workspace)
 FlashTiles flash_tiles_v2_simd(const AttnArgs *args)
 {
     Plan plan;
-    flash_make_plan(&plan, choose_simd(), &args->shape, args->threads, NULL);
+    flash_make_plan(&plan, choose_simd(), args, NULL);
     return flash_tiles_of(&args->shape, plan.rows, plan.simd->panel);
 }
 
 AttnStatus flash_block_cpu(const AttnArgs *args, float *O_state)
 {
-    void *workspace = workspace_alloc(flash_simd_workspace_bytes(&args->shape, args->threads));
+    Plan plan;
+    void *workspace = workspace_alloc(flash_make_plan(&plan, choose_simd(), args, NULL));
     AttnStatus status;
     if (!workspace)
         return ATTN_NO_MEMORY;
