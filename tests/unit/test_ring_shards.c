@@ -126,6 +126,27 @@ static void layouts_by_hand(void **state)
 }
 
 /* The bit-equality of one rank with the kernel rests on this. */
+/* Gradients travel in halves, cut at tokens / 2: there, and nowhere else, zigzag's order goes back
+ * to an early token, although chunks may be odd and sequences many. */
+static void zigzag_halves_meet_in_the_middle(void **state)
+{
+    (void)state;
+    for (int64_t N = 24; N < 60; N++)
+        for (int ranks = 2; ranks <= 3; ranks++)
+            for (int sequences = 1; sequences <= 3; sequences++) {
+                const int64_t n[] = {N - 11 * (sequences - 1), 13, 9};
+                Whole *w = whole_new(sequences, n, n, -1, 0);
+                RingPlan *plan = plan_new(w, RING_ZIGZAG, ranks);
+                for (int r = 0; r < ranks; r++) {
+                    const RingShard *s = &plan->q[r];
+                    for (int64_t t = 1; t < s->tokens && s->tokens > 3; t++)
+                        assert_int_equal(t == s->tokens / 2, global_of(s, t) < global_of(s, t - 1));
+                }
+                plan_delete(plan);
+                free(w);
+            }
+}
+
 static void alone_a_rank_keeps_the_order(void **state)
 {
     (void)state;
@@ -228,6 +249,7 @@ int main(void)
         cmocka_unit_test(strides_of_the_whole_are_kept),
         cmocka_unit_test(shares_are_nearly_equal),
         cmocka_unit_test(layouts_by_hand),
+        cmocka_unit_test(zigzag_halves_meet_in_the_middle),
         cmocka_unit_test(alone_a_rank_keeps_the_order),
         cmocka_unit_test(a_run_has_the_positions_of_the_shard),
         cmocka_unit_test(refusals_name_the_reason),

@@ -208,6 +208,28 @@ static void test_a_slow_rank_is_no_time_out(void **unused)
     sim_run_table(&table, setup, NULL);
 }
 
+/* Only the last rank takes its time, and nobody waits for it. */
+static int idle_forward(RingRank *r)
+{
+    const struct timespec time = {0, 30000000};
+    return r->rank + 1 == r->world ? nanosleep(&time, NULL) : 0;
+}
+
+static void test_the_slowest_rank_is_the_time(void **unused)
+{
+    const RingMethodTable table = {.forward = idle_forward};
+    const RingSetup setup = sim_setup(3, RING_CONTIGUOUS);
+    SimCase *c = sim_case(sim_causal(6), &setup, &table);
+    double forward_ms[2] = {0};
+    (void)unused;
+    c->plan.backward = 0;
+    c->job.rounds = 2;
+    c->job.forward_ms = forward_ms;
+    assert_int_equal(0, sim_run(c));
+    assert_true(forward_ms[0] >= 29 && forward_ms[1] >= 29);
+    sim_case_free(c);
+}
+
 /* --- what is counted ---------------------------------------------------------------------------*/
 
 static void test_bytes_and_memory_are_counted(void **unused)
@@ -272,6 +294,7 @@ int main(void)
         cmocka_unit_test(test_a_deadlock_is_told),
         cmocka_unit_test(test_a_time_out_is_told),
         cmocka_unit_test(test_a_slow_rank_is_no_time_out),
+        cmocka_unit_test(test_the_slowest_rank_is_the_time),
         cmocka_unit_test(test_bytes_and_memory_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
