@@ -9,6 +9,7 @@
 - Tiles are the variant's own: v1's are --block-q x --block-kv, v2's those of stage 03's v2_simd,
   and v0 and v3 have none. The table shows what JSON says.
 - v3_streaming's bytes, written out here once more; with dropout or a clip nobody knows them.
+- The bound allows for roundings between steps where there are steps, and for nobody else.
 """
 import json
 import pathlib
@@ -127,6 +128,15 @@ def test_bytes(tap, program, folder):
                f"{flag}: the tiles are walked over twice, which no formula here knows", found)
 
 
+def test_whose_steps(tap, program, folder):
+    ratios = [{v: row["bound_ratio"] for v, row in rows_of(
+        program, folder, "-H 1 -d 8 -N 200 --dtype bf16 --threads 1 --block-kv " + size)[0].items()}
+        for size in ("8", "200")]
+    same = [v for v in ratios[0] if ratios[0][v] == ratios[1][v]]
+    tap.ok(same == ["v0_offline_mask", "v2_window_tiles", "v4_window_backward"] and
+           len(ratios[0]) == 4, "only v1's bound knows of --block-kv", ratios)
+
+
 def main():
     tap = Tap()
     program, stage03 = sys.argv[1:3]
@@ -134,6 +144,7 @@ def main():
         test_tiles(tap, program, folder)
         test_whose_tiles(tap, program, stage03, folder)
         test_bytes(tap, program, folder)
+        test_whose_steps(tap, program, folder)
     return tap.done()
 
 
