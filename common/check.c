@@ -240,6 +240,12 @@ void check_outputs(Check *check, const Oracle *o, const Yardstick *y, const Attn
     check->bound_ratio = 0;
     check->flash_ratio = y ? 0 : NAN;
     check->nonfinite = 0;
+    check->sample = (CheckSample){!o->whole,
+                                  o->given,
+                                  o->rows.count,
+                                  backward ? o->keys.count : 0,
+                                  backward ? o->kv_heads.count : 0,
+                                  o->seed};
     memset(check->array, 0, sizeof check->array);
     for (int which = 0; which < CHECK_COUNT; which++) {
         CheckArray *a = &check->array[which];
@@ -250,11 +256,13 @@ void check_outputs(Check *check, const Oracle *o, const Yardstick *y, const Attn
         if (which >= CHECK_DWQ && o->dwq.count == 0)
             continue;
         check_array(a, o, args, which, c, which == CHECK_O ? check->online_block : 0, &largest);
+        if (!o->whole)
+            check_everywhere(a, o, args, which);
         check->pass &= a->off == 0 && a->compared + a->unspecified > 0;
         check->nonfinite += a->nonfinite;
         if (a->worst_ratio > check->bound_ratio)
             check->bound_ratio = a->worst_ratio;
-        if (!y || which == CHECK_LSE || which >= CHECK_DWQ)
+        if (!y || which == CHECK_LSE || which >= CHECK_DWQ || (which > CHECK_DQ && isnan(y->dK)))
             continue;
         flash = which == CHECK_O    ? flash_ratio(a, y->O, largest, o->dtype)
                 : which == CHECK_DQ ? flash_ratio(a, y->dQ, largest, o->dtype) * 2 / 3

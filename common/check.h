@@ -9,6 +9,7 @@
  * - check_outputs: compares host outputs with the oracle, element by element against its bound.
  * - check_explain: prints the worst element as (b,h,i,x), expected, found, bound, how many are off
  *   and where they cluster (one head? the tail tile? the empty rows?).
+ * - check_everywhere: of a case that is sampled all the rest, looked through for NaN.
  * - check_value, check_slot, check_find: one comparison, and the arrays behind a verdict.
  * - check_online_reach: what rounding O after every step may add.
  */
@@ -41,8 +42,17 @@ typedef struct CheckArray {
     int64_t first_off_row, last_off_row;
     int64_t off_tail;  /* of the off ones, in the last partial tile of 64 rows or keys */
     int64_t off_empty; /* of the off ones, in rows that see no key */
+    int64_t off_nan;   /* of the off ones, a NaN anywhere outside of the sample */
     char hint[128];    /* what the wrong values look like ("the sign is flipped"), or "" */
 } CheckArray;
+
+/* What a verdict rests on. */
+typedef struct CheckSample {
+    int sampled; /* 0: everything was looked at; 1: a sample, and NaN was looked for everywhere */
+    int given;   /* 1: dK and dV were compared with what follows from O and lse of the run itself */
+    int64_t rows, keys, kv_heads; /* rows of every head; keys of so many (batch, kv head) */
+    uint64_t seed;                /* ATTN_SAMPLE_SEED chooses the same rows and keys again */
+} CheckSample;
 
 /* The last two: weights of the QK normalisation, only with a backward pass that has one. */
 enum { CHECK_O, CHECK_LSE, CHECK_DQ, CHECK_DK, CHECK_DV, CHECK_DWQ, CHECK_DWK, CHECK_COUNT };
@@ -54,8 +64,9 @@ typedef struct Check {
      * scaled by 2/3 so that 2 is the limit for all. NaN without a yardstick. */
     double flash_ratio;
     int64_t nonfinite;
-    int inputs_intact;    /* 0: a variant wrote into its inputs */
-    int storage_intact;   /* 0: it wrote outside its outputs (canary, stride gaps) */
+    int inputs_intact;  /* 0: a variant wrote into its inputs */
+    int storage_intact; /* 0: it wrote outside its outputs (canary, stride gaps) */
+    CheckSample sample;
     int64_t online_block; /* keys of a step after which O is rounded to its dtype; 0 = none */
     CheckArray array[CHECK_COUNT];
 } Check;
@@ -82,6 +93,10 @@ typedef struct CheckSlot {
 CheckSlot check_slot(const Oracle *o, const AttnArgs *args, int which);
 /* Found value of (b, h, i, x). */
 float check_find(const CheckSlot *s, int64_t b, int64_t h, int64_t i, int64_t x);
+/* A NaN anywhere, of the sample or not: into a->off, nonfinite, off_nan. (Infinity may be a value
+ * too large for its type; only lse has no business with +infinity.) Heads that share a non-finite
+ * input are passed over. */
+void check_everywhere(CheckArray *a, const Oracle *o, const AttnArgs *args, int which);
 /* Fills a->hint from the worst row: flipped sign, another row's, another head's, never written. */
 void check_hint(CheckArray *a, const CheckSlot *s, int64_t outer, int64_t t, double c);
 

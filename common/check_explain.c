@@ -134,12 +134,15 @@ void check_explain(const Check *check, const char *label, const AttnArgs *args, 
             continue;
         if (a->compared + a->unspecified == 0)
             fprintf(to, "%s: nothing of %s was compared\n", label, a->name);
-        if (a->off == 0)
+        if (a->off_nan)
+            fprintf(to, "%s: %s is wrong: %" PRId64 " values outside of the sample are NaN%s\n",
+                    label, a->name, a->off_nan, which == CHECK_LSE ? " or +infinity" : "");
+        if (a->off == a->off_nan)
             continue;
         fprintf(to, "%s: %s is wrong: %" PRId64 " of %" PRId64 " values are off", label, a->name,
-                a->off, a->compared);
-        if (a->nonfinite)
-            fprintf(to, ", %" PRId64 " of them by being finite or not", a->nonfinite);
+                a->off - a->off_nan, a->compared);
+        if (a->nonfinite > a->off_nan)
+            fprintf(to, ", %" PRId64 " of them by being finite or not", a->nonfinite - a->off_nan);
         if (which >= CHECK_DWQ)
             fprintf(to, "\n    worst at (h=%" PRId64 ", x=%" PRId64 "): ", a->h, a->x);
         else

@@ -28,7 +28,7 @@ typedef struct Reference {
 /* EXIT_OK, or EXIT_RUNTIME (memory; sentence printed). */
 int reference_make(Reference *r, const Problem *p, const CliCase *c);
 void reference_free(Reference *r);
-/* EXIT_OK or EXIT_WRONG. */
+/* EXIT_OK, EXIT_WRONG, or EXIT_RUNTIME (memory; sentence printed). */
 int judge_outcome(Check *check, const Reference *r, const Outcome *out, const CliCase *c,
                   const Variant *v);
 

@@ -14,13 +14,15 @@
 #include <omp.h>
 #endif
 
-#include "oracle_core.h"
-#include "philox.h"
+#include "oracle_tiles.h"
 #include "tensor.h"
 
-#define SAMPLE_ABOVE 1e10 /* pair-channels */
-#define PARALLEL_ABOVE                                                                             \
-    2e5 /* pair-channels of a group below which threads cost more than they give */
+/* Pair-channels of a group below which threads cost more than they give. */
+#define PARALLEL_ABOVE 2e5
+
+/* See OracleLimits. */
+static const OracleLimits limits_of_runs = {.whole = 1e10, .groups = 4e10, .given = 2e11};
+static const OracleLimits limits_alone = {.whole = 1e10, .groups = 4e10, .given = 0};
 
 static int array_new(OracleArray *a, int64_t count)
 {
@@ -38,99 +40,68 @@ static void array_free(OracleArray *a)
     free(a->per_c);
 }
 
-static OracleTarget target_at(const OracleArray *a, int64_t element)
+/* Pair-channels that are visible, from 64 rows evenly spread: of one kv head and its queries. */
+static double group_work(const OraclePlan *p)
 {
-    const OracleTarget to = {a->value + element, a->fixed + element, a->per_c + element};
-    return to;
+    const AttnShape *s = &p->args->shape;
+    const int64_t rows = s->Nq < 64 ? s->Nq : 64;
+    int64_t seen = 0;
+    for (int64_t t = 0; t < rows; t++)
+        seen += oracle_seen(p, 1, t * (s->Nq - 1) / (rows > 1 ? rows - 1 : 1), NULL);
+    return (double)(s->H / s->Hkv) * (double)seen / (double)rows * (double)s->Nq * (double)s->d;
 }
 
-static int oracle_allocate(Oracle *o, const AttnArgs *args, int backward)
+/* Which rows, keys and groups. */
+static int choose(Oracle *o, const OraclePlan *p, int backward, const OracleLimits *limits)
 {
-    const AttnShape *s = &args->shape;
-    const int whole =
-        (double)s->B * (double)s->H * (double)s->Nq * (double)s->Nk * (double)s->d <= SAMPLE_ABOVE;
-    const uint64_t hash = whole ? 0 : oracle_data_hash(args);
-    int bad = 0;
-    memset(o, 0, sizeof *o);
-    o->shape = *s;
-    o->dtype = args->Q.dtype;
-    bad |= whole ? oracle_sample_all(&o->rows, s->Nq) : oracle_sample_some(&o->rows, s->Nq, hash);
-    bad |= !(o->tainted = calloc((size_t)(s->B * s->Hkv), 1));
-    bad |= array_new(&o->O, s->B * s->H * o->rows.count * s->d);
-    bad |= array_new(&o->lse, s->B * s->H * o->rows.count);
+    const AttnShape *s = &o->shape;
+    const int64_t groups = s->B * s->Hkv;
+    double work, budget = limits->groups;
+    uint64_t hash;
+    if (o->whole)
+        return oracle_sample_all(&o->rows, s->Nq) ||
+               (backward &&
+                (oracle_sample_all(&o->keys, s->Nk) || oracle_sample_all(&o->kv_heads, groups)));
+    o->seed = oracle_sample_seed();
+    hash = oracle_data_hash(p->args, o->seed);
+    work = group_work(p);
+    o->streamed = limits->given > 0 && work > limits->groups && !p->options;
+    o->given = o->streamed && backward;
+    if (oracle_sample_some(&o->rows, s->Nq, hash) != 0)
+        return -1;
+    if (!backward)
+        return 0;
+    if (oracle_sample_some(&o->keys, s->Nk, oracle_next_hash(hash)) != 0)
+        return -1;
+    if (o->given) { /* of a group only the sampled keys */
+        work *= (double)o->keys.count / (double)s->Nk;
+        budget = limits->given;
+    }
+    return oracle_sample_groups(&o->kv_heads, groups, (int64_t)(budget / (work + 1)), hash);
+}
+
+static int new_keys(Oracle *o)
+{
+    const int64_t count = o->kv_heads.count * o->keys.count * o->shape.d;
+    return array_new(&o->dK, count) | array_new(&o->dV, count);
+}
+
+static int oracle_allocate(Oracle *o, const OraclePlan *p, int backward)
+{
+    const AttnShape *s = &o->shape;
+    const int64_t rows = s->B * s->H * o->rows.count;
+    int bad = !(o->tainted = calloc((size_t)(s->B * s->Hkv), 1));
+    bad |= array_new(&o->O, rows * s->d) | array_new(&o->lse, rows);
     if (!backward)
         return bad;
-    bad |= whole ? oracle_sample_all(&o->keys, s->Nk)
-                 : oracle_sample_some(&o->keys, s->Nk, oracle_next_hash(hash));
-    bad |= whole ? oracle_sample_all(&o->kv_heads, s->B * s->Hkv)
-                 : oracle_sample_groups(&o->kv_heads, s, hash);
-    bad |= array_new(&o->dQ, s->B * s->H * o->rows.count * s->d);
-    bad |= array_new(&o->dK, o->kv_heads.count * o->keys.count * s->d);
-    bad |= array_new(&o->dV, o->kv_heads.count * o->keys.count * s->d);
-    if (whole && args->options && args->options->norm_group) {
+    bad |= array_new(&o->dQ, rows * s->d);
+    if (!o->given)
+        bad |= new_keys(o);
+    if (o->whole && p->norm_group) {
         bad |= array_new(&o->dwq, s->H * s->d);
         bad |= array_new(&o->dwk, s->Hkv * s->d);
     }
     return bad;
-}
-
-/* Local index - those of earlier sequences: how many of its sequence come before. */
-static int64_t *index_in_sequence(AttnPositions map, int64_t N)
-{
-    int64_t *in = malloc(sizeof *in * (size_t)N);
-    for (int64_t s = 0; in && s < map.count; s++) {
-        int64_t before = 0;
-        for (int64_t t = 0; t < s; t++)
-            if (map.segments[t].sequence == map.segments[s].sequence)
-                before += map.segments[t].length;
-        for (int64_t t = 0; t < map.segments[s].length; t++)
-            in[map.segments[s].first + t] = before + t;
-    }
-    return in;
-}
-
-/* What the options ask for beyond a scale. */
-static int plan_options(OraclePlan *p, const AttnArgs *args)
-{
-    const AttnOptions *o = args->options;
-    if (!o)
-        return 0;
-    if (p->cap == 0) {
-        p->scale /= o->temperature;
-        p->folds = o->temperature != 1;
-    }
-    p->norm_group = o->norm_group;
-    p->clips = o->clip_low != 0 || o->clip_high != 1;
-    p->clip_low = o->clip_low;
-    p->gain = (double)o->clip_high - o->clip_low;
-    p->drops = o->dropout > 0;
-    p->kept = 1 / (1 - (double)o->dropout);
-    p->threshold = attn_dropout_threshold(o->dropout);
-    if (p->norm_group || p->clips || p->drops)
-        p->options = o;
-    p->q_in = index_in_sequence(args->positions_q, args->shape.Nq);
-    p->k_in = index_in_sequence(args->positions_k, args->shape.Nk);
-    return p->q_in && p->k_in ? 0 : -1;
-}
-
-static int plan_make(OraclePlan *p, const AttnArgs *args, double partials)
-{
-    const AttnShape *s = &args->shape;
-    p->args = args;
-    p->scale = args->scale;
-    p->cap = args->softcap > 0 ? args->softcap : 0;
-    p->u16 = args->Q.dtype == ATTN_BF16 ? 0x1p-8 : args->Q.dtype == ATTN_F16 ? 0x1p-11 : 0;
-    p->u16 += partials;
-    p->eta = args->Q.dtype == ATTN_F16 ? 0x1p-25 : 0x1p-126;
-    p->q_at = malloc(sizeof *p->q_at * (size_t)s->Nq);
-    p->k_at = malloc(sizeof *p->k_at * (size_t)s->Nk);
-    if (!p->q_at || !p->k_at || plan_options(p, args) != 0)
-        return -1;
-    for (int64_t i = 0; i < s->Nq; i++)
-        p->q_at[i] = attn_position(args->positions_q, i);
-    for (int64_t j = 0; j < s->Nk; j++)
-        p->k_at[j] = attn_position(args->positions_k, j);
-    return 0;
 }
 
 static int thread_number(void)
@@ -162,8 +133,9 @@ static void run_rows(Oracle *o, const OraclePlan *p, const OracleGroup *g, int b
         if (found >= 0) {
             const int64_t head = g->b * s->H + g->kv_head * g->heads + h;
             const int64_t row = head * o->rows.count + found;
-            const OracleTarget O = target_at(&o->O, row * s->d), lse = target_at(&o->lse, row);
-            const OracleTarget dQ = backward ? target_at(&o->dQ, row * s->d) : O;
+            const OracleTarget O = oracle_target_at(&o->O, row * s->d),
+                               lse = oracle_target_at(&o->lse, row);
+            const OracleTarget dQ = backward ? oracle_target_at(&o->dQ, row * s->d) : O;
             oracle_row(p, g, h, i, backward, mine, &O, &lse, backward ? &dQ : NULL);
         } else {
             oracle_row(p, g, h, i, backward, mine, NULL, NULL, NULL);
@@ -184,7 +156,7 @@ static void run_keys(Oracle *o, const OraclePlan *p, const OracleGroup *g, int64
 #pragma omp parallel for schedule(dynamic, 4) num_threads(threads) if (parallel)
     for (int64_t t = 0; t < o->keys.count; t++) {
         const int64_t at = (slot * o->keys.count + t) * s->d;
-        const OracleTarget dK = target_at(&o->dK, at), dV = target_at(&o->dV, at);
+        const OracleTarget dK = oracle_target_at(&o->dK, at), dV = oracle_target_at(&o->dV, at);
         oracle_key(p, g, o->keys.index[t], scratch + thread_number() * per_thread, &dK, &dV);
     }
 }
@@ -201,54 +173,110 @@ static void sum_tokens(OracleArray *dw, const OracleArray *of, int64_t B, int64_
     }
 }
 
-int oracle_run(Oracle *o, const AttnArgs *args, int backward, int threads)
+/* One group after the other, each loaded whole. */
+static int run_groups(Oracle *o, const OraclePlan *p, int backward, int threads)
 {
-    return oracle_run_rounded(o, args, backward, threads, 0);
+    const AttnShape *s = &o->shape;
+    double *scratch = calloc((size_t)(oracle_scratch_doubles(s) * threads), sizeof *scratch);
+    int64_t slot = 0;
+    int bad = !scratch;
+    for (int64_t group = 0; !bad && group < s->B * s->Hkv; group++) {
+        OracleGroup g;
+        const int keys = slot < o->kv_heads.count && o->kv_heads.index[slot] == group;
+        if (oracle_group_load(&g, p, group / s->Hkv, group % s->Hkv, backward) != 0) {
+            bad = 1;
+            break;
+        }
+        o->tainted[group] = (uint8_t)g.tainted;
+        run_rows(o, p, &g, backward, keys, threads, scratch);
+        if (keys)
+            run_keys(o, p, &g, slot++, threads, scratch);
+        oracle_group_free(&g);
+    }
+    free(scratch);
+    return bad;
 }
 
-int oracle_run_rounded(Oracle *o, const AttnArgs *args, int backward, int threads, double partials)
+/* The rows of all groups, tile by tile. */
+static int stream_groups(Oracle *o, const OraclePlan *p, int backward, int threads)
+{
+    const int64_t Hkv = o->shape.Hkv;
+    int bad = 0;
+    for (int64_t group = 0; !bad && group < o->shape.B * Hkv; group++) {
+        o->tainted[group] =
+            (uint8_t)oracle_stream_taint(p->args, group / Hkv, group % Hkv, backward, threads);
+        bad = oracle_stream_rows(o, p, group / Hkv, group % Hkv, backward, threads);
+    }
+    return bad;
+}
+
+int oracle_run_within(Oracle *o, const AttnArgs *args, int backward, int threads, double partials,
+                      const OracleLimits *limits)
 {
     const AttnShape *s = &args->shape;
-    OraclePlan plan = {0};
-    double *scratch = NULL;
-    int64_t slot = 0;
+    OraclePlan plan;
     OracleArray dwq_of = {0}, dwk_of = {0};
-    int bad = oracle_allocate(o, args, backward) | plan_make(&plan, args, partials);
+    int bad;
+    memset(o, 0, sizeof *o);
+    o->shape = *s;
+    o->dtype = args->Q.dtype;
+    o->partials = partials;
+    o->whole =
+        (double)s->B * (double)s->H * (double)s->Nq * (double)s->Nk * (double)s->d <= limits->whole;
+    bad = oracle_plan_make(&plan, args, partials, o->whole) != 0 ||
+          choose(o, &plan, backward, limits) || oracle_allocate(o, &plan, backward);
     if (o->dwq.count && !bad) {
         bad |= array_new(&dwq_of, s->B * s->H * s->Nq * s->d);
         bad |= array_new(&dwk_of, s->B * s->Hkv * s->Nk * s->d);
         plan.dwq_of = &dwq_of;
         plan.dwk_of = &dwk_of;
     }
-    scratch = calloc((size_t)(oracle_scratch_doubles(s) * threads), sizeof *scratch);
-    bad |= !scratch;
-    for (int64_t group = 0; !bad && group < s->B * s->Hkv; group++) {
-        OracleGroup g;
-        const int keys = slot < o->kv_heads.count && o->kv_heads.index[slot] == group;
-        if (oracle_group_load(&g, &plan, group / s->Hkv, group % s->Hkv, backward) != 0) {
-            bad = 1;
-            break;
-        }
-        o->tainted[group] = (uint8_t)g.tainted;
-        run_rows(o, &plan, &g, backward, keys, threads, scratch);
-        if (keys)
-            run_keys(o, &plan, &g, slot++, threads, scratch);
-        oracle_group_free(&g);
-    }
+    bad = bad || (o->streamed ? stream_groups(o, &plan, backward, threads)
+                              : run_groups(o, &plan, backward, threads));
     if (o->dwq.count && !bad) {
         sum_tokens(&o->dwq, &dwq_of, s->B, s->H, s->Nq, s->d);
         sum_tokens(&o->dwk, &dwk_of, s->B, s->Hkv, s->Nk, s->d);
     }
     array_free(&dwq_of);
     array_free(&dwk_of);
-    free(scratch);
-    free(plan.q_at);
-    free(plan.k_at);
-    free(plan.q_in);
-    free(plan.k_in);
+    oracle_plan_free(&plan);
     if (bad)
         oracle_free(o);
     return bad ? -1 : 0;
+}
+
+int oracle_run(Oracle *o, const AttnArgs *args, int backward, int threads)
+{
+    return oracle_run_within(o, args, backward, threads, 0, &limits_alone);
+}
+
+int oracle_run_reference(Oracle *o, const AttnArgs *args, int backward, int threads,
+                         double partials)
+{
+    return oracle_run_within(o, args, backward, threads, partials, &limits_of_runs);
+}
+
+int oracle_run_given(Oracle *keys, const Oracle *o, const AttnArgs *args, int threads)
+{
+    OraclePlan plan;
+    int bad;
+    *keys = *o;
+    memset(&keys->dK, 0, sizeof keys->dK);
+    memset(&keys->dV, 0, sizeof keys->dV);
+    bad = oracle_plan_make(&plan, args, o->partials, 0) != 0 || new_keys(keys);
+    for (int64_t slot = 0; !bad && slot < keys->kv_heads.count; slot++)
+        bad = oracle_given_keys(keys, &plan, slot, threads);
+    oracle_plan_free(&plan);
+    if (bad)
+        oracle_given_free(keys);
+    return bad ? -1 : 0;
+}
+
+void oracle_given_free(Oracle *keys)
+{
+    array_free(&keys->dK);
+    array_free(&keys->dV);
+    memset(keys, 0, sizeof *keys);
 }
 
 void oracle_free(Oracle *o)

@@ -7,8 +7,10 @@
  * Interface:
  * - oracle_run: O and lse, and with a backward dQ, dK, dV, with the bound of every element; all of
  *   them, or a sample when the case is big. oracle_free.
- * - oracle_run_rounded: with the bound of a variant that rounds partial sums on their way.
- * - Oracle.rows, .keys, .kv_heads: what was computed.
+ * - oracle_run_reference: the same for a program that judges runs: with the bound of variants that
+ *   round partial sums on their way, and of the largest cases without dK and dV, which
+ *   oracle_run_given computes from the O and lse of the run that is judged. oracle_given_free.
+ * - Oracle.rows, .keys, .kv_heads, .whole, .given: what was computed.
  *
  * Bounds (DESIGN.md section 5; u = 2^-24, u16 = 2^-8 bf16, 2^-11 f16, 0 f32; c = 4, tensor cores
  * 16): the part that scales with c and the part that does not are kept apart, so that one oracle
@@ -43,7 +45,12 @@ enum { ORACLE_TAINT_KV = 1, ORACLE_TAINT_Q = 2 /* Q or dO */ };
 
 typedef struct Oracle {
     AttnShape shape;
-    AttnDtype dtype;       /* of O and the gradients */
+    AttnDtype dtype; /* of O and the gradients */
+    double partials; /* as given to oracle_run_reference */
+    int whole;       /* 0: a sample, chosen by seed */
+    int streamed;    /* 1: a sample of a case with groups too large to be computed whole */
+    int given;       /* 1: dK and dV are for oracle_run_given */
+    uint64_t seed;
     OracleSample rows;     /* of the Nq queries */
     OracleSample keys;     /* of the Nk keys (backward) */
     OracleSample kv_heads; /* b*Hkv + kv head: those whose dK and dV were computed */
@@ -57,19 +64,32 @@ typedef struct Oracle {
 } Oracle;
 
 /* Above 10^10 pair-channels (B*H*Nq*Nk*d) a sample of rows and keys: first, last, tile edges
- * (multiples of 64 and their neighbours at a few places), 64 random ones that depend on the data.
- * dK and dV of a key need lse and delta of every row of their group, so then they are computed for
- * as many (batch, kv head) groups as keep that below 4*10^10, at least one. Otherwise everything.
+ * (multiples of 64 and their neighbours at a few places), 64 random ones, others in every run
+ * unless the environment's ATTN_SAMPLE_SEED says which. dK and dV of a key need lse and delta of
+ * every row that sees it, so then they are computed for as many (batch, kv head) groups as keep
+ * their visible pair-channels below 4*10^10, at least one. Otherwise everything.
  * args holds host tensors; what was in O, lse, dQ, dK, dV does not matter.
  * Returns 0, or -1 when memory is short. threads >= 1. */
 int oracle_run(Oracle *o, const AttnArgs *args, int backward, int threads);
-/* Stage 06 with --partials bf16: O and sums of gradients are rounded several times before they are
+
+/* For a program that has the run's output to judge. Two differences:
+ * Where one group alone is above 4*10^10 visible pair-channels (and no option of stage 05 but a
+ * temperature is used), nothing is computed whole: the sample's O, lse and dQ cost N d a row, and
+ * o->given says that dK and dV are left to oracle_run_given.
+ * Stage 06 with --partials bf16: O and sums of gradients are rounded several times before they are
  * done. Where O_t is the mean over the keys so far and w_t its weight in the end, one rounding adds
  *     u w_t sum_j P_t |V| = u sum_j P |V| <= u W     over the keys j of that part
  * to the bound of O, which is what u16 W stands for, and likewise for sums of dQ, dK and dV, whose
  * parts are bounded by the sums of absolute values that u16 multiplies. So u16 grows by
  * `partials` = u (1 + u)^r r for r roundings. */
-int oracle_run_rounded(Oracle *o, const AttnArgs *args, int backward, int threads, double partials);
+int oracle_run_reference(Oracle *o, const AttnArgs *args, int backward, int threads,
+                         double partials);
+
+/* *keys becomes *o with the dK and dV that follow from args->O and args->lse, N d a key: right only
+ * if these are, which the sampled rows of *o tell. Everything but dK and dV still belongs to *o.
+ * o->given must be set. Returns 0, or -1 when memory is short. */
+int oracle_run_given(Oracle *keys, const Oracle *o, const AttnArgs *args, int threads);
+void oracle_given_free(Oracle *keys); /* only what it does not share */
 void oracle_free(Oracle *o);
 
 #ifdef __cplusplus

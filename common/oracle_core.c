@@ -55,8 +55,7 @@
 
 static const double u = ORACLE_U, tiny = ORACLE_TINY;
 
-/* The score after scale and cap, and the derivative of the cap there. */
-static double cap_score(const OraclePlan *p, double qk, double *slope)
+double oracle_cap_score(const OraclePlan *p, double qk, double *slope)
 {
     const double s = p->scale * qk;
     double t;
@@ -68,8 +67,7 @@ static double cap_score(const OraclePlan *p, double qk, double *slope)
     return p->cap * t;
 }
 
-/* Weights of dS in dQ or dK, from everything known of the pair (i, j); value, per_c, fixed. */
-static void weigh_pair(const OraclePlan *p, const OracleRowState *row, double P, double slope,
+void oracle_weigh_pair(const OraclePlan *p, const OracleRowState *row, double P, double slope,
                        double dP, double size_dP, double g_i, double *w, double *wc, double *wf)
 {
     const double scale = fabs(p->scale), larger = scale > 1 ? scale : 1;
@@ -89,7 +87,7 @@ int64_t oracle_scratch_doubles(const AttnShape *s)
     return SCRATCH_N * N + SCRATCH_D * s->d;
 }
 
-static OracleScratch scratch_divide(const AttnShape *s, double *memory)
+OracleScratch oracle_scratch_divide(const AttnShape *s, double *memory)
 {
     const int64_t N = s->Nq > s->Nk ? s->Nq : s->Nk, d = s->d;
     double *n = memory, *x = memory + SCRATCH_N * N;
@@ -105,8 +103,7 @@ static OracleScratch scratch_divide(const AttnShape *s, double *memory)
     return m;
 }
 
-/* 1 = query i sees key j: the position rule and the full mask. */
-static int sees(const OraclePlan *p, int64_t i, int64_t j)
+int oracle_sees(const OraclePlan *p, int64_t i, int64_t j)
 {
     const AttnArgs *a = p->args;
     return attn_visible(a->rule, p->q_at[i], p->k_at[j]) &&
@@ -123,7 +120,7 @@ void oracle_finish(const OraclePlan *p, int64_t d, const double *value, const do
     }
 }
 
-static void target_fill(const OracleTarget *to, int64_t d, double value, double fixed, double per_c)
+void oracle_target_fill(const OracleTarget *to, int64_t d, double value, double fixed, double per_c)
 {
     for (int64_t x = 0; x < d; x++) {
         to->value[x] = value;
@@ -143,7 +140,7 @@ static double softmax_row(const OraclePlan *p, const OracleGroup *g, int64_t h, 
     *A = 0;
     for (int64_t t = 0; t < n; t++) {
         const double size = fabs(p->scale) * m->size[m->index[t]];
-        m->P[t] = cap_score(p, m->dot[m->index[t]], &m->slope[t]);
+        m->P[t] = oracle_cap_score(p, m->dot[m->index[t]], &m->slope[t]);
         max = m->P[t] > max ? m->P[t] : max;
         *A = size > *A ? size : *A;
     }
@@ -163,12 +160,34 @@ static void row_gradient(const OraclePlan *p, const OracleGroup *g, const Oracle
     oracle_dot_columns(&g->Vt, m->index[0], m->index[n - 1] + 1, m->row2, m->row2_size, m->dot,
                        m->size);
     for (int64_t t = 0; t < n; t++)
-        weigh_pair(p, state, m->P[t], m->slope[t], m->dot[m->index[t]], m->size[m->index[t]], g_i,
-                   &m->w[t], &m->wc[t], &m->wf[t]);
+        oracle_weigh_pair(p, state, m->P[t], m->slope[t], m->dot[m->index[t]], m->size[m->index[t]],
+                          g_i, &m->w[t], &m->wc[t], &m->wf[t]);
     memset(m->z, 0, sizeof(double) * (size_t)(3 * d));
     oracle_weigh_rows(&g->K, m->index, n, 0, p->args->shape.d, m->w, m->wc, m->wf, m->z, m->zc,
                       m->zf);
     oracle_finish(p, d, m->z, m->zf, m->zc, dQ);
+}
+
+double oracle_score_error(const OraclePlan *p)
+{
+    return 1 + sqrt((double)p->args->shape.d) / 4 + (p->folds ? 0.5 : 0);
+}
+
+void oracle_row_errors(const OraclePlan *p, double A, int64_t n, OracleRowState *state)
+{
+    A *= oracle_score_error(p);
+    state->forward = A + sqrt((double)n) + 8 + p->drops;
+    state->g = state->forward + fabs(state->lse) + (p->cap == 0 ? 0 : 2 * A / p->cap);
+}
+
+void oracle_row_delta(const double *dO, const double *O, const double *W, int64_t d,
+                      OracleRowState *state)
+{
+    for (int64_t x = 0; x < d; x++) {
+        state->delta += dO[x] * O[x];
+        state->dO_O += fabs(dO[x] * O[x]);
+        state->dO_W += fabs(dO[x]) * W[x];
+    }
 }
 
 void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i, int backward,
@@ -176,30 +195,25 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
                 const OracleTarget *dQ)
 {
     const AttnShape *s = &p->args->shape;
-    OracleScratch m = scratch_divide(s, scratch);
+    OracleScratch m = oracle_scratch_divide(s, scratch);
     OracleRowState *state = &g->state[h * s->Nq + i];
-    int64_t n = 0;
+    const int64_t n = oracle_seen(p, 1, i, m.index);
     double A, forward;
-    for (int64_t j = 0; j < s->Nk; j++)
-        if (sees(p, i, j))
-            m.index[n++] = j;
     memset(state, 0, sizeof *state);
     state->lse = -INFINITY;
     if (n == 0) { /* sees no key: exact zeros, and -inf */
         if (O) {
-            target_fill(O, s->d, 0, 0, 0);
-            target_fill(lse, 1, -INFINITY, 0, 0);
+            oracle_target_fill(O, s->d, 0, 0, 0);
+            oracle_target_fill(lse, 1, -INFINITY, 0, 0);
         }
         if (dQ)
-            target_fill(dQ, s->d, 0, 0, 0);
+            oracle_target_fill(dQ, s->d, 0, 0, 0);
         return;
     }
     state->lse = softmax_row(p, g, h, i, n, &m, &A);
-    A *= 1 + sqrt((double)s->d) / 4 + (p->folds ? 0.5 : 0); /* D A */
-    forward = A + sqrt((double)n) + 8 + p->drops;
-    state->g = forward + fabs(state->lse) + (p->cap == 0 ? 0 : 2 * A / p->cap);
+    oracle_row_errors(p, A, n, state);
+    forward = state->forward;
     if (p->options) {
-        state->forward = forward;
         oracle_option_row(p, g, h, i, n, &m, state);
     } else {
         for (int64_t t = 0; t < n; t++) {
@@ -211,11 +225,7 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
     }
     if (backward) {
         oracle_matrix_row(&g->dO[h], i, m.row2, m.row2_size);
-        for (int64_t x = 0; x < s->d; x++) {
-            state->delta += m.row2[x] * m.y[x];
-            state->dO_O += fabs(m.row2[x] * m.y[x]);
-            state->dO_W += m.row2_size[x] * m.yc[x];
-        }
+        oracle_row_delta(m.row2, m.y, m.yc, s->d, state);
     }
     if (O) {
         for (int64_t x = 0; x < s->d; x++) {
@@ -223,8 +233,8 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
             O->per_c[x] = p->options ? m.zc[x] : m.yc[x] * (u * forward);
         }
         oracle_finish(p, s->d, m.y, O->fixed, O->per_c, O);
-        target_fill(lse, 1, state->lse, p->u16 == 0 ? 0 : state->shift,
-                    u * (forward + fabs(state->lse)) + (p->u16 == 0 ? state->shift : 0));
+        oracle_target_fill(lse, 1, state->lse, p->u16 == 0 ? 0 : state->shift,
+                           u * (forward + fabs(state->lse)) + (p->u16 == 0 ? state->shift : 0));
     }
     if (!backward)
         return;
@@ -244,7 +254,7 @@ static void key_head(const OraclePlan *p, const OracleGroup *g, int64_t h, int64
     oracle_dot_columns(&g->Qt[h], first, last, m->row, m->row_size, m->dot, m->size);
     for (int64_t t = 0; t < n; t++) {
         const int64_t i = m->index[t];
-        m->P[t] = exp(cap_score(p, m->dot[i], &m->slope[t]) - rows[i].lse);
+        m->P[t] = exp(oracle_cap_score(p, m->dot[i], &m->slope[t]) - rows[i].lse);
     }
     oracle_dot_columns(&g->dOt[h], first, last, m->row2, m->row2_size, m->dot, m->size);
     if (p->options) {
@@ -254,8 +264,8 @@ static void key_head(const OraclePlan *p, const OracleGroup *g, int64_t h, int64
     for (int64_t t = 0; t < n; t++) {
         const int64_t i = m->index[t];
         const double g_i = rows[i].g + sqrt_terms;
-        weigh_pair(p, &rows[i], m->P[t], m->slope[t], m->dot[i], m->size[i], g_i, &m->w[t],
-                   &m->wc[t], &m->wf[t]);
+        oracle_weigh_pair(p, &rows[i], m->P[t], m->slope[t], m->dot[i], m->size[i], g_i, &m->w[t],
+                          &m->wc[t], &m->wf[t]);
         m->vc[t] = u * g_i * m->P[t];
         m->vf[t] = p->u16 * m->P[t] + p->eta;
     }
@@ -269,14 +279,11 @@ void oracle_key(const OraclePlan *p, const OracleGroup *g, int64_t j, double *sc
                 const OracleTarget *dK, const OracleTarget *dV)
 {
     const AttnShape *s = &p->args->shape;
-    OracleScratch m = scratch_divide(s, scratch);
-    int64_t n = 0;
-    for (int64_t i = 0; i < s->Nq; i++)
-        if (sees(p, i, j))
-            m.index[n++] = i;
+    OracleScratch m = oracle_scratch_divide(s, scratch);
+    const int64_t n = oracle_seen(p, 0, j, m.index);
     if (n == 0) { /* nobody sees this key */
-        target_fill(dK, s->d, 0, 0, 0);
-        target_fill(dV, s->d, 0, 0, 0);
+        oracle_target_fill(dK, s->d, 0, 0, 0);
+        oracle_target_fill(dV, s->d, 0, 0, 0);
         return;
     }
     oracle_matrix_row(&g->K, j, m.row, m.row_size);

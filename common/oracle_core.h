@@ -8,12 +8,14 @@
  * reads, rows and keys go to threads freely, and the result does not depend on their number.
  *
  * Interface:
- * - OraclePlan: what holds for the whole case. OracleGroup: the float64 copy of one group.
- * - oracle_group_load / oracle_group_free: convert inputs of any dtype and stride.
+ * - OraclePlan, oracle_plan_make / oracle_plan_free: what holds for the whole case.
+ * - OracleGroup, oracle_group_load / oracle_group_free: the float64 copy of one group; convert
+ *   inputs of any dtype and stride.
  * - oracle_weigh_rows, oracle_dot_columns, oracle_matrix_...: oracle_matrix.c.
  * - oracle_row, oracle_key: the definition of attention, of its gradient, and the bounds.
  * - oracle_option_..., oracle_normalise_...: what stage 05's options make of a row and of a key.
  * - oracle_sample_...: which rows and keys of a big case are computed.
+ * For cases whose heads are too long to be copied: oracle_tiles.h.
  */
 #ifndef ATTN_ORACLE_CORE_H
 #define ATTN_ORACLE_CORE_H
@@ -26,6 +28,9 @@ typedef struct OraclePlan {
     double u16, eta;    /* of the dtype of O: DESIGN section 5 */
     AttnPosition *q_at; /* [Nq] */
     AttnPosition *k_at; /* [Nk] */
+    /* Positions of every 256 tokens, so that what a window hides is passed over; NULL when nothing
+     * is a sample: then every pair is asked. */
+    struct OracleRange *q_range, *k_range;
     /* NULL: none, or only a temperature, and that is part of scale */
     const AttnOptions *options;
     int64_t *q_in, *k_in;         /* [Nq], [Nk] index within the sequence; with options */
@@ -58,11 +63,11 @@ void oracle_weigh_rows(const OracleMatrix *M, const int64_t *index, int64_t coun
 /* What the key pass needs to know of a row. */
 typedef struct OracleRowState {
     double lse, delta;
-    double g;    /* A (1 + 2/cap) + |lse| + sqrt(n) + 8 */
-    double dO_O; /* sum_x |dO||O| */
-    double dO_W; /* sum_x |dO| W */
+    double forward; /* D A + sqrt(n) + 8: error of P in the forward pass, in units of c u P */
+    double g;       /* forward + |lse| + 2 D A / cap: in the backward pass */
+    double dO_O;    /* sum_x |dO||O| */
+    double dO_W;    /* sum_x |dO| W */
     /* with options */
-    double forward;          /* error of P in the forward pass, in units of c u P */
     double shift;            /* uncertainty of lse from rounded Qn and Kn */
     double delta_f, delta_c; /* error of delta: fixed, per c */
 } OracleRowState;
@@ -85,6 +90,12 @@ typedef struct OracleTarget {
     double *value, *fixed, *per_c;
 } OracleTarget;
 
+static inline OracleTarget oracle_target_at(const OracleArray *a, int64_t element)
+{
+    const OracleTarget to = {a->value + element, a->fixed + element, a->per_c + element};
+    return to;
+}
+
 /* The arrays of one thread. N = max(Nq, Nk). */
 typedef struct OracleScratch {
     int64_t *index;           /* [N] what is seen, ascending */
@@ -103,11 +114,47 @@ typedef struct OracleScratch {
 #define ORACLE_U    0x1p-24  /* half an ulp of float32 */
 #define ORACLE_TINY 0x1p-126 /* smallest normal float32 */
 
+/* partials: oracle.h. whole: nothing is a sample. 0, or -1 when memory is short; oracle_plan_free
+ * is right after both. */
+int oracle_plan_make(OraclePlan *p, const AttnArgs *args, double partials, int whole);
+void oracle_plan_free(OraclePlan *p);
+
+/* What is computed of a case, in pair-channels (pairs times d). */
+typedef struct OracleLimits {
+    double whole;  /* of all pairs: up to here everything, beyond it a sample */
+    double groups; /* visible ones: of groups with whole dK and dV. If one alone has more: */
+    double given; /* visible ones of sampled keys, with O and lse of a run; 0: whole groups still */
+} OracleLimits;
+
+/* What oracle_run and oracle_run_reference do, with limits of their own. */
+int oracle_run_within(Oracle *o, const AttnArgs *args, int backward, int threads, double partials,
+                      const OracleLimits *limits);
+
 int oracle_group_load(OracleGroup *g, const OraclePlan *p, int64_t b, int64_t kv_head,
                       int backward);
 void oracle_group_free(OracleGroup *g);
 
 int64_t oracle_scratch_doubles(const AttnShape *s); /* what oracle_row and oracle_key need */
+OracleScratch oracle_scratch_divide(const AttnShape *s, double *memory);
+
+/* 1 = query i sees key j: the position rule and the full mask. */
+int oracle_sees(const OraclePlan *p, int64_t i, int64_t j);
+/* How many keys query `at` sees (of_keys), or how many queries see key `at`; which ones, ascending,
+ * into index unless that is NULL. */
+int64_t oracle_seen(const OraclePlan *p, int of_keys, int64_t at, int64_t *index);
+/* The score after scale and cap, and the derivative of the cap there. */
+double oracle_cap_score(const OraclePlan *p, double qk, double *slope);
+/* D: what an error of one score may be, in units of c u sum_x scale |q||k|. */
+double oracle_score_error(const OraclePlan *p);
+/* forward and g of a row with its lse: A as above, n visible keys. */
+void oracle_row_errors(const OraclePlan *p, double A, int64_t n, OracleRowState *state);
+/* Adds delta, dO_O and dO_W of one row: [d] each. */
+void oracle_row_delta(const double *dO, const double *O, const double *W, int64_t d,
+                      OracleRowState *state);
+/* Weights of dS in dQ or dK, from everything known of the pair (i, j); value, per_c, fixed. */
+void oracle_weigh_pair(const OraclePlan *p, const OracleRowState *row, double P, double slope,
+                       double dP, double size_dP, double g_i, double *w, double *wc, double *wf);
+
 /* Row i of the group's head h. O, lse, dQ may be NULL: only the row state is wanted. */
 void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i, int backward,
                 double *scratch, const OracleTarget *O, const OracleTarget *lse,
@@ -119,6 +166,8 @@ void oracle_key(const OraclePlan *p, const OracleGroup *g, int64_t j, double *sc
 /* Adds the rounding of a finished sum: value [d] holds it, fixed and per_c its |w||M| sums. */
 void oracle_finish(const OraclePlan *p, int64_t d, const double *value, const double *fixed,
                    const double *per_c, const OracleTarget *to);
+void oracle_target_fill(const OracleTarget *to, int64_t d, double value, double fixed,
+                        double per_c);
 
 /* With options, oracle_options.c. Row i of head h, whose P and n are known: y = O, yc = W, yf and
  * zc the parts of its bound, and its state. */
@@ -141,12 +190,15 @@ void oracle_normalise_query(const OraclePlan *p, const OracleGroup *g, int64_t h
                             OracleScratch *m);
 void oracle_normalise_key(const OraclePlan *p, const OracleGroup *g, int64_t j, OracleScratch *m);
 
-/* oracle_sample.c. All of 0 .. N-1; some of them; some groups of one key/value head. 0, or -1. */
+/* oracle_sample.c. All of 0 .. N-1; some of them; `count` groups of one key/value head, at least
+ * one. 0, or -1. */
 int oracle_sample_all(OracleSample *s, int64_t N);
 int oracle_sample_some(OracleSample *s, int64_t N, uint64_t hash);
-int oracle_sample_groups(OracleSample *s, const AttnShape *sh, uint64_t hash);
+int oracle_sample_groups(OracleSample *s, int64_t groups, int64_t count, uint64_t hash);
+/* ATTN_SAMPLE_SEED, or a number that differs from run to run. */
+uint64_t oracle_sample_seed(void);
 /* A number that depends on the data: on seed, file and distribution; and the next one. */
-uint64_t oracle_data_hash(const AttnArgs *a);
+uint64_t oracle_data_hash(const AttnArgs *a, uint64_t seed);
 uint64_t oracle_next_hash(uint64_t x);
 /* Place of index in the sample, or -1. */
 int64_t oracle_sample_find(const OracleSample *s, int64_t index);

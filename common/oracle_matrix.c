@@ -10,11 +10,11 @@
 #include "oracle_core.h"
 #include "tensor.h"
 
-/* One function body compiled for several instruction sets, chosen at program start. */
+/* One function body compiled for several instruction sets, chosen at program start. By what a
+ * processor can, not by its name: "arch=haswell" is that one processor, and no later one. */
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_THREAD__) &&                  \
     !defined(__clang__)
-#define ORACLE_CLONES                                                                              \
-    __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+#define ORACLE_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
 #else
 #define ORACLE_CLONES
 #endif

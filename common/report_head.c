@@ -70,6 +70,20 @@ void head_tiles(const Report *r, const ReportTiles *tiles)
     printf(" %20s", tiles ? text : "tiles skip/mask/clean");
 }
 
+/* Which part of a large case was looked at, and how to look at the same part again. */
+static void head_sample(const Check *check)
+{
+    const CheckSample *s = check ? &check->sample : NULL;
+    if (!s || !s->sampled)
+        return;
+    printf("# checked: %" PRId64 " rows of each head", s->rows);
+    if (s->keys)
+        printf("; %" PRId64 " keys of %" PRId64 " kv head%s%s", s->keys, s->kv_heads,
+               s->kv_heads == 1 ? "" : "s",
+               s->given ? ", dK and dV from the run's own O and lse" : "");
+    printf("; ATTN_SAMPLE_SEED=%" PRIu64 "\n", s->seed);
+}
+
 void head_case(const Report *r, const ReportRow *row)
 {
     static const char *const masks[] = {"", ", full mask", ", causal upper-left",
@@ -95,6 +109,7 @@ void head_case(const Report *r, const ReportRow *row)
                              : "",
            c->deterministic ? ", deterministic" : "");
     head_ring_case(r, row);
+    head_sample(row->check);
     printf("%-20s %-4s %-5s %9s %7s %9s %9s %7s %10s %10s %7s", "variant", "on", "check",
            "err/bound", "flash", "ms", "GFLOP/s", "%sgemm", "traffic", "peak mem", "speed");
     head_tiles(r, NULL);

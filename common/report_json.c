@@ -169,6 +169,18 @@ static void put_case(FILE *f, const Stage *stage, const ReportRow *row)
         fputs(",\"ranks\":1,\"transport\":null,\"method\":null,\"layout\":null", f);
 }
 
+/* Only of rows that rest on a sample. */
+static void put_sample(FILE *f, const Check *check)
+{
+    const CheckSample *s = check ? &check->sample : NULL;
+    if (!s || !s->sampled)
+        return;
+    fprintf(f,
+            ",\"sample\":{\"rows\":%" PRId64 ",\"keys\":%" PRId64 ",\"kv_heads\":%" PRId64
+            ",\"given\":%s,\"seed\":%" PRIu64 "}",
+            s->rows, s->keys, s->kv_heads, s->given ? "true" : "false", s->seed);
+}
+
 /* All of an attention row but its end. */
 static void put_attention(FILE *f, const Report *r, const ReportRow *row)
 {
@@ -204,6 +216,7 @@ static void put_attention(FILE *f, const Report *r, const ReportRow *row)
     else
         fputs(",\"nonfinite\":null", f);
     put_bool(f, "pass", row_pass(row));
+    put_sample(f, row->check);
     put_string(f, "failure", out->failure);
     put_machine(f, r, row->c, row->variant->device);
 }

@@ -19,6 +19,11 @@
 #include "tensor.h"
 #include "yardstick_options.h"
 
+/* Pair-channels, masked ones too: of all rows of a group for its dK and dV; of the sampled rows of
+ * the largest cases. */
+#define GROUP_BUDGET 4e10
+#define ROWS_BUDGET  2e9
+
 /* One key/value head as float rows, and the sums that all its query heads add to. */
 typedef struct PlainHead {
     const AttnArgs *args;
@@ -154,8 +159,9 @@ static int row_forward(PlainHead *p, int64_t b, int64_t h, int64_t i)
     return 1;
 }
 
-/* Adds row i to dK and dV and makes its dQ. row_forward of the same row came just before. */
-static void row_backward(PlainHead *p, int64_t b, int64_t h, int64_t i)
+/* Makes dQ of row i and, with keys, adds it to dK and dV. row_forward of the same row came just
+ * before. */
+static void row_backward(PlainHead *p, int64_t b, int64_t h, int64_t i, int keys)
 {
     const AttnArgs *a = p->args;
     const int64_t Nk = a->shape.Nk, d = a->shape.d;
@@ -176,8 +182,10 @@ static void row_backward(PlainHead *p, int64_t b, int64_t h, int64_t i)
         if (!p->seen[j])
             continue;
         dS = round_to(p, round_to(p, p->P[j] * (p->dP[j] - delta)) * p->slope[j]);
-        add_scaled(p->dV + j * d, p->A[j], p->dO, d);
-        add_scaled(p->dK + j * d, dS, p->q, d); /* q holds scale already */
+        if (keys) {
+            add_scaled(p->dV + j * d, p->A[j], p->dO, d);
+            add_scaled(p->dK + j * d, dS, p->q, d); /* q holds scale already */
+        }
         add_scaled(p->dQ, dS * p->options.scale, p->K + j * d, d);
     }
     if (p->options.group)
@@ -213,19 +221,25 @@ static void run_group(PlainHead *p, const Oracle *o, int64_t group, int backward
 {
     const AttnShape *s = &o->shape;
     const int64_t heads = s->H / s->Hkv, b = group / s->Hkv, kv = group % s->Hkv;
-    const int64_t slot = backward ? find_index(&o->kv_heads, group) : -1;
+    const double of_keys = (double)(heads * s->Nq) * (double)(s->Nk * s->d);
+    const double of_rows = (double)(s->B * s->H * o->rows.count) * (double)(s->Nk * s->d);
+    const int keys = backward && !o->given && of_keys <= GROUP_BUDGET;
+    const int64_t slot = keys ? find_index(&o->kv_heads, group) : -1;
+    /* of the largest cases as many of the sampled rows as can be afforded, the last among them */
+    const int64_t step = o->whole || keys ? 1 : (int64_t)(of_rows / ROWS_BUDGET) + 1;
+    y->dK = y->dV = keys ? 0 : NAN;
     head_load(p, b, kv);
     for (int64_t h = kv * heads; h < (kv + 1) * heads; h++)
         for (int64_t i = 0; i < s->Nq; i++) {
             const int64_t t = find_index(&o->rows, i);
             const int64_t at = ((b * s->H + h) * o->rows.count + t) * s->d;
             int sees;
-            if (t < 0 && slot < 0)
+            if ((t < 0 && slot < 0) || (o->rows.count - 1 - t) % step != 0)
                 continue;
             sees = row_forward(p, b, h, i);
             memset(p->dQ, 0, sizeof(float) * (size_t)s->d);
             if (backward && sees)
-                row_backward(p, b, h, i);
+                row_backward(p, b, h, i, slot >= 0);
             if (t < 0)
                 continue;
             y->O = worse(p, y->O, p->O, o->O.value + at);
@@ -265,8 +279,8 @@ int yardstick_run(Yardstick *y, const Oracle *o, const AttnArgs *args, int backw
             bad |= failed;
             y->O = mine.O > y->O ? mine.O : y->O;
             y->dQ = mine.dQ > y->dQ ? mine.dQ : y->dQ;
-            y->dK = mine.dK > y->dK ? mine.dK : y->dK;
-            y->dV = mine.dV > y->dV ? mine.dV : y->dV;
+            y->dK = mine.dK > y->dK || isnan(mine.dK) ? mine.dK : y->dK;
+            y->dV = mine.dV > y->dV || isnan(mine.dV) ? mine.dV : y->dV;
         }
     }
     return bad ? -1 : 0;

@@ -18,7 +18,9 @@ extern "C" {
 #endif
 
 typedef struct Yardstick {
-    double O, dQ, dK, dV; /* max |plain - oracle| over the oracle's rows and keys */
+    /* max |plain - oracle| over the oracle's rows and keys; of large samples over some of these
+     * rows, and NaN for dK and dV, which need all rows */
+    double O, dQ, dK, dV;
 } Yardstick;
 
 /* 0, or -1 when memory is short (the materialised scores of one head are needed, one row at a

@@ -128,6 +128,11 @@ static void pass_is_said_honestly(void **state)
     tiles = (ReportTiles){0};
     expect(text, "\"pass\":true");
     expect(text, "\"sram_elements\":4096,\"tile_rows\":16,\"tile_keys\":32,\"key_splits\":2,");
+    assert_null(strstr(text, "\"sample\""));
+    check.sample = (CheckSample){1, 1, 82, 80, 3, 7};
+    make_row(&check, 1, text, sizeof text);
+    expect(text, "\"pass\":true,\"sample\":{\"rows\":82,\"keys\":80,\"kv_heads\":3,"
+                 "\"given\":true,\"seed\":7},");
     make_row(NULL, 1, text, sizeof text); /* --no-check */
     expect(text, "\"pass\":null");
     expect(text, "\"nonfinite\":null");

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * oracle_plan.c: what holds for a whole case: scale, cap and options as numbers, units of rounding,
+ * the position of every token.
+ *
+ * Interface: oracle_core.h (oracle_plan_make, oracle_plan_free).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "oracle_tiles.h"
+#include "philox.h"
+
+/* Local index - those of earlier sequences: how many of its sequence come before. */
+static int64_t *index_in_sequence(AttnPositions map, int64_t N)
+{
+    int64_t *in = malloc(sizeof *in * (size_t)N);
+    for (int64_t s = 0; in && s < map.count; s++) {
+        int64_t before = 0;
+        for (int64_t t = 0; t < s; t++)
+            if (map.segments[t].sequence == map.segments[s].sequence)
+                before += map.segments[t].length;
+        for (int64_t t = 0; t < map.segments[s].length; t++)
+            in[map.segments[s].first + t] = before + t;
+    }
+    return in;
+}
+
+/* What the options ask for beyond a scale. */
+static int plan_options(OraclePlan *p, const AttnArgs *args)
+{
+    const AttnOptions *o = args->options;
+    if (!o)
+        return 0;
+    if (p->cap == 0) {
+        p->scale /= o->temperature;
+        p->folds = o->temperature != 1;
+    }
+    p->norm_group = o->norm_group;
+    p->clips = o->clip_low != 0 || o->clip_high != 1;
+    p->clip_low = o->clip_low;
+    p->gain = (double)o->clip_high - o->clip_low;
+    p->drops = o->dropout > 0;
+    p->kept = 1 / (1 - (double)o->dropout);
+    p->threshold = attn_dropout_threshold(o->dropout);
+    if (p->norm_group || p->clips || p->drops)
+        p->options = o;
+    p->q_in = index_in_sequence(args->positions_q, args->shape.Nq);
+    p->k_in = index_in_sequence(args->positions_k, args->shape.Nk);
+    return p->q_in && p->k_in ? 0 : -1;
+}
+
+int oracle_plan_make(OraclePlan *p, const AttnArgs *args, double partials, int whole)
+{
+    const AttnShape *s = &args->shape;
+    memset(p, 0, sizeof *p);
+    p->args = args;
+    p->scale = args->scale;
+    p->cap = args->softcap > 0 ? args->softcap : 0;
+    p->u16 = args->Q.dtype == ATTN_BF16 ? 0x1p-8 : args->Q.dtype == ATTN_F16 ? 0x1p-11 : 0;
+    p->u16 += partials;
+    p->eta = args->Q.dtype == ATTN_F16 ? 0x1p-25 : 0x1p-126;
+    p->q_at = malloc(sizeof *p->q_at * (size_t)s->Nq);
+    p->k_at = malloc(sizeof *p->k_at * (size_t)s->Nk);
+    if (!p->q_at || !p->k_at || plan_options(p, args) != 0)
+        return -1;
+    for (int64_t i = 0; i < s->Nq; i++)
+        p->q_at[i] = attn_position(args->positions_q, i);
+    for (int64_t j = 0; j < s->Nk; j++)
+        p->k_at[j] = attn_position(args->positions_k, j);
+    if (whole)
+        return 0;
+    p->q_range = oracle_ranges(p->q_at, s->Nq);
+    p->k_range = oracle_ranges(p->k_at, s->Nk);
+    return p->q_range && p->k_range ? 0 : -1;
+}
+
+void oracle_plan_free(OraclePlan *p)
+{
+    free(p->q_at);
+    free(p->k_at);
+    free(p->q_range);
+    free(p->k_range);
+    free(p->q_in);
+    free(p->k_in);
+}
