@@ -128,13 +128,17 @@ def test_bytes(tap, program, folder):
                f"{flag}: the tiles are walked over twice, which no formula here knows", found)
 
 
-def test_whose_steps(tap, program, folder):
-    ratios = [{v: row["bound_ratio"] for v, row in rows_of(
-        program, folder, "-H 1 -d 8 -N 200 --dtype bf16 --threads 1 --block-kv " + size)[0].items()}
-        for size in ("8", "200")]
-    same = [v for v in ratios[0] if ratios[0][v] == ratios[1][v]]
-    tap.ok(same == ["v0_offline_mask", "v2_window_tiles", "v4_window_backward"] and
-           len(ratios[0]) == 4, "only v1's bound knows of --block-kv", ratios)
+def test_whose_steps(tap, program, stage03, folder):
+    """v2 and v4 have stage 03's O, so with its bound they have its ratio too."""
+    flags = "-H 1 -d 8 -N 200 --causal --window 50,-1 --dtype bf16 --threads 1"
+    few, many = (rows_of(program, folder, f"{flags} --block-kv {size}")[0] for size in (200, 8))
+    theirs = rows_of(stage03, folder, flags)[0]["v2_simd"]
+    ratios = [rows[v]["bound_ratio"] for rows in (few, many)
+              for v in ("v2_window_tiles", "v4_window_backward")]
+    tap.ok(set(ratios) == {theirs["bound_ratio"]}, "v2 and v4: the bound of one rounding, stage 03's",
+           f"{ratios}, there {theirs['bound_ratio']}")
+    steps = [rows["v1_online_block"]["bound_ratio"] for rows in (few, many)]
+    tap.ok(steps[0] != steps[1], "v1: the bound knows of --block-kv", steps)
 
 
 def main():
@@ -144,7 +148,7 @@ def main():
         test_tiles(tap, program, folder)
         test_whose_tiles(tap, program, stage03, folder)
         test_bytes(tap, program, folder)
-        test_whose_steps(tap, program, folder)
+        test_whose_steps(tap, program, stage03, folder)
     return tap.done()
 
 
