@@ -139,6 +139,9 @@ static void test_in_a_circle_who_is_furthest_behind(void **state)
     at(2, RING_BACKWARD, 0, HEART_RECEIVE, RING_DQ, 1);   /* the backward pass comes later */
     at(0, RING_SETUP, 0, HEART_RECEIVE, RING_TENSORS, 3); /* waits for results: it is through */
     expect_blame(2, 1, "; rank 1 is at forward step 2");
+    circle();
+    at(0, RING_FORWARD, 2, HEART_SEND, RING_K, 3); /* it has received what the others wait for */
+    expect_blame(0, 1, "; rank 1 is at forward step 2, waiting for K from rank 0");
 }
 
 static void test_who_is_missing_at_a_meeting(void **state)
@@ -148,6 +151,11 @@ static void test_who_is_missing_at_a_meeting(void **state)
         at(rank, RING_SETUP, 0, HEART_MEET, 0, 0);
     at(2, RING_BACKWARD, 3, HEART_COMPUTE, 0, 0);
     expect_blame(0, 2, "; rank 2 is at backward step 3, computing");
+    at(1, RING_BACKWARD, 3, HEART_COMPUTE, 0, 0); /* two: who has been silent for longer */
+    board->slot[1].since = board->slot[2].since + 1;
+    expect_blame(0, 2, "; rank 2 is at backward step 3, computing");
+    board->slot[1].since = board->slot[2].since - 1;
+    expect_blame(0, 1, "; rank 1 is at backward step 3, computing");
 }
 
 static void test_the_cause_of_an_end(void **state)
