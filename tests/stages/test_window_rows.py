@@ -135,10 +135,12 @@ def test_whose_steps(tap, program, stage03, folder):
     theirs = rows_of(stage03, folder, flags)[0]["v2_simd"]
     ratios = [rows[v]["bound_ratio"] for rows in (few, many)
               for v in ("v2_window_tiles", "v4_window_backward")]
-    tap.ok(set(ratios) == {theirs["bound_ratio"]}, "v2 and v4: the bound of one rounding, stage 03's",
+    tap.ok(set(ratios) == {theirs["bound_ratio"]},
+           "v2 and v4: the bound of one rounding, stage 03's",
            f"{ratios}, there {theirs['bound_ratio']}")
-    steps = [rows["v1_online_block"]["bound_ratio"] for rows in (few, many)]
-    tap.ok(steps[0] != steps[1], "v1: the bound knows of --block-kv", steps)
+    v1 = many["v1_online_block"]
+    tap.ok(v1["pass"] is True and v1["o_error"] > 2 * theirs["o_error"],
+           "v1: seven roundings are more than one, and are allowed for", v1["o_error"])
 
 
 def main():
