@@ -130,7 +130,7 @@ def test_bytes(tap, program, folder):
 
 def test_whose_steps(tap, program, stage03, folder):
     """v2 and v4 have stage 03's O, so with its bound they have its ratio too."""
-    flags = "-H 1 -d 8 -N 200 --causal --window 50,-1 --dtype bf16 --threads 1"
+    flags = "-H 1 -d 8 -N 200 --dtype bf16 --threads 1"
     few, many = (rows_of(program, folder, f"{flags} --block-kv {size}")[0] for size in (200, 8))
     theirs = rows_of(stage03, folder, flags)[0]["v2_simd"]
     ratios = [rows[v]["bound_ratio"] for rows in (few, many)
@@ -139,8 +139,8 @@ def test_whose_steps(tap, program, stage03, folder):
            "v2 and v4: the bound of one rounding, stage 03's",
            f"{ratios}, there {theirs['bound_ratio']}")
     v1 = many["v1_online_block"]
-    tap.ok(v1["pass"] is True and v1["o_error"] > 2 * theirs["o_error"],
-           "v1: seven roundings are more than one, and are allowed for", v1["o_error"])
+    tap.ok(v1["pass"] is True and v1["o_error"] > 2 * many["v2_window_tiles"]["o_error"],
+           "v1: 25 roundings are more than one, and are allowed for", v1["o_error"])
 
 
 def main():
