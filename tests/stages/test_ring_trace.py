@@ -59,6 +59,41 @@ def check_ends(tap, name, spans):
            misnamed[:2] or sorted(set(ends[1]) ^ set(ends[2]))[:4])
 
 
+def union(spans):
+    """Times in which at least one of these events is under way, in order."""
+    merged = []
+    for start, end in sorted((e["ts"], e["ts"] + e["dur"]) for e in spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(end, merged[-1][1])
+        else:
+            merged.append([start, end])
+    return merged
+
+
+def hidden(spans):
+    """The share of the messages' time in which something is computed too, of one rank."""
+    work = union([e for e in spans if e["tid"] // LANES == 0])
+    messages = union([e for e in spans if e["tid"] // LANES > 0])
+    total = sum(end - start for start, end in messages)
+    both = sum(max(0, min(end, w_end) - max(start, w_start))
+               for start, end in messages for w_start, w_end in work)
+    return both / total if total > 0 else 1
+
+
+def check_told(tap, name, spans, row):
+    """What the row says of the whole run is what the events of all ranks say."""
+    ranks, place = row["ranks"], row["ranks"] // row["nodes"]
+    outer = sum(e["args"]["bytes"] for e in spans if e["tid"] // LANES == 1
+                and e["pid"] // place != e["args"]["peer"] // place)
+    tap.ok(outer == row["outer_bytes"], f"{name}: bytes between nodes",
+           f"{outer}, the row says {row['outer_bytes']}")
+    for cat, told in (("forward", row["hidden"]), ("backward", row["hidden_backward"])):
+        mine = [e for e in spans if e["cat"] == cat]
+        mean = sum(hidden([e for e in mine if e["pid"] == r]) for r in range(ranks)) / ranks
+        tap.ok(abs(mean - told) < 0.02, f"{name}, {cat}: what is hidden",
+               f"{mean:.4f}, the row says {told}")
+
+
 def check_side(tap, name, spans, row, ranks):
     lines = {}
     for event in spans:
@@ -95,6 +130,7 @@ def check_case(tap, program, folder, method, flags):
            f"{name}: a process for each rank", names)
     spans = [e for e in told["traceEvents"] if e["ph"] == "X"]
     tap.ok(all(e["ts"] >= 0 and e["dur"] >= 0 for e in spans), f"{name}: time goes forward")
+    check_told(tap, name, [e for e in spans if e["pid"] < MODEL], row)
     for side, first in (("measured", 0), ("model", MODEL)):
         mine = [e for e in spans if first <= e["pid"] < first + MODEL]
         check_side(tap, f"{name}, {side}", mine, row, ranks)
