@@ -96,6 +96,25 @@ def events(lab):
                    f"--trace-json {method}: four ranks measured, four predicted", names)
 
 
+def memory(lab):
+    """A row's memory: the largest rank's tensors and kernel workspace; under a full mask with the
+    part of it that two blocks need, a byte for each pair."""
+    for ranks, pairs in ((1, 64 * 64), (4, 16 * 16)):
+        rows = []
+        for mask in ("none", "full"):
+            report = lab.path(f"memory_{ranks}_{mask}.jsonl")
+            lab.run("-N", "64", "--method", "ring", "--threads", "1", "--ranks", str(ranks),
+                    "--mask", mask, "--json", report)
+            with open(report, encoding="utf-8") as f:
+                rows += [json.loads(line) for line in f]
+        lab.tap.ok(len(rows) == 2 and
+                   rows[1]["workspace_bytes"] - rows[0]["workspace_bytes"] == pairs and
+                   all(row["peak_bytes"] == max(row["rank_peak_bytes"]) + row["workspace_bytes"]
+                       for row in rows),
+                   f"memory of {ranks} ranks with and without a full mask",
+                   [(row["workspace_bytes"], row["peak_bytes"]) for row in rows])
+
+
 def main():
     tap = Tap()
     with tempfile.TemporaryDirectory() as folder:
@@ -103,6 +122,7 @@ def main():
         choices(lab)
         screens(lab)
         events(lab)
+        memory(lab)
     return tap.done()
 
 
