@@ -11,8 +11,10 @@
  *
  * Only a batch of one is a single run, so there is a message for each batch.
  *
- * When several ranks have the same kv head, each comes back with a part of the gradient. The parts
- * are widened to float32, added in the order of the ranks, and rounded once more.
+ * When several ranks have the same kv head, each comes back with a part of the gradient, rounded to
+ * the dtype for the way. The parts are widened to float32, added in the order of the ranks, and
+ * rounded once more. So dK and dV of 16 bits carry one rounding more than those of the other
+ * methods, one of each part; the bound that judges them knows it (OracleRoundings in oracle.h).
  *
  * Interface: heads.h.
  */

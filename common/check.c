@@ -161,9 +161,11 @@ static int is_tainted(const Oracle *o, int which, int64_t b, int64_t h)
 }
 
 static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, int which, double c,
-                        int64_t online_block, double *largest)
+                        const Check *check, double *largest)
 {
     CheckSlot s = check_slot(o, args, which);
+    const int64_t online_block = which == CHECK_O ? check->online_block : 0;
+    const double *copied = check->copies ? s.expected->copied : NULL;
     const double limit = s.found && o->dtype == ATTN_F16 ? 65520 : FLT_MAX;
     uint8_t *rows_off = calloc((size_t)s.N, 1);
     double *reach = online_block > 0 ? calloc((size_t)s.width, sizeof *reach) : NULL;
@@ -183,7 +185,7 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
             for (int64_t x = 0; x < s.width; x++, element++) {
                 const double expected = s.expected->value[element];
                 const double bound = s.expected->fixed[element] + c * s.expected->per_c[element] +
-                                     (reach ? reach[x] : 0);
+                                     (reach ? reach[x] : 0) + (copied ? copied[element] : 0);
                 const float found = check_find(&s, b, h, i, x);
                 const double error = fabs((double)found - expected);
                 double ratio;
@@ -255,7 +257,7 @@ void check_outputs(Check *check, const Oracle *o, const Yardstick *y, const Attn
             continue;
         if (which >= CHECK_DWQ && o->dwq.count == 0)
             continue;
-        check_array(a, o, args, which, c, which == CHECK_O ? check->online_block : 0, &largest);
+        check_array(a, o, args, which, c, check, &largest);
         if (!o->whole)
             check_everywhere(a, o, args, which);
         check->pass &= a->off == 0 && a->compared + a->unspecified > 0;

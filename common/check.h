@@ -67,6 +67,7 @@ typedef struct Check {
     int inputs_intact;  /* 0: a variant wrote into its inputs */
     int storage_intact; /* 0: it wrote outside its outputs (canary, stride gaps) */
     CheckSample sample;
+    int copies;           /* 1: dK and dV are sums of parts that were rounded (OracleRoundings) */
     int64_t online_block; /* keys of a step after which O is rounded to its dtype; 0 = none */
     CheckArray array[CHECK_COUNT];
 } Check;

@@ -17,15 +17,23 @@ static double partial_rounding(const CliCase *c)
     return roundings * u * pow(1.0 + u, roundings);
 }
 
+/* Of a kv head, where ulysses has more ranks than there are kv heads. */
+static int64_t copies_of(const CliCase *c, const AttnShape *s)
+{
+    return c->ring.ranks > s->Hkv && c->ring.ranks % s->Hkv == 0 && s->H % c->ring.ranks == 0
+               ? c->ring.ranks / s->Hkv
+               : 0;
+}
+
 int reference_make(Reference *r, const Problem *p, const CliCase *c)
 {
+    const OracleRoundings roundings = {partial_rounding(c), copies_of(c, &p->args.shape)};
     memset(r, 0, sizeof *r);
     if (!c->check)
         return EXIT_OK;
     bench_progress("float64 oracle");
     r->ready = 1;
-    if (oracle_run_reference(&r->oracle, &p->args, c->backward, c->threads, partial_rounding(c)) !=
-            0 ||
+    if (oracle_run_reference(&r->oracle, &p->args, c->backward, c->threads, roundings) != 0 ||
         yardstick_run(&r->yardstick, &r->oracle, &p->args, c->backward, c->threads) != 0) {
         bench_progress_clear();
         cli_refuse("out of memory while computing the reference; --no-check does without it");
@@ -71,6 +79,7 @@ int judge_outcome(Check *check, const Reference *r, const Outcome *out, const Cl
     memset(check, 0, sizeof *check);
     check->inputs_intact = out->inputs_intact;
     check->storage_intact = out->storage_intact;
+    check->copies = (v->traits & VARIANT_COPIES) != 0;
     check->online_block = v->traits & VARIANT_ONLINE_STEPS ? c->block_kv : 0;
     if (check_with_own_rows(check, r, out, c, order) != 0)
         return EXIT_RUNTIME;

@@ -38,6 +38,7 @@ static void array_free(OracleArray *a)
     free(a->value);
     free(a->fixed);
     free(a->per_c);
+    free(a->copied);
 }
 
 /* Pair-channels that are visible, from 64 rows evenly spread: of one kv head and its queries. */
@@ -80,10 +81,15 @@ static int choose(Oracle *o, const OraclePlan *p, int backward, const OracleLimi
     return oracle_sample_groups(&o->kv_heads, groups, (int64_t)(budget / (work + 1)), hash);
 }
 
-static int new_keys(Oracle *o)
+static int new_keys(Oracle *o, const OraclePlan *p)
 {
     const int64_t count = o->kv_heads.count * o->keys.count * o->shape.d;
-    return array_new(&o->dK, count) | array_new(&o->dV, count);
+    int bad = array_new(&o->dK, count) | array_new(&o->dV, count);
+    if (!p->copies)
+        return bad;
+    bad |= !(o->dK.copied = calloc((size_t)count, sizeof(double)));
+    bad |= !(o->dV.copied = calloc((size_t)count, sizeof(double)));
+    return bad;
 }
 
 static int oracle_allocate(Oracle *o, const OraclePlan *p, int backward)
@@ -96,7 +102,7 @@ static int oracle_allocate(Oracle *o, const OraclePlan *p, int backward)
         return bad;
     bad |= array_new(&o->dQ, rows * s->d);
     if (!o->given)
-        bad |= new_keys(o);
+        bad |= new_keys(o, p);
     if (o->whole && p->norm_group) {
         bad |= array_new(&o->dwq, s->H * s->d);
         bad |= array_new(&o->dwk, s->Hkv * s->d);
@@ -210,8 +216,8 @@ static int stream_groups(Oracle *o, const OraclePlan *p, int backward, int threa
     return bad;
 }
 
-int oracle_run_within(Oracle *o, const AttnArgs *args, int backward, int threads, double partials,
-                      const OracleLimits *limits)
+int oracle_run_within(Oracle *o, const AttnArgs *args, int backward, int threads,
+                      OracleRoundings roundings, const OracleLimits *limits)
 {
     const AttnShape *s = &args->shape;
     OraclePlan plan;
@@ -220,10 +226,10 @@ int oracle_run_within(Oracle *o, const AttnArgs *args, int backward, int threads
     memset(o, 0, sizeof *o);
     o->shape = *s;
     o->dtype = args->Q.dtype;
-    o->partials = partials;
+    o->roundings = roundings;
     o->whole =
         (double)s->B * (double)s->H * (double)s->Nq * (double)s->Nk * (double)s->d <= limits->whole;
-    bad = oracle_plan_make(&plan, args, partials, o->whole) != 0 ||
+    bad = oracle_plan_make(&plan, args, roundings, o->whole) != 0 ||
           choose(o, &plan, backward, limits) || oracle_allocate(o, &plan, backward);
     if (o->dwq.count && !bad) {
         bad |= array_new(&dwq_of, s->B * s->H * s->Nq * s->d);
@@ -247,13 +253,13 @@ int oracle_run_within(Oracle *o, const AttnArgs *args, int backward, int threads
 
 int oracle_run(Oracle *o, const AttnArgs *args, int backward, int threads)
 {
-    return oracle_run_within(o, args, backward, threads, 0, &limits_alone);
+    return oracle_run_within(o, args, backward, threads, (OracleRoundings){0}, &limits_alone);
 }
 
 int oracle_run_reference(Oracle *o, const AttnArgs *args, int backward, int threads,
-                         double partials)
+                         OracleRoundings roundings)
 {
-    return oracle_run_within(o, args, backward, threads, partials, &limits_of_runs);
+    return oracle_run_within(o, args, backward, threads, roundings, &limits_of_runs);
 }
 
 int oracle_run_given(Oracle *keys, const Oracle *o, const AttnArgs *args, int threads)
@@ -263,7 +269,7 @@ int oracle_run_given(Oracle *keys, const Oracle *o, const AttnArgs *args, int th
     *keys = *o;
     memset(&keys->dK, 0, sizeof keys->dK);
     memset(&keys->dV, 0, sizeof keys->dV);
-    bad = oracle_plan_make(&plan, args, o->partials, 0) != 0 || new_keys(keys);
+    bad = oracle_plan_make(&plan, args, o->roundings, 0) != 0 || new_keys(keys, &plan);
     for (int64_t slot = 0; !bad && slot < keys->kv_heads.count; slot++)
         bad = oracle_given_keys(keys, &plan, slot, threads);
     oracle_plan_free(&plan);

@@ -29,8 +29,15 @@ extern "C" {
 /* One quantity with its bound: arrays of `count` elements. */
 typedef struct OracleArray {
     double *value, *fixed, *per_c;
+    double *copied; /* of dK and dV with OracleRoundings.copies: to add to fixed; else NULL */
     int64_t count;
 } OracleArray;
+
+/* What stage 06 rounds on the way of a result, beside what a single device does; 0: nothing. */
+typedef struct OracleRoundings {
+    double partials;
+    int64_t copies; /* of a kv head, its query heads divided among them */
+} OracleRoundings;
 
 /* Local indexes that were computed, ascending. */
 typedef struct OracleSample {
@@ -45,11 +52,11 @@ enum { ORACLE_TAINT_KV = 1, ORACLE_TAINT_Q = 2 /* Q or dO */ };
 
 typedef struct Oracle {
     AttnShape shape;
-    AttnDtype dtype; /* of O and the gradients */
-    double partials; /* as given to oracle_run_reference */
-    int whole;       /* 0: a sample, chosen by seed */
-    int streamed;    /* 1: a sample of a case with groups too large to be computed whole */
-    int given;       /* 1: dK and dV are for oracle_run_given */
+    AttnDtype dtype;           /* of O and the gradients */
+    OracleRoundings roundings; /* as given to oracle_run_reference */
+    int whole;                 /* 0: a sample, chosen by seed */
+    int streamed; /* 1: a sample of a case with groups too large to be computed whole */
+    int given;    /* 1: dK and dV are for oracle_run_given */
     uint64_t seed;
     OracleSample rows;     /* of the Nq queries */
     OracleSample keys;     /* of the Nk keys (backward) */
@@ -81,9 +88,13 @@ int oracle_run(Oracle *o, const AttnArgs *args, int backward, int threads);
  *     u w_t sum_j P_t |V| = u sum_j P |V| <= u W     over the keys j of that part
  * to the bound of O, which is what u16 W stands for, and likewise for sums of dQ, dK and dV, whose
  * parts are bounded by the sums of absolute values that u16 multiplies. So u16 grows by
- * `partials` = u (1 + u)^r r for r roundings. */
+ * `partials` = u (1 + u)^r r for r roundings.
+ * And ulysses with `copies` of a kv head: each has some of the query heads that read it, and rounds
+ * its part of dK and dV to the dtype before the parts are added. That is one rounding more of each,
+ *     dK, dV: + u16 sum over copies |part| + copies eta
+ * in `copied`, for methods that do so. */
 int oracle_run_reference(Oracle *o, const AttnArgs *args, int backward, int threads,
-                         double partials);
+                         OracleRoundings roundings);
 
 /* *keys becomes *o with the dK and dV that follow from args->O and args->lse, N d a key: right only
  * if these are, which the sampled rows of *o tell. Everything but dK and dV still belongs to *o.

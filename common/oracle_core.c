@@ -120,6 +120,18 @@ void oracle_finish(const OraclePlan *p, int64_t d, const double *value, const do
     }
 }
 
+void oracle_note_copy(const OraclePlan *p, int64_t h, const double *sum, double *before,
+                      double *copied)
+{
+    const AttnShape *s = &p->args->shape;
+    if (!p->copies || (h + 1) % (s->H / s->Hkv / p->copies) != 0)
+        return;
+    for (int64_t x = 0; x < s->d; x++) {
+        copied[x] += p->u_copy * fabs(sum[x] - before[x]) + p->eta;
+        before[x] = sum[x];
+    }
+}
+
 void oracle_target_fill(const OracleTarget *to, int64_t d, double value, double fixed, double per_c)
 {
     for (int64_t x = 0; x < d; x++) {
@@ -289,8 +301,12 @@ void oracle_key(const OraclePlan *p, const OracleGroup *g, int64_t j, double *sc
     oracle_matrix_row(&g->K, j, m.row, m.row_size);
     oracle_matrix_row(&g->V, j, m.row2, m.row2_size);
     memset(m.y, 0, sizeof(double) * (size_t)(6 * s->d));
-    for (int64_t h = 0; h < g->heads; h++)
+    memset(m.spare, 0, sizeof(double) * (size_t)(2 * s->d)); /* spare2 too: y and z so far */
+    for (int64_t h = 0; h < g->heads; h++) {
         key_head(p, g, h, j, n, sqrt((double)(n * g->heads)), &m);
+        oracle_note_copy(p, h, m.y, m.spare, dK->copied);
+        oracle_note_copy(p, h, m.z, m.spare2, dV->copied);
+    }
     if (p->norm_group)
         oracle_normalise_key(p, g, j, &m);
     oracle_finish(p, s->d, m.y, m.yf, m.yc, dK);

@@ -25,7 +25,9 @@
 typedef struct OraclePlan {
     const AttnArgs *args;
     double scale, cap;  /* cap 0 = none */
-    double u16, eta;    /* of the dtype of O: DESIGN section 5 */
+    double u16, eta;    /* of the dtype of O: DESIGN section 5; u16 with partials */
+    double u_copy;      /* the dtype's own, when there are copies */
+    int64_t copies;     /* of a kv head; 0: none, or nothing is rounded */
     AttnPosition *q_at; /* [Nq] */
     AttnPosition *k_at; /* [Nk] */
     /* Positions of every 256 tokens, so that what a window hides is passed over; NULL when nothing
@@ -88,11 +90,13 @@ typedef struct OracleGroup {
 /* Where one result row goes: [d] each; value of lse is one element. */
 typedef struct OracleTarget {
     double *value, *fixed, *per_c;
+    double *copied; /* or NULL */
 } OracleTarget;
 
 static inline OracleTarget oracle_target_at(const OracleArray *a, int64_t element)
 {
-    const OracleTarget to = {a->value + element, a->fixed + element, a->per_c + element};
+    const OracleTarget to = {a->value + element, a->fixed + element, a->per_c + element,
+                             a->copied ? a->copied + element : NULL};
     return to;
 }
 
@@ -114,9 +118,9 @@ typedef struct OracleScratch {
 #define ORACLE_U    0x1p-24  /* half an ulp of float32 */
 #define ORACLE_TINY 0x1p-126 /* smallest normal float32 */
 
-/* partials: oracle.h. whole: nothing is a sample. 0, or -1 when memory is short; oracle_plan_free
+/* roundings: oracle.h. whole: nothing is a sample. 0, or -1 when memory is short; oracle_plan_free
  * is right after both. */
-int oracle_plan_make(OraclePlan *p, const AttnArgs *args, double partials, int whole);
+int oracle_plan_make(OraclePlan *p, const AttnArgs *args, OracleRoundings roundings, int whole);
 void oracle_plan_free(OraclePlan *p);
 
 /* What is computed of a case, in pair-channels (pairs times d). */
@@ -127,8 +131,8 @@ typedef struct OracleLimits {
 } OracleLimits;
 
 /* What oracle_run and oracle_run_reference do, with limits of their own. */
-int oracle_run_within(Oracle *o, const AttnArgs *args, int backward, int threads, double partials,
-                      const OracleLimits *limits);
+int oracle_run_within(Oracle *o, const AttnArgs *args, int backward, int threads,
+                      OracleRoundings roundings, const OracleLimits *limits);
 
 int oracle_group_load(OracleGroup *g, const OraclePlan *p, int64_t b, int64_t kv_head,
                       int backward);
@@ -166,6 +170,10 @@ void oracle_key(const OraclePlan *p, const OracleGroup *g, int64_t j, double *sc
 /* Adds the rounding of a finished sum: value [d] holds it, fixed and per_c its |w||M| sums. */
 void oracle_finish(const OraclePlan *p, int64_t d, const double *value, const double *fixed,
                    const double *per_c, const OracleTarget *to);
+/* After query head h of a key: if it is the last one of a copy, the copy's part is what sum [d] has
+ * gained since `before`, which becomes sum; copied [d] grows by what rounding the part may do. */
+void oracle_note_copy(const OraclePlan *p, int64_t h, const double *sum, double *before,
+                      double *copied);
 void oracle_target_fill(const OracleTarget *to, int64_t d, double value, double fixed,
                         double per_c);
 

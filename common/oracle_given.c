@@ -36,11 +36,12 @@ typedef struct KeySum {
     int64_t j;
     double sqrt_terms; /* rows that see it, of all heads */
     double *k, *k_size, *v, *v_size;
-    double *y, *yc, *yf; /* dK */
-    double *z, *zc, *zf; /* dV */
+    double *y, *yc, *yf;         /* dK */
+    double *z, *zc, *zf;         /* dV */
+    double *y_so_far, *z_so_far; /* up to the last copy */
 } KeySum;
 
-#define KEY_ARRAYS 10
+#define KEY_ARRAYS 12
 
 typedef struct Keys {
     const OraclePlan *p;
@@ -126,8 +127,9 @@ static int keys_make(Keys *keys, const Oracle *o, int64_t kv_head, int threads)
         return -1;
     for (int64_t n = 0; n < keys->count; n++) {
         KeySum *k = &keys->key[n];
-        double **const arrays[KEY_ARRAYS] = {&k->k,  &k->k_size, &k->v, &k->v_size, &k->y,
-                                             &k->yc, &k->yf,     &k->z, &k->zc,     &k->zf};
+        double **const arrays[KEY_ARRAYS] = {&k->k,  &k->k_size, &k->v,        &k->v_size,
+                                             &k->y,  &k->yc,     &k->yf,       &k->z,
+                                             &k->zc, &k->zf,     &k->y_so_far, &k->z_so_far};
         for (int e = 0; e < KEY_ARRAYS; e++, at += d)
             *arrays[e] = at;
         k->j = o->keys.index[n];
@@ -160,6 +162,12 @@ int oracle_given_keys(Oracle *o, const OraclePlan *p, int64_t slot, int threads)
                                  .prepare = read_rows,
                                  .visit = add_rows};
         bad = oracle_tiles_walk(&walk, threads);
+        for (int64_t n = 0; n < keys.count && !bad; n++) {
+            const int64_t at = (slot * o->keys.count + n) * d;
+            const KeySum *k = &keys.key[n];
+            oracle_note_copy(p, h, k->y, k->y_so_far, oracle_target_at(&o->dK, at).copied);
+            oracle_note_copy(p, h, k->z, k->z_so_far, oracle_target_at(&o->dV, at).copied);
+        }
     }
     for (int64_t n = 0; n < keys.count && !bad; n++) {
         const KeySum *k = &keys.key[n];

@@ -109,7 +109,7 @@ static void normalise_token(const OraclePlan *p, const Tensor *t, const float *w
     for (int64_t x = 0; x < d; x++)
         X[x] = tensor_get(t, tensor_offset(t, b, n, h) + x);
     if (parts)
-        part = (OracleTarget){parts->value + at, parts->fixed + at, parts->per_c + at};
+        part = oracle_target_at(parts, at);
     normalise_gradient(p, w + h * d, X, (double)(t->shape[0] * N), value, fixed, per_c,
                        parts ? &part : NULL);
 }

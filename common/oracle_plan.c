@@ -50,7 +50,7 @@ static int plan_options(OraclePlan *p, const AttnArgs *args)
     return p->q_in && p->k_in ? 0 : -1;
 }
 
-int oracle_plan_make(OraclePlan *p, const AttnArgs *args, double partials, int whole)
+int oracle_plan_make(OraclePlan *p, const AttnArgs *args, OracleRoundings roundings, int whole)
 {
     const AttnShape *s = &args->shape;
     memset(p, 0, sizeof *p);
@@ -58,7 +58,9 @@ int oracle_plan_make(OraclePlan *p, const AttnArgs *args, double partials, int w
     p->scale = args->scale;
     p->cap = args->softcap > 0 ? args->softcap : 0;
     p->u16 = args->Q.dtype == ATTN_BF16 ? 0x1p-8 : args->Q.dtype == ATTN_F16 ? 0x1p-11 : 0;
-    p->u16 += partials;
+    p->copies = p->u16 > 0 && roundings.copies > 1 ? roundings.copies : 0;
+    p->u_copy = p->u16;
+    p->u16 += roundings.partials;
     p->eta = args->Q.dtype == ATTN_F16 ? 0x1p-25 : 0x1p-126;
     p->q_at = malloc(sizeof *p->q_at * (size_t)s->Nq);
     p->k_at = malloc(sizeof *p->k_at * (size_t)s->Nk);

@@ -44,6 +44,9 @@ typedef struct Variant {
 #define VARIANT_ONLINE_STEPS 2u
 /* A method of stage 06: several ranks run both passes. forward and backward are NULL. */
 #define VARIANT_RANKS 4u
+/* With more ranks than kv heads several ranks share one, and each rounds its part of dK and dV to
+ * the dtype before the parts are added (ulysses). */
+#define VARIANT_COPIES 8u
 
 typedef struct Stage {
     const char *name;     /* executable and JSON "stage": "naive" */

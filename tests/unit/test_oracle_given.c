@@ -59,9 +59,10 @@ static void expect_same(Case *c, const char *what)
 {
     static const OracleLimits limits = EVERYTHING_STREAMED;
     const AttnShape *s = &c->args.shape;
+    const OracleRoundings roundings = {0, s->H / s->Hkv};
     Oracle all, some, given;
-    assert_int_equal(0, oracle_run(&all, &c->args, 1, 1));
-    assert_int_equal(0, oracle_run_within(&some, &c->args, 1, 1, 0, &limits));
+    assert_int_equal(0, oracle_run_reference(&all, &c->args, 1, 1, roundings));
+    assert_int_equal(0, oracle_run_within(&some, &c->args, 1, 1, roundings, &limits));
     assert_true(all.whole && !some.whole && some.given);
     assert_int_equal(0, some.dK.count);
     for (int64_t head = 0; head < s->B * s->H; head++)
@@ -85,6 +86,10 @@ static void expect_same(Case *c, const char *what)
                     expect_near(g->value[at], a->value[of], a->fixed[of] + a->per_c[of], what);
                     assert_true(g->fixed[at] <= a->fixed[of] * (1 + 1e-3));
                     assert_true(g->per_c[at] <= a->per_c[of] * (1 + 1e-3));
+                    assert_int_equal(g->copied != NULL, a->copied != NULL);
+                    if (g->copied)
+                        expect_near(g->copied[at], a->copied[of], 1e-4 + 0.01 * a->copied[of],
+                                    what);
                 }
             }
     oracle_given_free(&given);
@@ -149,7 +154,7 @@ static void nonfinite(void **state)
     case_set(&c->args.K, 0, 270, 0, 1, -INFINITY);
     case_set(&c->args.V, 0, 3, 0, 2, NAN);
     assert_int_equal(0, oracle_run(&all, &c->args, 1, 1));
-    assert_int_equal(0, oracle_run_within(&some, &c->args, 1, 1, 0, &limits));
+    assert_int_equal(0, oracle_run_within(&some, &c->args, 1, 1, (OracleRoundings){0}, &limits));
     assert_int_equal(ORACLE_TAINT_KV, some.tainted[0]);
     for (int64_t t = 0; t < some.rows.count; t++)
         for (int64_t x = 0; x < 4; x++)
@@ -368,7 +373,7 @@ static void large_cases(void **state)
         Kinds *k = kinds_new(shape, (AttnDtype)dtype);
         Oracle o;
         Hole hole = whole;
-        assert_int_equal(0, oracle_run_reference(&o, &k->c->args, 1, 1, 0));
+        assert_int_equal(0, oracle_run_reference(&o, &k->c->args, 1, 1, (OracleRoundings){0}));
         assert_true(!o.whole && o.given);
         expect_verdict(k, &o, whole, 0, "right");
         hole.dK_keys = 3, hole.dK_rows = 5;
@@ -394,7 +399,7 @@ static void nan_where_nobody_looks(void **state)
     Check check;
     int64_t i = 1600;
     (void)state;
-    assert_int_equal(0, oracle_run_within(&o, a, 1, 1, 0, &limits));
+    assert_int_equal(0, oracle_run_within(&o, a, 1, 1, (OracleRoundings){0}, &limits));
     compute(k, &whole);
     while (oracle_sample_find(&o.rows, i) >= 0 || oracle_sample_find(&o.keys, i) >= 0)
         i++;

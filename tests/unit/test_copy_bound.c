@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_copy_bound.c: ulysses with more ranks than kv heads: each copy of a kv head rounds its part
+ * of dK and dV, the owner adds the parts. What a tensor-core kernel does on each rank is done here
+ * in double with the same roundings: P and dS to 16 bits as factors, the part, the sum.
+ *
+ * - With the term for copies every result is within its bound. Without it some are not: a kernel
+ *   uses up u16 (sum of |P||dO|) for P alone when there are one or two queries.
+ * - The term is that of the parts: nothing for f32, nothing without copies, and smaller where heads
+ *   of one copy cancel than where heads of different copies do.
+ */
+#include "oracle_case.h"
+
+#include "check.h"
+#include "oracle.h"
+
+static double rounded(AttnDtype dtype, double x)
+{
+    return (double)dtype_round(dtype, (float)x);
+}
+
+/* O, lse and delta of (h, i); P [Nk]. */
+static double row_of(Case *c, int64_t h, int64_t i, double *P)
+{
+    const AttnArgs *a = &c->args;
+    const AttnShape *s = &a->shape;
+    double sum = 0, delta = 0;
+    for (int64_t j = 0; j < s->Nk; j++) {
+        double qk = 0;
+        for (int64_t x = 0; x < s->d; x++)
+            qk += (double)case_get(&a->Q, 0, i, h, x) * (double)case_get(&a->K, 0, j, 0, x);
+        sum += P[j] = exp((double)a->scale * qk);
+    }
+    for (int64_t j = 0; j < s->Nk; j++)
+        P[j] /= sum;
+    a->lse[h * s->Nq + i] = (float)log(sum);
+    for (int64_t x = 0; x < s->d; x++) {
+        double O = 0;
+        for (int64_t j = 0; j < s->Nk; j++)
+            O += rounded(a->Q.dtype, P[j]) * (double)case_get(&a->V, 0, j, 0, x);
+        case_set(&a->O, 0, i, h, x, (float)O);
+        delta += (double)case_get(&a->dO, 0, i, h, x) * (double)case_get(&a->O, 0, i, h, x);
+    }
+    return delta;
+}
+
+/* dQ of the row, and what head h gives to dK and dV [Nk][d]. */
+static void add_row(Case *c, int64_t h, int64_t i, double *dK, double *dV)
+{
+    const AttnArgs *a = &c->args;
+    const AttnShape *s = &a->shape;
+    double P[8], dQ[64] = {0};
+    const double delta = row_of(c, h, i, P);
+    for (int64_t j = 0; j < s->Nk; j++) {
+        double dP = 0, dS, factor;
+        for (int64_t x = 0; x < s->d; x++)
+            dP += (double)case_get(&a->dO, 0, i, h, x) * (double)case_get(&a->V, 0, j, 0, x);
+        dS = rounded(a->Q.dtype, P[j] * (dP - delta));
+        factor = rounded(a->Q.dtype, P[j]);
+        for (int64_t x = 0; x < s->d; x++) {
+            dQ[x] += (double)a->scale * dS * (double)case_get(&a->K, 0, j, 0, x);
+            dK[j * s->d + x] += (double)a->scale * dS * (double)case_get(&a->Q, 0, i, h, x);
+            dV[j * s->d + x] += factor * (double)case_get(&a->dO, 0, i, h, x);
+        }
+    }
+    for (int64_t x = 0; x < s->d; x++)
+        case_set(&a->dQ, 0, i, h, x, (float)dQ[x]);
+}
+
+/* One kv head, `copies` of it. */
+static void compute(Case *c, int64_t copies)
+{
+    const AttnShape *s = &c->args.shape;
+    const AttnDtype dtype = c->args.Q.dtype;
+    static double sums[2][8 * 64], parts[2][8 * 64];
+    memset(sums, 0, sizeof sums);
+    for (int64_t copy = 0; copy < copies; copy++) {
+        memset(parts, 0, sizeof parts);
+        for (int64_t h = copy * s->H / copies; h < (copy + 1) * s->H / copies; h++)
+            for (int64_t i = 0; i < s->Nq; i++)
+                add_row(c, h, i, parts[0], parts[1]);
+        for (int n = 0; n < 2; n++)
+            for (int64_t e = 0; e < s->Nk * s->d; e++)
+                sums[n][e] += rounded(dtype, parts[n][e]);
+    }
+    for (int64_t e = 0; e < s->Nk * s->d; e++) {
+        case_set(&c->args.dK, 0, e / s->d, 0, e % s->d, (float)sums[0][e]);
+        case_set(&c->args.dV, 0, e / s->d, 0, e % s->d, (float)sums[1][e]);
+    }
+}
+
+static double worst_ratio(const Case *c, const Oracle *o, int with_copies)
+{
+    Check check = {.inputs_intact = 1, .storage_intact = 1, .copies = with_copies};
+    check_outputs(&check, o, NULL, &c->args, 1, 16);
+    return check.bound_ratio;
+}
+
+/* All heads alike, so that the parts err alike; an odd number of them, so that their sum has to be
+ * rounded once more; scores near 0, so that P is just above or below a power of two, where a
+ * rounding weighs most. */
+static Case *unlucky_case(int n)
+{
+    static const int64_t heads[] = {3, 5, 7};
+    const AttnShape shape = {1, heads[n % 3], 1, 1 + n % 2, 2, 64};
+    Case *c = case_new(shape, n / 2 % 2 ? ATTN_F16 : ATTN_BF16, LAYOUT_BSHD, 0.25f);
+    for (int64_t i = 0; i < shape.Nq; i++)
+        for (int64_t h = 1; h < shape.H; h++)
+            for (int64_t x = 0; x < shape.d; x++) {
+                case_set(&c->args.Q, 0, i, h, x, case_get(&c->args.Q, 0, i, 0, x));
+                case_set(&c->args.dO, 0, i, h, x, case_get(&c->args.dO, 0, i, 0, x));
+            }
+    return c;
+}
+
+static void copies_need_their_term(void **state)
+{
+    double without = 0, with = 0;
+    int beyond = 0;
+    (void)state;
+    for (int n = 0; n < 400; n++) {
+        Case *c = unlucky_case(n);
+        const int64_t copies = c->args.shape.H;
+        Oracle o;
+        assert_int_equal(0, oracle_run_reference(&o, &c->args, 1, 1, (OracleRoundings){0, copies}));
+        compute(c, copies);
+        beyond += worst_ratio(c, &o, 0) > 1;
+        without = fmax(without, worst_ratio(c, &o, 0));
+        with = fmax(with, worst_ratio(c, &o, 1));
+        oracle_free(&o);
+        case_free(c);
+    }
+    print_message("# 400 cases: %d beyond the bound without the term (worst %.2f); with it worst "
+                  "%.2f\n",
+                  beyond, without, with);
+    assert_true(beyond > 0);
+    assert_true(with <= 1);
+}
+
+/* Two heads whose dO are opposite and whose Q and K are the same: their parts cancel, unless each
+ * is rounded by itself. */
+static void term_is_that_of_the_parts(void **state)
+{
+    const AttnShape shape = {1, 4, 1, 2, 3, 8};
+    Case *c = case_new(shape, ATTN_BF16, LAYOUT_BSHD, 1), *f32 = case_new(shape, ATTN_F32, 0, 1);
+    Oracle none, two, four, exact;
+    (void)state;
+    for (int64_t e = 0; e < 2 * 4 * 8; e++) {
+        const int64_t i = e / 32, h = e / 8 % 4, x = e % 8;
+        case_set(&c->args.Q, 0, i, h, x, case_get(&c->args.Q, 0, i, 0, x));
+        if (h % 2)
+            case_set(&c->args.dO, 0, i, h, x, -case_get(&c->args.dO, 0, i, h - 1, x));
+    }
+    assert_int_equal(0, oracle_run_reference(&none, &c->args, 1, 1, (OracleRoundings){0, 1}));
+    assert_int_equal(0, oracle_run_reference(&two, &c->args, 1, 1, (OracleRoundings){0, 2}));
+    assert_int_equal(0, oracle_run_reference(&four, &c->args, 1, 1, (OracleRoundings){0, 4}));
+    assert_int_equal(0, oracle_run_reference(&exact, &f32->args, 1, 1, (OracleRoundings){0, 4}));
+    assert_true(!none.dV.copied && !exact.dV.copied && !two.O.copied);
+    for (int64_t e = 0; e < two.dV.count; e++) {
+        assert_true(two.dV.copied[e] <= 1e-15 && two.dK.copied[e] <= 1e-15);
+        assert_true(four.dV.copied[e] > 1e-5 && four.dK.copied[e] > 1e-7);
+        assert_true(four.dV.fixed[e] == none.dV.fixed[e]);
+    }
+    oracle_free(&none);
+    oracle_free(&two);
+    oracle_free(&four);
+    oracle_free(&exact);
+    case_free(c);
+    case_free(f32);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(copies_need_their_term),
+                                       cmocka_unit_test(term_is_that_of_the_parts)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
