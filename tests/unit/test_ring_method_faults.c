@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_ring_method_faults: faults in the stage's own methods do not end well. Four kinds of them,
- * at ten steps of each method, with --verify-hops and without.
+ * at ten steps of each method, with --verify-hops and without. And a method that looks at what has
+ * not come yet finds NaN.
  */
 #include "ring_sim_case.h"
+
+#include <math.h>
 
 #include "alloc.h"
 
@@ -68,8 +71,49 @@ static void test_faults_in_all_methods(void **unused)
         fail_msg("%d faults did no harm", harmless);
 }
 
+/* Sends K when rank 1 has said that it has looked. */
+static int send_later(RingRank *r)
+{
+    float data = 7, signal = 0;
+    RingExchange x = {0};
+    if (ring_receive(r, &x, 1, RING_V, &signal, sizeof signal) || ring_start(r, &x) ||
+        ring_wait(r, &x) || ring_send(r, &x, 1, RING_K, &data, sizeof data) || ring_start(r, &x))
+        return -1;
+    return ring_wait(r, &x);
+}
+
+static int look_early(RingRank *r)
+{
+    float data = 5, signal = 0;
+    RingExchange x = {0}, looked = {0};
+    if (ring_receive(r, &x, 0, RING_K, &data, sizeof data) || ring_start(r, &x))
+        return -1;
+    if (!isnan(data))
+        return ring_fail(r, "%g is there before it is sent", (double)data);
+    if (ring_send(r, &looked, 0, RING_V, &signal, sizeof signal) || ring_start(r, &looked) ||
+        ring_wait(r, &looked) || ring_wait(r, &x))
+        return -1;
+    return data == 7 ? 0 : ring_fail(r, "%g came", (double)data);
+}
+
+static int early_forward(RingRank *r)
+{
+    return r->rank == 0 ? send_later(r) : look_early(r);
+}
+
+static void test_what_is_on_its_way_is_nan(void **unused)
+{
+    const RingMethodTable table = {.forward = early_forward};
+    RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
+    (void)unused;
+    setup.adversarial = 1;
+    for (setup.schedule_seed = 0; setup.schedule_seed < 20; setup.schedule_seed++)
+        sim_run_table(&table, setup, NULL);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_faults_in_all_methods)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_faults_in_all_methods),
+                                       cmocka_unit_test(test_what_is_on_its_way_is_nan)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,14 +99,25 @@ static int wrong_size_forward(RingRank *r)
     return ring_start(r, &x) ? -1 : ring_wait(r, &x);
 }
 
+/* Results go beside the tensors, and are measured as well. */
+static int wrong_result_forward(RingRank *r)
+{
+    float data[8] = {0};
+    return r->rank == 0 ? r->transport->host_receive(r, 1, data, 28)
+                        : r->transport->host_send(r, 0, data, 32);
+}
+
 static void test_a_wrong_size_is_told(void **unused)
 {
     const RingMethodTable table = {.forward = wrong_size_forward};
+    const RingMethodTable results = {.forward = wrong_result_forward};
     RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
     (void)unused;
-    for (setup.adversarial = 0; setup.adversarial < 2; setup.adversarial++)
+    for (setup.adversarial = 0; setup.adversarial < 2; setup.adversarial++) {
         sim_run_table(&table, setup,
                       "rank 1, forward step 0: Q from rank 0 has 32 bytes, expected");
+        sim_run_table(&results, setup, "have an unexpected size");
+    }
 }
 
 /* --- waiting for ever --------------------------------------------------------------------------*/
