@@ -49,17 +49,6 @@ static WindowStatus check_config(const WindowConfig *c, char error[WINDOW_ERROR]
 
 /* --- lengths -----------------------------------------------------------------------------------*/
 
-/* Elements of the largest tensor of `tokens` tokens in `batch` batches: 1 if they can be
- * counted. */
-static int countable(const WindowConfig *c, int64_t batch, int64_t tokens)
-{
-    int64_t count = c->heads_q;
-    return !__builtin_add_overflow(count, 2 * c->heads_kv, &count) &&
-           !__builtin_mul_overflow(count, c->head_dim, &count) &&
-           !__builtin_mul_overflow(count, batch, &count) &&
-           !__builtin_mul_overflow(count, tokens, &count) && count <= INT64_MAX / 8;
-}
-
 /* Where each sequence begins, and where the last one ends: 0 ... total. */
 static WindowStatus check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
                                      int64_t total, char error[WINDOW_ERROR])
@@ -123,7 +112,7 @@ static WindowStatus check_lengths(const WindowConfig *c, const WindowCall *call,
         return window_refuse(error, WINDOW_BAD_TENSOR,
                              "seqlen_kv: found %lld, QKV accepts that of the queries, %lld",
                              (long long)call->seqlen_kv, (long long)call->seqlen_q);
-    if (!countable(c, batch, call->seqlen_q) || !countable(c, batch, call->seqlen_kv))
+    if (!window_countable(c, batch, call->seqlen_q) || !window_countable(c, batch, call->seqlen_kv))
         return window_refuse(
             error, WINDOW_BAD_TENSOR,
             "batch and seqlen: found %lld and %lld, accepted is what an address "

@@ -48,27 +48,10 @@ struct SlidingWindowOnline {
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
-    return (a + b - 1) / b;
+    return a / b + (a % b != 0); /* a + b may be more than 64 bits hold */
 }
 
 /* --- create ------------------------------------------------------------------------------------*/
-
-static WindowStatus check_online(const WindowOnlineConfig *c, char error[WINDOW_ERROR])
-{
-    const struct {
-        const char *name;
-        int64_t value;
-    } sizes[] = {{"batch", c->batch},
-                 {"seqlen_q", c->seqlen_q},
-                 {"seqlen_kv", c->seqlen_kv},
-                 {"block_size_q", c->block_size_q},
-                 {"block_size_kv", c->block_size_kv}};
-    for (int n = 0; n < 5; n++)
-        if (sizes[n].value < 1)
-            return window_refuse(error, WINDOW_BAD_CONFIG, "%s: found %lld, accepted is 1 or more",
-                                 sizes[n].name, (long long)sizes[n].value);
-    return window_check_config(&c->base, "the online module", error);
-}
 
 /* No block is larger than the sequence; what a caller pads beyond that is never looked at. */
 static AttnShape largest_block(const WindowOnlineConfig *c)
@@ -107,9 +90,12 @@ static int allocate(SlidingWindowOnline *w)
 WindowStatus window_online_create_at(SlidingWindowOnline **out, const WindowOnlineConfig *config,
                                      const WindowPlace *place, char error[WINDOW_ERROR])
 {
-    WindowStatus status = check_online(config, error);
+    WindowStatus status;
     SlidingWindowOnline *w;
+    if (!out)
+        return window_refuse(error, WINDOW_BAD_CONFIG, "out: found NULL, accepted is an address");
     *out = NULL;
+    status = window_check_online(config, error);
 #ifdef HAVE_CUDA
     if (status == WINDOW_OK && config->on_cuda)
         status = window_online_cuda_refuses(config, error);
@@ -141,6 +127,8 @@ WindowStatus sliding_window_online_create(SlidingWindowOnline **out,
                                           const WindowOnlineConfig *config,
                                           char error[WINDOW_ERROR])
 {
+    if (!config) /* _at refuses it */
+        return window_online_create_at(out, NULL, NULL, error);
     const WindowConfig *base = &config->base;
     const WindowPlace place = {{base->window, base->causal ? 0 : base->window},
                                config->seqlen_kv - config->seqlen_q, /* lower-right */
@@ -292,9 +280,14 @@ WindowStatus sliding_window_online_step(SlidingWindowOnline *w, const void *q_bl
                                         int64_t block_idx_kv, char error[WINDOW_ERROR])
 {
     const void *const pointers[5] = {q_block, k_block, v_block, global_o, global_lse};
-    const WindowOnlineConfig *c = &w->config;
     OnlineStep step;
-    WindowStatus status = check_step(w, pointers, block_idx_q, block_idx_kv, error);
+    WindowStatus status;
+    if (!w)
+        return window_refuse(
+            error, WINDOW_BAD_TENSOR,
+            "w: found NULL, accepted is an object of sliding_window_online_create");
+    const WindowOnlineConfig *c = &w->config;
+    status = check_step(w, pointers, block_idx_q, block_idx_kv, error);
     if (status != WINDOW_OK)
         return status;
     cut_block(w, &step, block_idx_q, block_idx_kv);

@@ -6,8 +6,8 @@
  * never holds them: what it multiplies V with is exp(s - lse of the piece), and by how much that is
  * too large it learns from the pieces to come. So both are refused, and not approximated.
  *
- * Interface: window_refuse, window_check_values, window_check_config, window_config_scale
- * (online_internal.h).
+ * Interface: window_refuse, window_check_values, window_countable, window_check_config,
+ * window_check_online, window_config_scale (online_internal.h).
  */
 #include <math.h>
 #include <stdarg.h>
@@ -93,6 +93,16 @@ WindowStatus window_check_values(const WindowConfig *c, char error[WINDOW_ERROR]
     return status == WINDOW_OK ? check_numbers(c, error) : status;
 }
 
+int window_countable(const WindowConfig *c, int64_t batch, int64_t tokens)
+{
+    int64_t count = c->heads_kv;
+    return !__builtin_mul_overflow(count, 2, &count) &&
+           !__builtin_add_overflow(count, c->heads_q, &count) &&
+           !__builtin_mul_overflow(count, c->head_dim, &count) &&
+           !__builtin_mul_overflow(count, batch, &count) &&
+           !__builtin_mul_overflow(count, tokens, &count) && count <= INT64_MAX / 8;
+}
+
 WindowStatus window_check_config(const WindowConfig *c, const char *module,
                                  char error[WINDOW_ERROR])
 {
@@ -115,4 +125,31 @@ WindowStatus window_check_config(const WindowConfig *c, const char *module,
                              "of a whole row",
                              (double)o->dropout, module);
     return WINDOW_OK;
+}
+
+WindowStatus window_check_online(const WindowOnlineConfig *c, char error[WINDOW_ERROR])
+{
+    WindowStatus status;
+    if (!c)
+        return window_refuse(error, WINDOW_BAD_CONFIG, "config: found NULL, accepted is a struct");
+    const struct {
+        const char *name;
+        int64_t value;
+    } sizes[] = {{"batch", c->batch},
+                 {"seqlen_q", c->seqlen_q},
+                 {"seqlen_kv", c->seqlen_kv},
+                 {"block_size_q", c->block_size_q},
+                 {"block_size_kv", c->block_size_kv}};
+    for (int n = 0; n < 5; n++)
+        if (sizes[n].value < 1)
+            return window_refuse(error, WINDOW_BAD_CONFIG, "%s: found %lld, accepted is 1 or more",
+                                 sizes[n].name, (long long)sizes[n].value);
+    status = window_check_config(&c->base, "the online module", error);
+    for (int n = 1; n < 5 && status == WINDOW_OK; n++) /* block sizes too: strides of a block */
+        if (!window_countable(&c->base, c->batch, sizes[n].value))
+            status = window_refuse(error, WINDOW_BAD_CONFIG,
+                                   "batch and %s: found %lld and %lld, accepted is what an address "
+                                   "can hold",
+                                   sizes[n].name, (long long)c->batch, (long long)sizes[n].value);
+    return status;
 }

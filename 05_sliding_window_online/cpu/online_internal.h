@@ -7,8 +7,8 @@
  *   the public one knows only a window and lower-right.
  * - OnlineStep: one block, cut to what exists of it. window_online_step_cuda takes it
  *   (cuda/online.cu); so does the CPU.
- * - window_check_values: what all three modules refuse. window_check_config, window_refuse: what
- *   both modules that take tokens in pieces refuse.
+ * - window_check_values, window_countable: what all three modules refuse. window_check_config,
+ *   window_refuse: what both modules that take tokens in pieces refuse.
  * - window_stream_create_at, window_stream_append: a stream with any scale; a token that nobody
  *   asks for.
  */
@@ -67,6 +67,11 @@ WindowStatus window_check_values(const WindowConfig *config, char error[WINDOW_E
  * no dropout, BSHD, three tensors. module: its name, for the sentence. */
 WindowStatus window_check_config(const WindowConfig *config, const char *module,
                                  char error[WINDOW_ERROR]);
+/* All that the online module refuses; NULL too. */
+WindowStatus window_check_online(const WindowOnlineConfig *config, char error[WINDOW_ERROR]);
+/* 1: the elements of a tensor of `tokens` tokens in `batch` batches, with all heads of Q, K and V
+ * side by side, can be counted; both are at least 1. */
+int window_countable(const WindowConfig *config, int64_t batch, int64_t tokens);
 /* The scale of a config: 0 stands for 1/sqrt(head_dim). */
 float window_config_scale(const WindowConfig *config);
 

@@ -66,11 +66,18 @@ static const StreamSimd *choose_simd(void)
 
 static WindowStatus check_stream(const WindowConfig *c, int64_t batch, char error[WINDOW_ERROR])
 {
-    WindowStatus status = window_check_config(c, "the stream", error);
+    WindowStatus status;
+    if (!c)
+        return window_refuse(error, WINDOW_BAD_CONFIG, "config: found NULL, accepted is a struct");
+    status = window_check_config(c, "the stream", error);
     if (status != WINDOW_OK)
         return status;
     if (batch < 1)
         return window_refuse(error, WINDOW_BAD_CONFIG, "batch: found %lld, accepted is 1 or more",
+                             (long long)batch);
+    if (!window_countable(c, batch, 1))
+        return window_refuse(error, WINDOW_BAD_CONFIG,
+                             "batch: found %lld, accepted is what an address can hold",
                              (long long)batch);
     if (!c->causal)
         return window_refuse(error, WINDOW_BAD_CONFIG,
@@ -117,9 +124,12 @@ static int allocate(WindowStream *s)
 WindowStatus window_stream_create_at(WindowStream **out, const WindowConfig *config, int64_t batch,
                                      float scale, char error[WINDOW_ERROR])
 {
-    WindowStatus status = check_stream(config, batch, error);
+    WindowStatus status;
     WindowStream *s;
+    if (!out)
+        return window_refuse(error, WINDOW_BAD_CONFIG, "out: found NULL, accepted is an address");
     *out = NULL;
+    status = check_stream(config, batch, error);
     if (status != WINDOW_OK)
         return status;
     s = calloc(1, sizeof *s);
@@ -148,12 +158,14 @@ WindowStatus window_stream_create_at(WindowStream **out, const WindowConfig *con
 WindowStatus window_stream_create(WindowStream **out, const WindowConfig *config, int64_t batch,
                                   char error[WINDOW_ERROR])
 {
-    return window_stream_create_at(out, config, batch, window_config_scale(config), error);
+    /* NULL: _at refuses it */
+    return window_stream_create_at(out, config, batch, config ? window_config_scale(config) : 1.0f,
+                                   error);
 }
 
 int64_t window_stream_bytes(const WindowStream *s)
 {
-    return s->bytes;
+    return s ? s->bytes : 0;
 }
 
 void window_stream_destroy(WindowStream *s)
@@ -243,12 +255,12 @@ static void attend_row(WindowStream *s, const Tensor *Q, const Tensor *O, int64_
 WindowStatus window_stream_step(WindowStream *s, const void *q, const void *k, const void *v,
                                 void *o, float *lse)
 {
-    const WindowConfig *c = &s->config;
-    const Tensor O = token_view(s, o, c->heads_q);
     WindowStatus status;
     Tensor Q;
-    if (!q || !k || !v || !o || !lse)
+    if (!s || !q || !k || !v || !o || !lse)
         return WINDOW_BAD_TENSOR;
+    const WindowConfig *c = &s->config;
+    const Tensor O = token_view(s, o, c->heads_q);
     status = window_stream_append(s, k, v);
     if (status == WINDOW_OK)
         status = take_token(s, q, c->heads_q, c->options.wq, &Q);

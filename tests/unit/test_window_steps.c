@@ -227,6 +227,35 @@ static void test_refusals(void **unused)
     refused(c, WINDOW_BAD_CONFIG, "norm_eps");
 }
 
+/* Products of sizes that 64 bits do not hold: a workspace of 0 bytes would be the result. */
+static void test_sizes_that_nothing_holds_are_refused(void **unused)
+{
+    (void)unused;
+    REFUSED(seqlen_q, "seqlen_q", INT64_MAX);
+    REFUSED(seqlen_kv, "seqlen_kv", INT64_MAX);
+    REFUSED(block_size_q, "block_size_q", INT64_MAX);
+    REFUSED(block_size_kv, "block_size_kv", INT64_MAX);
+    REFUSED(batch, "batch", INT64_C(1) << 61);
+    REFUSED(base.heads_q, "batch", INT64_C(1) << 62);
+}
+
+static void test_null_is_refused(void **unused)
+{
+    const WindowOnlineConfig c = good_config();
+    SlidingWindowOnline *w = (SlidingWindowOnline *)&c;
+    float block[8 * 4 * 16] = {0}, O[20 * 4 * 16], lse[4 * 20];
+    char error[WINDOW_ERROR];
+    (void)unused;
+    assert_int_equal(WINDOW_BAD_CONFIG, sliding_window_online_create(&w, NULL, error));
+    assert_null(w);
+    assert_non_null(strstr(error, "config: found NULL, accepted"));
+    assert_int_equal(WINDOW_BAD_CONFIG, sliding_window_online_create(NULL, &c, error));
+    assert_non_null(strstr(error, "out: found NULL, accepted"));
+    assert_int_equal(WINDOW_BAD_TENSOR,
+                     sliding_window_online_step(NULL, block, block, block, O, lse, 0, 0, error));
+    assert_non_null(strstr(error, "w: found NULL, accepted"));
+}
+
 static void test_steps_that_are_refused(void **unused)
 {
     WindowOnlineConfig c = good_config(); /* 3 x 4 blocks */
@@ -268,6 +297,8 @@ int main(void)
         cmocka_unit_test(test_outside_the_window_nothing_is_read),
         cmocka_unit_test(test_same_bits_with_threads),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_sizes_that_nothing_holds_are_refused),
+        cmocka_unit_test(test_null_is_refused),
         cmocka_unit_test(test_steps_that_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -231,6 +231,9 @@ static void test_refusals(void **unused)
     refused(c, 1, WINDOW_NO_MEMORY, "window");
     c = good, c.window = INT64_MAX;
     refused(c, 1, WINDOW_NO_MEMORY, "window");
+    refused(good, INT64_MAX, WINDOW_BAD_CONFIG, "batch");
+    c = good, c.heads_q = c.heads_kv = INT64_C(1) << 62;
+    refused(c, 4, WINDOW_BAD_CONFIG, "batch");
 }
 
 static void test_null_is_refused(void **unused)
@@ -246,8 +249,14 @@ static void test_null_is_refused(void **unused)
     assert_int_equal(WINDOW_BAD_TENSOR, window_stream_step(s, a, a, NULL, a, &lse));
     assert_int_equal(WINDOW_BAD_TENSOR, window_stream_step(s, a, a, a, NULL, &lse));
     assert_int_equal(WINDOW_BAD_TENSOR, window_stream_step(s, a, a, a, a, NULL));
+    assert_int_equal(WINDOW_BAD_TENSOR, window_stream_step(NULL, a, a, a, a, &lse));
     window_stream_destroy(s);
     window_stream_destroy(NULL);
+    assert_int_equal(0, window_stream_bytes(NULL));
+    assert_int_equal(WINDOW_BAD_CONFIG, window_stream_create(&s, NULL, 1, error));
+    assert_null(s);
+    assert_int_equal(WINDOW_BAD_CONFIG, window_stream_create(NULL, &c, 1, error));
+    assert_non_null(strstr(error, "out: found NULL, accepted"));
 }
 
 int main(void)
