@@ -37,6 +37,7 @@ def choices(lab):
     """The choice is shown, and it is what runs."""
     cases = {"--causal --backward --kv-heads 1": (None, "zigzag"),
              "-N 300 --window 20,0": (None, "contiguous"),
+             "-N 300 --window 290,0": (None, "zigzag"),  # not what a window has by default
              "--causal --layout striped": (None, "striped"),
              "--ranks 1": (None, "contiguous"),
              "-H 6 --ranks 4 --backward": (("ring", "burst", "allgather"), "contiguous")}

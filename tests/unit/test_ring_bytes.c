@@ -6,6 +6,7 @@
  */
 #include "ring_method_case.h"
 
+#include "agree.h"
 #include "schedule.h"
 
 typedef struct Run {
@@ -237,12 +238,50 @@ static void bytes_of_an_element(void **state)
     }
 }
 
+/* The program's own check of a run: whatever is off by a byte is told, of memory what is off by more
+ * than 5 %. */
+static void what_does_not_agree_is_told(void **state)
+{
+    const Option o = {"agree", {1, 2, 1, 20, 20, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
+    const RingSetup setup = {
+        .method = RING_METHOD_RING_DOUBLE, .ranks = 4, .nodes = 2, .timeout_s = 60, .threads = 1};
+    Case *c = case_option(&o, ATTN_F32, 1, 1);
+    Run *run = calloc(1, sizeof *run);
+    char why[256] = "";
+    (void)state;
+    assert_non_null(run);
+    assert_int_equal(1, run_open(run, c, &setup));
+    for (int pass = RING_FORWARD; pass <= RING_BACKWARD; pass++) {
+        RingRankReport *told = &run->report.rank[3];
+        int64_t *const fields[] = {&told->sent[pass][RING_V], &told->sent[pass][RING_DELTA],
+                                   &told->sent_inner[pass], &told->sent_outer[pass]};
+        const char *const words[] = {"bytes of V", "bytes of delta", "inside its node",
+                                     "inside its node"};
+        for (int f = 0; f < 4; f++) {
+            assert_int_equal(1, ring_bytes_agree(&run->model, &run->report, 1, why, sizeof why));
+            (*fields[f])++;
+            assert_int_equal(0, ring_bytes_agree(&run->model, &run->report, 1, why, sizeof why));
+            assert_non_null(strstr(why, "rank 3 sent "));
+            assert_non_null(strstr(why, words[f]));
+            (*fields[f])--;
+        }
+    }
+    for (int64_t found = 90; found <= 110; found++)
+        assert_int_equal(found >= 95 && found <= 105,
+                         ring_memory_agrees(found, 100, 2, why, sizeof why));
+    assert_non_null(strstr(why, "rank 2 held 110 bytes, the model says 100"));
+    run_close(run);
+    free(run);
+    case_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_of_an_element),
         cmocka_unit_test(grouped_heads),
         cmocka_unit_test(all_methods),
+        cmocka_unit_test(what_does_not_agree_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

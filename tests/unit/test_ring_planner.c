@@ -236,6 +236,24 @@ static void a_full_mask_changes_nothing(void **state)
     assert_string_equal(why[1], why[2]);
 }
 
+/* What the chapter says of the recorded speeds: copy engines are quicker than NCCL's kernels, and
+ * only 16-bit types have tensor cores. */
+static void rates_of_links_and_types(void **state)
+{
+    const RingRates nccl = ring_rates_default("nccl", ATTN_BF16);
+    const RingRates copy = ring_rates_default("copy", ATTN_BF16);
+    const RingRates f32 = ring_rates_default("nccl", ATTN_F32);
+    const RingRates cpu = ring_rates_default("mpi", ATTN_BF16);
+    (void)state;
+    assert_true(copy.bandwidth[RING_INNER] > 1.3 * nccl.bandwidth[RING_INNER]);
+    assert_true(copy.bandwidth[RING_OUTER] == nccl.bandwidth[RING_OUTER]);
+    for (int pass = 0; pass < 2; pass++) {
+        assert_true(f32.flops[pass] < 0.2 * nccl.flops[pass]);
+        assert_true(cpu.flops[pass] < 0.1 * f32.flops[pass]);
+    }
+    assert_true(f32.bandwidth[RING_INNER] == nccl.bandwidth[RING_INNER]);
+}
+
 /* Small, ragged, packed: something is chosen for everything, and burst never against the rules. */
 static void always_an_answer(void **state)
 {
@@ -269,6 +287,7 @@ int main(void)
         cmocka_unit_test(wishes_are_kept),
         cmocka_unit_test(what_nothing_can_compute),
         cmocka_unit_test(a_full_mask_changes_nothing),
+        cmocka_unit_test(rates_of_links_and_types),
         cmocka_unit_test(always_an_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
