@@ -238,8 +238,8 @@ static void bytes_of_an_element(void **state)
     }
 }
 
-/* The program's own check of a run: whatever is off by a byte is told, of memory what is off by more
- * than 5 %. */
+/* The program's own check of a run: whatever is off by a byte is told, of memory what is off by
+ * more than 5 %. */
 static void what_does_not_agree_is_told(void **state)
 {
     const Option o = {"agree", {1, 2, 1, 20, 20, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
