@@ -264,7 +264,8 @@ void check_outputs(Check *check, const Oracle *o, const Yardstick *y, const Attn
         check->nonfinite += a->nonfinite;
         if (a->worst_ratio > check->bound_ratio)
             check->bound_ratio = a->worst_ratio;
-        if (!y || which == CHECK_LSE || which >= CHECK_DWQ || (which > CHECK_DQ && isnan(y->dK)))
+        if (!y || which == CHECK_LSE || which >= CHECK_DWQ || (which > CHECK_DQ && isnan(y->dK)) ||
+            (which == CHECK_DQ && isnan(y->dQ)))
             continue;
         flash = which == CHECK_O    ? flash_ratio(a, y->O, largest, o->dtype)
                 : which == CHECK_DQ ? flash_ratio(a, y->dQ, largest, o->dtype) * 2 / 3

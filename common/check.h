@@ -49,7 +49,7 @@ typedef struct CheckArray {
 /* What a verdict rests on. */
 typedef struct CheckSample {
     int sampled; /* 0: everything was looked at; 1: a sample, and NaN was looked for everywhere */
-    int given;   /* 1: dK and dV were compared with what follows from O and lse of the run itself */
+    int given;   /* 1: gradients were compared with what follows from O and lse of the run itself */
     int64_t rows, keys, kv_heads; /* rows of every head; keys of so many (batch, kv head) */
     uint64_t seed;                /* ATTN_SAMPLE_SEED chooses the same rows and keys again */
 } CheckSample;

@@ -56,7 +56,7 @@ static int apply_name(CliCase *c, FlagId id, const char *flag, const char *text)
     static const char *const dtypes[] = {"f32", "f16", "bf16", NULL};
     static const char *const masks[] = {"none", "full", "causal-upper-left", "causal-lower-right",
                                         NULL};
-    static const char *const dists[] = {"normal", "outlier", "large", NULL};
+    static const char *const dists[] = {"normal", "outlier", "large", "paired", NULL};
     static const char *const layouts[] = {"bshd", "sbhd", "bhsd", "odd", NULL};
     static const char *const devices[] = {"auto", "cpu", "cuda", NULL};
     static const char *const bundles[] = {"encoder", "causal", NULL};

@@ -52,7 +52,8 @@ const CliFlag cli_flags[FLAG_COUNT] = {
      "Q and K normalised over groups of so many channels, a divisor of d (off)"},
 
     {FLAG_SEED, "--seed", NULL, "S", 0, 0, "Inputs", "of the random inputs (0)"},
-    {FLAG_DIST, "--dist", NULL, "normal|outlier|large", 0, 0, NULL, "their distribution (normal)"},
+    {FLAG_DIST, "--dist", NULL, "normal|outlier|large|paired", 0, 0, NULL,
+     "their distribution (normal); paired: V = K, dO = Q"},
     {FLAG_BUNDLED, "--bundled", NULL, "[=encoder|causal]", 0, 0, NULL,
      "real: encoder (12 heads, d=32) or causal (4/2, d=64, its dO; --causal if no --mask)"},
     {FLAG_Q, "--q", NULL, "Q.npy", 0, 0, NULL, "f2, f4 or f8 [B][Nq][H][d]; with --k and --v"},

@@ -30,8 +30,10 @@ typedef enum FillTensor {
 } FillTensor;
 
 /* normal: N(0,1). outlier: N(0,1) + N(0,100)*Bernoulli(0.001). large: N(0,1) times 8, so that
- * scores reach +-1e2 and exp without max overflows. */
-typedef enum FillDist { FILL_NORMAL, FILL_OUTLIER, FILL_LARGE } FillDist;
+ * scores reach +-1e2 and exp without max overflows. paired: N(0,1) with V = K and dO = Q. Gradients
+ * of independent inputs average out over many tokens, 1/sqrt(n), until roundings of 16 bits hide
+ * them and any error in them; those of paired inputs keep their size. */
+typedef enum FillDist { FILL_NORMAL, FILL_OUTLIER, FILL_LARGE, FILL_PAIRED } FillDist;
 
 /* A step of Weyl's sequence and the finaliser of splitmix64 (Steele, Lea, Flood 2014; public domain
  * constants): every input bit changes about half of the output bits. */
@@ -73,7 +75,11 @@ static inline ATTN_HD int32_t fill_normal(uint64_t stream, uint64_t t)
  * below 2^23, so float holds it exactly, and so it does the product with a power of two. */
 static inline ATTN_HD float fill_value(uint64_t seed, int tensor, uint64_t index, FillDist dist)
 {
-    const uint64_t stream = fill_stream(seed, tensor, index);
+    const int paired = dist != FILL_PAIRED ? tensor
+                       : tensor == FILL_V  ? FILL_K
+                       : tensor == FILL_DO ? FILL_Q
+                                           : tensor;
+    const uint64_t stream = fill_stream(seed, paired, index);
     int32_t value = fill_normal(stream, 0);
     /* Bernoulli(0.001): 32 bits below 0.001 * 2^32 */
     if (dist == FILL_OUTLIER && (fill_word(stream, 3) & 0xFFFFFFFF) < 4294967)

@@ -50,24 +50,24 @@ void reference_free(Reference *r)
     memset(r, 0, sizeof *r);
 }
 
-/* Of the largest cases dK and dV follow from the O and lse of this very run: oracle_given.c. */
+/* Of the largest cases gradients follow from the O and lse of this very run: oracle_given.c. */
 static int check_with_own_rows(Check *check, const Reference *r, const Outcome *out,
                                const CliCase *c, double order)
 {
-    Oracle keys;
+    Oracle given;
     if (!r->oracle.given) {
         check_outputs(check, &r->oracle, &r->yardstick, &out->args, c->backward, order);
         return EXIT_OK;
     }
-    bench_progress("float64 oracle, dK and dV");
-    if (oracle_run_given(&keys, &r->oracle, &out->args, c->threads) != 0) {
+    bench_progress("float64 oracle, gradients");
+    if (oracle_run_given(&given, &r->oracle, &out->args, c->threads) != 0) {
         bench_progress_clear();
         cli_refuse("out of memory while computing the reference; --no-check does without it");
         return EXIT_RUNTIME;
     }
     bench_progress_clear();
-    check_outputs(check, &keys, &r->yardstick, &out->args, c->backward, order);
-    oracle_given_free(&keys);
+    check_outputs(check, &given, &r->yardstick, &out->args, c->backward, order);
+    oracle_given_free(&given);
     return EXIT_OK;
 }
 

@@ -81,10 +81,12 @@ static int choose(Oracle *o, const OraclePlan *p, int backward, const OracleLimi
     return oracle_sample_groups(&o->kv_heads, groups, (int64_t)(budget / (work + 1)), hash);
 }
 
-static int new_keys(Oracle *o, const OraclePlan *p)
+static int new_gradients(Oracle *o, const OraclePlan *p)
 {
+    const int64_t rows = o->shape.B * o->shape.H * o->rows.count;
     const int64_t count = o->kv_heads.count * o->keys.count * o->shape.d;
-    int bad = array_new(&o->dK, count) | array_new(&o->dV, count);
+    int bad =
+        array_new(&o->dQ, rows * o->shape.d) | array_new(&o->dK, count) | array_new(&o->dV, count);
     if (!p->copies)
         return bad;
     bad |= !(o->dK.copied = calloc((size_t)count, sizeof(double)));
@@ -100,9 +102,8 @@ static int oracle_allocate(Oracle *o, const OraclePlan *p, int backward)
     bad |= array_new(&o->O, rows * s->d) | array_new(&o->lse, rows);
     if (!backward)
         return bad;
-    bad |= array_new(&o->dQ, rows * s->d);
     if (!o->given)
-        bad |= new_keys(o, p);
+        bad |= new_gradients(o, p);
     if (o->whole && p->norm_group) {
         bad |= array_new(&o->dwq, s->H * s->d);
         bad |= array_new(&o->dwk, s->Hkv * s->d);
@@ -211,7 +212,7 @@ static int stream_groups(Oracle *o, const OraclePlan *p, int backward, int threa
     for (int64_t group = 0; !bad && group < o->shape.B * Hkv; group++) {
         o->tainted[group] =
             (uint8_t)oracle_stream_taint(p->args, group / Hkv, group % Hkv, backward, threads);
-        bad = oracle_stream_rows(o, p, group / Hkv, group % Hkv, backward, threads);
+        bad = oracle_stream_rows(o, p, group / Hkv, group % Hkv, threads);
     }
     return bad;
 }
@@ -262,27 +263,31 @@ int oracle_run_reference(Oracle *o, const AttnArgs *args, int backward, int thre
     return oracle_run_within(o, args, backward, threads, roundings, &limits_of_runs);
 }
 
-int oracle_run_given(Oracle *keys, const Oracle *o, const AttnArgs *args, int threads)
+int oracle_run_given(Oracle *with, const Oracle *o, const AttnArgs *args, int threads)
 {
     OraclePlan plan;
     int bad;
-    *keys = *o;
-    memset(&keys->dK, 0, sizeof keys->dK);
-    memset(&keys->dV, 0, sizeof keys->dV);
-    bad = oracle_plan_make(&plan, args, o->roundings, 0) != 0 || new_keys(keys, &plan);
-    for (int64_t slot = 0; !bad && slot < keys->kv_heads.count; slot++)
-        bad = oracle_given_keys(keys, &plan, slot, threads);
+    *with = *o;
+    memset(&with->dQ, 0, sizeof with->dQ);
+    memset(&with->dK, 0, sizeof with->dK);
+    memset(&with->dV, 0, sizeof with->dV);
+    bad = oracle_plan_make(&plan, args, o->roundings, 0) != 0 || new_gradients(with, &plan);
+    for (int64_t group = 0; !bad && group < o->shape.B * o->shape.Hkv; group++)
+        bad = oracle_given_rows(with, &plan, group / o->shape.Hkv, group % o->shape.Hkv, threads);
+    for (int64_t slot = 0; !bad && slot < with->kv_heads.count; slot++)
+        bad = oracle_given_keys(with, &plan, slot, threads);
     oracle_plan_free(&plan);
     if (bad)
-        oracle_given_free(keys);
+        oracle_given_free(with);
     return bad ? -1 : 0;
 }
 
-void oracle_given_free(Oracle *keys)
+void oracle_given_free(Oracle *with)
 {
-    array_free(&keys->dK);
-    array_free(&keys->dV);
-    memset(keys, 0, sizeof *keys);
+    array_free(&with->dQ);
+    array_free(&with->dK);
+    array_free(&with->dV);
+    memset(with, 0, sizeof *with);
 }
 
 void oracle_free(Oracle *o)

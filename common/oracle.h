@@ -8,7 +8,7 @@
  * - oracle_run: O and lse, and with a backward dQ, dK, dV, with the bound of every element; all of
  *   them, or a sample when the case is big. oracle_free.
  * - oracle_run_reference: the same for a program that judges runs: with the bound of variants that
- *   round partial sums on their way, and of the largest cases without dK and dV, which
+ *   round partial sums on their way, and of the largest cases without gradients, which
  *   oracle_run_given computes from the O and lse of the run that is judged. oracle_given_free.
  * - Oracle.rows, .keys, .kv_heads, .whole, .given: what was computed.
  *
@@ -56,7 +56,7 @@ typedef struct Oracle {
     OracleRoundings roundings; /* as given to oracle_run_reference */
     int whole;                 /* 0: a sample, chosen by seed */
     int streamed; /* 1: a sample of a case with groups too large to be computed whole */
-    int given;    /* 1: dK and dV are for oracle_run_given */
+    int given;    /* 1: gradients are for oracle_run_given */
     uint64_t seed;
     OracleSample rows;     /* of the Nq queries */
     OracleSample keys;     /* of the Nk keys (backward) */
@@ -81,8 +81,8 @@ int oracle_run(Oracle *o, const AttnArgs *args, int backward, int threads);
 
 /* For a program that has the run's output to judge. Two differences:
  * Where one group alone is above 4*10^10 visible pair-channels (and no option of stage 05 but a
- * temperature is used), nothing is computed whole: the sample's O, lse and dQ cost N d a row, and
- * o->given says that dK and dV are left to oracle_run_given.
+ * temperature is used), nothing is computed whole: the sample's O and lse cost N d a row, and
+ * o->given says that dQ, dK and dV are left to oracle_run_given.
  * Stage 06 with --partials bf16: O and sums of gradients are rounded several times before they are
  * done. Where O_t is the mean over the keys so far and w_t its weight in the end, one rounding adds
  *     u w_t sum_j P_t |V| = u sum_j P |V| <= u W     over the keys j of that part
@@ -96,11 +96,11 @@ int oracle_run(Oracle *o, const AttnArgs *args, int backward, int threads);
 int oracle_run_reference(Oracle *o, const AttnArgs *args, int backward, int threads,
                          OracleRoundings roundings);
 
-/* *keys becomes *o with the dK and dV that follow from args->O and args->lse, N d a key: right only
- * if these are, which the sampled rows of *o tell. Everything but dK and dV still belongs to *o.
- * o->given must be set. Returns 0, or -1 when memory is short. */
-int oracle_run_given(Oracle *keys, const Oracle *o, const AttnArgs *args, int threads);
-void oracle_given_free(Oracle *keys); /* only what it does not share */
+/* *with becomes *o with the dQ, dK and dV that follow from args->O and args->lse, N d a row or key:
+ * right only if these are, which the sampled rows of *o tell. Everything but the gradients still
+ * belongs to *o. o->given must be set. Returns 0, or -1 when memory is short. */
+int oracle_run_given(Oracle *with, const Oracle *o, const AttnArgs *args, int threads);
+void oracle_given_free(Oracle *with); /* only what it does not share */
 void oracle_free(Oracle *o);
 
 #ifdef __cplusplus

@@ -192,7 +192,8 @@ void oracle_row_errors(const OraclePlan *p, double A, int64_t n, OracleRowState 
     state->g = state->forward + fabs(state->lse) + (p->cap == 0 ? 0 : 2 * A / p->cap);
 }
 
-void oracle_row_delta(const double *dO, const double *O, const double *W, int64_t d,
+/* Adds delta, dO_O and dO_W of one row: [d] each. */
+static void row_delta(const double *dO, const double *O, const double *W, int64_t d,
                       OracleRowState *state)
 {
     for (int64_t x = 0; x < d; x++) {
@@ -237,7 +238,7 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
     }
     if (backward) {
         oracle_matrix_row(&g->dO[h], i, m.row2, m.row2_size);
-        oracle_row_delta(m.row2, m.y, m.yc, s->d, state);
+        row_delta(m.row2, m.y, m.yc, s->d, state);
     }
     if (O) {
         for (int64_t x = 0; x < s->d; x++) {

@@ -152,9 +152,6 @@ double oracle_cap_score(const OraclePlan *p, double qk, double *slope);
 double oracle_score_error(const OraclePlan *p);
 /* forward and g of a row with its lse: A as above, n visible keys. */
 void oracle_row_errors(const OraclePlan *p, double A, int64_t n, OracleRowState *state);
-/* Adds delta, dO_O and dO_W of one row: [d] each. */
-void oracle_row_delta(const double *dO, const double *O, const double *W, int64_t d,
-                      OracleRowState *state);
 /* Weights of dS in dQ or dK, from everything known of the pair (i, j); value, per_c, fixed. */
 void oracle_weigh_pair(const OraclePlan *p, const OracleRowState *row, double P, double slope,
                        double dP, double size_dP, double g_i, double *w, double *wc, double *wf);

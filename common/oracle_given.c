@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * oracle_given.c: dK and dV of sampled keys when the rows are too many to make lse and delta of all
- * of them again: lse and O are given by the run that is judged.
+ * oracle_given.c: gradients when the rows are too many to make lse and delta of all of them again:
+ * lse and O are given by the run that is judged.
  *
  * A key needs P = exp(s - lse) and delta = rowsum(dO * O) of every row that sees it, and each lse
  * costs all keys: N^2 d for a single key. With lse and O given it is N d. What the verdict says is
- * then: O, lse and dQ are right on the sampled rows, and dK and dV are right on the sampled keys
- * *given* O and lse of all rows. An O or lse that is wrong where nobody looked is not seen in dK
+ * then: O and lse are right on the sampled rows, and dQ on these rows and dK and dV on the sampled
+ * keys are right *given* O and lse of the run, all rows of them for dK and dV. An O or lse that is wrong where nobody looked is not seen in dK
  * and dV, so the rows that are looked at are not the same ones in every run (oracle_sample.c), and
  * a NaN is looked for everywhere (check_scan.c). This file takes nothing else from the run.
  *
@@ -18,7 +18,8 @@
  *     dK: u16 (|dK| + scale sum_i (|dS| + P E_i) |Q|)
  *         + c u scale sum_i P (g_ij |dP - delta| + sum_x|dO||V| + E_i) |Q| + the floors as there
  * A (the largest a_ij of a row), sqrt(n) and W are gone: they are what lse and O may be off by. E_i
- * stays once with u16: delta may come from O before it was rounded to be stored.
+ * stays once with u16: delta may come from O before it was rounded to be stored. dQ likewise with K,
+ * where W counts most: of long rows it was nearly all of the bound, and hid a missing hop.
  *
  * Interface: oracle.h (oracle_run_given, oracle_given_free), oracle_tiles.h (oracle_given_keys).
  */
@@ -34,7 +35,7 @@ static const double u = ORACLE_U;
 /* One sampled key. Arrays [d]. */
 typedef struct KeySum {
     int64_t j;
-    double sqrt_terms; /* rows that see it, of all heads */
+    double terms; /* rows that see it, of all heads */
     double *k, *k_size, *v, *v_size;
     double *y, *yc, *yf;         /* dK */
     double *z, *zc, *zf;         /* dV */
@@ -51,6 +52,25 @@ typedef struct Keys {
     int64_t count;
 } Keys;
 
+OracleRowState oracle_given_row(const AttnArgs *args, int64_t b, int64_t head, int64_t i,
+                                const double *dO)
+{
+    OracleRowState state = {.lse = args->lse[(b * args->shape.H + head) * args->shape.Nq + i]};
+    float O[1024];
+    tensor_read_row(&args->O, b, i, head, O);
+    for (int64_t x = 0; x < args->shape.d; x++) {
+        state.delta += dO[x] * O[x];
+        state.dO_O += fabs(dO[x] * O[x]);
+    }
+    return state;
+}
+
+double oracle_given_error(const OraclePlan *p, double size, double lse, double terms)
+{
+    const double D = oracle_score_error(p) * (p->cap == 0 ? 1 : 1 + 2 / p->cap);
+    return D * fabs(p->scale) * size + fabs(lse) + sqrt(terms) + 8;
+}
+
 /* lse and delta of the tile's rows, from the run's own output. */
 static void read_rows(void *all, OracleTile *tile)
 {
@@ -58,17 +78,10 @@ static void read_rows(void *all, OracleTile *tile)
     const AttnArgs *a = keys->p->args;
     const int64_t d = a->shape.d;
     for (int64_t t = 0; t < tile->count; t++) {
-        OracleRowState *state = &tile->state[t];
-        const int64_t i = tile->first + t;
-        float O[1024];
-        tensor_read_row(&a->O, keys->b, i, keys->head, O);
-        memset(state, 0, sizeof *state);
-        state->lse = a->lse[(keys->b * a->shape.H + keys->head) * a->shape.Nq + i];
-        for (int64_t x = 0; x < d; x++) {
-            const double product = (double)tile->Y.at[t * d + x] * O[x];
-            state->delta += product;
-            state->dO_O += fabs(product);
-        }
+        double dO[1024];
+        for (int64_t x = 0; x < d; x++)
+            dO[x] = tile->Y.at[t * d + x];
+        tile->state[t] = oracle_given_row(a, keys->b, keys->head, tile->first + t, dO);
     }
 }
 
@@ -78,7 +91,6 @@ static void add_rows(void *all, int64_t at, const OracleTile *tile, OracleScratc
     const OraclePlan *p = keys->p;
     KeySum *key = &keys->key[at];
     const int64_t d = p->args->shape.d, n = oracle_tile_seen(p, tile, 0, key->j, m->index);
-    const double D = oracle_score_error(p) * (p->cap == 0 ? 1 : 1 + 2 / p->cap);
     double *g = m->unsure;
     if (n == 0)
         return;
@@ -88,7 +100,7 @@ static void add_rows(void *all, int64_t at, const OracleTile *tile, OracleScratc
         const int64_t i = m->index[t];
         const double lse = tile->state[i].lse;
         m->P[t] = exp(oracle_cap_score(p, m->dot[i], &m->slope[t]) - lse);
-        g[t] = D * fabs(p->scale) * m->size[i] + fabs(lse) + key->sqrt_terms + 8;
+        g[t] = oracle_given_error(p, m->size[i], lse, key->terms);
     }
     oracle_dot_columns(&tile->Yt, m->index[0], m->index[n - 1] + 1, key->v, key->v_size, m->dot,
                        m->size);
@@ -138,7 +150,7 @@ static int keys_make(Keys *keys, const Oracle *o, int64_t kv_head, int threads)
     }
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (int64_t n = 0; n < keys->count; n++)
-        keys->key[n].sqrt_terms = sqrt((double)(heads * oracle_seen(p, 0, keys->key[n].j, NULL)));
+        keys->key[n].terms = (double)(heads * oracle_seen(p, 0, keys->key[n].j, NULL));
     return 0;
 }
 
@@ -173,7 +185,7 @@ int oracle_given_keys(Oracle *o, const OraclePlan *p, int64_t slot, int threads)
         const KeySum *k = &keys.key[n];
         const int64_t at = (slot * o->keys.count + n) * d;
         const OracleTarget dK = oracle_target_at(&o->dK, at), dV = oracle_target_at(&o->dV, at);
-        if (k->sqrt_terms == 0) { /* nobody sees this key */
+        if (k->terms == 0) { /* nobody sees this key */
             oracle_target_fill(&dK, d, 0, 0, 0);
             oracle_target_fill(&dV, d, 0, 0, 0);
             continue;

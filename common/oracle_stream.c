@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * oracle_stream.c: O, lse and dQ of sampled rows, tile by tile of keys, in two walks. The softmax
- * of the first is the online one, in float64: m is the largest score so far, and what was summed
- * before is scaled when it grows. The bounds are those of oracle_core.c.
+ * oracle_stream.c: sampled rows, tile by tile of keys. O and lse in one walk; its softmax is the
+ * online one, in float64: m is the largest score so far, and what was summed before is scaled when
+ * it grows. dQ in a second walk, from the O and lse of a run: oracle_given.c says why, and which
+ * bounds it has. Those of O and lse are oracle_core.c's.
  *
- * Interface: oracle_tiles.h (oracle_stream_rows).
+ * Interface: oracle_tiles.h (oracle_stream_rows, oracle_given_rows).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -76,24 +77,26 @@ static void add_gradient(void *all, int64_t at, const OracleTile *tile, OracleSc
     const OraclePlan *p = rows->p;
     const RowSum *r = &rows->row[at];
     const int64_t n = oracle_tile_seen(p, tile, 1, r->i, m->index);
-    const double g_i = r->state.g + sqrt((double)r->n);
+    double *g = m->unsure;
     if (n == 0)
         return;
     oracle_dot_columns(&tile->Xt, m->index[0], m->index[n - 1] + 1, r->q, r->q_size, m->dot,
                        m->size);
-    for (int64_t t = 0; t < n; t++)
-        m->P[t] = exp(oracle_cap_score(p, m->dot[m->index[t]], &m->slope[t]) - r->m) / r->l;
+    for (int64_t t = 0; t < n; t++) {
+        const int64_t j = m->index[t];
+        m->P[t] = exp(oracle_cap_score(p, m->dot[j], &m->slope[t]) - r->state.lse);
+        g[t] = oracle_given_error(p, m->size[j], r->state.lse, (double)r->n);
+    }
     oracle_dot_columns(&tile->Yt, m->index[0], m->index[n - 1] + 1, r->dO, r->dO_size, m->dot,
                        m->size);
     for (int64_t t = 0; t < n; t++)
         oracle_weigh_pair(p, &r->state, m->P[t], m->slope[t], m->dot[m->index[t]],
-                          m->size[m->index[t]], g_i, &m->w[t], &m->wc[t], &m->wf[t]);
+                          m->size[m->index[t]], g[t], &m->w[t], &m->wc[t], &m->wf[t]);
     oracle_weigh_rows(&tile->X, m->index, n, 0, p->args->shape.d, m->w, m->wc, m->wf, r->z, r->zc,
                       r->zf);
 }
 
-/* O and lse, and what dQ needs to know. */
-static void finish_forward(const OraclePlan *p, RowSum *r, int backward, const OracleTarget *O,
+static void finish_forward(const OraclePlan *p, RowSum *r, const OracleTarget *O,
                            const OracleTarget *lse)
 {
     const int64_t d = p->args->shape.d;
@@ -109,8 +112,6 @@ static void finish_forward(const OraclePlan *p, RowSum *r, int backward, const O
         r->yc[x] /= r->l;
     }
     oracle_row_errors(p, r->A, r->n, state);
-    if (backward)
-        oracle_row_delta(r->dO, r->y, r->yc, d, state);
     for (int64_t x = 0; x < d; x++) {
         r->yf[x] += p->u16 * r->yc[x];
         r->yc[x] *= u * state->forward;
@@ -158,36 +159,63 @@ static int rows_make(Rows *rows, const Oracle *o, const OraclePlan *p, int64_t b
     return 0;
 }
 
-int oracle_stream_rows(Oracle *o, const OraclePlan *p, int64_t b, int64_t kv_head, int backward,
-                       int threads)
+static OracleWalk walk_of(Rows *rows, const Oracle *o, int64_t b, int64_t kv_head)
 {
-    const AttnArgs *a = p->args;
-    const int64_t d = a->shape.d;
+    return (OracleWalk){.p = rows->p,
+                        .X = &rows->p->args->K,
+                        .Y = &rows->p->args->V,
+                        .b = b,
+                        .head = kv_head,
+                        .of_keys = 1,
+                        .sample = &o->rows,
+                        .count = rows->count,
+                        .all = rows};
+}
+
+/* Place of the group's first row in o->lse. */
+static int64_t first_row(const Oracle *o, int64_t b, int64_t kv_head)
+{
+    const AttnShape *s = &o->shape;
+    return (b * s->H + kv_head * (s->H / s->Hkv)) * o->rows.count;
+}
+
+int oracle_stream_rows(Oracle *o, const OraclePlan *p, int64_t b, int64_t kv_head, int threads)
+{
+    const int64_t d = o->shape.d, first = first_row(o, b, kv_head);
     Rows rows = {.p = p};
-    OracleWalk walk = {.p = p,
-                       .X = &a->K,
-                       .Y = &a->V,
-                       .b = b,
-                       .head = kv_head,
-                       .of_keys = 1,
-                       .sample = &o->rows,
-                       .all = &rows,
-                       .visit = add_forward};
-    int bad = rows_make(&rows, o, p, b, kv_head, backward);
-    const int64_t first = (b * a->shape.H + kv_head * (a->shape.H / a->shape.Hkv)) * o->rows.count;
-    walk.count = rows.count;
+    int bad = rows_make(&rows, o, p, b, kv_head, 0);
+    OracleWalk walk = walk_of(&rows, o, b, kv_head);
+    walk.visit = add_forward;
     bad = bad || oracle_tiles_walk(&walk, threads) != 0;
     for (int64_t n = 0; !bad && n < rows.count; n++) {
         const OracleTarget O = oracle_target_at(&o->O, (first + n) * d),
                            lse = oracle_target_at(&o->lse, first + n);
-        finish_forward(p, &rows.row[n], backward, &O, &lse);
+        finish_forward(p, &rows.row[n], &O, &lse);
     }
+    free(rows.row);
+    free(rows.memory);
+    return bad ? -1 : 0;
+}
+
+int oracle_given_rows(Oracle *o, const OraclePlan *p, int64_t b, int64_t kv_head, int threads)
+{
+    const AttnArgs *a = p->args;
+    const int64_t d = o->shape.d, first = first_row(o, b, kv_head);
+    Rows rows = {.p = p};
+    int bad = rows_make(&rows, o, p, b, kv_head, 1);
+    OracleWalk walk = walk_of(&rows, o, b, kv_head);
     walk.visit = add_gradient;
-    bad = bad || (backward && oracle_tiles_walk(&walk, threads) != 0);
-    for (int64_t n = 0; backward && !bad && n < rows.count; n++) {
+    for (int64_t n = 0; !bad && n < rows.count; n++) {
+        RowSum *r = &rows.row[n];
+        const int64_t head = kv_head * (a->shape.H / a->shape.Hkv) + n / o->rows.count;
+        r->n = oracle_seen(p, 1, r->i, NULL);
+        r->state = oracle_given_row(a, b, head, r->i, r->dO);
+    }
+    bad = bad || oracle_tiles_walk(&walk, threads) != 0;
+    for (int64_t n = 0; !bad && n < rows.count; n++) {
         const RowSum *r = &rows.row[n];
         const OracleTarget dQ = oracle_target_at(&o->dQ, (first + n) * d);
-        if (r->n == 0)
+        if (r->n == 0) /* exactly 0, without the rounding that oracle_finish allows for */
             oracle_target_fill(&dQ, d, 0, 0, 0);
         else
             oracle_finish(p, d, r->z, r->zf, r->zc, &dQ);

@@ -7,7 +7,7 @@
  * - OracleTile: 256 tokens of K and V (for rows), or of Q and dO (for keys).
  * - oracle_tiles_walk: all tiles past all samples, in order, on several threads.
  * - oracle_ranges, oracle_tile_seen: what a sample sees of a tile.
- * - oracle_stream_rows, oracle_given_keys: what is done with them.
+ * - oracle_stream_rows, oracle_given_rows, oracle_given_keys: what is done with them.
  */
 #ifndef ATTN_ORACLE_TILES_H
 #define ATTN_ORACLE_TILES_H
@@ -53,11 +53,17 @@ int64_t oracle_tile_seen(const OraclePlan *p, const OracleTile *tile, int of_key
 /* [(N + 255) / 256] from the N positions; NULL when memory is short. */
 OracleRange *oracle_ranges(const AttnPosition *at, int64_t N);
 
-/* O, lse and dQ (backward) of the sampled rows of group (b, kv_head). 0, or -1. */
-int oracle_stream_rows(Oracle *o, const OraclePlan *p, int64_t b, int64_t kv_head, int backward,
-                       int threads);
+/* O and lse of the sampled rows of group (b, kv_head). 0, or -1. */
+int oracle_stream_rows(Oracle *o, const OraclePlan *p, int64_t b, int64_t kv_head, int threads);
+/* Their dQ, from the O and lse in p->args. */
+int oracle_given_rows(Oracle *o, const OraclePlan *p, int64_t b, int64_t kv_head, int threads);
 /* dK and dV of the sampled keys of o's group number `slot`, from the O and lse in p->args. */
 int oracle_given_keys(Oracle *o, const OraclePlan *p, int64_t slot, int threads);
+/* lse, delta and dO_O of one row from the O and lse in args; dO [d]. */
+OracleRowState oracle_given_row(const AttnArgs *args, int64_t b, int64_t head, int64_t i,
+                                const double *dO);
+/* g_ij: size = sum_x |q||k|, terms summed. */
+double oracle_given_error(const OraclePlan *p, double size, double lse, double terms);
 /* ORACLE_TAINT_... of a group. */
 unsigned oracle_stream_taint(const AttnArgs *args, int64_t b, int64_t kv_head, int backward,
                              int threads);

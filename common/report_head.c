@@ -80,7 +80,7 @@ static void head_sample(const Check *check)
     if (s->keys)
         printf("; %" PRId64 " keys of %" PRId64 " kv head%s%s", s->keys, s->kv_heads,
                s->kv_heads == 1 ? "" : "s",
-               s->given ? ", dK and dV from the run's own O and lse" : "");
+               s->given ? ", gradients from the run's own O and lse" : "");
     printf("; ATTN_SAMPLE_SEED=%" PRIu64 "\n", s->seed);
 }
 

@@ -16,7 +16,7 @@
 #include <time.h>
 
 static const char *const mask_names[] = {"none", "full", "causal-upper-left", "causal-lower-right"};
-static const char *const dist_names[] = {"normal", "outlier", "large"};
+static const char *const dist_names[] = {"normal", "outlier", "large", "paired"};
 static const char *const layout_names[] = {"bshd", "sbhd", "bhsd", "odd"};
 
 /* Control characters, quotes, and bytes that are not ASCII (a path may hold any) are escaped. */

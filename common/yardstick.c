@@ -103,11 +103,14 @@ static void head_load(PlainHead *p, int64_t b, int64_t kv)
         tensor_read_row(&p->args->V, b, j, kv, p->V + j * s->d);
         if (p->options.group)
             yardstick_normalise(&p->options, p->options.wk + kv * s->d, s->d, p->K + j * s->d);
-        for (int64_t x = 0; x < s->d; x++) {
-            p->Kt[x * s->Nk + j] = p->K[j * s->d + x];
-            p->Vt[x * s->Nk + j] = p->V[j * s->d + x];
-        }
     }
+    /* 16 tokens at a time: whole cache lines of Kt and Vt are written */
+    for (int64_t first = 0; first < s->Nk; first += 16)
+        for (int64_t x = 0; x < s->d; x++)
+            for (int64_t j = first; j < first + 16 && j < s->Nk; j++) {
+                p->Kt[x * s->Nk + j] = p->K[j * s->d + x];
+                p->Vt[x * s->Nk + j] = p->V[j * s->d + x];
+            }
     memset(p->dK, 0, sizeof(float) * (size_t)(s->Nk * s->d));
     memset(p->dV, 0, sizeof(float) * (size_t)(s->Nk * s->d));
 }
@@ -223,10 +226,11 @@ static void run_group(PlainHead *p, const Oracle *o, int64_t group, int backward
     const int64_t heads = s->H / s->Hkv, b = group / s->Hkv, kv = group % s->Hkv;
     const double of_keys = (double)(heads * s->Nq) * (double)(s->Nk * s->d);
     const double of_rows = (double)(s->B * s->H * o->rows.count) * (double)(s->Nk * s->d);
-    const int keys = backward && !o->given && of_keys <= GROUP_BUDGET;
+    const int dQ = backward && !o->given, keys = dQ && of_keys <= GROUP_BUDGET;
     const int64_t slot = keys ? find_index(&o->kv_heads, group) : -1;
     /* of the largest cases as many of the sampled rows as can be afforded, the last among them */
     const int64_t step = o->whole || keys ? 1 : (int64_t)(of_rows / ROWS_BUDGET) + 1;
+    y->dQ = dQ ? 0 : NAN;
     y->dK = y->dV = keys ? 0 : NAN;
     head_load(p, b, kv);
     for (int64_t h = kv * heads; h < (kv + 1) * heads; h++)
@@ -238,12 +242,12 @@ static void run_group(PlainHead *p, const Oracle *o, int64_t group, int backward
                 continue;
             sees = row_forward(p, b, h, i);
             memset(p->dQ, 0, sizeof(float) * (size_t)s->d);
-            if (backward && sees)
+            if (dQ && sees)
                 row_backward(p, b, h, i, slot >= 0);
             if (t < 0)
                 continue;
             y->O = worse(p, y->O, p->O, o->O.value + at);
-            if (backward)
+            if (dQ)
                 y->dQ = worse(p, y->dQ, p->dQ, o->dQ.value + at);
         }
     for (int64_t t = 0; slot >= 0 && t < o->keys.count; t++) {
@@ -278,7 +282,7 @@ int yardstick_run(Yardstick *y, const Oracle *o, const AttnArgs *args, int backw
         {
             bad |= failed;
             y->O = mine.O > y->O ? mine.O : y->O;
-            y->dQ = mine.dQ > y->dQ ? mine.dQ : y->dQ;
+            y->dQ = mine.dQ > y->dQ || isnan(mine.dQ) ? mine.dQ : y->dQ;
             y->dK = mine.dK > y->dK || isnan(mine.dK) ? mine.dK : y->dK;
             y->dV = mine.dV > y->dV || isnan(mine.dV) ? mine.dV : y->dV;
         }

@@ -19,7 +19,8 @@ extern "C" {
 
 typedef struct Yardstick {
     /* max |plain - oracle| over the oracle's rows and keys; of large samples over some of these
-     * rows, and NaN for dK and dV, which need all rows */
+     * rows, NaN for dK and dV, which need all rows, and for all gradients that are given
+     * (oracle.h) */
     double O, dQ, dK, dV;
 } Yardstick;
 

@@ -122,6 +122,19 @@ static void streams_differ(void **state)
     assert_true(same_seed == 0 && same_tensor == 0 && shifted == 0);
 }
 
+/* V is K and dO is Q, of N(0,1); the rest is as without. */
+static void paired_tensors(void **state)
+{
+    (void)state;
+    for (uint64_t index = 0; index < 1000; index++) {
+        for (int tensor = FILL_Q; tensor <= FILL_WK; tensor++) {
+            const int as = tensor == FILL_V ? FILL_K : tensor == FILL_DO ? FILL_Q : tensor;
+            assert_true(fill_value(5, tensor, index, FILL_PAIRED) ==
+                        fill_value(5, as, index, FILL_NORMAL));
+        }
+    }
+}
+
 /* The tensor holds fill_value of the logical index, whatever its strides and dtype. */
 static void tensors_of_all_layouts(void **state)
 {
@@ -174,6 +187,7 @@ int main(void)
         cmocka_unit_test(known_answers),          cmocka_unit_test(normal_moments),
         cmocka_unit_test(other_distributions),    cmocka_unit_test(streams_differ),
         cmocka_unit_test(tensors_of_all_layouts), cmocka_unit_test(mask_rows),
+        cmocka_unit_test(paired_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,7 @@
  * test_oracle_given.c: cases too big to compute lse and delta of all rows again.
  *
  * - On small cases the walk over tiles gives what the plain oracle gives, with the same bounds, for
- *   every kind of mask, type and shape; dK and dV from given O and lse lie within the plain bounds,
+ *   every kind of mask, type and shape; gradients from given O and lse lie within the plain bounds,
  *   and their own are not larger.
  * Large ones: test_oracle_large.c.
  */
@@ -41,6 +41,21 @@ static void expect_row(const OracleArray *some, int64_t at, const OracleArray *a
     }
 }
 
+/* Row `at` of `given` is within the bound of row `of` of `all`, and its own bound is no larger. */
+static void expect_within(const OracleArray *given, int64_t at, const OracleArray *all, int64_t of,
+                          int64_t width, const char *what)
+{
+    for (int64_t x = 0; x < width; x++) {
+        const int64_t g = at * width + x, a = of * width + x;
+        expect_near(given->value[g], all->value[a], all->fixed[a] + all->per_c[a], what);
+        assert_true(given->fixed[g] <= all->fixed[a] * (1 + 1e-3));
+        assert_true(given->per_c[g] <= all->per_c[a] * (1 + 1e-3));
+        assert_int_equal(given->copied != NULL, all->copied != NULL);
+        if (given->copied)
+            expect_near(given->copied[g], all->copied[a], 1e-4 + 0.01 * all->copied[a], what);
+    }
+}
+
 /* O and lse as a run would leave them. */
 static void write_forward(Case *c, const Oracle *all)
 {
@@ -62,34 +77,26 @@ static void expect_same(Case *c, const char *what)
     assert_int_equal(0, oracle_run_reference(&all, &c->args, 1, 1, roundings));
     assert_int_equal(0, oracle_run_within(&some, &c->args, 1, 1, roundings, &limits));
     assert_true(all.whole && !some.whole && some.given);
-    assert_int_equal(0, some.dK.count);
+    assert_int_equal(0, some.dQ.count + some.dK.count + some.dV.count);
     for (int64_t head = 0; head < s->B * s->H; head++)
         for (int64_t t = 0; t < some.rows.count; t++) {
             const int64_t at = head * some.rows.count + t, of = head * s->Nq + some.rows.index[t];
             expect_row(&some.lse, at, &all.lse, of, 1, what);
             expect_row(&some.O, at, &all.O, of, s->d, what);
-            expect_row(&some.dQ, at, &all.dQ, of, s->d, what);
         }
     write_forward(c, &all);
     assert_int_equal(0, oracle_run_given(&given, &some, &c->args, 2));
     assert_int_equal(s->B * s->Hkv, given.kv_heads.count);
-    for (int64_t group = 0; group < given.kv_heads.count; group++)
-        for (int64_t t = 0; t < given.keys.count; t++)
-            for (int64_t x = 0; x < s->d; x++) {
-                const int64_t at = (group * given.keys.count + t) * s->d + x;
-                const int64_t of = (group * s->Nk + given.keys.index[t]) * s->d + x;
-                const OracleArray *const pairs[][2] = {{&given.dK, &all.dK}, {&given.dV, &all.dV}};
-                for (int n = 0; n < 2; n++) {
-                    const OracleArray *g = pairs[n][0], *a = pairs[n][1];
-                    expect_near(g->value[at], a->value[of], a->fixed[of] + a->per_c[of], what);
-                    assert_true(g->fixed[at] <= a->fixed[of] * (1 + 1e-3));
-                    assert_true(g->per_c[at] <= a->per_c[of] * (1 + 1e-3));
-                    assert_int_equal(g->copied != NULL, a->copied != NULL);
-                    if (g->copied)
-                        expect_near(g->copied[at], a->copied[of], 1e-4 + 0.01 * a->copied[of],
-                                    what);
-                }
-            }
+    for (int64_t row = 0; row < s->B * s->H * given.rows.count; row++)
+        expect_within(&given.dQ, row, &all.dQ,
+                      row / given.rows.count * s->Nq + given.rows.index[row % given.rows.count],
+                      s->d, what);
+    for (int64_t row = 0; row < s->B * s->Hkv * given.keys.count; row++) {
+        const int64_t of =
+            row / given.keys.count * s->Nk + given.keys.index[row % given.keys.count];
+        expect_within(&given.dK, row, &all.dK, of, s->d, what);
+        expect_within(&given.dV, row, &all.dV, of, s->d, what);
+    }
     oracle_given_free(&given);
     oracle_free(&some);
     oracle_free(&all);
