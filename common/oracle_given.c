@@ -6,9 +6,10 @@
  * A key needs P = exp(s - lse) and delta = rowsum(dO * O) of every row that sees it, and each lse
  * costs all keys: N^2 d for a single key. With lse and O given it is N d. What the verdict says is
  * then: O and lse are right on the sampled rows, and dQ on these rows and dK and dV on the sampled
- * keys are right *given* O and lse of the run, all rows of them for dK and dV. An O or lse that is wrong where nobody looked is not seen in dK
- * and dV, so the rows that are looked at are not the same ones in every run (oracle_sample.c), and
- * a NaN is looked for everywhere (check_scan.c). This file takes nothing else from the run.
+ * keys are right *given* O and lse of the run, all rows of them for dK and dV. An O or lse that is
+ * wrong where nobody looked is not seen in dK and dV, so the rows that are looked at are not the
+ * same ones in every run (oracle_sample.c), and a NaN is looked for everywhere (check_scan.c). This
+ * file takes nothing else from the run.
  *
  * THE BOUND is that of oracle_core.c, less what came from the errors of lse and O: they are given,
  * and a backward pass reads the same numbers. With a_ij = sum_x scale |q||k| of the pair alone, and
@@ -18,8 +19,8 @@
  *     dK: u16 (|dK| + scale sum_i (|dS| + P E_i) |Q|)
  *         + c u scale sum_i P (g_ij |dP - delta| + sum_x|dO||V| + E_i) |Q| + the floors as there
  * A (the largest a_ij of a row), sqrt(n) and W are gone: they are what lse and O may be off by. E_i
- * stays once with u16: delta may come from O before it was rounded to be stored. dQ likewise with K,
- * where W counts most: of long rows it was nearly all of the bound, and hid a missing hop.
+ * stays once with u16: delta may come from O before it was rounded to be stored. dQ likewise with
+ * K, where W counts most: of long rows it was nearly all of the bound, and hid a missing hop.
  *
  * Interface: oracle.h (oracle_run_given, oracle_given_free), oracle_tiles.h (oracle_given_keys).
  */
