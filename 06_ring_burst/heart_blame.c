@@ -138,13 +138,17 @@ int heart_is_stopped(const HeartBoard *board, int rank)
     return state == 'T' || state == 't';
 }
 
-/* The rank that all wait for: of those that are not there yet, the one that is silent longest. */
+/* The rank that all wait for: of those that are not there yet, the one that is silent longest. If
+ * all are there, one that cannot leave: it was stopped, or went, while it waited. */
 static int last_to_meet(const HeartBoard *board)
 {
     int rank, last = -1;
     for (rank = 0; rank < board->ranks; rank++)
         if (heart_read(board, rank).operation != HEART_MEET &&
             (last < 0 || READ(board->slot[rank].since) < READ(board->slot[last].since)))
+            last = rank;
+    for (rank = 0; last < 0 && rank < board->ranks; rank++)
+        if (is_gone(&board->slot[rank]) || heart_is_stopped(board, rank))
             last = rank;
     return last;
 }

@@ -148,9 +148,17 @@ static void test_in_a_circle_who_is_furthest_behind(void **state)
 
 static void test_who_is_missing_at_a_meeting(void **state)
 {
+    const pid_t stopped = child();
+    int status;
     (void)state;
     for (int rank = 0; rank < G; rank++)
         at(rank, RING_SETUP, 0, HEART_MEET, 0, 0);
+    board->slot[3].pid = stopped; /* it has come, and does not go on */
+    kill(stopped, SIGSTOP);
+    waitpid(stopped, &status, WUNTRACED);
+    expect_blame(0, 3, "; rank 3 is stopped at set-up, waiting for all ranks");
+    board->slot[3].pid = sleeper;
+    end(stopped);
     at(2, RING_BACKWARD, 3, HEART_COMPUTE, 0, 0);
     expect_blame(0, 2, "; rank 2 is at backward step 3, computing");
     at(1, RING_BACKWARD, 3, HEART_COMPUTE, 0, 0); /* two: who has been silent for longer */
