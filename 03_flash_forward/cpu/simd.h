@@ -11,7 +11,7 @@
  *     Q_strip  [d][strip]                rows of Q, transposed
  *     K_panel  [d][panel]                keys, transposed
  *     V_panel  [keys][panel]             `panel` channels of V
- * S, then P, is [strip][SIMD_KEYS]. All of them start at a multiple of 64 bytes.
+ * S, then P, is [strip][SIMD_ROW]. All of them start at a multiple of 64 bytes.
  */
 #ifndef FLASH_SIMD_H
 #define FLASH_SIMD_H
@@ -20,7 +20,8 @@
 
 #define SIMD_MAX_LANES 16
 #define SIMD_MAX_STRIP 14
-#define SIMD_KEYS      256
+#define SIMD_KEYS      256 /* keys of a block, which all strips use before the next one comes */
+#define SIMD_ROW       320 /* columns of S: room for what a strip sees in a window of 256 */
 
 typedef struct FlashSimd {
     const char *name;
@@ -28,19 +29,19 @@ typedef struct FlashSimd {
     int panel; /* its columns: two vectors */
     int lanes; /* floats of a vector */
 
-    /* S [strip][SIMD_KEYS], the first `cols` columns = Q_strip K_panel; cols is panel or lanes */
+    /* S [strip][SIMD_ROW], the first `cols` columns = Q_strip K_panel; cols is panel or lanes */
     void (*scores)(const float *Q_strip, const float *K_panel, int64_t d, float *S, int64_t cols);
-    /* S [strip][SIMD_KEYS], the first `cols` columns: row r keeps from[r] <= c < to[r] */
+    /* S [strip][SIMD_ROW], the first `cols` columns: row r keeps from[r] <= c < to[r] */
     void (*hide)(float *S, const int32_t *from, const int32_t *to, int64_t cols);
-    /* The softcap: S [strip][SIMD_KEYS], the first `cols` columns (a multiple of lanes), becomes
-     * factor * tanh(S); slope [strip][SIMD_KEYS], unless it is NULL, becomes 1 - tanh(S)^2 */
+    /* The softcap: S [strip][SIMD_ROW], the first `cols` columns (a multiple of lanes), becomes
+     * factor * tanh(S); slope [strip][SIMD_ROW], unless it is NULL, becomes 1 - tanh(S)^2 */
     void (*cap)(float *S, float *slope, float factor, int64_t cols);
-    /* The online update of `strip` rows, all in units of log2: S [strip][SIMD_KEYS], cols of it (a
+    /* The online update of `strip` rows, all in units of log2: S [strip][SIMD_ROW], cols of it (a
      * multiple of lanes), becomes P = 2^(S - m_new); m [strip] becomes m_new, l [strip][lanes] (a
      * row's sum in `lanes` parts) follows, alpha [strip] = 2^(m_old - m_new) is left for
      * weighted_sum. alpha and m have room for SIMD_MAX_LANES more. */
     void (*update)(float *S, int64_t cols, float *m, float *l, float *alpha);
-    /* O [strip][ld_O], the first `panel` columns = alpha * O + P [strip][SIMD_KEYS] V_panel, over
+    /* O [strip][ld_O], the first `panel` columns = alpha * O + P [strip][SIMD_ROW] V_panel, over
      * the first `cols` keys */
     void (*weighted_sum)(const float *P, int64_t cols, const float *V_panel, const float *alpha,
                          float *O, int64_t ld_O);
@@ -54,9 +55,11 @@ typedef struct FlashSimd {
                   int64_t ld_to);
     /* sums [strip] of l [strip][lanes]; sums has room for SIMD_MAX_LANES more */
     void (*sums)(const float *l, float *sums);
-    /* to [count][ld_to] = factor[r] * rows [count][ld], d columns; rows are aligned, to need not */
+    /* to [count][ld_to] = factor[r] * rows [count][ld], d columns; rows are aligned, to need not.
+     * past_caches: nobody will read it soon; `to` starts at a multiple of 64 bytes then, and d and
+     * ld_to are multiples of 16 */
     void (*scale_rows)(const float *rows, int64_t ld, const float *factor, int64_t count, int64_t d,
-                       float *to, int64_t ld_to);
+                       float *to, int64_t ld_to, int past_caches);
     /* y = 2^x for x <= 0, below 2^-126.5 exactly 0: for the test of its error. n % lanes == 0 */
     void (*exp2_all)(const float *x, float *y, int64_t n);
 } FlashSimd;

@@ -2,16 +2,16 @@
  *
  * simd_block.c: one block of queries of v2_simd.
  *
- * A strip is as many rows as a register tile has (simd_kernels.c). Its S, 14 KiB, stays in L1. In
+ * A strip is as many rows as a register tile has (simd_kernels.c). Its S, 18 KiB, stays in L1. In
  * which order do strips meet keys?
  *
  *     many keys:   for each block of SIMD_KEYS keys, for each strip: a piece
- *     few keys:    for each strip, for each run of at most SIMD_KEYS keys that it sees: a piece
+ *     few keys:    for each strip, for each run of at most SIMD_ROW keys that it sees: a piece
  *
- * With many, the block of keys stays in L2 while all strips use it. The keys of a narrow window stay
- * there anyway, and a strip begins with the first key that it sees, not with a multiple of SIMD_KEYS:
- * 270 keys are two pieces, where they would be three in one of twenty strips, and a strip's O and
- * state are fetched for each piece.
+ * With many, the block of keys stays in L2 while all strips use it. The keys of a narrow window
+ * stay there anyway, and a strip begins with the first key that it sees, not with a multiple of
+ * SIMD_KEYS. Each piece costs a strip an update of its state and of O: a window of 256 is one
+ * piece, 270 keys, and would be two or three.
  *
  * Masks: each strip has a span of keys in which it sees anything; what is outside is neither
  * computed nor multiplied with V. Under a causal mask the span ends at the strip's last query: the
@@ -36,7 +36,7 @@
 
 /* --- masks -------------------------------------------------------------------------------------*/
 
-/* Hides pairs of S [strip][SIMD_KEYS]: `rows` rows from row `first` of the block (query i) on, the
+/* Hides pairs of S [strip][SIMD_ROW]: `rows` rows from row `first` of the block (query i) on, the
  * first `width` columns, keys j .. of one panel. */
 static void mask_tile(const AttnArgs *args, const Plan *p, const Block *block, int64_t i,
                       int64_t first, int64_t rows, int64_t j, int64_t width, float *S)
@@ -48,7 +48,7 @@ static void mask_tile(const AttnArgs *args, const Plan *p, const Block *block, i
     hide_intervals(p->simd, args->rule, block->positions + first, usual ? rows : 0, columns, cols,
                    width, S);
     if (!usual)
-        naive_mask_rows(args, i + first, rows, j, cols, S, SIMD_KEYS);
+        naive_mask_rows(args, i + first, rows, j, cols, S, SIMD_ROW);
 }
 
 /* Keys first .. last-1 are all that a strip can see anything of. Column 0 of its S is key `start`,
@@ -86,7 +86,7 @@ static Span find_span(const AttnArgs *args, const Plan *p, const Block *block, i
     return span;
 }
 
-/* --- one piece: a strip and at most SIMD_KEYS keys ---------------------------------------------*/
+/* --- one piece: a strip and at most SIMD_ROW keys ----------------------------------------------*/
 
 /* S of strip s and the span, masked. A panel of which only one half is visible is computed by
  * half. */
@@ -170,7 +170,8 @@ static void store_strip(const AttnArgs *args, const Plan *p, Block *block, float
         lse[r] = l[r] == 0.0f ? -INFINITY : block->m_i[first + r] * LN2 + logf(l[r]);
         l[r] = l[r] == 0.0f ? 0.0f : 1.0f / l[r];
     }
-    p->simd->scale_rows(block->O_i + first * p->channels, p->channels, l, count, n->d, to, ld);
+    p->simd->scale_rows(block->O_i + first * p->channels, p->channels, l, count, n->d, to, ld,
+                        p->O_past_caches && !O_state);
     for (int64_t r = 0; r < count && to == block->copy; r++)
         tensor_write_row(O, b, i + first + r, h, to + r * ld);
 }
@@ -203,7 +204,7 @@ static void attend_few(const AttnArgs *args, const Plan *p, Block *block, const 
     int64_t j = round_down(seen.first, p->simd->panel);
     const Span span = find_span(args, p, block, s, j, seen.last - j);
     for (Span piece = span; piece.start < span.last; piece.start = piece.first = piece.last) {
-        piece.last = smaller(span.last, piece.start + SIMD_KEYS);
+        piece.last = smaller(span.last, piece.start + SIMD_ROW);
         attend_piece(args, p, block, keys, i, s, piece);
     }
 }
@@ -235,7 +236,7 @@ void flash_attend_block(const AttnArgs *args, const Plan *p, Block *block, const
         return;
     }
     for (int64_t s = 0; s < strips; s++) {
-        if (!O_state)
+        if (!O_state && !p->O_past_caches)
             flash_fetch_rows(&args->O, b, h, i + s * strip, strip);
         if (next)
             fetch_next(args, p, next, s, strips);

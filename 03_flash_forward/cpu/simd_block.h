@@ -23,8 +23,8 @@ typedef struct NextBlock {
 } NextBlock;
 
 /* All keys that the block sees are in `keys`. O_state NULL: O goes to args->O; else the block
- * resumes from (O_state, lse) and leaves both there. next, unless it is NULL, is looked at only in a
- * narrow window. */
+ * resumes from (O_state, lse) and leaves both there. next, unless it is NULL, is looked at only in
+ * a narrow window. */
 void flash_attend_block(const AttnArgs *args, const Plan *p, Block *block, const Keys *keys,
                         float *O_state, int64_t b, int64_t h, int64_t i, const NextBlock *next);
 

@@ -36,7 +36,7 @@ score_tile(const float *Q_strip, const float *K_panel, int64_t d, float *S, cons
 #pragma GCC unroll 16
     for (int r = 0; r < STRIP; r++)
         for (int v = 0; v < vectors; v++)
-            store(S + r * SIMD_KEYS + v * LANES, acc[r][v]);
+            store(S + r * SIMD_ROW + v * LANES, acc[r][v]);
 }
 
 static void simd_scores(const float *Q_strip, const float *K_panel, int64_t d, float *S,
@@ -58,7 +58,7 @@ static void simd_weighted_sum(const float *P, int64_t cols, const float *V_panel
         acc[r][0] = alpha[r] * load(O + r * ld_O);
         acc[r][1] = alpha[r] * load(O + r * ld_O + LANES);
     }
-    multiply(acc, P, SIMD_KEYS, 1, V_panel, cols, 2);
+    multiply(acc, P, SIMD_ROW, 1, V_panel, cols, 2);
 #pragma GCC unroll 16
     for (int r = 0; r < STRIP; r++) {
         store(O + r * ld_O, acc[r][0]);
@@ -69,7 +69,7 @@ static void simd_weighted_sum(const float *P, int64_t cols, const float *V_panel
 static void simd_cap(float *S, float *slope, float factor, int64_t cols)
 {
     for (int64_t r = 0; r < STRIP; r++)
-        for (int64_t c = r * SIMD_KEYS; c < r * SIMD_KEYS + cols; c += LANES) {
+        for (int64_t c = r * SIMD_ROW; c < r * SIMD_ROW + cols; c += LANES) {
             const Vector t = tanh_of(load(S + c));
             store(S + c, factor * t);
             if (slope)
@@ -93,7 +93,7 @@ static void simd_update(float *S, int64_t cols, float *m, float *l, float *alpha
 {
     float shift[STRIP + LANES];
     for (int r = 0; r < STRIP; r++) {
-        const float *S_r = S + r * SIMD_KEYS;
+        const float *S_r = S + r * SIMD_ROW;
         Vector a = load(S_r), b = load(S_r + cols - LANES);
         for (int64_t c = LANES; c + LANES < cols; c += 2 * LANES) {
             a = larger(a, load(S_r + c));
@@ -115,7 +115,7 @@ static void simd_update(float *S, int64_t cols, float *m, float *l, float *alpha
         memcpy(alpha + r, &v, sizeof v);
     }
     for (int r = 0; r < STRIP; r++) {
-        float *P_r = S + r * SIMD_KEYS;
+        float *P_r = S + r * SIMD_ROW;
         const float m_r = shift[r]; /* vector - float: the float is copied to all lanes */
         Vector a = alpha[r] * load(l + r * LANES), b = {0};
         int64_t c = 0;

@@ -27,7 +27,7 @@ void OWN(simd_hide)(float *S, const int32_t *from, const int32_t *to, int64_t co
         for (int t = 0; t < LANES; t++)
             column[t] = (int32_t)c + t;
         for (int r = 0; r < STRIP; r++) {
-            float *S_r = S + r * SIMD_KEYS + c;
+            float *S_r = S + r * SIMD_ROW + c;
             const VectorInt keep = (column >= from[r]) & (column < to[r]);
             store(S_r, (Vector)((keep & (VectorInt)load(S_r)) | (~keep & nothing)));
         }
@@ -141,9 +141,39 @@ void OWN(simd_sums)(const float *l, float *sums)
     }
 }
 
-void OWN(simd_scale_rows)(const float *rows, int64_t ld, const float *factor, int64_t count,
-                          int64_t d, float *to, int64_t ld_to)
+/* A store into a line that is not in a cache first reads it, from where it may be far, to change a
+ * part of it. Where whole lines are written one can say so: then they are collected beside the
+ * caches and go straight to memory. */
+#if defined(__AVX512F__)
+#define STORE_PAST_CACHES(p, v) _mm512_stream_ps(p, (__m512)(v))
+#elif defined(__AVX2__)
+#define STORE_PAST_CACHES(p, v) _mm256_stream_ps(p, (__m256)(v))
+#elif defined(__SSE2__)
+#define STORE_PAST_CACHES(p, v) _mm_stream_ps(p, (__m128)(v))
+#endif
+
+#ifdef STORE_PAST_CACHES
+static void scale_past_caches(const float *rows, int64_t ld, const float *factor, int64_t count,
+                              int64_t d, float *to, int64_t ld_to)
 {
+    for (int64_t r = 0; r < count; r++)
+        for (int64_t x = 0; x < d; x += LANES)
+            STORE_PAST_CACHES(to + r * ld_to + x, factor[r] * load(rows + r * ld + x));
+    _mm_sfence(); /* such stores keep no order with others, like that of a barrier */
+}
+#endif
+
+void OWN(simd_scale_rows)(const float *rows, int64_t ld, const float *factor, int64_t count,
+                          int64_t d, float *to, int64_t ld_to, int past_caches)
+{
+#ifdef STORE_PAST_CACHES
+    if (past_caches) {
+        scale_past_caches(rows, ld, factor, count, d, to, ld_to);
+        return;
+    }
+#else
+    (void)past_caches;
+#endif
     for (int64_t r = 0; r < count; r++)
         for (int64_t x = 0; x < d; x += LANES) {
             const Vector v = factor[r] * load(rows + r * ld + x);

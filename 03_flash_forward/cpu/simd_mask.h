@@ -17,7 +17,7 @@
 #include "simd.h"
 #include "sizes.h"
 
-/* S [strip][SIMD_KEYS], its first `width` columns, of which `cols` exist. Column c is at position
+/* S [strip][SIMD_ROW], its first `width` columns, of which `cols` exist. Column c is at position
  * columns.min + c; row r < rows is at where[r]. No comparison overflows, however large a limit. */
 static inline void hide_intervals(const FlashSimd *simd, AttnRule rule, const AttnPosition *where,
                                   int64_t rows, AttnRange columns, int64_t cols, int64_t width,

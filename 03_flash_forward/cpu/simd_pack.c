@@ -27,7 +27,7 @@ static int64_t block_parts(const Plan *p, int64_t d, int64_t at[PARTS])
 {
     const int64_t size[PARTS] = {
         [PART_Q] = p->rows * d + SIMD_MAX_LANES, [PART_O] = p->rows * p->channels,
-        [PART_S] = p->simd->strip * SIMD_KEYS,   [PART_L] = p->rows * p->simd->lanes,
+        [PART_S] = p->simd->strip * SIMD_ROW,    [PART_L] = p->rows * p->simd->lanes,
         [PART_M] = p->rows + SIMD_MAX_LANES,     [PART_ALPHA] = p->rows + SIMD_MAX_LANES,
         [PART_COPY] = p->simd->panel * d};
     return place_parts(size, PARTS, at);
@@ -70,6 +70,15 @@ static int64_t window_keys(const AttnArgs *args, int64_t rows)
     return rule.left + rule.right + rows;
 }
 
+/* Do rows of O leave the caches before anybody reads them, and are they whole lines? 16-bit rows
+ * are made from float32 ones that have to stay near. */
+static int leaves_caches(const Tensor *O)
+{
+    const int64_t *n = O->shape, *ld = O->stride;
+    return O->dtype == ATTN_F32 && n[0] * n[1] * n[2] * n[3] >= PAST_CACHES / 4 &&
+           (ld[0] | ld[1] | ld[2] | n[3]) % 16 == 0 && (uintptr_t)O->data % 64 == 0;
+}
+
 /* Whether a window is narrow decides in which order a row's keys are added up, so it must not
  * depend on the number of threads. Whether keys roll decides nothing but where they lie. A slot has
  * room for two windows: in the second half keys are packed, then they are moved to the first. */
@@ -79,6 +88,7 @@ static void plan_window(Plan *p, const AttnArgs *args)
     const int64_t row = (args->shape.d + p->channels) * (int64_t)sizeof(float);
     const int64_t room = 2 * (round_up(window_keys(args, p->rows), width) + width);
     p->narrow = most > 0 && most < args->shape.Nk && most * row <= WINDOW_BYTES;
+    p->O_past_caches = p->narrow && leaves_caches(&args->O);
     p->rolls = p->narrow && room * args->threads <= p->keys * p->slots;
     if (p->rolls) {
         p->slots = args->threads;

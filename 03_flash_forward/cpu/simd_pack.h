@@ -24,17 +24,20 @@
 #define ROWS_AHEAD 16
 /* Packed keys that a block of queries meets in a window, at most: half of a core's L2 cache. */
 #define WINDOW_BYTES (1 << 20)
-#define LOG2E        0x1.715476p+0f
+/* An O of so many bytes has left the L2 cache before anybody reads it. */
+#define PAST_CACHES (4 << 20)
+#define LOG2E       0x1.715476p+0f
 
 typedef struct Plan {
     const FlashSimd *simd;
-    int64_t rows;     /* of a block of queries: whole strips */
-    int64_t keys;     /* Nk, rounded up to whole panels */
-    int64_t channels; /* d, rounded up to whole panels */
-    int narrow;       /* 1: a window of few keys, which stay in L2 for all strips of a block */
-    int rolls;        /* 1: only the keys of a window are packed at a time, for each thread */
-    int64_t slots;    /* packed heads, or pieces of them, that exist at a time */
-    int64_t capacity; /* packed keys that a slot has room for: `keys`, or less if they roll */
+    int64_t rows;      /* of a block of queries: whole strips */
+    int64_t keys;      /* Nk, rounded up to whole panels */
+    int64_t channels;  /* d, rounded up to whole panels */
+    int narrow;        /* 1: a window of few keys, which stay in L2 for all strips of a block */
+    int rolls;         /* 1: only the keys of a window are packed at a time, for each thread */
+    int O_past_caches; /* 1: rows of O go to memory, not to the caches */
+    int64_t slots;     /* packed heads, or pieces of them, that exist at a time */
+    int64_t capacity;  /* packed keys that a slot has room for: `keys`, or less if they roll */
     int64_t K_floats, V_floats, thread_floats;
     float *K_packed;   /* [slots][capacity / panel][d][panel] */
     float *V_packed;   /* [slots][channels / panel][capacity][panel] */
@@ -47,7 +50,7 @@ typedef struct Plan {
 typedef struct Block {
     float *Q_i;                         /* [rows / strip][d][strip], times scale * log2(e) */
     float *O_i;                         /* [rows][channels], not yet divided */
-    float *S;                           /* [strip][SIMD_KEYS], then P */
+    float *S;                           /* [strip][SIMD_ROW], then P */
     float *l_i;                         /* [rows][lanes] parts of the sum */
     float *m_i;                         /* [rows], base 2 */
     float *alpha;                       /* [strip] */

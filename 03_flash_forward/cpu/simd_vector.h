@@ -133,7 +133,7 @@ void OWN(simd_transpose)(const float *rows, int64_t ld, int64_t count, int64_t d
                          float *to, int64_t width);
 void OWN(simd_sums)(const float *l, float *sums);
 void OWN(simd_scale_rows)(const float *rows, int64_t ld, const float *factor, int64_t count,
-                          int64_t d, float *to, int64_t ld_to);
+                          int64_t d, float *to, int64_t ld_to, int past_caches);
 void OWN(simd_split)(const float *rows, int64_t ld, int64_t count, int64_t d, float *to,
                      int64_t ld_to);
 

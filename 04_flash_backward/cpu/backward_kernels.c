@@ -20,11 +20,11 @@ static void simd_gradients(float *S, float *dP, const float *lse, const float *d
 {
     for (int64_t r = 0; r < STRIP; r++)
         for (int64_t c = 0; c < cols; c += LANES) {
-            float *S_rc = S + r * SIMD_KEYS + c, *dP_rc = dP + r * SIMD_KEYS + c;
+            float *S_rc = S + r * SIMD_ROW + c, *dP_rc = dP + r * SIMD_ROW + c;
             const Vector P = exp2_negative(load(S_rc) - load(lse + c));
             Vector dS = P * (load(dP_rc) - load(delta + c));
             if (slope)
-                dS *= load(slope + r * SIMD_KEYS + c);
+                dS *= load(slope + r * SIMD_ROW + c);
             store(S_rc, P);
             store(dP_rc, dS);
         }
@@ -57,13 +57,13 @@ add_product(const float *a, const int64_t row_step, const int64_t step, const fl
 static void simd_add_rows(const float *P, const float *piece, int64_t steps, int begun, float *C,
                           int64_t ld_C)
 {
-    add_product(P, SIMD_KEYS, 1, piece, steps, begun, C, ld_C);
+    add_product(P, SIMD_ROW, 1, piece, steps, begun, C, ld_C);
 }
 
 static void simd_add_columns(const float *dS, const float *piece, int64_t steps, int begun,
                              float *C, int64_t ld_C)
 {
-    add_product(dS, 1, SIMD_KEYS, piece, steps, begun, C, ld_C);
+    add_product(dS, 1, SIMD_ROW, piece, steps, begun, C, ld_C);
 }
 
 /* Rows of the caller's tensors: not aligned, and nothing behind their last number may be read. A

@@ -38,12 +38,12 @@ static inline void mask_tile(const AttnArgs *args, const BackwardPlan *p, const 
         hide_intervals(p->simd, swapped.rule, block->positions + row, rows, columns, cols, width,
                        S);
     } else {
-        naive_mask_rows(&swapped, block->j + row, rows, i, cols, S, SIMD_KEYS);
+        naive_mask_rows(&swapped, block->j + row, rows, i, cols, S, SIMD_ROW);
     }
     for (int64_t c = 0; args->mask && c < cols; c++)
         for (int64_t r = 0; r < rows; r++)
             if (args->mask[(i + c) * args->shape.Nk + block->j + row + r])
-                S[r * SIMD_KEYS + c] = -INFINITY;
+                S[r * SIMD_ROW + c] = -INFINITY;
 }
 
 /* Which columns of the block of queries i .. does strip s see anything of? Whole panels at first;

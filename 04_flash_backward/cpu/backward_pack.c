@@ -39,12 +39,12 @@ enum { AT_K, AT_V, AT_PIECES, AT_DK, AT_DV, AT_S, AT_DS, AT_SLOPE, AT_COPY, AT_E
 
 static int64_t block_parts(const BackwardPlan *p, int64_t d, int64_t at[AT_END])
 {
-    const int64_t strip = p->simd->strip * SIMD_KEYS;
+    const int64_t strip = p->simd->strip * SIMD_ROW;
     const int64_t size[AT_END] = {
         [AT_K] = p->keys * d + SIMD_MAX_LANES, [AT_V] = p->keys * d + SIMD_MAX_LANES,
         [AT_PIECES] = p->keys * p->channels,   [AT_DK] = p->keys * p->channels,
         [AT_DV] = p->keys * p->channels,       [AT_S] = strip,
-        [AT_DS] = p->keys * SIMD_KEYS,         [AT_SLOPE] = strip,
+        [AT_DS] = p->keys * SIMD_ROW,          [AT_SLOPE] = strip,
         [AT_COPY] = 2 * p->simd->panel * d};
     return place_parts(size, AT_END, at);
 }

@@ -53,9 +53,9 @@ typedef struct KeyBlock {
     float *K_strips, *V_strips; /* [strips][d][strip]; K times scale * log2(e) */
     float *K_pieces;            /* [channels / panel][keys][panel] */
     float *dK, *dV;             /* [keys][channels]; dK without the scale */
-    float *S;                   /* [strip][SIMD_KEYS], then P: rows are keys */
-    float *dS;                  /* [keys][SIMD_KEYS] dP, then dS */
-    float *slope;               /* [strip][SIMD_KEYS] of the softcap */
+    float *S;                   /* [strip][SIMD_ROW], then P: rows are keys */
+    float *dS;                  /* [keys][SIMD_ROW] dP, then dS */
+    float *slope;               /* [strip][SIMD_ROW] of the softcap */
     float *copy;                /* [2][panel][d] rows that are not float32, converted */
     AttnPosition positions[MOST_KEYS];
     AttnRange ranges[MOST_STRIPS];                 /* of each strip's keys */

@@ -15,17 +15,17 @@
 #include "cpu/simd.h"
 
 typedef struct BackwardSimd {
-    /* S [strip][SIMD_KEYS] -> P = 2^(S - lse), dP [strip][SIMD_KEYS] -> dS = P * (dP - delta), in
+    /* S [strip][SIMD_ROW] -> P = 2^(S - lse), dP [strip][SIMD_ROW] -> dS = P * (dP - delta), in
      * place; columns 0 .. cols-1 (a multiple of lanes), lse and delta [cols] aligned like S. slope
-     * [strip][SIMD_KEYS] is one more factor of dS, NULL without a softcap. */
+     * [strip][SIMD_ROW] is one more factor of dS, NULL without a softcap. */
     void (*gradients)(float *S, float *dP, const float *lse, const float *delta, const float *slope,
                       int64_t cols);
-    /* C [strip][ld_C], the first `panel` columns = begun * C + P [strip][SIMD_KEYS] times
+    /* C [strip][ld_C], the first `panel` columns = begun * C + P [strip][SIMD_ROW] times
      * piece [steps][panel], over the first `steps` columns of P. With begun = 0 the old C is never
      * read: nobody has to fill it with zeros. */
     void (*add_rows)(const float *P, const float *piece, int64_t steps, int begun, float *C,
                      int64_t ld_C);
-    /* The same with the transpose of the first `strip` columns of dS [steps][SIMD_KEYS] for P. */
+    /* The same with the transpose of the first `strip` columns of dS [steps][SIMD_ROW] for P. */
     void (*add_columns)(const float *dS, const float *piece, int64_t steps, int begun, float *C,
                         int64_t ld_C);
     /* dots [count] of row r of a [count][ld_a] and row r of b [count][ld_b], d numbers each */

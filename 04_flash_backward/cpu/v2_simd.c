@@ -59,7 +59,7 @@ static void score_strip(const AttnArgs *args, const BackwardPlan *p, KeyBlock *b
         const int64_t cols = last - c > lanes ? width - skip : lanes, at = (i + c) * d + skip;
         const AttnTile kind =
             attn_tile_class(args->rule, p->ranges[(i + c) / width], block->ranges[s]);
-        float *S = block->S + c + skip, *dP = block->dS + row * SIMD_KEYS + c + skip;
+        float *S = block->S + c + skip, *dP = block->dS + row * SIMD_ROW + c + skip;
         p->simd->scores(block->K_strips + row * d, head->Q_panels + at, d, S, cols);
         p->simd->scores(block->V_strips + row * d, head->dO_panels + at, d, dP, cols);
         if (args->softcap > 0.0f)
@@ -77,7 +77,7 @@ static void add_strip(const AttnArgs *args, const BackwardPlan *p, KeyBlock *blo
     const int64_t first = block->first[s], seen = block->last[s] - first;
     const int64_t from = round_down(first, p->simd->lanes);
     const int64_t to = round_up(block->last[s], p->simd->lanes);
-    float *S = block->S, *dS = block->dS + row * SIMD_KEYS;
+    float *S = block->S, *dS = block->dS + row * SIMD_ROW;
     p->backward->gradients(S + from, dS + from, head->lse + i + from, head->delta + i + from,
                            args->softcap > 0.0f ? block->slope + from : NULL, to - from);
     for (int64_t x = 0; x < p->channels; x += width) {
@@ -93,9 +93,9 @@ static void add_strip(const AttnArgs *args, const BackwardPlan *p, KeyBlock *blo
     for (int64_t r = 0; r < strip; r++) {
         const int64_t start = round_down(first, strip), end = round_up(block->last[s], strip);
         for (int64_t c = start; c < from; c++)
-            dS[r * SIMD_KEYS + c] = 0.0f;
+            dS[r * SIMD_ROW + c] = 0.0f;
         for (int64_t c = to; c < end; c++)
-            dS[r * SIMD_KEYS + c] = 0.0f;
+            dS[r * SIMD_ROW + c] = 0.0f;
     }
 }
 
@@ -117,7 +117,7 @@ static void add_queries(const BackwardPlan *p, const KeyBlock *block, int64_t co
                 to++;
             const int64_t steps = smaller(to * strip, block->count) - from * strip;
             for (int64_t x = 0; from < to && x < p->channels; x += width)
-                p->backward->add_columns(block->dS + from * strip * SIMD_KEYS + c,
+                p->backward->add_columns(block->dS + from * strip * SIMD_ROW + c,
                                          block->K_pieces + x * p->keys + from * strip * width,
                                          steps, there, dQ_c + x, p->channels);
             there |= from < to;

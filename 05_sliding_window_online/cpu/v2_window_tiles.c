@@ -5,7 +5,9 @@
  * There is no new kernel here. Stage 03's asks attn_tile_class before it touches a tile, and a
  * window is nothing but more tiles that answer "skip". With a window of w keys a row tile of Br
  * queries meets about (Br + w) / Bc tiles of keys instead of Nk / Bc, wherever it stands, so the
- * work is N times the window. What remains to be done around it:
+ * work is N times the window. The memory need not grow with N either: where the window is narrow,
+ * that kernel packs only the keys that a block of queries meets (v2_simd.c of stage 03). What
+ * remains to be done around it:
  *
  * - the options that change inputs only: window_plain_run (plain.c);
  * - several sequences, one after the other (sequences.h);

@@ -247,7 +247,7 @@ static void check_exp2(const FlashSimd *simd)
 /* The capped score and its slope over small, middle and large arguments of both signs. */
 static void check_cap(const FlashSimd *simd)
 {
-    const int64_t strip = simd->strip, cols = SIMD_KEYS;
+    const int64_t strip = simd->strip, cols = SIMD_ROW;
     float *S = aligned_alloc(64, (size_t)(strip * cols) * sizeof *S);
     float *slope = aligned_alloc(64, (size_t)(strip * cols) * sizeof *slope);
     double worst = 0;

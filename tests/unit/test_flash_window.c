@@ -6,6 +6,7 @@
  * - Right against the oracle: windows on one side and on both, rows that see nothing at either end,
  *   shared heads, batches, a full mask, a cap, a resumed state.
  * - The same bits with any number of threads, whether keys roll or not.
+ * - The same bits whether O is stored past the caches or through them.
  * - The workspace: never more than without a window, and the packed part of it independent of N.
  */
 #include "oracle_case.h"
@@ -133,6 +134,32 @@ static void test_threads_and_bits(void **unused)
     assert_true(rolled[0] > 0 && rolled[1] > 0);
 }
 
+/* Odd strides are no whole lines: rows of that O go the usual way. */
+static void test_past_caches(void **unused)
+{
+    const AttnShape s = {1, 16, 1, 1024, 1024, 64};
+    const uint64_t seed = case_state;
+    Case *c[2];
+    (void)unused;
+    for (int n = 0; n < 2; n++) {
+        Plan plan;
+        case_state = seed;
+        c[n] = case_new(s, ATTN_F32, n ? LAYOUT_ODD : LAYOUT_BSHD, 1);
+        c[n]->args.rule = (AttnRule){20, 0};
+        c[n]->args.threads = 2;
+        plan_of(&c[n]->args, &plan);
+        assert_int_equal(!n, plan.O_past_caches);
+        assert_int_equal(ATTN_OK, flash_forward_v2_simd(&c[n]->args));
+    }
+    for (int64_t i = 0; i < s.Nq; i++)
+        for (int64_t h = 0; h < s.H; h++)
+            for (int64_t x = 0; x < s.d; x++)
+                assert_true(case_get(&c[0]->O.view, 0, i, h, x) ==
+                            case_get(&c[1]->O.view, 0, i, h, x));
+    case_free(c[0]);
+    case_free(c[1]);
+}
+
 /* Whoever allocates from the shape alone has room for every rule. */
 static void test_workspace(void **unused)
 {
@@ -171,6 +198,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_right_while_keys_roll),
         cmocka_unit_test(test_threads_and_bits),
+        cmocka_unit_test(test_past_caches),
         cmocka_unit_test(test_workspace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
