@@ -77,9 +77,16 @@ def run_cases(command, folder, lines):
         text = text.replace("{local}", local_mask(folder))
     with open(case_file, "w", encoding="utf-8") as f:
         f.write(text)
-    done = run(command + ["--quiet", "--cases", case_file])
+    rows = os.path.join(folder, "rows.jsonl")
+    done = run(command + ["--quiet", "--cases", case_file, "--json", rows])
     blamed = set(re.findall(r": (\w+) is wrong: \d+ of \d+ values are off", done.stderr))
     blamed |= {check for check, sentence in SENTENCES if re.search(sentence, done.stderr)}
+    with open(rows, encoding="utf-8") as f:
+        failed = [line for line in f if '"pass":true' not in line]
+    os.remove(rows)
+    if bool(failed) != (done.returncode != 0):
+        raise Failure(f"exit status {done.returncode}, and {len(failed)} rows without pass:true\n"
+                      f"{done.stderr[-1000:]}")
     return done.returncode, blamed, done.stderr
 
 
