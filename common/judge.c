@@ -40,6 +40,12 @@ int reference_make(Reference *r, const Problem *p, const CliCase *c)
         return EXIT_RUNTIME;
     }
     bench_progress_clear();
+    if (c->backward && r->oracle.beyond) {
+        cli_refuse("scores are too large for their gradients to be judged in float32: roundings "
+                   "alone may change a weight by a factor of exp(80); accepted are a smaller "
+                   "--scale, or --no-check");
+        return EXIT_RUNTIME;
+    }
     return EXIT_OK;
 }
 

@@ -147,6 +147,10 @@ static void run_rows(Oracle *o, const OraclePlan *p, const OracleGroup *g, int b
         } else {
             oracle_row(p, g, h, i, backward, mine, NULL, NULL, NULL);
         }
+        if (oracle_is_beyond(p, g->state[h * s->Nq + i].g)) {
+#pragma omp atomic write
+            o->beyond = 1;
+        }
     }
 }
 

@@ -54,7 +54,8 @@ typedef struct Oracle {
     AttnShape shape;
     AttnDtype dtype;           /* of O and the gradients */
     OracleRoundings roundings; /* as given to oracle_run_reference */
-    int whole;                 /* 0: a sample, chosen by seed */
+    int beyond;   /* 1: scores so large that float32 cannot say what the gradients are */
+    int whole;    /* 0: a sample, chosen by seed */
     int streamed; /* 1: a sample of a case with groups too large to be computed whole */
     int given;    /* 1: gradients are for oracle_run_given */
     uint64_t seed;

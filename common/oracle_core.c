@@ -42,6 +42,11 @@
  *   The last term is a P below float32's normal range, flushed to 0 and then multiplied by
  *   |dP - delta|, which for large inputs is far above 1. dQ is the same with K, summed over keys.
  *
+ * Large scores. An error of x in the exponent multiplies P by exp(x), which is 1 + x only while x
+ * is small: with scores of 10^7 one rounding is 1 and more. So wherever g stands as a factor it is
+ *     (exp(C u g) - 1) / (C u),   C = 4 for f32, 16 otherwise: the largest c in use.
+ * From C u g = 80 on P may leave float32's range and nothing can be said of gradients: o->beyond.
+ *
  * Stage 05's options are in oracle_options.c and oracle_normalise.c, with what they add to this. A
  * temperature is part of scale; a right implementation rounds their quotient to float32, which
  * moves every score by u of itself and adds 1/2 to D (two keys, c = 4).
@@ -73,7 +78,7 @@ void oracle_weigh_pair(const OraclePlan *p, const OracleRowState *row, double P,
     const double scale = fabs(p->scale), larger = scale > 1 ? scale : 1;
     const double off = fabs(dP - row->delta), dS = P * (dP - row->delta) * slope;
     *w = p->scale * dS;
-    *wc = u * scale * P * (g_i * (off + row->dO_W) + size_dP + row->dO_O);
+    *wc = u * scale * P * (oracle_grown(p, g_i) * (off + row->dO_W) + size_dP + row->dO_O);
     *wf =
         p->u16 * scale * (fabs(dS) + P * (row->dO_O + row->dO_W)) + larger * (p->eta + tiny * off);
 }
@@ -180,18 +185,6 @@ static void row_gradient(const OraclePlan *p, const OracleGroup *g, const Oracle
     oracle_finish(p, d, m->z, m->zf, m->zc, dQ);
 }
 
-double oracle_score_error(const OraclePlan *p)
-{
-    return 1 + sqrt((double)p->args->shape.d) / 4 + (p->folds ? 0.5 : 0);
-}
-
-void oracle_row_errors(const OraclePlan *p, double A, int64_t n, OracleRowState *state)
-{
-    A *= oracle_score_error(p);
-    state->forward = A + sqrt((double)n) + 8 + p->drops;
-    state->g = state->forward + fabs(state->lse) + (p->cap == 0 ? 0 : 2 * A / p->cap);
-}
-
 /* Adds delta, dO_O and dO_W of one row: [d] each. */
 static void row_delta(const double *dO, const double *O, const double *W, int64_t d,
                       OracleRowState *state)
@@ -243,7 +236,7 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
     if (O) {
         for (int64_t x = 0; x < s->d; x++) {
             O->fixed[x] = m.yf[x] + p->u16 * m.yc[x];
-            O->per_c[x] = p->options ? m.zc[x] : m.yc[x] * (u * forward);
+            O->per_c[x] = p->options ? m.zc[x] : m.yc[x] * (u * oracle_grown(p, forward));
         }
         oracle_finish(p, s->d, m.y, O->fixed, O->per_c, O);
         oracle_target_fill(lse, 1, state->lse, p->u16 == 0 ? 0 : state->shift,
@@ -279,7 +272,7 @@ static void key_head(const OraclePlan *p, const OracleGroup *g, int64_t h, int64
         const double g_i = rows[i].g + sqrt_terms;
         oracle_weigh_pair(p, &rows[i], m->P[t], m->slope[t], m->dot[i], m->size[i], g_i, &m->w[t],
                           &m->wc[t], &m->wf[t]);
-        m->vc[t] = u * g_i * m->P[t];
+        m->vc[t] = u * oracle_grown(p, g_i) * m->P[t];
         m->vf[t] = p->u16 * m->P[t] + p->eta;
     }
     oracle_weigh_rows(&g->Q[h], m->index, n, 0, p->args->shape.d, m->w, m->wc, m->wf, m->y, m->yc,

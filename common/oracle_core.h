@@ -117,6 +117,7 @@ typedef struct OracleScratch {
 
 #define ORACLE_U    0x1p-24  /* half an ulp of float32 */
 #define ORACLE_TINY 0x1p-126 /* smallest normal float32 */
+#define ORACLE_MOST 80.0     /* error of an exponent beyond which float32 says nothing */
 
 /* roundings: oracle.h. whole: nothing is a sample. 0, or -1 when memory is short; oracle_plan_free
  * is right after both. */
@@ -150,6 +151,9 @@ int64_t oracle_seen(const OraclePlan *p, int of_keys, int64_t at, int64_t *index
 double oracle_cap_score(const OraclePlan *p, double qk, double *slope);
 /* D: what an error of one score may be, in units of c u sum_x scale |q||k|. */
 double oracle_score_error(const OraclePlan *p);
+/* The factor of P that a relative error c u g becomes when it is not small; oracle_core.c. */
+double oracle_grown(const OraclePlan *p, double g);
+int oracle_is_beyond(const OraclePlan *p, double g);
 /* forward and g of a row with its lse: A as above, n visible keys. */
 void oracle_row_errors(const OraclePlan *p, double A, int64_t n, OracleRowState *state);
 /* Weights of dS in dQ or dK, from everything known of the pair (i, j); value, per_c, fixed. */

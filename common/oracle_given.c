@@ -109,7 +109,7 @@ static void add_rows(void *all, int64_t at, const OracleTile *tile, OracleScratc
         const int64_t i = m->index[t];
         oracle_weigh_pair(p, &tile->state[i], m->P[t], m->slope[t], m->dot[i], m->size[i], g[t],
                           &m->w[t], &m->wc[t], &m->wf[t]);
-        m->vc[t] = u * g[t] * m->P[t];
+        m->vc[t] = u * oracle_grown(p, g[t]) * m->P[t];
         m->vf[t] = p->u16 * m->P[t] + p->eta;
     }
     oracle_weigh_rows(&tile->X, m->index, n, 0, d, m->w, m->wc, m->wf, key->y, key->yc, key->yf);

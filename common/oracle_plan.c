@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * oracle_plan.c: what holds for a whole case: scale, cap and options as numbers, units of rounding,
- * the position of every token.
+ * the position of every token; and the factors of the bounds in oracle_core.c that depend on these.
  *
- * Interface: oracle_core.h (oracle_plan_make, oracle_plan_free).
+ * Interface: oracle_core.h (oracle_plan_make, oracle_plan_free, oracle_score_error,
+ * oracle_row_errors, oracle_grown, oracle_is_beyond).
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,4 +87,36 @@ void oracle_plan_free(OraclePlan *p)
     free(p->k_range);
     free(p->q_in);
     free(p->k_in);
+}
+
+/* --- factors of the bounds ---------------------------------------------------------------------*/
+
+static double exponent_error(const OraclePlan *p, double g)
+{
+    const double x = (p->u16 == 0 ? 4 : 16) * ORACLE_U * g;
+    return p->cap > 0 && x > 2 * p->cap + 1 ? 2 * p->cap + 1 : x; /* capped scores are in +-cap */
+}
+
+int oracle_is_beyond(const OraclePlan *p, double g)
+{
+    const double x = exponent_error(p, g);
+    return x > ORACLE_MOST && x < INFINITY; /* infinity comes from an input, not from rounding */
+}
+
+double oracle_grown(const OraclePlan *p, double g)
+{
+    const double x = exponent_error(p, g);
+    return x > 0 && x < INFINITY ? g * expm1(x < ORACLE_MOST ? x : ORACLE_MOST) / x : g;
+}
+
+double oracle_score_error(const OraclePlan *p)
+{
+    return 1 + sqrt((double)p->args->shape.d) / 4 + (p->folds ? 0.5 : 0);
+}
+
+void oracle_row_errors(const OraclePlan *p, double A, int64_t n, OracleRowState *state)
+{
+    A *= oracle_score_error(p);
+    state->forward = A + sqrt((double)n) + 8 + p->drops;
+    state->g = state->forward + fabs(state->lse) + (p->cap == 0 ? 0 : 2 * A / p->cap);
 }

@@ -114,7 +114,7 @@ static void finish_forward(const OraclePlan *p, RowSum *r, const OracleTarget *O
     oracle_row_errors(p, r->A, r->n, state);
     for (int64_t x = 0; x < d; x++) {
         r->yf[x] += p->u16 * r->yc[x];
-        r->yc[x] *= u * state->forward;
+        r->yc[x] *= u * oracle_grown(p, state->forward);
     }
     oracle_finish(p, d, r->y, r->yf, r->yc, O);
     oracle_target_fill(lse, 1, state->lse, 0, u * (state->forward + fabs(state->lse)));
@@ -191,6 +191,7 @@ int oracle_stream_rows(Oracle *o, const OraclePlan *p, int64_t b, int64_t kv_hea
         const OracleTarget O = oracle_target_at(&o->O, (first + n) * d),
                            lse = oracle_target_at(&o->lse, first + n);
         finish_forward(p, &rows.row[n], &O, &lse);
+        o->beyond |= oracle_is_beyond(p, rows.row[n].state.g);
     }
     free(rows.row);
     free(rows.memory);

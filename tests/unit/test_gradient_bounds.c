@@ -170,6 +170,33 @@ static void any_forward_feeds_any_backward(void **state)
         }
 }
 
+/* Scores of 10^6 and more, whose roundings multiply P by exp(x) with x above 1: right passes lie
+ * within the bound, which they left when it took exp(x) for 1 + x; beyond exp(80) the oracle says
+ * that it cannot judge. */
+static void scores_of_millions(void **state)
+{
+    static const char *const scales[] = {"-H 1 -N 90 -d 64 --scale 3e5",
+                                         "-H 1 -N 90 -d 64 --scale 1e6"};
+    Trial t = {0};
+    (void)state;
+    for (int n = 0; n < 2; n++) {
+        trial_new(&t, scales[n], ATTN_F32);
+        assert_false(t.oracle.beyond);
+        assert_int_equal(ATTN_OK, forwards[1].run(&t.args));
+        for (int b = 0; b < 4; b++) {
+            Check check;
+            assert_int_equal(ATTN_OK, backwards[b].run(&t.args));
+            check = judge(&t);
+            check_explain(&check, backwards[b].name, &t.args, stderr);
+            assert_true(check.pass);
+        }
+        trial_free(&t);
+    }
+    trial_new(&t, "-H 1 -N 90 -d 64 --scale 1e8", ATTN_F32);
+    assert_true(t.oracle.beyond);
+    trial_free(&t);
+}
+
 /* t = t * by, rounded to its dtype. */
 static void multiply(const Tensor *t, float by)
 {
@@ -265,11 +292,9 @@ static void report(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(honest_kernels_pass),
-        cmocka_unit_test(any_forward_feeds_any_backward),
-        cmocka_unit_test(slip_of_the_scale),
-        cmocka_unit_test(missing_delta_and_keys),
-        cmocka_unit_test(report),
+        cmocka_unit_test(honest_kernels_pass),    cmocka_unit_test(any_forward_feeds_any_backward),
+        cmocka_unit_test(scores_of_millions),     cmocka_unit_test(slip_of_the_scale),
+        cmocka_unit_test(missing_delta_and_keys), cmocka_unit_test(report),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
