@@ -75,7 +75,7 @@ static __device__ __forceinline__ void find_stats(GroupStats *stats_smem, const 
         const float r = 1.0f / sqrtf(squares / (float)n.group + n.eps);
         if (lane == 0) {
             stats_smem[first / n.group].r = r;
-            stats_smem[first / n.group].pull = r * r * r / (float)n.group * product;
+            stats_smem[first / n.group].pull = r * product / (float)n.group * (r * r);
         }
     }
     __syncwarp();
