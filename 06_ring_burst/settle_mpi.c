@@ -25,7 +25,7 @@
 
 #include "mpi_end.h"
 
-enum { GO_TAG = 1, EXIT_STATUS = 3 /* failure at run time: DESIGN.md section 4 */ };
+enum { GO_TAG = 1, EXIT_STATUS = 3 /* EXIT_RUNTIME of cli.h */ };
 
 #define PIECE_BYTES ((size_t)1 << 30) /* MPI counts in int */
 #define GRACE_S     3.0               /* after a failure: how long the others may take to stop */

@@ -72,7 +72,7 @@ static void mpi_abandon(RingRank *r)
 static void mpi_leave(RingRank *r)
 {
     (void)r;
-    _exit(3); /* failure at run time: DESIGN.md section 4 */
+    _exit(3); /* EXIT_RUNTIME of cli.h */
 }
 
 static void mpi_note(RingRank *r)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * cli.h: one command line for all programs (DESIGN.md section 4).
+ * cli.h: one command line for all programs.
  *
  * Interface:
  * - cli_parse: argv -> Cli. Handles --help, --version and --list itself; never calls exit() and

@@ -12,8 +12,8 @@
  *   oracle_run_given computes from the O and lse of the run that is judged. oracle_given_free.
  * - Oracle.rows, .keys, .kv_heads, .whole, .given: what was computed.
  *
- * Bounds (DESIGN.md section 5; u = 2^-24, u16 = 2^-8 bf16, 2^-11 f16, 0 f32; c = 4, tensor cores
- * 16): the part that scales with c and the part that does not are kept apart, so that one oracle
+ * Bounds (u = 2^-24, u16 = 2^-8 bf16, 2^-11 f16, 0 f32; c = 4, tensor cores 16; docs/00, in words;
+ * docs/04, of gradients): the part that scales with c and the part that does not are kept apart, so that one oracle
  * run serves every variant: bound = fixed + c * per_c. What is analysed where: oracle_core.c (the
  * plain definition), oracle_options.c and oracle_normalise.c (args->options).
  */
@@ -46,7 +46,7 @@ typedef struct OracleSample {
 } OracleSample;
 
 /* Where an input held NaN or infinity. What it reaches is expected to be non-finite; what only
- * shares a tile with it is unspecified (DESIGN section 3), and so is a bound that became infinite.
+ * shares a tile with it is unspecified, and so is a bound that became infinite.
  * In a group without taint nothing is unspecified. */
 enum { ORACLE_TAINT_KV = 1, ORACLE_TAINT_Q = 2 /* Q or dO */ };
 

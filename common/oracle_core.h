@@ -25,7 +25,7 @@
 typedef struct OraclePlan {
     const AttnArgs *args;
     double scale, cap;  /* cap 0 = none */
-    double u16, eta;    /* of the dtype of O: DESIGN section 5; u16 with partials */
+    double u16, eta;    /* of the dtype of O: see oracle.h; u16 with partials */
     double u_copy;      /* the dtype's own, when there are copies */
     int64_t copies;     /* of a kv head; 0: none, or nothing is rounded */
     AttnPosition *q_at; /* [Nq] */

@@ -37,7 +37,7 @@ typedef struct Variant {
     const char *idea; /* one line for --list and the README */
 } Variant;
 
-/* Checked with c = 16 instead of 4: tensor cores truncate (DESIGN 5). */
+/* Checked with c = 16 instead of 4: tensor cores truncate their sums. */
 #define VARIANT_TENSOR_CORES 1u
 /* Goes through the keys in steps of --block-kv and rounds O to the dtype after each: the bound of
  * O grows by ceil(Nk / block_kv) roundings. */

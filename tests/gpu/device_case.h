@@ -109,7 +109,7 @@ typedef struct Kernel {
     const char *name;
     AttnStatus (*function)(const AttnArgs *args, float *O_state_dev);
     unsigned dtypes; /* bits 1 << AttnDtype */
-    double c;        /* of the bound: 16 on tensor cores, DESIGN section 5 */
+    double c;        /* of the bound (oracle.h): 16 on tensor cores */
 } Kernel;
 
 static const Kernel kernels[] = {

@@ -58,7 +58,7 @@ typedef struct BlockKernel {
     const char *name;
     FlashBlockFn function;
     unsigned dtypes; /* bits 1 << AttnDtype */
-    double c;        /* of the bound: 16 on tensor cores, DESIGN section 5 */
+    double c;        /* of the bound (oracle.h): 16 on tensor cores */
 } BlockKernel;
 
 static const BlockKernel block_kernels[] = {

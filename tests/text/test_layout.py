@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""test_layout.py: the whole tree keeps the limits of DESIGN.md (rules.py holds them).
+"""test_layout.py: the whole tree keeps the limits of rules.py.
 
 usage: test_layout.py BUILD [PART...]    BUILD: the build folder, whose programs answer --list;
 PART: cuda, blas, cublas, as far as this build has them

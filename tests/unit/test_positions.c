@@ -53,7 +53,7 @@ static void position_is_that_of_its_segment(void **state)
     }
 }
 
-/* The rule as DESIGN writes it, in 128 bits so that no limit overflows. */
+/* The rule as attn.h has it in words, in 128 bits so that no limit overflows. */
 static void visible_is_the_rule(void **state)
 {
     (void)state;
