@@ -46,7 +46,9 @@ static void run_inside(const AttnSegment *g, int64_t low, int no_low, int64_t hi
  * mask are pairs looked at one by one. */
 int64_t model_visible_pairs(const AttnArgs *args)
 {
-    const AttnRule r = args->rule;
+    const int64_t far = INT64_MAX / 4; /* beyond every position, and sums with it fit in 64 bits */
+    const AttnRule r = {args->rule.left < far ? args->rule.left : far,
+                        args->rule.right < far ? args->rule.right : far};
     int64_t pairs = 0;
     for (int64_t a = 0; a < args->positions_q.count; a++) {
         const AttnSegment *q = &args->positions_q.segments[a];

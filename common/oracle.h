@@ -12,10 +12,11 @@
  *   oracle_run_given computes from the O and lse of the run that is judged. oracle_given_free.
  * - Oracle.rows, .keys, .kv_heads, .whole, .given: what was computed.
  *
- * Bounds (u = 2^-24, u16 = 2^-8 bf16, 2^-11 f16, 0 f32; c = 4, tensor cores 16; docs/00, in words;
- * docs/04, of gradients): the part that scales with c and the part that does not are kept apart, so that one oracle
- * run serves every variant: bound = fixed + c * per_c. What is analysed where: oracle_core.c (the
- * plain definition), oracle_options.c and oracle_normalise.c (args->options).
+ * Bounds (in words: docs/00, those of gradients docs/04; u = 2^-24, u16 = 2^-8 bf16, 2^-11 f16, 0
+ * f32; c = 4, tensor cores 16): the part that scales with c and the part that does not are kept
+ * apart, so that one oracle run serves every variant: bound = fixed + c * per_c. What is analysed
+ * where: oracle_core.c (the plain definition), oracle_options.c and oracle_normalise.c
+ * (args->options).
  */
 #ifndef ATTN_ORACLE_H
 #define ATTN_ORACLE_H

@@ -93,7 +93,7 @@ void oracle_plan_free(OraclePlan *p)
 
 static double exponent_error(const OraclePlan *p, double g)
 {
-    const double x = (p->u16 == 0 ? 4 : 16) * ORACLE_U * g;
+    const double x = (p->args->Q.dtype == ATTN_F32 ? 4 : 16) * ORACLE_U * g;
     return p->cap > 0 && x > 2 * p->cap + 1 ? 2 * p->cap + 1 : x; /* capped scores are in +-cap */
 }
 

@@ -162,8 +162,8 @@ ring_bench_cases() {
         echo "$common -N $((32768 * ranks)) --backward --link $link --method all"
     done
     echo "$common -N $((8192 * ranks)) --backward --layout contiguous --method ring"
-    echo "$common -N $((131072 * ranks)) --backward --dist paired --link copy --iters 1 --warmup 1" \
-        "--method ring"
+    echo "$common -N $((131072 * ranks)) --backward --dist paired --link copy --iters 1" \
+        "--warmup 1 --method ring"
 }
 
 # One line of flags per bench run.
