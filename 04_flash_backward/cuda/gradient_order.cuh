@@ -17,6 +17,7 @@
  *
  * Interface:
  * - GradientPlan: what the host has worked out. heads_of_section. work_in_sections.
+ * - KeyTask, take_task: a block's keys, and what the tables say of them.
  * - wait_for_turn, give_turn.
  */
 #ifndef FLASH_BACKWARD_GRADIENT_ORDER_CUH
@@ -31,9 +32,10 @@
 struct GradientPlan {
     GradientWorkspace w;
     FlashSums sums;
+    int group; /* query heads of a kv head */
     int section_heads;
     int step;           /* order of the turns: 1 from the first to the last key, -1 back */
-    bool by_run;        /* masks are runs of keys, not words */
+    bool plain;         /* scores need no more than a mask */
     bool aligned, wide; /* rows on 16 bytes: of Q, K, V, dO; of dK, dV */
 };
 
@@ -68,6 +70,25 @@ static __device__ __forceinline__ KeyWork work_in_sections(const AttnArgs &a,
     work.h_kv = head % Hkv;
     work.j0 = (plan.step > 0 ? j : Tc - 1 - j) * C::Bc;
     return work;
+}
+
+/* A block's keys, and what the tables say of them. */
+struct KeyTask {
+    KeyWork work;
+    int4 look;        /* the walk over tiles of queries */
+    const int2 *runs; /* keys that each query sees; NULL: masks are words */
+};
+
+/* index: in the order of work_in_sections. */
+template <class C>
+static __device__ __forceinline__ void take_task(KeyTask &task, const AttnArgs &a,
+                                                 const GradientPlan &plan, int index)
+{
+    const WalkTables &tables = plan.w.tables;
+    task.work = work_in_sections<C>(a, plan, index);
+    const int j = task.work.j0 / C::Bc, segment = tables.segments[j];
+    task.look = tables.looks[j];
+    task.runs = segment < 0 ? NULL : tables.runs + (int64_t)segment * tables.Tr * C::Br;
 }
 
 /* Waits until the tile of keys whose turn is before ours has added to this warp's part of dQ. A

@@ -64,7 +64,10 @@ static size_t place_workspace(GradientWorkspace *w, const AttnShape *n, void *wo
     w->stats = (float2 *)take_bytes(&used, workspace, (size_t)rows * sizeof(float2));
     w->tables.rows = (AttnRange *)take_bytes(&used, workspace, (size_t)Tr * sizeof(AttnRange));
     w->tables.keys = (AttnRange *)take_bytes(&used, workspace, (size_t)Tc * sizeof(AttnRange));
-    w->tables.runs = (int2 *)take_bytes(&used, workspace, (size_t)(Tr * C::Br) * sizeof(int2));
+    w->tables.segments = (int *)take_bytes(&used, workspace, (size_t)Tc * sizeof(int));
+    w->tables.runs =
+        (int2 *)take_bytes(&used, workspace, (size_t)RUN_SEGMENTS * Tr * C::Br * sizeof(int2));
+    w->tables.looks = (int4 *)take_bytes(&used, workspace, (size_t)Tc * sizeof(int4));
     w->turns = NULL;
     if (in_turns)
         w->turns = (int *)take_bytes(&used, workspace, (size_t)(w->turn_count + 1) * sizeof(int));
@@ -105,17 +108,30 @@ static __device__ __forceinline__ float delta_of_row(const AttnArgs &a, int b, i
     return sum;
 }
 
-/* The walk tables, and turns from 0, by all threads of the grid. */
+/* The walk tables, and turns from 0, by the first `blocks` blocks of 256 threads. */
 template <class C>
-static __device__ __forceinline__ void note_walk(const AttnArgs &a, const GradientWorkspace &w)
+static __device__ __forceinline__ void note_walk(const AttnArgs &a, const GradientWorkspace &w,
+                                                 int blocks)
 {
-    const int64_t thread = blockIdx.x * (int64_t)256 + threadIdx.x;
+    const int thread = (int)(blockIdx.x * 256 + threadIdx.x), threads = blocks * 256;
     const int items = max(w.tables.Tr * C::Br, w.tables.Tc);
-    for (int64_t item = thread; item < items; item += gridDim.x * (int64_t)256)
-        note_positions<C::Br, C::Bc>(w.tables, a, (int)item);
+#pragma unroll 1
+    for (int j = thread / 32; j < w.tables.Tc; j += threads / 32)
+        note_look<C::Br, C::Bc>(w.tables, a, j);
+#pragma unroll 1
+    for (int item = thread; item < items; item += threads)
+        note_positions<C::Br, C::Bc>(w.tables, a, item);
     if (w.turns)
-        for (int64_t turn = thread; turn <= w.turn_count; turn += gridDim.x * (int64_t)256)
+#pragma unroll 1
+        for (int64_t turn = thread; turn <= w.turn_count; turn += threads)
             w.turns[turn] = 0; /* the last one is the ticket */
+}
+
+/* Blocks that note the walk: an entry a thread. */
+static int walk_blocks(const WalkTables &tables, int Br)
+{
+    const int items = tables.Tr * Br > tables.Tc ? tables.Tr * Br : tables.Tc;
+    return (items + 255) / 256;
 }
 
 /* Another block of keys for the same queries: stats and fragments stay. */
@@ -123,25 +139,32 @@ template <class C>
 static __global__ void __launch_bounds__(256)
     positions_kernel(const __grid_constant__ AttnArgs a, GradientWorkspace w)
 {
-    note_walk<C>(a, w);
+    note_walk<C>(a, w, (int)gridDim.x);
 }
 
-/* Rows of [B][H][Tr * Br]. delta NULL: computed here from O and dO. */
+/* Rows of [B][H][Tr * Br], by the blocks behind the first walk_blocks, which note the walk. delta
+ * NULL: computed here from O and dO. 6 blocks an SM: to move memory takes many threads, so a walk
+ * that wants more registers than that leaves has to spill. Rows fit 32 bits: 2^32 of them have more
+ * bytes than a GPU. */
 template <typename T, class C>
-static __global__ void __launch_bounds__(256)
+static __global__ void __launch_bounds__(256, 6)
     prepare_kernel(const __grid_constant__ AttnArgs a, const float *delta, GradientWorkspace w,
-                   bool aligned)
+                   int walk_blocks, bool aligned)
 {
+    if (blockIdx.x < walk_blocks) {
+        note_walk<C>(a, w, walk_blocks);
+        return;
+    }
     const int LANES = PrepareLanes<C::D>::LANES;
-    const int64_t row = blockIdx.x * (int64_t)(256 / LANES) + threadIdx.x / LANES;
-    const int lane = threadIdx.x % LANES, rows_padded = w.tables.Tr * C::Br;
+    const uint32_t row = (blockIdx.x - walk_blocks) * (256 / LANES) + threadIdx.x / LANES;
+    const uint32_t rows_padded = (uint32_t)(w.tables.Tr * C::Br), H = (uint32_t)a.shape.H;
+    const int lane = threadIdx.x % LANES;
     const int head = (int)(row / rows_padded), i = (int)(row % rows_padded);
-    const int b = head / (int)a.shape.H, h = head % (int)a.shape.H;
-    note_walk<C>(a, w);
+    const int b = (int)(head / H), h = (int)(head % H);
     if (b >= a.shape.B) /* rows come in whole tiles: all lanes of a warp are inside or none */
         return;
     for (int x = lane * 4; x < C::D; x += LANES * 4)
-        *(float4 *)(w.fragments + row * C::D + x) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        *(float4 *)(w.fragments + (int64_t)row * C::D + x) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float2 pair = make_float2(INFINITY, 0.0f);
     const int inside = min(i, (int)a.shape.Nq - 1); /* a row past the end: its lanes go along */
     const int64_t at = (int64_t)head * a.shape.Nq + inside;
@@ -207,20 +230,20 @@ static __device__ __forceinline__ void finish_row(const AttnArgs &a, float (&dQ_
 /* A thread takes what four lanes have of an n8 tile: eight channels of row g and of row g + 8. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(256)
-    finish_kernel(const __grid_constant__ AttnArgs a, const float *fragments, float *sum, int Tr,
-                  bool aligned)
+    finish_kernel(const __grid_constant__ AttnArgs a, GradientWorkspace w, float *sum, bool aligned)
 {
-    const int CHUNKS = C::D / 8, ITEMS = C::Br / 2 * CHUNKS; /* of a tile */
-    const int64_t item = blockIdx.x * (int64_t)256 + threadIdx.x, tile = item / ITEMS;
+    const int CHUNKS = C::D / 8, ITEMS = C::Br / 2 * CHUNKS;                   /* of a tile */
+    const uint32_t item = blockIdx.x * 256 + threadIdx.x, tile = item / ITEMS; /* 16 floats each */
     const int chunk = (int)(item % ITEMS) % CHUNKS, pair = (int)(item % ITEMS) / CHUNKS;
-    const int H = (int)a.shape.H, head = (int)(tile / Tr), b = head / H, h = head % H;
+    const int Tr = w.tables.Tr, H = (int)a.shape.H;
+    const int head = (int)(tile / (uint32_t)Tr), b = head / H, h = head % H;
     if (b >= a.shape.B || chunk * 8 >= a.shape.d)
         return;
     /* chunk: channels of a share, column of warps, n8 tile. pair: row of warps, m16 tile, g. */
     const int share = chunk / (C::CHANNELS / 8), g = pair % 8, m = pair / 8 % C::dQ_M;
     const int channel_warp = chunk % (C::CHANNELS / 8) / C::dQ_N, n = chunk % C::dQ_N;
     const int row_warp = pair / 8 / C::dQ_M, warp = row_warp * C::CHANNEL_WARPS + channel_warp;
-    const float *at = fragments + tile * (C::Br * C::D) + share * (C::Br * C::CHANNELS) +
+    const float *at = w.fragments + (int64_t)tile * (C::Br * C::D) + share * (C::Br * C::CHANNELS) +
                       (((warp * C::dQ_M + m) * C::dQ_N + n) * 32 + 4 * g) * 4;
     float low[8], high[8]; /* of rows g and g + 8 */
 #pragma unroll
@@ -231,7 +254,7 @@ static __global__ void __launch_bounds__(256)
         high[2 * t] = lane.z;
         high[2 * t + 1] = lane.w;
     }
-    const int i = (int)(tile % Tr) * C::Br + (row_warp * C::dQ_M + m) * 16 + g;
+    const int i = (int)(tile % (uint32_t)Tr) * C::Br + (row_warp * C::dQ_M + m) * 16 + g;
     if (i < a.shape.Nq)
         finish_row<T>(a, low, sum, b, i, h, chunk * 8, aligned);
     if (i + 8 < a.shape.Nq)

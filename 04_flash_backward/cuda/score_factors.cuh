@@ -13,6 +13,11 @@
  * With a cap, s becomes tanh(s * scale / cap), c = cap * log2(e), and dS gets the slope of the cap,
  * 1 - tanh^2. Only masked tiles know of it: a cap makes all tiles masked.
  *
+ * Three kinds of tiles have code of their own. Clean ones see all. Where queries see runs of keys
+ * and scores are plain, two comparisons and a selection more for each score hide what is not seen,
+ * and the code is otherwise that of a clean tile: under a window a third of all tiles is masked,
+ * and they should not take much longer. Words, caps and negative scales go through general code.
+ *
  * Interface:
  * - PairMask: which pairs of a masked tile are seen. ScoreFactors, compute_scores.
  */
@@ -44,6 +49,31 @@ struct PairMask {
                               last key that a query sees. -1: words */
 };
 
+enum TileCode { TILE_CLEAN, TILE_RUNS, TILE_GENERAL };
+
+/* S of pairs that are not seen becomes -inf, P then 0: plain scores only. */
+template <class C, int QUERIES>
+static __device__ __forceinline__ void hide_by_runs(float (&S)[C::MT][QUERIES / 8][4],
+                                                    const PairMask &mask, int q0)
+{
+    const int g = threadIdx.x / 4 % 8, group = threadIdx.x / 32 / C::PAIR;
+    const int j = mask.run_j0 + group * 16 + g;
+#pragma unroll
+    for (int n = 0; n < QUERIES / 8; n++) {
+        /* x, y: first and last key of query 2t; z, w: of 2t + 1 */
+        const int4 run =
+            *reinterpret_cast<const int4 *>(mask.words + 2 * (q0 + n * 8 + 2 * (threadIdx.x % 4)));
+#pragma unroll
+        for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int key = j + mt * C::GROUPS * 16 + e / 2 * 8;
+                if (key < (e % 2 ? run.z : run.x) || key > (e % 2 ? run.w : run.y))
+                    S[mt][n][e] = -INFINITY;
+            }
+    }
+}
+
 /* Bits 0, 1: queries 2t, 2t + 1 from q on see `key` of the tile; bits 2, 3: they see key + 8. */
 template <class C>
 static __device__ __forceinline__ uint32_t seen_pairs(const PairMask &mask, int q, int key)
@@ -68,12 +98,13 @@ template <class C, int QUERIES> struct ScoreFactors {
 /* P^T and dS^T of this warp's keys and of QUERIES queries of the tile from q0 on. at.right points
  * to Q of the stage, to this warp's half of the tile if two warps share keys; `down` is how many
  * bytes q0 lies below that. False: none of these pairs is seen, all is zero. */
-template <typename T, class C, bool MASKED, int QUERIES>
+template <typename T, class C, TileCode CODE, int QUERIES>
 static __device__ __forceinline__ bool
 compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddresses &at,
                const float2 *stats, PairMask mask, int q0, int down)
 {
     typedef GradientBytes<C> Bytes;
+    const bool MASKED = CODE == TILE_GENERAL;
     const int t = threadIdx.x % 4;
     float S[C::MT][QUERIES / 8][4], dP[C::MT][QUERIES / 8][4];
     uint32_t seen[C::MT][QUERIES / 8];
@@ -112,6 +143,8 @@ compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddress
             }
     }
     multiply_rows<T, C, QUERIES>(S, at.left, Bytes::K, at.right, Bytes::STAGES + down);
+    if (CODE == TILE_RUNS)
+        hide_by_runs<C, QUERIES>(S, mask, q0);
     multiply_rows<T, C, QUERIES>(dP, at.left, Bytes::V, at.right, Bytes::STAGES + Bytes::dO + down);
     const float scale_log2 = exponent_factor(a);
     if (MASKED && a.softcap > 0.0f) { /* apart, so that the loop below has no branches */

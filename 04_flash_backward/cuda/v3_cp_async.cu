@@ -171,8 +171,8 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
 #pragma unroll
         for (int q0 = 0; q0 < C::Br; q0 += C::CHUNK) {
             ScoreFactors<C, C::CHUNK> f;
-            compute_scores<T, C, true, C::CHUNK>(f, a, at, stats, {state.words[0], -1}, q0,
-                                                 q0 * C::D * 2);
+            compute_scores<T, C, TILE_GENERAL, C::CHUNK>(f, a, at, stats, {state.words[0], -1}, q0,
+                                                         q0 * C::D * 2);
             store_factor<C, C::CHUNK>(smem + Bytes::dS, f.dS, q0);
 #pragma unroll
             for (int k = 0; k < C::CHUNK / 16; k++) {

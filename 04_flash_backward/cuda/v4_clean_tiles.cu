@@ -17,6 +17,9 @@
  *   - dQ is added in the order of the accumulators, 512 bytes a warp (gradient_workspace.cuh).
  *   - Tiles that are visited, and their masks, follow from tables that a small kernel makes first
  *     (row_walk.cuh), so that a block does not start with a chain of dependent loads.
+ *   - Masked tiles with runs of keys cost little more than clean ones (score_factors.cuh), and half
+ *     a tile is left out where the first or the second half of its keys is not seen. Keys that stand
+ *     in several segments, as in a ring's zigzag, have runs for each of them.
  *   - Longest first: under a causal mask the first keys are seen by all queries. Sections of heads
  *     whose Q, dO and dQ fit the L2 cache, as in stage 03.
  *   - --deterministic: tiles of keys take turns at each tile of dQ (see wait_for_turn).
@@ -35,10 +38,11 @@
 
 #include "alloc.h"
 #include "block.cuh"
+#include "gradient_launch.cuh"
+#include "gradient_loads.cuh"
 #include "gradient_order.cuh"
 #include "key_sums.cuh"
 #include "store_keys.cuh"
-#include "tile_load.cuh"
 
 /* IN_TURNS: tiles of keys add to dQ in a fixed order. */
 template <typename T, class C, bool IN_TURNS>
@@ -48,70 +52,36 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
 {
     typedef GradientBytes<C> Bytes;
     extern __shared__ __align__(1024) unsigned char smem[];
-    __shared__ KeyWork work; /* not in registers: the products need them all */
+    __shared__ KeyTask task; /* not in registers: the products need them all */
     const uint32_t smem_address = (uint32_t)__cvta_generic_to_shared(smem);
-    const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk, d = (int)a.shape.d;
-    const int H = (int)a.shape.H, group = H / (int)a.shape.Hkv;
+    const int H = (int)a.shape.H;
     if (threadIdx.x == 0) /* a block waits for those that have started before it, for no other */
-        work = work_in_sections<C>(a, plan, IN_TURNS ? atomicAdd(plan.w.ticket, 1) : blockIdx.x);
+        take_task<C>(task, a, plan, IN_TURNS ? atomicAdd(plan.w.ticket, 1) : blockIdx.x);
     __syncthreads();
 
-    auto load_keys = [&](const Tensor &from, int to) {
-        load_tile_async<T, C::D, C::Bc, C::THREADS, false>(
-            smem + to, (const T *)from.data + tensor_offset(&from, work.b, 0, work.h_kv),
-            from.stride[1], work.j0, Nk, d, plan.aligned);
-    };
-    /* Everything that a tile of queries needs, into one of the two stages. */
-    auto load_rows = [&](RowTile tile, int stage) {
-        const int h = work.h_kv * group + tile.g, i0 = tile.i * C::Br;
-        unsigned char *to = smem + Bytes::STAGES + stage * Bytes::STAGE;
-        load_tile_async<T, C::D, C::Br, C::THREADS, C::LEAN>(
-            to, (const T *)a.Q.data + tensor_offset(&a.Q, work.b, 0, h), a.Q.stride[1], i0, Nq, d,
-            plan.aligned);
-        load_tile_async<T, C::D, C::Br, C::THREADS, C::LEAN>(
-            to + Bytes::dO, (const T *)a.dO.data + tensor_offset(&a.dO, work.b, 0, h),
-            a.dO.stride[1], i0, Nq, d, plan.aligned);
-        const int thread = C::LEAN ? read_thread() : (int)threadIdx.x;
-        if (thread < C::Br / 2)
-            copy_async_16(smem_address + Bytes::STATS + stage * Bytes::STATS_STAGE + thread * 16,
-                          plan.w.stats +
-                              ((int64_t)(work.b * H + h) * plan.w.tables.Tr + tile.i) * C::Br +
-                              thread * 2,
-                          1);
-        const int masks = Bytes::WORDS + stage * Bytes::WORDS_STAGE;
-        if (tile.masked && plan.by_run && thread < C::Br / 2)
-            copy_async_16(smem_address + masks + thread * 16, plan.w.tables.runs + i0 + thread * 2,
-                          1);
-        else if (tile.masked && !plan.by_run)
-            make_pair_words<C::Br, C::Bc>((uint32_t *)(smem + masks), a, i0, work.j0);
-    };
-    load_keys(a.K, Bytes::K);
-    load_keys(a.V, Bytes::V);
+    load_keys<T, C>(a.K, smem + Bytes::K, a, plan, task);
+    load_keys<T, C>(a.V, smem + Bytes::V, a, plan, task);
     RowWalk walk; /* each warp has its own, all lanes the same */
-    start_walk<C::Bc>(walk, plan.w.tables, a, work.j0 / C::Bc);
-    RowTile next = next_tile<C::Bc>(walk, plan.w.tables, a, group, work.j0 / C::Bc);
+    auto next_of_walk = [&]() {
+        return next_tile<C::Bc>(walk, plan.w.tables, task.look, a, plan.group,
+                                task.work.j0 / C::Bc);
+    };
+    start_walk(walk, task.look);
+    RowTile next = next_of_walk();
     if (next.i >= 0)
-        load_rows(next, 0);
+        load_rows<T, C>(next, 0, smem, a, plan, task);
     copy_async_commit();
-
-    KeySums<C> sums;
-#pragma unroll
-    for (int mt = 0; mt < C::MT; mt++)
-#pragma unroll
-        for (int n = 0; n < C::WARP_CHANNELS / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                sums.dK[mt][n][e] = sums.dV[mt][n][e] = 0.0f;
-    const LaneAddresses start = lane_addresses<C>(smem_address, threadIdx.x, work.share);
+    const LaneAddresses start = lane_addresses<C>(smem_address, threadIdx.x, task.work.share);
 
     /* dQ of tile `tile` of the group's rows: its dS is complete since the last barrier. */
     auto add_dQ = [&](int tile, int dS_stage) {
+        const KeyWork &work = task.work;
         float dQ[C::dQ_M][C::dQ_N][4];
         const LaneAddresses at = lane_addresses<C>(smem_address, read_thread(), work.share);
         multiply_dS_K<T, C>(dQ, at.dS + dS_stage * Bytes::dS_STAGE, Bytes::dS, at.K_turned,
                             Bytes::K);
         const int64_t part =
-            ((int64_t)(work.b * H + work.h_kv * group) * plan.w.tables.Tr + tile) * C::SHARES +
+            ((int64_t)(work.b * H + work.h_kv * plan.group) * plan.w.tables.Tr + tile) * C::SHARES +
             work.share;
         float *to = plan.w.fragments + part * (C::Br * C::CHANNELS);
         int *turn = plan.w.turns + part * C::WARPS + threadIdx.x / 32;
@@ -123,30 +93,49 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         if (IN_TURNS)
             give_turn(turn, j);
     };
-    auto step = [&](auto masked, int stage) {
+    KeySums<C> sums;
+    auto addresses_of = [&](int stage) {
         LaneAddresses at =
-            C::LEAN ? lane_addresses<C>(smem_address, read_thread(), work.share) : start;
+            C::LEAN ? lane_addresses<C>(smem_address, read_thread(), task.work.share) : start;
         at.right += stage * Bytes::STAGE;
         at.turned += stage * Bytes::STAGE;
-        add_tile<T, C, masked.value>(sums, a, at, smem, stage, plan.by_run ? work.j0 : -1);
+        return at;
     };
+    auto step = [&](auto code, int stage) {
+        add_tile<T, C, code.value>(sums.dK, sums.dV, a, addresses_of(stage), smem, stage,
+                                   task.runs ? task.work.j0 : -1);
+    };
+    auto step_by_runs = [&](int stage) {
+        const PairMask mask = {(const uint32_t *)(smem + Bytes::WORDS + stage * Bytes::WORDS_STAGE),
+                               task.work.j0};
+        const uint32_t halves = C::MT == 2 ? seen_halves<C>(mask) : 3;
+        if (halves == 1)
+            add_half_tile<T, C, 0>(sums, a, addresses_of(stage), smem, stage, task.work.j0);
+        else if (halves == 2)
+            add_half_tile<T, C, C::MT - 1>(sums, a, addresses_of(stage), smem, stage, task.work.j0);
+        else
+            step(std::integral_constant<TileCode, TILE_RUNS>(), stage);
+    };
+    clear_sums<C>(sums);
     int stage = 0, previous = -1;
 #pragma unroll 1
     while (next.i >= 0) {
         const int tile = next.g * plan.w.tables.Tr + next.i;
         const bool masked = next.masked;
-        next = next_tile<C::Bc>(walk, plan.w.tables, a, group, work.j0 / C::Bc);
+        next = next_of_walk();
         copy_async_wait<0>();
         __syncthreads(); /* the tile and the dS before it are there, the other stage is free */
         if (next.i >= 0)
-            load_rows(next, 1 - stage);
+            load_rows<T, C>(next, 1 - stage, smem, a, plan, task);
         copy_async_commit();
         if (previous >= 0)
             add_dQ(previous, 1 - stage);
-        if (masked)
-            step(std::true_type(), stage);
+        if (!masked)
+            step(std::integral_constant<TileCode, TILE_CLEAN>(), stage);
+        else if (plan.plain && task.runs)
+            step_by_runs(stage);
         else
-            step(std::false_type(), stage);
+            step(std::integral_constant<TileCode, TILE_GENERAL>(), stage);
         previous = tile;
         stage = 1 - stage;
     }
@@ -155,8 +144,9 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     if (previous >= 0)
         add_dQ(previous, 1 - stage);
     __syncthreads(); /* K and V are not needed any more: room for dK and dV */
-    store_keys<T, C>(sums.dK, a.scale, a.dK, plan.sums.dK, smem + Bytes::K, a, work, plan.wide);
-    store_keys<T, C>(sums.dV, 1.0f, a.dV, plan.sums.dV, smem + Bytes::V, a, work, plan.wide);
+    store_keys<T, C>(sums.dK, a.scale, a.dK, plan.sums.dK, smem + Bytes::K, a, task.work,
+                     plan.wide);
+    store_keys<T, C>(sums.dV, 1.0f, a.dV, plan.sums.dV, smem + Bytes::V, a, task.work, plan.wide);
 }
 
 template <typename T, class C, bool IN_TURNS>
@@ -169,23 +159,24 @@ static AttnStatus launch_clean_gradients(const AttnArgs *a, const float *delta, 
     plan.sums = sums;
     plan.step = IN_TURNS && a->rule.right >= 0 ? -1 : 1;
     plan.section_heads = heads_of_section(a, IN_TURNS);
-    plan.by_run = keys_in_runs(*a);
+    plan.group = (int)(n->H / n->Hkv);
+    plan.plain = !(a->softcap > 0.0f) && a->scale > 0.0f;
     plan.aligned = all_rows_on_16_bytes(a) && rows_on_16_bytes(&a->dO);
     plan.wide = !sums.dK && rows_on_16_bytes(&a->dK) && rows_on_16_bytes(&a->dV);
     place_workspace<C>(&plan.w, n, workspace, IN_TURNS);
     const int64_t rows = n->B * n->H * plan.w.tables.Tr * C::Br;
+    const int walk = walk_blocks(plan.w.tables, C::Br);
     const AttnStatus status = /* asked first: a refusal leaves nothing behind */
         reserve_smem(clean_gradients_kernel<T, C, IN_TURNS>, GradientBytes<C>::ALL);
     if (status != ATTN_OK)
         return status;
     if (parts & GRADIENTS_BEGIN) {
         prepare_kernel<T, C>
-            <<<(unsigned)((rows * PrepareLanes<C::D>::LANES + 255) / 256), 256, 0, stream>>>(
-                *a, delta, plan.w, rows_on_16_bytes(&a->O) && rows_on_16_bytes(&a->dO));
+            <<<(unsigned)(walk + (rows * PrepareLanes<C::D>::LANES + 255) / 256), 256, 0, stream>>>(
+                *a, delta, plan.w, walk, rows_on_16_bytes(&a->O) && rows_on_16_bytes(&a->dO));
         CUDA_TRY_LAUNCH();
     } else if (parts & GRADIENTS_ADD) { /* other keys than at the beginning */
-        const int64_t items = plan.w.tables.Tr * C::Br + plan.w.tables.Tc;
-        positions_kernel<C><<<(unsigned)((items + 255) / 256), 256, 0, stream>>>(*a, plan.w);
+        positions_kernel<C><<<(unsigned)walk, 256, 0, stream>>>(*a, plan.w);
         CUDA_TRY_LAUNCH();
     }
     if (parts & GRADIENTS_ADD) {
@@ -196,39 +187,10 @@ static AttnStatus launch_clean_gradients(const AttnArgs *a, const float *delta, 
     }
     if (parts & GRADIENTS_END) {
         finish_kernel<T, C><<<(unsigned)((rows / 2 * (C::D / 8) + 255) / 256), 256, 0, stream>>>(
-            *a, plan.w.fragments, sums.dQ, plan.w.tables.Tr, rows_on_16_bytes(&a->dQ));
+            *a, plan.w, sums.dQ, rows_on_16_bytes(&a->dQ));
         CUDA_TRY_LAUNCH();
     }
     return ATTN_OK;
-}
-
-/* The bytes of shared memory that a block may have: --smem-limit, or what the device offers. */
-static AttnStatus smem_of_block(int64_t *bytes)
-{
-    int device = 0, offered = 0;
-    CUDA_TRY(cudaGetDevice(&device));
-    CUDA_TRY(cudaDeviceGetAttribute(&offered, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    *bytes = offered;
-    if (flash_smem_limit() > 0 && flash_smem_limit() < offered)
-        *bytes = flash_smem_limit();
-    return ATTN_OK;
-}
-
-/* Where a block of keys is seen by few queries, its start and its end are what takes the time, and
- * a tile is partly outside the window: smaller tiles, of which several blocks fit an SM, so that
- * one works while another starts. Found by measurement. */
-#define NARROW_WINDOW 512 /* on either side */
-
-/* Which of the two sizes of tiles is launched for this case. */
-template <int D> static AttnStatus choose_tiles(const AttnArgs *a, bool *small)
-{
-    int64_t bytes = 0;
-    const AttnStatus status = smem_of_block(&bytes);
-    const int64_t left = a->rule.left, right = a->rule.right;
-    const bool narrow = left >= 0 && right >= 0 && left <= NARROW_WINDOW && right <= NARROW_WINDOW;
-    *small = bytes < GradientBytes<typename TileFor<D, false>::C>::ALL + STATIC_SMEM ||
-             ((D == 64 || D == 128) && narrow);
-    return status;
 }
 
 template <typename T, int D> struct LaunchCleanGradients {
