@@ -36,6 +36,7 @@
 #include "report.h"
 #include "run.h"
 #include "sliding_window.h"
+#include "window_model.h"
 
 static const Variant variants[] = {
     {"v0_offline_mask", ON_CPU, DTYPES_ALL, sliding_window_v0_offline_mask,
@@ -55,7 +56,7 @@ static const Variant variants[] = {
      "one launch, visible tiles only, masked and clean ones apart, every option"},
     {"v2_mma_window", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(sliding_window_v2_mma_window),
      ATTN_CUDA_FN(sliding_window_v2_mma_window_backward), VARIANT_TENSOR_CORES,
-     "tensor cores: the kernels of stages 03 and 04 on visible tiles"},
+     "tensor cores: visible tiles by stages 03 and 04, narrow windows by a kernel of its own"},
     {"v3_decode_window", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(sliding_window_v3_decode_window), NULL,
      0, "few queries against a rolling cache, keys split over blocks and merged"},
 };
@@ -131,8 +132,8 @@ static const struct {
      float_traffic},
     {ATTN_CUDA_FN(sliding_window_v1_window_tiles_backward),
      ATTN_CUDA_FN(flash_backward_tiles_v1_two_kernels), float_backward_traffic},
-    {ATTN_CUDA_FN(sliding_window_v2_mma_window), ATTN_CUDA_FN(flash_tiles_v5_clean_tiles),
-     split_traffic},
+    {ATTN_CUDA_FN(sliding_window_v2_mma_window), ATTN_CUDA_FN(window_tiles_v2_mma),
+     ATTN_CUDA_FN(window_traffic_v2_mma)},
     {ATTN_CUDA_FN(sliding_window_v2_mma_window_backward),
      ATTN_CUDA_FN(flash_backward_tiles_v4_clean_tiles), clean_backward_traffic},
 };

@@ -2,9 +2,9 @@
  *
  * v2_mma_window: the window on tensor cores, forward and backward.
  *
- * There is no kernel here, and that is the point. Stages 03 and 04 planned their walks over tiles
- * from positions: a window is two more numbers in the same arithmetic. What a narrow window changes
- * is where the time goes:
+ * There is no kernel in this file, and that is the point. Stages 03 and 04 planned their walks over
+ * tiles from positions: a window is two more numbers in the same arithmetic. What a narrow window
+ * changes is where the time goes. In the walk of stage 03:
  *
  *   - A block of 128 rows sees 128 + w keys. With w = 256 that are 6 tiles of 64, and 4 of them are
  *     cut by the edge of the window: masked tiles, rare in causal attention, are most of the work.
@@ -16,16 +16,23 @@
  *     shared-memory traffic for each product: stage 04 switches to them below a width that was
  *     found by measurement (NARROW_WINDOW in v4_clean_tiles), stage 03 does not.
  *
+ * So much of the time goes there that up to 256 keys the forward pass has a kernel of its own,
+ * rolling_window.cu: no block starts or ends between two blocks of rows, and nearly every tile is
+ * loaded once. What that kernel does not take (a cap, a full mask, d > 128, several sequences,
+ * unaligned rows) goes to stage 03's as wide windows do.
+ *
  * Prediction (H200, bf16, N = 16384, w = 1024): forward the rate of the causal kernel times the
  * visible share of the visited tiles, 1025 / 1152 = 0.89; backward 1025 / 1216 = 0.84 of it.
  *
  * Interface:
  * - sliding_window_v2_mma_window, sliding_window_v2_mma_window_backward: f16 and bf16, d <= 256.
+ * - window_tiles_v2_mma, window_traffic_v2_mma: which of the two kernels it is, for the byte model.
  */
 #include "../../04_flash_backward/cuda/block.cuh"
 #include "alloc.h"
 #include "sliding_window.h"
 #include "window_cuda.h"
+#include "window_model.h"
 
 static bool asks_for_weights(const AttnArgs *args)
 {
@@ -36,11 +43,32 @@ static bool asks_for_weights(const AttnArgs *args)
     return true;
 }
 
+static AttnStatus narrow_or_tiles(const AttnArgs *plain)
+{
+    const AttnStatus status = window_rolling_cuda(plain);
+    return status == ATTN_SKIP ? flash_forward_v5_clean_tiles(plain) : status;
+}
+
 AttnStatus sliding_window_v2_mma_window(const AttnArgs *args)
 {
     if (args->Q.dtype == ATTN_F32 || asks_for_weights(args))
         return ATTN_SKIP;
-    return window_plain_run_cuda(args, flash_forward_v5_clean_tiles);
+    return window_plain_run_cuda(args, narrow_or_tiles);
+}
+
+FlashTiles window_tiles_v2_mma(const AttnArgs *args)
+{
+    const RollingTiles rolling = window_rolling_tiles_cuda(args);
+    return rolling.blocks > 0 ? flash_tiles_of(&args->shape, rolling.strip, rolling.keys)
+                              : flash_tiles_v5_clean_tiles(args);
+}
+
+ModelTraffic window_traffic_v2_mma(const AttnArgs *args, FlashTiles tiles)
+{
+    const RollingTiles rolling = window_rolling_tiles_cuda(args);
+    return rolling.blocks > 0
+               ? model_rolling_traffic(args, rolling.rows, rolling.keys, rolling.blocks)
+               : model_split_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
 }
 
 static AttnStatus add_gradients(const AttnArgs *plain, FlashSums sums)

@@ -7,6 +7,7 @@
  * - window_normalise_cuda, window_normalise_backward_cuda: the CPU's functions on the GPU.
  * - window_make_plain_cuda: what window_plain_run_cuda does before it calls the variant.
  * - window_contiguous: a tensor's shape without gaps.
+ * - window_rolling_cuda, window_rolling_tiles_cuda: the forward pass of narrow windows, 16 bits.
  * - window_online_smem_cuda: what a step of the online module needs.
  * - window_copy_cuda: a tensor into another one, of any dtype and strides.
  */
@@ -36,6 +37,16 @@ AttnStatus window_make_plain_cuda(const AttnArgs *args, AttnArgs *plain, AttnOpt
 /* Like `like`, contiguous. */
 Tensor window_contiguous(const Tensor *like, AttnDtype dtype, void *data);
 AttnStatus window_copy_cuda(const Tensor *to, const Tensor *from, void *stream);
+
+/* ATTN_SKIP, and nothing queued: not a case for it (rolling_window.cu). */
+AttnStatus window_rolling_cuda(const AttnArgs *plain);
+/* What it does on this case on the current device, launching nothing: `blocks` of threads (0: not a
+ * case for it) share out blocks of `rows` queries, a warp has `strip` of them and works on `keys`
+ * keys at a time. No data is read. */
+typedef struct RollingTiles {
+    int64_t blocks, rows, strip, keys;
+} RollingTiles;
+RollingTiles window_rolling_tiles_cuda(const AttnArgs *args);
 
 /* Bytes of shared memory of a block of threads, d <= 256. */
 int64_t window_online_smem_cuda(int64_t d);

@@ -61,6 +61,11 @@ TXT
                 '-H 2 -N 70 -d 64 --causal --pack qkv --order random --block-q 24 --block-kv 40' \
                 '-H 1 --seq-q 70 --seq-kv 70 -d 256 --causal --window 30,0'
         done
+        for dtype in f16 bf16; do # narrow windows: a block of threads goes from rows to rows
+            printf -- "--dtype $dtype --variant v2_mma_window %s\n" \
+                '-H 140 --kv-heads 70 --seq-q 300 --seq-kv 317 -d 8 --causal --window 256,0' \
+                '-H 80 --seq-q 300 --seq-kv 280 -d 72 --window 100,99'
+        done
         ;;
     ring_burst) # every method, layout and dtype; ranks are streams of one GPU
         for dtype in f32 f16 bf16; do
