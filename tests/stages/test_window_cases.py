@@ -105,6 +105,39 @@ def check_lengths(tap, parsed):
            "with queries that have no keys", wrong[:2])
 
 
+def check_narrow(tap, parsed):
+    """What v2_mma_window's kernel for narrow windows has to meet. An H200 has 132 multiprocessors:
+    with more row blocks than 264 every block of threads has two at least."""
+    def left(case):
+        return int(case["window"].split(",")[0])
+
+    def right(case):
+        return 0 if case["mask"].startswith("causal") else int(case["window"].split(",")[1])
+
+    def row_blocks(case):
+        return int(case["B"]) * int(case["H"]) * -(-int(case["Nq"]) // 256)
+
+    tap.ok(all(left(case) >= 0 and left(case) + right(case) <= 256 and int(case["d"]) <= 128 and
+               int(case["d"]) % 8 == 0 and case["dtype"] != "f32" and "softcap" not in case and
+               case["mask"] != "full" and "tensors" not in case and case["strides"] != "odd"
+               for case in parsed), "narrow: cases that the kernel takes", parsed)
+    wide = [case for case in parsed if int(case["d"]) > 64]
+    several = [case for case in parsed if row_blocks(case) > 264]
+    meets = {
+        "several row blocks in turn, d <= 64": set(map(id, several)) - set(map(id, wide)),
+        "several row blocks in turn, d > 64": set(map(id, several)) & set(map(id, wide)),
+        "f16": [case for case in parsed if case["dtype"] == "f16"],
+        "groups of heads": [case for case in parsed if case["H"] != case["Hkv"]],
+        "the widest, by tiles": [c for c in parsed if left(c) == 256 and int(c["more"]) % 64 == 0],
+        "the widest, between": [c for c in parsed if left(c) == 256 and int(c["more"]) % 64],
+        "rows that see nothing": [c for c in parsed if -int(c["more"]) > right(c)],
+        "both sides": [c for c in parsed if left(c) and right(c)],
+        "a norm, a temperature": [c for c in parsed if "group" in c and "temperature" in c],
+    }
+    tap.ok(all(meets.values()), f"narrow: {len(parsed)} cases meet {', '.join(meets)}",
+           [what for what, cases in meets.items() if not cases])
+
+
 def main():
     tap = Tap()
     with tempfile.TemporaryDirectory() as folder:
@@ -114,6 +147,7 @@ def main():
                          if group.split()[0] == name for line in lines] for name in TABLES}
         for name in TABLES:
             check_table(tap, name, parsed[name])
+        check_narrow(tap, [parse(line) for line in groups["narrow"]])
         check_lengths(tap, [case for cases in parsed.values() for case in cases])
         lines = [line for group in groups.values() for line in group]
         quick = sum(map(len, window_cases.sweep(folder, quick=True).values()))

@@ -11,6 +11,8 @@ options more, and two variants that take only some cases; so there are three tab
              large blocks in every order
     stream   what a stream of tokens takes as well: causal, a finite window, a key for each query
 
+A last group is for a GPU kernel that the sizes of these tables do not fill (NARROW).
+
 Several sequences need files of their lengths, which are written into a folder. That the tables hold
 all pairs is proved by test_window_cases.py, from the lines and with tables of its own.
 
@@ -59,6 +61,23 @@ ONLINE = {"--seq-q": SIZES, "--seq-kv": SIZES, **COMMON, "--mask": cases.MASKS,
           "--window": cases.WINDOWS, **BLOCKS}
 STREAM = {"--seq-q": SIZES, "more keys": (0, 3, 90), **COMMON,
           "--window": ("0,-1", "1,-1", "16,-1", "400,-1"), **BLOCKS}
+# v2_mma_window's kernel for windows of at most 256 keys: blocks of 256 rows, of which a block of
+# threads works on several in turn if there are more than multiprocessors; 5 steps or 6, with rows
+# that see nothing, for both of its compiled head dimensions.
+NARROW = (
+    "-B 1 -H 140 --kv-heads 70 --seq-q 520 --seq-kv 520 -d 8 --mask causal-lower-right "
+    "--window 256,-1 --strides bshd --dtype bf16",
+    "-B 2 -H 70 --kv-heads 70 --seq-q 530 --seq-kv 547 -d 8 --mask causal-lower-right "
+    "--window 256,-1 --strides bhsd --dtype f16",
+    "-B 2 -H 75 --kv-heads 25 --seq-q 600 --seq-kv 300 -d 16 --mask none "
+    "--window 100,156 --strides sbhd --dtype bf16",
+    "-B 1 -H 4 --kv-heads 2 --seq-q 513 --seq-kv 900 -d 128 --mask causal-upper-left "
+    "--window 200,-1 --strides bshd --dtype f16",
+    "-B 1 -H 70 --kv-heads 35 --seq-q 515 --seq-kv 580 -d 72 --mask none "
+    "--window 30,3 --temperature 2 --qk-norm 72 --strides bshd --dtype bf16",
+    "-B 1 -H 140 --kv-heads 28 --seq-q 257 --seq-kv 390 -d 128 --mask causal-lower-right "
+    "--window 250,-1 --strides bshd --dtype bf16",
+)
 TABLES = {"all": (ALL, 2), "online": (ONLINE, 2), "stream": (STREAM, 1)}  # and how often
 
 
@@ -126,6 +145,8 @@ def sweep(folder, quick=False):
                 if not quick or cases.cost(dict(case, **{"--seq-kv": nk})) <= 1e6:
                     group = f"{name} {case['--dtype']}"
                     groups.setdefault(group, []).append(line_of(folder, case, next(seed)))
+    if not quick:
+        groups["narrow"] = [f"{line} --threads 2 --seed {next(seed)}" for line in NARROW]
     return groups
 
 
