@@ -2,13 +2,19 @@
 # SPDX-License-Identifier: MIT
 """fit_ring.py: the speeds of a machine from runs of ring_burst, and a prediction to test them.
 
-    fit_ring.py RING_MAP ROWS.jsonl [--device cpu|cuda] [--transport T] [--rates FILE] [--all]
+    fit_ring.py RING_MAP ROWS.jsonl [--device cpu|cuda] [--transport T] [--only FILTER]
+                [--hold FILTER | --all] [--rates FILE]
 
 RING_MAP is the program build/06_ring_burst/ring_map: the cost model itself answers, nothing of it
 is repeated here. Rows with the most ranks are held out; the speeds are those with which the model
 comes nearest to all the others (least squares of log(predicted / measured), by Nelder and Mead).
-Then the held-out rows are predicted. --all: nothing is held out. --rates FILE: writes them for
+Then the held-out rows are predicted. --all: nothing is held out. --hold "ranks=2 N>=16384": these
+are, instead. --only "link=nccl": no others count. --rates FILE: writes the speeds for
 `ring_map --rates FILE`.
+
+With one GPU and two, one GPU's rows tell the kernels' speeds and nothing about links: those stay
+where they start, at a rate that was measured by itself. The prediction for two GPUs is then made
+without having seen any message of theirs.
 
 Exit 2: no rows to fit, or bad usage.
 """
@@ -72,6 +78,16 @@ def wanted(rows, options):
             and r.get("mask") != "full" and r.get("mask") != "causal-upper-left"
             and r.get("device") == options.device
             and options.transport in (None, r.get("transport"))]
+
+
+def split(rows, options):
+    """Rows to fit, and rows to predict."""
+    rows = recorded.select(rows, options.only)
+    if options.all:
+        return rows, []
+    most = max((r["ranks"] for r in rows), default=0)
+    held = recorded.select(rows, options.hold or f"ranks={most}")
+    return [r for r in rows if r not in held], held
 
 
 def times_of(row):
@@ -159,17 +175,16 @@ def main():
     parser.add_argument("rows", nargs="+")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--transport")
+    parser.add_argument("--only", default="")
     parser.add_argument("--rates")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--hold")
     options = parser.parse_args()
     try:
-        rows = wanted(recorded.load(options.rows), options)
+        known, held = split(wanted(recorded.load(options.rows), options), options)
     except recorded.RowError as error:
         print(f"fit_ring.py: {error}", file=sys.stderr)
         return 2
-    most = max((r["ranks"] for r in rows), default=0)
-    held = [] if options.all else [r for r in rows if r["ranks"] == most]
-    known = [r for r in rows if r not in held]
     if not known:
         print("fit_ring.py: no rows to fit; wanted are checked rows of ring_burst with --bench, "
               "with at least two numbers of ranks", file=sys.stderr)

@@ -151,6 +151,17 @@ bench_real_gradient() {
         "$gpu_out/04_real_gradient.jsonl"
 }
 
+# Stage 06's longest run, judged and timed like any other; --trace-json for the share of
+# communication hidden.
+bench_million() {
+    ring_million_cases >build/bench_million.txt
+    while read -r flags <&4; do
+        # shellcheck disable=SC2086 # flags, one word each
+        part "06 a million tokens" build/gpu/06_ring_burst/ring_burst --device cuda $flags \
+            --trace-json build/ring_million.json --json "$gpu_out/06_ring_burst.jsonl"
+    done 4<build/bench_million.txt
+}
+
 # What a stage measures beside its list of cases comes first: the list is what may run out of time.
 gpu_bench() {
     gpu_stages >build/gpu_stages.txt
@@ -164,6 +175,7 @@ gpu_bench() {
             part "$folder $flags" "build/gpu/$folder/$program" --device cuda --bench --warmup 3 \
                 --iters 20 $flags --json "$gpu_out/$folder.jsonl"
         done 4<"build/bench_$program.txt"
+        [ "$program" != ring_burst ] || bench_million
     done 3<build/gpu_stages.txt
 }
 

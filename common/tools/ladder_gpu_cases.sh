@@ -2,7 +2,7 @@
 # Part of ./ladder: the cases that the pieces of ladder_gpu.sh run, a line of flags each.
 #
 # Interface: sanitize_cases, sanitize_program, bench_cases, wall_cases, traffic_cases, ncu_cases,
-# ring_gpu_cases, gpu_count.
+# ring_gpu_cases, ring_bench_cases, ring_million_cases, gpu_count.
 
 gpu_count() {
     nvidia-smi -L 2>/dev/null | grep -c '^GPU' || :
@@ -147,28 +147,39 @@ window_cases() {
     done
 }
 
-# Stage 06 on G GPUs: 8192 and 32768 tokens on each, over both links; what contiguous shards cost;
-# as many tokens as fit, with inputs (--dist paired) whose gradients stay large enough to be judged.
-# On one GPU: its ranks as streams.
+# Stage 06 on G GPUs, what matters most first: 8192 and 32768 tokens on each, over both links; what
+# contiguous shards cost; one GPU, and few tokens on each, which the cost model is fitted to
+# (fit_ring.py). On one GPU: its ranks as streams.
 ring_bench_cases() {
-    ranks=$(gpu_count)
-    common='-B 1 -H 32 --kv-heads 8 -d 128 --dtype bf16 --causal --warmup 2 --iters 7'
+    ranks=${1:-$(gpu_count)}
+    common='-B 1 -H 32 --kv-heads 8 -d 128 --dtype bf16 --warmup 2 --iters 7 --backward'
     if [ "$ranks" -lt 2 ]; then
         for layout in zigzag contiguous; do
-            echo "$common -N 16384 --ranks 4 --layout $layout --backward --method all"
+            echo "$common --causal -N 16384 --ranks 4 --layout $layout --method all"
         done
         return
     fi
-    common="$common --transport nccl --ranks $ranks"
-    for link in nccl copy; do
-        echo "$common -N $((8192 * ranks)) --backward --link $link --method all"
-    done
-    for link in nccl copy; do
-        echo "$common -N $((32768 * ranks)) --backward --link $link --method all"
-    done
-    echo "$common -N $((8192 * ranks)) --backward --layout contiguous --method ring"
-    echo "$common -N $((131072 * ranks)) --backward --dist paired --link copy --iters 1" \
-        "--warmup 1 --method ring"
+    common="$common --transport nccl"
+    several="$common --causal --ranks $ranks"
+    methods='--cases common/tools/ring_methods.txt'
+    echo "$several -N $((8192 * ranks)) --link nccl $methods"
+    echo "$several -N $((8192 * ranks)) --link copy $methods"
+    echo "$several -N $((8192 * ranks)) --link nccl --layout contiguous --method ring"
+    echo "$common --ranks 1 --method ring --cases common/tools/ring_one_gpu.txt"
+    echo "$several -N $((32768 * ranks)) --link nccl $methods"
+    echo "$several -N $((32768 * ranks)) --link copy --method ring"
+    echo "$several -N $((4096 * ranks)) --link nccl $methods"
+    echo "$several -N $((2048 * ranks)) --link nccl $methods"
+}
+
+# A million tokens: one round without a warm-up, since it takes most of a minute on two GPUs, and
+# without the yardstick of --bench, which would take as long again. Inputs (--dist paired) whose
+# gradients stay large enough to be judged.
+ring_million_cases() {
+    ranks=${1:-$(gpu_count)}
+    [ "$ranks" -lt 2 ] ||
+        echo "-B 1 -H 32 --kv-heads 8 -d 128 --dtype bf16 --causal --transport nccl --link copy" \
+            "--ranks $ranks -N 1048576 --backward --dist paired --method ring --timeout 300"
 }
 
 # One line of flags per bench run.

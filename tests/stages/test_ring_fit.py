@@ -78,6 +78,33 @@ def test_fit(tap, program, folder):
     tap.ok(done.returncode == 2 and "no rows to fit" in done.stderr, "nothing to fit", done.stderr)
 
 
+def test_two_gpus(tap, program, folder):
+    """As recorded where more GPUs cannot be had: kernels from one, links from few tokens on two."""
+    model = fit_ring.Model(program)
+    rows = [row_of("ring", 1, n, 8, link="nccl") for n in (4096, 8192, 16384, 32768)]
+    rows += [row_of(method, 2, n, 8, link=link) for n in (2048, 4096, 8192, 32768)
+             for method in ("ring", "ulysses") for link in ("nccl", "copy")]
+    for row, told in zip(rows, model.ask(SPEEDS, [fit_ring.question_of(r) for r in rows])):
+        slower = 3 if row["link"] == "copy" else 1
+        row["ms_med"], row["ms_backward_med"] = [slower * ms for ms in told]
+    model.close()
+    path = folder / "two.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    tool = (sys.executable, ROOT / "common/tools/fit_ring.py", program, path)
+    for words, held, limit in ((("--hold", "ranks=2 N>=16384"), 8, 5), ((), 16, 60)):
+        done = run(*tool, "--only", "link=nccl", *words)
+        predicted = done.stdout.partition("predicted:")[2]
+        worst = predicted.partition("worst prediction off by ")[2].split()
+        tap.ok(done.returncode == 0 and predicted.count("ward ") == held and worst
+               and float(worst[0]) < limit, f"{held} numbers predicted within {limit} %",
+               done.stdout + done.stderr)
+    done = run(*tool, "--hold", "ranks=2 N>=16384")
+    tap.ok(done.returncode == 0 and float(done.stdout.partition("off by ")[2].split()[0]) > 20,
+           "links that are not alike do not fit one model", done.stdout)
+    done = run(*tool, "--only", "speed")
+    tap.ok(done.returncode == 2 and "filter 'speed'" in done.stderr, "no such filter", done.stderr)
+
+
 def test_map(tap, program):
     done = run(program)
     rows = [json.loads(line) for line in done.stdout.split("\n") if line]
@@ -133,6 +160,7 @@ def main():
     tap = Tap()
     with tempfile.TemporaryDirectory() as folder:
         test_fit(tap, sys.argv[1], pathlib.Path(folder))
+        test_two_gpus(tap, sys.argv[1], pathlib.Path(folder))
     test_map(tap, sys.argv[1])
     test_refusals(tap, sys.argv[1])
     test_pages(tap, sys.argv[1])
