@@ -114,6 +114,14 @@ def percent(value):
     return "-" if value is None else f"{value:.0%}"
 
 
+def of_rank(gflops):
+    """TFLOP/s of one rank, from the GFLOP/s of all."""
+    def text(row):
+        rate = gflops(row)
+        return number(rate and rate / row["ranks"] / 1e3)
+    return text
+
+
 def of(key, other):
     """One number of a row as a percentage of another."""
     return lambda r: percent(r[key] / r[other] if r.get(key) and r.get(other) else None)
@@ -252,6 +260,19 @@ COLUMNS = {
     "rank_peak": ("most that a rank holds", most_sent("rank_peak_bytes"), True),
     "rank_peak_model": ("by the model", most_sent("rank_peak_model_bytes"), True),
     "hidden": ("communication hidden", hidden_text, True),
+    "rank_tokens": ("tokens of a GPU",
+                    lambda r: str(r["Nq"] // r["ranks"]) if r.get("ranks") else "-", True),
+    "rank_forward_tflops": ("forward, TFLOP/s of a GPU",
+                            of_rank(lambda r: recorded.pass_gflops(r, False)), True),
+    "rank_tflops": ("both passes", of_rank(recorded.gflops), True),
+    "rank_peer_tflops": ("peer's forward", of_rank(lambda r: r.get("peer_gflops")), True),
+    "rank_peer_both_tflops": ("peer's both passes", of_rank(lambda r: r.get("peer_both_gflops")),
+                              True),
+    "of_peer_both": ("both, of peer", lambda r: number(recorded.of_peer_both(r)), True),
+    "efficiency": ("forward, of the kernel alone", lambda r: number(r.get("efficiency")), True),
+    "efficiency_both": ("both passes, of the kernel alone",
+                        lambda r: number(r.get("efficiency_both")), True),
+    "balance": ("a ring's limit", lambda r: number(r.get("balance")), True),
     "O_error": ("error of O", error_of("O"), True),
     "dQ_error_max": ("error of dQ", error_of("dQ"), True),
     "dK_error_max": ("error of dK", error_of("dK"), True),

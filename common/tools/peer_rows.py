@@ -14,10 +14,17 @@ visible pairs):
     fp32 materialised torch S=1024 19.7 TFLOP/s
     window d=64 S=16384 w=256 FA2 fwd 75 bwd 60 TFLOP/s on visible pairs
 
+or, for stage 06, peers_ring.py under torchrun (rates of each GPU; ring-flash-attention, whose
+layouts are named there as here):
+
+    G=2 ring sendrecv 256 MiB: 255 GB/s each way per GPU
+    n/GPU=8192 zigzag causal                fwd    271  fwd+bwd    274 TFLOP/s/GPU
+
 Each row of ROWS.jsonl on that GPU and of such a case gets `peer` (a name) and `peer_gflops`, rows
 of stage 04 the peer's backward pass, rows of stage 05 with both passes the forward's and
-`peer_backward_gflops`; all other rows stay as they are. The file is replaced when all
-of it is written. Exit 2: unusable input.
+`peer_backward_gflops`, causal rows of stage 06's ring the forward's and `peer_both_gflops`, of all
+GPUs together; all other rows stay as they are. The file is replaced when all of it is written. Exit
+2: unusable input.
 """
 import json
 import os
@@ -28,11 +35,17 @@ import sys
 LINE = re.compile(r"d=(\d+) S=(\d+) causal=([01]) \| FA2 fwd +(\d+) bwd +(\d+)")
 WINDOW_LINE = re.compile(r"window d=(\d+) S=(\d+) w=(\d+) FA2 fwd (\d+) bwd (\d+)")
 F32_LINE = re.compile(r"fp32 materialised torch S=(\d+) ([0-9.]+) TFLOP/s")
+RANKS_LINE = re.compile(r"^G=(\d+) ring sendrecv", re.M)
+RING_LINE = re.compile(r"n/GPU=(\d+) (ring|zigzag|stripe) causal +fwd +(\d+) +fwd\+bwd +(\d+) ")
+LAYOUTS = {"ring": "contiguous", "zigzag": "zigzag", "stripe": "striped"}
 TOKENS, HIDDEN = 16384, 2048
+RING_SIZES = {"B": 1, "H": 32, "Hkv": 8, "d": 128, "dtype": "bf16", "mask": "causal-lower-right",
+              "backward": True, "method": "ring", "transport": "nccl"}
 
 
 def read_peers(text):
-    """GPU name and {(dtype, B, H, N, d, mask, window, backward): (peer, GFLOP/s)}."""
+    """GPU name and {(dtype, B, H, N, d, mask, window, backward): (peer, GFLOP/s)}; of rings
+    {(GPUs, tokens, layout): (peer, GFLOP/s forward, of both passes)}."""
     first = re.match(r"(\S+) \S+ \S+ (.+)\n", text)
     if not first:
         raise ValueError("no line with PyTorch's version and the GPU's name")
@@ -53,6 +66,11 @@ def read_peers(text):
     for n, rate in F32_LINE.findall(text):
         peers["f32", 1, 16, int(n), 64, "none", -1, False] = (f"materialised, {torch}",
                                                           1e3 * float(rate))
+    ranks = RANKS_LINE.search(text)
+    for n, kind, *rates in RING_LINE.findall(text) if ranks else ():
+        G = int(ranks[1])
+        peers[G, G * int(n), LAYOUTS[kind]] = (
+            f"ring-flash-attention on {torch}", *(1e3 * G * float(rate) for rate in rates))
     if not peers:
         raise ValueError("no line with a peer's speed")
     return first[2], peers
@@ -70,6 +88,12 @@ def case_of(row, backward):
 def annotate(row, peers):
     """Stages 01 to 03 with --backward time both passes in one, which no peer did."""
     backward, stage = bool(row.get("backward")), row.get("stage")
+    if stage == "ring_burst":
+        ring = (row.get("ranks"), row.get("Nq"), row.get("layout"))
+        plain = row.get("Nk") == row.get("Nq") and row.get("window") == [-1, 0]
+        if ring in peers and plain and all(row.get(k) == v for k, v in RING_SIZES.items()):
+            row["peer"], row["peer_gflops"], row["peer_both_gflops"] = peers[ring]
+        return
     first = case_of(row, stage == "flash_backward")
     if stage == "sliding_window" or backward == (stage == "flash_backward"):
         if first in peers:

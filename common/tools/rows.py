@@ -12,8 +12,8 @@ Interface:
 - is_stale(row): the variant's sources have changed since the row was recorded.
 - grouped(rows): rows of one case together.
 - add_speedups(rows): row["_speed"] against v0 of the same stage, device and case.
-- gflops, share, gbytes_per_s, share_of_copy, pass_gflops, of_peer, of_peer_backward: rates of a
-  row, None where it has none.
+- gflops, share, gbytes_per_s, share_of_copy, pass_gflops, of_peer, of_peer_backward,
+  of_peer_both: rates of a row, None where it has none.
 - facts(rows): the machine, revision and command lines behind a table, one line each.
 """
 import functools
@@ -188,14 +188,21 @@ def pass_gflops(row, backward):
 
 
 def of_peer(row):
-    """Of stage 05's rows with both passes the forward's; of_peer_backward has the other."""
-    mine = pass_gflops(row, False) if row["stage"] == "sliding_window" else gflops(row)
+    """Of stage 05's and 06's rows with both passes the forward's; of_peer_backward has stage 05's
+    other one, of_peer_both stage 06's both."""
+    forward = row["stage"] in ("sliding_window", "ring_burst")
+    mine = pass_gflops(row, False) if forward else gflops(row)
     return mine / row["peer_gflops"] if row.get("peer_gflops") and mine else None
 
 
 def of_peer_backward(row):
     mine = pass_gflops(row, True)
     return mine / row["peer_backward_gflops"] if row.get("peer_backward_gflops") and mine else None
+
+
+def of_peer_both(row):
+    mine = gflops(row)
+    return mine / row["peer_both_gflops"] if row.get("peer_both_gflops") and mine else None
 
 
 def facts(rows):

@@ -21,6 +21,14 @@ d=64 S=1024 causal=1 | FA2 fwd    216 bwd    143 | cuDNN failed
 fp32 materialised torch S=4096 22.0 TFLOP/s
 window d=64 S=16384 w=256 FA2 fwd 75 bwd 60 TFLOP/s on visible pairs
 """
+RING_PEERS = """2.11.0+cu130 13.0 91900 NVIDIA H200
+G=2 ring sendrecv 256 MiB: 255 GB/s each way per GPU
+n/GPU=8192 local FA2 full                fwd    350  fwd+bwd    315 TFLOP/s/GPU
+n/GPU=8192 ring causal                   fwd    163  fwd+bwd    157 TFLOP/s/GPU
+n/GPU=8192 zigzag causal                 fwd    271  fwd+bwd    274 TFLOP/s/GPU
+n/GPU=8192 stripe causal failed: no
+n/GPU=8192 torch context_parallel allgather causal (MHA, cuDNN) fwd 354 fwd+bwd 357 TFLOP/s/GPU
+"""
 
 
 def row(**more):
@@ -73,6 +81,23 @@ def main():
         tap.ok([columns.cell(rows[0], c) for c in ("forward_tflops", "of_peer", "backward_tflops",
                                                    "of_peer_backward")]
                == ["200", "2.67", "250", "4.17"], "two sevenths of the operations and five",
+               rows[0])
+        ring = {"stage": "ring_burst", "method": "ring", "layout": "zigzag", "ranks": 2, "B": 1,
+                "Hkv": 8, "Nq": 16384, "Nk": 16384, "d": 128, "mask": "causal-lower-right",
+                "window": [-1, 0], "backward": True, "transport": "nccl", "link": "copy",
+                "ms_med": 4.0, "ms_backward_med": 10.0, "flops": 7.7e12}
+        done, rows = annotate(folder, [
+            row(**ring), row(**{**ring, "layout": "contiguous"}), row(**{**ring, "ranks": 4}),
+            row(**{**ring, "layout": "striped"}), row(**{**ring, "method": "allgather"}),
+            row(**{**ring, "window": [99, 0]}), row(**{**ring, "Nk": 8192}),
+            row(**{**ring, "transport": "mpi"}), row(**{**ring, "Hkv": 32})], RING_PEERS)
+        tap.ok([r.get("peer_gflops") for r in rows] == [542e3, 326e3] + [None] * 7 and
+               [r.get("peer_both_gflops") for r in rows[:2]] == [548e3, 314e3],
+               "stage 06: the ring of the same layout, of both GPUs", rows)
+        tap.ok([columns.cell(rows[0], c) for c in
+                ("rank_tokens", "rank_forward_tflops", "rank_peer_tflops", "of_peer",
+                 "rank_tflops", "rank_peer_both_tflops", "of_peer_both")]
+               == ["8192", "275", "271", "1.01", "275", "274", "1.00"], "... and of each",
                rows[0])
         for peers in ("", "2.11 x NVIDIA\n", "2.11 13 9 NVIDIA H200\nnothing here\n"):
             before = [row()]
