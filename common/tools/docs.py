@@ -10,14 +10,16 @@ the repository root. The markers (the closing one repeats the kind, as in `/code
 
     code: PATH#name            a function (with the comment above it), struct or macro of a C file
     code: PATH#[tag]           the lines between comments holding [tag] and [/tag]
-                               (option comment=no leaves the comment above a function out)
+                               (option comment=no leaves the comment above a function out);
+                               without a #, the whole file, for example what a program has printed
     diff: A B                  what changed between two files or functions (A#f B#g); the comment at
                                the head of a file is not compared
     table: FILE.jsonl columns=a,b,c filter="variant=v0_loops N>=1024"
                                checked rows only; rows whose source has changed are marked
     number: FILE.jsonl column=share filter="..."        one cell, inside a sentence
-                               both may say pending="COMMAND": where there is no such row yet, the
-                               page names the command that records it, and is filled when there is
+                               these, and code: FILE, may say pending="COMMAND": where there is no
+                               such row or file yet, the page names the command that records it,
+                               and is filled when there is
     run: PROGRAM ARGUMENTS     output of a program of --build, or of a single FILE.c, compiled
                                there; exit=2 first allows that status
 
@@ -141,6 +143,8 @@ def link(context, page, where):
 def expand_code(context, page, words, options):
     if len(words) != 1:
         raise DocsError("code: expected one PATH#name")
+    if "pending" in options and not (context.root / words[0].split("#")[0]).exists():
+        raise Pending(options["pending"])
     body = excerpt(context, words[0], options.get("comment") != "no")
     language = LANGUAGE.get(pathlib.Path(words[0].split("#")[0]).suffix, "")
     return f"\n{fence(language, body)}\n\n*{link(context, page, words[0])}*\n"

@@ -145,6 +145,13 @@ def test_pending(tap, tree):
     tap.ok(tree.docs().returncode == 0 and "| v1_blas | 0.500 |" in tree.page()
            and "ask me`" not in tree.page(), "then the table is filled", tree.page())
     (tree.root / "docs/later.jsonl").unlink()
+    tree.write("docs/page.md", '<!-- code: docs/said.txt pending="ask me" -->\n<!-- /code -->\n')
+    tap.ok(tree.docs().returncode == 0 and "the command is* `ask me`." in tree.page(),
+           "a file that is still to be made", tree.page())
+    tree.write("docs/said.txt", "G=2: 255 GB/s\n")
+    tap.ok(tree.docs().returncode == 0 and "```\nG=2: 255 GB/s\n```" in tree.page(),
+           "... and is there as a whole", tree.page())
+    (tree.root / "docs/said.txt").unlink()
     tree.write("docs/page.md", PAGE)
     tree.docs()
 
