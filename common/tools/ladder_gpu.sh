@@ -154,7 +154,7 @@ bench_real_gradient() {
 # Stage 06's longest run, judged and timed like any other; --trace-json for the share of
 # communication hidden.
 bench_million() {
-    ring_million_cases >build/bench_million.txt
+    ring_million_cases "$(gpu_count)" >build/bench_million.txt
     while read -r flags <&4; do
         # shellcheck disable=SC2086 # flags, one word each
         part "06 a million tokens" build/gpu/06_ring_burst/ring_burst --device cuda $flags \

@@ -147,11 +147,11 @@ window_cases() {
     done
 }
 
-# Stage 06 on G GPUs, what matters most first: 8192 and 32768 tokens on each, over both links; what
-# contiguous shards cost; one GPU, and few tokens on each, which the cost model is fitted to
-# (fit_ring.py). On one GPU: its ranks as streams.
+# Stage 06 on $1 GPUs, what matters most first: 8192 and 32768 tokens on each, over both links; what
+# contiguous shards cost; one GPU, few tokens on each and fewer GPUs, which the cost model is fitted
+# to (fit_ring.py). On one GPU: its ranks as streams.
 ring_bench_cases() {
-    ranks=${1:-$(gpu_count)}
+    ranks=$1
     common='-B 1 -H 32 --kv-heads 8 -d 128 --dtype bf16 --warmup 2 --iters 7 --backward'
     if [ "$ranks" -lt 2 ]; then
         for layout in zigzag contiguous; do
@@ -170,13 +170,18 @@ ring_bench_cases() {
     echo "$several -N $((32768 * ranks)) --link copy --method ring"
     echo "$several -N $((4096 * ranks)) --link nccl $methods"
     echo "$several -N $((2048 * ranks)) --link nccl $methods"
+    fewer=2
+    while [ "$fewer" -lt "$ranks" ]; do
+        echo "$common --causal --ranks $fewer -N $((8192 * fewer)) --link nccl $methods"
+        fewer=$((2 * fewer))
+    done
 }
 
-# A million tokens: one round without a warm-up, since it takes most of a minute on two GPUs, and
-# without the yardstick of --bench, which would take as long again. Inputs (--dist paired) whose
-# gradients stay large enough to be judged.
+# A million tokens on $1 GPUs: one round without a warm-up, since it takes most of a minute on two
+# GPUs, and without the yardstick of --bench, which would take as long again. Inputs (--dist paired)
+# whose gradients stay large enough to be judged.
 ring_million_cases() {
-    ranks=${1:-$(gpu_count)}
+    ranks=$1
     [ "$ranks" -lt 2 ] ||
         echo "-B 1 -H 32 --kv-heads 8 -d 128 --dtype bf16 --causal --transport nccl --link copy" \
             "--ranks $ranks -N 1048576 --backward --dist paired --method ring --timeout 300"
@@ -203,7 +208,7 @@ bench_cases() {
         published_cases | sed 's|$| --cases common/tools/fixed_order.txt|'
         ;;
     sliding_window) window_cases ;;
-    ring_burst) ring_bench_cases ;;
+    ring_burst) ring_bench_cases "$(gpu_count)" ;;
     *)
         for dtype in f32 bf16; do
             for N in 512 1024 2048 4096 8192; do
