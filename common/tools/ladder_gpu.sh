@@ -22,7 +22,7 @@ part() {
         warn "time is up before '$part_name'; call the same command again to go on"
         exit 4
     fi
-    part_log="build/gpu_logs/$gpu_piece.$(printf %s "$part_name" | tr -c 'A-Za-z0-9_.\n-' _).log"
+    part_log="build/gpu_logs/$gpu_piece$gpu_stage.$(printf %s "$part_name" | tr -c 'A-Za-z0-9_.\n-' _).log"
     part_status=0
     part_seconds=$((gpu_start + ${LADDER_SECONDS:-540} + 30 - $(date +%s)))
     step "$part_name" "$part_log" timeout "$part_seconds" "$@" || part_status=$?
@@ -84,23 +84,23 @@ check_several_gpus() {
 # The tests with a CUDA device, and the CPU's own: this machine may have SIMD units (AVX-512) that
 # the one of every day lacks.
 gpu_check() {
-    gpu_stages >build/gpu_stages.txt
+    gpu_stages >"$gpu_lists/stages.txt"
     part unit sh common/tools/gpu_one_test.sh build/gpu --suite unit
     while read -r folder _ <&3; do
         number=${folder%%_*}
-        gpu_tests_of "$number" >build/gpu_tests.txt
-        [ -s build/gpu_tests.txt ] || warn "$folder: no test of suite gpu"
+        gpu_tests_of "$number" >"$gpu_lists/tests.txt"
+        [ -s "$gpu_lists/tests.txt" ] || warn "$folder: no test of suite gpu"
         while read -r name <&4; do
             part "$number $name" sh common/tools/gpu_one_test.sh build/gpu "$name"
-        done 4<build/gpu_tests.txt
+        done 4<"$gpu_lists/tests.txt"
         [ "$number" != 06 ] || check_several_gpus
-    done 3<build/gpu_stages.txt
+    done 3<"$gpu_lists/stages.txt"
 }
 
 gpu_sanitize() {
     tool=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
     [ -x "$tool" ] || refuse "compute-sanitizer is not here"
-    gpu_stages >build/gpu_stages.txt
+    gpu_stages >"$gpu_lists/stages.txt"
     while read -r folder program <&3; do
         sanitize_cases "$program" >"build/sanitize_$program.txt"
         for kind in memcheck racecheck synccheck initcheck; do
@@ -110,7 +110,7 @@ gpu_sanitize() {
             # shellcheck disable=SC2086 # a program and its flags, one word each
             [ -z "$own" ] || part "$folder $kind $own" "$tool" --tool $kind --error-exitcode 9 $own
         done
-    done 3<build/gpu_stages.txt
+    done 3<"$gpu_lists/stages.txt"
 }
 
 # The CPU's speed-up of flash over standard attention, for the figure. (The GPU's is in the rows of
@@ -164,7 +164,7 @@ bench_million() {
 
 # What a stage measures beside its list of cases comes first: the list is what may run out of time.
 gpu_bench() {
-    gpu_stages >build/gpu_stages.txt
+    gpu_stages >"$gpu_lists/stages.txt"
     while read -r folder program <&3; do
         [ "$program" != flash_forward ] || bench_speedup
         [ "$program" != flash_backward ] || bench_real_gradient
@@ -176,7 +176,7 @@ gpu_bench() {
                 --iters 20 $flags --json "$gpu_out/$folder.jsonl"
         done 4<"build/bench_$program.txt"
         [ "$program" != ring_burst ] || bench_million
-    done 3<build/gpu_stages.txt
+    done 3<"$gpu_lists/stages.txt"
 }
 
 # traffic_of FOLDER PROGRAM REST: a run that is checked, one that is counted, rows from both
@@ -202,7 +202,7 @@ gpu_traffic() {
 
 gpu_ncu() {
     have ncu || refuse "ncu (Nsight Compute) is not on the PATH"
-    gpu_stages >build/gpu_stages.txt
+    gpu_stages >"$gpu_lists/stages.txt"
     while read -r folder program <&3; do
         if [ "$program" = flash_forward ]; then
             gpu_traffic
@@ -222,7 +222,7 @@ gpu_ncu() {
                 part "$folder text $flags" sh -c 'ncu --import "$1" --page details >"$2"' ncu \
                     "$report.ncu-rep" "$report.ncu.txt"
         done 4<"build/ncu_$program.txt"
-    done 3<build/gpu_stages.txt
+    done 3<"$gpu_lists/stages.txt"
 }
 
 gpu_peers() {
@@ -260,7 +260,8 @@ ladder_gpu() {
     [ -n "$gpu_out" ] || refuse "gpu $gpu_piece: --out DIR is missing"
     [ -n "$(gpu_stages)" ] || refuse "gpu $gpu_piece: no stage '$gpu_stage'; there are:" \
         "$(stages | cut -d ' ' -f 1 | tr '\n' ' ')"
-    mkdir -p build "$gpu_out" && touch "$gpu_out/done.txt" || exit 3
+    gpu_lists=build/gpu_lists/$gpu_piece$gpu_stage # pieces may run side by side
+    mkdir -p "$gpu_lists" "$gpu_out" && touch "$gpu_out/done.txt" || exit 3
     if [ "$gpu_piece" != build ]; then
         if ! gpu_visible; then
             warn "no NVIDIA GPU is visible here"
