@@ -8,7 +8,8 @@
  *     cuda    sim                  streams of one GPU
  *     cuda    nccl                 one GPU each, messages by NCCL; threads, or under mpirun
  *                                  processes, also of many machines
- *     cuda    nccl --link copy     one GPU each, messages by the GPUs' copy engines
+ *     cuda    nccl --link copy     one GPU each, messages by the GPUs' copy engines; threads, or
+ *                                  under mpirun processes, of one machine
  *
  * Interface: ring_space_of, ring_space_refuses.
  */
@@ -33,6 +34,10 @@ static inline const RingSpace *ring_space_of(const CliCase *c, const Variant *v)
 #ifdef HAVE_CUDA
     if (c->ring.transport != CLI_NCCL)
         return &ring_space_cuda;
+#ifdef HAVE_MPI
+    if (c->ring.link == CLI_LINK_COPY && ring_mpi_is_over(c))
+        return &ring_space_shared;
+#endif
     if (c->ring.link == CLI_LINK_COPY)
         return &ring_space_gpus;
 #endif
@@ -61,11 +66,8 @@ static inline int ring_space_refuses(const CliCase *c, const Variant *v, int64_t
         return 1;
     }
 #ifdef HAVE_CUDA
-    if (ring_mpi_is_over(c) && r->link == CLI_LINK_COPY) {
-        snprintf(why, 256, "copy engines reach the memory of this process only: no mpirun");
-        return 1;
-    }
-    if (r->transport == CLI_NCCL && !ring_mpi_is_over(c) &&
+    /* NCCL under mpirun finds ways to GPUs of other machines; copy engines do not */
+    if (r->transport == CLI_NCCL && (!ring_mpi_is_over(c) || r->link == CLI_LINK_COPY) &&
         !ring_gpus_reach_each_other((int)r->ranks, why)) {
         *absent = 1;
         return 1;

@@ -51,11 +51,23 @@ double mpi_nap_seconds(const MpiNap *n)
     return (ring_now_ms() - n->begin) / 1e3;
 }
 
+/* A receipt belongs to its tensor. RING_TENSORS: none. */
+static int tensor_of(int tag)
+{
+    return tag >= MPI_RECEIPT_TAG ? tag - MPI_RECEIPT_TAG : tag < RING_TENSORS ? tag : RING_TENSORS;
+}
+
+/* Who waits for a receipt is the one who sends the tensor. */
+static int is_sender(const MpiPart *p)
+{
+    return p->tag >= MPI_RECEIPT_TAG ? !p->sends : p->sends;
+}
+
 const char *mpi_tag_name(int tag)
 {
-    return tag < RING_TENSORS       ? ring_tensor_name((RingTensor)tag)
-           : tag == MPI_BARRIER_TAG ? "the signal of a barrier"
-                                    : "results";
+    return tensor_of(tag) < RING_TENSORS ? ring_tensor_name((RingTensor)tensor_of(tag))
+           : tag == MPI_BARRIER_TAG      ? "the signal of a barrier"
+                                         : "results";
 }
 
 void mpi_be_at(RingRank *r, HeartOperation operation, int tensor, int peer)
@@ -222,9 +234,9 @@ static int too_late(RingRank *r, const MpiPart *p, double seconds)
         return 0;
     if (p->tag == MPI_BARRIER_TAG)
         return ring_fail(r, "waiting for all ranks: not all came in %g s%s", limit, why);
-    return ring_fail(r, "%s %s %s rank %d: %s in %g s%s", p->sends ? "sending" : "waiting for",
-                     mpi_tag_name(p->tag), p->sends ? "to" : "from", p->peer,
-                     p->sends ? "not taken" : "nothing came", limit, why);
+    return ring_fail(r, "%s %s %s rank %d: %s in %g s%s", is_sender(p) ? "sending" : "waiting for",
+                     mpi_tag_name(p->tag), is_sender(p) ? "to" : "from", p->peer,
+                     is_sender(p) ? "not taken" : "nothing came", limit, why);
 }
 
 /* Where many ranks share few cores, a rank that is slow is not one that is gone: time counts from
@@ -235,35 +247,48 @@ double mpi_silence(const MpiEnd *e, const MpiNap *n)
     return waited < silence ? waited : silence;
 }
 
+int mpi_turn(RingRank *r, const MpiTicket *t, MpiNap *n, const MpiPart **shown)
+{
+    const MpiEnd *e = r->endpoint;
+    const MpiPart *p = first_pending(t);
+    if (p != *shown)
+        mpi_be_at(r,
+                  p->tag == MPI_BARRIER_TAG ? HEART_MEET
+                  : is_sender(p)            ? HEART_SEND
+                                            : HEART_RECEIVE,
+                  tensor_of(p->tag), p->peer);
+    *shown = p;
+    if (heart_failed(e->board) >= 0)
+        return ring_fail(r, "stopped, since rank %d has failed", heart_failed(e->board));
+    if (mpi_silence(e, n) > r->plan->setup.timeout_s && too_late(r, p, mpi_silence(e, n)) != 0)
+        return -1;
+    mpi_nap(n);
+    return 0;
+}
+
 /* Three ways out: all is there, somebody has failed, it takes too long. There is no fourth, and
  * that is why nothing hangs. */
 int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list)
 {
-    MpiEnd *e = r->endpoint;
     const MpiPart *shown = NULL;
     MpiNap n = mpi_nap_begin();
     while (t->left > 0) {
-        const MpiPart *p;
         if (look(r, t, list) != 0)
             return -1;
-        if (t->left == 0)
-            break;
-        p = first_pending(t);
-        if (p != shown)
-            mpi_be_at(r,
-                      p->tag == MPI_BARRIER_TAG ? HEART_MEET
-                      : p->sends                ? HEART_SEND
-                                                : HEART_RECEIVE,
-                      p->tag < RING_TENSORS ? p->tag : RING_TENSORS, p->peer);
-        shown = p;
-        if (heart_failed(e->board) >= 0)
-            return ring_fail(r, "stopped, since rank %d has failed", heart_failed(e->board));
-        if (mpi_silence(e, &n) > r->plan->setup.timeout_s &&
-            too_late(r, p, mpi_silence(e, &n)) != 0)
+        if (t->left > 0 && mpi_turn(r, t, &n, &shown) != 0)
             return -1;
-        mpi_nap(&n);
     }
-    mpi_ticket_free(e, t);
+    mpi_ticket_free(r->endpoint, t);
     mpi_be_at(r, HEART_COMPUTE, 0, 0);
     return 0;
+}
+
+int mpi_test(RingRank *r, MpiTicket *t)
+{
+    if (t->left > 0 && look(r, t, NULL) != 0)
+        return -1;
+    if (t->left > 0)
+        return 0;
+    mpi_ticket_free(r->endpoint, t);
+    return 1;
 }

@@ -7,6 +7,8 @@
  * - ring_transport_mpi: the transport that is made of it.
  * - mpi_end_open, mpi_end_close: an end, once for each process; all ranks together.
  * - mpi_post, mpi_finish: messages that start together; all of them are complete.
+ * - mpi_test: are they complete by now?
+ * - ring_copy_join: from here on messages are copies between GPUs.
  * - mpi_settle: no message is left anywhere.
  * - mpi_begin, mpi_go, mpi_worst, mpi_collect: all ranks together, between runs.
  */
@@ -25,8 +27,9 @@ extern const RingTransport ring_transport_mpi; /* whose endpoint is an MpiEnd */
 typedef struct MpiEnd MpiEnd;
 typedef struct MpiTicket MpiTicket;
 
-/* Channels beside those of the tensors: host_send and host_receive, and the barrier. */
-enum { MPI_RESULTS_TAG = RING_TENSORS, MPI_BARRIER_TAG };
+/* Channels beside those of the tensors: host_send and host_receive, the barrier, and one for each
+ * tensor (MPI_RECEIPT_TAG + tensor) in which its receiver says that it has been taken. */
+enum { MPI_RESULTS_TAG = RING_TENSORS, MPI_BARRIER_TAG, MPI_RECEIPT_TAG };
 
 /* board: where this process and those beside it write their heartbeats. launched: 1 when a process
  * of ours started mpirun and tells the user what the board says. timeout_s: until the first run has
@@ -42,8 +45,14 @@ MpiTicket *mpi_post(RingRank *r, const RingTransfer *list, int count, int tag);
 /* Returns when all are complete; the ticket is gone then. The times of completion go to list (may
  * be NULL). -1 after ring_fail: too late, or somebody else has failed, or wrong sizes. */
 int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list);
+/* 1: all are complete, and the ticket is gone; 0: not yet; -1 after ring_fail. Never waits. */
+int mpi_test(RingRank *r, MpiTicket *t);
 /* Where this rank is, on the board. */
 void mpi_be_at(RingRank *r, HeartOperation operation, int tensor, int peer);
+
+/* A rank of ring_transport_mpi whose space is a GPU's (cuda/space_share.h is open) has messages
+ * that are copies between GPUs from here on. -1 after ring_fail. Only in a build with CUDA. */
+int ring_copy_join(RingRank *r);
 
 /* Returns when each message that was ever sent has been taken, if need be by throwing it away. -1:
  * a message was left over, and the rank has failed. Does not return when some rank does not come:

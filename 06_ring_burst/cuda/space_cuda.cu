@@ -8,7 +8,7 @@
  * reads must stay as it is until then: position maps are copied to the device once and kept, memory
  * that is freed is given out again only for later work of the same queue.
  *
- * Interface: space_cuda.h; of RingSpace (ring_world.h) what is about streams and memory.
+ * Interface: space_cuda.h; of RingSpace (ring_world.h) open, close, release.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -16,7 +16,9 @@
 #include <string.h>
 
 #include "attn_config.h"
+#include "messages_mpi.h"
 #include "space_internal.h"
+#include "space_share.h"
 #include "transport_nccl.h"
 
 #define LAST_WORK_MS 1000.0 /* after a failure: what was asked for before it comes to an end */
@@ -130,7 +132,7 @@ static void close_space(RingRank *r)
 }
 
 /* 1: all queues are empty. A GPU that hangs is not waited for, and its memory is not freed. */
-static int is_idle(const CudaSpace *s)
+int cuda_space_is_idle(const CudaSpace *s)
 {
     const cudaStream_t streams[] = {s->work, s->messages, s->inbound};
     const double start = ring_now_ms();
@@ -152,7 +154,7 @@ static void release_space(RingRank *r)
         return;
     r->space_state = NULL;
     (void)cudaSetDevice(s->device);
-    if (cuda_space_hangs() || !is_idle(s))
+    if (cuda_space_hangs() || !cuda_space_is_idle(s))
         return;
     for (int m = 0; m < s->map_count; m++) {
         free(s->maps[m].host);
@@ -180,109 +182,36 @@ static void release_space(RingRank *r)
     free(s);
 }
 
-/* --- memory ------------------------------------------------------------------------------------*/
-
-/* Linear search in a list of a few dozen pieces, beside a kernel of milliseconds. */
-static void *alloc_dev(RingRank *r, size_t bytes)
-{
-    CudaSpace *s = cuda_space_of(r);
-    void *p_dev = NULL;
-    for (int p = 0; p < s->piece_count; p++)
-        if (!s->pieces[p].used && s->pieces[p].bytes == bytes) {
-            s->pieces[p].used = 1;
-            return s->pieces[p].p_dev;
-        }
-    if (cuda_space_room(r, (void **)&s->pieces, s->piece_count, &s->piece_room,
-                        sizeof *s->pieces) != 0 ||
-        cudaMalloc(&p_dev, bytes ? bytes : 1) != cudaSuccess) {
-        (void)cudaGetLastError(); /* the caller tells that memory is short */
-        return NULL;
-    }
-    s->pieces[s->piece_count++] = (DevicePiece){p_dev, bytes, 1};
-    return p_dev;
-}
-
-/* Only marked as free: the GPU may still be working on it, and whoever gets it next will queue
- * behind. */
-static void free_dev(RingRank *r, void *p_dev)
-{
-    CudaSpace *s = cuda_space_of(r);
-    if (p_dev && s->sums.dQ == p_dev)
-        s->sums.dQ = NULL; /* nobody has asked for this dQ */
-    for (int p = 0; p < s->piece_count; p++)
-        if (s->pieces[p].p_dev == p_dev)
-            s->pieces[p].used = 0;
-}
-
-int cuda_space_owns(const CudaSpace *s, const void *p)
-{
-    const char *at = (const char *)p;
-    for (int n = 0; n < s->piece_count; n++) {
-        const char *piece = (const char *)s->pieces[n].p_dev;
-        if (piece <= at && at < piece + s->pieces[n].bytes)
-            return 1;
-    }
-    return 0;
-}
-
-/* The copy is queued when the queue is empty, or the driver would block until it is. The stream,
- * not the default one: work of other ranks on this GPU goes on meanwhile. */
-static int copy_now(RingRank *r, void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
-                    const char *what)
-{
-    const cudaStream_t work = cuda_space_of(r)->work;
-    if (cuda_space_drain(r, 1) != 0 ||
-        cuda_space_try(r, cudaMemcpyAsync(to, from, bytes, kind, work), what) != 0)
-        return -1;
-    return cuda_space_drain(r, 1);
-}
-
-int cuda_space_upload(RingRank *r, void *to, const void *from_host, size_t bytes)
-{
-    return copy_now(r, to, from_host, bytes, cudaMemcpyHostToDevice, "upload");
-}
-
-static int download(RingRank *r, void *to_host, const void *from, size_t bytes)
-{
-    if (cuda_space_settle(r, from, bytes) != 0)
-        return -1;
-    return copy_now(r, to_host, from, bytes, cudaMemcpyDeviceToHost, "download");
-}
-
-/* Async: it is put into the queue behind the work that was asked for, and this function returns. */
-int cuda_space_zero(RingRank *r, void *p, size_t bytes)
-{
-    if (cuda_space_settle(r, p, bytes) != 0)
-        return -1;
-    return cuda_space_try(r, cudaMemsetAsync(p, 0, bytes, cuda_space_of(r)->work), "zeros");
-}
-
-static int copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
-                size_t width, int64_t height)
-{
-    if (width == 0 || height == 0)
-        return 0;
-    if (cuda_space_settle(r, to, to_pitch * (size_t)height) != 0 ||
-        cuda_space_settle(r, from, from_pitch * (size_t)height) != 0)
-        return -1;
-    return cuda_space_try(r,
-                          cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, (size_t)height,
-                                            cudaMemcpyDeviceToDevice, cuda_space_of(r)->work),
-                          "copy");
-}
-
-#define SPACE_CUDA(name, open, close)                                                              \
+#define SPACE_CUDA(name, open, close, release)                                                     \
     {                                                                                              \
-        name, open, close, release_space, alloc_dev, free_dev, cuda_space_upload, download,        \
-            cuda_space_zero, copy, cuda_space_start_state, cuda_space_attend,                      \
-            cuda_space_differentiate, cuda_space_delta_of, cuda_space_finish_O, cuda_space_add,    \
-            cuda_space_narrow, cuda_space_widen, cuda_space_alone, cuda_space_finish,              \
-            cuda_space_mark, cuda_space_mark_ms, cuda_space_forget_marks, cuda_space_ready,        \
-            cuda_space_carry, cuda_space_follow                                                    \
+        name, open, close, release, cuda_space_alloc, cuda_space_free, cuda_space_upload,          \
+            cuda_space_download, cuda_space_zero, cuda_space_copy, cuda_space_start_state,         \
+            cuda_space_attend, cuda_space_differentiate, cuda_space_delta_of, cuda_space_finish_O, \
+            cuda_space_add, cuda_space_narrow, cuda_space_widen, cuda_space_alone,                 \
+            cuda_space_finish, cuda_space_mark, cuda_space_mark_ms, cuda_space_forget_marks,       \
+            cuda_space_ready, cuda_space_carry, cuda_space_follow                                  \
     }
 
-extern "C" const RingSpace ring_space_cuda = SPACE_CUDA("cuda", open_first, close_space);
-extern "C" const RingSpace ring_space_gpus = SPACE_CUDA("cuda", open_each, close_space);
+extern "C" const RingSpace ring_space_cuda =
+    SPACE_CUDA("cuda", open_first, close_space, release_space);
+extern "C" const RingSpace ring_space_gpus =
+    SPACE_CUDA("cuda", open_each, close_space, release_space);
+
+#ifdef HAVE_MPI
+static int open_shared(RingRank *r)
+{
+    return open_each(r) == 0 && cuda_share_open(r) == 0 ? ring_copy_join(r) : -1;
+}
+
+static void release_shared(RingRank *r)
+{
+    cuda_share_release(r);
+    release_space(r);
+}
+
+extern "C" const RingSpace ring_space_shared =
+    SPACE_CUDA("cuda", open_shared, cuda_share_close, release_shared);
+#endif
 
 #ifdef HAVE_NCCL
 static int open_joined(RingRank *r)
@@ -296,7 +225,8 @@ static void close_joined(RingRank *r)
     close_space(r);
 }
 
-extern "C" const RingSpace ring_space_nccl = SPACE_CUDA("cuda", open_joined, close_joined);
+extern "C" const RingSpace ring_space_nccl =
+    SPACE_CUDA("cuda", open_joined, close_joined, release_space);
 #endif
 
 int ring_gpus_reach_each_other(int ranks, char why[256])

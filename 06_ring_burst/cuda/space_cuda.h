@@ -5,6 +5,7 @@
  * Interface:
  * - ring_space_cuda: every rank on GPU 0, in streams of its own: the lesson for one card.
  * - ring_space_gpus: rank r on GPU r, messages by copy engines (--link copy).
+ * - ring_space_shared: likewise, ranks that are processes. Only in a build with MPI.
  * - ring_space_nccl: likewise, messages by NCCL. Only in a build with NCCL.
  * - ring_gpus_reach_each_other: can ranks be GPUs here?
  * - CudaSpace: what transports for GPUs need of a rank: its device and its streams.
@@ -22,7 +23,7 @@
 extern "C" {
 #endif
 
-extern const RingSpace ring_space_cuda, ring_space_gpus, ring_space_nccl;
+extern const RingSpace ring_space_cuda, ring_space_gpus, ring_space_shared, ring_space_nccl;
 
 /* 1, or 0 with one sentence: fewer GPUs than ranks, or no way between two of them. */
 int ring_gpus_reach_each_other(int ranks, char why[256]);
@@ -39,6 +40,8 @@ typedef struct DevicePiece {
     void *p_dev;
     size_t bytes;
     int used;
+    int shared; /* other processes have been told its handle */
+    cudaIpcMemHandle_t handle;
 } DevicePiece;
 
 /* Messages that the queue of work waits for, in this order: if one never comes, this says which. */
@@ -48,6 +51,8 @@ typedef struct CudaAwaited {
     int step;
     RingTransfer transfer;
 } CudaAwaited;
+
+typedef struct CudaShare CudaShare;
 
 typedef struct CudaSpace {
     int device;
@@ -67,6 +72,7 @@ typedef struct CudaSpace {
     int awaited_count, awaited_room;
     int awaited_done; /* the first ones have come */
     cudaError_t carry_error;
+    CudaShare *share; /* with ranks that are processes: space_share.cu; else NULL */
     void *workspace_dev;
     size_t workspace_bytes;
     uint8_t *mask_dev;

@@ -19,11 +19,19 @@ int cuda_space_answer(RingRank *r, AttnStatus status, const char *what);
 int cuda_space_room(RingRank *r, void **list, int count, int *room, size_t size);
 /* Is p in memory of this rank? */
 int cuda_space_owns(const CudaSpace *s, const void *p);
+int cuda_space_piece_has(const DevicePiece *piece, const void *p);
+/* 1: all queues are empty, if need be after a second. */
+int cuda_space_is_idle(const CudaSpace *s);
 /* dQ from the workspace to its sums, if it is there. */
 int cuda_space_settle_all(RingRank *r);
 
+void *cuda_space_alloc(RingRank *r, size_t bytes);
+void cuda_space_free(RingRank *r, void *p_dev);
 int cuda_space_upload(RingRank *r, void *to, const void *from_host, size_t bytes);
+int cuda_space_download(RingRank *r, void *to_host, const void *from, size_t bytes);
 int cuda_space_zero(RingRank *r, void *p, size_t bytes);
+int cuda_space_copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                    size_t width, int64_t height);
 
 int cuda_space_reserve(RingRank *r);
 int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows);

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "space_internal.h"
+#include "space_share.h"
 
 #define MODESTY_MS 500.0 /* who waits for a peer leaves the first word to one whose work hangs */
 
@@ -186,6 +187,7 @@ void cuda_space_forget_marks(RingRank *r)
 {
     CudaSpace *s = cuda_space_of(r);
     s->event_count = s->mark_count = s->awaited_count = s->awaited_done = 0;
+    cuda_share_forget(r);
     if (cuda_space_try(r, cudaEventRecord(s->start, s->work), "the round's start") == 0)
         (void)cuda_space_try(r, cudaEventSynchronize(s->start), "the round's start");
     s->start_ms = ring_now_ms();

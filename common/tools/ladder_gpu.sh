@@ -65,7 +65,8 @@ for test in json.load(open("build/gpu/meson-info/intro-tests.json", encoding="ut
 TXT
 }
 
-# Ranks on GPUs of their own: as threads of one process over both links, and as processes.
+# Ranks on GPUs of their own, over both links: as threads of one process, and as processes, one of
+# which is then killed.
 check_several_gpus() {
     ranks=$(gpu_count)
     if [ "$ranks" -lt 2 ]; then
@@ -76,9 +77,15 @@ check_several_gpus() {
     part "06 on $ranks GPUs" build/gpu/06_ring_burst/ring_burst --transport nccl \
         --cases build/ring_gpus.txt
     have mpirun || return 0
+    grep -v -e '--ranks 1$' build/ring_gpus.txt >build/ring_processes.txt
     part "06 on $ranks GPUs, processes" mpirun --allow-run-as-root -n "$ranks" \
-        build/gpu/06_ring_burst/ring_burst --transport nccl --ranks "$ranks" -H 16 --kv-heads 8 \
-        -N 1000 -d 128 --dtype bf16 --causal --backward
+        build/gpu/06_ring_burst/ring_burst --transport nccl --cases build/ring_processes.txt
+    for link in nccl copy; do
+        part "06 killed rank, $link" sh common/tools/kill_a_rank.sh "$ranks" 10 \
+            build/gpu/06_ring_burst/ring_burst --transport nccl --link "$link" --ranks "$ranks" \
+            -H 16 --kv-heads 8 -N 32768 -d 128 --dtype bf16 --causal --backward --method ring \
+            --bench --iters 1000 --no-check --timeout 10
+    done
 }
 
 # The tests with a CUDA device, and the CPU's own: this machine may have SIMD units (AVX-512) that
