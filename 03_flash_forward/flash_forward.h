@@ -23,6 +23,7 @@
  * - flash_block_rows, flash_block_cpu, flash_block_cuda: resume from (O, lse).
  * - flash_state_start, flash_state_store: an empty state; a state as a tensor of any dtype.
  * - flash_simd_run with flash_simd_workspace_bytes: v2_simd without an allocation inside;
+ *   flash_simd_resume, flash_rows_start, flash_rows_store: from a state that has lost nothing.
  *   flash_cuda_run with flash_cuda_workspace_bytes: the same on the GPU.
  * - FlashTraffic, FlashTiles: what moved between slow and fast memory, and tile sizes from M.
  * - flash_fa1, flash_fa2: v0 and v1 with a given fast memory, counted; flash_standard: stage 01's
@@ -81,6 +82,23 @@ void flash_state_store(const AttnArgs *args, const float *O_state);
  * into args->O; otherwise flash_block_cpu. */
 size_t flash_simd_workspace_bytes(const AttnShape *shape, int threads);
 AttnStatus flash_simd_run(const AttnArgs *args, float *O_state, void *workspace);
+
+/* (O, lse) is rounded whenever a block is done: O by its division, lse by adding ln l. Who adds
+ * many blocks keeps what the kernel had before: O_state undivided, the sum of exp(s - m) v, and of
+ * each row [B][H][Nq]
+ *   m          the largest score so far, times log2(e); -inf: none
+ *   l, l_rest  the sum of exp(s - m), in two floats, of which l_rest is what l is short of
+ * args->lse is written only, and is that of the keys so far. Otherwise as flash_simd_run. */
+typedef struct FlashRows {
+    float *m, *l, *l_rest;
+} FlashRows;
+
+/* O_state, rows and args->lse become those of no key. */
+void flash_rows_start(const AttnArgs *args, float *O_state, FlashRows rows);
+AttnStatus flash_simd_resume(const AttnArgs *args, float *O_state, FlashRows rows, void *workspace);
+/* args->O = O_state / l, rounded once; O_state is divided too. */
+void flash_rows_store(const AttnArgs *args, float *O_state, FlashRows rows);
+
 const char *flash_simd_isa(void); /* "portable" "avx2" "avx512"; ATTN_ISA forces one */
 
 /* The same on the GPU: the fastest kernel for args->Q.dtype, in device memory that the caller owns

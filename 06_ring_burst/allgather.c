@@ -148,6 +148,7 @@ static void travel(RingRank *r, AllGather *m, const RingBlock *q)
 static void close_rooms(RingRank *r, AllGather *m)
 {
     ring_close_buffer(r, &m->state.O);
+    ring_close_buffer(r, &m->state.rows);
     close_gathered(r, m);
     ring_close_buffer(r, &m->delta);
     ring_close_buffer(r, &m->dQ);

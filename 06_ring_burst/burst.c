@@ -115,6 +115,7 @@ static void travel(RingRank *r, Burst *m)
 static void close_rooms(RingRank *r, Burst *m)
 {
     ring_close_buffer(r, &m->state.O);
+    ring_close_buffer(r, &m->state.rows);
     ring_close_keys(r, m->up.room, 2);
     ring_close_keys(r, m->down.room, 2);
     ring_close_queries(r, m->room, 2);

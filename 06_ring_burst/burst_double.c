@@ -130,6 +130,7 @@ static void travel(RingRank *r, BurstDouble *d, const RingBlock *q)
 static void close_rooms(RingRank *r, BurstDouble *d)
 {
     ring_close_buffer(r, &d->state.O);
+    ring_close_buffer(r, &d->state.rows);
     ring_close_keys(r, d->tree.inner, 2);
     ring_close_keys(r, d->tree.outer, 2);
     ring_close_queries(r, d->inner, 2);

@@ -141,28 +141,32 @@ void ring_receive_queries(RingRank *r, RingExchange *x, int peer, int owner,
 /* --- forward -----------------------------------------------------------------------------------*/
 
 /* The state is float32 whatever the dtype: rounding O after every visitor would add an error for
- * every rank (--partials bf16 does it, to show how much). */
+ * every rank (--partials bf16 does it, to show how much). Float32 rounds as well, which tensors of
+ * float32 and lse would show: so the sums stay undivided, and three floats a row tell of what. */
 void ring_open_state(RingRank *r, RingState *state)
 {
     const size_t bytes = (size_t)ring_q_count(r, r->nq) * sizeof(float);
     state->q = ring_own_queries(r);
     ring_open_buffer(r, &state->O, bytes, "O in float32");
+    ring_open_buffer(r, &state->rows, 3 * ring_row_bytes(r, r->rank), "m and l");
+    state->q.rows = state->rows.data;
     ring_start_state(r, &state->q, state->O.data, r->lse);
 }
 
-/* The merge is inside of ring_attend: the kernel starts from the row's (O, lse) instead of (0,
- * -inf). */
+/* The merge is inside of ring_attend: the kernel starts from what it has left of the row instead of
+ * (0, -inf). */
 void ring_see_keys(RingRank *r, RingState *state, const RingBlock *k)
 {
     ring_attend(r, &state->q, k, state->O.data, r->lse);
     ring_round(r, state->O.data, ring_q_count(r, r->nq));
 }
 
-/* The only rounding of O to the dtype, after the last visitor. */
+/* The only division, and the only rounding of O to the dtype, after the last visitor. */
 void ring_close_state(RingRank *r, RingState *state)
 {
     ring_finish_O(r, &state->q, r->O, state->O.data);
     ring_close_buffer(r, &state->O);
+    ring_close_buffer(r, &state->rows);
 }
 
 /* --- backward ----------------------------------------------------------------------------------*/

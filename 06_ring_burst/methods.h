@@ -127,7 +127,7 @@ void ring_relay_turn(RingRelay *relay);
 /* Attention of this rank's queries over the keys seen so far; lse is r->lse. */
 typedef struct RingState {
     RingBlock q;
-    RingBuffer O;
+    RingBuffer O, rows;
 } RingState;
 
 void ring_open_state(RingRank *r, RingState *state);

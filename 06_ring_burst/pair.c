@@ -210,12 +210,26 @@ static void clock_stop(RingRank *r, Clock clock, int peer, AttnTile kind)
                                        .masked = kind});
 }
 
+/* One array behind the other; or none. */
+static FlashRows rows_of(const RingRank *r, const RingBlock *q)
+{
+    const int64_t count = (int64_t)(row_bytes(r, q) / sizeof(float));
+    return q->rows ? (FlashRows){q->rows, q->rows + count, q->rows + 2 * count}
+                   : (FlashRows){NULL, NULL, NULL};
+}
+
+static int touch_rows(RingRank *r, const RingBlock *q, int writes, const char *who)
+{
+    return q->rows && ring_touch(r, q->rows, 3 * row_bytes(r, q), writes, who) != 0;
+}
+
 /* The state is (O, lse) of all keys seen so far. With the new ones, whose own result would be O'
  * and lse', it becomes
  *
  *     lse_new = ln(e^lse + e^lse')        O_new = e^(lse - lse_new) O + e^(lse' - lse_new) O'
  *
- * which the kernel does on its way: it starts from m = lse, l = 1 and the O that is there. */
+ * which the kernel does on its way: it starts from m = lse, l = 1 and the O that is there. With
+ * rows it starts from the undivided sums and their m and l instead, as if it had never stopped. */
 int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_state, float *lse)
 {
     const char *who = "ring_attend";
@@ -224,13 +238,14 @@ int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_st
     int status;
     if (r->failed || touch_block(r, k, who) || ring_touch(r, q->a, span(r, q), 0, who) != 0 ||
         ring_touch(r, O_state, sum_bytes(r, q), 1, who) != 0 ||
-        ring_touch(r, lse, row_bytes(r, q), 1, who) != 0 || pair_open(&pair, r, q, k) != 0)
+        ring_touch(r, lse, row_bytes(r, q), 1, who) != 0 || touch_rows(r, q, 1, who) ||
+        pair_open(&pair, r, q, k) != 0)
         return -1;
     if (pair.kind == ATTN_TILE_SKIP)
         return 0;
     pair.args.lse = lse;
     clock = clock_start(r);
-    status = r->space->attend(r, &pair.args, O_state);
+    status = r->space->attend(r, &pair.args, O_state, rows_of(r, q));
     clock_stop(r, clock, k->owner, pair.kind);
     pair_close(&pair);
     return status;
@@ -267,12 +282,14 @@ int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, floa
 /* The state of rows that have seen nothing, from which every forward pass begins. */
 int ring_start_state(RingRank *r, const RingBlock *q, float *O_state, float *lse)
 {
-    const size_t sums = sum_bytes(r, q), rows = row_bytes(r, q);
-    if (r->failed || ring_touch(r, O_state, sums, 1, "ring_start_state") != 0 ||
-        ring_touch(r, lse, rows, 1, "ring_start_state") != 0)
+    const size_t sums = sum_bytes(r, q), bytes = row_bytes(r, q);
+    const int64_t count = (int64_t)(sums / sizeof(float)), rows = (int64_t)(bytes / sizeof(float));
+    const char *who = "ring_start_state";
+    if (r->failed || ring_touch(r, O_state, sums, 1, who) != 0 ||
+        ring_touch(r, lse, bytes, 1, who) != 0 || touch_rows(r, q, 1, who) ||
+        r->space->start_state(r, O_state, count, lse, rows) != 0)
         return -1;
-    return r->space->start_state(r, O_state, (int64_t)(sums / sizeof(float)), lse,
-                                 (int64_t)(rows / sizeof(float)));
+    return q->rows ? r->space->start_state(r, q->rows + rows, 2 * rows, q->rows, rows) : 0;
 }
 
 /* The queries as arguments without keys. O [B][q tokens][H][d], contiguous. */
@@ -288,15 +305,16 @@ static AttnArgs query_args(RingRank *r, const RingBlock *q, void *O)
     return args;
 }
 
-/* Division by l is done (the state is O, not the undivided sum); what is left is rounding. */
-int ring_finish_O(RingRank *r, const RingBlock *q, void *O, const float *O_state)
+/* The division by l, if the state is undivided, and the one rounding to the dtype. */
+int ring_finish_O(RingRank *r, const RingBlock *q, void *O, float *O_state)
 {
     const AttnArgs args = query_args(r, q, O);
     const size_t sums = sum_bytes(r, q), bytes = sums / sizeof(float) * dtype_size(r->plan->dtype);
     if (r->failed || ring_touch(r, O, bytes, 1, "ring_finish_O") != 0 ||
-        ring_touch(r, O_state, sums, 0, "ring_finish_O") != 0)
+        ring_touch(r, O_state, sums, 1, "ring_finish_O") != 0 ||
+        touch_rows(r, q, 0, "ring_finish_O"))
         return -1;
-    return q->tokens ? r->space->finish_O(r, &args, O_state) : 0;
+    return q->tokens ? r->space->finish_O(r, &args, O_state, rows_of(r, q)) : 0;
 }
 
 /* Once for each row, by its owner: who needs it elsewhere gets it by message. */

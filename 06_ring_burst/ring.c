@@ -120,6 +120,7 @@ static void travel(RingRank *r, Ring *m, const RingBlock *q)
 static void close_rooms(RingRank *r, Ring *m)
 {
     ring_close_buffer(r, &m->state.O);
+    ring_close_buffer(r, &m->state.rows);
     ring_close_keys(r, m->up.room, 2);
     ring_close_keys(r, m->down.room, 2);
     ring_close_buffer(r, &m->delta);

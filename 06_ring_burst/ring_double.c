@@ -129,6 +129,7 @@ static void travel_back(RingRank *r, RingDouble *d, const RingBlock *q)
 static void close_rooms(RingRank *r, RingDouble *d)
 {
     ring_close_buffer(r, &d->state.O);
+    ring_close_buffer(r, &d->state.rows);
     ring_close_keys(r, d->tree.inner, 2);
     ring_close_keys(r, d->tree.outer, 2);
     ring_close_buffer(r, &d->delta);

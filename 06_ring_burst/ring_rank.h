@@ -147,6 +147,9 @@ typedef struct RingBlock {
     void *a;              /* Q, or K */
     void *b;              /* dO, or V */
     float *lse, *delta;   /* queries: [B][H][tokens], contiguous */
+    /* Queries: [3][B][H][tokens] m, l and l_rest (FlashRows) of a state that loses nothing from
+     * block to block; NULL: the state is (O, lse). */
+    float *rows;
 } RingBlock;
 
 RingBlock ring_own_queries(RingRank *r); /* delta NULL */
@@ -171,13 +174,15 @@ int64_t ring_max_nk(const RingRank *r);
 
 /* --- work --------------------------------------------------------------------------------------*/
 
-/* Adds the keys of `k` to the state O_state [B][q tokens][H][d] float32, lse [B][H][q tokens].
- * Nothing is done for a pair of blocks that cannot see each other. */
+/* Adds the keys of `k` to the state O_state [B][q tokens][H][d] float32, lse [B][H][q tokens], and
+ * q->rows. Nothing is done for a pair of blocks that cannot see each other. With q->rows O_state is
+ * the space's own until ring_finish_O (on a CPU not yet divided); lse is always that of the keys so
+ * far. */
 int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_state, float *lse);
 /* An empty state: zeros, -inf. */
 int ring_start_state(RingRank *r, const RingBlock *q, float *O_state, float *lse);
-/* O [B][q tokens][H][d] in the dtype = the state, rounded. */
-int ring_finish_O(RingRank *r, const RingBlock *q, void *O, const float *O_state);
+/* O [B][q tokens][H][d] in the dtype = the state, rounded. The state is used up. */
+int ring_finish_O(RingRank *r, const RingBlock *q, void *O, float *O_state);
 /* Adds what the pairs of q and k give. dQ [B][q tokens][H][d], dK, dV [B][k tokens][Hkv][d],
  * float32, contiguous. q needs dO, lse, delta. Invisible pairs of blocks: nothing. */
 int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ, float *dK,

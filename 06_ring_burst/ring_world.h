@@ -63,11 +63,12 @@ typedef struct RingSpace {
                 size_t width, int64_t height);
     int (*start_state)(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows);
     /* args describe the pair of blocks completely (views, positions and mask in host memory; the
-     * space brings what is not data to its device). */
-    int (*attend)(RingRank *r, const AttnArgs *args, float *O_state);
+     * space brings what is not data to its device). rows: of RingBlock, or NULLs; a space whose
+     * kernel resumes from (O, lse) leaves them alone, here and in finish_O. */
+    int (*attend)(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows);
     int (*differentiate)(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums);
     int (*delta)(RingRank *r, const AttnArgs *args, float *delta);
-    int (*finish_O)(RingRank *r, const AttnArgs *args, const float *O_state);
+    int (*finish_O)(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows);
     int (*add)(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count);
     int (*narrow)(RingRank *r, void *p, int64_t count, AttnDtype dtype);
     int (*widen)(RingRank *r, void *p, int64_t count, AttnDtype dtype);

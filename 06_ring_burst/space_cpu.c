@@ -2,9 +2,9 @@
  *
  * space_cpu.c: host memory, and the block kernels of stages 03 and 04 on the CPU.
  *
- * A rank adds a visiting block to its state with v2_simd of stage 03, which resumes from (O, lse):
- * the merge of two partial results costs no pass over memory of its own. Work is done when its
- * function returns, so there are no queues here, and a mark is simply the time.
+ * A rank adds a visiting block to its state with v2_simd of stage 03, which resumes from what it
+ * left: the merge of two partial results costs no pass over memory of its own. Work is done when
+ * its function returns, so there are no queues here, and a mark is simply the time.
  *
  * The kernels' workspace belongs to the rank and only grows: nothing is allocated in a step that
  * has the size of the last one.
@@ -114,13 +114,13 @@ static int grow_workspace(RingRank *r, size_t bytes)
 }
 
 /* args describe two blocks that may have come from anywhere; the kernel of stage 03 neither knows
- * nor cares. O_state and args->lse are what it starts from and what it leaves. */
-static int cpu_attend(RingRank *r, const AttnArgs *args, float *O_state)
+ * nor cares. O_state with the rows, or with args->lse, is what it starts from and leaves. */
+static int cpu_attend(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows)
 {
     const CpuSpace *space = r->space_state;
     if (grow_workspace(r, flash_simd_workspace_bytes(&args->shape, args->threads)) != 0)
         return -1;
-    return flash_simd_run(args, O_state, space->workspace) == ATTN_OK
+    return flash_simd_resume(args, O_state, rows, space->workspace) == ATTN_OK
                ? 0
                : ring_fail(r, "the block kernel failed");
 }
@@ -145,10 +145,13 @@ static int cpu_delta(RingRank *r, const AttnArgs *args, float *delta)
     return 0;
 }
 
-static int cpu_finish_O(RingRank *r, const AttnArgs *args, const float *O_state)
+static int cpu_finish_O(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows)
 {
     (void)r;
-    flash_state_store(args, O_state);
+    if (rows.m)
+        flash_rows_store(args, O_state, rows);
+    else
+        flash_state_store(args, O_state);
     return 0;
 }
 

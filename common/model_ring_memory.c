@@ -8,10 +8,10 @@
  *     ring, back     Q K V O dO 10u, two pairs 8u, dQ 4u, dK dV here and arriving 16u      38u
  *     burst, back    Q K V dO 8u, two pairs Q, dO 8u, dK dV 8u, dQ here and arriving 8u    32u
  *
- * and beside these a few floats for each row (lse, delta). Rooms for visitors hold the largest
- * shard of any rank. Two ranks need one room, one rank none. allgather has all keys instead of
- * rooms; the double rings have rooms and sums for both levels; ulysses has everything twice, as
- * tokens and as heads.
+ * and beside these a few floats for each row (lse, delta; forward also m, l and its rest). Rooms
+ * for visitors hold the largest shard of any rank. Two ranks need one room, one rank none.
+ * allgather has all keys instead of rooms; the double rings have rooms and sums for both levels;
+ * ulysses has everything twice, as tokens and as heads.
  *
  * Interface: model_ring_memory (model_ring.h).
  */
@@ -22,7 +22,8 @@
 typedef struct Sizes { /* bytes: of the dtype, of float32, of rows; of this rank, and the most */
     int64_t q, kv, q32, kv32, row;
     int64_t most_q, most_kv, most_q32, most_kv32, most_row;
-    int64_t base; /* Q K V O lse */
+    int64_t base;  /* Q K V O lse */
+    int64_t state; /* O in float32, and m, l, l_rest of each row */
 } Sizes;
 
 static int64_t most(int64_t a, int64_t b)
@@ -56,6 +57,7 @@ static Sizes sizes_of(const RingModelCase *c, int rank)
                 .most_kv32 = most_nk * Hkv * 4,
                 .most_row = most_nq * c->shape.B * c->shape.H * 4};
     s.base = 2 * s.q + 2 * s.kv + s.row;
+    s.state = s.q32 + 3 * s.row;
     return s;
 }
 
@@ -69,8 +71,8 @@ static void forward_ring(const RingModelCase *c, const Sizes *s, int keeps, Ring
 {
     const int64_t pair = 2 * s->most_kv;
     const int64_t up = least(c->hops_up, 2) * pair, down = least(c->hops_down, 2) * pair;
-    m->forward = s->base + s->q32 + most(up, down);
-    m->forward_kept = keeps ? s->base + s->q32 + up + down : m->forward;
+    m->forward = s->base + s->state + most(up, down);
+    m->forward_kept = keeps ? s->base + s->state + up + down : m->forward;
 }
 
 static void ring(const RingModelCase *c, const Sizes *s, RingModelMemory *m)
@@ -107,7 +109,7 @@ static void allgather(const RingModelCase *c, const Sizes *s, int rank, RingMode
     int64_t others = 0;
     for (int r = 0; r < c->ranks; r++)
         others += r == rank ? 0 : 2 * c->nk[r] * token;
-    m->forward = m->forward_kept = s->base + s->q32 + others;
+    m->forward = m->forward_kept = s->base + s->state + others;
     m->backward_pass = s->base + s->q + s->row + s->q32 + others + 2 * s->kv32 + 4 * s->most_kv32;
     if (c->ranks == 1)
         m->backward_pass = alone(s);
@@ -116,8 +118,8 @@ static void allgather(const RingModelCase *c, const Sizes *s, int rank, RingMode
 static void tree_forward(const RingModelCase *c, const Sizes *s, int keeps, RingModelMemory *m)
 {
     const int64_t pair = 2 * s->most_kv, inner = c->ranks / c->nodes == 2 ? 1 : 2;
-    m->forward = s->base + s->q32 + (inner + (c->nodes == 2 ? 1 : 2)) * pair;
-    m->forward_kept = keeps ? s->base + s->q32 + (inner + 2) * pair : m->forward;
+    m->forward = s->base + s->state + (inner + (c->nodes == 2 ? 1 : 2)) * pair;
+    m->forward_kept = keeps ? s->base + s->state + (inner + 2) * pair : m->forward;
 }
 
 static void ring_double(const RingModelCase *c, const Sizes *s, RingModelMemory *m)

@@ -141,22 +141,44 @@ static void start_block(const AttnArgs *args, const Plan *p, Block *block, const
         block->ranges[s] =
             attn_range(args->positions_q, i + s * strip, smaller(strip, rows - s * strip));
     for (int64_t r = 0; O_state && r < rows; r++) { /* resume: m = lse, l = 1 */
-        float lse = args->lse[(b * n->H + h) * n->Nq + i + r];
-        block->m_i[r] = lse * LOG2E;
-        block->l_i[r * p->simd->lanes] = lse == -INFINITY ? 0.0f : 1.0f;
+        const int64_t row = (b * n->H + h) * n->Nq + i + r;
+        const float lse = args->lse[row];
+        if (p->earlier.m) { /* undivided: l is added at the end (add_earlier) */
+            block->m_i[r] = p->earlier.m[row];
+        } else {
+            block->m_i[r] = lse * LOG2E;
+            block->l_i[r * p->simd->lanes] = lse == -INFINITY ? 0.0f : 1.0f;
+        }
         memcpy(block->O_i + r * p->channels, O_state + ((b * n->Nq + i + r) * n->H + h) * n->d,
                (size_t)n->d * sizeof(float));
     }
 }
 
-/* Divides by l and brings a strip to where it belongs; 16-bit tensors by way of the copy. */
+/* l of a row over this block's keys becomes that of all keys so far, and the row's m, l and l_rest
+ * are written. In float64, and kept in two floats: a float32 sum over many blocks, rescaled and
+ * rounded after each of them, is what would make the error of lse grow with their number. */
+static float add_earlier(FlashRows rows, int64_t row, float m, float l_block)
+{
+    const double earlier = (double)rows.l[row] + (double)rows.l_rest[row];
+    double l = l_block;
+    if (earlier > 0.0)
+        l += earlier * exp2((double)rows.m[row] - (double)m);
+    rows.m[row] = m;
+    rows.l[row] = (float)l;
+    rows.l_rest[row] = (float)(l - (double)rows.l[row]);
+    return rows.l[row];
+}
+
+/* Divides by l, unless that is put off, and brings a strip to where it belongs; 16-bit tensors by
+ * way of the copy. */
 static void store_strip(const AttnArgs *args, const Plan *p, Block *block, float *O_state,
                         int64_t b, int64_t h, int64_t i, int64_t first, int64_t count)
 {
     const AttnShape *n = &args->shape;
     const Tensor *O = &args->O;
     float l[SIMD_MAX_STRIP + SIMD_MAX_LANES], *to = block->copy;
-    float *lse = args->lse + (b * n->H + h) * n->Nq + i + first;
+    const int64_t row = (b * n->H + h) * n->Nq + i + first;
+    float *lse = args->lse + row;
     int64_t ld = n->d;
     if (O_state) {
         to = O_state + ((b * n->Nq + i + first) * n->H + h) * n->d;
@@ -167,8 +189,10 @@ static void store_strip(const AttnArgs *args, const Plan *p, Block *block, float
     }
     p->simd->sums(block->l_i + first * p->simd->lanes, l);
     for (int64_t r = 0; r < count; r++) {
+        if (p->earlier.m)
+            l[r] = add_earlier(p->earlier, row + r, block->m_i[first + r], l[r]);
         lse[r] = l[r] == 0.0f ? -INFINITY : block->m_i[first + r] * LN2 + logf(l[r]);
-        l[r] = l[r] == 0.0f ? 0.0f : 1.0f / l[r];
+        l[r] = p->earlier.m ? 1.0f : l[r] == 0.0f ? 0.0f : 1.0f / l[r];
     }
     p->simd->scale_rows(block->O_i + first * p->channels, p->channels, l, count, n->d, to, ld,
                         p->O_past_caches && !O_state);

@@ -15,7 +15,7 @@
 #ifndef FLASH_SIMD_PACK_H
 #define FLASH_SIMD_PACK_H
 
-#include "attn.h"
+#include "flash_forward.h"
 #include "simd.h"
 #include "sizes.h"
 
@@ -44,6 +44,7 @@ typedef struct Plan {
     AttnRange *ranges; /* [keys / panel] positions of a panel's keys */
     uint8_t *straight; /* [keys / panel] 1: one sequence, positions rise by 1 from key to key */
     float *thread;     /* [threads][thread_floats] */
+    FlashRows earlier; /* m NULL: what is resumed is (O, lse), if anything */
 } Plan;
 
 /* rows = plan->rows */

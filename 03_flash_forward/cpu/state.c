@@ -11,7 +11,7 @@
  * Interface:
  * - flash_tiles, flash_tiles_of, flash_fast_elements, flash_set_sram, flash_sram.
  * - flash_set_smem_limit, flash_smem_limit, flash_smem_refuses, flash_smem_refused.
- * - flash_state_start, flash_state_store.
+ * - flash_state_start, flash_state_store; flash_rows_start, flash_rows_store.
  */
 #include "flash_forward.h"
 #include "tensor.h"
@@ -96,4 +96,28 @@ void flash_state_store(const AttnArgs *args, const float *O_state)
         for (int64_t i = 0; i < n->Nq; i++)
             for (int64_t h = 0; h < n->H; h++)
                 tensor_write_row(&args->O, b, i, h, O_state + ((b * n->Nq + i) * n->H + h) * n->d);
+}
+
+void flash_rows_start(const AttnArgs *args, float *O_state, FlashRows rows)
+{
+    const AttnShape *n = &args->shape;
+    flash_state_start(args, O_state);
+    for (int64_t row = 0; row < n->B * n->H * n->Nq; row++) {
+        rows.m[row] = -INFINITY;
+        rows.l[row] = rows.l_rest[row] = 0.0f;
+    }
+}
+
+/* The division that all blocks have put off. A row that saw nothing: O = 0. */
+void flash_rows_store(const AttnArgs *args, float *O_state, FlashRows rows)
+{
+    const AttnShape *n = &args->shape;
+    for (int64_t row = 0; row < n->B * n->Nq * n->H; row++) { /* [B][Nq][H], as O lies */
+        const int64_t b = row / (n->Nq * n->H), i = row / n->H % n->Nq, h = row % n->H;
+        const float l = rows.l[(b * n->H + h) * n->Nq + i];
+        const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
+        for (int64_t x = row * n->d; x < (row + 1) * n->d; x++)
+            O_state[x] *= inverse;
+    }
+    flash_state_store(args, O_state);
 }

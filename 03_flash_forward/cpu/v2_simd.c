@@ -26,6 +26,7 @@
  * Interface:
  * - flash_forward_v2_simd; flash_block_cpu resumes from (O, lse).
  * - flash_simd_run, flash_simd_workspace_bytes: both, in the caller's memory. flash_simd_isa.
+ *   flash_simd_resume: likewise, from a state that is not divided.
  * Threads share blocks of queries of all heads; a result does not depend on their number.
  */
 #include <string.h>
@@ -198,9 +199,15 @@ static void attend_slot(const AttnArgs *args, const Plan *p, Block *block, float
 
 AttnStatus flash_simd_run(const AttnArgs *args, float *O_state, void *workspace)
 {
+    return flash_simd_resume(args, O_state, (FlashRows){NULL, NULL, NULL}, workspace);
+}
+
+AttnStatus flash_simd_resume(const AttnArgs *args, float *O_state, FlashRows rows, void *workspace)
+{
     int threads = args->threads;
     Plan plan;
     flash_make_plan(&plan, choose_simd(), args, workspace);
+    plan.earlier = rows;
     flash_describe_panels(args->positions_k, args->shape.Nk, plan.simd->panel, plan.ranges,
                           plan.straight);
 

@@ -128,9 +128,10 @@ int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *ls
 /* Merge and attention are one kernel: it loads (O, lse) where an ordinary one starts from (0,
  * -inf), and stores float32. A merge of its own would read and write all of O once more for each
  * visitor. */
-int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state)
+int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows)
 {
     AttnArgs a = *args;
+    (void)rows;
     if (cuda_space_settle_all(r) != 0 ||
         reserve_workspace(r, flash_cuda_workspace_bytes(&a.shape, a.Q.dtype)) != 0 ||
         bring(r, &a) != 0)
@@ -256,9 +257,10 @@ int cuda_space_delta_of(RingRank *r, const AttnArgs *args, float *delta)
 }
 
 /* Rounded once, at the end. */
-int cuda_space_finish_O(RingRank *r, const AttnArgs *args, const float *O_state)
+int cuda_space_finish_O(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows)
 {
     const AttnShape *n = &args->shape;
+    (void)rows;
     return cuda_space_answer(r,
                              launch_cast(args->O.data, args->O.dtype, O_state,
                                          n->B * n->Nq * n->H * n->d, cuda_space_of(r)->work),

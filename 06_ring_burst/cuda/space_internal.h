@@ -36,10 +36,10 @@ int cuda_space_copy(RingRank *r, void *to, size_t to_pitch, const void *from, si
 int cuda_space_reserve(RingRank *r);
 int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows);
 int cuda_space_alone(RingRank *r, RingPass pass);
-int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state);
+int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows);
 int cuda_space_differentiate(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums);
 int cuda_space_delta_of(RingRank *r, const AttnArgs *args, float *delta);
-int cuda_space_finish_O(RingRank *r, const AttnArgs *args, const float *O_state);
+int cuda_space_finish_O(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows);
 int cuda_space_add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count);
 int cuda_space_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype);
 int cuda_space_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype);

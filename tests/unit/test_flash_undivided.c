@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_flash_undivided: v2_simd resumes from a state that is not divided (FlashRows), and 16 blocks
+ * of keys are as good as one.
+ *
+ * - Every shard of a ring, three dtypes, random blocks in random order, 1 to 3 threads: within the
+ *   oracle's bound.
+ * - All keys as one block: the bits of flash_forward_v2_simd.
+ * - 16 blocks: lse within 1.5 times the error of one block, where (O, lse) is twice as wrong.
+ */
+#include "alloc.h"
+#include "check.h"
+#include "flash_forward.h"
+#include "key_blocks.h"
+
+static float *state_new(const Case *c)
+{
+    const AttnShape *s = &c->args.shape;
+    float *O_state = malloc(sizeof *O_state * (size_t)(s->B * s->Nq * s->H * s->d));
+    assert_non_null(O_state);
+    return O_state;
+}
+
+static FlashRows rows_new(const Case *c)
+{
+    const AttnShape *s = &c->args.shape;
+    const size_t count = (size_t)(s->B * s->H * s->Nq);
+    FlashRows rows = {malloc(3 * count * sizeof(float)), NULL, NULL};
+    assert_non_null(rows.m);
+    rows.l = rows.m + count;
+    rows.l_rest = rows.l + count;
+    return rows;
+}
+
+static void attend_undivided(const Case *c, const KeySplit *split, float *O_state, FlashRows rows)
+{
+    const size_t bytes = flash_simd_workspace_bytes(&c->args.shape, c->args.threads);
+    void *workspace = workspace_alloc(bytes);
+    assert_non_null(workspace);
+    flash_rows_start(&c->args, O_state, rows);
+    for (int n = 0; n < split->count; n++) {
+        KeyBlock block;
+        key_block_cut(&block, c, split->first[n], split->length[n]);
+        assert_int_equal(ATTN_OK, flash_simd_resume(&block.args, O_state, rows, workspace));
+        key_block_free(&block);
+    }
+    flash_rows_store(&c->args, O_state, rows);
+    workspace_free(workspace);
+}
+
+static void test_undivided_states(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < SHARD_COUNT; n++) {
+        Case *c = shard_new(&shards[n], (AttnDtype)(n % 3), n % 2 ? LAYOUT_ODD : LAYOUT_BSHD);
+        const AttnShape *s = &c->args.shape;
+        const size_t lse_bytes = (size_t)(s->B * s->H * s->Nq) * sizeof(float);
+        const KeySplit whole = split_evenly(s->Nk, 1, 0);
+        float *O_state = state_new(c), *lse = malloc(lse_bytes);
+        unsigned char *O = malloc(c->O.bytes);
+        const FlashRows rows = rows_new(c);
+        Oracle oracle;
+        assert_true(lse && O);
+        c->args.threads = 1 + n % 3;
+        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        for (int trial = 0; trial < 3; trial++) {
+            const KeySplit split = split_random(s->Nk, 1 + 3 * trial);
+            Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+            attend_undivided(c, &split, O_state, rows);
+            check_outputs(&check, &oracle, NULL, &c->args, 0, 4);
+            assert_true(check.pass);
+        }
+        attend_undivided(c, &whole, O_state, rows);
+        memcpy(O, c->O.base, c->O.bytes);
+        memcpy(lse, c->lse, lse_bytes);
+        assert_int_equal(ATTN_OK, flash_forward_v2_simd(&c->args));
+        assert_memory_equal(O, c->O.base, c->O.bytes);
+        assert_memory_equal(lse, c->lse, lse_bytes);
+        oracle_free(&oracle);
+        free(O), free(lse), free(O_state), free(rows.m);
+        case_free(c);
+    }
+}
+
+static double largest_lse_error(const Case *c, const Oracle *oracle)
+{
+    double error = 0.0;
+    for (int64_t row = 0; row < oracle->lse.count; row++)
+        error = fmax(error, fabs((double)c->lse[row] - oracle->lse.value[row]));
+    return error;
+}
+
+/* As (O, lse) 16 blocks are twice as wrong as one. */
+static void test_undivided_states_lose_nothing(void **unused)
+{
+    Case *c = case_new((AttnShape){1, 4, 4, 128, 256, 32}, ATTN_F32, LAYOUT_BSHD, 1);
+    const KeySplit one = split_evenly(256, 1, 0), many = split_evenly(256, 16, 0);
+    const FlashRows rows = rows_new(c);
+    float *O_state = state_new(c);
+    Oracle oracle;
+    double once, again, rounded;
+    (void)unused;
+    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+    attend_undivided(c, &one, O_state, rows);
+    once = largest_lse_error(c, &oracle);
+    attend_undivided(c, &many, O_state, rows);
+    again = largest_lse_error(c, &oracle);
+    flash_state_start(&c->args, O_state);
+    for (int n = 0; n < many.count; n++) {
+        KeyBlock block;
+        key_block_cut(&block, c, many.first[n], many.length[n]);
+        assert_int_equal(ATTN_OK, flash_block_cpu(&block.args, O_state));
+        key_block_free(&block);
+    }
+    rounded = largest_lse_error(c, &oracle);
+    assert_true(once > 0.0 && again <= 1.5 * once && rounded > 2.0 * once);
+    oracle_free(&oracle);
+    free(O_state), free(rows.m);
+    case_free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_undivided_states),
+        cmocka_unit_test(test_undivided_states_lose_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
