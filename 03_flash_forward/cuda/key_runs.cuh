@@ -10,6 +10,11 @@
  *
  *     window:   [ masked | clean ........... | masked ]   walked from right to left
  *
+ * Where keys stand in several segments (a zigzag shard, sequences of varlen) each segment has such
+ * runs of its own, found in the same way from its first position and stride: a question costs a
+ * few hundred clocks, as much for a thousand tiles that nobody sees as for one. Only a tile that
+ * lies across the end of a segment, and positions that fall, are asked tile by tile.
+ *
  * Interface:
  * - part_of_tiles: the share of one of `splits` blocks.
  * - KeyRun, next_key_run, last_tile. KeyRuns, start_runs, advance_run.
@@ -30,8 +35,6 @@ struct KeyRuns {
     KeyRun now, next;
 };
 
-#define RUN_LOOK_AHEAD 16 /* where tiles are asked one by one a run has no more tiles than this */
-
 static __device__ __forceinline__ KeyTiles part_of_tiles(KeyTiles tiles, int split, int splits)
 {
     const int begin = tiles.begin, end = tiles.end, share = (end - begin + splits - 1) / splits;
@@ -40,34 +43,61 @@ static __device__ __forceinline__ KeyTiles part_of_tiles(KeyTiles tiles, int spl
     return tiles;
 }
 
-/* The next run to the left of tile `end`. Where keys stand in one run of positions it follows from
- * the ends of the clean range; otherwise tiles are asked one by one. */
+/* The last run of tiles begin .. end - 1 (at least one), all of them to be visited. */
+static __device__ __forceinline__ KeyRun last_run(const KeyTiles &tiles, int begin, int end)
+{
+    KeyRun run = {begin, end, false};
+    if (tiles.clean_begin < tiles.clean_end && end > tiles.clean_begin) {
+        run.clean = end <= tiles.clean_end;
+        run.begin = max(begin, run.clean ? tiles.clean_begin : tiles.clean_end);
+    }
+    return run;
+}
+
+/* next_key_run for keys in several segments, or with a stride. */
+template <int Bc>
+static __device__ __forceinline__ KeyRun next_run_of_segments(const AttnArgs &a,
+                                                              const KeyTiles &tiles,
+                                                              const AttnRange &q, int end)
+{
+    const int Nk = (int)a.shape.Nk;
+    const AttnSegment *keys = a.positions_k.segments + a.positions_k.count - 1;
+#pragma unroll 1
+    while (end > tiles.begin) {
+        const int first = (end - 1) * Bc, count = min(Bc, Nk - first);
+        while (keys > a.positions_k.segments && keys->first >= first + count)
+            keys--;
+        if (keys->first > first || keys->stride <= 0) {
+            const AttnRange k = attn_range(a.positions_k, first, count);
+            const AttnTile kind = attn_tile_class(a.rule, q, k);
+            if (kind != ATTN_TILE_SKIP) {
+                const bool clean = kind == ATTN_TILE_CLEAN && count == Bc && scores_are_plain(a);
+                return KeyRun{end - 1, end, clean};
+            }
+            end--;
+        } else {
+            /* Tiles of this segment alone: from `inside` on. */
+            const int inside = max(((int)keys->first + Bc - 1) / Bc, tiles.begin);
+            const KeyTiles seen =
+                tiles_of_segment<Bc>(a, q, keys, (int)keys->first, (int)keys->length, keys->stride);
+            if (max(seen.begin, inside) < min(seen.end, end))
+                return last_run(seen, max(seen.begin, inside), min(seen.end, end));
+            end = inside;
+        }
+    }
+    return KeyRun{tiles.begin, tiles.begin, false};
+}
+
+/* The next run to the left of tile `end`; empty: begin = end = tiles.begin. */
 template <int Bc>
 static __device__ __forceinline__ KeyRun next_key_run(const AttnArgs &a, const KeyTiles &tiles,
                                                       const AttnRange &q, int end)
 {
-    KeyRun run = {tiles.begin, end, false};
-    if (end > tiles.begin && tiles.one_run) {
-        if (tiles.clean_begin < tiles.clean_end && end > tiles.clean_begin) {
-            run.clean = end <= tiles.clean_end;
-            run.begin = max(tiles.begin, run.clean ? tiles.clean_begin : tiles.clean_end);
-        }
-    } else if (end > tiles.begin) {
-        run.begin = next_key_tile<Bc>(a, tiles, q, end, &run.clean);
-        run.end = run.begin + 1; /* no tile: -1 and 0 */
-        bool clean;
-        for (int n = 1; n < RUN_LOOK_AHEAD && run.begin > tiles.begin; n++) {
-            if (next_key_tile<Bc>(a, tiles, q, run.begin, &clean) != run.begin - 1 ||
-                clean != run.clean)
-                break;
-            run.begin--;
-        }
-        if (run.begin < 0)
-            run.begin = run.end = tiles.begin;
-    } else {
-        run.end = tiles.begin;
-    }
-    return run;
+    if (!tiles.one_run)
+        return next_run_of_segments<Bc>(a, tiles, q, end);
+    if (end > tiles.begin)
+        return last_run(tiles, tiles.begin, end);
+    return KeyRun{tiles.begin, tiles.begin, false};
 }
 
 /* Where a walk over the run starts; -1: it is empty. */

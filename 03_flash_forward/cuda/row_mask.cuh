@@ -8,13 +8,16 @@
  *      tiles to visit, and inside it a range in which every pair is visible ("clean").
  *   2. Rows: where keys stand in one run of consecutive positions (ordinary attention, causal or
  *      with a window), a row sees one run of keys. Its two ends are computed once for the block.
- *   3. Scores: a word of 32 bits says which of 32 keys a row sees. It is made from the run, or,
- *      in the general case, by one thread for each row, which asks attn_sees() for each of them.
+ *   3. Scores: a word of 32 bits says which of 32 keys a row sees. It is made from the run. With
+ *      several segments one thread for each row makes the words of a tile: from the two ends of
+ *      what it sees, where the tile's keys stand in one segment; a tile across the end of one, or
+ *      a mask array, is the general case: attn_sees() for each pair, tens of microseconds a tile.
  *
  * Interface:
  * - KeyTiles, find_key_tiles, next_key_tile: step 1. Tiles are walked from right to left.
  * - RowMask (in shared memory); publish_plan fills it, with make_row_runs: step 2.
- *   make_row_words: the general case, before a masked tile.
+ *   make_row_words: without such runs, before a masked tile.
+ * - tiles_of_segment: step 1 for one of several segments.
  * - row_bits: step 3.
  */
 #ifndef FLASH_FORWARD_ROW_MASK_CUH
@@ -25,7 +28,7 @@
 /* Tiles j with begin <= j < end are visited; those in clean_begin .. clean_end - 1 need no mask. */
 struct KeyTiles {
     int begin, end, clean_begin, clean_end;
-    bool one_run; /* keys in one segment, stride 1; otherwise each tile is asked for its class */
+    bool one_run; /* keys in one segment, stride 1; otherwise there is no range for all of them */
 };
 
 /* In shared memory, for two reasons: the rows' part is made by one thread for all, and the block's
@@ -61,39 +64,76 @@ static __device__ __forceinline__ bool scores_are_plain(const AttnArgs &a)
     return !a.mask && !(a.softcap > 0.0f) && a.scale > 0.0f;
 }
 
+/* Of `count` keys that stand at 0, stride, 2 stride, ...: the first at `position` or behind it
+ * (count: none), the last at `position` or before it (-1: none). stride > 0. */
+static __device__ __forceinline__ int first_key_from(int64_t position, int64_t stride, int count)
+{
+    const int64_t from = max((int64_t)0, min(position, count * stride));
+    return (int)(stride == 1 ? from : (from + stride - 1) / stride);
+}
+
+static __device__ __forceinline__ int last_key_to(int64_t position, int64_t stride, int count)
+{
+    const int64_t to = max((int64_t)-1, min(position, (count - 1) * stride));
+    return (int)(stride == 1 || to < 0 ? to : to / stride);
+}
+
+/* The tiles that the block's queries see of one segment: keys first .. first + count - 1, stride
+ * stride > 0. Tiles across its ends are among them, but never clean. (All three are keys->..., but
+ * a caller may know them when it is compiled.) */
+template <int Bc>
+static __device__ __forceinline__ KeyTiles tiles_of_segment(const AttnArgs &a, const AttnRange &q,
+                                                            const AttnSegment *keys, int first,
+                                                            int count, int64_t stride)
+{
+    /* In key indexes: the rows together see from .. to, each of them sees from_all .. to_all. */
+    int from = 0, to = count - 1, from_all = 0, to_all = count - 1;
+    KeyTiles tiles;
+    if (a.rule.right >= 0) {
+        const int64_t right = limit_of_rule(a.rule.right) - keys->position;
+        to = last_key_to(q.max + right, stride, count);
+        to_all = last_key_to(q.min + right, stride, count);
+    }
+    if (a.rule.left >= 0) {
+        const int64_t left = limit_of_rule(a.rule.left) + keys->position;
+        from = first_key_from(q.min - left, stride, count);
+        from_all = first_key_from(q.max - left, stride, count);
+    }
+    if (q.sequence >= 0 && q.sequence != keys->sequence)
+        to = -1;
+    tiles.begin = (first + from) / Bc;
+    tiles.end = max((first + to + Bc) / Bc, tiles.begin);
+    tiles.clean_begin = tiles.clean_end = 0;
+    if (q.sequence == keys->sequence && scores_are_plain(a)) {
+        tiles.clean_begin = (first + from_all + Bc - 1) / Bc;
+        tiles.clean_end = (first + to_all + 1) / Bc;
+    }
+    return tiles;
+}
+
 template <int Bc>
 static __device__ __forceinline__ KeyTiles find_key_tiles(const AttnArgs &a, AttnRange q)
 {
     const int Nk = (int)a.shape.Nk;
-    KeyTiles tiles;
-    tiles.begin = tiles.clean_begin = tiles.clean_end = 0;
-    tiles.end = (Nk + Bc - 1) / Bc;
     const AttnSegment *keys = a.positions_k.segments;
-    tiles.one_run = a.positions_k.count == 1 && keys->stride == 1;
-    if (!tiles.one_run)
-        return tiles;
-
-    /* In key indexes: the rows together see from .. to, each of them sees from_all .. to_all. */
-    int from = 0, to = Nk - 1, from_all = 0, to_all = Nk - 1;
-    if (a.rule.right >= 0) {
-        const int64_t right = limit_of_rule(a.rule.right) - keys->position;
-        to = clamp_to_int(q.max + right, -1, Nk - 1);
-        to_all = clamp_to_int(q.min + right, -1, Nk - 1);
-    }
-    if (a.rule.left >= 0) {
-        const int64_t left = limit_of_rule(a.rule.left) + keys->position;
-        from = clamp_to_int(q.min - left, 0, Nk);
-        from_all = clamp_to_int(q.max - left, 0, Nk);
-    }
-    if (q.sequence >= 0 && q.sequence != keys->sequence)
-        to = -1;
-    tiles.begin = from / Bc;
-    tiles.end = max((to + Bc) / Bc, tiles.begin);
-    if (q.sequence == keys->sequence && scores_are_plain(a)) {
-        tiles.clean_begin = (from_all + Bc - 1) / Bc;
-        tiles.clean_end = (to_all + 1) / Bc;
+    KeyTiles tiles;
+    if (a.positions_k.count == 1 && keys->stride == 1) {
+        tiles = tiles_of_segment<Bc>(a, q, keys, 0, Nk, 1);
+        tiles.one_run = true;
+    } else {
+        tiles.begin = tiles.clean_begin = tiles.clean_end = 0;
+        tiles.end = (Nk + Bc - 1) / Bc;
+        tiles.one_run = false;
     }
     return tiles;
+}
+
+static __device__ __forceinline__ const AttnSegment *segment_of_key(const AttnArgs &a, int j)
+{
+    int64_t s = 0;
+    while (s + 1 < a.positions_k.count && j >= a.positions_k.segments[s + 1].first)
+        s++;
+    return a.positions_k.segments + s;
 }
 
 /* The last tile before j that is worth a visit, or -1. */
@@ -131,9 +171,9 @@ static __device__ __forceinline__ void make_row_runs(RowMask<Br, Bc> &mask, cons
         const int64_t p = q.position - keys->position; /* the key at the query's own position */
         int first = 0, last = Nk - 1;
         if (a.rule.left >= 0)
-            first = clamp_to_int(p - limit_of_rule(a.rule.left), 0, Nk);
+            first = first_key_from(p - limit_of_rule(a.rule.left), 1, Nk);
         if (a.rule.right >= 0)
-            last = clamp_to_int(p + limit_of_rule(a.rule.right), -1, Nk - 1);
+            last = last_key_to(p + limit_of_rule(a.rule.right), 1, Nk);
         mask.run.first[r] = first;
         mask.run.last[r] = q.sequence == keys->sequence ? last : -1;
     }
@@ -158,14 +198,40 @@ static __device__ __forceinline__ void publish_plan(RowMask<Br, Bc> &mask, const
         make_row_runs(mask, a, work.i0);
 }
 
+/* Bit c: is c0 + c one of first .. last? */
+static __device__ __forceinline__ uint32_t bits_of_run(int first, int last, int c0)
+{
+    const int from = max(first - c0, 0);
+    const int count = min(last - c0, 31) + 1 - from;
+    return count > 0 ? 0xffffffffu >> (32 - count) << from : 0;
+}
+
 template <int Br, int Bc>
 static __device__ __forceinline__ void make_row_words(RowMask<Br, Bc> &mask, const AttnArgs &a,
                                                       int j, int stage)
 {
     const int columns = min(Bc, (int)a.shape.Nk - j * Bc);
+    const AttnSegment *keys = segment_of_key(a, j * Bc + columns - 1);
+    const bool one_segment = !a.mask && keys->first <= j * Bc && keys->stride > 0;
 #pragma unroll 1
     for (int r = threadIdx.x; r < Br; r += blockDim.x) {
         const int i = min(mask.work.i0 + r, (int)a.shape.Nq - 1);
+        if (one_segment) {
+            const AttnPosition q = attn_position(a.positions_q, i);
+            const int64_t stride = keys->stride; /* p: the query's, counted from the first key's */
+            const int64_t p = q.position - keys->position - (j * Bc - keys->first) * stride;
+            int first = 0, last = columns - 1;
+            if (a.rule.left >= 0)
+                first = first_key_from(p - limit_of_rule(a.rule.left), stride, columns);
+            if (a.rule.right >= 0)
+                last = last_key_to(p + limit_of_rule(a.rule.right), stride, columns);
+            if (q.sequence != keys->sequence)
+                last = -1;
+#pragma unroll 1
+            for (int word = 0; word < Bc / 32; word++)
+                mask.words[stage][r][word] = bits_of_run(first, last, word * 32);
+            continue;
+        }
 #pragma unroll 1
         for (int word = 0; word < Bc / 32; word++) {
             uint32_t bits = 0;
@@ -184,10 +250,7 @@ static __device__ __forceinline__ uint32_t row_bits(const RowMask<Br, Bc> &mask,
 {
     if (!mask.by_run)
         return mask.words[stage][r][word];
-    const int c0 = j * Bc + word * 32;
-    const int from = max(mask.run.first[r] - c0, 0);
-    const int count = min(mask.run.last[r] - c0, 31) + 1 - from;
-    return count > 0 ? 0xffffffffu >> (32 - count) << from : 0;
+    return bits_of_run(mask.run.first[r], mask.run.last[r], j * Bc + word * 32);
 }
 
 #endif

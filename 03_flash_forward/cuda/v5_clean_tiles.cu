@@ -167,6 +167,10 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     if (j >= 0)
         load_keys(K, V, j, 0);
     copy_async_commit();
+    if (!SPLIT && O_state && j < 0) { /* nothing to add: the state stays as it is */
+        copy_async_wait<0>();
+        return;
+    }
     publish_plan(mask, a, work, K, V, q, tiles);
     start_runs<C::Bc, C::LEAN>(runs, a, tiles, q, run);
     TileRows<C> rows;

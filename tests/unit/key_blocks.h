@@ -108,7 +108,8 @@ typedef enum ShardLayout {
     SHARD_CONTIGUOUS,
     SHARD_ZIGZAG,
     SHARD_STRIPED,
-    SHARD_VARLEN
+    SHARD_VARLEN,
+    SHARD_FALLING /* contiguous, the last token first */
 } ShardLayout;
 
 /* Queries of one of `world` ranks; keys of all ranks, one rank behind the other. */
@@ -130,6 +131,10 @@ static const Shard shards[] = {
     {"striped, causal", SHARD_STRIPED, 3, 1, -1, 0, {1, 2, 1, 100, 300, 40}},
     {"zigzag varlen, causal", SHARD_VARLEN, 2, 1, -1, 0, {1, 3, 1, 130, 260, 64}},
     {"zigzag varlen, causal window", SHARD_VARLEN, 3, 0, 40, 0, {1, 2, 2, 90, 270, 256}},
+    {"long zigzag, causal", SHARD_ZIGZAG, 2, 1, -1, 0, {1, 1, 1, 500, 1000, 72}},
+    {"long zigzag, window both ways", SHARD_ZIGZAG, 2, 0, 330, 190, {1, 1, 1, 512, 1024, 32}},
+    {"long stripes, window both ways", SHARD_STRIPED, 3, 1, 790, 205, {1, 1, 1, 333, 999, 40}},
+    {"falling positions, window", SHARD_FALLING, 2, 0, 300, 50, {1, 1, 1, 200, 400, 24}},
 };
 
 #define SHARD_COUNT ((int)(sizeof shards / sizeof *shards))
@@ -151,6 +156,9 @@ static inline void append_rank(const Shard *s, AttnSegment *segments, int64_t *c
     switch (s->layout) {
     case SHARD_CONTIGUOUS:
         segments[(*count)++] = (AttnSegment){first, n, 0, rank * n, 1};
+        break;
+    case SHARD_FALLING:
+        segments[(*count)++] = (AttnSegment){first, n, 0, (rank + 1) * n - 1, -1};
         break;
     case SHARD_STRIPED:
         segments[(*count)++] = (AttnSegment){first, n, 0, rank, s->world};
