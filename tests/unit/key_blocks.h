@@ -134,6 +134,7 @@ static const Shard shards[] = {
     {"long zigzag, causal", SHARD_ZIGZAG, 2, 1, -1, 0, {1, 1, 1, 500, 1000, 72}},
     {"long zigzag, window both ways", SHARD_ZIGZAG, 2, 0, 330, 190, {1, 1, 1, 512, 1024, 32}},
     {"long stripes, window both ways", SHARD_STRIPED, 3, 1, 790, 205, {1, 1, 1, 333, 999, 40}},
+    {"long zigzag varlen, causal", SHARD_VARLEN, 2, 1, -1, 0, {1, 1, 1, 420, 840, 16}},
     {"falling positions, window", SHARD_FALLING, 2, 0, 300, 50, {1, 1, 1, 200, 400, 24}},
 };
 
