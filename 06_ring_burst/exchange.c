@@ -16,7 +16,7 @@
  *
  * Payload bytes are counted here, when they set out.
  *
- * Interface: ring_send, ring_receive, ring_start, ring_wait, ring_touch (ring_rank.h),
+ * Interface: ring_send, ring_receive, ring_start, ring_wait, ring_touch (ring_rank.h), ring_post,
  * ring_exchange_add (ring_fault.h).
  */
 #include <stdlib.h>
@@ -192,7 +192,24 @@ int ring_start(RingRank *r, RingExchange *x)
         return -1;
     if (ring_fault_strike(r, x) != 0)
         return -1;
-    return x->count > 0 ? r->transport->start(r, x) : 0;
+    if (x->count == 0)
+        return 0;
+    if (!r->space->put_off)
+        return r->transport->start(r, x);
+    if (ring_post(r) != 0 || r->space->put_off(r, x) != 0)
+        return -1;
+    r->log->put_off = x;
+    return 0;
+}
+
+/* In the order of ring_start, on all ranks alike: so no circle can come about here either. */
+int ring_post(RingRank *r)
+{
+    RingExchange *x = r->log->put_off;
+    r->log->put_off = NULL;
+    if (r->failed)
+        return -1;
+    return x ? r->transport->start(r, x) : 0;
 }
 
 /* A transport that knows when a transfer was complete says so in milliseconds; otherwise the mark
@@ -218,6 +235,8 @@ int ring_wait(RingRank *r, RingExchange *x)
 {
     const double begin = ring_now_ms();
     if (r->failed)
+        return -1;
+    if (ring_post(r) != 0)
         return -1;
     if (x->started && x->count > 0 && r->transport->wait(r, x) != 0)
         return -1;

@@ -248,7 +248,7 @@ int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_st
     status = r->space->attend(r, &pair.args, O_state, rows_of(r, q));
     clock_stop(r, clock, k->owner, pair.kind);
     pair_close(&pair);
-    return status;
+    return status == 0 ? ring_post(r) : status;
 }
 
 /* lse and delta are those of the whole rows, over the keys of all ranks: with them every pair of
@@ -274,7 +274,7 @@ int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, floa
     status = r->space->differentiate(r, &pair.args, q->delta, (FlashSums){dQ, dK, dV});
     clock_stop(r, clock, k->owner == r->rank ? q->owner : k->owner, pair.kind);
     pair_close(&pair);
-    return status;
+    return status == 0 ? ring_post(r) : status;
 }
 
 /* --- queries alone -----------------------------------------------------------------------------*/

@@ -85,6 +85,10 @@ typedef struct RingSpace {
     int (*mark)(RingRank *r, int messages);
     double (*mark_ms)(RingRank *r, int mark);
     void (*forget_marks)(RingRank *r);
+    /* The messages of x travel behind the work asked for so far, although the transport hears of
+     * them later, when the host has asked for what comes next (ring_post). NULL: it hears at once,
+     * since here work is done, and not only asked for. */
+    int (*put_off)(RingRank *r, const RingExchange *x);
     /* Messages between ranks that are threads of one process; NULL on the host, whose memory is
      * simply copied. ready: the point of the work queue behind which memory may travel (NULL: this
      * rank has failed). carry: queues a copy by rank `by`, behind both points; returns the point at
@@ -138,6 +142,7 @@ typedef struct RingLog {
     int flight_count, flight_room;
     int64_t hop_number[RING_MAX_RANKS][2][RING_TENSORS]; /* verify_hops: messages to / from peer */
     int exchanges;                                       /* started so far */
+    RingExchange *put_off;      /* started, and not handed to the transport yet */
     int fault_steps;            /* steps begun so far, both passes: what --inject counts */
     int fault_struck;           /* the fault has been injected */
     int trace;                  /* keep events */
@@ -145,6 +150,10 @@ typedef struct RingLog {
     void **kept;                /* ring_keep */
     int kept_count, kept_room;
 } RingLog;
+
+/* Hands over what ring_start has put off: behind a kernel that was asked for, and before any other
+ * message or wait. */
+int ring_post(RingRank *r);
 
 RingLog *ring_log_new(int trace);
 void ring_log_free(RingLog *log);

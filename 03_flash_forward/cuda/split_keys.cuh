@@ -78,7 +78,7 @@ static __global__ void __launch_bounds__(128)
     l += expf(lse_old - base);
     const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
     for (int64_t x = lane; x < d; x += 32) {
-        float O = O_state ? expf(lse_old - base) * O_state[state_row + x] : 0.0f;
+        float O = lse_old > -INFINITY ? expf(lse_old - base) * O_state[state_row + x] : 0.0f;
         for (int s = 0; s < parts.count; s++)
             O += expf(parts.lse[s * rows + row] - base) * parts.O[(s * rows) * d + state_row + x];
         if (O_state)

@@ -14,13 +14,14 @@
  * Everything here is asked for in order and done later: these functions return when a kernel stands
  * in the queue. If a kernel fails, that shows where the queue is looked at (space_queues.cu).
  *
- * Interface: of RingSpace (ring_world.h) start_state to widen; cuda_space_settle (space_cuda.h).
+ * Interface: of RingSpace (ring_world.h) attend to widen; cuda_space_settle (space_cuda.h).
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "small_work.h"
 #include "space_internal.h"
+#include "tensor.h"
 
 /* The same map on the device. There are few of them, each used in every round. How many are "few"?
  * A map for each pair of shards or halves that meet, the same in every round. */
@@ -116,28 +117,21 @@ int cuda_space_reserve(RingRank *r)
     return reserve_workspace(r, forward > backward ? forward : backward);
 }
 
-/* Zeros and -inf: a row that has seen nothing (lse = ln 0). */
-int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows)
-{
-    if (cuda_space_zero(r, O_state, (size_t)count * sizeof *O_state) != 0)
-        return -1;
-    return cuda_space_answer(r, launch_empty_rows(lse, rows, cuda_space_of(r)->work),
-                             "an empty state");
-}
-
 /* Merge and attention are one kernel: it loads (O, lse) where an ordinary one starts from (0,
  * -inf), and stores float32. A merge of its own would read and write all of O once more for each
  * visitor. */
 int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows)
 {
     AttnArgs a = *args;
+    int first;
     (void)rows;
     if (cuda_space_settle_all(r) != 0 ||
         reserve_workspace(r, flash_cuda_workspace_bytes(&a.shape, a.Q.dtype)) != 0 ||
-        bring(r, &a) != 0)
+        bring(r, &a) != 0 || cuda_space_begin_O(r, O_state, &a.shape, &first) != 0 ||
+        cuda_space_answer(r, flash_cuda_run(&a, O_state, cuda_space_of(r)->workspace_dev),
+                          "attention") != 0)
         return -1;
-    return cuda_space_answer(r, flash_cuda_run(&a, O_state, cuda_space_of(r)->workspace_dev),
-                             "attention");
+    return first ? cuda_space_reached(r, O_state, a.lse, &a.shape) : 0;
 }
 
 /* The gradients of these queries have been begun and not ended. */
@@ -154,9 +148,11 @@ int cuda_space_settle_all(RingRank *r)
 {
     CudaSpace *s = cuda_space_of(r);
     const FlashSums sums = s->sums;
+    const AttnShape *n = &s->begun.shape;
     s->sums.dQ = NULL;
-    if (!sums.dQ)
-        return 0;
+    if (!sums.dQ ||
+        cuda_space_touch(r, sums.dQ, (size_t)(n->B * n->Nq * n->H * n->d) * sizeof(float)) != 0)
+        return sums.dQ ? -1 : 0;
     return cuda_space_answer(r, flash_backward_cuda_end(&s->begun, sums, s->workspace_dev), "dQ");
 }
 
@@ -167,6 +163,8 @@ int cuda_space_settle(RingRank *r, const void *p, size_t bytes)
     const AttnShape *n = &s->begun.shape;
     const char *dQ = (const char *)s->sums.dQ, *from = (const char *)p;
     const size_t dQ_bytes = (size_t)(n->B * n->Nq * n->H * n->d) * sizeof(float);
+    if (cuda_space_touch(r, p, bytes) != 0)
+        return -1;
     if (!dQ || from + bytes <= dQ || dQ + dQ_bytes <= from)
         return 0;
     return cuda_space_settle_all(r);
@@ -260,11 +258,12 @@ int cuda_space_delta_of(RingRank *r, const AttnArgs *args, float *delta)
 int cuda_space_finish_O(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows)
 {
     const AttnShape *n = &args->shape;
+    const int64_t count = n->B * n->Nq * n->H * n->d;
     (void)rows;
-    return cuda_space_answer(r,
-                             launch_cast(args->O.data, args->O.dtype, O_state,
-                                         n->B * n->Nq * n->H * n->d, cuda_space_of(r)->work),
-                             "O");
+    if (cuda_space_settle(r, O_state, (size_t)count * sizeof *O_state) != 0)
+        return -1;
+    return cuda_space_answer(
+        r, launch_cast(args->O.data, args->O.dtype, O_state, count, cuda_space_of(r)->work), "O");
 }
 
 /* to [count] float32 += from [count]. */
@@ -278,12 +277,38 @@ int cuda_space_add(RingRank *r, float *to, const void *from, AttnDtype from_dtyp
 }
 
 /* float32 to the dtype, where it stands. */
+/* All of dQ is in the workspace, and its sums are the zeros that they were made of: instead of being
+ * added to them it goes to the tensor that they are to become. */
+static int store_dQ(RingRank *r, void *p)
+{
+    CudaSpace *s = cuda_space_of(r);
+    const FlashSums none = {NULL, NULL, NULL};
+    AttnArgs a = s->begun;
+    a.dQ = whole_tensor(r, p, a.shape.Nq, a.shape.H);
+    s->sums.dQ = NULL;
+    return cuda_space_touch(r, p, 1) != 0
+               ? -1
+               : cuda_space_answer(r, flash_backward_cuda_end(&a, none, s->workspace_dev), "dQ");
+}
+
+/* In two steps where the workspace has room, or in place in many (small_work.cu). */
 int cuda_space_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
 {
-    if (cuda_space_settle(r, p, (size_t)count * sizeof(float)) != 0)
+    CudaSpace *s = cuda_space_of(r);
+    const size_t bytes = (size_t)count * sizeof(float), narrow = (size_t)count * dtype_size(dtype);
+    if (dtype != ATTN_F32 && s->sums.dQ == p && dtype == s->begun.Q.dtype &&
+        cuda_space_is_zero(s, p, bytes))
+        return store_dQ(r, p);
+    if (cuda_space_settle(r, p, bytes) != 0)
         return -1;
-    return cuda_space_answer(r, launch_narrow(p, count, dtype, cuda_space_of(r)->work),
-                             "narrowing");
+    if (dtype == ATTN_F32 || narrow > s->workspace_bytes || s->sums.dQ)
+        return cuda_space_answer(r, launch_narrow(p, count, dtype, s->work), "narrowing");
+    if (cuda_space_answer(r, launch_cast(s->workspace_dev, dtype, (const float *)p, count, s->work),
+                          "narrowing") != 0)
+        return -1;
+    return cuda_space_try(
+        r, cudaMemcpyAsync(p, s->workspace_dev, narrow, cudaMemcpyDeviceToDevice, s->work),
+        "narrowing");
 }
 
 int cuda_space_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)

@@ -70,8 +70,12 @@ static int open_queues(RingRank *r, CudaSpace *s)
         if (cuda_space_try(r, cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, highest),
                            "a stream for messages") != 0)
             return -1;
-    return cuda_space_try(r, cudaStreamCreateWithPriority(&s->work, cudaStreamNonBlocking, lowest),
-                          "a stream for work");
+    cudaStream_t *const of_work[] = {&s->work, &s->before};
+    for (cudaStream_t *stream : of_work)
+        if (cuda_space_try(r, cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, lowest),
+                           "a stream for work") != 0)
+            return -1;
+    return 0;
 }
 
 /* A stream is a queue: what is put into one runs in order, what is put into two may run at the same
@@ -169,7 +173,7 @@ static void release_space(RingRank *r)
     (void)cudaFree(s->mask_dev);
     if (s->start)
         (void)cudaEventDestroy(s->start);
-    const cudaStream_t streams[] = {s->work, s->messages, s->inbound};
+    const cudaStream_t streams[] = {s->work, s->before, s->messages, s->inbound};
     for (cudaStream_t stream : streams)
         if (stream)
             (void)cudaStreamDestroy(stream);
@@ -189,7 +193,7 @@ static void release_space(RingRank *r)
             cuda_space_attend, cuda_space_differentiate, cuda_space_delta_of, cuda_space_finish_O, \
             cuda_space_add, cuda_space_narrow, cuda_space_widen, cuda_space_alone,                 \
             cuda_space_finish, cuda_space_mark, cuda_space_mark_ms, cuda_space_forget_marks,       \
-            cuda_space_ready, cuda_space_carry, cuda_space_follow                                  \
+            cuda_space_put_off, cuda_space_ready, cuda_space_carry, cuda_space_follow              \
     }
 
 extern "C" const RingSpace ring_space_cuda =

@@ -54,9 +54,17 @@ typedef struct CudaAwaited {
 
 typedef struct CudaShare CudaShare;
 
+typedef struct CudaZeros {
+    const void *p; /* NULL: nothing */
+    size_t bytes;
+} CudaZeros;
+
+#define CUDA_ZEROS 8 /* pieces remembered: dQ, and two halves of dK and dV in two rooms */
+
 typedef struct CudaSpace {
     int device;
     cudaStream_t work, messages;
+    cudaStream_t before;  /* no work in it: it reaches the point where an exchange was put off */
     cudaStream_t inbound; /* copies into this rank's memory, beside those out of it in `messages` */
     DeviceMap *maps;
     int map_count, map_room;
@@ -81,6 +89,9 @@ typedef struct CudaSpace {
     AttnArgs begun;
     const float *delta;
     FlashSums sums;
+    CudaZeros zeros[CUDA_ZEROS]; /* asked for, and nobody has written there since */
+    int zero_next;
+    CudaZeros unwritten; /* O of a state that should be zero and is not */
 } CudaSpace;
 
 /* -1, after ring_fail, when it cannot be made. */

@@ -29,12 +29,20 @@ void *cuda_space_alloc(RingRank *r, size_t bytes);
 void cuda_space_free(RingRank *r, void *p_dev);
 int cuda_space_upload(RingRank *r, void *to, const void *from_host, size_t bytes);
 int cuda_space_download(RingRank *r, void *to_host, const void *from, size_t bytes);
-int cuda_space_zero(RingRank *r, void *p, size_t bytes);
 int cuda_space_copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
                     size_t width, int64_t height);
 
-int cuda_space_reserve(RingRank *r);
+int cuda_space_zero(RingRank *r, void *p, size_t bytes);
 int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows);
+/* 1: exactly this memory was asked to be zero, and nobody has written to it since. */
+int cuda_space_is_zero(const CudaSpace *s, const void *p, size_t bytes);
+/* In front of a kernel that continues this state; *first: behind it, cuda_space_reached. */
+int cuda_space_begin_O(RingRank *r, const float *O_state, const AttnShape *n, int *first);
+int cuda_space_reached(RingRank *r, float *O_state, const float *lse, const AttnShape *n);
+int cuda_space_write_zeros(RingRank *r); /* of a state that no kernel has continued */
+int cuda_space_touch(RingRank *r, const void *p, size_t bytes);
+
+int cuda_space_reserve(RingRank *r);
 int cuda_space_alone(RingRank *r, RingPass pass);
 int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows);
 int cuda_space_differentiate(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums);
@@ -51,6 +59,7 @@ int cuda_space_hangs(void); /* 1: some rank's queue did not end in time; cudaFre
 int cuda_space_mark(RingRank *r, int messages);
 double cuda_space_mark_ms(RingRank *r, int number);
 void cuda_space_forget_marks(RingRank *r);
+int cuda_space_put_off(RingRank *r, const RingExchange *x);
 void *cuda_space_ready(RingRank *r, const void *p, size_t bytes);
 void *cuda_space_carry(RingRank *by, void *to, void *to_ready, const void *from, void *from_ready,
                        size_t bytes);

@@ -2,7 +2,7 @@
  *
  * space_memory.cu: a rank's memory on a GPU: pieces that are kept, and copies.
  *
- * Interface: of RingSpace (ring_world.h) alloc, free, upload, download, zero, copy;
+ * Interface: of RingSpace (ring_world.h) alloc, free, upload, download, copy;
  * cuda_space_owns, cuda_space_piece_has (space_internal.h).
  */
 #include "space_internal.h"
@@ -44,6 +44,11 @@ void cuda_space_free(RingRank *r, void *p_dev)
     CudaSpace *s = cuda_space_of(r);
     if (p_dev && s->sums.dQ == p_dev)
         s->sums.dQ = NULL; /* nobody has asked for this dQ */
+    if (p_dev && s->unwritten.p == p_dev)
+        s->unwritten.p = NULL;
+    for (int n = 0; n < CUDA_ZEROS; n++)
+        if (s->zeros[n].p == p_dev)
+            s->zeros[n].p = NULL;
     for (int p = 0; p < s->piece_count; p++)
         if (s->pieces[p].p_dev == p_dev)
             s->pieces[p].used = 0;
@@ -87,14 +92,7 @@ int cuda_space_download(RingRank *r, void *to_host, const void *from, size_t byt
     return copy_now(r, to_host, from, bytes, cudaMemcpyDeviceToHost, "download");
 }
 
-/* Async: it is put into the queue behind the work that was asked for, and this function returns. */
-int cuda_space_zero(RingRank *r, void *p, size_t bytes)
-{
-    if (cuda_space_settle(r, p, bytes) != 0)
-        return -1;
-    return cuda_space_try(r, cudaMemsetAsync(p, 0, bytes, cuda_space_of(r)->work), "zeros");
-}
-
+/* Async, as all work: it is put into the queue and this function returns. */
 int cuda_space_copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
                     size_t width, int64_t height)
 {

@@ -12,7 +12,7 @@
  * ranks have asked for before; both ranks' later work is queued behind the copy. Copies into a rank
  * and out of it have different streams: a link carries both ways at once.
  *
- * Interface: of RingSpace (ring_world.h) finish, mark, mark_ms, forget_marks, ready, carry, follow;
+ * Interface: of RingSpace (ring_world.h) finish, mark, mark_ms, forget_marks, put_off, ready, carry, follow;
  * cuda_space_event, cuda_space_await (space_cuda.h).
  */
 #include <atomic>
@@ -193,6 +193,22 @@ void cuda_space_forget_marks(RingRank *r)
     s->start_ms = ring_now_ms();
 }
 
+/* To hand a message to NCCL, or to a peer's thread, keeps the host busy for a tenth of a millisecond
+ * or two, in which the GPU would have nothing to do. So the method's next work is asked for first;
+ * the message waits for a point in the queue in front of that. */
+int cuda_space_put_off(RingRank *r, const RingExchange *x)
+{
+    CudaSpace *s = cuda_space_of(r);
+    cudaEvent_t now;
+    for (int i = 0; i < x->count; i++)
+        if (cuda_space_settle(r, x->list[i].data, x->list[i].bytes) != 0)
+            return -1;
+    if (cuda_space_event(r, &now) != 0 ||
+        cuda_space_try(r, cudaEventRecord(now, s->work), "an event") != 0)
+        return -1;
+    return cuda_space_try(r, cudaStreamWaitEvent(s->before, now, 0), "messages");
+}
+
 /* The sender's event says "computed", the receiver's "nobody reads this room any more". Without the
  * second a fast neighbour overwrites keys that the kernel still works on: the race of the chapter,
  * on a GPU. */
@@ -200,7 +216,7 @@ void *cuda_space_ready(RingRank *r, const void *p, size_t bytes)
 {
     cudaEvent_t event;
     if (cuda_space_settle(r, p, bytes) != 0 || cuda_space_event(r, &event) != 0 ||
-        cuda_space_try(r, cudaEventRecord(event, cuda_space_of(r)->work), "an event") != 0)
+        cuda_space_try(r, cudaEventRecord(event, cuda_space_of(r)->before), "an event") != 0)
         return NULL;
     return event;
 }

@@ -102,7 +102,7 @@ int cuda_share_ready(RingRank *r, const RingTransfer *list, int count)
     for (int i = 0; i < count; i++)
         if (cuda_space_settle(r, list[i].data, list[i].bytes) != 0)
             return -1;
-    return record(r, cuda_space_of(r)->work);
+    return record(r, cuda_space_of(r)->before);
 }
 
 void *cuda_share_event(RingRank *r, int number)

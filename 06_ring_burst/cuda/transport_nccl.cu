@@ -185,7 +185,7 @@ static int start(RingRank *r, RingExchange *x)
         if (cuda_space_settle(r, x->list[i].data, x->list[i].bytes) != 0)
             return -1;
     if (cuda_space_event(r, &ticket->ready) != 0 || cuda_space_event(r, &ticket->arrived) != 0 ||
-        cuda_space_try(r, cudaEventRecord(ticket->ready, s->work), "an event") != 0 ||
+        cuda_space_try(r, cudaEventRecord(ticket->ready, s->before), "an event") != 0 ||
         cuda_space_try(r, cudaStreamWaitEvent(s->messages, ticket->ready, 0), "messages") != 0 ||
         queue_group(r, x) != 0)
         return -1;
