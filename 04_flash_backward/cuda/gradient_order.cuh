@@ -39,17 +39,22 @@ struct GradientPlan {
     bool aligned, wide; /* rows on 16 bytes: of Q, K, V, dO; of dK, dV */
 };
 
-/* How many kv heads' Q, dO and dQ go into SECTION_MIB; one, where all tiles of keys cost the same
- * or where turns are kept. */
-static int heads_of_section(const AttnArgs *a, bool in_turns)
+/* How many kv heads' Q, dO and dQ go into SECTION_MIB, but no fewer than have a block for each of
+ * the `places` of the GPU, and all sections alike: behind a short section the long blocks of the
+ * next one start late, and end late. One, where all tiles of keys cost the same or where turns are
+ * kept. */
+static int heads_of_section(const AttnArgs *a, bool in_turns, int blocks_of_head, int places)
 {
     const AttnShape *n = &a->shape;
     /* 8 bytes: Q 2, dO 2, dQ 4 */
     const int64_t heads = n->B * n->Hkv, bytes = n->H / n->Hkv * n->Nq * n->d * 8;
-    const int64_t fit = ((int64_t)SECTION_MIB << 20) / bytes;
+    const int64_t least = (places + blocks_of_head - 1) / blocks_of_head;
+    int64_t fit = ((int64_t)SECTION_MIB << 20) / bytes;
     if (in_turns || (a->rule.right < 0 && a->rule.left < 0))
         return 1;
-    return (int)(fit < 1 ? 1 : fit > heads ? heads : fit);
+    fit = fit < least ? least : fit;
+    const int64_t sections = fit < heads ? heads / fit : 1;
+    return (int)((heads + sections - 1) / sections);
 }
 
 /* The block's share of the work: longest first within a section of heads, or, by ticket, the tiles

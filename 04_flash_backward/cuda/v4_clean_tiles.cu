@@ -158,12 +158,16 @@ static AttnStatus launch_clean_gradients(const AttnArgs *a, const float *delta, 
     GradientPlan plan = {};
     plan.sums = sums;
     plan.step = IN_TURNS && a->rule.right >= 0 ? -1 : 1;
-    plan.section_heads = heads_of_section(a, IN_TURNS);
     plan.group = (int)(n->H / n->Hkv);
     plan.plain = !(a->softcap > 0.0f) && a->scale > 0.0f;
     plan.aligned = all_rows_on_16_bytes(a) && rows_on_16_bytes(&a->dO);
     plan.wide = !sums.dK && rows_on_16_bytes(&a->dK) && rows_on_16_bytes(&a->dV);
     place_workspace<C>(&plan.w, n, workspace, IN_TURNS);
+    int device = 0, multiprocessors = 0;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    plan.section_heads = heads_of_section(a, IN_TURNS, plan.w.tables.Tc * C::SHARES,
+                                          multiprocessors * C::BLOCKS);
     const int64_t rows = n->B * n->H * plan.w.tables.Tr * C::Br;
     const int walk = walk_blocks(plan.w.tables, C::Br);
     const AttnStatus status = /* asked first: a refusal leaves nothing behind */
