@@ -22,7 +22,8 @@ part() {
         warn "time is up before '$part_name'; call the same command again to go on"
         exit 4
     fi
-    part_log="build/gpu_logs/$gpu_piece$gpu_stage.$(printf %s "$part_name" | tr -c 'A-Za-z0-9_.\n-' _).log"
+    part_file=$(printf %s "$part_name" | tr -c 'A-Za-z0-9_.\n-' _)
+    part_log=build/gpu_logs/$gpu_piece$gpu_stage.$part_file.log
     part_status=0
     part_seconds=$((gpu_start + ${LADDER_SECONDS:-540} + 30 - $(date +%s)))
     step "$part_name" "$part_log" timeout "$part_seconds" "$@" || part_status=$?
@@ -111,7 +112,12 @@ gpu_sanitize() {
     while read -r folder program <&3; do
         sanitize_cases "$program" >"build/sanitize_$program.txt"
         for kind in memcheck racecheck synccheck initcheck; do
-            part "$folder $kind" "$tool" --tool $kind --error-exitcode 9 \
+            what=$kind
+            if [ "$program $kind" = "ring_burst initcheck" ]; then
+                what="initcheck of one rank" # why: sanitize_one_rank
+                sanitize_one_rank >"build/sanitize_$program.txt"
+            fi
+            part "$folder $what" "$tool" --tool $kind --error-exitcode 9 \
                 "build/gpu/$folder/$program" --device cuda --cases "build/sanitize_$program.txt"
             own=$(sanitize_program "$program")
             # shellcheck disable=SC2086 # a program and its flags, one word each
