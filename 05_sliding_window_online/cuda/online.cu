@@ -66,12 +66,12 @@ static __device__ __forceinline__ void add_tile(BlockRow &row, const OnlineStep 
     float score = attn_score(&s.args, qk);
     if (lane >= Bc || j0 + c >= s.args.shape.Nk || !row_sees(s, r, j0 + c))
         score = -INFINITY;
+    if (__all_sync(ALL, score == -INFINITY))
+        return; /* nothing to add. (The maximum could not tell: fmaxf(-inf, NaN) is -inf.) */
     float m_new = score;
     for (int distance = 16; distance > 0; distance /= 2)
         m_new = fmaxf(m_new, __shfl_xor_sync(ALL, m_new, distance));
     m_new = fmaxf(m_new, row.m);
-    if (m_new == -INFINITY)
-        return; /* nothing seen so far: the same in all lanes */
     const float p = expf(score - m_new), alpha = expf(row.m - m_new);
     float l_tile = p;
     for (int distance = 16; distance > 0; distance /= 2)
@@ -90,15 +90,17 @@ static __device__ __forceinline__ void add_tile(BlockRow &row, const OnlineStep 
     }
 }
 
-/* lse_i and O_i of the global state, and this block's: log1p keeps what a small addend changes. */
+/* lse_i and O_i of the global state, and this block's: log1p keeps what a small addend changes.
+ * Not fmaxf and fminf: of NaN and a number both take the number. Compared, NaN stays. */
 template <typename T>
 static __device__ __forceinline__ void merge_row(const BlockRow &row, T *O_i, float *lse_i, int d)
 {
     const int lane = threadIdx.x % 32;
-    if (row.m == -INFINITY)
+    if (row.l == 0.0f)
         return; /* no key of this block is visible */
     const float lse_old = *lse_i, lse_ij = row.m + logf(row.l);
-    const float high = fmaxf(lse_old, lse_ij), low = fminf(lse_old, lse_ij);
+    const float high = lse_old > lse_ij ? lse_old : lse_ij;
+    const float low = lse_old > lse_ij ? lse_ij : lse_old;
     const float lse_new = high + log1pf(expf(low - high));
     const float of_old = expf(lse_old - lse_new), of_block = expf(lse_ij - lse_new) / row.l;
 #pragma unroll

@@ -37,6 +37,10 @@ NONFINITE = (
     "--window 5,0 --temperature 2 --block-q 7 --block-kv 5 --order random --dtype f32",
     "--window -1,-1 --softcap 3 --backward --dtype bf16",
     "--window 5,-1 --dropout 0.3 --clip=-0.1,1.4 --dtype bf16",
+    "--window 5,0 --block-q 16 --block-kv 9 --order random --dtype bf16",
+    "--window 5,0 --backward --dtype bf16",
+    "--window 7,3 --temperature 2 --backward --dtype f16",
+    "--window 9,-1 --scale -0.3 --qk-norm 4 --backward --dtype f16",
 )
 
 
