@@ -161,7 +161,7 @@ static float add_earlier(FlashRows rows, int64_t row, float m, float l_block)
 {
     const double earlier = (double)rows.l[row] + (double)rows.l_rest[row];
     double l = l_block;
-    if (earlier > 0.0)
+    if (earlier != 0.0) /* 0: m may be -inf; not > 0, which would lose a NaN */
         l += earlier * exp2((double)rows.m[row] - (double)m);
     rows.m[row] = m;
     rows.l[row] = (float)l;

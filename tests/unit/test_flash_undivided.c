@@ -7,6 +7,8 @@
  *   oracle's bound.
  * - All keys as one block: the bits of flash_forward_v2_simd.
  * - 16 blocks: lse within 1.5 times the error of one block, where (O, lse) is twice as wrong.
+ * - One NaN or infinite key in one of several blocks: it reaches lse of each row that sees it, also
+ *   when blocks without it come later.
  */
 #include "alloc.h"
 #include "check.h"
@@ -119,11 +121,35 @@ static void test_undivided_states_lose_nothing(void **unused)
     case_free(c);
 }
 
+static void test_a_nonfinite_key_stays(void **unused)
+{
+    static const float values[] = {NAN, INFINITY};
+    (void)unused;
+    for (int n = 0; n < 16; n++) { /* block of the key, its value, with or without a window */
+        Case *c = case_new((AttnShape){1, 2, 2, 70, 160, 16}, ATTN_F32, LAYOUT_BSHD, 1);
+        const KeySplit split = split_evenly(160, 4, 0);
+        const FlashRows rows = rows_new(c);
+        float *O_state = state_new(c);
+        Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+        Oracle oracle;
+        c->args.rule = n / 8 ? (AttnRule){50, 0} : (AttnRule){-1, -1};
+        case_set(&c->args.K, 0, 17 + n % 4 * 40, 1, 3, values[n / 4 % 2]);
+        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        attend_undivided(c, &split, O_state, rows);
+        check_outputs(&check, &oracle, NULL, &c->args, 0, 4);
+        assert_true(check.pass);
+        oracle_free(&oracle);
+        free(O_state), free(rows.m);
+        case_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_undivided_states),
         cmocka_unit_test(test_undivided_states_lose_nothing),
+        cmocka_unit_test(test_a_nonfinite_key_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
