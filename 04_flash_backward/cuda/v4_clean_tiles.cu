@@ -18,8 +18,8 @@
  *   - Tiles that are visited, and their masks, follow from tables that a small kernel makes first
  *     (row_walk.cuh), so that a block does not start with a chain of dependent loads.
  *   - Masked tiles with runs of keys cost little more than clean ones (score_factors.cuh), and half
- *     a tile is left out where the first or the second half of its keys is not seen. Keys that stand
- *     in several segments, as in a ring's zigzag, have runs for each of them.
+ *     a tile is left out where the first or the second half of its keys is not seen. Keys in
+ *     several segments, as in a ring's zigzag, have runs for each of them.
  *   - Longest first: under a causal mask the first keys are seen by all queries. Sections of heads
  *     whose Q, dO and dQ fit the L2 cache, as in stage 03.
  *   - --deterministic: tiles of keys take turns at each tile of dQ (see wait_for_turn).
@@ -166,8 +166,8 @@ static AttnStatus launch_clean_gradients(const AttnArgs *a, const float *delta, 
     int device = 0, multiprocessors = 0;
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    plan.section_heads = heads_of_section(a, IN_TURNS, plan.w.tables.Tc * C::SHARES,
-                                          multiprocessors * C::BLOCKS);
+    plan.section_heads =
+        heads_of_section(a, IN_TURNS, plan.w.tables.Tc * C::SHARES, multiprocessors * C::BLOCKS);
     const int64_t rows = n->B * n->H * plan.w.tables.Tr * C::Br;
     const int walk = walk_blocks(plan.w.tables, C::Br);
     const AttnStatus status = /* asked first: a refusal leaves nothing behind */

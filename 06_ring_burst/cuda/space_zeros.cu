@@ -46,13 +46,17 @@ int cuda_space_is_zero(const CudaSpace *s, const void *p, size_t bytes)
     return 0;
 }
 
-/* A row that has seen nothing: lse = ln 0. */
+/* A row that has seen nothing: lse = ln 0. One state at a time is left unwritten. */
 int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows)
 {
     CudaSpace *s = cuda_space_of(r);
-    if (cuda_space_settle(r, O_state, (size_t)count * sizeof *O_state) != 0)
+    const size_t bytes = (size_t)count * sizeof *O_state;
+    if (cuda_space_settle(r, O_state, bytes) != 0)
         return -1;
-    s->unwritten = (CudaZeros){O_state, (size_t)count * sizeof *O_state};
+    if (!s->unwritten.p)
+        s->unwritten = (CudaZeros){O_state, bytes};
+    else if (cuda_space_try(r, cudaMemsetAsync(O_state, 0, bytes, s->work), "zeros") != 0)
+        return -1;
     return cuda_space_answer(r, launch_empty_rows(lse, rows, s->work), "an empty state");
 }
 
