@@ -3,8 +3,8 @@
  * small_work.h: what happens between the block kernels on a GPU: sums, and changes of type. All of
  * it is one walk over memory; it is queued on `stream` and nothing waits.
  *
- * Interface: launch_empty_rows, launch_clear_unseen, launch_cast, launch_add, launch_narrow, launch_widen. Arrays are
- * contiguous device memory of `count` elements; count 0 does nothing.
+ * Interface: launch_empty_rows, launch_clear_unseen, launch_cast, launch_add, launch_narrow,
+ * launch_widen. Arrays are contiguous device memory of `count` elements; count 0 does nothing.
  */
 #ifndef RING_SMALL_WORK_H
 #define RING_SMALL_WORK_H

@@ -277,8 +277,8 @@ int cuda_space_add(RingRank *r, float *to, const void *from, AttnDtype from_dtyp
 }
 
 /* float32 to the dtype, where it stands. */
-/* All of dQ is in the workspace, and its sums are the zeros that they were made of: instead of being
- * added to them it goes to the tensor that they are to become. */
+/* All of dQ is in the workspace, and its sums are the zeros that they were made of: instead of
+ * being added to them it goes to the tensor that they are to become. */
 static int store_dQ(RingRank *r, void *p)
 {
     CudaSpace *s = cuda_space_of(r);

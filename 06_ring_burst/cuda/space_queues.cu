@@ -12,8 +12,8 @@
  * ranks have asked for before; both ranks' later work is queued behind the copy. Copies into a rank
  * and out of it have different streams: a link carries both ways at once.
  *
- * Interface: of RingSpace (ring_world.h) finish, mark, mark_ms, forget_marks, put_off, ready, carry, follow;
- * cuda_space_event, cuda_space_await (space_cuda.h).
+ * Interface: of RingSpace (ring_world.h) finish, mark, mark_ms, forget_marks, put_off, ready,
+ * carry, follow; cuda_space_event, cuda_space_await (space_cuda.h).
  */
 #include <atomic>
 #include <sched.h>
@@ -193,9 +193,9 @@ void cuda_space_forget_marks(RingRank *r)
     s->start_ms = ring_now_ms();
 }
 
-/* To hand a message to NCCL, or to a peer's thread, keeps the host busy for a tenth of a millisecond
- * or two, in which the GPU would have nothing to do. So the method's next work is asked for first;
- * the message waits for a point in the queue in front of that. */
+/* To hand a message to NCCL, or to a peer's thread, keeps the host busy for a tenth of a
+ * millisecond or two, in which the GPU would have nothing to do. So the method's next work is asked
+ * for first; the message waits for a point in the queue in front of that. */
 int cuda_space_put_off(RingRank *r, const RingExchange *x)
 {
     CudaSpace *s = cuda_space_of(r);
