@@ -222,13 +222,16 @@ void cli_print_list(const Stage *stage)
     int i;
     for (i = 0; i < stage->variant_count; i++) {
         const Variant *v = &stage->variants[i];
-        const int both = v->backward || (v->traits & VARIANT_RANKS);
+        const int ranks = (v->traits & VARIANT_RANKS) != 0;
+        const char *passes = v->backward || ranks ? "forward,backward"
+                             : v->forward         ? "forward"
+                                                  : "(not built)"; /* it needs CUDA */
         const char *dtypes = v->dtypes == DTYPES_ALL     ? "f32,f16,bf16"
                              : v->dtypes == DTYPES_F32   ? "f32"
                              : v->dtypes == DTYPES_16BIT ? "f16,bf16"
                                                          : "other";
         printf("%-20s  %-4s  %-12s  %-16s  %s\n", v->name, v->device == ON_CPU ? "cpu" : "cuda",
-               dtypes, both ? "forward,backward" : "forward", v->idea);
+               dtypes, passes, v->idea);
     }
 }
 

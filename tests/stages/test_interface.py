@@ -74,9 +74,12 @@ def check_pages(p):
     listing = p.run("--list")
     lines = [re.split(r" {2,}", line) for line in listing.stdout.splitlines()]
     p.ok(listing.returncode == 0 and len(lines) >= 2, "--list lists variants", listing.stderr)
+    without = ("found a build without CUDA" in p.run("--device", "cuda", "-N", "1").stderr
+               and p.name not in NAMES)  # methods of stage 06 have no functions of their own
     good = [len(row) == 5 and re.fullmatch(NAMES.get(p.name, r"v\d+_[a-z0-9_]+"), row[0]) and
             row[1] in ("cpu", "cuda") and re.fullmatch(r"(f32|f16|bf16)(,(f16|bf16))*", row[2]) and
-            row[3] in ("forward", "forward,backward") and row[4] for row in lines]
+            row[3] in (["(not built)"] if without and row[1] == "cuda" else
+                       ["forward", "forward,backward"]) and row[4] for row in lines]
     p.ok(all(good), "--list: name  device  dtypes  directions  idea", listing.stdout)
     names = {(row[0], row[1] if p.name in NAMES else "") for row in lines}
     p.ok(len(names) == len(lines), "--list: every name once", listing.stdout)
