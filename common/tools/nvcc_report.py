@@ -7,7 +7,8 @@ usage: nvcc_report.py NVCC ARGS...   (ARGS end in: -c INPUT -o OUTPUT)
 Prints `kernel  sm_90  40 registers, 4096 B shared, 0 B spilled` to stdout and into
 OUTPUT.kernels.txt, and keeps what nvcc said in OUTPUT.ptxas.txt. With --attn-strict among ARGS
 (nvcc does not see it) it fails when ptxas says that wgmma was serialised or setmaxnreg ignored:
-such a kernel is right but slow, whatever its numbers.
+such a kernel is right but slow, whatever its numbers. With --attn-spilled=KERNEL:BYTES it fails when
+a kernel whose name contains KERNEL spills more (stores and loads of a thread together).
 """
 import pathlib
 import re
@@ -19,6 +20,7 @@ NOISE = re.compile(r"^ptxas info\s*: (Overriding|\d+ bytes gmem|Function propert
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")
 USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+LIMIT = re.compile(r"--attn-spilled=(\w+):(\d+)")
 STRICT = re.compile(r"wgmma\.mma_async.*serialized|setmaxnreg.*ignored", re.I)
 
 
@@ -47,7 +49,10 @@ def kernels(text):
 
 def main():
     strict = "--attn-strict" in sys.argv
-    command = [a for a in sys.argv[1:] if a != "--attn-strict"]
+    limits = [LIMIT.fullmatch(a) for a in sys.argv[1:] if a.startswith("--attn-spilled")]
+    if not all(limits):
+        sys.exit("error: accepted is --attn-spilled=KERNEL:BYTES")
+    command = [a for a in sys.argv[1:] if not a.startswith("--attn-")]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                          errors="replace", check=False)
     rows = kernels(run.stdout)
@@ -66,7 +71,11 @@ def main():
     if strict and STRICT.search(run.stdout):
         print("error: a kernel meant to be fast is not (see the line above)")
         return 1
-    return run.returncode
+    over = [(name, arch, spilled, limit[2]) for name, arch, _, _, spilled in rows
+            for limit in limits if limit[1] in name and spilled > int(limit[2])]
+    for name, arch, spilled, most in over:
+        print(f"error: {names[name]} spills {spilled} bytes on {arch}, accepted are {most}")
+    return run.returncode or int(bool(over))
 
 
 if __name__ == "__main__":

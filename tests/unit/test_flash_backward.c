@@ -7,7 +7,8 @@
  *   option of oracle_case.h and every shard of a ring. Stages 05 and 06 rest on this.
  * - A call adds to what is there. A block that nobody sees adds nothing.
  * - delta; equal keys: rows of dS sum to zero, and dV is what a uniform P gives.
- * - The same bits with any number of threads, and in memory of the caller without an allocation.
+ * - The same bits with any number of threads, and in memory of the caller without an allocation;
+ *   the same bits of every variant in 200 runs.
  */
 #include "gradient_blocks.h"
 
@@ -220,6 +221,36 @@ static void test_same_bits(void **unused)
     }
 }
 
+/* The variants themselves, each with the threads that it was given. */
+static void test_passes_repeat(void **unused)
+{
+    static const AttnFn passes[] = {flash_backward_v0_fa1_backward, flash_backward_v1_fa2_backward,
+                                    flash_backward_v2_simd};
+    (void)unused;
+    for (int p = 0; p < 3; p++) {
+        Case *c = case_new((AttnShape){1, 4, 2, 75, 170, 40}, ATTN_F16, LAYOUT_BSHD, 1);
+        const Storage *gradients[] = {&c->dQ, &c->dK, &c->dV};
+        void *first[3];
+        case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+        c->args.threads = 2;
+        free(run_forward(c));
+        for (int repeat = 0; repeat < (quick() ? 3 : 200); repeat++) {
+            assert_int_equal(ATTN_OK, passes[p](&c->args));
+            for (int t = 0; t < 3; t++)
+                if (repeat == 0) {
+                    first[t] = malloc(gradients[t]->bytes);
+                    assert_non_null(first[t]);
+                    memcpy(first[t], gradients[t]->base, gradients[t]->bytes);
+                } else {
+                    assert_memory_equal(first[t], gradients[t]->base, gradients[t]->bytes);
+                }
+        }
+        for (int t = 0; t < 3; t++)
+            free(first[t]);
+        case_free(c);
+    }
+}
+
 static void test_memory_of_the_caller(void **unused)
 {
     Case *c = case_new((AttnShape){1, 2, 1, 75, 260, 40}, ATTN_F16, LAYOUT_BSHD, 1);
@@ -255,6 +286,7 @@ int main(void)
         cmocka_unit_test(test_delta),
         cmocka_unit_test(test_equal_keys),
         cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_passes_repeat),
         cmocka_unit_test(test_memory_of_the_caller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_nvcc_report.py: common/tools/nvcc_report.py, with a script that prints what ptxas prints.
+
+Two kernels: one spills 84 + 128 bytes, one nothing. The report has to name both; a limit has to
+hold for the kernels of its name, at the byte; and what nvcc fails at stays a failure.
+"""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.dirname(HERE)]
+from tap import Tap
+
+REPORT = pathlib.Path(HERE, "..", "..", "common", "tools", "nvcc_report.py")
+PTXAS = """ptxas info    : Compiling entry function 'tile_kernel' for 'sm_90'
+ptxas info    : Function properties for tile_kernel
+    104 bytes stack frame, 84 bytes spill stores, 128 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 1024 bytes smem
+ptxas info    : Compiling entry function 'store_kernel' for 'sm_90'
+ptxas info    : Function properties for store_kernel
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 34 registers
+"""
+TOO_MANY = "error: tile_kernel spills 212 bytes on sm_90, accepted are 211"
+
+
+def main():
+    tap = Tap()
+    with tempfile.TemporaryDirectory() as folder:
+        def report(status, *flags, said=PTXAS):
+            nvcc = pathlib.Path(folder, "nvcc.py")
+            nvcc.write_text("import sys\n"
+                            "bad = [a for a in sys.argv if a.startswith('--attn')]\n"
+                            f"print({said!r}, end='')\nsys.exit({status} or bool(bad))\n")
+            done = subprocess.run([sys.executable, REPORT, sys.executable, nvcc, *flags, "-c",
+                                   "x.cu", "-o", pathlib.Path(folder, "x.o")],
+                                  capture_output=True, text=True, check=False)
+            return done.returncode, done.stdout + done.stderr
+
+        status, said = report(0)
+        tap.ok(status == 0 and "tile_kernel  sm_90  255 registers, 1024 B shared, 212 B spilled\n"
+               "store_kernel  sm_90  34 registers, 0 B shared, 0 B spilled\n" == said,
+               "a line for each kernel", said)
+        status, said = report(0, "--attn-spilled=tile_kernel:212", "--attn-spilled=store_kernel:0")
+        tap.ok(status == 0 and "error" not in said, "spills up to the limit are accepted", said)
+        status, said = report(0, "--attn-spilled=tile_kernel:211")
+        tap.ok(status == 1 and TOO_MANY in said, "one byte more is not", said)
+        status, said = report(0, "--attn-spilled=store:0")
+        tap.ok(status == 0, "a limit is for the kernels that it names", said)
+        status, said = report(0, "--attn-spilled=211")
+        tap.ok(status != 0 and "accepted is --attn-spilled=KERNEL:BYTES" in said,
+               "a limit without a kernel is refused", said)
+        status, said = report(2, "--attn-spilled=tile_kernel:212")
+        tap.ok(status == 2, "what nvcc fails at stays a failure", said)
+        slow = PTXAS + "ptxas info : wgmma.mma_async instructions are serialized\n"
+        tap.ok((report(0, said=slow)[0], report(0, "--attn-strict", said=slow)[0]) == (0, 1),
+               "--attn-strict: serialised wgmma is an error")
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
