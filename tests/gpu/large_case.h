@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
  * large_case.h: tensors of more than 2^31 elements on the device, and what of them a host can look
- * at: some rows of each, downloaded into a small case.
+ * at: some rows of each, downloaded into a small case. Two problems for the tests of both passes:
+ *
+ *     many queries   Q [1][524388][32][128], 65 keys: rows on both sides of element 2^30, of 2^31,
+ *                    at the ends and at random
+ *     many keys      K and V of that size, heads outermost; queries at positions all along the
+ *                    keys, each with a window, so that every key that counts is known
  *
  * Interface:
  * - TOKENS x HEADS x 128 channels pass 2^31. Large: the arguments; large_new fills Q, K and V.
  * - large_tensor, large_bytes, large_positions, large_free. fetch_rows: rows to the host.
  * - Sample, sample_add, sample_tokens: which rows. large_places: queries far apart, and their keys.
+ * - large_small_case: sampled queries and keys with their positions, for the oracle.
+ * - large_main: runs what it is given on both problems, in f16 and f32. Exit status: 0 right, 1
+ *   wrong, 77 no device, or less than so many GiB on it.
  */
 #ifndef LARGE_CASE_H
 #define LARGE_CASE_H
@@ -143,6 +151,106 @@ static inline void large_places(Large *g, Sample *keys)
         g->segments[n] = (AttnSegment){n * 32, 32, 0, places[n], 1};
         sample_add(keys, from, places[n] + 32 + 24 - from, TOKENS);
     }
+}
+
+/* The small case: sampled queries, sampled keys, their positions. */
+static inline Case *large_small_case(const Large *g, const Sample *queries, const Sample *keys)
+{
+    const AttnArgs *a = &g->args;
+    const AttnShape shape = {1, HEADS, HEADS, queries->count, keys->count, 128};
+    Case *c = case_new(shape, a->Q.dtype, LAYOUT_BSHD, 1);
+    c->args.rule = a->rule;
+    c->args.positions_k.count = keys->runs;
+    assert_true(keys->runs <= 16);
+    for (int64_t r = 0, at = 0; r < keys->runs; at += keys->length[r++]) {
+        c->segments_k[r] = (AttnSegment){at, keys->length[r], 0, keys->first[r], 1};
+        fetch_rows(&a->K, keys->first[r], &c->args.K, at, keys->length[r]);
+        fetch_rows(&a->V, keys->first[r], &c->args.V, at, keys->length[r]);
+    }
+    for (int64_t r = 0, at = 0; r < queries->runs; at += queries->length[r++])
+        fetch_rows(&a->Q, queries->first[r], &c->args.Q, at, queries->length[r]);
+    if (a->rule.left >= 0) { /* the queries are all there, in their segments */
+        c->args.positions_q.count = a->positions_q.count;
+        memcpy(c->segments_q, g->segments, sizeof(AttnSegment) * (size_t)a->positions_q.count);
+    }
+    return c;
+}
+
+/* --- the two problems --------------------------------------------------------------------------*/
+
+typedef void (*LargeRun)(Large *g, const Sample *queries, const Sample *keys);
+
+static LargeRun large_run; /* what is under test */
+
+static inline void many_queries(AttnDtype dtype)
+{
+    Sample queries = {.runs = 0}, keys = {.runs = 0};
+    Large g;
+    large_new(&g, dtype, TOKENS, 65, 0);
+    g.segments[0] = (AttnSegment){0, TOKENS, 0, 0, 1};
+    large_positions(&g, 1);
+    sample_tokens(&queries);
+    sample_add(&keys, 0, 65, 65);
+    large_run(&g, &queries, &keys);
+    large_free(&g);
+}
+
+static inline void many_keys(AttnDtype dtype)
+{
+    Sample queries = {.runs = 0}, keys = {.runs = 0};
+    Large g;
+    large_new(&g, dtype, 7 * 32, TOKENS, 1);
+    g.args.rule = (AttnRule){40, 24};
+    large_places(&g, &keys);
+    large_positions(&g, 7);
+    sample_add(&queries, 0, 7 * 32, 7 * 32);
+    large_run(&g, &queries, &keys);
+    large_free(&g);
+}
+
+static inline void test_many_queries_f16(void **unused)
+{
+    (void)unused;
+    many_queries(ATTN_F16);
+}
+
+static inline void test_many_keys_f16(void **unused)
+{
+    (void)unused;
+    many_keys(ATTN_F16);
+}
+
+static inline void test_many_queries_f32(void **unused)
+{
+    (void)unused;
+    many_queries(ATTN_F32);
+}
+
+static inline void test_many_keys_f32(void **unused)
+{
+    (void)unused;
+    many_keys(ATTN_F32);
+}
+
+static inline int large_main(LargeRun run, int gib)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_many_queries_f16),
+        cmocka_unit_test(test_many_keys_f16),
+        cmocka_unit_test(test_many_queries_f32),
+        cmocka_unit_test(test_many_keys_f32),
+    };
+    size_t available = 0, all = 0;
+    if (device_count() == 0) {
+        printf("no CUDA device\n");
+        return 77;
+    }
+    if (cudaMemGetInfo(&available, &all) != cudaSuccess || available >> 30 < (size_t)gib) {
+        printf("less than %d GiB of device memory are free\n", gib);
+        return 77;
+    }
+    large_run = run;
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
 
 #endif

@@ -2,10 +2,8 @@
  *
  * test_backward_large_gpu: gradients of more than 2^31 elements, where a 32-bit index wraps around.
  *
- *     many queries   Q, O, dO and dQ [1][524388][32][128]; dO is zero but in sampled rows, so these
- *                    alone make dK and dV, and all of their gradients are known
- *     many keys      K, V, dK and dV of that size, heads outermost; queries at positions all along
- *                    the keys, each with a window, so that every key that counts is known
+ * The problems are those of large_case.h. dO is zero but in sampled rows, so with many queries
+ * these alone make dK and dV, and all of their gradients are known.
  *
  * O and lse are those of stage 03 on the device. What the oracle needs is downloaded: a small case
  * with the positions of the large one.
@@ -47,10 +45,12 @@ static void put_rows(const Tensor *large, int64_t first, const Tensor *host, int
                          cudaMemcpyHostToDevice));
 }
 
-static void gradients_new(Large *g, int heads_outside)
+/* dK and dV lie as K does. */
+static void gradients_new(Large *g)
 {
     AttnArgs *a = &g->args;
     const AttnDtype dtype = a->Q.dtype;
+    const int heads_outside = a->K.stride[1] == a->shape.d;
     a->dO = large_tensor(dtype, a->shape.Nq, HEADS, 128, 0);
     a->dQ = large_tensor(dtype, a->shape.Nq, HEADS, 128, 0);
     a->dK = large_tensor(dtype, a->shape.Nk, HEADS, 128, heads_outside);
@@ -64,32 +64,15 @@ static void gradients_free(Large *g)
     device_free(g->args.dQ.data);
     device_free(g->args.dK.data);
     device_free(g->args.dV.data);
-    large_free(g);
     workspace_trim();
 }
 
-/* Sampled queries and keys with their positions, and a dO that the large case gets too. */
+/* Sampled queries and keys, and a dO that the large case gets too. */
 static Case *small_case(const Large *g, const Sample *queries, const Sample *keys)
 {
-    const AttnArgs *a = &g->args;
-    const AttnShape shape = {1, HEADS, HEADS, queries->count, keys->count, 128};
-    Case *c = case_new(shape, a->Q.dtype, LAYOUT_BSHD, 1);
-    c->args.rule = a->rule;
-    c->args.positions_k.count = keys->runs;
-    assert_true(keys->runs <= 16);
-    for (int64_t r = 0, at = 0; r < keys->runs; at += keys->length[r++]) {
-        c->segments_k[r] = (AttnSegment){at, keys->length[r], 0, keys->first[r], 1};
-        fetch_rows(&a->K, keys->first[r], &c->args.K, at, keys->length[r]);
-        fetch_rows(&a->V, keys->first[r], &c->args.V, at, keys->length[r]);
-    }
-    for (int64_t r = 0, at = 0; r < queries->runs; at += queries->length[r++]) {
-        fetch_rows(&a->Q, queries->first[r], &c->args.Q, at, queries->length[r]);
-        put_rows(&a->dO, queries->first[r], &c->args.dO, at, queries->length[r]);
-    }
-    if (a->rule.left >= 0) { /* the queries are all there, in their segments */
-        c->args.positions_q.count = a->positions_q.count;
-        memcpy(c->segments_q, g->segments, sizeof(AttnSegment) * (size_t)a->positions_q.count);
-    }
+    Case *c = large_small_case(g, queries, keys);
+    for (int64_t r = 0, at = 0; r < queries->runs; at += queries->length[r++])
+        put_rows(&g->args.dO, queries->first[r], &c->args.dO, at, queries->length[r]);
     return c;
 }
 
@@ -144,74 +127,14 @@ static void run_all(Large *g, const Sample *queries, const Sample *keys)
     case_free(c);
 }
 
-static void many_queries(AttnDtype dtype)
+static void run_gradients(Large *g, const Sample *queries, const Sample *keys)
 {
-    Sample queries = {.runs = 0}, keys = {.runs = 0};
-    Large g;
-    large_new(&g, dtype, TOKENS, 65, 0);
-    gradients_new(&g, 0);
-    g.segments[0] = (AttnSegment){0, TOKENS, 0, 0, 1};
-    large_positions(&g, 1);
-    sample_tokens(&queries);
-    sample_add(&keys, 0, 65, 65);
-    run_all(&g, &queries, &keys);
-    gradients_free(&g);
-}
-
-static void many_keys(AttnDtype dtype)
-{
-    Sample queries = {.runs = 0}, keys = {.runs = 0};
-    Large g;
-    large_new(&g, dtype, 7 * 32, TOKENS, 1);
-    gradients_new(&g, 1);
-    g.args.rule = (AttnRule){40, 24};
-    large_places(&g, &keys);
-    large_positions(&g, 7);
-    sample_add(&queries, 0, 7 * 32, 7 * 32);
-    run_all(&g, &queries, &keys);
-    gradients_free(&g);
-}
-
-static void test_many_queries_f16(void **unused)
-{
-    (void)unused;
-    many_queries(ATTN_F16);
-}
-
-static void test_many_keys_f16(void **unused)
-{
-    (void)unused;
-    many_keys(ATTN_F16);
-}
-
-static void test_many_queries_f32(void **unused)
-{
-    (void)unused;
-    many_queries(ATTN_F32);
-}
-
-static void test_many_keys_f32(void **unused)
-{
-    (void)unused;
-    many_keys(ATTN_F32);
+    gradients_new(g);
+    run_all(g, queries, keys);
+    gradients_free(g);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_queries_f16),
-        cmocka_unit_test(test_many_keys_f16),
-        cmocka_unit_test(test_many_queries_f32),
-        cmocka_unit_test(test_many_keys_f32),
-    };
-    size_t available = 0, all = 0;
-    if (device_count() == 0) {
-        printf("no CUDA device\n");
-        return 77;
-    }
-    if (cudaMemGetInfo(&available, &all) != cudaSuccess || available >> 30 < 100) {
-        printf("less than 100 GiB of device memory are free\n");
-        return 77;
-    }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return large_main(run_gradients, 100);
 }

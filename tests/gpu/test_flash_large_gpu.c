@@ -2,11 +2,7 @@
  *
  * test_flash_large_gpu: tensors of more than 2^31 elements, where a 32-bit index wraps around.
  *
- *     many queries   Q and O [1][524388][32][128]: rows of all heads on both sides of element 2^30,
- *                    of 2^31, at the ends and at random; every lse finite
- *     many keys      K and V of that size, heads outermost; queries at positions all along the
- *                    keys, each with a window, so that every key that counts is known
- *
+ * The problems are those of large_case.h. O and lse of all rows of all heads: every lse finite.
  * Inputs are made on the device and stay there. What the oracle needs, the rows it judges and the
  * keys that they see, is downloaded: a small case with the positions of the large one.
  *
@@ -16,30 +12,6 @@
 
 #include "check.h"
 #include "large_case.h"
-
-/* The small case: sampled queries, sampled keys, their positions. */
-static Case *small_case(const Large *g, const Sample *queries, const Sample *keys)
-{
-    const AttnShape *n = &g->args.shape;
-    const AttnShape shape = {1, n->H, n->Hkv, queries->count, keys->count, n->d};
-    const AttnPositions where = {g->segments, g->args.positions_q.count};
-    Case *c = case_new(shape, g->args.Q.dtype, LAYOUT_BSHD, 1);
-    c->args.rule = g->args.rule;
-    c->args.positions_k.count = keys->runs;
-    assert_true(keys->runs <= 16);
-    for (int64_t r = 0, at = 0; r < keys->runs; at += keys->length[r++]) {
-        c->segments_k[r] = (AttnSegment){at, keys->length[r], 0, keys->first[r], 1};
-        fetch_rows(&g->args.K, keys->first[r], &c->args.K, at, keys->length[r]);
-        fetch_rows(&g->args.V, keys->first[r], &c->args.V, at, keys->length[r]);
-    }
-    for (int64_t r = 0, at = 0; r < queries->runs; at += queries->length[r++])
-        fetch_rows(&g->args.Q, queries->first[r], &c->args.Q, at, queries->length[r]);
-    if (g->args.rule.left >= 0) { /* the queries are all there, in their segments */
-        c->args.positions_q.count = where.count;
-        memcpy(c->segments_q, where.segments, sizeof(AttnSegment) * (size_t)where.count);
-    }
-    return c;
-}
 
 /* O (or the state) and lse of the sampled queries into the small case. */
 static void fetch_outputs(const Large *g, const Sample *queries, float *O_state_dev, Case *c)
@@ -102,7 +74,7 @@ static void run_all(Large *g, const Sample *queries, const Sample *keys)
     };
     const AttnDtype dtype = g->args.Q.dtype;
     const size_t rows = (size_t)(HEADS * g->args.shape.Nq), state = rows * 128 * sizeof(float);
-    Case *c = small_case(g, queries, keys);
+    Case *c = large_small_case(g, queries, keys);
     float *O_state_dev = device_alloc(state), *minus_inf = malloc(rows * sizeof *minus_inf);
     Oracle oracle;
     assert_true(O_state_dev && minus_inf);
@@ -132,72 +104,7 @@ static void run_all(Large *g, const Sample *queries, const Sample *keys)
     case_free(c);
 }
 
-static void many_queries(AttnDtype dtype)
-{
-    Sample queries = {.runs = 0}, keys = {.runs = 0};
-    Large g;
-    large_new(&g, dtype, TOKENS, 65, 0);
-    g.segments[0] = (AttnSegment){0, TOKENS, 0, 0, 1};
-    large_positions(&g, 1);
-    sample_tokens(&queries);
-    sample_add(&keys, 0, 65, 65);
-    run_all(&g, &queries, &keys);
-    large_free(&g);
-}
-
-static void many_keys(AttnDtype dtype)
-{
-    Sample queries = {.runs = 0}, keys = {.runs = 0};
-    Large g;
-    large_new(&g, dtype, 7 * 32, TOKENS, 1);
-    g.args.rule = (AttnRule){40, 24};
-    large_places(&g, &keys);
-    large_positions(&g, 7);
-    sample_add(&queries, 0, 7 * 32, 7 * 32);
-    run_all(&g, &queries, &keys);
-    large_free(&g);
-}
-
-static void test_many_queries_f16(void **unused)
-{
-    (void)unused;
-    many_queries(ATTN_F16);
-}
-
-static void test_many_keys_f16(void **unused)
-{
-    (void)unused;
-    many_keys(ATTN_F16);
-}
-
-static void test_many_queries_f32(void **unused)
-{
-    (void)unused;
-    many_queries(ATTN_F32);
-}
-
-static void test_many_keys_f32(void **unused)
-{
-    (void)unused;
-    many_keys(ATTN_F32);
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_queries_f16),
-        cmocka_unit_test(test_many_keys_f16),
-        cmocka_unit_test(test_many_queries_f32),
-        cmocka_unit_test(test_many_keys_f32),
-    };
-    size_t available = 0, all = 0;
-    if (device_count() == 0) {
-        printf("no CUDA device\n");
-        return 77;
-    }
-    if (cudaMemGetInfo(&available, &all) != cudaSuccess || available >> 30 < 40) {
-        printf("less than 40 GiB of device memory are free\n");
-        return 77;
-    }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return large_main(run_all, 40);
 }
