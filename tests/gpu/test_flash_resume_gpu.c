@@ -12,6 +12,7 @@
 #include "device_case.h"
 
 #include "check.h"
+#include "split_cases.h"
 
 static int small; /* 1: run under a sanitizer */
 
@@ -50,8 +51,7 @@ static void assert_right(const DeviceCase *d, const Kernel *kernel, const Oracle
     assert_true(check.pass);
 }
 
-/* The splits of a case for each kernel that takes its dtype. world: the blocks of a ring, from
- * block `rank` on; 0: none. */
+/* The splits of a case for each kernel that takes its dtype. */
 static void try_case(Case *c, const char *label, int world, int rank, int single_keys)
 {
     const int64_t Nk = c->args.shape.Nk;
@@ -85,26 +85,13 @@ static void try_case(Case *c, const char *label, int world, int rank, int single
 static void test_any_split_is_one_pass(void **unused)
 {
     (void)unused;
-    for (int larger = small ? 9 : 1; larger <= (small ? 9 : 25); larger += 24)
-        for (int n = 0; n < OPTION_COUNT; n++)
-            for (int dtype = small ? n % 3 : 0; dtype < (small ? n % 3 + 1 : 3); dtype++) {
-                Case *c = case_option(&options[n], (AttnDtype)dtype, larger, 1);
-                try_case(c, options[n].name, 0, 0, larger == 1);
-                case_free(c);
-            }
+    try_options(small, try_case);
 }
 
-/* Head dimensions up to 256, aligned and not: the shards' own, in every dtype. */
 static void test_shards_of_a_ring(void **unused)
 {
     (void)unused;
-    for (int n = 0; n < SHARD_COUNT; n++)
-        for (int dtype = small ? n % 3 : 0; dtype < (small ? n % 3 + 1 : 3); dtype++) {
-            Case *c =
-                shard_new(&shards[n], (AttnDtype)dtype, (n + dtype) % 2 ? LAYOUT_ODD : LAYOUT_BSHD);
-            try_case(c, shards[n].name, shards[n].world, shards[n].rank, 0);
-            case_free(c);
-        }
+    try_shards(small, try_case);
 }
 
 /* Where a kernel may share out the keys among blocks of its own and merge what they found. */

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * split_cases.h: the cases whose keys the tests of block kernels cut in blocks, for both passes.
+ *
+ * Interface: each calls try_case for case after case.
+ * - try_options: every option, in tiny and in larger sizes.
+ * - try_shards: every shard of a ring. Head dimensions up to 256, aligned and not.
+ * small: few of them, each in one dtype, for compute-sanitizer; else all, in all dtypes.
+ */
+#ifndef SPLIT_CASES_H
+#define SPLIT_CASES_H
+
+#include "../unit/key_blocks.h"
+
+/* world: also the blocks of a ring, from block `rank` on; 0: none. single_keys: tiny, cut up as far
+ * as it goes. */
+typedef void (*TryCase)(Case *c, const char *label, int world, int rank, int single_keys);
+
+static inline void try_options(int small, TryCase try_case)
+{
+    for (int larger = small ? 9 : 1; larger <= (small ? 9 : 25); larger += 24)
+        for (int n = 0; n < OPTION_COUNT; n++)
+            for (int dtype = small ? n % 3 : 0; dtype < (small ? n % 3 + 1 : 3); dtype++) {
+                Case *c = case_option(&options[n], (AttnDtype)dtype, larger, 1);
+                try_case(c, options[n].name, 0, 0, larger == 1);
+                case_free(c);
+            }
+}
+
+static inline void try_shards(int small, TryCase try_case)
+{
+    for (int n = 0; n < SHARD_COUNT; n++)
+        for (int dtype = small ? n % 3 : 0; dtype < (small ? n % 3 + 1 : 3); dtype++) {
+            Case *c =
+                shard_new(&shards[n], (AttnDtype)dtype, (n + dtype) % 2 ? LAYOUT_ODD : LAYOUT_BSHD);
+            try_case(c, shards[n].name, shards[n].world, shards[n].rank, 0);
+            case_free(c);
+        }
+}
+
+#endif
