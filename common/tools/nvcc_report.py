@@ -7,8 +7,8 @@ usage: nvcc_report.py NVCC ARGS...   (ARGS end in: -c INPUT -o OUTPUT)
 Prints `kernel  sm_90  40 registers, 4096 B shared, 0 B spilled` to stdout and into
 OUTPUT.kernels.txt, and keeps what nvcc said in OUTPUT.ptxas.txt. With --attn-strict among ARGS
 (nvcc does not see it) it fails when ptxas says that wgmma was serialised or setmaxnreg ignored:
-such a kernel is right but slow, whatever its numbers. With --attn-spilled=KERNEL:BYTES it fails when
-a kernel whose name contains KERNEL spills more (stores and loads of a thread together).
+such a kernel is right but slow, whatever its numbers. With --attn-spilled=KERNEL:BYTES it fails
+when a kernel whose name contains KERNEL spills more (stores and loads of a thread together).
 """
 import pathlib
 import re
