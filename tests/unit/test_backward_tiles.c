@@ -5,12 +5,15 @@
  * - The counters of v0 and v1 equal common/model_backward.c for every option, dtype and grouping,
  *   whatever the number of threads, and counting does not change a bit of the gradients.
  * - Each formula on a case worked out by hand.
+ * - Twice the queries and keys: twice the memory in work, where stage 01's grows fourfold.
  * - --trace ends in the oracle's gradients.
  */
 #include "gradient_blocks.h"
 
+#include "alloc.h"
 #include "check.h"
 #include "model.h"
+#include "naive.h"
 #include "oracle.h"
 
 /* --- traffic -----------------------------------------------------------------------------------*/
@@ -122,6 +125,33 @@ static void test_formulas_by_hand(void **unused)
     case_free(c);
 }
 
+/* --- memory ------------------------------------------------------------------------------------*/
+
+/* Most bytes that a pass over N queries and keys holds at once. */
+static double peak_of(AttnFn backward, int64_t N)
+{
+    Case *c = case_new((AttnShape){1, 1, 1, N, N, 16}, ATTN_F32, LAYOUT_BSHD, 1);
+    double peak;
+    c->args.threads = 2;
+    free(run_forward(c));
+    workspace_reset_peak();
+    assert_int_equal(ATTN_OK, backward(&c->args));
+    peak = (double)workspace_peak();
+    assert_true(peak > 0);
+    case_free(c);
+    return peak;
+}
+
+static void test_memory_grows_as_N(void **unused)
+{
+    static const AttnFn passes[] = {flash_backward_v0_fa1_backward, flash_backward_v1_fa2_backward,
+                                    flash_backward_v2_simd};
+    (void)unused;
+    for (int p = 0; p < 3; p++)
+        assert_true(peak_of(passes[p], 2048) < 2.2 * peak_of(passes[p], 1024));
+    assert_true(peak_of(naive_v0_loops_backward, 256) > 3 * peak_of(naive_v0_loops_backward, 128));
+}
+
 /* --- trace -------------------------------------------------------------------------------------*/
 
 static double worst; /* of the numbers printed with four decimals */
@@ -183,6 +213,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counted_is_the_models),
         cmocka_unit_test(test_formulas_by_hand),
+        cmocka_unit_test(test_memory_grows_as_N),
         cmocka_unit_test(test_trace_ends_in_the_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
