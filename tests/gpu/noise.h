@@ -9,6 +9,7 @@
  * Interface:
  * - make_noise: a pthread's function. It goes on until noise_stop; then noise_failed is set.
  * - noise_rounds: how much has been done so far.
+ * - run_beside_noise: tests with that thread beside them; the exit status of the program.
  */
 #ifndef NOISE_H
 #define NOISE_H
@@ -70,6 +71,23 @@ static inline void *make_noise(void *unused)
     device_free(segment_dev);
     atomic_store(&noise_failed, failed);
     return unused;
+}
+
+/* tests: runs them all; how many failed. 1 as well when the noise did. */
+static inline int run_beside_noise(int (*tests)(void))
+{
+    pthread_t thread;
+    int failed;
+    if (device_count() == 0) {
+        printf("no CUDA device\n");
+        return 77;
+    }
+    if (pthread_create(&thread, NULL, make_noise, NULL) != 0)
+        return 3;
+    failed = tests();
+    atomic_store(&noise_stop, 1);
+    pthread_join(thread, NULL);
+    return failed || atomic_load(&noise_failed);
 }
 
 #endif

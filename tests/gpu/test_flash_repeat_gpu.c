@@ -112,21 +112,15 @@ static void test_same_bits_beside_other_work(void **unused)
     (void)cudaStreamDestroy(stream);
 }
 
-int main(int argc, char **argv)
+static int all_tests(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits_beside_other_work)};
-    pthread_t thread;
-    int status;
-    if (device_count() == 0) {
-        printf("no CUDA device\n");
-        return 77;
-    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+int main(int argc, char **argv)
+{
     if (argc > 1)
         repeats = atoi(argv[1]);
-    if (pthread_create(&thread, NULL, make_noise, NULL) != 0)
-        return 3;
-    status = cmocka_run_group_tests(tests, NULL, NULL);
-    atomic_store(&noise_stop, 1);
-    pthread_join(thread, NULL);
-    return status || atomic_load(&noise_failed);
+    return run_beside_noise(all_tests);
 }
