@@ -72,6 +72,11 @@ double oracle_cap_score(const OraclePlan *p, double qk, double *slope)
     return p->cap * t;
 }
 
+double oracle_weight(double score, double shift)
+{
+    return score == -INFINITY && shift == -INFINITY ? 0 : exp(score - shift);
+}
+
 void oracle_weigh_pair(const OraclePlan *p, const OracleRowState *row, double P, double slope,
                        double dP, double size_dP, double g_i, double *w, double *wc, double *wf)
 {
@@ -162,7 +167,7 @@ static double softmax_row(const OraclePlan *p, const OracleGroup *g, int64_t h, 
         *A = size > *A ? size : *A;
     }
     for (int64_t t = 0; t < n; t++)
-        sum += m->P[t] = exp(m->P[t] - max);
+        sum += m->P[t] = oracle_weight(m->P[t], max);
     for (int64_t t = 0; t < n; t++)
         m->P[t] /= sum;
     return max + log(sum);
@@ -207,16 +212,17 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
     double A, forward;
     memset(state, 0, sizeof *state);
     state->lse = -INFINITY;
-    if (n == 0) { /* sees no key: exact zeros, and -inf */
+    if (n > 0)
+        state->lse = softmax_row(p, g, h, i, n, &m, &A);
+    if (state->lse == -INFINITY) { /* no weight: exact zeros, and -inf */
         if (O) {
             oracle_target_fill(O, s->d, 0, 0, 0);
-            oracle_target_fill(lse, 1, -INFINITY, 0, 0);
+            oracle_target_fill(lse, 1, -INFINITY, n > 0 ? INFINITY : 0, 0);
         }
         if (dQ)
             oracle_target_fill(dQ, s->d, 0, 0, 0);
         return;
     }
-    state->lse = softmax_row(p, g, h, i, n, &m, &A);
     oracle_row_errors(p, A, n, state);
     forward = state->forward;
     if (p->options) {
@@ -260,7 +266,7 @@ static void key_head(const OraclePlan *p, const OracleGroup *g, int64_t h, int64
     oracle_dot_columns(&g->Qt[h], first, last, m->row, m->row_size, m->dot, m->size);
     for (int64_t t = 0; t < n; t++) {
         const int64_t i = m->index[t];
-        m->P[t] = exp(oracle_cap_score(p, m->dot[i], &m->slope[t]) - rows[i].lse);
+        m->P[t] = oracle_weight(oracle_cap_score(p, m->dot[i], &m->slope[t]), rows[i].lse);
     }
     oracle_dot_columns(&g->dOt[h], first, last, m->row2, m->row2_size, m->dot, m->size);
     if (p->options) {

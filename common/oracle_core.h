@@ -149,6 +149,8 @@ int oracle_sees(const OraclePlan *p, int64_t i, int64_t j);
 int64_t oracle_seen(const OraclePlan *p, int of_keys, int64_t at, int64_t *index);
 /* The score after scale and cap, and the derivative of the cap there. */
 double oracle_cap_score(const OraclePlan *p, double qk, double *slope);
+/* exp(score - shift), shift the largest score of the row, or its lse; 0 where both are -inf. */
+double oracle_weight(double score, double shift);
 /* D: what an error of one score may be, in units of c u sum_x scale |q||k|. */
 double oracle_score_error(const OraclePlan *p);
 /* The factor of P that a relative error c u g becomes when it is not small; oracle_core.c. */

@@ -100,7 +100,7 @@ static void add_rows(void *all, int64_t at, const OracleTile *tile, OracleScratc
     for (int64_t t = 0; t < n; t++) {
         const int64_t i = m->index[t];
         const double lse = tile->state[i].lse;
-        m->P[t] = exp(oracle_cap_score(p, m->dot[i], &m->slope[t]) - lse);
+        m->P[t] = oracle_weight(oracle_cap_score(p, m->dot[i], &m->slope[t]), lse);
         g[t] = oracle_given_error(p, m->size[i], lse, key->terms);
     }
     oracle_dot_columns(&tile->Yt, m->index[0], m->index[n - 1] + 1, key->v, key->v_size, m->dot,

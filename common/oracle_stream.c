@@ -64,8 +64,7 @@ static void add_forward(void *all, int64_t at, const OracleTile *tile, OracleScr
     }
     r->n += n;
     for (int64_t t = 0; t < n; t++) {
-        /* no score above -inf yet: what an infinite key gives does not count */
-        r->l += m->P[t] = max == -INFINITY ? 0 : exp(m->P[t] - max);
+        r->l += m->P[t] = oracle_weight(m->P[t], max);
         m->wf[t] = p->eta;
     }
     oracle_weigh_rows(&tile->Y, m->index, n, 0, d, m->P, m->P, m->wf, r->y, r->yc, r->yf);
@@ -84,7 +83,7 @@ static void add_gradient(void *all, int64_t at, const OracleTile *tile, OracleSc
                        m->size);
     for (int64_t t = 0; t < n; t++) {
         const int64_t j = m->index[t];
-        m->P[t] = exp(oracle_cap_score(p, m->dot[j], &m->slope[t]) - r->state.lse);
+        m->P[t] = oracle_weight(oracle_cap_score(p, m->dot[j], &m->slope[t]), r->state.lse);
         g[t] = oracle_given_error(p, m->size[j], r->state.lse, (double)r->n);
     }
     oracle_dot_columns(&tile->Yt, m->index[0], m->index[n - 1] + 1, r->dO, r->dO_size, m->dot,
@@ -102,9 +101,9 @@ static void finish_forward(const OraclePlan *p, RowSum *r, const OracleTarget *O
     const int64_t d = p->args->shape.d;
     OracleRowState *state = &r->state;
     state->lse = r->m + log(r->l);
-    if (r->n == 0) {
+    if (state->lse == -INFINITY) {
         oracle_target_fill(O, d, 0, 0, 0);
-        oracle_target_fill(lse, 1, -INFINITY, 0, 0);
+        oracle_target_fill(lse, 1, -INFINITY, r->n > 0 ? INFINITY : 0, 0);
         return;
     }
     for (int64_t x = 0; x < d; x++) {
