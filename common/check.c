@@ -145,6 +145,13 @@ static int is_swallowed(const Oracle *o, const AttnArgs *args, int which, int64_
            (o->tainted[b * o->shape.Hkv + kv] & ORACLE_TAINT_Q) != 0;
 }
 
+/* 1: row `row` of [B][H][rows.count] sees keys, all with the score -inf: NaN is right too. */
+static int is_weightless(const Oracle *o, int which, int64_t row)
+{
+    return which <= CHECK_DQ && is_minus_infinity_f64(o->lse.value[row]) &&
+           !is_finite_f64(o->lse.fixed[row]);
+}
+
 /* 1: a non-finite input shares the head (dwq, dwk: of any batch), so some values are open. */
 static int is_tainted(const Oracle *o, int which, int64_t b, int64_t h)
 {
@@ -189,7 +196,8 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
                 const float found = check_find(&s, b, h, i, x);
                 const double error = fabs((double)found - expected);
                 double ratio;
-                const int open = tainted || (swallowed && !is_finite_f64(bound));
+                const int open = tainted || (swallowed && !is_finite_f64(bound)) ||
+                                 is_weightless(o, which, element / s.width);
                 const CheckVerdict v = check_value(expected, bound, found, limit, open, &ratio);
                 if (v == CHECK_OPEN) {
                     a->unspecified++;

@@ -6,6 +6,7 @@
  * - The gradients equal central finite differences of it: test_differences.c.
  * - Closed forms: cases whose answer is known without computing attention.
  * - Sampling returns the same numbers as computing everything.
+ * NaN and infinity in the inputs: test_oracle_nonfinite.c.
  */
 #include "oracle_case.h"
 
@@ -226,69 +227,6 @@ static void gqa_is_repeated_mha(void **state)
     case_free(mha);
 }
 
-/* A bad value reaches exactly the rows that see it; the others stay finite. */
-static void nonfinite_reaches_who_sees_it(void **state)
-{
-    Case *c = case_new((AttnShape){1, 1, 1, 8, 8, 4}, ATTN_F32, LAYOUT_BSHD, 1);
-    Oracle o;
-    (void)state;
-    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
-    case_set(&c->args.K, 0, 5, 0, 1, NAN);
-    case_set(&c->args.V, 0, 3, 0, 2, INFINITY);
-    o = run(c, 1);
-    assert_int_equal(ORACLE_TAINT_KV, o.tainted[0]);
-    for (int64_t i = 0; i < 8; i++) {
-        assert_int_equal(i < 5, is_finite_f64(o.lse.value[i]));
-        for (int64_t x = 0; x < 4; x++)
-            assert_int_equal(i < 5 && (i < 3 || x != 2), is_finite_f64(o.O.value[i * 4 + x]));
-    }
-    oracle_free(&o);
-    case_free(c);
-}
-
-/* -inf in the first three keys makes all scores of the first three rows -inf: rows without a key.
- * The others are what they would be if those keys were hidden. */
-static void rows_of_minus_infinity(void **state)
-{
-    Case *c = case_new((AttnShape){1, 1, 1, 8, 8, 4}, ATTN_F32, LAYOUT_BSHD, 1);
-    uint8_t mask[64];
-    Oracle hidden, o;
-    double ratio;
-    (void)state;
-    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
-    for (int64_t i = 0; i < 8; i++)
-        case_set(&c->args.Q, 0, i, 0, 1, 0.5f + (float)i);
-    for (int e = 0; e < 64; e++)
-        mask[e] = e % 8 < 3;
-    c->args.mask = mask;
-    hidden = run(c, 1);
-    c->args.mask = NULL;
-    for (int64_t j = 0; j < 3; j++)
-        case_set(&c->args.K, 0, j, 0, 1, -INFINITY);
-    o = run(c, 1);
-    for (int64_t i = 0; i < 8; i++) {
-        assert_true(i < 3 ? o.lse.value[i] == -INFINITY : o.lse.value[i] == hidden.lse.value[i]);
-        for (int64_t e = 4 * i; e < 4 * i + 4; e++) {
-            expect_close(o.O.value[e], hidden.O.value[e], 1e-15, "O");
-            expect_close(o.dK.value[e], hidden.dK.value[e], 1e-15, "dK");
-            expect_close(o.dV.value[e], hidden.dV.value[e], 1e-15, "dV");
-            assert_true(i >= 3 || o.dQ.value[e] == 0);
-        }
-    }
-    /* row 0: zeros and -inf, or NaN; nothing else */
-    assert_int_equal(CHECK_GOOD,
-                     check_value(o.lse.value[0], o.lse.fixed[0], -INFINITY, 1e38, 1, &ratio));
-    assert_int_equal(CHECK_GOOD, check_value(o.lse.value[0], o.lse.fixed[0], NAN, 1e38, 1, &ratio));
-    assert_int_equal(CHECK_OFF_NONFINITE,
-                     check_value(o.lse.value[0], o.lse.fixed[0], -9, 1e38, 1, &ratio));
-    assert_int_equal(CHECK_GOOD, check_value(o.O.value[0], o.O.fixed[0], 0, 1e38, 1, &ratio));
-    assert_int_equal(CHECK_OPEN, check_value(o.O.value[0], o.O.fixed[0], NAN, 1e38, 1, &ratio));
-    assert_int_equal(CHECK_OFF, check_value(o.O.value[0], o.O.fixed[0], 1e-3f, 1e38, 1, &ratio));
-    oracle_free(&hidden);
-    oracle_free(&o);
-    case_free(c);
-}
-
 /* 40000^2 x 8 is above 10^10 pair-channels: the sample must agree with a smaller problem that holds
  * the same keys. A window makes the rows independent of everything far away. */
 static void sample_equals_whole(void **state)
@@ -342,8 +280,6 @@ int main(void)
         cmocka_unit_test(permuted_keys),
         cmocka_unit_test(shifted_keys),
         cmocka_unit_test(gqa_is_repeated_mha),
-        cmocka_unit_test(nonfinite_reaches_who_sees_it),
-        cmocka_unit_test(rows_of_minus_infinity),
         cmocka_unit_test(sample_equals_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_oracle_nonfinite.c: what the oracle expects, and the checker accepts, where inputs hold NaN
+ * or infinity.
+ *
+ * - A bad value reaches the rows that see it, and no other.
+ * - Keys that make every score of a row -inf are as good as hidden: the row is one that sees no
+ *   key, the others are what they would be without those keys.
+ * - For such a row the checker accepts zeros and -inf, or NaN, and nothing else; whether it is the
+ *   key that is infinite or the query.
+ */
+#include "oracle_case.h"
+
+#include "check.h"
+#include "oracle.h"
+
+enum { N = 8, D = 4 };
+
+static Case *causal_case(void)
+{
+    Case *c = case_new((AttnShape){1, 1, 1, N, N, D}, ATTN_F32, LAYOUT_BSHD, 1);
+    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    for (int64_t i = 0; i < N; i++) {
+        case_set(&c->args.Q, 0, i, 0, 1, 0.5f + (float)i / 8);
+        case_set(&c->args.K, 0, i, 0, 1, 0.25f);
+    }
+    return c;
+}
+
+static Oracle run(const Case *c)
+{
+    Oracle o;
+    assert_int_equal(0, oracle_run(&o, &c->args, 1, 1));
+    return o;
+}
+
+static void nonfinite_reaches_who_sees_it(void **state)
+{
+    Case *c = causal_case();
+    Oracle o;
+    (void)state;
+    case_set(&c->args.K, 0, 5, 0, 1, NAN);
+    case_set(&c->args.V, 0, 3, 0, 2, INFINITY);
+    o = run(c);
+    assert_int_equal(ORACLE_TAINT_KV, o.tainted[0]);
+    for (int64_t i = 0; i < N; i++) {
+        assert_int_equal(i < 5, is_finite_f64(o.lse.value[i]));
+        for (int64_t x = 0; x < D; x++)
+            assert_int_equal(i < 5 && (i < 3 || x != 2), is_finite_f64(o.O.value[i * D + x]));
+    }
+    oracle_free(&o);
+    case_free(c);
+}
+
+static void expect_close(double found, double expected, const char *what)
+{
+    if (!(fabs(found - expected) <= 1e-14 * (1 + fabs(expected))))
+        fail_msg("%s: found %.17g, expected %.17g", what, found, expected);
+}
+
+static void keys_of_minus_infinity_are_hidden(void **state)
+{
+    Case *c = causal_case();
+    uint8_t mask[N * N];
+    Oracle hidden, o;
+    (void)state;
+    for (int e = 0; e < N * N; e++)
+        mask[e] = e % N < 3;
+    c->args.mask = mask;
+    hidden = run(c);
+    c->args.mask = NULL;
+    for (int64_t j = 0; j < 3; j++)
+        case_set(&c->args.K, 0, j, 0, 1, -INFINITY);
+    o = run(c);
+    for (int64_t i = 0; i < N; i++) {
+        if (i < 3)
+            assert_true(o.lse.value[i] == -INFINITY);
+        else
+            expect_close(o.lse.value[i], hidden.lse.value[i], "lse");
+        for (int64_t e = D * i; e < D * i + D; e++) {
+            expect_close(o.O.value[e], hidden.O.value[e], "O");
+            expect_close(o.dK.value[e], hidden.dK.value[e], "dK");
+            expect_close(o.dV.value[e], hidden.dV.value[e], "dV");
+            assert_true(i >= 3 || o.dQ.value[e] == 0);
+        }
+    }
+    oracle_free(&hidden);
+    oracle_free(&o);
+    case_free(c);
+}
+
+/* Outputs as the oracle has them. */
+static void write_outputs(Case *c, const Oracle *o)
+{
+    for (int64_t e = 0; e < N * D; e++) {
+        case_set(&c->args.O, 0, e / D, 0, e % D, (float)o->O.value[e]);
+        case_set(&c->args.dQ, 0, e / D, 0, e % D, (float)o->dQ.value[e]);
+        case_set(&c->args.dK, 0, e / D, 0, e % D, (float)o->dK.value[e]);
+        case_set(&c->args.dV, 0, e / D, 0, e % D, (float)o->dV.value[e]);
+        c->lse[e / D] = (float)o->lse.value[e / D];
+    }
+}
+
+static int passes(const Case *c, const Oracle *o)
+{
+    Check check = {.inputs_intact = 1, .storage_intact = 1};
+    check_outputs(&check, o, NULL, &c->args, 1, 4);
+    return check.pass;
+}
+
+/* Row 2 has scores of -inf only: from its three keys, or from its query. */
+static void empty_or_nan_and_nothing_else(void **state)
+{
+    (void)state;
+    for (int in_query = 0; in_query < 2; in_query++) {
+        Case *c = causal_case();
+        Oracle o;
+        for (int64_t j = 0; j < 3; j++)
+            case_set(in_query ? &c->args.Q : &c->args.K, 0, in_query ? 2 : j, 0, 1, -INFINITY);
+        o = run(c);
+        write_outputs(c, &o);
+        assert_true(c->lse[2] == -INFINITY && case_get(&c->args.O, 0, 2, 0, 1) == 0);
+        assert_true(passes(c, &o));
+        c->lse[2] = -9;
+        assert_false(passes(c, &o));
+        c->lse[2] = NAN;
+        assert_true(passes(c, &o));
+        case_set(&c->args.O, 0, 2, 0, 1, NAN);
+        case_set(&c->args.dQ, 0, 2, 0, 1, NAN);
+        assert_true(passes(c, &o));
+        case_set(&c->args.O, 0, 2, 0, 1, 1e-3f);
+        assert_false(passes(c, &o));
+        case_set(&c->args.O, 0, 2, 0, 1, 0);
+        case_set(&c->args.dQ, 0, 2, 0, 1, 1e-3f);
+        assert_false(passes(c, &o));
+        oracle_free(&o);
+        case_free(c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nonfinite_reaches_who_sees_it),
+        cmocka_unit_test(keys_of_minus_infinity_are_hidden),
+        cmocka_unit_test(empty_or_nan_and_nothing_else),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
