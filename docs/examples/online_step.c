@@ -57,15 +57,17 @@ static float attend_keys(const AttnArgs *a, const Rows *t, int64_t b, int64_t h,
         for (int64_t x = 0; x < d; x++)
             qk += t->Q_i[x] * t->K_j[x];
         const float s = attn_score(a, qk), m_new = s > m ? s : m;
+        if (s == -INFINITY)
+            continue; /* of an infinite input: no weight, and m - m_new may be -inf - -inf */
         const float alpha = expf(m - m_new), p = expf(s - m_new);
         l = alpha * l + p;
         for (int64_t x = 0; x < d; x++)
             t->O_i[x] = alpha * t->O_i[x] + p * t->V_j[x];
         m = m_new;
     }
-    for (int64_t x = 0; x < d && l > 0.0f; x++)
+    for (int64_t x = 0; x < d && l != 0.0f; x++)
         t->O_i[x] /= l;
-    return l > 0.0f ? m + logf(l) : -INFINITY;
+    return l == 0.0f ? -INFINITY : m + logf(l); /* not l > 0: a NaN would be an empty block */
 }
 
 /* Block (i, j) of all heads. The last blocks end where the tensors do: padding is never looked
