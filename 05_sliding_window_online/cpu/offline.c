@@ -122,7 +122,7 @@ static AttnArgs make_args(const WindowConfig *c, const WindowCall *call, AttnSeg
                              c->head_dim};
     args.scale = window_config_scale(c);
     args.softcap = c->cap;
-    args.rule = (AttnRule){c->window, c->causal ? 0 : c->window}; /* WINDOW_INFINITE is -1 too */
+    args.rule = window_config_rule(c);
     fill_segments(c, call, segments, segments + sequences);
     args.positions_q = (AttnPositions){segments, sequences};
     args.positions_k = (AttnPositions){segments + sequences, sequences};

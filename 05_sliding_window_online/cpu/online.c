@@ -130,11 +130,9 @@ WindowStatus sliding_window_online_create(SlidingWindowOnline **out,
     if (!config) /* _at refuses it */
         return window_online_create_at(out, NULL, NULL, error);
     const WindowConfig *base = &config->base;
-    const WindowPlace place = {{base->window, base->causal ? 0 : base->window},
+    const WindowPlace place = {window_config_rule(base),
                                config->seqlen_kv - config->seqlen_q, /* lower-right */
-                               window_config_scale(base),
-                               config->mask,
-                               config->seqlen_kv};
+                               window_config_scale(base), config->mask, config->seqlen_kv};
     return window_online_create_at(out, config, &place, error);
 }
 

@@ -7,7 +7,7 @@
  * too large it learns from the pieces to come. So both are refused, and not approximated.
  *
  * Interface: window_refuse, window_check_values, window_countable, window_check_config,
- * window_check_online, window_config_scale (online_internal.h).
+ * window_check_online, window_config_scale, window_config_rule (online_internal.h).
  */
 #include <math.h>
 #include <stdarg.h>
@@ -29,6 +29,13 @@ WindowStatus window_refuse(char error[WINDOW_ERROR], WindowStatus status, const 
 float window_config_scale(const WindowConfig *config)
 {
     return config->scale != 0.0f ? config->scale : 1.0f / sqrtf((float)config->head_dim);
+}
+
+AttnRule window_config_rule(const WindowConfig *config)
+{
+    const int64_t most = INT64_MAX / 4; /* no sequence is as long, and sums of two fit in 64 bits */
+    const int64_t window = config->window < most ? config->window : most; /* infinite: -1 */
+    return (AttnRule){window, config->causal ? 0 : window};
 }
 
 static WindowStatus check_sizes(const WindowConfig *c, char error[WINDOW_ERROR])

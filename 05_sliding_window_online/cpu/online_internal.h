@@ -74,6 +74,8 @@ WindowStatus window_check_online(const WindowOnlineConfig *config, char error[WI
 int window_countable(const WindowConfig *config, int64_t batch, int64_t tokens);
 /* The scale of a config: 0 stands for 1/sqrt(head_dim). */
 float window_config_scale(const WindowConfig *config);
+/* Its window as a rule: both ends inclusive, -1 = infinite, 0 on the right if causal. */
+AttnRule window_config_rule(const WindowConfig *config);
 
 WindowStatus window_stream_create_at(WindowStream **out, const WindowConfig *config, int64_t batch,
                                      float scale, char error[WINDOW_ERROR]);

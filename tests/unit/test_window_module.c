@@ -227,6 +227,23 @@ static void test_lengths_of_the_coursework(void **unused)
     world_free(w);
 }
 
+/* Limits that no sum of positions may overflow. */
+static void test_a_window_of_any_number(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < SETTINGS; n++) {
+        World *none = same_world(&settings[n], ATTN_F32),
+              *wide = same_world(&settings[n], ATTN_F32);
+        none->config.window = WINDOW_INFINITE;
+        wide->config.window = INT64_MAX;
+        run_module(none, WINDOW_THD, WINDOW_Q_K_V);
+        run_module(wide, WINDOW_THD, WINDOW_Q_K_V);
+        assert_same(none, wide, 0);
+        world_free(none);
+        world_free(wide);
+    }
+}
+
 static void test_lse_may_be_missing(void **unused)
 {
     (void)unused;
@@ -254,6 +271,7 @@ int main(void)
         cmocka_unit_test(test_the_module_is_its_definition),
         cmocka_unit_test(test_sequences_are_separate_runs),
         cmocka_unit_test(test_lengths_of_the_coursework),
+        cmocka_unit_test(test_a_window_of_any_number),
         cmocka_unit_test(test_lse_may_be_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -90,12 +90,12 @@ static void try_once(Plain *p, int64_t bq, int64_t bkv, const char *label)
 
 static void test_windows_and_lengths(void **unused)
 {
-    static const int64_t windows[] = {WINDOW_INFINITE, 0, 1, 6, 40, 1000000};
+    static const int64_t windows[] = {WINDOW_INFINITE, 0, 1, 6, 40, 1000000, INT64_MAX};
     static const int64_t lengths[][2] = {{33, 33}, {50, 21}, {21, 50}, {1, 40}, {40, 1}};
     static const int64_t blocks[][2] = {{8, 8}, {16, 5}, {64, 64}, {1, 50}, {50, 1}};
     (void)unused;
-    for (int n = 0; n < 6 * 5 * 2; n++) {
-        const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 1, 9, n / 30, windows[n / 5 % 6]);
+    for (int n = 0; n < 7 * 5 * 2; n++) {
+        const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 1, 9, n / 35, windows[n / 5 % 7]);
         Plain *p = plain_new(&c, 1, lengths[n % 5][0], lengths[n % 5][1]);
         for (int size = 0; size < 5; size++)
             try_once(p, blocks[size][0], blocks[size][1], "a window");

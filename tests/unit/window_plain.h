@@ -120,7 +120,7 @@ static inline int plain_sees(const Plain *p, int64_t i, int64_t j)
         return 0;
     if (p->c.causal && j > self)
         return 0;
-    return w < 0 || (j >= self - w && j <= self + w);
+    return w < 0 || (j - self >= -w && j - self <= w); /* no sum: w may be any number */
 }
 
 static inline double plain_scale(const Plain *p)
