@@ -151,6 +151,11 @@ static int finish_options(CliCase *c, const CliGiven *given)
                           c->wq_file ? "--wk" : "--wq");
     if (c->wq_file && !c->norm_group)
         return cli_refuse("--wq: found without --qk-norm, accepted is both");
+    if (c->scale == 0.0f && !((double)c->temperature >= 1.0 / CLI_MAX_SCALE))
+        return cli_refuse(
+            "--temperature: found %g, accepted is %g or more: smaller ones make scores "
+            "that float32 does not hold",
+            (double)c->temperature, 1.0 / CLI_MAX_SCALE);
     if (!(fabs(scale) / (double)c->temperature <= CLI_MAX_SCALE))
         return cli_refuse("--temperature: found %g with a scale of %g, accepted is a quotient up "
                           "to %g: larger ones make scores that float32 does not hold",
