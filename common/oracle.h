@@ -50,9 +50,9 @@ typedef struct OracleSample {
  * shares a tile with it is unspecified, and so is a bound that became infinite.
  * In a group without taint nothing is unspecified.
  * A row all of whose scores are -inf, because an input is infinite, has no weight to give away: it
- * is taken for a row that sees no key (O = 0, lse = -inf, nothing for dK and dV). A kernel that asks
- * for empty rows only where a tile hides something says NaN instead, and that is not wrong either.
- * A finite O other than 0 is, and a finite lse. */
+ * is taken for a row that sees no key (O = 0, lse = -inf, nothing for dK and dV). A kernel that
+ * looks for empty rows only where a tile hides something says NaN instead, and that is not wrong
+ * either. A finite O other than 0 is, and a finite lse. */
 enum { ORACLE_TAINT_KV = 1, ORACLE_TAINT_Q = 2 /* Q or dO */ };
 
 typedef struct Oracle {
