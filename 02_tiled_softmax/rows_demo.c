@@ -55,19 +55,20 @@ static DemoPoint demo_point(int form, const float *x, float *y, float *lse)
 }
 
 /* pass is null for the unsafe form: it is an experiment, not an answer. */
-static void demo_json(const Report *report, const DemoPoint *point, int safe)
+static void demo_json(Report *report, const DemoPoint *point, int safe)
 {
-    if (!report->json)
+    FILE *f = report_json_file(report);
+    if (!f)
         return;
-    fprintf(report->json,
+    fprintf(f,
             "{\"schema\":%d,\"stage\":\"tiled_softmax\",\"experiment\":\"score_range\","
             "\"variant\":\"%s\",\"device\":\"cpu\",\"rows\":%d,\"cols\":%d,\"score_max\":%.6g,",
             REPORT_SCHEMA, point->name, DEMO_ROWS, DEMO_COLS, point->score_max);
     if (isnan(point->error))
-        fprintf(report->json, "\"error\":null,");
+        fprintf(f, "\"error\":null,");
     else
-        fprintf(report->json, "\"error\":%.6g,", point->error);
-    fprintf(report->json, "\"nonfinite\":%d,\"pass\":%s}\n", (int)point->nonfinite_rows,
+        fprintf(f, "\"error\":%.6g,", point->error);
+    fprintf(f, "\"nonfinite\":%d,\"pass\":%s}\n", (int)point->nonfinite_rows,
             !safe         ? "null"
             : point->pass ? "true"
                           : "false");

@@ -110,7 +110,7 @@ static int enter(Cli *cli, int argc, char **argv)
         return become_rank(cli, ranks, timeout_s);
     if (getenv("RING_MPI_BOARD")) /* set by launch_mpi.c */
         return refuse_to_nest(getenv("RING_MPI_BOARD"));
-    return ring_mpi_launch(cli, ranks > 0 ? ranks : DEFAULT_RANKS, timeout_s, argc, argv);
+    return ring_mpi_launch(ranks > 0 ? ranks : DEFAULT_RANKS, timeout_s, argc, argv);
 }
 
 int ring_mpi_enter(Cli *cli, int argc, char **argv)

@@ -253,13 +253,11 @@ static int outcome(const Launch *l)
 
 /* Signal handlers are put back in the end, in this process and in the child: mpirun should find the
  * world as the user left it. */
-static int launch(Launch *l, const Cli *cli, int argc, char **argv)
+static int launch(Launch *l, int argc, char **argv)
 {
     const int signals[] = {SIGINT, SIGTERM, SIGHUP};
     const pid_t parent = getpid();
     struct sigaction action, before[3];
-    struct stat file;
-    const int had_json = !cli->json_file || stat(cli->json_file, &file) == 0;
     int i, status;
     memset(&action, 0, sizeof action);
     action.sa_handler = note_signal;
@@ -286,9 +284,6 @@ static int launch(Launch *l, const Cli *cli, int argc, char **argv)
     end_orphans(l);
     remove_folder(l);
     status = outcome(l);
-    /* a rank that was ended could not take its empty file away */
-    if (!had_json && stat(cli->json_file, &file) == 0 && file.st_size == 0)
-        unlink(cli->json_file);
     for (i = 0; i < 3; i++)
         sigaction(signals[i], &before[i], NULL);
     if (told_to_end)
@@ -296,7 +291,7 @@ static int launch(Launch *l, const Cli *cli, int argc, char **argv)
     return status;
 }
 
-int ring_mpi_launch(const Cli *cli, int ranks, double timeout_s, int argc, char **argv)
+int ring_mpi_launch(int ranks, double timeout_s, int argc, char **argv)
 {
     Launch l = {.ranks = ranks, .timeout_s = timeout_s};
     int status;
@@ -311,7 +306,7 @@ int ring_mpi_launch(const Cli *cli, int ranks, double timeout_s, int argc, char 
                    "with some");
         return EXIT_RUNTIME;
     }
-    status = launch(&l, cli, argc, argv);
+    status = launch(&l, argc, argv);
     heart_close(l.board);
     return status;
 }

@@ -49,7 +49,7 @@ int ring_mpi_ranks(void); /* 1 without mpirun */
 /* ranks: what --ranks says, 0 = nothing. 0, or -1 with one sentence. */
 int ring_mpi_join(int ranks, double timeout_s, char why[256]);
 /* Starts mpirun with this command line and waits for its end; the exit status of the whole. */
-int ring_mpi_launch(const Cli *cli, int ranks, double timeout_s, int argc, char **argv);
+int ring_mpi_launch(int ranks, double timeout_s, int argc, char **argv);
 struct MpiEnd *ring_mpi_end(void); /* NULL before */
 int ring_mpi_under_mpirun(void);   /* by the environment */
 /* Are this case's ranks processes? --transport mpi, and nccl under mpirun: GPUs of many

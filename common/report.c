@@ -39,28 +39,54 @@ static int refuse_json(const char *path, const char *why)
                       path, why);
 }
 
-static int open_json(Report *r, const char *path)
+/* The file for appending; NULL, and *why. */
+static FILE *open_rows(const char *path, const char **why)
+{
+    /* O_NONBLOCK: opening a FIFO would wait for a reader that may never come */
+    const int handle = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
+    struct stat s;
+    FILE *f;
+    *why = NULL;
+    if (handle >= 0 && fstat(handle, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISCHR(s.st_mode))
+        *why = "neither a regular file nor a character device";
+    else if (handle >= 0 && fcntl(handle, F_SETFL, O_APPEND) == 0 && (f = fdopen(handle, "a")))
+        return f;
+    if (!*why)
+        *why = strerror(errno);
+    if (handle >= 0)
+        close(handle);
+    return NULL;
+}
+
+/* Before any work: may rows be appended? A file that was not there is taken away again. It comes
+ * back with the first row, so that a run that is killed before leaves nothing empty behind. */
+static int try_json(const char *path)
 {
     struct stat s;
-    const char *why = NULL;
-    int handle;
-    r->json_created = stat(path, &s) != 0;
-    if (!r->json_created && S_ISREG(s.st_mode) && (why = not_rows(path)) != NULL)
+    const int there = lstat(path, &s) == 0;
+    const char *why = stat(path, &s) == 0 && S_ISREG(s.st_mode) ? not_rows(path) : NULL;
+    FILE *f = why ? NULL : open_rows(path, &why);
+    if (!f)
         return refuse_json(path, why);
-    /* O_NONBLOCK: opening a FIFO would wait for a reader that may never come */
-    handle = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
-    if (handle < 0)
-        return refuse_json(path, strerror(errno));
-    if (fstat(handle, &s) != 0)
-        why = strerror(errno);
-    else if (!S_ISREG(s.st_mode) && !S_ISCHR(s.st_mode))
-        why = "neither a regular file nor a character device";
-    else if (fcntl(handle, F_SETFL, O_APPEND) != 0 || !(r->json = fdopen(handle, "a")))
-        why = strerror(errno);
-    if (!why)
-        return EXIT_OK;
-    close(handle);
-    return refuse_json(path, why);
+    fclose(f);
+    if (!there)
+        unlink(path);
+    return EXIT_OK;
+}
+
+FILE *report_json_file(Report *r)
+{
+    static char room[1 << 16]; /* a row is one write: who is killed has written it or has not */
+    const char *why;
+    if (r->json || r->json_failed || !r->cli->json_file)
+        return r->json;
+    r->json = open_rows(r->cli->json_file, &why);
+    r->json_failed = !r->json;
+    if (r->json_failed)
+        refuse_json(r->cli->json_file, why);
+    else
+        setvbuf(r->json, room, _IOFBF, sizeof room);
+    return r->json;
 }
 
 int report_open(Report *r, const Cli *cli)
@@ -69,7 +95,7 @@ int report_open(Report *r, const Cli *cli)
     memset(r, 0, sizeof *r);
     r->cli = cli;
     if (cli->json_file)
-        status = open_json(r, cli->json_file);
+        status = try_json(cli->json_file);
     for (i = 0; i < cli->case_count && status == EXIT_OK; i++)
         if (cli->cases[i].save_dir &&
             (i == 0 || cli->cases[i].save_dir != cli->cases[i - 1].save_dir))
@@ -81,19 +107,16 @@ int report_open(Report *r, const Cli *cli)
 
 int report_close(Report *r)
 {
-    int status = EXIT_OK;
+    int status = r->json_failed ? EXIT_RUNTIME : EXIT_OK;
     bench_progress_clear();
     cli_refuse_context(NULL, NULL, 0);
     if (r->json) {
-        const int empty = r->json_created && ftell(r->json) == 0;
         const int failed = ferror(r->json);
         if (fclose(r->json) != 0 || failed) {
             cli_refuse("--json: found that %s did not take all rows, accepted is a disk with room",
                        r->cli->json_file);
             status = EXIT_RUNTIME;
         }
-        if (empty && r->rows == 0)
-            unlink(r->cli->json_file);
     }
     r->json = NULL;
     if (fflush(stdout) != 0 || ferror(stdout)) {

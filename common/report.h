@@ -10,6 +10,7 @@
  * - report_softmax_row: the same for the softmax alone (stage 02, --rows --cols).
  * - report_skip: a variant that cannot compute this case by what it is: no row.
  * - report_save: o.npy lse.npy (dq dk dv) of one outcome into --save's folder.
+ * - report_json_file: what --json names, for rows of another kind; opened with the first row.
  * - machine_*: facts about this computer.
  * A row that is not pass:true is never plotted; pass is null when nothing was checked.
  */
@@ -30,8 +31,8 @@ extern "C" {
 
 typedef struct Report {
     const Cli *cli;
-    FILE *json;              /* NULL without --json */
-    int json_created;        /* it was not there before */
+    FILE *json;              /* NULL without --json, and before its first row */
+    int json_failed;         /* it was tried in the beginning, and now it cannot be opened */
     int rows;                /* shown so far */
     const CliCase *saved;    /* the case whose outputs are saved already */
     const CliCase *baseline; /* the case that baseline_ms belongs to */
@@ -86,6 +87,8 @@ void report_softmax_row(Report *r, const ReportSoftmax *row);
 int report_skip(Report *r, const CliCase *c, const Variant *v, const char *why);
 /* The first outcome of a case that is offered is saved, the others not. EXIT_OK or EXIT_USAGE. */
 int report_save(Report *r, const CliCase *c, const Outcome *outcome);
+/* NULL: no --json, or a file that was there in the beginning and cannot be opened any more. */
+FILE *report_json_file(Report *r);
 /* EXIT_OK, or EXIT_RUNTIME when rows could not be written. */
 int report_close(Report *r);
 

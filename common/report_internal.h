@@ -13,8 +13,8 @@
 
 #include "report.h"
 
-void report_json(const Report *r, const ReportRow *row);
-void report_json_softmax(const Report *r, const ReportSoftmax *row);
+void report_json(Report *r, const ReportRow *row);
+void report_json_softmax(Report *r, const ReportSoftmax *row);
 /* Of the medians, forward and, if run, backward. In a stage whose subject is the backward pass
  * (STAGE_ALWAYS_BACKWARD) the forward is another stage's: there it is the backward alone. NaN if
  * the run failed. */

@@ -221,19 +221,20 @@ static void put_attention(FILE *f, const Report *r, const ReportRow *row)
     put_machine(f, r, row->c, row->variant->device);
 }
 
-void report_json(const Report *r, const ReportRow *row)
+void report_json(Report *r, const ReportRow *row)
 {
-    if (!r->json)
+    FILE *f = report_json_file(r);
+    if (!f)
         return;
-    put_attention(r->json, r, row);
-    fputs("}\n", r->json);
-    fflush(r->json);
+    put_attention(f, r, row);
+    fputs("}\n", f);
+    fflush(f);
 }
 
 void report_ratio_row(Report *r, const ReportRow *row, const RatioResult *result,
                       const RatioTarget *target)
 {
-    FILE *f = r->json;
+    FILE *f = report_json_file(r);
     r->rows++;
     if (!f)
         return;
@@ -253,9 +254,9 @@ void report_ratio_row(Report *r, const ReportRow *row, const RatioResult *result
     fflush(f);
 }
 
-void report_json_softmax(const Report *r, const ReportSoftmax *row)
+void report_json_softmax(Report *r, const ReportSoftmax *row)
 {
-    FILE *f = r->json;
+    FILE *f = report_json_file(r);
     if (!f)
         return;
     put_head(f, r, row->variant, row->device);
