@@ -10,6 +10,7 @@ the diff say what it is:
     file: 01_naive/cpu/v0_loops.c       the variant's source
     header: 01_naive/cpu/some.h         when not the source is changed but a header of its folder
     function: naive_v0_loops            what it exports; <function>_backward too when it has one
+    seed: 8                             the error of chapter 06's seed that it is (optional)
     what: one sentence, for the reader of a failure
     caught-by: O lse                    exactly the checks that must object, of
                                         O lse dQ dK dV inputs storage crash, and of
@@ -152,6 +153,23 @@ def blind_to_ds(tap, paths):
            f"wrong in dQ and dK, and a check of dV alone would pass them: {' '.join(passing)}")
 
 
+def all_errors_of_the_seed(tap):
+    """Chapter 06 numbers what is wrong in the seed and names the patches that switch each error on.
+    The last one is what the seed says nothing about: nothing that could be switched on."""
+    patches, told = {}, {}
+    for path in glob.glob(os.path.join(HERE, "*.patch")):
+        number = read_patch(path)[0].get("seed")
+        if number:
+            patches.setdefault(int(number), set()).add(os.path.basename(path)[:3])
+    chapter = os.path.join(os.path.dirname(os.path.dirname(HERE)), "docs", "06_ring_burst.md")
+    with open(chapter, encoding="utf-8") as f:
+        section = f.read().split("## The seed, line by line\n")[1].split("\n## ")[0]
+    for number, last in re.findall(r"^\| (\d+) \| .* \| ([^|]*) \|$", section, re.MULTILINE):
+        told[int(number)] = set(re.findall(r"\b\d{3}\b", last))
+    tap.ok(sorted(told) == list(range(1, 20)) and told.pop(19) == set() and told == patches,
+           "every error of the seed is a patch, and the chapter names it", f"{patches}\n{told}")
+
+
 def self_test(tap):
     """The applier must refuse what does not fit."""
     for label, hunks in (("a missing line", [(["b", "x"], ["b"])]),
@@ -207,6 +225,8 @@ def main():
             judge_patch(tap, shop, path, made)
     if args.stage == "flash_backward" and args.device == "cpu" and not args.patches:
         blind_to_ds(tap, mine)
+    if args.stage == "ring_burst" and args.device == "cpu" and not args.patches:
+        all_errors_of_the_seed(tap)
     return tap.done()
 
 

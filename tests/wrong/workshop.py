@@ -18,7 +18,8 @@ import subprocess
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 
-KEYS = ("file", "header", "function", "variant", "program", "what", "caught-by", "case", "passes")
+KEYS = ("file", "header", "function", "variant", "program", "seed", "what", "caught-by", "case",
+        "passes")
 CHECKS = ("O", "lse", "dQ", "dK", "dV", "inputs", "storage", "crash",
           "bytes", "memory", "flight", "deadlock")
 
