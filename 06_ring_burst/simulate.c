@@ -4,7 +4,8 @@
  *
  * The user's shared object has the method, the program has the world. ring_simulate is called from
  * the object and runs here: threads as ranks, a log for each, the same job as for the program's own
- * methods. So a student's ring is watched by the same eyes: flight, deadlock, bytes.
+ * methods. So a student's ring is watched by the same eyes: flight, deadlock, bytes. One thing is
+ * looked at besides: that a rank's shard is what it was.
  *
  * Interface: see simulate.h.
  */
@@ -41,6 +42,57 @@ static int scratch_outputs(AttnArgs *args, void **memory)
     return 0;
 }
 
+/* --- inputs stay as they are -------------------------------------------------------------------*/
+
+/* The method that is being run; our two passes stand around its own. */
+static const RingMethodTable *theirs;
+
+typedef struct Inputs {
+    uint64_t of[4]; /* Q, K, V, dO */
+} Inputs;
+
+/* FNV-1a: any byte that changes changes the number. */
+static uint64_t fingerprint(const void *p, size_t bytes)
+{
+    uint64_t hash = UINT64_C(0xCBF29CE484222325);
+    for (size_t i = 0; p && i < bytes; i++)
+        hash = (hash ^ ((const unsigned char *)p)[i]) * UINT64_C(0x100000001B3);
+    return hash;
+}
+
+static Inputs inputs_of(const RingRank *r)
+{
+    const size_t q = ring_q_bytes(r, r->rank), kv = ring_kv_bytes(r, r->rank);
+    return (Inputs){{fingerprint(r->Q, q), fingerprint(r->K, kv), fingerprint(r->V, kv),
+                     fingerprint(r->dO, q)}};
+}
+
+/* Who scales Q in place, or lets a visitor into its own K, may be right: once. The next pass reads
+ * the same shard, and one run of one pass would not show it. */
+static int watch(RingRank *r, int (*pass)(RingRank *r))
+{
+    static const char *const names[] = {"Q", "K", "V", "dO"};
+    const Inputs before = inputs_of(r);
+    const int status = pass(r);
+    const Inputs after = inputs_of(r);
+    for (int i = 0; status == 0 && !r->failed && i < 4; i++)
+        if (before.of[i] != after.of[i])
+            return ring_fail(r, "the method wrote into its own %s, which is an input", names[i]);
+    return status;
+}
+
+static int watched_forward(RingRank *r)
+{
+    return watch(r, theirs->forward);
+}
+
+static int watched_backward(RingRank *r)
+{
+    return watch(r, theirs->backward);
+}
+
+/* --- a run -------------------------------------------------------------------------------------*/
+
 static AttnStatus refuse(const char *why, AttnStatus status)
 {
     fprintf(stderr, "%s\n", why);
@@ -53,16 +105,20 @@ static AttnStatus refuse(const char *why, AttnStatus status)
 static AttnStatus run(const RingPlan *plan, const AttnArgs *args, const RingMethodTable *method)
 {
     double ms[2];
+    const RingMethodTable watched =
+        method ? (RingMethodTable){method->open, watched_forward, watched_backward, method->close}
+               : (RingMethodTable){0};
     const RingJob job = {.plan = plan,
                          .args = args,
                          .rounds = 1,
-                         .method = method,
+                         .method = method ? &watched : NULL,
                          .forward_ms = &ms[0],
                          .backward_ms = plan->backward ? &ms[1] : NULL};
     AttnStatus status = ATTN_OK;
     char sentence[256];
     RingModelCase m;
     RingReport *report = calloc(1, sizeof *report);
+    theirs = method;
     if (!report || ring_model_case(&m, plan) != 0) {
         free(report);
         return refuse("out of memory for the ranks", ATTN_NO_MEMORY);

@@ -34,6 +34,7 @@ DEEDS = [
     (7, "a tensor that is none", [], 1, "no tensor number"),
     (8, "no backward pass", ["--backward"], 1, "the table has no backward pass"),
     (9, "a backward pass without gradients", ["--backward"], 1, "left no dQ, dK or dV"),
+    (11, "an input written to", [], 1, "wrote into its own Q, which is an input"),
     (10, "like no method", [], 1, "no method of this number"),
     (0, "a rank that is gone", ["--inject", "exit@1:0"], 1, "rank 1 is gone"),
 ]
