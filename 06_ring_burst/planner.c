@@ -25,13 +25,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#define EQUAL 1.03
+#define EQUAL 1.03 /* what is nearer than that, a model cannot tell apart */
 
 typedef struct Candidate {
     RingMethod method;
     RingLayout layout;
-    int possible; /* -1: it could be done, but is no choice: it sends more than its ring */
-    double ms, hidden;
+    int possible;      /* -1: it could be done, but is no choice: it sends more than its ring */
+    double ms, hidden; /* both passes; share of the messages' time behind computations */
     double efficiency; /* useful share, if all wait for the slowest at each step */
     int64_t bytes[2];  /* of the rank that sends most: forward, backward */
     int hops;
@@ -91,7 +91,8 @@ static int64_t all_bytes(const Candidate *c)
     return c->bytes[0] + c->bytes[1];
 }
 
-/* Only asked among those that are equally fast. */
+/* Only asked among those that are equally fast. Whether messages hide is a yes or no: the share
+ * itself is as uncertain as the times are. */
 static int better(const Candidate *a, const Candidate *b)
 {
     const int a_hides = a->hidden > 0.5, b_hides = b->hidden > 0.5;
@@ -157,6 +158,7 @@ static void add_ms(Text *text, double ms)
     add(text, ms < 100 ? "%.3g ms" : "%.0f ms", ms);
 }
 
+/* Beside the chosen layout stands the one that somebody would have tried instead. */
 static void explain_layout(Text *text, const RingSetup *setup, const Candidate *layouts, int count)
 {
     const Candidate *chosen = NULL, *other = NULL;
@@ -261,6 +263,8 @@ static int choose_layout(RingSetup *setup, int free_layout, const AttnArgs *args
     return 0;
 }
 
+/* The simple ones first, since best_of takes the first of equals; a ring before its burst, which is
+ * compared with it. */
 static int weigh_methods(const RingSetup *setup, const AttnArgs *args, const RingRates *rates,
                          Candidate *methods, int *count, char why[256])
 {

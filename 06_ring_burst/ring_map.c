@@ -109,7 +109,7 @@ typedef struct Question {
     AttnRule rule;
 } Question;
 
-/* -1: there is none. */
+/* An AttnDtype; -1: there is none. */
 static int dtype_from_name(const char *name)
 {
     static const char *const names[] = {"f32", "f16", "bf16"};

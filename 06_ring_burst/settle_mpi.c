@@ -269,6 +269,8 @@ static void wait_for_rank_0(MpiEnd *e, MPI_Request *request)
     }
 }
 
+/* Between two runs rank 0 asks the oracle and writes rows, for seconds or minutes; the others stand
+ * here until it says that the next case begins, or that there is none. */
 void mpi_go(MpiEnd *e, int run)
 {
     MPI_Request request;
@@ -300,6 +302,7 @@ void mpi_begin(MpiEnd *e, RingRank *r)
     mpi_be_at(r, HEART_COMPUTE, 0, 0);
 }
 
+/* Has anybody failed? All ranks get the same answer, so all of them go the same way from here. */
 int mpi_worst(MpiEnd *e, int failed)
 {
     MPI_Request request;
@@ -309,6 +312,7 @@ int mpi_worst(MpiEnd *e, int failed)
     return worst;
 }
 
+/* all[rank] of every rank to rank 0, as bytes: all ranks run one program on one kind of CPU. */
 void mpi_collect(MpiEnd *e, RingRankReport *all)
 {
     MPI_Request request;

@@ -23,7 +23,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LANES = 16, PREDICTED = 1000 }; /* process number of rank 0 of a prediction */
+/* Lanes of a group, and the process number of rank 0 of a prediction: behind all measured ones. */
+enum { LANES = 16, PREDICTED = 1000 };
 
 typedef struct Page {
     FILE *f;
@@ -81,11 +82,12 @@ static double flops_of(const RingPlan *plan, const RingEvent *e, int rank, int64
         ring_method_on(plan->setup.method, plan->setup.ranks, plan->setup.nodes);
     const int queries_visit = e->pass == RING_BACKWARD &&
                               (method == RING_METHOD_BURST || method == RING_METHOD_BURST_DOUBLE);
+    /* 2 operations a channel and product: two products forward, five backward */
     const double per_pair = (e->pass == RING_BACKWARD ? 10.0 : 4.0) * (double)(n->B * n->H * n->d);
     double pairs = 0;
     if (e->masked == ATTN_TILE_SKIP) /* sums and copies */
         return 0;
-    if (method == RING_METHOD_ULYSSES) {
+    if (method == RING_METHOD_ULYSSES) { /* all pairs, of a G-th of the heads */
         for (int q = 0; q < plan->setup.ranks; q++)
             for (int k = 0; k < plan->setup.ranks; k++)
                 pairs += (double)ring_pair_work(plan, q, k).pairs / plan->setup.ranks;
@@ -202,7 +204,7 @@ int ring_trace_json(const char *path, const RingPlan *plan, const RingReport *me
 {
     Page p = {.f = fopen(path, "w"), .plan = plan};
     struct stat s;
-    int status = 0, broken;
+    int status = 0, broken; /* -1: no memory for a list; the disk is full */
     if (!p.f) {
         snprintf(why, 256, "%.150s cannot be written: %s", path, strerror(errno));
         return -1;

@@ -35,7 +35,7 @@ const char *ring_mask_word(const RingPlan *plan, int q_rank, int k_rank)
         return "full";
     if (plan->mask)
         return "mask";
-    if (work.partial_rows == 0)
+    if (work.partial_rows == 0) /* each query sees whole runs of keys: rectangles, no edge */
         return "half";
     return plan->rule.left >= 0 || plan->rule.right > 0 ? "band" : "triangle";
 }
@@ -51,7 +51,7 @@ static int by_token(const void *a, const void *b)
 /* "0-7 56-63", or with stripes "1 5 9 ... 61": as much as fits into `room` characters. */
 static void print_tokens(FILE *out, const RingShard *shard, int room, RingPiece *sorted)
 {
-    int used = 0;
+    int used = 0; /* characters */
     if (shard->count)
         memcpy(sorted, shard->pieces, (size_t)shard->count * sizeof *sorted);
     qsort(sorted, (size_t)shard->count, sizeof *sorted, by_token);
@@ -59,6 +59,7 @@ static void print_tokens(FILE *out, const RingShard *shard, int room, RingPiece 
         const int64_t stride = sorted[p].stride, first = sorted[p].global;
         int64_t last = first + (sorted[p].length - 1) * stride;
         char text[96];
+        /* in the sequence's order a zigzag chunk's two parts are neighbours, and read as one */
         while (stride == 1 && p + 1 < shard->count && sorted[p + 1].global == last + 1) {
             p++;
             last = sorted[p].global + sorted[p].length - 1;
@@ -113,7 +114,7 @@ static void add_visitor(Cell cell, const RingSchedule *s, int rank, const RingAc
     const int queries_visit = s->pass == RING_BACKWARD &&
                               (method == RING_METHOD_BURST || method == RING_METHOD_BURST_DOUBLE);
     const size_t used = strlen(cell);
-    if (a->heads < 1) {
+    if (a->heads < 1) { /* a part of the heads for each rank: ulysses, and nobody visits */
         const int64_t share = s->plan->shape.H / s->ranks;
         snprintf(cell, sizeof(Cell), "heads %" PRId64 "-%" PRId64 " of all tokens", rank * share,
                  (rank + 1) * share - 1);
@@ -154,6 +155,7 @@ static double share_of_work(const RingSchedule *s, int rank)
     return all > 0 ? 100 * mine / all : 0;
 }
 
+/* Steps in which somebody computes attention: sums and copies have no q_owner. */
 static int steps_of(const RingSchedule *s)
 {
     int steps = 1;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_ring_report.c: what a row of stage 06 says of ranks, bytes and memory, in JSON and in the
- * table; what it says where there are no ranks (a --variant-so); and that partial sums in bf16
- * widen the bound by as many roundings as they may have, no more.
+ * table; what it says where there are no ranks (a --variant-so), and where there is no place for it
+ * any more; and that partial sums in bf16 widen the bound by as many roundings as they may have, no
+ * more.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -163,9 +165,39 @@ static void partials_widen_the_bound(void **state)
     cli_free(&b);
 }
 
+/* The folder is there when --json is tried, and gone when the first row comes. */
+static void no_place(void **state)
+{
+    char *argv[] = {"unit", "-N", "1",       "-H",     "1",
+                    "-d",   "1",  "--quiet", "--json", "gone/rows.jsonl"};
+    char folder[] = "test_ring_report.XXXXXX";
+    Cli cli;
+    Report report;
+    Problem problem;
+    Outcome out = {.failure = "it did not run", .ring = &three};
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    assert_true(chdir(folder) == 0 && mkdir("gone", 0777) == 0);
+    assert_int_equal(cli_parse(&cli, &stage, 10, argv), CLI_CONTINUE);
+    assert_int_equal(report_open(&report, &cli), EXIT_OK);
+    assert_int_equal(rmdir("gone"), 0); /* empty: trying has left nothing */
+    assert_int_equal(problem_make(&problem, &cli.cases[0]), EXIT_OK);
+    out.args = problem.args;
+    {
+        ReportRow row = {&cli.cases[0], &problem, &variants[0], &out, NULL, 0.0, {0}};
+        report_row(&report, &row);
+        report_row(&report, &row);
+    }
+    assert_int_equal(report_close(&report), EXIT_RUNTIME);
+    assert_true(chdir("..") == 0 && rmdir(folder) == 0);
+    problem_free(&problem);
+    cli_free(&cli);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_in_json), cmocka_unit_test(no_ranks),
+                                       cmocka_unit_test(no_place),
                                        cmocka_unit_test(partials_widen_the_bound)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
