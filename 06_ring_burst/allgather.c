@@ -79,7 +79,10 @@ static int forward(RingRank *r)
         if (t == 0)
             gather(r, m, -1);
         ring_wait(r, &m->mail[t]);
-        ring_see_keys(r, &m->state, &m->keys[t]);
+        if (t == r->world - 1)
+            ring_see_last_keys(r, &m->state, &m->keys[t]);
+        else
+            ring_see_keys(r, &m->state, &m->keys[t]);
     }
     close_gathered(r, m);
     ring_close_state(r, &m->state);

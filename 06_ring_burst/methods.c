@@ -161,6 +161,16 @@ void ring_see_keys(RingRank *r, RingState *state, const RingBlock *k)
     ring_round(r, state->O.data, ring_q_count(r, r->nq));
 }
 
+/* A GPU's kernel has finished rows in its registers then, and can round them to r->O itself: the
+ * float32 state is neither written nor read once more. Where visitors are rounded as well
+ * (--partials bf16) that comes before. */
+void ring_see_last_keys(RingRank *r, RingState *state, const RingBlock *k)
+{
+    state->q.O = ring_partial_size(r) == sizeof(float) ? r->O : NULL;
+    ring_see_keys(r, state, k);
+    state->q.O = NULL;
+}
+
 /* The only division, and the only rounding of O to the dtype, after the last visitor. */
 void ring_close_state(RingRank *r, RingState *state)
 {

@@ -132,6 +132,8 @@ typedef struct RingState {
 
 void ring_open_state(RingRank *r, RingState *state);
 void ring_see_keys(RingRank *r, RingState *state, const RingBlock *k);
+/* No others come after them: O may become r->O on the way. */
+void ring_see_last_keys(RingRank *r, RingState *state, const RingBlock *k);
 void ring_close_state(RingRank *r, RingState *state); /* r->O = the state, rounded */
 
 /* Keys of other ranks: two rooms that are used in turn, and the last block that came. */

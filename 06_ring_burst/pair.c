@@ -128,6 +128,7 @@ static void describe(Pair *pair, RingRank *r, const RingBlock *q, const RingBloc
         .dO = view(r, q, q->b),
         .K = view(r, k, k->a),
         .V = view(r, k, k->b),
+        .O = view(r, q, q->O),
         .lse = q->lse,
         .threads = r->threads,
     };
@@ -220,7 +221,8 @@ static FlashRows rows_of(const RingRank *r, const RingBlock *q)
 
 static int touch_rows(RingRank *r, const RingBlock *q, int writes, const char *who)
 {
-    return q->rows && ring_touch(r, q->rows, 3 * row_bytes(r, q), writes, who) != 0;
+    return (q->rows && ring_touch(r, q->rows, 3 * row_bytes(r, q), writes, who) != 0) ||
+           (q->O && ring_touch(r, q->O, span(r, q), 1, who) != 0);
 }
 
 /* The state is (O, lse) of all keys seen so far. With the new ones, whose own result would be O'
@@ -235,7 +237,6 @@ int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_st
     const char *who = "ring_attend";
     Pair pair;
     Clock clock;
-    int status;
     if (r->failed || touch_block(r, k, who) || ring_touch(r, q->a, span(r, q), 0, who) != 0 ||
         ring_touch(r, O_state, sum_bytes(r, q), 1, who) != 0 ||
         ring_touch(r, lse, row_bytes(r, q), 1, who) != 0 || touch_rows(r, q, 1, who) ||
@@ -245,7 +246,7 @@ int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_st
         return 0;
     pair.args.lse = lse;
     clock = clock_start(r);
-    status = r->space->attend(r, &pair.args, O_state, rows_of(r, q));
+    const int status = r->space->attend(r, &pair.args, O_state, rows_of(r, q));
     clock_stop(r, clock, k->owner, pair.kind);
     pair_close(&pair);
     return status == 0 ? ring_post(r) : status;
@@ -260,7 +261,6 @@ int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, floa
     const char *who = "ring_differentiate";
     Pair pair;
     Clock clock;
-    int status;
     if (r->failed || touch_block(r, q, who) || touch_block(r, k, who) ||
         ring_touch(r, q->lse, row_bytes(r, q), 0, who) != 0 ||
         ring_touch(r, q->delta, row_bytes(r, q), 0, who) != 0 ||
@@ -271,7 +271,7 @@ int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, floa
     if (pair.kind == ATTN_TILE_SKIP)
         return 0;
     clock = clock_start(r);
-    status = r->space->differentiate(r, &pair.args, q->delta, (FlashSums){dQ, dK, dV});
+    const int status = r->space->differentiate(r, &pair.args, q->delta, (FlashSums){dQ, dK, dV});
     clock_stop(r, clock, k->owner == r->rank ? q->owner : k->owner, pair.kind);
     pair_close(&pair);
     return status == 0 ? ring_post(r) : status;

@@ -26,7 +26,8 @@
  */
 #include "methods.h"
 
-/* Keys go `hops` ranks on in direction `way`; own: this ring computes with the own keys too. */
+/* Keys go `hops` ranks on in direction `way`; own: this ring computes with the own keys too, and is
+ * the last one. */
 static void turn(RingRank *r, RingState *state, RingVisitors *visitors, int way, int hops,
                  int first_step, int own)
 {
@@ -40,7 +41,9 @@ static void turn(RingRank *r, RingState *state, RingVisitors *visitors, int way,
                               &visitors->room[t % 2], &next);
             ring_start(r, &x);
         }
-        if (t > 0 || own)
+        if (t == hops && own)
+            ring_see_last_keys(r, state, &k);
+        else if (t > 0 || own)
             ring_see_keys(r, state, &k);
         ring_wait(r, &x);
         visitors->last = k;

@@ -147,6 +147,9 @@ typedef struct RingBlock {
     void *a;              /* Q, or K */
     void *b;              /* dO, or V */
     float *lse, *delta;   /* queries: [B][H][tokens], contiguous */
+    /* Queries that meet their last keys: where O [B][tokens][H][d] in the dtype goes. Who computes
+     * may put it there at once, and ring_finish_O finds it done. NULL: there are more to come. */
+    void *O;
     /* Queries: [3][B][H][tokens] m, l and l_rest (FlashRows) of a state that loses nothing from
      * block to block; NULL: the state is (O, lse). */
     float *rows;

@@ -64,7 +64,8 @@ typedef struct RingSpace {
     int (*start_state)(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows);
     /* args describe the pair of blocks completely (views, positions and mask in host memory; the
      * space brings what is not data to its device). rows: of RingBlock, or NULLs; a space whose
-     * kernel resumes from (O, lse) leaves them alone, here and in finish_O. */
+     * kernel resumes from (O, lse) leaves them alone, here and in finish_O. args->O not NULL: no
+     * keys come after these; O may go there at once, and finish_O is called all the same. */
     int (*attend)(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows);
     int (*differentiate)(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums);
     int (*delta)(RingRank *r, const AttnArgs *args, float *delta);

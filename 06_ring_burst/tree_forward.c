@@ -71,7 +71,10 @@ static void visit_node(RingRank *r, RingState *state, RingTree *tree, int m, Rin
                               inner_room(tree, &p, m, s, keep), &next);
             ring_start(r, &x);
         }
-        ring_see_keys(r, state, &k);
+        if (m == p.nodes - 1 && s == p.size - 1)
+            ring_see_last_keys(r, state, &k);
+        else
+            ring_see_keys(r, state, &k);
         ring_wait(r, &x);
         tree->last = k;
         k = next;

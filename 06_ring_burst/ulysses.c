@@ -119,6 +119,7 @@ static void attend_heads(RingRank *r, Ulysses *m, const RingHeads *q, const Ring
     ring_open_buffer(r, &m->lse, rows, "lse of all tokens");
     open_whole(r, &m->O_sums, q, sizeof(float), "O in float32");
     queries = queries_of(m, q);
+    queries.O = m->O.data; /* there are no other keys */
     ring_start_state(r, &queries, m->O_sums.data, m->lse.data);
     ring_attend(r, &queries, &keys, m->O_sums.data, m->lse.data);
     ring_finish_O(r, &queries, m->O.data, m->O_sums.data);

@@ -4,7 +4,7 @@
  * bits, and memory for the states that v5 merges.
  *
  * Interface:
- * - flash_cuda_workspace_bytes, flash_cuda_run: without an allocation inside.
+ * - flash_cuda_workspace_bytes, flash_cuda_run, flash_cuda_run_last: without an allocation inside.
  * - flash_block_cuda, flash_forward_v5_clean_tiles: the same with memory of their own.
  */
 #include "alloc.h"
@@ -19,6 +19,11 @@ AttnStatus flash_cuda_run(const AttnArgs *a, float *O_state_dev, void *workspace
 {
     return a->Q.dtype == ATTN_F32 ? flash_block_f32(a, O_state_dev)
                                   : flash_block_16_bit(a, O_state_dev, workspace_dev);
+}
+
+AttnStatus flash_cuda_run_last(const AttnArgs *a, float *O_state_dev)
+{
+    return a->Q.dtype == ATTN_F32 ? ATTN_SKIP : flash_block_16_bit_last(a, O_state_dev);
 }
 
 AttnStatus flash_block_cuda(const AttnArgs *a, float *O_state_dev)

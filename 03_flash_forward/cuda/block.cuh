@@ -5,7 +5,8 @@
  *
  * Interface:
  * - flash_block_f32 (v2_register_tiles.cu), flash_block_v3_mma, flash_block_v4_cp_async.
- * - flash_block_16_bit (v5_clean_tiles.cu) with a workspace of flash_16_bit_workspace_bytes.
+ * - flash_block_16_bit (v5_clean_tiles.cu) with a workspace of flash_16_bit_workspace_bytes, and
+ *   flash_block_16_bit_last.
  */
 #ifndef FLASH_FORWARD_BLOCK_CUH
 #define FLASH_FORWARD_BLOCK_CUH
@@ -20,6 +21,7 @@ AttnStatus flash_block_f32(const AttnArgs *args, float *O_state_dev);
 AttnStatus flash_block_v3_mma(const AttnArgs *args, float *O_state_dev);
 AttnStatus flash_block_v4_cp_async(const AttnArgs *args, float *O_state_dev);
 AttnStatus flash_block_16_bit(const AttnArgs *args, float *O_state_dev, void *workspace_dev);
+AttnStatus flash_block_16_bit_last(const AttnArgs *args, float *O_state_dev);
 size_t flash_16_bit_workspace_bytes(const AttnShape *shape);
 
 #ifdef __cplusplus

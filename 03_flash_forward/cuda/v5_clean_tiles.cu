@@ -14,10 +14,7 @@
  *     clock and multiprocessor, the tensor cores 1024 multiply-adds: at d = 64 the exponentials
  *     alone take half as long as both products. Instructions around them count.
  *   - Q fragments stay in registers for D <= 64, where there is room.
- *   - Scheduling: a causal row tile i costs i + 1. Blocks start in the order of their index, the
- *     longest first, so the short ones fill the gaps at the end. Tiles of one length from many
- *     heads would fill them best, tiles of one head share K and V in the L2 cache: sections of
- *     heads whose K and V fit it are the compromise.
+ *   - Scheduling: the longest row tiles first (row_order.cuh).
  *   - Too few row tiles for the GPU: the keys are split (split_keys.cuh).
  *   - O leaves through shared memory, in 16-byte pieces of whole rows.
  *
@@ -27,14 +24,15 @@
  *
  * Interface:
  * - flash_block_16_bit, flash_16_bit_workspace_bytes (block.cuh): f16 and bf16, d <= 256, any
- *   shape, mask and layout, from nothing or from a state (O, lse). flash_forward_v5_clean_tiles is
- *   the same with a workspace of its own (block.cu).
+ *   shape, mask and layout, from nothing or from a state (O, lse); flash_block_16_bit_last: from a
+ *   state to O. flash_forward_v5_clean_tiles is the same with a workspace of its own (block.cu).
  */
 #include <type_traits>
 
 #include "block.cuh"
 #include "key_runs.cuh"
 #include "mma_products.cuh"
+#include "row_order.cuh"
 #include "scores.cuh"
 #include "split_keys.cuh"
 #include "tile_load.cuh"
@@ -46,8 +44,6 @@ template <int D_, int MT_ = Tile<D_>::MT> struct CleanTile : Tile<D_, MT_> {
     static const int BLOCKS = 2;
     static const bool Q_IN_REGISTERS = D_ <= 64, LEAN = D_ > 64;
 };
-
-#define SECTION_MIB 32 /* K and V of a section of heads */
 
 /* Online softmax of m16 tiles MT0 ...: P replaces S, O and l are rescaled to the new maximum. */
 template <class C, bool MASKED, int MT0, int COUNT>
@@ -115,27 +111,22 @@ step_masked(TileRows<C> &rows, const AttnArgs &a, const RowMask<C::Br, C::Bc> &m
     multiply_PV<T, C, MT0, 1>(rows, S_reg, at.V);
 }
 
-/* Longest row tiles first within a section of heads. */
-template <class C>
-static __device__ __forceinline__ BlockWork work_in_sections(const AttnArgs &a, int section_heads)
-{
-    const int tiles = ((int)a.shape.Nq + C::Br - 1) / C::Br, heads = (int)(a.shape.B * a.shape.H);
-    const int head = blockIdx.x / (tiles * section_heads) * section_heads;
-    const int rest = blockIdx.x - head * tiles;
-    const int here = min(section_heads, heads - head);
-    return work_of_head(a, head + rest % here, (tiles - 1 - rest / here) * C::Br);
-}
+/* Where rows come from and where they go. Kernels apart, because the few values that tell them
+ * apart, even unused, cost registers that D = 128 does not have. */
+enum RowsWay {
+    ROWS_THROUGH, /* from a state to the same state; from nothing to O */
+    ROWS_LAST,    /* from a state to O */
+    ROWS_OF_PART  /* only part blockIdx.y of the keys: O_state and a.lse are those of all parts */
+};
 
-/* One block: Br rows of one head. O_state NULL: the plain forward pass. SPLIT: only part blockIdx.y
- * of the keys, into a state of its own (O_state and a.lse are those of all parts). That is a kernel
- * apart because the few values that a split needs, even unused, cost registers that D = 128 does
- * not have. */
-template <typename T, class C, bool SPLIT>
+/* One block: Br rows of one head. O_state NULL: the plain forward pass. */
+template <typename T, class C, RowsWay WAY>
 static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     clean_tiles_kernel(const __grid_constant__ AttnArgs a, float *O_state, bool aligned,
                        bool O_aligned, int section_heads)
 {
     typedef TileBytes<C> Bytes;
+    const bool SPLIT = WAY == ROWS_OF_PART;
     extern __shared__ __align__(1024) unsigned char smem[]; /* Q, K and V of stage 0, of stage 1 */
     __shared__ RowMask<C::Br, C::Bc> mask;
     __shared__ KeyRuns runs_smem;
@@ -167,7 +158,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     if (j >= 0)
         load_keys(K, V, j, 0);
     copy_async_commit();
-    if (!SPLIT && O_state && j < 0) { /* nothing to add: the state stays as it is */
+    if (WAY == ROWS_THROUGH && O_state && j < 0) { /* nothing to add: the state stays as it is */
         copy_async_wait<0>();
         return;
     }
@@ -231,34 +222,22 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     if (SPLIT) {
         const int64_t first = blockIdx.y * a.shape.B * a.shape.H * a.shape.Nq;
         store_rows<T>(rows, a, mask.work, O_state + first * d, a.lse + first, false, LOG2E);
-    } else if (O_aligned && !O_state) {
+    } else if (O_aligned && (WAY == ROWS_LAST || !O_state)) {
         store_rows_wide<T>(rows, a, mask.work, smem);
     } else {
-        store_rows<T>(rows, a, mask.work, O_state, a.lse, false, LOG2E);
+        store_rows<T>(rows, a, mask.work, WAY == ROWS_LAST ? NULL : O_state, a.lse, false, LOG2E);
     }
 }
 
-/* How many heads' K and V go into SECTION_MIB; one head, where all row tiles cost the same. */
-static int heads_of_section(const AttnArgs *a)
-{
-    const int64_t bytes = 2 * a->shape.Nk * a->shape.d * 2; /* K and V of a kv head */
-    const int64_t heads = a->shape.B * a->shape.H, group = a->shape.H / a->shape.Hkv;
-    int64_t fit = ((int64_t)SECTION_MIB << 20) / bytes * group;
-    if (a->rule.right < 0 || a->rule.left >= 0)
-        fit = 1;
-    return (int)(fit < 1 ? 1 : fit > heads ? heads : fit);
-}
-
-template <typename T, class C, bool SPLIT>
+template <typename T, class C, RowsWay WAY>
 static AttnStatus launch_clean_tiles(const AttnArgs *a, float *O_state, int splits)
 {
     const dim3 grid(launch_blocks(a, C::Br), splits);
-    const AttnStatus status = reserve_smem(clean_tiles_kernel<T, C, SPLIT>, TileBytes<C>::ALL);
+    const AttnStatus status = reserve_smem(clean_tiles_kernel<T, C, WAY>, TileBytes<C>::ALL);
     if (status != ATTN_OK)
         return status;
-    clean_tiles_kernel<T, C, SPLIT>
-        <<<grid, C::THREADS, TileBytes<C>::ALL, (cudaStream_t)a->stream>>>(
-            *a, O_state, all_rows_on_16_bytes(a), rows_on_16_bytes(&a->O), heads_of_section(a));
+    clean_tiles_kernel<T, C, WAY><<<grid, C::THREADS, TileBytes<C>::ALL, (cudaStream_t)a->stream>>>(
+        *a, O_state, all_rows_on_16_bytes(a), rows_on_16_bytes(&a->O), heads_of_section(a));
     CUDA_TRY_LAUNCH();
     return ATTN_OK;
 }
@@ -267,7 +246,14 @@ template <typename T, int D> struct LaunchCleanTiles {
     typedef CleanTile<D> C;
     static AttnStatus run(const AttnArgs *a, float *O_state, void *, int)
     {
-        return launch_clean_tiles<T, C, false>(a, O_state, 1);
+        return launch_clean_tiles<T, C, ROWS_THROUGH>(a, O_state, 1);
+    }
+};
+
+template <typename T, int D> struct LaunchLastKeys {
+    static AttnStatus run(const AttnArgs *a, float *O_state)
+    {
+        return launch_clean_tiles<T, CleanTile<D>, ROWS_LAST>(a, O_state, 1);
     }
 };
 
@@ -279,7 +265,8 @@ template <typename T, int D> struct LaunchSplitKeys {
         const SplitStates parts = split_states(&a->shape, splits, workspace);
         AttnArgs into_parts = *a;
         into_parts.lse = parts.lse;
-        const AttnStatus status = launch_clean_tiles<T, C, true>(&into_parts, parts.O, splits);
+        const AttnStatus status =
+            launch_clean_tiles<T, C, ROWS_OF_PART>(&into_parts, parts.O, splits);
         return status == ATTN_OK ? merge_splits<T>(a, parts, O_state) : status;
     }
 };
@@ -322,4 +309,13 @@ AttnStatus flash_block_16_bit(const AttnArgs *a, float *O_state_dev, void *works
         return status;
     return splits > 1 ? run_for_16_bit<LaunchSplitKeys>(a, O_state_dev, workspace_dev, splits)
                       : run_for_16_bit<LaunchCleanTiles>(a, O_state_dev, workspace_dev, splits);
+}
+
+AttnStatus flash_block_16_bit_last(const AttnArgs *a, float *O_state_dev)
+{
+    int splits = 1;
+    const AttnStatus status = splits_of(a, &splits);
+    if (status != ATTN_OK)
+        return status;
+    return splits > 1 ? ATTN_SKIP : run_for_16_bit<LaunchLastKeys>(a, O_state_dev);
 }

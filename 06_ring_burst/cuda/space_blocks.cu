@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * space_blocks.cu: the block kernels of stages 03 and 04 on a rank's queue, and the small work
- * between them.
+ * space_blocks.cu: the block kernels of stages 03 and 04 on a rank's queue.
  *
  * dQ of a rank that keeps its queries (ring) grows over all steps. What the backward kernel does
  * around each block of keys, reading dO and O first and adding dQ to its sums last, is memory
@@ -14,12 +13,12 @@
  * Everything here is asked for in order and done later: these functions return when a kernel stands
  * in the queue. If a kernel fails, that shows where the queue is looked at (space_queues.cu).
  *
- * Interface: of RingSpace (ring_world.h) attend to widen; cuda_space_settle (space_cuda.h).
+ * Interface: of RingSpace (ring_world.h) attend, differentiate, alone; cuda_space_settle
+ * (space_cuda.h); cuda_space_reserve, cuda_space_settle_all, cuda_space_whole (space_internal.h).
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "small_work.h"
 #include "space_internal.h"
 #include "tensor.h"
 
@@ -118,18 +117,28 @@ int cuda_space_reserve(RingRank *r)
 }
 
 /* Merge and attention are one kernel: it loads (O, lse) where an ordinary one starts from (0,
- * -inf), and stores float32. A merge of its own would read and write all of O once more for each
- * visitor. */
+ * -inf), and stores float32, or with the last keys O as it is to be. A merge of its own would read
+ * and write all of O once more for each visitor. */
 int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows)
 {
+    CudaSpace *s = cuda_space_of(r);
     AttnArgs a = *args;
     int first;
     (void)rows;
+    s->finished = NULL;
     if (cuda_space_settle_all(r) != 0 ||
         reserve_workspace(r, flash_cuda_workspace_bytes(&a.shape, a.Q.dtype)) != 0 ||
-        bring(r, &a) != 0 || cuda_space_begin_O(r, O_state, &a.shape, &first) != 0 ||
-        cuda_space_answer(r, flash_cuda_run(&a, O_state, cuda_space_of(r)->workspace_dev),
-                          "attention") != 0)
+        bring(r, &a) != 0 || cuda_space_begin_O(r, O_state, &a.shape, &first) != 0)
+        return -1;
+    if (a.O.data) { /* the first keys may be the last ones, too: a pass without a state */
+        const AttnStatus last =
+            first ? flash_cuda_run(&a, NULL, s->workspace_dev) : flash_cuda_run_last(&a, O_state);
+        if (last != ATTN_SKIP) {
+            s->finished = a.O.data;
+            return cuda_space_answer(r, last, "attention");
+        }
+    }
+    if (cuda_space_answer(r, flash_cuda_run(&a, O_state, s->workspace_dev), "attention") != 0)
         return -1;
     return first ? cuda_space_reached(r, O_state, a.lse, &a.shape) : 0;
 }
@@ -200,7 +209,7 @@ int cuda_space_differentiate(RingRank *r, const AttnArgs *args, const float *del
 }
 
 /* [B][tokens][heads][d], contiguous */
-static Tensor whole_tensor(const RingRank *r, void *data, int64_t tokens, int64_t heads)
+Tensor cuda_space_whole(const RingRank *r, void *data, int64_t tokens, int64_t heads)
 {
     const AttnShape *n = &r->plan->shape;
     const int64_t row = heads * n->d;
@@ -225,14 +234,14 @@ int cuda_space_alone(RingRank *r, RingPass pass)
     a.rule = {-1, -1};
     a.positions_q = {&q, 1};
     a.positions_k = {&k, 1};
-    a.Q = whole_tensor(r, r->Q, r->nq, n->H);
-    a.K = whole_tensor(r, r->K, r->nk, n->Hkv);
-    a.V = whole_tensor(r, r->V, r->nk, n->Hkv);
-    a.O = whole_tensor(r, r->O, r->nq, n->H);
-    a.dO = whole_tensor(r, r->dO, r->nq, n->H);
-    a.dQ = whole_tensor(r, r->dQ, r->nq, n->H);
-    a.dK = whole_tensor(r, r->dK, r->nk, n->Hkv);
-    a.dV = whole_tensor(r, r->dV, r->nk, n->Hkv);
+    a.Q = cuda_space_whole(r, r->Q, r->nq, n->H);
+    a.K = cuda_space_whole(r, r->K, r->nk, n->Hkv);
+    a.V = cuda_space_whole(r, r->V, r->nk, n->Hkv);
+    a.O = cuda_space_whole(r, r->O, r->nq, n->H);
+    a.dO = cuda_space_whole(r, r->dO, r->nq, n->H);
+    a.dQ = cuda_space_whole(r, r->dQ, r->nq, n->H);
+    a.dK = cuda_space_whole(r, r->dK, r->nk, n->Hkv);
+    a.dV = cuda_space_whole(r, r->dV, r->nk, n->Hkv);
     a.lse = r->lse;
     const size_t bytes = pass == RING_FORWARD
                              ? flash_cuda_workspace_bytes(&a.shape, a.Q.dtype)
@@ -245,75 +254,4 @@ int cuda_space_alone(RingRank *r, RingPass pass)
                                  ? flash_cuda_run(&a, NULL, workspace_dev)
                                  : flash_backward_cuda_run(&a, NULL, none, workspace_dev),
                              "the yardstick");
-}
-
-int cuda_space_delta_of(RingRank *r, const AttnArgs *args, float *delta)
-{
-    AttnArgs a = *args;
-    a.stream = cuda_space_of(r)->work;
-    return cuda_space_answer(r, flash_backward_delta_cuda(&a, delta), "delta");
-}
-
-/* Rounded once, at the end. */
-int cuda_space_finish_O(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows)
-{
-    const AttnShape *n = &args->shape;
-    const int64_t count = n->B * n->Nq * n->H * n->d;
-    (void)rows;
-    if (cuda_space_settle(r, O_state, (size_t)count * sizeof *O_state) != 0)
-        return -1;
-    return cuda_space_answer(
-        r, launch_cast(args->O.data, args->O.dtype, O_state, count, cuda_space_of(r)->work), "O");
-}
-
-/* to [count] float32 += from [count]. */
-int cuda_space_add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count)
-{
-    const size_t bytes = (size_t)count * sizeof(float);
-    if (cuda_space_settle(r, to, bytes) != 0 || cuda_space_settle(r, from, bytes) != 0)
-        return -1;
-    return cuda_space_answer(r, launch_add(to, from, from_dtype, count, cuda_space_of(r)->work),
-                             "a sum");
-}
-
-/* float32 to the dtype, where it stands. */
-/* All of dQ is in the workspace, and its sums are the zeros that they were made of: instead of
- * being added to them it goes to the tensor that they are to become. */
-static int store_dQ(RingRank *r, void *p)
-{
-    CudaSpace *s = cuda_space_of(r);
-    const FlashSums none = {NULL, NULL, NULL};
-    AttnArgs a = s->begun;
-    a.dQ = whole_tensor(r, p, a.shape.Nq, a.shape.H);
-    s->sums.dQ = NULL;
-    return cuda_space_touch(r, p, 1) != 0
-               ? -1
-               : cuda_space_answer(r, flash_backward_cuda_end(&a, none, s->workspace_dev), "dQ");
-}
-
-/* In two steps where the workspace has room, or in place in many (small_work.cu). */
-int cuda_space_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
-{
-    CudaSpace *s = cuda_space_of(r);
-    const size_t bytes = (size_t)count * sizeof(float), narrow = (size_t)count * dtype_size(dtype);
-    if (dtype != ATTN_F32 && s->sums.dQ == p && dtype == s->begun.Q.dtype &&
-        cuda_space_is_zero(s, p, bytes))
-        return store_dQ(r, p);
-    if (cuda_space_settle(r, p, bytes) != 0)
-        return -1;
-    if (dtype == ATTN_F32 || narrow > s->workspace_bytes || s->sums.dQ)
-        return cuda_space_answer(r, launch_narrow(p, count, dtype, s->work), "narrowing");
-    if (cuda_space_answer(r, launch_cast(s->workspace_dev, dtype, (const float *)p, count, s->work),
-                          "narrowing") != 0)
-        return -1;
-    return cuda_space_try(
-        r, cudaMemcpyAsync(p, s->workspace_dev, narrow, cudaMemcpyDeviceToDevice, s->work),
-        "narrowing");
-}
-
-int cuda_space_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)
-{
-    if (cuda_space_settle(r, p, (size_t)count * sizeof(float)) != 0)
-        return -1;
-    return cuda_space_answer(r, launch_widen(p, count, dtype, cuda_space_of(r)->work), "widening");
 }

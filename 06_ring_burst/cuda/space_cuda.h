@@ -91,7 +91,8 @@ typedef struct CudaSpace {
     FlashSums sums;
     CudaZeros zeros[CUDA_ZEROS]; /* asked for, and nobody has written there since */
     int zero_next;
-    CudaZeros unwritten; /* O of a state that should be zero and is not */
+    CudaZeros unwritten;  /* O of a state that should be zero and is not */
+    const void *finished; /* O in the dtype that the last kernel has written already; NULL: none */
 } CudaSpace;
 
 /* -1, after ring_fail, when it cannot be made. */

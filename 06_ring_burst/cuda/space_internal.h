@@ -43,6 +43,8 @@ int cuda_space_write_zeros(RingRank *r); /* of a state that no kernel has contin
 int cuda_space_touch(RingRank *r, const void *p, size_t bytes);
 
 int cuda_space_reserve(RingRank *r);
+/* [B][tokens][heads][d] in the dtype, contiguous. */
+Tensor cuda_space_whole(const RingRank *r, void *data, int64_t tokens, int64_t heads);
 int cuda_space_alone(RingRank *r, RingPass pass);
 int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows);
 int cuda_space_differentiate(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums);

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * space_sums.cu: the small work between the block kernels, on a rank's queue: delta, sums, and the
+ * way from float32 to the dtype and back.
+ *
+ * Interface: of RingSpace (ring_world.h) delta, finish_O, add, narrow, widen.
+ */
+#include "small_work.h"
+#include "space_internal.h"
+#include "tensor.h"
+
+int cuda_space_delta_of(RingRank *r, const AttnArgs *args, float *delta)
+{
+    AttnArgs a = *args;
+    a.stream = cuda_space_of(r)->work;
+    return cuda_space_answer(r, flash_backward_delta_cuda(&a, delta), "delta");
+}
+
+/* Rounded once, at the end, if the last kernel has not done it. */
+int cuda_space_finish_O(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows)
+{
+    const AttnShape *n = &args->shape;
+    const int64_t count = n->B * n->Nq * n->H * n->d;
+    const void *finished = cuda_space_of(r)->finished;
+    (void)rows;
+    cuda_space_of(r)->finished = NULL;
+    if (finished && finished == args->O.data)
+        return 0;
+    if (cuda_space_settle(r, O_state, (size_t)count * sizeof *O_state) != 0)
+        return -1;
+    return cuda_space_answer(
+        r, launch_cast(args->O.data, args->O.dtype, O_state, count, cuda_space_of(r)->work), "O");
+}
+
+/* to [count] float32 += from [count]. */
+int cuda_space_add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count)
+{
+    const size_t bytes = (size_t)count * sizeof(float);
+    if (cuda_space_settle(r, to, bytes) != 0 || cuda_space_settle(r, from, bytes) != 0)
+        return -1;
+    return cuda_space_answer(r, launch_add(to, from, from_dtype, count, cuda_space_of(r)->work),
+                             "a sum");
+}
+
+/* All of dQ is in the workspace, and its sums are the zeros that they were made of: instead of
+ * being added to them it goes to the tensor that they are to become. */
+static int store_dQ(RingRank *r, void *p)
+{
+    CudaSpace *s = cuda_space_of(r);
+    const FlashSums none = {NULL, NULL, NULL};
+    AttnArgs a = s->begun;
+    a.dQ = cuda_space_whole(r, p, a.shape.Nq, a.shape.H);
+    s->sums.dQ = NULL;
+    return cuda_space_touch(r, p, 1) != 0
+               ? -1
+               : cuda_space_answer(r, flash_backward_cuda_end(&a, none, s->workspace_dev), "dQ");
+}
+
+/* float32 to the dtype, where it stands: in two steps where the workspace has room, or in place in
+ * many (small_work.cu). */
+int cuda_space_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
+{
+    CudaSpace *s = cuda_space_of(r);
+    const size_t bytes = (size_t)count * sizeof(float), narrow = (size_t)count * dtype_size(dtype);
+    if (dtype != ATTN_F32 && s->sums.dQ == p && dtype == s->begun.Q.dtype &&
+        cuda_space_is_zero(s, p, bytes))
+        return store_dQ(r, p);
+    if (cuda_space_settle(r, p, bytes) != 0)
+        return -1;
+    if (dtype == ATTN_F32 || narrow > s->workspace_bytes || s->sums.dQ)
+        return cuda_space_answer(r, launch_narrow(p, count, dtype, s->work), "narrowing");
+    if (cuda_space_answer(r, launch_cast(s->workspace_dev, dtype, (const float *)p, count, s->work),
+                          "narrowing") != 0)
+        return -1;
+    return cuda_space_try(
+        r, cudaMemcpyAsync(p, s->workspace_dev, narrow, cudaMemcpyDeviceToDevice, s->work),
+        "narrowing");
+}
+
+int cuda_space_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)
+{
+    if (cuda_space_settle(r, p, (size_t)count * sizeof(float)) != 0)
+        return -1;
+    return cuda_space_answer(r, launch_widen(p, count, dtype, cuda_space_of(r)->work), "widening");
+}
