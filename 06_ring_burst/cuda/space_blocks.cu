@@ -199,7 +199,11 @@ static int begin_gradients(RingRank *r, const AttnArgs *a, const float *delta, F
 int cuda_space_differentiate(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums)
 {
     AttnArgs a = *args;
-    if (bring(r, &a) != 0)
+    const size_t keys = (size_t)(a.shape.B * a.shape.Nk * a.shape.Hkv * a.shape.d) * sizeof(float);
+    const size_t queries = (size_t)(a.shape.B * a.shape.Nq * a.shape.H * a.shape.d) * sizeof(float);
+    if (bring(r, &a) != 0 || cuda_space_touch(r, sums.dK, keys) != 0 ||
+        cuda_space_touch(r, sums.dV, keys) != 0 ||
+        (a.Q.dtype == ATTN_F32 && cuda_space_touch(r, sums.dQ, queries) != 0))
         return -1;
     if (!same_queries(cuda_space_of(r), &a, delta, sums) &&
         begin_gradients(r, &a, delta, sums) != 0)

@@ -59,7 +59,7 @@ typedef struct CudaZeros {
     size_t bytes;
 } CudaZeros;
 
-#define CUDA_ZEROS 8 /* pieces remembered: dQ, and two halves of dK and dV in two rooms */
+#define CUDA_ZEROS 8 /* notes: dQ, and two halves of dK and dV in two rooms; or O */
 
 typedef struct CudaSpace {
     int device;
@@ -89,9 +89,8 @@ typedef struct CudaSpace {
     AttnArgs begun;
     const float *delta;
     FlashSums sums;
-    CudaZeros zeros[CUDA_ZEROS]; /* asked for, and nobody has written there since */
+    CudaZeros zeros[CUDA_ZEROS]; /* asked for and not written: nobody has touched them since */
     int zero_next;
-    CudaZeros unwritten;  /* O of a state that should be zero and is not */
     const void *finished; /* O in the dtype that the last kernel has written already; NULL: none */
 } CudaSpace;
 

@@ -34,12 +34,13 @@ int cuda_space_copy(RingRank *r, void *to, size_t to_pitch, const void *from, si
 
 int cuda_space_zero(RingRank *r, void *p, size_t bytes);
 int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows);
-/* 1: exactly this memory was asked to be zero, and nobody has written to it since. */
+/* 1: exactly this memory was asked to be zero, and nobody has touched it since. */
 int cuda_space_is_zero(const CudaSpace *s, const void *p, size_t bytes);
 /* In front of a kernel that continues this state; *first: behind it, cuda_space_reached. */
 int cuda_space_begin_O(RingRank *r, const float *O_state, const AttnShape *n, int *first);
 int cuda_space_reached(RingRank *r, float *O_state, const float *lse, const AttnShape *n);
-int cuda_space_write_zeros(RingRank *r); /* of a state that no kernel has continued */
+void cuda_space_forget_zeros(CudaSpace *s, const void *p, size_t bytes);
+/* Zeros that were asked for there and not written are written now. */
 int cuda_space_touch(RingRank *r, const void *p, size_t bytes);
 
 int cuda_space_reserve(RingRank *r);

@@ -44,14 +44,11 @@ void cuda_space_free(RingRank *r, void *p_dev)
     CudaSpace *s = cuda_space_of(r);
     if (p_dev && s->sums.dQ == p_dev)
         s->sums.dQ = NULL; /* nobody has asked for this dQ */
-    if (p_dev && s->unwritten.p == p_dev)
-        s->unwritten.p = NULL;
-    for (int n = 0; n < CUDA_ZEROS; n++)
-        if (s->zeros[n].p == p_dev)
-            s->zeros[n].p = NULL;
     for (int p = 0; p < s->piece_count; p++)
-        if (s->pieces[p].p_dev == p_dev)
+        if (s->pieces[p].p_dev == p_dev) {
             s->pieces[p].used = 0;
+            cuda_space_forget_zeros(s, p_dev, s->pieces[p].bytes);
+        }
 }
 
 int cuda_space_piece_has(const DevicePiece *piece, const void *p)
@@ -82,6 +79,8 @@ static int copy_now(RingRank *r, void *to, const void *from, size_t bytes, cudaM
 
 int cuda_space_upload(RingRank *r, void *to, const void *from_host, size_t bytes)
 {
+    if (cuda_space_touch(r, to, bytes) != 0)
+        return -1;
     return copy_now(r, to, from_host, bytes, cudaMemcpyHostToDevice, "upload");
 }
 

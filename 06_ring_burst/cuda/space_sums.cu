@@ -44,16 +44,15 @@ int cuda_space_add(RingRank *r, float *to, const void *from, AttnDtype from_dtyp
 
 /* All of dQ is in the workspace, and its sums are the zeros that they were made of: instead of
  * being added to them it goes to the tensor that they are to become. */
-static int store_dQ(RingRank *r, void *p)
+static int store_dQ(RingRank *r, void *p, size_t bytes)
 {
     CudaSpace *s = cuda_space_of(r);
     const FlashSums none = {NULL, NULL, NULL};
     AttnArgs a = s->begun;
     a.dQ = cuda_space_whole(r, p, a.shape.Nq, a.shape.H);
     s->sums.dQ = NULL;
-    return cuda_space_touch(r, p, 1) != 0
-               ? -1
-               : cuda_space_answer(r, flash_backward_cuda_end(&a, none, s->workspace_dev), "dQ");
+    cuda_space_forget_zeros(s, p, bytes);
+    return cuda_space_answer(r, flash_backward_cuda_end(&a, none, s->workspace_dev), "dQ");
 }
 
 /* float32 to the dtype, where it stands: in two steps where the workspace has room, or in place in
@@ -64,7 +63,7 @@ int cuda_space_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
     const size_t bytes = (size_t)count * sizeof(float), narrow = (size_t)count * dtype_size(dtype);
     if (dtype != ATTN_F32 && s->sums.dQ == p && dtype == s->begun.Q.dtype &&
         cuda_space_is_zero(s, p, bytes))
-        return store_dQ(r, p);
+        return store_dQ(r, p, bytes);
     if (cuda_space_settle(r, p, bytes) != 0)
         return -1;
     if (dtype == ATTN_F32 || narrow > s->workspace_bytes || s->sums.dQ)
