@@ -14,7 +14,7 @@ the diff say what it is:
     what: one sentence, for the reader of a failure
     caught-by: O lse                    exactly the checks that must object, of
                                         O lse dQ dK dV inputs storage crash, and of
-                                        several ranks bytes memory flight deadlock
+                                        several ranks leak bytes memory flight deadlock
     case: -N 17 -d 32                   one line each, the flags that show it
     passes: -N 16 -d 32                 those that do not: here the wrong one passes (optional)
 
@@ -53,6 +53,7 @@ from workshop import Failure, Workshop, apply_hunks, changed_text, read_patch, r
 SENTENCES = (("inputs", "an input was written to|it wrote to its input"),
              ("storage", "memory outside the outputs was written to"),
              ("crash", "crashed with SIG.*: an access behind the end of"),
+             ("leak", r"\d+ bytes of workspace were not freed"),
              ("bytes", r"rank \d+ sent \d+ bytes .*, the model says"),
              ("memory", r"rank \d+ held \d+ bytes, the model says"),
              ("flight", "(reads|writes) memory in flight"),

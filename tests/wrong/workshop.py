@@ -20,7 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 
 KEYS = ("file", "header", "function", "variant", "program", "seed", "what", "caught-by", "case",
         "passes")
-CHECKS = ("O", "lse", "dQ", "dK", "dV", "inputs", "storage", "crash",
+CHECKS = ("O", "lse", "dQ", "dK", "dV", "inputs", "storage", "crash", "leak",
           "bytes", "memory", "flight", "deadlock")
 
 
