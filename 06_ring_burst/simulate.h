@@ -25,8 +25,8 @@
  *
  * --ranks, --layout, --nodes, --partials, --seed-schedule, --inject, --verify-hops and --timeout
  * are those of the command line. The numbers are judged by the oracle, the bytes that the ranks
- * sent by the model of the method that it says it is; and Q, K, V, dO of a rank have to be what they
- * were.
+ * sent by the model of the method that it says it is; and Q, K, V, dO of a rank have to stay what
+ * they were.
  *
  * Interface:
  * - ring_simulate: a pass over simulated ranks. ring_simulate_setup: the program's side.
