@@ -7,7 +7,8 @@
  *     are seen in full or not at all. Tiles come in runs of one kind (key_runs.cuh), and a run of
  *     clean tiles is a loop without mask, cap, sign, or a test for empty rows: nothing but products
  *     and exponentials, which the compiler may interleave freely.
- *   - Masked tiles are done 16 rows at a time, and 16 rows that see nothing of a tile leave it out.
+ *   - Masked tiles are done 16 rows at a time: 16 rows that see nothing of a tile leave it out, and
+ *     those that see all of it leave out the mask.
  *   - exp2: S stays unscaled. m_i is kept in powers of two, and scale * log2(e), one constant, goes
  *     into the fused multiply-add that subtracts the maximum: exp(scale*s - m) = 2^(s*c - m'), two
  *     instructions for each score instead of four. The special-function units deliver 16 results a
@@ -95,6 +96,24 @@ step_clean(TileRows<C> &rows, const uint32_t (*Q_reg)[C::MT][4], TileAddresses a
     multiply_PV<T, C, 0, C::MT>(rows, S_reg, at.V);
 }
 
+/* What the 16 rows of m16 tile mt see of tile j: bit 0: any key, bit 1: not every key. The same
+ * answer for all lanes. */
+template <class C>
+static __device__ __forceinline__ uint32_t look_at_tile(const RowMask<C::Br, C::Bc> &mask, int mt,
+                                                        int j, int stage)
+{
+    const int r = first_row_of<C>(mt);
+    uint32_t some = 0, all = 0xffffffffu;
+#pragma unroll
+    for (int word = 0; word < C::Bc / 32; word++) {
+        const uint32_t low = row_bits(mask, r, word, j, stage);
+        const uint32_t high = row_bits(mask, r + 8, word, j, stage);
+        some |= low | high;
+        all &= low & high;
+    }
+    return any_lane_bits((uint32_t)(some != 0) | (uint32_t)(all != 0xffffffffu) << 1);
+}
+
 /* A masked tile for the 16 rows of m16 tile MT0. */
 template <typename T, class C, int MT0>
 static __device__ __forceinline__ void
@@ -102,11 +121,13 @@ step_masked(TileRows<C> &rows, const AttnArgs &a, const RowMask<C::Br, C::Bc> &m
             const uint32_t (*Q_reg)[C::MT][4], TileAddresses at, float scale_log2, int j, int stage)
 {
     float S_reg[1][C::Bc / 8][4];
-    if (!warp_sees_any<C>(mask, MT0, j, stage))
+    const uint32_t look = look_at_tile<C>(mask, MT0, j, stage);
+    if (!(look & 1))
         return;
     multiply_QK<T, C, MT0, 1, C::Q_IN_REGISTERS>(S_reg, Q_reg, at.Q, at.K);
     adjust_scores(S_reg[0], a);
-    hide_scores<C, MT0, 1>(S_reg, mask, j, stage);
+    if (look & 2)
+        hide_scores<C, MT0, 1>(S_reg, mask, j, stage);
     update_rows_exp2<C, true, MT0, 1>(S_reg, rows, scale_log2);
     multiply_PV<T, C, MT0, 1>(rows, S_reg, at.V);
 }
