@@ -17,7 +17,7 @@
  * - first_row_of: row(mt, 0) within the block.
  * - start_rows, store_rows: from nothing or from a state (O, lse); to O and lse or to the state.
  *   store_rows_wide: to O in whole rows.
- * - hide_scores: -inf where the mask says so; warp_sees_any. update_rows: the online softmax.
+ * - hide_scores: -inf where the mask says so; look_at_tile. update_rows: the online softmax.
  */
 #ifndef FLASH_FORWARD_MMA_ROWS_CUH
 #define FLASH_FORWARD_MMA_ROWS_CUH
@@ -185,17 +185,22 @@ static __device__ __forceinline__ void hide_scores(float (&S_reg)[COUNT][C::Bc /
             }
 }
 
-/* Does any of the 16 rows of m16 tile mt see a key of tile j? The same answer for all lanes. */
+/* What the 16 rows of m16 tile mt see of tile j: bit 0: any key, bit 1: not every key. The same
+ * answer for all lanes. */
 template <class C>
-static __device__ __forceinline__ bool warp_sees_any(const RowMask<C::Br, C::Bc> &mask, int mt,
-                                                     int j, int stage)
+static __device__ __forceinline__ uint32_t look_at_tile(const RowMask<C::Br, C::Bc> &mask, int mt,
+                                                        int j, int stage)
 {
     const int r = first_row_of<C>(mt);
-    uint32_t bits = 0;
+    uint32_t some = 0, all = 0xffffffffu;
 #pragma unroll
-    for (int word = 0; word < C::Bc / 32; word++)
-        bits |= row_bits(mask, r, word, j, stage) | row_bits(mask, r + 8, word, j, stage);
-    return any_lane_bits(bits) != 0;
+    for (int word = 0; word < C::Bc / 32; word++) {
+        const uint32_t low = row_bits(mask, r, word, j, stage);
+        const uint32_t high = row_bits(mask, r + 8, word, j, stage);
+        some |= low | high;
+        all &= low & high;
+    }
+    return any_lane_bits((uint32_t)(some != 0) | (uint32_t)(all != 0xffffffffu) << 1);
 }
 
 /* S, raw products of q and k, becomes P in place: scale, cap, mask, and the online softmax, in

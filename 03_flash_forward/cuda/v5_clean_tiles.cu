@@ -96,24 +96,6 @@ step_clean(TileRows<C> &rows, const uint32_t (*Q_reg)[C::MT][4], TileAddresses a
     multiply_PV<T, C, 0, C::MT>(rows, S_reg, at.V);
 }
 
-/* What the 16 rows of m16 tile mt see of tile j: bit 0: any key, bit 1: not every key. The same
- * answer for all lanes. */
-template <class C>
-static __device__ __forceinline__ uint32_t look_at_tile(const RowMask<C::Br, C::Bc> &mask, int mt,
-                                                        int j, int stage)
-{
-    const int r = first_row_of<C>(mt);
-    uint32_t some = 0, all = 0xffffffffu;
-#pragma unroll
-    for (int word = 0; word < C::Bc / 32; word++) {
-        const uint32_t low = row_bits(mask, r, word, j, stage);
-        const uint32_t high = row_bits(mask, r + 8, word, j, stage);
-        some |= low | high;
-        all &= low & high;
-    }
-    return any_lane_bits((uint32_t)(some != 0) | (uint32_t)(all != 0xffffffffu) << 1);
-}
-
 /* A masked tile for the 16 rows of m16 tile MT0. */
 template <typename T, class C, int MT0>
 static __device__ __forceinline__ void
