@@ -8,10 +8,14 @@
  * ranks do the same at every step. Here the same rule is applied to every rank and every message:
  * the schedule of a method (schedule.h) is played through with these costs,
  *
- *     a call of a block kernel   call_s + (pairs + masked_keys * rows seen in part) 4 B H d / flops
- *                                + bytes of its float32 state / memory      (backward: 2.5 x pairs)
+ *     a call of a block kernel   call_s + bytes beside the products / memory + rounds *
+ *                                (pairs + masked_keys * rows seen in part) 4 B H d / flops
+ *                                (backward: 2.5 x pairs; rounds: how evenly its blocks fill the GPU)
  *     a message                  latency + bytes / bandwidth, of the link inside or between nodes,
  *                                after both ends are ready and the link is free
+ *     the host                   post_s for each end of a message, after it has asked for the next
+ *                                kernel; no kernel begins before it has been asked for
+ *     a pass                     pass_s, from the barrier to the first kernel and from the last on
  *
  * and every rank goes on when what it waits for is there. It gives times, and events like those of
  * a measured run, so that both can be drawn side by side.
@@ -19,9 +23,11 @@
  * Interface:
  * - RingRates: speeds of a machine; ring_rates_default, ring_rates_read, ring_rates_set.
  * - RingWork, ring_block_work, ring_plan_efficiency: visible pairs of two blocks, and balance.
+ * - RingSpan, ring_rounds: how evenly a call fills a GPU.
  * - ring_model_case, ring_model_free: a plan as the formulas of common/model_ring want it.
  * - RingPrediction, ring_predict: a run of a plan.
- * - RingMapCase, ring_map_ms: equal blocks on any number of GPUs, by formula.
+ * - RingMapCase, ring_map_ms: equal blocks on any number of GPUs, by formula. ring_alone_ms: the
+ *   kernel that efficiency.c measures.
  * - ring_hidden_share: of events, measured or predicted.
  */
 #ifndef RING_COST_H
@@ -37,8 +43,12 @@ typedef enum RingLink { RING_INNER, RING_OUTER } RingLink;
 
 typedef struct RingRates {
     double flops[2];     /* FLOP/s of the block kernel on large clean blocks: forward, backward */
+    double places[2];    /* blocks of threads that run at a time: forward, backward; 1: a core */
+    double block_s;      /* of each of them, beside its products: its start and its end */
     double masked_keys;  /* keys that a query computes in vain in a run that it sees in part */
     double call_s;       /* of each call of a kernel */
+    double pass_s;       /* of each pass: from the barrier to the first kernel, from the last on */
+    double post_s;       /* of the host, for each end of a message that it hands over */
     double memory;       /* bytes/s of states, sums and copies */
     double latency[2];   /* seconds of an empty message: inside a node, between nodes */
     double bandwidth[2]; /* bytes/s of a rank in one direction */
@@ -68,6 +78,19 @@ RingWork ring_block_work(const RingPlan *plan, int q_rank, int64_t q_first, int6
 RingWork ring_pair_work(const RingPlan *plan, int q_rank, int k_rank); /* of whole shards */
 /* Useful share of a flat ring whose ranks wait for each other after every step: 1 = balanced. */
 double ring_plan_efficiency(const RingPlan *plan);
+
+/* Tokens of a rank, or (RING_EVERYBODY) of all ranks, one rank's behind the other's. */
+typedef struct RingSpan {
+    int owner;
+    int64_t first, tokens;
+} RingSpan;
+
+/* How many times longer a call takes than its operations over the rate of the whole GPU, since its
+ * blocks cost something by themselves, and places have nothing to do at the end: 1 or more. heads:
+ * query heads and batches forward, kv heads and batches backward. pairs: of one head, with the
+ * masked ones. */
+double ring_rounds(const RingPlan *plan, RingPass pass, RingSpan q, RingSpan k, int64_t heads,
+                   double pairs, const RingRates *rates);
 
 /* The plan for the formulas of common/model_ring; nq and nk are allocated. 0, or -1: no memory. */
 int ring_model_case(RingModelCase *m, const RingPlan *plan);
@@ -104,6 +127,9 @@ typedef struct RingMapCase {
 double ring_map_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);
 /* The same without any messages: what the pass would take if communication were free. */
 double ring_map_compute_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);
+/* The kernel alone, what efficiency.c measures: n own queries and keys, no mask, no state; negative:
+ * no memory. Of the case only n, H, Hkv, d and dtype count. */
+double ring_alone_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);
 
 #ifdef __cplusplus
 }

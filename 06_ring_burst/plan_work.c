@@ -36,6 +36,31 @@ static AttnRange range_of(const AttnSegment *run)
     return attn_range((AttnPositions){run, 1}, 0, run->length);
 }
 
+/* 1 + 2 + ... + x */
+static int64_t triangle(int64_t x)
+{
+    return x > 0 ? x * (x + 1) / 2 : 0;
+}
+
+/* The sum over positions p of a run of how many of `keys` keys, counted from `first`, lie before
+ * p + reach + 1: it grows by one with every query, from none to all. */
+static int64_t keys_up_to(const AttnSegment *q, int64_t reach, int64_t first, int64_t keys)
+{
+    const int64_t end = q->position + q->length + reach - first, begin = end - q->length;
+    return triangle(end) - triangle(begin) - triangle(end - keys) + triangle(begin - keys);
+}
+
+/* Of runs without gaps, and with a rule that leaves something to see: what is seen up to the right
+ * side, less what lies before the left one. No side needs to reach further than the runs do. */
+static int64_t count_gapless(AttnRule rule, const AttnSegment *q, const AttnSegment *k)
+{
+    const int64_t apart = llabs(q->position - k->position), far = apart + q->length + k->length;
+    const int64_t right = rule.right < 0 || rule.right > far ? far : rule.right;
+    const int64_t left = rule.left < 0 || rule.left > far ? far : rule.left;
+    return keys_up_to(q, right, k->position, k->length) -
+           keys_up_to(q, -left - 1, k->position, k->length);
+}
+
 /* Pairs of two runs by position, and how much they see of each other. Position rule only; the full
  * mask comes after it. */
 static int64_t count_runs(AttnRule rule, const AttnSegment *q, const AttnSegment *k, AttnTile *tile)
@@ -49,7 +74,8 @@ static int64_t count_runs(AttnRule rule, const AttnSegment *q, const AttnSegment
         return q->length * k->length;
     args.positions_q = (AttnPositions){q, 1};
     args.positions_k = (AttnPositions){k, 1};
-    pairs = model_visible_pairs(&args);
+    pairs =
+        q->stride == 1 && k->stride == 1 ? count_gapless(rule, q, k) : model_visible_pairs(&args);
     if (pairs == 0)
         *tile = ATTN_TILE_SKIP;
     return pairs;

@@ -10,6 +10,7 @@
  *         rate NAME VALUE                                a speed (the names of a file of rates)
  *         run METHOD LAYOUT RANKS NODES B H KV NQ NK D LEFT RIGHT DTYPE BACKWARD
  *                                                        -> forward ms, backward ms, hidden shares
+ *         alone TOKENS H KV D DTYPE                      the kernel alone: forward ms, backward ms
  *
  * --rates FILE: what common/tools/fit_ring.py found. Without it the recorded speeds of H200s.
  * 8 GPUs a node; d = 128, bf16, causal, zigzag, forward and backward.
@@ -166,6 +167,30 @@ static int sensible(const Question *ask)
     return n->H % n->Hkv == 0 && ask->rule.left >= -1 && ask->rule.right >= -1;
 }
 
+/* -> forward ms, backward ms of the kernel alone. */
+static int answer_alone(const char *line, const RingRates *rates)
+{
+    RingMapCase c = {.ranks = 1, .nodes = 1};
+    char name[8];
+    int dtype;
+    double ms[2];
+    if (sscanf(line, "alone %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %7s", &c.n, &c.H,
+               &c.Hkv, &c.d, name) != 5)
+        return -1;
+    dtype = dtype_from_name(name);
+    if (dtype < 0 || c.n < 1 || c.n > MOST_TOKENS || c.Hkv < 1 || c.H < c.Hkv || c.H > MOST_HEADS ||
+        c.H % c.Hkv || c.d < 1 || c.d > MOST_TOKENS)
+        return -1;
+    c.dtype = (AttnDtype)dtype;
+    for (int pass = 0; pass < 2; pass++) {
+        ms[pass] = ring_alone_ms(&c, rates, pass ? RING_BACKWARD : RING_FORWARD);
+        if (ms[pass] < 0)
+            return -1;
+    }
+    printf("%.9g %.9g\n", ms[0], ms[1]);
+    return 0;
+}
+
 static int read_question(Question *ask, const char *line)
 {
     AttnShape *n = &ask->shape;
@@ -191,6 +216,8 @@ static int answer_all(RingRates *rates)
         int status;
         if (sscanf(line, "rate %63s %lf", name, &value) == 2)
             status = ring_rates_set(rates, name, value);
+        else if (strncmp(line, "alone ", 6) == 0)
+            status = answer_alone(line, rates);
         else
             status = read_question(&ask, line) != 0 ? -1 : answer(&ask, rates, why);
         if (status != 0) {
@@ -218,7 +245,8 @@ static const char page[] =
     "  --ask          answers lines of stdin; of the speeds and of a run:\n"
     "                   rate NAME VALUE\n"
     "                   run METHOD LAYOUT RANKS NODES B H KV NQ NK D LEFT RIGHT DTYPE BACKWARD\n"
-    "                 with: forward ms, backward ms, hidden shares\n"
+    "                   alone TOKENS H KV D DTYPE\n"
+    "                 with: forward ms, backward ms; of a run its hidden shares as well\n"
     "  -h, --help     this page\n"
     "\n"
     "Without --ask: a JSON line for each method, 16 to 4096 GPUs (8 a node) and 256 to 131072\n"

@@ -20,10 +20,41 @@
  * Interface: ring_schedule_make, ring_schedule_run, ring_schedule_free (schedule.h).
  */
 #include "schedule.h"
+#include "tensor.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Passes over memory before a rank's first call and behind its last one, counted with these calls:
+ *
+ *     forward    the first call reads no state, and the last one writes O rounded instead of it
+ *     backward   delta reads O and dO; dK and dV begin as zeros; where the queries stay, the kernel
+ *                reads dO and clears its own dQ; in the end sums are read, and stored rounded */
+static void around_the_calls(RingSchedule *s)
+{
+    const AttnShape *n = &s->plan->shape;
+    const double b = (double)dtype_size(s->plan->dtype), each = (double)(n->B * n->d);
+    for (int r = 0; r < s->ranks && !s->no_memory; r++) {
+        const double q = each * (double)(s->plan->q[r].tokens * n->H);
+        const double kv = each * (double)(2 * s->plan->k[r].tokens * n->Hkv);
+        RingAction *first = NULL, *last = NULL;
+        for (int64_t i = 0; i < s->count[r]; i++)
+            if (s->actions[r][i].work.pairs > 0) {
+                last = &s->actions[r][i];
+                first = first ? first : last;
+            }
+        if (!first)
+            continue;
+        if (s->pass == RING_FORWARD) {
+            first->bytes -= 4 * q;
+            last->bytes += (b - 4) * q;
+        } else {
+            first->bytes += 2 * b * q + 4 * kv + (ring_queries_travel(s) ? 0 : (b + 4) * q);
+            last->bytes += (4 + b) * (q + kv);
+        }
+    }
+}
 
 int ring_schedule_make(RingSchedule *s, const RingPlan *plan, RingPass pass)
 {
@@ -45,6 +76,7 @@ int ring_schedule_make(RingSchedule *s, const RingPlan *plan, RingPass pass)
     default:
         ring_schedule_flat(s);
     }
+    around_the_calls(s);
     if (!s->no_memory)
         return 0;
     ring_schedule_free(s);
@@ -63,20 +95,44 @@ void ring_schedule_free(RingSchedule *s)
 
 /* --- playing -----------------------------------------------------------------------------------*/
 
+/* The tokens of an action's queries, or keys; of all ranks for Ulysses. */
+static RingSpan span_of(const RingSchedule *s, const RingAction *a, int queries)
+{
+    const int owner = queries ? a->q_owner : a->k_owner;
+    const int64_t tokens = (queries ? s->plan->q : s->plan->k)[owner].tokens;
+    const int half = ring_queries_travel(s) == queries ? a->half : -1;
+    if (a->heads < 1)
+        return (RingSpan){RING_EVERYBODY, 0, 0};
+    return (RingSpan){owner, half == 1 ? tokens / 2 : 0, ring_part_of(tokens, half)};
+}
+
 /* 10 d operations for a pair backward and 4 d forward: five products of a tile instead of two. */
-static double seconds_of(const RingSchedule *s, const RingAction *a, const RingRates *rates)
+static double products_s(const RingSchedule *s, const RingAction *a, const RingRates *rates)
 {
     const AttnShape *n = &s->plan->shape;
-    const int backward = s->pass == RING_BACKWARD, idle = a->work.pairs == 0 && a->bytes == 0;
+    const int backward = s->pass == RING_BACKWARD;
     const double pairs = (double)a->work.pairs + rates->masked_keys * (double)a->work.partial_rows;
     const double flops = (backward ? 10.0 : 4.0) * (double)(n->B * n->H * n->d) * a->heads * pairs;
-    return idle ? 0 : rates->call_s + flops / rates->flops[backward] + a->bytes / rates->memory;
+    const double share = (double)(backward ? n->Hkv : n->H) * a->heads;
+    const int64_t heads = n->B * (share > 1 ? (int64_t)share : 1);
+    return ring_rounds(s->plan, s->pass, span_of(s, a, 1), span_of(s, a, 0), heads, pairs, rates) *
+           flops / rates->flops[backward];
+}
+
+static double seconds_of(const RingSchedule *s, const RingAction *a, const RingRates *rates)
+{
+    if (a->work.pairs == 0 && a->bytes == 0)
+        return 0;
+    return rates->call_s + a->bytes / rates->memory +
+           (a->work.pairs > 0 ? products_s(s, a, rates) : 0);
 }
 
 typedef struct Player {
     RingSchedule *s;
     const RingRates *rates;
     double clock[RING_MAX_RANKS];
+    double host[RING_MAX_RANKS];    /* what it has asked for, up to when; it is never behind */
+    double put_off[RING_MAX_RANKS]; /* messages that are handed over after the next kernel */
     int64_t at[RING_MAX_RANKS];
     double out[RING_MAX_RANKS][2], in[RING_MAX_RANKS][2]; /* when a rank's links are free again */
     RingMessage **ready; /* at both ends, from the time in start; no link yet */
@@ -114,17 +170,25 @@ static int play(Player *p, int rank)
 {
     RingAction *a = &p->s->actions[rank][p->at[rank]];
     RingMessage *m = a->message >= 0 ? &p->s->messages[a->message] : NULL;
-    double *clock = &p->clock[rank];
+    double *clock = &p->clock[rank], *host = &p->host[rank];
     if (a->kind == RING_ACT_WAIT && !m->travels)
         return 0;
     a->start = *clock;
-    if (a->kind == RING_ACT_COMPUTE)
-        *clock += seconds_of(p->s, a, p->rates);
-    else if (a->kind == RING_ACT_WAIT)
+    if (a->kind != RING_ACT_START) { /* asked for first, and then what had been put off */
+        if (a->kind == RING_ACT_COMPUTE)
+            a->start = fmax(*clock, *host);
+        *host += p->put_off[rank];
+        p->put_off[rank] = 0;
+    }
+    if (a->kind == RING_ACT_COMPUTE) {
+        *clock = a->start + seconds_of(p->s, a, p->rates);
+    } else if (a->kind == RING_ACT_WAIT) {
         *clock = m->end > *clock ? m->end : *clock;
-    else if (++m->ends_ready == 2) {
-        m->start = *clock;
-        p->ready[p->ready_count++] = m;
+    } else {
+        p->put_off[rank] += p->rates->post_s;
+        m->start = fmax(m->ends_ready++ ? m->start : 0, fmax(*clock, *host + p->put_off[rank]));
+        if (m->ends_ready == 2)
+            p->ready[p->ready_count++] = m;
     }
     a->end = *clock;
     p->at[rank]++;
@@ -174,5 +238,5 @@ double ring_schedule_run(RingSchedule *s, const RingRates *rates)
     free(p.ready);
     for (int r = 0; r < s->ranks; r++)
         last = fmax(last, p.clock[r]);
-    return last;
+    return last + rates->pass_s;
 }

@@ -76,6 +76,9 @@ void ring_say_sum(RingSchedule *s, int queries, int slot, int half, int step, in
 void ring_say_wait(RingSchedule *s, int slot, int step, int rank);
 void ring_say_wait_all(RingSchedule *s, int slot, int step); /* all ranks */
 void ring_say_compute(RingSchedule *s, int step, int rank, int q_owner, int k_owner, int half);
+/* Do queries (burst) travel in this pass, or keys? Tokens of a half; -1 is all of them. */
+int ring_queries_travel(const RingSchedule *s);
+int64_t ring_part_of(int64_t tokens, int half);
 void ring_say_memory(RingSchedule *s, int step, int rank, double bytes);
 
 void ring_schedule_flat(RingSchedule *s);   /* ring, burst */

@@ -121,9 +121,9 @@ static void compute_heads(RingSchedule *s, int step)
             work.pairs += pair.pairs;
             work.partial_rows += q == k ? pair.partial_rows : 0;
         }
-    bytes = (double)(n->Nq * n->H) / G; /* of float32 sums: O, or dQ and dK, dV */
+    bytes = (double)(n->Nq * n->H) / G; /* of float32 sums: O, or dK and dV */
     if (s->pass == RING_BACKWARD)
-        bytes += 2 * (double)(n->Nk * (n->Hkv > G ? n->Hkv / G : 1));
+        bytes = 2 * (double)(n->Nk * (n->Hkv > G ? n->Hkv / G : 1));
     for (int r = 0; r < G; r++) {
         RingAction *a;
         ring_say_memory(s, step, r, 8 * bytes * (double)(n->B * n->d));

@@ -103,8 +103,16 @@ void ring_say_wait(RingSchedule *s, int slot, int step, int rank)
     s->open_count[rank] = kept;
 }
 
-/* Cut as ring_half_tokens cuts; -1 is all of it. */
-static int64_t part_of(int64_t tokens, int half)
+int ring_queries_travel(const RingSchedule *s)
+{
+    const RingSetup *setup = &s->plan->setup;
+    const RingMethod method = ring_method_on(setup->method, s->ranks, setup->nodes);
+    return s->pass == RING_BACKWARD && s->ranks > 1 &&
+           (method == RING_METHOD_BURST || method == RING_METHOD_BURST_DOUBLE);
+}
+
+/* Cut as ring_half_tokens cuts. */
+int64_t ring_part_of(int64_t tokens, int half)
 {
     return half < 0 ? tokens : half ? tokens - tokens / 2 : tokens / 2;
 }
@@ -114,11 +122,10 @@ void ring_say_compute(RingSchedule *s, int step, int rank, int q_owner, int k_ow
 {
     const RingPlan *plan = s->plan;
     const AttnShape *n = &plan->shape;
-    const int burst =
-        plan->setup.method == RING_METHOD_BURST || plan->setup.method == RING_METHOD_BURST_DOUBLE;
+    const int burst = ring_queries_travel(s), backward = s->pass == RING_BACKWARD;
     const int q_half = burst ? half : -1, k_half = burst ? -1 : half;
     const int64_t q_all = plan->q[q_owner].tokens, k_all = plan->k[k_owner].tokens;
-    const int64_t q = part_of(q_all, q_half), k = part_of(k_all, k_half);
+    const int64_t q = ring_part_of(q_all, q_half), k = ring_part_of(k_all, k_half);
     const RingWork work = ring_block_work(plan, q_owner, q_half == 1 ? q_all - q : 0, q, k_owner,
                                           k_half == 1 ? k_all - k : 0, k);
     RingAction *a = say(s, rank, RING_ACT_COMPUTE, step);
@@ -130,9 +137,14 @@ void ring_say_compute(RingSchedule *s, int step, int rank, int q_owner, int k_ow
     a->work = work;
     if (work.pairs == 0) /* a visitor of whom nothing is seen: no kernel is called */
         return;
-    /* float32 sums are read and written back: O, or dQ, dK, dV */
-    a->bytes = 8.0 * (double)(n->B * n->d) *
-               ((double)(q * n->H) + (s->pass == RING_BACKWARD ? 2.0 * (double)(k * n->Hkv) : 0));
+    /* float32 sums are read and written back: O, or dK and dV. Queries that travel bring dQ with
+     * them: dO is read and the kernel's own dQ cleared, and in the end read and added to the sum */
+    if (!backward)
+        a->bytes = 8.0 * (double)(n->B * n->d * q * n->H);
+    else
+        a->bytes = (double)(n->B * n->d) *
+                   (16.0 * (double)(k * n->Hkv) +
+                    (burst ? (double)(q * n->H) * (16.0 + (double)dtype_size(plan->dtype)) : 0));
 }
 
 /* Small work, known only by the bytes that it moves. */
@@ -164,8 +176,8 @@ void ring_say_sum(RingSchedule *s, int queries, int slot, int half, int step, in
 {
     const RingPlan *plan = s->plan;
     const AttnShape *n = &plan->shape;
-    const int64_t rows = n->B * (queries ? part_of(plan->q[owner].tokens, half) * n->H
-                                         : part_of(plan->k[owner].tokens, half) * n->Hkv);
+    const int64_t rows = n->B * (queries ? ring_part_of(plan->q[owner].tokens, half) * n->H
+                                         : ring_part_of(plan->k[owner].tokens, half) * n->Hkv);
     const int64_t bytes = rows * n->d * (int64_t)dtype_size(plan->setup.partials);
     ring_say_message(s, slot, step, from, to, queries ? RING_DQ : RING_DK, bytes);
     if (!queries)

@@ -3,14 +3,18 @@
 """fit_ring.py: the speeds of a machine from runs of ring_burst, and a prediction to test them.
 
     fit_ring.py RING_MAP ROWS.jsonl [--device cpu|cuda] [--transport T] [--only FILTER]
-                [--hold FILTER | --all] [--rates FILE]
+                [--link L] [--hold FILTER | --all] [--rates FILE]
 
 RING_MAP is the program build/06_ring_burst/ring_map: the cost model itself answers, nothing of it
 is repeated here. Rows with the most ranks are held out; the speeds are those with which the model
 comes nearest to all the others (least squares of log(predicted / measured), by Nelder and Mead).
 Then the held-out rows are predicted. --all: nothing is held out. --hold "ranks=2 N>=16384": these
-are, instead. --only "link=nccl": no others count. --rates FILE: writes the speeds for
+are, instead. --only "dist=normal": no others count. --link copy: rows of one rank, which sends
+nothing, and of others those of this link. --rates FILE: writes the speeds for
 `ring_map --rates FILE`.
+
+Every row on GPUs also says what the kernel alone took (alone_ms: no mask, no ring, no message). That
+is known in any case, once for each size, also of sizes that are held out.
 
 With one GPU and two, one GPU's rows tell the kernels' speeds and nothing about links: those stay
 where they start, at a rate that was measured by itself. The prediction for two GPUs is then made
@@ -27,15 +31,19 @@ import sys
 
 import rows as recorded
 
-NAMES = ("flops_forward", "flops_backward", "call_s", "memory", "latency_inner",
-         "bandwidth_inner", "masked_keys")
+NAMES = ("flops_forward", "flops_backward", "block_s", "call_s", "pass_s", "post_s", "memory",
+         "latency_inner", "bandwidth_inner", "masked_keys")
 OUTER = ("latency_outer", "bandwidth_outer")
 START = {"cpu": {"flops_forward": 30e9, "flops_backward": 30e9, "call_s": 1e-5, "memory": 8e9,
                  "latency_inner": 2e-5, "bandwidth_inner": 5e9, "masked_keys": 16,
-                 "latency_outer": 2e-5, "bandwidth_outer": 5e9},
-         "cuda": {"flops_forward": 365e12, "flops_backward": 285e12, "call_s": 8e-6,
-                  "memory": 4.2e12, "latency_inner": 15e-6, "bandwidth_inner": 255e9,
-                  "masked_keys": 64, "latency_outer": 25e-6, "bandwidth_outer": 50e9}}
+                 "latency_outer": 2e-5, "bandwidth_outer": 5e9, "pass_s": 2e-5, "post_s": 1e-6, "block_s": 1e-9,
+                 "places_forward": 1, "places_backward": 1},
+         "cuda": {"flops_forward": 392e12, "flops_backward": 320e12, "call_s": 8e-6,
+                  "memory": 2.5e12, "latency_inner": 15e-6, "bandwidth_inner": 255e9,
+                  "masked_keys": 64, "latency_outer": 25e-6, "bandwidth_outer": 50e9,
+                  "pass_s": 3e-5, "post_s": 5e-5, "block_s": 2e-5,
+                  "places_forward": 264, "places_backward": 132}}  # places: of an H200, not fitted
+COPY = {"bandwidth_inner": 382e9}
 PULL = 1e-4  # towards the start, for a speed that no row depends on
 
 
@@ -65,6 +73,8 @@ class Model:
 
 
 def question_of(row):
+    if row["method"] == "alone":
+        return "alone " + " ".join(str(row[key]) for key in ("Nq", "H", "Hkv", "d", "dtype"))
     window = row.get("window") or [-1, -1]
     sizes = " ".join(str(row[key]) for key in ("B", "H", "Hkv", "Nq", "Nk", "d"))
     return (f"run {row['method']} {row['layout']} {row['ranks']} {row.get('nodes') or 1} {sizes} "
@@ -80,14 +90,31 @@ def wanted(rows, options):
             and options.transport in (None, r.get("transport"))]
 
 
+def alone(rows):
+    """What the rows say of the kernel alone, once for each size: one GPU, no mask, no messages."""
+    found = {}
+    for row in rows:
+        if row.get("alone_ms") and row["B"] == 1 and row["Nq"] == row["Nk"]:
+            size = (row["Nq"] // row["ranks"], row["H"], row["Hkv"], row["d"], row["dtype"])
+            found.setdefault(size, []).append(row)
+    return [{"method": "alone", "layout": "-", "ranks": 1, "Nq": size[0], "H": size[1],
+             "Hkv": size[2], "d": size[3], "dtype": size[4],
+             **{to: statistics.median([t for r in same for t in r.get(key) or []] or [0])
+                for to, key in (("ms_med", "alone_ms"), ("ms_backward_med", "alone_ms_backward"))}}
+            for size, same in sorted(found.items())]
+
+
 def split(rows, options):
     """Rows to fit, and rows to predict."""
     rows = recorded.select(rows, options.only)
+    if options.link: # one rank sends nothing over any link
+        rows = [r for r in rows if r["ranks"] == 1 or r.get("link") == options.link]
+    kernel = alone(rows)
     if options.all:
-        return rows, []
+        return kernel + rows, []
     most = max((r["ranks"] for r in rows), default=0)
     held = recorded.select(rows, options.hold or f"ranks={most}")
-    return [r for r in rows if r not in held], held
+    return kernel + [r for r in rows if r not in held], held
 
 
 def times_of(row):
@@ -137,9 +164,9 @@ def nelder_mead(f, start, steps=500):
     return min(corners, key=lambda c: c[0])[1]
 
 
-def fit(model, rows, device):
+def fit(model, rows, options):
     """Speeds by name. Each is searched for as a factor to its start."""
-    start = START[device]
+    start = {**START[options.device], **(COPY if options.link == "copy" else {})}
     names = NAMES + (OUTER if any(r.get("outer_bytes") for r in rows) else ())
 
     def rates_at(point):
@@ -179,18 +206,19 @@ def main():
     parser.add_argument("--rates")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--hold")
+    parser.add_argument("--link", choices=("nccl", "copy"))
     options = parser.parse_args()
     try:
         known, held = split(wanted(recorded.load(options.rows), options), options)
     except recorded.RowError as error:
         print(f"fit_ring.py: {error}", file=sys.stderr)
         return 2
-    if not known:
+    if not known or not any(row["method"] != "alone" for row in known):
         print("fit_ring.py: no rows to fit; wanted are checked rows of ring_burst with --bench, "
               "with at least two numbers of ranks", file=sys.stderr)
         return 2
     model = Model(options.ring_map)
-    rates = fit(model, known, options.device)
+    rates = fit(model, known, options)
     show(model, rates, known, "fitted to:")
     show(model, rates, held, "predicted:")
     if held:

@@ -23,7 +23,8 @@ from tap import Tap  # noqa: E402
 
 SPEEDS = {"flops_forward": 500e12, "flops_backward": 350e12, "call_s": 2e-5, "memory": 3e12,
           "latency_inner": 4e-5, "bandwidth_inner": 120e9, "masked_keys": 100,
-          "latency_outer": 1e-4, "bandwidth_outer": 40e9}
+          "latency_outer": 1e-4, "bandwidth_outer": 40e9, "pass_s": 5e-5, "post_s": 2e-5,
+          "block_s": 1e-5, "places_forward": 264, "places_backward": 132}
 FITTED_SHAPES = ((1024, 8), (4096, 8), (8192, 32))  # tokens of a rank, kv heads
 
 
@@ -105,6 +106,28 @@ def test_two_gpus(tap, program, folder):
     tap.ok(done.returncode == 2 and "filter 'speed'" in done.stderr, "no such filter", done.stderr)
 
 
+def test_alone(tap, program, folder):
+    """The kernel alone is known whatever is held out, once a size; one rank belongs to any link."""
+    model = fit_ring.Model(program)
+    rows = [row_of("ring", 1, 8192, 8, link="nccl"), row_of("ring", 2, 2048, 8, link="nccl"),
+            row_of("ring", 2, 2048, 8, link="copy"), row_of("ring", 2, 8192, 8, link="copy")]
+    asked = model.ask(SPEEDS, [fit_ring.question_of(r) for r in rows])
+    kernel = model.ask(SPEEDS, [f"alone {n} 32 8 128 bf16" for n in (8192, 2048, 2048, 8192)])
+    model.close()
+    for row, told, alone in zip(rows, asked, kernel):
+        row["ms_med"], row["ms_backward_med"] = told
+        row["alone_ms"], row["alone_ms_backward"] = [alone[0]] * 3, [alone[1]] * 3
+    path = folder / "alone.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    done = run(sys.executable, ROOT / "common/tools/fit_ring.py", program, path, "--link", "copy")
+    known, _, held = done.stdout.partition("predicted:")
+    tap.ok(done.returncode == 0 and known.count("alone ") == 4 and known.count("ring ") == 2
+           and held.count("ring ") == 4, "two sizes alone, one rank known, two rows of the link held",
+           done.stdout + done.stderr)
+    tap.ok(12 < kernel[0][1] / kernel[1][1] < 16, "four times the tokens: sixteen times the pairs, "
+           "less what each call and pass cost", str(kernel))
+
+
 def test_map(tap, program):
     done = run(program)
     rows = [json.loads(line) for line in done.stdout.split("\n") if line]
@@ -133,7 +156,9 @@ def test_refusals(tap, program):
     for question, why in ((good, ""), (good.replace("4 1 1", "4 3 1"), "--nodes"),
                           (good.replace(" 2 1 ", " 3 2 "), "question"),
                           (good.replace("-1", "-2"), "question"), ("rate memory nan", "question"),
-                          (good.replace("8 8", f"8 {2 ** 62}"), "question"), (" ", "question")):
+                          (good.replace("8 8", f"8 {2 ** 62}"), "question"), (" ", "question"),
+                          ("alone 8 4 2 8 f32", ""), ("alone 8 4 3 8 f32", "question"),
+                          ("alone 0 4 2 8 f32", "question"), ("alone 8 4 2 8 f99", "question")):
         done = subprocess.run([program, "--ask"], input=question + "\n", capture_output=True,
                               text=True, check=False, timeout=60)
         tap.ok(done.returncode == (2 if why else 0) and why in done.stderr
@@ -161,6 +186,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         test_fit(tap, sys.argv[1], pathlib.Path(folder))
         test_two_gpus(tap, sys.argv[1], pathlib.Path(folder))
+        test_alone(tap, sys.argv[1], pathlib.Path(folder))
     test_map(tap, sys.argv[1])
     test_refusals(tap, sys.argv[1])
     test_pages(tap, sys.argv[1])

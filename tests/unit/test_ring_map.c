@@ -88,6 +88,54 @@ static void formulas_and_player(void **state)
     }
 }
 
+/* With places for blocks and a host that takes time ranks are not alike any more. The formula takes
+ * the slower of two, and knows nothing of who waits for whom: about as long as in the player. */
+static void formulas_and_places(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 300; n++) {
+        const int G = 1 << (1 + case_random() % 3);
+        const RingMapCase c = {.method = (RingMethod)(1 + n % (RING_METHODS - 1)),
+                               .ranks = G,
+                               .nodes = 1,
+                               .n = 1024 << case_random() % 3,
+                               .H = 32,
+                               .Hkv = 8,
+                               .d = 128,
+                               .causal = case_random() % 3 > 0,
+                               .dtype = ATTN_BF16};
+        RingRates rates = ring_rates_default("nccl", ATTN_BF16);
+        double ms[2];
+        rates.places[0] = 1 + case_random() % 300;
+        rates.places[1] = 1 + case_random() % 150;
+        rates.block_s = 1e-6 * (case_random() % 20);
+        rates.post_s = 1e-6 * (case_random() % 50);
+        play(&c, &rates, ms);
+        for (int pass = 0; pass < 2; pass++) {
+            const double formula = ring_map_ms(&c, &rates, pass ? RING_BACKWARD : RING_FORWARD);
+            if (formula < 0.75 * ms[pass] || formula > 1.4 * ms[pass])
+                fail_msg("%s, %d ranks, n %d, pass %d, places %g: formula %.9g ms, player %.9g",
+                         ring_method_name(c.method), G, (int)c.n, pass, rates.places[pass], formula,
+                         ms[pass]);
+        }
+    }
+}
+
+/* 256 blocks on 264 places forward, 64 on 132 backward: one round each. */
+static void kernel_alone(void **state)
+{
+    const RingMapCase c = {RING_METHOD_RING, 1, 1, 1024, 32, 8, 128, 0, ATTN_BF16};
+    const RingRates rates = {
+        .flops = {1e12, 1e12}, .places = {264, 132}, .memory = 1e30, .pass_s = 0.5, .call_s = 0.25};
+    const double pairs = 1024.0 * 1024, seconds[2] = {4 * 32 * 128.0 * pairs / 1e12 * 264 / 256,
+                                                      10 * 32 * 128.0 * pairs / 1e12 * 132 / 64};
+    (void)state;
+    for (int pass = 0; pass < 2; pass++)
+        assert_true(fabs(ring_alone_ms(&c, &rates, pass ? RING_BACKWARD : RING_FORWARD) /
+                             (1e3 * (0.75 + seconds[pass])) -
+                         1) < 1e-12);
+}
+
 /* Is the pass as fast as without messages? (burst has the last way home to wait for.) */
 static int is_free(RingMapCase c, double n, const RingRates *rates, RingPass pass)
 {
@@ -144,6 +192,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(formulas_and_player),
+        cmocka_unit_test(formulas_and_places),
+        cmocka_unit_test(kernel_alone),
         cmocka_unit_test(thresholds),
         cmocka_unit_test(heads_that_cannot_be_dealt_out),
     };

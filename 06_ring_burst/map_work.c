@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * map_work.c: what a rank computes in a case of the map: pairs by formula, the passes over memory
+ * around them, and how evenly the blocks of threads fill the GPU. The same costs as in schedule.c,
+ * where a timetable knows its blocks; here all ranks have the same two kinds, an own one and
+ * visitors.
+ *
+ * Interface: map_call_s, map_edge_bytes, map_work_of, map_count_rounds (map_work.h), ring_alone_ms
+ * (cost.h).
+ */
+#include "map_work.h"
+#include "tensor.h"
+
+#include <math.h>
+
+double map_call_s(const MapCase *m, double pairs, double partial_rows, double rounds, double bytes)
+{
+    const RingMapCase *c = m->c;
+    const double per_pair = (m->backward ? 10 : 4) * (double)(c->H * c->d);
+    return m->r->call_s +
+           rounds * per_pair * (pairs + m->r->masked_keys * partial_rows) /
+               m->r->flops[m->backward] +
+           bytes / m->r->memory;
+}
+
+double map_edge_bytes(const MapCase *m, int last)
+{
+    const double d = (double)m->c->d, b = (double)dtype_size(m->c->dtype);
+    const double q = m->n * (double)m->c->H * d, kv = 2 * m->n * (double)m->c->Hkv * d;
+    if (!m->backward)
+        return last ? (b - 4) * q : -4 * q;
+    return last ? (4 + b) * (q + kv) : 2 * b * q + 4 * kv + (m->queries ? 0 : (b + 4) * q);
+}
+
+/* Pairs of a whole block, and of its first half. */
+static MapWork block_work(const MapCase *m, MapAt at, double pairs, double half,
+                          double partial_rows)
+{
+    const double d = (double)m->c->d, b = (double)dtype_size(m->c->dtype);
+    const double q = m->n * (double)m->c->H * d, kv = m->n * (double)m->c->Hkv * d;
+    const double *rounds = m->rounds[at.own];
+    const double begin = at.first ? map_edge_bytes(m, 0) : 0,
+                 end = at.last ? map_edge_bytes(m, 1) : 0;
+    if (!m->backward)
+        return (MapWork){{map_call_s(m, pairs, partial_rows, rounds[0], 8 * q + begin + end), 0}};
+    if (m->G == 1)
+        return (MapWork){{map_call_s(m, pairs, partial_rows, rounds[0], 16 * kv + begin + end), 0}};
+    const double each = m->queries ? 16 * kv + (16 + b) * q / 2 : 16 * kv / 2;
+    return (MapWork){{map_call_s(m, half, partial_rows / 2, rounds[0], each + begin),
+                      map_call_s(m, pairs - half, partial_rows / 2, rounds[1], each + end)}};
+}
+
+/* A zigzag shard is a0 b0 | a1 b1, quarters of h tokens, a before b: its first half of keys is seen
+ * by more, its first half of queries sees less. Of others, causal zigzag: half of the pairs, always
+ * as a whole rectangle, so no row is seen in part. */
+MapWork map_work_of(const MapCase *m, MapAt at)
+{
+    const double h = m->n / 4, triangles = h * (h + 1), squares = (m->queries ? 2 : 4) * h * h;
+    const double pairs = m->c->causal ? m->n * m->n / 2 : m->n * m->n;
+    if (at.own && m->c->causal)
+        return block_work(m, at, m->n * (m->n + 1) / 2, triangles + squares, m->n);
+    return block_work(m, at, pairs, pairs / 2, 0);
+}
+
+/* The slower of two ranks, since a ring waits for it: a visitor is seen by all queries in half of
+ * its keys, or by half of the queries. Two ranks have all the kinds of blocks that more have. */
+static double rounds_of(const MapCase *m, const RingPlan *plan, int64_t heads, int own, int half)
+{
+    const int64_t n = plan->q[0].tokens, whole = half < 0;
+    const int64_t first = half == 1 ? n / 2 : 0, tokens = whole ? n : half ? n - n / 2 : n / 2;
+    double most = 1;
+    for (int r = 0; r < plan->setup.ranks; r++) {
+        const RingSpan part = {r, first, tokens};
+        const RingSpan other = {own ? r : plan->setup.ranks - 1 - r, 0, n};
+        const RingSpan q = m->queries ? part : other, k = m->queries ? other : part;
+        const RingWork w =
+            ring_block_work(plan, q.owner, q.first, q.tokens, k.owner, k.first, k.tokens);
+        const double pairs = (double)w.pairs + m->r->masked_keys * (double)w.partial_rows;
+        most = fmax(most, ring_rounds(plan, m->backward ? RING_BACKWARD : RING_FORWARD, q, k, heads,
+                                      pairs, m->r));
+    }
+    return most;
+}
+
+/* A plan of two ranks, or of one, has all blocks that are needed. */
+int map_count_rounds(MapCase *m, int ulysses)
+{
+    const RingMapCase *c = m->c;
+    const int ranks = ulysses || m->G == 1 ? 1 : 2;
+    const int64_t n = ulysses ? c->n * c->ranks : c->n * ranks;
+    const AttnSegment tokens = {0, n, 0, 0, 1};
+    const AttnArgs args = {.shape = {1, c->H, c->Hkv, n, n, c->d},
+                           .rule = {-1, c->causal ? 0 : -1},
+                           .positions_q = {&tokens, 1},
+                           .positions_k = {&tokens, 1}};
+    const RingSetup setup = {.method = RING_METHOD_RING,
+                             .layout = c->causal ? RING_ZIGZAG : RING_CONTIGUOUS,
+                             .ranks = ranks,
+                             .nodes = 1};
+    const int64_t all = m->backward ? c->Hkv : c->H, share = all / c->ranks;
+    const int64_t heads = !ulysses ? all : share > 1 ? share : 1;
+    RingPlan plan;
+    char why[256];
+    for (int i = 0; i < 4; i++)
+        m->rounds[i / 2][i % 2] = 1;
+    if (m->r->places[m->backward] <= 1)
+        return 0;
+    if (ring_plan_make(&plan, &args, &setup, why) != 0)
+        return -1;
+    for (int own = 0; own < 2; own++)
+        for (int half = 0; half < 2; half++)
+            m->rounds[own][half] =
+                rounds_of(m, &plan, heads, own, m->backward && ranks > 1 ? half : -1);
+    ring_plan_free(&plan);
+    return 0;
+}
+
+double ring_alone_ms(const RingMapCase *c, const RingRates *rates, RingPass pass)
+{
+    const double b = (double)dtype_size(c->dtype), n = (double)c->n;
+    const double q = n * (double)(c->H * c->d), kv = 2 * n * (double)(c->Hkv * c->d);
+    RingMapCase one = *c;
+    MapCase m = {.c = &one, .r = rates, .backward = pass == RING_BACKWARD, .G = 1, .n = n};
+    one.ranks = one.nodes = 1;
+    one.causal = 0;
+    if (map_count_rounds(&m, 0) != 0)
+        return -1;
+    return 1e3 * (rates->pass_s + map_call_s(&m, n * n, 0, m.rounds[1][0],
+                                             m.backward ? (3 * b + 8) * q + b * kv : b * q));
+}

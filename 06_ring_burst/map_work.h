@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * map_work.h: seconds of a block of equal ranks, for cost_map.c.
+ *
+ * Interface:
+ * - MapCase: one case of the map and one pass of it, with what map_count_rounds finds.
+ * - MapWork, MapAt, map_work_of: a pair of blocks, in a ring.
+ * - map_call_s, map_edge_bytes: one call; passes over memory before the first and after the last.
+ */
+#ifndef RING_MAP_WORK_H
+#define RING_MAP_WORK_H
+
+#include "cost.h"
+
+typedef struct MapCase {
+    const RingMapCase *c;
+    const RingRates *r;
+    int backward, queries; /* queries: they travel, not keys */
+    double G, M, g, n;
+    double q, kv;        /* bytes of a rank's Q, or K, in the dtype */
+    double rounds[2][2]; /* rounds.c: of a visitor, of the own block; of each half */
+} MapCase;
+
+typedef struct
+    MapWork { /* seconds of a pair of blocks: in two halves if its sums travel, else one */
+    double part[2];
+} MapWork;
+
+/* Where in a rank's pass a block stands. */
+typedef struct MapAt {
+    int own, first, last;
+} MapAt;
+
+/* One call of a block kernel: a fixed part, the products at the kernel's rate, and bytes of memory
+ * beside them. */
+double map_call_s(const MapCase *m, double pairs, double partial_rows, double rounds, double bytes);
+/* Bytes before a rank's first call, or (last) behind its last one: see schedule.c. */
+double map_edge_bytes(const MapCase *m, int last);
+MapWork map_work_of(const MapCase *m, MapAt at);
+/* How the blocks of threads fill a GPU. Ulysses: one block, of all tokens. 0, or -1: no memory. */
+int map_count_rounds(MapCase *m, int ulysses);
+
+#endif
