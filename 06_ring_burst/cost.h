@@ -10,7 +10,7 @@
  *
  *     a call of a block kernel   call_s + bytes beside the products / memory + rounds *
  *                                (pairs + masked_keys * rows seen in part) 4 B H d / flops
- *                                (backward: 2.5 x pairs; rounds: how evenly its blocks fill the GPU)
+ *                                (backward: 2.5 x pairs; rounds: how well its blocks fill the GPU)
  *     a message                  latency + bytes / bandwidth, of the link inside or between nodes,
  *                                after both ends are ready and the link is free
  *     the host                   post_s for each end of a message, after it has asked for the next
@@ -127,8 +127,8 @@ typedef struct RingMapCase {
 double ring_map_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);
 /* The same without any messages: what the pass would take if communication were free. */
 double ring_map_compute_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);
-/* The kernel alone, what efficiency.c measures: n own queries and keys, no mask, no state; negative:
- * no memory. Of the case only n, H, Hkv, d and dtype count. */
+/* The kernel alone, what efficiency.c measures: n own queries and keys, no mask, no state.
+ * Negative: no memory. Of the case only n, H, Hkv, d and dtype count. */
 double ring_alone_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);
 
 #ifdef __cplusplus
