@@ -56,8 +56,7 @@ static int64_t free_from(RingMapCase c, const RingRates *r)
     return high;
 }
 
-/* What a rank sends in both passes. n: room for c->ranks numbers. By the same formulas that runs
- * are checked with. */
+/* Of a rank, by the formulas that runs are checked with. n: room for c->ranks numbers. */
 static int64_t sent_bytes(const RingMapCase *c, int64_t *n)
 {
     const RingModelCase m = {.method = c->method,
@@ -78,8 +77,7 @@ static int64_t sent_bytes(const RingMapCase *c, int64_t *n)
     return all;
 }
 
-/* Every method at every size, also where it loses: which one wins is read off the lines
- * afterwards. */
+/* Every method at every size, also where it loses. */
 static void print_map(const RingRates *r, int64_t H, int64_t Hkv)
 {
     static int64_t tokens[MOST_GPUS];
@@ -120,8 +118,7 @@ static int dtype_from_name(const char *name)
     return -1;
 }
 
-/* One segment for each side, aligned at the end as an ordinary causal mask is. 0, or -1. A question
- * is a plan without data: sizes, and who is asked. The inputs' pointers stay NULL. */
+/* A question is a plan without data. One segment for each side, aligned at the end. 0, or -1. */
 static int answer(const Question *ask, const RingRates *rates, char why[256])
 {
     const int method = ring_method_from_name(ask->method);
@@ -156,7 +153,7 @@ static int answer(const Question *ask, const RingRates *rates, char why[256])
     return 0;
 }
 
-/* Sizes as a program would accept them: what it takes to answer grows with tokens / ranks only. */
+/* Sizes as a program would accept them. */
 static int sensible(const Question *ask)
 {
     const AttnShape *n = &ask->shape;
@@ -172,8 +169,8 @@ static int answer_alone(const char *line, const RingRates *rates)
 {
     RingMapCase c = {.ranks = 1, .nodes = 1};
     char name[8];
-    int dtype;
     double ms[2];
+    int dtype;
     if (sscanf(line, "alone %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %7s", &c.n, &c.H,
                &c.Hkv, &c.d, name) != 5)
         return -1;
@@ -182,11 +179,9 @@ static int answer_alone(const char *line, const RingRates *rates)
         c.H % c.Hkv || c.d < 1 || c.d > MOST_TOKENS)
         return -1;
     c.dtype = (AttnDtype)dtype;
-    for (int pass = 0; pass < 2; pass++) {
-        ms[pass] = ring_alone_ms(&c, rates, pass ? RING_BACKWARD : RING_FORWARD);
-        if (ms[pass] < 0)
+    for (int pass = 0; pass < 2; pass++)
+        if ((ms[pass] = ring_alone_ms(&c, rates, pass ? RING_BACKWARD : RING_FORWARD)) < 0)
             return -1;
-    }
     printf("%.9g %.9g\n", ms[0], ms[1]);
     return 0;
 }

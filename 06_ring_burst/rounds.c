@@ -15,10 +15,10 @@
  * So halves of a short visitor are slow although each of their products is as fast as ever: half of
  * 2048 keys are 8 heads x 8 tiles = 64 blocks.
  *
- * Blocks that see less are shorter. They start in the kernel's order, each at the place that is free
- * first; that is played through here, one number a place: when it will be free. The unit of time is
- * a pair of a query and a key, and what a block costs beside its pairs (it loads its tokens, and
- * stores its sums) is told in the same unit.
+ * Blocks that see less are shorter. They start in the kernel's order, each at the place that is
+ * free first; that is played through here, one number a place: when it will be free. The unit of
+ * time is a pair of a query and a key, and what a block costs beside its pairs (it loads its
+ * tokens, and stores its sums) is told in the same unit.
  *
  * Interface: ring_rounds (cost.h).
  */

@@ -13,8 +13,8 @@ are, instead. --only "dist=normal": no others count. --link copy: rows of one ra
 nothing, and of others those of this link. --rates FILE: writes the speeds for
 `ring_map --rates FILE`.
 
-Every row on GPUs also says what the kernel alone took (alone_ms: no mask, no ring, no message). That
-is known in any case, once for each size, also of sizes that are held out.
+Every row on GPUs also says what the kernel alone took (alone_ms: no mask, no ring, no message).
+That is known in any case, once for each size, also of sizes that are held out.
 
 With one GPU and two, one GPU's rows tell the kernels' speeds and nothing about links: those stay
 where they start, at a rate that was measured by itself. The prediction for two GPUs is then made
@@ -36,7 +36,8 @@ NAMES = ("flops_forward", "flops_backward", "block_s", "call_s", "pass_s", "post
 OUTER = ("latency_outer", "bandwidth_outer")
 START = {"cpu": {"flops_forward": 30e9, "flops_backward": 30e9, "call_s": 1e-5, "memory": 8e9,
                  "latency_inner": 2e-5, "bandwidth_inner": 5e9, "masked_keys": 16,
-                 "latency_outer": 2e-5, "bandwidth_outer": 5e9, "pass_s": 2e-5, "post_s": 1e-6, "block_s": 1e-9,
+                 "latency_outer": 2e-5, "bandwidth_outer": 5e9, "pass_s": 2e-5, "post_s": 1e-6,
+                 "block_s": 1e-9,
                  "places_forward": 1, "places_backward": 1},
          "cuda": {"flops_forward": 392e12, "flops_backward": 320e12, "call_s": 8e-6,
                   "memory": 2.5e12, "latency_inner": 15e-6, "bandwidth_inner": 255e9,

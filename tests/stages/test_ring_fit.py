@@ -122,7 +122,8 @@ def test_alone(tap, program, folder):
     done = run(sys.executable, ROOT / "common/tools/fit_ring.py", program, path, "--link", "copy")
     known, _, held = done.stdout.partition("predicted:")
     tap.ok(done.returncode == 0 and known.count("alone ") == 4 and known.count("ring ") == 2
-           and held.count("ring ") == 4, "two sizes alone, one rank known, two rows of the link held",
+           and held.count("ring ") == 4,
+           "two sizes alone, one rank known, two rows of the link held",
            done.stdout + done.stderr)
     tap.ok(12 < kernel[0][1] / kernel[1][1] < 16, "four times the tokens: sixteen times the pairs, "
            "less what each call and pass cost", str(kernel))
