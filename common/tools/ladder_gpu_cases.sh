@@ -179,6 +179,8 @@ ring_bench_cases() {
     echo "$several -N $((32768 * ranks)) --link copy --method ring"
     echo "$several -N $((4096 * ranks)) --link nccl $methods"
     echo "$several -N $((2048 * ranks)) --link nccl $methods"
+    echo "$several -N $((4096 * ranks)) --link copy --method ring"
+    echo "$several -N $((2048 * ranks)) --link copy --method ring"
     fewer=2
     while [ "$fewer" -lt "$ranks" ]; do
         echo "$common --causal --ranks $fewer -N $((8192 * fewer)) --link nccl $methods"
