@@ -79,7 +79,8 @@ check_several_gpus() {
         --cases build/ring_gpus.txt
     have mpirun || return 0
     grep -v -e '--ranks 1$' build/ring_gpus.txt >build/ring_processes.txt
-    part "06 on $ranks GPUs, processes" mpirun --allow-run-as-root -n "$ranks" \
+    # unbound: mpirun would give each process one core, for its oracle and for the threads that wait
+    part "06 on $ranks GPUs, processes" mpirun --allow-run-as-root --bind-to none -n "$ranks" \
         build/gpu/06_ring_burst/ring_burst --transport nccl --cases build/ring_processes.txt
     for link in nccl copy; do
         part "06 killed rank, $link" sh common/tools/kill_a_rank.sh "$ranks" 10 \

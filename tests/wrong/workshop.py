@@ -92,7 +92,7 @@ def commands_of(build, targets):
 def for_this_gpu(command):
     """nvcc's command for the architecture of this machine alone, spills allowed: a mistake need not
     be fast."""
-    refused = ("-gencode", "--attn-strict", "-Xptxas=-warn-spills")
+    refused = ("-gencode", "--attn-strict", "--attn-spilled", "-Xptxas=-warn-spills")
     return [word for word in command if not word.startswith(refused)] + ["-arch=native"]
 
 
