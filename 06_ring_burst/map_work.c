@@ -13,6 +13,10 @@
 
 #include <math.h>
 
+/* Of a plan whose blocks are played through. With more the last round is nothing beside the others,
+ * and the pairs of all tokens of the largest maps (2^64) would not fit an int64_t. */
+#define MOST_TOKENS (INT64_C(1) << 22)
+
 double map_call_s(const MapCase *m, double pairs, double partial_rows, double rounds, double bytes)
 {
     const RingMapCase *c = m->c;
@@ -87,7 +91,8 @@ int map_count_rounds(MapCase *m, int ulysses)
 {
     const RingMapCase *c = m->c;
     const int ranks = ulysses || m->G == 1 ? 1 : 2;
-    const int64_t n = ulysses ? c->n * c->ranks : c->n * ranks;
+    const int64_t all_tokens = c->n * (ulysses ? c->ranks : ranks);
+    const int64_t n = all_tokens < MOST_TOKENS ? all_tokens : MOST_TOKENS;
     const AttnSegment tokens = {0, n, 0, 0, 1};
     const AttnArgs args = {.shape = {1, c->H, c->Hkv, n, n, c->d},
                            .rule = {-1, c->causal ? 0 : -1},

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: MIT
 """test_ring_fit.py: does fit_ring.py find the speeds that made-up runs were made with?
 
-    test_ring_fit.py RING_MAP
+    test_ring_fit.py RING_MAP [--no-fit]
 
 Runs of 1, 2 and 4 ranks are told by the model with known speeds and a little noise; those of 8
 must be predicted within some percent. Rows that are wrong, of another device or with faults must
 not count. Then the map: one line for each case, what cannot be asked, and the page of --help.
+--no-fit: without the first two, which take half a minute.
 """
 import json
 import os
@@ -25,7 +26,7 @@ SPEEDS = {"flops_forward": 500e12, "flops_backward": 350e12, "call_s": 2e-5, "me
           "latency_inner": 4e-5, "bandwidth_inner": 120e9, "masked_keys": 100,
           "latency_outer": 1e-4, "bandwidth_outer": 40e9, "pass_s": 5e-5, "post_s": 2e-5,
           "block_s": 1e-5, "places_forward": 264, "places_backward": 132}
-FITTED_SHAPES = ((1024, 8), (4096, 8), (8192, 32))  # tokens of a rank, kv heads
+FITTED_SHAPES = ((1024, 8), (8192, 32))  # tokens of a rank, kv heads
 
 
 def row_of(method, ranks, tokens, Hkv, **more):
@@ -65,15 +66,14 @@ def test_fit(tap, program, folder):
     last = done.stdout.strip().split("\n")[-1]
     tap.ok(last.startswith("worst prediction off by") and float(last.split()[-2]) < 5,
            "8 ranks are predicted within 5 % from 1, 2 and 4", done.stdout)
-    tap.ok(done.stdout.count(" backward ") == 36 and "1e-09" not in done.stdout,
+    tap.ok(done.stdout.count(" backward ") == 24 and "1e-09" not in done.stdout,
            "rows that do not count do not count", done.stdout)
     found = {line.split()[0]: float(line.split()[1])
              for line in rates.read_text().split("\n") if line and line[0] != "#"}
     for name in ("flops_forward", "flops_backward", "bandwidth_inner"):
         tap.ok(abs(found[name] / SPEEDS[name] - 1) < 0.15, f"{name} is found",
                f"{found[name]:.4g}, made with {SPEEDS[name]:.4g}")
-    done = run(program, "--rates", rates)
-    tap.ok(done.returncode == 0, "ring_map reads what was written", done.stderr)
+    tap.ok(run(program, "--rates", rates).returncode == 0, "ring_map reads what was written")
     rows.write_text("")
     done = run(sys.executable, ROOT / "common/tools/fit_ring.py", program, rows)
     tap.ok(done.returncode == 2 and "no rows to fit" in done.stderr, "nothing to fit", done.stderr)
@@ -129,7 +129,12 @@ def test_alone(tap, program, folder):
            "less what each call and pass cost", str(kernel))
 
 
-def test_map(tap, program):
+def test_map(tap, program, folder):
+    rates = folder / "speeds.txt"
+    rates.write_text("".join(f"{name} {value}\n" for name, value in SPEEDS.items()))
+    done = run(program, "--rates", rates)
+    tap.ok(done.returncode == 0 and done.stdout.count("\n") == run(program).stdout.count("\n"),
+           "a map with blocks on multiprocessors", done.stderr[:900])
     done = run(program)
     rows = [json.loads(line) for line in done.stdout.split("\n") if line]
     tap.ok({r["ranks"] for r in rows} == {2 ** n for n in range(4, 13)}, "16 to 4096 GPUs")
@@ -185,10 +190,11 @@ def test_pages(tap, program):
 def main():
     tap = Tap()
     with tempfile.TemporaryDirectory() as folder:
-        test_fit(tap, sys.argv[1], pathlib.Path(folder))
-        test_two_gpus(tap, sys.argv[1], pathlib.Path(folder))
+        if "--no-fit" not in sys.argv:
+            test_fit(tap, sys.argv[1], pathlib.Path(folder))
+            test_two_gpus(tap, sys.argv[1], pathlib.Path(folder))
         test_alone(tap, sys.argv[1], pathlib.Path(folder))
-    test_map(tap, sys.argv[1])
+        test_map(tap, sys.argv[1], pathlib.Path(folder))
     test_refusals(tap, sys.argv[1])
     test_pages(tap, sys.argv[1])
     return tap.done()
