@@ -24,8 +24,8 @@ typedef struct Yardstick {
     double O, dQ, dK, dV;
 } Yardstick;
 
-/* 0, or -1 when memory is short (the materialised scores of one head are needed, one row at a
- * time). */
+/* 0, or -1 when memory is short (keys and values of one head are needed, and up to 64 rows of
+ * scores). The figures do not depend on the number of threads. */
 int yardstick_run(Yardstick *y, const Oracle *o, const AttnArgs *args, int backward, int threads);
 
 #ifdef __cplusplus
