@@ -94,14 +94,17 @@ static void make_own_part(RingRank *r, AllGather *m, const RingBlock *q)
 {
     for (int half = 0; half < RING_HALVES && !r->failed; half++) {
         const RingBlock keys = ring_block_half(r, &m->keys[0], half);
+        ring_lane(r, half);
         ring_differentiate(r, q, &keys, m->dQ.data, ring_half(&m->home, 0, half),
                            ring_half(&m->home, 1, half));
     }
+    ring_lane(r, RING_BOTH_LANES);
 }
 
 /* One half of the part that came from another rank. */
 static void take_part(RingRank *r, AllGather *m, int half)
 {
+    ring_lane(r, half);
     ring_relay_arrive(r, &m->parts, half);
     ring_add_sums(r, &m->home, ring_there(&m->parts), half);
 }
@@ -114,6 +117,7 @@ static void make_part(RingRank *r, AllGather *m, const RingBlock *q, int t)
     RingSums *part = ring_here(&m->parts);
     for (int half = 0; half < RING_HALVES && !r->failed; half++) {
         const RingBlock keys = ring_block_half(r, k, half);
+        ring_lane(r, half);
         if (t > 1)
             take_part(r, m, half);
         part->tokens = k->tokens;
@@ -122,6 +126,7 @@ static void make_part(RingRank *r, AllGather *m, const RingBlock *q, int t)
                            ring_half(part, 1, half));
         ring_relay_send(r, &m->parts, half, k->owner, ring_at(r, -t), r->nk);
     }
+    ring_lane(r, RING_BOTH_LANES);
 }
 
 static void travel(RingRank *r, AllGather *m, const RingBlock *q)
@@ -144,8 +149,9 @@ static void travel(RingRank *r, AllGather *m, const RingBlock *q)
     }
     take_part(r, m, 0);
     take_part(r, m, 1);
+    ring_lane(r, RING_BOTH_LANES);
+    ring_give_halves(r, &m->home, ring_there(&m->parts));
     ring_give_dQ(r, &m->dQ);
-    ring_give_halves(r, &m->home);
 }
 
 static void close_rooms(RingRank *r, AllGather *m)

@@ -108,7 +108,7 @@ static void travel(RingRank *r, Burst *m)
         turn(r, m, q, +1, down, up, 0);
     ring_relay_arrive(r, &m->dQ, 0);
     ring_relay_arrive(r, &m->dQ, 1);
-    ring_give_halves(r, ring_here(&m->dQ));
+    ring_give_halves(r, ring_here(&m->dQ), ring_there(&m->dQ));
     ring_give_dKV(r, &m->dKV.of[0], &m->dKV.of[1]);
 }
 

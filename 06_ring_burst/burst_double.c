@@ -157,7 +157,7 @@ static int backward(RingRank *r)
     ring_open_relay(r, &d->carry, 1);
     ring_clear_sums(r, &d->dKV, r->nk);
     travel(r, d, &q);
-    ring_give_halves(r, ring_here(&d->carry));
+    ring_give_halves(r, ring_here(&d->carry), ring_there(&d->carry));
     ring_give_dKV(r, &d->dKV.of[0], &d->dKV.of[1]);
     close_rooms(r, d);
     return ring_status(r);

@@ -12,7 +12,8 @@
  * Between start and wait the memory belongs to the message. To write what is being sent, or to read
  * what is being received, is the classic mistake of overlapped communication: it works on Monday,
  * when the network was quick. So the log keeps a list of what is in flight, and every function that
- * works on memory asks it first (ring_touch). A mistake is then an error in every run.
+ * works on memory asks it first (ring_touch). A mistake is then an error in every run. So are two
+ * lanes of work that meet (lanes.c).
  *
  * Payload bytes are counted here, when they set out.
  *
@@ -29,7 +30,7 @@
 
 /* To read what is only being sent is harmless: keys may be computed on while they leave. So is
  * sending one block to several ranks. Everything else meets the message half way. */
-int ring_touch(RingRank *r, const void *p, size_t bytes, int writes, const char *who)
+static int meet_flights(RingRank *r, const void *p, size_t bytes, int writes, const char *who)
 {
     const char *from = p;
     for (int f = 0; f < r->log->flight_count; f++) {
@@ -42,6 +43,13 @@ int ring_touch(RingRank *r, const void *p, size_t bytes, int writes, const char 
                          flight->sends ? "to" : "from", flight->peer, flight->step);
     }
     return 0;
+}
+
+int ring_touch(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who)
+{
+    return meet_flights(r, p, bytes, how != RING_READS, who) != 0
+               ? -1
+               : ring_lane_use(r, p, bytes, how, who);
 }
 
 /* Listed until its exchange has been waited for. The list is short, so a walk through it costs
@@ -62,14 +70,22 @@ static int take_off(RingRank *r, const RingTransfer *t, int exchange)
     return 0;
 }
 
-/* All of an exchange lands together, in ring_wait: that is when the method may count on it. */
-static void land(RingLog *log, int exchange)
+/* All of an exchange lands together, in ring_wait: that is when the method may count on it, in the
+ * lane that has waited. */
+static int land(RingRank *r, int exchange)
 {
+    RingLog *log = r->log;
     int left = 0;
-    for (int f = 0; f < log->flight_count; f++)
-        if (log->flights[f].exchange != exchange)
-            log->flights[left++] = log->flights[f];
+    for (int f = 0; f < log->flight_count; f++) {
+        const RingFlight *flight = &log->flights[f];
+        if (flight->exchange != exchange)
+            log->flights[left++] = *flight;
+        else if (ring_lane_meet(r, flight->data, flight->bytes,
+                                flight->sends ? RING_READS : RING_WRITES, "ring_wait") != 0)
+            return -1;
+    }
     log->flight_count = left;
+    return 0;
 }
 
 /* --- messages ----------------------------------------------------------------------------------*/
@@ -182,7 +198,9 @@ int ring_start(RingRank *r, RingExchange *x)
         return -1;
     for (int i = 0; i < x->count; i++) {
         RingTransfer *t = &x->list[i];
-        if (ring_touch(r, t->data, t->bytes, !t->sends, "ring_start") != 0 ||
+        if (meet_flights(r, t->data, t->bytes, !t->sends, "ring_start") != 0 ||
+            ring_lane_meet(r, t->data, t->bytes, t->sends ? RING_READS : RING_WRITES,
+                           "ring_start") != 0 ||
             take_off(r, t, x->started) != 0)
             return -1;
         count_bytes(r, t);
@@ -240,8 +258,8 @@ int ring_wait(RingRank *r, RingExchange *x)
         return -1;
     if (x->started && x->count > 0 && r->transport->wait(r, x) != 0)
         return -1;
-    if (x->started)
-        land(r->log, x->started);
+    if (x->started && land(r, x->started) != 0)
+        return -1;
     if (x->trailers && ring_trailers_check(r, x) != 0)
         return -1;
     if (x->started && r->log->trace && end_events(r, x) != 0)

@@ -43,8 +43,10 @@ const char *ring_pass_name(RingPass pass)
 RingLog *ring_log_new(int trace)
 {
     RingLog *log = calloc(1, sizeof *log);
-    if (log)
+    if (log) {
         log->trace = trace;
+        log->lane = RING_BOTH_LANES;
+    }
     return log;
 }
 
@@ -57,6 +59,8 @@ void ring_log_free(RingLog *log)
     free(log->kept);
     free(log->events);
     free(log->flights);
+    for (int lane = 0; lane < RING_LANES; lane++)
+        free(log->used[lane].uses);
     free(log);
 }
 

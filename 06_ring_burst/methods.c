@@ -243,13 +243,29 @@ void ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV)
     ring_hand_over_dKV(r, dK, dV);
 }
 
+/* Into another place in one pass over memory; a half in its lane, behind the kernel that has
+ * finished it and beside the other half's. */
+static void round_halves(RingRank *r, const RingSums *sums, const RingSums *to)
+{
+    for (int half = 0; half < RING_HALVES; half++) {
+        const int64_t count = ring_half_count(sums, half);
+        ring_lane(r, half);
+        for (int i = 0; i < sums->tensors && !r->failed; i++)
+            if (to == sums)
+                ring_narrow(r, ring_half(sums, i, half), count, r->plan->dtype);
+            else
+                ring_narrow_to(r, ring_half(to, i, half), ring_half(sums, i, half), count,
+                               r->plan->dtype);
+    }
+    ring_lane(r, RING_BOTH_LANES);
+}
+
 /* Gradients that travelled stay in halves: to bring them together would cost a copy and its memory,
  * and who collects the results can place two parts as well as one. */
-void ring_give_halves(RingRank *r, RingSums *sums)
+void ring_give_halves(RingRank *r, RingSums *of, RingSums *place)
 {
-    for (int i = 0; i < sums->tensors && !r->failed; i++)
-        for (int half = 0; half < RING_HALVES; half++)
-            ring_narrow(r, ring_half(sums, i, half), ring_half_count(sums, half), r->plan->dtype);
+    RingSums *sums = r->plan->dtype != ATTN_F32 && place->of[0].data ? place : of;
+    round_halves(r, of, sums);
     if (sums->tensors == 1) {
         ring_hand_over_dQ(r, &sums->of[0]);
         r->dQ_second = (size_t)sums->second * sizeof(float);

@@ -180,7 +180,9 @@ void ring_hand_over_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV);
 /* The same for finished sums, which are rounded. */
 void ring_give_dQ(RingRank *r, RingBuffer *dQ);
 void ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV);
-void ring_give_halves(RingRank *r, RingSums *sums);
+/* of: halves. place: room for as many, whose content is done with; not open: they are rounded where
+ * they stand. */
+void ring_give_halves(RingRank *r, RingSums *of, RingSums *place);
 /* Nothing has to travel: all of it. */
 void ring_backward_alone(RingRank *r, const RingBlock *q);
 

@@ -264,7 +264,7 @@ int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, floa
     if (r->failed || touch_block(r, q, who) || touch_block(r, k, who) ||
         ring_touch(r, q->lse, row_bytes(r, q), 0, who) != 0 ||
         ring_touch(r, q->delta, row_bytes(r, q), 0, who) != 0 ||
-        ring_touch(r, dQ, sum_bytes(r, q), 1, who) != 0 ||
+        ring_touch(r, dQ, sum_bytes(r, q), RING_ADDS, who) != 0 ||
         ring_touch(r, dK, sum_bytes(r, k), 1, who) != 0 ||
         ring_touch(r, dV, sum_bytes(r, k), 1, who) != 0 || pair_open(&pair, r, q, k) != 0)
         return -1;

@@ -22,7 +22,8 @@
  * direction matters: in the old one the owners would stand at the wrong end.
  *
  * Each rank adds to a visiting sum in two halves, so that one half travels while the other is
- * computed (relay.c).
+ * computed (relay.c), and each half has a lane of its own (lanes.c): both add to the same dQ, and
+ * otherwise they have nothing in common.
  *
  *     bytes sent     2 (G-1) n Hkv d b forward, 2 (G-1) n Hkv d (b + b_g) backward
  *     memory         two rooms for keys; dQ, and two places for sums dK, dV, in float32
@@ -75,12 +76,14 @@ static void turn_back(RingRank *r, const RingBlock *q, float *dQ, RingVisitors *
             const RingBlock keys = ring_block_half(r, &k, half);
             float *dK = ring_half(ring_here(sums), 0, half);
             float *dV = ring_half(ring_here(sums), 1, half);
+            ring_lane(r, half); /* a half waits for its own sums, not for the other half */
             ring_relay_arrive(r, sums, half); /* with the parts of all ranks so far */
             if (t > 0 || own)
                 ring_differentiate(r, q, &keys, dQ, dK, dV);
             if (t > 0) /* now this rank's part is in it too */
                 ring_relay_send(r, sums, half, to, from, next.tokens);
         }
+        ring_lane(r, RING_BOTH_LANES);
         ring_wait(r, &x);
         if (t > 0)
             ring_relay_turn(sums);
@@ -113,8 +116,8 @@ static void travel(RingRank *r, Ring *m, const RingBlock *q)
     turn_back(r, q, m->dQ.data, &m->up, &m->sums, +1, hops, 0, 1);
     if (r->plan->hops_down > 0)
         turn_back_down(r, m, q);
+    ring_give_halves(r, ring_here(&m->sums), ring_there(&m->sums));
     ring_give_dQ(r, &m->dQ);
-    ring_give_halves(r, ring_here(&m->sums));
 }
 
 static void close_rooms(RingRank *r, Ring *m)

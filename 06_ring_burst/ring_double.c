@@ -86,6 +86,7 @@ static void leave_node(RingRank *r, RingDouble *d, const RingBlock *q, int m, Ri
             const RingBlock keys = ring_block_half(r, &k, half);
             float *dK = ring_half(ring_here(&d->part), 0, half);
             float *dV = ring_half(ring_here(&d->part), 1, half);
+            ring_lane(r, half);
             ring_relay_arrive(r, &d->part, half);
             ring_differentiate(r, q, &keys, d->dQ.data, dK, dV);
             if (s > 0)
@@ -93,6 +94,7 @@ static void leave_node(RingRank *r, RingDouble *d, const RingBlock *q, int m, Ri
             else
                 join(r, d, &p, m, half);
         }
+        ring_lane(r, RING_BOTH_LANES);
         ring_wait(r, &x);
         if (s > 0)
             ring_relay_turn(&d->part);
@@ -152,8 +154,8 @@ static int backward(RingRank *r)
     ring_open_relay(r, &d->carry, 2);
     ring_zero(r, d->dQ.data, bytes);
     travel_back(r, d, &q);
+    ring_give_halves(r, ring_here(&d->carry), ring_there(&d->carry));
     ring_give_dQ(r, &d->dQ);
-    ring_give_halves(r, ring_here(&d->carry));
     close_rooms(r, d);
     return ring_status(r);
 }

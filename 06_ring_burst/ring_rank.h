@@ -9,7 +9,8 @@
  * orders all later work after them. On the CPU work is done when its function returns and ring_wait
  * blocks; on a GPU both are streams with events between them and the host runs ahead. Between
  * start and wait the memory of a send must not be written and that of a receive not be touched:
- * every function here asks ring_touch, which knows what is in flight.
+ * every function here asks ring_touch, which knows what is in flight. The queue of work has two
+ * lanes, for the two halves of a sum that travels (ring_lane).
  *
  * All functions return 0, or -1 when this rank has failed: rank->failure tells why. From then on
  * they all return -1 and do nothing, so that a method need not ask after every call.
@@ -22,7 +23,7 @@
  * - ring_attend, ring_differentiate: the block kernels of stages 03 and 04.
  * - ring_delta, ring_zero, ring_copy, ring_add, ring_narrow, ring_widen, ring_round, ring_finish_O:
  *   the small work between them.
- * - ring_step, ring_fail, ring_touch.
+ * - ring_step, ring_lane, ring_fail, ring_touch.
  */
 #ifndef RING_RANK_H
 #define RING_RANK_H
@@ -42,6 +43,9 @@ struct RingLog;
  * contiguous: while one half is on its way the other is computed. Half 0 has local tokens
  * [0, n/2), half 1 the rest. */
 enum { RING_HALVES = 2 };
+
+/* Lanes of the queue of work, one for each half: see ring_lane. */
+enum { RING_LANES = RING_HALVES, RING_BOTH_LANES = -1 };
 
 typedef struct RingRank {
     int rank, world;
@@ -203,6 +207,8 @@ int ring_add(RingRank *r, float *to, const float *from, int64_t count);
 int ring_add_partial(RingRank *r, float *to, const void *from, int64_t count);
 /* float32 -> dtype in the same place (element k then lies at k * size of dtype); widen: back. */
 int ring_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype);
+/* The same to another place, to [count] dtype; p stays. */
+int ring_narrow_to(RingRank *r, void *to, float *p, int64_t count, AttnDtype dtype);
 int ring_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype);
 /* With --partials bf16: rounds float32 values to bf16 and keeps them as float32; else nothing. */
 int ring_round(RingRank *r, float *p, int64_t count);
@@ -212,10 +218,19 @@ size_t ring_partial_size(const RingRank *r); /* bytes of a travelling gradient: 
 
 /* From here on bytes, events and failures belong to this step of the pass. */
 int ring_step(RingRank *r, int step);
+/* Work, ring_start and ring_wait belong to lane 0 or 1 from here on: they come after what was asked
+ * for in this lane and before in both, and no order is kept between one lane and the other. A GPU
+ * then works on what one lane has where the other one leaves multiprocessors idle. RING_BOTH_LANES
+ * (so it begins): after everything, before everything. Two lanes may add to the same dQ
+ * (ring_differentiate); anything else that one of them writes the other must not touch. */
+void ring_lane(RingRank *r, int lane);
 /* -1, after noting where the rank is and what it says. */
 int ring_fail(RingRank *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Fails when [p, p + bytes) is in flight: being received (no touch), or sent (writes = 1). */
-int ring_touch(RingRank *r, const void *p, size_t bytes, int writes, const char *who);
+/* What work does with memory. RING_ADDS: adds to it, in any order with others that add. */
+typedef enum RingUse { RING_READS, RING_WRITES, RING_ADDS } RingUse;
+/* Fails when [p, p + bytes) is in flight: being received (no touch), or sent (no writing); or when
+ * the other lane uses it. */
+int ring_touch(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who);
 
 #ifdef __cplusplus
 }

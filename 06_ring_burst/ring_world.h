@@ -71,7 +71,7 @@ typedef struct RingSpace {
     int (*delta)(RingRank *r, const AttnArgs *args, float *delta);
     int (*finish_O)(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows);
     int (*add)(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count);
-    int (*narrow)(RingRank *r, void *p, int64_t count, AttnDtype dtype);
+    int (*narrow)(RingRank *r, void *to, void *p, int64_t count, AttnDtype dtype);
     int (*widen)(RingRank *r, void *p, int64_t count, AttnDtype dtype);
     /* The yardstick of a benchmark: this rank's queries over its own keys, without a mask, a peer
      * or a state to resume from, by the fastest whole kernel; O and lse, or dQ, dK, dV in the
@@ -99,6 +99,7 @@ typedef struct RingSpace {
     void *(*carry)(RingRank *by, void *to, void *to_ready, const void *from, void *from_ready,
                    size_t bytes);
     int (*follow)(RingRank *r, const RingTransfer *t, void *ready, void *arrived);
+    void (*lane)(RingRank *r, int lane); /* ring_lane; NULL: there is one queue of work */
 } RingSpace;
 
 extern const RingSpace ring_space_cpu;
@@ -132,6 +133,17 @@ typedef struct RingFlight { /* memory in flight */
     int exchange; /* its number */
 } RingFlight;
 
+typedef struct RingLaneUse { /* memory that a lane uses */
+    const char *data;
+    size_t bytes;
+    RingUse how;
+} RingLaneUse;
+
+typedef struct RingLaneList {
+    RingLaneUse *uses;
+    int count, room;
+} RingLaneList;
+
 typedef struct RingLog {
     int64_t sent[RING_PASSES][RING_TENSORS]; /* payload bytes */
     int64_t sent_step[RING_PASSES][RING_MAX_STEPS];
@@ -150,11 +162,20 @@ typedef struct RingLog {
     double compute_ms, wait_ms; /* of this round: in kernels, in ring_wait (host clock) */
     void **kept;                /* ring_keep */
     int kept_count, kept_room;
+    int lane;                      /* ring_lane */
+    RingLaneList used[RING_LANES]; /* since something was asked for in both */
 } RingLog;
 
 /* Hands over what ring_start has put off: behind a kernel that was asked for, and before any other
  * message or wait. */
 int ring_post(RingRank *r);
+
+/* Of work: fails where the other lane uses this memory, and notes the use. In both lanes: what was
+ * noted is over. ring_lane_meet: of a message, which in both lanes comes after both, but does not
+ * make one wait for the other. */
+int ring_lane_use(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who);
+int ring_lane_meet(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who);
+void ring_lanes_forget(RingLog *log);
 
 RingLog *ring_log_new(int trace);
 void ring_log_free(RingLog *log);

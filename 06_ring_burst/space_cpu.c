@@ -181,14 +181,14 @@ static int cpu_add(RingRank *r, float *to, const void *from, AttnDtype from_dtyp
 /* In place: element e moves to a lower address, so upwards nothing is overwritten before it is
  * read; on the way back downwards. The 4 bytes are read by memcpy, since the same memory holds
  * floats and halves. */
-static int cpu_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
+static int cpu_narrow(RingRank *r, void *to, void *p, int64_t count, AttnDtype dtype)
 {
-    const Tensor to = flat(p, dtype);
+    const Tensor narrow = flat(to, dtype);
     (void)r;
-    for (int64_t e = 0; dtype != ATTN_F32 && e < count; e++) {
+    for (int64_t e = 0; (dtype != ATTN_F32 || to != p) && e < count; e++) {
         float x;
         memcpy(&x, (const char *)p + 4 * e, sizeof x);
-        tensor_set(&to, e, x);
+        tensor_set(&narrow, e, x);
     }
     return 0;
 }

@@ -7,7 +7,8 @@
  * with the model: 20 bytes for each element of a bf16 rank's queries forward, 38 backward.
  *
  * Interface (ring_rank.h): ring_alloc, ring_free, ring_zero, ring_copy, ring_split_rows, ring_add,
- * ring_add_partial, ring_narrow, ring_widen, ring_round, ring_partial_size.
+ * ring_add_partial, ring_narrow, ring_narrow_to, ring_widen, ring_round, ring_partial_size,
+ * ring_lane.
  */
 #include "ring_world.h"
 #include "tensor.h"
@@ -129,7 +130,16 @@ int ring_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
 {
     if (r->failed || ring_touch(r, p, (size_t)count * sizeof(float), 1, "ring_narrow") != 0)
         return -1;
-    return count ? r->space->narrow(r, p, count, dtype) : 0;
+    return count ? r->space->narrow(r, p, p, count, dtype) : 0;
+}
+
+int ring_narrow_to(RingRank *r, void *to, float *p, int64_t count, AttnDtype dtype)
+{
+    const char *who = "ring_narrow_to";
+    if (r->failed || ring_touch(r, p, (size_t)count * sizeof(float), 0, who) != 0 ||
+        ring_touch(r, to, (size_t)count * dtype_size(dtype), 1, who) != 0)
+        return -1;
+    return count ? r->space->narrow(r, to, p, count, dtype) : 0;
 }
 
 int ring_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)

@@ -21,7 +21,7 @@
  *     turns [B][H][Tr][SHARES][WARPS], ticket [1]
  *
  * Interface:
- * - GradientWorkspace, place_workspace, workspace_bytes.
+ * - GradientWorkspace, place_workspace, place_tables.
  * - prepare_kernel: stats, walk tables, and zeros in fragments and turns. positions_kernel: walk
  *   tables and turns for another block of keys.
  * - add_fragments: one add of a warp. finish_kernel: fragments to dQ or to the sums.
@@ -49,25 +49,33 @@ static void *take_bytes(size_t *used, void *workspace, size_t bytes)
     return place;
 }
 
-/* workspace NULL: only the size counts, which is returned. */
+/* memory NULL: only the size counts, which is returned. */
+template <class C> static size_t place_tables(WalkTables *w, const AttnShape *n, void *memory)
+{
+    const int Tr = tile_count(n->Nq, C::Br), Tc = tile_count(n->Nk, C::Bc);
+    size_t used = 0;
+    w->Tr = Tr;
+    w->Tc = Tc;
+    w->rows = (AttnRange *)take_bytes(&used, memory, (size_t)Tr * sizeof(AttnRange));
+    w->keys = (AttnRange *)take_bytes(&used, memory, (size_t)Tc * sizeof(AttnRange));
+    w->segments = (int *)take_bytes(&used, memory, (size_t)Tc * sizeof(int));
+    w->runs = (int2 *)take_bytes(&used, memory, (size_t)RUN_SEGMENTS * Tr * C::Br * sizeof(int2));
+    w->looks = (int4 *)take_bytes(&used, memory, (size_t)Tc * sizeof(int4));
+    return used;
+}
+
+/* workspace NULL, as above. */
 template <class C>
 static size_t place_workspace(GradientWorkspace *w, const AttnShape *n, void *workspace,
                               bool in_turns)
 {
-    const int Tr = tile_count(n->Nq, C::Br), Tc = tile_count(n->Nk, C::Bc);
+    const int Tr = tile_count(n->Nq, C::Br);
     const int64_t rows = n->B * n->H * Tr * C::Br;
     size_t used = 0;
-    w->tables.Tr = Tr;
-    w->tables.Tc = Tc;
     w->turn_count = n->B * n->H * Tr * C::SHARES * C::WARPS;
     w->fragments = (float *)take_bytes(&used, workspace, (size_t)rows * C::D * sizeof(float));
     w->stats = (float2 *)take_bytes(&used, workspace, (size_t)rows * sizeof(float2));
-    w->tables.rows = (AttnRange *)take_bytes(&used, workspace, (size_t)Tr * sizeof(AttnRange));
-    w->tables.keys = (AttnRange *)take_bytes(&used, workspace, (size_t)Tc * sizeof(AttnRange));
-    w->tables.segments = (int *)take_bytes(&used, workspace, (size_t)Tc * sizeof(int));
-    w->tables.runs =
-        (int2 *)take_bytes(&used, workspace, (size_t)RUN_SEGMENTS * Tr * C::Br * sizeof(int2));
-    w->tables.looks = (int4 *)take_bytes(&used, workspace, (size_t)Tc * sizeof(int4));
+    used += place_tables<C>(&w->tables, n, workspace ? (char *)workspace + used : NULL);
     w->turns = NULL;
     if (in_turns)
         w->turns = (int *)take_bytes(&used, workspace, (size_t)(w->turn_count + 1) * sizeof(int));

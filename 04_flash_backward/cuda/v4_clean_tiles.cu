@@ -32,12 +32,14 @@
  * Interface:
  * - flash_backward_v4_run with flash_backward_v4_workspace_bytes (block.cuh): f16 and bf16, d <=
  *   256, any shape, mask and layout, into sums or tensors.
+ * - flash_backward_v4_add_beside, flash_backward_v4_tables_bytes (block_beside.h).
  * - flash_backward_tiles_v4_clean_tiles.
  */
 #include <type_traits>
 
 #include "alloc.h"
 #include "block.cuh"
+#include "block_beside.h"
 #include "gradient_launch.cuh"
 #include "gradient_loads.cuh"
 #include "gradient_order.cuh"
@@ -151,7 +153,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
 
 template <typename T, class C, bool IN_TURNS>
 static AttnStatus launch_clean_gradients(const AttnArgs *a, const float *delta, FlashSums sums,
-                                         void *workspace, int parts)
+                                         void *workspace, int parts, void *tables)
 {
     const AttnShape *n = &a->shape;
     cudaStream_t stream = (cudaStream_t)a->stream;
@@ -163,6 +165,8 @@ static AttnStatus launch_clean_gradients(const AttnArgs *a, const float *delta, 
     plan.aligned = all_rows_on_16_bytes(a) && rows_on_16_bytes(&a->dO);
     plan.wide = !sums.dK && rows_on_16_bytes(&a->dK) && rows_on_16_bytes(&a->dV);
     place_workspace<C>(&plan.w, n, workspace, IN_TURNS);
+    if (tables)
+        place_tables<C>(&plan.w.tables, n, tables);
     int device = 0, multiprocessors = 0;
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
@@ -201,17 +205,21 @@ template <typename T, int D> struct LaunchCleanGradients {
     typedef typename TileFor<D, false>::C C;
     typedef typename TileFor<D, true>::C Small;
     static AttnStatus run(const AttnArgs *a, const float *delta, FlashSums sums, void *workspace,
-                          int parts)
+                          int parts, void *tables)
     {
         bool small = false;
         const AttnStatus status = choose_tiles<D>(a, &small);
         if (status != ATTN_OK)
             return status;
         if (flash_backward_deterministic())
-            return small ? launch_clean_gradients<T, Small, true>(a, delta, sums, workspace, parts)
-                         : launch_clean_gradients<T, C, true>(a, delta, sums, workspace, parts);
-        return small ? launch_clean_gradients<T, Small, false>(a, delta, sums, workspace, parts)
-                     : launch_clean_gradients<T, C, false>(a, delta, sums, workspace, parts);
+            return small ? launch_clean_gradients<T, Small, true>(a, delta, sums, workspace, parts,
+                                                                  tables)
+                         : launch_clean_gradients<T, C, true>(a, delta, sums, workspace, parts,
+                                                              tables);
+        return small
+                   ? launch_clean_gradients<T, Small, false>(a, delta, sums, workspace, parts,
+                                                             tables)
+                   : launch_clean_gradients<T, C, false>(a, delta, sums, workspace, parts, tables);
     }
 };
 
@@ -260,7 +268,37 @@ size_t flash_backward_v4_workspace_bytes(const AttnShape *shape)
 AttnStatus flash_backward_v4_run(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
                                  void *workspace_dev, int parts)
 {
-    return run_for_16_bit<LaunchCleanGradients>(a, delta_dev, sums_dev, workspace_dev, parts);
+    return run_for_16_bit<LaunchCleanGradients>(a, delta_dev, sums_dev, workspace_dev, parts,
+                                                (void *)NULL);
+}
+
+template <typename T, int D> struct WalkTablesBytes {
+    static AttnStatus run(const AttnArgs *a, size_t *bytes)
+    {
+        WalkTables w;
+        const size_t large = place_tables<typename TileFor<D, false>::C>(&w, &a->shape, NULL);
+        const size_t small = place_tables<typename TileFor<D, true>::C>(&w, &a->shape, NULL);
+        *bytes = large > small ? large : small;
+        return ATTN_OK;
+    }
+};
+
+size_t flash_backward_v4_tables_bytes(const AttnShape *shape)
+{
+    AttnArgs a = {};
+    size_t bytes = 0;
+    a.shape = *shape;
+    return run_for_dim<WalkTablesBytes, __half>(&a, &bytes) == ATTN_OK ? bytes : 0;
+}
+
+/* Turns count all tiles of keys that are under way, which here are those of another call too. */
+AttnStatus flash_backward_v4_add_beside(const AttnArgs *a, const float *delta_dev,
+                                        FlashSums sums_dev, void *workspace_dev, void *tables_dev)
+{
+    if (flash_backward_deterministic())
+        return ATTN_SKIP;
+    return run_for_16_bit<LaunchCleanGradients>(a, delta_dev, sums_dev, workspace_dev,
+                                                (int)GRADIENTS_ADD, tables_dev);
 }
 
 AttnStatus flash_backward_v4_clean_tiles(const AttnArgs *a)

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../04_flash_backward/cuda/block_beside.h"
 #include "space_internal.h"
 #include "tensor.h"
 
@@ -68,14 +69,13 @@ static int grow(RingRank *r, void **p_dev, size_t *have, size_t bytes)
     return 0;
 }
 
-/* Maps, mask and stream of a pair of blocks. What is no data but a description has to get to the
+/* Maps and mask of a pair of blocks. What is no data but a description has to get to the
  * device as well: the kernel cannot read the host's memory. The maps are there after the first
  * round; only a full mask travels every time. */
 static int bring(RingRank *r, AttnArgs *a)
 {
     CudaSpace *s = cuda_space_of(r);
     const size_t mask_bytes = (size_t)(a->shape.Nq * a->shape.Nk);
-    a->stream = s->work;
     if (device_map(r, &a->positions_q) != 0 || device_map(r, &a->positions_k) != 0)
         return -1;
     if (!a->mask)
@@ -93,7 +93,7 @@ static int reserve_workspace(RingRank *r, size_t bytes)
     CudaSpace *s = cuda_space_of(r);
     if (grow(r, &s->workspace_dev, &s->workspace_bytes, bytes) != 0)
         return -1;
-    r->workspace_bytes = s->workspace_bytes + s->mask_bytes;
+    r->workspace_bytes = s->workspace_bytes + s->tables_bytes + s->mask_bytes;
     return 0;
 }
 
@@ -113,6 +113,10 @@ int cuda_space_reserve(RingRank *r)
     const size_t forward = flash_cuda_workspace_bytes(&n, plan->dtype);
     const size_t backward =
         plan->backward ? flash_backward_cuda_workspace_bytes(&n, plan->dtype) : 0;
+    CudaSpace *s = cuda_space_of(r);
+    if (plan->backward && !s->one_lane &&
+        grow(r, &s->tables_dev, &s->tables_bytes, flash_backward_v4_tables_bytes(&n)) != 0)
+        return -1;
     return reserve_workspace(r, forward > backward ? forward : backward);
 }
 
@@ -130,6 +134,7 @@ int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state, FlashRo
         reserve_workspace(r, flash_cuda_workspace_bytes(&a.shape, a.Q.dtype)) != 0 ||
         bring(r, &a) != 0 || cuda_space_begin_O(r, O_state, &a.shape, &first) != 0)
         return -1;
+    a.stream = cuda_space_work(r);
     if (a.O.data) { /* the first keys may be the last ones, too: a pass without a state */
         const AttnStatus last =
             first ? flash_cuda_run(&a, NULL, s->workspace_dev) : flash_cuda_run_last(&a, O_state);
@@ -158,11 +163,19 @@ int cuda_space_settle_all(RingRank *r)
     CudaSpace *s = cuda_space_of(r);
     const FlashSums sums = s->sums;
     const AttnShape *n = &s->begun.shape;
+    const int lane = s->lane;
+    AttnArgs a = s->begun;
     s->sums.dQ = NULL;
-    if (!sums.dQ ||
-        cuda_space_touch(r, sums.dQ, (size_t)(n->B * n->Nq * n->H * n->d) * sizeof(float)) != 0)
-        return sums.dQ ? -1 : 0;
-    return cuda_space_answer(r, flash_backward_cuda_end(&s->begun, sums, s->workspace_dev), "dQ");
+    if (!sums.dQ)
+        return 0;
+    cuda_space_lane(r, RING_BOTH_LANES);
+    if (cuda_space_touch(r, sums.dQ, (size_t)(n->B * n->Nq * n->H * n->d) * sizeof(float)) != 0)
+        return -1;
+    a.stream = cuda_space_work(r);
+    const int status =
+        cuda_space_answer(r, flash_backward_cuda_end(&a, sums, s->workspace_dev), "dQ");
+    cuda_space_lane(r, lane);
+    return status;
 }
 
 /* Do the two stretches of memory touch? */
@@ -180,10 +193,12 @@ int cuda_space_settle(RingRank *r, const void *p, size_t bytes)
 }
 
 /* The workspace has room for dQ of these queries until the last visitor has been seen. */
-static int begin_gradients(RingRank *r, const AttnArgs *a, const float *delta, FlashSums sums)
+static int begin_gradients(RingRank *r, AttnArgs *a, const float *delta, FlashSums sums)
 {
     CudaSpace *s = cuda_space_of(r);
     AttnShape largest = a->shape;
+    const int lane = s->lane;
+    cuda_space_lane(r, RING_BOTH_LANES); /* both add to what is prepared here */
     if (ring_max_nk(r) > largest.Nk)
         largest.Nk = ring_max_nk(r);
     if (cuda_space_settle_all(r) != 0 ||
@@ -192,12 +207,17 @@ static int begin_gradients(RingRank *r, const AttnArgs *a, const float *delta, F
     s->begun = *a;
     s->delta = delta;
     s->sums = sums;
-    return cuda_space_answer(r, flash_backward_cuda_begin(a, delta, s->workspace_dev), "gradients");
+    a->stream = cuda_space_work(r);
+    const int status =
+        cuda_space_answer(r, flash_backward_cuda_begin(a, delta, s->workspace_dev), "gradients");
+    cuda_space_lane(r, lane);
+    return status;
 }
 
 /* The caller believes that dQ is in sums.dQ after this. It is, as soon as anybody looks. */
 int cuda_space_differentiate(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums)
 {
+    CudaSpace *s = cuda_space_of(r);
     AttnArgs a = *args;
     const size_t keys = (size_t)(a.shape.B * a.shape.Nk * a.shape.Hkv * a.shape.d) * sizeof(float);
     const size_t queries = (size_t)(a.shape.B * a.shape.Nq * a.shape.H * a.shape.d) * sizeof(float);
@@ -205,11 +225,15 @@ int cuda_space_differentiate(RingRank *r, const AttnArgs *args, const float *del
         cuda_space_touch(r, sums.dV, keys) != 0 ||
         (a.Q.dtype == ATTN_F32 && cuda_space_touch(r, sums.dQ, queries) != 0))
         return -1;
-    if (!same_queries(cuda_space_of(r), &a, delta, sums) &&
-        begin_gradients(r, &a, delta, sums) != 0)
+    if (!same_queries(s, &a, delta, sums) && begin_gradients(r, &a, delta, sums) != 0)
         return -1;
+    a.stream = cuda_space_work(r);
     return cuda_space_answer(
-        r, flash_backward_cuda_add(&a, delta, sums, cuda_space_of(r)->workspace_dev), "gradients");
+        r,
+        s->lane == 1
+            ? flash_backward_v4_add_beside(&a, delta, sums, s->workspace_dev, s->tables_dev)
+            : flash_backward_cuda_add(&a, delta, sums, s->workspace_dev),
+        "gradients");
 }
 
 /* [B][tokens][heads][d], contiguous */
@@ -253,6 +277,7 @@ int cuda_space_alone(RingRank *r, RingPass pass)
     if (cuda_space_settle_all(r) != 0 || reserve_workspace(r, bytes) != 0 || bring(r, &a) != 0)
         return -1;
     void *workspace_dev = cuda_space_of(r)->workspace_dev;
+    a.stream = cuda_space_work(r);
     return cuda_space_answer(r,
                              pass == RING_FORWARD
                                  ? flash_cuda_run(&a, NULL, workspace_dev)

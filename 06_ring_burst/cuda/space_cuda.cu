@@ -2,7 +2,7 @@
  *
  * space_cuda.cu: a rank's memory and work on a GPU.
  *
- * A rank has streams, that is, queues of the GPU: one for work, one for messages, and a second one
+ * A rank has streams, that is, queues of the GPU: two for work, one for messages, and a second one
  * for messages where they are copies, which can go both ways at once. The host only fills them and
  * runs ahead; it waits for the GPU at the end of a round. So whatever a kernel
  * reads must stay as it is until then: position maps are copied to the device once and kept, memory
@@ -70,7 +70,7 @@ static int open_queues(RingRank *r, CudaSpace *s)
         if (cuda_space_try(r, cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, highest),
                            "a stream for messages") != 0)
             return -1;
-    cudaStream_t *const of_work[] = {&s->work, &s->before};
+    cudaStream_t *const of_work[] = {&s->lanes[0], &s->lanes[1], &s->before};
     for (cudaStream_t *stream : of_work)
         if (cuda_space_try(r, cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, lowest),
                            "a stream for work") != 0)
@@ -88,6 +88,8 @@ static int open_on(RingRank *r, int device)
         return ring_fail(r, "out of memory");
     r->space_state = s;
     s->device = device;
+    s->lane = RING_BOTH_LANES;
+    s->one_lane = r->plan->dtype == ATTN_F32 || r->plan->mask || flash_backward_deterministic();
     /* a thread's current device is its own */
     if (cuda_space_try(r, cudaSetDevice(device), "cudaSetDevice") != 0 || open_queues(r, s) != 0 ||
         cuda_space_try(r, cudaEventCreate(&s->start), "an event") != 0)
@@ -138,7 +140,7 @@ static void close_space(RingRank *r)
 /* 1: all queues are empty. A GPU that hangs is not waited for, and its memory is not freed. */
 int cuda_space_is_idle(const CudaSpace *s)
 {
-    const cudaStream_t streams[] = {s->work, s->messages, s->inbound};
+    const cudaStream_t streams[] = {s->lanes[0], s->lanes[1], s->messages, s->inbound};
     const double start = ring_now_ms();
     for (cudaStream_t stream : streams)
         while (stream && cudaStreamQuery(stream) == cudaErrorNotReady) {
@@ -170,10 +172,11 @@ static void release_space(RingRank *r)
         if (s->events[e])
             (void)cudaEventDestroy(s->events[e]);
     (void)cudaFree(s->workspace_dev);
+    (void)cudaFree(s->tables_dev);
     (void)cudaFree(s->mask_dev);
     if (s->start)
         (void)cudaEventDestroy(s->start);
-    const cudaStream_t streams[] = {s->work, s->before, s->messages, s->inbound};
+    const cudaStream_t streams[] = {s->lanes[0], s->lanes[1], s->before, s->messages, s->inbound};
     for (cudaStream_t stream : streams)
         if (stream)
             (void)cudaStreamDestroy(stream);
@@ -193,7 +196,8 @@ static void release_space(RingRank *r)
             cuda_space_attend, cuda_space_differentiate, cuda_space_delta_of, cuda_space_finish_O, \
             cuda_space_add, cuda_space_narrow, cuda_space_widen, cuda_space_alone,                 \
             cuda_space_finish, cuda_space_mark, cuda_space_mark_ms, cuda_space_forget_marks,       \
-            cuda_space_put_off, cuda_space_ready, cuda_space_carry, cuda_space_follow              \
+            cuda_space_put_off, cuda_space_ready, cuda_space_carry, cuda_space_follow,             \
+            cuda_space_lane                                                                        \
     }
 
 extern "C" const RingSpace ring_space_cuda =

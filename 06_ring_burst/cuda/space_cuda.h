@@ -63,7 +63,12 @@ typedef struct CudaZeros {
 
 typedef struct CudaSpace {
     int device;
-    cudaStream_t work, messages;
+    cudaStream_t lanes[RING_LANES]; /* work: through cuda_space_work */
+    int lane;                       /* RING_BOTH_LANES, or the one that work is put into */
+    int apart;                      /* lane 1 has work that lane 0 does not wait for yet */
+    int ahead;                      /* and the other way round, asked for in both */
+    int one_lane;                   /* all work is put into lane 0 */
+    cudaStream_t messages;
     cudaStream_t before;  /* no work in it: it reaches the point where an exchange was put off */
     cudaStream_t inbound; /* copies into this rank's memory, beside those out of it in `messages` */
     DeviceMap *maps;
@@ -80,9 +85,9 @@ typedef struct CudaSpace {
     int awaited_count, awaited_room;
     int awaited_done; /* the first ones have come */
     cudaError_t carry_error;
-    CudaShare *share; /* with ranks that are processes: space_share.cu; else NULL */
-    void *workspace_dev;
-    size_t workspace_bytes;
+    CudaShare *share;                 /* with ranks that are processes: space_share.cu; else NULL */
+    void *workspace_dev, *tables_dev; /* tables_dev: of lane 1 (block_beside.h) */
+    size_t workspace_bytes, tables_bytes;
     uint8_t *mask_dev;
     size_t mask_bytes;
     /* Gradients of queries that were begun: dQ is in the workspace. sums.dQ NULL: none. */
@@ -96,7 +101,8 @@ typedef struct CudaSpace {
 
 /* -1, after ring_fail, when it cannot be made. */
 int cuda_space_event(RingRank *r, cudaEvent_t *event);
-/* Work asked for from here on comes after `arrived`, at which transfer t is complete. */
+/* Work asked for from here on, in this lane or in both, comes after `arrived`, at which transfer t
+ * is complete. */
 int cuda_space_await(RingRank *r, const RingTransfer *t, cudaEvent_t ready, cudaEvent_t arrived);
 /* Before [p, p + bytes) is read or written by anything but `differentiate`: dQ that the workspace
  * still has is added to it. Transports call it for what they send. */

@@ -4,7 +4,7 @@
  *
  * Interface:
  * - cuda_space_of, cuda_space_answer, cuda_space_room: a rank's space, an answer as a failure,
- *   lists.
+ *   lists. cuda_space_work: the queue of work.
  * - The functions of RingSpace (ring_world.h) that stand in other files than its table.
  */
 #ifndef RING_SPACE_INTERNAL_H
@@ -52,10 +52,14 @@ int cuda_space_differentiate(RingRank *r, const AttnArgs *args, const float *del
 int cuda_space_delta_of(RingRank *r, const AttnArgs *args, float *delta);
 int cuda_space_finish_O(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows);
 int cuda_space_add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count);
-int cuda_space_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype);
+int cuda_space_narrow(RingRank *r, void *to, void *p, int64_t count, AttnDtype dtype);
 int cuda_space_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype);
 
-/* Until the queue of work, or all of them, are empty: every wait of the host for the GPU. */
+/* The queue for what is asked for next: that of the lane, or for both lanes the first one, behind
+ * everything. */
+cudaStream_t cuda_space_work(RingRank *r);
+void cuda_space_lane(RingRank *r, int lane);
+/* Until the queues of work, or all of them, are empty: every wait of the host for the GPU. */
 int cuda_space_drain(RingRank *r, int work_only);
 int cuda_space_finish(RingRank *r);
 int cuda_space_hangs(void); /* 1: some rank's queue did not end in time; cudaFree would wait */

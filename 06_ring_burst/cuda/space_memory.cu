@@ -44,6 +44,8 @@ void cuda_space_free(RingRank *r, void *p_dev)
     CudaSpace *s = cuda_space_of(r);
     if (p_dev && s->sums.dQ == p_dev)
         s->sums.dQ = NULL; /* nobody has asked for this dQ */
+    if (s->apart && !r->failed)
+        (void)cuda_space_work(r); /* behind the other lane, too */
     for (int p = 0; p < s->piece_count; p++)
         if (s->pieces[p].p_dev == p_dev) {
             s->pieces[p].used = 0;
@@ -70,9 +72,8 @@ int cuda_space_owns(const CudaSpace *s, const void *p)
 static int copy_now(RingRank *r, void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                     const char *what)
 {
-    const cudaStream_t work = cuda_space_of(r)->work;
     if (cuda_space_drain(r, 1) != 0 ||
-        cuda_space_try(r, cudaMemcpyAsync(to, from, bytes, kind, work), what) != 0)
+        cuda_space_try(r, cudaMemcpyAsync(to, from, bytes, kind, cuda_space_work(r)), what) != 0)
         return -1;
     return cuda_space_drain(r, 1);
 }
@@ -102,6 +103,6 @@ int cuda_space_copy(RingRank *r, void *to, size_t to_pitch, const void *from, si
         return -1;
     return cuda_space_try(r,
                           cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, (size_t)height,
-                                            cudaMemcpyDeviceToDevice, cuda_space_of(r)->work),
+                                            cudaMemcpyDeviceToDevice, cuda_space_work(r)),
                           "copy");
 }

@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * space_queues.cu: a rank's two queues: when they reach a point, and what waits for what.
+ * space_queues.cu: a rank's queues: when they reach a point, and what waits for what.
+ *
+ * Work has two of them, the lanes of ring_rank.h. What is asked for in both is put into the first,
+ * behind the second; what is put into the second afterwards waits for that. One event each way is
+ * recorded for it, and only where something new is there to wait for:
+ *
+ *     lane 0    zeros, delta --+--- half 0 ---------+------ half 0 ---- ... ---+--- dQ
+ *     lane 1                   +--- half 1 ----------------- half 1 ---- ... --+
  *
  * How long something took is told by events: a mark in a queue, whose time the GPU notes when it
  * gets there. Their clock is the GPU's; the start of each round is noted on both clocks, which
@@ -13,7 +20,8 @@
  * and out of it have different streams: a link carries both ways at once.
  *
  * Interface: of RingSpace (ring_world.h) finish, mark, mark_ms, forget_marks, put_off, ready,
- * carry, follow; cuda_space_event, cuda_space_await (space_cuda.h).
+ * carry, follow, lane; cuda_space_event, cuda_space_await (space_cuda.h), cuda_space_work
+ * (space_internal.h).
  */
 #include <atomic>
 #include <sched.h>
@@ -25,8 +33,62 @@
 
 #define MODESTY_MS 500.0 /* who waits for a peer leaves the first word to one whose work hangs */
 
-/* The list is in the order of the queue, so the first one that has not come is the one that
- * everything else waits for. */
+/* --- lanes -------------------------------------------------------------------------------------*/
+
+/* What is put into `queue` from here on comes after all that `lane` has by now. */
+static int come_after(RingRank *r, cudaStream_t queue, cudaStream_t lane)
+{
+    cudaEvent_t now;
+    if (cuda_space_event(r, &now) != 0 ||
+        cuda_space_try(r, cudaEventRecord(now, lane), "an event") != 0)
+        return -1;
+    return cuda_space_try(r, cudaStreamWaitEvent(queue, now, 0), "another queue");
+}
+
+cudaStream_t cuda_space_work(RingRank *r)
+{
+    CudaSpace *s = cuda_space_of(r);
+    if (s->lane == 1) {
+        s->apart = 1;
+        return s->lanes[1];
+    }
+    if (s->lane == RING_BOTH_LANES) {
+        if (s->apart)
+            (void)come_after(r, s->lanes[0], s->lanes[1]);
+        s->apart = 0;
+        s->ahead = 1;
+    }
+    return s->lanes[0];
+}
+
+/* The point for lane 1 to wait for is here, before lane 0 gets work of its own. */
+void cuda_space_lane(RingRank *r, int lane)
+{
+    CudaSpace *s = cuda_space_of(r);
+    if (s->one_lane)
+        return;
+    if (lane != RING_BOTH_LANES && s->ahead) {
+        (void)come_after(r, s->lanes[1], s->lanes[0]);
+        s->ahead = 0;
+    }
+    s->lane = lane;
+}
+
+/* A queue of something else waits for the work asked for so far, in this lane or in both. */
+static int behind_work(RingRank *r, cudaStream_t queue)
+{
+    const CudaSpace *s = cuda_space_of(r);
+    if (s->lane != 1 && come_after(r, queue, s->lanes[0]) != 0)
+        return -1;
+    return s->lane == 1 || (s->lane == RING_BOTH_LANES && s->apart)
+               ? come_after(r, queue, s->lanes[1])
+               : 0;
+}
+
+/* --- waiting -----------------------------------------------------------------------------------*/
+
+/* The list is in the order of asking, which is nearly that of the queues: the first one that has
+ * not come is the one that everything else waits for. */
 int cuda_space_await(RingRank *r, const RingTransfer *t, cudaEvent_t ready, cudaEvent_t arrived)
 {
     CudaSpace *s = cuda_space_of(r);
@@ -34,7 +96,11 @@ int cuda_space_await(RingRank *r, const RingTransfer *t, cudaEvent_t ready, cuda
                         sizeof *s->awaited) != 0)
         return -1;
     s->awaited[s->awaited_count++] = (CudaAwaited){ready, arrived, r->pass, r->step, *t};
-    return cuda_space_try(r, cudaStreamWaitEvent(s->work, arrived, 0), "a message");
+    for (int lane = 0; lane < (s->one_lane ? 1 : RING_LANES); lane++)
+        if ((s->lane == RING_BOTH_LANES || s->lane == lane) &&
+            cuda_space_try(r, cudaStreamWaitEvent(s->lanes[lane], arrived, 0), "a message") != 0)
+            return -1;
+    return 0;
 }
 
 /* Of all ranks: cudaFree waits for the whole GPU, and would wait for ever for a queue that
@@ -78,9 +144,9 @@ static int too_late(RingRank *r, const CudaAwaited *missing, double seconds)
 static int look_at_queues(RingRank *r, int work_only)
 {
     const CudaSpace *s = cuda_space_of(r);
-    const cudaStream_t streams[] = {s->work, s->messages, s->inbound};
+    const cudaStream_t streams[] = {s->lanes[0], s->lanes[1], s->messages, s->inbound};
     int busy = 0;
-    for (int n = 0; n < (work_only ? 1 : 3); n++) {
+    for (int n = 0; n < (work_only ? 2 : 4); n++) {
         const cudaError_t error = cudaStreamQuery(streams[n]);
         busy |= error == cudaErrorNotReady;
         if (error != cudaErrorNotReady && cuda_space_try(r, error, "work on the GPU") != 0)
@@ -147,24 +213,17 @@ int cuda_space_event(RingRank *r, cudaEvent_t *event)
     return cuda_space_try(r, next_event(cuda_space_of(r), event), "an event");
 }
 
-/* The queue of messages waits for the work asked for so far. */
-static int behind_work(RingRank *r, CudaSpace *s)
-{
-    cudaEvent_t now;
-    if (cuda_space_event(r, &now) != 0 ||
-        cuda_space_try(r, cudaEventRecord(now, s->work), "an event") != 0)
-        return -1;
-    return cuda_space_try(r, cudaStreamWaitEvent(s->messages, now, 0), "messages");
-}
-
 int cuda_space_mark(RingRank *r, int messages)
 {
     CudaSpace *s = cuda_space_of(r);
     cudaEvent_t event;
-    if ((messages == 2 && behind_work(r, s) != 0) || cuda_space_event(r, &event) != 0 ||
+    if (messages == 2 && behind_work(r, s->messages) != 0)
+        return -1;
+    const cudaStream_t queue = messages ? s->messages : cuda_space_work(r);
+    if (cuda_space_event(r, &event) != 0 ||
         cuda_space_room(r, (void **)&s->marks, s->mark_count, &s->mark_room, sizeof *s->marks) !=
             0 ||
-        cuda_space_try(r, cudaEventRecord(event, messages ? s->messages : s->work), "a mark") != 0)
+        cuda_space_try(r, cudaEventRecord(event, queue), "a mark") != 0)
         return -1;
     s->marks[s->mark_count] = s->event_count - 1;
     return s->mark_count++;
@@ -188,7 +247,7 @@ void cuda_space_forget_marks(RingRank *r)
     CudaSpace *s = cuda_space_of(r);
     s->event_count = s->mark_count = s->awaited_count = s->awaited_done = 0;
     cuda_share_forget(r);
-    if (cuda_space_try(r, cudaEventRecord(s->start, s->work), "the round's start") == 0)
+    if (cuda_space_try(r, cudaEventRecord(s->start, s->lanes[0]), "the round's start") == 0)
         (void)cuda_space_try(r, cudaEventSynchronize(s->start), "the round's start");
     s->start_ms = ring_now_ms();
 }
@@ -198,15 +257,10 @@ void cuda_space_forget_marks(RingRank *r)
  * for first; the message waits for a point in the queue in front of that. */
 int cuda_space_put_off(RingRank *r, const RingExchange *x)
 {
-    CudaSpace *s = cuda_space_of(r);
-    cudaEvent_t now;
     for (int i = 0; i < x->count; i++)
         if (cuda_space_settle(r, x->list[i].data, x->list[i].bytes) != 0)
             return -1;
-    if (cuda_space_event(r, &now) != 0 ||
-        cuda_space_try(r, cudaEventRecord(now, s->work), "an event") != 0)
-        return -1;
-    return cuda_space_try(r, cudaStreamWaitEvent(s->before, now, 0), "messages");
+    return behind_work(r, cuda_space_of(r)->before);
 }
 
 /* The sender's event says "computed", the receiver's "nobody reads this room any more". Without the

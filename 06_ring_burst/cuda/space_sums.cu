@@ -12,7 +12,7 @@
 int cuda_space_delta_of(RingRank *r, const AttnArgs *args, float *delta)
 {
     AttnArgs a = *args;
-    a.stream = cuda_space_of(r)->work;
+    a.stream = cuda_space_work(r);
     return cuda_space_answer(r, flash_backward_delta_cuda(&a, delta), "delta");
 }
 
@@ -29,7 +29,7 @@ int cuda_space_finish_O(RingRank *r, const AttnArgs *args, float *O_state, Flash
     if (cuda_space_settle(r, O_state, (size_t)count * sizeof *O_state) != 0)
         return -1;
     return cuda_space_answer(
-        r, launch_cast(args->O.data, args->O.dtype, O_state, count, cuda_space_of(r)->work), "O");
+        r, launch_cast(args->O.data, args->O.dtype, O_state, count, cuda_space_work(r)), "O");
 }
 
 /* to [count] float32 += from [count]. */
@@ -38,7 +38,7 @@ int cuda_space_add(RingRank *r, float *to, const void *from, AttnDtype from_dtyp
     const size_t bytes = (size_t)count * sizeof(float);
     if (cuda_space_settle(r, to, bytes) != 0 || cuda_space_settle(r, from, bytes) != 0)
         return -1;
-    return cuda_space_answer(r, launch_add(to, from, from_dtype, count, cuda_space_of(r)->work),
+    return cuda_space_answer(r, launch_add(to, from, from_dtype, count, cuda_space_work(r)),
                              "a sum");
 }
 
@@ -50,29 +50,39 @@ static int store_dQ(RingRank *r, void *p, size_t bytes)
     const FlashSums none = {NULL, NULL, NULL};
     AttnArgs a = s->begun;
     a.dQ = cuda_space_whole(r, p, a.shape.Nq, a.shape.H);
+    a.stream = cuda_space_work(r);
     s->sums.dQ = NULL;
     cuda_space_forget_zeros(s, p, bytes);
     return cuda_space_answer(r, flash_backward_cuda_end(&a, none, s->workspace_dev), "dQ");
 }
 
-/* float32 to the dtype, where it stands: in two steps where the workspace has room, or in place in
- * many (small_work.cu). */
-int cuda_space_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
+/* float32 to the dtype. To another place in one step; where it stands in two, where the workspace
+ * has room, or in place in many (small_work.cu). */
+int cuda_space_narrow(RingRank *r, void *to, void *p, int64_t count, AttnDtype dtype)
 {
     CudaSpace *s = cuda_space_of(r);
     const size_t bytes = (size_t)count * sizeof(float), narrow = (size_t)count * dtype_size(dtype);
+    if (to != p)
+        return cuda_space_settle(r, p, bytes) != 0 || cuda_space_settle(r, to, narrow) != 0
+                   ? -1
+                   : cuda_space_answer(
+                         r, launch_cast(to, dtype, (const float *)p, count, cuda_space_work(r)),
+                         "narrowing");
     if (dtype != ATTN_F32 && s->sums.dQ == p && dtype == s->begun.Q.dtype &&
         cuda_space_is_zero(s, p, bytes))
         return store_dQ(r, p, bytes);
     if (cuda_space_settle(r, p, bytes) != 0)
         return -1;
     if (dtype == ATTN_F32 || narrow > s->workspace_bytes || s->sums.dQ)
-        return cuda_space_answer(r, launch_narrow(p, count, dtype, s->work), "narrowing");
-    if (cuda_space_answer(r, launch_cast(s->workspace_dev, dtype, (const float *)p, count, s->work),
-                          "narrowing") != 0)
+        return cuda_space_answer(r, launch_narrow(p, count, dtype, cuda_space_work(r)),
+                                 "narrowing");
+    if (cuda_space_answer(
+            r, launch_cast(s->workspace_dev, dtype, (const float *)p, count, cuda_space_work(r)),
+            "narrowing") != 0)
         return -1;
     return cuda_space_try(
-        r, cudaMemcpyAsync(p, s->workspace_dev, narrow, cudaMemcpyDeviceToDevice, s->work),
+        r,
+        cudaMemcpyAsync(p, s->workspace_dev, narrow, cudaMemcpyDeviceToDevice, cuda_space_work(r)),
         "narrowing");
 }
 
@@ -80,5 +90,5 @@ int cuda_space_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)
 {
     if (cuda_space_settle(r, p, (size_t)count * sizeof(float)) != 0)
         return -1;
-    return cuda_space_answer(r, launch_widen(p, count, dtype, cuda_space_of(r)->work), "widening");
+    return cuda_space_answer(r, launch_widen(p, count, dtype, cuda_space_work(r)), "widening");
 }

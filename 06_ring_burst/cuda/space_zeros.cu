@@ -34,8 +34,7 @@ static int write_zeros(RingRank *r, CudaZeros *zeros)
     const CudaZeros now = *zeros;
     zeros->p = NULL;
     return now.p ? cuda_space_try(
-                       r, cudaMemsetAsync((void *)now.p, 0, now.bytes, cuda_space_of(r)->work),
-                       "zeros")
+                       r, cudaMemsetAsync((void *)now.p, 0, now.bytes, cuda_space_work(r)), "zeros")
                  : 0;
 }
 
@@ -45,6 +44,7 @@ int cuda_space_zero(RingRank *r, void *p, size_t bytes)
     CudaSpace *s = cuda_space_of(r);
     CudaZeros *note = &s->zeros[s->zero_next];
     cuda_space_forget_zeros(s, p, bytes);
+    (void)cuda_space_work(r); /* they are written later, and come after the other lane now */
     if (cuda_space_settle(r, p, bytes) != 0 || write_zeros(r, note) != 0)
         return -1;
     *note = (CudaZeros){p, bytes};
@@ -65,8 +65,7 @@ int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *ls
 {
     if (cuda_space_zero(r, O_state, (size_t)count * sizeof *O_state) != 0)
         return -1;
-    return cuda_space_answer(r, launch_empty_rows(lse, rows, cuda_space_of(r)->work),
-                             "an empty state");
+    return cuda_space_answer(r, launch_empty_rows(lse, rows, cuda_space_work(r)), "an empty state");
 }
 
 /* A kernel is about to continue this state. *first = 1: none of its O is written, and all of its
@@ -84,7 +83,7 @@ int cuda_space_begin_O(RingRank *r, const float *O_state, const AttnShape *n, in
 /* Behind that kernel. */
 int cuda_space_reached(RingRank *r, float *O_state, const float *lse, const AttnShape *n)
 {
-    return cuda_space_answer(r, launch_clear_unseen(O_state, lse, n, cuda_space_of(r)->work),
+    return cuda_space_answer(r, launch_clear_unseen(O_state, lse, n, cuda_space_work(r)),
                              "rows that see nothing");
 }
 
