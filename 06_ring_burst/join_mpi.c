@@ -2,12 +2,12 @@
  *
  * join_mpi.c: a process under mpirun becomes a rank, and one day stops being one.
  *
- * A rank that dies is known to mpirun only, which then ends the others by SIGTERM. To find out
- * afterwards who went first, each rank notes on the board (heartbeat.h) that it crashed, or that it
- * was told to end, by mpirun or by somebody else (the kernel says who sent a signal): one that is
- * gone and has noted neither is the one. If mpirun was started by
- * the user and not by launch_mpi.c, nobody else reads the board, so the first rank that is told to
- * end says it. And if mpirun itself is killed, the kernel ends its ranks: no orphans.
+ * A rank that dies is known to mpirun only, which then ends the others by SIGTERM. Who went first?
+ * Each rank notes on the board (heartbeat.h) that it crashed, or that it was told to end, by mpirun
+ * or by somebody else (the kernel says who sent a signal). A rank that is gone and has noted
+ * neither went first. If mpirun was started by the user and not by launch_mpi.c, nobody else reads
+ * the board, so the first rank that is told to end says it. And if mpirun itself is killed, the
+ * kernel ends its ranks: no orphans.
  *
  * Interface: ring_mpi_hush, ring_mpi_status, ring_mpi_join, ring_mpi_leave, ring_mpi_rank ...
  * (world_mpi.h).

@@ -43,7 +43,8 @@ static int mpi_host_receive(RingRank *r, int peer, void *data, size_t bytes)
 }
 
 /* Round k: a signal to the rank 2^k further on and one from the rank 2^k behind. After round k each
- * rank has heard, at second hand, of the 2^(k+1) - 1 ranks behind it; after log2 G of all. */
+ * rank has heard, at second hand, of the 2^(k+1) - 1 ranks behind it; after log2 G rounds, rounded
+ * up, of all. */
 static int mpi_barrier(RingRank *r)
 {
     char out = 1, in = 0;
