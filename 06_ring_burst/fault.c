@@ -5,8 +5,8 @@
  * A ring is only as reliable as its worst link. What does a lost, doubled or damaged message look
  * like from inside? Try it:
  *
- *     ring_burst --ranks 4 --inject corrupt@1:2                  a wrong answer somewhere
- *     ring_burst --ranks 4 --inject corrupt@1:2 --verify-hops    who, when, which tensor
+ *     ring_burst --method ring --inject corrupt@1:2                  a wrong answer somewhere
+ *     ring_burst --method ring --inject corrupt@1:2 --verify-hops    who, when, which tensor
  *
  * A fault strikes the first message that the rank sends in that step. Steps are counted through
  * both passes and through all rounds, so it strikes once.
