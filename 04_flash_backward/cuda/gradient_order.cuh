@@ -37,6 +37,7 @@ struct GradientPlan {
     int step;           /* order of the turns: 1 from the first to the last key, -1 back */
     bool plain;         /* scores need no more than a mask */
     bool aligned, wide; /* rows on 16 bytes: of Q, K, V, dO; of dK, dV */
+    bool fresh;         /* sums.dK and dV have nothing yet */
 };
 
 /* How many kv heads' Q, dO and dQ go into SECTION_MIB, but no fewer than have a block for each of

@@ -24,11 +24,13 @@ struct KeyWork {
 
 /* One warp's sums, times factor, to tensor `to` by way of its own rows of a tile in shared memory,
  * or added to `sum`: without atomics, since these keys and channels have no other owner. wide: rows
- * lie on 16 bytes and there are no sums, so the way leads through shared memory. */
+ * lie on 16 bytes and there are no sums, so the way leads through shared memory. fresh: `sum` has
+ * nothing yet and is not read. */
 template <typename T, class C>
 static __device__ __forceinline__ void
 store_keys(const float (&acc)[C::MT][C::WARP_CHANNELS / 8][4], float factor, const Tensor &to,
-           float *sum, unsigned char *smem, const AttnArgs &a, KeyWork work, bool wide)
+           float *sum, unsigned char *smem, const AttnArgs &a, KeyWork work, bool wide,
+           bool fresh = false)
 {
     const int lane = threadIdx.x % 32, t = lane % 4, g = lane / 4, warp = threadIdx.x / 32;
     const int pair = warp / C::PAIR;
@@ -72,9 +74,9 @@ store_keys(const float (&acc)[C::MT][C::WARP_CHANNELS / 8][4], float factor, con
                     float *row =
                         sum + ((work.b * a.shape.Nk + work.j0 + key) * a.shape.Hkv + work.h_kv) * d;
                     if (x < d)
-                        row[x] += low;
+                        row[x] = low + (fresh ? 0.0f : row[x]);
                     if (x + 1 < d)
-                        row[x + 1] += high;
+                        row[x + 1] = high + (fresh ? 0.0f : row[x + 1]);
                 } else if (work.j0 + key < Nk) {
                     if (x < d)
                         rows[key * to.stride[1] + x] = T(low);

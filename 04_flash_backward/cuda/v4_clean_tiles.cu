@@ -32,14 +32,14 @@
  * Interface:
  * - flash_backward_v4_run with flash_backward_v4_workspace_bytes (block.cuh): f16 and bf16, d <=
  *   256, any shape, mask and layout, into sums or tensors.
- * - flash_backward_v4_add_beside, flash_backward_v4_tables_bytes (block_beside.h).
+ * - flash_backward_v4_add, flash_backward_v4_tables_bytes (block_add.h).
  * - flash_backward_tiles_v4_clean_tiles.
  */
 #include <type_traits>
 
 #include "alloc.h"
 #include "block.cuh"
-#include "block_beside.h"
+#include "block_add.h"
 #include "gradient_launch.cuh"
 #include "gradient_loads.cuh"
 #include "gradient_order.cuh"
@@ -146,14 +146,15 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     if (previous >= 0)
         add_dQ(previous, 1 - stage);
     __syncthreads(); /* K and V are not needed any more: room for dK and dV */
-    store_keys<T, C>(sums.dK, a.scale, a.dK, plan.sums.dK, smem + Bytes::K, a, task.work,
-                     plan.wide);
-    store_keys<T, C>(sums.dV, 1.0f, a.dV, plan.sums.dV, smem + Bytes::V, a, task.work, plan.wide);
+    store_keys<T, C>(sums.dK, a.scale, a.dK, plan.sums.dK, smem + Bytes::K, a, task.work, plan.wide,
+                     plan.fresh);
+    store_keys<T, C>(sums.dV, 1.0f, a.dV, plan.sums.dV, smem + Bytes::V, a, task.work, plan.wide,
+                     plan.fresh);
 }
 
 template <typename T, class C, bool IN_TURNS>
 static AttnStatus launch_clean_gradients(const AttnArgs *a, const float *delta, FlashSums sums,
-                                         void *workspace, int parts, void *tables)
+                                         void *workspace, int parts, FlashKeysOptions keys)
 {
     const AttnShape *n = &a->shape;
     cudaStream_t stream = (cudaStream_t)a->stream;
@@ -165,8 +166,9 @@ static AttnStatus launch_clean_gradients(const AttnArgs *a, const float *delta, 
     plan.aligned = all_rows_on_16_bytes(a) && rows_on_16_bytes(&a->dO);
     plan.wide = !sums.dK && rows_on_16_bytes(&a->dK) && rows_on_16_bytes(&a->dV);
     place_workspace<C>(&plan.w, n, workspace, IN_TURNS);
-    if (tables)
-        place_tables<C>(&plan.w.tables, n, tables);
+    if (keys.tables_dev)
+        place_tables<C>(&plan.w.tables, n, keys.tables_dev);
+    plan.fresh = keys.fresh;
     int device = 0, multiprocessors = 0;
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
@@ -205,21 +207,20 @@ template <typename T, int D> struct LaunchCleanGradients {
     typedef typename TileFor<D, false>::C C;
     typedef typename TileFor<D, true>::C Small;
     static AttnStatus run(const AttnArgs *a, const float *delta, FlashSums sums, void *workspace,
-                          int parts, void *tables)
+                          int parts, FlashKeysOptions keys)
     {
         bool small = false;
         const AttnStatus status = choose_tiles<D>(a, &small);
         if (status != ATTN_OK)
             return status;
         if (flash_backward_deterministic())
-            return small ? launch_clean_gradients<T, Small, true>(a, delta, sums, workspace, parts,
-                                                                  tables)
-                         : launch_clean_gradients<T, C, true>(a, delta, sums, workspace, parts,
-                                                              tables);
+            return small
+                       ? launch_clean_gradients<T, Small, true>(a, delta, sums, workspace, parts,
+                                                                keys)
+                       : launch_clean_gradients<T, C, true>(a, delta, sums, workspace, parts, keys);
         return small
-                   ? launch_clean_gradients<T, Small, false>(a, delta, sums, workspace, parts,
-                                                             tables)
-                   : launch_clean_gradients<T, C, false>(a, delta, sums, workspace, parts, tables);
+                   ? launch_clean_gradients<T, Small, false>(a, delta, sums, workspace, parts, keys)
+                   : launch_clean_gradients<T, C, false>(a, delta, sums, workspace, parts, keys);
     }
 };
 
@@ -268,8 +269,9 @@ size_t flash_backward_v4_workspace_bytes(const AttnShape *shape)
 AttnStatus flash_backward_v4_run(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
                                  void *workspace_dev, int parts)
 {
+    const FlashKeysOptions plain = {NULL, 0};
     return run_for_16_bit<LaunchCleanGradients>(a, delta_dev, sums_dev, workspace_dev, parts,
-                                                (void *)NULL);
+                                                plain);
 }
 
 template <typename T, int D> struct WalkTablesBytes {
@@ -291,14 +293,14 @@ size_t flash_backward_v4_tables_bytes(const AttnShape *shape)
     return run_for_dim<WalkTablesBytes, __half>(&a, &bytes) == ATTN_OK ? bytes : 0;
 }
 
-/* Turns count all tiles of keys that are under way, which here are those of another call too. */
-AttnStatus flash_backward_v4_add_beside(const AttnArgs *a, const float *delta_dev,
-                                        FlashSums sums_dev, void *workspace_dev, void *tables_dev)
+/* Turns count all tiles of keys that are under way: with tables of its own there are others. */
+AttnStatus flash_backward_v4_add(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
+                                 void *workspace_dev, FlashKeysOptions keys)
 {
-    if (flash_backward_deterministic())
+    if (flash_backward_deterministic() && keys.tables_dev)
         return ATTN_SKIP;
     return run_for_16_bit<LaunchCleanGradients>(a, delta_dev, sums_dev, workspace_dev,
-                                                (int)GRADIENTS_ADD, tables_dev);
+                                                (int)GRADIENTS_ADD, keys);
 }
 
 AttnStatus flash_backward_v4_clean_tiles(const AttnArgs *a)

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../04_flash_backward/cuda/block_beside.h"
+#include "../../04_flash_backward/cuda/block_add.h"
 #include "space_internal.h"
 #include "tensor.h"
 
@@ -214,6 +214,25 @@ static int begin_gradients(RingRank *r, AttnArgs *a, const float *delta, FlashSu
     return status;
 }
 
+/* dK and dV of these keys are the zeros that they were made of: nobody has to write or read
+ * those. */
+static int fresh_keys(CudaSpace *s, FlashSums sums, size_t bytes)
+{
+    if (!cuda_space_is_zero(s, sums.dK, bytes) || !cuda_space_is_zero(s, sums.dV, bytes))
+        return 0;
+    cuda_space_forget_zeros(s, sums.dK, bytes);
+    cuda_space_forget_zeros(s, sums.dV, bytes);
+    return 1;
+}
+
+static AttnStatus add_gradients(CudaSpace *s, const AttnArgs *a, const float *delta, FlashSums sums,
+                                int fresh)
+{
+    const FlashKeysOptions keys = {s->lane == 1 ? s->tables_dev : NULL, fresh};
+    return a->Q.dtype == ATTN_F32 ? flash_backward_cuda_add(a, delta, sums, s->workspace_dev)
+                                  : flash_backward_v4_add(a, delta, sums, s->workspace_dev, keys);
+}
+
 /* The caller believes that dQ is in sums.dQ after this. It is, as soon as anybody looks. */
 int cuda_space_differentiate(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums)
 {
@@ -221,19 +240,15 @@ int cuda_space_differentiate(RingRank *r, const AttnArgs *args, const float *del
     AttnArgs a = *args;
     const size_t keys = (size_t)(a.shape.B * a.shape.Nk * a.shape.Hkv * a.shape.d) * sizeof(float);
     const size_t queries = (size_t)(a.shape.B * a.shape.Nq * a.shape.H * a.shape.d) * sizeof(float);
+    const int f32 = a.Q.dtype == ATTN_F32, fresh = !f32 && fresh_keys(s, sums, keys);
     if (bring(r, &a) != 0 || cuda_space_touch(r, sums.dK, keys) != 0 ||
         cuda_space_touch(r, sums.dV, keys) != 0 ||
-        (a.Q.dtype == ATTN_F32 && cuda_space_touch(r, sums.dQ, queries) != 0))
+        (f32 && cuda_space_touch(r, sums.dQ, queries) != 0))
         return -1;
     if (!same_queries(s, &a, delta, sums) && begin_gradients(r, &a, delta, sums) != 0)
         return -1;
     a.stream = cuda_space_work(r);
-    return cuda_space_answer(
-        r,
-        s->lane == 1
-            ? flash_backward_v4_add_beside(&a, delta, sums, s->workspace_dev, s->tables_dev)
-            : flash_backward_cuda_add(&a, delta, sums, s->workspace_dev),
-        "gradients");
+    return cuda_space_answer(r, add_gradients(s, &a, delta, sums, fresh), "gradients");
 }
 
 /* [B][tokens][heads][d], contiguous */

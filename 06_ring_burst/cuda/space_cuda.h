@@ -86,7 +86,7 @@ typedef struct CudaSpace {
     int awaited_done; /* the first ones have come */
     cudaError_t carry_error;
     CudaShare *share;                 /* with ranks that are processes: space_share.cu; else NULL */
-    void *workspace_dev, *tables_dev; /* tables_dev: of lane 1 (block_beside.h) */
+    void *workspace_dev, *tables_dev; /* tables_dev: of lane 1 (block_add.h) */
     size_t workspace_bytes, tables_bytes;
     uint8_t *mask_dev;
     size_t mask_bytes;

@@ -5,7 +5,7 @@
  * A pass over memory of the size of O in float32 takes a hundredth of the time of attention with
  * 8192 tokens a GPU, and a ring would make several of them only to begin and to end. So who asks
  * for zeros gets a note that this memory is zero, and they are written when somebody else is about
- * to touch it. For the two largest pieces that is never:
+ * to touch it. For the largest pieces that is never:
  *
  *   - A state that has seen nothing is O = 0, lse = -inf. The kernel reads no O where lse is -inf,
  *     and writes all rows that see a key. So O is left as it is, and after the first visitor those
@@ -13,6 +13,7 @@
  *   - dQ is added to zeros and rounded at the end. The backward kernel's own dQ stays in the
  *     workspace until then, and if nobody has touched the zeros it goes to the tensor at once
  *     (space_blocks.cu).
+ *   - dK and dV of the first visitor: the kernel writes what it would have added.
  *
  * Whoever else touches such memory comes through cuda_space_settle, which calls the last function.
  *
