@@ -14,7 +14,8 @@ the diff say what it is:
     what: one sentence, for the reader of a failure
     caught-by: O lse                    exactly the checks that must object, of
                                         O lse dQ dK dV inputs storage crash, and of
-                                        several ranks leak bytes memory flight deadlock
+                                        several ranks leak bytes memory flight lanes
+                                        deadlock
     case: -N 17 -d 32                   one line each, the flags that show it
     passes: -N 16 -d 32                 those that do not: here the wrong one passes (optional)
 
@@ -24,8 +25,8 @@ unpatched file goes the same way over the same cases and must pass. A patch that
 failure. With `variant:` instead of `function:`, for a file that a variant calls, the patched file
 is linked in front of the stage's own library, and the variant is run. So are all of CUDA, which
 need a GPU (`./ladder gpu check` runs these), and the methods of stage 06. There a method may also
-send other bytes than the model says, hold other memory, touch what is in flight, or wait for a
-message that nobody sends. The last two end a run before it has a result: exit status 3, not 1.
+send other bytes than the model says, hold other memory, touch what is in flight or what its other
+lane uses, or wait for a message that nobody sends. The last three end a run before it has a result: exit status 3, not 1.
 `--mask-file {local}` in a case is a mask of four blocks of eight tokens on its diagonal: attention
 that four ranks could do alone.
 
@@ -57,8 +58,9 @@ SENTENCES = (("inputs", "an input was written to|it wrote to its input"),
              ("bytes", r"rank \d+ sent \d+ bytes .*, the model says"),
              ("memory", r"rank \d+ held \d+ bytes, the model says"),
              ("flight", "(reads|writes) memory in flight"),
+             ("lanes", r"in lane \d (reads|writes) memory that lane \d (reads|writes)"),
              ("deadlock", "deadlock; rank"))
-NO_RESULT = {"flight", "deadlock"}
+NO_RESULT = {"flight", "lanes", "deadlock"}
 
 
 def local_mask(folder):

@@ -21,7 +21,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 KEYS = ("file", "header", "function", "variant", "program", "seed", "what", "caught-by", "case",
         "passes")
 CHECKS = ("O", "lse", "dQ", "dK", "dV", "inputs", "storage", "crash", "leak",
-          "bytes", "memory", "flight", "deadlock")
+          "bytes", "memory", "flight", "lanes", "deadlock")
 
 
 class Failure(Exception):

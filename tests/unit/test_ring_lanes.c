@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ring_lanes: two lanes of work that must not meet.
+ *
+ * - What one lane writes and the other touches is an error, on a CPU as well, where it would do no
+ *   harm; so is a message that one lane has waited for and the other uses.
+ * - Two that read, two that add to the same dQ, and anything with work in both lanes between them
+ *   are none.
+ */
+#include "ring_sim_case.h"
+
+#include "alloc.h"
+
+/* A play of two lanes, and what it is told: NULL where nothing is wrong. */
+typedef struct Play {
+    const char *name, *told;
+    int (*scene)(RingRank *r);
+} Play;
+
+static const Play *on_stage;
+
+static float *room_of(const RingRank *r)
+{
+    return ((const PlainRing *)r->method)->K[0];
+}
+
+/* In lane 0 and then in lane 1: `first` and `second` on one piece of memory. between: 1, and both
+ * lanes are asked for something meanwhile. */
+static int zero_twice(RingRank *r, int between)
+{
+    ring_lane(r, 0);
+    if (ring_zero(r, room_of(r), 16))
+        return -1;
+    ring_lane(r, RING_BOTH_LANES);
+    if (between && ring_zero(r, ((const PlainRing *)r->method)->V[0], 4))
+        return -1;
+    ring_lane(r, 1);
+    return ring_zero(r, room_of(r) + 3, 8);
+}
+
+static int write_and_write(RingRank *r)
+{
+    return zero_twice(r, 0);
+}
+
+static int write_both_write(RingRank *r)
+{
+    return zero_twice(r, 1);
+}
+
+static int same_lane(RingRank *r)
+{
+    ring_lane(r, 1);
+    return ring_zero(r, room_of(r), 16) || ring_add(r, room_of(r), r->K, 4) ? -1 : 0;
+}
+
+static int read_and_write(RingRank *r)
+{
+    ring_lane(r, 1);
+    if (ring_add(r, room_of(r), r->K, 4))
+        return -1;
+    ring_lane(r, 0);
+    return ring_zero(r, r->K, 4);
+}
+
+static int write_and_read(RingRank *r)
+{
+    ring_lane(r, 0);
+    if (ring_zero(r, room_of(r), 16))
+        return -1;
+    ring_lane(r, 1);
+    return ring_add(r, ((const PlainRing *)r->method)->V[0], room_of(r), 4);
+}
+
+static int read_and_read(RingRank *r)
+{
+    const PlainRing *ring = r->method;
+    ring_lane(r, 0);
+    if (ring_copy(r, ring->K[0], 16, r->K, 16, 16, 1))
+        return -1;
+    ring_lane(r, 1);
+    return ring_copy(r, ring->V[0], 16, r->K, 16, 16, 1);
+}
+
+static int neighbours(RingRank *r)
+{
+    ring_lane(r, 0);
+    if (ring_zero(r, room_of(r), 16))
+        return -1;
+    ring_lane(r, 1);
+    return ring_zero(r, room_of(r) + 4, 16);
+}
+
+/* K of the other rank, waited for in `lane`, used in lane 1. */
+static int receive(RingRank *r, int lane)
+{
+    const size_t bytes = ring_kv_bytes(r, r->rank);
+    RingExchange x = {0};
+    if (ring_step(r, 0) || ring_send(r, &x, 1 - r->rank, RING_K, r->K, bytes) ||
+        ring_receive(r, &x, 1 - r->rank, RING_K, room_of(r), bytes) || ring_start(r, &x))
+        return -1;
+    ring_lane(r, lane);
+    if (ring_wait(r, &x))
+        return -1;
+    ring_lane(r, 1);
+    return ring_add(r, ((const PlainRing *)r->method)->V[0], room_of(r), 4);
+}
+
+static int waited_elsewhere(RingRank *r)
+{
+    return receive(r, 0);
+}
+
+static int waited_here(RingRank *r)
+{
+    return receive(r, 1);
+}
+
+static int waited_in_both(RingRank *r)
+{
+    return receive(r, RING_BOTH_LANES);
+}
+
+/* What lane 0 computes leaves in lane 1. */
+static int sent_elsewhere(RingRank *r)
+{
+    RingExchange x = {0};
+    ring_lane(r, 0);
+    if (ring_step(r, 0) || ring_zero(r, room_of(r), 16))
+        return -1;
+    ring_lane(r, 1);
+    return ring_send(r, &x, 1 - r->rank, RING_K, room_of(r), 16) || ring_start(r, &x) ? -1 : 0;
+}
+
+static int no_such_lane(RingRank *r)
+{
+    ring_lane(r, 2);
+    return r->failed ? -1 : 0;
+}
+
+static const Play plays[] = {
+    {"write, write", "ring_zero in lane 1 writes memory that lane 0 writes", write_and_write},
+    {"write, both, write", NULL, write_both_write},
+    {"one lane", NULL, same_lane},
+    {"read, write", "ring_zero in lane 0 writes memory that lane 1 reads", read_and_write},
+    {"write, read", "ring_add in lane 1 reads memory that lane 0 writes", write_and_read},
+    {"read, read", NULL, read_and_read},
+    {"neighbours", NULL, neighbours},
+    {"waited elsewhere", "ring_add in lane 1 reads memory that lane 0 writes", waited_elsewhere},
+    {"waited here", NULL, waited_here},
+    {"waited in both", NULL, waited_in_both},
+    {"sent elsewhere", "ring_start in lane 1 reads memory that lane 0 writes", sent_elsewhere},
+    {"no such lane", "there is no lane 2", no_such_lane},
+};
+
+/* The results are not looked at. */
+static int play_forward(RingRank *r)
+{
+    const int status = on_stage->scene(r);
+    ring_lane(r, RING_BOTH_LANES);
+    return status;
+}
+
+static void test_lanes_must_not_meet(void **unused)
+{
+    const RingMethodTable table = {plain_open, play_forward, NULL, plain_close};
+    (void)unused;
+    for (size_t n = 0; n < sizeof plays / sizeof *plays; n++) {
+        on_stage = &plays[n];
+        sim_run_table(&table, sim_setup(2, RING_CONTIGUOUS), on_stage->told);
+    }
+}
+
+/* Halves of the own keys, each in its lane: dQ is the same sum, dK and dV are two. same: both halves
+ * add to the first one's. What is computed does not matter, so Q stands for dO. */
+static int differentiate_halves(RingRank *r, int same)
+{
+    const PlainRing *ring = r->method;
+    const RingBlock own = ring_own_keys(r);
+    RingBlock q = ring_own_queries(r);
+    q.b = r->Q;
+    q.delta = ring->delta;
+    for (int half = 0; half < RING_HALVES; half++) {
+        const RingBlock keys = ring_block_half(r, &own, half);
+        const int64_t skip = same ? 0 : half * ring_kv_count(r, own.tokens / 2);
+        ring_lane(r, half);
+        if (ring_differentiate(r, &q, &keys, ring->O_state, ring->dK[0] + skip, ring->dV[0] + skip))
+            return -1;
+    }
+    ring_lane(r, RING_BOTH_LANES);
+    return 0;
+}
+
+static int apart_forward(RingRank *r)
+{
+    return differentiate_halves(r, 0);
+}
+
+static int together_forward(RingRank *r)
+{
+    return differentiate_halves(r, 1);
+}
+
+static void test_two_lanes_may_add_to_one_dQ(void **unused)
+{
+    const RingMethodTable apart = {plain_open, apart_forward, NULL, plain_close};
+    const RingMethodTable together = {plain_open, together_forward, NULL, plain_close};
+    (void)unused;
+    sim_run_table(&apart, sim_setup(1, RING_CONTIGUOUS), NULL);
+    sim_run_table(&together, sim_setup(1, RING_CONTIGUOUS),
+                  "ring_differentiate in lane 1 writes memory that lane 0 writes");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lanes_must_not_meet),
+        cmocka_unit_test(test_two_lanes_may_add_to_one_dQ),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
