@@ -275,6 +275,7 @@ COLUMNS = {
                         lambda r: number(r.get("efficiency_both")), True),
     "balance": ("a ring's limit", lambda r: number(r.get("balance")), True),
     "O_error": ("error of O", error_of("O"), True),
+    "lse_error": ("error of lse", error_of("lse"), True),
     "dQ_error_max": ("error of dQ", error_of("dQ"), True),
     "dK_error_max": ("error of dK", error_of("dK"), True),
     "dV_error_max": ("error of dV", error_of("dV"), True),
