@@ -17,13 +17,18 @@
  *                                kernel; no kernel begins before it has been asked for
  *     a pass                     pass_s, from the barrier to the first kernel and from the last on
  *
+ * Where the halves of a visitor's gradients go into two queues of a GPU, each waits only for its
+ * own sums, and its blocks take the places that the other's leave idle: places are a GPU's, not a
+ * call's (rounds.c).
+ *
  * and every rank goes on when what it waits for is there. It gives times, and events like those of
  * a measured run, so that both can be drawn side by side.
  *
  * Interface:
  * - RingRates: speeds of a machine; ring_rates_default, ring_rates_read, ring_rates_set.
  * - RingWork, ring_block_work, ring_plan_efficiency: visible pairs of two blocks, and balance.
- * - RingSpan, ring_rounds: how evenly a call fills a GPU.
+ * - RingSpan, RingCall, ring_places, ring_fill, ring_rounds: how evenly calls fill a GPU;
+ *   ring_two_lanes: which of them share it.
  * - ring_model_case, ring_model_free: a plan as the formulas of common/model_ring want it.
  * - RingPrediction, ring_predict: a run of a plan.
  * - RingMapCase, ring_map_ms: equal blocks on any number of GPUs, by formula. ring_alone_ms: the
@@ -85,12 +90,30 @@ typedef struct RingSpan {
     int64_t first, tokens;
 } RingSpan;
 
-/* How many times longer a call takes than its operations over the rate of the whole GPU, since its
- * blocks cost something by themselves, and places have nothing to do at the end: 1 or more. heads:
- * query heads and batches forward, kv heads and batches backward. pairs: of one head, with the
- * masked ones. */
-double ring_rounds(const RingPlan *plan, RingPass pass, RingSpan q, RingSpan k, int64_t heads,
-                   double pairs, const RingRates *rates);
+/* A call of a block kernel. heads: query heads and batches forward, kv heads and batches backward;
+ * pairs: of one head, with the masked ones; seconds: of its operations at the rate of a GPU that
+ * has work for all its places. */
+typedef struct RingCall {
+    RingPass pass;
+    RingSpan q, k;
+    int64_t heads;
+    double pairs, seconds;
+} RingCall;
+
+enum { RING_MOST_PLACES = 1024 };
+/* Blocks of threads that run at a time: 1 .. RING_MOST_PLACES. */
+int ring_places(const RingRates *rates, RingPass pass);
+/* Blocks of a call start in the kernel's order, at `start` or later, each at the place that is free
+ * first. load: when each place is free, before and after, a heap (or all the same). Returns when
+ * the last of them is done. */
+double ring_fill(const RingPlan *plan, const RingCall *call, const RingRates *rates, double start,
+                 double *load);
+/* How many times longer than its seconds a call takes that has the GPU to itself, since its blocks
+ * cost something by themselves, and places have nothing to do at the end: 1 or more. */
+double ring_rounds(const RingPlan *plan, const RingCall *call, const RingRates *rates);
+/* Do the halves of a visitor's gradients go into two queues of a GPU? ring's and ring-double's, in
+ * 16 bits: the kernel of float32 adds to dQ without atomics. */
+int ring_two_lanes(RingMethod method, RingPass pass, AttnDtype dtype, const RingRates *rates);
 
 /* The plan for the formulas of common/model_ring; nq and nk are allocated. 0, or -1: no memory. */
 int ring_model_case(RingModelCase *m, const RingPlan *plan);

@@ -9,7 +9,10 @@
  *     its sum          the link is free, and the half is done     + sum
  *     the next step    both halves are done, the next block is here
  *
- * Without waiting for sums (forward) this is T = comp + sum over steps of max(comp, hop).
+ * Halves that share a GPU (two lanes, rounds.c) wait for what they need: the same half of the block
+ * before, the sum, the block. By itself each takes as long as ever, but it is not done before all
+ * work so far would be done by places that are never idle. To play all blocks through one by one
+ * would take too long for thousands of GPUs; test_ring_map compares.
  *
  * A single ring over several nodes goes through their slow links at each step; a double ring has a
  * link of each kind, and uses the slow one once in g steps. In the all-to-alls each rank has
@@ -58,8 +61,9 @@ static double sum_s(const MapCase *m, RingLink link)
 /* --- rings -------------------------------------------------------------------------------------*/
 
 typedef struct Clock {
-    double begin;    /* of the step */
-    double done;     /* computing, so far */
+    double begin;    /* of the step: its block is here */
+    double done[2];  /* computing, so far: of each lane, or all in the first */
+    double busy;     /* two lanes: all work so far, if places are never idle */
     double sums[2];  /* arrival of the sums' halves */
     double carry[2]; /* of those that go from node to node */
     double free[2];  /* links */
@@ -78,35 +82,48 @@ static double travel(Clock *k, const MapCase *m, RingLink link, double ready, do
     return k->free[link];
 }
 
+static double all_done(const Clock *k)
+{
+    return fmax(k->done[0], k->done[1]);
+}
+
+/* Into a room that nothing is computed with any more. */
 static double hop(Clock *k, const MapCase *m, RingLink link)
 {
-    return travel(k, m, link, k->begin, m->queries ? 4 : 2, hop_s(m, link));
+    return travel(k, m, link, fmax(k->begin, all_done(k)), m->queries ? 4 : 2, hop_s(m, link));
 }
 
-static double sum(Clock *k, const MapCase *m, RingLink link)
+static double sum(Clock *k, const MapCase *m, RingLink link, double ready)
 {
-    return travel(k, m, link, k->done, m->queries ? 1 : 2, sum_s(m, link));
+    return travel(k, m, link, ready, m->queries ? 1 : 2, sum_s(m, link));
 }
 
-/* A kernel: asked for by the host, which then hands over what it has put off. */
-static void work(Clock *k, double seconds)
+/* A half, or all of a block: asked for by the host, which then hands over what it has put off.
+ * Returns when it is done. */
+static double work(Clock *k, const MapCase *m, const MapWork *w, int half)
 {
-    k->done = fmax(k->done, k->host) + seconds;
-    k->host += k->put_off;
-    k->put_off = 0;
+    double *done = &k->done[m->lanes ? half : 0];
+    *done = fmax(fmax(*done, k->begin), k->sums[half]);
+    if (w->part[half] > 0) {
+        const double start = fmax(*done, k->host);
+        *done = start + w->part[half];
+        k->busy = fmax(k->busy, start) + w->even[half];
+        k->host += k->put_off;
+        k->put_off = 0;
+    }
+    return *done = fmax(*done, k->busy);
 }
 
 /* A block is computed, in halves that have sums to wait for and to pass on. */
 static void compute(Clock *k, const MapCase *m, RingLink link, MapWork w, int pass_on)
 {
-    k->done = k->begin;
+    k->begin += w.before;
     for (int half = 0; half < 2; half++) {
-        k->done = fmax(k->done, k->sums[half]);
-        if (w.part[half] > 0)
-            work(k, w.part[half]);
+        const double done = work(k, m, &w, half);
         if (pass_on)
-            k->sums[half] = sum(k, m, link);
+            k->sums[half] = sum(k, m, link, done);
     }
+    k->done[0] = w.after > 0 ? all_done(k) + w.after : k->done[0];
 }
 
 /* Keys come home at the end of the backward pass, so there the own block is the last. The slow link
@@ -122,24 +139,23 @@ static double ring_s(const MapCase *m)
         const double next = last ? 0 : hop(&k, m, link);
         compute(&k, m, link, map_work_of(m, (MapAt){own, t == 0, last}),
                 m->backward && m->G > 1 && (!last || m->queries));
-        k.begin = fmax(k.done, next);
+        k.begin = next;
     }
-    return m->queries ? fmax(k.begin, fmax(k.sums[0], k.sums[1])) : k.begin;
+    return m->queries ? fmax(all_done(&k), fmax(k.sums[0], k.sums[1])) : all_done(&k);
 }
 
 /* The last step inside a node: its sums join those of other nodes. */
 static void join(Clock *k, const MapCase *m, MapWork w, int pass_on)
 {
-    k->done = k->begin;
+    k->begin += w.before;
     for (int half = 0; half < 2; half++) {
-        k->done = fmax(k->done, k->sums[half]);
-        if (w.part[half] > 0)
-            work(k, w.part[half]);
-        k->done = fmax(k->done, k->carry[half]);
+        double *done = &k->done[m->lanes ? half : 0];
+        *done = fmax(work(k, m, &w, half), k->carry[half]);
         if (pass_on)
-            k->carry[half] = sum(k, m, RING_OUTER);
+            k->carry[half] = sum(k, m, RING_OUTER, *done);
         k->sums[half] = 0;
     }
+    k->done[0] = w.after > 0 ? all_done(k) + w.after : k->done[0];
 }
 
 /* Outer messages start with a node's first block and are due g inner steps later; only then does
@@ -160,11 +176,11 @@ static double double_s(const MapCase *m)
                 join(&k, m, w, m->backward && (!last_node || m->queries));
             else
                 compute(&k, m, RING_INNER, w, m->backward);
-            k.begin = fmax(k.done, next);
+            k.begin = next;
         }
         k.begin = fmax(k.begin, outer);
     }
-    return m->queries ? fmax(k.begin, fmax(k.carry[0], k.carry[1])) : k.begin;
+    return m->queries ? fmax(all_done(&k), fmax(k.carry[0], k.carry[1])) : all_done(&k);
 }
 
 /* --- all to all --------------------------------------------------------------------------------*/
@@ -183,10 +199,10 @@ static double allgather_s(const MapCase *m)
         MapWork w = map_work_of(m, (MapAt){0, 0, t == m->G - 1});
         for (int half = 0; half < 2 && m->backward && t > 1; half++)
             w.part[half] += added; /* what came in the round before */
-        k.begin = fmax(k.done, post + (link == RING_INNER ? t * hops[0] : (t - inner) * hops[1]));
+        k.begin = post + (link == RING_INNER ? t * hops[0] : (t - inner) * hops[1]);
         compute(&k, m, link, w, m->backward);
     }
-    return fmax(k.done, fmax(k.sums[0], k.sums[1]));
+    return fmax(k.done[0], fmax(k.sums[0], k.sums[1]));
 }
 
 /* One rank's messages to all others: `count` tensors of in all `bytes`, a part for each rank. Both
@@ -211,7 +227,7 @@ static double ulysses_s(const MapCase *m)
     const double state = 8 * N * d * (m->backward ? 2 * Hkv : H);
     const double comp =
         map_call_s(m, pairs / (double)c->ranks, c->causal ? N / (double)c->ranks : 0,
-                   m->rounds[1][0], state + map_edge_bytes(m, 0) + map_edge_bytes(m, 1));
+                   m->rounds[1].part[0], state + map_edge_bytes(m, 0) + map_edge_bytes(m, 1));
     if (c->H % c->ranks || (c->Hkv % c->ranks && c->ranks % c->Hkv))
         return -1;
     const double first = m->backward ? exchange_s(m, 1, q) : exchange_s(m, 3, q + 2 * kv);
@@ -246,6 +262,7 @@ double ring_map_ms(const RingMapCase *c, const RingRates *rates, RingPass pass)
                  .r = rates,
                  .backward = backward,
                  .queries = backward && c->ranks > 1 && is_burst(method),
+                 .lanes = c->ranks > 1 && ring_two_lanes(method, pass, c->dtype, rates),
                  .G = (double)c->ranks,
                  .M = (double)c->nodes,
                  .g = (double)(c->ranks / c->nodes),

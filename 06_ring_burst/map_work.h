@@ -12,18 +12,28 @@
 
 #include "cost.h"
 
+/* Of a block, as factors to its operations at the rate of the whole GPU (rounds.c). */
+typedef struct MapRounds {
+    double part[2]; /* of a half, or of all of it: with the GPU to itself */
+    double even[2]; /* two lanes: what a half takes of all places' time */
+    double both;    /* two lanes: both halves, until the last place is done */
+} MapRounds;
+
 typedef struct MapCase {
     const RingMapCase *c;
     const RingRates *r;
     int backward, queries; /* queries: they travel, not keys */
     double G, M, g, n;
+    int lanes;           /* halves share the GPU */
     double q, kv;        /* bytes of a rank's Q, or K, in the dtype */
-    double rounds[2][2]; /* rounds.c: of a visitor, of the own block; of each half */
+    MapRounds rounds[2]; /* of a visitor, of the own block */
 } MapCase;
 
-typedef struct
-    MapWork { /* seconds of a pair of blocks: in two halves if its sums travel, else one */
-    double part[2];
+/* Seconds of a pair of blocks: in two halves if its sums travel, else one. With two lanes also
+ * those of all places, and those of passes over memory which both halves come after, or before. */
+typedef struct MapWork {
+    double part[2], even[2];
+    double before, after;
 } MapWork;
 
 /* Where in a rank's pass a block stands. */

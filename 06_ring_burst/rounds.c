@@ -16,20 +16,27 @@
  * 2048 keys are 8 heads x 8 tiles = 64 blocks.
  *
  * Blocks that see less are shorter. They start in the kernel's order, each at the place that is
- * free first; that is played through here, one number a place: when it will be free. The unit of
- * time is a pair of a query and a key, and what a block costs beside its pairs (it loads its
- * tokens, and stores its sums) is told in the same unit.
+ * free first; that is played through here, one number a place: when it will be free. A block's
+ * length is told in pairs of a query and a key, and what it costs beside them (it loads its tokens,
+ * and stores its sums) in the same unit.
  *
- * Interface: ring_rounds (cost.h).
+ * Two kernels in two queues share the places: the blocks of the second take what those of the first
+ * leave idle. ring and ring-double compute the halves of a visitor's gradients like that:
+ *
+ *     64 blocks, then 64 blocks      one after the other 2 rounds, in two queues 1
+ *
+ * So the numbers belong to a GPU, not to a call: the next call finds them as this one leaves them.
+ *
+ * Interface: ring_places, ring_fill, ring_rounds, ring_two_lanes (cost.h).
  */
 #include "cost.h"
 
+#include <math.h>
 #include <stdlib.h>
 
-#define TOKENS     128 /* of a block: queries forward, keys backward; stages 03 and 04, d <= 128 */
-#define MANY       32  /* rounds, from which on the last one weighs little */
-#define MOST_PLACE 1024
-#define SECTION    (INT64_C(32) << 20)
+#define TOKENS  128 /* of a block: queries forward, keys backward; stages 03 and 04, d <= 128 */
+#define MANY    32  /* rounds, from which on the last one weighs little */
+#define SECTION (INT64_C(32) << 20)
 
 /* What one block computes: all that its tokens meet on the other side. A diagonal cuts as many rows
  * of a block of keys as it has keys, and not the whole run of queries that goes through it. */
@@ -51,10 +58,11 @@ static double block_pairs(const RingPlan *plan, const RingRates *rates, RingPass
     return pairs;
 }
 
-/* load is a heap: no place is free before load[0]. The first place gets `pairs` more and sinks. */
-static void give(double *load, int places, double pairs)
+/* load is a heap: no place is free before load[0]. The first place gets a block and sinks.
+ * Returns the block's end. */
+static double give(double *load, int places, double seconds)
 {
-    const double sum = load[0] + pairs;
+    const double sum = load[0] + seconds;
     int at = 0;
     for (int child = 1; child < places; child = 2 * at + 1) {
         child += child + 1 < places && load[child + 1] < load[child];
@@ -64,6 +72,7 @@ static void give(double *load, int places, double pairs)
         at = child;
     }
     load[at] = sum;
+    return sum;
 }
 
 /* Heads whose blocks start together: all of them forward; backward as many as fit SECTION (stage 04
@@ -80,21 +89,33 @@ static int64_t section_heads(const RingPlan *plan, RingPass pass, RingSpan q, in
     return (heads + sections - 1) / sections;
 }
 
-/* When the last place is done, in pairs: of each section, tile after tile, a block of each head.
- * Forward the last queries come first, backward the first keys: in an order of positions these are
- * the longest under a causal mask. */
-static double last_done(const RingPlan *plan, RingPass pass, RingSpan q, const double *lengths,
-                        int64_t count, int64_t heads, int places)
+/* Gives a call's blocks to the places, `second` seconds for each pair: of each section, tile after
+ * tile, a block of each head. Forward the last queries come first, backward the first keys: in an
+ * order of positions these are the longest under a causal mask. Returns the end of the last. */
+static double give_blocks(const RingPlan *plan, const RingCall *call, const double *lengths,
+                          int64_t count, double second, double *load, int places)
 {
-    const int64_t section = section_heads(plan, pass, q, count, heads, places);
-    double load[MOST_PLACE] = {0}, last = 0;
-    for (int64_t head = 0; head < heads; head += section)
+    const int forward = call->pass == RING_FORWARD;
+    const int64_t section = section_heads(plan, call->pass, call->q, count, call->heads, places);
+    double last = 0;
+    for (int64_t head = 0; head < call->heads; head += section)
         for (int64_t n = 0; n < count; n++)
-            for (int64_t h = head; h < head + section && h < heads; h++)
-                give(load, places, lengths[pass == RING_FORWARD ? count - 1 - n : n]);
-    for (int p = 0; p < places; p++)
-        last = load[p] > last ? load[p] : last;
+            for (int64_t h = head; h < head + section && h < call->heads; h++)
+                last =
+                    fmax(last, give(load, places, second * lengths[forward ? count - 1 - n : n]));
     return last;
+}
+
+/* As if blocks could be cut at will, so that all places end together; but a place that is busy for
+ * longer stays so. */
+static double give_evenly(double *load, int places, double seconds)
+{
+    double sum = 0;
+    for (int p = 0; p < places; p++)
+        sum += load[p];
+    for (int p = 0; p < places; p++)
+        load[p] = fmax(load[p], sum / places + seconds);
+    return sum / places + seconds;
 }
 
 /* Blocks of so many tokens. */
@@ -138,27 +159,49 @@ static double block_cost(const RingPlan *plan, RingPass pass, const RingRates *r
            ((backward ? 10.0 : 4.0) * (double)n->d * heads);
 }
 
-double ring_rounds(const RingPlan *plan, RingPass pass, RingSpan q, RingSpan k, int64_t heads,
-                   double pairs, const RingRates *rates)
+int ring_places(const RingRates *rates, RingPass pass)
 {
-    const RingSpan own = pass == RING_FORWARD ? q : k, other = pass == RING_FORWARD ? k : q;
     const double places = rates->places[pass == RING_BACKWARD];
-    const int P = places < 1 ? 1 : places > MOST_PLACE ? MOST_PLACE : (int)places;
-    const int64_t count = count_blocks(plan, pass == RING_FORWARD ? plan->q : plan->k, own);
-    const double cost = block_cost(plan, pass, rates, P), even = pairs * (double)heads / P;
-    double factor = 1 + cost * (double)count / pairs;
-    double *lengths;
-    if (P == 1 || count == 0 || pairs <= 0)
-        return 1;
-    if (count * heads > (int64_t)MANY * P)
-        return factor;
-    lengths = malloc((size_t)count * sizeof *lengths);
-    if (!lengths) /* a prediction without this is better than none */
-        return factor;
-    measure_blocks(plan, rates, pass, own, other, lengths);
-    for (int64_t n = 0; n < count; n++)
-        lengths[n] += lengths[n] > 0 ? cost : 0;
-    factor = last_done(plan, pass, q, lengths, count, heads, P) / even;
-    free(lengths);
-    return factor > 1 ? factor : 1;
+    return places < 1 ? 1 : places > RING_MOST_PLACES ? RING_MOST_PLACES : (int)places;
+}
+
+double ring_fill(const RingPlan *plan, const RingCall *call, const RingRates *rates, double start,
+                 double *load)
+{
+    const int forward = call->pass == RING_FORWARD, P = ring_places(rates, call->pass);
+    const RingSpan own = forward ? call->q : call->k, other = forward ? call->k : call->q;
+    const int64_t count = count_blocks(plan, forward ? plan->q : plan->k, own);
+    const double cost = block_cost(plan, call->pass, rates, P);
+    const int blocks = P > 1 && count > 0 && call->pairs > 0;
+    const int few = count * call->heads <= (int64_t)MANY * P;
+    double *lengths = blocks && few ? malloc((size_t)count * sizeof *lengths) : NULL;
+    double last;
+    for (int p = 0; p < P; p++)
+        load[p] = fmax(load[p], start);
+    if (!lengths) { /* for want of memory, too: a prediction without rounds is better than none */
+        const double each = blocks ? 1 + cost * (double)count / call->pairs : 1;
+        last = give_evenly(load, P, each * call->seconds);
+    } else {
+        measure_blocks(plan, rates, call->pass, own, other, lengths);
+        for (int64_t n = 0; n < count; n++)
+            lengths[n] += lengths[n] > 0 ? cost : 0;
+        last = give_blocks(plan, call, lengths, count,
+                           call->seconds * P / (call->pairs * (double)call->heads), load, P);
+        free(lengths);
+    }
+    return fmax(last, start + call->seconds);
+}
+
+double ring_rounds(const RingPlan *plan, const RingCall *call, const RingRates *rates)
+{
+    double load[RING_MOST_PLACES] = {0};
+    RingCall unit = *call;
+    unit.seconds = 1;
+    return ring_fill(plan, &unit, rates, 0, load);
+}
+
+int ring_two_lanes(RingMethod method, RingPass pass, AttnDtype dtype, const RingRates *rates)
+{
+    return (method == RING_METHOD_RING || method == RING_METHOD_RING_DOUBLE) &&
+           pass == RING_BACKWARD && dtype != ATTN_F32 && ring_places(rates, pass) > 1;
 }

@@ -13,6 +13,13 @@
  *     K 0 -> 1        |---- latency ----|---- bytes / bandwidth ----|
  *                     both ends have started
  *
+ * Halves of a block's gradients may have a clock each, a lane: then a half waits for its own sums
+ * and for what was computed for the same half, and its blocks of threads take the places that those
+ * of the other leave idle (rounds.c):
+ *
+ *     lane 0   half 0 =======     half 0 of the next block =======
+ *     lane 1          ...half 1 =======                       ...half 1 =====
+ *
  * That is all of the model: no protocol, no switch, no kernel that is slowed down by a copy beside
  * it. What it misses the fit of the rates has to absorb (common/tools/fit_ring.py), and where it
  * cannot, the prediction is off, which is shown and not hidden.
@@ -51,7 +58,7 @@ static void around_the_calls(RingSchedule *s)
             last->bytes += (b - 4) * q;
         } else {
             first->bytes += 2 * b * q + 4 * kv + (ring_queries_travel(s) ? 0 : (b + 4) * q);
-            last->bytes += (4 + b) * (q + kv);
+            last->after = (4 + b) * (q + kv);
         }
     }
 }
@@ -107,7 +114,7 @@ static RingSpan span_of(const RingSchedule *s, const RingAction *a, int queries)
 }
 
 /* 10 d operations for a pair backward and 4 d forward: five products of a tile instead of two. */
-static double products_s(const RingSchedule *s, const RingAction *a, const RingRates *rates)
+static RingCall call_of(const RingSchedule *s, const RingAction *a, const RingRates *rates)
 {
     const AttnShape *n = &s->plan->shape;
     const int backward = s->pass == RING_BACKWARD;
@@ -115,29 +122,53 @@ static double products_s(const RingSchedule *s, const RingAction *a, const RingR
     const double flops = (backward ? 10.0 : 4.0) * (double)(n->B * n->H * n->d) * a->heads * pairs;
     const double share = (double)(backward ? n->Hkv : n->H) * a->heads;
     const int64_t heads = n->B * (share > 1 ? (int64_t)share : 1);
-    return ring_rounds(s->plan, s->pass, span_of(s, a, 1), span_of(s, a, 0), heads, pairs, rates) *
-           flops / rates->flops[backward];
-}
-
-static double seconds_of(const RingSchedule *s, const RingAction *a, const RingRates *rates)
-{
-    if (a->work.pairs == 0 && a->bytes == 0)
-        return 0;
-    return rates->call_s + a->bytes / rates->memory +
-           (a->work.pairs > 0 ? products_s(s, a, rates) : 0);
+    return (RingCall){.pass = s->pass,
+                      .q = span_of(s, a, 1),
+                      .k = span_of(s, a, 0),
+                      .heads = heads,
+                      .pairs = pairs,
+                      .seconds = flops / rates->flops[backward]};
 }
 
 typedef struct Player {
     RingSchedule *s;
     const RingRates *rates;
-    double clock[RING_MAX_RANKS];
+    double clock[RING_MAX_RANKS][RING_HALVES];
     double host[RING_MAX_RANKS];    /* what it has asked for, up to when; it is never behind */
     double put_off[RING_MAX_RANKS]; /* messages that are handed over after the next kernel */
+    double queue[RING_MAX_RANKS];   /* of messages: none leaves before the one before it can */
     int64_t at[RING_MAX_RANKS];
     double out[RING_MAX_RANKS][2], in[RING_MAX_RANKS][2]; /* when a rank's links are free again */
     RingMessage **ready; /* at both ends, from the time in start; no link yet */
     int64_t ready_count;
+    int lanes;      /* halves have clocks of their own */
+    double *places; /* of each rank's GPU: when they are free */
 } Player;
+
+/* Two lanes, or everything comes after everything before it. */
+static int lanes_of(const RingSchedule *s, const RingRates *rates)
+{
+    const RingSetup *setup = &s->plan->setup;
+    const RingMethod method = ring_method_on(setup->method, s->ranks, setup->nodes);
+    return !s->plan->mask && !setup->deterministic &&
+           ring_two_lanes(method, s->pass, s->plan->dtype, rates);
+}
+
+/* When that is done which a rank's next action comes after. */
+static double clock_of(const Player *p, int rank)
+{
+    const int lane = p->lanes ? p->s->actions[rank][p->at[rank]].lane : -1;
+    const double *clock = p->clock[rank];
+    return lane < 0 ? fmax(clock[0], clock[1]) : clock[lane];
+}
+
+/* What comes after an action of this lane begins at `time` or later. */
+static void hold(Player *p, int rank, int lane, double time)
+{
+    for (int l = 0; l < RING_HALVES; l++)
+        if (!p->lanes || lane < 0 || lane == l)
+            p->clock[rank][l] = fmax(p->clock[rank][l], time);
+}
 
 static int sooner(const void *a, const void *b)
 {
@@ -164,33 +195,53 @@ static void leave(Player *p)
     p->ready_count = 0;
 }
 
+/* Passes over memory and the call itself are not cut into blocks: they begin when a place is idle,
+ * and all that are idle wait for them. What comes last comes after both lanes. */
+static void compute(Player *p, int rank, RingAction *a)
+{
+    const double beside = p->rates->call_s + a->bytes / p->rates->memory;
+    const double *clock = p->clock[rank];
+    double *load = p->places + (int64_t)rank * ring_places(p->rates, p->s->pass);
+    if (a->work.pairs == 0) {
+        a->end = a->start + (a->bytes == 0 ? 0 : beside);
+        return;
+    }
+    const RingCall call = call_of(p->s, a, p->rates);
+    a->start = fmax(a->start, load[0]);
+    a->end = ring_fill(p->s->plan, &call, p->rates, a->start + beside, load);
+    if (a->after > 0)
+        a->end = fmax(a->end, fmax(clock[0], clock[1])) + a->after / p->rates->memory;
+}
+
 /* One action of a rank. 0: it has to wait for a message that does not travel yet. Only two things
  * can stop a rank: its list is at an end, or it waits for a message that has not set out. */
 static int play(Player *p, int rank)
 {
     RingAction *a = &p->s->actions[rank][p->at[rank]];
     RingMessage *m = a->message >= 0 ? &p->s->messages[a->message] : NULL;
-    double *clock = &p->clock[rank], *host = &p->host[rank];
+    double *host = &p->host[rank];
     if (a->kind == RING_ACT_WAIT && !m->travels)
         return 0;
-    a->start = *clock;
+    a->start = a->end = clock_of(p, rank);
     if (a->kind != RING_ACT_START) { /* asked for first, and then what had been put off */
         if (a->kind == RING_ACT_COMPUTE)
-            a->start = fmax(*clock, *host);
+            a->start = fmax(a->start, *host);
         *host += p->put_off[rank];
         p->put_off[rank] = 0;
     }
     if (a->kind == RING_ACT_COMPUTE) {
-        *clock = a->start + seconds_of(p->s, a, p->rates);
+        compute(p, rank, a);
+        hold(p, rank, a->lane, a->end);
     } else if (a->kind == RING_ACT_WAIT) {
-        *clock = m->end > *clock ? m->end : *clock;
+        a->end = fmax(a->start, m->end);
+        hold(p, rank, a->lane, m->end);
     } else {
         p->put_off[rank] += p->rates->post_s;
-        m->start = fmax(m->ends_ready++ ? m->start : 0, fmax(*clock, *host + p->put_off[rank]));
+        p->queue[rank] = fmax(p->queue[rank], fmax(a->start, *host + p->put_off[rank]));
+        m->start = fmax(m->ends_ready++ ? m->start : 0, p->queue[rank]);
         if (m->ends_ready == 2)
             p->ready[p->ready_count++] = m;
     }
-    a->end = *clock;
     p->at[rank]++;
     return 1;
 }
@@ -200,7 +251,8 @@ static int furthest_behind(const Player *p, const int *tried)
 {
     int first = -1;
     for (int r = 0; r < p->s->ranks; r++)
-        if (!tried[r] && p->at[r] < p->s->count[r] && (first < 0 || p->clock[r] < p->clock[first]))
+        if (!tried[r] && p->at[r] < p->s->count[r] &&
+            (first < 0 || clock_of(p, r) < clock_of(p, first)))
             first = r;
     return first;
 }
@@ -210,7 +262,7 @@ static int move_somebody(Player *p)
 {
     int tried[RING_MAX_RANKS] = {0}, rank;
     while ((rank = furthest_behind(p, tried)) >= 0) {
-        if (p->ready_count && p->clock[rank] > p->ready[0]->start)
+        if (p->ready_count && clock_of(p, rank) > p->ready[0]->start)
             break;
         if (play(p, rank))
             return 1;
@@ -226,17 +278,20 @@ static int move_somebody(Player *p)
  * jumps, and done in milliseconds. */
 double ring_schedule_run(RingSchedule *s, const RingRates *rates)
 {
-    Player p = {.s = s, .rates = rates};
-    double last = 0;
+    const size_t places = (size_t)s->ranks * (size_t)ring_places(rates, s->pass);
+    Player p = {.s = s, .rates = rates, .lanes = lanes_of(s, rates)};
+    double last = -1;
     p.ready = malloc(((size_t)s->message_count + 1) * sizeof(RingMessage *));
-    if (!p.ready)
-        return -1;
-    for (int64_t n = 0; n < s->message_count; n++)
-        s->messages[n].ends_ready = s->messages[n].travels = 0;
-    while (move_somebody(&p))
-        continue;
+    p.places = calloc(places, sizeof *p.places);
+    if (p.ready && p.places) {
+        for (int64_t n = 0; n < s->message_count; n++)
+            s->messages[n].ends_ready = s->messages[n].travels = 0;
+        while (move_somebody(&p))
+            continue;
+        for (int r = 0; r < s->ranks; r++)
+            last = fmax(last, fmax(p.clock[r][0], p.clock[r][1]) + rates->pass_s);
+    }
     free(p.ready);
-    for (int r = 0; r < s->ranks; r++)
-        last = fmax(last, p.clock[r]);
-    return last + rates->pass_s;
+    free(p.places);
+    return last;
 }

@@ -21,9 +21,11 @@ typedef struct RingAction {
     int message;          /* start, wait */
     int q_owner, k_owner; /* compute; -1: small work on memory alone */
     int half;             /* compute: of what has its gradients on the way; -1 = all of it */
+    int lane;             /* it comes after and before what belongs to this half; -1 = to any */
     double heads;         /* compute: share of the heads, 1 but for Ulysses */
     RingWork work;
     double bytes; /* of memory beside the products: states, sums, copies */
+    double after; /* ... and when everything before it is done */
     double start, end;
 } RingAction;
 

@@ -50,8 +50,18 @@ static RingAction *say(RingSchedule *s, int rank, RingActionKind kind, int step)
                       .q_owner = -1,
                       .k_owner = -1,
                       .half = -1,
+                      .lane = -1,
                       .heads = 1};
     return a;
+}
+
+/* Halves of sums have slots of their own, and what is computed for one does not wait for the
+ * other. */
+static int lane_of(int slot)
+{
+    return slot == RING_SLOT_SUM || slot == RING_SLOT_LATER         ? 0
+           : slot == RING_SLOT_SUM_1 || slot == RING_SLOT_LATER + 1 ? 1
+                                                                    : -1;
 }
 
 /* The rank has started its end of a message. Noted as open: some later wait of this slot will close
@@ -64,6 +74,7 @@ static void say_start(RingSchedule *s, int rank, int step, int slot, int message
     if (s->no_memory)
         return;
     a->message = message;
+    a->lane = lane_of(slot);
     s->open[rank][s->open_count[rank]++] = (RingOpen){slot, message};
 }
 
@@ -97,8 +108,10 @@ void ring_say_wait(RingSchedule *s, int slot, int step, int rank)
             continue;
         }
         a = say(s, rank, RING_ACT_WAIT, step);
-        if (a)
+        if (a) {
             a->message = open.message;
+            a->lane = lane_of(slot);
+        }
     }
     s->open_count[rank] = kept;
 }
@@ -133,7 +146,7 @@ void ring_say_compute(RingSchedule *s, int step, int rank, int q_owner, int k_ow
         return;
     a->q_owner = q_owner;
     a->k_owner = k_owner;
-    a->half = half;
+    a->half = a->lane = half;
     a->work = work;
     if (work.pairs == 0) /* a visitor of whom nothing is seen: no kernel is called */
         return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_ring_rounds.c: how blocks of threads fill a GPU, and a host that sets the pace, for
- * cases that can be worked out by hand.
+ * test_ring_rounds.c: how blocks of threads fill a GPU, of one call or of two, and a host that sets
+ * the pace, for cases that can be worked out by hand.
  */
 #include "oracle_case.h"
 
@@ -46,16 +46,15 @@ static void rounds(void **state)
             Even c;
             even_open(&c, setup, tokens, (AttnRule){-1, -1});
             rates.places[pass] = known[n].places;
-            factor = ring_rounds(&c.plan, pass ? RING_BACKWARD : RING_FORWARD, all, all,
-                                 known[n].heads, (double)(tokens * tokens), &rates);
+            const RingCall call = {pass ? RING_BACKWARD : RING_FORWARD, all, all, known[n].heads,
+                                   (double)(tokens * tokens),           1};
+            factor = ring_rounds(&c.plan, &call, &rates);
             assert_true(fabs(factor / known[n].factor - 1) < 1e-12);
             /* a block's own cost: its pairs once more, so each round takes twice as long */
             rates.block_s = (double)(128 * tokens) * (pass ? 10 : 4) * 4 * known[n].places / 1e9;
             if (known[n].places > 1)
-                assert_true(fabs(ring_rounds(&c.plan, pass ? RING_BACKWARD : RING_FORWARD, all, all,
-                                             known[n].heads, (double)(tokens * tokens), &rates) /
-                                     (2 * known[n].factor) -
-                                 1) < 1e-12);
+                assert_true(fabs(ring_rounds(&c.plan, &call, &rates) / (2 * known[n].factor) - 1) <
+                            1e-12);
             ring_plan_free(&c.plan);
         }
 }
@@ -72,14 +71,65 @@ static void rounds_of_unequal_blocks(void **state)
     (void)state;
     even_open(&c, setup, 512, (AttnRule){-1, 0});
     rates.places[0] = rates.places[1] = 2;
-    for (int pass = 0; pass < 2; pass++)
-        assert_true(fabs(ring_rounds(&c.plan, pass ? RING_BACKWARD : RING_FORWARD, all, all, 1,
-                                     6 * tile + 4 * part, &rates) -
-                         1) < 1e-12);
+    for (int pass = 0; pass < 2; pass++) {
+        const RingCall call = {
+            pass ? RING_BACKWARD : RING_FORWARD, all, all, 1, 6 * tile + 4 * part, 1};
+        assert_true(fabs(ring_rounds(&c.plan, &call, &rates) - 1) < 1e-12);
+    }
     rates.places[1] = 4;
-    assert_true(
-        fabs(ring_rounds(&c.plan, RING_BACKWARD, all, first, 1, 5 * tile + 2 * part, &rates) -
-             4 * (3 * tile + part) / (5 * tile + 2 * part)) < 1e-12);
+    const RingCall half = {RING_BACKWARD, all, first, 1, 5 * tile + 2 * part, 1};
+    assert_true(fabs(ring_rounds(&c.plan, &half, &rates) -
+                     4 * (3 * tile + part) / (5 * tile + 2 * part)) < 1e-12);
+    ring_plan_free(&c.plan);
+}
+
+/* Two calls one after the other: the second takes the places that the first leaves idle. Of as many
+ * blocks that they cannot matter one by one each place gets as much. */
+static void places_that_are_left(void **state)
+{
+    const struct {
+        int64_t blocks, heads, places;
+        double start, ends[2]; /* in rounds */
+    } known[] = {{8, 8, 132, 0, {1, 1}}, {16, 8, 132, 0, {1, 2}},
+                 {8, 8, 64, 0, {1, 2}},  {8, 8, 132, 0.5, {1, 1.5}},
+                 {8, 8, 64, 3, {1, 4}},  {64, 8, 3, 0, {512. / 3, 1024. / 3}}};
+    const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 1, .nodes = 1};
+    (void)state;
+    for (size_t n = 0; n < sizeof known / sizeof *known; n++) {
+        const int64_t tokens = 128 * known[n].blocks;
+        const double round =
+            2.0 * (double)(known[n].blocks * known[n].heads) / (double)known[n].places;
+        const RingSpan all = {0, 0, tokens};
+        const RingCall call = {RING_BACKWARD, all, all, known[n].heads, (double)(tokens * tokens),
+                               round};
+        const RingRates rates = {
+            .flops = {1e9, 1e9}, .memory = 1e30, .places = {1, (double)known[n].places}};
+        double load[RING_MOST_PLACES] = {0};
+        Even c;
+        even_open(&c, setup, tokens, (AttnRule){-1, -1});
+        for (int k = 0; k < 2; k++)
+            assert_true(fabs(ring_fill(&c.plan, &call, &rates, k * 2 * known[n].start, load) /
+                                 (2 * known[n].ends[k]) -
+                             1) < 1e-12);
+        ring_plan_free(&c.plan);
+    }
+}
+
+/* A call is done when its own blocks are, whatever else is under way: 64 blocks of a round, then as
+ * many of half a round beside them, on the 68 places that are left of 132. */
+static void done_when_its_own_blocks_are(void **state)
+{
+    const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 1, .nodes = 1};
+    const RingSpan all = {0, 0, 1024};
+    const RingRates rates = {.flops = {1e9, 1e9}, .memory = 1e30, .places = {1, 132}};
+    RingCall call = {RING_BACKWARD, all, all, 8, 1024 * 1024, 64.0 / 132};
+    double load[RING_MOST_PLACES] = {0};
+    Even c;
+    (void)state;
+    even_open(&c, setup, 1024, (AttnRule){-1, -1});
+    assert_true(fabs(ring_fill(&c.plan, &call, &rates, 0, load) - 1) < 1e-12);
+    call.seconds /= 2;
+    assert_true(fabs(ring_fill(&c.plan, &call, &rates, 0, load) - 0.5) < 1e-12);
     ring_plan_free(&c.plan);
 }
 
@@ -111,6 +161,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounds),
         cmocka_unit_test(rounds_of_unequal_blocks),
+        cmocka_unit_test(places_that_are_left),
+        cmocka_unit_test(done_when_its_own_blocks_are),
         cmocka_unit_test(slow_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ring_cost_lanes: halves of ring's gradients that share a GPU: by hand, and for many plans that
+ * nothing begins before what it comes after.
+ *
+ * By hand: 512 tokens on each rank, 8 heads. Half of the keys are 2 tiles of each head, so 16 blocks
+ * of threads, all equal; one takes ROUND seconds.
+ */
+#include "oracle_case.h"
+
+#include "schedule.h"
+
+#define ROUND 1e-3
+
+typedef struct LaneCase {
+    RingPlan plan;
+    AttnArgs args;
+    AttnSegment tokens;
+} LaneCase;
+
+static void case_open(LaneCase *c, RingSetup setup, AttnDtype dtype, AttnRule rule, int64_t tokens,
+                      const uint8_t *mask)
+{
+    char why[256];
+    memset(c, 0, sizeof *c);
+    c->tokens = (AttnSegment){0, setup.ranks * tokens, 0, 0, 1};
+    c->args = (AttnArgs){.shape = {1, 8, 8, c->tokens.length, c->tokens.length, 4},
+                         .rule = rule,
+                         .mask = mask,
+                         .positions_q = {&c->tokens, 1},
+                         .positions_k = {&c->tokens, 1}};
+    c->args.Q.dtype = dtype;
+    c->args.dO.data = c;
+    assert_int_equal(0, ring_plan_make(&c->plan, &c->args, &setup, why));
+}
+
+static RingRates rates_of(int places)
+{
+    const double flops = places * 10.0 * 4 * 512 * 128 / ROUND;
+    return (RingRates){
+        .flops = {flops, flops}, .places = {1, places}, .memory = 1e30, .bandwidth = {1e30, 1e30}};
+}
+
+static double backward_s(RingSetup setup, AttnDtype dtype, int64_t right, const uint8_t *mask,
+                         const RingRates *rates)
+{
+    RingPrediction p;
+    double seconds;
+    LaneCase c;
+    case_open(&c, setup, dtype, (AttnRule){-1, right}, 512, mask);
+    assert_int_equal(0, ring_predict(&p, &c.plan, rates));
+    seconds = p.ms[1] / 1e3;
+    ring_prediction_free(&p);
+    ring_plan_free(&c.plan);
+    return seconds;
+}
+
+static void assert_near(double found, double expected)
+{
+    if (fabs(found / expected - 1) > 1e-9)
+        fail_msg("%g s, expected %g", found, expected);
+}
+
+/* Two steps of two halves. 32 places hold both halves; 24 one and a half, and where the second half
+ * of a step ends, the first one of the next has begun; 16 one, and two lanes are no use. burst cuts
+ * queries: all its 32 blocks in each half, half as long. */
+static void rounds_of_a_pass(void **state)
+{
+    const struct {
+        int places;
+        double two_lanes, one_lane, burst;
+    } known[] = {{32, 2, 4, 2}, {24, 3, 4, 4}, {16, 4, 4, 4}};
+    uint8_t *mask = calloc(1024, 1024);
+    (void)state;
+    for (int n = 0; n < 3; n++) {
+        const RingRates rates = rates_of(known[n].places);
+        RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};
+        assert_near(backward_s(setup, ATTN_BF16, -1, NULL, &rates), known[n].two_lanes * ROUND);
+        assert_near(backward_s(setup, ATTN_F16, -1, NULL, &rates), known[n].two_lanes * ROUND);
+        assert_near(backward_s(setup, ATTN_F32, -1, NULL, &rates), known[n].one_lane * ROUND);
+        assert_near(backward_s(setup, ATTN_BF16, -1, mask, &rates), known[n].one_lane * ROUND);
+        setup.deterministic = 1;
+        assert_near(backward_s(setup, ATTN_BF16, -1, NULL, &rates), known[n].one_lane * ROUND);
+        setup = (RingSetup){.method = RING_METHOD_BURST, .ranks = 2, .nodes = 1};
+        assert_near(backward_s(setup, ATTN_BF16, -1, NULL, &rates), known[n].burst * ROUND);
+        setup = (RingSetup){.method = RING_METHOD_RING_DOUBLE, .ranks = 4, .nodes = 2};
+        assert_near(backward_s(setup, ATTN_BF16, -1, NULL, &rates), 2 * known[n].two_lanes * ROUND);
+    }
+    free(mask);
+}
+
+/* Messages of ROUND / 10, dK and then dV: a half waits for its own. */
+static void each_half_waits_for_its_sums(void **state)
+{
+    const struct {
+        int places;
+        double ends[4]; /* step 0: half 0, half 1; step 1 */
+    } known[] = {{32, {1, 1, 2.2, 2.4}}, {24, {1, 2, 2.2, 3.2}}, {16, {1, 2, 3, 4}}};
+    (void)state;
+    for (int n = 0; n < 3; n++) {
+        const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};
+        RingRates rates = rates_of(known[n].places);
+        RingSchedule s;
+        LaneCase c;
+        rates.latency[RING_INNER] = ROUND / 10;
+        case_open(&c, setup, ATTN_BF16, (AttnRule){-1, -1}, 512, NULL);
+        assert_int_equal(0, ring_schedule_make(&s, &c.plan, RING_BACKWARD));
+        assert_true(ring_schedule_run(&s, &rates) > 0);
+        for (int r = 0; r < 2; r++) {
+            int calls = 0;
+            for (int64_t i = 0; i < s.count[r]; i++)
+                if (s.actions[r][i].kind == RING_ACT_COMPUTE)
+                    assert_near(s.actions[r][i].end, known[n].ends[calls++] * ROUND);
+            assert_int_equal(4, calls);
+        }
+        ring_schedule_free(&s);
+        ring_plan_free(&c.plan);
+    }
+}
+
+/* What comes before the first call holds up both lanes, and what comes last waits for both. Between
+ * them a call's own passes: those of the first half of a step, while nothing is computed, and those
+ * of the second half before its blocks; the first half has begun by then. Causal: rank 0 has nothing
+ * to compute until rank 1 has sent it the sums of its keys. Of these the first tile is the longest,
+ * so half 0 ends last. */
+static void passes_over_memory(void **state)
+{
+    const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};
+    const double q = 512 * 8 * 4, kv = 2 * q;
+    const double before = 10 * q + 4 * kv, half = 16 * kv / 4, after = 6 * (q + kv);
+    RingRates rates = rates_of(32);
+    (void)state;
+    rates.memory = 1e9;
+    assert_near(backward_s(setup, ATTN_BF16, -1, NULL, &rates),
+                2 * ROUND + (before + 3 * half + after) / rates.memory);
+    assert_near(backward_s(setup, ATTN_F32, -1, NULL, &rates),
+                4 * ROUND + (before + 6 * q + 4 * half + after + 2 * (q + kv)) / rates.memory);
+    assert_near(backward_s(setup, ATTN_BF16, 0, NULL, &rates),
+                (2 - 127.0 / 1024) * ROUND + (2 * before + 2 * half + after) / rates.memory);
+}
+
+/* Of a rank: nothing begins before what it comes after in its lane, or before its messages; sums are
+ * a lane's, keys are both lanes'. */
+static void check_order(const RingSchedule *s, int rank)
+{
+    for (int64_t n = 0; n < s->count[rank]; n++) {
+        const RingAction *a = &s->actions[rank][n];
+        if (a->message >= 0) {
+            const RingTensor tensor = s->messages[a->message].tensor;
+            assert_int_equal(tensor == RING_DK || tensor == RING_DV, a->lane >= 0);
+        }
+        for (int64_t e = 0; e < n && a->kind == RING_ACT_COMPUTE; e++) {
+            const RingAction *b = &s->actions[rank][e];
+            if (b->lane >= 0 && a->lane >= 0 && b->lane != a->lane)
+                continue;
+            if (b->kind == RING_ACT_COMPUTE)
+                assert_true(b->end <= a->start);
+            if (b->kind == RING_ACT_WAIT)
+                assert_true(s->messages[b->message].end <= a->start);
+        }
+    }
+}
+
+/* Faster than with one lane, on an average and up to what a greedy order of blocks may lose, and
+ * never faster than all places can be. (Half 1 of a causal block is shorter: its sums would leave
+ * first, and those of half 0 come late, if messages were not in a queue.) */
+static void many_plans(void **state)
+{
+    const AttnRule rules[] = {{-1, -1}, {-1, 0}, {300, 0}, {200, 100}};
+    double saved = 0;
+    (void)state;
+    for (int n = 0; n < 200; n++) {
+        const int ranks = 2 << case_random() % 2;
+        RingSetup setup = {.method = n % 2 ? RING_METHOD_RING : RING_METHOD_RING_DOUBLE,
+                           .layout = (RingLayout)(case_random() % RING_LAYOUTS),
+                           .ranks = ranks,
+                           .nodes = ranks / 2};
+        const AttnRule rule = rules[case_random() % 4];
+        const int64_t tokens = 100 + case_random() % 700;
+        RingRates rates = rates_of(2 + (int)(case_random() % 60));
+        double seconds[2];
+        rates.latency[RING_INNER] = rates.latency[RING_OUTER] = 1e-5 * (case_random() % 20);
+        rates.post_s = 1e-6 * (case_random() % 50);
+        rates.call_s = 1e-6 * (case_random() % 10);
+        for (int lanes = 1; lanes <= 2; lanes++) {
+            RingSchedule s;
+            LaneCase c;
+            setup.deterministic = lanes == 1;
+            case_open(&c, setup, ATTN_BF16, rule, tokens, NULL);
+            assert_int_equal(0, ring_schedule_make(&s, &c.plan, RING_BACKWARD));
+            seconds[lanes - 1] = ring_schedule_run(&s, &rates);
+            for (int r = 0; r < ranks; r++) {
+                double pairs = 0;
+                for (int k = 0; k < ranks; k++)
+                    pairs += (double)ring_pair_work(&c.plan, r, k).pairs;
+                assert_true(seconds[lanes - 1] >= 10 * 8 * 4 * pairs / rates.flops[1]);
+                check_order(&s, r);
+            }
+            ring_schedule_free(&s);
+            ring_plan_free(&c.plan);
+        }
+        assert_true(seconds[1] <= 1.02 * seconds[0]);
+        saved += 1 - seconds[1] / seconds[0];
+    }
+    assert_true(saved / 200 > 0.1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rounds_of_a_pass),
+        cmocka_unit_test(each_half_waits_for_its_sums),
+        cmocka_unit_test(passes_over_memory),
+        cmocka_unit_test(many_plans),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
