@@ -8,7 +8,7 @@
  *     ring_map --ask                                     answers lines on stdin, for fit_ring.py:
  *
  *         rate NAME VALUE                                a speed (the names of a file of rates)
- *         run METHOD LAYOUT RANKS NODES B H KV NQ NK D LEFT RIGHT DTYPE BACKWARD
+ *         run METHOD LAYOUT RANKS NODES B H KV NQ NK D LEFT RIGHT DTYPE BACKWARD DETERMINISTIC
  *                                                        -> forward ms, backward ms, hidden shares
  *         alone TOKENS H KV D DTYPE                      the kernel alone: forward ms, backward ms
  *
@@ -103,7 +103,7 @@ static void print_map(const RingRates *r, int64_t H, int64_t Hkv)
 
 typedef struct Question {
     char method[32], layout[32], dtype[8];
-    int ranks, nodes, backward;
+    int ranks, nodes, backward, deterministic;
     AttnShape shape;
     AttnRule rule;
 } Question;
@@ -130,7 +130,8 @@ static int answer(const Question *ask, const RingRates *rates, char why[256])
     const RingSetup setup = {.method = (RingMethod)method,
                              .layout = (RingLayout)layout,
                              .ranks = ask->ranks,
-                             .nodes = ask->nodes};
+                             .nodes = ask->nodes,
+                             .deterministic = ask->deterministic};
     RingPrediction p;
     RingPlan plan;
     int status;
@@ -192,10 +193,10 @@ static int read_question(Question *ask, const char *line)
     memset(ask, 0, sizeof *ask);
     return sscanf(line,
                   "run %31s %31s %d %d %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64
-                  " %" SCNd64 " %" SCNd64 " %" SCNd64 " %7s %d",
+                  " %" SCNd64 " %" SCNd64 " %" SCNd64 " %7s %d %d",
                   ask->method, ask->layout, &ask->ranks, &ask->nodes, &n->B, &n->H, &n->Hkv, &n->Nq,
-                  &n->Nk, &n->d, &ask->rule.left, &ask->rule.right, ask->dtype,
-                  &ask->backward) == 14 &&
+                  &n->Nk, &n->d, &ask->rule.left, &ask->rule.right, ask->dtype, &ask->backward,
+                  &ask->deterministic) == 15 &&
                    sensible(ask)
                ? 0
                : -1;
@@ -237,11 +238,10 @@ static const char page[] =
     "                 those recorded on H200s)\n"
     "  --heads H      query heads (32)\n"
     "  --kv-heads K   key heads, a divisor of H (8)\n"
-    "  --ask          answers lines of stdin; of the speeds and of a run:\n"
-    "                   rate NAME VALUE\n"
-    "                   run METHOD LAYOUT RANKS NODES B H KV NQ NK D LEFT RIGHT DTYPE BACKWARD\n"
-    "                   alone TOKENS H KV D DTYPE\n"
-    "                 with: forward ms, backward ms; of a run its hidden shares as well\n"
+    "  --ask          answers lines of stdin: forward ms, backward ms, of a run hidden shares\n"
+    "       rate NAME VALUE\n"
+    "       run METHOD LAYOUT RANKS NODES B H KV NQ NK D LEFT RIGHT DTYPE BACKWARD DETERMINISTIC\n"
+    "       alone TOKENS H KV D DTYPE\n"
     "  -h, --help     this page\n"
     "\n"
     "Without --ask: a JSON line for each method, 16 to 4096 GPUs (8 a node) and 256 to 131072\n"

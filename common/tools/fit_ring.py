@@ -79,7 +79,8 @@ def question_of(row):
     window = row.get("window") or [-1, -1]
     sizes = " ".join(str(row[key]) for key in ("B", "H", "Hkv", "Nq", "Nk", "d"))
     return (f"run {row['method']} {row['layout']} {row['ranks']} {row.get('nodes') or 1} {sizes} "
-            f"{window[0]} {window[1]} {row['dtype']} {int(bool(row.get('backward')))}")
+            f"{window[0]} {window[1]} {row['dtype']} {int(bool(row.get('backward')))} "
+            f"{int(bool(row.get('deterministic')))}")
 
 
 def wanted(rows, options):

@@ -129,6 +129,19 @@ def test_alone(tap, program, folder):
            "less what each call and pass cost", str(kernel))
 
 
+def test_lanes(tap, program):
+    """Halves of 2048 tokens do not fill the GPU, and share it: but not with a fixed order."""
+    model = fit_ring.Model(program)
+    rows = [row_of(method, 2, 2048, 8, deterministic=fixed)
+            for method in ("ring", "burst") for fixed in (False, True)]
+    ring, fixed_ring, burst, fixed_burst = [
+        told[1] for told in model.ask(SPEEDS, [fit_ring.question_of(r) for r in rows])]
+    model.close()
+    tap.ok(ring < 0.8 * fixed_ring and burst == fixed_burst,
+           "halves of ring share a GPU, but with --deterministic they do not",
+           f"ring {ring} and {fixed_ring}, burst {burst} and {fixed_burst}")
+
+
 def test_map(tap, program, folder):
     rates = folder / "speeds.txt"
     rates.write_text("".join(f"{name} {value}\n" for name, value in SPEEDS.items()))
@@ -158,12 +171,13 @@ def test_refusals(tap, program):
         done = run(program, *words)
         tap.ok(done.returncode == 2 and done.stderr.startswith("ring_map: ") and not done.stdout
                and done.stderr.count("\n") == 1, f"{' '.join(words)} is refused", done.stderr)
-    good = "run ring zigzag 4 1 1 2 1 8 8 4 -1 0 f32 1"
+    good = "run ring zigzag 4 1 1 2 1 8 8 4 -1 0 f32 1 0"
     for question, why in ((good, ""), (good.replace("4 1 1", "4 3 1"), "--nodes"),
                           (good.replace(" 2 1 ", " 3 2 "), "question"),
                           (good.replace("-1", "-2"), "question"), ("rate memory nan", "question"),
                           (good.replace("8 8", f"8 {2 ** 62}"), "question"), (" ", "question"),
-                          ("alone 8 4 2 8 f32", ""), ("alone 8 4 3 8 f32", "question"),
+                          (good[:-2], "question"), ("alone 8 4 2 8 f32", ""),
+                          ("alone 8 4 3 8 f32", "question"),
                           ("alone 0 4 2 8 f32", "question"), ("alone 8 4 2 8 f99", "question")):
         done = subprocess.run([program, "--ask"], input=question + "\n", capture_output=True,
                               text=True, check=False, timeout=60)
@@ -194,6 +208,7 @@ def main():
             test_fit(tap, sys.argv[1], pathlib.Path(folder))
             test_two_gpus(tap, sys.argv[1], pathlib.Path(folder))
         test_alone(tap, sys.argv[1], pathlib.Path(folder))
+        test_lanes(tap, sys.argv[1])
         test_map(tap, sys.argv[1], pathlib.Path(folder))
     test_refusals(tap, sys.argv[1])
     test_pages(tap, sys.argv[1])
