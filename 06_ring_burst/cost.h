@@ -111,8 +111,9 @@ double ring_fill(const RingPlan *plan, const RingCall *call, const RingRates *ra
 /* How many times longer than its seconds a call takes that has the GPU to itself, since its blocks
  * cost something by themselves, and places have nothing to do at the end: 1 or more. */
 double ring_rounds(const RingPlan *plan, const RingCall *call, const RingRates *rates);
-/* Do the halves of a visitor's gradients go into two queues of a GPU? ring's and ring-double's, in
- * 16 bits: the kernel of float32 adds to dQ without atomics. */
+/* Do the halves of a visitor's gradients go into two queues of a GPU? Those of keys, in 16 bits:
+ * burst's halves of queries add to one dK and dV, and the kernel of float32 to dQ, without
+ * atomics. */
 int ring_two_lanes(RingMethod method, RingPass pass, AttnDtype dtype, const RingRates *rates);
 
 /* The plan for the formulas of common/model_ring; nq and nk are allocated. 0, or -1: no memory. */

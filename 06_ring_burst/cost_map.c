@@ -202,7 +202,7 @@ static double allgather_s(const MapCase *m)
         k.begin = post + (link == RING_INNER ? t * hops[0] : (t - inner) * hops[1]);
         compute(&k, m, link, w, m->backward);
     }
-    return fmax(k.done[0], fmax(k.sums[0], k.sums[1]));
+    return fmax(all_done(&k), fmax(k.sums[0], k.sums[1]));
 }
 
 /* One rank's messages to all others: `count` tensors of in all `bytes`, a part for each rank. Both

@@ -202,6 +202,7 @@ double ring_rounds(const RingPlan *plan, const RingCall *call, const RingRates *
 
 int ring_two_lanes(RingMethod method, RingPass pass, AttnDtype dtype, const RingRates *rates)
 {
-    return (method == RING_METHOD_RING || method == RING_METHOD_RING_DOUBLE) &&
+    return (method == RING_METHOD_RING || method == RING_METHOD_RING_DOUBLE ||
+            method == RING_METHOD_ALLGATHER) &&
            pass == RING_BACKWARD && dtype != ATTN_F32 && ring_places(rates, pass) > 1;
 }

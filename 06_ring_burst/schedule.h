@@ -65,7 +65,15 @@ double ring_schedule_run(RingSchedule *s, const RingRates *rates);
 /* --- for schedule_*.c --------------------------------------------------------------------------*/
 
 /* Slots: what a method keeps in one RingExchange each. */
-enum { RING_SLOT_BLOCK, RING_SLOT_OUTER, RING_SLOT_SUM, RING_SLOT_SUM_1, RING_SLOT_LATER };
+enum {
+    RING_SLOT_BLOCK,
+    RING_SLOT_OUTER,
+    RING_SLOT_SUM, /* and half 1 */
+    RING_SLOT_SUM_1,
+    RING_SLOT_CARRY, /* of a double ring */
+    RING_SLOT_CARRY_1,
+    RING_SLOT_LATER /* + t: keys of round t */
+};
 
 /* A message starts now at both ends; none for 0 bytes or to itself. */
 void ring_say_message(RingSchedule *s, int slot, int step, int from, int to, RingTensor tensor,
@@ -81,7 +89,8 @@ void ring_say_compute(RingSchedule *s, int step, int rank, int q_owner, int k_ow
 /* Do queries (burst) travel in this pass, or keys? Tokens of a half; -1 is all of them. */
 int ring_queries_travel(const RingSchedule *s);
 int64_t ring_part_of(int64_t tokens, int half);
-void ring_say_memory(RingSchedule *s, int step, int rank, double bytes);
+/* half: what it belongs to; -1 is all. */
+void ring_say_memory(RingSchedule *s, int step, int rank, int half, double bytes);
 
 void ring_schedule_flat(RingSchedule *s);   /* ring, burst */
 void ring_schedule_gather(RingSchedule *s); /* allgather */

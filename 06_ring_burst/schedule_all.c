@@ -61,7 +61,7 @@ static void gather_backward(RingSchedule *s)
             ring_say_wait_all(s, RING_SLOT_SUM + half, t);
             for (int r = 0; r < G; r++) {
                 const int owner = (r + t) % G;
-                ring_say_memory(s, t, r, t > 1 ? 6.0 * (double)keys_bytes(s, r) / 2 : 0);
+                ring_say_memory(s, t, r, half, t > 1 ? 6.0 * (double)keys_bytes(s, r) / 2 : 0);
                 ring_say_compute(s, t, r, r, owner, half);
             }
             for (int r = 0; r < G; r++)
@@ -103,7 +103,7 @@ static void repack(RingSchedule *s, int step)
         const double tokens =
             (double)(s->plan->q[r].tokens * n->H) + 2.0 * (double)(s->plan->k[r].tokens * n->Hkv);
         ring_say_wait(s, RING_SLOT_BLOCK, step, r);
-        ring_say_memory(s, step, r,
+        ring_say_memory(s, step, r, -1,
                         2.0 * tokens * (double)(n->B * n->d) * (double)dtype_size(s->plan->dtype));
     }
 }
@@ -126,7 +126,7 @@ static void compute_heads(RingSchedule *s, int step)
         bytes = 2 * (double)(n->Nk * (n->Hkv > G ? n->Hkv / G : 1));
     for (int r = 0; r < G; r++) {
         RingAction *a;
-        ring_say_memory(s, step, r, 8 * bytes * (double)(n->B * n->d));
+        ring_say_memory(s, step, r, -1, 8 * bytes * (double)(n->B * n->d));
         if (s->no_memory)
             return;
         a = &s->actions[r][s->count[r] - 1];

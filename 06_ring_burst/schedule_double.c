@@ -63,12 +63,12 @@ static void forward(const Two *w)
 static void join(const Two *w, int queries, int m, int half, int step)
 {
     RingSchedule *s = w->s;
-    ring_say_wait_all(s, RING_SLOT_LATER + half, step);
+    ring_say_wait_all(s, RING_SLOT_CARRY + half, step);
     for (int r = 0; r < s->ranks && (queries || m > 0); r++) {
         const int a = r / w->g, i = r % w->g;
         const int owner = owner_at(w, r, m, queries ? w->g - 1 : 0);
         const int next = rank_at(w, queries ? a + 1 : a - 1, i);
-        ring_say_sum(s, queries, RING_SLOT_LATER + half, half, step, r,
+        ring_say_sum(s, queries, RING_SLOT_CARRY + half, half, step, r,
                      queries && m == w->M - 1 ? owner : next, owner);
     }
 }
@@ -127,7 +127,7 @@ static void burst_backward(const Two *w)
         ring_say_wait_all(s, RING_SLOT_OUTER, m * w->g + w->g - 1);
     }
     for (int half = 0; half < RING_HALVES; half++)
-        ring_say_wait_all(s, RING_SLOT_LATER + half, s->ranks - 1);
+        ring_say_wait_all(s, RING_SLOT_CARRY + half, s->ranks - 1);
 }
 
 /* One node, or one rank on each, never comes here: ring_method_on has made it a flat ring. */

@@ -59,9 +59,9 @@ static RingAction *say(RingSchedule *s, int rank, RingActionKind kind, int step)
  * other. */
 static int lane_of(int slot)
 {
-    return slot == RING_SLOT_SUM || slot == RING_SLOT_LATER         ? 0
-           : slot == RING_SLOT_SUM_1 || slot == RING_SLOT_LATER + 1 ? 1
-                                                                    : -1;
+    return slot == RING_SLOT_SUM || slot == RING_SLOT_CARRY       ? 0
+           : slot == RING_SLOT_SUM_1 || slot == RING_SLOT_CARRY_1 ? 1
+                                                                  : -1;
 }
 
 /* The rank has started its end of a message. Noted as open: some later wait of this slot will close
@@ -161,11 +161,13 @@ void ring_say_compute(RingSchedule *s, int step, int rank, int q_owner, int k_ow
 }
 
 /* Small work, known only by the bytes that it moves. */
-void ring_say_memory(RingSchedule *s, int step, int rank, double bytes)
+void ring_say_memory(RingSchedule *s, int step, int rank, int half, double bytes)
 {
     RingAction *a = bytes > 0 ? say(s, rank, RING_ACT_COMPUTE, step) : NULL;
-    if (a)
-        a->bytes = bytes;
+    if (!a)
+        return;
+    a->lane = half;
+    a->bytes = bytes;
 }
 
 void ring_say_block(RingSchedule *s, int queries, int slot, int step, int from, int to, int owner)

@@ -171,7 +171,9 @@ static void many_plans(void **state)
     (void)state;
     for (int n = 0; n < 200; n++) {
         const int ranks = 2 << case_random() % 2;
-        RingSetup setup = {.method = n % 2 ? RING_METHOD_RING : RING_METHOD_RING_DOUBLE,
+        static const RingMethod methods[] = {RING_METHOD_RING, RING_METHOD_RING_DOUBLE,
+                                             RING_METHOD_ALLGATHER};
+        RingSetup setup = {.method = methods[n % 3],
                            .layout = (RingLayout)(case_random() % RING_LAYOUTS),
                            .ranks = ranks,
                            .nodes = ranks / 2};
