@@ -9,8 +9,8 @@
  * the board, so the first rank that is told to end says it. And if mpirun itself is killed, the
  * kernel ends its ranks: no orphans.
  *
- * Interface: ring_mpi_hush, ring_mpi_status, ring_mpi_join, ring_mpi_leave, ring_mpi_rank ...
- * (world_mpi.h).
+ * Interface: ring_mpi_hush, ring_mpi_status, ring_mpi_join, ring_mpi_leave, ring_mpi_give_up,
+ * ring_mpi_rank ... (world_mpi.h).
  */
 #include <fcntl.h>
 #include <mpi.h>
@@ -203,22 +203,34 @@ int ring_mpi_join(int ranks, double timeout_s, char why[256])
     return 0;
 }
 
-/* Rank 0 says that no run comes any more; the others have waited for that. Then all of them
- * finalize together. */
-int ring_mpi_leave(int status)
+/* All ranks together. */
+static void finalize(void)
 {
-    if (!end)
-        return status;
-    mpi_go(end, 0);
-    if (own_rank == 0)
-        heart_status(board, status);
     heart_end(board, own_rank, HEART_DONE);
     mpi_end_close(end);
     end = NULL;
     MPI_Finalize();
+}
+
+/* Rank 0 says that no run comes any more; the others have waited for that. */
+int ring_mpi_leave(int status)
+{
+    if (!end)
+        return status;
+    const int refused = status == EXIT_USAGE || status == EXIT_RUNTIME; /* with runs left, maybe */
+    mpi_go(end, own_rank == 0 && refused ? MPI_GIVES_UP : MPI_ENDS);
+    if (own_rank == 0)
+        heart_status(board, status);
+    finalize();
     /* launch_mpi.c knows by the board. A status that is not 0 makes mpirun end the others by force,
      * which takes it seconds. */
     return own_rank == 0 && !launched ? status : 0;
+}
+
+void ring_mpi_give_up(void)
+{
+    finalize();
+    exit(EXIT_OK); /* the status of the whole is rank 0's */
 }
 
 /* NULL before MPI was started. */

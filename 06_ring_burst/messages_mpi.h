@@ -59,10 +59,15 @@ int ring_copy_join(RingRank *r);
  * then nobody can go on, and mpirun ends all. Only the first call of a run does something. */
 int mpi_settle(RingRank *r);
 
-/* Rank 0 says what comes next, a run (a number that the run has, not 0) or the end (0), and the
+/* Rank 0 says what comes next, a run (a number that the run has, above 0) or the end, and the
  * others wait for that as long as it takes: rank 0 may still be checking the results of the run
- * before. Ends everything when this rank means something else than rank 0. */
-void mpi_go(MpiEnd *end, int run);
+ * before. Returns what rank 0 said: `next`, or MPI_GIVES_UP. Ends everything when this rank means
+ * something else. */
+enum {
+    MPI_ENDS = 0,
+    MPI_GIVES_UP = -1 /* an end that may come early; the user has been told why */
+};
+int mpi_go(MpiEnd *end, int next);
 void mpi_begin(MpiEnd *end, RingRank *r);           /* before a run */
 int mpi_worst(MpiEnd *end, int failed);             /* 1: some rank failed */
 void mpi_collect(MpiEnd *end, RingRankReport *all); /* all[rank] of each rank, on rank 0 */

@@ -270,26 +270,29 @@ static void wait_for_rank_0(MpiEnd *e, MPI_Request *request)
 }
 
 /* Between two runs rank 0 asks the oracle and writes rows, for seconds or minutes; the others stand
- * here until it says that the next case begins, or that there is none. */
-void mpi_go(MpiEnd *e, int run)
+ * here until it says that the next case begins, or that there is none. Rank 0 alone opens the files
+ * that results go to, so it alone may find that a case cannot be: then the others end with it, and
+ * what it has said to the user is all that there is to say. */
+int mpi_go(MpiEnd *e, int next)
 {
     MPI_Request request;
-    int rank, said = run;
+    int rank, said = next;
     char text[128];
     heart_place(e->board, e->rank, (HeartPlace){RING_SETUP, 0, HEART_IDLE, 0, 0});
     if (e->rank == 0) {
         heart_clear(e->board);
         for (rank = 1; rank < e->world; rank++)
-            MPI_Send(&run, 1, MPI_INT, rank, GO_TAG, e->control); /* short: does not block */
-        return;
+            MPI_Send(&next, 1, MPI_INT, rank, GO_TAG, e->control); /* short: does not block */
+        return next;
     }
     MPI_Irecv(&said, 1, MPI_INT, 0, GO_TAG, e->control, &request);
     wait_for_rank_0(e, &request);
-    if (said != run) {
+    if (said != next && said != MPI_GIVES_UP) {
         snprintf(text, sizeof text, "rank %d, outside of a run: it %s while rank 0 %s", e->rank,
-                 run ? "begins one" : "ends", said ? "begins another" : "ends");
+                 next ? "begins one" : "ends", said ? "begins another" : "ends");
         mpi_abort(e, text);
     }
+    return said;
 }
 
 void mpi_begin(MpiEnd *e, RingRank *r)

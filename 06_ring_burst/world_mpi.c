@@ -70,7 +70,8 @@ int ring_world_mpi(const RingJob *job, const RingSpace *space, RingReport *repor
     r.transport = &ring_transport_mpi;
     r.space = space;
     r.threads = job->plan->setup.threads > world ? job->plan->setup.threads / world : 1;
-    mpi_go(e, number_of(job->plan));
+    if (mpi_go(e, number_of(job->plan)) == MPI_GIVES_UP)
+        ring_mpi_give_up();
     mpi_begin(e, &r);
     if (ring_rank_main(&r, job) == 0)
         mpi_settle(&r);

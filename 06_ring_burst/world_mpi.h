@@ -17,8 +17,8 @@
  *     return ring_mpi_leave(status);
  *
  * Interface:
- * - ring_mpi_hush, ring_mpi_enter, ring_mpi_status, ring_mpi_leave, ring_mpi_rank,
- *   ring_mpi_ranks.
+ * - ring_mpi_hush, ring_mpi_enter, ring_mpi_status, ring_mpi_leave, ring_mpi_give_up,
+ *   ring_mpi_rank, ring_mpi_ranks.
  * - ring_mpi_join, ring_mpi_launch: what ring_mpi_enter does in a rank, and in who starts ranks.
  */
 #ifndef RING_WORLD_MPI_H
@@ -43,8 +43,9 @@ int ring_mpi_enter(Cli *cli, int argc, char **argv);
 int ring_mpi_status(int status);
 /* All ranks leave together; returns the status to exit with: 0 for all but rank 0. */
 int ring_mpi_leave(int status);
-int ring_mpi_rank(void);  /* 0 without mpirun */
-int ring_mpi_ranks(void); /* 1 without mpirun */
+void ring_mpi_give_up(void); /* for others than rank 0, when it has left early: does not return */
+int ring_mpi_rank(void);     /* 0 without mpirun */
+int ring_mpi_ranks(void);    /* 1 without mpirun */
 
 /* ranks: what --ranks says, 0 = nothing. 0, or -1 with one sentence. */
 int ring_mpi_join(int ranks, double timeout_s, char why[256]);

@@ -248,6 +248,17 @@ def check_starting(p):
                                env=environment(PATH=other + os.pathsep + os.environ["PATH"]))
     p.tap.ok(status == 3 and said.count("\n") == 1 and "tells no process its rank" in said,
              "an mpirun of another kind does not start a chain of mpiruns", f"{status} {said}")
+    for front in ((), two):  # files are rank 0's alone: its refusal ends all ranks, with its status
+        status, _, said, _ = p.run(f"{SMALL} --transport mpi --ranks 2 --json {p.folder}/no/row",
+                                   front)
+        p.tap.ok(status == 2 and said.count("\n") == 1 and "--json: found" in said,
+                 f"{' '.join(front)}: a file that rank 0 refuses is one sentence, exit 2",
+                 f"{status} {said}")
+    cases = p.cases("refused.txt", ["--method ring", "--method ulysses -H 3", "--method burst"])
+    status, table, said, _ = p.run(f"--cases {cases} -N 24 --transport mpi --ranks 2")
+    p.tap.ok(status == 2 and said.count("\n") == 1 and "refused.txt:2" in said and
+             re.findall(r"^(ring|burst) ", table, re.M) == ["ring"],
+             "a case that rank 0 refuses after others is the last", f"{status} {table} {said}")
     cases = p.cases("mixed.txt", ["--ranks 2", "--ranks 3"])
     status, _, said, _ = p.run(f"--cases {cases} -N 24 --transport mpi")
     p.tap.ok(status == 2 and said.count("\n") == 1 and "--ranks" in said,
