@@ -7,9 +7,13 @@ usage: test_headers.py BUILD [CUDA-INCLUDES]    BUILD/common holds the generated
 A header that leans on what its users happen to include first breaks in the next user's file.
 Headers that need CUDA or MPI are left out where those headers are missing; *.cuh are nvcc's, not
 looked at.
+
+And each program's sources compile in a build that has found no optional part, as they would on a
+machine without CUDA, MPI or BLAS: no name there is known from a header of what is missing.
 """
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +36,26 @@ def compile_alone(compiler, flags, includes, header):
         run = subprocess.run([compiler, *flags, *WARNINGS, *includes, source.name],
                              capture_output=True, text=True, check=False)
     return run.stderr if run.returncode else ""
+
+
+def check_without_parts(tap, build, includes):
+    """With the build's own configuration, but for what is optional. Files that are of a part (they
+    include its headers) are not in such a build; the instruction sets are the processor's."""
+    config = (build / "common" / "attn_config.h").read_text(encoding="utf-8")
+    parts = re.compile(r"#define (HAVE_(?!ISA)\w+) 1")
+    of_a_part = re.compile(r'#include ["<](world_mpi|messages_mpi|mpi_end|heartbeat|mpi|cuda\w*)\.h')
+    sources = [name for name in tree.sources(".c") if name[0] == "0" and
+               (name.endswith("/main.c") or name.startswith("06_ring_burst/")) and
+               not of_a_part.search((tree.ROOT / name).read_text(encoding="utf-8"))]
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "attn_config.h").write_text(parts.sub(r"#undef \1", config),
+                                                         encoding="utf-8")
+        run = subprocess.run(["cc", "-std=gnu11", "-Werror=implicit-function-declaration",
+                              "-fsyntax-only", f"-I{folder}", *includes,
+                              *(str(tree.ROOT / name) for name in sources)],
+                             capture_output=True, text=True, check=False)
+    tap.ok(run.returncode == 0 and len(sources) > 40,
+           f"{len(sources)} sources compile without optional parts", run.stderr[:900])
 
 
 def mpi_includes():
@@ -69,6 +93,8 @@ def main():
                 continue
             found = compile_alone(compiler, flags, includes, tree.ROOT / name)
             tap.ok(not found, f"{language}: {name}", found[:600])
+    if shutil.which("cc"):
+        check_without_parts(tap, build, includes)
     return tap.done()
 
 
