@@ -89,7 +89,8 @@ static void on_crash(int number)
     end_by(number);
 }
 
-/* mpirun sends SIGTERM to all ranks when one is gone. */
+/* mpirun sends SIGTERM to all ranks when one is gone. And when rank 0 ends with a status that is
+ * not 0: who has left by then has nothing to say. */
 static void on_end(int number, siginfo_t *signal_info, void *context)
 {
     static const char before[] = "ring_burst: ";
@@ -98,7 +99,7 @@ static void on_end(int number, siginfo_t *signal_info, void *context)
     size_t n;
     (void)context;
     heart_stop(board, own_rank, signal_info->si_pid != getppid());
-    if (!launched) {
+    if (!launched && board->slot[own_rank].state != HEART_DONE) {
         nanosleep(&others, NULL);
         heart_explain(board, text, sizeof text - 1);
         n = strlen(text);

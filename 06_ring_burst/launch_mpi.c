@@ -48,6 +48,7 @@ typedef struct Launch {
     char why[512];                  /* that it was told to end, in a sentence; "" */
     double start, told;             /* s: when it was started; when a rank told what is wrong */
     double stopped[RING_MAX_RANKS]; /* s: since when a rank is seen stopped; 0: it is not */
+    double held;                    /* s: since when mpirun is; ranks cannot end without it */
 } Launch;
 
 static volatile sig_atomic_t told_to_end; /* the signal */
@@ -182,6 +183,8 @@ static int must_end(Launch *l, double now)
     else if (joined < l->ranks && now - l->start > l->timeout_s + START_S)
         snprintf(l->why, sizeof l->why, "%d of %d ranks have not started in %g s",
                  l->ranks - joined, l->ranks, l->timeout_s + START_S);
+    else if (l->held > 0.0 && now - l->held > l->timeout_s + STOP_S)
+        snprintf(l->why, sizeof l->why, "mpirun is stopped, for %.1f s", now - l->held);
     else
         look_for_stopped(l, now);
     if (heart_told(l->board)[0] && l->told == 0.0)
@@ -189,18 +192,31 @@ static int must_end(Launch *l, double now)
     return l->why[0] || (l->told > 0.0 && now - l->told > END_S);
 }
 
-/* Returns when mpirun has ended, by itself or by force. WNOHANG: ask whether it has ended and go
- * on. First it is asked politely (SIGTERM), then not (SIGKILL, to the whole group). */
+/* WNOHANG: ask whether it has ended and go on. That it was stopped, or goes on, is told as well. */
+static int mpirun_has_ended(Launch *l)
+{
+    pid_t told;
+    while ((told = waitpid(l->child, &l->status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
+        if (WIFEXITED(l->status) || WIFSIGNALED(l->status))
+            return 1;
+        l->held = WIFSTOPPED(l->status) ? now_s() : 0.0;
+    }
+    return told < 0;
+}
+
+/* Returns when mpirun has ended, by itself or by force. First it is asked politely (SIGTERM, which
+ * a stopped process takes when it goes on), then not (SIGKILL, to the whole group). */
 static void watch(Launch *l)
 {
     const struct timespec pause = {0, 10000000};
     double ending = 0.0;
     int turn = 0;
     l->start = now_s();
-    while (waitpid(l->child, &l->status, WNOHANG) == 0) {
+    while (!mpirun_has_ended(l)) {
         if (turn++ % 10 == 0 && ending == 0.0 && must_end(l, now_s())) {
             ending = now_s();
             kill(l->child, SIGTERM);
+            kill(l->child, SIGCONT);
         }
         if (ending > 0.0 && now_s() - ending > END_S)
             kill(-l->child, SIGKILL);
@@ -233,12 +249,14 @@ static int outcome(const Launch *l)
         begun += l->board->slot[rank].state != HEART_ABSENT;
         ended += l->board->slot[rank].state == HEART_DONE;
     }
-    if (ended == l->ranks && WIFEXITED(l->status))
+    if (ended == l->ranks && WIFEXITED(l->status) && !l->why[0])
         return WEXITSTATUS(l->status) ? WEXITSTATUS(l->status) : l->board->status;
     if (heart_told(l->board)[0])
         snprintf(text, sizeof text, "%s", heart_told(l->board));
     else if (l->why[0])
         snprintf(text, sizeof text, "%s", l->why);
+    else if (WIFSIGNALED(l->status)) /* its ranks go with it, and none of them is to blame */
+        snprintf(text, sizeof text, "mpirun was ended by signal %d", WTERMSIG(l->status));
     else if (begun == 0)
         snprintf(
             text, sizeof text,

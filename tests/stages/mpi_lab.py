@@ -4,7 +4,7 @@
 Interface:
 - Program: the program and a folder of the test; run, cases.
 - environment: of all processes that a test starts, with a mark.
-- marked, pids_in_run: processes by their mark; the ranks, once they work.
+- marked, pids_in_run, parent_of: processes by their mark; the ranks, once they work.
 - rows_of, saved_files: what --json and --save left.
 """
 import glob
@@ -81,13 +81,22 @@ def saved_files(folder):
     return found
 
 
-def cpu_seconds(pid):
+def stat_fields(pid):
+    """Of /proc/PID/stat, from the state on; none of a process that is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f:
-            fields = f.read().rsplit(")", 1)[1].split()
+            return f.read().rsplit(")", 1)[1].split()
     except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return []
+
+
+def cpu_seconds(pid):
+    fields = stat_fields(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def parent_of(pid):
+    return int((stat_fields(pid) or ["", 0])[1])
 
 
 def pids_in_run(mark, seconds=30.0):

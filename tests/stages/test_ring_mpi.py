@@ -20,7 +20,8 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import npyfile
-from mpi_lab import Program, environment, marked, pids_in_run, rows_of, saved_files
+from mpi_lab import (Program, environment, marked, parent_of, pids_in_run, rows_of,
+                     saved_files)
 from tap import Tap
 
 METHODS = ["ring", "burst", "allgather", "ulysses", "ring-double", "burst-double"]
@@ -145,15 +146,19 @@ def check_exit(p, flags, sentence, front=()):
             (seconds < 15, f"{flags}: told at once", f"{seconds:.1f} s")]
 
 
+MPIRUN = "mpirun"
+
+
 def check_signal(p, number, victim, sentence):
-    """Rank `victim`, or the launcher (None), gets a signal in the middle of its work."""
-    mark = f"RING_TEST_CASE_{int(number)}_{victim}"
+    """Rank `victim`, MPIRUN, or the launcher (None), gets a signal in the middle of its work."""
+    mark = f"RING_TEST_CASE_{os.getpid()}_{int(number)}_{victim}"
     flags = f"--cases {p.cases(mark + '.txt', LONG)} --timeout 5 --transport mpi --ranks 4 --quiet"
     name = f"{signal.Signals(number).name} to {'the launcher' if victim is None else victim}"
     run = subprocess.Popen([p.path, *flags.split()], stdout=subprocess.PIPE, text=True,
                            stderr=subprocess.PIPE, env=environment(**{mark: "1"}), errors="replace")
     pids = pids_in_run(mark)
-    pid = run.pid if victim is None else pids[victim]
+    pid = (run.pid if victim is None else parent_of(pids[0]) if victim == MPIRUN else
+           pids[victim])
     if pid:
         os.kill(pid, number)
     start = time.monotonic()
@@ -179,17 +184,19 @@ def check_signal(p, number, victim, sentence):
 
 
 PLACE = r"((forward|backward) step \d+|set-up|outside of a run)"
-MPIRUN = ("mpirun", "-q", "-n", "4")
+BY_USER = ("mpirun", "-q", "-n", "4")
 ENDS = [
     (check_exit, "--ranks 4 --inject exit@1:2", "rank 1, forward step 2, .*without a word"),
     (check_exit, "--ranks 4 --inject exit@0:5", "rank 0, backward step 1, .*without a word"),
-    (check_exit, "--inject exit@2:1", "rank 2, forward step 1, .*without a word", MPIRUN),
+    (check_exit, "--inject exit@2:1", "rank 2, forward step 1, .*without a word", BY_USER),
     (check_signal, signal.SIGKILL, 2, f"rank 2, {PLACE}.*ended without a word"),
     (check_signal, signal.SIGSEGV, 1, f"rank 1, {PLACE}.*crashed .signal 11"),
     (check_signal, signal.SIGSTOP, 3, "rank 3 is stopped"),
     (check_signal, signal.SIGSTOP, 0, "rank 0( is stopped|, outside of a run: stopped)"),
     (check_signal, signal.SIGTERM, 2, f"rank 2, {PLACE}.*told to end"),
     (check_signal, signal.SIGTERM, None, "signal 15"),
+    (check_signal, signal.SIGKILL, MPIRUN, "mpirun was ended by signal 9$"),
+    (check_signal, signal.SIGSTOP, MPIRUN, "mpirun is stopped, for"),
     (check_signal, signal.SIGKILL, None, ""),
 ]
 
@@ -205,7 +212,7 @@ def check_ends(p):
 
 def check_nohup(p):
     """A signal that the caller ignores stays ignored: `nohup ring_burst --transport mpi`."""
-    mark = "RING_TEST_CASE_NOHUP"
+    mark = f"RING_TEST_CASE_{os.getpid()}_NOHUP"
     flags = f"--cases {p.cases(mark + '.txt', LONG[:5])} --transport mpi --ranks 4 --quiet"
     run = subprocess.Popen([p.path, *flags.split()], stdout=subprocess.PIPE, text=True,
                            stderr=subprocess.PIPE, env=environment(**{mark: "1"}), errors="replace",
