@@ -26,7 +26,8 @@ failure. With `variant:` instead of `function:`, for a file that a variant calls
 is linked in front of the stage's own library, and the variant is run. So are all of CUDA, which
 need a GPU (`./ladder gpu check` runs these), and the methods of stage 06. There a method may also
 send other bytes than the model says, hold other memory, touch what is in flight or what its other
-lane uses, or wait for a message that nobody sends. The last three end a run before it has a result: exit status 3, not 1.
+lane uses, or wait for a message that nobody sends. The last three end a run before it has a result:
+exit status 3, not 1.
 `--mask-file {local}` in a case is a mask of four blocks of eight tokens on its diagonal: attention
 that four ranks could do alone.
 
