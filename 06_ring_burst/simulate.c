@@ -125,8 +125,7 @@ static AttnStatus run(const RingPlan *plan, const AttnArgs *args, const RingMeth
     }
     if (ring_world_sim(&job, &ring_space_cpu, report) != 0)
         status = refuse(report->failure, RING_FAILED);
-    else if (plan->setup.fault.kind == RING_NO_FAULT &&
-             !ring_bytes_agree(&m, report, plan->backward, sentence, sizeof sentence))
+    else if (!ring_bytes_agree(&m, report, plan->backward, sentence, sizeof sentence))
         status = refuse(sentence, RING_FAILED);
     ring_model_free(&m);
     ring_report_free(report);

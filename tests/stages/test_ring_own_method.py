@@ -30,6 +30,7 @@ DEEDS = [
     (3, "nobody receives", [], 1, "takes"),
     (4, "it is looked at before it is there", [], 1, "on its way|in flight"),
     (5, "another method's bytes", ["--backward"], 1, "bytes of "),
+    (5, "and a message is late", ["--backward", "--inject", "delay@1:0"], 1, "bytes of "),
     (6, "it gives up without a word", [], 1, "did not say why"),
     (7, "a tensor that is none", [], 1, "no tensor number"),
     (8, "no backward pass", ["--backward"], 1, "the table has no backward pass"),
