@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_dtype.c: the 16-bit conversions of tensor.c, bit by bit.
+ * test_dtype.c: the 16-bit conversions of dtype.c, bit by bit.
  *
  * Rounding is compared with a second definition that shares nothing with the bit tricks of
- * tensor.c: scale by a power of two until one unit is one, round with rint() in double (to nearest,
+ * dtype.c: scale by a power of two until one unit is one, round with rint() in double (to nearest,
  * ties to even), scale back.
  */
 #include <math.h>
