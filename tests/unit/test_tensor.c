@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "bench.h"
 #include "tensor.h"
 
 /* Writes every row, reads it back, and looks at what lies around. */
@@ -117,6 +118,62 @@ static void every_byte_is_watched(void **state)
     tensor_free(&s);
 }
 
+/* Blocks of a MiB, on threads from 32 of them on: any byte at a border is watched, two blocks that
+ * change places show, and the print is the same one whatever the threads. */
+static void every_block_is_watched(void **state)
+{
+    static const int64_t mebi = INT64_C(1) << 20;
+    static const int64_t size[] = {1, 4096, mebi - 4096, mebi, mebi + 1, 31 * mebi, 33 * mebi + 8};
+    static const int threads[] = {1, 2, 7};
+    (void)state;
+    for (size_t n = 0; n < sizeof size / sizeof *size; n++) {
+        uint64_t first = 0;
+        for (int t = 0; t < 3; t++) {
+            Storage s;
+            uint64_t print;
+            bench_set_threads(threads[t]);
+            assert_int_equal(tensor_new(&s, ATTN_BF16, LAYOUT_BSHD, 1, 1, 1, size[n] / 2 + 1), 0);
+            for (size_t at = 0; at < s.bytes; at += s.bytes / 5 + 1)
+                assert_int_equal(s.base[at], 0xFF); /* poisoned everywhere */
+            for (size_t at = 0; at < s.bytes; at += 1021)
+                s.base[at] = (unsigned char)at;
+            print = tensor_fingerprint(&s);
+            first = t == 0 ? print : first;
+            assert_true(print == first);
+            for (int64_t back = 0; back < (int64_t)s.bytes; back += mebi / 2) {
+                s.base[s.bytes - 1 - (size_t)back] ^= 1;
+                assert_true(tensor_fingerprint(&s) != print);
+                s.base[s.bytes - 1 - (size_t)back] ^= 1;
+                if (back > 4 * mebi) /* the larger ones only at some borders */
+                    back += 9 * mebi;
+            }
+            tensor_poison(&s);
+            for (size_t at = 0; at < s.bytes; at++)
+                if (s.base[at] != 0xFF)
+                    fail_msg("byte %zu of %zu is not poison", at, s.bytes);
+            tensor_free(&s);
+        }
+    }
+    bench_set_threads(1);
+}
+
+static void blocks_in_order(void **state)
+{
+    const size_t mebi = (size_t)1 << 20;
+    Storage s;
+    uint64_t print;
+    (void)state;
+    assert_int_equal(tensor_new(&s, ATTN_BF16, LAYOUT_BSHD, 1, 1, 1, (int64_t)(3 * mebi / 2)), 0);
+    /* the first block begins a page before s.base */
+    unsigned char *second = s.base + mebi - (size_t)sysconf(_SC_PAGESIZE);
+    memset(second, 1, mebi);
+    print = tensor_fingerprint(&s);
+    memset(second, 0xFF, mebi);
+    memset(second + mebi, 1, mebi);
+    assert_true(tensor_fingerprint(&s) != print);
+    tensor_free(&s);
+}
+
 /* Does reading or writing this byte kill the process? Asked of a child. */
 static int touch_faults(volatile unsigned char *p, int write_it)
 {
@@ -185,7 +242,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(storage_of_all_layouts), cmocka_unit_test(strides_of_layouts),
-        cmocka_unit_test(every_byte_is_watched),  cmocka_unit_test(guard_pages),
+        cmocka_unit_test(every_byte_is_watched),  cmocka_unit_test(every_block_is_watched),
+        cmocka_unit_test(blocks_in_order),        cmocka_unit_test(guard_pages),
         cmocka_unit_test(impossible_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
