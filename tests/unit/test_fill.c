@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "bench.h"
 #include "fill.h"
 #include "tensor.h"
 
@@ -159,6 +160,46 @@ static void tensors_of_all_layouts(void **state)
         }
 }
 
+/* Whole rows are made at once, 256 channels at a time, and each distribution in the way that suits
+ * it: the values are those of fill_value all the same. */
+static void rows_of_all_distributions(void **state)
+{
+    static const int64_t channels[] = {1, 7, 255, 256, 257, 600};
+    (void)state;
+    for (size_t n = 0; n < sizeof channels / sizeof *channels; n++)
+        for (int dist = FILL_NORMAL; dist <= FILL_PAIRED; dist++)
+            for (int which = FILL_Q; which <= FILL_DO; which++) {
+                const int64_t d = channels[n];
+                Storage s;
+                assert_int_equal(tensor_new(&s, ATTN_F32, LAYOUT_BHSD, 1, 3, 2, d), 0);
+                fill_tensor(&s.view, (FillTensor)which, 5, (FillDist)dist);
+                for (int64_t index = 0; index < 6 * d; index++) {
+                    const int64_t at = tensor_offset(&s.view, 0, index / d / 2, index / d % 2);
+                    assert_true(tensor_get(&s.view, at + index % d) ==
+                                fill_value(5, which, (uint64_t)index, (FillDist)dist));
+                }
+                tensor_free(&s);
+            }
+}
+
+/* Large enough for threads, with a number of tokens that they cannot share evenly. */
+static void threads_change_nothing(void **state)
+{
+    static const int threads[] = {1, 2, 7};
+    uint64_t print[3];
+    (void)state;
+    for (int n = 0; n < 3; n++) {
+        Storage s;
+        bench_set_threads(threads[n]);
+        assert_int_equal(tensor_new(&s, ATTN_BF16, LAYOUT_BSHD, 1, 4099, 8, 129), 0);
+        fill_tensor(&s.view, FILL_DO, 3, FILL_PAIRED);
+        print[n] = tensor_fingerprint(&s);
+        tensor_free(&s);
+    }
+    bench_set_threads(1);
+    assert_true(print[0] == print[1] && print[0] == print[2]);
+}
+
 static void mask_rows(void **state)
 {
     static uint8_t mask[500 * 300], again[500 * 300];
@@ -187,7 +228,8 @@ int main(void)
         cmocka_unit_test(known_answers),          cmocka_unit_test(normal_moments),
         cmocka_unit_test(other_distributions),    cmocka_unit_test(streams_differ),
         cmocka_unit_test(tensors_of_all_layouts), cmocka_unit_test(mask_rows),
-        cmocka_unit_test(paired_tensors),
+        cmocka_unit_test(paired_tensors),         cmocka_unit_test(rows_of_all_distributions),
+        cmocka_unit_test(threads_change_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
