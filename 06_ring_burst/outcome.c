@@ -237,6 +237,7 @@ int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c,
     flash_backward_set_deterministic(c->deterministic);
     status = run_rounds(run, c, trace);
     bench_progress_clear();
+    bench_set_threads(c->threads);
     look_around(out, p, before, live);
     if (status != 0) {
         snprintf(out->failure, sizeof out->failure, "%s", run->report.failure);

@@ -5,6 +5,8 @@
  */
 #include "problem_internal.h"
 
+#include "bench.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +149,7 @@ int problem_make(Problem *p, const CliCase *c)
     a->scale = c->scale != 0.0f ? c->scale : (float)(1.0 / sqrt((double)s->d));
     a->softcap = c->softcap;
     a->threads = c->threads;
+    bench_set_threads(c->threads); /* the last case may have left another number behind */
     status = sequences_make(p, c, &f);
     if (status == EXIT_OK)
         status = make_tensors(p, c, &f);

@@ -5,6 +5,12 @@
  */
 #include "offline_case.h"
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "bench.h"
+
 static void expect_values(const Tensor *t, int which, int thd)
 {
     for (int b = 0; b < B; b++)
@@ -126,6 +132,19 @@ static void inputs_are_the_same_packed(void **state)
     drop(&plain);
 }
 
+/* A ring leaves one thread behind; what is filled next is filled by those of its own case. */
+static void threads_of_the_case(void **state)
+{
+    Made m;
+    (void)state;
+    bench_set_threads(1);
+    expect_made(&m, "-N 5 --threads 3");
+#ifdef _OPENMP
+    assert_int_equal(3, omp_get_max_threads());
+#endif
+    drop(&m);
+}
+
 /* --- sequences ---------------------------------------------------------------------------------*/
 
 static void lengths_become_segments(void **state)
@@ -190,6 +209,7 @@ int main(void)
         cmocka_unit_test(files_of_every_kind),
         cmocka_unit_test(packed_tensors_share_a_storage),
         cmocka_unit_test(inputs_are_the_same_packed),
+        cmocka_unit_test(threads_of_the_case),
         cmocka_unit_test(lengths_become_segments),
         cmocka_unit_test(lengths_refused),
     };
