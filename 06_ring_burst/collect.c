@@ -6,8 +6,10 @@
  * Reading walks the list in one direction, collecting in the other, and no line here knows whether
  * the layout is contiguous, zigzag or striped, or how many sequences there are.
  *
- * Results go to rank 0 by host messages, one rank after the other, so that rank 0 needs room for
- * one shard beside its own. This is not what the stage measures.
+ * Results go to rank 0 by host messages, one rank after the other. This is not what the stage
+ * measures, but of a million tokens a shard has gigabytes, and whoever gathers it whole spends most
+ * of the time on memory that is touched for the first time. So shards go in chunks, through one
+ * buffer that stays in the cache, and the threads of the rank share the tokens of a chunk.
  *
  *     zigzag, 16 tokens, rank 1 of 4: tokens 2 3 12 13, dealt out for two halves of equal work:
  *
@@ -23,36 +25,83 @@
 
 #include "tensor.h"
 
+#define CHUNK ((size_t)8 << 20)
+#define WORTH ((size_t)4 << 20) /* bytes that threads are started for */
+
 /* --- tokens ------------------------------------------------------------------------------------*/
 
-/* Rows of `whole` and of packed [B][tokens][heads][d] that belong to local tokens first .. of the
- * shard: packed = whole, or with `back` whole = packed. Head by head, since the whole tensor may
- * have any strides; a run of d elements is contiguous in both. */
-static void move_tokens(const Tensor *whole, const RingShard *shard, int64_t first, int64_t tokens,
-                        char *packed, int back)
+/* A shard without gaps, [B][tokens][heads][d]; a result may be two of these, its first `split`
+ * tokens and then the others: with a batch of two the first half of batch 1 does not stand behind
+ * the first half of batch 0. Numbering its B * tokens places through says where chunks begin. */
+typedef struct Packed {
+    const Tensor *whole;
+    const RingShard *shard;
+    int64_t split;
+} Packed;
+
+static int64_t places_of(const Packed *p)
 {
-    const int64_t heads = whole->shape[2];
-    const size_t size = dtype_size(whole->dtype), row = (size_t)whole->shape[3] * size;
-    for (int64_t b = 0; b < whole->shape[0]; b++)
-        for (int64_t c = 0; c < shard->count; c++)
-            for (int64_t t = 0; t < shard->pieces[c].length; t++) {
-                const RingPiece *piece = &shard->pieces[c];
-                const int64_t local = piece->first + t - first;
-                const int64_t global = piece->global + t * piece->stride;
-                for (int64_t h = 0; local >= 0 && local < tokens && h < heads; h++) {
-                    char *there =
-                        (char *)whole->data + (size_t)tensor_offset(whole, b, global, h) * size;
-                    char *here = packed + (size_t)((b * tokens + local) * heads + h) * row;
-                    memcpy(back ? there : here, back ? here : there, row);
-                }
-            }
+    return p->whole->shape[0] * p->shard->tokens;
 }
 
-/* Of so many tokens of this tensor, without gaps. */
-static size_t packed_bytes(const Tensor *whole, int64_t tokens)
+/* Of one token with all its heads. */
+static size_t place_bytes(const Packed *p)
 {
-    return (size_t)(whole->shape[0] * tokens * whole->shape[2] * whole->shape[3]) *
-           dtype_size(whole->dtype);
+    return (size_t)(p->whole->shape[2] * p->whole->shape[3]) * dtype_size(p->whole->dtype);
+}
+
+/* Row of the whole tensor: the run is the last one that does not begin behind the token. */
+static int64_t global_of(const RingShard *shard, int64_t local)
+{
+    int64_t low = 0, high = shard->count - 1;
+    while (low < high) {
+        const int64_t mid = (low + high + 1) / 2;
+        if (shard->pieces[mid].first <= local)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return shard->pieces[low].global +
+           (local - shard->pieces[low].first) * shard->pieces[low].stride;
+}
+
+/* The place's heads: one copy where they lie together in the whole tensor, too, or head by head,
+ * since it may have any strides; a run of d elements is contiguous in both. */
+static void move_place(const Packed *p, int64_t place, char *packed, int back)
+{
+    const Tensor *whole = p->whole;
+    const int64_t first = whole->shape[0] * p->split;
+    const int64_t tokens = place < first ? p->split : p->shard->tokens - p->split;
+    const int64_t n = place < first ? place : place - first;
+    const int64_t local = n % tokens + (place < first ? 0 : p->split);
+    const int64_t together = whole->stride[2] == whole->shape[3] ? whole->shape[2] : 1;
+    const size_t size = dtype_size(whole->dtype);
+    const size_t bytes = (size_t)(together * whole->shape[3]) * size;
+    const int64_t global = global_of(p->shard, local);
+    for (int64_t h = 0; h < whole->shape[2]; h += together, packed += bytes) {
+        const int64_t at = tensor_offset(whole, n / tokens, global, h);
+        char *there = (char *)whole->data + (size_t)at * size;
+        memcpy(back ? there : packed, back ? packed : there, bytes);
+    }
+}
+
+/* packed = these places of the whole tensor, or with `back` the other way round. */
+static void move_places(const Packed *p, int64_t first, int64_t count, char *packed, int back,
+                        int threads)
+{
+    const size_t bytes = place_bytes(p);
+    (void)threads; /* without OpenMP */
+#pragma omp parallel for schedule(static)                                                          \
+    num_threads(threads) if (threads > 1 && (size_t)count * bytes >= WORTH)
+    for (int64_t n = 0; n < count; n++)
+        move_place(p, first + n, packed + (size_t)n * bytes, back);
+}
+
+/* At least one place. */
+static int64_t chunk_places(const Packed *p)
+{
+    const size_t bytes = place_bytes(p);
+    return bytes < CHUNK ? (int64_t)(CHUNK / bytes) : 1;
 }
 
 /* Host memory between the whole tensor and a rank's own, which may be a GPU's. Not counted by
@@ -65,14 +114,25 @@ static void *staging(RingRank *r, size_t bytes)
     return p;
 }
 
+/* For the chunks of one shard: as much as the largest of them needs. */
+static char *chunk_room(RingRank *r, const Packed *p)
+{
+    const int64_t all = places_of(p), most = chunk_places(p);
+    return staging(r, (size_t)(all < most ? all : most) * place_bytes(p));
+}
+
 int ring_shard_read(RingRank *r, void *to, const Tensor *from, const RingShard *shard)
 {
-    const size_t bytes = packed_bytes(from, shard->tokens);
-    void *packed = staging(r, bytes);
-    int status = -1;
-    if (packed) {
-        move_tokens(from, shard, 0, shard->tokens, packed, 0);
-        status = bytes ? r->space->upload(r, to, packed, bytes) : 0;
+    const Packed whole = {from, shard, shard->tokens};
+    const int64_t all = places_of(&whole), most = chunk_places(&whole);
+    const size_t bytes = place_bytes(&whole);
+    char *packed = chunk_room(r, &whole);
+    int status = packed ? 0 : -1;
+    for (int64_t first = 0; first < all && status == 0; first += most) {
+        const int64_t count = all - first < most ? all - first : most;
+        move_places(&whole, first, count, packed, 0, r->threads);
+        status =
+            r->space->upload(r, (char *)to + (size_t)first * bytes, packed, (size_t)count * bytes);
     }
     free(packed);
     return status;
@@ -80,7 +140,7 @@ int ring_shard_read(RingRank *r, void *to, const Tensor *from, const RingShard *
 
 /* --- results to rank 0 -------------------------------------------------------------------------*/
 
-/* Where a rank's result lies: as one tensor, or as two halves. */
+/* Where this rank's result lies: as one tensor, or as two halves. */
 typedef struct Result {
     const Tensor *whole; /* on rank 0 */
     const RingShard *shards;
@@ -89,44 +149,47 @@ typedef struct Result {
     size_t skip; /* byte of `mine` at which half 1 begins */
 } Result;
 
-/* This rank's result, packed; halves one behind the other. */
-static int download(RingRank *r, const Result *result, char *packed)
-{
-    const int64_t tokens = result->shards[r->rank].tokens;
-    const int64_t split = result->halves ? tokens / 2 : tokens;
-    const size_t first = packed_bytes(result->whole, split);
-    const size_t second = packed_bytes(result->whole, tokens - split);
-    if (first && r->space->download(r, packed, result->mine, first) != 0)
-        return -1;
-    return second ? r->space->download(r, packed + first, result->mine + result->skip, second) : 0;
-}
-
-/* Each half is packed for itself, [B][tokens of the half][heads][d]: with a batch of two the first
- * half of batch 1 does not stand behind the first half of batch 0. */
-static void place(const Result *result, int rank, char *packed)
+static Packed packed_of(const Result *result, int rank)
 {
     const RingShard *shard = &result->shards[rank];
-    const int64_t split = result->halves ? shard->tokens / 2 : shard->tokens;
-    move_tokens(result->whole, shard, 0, split, packed, 1);
-    move_tokens(result->whole, shard, split, shard->tokens - split,
-                packed + packed_bytes(result->whole, split), 1);
+    return (Packed){result->whole, shard, result->halves ? shard->tokens / 2 : shard->tokens};
+}
+
+/* Bytes from .. end-1 of this rank's packed result, of either half what is in them. */
+static int download(RingRank *r, const Result *result, size_t from, size_t end, char *packed)
+{
+    const Packed p = packed_of(result, r->rank);
+    const size_t split = (size_t)(result->whole->shape[0] * p.split) * place_bytes(&p);
+    const size_t first_end = end < split ? end : split, second = from > split ? from : split;
+    if (from < first_end &&
+        r->space->download(r, packed, result->mine + from, first_end - from) != 0)
+        return -1;
+    return second < end
+               ? r->space->download(r, packed + (second - from),
+                                    result->mine + result->skip + (second - split), end - second)
+               : 0;
 }
 
 /* The same few lines are the sender's and the receiver's side. Rank 0 asks one rank after the other
- * and each sends once, so the blocking host messages meet in pairs and cannot form a circle. */
+ * and each sends chunk by chunk, so the blocking host messages meet in pairs and cannot form a
+ * circle. */
 static int collect_one(RingRank *r, const Result *result, int rank)
 {
-    const size_t bytes = packed_bytes(result->whole, result->shards[rank].tokens);
-    char *packed = staging(r, bytes);
-    int status = -1;
-    if (packed && rank == r->rank)
-        status = download(r, result, packed);
-    else if (packed)
-        status = r->transport->host_receive(r, rank, packed, bytes);
-    if (status == 0 && r->rank != 0)
-        status = r->transport->host_send(r, 0, packed, bytes);
-    else if (status == 0 && result->whole->data)
-        place(result, rank, packed);
+    const Packed p = packed_of(result, rank);
+    const int64_t all = places_of(&p), most = chunk_places(&p);
+    const size_t bytes = place_bytes(&p);
+    char *packed = chunk_room(r, &p);
+    int status = packed ? 0 : -1;
+    for (int64_t first = 0; first < all && status == 0; first += most) {
+        const int64_t count = all - first < most ? all - first : most;
+        const size_t from = (size_t)first * bytes, length = (size_t)count * bytes;
+        status = rank == r->rank ? download(r, result, from, from + length, packed)
+                                 : r->transport->host_receive(r, rank, packed, length);
+        if (status == 0 && r->rank != 0)
+            status = r->transport->host_send(r, 0, packed, length);
+        else if (status == 0 && result->whole->data)
+            move_places(&p, first, count, packed, 1, r->threads);
+    }
     free(packed);
     return status;
 }

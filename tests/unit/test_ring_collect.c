@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ring_collect.c: shards out of whole tensors and results back into them, in chunks.
+ *
+ * The method of this test computes nothing: O is Q, dQ is dO (in two halves with a gap between
+ * them), dK is K, dV is V. So each result has to have the bytes of its input, wherever a chunk
+ * ended: within a half, within a batch, behind the last token.
+ */
+#include "fill.h"
+#include "ring_sim_case.h"
+
+#define GAP ((size_t)4096) /* between the halves of dQ */
+
+static int no_open(RingRank *r)
+{
+    (void)r;
+    return 0;
+}
+
+static void no_close(RingRank *r)
+{
+    (void)r;
+}
+
+static int same_forward(RingRank *r)
+{
+    const size_t bytes = ring_q_bytes(r, r->rank), rows = ring_row_bytes(r, r->rank);
+    return ring_copy(r, r->O, bytes, r->Q, bytes, bytes, 1) || ring_zero(r, r->lse, rows) ? -1 : 0;
+}
+
+/* [B][nq][H][d] becomes [B][nq/2][H][d], a gap, [B][rest][H][d]. */
+static int split_gradient(RingRank *r)
+{
+    const int64_t B = r->plan->shape.B;
+    const size_t token = r->nq ? ring_q_bytes(r, r->rank) / (size_t)(B * r->nq) : 0;
+    const size_t first = (size_t)(r->nq / 2) * token, rest = (size_t)r->nq * token - first;
+    r->dQ_second = (size_t)B * first + GAP;
+    r->dQ_bytes = r->dQ_second + (size_t)B * rest;
+    r->dQ = ring_alloc(r, r->dQ_bytes, "dQ");
+    return r->failed || ring_copy(r, r->dQ, first, r->dO, (size_t)r->nq * token, first, B) ||
+                   ring_copy(r, (char *)r->dQ + r->dQ_second, rest, (char *)r->dO + first,
+                             (size_t)r->nq * token, rest, B)
+               ? -1
+               : 0;
+}
+
+static int same_backward(RingRank *r)
+{
+    const size_t bytes = ring_kv_bytes(r, r->rank);
+    r->dK_bytes = r->dV_bytes = bytes;
+    r->dKV_whole = 1;
+    r->dK = ring_alloc(r, bytes, "dK");
+    r->dV = ring_alloc(r, bytes, "dV");
+    return split_gradient(r) || ring_copy(r, r->dK, bytes, r->K, bytes, bytes, 1) ||
+                   ring_copy(r, r->dV, bytes, r->V, bytes, bytes, 1)
+               ? -1
+               : 0;
+}
+
+static const RingMethodTable same = {no_open, same_forward, same_backward, no_close};
+
+/* threads: of all ranks. */
+static void run_same(AttnShape s, TensorLayout layout, RingLayout dealt, int ranks, int threads)
+{
+    Case *problem = case_new((AttnShape){1, 1, 1, 1, 1, 1}, ATTN_F32, LAYOUT_BSHD, 1);
+    RingSetup setup = sim_setup(ranks, dealt);
+    SimCase *c;
+    const struct {
+        Storage *storage;
+        Tensor *view;
+        int64_t N, heads;
+        FillTensor fill; /* 0: a result */
+    } all[] = {
+        {&problem->Q, &problem->args.Q, s.Nq, s.H, FILL_Q},
+        {&problem->dO, &problem->args.dO, s.Nq, s.H, FILL_DO},
+        {&problem->K, &problem->args.K, s.Nk, s.Hkv, FILL_K},
+        {&problem->V, &problem->args.V, s.Nk, s.Hkv, FILL_V},
+        {&problem->O, &problem->args.O, s.Nq, s.H, (FillTensor)0},
+        {&problem->dQ, &problem->args.dQ, s.Nq, s.H, (FillTensor)0},
+        {&problem->dK, &problem->args.dK, s.Nk, s.Hkv, (FillTensor)0},
+        {&problem->dV, &problem->args.dV, s.Nk, s.Hkv, (FillTensor)0},
+    };
+    free(problem->lse);
+    problem->args.lse = problem->lse = calloc((size_t)(s.B * s.H * s.Nq), sizeof(float));
+    assert_non_null(problem->lse);
+    problem->args.shape = s;
+    case_align(problem, ATTN_MASK_NONE);
+    for (size_t n = 0; n < sizeof all / sizeof *all; n++) {
+        tensor_free(all[n].storage);
+        assert_int_equal(
+            0, tensor_new(all[n].storage, ATTN_F32, layout, s.B, all[n].N, all[n].heads, s.d));
+        *all[n].view = all[n].storage->view;
+        if (all[n].fill)
+            fill_tensor(all[n].view, all[n].fill, 1, FILL_NORMAL);
+    }
+    setup.threads = threads;
+    c = sim_case(problem, &setup, &same);
+    assert_int_equal(0, sim_run(c));
+    for (size_t n = 0; n < 4; n++)
+        assert_true(tensor_fingerprint(all[n].storage) == tensor_fingerprint(all[n + 4].storage));
+    sim_case_free(c);
+}
+
+/* Fewer tokens than ranks, one, and numbers that nothing divides. */
+static void small_shards(void **state)
+{
+    static const int64_t tokens[] = {1, 2, 3, 7, 31};
+    (void)state;
+    for (size_t n = 0; n < sizeof tokens / sizeof *tokens; n++)
+        for (int layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++)
+            for (int dealt = RING_CONTIGUOUS; dealt <= RING_STRIPED; dealt++)
+                for (int ranks = 1; ranks <= 4; ranks++)
+                    run_same((AttnShape){2, 4, 2, tokens[n], tokens[n] + 3, 5},
+                             (TensorLayout)layout, (RingLayout)dealt, ranks, 1);
+}
+
+/* A token of Q has 2 MiB, so each rank has 5 or 6 chunks, one of which begins in the first half of
+ * its dQ and ends in the second. Strides with gaps are moved head by head. */
+static void many_chunks(void **state)
+{
+    const AttnShape shape = {2, 512, 1, 21, 17, 1024};
+    (void)state;
+    if (sim_quick()) /* under sanitizers: too much memory */
+        return;
+    run_same(shape, LAYOUT_BSHD, RING_ZIGZAG, 2, 1);
+    run_same(shape, LAYOUT_ODD, RING_STRIPED, 2, 4);
+    run_same(shape, LAYOUT_SBHD, RING_CONTIGUOUS, 1, 7);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(small_shards),
+                                       cmocka_unit_test(many_chunks)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
