@@ -10,6 +10,7 @@
  * - check_explain: prints the worst element as (b,h,i,x), expected, found, bound, how many are off
  *   and where they cluster (one head? the tail tile? the empty rows?).
  * - check_everywhere: of a case that is sampled all the rest, looked through for NaN.
+ * - row_nonfinite, row_nan: how many values of one head's row are that.
  * - check_value, check_slot, check_find: one comparison, and the arrays behind a verdict.
  * - check_online_reach: what rounding O after every step may add.
  */
@@ -112,7 +113,9 @@ void check_online_reach(const AttnArgs *args, int64_t block, int64_t b, int64_t 
 void check_outputs(Check *check, const Oracle *o, const Yardstick *y, const AttnArgs *args,
                    int backward, double c);
 void check_explain(const Check *check, const char *label, const AttnArgs *args, FILE *to);
-/* Bit-pattern tests that no compiler flag can remove. */
+/* Bit-pattern tests that no compiler flag can remove. Rows: of up to 1024 channels, any dtype. */
+int64_t row_nonfinite(const Tensor *t, int64_t b, int64_t n, int64_t h);
+int64_t row_nan(const Tensor *t, int64_t b, int64_t n, int64_t h);
 int is_finite_f32(float x);
 int is_finite_f64(double x);
 

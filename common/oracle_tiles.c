@@ -206,12 +206,8 @@ static int holds_nonfinite(const Tensor *t, int64_t b, int64_t h, int threads)
     int found = 0;
     (void)threads;
 #pragma omp parallel for schedule(static) num_threads(threads) reduction(| : found)
-    for (int64_t n = 0; n < t->shape[1]; n++) {
-        float row[1024];
-        tensor_read_row(t, b, n, h, row);
-        for (int64_t x = 0; x < t->shape[3]; x++)
-            found |= !is_finite_f32(row[x]);
-    }
+    for (int64_t n = 0; n < t->shape[1]; n++)
+        found |= row_nonfinite(t, b, n, h) != 0;
     return found;
 }
 

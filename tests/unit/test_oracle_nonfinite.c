@@ -138,12 +138,39 @@ static void empty_or_nan_and_nothing_else(void **state)
     }
 }
 
+/* Rows are looked through by their bits: each value at each place of a row, and what stands in the
+ * neighbouring rows does not count. */
+static void rows_by_their_bits(void **state)
+{
+    static const struct {
+        float value;
+        int nonfinite, nan;
+    } values[] = {{0.0f, 0, 0},     {-0.0f, 0, 0},     {1e-7f, 0, 0}, {-60000.0f, 0, 0},
+                  {INFINITY, 1, 0}, {-INFINITY, 1, 0}, {NAN, 1, 1},   {-NAN, 1, 1}};
+    (void)state;
+    for (int dtype = 0; dtype < 3; dtype++)
+        for (size_t n = 0; n < sizeof values / sizeof *values; n++) {
+            Storage s;
+            assert_int_equal(0, tensor_new(&s, (AttnDtype)dtype, LAYOUT_ODD, 1, 3, 2, 37));
+            for (int64_t x = 0; x < 37; x++) {
+                for (int64_t y = 0; y < 37; y++)
+                    case_set(&s.view, 0, 1, 1, y, (float)y);
+                case_set(&s.view, 0, 1, 1, x, values[n].value);
+                assert_int_equal(values[n].nonfinite, row_nonfinite(&s.view, 0, 1, 1));
+                assert_int_equal(values[n].nan, row_nan(&s.view, 0, 1, 1));
+            }
+            assert_int_equal(37, row_nan(&s.view, 0, 1, 0)); /* poison */
+            tensor_free(&s);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nonfinite_reaches_who_sees_it),
         cmocka_unit_test(keys_of_minus_infinity_are_hidden),
         cmocka_unit_test(empty_or_nan_and_nothing_else),
+        cmocka_unit_test(rows_by_their_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
