@@ -20,6 +20,8 @@
  * the largest cases. */
 #define GROUP_BUDGET 4e10
 #define ROWS_BUDGET  2e9
+/* Pair-channels of a row that several threads share when there are fewer rows than threads. */
+#define LONG_ROW 4e6
 
 /* Largest |round(plain[x]) - expected[x]| of one row, or what it was. A NaN is left out: it means a
  * non-finite input, about which this figure says nothing. */
@@ -46,17 +48,22 @@ static int64_t find_index(const OracleSample *s, int64_t i)
 }
 
 /* Rows p->row[0 .. count) of query head h, then, with keys, what they give to dK and dV: on several
- * threads, of which each first has rows of its own and then keys of its own. */
+ * threads, of which each first has rows of its own and then keys of its own; or few long rows one
+ * after the other, each on all threads. */
 static void run_rows(PlainHead *p, int64_t count, int64_t b, int64_t h, int dQ, int keys,
                      int threads)
 {
-    const int64_t Nk = p->args->shape.Nk;
-    (void)threads; /* without OpenMP */
+    const int64_t Nk = p->args->shape.Nk, d = p->args->shape.d;
+    if (!dQ && !keys && count < threads && (double)Nk * (double)d >= LONG_ROW) {
+        for (int64_t n = 0; n < count; n++)
+            plain_forward(p, &p->row[n], b, h, threads);
+        return;
+    }
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
 #pragma omp for schedule(dynamic, 1)
         for (int64_t n = 0; n < count; n++) {
-            plain_forward(p, &p->row[n], b, h);
+            plain_forward(p, &p->row[n], b, h, 1);
             if (dQ)
                 plain_backward(p, &p->row[n], b, h);
         }
@@ -75,10 +82,10 @@ typedef struct Wanted {
     int64_t slot, step;
 } Wanted;
 
-static int is_wanted(const Wanted *w, const Oracle *o, int64_t i)
+/* Of the rows that are looked at: all of them, or those of the sample. */
+static int is_wanted(const Wanted *w, const Oracle *o, int64_t n)
 {
-    const int64_t t = find_index(&o->rows, i);
-    return (t >= 0 || w->slot >= 0) && (o->rows.count - 1 - t) % w->step == 0;
+    return w->slot >= 0 || (o->rows.count - 1 - n) % w->step == 0;
 }
 
 /* All rows of query head h = (b, h) that are wanted. */
@@ -86,11 +93,12 @@ static void run_head(PlainHead *p, const Oracle *o, const Wanted *w, int64_t b, 
                      int threads, Yardstick *y)
 {
     const AttnShape *s = &o->shape;
-    for (int64_t i = 0; i < s->Nq;) {
+    const int64_t all = w->slot >= 0 ? s->Nq : o->rows.count;
+    for (int64_t next = 0; next < all;) {
         int64_t count = 0;
-        for (; i < s->Nq && count < p->places; i++)
-            if (is_wanted(w, o, i))
-                p->row[count++].i = i;
+        for (; next < all && count < p->places; next++)
+            if (is_wanted(w, o, next))
+                p->row[count++].i = w->slot >= 0 ? next : o->rows.index[next];
         run_rows(p, count, b, h, w->dQ, w->slot >= 0, threads);
         for (int64_t n = 0; n < count; n++) {
             const int64_t t = find_index(&o->rows, p->row[n].i);
@@ -110,7 +118,7 @@ static void run_group(PlainHead *p, const Oracle *o, int64_t group, const Wanted
 {
     const AttnShape *s = &o->shape;
     const int64_t heads = s->H / s->Hkv, b = group / s->Hkv, kv = group % s->Hkv;
-    plain_load(p, b, kv, threads);
+    plain_load(p, b, kv, w->slot >= 0, threads);
     for (int64_t h = kv * heads; h < (kv + 1) * heads; h++)
         run_head(p, o, w, b, h, threads, y);
     for (int64_t t = 0; w->slot >= 0 && t < o->keys.count; t++) {

@@ -14,7 +14,8 @@
 
 #include "tensor.h"
 
-#define STRETCH 1024 /* keys */
+#define STRETCH  1024 /* keys */
+#define CHANNELS 16   /* a cache line of V */
 
 float plain_round(const PlainHead *p, float x)
 {
@@ -37,13 +38,13 @@ PLAIN_CLONES static void add_scaled(float *restrict y, float a, const float *res
         y[i] += a * x[i];
 }
 
-/* y[j] = sum_x a[x] Mt[x][j] for j of the row's keys, a stretch that stays in the L1 cache at a
+/* y[j] = sum_x a[x] Mt[x][j] for j of keys from .. end-1, a stretch that stays in the L1 cache at a
  * time. Mt [d][Nk] */
-static void row_times(const PlainRow *r, const float *a, const float *Mt, float *y, int64_t Nk,
-                      int64_t d)
+static void row_times(const float *a, const float *Mt, float *y, int64_t Nk, int64_t d,
+                      int64_t from, int64_t end)
 {
-    for (int64_t at = r->first; at < r->end; at += STRETCH) {
-        const int64_t n = r->end - at < STRETCH ? r->end - at : STRETCH;
+    for (int64_t at = from; at < end; at += STRETCH) {
+        const int64_t n = end - at < STRETCH ? end - at : STRETCH;
         memset(y + at, 0, sizeof(float) * (size_t)n);
         for (int64_t x = 0; x < d; x++)
             add_scaled(y + at, a[x], Mt + x * Nk + at, n);
@@ -103,7 +104,7 @@ int plain_make(PlainHead *p, const AttnArgs *args)
     return 0;
 }
 
-void plain_load(PlainHead *p, int64_t b, int64_t kv, int threads)
+void plain_load(PlainHead *p, int64_t b, int64_t kv, int keys, int threads)
 {
     const AttnShape *s = &p->args->shape;
     (void)threads; /* without OpenMP */
@@ -122,41 +123,41 @@ void plain_load(PlainHead *p, int64_t b, int64_t kv, int threads)
                 p->Kt[x * s->Nk + j] = p->K[j * s->d + x];
                 p->Vt[x * s->Nk + j] = p->V[j * s->d + x];
             }
+    if (!keys)
+        return;
     memset(p->dK, 0, sizeof(float) * (size_t)(s->Nk * s->d));
     memset(p->dV, 0, sizeof(float) * (size_t)(s->Nk * s->d));
 }
 
-/* Which keys row r->i sees: a window leaves few of them, and only these are computed. */
-static void row_see(const PlainHead *p, PlainRow *r)
+/* What is done to keys from .. end-1 of a row, or to these channels of its O. */
+typedef void RowStep(const PlainHead *p, PlainRow *r, int64_t from, int64_t end);
+
+/* A step has its pieces in any order: each key's, or channel's, numbers are its own. */
+static void in_pieces(const PlainHead *p, PlainRow *r, int64_t from, int64_t end, int64_t piece,
+                      int threads, RowStep *step)
 {
-    const AttnArgs *a = p->args;
-    const int64_t Nk = a->shape.Nk;
-    r->first = Nk;
-    r->end = 0;
-    for (int64_t j = 0; j < Nk; j++) {
-        r->seen[j] = (uint8_t)(attn_visible(a->rule, p->q_at[r->i], p->k_at[j]) &&
-                               !(a->mask && a->mask[r->i * Nk + j]));
-        if (r->seen[j]) {
-            r->first = j < r->first ? j : r->first;
-            r->end = j + 1;
-        }
+    if (threads <= 1) { /* without the pragma's costs, which short rows would feel */
+        step(p, r, from, end);
+        return;
     }
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t at = from; at < end; at += piece)
+        step(p, r, at, end - at < piece ? end : at + piece);
 }
 
-/* P and O of row r->i of query head h. */
-void plain_forward(const PlainHead *p, PlainRow *r, int64_t b, int64_t h)
+static void see(const PlainHead *p, PlainRow *r, int64_t from, int64_t end)
 {
     const AttnArgs *a = p->args;
-    const int64_t Nk = a->shape.Nk, d = a->shape.d;
-    float max = -INFINITY, sum = 0;
-    row_see(p, r);
-    tensor_read_row(&a->Q, b, r->i, h, r->q);
-    if (p->options.group)
-        yardstick_normalise(&p->options, p->options.wq + h * d, d, r->q);
-    for (int64_t x = 0; x < d; x++)
-        r->q[x] = plain_round(p, r->q[x] * p->options.scale); /* scale first */
-    row_times(r, r->q, p->Kt, r->S, Nk, d);
-    for (int64_t j = r->first; j < r->end; j++) {
+    for (int64_t j = from; j < end; j++)
+        r->seen[j] = (uint8_t)(attn_visible(a->rule, p->q_at[r->i], p->k_at[j]) &&
+                               !(a->mask && a->mask[r->i * a->shape.Nk + j]));
+}
+
+static void score(const PlainHead *p, PlainRow *r, int64_t from, int64_t end)
+{
+    const AttnArgs *a = p->args;
+    row_times(r->q, p->Kt, r->S, a->shape.Nk, a->shape.d, from, end);
+    for (int64_t j = from; j < end; j++) {
         float s = plain_round(p, r->S[j]);
         r->slope[j] = 1;
         if (a->softcap > 0) {
@@ -165,30 +166,80 @@ void plain_forward(const PlainHead *p, PlainRow *r, int64_t b, int64_t h)
             s = plain_round(p, t * a->softcap);
         }
         r->S[j] = s;
-        if (r->seen[j])
-            max = s > max ? s : max;
-    }
-    memset(r->O, 0, sizeof(float) * (size_t)d);
-    for (int64_t j = r->first; j < r->end; j++)
-        sum += r->P[j] = r->seen[j] ? expf(r->S[j] - max) : 0;
-    for (int64_t j = r->first; j < r->end; j++) {
-        r->P[j] = plain_round(p, r->P[j] / sum);
-        if (!r->seen[j])
-            continue;
-        r->A[j] = yardstick_weight(&p->options, b + p->q_at[r->i].sequence, h, r->i, j, r->P[j],
-                                   &r->gain[j]);
-        add_scaled(r->O, r->A[j], p->V + j * d, d);
     }
 }
 
-/* dS and dQ of row r->i. row_forward of the same row came before. */
+static void exponentiate(const PlainHead *p, PlainRow *r, int64_t from, int64_t end)
+{
+    (void)p;
+    for (int64_t j = from; j < end; j++)
+        r->P[j] = r->seen[j] ? expf(r->S[j] - r->max) : 0;
+}
+
+static void weigh(const PlainHead *p, PlainRow *r, int64_t from, int64_t end)
+{
+    for (int64_t j = from; j < end; j++) {
+        r->P[j] = plain_round(p, r->P[j] / r->sum);
+        if (r->seen[j])
+            r->A[j] = yardstick_weight(&p->options, r->b + p->q_at[r->i].sequence, r->h, r->i, j,
+                                       r->P[j], &r->gain[j]);
+    }
+}
+
+/* Channels of O, over all keys of the row in their order. */
+static void add_values(const PlainHead *p, PlainRow *r, int64_t from, int64_t end)
+{
+    const int64_t d = p->args->shape.d;
+    memset(r->O + from, 0, sizeof(float) * (size_t)(end - from));
+    for (int64_t j = r->first; j < r->end; j++)
+        if (r->seen[j])
+            add_scaled(r->O + from, r->A[j], p->V + j * d + from, end - from);
+}
+
+/* Which keys row r->i sees: a window leaves few of them, and only these are computed. */
+static void row_see(const PlainHead *p, PlainRow *r, int threads)
+{
+    const int64_t Nk = p->args->shape.Nk;
+    in_pieces(p, r, 0, Nk, STRETCH, threads, see);
+    for (r->first = 0; r->first < Nk && !r->seen[r->first];)
+        r->first++;
+    for (r->end = Nk; r->end > r->first && !r->seen[r->end - 1];)
+        r->end--;
+}
+
+/* The steps are shared; what is summed over the keys is summed in their order, by one thread. */
+void plain_forward(const PlainHead *p, PlainRow *r, int64_t b, int64_t h, int threads)
+{
+    const int64_t d = p->args->shape.d;
+    r->b = b;
+    r->h = h;
+    row_see(p, r, threads);
+    tensor_read_row(&p->args->Q, b, r->i, h, r->q);
+    if (p->options.group)
+        yardstick_normalise(&p->options, p->options.wq + h * d, d, r->q);
+    for (int64_t x = 0; x < d; x++)
+        r->q[x] = plain_round(p, r->q[x] * p->options.scale); /* scale first */
+    in_pieces(p, r, r->first, r->end, STRETCH, threads, score);
+    r->max = -INFINITY;
+    for (int64_t j = r->first; j < r->end; j++)
+        if (r->seen[j])
+            r->max = r->S[j] > r->max ? r->S[j] : r->max;
+    in_pieces(p, r, r->first, r->end, STRETCH, threads, exponentiate);
+    r->sum = 0;
+    for (int64_t j = r->first; j < r->end; j++)
+        r->sum += r->P[j];
+    in_pieces(p, r, r->first, r->end, STRETCH, threads, weigh);
+    in_pieces(p, r, 0, d, CHANNELS, threads, add_values);
+}
+
+/* dS and dQ of row r->i. plain_forward of the same row came before. */
 void plain_backward(const PlainHead *p, PlainRow *r, int64_t b, int64_t h)
 {
     const AttnArgs *a = p->args;
     const int64_t Nk = a->shape.Nk, d = a->shape.d;
     float delta = 0;
     tensor_read_row(&a->dO, b, r->i, h, r->dO);
-    row_times(r, r->dO, p->Vt, r->dP, Nk, d);
+    row_times(r->dO, p->Vt, r->dP, Nk, d, r->first, r->end);
     memset(r->dQ, 0, sizeof(float) * (size_t)d);
     for (int64_t j = r->first; j < r->end; j++) {
         r->dP[j] = plain_round(p, r->dP[j]);

@@ -5,7 +5,7 @@
  *
  * Interface:
  * - PlainHead, plain_make / plain_free: room for one key/value head of a case and for some rows.
- * - plain_load: another key/value head; its sums of dK and dV begin at zero.
+ * - plain_load: another key/value head; with `keys` its sums of dK and dV begin at zero.
  * - plain_forward, plain_backward: one row. plain_key: what rows give to one key.
  * - plain_round: to the dtype.
  */
@@ -21,6 +21,8 @@
 /* One row of queries on its way: what a framework would have stored of it. */
 typedef struct PlainRow {
     int64_t i, first, end;  /* it sees nothing outside of keys first .. end-1 */
+    int64_t b, h;           /* of which head */
+    float max, sum;         /* of the scores, of exp(score - max) */
     float *q, *dO, *O, *dQ; /* [d] */
     float *S, *P, *dP;      /* [Nk] */
     float *slope;           /* [Nk] */
@@ -47,11 +49,12 @@ typedef struct PlainHead {
 /* 0, or -1 when memory is short. */
 int plain_make(PlainHead *p, const AttnArgs *args);
 void plain_free(PlainHead *p);
-void plain_load(PlainHead *p, int64_t b, int64_t kv, int threads);
+void plain_load(PlainHead *p, int64_t b, int64_t kv, int keys, int threads);
 float plain_round(const PlainHead *p, float x);
 
-/* P and O of row r->i of query head h of batch b. */
-void plain_forward(const PlainHead *p, PlainRow *r, int64_t b, int64_t h);
+/* P and O of row r->i of query head h of batch b. threads: of this row, whose result does not
+ * depend on them. */
+void plain_forward(const PlainHead *p, PlainRow *r, int64_t b, int64_t h, int threads);
 /* dS and dQ of the same row, after plain_forward. */
 void plain_backward(const PlainHead *p, PlainRow *r, int64_t b, int64_t h);
 /* What the first `count` rows give to key j, in the order of rows whatever the threads. */

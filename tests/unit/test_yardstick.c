@@ -100,6 +100,30 @@ static void ratio_judges(void **state)
     }
 }
 
+/* Fewer rows than threads, and long ones: each is shared by all threads, whose number changes
+ * nothing. With keys that some rows do not see, and a cap. */
+static void long_rows(void **state)
+{
+    (void)state;
+    for (int dtype = 0; dtype < 3; dtype++) {
+        Case *c = case_new((AttnShape){1, 2, 1, 2, 4099, 1000}, (AttnDtype)dtype, 0, 1);
+        Yardstick y, more;
+        Oracle o;
+        case_align(c, ATTN_MASK_CAUSAL_UPPER_LEFT);
+        c->segments_q[0].position = 4000;
+        c->args.softcap = 20;
+        assert_int_equal(0, oracle_run(&o, &c->args, 0, 1));
+        assert_int_equal(0, yardstick_run(&y, &o, &c->args, 0, 1));
+        assert_true(y.O > 0 && y.O < 0.01);
+        for (int threads = 2; threads <= 7; threads++) {
+            assert_int_equal(0, yardstick_run(&more, &o, &c->args, 0, threads));
+            assert_true(more.O == y.O);
+        }
+        oracle_free(&o);
+        case_free(c);
+    }
+}
+
 /* Stage 05's options, all combinations: an implementation of them and not of something else. Where
  * a clip stands at a kink in 16 bits its gradient may jump, so those cases have dO = 0 and look at
  * O alone. A careful kernel stays under the limit. */
@@ -151,9 +175,8 @@ static void options_are_known(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(error_is_rounding),
-        cmocka_unit_test(error_follows_the_type),
-        cmocka_unit_test(ratio_judges),
+        cmocka_unit_test(error_is_rounding), cmocka_unit_test(error_follows_the_type),
+        cmocka_unit_test(ratio_judges),      cmocka_unit_test(long_rows),
         cmocka_unit_test(options_are_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
