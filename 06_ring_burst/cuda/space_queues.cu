@@ -100,6 +100,8 @@ int cuda_space_await(RingRank *r, const RingTransfer *t, cudaEvent_t ready, cuda
         if ((s->lane == RING_BOTH_LANES || s->lane == lane) &&
             cuda_space_try(r, cudaStreamWaitEvent(s->lanes[lane], arrived, 0), "a message") != 0)
             return -1;
+    if (s->lane == 1) /* what comes after both lanes comes after this, work or not */
+        s->apart = 1;
     return 0;
 }
 
