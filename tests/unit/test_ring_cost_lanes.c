@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_ring_cost_lanes: halves of ring's gradients that share a GPU: by hand, and for many plans that
- * nothing begins before what it comes after.
+ * test_ring_cost_lanes: halves of ring's gradients that share a GPU: by hand, and for many plans
+ * that nothing begins before what it comes after.
  *
  * By hand: 512 tokens on each rank, 8 heads. Half of the keys are 2 tiles of each head, so 16 blocks
  * of threads, all equal; one takes ROUND seconds.

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ring_job: rounds of a run. Results are those of the last round, which is timed; rounds to
+ * warm up come before it and are not; and a pass is timed from a common start, whoever was late.
+ */
+#include "ring_sim_case.h"
+
+#include <time.h>
+
+enum { WARMUP = 2, ROUNDS = 3 };
+
+static void sleep_ms(long ms)
+{
+    const struct timespec time = {0, ms * 1000000};
+    nanosleep(&time, NULL);
+}
+
+/* --- which round -------------------------------------------------------------------------------*/
+
+static int begun; /* rounds */
+
+/* O is the number of the round; a round to warm up takes its time. */
+static int numbered_forward(RingRank *r)
+{
+    float *O = r->O;
+    begun++;
+    if (begun <= WARMUP)
+        sleep_ms(150);
+    for (int64_t e = 0; e < ring_q_count(r, r->nq); e++)
+        O[e] = (float)begun;
+    return ring_zero(r, r->lse, ring_row_bytes(r, r->rank));
+}
+
+static int numbered_backward(RingRank *r)
+{
+    const size_t bytes = ring_q_bytes(r, r->rank);
+    float **const all[] = {(float **)&r->dQ, (float **)&r->dK, (float **)&r->dV};
+    r->dQ_bytes = r->dK_bytes = r->dV_bytes = bytes; /* one head: all have the same size */
+    r->dQ_whole = r->dKV_whole = 1;
+    for (int i = 0; i < 3; i++) {
+        if (!(*all[i] = ring_alloc(r, bytes, "a gradient")))
+            return -1;
+        for (int64_t e = 0; e < ring_q_count(r, r->nq); e++)
+            (*all[i])[e] = (float)(10 * begun + i);
+    }
+    return 0;
+}
+
+static void results_are_those_of_the_last_round(void **unused)
+{
+    const RingMethodTable table = {.forward = numbered_forward, .backward = numbered_backward};
+    const RingSetup setup = sim_setup(1, RING_CONTIGUOUS);
+    const Option o = {"one head", {1, 1, 1, 6, 6, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
+    SimCase *c = sim_case(case_option(&o, ATTN_F32, 1, 1), &setup, &table);
+    const AttnArgs *args = &c->problem->args;
+    double forward_ms[ROUNDS], backward_ms[ROUNDS];
+    (void)unused;
+    begun = 0;
+    c->job.warmup = WARMUP;
+    c->job.rounds = ROUNDS;
+    c->job.forward_ms = forward_ms;
+    c->job.backward_ms = backward_ms;
+    if (sim_run(c) != 0)
+        fail_msg("%s", c->report.failure);
+    assert_int_equal(WARMUP + ROUNDS, begun);
+    assert_true(case_get(&args->O, 0, 5, 0, 3) == begun);
+    assert_true(case_get(&args->dQ, 0, 5, 0, 3) == 10 * begun);
+    assert_true(case_get(&args->dK, 0, 5, 0, 3) == 10 * begun + 1);
+    assert_true(case_get(&args->dV, 0, 5, 0, 3) == 10 * begun + 2);
+    for (int round = 0; round < ROUNDS; round++)
+        assert_true(forward_ms[round] < 120);
+    sim_case_free(c);
+}
+
+/* --- a common start ----------------------------------------------------------------------------*/
+
+static int late_open(RingRank *r)
+{
+    if (r->rank == 1)
+        sleep_ms(400);
+    return 0;
+}
+
+/* One word from rank 1, for which rank 0 waits. */
+static int word_forward(RingRank *r)
+{
+    float word = 1;
+    RingExchange x = {0};
+    if (r->rank ? ring_send(r, &x, 0, RING_K, &word, sizeof word)
+                : ring_receive(r, &x, 1, RING_K, &word, sizeof word))
+        return -1;
+    return ring_start(r, &x) || ring_wait(r, &x) ? -1 : 0;
+}
+
+static void nobody_is_timed_before_all_are_there(void **unused)
+{
+    const RingMethodTable table = {.open = late_open, .forward = word_forward};
+    const RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
+    SimCase *c = sim_case(sim_causal(6), &setup, &table);
+    double forward_ms[1];
+    (void)unused;
+    c->plan.backward = 0;
+    c->job.forward_ms = forward_ms;
+    assert_int_equal(0, sim_run(c));
+    assert_true(forward_ms[0] < 300);
+    sim_case_free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(results_are_those_of_the_last_round),
+        cmocka_unit_test(nobody_is_timed_before_all_are_there),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
