@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# 06_gantt: what each rank did when: three lines a rank, from above: computes, sends, receives.
+# 06_gantt: what each rank did when: three lines a rank, from above: computes, in up to two lanes,
+# sends, receives.
 load data.".set"
 width = 620 * panels; height = 150 + 46 * ranks
 load plots."/style.gp"
@@ -15,8 +16,8 @@ middle(r, g) = r + 0.28 * (g - 1)
 do for [p=0:panels-1] {
     set title p == 0 ? name0 : name1
     set xrange [0:(p == 0 ? end0 : end1) * 1.01]
-    plot dat index 3*p using 1:(middle($3,0)):1:2:(middle($3,0)-0.12):(middle($3,0)+0.12) with boxxyerror lc rgb c(0) title "computes", \
-         dat index 3*p+1 using 1:(middle($3,1)):1:2:(middle($3,1)-0.12):(middle($3,1)+0.12) with boxxyerror lc rgb c(1) title "sends", \
-         dat index 3*p+2 using 1:(middle($3,2)):1:2:(middle($3,2)-0.12):(middle($3,2)+0.12) with boxxyerror lc rgb c(2) title "receives"
+    plot dat index 3*p using 1:(middle($3,0)+$4):1:2:(middle($3,0)+$4-$5):(middle($3,0)+$4+$5) with boxxyerror lc rgb c(0) title "computes", \
+         dat index 3*p+1 using 1:(middle($3,1)+$4):1:2:(middle($3,1)+$4-$5):(middle($3,1)+$4+$5) with boxxyerror lc rgb c(1) title "sends", \
+         dat index 3*p+2 using 1:(middle($3,2)+$4):1:2:(middle($3,2)+$4-$5):(middle($3,2)+$4+$5) with boxxyerror lc rgb c(2) title "receives"
 }
 unset multiplot

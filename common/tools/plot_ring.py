@@ -55,7 +55,7 @@ def ring_map(rows):
 
 
 def spans_of(trace, first, only):
-    """Boxes of one group of processes: rank, group (0 computes, 1 sends, 2 receives), ms."""
+    """Boxes of one group of processes: rank, group (0 computes, 1 sends, 2 receives), ms, lane."""
     found = []
     for event in trace["traceEvents"]:
         process = event["pid"] - first
@@ -63,10 +63,18 @@ def spans_of(trace, first, only):
             continue
         start = event["ts"] / 1e3
         found.append((process, event["tid"] // LANES, start, start + event["dur"] / 1e3,
-                      event["cat"] == "backward"))
+                      event["tid"] % LANES))
     begin = min((span[2] for span in found), default=0)
-    return [(rank, group, start - begin, end - begin, back)
-            for rank, group, start, end, back in found]
+    return [(rank, group, start - begin, end - begin, lane)
+            for rank, group, start, end, lane in found]
+
+
+def heights(spans):
+    """Where a box stands in its line: with two lanes of work one above the other; messages, which
+    need not be told apart, all in the same place. {(group, lane): "shift half-height"}"""
+    two = any(group == 0 and lane == 1 for _, group, _, _, lane in spans)
+    return {(group, lane): f"{0.06 * (2 * lane - 1):g} 0.06" if two and group == 0 else "0 0.12"
+            for _, group, _, _, lane in spans}
 
 
 def hidden_share(spans, ranks):
@@ -97,9 +105,9 @@ def gantt(trace, only="both"):
         share = 100 * hidden_share(spans, ranks)
         names.append(f"{name}: {ends[-1]:.3g} ms, {share:.0f} % of the messages' time hidden")
         for group in range(3):
-            panels.append(block([f"# {name}, group {group}: start, end, rank, backward"] + [
-                f"{start:.6g} {end:.6g} {rank} {int(back)}"
-                for rank, g, start, end, back in spans if g == group]))
+            panels.append(block([f"# {name}, group {group}: start, end, rank, shift, height"] + [
+                f"{start:.6g} {end:.6g} {rank} {heights(spans)[g, lane]}"
+                for rank, g, start, end, lane in spans if g == group]))
     if not names:
         return None
     case = f"{other.get('method')}, {other.get('layout')}, {ranks} ranks"
