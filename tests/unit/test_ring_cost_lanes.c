@@ -3,8 +3,8 @@
  * test_ring_cost_lanes: halves of ring's gradients that share a GPU: by hand, and for many plans
  * that nothing begins before what it comes after.
  *
- * By hand: 512 tokens on each rank, 8 heads. Half of the keys are 2 tiles of each head, so 16 blocks
- * of threads, all equal; one takes ROUND seconds.
+ * By hand: 512 tokens on each rank, 8 heads. Half of the keys are 2 tiles of each head, so 16
+ * blocks of threads, all equal; one takes ROUND seconds.
  */
 #include "oracle_case.h"
 
@@ -118,11 +118,11 @@ static void each_half_waits_for_its_sums(void **state)
     }
 }
 
-/* What comes before the first call holds up both lanes, and what comes last waits for both. Between
- * them a call's own passes: those of the first half of a step, while nothing is computed, and those
- * of the second half before its blocks; the first half has begun by then. Causal: rank 0 has nothing
- * to compute until rank 1 has sent it the sums of its keys. Of these the first tile is the longest,
- * so half 0 ends last. */
+/* What comes before the first call holds up both lanes, and what comes last waits for both.
+ * Between them a call's own passes: those of the first half of a step, while nothing is
+ * computed, and those of the second half before its blocks; the first half has begun by then.
+ * Causal: rank 0 has nothing to compute until rank 1 has sent it the sums of its keys. Of these
+ * the first tile is the longest, so half 0 ends last. */
 static void passes_over_memory(void **state)
 {
     const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};
@@ -139,8 +139,8 @@ static void passes_over_memory(void **state)
                 (2 - 127.0 / 1024) * ROUND + (2 * before + 2 * half + after) / rates.memory);
 }
 
-/* Of a rank: nothing begins before what it comes after in its lane, or before its messages; sums are
- * a lane's, keys are both lanes'. */
+/* Of a rank: nothing begins before what it comes after in its lane, or before its messages; sums
+ * are a lane's, keys are both lanes'. */
 static void check_order(const RingSchedule *s, int rank)
 {
     for (int64_t n = 0; n < s->count[rank]; n++) {
