@@ -21,7 +21,9 @@ the repository root. The markers (the closing one repeats the kind, as in `/code
                                such row or file yet, the page names the command that records it,
                                and is filled when there is
     run: PROGRAM ARGUMENTS     output of a program of --build, or of a single FILE.c, compiled
-                               there; exit=2 first allows that status
+                               there; exit=2 first allows that status, before=WORD leaves out what
+                               follows from the first line on that begins so (last digits, which
+                               depend on the machine)
 
 Interface:
 - expand(text, page, context): the page with all markers filled; DocsError says what is wrong.
@@ -216,6 +218,10 @@ def expand_run(context, _page, words, options):
     if done.returncode != int(options.get("exit", 0)):
         raise DocsError(f"run: {shlex.join(words)}: exit status {done.returncode}: {done.stderr}")
     output = done.stdout + (done.stderr if done.returncode else "")
+    if "before" in options:
+        output, found, _ = output.partition("\n" + options["before"])
+        if not found:
+            raise DocsError(f"run: {shlex.join(words)}: no line begins with {options['before']}")
     shown_as = shlex.join([pathlib.Path(words[0]).stem, *words[1:]])
     return f"\n{fence('console', '$ ' + shown_as + chr(10) + output.rstrip())}\n"
 
@@ -225,12 +231,13 @@ EXPANDERS = {"code": expand_code, "diff": expand_diff, "table": expand_table,
 
 
 def parse_arguments(kind, text):
-    """Words and key=value options. For run only a leading exit= is an option: the rest is the
-    program's."""
+    """Words and key=value options. For run only a leading exit= or before= is an option: the rest is
+    the program's."""
     words, options = [], {}
     for part in shlex.split(text):
         key, equals, value = part.partition("=")
-        known = key in ("columns", "column", "filter", "comment", "context", "exit", "pending")
+        known = key in ("columns", "column", "filter", "comment", "context", "exit", "before",
+                                  "pending")
         if equals and known and (kind != "run" or not words):
             options[key] = value
         else:

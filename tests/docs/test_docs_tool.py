@@ -200,6 +200,16 @@ def test_c_file(tap, tree):
     page.unlink()
 
 
+def test_cut(tap, tree):
+    tree.program("printf 'first\\nsecond\\nLast 1e-7\\nend\\n'")
+    page = tree.write("docs/cut.md", "<!-- run: before=Last hello -->\n<!-- /run -->\n")
+    done = tree.docs(str(page))
+    tap.ok("$ hello\nfirst\nsecond\n```" in page.read_text() and done.returncode == 0,
+           "before=WORD leaves out what depends on the machine", done.stderr)
+    page.unlink()
+    tree.program("echo hello $*")
+
+
 def test_errors(tap, tree):
     for name, marker, expected in (
             ("a missing function", "<!-- code: 01_naive/cpu/v0_loops.c#gone -->\n<!-- /code -->",
@@ -220,6 +230,8 @@ def test_errors(tap, tree):
             ("a number of two rows", "<!-- number: docs/r.jsonl column=ms_med --><!-- /number -->",
              "2 rows match"),
             ("a program that fails", "<!-- run: fails -->\n<!-- /run -->", "exit status 3"),
+            ("a cut at nothing", "<!-- run: before=Nobody hello -->\n<!-- /run -->",
+             "no line begins with Nobody"),
             ("a missing program", "<!-- run: absent -->\n<!-- /run -->", "no program absent"),
             ("a C file that is not C", "<!-- run: docs/broken.c -->\n<!-- /run -->",
              "docs/broken.c")):
@@ -283,6 +295,7 @@ def main():
         test_pending(tap, tree)
         test_drift(tap, tree)
         test_c_file(tap, tree)
+        test_cut(tap, tree)
         test_errors(tap, tree)
         test_kinds_of_code(tap, tree)
         test_links_and_commands(tap, tree)
