@@ -3,8 +3,9 @@
  * trace_json.c: events as Chrome's trace format, which Perfetto reads too: a list of spans with a
  * process (here: a rank) and a thread (here: what it does).
  *
- * Messages of a rank overlap, and spans of one thread may not. So sends and receives have as many
- * lanes as are needed: a span takes the first lane that is free at its start.
+ * Messages of a rank overlap, as do halves of a visitor on a GPU (lanes.c), and spans of one thread
+ * may not. So each of the three has as many lanes as are needed: a span takes the first one that is
+ * free at its start.
  *
  *     {"ph":"X","pid":2,"tid":0,"ts":1200,"dur":350,"name":"with rank 1", ...    rank 2 computes
  *     {"ph":"X","pid":2,"tid":16,"ts":1190,"dur":80,"name":"K to rank 3", ...    and sends
