@@ -57,7 +57,8 @@ static int store_dQ(RingRank *r, void *p, size_t bytes)
 }
 
 /* float32 to the dtype. To another place in one step; where it stands in two, where the workspace
- * has room, or in place in many (small_work.cu). */
+ * has room, or in place in many (small_work.cu). Lane 1 takes the last way: nothing orders it and
+ * lane 0, whose elements may be in the workspace just then. */
 int cuda_space_narrow(RingRank *r, void *to, void *p, int64_t count, AttnDtype dtype)
 {
     CudaSpace *s = cuda_space_of(r);
@@ -73,7 +74,7 @@ int cuda_space_narrow(RingRank *r, void *to, void *p, int64_t count, AttnDtype d
         return store_dQ(r, p, bytes);
     if (cuda_space_settle(r, p, bytes) != 0)
         return -1;
-    if (dtype == ATTN_F32 || narrow > s->workspace_bytes || s->sums.dQ)
+    if (dtype == ATTN_F32 || narrow > s->workspace_bytes || s->sums.dQ || s->lane == 1)
         return cuda_space_answer(r, launch_narrow(p, count, dtype, cuda_space_work(r)),
                                  "narrowing");
     if (cuda_space_answer(
