@@ -44,8 +44,8 @@ void cuda_space_free(RingRank *r, void *p_dev)
     CudaSpace *s = cuda_space_of(r);
     if (p_dev && s->sums.dQ == p_dev)
         s->sums.dQ = NULL; /* nobody has asked for this dQ */
-    if (s->apart && !r->failed)
-        (void)cuda_space_work(r); /* behind the other lane, too */
+    if (!r->failed)
+        (void)cuda_space_work(r); /* in both lanes: behind both, and both come behind it */
     for (int p = 0; p < s->piece_count; p++)
         if (s->pieces[p].p_dev == p_dev) {
             s->pieces[p].used = 0;
