@@ -57,6 +57,7 @@ typedef struct CudaShare CudaShare;
 typedef struct CudaZeros {
     const void *p; /* NULL: nothing */
     size_t bytes;
+    int lane; /* in which they were asked for */
 } CudaZeros;
 
 #define CUDA_ZEROS 8 /* notes: dQ, and two halves of dK and dV in two rooms; or O */

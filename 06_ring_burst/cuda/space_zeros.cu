@@ -29,14 +29,21 @@ static int overlap(const CudaZeros *zeros, const void *p, size_t bytes)
     return a && b && a < b + bytes && b < a + zeros->bytes;
 }
 
-/* Async: it is put into the queue behind the work that was asked for, and this function returns. */
+/* Async: it is put into the queue behind the work that was asked for, and this function returns.
+ * Zeros that another lane may count on, since they were asked for in both or there, are written in
+ * both. */
 static int write_zeros(RingRank *r, CudaZeros *zeros)
 {
     const CudaZeros now = *zeros;
+    const int lane = cuda_space_of(r)->lane;
     zeros->p = NULL;
-    return now.p ? cuda_space_try(
-                       r, cudaMemsetAsync((void *)now.p, 0, now.bytes, cuda_space_work(r)), "zeros")
-                 : 0;
+    if (!now.p)
+        return 0;
+    if (now.lane != lane)
+        cuda_space_lane(r, RING_BOTH_LANES);
+    const cudaError_t error = cudaMemsetAsync((void *)now.p, 0, now.bytes, cuda_space_work(r));
+    cuda_space_lane(r, lane);
+    return cuda_space_try(r, error, "zeros");
 }
 
 /* The note. The oldest one has to make room for it. */
@@ -48,7 +55,7 @@ int cuda_space_zero(RingRank *r, void *p, size_t bytes)
     (void)cuda_space_work(r); /* they are written later, and come after the other lane now */
     if (cuda_space_settle(r, p, bytes) != 0 || write_zeros(r, note) != 0)
         return -1;
-    *note = (CudaZeros){p, bytes};
+    *note = (CudaZeros){p, bytes, s->lane};
     s->zero_next = (s->zero_next + 1) % CUDA_ZEROS;
     return 0;
 }
