@@ -231,13 +231,13 @@ EXPANDERS = {"code": expand_code, "diff": expand_diff, "table": expand_table,
 
 
 def parse_arguments(kind, text):
-    """Words and key=value options. For run only a leading exit= or before= is an option: the rest is
-    the program's."""
+    """Words and key=value options. For run only a leading exit= or before= is one: the rest is the
+    program's."""
     words, options = [], {}
     for part in shlex.split(text):
         key, equals, value = part.partition("=")
         known = key in ("columns", "column", "filter", "comment", "context", "exit", "before",
-                                  "pending")
+                        "pending")
         if equals and known and (kind != "run" or not words):
             options[key] = value
         else:
