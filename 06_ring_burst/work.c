@@ -7,8 +7,7 @@
  * with the model: 20 bytes for each element of a bf16 rank's queries forward, 38 backward.
  *
  * Interface (ring_rank.h): ring_alloc, ring_free, ring_zero, ring_copy, ring_split_rows, ring_add,
- * ring_add_partial, ring_narrow, ring_narrow_to, ring_widen, ring_round, ring_partial_size,
- * ring_lane.
+ * ring_add_partial, ring_narrow, ring_narrow_to, ring_widen, ring_round, ring_partial_size.
  */
 #include "ring_world.h"
 #include "tensor.h"

@@ -24,8 +24,8 @@ static float *room_of(const RingRank *r)
     return ((const PlainRing *)r->method)->K[0];
 }
 
-/* In lane 0 and then in lane 1: `first` and `second` on one piece of memory. between: 1, and both
- * lanes are asked for something meanwhile. */
+/* Zeros in lane 0 and then in lane 1, which overlap by a float. between: 1, and both lanes are
+ * asked for something meanwhile. */
 static int zero_twice(RingRank *r, int between)
 {
     ring_lane(r, 0);
