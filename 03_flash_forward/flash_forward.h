@@ -24,7 +24,8 @@
  * - flash_state_start, flash_state_store: an empty state; a state as a tensor of any dtype.
  * - flash_simd_run with flash_simd_workspace_bytes: v2_simd without an allocation inside;
  *   flash_simd_resume, flash_rows_start, flash_rows_store: from a state that has lost nothing.
- *   flash_cuda_run with flash_cuda_workspace_bytes, flash_cuda_run_last: the same on the GPU.
+ *   flash_cuda_run with flash_cuda_workspace_bytes, flash_cuda_run_last: the same on the GPU;
+ *   cuda/block_resume.h: from a state that has lost nothing, there.
  * - FlashTraffic, FlashTiles: what moved between slow and fast memory, and tile sizes from M.
  * - flash_fa1, flash_fa2: v0 and v1 with a given fast memory, counted; flash_standard: stage 01's
  *   order of work in the same fast memory.

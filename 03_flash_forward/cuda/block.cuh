@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * block.cuh: the kernels that resume from (O, lse), by their own names. O_state_dev NULL: the plain
- * forward pass into args->O.
+ * forward pass into args->O. rows_dev.m not NULL: the state is undivided (FlashRows).
  *
  * Interface:
  * - flash_block_f32 (v2_register_tiles.cu), flash_block_v3_mma, flash_block_v4_cp_async.
@@ -17,11 +17,12 @@
 extern "C" { /* a test in C calls them */
 #endif
 
-AttnStatus flash_block_f32(const AttnArgs *args, float *O_state_dev);
+AttnStatus flash_block_f32(const AttnArgs *args, float *O_state_dev, FlashRows rows_dev);
 AttnStatus flash_block_v3_mma(const AttnArgs *args, float *O_state_dev);
 AttnStatus flash_block_v4_cp_async(const AttnArgs *args, float *O_state_dev);
-AttnStatus flash_block_16_bit(const AttnArgs *args, float *O_state_dev, void *workspace_dev);
-AttnStatus flash_block_16_bit_last(const AttnArgs *args, float *O_state_dev);
+AttnStatus flash_block_16_bit(const AttnArgs *args, float *O_state_dev, FlashRows rows_dev,
+                              void *workspace_dev);
+AttnStatus flash_block_16_bit_last(const AttnArgs *args, float *O_state_dev, FlashRows rows_dev);
 size_t flash_16_bit_workspace_bytes(const AttnShape *shape);
 
 #ifdef __cplusplus

@@ -14,7 +14,7 @@
  * - reserve_smem: a kernel's dynamic shared memory, or ATTN_SKIP where --smem-limit forbids it.
  * - rows_on_16_bytes: may 16-byte loads be used on this tensor?
  * - tile_count, launch_blocks: grids. work_of_block, work_of_head: what a block works on.
- * - state_row, lse_row: where a row of the state and its lse stand.
+ * - state_row, lse_row: where a row of the state and its lse stand. no_rows: the state is (O, lse).
  */
 #ifndef FLASH_FORWARD_DISPATCH_CUH
 #define FLASH_FORWARD_DISPATCH_CUH
@@ -147,6 +147,12 @@ static __device__ __forceinline__ int64_t state_row(const AttnArgs &a, BlockWork
 static __device__ __forceinline__ int64_t lse_row(const AttnArgs &a, BlockWork work, int i)
 {
     return (work.b * a.shape.H + work.h) * a.shape.Nq + i;
+}
+
+static __host__ __device__ __forceinline__ FlashRows no_rows()
+{
+    FlashRows none = {NULL, NULL, NULL};
+    return none;
 }
 
 #endif

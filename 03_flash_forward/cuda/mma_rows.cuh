@@ -15,8 +15,8 @@
  * Interface:
  * - Tile<D>: sizes. TileRows: what a thread carries from key tile to key tile.
  * - first_row_of: row(mt, 0) within the block.
- * - start_rows, store_rows: from nothing or from a state (O, lse); to O and lse or to the state.
- *   store_rows_wide: to O in whole rows.
+ * - start_rows, store_rows: from nothing or from a state, (O, lse) or undivided (FlashRows); to O
+ *   and lse or to the state. store_rows_wide: to O in whole rows.
  * - hide_scores: -inf where the mask says so; look_at_tile. update_rows: the online softmax.
  */
 #ifndef FLASH_FORWARD_MMA_ROWS_CUH
@@ -45,11 +45,13 @@ template <class C> static __device__ __forceinline__ int first_row_of(int mt)
     return (mt * C::WARPS + threadIdx.x / 32) * 16 + threadIdx.x % 32 / 4;
 }
 
-/* m_per_lse: m_i is kept in natural units (1) or in powers of two (LOG2E). */
+/* m_per_lse: m_i is kept in natural units (1) or in powers of two (LOG2E, which an undivided state
+ * demands). A state (O, lse) is normalised: it enters with the weight l = 1 at the maximum m = lse.
+ * Where l = 0 no key has been seen, and O is not read. */
 template <class C>
 static __device__ __forceinline__ void start_rows(TileRows<C> &rows, const AttnArgs &a,
                                                   BlockWork work, const float *O_state,
-                                                  float m_per_lse)
+                                                  FlashRows state, float m_per_lse)
 {
     const int t = threadIdx.x % 4, d = (int)a.shape.d;
 #pragma unroll
@@ -57,16 +59,17 @@ static __device__ __forceinline__ void start_rows(TileRows<C> &rows, const AttnA
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int i = work.i0 + first_row_of<C>(mt) + 8 * e;
-            float lse = -INFINITY;
+            float m_row = -INFINITY, l_row = 0.0f;
             const float *O_row = O_state;
             if (O_state && i < a.shape.Nq) {
-                lse = a.lse[lse_row(a, work, i)];
+                const int64_t row = lse_row(a, work, i);
+                m_row = state.m ? state.m[row] : a.lse[row] * m_per_lse;
+                l_row = state.m ? state.l[row] : m_row != -INFINITY ? 1.0f : 0.0f;
                 O_row += state_row(a, work, i);
             }
-            /* A state is normalised: it enters with the weight l = 1 at the maximum m = lse. */
-            const bool resumes = lse != -INFINITY;
-            rows.m_i[mt][e] = lse * m_per_lse;
-            rows.l_i[mt][e] = resumes && t == 0 ? 1.0f : 0.0f;
+            const bool resumes = l_row != 0.0f;
+            rows.m_i[mt][e] = m_row;
+            rows.l_i[mt][e] = t == 0 ? l_row : 0.0f;
 #pragma unroll
             for (int n = 0; n < C::D / 8; n++)
 #pragma unroll
@@ -77,19 +80,27 @@ static __device__ __forceinline__ void start_rows(TileRows<C> &rows, const AttnA
         }
 }
 
-/* The division by l_i that the loop put off, and lse. Adds up l_i over the quad. */
+/* What O is to be multiplied by, the division by l_i that the loop put off, and lse. Adds up l_i
+ * over the quad. An undivided state gets m and l, and O as it is. */
 template <class C>
 static __device__ __forceinline__ float finish_row(TileRows<C> &rows, const AttnArgs &a,
-                                                   BlockWork work, float *lse, int mt, int e,
-                                                   float m_per_lse)
+                                                   BlockWork work, float *lse, FlashRows state,
+                                                   int mt, int e, float m_per_lse)
 {
     const int i = work.i0 + first_row_of<C>(mt) + 8 * e;
     float l_row = rows.l_i[mt][e];
     l_row += __shfl_xor_sync(0xffffffffu, l_row, 1);
     l_row += __shfl_xor_sync(0xffffffffu, l_row, 2);
-    if (i < a.shape.Nq && threadIdx.x % 4 == 0)
-        lse[lse_row(a, work, i)] =
-            l_row == 0.0f ? -INFINITY : rows.m_i[mt][e] * (1.0f / m_per_lse) + logf(l_row);
+    if (i < a.shape.Nq && threadIdx.x % 4 == 0) {
+        const int64_t row = lse_row(a, work, i);
+        lse[row] = l_row == 0.0f ? -INFINITY : rows.m_i[mt][e] * (1.0f / m_per_lse) + logf(l_row);
+        if (state.m) {
+            state.m[row] = rows.m_i[mt][e];
+            state.l[row] = l_row;
+        }
+    }
+    if (state.m)
+        return 1.0f;
     return l_row == 0.0f ? 0.0f : 1.0f / l_row; /* a row that saw nothing: O = 0 */
 }
 
@@ -97,7 +108,7 @@ static __device__ __forceinline__ float finish_row(TileRows<C> &rows, const Attn
 template <typename T, class C>
 static __device__ __forceinline__ void store_rows(TileRows<C> &rows, const AttnArgs &a,
                                                   BlockWork work, float *O_state, float *lse,
-                                                  bool pairs, float m_per_lse)
+                                                  FlashRows state, bool pairs, float m_per_lse)
 {
     const int t = threadIdx.x % 4, d = (int)a.shape.d;
 #pragma unroll
@@ -105,7 +116,7 @@ static __device__ __forceinline__ void store_rows(TileRows<C> &rows, const AttnA
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int i = work.i0 + first_row_of<C>(mt) + 8 * e;
-            const float inverse = finish_row(rows, a, work, lse, mt, e, m_per_lse);
+            const float inverse = finish_row(rows, a, work, lse, state, mt, e, m_per_lse);
             if (i >= a.shape.Nq)
                 continue;
             T *O_row = (T *)a.O.data + tensor_offset(&a.O, work.b, i, work.h);
@@ -141,7 +152,7 @@ static __device__ __forceinline__ void store_rows_wide(TileRows<C> &rows, const 
     for (int mt = 0; mt < C::MT; mt++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const float inverse = finish_row(rows, a, work, a.lse, mt, e, LOG2E);
+            const float inverse = finish_row(rows, a, work, a.lse, no_rows(), mt, e, LOG2E);
             const int r = first_row_of<C>(mt) + 8 * e;
 #pragma unroll
             for (int n = 0; n < CHUNKS; n++)

@@ -10,8 +10,8 @@
  *     lse = ln sum_s exp(lse_s)             O = sum_s exp(lse_s - lse) O_s
  *
  * It is stage 02's merge of two halves of a row, with vectors. A state that the caller resumes from
- * is one part more. The number of parts depends on shape and GPU alone and their order is fixed:
- * results are equal bit for bit from run to run.
+ * is one part more, with the weight l exp(m) where it is undivided. The number of parts depends on
+ * shape and GPU alone and their order is fixed: results are equal bit for bit from run to run.
  *
  * Interface:
  * - count_splits: how many parts, 1 = no need. split_bytes: room for their states.
@@ -21,6 +21,7 @@
 #define FLASH_FORWARD_SPLIT_KEYS_CUH
 
 #include "dispatch.cuh"
+#include "mma.cuh"
 
 #define SPLIT_MIN_TILES 4 /* key tiles that are worth a block's start and the merge */
 
@@ -55,10 +56,13 @@ static SplitStates split_states(const AttnShape *shape, int splits, void *worksp
 }
 
 /* One warp for each row. O_state NULL: the result goes to O; otherwise the state is merged in and
- * overwritten. A row that no part has seen keeps its state, or becomes O = 0, lse = -inf. */
+ * overwritten. A row that no part has seen keeps its state, or becomes O = 0, lse = -inf. Weights
+ * are powers of two, and m of an undivided state is taken over as it is: in natural units it would
+ * be rounded again whenever keys come. */
 template <typename T>
 static __global__ void __launch_bounds__(128)
-    merge_splits_kernel(const __grid_constant__ AttnArgs a, SplitStates parts, float *O_state)
+    merge_splits_kernel(const __grid_constant__ AttnArgs a, SplitStates parts, float *O_state,
+                        FlashRows state)
 {
     const int64_t H = a.shape.H, Nq = a.shape.Nq, d = a.shape.d, rows = a.shape.B * H * Nq;
     const int64_t row = blockIdx.x * (int64_t)(blockDim.x / 32) + threadIdx.x / 32; /* [B][H][Nq] */
@@ -67,36 +71,47 @@ static __global__ void __launch_bounds__(128)
         return;
     const int64_t b = row / (H * Nq), h = row / Nq % H, i = row % Nq;
     const int64_t state_row = ((b * Nq + i) * H + h) * d;
-    const float lse_old = O_state ? a.lse[row] : -INFINITY;
+    float m_old = -INFINITY, l_old = 0.0f;
+    if (O_state) {
+        m_old = state.m ? state.m[row] : a.lse[row] * LOG2E;
+        l_old = state.m ? state.l[row] : m_old != -INFINITY ? 1.0f : 0.0f;
+    }
 
-    float m = lse_old, l = 0.0f;
+    float m = m_old;
     for (int s = 0; s < parts.count; s++)
-        m = fmaxf(m, parts.lse[s * rows + row]);
-    const float base = m == -INFINITY ? 0.0f : m;
+        m = fmaxf(m, parts.lse[s * rows + row] * LOG2E);
+    const float base = m == -INFINITY ? 0.0f : m, old = exp2f(m_old - base);
+    float l = l_old * old;
     for (int s = 0; s < parts.count; s++)
-        l += expf(parts.lse[s * rows + row] - base);
-    l += expf(lse_old - base);
-    const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
+        l += exp2f(fmaf(parts.lse[s * rows + row], LOG2E, -base));
+    const float inverse = state.m ? 1.0f : l == 0.0f ? 0.0f : 1.0f / l;
     for (int64_t x = lane; x < d; x += 32) {
-        float O = lse_old > -INFINITY ? expf(lse_old - base) * O_state[state_row + x] : 0.0f;
+        float O = l_old != 0.0f ? old * O_state[state_row + x] : 0.0f;
         for (int s = 0; s < parts.count; s++)
-            O += expf(parts.lse[s * rows + row] - base) * parts.O[(s * rows) * d + state_row + x];
+            O += exp2f(fmaf(parts.lse[s * rows + row], LOG2E, -base)) *
+                 parts.O[(s * rows) * d + state_row + x];
         if (O_state)
             O_state[state_row + x] = O * inverse;
         else
             ((T *)a.O.data)[tensor_offset(&a.O, b, i, h) + x] = T(O * inverse);
     }
-    __syncwarp(); /* all lanes have read lse_old */
-    if (lane == 0)
-        a.lse[row] = l == 0.0f ? -INFINITY : base + logf(l);
+    __syncwarp(); /* all lanes have read m_old and l_old */
+    if (lane == 0) {
+        a.lse[row] = l == 0.0f ? -INFINITY : fmaf(base, LN2, logf(l));
+        if (state.m) {
+            state.m[row] = m;
+            state.l[row] = l;
+        }
+    }
 }
 
 template <typename T>
-static AttnStatus merge_splits(const AttnArgs *a, SplitStates parts, float *O_state)
+static AttnStatus merge_splits(const AttnArgs *a, SplitStates parts, float *O_state,
+                               FlashRows state)
 {
     const int64_t rows = a->shape.B * a->shape.H * a->shape.Nq;
-    merge_splits_kernel<T>
-        <<<(unsigned)((rows + 3) / 4), 128, 0, (cudaStream_t)a->stream>>>(*a, parts, O_state);
+    merge_splits_kernel<T><<<(unsigned)((rows + 3) / 4), 128, 0, (cudaStream_t)a->stream>>>(
+        *a, parts, O_state, state);
     CUDA_TRY_LAUNCH();
     return ATTN_OK;
 }

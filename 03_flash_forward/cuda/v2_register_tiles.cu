@@ -68,20 +68,27 @@ template <class C> static __device__ __forceinline__ BlockWork longest_first(con
                         (tiles - 1 - (int)(blockIdx.x / heads)) * C::Br);
 }
 
-/* A state is normalised: it enters with the weight l = 1 at the maximum m = lse. */
+/* A state (O, lse) is normalised: it enters with the weight l = 1 at the maximum m = lse. An
+ * undivided one brings m and l. Where l = 0 no key has been seen, and O is not read. */
 template <class C>
 static __device__ __forceinline__ void start_rows(ThreadRows<C> &rows, const AttnArgs &a,
-                                                  BlockWork work, const float *O_state)
+                                                  BlockWork work, const float *O_state,
+                                                  FlashRows state)
 {
     rows.row0 = threadIdx.x / 32 * 4 * C::ROWS + lane_row();
     rows.column0 = lane_column();
 #pragma unroll
     for (int r = 0; r < C::ROWS; r++) {
         const int i = work.i0 + rows.row0 + row_of(r);
-        const float lse = O_state && i < a.shape.Nq ? a.lse[lse_row(a, work, i)] : -INFINITY;
-        const bool resumes = lse != -INFINITY;
-        rows.m_i[r] = lse * LOG2E;
-        rows.l_i[r] = resumes && rows.column0 == 0 ? 1.0f : 0.0f;
+        float m_row = -INFINITY, l_row = 0.0f;
+        if (O_state && i < a.shape.Nq) {
+            const int64_t row = lse_row(a, work, i);
+            m_row = state.m ? state.m[row] : a.lse[row] * LOG2E;
+            l_row = state.m ? state.l[row] : m_row != -INFINITY ? 1.0f : 0.0f;
+        }
+        const bool resumes = l_row != 0.0f;
+        rows.m_i[r] = m_row;
+        rows.l_i[r] = rows.column0 == 0 ? l_row : 0.0f;
 #pragma unroll
         for (int x = 0; x < C::D / 8; x++) {
             const int channel = rows.column0 + column_of(x);
@@ -91,10 +98,10 @@ static __device__ __forceinline__ void start_rows(ThreadRows<C> &rows, const Att
     }
 }
 
-/* The division by l_i that the loop put off, and lse. */
+/* The division by l_i that the loop put off, and lse. An undivided state gets m and l instead. */
 template <class C>
 static __device__ __forceinline__ void finish_rows(const ThreadRows<C> &rows, const AttnArgs &a,
-                                                   BlockWork work, float *O_state)
+                                                   BlockWork work, float *O_state, FlashRows state)
 {
 #pragma unroll
     for (int r = 0; r < C::ROWS; r++) {
@@ -102,7 +109,8 @@ static __device__ __forceinline__ void finish_rows(const ThreadRows<C> &rows, co
         const float l_row = sum_of_row(rows.l_i[r]);
         if (i >= a.shape.Nq)
             continue;
-        const float inverse = l_row == 0.0f ? 0.0f : 1.0f / l_row; /* nothing seen: O = 0 */
+        /* Nothing seen: O = 0. */
+        const float inverse = state.m ? 1.0f : l_row == 0.0f ? 0.0f : 1.0f / l_row;
         float *O_i = O_state ? O_state + state_row(a, work, i)
                              : (float *)a.O.data + tensor_offset(&a.O, work.b, i, work.h);
 #pragma unroll
@@ -113,6 +121,10 @@ static __device__ __forceinline__ void finish_rows(const ThreadRows<C> &rows, co
         float *lse = a.lse + lse_row(a, work, i);
         if (rows.column0 == 0 && !(O_state && l_row == 1.0f && rows.m_i[r] == *lse * LOG2E))
             *lse = l_row == 0.0f ? -INFINITY : rows.m_i[r] * LN2 + logf(l_row);
+        if (rows.column0 == 0 && state.m) {
+            state.m[lse_row(a, work, i)] = rows.m_i[r];
+            state.l[lse_row(a, work, i)] = l_row;
+        }
     }
 }
 
@@ -173,10 +185,12 @@ update_rows(float (&S_reg)[C::ROWS][C::COLS], ThreadRows<C> &rows, float scale_l
     __syncwarp();
 }
 
-/* One block: Br rows of one head. O_state NULL: the plain forward pass. */
+/* One block: Br rows of one head. O_state NULL: the plain forward pass. state: m and l where the
+ * state is undivided. */
 template <class C>
 static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
-    register_tiles_kernel(const __grid_constant__ AttnArgs a, float *O_state)
+    register_tiles_kernel(const __grid_constant__ AttnArgs a, float *O_state,
+                          const __grid_constant__ FlashRows state)
 {
     extern __shared__ __align__(16) float smem_f32[]; /* Q [D][LD_Q], P [Bc][LD_P], two slices */
     __shared__ RowMask<C::Br, C::Bc> mask;
@@ -229,7 +243,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         fetch_K(j, 0);
     copy_async_commit();
     ThreadRows<C> rows;
-    start_rows(rows, a, work, O_state);
+    start_rows(rows, a, work, O_state, state);
     const float scale_log2 = exponent_scale(a);
 
 #pragma unroll 1
@@ -269,19 +283,19 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         j = j_next;
     }
     copy_async_wait<0>(); /* a block without keys has still asked for Q */
-    finish_rows(rows, a, work, O_state);
+    finish_rows(rows, a, work, O_state, state);
 }
 
 template <typename T, int D> struct LaunchRegisterTiles {
     typedef FloatTile<D> C;
-    static AttnStatus run(const AttnArgs *a, float *O_state)
+    static AttnStatus run(const AttnArgs *a, float *O_state, FlashRows state)
     {
         const AttnStatus status = reserve_smem(register_tiles_kernel<C>, C::SMEM);
         if (status != ATTN_OK)
             return status;
         register_tiles_kernel<C>
-            <<<launch_blocks(a, C::Br), C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(*a,
-                                                                                        O_state);
+            <<<launch_blocks(a, C::Br), C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(*a, O_state,
+                                                                                        state);
         CUDA_TRY_LAUNCH();
         return ATTN_OK;
     }
@@ -292,13 +306,14 @@ FlashTiles flash_tiles_v2_register_tiles(const AttnArgs *a)
     return tiles_for_dim<LaunchRegisterTiles, float>(a);
 }
 
-AttnStatus flash_block_f32(const AttnArgs *a, float *O_state_dev)
+AttnStatus flash_block_f32(const AttnArgs *a, float *O_state_dev, FlashRows rows_dev)
 {
-    return a->Q.dtype == ATTN_F32 ? run_for_dim<LaunchRegisterTiles, float>(a, O_state_dev)
-                                  : ATTN_SKIP;
+    return a->Q.dtype == ATTN_F32
+               ? run_for_dim<LaunchRegisterTiles, float>(a, O_state_dev, rows_dev)
+               : ATTN_SKIP;
 }
 
 AttnStatus flash_forward_v2_register_tiles(const AttnArgs *a)
 {
-    return flash_block_f32(a, NULL);
+    return flash_block_f32(a, NULL, no_rows());
 }

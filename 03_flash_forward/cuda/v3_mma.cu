@@ -129,7 +129,7 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
     const KeyTiles tiles = find_key_tiles<C::Bc>(a, q);
     publish_plan(mask, a, work, K, V, q, tiles);
     TileRows<C> rows;
-    start_rows(rows, a, work, O_state, 1.0f);
+    start_rows(rows, a, work, O_state, no_rows(), 1.0f);
     load_tile_padded<T, C::D, C::Br, C::THREADS>(Q_smem, Q, a.Q.stride[1], work.i0, Nq, d, aligned);
     __syncthreads();
 
@@ -149,7 +149,7 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
         multiply_PV<T, C>(rows, S_reg, V_smem);
         __syncthreads(); /* nobody reads K_j and V_j any more */
     }
-    store_rows<T, C>(rows, a, work, O_state, a.lse, O_pairs, 1.0f);
+    store_rows<T, C>(rows, a, work, O_state, a.lse, no_rows(), O_pairs, 1.0f);
 }
 
 template <typename T, int D> struct LaunchMma {

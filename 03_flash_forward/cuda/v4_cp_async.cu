@@ -65,7 +65,7 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
     copy_async_commit();
     publish_plan(mask, a, work, K, V, q, tiles);
     TileRows<C> rows;
-    start_rows(rows, a, work, O_state, 1.0f);
+    start_rows(rows, a, work, O_state, no_rows(), 1.0f);
 
     __syncthreads(); /* what publish_plan wrote */
 
@@ -88,7 +88,7 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
         j = j_next;
     }
     copy_async_wait<0>(); /* nothing may be in flight when a block ends */
-    store_rows<T, C>(rows, a, mask.work, O_state, a.lse, O_pairs, 1.0f);
+    store_rows<T, C>(rows, a, mask.work, O_state, a.lse, no_rows(), O_pairs, 1.0f);
 }
 
 template <typename T, int D> struct LaunchCpAsync {

@@ -25,8 +25,8 @@
  *
  * Interface:
  * - flash_block_16_bit, flash_16_bit_workspace_bytes (block.cuh): f16 and bf16, d <= 256, any
- *   shape, mask and layout, from nothing or from a state (O, lse); flash_block_16_bit_last: from a
- *   state to O. flash_forward_v5_clean_tiles is the same with a workspace of its own (block.cu).
+ *   shape, mask and layout, from nothing or a state, (O, lse) or undivided;
+ *   flash_block_16_bit_last: from a state to O. block.cu makes the variant of them.
  */
 #include <type_traits>
 
@@ -122,11 +122,12 @@ enum RowsWay {
     ROWS_OF_PART  /* only part blockIdx.y of the keys: O_state and a.lse are those of all parts */
 };
 
-/* One block: Br rows of one head. O_state NULL: the plain forward pass. */
+/* One block: Br rows of one head. O_state NULL: the plain forward pass. state: if undivided. */
 template <typename T, class C, RowsWay WAY>
 static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
-    clean_tiles_kernel(const __grid_constant__ AttnArgs a, float *O_state, bool aligned,
-                       bool O_aligned, int section_heads)
+    clean_tiles_kernel(const __grid_constant__ AttnArgs a, float *O_state,
+                       const __grid_constant__ FlashRows state, bool aligned, bool O_aligned,
+                       int section_heads)
 {
     typedef TileBytes<C> Bytes;
     const bool SPLIT = WAY == ROWS_OF_PART;
@@ -168,7 +169,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     publish_plan(mask, a, work, K, V, q, tiles);
     start_runs<C::Bc, C::LEAN>(runs, a, tiles, q, run);
     TileRows<C> rows;
-    start_rows(rows, a, work, SPLIT ? NULL : O_state, LOG2E);
+    start_rows(rows, a, work, SPLIT ? NULL : O_state, state, LOG2E);
     uint32_t Q_reg[C::D / 16][C::MT][4];
     const TileAddresses kept = tile_addresses<C>(smem_address, threadIdx.x);
     const float scale_log2 = exponent_scale(a);
@@ -224,53 +225,56 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     __syncthreads(); /* without a single tile, Q may still be on its way */
     if (SPLIT) {
         const int64_t first = blockIdx.y * a.shape.B * a.shape.H * a.shape.Nq;
-        store_rows<T>(rows, a, mask.work, O_state + first * d, a.lse + first, false, LOG2E);
+        store_rows<T>(rows, a, mask.work, O_state + first * d, a.lse + first, no_rows(), false,
+                      LOG2E);
     } else if (O_aligned && (WAY == ROWS_LAST || !O_state)) {
         store_rows_wide<T>(rows, a, mask.work, smem);
     } else {
-        store_rows<T>(rows, a, mask.work, WAY == ROWS_LAST ? NULL : O_state, a.lse, false, LOG2E);
+        store_rows<T>(rows, a, mask.work, WAY == ROWS_LAST ? NULL : O_state, a.lse,
+                      WAY == ROWS_LAST ? no_rows() : state, false, LOG2E);
     }
 }
 
 template <typename T, class C, RowsWay WAY>
-static AttnStatus launch_clean_tiles(const AttnArgs *a, float *O_state, int splits)
+static AttnStatus launch_clean_tiles(const AttnArgs *a, float *O_state, FlashRows state, int splits)
 {
     const dim3 grid(launch_blocks(a, C::Br), splits);
     const AttnStatus status = reserve_smem(clean_tiles_kernel<T, C, WAY>, TileBytes<C>::ALL);
     if (status != ATTN_OK)
         return status;
     clean_tiles_kernel<T, C, WAY><<<grid, C::THREADS, TileBytes<C>::ALL, (cudaStream_t)a->stream>>>(
-        *a, O_state, all_rows_on_16_bytes(a), rows_on_16_bytes(&a->O), heads_of_section(a));
+        *a, O_state, state, all_rows_on_16_bytes(a), rows_on_16_bytes(&a->O), heads_of_section(a));
     CUDA_TRY_LAUNCH();
     return ATTN_OK;
 }
 
 template <typename T, int D> struct LaunchCleanTiles {
     typedef CleanTile<D> C;
-    static AttnStatus run(const AttnArgs *a, float *O_state, void *, int)
+    static AttnStatus run(const AttnArgs *a, float *O_state, FlashRows state, void *, int)
     {
-        return launch_clean_tiles<T, C, ROWS_THROUGH>(a, O_state, 1);
+        return launch_clean_tiles<T, C, ROWS_THROUGH>(a, O_state, state, 1);
     }
 };
 
 template <typename T, int D> struct LaunchLastKeys {
-    static AttnStatus run(const AttnArgs *a, float *O_state)
+    static AttnStatus run(const AttnArgs *a, float *O_state, FlashRows state)
     {
-        return launch_clean_tiles<T, CleanTile<D>, ROWS_LAST>(a, O_state, 1);
+        return launch_clean_tiles<T, CleanTile<D>, ROWS_LAST>(a, O_state, state, 1);
     }
 };
 
 /* Where keys are split, queries are few: tiles of 64 rows. */
 template <typename T, int D> struct LaunchSplitKeys {
     typedef CleanTile<D, 1> C;
-    static AttnStatus run(const AttnArgs *a, float *O_state, void *workspace, int splits)
+    static AttnStatus run(const AttnArgs *a, float *O_state, FlashRows state, void *workspace,
+                          int splits)
     {
         const SplitStates parts = split_states(&a->shape, splits, workspace);
         AttnArgs into_parts = *a;
         into_parts.lse = parts.lse;
         const AttnStatus status =
-            launch_clean_tiles<T, C, ROWS_OF_PART>(&into_parts, parts.O, splits);
-        return status == ATTN_OK ? merge_splits<T>(a, parts, O_state) : status;
+            launch_clean_tiles<T, C, ROWS_OF_PART>(&into_parts, parts.O, no_rows(), splits);
+        return status == ATTN_OK ? merge_splits<T>(a, parts, O_state, state) : status;
     }
 };
 
@@ -304,21 +308,23 @@ size_t flash_16_bit_workspace_bytes(const AttnShape *shape)
     return splits_of(&a, &splits) == ATTN_OK ? split_bytes(shape, splits) : 0;
 }
 
-AttnStatus flash_block_16_bit(const AttnArgs *a, float *O_state_dev, void *workspace_dev)
+AttnStatus flash_block_16_bit(const AttnArgs *a, float *O_state_dev, FlashRows rows_dev,
+                              void *workspace_dev)
 {
     int splits = 1;
     const AttnStatus status = splits_of(a, &splits);
     if (status != ATTN_OK)
         return status;
-    return splits > 1 ? run_for_16_bit<LaunchSplitKeys>(a, O_state_dev, workspace_dev, splits)
-                      : run_for_16_bit<LaunchCleanTiles>(a, O_state_dev, workspace_dev, splits);
+    return splits > 1
+               ? run_for_16_bit<LaunchSplitKeys>(a, O_state_dev, rows_dev, workspace_dev, splits)
+               : run_for_16_bit<LaunchCleanTiles>(a, O_state_dev, rows_dev, workspace_dev, splits);
 }
 
-AttnStatus flash_block_16_bit_last(const AttnArgs *a, float *O_state_dev)
+AttnStatus flash_block_16_bit_last(const AttnArgs *a, float *O_state_dev, FlashRows rows_dev)
 {
     int splits = 1;
     const AttnStatus status = splits_of(a, &splits);
     if (status != ATTN_OK)
         return status;
-    return splits > 1 ? ATTN_SKIP : run_for_16_bit<LaunchLastKeys>(a, O_state_dev);
+    return splits > 1 ? ATTN_SKIP : run_for_16_bit<LaunchLastKeys>(a, O_state_dev, rows_dev);
 }

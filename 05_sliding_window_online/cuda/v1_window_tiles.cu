@@ -260,7 +260,7 @@ static AttnStatus run_forward(const AttnArgs *plain)
     const size_t tokens = window_drops(plain) ? (size_t)(plain->shape.Nq + plain->shape.Nk) : 0;
     AttnStatus status = float_copies_make(&copies, plain, FLOATS_FORWARD, tokens * sizeof(Token));
     if (status == ATTN_OK)
-        status = flash_block_f32(&copies.args, NULL); /* O and lse, or lse alone */
+        status = flash_cuda_run(&copies.args, NULL, NULL); /* O and lse, or lse alone */
     if (status == ATTN_OK && !weights_are_plain(plain)) {
         status = make_weights(plain, &weights, (Token *)copies.extra);
         if (status == ATTN_OK)

@@ -120,9 +120,11 @@ gpu_sanitize() {
             fi
             part "$folder $what" "$tool" --tool $kind --error-exitcode 9 \
                 "build/gpu/$folder/$program" --device cuda --cases "build/sanitize_$program.txt"
-            own=$(sanitize_program "$program")
-            # shellcheck disable=SC2086 # a program and its flags, one word each
-            [ -z "$own" ] || part "$folder $kind $own" "$tool" --tool $kind --error-exitcode 9 $own
+            sanitize_programs "$program" >"$gpu_lists/sanitize_programs.txt"
+            while read -r own <&4; do
+                # shellcheck disable=SC2086 # a program and its flags, one word each
+                part "$folder $kind $own" "$tool" --tool $kind --error-exitcode 9 $own
+            done 4<"$gpu_lists/sanitize_programs.txt"
         done
     done 3<"$gpu_lists/stages.txt"
 }

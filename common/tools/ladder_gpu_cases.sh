@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Part of ./ladder: the cases that the pieces of ladder_gpu.sh run, a line of flags each.
 #
-# Interface: sanitize_cases, sanitize_one_rank, sanitize_program, bench_cases, wall_cases,
+# Interface: sanitize_cases, sanitize_one_rank, sanitize_programs, bench_cases, wall_cases,
 # traffic_cases, ncu_cases, ring_gpu_cases, ring_bench_cases, ring_million_cases, gpu_count.
 
 gpu_count() {
@@ -103,9 +103,12 @@ ring_gpu_cases() {
 }
 
 # A stage's own test programs that run under the tools as well.
-sanitize_program() {
+sanitize_programs() {
     case $1 in
-    flash_forward) echo build/gpu/tests/gpu/test_flash_resume_gpu small ;;
+    flash_forward)
+        echo build/gpu/tests/gpu/test_flash_resume_gpu small
+        echo build/gpu/tests/gpu/test_flash_undivided_gpu small
+        ;;
     flash_backward) echo build/gpu/tests/gpu/test_backward_blocks_gpu small ;;
     sliding_window) echo build/gpu/tests/gpu/test_window_decode_gpu small ;;
     ring_burst) echo build/gpu/tests/gpu/test_ring_work_gpu ;;

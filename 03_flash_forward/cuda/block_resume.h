@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * block_resume.h: the block kernels of the GPU with a state that is not divided (FlashRows,
+ * flash_forward.h), for a ring that adds many blocks of keys: O and lse are rounded once, at the
+ * end, and not with every block. In a header of its own, since only stage 06 asks for it.
+ *
+ * All of it is queued on args->stream in device memory that the caller owns. m and l [B][H][Nq] are
+ * those of FlashRows; l_rest is not used: a kernel rounds l with each of its tiles anyway.
+ *
+ * Interface: flash_cuda_resume, flash_cuda_resume_last, flash_cuda_rows_store.
+ */
+#ifndef FLASH_FORWARD_BLOCK_RESUME_H
+#define FLASH_FORWARD_BLOCK_RESUME_H
+
+#include "../flash_forward.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* flash_cuda_run from an undivided state to the same. args->lse [B][H][Nq] is only written, and is
+ * that of the keys so far. Before the first block m = -inf, l = 0, lse = -inf, and O_state_dev may
+ * hold anything: rows with l = 0 have no O. */
+AttnStatus flash_cuda_resume(const AttnArgs *args, float *O_state_dev, FlashRows rows_dev,
+                             void *workspace_dev);
+
+/* The last block of keys: flash_cuda_run_last, from an undivided state, which is only read.
+ * ATTN_SKIP likewise. */
+AttnStatus flash_cuda_resume_last(const AttnArgs *args, float *O_state_dev, FlashRows rows_dev);
+
+/* args->O = O_state_dev / l, rounded once; 0 where l = 0. For who has no last block, or was told
+ * ATTN_SKIP. */
+AttnStatus flash_cuda_rows_store(const AttnArgs *args, const float *O_state_dev,
+                                 FlashRows rows_dev);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_flash_undivided_gpu: test_flash_undivided for the GPU: its block kernels resume from a state
+ * that is not divided (block_resume.h), and 16 blocks of keys are as good as one.
+ *
+ * - Every shard of a ring, three dtypes, random blocks in random order, with and without a last
+ *   block that goes to O at once; few queries, whose keys are split: within the oracle's bound.
+ *   O_state begins as NaN, which rows without a key must not let through.
+ * - All keys as one block: the bits of the plain forward pass.
+ * - 16 blocks: lse within 1.5 times the error of one block, where (O, lse) is twice as wrong.
+ * - One NaN or infinite key in one of several blocks: it reaches lse of each row that sees it, also
+ *   when blocks without it come later.
+ *
+ *     test_flash_undivided_gpu          all of it
+ *     test_flash_undivided_gpu small    few cases: for compute-sanitizer
+ *
+ * Exit status: 0 right, 1 wrong, 77 no device.
+ */
+#include "device_case.h"
+
+#include "../../03_flash_forward/cuda/block_resume.h"
+#include "check.h"
+#include "split_cases.h"
+
+static int small; /* 1: run under a sanitizer */
+
+static float bound_c(AttnDtype dtype)
+{
+    return dtype == ATTN_F32 ? 4 : 16; /* tensor cores */
+}
+
+/* m, l on the device: nothing seen; and O_state, lse as a broken start would leave them. */
+static FlashRows rows_start(DeviceCase *d)
+{
+    float *empty = malloc(2 * d->rows * sizeof *empty);
+    FlashRows rows = {(float *)device_alloc(2 * d->rows * sizeof *empty), NULL, NULL};
+    assert_true(empty && rows.m);
+    rows.l = rows.m + d->rows;
+    for (size_t row = 0; row < d->rows; row++) {
+        empty[row] = -INFINITY;
+        empty[d->rows + row] = 0.0f;
+    }
+    assert_int_equal(0, device_upload(rows.m, empty, 2 * d->rows * sizeof *empty));
+    assert_int_equal(0, device_upload(d->lse_dev, empty, d->rows * sizeof *empty));
+    assert_int_equal(0, device_fill_bytes(d->O_state_dev, 0xFF, d->elements * sizeof(float)));
+    free(empty);
+    return rows;
+}
+
+static AttnStatus resume(DeviceCase *d, const KeySplit *split, int n, FlashRows rows, int last)
+{
+    const size_t bytes = flash_cuda_workspace_bytes(&d->host->args.shape, d->host->args.Q.dtype);
+    void *workspace_dev = bytes ? device_alloc(bytes) : NULL;
+    KeyBlock block;
+    key_block_cut(&block, d->host, split->first[n], split->length[n]);
+    block.args.O = d->host->args.O;
+    const AttnArgs args = device_case_args(d, &block.args);
+    const AttnStatus status = last ? flash_cuda_resume_last(&args, d->O_state_dev, rows)
+                                   : flash_cuda_resume(&args, d->O_state_dev, rows, workspace_dev);
+    assert_int_equal(0, device_synchronize());
+    device_free(workspace_dev);
+    key_block_free(&block);
+    return status;
+}
+
+/* O and lse of all blocks, back on the host. last: O comes from the kernel of the last block, if
+ * there is one for it. Returns 1 if it did. */
+static int attend_undivided(DeviceCase *d, const KeySplit *split, int last)
+{
+    const AttnArgs args = device_case_args(d, &d->host->args);
+    const FlashRows rows = rows_start(d);
+    int done = 0;
+    for (int n = 0; n < split->count; n++) {
+        AttnStatus status = ATTN_SKIP;
+        if (last && n == split->count - 1)
+            status = resume(d, split, n, rows, 1);
+        done = status == ATTN_OK;
+        if (status == ATTN_SKIP)
+            status = resume(d, split, n, rows, 0);
+        assert_int_equal(ATTN_OK, status);
+    }
+    if (!done)
+        assert_int_equal(ATTN_OK, flash_cuda_rows_store(&args, d->O_state_dev, rows));
+    assert_int_equal(0, device_synchronize());
+    assert_int_equal(0, device_download(d->host->O.base, d->O_dev, d->host->O.bytes));
+    assert_int_equal(0, device_download(d->host->lse, d->lse_dev, d->rows * sizeof *d->host->lse));
+    device_free(rows.m);
+    return done;
+}
+
+static void assert_right(const Case *c, const Oracle *oracle, const char *label)
+{
+    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+    check_outputs(&check, oracle, NULL, &c->args, 0, bound_c(c->args.Q.dtype));
+    if (!check.pass)
+        check_explain(&check, label, &c->args, stderr);
+    assert_true(check.pass);
+}
+
+static int last_blocks; /* that went to O at once */
+
+static void try_case(Case *c, const char *label, int world, int rank, int single_keys)
+{
+    const int64_t Nk = c->args.shape.Nk;
+    DeviceCase *d = device_case_new(c);
+    Oracle oracle;
+    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 2));
+    for (int trial = 0; trial < (small ? 2 : 4); trial++) {
+        KeySplit split = split_random(Nk, single_keys ? MOST_BLOCKS : 2 + trial);
+        if (trial == 0 && world)
+            split = split_evenly(Nk, world, rank);
+        memset(c->O.base, 0xFF, c->O.bytes);
+        last_blocks += attend_undivided(d, &split, trial % 2);
+        assert_right(c, &oracle, label);
+    }
+    oracle_free(&oracle);
+    device_case_free(d);
+}
+
+static void test_undivided_states(void **unused)
+{
+    (void)unused;
+    try_options(small, try_case);
+    try_shards(small, try_case);
+    assert_true(last_blocks > 0 || device_arch() < 80);
+}
+
+/* Where the kernel splits the keys among blocks of its own, the state is one part more. */
+static void test_few_queries_many_keys(void **unused)
+{
+    static const AttnShape shapes[] = {{1, 2, 1, 7, 3000, 64}, {2, 4, 4, 1, 2051, 128}};
+    (void)unused;
+    for (int n = 0; n < (small ? 1 : 4); n++)
+        for (int dtype = 0; dtype < 3; dtype++) {
+            Case *c =
+                case_new(shapes[n / 2], (AttnDtype)dtype, n % 2 ? LAYOUT_ODD : LAYOUT_BHSD, 1);
+            case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+            if (n % 2) /* most parts see nothing */
+                c->args.rule = (AttnRule){100, 0};
+            try_case(c, "few queries, many keys", 2, 1, 0);
+            case_free(c);
+        }
+}
+
+static void test_one_block_is_the_plain_pass(void **unused)
+{
+    (void)unused;
+    for (int n = 0; n < (small ? 3 : 24); n++) {
+        const AttnShape shape = {1, 2, 1, 130, n % 8 < 4 ? 190 : 64, n % 2 ? 128 : 64};
+        Case *c = case_new(shape, (AttnDtype)(n % 3), LAYOUT_BSHD, 1);
+        const KeySplit whole = split_evenly(shape.Nk, 1, 0);
+        case_align(c, n % 4 < 2 ? ATTN_MASK_NONE : ATTN_MASK_CAUSAL_LOWER_RIGHT);
+        DeviceCase *d = device_case_new(c);
+        const AttnArgs args = device_case_args(d, &c->args);
+        unsigned char *O = malloc(c->O.bytes);
+        float *lse = malloc(d->rows * sizeof *lse);
+        assert_true(O && lse);
+        (void)attend_undivided(d, &whole, 0);
+        memcpy(O, c->O.base, c->O.bytes);
+        memcpy(lse, c->lse, d->rows * sizeof *lse);
+        assert_int_equal(0, device_fill_bytes(d->O_dev, 0xFF, c->O.bytes));
+        assert_int_equal(ATTN_OK, flash_block_cuda(&args, NULL));
+        assert_int_equal(0, device_synchronize());
+        assert_int_equal(0, device_download(c->O.base, d->O_dev, c->O.bytes));
+        assert_int_equal(0, device_download(c->lse, d->lse_dev, d->rows * sizeof *lse));
+        assert_memory_equal(O, c->O.base, c->O.bytes);
+        assert_memory_equal(lse, c->lse, d->rows * sizeof *lse);
+        free(O);
+        free(lse);
+        device_case_free(d);
+        case_free(c);
+    }
+}
+
+static double largest_lse_error(const Case *c, const Oracle *oracle)
+{
+    double error = 0.0;
+    for (int64_t row = 0; row < oracle->lse.count; row++) {
+        const double e = fabs((double)c->lse[row] - oracle->lse.value[row]);
+        if (isnan(e)) /* fmax() would pass over it */
+            return NAN;
+        error = e > error ? e : error;
+    }
+    return error;
+}
+
+static double error_as_O_and_lse(DeviceCase *d, const KeySplit *split, const Oracle *oracle)
+{
+    float *O_state = malloc(d->elements * sizeof *O_state);
+    assert_non_null(O_state);
+    flash_state_start(&d->host->args, O_state);
+    device_case_state_up(d, O_state);
+    for (int n = 0; n < split->count; n++) {
+        KeyBlock block;
+        key_block_cut(&block, d->host, split->first[n], split->length[n]);
+        const AttnArgs args = device_case_args(d, &block.args);
+        assert_int_equal(ATTN_OK, flash_block_cuda(&args, d->O_state_dev));
+        key_block_free(&block);
+    }
+    device_case_state_down(d, O_state);
+    free(O_state);
+    return largest_lse_error(d->host, oracle);
+}
+
+static void test_undivided_states_lose_nothing(void **unused)
+{
+    (void)unused;
+    for (int dtype = 0; dtype < 3; dtype++) {
+        Case *c = case_new((AttnShape){1, 8, 8, 512, 1024, 32}, (AttnDtype)dtype, LAYOUT_BSHD, 1);
+        const KeySplit one = split_evenly(1024, 1, 0), many = split_evenly(1024, 16, 0);
+        DeviceCase *d = device_case_new(c);
+        Oracle oracle;
+        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 4));
+        (void)attend_undivided(d, &one, 0);
+        const double once = largest_lse_error(c, &oracle);
+        (void)attend_undivided(d, &many, 0);
+        const double again = largest_lse_error(c, &oracle);
+        const double rounded = error_as_O_and_lse(d, &many, &oracle);
+        printf("lse, dtype %d: one block %.2e, sixteen %.2e, as (O, lse) %.2e\n", dtype, once,
+               again, rounded);
+        assert_true(once > 0.0 && again <= 1.5 * once && rounded > 2.0 * once);
+        oracle_free(&oracle);
+        device_case_free(d);
+        case_free(c);
+    }
+}
+
+static void test_a_nonfinite_key_stays(void **unused)
+{
+    static const float values[] = {NAN, INFINITY};
+    static const AttnRule rules[] = {
+        {-1, -1}, {50, 0}, {0, 0}}; /* the last: one key for each row */
+    (void)unused;
+    for (int n = 0; n < (small ? 2 : 72); n++) { /* its block, its value, rule, dtype */
+        Case *c = case_new((AttnShape){1, 2, 2, 70, 160, 16}, (AttnDtype)(n / 24), LAYOUT_BSHD, 1);
+        const KeySplit split = split_evenly(160, 4, 0);
+        Oracle oracle;
+        c->args.rule = rules[n / 8 % 3];
+        case_set(&c->args.K, 0, 17 + n % 4 * 40, 1, 3, values[n / 4 % 2]);
+        DeviceCase *d = device_case_new(c);
+        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        (void)attend_undivided(d, &split, 0);
+        assert_right(c, &oracle, "a key that is not finite");
+        oracle_free(&oracle);
+        device_case_free(d);
+        case_free(c);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_undivided_states),
+        cmocka_unit_test(test_few_queries_many_keys),
+        cmocka_unit_test(test_one_block_is_the_plain_pass),
+        cmocka_unit_test(test_undivided_states_lose_nothing),
+        cmocka_unit_test(test_a_nonfinite_key_stays),
+    };
+    if (device_count() == 0) {
+        printf("no CUDA device\n");
+        return 77;
+    }
+    small = argc > 1 && strcmp(argv[1], "small") == 0;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
