@@ -106,7 +106,7 @@ typedef struct Pair {
     AttnTile kind;
 } Pair;
 
-/* The shards of a pair are cut for one call and thrown away; the tensors are only pointed to. */
+/* Shards are cut for one call; tensors are only pointed to. */
 static void pair_close(Pair *pair)
 {
     ring_shard_free(&pair->q);
@@ -177,17 +177,16 @@ static size_t row_bytes(const RingRank *r, const RingBlock *block)
     return (size_t)(r->plan->shape.B * block->tokens * block->heads) * sizeof(float);
 }
 
-/* 0: only read. A block that is being sent may be read, one that is being received may not. */
+/* A block that is being sent may be read, one that is being received may not. */
 static int touch_block(RingRank *r, const RingBlock *block, const char *who)
 {
-    return ring_touch(r, block->a, span(r, block), 0, who) != 0 ||
-           (block->b && ring_touch(r, block->b, span(r, block), 0, who) != 0);
+    return ring_touch(r, block->a, span(r, block), RING_READS, who) != 0 ||
+           (block->b && ring_touch(r, block->b, span(r, block), RING_READS, who) != 0);
 }
 
 /* --- work in a kernel --------------------------------------------------------------------------*/
 
-/* Work is timed from when it is asked for to when it is done: on a GPU by marks in its queue, since
- * there the host only asks. */
+/* Work is timed until it is done: on a GPU by marks in its queue, since the host only asks. */
 typedef struct Clock {
     double begin;
     int mark;
@@ -219,10 +218,10 @@ static FlashRows rows_of(const RingRank *r, const RingBlock *q)
                    : (FlashRows){NULL, NULL, NULL};
 }
 
-static int touch_rows(RingRank *r, const RingBlock *q, int writes, const char *who)
+static int touch_rows(RingRank *r, const RingBlock *q, RingUse how, const char *who)
 {
-    return (q->rows && ring_touch(r, q->rows, 3 * row_bytes(r, q), writes, who) != 0) ||
-           (q->O && ring_touch(r, q->O, span(r, q), 1, who) != 0);
+    return (q->rows && ring_touch(r, q->rows, 3 * row_bytes(r, q), how, who) != 0) ||
+           (q->O && ring_touch(r, q->O, span(r, q), RING_WRITES, who) != 0);
 }
 
 /* The state is (O, lse) of all keys seen so far. With the new ones, whose own result would be O'
@@ -230,17 +229,18 @@ static int touch_rows(RingRank *r, const RingBlock *q, int writes, const char *w
  *
  *     lse_new = ln(e^lse + e^lse')        O_new = e^(lse - lse_new) O + e^(lse' - lse_new) O'
  *
- * which the kernel does on its way: it starts from m = lse, l = 1 and the O that is there. With
- * rows it starts from the undivided sums and their m and l instead, as if it had never stopped. */
+ * which the kernel does on its way: it starts from m = lse, l = 1 and O. With rows it starts from
+ * the undivided sums and their m and l instead, as if it had never stopped. */
 int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_state, float *lse)
 {
     const char *who = "ring_attend";
     Pair pair;
     Clock clock;
-    if (r->failed || touch_block(r, k, who) || ring_touch(r, q->a, span(r, q), 0, who) != 0 ||
-        ring_touch(r, O_state, sum_bytes(r, q), 1, who) != 0 ||
-        ring_touch(r, lse, row_bytes(r, q), 1, who) != 0 || touch_rows(r, q, 1, who) ||
-        pair_open(&pair, r, q, k) != 0)
+    if (r->failed || touch_block(r, k, who) ||
+        ring_touch(r, q->a, span(r, q), RING_READS, who) != 0 ||
+        ring_touch(r, O_state, sum_bytes(r, q), RING_WRITES, who) != 0 ||
+        ring_touch(r, lse, row_bytes(r, q), RING_WRITES, who) != 0 ||
+        touch_rows(r, q, RING_WRITES, who) || pair_open(&pair, r, q, k) != 0)
         return -1;
     if (pair.kind == ATTN_TILE_SKIP)
         return 0;
@@ -252,9 +252,9 @@ int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_st
     return status == 0 ? ring_post(r) : status;
 }
 
-/* lse and delta are those of the whole rows, over the keys of all ranks: with them every pair of
- * blocks is independent, P = exp(S - lse), dS = P (dP - delta), and the sums may be added in any
- * order. An lse of these keys alone would give another softmax's gradient. */
+/* lse and delta are those of the whole rows, over the keys of all ranks: with them pairs of blocks
+ * are independent, P = exp(S - lse), dS = P (dP - delta), and their sums may be added in any order.
+ * An lse of these keys alone would give another softmax's gradient. */
 int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ, float *dK,
                        float *dV)
 {
@@ -262,11 +262,11 @@ int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, floa
     Pair pair;
     Clock clock;
     if (r->failed || touch_block(r, q, who) || touch_block(r, k, who) ||
-        ring_touch(r, q->lse, row_bytes(r, q), 0, who) != 0 ||
-        ring_touch(r, q->delta, row_bytes(r, q), 0, who) != 0 ||
+        ring_touch(r, q->lse, row_bytes(r, q), RING_READS, who) != 0 ||
+        ring_touch(r, q->delta, row_bytes(r, q), RING_READS, who) != 0 ||
         ring_touch(r, dQ, sum_bytes(r, q), RING_ADDS, who) != 0 ||
-        ring_touch(r, dK, sum_bytes(r, k), 1, who) != 0 ||
-        ring_touch(r, dV, sum_bytes(r, k), 1, who) != 0 || pair_open(&pair, r, q, k) != 0)
+        ring_touch(r, dK, sum_bytes(r, k), RING_WRITES, who) != 0 ||
+        ring_touch(r, dV, sum_bytes(r, k), RING_WRITES, who) != 0 || pair_open(&pair, r, q, k) != 0)
         return -1;
     if (pair.kind == ATTN_TILE_SKIP)
         return 0;
@@ -285,8 +285,8 @@ int ring_start_state(RingRank *r, const RingBlock *q, float *O_state, float *lse
     const size_t sums = sum_bytes(r, q), bytes = row_bytes(r, q);
     const int64_t count = (int64_t)(sums / sizeof(float)), rows = (int64_t)(bytes / sizeof(float));
     const char *who = "ring_start_state";
-    if (r->failed || ring_touch(r, O_state, sums, 1, who) != 0 ||
-        ring_touch(r, lse, bytes, 1, who) != 0 || touch_rows(r, q, 1, who) ||
+    if (r->failed || ring_touch(r, O_state, sums, RING_WRITES, who) != 0 ||
+        ring_touch(r, lse, bytes, RING_WRITES, who) != 0 || touch_rows(r, q, RING_WRITES, who) ||
         r->space->start_state(r, O_state, count, lse, rows) != 0)
         return -1;
     return q->rows ? r->space->start_state(r, q->rows + rows, 2 * rows, q->rows, rows) : 0;
@@ -310,9 +310,9 @@ int ring_finish_O(RingRank *r, const RingBlock *q, void *O, float *O_state)
 {
     const AttnArgs args = query_args(r, q, O);
     const size_t sums = sum_bytes(r, q), bytes = sums / sizeof(float) * dtype_size(r->plan->dtype);
-    if (r->failed || ring_touch(r, O, bytes, 1, "ring_finish_O") != 0 ||
-        ring_touch(r, O_state, sums, 1, "ring_finish_O") != 0 ||
-        touch_rows(r, q, 0, "ring_finish_O"))
+    if (r->failed || ring_touch(r, O, bytes, RING_WRITES, "ring_finish_O") != 0 ||
+        ring_touch(r, O_state, sums, RING_WRITES, "ring_finish_O") != 0 ||
+        touch_rows(r, q, RING_READS, "ring_finish_O"))
         return -1;
     return q->tokens ? r->space->finish_O(r, &args, O_state, rows_of(r, q)) : 0;
 }
@@ -323,8 +323,8 @@ int ring_delta(RingRank *r, const RingBlock *q, const void *O, float *delta)
     const AttnArgs args = query_args(r, q, (void *)O);
     const size_t bytes = sum_bytes(r, q) / sizeof(float) * dtype_size(r->plan->dtype);
     if (r->failed || touch_block(r, q, "ring_delta") ||
-        ring_touch(r, O, bytes, 0, "ring_delta") != 0 ||
-        ring_touch(r, delta, row_bytes(r, q), 1, "ring_delta") != 0)
+        ring_touch(r, O, bytes, RING_READS, "ring_delta") != 0 ||
+        ring_touch(r, delta, row_bytes(r, q), RING_WRITES, "ring_delta") != 0)
         return -1;
     return q->tokens ? r->space->delta(r, &args, delta) : 0;
 }

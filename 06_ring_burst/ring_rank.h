@@ -183,8 +183,7 @@ int64_t ring_max_nk(const RingRank *r);
 
 /* Adds the keys of `k` to the state O_state [B][q tokens][H][d] float32, lse [B][H][q tokens], and
  * q->rows. Nothing is done for a pair of blocks that cannot see each other. With q->rows O_state is
- * the space's own until ring_finish_O (on a CPU not yet divided); lse is always that of the keys so
- * far. */
+ * not divided before ring_finish_O; lse is always that of the keys so far. */
 int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_state, float *lse);
 /* An empty state: zeros, -inf. */
 int ring_start_state(RingRank *r, const RingBlock *q, float *O_state, float *lse);

@@ -38,7 +38,7 @@ void ring_free(RingRank *r, void *p, size_t bytes)
     if (!p)
         return;
     if (!r->failed)
-        ring_touch(r, p, bytes, 1, "ring_free");
+        ring_touch(r, p, bytes, RING_WRITES, "ring_free");
     r->space->free(r, p);
     r->live_bytes -= bytes;
 }
@@ -49,17 +49,17 @@ void ring_free(RingRank *r, void *p, size_t bytes)
  * flight? Then the space does the work: a loop on the CPU, a kernel in a queue on a GPU. */
 int ring_zero(RingRank *r, void *p, size_t bytes)
 {
-    if (r->failed || ring_touch(r, p, bytes, 1, "ring_zero") != 0)
+    if (r->failed || ring_touch(r, p, bytes, RING_WRITES, "ring_zero") != 0)
         return -1;
     return bytes ? r->space->zero(r, p, bytes) : 0;
 }
 
 /* Row by row, since what lies between two rows may well be on its way. */
 static int touch_rows(RingRank *r, const void *p, size_t pitch, size_t width, int64_t height,
-                      int writes)
+                      RingUse how)
 {
     for (int64_t row = 0; r->log->flight_count > 0 && row < height; row++)
-        if (ring_touch(r, (const char *)p + (size_t)row * pitch, width, writes, "ring_copy") != 0)
+        if (ring_touch(r, (const char *)p + (size_t)row * pitch, width, how, "ring_copy") != 0)
             return -1;
     return 0;
 }
@@ -67,8 +67,8 @@ static int touch_rows(RingRank *r, const void *p, size_t pitch, size_t width, in
 int ring_copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
               size_t width, int64_t height)
 {
-    if (r->failed || touch_rows(r, to, to_pitch, width, height, 1) != 0 ||
-        touch_rows(r, from, from_pitch, width, height, 0) != 0)
+    if (r->failed || touch_rows(r, to, to_pitch, width, height, RING_WRITES) != 0 ||
+        touch_rows(r, from, from_pitch, width, height, RING_READS) != 0)
         return -1;
     if (width == 0 || height <= 0)
         return 0;
@@ -107,8 +107,8 @@ size_t ring_partial_size(const RingRank *r)
 static int add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count,
                const char *who)
 {
-    if (r->failed || ring_touch(r, to, (size_t)count * sizeof(float), 1, who) != 0 ||
-        ring_touch(r, from, (size_t)count * dtype_size(from_dtype), 0, who) != 0)
+    if (r->failed || ring_touch(r, to, (size_t)count * sizeof(float), RING_WRITES, who) != 0 ||
+        ring_touch(r, from, (size_t)count * dtype_size(from_dtype), RING_READS, who) != 0)
         return -1;
     return count ? r->space->add(r, to, from, from_dtype, count) : 0;
 }
@@ -127,7 +127,8 @@ int ring_add_partial(RingRank *r, float *to, const void *from, int64_t count)
  * size. */
 int ring_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
 {
-    if (r->failed || ring_touch(r, p, (size_t)count * sizeof(float), 1, "ring_narrow") != 0)
+    if (r->failed ||
+        ring_touch(r, p, (size_t)count * sizeof(float), RING_WRITES, "ring_narrow") != 0)
         return -1;
     return count ? r->space->narrow(r, p, p, count, dtype) : 0;
 }
@@ -135,15 +136,16 @@ int ring_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
 int ring_narrow_to(RingRank *r, void *to, float *p, int64_t count, AttnDtype dtype)
 {
     const char *who = "ring_narrow_to";
-    if (r->failed || ring_touch(r, p, (size_t)count * sizeof(float), 0, who) != 0 ||
-        ring_touch(r, to, (size_t)count * dtype_size(dtype), 1, who) != 0)
+    if (r->failed || ring_touch(r, p, (size_t)count * sizeof(float), RING_READS, who) != 0 ||
+        ring_touch(r, to, (size_t)count * dtype_size(dtype), RING_WRITES, who) != 0)
         return -1;
     return count ? r->space->narrow(r, to, p, count, dtype) : 0;
 }
 
 int ring_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)
 {
-    if (r->failed || ring_touch(r, p, (size_t)count * sizeof(float), 1, "ring_widen") != 0)
+    if (r->failed ||
+        ring_touch(r, p, (size_t)count * sizeof(float), RING_WRITES, "ring_widen") != 0)
         return -1;
     return count ? r->space->widen(r, p, count, dtype) : 0;
 }

@@ -40,18 +40,6 @@ static __global__ void __launch_bounds__(THREADS) empty_rows_kernel(float *lse, 
         lse[k] = -INFINITY;
 }
 
-/* A warp a row: most rows are asked and left alone. */
-static __global__ void __launch_bounds__(THREADS)
-    clear_unseen_kernel(float *O, const float *lse, int64_t H, int64_t Nq, int64_t d, int64_t rows)
-{
-    const int64_t row = blockIdx.x * (int64_t)(THREADS / 32) + threadIdx.x / 32; /* [B][H][Nq] */
-    if (row >= rows || lse[row] != -INFINITY)
-        return;
-    const int64_t b = row / (H * Nq), h = row / Nq % H, i = row % Nq;
-    for (int64_t x = threadIdx.x % 32; x < d; x += 32)
-        O[((b * Nq + i) * H + h) * d + x] = 0.0f;
-}
-
 /* to [count] = from [count] */
 template <typename To, typename From>
 static __global__ void __launch_bounds__(THREADS)
@@ -137,17 +125,6 @@ AttnStatus launch_empty_rows(float *lse, int64_t count, cudaStream_t stream)
     if (count == 0)
         return ATTN_OK;
     empty_rows_kernel<<<blocks_of(count), THREADS, 0, stream>>>(lse, count);
-    CUDA_TRY_LAUNCH();
-    return ATTN_OK;
-}
-
-AttnStatus launch_clear_unseen(float *O, const float *lse, const AttnShape *n, cudaStream_t stream)
-{
-    const int64_t rows = n->B * n->H * n->Nq;
-    if (rows == 0)
-        return ATTN_OK;
-    clear_unseen_kernel<<<(unsigned)((rows + THREADS / 32 - 1) / (THREADS / 32)), THREADS, 0,
-                          stream>>>(O, lse, n->H, n->Nq, n->d, rows);
     CUDA_TRY_LAUNCH();
     return ATTN_OK;
 }

@@ -3,8 +3,8 @@
  * small_work.h: what happens between the block kernels on a GPU: sums, and changes of type. All of
  * it is one walk over memory; it is queued on `stream` and nothing waits.
  *
- * Interface: launch_empty_rows, launch_clear_unseen, launch_cast, launch_add, launch_narrow,
- * launch_widen. Arrays are contiguous device memory of `count` elements; count 0 does nothing.
+ * Interface: launch_empty_rows, launch_cast, launch_add, launch_narrow, launch_widen. Arrays are
+ * contiguous device memory of `count` elements; count 0 does nothing.
  */
 #ifndef RING_SMALL_WORK_H
 #define RING_SMALL_WORK_H
@@ -19,9 +19,6 @@ extern "C" {
 
 /* lse of rows that have seen no key: -inf */
 AttnStatus launch_empty_rows(float *lse_dev, int64_t count, cudaStream_t stream);
-/* O [B][Nq][H][d] = 0 in the rows whose lse [B][H][Nq] is -inf */
-AttnStatus launch_clear_unseen(float *O_dev, const float *lse_dev, const AttnShape *n,
-                               cudaStream_t stream);
 /* to = from, rounded to `dtype` */
 AttnStatus launch_cast(void *to_dev, AttnDtype dtype, const float *from_dev, int64_t count,
                        cudaStream_t stream);

@@ -120,32 +120,34 @@ int cuda_space_reserve(RingRank *r)
     return reserve_workspace(r, forward > backward ? forward : backward);
 }
 
-/* Merge and attention are one kernel: it loads (O, lse) where an ordinary one starts from (0,
- * -inf), and stores float32, or with the last keys O as it is to be. A merge of its own would read
+/* Merge and attention are one kernel: it loads O, m and l where an ordinary one starts from 0, -inf
+ * and 0, and stores float32, or with the last keys O as it is to be. A merge of its own would read
  * and write all of O once more for each visitor. */
 int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows)
 {
     CudaSpace *s = cuda_space_of(r);
     AttnArgs a = *args;
+    const size_t row_bytes = (size_t)(a.shape.B * a.shape.H * a.shape.Nq) * sizeof *rows.l;
+    const int rounded = ring_partial_size(r) < (int)sizeof *O_state;
     int first;
-    (void)rows;
     s->finished = NULL;
     if (cuda_space_settle_all(r) != 0 ||
         reserve_workspace(r, flash_cuda_workspace_bytes(&a.shape, a.Q.dtype)) != 0 ||
-        bring(r, &a) != 0 || cuda_space_begin_O(r, O_state, &a.shape, &first) != 0)
+        bring(r, &a) != 0 ||
+        cuda_space_begin_O(r, O_state, &a.shape, a.O.data || (rows.m && !rounded), &first) != 0 ||
+        cuda_space_touch(r, rows.l, row_bytes) != 0)
         return -1;
     a.stream = cuda_space_work(r);
     if (a.O.data) { /* the first keys may be the last ones, too: a pass without a state */
-        const AttnStatus last =
-            first ? flash_cuda_run(&a, NULL, s->workspace_dev) : flash_cuda_run_last(&a, O_state);
+        const AttnStatus last = first ? flash_cuda_run(&a, NULL, s->workspace_dev)
+                                      : flash_cuda_resume_last(&a, O_state, rows);
         if (last != ATTN_SKIP) {
             s->finished = a.O.data;
             return cuda_space_answer(r, last, "attention");
         }
     }
-    if (cuda_space_answer(r, flash_cuda_run(&a, O_state, s->workspace_dev), "attention") != 0)
-        return -1;
-    return first ? cuda_space_reached(r, O_state, a.lse, &a.shape) : 0;
+    return cuda_space_answer(r, flash_cuda_resume(&a, O_state, rows, s->workspace_dev),
+                             "attention");
 }
 
 /* The gradients of these queries have been begun and not ended. */

@@ -10,6 +10,7 @@
 #ifndef RING_SPACE_INTERNAL_H
 #define RING_SPACE_INTERNAL_H
 
+#include "../../03_flash_forward/cuda/block_resume.h"
 #include "space_cuda.h"
 
 CudaSpace *cuda_space_of(RingRank *r);
@@ -36,9 +37,9 @@ int cuda_space_zero(RingRank *r, void *p, size_t bytes);
 int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows);
 /* 1: exactly this memory was asked to be zero, and nobody has touched it since. */
 int cuda_space_is_zero(const CudaSpace *s, const void *p, size_t bytes);
-/* In front of a kernel that continues this state; *first: behind it, cuda_space_reached. */
-int cuda_space_begin_O(RingRank *r, const float *O_state, const AttnShape *n, int *first);
-int cuda_space_reached(RingRank *r, float *O_state, const float *lse, const AttnShape *n);
+/* In front of a kernel that continues this state; *first: it has seen no key. */
+int cuda_space_begin_O(RingRank *r, const float *O_state, const AttnShape *n, int rows_only,
+                       int *first);
 void cuda_space_forget_zeros(CudaSpace *s, const void *p, size_t bytes);
 /* Zeros that were asked for there and not written are written now. */
 int cuda_space_touch(RingRank *r, const void *p, size_t bytes);
@@ -58,6 +59,9 @@ int cuda_space_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype);
 /* The queue for what is asked for next: that of the lane, or for both lanes the first one, behind
  * everything. */
 cudaStream_t cuda_space_work(RingRank *r);
+/* In both lanes: what comes later in either comes after all that both have by now, as if work had
+ * been asked for here. */
+void cuda_space_join(RingRank *r);
 void cuda_space_lane(RingRank *r, int lane);
 /* Until the queues of work, or all of them, are empty: every wait of the host for the GPU. */
 int cuda_space_drain(RingRank *r, int work_only);

@@ -45,7 +45,7 @@ void cuda_space_free(RingRank *r, void *p_dev)
     if (p_dev && s->sums.dQ == p_dev)
         s->sums.dQ = NULL; /* nobody has asked for this dQ */
     if (!r->failed)
-        (void)cuda_space_work(r); /* in both lanes: behind both, and both come behind it */
+        cuda_space_join(r); /* whoever gets it comes behind both lanes */
     for (int p = 0; p < s->piece_count; p++)
         if (s->pieces[p].p_dev == p_dev) {
             s->pieces[p].used = 0;

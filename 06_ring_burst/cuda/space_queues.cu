@@ -20,8 +20,8 @@
  * and out of it have different streams: a link carries both ways at once.
  *
  * Interface: of RingSpace (ring_world.h) finish, mark, mark_ms, forget_marks, put_off, ready,
- * carry, follow, lane; cuda_space_event, cuda_space_await (space_cuda.h), cuda_space_work
- * (space_internal.h).
+ * carry, follow, lane; cuda_space_event, cuda_space_await (space_cuda.h), cuda_space_work,
+ * cuda_space_join (space_internal.h).
  */
 #include <atomic>
 #include <sched.h>
@@ -59,6 +59,11 @@ cudaStream_t cuda_space_work(RingRank *r)
         s->ahead = 1;
     }
     return s->lanes[0];
+}
+
+void cuda_space_join(RingRank *r)
+{
+    (void)cuda_space_work(r);
 }
 
 /* The point for lane 1 to wait for is here, before lane 0 gets work of its own. */

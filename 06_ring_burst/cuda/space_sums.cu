@@ -16,20 +16,26 @@ int cuda_space_delta_of(RingRank *r, const AttnArgs *args, float *delta)
     return cuda_space_answer(r, flash_backward_delta_cuda(&a, delta), "delta");
 }
 
-/* Rounded once, at the end, if the last kernel has not done it. */
+/* Divided and rounded once, at the end, if the last kernel has not done it. Without rows there was
+ * no visitor that could not be the last one, and O is zeros. */
 int cuda_space_finish_O(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows)
 {
     const AttnShape *n = &args->shape;
     const int64_t count = n->B * n->Nq * n->H * n->d;
     const void *finished = cuda_space_of(r)->finished;
-    (void)rows;
+    AttnArgs a = *args;
     cuda_space_of(r)->finished = NULL;
     if (finished && finished == args->O.data)
         return 0;
-    if (cuda_space_settle(r, O_state, (size_t)count * sizeof *O_state) != 0)
+    if (cuda_space_settle(r, O_state, (size_t)count * sizeof *O_state) != 0 ||
+        cuda_space_touch(r, rows.l, (size_t)(n->B * n->H * n->Nq) * sizeof *rows.l) != 0)
         return -1;
+    a.stream = cuda_space_work(r);
     return cuda_space_answer(
-        r, launch_cast(args->O.data, args->O.dtype, O_state, count, cuda_space_work(r)), "O");
+        r,
+        rows.m ? flash_cuda_rows_store(&a, O_state, rows)
+               : launch_cast(a.O.data, a.O.dtype, O_state, count, cuda_space_work(r)),
+        "O");
 }
 
 /* to [count] float32 += from [count]. */

@@ -7,9 +7,9 @@
  * for zeros gets a note that this memory is zero, and they are written when somebody else is about
  * to touch it. For the largest pieces that is never:
  *
- *   - A state that has seen nothing is O = 0, lse = -inf. The kernel reads no O where lse is -inf,
- *     and writes all rows that see a key. So O is left as it is, and after the first visitor those
- *     rows are cleared that it did not reach: mostly none.
+ *   - A state that has seen nothing is O = 0, m = -inf, l = 0. Nobody reads O where l is 0, and the
+ *     kernels write all rows that see a key. So O is left as it is. (Where visitors are rounded,
+ *     --partials bf16, all of it is read.)
  *   - dQ is added to zeros and rounded at the end. The backward kernel's own dQ stays in the
  *     workspace until then, and if nobody has touched the zeros it goes to the tensor at once
  *     (space_blocks.cu).
@@ -18,7 +18,7 @@
  * Whoever else touches such memory comes through cuda_space_settle, which calls the last function.
  *
  * Interface: of RingSpace (ring_world.h) zero, start_state; cuda_space_is_zero, cuda_space_begin_O,
- * cuda_space_reached, cuda_space_forget_zeros, cuda_space_touch (space_internal.h).
+ * cuda_space_forget_zeros, cuda_space_touch (space_internal.h).
  */
 #include "small_work.h"
 #include "space_internal.h"
@@ -52,7 +52,7 @@ int cuda_space_zero(RingRank *r, void *p, size_t bytes)
     CudaSpace *s = cuda_space_of(r);
     CudaZeros *note = &s->zeros[s->zero_next];
     cuda_space_forget_zeros(s, p, bytes);
-    (void)cuda_space_work(r); /* they are written later, and come after the other lane now */
+    cuda_space_join(r); /* they are written later, and come after the other lane now */
     if (cuda_space_settle(r, p, bytes) != 0 || write_zeros(r, note) != 0)
         return -1;
     *note = (CudaZeros){p, bytes, s->lane};
@@ -76,23 +76,17 @@ int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *ls
     return cuda_space_answer(r, launch_empty_rows(lse, rows, cuda_space_work(r)), "an empty state");
 }
 
-/* A kernel is about to continue this state. *first = 1: none of its O is written, and all of its
- * rows are the kernel's. */
-int cuda_space_begin_O(RingRank *r, const float *O_state, const AttnShape *n, int *first)
+/* A kernel is about to continue this state. *first = 1: it has seen no key. rows_only: O is read by
+ * nobody but in rows that have seen one. */
+int cuda_space_begin_O(RingRank *r, const float *O_state, const AttnShape *n, int rows_only,
+                       int *first)
 {
     CudaSpace *s = cuda_space_of(r);
     const size_t bytes = (size_t)(n->B * n->Nq * n->H * n->d) * sizeof *O_state;
     *first = cuda_space_is_zero(s, O_state, bytes);
-    if (*first)
+    if (*first && rows_only)
         cuda_space_forget_zeros(s, O_state, bytes);
     return cuda_space_touch(r, O_state, bytes);
-}
-
-/* Behind that kernel. */
-int cuda_space_reached(RingRank *r, float *O_state, const float *lse, const AttnShape *n)
-{
-    return cuda_space_answer(r, launch_clear_unseen(O_state, lse, n, cuda_space_work(r)),
-                             "rows that see nothing");
 }
 
 /* All of this memory is about to be written, or has been given back: what lies inside of it. */

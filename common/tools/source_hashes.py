@@ -37,8 +37,8 @@ CALLED = {
 }
 # Stage 06's methods call what lies behind ring_rank.h: the block kernels, messages, memory.
 BEHIND = [R + "/" + name for name in (
-    "block.c", "exchange.c", "job.c", "methods.c", "pair.c", "plan.c", "shard.c", "space_cpu.c",
-    "work.c", "cuda/space_blocks.cu", "cuda/space_cuda.cu", "cuda/space_memory.cu",
+    "block.c", "exchange.c", "job.c", "lanes.c", "methods.c", "pair.c", "plan.c", "shard.c",
+    "space_cpu.c", "work.c", "cuda/space_blocks.cu", "cuda/space_cuda.cu", "cuda/space_memory.cu",
     "cuda/space_queues.cu", "cuda/space_sums.cu", "cuda/space_zeros.cu",
     "cuda/small_work.cu")] + [
     F + "/cpu/v2_simd.c", B + "/cpu/v2_simd.c", F + "/cuda/v5_clean_tiles.cu",
