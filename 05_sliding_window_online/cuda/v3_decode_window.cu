@@ -274,7 +274,7 @@ template <typename T, class C> static AttnStatus launch_decode(const AttnArgs *a
     const cudaError_t error = cudaGetLastError();
     AttnStatus status = ATTN_OK;
     if (error == cudaSuccess && parts > 1)
-        status = merge_splits<T>(a, states, NULL);
+        status = merge_splits<T>(a, states, NULL, no_rows());
     workspace_free_device(workspace_dev); /* kept until the kernels are done */
     CUDA_TRY(error);
     return status;
