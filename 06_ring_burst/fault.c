@@ -9,7 +9,8 @@
  *     ring_burst --method ring --inject corrupt@1:2 --verify-hops    who, when, which tensor
  *
  * A fault strikes the first message that the rank sends in that step. Steps are counted through
- * both passes and through all rounds, so it strikes once.
+ * both passes. In a benchmark it strikes in every round: so the round whose results are checked has
+ * it, and each sample has the time that it costs.
  *
  * Interface: ring_fault.h.
  */

@@ -72,6 +72,7 @@ void ring_log_restart(RingLog *log)
     memset(log->sent_outer, 0, sizeof log->sent_outer);
     memset(log->messages, 0, sizeof log->messages);
     log->event_count = 0;
+    log->fault_steps = log->fault_struck = 0; /* each round of a benchmark has the fault */
     log->compute_ms = log->wait_ms = 0.0;
 }
 

@@ -156,8 +156,8 @@ typedef struct RingLog {
     int64_t hop_number[RING_MAX_RANKS][2][RING_TENSORS]; /* verify_hops: messages to / from peer */
     int exchanges;                                       /* started so far */
     RingExchange *put_off;      /* started, and not handed to the transport yet */
-    int fault_steps;            /* steps begun so far, both passes: what --inject counts */
-    int fault_struck;           /* the fault has been injected */
+    int fault_steps;            /* begun in this round, both passes: what --inject counts */
+    int fault_struck;           /* the fault has been injected, in this round */
     int trace;                  /* keep events */
     double compute_ms, wait_ms; /* of this round: in kernels, in ring_wait (host clock) */
     void **kept;                /* ring_keep */
@@ -179,8 +179,8 @@ void ring_lanes_forget(RingLog *log);
 
 RingLog *ring_log_new(int trace);
 void ring_log_free(RingLog *log);
-/* Before a round: bytes, messages, events and times start at zero. What is in flight, hop numbers
- * and the count of steps go on. */
+/* Before a round: bytes, messages, events, times and the count of steps start at zero, and a fault
+ * can strike again. What is in flight and hop numbers go on. */
 void ring_log_restart(RingLog *log);
 /* An event of this rank's step; its number, -1 without a trace. */
 int ring_log_event(RingRank *r, const RingEvent *event);

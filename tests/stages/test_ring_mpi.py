@@ -93,6 +93,7 @@ def check_same(p):
 
 # --- faults that a run survives ------------------------------------------------------------------
 
+BENCH = "--bench --warmup 1 --iters 2"
 # flags, the sentence on stderr ("" when all is well), exit status of the case
 FAULTS = [
     ("", "", 0),
@@ -112,6 +113,12 @@ FAULTS = [
      3),
     ("--inject duplicate@1:1", r"rank 2, .*1 message was left over, .*K from rank 1", 3),
     ("--inject drop@0:77", r"rank 0, .*drop@0:77 did not happen", 3),
+    # in every round of a benchmark
+    (f"--inject corrupt@1:1 {BENCH}", "is wrong: ", 1),
+    (f"--inject corrupt@1:1 --verify-hops {BENCH}", "rank 2, forward step 1: .* is damaged", 3),
+    (f"--inject delay@1:2 {BENCH}", "", 0),
+    (f"--inject duplicate@1:1 {BENCH}", r"rank 2, .*3 messages were left over", 3),
+    (f"--inject drop@1:1 --verify-hops {BENCH}", r"rank 2, forward step 1: .*one is lost", 3),
     ("", "", 0),
 ]
 
@@ -188,6 +195,7 @@ BY_USER = ("mpirun", "-q", "-n", "4")
 ENDS = [
     (check_exit, "--ranks 4 --inject exit@1:2", "rank 1, forward step 2, .*without a word"),
     (check_exit, "--ranks 4 --inject exit@0:5", "rank 0, backward step 1, .*without a word"),
+    (check_exit, f"--ranks 4 --inject exit@1:2 {BENCH}", "rank 1, forward step 2, .*without"),
     (check_exit, "--inject exit@2:1", "rank 2, forward step 1, .*without a word", BY_USER),
     (check_signal, signal.SIGKILL, 2, f"rank 2, {PLACE}.*ended without a word"),
     (check_signal, signal.SIGSEGV, 1, f"rank 1, {PLACE}.*crashed .signal 11"),

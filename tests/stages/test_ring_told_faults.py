@@ -22,6 +22,7 @@ sys.path[:0] = [HERE, os.path.dirname(HERE)]
 from tap import Tap
 
 SMALL = ["-N", "40", "-H", "2", "-d", "8", "--backward", "--device", "cpu", "--timeout", "20"]
+BENCH = ["--bench", "--warmup", "1", "--iters", "2"]
 METHODS = ("ring", "burst", "allgather", "ring-double", "burst-double")
 # fault, more flags, exit status, what the sentence must have
 TOLD = [
@@ -37,6 +38,13 @@ TOLD = [
     ("drop@1:99", [], 3, r"drop@1:99 did not happen"),
     ("delay@1:1", [], 0, r"^$"),
     ("delay@1:1", ["--verify-hops"], 0, r"^$"),
+    # a benchmark has the fault in every round, the last one as well, which is judged
+    ("drop@1:1", BENCH, 3, r"deadlock.*rank \d is waiting for K from rank 1 \(forward step \d\)"),
+    ("duplicate@1:1", BENCH, 3, r"rank \d is waiting until rank \d takes K"),
+    ("corrupt@2:1", BENCH, 1, r"is wrong"),
+    ("corrupt@2:1", ["--verify-hops", *BENCH], 3, r"rank \d, forward step 1.*checksum"),
+    ("delay@1:1", BENCH, 0, r"^$"),
+    ("exit@3:2", BENCH, 3, r"rank 3.*step"),
 ]
 
 
@@ -65,6 +73,8 @@ def check_fault(tap, program, folder, method, fault, flags, status, pattern):
         wrong.append(f"the row says pass {row.get('pass')}, inject {row.get('inject')}")
     if status == 3 and not re.search(pattern, row.get("failure", "")):
         wrong.append(f"the row's failure is {row.get('failure')}")
+    if BENCH[0] in flags and status == 0 and (len(row["ms"]) != 2 or min(row["ms"]) < 150):
+        wrong.append(f"the fault costs 200 ms in each round, and the samples are {row['ms']}")
     if seconds > 10:
         wrong.append(f"it took {seconds:.1f} s")
     tap.ok(not wrong, f"{method} --inject {fault} {' '.join(flags)}: exit {status}",

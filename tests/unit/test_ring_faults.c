@@ -273,16 +273,27 @@ static void test_one_failure_ends_all(void **unused)
     }
 }
 
-/* Later rounds too: steps are counted through all of them. */
-static void test_faults_in_later_rounds(void **unused)
+/* A benchmark: each round has the fault, the last one as well, whose results are looked at, and no
+ * later round has the steps that a round does not have. */
+static void test_faults_in_every_round(void **unused)
 {
-    const RingFault fault = {RING_CORRUPT, 1, 2 * STEPS + G + 1};
-    SimCase *c = faulty(fault, 1, 0);
+    SimCase *c = faulty((RingFault){RING_CORRUPT, 1, G + 1}, 0, 0);
+    double ms[2];
     (void)unused;
     c->job.warmup = 1;
     c->job.rounds = 2;
+    assert_int_equal(0, sim_run(c));
+    assert_false(sim_right(c, NULL));
+    c->plan.setup.fault = (RingFault){RING_DELAY, 2, 1};
+    c->job.forward_ms = ms;
+    assert_int_equal(0, sim_run(c));
+    assert_true(sim_right(c, "a late message in each round"));
+    assert_true(ms[0] > 150 && ms[1] > 150);
+    c->plan.setup.fault = (RingFault){RING_CORRUPT, 1, STEPS + 1};
     assert_int_equal(-1, sim_run(c));
-    expect(c, c->report.failure, "rank 2, backward step 1: K from rank 1 is damaged");
+    expect(c, c->report.failure,
+           "corrupt@1:9 did not happen: rank 1 sends nothing in step 9 (it "
+           "began 8 steps)");
     sim_case_free(c);
 }
 
@@ -296,7 +307,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_that_leaves),
         cmocka_unit_test(test_a_fault_that_cannot_strike),
         cmocka_unit_test(test_one_failure_ends_all),
-        cmocka_unit_test(test_faults_in_later_rounds),
+        cmocka_unit_test(test_faults_in_every_round),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
