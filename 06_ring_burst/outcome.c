@@ -115,7 +115,6 @@ static int tell(RingRun *run)
                                                      out->failure, sizeof out->failure))
             status = EXIT_WRONG;
     }
-    out->peak_backward = out->peak_bytes;
     /* with --inject as well: a message is counted before a fault can strike it */
     if (status == EXIT_OK &&
         !ring_bytes_agree(&m, &run->report, plan->backward, out->failure, sizeof out->failure))
@@ -143,7 +142,6 @@ static int run_world(RingRun *run, const CliCase *c, int warmup, int rounds, int
                          .alone_backward_ms = run->told.alone_backward.ms};
     run_poison(out);
     ring_report_free(&run->report);
-    memset(&run->report, 0, sizeof run->report);
     if (ring_mpi_is_over(c) ? ring_world_processes(&job, run->space, &run->report)
                             : ring_world_sim(&job, run->space, &run->report))
         return -1;
@@ -154,11 +152,12 @@ static int run_world(RingRun *run, const CliCase *c, int warmup, int rounds, int
     return 0;
 }
 
-/* How often fits into the time that a row may take, from one round that has been measured. */
+/* How often fits into the time that a row may take, from one round that has been measured: less
+ * than once, also by many rounds to warm up, is never. */
 static int affordable_rounds(const CliCase *c, double ms)
 {
     const double room = (RUN_BUDGET_MS - ms) / ms - (double)c->warmup;
-    return room < 1.0 ? 0 : room < (double)c->iters ? (int)room : c->iters;
+    return room < (double)c->iters ? (int)room : c->iters;
 }
 
 /* Without --bench one round; else as many as --iters wants and the budget allows. Processes have no
@@ -229,9 +228,7 @@ int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c,
             cli_refuse("%s: %s", v->name, out->failure);
         return no_memory ? EXIT_RUNTIME : EXIT_OK;
     }
-    run->planned = 1;
     live = workspace_live();
-    workspace_reset_peak();
     bench_progress("%s", v->name);
     bench_set_threads(1); /* of BLAS: the ranks have their own */
     flash_backward_set_deterministic(c->deterministic);
@@ -256,7 +253,5 @@ void ring_run_free(RingRun *run)
 {
     outcome_free(&run->out);
     ring_report_free(&run->report);
-    if (run->planned)
-        ring_plan_free(&run->plan);
-    run->planned = 0;
+    ring_plan_free(&run->plan); /* zeros where there is none */
 }

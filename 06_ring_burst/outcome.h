@@ -20,7 +20,6 @@ typedef struct RingRun {
     RingOutcome told; /* out.ring points here: a RingRun must not move */
     RingReport report;
     RingPlan plan;
-    int planned; /* the plan is there */
     const RingSpace *space;
 } RingRun;
 

@@ -75,6 +75,8 @@ def check_fault(tap, program, folder, method, fault, flags, status, pattern):
         wrong.append(f"the row's failure is {row.get('failure')}")
     if BENCH[0] in flags and status == 0 and (len(row["ms"]) != 2 or min(row["ms"]) < 150):
         wrong.append(f"the fault costs 200 ms in each round, and the samples are {row['ms']}")
+    if BENCH[0] in flags and status == 0 and seconds < 0.8:
+        wrong.append(f"a round to choose their number, one to warm up, two: {seconds:.1f} s")
     if seconds > 10:
         wrong.append(f"it took {seconds:.1f} s")
     tap.ok(not wrong, f"{method} --inject {fault} {' '.join(flags)}: exit {status}",
