@@ -75,7 +75,7 @@ static void tell_hidden(RingRun *run)
         for (int g = 0; g < report->ranks; g++)
             shares += ring_hidden_share(report->events[g], report->event_count[g],
                                         pass ? RING_BACKWARD : RING_FORWARD);
-        *hidden[pass] = report->ranks && report->events[0] ? shares / report->ranks : NAN;
+        *hidden[pass] = report->events[0] ? shares / report->ranks : NAN;
     }
 }
 

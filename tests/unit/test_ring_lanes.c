@@ -48,6 +48,19 @@ static int write_both_write(RingRank *r)
     return zero_twice(r, 1);
 }
 
+/* What is over is over in both. */
+static int write_1_both_write_0(RingRank *r)
+{
+    ring_lane(r, 1);
+    if (ring_zero(r, room_of(r), 16))
+        return -1;
+    ring_lane(r, RING_BOTH_LANES);
+    if (ring_zero(r, ((const PlainRing *)r->method)->V[0], 4))
+        return -1;
+    ring_lane(r, 0);
+    return ring_zero(r, room_of(r), 16);
+}
+
 static int same_lane(RingRank *r)
 {
     ring_lane(r, 1);
@@ -72,6 +85,35 @@ static int write_and_read(RingRank *r)
     return ring_add(r, ((const PlainRing *)r->method)->V[0], room_of(r), 4);
 }
 
+/* The second use of the same memory is another one, and so is one of more of it. */
+static int read_write_and_read(RingRank *r)
+{
+    const PlainRing *ring = r->method;
+    ring_lane(r, 0);
+    if (ring_copy(r, ring->V[0], 16, room_of(r), 16, 16, 1) || ring_zero(r, room_of(r), 16))
+        return -1;
+    ring_lane(r, 1);
+    return ring_add(r, ring->V[1], room_of(r), 4);
+}
+
+static int write_more_and_write(RingRank *r)
+{
+    ring_lane(r, 0);
+    if (ring_zero(r, room_of(r), 4) || ring_zero(r, room_of(r), 16))
+        return -1;
+    ring_lane(r, 1);
+    return ring_zero(r, room_of(r) + 3, 4);
+}
+
+static int write_and_nothing(RingRank *r)
+{
+    ring_lane(r, 0);
+    if (ring_zero(r, room_of(r), 16))
+        return -1;
+    ring_lane(r, 1);
+    return ring_lane_use(r, room_of(r) + 1, 0, RING_WRITES, "nothing");
+}
+
 static int read_and_read(RingRank *r)
 {
     const PlainRing *ring = r->method;
@@ -89,6 +131,15 @@ static int neighbours(RingRank *r)
         return -1;
     ring_lane(r, 1);
     return ring_zero(r, room_of(r) + 4, 16);
+}
+
+static int neighbours_below(RingRank *r)
+{
+    ring_lane(r, 0);
+    if (ring_zero(r, room_of(r) + 4, 16))
+        return -1;
+    ring_lane(r, 1);
+    return ring_zero(r, room_of(r), 16);
 }
 
 /* K of the other rank, waited for in `lane`, used in lane 1. */
@@ -154,19 +205,33 @@ static int no_such_lane(RingRank *r)
     return r->failed ? -1 : 0;
 }
 
+static int no_lane_below(RingRank *r)
+{
+    ring_lane(r, RING_BOTH_LANES - 1);
+    return r->failed ? -1 : 0;
+}
+
 static const Play plays[] = {
     {"write, write", "ring_zero in lane 1 writes memory that lane 0 writes", write_and_write},
     {"write, both, write", NULL, write_both_write},
+    {"write in 1, both, write in 0", NULL, write_1_both_write_0},
     {"one lane", NULL, same_lane},
     {"read, write", "ring_zero in lane 0 writes memory that lane 1 reads", read_and_write},
     {"write, read", "ring_add in lane 1 reads memory that lane 0 writes", write_and_read},
+    {"read, write, read", "ring_add in lane 1 reads memory that lane 0 writes",
+     read_write_and_read},
+    {"write, write more, write", "ring_zero in lane 1 writes memory that lane 0 writes",
+     write_more_and_write},
+    {"write, nothing", NULL, write_and_nothing},
     {"read, read", NULL, read_and_read},
     {"neighbours", NULL, neighbours},
+    {"neighbours below", NULL, neighbours_below},
     {"waited elsewhere", "ring_add in lane 1 reads memory that lane 0 writes", waited_elsewhere},
     {"waited here", NULL, waited_here},
     {"waited in both", NULL, waited_in_both},
     {"sent elsewhere", "ring_start in lane 1 reads memory that lane 0 writes", sent_elsewhere},
     {"no such lane", "there is no lane 2", no_such_lane},
+    {"no lane below", "there is no lane -2", no_lane_below},
     {"verified", NULL, verified_in_turns},
 };
 
