@@ -253,17 +253,21 @@ static void what_does_not_agree_is_told(void **state)
     assert_int_equal(1, run_open(run, c, &setup));
     for (int pass = RING_FORWARD; pass <= RING_BACKWARD; pass++) {
         RingRankReport *told = &run->report.rank[3];
-        int64_t *const fields[] = {&told->sent[pass][RING_V], &told->sent[pass][RING_DELTA],
-                                   &told->sent_inner[pass], &told->sent_outer[pass]};
-        const char *const words[] = {"bytes of V", "bytes of delta", "inside its node",
-                                     "inside its node"};
-        for (int f = 0; f < 4; f++) {
+        for (int f = 0; f < RING_TENSORS + 2; f++) { /* all tensors, and both kinds of links */
+            int64_t *const field = f < RING_TENSORS    ? &told->sent[pass][f]
+                                   : f == RING_TENSORS ? &told->sent_inner[pass]
+                                                       : &told->sent_outer[pass];
+            char words[64] = "inside its node";
+            if (f < RING_TENSORS)
+                snprintf(words, sizeof words, "bytes of %s in", ring_tensor_name((RingTensor)f));
             assert_int_equal(1, ring_bytes_agree(&run->model, &run->report, 1, why, sizeof why));
-            (*fields[f])++;
+            (*field)++;
             assert_int_equal(0, ring_bytes_agree(&run->model, &run->report, 1, why, sizeof why));
             assert_non_null(strstr(why, "rank 3 sent "));
-            assert_non_null(strstr(why, words[f]));
-            (*fields[f])--;
+            assert_non_null(strstr(why, words));
+            assert_int_equal(pass == RING_BACKWARD, /* which was not asked for */
+                             ring_bytes_agree(&run->model, &run->report, 0, why, sizeof why));
+            (*field)--;
         }
     }
     for (int64_t found = 90; found <= 110; found++)

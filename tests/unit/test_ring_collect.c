@@ -115,7 +115,8 @@ static void small_shards(void **state)
 }
 
 /* A token of Q has 2 MiB, so each rank has 5 or 6 chunks, one of which begins in the first half of
- * its dQ and ends in the second. Strides with gaps are moved head by head. */
+ * its dQ and ends in the second. Strides with gaps are moved head by head. And a token of more than
+ * a chunk. */
 static void many_chunks(void **state)
 {
     const AttnShape shape = {2, 512, 1, 21, 17, 1024};
@@ -125,6 +126,7 @@ static void many_chunks(void **state)
     run_same(shape, LAYOUT_BSHD, RING_ZIGZAG, 2, 1);
     run_same(shape, LAYOUT_ODD, RING_STRIPED, 2, 4);
     run_same(shape, LAYOUT_SBHD, RING_CONTIGUOUS, 1, 7);
+    run_same((AttnShape){1, 2112, 1, 3, 2, 1024}, LAYOUT_BSHD, RING_CONTIGUOUS, 1, 1);
 }
 
 int main(void)

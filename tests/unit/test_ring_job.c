@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_ring_job: rounds of a run. Results are those of the last round, which is timed; rounds to
- * warm up come before it and are not; and a pass is timed from a common start, whoever was late.
+ * warm up come before it and are not; and a pass is timed from a common start, whoever was late, to
+ * the end of the slowest rank.
  */
 #include "ring_sim_case.h"
 
@@ -106,11 +107,39 @@ static void nobody_is_timed_before_all_are_there(void **unused)
     sim_case_free(c);
 }
 
+/* --- the slowest -------------------------------------------------------------------------------*/
+
+static int slow_rank;
+
+static int slow_forward(RingRank *r)
+{
+    if (r->rank == slow_rank)
+        sleep_ms(60);
+    return 0;
+}
+
+static void the_time_is_that_of_the_slowest(void **unused)
+{
+    const RingMethodTable table = {.forward = slow_forward};
+    const RingSetup setup = sim_setup(3, RING_CONTIGUOUS);
+    SimCase *c = sim_case(sim_causal(6), &setup, &table);
+    double forward_ms[1];
+    (void)unused;
+    c->plan.backward = 0;
+    c->job.forward_ms = forward_ms;
+    for (slow_rank = 0; slow_rank < 3; slow_rank++) {
+        assert_int_equal(0, sim_run(c));
+        assert_true(forward_ms[0] >= 60);
+    }
+    sim_case_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_are_those_of_the_last_round),
         cmocka_unit_test(nobody_is_timed_before_all_are_there),
+        cmocka_unit_test(the_time_is_that_of_the_slowest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

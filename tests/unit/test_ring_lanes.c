@@ -90,7 +90,7 @@ static int read_write_and_read(RingRank *r)
 {
     const PlainRing *ring = r->method;
     ring_lane(r, 0);
-    if (ring_copy(r, ring->V[0], 16, room_of(r), 16, 16, 1) || ring_zero(r, room_of(r), 16))
+    if (ring_add(r, ring->V[0], room_of(r), 4) || ring_zero(r, room_of(r), 16))
         return -1;
     ring_lane(r, 1);
     return ring_add(r, ring->V[1], room_of(r), 4);
@@ -118,10 +118,10 @@ static int read_and_read(RingRank *r)
 {
     const PlainRing *ring = r->method;
     ring_lane(r, 0);
-    if (ring_copy(r, ring->K[0], 16, r->K, 16, 16, 1))
+    if (ring_add(r, ring->K[0], r->K, 4))
         return -1;
     ring_lane(r, 1);
-    return ring_copy(r, ring->V[0], 16, r->K, 16, 16, 1);
+    return ring_add(r, ring->V[0], r->K, 4);
 }
 
 static int neighbours(RingRank *r)
