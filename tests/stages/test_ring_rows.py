@@ -84,7 +84,8 @@ def samples(lab):
     for flags, count in (("", 1), ("--bench --warmup 1 --iters 3", 3)):
         for backward in (0, 1):
             row = lab.row(f"--method burst {flags}{' --backward' * backward}")
-            found = [len(row[key]) for key in ("ms", "ms_backward", "alone_ms", "alone_ms_backward")]
+            found = [len(row[key]) for key in
+                     ("ms", "ms_backward", "alone_ms", "alone_ms_backward")]
             lab.tap.ok(found == [count, count * backward, 0, 0] and
                        all(ms > 0 for ms in row["ms"] + row["ms_backward"]) and
                        [row["hidden"] is not None, row["hidden_backward"] is not None] ==
