@@ -95,6 +95,10 @@ def events(lab):
                    sum("measured" in name for name in names) == 4 and
                    passes == {"forward", "backward"},
                    f"--trace-json {method}: four ranks measured, four predicted", names)
+    path = lab.path("refused.json")
+    done = lab.run(*"-N 9 -H 4 --ranks 3 --method ulysses --trace-json".split(), path)
+    lab.tap.ok(done.returncode == 2 and not os.path.exists(path),
+               "--trace-json of a run that is refused leaves no file", done.stderr)
 
 
 def memory(lab):
