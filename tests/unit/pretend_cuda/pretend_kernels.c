@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * pretend_kernels.c: the kernels that stage 06 asks of a GPU, by the CPU's block kernels, queued on
+ * a pretended one (pretend_gpu.h).
+ *
+ * What counts is what they share with the real ones: when they run, and what memory they read,
+ * write and add to. The state of a row that has seen no key is not read, and stays what it was if
+ * no key is seen now either. dQ of 16 bits grows in the workspace, where rows that were prepared
+ * for it and tables of the keys lie too:
+ *
+ *     workspace   dQ [B][Nq][H][d] | lse, delta [B][H][Nq] | the keys' positions
+ *
+ * Forward, few queries have their keys split among blocks, whose states lie in the workspace; only
+ * then is it used. They have no kernel for the last keys.
+ *
+ * Interface: of flash_forward.h, flash_backward.h and block_add.h what the space of a
+ * GPU calls.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../../04_flash_backward/cuda/block_add.h"
+#include "pretend_gpu.h"
+#include "tensor.h"
+
+#define FEW_QUERIES 8
+
+typedef struct Kernel {
+    AttnArgs a;
+    float *O_state, *O_split; /* O_split: in the workspace */
+    const float *delta;
+    FlashSums sums;
+    float *dQ, *lse, *delta_kept; /* in the workspace */
+    AttnSegment *table;
+    int fresh;
+} Kernel;
+
+static size_t round_up(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+static int64_t count_q(const AttnShape *n)
+{
+    return n->B * n->Nq * n->H * n->d;
+}
+
+static int64_t count_kv(const AttnShape *n)
+{
+    return n->B * n->Nk * n->Hkv * n->d;
+}
+
+static int64_t count_rows(const AttnShape *n)
+{
+    return n->B * n->H * n->Nq;
+}
+
+static void uses_floats(PretendWork *work, const float *p, int64_t count, PretendUse how)
+{
+    pretend_uses(work, p, (size_t)count * sizeof *p, how);
+}
+
+/* Token by token where there are gaps between them, as in some heads of all. */
+static void uses_tensor(PretendWork *work, const Tensor *t, PretendUse how)
+{
+    const size_t size = dtype_size(t->dtype);
+    const int64_t row = t->shape[2] * t->shape[3];
+    const int64_t run = t->stride[1] == row ? t->shape[1] : 1; /* tokens side by side */
+    for (int64_t b = 0; t->data && b < t->shape[0]; b++)
+        for (int64_t i = 0; i < t->shape[1]; i += run)
+            pretend_uses(work, (char *)t->data + (size_t)tensor_offset(t, b, i, 0) * size,
+                         (size_t)(run * row) * size, how);
+}
+
+/* Q, K, V, positions, mask. */
+static void reads_pair(PretendWork *work, const AttnArgs *a, const AttnSegment *positions_k)
+{
+    uses_tensor(work, &a->Q, PRETEND_READS);
+    uses_tensor(work, &a->K, PRETEND_READS);
+    uses_tensor(work, &a->V, PRETEND_READS);
+    pretend_uses(work, a->positions_q.segments,
+                 (size_t)a->positions_q.count * sizeof *a->positions_q.segments, PRETEND_READS);
+    pretend_uses(work, positions_k, (size_t)a->positions_k.count * sizeof *positions_k,
+                 PRETEND_READS);
+    if (a->mask)
+        pretend_uses(work, a->mask, (size_t)(a->shape.Nq * a->shape.Nk), PRETEND_READS);
+}
+
+static PretendWork *kernel_work(const char *name, void (*run)(void *), const Kernel *k)
+{
+    Kernel alone = *k;
+    alone.a.threads = 1;
+    return pretend_work(name, run, &alone, sizeof alone);
+}
+
+static void *scratch(size_t bytes)
+{
+    return pretend_need(aligned_alloc(64, (bytes + 64) / 64 * 64));
+}
+
+/* --- attention ---------------------------------------------------------------------------------*/
+
+static int splits_keys(const AttnShape *n, AttnDtype dtype)
+{
+    return dtype != ATTN_F32 && n->Nq < FEW_QUERIES;
+}
+
+size_t flash_cuda_workspace_bytes(const AttnShape *shape, AttnDtype dtype)
+{
+    return splits_keys(shape, dtype) ? 2 * (size_t)count_q(shape) * sizeof(float) : 0;
+}
+
+static float *row_of(const AttnShape *n, float *O, int64_t row)
+{
+    const int64_t b = row / (n->H * n->Nq), h = row / n->Nq % n->H, i = row % n->Nq;
+    return O + ((b * n->Nq + i) * n->H + h) * n->d;
+}
+
+/* state [Nq][H][d] becomes that of the block's keys too; rows that see none stay as they are. */
+static void resume(const AttnArgs *a, float *state)
+{
+    const AttnShape *n = &a->shape;
+    const size_t width = (size_t)n->d * sizeof(float);
+    float *before = scratch((size_t)count_q(n) * sizeof *before);
+    void *workspace = scratch(flash_simd_workspace_bytes(n, 1));
+    memcpy(before, state, (size_t)count_q(n) * sizeof *before);
+    for (int64_t row = 0; row < count_rows(n); row++)
+        if (a->lse[row] == -INFINITY)
+            memset(row_of(n, state, row), 0, width);
+    flash_simd_run(a, state, workspace);
+    for (int64_t row = 0; row < count_rows(n); row++)
+        if (a->lse[row] == -INFINITY)
+            memcpy(row_of(n, state, row), row_of(n, before, row), width);
+    free(workspace);
+    free(before);
+}
+
+static void run_attend(void *context)
+{
+    Kernel *k = context;
+    const size_t bytes = (size_t)count_q(&k->a.shape) * sizeof(float);
+    float *state = k->O_split ? k->O_split : k->O_state;
+    if (!k->O_state) {
+        void *workspace = scratch(flash_simd_workspace_bytes(&k->a.shape, 1));
+        flash_simd_run(&k->a, NULL, workspace);
+        free(workspace);
+        return;
+    }
+    if (k->O_split)
+        memcpy(k->O_split, k->O_state, bytes);
+    resume(&k->a, state);
+    if (k->O_split)
+        memcpy(k->O_state, k->O_split, bytes);
+}
+
+AttnStatus flash_cuda_run(const AttnArgs *a, float *O_state, void *workspace)
+{
+    const AttnShape *n = &a->shape;
+    const int split = splits_keys(n, a->Q.dtype);
+    const Kernel k = {.a = *a, .O_state = O_state, .O_split = split ? workspace : NULL};
+    PretendWork *work = kernel_work("attention", run_attend, &k);
+    reads_pair(work, a, a->positions_k.segments);
+    uses_floats(work, a->lse, count_rows(n), PRETEND_WRITES);
+    if (O_state)
+        uses_floats(work, O_state, count_q(n), PRETEND_WRITES);
+    else
+        uses_tensor(work, &a->O, PRETEND_WRITES);
+    if (split)
+        pretend_uses(work, workspace, flash_cuda_workspace_bytes(n, a->Q.dtype), PRETEND_WRITES);
+    pretend_ask(work, a->stream);
+    return ATTN_OK;
+}
+
+/* Rows that see no key in all: zeros. */
+static void run_last(void *context)
+{
+    Kernel *k = context;
+    const AttnShape *n = &k->a.shape;
+    float *state = scratch((size_t)count_q(n) * sizeof *state);
+    memcpy(state, k->O_state, (size_t)count_q(n) * sizeof *state);
+    resume(&k->a, state);
+    for (int64_t row = 0; row < count_rows(n); row++)
+        if (k->a.lse[row] == -INFINITY)
+            memset(row_of(n, state, row), 0, (size_t)n->d * sizeof *state);
+    flash_state_store(&k->a, state);
+    free(state);
+}
+
+AttnStatus flash_cuda_run_last(const AttnArgs *a, float *O_state)
+{
+    const Kernel k = {.a = *a, .O_state = O_state};
+    if (a->Q.dtype == ATTN_F32 || splits_keys(&a->shape, a->Q.dtype))
+        return ATTN_SKIP;
+    PretendWork *work = kernel_work("attention to the last keys", run_last, &k);
+    reads_pair(work, a, a->positions_k.segments);
+    uses_floats(work, O_state, count_q(&a->shape), PRETEND_READS);
+    uses_floats(work, a->lse, count_rows(&a->shape), PRETEND_WRITES);
+    uses_tensor(work, &a->O, PRETEND_WRITES);
+    pretend_ask(work, a->stream);
+    return ATTN_OK;
+}
+
+/* --- gradients ---------------------------------------------------------------------------------*/
+
+size_t flash_backward_v4_tables_bytes(const AttnShape *n)
+{
+    return round_up((size_t)(n->Nk + 1) * sizeof(AttnSegment));
+}
+
+static size_t rows_bytes(const AttnShape *n)
+{
+    return round_up((size_t)count_rows(n) * sizeof(float));
+}
+
+size_t flash_backward_cuda_workspace_bytes(const AttnShape *n, AttnDtype dtype)
+{
+    return dtype == ATTN_F32 ? rows_bytes(n)
+                             : round_up((size_t)count_q(n) * sizeof(float)) + 2 * rows_bytes(n) +
+                                   flash_backward_v4_tables_bytes(n);
+}
+
+static void place(Kernel *k, void *workspace)
+{
+    char *at = workspace;
+    k->dQ = (float *)at;
+    at += round_up((size_t)count_q(&k->a.shape) * sizeof(float));
+    k->lse = (float *)at;
+    k->delta_kept = (float *)(at + rows_bytes(&k->a.shape));
+    k->table = (AttnSegment *)(at + 2 * rows_bytes(&k->a.shape));
+}
+
+static void run_delta(void *context)
+{
+    const Kernel *k = context;
+    flash_backward_delta(&k->a, k->delta_kept);
+}
+
+AttnStatus flash_backward_delta_cuda(const AttnArgs *a, float *delta)
+{
+    const Kernel k = {.a = *a, .delta_kept = delta};
+    PretendWork *work = kernel_work("delta", run_delta, &k);
+    uses_tensor(work, &a->O, PRETEND_READS);
+    uses_tensor(work, &a->dO, PRETEND_READS);
+    uses_floats(work, delta, count_rows(&a->shape), PRETEND_WRITES);
+    pretend_ask(work, a->stream);
+    return ATTN_OK;
+}
+
+static void run_table(void *context)
+{
+    const Kernel *k = context;
+    memcpy(k->table, k->a.positions_k.segments, (size_t)k->a.positions_k.count * sizeof *k->table);
+}
+
+/* For the keys of this block. */
+static AttnStatus ask_table(const Kernel *k)
+{
+    const AttnPositions *map = &k->a.positions_k;
+    const size_t bytes = (size_t)map->count * sizeof *k->table;
+    PretendWork *work = kernel_work("the keys' table", run_table, k);
+    pretend_uses(work, map->segments, bytes, PRETEND_READS);
+    pretend_uses(work, k->table, flash_backward_v4_tables_bytes(&k->a.shape), PRETEND_WRITES);
+    pretend_ask(work, k->a.stream);
+    return bytes <= flash_backward_v4_tables_bytes(&k->a.shape) ? ATTN_OK : ATTN_NO_MEMORY;
+}
+
+static void run_begin(void *context)
+{
+    const Kernel *k = context;
+    const size_t bytes = (size_t)count_rows(&k->a.shape) * sizeof(float);
+    memcpy(k->lse, k->a.lse, bytes);
+    memcpy(k->delta_kept, k->delta, bytes);
+    memset(k->dQ, 0, (size_t)count_q(&k->a.shape) * sizeof *k->dQ);
+}
+
+AttnStatus flash_backward_cuda_begin(const AttnArgs *a, const float *delta, void *workspace)
+{
+    const int64_t rows = count_rows(&a->shape);
+    Kernel k = {.a = *a, .delta = delta};
+    if (a->Q.dtype == ATTN_F32)
+        return ATTN_OK;
+    place(&k, workspace);
+    PretendWork *work = kernel_work("the beginning of dQ", run_begin, &k);
+    uses_floats(work, a->lse, rows, PRETEND_READS);
+    uses_floats(work, delta, rows, PRETEND_READS);
+    uses_floats(work, k.lse, rows, PRETEND_WRITES);
+    uses_floats(work, k.delta_kept, rows, PRETEND_WRITES);
+    uses_floats(work, k.dQ, count_q(&a->shape), PRETEND_WRITES);
+    pretend_ask(work, a->stream);
+    return ask_table(&k);
+}
+
+/* Both kinds; what is read of the rows was put into a.lse and delta, the table into a. */
+static void run_add(void *context)
+{
+    Kernel *k = context;
+    void *workspace = scratch(flash_backward_simd_workspace_bytes(&k->a.shape, 1));
+    const size_t keys = (size_t)count_kv(&k->a.shape) * sizeof(float);
+    if (k->fresh) {
+        memset(k->sums.dK, 0, keys);
+        memset(k->sums.dV, 0, keys);
+    }
+    flash_backward_simd_run(&k->a, k->delta, k->sums, workspace);
+    free(workspace);
+}
+
+static AttnStatus ask_add(const char *name, const Kernel *k, PretendUse dQ)
+{
+    const AttnShape *n = &k->a.shape;
+    PretendWork *work = kernel_work(name, run_add, k);
+    reads_pair(work, &k->a, k->a.positions_k.segments);
+    uses_tensor(work, &k->a.dO, PRETEND_READS);
+    uses_floats(work, k->a.lse, count_rows(n), PRETEND_READS);
+    uses_floats(work, k->delta, count_rows(n), PRETEND_READS);
+    uses_floats(work, k->sums.dQ, count_q(n), dQ);
+    uses_floats(work, k->sums.dK, count_kv(n), PRETEND_WRITES);
+    uses_floats(work, k->sums.dV, count_kv(n), PRETEND_WRITES);
+    pretend_ask(work, k->a.stream);
+    return ATTN_OK;
+}
+
+AttnStatus flash_backward_v4_add(const AttnArgs *a, const float *delta, FlashSums sums,
+                                 void *workspace, FlashKeysOptions keys)
+{
+    Kernel k = {.a = *a, .delta = delta, .sums = sums, .fresh = keys.fresh};
+    if (a->Q.dtype == ATTN_F32 || (keys.tables_dev && flash_backward_deterministic()))
+        return ATTN_SKIP;
+    place(&k, workspace);
+    if (keys.tables_dev)
+        k.table = keys.tables_dev;
+    const AttnStatus status = ask_table(&k);
+    k.a.positions_k.segments = k.table;
+    k.a.lse = k.lse;
+    k.delta = k.delta_kept;
+    k.sums.dQ = k.dQ;
+    return status == ATTN_OK ? ask_add("gradients", &k, PRETEND_ADDS) : status;
+}
+
+AttnStatus flash_backward_cuda_add(const AttnArgs *a, const float *delta, FlashSums sums,
+                                   void *workspace)
+{
+    const FlashKeysOptions plain = {NULL, 0};
+    const Kernel k = {.a = *a, .delta = delta, .sums = sums};
+    return a->Q.dtype == ATTN_F32 ? ask_add("gradients of float32", &k, PRETEND_WRITES)
+                                  : flash_backward_v4_add(a, delta, sums, workspace, plain);
+}
+
+/* To the sums, or rounded to the tensor. */
+static void run_end(void *context)
+{
+    const Kernel *k = context;
+    const AttnShape *n = &k->a.shape;
+    for (int64_t row = 0; row < count_rows(n); row++) {
+        const int64_t b = row / (n->Nq * n->H), i = row / n->H % n->Nq, h = row % n->H;
+        for (int64_t x = 0; x < n->d; x++)
+            if (k->sums.dQ)
+                k->sums.dQ[row * n->d + x] += k->dQ[row * n->d + x];
+            else
+                tensor_set(&k->a.dQ, tensor_offset(&k->a.dQ, b, i, h) + x, k->dQ[row * n->d + x]);
+    }
+}
+
+AttnStatus flash_backward_cuda_end(const AttnArgs *a, FlashSums sums, void *workspace)
+{
+    Kernel k = {.a = *a, .sums = sums};
+    if (a->Q.dtype == ATTN_F32)
+        return ATTN_OK;
+    place(&k, workspace);
+    PretendWork *work = kernel_work("the end of dQ", run_end, &k);
+    uses_floats(work, k.dQ, count_q(&a->shape), PRETEND_READS);
+    if (sums.dQ)
+        uses_floats(work, sums.dQ, count_q(&a->shape), PRETEND_WRITES);
+    else
+        uses_tensor(work, &a->dQ, PRETEND_WRITES);
+    pretend_ask(work, a->stream);
+    return ATTN_OK;
+}
+
+/* The whole pass: the yardstick's. */
+AttnStatus flash_backward_cuda_run(const AttnArgs *a, const float *delta, FlashSums sums,
+                                   void *workspace)
+{
+    const Kernel k = {.a = *a, .sums = sums};
+    if (sums.dQ)
+        return ATTN_SKIP;
+    (void)delta;
+    PretendWork *work = kernel_work("all gradients", run_add, &k);
+    reads_pair(work, a, a->positions_k.segments);
+    uses_tensor(work, &a->O, PRETEND_READS);
+    uses_tensor(work, &a->dO, PRETEND_READS);
+    uses_floats(work, a->lse, count_rows(&a->shape), PRETEND_READS);
+    uses_tensor(work, &a->dQ, PRETEND_WRITES);
+    uses_tensor(work, &a->dK, PRETEND_WRITES);
+    uses_tensor(work, &a->dV, PRETEND_WRITES);
+    pretend_uses(work, workspace, flash_backward_cuda_workspace_bytes(&a->shape, a->Q.dtype),
+                 PRETEND_WRITES);
+    pretend_ask(work, a->stream);
+    return ATTN_OK;
+}
