@@ -23,7 +23,7 @@ CPU: the patched file is compiled into a shared object and run with --variant-so
 student's solution is graded. The program must exit with 1 and blame exactly the named checks. The
 unpatched file goes the same way over the same cases and must pass. A patch that does not apply is a
 failure. With `variant:` instead of `function:`, for a file that a variant calls, the patched file
-is linked in front of the stage's own library, and the variant is run. So are all of CUDA, which
+is linked in front of the stage's own library, and the variant is run. So are those of CUDA, which
 need a GPU (`./ladder gpu check` runs these), and the methods of stage 06. There a method may also
 send other bytes than the model says, hold other memory, touch what is in flight or what its other
 lane uses, or wait for a message that nobody sends. The last three end a run before it has a result:
@@ -35,6 +35,9 @@ What no variant does, but a function of the library (resuming, say), a test prog
 
     program: tests/unit/test_flash_resume   instead of case:, the patched file is linked into it
     caught-by: test_single_keys         exactly the tests of that program that must fail
+
+A .cu file in a program of tests/unit is one without kernels, compiled for a GPU that is pretended
+(tests/unit/pretend_cuda): it is judged with those of the CPU.
 """
 import argparse
 import concurrent.futures
@@ -49,7 +52,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 from tap import Tap
-from workshop import Failure, Workshop, apply_hunks, changed_text, read_patch, run
+from workshop import (Failure, Workshop, apply_hunks, changed_text, needs_gpu, read_patch, run)
 
 
 SENTENCES = (("inputs", "an input was written to|it wrote to its input"),
@@ -198,7 +201,6 @@ def main():
     args.build, args.program = os.path.abspath(args.build), os.path.abspath(args.program)
     # 01_naive/naive in the build folder: the sources are in the folder of the same name.
     folder_of_stage = os.path.basename(os.path.dirname(args.program))
-    ending = ".cu" if args.device == "cuda" else ".c"
     tap, mine = Tap(), []
     tiny = [args.program, "--device", args.device, "-N", "1", "-H", "1", "-d", "1", "--quiet"]
     if run(tiny).returncode == 77:
@@ -210,10 +212,13 @@ def main():
             fields, hunks = read_patch(path)
             if not fields["file"].startswith(folder_of_stage + "/"):
                 continue
-            if fields["file"].endswith(ending):
+            pretended = fields["file"].endswith(".cu") and not needs_gpu(fields)
+            here = (os.path.exists(os.path.join(args.build, fields["program"])) if pretended
+                    else True)  # where there is no C++ compiler it is not
+            if here and needs_gpu(fields) == (args.device == "cuda"):
                 mine.append(path)
                 programs |= {fields["program"]} if "program" in fields else set()
-            else:  # needs a GPU, or was run without one; that it applies is seen here
+            else:  # of the other device, or in a program that this build lacks; it applies, though
                 apply_hunks(changed_text(fields), hunks)
                 others += 1
         except (Failure, OSError) as why:

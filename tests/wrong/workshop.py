@@ -3,6 +3,7 @@
 
 Interface:
 - read_patch, changed_text, apply_hunks: the header, the hunks, the text before and after them.
+- needs_gpu: does what a patch changes run on a GPU?
 - Workshop(args, folder, programs).make(fields, text): the command that runs the changed code.
 - Failure: a sentence for the test's output. run: a command with its output.
 """
@@ -60,6 +61,12 @@ def changed_text(fields):
     """The text that the hunks are for: the source, or the header that it includes."""
     with open(os.path.join(ROOT, fields.get("header", fields["file"])), encoding="utf-8") as f:
         return f.read()
+
+
+def needs_gpu(fields):
+    """Programs of tests/unit have no kernel: a .cu file runs there over a GPU that is pretended."""
+    return (fields["file"].endswith(".cu") and
+            not fields.get("program", "").startswith("tests/unit/"))
 
 
 def apply_hunks(source, hunks):
@@ -144,14 +151,16 @@ class Workshop:
             named = [w for w in command if w.endswith((".c", ".cu")) and
                      os.path.realpath(os.path.join(self.args.build, w)) ==
                      os.path.realpath(absolute)]
-            if "-c" in command and named and "-DCOUNT_ACCESSES" not in command:
+            host_only = fields["file"].endswith(".cu") and "c++" in command  # -x c++, not nvcc
+            if ("-c" in command and named and "-DCOUNT_ACCESSES" not in command and
+                    host_only == (fields["file"].endswith(".cu") and not needs_gpu(fields))):
                 break
         else:
             raise Failure(f"the build has no command for {fields['file']}")
         source = self.place_source(fields, text)
         made = source + ".o"
         line = retarget(command, source, made, named[0])
-        if source.endswith(".cu"):
+        if needs_gpu(fields):
             line = for_this_gpu(line)
         line += ["-I" + os.path.dirname(absolute)] + extra  # headers beside the original
         done = run(line, cwd=self.args.build)

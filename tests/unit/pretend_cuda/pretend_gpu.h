@@ -68,6 +68,8 @@ void pretend_problem(const char *format, ...) __attribute__((format(printf, 1, 2
 uint32_t pretend_done(int stream); /* so many things that were asked of it are done */
 /* Work that is number clock->at[stream] of its stream. */
 void pretend_note_uses(const PretendWork *work, int stream, const PretendClock *clock);
+void pretend_queues_begin(uint64_t seed);
+void pretend_queues_end(void);
 void pretend_memory_end(void);
 
 #endif

@@ -3,8 +3,8 @@
  * pretend_memory.c: memory of a pretended GPU, and who has used it when.
  *
  * Fresh memory is NaN, so that what nobody has written shows in the result. Beside each piece of
- * memory lie the uses that later ones have to come behind. A write that covers an older use and
- * comes behind it takes its place: who comes behind the write comes behind both.
+ * memory lie the uses that later ones have to come behind. What covers an older use, comes
+ * behind it and forbids as much takes its place: who comes behind the new one comes behind both.
  *
  * Interface: pretend_note_uses, pretend_memory_end; of cuda_runtime_api.h memory, copies, devices.
  */
@@ -63,8 +63,7 @@ static int takes_the_place(const Use *now, const Use *before, const PretendClock
 {
     return now->begin <= before->begin && before->end <= now->end &&
            before->at <= clock->at[before->stream] &&
-           (now->how == PRETEND_WRITES ||
-            (now->how == before->how && now->stream == before->stream));
+           (now->how == PRETEND_WRITES || now->how == before->how);
 }
 
 static void add_use(Piece *piece, const Use *now, const PretendClock *clock)

@@ -9,11 +9,9 @@
  * Which stream goes on is a matter of priorities, drawn from the seed and drawn anew now and then.
  * So a stream may stand still until everybody else is stuck, or rush ahead of all others.
  *
- * Interface: pretend_gpu.h but for memory; of cuda_runtime_api.h streams and events.
+ * Interface: pretend_ask, pretend_done, pretend_queues_begin, pretend_queues_end (pretend_gpu.h);
+ * of cuda_runtime_api.h streams and events.
  */
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,14 +42,11 @@ struct CUevent_st {
     struct CUevent_st *next;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUstream_st streams[PRETEND_STREAMS];
 static int stream_count;
 static cudaEvent_t events;
 static uint64_t random_state;
 static double now_ms;
-static int problems;
-static char first_problem[256];
 
 /* What a thread of the host has seen to be done, since the last pretend_gpu_begin: what it asks for
  * comes behind that. */
@@ -60,32 +55,6 @@ static _Thread_local struct {
     unsigned round;
     PretendClock clock;
 } host;
-
-void pretend_lock(void)
-{
-    pthread_mutex_lock(&lock);
-}
-
-void pretend_unlock(void)
-{
-    pthread_mutex_unlock(&lock);
-}
-
-void *pretend_need(void *p)
-{
-    if (!p)
-        abort();
-    return p;
-}
-
-void pretend_problem(const char *format, ...)
-{
-    va_list list;
-    va_start(list, format);
-    if (problems++ == 0)
-        vsnprintf(first_problem, sizeof first_problem, format, list);
-    va_end(list);
-}
 
 uint32_t pretend_done(int stream)
 {
@@ -127,28 +96,6 @@ static Item *append(cudaStream_t stream)
     *stream->last = item;
     stream->last = &item->next;
     return item;
-}
-
-PretendWork *pretend_work(const char *name, void (*run)(void *context), const void *context,
-                          size_t bytes)
-{
-    PretendWork *work = pretend_need(calloc(1, sizeof *work));
-    work->name = name;
-    work->run = run;
-    work->context = pretend_need(malloc(bytes));
-    memcpy(work->context, context, bytes);
-    return work;
-}
-
-void pretend_uses(PretendWork *work, const void *p, size_t bytes, PretendUse how)
-{
-    if (!p || bytes == 0)
-        return;
-    if (work->count == work->room) {
-        work->room = 2 * work->room + 16;
-        work->spans = pretend_need(realloc(work->spans, (size_t)work->room * sizeof *work->spans));
-    }
-    work->spans[work->count++] = (PretendSpan){p, bytes, how};
 }
 
 void pretend_ask(PretendWork *work, cudaStream_t stream)
@@ -339,20 +286,15 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
     return both ? cudaSuccess : cudaErrorNotReady;
 }
 
-void pretend_gpu_begin(uint64_t seed)
+void pretend_queues_begin(uint64_t seed)
 {
-    pretend_lock();
     round_number++;
     random_state = seed;
-    stream_count = problems = 0;
-    first_problem[0] = '\0';
-    pretend_unlock();
+    stream_count = 0;
 }
 
-int pretend_gpu_end(char words[256])
+void pretend_queues_end(void)
 {
-    pretend_lock();
-    pretend_memory_end();
     for (int s = 0; s < stream_count; s++) {
         if (streams[s].open)
             pretend_problem("stream %d was not destroyed", s);
@@ -368,8 +310,4 @@ int pretend_gpu_end(char words[256])
         free(event);
     }
     events = NULL;
-    memcpy(words, first_problem, sizeof first_problem);
-    const int count = problems;
-    pretend_unlock();
-    return count;
 }

@@ -1,206 +1,21 @@
 /* SPDX-License-Identifier: MIT
  *
- * pretend_kernels.c: the kernels that stage 06 asks of a GPU, by the CPU's block kernels, queued on
- * a pretended one (pretend_gpu.h).
+ * pretend_gradients.c: the backward kernels of a pretended GPU.
  *
- * What counts is what they share with the real ones: when they run, and what memory they read,
- * write and add to. The state of a row that has seen no key is not read, and stays what it was if
- * no key is seen now either. dQ of 16 bits grows in the workspace, where rows that were prepared
- * for it and tables of the keys lie too:
+ * dQ of 16 bits grows in the workspace, where rows that were prepared for it and tables of the keys
+ * lie too:
  *
  *     workspace   dQ [B][Nq][H][d] | lse, delta [B][H][Nq] | the keys' positions
  *
- * Forward, few queries have their keys split among blocks, whose states lie in the workspace; only
- * then is it used. They have no kernel for the last keys.
- *
- * Interface: of flash_forward.h, flash_backward.h and block_add.h what the space of a
- * GPU calls.
+ * Interface: of flash_backward.h and block_add.h what the space of a GPU calls.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "../../../04_flash_backward/cuda/block_add.h"
-#include "pretend_gpu.h"
-#include "tensor.h"
+#include "pretend_kernels.h"
 
-#define FEW_QUERIES 8
-
-typedef struct Kernel {
-    AttnArgs a;
-    float *O_state, *O_split; /* O_split: in the workspace */
-    const float *delta;
-    FlashSums sums;
-    float *dQ, *lse, *delta_kept; /* in the workspace */
-    AttnSegment *table;
-    int fresh;
-} Kernel;
-
-static size_t round_up(size_t bytes)
+static inline size_t round_up(size_t bytes)
 {
     return (bytes + 255) / 256 * 256;
 }
-
-static int64_t count_q(const AttnShape *n)
-{
-    return n->B * n->Nq * n->H * n->d;
-}
-
-static int64_t count_kv(const AttnShape *n)
-{
-    return n->B * n->Nk * n->Hkv * n->d;
-}
-
-static int64_t count_rows(const AttnShape *n)
-{
-    return n->B * n->H * n->Nq;
-}
-
-static void uses_floats(PretendWork *work, const float *p, int64_t count, PretendUse how)
-{
-    pretend_uses(work, p, (size_t)count * sizeof *p, how);
-}
-
-/* Token by token where there are gaps between them, as in some heads of all. */
-static void uses_tensor(PretendWork *work, const Tensor *t, PretendUse how)
-{
-    const size_t size = dtype_size(t->dtype);
-    const int64_t row = t->shape[2] * t->shape[3];
-    const int64_t run = t->stride[1] == row ? t->shape[1] : 1; /* tokens side by side */
-    for (int64_t b = 0; t->data && b < t->shape[0]; b++)
-        for (int64_t i = 0; i < t->shape[1]; i += run)
-            pretend_uses(work, (char *)t->data + (size_t)tensor_offset(t, b, i, 0) * size,
-                         (size_t)(run * row) * size, how);
-}
-
-/* Q, K, V, positions, mask. */
-static void reads_pair(PretendWork *work, const AttnArgs *a, const AttnSegment *positions_k)
-{
-    uses_tensor(work, &a->Q, PRETEND_READS);
-    uses_tensor(work, &a->K, PRETEND_READS);
-    uses_tensor(work, &a->V, PRETEND_READS);
-    pretend_uses(work, a->positions_q.segments,
-                 (size_t)a->positions_q.count * sizeof *a->positions_q.segments, PRETEND_READS);
-    pretend_uses(work, positions_k, (size_t)a->positions_k.count * sizeof *positions_k,
-                 PRETEND_READS);
-    if (a->mask)
-        pretend_uses(work, a->mask, (size_t)(a->shape.Nq * a->shape.Nk), PRETEND_READS);
-}
-
-static PretendWork *kernel_work(const char *name, void (*run)(void *), const Kernel *k)
-{
-    Kernel alone = *k;
-    alone.a.threads = 1;
-    return pretend_work(name, run, &alone, sizeof alone);
-}
-
-static void *scratch(size_t bytes)
-{
-    return pretend_need(aligned_alloc(64, (bytes + 64) / 64 * 64));
-}
-
-/* --- attention ---------------------------------------------------------------------------------*/
-
-static int splits_keys(const AttnShape *n, AttnDtype dtype)
-{
-    return dtype != ATTN_F32 && n->Nq < FEW_QUERIES;
-}
-
-size_t flash_cuda_workspace_bytes(const AttnShape *shape, AttnDtype dtype)
-{
-    return splits_keys(shape, dtype) ? 2 * (size_t)count_q(shape) * sizeof(float) : 0;
-}
-
-static float *row_of(const AttnShape *n, float *O, int64_t row)
-{
-    const int64_t b = row / (n->H * n->Nq), h = row / n->Nq % n->H, i = row % n->Nq;
-    return O + ((b * n->Nq + i) * n->H + h) * n->d;
-}
-
-/* state [Nq][H][d] becomes that of the block's keys too; rows that see none stay as they are. */
-static void resume(const AttnArgs *a, float *state)
-{
-    const AttnShape *n = &a->shape;
-    const size_t width = (size_t)n->d * sizeof(float);
-    float *before = scratch((size_t)count_q(n) * sizeof *before);
-    void *workspace = scratch(flash_simd_workspace_bytes(n, 1));
-    memcpy(before, state, (size_t)count_q(n) * sizeof *before);
-    for (int64_t row = 0; row < count_rows(n); row++)
-        if (a->lse[row] == -INFINITY)
-            memset(row_of(n, state, row), 0, width);
-    flash_simd_run(a, state, workspace);
-    for (int64_t row = 0; row < count_rows(n); row++)
-        if (a->lse[row] == -INFINITY)
-            memcpy(row_of(n, state, row), row_of(n, before, row), width);
-    free(workspace);
-    free(before);
-}
-
-static void run_attend(void *context)
-{
-    Kernel *k = context;
-    const size_t bytes = (size_t)count_q(&k->a.shape) * sizeof(float);
-    float *state = k->O_split ? k->O_split : k->O_state;
-    if (!k->O_state) {
-        void *workspace = scratch(flash_simd_workspace_bytes(&k->a.shape, 1));
-        flash_simd_run(&k->a, NULL, workspace);
-        free(workspace);
-        return;
-    }
-    if (k->O_split)
-        memcpy(k->O_split, k->O_state, bytes);
-    resume(&k->a, state);
-    if (k->O_split)
-        memcpy(k->O_state, k->O_split, bytes);
-}
-
-AttnStatus flash_cuda_run(const AttnArgs *a, float *O_state, void *workspace)
-{
-    const AttnShape *n = &a->shape;
-    const int split = splits_keys(n, a->Q.dtype);
-    const Kernel k = {.a = *a, .O_state = O_state, .O_split = split ? workspace : NULL};
-    PretendWork *work = kernel_work("attention", run_attend, &k);
-    reads_pair(work, a, a->positions_k.segments);
-    uses_floats(work, a->lse, count_rows(n), PRETEND_WRITES);
-    if (O_state)
-        uses_floats(work, O_state, count_q(n), PRETEND_WRITES);
-    else
-        uses_tensor(work, &a->O, PRETEND_WRITES);
-    if (split)
-        pretend_uses(work, workspace, flash_cuda_workspace_bytes(n, a->Q.dtype), PRETEND_WRITES);
-    pretend_ask(work, a->stream);
-    return ATTN_OK;
-}
-
-/* Rows that see no key in all: zeros. */
-static void run_last(void *context)
-{
-    Kernel *k = context;
-    const AttnShape *n = &k->a.shape;
-    float *state = scratch((size_t)count_q(n) * sizeof *state);
-    memcpy(state, k->O_state, (size_t)count_q(n) * sizeof *state);
-    resume(&k->a, state);
-    for (int64_t row = 0; row < count_rows(n); row++)
-        if (k->a.lse[row] == -INFINITY)
-            memset(row_of(n, state, row), 0, (size_t)n->d * sizeof *state);
-    flash_state_store(&k->a, state);
-    free(state);
-}
-
-AttnStatus flash_cuda_run_last(const AttnArgs *a, float *O_state)
-{
-    const Kernel k = {.a = *a, .O_state = O_state};
-    if (a->Q.dtype == ATTN_F32 || splits_keys(&a->shape, a->Q.dtype))
-        return ATTN_SKIP;
-    PretendWork *work = kernel_work("attention to the last keys", run_last, &k);
-    reads_pair(work, a, a->positions_k.segments);
-    uses_floats(work, O_state, count_q(&a->shape), PRETEND_READS);
-    uses_floats(work, a->lse, count_rows(&a->shape), PRETEND_WRITES);
-    uses_tensor(work, &a->O, PRETEND_WRITES);
-    pretend_ask(work, a->stream);
-    return ATTN_OK;
-}
-
-/* --- gradients ---------------------------------------------------------------------------------*/
 
 size_t flash_backward_v4_tables_bytes(const AttnShape *n)
 {

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ring_lane_orders: what two lanes of a GPU's rank wait for.
+ *
+ * Plays of a few calls, which keep the rules of ring_lane (the CPU's run would object otherwise:
+ * test_ring_lanes), by the host code of stage 06's ranks on a GPU over a pretended one
+ * (pretend_cuda/pretend_gpu.h). Two uses of the same memory that no stream and no event keep in
+ * order are a failure. Each play needs an order that no other play asks for; the first four were
+ * missing once, and nobody saw it on GPUs.
+ */
+#include "cuda/space_cuda.h"
+#include "pretend_cuda/pretend_gpu.h"
+#include "ring_sim_case.h"
+
+enum { PIECE = 64, SEEDS = 4 }; /* PIECE: bytes */
+
+static const PlainRing *rooms(const RingRank *r)
+{
+    return r->method;
+}
+
+static int copy_in(RingRank *r, int lane, void *to, const void *from)
+{
+    ring_lane(r, lane);
+    return ring_copy(r, to, PIECE, from, PIECE, PIECE, 1);
+}
+
+static int zero_in(RingRank *r, int lane, void *p)
+{
+    ring_lane(r, lane);
+    return ring_zero(r, p, PIECE);
+}
+
+/* PIECE bytes, each of them `value`. */
+static int expect(RingRank *r, const void *p, int value)
+{
+    char found[PIECE], expected[PIECE];
+    memset(expected, value, PIECE);
+    ring_lane(r, RING_BOTH_LANES);
+    if (r->space->download(r, found, p, PIECE))
+        return -1;
+    return memcmp(found, expected, PIECE) ? ring_fail(r, "other values than expected") : 0;
+}
+
+/* --- messages ----------------------------------------------------------------------------------*/
+
+/* From K[0] to the other rank's K[1], started in both lanes, waited for in `lane`. */
+static int exchange(RingRank *r, int lane)
+{
+    RingExchange x = {0};
+    ring_lane(r, RING_BOTH_LANES);
+    if (ring_step(r, 0) || ring_send(r, &x, 1 - r->rank, RING_K, rooms(r)->K[0], PIECE) ||
+        ring_receive(r, &x, 1 - r->rank, RING_K, rooms(r)->K[1], PIECE) || ring_start(r, &x))
+        return -1;
+    ring_lane(r, lane);
+    return ring_wait(r, &x);
+}
+
+/* K comes while lane 1 has no work; who asks for something in both lanes counts on it. */
+static int message_for_lane_1(RingRank *r)
+{
+    return exchange(r, 1) || copy_in(r, RING_BOTH_LANES, rooms(r)->V[0], rooms(r)->K[1]) ? -1 : 0;
+}
+
+static int message_of_lane_1(RingRank *r)
+{
+    return copy_in(r, 1, rooms(r)->K[0], r->K) || exchange(r, RING_BOTH_LANES) ? -1 : 0;
+}
+
+/* That nobody has written yet when they are sent. */
+static int message_of_zeros(RingRank *r)
+{
+    return zero_in(r, RING_BOTH_LANES, rooms(r)->K[0]) || exchange(r, RING_BOTH_LANES) ||
+                   expect(r, rooms(r)->K[1], 0)
+               ? -1
+               : 0;
+}
+
+/* --- memory ------------------------------------------------------------------------------------*/
+
+/* Sums of either lane, rounded where they stand. */
+static int narrowing_in_both(RingRank *r)
+{
+    if (r->workspace_bytes < PIECE)
+        return ring_fail(r, "this play needs a workspace");
+    for (int lane = 0; lane < RING_LANES; lane++) {
+        void *p = lane ? rooms(r)->V[0] : rooms(r)->K[0];
+        if (zero_in(r, lane, p) || ring_narrow(r, p, PIECE / 4, ATTN_BF16))
+            return -1;
+    }
+    return 0;
+}
+
+/* A piece that one lane has written is freed in both, and the other lane gets the next one. */
+static int free_and_use(RingRank *r, int first)
+{
+    void *p = ring_alloc(r, PIECE, "a piece"), *next;
+    if (!p || copy_in(r, first, p, r->K))
+        return -1;
+    ring_lane(r, RING_BOTH_LANES);
+    ring_free(r, p, PIECE);
+    next = ring_alloc(r, PIECE, "the next piece");
+    if (next != p)
+        return ring_fail(r, "this play needs the same piece twice");
+    if (copy_in(r, 1 - first, next, r->V))
+        return -1;
+    ring_lane(r, RING_BOTH_LANES);
+    ring_free(r, next, PIECE);
+    return 0;
+}
+
+static int free_behind_lane_0(RingRank *r)
+{
+    return free_and_use(r, 0);
+}
+
+static int free_behind_lane_1(RingRank *r)
+{
+    return free_and_use(r, 1);
+}
+
+/* --- zeros -------------------------------------------------------------------------------------*/
+
+/* Both lanes read zeros that both were asked to have. */
+static int zeros_for_both(RingRank *r)
+{
+    const PlainRing *ring = rooms(r);
+    return zero_in(r, RING_BOTH_LANES, ring->K[0]) || copy_in(r, 0, ring->V[0], ring->K[0]) ||
+                   copy_in(r, 1, ring->V[1], ring->K[0]) || expect(r, ring->V[0], 0) ||
+                   expect(r, ring->V[1], 0)
+               ? -1
+               : 0;
+}
+
+/* So many other zeros that the first ones have to be written, in lane 0; lane 1 reads them. */
+static int zeros_pushed_out(RingRank *r)
+{
+    const PlainRing *ring = rooms(r);
+    if (zero_in(r, RING_BOTH_LANES, ring->K[0]))
+        return -1;
+    ring_lane(r, 0);
+    for (int n = 0; n < CUDA_ZEROS; n++)
+        if (ring_zero(r, (char *)ring->K[1] + 4 * n, 4))
+            return -1;
+    return copy_in(r, 1, ring->V[1], ring->K[0]) || expect(r, ring->V[1], 0) ? -1 : 0;
+}
+
+/* They are older than what is put there, and must not come later. */
+static int zeros_below(RingRank *r)
+{
+    static const char ones[PIECE] = {[0 ... PIECE - 1] = 1};
+    const PlainRing *ring = rooms(r);
+    return zero_in(r, RING_BOTH_LANES, ring->V[0]) || expect(r, ring->V[0], 0) ||
+                   zero_in(r, RING_BOTH_LANES, ring->K[0]) ||
+                   r->space->upload(r, ring->K[0], ones, PIECE) ||
+                   zero_in(r, RING_BOTH_LANES, ring->K[1]) ||
+                   copy_in(r, RING_BOTH_LANES, ring->K[1], ring->K[0]) ||
+                   expect(r, ring->K[0], 1) || expect(r, ring->K[1], 1)
+               ? -1
+               : 0;
+}
+
+/* --- gradients ---------------------------------------------------------------------------------*/
+
+/* Of one half of the own keys, in a lane: to the rooms number `room`. Q stands for dO. */
+static int differentiate(RingRank *r, int lane, int half, int room)
+{
+    const PlainRing *ring = rooms(r);
+    const RingBlock own = ring_own_keys(r), keys = ring_block_half(r, &own, half);
+    RingBlock q = ring_own_queries(r);
+    q.b = r->Q;
+    q.delta = ring->delta;
+    ring_lane(r, lane);
+    return ring_differentiate(r, &q, &keys, ring->O_state, ring->dK[room], ring->dV[room]);
+}
+
+/* Lane 1 reads what dK is to be made of; then both are asked for zeros, which lane 0's kernel
+ * spares itself: it writes dK right behind what lane 1 did. The first calls prepare queries and
+ * maps, for which the host has to wait. */
+static int zeros_never_written(RingRank *r)
+{
+    const PlainRing *ring = rooms(r);
+    const size_t bytes = (size_t)ring_kv_count(r, r->nk / 2) * sizeof(float);
+    if (differentiate(r, 0, 1, 1) || differentiate(r, 0, 0, 0) ||
+        copy_in(r, RING_BOTH_LANES, ring->K[0], r->K) || copy_in(r, 1, ring->V[1], ring->dK[0]))
+        return -1;
+    ring_lane(r, RING_BOTH_LANES);
+    return ring_zero(r, ring->dK[0], bytes) || ring_zero(r, ring->dV[0], bytes) ||
+                   differentiate(r, 0, 0, 0)
+               ? -1
+               : 0;
+}
+
+/* Both lanes have added to dQ, which has to leave the workspace before a kernel of lane 0 may have
+ * it. */
+static int dQ_of_both(RingRank *r)
+{
+    const PlainRing *ring = rooms(r);
+    const RingBlock q = ring_own_queries(r), k = ring_own_keys(r);
+    if (differentiate(r, 0, 0, 0) || differentiate(r, 1, 1, 1))
+        return -1;
+    ring_lane(r, 0);
+    return ring_attend(r, &q, &k, ring->K[0], ring->V[0]);
+}
+
+/* --- on stage ----------------------------------------------------------------------------------*/
+
+static int (*scene)(RingRank *r);
+
+static int play_forward(RingRank *r)
+{
+    const int status = scene(r);
+    ring_lane(r, RING_BOTH_LANES);
+    return status;
+}
+
+/* Over two ranks. What a backward pass makes of it nobody looks at. */
+static void play(int (*wanted)(RingRank *r))
+{
+    const RingMethodTable table = {plain_open, play_forward, plain_backward, plain_close};
+    const AttnShape shape = {1, 4, 4, 8, 8, 8};
+    scene = wanted;
+    for (int seed = 0; seed < SEEDS; seed++) {
+        RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
+        setup.adversarial = 1;
+        setup.schedule_seed = (uint64_t)seed;
+        SimCase *c = sim_case(case_new(shape, ATTN_BF16, LAYOUT_BSHD, 1), &setup, &table);
+        char words[256];
+        pretend_gpu_begin((uint64_t)seed);
+        const int status = ring_world_sim(&c->job, &ring_space_cuda, &c->report);
+        const int problems = pretend_gpu_end(words);
+        if (status || problems)
+            fail_msg("%s", problems ? words : c->report.failure);
+        sim_case_free(c);
+        assert_int_equal(0, workspace_live());
+    }
+}
+
+static void test_messages(void **unused)
+{
+    (void)unused;
+    play(message_of_lane_1);
+    play(message_of_zeros);
+}
+
+static void test_message_for_lane_1(void **unused)
+{
+    (void)unused;
+    play(message_for_lane_1);
+}
+
+static void test_narrowing_in_both_lanes(void **unused)
+{
+    (void)unused;
+    play(narrowing_in_both);
+}
+
+static void test_free_in_both_lanes(void **unused)
+{
+    (void)unused;
+    play(free_behind_lane_0);
+    play(free_behind_lane_1);
+}
+
+static void test_zeros_for_both_lanes(void **unused)
+{
+    (void)unused;
+    play(zeros_for_both);
+    play(zeros_pushed_out);
+}
+
+static void test_zeros_not_written(void **unused)
+{
+    (void)unused;
+    play(zeros_below);
+    play(zeros_never_written);
+}
+
+static void test_dQ_of_both_lanes(void **unused)
+{
+    (void)unused;
+    play(dQ_of_both);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_message_for_lane_1), cmocka_unit_test(test_narrowing_in_both_lanes),
+        cmocka_unit_test(test_free_in_both_lanes), cmocka_unit_test(test_zeros_for_both_lanes),
+        cmocka_unit_test(test_zeros_not_written),  cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_dQ_of_both_lanes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
