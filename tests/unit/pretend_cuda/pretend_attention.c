@@ -6,8 +6,9 @@
  * either. Few queries have their keys split among blocks, whose states lie in the workspace; only
  * then is it used, and there is no kernel for the last keys.
  *
- * Interface: of flash_forward.h what the space of a GPU calls.
+ * Interface: of flash_forward.h and block_resume.h what the space of a GPU calls.
  */
+#include "../../../03_flash_forward/cuda/block_resume.h"
 #include "pretend_kernels.h"
 
 #define FEW_QUERIES 8
@@ -28,23 +29,43 @@ static float *row_of(const AttnShape *n, float *O, int64_t row)
     return O + ((b * n->Nq + i) * n->H + h) * n->d;
 }
 
-/* state [Nq][H][d] becomes that of the block's keys too; rows that see none stay as they are. */
-static void resume(const AttnArgs *a, float *state)
+static int unseen(const Kernel *k, int64_t row)
 {
-    const AttnShape *n = &a->shape;
+    return k->rows.m ? k->rows.l[row] == 0.0f : k->a.lse[row] == -INFINITY;
+}
+
+/* state [Nq][H][d] becomes that of the block's keys too; rows that see none stay as they are. A GPU
+ * keeps l in one float. */
+static void resume(const Kernel *k, float *state)
+{
+    const AttnShape *n = &k->a.shape;
     const size_t width = (size_t)n->d * sizeof(float);
+    const size_t rows_bytes = (size_t)count_rows(n) * sizeof(float);
     float *before = scratch((size_t)count_q(n) * sizeof *before);
     void *workspace = scratch(flash_simd_workspace_bytes(n, 1));
+    FlashRows rows = {k->rows.m, k->rows.l, scratch(rows_bytes)};
     memcpy(before, state, (size_t)count_q(n) * sizeof *before);
+    memset(rows.l_rest, 0, rows_bytes);
     for (int64_t row = 0; row < count_rows(n); row++)
-        if (a->lse[row] == -INFINITY)
+        if (unseen(k, row))
             memset(row_of(n, state, row), 0, width);
-    flash_simd_run(a, state, workspace);
+    flash_simd_resume(&k->a, state, rows, workspace);
     for (int64_t row = 0; row < count_rows(n); row++)
-        if (a->lse[row] == -INFINITY)
+        if (unseen(k, row))
             memcpy(row_of(n, state, row), row_of(n, before, row), width);
+    free(rows.l_rest);
     free(workspace);
     free(before);
+}
+
+/* O of the rows that have seen a key; zeros. */
+static void store(const Kernel *k, float *state)
+{
+    const AttnShape *n = &k->a.shape;
+    for (int64_t row = 0; row < count_rows(n); row++)
+        if (k->rows.l[row] == 0.0f)
+            memset(row_of(n, state, row), 0, (size_t)n->d * sizeof *state);
+    flash_rows_store(&k->a, state, k->rows);
 }
 
 static void run_attend(void *context)
@@ -60,53 +81,91 @@ static void run_attend(void *context)
     }
     if (k->O_split)
         memcpy(k->O_split, k->O_state, bytes);
-    resume(&k->a, state);
+    resume(k, state);
     if (k->O_split)
         memcpy(k->O_state, k->O_split, bytes);
 }
 
-AttnStatus flash_cuda_run(const AttnArgs *a, float *O_state, void *workspace)
+static void uses_rows(PretendWork *work, FlashRows rows, const AttnShape *n, PretendUse how)
+{
+    uses_floats(work, rows.m, count_rows(n), how);
+    uses_floats(work, rows.l, count_rows(n), how);
+}
+
+AttnStatus flash_cuda_resume(const AttnArgs *a, float *O_state, FlashRows rows, void *workspace)
 {
     const AttnShape *n = &a->shape;
     const int split = splits_keys(n, a->Q.dtype);
-    const Kernel k = {.a = *a, .O_state = O_state, .O_split = split ? workspace : NULL};
+    const Kernel k = {
+        .a = *a, .O_state = O_state, .O_split = split ? workspace : NULL, .rows = rows};
     PretendWork *work = kernel_work("attention", run_attend, &k);
     reads_pair(work, a, a->positions_k.segments);
     uses_floats(work, a->lse, count_rows(n), PRETEND_WRITES);
-    if (O_state)
+    if (O_state) {
         uses_floats(work, O_state, count_q(n), PRETEND_WRITES);
-    else
+        if (rows.m)
+            uses_rows(work, rows, n, PRETEND_WRITES);
+    } else {
         uses_tensor(work, &a->O, PRETEND_WRITES);
+    }
     if (split)
         pretend_uses(work, workspace, flash_cuda_workspace_bytes(n, a->Q.dtype), PRETEND_WRITES);
     pretend_ask(work, a->stream);
     return ATTN_OK;
 }
 
-/* Rows that see no key in all: zeros. */
+AttnStatus flash_cuda_run(const AttnArgs *a, float *O_state, void *workspace)
+{
+    return flash_cuda_resume(a, O_state, (FlashRows){NULL, NULL, NULL}, workspace);
+}
+
+/* The state is only read. */
 static void run_last(void *context)
 {
-    Kernel *k = context;
-    const AttnShape *n = &k->a.shape;
-    float *state = scratch((size_t)count_q(n) * sizeof *state);
-    memcpy(state, k->O_state, (size_t)count_q(n) * sizeof *state);
-    resume(&k->a, state);
-    for (int64_t row = 0; row < count_rows(n); row++)
-        if (k->a.lse[row] == -INFINITY)
-            memset(row_of(n, state, row), 0, (size_t)n->d * sizeof *state);
-    flash_state_store(&k->a, state);
+    Kernel k = *(const Kernel *)context;
+    const size_t bytes = (size_t)count_q(&k.a.shape) * sizeof(float);
+    const size_t row_bytes = (size_t)count_rows(&k.a.shape) * sizeof(float);
+    float *state = scratch(bytes), *m = scratch(2 * row_bytes);
+    memcpy(state, k.O_state, bytes);
+    memcpy(m, k.rows.m, row_bytes);
+    k.rows.m = m;
+    k.rows.l = memcpy(m + count_rows(&k.a.shape), k.rows.l, row_bytes);
+    resume(&k, state);
+    store(&k, state);
+    free(m);
     free(state);
 }
 
-AttnStatus flash_cuda_run_last(const AttnArgs *a, float *O_state)
+AttnStatus flash_cuda_resume_last(const AttnArgs *a, float *O_state, FlashRows rows)
 {
-    const Kernel k = {.a = *a, .O_state = O_state};
+    const Kernel k = {.a = *a, .O_state = O_state, .rows = rows};
     if (a->Q.dtype == ATTN_F32 || splits_keys(&a->shape, a->Q.dtype))
         return ATTN_SKIP;
     PretendWork *work = kernel_work("attention to the last keys", run_last, &k);
     reads_pair(work, a, a->positions_k.segments);
     uses_floats(work, O_state, count_q(&a->shape), PRETEND_READS);
+    uses_rows(work, rows, &a->shape, PRETEND_READS);
     uses_floats(work, a->lse, count_rows(&a->shape), PRETEND_WRITES);
+    uses_tensor(work, &a->O, PRETEND_WRITES);
+    pretend_ask(work, a->stream);
+    return ATTN_OK;
+}
+
+static void run_store(void *context)
+{
+    const Kernel *k = context;
+    const size_t bytes = (size_t)count_q(&k->a.shape) * sizeof(float);
+    float *state = memcpy(scratch(bytes), k->O_state, bytes);
+    store(k, state);
+    free(state);
+}
+
+AttnStatus flash_cuda_rows_store(const AttnArgs *a, const float *O_state, FlashRows rows)
+{
+    const Kernel k = {.a = *a, .O_state = (float *)O_state, .rows = rows};
+    PretendWork *work = kernel_work("the division by l", run_store, &k);
+    uses_floats(work, rows.l, count_rows(&a->shape), PRETEND_READS);
+    uses_floats(work, O_state, count_q(&a->shape), PRETEND_READS);
     uses_tensor(work, &a->O, PRETEND_WRITES);
     pretend_ask(work, a->stream);
     return ATTN_OK;

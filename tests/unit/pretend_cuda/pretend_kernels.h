@@ -21,6 +21,7 @@
 typedef struct Kernel {
     AttnArgs a;
     float *O_state, *O_split; /* O_split: in the workspace */
+    FlashRows rows;           /* m NULL: the state is (O, lse) */
     const float *delta;
     FlashSums sums;
     float *dQ, *lse, *delta_kept; /* in the workspace */

@@ -17,7 +17,6 @@ typedef struct Walk {
     const void *from;
     AttnDtype dtype;
     int64_t count;
-    AttnShape shape;
 } Walk;
 
 static Tensor flat(const void *p, AttnDtype dtype)
@@ -45,26 +44,6 @@ AttnStatus launch_empty_rows(float *lse, int64_t count, cudaStream_t stream)
 {
     const Walk w = {.to = lse, .count = count};
     ask("empty rows", run_empty_rows, &w, (size_t)count * sizeof(float), 0, stream);
-    return ATTN_OK;
-}
-
-static void run_clear_unseen(void *context)
-{
-    const Walk *w = context;
-    const AttnShape *n = &w->shape;
-    for (int64_t row = 0; row < n->B * n->H * n->Nq; row++) {
-        const int64_t b = row / (n->H * n->Nq), h = row / n->Nq % n->H, i = row % n->Nq;
-        if (((const float *)w->from)[row] == -INFINITY)
-            memset((float *)w->to + ((b * n->Nq + i) * n->H + h) * n->d, 0,
-                   (size_t)n->d * sizeof(float));
-    }
-}
-
-AttnStatus launch_clear_unseen(float *O, const float *lse, const AttnShape *n, cudaStream_t stream)
-{
-    const Walk w = {.to = O, .from = lse, .shape = *n};
-    const size_t rows = (size_t)(n->B * n->H * n->Nq) * sizeof(float);
-    ask("rows that see nothing", run_clear_unseen, &w, rows * (size_t)n->d, rows, stream);
     return ATTN_OK;
 }
 
