@@ -28,7 +28,9 @@ test_in() {
         return 0
     fi
     say "test $name"
-    meson test -C "$dir" --no-rebuild --print-errorlogs "$@" </dev/null >&2 || true
+    # one more than there are cores: some tests wait, for messages, time-outs and processes
+    meson test -C "$dir" --no-rebuild --print-errorlogs --num-processes "$(($(nproc) + 1))" "$@" \
+        </dev/null >&2 || true
     records="$records $dir/meson-logs/testlog.json"
 }
 
@@ -70,13 +72,15 @@ TXT
 # those lists is Python alone.)
 test_sanitizers() {
     export ATTN_TEST_QUICK=1
+    # a report names functions and lines; more costs a quarter of the compiler's time
+    lines_only="-Ddebug=false -Dc_args=-g1"
     stage_suites=$(stages | sed 's/^\(0[0-9]\).*/--suite \1/')
     if compiles cc -fsanitize=address,undefined; then
         export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1:allocator_may_return_null=1
         export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
         # shellcheck disable=SC2086 # one suite a word
         test_in build/asan "ASan and UBSan" "-Dcuda=disabled -Db_sanitize=address,undefined
-            -Db_lundef=false -Doptimization=1" "" \
+            -Db_lundef=false -Doptimization=1 $lines_only" "" \
             --timeout-multiplier 4 --suite unit --suite cli $stage_suites \
             --no-suite wrong
         unset ASAN_OPTIONS UBSAN_OPTIONS
@@ -92,7 +96,7 @@ test_sanitizers() {
         # shellcheck disable=SC2086
         CC=clang test_in build/tsan "TSan" \
             "-Dcuda=disabled -Dblas=disabled -Db_sanitize=thread -Db_lundef=false
-            -Doptimization=1" "" --timeout-multiplier 8 --suite unit $stage_suites \
+            -Doptimization=1 $lines_only" "" --timeout-multiplier 8 --suite unit $stage_suites \
             --no-suite wrong --no-suite cli --no-suite isa
         unset TSAN_OPTIONS OMP_NUM_THREADS
     else
@@ -117,7 +121,7 @@ test_cross() {
     if has_cross; then
         export ATTN_TEST_QUICK=1
         test_in build/aarch64 "aarch64 under qemu-user" \
-            "--cross-file tests/cross-aarch64.ini -Dcuda=disabled" processor_tests \
+            "--cross-file tests/cross-aarch64.ini -Dcuda=disabled -Ddebug=false" processor_tests \
             --timeout-multiplier 6 --suite processor --no-suite isa
         unset ATTN_TEST_QUICK
     else
@@ -135,7 +139,8 @@ ladder_test() {
     # can run, tensor-core kernels are compiled for one of the two 16-bit types: one template.
     one_type=-Dgpu_f16=false
     ! gpu_visible || one_type=-Dgpu_f16=true
-    test_in build/test "C and CUDA" "-Dgpu_archs=80,90a $one_type" ""
+    # no debug information: neither a debugger nor a profiler reads it here
+    test_in build/test "C and CUDA" "-Dgpu_archs=80,90a -Ddebug=false $one_type" ""
     test_sanitizers
     test_fuzz
     test_cross
