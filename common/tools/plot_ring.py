@@ -93,7 +93,8 @@ def hidden_share(spans, ranks):
 
 
 def gantt(trace, only="both"):
-    """only: forward, backward, both. None: there are no spans."""
+    """only: forward, backward, both. None: there are no spans. Bars have a white border, behind which
+    the shortest would vanish: they are made as wide as can be seen."""
     panels, names, ends = [], [], []
     other = trace.get("otherData", {})
     ranks = int(other.get("ranks", 0))
@@ -106,7 +107,8 @@ def gantt(trace, only="both"):
         names.append(f"{name}: {ends[-1]:.3g} ms, {share:.0f} % of the messages' time hidden")
         for group in range(3):
             panels.append(block([f"# {name}, group {group}: start, end, rank, shift, height"] + [
-                f"{start:.6g} {end:.6g} {rank} {heights(spans)[g, lane]}"
+                f"{start:.6g} {max(end, start + 0.01 * ends[-1]):.6g} {rank} "
+                f"{heights(spans)[g, lane]}"
                 for rank, g, start, end, lane in spans if g == group]))
     if not names:
         return None
