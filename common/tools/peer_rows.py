@@ -20,7 +20,7 @@ layouts are named there as here):
     G=2 ring sendrecv 256 MiB: 255 GB/s each way per GPU
     n/GPU=8192 zigzag causal                fwd    271  fwd+bwd    274 TFLOP/s/GPU
 
-Each row of ROWS.jsonl on that GPU and of such a case gets `peer` (a name) and `peer_gflops`, rows
+and the same again with another G. Each row of ROWS.jsonl on that GPU and of such a case gets `peer` (a name) and `peer_gflops`, rows
 of stage 04 the peer's backward pass, rows of stage 05 with both passes the forward's and
 `peer_backward_gflops`, causal rows of stage 06's ring the forward's and `peer_both_gflops`, of all
 GPUs together; all other rows stay as they are. The file is replaced when all of it is written. Exit
@@ -35,7 +35,7 @@ import sys
 LINE = re.compile(r"d=(\d+) S=(\d+) causal=([01]) \| FA2 fwd +(\d+) bwd +(\d+)")
 WINDOW_LINE = re.compile(r"window d=(\d+) S=(\d+) w=(\d+) FA2 fwd (\d+) bwd (\d+)")
 F32_LINE = re.compile(r"fp32 materialised torch S=(\d+) ([0-9.]+) TFLOP/s")
-RANKS_LINE = re.compile(r"^G=(\d+) ring sendrecv", re.M)
+RANKS_LINE = re.compile(r"^G=(\d+) ring sendrecv", re.M)  # of the lines behind it
 RING_LINE = re.compile(r"n/GPU=(\d+) (ring|zigzag|stripe) causal +fwd +(\d+) +fwd\+bwd +(\d+) ")
 LAYOUTS = {"ring": "contiguous", "zigzag": "zigzag", "stripe": "striped"}
 TOKENS, HIDDEN = 16384, 2048
@@ -66,11 +66,11 @@ def read_peers(text):
     for n, rate in F32_LINE.findall(text):
         peers["f32", 1, 16, int(n), 64, "none", -1, False] = (f"materialised, {torch}",
                                                           1e3 * float(rate))
-    ranks = RANKS_LINE.search(text)
-    for n, kind, *rates in RING_LINE.findall(text) if ranks else ():
-        G = int(ranks[1])
-        peers[G, G * int(n), LAYOUTS[kind]] = (
-            f"ring-flash-attention on {torch}", *(1e3 * G * float(rate) for rate in rates))
+    runs = RANKS_LINE.split(text)[1:]  # GPUs, what was measured on them, and again
+    for G, run in zip(map(int, runs[::2]), runs[1::2]):
+        for n, kind, *rates in RING_LINE.findall(run):
+            peers[G, G * int(n), LAYOUTS[kind]] = (
+                f"ring-flash-attention on {torch}", *(1e3 * G * float(rate) for rate in rates))
     if not peers:
         raise ValueError("no line with a peer's speed")
     return first[2], peers
