@@ -20,11 +20,11 @@ layouts are named there as here):
     G=2 ring sendrecv 256 MiB: 255 GB/s each way per GPU
     n/GPU=8192 zigzag causal                fwd    271  fwd+bwd    274 TFLOP/s/GPU
 
-and the same again with another G. Each row of ROWS.jsonl on that GPU and of such a case gets `peer` (a name) and `peer_gflops`, rows
-of stage 04 the peer's backward pass, rows of stage 05 with both passes the forward's and
-`peer_backward_gflops`, causal rows of stage 06's ring the forward's and `peer_both_gflops`, of all
-GPUs together; all other rows stay as they are. The file is replaced when all of it is written. Exit
-2: unusable input.
+and the same again with another G. Each row of ROWS.jsonl on that GPU and of such a case gets `peer`
+(a name) and `peer_gflops`, rows of stage 04 the peer's backward pass, rows of stage 05 with both
+passes the forward's and `peer_backward_gflops`, causal rows of stage 06's ring the forward's and
+`peer_both_gflops`, of all GPUs together; all other rows stay as they are. The file is replaced when
+all of it is written. Exit 2: unusable input.
 """
 import json
 import os

@@ -93,8 +93,8 @@ def hidden_share(spans, ranks):
 
 
 def gantt(trace, only="both"):
-    """only: forward, backward, both. None: there are no spans. Bars have a white border, behind which
-    the shortest would vanish: they are made as wide as can be seen."""
+    """only: forward, backward, both. None: there are no spans. Bars have a white border, and the
+    shortest would vanish behind it: they are made as wide as can be seen."""
     panels, names, ends = [], [], []
     other = trace.get("otherData", {})
     ranks = int(other.get("ranks", 0))

@@ -188,6 +188,15 @@ def self_test(tap):
         except Failure:
             tap.ok(True, f"the applier refuses {label}")
     tap.ok(apply_hunks("a\nb\na\n", [(["b", "a"], ["c", "a"])]) == "a\nc\na\n", "and applies")
+    with tempfile.NamedTemporaryFile("w", suffix=".patch") as header:
+        header.write("file: 01_naive/naive.h\nvariant: x\nwhat: y\ncaught-by: O\ncase: -N 1\n"
+                     "@@ -1,1 +1,0 @@\n-z\n")
+        header.flush()
+        try:
+            read_patch(header.name)
+            tap.ok(False, "a header alone is no source")
+        except Failure as why:
+            tap.ok("compiled by nobody" in str(why), "a header alone is no source", str(why))
 
 
 def main():

@@ -51,6 +51,8 @@ def read_patch(path):
     wanted = {"file", "what", "caught-by"} - set(fields)
     if wanted or not hunks or bool(fields["case"]) == ("program" in fields):
         raise Failure(f"the header lacks {sorted(wanted) or 'a case, a program or a hunk'}")
+    if not fields["file"].endswith((".c", ".cu")):  # neither device would run it
+        raise Failure(f"{fields['file']} is compiled by nobody: a header belongs behind header:")
     fields["caught-by"] = set(fields["caught-by"].split())
     if "program" not in fields and not fields["caught-by"] <= set(CHECKS):
         raise Failure(f"caught-by knows {' '.join(CHECKS)}")
