@@ -18,9 +18,10 @@
 extern "C" {
 #endif
 
-/* flash_cuda_run from an undivided state to the same. args->lse [B][H][Nq] is only written, and is
- * that of the keys so far. Before the first block m = -inf, l = 0, lse = -inf, and O_state_dev may
- * hold anything: rows with l = 0 have no O. */
+/* flash_cuda_run from an undivided state to an undivided state. args->lse [B][H][Nq] is a result,
+ * that of the keys so far; no value of it depends on what it was. Before the first block m = -inf,
+ * l = 0, and lse = -inf, which stays right if no block comes. O_state_dev may hold anything then:
+ * rows with l = 0 have no O. */
 AttnStatus flash_cuda_resume(const AttnArgs *args, float *O_state_dev, FlashRows rows_dev,
                              void *workspace_dev);
 
@@ -28,8 +29,8 @@ AttnStatus flash_cuda_resume(const AttnArgs *args, float *O_state_dev, FlashRows
  * ATTN_SKIP likewise. */
 AttnStatus flash_cuda_resume_last(const AttnArgs *args, float *O_state_dev, FlashRows rows_dev);
 
-/* args->O = O_state_dev / l, rounded once; 0 where l = 0. For who has no last block, or was told
- * ATTN_SKIP. */
+/* args->O = O_state_dev / l, rounded once; 0 where l = 0. For those who have no last block, or were
+ * told ATTN_SKIP. */
 AttnStatus flash_cuda_rows_store(const AttnArgs *args, const float *O_state_dev,
                                  FlashRows rows_dev);
 

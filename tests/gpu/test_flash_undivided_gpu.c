@@ -29,7 +29,7 @@ static float bound_c(AttnDtype dtype)
     return dtype == ATTN_F32 ? 4 : 16; /* tensor cores */
 }
 
-/* m, l on the device: nothing seen; and O_state, lse as a broken start would leave them. */
+/* m, l and lse on the device: nothing seen; O_state as a broken start would leave it. */
 static FlashRows rows_start(DeviceCase *d)
 {
     float *empty = malloc(2 * d->rows * sizeof *empty);

@@ -9,9 +9,11 @@
  *
  * And each piece of work says what memory it reads, writes or adds to. Which work comes before
  * which is known when it is asked for: by its stream, by events that its stream waits for, by what
- * the host has seen to be done. Vector clocks keep that: a stream knows of each stream how far it
- * comes behind it. Two pieces of work that touch the same bytes, one of them writing, and neither
- * behind the other, are a problem in every run, whatever order this run has taken.
+ * the host has seen to be done. Vector clocks keep that. The clock of a piece of work has a number
+ * for each stream: that many things asked of that stream are certain to be done before it. Two
+ * pieces of work that touch the same bytes in ways that need an order (two may read, or two may
+ * add), and neither of which is certain to come first, are a problem in every run, whatever order
+ * this run has taken.
  *
  * Interface:
  * - pretend_gpu_begin, pretend_gpu_end: an empty device; what was wrong since.
@@ -58,15 +60,16 @@ void pretend_ask(PretendWork *work, cudaStream_t stream); /* the work changes ha
 
 void *pretend_need(void *p); /* NULL: there is no memory for the test, which ends */
 
-typedef struct PretendClock { /* of each stream: behind so many things that were asked of it */
+typedef struct PretendClock { /* of each stream: so many things asked of it are done before */
     uint32_t at[PRETEND_STREAMS];
 } PretendClock;
 
 void pretend_lock(void);
 void pretend_unlock(void);
 void pretend_problem(const char *format, ...) __attribute__((format(printf, 1, 2)));
-uint32_t pretend_done(int stream); /* so many things that were asked of it are done */
-/* Work that is number clock->at[stream] of its stream. */
+uint32_t pretend_done(int stream); /* how many things that were asked of it are done */
+/* Of work that is number clock->at[stream] of its stream; the clock's other numbers are what it
+ * comes behind. */
 void pretend_note_uses(const PretendWork *work, int stream, const PretendClock *clock);
 void pretend_queues_begin(uint64_t seed);
 void pretend_queues_end(void);
