@@ -209,10 +209,29 @@ static void test_other_ways(void **unused)
     }
 }
 
+/* All keys are another sequence's: a state is begun and ended, and no kernel has been there. */
+static void test_nobody_sees_a_key(void **unused)
+{
+    (void)unused;
+    for (int dtype = 0; dtype < 3; dtype++) {
+        Case *c = method_case_new(problem(dtype), (AttnDtype)dtype);
+        Oracle oracle;
+        c->segments_k[0].sequence = 1;
+        assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+        for (int m = RING_METHOD_RING; m < RING_METHODS; m++)
+            try_job((Job){"nothing to see", c, &oracle,
+                          method_setup((RingMethod)m, RING_ZIGZAG, 4, nodes_of((RingMethod)m, 4)),
+                          NULL, 0, m});
+        oracle_free(&oracle);
+        case_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_order_is_right),
+        cmocka_unit_test(test_nobody_sees_a_key),
         cmocka_unit_test(test_bf16_partials),
         cmocka_unit_test(test_other_ways),
     };
