@@ -203,6 +203,17 @@ static int dQ_of_both(RingRank *r)
     return ring_attend(r, &q, &k, ring->K[0], ring->V[0]);
 }
 
+/* What was added to dQ and is still in the workspace goes, too, where zeros are asked for. */
+static int zeros_instead_of_dQ(RingRank *r)
+{
+    float *dQ = rooms(r)->O_state;
+    if (differentiate(r, 0, 0, 0))
+        return -1;
+    ring_lane(r, RING_BOTH_LANES);
+    return ring_zero(r, dQ, (size_t)ring_q_count(r, r->nq) * sizeof *dQ) || expect(r, dQ, 0) ? -1
+                                                                                             : 0;
+}
+
 /* --- on stage ----------------------------------------------------------------------------------*/
 
 static int (*scene)(RingRank *r);
@@ -274,6 +285,7 @@ static void test_zeros_not_written(void **unused)
     (void)unused;
     play(zeros_below);
     play(zeros_never_written);
+    play(zeros_instead_of_dQ);
 }
 
 static void test_dQ_of_both_lanes(void **unused)
