@@ -94,7 +94,11 @@ check_several_gpus() {
 # the one of every day lacks.
 gpu_check() {
     gpu_stages >"$gpu_lists/stages.txt"
-    part unit sh common/tools/gpu_one_test.sh build/gpu --suite unit
+    part unit sh common/tools/gpu_one_test.sh build/gpu --suite unit --no-suite gpu
+    gpu_tests_of unit >"$gpu_lists/tests.txt"
+    while read -r name <&4; do
+        part "unit $name" sh common/tools/gpu_one_test.sh build/gpu "$name"
+    done 4<"$gpu_lists/tests.txt"
     while read -r folder _ <&3; do
         number=${folder%%_*}
         gpu_tests_of "$number" >"$gpu_lists/tests.txt"
