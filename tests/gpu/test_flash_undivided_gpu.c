@@ -29,8 +29,8 @@ static float bound_c(AttnDtype dtype)
     return dtype == ATTN_F32 ? 4 : 16; /* tensor cores */
 }
 
-/* m, l and lse on the device: nothing seen; O_state as a broken start would leave it. O of an earlier
- * run must not be taken for that of this one. */
+/* m, l and lse on the device: nothing seen; O_state as a broken start would leave it. O of an
+ * earlier run must not be taken for that of this one. */
 static FlashRows rows_start(DeviceCase *d)
 {
     float *empty = malloc(2 * d->rows * sizeof *empty);
