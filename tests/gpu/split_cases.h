@@ -5,6 +5,7 @@
  * Interface: each calls try_case for case after case.
  * - try_options: every option, in tiny and in larger sizes.
  * - try_shards: every shard of a ring. Head dimensions up to 256, aligned and not.
+ * - try_few_queries: where a kernel may share out the keys among blocks of its own.
  * small: few of them, each in one dtype, for compute-sanitizer; else all, in all dtypes.
  */
 #ifndef SPLIT_CASES_H
@@ -34,6 +35,21 @@ static inline void try_shards(int small, TryCase try_case)
             Case *c =
                 shard_new(&shards[n], (AttnDtype)dtype, (n + dtype) % 2 ? LAYOUT_ODD : LAYOUT_BSHD);
             try_case(c, shards[n].name, shards[n].world, shards[n].rank, 0);
+            case_free(c);
+        }
+}
+
+static inline void try_few_queries(int small, TryCase try_case)
+{
+    static const AttnShape shapes[] = {{1, 2, 1, 7, 3000, 64}, {2, 4, 4, 1, 2051, 128}};
+    for (int n = 0; n < (small ? 1 : 4); n++)
+        for (int dtype = 0; dtype < 3; dtype++) {
+            Case *c =
+                case_new(shapes[n / 2], (AttnDtype)dtype, n % 2 ? LAYOUT_ODD : LAYOUT_BHSD, 1);
+            case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+            if (n % 2) /* most parts see nothing */
+                c->args.rule = (AttnRule){100, 0};
+            try_case(c, "few queries, many keys", 2, 1, 0);
             case_free(c);
         }
 }

@@ -97,18 +97,8 @@ static void test_shards_of_a_ring(void **unused)
 /* Where a kernel may share out the keys among blocks of its own and merge what they found. */
 static void test_few_queries_many_keys(void **unused)
 {
-    static const AttnShape shapes[] = {{1, 2, 1, 7, 3000, 64}, {2, 4, 4, 1, 2051, 128}};
     (void)unused;
-    for (int n = 0; n < (small ? 1 : 4); n++)
-        for (int dtype = 0; dtype < 3; dtype++) {
-            Case *c =
-                case_new(shapes[n / 2], (AttnDtype)dtype, n % 2 ? LAYOUT_ODD : LAYOUT_BHSD, 1);
-            case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
-            if (n % 2) /* most parts see nothing */
-                c->args.rule = (AttnRule){100, 0};
-            try_case(c, "few queries, many keys", 2, 1, 0);
-            case_free(c);
-        }
+    try_few_queries(small, try_case);
 }
 
 /* Keys of the future, of another sequence, behind the mask: the state stays where it was. */

@@ -162,18 +162,8 @@ static void test_undivided_states(void **unused)
 /* Where the kernel splits the keys among blocks of its own, the state is one part more. */
 static void test_few_queries_many_keys(void **unused)
 {
-    static const AttnShape shapes[] = {{1, 2, 1, 7, 3000, 64}, {2, 4, 4, 1, 2051, 128}};
     (void)unused;
-    for (int n = 0; n < (small ? 1 : 4); n++)
-        for (int dtype = 0; dtype < 3; dtype++) {
-            Case *c =
-                case_new(shapes[n / 2], (AttnDtype)dtype, n % 2 ? LAYOUT_ODD : LAYOUT_BHSD, 1);
-            case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
-            if (n % 2) /* most parts see nothing */
-                c->args.rule = (AttnRule){100, 0};
-            try_case(c, "few queries, many keys", 2, 1, 0);
-            case_free(c);
-        }
+    try_few_queries(small, try_case);
 }
 
 static void test_one_block_is_the_plain_pass(void **unused)
@@ -204,18 +194,6 @@ static void test_one_block_is_the_plain_pass(void **unused)
         device_case_free(d);
         case_free(c);
     }
-}
-
-static double largest_lse_error(const Case *c, const Oracle *oracle)
-{
-    double error = 0.0;
-    for (int64_t row = 0; row < oracle->lse.count; row++) {
-        const double e = fabs((double)c->lse[row] - oracle->lse.value[row]);
-        if (isnan(e)) /* fmax() would pass over it */
-            return NAN;
-        error = e > error ? e : error;
-    }
-    return error;
 }
 
 static double error_as_O_and_lse(DeviceCase *d, const KeySplit *split, const Oracle *oracle)

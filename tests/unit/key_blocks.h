@@ -11,6 +11,7 @@
  * - KeySplit, split_random, split_evenly: which blocks, in which order.
  * - Shard, shards, shard_new: cases with several segments of queries and keys.
  * - state_from_oracle: the state after some keys by the definition, not by any kernel.
+ * - largest_lse_error: how far the lse of a case is from the definition.
  */
 #ifndef KEY_BLOCKS_H
 #define KEY_BLOCKS_H
@@ -208,6 +209,18 @@ static inline void state_from_oracle(const Case *c, int64_t count, float *O_stat
             }
     oracle_free(&oracle);
     key_block_free(&block);
+}
+
+static inline double largest_lse_error(const Case *c, const Oracle *oracle)
+{
+    double error = 0.0;
+    for (int64_t row = 0; row < oracle->lse.count; row++) {
+        const double e = fabs((double)c->lse[row] - oracle->lse.value[row]);
+        if (isnan(e)) /* fmax() would pass over it */
+            return NAN;
+        error = e > error ? e : error;
+    }
+    return error;
 }
 
 #endif

@@ -84,18 +84,6 @@ static void test_undivided_states(void **unused)
     }
 }
 
-static double largest_lse_error(const Case *c, const Oracle *oracle)
-{
-    double error = 0.0;
-    for (int64_t row = 0; row < oracle->lse.count; row++) {
-        const double e = fabs((double)c->lse[row] - oracle->lse.value[row]);
-        if (isnan(e)) /* fmax() would pass over it */
-            return NAN;
-        error = e > error ? e : error;
-    }
-    return error;
-}
-
 /* As (O, lse) 16 blocks are twice as wrong as one. */
 static void test_undivided_states_lose_nothing(void **unused)
 {
