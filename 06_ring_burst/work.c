@@ -54,11 +54,14 @@ int ring_zero(RingRank *r, void *p, size_t bytes)
     return bytes ? r->space->zero(r, p, bytes) : 0;
 }
 
-/* Row by row, since what lies between two rows may well be on its way. */
+/* Row by row, since what lies between two rows may well be on its way, or another lane's. */
 static int touch_rows(RingRank *r, const void *p, size_t pitch, size_t width, int64_t height,
                       RingUse how)
 {
-    for (int64_t row = 0; r->log->flight_count > 0 && row < height; row++)
+    const int in_one_lane = r->log->lane != RING_BOTH_LANES;
+    if (!in_one_lane)
+        ring_lanes_forget(r->log);
+    for (int64_t row = 0; (in_one_lane || r->log->flight_count > 0) && row < height; row++)
         if (ring_touch(r, (const char *)p + (size_t)row * pitch, width, how, "ring_copy") != 0)
             return -1;
     return 0;

@@ -85,6 +85,28 @@ static int write_and_read(RingRank *r)
     return ring_add(r, ((const PlainRing *)r->method)->V[0], room_of(r), 4);
 }
 
+/* A copy is a use as well, of all of its rows. */
+static int copy_over(RingRank *r)
+{
+    ring_lane(r, 0);
+    if (ring_zero(r, room_of(r), 16))
+        return -1;
+    ring_lane(r, 1);
+    return ring_copy(r, room_of(r), 4, r->K, 4, 4, 2);
+}
+
+static int write_1_copy_both_write_0(RingRank *r)
+{
+    ring_lane(r, 1);
+    if (ring_zero(r, room_of(r), 16))
+        return -1;
+    ring_lane(r, RING_BOTH_LANES);
+    if (ring_copy(r, ((const PlainRing *)r->method)->V[0], 4, r->K, 4, 4, 2))
+        return -1;
+    ring_lane(r, 0);
+    return ring_zero(r, room_of(r), 16);
+}
+
 /* The second use of the same memory is another one, and so is one of more of it. */
 static int read_write_and_read(RingRank *r)
 {
@@ -215,6 +237,8 @@ static const Play plays[] = {
     {"write, write", "ring_zero in lane 1 writes memory that lane 0 writes", write_and_write},
     {"write, both, write", NULL, write_both_write},
     {"write in 1, both, write in 0", NULL, write_1_both_write_0},
+    {"write, copy", "ring_copy in lane 1 writes memory that lane 0 writes", copy_over},
+    {"write in 1, copy in both, write in 0", NULL, write_1_copy_both_write_0},
     {"one lane", NULL, same_lane},
     {"read, write", "ring_zero in lane 0 writes memory that lane 1 reads", read_and_write},
     {"write, read", "ring_add in lane 1 reads memory that lane 0 writes", write_and_read},
