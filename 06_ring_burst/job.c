@@ -144,13 +144,16 @@ static int timed_pass(RingRank *r, const RingJob *job, int (*pass)(RingRank *r, 
     return 0;
 }
 
-/* A backward pass may have given O back (burst, after delta); then there is a new one. */
+/* A backward pass may have given O back (burst, after delta); then there is a new one. What an
+ * earlier round has left must not pass for what this one computes. */
 static int forward_round(RingRank *r, const RingJob *job, int last, double *ms)
 {
     begin_pass(r, RING_FORWARD);
     if (!r->O && !(r->O = ring_alloc(r, ring_q_bytes(r, r->rank), "O")))
         return -1;
-    if (timed_pass(r, job, forward_pass, ms) != 0)
+    if (r->space->spoil(r, r->O, ring_q_bytes(r, r->rank)) != 0 ||
+        r->space->spoil(r, r->lse, ring_row_bytes(r, r->rank)) != 0 ||
+        timed_pass(r, job, forward_pass, ms) != 0)
         return -1;
     begin_pass(r, RING_SETUP);
     return last ? ring_collect_forward(r, job) : 0;

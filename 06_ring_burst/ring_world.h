@@ -59,6 +59,7 @@ typedef struct RingSpace {
     int (*upload)(RingRank *r, void *to, const void *from_host, size_t bytes);
     int (*download)(RingRank *r, void *to_host, const void *from, size_t bytes);
     int (*zero)(RingRank *r, void *p, size_t bytes);
+    int (*spoil)(RingRank *r, void *p, size_t bytes); /* NaN in every dtype */
     int (*copy)(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
                 size_t width, int64_t height);
     int (*start_state)(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows);

@@ -74,6 +74,14 @@ static int cpu_zero(RingRank *r, void *p, size_t bytes)
     return 0;
 }
 
+/* All bits set are a NaN in float32, f16 and bf16. */
+static int cpu_spoil(RingRank *r, void *p, size_t bytes)
+{
+    (void)r;
+    memset(p, 0xFF, bytes);
+    return 0;
+}
+
 /* A pitch is the distance of two rows in memory; it is larger than the width when a row is only a
  * part of a longer one, such as some heads of a token. */
 static int cpu_copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
@@ -251,6 +259,7 @@ const RingSpace ring_space_cpu = {
     .upload = cpu_move,
     .download = cpu_move,
     .zero = cpu_zero,
+    .spoil = cpu_spoil,
     .copy = cpu_copy,
     .start_state = cpu_start_state,
     .attend = cpu_attend,

@@ -192,12 +192,12 @@ static void release_space(RingRank *r)
 #define SPACE_CUDA(name, open, close, release)                                                     \
     {                                                                                              \
         name, open, close, release, cuda_space_alloc, cuda_space_free, cuda_space_upload,          \
-            cuda_space_download, cuda_space_zero, cuda_space_copy, cuda_space_start_state,         \
-            cuda_space_attend, cuda_space_differentiate, cuda_space_delta_of, cuda_space_finish_O, \
-            cuda_space_add, cuda_space_narrow, cuda_space_widen, cuda_space_alone,                 \
-            cuda_space_finish, cuda_space_mark, cuda_space_mark_ms, cuda_space_forget_marks,       \
-            cuda_space_put_off, cuda_space_ready, cuda_space_carry, cuda_space_follow,             \
-            cuda_space_lane                                                                        \
+            cuda_space_download, cuda_space_zero, cuda_space_spoil, cuda_space_copy,               \
+            cuda_space_start_state, cuda_space_attend, cuda_space_differentiate,                   \
+            cuda_space_delta_of, cuda_space_finish_O, cuda_space_add, cuda_space_narrow,           \
+            cuda_space_widen, cuda_space_alone, cuda_space_finish, cuda_space_mark,                \
+            cuda_space_mark_ms, cuda_space_forget_marks, cuda_space_put_off, cuda_space_ready,     \
+            cuda_space_carry, cuda_space_follow, cuda_space_lane                                   \
     }
 
 extern "C" const RingSpace ring_space_cuda =

@@ -30,6 +30,7 @@ void *cuda_space_alloc(RingRank *r, size_t bytes);
 void cuda_space_free(RingRank *r, void *p_dev);
 int cuda_space_upload(RingRank *r, void *to, const void *from_host, size_t bytes);
 int cuda_space_download(RingRank *r, void *to_host, const void *from, size_t bytes);
+int cuda_space_spoil(RingRank *r, void *p, size_t bytes);
 int cuda_space_copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
                     size_t width, int64_t height);
 

@@ -2,7 +2,7 @@
  *
  * space_memory.cu: a rank's memory on a GPU: pieces that are kept, and copies.
  *
- * Interface: of RingSpace (ring_world.h) alloc, free, upload, download, copy;
+ * Interface: of RingSpace (ring_world.h) alloc, free, upload, download, spoil, copy;
  * cuda_space_owns, cuda_space_piece_has (space_internal.h).
  */
 #include "space_internal.h"
@@ -93,6 +93,13 @@ int cuda_space_download(RingRank *r, void *to_host, const void *from, size_t byt
 }
 
 /* Async, as all work: it is put into the queue and this function returns. */
+int cuda_space_spoil(RingRank *r, void *p, size_t bytes)
+{
+    if (cuda_space_settle(r, p, bytes) != 0)
+        return -1;
+    return cuda_space_try(r, cudaMemsetAsync(p, 0xFF, bytes, cuda_space_work(r)), "NaN");
+}
+
 int cuda_space_copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
                     size_t width, int64_t height)
 {

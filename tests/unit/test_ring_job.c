@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_ring_job: rounds of a run. Results are those of the last round, which is timed; rounds to
- * warm up come before it and are not; and a pass is timed from a common start, whoever was late, to
- * the end of the slowest rank.
+ * warm up come before it and are not; none finds what another has left; and a pass is timed from a
+ * common start, whoever was late, to the end of the slowest rank.
  */
 #include "ring_sim_case.h"
 
+#include <math.h>
 #include <time.h>
 
 enum { WARMUP = 2, ROUNDS = 3 };
@@ -70,6 +71,40 @@ static void results_are_those_of_the_last_round(void **unused)
     assert_true(case_get(&args->dV, 0, 5, 0, 3) == 10 * begun + 2);
     for (int round = 0; round < ROUNDS; round++)
         assert_true(forward_ms[round] < 120);
+    sim_case_free(c);
+}
+
+/* --- a clean slate -----------------------------------------------------------------------------*/
+
+static int left_over; /* elements of O and lse that were a number at the start of a round */
+
+/* O and lse become 1. */
+static int counted_forward(RingRank *r)
+{
+    float *const results[] = {r->O, r->lse};
+    const int64_t counts[] = {ring_q_count(r, r->nq), r->plan->shape.B * r->plan->shape.H * r->nq};
+    begun++;
+    for (int n = 0; n < 2; n++)
+        for (int64_t e = 0; e < counts[n]; e++) {
+            left_over += !isnan(results[n][e]);
+            results[n][e] = 1;
+        }
+    return 0;
+}
+
+static void a_round_finds_no_results_of_another(void **unused)
+{
+    const RingMethodTable table = {.forward = counted_forward};
+    const RingSetup setup = sim_setup(1, RING_CONTIGUOUS);
+    SimCase *c = sim_case(sim_causal(6), &setup, &table);
+    (void)unused;
+    begun = left_over = 0;
+    c->plan.backward = 0;
+    c->job.warmup = WARMUP;
+    c->job.rounds = ROUNDS;
+    assert_int_equal(0, sim_run(c));
+    assert_int_equal(WARMUP + ROUNDS, begun);
+    assert_int_equal(0, left_over);
     sim_case_free(c);
 }
 
@@ -138,6 +173,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_are_those_of_the_last_round),
+        cmocka_unit_test(a_round_finds_no_results_of_another),
         cmocka_unit_test(nobody_is_timed_before_all_are_there),
         cmocka_unit_test(the_time_is_that_of_the_slowest),
     };
