@@ -22,7 +22,8 @@
  * NCCL would take 32. On rank 1 only 4 are free until the end; on rank 0 it gets its 32 between the
  * rounds, and there they wait for their peers, while 24 blocks of the second round wait for them: a
  * third round. With 4 it finds 4 on both sides. So a ring, whose messages have time, gets as few as
- * will do (few_blocks); who waits for messages gets all.
+ * will do (few_blocks); who waits for messages gets all. NCCL shares what it gets among all ranks,
+ * whether they are neighbours or not: of 4 blocks, with 4 ranks, a neighbour's messages get one.
  *
  * The communicator is non-blocking: a call may answer "in progress", and is asked again until the
  * time-out; a rank that finds an error, or hears of one, aborts the communicator, which ends the
@@ -39,10 +40,11 @@
 #include "tensor.h"
 #include "transport_nccl.h"
 
-/* Of NCCL's blocks: what one of them carries in a second, at least; and how fast kernels may be. */
-enum { LEAST_BLOCKS = 4, MOST_BLOCKS = 32 };
+/* Of NCCL's blocks: for each neighbour, and in all; what one of them carries in a second. And how
+ * fast kernels may be. */
+enum { LEAST_BLOCKS = 2, MOST_BLOCKS = 32 };
 #define BLOCK_BYTES_S 16e9
-#define KERNEL_FLOPS  500e12
+#define KERNEL_FLOPS  400e12
 
 typedef struct NcclEnd {
     const RingTransport *host; /* for host memory, barriers, failures */
@@ -244,8 +246,8 @@ static int share_name(RingRank *r, ncclUniqueId *name)
     return 0;
 }
 
-/* Multiprocessors that pass on a step's keys and sums in the time of its computation; a power of
- * two, as NCCL rounds its channels. 0: let NCCL choose. */
+/* Multiprocessors that pass on a step's keys and sums in the time of its computation, for each rank
+ * that could be a neighbour; powers of two, as NCCL rounds its channels. 0: let NCCL choose. */
 static int few_blocks(const RingRank *r)
 {
     const RingPlan *plan = r->plan;
@@ -260,8 +262,10 @@ static int few_blocks(const RingRank *r)
     const double bytes = keys * (double)(n->Hkv * n->d) * (element + sums);
     const double products = plan->backward ? 5.0 : 2.0;
     const double flops = 2.0 * products * causal * queries * keys * (double)(n->H * n->d);
-    int blocks = LEAST_BLOCKS;
-    while (blocks < MOST_BLOCKS && blocks * BLOCK_BYTES_S * flops < bytes * KERNEL_FLOPS)
+    int each = LEAST_BLOCKS, blocks = LEAST_BLOCKS;
+    while (each < MOST_BLOCKS && each * BLOCK_BYTES_S * flops < bytes * KERNEL_FLOPS)
+        each *= 2;
+    while (blocks < MOST_BLOCKS && blocks < each * r->world)
         blocks *= 2;
     return blocks < MOST_BLOCKS ? blocks : 0;
 }
