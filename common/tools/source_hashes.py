@@ -39,10 +39,11 @@ CALLED = {
 BEHIND = [R + "/" + name for name in (
     "block.c", "exchange.c", "job.c", "lanes.c", "methods.c", "pair.c", "plan.c", "shard.c",
     "space_cpu.c", "work.c", "cuda/space_blocks.cu", "cuda/space_cuda.cu", "cuda/space_memory.cu",
-    "cuda/space_queues.cu", "cuda/space_sums.cu", "cuda/space_zeros.cu",
-    "cuda/small_work.cu")] + [
-    F + "/cpu/v2_simd.c", B + "/cpu/v2_simd.c", F + "/cuda/v5_clean_tiles.cu",
-    B + "/cuda/v4_clean_tiles.cu"]
+    "cuda/space_lanes.cu", "cuda/space_queues.cu", "cuda/space_sums.cu", "cuda/space_zeros.cu",
+    "cuda/small_work.cu", "transport_copy.c", "cuda/transport_nccl.cu")] + [
+    F + "/cpu/v2_simd.c", B + "/cpu/v2_simd.c", F + "/cuda/block.cu",
+    F + "/cuda/v2_register_tiles.cu", F + "/cuda/v5_clean_tiles.cu", B + "/cuda/block.cu",
+    B + "/cuda/v1_two_kernels.cu", B + "/cuda/v4_clean_tiles.cu"]
 CALLED.update({
     (R, method): BEHIND + [R + "/" + name + ".c" for name in own] for method, own in {
         "ring": ("relay", "ring_forward"), "burst": ("relay", "ring_forward"), "allgather": (),
