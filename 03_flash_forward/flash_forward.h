@@ -24,7 +24,7 @@
  * - flash_state_start, flash_state_store: an empty state; a state as a tensor of any dtype.
  * - flash_simd_run with flash_simd_workspace_bytes: v2_simd without an allocation inside;
  *   flash_simd_resume, flash_rows_start, flash_rows_store: from a state that has lost nothing.
- *   flash_cuda_run with flash_cuda_workspace_bytes, flash_cuda_run_last: the same on the GPU;
+ *   flash_cuda_run with flash_cuda_workspace_bytes: the same on the GPU;
  *   cuda/block_resume.h: from a state that has lost nothing, there.
  * - FlashTraffic, FlashTiles: what moved between slow and fast memory, and tile sizes from M.
  * - flash_fa1, flash_fa2: v0 and v1 with a given fast memory, counted; flash_standard: stage 01's
@@ -107,11 +107,6 @@ const char *flash_simd_isa(void); /* "portable" "avx2" "avx512"; ATTN_ISA forces
  * the work is queued on args->stream. */
 size_t flash_cuda_workspace_bytes(const AttnShape *shape, AttnDtype dtype);
 AttnStatus flash_cuda_run(const AttnArgs *args, float *O_state_dev, void *workspace_dev);
-/* With the last keys a state has done its duty: O of all keys goes to args->O, rounded, and
- * O_state_dev is only read. It spares a pass that writes the state and one that reads it again.
- * ATTN_SKIP: no kernel for it (float32, or so few queries that the keys are split), and nothing has
- * been done. */
-AttnStatus flash_cuda_run_last(const AttnArgs *args, float *O_state_dev);
 
 /* --- traffic between slow and fast memory ------------------------------------------------------*/
 

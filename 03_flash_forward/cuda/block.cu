@@ -4,14 +4,13 @@
  * bits, the division at the end of an undivided state, and memory for the states that v5 merges.
  *
  * Interface:
- * - flash_cuda_workspace_bytes, flash_cuda_run, flash_cuda_run_last: without an allocation inside.
- * - flash_cuda_resume, flash_cuda_resume_last, flash_cuda_rows_store (block_resume.h): with an
+ * - flash_cuda_workspace_bytes, flash_cuda_run: without an allocation inside.
+ * - flash_cuda_resume, flash_cuda_resume_heads, flash_cuda_rows_store (block_resume.h): with an
  *   undivided state.
  * - flash_block_cuda, flash_forward_v5_clean_tiles: the same with memory of their own.
  */
 #include "alloc.h"
 #include "block.cuh"
-#include "block_resume.h"
 #include "dispatch.cuh"
 
 #define THREADS 256
@@ -33,14 +32,11 @@ AttnStatus flash_cuda_run(const AttnArgs *a, float *O_state_dev, void *workspace
     return flash_cuda_resume(a, O_state_dev, no_rows(), workspace_dev);
 }
 
-AttnStatus flash_cuda_resume_last(const AttnArgs *a, float *O_state_dev, FlashRows rows_dev)
+AttnStatus flash_cuda_resume_heads(const AttnArgs *a, float *O_state_dev, FlashRows rows_dev,
+                                   FlashHeads heads, int last)
 {
-    return a->Q.dtype == ATTN_F32 ? ATTN_SKIP : flash_block_16_bit_last(a, O_state_dev, rows_dev);
-}
-
-AttnStatus flash_cuda_run_last(const AttnArgs *a, float *O_state_dev)
-{
-    return flash_cuda_resume_last(a, O_state_dev, no_rows());
+    return a->Q.dtype == ATTN_F32 ? ATTN_SKIP
+                                  : flash_block_16_bit_heads(a, O_state_dev, rows_dev, heads, last);
 }
 
 /* One warp for each row of O [B][Nq][H]. The product with 1 / l is the one of the kernels: a state
@@ -65,6 +61,8 @@ template <typename T>
 static AttnStatus rows_store(const AttnArgs *a, const float *O_state_dev, const float *l_dev)
 {
     const int64_t rows = a->shape.B * a->shape.Nq * a->shape.H, each = THREADS / 32;
+    if (rows == 0)
+        return ATTN_OK;
     rows_store_kernel<T>
         <<<(unsigned)((rows + each - 1) / each), THREADS, 0, (cudaStream_t)a->stream>>>(
             *a, O_state_dev, l_dev);

@@ -6,12 +6,12 @@
  * Interface:
  * - flash_block_f32 (v2_register_tiles.cu), flash_block_v3_mma, flash_block_v4_cp_async.
  * - flash_block_16_bit (v5_clean_tiles.cu) with a workspace of flash_16_bit_workspace_bytes, and
- *   flash_block_16_bit_last.
+ *   flash_block_16_bit_heads.
  */
 #ifndef FLASH_FORWARD_BLOCK_CUH
 #define FLASH_FORWARD_BLOCK_CUH
 
-#include "../flash_forward.h"
+#include "block_resume.h"
 
 #ifdef __cplusplus
 extern "C" { /* a test in C calls them */
@@ -22,7 +22,8 @@ AttnStatus flash_block_v3_mma(const AttnArgs *args, float *O_state_dev);
 AttnStatus flash_block_v4_cp_async(const AttnArgs *args, float *O_state_dev);
 AttnStatus flash_block_16_bit(const AttnArgs *args, float *O_state_dev, FlashRows rows_dev,
                               void *workspace_dev);
-AttnStatus flash_block_16_bit_last(const AttnArgs *args, float *O_state_dev, FlashRows rows_dev);
+AttnStatus flash_block_16_bit_heads(const AttnArgs *args, float *O_state_dev, FlashRows rows_dev,
+                                    FlashHeads heads, int last);
 size_t flash_16_bit_workspace_bytes(const AttnShape *shape);
 
 #ifdef __cplusplus

@@ -7,7 +7,7 @@
  * All of it is queued on args->stream in device memory that the caller owns. m and l [B][H][Nq] are
  * those of FlashRows; l_rest is not used: a kernel rounds l with each of its tiles anyway.
  *
- * Interface: flash_cuda_resume, flash_cuda_resume_last, flash_cuda_rows_store.
+ * Interface: flash_cuda_resume, flash_cuda_resume_heads, flash_cuda_rows_store.
  */
 #ifndef FLASH_FORWARD_BLOCK_RESUME_H
 #define FLASH_FORWARD_BLOCK_RESUME_H
@@ -24,9 +24,18 @@ extern "C" {
 AttnStatus flash_cuda_resume(const AttnArgs *args, float *O_state_dev, FlashRows rows_dev,
                              void *workspace_dev);
 
-/* The last block of keys: flash_cuda_run_last, from an undivided state, which is only read.
- * ATTN_SKIP likewise. */
-AttnStatus flash_cuda_resume_last(const AttnArgs *args, float *O_state_dev, FlashRows rows_dev);
+/* Heads `first` to first + count - 1 of all B*H, the ones of the first sequence first. */
+typedef struct FlashHeads {
+    int first, count;
+} FlashHeads;
+
+/* The same for some heads. Heads have nothing in common, so others of them may be computed in
+ * another stream at the same time. last: these are the last keys; O of all keys goes to args->O,
+ * rounded, and the state is only read, which spares a pass that writes it and one that reads it
+ * again. ATTN_SKIP, and nothing has been done: no kernel for it (float32, or so few queries that
+ * the keys are split). */
+AttnStatus flash_cuda_resume_heads(const AttnArgs *args, float *O_state_dev, FlashRows rows_dev,
+                                   FlashHeads heads, int last);
 
 /* args->O = O_state_dev / l, rounded once; 0 where l = 0. For those who have no last block, or were
  * told ATTN_SKIP. */

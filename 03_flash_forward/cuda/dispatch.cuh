@@ -15,6 +15,7 @@
  * - rows_on_16_bytes: may 16-byte loads be used on this tensor?
  * - tile_count, launch_blocks: grids. work_of_block, work_of_head: what a block works on.
  * - state_row, lse_row: where a row of the state and its lse stand. no_rows: the state is (O, lse).
+ * - all_heads: B*H of them.
  */
 #ifndef FLASH_FORWARD_DISPATCH_CUH
 #define FLASH_FORWARD_DISPATCH_CUH
@@ -23,7 +24,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include "../flash_forward.h"
+#include "block_resume.h"
 #include "cuda_check.h"
 
 template <template <typename, int> class Launch, typename T, typename... More>
@@ -153,6 +154,12 @@ static __host__ __device__ __forceinline__ FlashRows no_rows()
 {
     FlashRows none = {NULL, NULL, NULL};
     return none;
+}
+
+static inline FlashHeads all_heads(const AttnArgs *a)
+{
+    FlashHeads all = {0, (int)(a->shape.B * a->shape.H)};
+    return all;
 }
 
 #endif

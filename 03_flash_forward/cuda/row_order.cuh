@@ -27,15 +27,16 @@ static int heads_of_section(const AttnArgs *a)
     return (int)(fit < 1 ? 1 : fit > heads ? heads : fit);
 }
 
-/* Longest row tiles first within a section of heads. */
+/* Longest row tiles first within a section of `heads`, of which there are B*H in all. */
 template <class C>
-static __device__ __forceinline__ BlockWork work_in_sections(const AttnArgs &a, int section_heads)
+static __device__ __forceinline__ BlockWork work_in_sections(const AttnArgs &a, FlashHeads heads,
+                                                             int section_heads)
 {
-    const int tiles = ((int)a.shape.Nq + C::Br - 1) / C::Br, heads = (int)(a.shape.B * a.shape.H);
+    const int tiles = ((int)a.shape.Nq + C::Br - 1) / C::Br;
     const int head = blockIdx.x / (tiles * section_heads) * section_heads;
     const int rest = blockIdx.x - head * tiles;
-    const int here = min(section_heads, heads - head);
-    return work_of_head(a, head + rest % here, (tiles - 1 - rest / here) * C::Br);
+    const int here = min(section_heads, heads.count - head);
+    return work_of_head(a, heads.first + head + rest % here, (tiles - 1 - rest / here) * C::Br);
 }
 
 #endif

@@ -26,7 +26,8 @@
  * Interface:
  * - flash_block_16_bit, flash_16_bit_workspace_bytes (block.cuh): f16 and bf16, d <= 256, any
  *   shape, mask and layout, from nothing or a state, (O, lse) or undivided;
- *   flash_block_16_bit_last: from a state to O. block.cu makes the variant of them.
+ *   flash_block_16_bit_heads: some heads, from a state to it or to O. block.cu makes the variant
+ *   of them.
  */
 #include <type_traits>
 
@@ -126,8 +127,8 @@ enum RowsWay {
 template <typename T, class C, RowsWay WAY>
 static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     clean_tiles_kernel(const __grid_constant__ AttnArgs a, float *O_state,
-                       const __grid_constant__ FlashRows state, bool aligned, bool O_aligned,
-                       int section_heads)
+                       const __grid_constant__ FlashRows state, FlashHeads heads, bool aligned,
+                       bool O_aligned, int section_heads)
 {
     typedef TileBytes<C> Bytes;
     const bool SPLIT = WAY == ROWS_OF_PART;
@@ -138,7 +139,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     KeyRuns &runs = C::LEAN ? runs_smem : runs_reg;
     const uint32_t smem_address = (uint32_t)__cvta_generic_to_shared(smem);
     const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk, d = (int)a.shape.d;
-    const BlockWork work = work_in_sections<C>(a, section_heads);
+    const BlockWork work = work_in_sections<C>(a, heads, section_heads);
     const T *Q = (const T *)a.Q.data + tensor_offset(&a.Q, work.b, 0, work.h);
     const T *K = (const T *)a.K.data + tensor_offset(&a.K, work.b, 0, work.h_kv);
     const T *V = (const T *)a.V.data + tensor_offset(&a.V, work.b, 0, work.h_kv);
@@ -236,30 +237,27 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
 }
 
 template <typename T, class C, RowsWay WAY>
-static AttnStatus launch_clean_tiles(const AttnArgs *a, float *O_state, FlashRows state, int splits)
+static AttnStatus launch_clean_tiles(const AttnArgs *a, float *O_state, FlashRows state,
+                                     FlashHeads heads, int splits)
 {
-    const dim3 grid(launch_blocks(a, C::Br), splits);
+    const dim3 grid((unsigned)(heads.count * tile_count(a->shape.Nq, C::Br)), splits);
     const AttnStatus status = reserve_smem(clean_tiles_kernel<T, C, WAY>, TileBytes<C>::ALL);
     if (status != ATTN_OK)
         return status;
     clean_tiles_kernel<T, C, WAY><<<grid, C::THREADS, TileBytes<C>::ALL, (cudaStream_t)a->stream>>>(
-        *a, O_state, state, all_rows_on_16_bytes(a), rows_on_16_bytes(&a->O), heads_of_section(a));
+        *a, O_state, state, heads, all_rows_on_16_bytes(a), rows_on_16_bytes(&a->O),
+        heads_of_section(a));
     CUDA_TRY_LAUNCH();
     return ATTN_OK;
 }
 
 template <typename T, int D> struct LaunchCleanTiles {
     typedef CleanTile<D> C;
-    static AttnStatus run(const AttnArgs *a, float *O_state, FlashRows state, void *, int)
+    static AttnStatus run(const AttnArgs *a, float *O_state, FlashRows state, FlashHeads heads,
+                          int last)
     {
-        return launch_clean_tiles<T, C, ROWS_THROUGH>(a, O_state, state, 1);
-    }
-};
-
-template <typename T, int D> struct LaunchLastKeys {
-    static AttnStatus run(const AttnArgs *a, float *O_state, FlashRows state)
-    {
-        return launch_clean_tiles<T, CleanTile<D>, ROWS_LAST>(a, O_state, state, 1);
+        return last ? launch_clean_tiles<T, C, ROWS_LAST>(a, O_state, state, heads, 1)
+                    : launch_clean_tiles<T, C, ROWS_THROUGH>(a, O_state, state, heads, 1);
     }
 };
 
@@ -272,8 +270,8 @@ template <typename T, int D> struct LaunchSplitKeys {
         const SplitStates parts = split_states(&a->shape, splits, workspace);
         AttnArgs into_parts = *a;
         into_parts.lse = parts.lse;
-        const AttnStatus status =
-            launch_clean_tiles<T, C, ROWS_OF_PART>(&into_parts, parts.O, no_rows(), splits);
+        const AttnStatus status = launch_clean_tiles<T, C, ROWS_OF_PART>(
+            &into_parts, parts.O, no_rows(), all_heads(a), splits);
         return status == ATTN_OK ? merge_splits<T>(a, parts, O_state, state) : status;
     }
 };
@@ -317,14 +315,16 @@ AttnStatus flash_block_16_bit(const AttnArgs *a, float *O_state_dev, FlashRows r
         return status;
     return splits > 1
                ? run_for_16_bit<LaunchSplitKeys>(a, O_state_dev, rows_dev, workspace_dev, splits)
-               : run_for_16_bit<LaunchCleanTiles>(a, O_state_dev, rows_dev, workspace_dev, splits);
+               : run_for_16_bit<LaunchCleanTiles>(a, O_state_dev, rows_dev, all_heads(a), 0);
 }
 
-AttnStatus flash_block_16_bit_last(const AttnArgs *a, float *O_state_dev, FlashRows rows_dev)
+AttnStatus flash_block_16_bit_heads(const AttnArgs *a, float *O_state_dev, FlashRows rows_dev,
+                                    FlashHeads heads, int last)
 {
     int splits = 1;
     const AttnStatus status = splits_of(a, &splits);
     if (status != ATTN_OK)
         return status;
-    return splits > 1 ? ATTN_SKIP : run_for_16_bit<LaunchLastKeys>(a, O_state_dev, rows_dev);
+    return splits > 1 ? ATTN_SKIP
+                      : run_for_16_bit<LaunchCleanTiles>(a, O_state_dev, rows_dev, heads, last);
 }

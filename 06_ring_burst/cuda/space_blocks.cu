@@ -120,6 +120,28 @@ int cuda_space_reserve(RingRank *r)
     return reserve_workspace(r, forward > backward ? forward : backward);
 }
 
+/* Heads have nothing in common, so each lane gets half of them: while the last blocks of one half
+ * leave multiprocessors idle, the other half works there, of this step or the next (lanes.c). The
+ * bits are the same. last: as in flash_cuda_resume_heads, and ATTN_SKIP likewise. */
+static AttnStatus attend_in_lanes(RingRank *r, AttnArgs *a, float *O_state, FlashRows rows,
+                                  int last)
+{
+    CudaSpace *s = cuda_space_of(r);
+    const int heads = (int)(a->shape.B * a->shape.H), lane = s->lane;
+    const int lanes = lane == RING_BOTH_LANES && !s->one_lane && heads > 1 ? RING_LANES : 1;
+    AttnStatus status = ATTN_OK;
+    for (int n = 0; n < lanes && status == ATTN_OK; n++) {
+        const int first = heads * n / lanes, end = heads * (n + 1) / lanes;
+        if (lanes > 1)
+            cuda_space_half(r, n, heads);
+        a->stream = cuda_space_work(r);
+        status = flash_cuda_resume_heads(a, O_state, rows, {first, end - first}, last);
+    }
+    if (lanes > 1)
+        cuda_space_half(r, lane, heads);
+    return status;
+}
+
 /* Merge and attention are one kernel: it loads O, m and l where an ordinary one starts from 0, -inf
  * and 0, and stores float32, or with the last keys O as it is to be. A merge of its own would read
  * and write all of O once more for each visitor. */
@@ -137,17 +159,20 @@ int cuda_space_attend(RingRank *r, const AttnArgs *args, float *O_state, FlashRo
         cuda_space_begin_O(r, O_state, &a.shape, a.O.data || (rows.m && !rounded), &first) != 0 ||
         cuda_space_touch(r, rows.l, row_bytes) != 0)
         return -1;
-    a.stream = cuda_space_work(r);
-    if (a.O.data) { /* the first keys may be the last ones, too: a pass without a state */
-        const AttnStatus last = first ? flash_cuda_run(&a, NULL, s->workspace_dev)
-                                      : flash_cuda_resume_last(&a, O_state, rows);
-        if (last != ATTN_SKIP) {
-            s->finished = a.O.data;
-            return cuda_space_answer(r, last, "attention");
-        }
+    AttnStatus status;
+    if (a.O.data && first) { /* the first keys are the last ones, too: a pass without a state */
+        a.stream = cuda_space_work(r);
+        status = flash_cuda_run(&a, NULL, s->workspace_dev);
+    } else {
+        status = attend_in_lanes(r, &a, O_state, rows, a.O.data != NULL);
     }
-    return cuda_space_answer(r, flash_cuda_resume(&a, O_state, rows, s->workspace_dev),
-                             "attention");
+    if (a.O.data && status != ATTN_SKIP)
+        s->finished = a.O.data;
+    if (status == ATTN_SKIP) {
+        a.stream = cuda_space_work(r);
+        status = flash_cuda_resume(&a, O_state, rows, s->workspace_dev);
+    }
+    return cuda_space_answer(r, status, "attention");
 }
 
 /* The gradients of these queries have been begun and not ended. */

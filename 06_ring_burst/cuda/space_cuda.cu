@@ -70,7 +70,7 @@ static int open_queues(RingRank *r, CudaSpace *s)
         if (cuda_space_try(r, cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, highest),
                            "a stream for messages") != 0)
             return -1;
-    cudaStream_t *const of_work[] = {&s->lanes[0], &s->lanes[1], &s->before};
+    cudaStream_t *const of_work[] = {&s->lanes[0], &s->lanes[1], &s->before, &s->marking};
     for (cudaStream_t *stream : of_work)
         if (cuda_space_try(r, cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, lowest),
                            "a stream for work") != 0)
@@ -140,7 +140,7 @@ static void close_space(RingRank *r)
 /* 1: all queues are empty. A GPU that hangs is not waited for, and its memory is not freed. */
 int cuda_space_is_idle(const CudaSpace *s)
 {
-    const cudaStream_t streams[] = {s->lanes[0], s->lanes[1], s->messages, s->inbound};
+    const cudaStream_t streams[] = {s->lanes[0], s->lanes[1], s->messages, s->inbound, s->marking};
     const double start = ring_now_ms();
     for (cudaStream_t stream : streams)
         while (stream && cudaStreamQuery(stream) == cudaErrorNotReady) {
@@ -176,7 +176,8 @@ static void release_space(RingRank *r)
     (void)cudaFree(s->mask_dev);
     if (s->start)
         (void)cudaEventDestroy(s->start);
-    const cudaStream_t streams[] = {s->lanes[0], s->lanes[1], s->before, s->messages, s->inbound};
+    const cudaStream_t streams[] = {s->lanes[0], s->lanes[1], s->before,
+                                    s->messages, s->inbound,  s->marking};
     for (cudaStream_t stream : streams)
         if (stream)
             (void)cudaStreamDestroy(stream);

@@ -68,9 +68,11 @@ typedef struct CudaSpace {
     int lane;                       /* RING_BOTH_LANES, or the one that work is put into */
     int apart;                      /* lane 1 has work that lane 0 does not wait for yet */
     int ahead;                      /* and the other way round, asked for in both */
-    int one_lane;                   /* all work is put into lane 0 */
+    int halves;   /* the last work for both lanes: half of so many heads in each; 0: other work */
+    int one_lane; /* all work is put into lane 0 */
     cudaStream_t messages;
     cudaStream_t before;  /* no work in it: it reaches the point where an exchange was put off */
+    cudaStream_t marking; /* nor in this one: marks behind both lanes, which it does not hold up */
     cudaStream_t inbound; /* copies into this rank's memory, beside those out of it in `messages` */
     DeviceMap *maps;
     int map_count, map_room;

@@ -63,6 +63,11 @@ cudaStream_t cuda_space_work(RingRank *r);
 /* In both lanes: what comes later in either comes after all that both have by now, as if work had
  * been asked for here. */
 void cuda_space_join(RingRank *r);
+/* Work for both lanes on `heads` that have nothing in common: half 0 of them, half 1, and then
+ * RING_BOTH_LANES. */
+void cuda_space_half(RingRank *r, int half, int heads);
+/* A queue of something else waits for the work asked for so far, in this lane or in both. */
+int cuda_space_behind_work(RingRank *r, cudaStream_t queue);
 void cuda_space_lane(RingRank *r, int lane);
 /* Until the queues of work, or all of them, are empty: every wait of the host for the GPU. */
 int cuda_space_drain(RingRank *r, int work_only);

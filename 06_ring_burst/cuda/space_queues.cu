@@ -1,27 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
- * space_queues.cu: a rank's queues: when they reach a point, and what waits for what.
+ * space_queues.cu: a rank's queues: when they reach a point, and what waits for messages.
  *
- * Work has two of them, the lanes of ring_rank.h. What is asked for in both is put into the first,
- * behind the second; what is put into the second afterwards waits for that. One event each way is
- * recorded for it, and only where something new is there to wait for:
- *
- *     lane 0    zeros, delta --+--- half 0 ---------+------ half 0 ---- ... ---+--- dQ
- *     lane 1                   +--- half 1 ----------------- half 1 ---- ... --+
- *
- * How long something took is told by events: a mark in a queue, whose time the GPU notes when it
- * gets there. Their clock is the GPU's; the start of each round is noted on both clocks, which
- * makes the times of several GPUs comparable to some microseconds.
+ * How long something took is told by events: the GPU notes the time when a queue gets there. Their
+ * clock is the GPU's; the start of each round is noted on both clocks, which makes the times of
+ * several GPUs comparable to some microseconds.
  *
  * Messages between threads of this process are copies by the copy engines, which take no
- * multiprocessor from the attention: from one shard's memory to the other's, on one GPU or between
- * two. A copy is queued by the rank that comes second, in a stream of its own, behind what both
- * ranks have asked for before; both ranks' later work is queued behind the copy. Copies into a rank
- * and out of it have different streams: a link carries both ways at once.
+ * multiprocessor from the attention. A copy is queued by the rank that comes second, in a stream of
+ * its own, behind what both ranks have asked for before; both ranks' later work is queued behind
+ * the copy. Copies into a rank and out of it have different streams: a link carries both ways at
+ * once.
  *
  * Interface: of RingSpace (ring_world.h) finish, mark, mark_ms, forget_marks, put_off, ready,
- * carry, follow, lane; cuda_space_event, cuda_space_await (space_cuda.h), cuda_space_work,
- * cuda_space_join (space_internal.h).
+ * carry, follow; cuda_space_event, cuda_space_await (space_cuda.h), cuda_space_drain,
+ * cuda_space_finish, cuda_space_hangs (space_internal.h).
  */
 #include <atomic>
 #include <sched.h>
@@ -33,67 +26,10 @@
 
 #define MODESTY_MS 500.0 /* who waits for a peer leaves the first word to one whose work hangs */
 
-/* --- lanes -------------------------------------------------------------------------------------*/
-
-/* What is put into `queue` from here on comes after all that `lane` has by now. */
-static int come_after(RingRank *r, cudaStream_t queue, cudaStream_t lane)
-{
-    cudaEvent_t now;
-    if (cuda_space_event(r, &now) != 0 ||
-        cuda_space_try(r, cudaEventRecord(now, lane), "an event") != 0)
-        return -1;
-    return cuda_space_try(r, cudaStreamWaitEvent(queue, now, 0), "another queue");
-}
-
-cudaStream_t cuda_space_work(RingRank *r)
-{
-    CudaSpace *s = cuda_space_of(r);
-    if (s->lane == 1) {
-        s->apart = 1;
-        return s->lanes[1];
-    }
-    if (s->lane == RING_BOTH_LANES) {
-        if (s->apart)
-            (void)come_after(r, s->lanes[0], s->lanes[1]);
-        s->apart = 0;
-        s->ahead = 1;
-    }
-    return s->lanes[0];
-}
-
-void cuda_space_join(RingRank *r)
-{
-    (void)cuda_space_work(r);
-}
-
-/* The point for lane 1 to wait for is here, before lane 0 gets work of its own. */
-void cuda_space_lane(RingRank *r, int lane)
-{
-    CudaSpace *s = cuda_space_of(r);
-    if (s->one_lane)
-        return;
-    if (lane != RING_BOTH_LANES && s->ahead) {
-        (void)come_after(r, s->lanes[1], s->lanes[0]);
-        s->ahead = 0;
-    }
-    s->lane = lane;
-}
-
-/* A queue of something else waits for the work asked for so far, in this lane or in both. */
-static int behind_work(RingRank *r, cudaStream_t queue)
-{
-    const CudaSpace *s = cuda_space_of(r);
-    if (s->lane != 1 && come_after(r, queue, s->lanes[0]) != 0)
-        return -1;
-    return s->lane == 1 || (s->lane == RING_BOTH_LANES && s->apart)
-               ? come_after(r, queue, s->lanes[1])
-               : 0;
-}
-
 /* --- waiting -----------------------------------------------------------------------------------*/
 
-/* The list is in the order of asking, which is nearly that of the queues: the first one that has
- * not come is the one that everything else waits for. */
+/* In the order of asking, nearly that of the queues: everything else waits for the first one that
+ * has not come. */
 int cuda_space_await(RingRank *r, const RingTransfer *t, cudaEvent_t ready, cudaEvent_t arrived)
 {
     CudaSpace *s = cuda_space_of(r);
@@ -151,9 +87,9 @@ static int too_late(RingRank *r, const CudaAwaited *missing, double seconds)
 static int look_at_queues(RingRank *r, int work_only)
 {
     const CudaSpace *s = cuda_space_of(r);
-    const cudaStream_t streams[] = {s->lanes[0], s->lanes[1], s->messages, s->inbound};
+    const cudaStream_t streams[] = {s->lanes[0], s->lanes[1], s->messages, s->inbound, s->marking};
     int busy = 0;
-    for (int n = 0; n < (work_only ? 2 : 4); n++) {
+    for (int n = 0; n < (work_only ? 2 : 5); n++) {
         const cudaError_t error = cudaStreamQuery(streams[n]);
         busy |= error == cudaErrorNotReady;
         if (error != cudaErrorNotReady && cuda_space_try(r, error, "work on the GPU") != 0)
@@ -162,8 +98,7 @@ static int look_at_queues(RingRank *r, int work_only)
     return busy;
 }
 
-/* Polls instead of blocking: a message that never comes would block for ever. The time counts from
- * the last message that came. */
+/* Polls: a missing message would block for ever. Time counts from the last one that came. */
 int cuda_space_drain(RingRank *r, int work_only)
 {
     CudaSpace *s = cuda_space_of(r);
@@ -192,15 +127,15 @@ int cuda_space_finish(RingRank *r)
     return cuda_space_settle_all(r) != 0 ? -1 : cuda_space_drain(r, 0);
 }
 
-/* To make an event costs some microseconds, so those of the last round are used again. */
+/* To make an event takes some microseconds; those of the last round are used again. */
 static cudaError_t next_event(CudaSpace *s, cudaEvent_t *event)
 {
     if (s->event_count == s->event_room) {
-        const int room = s->event_room ? 2 * s->event_room : 64;
+        const int old = s->event_room, room = old ? 2 * old : 64;
         cudaEvent_t *more = (cudaEvent_t *)realloc(s->events, (size_t)room * sizeof *more);
         if (!more)
             return cudaErrorMemoryAllocation;
-        memset(more + s->event_room, 0, (size_t)(room - s->event_room) * sizeof *more);
+        memset(more + old, 0, (size_t)(room - old) * sizeof *more);
         s->events = more;
         s->event_room = room;
     }
@@ -220,13 +155,16 @@ int cuda_space_event(RingRank *r, cudaEvent_t *event)
     return cuda_space_try(r, next_event(cuda_space_of(r), event), "an event");
 }
 
+/* A mark does not make halves in the two lanes meet. */
 int cuda_space_mark(RingRank *r, int messages)
 {
     CudaSpace *s = cuda_space_of(r);
+    const int apart = s->lane == RING_BOTH_LANES && s->apart;
     cudaEvent_t event;
-    if (messages == 2 && behind_work(r, s->messages) != 0)
+    if ((messages == 2 && cuda_space_behind_work(r, s->messages) != 0) ||
+        (!messages && apart && cuda_space_behind_work(r, s->marking) != 0))
         return -1;
-    const cudaStream_t queue = messages ? s->messages : cuda_space_work(r);
+    const cudaStream_t queue = messages ? s->messages : apart ? s->marking : cuda_space_work(r);
     if (cuda_space_event(r, &event) != 0 ||
         cuda_space_room(r, (void **)&s->marks, s->mark_count, &s->mark_room, sizeof *s->marks) !=
             0 ||
@@ -267,7 +205,7 @@ int cuda_space_put_off(RingRank *r, const RingExchange *x)
     for (int i = 0; i < x->count; i++)
         if (cuda_space_settle(r, x->list[i].data, x->list[i].bytes) != 0)
             return -1;
-    return behind_work(r, cuda_space_of(r)->before);
+    return cuda_space_behind_work(r, cuda_space_of(r)->before);
 }
 
 /* The sender's event says "computed", the receiver's "nobody reads this room any more". Without the
@@ -282,8 +220,8 @@ void *cuda_space_ready(RingRank *r, const void *p, size_t bytes)
     return event;
 }
 
-/* Unified addresses: the driver knows which GPUs the two pointers belong to. An error is told when
- * the message is waited for: here the peer may hold on to this rank. */
+/* The driver knows which GPUs the pointers belong to. An error is told when the message is waited
+ * for: here the peer may hold on to this rank. */
 void *cuda_space_carry(RingRank *by, void *to, void *to_ready, const void *from, void *from_ready,
                        size_t bytes)
 {

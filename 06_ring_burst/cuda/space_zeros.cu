@@ -30,8 +30,8 @@ static int overlap(const CudaZeros *zeros, const void *p, size_t bytes)
 }
 
 /* Async: it is put into the queue behind the work that was asked for, and this function returns.
- * Zeros that another lane may count on, since they were asked for in both or there, are written in
- * both. */
+ * Zeros asked for in one lane are written in it. If they were asked for in both lanes, or in the
+ * other one, that one may use them too: then they are written in both. */
 static int write_zeros(RingRank *r, CudaZeros *zeros)
 {
     const CudaZeros now = *zeros;
@@ -52,7 +52,7 @@ int cuda_space_zero(RingRank *r, void *p, size_t bytes)
     CudaSpace *s = cuda_space_of(r);
     CudaZeros *note = &s->zeros[s->zero_next];
     cuda_space_forget_zeros(s, p, bytes);
-    cuda_space_join(r); /* they are written later, and come after the other lane now */
+    cuda_space_join(r); /* what the other lane has been asked for until now comes before them */
     if (cuda_space_settle(r, p, bytes) != 0 || write_zeros(r, note) != 0)
         return -1;
     *note = (CudaZeros){p, bytes, s->lane};
@@ -76,8 +76,8 @@ int cuda_space_start_state(RingRank *r, float *O_state, int64_t count, float *ls
     return cuda_space_answer(r, launch_empty_rows(lse, rows, cuda_space_work(r)), "an empty state");
 }
 
-/* A kernel is about to continue this state. *first = 1: it has seen no key. rows_only: O is read by
- * nobody but in rows that have seen one. */
+/* A kernel is about to continue this state. *first = 1: it has seen no key. rows_only: O is read in
+ * rows that have seen a key, and in no others. */
 int cuda_space_begin_O(RingRank *r, const float *O_state, const AttnShape *n, int rows_only,
                        int *first)
 {

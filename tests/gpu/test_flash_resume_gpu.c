@@ -178,49 +178,6 @@ static void test_same_order_same_bits(void **unused)
         }
 }
 
-/* With the last block of keys O goes to its tensor. The last block may be one that nobody sees. */
-static void test_last_keys_go_to_O(void **unused)
-{
-    int run = 0;
-    (void)unused;
-    for (int n = 0; n < SHARD_COUNT; n++)
-        for (int dtype = 1; dtype < 3 && kernel_takes(&kernels[1], (AttnDtype)dtype); dtype++) {
-            Case *c =
-                shard_new(&shards[n], (AttnDtype)dtype, (n + dtype) % 2 ? LAYOUT_ODD : LAYOUT_BSHD);
-            DeviceCase *d = device_case_new(c);
-            const int world = shards[n].world < c->args.shape.Nk ? shards[n].world : 1;
-            KeySplit split = split_evenly(c->args.shape.Nk, world, n % world);
-            float *O_state = malloc(d->elements * sizeof *O_state);
-            Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-            KeyBlock last;
-            Oracle oracle;
-            assert_non_null(O_state);
-            assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 2));
-            start(d, O_state);
-            split.count--;
-            add_split(d, &kernels[1], &split, 0);
-            key_block_cut(&last, c, split.first[split.count], split.length[split.count]);
-            last.args.O = c->args.O;
-            const AttnArgs args = device_case_args(d, &last.args);
-            const AttnStatus status = flash_cuda_run_last(&args, d->O_state_dev);
-            assert_true(status == ATTN_OK || status == ATTN_SKIP); /* its keys would be split */
-            device_case_state_down(d, O_state);
-            assert_int_equal(0, device_download(c->O.base, d->O_dev, c->O.bytes));
-            if (status == ATTN_OK)
-                check_outputs(&check, &oracle, NULL, &c->args, 0, kernels[1].c);
-            if (!check.pass)
-                check_explain(&check, shards[n].name, &c->args, stderr);
-            assert_true(check.pass);
-            run += status == ATTN_OK;
-            key_block_free(&last);
-            oracle_free(&oracle);
-            free(O_state);
-            device_case_free(d);
-            case_free(c);
-        }
-    assert_true(run > 0 || device_arch() < 80);
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -229,7 +186,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_few_queries_many_keys),
         cmocka_unit_test(test_a_block_that_nobody_sees),
         cmocka_unit_test(test_same_order_same_bits),
-        cmocka_unit_test(test_last_keys_go_to_O),
     };
     if (device_count() == 0) {
         printf("no CUDA device\n");

@@ -6,7 +6,7 @@
  * - Every shard of a ring, three dtypes, random blocks in random order, with and without a last
  *   block that goes to O at once; few queries, whose keys are split: within the oracle's bound.
  *   O_state begins as NaN, which rows without a key must not let through.
- * - All keys as one block: the bits of the plain forward pass.
+ * - All keys as one block: the bits of the plain forward pass, also of heads in several launches.
  * - 16 blocks: lse within 1.5 times the error of one block, where (O, lse) is twice as wrong.
  * - One NaN or infinite key in one of several blocks: it reaches lse of each row that sees it, also
  *   when blocks without it come later.
@@ -60,15 +60,36 @@ static float *copy_of_state(const DeviceCase *d, FlashRows rows)
     return copy;
 }
 
-/* The last block only reads the state. */
-static AttnStatus resume_last(DeviceCase *d, const AttnArgs *args, FlashRows rows)
+/* A launch for some heads, and one for the others. It leaves those alone; the last block only reads
+ * the state. */
+static AttnStatus resume_heads(DeviceCase *d, const AttnArgs *args, FlashRows rows, int last)
 {
-    float *before = copy_of_state(d, rows), *after;
-    const AttnStatus status = flash_cuda_resume_last(args, d->O_state_dev, rows);
-    assert_int_equal(0, device_synchronize());
-    after = copy_of_state(d, rows);
-    assert_memory_equal(before, after, (d->elements + 2 * d->rows) * sizeof *before);
-    free(before), free(after);
+    const AttnShape *n = &args->shape;
+    const int heads = (int)(n->B * n->H), cut = (int)(case_random() % (unsigned)(heads + 1));
+    const FlashHeads parts[] = {{cut, heads - cut}, {0, cut}};
+    AttnStatus status = ATTN_SKIP;
+    for (int part = 0; part < 2; part++) {
+        if (parts[part].count == 0)
+            continue;
+        float *before = copy_of_state(d, rows), *after;
+        status = flash_cuda_resume_heads(args, d->O_state_dev, rows, parts[part], last);
+        assert_int_equal(0, device_synchronize());
+        after = copy_of_state(d, rows);
+        for (int64_t row = 0; row < (int64_t)d->rows; row++) { /* [B][H][Nq] */
+            const int64_t head = row / n->Nq, i = row % n->Nq;
+            const int64_t at = ((head / n->H * n->Nq + i) * n->H + head % n->H) * n->d;
+            const float *m = before + d->elements, *l = m + d->rows;
+            const float *m_after = after + d->elements, *l_after = m_after + d->rows;
+            if (!last && status == ATTN_OK && head >= parts[part].first &&
+                head < parts[part].first + parts[part].count)
+                continue;
+            assert_memory_equal(before + at, after + at, (size_t)n->d * sizeof *before);
+            assert_memory_equal(m + row, m_after + row, sizeof *m);
+            assert_memory_equal(l + row, l_after + row, sizeof *l);
+        }
+        free(before);
+        free(after);
+    }
     return status;
 }
 
@@ -80,8 +101,9 @@ static AttnStatus resume(DeviceCase *d, const KeySplit *split, int n, FlashRows 
     key_block_cut(&block, d->host, split->first[n], split->length[n]);
     block.args.O = d->host->args.O;
     const AttnArgs args = device_case_args(d, &block.args);
-    const AttnStatus status = last ? resume_last(d, &args, rows)
-                                   : flash_cuda_resume(&args, d->O_state_dev, rows, workspace_dev);
+    AttnStatus status = last || case_random() % 2 ? resume_heads(d, &args, rows, last) : ATTN_SKIP;
+    if (!last && status == ATTN_SKIP)
+        status = flash_cuda_resume(&args, d->O_state_dev, rows, workspace_dev);
     assert_int_equal(0, device_synchronize());
     device_free(workspace_dev);
     key_block_free(&block);

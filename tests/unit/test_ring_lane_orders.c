@@ -2,34 +2,10 @@
  *
  * test_ring_lane_orders: what two lanes of a GPU's rank wait for.
  *
- * Plays of a few calls, which keep the rules of ring_lane (the CPU's run would object otherwise:
- * test_ring_lanes), by the host code of stage 06's ranks on a GPU over a pretended one
- * (pretend_cuda/pretend_gpu.h). Two uses of the same memory that no stream and no event keep in
- * order are a failure. Each play needs an order that no other play asks for; the first four were
+ * Plays (lane_play.h) in which each needs an order that no other play asks for; the first four were
  * missing once, and nobody saw it on GPUs.
  */
-#include "cuda/space_cuda.h"
-#include "pretend_cuda/pretend_gpu.h"
-#include "ring_sim_case.h"
-
-enum { PIECE = 64, SEEDS = 4 }; /* PIECE: bytes */
-
-static const PlainRing *rooms(const RingRank *r)
-{
-    return r->method;
-}
-
-static int copy_in(RingRank *r, int lane, void *to, const void *from)
-{
-    ring_lane(r, lane);
-    return ring_copy(r, to, PIECE, from, PIECE, PIECE, 1);
-}
-
-static int zero_in(RingRank *r, int lane, void *p)
-{
-    ring_lane(r, lane);
-    return ring_zero(r, p, PIECE);
-}
+#include "lane_play.h"
 
 /* PIECE bytes, each of them `value`. */
 static int expect(RingRank *r, const void *p, int value)
@@ -214,37 +190,11 @@ static int zeros_instead_of_dQ(RingRank *r)
                                                                                              : 0;
 }
 
-/* --- on stage ----------------------------------------------------------------------------------*/
+/* --- on stage ---------------------------------------------------------------------------------*/
 
-static int (*scene)(RingRank *r);
-
-static int play_forward(RingRank *r)
-{
-    const int status = scene(r);
-    ring_lane(r, RING_BOTH_LANES);
-    return status;
-}
-
-/* Over two ranks. What a backward pass makes of it nobody looks at. */
 static void play(int (*wanted)(RingRank *r))
 {
-    const RingMethodTable table = {plain_open, play_forward, plain_backward, plain_close};
-    const AttnShape shape = {1, 4, 4, 8, 8, 8};
-    scene = wanted;
-    for (int seed = 0; seed < SEEDS; seed++) {
-        RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
-        setup.adversarial = 1;
-        setup.schedule_seed = (uint64_t)seed;
-        SimCase *c = sim_case(case_new(shape, ATTN_BF16, LAYOUT_BSHD, 1), &setup, &table);
-        char words[256];
-        pretend_gpu_begin((uint64_t)seed);
-        const int status = ring_world_sim(&c->job, &ring_space_cuda, &c->report);
-        const int problems = pretend_gpu_end(words);
-        if (status || problems)
-            fail_msg("%s", problems ? words : c->report.failure);
-        sim_case_free(c);
-        assert_int_equal(0, workspace_live());
-    }
+    play_with(wanted, 4, NULL);
 }
 
 static void test_messages(void **unused)

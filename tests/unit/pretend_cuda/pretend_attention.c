@@ -4,11 +4,10 @@
  *
  * The state of a row that has seen no key is not read, and stays what it was if no key is seen now
  * either. Few queries have their keys split among blocks, whose states lie in the workspace; only
- * then is it used, and there is no kernel for the last keys.
+ * then is it used, and there is no kernel for some heads or the last keys.
  *
  * Interface: of flash_forward.h and block_resume.h what the space of a GPU calls.
  */
-#include "../../../03_flash_forward/cuda/block_resume.h"
 #include "pretend_kernels.h"
 
 #define FEW_QUERIES 8
@@ -119,34 +118,99 @@ AttnStatus flash_cuda_run(const AttnArgs *a, float *O_state, void *workspace)
     return flash_cuda_resume(a, O_state, (FlashRows){NULL, NULL, NULL}, workspace);
 }
 
-/* The state is only read. */
-static void run_last(void *context)
+static void *copy_of(const void *p, size_t bytes)
 {
-    Kernel k = *(const Kernel *)context;
-    const size_t bytes = (size_t)count_q(&k.a.shape) * sizeof(float);
-    const size_t row_bytes = (size_t)count_rows(&k.a.shape) * sizeof(float);
-    float *state = scratch(bytes), *m = scratch(2 * row_bytes);
-    memcpy(state, k.O_state, bytes);
-    memcpy(m, k.rows.m, row_bytes);
-    k.rows.m = m;
-    k.rows.l = memcpy(m + count_rows(&k.a.shape), k.rows.l, row_bytes);
-    resume(&k, state);
-    store(&k, state);
-    free(m);
+    return p ? memcpy(scratch(bytes), p, bytes) : NULL;
+}
+
+/* Row [b][i][h] of O and of the state. */
+static int64_t head_row(const AttnShape *n, int64_t head, int64_t i)
+{
+    return (head / n->H * n->Nq + i) * n->H + head % n->H;
+}
+
+/* Of the copies only what belongs to the kernel's heads goes back: other heads may be in the works
+ * at the same time. */
+static void keep_heads(const Kernel *k, const Kernel *copies, const float *state)
+{
+    const AttnShape *n = &k->a.shape;
+    const size_t row_bytes = (size_t)n->Nq * sizeof(float);
+    for (int64_t head = k->heads.first; head < k->heads.first + k->heads.count; head++) {
+        memcpy(k->a.lse + head * n->Nq, copies->a.lse + head * n->Nq, row_bytes);
+        if (!k->last && k->rows.m) {
+            memcpy(k->rows.m + head * n->Nq, copies->rows.m + head * n->Nq, row_bytes);
+            memcpy(k->rows.l + head * n->Nq, copies->rows.l + head * n->Nq, row_bytes);
+        }
+        for (int64_t i = 0; i < n->Nq; i++) {
+            const int64_t at = head_row(n, head, i) * n->d;
+            const size_t size = dtype_size(k->a.O.dtype);
+            if (k->last)
+                memcpy((char *)k->a.O.data +
+                           (size_t)tensor_offset(&k->a.O, head / n->H, i, head % n->H) * size,
+                       (const char *)copies->a.O.data + (size_t)at * size, (size_t)n->d * size);
+            else
+                memcpy(k->O_state + at, state + at, (size_t)n->d * sizeof *state);
+        }
+    }
+}
+
+static void run_heads(void *context)
+{
+    const Kernel *k = context;
+    const AttnShape *n = &k->a.shape;
+    const size_t bytes = (size_t)count_q(n) * sizeof(float);
+    const size_t row_bytes = (size_t)count_rows(n) * sizeof(float);
+    const int64_t token = n->H * n->d;
+    float *state = copy_of(k->O_state, bytes);
+    Kernel all = *k;
+    all.rows.m = copy_of(k->rows.m, row_bytes);
+    all.rows.l = copy_of(k->rows.l, row_bytes);
+    all.a.lse = copy_of(k->a.lse, row_bytes);
+    all.a.O = (Tensor){
+        scratch(bytes), k->a.O.dtype, {n->B, n->Nq, n->H, n->d}, {n->Nq * token, token, n->d, 1}};
+    resume(&all, state);
+    if (k->last)
+        store(&all, state);
+    keep_heads(k, &all, state);
+    free(all.a.O.data);
+    free(all.a.lse);
+    free(all.rows.l);
+    free(all.rows.m);
     free(state);
 }
 
-AttnStatus flash_cuda_resume_last(const AttnArgs *a, float *O_state, FlashRows rows)
+/* Token by token: the kernel's heads of a sequence stand side by side. */
+static void uses_heads(PretendWork *work, const Kernel *k)
 {
-    const Kernel k = {.a = *a, .O_state = O_state, .rows = rows};
+    const AttnShape *n = &k->a.shape;
+    const int64_t first = k->heads.first * n->Nq, rows = k->heads.count * n->Nq;
+    const PretendUse how = k->last ? PRETEND_READS : PRETEND_WRITES;
+    uses_floats(work, k->a.lse + first, rows, PRETEND_WRITES);
+    if (k->rows.m) {
+        uses_floats(work, k->rows.m + first, rows, how);
+        uses_floats(work, k->rows.l + first, rows, how);
+    }
+    for (int64_t head = k->heads.first; head < k->heads.first + k->heads.count; head++)
+        for (int64_t i = 0; i < n->Nq; i++) {
+            Tensor row = k->a.O;
+            row.data = (char *)row.data + (size_t)tensor_offset(&row, head / n->H, i, head % n->H) *
+                                              dtype_size(row.dtype);
+            uses_floats(work, k->O_state + head_row(n, head, i) * n->d, n->d, how);
+            if (k->last)
+                pretend_uses(work, row.data, (size_t)n->d * dtype_size(row.dtype), PRETEND_WRITES);
+        }
+}
+
+AttnStatus flash_cuda_resume_heads(const AttnArgs *a, float *O_state, FlashRows rows,
+                                   FlashHeads heads, int last)
+{
+    const Kernel k = {.a = *a, .O_state = O_state, .rows = rows, .heads = heads, .last = last};
     if (a->Q.dtype == ATTN_F32 || splits_keys(&a->shape, a->Q.dtype))
         return ATTN_SKIP;
-    PretendWork *work = kernel_work("attention to the last keys", run_last, &k);
+    PretendWork *work =
+        kernel_work(last ? "attention to the last keys" : "attention", run_heads, &k);
     reads_pair(work, a, a->positions_k.segments);
-    uses_floats(work, O_state, count_q(&a->shape), PRETEND_READS);
-    uses_rows(work, rows, &a->shape, PRETEND_READS);
-    uses_floats(work, a->lse, count_rows(&a->shape), PRETEND_WRITES);
-    uses_tensor(work, &a->O, PRETEND_WRITES);
+    uses_heads(work, &k);
     pretend_ask(work, a->stream);
     return ATTN_OK;
 }

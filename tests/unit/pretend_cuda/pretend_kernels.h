@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../../03_flash_forward/cuda/block_resume.h"
 #include "flash_backward.h"
 #include "pretend_gpu.h"
 #include "tensor.h"
@@ -22,6 +23,8 @@ typedef struct Kernel {
     AttnArgs a;
     float *O_state, *O_split; /* O_split: in the workspace */
     FlashRows rows;           /* m NULL: the state is (O, lse) */
+    FlashHeads heads;
+    int last; /* keys: O leaves the state */
     const float *delta;
     FlashSums sums;
     float *dQ, *lse, *delta_kept; /* in the workspace */
