@@ -11,6 +11,9 @@
  *     lane 1                half 1 +=====+---
  *     lane 0, next step             half 0 +=====
  *
+ * (Attention that is asked for in both lanes a GPU deals out to them by itself, half of the heads
+ * to each: cuda/space_lanes.cu. The rest of this file is about lanes that a method asks for.)
+ *
  * The price: nothing orders one lane and the other. What lane 0 writes lane 1 must not touch, until
  * something is asked for in both. On a GPU a mistake would show now and then, on a CPU never, since
  * there work is done when its function returns. So here every use of memory in a lane is noted, and
