@@ -52,8 +52,8 @@ static int attention_behind_lanes(RingRank *r)
     return 0;
 }
 
-/* What it is for: the first half of the heads does not wait for what lane 1 has to do, and so not for
- * the other half of an earlier step. A stranger in that queue, who writes keys, shows it. */
+/* What it is for: the first half of the heads does not wait for what lane 1 has to do, and so not
+ * for the other half of an earlier step. A stranger in that queue, who writes keys, shows it. */
 static int a_stranger_in_lane_1(RingRank *r)
 {
     const CudaSpace *s = r->space_state;
