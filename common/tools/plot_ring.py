@@ -113,6 +113,7 @@ def gantt(trace, only="both"):
     if not names:
         return None
     case = f"{other.get('method')}, {other.get('layout')}, {ranks} ranks"
+    case += "" if only == "both" else f", {only} pass"
     return ({"panels": len(names), "ranks": ranks, "case": quoted(case),
              **{f"name{n}": quoted(name) for n, name in enumerate(names)},
              **{f"end{n}": f"{end:.6g}" for n, end in enumerate(ends)}}, "".join(panels))
