@@ -19,7 +19,8 @@
  *
  * Where the halves of a visitor's gradients go into two queues of a GPU, each waits only for its
  * own sums, and its blocks take the places that the other's leave idle: places are a GPU's, not a
- * call's (rounds.c).
+ * call's (rounds.c). Attention is two calls likewise, half of the heads in each queue: a half waits
+ * for the same half of the step before, and for the step's keys.
  *
  * and every rank goes on when what it waits for is there. It gives times, and events like those of
  * a measured run, so that both can be drawn side by side.
@@ -28,7 +29,7 @@
  * - RingRates: speeds of a machine; ring_rates_default, ring_rates_read, ring_rates_set.
  * - RingWork, ring_block_work, ring_plan_efficiency: visible pairs of two blocks, and balance.
  * - RingSpan, RingCall, ring_places, ring_fill, ring_rounds: how evenly calls fill a GPU;
- *   ring_two_lanes: which of them share it.
+ *   ring_two_lanes, ring_head_lanes: which of them share it.
  * - ring_model_case, ring_model_free: a plan as the formulas of common/model_ring want it.
  * - RingPrediction, ring_predict: a run of a plan.
  * - RingMapCase, ring_map_ms: equal blocks on any number of GPUs, by formula. ring_alone_ms: the
@@ -115,6 +116,10 @@ double ring_rounds(const RingPlan *plan, const RingCall *call, const RingRates *
  * burst's halves of queries add to one dK and dV, and the kernel of float32 to dQ, without
  * atomics. */
 int ring_two_lanes(RingMethod method, RingPass pass, AttnDtype dtype, const RingRates *rates);
+/* Is attention to some keys two calls, each with half of the heads (and batches), in two queues of
+ * a GPU? In 16 bits, from a state: one rank, and Ulysses, meet all keys in one call. */
+int ring_head_lanes(RingMethod method, int ranks, RingPass pass, AttnDtype dtype,
+                    const RingRates *rates);
 
 /* The plan for the formulas of common/model_ring; nq and nk are allocated. 0, or -1: no memory. */
 int ring_model_case(RingModelCase *m, const RingPlan *plan);

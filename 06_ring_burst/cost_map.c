@@ -11,8 +11,9 @@
  *
  * Halves that share a GPU (two lanes, rounds.c) wait for what they need: the same half of the block
  * before, the sum, the block. By itself each takes as long as ever, but it is not done before all
- * work so far would be done by places that are never idle. To play all blocks through one by one
- * would take too long for thousands of GPUs; test_ring_map compares.
+ * work so far would be done by places that are never idle. Forward these are halves of the heads,
+ * which have no sums to wait for. To play all blocks through one by one would take too long for
+ * thousands of GPUs; test_ring_map compares.
  *
  * A single ring over several nodes goes through their slow links at each step; a double ring has a
  * link of each kind, and uses the slow one once in g steps. In the all-to-alls each rank has
@@ -98,8 +99,8 @@ static double sum(Clock *k, const MapCase *m, RingLink link, double ready)
     return travel(k, m, link, ready, m->queries ? 1 : 2, sum_s(m, link));
 }
 
-/* A half, or all of a block: asked for by the host, which then hands over what it has put off.
- * Returns when it is done. */
+/* A half, or all of a block: asked for by the host, which then hands over what it has put off; but
+ * both halves of the heads first. Returns when it is done. */
 static double work(Clock *k, const MapCase *m, const MapWork *w, int half)
 {
     double *done = &k->done[m->lanes ? half : 0];
@@ -108,6 +109,8 @@ static double work(Clock *k, const MapCase *m, const MapWork *w, int half)
         const double start = fmax(*done, k->host);
         *done = start + w->part[half];
         k->busy = fmax(k->busy, start) + w->even[half];
+    }
+    if (w->part[half] > 0 && (m->backward || half == m->lanes)) {
         k->host += k->put_off;
         k->put_off = 0;
     }
@@ -262,7 +265,9 @@ double ring_map_ms(const RingMapCase *c, const RingRates *rates, RingPass pass)
                  .r = rates,
                  .backward = backward,
                  .queries = backward && c->ranks > 1 && is_burst(method),
-                 .lanes = c->ranks > 1 && ring_two_lanes(method, pass, c->dtype, rates),
+                 .lanes =
+                     (c->ranks > 1 && ring_two_lanes(method, pass, c->dtype, rates)) ||
+                     (c->H > 1 && ring_head_lanes(method, (int)c->ranks, pass, c->dtype, rates)),
                  .G = (double)c->ranks,
                  .M = (double)c->nodes,
                  .g = (double)(c->ranks / c->nodes),

@@ -12,7 +12,8 @@
 
 #include "cost.h"
 
-/* Of a block, as factors to its operations at the rate of the whole GPU (rounds.c). */
+/* Of a block, as factors to its operations at the rate of the whole GPU (rounds.c). Forward `even`
+ * may be less than 1: a half's own passes over memory are counted beside it, and others hide them. */
 typedef struct MapRounds {
     double part[2]; /* of a half, or of all of it: with the GPU to itself */
     double even[2]; /* two lanes: what a half takes of all places' time */
@@ -24,13 +25,14 @@ typedef struct MapCase {
     const RingRates *r;
     int backward, queries; /* queries: they travel, not keys */
     double G, M, g, n;
-    int lanes;           /* halves share the GPU */
+    int lanes;           /* halves share the GPU: of sums, or forward of heads */
     double q, kv;        /* bytes of a rank's Q, or K, in the dtype */
     MapRounds rounds[2]; /* of a visitor, of the own block */
 } MapCase;
 
-/* Seconds of a pair of blocks: in two halves if its sums travel, else one. With two lanes also
- * those of all places, and those of passes over memory which both halves come after, or before. */
+/* Seconds of a pair of blocks: in two halves if its sums travel or its heads have two lanes, else
+ * one. With two lanes also those of all places, and backward those of passes over memory which both
+ * halves come after, or before. */
 typedef struct MapWork {
     double part[2], even[2];
     double before, after;

@@ -25,9 +25,12 @@
  *
  *     64 blocks, then 64 blocks      one after the other 2 rounds, in two queues 1
  *
+ * Forward a visitor's attention is two kernels in any case, half of the heads in each queue, so
+ * that a step's last blocks and the next step's first ones run side by side.
+ *
  * So the numbers belong to a GPU, not to a call: the next call finds them as this one leaves them.
  *
- * Interface: ring_places, ring_fill, ring_rounds, ring_two_lanes (cost.h).
+ * Interface: ring_places, ring_fill, ring_rounds, ring_two_lanes, ring_head_lanes (cost.h).
  */
 #include "cost.h"
 
@@ -205,4 +208,11 @@ int ring_two_lanes(RingMethod method, RingPass pass, AttnDtype dtype, const Ring
     return (method == RING_METHOD_RING || method == RING_METHOD_RING_DOUBLE ||
             method == RING_METHOD_ALLGATHER) &&
            pass == RING_BACKWARD && dtype != ATTN_F32 && ring_places(rates, pass) > 1;
+}
+
+int ring_head_lanes(RingMethod method, int ranks, RingPass pass, AttnDtype dtype,
+                    const RingRates *rates)
+{
+    return method != RING_METHOD_ULYSSES && ranks > 1 && pass == RING_FORWARD &&
+           dtype != ATTN_F32 && ring_places(rates, pass) > 1;
 }

@@ -20,6 +20,9 @@
  *     lane 0   half 0 =======     half 0 of the next block =======
  *     lane 1          ...half 1 =======                       ...half 1 =====
  *
+ * Attention in 16 bits is two calls, half of the heads in each lane. Both wait for the same keys, and
+ * messages and whatever else comes after them wait for both.
+ *
  * That is all of the model: no protocol, no switch, no kernel that is slowed down by a copy beside
  * it. What it misses the fit of the rates has to absorb (common/tools/fit_ring.py), and where it
  * cannot, the prediction is off, which is shown and not hidden.
@@ -141,17 +144,19 @@ typedef struct Player {
     double out[RING_MAX_RANKS][2], in[RING_MAX_RANKS][2]; /* when a rank's links are free again */
     RingMessage **ready; /* at both ends, from the time in start; no link yet */
     int64_t ready_count;
-    int lanes;      /* halves have clocks of their own */
+    int lanes;      /* halves of sums, or of heads, have clocks of their own */
     double *places; /* of each rank's GPU: when they are free */
 } Player;
 
-/* Two lanes, or everything comes after everything before it. */
+/* Two lanes, or everything comes after everything before it. Where no message travels (a window of
+ * few tokens) the first keys are the last ones, and attention is one call without a state. */
 static int lanes_of(const RingSchedule *s, const RingRates *rates)
 {
     const RingSetup *setup = &s->plan->setup;
     const RingMethod method = ring_method_on(setup->method, s->ranks, setup->nodes);
-    return !s->plan->mask && !setup->deterministic &&
-           ring_two_lanes(method, s->pass, s->plan->dtype, rates);
+    return !s->plan->mask && !setup->deterministic && s->message_count > 0 &&
+           (ring_two_lanes(method, s->pass, s->plan->dtype, rates) ||
+            ring_head_lanes(method, s->ranks, s->pass, s->plan->dtype, rates));
 }
 
 /* When that is done which a rank's next action comes after. */
@@ -195,26 +200,58 @@ static void leave(Player *p)
     p->ready_count = 0;
 }
 
-/* Passes over memory and the call itself are not cut into blocks: they begin when a place is idle,
- * and all that are idle wait for them. What comes last comes after both lanes. */
-static void compute(Player *p, int rank, RingAction *a)
+/* A call that begins at `start` or later, which becomes when it does. Passes over memory and the
+ * call itself are not cut into blocks: they begin when a place is idle, and all that are idle wait
+ * for them. Returns its end. */
+static double call(Player *p, int rank, const RingCall *what, double bytes, double *start)
 {
-    const double beside = p->rates->call_s + a->bytes / p->rates->memory;
-    const double *clock = p->clock[rank];
     double *load = p->places + (int64_t)rank * ring_places(p->rates, p->s->pass);
-    if (a->work.pairs == 0) {
-        a->end = a->start + (a->bytes == 0 ? 0 : beside);
-        return;
-    }
-    const RingCall call = call_of(p->s, a, p->rates);
-    a->start = fmax(a->start, load[0]);
-    a->end = ring_fill(p->s->plan, &call, p->rates, a->start + beside, load);
-    if (a->after > 0)
-        a->end = fmax(a->end, fmax(clock[0], clock[1])) + a->after / p->rates->memory;
+    *start = fmax(fmax(*start, p->host[rank]), load[0]);
+    return ring_fill(p->s->plan, what, p->rates,
+                     *start + p->rates->call_s + bytes / p->rates->memory, load);
 }
 
-/* One action of a rank. 0: it has to wait for a message that does not travel yet. Only two things
- * can stop a rank: its list is at an end, or it waits for a message that has not set out. */
+/* Half of the heads in each lane: two calls, each behind the one before in its lane. The action
+ * begins with the first of them and ends with the last. */
+static void compute_heads(Player *p, int rank, RingAction *a, const RingCall *all)
+{
+    double start[RING_HALVES], end[RING_HALVES];
+    for (int lane = 0; lane < RING_HALVES; lane++) {
+        RingCall half = *all;
+        half.heads = ring_part_of(all->heads, lane);
+        const double share = (double)half.heads / (double)all->heads;
+        half.seconds *= share;
+        start[lane] = p->clock[rank][lane];
+        end[lane] = call(p, rank, &half, a->bytes * share, &start[lane]);
+        hold(p, rank, lane, end[lane]);
+    }
+    a->start = fmin(start[0], start[1]);
+    a->end = fmax(end[0], end[1]);
+}
+
+/* What comes last comes after both lanes. A visitor of whom nothing is seen holds nobody up. */
+static void compute(Player *p, int rank, RingAction *a)
+{
+    const double *clock = p->clock[rank];
+    if (a->work.pairs == 0 && a->bytes == 0)
+        return;
+    if (a->work.pairs == 0) {
+        a->start = fmax(a->start, p->host[rank]);
+        a->end = a->start + p->rates->call_s + a->bytes / p->rates->memory;
+    } else {
+        const RingCall all = call_of(p->s, a, p->rates);
+        if (p->lanes && p->s->pass == RING_FORWARD && all.heads > 1) {
+            compute_heads(p, rank, a, &all);
+            return;
+        }
+        a->end = call(p, rank, &all, a->bytes, &a->start);
+    }
+    if (a->after > 0)
+        a->end = fmax(a->end, fmax(clock[0], clock[1])) + a->after / p->rates->memory;
+    hold(p, rank, a->lane, a->end);
+}
+
+/* One action of a rank. 0: it waits for a message that has not set out. */
 static int play(Player *p, int rank)
 {
     RingAction *a = &p->s->actions[rank][p->at[rank]];
@@ -223,19 +260,16 @@ static int play(Player *p, int rank)
     if (a->kind == RING_ACT_WAIT && !m->travels)
         return 0;
     a->start = a->end = clock_of(p, rank);
+    if (a->kind == RING_ACT_COMPUTE)
+        compute(p, rank, a);
     if (a->kind != RING_ACT_START) { /* asked for first, and then what had been put off */
-        if (a->kind == RING_ACT_COMPUTE)
-            a->start = fmax(a->start, *host);
         *host += p->put_off[rank];
         p->put_off[rank] = 0;
     }
-    if (a->kind == RING_ACT_COMPUTE) {
-        compute(p, rank, a);
-        hold(p, rank, a->lane, a->end);
-    } else if (a->kind == RING_ACT_WAIT) {
+    if (a->kind == RING_ACT_WAIT) {
         a->end = fmax(a->start, m->end);
         hold(p, rank, a->lane, m->end);
-    } else {
+    } else if (a->kind == RING_ACT_START) {
         p->put_off[rank] += p->rates->post_s;
         p->queue[rank] = fmax(p->queue[rank], fmax(a->start, *host + p->put_off[rank]));
         m->start = fmax(m->ends_ready++ ? m->start : 0, p->queue[rank]);
@@ -274,8 +308,7 @@ static int move_somebody(Player *p)
     return 1;
 }
 
-/* No clock ticks here: time jumps from event to event. A pass of 64 ranks is some ten thousand such
- * jumps, and done in milliseconds. */
+/* No clock ticks here: time jumps from event to event, some ten thousand times for 64 ranks. */
 double ring_schedule_run(RingSchedule *s, const RingRates *rates)
 {
     const size_t places = (size_t)s->ranks * (size_t)ring_places(rates, s->pass);

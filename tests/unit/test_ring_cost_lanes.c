@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_ring_cost_lanes: halves of ring's gradients that share a GPU: by hand, and for many plans
- * that nothing begins before what it comes after.
+ * test_ring_cost_lanes: halves of ring's gradients, and halves of the heads in a forward pass, that
+ * share a GPU: by hand, and for many plans that nothing begins before what it comes after.
  *
- * By hand: 512 tokens on each rank, 8 heads. Half of the keys are 2 tiles of each head, so 16
- * blocks of threads, all equal; one takes ROUND seconds.
+ * By hand: 512 tokens on each rank, 8 heads. Half of the keys are 2 tiles of each head, and half of
+ * the heads 4 tiles of 4 heads, so 16 blocks of threads, all equal; one takes ROUND seconds.
  */
 #include "oracle_case.h"
 
@@ -36,23 +36,31 @@ static void case_open(LaneCase *c, RingSetup setup, AttnDtype dtype, AttnRule ru
 
 static RingRates rates_of(int places)
 {
-    const double flops = places * 10.0 * 4 * 512 * 128 / ROUND;
-    return (RingRates){
-        .flops = {flops, flops}, .places = {1, places}, .memory = 1e30, .bandwidth = {1e30, 1e30}};
+    const double per_product = places * 2.0 * 4 * 512 * 128 / ROUND;
+    return (RingRates){.flops = {2 * per_product, 5 * per_product},
+                       .places = {places, places},
+                       .memory = 1e30,
+                       .bandwidth = {1e30, 1e30}};
 }
 
-static double backward_s(RingSetup setup, AttnDtype dtype, int64_t right, const uint8_t *mask,
-                         const RingRates *rates)
+static double pass_s(RingPass pass, RingSetup setup, AttnDtype dtype, int64_t right,
+                     const uint8_t *mask, const RingRates *rates)
 {
     RingPrediction p;
     double seconds;
     LaneCase c;
     case_open(&c, setup, dtype, (AttnRule){-1, right}, 512, mask);
     assert_int_equal(0, ring_predict(&p, &c.plan, rates));
-    seconds = p.ms[1] / 1e3;
+    seconds = p.ms[pass == RING_BACKWARD] / 1e3;
     ring_prediction_free(&p);
     ring_plan_free(&c.plan);
     return seconds;
+}
+
+static double backward_s(RingSetup setup, AttnDtype dtype, int64_t right, const uint8_t *mask,
+                         const RingRates *rates)
+{
+    return pass_s(RING_BACKWARD, setup, dtype, right, mask, rates);
 }
 
 static void assert_near(double found, double expected)
@@ -87,6 +95,50 @@ static void rounds_of_a_pass(void **state)
         assert_near(backward_s(setup, ATTN_BF16, -1, NULL, &rates), 2 * known[n].two_lanes * ROUND);
     }
     free(mask);
+}
+
+/* Eight steps of 32 blocks, on 24 places: a call by itself leaves a third of them idle, 2 rounds for
+ * each step. In two lanes no place is ever idle: 256 blocks are 10 rounds and two thirds. One rank,
+ * and Ulysses, which has all tokens of one head, have one call. */
+static void no_place_is_idle_forward(void **state)
+{
+    const RingRates rates = rates_of(24);
+    uint8_t *mask = calloc((size_t)4096 * 4096, 1);
+    (void)state;
+    for (int method = RING_METHOD_RING; method < RING_METHODS; method++) {
+        RingSetup setup = {.method = (RingMethod)method, .ranks = 8, .nodes = 2};
+        const int ulysses = method == RING_METHOD_ULYSSES;
+        const double two_lanes = ulysses ? 16 : 11, one_lane = 16;
+        const RingPass pass = RING_FORWARD;
+        assert_near(pass_s(pass, setup, ATTN_BF16, -1, NULL, &rates), two_lanes * ROUND);
+        assert_near(pass_s(pass, setup, ATTN_F16, -1, NULL, &rates), two_lanes * ROUND);
+        assert_near(pass_s(pass, setup, ATTN_F32, -1, NULL, &rates), one_lane * ROUND);
+        assert_near(pass_s(pass, setup, ATTN_BF16, -1, mask, &rates), one_lane * ROUND);
+        setup.deterministic = 1;
+        assert_near(pass_s(pass, setup, ATTN_BF16, -1, NULL, &rates), one_lane * ROUND);
+        setup = (RingSetup){.method = (RingMethod)method, .ranks = 1, .nodes = 1};
+        assert_near(pass_s(pass, setup, ATTN_BF16, -1, NULL, &rates), 2 * ROUND);
+    }
+    free(mask);
+}
+
+/* Both halves are asked for before the host hands over the messages of the step: K and V, two ends
+ * each of ROUND. The halves of step 0 share a round of 32 places, and step 1 begins when the messages
+ * are there. What is beside a half's blocks is not cut into blocks: each call takes ROUND / 10. Of
+ * passes over memory step 0 has 0.1 for each half, since it reads no state, and step 1, where half 0
+ * begins at 1.1 and half 1 finds no idle place before 1.25, has 0.15, since O is written rounded. */
+static void what_halves_of_heads_wait_for(void **state)
+{
+    const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};
+    RingRates rates = rates_of(32);
+    (void)state;
+    rates.post_s = ROUND;
+    assert_near(pass_s(RING_FORWARD, setup, ATTN_BF16, -1, NULL, &rates), 5 * ROUND);
+    rates.call_s = ROUND / 10;
+    assert_near(pass_s(RING_FORWARD, setup, ATTN_BF16, -1, NULL, &rates), 5.2 * ROUND);
+    rates.call_s = rates.post_s = 0;
+    rates.memory = 2 * 512 * 8 * 4 / (ROUND / 10);
+    assert_near(pass_s(RING_FORWARD, setup, ATTN_BF16, -1, NULL, &rates), 2.4 * ROUND);
 }
 
 /* Messages of ROUND / 10, dK and then dV: a half waits for its own. */
@@ -207,13 +259,72 @@ static void many_plans(void **state)
     assert_true(saved / 200 > 0.1);
 }
 
+/* Of a rank, forward: no call begins before its keys are there, and no message leaves before both
+ * halves of all calls before it are done. */
+static void check_heads(const RingSchedule *s, int rank)
+{
+    for (int64_t n = 0; n < s->count[rank]; n++)
+        for (int64_t e = 0; e < n; e++) {
+            const RingAction *a = &s->actions[rank][n], *b = &s->actions[rank][e];
+            if (a->kind == RING_ACT_COMPUTE && b->kind == RING_ACT_WAIT)
+                assert_true(a->end == a->start || s->messages[b->message].end <= a->start);
+            if (a->kind == RING_ACT_START && b->kind == RING_ACT_COMPUTE)
+                assert_true(b->end <= s->messages[a->message].start);
+        }
+}
+
+/* Calls of 16 bits against those of float32 and the same work: never slower by more than what the
+ * order may lose (half 1's long blocks come behind half 0's short ones) and a call more for each
+ * step, and never faster than all places can be. */
+static void many_forward_passes(void **state)
+{
+    double saved = 0;
+    (void)state;
+    for (int n = 0; n < 200; n++) {
+        const RingMethod method = (RingMethod)(RING_METHOD_RING + n % (RING_METHODS - 1));
+        const RingSetup setup = {.method = method,
+                                 .layout = (RingLayout)(case_random() % RING_LAYOUTS),
+                                 .ranks = 4,
+                                 .nodes = 2};
+        const AttnRule rule = {-1, case_random() % 2 ? 0 : -1};
+        const int64_t tokens = 100 + case_random() % 700;
+        RingRates rates = rates_of(2 + (int)(case_random() % 60));
+        double seconds[2];
+        rates.post_s = 1e-6 * (case_random() % 50);
+        rates.call_s = 1e-6 * (case_random() % 10);
+        for (int lanes = 1; lanes <= 2; lanes++) {
+            RingSchedule s;
+            LaneCase c;
+            case_open(&c, setup, lanes == 2 ? ATTN_BF16 : ATTN_F32, rule, tokens, NULL);
+            assert_int_equal(0, ring_schedule_make(&s, &c.plan, RING_FORWARD));
+            seconds[lanes - 1] = ring_schedule_run(&s, &rates);
+            for (int r = 0; r < setup.ranks; r++) {
+                double pairs = 0;
+                for (int k = 0; k < setup.ranks; k++)
+                    pairs += (double)ring_pair_work(&c.plan, r, k).pairs;
+                assert_true(method == RING_METHOD_ULYSSES ||
+                            seconds[lanes - 1] >= 4 * 8 * 4 * pairs / rates.flops[0]);
+                check_heads(&s, r);
+            }
+            ring_schedule_free(&s);
+            ring_plan_free(&c.plan);
+        }
+        assert_true(seconds[1] <= 1.06 * seconds[0] + 4 * rates.call_s);
+        saved += 1 - seconds[1] / seconds[0];
+    }
+    assert_true(saved / 200 > 0.04);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounds_of_a_pass),
+        cmocka_unit_test(no_place_is_idle_forward),
+        cmocka_unit_test(what_halves_of_heads_wait_for),
         cmocka_unit_test(each_half_waits_for_its_sums),
         cmocka_unit_test(passes_over_memory),
         cmocka_unit_test(many_plans),
+        cmocka_unit_test(many_forward_passes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

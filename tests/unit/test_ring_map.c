@@ -123,6 +123,27 @@ static void formulas_and_places(void **state)
     }
 }
 
+/* Calls of 32 blocks on 24 places, in two lanes: the formula knows that no place is idle in between,
+ * and rounds only the last one. One lane, and 2 rounds for each, would be 1.45 times as long. */
+static void heads_in_two_lanes(void **state)
+{
+    const RingMethod methods[] = {RING_METHOD_RING, RING_METHOD_BURST, RING_METHOD_ALLGATHER,
+                                  RING_METHOD_RING_DOUBLE, RING_METHOD_BURST_DOUBLE};
+    const RingRates rates = {
+        .flops = {1e12, 1e12}, .places = {24, 24}, .memory = 1e30, .bandwidth = {1e30, 1e30}};
+    const double round = 1e3 * 4 * 4 * 512 * 128 * 24 / 1e12;
+    (void)state;
+    for (int n = 0; n < 5; n++) {
+        RingMapCase c = {methods[n], 8, 2, 512, 8, 8, 4, 0, ATTN_BF16};
+        double ms[2];
+        play(&c, &rates, ms);
+        assert_true(fabs(ms[0] / (11 * round) - 1) < 1e-9);
+        assert_true(fabs(ring_map_ms(&c, &rates, RING_FORWARD) / ms[0] - 1) < 0.04);
+        c.dtype = ATTN_F32;
+        assert_true(fabs(ring_map_ms(&c, &rates, RING_FORWARD) / (16 * round) - 1) < 1e-9);
+    }
+}
+
 /* 256 blocks on 264 places forward, 64 on 132 backward: one round each. */
 static void kernel_alone(void **state)
 {
@@ -193,11 +214,9 @@ static void heads_that_cannot_be_dealt_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(formulas_and_player),
-        cmocka_unit_test(formulas_and_places),
-        cmocka_unit_test(kernel_alone),
-        cmocka_unit_test(thresholds),
-        cmocka_unit_test(heads_that_cannot_be_dealt_out),
+        cmocka_unit_test(formulas_and_player), cmocka_unit_test(formulas_and_places),
+        cmocka_unit_test(heads_in_two_lanes),  cmocka_unit_test(kernel_alone),
+        cmocka_unit_test(thresholds),          cmocka_unit_test(heads_that_cannot_be_dealt_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
