@@ -6,14 +6,21 @@
  */
 #include "lane_play.h"
 
-/* The own queries see `keys`; m of their rows begins at V[1]. */
-static int attend(RingRank *r, void *keys)
+/* Some of the own queries and of their heads see `keys`; m of their rows begins at V[1]. */
+static int attend_with(RingRank *r, void *keys, int64_t tokens, int64_t heads)
 {
     RingBlock q = ring_own_queries(r), k = ring_own_keys(r);
     q.rows = rooms(r)->V[1];
+    q.tokens = tokens;
+    q.heads = k.heads = heads;
     k.a = keys;
-    ring_lane(r, RING_BOTH_LANES);
     return ring_attend(r, &q, &k, rooms(r)->O_state, r->lse);
+}
+
+static int attend(RingRank *r, void *keys)
+{
+    ring_lane(r, RING_BOTH_LANES);
+    return attend_with(r, keys, r->nq, HEADS);
 }
 
 static int start_and_attend(RingRank *r)
@@ -52,15 +59,82 @@ static int attention_behind_lanes(RingRank *r)
     return 0;
 }
 
-/* What it is for: the first half of the heads does not wait for what lane 1 has to do, and so not
- * for the other half of an earlier step. A stranger in that queue, who writes keys, shows it. */
-static int a_stranger_in_lane_1(RingRank *r)
+/* The first of fewer heads is another lane's than it was, or both are one's: they come after all. */
+static int attention_of_fewer_heads(RingRank *r)
+{
+    return start_and_attend(r) || attend_with(r, r->K, r->nq, HEADS / 2) || attend(r, r->K) ||
+                   attend_with(r, r->K, r->nq, 1)
+               ? -1
+               : 0;
+}
+
+/* So few queries that their keys are split: all heads are one kernel, behind both halves. Its map
+ * and its workspace are there after the first call. */
+static int split_keys_behind_both(RingRank *r)
+{
+    return start_and_attend(r) || attend_with(r, r->K, r->nq / 2, HEADS) || attend(r, r->K) ||
+                   attend_with(r, r->K, r->nq / 2, HEADS)
+               ? -1
+               : 0;
+}
+
+/* What is asked for in one lane is in that one, with all of its heads. */
+static int attention_in_one_lane(RingRank *r)
+{
+    for (int lane = 0; lane < RING_LANES; lane++) {
+        if (start_and_attend(r))
+            return -1;
+        ring_lane(r, lane);
+        for (int half = 0; half < RING_LANES; half++)
+            if (attend_with(r, r->K, r->nq, HEADS) ||
+                copy_in(r, lane, rooms(r)->K[0], m_of(r, half)))
+                return -1;
+    }
+    return 0;
+}
+
+/* What it is for: half of the heads does not wait for what the other lane has to do, and so not for
+ * the other half of this step or of an earlier one. A stranger in that queue, who writes keys, shows
+ * it. */
+static int a_stranger_in(RingRank *r, int lane)
 {
     const CudaSpace *s = r->space_state;
     if (start_and_attend(r) || attend(r, r->K) ||
-        cudaMemsetAsync(rooms(r)->K[0], 0, PIECE, s->lanes[1]) || r->space->mark(r, 0) < 0)
+        cudaMemsetAsync(rooms(r)->K[0], 0, PIECE, s->lanes[lane]) || r->space->mark(r, 0) < 0)
         return -1;
     return attend(r, rooms(r)->K[0]);
+}
+
+static int a_stranger_in_lane_0(RingRank *r)
+{
+    return a_stranger_in(r, 0);
+}
+
+static int a_stranger_in_lane_1(RingRank *r)
+{
+    return a_stranger_in(r, 1);
+}
+
+/* The end of a pass, which is timed, is that of both. Each in turn has much more to do. */
+static int an_end_behind(RingRank *r, int longer)
+{
+    const CudaSpace *s = r->space_state;
+    cudaEvent_t done;
+    if (start_and_attend(r) || attend(r, r->K) || cudaEventCreate(&done))
+        return -1;
+    int status = 0;
+    for (int n = 0; n < 32; n++)
+        status |= cudaMemsetAsync(rooms(r)->K[1], 0, PIECE, s->lanes[longer]);
+    status |= cudaEventRecord(done, s->lanes[longer]) || r->space->finish(r);
+    if (!status && cudaEventQuery(done) != cudaSuccess)
+        status = ring_fail(r, "the end came before lane %d was there", longer);
+    (void)cudaEventDestroy(done);
+    return status ? -1 : 0;
+}
+
+static int an_end_behind_both(RingRank *r)
+{
+    return an_end_behind(r, 0) || an_end_behind(r, 1) ? -1 : 0;
 }
 
 /* Nor does a mark make the lanes meet; its time is when both have done their halves. */
@@ -98,9 +172,18 @@ static void test_attention_waits_for_lanes(void **unused)
     play_with(attention_behind_lanes, TOKENS, NULL);
 }
 
+static void test_other_work_is_not_halved(void **unused)
+{
+    (void)unused;
+    play_with(attention_of_fewer_heads, TOKENS, NULL);
+    play_with(split_keys_behind_both, TOKENS, NULL);
+    play_with(attention_in_one_lane, TOKENS, NULL);
+}
+
 static void test_halves_do_not_wait_for_each_other(void **unused)
 {
     (void)unused;
+    play_with(a_stranger_in_lane_0, TOKENS, "attention");
     play_with(a_stranger_in_lane_1, TOKENS, "attention");
 }
 
@@ -110,6 +193,12 @@ static void test_marks_wait_for_both(void **unused)
     play_with(a_mark_behind_both, TOKENS, NULL);
 }
 
+static void test_the_end_waits_for_both(void **unused)
+{
+    (void)unused;
+    play_with(an_end_behind_both, TOKENS, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -117,6 +206,8 @@ int main(void)
         cmocka_unit_test(test_attention_waits_for_lanes),
         cmocka_unit_test(test_halves_do_not_wait_for_each_other),
         cmocka_unit_test(test_marks_wait_for_both),
+        cmocka_unit_test(test_the_end_waits_for_both),
+        cmocka_unit_test(test_other_work_is_not_halved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -136,6 +136,27 @@ static int zeros_below(RingRank *r)
                : 0;
 }
 
+/* --- NaN ---------------------------------------------------------------------------------------*/
+
+/* What was to be zeros, or is still written by a lane, is NaN afterwards: all bits are set. */
+static int spoiled_at_last(RingRank *r)
+{
+    const PlainRing *ring = rooms(r);
+    if (zero_in(r, RING_BOTH_LANES, ring->K[0]) || r->space->spoil(r, ring->K[0], PIECE))
+        return -1;
+    for (int lane = 0; lane < RING_LANES; lane++) {
+        void *p = lane ? ring->V[1] : ring->V[0];
+        if (copy_in(r, lane, p, r->K))
+            return -1;
+        ring_lane(r, RING_BOTH_LANES);
+        if (r->space->spoil(r, p, PIECE))
+            return -1;
+    }
+    return expect(r, ring->K[0], 0xFF) || expect(r, ring->V[0], 0xFF) || expect(r, ring->V[1], 0xFF)
+               ? -1
+               : 0;
+}
+
 /* --- gradients ---------------------------------------------------------------------------------*/
 
 /* Of one half of the own keys, in a lane: to the rooms number `room`. Q stands for dO. */
@@ -238,6 +259,12 @@ static void test_zeros_not_written(void **unused)
     play(zeros_instead_of_dQ);
 }
 
+static void test_spoiled_memory(void **unused)
+{
+    (void)unused;
+    play(spoiled_at_last);
+}
+
 static void test_dQ_of_both_lanes(void **unused)
 {
     (void)unused;
@@ -250,7 +277,7 @@ int main(void)
         cmocka_unit_test(test_message_for_lane_1), cmocka_unit_test(test_narrowing_in_both_lanes),
         cmocka_unit_test(test_free_in_both_lanes), cmocka_unit_test(test_zeros_for_both_lanes),
         cmocka_unit_test(test_zeros_not_written),  cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_dQ_of_both_lanes),
+        cmocka_unit_test(test_dQ_of_both_lanes),   cmocka_unit_test(test_spoiled_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

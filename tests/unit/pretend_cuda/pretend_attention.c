@@ -207,6 +207,8 @@ AttnStatus flash_cuda_resume_heads(const AttnArgs *a, float *O_state, FlashRows 
     const Kernel k = {.a = *a, .O_state = O_state, .rows = rows, .heads = heads, .last = last};
     if (a->Q.dtype == ATTN_F32 || splits_keys(&a->shape, a->Q.dtype))
         return ATTN_SKIP;
+    if (heads.first < 0 || heads.count < 1 || heads.first + heads.count > a->shape.B * a->shape.H)
+        return ATTN_CUDA_ERROR; /* CUDA refuses a grid of no blocks */
     PretendWork *work =
         kernel_work(last ? "attention to the last keys" : "attention", run_heads, &k);
     reads_pair(work, a, a->positions_k.segments);
