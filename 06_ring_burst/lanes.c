@@ -80,9 +80,10 @@ int ring_lane_meet(RingRank *r, const void *p, size_t bytes, RingUse how, const 
     return note(r, p, bytes, how);
 }
 
+/* Nothing is over with a use of no bytes: a GPU is not asked for it, and its lanes do not meet. */
 int ring_lane_use(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who)
 {
-    if (r->log->lane == RING_BOTH_LANES)
+    if (r->log->lane == RING_BOTH_LANES && bytes > 0)
         ring_lanes_forget(r->log);
     return ring_lane_meet(r, p, bytes, how, who);
 }

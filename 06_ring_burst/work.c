@@ -59,7 +59,7 @@ static int touch_rows(RingRank *r, const void *p, size_t pitch, size_t width, in
                       RingUse how)
 {
     const int in_one_lane = r->log->lane != RING_BOTH_LANES;
-    if (!in_one_lane)
+    if (!in_one_lane && width > 0 && height > 0)
         ring_lanes_forget(r->log);
     for (int64_t row = 0; (in_one_lane || r->log->flight_count > 0) && row < height; row++)
         if (ring_touch(r, (const char *)p + (size_t)row * pitch, width, how, "ring_copy") != 0)

@@ -24,41 +24,40 @@ static float *room_of(const RingRank *r)
     return ((const PlainRing *)r->method)->K[0];
 }
 
-/* Zeros in lane 0 and then in lane 1, which overlap by a float. between: 1, and both lanes are
- * asked for something meanwhile. */
-static int zero_twice(RingRank *r, int between)
+static int write_in(RingRank *r, int lane)
 {
-    ring_lane(r, 0);
-    if (ring_zero(r, room_of(r), 16))
-        return -1;
+    ring_lane(r, lane);
+    return ring_zero(r, room_of(r), 16);
+}
+
+static float *other_room(RingRank *r)
+{
     ring_lane(r, RING_BOTH_LANES);
-    if (between && ring_zero(r, ((const PlainRing *)r->method)->V[0], 4))
-        return -1;
+    return ((const PlainRing *)r->method)->V[0];
+}
+
+/* What write_in writes, and this, overlap by a float. */
+static int write_below_in_1(RingRank *r)
+{
     ring_lane(r, 1);
     return ring_zero(r, room_of(r) + 3, 8);
 }
 
+/* To be in both lanes is no work in both. */
 static int write_and_write(RingRank *r)
 {
-    return zero_twice(r, 0);
+    return write_in(r, 0) || !other_room(r) || write_below_in_1(r) ? -1 : 0;
 }
 
 static int write_both_write(RingRank *r)
 {
-    return zero_twice(r, 1);
+    return write_in(r, 0) || ring_zero(r, other_room(r), 4) || write_below_in_1(r) ? -1 : 0;
 }
 
 /* What is over is over in both. */
 static int write_1_both_write_0(RingRank *r)
 {
-    ring_lane(r, 1);
-    if (ring_zero(r, room_of(r), 16))
-        return -1;
-    ring_lane(r, RING_BOTH_LANES);
-    if (ring_zero(r, ((const PlainRing *)r->method)->V[0], 4))
-        return -1;
-    ring_lane(r, 0);
-    return ring_zero(r, room_of(r), 16);
+    return write_in(r, 1) || ring_zero(r, other_room(r), 4) || write_in(r, 0) ? -1 : 0;
 }
 
 static int same_lane(RingRank *r)
@@ -78,8 +77,7 @@ static int read_and_write(RingRank *r)
 
 static int write_and_read(RingRank *r)
 {
-    ring_lane(r, 0);
-    if (ring_zero(r, room_of(r), 16))
+    if (write_in(r, 0))
         return -1;
     ring_lane(r, 1);
     return ring_add(r, ((const PlainRing *)r->method)->V[0], room_of(r), 4);
@@ -89,7 +87,7 @@ static int write_and_read(RingRank *r)
 static int copy_over(RingRank *r)
 {
     ring_lane(r, 0);
-    if (ring_zero(r, room_of(r), 16))
+    if (ring_zero(r, room_of(r) + 1, 4))
         return -1;
     ring_lane(r, 1);
     return ring_copy(r, room_of(r), 4, r->K, 4, 4, 2);
@@ -97,14 +95,16 @@ static int copy_over(RingRank *r)
 
 static int write_1_copy_both_write_0(RingRank *r)
 {
-    ring_lane(r, 1);
-    if (ring_zero(r, room_of(r), 16))
-        return -1;
-    ring_lane(r, RING_BOTH_LANES);
-    if (ring_copy(r, ((const PlainRing *)r->method)->V[0], 4, r->K, 4, 4, 2))
-        return -1;
-    ring_lane(r, 0);
-    return ring_zero(r, room_of(r), 16);
+    return write_in(r, 1) || ring_copy(r, other_room(r), 4, r->K, 4, 4, 2) || write_in(r, 0) ? -1
+                                                                                             : 0;
+}
+
+/* Nobody asks a GPU for nothing, so nothing is over. */
+static int write_1_nothing_write_0(RingRank *r)
+{
+    const int nothing = write_in(r, 1) || ring_zero(r, other_room(r), 0) ||
+                        ring_copy(r, other_room(r), 4, r->K, 4, 4, 0);
+    return nothing || ring_copy(r, r->K, 4, r->V, 4, 0, 2) || write_in(r, 0) ? -1 : 0;
 }
 
 /* The second use of the same memory is another one, and so is one of more of it. */
@@ -129,8 +129,7 @@ static int write_more_and_write(RingRank *r)
 
 static int write_and_nothing(RingRank *r)
 {
-    ring_lane(r, 0);
-    if (ring_zero(r, room_of(r), 16))
+    if (write_in(r, 0))
         return -1;
     ring_lane(r, 1);
     return ring_lane_use(r, room_of(r) + 1, 0, RING_WRITES, "nothing");
@@ -148,8 +147,7 @@ static int read_and_read(RingRank *r)
 
 static int neighbours(RingRank *r)
 {
-    ring_lane(r, 0);
-    if (ring_zero(r, room_of(r), 16))
+    if (write_in(r, 0))
         return -1;
     ring_lane(r, 1);
     return ring_zero(r, room_of(r) + 4, 16);
@@ -239,6 +237,8 @@ static const Play plays[] = {
     {"write in 1, both, write in 0", NULL, write_1_both_write_0},
     {"write, copy", "ring_copy in lane 1 writes memory that lane 0 writes", copy_over},
     {"write in 1, copy in both, write in 0", NULL, write_1_copy_both_write_0},
+    {"write in 1, nothing in both, write in 0",
+     "ring_zero in lane 0 writes memory that lane 1 writes", write_1_nothing_write_0},
     {"one lane", NULL, same_lane},
     {"read, write", "ring_zero in lane 0 writes memory that lane 1 reads", read_and_write},
     {"write, read", "ring_add in lane 1 reads memory that lane 0 writes", write_and_read},
