@@ -159,6 +159,16 @@ static int forward_round(RingRank *r, const RingJob *job, int last, double *ms)
     return last ? ring_collect_forward(r, job) : 0;
 }
 
+/* Nor must gradients. They are made in memory that a pass asks for while it is timed, and a GPU's
+ * space gives out again what it has kept as it was: so they go with the round that made them. */
+static int spoil_gradients(RingRank *r)
+{
+    return r->space->spoil(r, r->dQ, r->dQ_bytes) || r->space->spoil(r, r->dK, r->dK_bytes) ||
+                   r->space->spoil(r, r->dV, r->dV_bytes)
+               ? -1
+               : 0;
+}
+
 static int backward_round(RingRank *r, const RingJob *job, int last, double *ms)
 {
     begin_pass(r, RING_BACKWARD);
@@ -168,7 +178,7 @@ static int backward_round(RingRank *r, const RingJob *job, int last, double *ms)
     if (!r->dQ || !r->dK || !r->dV)
         return ring_fail(r, "the method's backward pass left no dQ, dK or dV");
     begin_pass(r, RING_SETUP);
-    if (last && ring_collect_backward(r, job) != 0)
+    if ((last && ring_collect_backward(r, job) != 0) || spoil_gradients(r) != 0)
         return -1;
     free_gradients(r);
     return 0;
