@@ -13,7 +13,8 @@
 #include "cost.h"
 
 /* Of a block, as factors to its operations at the rate of the whole GPU (rounds.c). Forward `even`
- * may be less than 1: a half's own passes over memory are counted beside it, and others hide them. */
+ * may be less than 1: a half's own passes over memory are counted beside it, and others hide
+ * them. */
 typedef struct MapRounds {
     double part[2]; /* of a half, or of all of it: with the GPU to itself */
     double even[2]; /* two lanes: what a half takes of all places' time */

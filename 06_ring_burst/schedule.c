@@ -20,8 +20,8 @@
  *     lane 0   half 0 =======     half 0 of the next block =======
  *     lane 1          ...half 1 =======                       ...half 1 =====
  *
- * Attention in 16 bits is two calls, half of the heads in each lane. Both wait for the same keys, and
- * messages and whatever else comes after them wait for both.
+ * Attention in 16 bits is two calls, half of the heads in each lane. Both wait for the same keys,
+ * and messages and whatever else comes after them wait for both.
  *
  * That is all of the model: no protocol, no switch, no kernel that is slowed down by a copy beside
  * it. What it misses the fit of the rates has to absorb (common/tools/fit_ring.py), and where it

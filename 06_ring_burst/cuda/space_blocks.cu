@@ -121,8 +121,9 @@ int cuda_space_reserve(RingRank *r)
 }
 
 /* Heads have nothing in common, so each lane gets half of them: while the last blocks of one half
- * leave multiprocessors idle, the other half works there, of this step or the next (lanes.c). The
- * bits are the same. last: as in flash_cuda_resume_heads, and ATTN_SKIP likewise. */
+ * leave multiprocessors idle, the other half works there, of this step or of the next one
+ * (space_lanes.cu). The bits are the same. last: as in flash_cuda_resume_heads, and ATTN_SKIP
+ * likewise. */
 static AttnStatus attend_in_lanes(RingRank *r, AttnArgs *a, float *O_state, FlashRows rows,
                                   int last)
 {

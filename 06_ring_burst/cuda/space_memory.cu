@@ -92,7 +92,8 @@ int cuda_space_download(RingRank *r, void *to_host, const void *from, size_t byt
     return copy_now(r, to_host, from, bytes, cudaMemcpyDeviceToHost, "download");
 }
 
-/* Async, as all work: it is put into the queue and this function returns. */
+/* Async, as all work: it is put into the queue and this function returns. Of all bits set each
+ * dtype makes a NaN. */
 int cuda_space_spoil(RingRank *r, void *p, size_t bytes)
 {
     if (cuda_space_settle(r, p, bytes) != 0)

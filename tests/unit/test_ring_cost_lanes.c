@@ -97,9 +97,9 @@ static void rounds_of_a_pass(void **state)
     free(mask);
 }
 
-/* Eight steps of 32 blocks, on 24 places: a call by itself leaves a third of them idle, 2 rounds for
- * each step. In two lanes no place is ever idle: 256 blocks are 10 rounds and two thirds. One rank,
- * and Ulysses, which has all tokens of one head, have one call. */
+/* Eight steps of 32 blocks, on 24 places: a call by itself leaves a third of them idle, 2 rounds
+ * for each step. In two lanes no place is ever idle: 256 blocks are 10 rounds and two thirds. One
+ * rank, and Ulysses, which has all tokens of one head, have one call. */
 static void no_place_is_idle_forward(void **state)
 {
     const RingRates rates = rates_of(24);
@@ -122,11 +122,11 @@ static void no_place_is_idle_forward(void **state)
     free(mask);
 }
 
-/* Both halves are asked for before the host hands over the messages of the step: K and V, two ends
- * each of ROUND. The halves of step 0 share a round of 32 places, and step 1 begins when the messages
- * are there. What is beside a half's blocks is not cut into blocks: each call takes ROUND / 10. Of
- * passes over memory step 0 has 0.1 for each half, since it reads no state, and step 1, where half 0
- * begins at 1.1 and half 1 finds no idle place before 1.25, has 0.15, since O is written rounded. */
+/* Both halves are asked for before the host hands over the step's messages: K and V, two ends each
+ * of ROUND. The halves of step 0 share a round of 32 places; step 1 begins when the messages are
+ * there. What is beside a half's blocks is not cut into blocks: each call takes ROUND / 10. Of
+ * passes over memory step 0 has 0.1 for each half, since it reads no state; step 1, where half 0
+ * begins at 1.1 and half 1 finds no idle place before 1.25, has 0.15: O is written rounded. */
 static void what_halves_of_heads_wait_for(void **state)
 {
     const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};

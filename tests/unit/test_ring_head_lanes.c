@@ -59,7 +59,8 @@ static int attention_behind_lanes(RingRank *r)
     return 0;
 }
 
-/* The first of fewer heads is another lane's than it was, or both are one's: they come after all. */
+/* The first of fewer heads is another lane's than it was, or both are one's: they come after
+ * all. */
 static int attention_of_fewer_heads(RingRank *r)
 {
     return start_and_attend(r) || attend_with(r, r->K, r->nq, HEADS / 2) || attend(r, r->K) ||
@@ -94,8 +95,8 @@ static int attention_in_one_lane(RingRank *r)
 }
 
 /* What it is for: half of the heads does not wait for what the other lane has to do, and so not for
- * the other half of this step or of an earlier one. A stranger in that queue, who writes keys, shows
- * it. */
+ * the other half of this step or of an earlier one. A stranger in that queue, who writes keys,
+ * shows it. */
 static int a_stranger_in(RingRank *r, int lane)
 {
     const CudaSpace *s = r->space_state;

@@ -123,8 +123,9 @@ static void formulas_and_places(void **state)
     }
 }
 
-/* Calls of 32 blocks on 24 places, in two lanes: the formula knows that no place is idle in between,
- * and rounds only the last one. One lane, and 2 rounds for each, would be 1.45 times as long. */
+/* Calls of 32 blocks on 24 places, in two lanes: the formula knows that no place is idle between
+ * them, and rounds only the last one. One lane, and 2 rounds for each, would take 1.45 times as
+ * long. */
 static void heads_in_two_lanes(void **state)
 {
     const RingMethod methods[] = {RING_METHOD_RING, RING_METHOD_BURST, RING_METHOD_ALLGATHER,
