@@ -138,8 +138,9 @@ static int an_end_behind_both(RingRank *r)
     return an_end_behind(r, 0) || an_end_behind(r, 1) ? -1 : 0;
 }
 
-/* Nor does a mark make the lanes meet; its time is when both have done their halves. */
-static int a_mark_behind_both(RingRank *r)
+/* Nor does a mark make the lanes meet; its time is when both have done their halves. kind: of work,
+ * or of a message that begins behind it. */
+static int mark_behind_both(RingRank *r, int kind)
 {
     const CudaSpace *s = r->space_state;
     cudaEvent_t done[RING_LANES];
@@ -147,7 +148,7 @@ static int a_mark_behind_both(RingRank *r)
     for (int lane = 0; lane < RING_LANES; lane++)
         status |= cudaEventCreate(&done[lane]) || cudaEventRecord(done[lane], s->lanes[lane]);
     if (!status)
-        mark = r->space->mark(r, 0);
+        mark = r->space->mark(r, kind);
     status |= mark < 0 || r->space->finish(r);
     for (int lane = 0; lane < RING_LANES; lane++) {
         float ms = 0;
@@ -157,6 +158,16 @@ static int a_mark_behind_both(RingRank *r)
         (void)cudaEventDestroy(done[lane]);
     }
     return status ? -1 : 0;
+}
+
+static int a_mark_of_work(RingRank *r)
+{
+    return mark_behind_both(r, 0);
+}
+
+static int a_mark_of_a_message(RingRank *r)
+{
+    return mark_behind_both(r, 2);
 }
 
 enum { TOKENS = 8 }; /* of a rank: with so many queries their keys are not split */
@@ -191,7 +202,8 @@ static void test_halves_do_not_wait_for_each_other(void **unused)
 static void test_marks_wait_for_both(void **unused)
 {
     (void)unused;
-    play_with(a_mark_behind_both, TOKENS, NULL);
+    play_with(a_mark_of_work, TOKENS, NULL);
+    play_with(a_mark_of_a_message, TOKENS, NULL);
 }
 
 static void test_the_end_waits_for_both(void **unused)
