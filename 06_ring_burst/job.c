@@ -159,14 +159,16 @@ static int forward_round(RingRank *r, const RingJob *job, int last, double *ms)
     return last ? ring_collect_forward(r, job) : 0;
 }
 
-/* Nor must gradients. They are made in memory that a pass asks for while it is timed, and a GPU's
- * space gives out again what it has kept as it was: so they go with the round that made them. */
-static int spoil_gradients(RingRank *r)
+/* Nor must gradients, those of the yardstick included, which without a mask and messages are the
+ * same. They are made in memory that a pass asks for while it is timed, and a GPU's space gives out
+ * again what it has kept as it was: so they go with the pass that made them. */
+static int drop_gradients(RingRank *r)
 {
-    return r->space->spoil(r, r->dQ, r->dQ_bytes) || r->space->spoil(r, r->dK, r->dK_bytes) ||
-                   r->space->spoil(r, r->dV, r->dV_bytes)
-               ? -1
-               : 0;
+    if (r->space->spoil(r, r->dQ, r->dQ_bytes) != 0 ||
+        r->space->spoil(r, r->dK, r->dK_bytes) != 0 || r->space->spoil(r, r->dV, r->dV_bytes) != 0)
+        return -1;
+    free_gradients(r);
+    return 0;
 }
 
 static int backward_round(RingRank *r, const RingJob *job, int last, double *ms)
@@ -178,10 +180,9 @@ static int backward_round(RingRank *r, const RingJob *job, int last, double *ms)
     if (!r->dQ || !r->dK || !r->dV)
         return ring_fail(r, "the method's backward pass left no dQ, dK or dV");
     begin_pass(r, RING_SETUP);
-    if ((last && ring_collect_backward(r, job) != 0) || spoil_gradients(r) != 0)
+    if (last && ring_collect_backward(r, job) != 0)
         return -1;
-    free_gradients(r);
-    return 0;
+    return drop_gradients(r);
 }
 
 /* The yardstick, forward and backward, right behind the round that it is compared with: whatever
@@ -202,9 +203,8 @@ static int alone_round(RingRank *r, const RingJob *job, double ms[2])
         r->dQ = ring_alloc(r, r->dQ_bytes = q_bytes, "dQ");
         r->dK = ring_alloc(r, r->dK_bytes = kv_bytes, "dK");
         r->dV = ring_alloc(r, r->dV_bytes = kv_bytes, "dV");
-        if (r->failed || timed_pass(r, job, alone_pass, &ms[1]) != 0)
+        if (r->failed || timed_pass(r, job, alone_pass, &ms[1]) != 0 || drop_gradients(r) != 0)
             return -1;
-        free_gradients(r);
     }
     begin_pass(r, RING_SETUP);
     r->log->trace = trace;

@@ -64,7 +64,8 @@ cudaStream_t cuda_space_work(RingRank *r);
  * been asked for here. */
 void cuda_space_join(RingRank *r);
 /* Work for both lanes on `heads` that have nothing in common: half 0 of them, half 1, and then
- * RING_BOTH_LANES. */
+ * RING_BOTH_LANES. Halves of as many heads may follow at once, if they use what those before have
+ * written head by head: the same rows of the same state. */
 void cuda_space_half(RingRank *r, int half, int heads);
 /* A queue of something else waits for the work asked for so far, in this lane or in both. */
 int cuda_space_behind_work(RingRank *r, cudaStream_t queue);

@@ -73,6 +73,7 @@ static AttnStatus resume_heads(DeviceCase *d, const AttnArgs *args, FlashRows ro
             continue;
         float *before = copy_of_state(d, rows), *after;
         status = flash_cuda_resume_heads(args, d->O_state_dev, rows, parts[part], last);
+        assert_true(status == ATTN_OK || status == ATTN_SKIP);
         assert_int_equal(0, device_synchronize());
         after = copy_of_state(d, rows);
         for (int64_t row = 0; row < (int64_t)d->rows; row++) { /* [B][H][Nq] */
