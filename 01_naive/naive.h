@@ -10,6 +10,7 @@
  * - naive_v0_loops ... naive_v1_cublas: the variants. Each forward writes O and lse; each
  *   _backward reads O, lse and dO too and writes dQ, dK and dV.
  * - CPU building blocks: naive_load_rows and naive_store_rows (any strides and dtype <-> float),
+ *   naive_clear_empty (dO of rows without keys),
  *   naive_scores, naive_mask_rows, naive_weighted_sum, and naive_matmul under them.
  * - CUDA building blocks: naive_cuda_scores, naive_cuda_weighted_sum.
  * - naive_trace: S, P and O of one small head on one screen.
@@ -52,6 +53,10 @@ void naive_load_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64
 /* The way back: rows [count][d], rounded to the dtype of t. */
 void naive_store_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,
                       const float *rows);
+
+/* dO rows [count][d] that see no key (lse [count] = -inf) become zeros. Such rows are often padding
+ * with anything in it. Their P is 0, but 0 * NaN is NaN, and dK and dV are sums over all rows. */
+void naive_clear_empty(const float *lse, int64_t count, int64_t d, float *dO);
 
 /* The kv head that query head h reads. */
 static inline ATTN_HD int64_t naive_kv_head(const AttnShape *shape, int64_t h)

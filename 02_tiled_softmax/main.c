@@ -23,12 +23,12 @@
 #include <stdio.h>
 
 #include "attn_config.h"
-#include "cli.h"
-#include "judge.h"
-#include "model.h"
-#include "report.h"
+#include "bench/run.h"
+#include "check/judge.h"
+#include "cli/cli.h"
+#include "models/model.h"
+#include "report/report.h"
 #include "rows_mode.h"
-#include "run.h"
 #include "tiled_softmax.h"
 
 static const Variant variants[] = {
@@ -78,7 +78,7 @@ static double model_bytes(const Variant *v, const AttnArgs *args)
 static int run_one(Report *report, const Cli *cli, const CliCase *c, const Problem *problem,
                    const Reference *reference, const Variant *v)
 {
-    Outcome out;
+    RunResult out;
     Check check;
     int judged, status;
     if (v == &c->so) /* a user's own shared object: in a child process with limits */
@@ -87,7 +87,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
         status = run_variant(&out, v, problem, c);
     judged = out.ran && c->check;
     if (judged)
-        status = exit_worst(status, judge_outcome(&check, reference, &out, c, v));
+        status = exit_worst(status, judge_result(&check, reference, &out, c, v));
     if (status == EXIT_OK && out.status == ATTN_SKIP) {
         status = report_skip(report, c, v, out.failure);
     } else {
@@ -97,7 +97,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
         if (out.ran)
             status = exit_worst(status, report_save(report, c, &out));
     }
-    outcome_free(&out);
+    result_free(&out);
     return status;
 }
 
@@ -110,7 +110,7 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
     if (status != EXIT_OK)
         return status;
     if (c->trace && softmax_trace(&problem.args, stdout) != 0)
-        status = EXIT_RUNTIME;
+        status = cli_no_memory("--trace");
     /* the oracle's O and lse and the bound of each element: once for all variants */
     status = exit_worst(status, reference_make(&reference, &problem, c));
     while (status != EXIT_RUNTIME && (v = cli_next_variant(cli, c, v)) != NULL)

@@ -68,10 +68,11 @@ static void demo_json(Report *report, const DemoPoint *point, int safe)
         fprintf(f, "\"error\":null,");
     else
         fprintf(f, "\"error\":%.6g,", point->error);
-    fprintf(f, "\"nonfinite\":%d,\"pass\":%s}\n", (int)point->nonfinite_rows,
+    fprintf(f, "\"nonfinite\":%d,\"pass\":%s", (int)point->nonfinite_rows,
             !safe         ? "null"
             : point->pass ? "true"
                           : "false");
+    report_json_end(report);
 }
 
 int demo_unsafe(Report *report, const CliCase *c)
@@ -80,7 +81,7 @@ int demo_unsafe(Report *report, const CliCase *c)
     float *x = malloc((2 * DEMO_ROWS * DEMO_COLS + DEMO_ROWS) * sizeof *x);
     int status = EXIT_OK;
     if (!x)
-        return EXIT_RUNTIME;
+        return cli_no_memory("--rows --cols");
     for (size_t i = 0; i < sizeof magnitudes / sizeof *magnitudes; i++) {
         float *y = x + DEMO_ROWS * DEMO_COLS, *lse = y + DEMO_ROWS * DEMO_COLS;
         DemoPoint point[3];

@@ -6,7 +6,7 @@
 
 #include "alloc.h"
 #include "attn_config.h"
-#include "device.h"
+#include "cuda/device.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,10 +10,10 @@
 
 #include "alloc.h"
 #include "attn_config.h"
-#include "bench.h"
+#include "bench/bench.h"
 #include "counted.h"
-#include "device.h"
-#include "model.h"
+#include "cuda/device.h"
+#include "models/model.h"
 #include "rows_matrix.h"
 #include "rows_oracle.h"
 
@@ -81,7 +81,7 @@ static int check_edges(const SoftmaxVariant *v, const CliCase *c)
         RowsVerdict verdict;
         char label[96];
         if (matrix_new(&m, EDGE_ROWS, widths[w], v->device == ON_CUDA))
-            return EXIT_RUNTIME;
+            return cli_no_memory("--rows --cols");
         rows_fill_edges(m.x, m.cols);
         if (matrix_upload(&m) || matrix_run(&m, v, v->run, 0, 1, c->threads, &once) != ATTN_OK) {
             status = EXIT_RUNTIME;
@@ -108,7 +108,7 @@ static int count_accesses(double *accesses, const SoftmaxVariant *v, const CliCa
     int model = softmax_model_accesses(v, c->cols), status = EXIT_OK;
     rows = rows < 1 ? 1 : rows > c->rows ? c->rows : rows;
     if (matrix_new(&m, rows, c->cols, v->device == ON_CUDA))
-        return EXIT_RUNTIME;
+        return cli_no_memory("--rows --cols");
     rows_fill(m.x, rows, c->cols, c->seed, c->dist, 1.0f, c->threads);
     access_counts_reset();
     if (matrix_upload(&m) || matrix_run(&m, v, v->run_counted, 0, 1, c->threads, &once) != ATTN_OK)
@@ -160,7 +160,7 @@ static int run_softmax(Report *report, const SoftmaxVariant *v, const Matrix *m,
         matrix_run(m, v, v->run, c->bench ? c->warmup : 0, c->bench ? c->iters : 1, c->threads,
                    &samples) != ATTN_OK) {
         bench_progress_clear();
-        fprintf(stderr, "%s: failed at run time (memory or CUDA)\n", v->name);
+        cli_refuse("%s: failed at run time (memory or CUDA)", v->name);
         return EXIT_RUNTIME;
     }
     row.peak_bytes = workspace_peak();

@@ -10,8 +10,8 @@
 #ifndef ROWS_MODE_H
 #define ROWS_MODE_H
 
-#include "cli.h"
-#include "report.h"
+#include "cli/cli.h"
+#include "report/report.h"
 #include "tiled_softmax.h"
 
 typedef struct SoftmaxVariant {

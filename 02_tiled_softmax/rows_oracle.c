@@ -6,7 +6,7 @@
  */
 #include "rows_oracle.h"
 
-#include "check.h"
+#include "check/check.h"
 
 #include <math.h>
 

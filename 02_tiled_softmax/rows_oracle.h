@@ -24,7 +24,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "fill.h"
+#include "io/fill.h"
 
 #define EDGE_ROWS 9
 

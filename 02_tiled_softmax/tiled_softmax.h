@@ -132,7 +132,7 @@ int softmax_trace(const AttnArgs *args, FILE *to);
 /* A wrong example kept on purpose: exp without subtracting the maximum. Not a variant. */
 AttnStatus softmax_unsafe_no_max(const SoftmaxArgs *args);
 
-/* Copies x to y: the yardstick of the bandwidth figures, with the same prototype. */
+/* Copies x to y: what the bandwidth figures are compared with, with the same prototype. */
 AttnStatus softmax_copy_on_host(const SoftmaxArgs *args);
 AttnStatus softmax_copy_on_device(const SoftmaxArgs *args);
 

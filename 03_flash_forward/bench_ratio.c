@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench_ratio: how near does v2_simd come to a matrix product that does nothing else?
+ * bench_ratio: how near does the CPU library come to a matrix product that does nothing else?
  *
  * Attention is two products with a softmax between them. A product of matrices as large and square
  * as sgemm's 2048^3 is the easiest thing that a core can be given; so its rate is the measure, and
@@ -12,15 +12,15 @@
  *
  * Under a causal mask the operations of visible pairs are counted, and nothing else.
  */
+#include "bench/ratio.h"
 #include "flash_forward.h"
-#include "ratio.h"
 
-static const Variant variants[] = {{"v2_simd", ON_CPU, DTYPES_ALL, flash_forward_v2_simd, NULL, 0,
-                                    "packed operands, tiles in registers, vector exp, threads"}};
+static const Variant variants[] = {{"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu, NULL,
+                                    0, "packed operands, tiles in registers, vector exp, threads"}};
 
 static const Stage stage = {"flash_forward",
                             "03_flash_forward",
-                            "How near does v2_simd come to a matrix product?",
+                            "How near does the CPU library come to a matrix product?",
                             FLASH_FORWARD_ABI_VERSION,
                             0,
                             variants,

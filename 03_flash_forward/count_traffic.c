@@ -11,8 +11,8 @@
  * for standard attention: twice the fast memory, half the traffic, and only for the one that has a
  * use for it. Nothing is timed here: a count is the same on every machine.
  *
- * A row is right (pass) when the counters equal common/model.c and the outputs, computed while
- * counting, hold against the float64 oracle.
+ * A row is right (pass) when the counters equal common/models/model.c and the outputs, computed
+ * while counting, hold against the float64 oracle.
  *
  *     count_traffic FILE.jsonl [LARGEST_N]        appends the rows; N = 128, 256, ... (1024)
  */
@@ -21,13 +21,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
+#include "bench/run.h"
+#include "check/judge.h"
+#include "cli/cli.h"
 #include "flash_forward.h"
-#include "judge.h"
-#include "model.h"
-#include "report.h"
-#include "run.h"
-#include "source_hash.h"
+#include "models/model.h"
+#include "report/report.h"
+#include "report/source_hash.h"
 
 #define SMALLEST_N 128
 #define LARGEST_N  1024 /* unless the user says otherwise */
@@ -50,7 +50,7 @@ static AttnStatus run_fa1(const AttnArgs *args)
 
 static AttnStatus run_fa2(const AttnArgs *args)
 {
-    return flash_fa2(args, M, NULL, &counted);
+    return flash_fa2(args, M, &counted);
 }
 
 static const Variant variants[] = {
@@ -82,7 +82,7 @@ static void write_row(FILE *json, const Variant *v, const AttnArgs *args, FlashT
     fprintf(json,
             "{\"schema\":%d,\"stage\":\"%s\",\"variant\":\"%s\","
             "\"sha256\":\"%s\",\"device\":\"cpu\",\"dtype\":\"f32\"",
-            REPORT_SCHEMA, stage.name, v->name, variant_sha256(stage.folder, v->name));
+            REPORT_SCHEMA, stage.name, v->name, variant_sha256(stage.folder, v->name, "cpu"));
     fprintf(json, ",\"B\":1,\"H\":1,\"Hkv\":1,\"Nq\":%" PRId64 ",\"Nk\":%" PRId64 ",\"d\":%" PRId64,
             n->Nq, n->Nk, n->d);
     fprintf(json,
@@ -103,10 +103,10 @@ static int count_one(FILE *json, const CliCase *c, const Problem *problem,
 {
     FlashTiles tiles = flash_tiles(&problem->args.shape, M);
     ModelTraffic model = model_of(v, &problem->args, tiles);
-    Outcome out;
+    RunResult out;
     Check check;
     int right = run_variant(&out, v, problem, c) == EXIT_OK &&
-                judge_outcome(&check, reference, &out, c, v) == EXIT_OK;
+                judge_result(&check, reference, &out, c, v) == EXIT_OK;
     if ((double)counted.loads != model.loads || (double)counted.stores != model.stores ||
         (double)counted.load_bytes != model.load_bytes ||
         (double)counted.store_bytes != model.store_bytes) {
@@ -123,7 +123,7 @@ static int count_one(FILE *json, const CliCase *c, const Problem *problem,
                v->name, problem->args.shape.Nq, M, tiles.Br, tiles.Bc, counted.fast_peak,
                counted.loads, counted.stores, right ? "ok" : "WRONG");
     }
-    outcome_free(&out);
+    result_free(&out);
     return right;
 }
 

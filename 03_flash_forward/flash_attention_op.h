@@ -34,7 +34,7 @@
  * - out may have negative strides, but no two of its elements may share memory. To be sure of that
  *   without long computation, each stride must pass over all that smaller strides reach.
  * - mask: row stride 0 (one row for all queries: a padding mask) or Nk .. 2^31 - 1.
- * Pointers need the alignment of one element only.
+ * Pointers need the alignment of one element only, and the workspace none.
  *
  * Threads: any number of operators may be created, run and destroyed at the same time. run does not
  * change the operator: several threads may run the same one, each with its own workspace and out.
@@ -106,9 +106,6 @@ typedef struct FlashAttentionTensor {
 typedef struct FlashAttentionHandle FlashAttentionHandle;
 typedef struct FlashAttention FlashAttention; /* the operator */
 
-#define FLASH_ATTENTION_CPU_ALIGNMENT  64  /* bytes, of the workspace */
-#define FLASH_ATTENTION_CUDA_ALIGNMENT 256 /* what cudaMalloc gives */
-
 /* "success", "bad tensor shape" ... A number that is no status: "unknown status". Never NULL. */
 const char *flash_attention_status_string(FlashAttentionStatus status);
 
@@ -166,15 +163,16 @@ FlashAttentionStatus flash_attention_workspace_size(const FlashAttention *op, si
 
 /* All pointers are of the handle's device: memory of this GPU, managed or pinned host memory with
  * CUDA (others are refused), host memory on a CPU. out and lse must overlap nothing that is read.
- *   workspace  workspace_size bytes, aligned to FLASH_ATTENTION_CPU_ALIGNMENT or _CUDA_ALIGNMENT;
- *              its content means nothing, before and after
+ *   workspace  workspace_size bytes at any address: malloc's will do on a CPU. The size counts the
+ *              bytes that run skips to reach an aligned address. The content means nothing, before
+ *              and after
  *   mask       needed for FLASH_ATTENTION_MASK_FULL, not looked at otherwise
  *   lse        [B][H][Nq] float32, contiguous; NULL when it is not wanted
  *   stream     a cudaStream_t (NULL: CUDA's default stream), not looked at on a CPU
  * On a CPU the result is there on return. With CUDA the work is queued: the buffers must live until
  * the stream has done it, and a fault inside a kernel shows at the next call that waits. The call
  * may be captured into a CUDA graph.
- * BAD_PARAM: a pointer is not aligned, or not of this device.
+ * BAD_PARAM: a tensor or lse is not aligned to its element, or a pointer not of this device.
  * INTERNAL_ERROR: CUDA refused a launch.
  * Statuses: SUCCESS, INTERNAL_ERROR, BAD_PARAM, NULL_POINTER, INSUFFICIENT_WORKSPACE. */
 FlashAttentionStatus flash_attention_run(const FlashAttention *op, void *workspace,

@@ -19,17 +19,18 @@
  * start of a longer one. The block functions below do that.
  *
  * Interface:
- * - flash_forward_v*: the variants (CPU: v0_fa1_tiles, v1_fa2_rows, v2_simd; the others CUDA).
- * - flash_block_rows, flash_block_cpu, flash_block_cuda: resume from (O, lse).
+ * - flash_forward_v*: the rungs. flash_forward_library_cpu, flash_forward_library_cuda: all of
+ *   attention, fast.
+ * - flash_block_cpu, flash_block_cuda: resume from (O, lse).
  * - flash_state_start, flash_state_store: an empty state; a state as a tensor of any dtype.
- * - flash_simd_run with flash_simd_workspace_bytes: v2_simd without an allocation inside;
+ * - flash_simd_run with flash_simd_workspace_bytes: the CPU library without an allocation inside;
  *   flash_simd_resume, flash_rows_start, flash_rows_store: from a state that has lost nothing.
  *   flash_cuda_run with flash_cuda_workspace_bytes: the same on the GPU;
- *   cuda/block_resume.h: from a state that has lost nothing, there.
+ *   library/cuda/block_resume.h: from a state that has lost nothing, there.
  * - FlashTraffic, FlashTiles: what moved between slow and fast memory, and tile sizes from M.
  * - flash_fa1, flash_fa2: v0 and v1 with a given fast memory, counted; flash_standard: stage 01's
  *   order of work in the same fast memory.
- * - flash_tiles_v2_simd ...: the tiles that a kernel works with, for the byte model.
+ * - flash_tiles_library_cpu ...: the tiles that a kernel works with, for the byte model.
  * - flash_set_smem_limit: --smem-limit.
  */
 #ifndef FLASH_FORWARD_H
@@ -49,20 +50,29 @@ extern "C" {
 
 /* --- variants ----------------------------------------------------------------------------------*/
 
-/* All of them are deterministic: the same arguments give the same bits, run after run; v2_simd with
- * any number of threads too. (v0_fa1_tiles and v1_fa2_rows leave a large product to OpenBLAS, which
- * may cut it for its threads. v5_clean_tiles: on GPUs with equally many multiprocessors.) */
+/* All of them are deterministic: the same arguments give the same bits, run after run; the CPU
+ * library with any number of threads too. (v0_fa1_tiles and v1_fa2_rows leave a large product to
+ * OpenBLAS, which may cut it for its threads. The GPU's library: on GPUs with equally many
+ * multiprocessors.) */
 
 AttnStatus flash_forward_v0_fa1_tiles(const AttnArgs *args);
 AttnStatus flash_forward_v1_fa2_rows(const AttnArgs *args);
-AttnStatus flash_forward_v2_simd(const AttnArgs *args);
+AttnStatus flash_forward_v2_packing(const AttnArgs *args);
+AttnStatus flash_forward_v3_register_tiles(const AttnArgs *args);
+AttnStatus flash_forward_v4_exp2(const AttnArgs *args);
+AttnStatus flash_forward_v5_own_heads(const AttnArgs *args);
+AttnStatus flash_forward_library_cpu(const AttnArgs *args);
 
 AttnStatus flash_forward_v0_fa1(const AttnArgs *args);
 AttnStatus flash_forward_v1_fa2(const AttnArgs *args);
 AttnStatus flash_forward_v2_register_tiles(const AttnArgs *args);
 AttnStatus flash_forward_v3_mma(const AttnArgs *args);
-AttnStatus flash_forward_v4_cp_async(const AttnArgs *args);
-AttnStatus flash_forward_v5_clean_tiles(const AttnArgs *args);
+AttnStatus flash_forward_v4_ldmatrix(const AttnArgs *args);
+AttnStatus flash_forward_v5_cp_async(const AttnArgs *args);
+AttnStatus flash_forward_v6_exp2(const AttnArgs *args);
+AttnStatus flash_forward_v7_full_tiles(const AttnArgs *args);
+AttnStatus flash_forward_v8_schedule(const AttnArgs *args);
+AttnStatus flash_forward_library_cuda(const AttnArgs *args);
 
 /* --- block kernels: attention over some keys, added to what is known already -------------------*/
 
@@ -71,15 +81,14 @@ AttnStatus flash_forward_v5_clean_tiles(const AttnArgs *args);
  *   O_state    [B][Nq][H][d] float32, contiguous: attention over the keys seen so far
  *   args->lse  [B][H][Nq]
  * A row that has seen no key has O_state = 0, lse = -inf. args->O is not touched. */
-AttnStatus flash_block_rows(const AttnArgs *args, float *O_state);     /* v1's loops */
-AttnStatus flash_block_cpu(const AttnArgs *args, float *O_state);      /* v2_simd */
+AttnStatus flash_block_cpu(const AttnArgs *args, float *O_state);
 AttnStatus flash_block_cuda(const AttnArgs *args, float *O_state_dev); /* device pointers */
 
 /* The state before the first block; O = the state, rounded to O's dtype. Host pointers. */
 void flash_state_start(const AttnArgs *args, float *O_state);
 void flash_state_store(const AttnArgs *args, const float *O_state);
 
-/* v2_simd in memory that the caller owns (64-byte aligned). O_state NULL: the plain forward pass
+/* The same in memory that the caller owns (64-byte aligned). O_state NULL: the plain forward pass
  * into args->O; otherwise flash_block_cpu. */
 size_t flash_simd_workspace_bytes(const AttnShape *shape, int threads);
 AttnStatus flash_simd_run(const AttnArgs *args, float *O_state, void *workspace);
@@ -100,8 +109,6 @@ AttnStatus flash_simd_resume(const AttnArgs *args, float *O_state, FlashRows row
 /* args->O = O_state / l, rounded once; O_state is divided too. */
 void flash_rows_store(const AttnArgs *args, float *O_state, FlashRows rows);
 
-const char *flash_simd_isa(void); /* "portable" "avx2" "avx512"; ATTN_ISA forces one */
-
 /* The same on the GPU: the fastest kernel for args->Q.dtype, in device memory that the caller owns
  * (256-byte aligned; 0 bytes: workspace_dev may be NULL). Nothing is allocated and nothing waits:
  * the work is queued on args->stream. */
@@ -120,7 +127,7 @@ typedef struct FlashTraffic {
 
 typedef struct FlashTiles {
     int64_t Br, Bc, Tr, Tc;
-    int64_t splits; /* blocks that share the keys of a row tile: 1 but in v5_clean_tiles */
+    int64_t splits; /* blocks that share the keys of a row tile: 1 but in the GPU's library */
 } FlashTiles;
 
 #define FLASH_SRAM_DEFAULT 32768 /* elements: 128 KiB of float32 */
@@ -137,24 +144,27 @@ FlashTiles flash_tiles_of(const AttnShape *shape, int64_t Br, int64_t Bc);
 void flash_set_sram(int64_t elements);
 int64_t flash_sram(void);
 
-/* v0 and v1 with a fast memory of M elements. traffic, if not NULL, is overwritten. O_state as in
- * the block functions, or NULL. */
+/* v0 and v1 with a fast memory of M elements. traffic, if not NULL, is overwritten. */
 AttnStatus flash_fa1(const AttnArgs *args, int64_t M, FlashTraffic *traffic);
-AttnStatus flash_fa2(const AttnArgs *args, int64_t M, float *O_state, FlashTraffic *traffic);
+AttnStatus flash_fa2(const AttnArgs *args, int64_t M, FlashTraffic *traffic);
 
 /* The papers' standard attention (Algorithm 0) with the same door between the two memories: S and P
  * are whole matrices in slow memory, and a row of them has to fit in fast memory beside M. */
 AttnStatus flash_standard(const AttnArgs *args, int64_t M, FlashTraffic *traffic);
 
-/* The tiles that each kernel works with on this case, told by its own constants. v2_simd: rows of a
- * block of queries, keys of a panel. */
-FlashTiles flash_tiles_v2_simd(const AttnArgs *args);
+/* The tiles that each kernel works with on this case, told by its own constants. The CPU library:
+ * rows of a block of queries, keys of a panel. */
+FlashTiles flash_tiles_library_cpu(const AttnArgs *args);
 FlashTiles flash_tiles_v0_fa1(const AttnArgs *args);
 FlashTiles flash_tiles_v1_fa2(const AttnArgs *args);
 FlashTiles flash_tiles_v2_register_tiles(const AttnArgs *args);
 FlashTiles flash_tiles_v3_mma(const AttnArgs *args);
-FlashTiles flash_tiles_v4_cp_async(const AttnArgs *args);
-FlashTiles flash_tiles_v5_clean_tiles(const AttnArgs *args);
+FlashTiles flash_tiles_v4_ldmatrix(const AttnArgs *args);
+FlashTiles flash_tiles_v5_cp_async(const AttnArgs *args);
+FlashTiles flash_tiles_v6_exp2(const AttnArgs *args);
+FlashTiles flash_tiles_v7_full_tiles(const AttnArgs *args);
+FlashTiles flash_tiles_v8_schedule(const AttnArgs *args);
+FlashTiles flash_tiles_library_cuda(const AttnArgs *args);
 
 /* --- a smaller GPU -----------------------------------------------------------------------------*/
 

@@ -6,13 +6,23 @@
  *     variant            device  idea
  *     v0_fa1_tiles       CPU     Algorithm 1 of the paper: keys outside, O and (m, l) go back
  *     v1_fa2_rows        CPU     queries outside: O and (m, l) stay, one division at the end
- *     v2_simd            CPU     packed operands, tiles in registers, vector exp
- *     v0_fa1             GPU     Algorithm 1: O, l, m through device memory
+ *     v2_packing         CPU     keys and values laid out once, in the order of use
+ *     v3_register_tiles  CPU     a tile of sums in registers
+ *     v4_exp2            CPU     powers of 2 in vectors
+ *     v5_own_heads       CPU     each thread packs the heads that it computes
+ *     library            CPU     all of these, for every mask, stride and dtype
+ *     v0_fa1             GPU     keys outside: O, m and l through device memory
  *     v1_fa2             GPU     queries outside, state in registers
  *     v2_register_tiles  GPU     tiles in registers and shared memory, vector loads
  *     v3_mma             GPU     tensor cores, P stays in registers
- *     v4_cp_async        GPU     loads that overlap with products
- *     v5_clean_tiles     GPU     tiles without a hidden pair take a loop without a mask
+ *     v4_ldmatrix        GPU     four fragments a load, from swizzled shared memory
+ *     v5_cp_async        GPU     loads that overlap with products
+ *     v6_exp2            GPU     powers of two: scale and maximum in one multiply-add
+ *     v7_full_tiles      GPU     no mask where all of a tile is seen
+ *     v8_schedule        GPU     longest row tiles first, Q in registers
+ *     library            GPU     all of attention, fast: what the other stages call
+ *   and on Hopper (sm_90a), from v9 on, in plain CUDA and PTX:
+ *     v9_wgmma ... v14_persistent: --list tells the idea of each
  *
  * The answer is stage 02's online state, applied to tiles that fit in fast memory; what is read
  * again and again is then a tile, and how often depends on the order of two loops.
@@ -24,32 +34,68 @@
 #include <stdio.h>
 
 #include "attn_config.h"
-#include "cli.h"
+#include "bench/run.h"
+#include "check/judge.h"
+#include "cli/cli.h"
+#include "cuda/hopper_rungs.h"
 #include "flash_forward.h"
-#include "judge.h"
-#include "model.h"
-#include "report.h"
-#include "run.h"
+#include "models/model.h"
+#include "report/report.h"
 
 static const Variant variants[] = {
     {"v0_fa1_tiles", ON_CPU, DTYPES_ALL, flash_forward_v0_fa1_tiles, NULL, 0,
      "keys outside: O, m and l go back to slow memory each step"},
     {"v1_fa2_rows", ON_CPU, DTYPES_ALL, flash_forward_v1_fa2_rows, NULL, 0,
      "queries outside: O, m and l stay, one division at the end"},
-    {"v2_simd", ON_CPU, DTYPES_ALL, flash_forward_v2_simd, NULL, 0,
-     "packed operands, tiles in registers, vector exp, threads"},
-    {"v0_fa1", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v0_fa1), NULL, 0,
+    {"v2_packing", ON_CPU, DTYPES_F32, flash_forward_v2_packing, NULL, VARIANT_PLAIN,
+     "keys and values laid out once, in the order of use"},
+    {"v3_register_tiles", ON_CPU, DTYPES_F32, flash_forward_v3_register_tiles, NULL, VARIANT_PLAIN,
+     "6 x 2 or 12 x 2 vectors of sums in registers"},
+    {"v4_exp2", ON_CPU, DTYPES_F32, flash_forward_v4_exp2, NULL, VARIANT_PLAIN,
+     "powers of 2 in vectors, log2(e) in Q"},
+    {"v5_own_heads", ON_CPU, DTYPES_F32, flash_forward_v5_own_heads, NULL, VARIANT_PLAIN,
+     "each thread packs the heads that it computes"},
+    {"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu, NULL, 0,
+     "v5 for every mask, stride, dtype and state to resume from"},
+    {"v0_fa1", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v0_fa1), NULL, VARIANT_PLAIN,
      "keys outside: O, m and l through device memory"},
-    {"v1_fa2", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v1_fa2), NULL, 0,
+    {"v1_fa2", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v1_fa2), NULL, VARIANT_PLAIN,
      "queries outside, state in registers"},
     {"v2_register_tiles", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v2_register_tiles), NULL,
-     0, "tiles in registers and shared memory, vector loads"},
-    {"v3_mma", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v3_mma), NULL, 1,
-     "tensor cores, P stays in registers"},
-    {"v4_cp_async", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v4_cp_async), NULL, 1,
-     "double-buffered asynchronous loads into swizzled shared memory"},
-    {"v5_clean_tiles", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v5_clean_tiles), NULL, 1,
-     "masked and clean tiles in loops of their own"},
+     VARIANT_PLAIN, "tiles in registers and shared memory, vector loads"},
+    {"v3_mma", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v3_mma), NULL,
+     VARIANT_PLAIN | VARIANT_TENSOR_CORES, "tensor cores, P stays in registers"},
+    {"v4_ldmatrix", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v4_ldmatrix), NULL,
+     VARIANT_PLAIN | VARIANT_TENSOR_CORES, "four fragments a load, from swizzled shared memory"},
+    {"v5_cp_async", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v5_cp_async), NULL,
+     VARIANT_PLAIN | VARIANT_TENSOR_CORES, "loads that overlap with products"},
+    {"v6_exp2", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v6_exp2), NULL,
+     VARIANT_PLAIN | VARIANT_TENSOR_CORES, "powers of two: scale and maximum in one multiply-add"},
+    {"v7_full_tiles", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v7_full_tiles), NULL,
+     VARIANT_PLAIN | VARIANT_TENSOR_CORES, "no mask where all of a tile is seen"},
+    {"v8_schedule", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v8_schedule), NULL,
+     VARIANT_PLAIN | VARIANT_TENSOR_CORES, "longest row tiles first, Q in registers"},
+    {"v9_wgmma", ON_CUDA, DTYPES_16BIT, ATTN_HOPPER_FN(flash_forward_v9_wgmma), NULL,
+     VARIANT_TENSOR_CORES | VARIANT_PLAIN,
+     "wgmma and the copy engine, everything waits for everything"},
+    {"v10_warp_specialised", ON_CUDA, DTYPES_16BIT,
+     ATTN_HOPPER_FN(flash_forward_v10_warp_specialised), NULL, VARIANT_TENSOR_CORES | VARIANT_PLAIN,
+     "one warpgroup loads, the others compute"},
+    {"v11_overlapped_softmax", ON_CUDA, DTYPES_16BIT,
+     ATTN_HOPPER_FN(flash_forward_v11_overlapped_softmax), NULL,
+     VARIANT_TENSOR_CORES | VARIANT_PLAIN,
+     "the next S is multiplied, and this O, while the softmax runs"},
+    {"v12_lazy_rescale", ON_CUDA, DTYPES_16BIT, ATTN_HOPPER_FN(flash_forward_v12_lazy_rescale),
+     NULL, VARIANT_TENSOR_CORES | VARIANT_PLAIN,
+     "the maximum, and O with it, moves only when it must"},
+    {"v13_more_warpgroups", ON_CUDA, DTYPES_16BIT,
+     ATTN_HOPPER_FN(flash_forward_v13_more_warpgroups), NULL, VARIANT_TENSOR_CORES | VARIANT_PLAIN,
+     "smaller key tiles, so that more warpgroups fit"},
+    {"v14_persistent", ON_CUDA, DTYPES_16BIT, ATTN_HOPPER_FN(flash_forward_v14_persistent), NULL,
+     VARIANT_TENSOR_CORES | VARIANT_PLAIN,
+     "blocks that stay: the next row tile loads while one ends"},
+    {"library", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(flash_forward_library_cuda), NULL,
+     VARIANT_TENSOR_CORES, "every mask, stride, segment and d; full tiles, split keys, resume"},
 };
 
 static const Stage stage = {"flash_forward",
@@ -61,11 +107,17 @@ static const Stage stage = {"flash_forward",
                             variants,
                             sizeof variants / sizeof *variants};
 
-/* --- the byte model: each variant tells its tiles, common/model.c does the sums ----------------*/
+/* --- the byte model: each variant tells its tiles, models/model.c does the sums ----------------*/
 
 static FlashTiles tiles_of_sram(const AttnArgs *args)
 {
     return flash_tiles(&args->shape, flash_sram());
+}
+
+/* Rungs v2 to v5 of the CPU: blocks of 96 queries, panels of 16 keys (AVX2). */
+static FlashTiles tiles_of_blocks(const AttnArgs *args)
+{
+    return flash_tiles_of(&args->shape, 96, 16);
 }
 
 static ModelTraffic fa1_traffic(const AttnArgs *args, FlashTiles tiles)
@@ -90,15 +142,34 @@ static const struct {
 } models[] = {
     {flash_forward_v0_fa1_tiles, tiles_of_sram, fa1_traffic},
     {flash_forward_v1_fa2_rows, tiles_of_sram, fa2_traffic},
-    {flash_forward_v2_simd, flash_tiles_v2_simd, packed_traffic},
+    {flash_forward_v2_packing, tiles_of_blocks, packed_traffic},
+    {flash_forward_v3_register_tiles, tiles_of_blocks, packed_traffic},
+    {flash_forward_v4_exp2, tiles_of_blocks, packed_traffic},
+    {flash_forward_v5_own_heads, tiles_of_blocks, packed_traffic},
+    {flash_forward_library_cpu, flash_tiles_library_cpu, packed_traffic},
     {ATTN_CUDA_FN(flash_forward_v0_fa1), ATTN_CUDA_FN(flash_tiles_v0_fa1), fa1_traffic},
     {ATTN_CUDA_FN(flash_forward_v1_fa2), ATTN_CUDA_FN(flash_tiles_v1_fa2), fa2_traffic},
     {ATTN_CUDA_FN(flash_forward_v2_register_tiles), ATTN_CUDA_FN(flash_tiles_v2_register_tiles),
      fa2_traffic},
     {ATTN_CUDA_FN(flash_forward_v3_mma), ATTN_CUDA_FN(flash_tiles_v3_mma), fa2_traffic},
-    {ATTN_CUDA_FN(flash_forward_v4_cp_async), ATTN_CUDA_FN(flash_tiles_v4_cp_async), fa2_traffic},
-    {ATTN_CUDA_FN(flash_forward_v5_clean_tiles), ATTN_CUDA_FN(flash_tiles_v5_clean_tiles),
+    {ATTN_CUDA_FN(flash_forward_v4_ldmatrix), ATTN_CUDA_FN(flash_tiles_v4_ldmatrix), fa2_traffic},
+    {ATTN_CUDA_FN(flash_forward_v5_cp_async), ATTN_CUDA_FN(flash_tiles_v5_cp_async), fa2_traffic},
+    {ATTN_CUDA_FN(flash_forward_v6_exp2), ATTN_CUDA_FN(flash_tiles_v6_exp2), fa2_traffic},
+    {ATTN_CUDA_FN(flash_forward_v7_full_tiles), ATTN_CUDA_FN(flash_tiles_v7_full_tiles),
      fa2_traffic},
+    {ATTN_CUDA_FN(flash_forward_v8_schedule), ATTN_CUDA_FN(flash_tiles_v8_schedule), fa2_traffic},
+    {ATTN_HOPPER_FN(flash_forward_v9_wgmma), ATTN_HOPPER_FN(flash_tiles_v9_wgmma), fa2_traffic},
+    {ATTN_HOPPER_FN(flash_forward_v10_warp_specialised),
+     ATTN_HOPPER_FN(flash_tiles_v10_warp_specialised), fa2_traffic},
+    {ATTN_HOPPER_FN(flash_forward_v11_overlapped_softmax),
+     ATTN_HOPPER_FN(flash_tiles_v11_overlapped_softmax), fa2_traffic},
+    {ATTN_HOPPER_FN(flash_forward_v12_lazy_rescale), ATTN_HOPPER_FN(flash_tiles_v12_lazy_rescale),
+     fa2_traffic},
+    {ATTN_HOPPER_FN(flash_forward_v13_more_warpgroups),
+     ATTN_HOPPER_FN(flash_tiles_v13_more_warpgroups), fa2_traffic},
+    {ATTN_HOPPER_FN(flash_forward_v14_persistent), ATTN_HOPPER_FN(flash_tiles_v14_persistent),
+     fa2_traffic},
+    {ATTN_CUDA_FN(flash_forward_library_cuda), ATTN_CUDA_FN(flash_tiles_library_cuda), fa2_traffic},
 };
 
 /* Fills in what the row says about traffic; nothing for a user's shared object. */
@@ -121,7 +192,7 @@ static void tell_traffic(ReportRow *row, const Variant *v, const AttnArgs *args)
 static int run_one(Report *report, const Cli *cli, const CliCase *c, const Problem *problem,
                    const Reference *reference, const Variant *v)
 {
-    Outcome out;
+    RunResult out;
     Check check;
     int judged, status;
     flash_set_smem_limit(c->smem_limit);
@@ -135,7 +206,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
                  (long long)flash_smem_refused(), (long long)flash_smem_limit());
     judged = out.ran && c->check;
     if (judged)
-        status = exit_worst(status, judge_outcome(&check, reference, &out, c, v));
+        status = exit_worst(status, judge_result(&check, reference, &out, c, v));
     if (status == EXIT_OK && out.status == ATTN_SKIP) {
         status = report_skip(report, c, v, out.failure);
     } else {
@@ -145,7 +216,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
         if (out.ran)
             status = exit_worst(status, report_save(report, c, &out));
     }
-    outcome_free(&out);
+    result_free(&out);
     return status;
 }
 
@@ -172,7 +243,7 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
     if (c->sram && !cli->quiet)
         print_fast_memory(&problem.args.shape);
     if (c->trace && flash_trace(&problem.args, c->sram, stdout) != 0)
-        status = EXIT_RUNTIME;
+        status = cli_no_memory("--trace");
     /* the oracle's O and lse and the bound of each element: once for all variants */
     status = exit_worst(status, reference_make(&reference, &problem, c));
     while (status != EXIT_RUNTIME && (v = cli_next_variant(cli, c, v)) != NULL)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * bench_ratio: how near does the backward pass of v2_simd come to a matrix product?
+ * bench_ratio: how near does the backward pass of the library come to a matrix product?
  *
  * Five products of thin matrices, 10 N^2 d operations, against sgemm's 2048^3 (see ratio.h). The
  * backward pass alone is timed: O and lse are there, everything that the pass itself needs (delta,
@@ -11,17 +11,17 @@
  *
  * Under a causal mask the operations of visible pairs are counted, and nothing else.
  */
+#include "bench/ratio.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
-#include "ratio.h"
 
-static const Variant variants[] = {{"v2_simd", ON_CPU, DTYPES_ALL, flash_forward_v2_simd,
-                                    flash_backward_v2_simd, 0,
+static const Variant variants[] = {{"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu,
+                                    flash_backward_library_cpu, 0,
                                     "packed operands, tiles in registers, vector exp, threads"}};
 
 static const Stage stage = {"flash_backward",
                             "04_flash_backward",
-                            "How near does v2_simd come to a matrix product?",
+                            "How near does the library come to a matrix product?",
                             FLASH_BACKWARD_ABI_VERSION,
                             STAGE_ALWAYS_BACKWARD,
                             variants,

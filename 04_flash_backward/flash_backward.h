@@ -20,12 +20,13 @@
  * With grouped heads the query heads of a group add to the same dK and dV.
  *
  * Interface:
- * - flash_backward_v*: the variants. They read Q, K, V, O, lse, dO and write dQ, dK, dV.
+ * - flash_backward_v*: the rungs. flash_backward_library_cpu. They read Q, K, V, O, lse, dO and
+ *   write dQ, dK, dV.
  * - flash_backward_delta: delta of all rows.
  * - FlashSums, flash_sums_start, flash_sums_store: gradients in float32 that several calls add to.
- * - flash_backward_block_rows, flash_backward_block_cpu: add what some keys give.
- * - flash_backward_by_block: the whole pass, by one of these.
- * - flash_backward_simd_run, flash_backward_simd_workspace_bytes: v2_simd without an allocation.
+ * - flash_backward_block_cpu: adds what some keys give.
+ * - flash_backward_simd_run, flash_backward_simd_workspace_bytes: the CPU library without an
+ *   allocation.
  * - flash_backward_delta_cuda, flash_sums_start_cuda, flash_sums_store_cuda,
  *   flash_backward_block_cuda, flash_backward_cuda_run: the same on the GPU;
  *   flash_backward_cuda_begin, _add, _end: for several blocks of keys.
@@ -54,23 +55,35 @@ extern "C" {
 /* --- variants ----------------------------------------------------------------------------------*/
 
 /* The CPU ones are deterministic: the same arguments give the same bits, run after run, because
- * every sum has one order that follows from the shape alone; v2_simd with any number of threads
+ * every sum has one order that follows from the shape alone; the library with any number of threads
  * too. (v0_fa1_backward and v1_fa2_backward leave their products to OpenBLAS, which may cut a large
  * one for its threads where ours have only one task.) */
 
 AttnStatus flash_backward_v0_fa1_backward(const AttnArgs *args);
 AttnStatus flash_backward_v1_fa2_backward(const AttnArgs *args);
-AttnStatus flash_backward_v2_simd(const AttnArgs *args);
+AttnStatus flash_backward_v2_packing(const AttnArgs *args);
+AttnStatus flash_backward_v3_register_tiles(const AttnArgs *args);
+AttnStatus flash_backward_v4_exp2(const AttnArgs *args);
+AttnStatus flash_backward_v5_own_heads(const AttnArgs *args);
+#define FLASH_BACKWARD_PACKED_KEYS    120 /* of a block in v2 to v5 of the CPU */
+#define FLASH_BACKWARD_PACKED_QUERIES 192
+AttnStatus flash_backward_library_cpu(const AttnArgs *args);
 
 /* On the GPU a tile of keys adds to dQ by atomics, in an order that is a matter of luck: dQ may
  * differ in the last bits from run to run. dK and dV do not, nor does anything of v1_two_kernels.
- * v4_clean_tiles adds in a fixed order if flash_backward_set_deterministic says so. */
+ * The library adds in a fixed order if flash_backward_set_deterministic says so. */
 
 AttnStatus flash_backward_v0_atomics(const AttnArgs *args);
 AttnStatus flash_backward_v1_two_kernels(const AttnArgs *args);
 AttnStatus flash_backward_v2_mma(const AttnArgs *args);
-AttnStatus flash_backward_v3_cp_async(const AttnArgs *args);
-AttnStatus flash_backward_v4_clean_tiles(const AttnArgs *args);
+AttnStatus flash_backward_v3_transposed_scores(const AttnArgs *args);
+AttnStatus flash_backward_v4_cp_async(const AttnArgs *args);
+AttnStatus flash_backward_v5_dq_fragments(const AttnArgs *args);
+AttnStatus flash_backward_v6_full_tiles(const AttnArgs *args);
+AttnStatus flash_backward_v7_one_barrier(const AttnArgs *args);
+AttnStatus flash_backward_v8_32_keys(const AttnArgs *args);
+AttnStatus flash_backward_v9_warp_pairs(const AttnArgs *args);
+AttnStatus flash_backward_library_cuda(const AttnArgs *args);
 
 /* --- block kernels: what some keys add to the gradients ----------------------------------------*/
 
@@ -94,14 +107,11 @@ void flash_sums_store(const AttnArgs *args, FlashSums sums);
  * belong to the attention over ALL keys. What these pairs of queries and keys give is added to
  * `sums`; O, dQ, dK and dV of args are not touched. One block or many, in any order: the same
  * gradients but for rounding. */
-AttnStatus flash_backward_block_rows(const AttnArgs *args, const float *delta, FlashSums sums);
 AttnStatus flash_backward_block_cpu(const AttnArgs *args, const float *delta, FlashSums sums);
 
-/* delta, zeros, one block with all keys, and the sums into dQ, dK, dV of args. */
 typedef AttnStatus (*FlashBlockFn)(const AttnArgs *args, const float *delta, FlashSums sums);
-AttnStatus flash_backward_by_block(const AttnArgs *args, FlashBlockFn add_block);
 
-/* flash_backward_block_cpu (v2_simd) in memory that the caller owns, 64-byte aligned. With
+/* flash_backward_block_cpu in memory that the caller owns, 64-byte aligned. With
  * sums.dQ = NULL the whole pass: delta is computed here (that argument is not read) and the
  * gradients go straight to dQ, dK and dV of args. */
 size_t flash_backward_simd_workspace_bytes(const AttnShape *shape, int threads);
@@ -114,8 +124,7 @@ AttnStatus flash_backward_delta_cuda(const AttnArgs *args, float *delta_dev);
 AttnStatus flash_sums_start_cuda(const AttnShape *shape, FlashSums sums_dev, void *stream);
 AttnStatus flash_sums_store_cuda(const AttnArgs *args, FlashSums sums_dev);
 
-/* Adds a block of keys to `sums_dev` with the fastest kernel for the dtype: v1_two_kernels for
- * float32, v4_clean_tiles for 16 bits. */
+/* Adds a block of keys to `sums_dev` with the library's kernel for the dtype. */
 AttnStatus flash_backward_block_cuda(const AttnArgs *args, const float *delta_dev,
                                      FlashSums sums_dev);
 
@@ -152,12 +161,18 @@ AttnStatus flash_backward_fa2(const AttnArgs *args, FlashTraffic *traffic);
  * the keys with a dQ of their own, 1 on a GPU. */
 FlashTiles flash_backward_tiles_v0_fa1_backward(const AttnArgs *args);
 FlashTiles flash_backward_tiles_v1_fa2_backward(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v2_simd(const AttnArgs *args);
+FlashTiles flash_backward_tiles_library_cpu(const AttnArgs *args);
 FlashTiles flash_backward_tiles_v0_atomics(const AttnArgs *args);
 FlashTiles flash_backward_tiles_v1_two_kernels(const AttnArgs *args);
 FlashTiles flash_backward_tiles_v2_mma(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v3_cp_async(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v4_clean_tiles(const AttnArgs *args);
+FlashTiles flash_backward_tiles_v3_transposed_scores(const AttnArgs *args);
+FlashTiles flash_backward_tiles_v4_cp_async(const AttnArgs *args);
+FlashTiles flash_backward_tiles_v5_dq_fragments(const AttnArgs *args);
+FlashTiles flash_backward_tiles_v6_full_tiles(const AttnArgs *args);
+FlashTiles flash_backward_tiles_v7_one_barrier(const AttnArgs *args);
+FlashTiles flash_backward_tiles_v8_32_keys(const AttnArgs *args);
+FlashTiles flash_backward_tiles_v9_warp_pairs(const AttnArgs *args);
+FlashTiles flash_backward_tiles_library_cuda(const AttnArgs *args);
 
 /* P, dP, dS and the growing dQ, dK, dV of a tiny case (host tensors), tile by tile of 2 x 2 pairs.
  * 0, or -1: memory is short. */

@@ -6,12 +6,22 @@
  *     v1_blas           CPU     stage 01's: P and dS as whole matrices, the row at 100 % memory
  *     v0_fa1_backward   CPU     Algorithm 4 of the paper: recompute S and P tile by tile
  *     v1_fa2_backward   CPU     delta once, lse only, tiles of keys side by side
- *     v2_simd           CPU     packed operands, tiles in registers, vector exp
- *     v0_atomics        GPU     a block for each tile of keys, dQ by atomicAdd
- *     v1_two_kernels    GPU     rows own dQ, keys own dK and dV: no atomics, seven products
- *     v2_mma            GPU     tensor cores, P and dS through shared memory
- *     v3_cp_async       GPU     S^T, so that P and dS stay in registers; tiles loaded ahead
- *     v4_clean_tiles    GPU     one barrier a tile, masks apart, dQ in the accumulators' order
+ *     v2_packing        CPU     every operand laid out once, scores transposed
+ *     v3_register_tiles CPU     a tile of sums in registers
+ *     v4_exp2           CPU     powers of 2, P and dS in one pass over vectors
+ *     v5_own_heads      CPU     each thread packs the heads that it computes
+ *     library           CPU     all of these, for every mask, stride and dtype
+ *     v0_atomics            GPU   a block for each tile of keys, dQ by atomicAdd
+ *     v1_two_kernels        GPU   queries own dQ, keys own dK and dV: no atomics, seven products
+ *     v2_mma                GPU   tensor cores, P and dS through shared memory
+ *     v3_transposed_scores  GPU   S^T: P and dS feed dV and dK from registers
+ *     v4_cp_async           GPU   the next tile arrives while this one is multiplied
+ *     v5_dq_fragments       GPU   dQ is added up in the order of the accumulators
+ *     v6_full_tiles         GPU   tiles that are seen in full go through a body without a mask
+ *     v7_one_barrier        GPU   dQ of a tile is made one tile later
+ *     v8_32_keys            GPU   32 keys a warp: a fragment serves two products (d = 64)
+ *     v9_warp_pairs         GPU   two warps share 32 keys (d = 128)
+ *     library               GPU   any mask, stride, segments and d: what later stages call
  *
  * The answer: compute P again. Q and K are there, and lse, one number a row, turns a score into a
  * probability. That is one more product, and it is cheaper than the way to memory and back.
@@ -30,37 +40,66 @@
 #include <string.h>
 
 #include "attn_config.h"
-#include "cli.h"
+#include "bench/run.h"
+#include "check/judge.h"
+#include "cli/cli.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
-#include "judge.h"
-#include "model.h"
+#include "models/model.h"
 #include "naive.h"
-#include "report.h"
-#include "run.h"
+#include "report/report.h"
 
 /* The first one's forward also feeds a --variant-so. */
 static const Variant variants[] = {
-    {"v0_fa1_backward", ON_CPU, DTYPES_ALL, flash_forward_v2_simd, flash_backward_v0_fa1_backward,
-     0, "recompute S and P tile by tile, dQ back to slow memory each step"},
-    {"v1_fa2_backward", ON_CPU, DTYPES_ALL, flash_forward_v2_simd, flash_backward_v1_fa2_backward,
-     0, "delta once, lse only, tiles of keys side by side"},
-    {"v2_simd", ON_CPU, DTYPES_ALL, flash_forward_v2_simd, flash_backward_v2_simd, 0,
-     "packed operands, tiles in registers, vector exp, threads"},
-    {"v0_atomics", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v2_register_tiles),
-     ATTN_CUDA_FN(flash_backward_v0_atomics), 0, "a block for each tile of keys, dQ by atomicAdd"},
-    {"v1_two_kernels", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v2_register_tiles),
-     ATTN_CUDA_FN(flash_backward_v1_two_kernels), 0,
-     "rows own dQ, keys own dK and dV: no atomics, seven products"},
-    {"v2_mma", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v5_clean_tiles),
-     ATTN_CUDA_FN(flash_backward_v2_mma), 1,
-     "tensor cores, P and dS through shared memory, dQ by atomicAdd"},
-    {"v3_cp_async", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v5_clean_tiles),
-     ATTN_CUDA_FN(flash_backward_v3_cp_async), 1,
-     "S^T: P and dS feed dV and dK from registers; tiles loaded ahead"},
-    {"v4_clean_tiles", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v5_clean_tiles),
-     ATTN_CUDA_FN(flash_backward_v4_clean_tiles), 1,
-     "one barrier a tile, masked tiles apart, dQ in fragment order or in turns"},
+    {"v0_fa1_backward", ON_CPU, DTYPES_ALL, flash_forward_library_cpu,
+     flash_backward_v0_fa1_backward, 0,
+     "recompute S and P tile by tile, dQ back to slow memory each step"},
+    {"v1_fa2_backward", ON_CPU, DTYPES_ALL, flash_forward_library_cpu,
+     flash_backward_v1_fa2_backward, 0, "delta once, lse only, tiles of keys side by side"},
+    {"v2_packing", ON_CPU, DTYPES_F32, flash_forward_library_cpu, flash_backward_v2_packing,
+     VARIANT_PLAIN, "every operand laid out once, scores transposed"},
+    {"v3_register_tiles", ON_CPU, DTYPES_F32, flash_forward_library_cpu,
+     flash_backward_v3_register_tiles, VARIANT_PLAIN,
+     "6 x 2 or 12 x 2 vectors of sums in registers"},
+    {"v4_exp2", ON_CPU, DTYPES_F32, flash_forward_library_cpu, flash_backward_v4_exp2,
+     VARIANT_PLAIN, "powers of 2, and P and dS in one pass over vectors"},
+    {"v5_own_heads", ON_CPU, DTYPES_F32, flash_forward_library_cpu, flash_backward_v5_own_heads,
+     VARIANT_PLAIN, "each thread packs the heads that it computes"},
+    {"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu, flash_backward_library_cpu, 0,
+     "v5 for every mask, stride and dtype, block by block if wanted"},
+    {"v0_atomics", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_library_cuda),
+     ATTN_CUDA_FN(flash_backward_v0_atomics), VARIANT_PLAIN,
+     "a block for each tile of keys, dQ by atomicAdd"},
+    {"v1_two_kernels", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_library_cuda),
+     ATTN_CUDA_FN(flash_backward_v1_two_kernels), VARIANT_PLAIN,
+     "queries own dQ, keys own dK and dV: no atomics, seven products"},
+    {"v2_mma", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
+     ATTN_CUDA_FN(flash_backward_v2_mma), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
+     "tensor cores, P and dS through shared memory"},
+    {"v3_transposed_scores", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
+     ATTN_CUDA_FN(flash_backward_v3_transposed_scores), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
+     "S^T: P and dS feed dV and dK from registers"},
+    {"v4_cp_async", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
+     ATTN_CUDA_FN(flash_backward_v4_cp_async), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
+     "the next tile arrives while this one is multiplied"},
+    {"v5_dq_fragments", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
+     ATTN_CUDA_FN(flash_backward_v5_dq_fragments), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
+     "dQ is added up in the order of the accumulators"},
+    {"v6_full_tiles", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
+     ATTN_CUDA_FN(flash_backward_v6_full_tiles), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
+     "tiles that are seen in full go through a body without a mask"},
+    {"v7_one_barrier", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
+     ATTN_CUDA_FN(flash_backward_v7_one_barrier), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
+     "dQ of a tile is made one tile later"},
+    {"v8_32_keys", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
+     ATTN_CUDA_FN(flash_backward_v8_32_keys), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
+     "32 keys a warp: a fragment serves two products (d = 64)"},
+    {"v9_warp_pairs", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
+     ATTN_CUDA_FN(flash_backward_v9_warp_pairs), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
+     "two warps share 32 keys (d = 128)"},
+    {"library", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(flash_forward_library_cuda),
+     ATTN_CUDA_FN(flash_backward_library_cuda), VARIANT_TENSOR_CORES,
+     "every mask, stride, segment and d, sums of several blocks of keys, dQ in turns"},
 #ifdef HAVE_OPENBLAS
     {"v1_blas", ON_CPU, DTYPES_ALL, naive_v1_blas, naive_v1_blas_backward, 0,
      "stage 01: P and dS as whole matrices, the row at 100 % memory"},
@@ -76,7 +115,18 @@ static const Stage stage = {"flash_backward",
                             variants,
                             sizeof variants / sizeof *variants};
 
-/* --- the byte model: each variant tells its tiles, common/model_backward.c does the sums -------*/
+/* --- the byte model: each variant tells its tiles, models/model_backward.c does the sums -------*/
+
+/* Rungs v2 to v5 of the CPU. */
+static FlashTiles tiles_of_blocks(const AttnArgs *args)
+{
+    FlashTiles tiles =
+        flash_tiles_of(&args->shape, FLASH_BACKWARD_PACKED_QUERIES, FLASH_BACKWARD_PACKED_KEYS);
+    const int64_t kv_heads = args->shape.B * args->shape.Hkv,
+                  wanted = (8 + kv_heads - 1) / kv_heads;
+    tiles.splits = tiles.Tc < wanted ? tiles.Tc : wanted;
+    return tiles;
+}
 
 static ModelTraffic fa1_traffic(const AttnArgs *args, FlashTiles tiles)
 {
@@ -93,13 +143,8 @@ static ModelTraffic packed_traffic(const AttnArgs *args, FlashTiles tiles)
     return model_packed_backward_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
 }
 
+/* dK and dV are rounded where they are, without sums in memory. */
 static ModelTraffic atomic_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return model_atomic_backward_traffic(args, tiles.Br, tiles.Bc, 0);
-}
-
-/* v4 rounds dK and dV where they are, without sums in memory. */
-static ModelTraffic direct_traffic(const AttnArgs *args, FlashTiles tiles)
 {
     return model_atomic_backward_traffic(args, tiles.Br, tiles.Bc, 1);
 }
@@ -109,6 +154,12 @@ static ModelTraffic two_kernels_traffic(const AttnArgs *args, FlashTiles tiles)
     return model_two_kernels_backward_traffic(args, tiles.Br, tiles.Bc);
 }
 
+static ModelTraffic library_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    return args->Q.dtype == ATTN_F32 ? two_kernels_traffic(args, tiles)
+                                     : atomic_traffic(args, tiles);
+}
+
 static const struct {
     AttnFn backward;
     FlashTiles (*tiles)(const AttnArgs *args);
@@ -116,17 +167,33 @@ static const struct {
 } models[] = {
     {flash_backward_v0_fa1_backward, flash_backward_tiles_v0_fa1_backward, fa1_traffic},
     {flash_backward_v1_fa2_backward, flash_backward_tiles_v1_fa2_backward, fa2_traffic},
-    {flash_backward_v2_simd, flash_backward_tiles_v2_simd, packed_traffic},
+    {flash_backward_v2_packing, tiles_of_blocks, packed_traffic},
+    {flash_backward_v3_register_tiles, tiles_of_blocks, packed_traffic},
+    {flash_backward_v4_exp2, tiles_of_blocks, packed_traffic},
+    {flash_backward_v5_own_heads, tiles_of_blocks, packed_traffic},
+    {flash_backward_library_cpu, flash_backward_tiles_library_cpu, packed_traffic},
     {ATTN_CUDA_FN(flash_backward_v0_atomics), ATTN_CUDA_FN(flash_backward_tiles_v0_atomics),
      atomic_traffic},
     {ATTN_CUDA_FN(flash_backward_v1_two_kernels), ATTN_CUDA_FN(flash_backward_tiles_v1_two_kernels),
      two_kernels_traffic},
     {ATTN_CUDA_FN(flash_backward_v2_mma), ATTN_CUDA_FN(flash_backward_tiles_v2_mma),
      atomic_traffic},
-    {ATTN_CUDA_FN(flash_backward_v3_cp_async), ATTN_CUDA_FN(flash_backward_tiles_v3_cp_async),
+    {ATTN_CUDA_FN(flash_backward_v3_transposed_scores),
+     ATTN_CUDA_FN(flash_backward_tiles_v3_transposed_scores), atomic_traffic},
+    {ATTN_CUDA_FN(flash_backward_v4_cp_async), ATTN_CUDA_FN(flash_backward_tiles_v4_cp_async),
      atomic_traffic},
-    {ATTN_CUDA_FN(flash_backward_v4_clean_tiles), ATTN_CUDA_FN(flash_backward_tiles_v4_clean_tiles),
-     direct_traffic},
+    {ATTN_CUDA_FN(flash_backward_v5_dq_fragments),
+     ATTN_CUDA_FN(flash_backward_tiles_v5_dq_fragments), atomic_traffic},
+    {ATTN_CUDA_FN(flash_backward_v6_full_tiles), ATTN_CUDA_FN(flash_backward_tiles_v6_full_tiles),
+     atomic_traffic},
+    {ATTN_CUDA_FN(flash_backward_v7_one_barrier), ATTN_CUDA_FN(flash_backward_tiles_v7_one_barrier),
+     atomic_traffic},
+    {ATTN_CUDA_FN(flash_backward_v8_32_keys), ATTN_CUDA_FN(flash_backward_tiles_v8_32_keys),
+     atomic_traffic},
+    {ATTN_CUDA_FN(flash_backward_v9_warp_pairs), ATTN_CUDA_FN(flash_backward_tiles_v9_warp_pairs),
+     atomic_traffic},
+    {ATTN_CUDA_FN(flash_backward_library_cuda), ATTN_CUDA_FN(flash_backward_tiles_library_cuda),
+     library_traffic},
 };
 
 /* Fills in what the row says about traffic of the backward pass; nothing for a user's shared
@@ -148,7 +215,7 @@ static void tell_traffic(ReportRow *row, const Variant *v, const AttnArgs *args)
 }
 
 /* Why a CUDA variant skipped the case itself: nothing else makes one of this stage do that. */
-static void tell_skip(Outcome *out, const CliCase *c)
+static void tell_skip(RunResult *out, const CliCase *c)
 {
     if (out->status != ATTN_SKIP || !out->answered)
         return;
@@ -165,7 +232,7 @@ static void tell_skip(Outcome *out, const CliCase *c)
 static int run_one(Report *report, const Cli *cli, const CliCase *c, const Problem *problem,
                    const Reference *reference, const Variant *v)
 {
-    Outcome out;
+    RunResult out;
     Check check;
     int judged, status;
     flash_set_smem_limit(c->smem_limit);
@@ -177,7 +244,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     tell_skip(&out, c);
     judged = out.ran && c->check;
     if (judged)
-        status = exit_worst(status, judge_outcome(&check, reference, &out, c, v));
+        status = exit_worst(status, judge_result(&check, reference, &out, c, v));
     if (status == EXIT_OK && out.status == ATTN_SKIP) {
         status = report_skip(report, c, v, out.failure);
     } else {
@@ -187,7 +254,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
         if (out.ran)
             status = exit_worst(status, report_save(report, c, &out));
     }
-    outcome_free(&out);
+    result_free(&out);
     return status;
 }
 
@@ -249,7 +316,7 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c, Prepared *
     if (status != EXIT_OK)
         return status;
     if (c->trace && flash_backward_trace(&p->problem.args, stdout) != 0)
-        status = EXIT_RUNTIME;
+        status = cli_no_memory("--trace");
     while (status != EXIT_RUNTIME && (v = cli_next_variant(cli, c, v)) != NULL)
         status = exit_worst(status, run_one(report, cli, c, &p->problem, &p->reference, v));
     return status;

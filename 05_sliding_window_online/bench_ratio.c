@@ -2,7 +2,7 @@
  *
  * bench_ratio: what does a window cost, per pair that it leaves?
  *
- * v2_window_tiles is stage 03's v2_simd with a rule, against sgemm's 2048^3 (see ratio.h). Only
+ * v2_window_tiles is stage 03's library with a rule, against sgemm's 2048^3 (see ratio.h). Only
  * visible pairs are counted. A narrow window is harder than a full row: a strip of rows meets few
  * tiles of keys, both ends of its span are cut, and what is done once for each row (Q in, O out,
  * the first maximum) is shared by 257 keys and not by thousands.
@@ -13,8 +13,8 @@
  * The second figure is the first one's quotient of two lengths: cost linear in N is a rate that
  * does not depend on N.
  */
+#include "bench/ratio.h"
 #include "flash_forward.h"
-#include "ratio.h"
 #include "sliding_window.h"
 
 static const Variant variants[] = {{"v2_window_tiles", ON_CPU, DTYPES_ALL,

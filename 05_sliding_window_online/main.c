@@ -28,13 +28,13 @@
 #include <string.h>
 
 #include "attn_config.h"
-#include "cli.h"
+#include "bench/run.h"
+#include "check/judge.h"
+#include "cli/cli.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
-#include "judge.h"
-#include "model.h"
-#include "report.h"
-#include "run.h"
+#include "models/model.h"
+#include "report/report.h"
 #include "sliding_window.h"
 #include "window_model.h"
 
@@ -125,17 +125,17 @@ static const struct {
     ModelTraffic (*traffic)(const AttnArgs *args, FlashTiles tiles);
 } models[] = {
     {sliding_window_v1_online_block, blocks_of, online_traffic},
-    {sliding_window_v2_window_tiles, flash_tiles_v2_simd, packed_traffic},
-    {sliding_window_v4_window_backward, flash_backward_tiles_v2_simd, packed_backward_traffic},
+    {sliding_window_v2_window_tiles, flash_tiles_library_cpu, packed_traffic},
+    {sliding_window_v4_window_backward, flash_backward_tiles_library_cpu, packed_backward_traffic},
     {ATTN_CUDA_FN(sliding_window_v0_online_block), blocks_of, online_traffic},
-    {ATTN_CUDA_FN(sliding_window_v1_window_tiles), ATTN_CUDA_FN(flash_tiles_v2_register_tiles),
+    {ATTN_CUDA_FN(sliding_window_v1_window_tiles), ATTN_CUDA_FN(flash_tiles_library_cuda),
      float_traffic},
     {ATTN_CUDA_FN(sliding_window_v1_window_tiles_backward),
-     ATTN_CUDA_FN(flash_backward_tiles_v1_two_kernels), float_backward_traffic},
+     ATTN_CUDA_FN(flash_backward_tiles_library_cuda), float_backward_traffic},
     {ATTN_CUDA_FN(sliding_window_v2_mma_window), ATTN_CUDA_FN(window_tiles_v2_mma),
      ATTN_CUDA_FN(window_traffic_v2_mma)},
     {ATTN_CUDA_FN(sliding_window_v2_mma_window_backward),
-     ATTN_CUDA_FN(flash_backward_tiles_v4_clean_tiles), clean_backward_traffic},
+     ATTN_CUDA_FN(flash_backward_tiles_library_cuda), clean_backward_traffic},
 };
 
 /* Adds a pass to what the row says about traffic and tiles. Clipping and dropout go over the tiles
@@ -176,7 +176,7 @@ static void tell_traffic(ReportRow *row, const Variant *v, const AttnArgs *args)
 }
 
 /* Why a variant skipped the case itself. */
-static void tell_skip(Outcome *out)
+static void tell_skip(RunResult *out)
 {
     if (out->status != ATTN_SKIP || !out->answered)
         return;
@@ -192,7 +192,7 @@ static void tell_skip(Outcome *out)
 static int run_one(Report *report, const Cli *cli, const CliCase *c, const Problem *problem,
                    const Reference *reference, const Variant *v)
 {
-    Outcome out;
+    RunResult out;
     Check check;
     int judged, status;
     flash_set_smem_limit(c->smem_limit);
@@ -204,7 +204,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     tell_skip(&out);
     judged = out.ran && c->check;
     if (judged)
-        status = exit_worst(status, judge_outcome(&check, reference, &out, c, v));
+        status = exit_worst(status, judge_result(&check, reference, &out, c, v));
     if (status == EXIT_OK && out.status == ATTN_SKIP) {
         status = report_skip(report, c, v, out.failure);
     } else {
@@ -214,7 +214,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
         if (out.ran)
             status = exit_worst(status, report_save(report, c, &out));
     }
-    outcome_free(&out);
+    result_free(&out);
     return status;
 }
 
@@ -229,7 +229,7 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
     window_set_blocks(c->block_q, c->block_kv);
     window_set_order((WindowOrder)c->order, c->seed);
     if (c->trace && sliding_window_trace(&problem.args, stdout) != 0)
-        status = EXIT_RUNTIME;
+        status = cli_no_memory("--trace");
     /* the oracle's O, lse (dQ, dK, dV) and the bound of each element: once for all variants */
     status = exit_worst(status, reference_make(&reference, &problem, c));
     while (status != EXIT_RUNTIME && (v = cli_next_variant(cli, c, v)) != NULL)

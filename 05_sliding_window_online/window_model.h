@@ -9,7 +9,7 @@
 
 #include "attn.h"
 #include "flash_forward.h" /* FlashTiles */
-#include "model.h"         /* ModelTraffic */
+#include "models/model.h"  /* ModelTraffic */
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,6 +4,7 @@
  * communication free?
  *
  *     method        forward                     backward
+ *     ring-minimal  K, V in a ring              K, V and dK, dV in a ring; nothing overlaps
  *     ring          K, V in a ring              K, V and dK, dV in a ring, the other way round
  *     burst         K, V in a ring              Q, dO, lse, delta in a ring, dQ one step behind
  *     allgather     everybody gets all K, V     the same; dK, dV are reduce-scattered
@@ -26,12 +27,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "judge.h"
-#include "processes.h"
-#include "simulate.h"
-#include "tell.h"
+#include "check/judge.h"
+#include "methods/simulate.h"
+#include "show/show.h"
+#include "transports/mpi/processes.h"
 
 static const Variant variants[] = {
+    {"ring-minimal", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS,
+     "the plain ring, to be read first: compute, then pass keys and values on"},
     {"ring", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS,
      "keys and values in a ring; their gradients travel home with them"},
     {"burst", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS,
@@ -71,7 +74,7 @@ static const Stage stage = {
 
 /* Judge what a method computed, and show its row. */
 static int show(Report *report, const CliCase *c, const Problem *problem,
-                const Reference *reference, const Variant *v, const Outcome *out, int status)
+                const Reference *reference, const Variant *v, const RunResult *out, int status)
 {
     const int judged = out->ran && c->check, wrong_bytes = status == EXIT_WRONG;
     Check check;
@@ -80,7 +83,7 @@ static int show(Report *report, const CliCase *c, const Problem *problem,
     if (status == EXIT_NO_DEVICE)
         return status; /* no such row on this machine */
     if (judged) {
-        status = exit_worst(status, judge_outcome(&check, reference, out, c, v));
+        status = exit_worst(status, judge_result(&check, reference, out, c, v));
         if (wrong_bytes)
             check.pass = 0;
     }
@@ -102,7 +105,7 @@ static int run_method(Report *report, const CliCase *c, const Problem *problem,
         if (run.out.ran && !report->cli->quiet)
             ring_show_efficiency(&run);
         if (run.out.ran && c->ring.trace_json)
-            status = exit_worst(status, ring_tell_events(c, &run));
+            status = exit_worst(status, ring_show_events(c, &run));
     }
     ring_run_free(&run);
     return status;
@@ -113,12 +116,12 @@ static int run_so(Report *report, const Cli *cli, const CliCase *c, const Proble
                   const Reference *reference, const Variant *v)
 {
     const RingSetup setup = ring_setup_of(c, RING_METHOD_RING);
-    Outcome out;
+    RunResult out;
     int status;
     ring_simulate_setup(&setup); /* of the ranks that it may ask for */
     status = run_variant_so(&out, &stage, problem, c, cli->so_seconds, cli->so_mebibytes);
     status = show(report, c, problem, reference, v, &out, status);
-    outcome_free(&out);
+    result_free(&out);
     return status;
 }
 
@@ -131,11 +134,11 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
     if (status != EXIT_OK)
         return status;
     if (c->ring.trace_json)
-        status = ring_tell_probe(c->ring.trace_json);
+        status = ring_show_probe(c->ring.trace_json);
     if (status == EXIT_OK && strcmp(c->variant, "auto") == 0)
-        status = ring_tell_choice(c, &problem, cli->quiet);
+        status = ring_show_choice(c, &problem, cli->quiet);
     if (status == EXIT_OK && c->trace && (v = cli_next_variant(cli, c, NULL)) != &c->so)
-        status = ring_tell_screen(c, &problem, v);
+        status = ring_show_screen(c, &problem, v);
     if (status != EXIT_OK) {
         problem_free(&problem);
         return status;

@@ -4,12 +4,13 @@
  * hold, and when is the communication free?
  *
  * The tokens are dealt out to G ranks. Each keeps its own queries; keys and values travel, and a
- * rank adds what a visiting block gives to the state (O, lse) that it has so far, with the block
+ * rank adds what a remote block gives to the state (O, lse) that it has so far, with the block
  * kernel of stage 03 (BurstAttention calls this split "global" and "local" attention optimisation,
  * GAO and LAO). Backward the same with the block kernel of stage 04. A method says who travels
  * where:
  *
  *     method        forward                     backward
+ *     ring-minimal  K, V in a ring              K, V and dK, dV in a ring; nothing overlaps
  *     ring          K, V in a ring              K, V and dK, dV in a ring, the other way round
  *     burst         K, V in a ring              Q, dO, lse, delta in a ring, dQ one step behind
  *     allgather     everybody gets all K, V     the same; dK, dV are reduce-scattered
@@ -32,7 +33,7 @@
 #define RING_BURST_H
 
 #include "attn.h"
-#include "model_ring.h"
+#include "models/model_ring.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -8,7 +8,8 @@
  *
  * The mask has a file of its own, mask_rows.c.
  *
- * Interface: naive_load_rows, naive_store_rows, naive_scores, naive_weighted_sum (naive.h).
+ * Interface: naive_load_rows, naive_store_rows, naive_clear_empty, naive_scores,
+ * naive_weighted_sum (naive.h).
  */
 #include <math.h>
 
@@ -29,6 +30,14 @@ void naive_store_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int6
     int64_t r;
     for (r = 0; r < count; r++)
         tensor_write_row(t, b, first + r, h, rows + r * t->shape[3]);
+}
+
+void naive_clear_empty(const float *lse, int64_t count, int64_t d, float *dO)
+{
+    int64_t r, x;
+    for (r = 0; r < count; r++)
+        for (x = 0; lse[r] == -INFINITY && x < d; x++)
+            dO[r * d + x] = 0.0f;
 }
 
 void naive_scores(const AttnArgs *args, const float *Q_i, int64_t i0, int64_t rows,

@@ -155,6 +155,7 @@ AttnStatus naive_v0_loops_backward(const AttnArgs *args)
             naive_load_rows(&args->Q, b, h, 0, Nq, Q);
             naive_load_rows(&args->O, b, h, 0, Nq, O);
             naive_load_rows(&args->dO, b, h, 0, Nq, dO);
+            naive_clear_empty(args->lse + (b * H + h) * Nq, Nq, d, dO);
             naive_load_rows(&args->K, b, h_kv, 0, Nk, K);
             naive_load_rows(&args->V, b, h_kv, 0, Nk, V);
             if (h % group == 0) /* first query head of its group: new sums */

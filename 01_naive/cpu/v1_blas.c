@@ -4,7 +4,7 @@
  *
  * S = Q K^T and O = P V are products of matrices, and a BLAS runs those near the peak of the
  * machine: it keeps tiles in registers and caches, which the loops of v0 do not. What is left to
- * us is the softmax between them, with the vector exp of common/exp.h.
+ * us is the softmax between them, with the vector exp of common/exp/exp.h.
  *
  * Each row is normalised after the second product: sum_j (p_ij / l_i) V_j = (sum_j p_ij V_j) / l_i
  * costs d divisions a row instead of Nk.
@@ -19,7 +19,7 @@
 #include <math.h>
 
 #include "alloc.h"
-#include "exp.h"
+#include "exp/exp.h"
 #include "naive.h"
 
 /* Who works on what: `lanes` heads at a time, `team` threads on each. One of the two is 1. */
@@ -180,6 +180,7 @@ static void backward_group(const AttnArgs *args, Head *head, int64_t b, int64_t 
         naive_load_rows(&args->Q, b, h, 0, Nq, head->Q);
         naive_load_rows(&args->O, b, h, 0, Nq, head->O);
         naive_load_rows(&args->dO, b, h, 0, Nq, head->dO);
+        naive_clear_empty(head->lse, Nq, shape->d, head->dO);
 #pragma omp parallel for num_threads(team) schedule(static)
         for (part = 0; part < team; part++)
             backward_rows(args, head, part_start(Nq, part, team), part_start(Nq, part + 1, team));

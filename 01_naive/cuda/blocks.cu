@@ -10,7 +10,7 @@
 #include <cuda_runtime.h>
 
 #include "attn_config.h"
-#include "cuda_check.h"
+#include "cuda/cuda_check.h"
 #include "plain.cuh"
 #include "product.cuh"
 #include "score_row.cuh"

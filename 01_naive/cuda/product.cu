@@ -20,7 +20,7 @@
 #include <limits.h>
 
 #include "alloc.h"
-#include "cuda_check.h"
+#include "cuda/cuda_check.h"
 #include "element.cuh"
 #include "product.cuh"
 
@@ -49,9 +49,11 @@ static AttnStatus get_handle(const AttnArgs *args, cublasHandle_t *out)
 
 /* --- tensors as matrices -----------------------------------------------------------------------*/
 
-/* One thread: one element of packed [B][heads][N][ld] 16- or 32-bit, the first d of ld are used. */
+/* One thread: one element of packed [B][heads][N][ld] 16- or 32-bit, the first d of ld are used.
+ * lse [B][heads][N] or NULL: rows where it is -inf become zeros. */
 static __global__ void pack_kernel(const __grid_constant__ Tensor from,
-                                   const __grid_constant__ Tensor to, int64_t count)
+                                   const __grid_constant__ Tensor to, int64_t count,
+                                   const float *lse)
 {
     const int64_t index = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= count)
@@ -59,14 +61,16 @@ static __global__ void pack_kernel(const __grid_constant__ Tensor from,
     const int64_t heads = from.shape[2], N = from.shape[1], d = from.shape[3];
     const int64_t x = index % d, n = index / d % N, h = index / d / N % heads;
     const int64_t b = index / d / N / heads;
+    const bool empty = lse && lse[index / d] == -INFINITY;
     store_element(&to, tensor_offset(&to, b, n, h) + x,
-                  load_element(&from, tensor_offset(&from, b, n, h) + x));
+                  empty ? 0.0f : load_element(&from, tensor_offset(&from, b, n, h) + x));
 }
 
-static AttnStatus copy_elements(const AttnArgs *args, const Tensor *from, const Tensor *to)
+static AttnStatus copy_elements(const AttnArgs *args, const Tensor *from, const Tensor *to,
+                                const float *lse)
 {
     const int64_t count = from->shape[0] * from->shape[1] * from->shape[2] * from->shape[3];
-    pack_kernel<<<grid_for(count), BLOCK, 0, (cudaStream_t)args->stream>>>(*from, *to, count);
+    pack_kernel<<<grid_for(count), BLOCK, 0, (cudaStream_t)args->stream>>>(*from, *to, count, lse);
     CUDA_TRY_LAUNCH();
     return ATTN_OK;
 }
@@ -108,19 +112,29 @@ static bool readable_in_place(const Tensor *t)
                                     t->stride[1] % 8 == 0 && t->stride[2] % 8 == 0);
 }
 
-AttnStatus matrices_of_tensor(const AttnArgs *args, const Tensor *t, Matrices *out)
+static AttnStatus matrices_copy(const AttnArgs *args, const Tensor *t, const float *lse,
+                                Matrices *out)
 {
-    AttnStatus status;
-    if (readable_in_place(t)) {
-        *out = {t->data, t->dtype, t->shape[2], t->stride[1], t->stride[0], t->stride[2], NULL};
-        return ATTN_OK;
-    }
     const int64_t ld = (t->shape[3] + 7) / 8 * 8; /* 8 elements of 16 bits: the 16-byte grid */
-    status = matrices_new(t->shape[0], t->shape[2], t->shape[1], ld, t->dtype, out);
+    const AttnStatus status =
+        matrices_new(t->shape[0], t->shape[2], t->shape[1], ld, t->dtype, out);
     if (status != ATTN_OK)
         return status;
     const Tensor packed = tensor_of_matrices(out, t);
-    return copy_elements(args, t, &packed);
+    return copy_elements(args, t, &packed, lse);
+}
+
+AttnStatus matrices_of_tensor(const AttnArgs *args, const Tensor *t, Matrices *out)
+{
+    if (!readable_in_place(t))
+        return matrices_copy(args, t, NULL, out);
+    *out = {t->data, t->dtype, t->shape[2], t->stride[1], t->stride[0], t->stride[2], NULL};
+    return ATTN_OK;
+}
+
+AttnStatus matrices_of_gradient(const AttnArgs *args, Matrices *out)
+{
+    return matrices_copy(args, &args->dO, args->lse, out);
 }
 
 AttnStatus matrices_new_f32(const AttnArgs *args, int64_t heads, int64_t N, Matrices *out)
@@ -131,7 +145,7 @@ AttnStatus matrices_new_f32(const AttnArgs *args, int64_t heads, int64_t N, Matr
 AttnStatus matrices_store(const AttnArgs *args, const Matrices *from, const Tensor *t)
 {
     const Tensor results = tensor_of_matrices(from, t);
-    return copy_elements(args, &results, t);
+    return copy_elements(args, &results, t, NULL);
 }
 
 void matrices_free(Matrices *m)

@@ -6,6 +6,7 @@
  * Interface:
  * - Matrices: one row-major matrix for each (batch, head), in a tensor's own memory or in ours.
  * - matrices_of_tensor / matrices_free: a tensor as cuBLAS can read it, copied only if it must be.
+ * - matrices_of_gradient: dO, always a copy, in which rows without keys are zeros.
  * - matrices_new_f32, matrices_store: float32 results, and their way into a strided tensor.
  * - multiply_heads: C = alpha A' B' for every query head, or summed over the heads of a group.
  */
@@ -24,6 +25,8 @@ struct Matrices {
 };
 
 AttnStatus matrices_of_tensor(const AttnArgs *args, const Tensor *t, Matrices *out);
+/* 0 * NaN is NaN: what padding rows hold must not meet their P = 0 in a product. */
+AttnStatus matrices_of_gradient(const AttnArgs *args, Matrices *out);
 /* [B][heads][N][d] float32, contents undefined */
 AttnStatus matrices_new_f32(const AttnArgs *args, int64_t heads, int64_t N, Matrices *out);
 /* Rounds [B][heads][N][d] float32 into t. */

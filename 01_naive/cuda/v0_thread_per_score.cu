@@ -21,7 +21,7 @@
 #include <cuda_runtime.h>
 
 #include "alloc.h"
-#include "cuda_check.h"
+#include "cuda/cuda_check.h"
 #include "element.cuh"
 #include "plain.cuh"
 
@@ -174,7 +174,9 @@ static __global__ void dk_dv_kernel(const __grid_constant__ AttnArgs args, int64
     float dK_jx = 0.0f, dV_jx = 0.0f;
     for (int64_t h = at.h * (H / Hkv); h < (at.h + 1) * (H / Hkv); h++)
         for (int64_t i = 0; i < Nq; i++) {
-            const int64_t ij = ((at.b * H + h) * Nq + i) * Nk + at.n;
+            const int64_t row = (at.b * H + h) * Nq + i, ij = row * Nk + at.n;
+            if (args.lse[row] == -INFINITY)
+                continue; /* no key seen: P is 0, but dO may be padding, and 0 * NaN is NaN */
             dV_jx += P[ij] * load_element(&args.dO, tensor_offset(&args.dO, at.b, i, h) + at.last);
             dK_jx += dS[ij] * load_element(&args.Q, tensor_offset(&args.Q, at.b, i, h) + at.last);
         }

@@ -22,7 +22,7 @@
 #include <cuda_runtime.h>
 
 #include "alloc.h"
-#include "cuda_check.h"
+#include "cuda/cuda_check.h"
 #include "product.cuh"
 #include "score_row.cuh"
 
@@ -172,7 +172,7 @@ static AttnStatus backward(const AttnArgs *args, Work *work)
     TRY(matrices_of_tensor(args, &args->Q, &work->Q));
     TRY(matrices_of_tensor(args, &args->K, &work->K));
     TRY(matrices_of_tensor(args, &args->V, &work->V));
-    TRY(matrices_of_tensor(args, &args->dO, &work->dO));
+    TRY(matrices_of_gradient(args, &work->dO));
     const Matrices S = matrices_of_scores(args, work->S_dev, ATTN_F32);
     const Matrices dP = matrices_of_scores(args, work->dP_dev, ATTN_F32);
     TRY(multiply_heads(args, NAIVE_NO, NAIVE_YES, Nq, Nk, d, args->scale, &work->Q, &work->K, &S));

@@ -2,7 +2,7 @@
  *
  * v3_simd_threads: the blocks of v2, with vector instructions inside a block and threads across.
  *
- * - Inside a block: row_max and softmax_exp_row of common/exp.h work on 4 to 16 floats at a time.
+ * - Inside a block: row_max and softmax_exp_row of exp/exp.h work on 4 to 16 floats at a time.
  *   expf of the C library is one call for each element; the polynomial is a few multiply-adds for
  *   a whole vector.
  * - The block is 16 KiB, half of a first-level cache. A row that fits in it is read from memory
@@ -16,7 +16,7 @@
  * - attention_v3_simd_threads: attention with this softmax.
  */
 #include "counted.h"
-#include "exp.h"
+#include "exp/exp.h"
 #include "tiled_softmax.h"
 
 #define MAX_PARTS 64 /* threads that share one row */

@@ -24,7 +24,7 @@
  *   threads over (batch, head, query tile).
  */
 #include "alloc.h"
-#include "exp.h"
+#include "exp/exp.h"
 #include "naive.h"
 #include "tiled_softmax.h"
 

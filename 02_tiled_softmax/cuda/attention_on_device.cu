@@ -12,7 +12,7 @@
 #include <cuda_runtime.h>
 
 #include "alloc.h"
-#include "cuda_check.h"
+#include "cuda/cuda_check.h"
 #include "naive.h"
 #include "tiled_softmax.h"
 

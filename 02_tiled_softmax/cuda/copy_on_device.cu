@@ -7,7 +7,7 @@
  */
 #include <cuda_runtime.h>
 
-#include "cuda_check.h"
+#include "cuda/cuda_check.h"
 #include "tiled_softmax.h"
 
 AttnStatus softmax_copy_on_device(const SoftmaxArgs *args)

@@ -24,7 +24,7 @@
 #include <cuda_runtime.h>
 
 #include "counted.h"
-#include "cuda_check.h"
+#include "cuda/cuda_check.h"
 #include "tiled_softmax.h"
 
 #ifdef COUNT_ACCESSES

@@ -17,7 +17,7 @@
  * - flash_standard (flash_forward.h). One thread.
  */
 #include "alloc.h"
-#include "exp.h"
+#include "exp/exp.h"
 #include "tiled_softmax.h"
 #include "tiles.h"
 

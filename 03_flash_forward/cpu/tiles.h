@@ -20,8 +20,11 @@
 
 #include "flash_forward.h"
 #include "naive.h"
-#include "sizes.h"
-#include "tensor.h"
+
+static inline int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
 
 typedef struct FastMemory {
     float *Q_i; /* [Br][d] */
@@ -72,14 +75,14 @@ static inline void load_tile(FastMemory *fast, const Tensor *t, int64_t b, int64
                              int64_t count, float *tile)
 {
     naive_load_rows(t, b, h, first, count, tile);
-    count_loads(fast, count * t->shape[3], dtype_size(t->dtype));
+    count_loads(fast, count * t->shape[3], t->dtype == ATTN_F32 ? 4 : 2);
 }
 
 static inline void store_tile(FastMemory *fast, const Tensor *t, int64_t b, int64_t h,
                               int64_t first, int64_t count, const float *tile)
 {
     naive_store_rows(t, b, h, first, count, tile);
-    count_stores(fast, count * t->shape[3], dtype_size(t->dtype));
+    count_stores(fast, count * t->shape[3], t->dtype == ATTN_F32 ? 4 : 2);
 }
 
 static inline void load_floats(FastMemory *fast, float *tile, const float *slow, int64_t count)

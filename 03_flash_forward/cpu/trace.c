@@ -144,8 +144,7 @@ static int trace_traffic(const AttnArgs *args, int64_t M, FILE *to)
     copy.O.stride[1] = n->H * copy.O.stride[2];
     copy.O.stride[0] = n->Nq * copy.O.stride[1];
     copy.lse = lse;
-    if (O && lse && flash_fa1(&copy, M, &fa1) == ATTN_OK &&
-        flash_fa2(&copy, M, NULL, &fa2) == ATTN_OK) {
+    if (O && lse && flash_fa1(&copy, M, &fa1) == ATTN_OK && flash_fa2(&copy, M, &fa2) == ATTN_OK) {
         fprintf(to, "\nelements moved           loads  stores\n");
         fprintf(to, "  v0 keys outside     %8lld %7lld\n", (long long)fa1.loads,
                 (long long)fa1.stores);

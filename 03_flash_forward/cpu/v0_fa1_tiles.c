@@ -28,7 +28,7 @@
  *   of keys write the same O.
  */
 #include "alloc.h"
-#include "exp.h"
+#include "exp/exp.h"
 #include "tiled_softmax.h"
 #include "tiles.h"
 

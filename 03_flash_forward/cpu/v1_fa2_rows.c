@@ -17,47 +17,23 @@
  * the end, and tiles of queries are independent: any number of threads may share a head.
  * Elements moved: 2 N d (Q in, O out) + Tr * 2 N d + N, against v0's 3 Tc N d.
  *
- * To resume is to start from another state. (O, lse) of earlier keys is the state m = lse, l = 1:
- * l exp(m) is the sum of exp over those keys, and O is already divided by it.
- *
  * Interface:
  * - flash_fa2: with M elements of fast memory, counted. flash_forward_v1_fa2_rows: with --sram's.
- *   flash_block_rows: resumes from (O, lse).
  */
 #include "alloc.h"
-#include "exp.h"
+#include "exp/exp.h"
 #include "tiled_softmax.h"
 #include "tiles.h"
 
-/* O_state, as a tensor: [B][Nq][H][d] float32, contiguous. */
-static Tensor state_tensor(const AttnShape *n, float *O_state)
+/* The state of rows i .. before the first tile: nothing seen. */
+static void start_rows(FastMemory *fast, int64_t rows, int64_t d)
 {
-    Tensor t = {.data = O_state, .dtype = ATTN_F32};
-    int64_t shape[4] = {n->B, n->Nq, n->H, n->d};
-    int64_t stride[4] = {n->Nq * n->H * n->d, n->H * n->d, n->d, 1};
-    memcpy(t.shape, shape, sizeof shape);
-    memcpy(t.stride, stride, sizeof stride);
-    return t;
-}
-
-/* The state of rows i .. before the first tile: nothing seen, or what an earlier call left. */
-static void start_rows(const AttnArgs *args, FastMemory *fast, const Tensor *state, int64_t b,
-                       int64_t h, int64_t i, int64_t rows)
-{
-    const AttnShape *n = &args->shape;
-    if (!state->data) {
-        for (int64_t e = 0; e < rows * n->d; e++)
-            fast->O_i[e] = 0.0f;
-        for (int64_t r = 0; r < rows; r++) {
-            fast->m_i[r] = -INFINITY;
-            fast->l_i[r] = 0.0f;
-        }
-        return;
+    for (int64_t e = 0; e < rows * d; e++)
+        fast->O_i[e] = 0.0f;
+    for (int64_t r = 0; r < rows; r++) {
+        fast->m_i[r] = -INFINITY;
+        fast->l_i[r] = 0.0f;
     }
-    load_tile(fast, state, b, h, i, rows, fast->O_i);
-    load_floats(fast, fast->m_i, args->lse + (b * n->H + h) * n->Nq + i, rows);
-    for (int64_t r = 0; r < rows; r++)
-        fast->l_i[r] = fast->m_i[r] == -INFINITY ? 0.0f : 1.0f;
 }
 
 /* The online update: S becomes P relative to the new maximum; l and O follow it. */
@@ -77,14 +53,14 @@ static void update_rows(FastMemory *fast, int64_t rows, int64_t cols, int64_t d)
 }
 
 /* All keys for one tile of queries. */
-static void attend_tile(const AttnArgs *args, FastMemory *fast, FlashTiles tiles,
-                        const Tensor *state, int64_t b, int64_t h, int64_t i)
+static void attend_tile(const AttnArgs *args, FastMemory *fast, FlashTiles tiles, int64_t b,
+                        int64_t h, int64_t i)
 {
     const AttnShape *n = &args->shape;
     int64_t d = n->d, kv_head = naive_kv_head(n, h), rows = smaller(tiles.Br, n->Nq - i);
 
     load_tile(fast, &args->Q, b, h, i, rows, fast->Q_i);
-    start_rows(args, fast, state, b, h, i, rows);
+    start_rows(fast, rows, d);
     for (int64_t j = 0; j < n->Nk; j += tiles.Bc) {
         int64_t cols = smaller(tiles.Bc, n->Nk - j);
         if (flash_sees_nothing(args, i, rows, j, cols))
@@ -103,15 +79,14 @@ static void attend_tile(const AttnArgs *args, FastMemory *fast, FlashTiles tiles
             fast->O_i[r * d + x] *= inverse;
         fast->m_i[r] = softmax_lse(row);
     }
-    store_tile(fast, state->data ? state : &args->O, b, h, i, rows, fast->O_i);
+    store_tile(fast, &args->O, b, h, i, rows, fast->O_i);
     store_floats(fast, args->lse + (b * n->H + h) * n->Nq + i, fast->m_i, rows);
 }
 
-AttnStatus flash_fa2(const AttnArgs *args, int64_t M, float *O_state, FlashTraffic *traffic)
+AttnStatus flash_fa2(const AttnArgs *args, int64_t M, FlashTraffic *traffic)
 {
     const AttnShape *n = &args->shape;
     FlashTiles tiles = flash_tiles(n, M);
-    Tensor state = state_tensor(n, O_state);
     int64_t work = n->B * n->H * tiles.Tr;
     int threads = work < args->threads ? (int)work : args->threads;
     int64_t floats = fast_memory_floats(tiles, n->d); /* no N in it */
@@ -126,7 +101,7 @@ AttnStatus flash_fa2(const AttnArgs *args, int64_t M, float *O_state, FlashTraff
         /* Neighbouring tiles go to different threads: under a causal mask the last tiles of a head
          * see many more keys than the first. */
         for (int64_t t = thread; t < work; t += threads)
-            attend_tile(args, &fast, tiles, &state, t / (n->H * tiles.Tr), t / tiles.Tr % n->H,
+            attend_tile(args, &fast, tiles, t / (n->H * tiles.Tr), t / tiles.Tr % n->H,
                         t % tiles.Tr * tiles.Br);
 #pragma omp critical(flash_fa2_traffic)
         traffic_add(&total, &fast.traffic);
@@ -139,10 +114,5 @@ AttnStatus flash_fa2(const AttnArgs *args, int64_t M, float *O_state, FlashTraff
 
 AttnStatus flash_forward_v1_fa2_rows(const AttnArgs *args)
 {
-    return flash_fa2(args, flash_sram(), NULL, NULL);
-}
-
-AttnStatus flash_block_rows(const AttnArgs *args, float *O_state)
-{
-    return flash_fa2(args, flash_sram(), O_state, NULL);
+    return flash_fa2(args, flash_sram(), NULL);
 }

@@ -18,10 +18,21 @@
  * to 2 TFLOP/s with 16 heads.
  *
  * Interface:
- * - flash_forward_v0_fa1: f32, d <= 256. Device memory: m and l, 8 bytes for each row.
+ * - flash_forward_v0_fa1: f32, the plain problem. Device memory: m and l, 8 bytes for each row.
  */
 #include "alloc.h"
 #include "warp_row.cuh"
+
+using namespace plain;
+
+namespace v0
+{
+
+/* Could any row of tile i0 see any key of tile j0? The same answer in all threads. */
+template <class C> static __device__ __forceinline__ bool visits(Band band, int i0, int j0)
+{
+    return band.from <= j0 + C::Bc - 1 - i0 && j0 - (i0 + C::Br - 1) <= band.to;
+}
 
 /* One block: one head. m_dev, l_dev [B][H][Nq]; O in place. */
 template <class C>
@@ -30,45 +41,45 @@ static __global__ void __launch_bounds__(C::THREADS)
 {
     extern __shared__ float smem_f32[];
     float *Q_smem = smem_f32, *K_smem = Q_smem + C::Br * C::D, *V_smem = K_smem + C::Bc * C::LD;
-    const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk, d = (int)a.shape.d;
+    const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk;
+    const Band band = band_of(a);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const BlockWork work = work_of_head(a, blockIdx.x, 0);
-    const float *Q = (const float *)a.Q.data + tensor_offset(&a.Q, work.b, 0, work.h);
-    const float *K = (const float *)a.K.data + tensor_offset(&a.K, work.b, 0, work.h_kv);
-    const float *V = (const float *)a.V.data + tensor_offset(&a.V, work.b, 0, work.h_kv);
+    const float *Q = head_of<const float>(a.Q, work.b, work.h);
+    const float *K = head_of<const float>(a.K, work.b, work.h_kv);
+    const float *V = head_of<const float>(a.V, work.b, work.h_kv);
+    float *O = head_of<float>(a.O, work.b, work.h);
 
     /* A row always belongs to the same warp, and an element of O to the same lane. */
     for (int i = warp; i < Nq; i += C::WARPS) {
-        float *O_i = (float *)a.O.data + tensor_offset(&a.O, work.b, i, work.h);
-        for (int x = lane; x < d; x += 32)
-            O_i[x] = 0.0f;
+        for (int x = lane; x < C::D; x += 32)
+            O[i * a.O.stride[1] + x] = 0.0f;
         if (lane == 0) {
             m_dev[lse_row(a, work, i)] = -INFINITY;
             l_dev[lse_row(a, work, i)] = 0.0f;
         }
     }
     for (int j0 = 0; j0 < Nk; j0 += C::Bc) {
-        load_rows_f32<C::D>(K_smem, C::LD, K, a.K.stride[1], j0, C::Bc, Nk, d);
-        load_rows_f32<C::D>(V_smem, C::LD, V, a.V.stride[1], j0, C::Bc, Nk, d);
+        load_rows<C>(K_smem, C::LD, K, a.K.stride[1], j0, Nk);
+        load_rows<C>(V_smem, C::LD, V, a.V.stride[1], j0, Nk);
         for (int i0 = 0; i0 < Nq; i0 += C::Br) {
-            bool ask;
-            if (!tile_is_visited(a, i0, C::Br, j0, C::Bc, &ask))
-                continue; /* the same decision in all threads */
-            load_rows_f32<C::D>(Q_smem, C::D, Q, a.Q.stride[1], i0, C::Br, Nq, d);
+            if (!visits<C>(band, i0, j0))
+                continue;
+            load_rows<C>(Q_smem, C::D, Q, a.Q.stride[1], i0, Nq);
             __syncthreads(); /* the tiles, and what the last step left in O, m and l */
             for (int r = warp; r < C::Br && i0 + r < Nq; r += C::WARPS) {
                 const int64_t row = lse_row(a, work, i0 + r);
-                float *O_i = (float *)a.O.data + tensor_offset(&a.O, work.b, i0 + r, work.h);
+                float *O_i = O + (i0 + r) * a.O.stride[1] + lane;
                 float m_i = m_dev[row], l_i = l_dev[row], O_reg[C::D / 32];
 #pragma unroll
                 for (int n = 0; n < C::D / 32; n++)
-                    O_reg[n] = lane + 32 * n < d ? O_i[lane + 32 * n] * l_i : 0.0f;
-                step_row<C>(a, i0 + r, j0, ask, Q_smem + r * C::D, K_smem, V_smem, m_i, l_i, O_reg);
+                    O_reg[n] = O_i[32 * n] * l_i;
+                step_row<C>(a, band, i0 + r, j0, Q_smem + r * C::D, K_smem, V_smem, m_i, l_i,
+                            O_reg);
                 __syncwarp(); /* all lanes have read m and l */
 #pragma unroll
                 for (int n = 0; n < C::D / 32; n++)
-                    if (lane + 32 * n < d)
-                        O_i[lane + 32 * n] = l_i == 0.0f ? 0.0f : O_reg[n] / l_i;
+                    O_i[32 * n] = l_i == 0.0f ? 0.0f : O_reg[n] / l_i;
                 if (lane == 0) {
                     m_dev[row] = m_i;
                     l_dev[row] = l_i;
@@ -85,34 +96,34 @@ static __global__ void __launch_bounds__(C::THREADS)
         }
 }
 
-template <typename T, int D> struct LaunchFa1 {
+template <typename T, int D> struct Launch {
     typedef RowTile<D> C;
-    static AttnStatus run(const AttnArgs *a, float *state_dev)
+    static AttnStatus run(const AttnArgs *a)
     {
-        const AttnStatus status = reserve_smem(fa1_kernel<C>, C::SMEM);
+        const int64_t heads = a->shape.B * a->shape.H, rows = heads * a->shape.Nq;
+        AttnStatus status = reserve_smem(fa1_kernel<C>, C::SMEM);
         if (status != ATTN_OK)
             return status;
-        fa1_kernel<C>
-            <<<(unsigned)(a->shape.B * a->shape.H), C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(
-                *a, state_dev, state_dev + a->shape.B * a->shape.H * a->shape.Nq);
-        CUDA_TRY_LAUNCH();
+        float *m_dev = (float *)workspace_alloc_device((size_t)(2 * rows) * sizeof(float));
+        if (!m_dev)
+            return ATTN_NO_MEMORY;
+        fa1_kernel<C><<<(unsigned)heads, C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(
+            *a, m_dev, m_dev + rows);
+        const cudaError_t error = cudaGetLastError();
+        workspace_free_device(m_dev); /* kept until the kernel is done */
+        CUDA_TRY(error);
         return ATTN_OK;
     }
 };
 
+} // namespace v0
+
 FlashTiles flash_tiles_v0_fa1(const AttnArgs *a)
 {
-    return tiles_for_dim<LaunchFa1, float>(a);
+    return flash_tiles_of(&a->shape, RowTile<64>::Br, RowTile<64>::Bc);
 }
 
 AttnStatus flash_forward_v0_fa1(const AttnArgs *a)
 {
-    if (a->Q.dtype != ATTN_F32)
-        return ATTN_SKIP;
-    const size_t rows = (size_t)(a->shape.B * a->shape.H * a->shape.Nq);
-    float *state_dev = (float *)workspace_alloc_device(2 * rows * sizeof(float));
-    const AttnStatus status =
-        state_dev ? run_for_dim<LaunchFa1, float>(a, state_dev) : ATTN_NO_MEMORY;
-    workspace_free_device(state_dev); /* waits for the kernel: cudaFree does */
-    return status;
+    return a->Q.dtype == ATTN_F32 ? run_for_dim<v0::Launch, float>(a) : ATTN_SKIP;
 }

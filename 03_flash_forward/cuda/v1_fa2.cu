@@ -22,9 +22,14 @@
  * eighth of the FMA rate: 6-12 TFLOP/s.
  *
  * Interface:
- * - flash_forward_v1_fa2: f32, d <= 256.
+ * - flash_forward_v1_fa2: f32, the plain problem.
  */
 #include "warp_row.cuh"
+
+using namespace plain;
+
+namespace v1
+{
 
 /* One block: Br rows of one head, ROWS of them for each warp. */
 template <class C>
@@ -32,12 +37,14 @@ static __global__ void __launch_bounds__(C::THREADS) fa2_kernel(const __grid_con
 {
     extern __shared__ float smem_f32[];
     float *Q_smem = smem_f32, *K_smem = Q_smem + C::Br * C::D, *V_smem = K_smem + C::Bc * C::LD;
-    const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk, d = (int)a.shape.d;
+    const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk;
+    const Band band = band_of(a);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const BlockWork work = work_of_block(a, C::Br);
-    const float *Q = (const float *)a.Q.data + tensor_offset(&a.Q, work.b, 0, work.h);
-    const float *K = (const float *)a.K.data + tensor_offset(&a.K, work.b, 0, work.h_kv);
-    const float *V = (const float *)a.V.data + tensor_offset(&a.V, work.b, 0, work.h_kv);
+    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(a, band, work.i0);
+    const float *Q = head_of<const float>(a.Q, work.b, work.h);
+    const float *K = head_of<const float>(a.K, work.b, work.h_kv);
+    const float *V = head_of<const float>(a.V, work.b, work.h_kv);
 
     float m_i[C::ROWS], l_i[C::ROWS], O_reg[C::ROWS][C::D / 32];
 #pragma unroll
@@ -48,20 +55,18 @@ static __global__ void __launch_bounds__(C::THREADS) fa2_kernel(const __grid_con
         for (int x = 0; x < C::D / 32; x++)
             O_reg[n][x] = 0.0f;
     }
-    load_rows_f32<C::D>(Q_smem, C::D, Q, a.Q.stride[1], work.i0, C::Br, Nq, d);
-    for (int j0 = 0; j0 < Nk; j0 += C::Bc) {
-        bool ask;
-        if (!tile_is_visited(a, work.i0, C::Br, j0, C::Bc, &ask))
-            continue;    /* the same decision in all threads */
+    load_rows<C>(Q_smem, C::D, Q, a.Q.stride[1], work.i0, Nq);
+    for (int j = tiles.begin; j < tiles.end; j++) {
+        const int j0 = j * C::Bc;
         __syncthreads(); /* nobody reads the last tile any more */
-        load_rows_f32<C::D>(K_smem, C::LD, K, a.K.stride[1], j0, C::Bc, Nk, d);
-        load_rows_f32<C::D>(V_smem, C::LD, V, a.V.stride[1], j0, C::Bc, Nk, d);
+        load_rows<C>(K_smem, C::LD, K, a.K.stride[1], j0, Nk);
+        load_rows<C>(V_smem, C::LD, V, a.V.stride[1], j0, Nk);
         __syncthreads();
 #pragma unroll
         for (int n = 0; n < C::ROWS; n++) {
             const int r = warp + n * C::WARPS, i = work.i0 + r;
             if (i < Nq) /* the same for all lanes of the warp */
-                step_row<C>(a, i, j0, ask, Q_smem + r * C::D, K_smem, V_smem, m_i[n], l_i[n],
+                step_row<C>(a, band, i, j0, Q_smem + r * C::D, K_smem, V_smem, m_i[n], l_i[n],
                             O_reg[n]);
         }
     }
@@ -70,37 +75,31 @@ static __global__ void __launch_bounds__(C::THREADS) fa2_kernel(const __grid_con
         const int i = work.i0 + warp + n * C::WARPS;
         if (i >= Nq)
             continue;
-        float *O_i = (float *)a.O.data + tensor_offset(&a.O, work.b, i, work.h);
+        float *O_i = head_of<float>(a.O, work.b, work.h) + i * a.O.stride[1];
         const float inverse = l_i[n] == 0.0f ? 0.0f : 1.0f / l_i[n];
 #pragma unroll
         for (int x = 0; x < C::D / 32; x++)
-            if (lane + 32 * x < d)
-                O_i[lane + 32 * x] = O_reg[n][x] * inverse;
+            O_i[lane + 32 * x] = O_reg[n][x] * inverse;
         if (lane == 0)
             a.lse[lse_row(a, work, i)] = m_i[n] + logf(l_i[n]);
     }
 }
 
-template <typename T, int D> struct LaunchFa2 {
-    typedef RowTile<D> C;
+template <typename T, int D> struct Launch {
     static AttnStatus run(const AttnArgs *a)
     {
-        const AttnStatus status = reserve_smem(fa2_kernel<C>, C::SMEM);
-        if (status != ATTN_OK)
-            return status;
-        fa2_kernel<C>
-            <<<launch_blocks(a, C::Br), C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(*a);
-        CUDA_TRY_LAUNCH();
-        return ATTN_OK;
+        return launch<RowTile<D>>(fa2_kernel<RowTile<D>>, a);
     }
 };
 
+} // namespace v1
+
 FlashTiles flash_tiles_v1_fa2(const AttnArgs *a)
 {
-    return tiles_for_dim<LaunchFa2, float>(a);
+    return flash_tiles_of(&a->shape, RowTile<64>::Br, RowTile<64>::Bc);
 }
 
 AttnStatus flash_forward_v1_fa2(const AttnArgs *a)
 {
-    return a->Q.dtype == ATTN_F32 ? run_for_dim<LaunchFa2, float>(a) : ATTN_SKIP;
+    return a->Q.dtype == ATTN_F32 ? run_for_dim<v1::Launch, float>(a) : ATTN_SKIP;
 }

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * v3_mma: the loops of v1 and v2, the products on tensor cores.
+ * v3_mma: the loops of v1, the products on tensor cores.
  *
  * A tensor core does in one instruction of a warp (mma.m16n8k16, mma.cuh) what takes a warp 64 FMA
  * instructions. Inputs are 16-bit, sums are float32. What changes against v2:
  *   - The layout of registers is not ours to choose. A row of S lies in the four lanes of a quad
- *     (mma_rows.cuh).
+ *     (warp_tile.cuh).
  *   - P never sees shared memory: the accumulators of S, exponentiated and rounded to 16 bits, are
  *     already laid out as the left factor of P V.
  *   - V is needed "by column": a fragment register holds channel x of two neighbouring keys, which
- *     lie a row apart in shared memory. Here: two 2-byte loads and a move for each register. This
- *     is the bottleneck that v4's ldmatrix removes.
+ *     lie a row apart in shared memory. Here: two 2-byte loads and a move for each register.
  *
  * Rows in shared memory are padded by 16 bytes: then the 8 rows x 4 words that a warp reads at a
  * time fall into 32 different banks.
@@ -18,19 +17,42 @@
  * Still plain: load a tile, wait, compute, wait. The tensor cores idle during each load unless
  * another block of the multiprocessor has work.
  *
- * Prediction (H200, bf16, d=64, full): for each 16 keys and 16 channels of V, 8 2-byte loads
- * against 4 mma; shared memory delivers one load instruction every cycle to the whole
- * multiprocessor, so loads take about three times as long as the products: 100-150 TFLOP/s. (That
- * count was wrong. An mma takes 8 clocks, but there are four tensor cores: 8 clocks for the 4 mma,
- * as many as for the loads.)
+ * Prediction (H200, bf16, N = 16384, full): a warp's share of a tile is 128 mma for each of the two
+ * products at d = 128, 64 at d = 64, of 16 clocks each on one of four tensor cores. V costs 4 loads
+ * of 2 bytes and 2 moves for every 2 mma, K 2 loads of 4 bytes for every 2 mma. Shared memory
+ * serves one load instruction a clock to all four: 4 x (4 + 2) = 24 clocks for what takes the
+ * tensor cores 64. So loads do not limit; the waits do, with two blocks to hide them: a quarter
+ * of the 800 TFLOP/s that mma.sync reaches, 150 to 200 TFLOP/s, at d = 128 as at 64.
  *
  * Interface:
- * - flash_forward_v3_mma: f16 and bf16, d <= 256, any shape, mask and layout.
- * - flash_block_v3_mma (block.cuh): the same, resuming from (O, lse).
+ * - flash_forward_v3_mma: f16 and bf16, the plain problem.
  */
-#include "block.cuh"
-#include "mma_rows.cuh"
-#include "tile_load.cuh"
+#include "warp_tile.cuh"
+
+using namespace plain;
+
+namespace v3
+{
+
+template <int D_> struct PaddedTile : Tile<D_> {
+    static const int LD = D_ + 8, SMEM = (Tile<D_>::Br + 2 * Tile<D_>::Bc) * LD * 2;
+};
+
+/* ROWS rows from `first` of a head to tile_smem [ROWS][LD]. What lies behind the last row becomes
+ * zeros: memory there may hold NaN, and 0 * NaN is NaN. */
+template <typename T, class C, int ROWS>
+static __device__ __forceinline__ void load_tile(T *tile_smem, const T *base, int64_t stride,
+                                                 int first, int N)
+{
+    const int CHUNKS = C::D / 8; /* of 16 bytes, the most that one load instruction moves */
+    for (int e = threadIdx.x; e < ROWS * CHUNKS; e += C::THREADS) {
+        const int r = e / CHUNKS, x = e % CHUNKS * 8;
+        uint4 chunk = make_uint4(0, 0, 0, 0);
+        if (first + r < N)
+            chunk = *reinterpret_cast<const uint4 *>(base + (first + r) * stride + x);
+        *reinterpret_cast<uint4 *>(tile_smem + r * C::LD + x) = chunk;
+    }
+}
 
 /* Two neighbouring elements as one register. */
 template <typename T> static __device__ __forceinline__ uint32_t load_pair(const T *from)
@@ -46,12 +68,12 @@ static __device__ __forceinline__ uint32_t gather_pair(const T *from, int step)
     return bits[0] | (uint32_t)bits[step] << 16;
 }
 
-/* S_reg = Q K_j^T of this warp's rows. Q_smem [Br][D + 8], K_smem [Bc][D + 8] */
+/* S_reg = Q K_j^T of this warp's rows. Q_smem [Br][LD], K_smem [Bc][LD] */
 template <typename T, class C>
 static __device__ __forceinline__ void multiply_QK(float (&S_reg)[C::MT][C::Bc / 8][4],
                                                    const T *Q_smem, const T *K_smem)
 {
-    const int LD = C::D + 8, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int mt = 0; mt < C::MT; mt++)
 #pragma unroll
@@ -64,15 +86,15 @@ static __device__ __forceinline__ void multiply_QK(float (&S_reg)[C::MT][C::Bc /
         uint32_t Q_frag[C::MT][4];
 #pragma unroll
         for (int mt = 0; mt < C::MT; mt++) {
-            const T *Q_row = Q_smem + first_row_of<C>(mt) * LD + k * 16 + 2 * t;
+            const T *Q_row = Q_smem + first_row_of<C>(mt, threadIdx.x) * C::LD + k * 16 + 2 * t;
             Q_frag[mt][0] = load_pair(Q_row);
-            Q_frag[mt][1] = load_pair(Q_row + 8 * LD);
+            Q_frag[mt][1] = load_pair(Q_row + 8 * C::LD);
             Q_frag[mt][2] = load_pair(Q_row + 8);
-            Q_frag[mt][3] = load_pair(Q_row + 8 * LD + 8);
+            Q_frag[mt][3] = load_pair(Q_row + 8 * C::LD + 8);
         }
 #pragma unroll
         for (int n = 0; n < C::Bc / 8; n++) {
-            const T *K_row = K_smem + (n * 8 + g) * LD + k * 16 + 2 * t;
+            const T *K_row = K_smem + (n * 8 + g) * C::LD + k * 16 + 2 * t;
             const uint32_t b0 = load_pair(K_row), b1 = load_pair(K_row + 8);
 #pragma unroll
             for (int mt = 0; mt < C::MT; mt++)
@@ -81,27 +103,21 @@ static __device__ __forceinline__ void multiply_QK(float (&S_reg)[C::MT][C::Bc /
     }
 }
 
-/* O += P V_j. V_smem [Bc][D + 8] */
+/* O += P V_j. V_smem [Bc][LD] */
 template <typename T, class C>
 static __device__ __forceinline__ void
-multiply_PV(TileRows<C> &rows, float (&P_reg)[C::MT][C::Bc / 8][4], const T *V_smem)
+multiply_PV(TileRows<C> &rows, const float (&P_reg)[C::MT][C::Bc / 8][4], const T *V_smem)
 {
-    const int LD = C::D + 8, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int k = 0; k < C::Bc / 16; k++) {
-        uint32_t P_frag[C::MT][4]; /* columns 16k .. 16k + 15: two accumulator tiles of S */
-#pragma unroll
-        for (int mt = 0; mt < C::MT; mt++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const float *P_pair = P_reg[mt][2 * k + e / 2] + e % 2 * 2;
-                P_frag[mt][e] = pack2<T>(P_pair[0], P_pair[1]);
-            }
+        uint32_t P_frag[C::MT][4];
+        pack_P<T, C>(P_frag, P_reg, k);
 #pragma unroll
         for (int n = 0; n < C::D / 8; n++) {
-            const T *V_column = V_smem + (k * 16 + 2 * t) * LD + n * 8 + g;
-            const uint32_t b0 = gather_pair(V_column, LD);
-            const uint32_t b1 = gather_pair(V_column + 8 * LD, LD);
+            const T *V_column = V_smem + (k * 16 + 2 * t) * C::LD + n * 8 + g;
+            const uint32_t b0 = gather_pair(V_column, C::LD);
+            const uint32_t b1 = gather_pair(V_column + 8 * C::LD, C::LD);
 #pragma unroll
             for (int mt = 0; mt < C::MT; mt++)
                 mma_16816<T>(rows.O_reg[mt][n], P_frag[mt], b0, b1);
@@ -112,72 +128,50 @@ multiply_PV(TileRows<C> &rows, float (&P_reg)[C::MT][C::Bc / 8][4], const T *V_s
 /* One block: Br rows of one head. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(C::THREADS, 2)
-    mma_kernel(const __grid_constant__ AttnArgs a, float *O_state, bool aligned, bool O_pairs)
+    mma_kernel(const __grid_constant__ AttnArgs a)
 {
     extern __shared__ __align__(16) unsigned char smem[];
-    __shared__ RowMask<C::Br, C::Bc> mask;
-    T *Q_smem = (T *)smem;
-    T *K_smem = Q_smem + C::Br * (C::D + 8);
-    T *V_smem = K_smem + C::Bc * (C::D + 8);
-    const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk, d = (int)a.shape.d;
+    T *Q_smem = (T *)smem, *K_smem = Q_smem + C::Br * C::LD, *V_smem = K_smem + C::Bc * C::LD;
+    const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk;
+    const Band band = band_of(a);
     const BlockWork work = work_of_block(a, C::Br);
-    const T *Q = (const T *)a.Q.data + tensor_offset(&a.Q, work.b, 0, work.h);
-    const T *K = (const T *)a.K.data + tensor_offset(&a.K, work.b, 0, work.h_kv);
-    const T *V = (const T *)a.V.data + tensor_offset(&a.V, work.b, 0, work.h_kv);
-
-    const AttnRange q = attn_range(a.positions_q, work.i0, min(C::Br, Nq - work.i0));
-    const KeyTiles tiles = find_key_tiles<C::Bc>(a, q);
-    publish_plan(mask, a, work, K, V, q, tiles);
+    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(a, band, work.i0);
+    const T *Q = head_of<const T>(a.Q, work.b, work.h);
+    const T *K = head_of<const T>(a.K, work.b, work.h_kv);
+    const T *V = head_of<const T>(a.V, work.b, work.h_kv);
     TileRows<C> rows;
-    start_rows(rows, a, work, O_state, no_rows(), 1.0f);
-    load_tile_padded<T, C::D, C::Br, C::THREADS>(Q_smem, Q, a.Q.stride[1], work.i0, Nq, d, aligned);
-    __syncthreads();
-
-    bool clean;
-    int j = next_key_tile<C::Bc>(a, tiles, q, tiles.end, &clean);
-    for (; j >= 0; j = next_key_tile<C::Bc>(a, mask.tiles, mask.q, j, &clean)) {
+    start_rows(rows);
+    load_tile<T, C, C::Br>(Q_smem, Q, a.Q.stride[1], work.i0, Nq);
+#pragma unroll 1
+    for (int j = tiles.begin; j < tiles.end; j++) {
         float S_reg[C::MT][C::Bc / 8][4];
-        load_tile_padded<T, C::D, C::Bc, C::THREADS>(K_smem, K, a.K.stride[1], j * C::Bc, Nk, d,
-                                                     aligned);
-        load_tile_padded<T, C::D, C::Bc, C::THREADS>(V_smem, V, a.V.stride[1], j * C::Bc, Nk, d,
-                                                     aligned);
-        if (!mask.by_run)
-            make_row_words(mask, a, j, 0);
-        __syncthreads(); /* all of K_j and V_j is there */
+        __syncthreads(); /* nobody reads the last tile any more */
+        load_tile<T, C, C::Bc>(K_smem, K, a.K.stride[1], j * C::Bc, Nk);
+        load_tile<T, C, C::Bc>(V_smem, V, a.V.stride[1], j * C::Bc, Nk);
+        __syncthreads(); /* all of K_j and V_j is there, and Q */
         multiply_QK<T, C>(S_reg, Q_smem, K_smem);
-        update_rows<C>(S_reg, rows, a, mask, j, 0);
+        hide_scores<C>(S_reg, band, work.i0, j * C::Bc, Nk);
+        update_rows<C>(S_reg, rows, a.scale);
         multiply_PV<T, C>(rows, S_reg, V_smem);
-        __syncthreads(); /* nobody reads K_j and V_j any more */
     }
-    store_rows<T, C>(rows, a, work, O_state, a.lse, no_rows(), O_pairs, 1.0f);
+    store_rows<T>(rows, a, work, 1.0f);
 }
 
-template <typename T, int D> struct LaunchMma {
-    typedef Tile<D> C;
-    static AttnStatus run(const AttnArgs *a, float *O_state)
+template <typename T, int D> struct Launch {
+    static AttnStatus run(const AttnArgs *a)
     {
-        const int smem = (C::Br + 2 * C::Bc) * (D + 8) * 2;
-        const AttnStatus status = reserve_smem(mma_kernel<T, C>, smem);
-        if (status != ATTN_OK)
-            return status;
-        mma_kernel<T, C><<<launch_blocks(a, C::Br), C::THREADS, smem, (cudaStream_t)a->stream>>>(
-            *a, O_state, all_rows_on_16_bytes(a), rows_on_16_bytes(&a->O));
-        CUDA_TRY_LAUNCH();
-        return ATTN_OK;
+        return launch<PaddedTile<D>>(mma_kernel<T, PaddedTile<D>>, a);
     }
 };
 
+} // namespace v3
+
 FlashTiles flash_tiles_v3_mma(const AttnArgs *a)
 {
-    return tiles_for_dim<LaunchMma, __half>(a);
-}
-
-AttnStatus flash_block_v3_mma(const AttnArgs *a, float *O_state_dev)
-{
-    return run_for_16_bit<LaunchMma>(a, O_state_dev);
+    return flash_tiles_of(&a->shape, Tile<64>::Br, Tile<64>::Bc);
 }
 
 AttnStatus flash_forward_v3_mma(const AttnArgs *a)
 {
-    return flash_block_v3_mma(a, NULL);
+    return run_for_16_bit<v3::Launch>(a);
 }

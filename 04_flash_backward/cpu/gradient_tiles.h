@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "cpu/tiles.h"
-#include "exp.h"
+#include "exp/exp.h"
 #include "flash_backward.h"
 #include "naive.h"
 

@@ -9,7 +9,7 @@
  *
  * So a sum over N keys, which would need all tiles of a row first, becomes one over d channels.
  *
- * Interface: flash_backward_delta, flash_sums_start, flash_sums_store, flash_backward_by_block,
+ * Interface: flash_backward_delta, flash_sums_start, flash_sums_store,
  * flash_backward_set_deterministic (flash_backward.h).
  */
 #include "alloc.h"
@@ -39,8 +39,11 @@ void flash_backward_delta(const AttnArgs *args, float *delta)
         const int64_t O_row = tensor_offset(&args->O, b, i, h);
         const int64_t dO_row = tensor_offset(&args->dO, b, i, h);
         float sum = 0.0f;
-        for (int64_t x = 0; x < n->d; x++)
-            sum += tensor_get(&args->dO, dO_row + x) * tensor_get(&args->O, O_row + x);
+        for (int64_t x = 0; x < n->d; x++) {
+            const float O = tensor_get(&args->O, O_row + x);
+            /* a row without keys: O is 0, dO may be padding, and 0 * NaN would be NaN */
+            sum += O == 0.0f ? 0.0f : tensor_get(&args->dO, dO_row + x) * O;
+        }
         delta[row] = sum;
     }
 }
@@ -81,19 +84,4 @@ float *flash_pass_start(const AttnArgs *args, const float **delta, FlashSums *su
     flash_backward_delta(args, memory + Q_floats + 2 * K_floats);
     flash_sums_start(n, *sums);
     return memory;
-}
-
-AttnStatus flash_backward_by_block(const AttnArgs *args, FlashBlockFn add_block)
-{
-    const float *delta;
-    FlashSums sums;
-    float *memory = flash_pass_start(args, &delta, &sums);
-    AttnStatus status;
-    if (!memory)
-        return ATTN_NO_MEMORY;
-    status = add_block(args, delta, sums);
-    if (status == ATTN_OK)
-        flash_sums_store(args, sums);
-    workspace_free(memory);
-    return status;
 }

@@ -40,6 +40,7 @@ static void visit_tile(const AttnArgs *args, GradientTiles *t, float *dQ, int64_
     load_tile(&t->door, &args->dO, b, h, i, rows, t->dO_i);
     load_floats(&t->door, t->dQ_i, dQ + i * d, rows * d);
     load_floats(&t->door, t->lse_i, args->lse + (b * n->H + h) * n->Nq + i, rows);
+    naive_clear_empty(t->lse_i, rows, d, t->dO_i);
 
     for (int64_t r = 0; r < rows; r++) {
         t->delta_i[r] = 0.0f;

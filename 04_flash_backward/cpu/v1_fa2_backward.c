@@ -20,11 +20,11 @@
  * part adds to a dQ of its own, tile after tile, and at the end the parts are added in order.
  *
  * Interface:
- * - flash_backward_block_rows: adds what a block of keys gives. flash_backward_v1_fa2_backward.
- * - flash_backward_fa2: the whole pass, with what was counted.
+ * - flash_backward_v1_fa2_backward; flash_backward_fa2, the same with what was counted.
  */
 #include "alloc.h"
 #include "gradient_tiles.h"
+#include "tensor.h"
 
 #define WANTED_TASKS 16 /* (batch, kv head, part): enough for the threads of a small machine */
 
@@ -50,6 +50,7 @@ static void visit_keys(const AttnArgs *args, const float *delta, GradientTiles *
             load_tile(&t->door, &args->Q, b, h, i, rows, t->Q_i);
             load_tile(&t->door, &args->dO, b, h, i, rows, t->dO_i);
             load_floats(&t->door, t->lse_i, args->lse + row, rows);
+            naive_clear_empty(t->lse_i, rows, d, t->dO_i);
             load_floats(&t->door, t->delta_i, delta + row, rows);
             load_floats(&t->door, t->dQ_i, dQ + (g * n->Nq + i) * d, rows * d);
             gradient_scores(args, t, i, rows, j, cols);
@@ -140,14 +141,6 @@ static AttnStatus add_block(const AttnArgs *args, const float *delta, FlashSums 
     return ATTN_OK;
 }
 
-AttnStatus flash_backward_block_rows(const AttnArgs *args, const float *delta, FlashSums sums)
-{
-    FastMemory counted;
-    memset(&counted, 0, sizeof counted);
-    return add_block(args, delta, sums, &counted);
-}
-
-/* flash_backward_by_block with flash_backward_block_rows, counted. */
 AttnStatus flash_backward_fa2(const AttnArgs *args, FlashTraffic *traffic)
 {
     const AttnShape *n = &args->shape;
@@ -183,5 +176,5 @@ FlashTiles flash_backward_tiles_v1_fa2_backward(const AttnArgs *args)
 
 AttnStatus flash_backward_v1_fa2_backward(const AttnArgs *args)
 {
-    return flash_backward_by_block(args, flash_backward_block_rows);
+    return flash_backward_fa2(args, NULL);
 }

@@ -1,233 +1,138 @@
 /* SPDX-License-Identifier: MIT
  *
- * v1_two_kernels: no atomics. One kernel owns rows and gives dQ, one owns keys and gives dK and dV.
+ * v1_two_kernels: no atomics. One kernel owns queries and gives dQ, one owns keys and gives dK and
+ * dV.
  *
  *     own = queries, walks over keys:    S = Q K^T,  dP = dO V^T,  dQ += scale dS K
- *     own = keys, walks over queries:    S^T = K Q^T,  dP^T = V dO^T,
- *                                        dV += P^T dO,  dK += scale dS^T Q
+ *     own = keys, walks over queries:    S = Q K^T,  dP = dO V^T,  dV += P^T dO,  dK += scale
+ *     dS^T Q
  *
  * Whatever is summed up has one owner, which adds in the order of its walk: the same bits on every
- * run. The price: S and dP are computed twice, seven products instead of five.
+ * run, and no sums of dQ in memory. The price: S and dP are computed twice, seven products instead
+ * of five. The second kernel is v0's without its third product.
  *
- * The second line is the first one with the roles exchanged. So there is one kernel, compiled for
- * each role, and a View that tells it who is who (two_views.cuh): its own rows, and the others, in
- * columns.
- *
- * As in stage 03's v2_register_tiles a thread keeps pieces of the results in registers, and all
- * factors come through shared memory in slices (product_f32.cuh). A tile takes STEPS of them:
- *
- *     S     32 channels of the own rows and of the others, for each 32 channels
- *     dV    some rows of the others (dO)                   only where keys own
- *     dP    32 channels of the own rows and of the others
- *     dQ dK some rows of the others (K or Q)
- *
- * While one is multiplied, cp.async brings the next into the other of two buffers. P and dS pass
- * through shared memory on their way from result to factor.
- *
- * Prediction (H200, f32, d=64, full): stage 03's kernel, of the same build, reaches 42 TFLOP/s. The
- * own rows are loaded again for each tile, by 4-byte copies: 35 executed, of which five of seven
- * count: 25 TFLOP/s.
+ * Prediction (H200, f32, N = 16384, 2048 channels in all): v0 adds 16384 * 16384 / 32 * 2048 floats
+ * of dQ, 17e9, to the L2 cache, which takes about 2500 a clock: 4 ms of some 300. So little is
+ * gained, and 7/5 of the products have to be paid for: 0.75 times v0. (The library has the same two
+ * kernels with tiles in registers.)
  *
  * Interface:
- * - flash_backward_v1_two_kernels: f32, d <= 256, any shape, mask and layout.
- * - flash_backward_block_v1_two_kernels, flash_backward_two_kernels_run (block.cuh).
+ * - flash_backward_v1_two_kernels, flash_backward_tiles_v1_two_kernels: f32, d = 64 and 128.
  */
-#include "alloc.h"
-#include "block.cuh"
-#include "gradient_f32.cuh"
+#include "block_tile.cuh"
 
-/* One block: OWN rows of one head, of the gradients OUT channels. */
+using namespace rung;
+
+/* Shared memory of either kernel. */
+template <class C> struct TwoKernelsSmem {
+    float *Q, *dO, *K, *V, *P, *dS; /* [Br][D] [Br][D] [Bc][LD] [Bc][LD] [Br][Bc] [Br][Bc] */
+
+    __device__ __forceinline__ explicit TwoKernelsSmem(float *smem)
+    {
+        Q = smem;
+        dO = Q + C::Br * C::D;
+        K = dO + C::Br * C::D;
+        V = K + C::Bc * C::LD;
+        P = V + C::Bc * C::LD;
+        dS = P + C::Br * C::Bc;
+    }
+};
+
+/* One block: Br queries of one head, all keys that they see. */
 template <class C>
-static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
-    gradient_kernel(const __grid_constant__ View view)
+static __global__ void __launch_bounds__(C::THREADS)
+    queries_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass)
 {
-    extern __shared__ __align__(16) float smem_f32[]; /* W [OTHER][LD_OWN], two slices */
-    __shared__ __align__(16) float lse_smem[C::QUERIES], delta_smem[C::QUERIES];
-    __shared__ RowMask<C::OWN, C::OTHER> mask;
-    const AttnArgs &a = view.a;
-    const int N_own = (int)a.shape.Nq, N_other = (int)a.shape.Nk, d = (int)a.shape.d;
-    const int group = (int)(a.shape.H / a.shape.Hkv), out0 = blockIdx.y * C::OUT;
-    const int row0 = threadIdx.x / 32 * 4 * C::ROWS + lane_row(), column0 = lane_column();
-    float *slices = smem_f32 + C::OTHER * C::LD_OWN;
-    float *W_own = smem_f32 + column0 * C::LD_OWN + row0; /* what this thread makes of it */
-    const float *W_rows = smem_f32 + row0;                /* what it multiplies */
-    const float *lse_own = lse_smem + (C::KEYS ? column0 : row0);
-    const float *delta_own = delta_smem + (C::KEYS ? column0 : row0);
-    const BlockWork work = longest_first<C>(view);
-    const AttnRange q = attn_range(a.positions_q, work.i0, min(C::OWN, N_own - work.i0));
-    const KeyTiles tiles = find_key_tiles<C::OTHER>(a, q);
-    Walk walk;
-    walk.head = C::KEYS ? work.h * group : work.h / group;
-    walk.head_end = C::KEYS ? walk.head + group : walk.head + 1;
-    walk.j = next_key_tile<C::OTHER>(a, tiles, q, tiles.end, &walk.clean);
-    if (walk.j < 0 && view.add)
-        return; /* nothing to add */
-    publish_plan(mask, a, work, NULL, NULL, q, tiles);
+    extern __shared__ float smem_f32[];
+    __shared__ Plain plain;
+    const TwoKernelsSmem<C> s(smem_f32);
+    const int tiles = divide_up((int)a.shape.Nq, C::Br), i0 = blockIdx.x % tiles * C::Br;
+    const int h = blockIdx.x / tiles % (int)a.shape.H, b = blockIdx.x / tiles / (int)a.shape.H;
+    const int h_kv = h / (int)(a.shape.H / a.shape.Hkv);
+    publish_plain(plain, a);
+    const Rows seen = {plain.first_row, plain.end_row}, keys = {0, plain.Nk};
+    const int begin = max(0, i0 + plain.low);
+    const int end = min(plain.Nk, i0 + C::Br + plain.high);
 
-    /* Slice `step` of the tile that `walk` is at, into buffer `stage`. */
-    int stage = 0;
-    auto fetch = [&](int step) {
-        const bool of_S = step < C::S_END || step >= C::DP_END;
-        const Tensor &own = of_S ? view.own_S : view.own_dP;
-        const Tensor &other = of_S ? view.other_S : view.other_dP;
-        const int j0 = walk.j * C::OTHER;
-        float *slice = slices + stage * C::SLICE;
-        if (step < C::S_END || (step >= C::DV_END && step < C::DP_END)) {
-            const int x = (step < C::S_END ? step : step - C::DV_END) * C::CHANNELS;
-            load_tile_f32<true, C::OWN, C::CHANNELS, C::LD_OWN, C::THREADS>(
-                slice, f32_row(own, mask.work.b, mask.work.i0, mask.work.h) + x, own.stride[1],
-                N_own - mask.work.i0, d - x);
-            load_tile_f32<true, C::OTHER, C::CHANNELS, C::LD_OTHER, C::THREADS>(
-                slice + C::PAIR_OTHER, f32_row(other, mask.work.b, j0, walk.head) + x,
-                other.stride[1], N_other - j0, d - x);
-        } else {
-            const int row = j0 + (step - (of_S ? C::DP_END : C::S_END)) * C::ROWS_OF_SLICE;
-            load_tile_f32<false, C::ROWS_OF_SLICE, C::OUT, C::OUT, C::THREADS>(
-                slice, f32_row(other, mask.work.b, row, walk.head) + out0, other.stride[1],
-                N_other - row, d - out0);
-        }
-        if (C::KEYS && step == 0)
-            fetch_numbers<C>(lse_smem, delta_smem, view, mask.work.b, walk.head, j0, N_other);
-        copy_async_commit();
-    };
-
-    float S_reg[C::ROWS][C::COLS], dP_reg[C::ROWS][C::COLS];
-    /* dQ or dK, without the scale; dV where keys own */
-    float sum_S[C::ROWS][C::OUT / 8] = {}, sum_dP[C::DV_ROWS][C::DV_COLS] = {};
-    __syncthreads(); /* the plan is published */
-    if (walk.j >= 0) {
-        if (!C::KEYS)
-            fetch_numbers<C>(lse_smem, delta_smem, view, work.b, work.h, work.i0, N_own);
-        fetch(0);
+    float dQ_reg[C::Br / C::WARPS][C::D / 32] = {};
+    load_rows<C>(s.Q, C::D, a.Q, b, h, i0, C::Br, seen);
+    load_rows<C>(s.dO, C::D, a.dO, b, h, i0, C::Br, seen);
+    for (int j0 = begin / C::Bc * C::Bc; j0 < end; j0 += C::Bc) {
+        __syncthreads(); /* nobody reads the last tile any more */
+        load_rows<C>(s.K, C::LD, a.K, b, h_kv, j0, C::Bc, keys);
+        load_rows<C>(s.V, C::LD, a.V, b, h_kv, j0, C::Bc, keys);
+        __syncthreads();
+        score_tile<C>(plain, stats_of_head(a, pass, b, h) + i0, a.scale, i0, j0, s.Q, s.dO, s.K,
+                      s.V, s.P, s.dS);
+        __syncthreads();
+        add_product<C>(dQ_reg, s.dS, C::Bc, 1, s.K, C::LD, C::Bc);
     }
-    /* The slice that was fetched last; slice `next` is fetched, of the next tile if it is 0. */
-    auto take_slice = [&](int next) -> const float * {
-        copy_async_wait<0>();
-        __syncthreads(); /* the slice is here, and nobody reads the one before it any more */
-        const float *slice = slices + stage * C::SLICE;
-        stage ^= 1;
-        if (walk.j >= 0)
-            fetch(next);
-        return slice;
-    };
-#pragma unroll 1
-    while (walk.j >= 0) {
-        const bool clean = walk.clean;
-        const int j = walk.j;
-        if (!clean && !mask.by_run)
-            make_words<C>(mask, view, j);
-        clear(S_reg);
-#pragma unroll 1
-        for (int step = 0; step < C::S_END; step++) { /* S = own_S other_S^T */
-            const float *slice = take_slice(step + 1);
-            multiply_add<C::CHANNELS, C::LD_OWN, C::LD_OTHER>(S_reg, slice + row0,
-                                                              slice + C::PAIR_OTHER + column0);
-        }
-        if (clean)
-            weigh<C, false>(S_reg, a, mask, lse_own, W_own, row0, column0, j);
-        else
-            weigh<C, true>(S_reg, a, mask, lse_own, W_own, row0, column0, j);
-#pragma unroll 1
-        for (int step = C::S_END; step < C::DV_END; step++) { /* dV += P^T dO */
-            const float *slice = take_slice(step + 1);
-            multiply_add<C::ROWS_OF_SLICE, C::LD_OWN, C::OUT>(
-                sum_dP, W_rows + (step - C::S_END) * C::BAND_W, slice + column0);
-        }
-        clear(dP_reg);
-#pragma unroll 1
-        for (int step = C::DV_END; step < C::DP_END; step++) { /* dP = own_dP other_dP^T */
-            const float *slice = take_slice(step + 1);
-            multiply_add<C::CHANNELS, C::LD_OWN, C::LD_OTHER>(dP_reg, slice + row0,
-                                                              slice + C::PAIR_OTHER + column0);
-        }
-        finish_dS<C>(S_reg, dP_reg, delta_own, W_own);
-#pragma unroll 1
-        for (int step = C::DP_END; step < C::STEPS; step++) { /* dQ += dS K, dK += dS^T Q */
-            const bool last = step + 1 == C::STEPS;
-            if (last)
-                advance<C>(walk, view, mask);
-            const float *slice = take_slice(last ? 0 : step + 1);
-            multiply_add<C::ROWS_OF_SLICE, C::LD_OWN, C::OUT>(
-                sum_S, W_rows + (step - C::DP_END) * C::BAND_W, slice + column0);
-        }
-    }
-    store_gradient<C>(sum_S, view.gradient_S, mask.work, out0, row0, column0, a.scale, view.add);
-    if constexpr (C::KEYS)
-        store_gradient<C>(sum_dP, view.gradient_dP, mask.work, out0, row0, column0, 1.0f, view.add);
+    store_rows<C>(a.dQ, b, h, i0, dQ_reg, a.scale);
 }
 
-template <class C> static AttnStatus launch_gradient(const AttnArgs *a, const View *view)
+/* One block: Bc keys of one kv head, all queries of its group that see them. */
+template <class C>
+static __global__ void __launch_bounds__(C::THREADS)
+    keys_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass)
 {
-    const int64_t tiles = tile_count(view->a.shape.Nq, C::OWN);
-    const dim3 grid((unsigned)(a->shape.B * view->own_S.shape[2] * tiles), C::D / C::OUT);
-    const AttnStatus status = reserve_smem(gradient_kernel<C>, C::SMEM);
+    extern __shared__ float smem_f32[];
+    const TwoKernelsSmem<C> s(smem_f32);
+    __shared__ Plain plain;
+    const KeyBlock block = block_of_keys(a, C::Bc);
+    publish_plain(plain, a);
+    const Rows seen = {plain.first_row, plain.end_row};
+    const Rows rows = rows_that_see(plain, block.j0, C::Bc), keys = {0, plain.Nk};
+    const int b = block.b;
+
+    float dK_reg[C::Bc / C::WARPS][C::D / 32] = {}, dV_reg[C::Bc / C::WARPS][C::D / 32] = {};
+    load_rows<C>(s.K, C::LD, a.K, b, block.h_kv, block.j0, C::Bc, keys);
+    load_rows<C>(s.V, C::LD, a.V, b, block.h_kv, block.j0, C::Bc, keys);
+    for (int h = block.h_kv * block.group; h < (block.h_kv + 1) * block.group; h++)
+        for (int i0 = rows.begin / C::Br * C::Br; i0 < rows.end; i0 += C::Br) {
+            __syncthreads(); /* nobody reads the last tile any more */
+            load_rows<C>(s.Q, C::D, a.Q, b, h, i0, C::Br, seen);
+            load_rows<C>(s.dO, C::D, a.dO, b, h, i0, C::Br, seen);
+            __syncthreads();
+            score_tile<C>(plain, stats_of_head(a, pass, b, h) + i0, a.scale, i0, block.j0, s.Q,
+                          s.dO, s.K, s.V, s.P, s.dS);
+            __syncthreads();
+            add_product<C>(dV_reg, s.P, 1, C::Bc, s.dO, C::D, C::Br);
+            add_product<C>(dK_reg, s.dS, 1, C::Bc, s.Q, C::D, C::Br);
+        }
+    store_rows<C>(a.dK, b, block.h_kv, block.j0, dK_reg, a.scale);
+    store_rows<C>(a.dV, b, block.h_kv, block.j0, dV_reg, 1.0f);
+}
+
+template <class C> static AttnStatus launch_two_kernels(const AttnArgs *a, const Pass &pass)
+{
+    const AttnShape *n = &a->shape;
+    const cudaStream_t stream = (cudaStream_t)a->stream;
+    AttnStatus status = reserve_smem((const void *)queries_kernel<C>, C::SMEM);
+    if (status == ATTN_OK)
+        status = reserve_smem((const void *)keys_kernel<C>, C::SMEM);
     if (status != ATTN_OK)
         return status;
-    gradient_kernel<C><<<grid, C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(*view);
+    queries_kernel<C>
+        <<<(unsigned)(n->B * n->H * divide_up((int)n->Nq, C::Br)), C::THREADS, C::SMEM, stream>>>(
+            *a, pass);
+    CUDA_TRY_LAUNCH();
+    keys_kernel<C>
+        <<<(unsigned)(n->B * n->Hkv * divide_up((int)n->Nk, C::Bc)), C::THREADS, C::SMEM, stream>>>(
+            *a, pass);
     CUDA_TRY_LAUNCH();
     return ATTN_OK;
 }
 
-template <typename T, int D> struct LaunchRows {
-    typedef GradientTile<D, false> C;
-    static AttnStatus run(const AttnArgs *a, const View *view)
-    {
-        return launch_gradient<C>(a, view);
-    }
-};
-
-template <typename T, int D> struct LaunchKeys {
-    typedef GradientTile<D, true> C;
-    static AttnStatus run(const AttnArgs *a, const View *view)
-    {
-        return launch_gradient<C>(a, view);
-    }
-};
-
-/* For the byte model: the own rows of either kernel. */
-template <typename T, int D> struct OwnTiles {
-    struct C {
-        static const int Br = GradientTile<D, false>::OWN, Bc = GradientTile<D, true>::OWN;
-    };
-};
-
 FlashTiles flash_backward_tiles_v1_two_kernels(const AttnArgs *a)
 {
-    return tiles_for_dim<OwnTiles, float>(a);
-}
-
-AttnStatus flash_backward_two_kernels_run(const AttnArgs *a, const float *delta_dev,
-                                          FlashSums sums_dev)
-{
-    if (a->Q.dtype != ATTN_F32)
-        return ATTN_SKIP;
-    View rows = view_of_queries(a, delta_dev), keys = view_of_keys(a, delta_dev);
-    if (sums_dev.dQ) {
-        rows.gradient_S = tensor_of_sums(sums_dev.dQ, &a->Q);
-        keys.gradient_S = tensor_of_sums(sums_dev.dK, &a->K);
-        keys.gradient_dP = tensor_of_sums(sums_dev.dV, &a->V);
-        rows.add = keys.add = true;
-    }
-    const AttnStatus status = run_for_dim<LaunchRows, float>(a, &rows);
-    return status == ATTN_OK ? run_for_dim<LaunchKeys, float>(a, &keys) : status;
-}
-
-AttnStatus flash_backward_block_v1_two_kernels(const AttnArgs *a, const float *delta_dev,
-                                               FlashSums sums_dev)
-{
-    return flash_backward_two_kernels_run(a, delta_dev, sums_dev);
+    return flash_tiles_of(&a->shape, a->shape.d == 64 ? BlockTile<64>::Br : BlockTile<128>::Br,
+                          BlockTile<64>::Bc);
 }
 
 AttnStatus flash_backward_v1_two_kernels(const AttnArgs *a)
 {
-    const int64_t rows = a->shape.B * a->shape.H * a->shape.Nq;
-    const FlashSums none = {NULL, NULL, NULL};
-    float *delta_dev = (float *)workspace_alloc_device((size_t)rows * sizeof *delta_dev);
-    if (!delta_dev)
-        return ATTN_NO_MEMORY;
-    AttnStatus status = flash_backward_delta_cuda(a, delta_dev);
-    if (status == ATTN_OK)
-        status = flash_backward_two_kernels_run(a, delta_dev, none);
-    workspace_free_device(delta_dev); /* kept until the kernels are done */
-    return status;
+    return run_pass(a,
+                    a->shape.d == 64 ? launch_two_kernels<BlockTile<64>>
+                                     : launch_two_kernels<BlockTile<128>>,
+                    false);
 }

@@ -18,8 +18,8 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "library/cpu/online_internal.h"
 #include "naive.h"
-#include "online_internal.h"
 #include "sliding_window.h"
 
 #define MOMENTS  4 /* at which lse is shown */
@@ -76,6 +76,7 @@ static int make_trace(Trace *t, const AttnArgs *args)
     t->Tc = (Nk + t->bkv - 1) / t->bkv;
     t->args = *args;
     t->args.shape = (AttnShape){1, 1, 1, Nq, Nk, d};
+    t->args.Q.data = t->args.K.data = t->args.V.data = NULL; /* the caller's: copies follow */
     t->visits = zeros(t->Tr * t->Tc, sizeof *t->visits);
     t->turn = zeros(t->Tr * t->Tc, sizeof *t->turn);
     t->O = zeros(Nq * d, sizeof *t->O);

@@ -29,11 +29,11 @@
 #include <string.h>
 
 #include "alloc.h"
-#include "exp.h"
+#include "exp/exp.h"
+#include "library/cpu/sequences.h"
+#include "library/cpu/weights.h"
 #include "naive.h"
-#include "sequences.h"
 #include "tensor.h"
-#include "weights.h"
 
 /* The matrices of one head in work. */
 typedef struct Matrices {
@@ -286,6 +286,7 @@ static void backward_head(const AttnArgs *args, const Matrices *m, int64_t b, in
     naive_load_rows(&args->V, b, naive_kv_head(n, h), 0, n->Nk, m->V);
     naive_load_rows(&args->O, b, h, 0, n->Nq, m->O);
     naive_load_rows(&args->dO, b, h, 0, n->Nq, m->dO);
+    naive_clear_empty(lse, n->Nq, n->d, m->dO);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int part = 0; part < threads; part++)
         backward_rows(args, m, b, h, lse, dQ, part, part_start(n->Nq, part, threads),

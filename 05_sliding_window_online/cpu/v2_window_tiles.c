@@ -6,7 +6,7 @@
  * window is nothing but more tiles that answer "skip". With a window of w keys a row tile of Br
  * queries meets about (Br + w) / Bc tiles of keys instead of Nk / Bc, wherever it stands, so the
  * work is N times the window. The memory need not grow with N either: where the window is narrow,
- * that kernel packs only the keys that a block of queries meets (v2_simd.c of stage 03). What
+ * that kernel packs only the keys that a block of queries meets (simd_run.c of stage 03). What
  * remains to be done around it:
  *
  * - the options that change inputs only: window_plain_run (plain.c);
@@ -23,9 +23,9 @@
 #include <string.h>
 
 #include "alloc.h"
-#include "sequences.h"
+#include "library/cpu/sequences.h"
+#include "library/cpu/weight_tiles.h"
 #include "tensor.h"
-#include "weight_tiles.h"
 
 /* Queries of a sequence without keys. */
 static void store_nothing(const AttnArgs *args, const WindowPart *part)
@@ -54,12 +54,12 @@ static AttnStatus attend_part(const AttnArgs *args, WindowPart *part, void *unus
     if (n->Nq == 0 || n->Nk == 0)
         return ATTN_OK;
     if (part->whole)
-        return flash_forward_v2_simd(args);
+        return flash_forward_library_cpu(args);
     lse = workspace_alloc((size_t)(n->B * n->H * n->Nq) * sizeof *lse);
     if (!lse)
         return ATTN_NO_MEMORY;
     part->args.lse = lse;
-    status = flash_forward_v2_simd(&part->args);
+    status = flash_forward_library_cpu(&part->args);
     for (int64_t bh = 0; bh < n->B * n->H && status == ATTN_OK; bh++)
         memcpy(args->lse + window_part_row(args, part, bh / n->H, bh % n->H), lse + bh * n->Nq,
                (size_t)n->Nq * sizeof *lse);

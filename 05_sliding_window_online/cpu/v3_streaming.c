@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "alloc.h"
-#include "online_internal.h"
+#include "library/cpu/online_internal.h"
 #include "sliding_window.h"
 #include "tensor.h"
 

@@ -19,8 +19,8 @@
 #include <string.h>
 
 #include "alloc.h"
-#include "sequences.h"
-#include "weight_tiles.h"
+#include "library/cpu/sequences.h"
+#include "library/cpu/weight_tiles.h"
 
 /* Adds what one sequence gives, or the whole problem. A sequence's rows of lse are brought together
  * first: [B][H][Nq of this sequence], like its delta. */
@@ -69,6 +69,6 @@ static int is_direct(const AttnArgs *args)
 AttnStatus sliding_window_v4_window_backward(const AttnArgs *args)
 {
     if (is_direct(args))
-        return window_plain_run(args, flash_backward_v2_simd);
+        return window_plain_run(args, flash_backward_library_cpu);
     return window_plain_backward(args, add_gradients);
 }

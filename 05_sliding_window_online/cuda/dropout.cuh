@@ -15,8 +15,8 @@
 #ifndef WINDOW_DROPOUT_CUH
 #define WINDOW_DROPOUT_CUH
 
-#include "cuda_check.h"
-#include "philox.h"
+#include "cuda/cuda_check.h"
+#include "io/philox.h"
 #include "sliding_window.h"
 
 /* Index of a token within its sequence, and the sequence. */

@@ -29,7 +29,9 @@ static size_t float_bytes(const Tensor *t)
     return (size_t)(t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3]) * sizeof(float);
 }
 
-/* Forward: Q, K, V are copied and O has a place. Backward: dO is copied too, and O is not needed.
+/* Forward: Q, K, V are copied and O has a place. Backward: dO is copied too, a float32 one as well,
+ * and in the copy rows without keys are zeros: what padding holds must not meet their P = 0 in a
+ * product, where 0 * NaN is NaN. O is not needed.
  * Whatever it answers, float_copies_free has to follow. */
 static AttnStatus float_copies_make(FloatCopies *copies, const AttnArgs *a, FloatPass pass,
                                     size_t extra_bytes)
@@ -42,20 +44,24 @@ static AttnStatus float_copies_make(FloatCopies *copies, const AttnArgs *a, Floa
     AttnStatus status = ATTN_OK;
     copies->args = *a;
     copies->memory_dev = copies->extra = NULL;
-    for (int t = 0; convert && t < 4; t++)
-        bytes += float_bytes(from[t]);
+    for (int t = 0; t < 4; t++)
+        bytes += convert || from[t] == &a->dO ? float_bytes(from[t]) : 0;
     if (bytes + extra_bytes == 0)
         return ATTN_OK;
     char *at = (char *)workspace_alloc_device(bytes + extra_bytes);
     if (!at)
         return ATTN_NO_MEMORY;
     copies->memory_dev = at;
-    for (int t = 0; convert && t < 4; t++) {
+    for (int t = 0; t < 4; t++) {
+        if (!convert && from[t] != &a->dO)
+            continue;
         *to[t] = window_contiguous(from[t], ATTN_F32, at);
         at += float_bytes(from[t]);
         if (status == ATTN_OK && from[t] != &a->O)
             status = window_copy_cuda(to[t], from[t], a->stream);
     }
+    if (status == ATTN_OK && pass == FLOATS_BACKWARD)
+        status = window_clear_empty_cuda(a->lse, &copies->args.dO, a->stream);
     copies->extra = at;
     return status;
 }

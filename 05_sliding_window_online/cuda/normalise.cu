@@ -27,7 +27,7 @@
 #include <cuda_fp16.h>
 
 #include "alloc.h"
-#include "cuda_check.h"
+#include "cuda/cuda_check.h"
 #include "window_cuda.h"
 
 #define WARPS  4
@@ -72,7 +72,8 @@ static __device__ __forceinline__ void find_stats(GroupStats *stats_smem, const 
         }
         squares = sum_of_warp(squares);
         product = dy ? sum_of_warp(product) : 0.0f;
-        const float r = 1.0f / sqrtf(squares / (float)n.group + n.eps);
+        /* squares that overflow: NaN, since 1 / inf would make zeros that look like a result */
+        const float r = squares < INFINITY ? 1.0f / sqrtf(squares / (float)n.group + n.eps) : NAN;
         if (lane == 0) {
             stats_smem[first / n.group].r = r;
             stats_smem[first / n.group].pull = r * product / (float)n.group * (r * r);

@@ -18,15 +18,15 @@
  * nothing to add to. That also keeps -inf - -inf, which is NaN, out of the merge.
  *
  * Interface:
- * - window_online_step_cuda, window_online_cuda_refuses (cpu/online_internal.h).
+ * - window_online_step_cuda, window_online_cuda_refuses (library/cpu/online_internal.h).
  * - window_online_smem_cuda (window_cuda.h).
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "../cpu/online_internal.h"
 #include "alloc.h"
-#include "cuda_check.h"
+#include "cuda/cuda_check.h"
+#include "library/cpu/online_internal.h"
 #include "window_cuda.h"
 
 #define WARPS  8

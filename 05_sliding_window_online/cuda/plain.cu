@@ -14,13 +14,14 @@
  *
  * Interface:
  * - window_plain_run_cuda, window_plain_backward_cuda (sliding_window.h).
- * - window_make_plain_cuda, window_contiguous, window_copy_cuda (window_cuda.h).
+ * - window_make_plain_cuda, window_contiguous, window_copy_cuda, window_clear_empty_cuda
+ *   (window_cuda.h).
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "alloc.h"
-#include "cuda_check.h"
+#include "cuda/cuda_check.h"
 #include "window_cuda.h"
 
 /* --- copies ------------------------------------------------------------------------------------*/
@@ -62,6 +63,28 @@ AttnStatus window_copy_cuda(const Tensor *to, const Tensor *from, void *stream)
         launch_copy<__half>(*to, *from, (cudaStream_t)stream);
     else
         launch_copy<__nv_bfloat16>(*to, *from, (cudaStream_t)stream);
+    CUDA_TRY_LAUNCH();
+    return ATTN_OK;
+}
+
+/* One warp: one row of channels. lse [B][heads][N] */
+static __global__ void __launch_bounds__(256)
+    clear_empty_kernel(const __grid_constant__ Tensor t, const float *lse)
+{
+    const int64_t N = t.shape[1], heads = t.shape[2];
+    const int64_t row = blockIdx.x * (int64_t)8 + threadIdx.x / 32;
+    if (row >= t.shape[0] * heads * N || lse[row] != -INFINITY)
+        return;
+    float *t_row = (float *)t.data + tensor_offset(&t, row / N / heads, row % N, row / N % heads);
+    for (int x = threadIdx.x % 32; x < t.shape[3]; x += 32)
+        t_row[x] = 0.0f;
+}
+
+AttnStatus window_clear_empty_cuda(const float *lse_dev, const Tensor *t, void *stream)
+{
+    const int64_t rows = t->shape[0] * t->shape[1] * t->shape[2];
+    const unsigned blocks = (unsigned)((rows + 7) / 8);
+    clear_empty_kernel<<<blocks, 256, 0, (cudaStream_t)stream>>>(*t, lse_dev);
     CUDA_TRY_LAUNCH();
     return ATTN_OK;
 }

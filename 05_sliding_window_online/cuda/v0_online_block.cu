@@ -21,10 +21,10 @@
 #include <cuda_fp16.h>
 #include <stdlib.h>
 
-#include "../cpu/online_internal.h"
 #include "alloc.h"
-#include "cuda_check.h"
+#include "cuda/cuda_check.h"
 #include "flash_forward.h"
+#include "library/cpu/online_internal.h"
 #include "window_cuda.h"
 
 /* One warp: one row of O, and its lse. */

@@ -13,7 +13,7 @@
  * whatever the window. So time grows with N times the window, plus the ends.
  *
  * That walk is what stage 03's row_mask.cuh plans for any kernel. With weights that are P itself
- * the kernels are those of stages 03 and 04 (v2_register_tiles, v1_two_kernels): nothing is missing
+ * the kernels are those of stages 03 and 04 (float32): nothing is missing
  * there. This file has what they do not know, weights that are not P:
  *
  *   1. lse, by stage 03's kernel: clipping needs the final P, and P = exp(s - lse) is final.
@@ -34,8 +34,8 @@
  * - sliding_window_v1_window_tiles, sliding_window_v1_window_tiles_backward: every dtype, option,
  *   mask and layout; d <= 256.
  */
-#include "../../03_flash_forward/cuda/block.cuh"
-#include "../../04_flash_backward/cuda/block.cuh"
+#include "../../03_flash_forward/library/cuda/block.cuh"
+#include "../../04_flash_backward/library/cuda/block.cuh"
 #include "float_copies.cuh"
 #include "weight_walk.cuh"
 
@@ -286,7 +286,7 @@ static AttnStatus add_gradients(const AttnArgs *plain, FlashSums sums)
     if (status == ATTN_OK)
         status = flash_backward_delta_cuda(plain, delta_dev);
     if (status == ATTN_OK && weights_are_plain(plain)) {
-        status = flash_backward_two_kernels_run(&copies.args, delta_dev, sums);
+        status = flash_gradients_f32_run(&copies.args, delta_dev, sums);
     } else if (status == ATTN_OK) {
         status = make_weights(plain, &weights, tokens_dev);
         if (status == ATTN_OK)
@@ -308,6 +308,6 @@ AttnStatus sliding_window_v1_window_tiles_backward(const AttnArgs *args)
     if (args->shape.d > 256)
         return ATTN_SKIP;
     if (args->Q.dtype == ATTN_F32 && !norm && weights_are_plain(args))
-        return window_plain_run_cuda(args, flash_backward_v1_two_kernels);
+        return window_plain_run_cuda(args, flash_backward_library_cuda);
     return window_plain_backward_cuda(args, add_gradients);
 }

@@ -14,7 +14,7 @@
  *     while another starts.
  *   - Of the pairs in visited tiles 257 / 384 are visible. Smaller tiles waste less and cost more
  *     shared-memory traffic for each product: stage 04 switches to them below a width that was
- *     found by measurement (NARROW_WINDOW in v4_clean_tiles), stage 03 does not.
+ *     found by measurement (NARROW_WINDOW in gradient_launch.cuh), stage 03 does not.
  *
  * So much of the time goes there that up to 256 keys the forward pass has a kernel of its own,
  * rolling_window.cu: no block starts or ends between two blocks of rows, and nearly every tile is
@@ -28,7 +28,7 @@
  * - sliding_window_v2_mma_window, sliding_window_v2_mma_window_backward: f16 and bf16, d <= 256.
  * - window_tiles_v2_mma, window_traffic_v2_mma: which of the two kernels it is, for the byte model.
  */
-#include "../../04_flash_backward/cuda/block.cuh"
+#include "../../04_flash_backward/library/cuda/block.cuh"
 #include "alloc.h"
 #include "sliding_window.h"
 #include "window_cuda.h"
@@ -46,7 +46,7 @@ static bool asks_for_weights(const AttnArgs *args)
 static AttnStatus narrow_or_tiles(const AttnArgs *plain)
 {
     const AttnStatus status = window_rolling_cuda(plain);
-    return status == ATTN_SKIP ? flash_forward_v5_clean_tiles(plain) : status;
+    return status == ATTN_SKIP ? flash_forward_library_cuda(plain) : status;
 }
 
 AttnStatus sliding_window_v2_mma_window(const AttnArgs *args)
@@ -60,7 +60,7 @@ FlashTiles window_tiles_v2_mma(const AttnArgs *args)
 {
     const RollingTiles rolling = window_rolling_tiles_cuda(args);
     return rolling.blocks > 0 ? flash_tiles_of(&args->shape, rolling.strip, rolling.keys)
-                              : flash_tiles_v5_clean_tiles(args);
+                              : flash_tiles_library_cuda(args);
 }
 
 ModelTraffic window_traffic_v2_mma(const AttnArgs *args, FlashTiles tiles)
@@ -93,5 +93,5 @@ AttnStatus sliding_window_v2_mma_window_backward(const AttnArgs *args)
         return ATTN_SKIP;
     if (args->options && args->options->norm_group > 0)
         return window_plain_backward_cuda(args, add_gradients);
-    return window_plain_run_cuda(args, flash_backward_v4_clean_tiles);
+    return window_plain_run_cuda(args, flash_backward_library_cuda);
 }

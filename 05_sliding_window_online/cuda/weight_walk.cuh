@@ -29,8 +29,8 @@
  */
 enum Pass { PASS_OUTPUT, PASS_DELTA, PASS_ROWS, PASS_KEYS };
 
-template <int D, Pass PASS_> struct WeightTile : GradientTile<D, PASS_ == PASS_KEYS> {
-    typedef GradientTile<D, PASS_ == PASS_KEYS> G;
+template <int D, Pass PASS_> struct WeightTile : OwnerTile<D, PASS_ == PASS_KEYS> {
+    typedef OwnerTile<D, PASS_ == PASS_KEYS> G;
     static const Pass PASS = PASS_;
     static const bool ADDS_W = PASS == PASS_OUTPUT || PASS == PASS_KEYS;
     static const bool NEEDS_dP = PASS != PASS_OUTPUT;

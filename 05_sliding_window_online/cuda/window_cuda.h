@@ -10,6 +10,7 @@
  * - window_rolling_cuda, window_rolling_tiles_cuda: the forward pass of narrow windows, 16 bits.
  * - window_online_smem_cuda: what a step of the online module needs.
  * - window_copy_cuda: a tensor into another one, of any dtype and strides.
+ * - window_clear_empty_cuda: rows of a float32 tensor where lse is -inf become zeros.
  */
 #ifndef WINDOW_CUDA_H
 #define WINDOW_CUDA_H
@@ -37,6 +38,8 @@ AttnStatus window_make_plain_cuda(const AttnArgs *args, AttnArgs *plain, AttnOpt
 /* Like `like`, contiguous. */
 Tensor window_contiguous(const Tensor *like, AttnDtype dtype, void *data);
 AttnStatus window_copy_cuda(const Tensor *to, const Tensor *from, void *stream);
+/* lse_dev [B][heads][N] */
+AttnStatus window_clear_empty_cuda(const float *lse_dev, const Tensor *t, void *stream);
 
 /* ATTN_SKIP, and nothing queued: not a case for it (rolling_window.cu). */
 AttnStatus window_rolling_cuda(const AttnArgs *plain);

@@ -2,7 +2,8 @@
 """columns.py: what the tables show of a recorded run (rows.py), as text.
 
 Interface:
-- COLUMNS: column name -> (heading, row -> text, numbers to the right). DEMO_COLUMNS: the demo's.
+- COLUMNS: column name -> (heading, row -> text, numbers to the right). DEMO_COLUMNS: in Markdown;
+  TERMINAL_COLUMNS with SHORT_HEADS: in 100 columns of a terminal.
 - cell(row, name). case_text(row): sizes and mask in a few words. number, size, percent.
 """
 import statistics
@@ -127,13 +128,13 @@ def of(key, other):
     return lambda r: percent(r[key] / r[other] if r.get(key) and r.get(other) else None)
 
 
-def median_text(name):
-    """A median of rounds; in brackets where none of them was quiet enough to count."""
+def spread_text(name):
+    """A median of rounds, and from where to where they lie."""
     def text(row):
-        refused = row.get(name + "_refused")
-        if row.get(name + "_med") is None and refused:
-            return f"({number(statistics.median(refused))})"
-        return number(row.get(name + "_med"))
+        rounds = row.get(name)
+        if not rounds:
+            return number(None)
+        return f"{number(statistics.median(rounds))} ({min(rounds):.2f}..{max(rounds):.2f})"
     return text
 
 
@@ -215,8 +216,9 @@ COLUMNS = {
                              lambda r: tera(r.get("peer_backward_gflops")), True),
     "of_peer_backward": ("backward, of peer", lambda r: number(recorded.of_peer_backward(r)), True),
     "share": ("of sgemm", lambda r: percent(recorded.share(r)), True),
-    "ratio": ("of sgemm 2048^3", median_text("ratio"), True),
-    "scaling": ("speed-up, of sgemm's", median_text("scaling"), True),
+    "ratio": ("of sgemm 2048^3", spread_text("ratio"), True),
+    "scaling": ("speed-up, of sgemm's", spread_text("scaling"), True),
+    "sgemm_of_fma": ("sgemm, of the FMA loop", lambda r: number(r.get("sgemm_of_fma")), True),
     "floor": ("floor", lambda r: number(r.get("floor"), 2), True),
     "aim": ("aim", lambda r: number(r.get("aim"), 2), True),
     "gbytes_per_s": ("GB/s", lambda r: number(recorded.gbytes_per_s(r)), True),
@@ -245,7 +247,7 @@ COLUMNS = {
     "dV_lost": ("dV rows lost", lambda r: percent(r.get("dV_rows_lost")), True),
     "sram": ("M", plain("sram_elements"), True),
     "tile": ("tile", tile_text, True),
-    "tiles": ("tiles skipped / masked / clean", window_tiles, True),
+    "tiles": ("tiles skipped / masked / full", window_tiles, True),
     "block_kv": ("keys a step", plain("block_kv"), True),
     "steps": ("steps", online_steps, True),
     "o_error": ("largest error of O", lambda r: scientific(r.get("o_error")), True),
@@ -289,6 +291,10 @@ COLUMNS = {
 }
 DEMO_COLUMNS = ["stage", "variant", "device", "case", "bound_ratio", "ms_med", "gflops", "share",
                 "hbm_bytes_model", "peak_bytes", "speed"]
+
+TERMINAL_COLUMNS = ["variant", "bound_ratio", "ms_med", "gflops", "share", "hbm_bytes_model",
+                    "peak_bytes", "speed"]
+SHORT_HEADS = {"hbm_bytes_model": "traffic", "peak_bytes": "memory", "speed": "times v0"}
 
 
 def cell(row, column):

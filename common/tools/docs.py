@@ -19,7 +19,10 @@ the repository root. The markers (the closing one repeats the kind, as in `/code
     number: FILE.jsonl column=share filter="..."        one cell, inside a sentence
                                these, and code: FILE, may say pending="COMMAND": where there is no
                                such row or file yet, the page names the command that records it,
-                               and is filled when there is
+                               and is filled when there is; with fresh=yes a row that is older
+                               than its source counts as missing
+    reading: STAGE...          files and lines to read, lines added, for each rung (reading.py)
+    ladder: FILE.jsonl         the first page's table (first_page.py) from the demo's rows
     run: PROGRAM ARGUMENTS     output of a program of --build, or of a single FILE.c, compiled
                                there; exit=2 first allows that status, before=WORD leaves out what
                                follows from the first line on that begins so (last digits, which
@@ -27,6 +30,7 @@ the repository root. The markers (the closing one repeats the kind, as in `/code
 
 Interface:
 - expand(text, page, context): the page with all markers filled; DocsError says what is wrong.
+- In a chapter (0N_name.md) each term of glossary.md beside it becomes a link at its first use.
 - Links and commands are checked by docs_check.py, which this program calls.
 """
 import argparse
@@ -41,11 +45,15 @@ import textwrap
 
 import docs_check
 import columns as shown
+import first_page
+import glossary
+import reading
 import rows as recorded
 import table as table_tool
 
-MARKER = re.compile(r"(?<!`)<!-- (code|diff|table|number|run): (.*?) -->(.*?)<!-- /\1 -->", re.S)
-OPENING = re.compile(r"(?<!`)<!-- (code|diff|table|number|run): .*? -->")
+KINDS = "code|diff|table|number|reading|ladder|run"
+MARKER = re.compile(rf"(?<!`)<!-- ({KINDS}): (.*?) -->(.*?)<!-- /\1 -->", re.S)
+OPENING = re.compile(rf"(?<!`)<!-- ({KINDS}): .*? -->")
 LANGUAGE = {".c": "c", ".h": "c", ".cu": "cuda", ".cuh": "cuda", ".py": "python", ".sh": "sh"}
 
 
@@ -176,6 +184,8 @@ def recorded_rows(context, words, options):
         raise Pending(options["pending"])
     found = recorded.load([context.root / words[0]])
     rows = recorded.select(recorded.add_speedups(recorded.usable(found)), options.get("filter", ""))
+    if options.get("fresh") == "yes":
+        rows = [row for row in rows if not recorded.is_stale(row, context.root)]
     if not rows and "pending" in options:
         raise Pending(options["pending"])
     if not rows:
@@ -189,12 +199,22 @@ def expand_table(context, _page, words, options):
     return f"\n{table_tool.markdown(rows, columns, context.root)}"
 
 
+def expand_ladder(context, _page, words, _options):
+    if len(words) != 1:
+        raise DocsError("ladder: expected one FILE.jsonl")
+    return f"\n{first_page.ladder_table(context.root, words[0])}"
+
+
 def expand_number(context, _page, words, options):
     rows = recorded_rows(context, words, options)
     if len(rows) != 1:
         raise DocsError(f"number: {len(rows)} rows match, one is wanted: "
                         + " ".join(row["_where"] for row in rows[:4]))
     return shown.cell(rows[0], options.get("column", "")).strip()
+
+
+def expand_reading(context, _page, words, _options):
+    return "\n" + reading.markdown(context.root, words)
 
 
 def find_program(context, name):
@@ -227,7 +247,8 @@ def expand_run(context, _page, words, options):
 
 
 EXPANDERS = {"code": expand_code, "diff": expand_diff, "table": expand_table,
-             "number": expand_number, "run": expand_run}
+             "number": expand_number, "reading": expand_reading, "ladder": expand_ladder,
+             "run": expand_run}
 
 
 def parse_arguments(kind, text):
@@ -237,7 +258,7 @@ def parse_arguments(kind, text):
     for part in shlex.split(text):
         key, equals, value = part.partition("=")
         known = key in ("columns", "column", "filter", "comment", "context", "exit", "before",
-                        "pending")
+                        "pending", "fresh")
         if equals and known and (kind != "run" or not words):
             options[key] = value
         else:
@@ -278,6 +299,9 @@ def pages_of(root):
 def process(page, context, check):
     old = page.read_text(encoding="utf-8")
     new = expand(old, page, context)
+    glossary_page = page.parent / "glossary.md"
+    if re.match(r"0\d_", page.name) and glossary_page.exists():
+        new = glossary.link_first_uses(new, glossary_page.read_text(encoding="utf-8"))
     if new == old:
         return True
     if not check:

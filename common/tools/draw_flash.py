@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """draw_flash.py: the drawings of chapter 03. Every number in them is computed here: visiting
 orders and tile counts by walking the loops, fragments and swizzle from the formulas that
-03_flash_forward/cuda/mma.cuh states, schedules by handing out blocks. The
+03_flash_forward/library/cuda/mma.cuh states, schedules by handing out blocks. The
 roofline is drawn by draw_roofline.py.
 
 Interface:

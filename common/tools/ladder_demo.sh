@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# Part of ./ladder: the demonstration, the figures and the CPU bench.
+# Part of ./ladder: the build, the demonstration, the figures and the CPU bench.
 #
-# Interface: ladder_demo, ladder_plot [FILE], ladder_bench cpu [STAGE].
+# Interface: ladder_build [STAGE], ladder_demo, ladder_plot [FILE], ladder_bench cpu [STAGE].
 
 # Sizes of the table: the bundled activations of a trained transformer, and random numbers of a size
 # that the readable v0 variants still finish in a second or two; for the backward pass a training
@@ -11,14 +11,35 @@ demo_cases='--bundled
 demo_lengths='128 256 512 2048'
 bench_cpu_lengths='128 256 512 1024 2048 4096'
 
-build_for_demo() {
+# chosen_stages [STAGE]: the "folder program" line of one stage, or all of them
+chosen_stages() {
+    stages | grep -e "^${1:-0}[ _0-9]" ||
+        refuse "unknown stage '$1'; there are: $(stages | tr '\n' ' ')"
+}
+
+# build_programs TARGET...: into build/demo, which is configured when it has to be
+build_programs() {
     cuda=disabled
     gpu_visible && cuda=auto
     [ $cuda = auto ] || say "no GPU is visible: the CUDA variants are not built"
     configure build/demo -Dcuda=$cuda || exit 3
+    step "build" build/demo-ninja.log ninja -C build/demo "$@" || exit 3
+}
+
+# What one types after a change in a stage.
+ladder_build() {
+    [ $# -le 1 ] || refuse "accepted is: ./ladder build [STAGE]"
+    mkdir -p build
+    chosen_stages "$@" >build/build_stages.txt
+    install demo
     # shellcheck disable=SC2046 # one target a word
-    step "build" build/demo-ninja.log ninja -C build/demo $(stages | tr ' ' /) \
-        03_flash_forward/count_traffic || exit 3
+    build_programs $(tr ' ' / <build/build_stages.txt)
+    sed 's|^|build/demo/|; s| |/|' build/build_stages.txt
+}
+
+build_for_demo() {
+    # shellcheck disable=SC2046 # one target a word
+    build_programs $(stages | tr ' ' /) 03_flash_forward/count_traffic
 }
 
 # run_stage FOLDER/PROGRAM JSONL FLAGS...: a wrong answer is remembered, not fatal
@@ -74,7 +95,7 @@ ladder_demo() {
         run_stage 01_naive/naive out/demo_figures.jsonl -B 1 -H 8 -N "$N" -d 64 --bench \
             --warmup 1 --iters 3
         run_stage 03_flash_forward/flash_forward out/demo_figures.jsonl -B 1 -H 8 -N "$N" -d 64 \
-            --variant v2_simd --bench --warmup 1 --iters 3
+            --variant library --bench --warmup 1 --iters 3
         for window in -1,0 256,0; do
             run_stage 05_sliding_window_online/sliding_window out/demo_figures.jsonl -B 1 -H 8 \
                 -N "$N" -d 64 --causal --window "$window" --bench --warmup 1 --iters 3
@@ -88,6 +109,8 @@ ladder_demo() {
     python3 common/tools/table.py out/demo.jsonl --demo
     cat out/demo.jsonl >>out/demo_figures.jsonl
     ladder_plot || status=$?
+    say ""
+    python3 common/tools/first_page.py out/demo_figures.jsonl
     exit $status
 }
 
@@ -183,8 +206,7 @@ ladder_bench() {
         refuse "accepted is: ./ladder bench cpu [STAGE]"
     fi
     mkdir -p build out
-    stages | grep -e "^${2:-0}[ _0-9]" >build/bench_stages.txt ||
-        refuse "unknown stage '$2'; there are: $(stages | tr '\n' ' ')"
+    chosen_stages ${2:+"$2"} >build/bench_stages.txt
     status=0
     install demo
     build_for_demo

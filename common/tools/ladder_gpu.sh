@@ -40,13 +40,8 @@ gpu_stages() {
 }
 
 gpu_build() {
-    arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
-        head -n 1 | tr -d .)
-    case $arch in
-    '') archs=80,90,90a ;;
-    90) archs=90,90a ;;
-    *) archs=$arch ;;
-    esac
+    archs=auto
+    gpu_visible || archs=80,90,90a # to be carried to a machine that has one
     configure build/gpu -Dcuda=enabled "-Dgpu_archs=$archs" || exit 3
     step "build" build/gpu-ninja.log ninja -C build/gpu || exit 3
     find build/gpu -name '*.kernels.txt' -exec cat {} + | sort >"$gpu_out/kernels.txt"
@@ -90,15 +85,17 @@ check_several_gpus() {
     done
 }
 
-# The tests with a CUDA device, and the CPU's own: this machine may have SIMD units (AVX-512) that
-# the one of every day lacks.
+# The tests with a CUDA device. Without a STAGE those of common/ too, and the CPU's own: this
+# machine may have SIMD units (AVX-512) that the one of every day lacks.
 gpu_check() {
     gpu_stages >"$gpu_lists/stages.txt"
-    part unit sh common/tools/gpu_one_test.sh build/gpu --suite unit --no-suite gpu
-    gpu_tests_of unit >"$gpu_lists/tests.txt"
-    while read -r name <&4; do
-        part "unit $name" sh common/tools/gpu_one_test.sh build/gpu "$name"
-    done 4<"$gpu_lists/tests.txt"
+    if [ -z "$gpu_stage" ]; then
+        part unit sh common/tools/gpu_one_test.sh build/gpu --suite unit --no-suite gpu
+        gpu_tests_of unit >"$gpu_lists/tests.txt"
+        while read -r name <&4; do
+            part "unit $name" sh common/tools/gpu_one_test.sh build/gpu "$name"
+        done 4<"$gpu_lists/tests.txt"
+    fi
     while read -r folder _ <&3; do
         number=${folder%%_*}
         gpu_tests_of "$number" >"$gpu_lists/tests.txt"
@@ -139,7 +136,7 @@ bench_speedup() {
     for N in 256 512 1024 2048 4096; do
         echo "-B 1 -H 8 -N $N -d 64"
     done >build/speedup.txt
-    for run in '01_naive/naive v1_blas' '03_flash_forward/flash_forward v2_simd'; do
+    for run in '01_naive/naive v1_blas' '03_flash_forward/flash_forward library'; do
         part "03 speed-up, ${run#* }" "build/gpu/${run% *}" --device cpu --threads 2 \
             --variant "${run#* }" --cases build/speedup.txt --bench --quiet \
             --json "$gpu_out/03_speedup_cpu.jsonl"
@@ -158,8 +155,8 @@ wall_of() {
 
 bench_wall() {
     wall_of "04 wall, v1_cublas" cuda 01_naive/naive v1_cublas --backward
-    wall_of "04 wall, v4_clean_tiles" cuda 04_flash_backward/flash_backward v4_clean_tiles
-    for variant in v1_blas v2_simd; do
+    wall_of "04 wall, library" cuda 04_flash_backward/flash_backward library
+    for variant in v1_blas library; do
         wall_of "04 wall, $variant" cpu 04_flash_backward/flash_backward $variant --threads 2
     done
 }
@@ -216,7 +213,7 @@ traffic_of() {
 }
 
 gpu_traffic() {
-    traffic_of 03_flash_forward flash_forward v5_clean_tiles
+    traffic_of 03_flash_forward flash_forward library
     traffic_of 01_naive naive v1_cublas
 }
 

@@ -27,6 +27,7 @@ TXT
                 '-H 1 --seq-q 70 --seq-kv 130 -d 64 --strides odd --mask causal-upper-left' \
                 '-H 1 --seq-q 70 --seq-kv 130 -d 96 --mask full' \
                 '-H 2 --kv-heads 1 --seq-q 33 --seq-kv 129 -d 128 --window 40,9' \
+                '-H 2 --seq-q 140 --seq-kv 270 -d 128 --causal' \
                 '-H 1 --seq-q 33 --seq-kv 70 -d 128 --strides odd' \
                 '-H 1 --seq-q 70 --seq-kv 70 -d 256 --causal' \
                 '-H 2 --seq-q 130 --seq-kv 100 -d 59 --softcap 20' \
@@ -109,7 +110,10 @@ sanitize_programs() {
         echo build/gpu/tests/gpu/test_flash_resume_gpu small
         echo build/gpu/tests/gpu/test_flash_undivided_gpu small
         ;;
-    flash_backward) echo build/gpu/tests/gpu/test_backward_blocks_gpu small ;;
+    flash_backward) # a test at a time: under racecheck all of them take longer than a piece
+        blocks=tests/gpu/test_backward_blocks_gpu
+        sed -n "s|.*cmocka_unit_test(\(test_[a-z_]*\)).*|build/gpu/$blocks small \1|p" $blocks.c
+        ;;
     sliding_window) echo build/gpu/tests/gpu/test_window_decode_gpu small ;;
     ring_burst) echo build/gpu/tests/gpu/test_ring_work_gpu ;;
     esac
@@ -192,8 +196,8 @@ ring_bench_cases() {
 }
 
 # A million tokens on $1 GPUs: one round without a warm-up, since it takes most of a minute on two
-# GPUs, and without the yardstick of --bench, which would take as long again. Inputs (--dist paired)
-# whose gradients stay large enough to be judged.
+# GPUs, and without the local baseline of --bench, which would take as long again. Inputs (--dist
+# paired) whose gradients stay large enough to be judged.
 ring_million_cases() {
     ranks=$1
     [ "$ranks" -lt 2 ] ||

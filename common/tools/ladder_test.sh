@@ -2,7 +2,7 @@
 # Part of ./ladder: everything that this machine can test. Each build folder leaves Meson's record
 # of its run, what could not be run leaves a record here, and testsum.py counts them all.
 #
-# Interface: ladder_test.
+# Interface: ladder_test, ladder_test_quick.
 
 # record NAME RESULT WHY: one line for testsum.py, as Meson writes them
 record() {
@@ -97,7 +97,7 @@ test_sanitizers() {
         CC=clang test_in build/tsan "TSan" \
             "-Dcuda=disabled -Dblas=disabled -Db_sanitize=thread -Db_lundef=false
             -Doptimization=1 $lines_only" "" --timeout-multiplier 8 --suite unit $stage_suites \
-            --no-suite wrong --no-suite cli --no-suite isa
+            --no-suite wrong --no-suite cli --no-suite isa --no-suite one_thread
         unset TSAN_OPTIONS OMP_NUM_THREADS
     else
         record "TSan" SKIP "clang with OpenMP and -fsanitize=thread is not here"
@@ -129,23 +129,45 @@ test_cross() {
     fi
 }
 
-ladder_test() {
-    mkdir -p build
-    steps=build/steps.json records=
-    : >"$steps"
-    test_start=$(date +%s)
-    install test
+# The build that both commands test.
+test_build() {
     # one portable architecture and Hopper's: every other one costs seconds per file. Where nothing
     # can run, tensor-core kernels are compiled for one of the two 16-bit types: one template.
     one_type=-Dgpu_f16=false
     ! gpu_visible || one_type=-Dgpu_f16=true
     # no debug information: neither a debugger nor a profiler reads it here
-    test_in build/test "C and CUDA" "-Dgpu_archs=80,90a -Ddebug=false $one_type" ""
+    test_in build/test "C and CUDA" "-Dgpu_archs=80,90a -Ddebug=false $one_type" "" "$@"
+}
+
+start_test() {
+    mkdir -p build
+    steps=build/steps.json records=
+    : >"$steps"
+    test_start=$(date +%s)
+    install test
+}
+
+end_test() {
+    say "all of it took $(($(date +%s) - test_start)) s"
+    [ ! -s "$steps" ] || records="$records $steps"
+    # shellcheck disable=SC2086 # file names without blanks
+    python3 common/tools/testsum.py $records
+}
+
+ladder_test() {
+    start_test
+    test_build
     test_sanitizers
     test_fuzz
     test_cross
-    say "all of it took $(($(date +%s) - test_start)) s"
-    [ -s "$steps" ] && records="$records $steps"
-    # shellcheck disable=SC2086 # file names without blanks
-    python3 common/tools/testsum.py $records
+    end_test
+}
+
+# While one works: one build, the short case lists, the best instruction set, and nothing that takes
+# long for what it is.
+ladder_test_quick() {
+    start_test
+    export ATTN_TEST_QUICK=1
+    test_build --no-suite isa --no-suite wrong --no-suite slow
+    end_test
 }

@@ -4,7 +4,8 @@
 
     peer_rows.py ROWS.jsonl PEERS.txt...
 
-PEERS.txt is what peers_gpu.py printed (PyTorch's FlashAttention-2 in bf16, 16k tokens in all,
+PEERS.txt is what peers_gpu.py printed (PyTorch's FlashAttention-2 and cuDNN in bf16, of which the
+faster one counts, 16k tokens in all,
 hidden size 2048, lower-right is upper-left there because Nq = Nk; and its materialised float32
 attention, H=16 d=64), a second one what peers_more.py did (the same causal with a window, on
 visible pairs):
@@ -32,7 +33,8 @@ import pathlib
 import re
 import sys
 
-LINE = re.compile(r"d=(\d+) S=(\d+) causal=([01]) \| FA2 fwd +(\d+) bwd +(\d+)")
+LINE = re.compile(r"d=(\d+) S=(\d+) causal=([01]) \| FA2 fwd +(\d+) bwd +(\d+)"
+                  r"(?: \| cuDNN fwd +(\d+) bwd +(\d+))?")
 WINDOW_LINE = re.compile(r"window d=(\d+) S=(\d+) w=(\d+) FA2 fwd (\d+) bwd (\d+)")
 F32_LINE = re.compile(r"fp32 materialised torch S=(\d+) ([0-9.]+) TFLOP/s")
 RANKS_LINE = re.compile(r"^G=(\d+) ring sendrecv", re.M)  # of the lines behind it
@@ -54,10 +56,13 @@ def read_peers(text):
     for d, n, causal, *rates in LINE.findall(text):
         d, n = int(d), int(n)
         mask = "causal-lower-right" if causal == "1" else "none"
-        for backward, rate in enumerate(rates):
-            name = f"FlashAttention-2 of {torch}" + (", backward" if backward else "")
+        for backward in (0, 1):
+            of_both = {"FlashAttention-2": rates[backward], "cuDNN": rates[2 + backward]}
+            name, rate = max(((name, float(rate)) for name, rate in of_both.items() if rate),
+                             key=lambda peer: peer[1])
+            name += f" of {torch}" + (", backward" if backward else "")
             peers["bf16", TOKENS // n, HIDDEN // d, n, d, mask, -1, bool(backward)] = (
-                name, 1e3 * float(rate))
+                name, 1e3 * rate)
     for d, n, left, *rates in WINDOW_LINE.findall(text):
         d, n = int(d), int(n)
         for backward, rate in enumerate(rates):

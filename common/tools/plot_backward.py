@@ -8,8 +8,8 @@ Interface:
 from plot_rows import block, chip, latest, quoted, richest, sizes_of
 
 # (stage, variant) with whole matrices, without; device by device
-PAIRS = {"cuda": [("naive", "v1_cublas"), ("flash_backward", "v4_clean_tiles")],
-         "cpu": [("flash_backward", "v1_blas"), ("flash_backward", "v2_simd")]}
+PAIRS = {"cuda": [("naive", "v1_cublas"), ("flash_backward", "library")],
+         "cpu": [("flash_backward", "v1_blas"), ("flash_backward", "library")]}
 GPU_BYTES = {"H200": 141e9, "H100": 80e9, "A100": 80e9}  # of the card, by a part of its name
 
 

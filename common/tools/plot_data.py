@@ -195,16 +195,18 @@ def speedup(rows):
 
 
 def speed(rows):
-    """One bar a variant, for the case that the most variants ran; CPU and GPU stand apart."""
-    rows = [r for r in rows if r.get("flops") and r.get("ms_med") and not r.get("backward")]
+    """One bar a variant, stage by stage and rung by rung, for the case that the most variants ran;
+    CPU and GPU stand apart. Stage 04 shows its backward pass, the others their forward pass."""
+    rows = [r for r in rows if r.get("flops") and recorded.time_ms(r)
+            and (r["stage"] == "flash_backward" or not r.get("backward"))]
     rows = richest(rows, lambda r: tuple(str(r.get(k)) for k in (
         "B", "H", "Hkv", "Nq", "Nk", "d", "mask", "window", "softcap", "dtype", "input")),
         lambda r: (r["stage"], r["variant"], r["device"]))
     rows = latest(rows, lambda r: (r["stage"], r["variant"], r["device"]))
     if not rows:
         return None
-    rows.sort(key=lambda r: (r["device"], r["stage"], r["variant"]))
-    stages = sorted({(r["device"], r["stage"]) for r in rows})
+    rows.sort(key=lambda r: (r["device"], *recorded.ladder_order(r)))
+    stages = list(dict.fromkeys((r["device"], r["stage"]) for r in rows))
     recorded.add_speedups(rows)
     lines = []
     for n, r in enumerate(rows):

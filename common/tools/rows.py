@@ -10,7 +10,7 @@ Interface:
 - usable(rows): those with pass true. experiment(rows, name): the records of one.
 - select(rows, "variant=v1_blas Nq>=1024"): a filter.
 - is_stale(row): the variant's sources have changed since the row was recorded.
-- grouped(rows): rows of one case together.
+- grouped(rows): rows of one case together. ladder_order, rung_order: keys to sort rows by.
 - add_speedups(rows): row["_speed"] against v0 of the same stage, device and case.
 - gflops, share, gbytes_per_s, share_of_copy, pass_gflops, of_peer, of_peer_backward,
   of_peer_both: rates of a row, None where it has none.
@@ -25,6 +25,8 @@ import re
 import source_hashes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+LADDER = ["naive", "tiled_softmax", "flash_forward", "flash_backward", "sliding_window",
+          "ring_burst"]
 CASE_KEYS = ("stage", "device", "dtype", "B", "H", "Hkv", "Nq", "Nk", "d", "mask", "window", "rows",
              "cols", "backward", "threads", "machine", "input", "strides", "seed", "dist",
              "scale", "softcap", "tensor_layout", "pack", "sequences", "temperature", "clip",
@@ -117,7 +119,8 @@ def is_stale(row, root=ROOT):
     """True when the sources of this row's variant are not those it was measured on. Rows of
     before there was a sources_sha256 know of the variant's own file only."""
     for (folder, variant), (file, sources) in hashes_now(str(root)).items():
-        if folder.split("_", 1)[1].startswith(row["stage"]) and variant == row["variant"]:
+        if folder.split("_", 1)[1].startswith(row["stage"]) and \
+                variant == source_hashes.variant_key(row["variant"], row.get("device")):
             if "sources_sha256" in row:
                 return row["sources_sha256"] != sources
             return row.get("sha256") != file
@@ -126,6 +129,18 @@ def is_stale(row, root=ROOT):
 
 def case_of(row):
     return tuple(json.dumps(row.get(key)) for key in CASE_KEYS)
+
+
+def rung_order(variant):
+    """Sorts v2 before v10, and what has no number, a library or a method, behind the rungs."""
+    number = re.match(r"v(\d+)_", variant)
+    return (int(number[1]) if number else 999, variant)
+
+
+def ladder_order(row):
+    """Sorts rows as a reader climbs: by stage, then by rung."""
+    stage = LADDER.index(row["stage"]) if row["stage"] in LADDER else len(LADDER)
+    return (stage, rung_order(row["variant"]))
 
 
 def grouped(rows):

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes the C file behind common/source_hash.h: what exactly was built.
+"""Writes the C file behind common/report/source_hash.h: what exactly was built.
 
 usage: source_hashes.py ROOT OUTPUT FLAGS...
 
 Every variant's source gets its SHA-256, so that a recorded number can be told from the code it was
 measured on, and so does that file together with all that it is made of (variant_sources): much of
-the work is done in headers and helper files. There, comments and white space do not count, since a
-header has many users. The revision is the first line of ROOT/.revision (`./ladder revision` writes
+the work is done in headers and helper files. There, comments, white space and the names and places
+of files do not count: a file may move, and its rows stay. A stage's library has a hash for each
+device. The revision is the first line of ROOT/.revision (`./ladder revision` writes
 it before a transfer to another machine), or what `git describe` says. Runs in every build; the file
 is rewritten only when its text changes, so nothing is compiled again for nothing.
 """
@@ -25,41 +26,54 @@ LINKED = {("04_flash_backward", "v1_blas"): "01_naive"}
 # of these stages: no include leads to the file.
 F, B, W = "03_flash_forward", "04_flash_backward", "05_sliding_window_online"
 R = "06_ring_burst"
-METHODS = ("ring", "burst", "allgather", "ulysses", "ring-double", "burst-double")
+METHODS = ("ring-minimal", "ring", "burst", "allgather", "ulysses", "ring-double", "burst-double")
 CALLED = {
-    (W, "v2_window_tiles"): [F + "/cpu/v2_simd.c", W + "/cpu/plain.c"],
-    (W, "v4_window_backward"): [F + "/cpu/v2_simd.c", B + "/cpu/v2_simd.c", W + "/cpu/plain.c",
+    (W, "v2_window_tiles"): [F + "/library/cpu/simd_run.c", W + "/library/cpu/plain.c"],
+    (W, "v4_window_backward"): [F + "/library/cpu/simd_run.c",
+                                B + "/library/cpu/backward_run.c", W + "/library/cpu/plain.c",
                                 W + "/cpu/v2_window_tiles.c"],
-    (W, "v1_window_tiles"): [F + "/cuda/v2_register_tiles.cu", B + "/cuda/v1_two_kernels.cu",
-                             W + "/cuda/plain.cu"],
-    (W, "v2_mma_window"): [F + "/cuda/v5_clean_tiles.cu", B + "/cuda/v4_clean_tiles.cu",
-                           W + "/cuda/plain.cu"],
+    (W, "v1_window_tiles"): [F + "/library/cuda/attention_f32.cu",
+                             B + "/library/cuda/gradients_f32.cu", W + "/cuda/plain.cu"],
+    (W, "v2_mma_window"): [F + "/library/cuda/attention_16bit.cu",
+                           B + "/library/cuda/gradients_16bit.cu", W + "/cuda/plain.cu"],
 }
-# Stage 06's methods call what lies behind ring_rank.h: the block kernels, messages, memory.
-BEHIND = [R + "/" + name for name in (
-    "block.c", "exchange.c", "job.c", "lanes.c", "methods.c", "pair.c", "plan.c", "shard.c",
-    "space_cpu.c", "work.c", "cuda/space_blocks.cu", "cuda/space_cuda.cu", "cuda/space_memory.cu",
-    "cuda/space_lanes.cu", "cuda/space_queues.cu", "cuda/space_sums.cu", "cuda/space_zeros.cu",
-    "cuda/small_work.cu", "transport_copy.c", "cuda/transport_nccl.cu")] + [
-    F + "/cpu/v2_simd.c", B + "/cpu/v2_simd.c", F + "/cuda/block.cu",
-    F + "/cuda/v2_register_tiles.cu", F + "/cuda/v5_clean_tiles.cu", B + "/cuda/block.cu",
-    B + "/cuda/v1_two_kernels.cu", B + "/cuda/v4_clean_tiles.cu"]
-CALLED.update({
-    (R, method): BEHIND + [R + "/" + name + ".c" for name in own] for method, own in {
-        "ring": ("relay", "ring_forward"), "burst": ("relay", "ring_forward"), "allgather": (),
-        "ulysses": ("heads",), "ring-double": ("relay", "tree_forward"),
-        "burst-double": ("relay", "tree_forward")}.items()})
+# Stage 06's methods call what lies behind ring_rank.h: the block kernels, messages, memory. Not
+# what only watches a run or works outside of what is timed.
+WATCHES = ("collect", "fault", "log", "rank_report", "share")
+KERNELS = [F + "/library/cpu/simd_run.c", B + "/library/cpu/backward_run.c",
+           F + "/library/cuda/block.cu", F + "/library/cuda/attention_f32.cu",
+           F + "/library/cuda/attention_16bit.cu", B + "/library/cuda/block.cu",
+           B + "/library/cuda/gradients_f32.cu", B + "/library/cuda/gradients_16bit.cu"]
+SHARED = {"ring": ("relay", "ring_forward"), "burst": ("relay", "ring_forward"),
+          "ulysses": ("heads",), "ring-double": ("relay", "tree_forward"),
+          "burst-double": ("relay", "tree_forward")}
+
+
+def behind_methods(root):
+    """{(stage folder, method): [what it calls, by path]}"""
+    folders = ("runtime", "runtime/cuda", "transports/cuda")
+    behind = [path.relative_to(root).as_posix() for folder in folders
+              for path in sorted((root / R / folder).glob("*.c*")) if path.stem not in WATCHES]
+    behind += [R + "/" + name for name in ("methods/methods.c", "planner/plan.c",
+                                           "planner/shard.c")] + KERNELS
+    return {(R, method): behind + [f"{R}/methods/{name}.c" for name in SHARED.get(method, ())]
+            for method in METHODS}
 
 
 def variant_files(root):
-    """{(stage folder, variant): [files]}; a name may have a CPU and a CUDA file."""
+    """{(stage folder, variant): [files]}; a name may have a CPU and a CUDA file. A stage's library
+    is "library cpu" and "library cuda"."""
     found = {}
     for folder in sorted(root.glob("0[0-9]_*")):
         files = [*folder.glob("cpu/*.c"), *folder.glob("cuda/*.cu")]
         for path in sorted(files):
             found.setdefault((folder.name, path.stem), []).append(path)
-    for method in METHODS:  # stage 06: <folder>/<method>.c for all devices
-        path = root / R / (method.replace("-", "_") + ".c")
+        for device, suffix in (("cpu", "c"), ("cuda", "cu")):
+            files = sorted(folder.glob(f"library/{device}/*.{suffix}"))
+            if files:
+                found[folder.name, f"library {device}"] = files
+    for method in METHODS:  # stage 06: one file for all devices
+        path = root / R / "methods" / (method.replace("-", "_") + ".c")
         if path.is_file():
             found[R, method] = [path]
     return found
@@ -72,15 +86,15 @@ def with_linked(root, hashes):
     return hashes
 
 
+def variant_key(variant, device):
+    """The library has one name on all devices; its sources have not."""
+    return f"{variant} {device}" if variant == "library" else variant
+
+
 def variant_hashes(root):
-    """{(stage folder, variant): SHA-256}; of two files the bytes of both in turn."""
-    hashes = {}
-    for key, files in variant_files(root).items():
-        digest = hashlib.sha256()
-        for path in files:
-            digest.update(path.read_bytes())
-        hashes[key] = digest.hexdigest()
-    return with_linked(root, hashes)
+    """{(stage folder, variant): SHA-256 of the code in its files}. See variant_key."""
+    return with_linked(root, {key: hash_of_code(files)
+                              for key, files in variant_files(root).items()})
 
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)
@@ -90,10 +104,10 @@ COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/|//[^
 
 @functools.lru_cache(maxsize=None)
 def code_of(path, _stamp):
-    """(the text without comments and white space, what it includes)"""
+    """(the text without comments, white space and include lines, what it includes)"""
     text = path.read_text(encoding="utf-8")
     bare = COMMENT.sub(lambda m: m[0] if m[0][0] in "\"'" else " ", text)
-    return " ".join(bare.split()), tuple(INCLUDE.findall(bare))
+    return " ".join(INCLUDE.sub(" ", bare).split()), tuple(INCLUDE.findall(bare))
 
 
 def read_code(path):
@@ -101,13 +115,20 @@ def read_code(path):
     return code_of(path, (about.st_mtime_ns, about.st_size))
 
 
+def hash_of_code(files):
+    """Of what these files hold, in an order that does not depend on their names."""
+    codes = sorted({read_code(path)[0] for path in files})
+    return hashlib.sha256("\n".join(codes).encode()).hexdigest()
+
+
 def included(root, path):
     """The files of this tree that one of its files includes, as the builds of all stages find
     them: beside it, in common/, in the stages' folders and in their cuda/. A name that is found
     nowhere is the system's or generated."""
+    stage_of = path.relative_to(root).parts[0]
     places = [path.parent, root / "common"]
-    for stage in sorted(root.glob("0[0-9]_*"), key=lambda s: s.name != path.parts[-3]):
-        places += [stage, stage / "cuda"]
+    for stage in sorted(root.glob("0[0-9]_*"), key=lambda s: s.name != stage_of):
+        places += [stage, stage / "cuda", stage / "library" / "cuda"]
     for name in read_code(path)[1]:
         found = next((place / name for place in places if (place / name).is_file()), None)
         if found:
@@ -134,6 +155,7 @@ def variant_sources(root, path):
 def sources_hashes(root):
     """{(stage folder, variant): SHA-256 of its variant_sources}, as variant_hashes."""
     root, hashes, known = root.resolve(), {}, {}
+    called = {**CALLED, **behind_methods(root)}
 
     def sources_of(file):
         if file not in known:
@@ -141,13 +163,10 @@ def sources_hashes(root):
         return known[file]
 
     for (folder, variant), files in variant_files(root).items():
-        files = files + [root / name for name in CALLED.get((folder, variant), [])
+        files = files + [root / name for name in called.get((folder, variant), [])
                          if (root / name).is_file()]
-        sources = sorted({source for file in files for source in sources_of(file)})
-        digest = hashlib.sha256()
-        for source in sources:
-            digest.update(f"{source.relative_to(root)}\n{read_code(source)[0]}\n".encode())
-        hashes[folder, variant] = digest.hexdigest()
+        hashes[folder, variant] = hash_of_code(
+            {source for file in files for source in sources_of(file)})
     return with_linked(root, hashes)
 
 
@@ -173,7 +192,7 @@ def c_text(root, flags):
                    f'     "{sources[stage, variant]}"}},\n'
                    for (stage, variant), digest in sorted(variant_hashes(root).items()))
     return f"""/* Generated by common/tools/source_hashes.py. */
-#include "source_hash.h"
+#include "report/source_hash.h"
 
 #include <string.h>
 
@@ -183,23 +202,27 @@ static const struct {{
 {rows}    {{"", "", "", ""}},
 }};
 
-static size_t find(const char *stage_folder, const char *variant)
+static size_t find(const char *stage_folder, const char *variant, const char *device)
 {{
+    char key[32] = "library ";
     size_t s = 0;
+    if (strcmp(variant, "library") == 0)
+        variant = strcat(key, device);
     while (s + 1 < sizeof hashes / sizeof hashes[0] &&
            (strcmp(hashes[s].stage, stage_folder) || strcmp(hashes[s].variant, variant)))
         s++;
     return s;
 }}
 
-const char *variant_sha256(const char *stage_folder, const char *variant)
+const char *variant_sha256(const char *stage_folder, const char *variant, const char *device)
 {{
-    return hashes[find(stage_folder, variant)].file;
+    return hashes[find(stage_folder, variant, device)].file;
 }}
 
-const char *variant_sources_sha256(const char *stage_folder, const char *variant)
+const char *variant_sources_sha256(const char *stage_folder, const char *variant,
+                                   const char *device)
 {{
-    return hashes[find(stage_folder, variant)].sources;
+    return hashes[find(stage_folder, variant, device)].sources;
 }}
 
 const char *build_revision(void)

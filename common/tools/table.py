@@ -31,10 +31,11 @@ def cells_of(rows, columns, root):
     return table
 
 
-def terminal(rows, columns, root=recorded.ROOT):
-    """Aligned columns; a blank line between stages and cases keeps long tables readable."""
+def terminal(rows, columns, root=recorded.ROOT, case_lines=False):
+    """Aligned columns; a blank line between stages and cases keeps long tables readable. With
+    case_lines each of them has a line of its own in front, which spares two columns."""
     table = cells_of(rows, columns, root)
-    heads = [shown.COLUMNS[c][0] for c in columns]
+    heads = [shown.SHORT_HEADS.get(c, shown.COLUMNS[c][0]) for c in columns]
     right = [shown.COLUMNS[c][2] for c in columns]
     width = [max(len(line[i]) for line in [heads, *table]) for i in range(len(columns))]
 
@@ -45,8 +46,9 @@ def terminal(rows, columns, root=recorded.ROOT):
     lines = [line(heads), line(["-" * w for w in width])]
     previous = None
     for row, cells in zip(rows, table):
-        if previous is not None and recorded.case_of(row) != previous:
-            lines.append("")
+        if recorded.case_of(row) != previous:
+            lines += [""] if previous is not None else []
+            lines += [f"{row['stage']}  {shown.case_text(row)}  {row['device']}"] * case_lines
         previous = recorded.case_of(row)
         lines.append(line(cells))
     if any(STALE_MARK in cell for cells in table for cell in cells):
@@ -70,7 +72,7 @@ def markdown(rows, columns, root=recorded.ROOT):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("files", nargs="+")
-    parser.add_argument("--demo", action="store_true", help="the columns of ./ladder demo")
+    parser.add_argument("--demo", action="store_true", help="the table of ./ladder demo")
     parser.add_argument("--columns", default="")
     parser.add_argument("--filter", default="")
     parser.add_argument("--markdown", action="store_true")
@@ -86,7 +88,10 @@ def main():
             return 1 if stale else 0
         good = recorded.add_speedups(recorded.usable(rows))
         columns = args.columns.split(",") if args.columns else shown.DEMO_COLUMNS
-        sys.stdout.write((markdown if args.markdown else terminal)(good, columns))
+        if args.demo:
+            sys.stdout.write(terminal(good, shown.TERMINAL_COLUMNS, case_lines=True))
+        else:
+            sys.stdout.write((markdown if args.markdown else terminal)(good, columns))
     except recorded.RowError as error:
         print(f"table.py: {error}", file=sys.stderr)
         return 2

@@ -92,14 +92,18 @@ def read_kernels(text):
 
 
 def kernel_owners(root, folder):
-    """{kernel: variant} from the sources; a helper file v5_more.cuh belongs to v5_clean_tiles when
-    that is the only variant with its number."""
+    """{kernel: variant} from the sources; a helper file v5_more.cuh belongs to v5_idea when that is
+    the only variant with its number."""
     owners = {}
+    kernels = r"__global__[^;{]*?\b(\w+_kernel)\s*\("
+    for path in sorted((root / folder / "library" / "cuda").glob("*.cu*")):
+        found = re.findall(kernels, path.read_text("utf-8"))
+        owners.update((kernel, "library") for kernel in found)
     names = [path.stem for path in sorted((root / folder / "cuda").glob("v*.cu"))]
     for path in sorted((root / folder / "cuda").glob("v*.cu*")):
         mine = [name for name in names if name == path.stem] or \
                [name for name in names if name.split("_")[0] == path.stem.split("_")[0]]
-        for kernel in re.findall(r"__global__[^;{]*?\b(\w+_kernel)\s*\(", path.read_text("utf-8")):
+        for kernel in re.findall(kernels, path.read_text("utf-8")):
             owners[kernel] = mine[0]
     return owners
 

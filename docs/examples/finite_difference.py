@@ -27,7 +27,7 @@ def read(path):
 
 def run(program, folder, Q, *more):
     subprocess.run([program, "--q", Q, "--k", HERE / "hand_k.npy", "--v", HERE / "hand_v.npy",
-                    "--device", "cpu", "--variant", "v2_simd", "--quiet", "--save", folder, *more],
+                    "--device", "cpu", "--variant", "library", "--quiet", "--save", folder, *more],
                    check=True)
 
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * offline_window.c: a solution of exercise 4 of chapter 05, the coursework's first task: windowed
+ * offline_window.c: a solution of exercise 4 of chapter 05, the offline module: windowed
  * attention with every option, a row at a time, as a shared object for `sliding_window
  * --variant-so`.
  *
@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include "alloc.h"
-#include "cpu/sequences.h" /* window_index */
-#include "philox.h"
+#include "io/philox.h"
+#include "library/cpu/sequences.h" /* window_index */
 #include "sliding_window.h"
 #include "tensor.h"
 

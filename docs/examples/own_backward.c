@@ -8,15 +8,15 @@
  */
 #include <stdlib.h>
 
-#include "simulate.h"
+#include "methods/simulate.h"
 
 int ring_burst_abi_version = RING_BURST_ABI_VERSION;
 
 typedef struct Own {
-    void *K[2], *V[2];    /* two rooms for visitors */
-    float *dK[2], *dV[2]; /* sums: of the visitor that is here, of the one that comes */
-    size_t room, sums;    /* bytes of each of them */
-    RingBlock last;       /* the visitor that the forward pass has left */
+    void *K[2], *V[2];    /* two buffers for remote blocks */
+    float *dK[2], *dV[2]; /* sums: of the remote block that is here, of the one that comes */
+    size_t buffer, sums;  /* bytes of each of them */
+    RingBlock last;       /* the remote block that the forward pass has left */
 } Own;
 
 static int at(const RingRank *r, int distance)
@@ -35,10 +35,10 @@ static int open_own(RingRank *r)
     if (!own)
         return ring_fail(r, "out of memory");
     own->sums = (size_t)ring_kv_count(r, ring_max_nk(r)) * sizeof(float);
-    own->room = r->plan->dtype == ATTN_F32 ? own->sums : own->sums / 2;
+    own->buffer = r->plan->dtype == ATTN_F32 ? own->sums : own->sums / 2;
     for (int i = 0; i < 2; i++) {
-        own->K[i] = ring_alloc(r, own->room, "K");
-        own->V[i] = ring_alloc(r, own->room, "V");
+        own->K[i] = ring_alloc(r, own->buffer, "K");
+        own->V[i] = ring_alloc(r, own->buffer, "V");
     }
     return r->failed ? -1 : 0;
 }
@@ -47,8 +47,8 @@ static void close_own(RingRank *r)
 {
     Own *own = r->method;
     for (int i = 0; own && i < 2; i++) {
-        ring_free(r, own->K[i], own->room);
-        ring_free(r, own->V[i], own->room);
+        ring_free(r, own->K[i], own->buffer);
+        ring_free(r, own->V[i], own->buffer);
         ring_free(r, own->dK[i], own->sums);
         ring_free(r, own->dV[i], own->sums);
     }
@@ -58,16 +58,16 @@ static void close_own(RingRank *r)
 
 /* k goes to the next rank in direction `way`, and the keys of `coming` come. Only starts it. */
 static RingBlock pass_on(RingRank *r, RingExchange *x, const RingBlock *k, int way, int coming,
-                         int room)
+                         int buffer)
 {
     const Own *own = r->method;
     const size_t out = ring_kv_bytes(r, k->owner), in = ring_kv_bytes(r, coming);
     ring_send(r, x, at(r, way), RING_K, k->a, out);
     ring_send(r, x, at(r, way), RING_V, k->b, out);
-    ring_receive(r, x, at(r, -way), RING_K, own->K[room], in);
-    ring_receive(r, x, at(r, -way), RING_V, own->V[room], in);
+    ring_receive(r, x, at(r, -way), RING_K, own->K[buffer], in);
+    ring_receive(r, x, at(r, -way), RING_V, own->V[buffer], in);
     ring_start(r, x);
-    return ring_visiting_keys(r, coming, own->K[room], own->V[room]);
+    return ring_remote_keys(r, coming, own->K[buffer], own->V[buffer]);
 }
 
 static int forward(RingRank *r)
@@ -107,7 +107,7 @@ static void pass_sums_on(RingRank *r, int here, int owner, int coming)
     ring_wait(r, &x); /* at once: the next step cannot begin without them */
 }
 
-/* Begins with the visitor that is there and turns the other way: the last one is at home. */
+/* Begins with the remote block that is there and turns the other way: the last one is at home. */
 static int turn_back(RingRank *r, const RingBlock *q, float *dQ)
 {
     Own *own = r->method;
@@ -130,7 +130,7 @@ static int turn_back(RingRank *r, const RingBlock *q, float *dQ)
     return here;
 }
 
-/* Who owns memory after this: the job has dQ, dK and dV, `close` frees the rest. */
+/* Who owns memory after this: the task has dQ, dK and dV, `close` frees the rest. */
 static int backward(RingRank *r)
 {
     Own *own = r->method;

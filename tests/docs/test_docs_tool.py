@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: MIT
 """Is common/tools/docs.py able to fail? It works on a small tree of its own, made here: what it
 inserts, each kind of drift, each kind of broken marker, dead links and dead commands."""
-import hashlib
 import json
 import pathlib
 import subprocess
@@ -11,7 +10,8 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve()
 ROOT = HERE.parents[2]
-sys.path.insert(0, str(HERE.parents[1]))
+sys.path[:0] = [str(HERE.parents[1]), str(ROOT / "common/tools")]
+import source_hashes  # noqa: E402
 from tap import Tap  # noqa: E402
 
 LOOPS = """/* SPDX-License-Identifier: MIT
@@ -61,6 +61,8 @@ PAGE = """# Page
 <!-- /table -->
 It takes
 <!-- number: docs/r.jsonl column=ms_med filter="variant=v0_loops N=64" --><!-- /number --> ms.
+<!-- reading: 01 -->
+<!-- /reading -->
 <!-- run: hello 1 2 -->
 <!-- /run -->
 """
@@ -89,7 +91,7 @@ class Tree:
         for name, time, good in (("v0_loops", ms, True), ("v1_blas", 0.5, True),
                                  ("v9_wrong", 0.001, False), ("v8_unchecked", 0.002, None)):
             path = self.root / f"01_naive/cpu/{name}.c"
-            digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+            digest = source_hashes.hash_of_code([path]) if path.exists() else ""
             lines.append(json.dumps({
                 "stage": "naive", "variant": name, "device": "cpu", "dtype": "f32", "B": 1, "H": 1,
                 "Hkv": 1, "Nq": 64, "Nk": 64, "d": 8, "ms_med": time, "flops": 1e6, "pass": good,
@@ -120,6 +122,7 @@ def test_insertion(tap, tree):
     tap.ok("v9_wrong" not in page and "v8_unchecked" not in page,
            "rows that failed or were not checked are left out", page)
     tap.ok("Test CPU" in page and "`naive -N 64`" in page, "machine and command stand below", page)
+    tap.ok("| 01 | CPU | `v0_loops` | 1 | 23 |  |  |" in page, "what a rung costs to read", page)
     tap.ok("It takes\n<!-- number: docs/r.jsonl column=ms_med filter=\"variant=v0_loops N=64\" -->"
            "2.00<!-- /number --> ms." in page, "a number inside a sentence", page)
     tap.ok("$ hello 1 2\nhello 1 2\n```" in page, "the output of a program", page)
@@ -140,6 +143,16 @@ def test_pending(tap, tree):
            and "takes " + number + "(not yet recorded)<" in tree.page(),
            "rows that the marker calls pending may be missing", done.stderr + tree.page())
     rows = (tree.root / "docs/r.jsonl").read_text()
+    tree.write("docs/fresh.md", number.replace("N=65", "variant=v0_loops").replace(
+        'pending', 'fresh=yes pending') + "<!-- /number --> ms.\n")
+    tree.docs(str(tree.root / "docs/fresh.md"))
+    tap.ok(">2.00<" in (tree.root / "docs/fresh.md").read_text(), "fresh=yes takes a fresh row")
+    tree.write("01_naive/cpu/v0_loops.c", LOOPS + "int later;\n")
+    tree.docs(str(tree.root / "docs/fresh.md"))
+    tap.ok(">(not yet recorded)<" in (tree.root / "docs/fresh.md").read_text(),
+           "... and no row that is older than its source")
+    tree.write("01_naive/cpu/v0_loops.c", LOOPS)
+    (tree.root / "docs/fresh.md").unlink()
     tree.write("docs/later.jsonl", rows)
     tap.ok(tree.docs("--check").returncode == 1, "not any more when they are there")
     tap.ok(tree.docs().returncode == 0 and "| v1_blas | 0.500 |" in tree.page()
@@ -174,7 +187,7 @@ def test_drift(tap, tree):
     drifts(tap, tree, "code", lambda: tree.write(source, LOOPS.replace("return s;", "return -s;")),
            restore, "+    return -s;")
     drifts(tap, tree, "the source behind a recorded row",
-           lambda: tree.write(source, LOOPS + "\n/* later */\n"), restore, "+| v0_loops †")
+           lambda: tree.write(source, LOOPS + "\nint later;\n"), restore, "+| v0_loops †")
     drifts(tap, tree, "a table", lambda: tree.rows(ms=3.0), tree.rows, "+| v0_loops | 3.00 |")
     drifts(tap, tree, "program output", lambda: tree.program("echo bye"),
            lambda: tree.program("echo hello $*"), "+bye")

@@ -16,11 +16,11 @@ FILES = {
     "common/deep.h": "#define DEEP 1\n",
     "common/deep.c": '#include "deep.h"\n',
     "03_flash_forward/flash_forward.h": '#include "deep.h"\n',
-    "03_flash_forward/cpu/simd.h": '#include "flash_forward.h"\n',
-    "03_flash_forward/cpu/simd_kernels.c": '#include "simd.h"\nint helper;\n',
+    "03_flash_forward/library/cpu/simd.h": '#include "flash_forward.h"\n',
+    "03_flash_forward/library/cpu/simd_kernels.c": '#include "simd.h"\nint helper;\n',
     "03_flash_forward/cpu/trace.c": '#include "flash_forward.h"\nint trace;\n',
     "03_flash_forward/cpu/v1_rows.c": '#include "flash_forward.h"\nint rows;\n',
-    "03_flash_forward/cpu/v2_simd.c": '#include <stdio.h>\n#include "simd.h"\n'
+    "03_flash_forward/library/cpu/simd_run.c": '#include <stdio.h>\n#include "simd.h"\n'
                                       'char *s = "/* no comment */";\n',
     "03_flash_forward/cuda/tile.cuh": "int tile;\n",
     "04_flash_backward/cuda/block.cuh": '#include "../cuda/tile.cuh"\n',
@@ -30,14 +30,14 @@ FILES = {
     "05_sliding_window_online/cpu/v2_window_tiles.c": '#include "sliding_window.h"\n',
     "05_sliding_window_online/sliding_window.h": '#include "flash_forward.h"\n',
 }
-SIMD, ROWS = ("03_flash_forward", "v2_simd"), ("03_flash_forward", "v1_rows")
+SIMD, ROWS = ("03_flash_forward", "library cpu"), ("03_flash_forward", "v1_rows")
 ATOMICS, OTHER = ("04_flash_backward", "v0_atomics"), ("04_flash_backward", "v1_other")
 WINDOW = ("05_sliding_window_online", "v2_window_tiles")  # which calls SIMD
 # (file, text to replace, by what, the variants that are another program then)
 CHANGES = [
-    ("03_flash_forward/cpu/v2_simd.c", "no comment", "none", {SIMD, WINDOW}),
-    ("03_flash_forward/cpu/simd.h", "#include", "int a;\n#include", {SIMD, WINDOW}),
-    ("03_flash_forward/cpu/simd_kernels.c", "helper", "other_helper", {SIMD, WINDOW}),
+    ("03_flash_forward/library/cpu/simd_run.c", "no comment", "none", {SIMD, WINDOW}),
+    ("03_flash_forward/library/cpu/simd.h", "#include", "int a;\n#include", {SIMD, WINDOW}),
+    ("03_flash_forward/library/cpu/simd_kernels.c", "helper", "other_helper", {SIMD, WINDOW}),
     ("03_flash_forward/cpu/trace.c", "trace", "other", set()),
     ("03_flash_forward/cpu/v1_rows.c", "rows", "lines", {ROWS}),
     ("03_flash_forward/flash_forward.h", "#include", "int b;\n#include",
@@ -80,7 +80,8 @@ def test_changes(tap, root):
         assert old in FILES[name]
         write(root, name, FILES[name].replace(old, new, 1))
         after = hashes(root)
-        changed = {key for key in before if before[key] != after[key] and key[1][0] == "v"}
+        changed = {key for key in before
+                   if before[key] != after[key] and key[1].startswith(("v", "library"))}
         tap.ok(changed == wanted, f"change {number}: {name}", f"{changed}, wanted {wanted}")
         write(root, name, FILES[name])
     tap.ok(hashes(root) == before, "and back again")
@@ -90,9 +91,10 @@ def test_rows(tap):
     """Today's tree: a row of today is not stale, another hash of either kind is."""
     now = recorded.hashes_now(str(recorded.ROOT))
     for (folder, variant), (file, sources) in sorted(now.items()):
-        if variant not in ("v1_blas", "v2_simd"):
+        if variant not in ("v1_blas", "library cpu"):
             continue
-        row = {"stage": folder.split("_", 1)[1], "variant": variant, "sha256": file}
+        row = {"stage": folder.split("_", 1)[1], "variant": variant.split()[0],
+               "device": "cpu", "sha256": file}
         good = not recorded.is_stale(row) and recorded.is_stale({**row, "sha256": "0"})
         new = {**row, "sources_sha256": sources}
         good = good and not recorded.is_stale(new) and not recorded.is_stale({**new, "sha256": "0"})

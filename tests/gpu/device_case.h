@@ -16,10 +16,10 @@
 
 #include "../unit/key_blocks.h"
 
-#include "device.h"
+#include "cuda/device.h"
 #include "flash_forward.h"
 
-#include "../../03_flash_forward/cuda/block.cuh"
+#include "../../03_flash_forward/library/cuda/block.cuh"
 
 typedef struct DeviceCase {
     const Case *host;
@@ -115,8 +115,6 @@ typedef struct Kernel {
 static const Kernel kernels[] = {
     {"flash_block_cuda, f32", flash_block_cuda, 1, 4},
     {"flash_block_cuda, 16 bit", flash_block_cuda, 6, 16},
-    {"v3_mma", flash_block_v3_mma, 6, 16},
-    {"v4_cp_async", flash_block_v4_cp_async, 6, 16},
 };
 
 #define KERNEL_COUNT ((int)(sizeof kernels / sizeof *kernels))

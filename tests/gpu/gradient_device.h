@@ -17,13 +17,13 @@
 
 #include "../unit/gradient_blocks.h"
 
-#include "device.h"
+#include "cuda/device.h"
 
-#include "../../04_flash_backward/cuda/block.cuh"
+#include "../../04_flash_backward/library/cuda/block.cuh"
 #include "gradient_parts.h"
 
-/* v4's block kernel as --deterministic and --smem-limit make it: its turns, and its tiles for GPUs
- * with 99 KiB of shared memory a block. */
+/* The 16-bit block kernel as --deterministic and --smem-limit make it: its turns, and its tiles
+ * for GPUs with 99 KiB of shared memory a block. */
 static inline AttnStatus block_as_told(const AttnArgs *a, const float *delta_dev,
                                        FlashSums sums_dev, int in_turns, int64_t smem_limit)
 {
@@ -63,10 +63,6 @@ typedef struct BlockKernel {
 
 static const BlockKernel block_kernels[] = {
     {"flash_backward_block_cuda, f32", flash_backward_block_cuda, 1, 4},
-    {"v0_atomics", flash_backward_block_v0_atomics, 1, 4},
-    {"v1_two_kernels", flash_backward_block_v1_two_kernels, 1, 4},
-    {"v2_mma", flash_backward_block_v2_mma, 6, 16},
-    {"v3_cp_async", flash_backward_block_v3_cp_async, 6, 16},
     {"flash_backward_block_cuda, 16 bit", flash_backward_block_cuda, 6, 16},
     {"flash_backward_block_cuda, in turns", block_in_turns, 6, 16},
     {"flash_backward_block_cuda, 99 KiB", block_small, 6, 16},

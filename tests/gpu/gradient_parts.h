@@ -12,7 +12,7 @@
 #define GRADIENT_PARTS_H
 
 #include "alloc.h"
-#include "device.h"
+#include "cuda/device.h"
 #include "flash_backward.h"
 
 enum { MOST_PART_SEGMENTS = 64 };

@@ -23,8 +23,8 @@
 
 #include "../unit/key_blocks.h"
 
-#include "device.h"
-#include "fill.h"
+#include "cuda/device.h"
+#include "io/fill.h"
 
 #define TOKENS INT64_C(524388) /* x 32 heads x 128 channels = 2^31 + 2^18.6 */
 #define HEADS  INT64_C(32)

@@ -19,9 +19,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include "device.h"
-#include "fill.h"
+#include "cuda/device.h"
 #include "flash_forward.h"
+#include "io/fill.h"
 
 #define NOISE_N     1024 /* 16 heads, d = 64, f32: some 2 ms */
 #define NOISE_BYTES ((size_t)256 << 20)

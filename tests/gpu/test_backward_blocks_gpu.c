@@ -4,15 +4,15 @@
  * split of the keys, in any order, and any split of the queries give the gradients of one pass,
  * within the oracle's bound; delta, the sums and the whole pass around a block as on the host.
  *
- *     test_backward_blocks_gpu          every option, shard, dtype and kernel
- *     test_backward_blocks_gpu small    few of them: for compute-sanitizer
+ *     test_backward_blocks_gpu                 every option, shard, dtype and kernel
+ *     test_backward_blocks_gpu small [TEST]    few of them: for compute-sanitizer
  *
  * Exit status: 0 right, 1 wrong, 77 no device.
  */
 #include "gradient_device.h"
 
 #include "alloc.h"
-#include "check.h"
+#include "check/check.h"
 #include "split_cases.h"
 
 static int small; /* 1: run under a sanitizer */
@@ -261,10 +261,7 @@ static void test_deterministic_or_skipped(void **unused)
         AttnDtype dtype;
         AttnStatus answer;
     } answers[] = {
-        {flash_backward_block_v0_atomics, ATTN_F32, ATTN_SKIP},
-        {flash_backward_block_v1_two_kernels, ATTN_F32, ATTN_OK},
-        {flash_backward_block_v2_mma, ATTN_BF16, ATTN_SKIP},
-        {flash_backward_block_v3_cp_async, ATTN_BF16, ATTN_SKIP},
+        {flash_backward_block_cuda, ATTN_F32, ATTN_OK},
         {flash_backward_block_cuda, ATTN_BF16, ATTN_OK},
     };
     (void)unused;
@@ -299,5 +296,7 @@ int main(int argc, char **argv)
         return 77;
     }
     small = argc > 1 && strcmp(argv[1], "small") == 0;
+    if (argc > 2)
+        cmocka_set_test_filter(argv[2]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 #include "large_case.h"
 
 #include "alloc.h"
-#include "check.h"
+#include "check/check.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
 
@@ -26,8 +26,10 @@ static const struct {
     {"v0_atomics", flash_backward_v0_atomics, 1, 4},
     {"v1_two_kernels", flash_backward_v1_two_kernels, 1, 4},
     {"v2_mma", flash_backward_v2_mma, 6, 16},
-    {"v3_cp_async", flash_backward_v3_cp_async, 6, 16},
-    {"v4_clean_tiles", flash_backward_v4_clean_tiles, 6, 16},
+    {"v4_cp_async", flash_backward_v4_cp_async, 6, 16},
+    {"v9_warp_pairs", flash_backward_v9_warp_pairs, 6, 16},
+    {"library, f32", flash_backward_library_cuda, 1, 4},
+    {"library, 16 bit", flash_backward_library_cuda, 6, 16},
 };
 
 /* Rows at .. of a host tensor become rows first .. of all heads of a large one. */
@@ -104,8 +106,7 @@ static void run_all(Large *g, const Sample *queries, const Sample *keys)
     assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 4));
     assert_int_equal(queries->count, oracle.rows.count); /* all of the sample, no sample of it */
     assert_int_equal(keys->count, oracle.keys.count);
-    assert_int_equal(ATTN_OK, (dtype == ATTN_F32 ? flash_forward_v2_register_tiles
-                                                 : flash_forward_v5_clean_tiles)(a));
+    assert_int_equal(ATTN_OK, flash_forward_library_cuda(a));
     for (size_t n = 0; n < sizeof variants / sizeof *variants; n++) {
         const Tensor *written[] = {&a->dQ, &a->dK, &a->dV};
         Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};

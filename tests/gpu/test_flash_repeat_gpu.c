@@ -13,7 +13,7 @@
  */
 #include "device_case.h"
 
-#include "check.h"
+#include "check/check.h"
 #include "noise.h"
 
 static int repeats = 200;
@@ -32,8 +32,13 @@ static const Repeated variants[] = {
     {"v1_fa2", flash_forward_v1_fa2, 1, 4},
     {"v2_register_tiles", flash_forward_v2_register_tiles, 1, 4},
     {"v3_mma", flash_forward_v3_mma, 6, 16},
-    {"v4_cp_async", flash_forward_v4_cp_async, 6, 16},
-    {"v5_clean_tiles", flash_forward_v5_clean_tiles, 6, 16},
+    {"v4_ldmatrix", flash_forward_v4_ldmatrix, 6, 16},
+    {"v5_cp_async", flash_forward_v5_cp_async, 6, 16},
+    {"v6_exp2", flash_forward_v6_exp2, 6, 16},
+    {"v7_full_tiles", flash_forward_v7_full_tiles, 6, 16},
+    {"v8_schedule", flash_forward_v8_schedule, 6, 16},
+    {"library, f32", flash_forward_library_cuda, 1, 4},
+    {"library, 16 bit", flash_forward_library_cuda, 6, 16},
 };
 
 #define VARIANT_COUNT ((int)(sizeof variants / sizeof *variants))

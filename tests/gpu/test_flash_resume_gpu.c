@@ -11,7 +11,7 @@
  */
 #include "device_case.h"
 
-#include "check.h"
+#include "check/check.h"
 #include "split_cases.h"
 
 static int small; /* 1: run under a sanitizer */

@@ -18,8 +18,8 @@
  */
 #include "device_case.h"
 
-#include "../../03_flash_forward/cuda/block_resume.h"
-#include "check.h"
+#include "../../03_flash_forward/library/cuda/block_resume.h"
+#include "check/check.h"
 #include "split_cases.h"
 
 static int small; /* 1: run under a sanitizer */

@@ -16,10 +16,10 @@
 
 #include <cmocka.h>
 
-#include "device.h"
+#include "cuda/device.h"
 #include "tensor.h"
 
-#include "../../06_ring_burst/cuda/small_work.h"
+#include "../../06_ring_burst/runtime/cuda/small_work.h"
 
 /* around the first run of 2048 elements, and around its doublings */
 static const int64_t lengths[] = {1, 2, 3, 255, 2047, 2048, 2049, 4095, 4096, 4097, 70001};

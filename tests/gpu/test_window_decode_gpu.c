@@ -17,7 +17,7 @@
  */
 #include "device_case.h"
 
-#include "check.h"
+#include "check/check.h"
 #include "sliding_window.h"
 
 #include <cuda_runtime_api.h>

@@ -11,7 +11,7 @@
  */
 #include "gradient_device.h"
 
-#include "check.h"
+#include "check/check.h"
 #include "noise.h"
 #include "sliding_window.h"
 

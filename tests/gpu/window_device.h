@@ -12,7 +12,7 @@
 
 #include "../unit/window_run.h"
 
-#include "device.h"
+#include "cuda/device.h"
 
 /* The host's Run, with a module of its own on the device and copies of everything. */
 typedef struct DeviceRun {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * pretend_device.c: see pretend_device.h. The kernel is v2_simd: same contract, host memory.
+ * pretend_device.c: see pretend_device.h. The kernel is the CPU library: same contract, host
+ * memory.
  */
 #include "pretend_device.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../03_flash_forward/op/op_internal.h"
+#include "../../03_flash_forward/library/op/op_internal.h"
 #include "flash_forward.h"
 
 PretendDevice pretend;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * pretend_device.h: a GPU that is host memory. It takes the place of 03_flash_forward/op/device.c
- * in tests, so that everything the operator does around a kernel runs on any machine, with every
- * failure on demand.
+ * pretend_device.h: a GPU that is host memory. It takes the place of
+ * 03_flash_forward/library/op/device.c in tests, so that everything the operator does around a
+ * kernel runs on any machine, with every failure on demand.
  *
  * Interface: pretend, what the device is like and does next; pretend_reset.
  */

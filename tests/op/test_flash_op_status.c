@@ -231,7 +231,7 @@ static void test_run(void **unused)
         size_t bytes;
         EXPECT(SUCCESS, create, handle, &op, &c.out, &c.q, &c.k, &c.v, &c.mask, c.mask_type, NULL);
         EXPECT(SUCCESS, workspace_size, op, &bytes);
-        assert_true(bytes > 0 && bytes <= room);
+        assert_true(bytes > 0 && bytes + 512 <= room);
         EXPECT(NULL_POINTER, workspace_size, NULL, &bytes);
         EXPECT(NULL_POINTER, workspace_size, op, NULL);
         EXPECT(SUCCESS, run, op, workspace, bytes, out, q, k, v, mask, lse, NULL);
@@ -239,8 +239,12 @@ static void test_run(void **unused)
         EXPECT(INSUFFICIENT_WORKSPACE, run, op, workspace, bytes - 1, out, q, k, v, mask, lse,
                NULL);
         EXPECT(INSUFFICIENT_WORKSPACE, run, op, workspace, 0, out, q, k, v, mask, lse, NULL);
-        EXPECT(BAD_PARAM, run, op, workspace + (device ? 128 : 32), bytes, out, q, k, v, mask, lse,
-               NULL);
+        for (size_t skip = 0; skip < 256; skip++) { /* any address, and no byte past the last */
+            memset(workspace + skip + bytes, 0xA5, 256);
+            EXPECT(SUCCESS, run, op, workspace + skip, bytes, out, q, k, v, mask, NULL, NULL);
+            for (size_t n = 0; n < 256; n++)
+                assert_int_equal(0xA5, workspace[skip + bytes + n]);
+        }
         EXPECT(NULL_POINTER, run, NULL, workspace, bytes, out, q, k, v, mask, lse, NULL);
         EXPECT(NULL_POINTER, run, op, NULL, bytes, out, q, k, v, mask, lse, NULL);
         EXPECT(NULL_POINTER, run, op, workspace, bytes, NULL, q, k, v, mask, lse, NULL);

@@ -28,10 +28,10 @@ static infiniStatus_t attend(infiniopHandle_t handle, infiniopTensorDescriptor_t
     status = infiniopGetFlashAttentionWorkspaceSize(desc, &workspace_size);
     if (status != INFINI_STATUS_SUCCESS)
         return status;
-    void *workspace = workspace_alloc(workspace_size);
+    void *workspace = malloc(workspace_size);
     status = infiniopFlashAttention(desc, workspace, workspace_size, out, q, k, v, mask, mask_type,
                                     stream);
-    workspace_free(workspace);
+    free(workspace);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
     if (infiniopDestoryFlashAttentionDescriptor(desc) != INFINI_STATUS_SUCCESS) /* as it stands */

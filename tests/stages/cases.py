@@ -4,7 +4,7 @@
 
 The full product of the options is millions of cases. What finds bugs is that every PAIR of option
 values occurs together somewhere (d = 59 with bf16, an lower-right mask with Nq > Nk, ...), and an
-all-pairs table needs some sixty cases for that. Five lists make the sweep:
+all-pairs table needs some sixty cases for that. Six lists make the sweep:
 
     pairs    every valid pair of values of the options below, in ROUNDS different surroundings
              (test_cases.py proves it from the printed lines, with tables of its own)
@@ -13,6 +13,8 @@ all-pairs table needs some sixty cases for that. Five lists make the sweep:
              rule has three-way interactions that pairs cannot promise
     widths   head dimensions that the pairs leave out, each with every dtype, aligned and not: a
              CUDA kernel is compiled for some and pads the others
+    plain    what rungs take, at the head dimensions that they have on a GPU: sizes x masks, in f32
+             and in 16 bits
     bundled  the real activations of common/data, with the dO of a training step
 
 Every case carries a seed of its own, so a line of the JSON report names its case, and a failing
@@ -21,6 +23,7 @@ line is replayed by pasting it behind the program's name.
 Interface:
 - sweep(backward, quick): {group name: [case line, ...]}; quick is a subset for sanitizers and qemu.
   backward: False, True (a flag that is varied), or "always" (no such flag: every case has it).
+- is_plain(line, device): does a rung take this case?
 - exhaustive(backward, shard): the full product, line by line; shard "3/1000" takes a part of it.
 - cases.py [--backward[=always]] [--group NAME]: prints the lines, for `--cases FILE`.
 - The environment chooses for this program and for test_sweep.py: ATTN_TEST_QUICK=1, or
@@ -209,6 +212,35 @@ def width_cases(backward):
                              "--backward": int(backward is True and t == 0)})
 
 
+PLAIN_SIZES = (1, 63, 64, 129, 300)
+PLAIN_MASKS = (("none", ""), ("causal-upper-left", ""), ("causal-lower-right", ""),
+               ("none", "16,-1"), ("none", "40,9"), ("causal-lower-right", "100,0"))
+
+
+def plain_cases(backward):
+    """150 of float32 and 150 of 16 bits: each rung has all of one or the other."""
+    grid = itertools.product(PLAIN_SIZES, PLAIN_SIZES, PLAIN_MASKS)
+    for n, (nq, nk, (mask, window)) in enumerate(grid):
+        for dtype in ("f32", ("f16", "bf16")[n // 2 % 2]):
+            yield dict(USUAL, **{"--seq-q": nq, "--seq-kv": nk, "-d": (64, 128)[(n + nq) % 2],
+                                 "--dtype": dtype, "--mask": mask, "--window": window,
+                                 "heads": OPTIONS["heads"][n % 5], "-B": 1 + n % 3 // 2,
+                                 "--dist": OPTIONS["--dist"][n % 3],
+                                 "--scale": ("", 0.2)[n % 4 // 3],
+                                 "--backward": int(backward is True)})
+
+
+def is_plain(line, device):
+    """Of the lines of this file; a file of --q is one of test_sweep.py's, with d = 8."""
+    words = line.split()
+    given = dict(zip(words, words[1:]))
+    bundled = 64 if "--bundled=causal" in line else 32  # of --bundled alone and =encoder
+    d = int(given.get("-d", bundled if "--bundled" in line else 8))
+    return (given.get("--mask") != "full" and "--softcap" not in given and
+            float(given.get("--scale", 1)) > 0 and given.get("--strides", "bshd") == "bshd" and
+            (device == "cpu" or d in (64, 128)))
+
+
 def sweep(backward, quick=False):
     """{group: [line, ...]}, deterministic."""
     groups = {}
@@ -229,6 +261,8 @@ def sweep(backward, quick=False):
     for case in width_cases(backward):
         if not quick:
             add("widths", case)
+    for case in () if quick else plain_cases(backward):
+        add("plain " + case["--dtype"], case)
     seed = itertools.count(1)
     lines = {group: [line_of(c, next(seed)) for c in cases] for group, cases in groups.items()}
     if not quick:

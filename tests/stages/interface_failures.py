@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: MIT
 """interface_failures.py: outputs that nobody takes, for test_interface.py.
 
-Interface: check_failed_save, check_file_limit. p is its Program.
+Interface: check_failed_save, check_file_limit, check_beyond_float32. p is its Program.
 """
+import math
 import os
 import resource
 import subprocess
+
+import npyfile
 
 
 def check_failed_save(p):
@@ -14,8 +17,8 @@ def check_failed_save(p):
     saved = p.fresh()
     os.makedirs(os.path.join(saved, "lse.npy", "occupied"))
     done = p.run("-N", 5, "--device", "cpu", "--save", saved)
-    p.ok(done.returncode == 2 and "lse.npy" in done.stderr, "a result that cannot be saved: exit 2",
-         done.stderr)
+    p.ok(done.returncode == 3 and "--save: " in done.stderr and "lse.npy" in done.stderr,
+         "a result that cannot be saved: exit 3", done.stderr)
     p.ok(os.listdir(saved) == ["lse.npy"], "and neither o.npy nor temporary files stay",
          os.listdir(saved))
     if os.path.exists("/dev/full"):
@@ -54,9 +57,38 @@ def check_file_limit(p):
     saved = p.fresh()
     os.mkdir(saved)
     done = limited("--save", saved)
-    p.ok(done.returncode == 2 and "cannot be written" in done.stderr,
+    p.ok(done.returncode == 3 and "--save: " in done.stderr and "cannot be written" in done.stderr,
          "--save over the limit of file sizes", (done.returncode, done.stderr))
     p.ok(os.listdir(saved) == [], "and no temporary file stays", os.listdir(saved))
-    done = limited("--json", p.fresh(".jsonl"))
-    p.ok(done.returncode == 3 and "--json" in done.stderr, "--json over the limit of file sizes",
-         (done.returncode, done.stderr))
+    rows = p.fresh(".jsonl")
+    with open(rows, "w", encoding="utf-8") as f:
+        f.write("{}\n")
+    done = limited("--json", rows)
+    p.ok(done.returncode == 3 and done.stderr.count("--json: ") == 1,
+         "--json over the limit of file sizes", (done.returncode, done.stderr))
+    with open(rows, encoding="utf-8") as f:
+        p.ok(f.read() == "{}\n", "and no half row stays behind those that were there")
+
+
+def check_beyond_float32(p):
+    """Finite inputs with which float32 cannot reach the finite result: said so, and nobody is
+    blamed."""
+    folder = p.fresh()
+    os.makedirs(folder)
+    files = []
+    for name in ("q", "k", "v"):
+        path = os.path.join(folder, name + ".npy")
+        npyfile.write(path, (1, 3, 1, 2), [1e30, 1e30, 0, -1e30, 1, 2])
+        files += [f"--{name}", path]
+    done = p.run(*files, "--device", "cpu")
+    p.ok(done.returncode == 3 and done.stderr.count("overflows float32") == 1 and
+         "wrong" not in done.stderr, "inputs that overflow float32 on the way", done.stderr)
+    if os.path.basename(p.path) != "sliding_window":
+        return
+    saved = p.fresh()
+    for variant in ("v0_offline_mask", "v2_window_tiles"):
+        done = p.run(*files, "--device", "cpu", "--qk-norm", 2, "--no-check", "--save", saved,
+                     "--variant", variant)
+        _, o = npyfile.read(os.path.join(saved, "o.npy"))
+        p.ok(done.returncode == 0 and not all(map(math.isfinite, o)),
+             f"{variant}: a norm that overflows gives no finite result", (o, done.stderr))

@@ -122,7 +122,13 @@ def check_stage(tap, backward):
            == set(TABLE["dtype"]), f"{label}: the bundled inputs are there, causal in each dtype")
     seeds = [c["seed"] for c in parsed]
     tap.ok(len(set(seeds)) == len(seeds), f"{label}: each case has a seed of its own")
-    tap.ok(200 < len(lines) <= 600, f"{label}: {len(lines)} cases, at most 600")
+    plain = {name: len(group) for name, group in groups.items() if name.startswith("plain")}
+    tap.ok(200 < len(lines) - sum(plain.values()) <= 600,
+           f"{label}: {len(lines) - sum(plain.values())} cases, at most 600, and {plain}")
+    tap.ok(plain["plain f32"] >= 150 and plain["plain f16"] + plain["plain bf16"] >= 150 and
+           all(cases.is_plain(line, "cuda") for name in plain for line in groups[name]) and
+           not any(cases.is_plain(line, "cuda") for line in groups["grid full"]),
+           f"{label}: each rung has 150 plain cases at least", plain)
     tap.ok(cases.sweep(backward) == groups, f"{label}: made again, the list is the same")
     if backward is True:
         both = {c["backward"] for c in parsed if "bundled" in c}

@@ -16,12 +16,12 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import npyfile
-from interface_failures import check_failed_save, check_file_limit
+from interface_failures import check_beyond_float32, check_failed_save, check_file_limit
 from tap import Tap
 
 
 # Stage 06's rows are its methods, once for each device.
-NAMES = {"ring_burst": r"(ring|burst)(-double)?|allgather|ulysses"}
+NAMES = {"ring_burst": r"ring-minimal|(ring|burst)(-double)?|allgather|ulysses"}
 
 
 class Program:
@@ -70,18 +70,27 @@ def documented_fields(path, heading):
             for name in re.findall(r"`(\w+)`", line.split("|")[1])}
 
 
+def hopper(p, row):
+    """A build without sm_90a does not have the rungs of stage 03 from v9 on."""
+    return ["(not built)"] if p.name == "flash_forward" and re.match(r"v(9|1\d)_", row[0]) else []
+
+
 def check_pages(p):
     listing = p.run("--list")
     lines = [re.split(r" {2,}", line) for line in listing.stdout.splitlines()]
     p.ok(listing.returncode == 0 and len(lines) >= 2, "--list lists variants", listing.stderr)
     without = ("found a build without CUDA" in p.run("--device", "cuda", "-N", "1").stderr
                and p.name not in NAMES)  # methods of stage 06 have no functions of their own
-    good = [len(row) == 5 and re.fullmatch(NAMES.get(p.name, r"v\d+_[a-z0-9_]+"), row[0]) and
+    good = [len(row) == 6 and re.fullmatch(NAMES.get(p.name, r"v\d+_[a-z0-9_]+|library"), row[0])
+            and
             row[1] in ("cpu", "cuda") and re.fullmatch(r"(f32|f16|bf16)(,(f16|bf16))*", row[2]) and
             row[3] in (["(not built)"] if without and row[1] == "cuda" else
-                       ["forward", "forward,backward"]) and row[4] for row in lines]
-    p.ok(all(good), "--list: name  device  dtypes  directions  idea", listing.stdout)
-    names = {(row[0], row[1] if p.name in NAMES else "") for row in lines}
+                       ["forward", "forward,backward"] + hopper(p, row))
+            and row[4] in ("plain", "any") and row[5]
+            for row in lines]
+    p.ok(all(good), "--list: name  device  dtypes  directions  cases  idea", listing.stdout)
+    # the library has one name for both devices, and so have stage 06's methods
+    names = {(row[0], row[1] if p.name in NAMES or row[0] == "library" else "") for row in lines}
     p.ok(len(names) == len(lines), "--list: every name once", listing.stdout)
     page = p.run("--help")
     p.ok(page.returncode == 0 and page.stdout.startswith(p.name + ": ") and "?" in
@@ -104,12 +113,18 @@ def check_pages(p):
     return [row[0] for row in lines if row[1] == "cpu"]
 
 
+def takes_all(p):
+    """The CPU's variants that take any case: not the rungs of the plain problem."""
+    return [line.split()[0] for line in p.run("--list").stdout.splitlines()
+            if re.search("^\\S+ +cpu .* any  ", line)]
+
+
 def variants(p):
     return [line.split()[0] for line in p.run("--list").stdout.splitlines() if " cpu " in line]
 
 
 def table_rows(p, text):
-    name = re.compile("(" + NAMES.get(p.name, r"v\d+_[a-z0-9_]+") + ") +(cpu|cuda) ")
+    name = re.compile("(" + NAMES.get(p.name, r"v\d+_[a-z0-9_]+|library") + ") +(cpu|cuda) ")
     return [line for line in text.splitlines() if name.match(line)]
 
 
@@ -145,6 +160,7 @@ def check_json(p, cpu, schema):
     flags = ["--device", "cpu", "--json", path]
     page = p.run("--help").stdout
     flag, backward = "  --backward" in page, "  --do" in page  # or it is always on
+    cpu = [name for name in cpu if name in takes_all(p)]
     if flag:
         cpu = [line.split()[0] for line in p.run("--list").stdout.splitlines()
                if re.search(" cpu .* forward,backward ", line)]
@@ -277,6 +293,17 @@ def check_cases(p, cpu):
          done.returncode)
 
 
+def check_overflow(p):
+    """Numbers that the dtype cannot hold are told once, whatever reads the file how often."""
+    files = [os.path.join(p.folder, f"{name}.npy") for name in ("huge", "k")]
+    npyfile.write(files[0], (1, 5, 3, 4), [1e300, -2e300] + [0.5] * 58, "f8")
+    npyfile.write(files[1], (1, 5, 3, 4), [0.25] * 60)
+    done = p.run("--q", files[0], "--k", files[1], "--v", files[1], "--no-check", "--dtype", "f32",
+                 "--device", "cpu")
+    p.ok(done.stderr.count("note: --q: 2 values are too large for f32 (the first is 1e+300)") == 1,
+         "f8 values that overflow the dtype are told once", done.stderr)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--schema", required=True)
@@ -293,6 +320,8 @@ def main():
             check_cases(p, cpu)
             check_failed_save(p)
             check_file_limit(p)
+            check_beyond_float32(p)
+            check_overflow(p)
     return tap.done()
 
 

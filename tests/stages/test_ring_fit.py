@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: MIT
 """test_ring_fit.py: does fit_ring.py find the speeds that made-up runs were made with?
 
-    test_ring_fit.py RING_MAP [--no-fit]
+    test_ring_fit.py RING_MAP
 
 Runs of 1, 2 and 4 ranks are told by the model with known speeds and a little noise; those of 8
 must be predicted within some percent. Rows that are wrong, of another device or with faults must
 not count. Then the map: one line for each case, what cannot be asked, and the page of --help.
---no-fit: without the first two, which take half a minute.
+With ATTN_TEST_QUICK without the first two, which take half a minute.
 """
 import json
 import os
@@ -204,7 +204,7 @@ def test_pages(tap, program):
 def main():
     tap = Tap()
     with tempfile.TemporaryDirectory() as folder:
-        if "--no-fit" not in sys.argv:
+        if not os.environ.get("ATTN_TEST_QUICK"):
             test_fit(tap, sys.argv[1], pathlib.Path(folder))
             test_two_gpus(tap, sys.argv[1], pathlib.Path(folder))
         test_alone(tap, sys.argv[1], pathlib.Path(folder))

@@ -24,7 +24,7 @@ from mpi_lab import (Program, environment, marked, parent_of, pids_in_run, rows_
                      saved_files)
 from tap import Tap
 
-METHODS = ["ring", "burst", "allgather", "ulysses", "ring-double", "burst-double"]
+METHODS = ["ring-minimal", "ring", "burst", "allgather", "ulysses", "ring-double", "burst-double"]
 SMALL = "-H 2 -N 24 -d 8 --causal --backward --method ring"
 LONG = ["-H 4 -N 600 -d 64 --causal --backward --method ring --no-check"] * 100
 
@@ -156,12 +156,13 @@ def check_exit(p, flags, sentence, front=()):
 MPIRUN = "mpirun"
 
 
-def check_signal(p, number, victim, sentence):
+def check_signal(p, number, victim, sentence, front=()):
     """Rank `victim`, MPIRUN, or the launcher (None), gets a signal in the middle of its work."""
-    mark = f"RING_TEST_CASE_{os.getpid()}_{int(number)}_{victim}"
+    mark = f"RING_TEST_CASE_{os.getpid()}_{int(number)}_{victim}_{len(front)}"
     flags = f"--cases {p.cases(mark + '.txt', LONG)} --timeout 5 --transport mpi --ranks 4 --quiet"
-    name = f"{signal.Signals(number).name} to {'the launcher' if victim is None else victim}"
-    run = subprocess.Popen([p.path, *flags.split()], stdout=subprocess.PIPE, text=True,
+    name = (f"{' '.join(front)} {signal.Signals(number).name} to "
+            f"{'the launcher' if victim is None else victim}")
+    run = subprocess.Popen([*front, p.path, *flags.split()], stdout=subprocess.PIPE, text=True,
                            stderr=subprocess.PIPE, env=environment(**{mark: "1"}), errors="replace")
     pids = pids_in_run(mark)
     pid = (run.pid if victim is None else parent_of(pids[0]) if victim == MPIRUN else
@@ -190,7 +191,7 @@ def check_signal(p, number, victim, sentence):
     return result + [(not left, f"{name}: no process stays behind", left)]
 
 
-PLACE = r"((forward|backward) step \d+|set-up|outside of a run)"
+PLACE = r"((forward|backward) step \d+|set-up|before its first step|between two runs)"
 BY_USER = ("mpirun", "-q", "-n", "4")
 ENDS = [
     (check_exit, "--ranks 4 --inject exit@1:2", "rank 1, forward step 2, .*without a word"),
@@ -200,7 +201,9 @@ ENDS = [
     (check_signal, signal.SIGKILL, 2, f"rank 2, {PLACE}.*ended without a word"),
     (check_signal, signal.SIGSEGV, 1, f"rank 1, {PLACE}.*crashed .signal 11"),
     (check_signal, signal.SIGSTOP, 3, "rank 3 is stopped"),
-    (check_signal, signal.SIGSTOP, 0, "rank 0( is stopped|, outside of a run: stopped)"),
+    (check_signal, signal.SIGSTOP, 0, "rank 0 is stopped"),
+    *((check_signal, signal.SIGSTOP, victim, f"rank {victim} is stopped", BY_USER)
+      for victim in range(4)),
     (check_signal, signal.SIGTERM, 2, f"rank 2, {PLACE}.*told to end"),
     (check_signal, signal.SIGTERM, None, "signal 15"),
     (check_signal, signal.SIGKILL, MPIRUN, "mpirun was ended by signal 9$"),
@@ -244,9 +247,11 @@ def check_starting(p):
     status, table, said, _ = p.run("-N 24 --transport mpi --ranks 3", two)
     p.tap.ok(status == 2 and said.count("ring_burst: ") == 1 and "--ranks: found 3" in said,
              "mpirun -n 2 with --ranks 3 is refused, once", f"{status} {table}{said}")
-    status, table, said, _ = p.run("-N 24 --ranks 2", two)
-    p.tap.ok(status == 2 and said.count("ring_burst: ") == 1 and "--transport mpi" in said,
-             "mpirun without --transport mpi is refused, once", f"{status} {table}{said}")
+    for flags in ("", "--transport sim"):
+        status, table, said, _ = p.run(f"-N 24 --ranks 2 {flags}", two)
+        p.tap.ok(status == 2 and said.count("ring_burst: ") == 1 and
+                 "--transport: found sim" in said and "accepted is mpi" in said,
+                 f"mpirun {flags}: what was found is said, once", f"{status} {table}{said}")
     status, _, said, _ = p.run("-N x", env=environment(OMPI_COMM_WORLD_RANK="1"))
     p.tap.ok(status == 0 and not said, "a refusal by another rank than 0 has no status: with one, "
              "mpirun would kill rank 0 before it speaks", f"{status} {said}")
@@ -286,6 +291,19 @@ def check_starting(p):
     p.tap.ok(not os.path.exists(rows), "a run that ends before its first row leaves no file")
 
 
+def check_output(p):
+    """mpirun says nothing when nobody takes what it prints; the program does, as over sim."""
+    command = f"exec '{p.path}' {SMALL} --ranks 2 --transport "
+    for transport in ("sim", "mpi"):
+        for where in (">/dev/full", ">&-"):
+            done = subprocess.run(f"{command}{transport} {where}", shell=True, timeout=60,
+                                  stderr=subprocess.PIPE, text=True, env=environment())
+            said = done.stderr.count("standard output did not take")
+            p.tap.ok(done.returncode == 3 and said == 1,
+                     f"{transport} {where}: exit 3 and a sentence",
+                     (done.returncode, done.stderr))
+
+
 def main():
     tap = Tap()
     if not shutil.which("mpirun"):
@@ -301,6 +319,7 @@ def main():
         check_ends(p)
         check_nohup(p)
         check_starting(p)
+        check_output(p)
         left = marked()
         tap.ok(not left, "no process is left over", left)
     return tap.done()

@@ -49,7 +49,7 @@ def nodes(lab):
         wrong = [(r["method"], r["nodes"], r["outer_bytes"]) for r in rows
                  if r["nodes"] != (doubled if "double" in r["method"] else plain)
                  or (r["outer_bytes"] > 0) != (r["nodes"] > 1)]
-        lab.tap.ok(len(rows) == 6 and not wrong, f"{flags}: the nodes of all methods", wrong)
+        lab.tap.ok(len(rows) == 7 and not wrong, f"{flags}: the nodes of all methods", wrong)
 
 
 def partials(lab):
@@ -79,8 +79,8 @@ def schedules(lab):
 
 
 def samples(lab):
-    """A time for each round, of each pass that there is, and none of a yardstick on a CPU. How much
-    of the messages' time is hidden is told by events, which a benchmark keeps."""
+    """A time for each round, of each pass that there is, and none of a local baseline on a CPU. How
+    much of the messages' time is hidden is told by events, which a benchmark keeps."""
     for flags, count in (("", 1), ("--bench --warmup 1 --iters 3", 3)):
         for backward in (0, 1):
             row = lab.row(f"--method burst {flags}{' --backward' * backward}")

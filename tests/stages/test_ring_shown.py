@@ -18,7 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 from tap import Tap
 
-METHODS = ("ring", "burst", "allgather", "ulysses", "ring-double", "burst-double")
+METHODS = ("ring-minimal", "ring", "burst", "allgather", "ulysses", "ring-double", "burst-double")
 
 
 class Lab:

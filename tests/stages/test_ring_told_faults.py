@@ -23,7 +23,7 @@ from tap import Tap
 
 SMALL = ["-N", "40", "-H", "2", "-d", "8", "--backward", "--device", "cpu", "--timeout", "20"]
 BENCH = ["--bench", "--warmup", "1", "--iters", "2"]
-METHODS = ("ring", "burst", "allgather", "ring-double", "burst-double")
+METHODS = ("ring", "ring-minimal", "burst", "allgather", "ring-double", "burst-double")
 # fault, more flags, exit status, what the sentence must have
 TOLD = [
     ("drop@1:1", [], 3, r"deadlock.*rank \d is waiting for K from rank 1 \(forward step \d\)"),

@@ -27,22 +27,26 @@ import cases
 import npyfile
 from tap import Tap
 
+RUNGS = {}  # {variant: device} of those that take the plain problem only
+
+
 def answers(variant, line):
-    """Which variants have to answer a case in a dtype that they take: all. Another stage's sweep
-    puts its own rule here; a variant that is missing against the rule fails, and one too many."""
-    return True
+    """Which variants have to answer a case in a dtype that they take: all, rungs the plain ones.
+    Another stage's sweep puts its own rule here; a variant that is missing against the rule fails,
+    and one too many."""
+    return variant not in RUNGS or cases.is_plain(line, RUNGS[variant])
 
 
 BATCH = 60  # cases a process: small enough to share two cores evenly
 
 
-def variants_of(program, device, backward=False):
+def variants_of(program, device, backward=False, cases="any"):
     """Names of --list that run on the device, each with the dtypes that it says it takes; backward:
-    only those with a backward pass."""
+    only those with a backward pass. cases: "any", or "plain" for those that are only rungs."""
     out = subprocess.run([program, "--list"], capture_output=True, text=True, timeout=60)
     rows = [line.split() for line in out.stdout.splitlines()]
     return {row[0]: row[2].split(",") for row in rows
-            if len(row) > 3 and row[1] == device and
+            if len(row) > 4 and row[1] == device and row[4] == cases and
             (not backward or "backward" in row[3])}
 
 
@@ -125,7 +129,8 @@ def dtype_of(line):
 
 def judge_group(tap, args, variants, name, lines, pool):
     if args.variant != "all":
-        lines = [line for line in lines if dtype_of(line) in variants[args.variant]]
+        lines = [line for line in lines if dtype_of(line) in variants[args.variant] and
+                 answers(args.variant, line)]
         if not lines:
             return False
     batches = [lines[k:k + BATCH] for k in range(0, len(lines), BATCH)]
@@ -235,12 +240,14 @@ def main():
     if not has_device(args.program, args.device):
         return tap.skip_all(f"no {args.device} device here")
     test_the_judge(tap)
-    variants = variants_of(args.program, args.device)
+    rungs = variants_of(args.program, args.device, cases="plain")
+    RUNGS.update((name, args.device) for name in rungs)
+    variants = {**rungs, **variants_of(args.program, args.device)}
     if args.variant != "all":
         variants = {args.variant: variants[args.variant]}
     tap.ok(variants, f"--list names variants for {args.device}: {' '.join(variants)}")
     shard = os.environ.get("ATTN_TEST_EXHAUSTIVE")
-    with concurrent.futures.ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         if shard:
             source = cases.exhaustive(args.backward, shard)
             while True:
@@ -251,7 +258,7 @@ def main():
         else:
             groups = cases.sweep(args.backward, bool(os.environ.get("ATTN_TEST_QUICK")))
             for name, lines in groups.items():
-                if args.only in name:
+                if args.only in name and (RUNGS or not name.startswith("plain")):
                     judge_group(tap, args, variants, name, lines, pool)
         if args.only in "nonfinite":
             judge_nonfinite(tap, args, variants, pool)

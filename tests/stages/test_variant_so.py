@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,8 @@ MISBEHAVIOURS = [
     ("no ABI version", 11, [], 1, r"exports no int \w+_abi_version"),
     ("missing symbol", 12, [], 1, r"exports no function \w+_variant"),
     ("error status", 13, [], 1, r"returned status 2"),
-    ("skip", 14, [], 2, r"found a case that it skips"),
+    ("skip", 14, [], 2, r"--variant-so: found a case that \S+ skips: it answers ATTN_SKIP; "
+     r"accepted is a library"),
     ("does nothing", 15, [], 1, r": {O} is wrong"),
     ("deep recursion", 16, [], 1, r"crashed with SIGSEGV"),
     ("prints", 17, [], 1, r"hello from the student"),
@@ -54,6 +56,7 @@ MISBEHAVIOURS = [
     ("writes to open files", 24, [], 1, r": {O} is wrong"),
     ("leaves a session", 25, [], 1, r": {O} is wrong"),
     ("prints much", 26, [], 1, r"\?\[2Jmuch\n[^\0]*the rest of its output is left out"),
+    ("kills its parent", 27, [], 1, r"crashed with SIGKILL"),
 ]
 
 
@@ -157,8 +160,40 @@ def check_misbehaving(tap, args, program, stage, folder, case):
     if name == "prints much":
         tap.ok(len(said) < 100000, f"{stage}: {name}: not all of it is shown", len(said))
     if name in ("leaves a child", "leaves a session"):
-        left = [pid for pid in os.listdir("/proc") if pid.isdigit() and so in command_line(pid)]
-        tap.ok(not left, f"{stage}: {name}: it was killed", left)
+        tap.ok(not processes_of(so), f"{stage}: {name}: it was killed", processes_of(so))
+
+
+def processes_of(so):
+    return [pid for pid in os.listdir("/proc") if pid.isdigit() and so in command_line(pid)]
+
+
+def wait_until(condition, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def check_interrupted(tap, args, program, stage, folder):
+    """Whatever ends the program ends what the library started: a child that ignores signals and
+    one in a session of its own, with a time limit far away."""
+    so = os.path.join(folder, "interrupted.so")
+    built = compile_so(args, stage, "misbehaving.c", so, "-DMISBEHAVE=28")
+    tap.ok(built.returncode == 0, f"{stage}: misbehaving.c 28 compiles", built.stderr)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+        with subprocess.Popen([program, "--variant-so", so, *SMALL, "--so-time", "100"],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                              ) as program_there:
+            started = wait_until(lambda: len(processes_of(so)) >= 4, 30)
+            program_there.send_signal(number)
+            program_there.wait()
+        gone = wait_until(lambda: not processes_of(so), 10)
+        tap.ok(started and gone, f"{stage}: {number.name}: nothing is left", processes_of(so))
+        for pid in processes_of(so):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def check_no_object(tap, program, stage, folder):
@@ -192,6 +227,7 @@ def main():
             check_right(tap, args, program, stage, folder)
             for case in MISBEHAVIOURS:
                 check_misbehaving(tap, args, program, stage, folder, case)
+            check_interrupted(tap, args, program, stage, folder)
             check_no_object(tap, program, stage, folder)
             if stage in BACKWARD:
                 check_changed_o(tap, args, program, stage, folder)

@@ -6,7 +6,7 @@
 
 - Skipped, masked and clean tiles are those of the chapter's two conditions, of all heads and
   batches, for one sequence and several, and with a full mask, which leaves no tile clean.
-- Tiles are the variant's own: v1's are --block-q x --block-kv, v2's those of stage 03's v2_simd,
+- Tiles are the variant's own: v1's are --block-q x --block-kv, v2's those of stage 03's library,
   and v0 and v3 have none. The table shows what JSON says.
 - v3_streaming's bytes, written out here once more; with dropout or a clip nobody knows them.
 - The bound allows for roundings between steps where there are steps, and for nobody else.
@@ -108,7 +108,7 @@ def test_whose_tiles(tap, program, stage03, folder):
         ours, _ = rows_of(program, folder, flags + " --block-q 40 --block-kv 24")
         theirs, done = rows_of(stage03, folder, flags)
         sizes = [(row["tile_rows"], row["tile_keys"])
-                 for row in (ours["v2_window_tiles"], theirs["v2_simd"])]
+                 for row in (ours["v2_window_tiles"], theirs["library"])]
         tap.ok(sizes[0] == sizes[1], "v2's tiles are those of stage 03's kernel",
                f"{sizes}\n{done.stderr}")
 
@@ -132,7 +132,7 @@ def test_whose_steps(tap, program, stage03, folder):
     """v2 and v4 have stage 03's O, so with its bound they have its ratio too."""
     flags = "-H 1 -d 8 -N 200 --dtype bf16 --threads 1"
     few, many = (rows_of(program, folder, f"{flags} --block-kv {size}")[0] for size in (200, 8))
-    theirs = rows_of(stage03, folder, flags)[0]["v2_simd"]
+    theirs = rows_of(stage03, folder, flags)[0]["library"]
     ratios = [rows[v]["bound_ratio"] for rows in (few, many)
               for v in ("v2_window_tiles", "v4_window_backward")]
     tap.ok(set(ratios) == {theirs["bound_ratio"]},

@@ -100,7 +100,7 @@ def main():
 
     faults = test_sweep.fault_of_row
     with tempfile.TemporaryDirectory() as folder, \
-            concurrent.futures.ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+            concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         quick = bool(os.environ.get("ATTN_TEST_QUICK"))
         groups = window_cases.sweep(folder, quick)
         if args.device == "cpu":

@@ -3,7 +3,8 @@
 """test_nvcc_report.py: common/tools/nvcc_report.py, with a script that prints what ptxas prints.
 
 Two kernels: one spills 84 + 128 bytes, one nothing. The report has to name both; a limit has to
-hold for the kernels of its name, at the byte; and what nvcc fails at stays a failure.
+hold for the kernels of its name, at the byte; and what nvcc fails at stays a failure. And which
+architectures are compiled where nobody has chosen (visible-archs.sh).
 """
 import os
 import pathlib
@@ -16,6 +17,7 @@ sys.path[:0] = [os.path.dirname(HERE)]
 from tap import Tap
 
 REPORT = pathlib.Path(HERE, "..", "..", "common", "tools", "nvcc_report.py")
+VISIBLE = pathlib.Path(HERE, "..", "..", "common", "cuda", "visible-archs.sh")
 PTXAS = """ptxas info    : Compiling entry function 'tile_kernel' for 'sm_90'
 ptxas info    : Function properties for tile_kernel
     104 bytes stack frame, 84 bytes spill stores, 128 bytes spill loads
@@ -26,6 +28,21 @@ ptxas info    : Function properties for store_kernel
 ptxas info    : Used 34 registers
 """
 TOO_MANY = "error: tile_kernel spills 212 bytes on sm_90, accepted are 211"
+
+
+def check_visible_archs(tap):
+    """-Dgpu_archs=auto, with a pretended nvidia-smi: its answer, or that there is none."""
+    for says, wanted in (("9.0", "90 90a"), ("8.6", "86"), ("9.0\n8.0\n9.0", "80 90 90a"),
+                         ("[N/A]", "80"), (None, "80")):
+        with tempfile.TemporaryDirectory() as folder:
+            smi = pathlib.Path(folder, "nvidia-smi")
+            smi.write_text("#!/bin/sh\n" + ("exit 9\n" if says is None else
+                                            f"cat <<'TXT'\n{says}\nTXT\n"))
+            smi.chmod(0o755)
+            done = subprocess.run(["sh", VISIBLE], capture_output=True, text=True, check=False,
+                                  env={**os.environ, "PATH": folder + ":" + os.environ["PATH"]})
+        tap.ok((done.returncode, " ".join(done.stdout.split())) == (0, wanted),
+               f"gpu_archs=auto where nvidia-smi says {says!r}: {wanted}", done.stdout)
 
 
 def main():
@@ -59,6 +76,7 @@ def main():
         slow = PTXAS + "ptxas info : wgmma.mma_async instructions are serialized\n"
         tap.ok((report(0, said=slow)[0], report(0, "--attn-strict", said=slow)[0]) == (0, 1),
                "--attn-strict: serialised wgmma is an error")
+    check_visible_archs(tap)
     return tap.done()
 
 

@@ -23,12 +23,15 @@ README = ("What?\n\n**builds on:** nothing\n\n| variant | verdict |\n|---|---|\n
           "| `v0_loops` | slow |\n"
           "| `v1_blas` | good |\n| `v0_thread` | slow |\n")
 
+TILE = "template <int D> struct Tile {\n    int a;\n};\n"
+OTHER_TILE = "template <int D_> struct Tile {\n    static const int D = D_;\n};\n"
+IN_SPACE = "namespace forward\n{\n%s}\n"
+DROPPED = "two jo" "bs, clean_ti" "le and YARD" "STICK"
+
 # name, complaints, how many are wanted
 CHECKS = [
     ("100 columns", rules.line_widths("x" * 100), 0),
     ("101 columns", rules.line_widths("ok\n" + "x" * 101), 1),
-    ("a file of 300 lines", rules.file_length("x\n" * 300), 0),
-    ("a file of 400 lines", rules.file_length("x\n" * 400), 1),
     ("a function of 60 lines", rules.function_lengths(function(60)), 0),
     ("a function of 80 lines", rules.function_lengths(function(80)), 1),
     ("two functions of 60 lines", rules.function_lengths(function(60) * 2), 0),
@@ -89,6 +92,19 @@ CHECKS = [
     ("says more than it links",
      rules.builds_on("builds on: 01, 03", "naive_dep", "tiled_softmax"), 1),
     ("does not say", rules.builds_on("What?", "naive_dep", "tiled_softmax"), 1),
+    ("one struct in two files", rules.struct_bodies({"a": TILE, "b": "// again\n" + TILE}), 0),
+    ("two structs of one name", rules.struct_bodies({"a": TILE, "b": OTHER_TILE}), 1),
+    ("two structs of one name in a namespace",
+     rules.struct_bodies({"a": IN_SPACE % TILE, "b": IN_SPACE % OTHER_TILE}), 1),
+    ("two structs of one name in two namespaces",
+     rules.struct_bodies({"a": TILE, "b": IN_SPACE % OTHER_TILE}), 0),
+    ("a struct after a function", rules.struct_bodies({"a": TILE, "b": "int f()\n{\n}\n" +
+                                                       OTHER_TILE}), 1),
+    ("words that are dropped", [word for word, count in rules.word_counts(DROPPED).items()
+                                for _ in range(count)], 3),
+    ("words that look like them",
+     [word for word, count in rules.word_counts("jobless yard_sticks cleantiles").items() if count],
+     0),
 ]
 
 

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 
 /* Parses a line of flags; stderr and stdout go nowhere. */
 static int parse(Cli *cli, const char *line)

@@ -16,7 +16,7 @@
 #define HONEST_OPTIONS_H
 
 #include "honest_attention.h"
-#include "philox.h"
+#include "io/philox.h"
 
 typedef enum Mistake {
     RIGHT,

@@ -16,7 +16,7 @@
 #ifndef KEY_BLOCKS_H
 #define KEY_BLOCKS_H
 
-#include "oracle.h"
+#include "oracle/oracle.h"
 #include "oracle_case.h"
 
 typedef struct KeyBlock {

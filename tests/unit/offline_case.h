@@ -23,8 +23,8 @@
 
 #include <cmocka.h>
 
-#include "npy.h"
-#include "run_internal.h"
+#include "bench/run_internal.h"
+#include "io/npy.h"
 
 static inline AttnStatus nothing(const AttnArgs *args)
 {

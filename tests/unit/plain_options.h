@@ -12,8 +12,8 @@
 #ifndef PLAIN_OPTIONS_H
 #define PLAIN_OPTIONS_H
 
+#include "io/philox.h"
 #include "oracle_case.h"
-#include "philox.h"
 
 typedef struct OptionCase {
     Case *c;

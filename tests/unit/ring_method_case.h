@@ -112,11 +112,11 @@ static inline int method_run(Case *c, const RingSetup *setup, int rounds, RingRe
         free(plan);
         return 0;
     }
-    const RingJob job = {.plan = plan, .args = &c->args, .warmup = rounds - 1, .rounds = 1};
+    const RingTask task = {.plan = plan, .args = &c->args, .warmup = rounds - 1, .rounds = 1};
     Storage *results[] = {&c->O, &c->dQ, &c->dK, &c->dV};
     for (int n = 0; n < 4; n++)
         tensor_poison(results[n]);
-    if (ring_world_sim(&job, &ring_space_cpu, report))
+    if (ring_world_sim(&task, &ring_backend_cpu, report))
         fail_msg("%s, %s, %d ranks, %d nodes: %s", ring_method_name(setup->method),
                  ring_layout_name(setup->layout), setup->ranks, setup->nodes, report->failure);
     ring_plan_free(plan);

@@ -8,8 +8,8 @@
  * at once and without overlap.
  *
  * Interface:
- * - SimCase, sim_case, sim_case_free: a problem, a plan and a job.
- * - sim_run: the job; 0, or -1 and report.failure.
+ * - SimCase, sim_case, sim_case_free: a problem, a plan and a task.
+ * - sim_run: the task; 0, or -1 and report.failure.
  * - sim_right: do all results agree with the oracle?
  * - plain_ring: the method.
  * - sim_causal, sim_quick, sim_run_table, sim_same_bits: small things that several tests need.
@@ -18,14 +18,14 @@
 #define RING_SIM_CASE_H
 
 #include "alloc.h"
-#include "check.h"
+#include "check/check.h"
 #include "oracle_case.h"
-#include "ring_world.h"
+#include "runtime/ring_world.h"
 
 typedef struct SimCase {
     Case *problem;
     RingPlan plan;
-    RingJob job;
+    RingTask task;
     RingReport report;
 } SimCase;
 
@@ -104,8 +104,8 @@ static inline int plain_forward(RingRank *r)
             ring_start(r, &x) != 0 || ring_attend(r, &q, &k, ring->O_state, r->lse) != 0 ||
             ring_round(r, ring->O_state, ring_q_count(r, r->nq)) != 0 || ring_wait(r, &x) != 0)
             return -1;
-        k = ring_visiting_keys(r, (k.owner + r->world - 1) % r->world, ring->K[t % 2],
-                               ring->V[t % 2]);
+        k = ring_remote_keys(r, (k.owner + r->world - 1) % r->world, ring->K[t % 2],
+                             ring->V[t % 2]);
     }
     return ring_finish_O(r, &q, r->O, ring->O_state);
 }
@@ -140,8 +140,8 @@ static inline int plain_differentiate(RingRank *r, const RingBlock *q)
             ring_differentiate(r, q, &k, r->dQ, ring->dK[t % 2], ring->dV[t % 2]) != 0 ||
             ring_wait(r, &x) != 0 || (r->world > 1 && plain_pass_sums(r, t, k.owner) != 0))
             return -1;
-        k = ring_visiting_keys(r, (k.owner + r->world - 1) % r->world, ring->K[t % 2],
-                               ring->V[t % 2]);
+        k = ring_remote_keys(r, (k.owner + r->world - 1) % r->world, ring->K[t % 2],
+                             ring->V[t % 2]);
     }
     return 0;
 }
@@ -194,14 +194,14 @@ static inline SimCase *sim_case(Case *problem, const RingSetup *setup, const Rin
     assert_non_null(c);
     c->problem = problem;
     assert_int_equal(0, ring_plan_make(&c->plan, &problem->args, setup, why));
-    c->job = (RingJob){.plan = &c->plan, .args = &problem->args, .rounds = 1, .method = table};
+    c->task = (RingTask){.plan = &c->plan, .args = &problem->args, .rounds = 1, .method = table};
     return c;
 }
 
 static inline int sim_run(SimCase *c)
 {
     ring_report_free(&c->report);
-    return ring_world_sim(&c->job, &ring_space_cpu, &c->report);
+    return ring_world_sim(&c->task, &ring_backend_cpu, &c->report);
 }
 
 static inline void sim_case_free(SimCase *c)

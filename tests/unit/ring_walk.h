@@ -11,7 +11,7 @@
 
 #include "oracle_case.h"
 
-#include "model_ring.h"
+#include "models/model_ring.h"
 
 enum { RANKS = 16 };
 
@@ -113,6 +113,26 @@ static void walk_ring(Walk *w, RingPass pass)
         for (int r = 0; r < w->c.ranks && pass == RING_BACKWARD; r++)
             assert_int_equal(r, held[r]); /* gradients have come home */
     }
+}
+
+/* Backward keys go out again, and the sums with them, one hop further: home. */
+static void walk_minimal(Walk *w, RingPass pass)
+{
+    int held[RANKS], sums[RANKS], to[RANKS];
+    own(held);
+    own(sums);
+    neighbours(w, to, 1);
+    meet(w, held, 1);
+    for (int t = 1; t <= w->c.ranks; t++) {
+        if (pass == RING_BACKWARD)
+            shift(w, to, sums, key_sums);
+        if (t == w->c.ranks)
+            break;
+        shift(w, to, held, keys);
+        meet(w, held, 1);
+    }
+    for (int r = 0; r < w->c.ranks && pass == RING_BACKWARD; r++)
+        assert_int_equal(r, sums[r]);
 }
 
 static void walk_burst(Walk *w)
@@ -277,6 +297,9 @@ static void walk(Walk *w, RingPass pass)
         walk_tree(w, pass == RING_FORWARD ? keys : queries, pass == RING_FORWARD);
         if (pass == RING_BACKWARD)
             walk_tree_dQ(w);
+        break;
+    case RING_METHOD_RING_MINIMAL:
+        walk_minimal(w, pass);
         break;
     default:
         if (pass == RING_BACKWARD && w->c.method == RING_METHOD_BURST)

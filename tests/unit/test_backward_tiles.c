@@ -2,7 +2,7 @@
  *
  * test_backward_tiles: what stage 04 says about its tiles.
  *
- * - The counters of v0 and v1 equal common/model_backward.c for every option, dtype and grouping,
+ * - The counters of v0 and v1 equal models/model_backward.c for every option, dtype and grouping,
  *   whatever the number of threads, and counting does not change a bit of the gradients.
  * - Each formula on a case worked out by hand.
  * - Twice the queries and keys: twice the memory in work, where stage 01's grows fourfold.
@@ -11,10 +11,10 @@
 #include "gradient_blocks.h"
 
 #include "alloc.h"
-#include "check.h"
-#include "model.h"
+#include "check/check.h"
+#include "models/model.h"
 #include "naive.h"
-#include "oracle.h"
+#include "oracle/oracle.h"
 
 /* --- traffic -----------------------------------------------------------------------------------*/
 
@@ -145,7 +145,7 @@ static double peak_of(AttnFn backward, int64_t N)
 static void test_memory_grows_as_N(void **unused)
 {
     static const AttnFn passes[] = {flash_backward_v0_fa1_backward, flash_backward_v1_fa2_backward,
-                                    flash_backward_v2_simd};
+                                    flash_backward_library_cpu};
     (void)unused;
     for (int p = 0; p < 3; p++)
         assert_true(peak_of(passes[p], 2048) < 2.2 * peak_of(passes[p], 1024));

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "attn_config.h"
-#include "bench.h"
+#include "bench/bench.h"
 
 static void median_of_few(void **state)
 {

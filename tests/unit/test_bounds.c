@@ -5,7 +5,7 @@
  */
 #include "oracle_case.h"
 
-#include "check.h"
+#include "check/check.h"
 #include "honest_attention.h"
 
 static double worst[3][CHECK_COUNT];
@@ -14,12 +14,12 @@ static double worst[3][CHECK_COUNT];
 static Check judge(const Case *c, const Honest *w, int threads)
 {
     Oracle o;
-    Yardstick y;
+    LowPrecision y;
     Check check = {.inputs_intact = 1, .storage_intact = 1};
     honest_forward(w, &c->args);
     honest_backward(w, &c->args);
     assert_int_equal(0, oracle_run(&o, &c->args, 1, threads));
-    assert_int_equal(0, yardstick_run(&y, &o, &c->args, 1, threads));
+    assert_int_equal(0, low_precision_run(&y, &o, &c->args, 1, threads));
     check_outputs(&check, &o, &y, &c->args, 1, 4);
     for (int which = 0; which <= CHECK_DV; which++) {
         double *so_far = &worst[c->args.Q.dtype][which];

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "problem.h"
+#include "io/problem.h"
 
 static AttnStatus nothing(const AttnArgs *args)
 {

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "cli_internal.h"
+#include "cli/cli_internal.h"
 
 static AttnStatus nothing(const AttnArgs *args)
 {
@@ -284,6 +284,18 @@ static void cases_refused(void **state)
             fail_msg("accepted: %s", bad[i]);
 }
 
+static void recorded_command(void **state)
+{
+    Cli cli;
+    (void)state;
+    assert_int_equal(
+        parse(&cli, "-N 8 --mask full --mask-file=/a/m.npy --json /home/me/r.jsonl --save out"),
+        CLI_CONTINUE);
+    assert_string_equal(cli.command,
+                        "unit -N 8 --mask full --mask-file=m.npy --json r.jsonl --save out");
+    cli_free(&cli);
+}
+
 static void worst_status(void **state)
 {
     static const int order[] = {EXIT_OK, EXIT_NO_DEVICE, EXIT_WRONG, EXIT_RUNTIME, EXIT_USAGE};
@@ -328,7 +340,7 @@ int main(void)
         cmocka_unit_test(selection),        cmocka_unit_test(pages_end_the_program),
         cmocka_unit_test(cases_overlay),    cmocka_unit_test(cases_refused),
         cmocka_unit_test(worst_status),     cmocka_unit_test(suggestions),
-        cmocka_unit_test(table_of_flags),
+        cmocka_unit_test(table_of_flags),   cmocka_unit_test(recorded_command),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,8 +11,8 @@
  */
 #include "oracle_case.h"
 
-#include "check.h"
-#include "oracle.h"
+#include "check/check.h"
+#include "oracle/oracle.h"
 
 static double rounded(AttnDtype dtype, double x)
 {

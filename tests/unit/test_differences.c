@@ -13,7 +13,7 @@
  */
 #include "oracle_case.h"
 
-#include "oracle.h"
+#include "oracle/oracle.h"
 
 /* One row per option; value 0 is the ordinary one. */
 enum { MASK, WINDOW, SOFTCAP, SCALE, POSITIONS, HEADS, SIZES, WIDTH, BATCH, LAYOUT, KINDS };

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "fill.h"
+#include "io/fill.h"
 #include "tensor.h"
 
 static uint32_t bits_of(float x)

@@ -26,8 +26,8 @@
 
 #include <cmocka.h>
 
-#include "exp.h"
-#include "exp_isa.h"
+#include "exp/exp.h"
+#include "exp/exp_isa.h"
 
 #define BLOCK       65536
 #define MAX_ISAS    3

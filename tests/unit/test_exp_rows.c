@@ -15,8 +15,9 @@
 
 #include <cmocka.h>
 
-#include "exp.h"
-#include "exp_isa.h"
+#include "exp/exp.h"
+#include "exp/exp_isa.h"
+#include "exp/isa.h"
 #include "tensor.h"
 
 /* Is found within the bound of exp.h? An ulp is the distance to the next float away from 0. */

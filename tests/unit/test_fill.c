@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "bench.h"
-#include "fill.h"
+#include "bench/bench.h"
+#include "io/fill.h"
 #include "tensor.h"
 
 /* From tests/unit/fill_answers.py, which follows the comments of fill.h with Python's integers. */

@@ -2,7 +2,7 @@
  *
  * test_flash_backward: what the sweep of stage 04 cannot see.
  *
- * - The forward pass of stage 03 feeds the block kernels: any split of the keys, in any order, and
+ * - The forward pass of stage 03 feeds the block function: any split of the keys, in any order, and
  *   any split of the queries give the gradients of one pass, within the oracle's bound, for every
  *   option of oracle_case.h and every shard of a ring. Stages 05 and 06 rest on this.
  * - A call adds to what is there. A block that nobody sees adds nothing.
@@ -13,10 +13,7 @@
 #include "gradient_blocks.h"
 
 #include "alloc.h"
-#include "check.h"
-
-static const FlashBlockFn block_functions[] = {flash_backward_block_rows, flash_backward_block_cpu};
-#define FUNCTION_COUNT 2
+#include "check/check.h"
 
 static void assert_right(const Case *c, const Oracle *oracle, FlashSums sums, const char *label)
 {
@@ -28,26 +25,25 @@ static void assert_right(const Case *c, const Oracle *oracle, FlashSums sums, co
     assert_true(check.pass);
 }
 
-/* Under sanitizers and qemu: each kernel and option once, with threads, and once both kernels in
- * turn. More splits of the same arithmetic would show TSan no other accesses. */
+/* Under sanitizers and qemu: each option once, with threads. More splits of the same arithmetic
+ * would show TSan no other accesses. */
 static int quick(void)
 {
     return getenv("ATTN_TEST_QUICK") != NULL;
 }
 
-/* Six random splits; kernel 0, kernel 1, both in turn; of keys and of queries. */
+/* Three random splits, of keys or of queries. */
 static void try_random_splits(const Case *c, const Oracle *oracle, const char *label, int queries)
 {
     const AttnShape *n = &c->args.shape;
     const FlashSums sums = sums_new(n);
     float *delta = run_forward(c);
-    for (int trial = 0; trial < (quick() ? 3 : 6); trial++) {
-        const KeySplit split = split_random(queries ? n->Nq : n->Nk, 1 + trial);
+    for (int trial = 0; trial < (quick() ? 1 : 3); trial++) {
+        const KeySplit split = split_random(queries ? n->Nq : n->Nk, quick() ? 3 : 1 + 2 * trial);
         flash_sums_start(n, sums);
         for (int t = 0; t < split.count; t++)
-            (queries ? add_queries : add_keys)(c,
-                                               block_functions[trial % 3 < 2 ? trial % 3 : t % 2],
-                                               delta, split.first[t], split.length[t], sums);
+            (queries ? add_queries : add_keys)(c, flash_backward_block_cpu, delta, split.first[t],
+                                               split.length[t], sums);
         assert_right(c, oracle, sums, label);
     }
     sums_free(sums);
@@ -102,44 +98,40 @@ static void test_shards_of_a_ring(void **unused)
 static void test_a_call_adds(void **unused)
 {
     (void)unused;
-    for (int f = 0; f < FUNCTION_COUNT; f++) {
-        Case *c = case_new((AttnShape){2, 4, 2, 70, 300, 24}, ATTN_F32, LAYOUT_BSHD, 1);
-        const AttnShape *n = &c->args.shape;
-        const FlashSums once = sums_new(n), twice = sums_new(n);
-        float *delta = run_forward(c);
-        assert_int_equal(ATTN_OK, block_functions[f](&c->args, delta, once));
-        for (int round = 0; round < 2; round++)
-            assert_int_equal(ATTN_OK, block_functions[f](&c->args, delta, twice));
-        for (int64_t e = 0; e < query_floats(n); e++)
-            assert_true(fabsf(twice.dQ[e] - 2 * once.dQ[e]) <= 1e-6f);
-        for (int64_t e = 0; e < key_floats(n); e++) /* one addend a call: doubling is exact */
-            assert_true(twice.dK[e] == 2 * once.dK[e] && twice.dV[e] == 2 * once.dV[e]);
-        sums_free(once);
-        sums_free(twice);
-        free(delta);
-        case_free(c);
-    }
+    Case *c = case_new((AttnShape){2, 4, 2, 70, 300, 24}, ATTN_F32, LAYOUT_BSHD, 1);
+    const AttnShape *n = &c->args.shape;
+    const FlashSums once = sums_new(n), twice = sums_new(n);
+    float *delta = run_forward(c);
+    assert_int_equal(ATTN_OK, flash_backward_block_cpu(&c->args, delta, once));
+    for (int round = 0; round < 2; round++)
+        assert_int_equal(ATTN_OK, flash_backward_block_cpu(&c->args, delta, twice));
+    for (int64_t e = 0; e < query_floats(n); e++)
+        assert_true(fabsf(twice.dQ[e] - 2 * once.dQ[e]) <= 1e-6f);
+    for (int64_t e = 0; e < key_floats(n); e++) /* one addend a call: doubling is exact */
+        assert_true(twice.dK[e] == 2 * once.dK[e] && twice.dV[e] == 2 * once.dV[e]);
+    sums_free(once);
+    sums_free(twice);
+    free(delta);
+    case_free(c);
 }
 
 /* Keys of another sequence add exactly nothing, and rows that see no key at all are no NaN. */
 static void test_a_block_that_nobody_sees(void **unused)
 {
     (void)unused;
-    for (int f = 0; f < FUNCTION_COUNT; f++) {
-        Case *c = case_new((AttnShape){1, 2, 1, 70, 210, 20}, ATTN_F32, LAYOUT_BSHD, 1);
-        const AttnShape *n = &c->args.shape;
-        const FlashSums sums = sums_new(n);
-        c->segments_k[0].sequence = 7;
-        float *delta = run_forward(c);
-        assert_int_equal(ATTN_OK, block_functions[f](&c->args, delta, sums));
-        for (int64_t e = 0; e < query_floats(n); e++)
-            assert_true(sums.dQ[e] == 0.0f);
-        for (int64_t e = 0; e < key_floats(n); e++)
-            assert_true(sums.dK[e] == 0.0f && sums.dV[e] == 0.0f);
-        sums_free(sums);
-        free(delta);
-        case_free(c);
-    }
+    Case *c = case_new((AttnShape){1, 2, 1, 70, 210, 20}, ATTN_F32, LAYOUT_BSHD, 1);
+    const AttnShape *n = &c->args.shape;
+    const FlashSums sums = sums_new(n);
+    c->segments_k[0].sequence = 7;
+    float *delta = run_forward(c);
+    assert_int_equal(ATTN_OK, flash_backward_block_cpu(&c->args, delta, sums));
+    for (int64_t e = 0; e < query_floats(n); e++)
+        assert_true(sums.dQ[e] == 0.0f);
+    for (int64_t e = 0; e < key_floats(n); e++)
+        assert_true(sums.dK[e] == 0.0f && sums.dV[e] == 0.0f);
+    sums_free(sums);
+    free(delta);
+    case_free(c);
 }
 
 static void test_delta(void **unused)
@@ -171,61 +163,57 @@ static void test_delta(void **unused)
 static void test_equal_keys(void **unused)
 {
     (void)unused;
-    for (int f = 0; f < FUNCTION_COUNT; f++) {
-        Case *c = case_new((AttnShape){1, 1, 1, 90, 150, 16}, ATTN_F32, LAYOUT_BSHD, 1);
-        const AttnShape *n = &c->args.shape;
-        const FlashSums sums = sums_new(n);
-        for (int64_t j = 1; j < n->Nk; j++)
-            for (int64_t x = 0; x < n->d; x++)
-                case_set(&c->args.K, 0, j, 0, x, case_get(&c->args.K, 0, 0, 0, x));
-        float *delta = run_forward(c);
-        assert_int_equal(ATTN_OK, block_functions[f](&c->args, delta, sums));
-        for (int64_t e = 0; e < query_floats(n); e++)
-            assert_true(fabsf(sums.dQ[e]) <= 1e-5f);
-        for (int64_t j = 0; j < n->Nk; j++)
-            for (int64_t x = 0; x < n->d; x++) {
-                double mean = 0;
-                for (int64_t i = 0; i < n->Nq; i++)
-                    mean += case_get(&c->args.dO, 0, i, 0, x) / (double)n->Nk;
-                assert_true(fabs(sums.dV[j * n->d + x] - mean) <= 1e-5);
-            }
-        sums_free(sums);
-        free(delta);
-        case_free(c);
-    }
+    Case *c = case_new((AttnShape){1, 1, 1, 90, 150, 16}, ATTN_F32, LAYOUT_BSHD, 1);
+    const AttnShape *n = &c->args.shape;
+    const FlashSums sums = sums_new(n);
+    for (int64_t j = 1; j < n->Nk; j++)
+        for (int64_t x = 0; x < n->d; x++)
+            case_set(&c->args.K, 0, j, 0, x, case_get(&c->args.K, 0, 0, 0, x));
+    float *delta = run_forward(c);
+    assert_int_equal(ATTN_OK, flash_backward_block_cpu(&c->args, delta, sums));
+    for (int64_t e = 0; e < query_floats(n); e++)
+        assert_true(fabsf(sums.dQ[e]) <= 1e-5f);
+    for (int64_t j = 0; j < n->Nk; j++)
+        for (int64_t x = 0; x < n->d; x++) {
+            double mean = 0;
+            for (int64_t i = 0; i < n->Nq; i++)
+                mean += case_get(&c->args.dO, 0, i, 0, x) / (double)n->Nk;
+            assert_true(fabs(sums.dV[j * n->d + x] - mean) <= 1e-5);
+        }
+    sums_free(sums);
+    free(delta);
+    case_free(c);
 }
 
 static void test_same_bits(void **unused)
 {
     const int repeats = quick() ? 6 : 200; /* each number of threads, and one again */
     (void)unused;
-    for (int f = 0; f < FUNCTION_COUNT; f++) {
-        Case *c = case_new((AttnShape){1, 3, 1, 150, 333, 40}, ATTN_F32, LAYOUT_ODD, 1);
-        const AttnShape *n = &c->args.shape;
-        const FlashSums first = sums_new(n), again = sums_new(n);
-        case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
-        float *delta = run_forward(c);
-        for (int repeat = 0; repeat < repeats; repeat++) {
-            const FlashSums sums = repeat == 0 ? first : again;
-            c->args.threads = 1 + repeat % 5;
-            flash_sums_start(n, sums);
-            assert_int_equal(ATTN_OK, block_functions[f](&c->args, delta, sums));
-            assert_memory_equal(first.dQ, sums.dQ, sizeof(float) * (size_t)query_floats(n));
-            assert_memory_equal(first.dK, sums.dK, sizeof(float) * (size_t)key_floats(n));
-            assert_memory_equal(first.dV, sums.dV, sizeof(float) * (size_t)key_floats(n));
-        }
-        sums_free(first);
-        sums_free(again);
-        free(delta);
-        case_free(c);
+    Case *c = case_new((AttnShape){1, 3, 1, 150, 333, 40}, ATTN_F32, LAYOUT_ODD, 1);
+    const AttnShape *n = &c->args.shape;
+    const FlashSums first = sums_new(n), again = sums_new(n);
+    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    float *delta = run_forward(c);
+    for (int repeat = 0; repeat < repeats; repeat++) {
+        const FlashSums sums = repeat == 0 ? first : again;
+        c->args.threads = 1 + repeat % 5;
+        flash_sums_start(n, sums);
+        assert_int_equal(ATTN_OK, flash_backward_block_cpu(&c->args, delta, sums));
+        assert_memory_equal(first.dQ, sums.dQ, sizeof(float) * (size_t)query_floats(n));
+        assert_memory_equal(first.dK, sums.dK, sizeof(float) * (size_t)key_floats(n));
+        assert_memory_equal(first.dV, sums.dV, sizeof(float) * (size_t)key_floats(n));
     }
+    sums_free(first);
+    sums_free(again);
+    free(delta);
+    case_free(c);
 }
 
 /* The variants themselves, each with the threads that it was given. */
 static void test_passes_repeat(void **unused)
 {
     static const AttnFn passes[] = {flash_backward_v0_fa1_backward, flash_backward_v1_fa2_backward,
-                                    flash_backward_v2_simd};
+                                    flash_backward_library_cpu};
     (void)unused;
     for (int p = 0; p < 3; p++) {
         Case *c = case_new((AttnShape){1, 4, 2, 75, 170, 40}, ATTN_F16, LAYOUT_BSHD, 1);

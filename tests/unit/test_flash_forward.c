@@ -11,12 +11,13 @@
 #include "oracle_case.h"
 
 #include "attn_config.h"
-#include "check.h"
-#include "exp_isa.h"
+#include "check/check.h"
+#include "exp/exp_isa.h"
+#include "exp/isa.h"
 #include "flash_forward.h"
-#include "model.h"
+#include "models/model.h"
 
-#include "../../03_flash_forward/cpu/simd.h"
+#include "../../03_flash_forward/library/cpu/simd.h"
 
 /* --- traffic -----------------------------------------------------------------------------------*/
 
@@ -28,19 +29,16 @@ static void assert_traffic(const FlashTraffic *counted, ModelTraffic model)
     assert_true((double)counted->store_bytes == model.store_bytes);
 }
 
-static void compare_traffic(Case *c, int64_t M, float *O_state)
+static void compare_traffic(Case *c, int64_t M)
 {
     const FlashTiles tiles = flash_tiles(&c->args.shape, M);
     FlashTraffic counted;
     assert_int_equal(ATTN_OK, flash_fa1(&c->args, M, &counted));
     assert_traffic(&counted, model_fa1_traffic(&c->args, tiles.Br, tiles.Bc));
     assert_int_equal(flash_fast_elements(&c->args.shape, M), counted.fast_peak);
-    assert_int_equal(ATTN_OK, flash_fa2(&c->args, M, NULL, &counted));
+    assert_int_equal(ATTN_OK, flash_fa2(&c->args, M, &counted));
     assert_traffic(&counted, model_fa2_traffic(&c->args, tiles.Br, tiles.Bc, 0));
     assert_int_equal(flash_fast_elements(&c->args.shape, M), counted.fast_peak);
-    flash_state_start(&c->args, O_state);
-    assert_int_equal(ATTN_OK, flash_fa2(&c->args, M, O_state, &counted));
-    assert_traffic(&counted, model_fa2_traffic(&c->args, tiles.Br, tiles.Bc, 1));
     assert_int_equal(ATTN_OK, flash_standard(&c->args, M, &counted));
     assert_traffic(&counted, model_standard_traffic(&c->args, tiles.Br));
 }
@@ -58,12 +56,9 @@ static void test_traffic_is_the_models(void **unused)
                     const AttnMask mask =
                         (q + k + x + m) % 2 ? ATTN_MASK_NONE : ATTN_MASK_CAUSAL_LOWER_RIGHT;
                     Case *c = case_new(s, (AttnDtype)((q + k + m) % 3), LAYOUT_BSHD, 1);
-                    float *O_state = malloc(sizeof(float) * (size_t)(s.H * s.Nq * s.d));
-                    assert_non_null(O_state);
                     c->args.threads = 1 + m % 2;
                     case_align(c, mask);
-                    compare_traffic(c, memories[m], O_state);
-                    free(O_state);
+                    compare_traffic(c, memories[m]);
                     case_free(c);
                 }
 }
@@ -82,7 +77,7 @@ static void test_traffic_is_the_papers(void **unused)
                 assert_int_equal(ATTN_OK, flash_fa1(&c->args, M, &counted));
                 assert_int_equal(2 * N * d + Tc * (2 * N * d + 2 * N) + 2 * N, counted.loads);
                 assert_int_equal((Tc + 1) * (N * d + 2 * N) + N, counted.stores);
-                assert_int_equal(ATTN_OK, flash_fa2(&c->args, M, NULL, &counted));
+                assert_int_equal(ATTN_OK, flash_fa2(&c->args, M, &counted));
                 assert_int_equal(N * d + Tr * 2 * N * d, counted.loads);
                 assert_int_equal(N * d + N, counted.stores);
                 assert_int_equal(ATTN_OK, flash_standard(&c->args, M, &counted));
@@ -126,10 +121,10 @@ static void test_tiny_cap(void **unused)
         c->args.scale = n % 2 ? -0.25f : 0.25f;
         c->args.threads = 1;
         assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
-        assert_int_equal(ATTN_OK, flash_forward_v2_simd(&c->args));
+        assert_int_equal(ATTN_OK, flash_forward_library_cpu(&c->args));
         check_outputs(&check, &oracle, NULL, &c->args, 0, 4);
         if (!check.pass)
-            check_explain(&check, "v2_simd", &c->args, stderr);
+            check_explain(&check, "library", &c->args, stderr);
         assert_true(check.pass);
         oracle_free(&oracle);
         case_free(c);
@@ -146,22 +141,23 @@ static void test_tiles_of_the_kernels(void **unused)
     (void)unused;
     a.positions_q = a.positions_k = (AttnPositions){&whole, 1};
 #ifdef HAVE_ISA_AVX2
-    simd = strcmp(flash_simd_isa(), "avx2") == 0 ? &flash_simd_avx2 : simd;
+    simd = strcmp(exp_isa(), "avx2") == 0 ? &flash_simd_avx2 : simd;
 #endif
 #ifdef HAVE_ISA_AVX512
-    simd = strcmp(flash_simd_isa(), "avx512") == 0 ? &flash_simd_avx512 : simd;
+    simd = strcmp(exp_isa(), "avx512") == 0 ? &flash_simd_avx512 : simd;
 #endif
-    assert_string_equal(flash_simd_isa(), simd->name);
-    tiles = flash_tiles_v2_simd(&a);
+    assert_string_equal(exp_isa(), simd->name);
+    tiles = flash_tiles_library_cpu(&a);
     assert_int_equal(simd->panel, tiles.Bc);
     assert_int_equal(0, tiles.Br % simd->strip);
     assert_int_equal((1000 + tiles.Br - 1) / tiles.Br, tiles.Tr);
 #ifdef HAVE_CUDA
     FlashTiles (*const kernels[])(const AttnArgs *) = {
-        flash_tiles_v0_fa1, flash_tiles_v1_fa2,      flash_tiles_v2_register_tiles,
-        flash_tiles_v3_mma, flash_tiles_v4_cp_async, flash_tiles_v5_clean_tiles};
-    for (int k = 0; k < 6; k++)
-        for (a.shape.d = 8; a.shape.d <= 256; a.shape.d += 8) {
+        flash_tiles_v0_fa1,  flash_tiles_v1_fa2,        flash_tiles_v2_register_tiles,
+        flash_tiles_v3_mma,  flash_tiles_v4_ldmatrix,   flash_tiles_v5_cp_async,
+        flash_tiles_v6_exp2, flash_tiles_v7_full_tiles, flash_tiles_v8_schedule};
+    for (int k = 0; k < 9; k++)
+        for (a.shape.d = 64; a.shape.d <= 128; a.shape.d += 64) {
             const int64_t element = k < 3 ? 4 : 2;
             tiles = kernels[k](&a);
             assert_int_equal(0, tiles.Br % 16);
@@ -209,7 +205,7 @@ static void test_tile_sizes(void **unused)
     assert_int_equal(1000, t.Bc);
     assert_int_equal(1, t.Tc);
     /* M = 4 * 64 * 64: four tiles of 64 x 64 are M, S is M / 4 more, m and l on top */
-    assert_int_equal(ATTN_OK, flash_fa2(&c->args, 16384, NULL, &counted));
+    assert_int_equal(ATTN_OK, flash_fa2(&c->args, 16384, &counted));
     assert_int_equal(16384 + 4096 + 128, counted.fast_peak);
     assert_int_equal(16384 + 4096 + 128, flash_fast_elements(&c->args.shape, 16384));
     assert_int_equal(ATTN_OK, flash_fa1(&c->args, 5000, &counted));

@@ -1,26 +1,22 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_flash_resume: the block kernels of stage 03 add keys to a state (O, lse), and it does not
+ * test_flash_resume: the block function of stage 03 adds keys to a state (O, lse), and it does not
  * matter how the keys come: any split, in any order, equals one pass over all of them, within the
  * oracle's bound. Stages 05 and 06 rest on this.
  *
  * - Every option of oracle_case.h and every shard of a ring (two segments for zigzag, two for each
  *   sequence of zigzag varlen, positions that are not consecutive), three dtypes, random blocks in
  *   random order, blocks of single keys, and the order of a ring.
- * - From lse = -inf, from a state that the oracle made, from a state of the other kernel.
+ * - From lse = -inf, from a state that the oracle made.
  * - A block that no row sees leaves the state where it was.
  * - The same blocks in the same order give the same bits, with any number of threads; so do the
  *   CPU variants, 200 times (6 with ATTN_TEST_QUICK).
  */
 #include "key_blocks.h"
 
-#include "bench.h"
-#include "check.h"
+#include "bench/bench.h"
+#include "check/check.h"
 #include "flash_forward.h"
-
-typedef AttnStatus (*BlockFn)(const AttnArgs *args, float *O_state);
-static const BlockFn block_functions[] = {flash_block_rows, flash_block_cpu};
-#define FUNCTION_COUNT 2
 
 static float *state_new(const Case *c)
 {
@@ -30,21 +26,19 @@ static float *state_new(const Case *c)
     return O_state;
 }
 
-static void add_keys(const Case *c, BlockFn function, int64_t first, int64_t count, float *O_state)
+static void add_keys(const Case *c, int64_t first, int64_t count, float *O_state)
 {
     KeyBlock block;
     key_block_cut(&block, c, first, count);
-    assert_int_equal(ATTN_OK, function(&block.args, O_state));
+    assert_int_equal(ATTN_OK, flash_block_cpu(&block.args, O_state));
     key_block_free(&block);
 }
 
-/* Blocks from number `from` on. function NULL: the two kernels take turns. */
-static void add_split(const Case *c, BlockFn function, const KeySplit *split, int from,
-                      float *O_state)
+/* Blocks from number `from` on. */
+static void add_split(const Case *c, const KeySplit *split, int from, float *O_state)
 {
     for (int n = from; n < split->count; n++)
-        add_keys(c, function ? function : block_functions[n % FUNCTION_COUNT], split->first[n],
-                 split->length[n], O_state);
+        add_keys(c, split->first[n], split->length[n], O_state);
 }
 
 static void assert_right(const Case *c, const Oracle *oracle, const float *O_state,
@@ -58,21 +52,20 @@ static void assert_right(const Case *c, const Oracle *oracle, const float *O_sta
     assert_true(check.pass);
 }
 
-/* Under sanitizers and qemu: each kernel and both in turn once, and one dtype of the large ones. */
+/* Under sanitizers and qemu: one split, and one dtype of the large ones. */
 static int quick(void)
 {
     return getenv("ATTN_TEST_QUICK") != NULL;
 }
 
-/* Eight random splits: kernel 0, kernel 1, both in turn, and again. */
+/* Three random splits. */
 static void try_random_splits(const Case *c, const Oracle *oracle, const char *label)
 {
     float *O_state = state_new(c);
-    for (int trial = 0; trial < (quick() ? 3 : 8); trial++) {
-        const KeySplit split = split_random(c->args.shape.Nk, 1 + (quick() ? 2 : 1) * trial % 6);
-        const BlockFn function = trial % 3 < 2 ? block_functions[trial % 3] : NULL;
+    for (int trial = 0; trial < (quick() ? 1 : 3); trial++) {
+        const KeySplit split = split_random(c->args.shape.Nk, quick() ? 3 : 1 + 2 * trial);
         flash_state_start(&c->args, O_state);
-        add_split(c, function, &split, 0, O_state);
+        add_split(c, &split, 0, O_state);
         assert_right(c, oracle, O_state, label);
     }
     free(O_state);
@@ -100,21 +93,20 @@ static void test_any_split_is_one_pass(void **unused)
 static void test_single_keys(void **unused)
 {
     (void)unused;
-    for (int n = 0; n < OPTION_COUNT; n++)
-        for (int f = 0; f < FUNCTION_COUNT; f++) {
-            Case *c = case_option(&options[n], ATTN_F32, 1, 1);
-            const int64_t Nk = c->args.shape.Nk;
-            const KeySplit split = split_random(Nk, (int)Nk);
-            float *O_state = state_new(c);
-            Oracle oracle;
-            assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
-            flash_state_start(&c->args, O_state);
-            add_split(c, block_functions[f], &split, 0, O_state);
-            assert_right(c, &oracle, O_state, options[n].name);
-            free(O_state);
-            oracle_free(&oracle);
-            case_free(c);
-        }
+    for (int n = 0; n < OPTION_COUNT; n++) {
+        Case *c = case_option(&options[n], ATTN_F32, 1, 1);
+        const int64_t Nk = c->args.shape.Nk;
+        const KeySplit split = split_random(Nk, (int)Nk);
+        float *O_state = state_new(c);
+        Oracle oracle;
+        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        flash_state_start(&c->args, O_state);
+        add_split(c, &split, 0, O_state);
+        assert_right(c, &oracle, O_state, options[n].name);
+        free(O_state);
+        oracle_free(&oracle);
+        case_free(c);
+    }
 }
 
 /* The queries of a rank, the keys of all: random blocks, then the order of a ring. */
@@ -130,11 +122,9 @@ static void test_shards_of_a_ring(void **unused)
         c->args.threads = 1 + n % 2;
         assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
         try_random_splits(c, &oracle, s->name);
-        for (int f = 0; f < FUNCTION_COUNT; f++) {
-            flash_state_start(&c->args, O_state);
-            add_split(c, block_functions[f], &ring, 0, O_state);
-            assert_right(c, &oracle, O_state, s->name);
-        }
+        flash_state_start(&c->args, O_state);
+        add_split(c, &ring, 0, O_state);
+        assert_right(c, &oracle, O_state, s->name);
         free(O_state);
         oracle_free(&oracle);
         case_free(c);
@@ -146,20 +136,19 @@ static void test_shards_of_a_ring(void **unused)
 static void test_from_a_state_by_the_definition(void **unused)
 {
     (void)unused;
-    for (int n = 0; n < SHARD_COUNT; n++)
-        for (int f = 0; f < FUNCTION_COUNT; f++) {
-            Case *c = shard_new(&shards[n], ATTN_F32, LAYOUT_BSHD);
-            KeySplit split = split_evenly(c->args.shape.Nk, 3, 0);
-            float *O_state = state_new(c);
-            Oracle oracle;
-            assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
-            state_from_oracle(c, split.length[0], O_state);
-            add_split(c, block_functions[f], &split, 1, O_state);
-            assert_right(c, &oracle, O_state, shards[n].name);
-            free(O_state);
-            oracle_free(&oracle);
-            case_free(c);
-        }
+    for (int n = 0; n < SHARD_COUNT; n++) {
+        Case *c = shard_new(&shards[n], ATTN_F32, LAYOUT_BSHD);
+        KeySplit split = split_evenly(c->args.shape.Nk, 3, 0);
+        float *O_state = state_new(c);
+        Oracle oracle;
+        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        state_from_oracle(c, split.length[0], O_state);
+        add_split(c, &split, 1, O_state);
+        assert_right(c, &oracle, O_state, shards[n].name);
+        free(O_state);
+        oracle_free(&oracle);
+        case_free(c);
+    }
 }
 
 /* Keys of another sequence, keys of the future, keys that the mask hides: the state stays where it
@@ -168,34 +157,33 @@ static void test_a_block_that_nobody_sees(void **unused)
 {
     const Shard future = {"future keys", SHARD_CONTIGUOUS, 3, 1, -1, 0, {1, 2, 1, 70, 210, 20}};
     (void)unused;
-    for (int kind = 0; kind < 3; kind++)
-        for (int f = 0; f < FUNCTION_COUNT; f++) {
-            Case *c = shard_new(&future, ATTN_F32, LAYOUT_BSHD);
-            float *O_state = state_new(c);
-            Oracle before;
-            if (kind > 0) /* causal would hide the block already */
-                c->args.rule = (AttnRule){-1, -1};
-            if (kind == 1)
-                c->segments_k[2].sequence = 7;
-            if (kind == 2) {
-                case_mask(c);
-                for (int64_t i = 0; i < 70; i++)
-                    memset(c->mask + i * 210 + 140, 1, 70);
-            }
-            assert_int_equal(0, oracle_run(&before, &c->args, 0, 1)); /* the last 70 add nothing */
-            state_from_oracle(c, 140, O_state);
-            add_keys(c, block_functions[f], 140, 70, O_state);
-            assert_right(c, &before, O_state, "a block that nobody sees");
-            flash_state_start(&c->args, O_state);
-            add_keys(c, block_functions[f], 140, 70, O_state);
-            for (int64_t e = 0; e < 2 * 70; e++)
-                assert_true(c->args.lse[e] == -INFINITY);
-            for (int64_t e = 0; e < 2 * 70 * 20; e++)
-                assert_true(O_state[e] == 0.0f);
-            oracle_free(&before);
-            free(O_state);
-            case_free(c);
+    for (int kind = 0; kind < 3; kind++) {
+        Case *c = shard_new(&future, ATTN_F32, LAYOUT_BSHD);
+        float *O_state = state_new(c);
+        Oracle before;
+        if (kind > 0) /* causal would hide the block already */
+            c->args.rule = (AttnRule){-1, -1};
+        if (kind == 1)
+            c->segments_k[2].sequence = 7;
+        if (kind == 2) {
+            case_mask(c);
+            for (int64_t i = 0; i < 70; i++)
+                memset(c->mask + i * 210 + 140, 1, 70);
         }
+        assert_int_equal(0, oracle_run(&before, &c->args, 0, 1)); /* the last 70 add nothing */
+        state_from_oracle(c, 140, O_state);
+        add_keys(c, 140, 70, O_state);
+        assert_right(c, &before, O_state, "a block that nobody sees");
+        flash_state_start(&c->args, O_state);
+        add_keys(c, 140, 70, O_state);
+        for (int64_t e = 0; e < 2 * 70; e++)
+            assert_true(c->args.lse[e] == -INFINITY);
+        for (int64_t e = 0; e < 2 * 70 * 20; e++)
+            assert_true(O_state[e] == 0.0f);
+        oracle_free(&before);
+        free(O_state);
+        case_free(c);
+    }
 }
 
 static void test_same_order_same_bits(void **unused)
@@ -208,20 +196,19 @@ static void test_same_order_same_bits(void **unused)
     assert_non_null(lse);
     bench_set_threads(1); /* of BLAS: with several, some of its kernels cut a product otherwise */
     case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
-    for (int f = 0; f < FUNCTION_COUNT; f++)
-        for (int threads = 1; threads <= 5; threads++) {
-            float *O_state = threads == 1 ? first : again;
-            c->args.threads = threads;
-            flash_state_start(&c->args, O_state);
-            add_keys(c, block_functions[f], 200, 133, O_state);
-            add_keys(c, block_functions[f], 0, 200, O_state);
-            if (threads == 1) {
-                memcpy(lse, c->lse, rows * sizeof *lse);
-            } else {
-                assert_memory_equal(first, again, count * sizeof *first);
-                assert_memory_equal(lse, c->lse, rows * sizeof *lse);
-            }
+    for (int threads = 1; threads <= 5; threads++) {
+        float *O_state = threads == 1 ? first : again;
+        c->args.threads = threads;
+        flash_state_start(&c->args, O_state);
+        add_keys(c, 200, 133, O_state);
+        add_keys(c, 0, 200, O_state);
+        if (threads == 1) {
+            memcpy(lse, c->lse, rows * sizeof *lse);
+        } else {
+            assert_memory_equal(first, again, count * sizeof *first);
+            assert_memory_equal(lse, c->lse, rows * sizeof *lse);
         }
+    }
     free(first);
     free(again);
     free(lse);
@@ -232,7 +219,7 @@ static void test_same_order_same_bits(void **unused)
 static void test_variants_same_bits(void **unused)
 {
     static const AttnFn variants[] = {flash_forward_v0_fa1_tiles, flash_forward_v1_fa2_rows,
-                                      flash_forward_v2_simd};
+                                      flash_forward_library_cpu};
     const int repeats = quick() ? 6 : 200; /* each number of threads, and one again */
     (void)unused;
     for (int n = 0; n < 6; n++) {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_flash_undivided: v2_simd resumes from a state that is not divided (FlashRows), and 16 blocks
- * of keys are as good as one.
+ * test_flash_undivided: the library resumes from a state that is not divided (FlashRows), and 16
+ * blocks of keys are as good as one.
  *
  * - Every shard of a ring, three dtypes, random blocks in random order, 1 to 3 threads: within the
  *   oracle's bound.
- * - All keys as one block: the bits of flash_forward_v2_simd.
+ * - All keys as one block: the bits of flash_forward_library_cpu.
  * - 16 blocks: lse within 1.5 times the error of one block, where (O, lse) is twice as wrong.
  * - One NaN or infinite key in one of several blocks: it reaches lse of each row that sees it, also
  *   when blocks without it come later.
  */
 #include "alloc.h"
-#include "check.h"
+#include "check/check.h"
 #include "flash_forward.h"
 #include "key_blocks.h"
 
@@ -75,7 +75,7 @@ static void test_undivided_states(void **unused)
         attend_undivided(c, &whole, O_state, rows);
         memcpy(O, c->O.base, c->O.bytes);
         memcpy(lse, c->lse, lse_bytes);
-        assert_int_equal(ATTN_OK, flash_forward_v2_simd(&c->args));
+        assert_int_equal(ATTN_OK, flash_forward_library_cpu(&c->args));
         assert_memory_equal(O, c->O.base, c->O.bytes);
         assert_memory_equal(lse, c->lse, lse_bytes);
         oracle_free(&oracle);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_flash_window: v2_simd in a narrow window, where only the keys of the window are packed and
- * roll through a small buffer. The sweep's cases are mostly too short for that to begin.
+ * test_flash_window: the CPU library in a narrow window, where only the keys of the window are
+ * packed and roll through a small buffer. The sweep's cases are mostly too short for that to begin.
  *
  * - Right against the oracle: windows on one side and on both, rows that see nothing at either end,
  *   shared heads, batches, a full mask, a cap, a resumed state.
@@ -12,19 +12,20 @@
 #include "oracle_case.h"
 
 #include "attn_config.h"
-#include "check.h"
+#include "check/check.h"
+#include "exp/isa.h"
 #include "flash_forward.h"
 
-#include "../../03_flash_forward/cpu/simd_pack.h"
+#include "../../03_flash_forward/library/cpu/simd_pack.h"
 
 static const FlashSimd *used_simd(void)
 {
 #ifdef HAVE_ISA_AVX512
-    if (strcmp(flash_simd_isa(), "avx512") == 0)
+    if (strcmp(exp_isa(), "avx512") == 0)
         return &flash_simd_avx512;
 #endif
 #ifdef HAVE_ISA_AVX2
-    if (strcmp(flash_simd_isa(), "avx2") == 0)
+    if (strcmp(exp_isa(), "avx2") == 0)
         return &flash_simd_avx2;
 #endif
     return &flash_simd_portable;
@@ -89,8 +90,8 @@ static void test_right_while_keys_roll(void **unused)
         plan_of(&c->args, &plan);
         assert_true(plan.narrow && plan.rolls && plan.capacity < plan.keys);
         assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
-        assert_int_equal(ATTN_OK, flash_forward_v2_simd(&c->args));
-        assert_right(c, &oracle, "v2_simd");
+        assert_int_equal(ATTN_OK, flash_forward_library_cpu(&c->args));
+        assert_right(c, &oracle, "library");
         flash_state_start(&c->args, O_state);
         assert_int_equal(ATTN_OK, flash_block_cpu(&c->args, O_state));
         flash_state_store(&c->args, O_state);
@@ -119,7 +120,7 @@ static void test_threads_and_bits(void **unused)
             assert_true(plan.narrow);
             rolled[plan.rolls]++;
             tensor_poison(&c->O);
-            assert_int_equal(ATTN_OK, flash_forward_v2_simd(&c->args));
+            assert_int_equal(ATTN_OK, flash_forward_library_cpu(&c->args));
             if (threads == 1) {
                 memcpy(O, c->O.base, c->O.bytes);
                 memcpy(lse, c->lse, rows * sizeof *lse);
@@ -149,7 +150,7 @@ static void test_past_caches(void **unused)
         c[n]->args.threads = 2;
         plan_of(&c[n]->args, &plan);
         assert_int_equal(!n, plan.O_past_caches);
-        assert_int_equal(ATTN_OK, flash_forward_v2_simd(&c[n]->args));
+        assert_int_equal(ATTN_OK, flash_forward_library_cpu(&c[n]->args));
     }
     for (int64_t i = 0; i < s.Nq; i++)
         for (int64_t h = 0; h < s.H; h++)

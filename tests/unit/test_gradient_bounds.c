@@ -13,11 +13,11 @@
  */
 #include "honest_attention.h"
 
-#include "check.h"
+#include "check/check.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
+#include "io/problem.h"
 #include "naive.h"
-#include "problem.h"
 
 static const char *const lines[] = {
     "-H 2 -N 150 -d 64",
@@ -43,11 +43,11 @@ typedef struct Pass {
 static const Pass forwards[] = {{"naive v0_loops", naive_v0_loops},
                                 {"v0_fa1_tiles", flash_forward_v0_fa1_tiles},
                                 {"v1_fa2_rows", flash_forward_v1_fa2_rows},
-                                {"v2_simd", flash_forward_v2_simd}};
+                                {"library", flash_forward_library_cpu}};
 static const Pass backwards[] = {{"naive v0_loops", naive_v0_loops_backward},
                                  {"v0_fa1_backward", flash_backward_v0_fa1_backward},
                                  {"v1_fa2_backward", flash_backward_v1_fa2_backward},
-                                 {"v2_simd", flash_backward_v2_simd}};
+                                 {"library", flash_backward_library_cpu}};
 static const Honest ways[] = {{1 << 20, 0, 0, 0}, {16, 1, 1, 1}, {5, 0, 1, 0}};
 
 /* Worst shares of the bounds, and of FlashAttention's rule: [honest or variants][dtype][array] */
@@ -63,7 +63,7 @@ typedef struct Trial {
     Storage O, dQ, dK, dV;
     AttnArgs args;
     Oracle oracle;
-    Yardstick yardstick;
+    LowPrecision low_precision;
 } Trial;
 
 /* The first two heads of the inputs, which are all of them but for the bundled ones. */
@@ -92,7 +92,7 @@ static void trial_new(Trial *t, const char *line, AttnDtype dtype)
     a->lse = calloc((size_t)(s->B * s->H * s->Nq), sizeof *a->lse);
     assert_non_null(a->lse);
     assert_int_equal(0, oracle_run(&t->oracle, a, 1, 2));
-    assert_int_equal(0, yardstick_run(&t->yardstick, &t->oracle, a, 1, 2));
+    assert_int_equal(0, low_precision_run(&t->low_precision, &t->oracle, a, 1, 2));
 }
 
 static void trial_free(Trial *t)
@@ -110,7 +110,7 @@ static void trial_free(Trial *t)
 static Check judge(const Trial *t)
 {
     Check check = {.inputs_intact = 1, .storage_intact = 1};
-    check_outputs(&check, &t->oracle, &t->yardstick, &t->args, 1, 4);
+    check_outputs(&check, &t->oracle, &t->low_precision, &t->args, 1, 4);
     return check;
 }
 
@@ -218,10 +218,10 @@ static void slip_of_the_scale(void **state)
         double slip[2] = {0, 0};
         Trial t = {0};
         trial_new(&t, wrong_case, (AttnDtype)dtype);
-        flash_forward_v2_simd(&t.args);
+        flash_forward_library_cpu(&t.args);
         for (int g = 0; g < 2; g++)
             for (double by = 1e-4; slip[g] == 0 && by < 1; by *= 2) {
-                flash_backward_v2_simd(&t.args);
+                flash_backward_library_cpu(&t.args);
                 multiply(g ? &t.args.dK : &t.args.dQ, 1 + (float)by);
                 const Check check = judge(&t);
                 assert_true(check.array[g ? CHECK_DQ : CHECK_DK].off == 0);
@@ -245,20 +245,20 @@ static void missing_delta_and_keys(void **state)
         uint8_t *mask = calloc(128 * 128, 1);
         assert_non_null(mask);
         trial_new(&t, wrong_case, (AttnDtype)dtype);
-        flash_forward_v2_simd(&t.args);
+        flash_forward_library_cpu(&t.args);
         multiply(&t.args.O, 0);
-        flash_backward_v2_simd(&t.args);
+        flash_backward_library_cpu(&t.args);
         check = judge(&t);
         print_message("# delta missing, %s: dQ %.1f, dK %.1f, dV %.2f bounds\n",
                       dtype_name((AttnDtype)dtype), check.array[CHECK_DQ].worst_ratio,
                       check.array[CHECK_DK].worst_ratio, check.array[CHECK_DV].worst_ratio);
         assert_true(check.array[CHECK_DQ].off > 0 && check.array[CHECK_DK].off > 0);
         assert_true(check.array[CHECK_DV].off == 0); /* dV does not know of delta */
-        flash_forward_v2_simd(&t.args);
+        flash_forward_library_cpu(&t.args);
         for (int64_t i = 0; i < 128; i++)
             mask[i * 128 + 40] = 1; /* one key, seen by 88 queries */
         t.args.mask = mask;
-        flash_backward_v2_simd(&t.args);
+        flash_backward_library_cpu(&t.args);
         t.args.mask = NULL;
         check = judge(&t);
         print_message("# one key dropped, %s: dQ %.1f, dK %.1f, dV %.1f bounds\n",

@@ -5,7 +5,7 @@
  */
 #include "oracle_case.h"
 
-#include "model.h"
+#include "models/model.h"
 
 static int64_t count_pairs(const AttnArgs *a)
 {

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "npy.h"
+#include "io/npy.h"
 
 /* A file of format `major`: header text as given (no padding), then `bytes` bytes of data. The
  * block is exactly as long as the file, so that a sanitizer sees a read behind its end. */

@@ -11,7 +11,7 @@ static void options_arrive(void **state)
 {
     Made m;
     const AttnOptions *o;
-    Outcome out;
+    RunResult out;
     uint64_t before;
     (void)state;
     expect_made(&m, "-N 4 -d 8 --clip -0.25,1.5 --dropout 0.125 --temperature 2 --seed 7");
@@ -26,14 +26,14 @@ static void options_arrive(void **state)
     for (int i = 0; i < 32; i++) /* around 1, and not all 1 */
         assert_true(o->wq[i] > 0.0f && o->wq[i] < 2.0f && o->wq[i] != 1.0f);
     before = problem_fingerprint(&m.problem);
-    assert_int_equal(outcome_make(&out, &m.problem, &m.cli.cases[0]), EXIT_OK);
+    assert_int_equal(result_make(&out, &m.problem, &m.cli.cases[0]), EXIT_OK);
     assert_ptr_equal(out.args.options, &out.options);
     assert_true(out.options.dwq && out.options.dwk && out.options.wq == o->wq);
     out.options.dwq[31] = out.options.dwk[15] = 1.0f; /* no fault */
     assert_int_equal(problem_fingerprint(&m.problem), before);
     ((float *)(uintptr_t)o->wk)[15] = 0.5f;
     assert_int_not_equal(problem_fingerprint(&m.problem), before);
-    outcome_free(&out);
+    result_free(&out);
     drop(&m);
     expect_made(&m, "-N 4 -d 8 --clip 0,1 --dropout 0 --temperature 1"); /* none of them */
     assert_null(m.problem.args.options);

@@ -9,7 +9,7 @@
  */
 #include "honest_attention.h"
 
-#include "check.h"
+#include "check/check.h"
 
 /* ln(e^a + e^b) */
 static float merge_lse(float a, float b)

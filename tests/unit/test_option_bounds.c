@@ -9,7 +9,7 @@
 #include "honest_options.h"
 #include "plain_options.h"
 
-#include "check.h"
+#include "check/check.h"
 
 static double worst[3][CHECK_COUNT];
 static const Honest ways[] = {{1, 0, 0, 0}, {1, 1, 1, 0}, {1, 0, 1, 1}};

@@ -11,7 +11,7 @@
  */
 #include "plain_options.h"
 
-#include "oracle.h"
+#include "oracle/oracle.h"
 
 enum { NORM, TEMPERATURE, CLIP, DROPOUT, CAP, KINDS };
 static const int counts[KINDS] = {3, 2, 4, 2, 2};

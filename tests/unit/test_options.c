@@ -8,8 +8,8 @@
 #include "honest_options.h"
 #include "plain_options.h"
 
-#include "check.h"
-#include "yardstick.h"
+#include "check/check.h"
+#include "check/low_precision.h"
 
 static int same(const OracleArray *a, const OracleArray *b)
 {
@@ -31,14 +31,14 @@ static void options_that_ask_for_nothing(void **state)
         for (int dtype = 0; dtype < 3; dtype++) {
             OptionCase o = option_case_new(&options[n], (AttnDtype)dtype, 4, 1);
             Oracle without, with;
-            Yardstick y_without, y_with;
+            LowPrecision y_without, y_with;
             assert_int_equal(0, oracle_run(&without, &o.c->args, 1, 1));
-            assert_int_equal(0, yardstick_run(&y_without, &without, &o.c->args, 1, 1));
+            assert_int_equal(0, low_precision_run(&y_without, &without, &o.c->args, 1, 1));
             o.c->args.options = &o.options;
             if (o.c->args.softcap > 0)
                 o.options.temperature = 3; /* the cap wins */
             assert_int_equal(0, oracle_run(&with, &o.c->args, 1, 1));
-            assert_int_equal(0, yardstick_run(&y_with, &with, &o.c->args, 1, 1));
+            assert_int_equal(0, low_precision_run(&y_with, &with, &o.c->args, 1, 1));
             assert_true(same(&without.O, &with.O) && same(&without.lse, &with.lse));
             assert_true(same(&without.dQ, &with.dQ) && same(&without.dK, &with.dK));
             assert_true(same(&without.dV, &with.dV));

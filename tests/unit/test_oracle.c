@@ -10,8 +10,8 @@
  */
 #include "oracle_case.h"
 
-#include "check.h"
-#include "oracle.h"
+#include "check/check.h"
+#include "oracle/oracle.h"
 
 static void expect_close(double found, double expected, double tolerance, const char *what)
 {

@@ -9,8 +9,8 @@
  */
 #include "oracle_case.h"
 
-#include "check.h"
-#include "oracle_core.h"
+#include "check/check.h"
+#include "oracle/oracle_core.h"
 
 #define EVERYTHING_STREAMED                                                                        \
     {                                                                                              \

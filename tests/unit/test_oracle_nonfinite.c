@@ -6,13 +6,16 @@
  * - A bad value reaches the rows that see it, and no other.
  * - Keys that make every score of a row -inf are as good as hidden: the row is one that sees no
  *   key, the others are what they would be without those keys.
+ * - An infinite key with the weight 0 adds nothing, at any d.
+ * - Inputs that overflow float32 on the way are known as such.
+ * - dO of a row without keys reaches nothing and excuses nothing.
  * - For such a row the checker accepts zeros and -inf, or NaN, and nothing else; whether it is the
  *   key that is infinite or the query.
  */
 #include "oracle_case.h"
 
-#include "check.h"
-#include "oracle.h"
+#include "check/check.h"
+#include "oracle/oracle.h"
 
 enum { N = 8, D = 4 };
 
@@ -89,6 +92,69 @@ static void keys_of_minus_infinity_are_hidden(void **state)
     case_free(c);
 }
 
+/* One query, two keys, of which the first has the score -inf: all weight is on the second. The sums
+ * over channels and keys come in fours in there; d and Nk need not. */
+static void hidden_key_at_any_width(void **state)
+{
+    (void)state;
+    for (int64_t d = 1; d <= 9; d++) {
+        Case *c = case_new((AttnShape){1, 1, 1, 1, 2, d}, ATTN_F32, LAYOUT_BSHD, 1);
+        Oracle o;
+        c->args.scale = 1;
+        for (int64_t x = 0; x < d; x++) {
+            case_set(&c->args.Q, 0, 0, 0, x, x == d - 1);
+            case_set(&c->args.K, 0, 0, 0, x, x == d - 1 ? -INFINITY : 0.25f);
+            case_set(&c->args.K, 0, 1, 0, x, 1);
+            case_set(&c->args.V, 0, 0, 0, x, 1);
+            case_set(&c->args.V, 0, 1, 0, x, 2);
+        }
+        assert_int_equal(0, oracle_run(&o, &c->args, 0, 1));
+        expect_close(o.lse.value[0], 1, "lse");
+        for (int64_t x = 0; x < d; x++)
+            expect_close(o.O.value[x], 2, "O");
+        oracle_free(&o);
+        case_free(c);
+    }
+}
+
+/* What no float32 program can compute is known before any is judged. The change is made at query
+ * or key 2, once seen and once hidden by a mask. */
+static void overflow_is_foreseen(void **state)
+{
+    enum { IN_Q, IN_K, IN_V, IN_dO };
+    static const struct {
+        int tensor, backward;
+        float value, other; /* other: of the tensor that it is multiplied with */
+        int overflows;
+    } cases[] = {
+        {IN_Q, 0, 1e20f, 1e20f, 1}, {IN_Q, 0, 1e15f, 1e15f, 0}, {IN_K, 0, 3e38f, 0.5f, 0},
+        {IN_K, 0, 3e38f, 4, 1},     {IN_V, 0, 3e38f, 1, 0},     {IN_V, 1, 3e38f, 1, 1},
+        {IN_dO, 1, 1e38f, 1, 1},    {IN_dO, 0, 1e38f, 1, 0},    {IN_V, 0, INFINITY, 1, 0},
+        {IN_dO, 1, INFINITY, 1, 0},
+    };
+    static const int partner[] = {IN_K, IN_Q, IN_dO, IN_V};
+    (void)state;
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++)
+        for (int hidden = 0; hidden < 2; hidden++) {
+            Case *c = case_new((AttnShape){1, 1, 1, N, N, D}, ATTN_F32, LAYOUT_BSHD, 1);
+            const Tensor *t[] = {&c->args.Q, &c->args.K, &c->args.V, &c->args.dO};
+            uint8_t mask[N * N] = {0};
+            c->args.scale = 0.5f;
+            for (int64_t e = 0; e < N * D; e++)
+                for (int m = 0; m < 4; m++)
+                    case_set(t[m], 0, e / D, 0, e % D,
+                             m == partner[cases[n].tensor] ? cases[n].other : 0.125f);
+            case_set(t[cases[n].tensor], 0, 2, 0, 1, cases[n].value);
+            for (int64_t m = 0; m < N; m++)
+                mask[cases[n].tensor == IN_Q || cases[n].tensor == IN_dO ? 2 * N + m : m * N + 2] =
+                    1;
+            c->args.mask = hidden ? mask : NULL;
+            if (oracle_overflows(&c->args, cases[n].backward) != (cases[n].overflows && !hidden))
+                fail_msg("case %zu, %s", n, hidden ? "hidden" : "seen");
+            case_free(c);
+        }
+}
+
 /* Outputs as the oracle has them. */
 static void write_outputs(Case *c, const Oracle *o)
 {
@@ -106,6 +172,36 @@ static int passes(const Case *c, const Oracle *o)
     Check check = {.inputs_intact = 1, .storage_intact = 1};
     check_outputs(&check, o, NULL, &c->args, 1, 4);
     return check.pass;
+}
+
+/* Padding: row 2 is masked out and its dO is NaN or infinite. */
+static void padded_gradients_reach_nothing(void **state)
+{
+    static const float paddings[] = {NAN, INFINITY};
+    (void)state;
+    for (int n = 0; n < 2; n++) {
+        Case *c = causal_case();
+        uint8_t mask[N * N] = {0};
+        Oracle o;
+        memset(mask + 2 * N, 1, N);
+        c->args.mask = mask;
+        for (int64_t x = 0; x < D; x++)
+            case_set(&c->args.dO, 0, 2, 0, x, paddings[n]);
+        o = run(c);
+        assert_int_equal(0, o.tainted[0]);
+        for (int64_t e = 0; e < N * D; e++)
+            assert_true(is_finite_f64(o.dQ.value[e]) && is_finite_f64(o.dK.value[e]) &&
+                        is_finite_f64(o.dV.value[e]) && is_finite_f64(o.dV.fixed[e]));
+        write_outputs(c, &o);
+        assert_true(passes(c, &o));
+        case_set(&c->args.dQ, 0, 2, 0, 1, NAN);
+        assert_false(passes(c, &o));
+        case_set(&c->args.dQ, 0, 2, 0, 1, 0);
+        case_set(&c->args.dV, 0, 5, 0, 1, NAN);
+        assert_false(passes(c, &o));
+        oracle_free(&o);
+        case_free(c);
+    }
 }
 
 /* Row 2 has scores of -inf only: from its three keys, or from its query. */
@@ -169,6 +265,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nonfinite_reaches_who_sees_it),
         cmocka_unit_test(keys_of_minus_infinity_are_hidden),
+        cmocka_unit_test(overflow_is_foreseen),
+        cmocka_unit_test(hidden_key_at_any_width),
+        cmocka_unit_test(padded_gradients_reach_nothing),
         cmocka_unit_test(empty_or_nan_and_nothing_else),
         cmocka_unit_test(rows_by_their_bits),
     };

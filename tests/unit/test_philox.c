@@ -14,7 +14,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "philox.h"
+#include "io/philox.h"
 
 static void known_answers(void **state)
 {

@@ -9,7 +9,7 @@
 #include <omp.h>
 #endif
 
-#include "bench.h"
+#include "bench/bench.h"
 
 static void expect_values(const Tensor *t, int which, int thd)
 {
@@ -80,7 +80,7 @@ static void packed_tensors_share_a_storage(void **state)
     for (int n = 0; n < 4; n++) {
         char line[256];
         Made m;
-        Outcome out;
+        RunResult out;
         const CliCase *c;
         const AttnArgs *a = &m.problem.args;
         snprintf(line, sizeof line, "-N 5 -B 2 -H 4 --kv-heads 2 -d 8 --backward %s", lines[n]);
@@ -94,11 +94,11 @@ static void packed_tensors_share_a_storage(void **state)
             assert_int_equal(a->K.stride[1], (4 + 2 + 2) * 8);
             assert_int_equal((float *)a->V.data - (float *)a->Q.data, (4 + 2) * 8);
         }
-        assert_int_equal(outcome_make(&out, &m.problem, c), EXIT_OK);
+        assert_int_equal(result_make(&out, &m.problem, c), EXIT_OK);
         assert_int_equal(inside(&out.dQ, &out.args.dV), c->pack == CLI_QKV);
         assert_int_equal(inside(&out.dK, &out.args.dV), c->pack == CLI_Q_KV);
         assert_int_equal(out.args.dK.stride[1], a->K.stride[1]);
-        outcome_free(&out);
+        result_free(&out);
         drop(&m);
     }
 }

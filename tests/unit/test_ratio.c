@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_ratio.c: the rounds of ratio.h. Rates depend on the machine, but what a round says must
- * agree with itself, and a disturbed one must not count.
+ * agree with itself, and rounds that lie far apart must be seen.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -14,9 +14,9 @@
 #include <cmocka.h>
 
 #include "attn_config.h"
-#include "exp_isa.h"
-#include "fma_isa.h"
-#include "ratio.h"
+#include "bench/fma_isa.h"
+#include "bench/ratio.h"
+#include "exp/exp_isa.h"
 
 /* Each of the 12 sums of a lane tends to 0.5 / (1 - 0.75): the loop does what it is counted for. */
 static void check_loop(const FmaIsa *isa)
@@ -43,15 +43,19 @@ static void fma_loops(void **state)
         assert_true(ratio_fma_gflops(threads) > 0.01 && ratio_fma_gflops(threads) < 1e5);
 }
 
-/* Numbers of the issue, not of the header. */
-static void quiet(void **state)
+/* Of 8 rounds the two least and the two most do not count; fewer than three say nothing. */
+static void spread(void **state)
 {
+    Samples s = {{5.0, 1.0, 4.0, 9.0, 2.0, 8.0, 3.0, 6.0}, 8};
     (void)state;
-    assert_false(ratio_is_quiet(79.0, 100.0));
-    assert_true(ratio_is_quiet(81.0, 100.0));
-    assert_true(ratio_is_quiet(104.0, 100.0));
-    assert_false(ratio_is_quiet(106.0, 100.0));
-    assert_false(ratio_is_quiet(NAN, 100.0));
+    assert_true(fabs(ratio_spread(&s) - (6.0 - 3.0) / 4.5) < 1e-12);
+    assert_true(s.ms[0] == 5.0 && s.ms[7] == 6.0); /* left as they are */
+    s.count = 3;
+    assert_true(fabs(ratio_spread(&s) - (5.0 - 1.0) / 4.0) < 1e-12);
+    s.count = 2;
+    assert_true(isnan(ratio_spread(&s)));
+    s = (Samples){{7.0, 7.0, 7.0}, 3};
+    assert_true(ratio_spread(&s) == 0.0);
 }
 
 /* Half as much again for two threads, where sgemm gains all: three quarters of its scaling. */
@@ -82,18 +86,16 @@ static void work(void *context, int threads)
 }
 
 #ifdef HAVE_OPENBLAS
-static void check_rounds(const RatioRounds *r, double flops, int threads, int counted)
+static void check_rounds(const RatioResult *r, double flops, int threads, int n)
 {
-    const int n = r->ratio.count;
+    assert_int_equal(n, r->ratio.count);
     assert_true(r->ms.count == n && r->sgemm.count == n && r->fma.count == n);
     assert_int_equal(threads > 1 ? n : 0, r->scaling.count);
     for (int i = 0; i < n; i++) {
         const double piece = r->ratio.ms[i] * r->sgemm.ms[i]; /* GFLOP/s */
         assert_true(fabs(piece * r->ms.ms[i] * 1e6 / flops - 1.0) < 1e-9);
         assert_true(threads == 1 || (r->scaling.ms[i] > 0.0 && isfinite(r->scaling.ms[i])));
-        const double share = r->sgemm.ms[i] / r->fma.ms[i];
-        if (counted || threads == 1) /* with two threads the single one may have been disturbed */
-            assert_int_equal(counted, share >= RATIO_GATE && share <= RATIO_TOP);
+        assert_true(fabs(r->sgemm_of_fma.ms[i] * r->fma.ms[i] / r->sgemm.ms[i] - 1.0) < 1e-9);
     }
 }
 #endif
@@ -114,10 +116,8 @@ static void time_of_one_run(void **state)
     const RatioPiece piece = {NULL, one_millisecond, NULL, 2e4}; /* 23 times in a row */
     (void)state;
     assert_int_equal(0, ratio_measure(&result, &piece, 96, 2, 1));
-    for (int i = 0; i < result.counted.ms.count; i++)
-        assert_true(result.counted.ms.ms[i] >= 1.0 && result.counted.ms.ms[i] < 3.0);
-    for (int i = 0; i < result.refused.ms.count; i++)
-        assert_true(result.refused.ms.ms[i] >= 1.0 && result.refused.ms.ms[i] < 3.0);
+    for (int i = 0; i < 2; i++)
+        assert_true(result.ms.ms[i] >= 1.0 && result.ms.ms[i] < 3.0);
 }
 #endif
 
@@ -130,14 +130,9 @@ static void rounds(void **state)
 #ifdef HAVE_OPENBLAS
     for (int threads = 1; threads <= 2; threads++) {
         const int before = w.prepared;
-        int all;
         assert_int_equal(0, ratio_measure(&result, &piece, 96, 2, threads));
-        all = result.counted.ratio.count + result.refused.ratio.count;
-        assert_true(result.counted.ratio.count <= 2 && all >= 2 && all <= 6);
-        assert_true(result.counted.ratio.count == 2 || all == 6);
-        assert_int_equal(all * threads + 1, w.prepared - before); /* one round warms up */
-        check_rounds(&result.counted, piece.flops, threads, 1);
-        check_rounds(&result.refused, piece.flops, threads, 0);
+        assert_int_equal(2 * threads + 1, w.prepared - before); /* one round warms up */
+        check_rounds(&result, piece.flops, threads, 2);
         assert_int_equal(threads, w.most_threads);
     }
     /* a piece of 2e5 operations runs until a quarter of sgemm's 2 * 96^3 is reached */
@@ -151,7 +146,7 @@ static void rounds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fma_loops),       cmocka_unit_test(quiet), cmocka_unit_test(scaling),
+        cmocka_unit_test(fma_loops),       cmocka_unit_test(spread), cmocka_unit_test(scaling),
 #ifdef HAVE_OPENBLAS
         cmocka_unit_test(time_of_one_run),
 #endif

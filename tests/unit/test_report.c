@@ -18,9 +18,9 @@
 
 #include <cmocka.h>
 
-#include "npy.h"
-#include "report_internal.h"
-#include "run_internal.h"
+#include "bench/run_internal.h"
+#include "io/npy.h"
+#include "report/report_internal.h"
 
 static AttnStatus nothing(const AttnArgs *args)
 {
@@ -56,7 +56,7 @@ static void make_row(const Check *check, int ran, char *text, size_t size)
     Cli cli;
     Report report;
     Problem problem;
-    Outcome out;
+    RunResult out;
     FILE *f;
     size_t length;
     assert_int_equal(cli_parse(&cli, &stage, 10, argv), CLI_CONTINUE);
@@ -216,13 +216,13 @@ static void windows_are_told(void **state)
     Cli cli;
     Report report;
     Problem problem;
-    Outcome out;
+    RunResult out;
     int saved, file;
     (void)state;
     assert_int_equal(cli_parse(&cli, &offline, 26, argv), CLI_CONTINUE);
     assert_int_equal(report_open(&report, &cli), EXIT_OK);
     assert_int_equal(problem_make(&problem, &cli.cases[0]), EXIT_OK);
-    assert_int_equal(outcome_make(&out, &problem, &cli.cases[0]), EXIT_OK);
+    assert_int_equal(result_make(&out, &problem, &cli.cases[0]), EXIT_OK);
     fflush(stdout);
     saved = dup(1);
     file = open("table.txt", O_WRONLY | O_CREAT, 0600);
@@ -252,7 +252,7 @@ static void windows_are_told(void **state)
            "window 3,0, Q, K and V packed, temperature 2, clip -0.5,2, dropout 0.25, QK norm 2");
     expect(text, "tiles skip/mask/clean\n");
     expect(text, " 1/3/0\n");
-    outcome_free(&out);
+    result_free(&out);
     problem_free(&problem);
     cli_free(&cli);
 }
@@ -281,7 +281,7 @@ static void saved_in_the_tensor_layout(void **state)
     Cli cli;
     Report report;
     Problem problem;
-    Outcome out;
+    RunResult out;
     (void)state;
     assert_int_equal(cli_parse(&cli, &offline, 16, argv), CLI_CONTINUE);
     for (int thd = 0; thd < 2; thd++) {
@@ -292,7 +292,7 @@ static void saved_in_the_tensor_layout(void **state)
         c->Nq = c->Nk = thd ? 6 : 3;
         assert_int_equal(report_open(&report, &cli), EXIT_OK);
         assert_int_equal(problem_make(&problem, c), EXIT_OK);
-        assert_int_equal(outcome_make(&out, &problem, c), EXIT_OK);
+        assert_int_equal(result_make(&out, &problem, c), EXIT_OK);
         for (int t = 0; t < 4; t++)
             for (int64_t b = 0; b < c->B; b++)
                 for (int64_t n = 0; n < c->Nq; n++)
@@ -310,7 +310,7 @@ static void saved_in_the_tensor_layout(void **state)
         assert_int_equal(unlink("dwq.npy"), 0);
         assert_int_equal(unlink("dwk.npy"), 0);
         assert_int_equal(report_close(&report), EXIT_OK);
-        outcome_free(&out);
+        result_free(&out);
         problem_free(&problem);
     }
     cli_free(&cli);

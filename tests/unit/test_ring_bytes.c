@@ -6,8 +6,8 @@
  */
 #include "ring_method_case.h"
 
-#include "agree.h"
-#include "schedule.h"
+#include "planner/schedule.h"
+#include "show/agree.h"
 
 typedef struct Run {
     RingPlan plan;
@@ -25,8 +25,8 @@ static int run_open(Run *run, Case *c, const RingSetup *setup)
         return 0;
     }
     assert_int_equal(0, ring_model_case(&run->model, &run->plan));
-    const RingJob job = {.plan = &run->plan, .args = &c->args, .rounds = 1, .trace = 1};
-    if (ring_world_sim(&job, &ring_space_cpu, &run->report) != 0)
+    const RingTask task = {.plan = &run->plan, .args = &c->args, .rounds = 1, .trace = 1};
+    if (ring_world_sim(&task, &ring_backend_cpu, &run->report) != 0)
         fail_msg("%s", run->report.failure);
     return 1;
 }
@@ -103,13 +103,11 @@ static int64_t sent_by_timetable(const RingSchedule *s, int rank, int step, int 
 
 static int computes(const Run *run, RingPass pass, int rank, const RingAction *a)
 {
-    const int visitor = a->heads < 1         ? RING_EVERYBODY
-                        : a->k_owner == rank ? a->q_owner
-                                             : a->k_owner;
+    const int remote = a->heads < 1 ? RING_EVERYBODY : a->k_owner == rank ? a->q_owner : a->k_owner;
     for (int64_t n = 0; n < run->report.event_count[rank]; n++) {
         const RingEvent *e = &run->report.events[rank][n];
         if (e->kind == RING_EVENT_COMPUTE && e->pass == pass && e->step == a->step &&
-            (e->peer == visitor || run->plan.setup.ranks == 1))
+            (e->peer == remote || run->plan.setup.ranks == 1))
             return 1;
     }
     return 0;

@@ -6,7 +6,7 @@
  */
 #include "oracle_case.h"
 
-#include "schedule.h"
+#include "planner/schedule.h"
 
 typedef struct Setting {
     RingPlan plan;

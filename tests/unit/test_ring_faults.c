@@ -262,7 +262,7 @@ static void test_one_failure_ends_all(void **unused)
     (void)unused;
     for (int adversarial = 0; adversarial < 2; adversarial++) {
         SimCase *c = faulty((RingFault){0}, 0, adversarial);
-        c->job.method = &table;
+        c->task.method = &table;
         assert_int_equal(-1, sim_run(c));
         expect(c, c->report.failure, "rank 2, forward step 1: memory is short");
         for (int rank = 0; rank < G; rank++)
@@ -280,12 +280,12 @@ static void test_faults_in_every_round(void **unused)
     SimCase *c = faulty((RingFault){RING_CORRUPT, 1, G + 1}, 0, 0);
     double ms[2];
     (void)unused;
-    c->job.warmup = 1;
-    c->job.rounds = 2;
+    c->task.warmup = 1;
+    c->task.rounds = 2;
     assert_int_equal(0, sim_run(c));
     assert_false(sim_right(c, NULL));
     c->plan.setup.fault = (RingFault){RING_DELAY, 2, 1};
-    c->job.forward_ms = ms;
+    c->task.forward_ms = ms;
     assert_int_equal(0, sim_run(c));
     assert_true(sim_right(c, "a late message in each round"));
     assert_true(ms[0] > 150 && ms[1] > 150);

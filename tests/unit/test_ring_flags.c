@@ -16,8 +16,8 @@
 #include <cmocka.h>
 
 #include "attn_config.h"
-#include "cli_internal.h"
-#include "device.h"
+#include "cli/cli_internal.h"
+#include "cuda/device.h"
 
 /* as stage 06's table: each name once for the CPU and once for the GPU */
 static const Variant variants[] = {

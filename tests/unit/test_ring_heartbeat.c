@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "heartbeat.h"
+#include "transports/mpi/heartbeat.h"
 
 enum { G = 4 };
 
@@ -126,6 +126,11 @@ static void test_a_stopped_process_is_to_blame(void **state)
     at(2, RING_FORWARD, 2, HEART_SEND, RING_K, 3); /* and rank 3 waits for it: a circle of two */
     expect_blame(3, 1, "; rank 1 is stopped at forward step 2, waiting for K from rank 0");
     circle();
+    at(1, RING_SETUP, 0, HEART_IDLE, 0, 0);
+    expect_blame(3, 1, "; rank 1 is stopped before its first step for ");
+    at(1, RING_SETUP, 1, HEART_IDLE, 0, 0);
+    expect_blame(3, 1, "; rank 1 is stopped between two runs for ");
+    circle();
     end(stopped);
     expect_blame(3, 1, "; rank 1 is gone, last seen at forward step 2");
 }
@@ -201,10 +206,10 @@ static void test_the_first_word(void **state)
     assert_int_equal(heart_failed(board), 2);
     heart_clear(board);
     assert_int_equal(heart_failed(board), -1);
-    assert_string_equal(heart_told(board), "");
-    assert_int_equal(heart_tell(board, "one"), 1);
-    assert_int_equal(heart_tell(board, "two"), 0);
-    assert_string_equal(heart_told(board), "one");
+    assert_string_equal(heart_reported(board), "");
+    assert_int_equal(heart_report(board, "one"), 1);
+    assert_int_equal(heart_report(board, "two"), 0);
+    assert_string_equal(heart_reported(board), "one");
 }
 
 /* A text that is cut off is a text. */

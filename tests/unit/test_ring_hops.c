@@ -10,7 +10,7 @@
  */
 #include "ring_plans.h"
 
-#include "cost.h"
+#include "planner/cost.h"
 
 /* --- who sees whom -----------------------------------------------------------------------------*/
 

@@ -58,10 +58,10 @@ static void results_are_those_of_the_last_round(void **unused)
     double forward_ms[ROUNDS], backward_ms[ROUNDS];
     (void)unused;
     begun = 0;
-    c->job.warmup = WARMUP;
-    c->job.rounds = ROUNDS;
-    c->job.forward_ms = forward_ms;
-    c->job.backward_ms = backward_ms;
+    c->task.warmup = WARMUP;
+    c->task.rounds = ROUNDS;
+    c->task.forward_ms = forward_ms;
+    c->task.backward_ms = backward_ms;
     if (sim_run(c) != 0)
         fail_msg("%s", c->report.failure);
     assert_int_equal(WARMUP + ROUNDS, begun);
@@ -92,7 +92,7 @@ static void *kept_alloc(RingRank *r, size_t bytes)
             continue;
         pieces[n].used = 1;
         pieces[n].bytes = bytes;
-        return pieces[n].p = pieces[n].p ? pieces[n].p : ring_space_cpu.alloc(r, bytes);
+        return pieces[n].p = pieces[n].p ? pieces[n].p : ring_backend_cpu.alloc(r, bytes);
     }
     return NULL;
 }
@@ -143,7 +143,7 @@ static int counted_backward(RingRank *r)
     return 0;
 }
 
-/* The yardstick leaves results, too. */
+/* The local baseline leaves results, too. */
 static int written_alone(RingRank *r, RingPass pass)
 {
     const int counted = left_over;
@@ -158,18 +158,18 @@ static int written_alone(RingRank *r, RingPass pass)
 static void a_round_finds_no_results_of_another(void **unused)
 {
     const RingMethodTable table = {.forward = counted_forward, .backward = counted_backward};
-    RingSpace keeping = ring_space_cpu;
+    RingBackend keeping = ring_backend_cpu;
     const RingSetup setup = sim_setup(1, RING_CONTIGUOUS);
     SimCase *c = sim_case(sim_causal(6), &setup, &table);
     (void)unused;
     begun = left_over = 0;
-    c->job.warmup = WARMUP;
-    c->job.rounds = ROUNDS;
+    c->task.warmup = WARMUP;
+    c->task.rounds = ROUNDS;
     keeping.alloc = kept_alloc;
     keeping.free = kept_free;
-    keeping.alone = written_alone;
-    c->job.alone_calls = 1;
-    assert_int_equal(0, ring_world_sim(&c->job, &keeping, &c->report));
+    keeping.baseline = written_alone;
+    c->task.baseline_calls = 1;
+    assert_int_equal(0, ring_world_sim(&c->task, &keeping, &c->report));
     give_up_pieces();
     assert_int_equal(WARMUP + ROUNDS, begun);
     assert_int_equal(0, left_over);
@@ -204,7 +204,7 @@ static void nobody_is_timed_before_all_are_there(void **unused)
     double forward_ms[1];
     (void)unused;
     c->plan.backward = 0;
-    c->job.forward_ms = forward_ms;
+    c->task.forward_ms = forward_ms;
     assert_int_equal(0, sim_run(c));
     assert_true(forward_ms[0] < 300);
     sim_case_free(c);
@@ -229,7 +229,7 @@ static void the_time_is_that_of_the_slowest(void **unused)
     double forward_ms[1];
     (void)unused;
     c->plan.backward = 0;
-    c->job.forward_ms = forward_ms;
+    c->task.forward_ms = forward_ms;
     for (slow_rank = 0; slow_rank < 3; slow_rank++) {
         assert_int_equal(0, sim_run(c));
         assert_true(forward_ms[0] >= 60);

@@ -5,7 +5,7 @@
  */
 #include "oracle_case.h"
 
-#include "cost.h"
+#include "planner/cost.h"
 
 static double random_between(double low, double high)
 {
@@ -59,7 +59,7 @@ static void formulas_and_player(void **state)
     (void)state;
     for (int n = 0; n < 1500; n++) {
         const int ranks[] = {1, 2, 4, 8, 16}, G = ranks[case_random() % 5];
-        const RingMapCase c = {.method = (RingMethod)(1 + n % (RING_METHODS - 1)),
+        const RingMapCase c = {.method = (RingMethod)(1 + n % (RING_METHOD_RING_MINIMAL - 1)),
                                .ranks = G,
                                .nodes = 1 << case_random() % 3,
                                .n = 8 << case_random() % 6,
@@ -95,7 +95,7 @@ static void formulas_and_places(void **state)
     (void)state;
     for (int n = 0; n < 300; n++) {
         const int G = 1 << (1 + case_random() % 3);
-        const RingMethod method = (RingMethod)(1 + n % (RING_METHODS - 1));
+        const RingMethod method = (RingMethod)(1 + n % (RING_METHOD_RING_MINIMAL - 1));
         const int doubled = method == RING_METHOD_RING_DOUBLE || method == RING_METHOD_BURST_DOUBLE;
         const RingMapCase c = {.method = method,
                                .ranks = G,
@@ -123,10 +123,10 @@ static void formulas_and_places(void **state)
     }
 }
 
-/* Calls of 32 blocks on 24 places, in two lanes: the formula knows that no place is idle between
- * them, and rounds only the last one. One lane, and 2 rounds for each, would take 1.45 times as
+/* Calls of 32 blocks on 24 places, in two streams: the formula knows that no place is idle between
+ * them, and rounds only the last one. One stream, and 2 rounds for each, would take 1.45 times as
  * long. */
-static void heads_in_two_lanes(void **state)
+static void heads_in_two_streams(void **state)
 {
     const RingMethod methods[] = {RING_METHOD_RING, RING_METHOD_BURST, RING_METHOD_ALLGATHER,
                                   RING_METHOD_RING_DOUBLE, RING_METHOD_BURST_DOUBLE};
@@ -215,9 +215,9 @@ static void heads_that_cannot_be_dealt_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(formulas_and_player), cmocka_unit_test(formulas_and_places),
-        cmocka_unit_test(heads_in_two_lanes),  cmocka_unit_test(kernel_alone),
-        cmocka_unit_test(thresholds),          cmocka_unit_test(heads_that_cannot_be_dealt_out),
+        cmocka_unit_test(formulas_and_player),  cmocka_unit_test(formulas_and_places),
+        cmocka_unit_test(heads_in_two_streams), cmocka_unit_test(kernel_alone),
+        cmocka_unit_test(thresholds),           cmocka_unit_test(heads_that_cannot_be_dealt_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,7 @@
  */
 #include "oracle_case.h"
 
-#include "planner.h"
+#include "planner/planner.h"
 
 typedef struct Wish {
     const char *what;

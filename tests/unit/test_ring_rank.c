@@ -215,7 +215,7 @@ static int compare_pair(RingRank *r, const RingBlock *q, const RingBlock *k, con
     return status;
 }
 
-/* Visitors are gathered here instead of sent; V = K, so that one tensor does for both. */
+/* Remote blocks are gathered here instead of sent; V = K, so that one tensor does for both. */
 static int check_pair(RingRank *r, int owner, int64_t first, int64_t tokens)
 {
     const RingPlan *plan = r->plan;

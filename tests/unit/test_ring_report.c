@@ -18,8 +18,8 @@
 
 #include <cmocka.h>
 
-#include "judge.h"
-#include "report_internal.h"
+#include "check/judge.h"
+#include "report/report_internal.h"
 
 static const Variant variants[] = {
     {"burst", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS, "burst"}};
@@ -27,27 +27,27 @@ static const Stage stage = {
     "unit",   "00_unit", "?", 1, STAGE_HAS_BACKWARD | STAGE_HAS_DETERMINISTIC | STAGE_HAS_RANKS,
     variants, 1};
 
-static const RingOutcome three = {.ranks = 3,
-                                  .nodes = 1,
-                                  .sent = {10, 20, 30},
-                                  .sent_backward = {1, 2, 3000},
-                                  .link_bytes = 3063.0,
-                                  .peak = {7, 8, 9},
-                                  .peak_model = {7, 8, 10},
-                                  .workspace_bytes = 64,
-                                  .hidden = 0.25,
-                                  .hidden_backward = NAN};
+static const RingResult three = {.ranks = 3,
+                                 .nodes = 1,
+                                 .sent = {10, 20, 30},
+                                 .sent_backward = {1, 2, 3000},
+                                 .link_bytes = 3063.0,
+                                 .peak = {7, 8, 9},
+                                 .peak_model = {7, 8, 10},
+                                 .workspace_bytes = 64,
+                                 .hidden = 0.25,
+                                 .hidden_backward = NAN};
 
 /* One row of these flags, its JSON in text and its lines of the table in table. */
-static void make_row(const char *flags, const RingOutcome *ring, const Check *check,
-                     char text[8192], char table[4096])
+static void make_row(const char *flags, const RingResult *ring, const Check *check, char text[8192],
+                     char table[4096])
 {
     char line[512], *argv[32] = {"unit"}, *rest = NULL;
     int argc = 1;
     Cli cli;
     Report report;
     Problem problem;
-    Outcome out;
+    RunResult out;
     FILE *f;
     snprintf(line, sizeof line, "-N 3 -H 1 -d 2 --json rows.jsonl %s", flags);
     for (char *w = strtok_r(line, " ", &rest); w; w = strtok_r(NULL, " ", &rest))
@@ -174,7 +174,7 @@ static void no_place(void **state)
     Cli cli;
     Report report;
     Problem problem;
-    Outcome out = {.failure = "it did not run", .ring = &three};
+    RunResult out = {.failure = "it did not run", .ring = &three};
     (void)state;
     assert_non_null(mkdtemp(folder));
     assert_true(chdir(folder) == 0 && mkdir("gone", 0777) == 0);

@@ -5,7 +5,7 @@
  */
 #include "oracle_case.h"
 
-#include "cost.h"
+#include "planner/cost.h"
 
 typedef struct Even {
     RingPlan plan;

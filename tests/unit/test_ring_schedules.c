@@ -42,11 +42,11 @@ static int meet_meanwhile(RingRank *r)
     return ring_start(r, &x) || ring_wait(r, &x) ? -1 : 0;
 }
 
-/* K of this rank goes to the other one, whose K comes into `visitor`. */
-static int sin_now(RingRank *r, RingExchange *x, float *visitor)
+/* K of this rank goes to the other one, whose K comes into `remote block`. */
+static int sin_now(RingRank *r, RingExchange *x, float *remote)
 {
     const size_t bytes = ring_kv_bytes(r, r->rank);
-    const RingBlock q = ring_own_queries(r), k = ring_visiting_keys(r, 1, r->V, visitor);
+    const RingBlock q = ring_own_queries(r), k = ring_remote_keys(r, 1, r->V, remote);
     PlainRing *ring = r->method;
     RingExchange other = {0};
     switch (sin_number) {
@@ -55,23 +55,23 @@ static int sin_now(RingRank *r, RingExchange *x, float *visitor)
     case 1:
         return ring_attend(r, &q, &k, ring->O_state, r->lse);
     case 2:
-        return ring_copy(r, ring->dK[0], bytes, visitor, bytes, bytes, 1);
+        return ring_copy(r, ring->dK[0], bytes, remote, bytes, bytes, 1);
     case 3:
         return ring_add(r, r->K, r->V, ring_kv_count(r, r->nk));
     case 4:
         return ring_narrow(r, r->K, 1, ATTN_BF16);
     case 5:
         ring->V[0] = NULL;
-        ring_free(r, visitor, plain_room(r));
+        ring_free(r, remote, plain_room(r));
         return r->failed ? -1 : 0;
     case 6:
-        return ring_send(r, &other, 1, RING_Q, visitor, 4) || ring_start(r, &other);
+        return ring_send(r, &other, 1, RING_Q, remote, 4) || ring_start(r, &other);
     case 7:
         return ring_receive(r, &other, 1, RING_Q, r->K, 4) || ring_start(r, &other);
     case 8:
         return ring_start(r, x);
     case MEETS_TWICE: /* its wait is not the first one's */
-        return meet_meanwhile(r) || ring_zero(r, visitor, 4);
+        return meet_meanwhile(r) || ring_zero(r, remote, 4);
     case 10:
         return ring_send(r, x, 1, RING_Q, r->Q, 4);
     default:
@@ -82,14 +82,14 @@ static int sin_now(RingRank *r, RingExchange *x, float *visitor)
 static int sinful_forward(RingRank *r)
 {
     const size_t bytes = ring_kv_bytes(r, r->rank);
-    float *visitor = ((PlainRing *)r->method)->V[0];
+    float *remote = ((PlainRing *)r->method)->V[0];
     RingExchange x = {0};
     if (ring_step(r, 5) || ring_send(r, &x, 1 - r->rank, RING_K, r->K, bytes) ||
-        ring_receive(r, &x, 1 - r->rank, r->rank ? RING_K : RING_V, visitor, bytes))
+        ring_receive(r, &x, 1 - r->rank, r->rank ? RING_K : RING_V, remote, bytes))
         return -1;
     if (r->rank == 1) /* what rank 0 receives is called V, so that both ends show in the sentence */
         x.list[0].tensor = RING_V;
-    if (ring_start(r, &x) || (r->rank == 0 && sin_now(r, &x, visitor) != 0) ||
+    if (ring_start(r, &x) || (r->rank == 0 && sin_now(r, &x, remote) != 0) ||
         (r->rank == 1 && sin_number == MEETS_TWICE && meet_meanwhile(r) != 0))
         return -1;
     return ring_wait(r, &x);
@@ -105,8 +105,8 @@ static void test_memory_in_flight_is_not_touched(void **unused)
             sim_run_table(&table, setup, sins[sin_number]);
 }
 
-/* The plain ring with one place for visitors instead of two: what is being sent is overwritten, or
- * what is received is used at once. The library does not see it. */
+/* The plain ring with one place for remote blocks instead of two: what is being sent is
+ * overwritten, or what is received is used at once. The library does not see it. */
 static int single_buffer_forward(RingRank *r)
 {
     PlainRing *ring = r->method;

@@ -28,7 +28,7 @@ static void test_a_plain_ring_is_right(void **unused)
             setup.threads = ranks == 2 ? 4 : 1;
             c = sim_case(case_option(&options[n], (AttnDtype)(n % 3), 1 + n % 4, 1), &setup,
                          &plain_ring);
-            c->job.rounds = 1 + n % 2;
+            c->task.rounds = 1 + n % 2;
             if (sim_run(c) != 0)
                 fail_msg("%s, %d ranks: %s", options[n].name, ranks, c->report.failure);
             assert_true(sim_right(c, options[n].name));
@@ -234,8 +234,8 @@ static void test_the_slowest_rank_is_the_time(void **unused)
     double forward_ms[2] = {0};
     (void)unused;
     c->plan.backward = 0;
-    c->job.rounds = 2;
-    c->job.forward_ms = forward_ms;
+    c->task.rounds = 2;
+    c->task.forward_ms = forward_ms;
     assert_int_equal(0, sim_run(c));
     assert_true(forward_ms[0] >= 29 && forward_ms[1] >= 29);
     sim_case_free(c);
@@ -253,10 +253,10 @@ static void test_bytes_and_memory_are_counted(void **unused)
     setup.nodes = 2;
     setup.verify_hops = 1;                             /* trailers are no payload */
     c = sim_case(sim_causal(22), &setup, &plain_ring); /* 5 or 6 tokens for a rank */
-    c->job.rounds = 3;
-    c->job.trace = 1;
-    c->job.forward_ms = forward_ms;
-    c->job.backward_ms = backward_ms;
+    c->task.rounds = 3;
+    c->task.trace = 1;
+    c->task.forward_ms = forward_ms;
+    c->task.backward_ms = backward_ms;
     assert_int_equal(0, sim_run(c));
     assert_true(sim_right(c, "counted"));
     for (int rank = 0; rank < G; rank++) {
@@ -264,10 +264,10 @@ static void test_bytes_and_memory_are_counted(void **unused)
         const int64_t row = 1 * 4 * 4, kv = c->plan.k[rank].tokens * row; /* Hkv d floats */
         int64_t K = 0, dK = 22 * row, computed = 0;
         for (int t = 0; t + 1 < G; t++) {
-            const int64_t visitor = c->plan.k[(rank - t + G) % G].tokens * row;
-            K += visitor;
-            assert_int_equal(2 * visitor, report->sent_step[RING_FORWARD][t]);
-            assert_int_equal(4 * visitor, report->sent_step[RING_BACKWARD][t]);
+            const int64_t remote = c->plan.k[(rank - t + G) % G].tokens * row;
+            K += remote;
+            assert_int_equal(2 * remote, report->sent_step[RING_FORWARD][t]);
+            assert_int_equal(4 * remote, report->sent_step[RING_BACKWARD][t]);
         }
         assert_int_equal(0, report->sent_step[RING_FORWARD][G - 1]);
         assert_int_equal(K, report->sent[RING_FORWARD][RING_K]);

@@ -7,14 +7,14 @@
  * and two uses of the same memory that nothing keeps in order are a failure, whether or not they
  * have done harm.
  *
- * Whole jobs: every method, problems of ring_method_case.h, forward and backward. Results are
- * right, and have the same bits in every order (but for a dQ to which two lanes add).
+ * Whole tasks: every method, problems of ring_method_case.h, forward and backward. Results are
+ * right, and have the same bits in every order (but for a dQ to which two streams add).
  *
- * RING_STREAM_SEEDS=N: so many orders of each job.
+ * RING_STREAM_SEEDS=N: so many orders of each task.
  */
-#include "cuda/space_cuda.h"
 #include "pretend_cuda/pretend_gpu.h"
 #include "ring_method_case.h"
+#include "runtime/cuda/backend_cuda.h"
 
 #include "flash_backward.h"
 
@@ -24,106 +24,106 @@ static int seeds(void)
     return wanted ? atoi(wanted) : sim_quick() ? 1 : 2;
 }
 
-typedef struct Job {
+typedef struct Task {
     const char *name;
     Case *c;
     const Oracle *oracle;
     RingSetup setup;
-    const RingSpace *space;
-    int alone_calls;
+    const RingBackend *backend;
+    int baseline_calls;
     int seed; /* the first one */
-} Job;
+} Task;
 
-static const char *job_words(const Job *job, int seed)
+static const char *task_words(const Task *task, int seed)
 {
     static char words[256];
     snprintf(words, sizeof words, "%s, %s, %s, %s, %d ranks, %d nodes, partials %s, seed %d",
-             job->name, ring_method_name(job->setup.method), ring_layout_name(job->setup.layout),
-             dtype_name(job->c->args.Q.dtype), job->setup.ranks, job->setup.nodes,
-             dtype_name(job->setup.partials), seed);
+             task->name, ring_method_name(task->setup.method), ring_layout_name(task->setup.layout),
+             dtype_name(task->c->args.Q.dtype), task->setup.ranks, task->setup.nodes,
+             dtype_name(task->setup.partials), seed);
     return words;
 }
 
 /* The seed is also that of the ranks' turns. Rounds before the timed one, and marks in the streams
  * for a trace, in some of them. */
-static void run_once(const Job *job, const RingPlan *plan, int seed)
+static void run_once(const Task *task, const RingPlan *plan, int seed)
 {
     static RingReport report;
     double ms[4];
-    const RingJob ring_job = {.plan = plan,
-                              .args = &job->c->args,
-                              .warmup = seed % 2,
-                              .rounds = 1,
-                              .trace = seed % 4 / 2,
-                              .forward_ms = &ms[0],
-                              .backward_ms = &ms[1],
-                              .alone_calls = job->alone_calls,
-                              .alone_ms = &ms[2],
-                              .alone_backward_ms = &ms[3]};
-    const Storage *results[] = {&job->c->O, &job->c->dQ, &job->c->dK, &job->c->dV};
+    const RingTask ring_task = {.plan = plan,
+                                .args = &task->c->args,
+                                .warmup = seed % 2,
+                                .rounds = 1,
+                                .trace = seed % 4 / 2,
+                                .forward_ms = &ms[0],
+                                .backward_ms = &ms[1],
+                                .baseline_calls = task->baseline_calls,
+                                .baseline_ms = &ms[2],
+                                .baseline_backward_ms = &ms[3]};
+    const Storage *results[] = {&task->c->O, &task->c->dQ, &task->c->dK, &task->c->dV};
     char words[256];
     for (int n = 0; n < 4; n++)
         tensor_poison(results[n]);
     pretend_gpu_begin((uint64_t)seed);
-    const int status = ring_world_sim(&ring_job, job->space, &report);
+    const int status = ring_world_sim(&ring_task, task->backend, &report);
     const int problems = pretend_gpu_end(words);
     if (status || problems)
-        fail_msg("%s: %d problems; %s", job_words(job, seed), problems,
+        fail_msg("%s: %d problems; %s", task_words(task, seed), problems,
                  status ? report.failure : words);
     ring_report_free(&report);
     assert_int_equal(0, workspace_live());
 }
 
-static void assert_right(const Job *job, int seed)
+static void assert_right(const Task *task, int seed)
 {
     Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-    check_outputs(&check, job->oracle, NULL, &job->c->args, 1, 4);
+    check_outputs(&check, task->oracle, NULL, &task->c->args, 1, 4);
     if (check.pass)
         return;
-    check_explain(&check, job->name, &job->c->args, stderr);
-    fail_msg("%s", job_words(job, seed));
+    check_explain(&check, task->name, &task->c->args, stderr);
+    fail_msg("%s", task_words(task, seed));
 }
 
-/* Two lanes add to dQ in whatever order. */
-static int dQ_varies(const Job *job)
+/* Two streams add to dQ in whatever order. */
+static int dQ_varies(const Task *task)
 {
-    const RingMethod method = job->setup.method;
-    const int one_lane =
-        job->setup.deterministic || job->c->args.mask || job->c->args.Q.dtype == ATTN_F32;
-    return !one_lane && (method == RING_METHOD_RING || method == RING_METHOD_ALLGATHER ||
-                         method == RING_METHOD_RING_DOUBLE);
+    const RingMethod method = task->setup.method;
+    const int one_stream =
+        task->setup.deterministic || task->c->args.mask || task->c->args.Q.dtype == ATTN_F32;
+    return !one_stream && (method == RING_METHOD_RING || method == RING_METHOD_ALLGATHER ||
+                           method == RING_METHOD_RING_DOUBLE);
 }
 
 static int tried[RING_METHODS];
 
 /* What the method cannot do (heads of Ulysses) is passed over. */
-static void try_job(Job job)
+static void try_task(Task task)
 {
     static RingPlan plan;
     Bits first = {0};
     char why[256];
-    job.space = job.space ? job.space : &ring_space_cuda;
-    flash_backward_set_deterministic(job.setup.deterministic);
+    task.backend = task.backend ? task.backend : &ring_backend_cuda;
+    flash_backward_set_deterministic(task.setup.deterministic);
     for (int n = 0; n < seeds(); n++) {
-        const int seed = job.seed + n;
-        job.setup.adversarial = 1;
-        job.setup.schedule_seed = (uint64_t)seed;
-        if (ring_plan_make(&plan, &job.c->args, &job.setup, why)) {
+        const int seed = task.seed + n;
+        task.setup.adversarial = 1;
+        task.setup.schedule_seed = (uint64_t)seed;
+        if (ring_plan_make(&plan, &task.c->args, &task.setup, why)) {
             assert_non_null(strstr(why, "heads"));
             return;
         }
-        run_once(&job, &plan, seed);
+        run_once(&task, &plan, seed);
         ring_plan_free(&plan);
-        assert_right(&job, seed);
-        Bits bits = bits_of(job.c);
-        bits.dQ = dQ_varies(&job) ? first.dQ : bits.dQ;
+        assert_right(&task, seed);
+        Bits bits = bits_of(task.c);
+        bits.dQ = dQ_varies(&task) ? first.dQ : bits.dQ;
         if (n == 0)
             first = bits;
         if (!bits_equal(first, bits))
-            fail_msg("%s: other bits than with seed %d", job_words(&job, seed), job.seed);
+            fail_msg("%s: other bits than with seed %d", task_words(&task, seed), task.seed);
     }
     flash_backward_set_deterministic(0);
-    tried[job.setup.method]++;
+    tried[task.setup.method]++;
 }
 
 /* Rank 0's queries come behind all keys that their window reaches; some ranks see no key at all. */
@@ -140,7 +140,7 @@ static int nodes_of(RingMethod method, int ranks)
     return two && ranks % 2 == 0 ? 2 : 1;
 }
 
-/* Each method has one of the dtypes; ring, which has lanes for 16 bits, has all. */
+/* Each method has one of the dtypes; ring, which has streams for 16 bits, has all. */
 static void test_every_order_is_right(void **unused)
 {
     static const int ranks[] = {4, 3, 6, 2};
@@ -157,7 +157,7 @@ static void test_every_order_is_right(void **unused)
                                                nodes_of(method, G));
                 setup.deterministic = 0;
                 if (m == RING_METHOD_RING || (n + m) % 3 == dtype)
-                    try_job((Job){problem(n)->name, c, &oracle, setup, NULL, 0, n + 5 * m});
+                    try_task((Task){problem(n)->name, c, &oracle, setup, NULL, 0, n + 5 * m});
             }
             oracle_free(&oracle);
             case_free(c);
@@ -166,7 +166,7 @@ static void test_every_order_is_right(void **unused)
         assert_true(tried[m] > 5);
 }
 
-/* Sums that travel are rounded on their way, in the lane of their half. */
+/* Sums that travel are rounded on their way, in the stream of their half. */
 static void test_bf16_partials(void **unused)
 {
     static const int problems[] = {METHOD_CASES, 1, 4, 6, 7, 10};
@@ -183,14 +183,14 @@ static void test_bf16_partials(void **unused)
                                            nodes_of((RingMethod)m, 4));
             setup.deterministic = 0;
             setup.partials = ATTN_BF16;
-            try_job((Job){problem(problems[n])->name, c, &oracle, setup, NULL, 0, n + 5 * m});
+            try_task((Task){problem(problems[n])->name, c, &oracle, setup, NULL, 0, n + 5 * m});
         }
         oracle_free(&oracle);
         case_free(c);
     }
 }
 
-/* One lane; ranks on GPUs of their own; the yardstick behind each round. */
+/* One stream; ranks on GPUs of their own; the local baseline behind each round. */
 static void test_other_ways(void **unused)
 {
     static const int problems[] = {0, 1, 5, METHOD_CASES};
@@ -200,10 +200,10 @@ static void test_other_ways(void **unused)
         RingSetup setup = method_setup(RING_METHOD_RING, RING_CONTIGUOUS, 4, 1);
         Oracle oracle;
         assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
-        try_job((Job){"one lane", c, &oracle, setup, NULL, 0, n});
+        try_task((Task){"one stream", c, &oracle, setup, NULL, 0, n});
         setup.deterministic = 0;
-        try_job((Job){"own GPUs", c, &oracle, setup, &ring_space_gpus, 0, n});
-        try_job((Job){"yardstick", c, &oracle, setup, NULL, 2, n});
+        try_task((Task){"own GPUs", c, &oracle, setup, &ring_backend_gpus, 0, n});
+        try_task((Task){"baseline", c, &oracle, setup, NULL, 2, n});
         oracle_free(&oracle);
         case_free(c);
     }
@@ -219,9 +219,9 @@ static void test_nobody_sees_a_key(void **unused)
         c->segments_k[0].sequence = 1;
         assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
         for (int m = RING_METHOD_RING; m < RING_METHODS; m++)
-            try_job((Job){"nothing to see", c, &oracle,
-                          method_setup((RingMethod)m, RING_ZIGZAG, 4, nodes_of((RingMethod)m, 4)),
-                          NULL, 0, m});
+            try_task((Task){"nothing to see", c, &oracle,
+                            method_setup((RingMethod)m, RING_ZIGZAG, 4, nodes_of((RingMethod)m, 4)),
+                            NULL, 0, m});
         oracle_free(&oracle);
         case_free(c);
     }

@@ -200,11 +200,11 @@ static void box_batched_sends_and_receives(void **unused)
     Case *c = seed_case(TOKENS, ATTN_MASK_NONE);
     RingSetup setup = method_setup(RING_METHOD_RING, RING_CONTIGUOUS, 4, 1);
     RingPlan *plan = plan_of(c, RING_CONTIGUOUS, 4);
-    const RingJob job = {.plan = plan, .args = &c->args, .rounds = 1, .trace = 1};
+    const RingTask task = {.plan = plan, .args = &c->args, .rounds = 1, .trace = 1};
     int sends = 0;
     Bits bits;
     (void)unused;
-    assert_int_equal(0, ring_world_sim(&job, &ring_space_cpu, &report));
+    assert_int_equal(0, ring_world_sim(&task, &ring_backend_cpu, &report));
     bits = bits_of(c);
     for (int rank = 0; rank < 4; rank++)
         for (int64_t s = 0; s < report.event_count[rank]; s++)

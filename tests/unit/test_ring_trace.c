@@ -5,7 +5,7 @@
  */
 #include "ring_method_case.h"
 
-#include "trace.h"
+#include "show/trace.h"
 
 typedef struct Screen {
     char text[16384];

@@ -82,7 +82,8 @@ static void expect_rings(const RingPlan *plan, int up, int down, Totals *t)
         return;
     }
     backward[RING_K] = backward[RING_V] = hops * k * b;
-    backward[RING_DK] = backward[RING_DV] = hops * k * b_g;
+    backward[RING_DK] = backward[RING_DV] =
+        (hops + (method == RING_METHOD_RING_MINIMAL && hops)) * k * b_g;
 }
 
 /* How often a row of `heads` heads changes its rank: rows of all tokens, one for each head. */
@@ -106,6 +107,11 @@ static void expect_ulysses(const RingPlan *plan, Totals *t)
     forward[RING_Q] = forward[RING_O] = backward[RING_DO] = backward[RING_DQ] = q * row;
     forward[RING_K] = forward[RING_V] = backward[RING_DK] = backward[RING_DV] = k * row;
     forward[RING_LSE] = n->B * q * (int64_t)sizeof(float);
+}
+
+static int two_levels(int method)
+{
+    return method == RING_METHOD_RING_DOUBLE || method == RING_METHOD_BURST_DOUBLE;
 }
 
 static Totals expected(const RingPlan *plan, const AttnArgs *args)
@@ -195,9 +201,9 @@ static void test_bytes_and_memory(void **unused)
         for (int method = RING_METHOD_RING; method < RING_METHODS; method++)
             for (int g = 0; g < 4; g++) {
                 const RingLayout layout = (RingLayout)((n + g) % 2 ? 0 : (n + method) % 3);
-                const int two_levels = method >= RING_METHOD_RING_DOUBLE;
+                const int doubled = two_levels(method);
                 const RingSetup setup =
-                    method_setup((RingMethod)method, layout, ranks[g], two_levels ? nodes[g] : 1);
+                    method_setup((RingMethod)method, layout, ranks[g], doubled ? nodes[g] : 1);
                 try_traffic(&method_cases[n], (AttnDtype)((n + method + g) % 3), &setup);
             }
 }
@@ -217,9 +223,9 @@ static void test_a_fault_ends_every_method(void **unused)
             for (int step = 0; step < 8; step++) {
                 RingSetup setup =
                     method_setup((RingMethod)method, step % 2 ? RING_CONTIGUOUS : RING_ZIGZAG, 4,
-                                 method >= RING_METHOD_RING_DOUBLE ? 2 : 1);
+                                 two_levels(method) ? 2 : 1);
                 RingPlan *plan = malloc(sizeof *plan);
-                const RingJob job = {.plan = plan, .args = &c->args, .rounds = 1};
+                const RingTask task = {.plan = plan, .args = &c->args, .rounds = 1};
                 char why[256];
                 assert_non_null(plan);
                 setup.fault = (RingFault){kinds[kind], step % 4, step};
@@ -227,7 +233,7 @@ static void test_a_fault_ends_every_method(void **unused)
                 setup.adversarial = 1; /* a deadlock needs no time-out */
                 setup.schedule_seed = (uint64_t)step;
                 assert_int_equal(0, ring_plan_make(plan, &c->args, &setup, why));
-                if (ring_world_sim(&job, &ring_space_cpu, &report)) {
+                if (ring_world_sim(&task, &ring_backend_cpu, &report)) {
                     ended++;
                     assert_true(report.failed && report.failure[0]);
                 }
@@ -245,21 +251,21 @@ static _Atomic int allocations_left;
 
 static void *alloc_while_there_is(RingRank *r, size_t bytes)
 {
-    return allocations_left-- > 0 ? ring_space_cpu.alloc(r, bytes) : NULL;
+    return allocations_left-- > 0 ? ring_backend_cpu.alloc(r, bytes) : NULL;
 }
 
 static void test_short_memory_ends_every_method(void **unused)
 {
     static RingReport report;
-    RingSpace space = ring_space_cpu;
+    RingBackend backend = ring_backend_cpu;
     Case *c = method_case_new(&method_cases[5], ATTN_F32);
     (void)unused;
-    space.alloc = alloc_while_there_is;
+    backend.alloc = alloc_while_there_is;
     for (int method = RING_METHOD_RING; method < RING_METHODS; method++) {
-        RingSetup setup = method_setup((RingMethod)method, RING_CONTIGUOUS, 4,
-                                       method >= RING_METHOD_RING_DOUBLE ? 2 : 1);
+        RingSetup setup =
+            method_setup((RingMethod)method, RING_CONTIGUOUS, 4, two_levels(method) ? 2 : 1);
         RingPlan *plan = malloc(sizeof *plan);
-        const RingJob job = {.plan = plan, .args = &c->args, .rounds = 1};
+        const RingTask task = {.plan = plan, .args = &c->args, .rounds = 1};
         char why[256];
         int there = 0, status = -1;
         assert_non_null(plan);
@@ -267,7 +273,7 @@ static void test_short_memory_ends_every_method(void **unused)
         assert_int_equal(0, ring_plan_make(plan, &c->args, &setup, why));
         for (; status != 0; there += quick() ? 11 : 3) {
             allocations_left = there;
-            status = ring_world_sim(&job, &space, &report);
+            status = ring_world_sim(&task, &backend, &report);
             assert_true(status == 0 || strstr(report.failure, "memory is short"));
             assert_int_equal(0, workspace_live());
             ring_report_free(&report);

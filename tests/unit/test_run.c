@@ -19,7 +19,7 @@
 
 #include "alloc.h"
 #include "attn_config.h"
-#include "judge.h"
+#include "check/judge.h"
 
 #ifdef HAVE_OPENMP
 #include <omp.h>
@@ -162,7 +162,7 @@ static const Stage stage = {"unit", "00_unit", "?", 1, STAGE_HAS_BACKWARD, varia
 typedef struct Run {
     Cli cli;
     Problem problem;
-    Outcome out;
+    RunResult out;
     int status;
 } Run;
 
@@ -205,7 +205,7 @@ static void run(Run *r, AttnFn forward, const char *line)
 
 static void done(Run *r)
 {
-    outcome_free(&r->out);
+    result_free(&r->out);
     problem_free(&r->problem);
     cli_free(&r->cli);
     assert_int_equal(workspace_live(), 0);
@@ -283,13 +283,79 @@ static void stray_writes_are_wrong(void **state)
         run(&r, bad[i], small);
         assert_int_equal(reference_make(&reference, &r.problem, &r.cli.cases[0]), EXIT_OK);
         silence(1);
-        assert_int_equal(judge_outcome(&check, &reference, &r.out, &r.cli.cases[0], &variants[0]),
+        assert_int_equal(judge_result(&check, &reference, &r.out, &r.cli.cases[0], &variants[0]),
                          EXIT_WRONG);
         silence(0);
         assert_false(check.pass);
         reference_free(&reference);
         done(&r);
     }
+}
+
+/* The rungs' trait: the plain problem runs, anything else is skipped with the reason. */
+static void plain_variants_skip_the_rest(void **state)
+{
+    static const struct {
+        const char *line, *why;
+    } cases[] = {
+        {"-B 2 --seq-q 5 --seq-kv 9 -H 4 --kv-heads 2 -d 3 --causal --window 2,1", NULL},
+        {"-N 5 -H 1 -d 4 --mask causal-upper-left --scale 3 --dtype bf16", NULL},
+        {"-N 5 -H 1 -d 4 --mask full", "mask from memory"},
+        {"-N 5 -H 1 -d 4 --softcap 2", "softcap"},
+        {"-N 5 -H 1 -d 4 --scale -1", "not positive"},
+        {"-B 2 -N 5 -H 3 -d 4 --strides sbhd", "contiguous"},
+        {"-B 2 -N 5 -H 3 -d 4 --strides bhsd", "contiguous"},
+        {"-N 5 -H 3 -d 4 --strides odd", "contiguous"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[128];
+        Run r;
+        snprintf(line, sizeof line, "%s --threads 1", cases[i].line);
+        variants[0].traits = VARIANT_PLAIN;
+        run(&r, counting, line);
+        assert_int_equal(r.status, EXIT_OK);
+        assert_int_equal(r.out.status, cases[i].why ? ATTN_SKIP : ATTN_OK);
+        assert_int_equal(calls, cases[i].why ? 0 : 1);
+        if (cases[i].why)
+            assert_true(strstr(r.out.failure, cases[i].why) && strstr(r.out.failure, "skips"));
+        done(&r);
+        variants[0].traits = 0;
+        run(&r, counting, line);
+        assert_true(r.out.status == ATTN_OK && calls == 1);
+        done(&r);
+    }
+}
+
+/* What no flag of this stage asks for: segments, stage 05's options; and a GPU's two d. */
+static void what_is_plain(void **state)
+{
+    static const AttnSegment whole = {0, 8, 0, 3, 1}, odd = {0, 8, 0, 0, 2},
+                             other = {0, 8, 1, 0, 1};
+    static const AttnSegment two[] = {{0, 4, 0, 0, 1}, {4, 4, 0, 4, 1}};
+    static const AttnOptions options = {.temperature = 1.0f};
+    Variant v = {.name = "v9_rung", .device = ON_CUDA, .traits = VARIANT_PLAIN};
+    AttnArgs plain = {.shape = {1, 1, 1, 8, 8, 64}, .scale = 1.0f, .rule = {-1, 0}}, a;
+    (void)state;
+    plain.positions_q = (AttnPositions){&whole, 1};
+    plain.positions_k = (AttnPositions){&whole, 1};
+    assert_null(variant_plain_refuses(&v, &plain));
+    a = plain, a.shape.d = 128;
+    assert_null(variant_plain_refuses(&v, &a));
+    a.shape.d = 96;
+    assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips every d but 64 and 128"));
+    v.device = ON_CPU;
+    assert_null(variant_plain_refuses(&v, &a));
+    a = plain, a.positions_q.segments = &other;
+    assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips positions"));
+    a = plain, a.positions_k.segments = &odd;
+    assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips positions"));
+    a = plain, a.positions_k = (AttnPositions){two, 2};
+    assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips positions"));
+    a = plain, a.scale = 0.0f;
+    assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips a scale"));
+    a = plain, a.options = &options;
+    assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips the options"));
 }
 
 static void workspace_is_counted(void **state)
@@ -397,6 +463,8 @@ int main(void)
         cmocka_unit_test(a_slow_variant_stops),
         cmocka_unit_test(stray_writes),
         cmocka_unit_test(stray_writes_are_wrong),
+        cmocka_unit_test(plain_variants_skip_the_rest),
+        cmocka_unit_test(what_is_plain),
         cmocka_unit_test(workspace_is_counted),
         cmocka_unit_test(statuses),
         cmocka_unit_test(threads_are_set),

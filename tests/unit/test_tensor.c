@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "bench.h"
+#include "bench/bench.h"
 #include "tensor.h"
 
 /* Writes every row, reads it back, and looks at what lies around. */

@@ -10,8 +10,8 @@
  */
 #include "window_variants.h"
 
-#include "cpu/weights.h"
-#include "model.h"
+#include "library/cpu/weights.h"
+#include "models/model.h"
 
 /* --- position maps that cannot be parted -------------------------------------------------------*/
 

@@ -11,8 +11,8 @@
  * - Every refusal.
  */
 #include "alloc.h"
-#include "cpu/online_internal.h"
-#include "fill.h"
+#include "io/fill.h"
+#include "library/cpu/online_internal.h"
 #include "window_plain.h"
 
 static WindowConfig config_of(AttnDtype dtype, int64_t hq, int64_t hkv, int64_t d, int64_t window)

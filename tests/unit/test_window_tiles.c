@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_window_tiles: how many tiles a window skips, masks and leaves clean. The formula of
- * common/model.h, the count in the walk of the CPU variants and asking every pair of every tile
+ * models/model.h, the count in the walk of the CPU variants and asking every pair of every tile
  * have to agree.
  */
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "model.h"
+#include "models/model.h"
 #include "sliding_window.h"
 
 enum { MOST = 40, SEQUENCES = 4 };

@@ -24,7 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "philox.h"
+#include "io/philox.h"
 #include "sliding_window_module.h"
 #include "tensor.h"
 #include "window_settings.h"

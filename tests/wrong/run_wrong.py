@@ -14,7 +14,7 @@ the diff say what it is:
     what: one sentence, for the reader of a failure
     caught-by: O lse                    exactly the checks that must object, of
                                         O lse dQ dK dV inputs storage crash, and of
-                                        several ranks leak bytes memory flight lanes
+                                        several ranks leak bytes memory flight streams
                                         deadlock
     case: -N 17 -d 32                   one line each, the flags that show it
     passes: -N 16 -d 32                 those that do not: here the wrong one passes (optional)
@@ -26,8 +26,8 @@ failure. With `variant:` instead of `function:`, for a file that a variant calls
 is linked in front of the stage's own library, and the variant is run. So are those of CUDA, which
 need a GPU (`./ladder gpu check` runs these), and the methods of stage 06. There a method may also
 send other bytes than the model says, hold other memory, touch what is in flight or what its other
-lane uses, or wait for a message that nobody sends. The last three end a run before it has a result:
-exit status 3, not 1.
+stream uses, or wait for a message that nobody sends. The last three end a run before it has a
+result: exit status 3, not 1.
 `--mask-file {local}` in a case is a mask of four blocks of eight tokens on its diagonal: attention
 that four ranks could do alone.
 
@@ -62,9 +62,9 @@ SENTENCES = (("inputs", "an input was written to|it wrote to its input"),
              ("bytes", r"rank \d+ sent \d+ bytes .*, the model says"),
              ("memory", r"rank \d+ held \d+ bytes, the model says"),
              ("flight", "(reads|writes) memory in flight"),
-             ("lanes", r"in lane \d (reads|writes) memory that lane \d (reads|writes)"),
+             ("streams", r"in stream \d (reads|writes) memory that stream \d (reads|writes)"),
              ("deadlock", "deadlock; rank"))
-NO_RESULT = {"flight", "lanes", "deadlock"}
+NO_RESULT = {"flight", "streams", "deadlock"}
 
 
 def local_mask(folder):
@@ -161,20 +161,21 @@ def blind_to_ds(tap, paths):
 
 
 def all_errors_of_the_seed(tap):
-    """Chapter 06 numbers what is wrong in the seed and names the patches that switch each error on.
-    The last one is what the seed says nothing about: nothing that could be switched on."""
+    """A lab note numbers what is wrong in public pseudo-code and names the patches that switch each
+    error on. The last one is what the code says nothing about: nothing to be switched on."""
     patches, told = {}, {}
     for path in glob.glob(os.path.join(HERE, "*.patch")):
         number = read_patch(path)[0].get("seed")
         if number:
             patches.setdefault(int(number), set()).add(os.path.basename(path)[:3])
-    chapter = os.path.join(os.path.dirname(os.path.dirname(HERE)), "docs", "06_ring_burst.md")
-    with open(chapter, encoding="utf-8") as f:
-        section = f.read().split("## The seed, line by line\n")[1].split("\n## ")[0]
+    page = os.path.join(os.path.dirname(os.path.dirname(HERE)), "docs/lab/burst_pseudo_code.md")
+    with open(page, encoding="utf-8") as f:
+        section = f.read()
     for number, last in re.findall(r"^\| (\d+) \| .* \| ([^|]*) \|$", section, re.MULTILINE):
         told[int(number)] = set(re.findall(r"\b\d{3}\b", last))
     tap.ok(sorted(told) == list(range(1, 20)) and told.pop(19) == set() and told == patches,
-           "every error of the seed is a patch, and the chapter names it", f"{patches}\n{told}")
+           "every error of the pseudo-code is a patch, and the lab note names it",
+           f"{patches}\n{told}")
 
 
 def self_test(tap):

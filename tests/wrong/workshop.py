@@ -22,7 +22,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 KEYS = ("file", "header", "function", "variant", "program", "seed", "what", "caught-by", "case",
         "passes")
 CHECKS = ("O", "lse", "dQ", "dK", "dV", "inputs", "storage", "crash", "leak",
-          "bytes", "memory", "flight", "lanes", "deadlock")
+          "bytes", "memory", "flight", "streams", "deadlock")
 
 
 class Failure(Exception):
@@ -139,16 +139,25 @@ class Workshop:
         folder = os.path.join(self.folder, str(next(self.numbers)))
         original = os.path.join(ROOT, fields["file"])
         os.mkdir(folder)
-        if "header" in fields:
+        if "header" in fields:  # it may also be included by its path in the stage's folder
+            beside = os.path.join(folder, os.path.dirname(fields["header"].split("/", 1)[1]))
+            os.makedirs(beside)
             for name in glob.glob(os.path.join(os.path.dirname(original), "*.*h")) + [original]:
                 shutil.copy(name, folder)
+            for name in glob.glob(os.path.join(ROOT, os.path.dirname(fields["header"]), "*.*h")):
+                shutil.copy(name, beside)
+            with open(os.path.join(beside, os.path.basename(fields["header"])), "w",
+                      encoding="utf-8") as f:
+                f.write(text)
         changed = os.path.basename(fields.get("header", fields["file"]))
         with open(os.path.join(folder, changed), "w", encoding="utf-8") as f:
             f.write(text)
         return os.path.join(folder, os.path.basename(original))
 
-    def compile_file(self, fields, text, extra):
-        absolute = os.path.join(ROOT, fields["file"])
+    def commands_for(self, fields):
+        """[(the build's command, the file's name in it)]: several for a file that is compiled once
+        for each instruction set."""
+        absolute, found = os.path.join(ROOT, fields["file"]), {}
         for command in self.commands:
             named = [w for w in command if w.endswith((".c", ".cu")) and
                      os.path.realpath(os.path.join(self.args.build, w)) ==
@@ -156,12 +165,18 @@ class Workshop:
             host_only = fields["file"].endswith(".cu") and "c++" in command  # -x c++, not nvcc
             if ("-c" in command and named and "-DCOUNT_ACCESSES" not in command and
                     host_only == (fields["file"].endswith(".cu") and not needs_gpu(fields))):
-                break
-        else:
+                isa = next((w for w in command if w.startswith("-DFLASH_ISA=")), "")
+                found.setdefault(isa, (command, named[0]))
+        if not found:
             raise Failure(f"the build has no command for {fields['file']}")
+        return list(found.values())
+
+    def compile_file(self, fields, text, extra, which):
+        command, named = which
+        absolute = os.path.join(ROOT, fields["file"])
         source = self.place_source(fields, text)
         made = source + ".o"
-        line = retarget(command, source, made, named[0])
+        line = retarget(command, source, made, named)
         if needs_gpu(fields):
             line = for_this_gpu(line)
         line += ["-I" + os.path.dirname(absolute)] + extra  # headers beside the original
@@ -177,7 +192,8 @@ class Workshop:
 
     def shared_object(self, fields, text):
         """-Bsymbolic: the object's own functions win over the program's of the same name."""
-        compiler, made, headers = self.compile_file(fields, text, ["-O1", "-fPIC"])
+        compiler, made, headers = self.compile_file(fields, text, ["-O1", "-fPIC"],
+                                                    self.commands_for(fields)[0])
         stage, function = self.args.stage, fields["function"]
         shim = made[:-2] + ".shim.c"
         exported = [f"int {stage}_abi_version = {stage.upper()}_ABI_VERSION;",
@@ -201,17 +217,18 @@ class Workshop:
         return [self.args.program, "--device", "cpu", "--variant-so", library]
 
     def relinked_program(self, fields, text):
-        """A program with the changed object in front of the libraries: the first one wins."""
-        made = self.compile_file(fields, text, [])[1]
+        """A program with the changed objects in front of the libraries: the first one wins."""
+        made = [self.compile_file(fields, text, [], which)[1]
+                for which in self.commands_for(fields)]
         target = fields.get("program", self.target)
         link = [c for c in self.commands if "-c" not in c and "-o" in c and
                 c[c.index("-o") + 1] == target]
         if not link:
             raise Failure(f"the build has no link command for {target}")
-        program = made[:-2] + ".program"
+        program = made[0][:-2] + ".program"
         line = [program if word == target else word for word in link[-1]]
         at = line.index("-o") + 2
-        line[at:at] = [made, "-Wl,--allow-multiple-definition"]
+        line[at:at] = [*made, "-Wl,--allow-multiple-definition"]
         done = run(line, cwd=self.args.build)
         if done.returncode != 0:
             raise Failure(f"does not link: {done.stderr[-1500:]}")

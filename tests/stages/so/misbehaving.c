@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "alloc.h"
-#include "run_so_internal.h"
+#include "judge/run_so_internal.h"
 #include "tensor.h"
 
 enum {
@@ -40,7 +40,9 @@ enum {
     FORGES_REPORT,
     WRITES_FILES,
     LEAVES_A_SESSION,
-    PRINTS_MUCH
+    PRINTS_MUCH,
+    KILLS_ITS_PARENT,
+    WAITS_WITH_OTHERS /* test_variant_so.py: interrupted */
 };
 
 #define JOIN2(a, b) a##_##b
@@ -226,6 +228,17 @@ static AttnStatus misbehave(const AttnArgs *a)
         fill_outputs(a);
         break;
     }
+    case KILLS_ITS_PARENT:
+        kill(getppid(), SIGTERM);
+        kill(getppid(), SIGKILL);
+        fill_outputs(a);
+        break;
+    case WAITS_WITH_OTHERS:
+        leave_a_session();
+        signal(SIGTERM, SIG_IGN);
+        signal(SIGINT, SIG_IGN);
+        for (;;)
+            sleep(1);
     case CONSTANT:
         fill_outputs(a);
         break;

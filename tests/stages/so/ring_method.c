@@ -4,8 +4,8 @@
  * over ring_rank.h (see simulate.h). DEED chooses what is wrong with it; 0 is right. The backward
  * pass is the program's own, with DEED 5 that of another method than it says.
  */
-#include "methods.h"
-#include "simulate.h"
+#include "methods/methods.h"
+#include "methods/simulate.h"
 
 typedef struct Mine {
     RingState state;
@@ -14,7 +14,8 @@ typedef struct Mine {
 
 static Mine mine_of[RING_MAX_RANKS];
 
-/* In each step: the visitor goes on, the next one comes, then the visitor is looked at. */
+/* In each step: the remote block goes on, the next one comes, then the remote block is looked
+ * at. */
 static int forward(RingRank *r)
 {
     Mine *m = &mine_of[r->rank];

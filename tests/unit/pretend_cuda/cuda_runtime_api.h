@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * cuda_runtime_api.h: the part of CUDA's runtime that stage 06's space of a GPU uses, for a GPU
+ * cuda_runtime_api.h: the part of CUDA's runtime that stage 06's backend of a GPU uses, for a GPU
  * that is pretended (pretend_gpu.h). Found in front of the real header, or where there is none.
  *
  * The functions have names of their own behind the scenes, so that a program that is linked with

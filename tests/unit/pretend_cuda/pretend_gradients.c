@@ -7,9 +7,9 @@
  *
  *     workspace   dQ [B][Nq][H][d] | lse, delta [B][H][Nq] | the keys' positions
  *
- * Interface: of flash_backward.h and block_add.h what the space of a GPU calls.
+ * Interface: of flash_backward.h and block_add.h what the backend of a GPU calls.
  */
-#include "../../../04_flash_backward/cuda/block_add.h"
+#include "../../../04_flash_backward/library/cuda/block_add.h"
 #include "pretend_kernels.h"
 
 static inline size_t round_up(size_t bytes)
@@ -17,7 +17,7 @@ static inline size_t round_up(size_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-size_t flash_backward_v4_tables_bytes(const AttnShape *n)
+size_t flash_gradients_tables_bytes(const AttnShape *n)
 {
     return round_up((size_t)(n->Nk + 1) * sizeof(AttnSegment));
 }
@@ -31,7 +31,7 @@ size_t flash_backward_cuda_workspace_bytes(const AttnShape *n, AttnDtype dtype)
 {
     return dtype == ATTN_F32 ? rows_bytes(n)
                              : round_up((size_t)count_q(n) * sizeof(float)) + 2 * rows_bytes(n) +
-                                   flash_backward_v4_tables_bytes(n);
+                                   flash_gradients_tables_bytes(n);
 }
 
 static void place(Kernel *k, void *workspace)
@@ -74,9 +74,9 @@ static AttnStatus ask_table(const Kernel *k)
     const size_t bytes = (size_t)map->count * sizeof *k->table;
     PretendWork *work = kernel_work("the keys' table", run_table, k);
     pretend_uses(work, map->segments, bytes, PRETEND_READS);
-    pretend_uses(work, k->table, flash_backward_v4_tables_bytes(&k->a.shape), PRETEND_WRITES);
+    pretend_uses(work, k->table, flash_gradients_tables_bytes(&k->a.shape), PRETEND_WRITES);
     pretend_ask(work, k->a.stream);
-    return bytes <= flash_backward_v4_tables_bytes(&k->a.shape) ? ATTN_OK : ATTN_NO_MEMORY;
+    return bytes <= flash_gradients_tables_bytes(&k->a.shape) ? ATTN_OK : ATTN_NO_MEMORY;
 }
 
 static void run_begin(void *context)
@@ -134,8 +134,8 @@ static AttnStatus ask_add(const char *name, const Kernel *k, PretendUse dQ)
     return ATTN_OK;
 }
 
-AttnStatus flash_backward_v4_add(const AttnArgs *a, const float *delta, FlashSums sums,
-                                 void *workspace, FlashKeysOptions keys)
+AttnStatus flash_gradients_add(const AttnArgs *a, const float *delta, FlashSums sums,
+                               void *workspace, FlashKeysOptions keys)
 {
     Kernel k = {.a = *a, .delta = delta, .sums = sums, .fresh = keys.fresh};
     if (a->Q.dtype == ATTN_F32 || (keys.tables_dev && flash_backward_deterministic()))
@@ -157,7 +157,7 @@ AttnStatus flash_backward_cuda_add(const AttnArgs *a, const float *delta, FlashS
     const FlashKeysOptions plain = {NULL, 0};
     const Kernel k = {.a = *a, .delta = delta, .sums = sums};
     return a->Q.dtype == ATTN_F32 ? ask_add("gradients of float32", &k, PRETEND_WRITES)
-                                  : flash_backward_v4_add(a, delta, sums, workspace, plain);
+                                  : flash_gradients_add(a, delta, sums, workspace, plain);
 }
 
 /* To the sums, or rounded to the tensor. */
@@ -191,7 +191,7 @@ AttnStatus flash_backward_cuda_end(const AttnArgs *a, FlashSums sums, void *work
     return ATTN_OK;
 }
 
-/* The whole pass: the yardstick's. */
+/* The whole pass: the local baseline's. */
 AttnStatus flash_backward_cuda_run(const AttnArgs *a, const float *delta, FlashSums sums,
                                    void *workspace)
 {

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../../03_flash_forward/cuda/block_resume.h"
+#include "../../../03_flash_forward/library/cuda/block_resume.h"
 #include "flash_backward.h"
 #include "pretend_gpu.h"
 #include "tensor.h"

@@ -2,15 +2,15 @@
  *
  * pretend_small_work.c: the small work between the kernels of stage 06, queued on a pretended GPU.
  *
- * Interface: small_work.h; cuda_share_forget (space_share.h), of ranks that are threads.
+ * Interface: small_work.h; cuda_share_forget (share.h), of ranks that are threads.
  */
-#include "small_work.h"
+#include "runtime/cuda/small_work.h"
 
 #include <string.h>
 
 #include "pretend_gpu.h"
-#include "space_share.h"
 #include "tensor.h"
+#include "transports/cuda/share.h"
 
 typedef struct Walk {
     void *to;

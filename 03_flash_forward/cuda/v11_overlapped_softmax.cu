@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * v11_overlapped_softmax: v10, and a warpgroup's own products run while its softmax does.
+ *
+ * wgmma is asynchronous; v10 waits for it at once. But S of the next tile depends on nothing that
+ * this tile's softmax makes. So the loop is shifted by half a turn. In each turn a warpgroup
+ *
+ *     issues   S = Q K_j^T             (of the new tile)
+ *     issues   O += P V_(j+1)          (of the tile before, whose P is ready)
+ *     waits for S only, and does the softmax of tile j while the second product runs
+ *     waits for O; rounds P of tile j, rescales O
+ *
+ * The wait for S is wgmma.wait_group 1: "all but the latest group". P and O may not be touched as
+ * long as a product reads or writes them, which is why rounding and rescaling come last. (ptxas
+ * insists: a P that is rounded while any product is in flight makes it serialise all of them,
+ * C7513, even if these registers are not the ones in use.)
+ *
+ * Prediction (H200, bf16, N = 16384, full): at d = 128 the second product, 512 of a warpgroup's
+ * 1024 clocks of products, hides the softmax, about 600 clocks: 610. At d = 64 it is 256 clocks:
+ * 480. Measured: 657 and 515.
+ *
+ * Interface:
+ * - flash_forward_v11_overlapped_softmax, flash_tiles_v11_overlapped_softmax: as v9.
+ */
+#include "wgmma_rows.cuh"
+
+/* What a block of 1 + CONSUMERS warpgroups has: 65,536 registers, shared by 1 warpgroup that loads
+ * and needs few, and those that compute. */
+/* S, softmax and O of 64 rows. P of tile j + 1 is multiplied while S of tile j is exponentiated:
+ * `now` is the ring place of tile j + 1, `next` that of tile j. */
+template <typename T, class C>
+static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const RowLimits &limits,
+                                               const SeenKeys &seen, uint32_t smem, uint32_t my_Q,
+                                               int i, float scale_log2)
+{
+    float S[C::Bc / 8][4], alpha[2];
+    uint32_t P[C::Bc / 16][4];
+    RingPlace now = {0, 0};
+    int j = seen.end - 1;
+    start_rows(rows);
+    barrier_wait(smem + C::Q_FULL, 0, WAIT_Q);
+    if (j < seen.begin)
+        return;
+    /* The first tile has nothing to overlap with. It may be masked or not; O is still 0. */
+    barrier_wait(smem + C::K_FULL, 0, WAIT_K);
+    wgmma_begin();
+    multiply_QK<T, C>(S, my_Q, smem + C::K);
+    wgmma_wait<0>(S);
+    release(smem + C::K_FREE);
+    if (!all_seen(seen, j))
+        hide_keys<C>(S, limits, i, j);
+    update_rows<C, true>(S, rows, alpha, scale_log2);
+    round_P<T, C>(P, S);
+#pragma unroll 1
+    for (j--; j >= seen.begin; j--) {
+        RingPlace next = now;
+        advance<C>(next);
+        barrier_wait(smem + C::K_FULL + 8 * next.stage, next.parity, WAIT_K);
+        wgmma_begin();
+        multiply_QK<T, C>(S, my_Q, smem + C::K + next.stage * C::K_BYTES);
+        barrier_wait(smem + C::V_FULL + 8 * now.stage, now.parity, WAIT_V);
+        wgmma_begin();
+        multiply_PV<T, C>(rows, P, smem + C::V + now.stage * C::K_BYTES);
+        wgmma_wait<1>(S); /* S is there, O may take its time */
+        release(smem + C::K_FREE + 8 * next.stage);
+        if (all_seen(seen, j)) {
+            update_rows<C, false>(S, rows, alpha, scale_log2);
+        } else {
+            hide_keys<C>(S, limits, i, j);
+            update_rows<C, true>(S, rows, alpha, scale_log2);
+        }
+        wgmma_wait<0>(rows.O); /* only now may P and O be touched */
+        release(smem + C::V_FREE + 8 * now.stage);
+        round_P<T, C>(P, S);
+        rescale_O(rows, alpha);
+        now = next;
+    }
+    barrier_wait(smem + C::V_FULL + 8 * now.stage, now.parity, WAIT_V);
+    wgmma_begin();
+    multiply_PV<T, C>(rows, P, smem + C::V + now.stage * C::K_BYTES);
+    wgmma_wait<0>(rows.O);
+}
+
+template <typename T, class C>
+static __global__ void __launch_bounds__(128 * (1 + C::CONSUMERS), 1)
+    overlapped_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ TileMaps maps)
+{
+    extern __shared__ __align__(1024) unsigned char smem_bytes[];
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
+    const QueryTile tile = row_tile<C>(a, blockIdx.x);
+    const RowLimits limits = row_limits(a);
+    const SeenKeys seen = seen_keys<C>(limits, tile.i0, (int)a.shape.Nq);
+    if (threadIdx.x == 0)
+        start_barriers<C>(smem);
+    __syncthreads();
+    if (warpgroup == 0) {
+        registers_give<C::PRODUCER_REGISTERS>();
+        if (threadIdx.x == 0) {
+            RingPlace place = {0, 0};
+            produce_Q<C>(maps, tile, smem);
+            produce_keys<C>(maps, tile, seen, smem, place);
+        }
+    } else {
+        registers_take<C::CONSUMER_REGISTERS>();
+        const int i0 = tile.i0 + 64 * (warpgroup - 1); /* first row of the warpgroup, the lane */
+        const int i = i0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+        const uint32_t my_Q = smem + (warpgroup - 1) * C::Q_BYTES;
+        WarpgroupRows<C> rows;
+        consume<T, C>(rows, limits, seen, smem, my_Q, i, a.scale * LOG2E);
+        store_rows<T, C>(rows, a, &maps.O, tile, i0, my_Q, warpgroup);
+        store_tiles_read();
+    }
+}
+
+template <typename T, int D> struct LaunchOverlapped {
+    typedef WgmmaTile<D, 128, D == 64 ? 3 : 2, 2> C;
+    static AttnStatus run(const AttnArgs *a)
+    {
+        return launch_rows<C>(overlapped_kernel<T, C>, a, count_row_tiles(a, C::Br),
+                              128 * (1 + C::CONSUMERS));
+    }
+};
+
+FlashTiles flash_tiles_v11_overlapped_softmax(const AttnArgs *a)
+{
+    return a->shape.d == 64 ? flash_tiles_of(&a->shape, 192, 128)
+                            : flash_tiles_of(&a->shape, 128, 128);
+}
+
+AttnStatus flash_forward_v11_overlapped_softmax(const AttnArgs *a)
+{
+    return run_on_hopper<LaunchOverlapped>(a);
+}

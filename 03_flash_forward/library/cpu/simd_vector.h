@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * simd_vector.h: the tile that fits the registers, and functions of a vector; for the files that
+ * are compiled once for each instruction set (exp/vector.h).
+ *
+ * Interface:
+ * - STRIP, PANEL: rows and columns of a register tile.
+ * - exp2_negative, tanh_of; multiply: a register tile gains a product.
+ */
+#ifndef FLASH_SIMD_VECTOR_H
+#define FLASH_SIMD_VECTOR_H
+
+#include "exp/vector.h"
+#include "simd.h"
+
+#if LANES == 16
+#define STRIP 14
+#else
+#define STRIP 6
+#endif
+#define PANEL (2 * LANES)
+
+/* 2^x for x <= 0, NaN for NaN: exp2_f32 of exp/exp.h without what negative numbers do not need.
+ * From -126.5 down the result is 0, where correct rounding would give a subnormal. The rounder has
+ * 127 added: what it leaves in the low bits is the exponent field of 2^k, and 0, the field of the
+ * number 0, for k = -127. */
+static inline Vector exp2_negative(Vector x)
+{
+    const float rounder = 0x1.8p23f + 127.0f;
+    Vector z, r, q;
+    x = larger((Vector){0} - 127.0f, x);
+    z = x + rounder;
+    r = x - (z - rounder); /* exact, |r| <= 1/2 */
+    q = 0x1.4bc274p-13f * r + 0x1.5fc048p-10f;
+    q = q * r + 0x1.3b21c6p-7f;
+    q = q * r + 0x1.c6ada6p-5f;
+    q = q * r + 0x1.ebfbe6p-3f;
+    q = q * r + 0x1.62e432p-1f;
+    return (q * r + 1.0f) * (Vector)((VectorBits)z << 23);
+}
+
+/* tanh x of any x, within 2 units in the last place. Far from 0 it is 1 - 2 e / (1 + e) with
+ * e = e^(-2 |x|); near 0 that would be a small difference of large numbers, so there the odd series
+ * x + x^3 p(x^2) takes its place, minimax on |x| < 0.55 with a relative error of 1.0e-9. */
+static inline Vector tanh_of(Vector x)
+{
+    const VectorBits sign = (VectorBits)x & 0x80000000;
+    const Vector a = (Vector)((VectorBits)x ^ sign), z = a * a;
+    const Vector e = exp2_negative(-0x1.715476p+1f * a); /* 2 log2(e) */
+    const Vector far = 1.0f - 2.0f * e / (1.0f + e);
+    const VectorInt is_near = a < 0.55f;
+    Vector near = -0x1.9b3be2p-8f * z + 0x1.593ef6p-6f;
+    near = near * z - 0x1.b928b2p-5f;
+    near = near * z + 0x1.110d28p-3f;
+    near = near * z - 0x1.55554ap-2f;
+    near = near * z * a + a;
+    return (Vector)((VectorBits)((is_near & (VectorInt)near) | (~is_near & (VectorInt)far)) | sign);
+}
+
+/* A register tile gains a b: `steps` rows of b, `vectors` vectors of each, times one number a for
+ * each row r of the tile. a[r * row_step] lie apart by row_step, the next step is `step` further.
+ * All loops but that over the steps have constant bounds once this is inlined and are unrolled, so
+ * that acc is registers, not memory. Four steps a turn: the branch at its end and the additions to
+ * pointers share the ports of the multiply-adds. */
+static inline __attribute__((always_inline)) void multiply(Vector acc[STRIP][2], const float *a,
+                                                           const int64_t row_step,
+                                                           const int64_t step, const float *b,
+                                                           int64_t steps, const int vectors)
+{
+#pragma GCC unroll 4
+    for (int64_t t = 0; t < steps; t++, a += step, b += PANEL) {
+        const Vector b0 = load(b), b1 = vectors == 2 ? load(b + LANES) : b0;
+#pragma GCC unroll 16
+        for (int r = 0; r < STRIP; r++) {
+            acc[r][0] += a[r * row_step] * b0;
+            if (vectors == 2)
+                acc[r][1] += a[r * row_step] * b1;
+        }
+    }
+}
+
+/* simd_layout.c; what they do stands at FlashSimd in simd.h */
+void OWN(simd_hide)(float *S, const int32_t *from, const int32_t *to, int64_t cols);
+void OWN(simd_transpose)(const float *rows, int64_t ld, int64_t count, int64_t d, float factor,
+                         float *to, int64_t width);
+void OWN(simd_sums)(const float *l, float *sums);
+void OWN(simd_scale_rows)(const float *rows, int64_t ld, const float *factor, int64_t count,
+                          int64_t d, float *to, int64_t ld_to, int past_caches);
+void OWN(simd_split)(const float *rows, int64_t ld, int64_t count, int64_t d, float *to,
+                     int64_t ld_to);
+
+#endif

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * v6_full_tiles: a tile of which every pair is seen goes through a body without a mask.
+ *
+ * v5 asks of each score whether its pair is seen, two comparisons and a selection. Without a
+ * mask, or far below the diagonal of a causal one, the answer is always yes, and three numbers of a
+ * tile tell so in advance. So the step of a tile is compiled twice: with the questions, for the
+ * tiles at a border of the mask and at the last keys, and without, for all others. Queries past the
+ * last one need no question: their lse is inf, and exp(s - inf) = 0.
+ *
+ * Prediction (H200, bf16, N = 16384, 2048 channels in all): beside the mma a score takes a fused
+ * multiply-add, an exponential, a multiplication, half of two conversions and half of a store, 4.5
+ * instructions, and the mask 3 more. A warp instruction needs one of 4 schedulers for a clock, the
+ * mma of a score 2.5 clocks of them at d = 64 (5 * 64 / 128), 5 at d = 128: 1.15 times v5 where
+ * they all wait in one queue, 1.1 at d = 128. Causal alike: 1 of 128 tiles of a row is not full.
+ *
+ * Interface:
+ * - flash_backward_v6_full_tiles, flash_backward_tiles_v6_full_tiles: f16 and bf16, d = 64 and 128.
+ */
+#include <type_traits>
+
+#include "warp_tile.cuh"
+
+using namespace rung;
+
+/* 64 keys, 64 or 32 queries, 4 warps: v3's. */
+template <int D> using TileV6 = WarpTile<D, 4, 1, D == 64 ? 64 : 32, 2>;
+
+/* Are all pairs of queries i0 .. and keys j0 .. of the tile seen, and do the keys exist? */
+template <class C>
+static __device__ __forceinline__ bool tile_is_full(const Plain &plain, int i0, int j0)
+{
+    return j0 - (i0 + C::Br - 1) >= plain.low && j0 + C::Bc - 1 - i0 <= plain.high &&
+           j0 + C::Bc <= plain.Nk;
+}
+
+/* One block: Bc keys of one kv head, all queries of its group. */
+template <typename T, class C>
+static __global__ void __launch_bounds__(C::THREADS, 2)
+    full_tiles_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass)
+{
+    extern __shared__ __align__(128) unsigned char smem[];
+    const uint32_t K_smem = smem_address(smem), V_smem = K_smem + C::KEY_TILE;    /* [Bc][LD] */
+    const uint32_t Q_smem = V_smem + C::KEY_TILE, dO_smem = Q_smem + C::ROW_TILE; /* [Br][LD] */
+    const int STAGE = 2 * C::ROW_TILE, dS_BYTE = 2 * C::KEY_TILE + 2 * STAGE; /* dS [Bc][LD_dS] */
+    const int STATS_BYTE = dS_BYTE + C::dS_TILE;                              /* [2][Br] */
+    __shared__ Plain plain;
+    const KeyBlock block = block_of_keys(a, C::Bc);
+    publish_plain(plain, a);
+    const Rows seen = {plain.first_row, plain.end_row};
+    const Rows rows = rows_that_see(plain, block.j0, C::Bc), keys = {0, plain.Nk};
+    const int warp = threadIdx.x / 32;
+    const int Tr = divide_up((int)a.shape.Nq, C::Br);
+    const int end = end_of_walk(block);
+    const uint32_t left = lane_plain(threadIdx.x, C::LD) + warp * 16 * C::LD * 2; /* K, V */
+    const uint32_t right = lane_crossed(threadIdx.x, C::LD);                      /* Q, dO */
+    const uint32_t turned = lane_plain(threadIdx.x, C::LD); /* Q, dO as right factors of dK, dV */
+
+    auto copy_rows = [&](RowTile tile, int stage) {
+        const int h = tile.h, i0 = tile.i0, at = stage * STAGE;
+        copy_tile<T, C::D, C::Br, C::THREADS>(Q_smem + at, a.Q, block.b, h, i0, seen, threadIdx.x);
+        copy_tile<T, C::D, C::Br, C::THREADS>(dO_smem + at, a.dO, block.b, h, i0, seen,
+                                              threadIdx.x);
+        copy_stats<C::Br>(K_smem + STATS_BYTE + stage * C::STATS,
+                          stats_of_head(a, pass, block.b, h) + i0, threadIdx.x);
+    };
+    copy_tile<T, C::D, C::Bc, C::THREADS>(K_smem, a.K, block.b, block.h_kv, block.j0, keys,
+                                          threadIdx.x);
+    copy_tile<T, C::D, C::Bc, C::THREADS>(V_smem, a.V, block.b, block.h_kv, block.j0, keys,
+                                          threadIdx.x);
+    RowTile tile = first_tile(block, rows, C::Br);
+    if (tile.h < end)
+        copy_rows(tile, 0);
+    copy_async_commit();
+
+    float dK[1][C::WARP_N][4] = {}, dV[1][C::WARP_N][4] = {};
+    /* One tile of queries for this warp's keys: dV += P^T dO, dK += dS^T Q, and dS. */
+    auto step = [&](auto masked, int stage, int i0) {
+        const uint32_t Q_stage = Q_smem + stage * STAGE, dO_stage = dO_smem + stage * STAGE;
+        const float2 *stats = (const float2 *)(smem + STATS_BYTE + stage * C::STATS);
+        KeyMask<1> mask = {};
+        if (masked.value)
+            mask = mask_of_keys<C>(plain, block.j0, i0);
+#pragma unroll
+        for (int q0 = 0; q0 < C::Br; q0 += C::CHUNK) {
+            ScoreFactors<1, C::CHUNK> f;
+            compute_scores<T, C, masked.value, C::CHUNK>(
+                f, K_smem + left, V_smem + left, Q_stage + right + q0 * C::LD * 2,
+                dO_stage + right + q0 * C::LD * 2, stats, q0, mask, a.scale * LOG2E);
+            store_factor<C>(smem + dS_BYTE, f.dS, q0);
+#pragma unroll
+            for (int k = 0; k < C::CHUNK / 16; k++) {
+                const int down = (q0 + k * 16) * C::LD * 2;
+                accumulate<T, C>(dV, f.P[k], dO_stage + turned + down);
+                accumulate<T, C>(dK, f.dS[k], Q_stage + turned + down);
+            }
+        }
+    };
+    for (int stage = 0; tile.h < end; stage = 1 - stage) {
+        const RowTile next = next_tile(tile, rows, C::Br);
+        copy_async_wait<0>();
+        __syncthreads(); /* the tile is there, and dS and the other stage are free */
+        if (next.h < end)
+            copy_rows(next, 1 - stage);
+        copy_async_commit();
+        if (tile_is_full<C>(plain, tile.i0, block.j0))
+            step(std::false_type(), stage, tile.i0);
+        else
+            step(std::true_type(), stage, tile.i0);
+        __syncthreads(); /* dS of all keys is there: dQ */
+        float dQ[C::dQ_M][C::dQ_N][4];
+        multiply_dS_K<T, C>(dQ, K_smem + dS_BYTE, K_smem, read_thread());
+        add_dQ_fragments<C>(pass.dQ_sum, block.b * (int)a.shape.H + tile.h, Tr, tile.i0 / C::Br, dQ,
+                            read_thread());
+        tile = next;
+    }
+    store_keys<T>(a.dK, block, block.j0 + warp * 16, 0, dK[0], a.scale);
+    store_keys<T>(a.dV, block, block.j0 + warp * 16, 0, dV[0], 1.0f);
+}
+
+template <typename T, int D> struct LaunchV6 {
+    static AttnStatus run(const AttnArgs *a, const Pass &pass)
+    {
+        typedef TileV6<D> C;
+        const int bytes = 2 * C::KEY_TILE + 4 * C::ROW_TILE + C::dS_TILE + 2 * C::STATS;
+        const unsigned blocks =
+            (unsigned)(a->shape.B * a->shape.Hkv * divide_up((int)a->shape.Nk, C::Bc));
+        const AttnStatus status = reserve_smem((const void *)full_tiles_kernel<T, C>, bytes);
+        if (status != ATTN_OK)
+            return status;
+        full_tiles_kernel<T, C><<<blocks, C::THREADS, bytes, (cudaStream_t)a->stream>>>(*a, pass);
+        CUDA_TRY_LAUNCH();
+        return finish_fragments<T, C>(a, pass);
+    }
+};
+
+FlashTiles flash_backward_tiles_v6_full_tiles(const AttnArgs *a)
+{
+    return flash_tiles_of(&a->shape, a->shape.d == 64 ? TileV6<64>::Br : TileV6<128>::Br, 64);
+}
+
+AttnStatus flash_backward_v6_full_tiles(const AttnArgs *a)
+{
+    return run_pass(a, run_16_bit<LaunchV6>, true);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * block.cuh: the library's two kernels that give what a block of keys adds to the gradients. All
+ * pointers are device pointers.
+ *
+ * Interface:
+ * - flash_gradients_run, flash_gradients_workspace_bytes, flash_gradients_tiles: f16 and bf16.
+ * - flash_gradients_f32_run, flash_gradients_f32_tiles: float32.
+ */
+#ifndef FLASH_BACKWARD_BLOCK_CUH
+#define FLASH_BACKWARD_BLOCK_CUH
+
+#include "../../flash_backward.h"
+
+#ifdef __cplusplus
+extern "C" { /* a test in C calls them */
+#endif
+
+/* In memory that the caller owns: the contract of flash_backward_cuda_run. parts: those of a pass
+ * over several blocks of keys (flash_backward_cuda_begin), or all. */
+enum { GRADIENTS_BEGIN = 1, GRADIENTS_ADD = 2, GRADIENTS_END = 4, GRADIENTS_ALL = 7 };
+size_t flash_gradients_workspace_bytes(const AttnShape *shape);
+AttnStatus flash_gradients_run(const AttnArgs *args, const float *delta_dev, FlashSums sums_dev,
+                               void *workspace_dev, int parts);
+
+FlashTiles flash_gradients_tiles(const AttnArgs *args);
+
+/* sums_dev.dQ = NULL: the gradients go to dQ, dK and dV of args, without a detour by sums. */
+AttnStatus flash_gradients_f32_run(const AttnArgs *args, const float *delta_dev,
+                                   FlashSums sums_dev);
+FlashTiles flash_gradients_f32_tiles(const AttnArgs *args);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * gradients_16bit: the fastest portable backward kernel (sm_80 and later), for any mask and layout.
+ *
+ * What makes it fast are the steps of the rungs in ../../cuda, of which v9_warp_pairs has all:
+ * scores the other way round, loads ahead, dQ in the order of the accumulators, full tiles, one
+ * barrier, 32 keys for a fragment. What it has beyond them:
+ *
+ *   - Tiles that are visited, and their masks, follow from tables that a small kernel makes first
+ *     (row_walk.cuh), so that a block does not start with a chain of dependent loads.
+ *   - Masked tiles with runs of keys cost little more than full ones (score_factors.cuh), and half
+ *     a tile is left out where the first or the second half of its keys is not seen. Keys in
+ *     several segments, as in a ring's zigzag, have runs for each of them.
+ *   - Longest first: under a causal mask the first keys are seen by all queries. Sections of heads
+ *     whose Q, dO and dQ fit the L2 cache, as in stage 03.
+ *   - --deterministic: tiles of keys take turns at each tile of dQ (see wait_for_turn).
+ *   - Two sizes of tiles for each d, the smaller one in 99 KiB of shared memory.
+ *
+ * Interface:
+ * - flash_gradients_run, flash_gradients_workspace_bytes, flash_gradients_tiles (block.cuh): f16
+ *   and bf16, d <= 256, any shape, mask and layout, into sums or tensors.
+ * - flash_gradients_add, flash_gradients_tables_bytes (block_add.h).
+ */
+#include <type_traits>
+
+#include "block.cuh"
+#include "block_add.h"
+#include "gradient_launch.cuh"
+#include "gradient_loads.cuh"
+#include "gradient_order.cuh"
+#include "key_sums.cuh"
+#include "store_keys.cuh"
+
+/* IN_TURNS: tiles of keys add to dQ in a fixed order. */
+template <typename T, class C, bool IN_TURNS>
+static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
+    gradients_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ GradientPlan plan)
+{
+    typedef GradientBytes<C> Bytes;
+    extern __shared__ __align__(1024) unsigned char smem[];
+    __shared__ KeyTask task; /* not in registers: the products need them all */
+    const uint32_t smem_address = (uint32_t)__cvta_generic_to_shared(smem);
+    const int H = (int)a.shape.H;
+    if (threadIdx.x == 0) /* a block waits for those that have started before it, for no other */
+        take_task<C>(task, a, plan, IN_TURNS ? atomicAdd(plan.w.ticket, 1) : blockIdx.x);
+    __syncthreads();
+
+    load_keys<T, C>(a.K, smem + Bytes::K, a, plan, task);
+    load_keys<T, C>(a.V, smem + Bytes::V, a, plan, task);
+    RowWalk walk; /* each warp has its own, all lanes the same */
+    auto next_of_walk = [&]() {
+        return next_tile<C::Bc>(walk, plan.w.tables, task.look, a, plan.group,
+                                task.work.j0 / C::Bc);
+    };
+    start_walk(walk, task.look);
+    RowTile next = next_of_walk();
+    if (next.i >= 0)
+        load_rows<T, C>(next, 0, smem, a, plan, task);
+    copy_async_commit();
+    const LaneAddresses start = lane_addresses<C>(smem_address, threadIdx.x, task.work.share);
+
+    /* dQ of tile `tile` of the group's rows: its dS is complete since the last barrier. */
+    auto add_dQ = [&](int tile, int dS_stage) {
+        const KeyWork &work = task.work;
+        float dQ[C::dQ_M][C::dQ_N][4];
+        const LaneAddresses at = lane_addresses<C>(smem_address, read_thread(), work.share);
+        multiply_dS_K<T, C>(dQ, at.dS + dS_stage * Bytes::dS_STAGE, Bytes::dS, at.K_turned,
+                            Bytes::K);
+        const int64_t part =
+            ((int64_t)(work.b * H + work.h_kv * plan.group) * plan.w.tables.Tr + tile) * C::SHARES +
+            work.share;
+        float *to = plan.w.fragments + part * (C::Br * C::CHANNELS);
+        int *turn = plan.w.turns + part * C::WARPS + threadIdx.x / 32;
+        const int j = work.j0 / C::Bc;
+        if (IN_TURNS)
+            wait_for_turn(turn,
+                          tile_before(plan.w.tables, a, tile % plan.w.tables.Tr, j, plan.step));
+        add_fragments<C>(to, dQ);
+        if (IN_TURNS)
+            give_turn(turn, j);
+    };
+    KeySums<C> sums;
+    auto addresses_of = [&](int stage) {
+        LaneAddresses at =
+            C::LEAN ? lane_addresses<C>(smem_address, read_thread(), task.work.share) : start;
+        at.right += stage * Bytes::STAGE;
+        at.turned += stage * Bytes::STAGE;
+        return at;
+    };
+    auto step = [&](auto code, int stage) {
+        add_tile<T, C, code.value>(sums.dK, sums.dV, a, addresses_of(stage), smem, stage,
+                                   task.runs ? task.work.j0 : -1);
+    };
+    auto step_by_runs = [&](int stage) {
+        const PairMask mask = {(const uint32_t *)(smem + Bytes::WORDS + stage * Bytes::WORDS_STAGE),
+                               task.work.j0};
+        const uint32_t halves = C::MT == 2 ? seen_halves<C>(mask) : 3;
+        if (halves == 1)
+            add_half_tile<T, C, 0>(sums, a, addresses_of(stage), smem, stage, task.work.j0);
+        else if (halves == 2)
+            add_half_tile<T, C, C::MT - 1>(sums, a, addresses_of(stage), smem, stage, task.work.j0);
+        else
+            step(std::integral_constant<TileCode, TILE_RUNS>(), stage);
+    };
+    clear_sums<C>(sums);
+    int stage = 0, previous = -1;
+#pragma unroll 1
+    while (next.i >= 0) {
+        const int tile = next.g * plan.w.tables.Tr + next.i;
+        const bool masked = next.masked;
+        next = next_of_walk();
+        copy_async_wait<0>();
+        __syncthreads(); /* the tile and the dS before it are there, the other stage is free */
+        if (next.i >= 0)
+            load_rows<T, C>(next, 1 - stage, smem, a, plan, task);
+        copy_async_commit();
+        if (previous >= 0)
+            add_dQ(previous, 1 - stage);
+        if (masked)
+            clear_empty_rows<C>(smem, stage);
+        if (!masked)
+            step(std::integral_constant<TileCode, TILE_CLEAN>(), stage);
+        else if (plan.plain && task.runs)
+            step_by_runs(stage);
+        else
+            step(std::integral_constant<TileCode, TILE_GENERAL>(), stage);
+        previous = tile;
+        stage = 1 - stage;
+    }
+    copy_async_wait<0>();
+    __syncthreads();
+    if (previous >= 0)
+        add_dQ(previous, 1 - stage);
+    __syncthreads(); /* K and V are not needed any more: room for dK and dV */
+    store_keys<T, C>(sums.dK, a.scale, a.dK, plan.sums.dK, smem + Bytes::K, a, task.work, plan.wide,
+                     plan.fresh);
+    store_keys<T, C>(sums.dV, 1.0f, a.dV, plan.sums.dV, smem + Bytes::V, a, task.work, plan.wide,
+                     plan.fresh);
+}
+
+template <typename T, class C, bool IN_TURNS>
+static AttnStatus launch_gradients(const AttnArgs *a, const float *delta, FlashSums sums,
+                                   void *workspace, int parts, FlashKeysOptions keys)
+{
+    const AttnShape *n = &a->shape;
+    cudaStream_t stream = (cudaStream_t)a->stream;
+    GradientPlan plan = {};
+    plan.sums = sums;
+    plan.step = IN_TURNS && a->rule.right >= 0 ? -1 : 1;
+    plan.group = (int)(n->H / n->Hkv);
+    plan.plain = !(a->softcap > 0.0f) && a->scale > 0.0f;
+    plan.aligned = all_rows_on_16_bytes(a) && rows_on_16_bytes(&a->dO);
+    plan.wide = !sums.dK && rows_on_16_bytes(&a->dK) && rows_on_16_bytes(&a->dV);
+    place_workspace<C>(&plan.w, n, workspace, IN_TURNS);
+    if (keys.tables_dev)
+        place_tables<C>(&plan.w.tables, n, keys.tables_dev);
+    plan.fresh = keys.fresh;
+    int device = 0, multiprocessors = 0;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    plan.section_heads =
+        heads_of_section(a, IN_TURNS, plan.w.tables.Tc * C::SHARES, multiprocessors * C::BLOCKS);
+    const int64_t rows = n->B * n->H * plan.w.tables.Tr * C::Br;
+    const int walk = walk_blocks(plan.w.tables, C::Br);
+    const AttnStatus status = /* asked first: a refusal leaves nothing behind */
+        reserve_smem(gradients_kernel<T, C, IN_TURNS>, GradientBytes<C>::ALL);
+    if (status != ATTN_OK)
+        return status;
+    if (parts & GRADIENTS_BEGIN) {
+        prepare_kernel<T, C>
+            <<<(unsigned)(walk + (rows * PrepareLanes<C::D>::LANES + 255) / 256), 256, 0, stream>>>(
+                *a, delta, plan.w, walk, rows_on_16_bytes(&a->O) && rows_on_16_bytes(&a->dO));
+        CUDA_TRY_LAUNCH();
+    } else if (parts & GRADIENTS_ADD) { /* other keys than at the beginning */
+        positions_kernel<C><<<(unsigned)walk, 256, 0, stream>>>(*a, plan.w);
+        CUDA_TRY_LAUNCH();
+    }
+    if (parts & GRADIENTS_ADD) {
+        gradients_kernel<T, C, IN_TURNS><<<(unsigned)(n->B * n->Hkv * plan.w.tables.Tc * C::SHARES),
+                                           C::THREADS, GradientBytes<C>::ALL, stream>>>(*a, plan);
+        CUDA_TRY_LAUNCH();
+    }
+    if (parts & GRADIENTS_END) {
+        finish_kernel<T, C><<<(unsigned)((rows / 2 * (C::D / 8) + 255) / 256), 256, 0, stream>>>(
+            *a, plan.w, sums.dQ, rows_on_16_bytes(&a->dQ));
+        CUDA_TRY_LAUNCH();
+    }
+    return ATTN_OK;
+}
+
+template <typename T, int D> struct LaunchGradients {
+    typedef typename TileFor<D, false>::C C;
+    typedef typename TileFor<D, true>::C Small;
+    static AttnStatus run(const AttnArgs *a, const float *delta, FlashSums sums, void *workspace,
+                          int parts, FlashKeysOptions keys)
+    {
+        bool small = false;
+        const AttnStatus status = choose_tiles<D>(a, &small);
+        if (status != ATTN_OK)
+            return status;
+        if (flash_backward_deterministic())
+            return small ? launch_gradients<T, Small, true>(a, delta, sums, workspace, parts, keys)
+                         : launch_gradients<T, C, true>(a, delta, sums, workspace, parts, keys);
+        return small ? launch_gradients<T, Small, false>(a, delta, sums, workspace, parts, keys)
+                     : launch_gradients<T, C, false>(a, delta, sums, workspace, parts, keys);
+    }
+};
+
+template <typename T, int D> struct GradientsTiles {
+    static AttnStatus run(const AttnArgs *a, FlashTiles *tiles)
+    {
+        typedef typename TileFor<D, false>::C C;
+        typedef typename TileFor<D, true>::C Small;
+        bool small = false;
+        const AttnStatus status = choose_tiles<D>(a, &small);
+        *tiles = small ? flash_tiles_of(&a->shape, Small::Br, Small::Bc)
+                       : flash_tiles_of(&a->shape, C::Br, C::Bc);
+        return status;
+    }
+};
+
+/* Room for either size of tiles, with turns. */
+template <typename T, int D> struct GradientsBytes {
+    static AttnStatus run(const AttnArgs *a, size_t *bytes)
+    {
+        GradientWorkspace w;
+        const size_t large =
+            place_workspace<typename TileFor<D, false>::C>(&w, &a->shape, NULL, true);
+        const size_t small =
+            place_workspace<typename TileFor<D, true>::C>(&w, &a->shape, NULL, true);
+        *bytes = large > small ? large : small;
+        return ATTN_OK;
+    }
+};
+
+FlashTiles flash_gradients_tiles(const AttnArgs *a)
+{
+    FlashTiles tiles = {};
+    run_for_dim<GradientsTiles, __half>(a, &tiles);
+    return tiles;
+}
+
+size_t flash_gradients_workspace_bytes(const AttnShape *shape)
+{
+    AttnArgs a = {};
+    size_t bytes = 0;
+    a.shape = *shape;
+    return run_for_dim<GradientsBytes, __half>(&a, &bytes) == ATTN_OK ? bytes : 0;
+}
+
+AttnStatus flash_gradients_run(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
+                               void *workspace_dev, int parts)
+{
+    const FlashKeysOptions plain = {NULL, 0};
+    return run_for_16_bit<LaunchGradients>(a, delta_dev, sums_dev, workspace_dev, parts, plain);
+}
+
+template <typename T, int D> struct WalkTablesBytes {
+    static AttnStatus run(const AttnArgs *a, size_t *bytes)
+    {
+        WalkTables w;
+        const size_t large = place_tables<typename TileFor<D, false>::C>(&w, &a->shape, NULL);
+        const size_t small = place_tables<typename TileFor<D, true>::C>(&w, &a->shape, NULL);
+        *bytes = large > small ? large : small;
+        return ATTN_OK;
+    }
+};
+
+size_t flash_gradients_tables_bytes(const AttnShape *shape)
+{
+    AttnArgs a = {};
+    size_t bytes = 0;
+    a.shape = *shape;
+    return run_for_dim<WalkTablesBytes, __half>(&a, &bytes) == ATTN_OK ? bytes : 0;
+}
+
+/* Turns count all tiles of keys that are under way: with tables of its own there are others. */
+AttnStatus flash_gradients_add(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
+                               void *workspace_dev, FlashKeysOptions keys)
+{
+    if (flash_backward_deterministic() && keys.tables_dev)
+        return ATTN_SKIP;
+    return run_for_16_bit<LaunchGradients>(a, delta_dev, sums_dev, workspace_dev,
+                                           (int)GRADIENTS_ADD, keys);
+}

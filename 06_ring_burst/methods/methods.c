@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * methods.c: the pieces that methods are made of: buffers for remote blocks and their messages,
+ * the state that a forward pass adds to, and what begins and ends a backward pass.
+ *
+ * A block of keys is two messages, K and V. A block of queries is four: Q and dO, and with them lse
+ * and delta, one number for each row. That is what an outsider needs to compute gradients of these
+ * rows: P = exp(S - lse), and dS = P (dP - delta). Both belong to the whole, finished attention.
+ * Whoever recomputed them from the keys at hand would get gradients of another function.
+ *
+ * Interface: ring_method (ring_rank.h); buffers, blocks, state, gradients (methods.h).
+ */
+#include "methods/methods.h"
+
+/* A table of tables: which four functions make a method. Nothing else in the stage asks for a
+ * method's name to know what to do. */
+const RingMethodTable *ring_method(RingMethod method)
+{
+    static const RingMethodTable *const tables[RING_METHODS] = {
+        [RING_METHOD_RING] = &ring_table,
+        [RING_METHOD_BURST] = &burst_table,
+        [RING_METHOD_ALLGATHER] = &allgather_table,
+        [RING_METHOD_ULYSSES] = &ulysses_table,
+        [RING_METHOD_RING_DOUBLE] = &ring_double_table,
+        [RING_METHOD_BURST_DOUBLE] = &burst_double_table,
+        [RING_METHOD_RING_MINIMAL] = &ring_minimal_table,
+    };
+    return method > RING_METHOD_AUTO && method < RING_METHODS ? tables[method] : NULL;
+}
+
+/* --- memory ------------------------------------------------------------------------------------*/
+
+/* One that is open stays: a pass may find the buffers that the pass before has left, with what is
+ * in them. */
+void ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what)
+{
+    if (b->data)
+        return;
+    b->data = ring_alloc(r, bytes, what);
+    b->bytes = bytes;
+}
+
+void ring_close_buffer(RingRank *r, RingBuffer *b)
+{
+    ring_free(r, b->data, b->bytes);
+    *b = (RingBuffer){0};
+}
+
+/* Buffers hold the largest shard of any rank. */
+static size_t most_bytes(const RingRank *r, size_t (*bytes)(const RingRank *, int))
+{
+    size_t most = 0;
+    for (int rank = 0; rank < r->world; rank++)
+        most = bytes(r, rank) > most ? bytes(r, rank) : most;
+    return most;
+}
+
+/* How many buffers? A remote block is computed with and passed on while the next one arrives: two.
+ * With one hop in all there is only one remote block, and one buffer is enough. */
+void ring_open_keys(RingRank *r, RingKeys *buffers, int count)
+{
+    const size_t bytes = most_bytes(r, ring_kv_bytes);
+    for (int n = 0; n < count; n++) {
+        ring_open_buffer(r, &buffers[n].K, bytes, "K of other ranks");
+        ring_open_buffer(r, &buffers[n].V, bytes, "V of other ranks");
+    }
+}
+
+void ring_close_keys(RingRank *r, RingKeys *buffers, int count)
+{
+    for (int n = 0; n < count; n++) {
+        ring_close_buffer(r, &buffers[n].K);
+        ring_close_buffer(r, &buffers[n].V);
+    }
+}
+
+void ring_open_queries(RingRank *r, RingQueries *buffers, int count)
+{
+    const size_t bytes = most_bytes(r, ring_q_bytes), rows = most_bytes(r, ring_row_bytes);
+    for (int n = 0; n < count; n++) {
+        ring_open_buffer(r, &buffers[n].Q, bytes, "Q of other ranks");
+        ring_open_buffer(r, &buffers[n].dO, bytes, "dO of other ranks");
+        ring_open_buffer(r, &buffers[n].lse, rows, "lse of other ranks");
+        ring_open_buffer(r, &buffers[n].delta, rows, "delta of other ranks");
+    }
+}
+
+void ring_close_queries(RingRank *r, RingQueries *buffers, int count)
+{
+    for (int n = 0; n < count; n++) {
+        ring_close_buffer(r, &buffers[n].Q);
+        ring_close_buffer(r, &buffers[n].dO);
+        ring_close_buffer(r, &buffers[n].lse);
+        ring_close_buffer(r, &buffers[n].delta);
+    }
+}
+
+/* --- messages of a block -----------------------------------------------------------------------*/
+
+/* The size is that of the *owner's* shard, who is not the sender in general: 31 tokens on 4 ranks
+ * are 7, 8, 8, 8, and a rank with 8 passes on 7 when those are the keys of rank 0. */
+void ring_send_keys(RingRank *r, RingExchange *x, int peer, const RingBlock *k)
+{
+    const size_t bytes = ring_kv_bytes(r, k->owner);
+    ring_send(r, x, peer, RING_K, k->a, bytes);
+    ring_send(r, x, peer, RING_V, k->b, bytes);
+}
+
+/* `peer` is where the message comes from, `owner` whose keys they are. Only at the first hop are
+ * the two the same rank. The block is described before it is there: it may be used after
+ * ring_wait. */
+void ring_receive_keys(RingRank *r, RingExchange *x, int peer, int owner, const RingKeys *buffer,
+                       RingBlock *arriving)
+{
+    const size_t bytes = ring_kv_bytes(r, owner);
+    *arriving = ring_remote_keys(r, owner, buffer->K.data, buffer->V.data);
+    ring_receive(r, x, peer, RING_K, buffer->K.data, bytes);
+    ring_receive(r, x, peer, RING_V, buffer->V.data, bytes);
+}
+
+void ring_send_queries(RingRank *r, RingExchange *x, int peer, const RingBlock *q)
+{
+    const size_t bytes = ring_q_bytes(r, q->owner), rows = ring_row_bytes(r, q->owner);
+    ring_send(r, x, peer, RING_Q, q->a, bytes);
+    ring_send(r, x, peer, RING_DO, q->b, bytes);
+    ring_send(r, x, peer, RING_LSE, q->lse, rows);
+    ring_send(r, x, peer, RING_DELTA, q->delta, rows);
+}
+
+void ring_receive_queries(RingRank *r, RingExchange *x, int peer, int owner,
+                          const RingQueries *buffer, RingBlock *arriving)
+{
+    const size_t bytes = ring_q_bytes(r, owner), rows = ring_row_bytes(r, owner);
+    *arriving = ring_remote_queries(r, owner, buffer->Q.data, buffer->dO.data, buffer->lse.data,
+                                    buffer->delta.data);
+    ring_receive(r, x, peer, RING_Q, buffer->Q.data, bytes);
+    ring_receive(r, x, peer, RING_DO, buffer->dO.data, bytes);
+    ring_receive(r, x, peer, RING_LSE, buffer->lse.data, rows);
+    ring_receive(r, x, peer, RING_DELTA, buffer->delta.data, rows);
+}
+
+/* --- forward -----------------------------------------------------------------------------------*/
+
+/* The state is float32 whatever the dtype: rounding O after every remote block would add an error
+ * for every rank (--partials bf16 does it, to show how much). Float32 rounds as well, which tensors
+ * of float32 and lse would show: so the sums stay unnormalised, and three floats a row tell of
+ * what. */
+void ring_open_state(RingRank *r, RingState *state)
+{
+    const size_t bytes = (size_t)ring_q_count(r, r->nq) * sizeof(float);
+    state->q = ring_own_queries(r);
+    ring_open_buffer(r, &state->O, bytes, "O in float32");
+    ring_open_buffer(r, &state->rows, 3 * ring_row_bytes(r, r->rank), "m and l");
+    state->q.rows = state->rows.data;
+    ring_start_state(r, &state->q, state->O.data, r->lse);
+}
+
+/* The merge is inside of ring_attend: the kernel starts from what it has left of the row instead of
+ * (0, -inf). */
+void ring_see_keys(RingRank *r, RingState *state, const RingBlock *k)
+{
+    ring_attend(r, &state->q, k, state->O.data, r->lse);
+    ring_round(r, state->O.data, ring_q_count(r, r->nq));
+}
+
+/* A GPU's kernel has finished rows in its registers then, and can round them to r->O itself: the
+ * float32 state is neither written nor read once more. Where remote blocks are rounded as well
+ * (--partials bf16) that comes before. */
+void ring_see_last_keys(RingRank *r, RingState *state, const RingBlock *k)
+{
+    state->q.O = ring_partial_size(r) == sizeof(float) ? r->O : NULL;
+    ring_see_keys(r, state, k);
+    state->q.O = NULL;
+}
+
+/* The only division, and the only rounding of O to the dtype, after the last remote block. */
+void ring_close_state(RingRank *r, RingState *state)
+{
+    ring_finish_O(r, &state->q, r->O, state->O.data);
+    ring_close_buffer(r, &state->O);
+    ring_close_buffer(r, &state->rows);
+}
+
+/* --- backward ----------------------------------------------------------------------------------*/
+
+/* Needs the finished O of the forward pass: delta of a part of the keys would be another number. */
+void ring_open_delta(RingRank *r, RingBlock *q, RingBuffer *delta)
+{
+    *q = ring_own_queries(r);
+    ring_open_buffer(r, delta, ring_row_bytes(r, r->rank), "delta");
+    q->delta = delta->data;
+    ring_delta(r, q, r->O, q->delta);
+}
+
+/* A half of the queries is a block of its own for a kernel, and wants its rows of lse and delta
+ * contiguous. */
+void ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffer *delta)
+{
+    const size_t bytes = ring_row_bytes(r, r->rank);
+    RingBuffer rows = {0};
+    ring_open_delta(r, q, &rows);
+    ring_open_buffer(r, lse, bytes, "lse in halves");
+    ring_open_buffer(r, delta, bytes, "delta in halves");
+    if (!r->failed) {
+        ring_split_rows(r, lse->data, r->lse, r->nq);
+        ring_split_rows(r, delta->data, rows.data, r->nq);
+    }
+    q->lse = lse->data;
+    q->delta = delta->data;
+    ring_close_buffer(r, &rows);
+    ring_free(r, r->O, ring_q_bytes(r, r->rank));
+    r->O = NULL;
+}
+
+/* From now on the task owns the memory: the method's close finds an empty buffer and frees
+ * nothing. */
+void ring_hand_over_dQ(RingRank *r, RingBuffer *dQ)
+{
+    r->dQ = dQ->data;
+    r->dQ_bytes = dQ->bytes;
+    r->dQ_whole = 1;
+    *dQ = (RingBuffer){0};
+}
+
+void ring_hand_over_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV)
+{
+    r->dK = dK->data;
+    r->dV = dV->data;
+    r->dK_bytes = dK->bytes;
+    r->dV_bytes = dV->bytes;
+    r->dKV_whole = 1;
+    *dK = *dV = (RingBuffer){0};
+}
+
+void ring_give_dQ(RingRank *r, RingBuffer *dQ)
+{
+    ring_narrow(r, dQ->data, ring_q_count(r, r->nq), r->plan->dtype);
+    ring_hand_over_dQ(r, dQ);
+}
+
+void ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV)
+{
+    ring_narrow(r, dK->data, ring_kv_count(r, r->nk), r->plan->dtype);
+    ring_narrow(r, dV->data, ring_kv_count(r, r->nk), r->plan->dtype);
+    ring_hand_over_dKV(r, dK, dV);
+}
+
+/* Into another place in one pass over memory; a half in its stream, behind the kernel that has
+ * finished it and beside the other half's. */
+static void round_halves(RingRank *r, const RingSums *sums, const RingSums *to)
+{
+    for (int half = 0; half < RING_HALVES; half++) {
+        const int64_t count = ring_half_count(sums, half);
+        ring_stream(r, half);
+        for (int i = 0; i < sums->tensors && !r->failed; i++)
+            if (to == sums)
+                ring_narrow(r, ring_half(sums, i, half), count, r->plan->dtype);
+            else
+                ring_narrow_to(r, ring_half(to, i, half), ring_half(sums, i, half), count,
+                               r->plan->dtype);
+    }
+    ring_stream(r, RING_BOTH_STREAMS);
+}
+
+/* Gradients that travelled stay in halves: to bring them together would cost a copy and its memory,
+ * and who collects the results can place two parts as well as one. */
+void ring_give_halves(RingRank *r, RingSums *of, RingSums *place)
+{
+    RingSums *sums = r->plan->dtype != ATTN_F32 && place->of[0].data ? place : of;
+    round_halves(r, of, sums);
+    if (sums->tensors == 1) {
+        ring_hand_over_dQ(r, &sums->of[0]);
+        r->dQ_second = (size_t)sums->second * sizeof(float);
+        r->dQ_whole = 0;
+    } else {
+        ring_hand_over_dKV(r, &sums->of[0], &sums->of[1]);
+        r->dKV_second = (size_t)sums->second * sizeof(float);
+        r->dKV_whole = 0;
+    }
+}
+
+/* One rank, or a window that sees nobody else. Then this is stage 04, bit by bit. */
+void ring_backward_local(RingRank *r, const RingBlock *q)
+{
+    const RingBlock k = ring_own_keys(r);
+    const size_t q_bytes = (size_t)ring_q_count(r, r->nq) * sizeof(float);
+    const size_t k_bytes = (size_t)ring_kv_count(r, r->nk) * sizeof(float);
+    RingBuffer dQ = {0}, dK = {0}, dV = {0};
+    ring_open_buffer(r, &dQ, q_bytes, "dQ");
+    ring_open_buffer(r, &dK, k_bytes, "dK");
+    ring_open_buffer(r, &dV, k_bytes, "dV");
+    ring_zero(r, dQ.data, q_bytes);
+    ring_zero(r, dK.data, k_bytes);
+    ring_zero(r, dV.data, k_bytes);
+    ring_differentiate(r, q, &k, dQ.data, dK.data, dV.data);
+    ring_give_dQ(r, &dQ);
+    ring_give_dKV(r, &dK, &dV);
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * methods.h: what the methods share. All of them move blocks of keys or of queries between ranks,
+ * and most move sums of gradients behind them; they differ in who moves where and when.
+ *
+ * A rank that has failed does nothing any more: all functions here and in ring_rank.h look at
+ * r->failed first. So a method is written straight on, as if all went well. It asks once in each
+ * round of a loop, and where memory may be missing.
+ *
+ * Interface:
+ * - ring_at: the rank some places further on.
+ * - RingBuffer: counted memory that knows its size.
+ * - RingKeys, RingQueries: buffer for one remote block, and its messages.
+ * - RingSums, RingRelay: sums of gradients that many ranks add to, on their way in halves.
+ * - RingState: O while it grows.
+ * - RingRemote, ring_forward: the forward pass of ring and burst.
+ * - RingPlace, RingTree, ring_tree_forward: that of the double rings.
+ * - ring_open_delta, ring_give_...: the beginning and the end of a backward pass.
+ * - ring_table ...: the methods.
+ */
+#ifndef RING_METHODS_H
+#define RING_METHODS_H
+
+#include "runtime/ring_rank.h"
+
+extern const RingMethodTable ring_table, burst_table, allgather_table, ulysses_table,
+    ring_double_table, burst_double_table, ring_minimal_table;
+
+/* The rank `distance` places further on in the ring; negative: back. */
+static inline int ring_at(const RingRank *r, int distance)
+{
+    return ((r->rank + distance) % r->world + r->world) % r->world;
+}
+
+static inline int ring_status(const RingRank *r)
+{
+    return r->failed ? -1 : 0;
+}
+
+/* --- memory ------------------------------------------------------------------------------------*/
+
+/* Buffers of a method live in its struct at r->method, where `close` finds those that a failure
+ * left open. */
+typedef struct RingBuffer {
+    void *data;
+    size_t bytes;
+} RingBuffer;
+
+void ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what);
+void ring_close_buffer(RingRank *r, RingBuffer *b); /* one that is not open: nothing happens */
+
+/* --- blocks that travel ------------------------------------------------------------------------*/
+
+typedef struct RingKeys { /* receive buffers for K and V of any rank */
+    RingBuffer K, V;
+} RingKeys;
+
+typedef struct RingQueries { /* receive buffers for Q, dO, lse and delta of any rank */
+    RingBuffer Q, dO, lse, delta;
+} RingQueries;
+
+/* The first `count` of some buffers; those that are open stay. */
+void ring_open_keys(RingRank *r, RingKeys *buffers, int count);
+void ring_close_keys(RingRank *r, RingKeys *buffers, int count);
+void ring_open_queries(RingRank *r, RingQueries *buffers, int count);
+void ring_close_queries(RingRank *r, RingQueries *buffers, int count);
+
+/* Add the messages of a block to an exchange. *arriving: what will stand in `buffer` after it. */
+void ring_send_keys(RingRank *r, RingExchange *x, int peer, const RingBlock *k);
+void ring_receive_keys(RingRank *r, RingExchange *x, int peer, int owner, const RingKeys *buffer,
+                       RingBlock *arriving);
+void ring_send_queries(RingRank *r, RingExchange *x, int peer, const RingBlock *q);
+void ring_receive_queries(RingRank *r, RingExchange *x, int peer, int owner,
+                          const RingQueries *buffer, RingBlock *arriving);
+
+/* --- sums that travel (relay.c) ----------------------------------------------------------------*/
+
+/* float32 sums of one shard, dK and dV or dQ alone, in two halves by tokens. Half 1 begins at
+ * element `second`, whoever's shard it is: the halves of two shards in one place must not
+ * overlap, since half 1 of one may be leaving while half 0 of another arrives. */
+typedef struct RingSums {
+    RingBuffer of[2];
+    int tensors;         /* 2: dK and dV. 1: dQ */
+    int64_t tokens;      /* of the shard that they belong to */
+    int64_t row, second; /* elements of one token in all batches; of the first half's buffer */
+} RingSums;
+
+void ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens);
+void ring_close_sums(RingRank *r, RingSums *sums);
+/* The sums become zeros, and those of a shard of so many tokens. */
+void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens);
+void ring_clear_half(RingRank *r, const RingSums *sums, int half);
+float *ring_half(const RingSums *sums, int tensor, int half);
+int64_t ring_half_count(const RingSums *sums, int half); /* elements */
+void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half);
+
+typedef struct RingRelay {
+    RingSums place[2];
+    int at; /* place[at] is here, the other one there */
+    RingExchange mail[RING_HALVES];
+    RingSums *coming[RING_HALVES]; /* whose half is on its way to this rank; NULL: none */
+} RingRelay;
+
+static inline RingSums *ring_here(RingRelay *relay)
+{
+    return &relay->place[relay->at];
+}
+
+static inline RingSums *ring_there(RingRelay *relay)
+{
+    return &relay->place[1 - relay->at];
+}
+
+void ring_open_relay(RingRank *r, RingRelay *relay, int tensors);
+void ring_close_relay(RingRank *r, RingRelay *relay);
+/* A half of what is here sets out for rank `to`; meanwhile that half of the sums of another shard,
+ * of `tokens` tokens, comes there. */
+void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int64_t tokens);
+/* Waits until a half has come, and the one that was sent with it is gone. Nothing sent, nothing to
+ * wait for. */
+void ring_relay_arrive(RingRank *r, RingRelay *relay, int half);
+/* There becomes here. */
+void ring_relay_turn(RingRelay *relay);
+
+/* --- forward -----------------------------------------------------------------------------------*/
+
+/* Attention of this rank's queries over the keys seen so far; lse is r->lse. */
+typedef struct RingState {
+    RingBlock q;
+    RingBuffer O, rows;
+} RingState;
+
+void ring_open_state(RingRank *r, RingState *state);
+void ring_see_keys(RingRank *r, RingState *state, const RingBlock *k);
+/* No others come after them: O may become r->O on the way. */
+void ring_see_last_keys(RingRank *r, RingState *state, const RingBlock *k);
+void ring_close_state(RingRank *r, RingState *state); /* r->O = the state, rounded */
+
+/* Keys of other ranks: two buffers that are used in turn, and the last block that came. */
+typedef struct RingRemote {
+    RingKeys buffer[2];
+    RingBlock last;
+} RingRemote;
+
+/* keep: the last remote blocks stay for the backward pass. */
+void ring_forward(RingRank *r, RingState *state, RingRemote *up, RingRemote *down, int keep);
+
+/* --- two levels --------------------------------------------------------------------------------*/
+
+/* Rank node * size + place; `size` ranks on each of `nodes` nodes. */
+typedef struct RingPlace {
+    int nodes, size;
+    int node, place;
+} RingPlace;
+
+RingPlace ring_place(const RingRank *r);
+/* The rank so many nodes and places further on, both around. */
+int ring_place_at(const RingPlace *p, int nodes, int places);
+/* One node, or one rank on each: the double ring is a single one. */
+int ring_is_flat(const RingRank *r);
+
+typedef struct RingTree {
+    RingKeys inner[2], outer[2];
+    RingBlock last; /* lies in outer[last_buffer] */
+    int last_buffer;
+} RingTree;
+
+void ring_tree_forward(RingRank *r, RingState *state, RingTree *tree, int keep);
+
+/* --- backward ----------------------------------------------------------------------------------*/
+
+/* *q: this rank's queries with delta, which lies in `delta`. */
+void ring_open_delta(RingRank *r, RingBlock *q, RingBuffer *delta);
+/* The same with lse and delta in halves, for queries that travel; O is given back. */
+void ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffer *delta);
+
+/* A gradient in the dtype becomes r->dQ, or r->dK and r->dV. The buffers are empty then. */
+void ring_hand_over_dQ(RingRank *r, RingBuffer *dQ);
+void ring_hand_over_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV);
+/* The same for finished sums, which are rounded. */
+void ring_give_dQ(RingRank *r, RingBuffer *dQ);
+void ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV);
+/* of: halves. place: room for as many, whose content is done with; not open: they are rounded where
+ * they stand. */
+void ring_give_halves(RingRank *r, RingSums *of, RingSums *place);
+/* Nothing has to travel: all of it. */
+void ring_backward_local(RingRank *r, const RingBlock *q);
+
+#endif

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * relay.c: sums of gradients that go from rank to rank, and each rank adds its part.
+ *
+ * K and V only need to be read, so a rank may pass them on before it has looked at them. A sum is
+ * different: it can leave only after this rank's part is in it, and the next rank can add its own
+ * only after the sum is there. In one piece, the way to the next rank would be a wait for
+ * everybody, in every step. So a sum travels in two halves:
+ *
+ *     rank computes      half 0     | half 1     | half 0     | half 1     |
+ *                        of block A | of block A | of block B | of block B |
+ *     on its way                    | A half 0 > | A half 1 > | B half 0 > | B half 1 >
+ *                                   | < B half 0 | < B half 1 | ...
+ *
+ * While the kernel adds to one half, the other half leaves, and that half of the next block's sum
+ * arrives. It has the time of half a step for it, and nobody waits.
+ *
+ * There are two places for sums. What a rank works on is here; what arrives for the next step comes
+ * there; a turn exchanges the two words. A half may come only where the half that was there before
+ * is gone. ring_relay_arrive has waited for that too: both are one exchange.
+ *
+ * With --partials bf16 a half is rounded before it leaves and is float32 again after its arrival.
+ *
+ * Interface: ring_open_sums ... ring_relay_arrive (methods.h).
+ */
+#include "methods/methods.h"
+
+/* --- sums --------------------------------------------------------------------------------------*/
+
+void ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens)
+{
+    sums->tensors = tensors;
+    sums->row = tensors == 1 ? ring_q_count(r, 1) : ring_kv_count(r, 1);
+    sums->second = most_tokens / 2 * sums->row;
+    for (int i = 0; i < tensors; i++)
+        ring_open_buffer(r, &sums->of[i], (size_t)(most_tokens * sums->row) * sizeof(float),
+                         "sums of gradients");
+}
+
+void ring_close_sums(RingRank *r, RingSums *sums)
+{
+    for (int i = 0; i < 2; i++)
+        ring_close_buffer(r, &sums->of[i]);
+}
+
+float *ring_half(const RingSums *sums, int tensor, int half)
+{
+    return (float *)sums->of[tensor].data + (half ? sums->second : 0);
+}
+
+int64_t ring_half_count(const RingSums *sums, int half)
+{
+    return ring_half_tokens(sums->tokens, half) * sums->row;
+}
+
+void ring_clear_half(RingRank *r, const RingSums *sums, int half)
+{
+    for (int i = 0; i < sums->tensors && !r->failed; i++)
+        ring_zero(r, ring_half(sums, i, half), (size_t)ring_half_count(sums, half) * sizeof(float));
+}
+
+void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens)
+{
+    sums->tokens = tokens;
+    ring_clear_half(r, sums, 0);
+    ring_clear_half(r, sums, 1);
+}
+
+void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half)
+{
+    for (int i = 0; i < to->tensors && !r->failed; i++)
+        ring_add(r, ring_half(to, i, half), ring_half(from, i, half), ring_half_count(to, half));
+}
+
+/* --- the way from rank to rank -----------------------------------------------------------------*/
+
+void ring_open_relay(RingRank *r, RingRelay *relay, int tensors)
+{
+    const int64_t most = tensors == 1 ? ring_max_nq(r) : ring_max_nk(r);
+    ring_open_sums(r, &relay->place[0], tensors, most);
+    ring_open_sums(r, &relay->place[1], tensors, most);
+}
+
+void ring_close_relay(RingRank *r, RingRelay *relay)
+{
+    ring_close_sums(r, &relay->place[0]);
+    ring_close_sums(r, &relay->place[1]);
+    relay->at = 0;
+}
+
+/* Name of the channel of tensor i. */
+static RingTensor channel(const RingSums *sums, int i)
+{
+    if (sums->tensors == 1)
+        return RING_DQ;
+    return i == 0 ? RING_DK : RING_DV;
+}
+
+void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int64_t tokens)
+{
+    const RingSums *leaving = ring_here(relay);
+    RingSums *coming = ring_there(relay);
+    RingExchange *mail = &relay->mail[half];
+    const size_t size = ring_partial_size(r);
+    coming->tokens = tokens;
+    for (int i = 0; i < leaving->tensors && !r->failed; i++) {
+        const RingTensor tensor = channel(leaving, i);
+        const int64_t out = ring_half_count(leaving, half), in = ring_half_count(coming, half);
+        float *sum = ring_half(leaving, i, half), *next = ring_half(coming, i, half);
+        ring_narrow(r, sum, out, r->plan->setup.partials);
+        ring_send(r, mail, to, tensor, sum, (size_t)out * size);
+        ring_receive(r, mail, from, tensor, next, (size_t)in * size);
+    }
+    relay->coming[half] = coming;
+    ring_start(r, mail);
+}
+
+void ring_relay_arrive(RingRank *r, RingRelay *relay, int half)
+{
+    const RingSums *sums = relay->coming[half];
+    ring_wait(r, &relay->mail[half]);
+    for (int i = 0; sums && i < sums->tensors && !r->failed; i++)
+        ring_widen(r, ring_half(sums, i, half), ring_half_count(sums, half),
+                   r->plan->setup.partials);
+    relay->coming[half] = NULL;
+}
+
+void ring_relay_turn(RingRelay *relay)
+{
+    relay->at = 1 - relay->at;
+}

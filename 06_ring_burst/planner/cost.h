@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cost.h: what a run would cost, told before it runs. A pass of a ring takes
+ *
+ *     T = t_comp(0) + sum over steps of max(t_comp, a + bytes/BW) + tail
+ *
+ * because the next block travels while the current one is computed. That one line holds when all
+ * ranks do the same at every step. Here the same rule is applied to every rank and every message:
+ * the schedule of a method (schedule.h) is played through with these costs,
+ *
+ *     a call of a block kernel   call_s + bytes beside the products / memory + rounds *
+ *                                (pairs + masked_keys * rows seen in part) 4 B H d / flops
+ *                                (backward: 2.5 x pairs; rounds: how well its blocks fill the GPU)
+ *     a message                  latency + bytes / bandwidth, of the link inside or between nodes,
+ *                                after both ends are ready and the link is free
+ *     the host                   post_s for each end of a message, after it has asked for the next
+ *                                kernel; no kernel begins before it has been asked for
+ *     a pass                     pass_s, from the barrier to the first kernel and from the last on
+ *
+ * Where the halves of a remote block's gradients go into two queues of a GPU, each waits only for
+ * its own sums, and its blocks take the places that the other's leave idle: places are a GPU's, not
+ * a call's (rounds.c). Attention is two calls likewise, half of the heads in each queue: a half
+ * waits for the same half of the step before, and for the step's keys.
+ *
+ * and every rank goes on when what it waits for is there. It gives times, and events like those of
+ * a measured run, so that both can be drawn side by side.
+ *
+ * Interface:
+ * - RingRates: speeds of a machine; ring_rates_default, ring_rates_read, ring_rates_set.
+ * - RingWork, ring_block_work, ring_plan_efficiency: visible pairs of two blocks, and balance.
+ * - RingSpan, RingCall, ring_places, ring_fill, ring_rounds: how evenly calls fill a GPU;
+ *   ring_two_streams, ring_head_streams: which of them share it.
+ * - ring_model_case, ring_model_free: a plan as the formulas of common/model_ring want it.
+ * - RingPrediction, ring_predict: a run of a plan.
+ * - RingMapCase, ring_map_ms: equal blocks on any number of GPUs, by formula. ring_alone_ms: the
+ *   kernel that efficiency.c measures.
+ * - ring_hidden_share: of events, measured or predicted.
+ */
+#ifndef RING_COST_H
+#define RING_COST_H
+
+#include "runtime/ring_world.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum RingLink { RING_INNER, RING_OUTER } RingLink;
+
+typedef struct RingRates {
+    double flops[2];     /* FLOP/s of the block kernel on large clean blocks: forward, backward */
+    double places[2];    /* blocks of threads that run at a time: forward, backward; 1: a core */
+    double block_s;      /* of each of them, beside its products: its start and its end */
+    double masked_keys;  /* keys that a query computes in vain in a run that it sees in part */
+    double call_s;       /* of each call of a kernel */
+    double pass_s;       /* of each pass: from the barrier to the first kernel, from the last on */
+    double post_s;       /* of the host, for each end of a message that it hands over */
+    double memory;       /* bytes/s of states, sums and copies */
+    double latency[2];   /* seconds of an empty message: inside a node, between nodes */
+    double bandwidth[2]; /* bytes/s of a rank in one direction */
+} RingRates;
+
+/* Recorded rates: transport "nccl" or "copy" (H200s of one host; NIC of 50 GB/s between nodes), or
+ * one core each of a CPU ("sim", "mpi"). */
+RingRates ring_rates_default(const char *transport, AttnDtype dtype);
+/* A text file of lines "name value" (what common/tools/fit_ring.py writes); rates that it does not
+ * name keep their value. 0, or -1 with one sentence in why. */
+int ring_rates_read(RingRates *rates, const char *path, char why[256]);
+/* One rate by its name; -1: there is none of this name, or not with this value. */
+int ring_rates_set(RingRates *rates, const char *name, double value);
+
+/* --- work --------------------------------------------------------------------------------------*/
+
+typedef struct RingWork {
+    int64_t pairs;        /* visible, of one head and batch */
+    int64_t partial_rows; /* queries counted for each run of keys of which they may see a part */
+    AttnTile tile;
+} RingWork;
+
+/* Queries first .. first+tokens-1 of a rank against keys of another. Full masks are counted pair by
+ * pair. */
+RingWork ring_block_work(const RingPlan *plan, int q_rank, int64_t q_first, int64_t q_tokens,
+                         int k_rank, int64_t k_first, int64_t k_tokens);
+RingWork ring_pair_work(const RingPlan *plan, int q_rank, int k_rank); /* of whole shards */
+/* Useful share of a flat ring whose ranks wait for each other after every step: 1 = balanced. */
+double ring_plan_efficiency(const RingPlan *plan);
+
+/* Tokens of a rank, or (RING_EVERYBODY) of all ranks, one rank's behind the other's. */
+typedef struct RingSpan {
+    int owner;
+    int64_t first, tokens;
+} RingSpan;
+
+/* A call of a block kernel. heads: query heads and batches forward, kv heads and batches backward;
+ * pairs: of one head, with the masked ones; seconds: of its operations at the rate of a GPU that
+ * has work for all its places. */
+typedef struct RingCall {
+    RingPass pass;
+    RingSpan q, k;
+    int64_t heads;
+    double pairs, seconds;
+} RingCall;
+
+enum { RING_MOST_PLACES = 1024 };
+/* Blocks of threads that run at a time: 1 .. RING_MOST_PLACES. */
+int ring_places(const RingRates *rates, RingPass pass);
+/* Blocks of a call start in the kernel's order, at `start` or later, each at the place that is free
+ * first. load: when each place is free, before and after, a heap (or all the same). Returns when
+ * the last of them is done. */
+double ring_fill(const RingPlan *plan, const RingCall *call, const RingRates *rates, double start,
+                 double *load);
+/* How many times longer than its seconds a call takes that has the GPU to itself, since its blocks
+ * cost something by themselves, and places have nothing to do at the end: 1 or more. */
+double ring_rounds(const RingPlan *plan, const RingCall *call, const RingRates *rates);
+/* Do the halves of a remote block's gradients go into two queues of a GPU? Those of keys, in 16
+ * bits: burst's halves of queries add to one dK and dV, and the kernel of float32 to dQ, without
+ * atomics. */
+int ring_two_streams(RingMethod method, RingPass pass, AttnDtype dtype, const RingRates *rates);
+/* Is attention to some keys two calls, each with half of the heads (and batches), in two queues of
+ * a GPU? In 16 bits, from a state: one rank, and Ulysses, meet all keys in one call. */
+int ring_head_streams(RingMethod method, int ranks, RingPass pass, AttnDtype dtype,
+                      const RingRates *rates);
+
+/* The plan for the formulas of common/model_ring; nq and nk are allocated. 0, or -1: no memory. */
+int ring_model_case(RingModelCase *m, const RingPlan *plan);
+void ring_model_free(RingModelCase *m);
+
+/* --- predictions -------------------------------------------------------------------------------*/
+
+typedef struct RingPrediction {
+    double ms[2];      /* forward, backward (0 without one): the slowest rank */
+    double hidden[2];  /* share of the time of messages in which the same rank computes */
+    RingReport report; /* events of all ranks and bytes, as a run tells them */
+} RingPrediction;
+
+/* 0, or -1: no memory. */
+int ring_predict(RingPrediction *prediction, const RingPlan *plan, const RingRates *rates);
+void ring_prediction_free(RingPrediction *prediction);
+
+/* Share of the time in which messages of `pass` are under way that has a computation under way too.
+ * No messages: 1. */
+double ring_hidden_share(const RingEvent *events, int64_t count, RingPass pass);
+
+/* --- any number of GPUs ------------------------------------------------------------------------*/
+
+/* Self-attention of G n tokens, batch 1, zigzag if causal. */
+typedef struct RingMapCase {
+    RingMethod method;
+    int64_t ranks, nodes, n; /* n tokens on each rank */
+    int64_t H, Hkv, d;
+    int causal;
+    AttnDtype dtype;
+} RingMapCase;
+
+/* Milliseconds of a pass; a negative number: the method cannot do it (heads for Ulysses). */
+double ring_map_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);
+/* The same without any messages: what the pass would take if communication were free. */
+double ring_map_compute_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);
+/* The kernel alone, what efficiency.c measures: n own queries and keys, no mask, no state.
+ * Negative: no memory. Of the case only n, H, Hkv, d and dtype count. */
+double ring_alone_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * plan_work.c: how many pairs of two blocks are visible, and how evenly a plan shares them out.
+ *
+ * A shard is a few runs of tokens. Most pairs of runs see each other completely or not at all, so
+ * only the others, those with a diagonal through them, are counted query by query. Their rows are
+ * counted too: a kernel computes whole tiles, so each such row costs about half a tile in vain. In
+ * a zigzag layout only a rank's own block has such rows; with stripes every block has.
+ *
+ *     two runs of positions      q 8..15 and k 0..3: all pairs, 8 * 4
+ *                                q 0..3 and k 8..15: none
+ *                                q 8..15 and k 8..15: the diagonal goes through; 36, counted
+ *
+ * Interface: ring_block_work, ring_pair_work, ring_plan_efficiency, ring_model_case,
+ * ring_model_free (cost.h).
+ */
+#include "models/model.h"
+#include "planner/cost.h"
+
+#include <stdlib.h>
+
+/* The part of a shard's run that lies in [first, first + tokens), at local indexes of its own. */
+static int cut_run(const AttnSegment *g, int64_t first, int64_t tokens, AttnSegment *run)
+{
+    const int64_t from = g->first > first ? g->first : first;
+    const int64_t g_end = g->first + g->length, end = first + tokens;
+    const int64_t to = g_end < end ? g_end : end;
+    *run = (AttnSegment){0, to - from, g->sequence, g->position + (from - g->first) * g->stride,
+                         g->stride};
+    return from < to;
+}
+
+/* The smallest and the largest position of a run. */
+static AttnRange range_of(const AttnSegment *run)
+{
+    return attn_range((AttnPositions){run, 1}, 0, run->length);
+}
+
+/* 1 + 2 + ... + x */
+static int64_t triangle(int64_t x)
+{
+    return x > 0 ? x * (x + 1) / 2 : 0;
+}
+
+/* The sum over positions p of a run of how many of `keys` keys, counted from `first`, lie before
+ * p + reach + 1: it grows by one with every query, from none to all. */
+static int64_t keys_up_to(const AttnSegment *q, int64_t reach, int64_t first, int64_t keys)
+{
+    const int64_t end = q->position + q->length + reach - first, begin = end - q->length;
+    return triangle(end) - triangle(begin) - triangle(end - keys) + triangle(begin - keys);
+}
+
+/* Of runs without gaps, and with a rule that leaves something to see: what is seen up to the right
+ * side, less what lies before the left one. No side needs to reach further than the runs do. */
+static int64_t count_gapless(AttnRule rule, const AttnSegment *q, const AttnSegment *k)
+{
+    const int64_t apart = llabs(q->position - k->position), far = apart + q->length + k->length;
+    const int64_t right = rule.right < 0 || rule.right > far ? far : rule.right;
+    const int64_t left = rule.left < 0 || rule.left > far ? far : rule.left;
+    return keys_up_to(q, right, k->position, k->length) -
+           keys_up_to(q, -left - 1, k->position, k->length);
+}
+
+/* Pairs of two runs by position, and how much they see of each other. Position rule only; the full
+ * mask comes after it. */
+static int64_t count_runs(AttnRule rule, const AttnSegment *q, const AttnSegment *k, AttnTile *tile)
+{
+    AttnArgs args = {.shape = {1, 1, 1, q->length, k->length, 1}, .rule = rule};
+    int64_t pairs;
+    *tile = attn_tile_class(rule, range_of(q), range_of(k));
+    if (*tile == ATTN_TILE_SKIP)
+        return 0;
+    if (*tile == ATTN_TILE_CLEAN)
+        return q->length * k->length;
+    args.positions_q = (AttnPositions){q, 1};
+    args.positions_k = (AttnPositions){k, 1};
+    pairs =
+        q->stride == 1 && k->stride == 1 ? count_gapless(rule, q, k) : model_visible_pairs(&args);
+    if (pairs == 0)
+        *tile = ATTN_TILE_SKIP;
+    return pairs;
+}
+
+/* Visible pairs of two runs that the full mask leaves: one by one. */
+static int64_t count_masked(const RingPlan *plan, const RingPiece *q, int64_t q_from,
+                            const AttnSegment *q_run, const RingPiece *k, int64_t k_from,
+                            const AttnSegment *k_run)
+{
+    int64_t pairs = 0;
+    for (int64_t i = 0; i < q_run->length; i++) {
+        const int64_t row = q->global + (q_from + i) * q->stride;
+        const uint8_t *mask = plan->mask + row * plan->shape.Nk;
+        const AttnPosition at = {q_run->sequence, q_run->position + i * q_run->stride};
+        for (int64_t j = 0; j < k_run->length; j++) {
+            const AttnPosition key = {k_run->sequence, k_run->position + j * k_run->stride};
+            pairs +=
+                !mask[k->global + (k_from + j) * k->stride] && attn_visible(plan->rule, at, key);
+        }
+    }
+    return pairs;
+}
+
+/* How far a cut begins behind the beginning of a run; 0 if before it. */
+static int64_t behind(int64_t a, int64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+RingWork ring_block_work(const RingPlan *plan, int q_rank, int64_t q_first, int64_t q_tokens,
+                         int k_rank, int64_t k_first, int64_t k_tokens)
+{
+    const RingShard *q = &plan->q[q_rank], *k = &plan->k[k_rank];
+    RingWork sum = {0, 0, ATTN_TILE_SKIP};
+    AttnSegment q_run, k_run;
+    for (int64_t a = 0; a < q->count; a++) {
+        if (!cut_run(&q->segments[a], q_first, q_tokens, &q_run))
+            continue;
+        for (int64_t b = 0; b < k->count; b++) {
+            AttnTile tile;
+            int64_t pairs;
+            if (q->segments[a].sequence != k->segments[b].sequence ||
+                !cut_run(&k->segments[b], k_first, k_tokens, &k_run))
+                continue;
+            pairs = count_runs(plan->rule, &q_run, &k_run, &tile);
+            if (plan->mask && pairs) {
+                pairs =
+                    count_masked(plan, &q->pieces[a], behind(q_first, q->segments[a].first), &q_run,
+                                 &k->pieces[b], behind(k_first, k->segments[b].first), &k_run);
+                tile = ATTN_TILE_MASKED;
+            }
+            sum.pairs += pairs;
+            sum.partial_rows += tile == ATTN_TILE_MASKED ? q_run.length : 0;
+        }
+    }
+    if (sum.pairs > 0)
+        sum.tile = sum.pairs == q_tokens * k_tokens ? ATTN_TILE_CLEAN : ATTN_TILE_MASKED;
+    return sum;
+}
+
+/* All queries of one rank against all keys of another: n^2 pairs without a mask. */
+RingWork ring_pair_work(const RingPlan *plan, int q_rank, int k_rank)
+{
+    return ring_block_work(plan, q_rank, 0, plan->q[q_rank].tokens, k_rank, 0,
+                           plan->k[k_rank].tokens);
+}
+
+/* The balance of the chapter, for any plan: what all ranks compute together, divided by G times
+ * what the slowest computes at each step. For contiguous shards and a causal mask it comes out as
+ * (G n + 1) / (n + 1 + 2 (G-1) n). */
+double ring_plan_efficiency(const RingPlan *plan)
+{
+    const int G = plan->setup.ranks;
+    double useful = 0, path = 0;
+    for (int t = 0; t < G; t++) {
+        double slowest = 0;
+        for (int r = 0; r < G; r++) {
+            const double pairs = (double)ring_pair_work(plan, r, (r - t + G) % G).pairs;
+            useful += pairs;
+            slowest = pairs > slowest ? pairs : slowest;
+        }
+        path += slowest;
+    }
+    return path > 0 ? useful / (path * G) : 1;
+}
+
+/* The formulas want numbers of tokens and nothing else of a plan: bytes do not depend on masks,
+ * except by the hops. */
+int ring_model_case(RingModelCase *m, const RingPlan *plan)
+{
+    const int G = plan->setup.ranks;
+    int64_t *tokens = malloc(2 * (size_t)G * sizeof *tokens);
+    if (!tokens)
+        return -1;
+    for (int r = 0; r < G; r++) {
+        tokens[r] = plan->q[r].tokens;
+        tokens[G + r] = plan->k[r].tokens;
+    }
+    *m = (RingModelCase){.method = plan->setup.method,
+                         .ranks = G,
+                         .nodes = plan->setup.nodes,
+                         .hops_up = plan->hops_up,
+                         .hops_down = plan->hops_down,
+                         .shape = plan->shape,
+                         .dtype = plan->dtype,
+                         .partials = plan->setup.partials,
+                         .nq = tokens,
+                         .nk = tokens + G};
+    return 0;
+}
+
+/* One block holds both lists. */
+void ring_model_free(RingModelCase *m)
+{
+    free((void *)(uintptr_t)m->nq);
+    m->nq = m->nk = NULL;
+}

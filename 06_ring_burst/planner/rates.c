@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rates.c: the speeds that predictions start from, until runs of the machine at hand have been
+ * fitted (common/tools/fit_ring.py writes a file that ring_rates_read takes).
+ *
+ * Kernels: the block kernels of stages 03 and 04, as recorded in docs/results (H200: d = 128; CPU:
+ * one thread). Links of 8 H200s of one host: 255 GB/s each way through NCCL's send and receive,
+ * 382 GB/s by copy engines, both measured; between nodes one NIC of 50 GB/s a GPU, its nominal
+ * rate, since no second node was at hand.
+ *
+ * A rate is what is left of a machine when everything is taken away that is not needed to predict
+ * a run: bytes per second, operations per second, and what a call or a message costs before its
+ * first byte.
+ *
+ * Interface: ring_rates_default, ring_rates_read, ring_rates_set (cost.h).
+ */
+#include "planner/cost.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Rates of whole kernels, so nothing is said of their blocks (places = 1), of the host, and of a
+ * pass: a fit tells these apart. */
+static const RingRates gpu = {.flops = {365e12, 285e12},
+                              .places = {1, 1},
+                              .masked_keys = 64,
+                              .call_s = 8e-6,
+                              .memory = 4.2e12,
+                              .latency = {15e-6, 25e-6},
+                              .bandwidth = {255e9, 50e9}};
+static const RingRates cpu = {.flops = {60e9, 50e9},
+                              .places = {1, 1},
+                              .masked_keys = 16,
+                              .call_s = 5e-6,
+                              .memory = 8e9,
+                              .latency = {10e-6, 10e-6},
+                              .bandwidth = {5e9, 5e9}};
+
+RingRates ring_rates_default(const char *transport, AttnDtype dtype)
+{
+    const int copy = strcmp(transport, "copy") == 0;
+    RingRates rates = gpu;
+    if (!copy && strcmp(transport, "nccl") != 0)
+        return cpu;
+    if (dtype == ATTN_F32) { /* no tensor cores */
+        rates.flops[0] = 42e12;
+        rates.flops[1] = 25e12;
+    }
+    if (copy)
+        rates.bandwidth[RING_INNER] = 382e9;
+    return rates;
+}
+
+typedef struct RateName {
+    const char *name;
+    size_t offset;
+} RateName;
+
+#define RATE(name, field)                                                                          \
+    {                                                                                              \
+        name, offsetof(RingRates, field)                                                           \
+    }
+static const RateName names[] = {
+    RATE("flops_forward", flops[0]),
+    RATE("flops_backward", flops[1]),
+    RATE("masked_keys", masked_keys),
+    RATE("places_forward", places[0]),
+    RATE("places_backward", places[1]),
+    RATE("block_s", block_s),
+    RATE("call_s", call_s),
+    RATE("pass_s", pass_s),
+    RATE("post_s", post_s),
+    RATE("memory", memory),
+    RATE("latency_inner", latency[RING_INNER]),
+    RATE("latency_outer", latency[RING_OUTER]),
+    RATE("bandwidth_inner", bandwidth[RING_INNER]),
+    RATE("bandwidth_outer", bandwidth[RING_OUTER]),
+};
+#undef RATE
+enum { RATE_COUNT = sizeof names / sizeof *names };
+
+/* Speeds must be positive; what adds to a time may be zero. A rate of 0 would be a division by
+ * zero, a negative one a run that ends before it begins. */
+static int acceptable(const char *name, double value)
+{
+    const int may_be_zero = strncmp(name, "latency", 7) == 0 ||
+                            (strlen(name) > 2 && strcmp(name + strlen(name) - 2, "_s") == 0) ||
+                            strcmp(name, "masked_keys") == 0;
+    return value > 0 || (may_be_zero && value == 0);
+}
+
+int ring_rates_set(RingRates *rates, const char *name, double value)
+{
+    for (int n = 0; n < RATE_COUNT; n++)
+        if (strcmp(name, names[n].name) == 0 && acceptable(name, value)) {
+            memcpy((char *)rates + names[n].offset, &value, sizeof value);
+            return 0;
+        }
+    return -1;
+}
+
+/* A copy is changed and given back only when every line was good: nothing is half read. */
+int ring_rates_read(RingRates *rates, const char *path, char why[256])
+{
+    RingRates read = *rates;
+    char line[256], name[64], rest;
+    int number = 0;
+    FILE *f = fopen(path, "r");
+    if (!f) {
+        snprintf(why, 256, "%.150s: no such file of rates, or it cannot be read", path);
+        return -1;
+    }
+    while (fgets(line, sizeof line, f)) {
+        double value;
+        number++;
+        if (line[strspn(line, " \t\r\n")] == '\0' || line[0] == '#')
+            continue;
+        if (sscanf(line, "%63s %lf %c", name, &value, &rest) != 2 ||
+            ring_rates_set(&read, name, value) != 0) {
+            snprintf(why, 256, "%.100s, line %d: accepted is the name of a rate and its value",
+                     path, number);
+            fclose(f);
+            return -1;
+        }
+    }
+    if (ferror(f)) { /* a folder opens, and cannot be read */
+        snprintf(why, 256, "%.150s: it cannot be read: %s", path, strerror(errno));
+        fclose(f);
+        return -1;
+    }
+    fclose(f);
+    *rates = read;
+    return 0;
+}

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ring_map: which method for how many GPUs? A program beside ring_burst, without ranks: it asks the
+ * cost model.
+ *
+ *     ring_map [--rates FILE] [--heads H] [--kv-heads K] one JSON line for each method, number of
+ *                                                        GPUs (16 to 4096) and tokens per GPU
+ *     ring_map --ask                                     answers lines on stdin, for fit_ring.py:
+ *
+ *         rate NAME VALUE                                a speed (the names of a file of rates)
+ *         run METHOD LAYOUT RANKS NODES B H KV NQ NK D LEFT RIGHT DTYPE BACKWARD DETERMINISTIC
+ *                                                        -> forward ms, backward ms, hidden shares
+ *         alone TOKENS H KV D DTYPE                      the kernel alone: forward ms, backward ms
+ *
+ * --rates FILE: what common/tools/fit_ring.py found. Without it the recorded speeds of H200s.
+ * 8 GPUs a node; d = 128, bf16, causal, zigzag, forward and backward.
+ */
+#include "planner/cost.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NODE = 8, MOST_GPUS = 4096, MOST_HEADS = 65536, EXIT_BAD_USAGE = 2, EXIT_NOT_TAKEN = 3 };
+#define MOST_TOKENS (INT64_C(1) << 26)
+
+/* --- the map -----------------------------------------------------------------------------------*/
+
+/* Both passes. */
+static double total_ms(const RingMapCase *c, const RingRates *r, int computing_only)
+{
+    double (*const ms)(const RingMapCase *, const RingRates *, RingPass) =
+        computing_only ? ring_map_compute_ms : ring_map_ms;
+    const double forward = ms(c, r, RING_FORWARD), backward = ms(c, r, RING_BACKWARD);
+    return forward < 0 || backward < 0 ? -1 : forward + backward;
+}
+
+/* Fewest tokens per GPU, a multiple of 16, with which a method is within 2 % of its time without
+ * messages, and stays so; 0: more than 2^20. Bisection: between a size that is free and one that is
+ * not, the middle is asked. */
+static int64_t free_from(RingMapCase c, const RingRates *r)
+{
+    int64_t low = 0, high = INT64_C(1) << 20; /* in between: not free at low, free at high */
+    c.n = high;
+    if (total_ms(&c, r, 0) < 0 || total_ms(&c, r, 0) > 1.02 * total_ms(&c, r, 1))
+        return 0;
+    while (high - low > 16) {
+        const int64_t middle = (low + high) / 32 * 16;
+        c.n = middle;
+        if (total_ms(&c, r, 0) <= 1.02 * total_ms(&c, r, 1))
+            high = middle;
+        else
+            low = middle;
+    }
+    return high;
+}
+
+/* Of a rank, by the formulas that runs are checked with. n: room for c->ranks numbers. */
+static int64_t sent_bytes(const RingMapCase *c, int64_t *n)
+{
+    const RingModelCase m = {.method = c->method,
+                             .ranks = (int)c->ranks,
+                             .nodes = (int)c->nodes,
+                             .hops_up = (int)c->ranks - 1,
+                             .shape = {1, c->H, c->Hkv, 0, 0, c->d},
+                             .dtype = c->dtype,
+                             .nq = n,
+                             .nk = n};
+    int64_t all = 0;
+    for (int64_t r = 0; r < c->ranks; r++)
+        n[r] = c->n;
+    for (int pass = RING_FORWARD; pass <= RING_BACKWARD; pass++) {
+        const RingModelBytes b = model_ring_sent(&m, (RingPass)pass, 0);
+        all += model_ring_total(&b);
+    }
+    return all;
+}
+
+/* Every method that one would use, at every size, also where it loses. */
+static void print_map(const RingRates *r, int64_t H, int64_t Hkv)
+{
+    static int64_t tokens[MOST_GPUS];
+    for (int64_t G = 16; G <= MOST_GPUS; G *= 2)
+        for (int method = RING_METHOD_RING; method < RING_METHOD_RING_MINIMAL; method++) {
+            RingMapCase c = {(RingMethod)method, G, G / NODE, 0, H, Hkv, 128, 1, ATTN_BF16};
+            const int64_t free_n = free_from(c, r);
+            for (c.n = 256; c.n <= 131072; c.n *= 2) {
+                const double ms = total_ms(&c, r, 0);
+                if (ms >= 0)
+                    printf("{\"schema\":1,\"stage\":\"ring_burst\",\"experiment\":\"ring_map\","
+                           "\"variant\":\"%s\",\"ranks\":%" PRId64 ",\"nodes\":%" PRId64
+                           ",\"tokens\":%" PRId64 ",\"H\":%" PRId64 ",\"Hkv\":%" PRId64
+                           ",\"d\":128,\"dtype\":\"bf16\",\"ms\":%.6g,\"compute_ms\":%.6g,"
+                           "\"free_from\":%" PRId64 ",\"sent_bytes\":%" PRId64 ",\"pass\":null}\n",
+                           ring_method_name(c.method), G, c.nodes, c.n, H, Hkv, ms,
+                           total_ms(&c, r, 1), free_n, sent_bytes(&c, tokens));
+            }
+        }
+}
+
+/* --- questions ---------------------------------------------------------------------------------*/
+
+typedef struct Question {
+    char method[32], layout[32], dtype[8];
+    int ranks, nodes, backward, deterministic;
+    AttnShape shape;
+    AttnRule rule;
+} Question;
+
+/* An AttnDtype; -1: there is none. */
+static int dtype_from_name(const char *name)
+{
+    static const char *const names[] = {"f32", "f16", "bf16"};
+    for (int n = 0; n < 3; n++)
+        if (strcmp(name, names[n]) == 0)
+            return n;
+    return -1;
+}
+
+/* A question is a plan without data. One segment for each side, aligned at the end. 0, or -1. */
+static int answer(const Question *ask, const RingRates *rates, char why[256])
+{
+    const int method = ring_method_from_name(ask->method);
+    const int layout = ring_layout_from_name(ask->layout), dtype = dtype_from_name(ask->dtype);
+    const AttnSegment q = {0, ask->shape.Nq, 0, ask->shape.Nk - ask->shape.Nq, 1};
+    const AttnSegment k = {0, ask->shape.Nk, 0, 0, 1};
+    AttnArgs args = {
+        .shape = ask->shape, .rule = ask->rule, .positions_q = {&q, 1}, .positions_k = {&k, 1}};
+    const RingSetup setup = {.method = (RingMethod)method,
+                             .layout = (RingLayout)layout,
+                             .ranks = ask->ranks,
+                             .nodes = ask->nodes,
+                             .deterministic = ask->deterministic};
+    RingPrediction p;
+    RingPlan plan;
+    int status;
+    if (method < 0 || layout < 0 || dtype < 0) {
+        snprintf(why, 256, "no method, layout or dtype of this name");
+        return -1;
+    }
+    args.Q.dtype = (AttnDtype)dtype;
+    args.dO.data = ask->backward ? &args : NULL;
+    if (ring_plan_make(&plan, &args, &setup, why) != 0)
+        return -1;
+    status = ring_predict(&p, &plan, rates);
+    ring_plan_free(&plan);
+    if (status != 0) {
+        snprintf(why, 256, "memory is short");
+        return -1;
+    }
+    printf("%.9g %.9g %.6g %.6g\n", p.ms[0], p.ms[1], p.hidden[0], p.hidden[1]);
+    ring_prediction_free(&p);
+    return 0;
+}
+
+/* Sizes as a program would accept them. */
+static int sensible(const Question *ask)
+{
+    const AttnShape *n = &ask->shape;
+    const int64_t size[] = {n->B, n->H, n->Hkv, n->Nq, n->Nk, n->d};
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
+        if (size[i] < 1 || size[i] > MOST_TOKENS)
+            return 0;
+    return n->H % n->Hkv == 0 && ask->rule.left >= -1 && ask->rule.right >= -1;
+}
+
+/* -> forward ms, backward ms of the kernel alone. */
+static int answer_alone(const char *line, const RingRates *rates)
+{
+    RingMapCase c = {.ranks = 1, .nodes = 1};
+    char name[8];
+    double ms[2];
+    int dtype;
+    if (sscanf(line, "alone %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %7s", &c.n, &c.H,
+               &c.Hkv, &c.d, name) != 5)
+        return -1;
+    dtype = dtype_from_name(name);
+    if (dtype < 0 || c.n < 1 || c.n > MOST_TOKENS || c.Hkv < 1 || c.H < c.Hkv || c.H > MOST_HEADS ||
+        c.H % c.Hkv || c.d < 1 || c.d > MOST_TOKENS)
+        return -1;
+    c.dtype = (AttnDtype)dtype;
+    for (int pass = 0; pass < 2; pass++)
+        if ((ms[pass] = ring_alone_ms(&c, rates, pass ? RING_BACKWARD : RING_FORWARD)) < 0)
+            return -1;
+    printf("%.9g %.9g\n", ms[0], ms[1]);
+    return 0;
+}
+
+static int read_question(Question *ask, const char *line)
+{
+    AttnShape *n = &ask->shape;
+    memset(ask, 0, sizeof *ask);
+    return sscanf(line,
+                  "run %31s %31s %d %d %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64
+                  " %" SCNd64 " %" SCNd64 " %" SCNd64 " %7s %d %d",
+                  ask->method, ask->layout, &ask->ranks, &ask->nodes, &n->B, &n->H, &n->Hkv, &n->Nq,
+                  &n->Nk, &n->d, &ask->rule.left, &ask->rule.right, ask->dtype, &ask->backward,
+                  &ask->deterministic) == 15 &&
+                   sensible(ask)
+               ? 0
+               : -1;
+}
+
+/* One process answers thousands of questions of a fit; a line in, a line out. */
+static int answer_all(RingRates *rates)
+{
+    char line[512], name[64], why[256] = "this is no question";
+    double value;
+    while (fgets(line, sizeof line, stdin)) {
+        Question ask;
+        int status;
+        if (sscanf(line, "rate %63s %lf", name, &value) == 2)
+            status = ring_rates_set(rates, name, value);
+        else if (strncmp(line, "alone ", 6) == 0)
+            status = answer_alone(line, rates);
+        else
+            status = read_question(&ask, line) != 0 ? -1 : answer(&ask, rates, why);
+        if (status != 0) {
+            line[strcspn(line, "\n")] = '\0';
+            fprintf(stderr, "ring_map: %s: %s\n", why, line);
+            return EXIT_BAD_USAGE;
+        }
+        fflush(stdout);
+    }
+    return 0;
+}
+
+/* --- the command line --------------------------------------------------------------------------*/
+
+static const char page[] =
+    "ring_map: which method for how many GPUs? The cost model alone: nothing is computed.\n"
+    "\n"
+    "usage: ring_map [--rates FILE] [--heads H] [--kv-heads K]\n"
+    "       ring_map --ask [--rates FILE]\n"
+    "\n"
+    "  --rates FILE   speeds of kernels and links, as fit_ring.py --rates writes them (without:\n"
+    "                 those recorded on H200s)\n"
+    "  --heads H      query heads (32)\n"
+    "  --kv-heads K   key heads, a divisor of H (8)\n"
+    "  --ask          answers lines of stdin: forward ms, backward ms, of a run hidden shares\n"
+    "       rate NAME VALUE\n"
+    "       run METHOD LAYOUT RANKS NODES B H KV NQ NK D LEFT RIGHT DTYPE BACKWARD DETERMINISTIC\n"
+    "       alone TOKENS H KV D DTYPE\n"
+    "  -h, --help     this page\n"
+    "\n"
+    "Without --ask: a JSON line for each method, 16 to 4096 GPUs (8 a node) and 256 to 131072\n"
+    "tokens a GPU; d = 128, bf16, causal, zigzag, forward and backward.\n"
+    "\n"
+    "Exit: 0 ok, 2 bad usage or a question that cannot be answered, 3 nobody took the answers.\n";
+
+typedef struct Options {
+    RingRates rates;
+    int64_t H, Hkv;
+    int ask, help;
+} Options;
+
+static int read_heads(const char *flag, const char *text, int64_t *heads)
+{
+    char *end;
+    const long value = strtol(text, &end, 10);
+    if (end == text || *end || value < 1 || value > MOST_HEADS) {
+        fprintf(stderr, "ring_map: %s: found '%s', accepted is an integer from 1 to %d\n", flag,
+                text, MOST_HEADS);
+        return -1;
+    }
+    *heads = value;
+    return 0;
+}
+
+/* A flag with a value. */
+static int read_pair(Options *o, const char *flag, const char *value)
+{
+    char why[256];
+    if (strcmp(flag, "--heads") == 0)
+        return read_heads(flag, value, &o->H);
+    if (strcmp(flag, "--kv-heads") == 0)
+        return read_heads(flag, value, &o->Hkv);
+    if (ring_rates_read(&o->rates, value, why) == 0)
+        return 0;
+    fprintf(stderr, "ring_map: %s\n", why);
+    return -1;
+}
+
+static int read_options(Options *o, int argc, char **argv)
+{
+    static const char *const pairs[] = {"--rates", "--heads", "--kv-heads"};
+    for (int a = 1; a < argc; a++) {
+        int takes_value = 0;
+        for (int p = 0; p < 3; p++)
+            takes_value |= strcmp(argv[a], pairs[p]) == 0;
+        if (takes_value && a + 1 < argc) {
+            if (read_pair(o, argv[a], argv[a + 1]) != 0)
+                return -1;
+            a++;
+        } else if (strcmp(argv[a], "--ask") == 0) {
+            o->ask = 1;
+        } else if (strcmp(argv[a], "--help") == 0 || strcmp(argv[a], "-h") == 0) {
+            o->help = 1;
+        } else {
+            fprintf(stderr,
+                    takes_value ? "ring_map: %s: found no value, accepted is one: see --help\n"
+                                : "ring_map: found '%s', accepted are the flags of --help\n",
+                    argv[a]);
+            return -1;
+        }
+    }
+    if (o->H % o->Hkv == 0)
+        return 0;
+    fprintf(stderr, "ring_map: --kv-heads has to divide --heads\n");
+    return -1;
+}
+
+int main(int argc, char **argv)
+{
+    Options o = {.rates = ring_rates_default("nccl", ATTN_BF16), .H = 32, .Hkv = 8};
+    int status = 0;
+    if (read_options(&o, argc, argv) != 0)
+        return EXIT_BAD_USAGE;
+    if (o.help)
+        fputs(page, stdout);
+    else if (o.ask)
+        status = answer_all(&o.rates);
+    else
+        print_map(&o.rates, o.H, o.Hkv);
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    fprintf(stderr, "ring_map: the standard output did not take the answers\n");
+    return EXIT_NOT_TAKEN;
+}

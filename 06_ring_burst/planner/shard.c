@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * shard.c: dealing out tokens. Which rank gets which ones decides who waits for whom.
+ *
+ * A causal mask gives late queries more work than early ones. 16 tokens on 4 ranks, the rank of
+ * each token:
+ *
+ *     contiguous   0000 1111 2222 3333     rank 3 has 58 pairs, rank 0 has 10
+ *     zigzag       00 11 22 33 33 22 11 00 an early and a late chunk each: equal work
+ *     striped      0123 0123 0123 0123     nearly equal work
+ *
+ * After this file nobody knows about layouts. A shard is a list of runs: each says where its tokens
+ * come from (RingPiece) and at which positions of which sequence they stand (AttnSegment). The
+ * block kernels find the mask of any two shards from the positions alone, so a sequence whose
+ * length no rank count divides, or one shorter than the number of ranks, is no special case: its
+ * chunks are a token longer or shorter, or empty, and nothing is padded or dropped.
+ *
+ * The local order of zigzag. Gradients travel in halves of a shard, one half on its way while the
+ * other is computed, which hides the journey only if both halves are about the same work. An early
+ * chunk a and a late chunk b, one behind the other, would be one cheap and one dear half, so each
+ * chunk is cut in two and the shard is a0 b0 | a1 b1.
+ *
+ * Interface: ring_shard_make, ring_shard_free, ring_shards_class (shard.h), ring_positions,
+ * ring_pair_class (ring_burst.h).
+ */
+#include "planner/shard.h"
+
+#include <stdlib.h>
+
+/* --- dealing -----------------------------------------------------------------------------------*/
+
+/* Chunk c of C: its first token, with equal chunks or such that differ by one. */
+static int64_t chunk_start(int64_t tokens, int64_t c, int64_t C)
+{
+    return c * tokens / C;
+}
+
+/* The shard gets tokens from, from + stride, ... of a segment, `length` of them. */
+static void take(RingShard *shard, const AttnSegment *s, int64_t from, int64_t stride,
+                 int64_t length)
+{
+    if (length <= 0)
+        return;
+    shard->pieces[shard->count] = (RingPiece){shard->tokens, length, s->first + from, stride};
+    shard->segments[shard->count] = (AttnSegment){
+        shard->tokens, length, s->sequence, s->position + from * s->stride, stride * s->stride};
+    shard->count++;
+    shard->tokens += length;
+}
+
+static void take_chunk(RingShard *shard, const AttnSegment *s, int rank, int ranks)
+{
+    const int64_t from = chunk_start(s->length, rank, ranks);
+    take(shard, s, from, 1, chunk_start(s->length, rank + 1, ranks) - from);
+}
+
+/* Tokens rank, rank + ranks, ... */
+static void take_stripe(RingShard *shard, const AttnSegment *s, int rank, int ranks)
+{
+    take(shard, s, rank, ranks, (s->length - rank + ranks - 1) / ranks);
+}
+
+/* The parts of an early and a late chunk of 2 * ranks that belong to one half of the shard. `dealt`
+ * counts the rank's tokens, of earlier segments too: cutting at half of this running sum makes the
+ * first halves of all chunks together exactly half of the shard. */
+static void take_zigzag(RingShard *shard, const AttnSegment *s, int rank, int ranks, int half,
+                        int64_t *dealt)
+{
+    const int chunks[2] = {rank, 2 * ranks - 1 - rank};
+    for (int c = 0; c < 2; c++) {
+        const int64_t from = chunk_start(s->length, chunks[c], 2 * ranks);
+        const int64_t length = chunk_start(s->length, chunks[c] + 1, 2 * ranks) - from;
+        const int64_t cut = (*dealt + length) / 2 - *dealt / 2;
+        *dealt += length;
+        if (half == 0)
+            take(shard, s, from, 1, cut);
+        else
+            take(shard, s, from + cut, 1, length - cut);
+    }
+}
+
+int ring_shard_make(RingShard *shard, AttnPositions map, RingLayout layout, int rank, int ranks)
+{
+    const size_t most = 4 * (size_t)map.count + 1; /* runs: two halves of two chunks, and no zero */
+    *shard = (RingShard){.pieces = malloc(most * sizeof *shard->pieces),
+                         .segments = malloc(most * sizeof *shard->segments)};
+    if (!shard->pieces || !shard->segments)
+        return -1;
+    if (layout == RING_ZIGZAG && ranks > 1) { /* alone, a rank keeps the tokens in their order */
+        for (int half = 0; half < 2; half++) {
+            int64_t dealt = 0;
+            for (int64_t s = 0; s < map.count; s++)
+                take_zigzag(shard, &map.segments[s], rank, ranks, half, &dealt);
+        }
+        return 0;
+    }
+    for (int64_t s = 0; s < map.count; s++)
+        (layout == RING_STRIPED ? take_stripe : take_chunk)(shard, &map.segments[s], rank, ranks);
+    return 0;
+}
+
+void ring_shard_free(RingShard *shard)
+{
+    free(shard->pieces);
+    free(shard->segments);
+    *shard = (RingShard){0};
+}
+
+/* --- asking ------------------------------------------------------------------------------------*/
+
+AttnPositions ring_positions(const RingShard *shard, int64_t first, int64_t tokens,
+                             AttnSegment *room)
+{
+    AttnPositions map = {room, 0};
+    for (int64_t s = 0; s < shard->count; s++) {
+        const AttnSegment *g = &shard->segments[s];
+        const int64_t from = g->first > first ? g->first : first;
+        const int64_t end = g->first + g->length;
+        const int64_t to = end < first + tokens ? end : first + tokens;
+        if (from < to)
+            room[map.count++] =
+                (AttnSegment){from - first, to - from, g->sequence,
+                              g->position + (from - g->first) * g->stride, g->stride};
+    }
+    return map;
+}
+
+/* The ranges of two runs may reach into each other's window although no token of one stands in it:
+ * with stripes only every G-th position is there. The differences position_k - position_q of two
+ * runs with the same stride are `least`, least + stride, ...: is one of them in the window? */
+static AttnTile runs_class(AttnRule rule, const AttnSegment *q, const AttnSegment *k)
+{
+    const AttnPositions map_q = {q, 1}, map_k = {k, 1};
+    const AttnRange range_q = attn_range(map_q, q->first, q->length);
+    const AttnRange range_k = attn_range(map_k, k->first, k->length);
+    const AttnTile class = attn_tile_class(rule, range_q, range_k);
+    const int64_t stride = llabs(q->stride), least = range_k.min - range_q.max;
+    int64_t steps;
+    if (class != ATTN_TILE_MASKED || stride != llabs(k->stride) || stride == 0 || rule.left < 0 ||
+        rule.right < 0 || least >= -rule.left)
+        return class;
+    steps = (-rule.left - least + stride - 1) / stride; /* to the first that is not too far left */
+    return least + steps * stride <= rule.right ? class : ATTN_TILE_SKIP;
+}
+
+AttnTile ring_shards_class(AttnRule rule, const RingShard *q, const RingShard *k)
+{
+    int seen = 0, hidden = 0; /* pairs of runs that do see each other, that do not or in part */
+    for (int64_t i = 0; i < q->count; i++)
+        for (int64_t j = 0; j < k->count; j++) {
+            AttnTile class = ATTN_TILE_SKIP;
+            if (q->segments[i].sequence == k->segments[j].sequence)
+                class = runs_class(rule, &q->segments[i], &k->segments[j]);
+            seen |= class != ATTN_TILE_SKIP;
+            hidden |= class != ATTN_TILE_CLEAN;
+            if (seen && hidden)
+                return ATTN_TILE_MASKED;
+        }
+    return seen ? ATTN_TILE_CLEAN : ATTN_TILE_SKIP;
+}
+
+AttnTile ring_pair_class(const RingPlan *plan, int q_rank, int k_rank)
+{
+    return ring_shards_class(plan->rule, &plan->q[q_rank], &plan->k[k_rank]);
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * exchange.c: messages between ranks, and what may not be touched while they travel.
+ *
+ * A message takes time, and a rank wants to compute meanwhile:
+ *
+ *     ring_send, ring_receive      what shall travel
+ *     ring_start                   it sets out; the function returns at once
+ *     ring_attend ...              other work
+ *     ring_wait                    it has arrived, and what was sent may be overwritten
+ *
+ * Between start and wait the memory belongs to the message. To write what is being sent, or to read
+ * what is being received, is the classic mistake of overlapped communication: it works on Monday,
+ * when the network was quick. So the log keeps a list of what is in flight, and every function that
+ * works on memory asks it first (ring_touch). A mistake is then an error in every run. So are two
+ * streams of work that meet (streams.c).
+ *
+ * Payload bytes are counted here, when they set out.
+ *
+ * Interface: ring_send, ring_receive, ring_start, ring_wait, ring_touch (ring_rank.h), ring_post,
+ * ring_exchange_add (ring_fault.h).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/ring_fault.h"
+#include "runtime/ring_world.h"
+
+/* --- what is in flight -------------------------------------------------------------------------*/
+
+/* To read what is only being sent is harmless: keys may be computed on while they leave. So is
+ * sending one block to several ranks. Everything else meets the message half way. */
+static int meet_flights(RingRank *r, const void *p, size_t bytes, int writes, const char *who)
+{
+    const char *from = p;
+    for (int f = 0; f < r->log->flight_count; f++) {
+        const RingFlight *flight = &r->log->flights[f];
+        const int apart = from + bytes <= flight->data || flight->data + flight->bytes <= from;
+        if (apart || (flight->sends && !writes))
+            continue;
+        return ring_fail(r, "%s %s memory in flight: %s %s rank %d, on its way since step %d", who,
+                         writes ? "writes" : "reads", ring_tensor_name(flight->tensor),
+                         flight->sends ? "to" : "from", flight->peer, flight->step);
+    }
+    return 0;
+}
+
+int ring_touch(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who)
+{
+    return meet_flights(r, p, bytes, how != RING_READS, who) != 0
+               ? -1
+               : ring_stream_use(r, p, bytes, how, who);
+}
+
+/* Listed until its exchange has been waited for. The list is short, so a walk through it costs
+ * nothing beside a kernel. */
+static int take_off(RingRank *r, const RingTransfer *t, int exchange)
+{
+    RingLog *log = r->log;
+    if (log->flight_count == log->flight_room) {
+        const int room = 2 * log->flight_room + 16;
+        RingFlight *more = realloc(log->flights, (size_t)room * sizeof *more);
+        if (!more)
+            return ring_fail(r, "out of memory for messages");
+        log->flights = more;
+        log->flight_room = room;
+    }
+    log->flights[log->flight_count++] =
+        (RingFlight){t->data, t->bytes, t->sends, t->peer, r->step, t->tensor, exchange};
+    return 0;
+}
+
+/* All of an exchange lands together, in ring_wait: that is when the method may count on it, in the
+ * stream that has waited. */
+static int land(RingRank *r, int exchange)
+{
+    RingLog *log = r->log;
+    int left = 0;
+    for (int f = 0; f < log->flight_count; f++) {
+        const RingFlight *flight = &log->flights[f];
+        if (flight->exchange != exchange)
+            log->flights[left++] = *flight;
+        else if (ring_stream_meet(r, flight->data, flight->bytes,
+                                  flight->sends ? RING_READS : RING_WRITES, "ring_wait") != 0)
+            return -1;
+    }
+    log->flight_count = left;
+    return 0;
+}
+
+/* --- messages ----------------------------------------------------------------------------------*/
+
+/* The list of transfers grows by copying and not by realloc: it belongs to the log (ring_keep),
+ * which frees it even if the method fails between here and ring_wait. */
+int ring_exchange_add(RingRank *r, RingExchange *x, RingTransfer transfer)
+{
+    if (x->count == x->room) {
+        const int room = 2 * x->room + 8;
+        RingTransfer *more = ring_keep(r, (size_t)room * sizeof *more);
+        if (!more)
+            return -1;
+        if (x->count)
+            memcpy(more, x->list, (size_t)x->count * sizeof *more);
+        ring_unkeep(r, x->list);
+        x->list = more;
+        x->room = room;
+    }
+    x->list[x->count++] = transfer;
+    return 0;
+}
+
+/* What nobody has to carry is not carried: an empty shard, or a message to oneself. Both ends know
+ * all sizes from the plan, so they agree on what is left out without a word. */
+static int add_payload(RingRank *r, RingExchange *x, RingTransfer transfer)
+{
+    if (r->failed)
+        return -1;
+    if (x->started)
+        return ring_fail(r, "%s is added to an exchange that is under way",
+                         ring_tensor_name(transfer.tensor));
+    if (transfer.peer < 0 || transfer.peer >= r->world)
+        return ring_fail(r, "there is no rank %d", transfer.peer);
+    if ((int)transfer.tensor < 0 || transfer.tensor >= RING_TENSORS)
+        return ring_fail(r, "there is no tensor number %d", (int)transfer.tensor);
+    if (transfer.bytes == 0 || transfer.peer == r->rank)
+        return 0;
+    return ring_exchange_add(r, x, transfer);
+}
+
+/* Nothing sets out yet. Collecting first and starting together is what makes the order of these
+ * calls meaningless: a rank may name its sends first or its receives first, and no circle of ranks
+ * that all wait for the other's receive can come about. `tensor` is the tag of the message: K and V
+ * of one step travel at once, between the same two ranks, and without a tag the receiver could not
+ * tell which of the two has come. */
+int ring_send(RingRank *r, RingExchange *x, int peer, RingTensor tensor, const void *data,
+              size_t bytes)
+{
+    return add_payload(r, x, (RingTransfer){1, peer, tensor, (void *)data, bytes, 0.0, -1});
+}
+
+int ring_receive(RingRank *r, RingExchange *x, int peer, RingTensor tensor, void *data,
+                 size_t bytes)
+{
+    return add_payload(r, x, (RingTransfer){0, peer, tensor, data, bytes, 0.0, -1});
+}
+
+/* Node of a rank: neighbours in number are neighbours in the machine room. */
+static int node_of(const RingRank *r, int rank)
+{
+    const RingSetup *setup = &r->plan->setup;
+    const int nodes = setup->nodes > 0 ? setup->nodes : 1;
+    return rank / (r->world / nodes);
+}
+
+/* By pass and tensor, for the formulas; by step, for the picture; inside and between nodes, since
+ * a byte between nodes takes longer. */
+static void count_bytes(RingRank *r, const RingTransfer *t)
+{
+    RingLog *log = r->log;
+    const int64_t bytes = (int64_t)t->bytes;
+    if (!t->sends)
+        return;
+    log->sent[r->pass][t->tensor] += bytes;
+    log->sent_step[r->pass][r->step] += bytes;
+    log->messages[r->pass]++;
+    if (node_of(r, t->peer) == node_of(r, r->rank))
+        log->sent_inner[r->pass] += bytes;
+    else
+        log->sent_outer[r->pass] += bytes;
+}
+
+/* A message begins, for the picture, where the rank has asked for it and all earlier work is done.
+ * Its end is written when it has been waited for. */
+static int start_event(RingRank *r, const RingTransfer *t, int mark)
+{
+    return ring_log_event(r, &(RingEvent){.kind = t->sends ? RING_EVENT_SEND : RING_EVENT_RECEIVE,
+                                          .peer = t->peer,
+                                          .tensor = t->tensor,
+                                          .start_mark = mark,
+                                          .end_mark = mark,
+                                          .bytes = (int64_t)t->bytes});
+}
+
+/* Checks, counts and lists all transfers, and hands them to the transport. Trailers and faults come
+ * after the counting: they are no payload. */
+int ring_start(RingRank *r, RingExchange *x)
+{
+    int mark = 0;
+    if (r->failed)
+        return -1;
+    if (x->started)
+        return ring_fail(r, "an exchange of step %d is started twice", x->step);
+    if (x->count == 0)
+        return 0;
+    x->started = ++r->log->exchanges;
+    x->step = r->step;
+    if (r->log->trace && (mark = r->backend->mark(r, 2)) < 0)
+        return -1;
+    for (int i = 0; i < x->count; i++) {
+        RingTransfer *t = &x->list[i];
+        if (meet_flights(r, t->data, t->bytes, !t->sends, "ring_start") != 0 ||
+            ring_stream_meet(r, t->data, t->bytes, t->sends ? RING_READS : RING_WRITES,
+                             "ring_start") != 0 ||
+            take_off(r, t, x->started) != 0)
+            return -1;
+        count_bytes(r, t);
+        t->event = start_event(r, t, mark);
+    }
+    if (r->plan->setup.verify_hops && ring_trailers_add(r, x) != 0)
+        return -1;
+    if (ring_fault_strike(r, x) != 0)
+        return -1;
+    if (x->count == 0)
+        return 0;
+    if (!r->backend->put_off)
+        return r->transport->start(r, x);
+    if (ring_post(r) != 0 || r->backend->put_off(r, x) != 0)
+        return -1;
+    r->log->put_off = x;
+    return 0;
+}
+
+/* In the order of ring_start, on all ranks alike: so no circle can come about here either. */
+int ring_post(RingRank *r)
+{
+    RingExchange *x = r->log->put_off;
+    r->log->put_off = NULL;
+    if (r->failed)
+        return -1;
+    return x ? r->transport->start(r, x) : 0;
+}
+
+/* A transport that knows when a transfer was complete says so in milliseconds; otherwise the mark
+ * behind the wait is the time. */
+static int end_events(RingRank *r, RingExchange *x)
+{
+    const int mark = r->backend->mark(r, 1);
+    if (mark < 0)
+        return -1;
+    for (int i = 0; i < x->count; i++) {
+        const RingTransfer *t = &x->list[i];
+        if (t->event < 0 || t->event >= r->log->event_count)
+            continue;
+        r->log->events[t->event].end_mark = t->end_ms > 0.0 ? -1 : mark;
+        r->log->events[t->event].end_ms = t->end_ms;
+    }
+    return 0;
+}
+
+/* A method may wait for an exchange that was never filled: then its first and last steps look like
+ * the others. */
+int ring_wait(RingRank *r, RingExchange *x)
+{
+    const double begin = ring_now_ms();
+    if (r->failed)
+        return -1;
+    if (ring_post(r) != 0)
+        return -1;
+    if (x->started && x->count > 0 && r->transport->wait(r, x) != 0)
+        return -1;
+    if (x->started && land(r, x->started) != 0)
+        return -1;
+    if (x->trailers && ring_trailers_check(r, x) != 0)
+        return -1;
+    if (x->started && r->log->trace && end_events(r, x) != 0)
+        return -1;
+    ring_unkeep(r, x->damaged);
+    ring_unkeep(r, x->list);
+    ring_unkeep(r, x->trailers);
+    memset(x, 0, sizeof *x);
+    r->log->wait_ms += ring_now_ms() - begin;
+    return 0;
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * log.c: what a rank remembers of itself: bytes, events, where it stands, why it failed.
+ *
+ * A claim about communication ("the ring sends 2 (G-1) n Hkv d b bytes") is worth what its
+ * measurement is worth. So every send is counted where all methods and transports pass, in
+ * ring_start, and the tests compare the sums with the formulas of common/model_ring, to the byte.
+ *
+ * A failure has a place: rank, pass, step. Somebody whose run hangs on 8 GPUs asks "who, where,
+ * waiting for what", and the sentence that ring_fail notes answers that. The first sentence stays;
+ * what fails afterwards is only its consequence.
+ *
+ *     rank 2, forward step 3: waiting for K from rank 1: nothing within 60 s; rank 1 was ...
+ *     `----- write_place ---'  `----------- what the caller of ring_fail says ------------
+ *
+ * Interface: ring_log_new, ring_log_free, ring_log_restart, ring_log_event, ring_now_ms
+ * (ring_world.h); ring_step, ring_fail (ring_rank.h).
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime/ring_fault.h"
+#include "runtime/ring_world.h"
+
+/* The monotonic clock: it does not jump when somebody sets the time. All processes of a machine
+ * read the same one, so the events of all ranks can be drawn on one axis. */
+double ring_now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+const char *ring_pass_name(RingPass pass)
+{
+    return pass == RING_FORWARD ? "forward" : pass == RING_BACKWARD ? "backward" : "set-up";
+}
+
+/* Zeros: nothing sent, nothing in flight. */
+RingLog *ring_log_new(int trace)
+{
+    RingLog *log = calloc(1, sizeof *log);
+    if (log) {
+        log->trace = trace;
+        log->stream = RING_BOTH_STREAMS;
+    }
+    return log;
+}
+
+void ring_log_free(RingLog *log)
+{
+    if (!log)
+        return;
+    for (int k = 0; k < log->kept_count; k++)
+        free(log->kept[k]);
+    free(log->kept);
+    free(log->events);
+    free(log->flights);
+    for (int stream = 0; stream < RING_STREAMS; stream++)
+        free(log->used[stream].uses);
+    free(log);
+}
+
+void ring_log_restart(RingLog *log)
+{
+    memset(log->sent, 0, sizeof log->sent);
+    memset(log->sent_step, 0, sizeof log->sent_step);
+    memset(log->sent_inner, 0, sizeof log->sent_inner);
+    memset(log->sent_outer, 0, sizeof log->sent_outer);
+    memset(log->messages, 0, sizeof log->messages);
+    log->event_count = 0;
+    log->fault_steps = log->fault_struck = 0; /* each round of a benchmark has the fault */
+    log->compute_ms = log->wait_ms = 0.0;
+}
+
+/* A method written straight on cannot free its messages' lists when a call in the middle fails. So
+ * they are noted here, and whatever is left goes when the rank goes. */
+void *ring_keep(RingRank *r, size_t bytes)
+{
+    RingLog *log = r->log;
+    void *p;
+    if (log->kept_count == log->kept_room) {
+        const int room = 2 * log->kept_room + 16;
+        void **more = realloc(log->kept, (size_t)room * sizeof *more);
+        if (!more)
+            return ring_fail(r, "out of memory for messages"), NULL;
+        log->kept = more;
+        log->kept_room = room;
+    }
+    p = calloc(1, bytes ? bytes : 1);
+    if (!p)
+        return ring_fail(r, "out of memory for messages"), NULL;
+    log->kept[log->kept_count++] = p;
+    return p;
+}
+
+void ring_unkeep(RingRank *r, void *p)
+{
+    RingLog *log = r->log;
+    int k = log->kept_count;
+    while (k > 0 && log->kept[k - 1] != p)
+        k--;
+    if (!p || k == 0)
+        return;
+    log->kept[k - 1] = log->kept[--log->kept_count];
+    free(p);
+}
+
+/* From the point of view of the rank that waits. A send is complete when its memory may be written
+ * again: so one can wait for that too, and in a deadlock some rank does. */
+const char *ring_transfer_words(const RingTransfer *t, char words[80])
+{
+    const char *name = t->tensor < RING_TENSORS ? ring_tensor_name(t->tensor) : "results";
+    if (t->sends)
+        snprintf(words, 80, "waiting until rank %d takes %s", t->peer, name);
+    else
+        snprintf(words, 80, "waiting for %s from rank %d", name, t->peer);
+    return words;
+}
+
+/* The list doubles when it is full, so that an event costs a copy now and then and not each
+ * time. */
+int ring_log_event(RingRank *r, const RingEvent *event)
+{
+    RingLog *log = r->log;
+    if (!log->trace)
+        return -1;
+    if (log->event_count == log->event_room) {
+        const int64_t room = 2 * log->event_room + 64;
+        RingEvent *more = realloc(log->events, (size_t)room * sizeof *more);
+        if (!more)
+            return -1; /* a gap in the picture, no wrong result */
+        log->events = more;
+        log->event_room = room;
+    }
+    log->events[log->event_count] = *event;
+    log->events[log->event_count].pass = r->pass;
+    log->events[log->event_count].step = r->step;
+    return (int)log->event_count++;
+}
+
+/* The place where a fault can strike, and where others can see how far this rank has come. */
+int ring_step(RingRank *r, int step)
+{
+    if (r->failed)
+        return -1;
+    if (step < 0 || step >= RING_MAX_STEPS)
+        return ring_fail(r, "there is no step %d", step);
+    r->step = step;
+    r->log->fault_steps++;
+    if (r->transport->note)
+        r->transport->note(r);
+    return ring_fault_step(r);
+}
+
+/* "rank 2, forward step 3: "; what is said follows. Returns its length. */
+static int write_place(RingRank *r)
+{
+    const size_t room = sizeof r->failure;
+    if (r->pass != RING_SETUP)
+        return snprintf(r->failure, room, "rank %d, %s step %d: ", r->rank, ring_pass_name(r->pass),
+                        r->step);
+    return snprintf(r->failure, room, "rank %d, %s: ", r->rank,
+                    r->log && r->log->fault_steps > 0 ? "outside of a pass" : "set-up");
+}
+
+/* The transport is told last, since `abandon` may wake up other ranks, and they will want to read
+ * what is written here. */
+int ring_fail(RingRank *r, const char *format, ...)
+{
+    va_list list;
+    int written;
+    if (r->failed)
+        return -1;
+    r->failed = 1;
+    written = write_place(r);
+    va_start(list, format);
+    vsnprintf(r->failure + written, sizeof r->failure - (size_t)written, format, list);
+    va_end(list);
+    if (r->transport && r->transport->abandon)
+        r->transport->abandon(r);
+    return -1;
+}

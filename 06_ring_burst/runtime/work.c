@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * work.c: a rank's memory and the small work on it: zeros, copies, sums, rounding.
+ *
+ * Memory is a result of this stage: how many tokens a rank can hold is the reason to have ranks at
+ * all. So ring_alloc counts the most that is live at once, in either pass, and the tests compare
+ * with the model: 20 bytes for each element of a bf16 rank's queries forward, 38 backward.
+ *
+ * Interface (ring_rank.h): ring_alloc, ring_free, ring_zero, ring_copy, ring_split_rows, ring_add,
+ * ring_add_partial, ring_narrow, ring_narrow_to, ring_widen, ring_round, ring_partial_size.
+ */
+#include "runtime/ring_world.h"
+#include "tensor.h"
+
+/* --- memory ------------------------------------------------------------------------------------*/
+
+/* What is live counts, not what was allocated in all: a buffer that is freed before the next is
+ * made costs its peak once. That is why methods close rooms as early as they can. */
+void *ring_alloc(RingRank *r, size_t bytes, const char *what)
+{
+    size_t *peak = r->pass == RING_BACKWARD ? &r->peak_backward_bytes : &r->peak_bytes;
+    void *p;
+    if (r->failed)
+        return NULL;
+    p = r->backend->alloc(r, bytes);
+    if (!p) {
+        ring_fail(r, "memory is short: %zu bytes for %s", bytes, what);
+        return NULL;
+    }
+    r->live_bytes += bytes;
+    *peak = r->live_bytes > *peak ? r->live_bytes : *peak;
+    return p;
+}
+
+/* After a failure nothing is in flight any more, so that memory can be given back. */
+void ring_free(RingRank *r, void *p, size_t bytes)
+{
+    if (!p)
+        return;
+    if (!r->failed)
+        ring_touch(r, p, bytes, RING_WRITES, "ring_free");
+    r->backend->free(r, p);
+    r->live_bytes -= bytes;
+}
+
+/* --- copies ------------------------------------------------------------------------------------*/
+
+/* Every function from here on has the same beginning: has this rank failed, is the memory in
+ * flight? Then the backend does the work: a loop on the CPU, a kernel in a queue on a GPU. */
+int ring_zero(RingRank *r, void *p, size_t bytes)
+{
+    if (r->failed || ring_touch(r, p, bytes, RING_WRITES, "ring_zero") != 0)
+        return -1;
+    return bytes ? r->backend->zero(r, p, bytes) : 0;
+}
+
+/* Row by row, since what lies between two rows may well be on its way, or another stream's. */
+static int touch_rows(RingRank *r, const void *p, size_t pitch, size_t width, int64_t height,
+                      RingUse how)
+{
+    const int in_one_stream = r->log->stream != RING_BOTH_STREAMS;
+    if (!in_one_stream && width > 0 && height > 0)
+        ring_streams_forget(r->log);
+    for (int64_t row = 0; (in_one_stream || r->log->flight_count > 0) && row < height; row++)
+        if (ring_touch(r, (const char *)p + (size_t)row * pitch, width, how, "ring_copy") != 0)
+            return -1;
+    return 0;
+}
+
+int ring_copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
+              size_t width, int64_t height)
+{
+    if (r->failed || touch_rows(r, to, to_pitch, width, height, RING_WRITES) != 0 ||
+        touch_rows(r, from, from_pitch, width, height, RING_READS) != 0)
+        return -1;
+    if (width == 0 || height <= 0)
+        return 0;
+    return r->backend->copy(r, to, to_pitch, from, from_pitch, width, height);
+}
+
+/* rows [B][H][n]: row after row, the first n/2 of each become half 0. As a copy with pitches: the
+ * rows are n floats apart where they come from, and n/2 where they go. */
+int ring_split_rows(RingRank *r, float *halves, const float *rows, int64_t n)
+{
+    const int64_t height = r->plan->shape.B * r->plan->shape.H;
+    for (int half = 0; half < RING_HALVES; half++) {
+        const int64_t first = half ? n / 2 : 0;
+        const size_t width = (size_t)ring_half_tokens(n, half) * sizeof(float);
+        if (ring_copy(r, halves + height * first, width, rows + first, (size_t)n * sizeof(float),
+                      width, height) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* --- sums and rounding -------------------------------------------------------------------------*/
+
+/* Sums are kept in float32 here, always. What --partials chooses is the form in which they
+ * travel. */
+static AttnDtype partial_dtype(const RingRank *r)
+{
+    return r->plan->setup.partials == ATTN_BF16 ? ATTN_BF16 : ATTN_F32;
+}
+
+size_t ring_partial_size(const RingRank *r)
+{
+    return dtype_size(partial_dtype(r));
+}
+
+static int add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count,
+               const char *who)
+{
+    if (r->failed || ring_touch(r, to, (size_t)count * sizeof(float), RING_WRITES, who) != 0 ||
+        ring_touch(r, from, (size_t)count * dtype_size(from_dtype), RING_READS, who) != 0)
+        return -1;
+    return count ? r->backend->add(r, to, from, from_dtype, count) : 0;
+}
+
+int ring_add(RingRank *r, float *to, const float *from, int64_t count)
+{
+    return add(r, to, from, ATTN_F32, count, "ring_add");
+}
+
+int ring_add_partial(RingRank *r, float *to, const void *from, int64_t count)
+{
+    return add(r, to, from, partial_dtype(r), count, "ring_add_partial");
+}
+
+/* In place: a sum that is about to be sent would otherwise need a second buffer of half its
+ * size. */
+int ring_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
+{
+    if (r->failed ||
+        ring_touch(r, p, (size_t)count * sizeof(float), RING_WRITES, "ring_narrow") != 0)
+        return -1;
+    return count ? r->backend->narrow(r, p, p, count, dtype) : 0;
+}
+
+int ring_narrow_to(RingRank *r, void *to, float *p, int64_t count, AttnDtype dtype)
+{
+    const char *who = "ring_narrow_to";
+    if (r->failed || ring_touch(r, p, (size_t)count * sizeof(float), RING_READS, who) != 0 ||
+        ring_touch(r, to, (size_t)count * dtype_size(dtype), RING_WRITES, who) != 0)
+        return -1;
+    return count ? r->backend->narrow(r, to, p, count, dtype) : 0;
+}
+
+int ring_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)
+{
+    if (r->failed ||
+        ring_touch(r, p, (size_t)count * sizeof(float), RING_WRITES, "ring_widen") != 0)
+        return -1;
+    return count ? r->backend->widen(r, p, count, dtype) : 0;
+}
+
+/* There and back: the values are those of bf16, the type is float32. It shows what rounding O after
+ * each remote block costs, without a second set of kernels for bf16 states. */
+int ring_round(RingRank *r, float *p, int64_t count)
+{
+    const AttnDtype dtype = partial_dtype(r);
+    if (dtype == ATTN_F32)
+        return r->failed ? -1 : 0;
+    return ring_narrow(r, p, count, dtype) != 0 ? -1 : ring_widen(r, p, count, dtype);
+}

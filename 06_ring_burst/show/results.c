@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * results.c: from a case to the RunResult that judge_result and report_row know from the other
+ * stages. A method's result is one thing; what it sent is another, and is asked for to the byte.
+ *
+ * A run is looked at from four sides, and is right only if all of them say so:
+ *
+ *     arrays    O, lse, dQ, dK, dV against the float64 oracle       (judge.c, as in all stages)
+ *     bytes     what each rank sent, of each tensor, in each pass   against the formulas, exactly
+ *     memory    the most that each rank held                        against the formulas, to 5 %
+ *     around    guards behind the outputs, inputs as they were, no block of memory left over
+ *
+ * The last three are asked here. Why are right arrays not enough? A ring that makes one hop too
+ * many has right arrays. So has one that sends everything twice, or keeps a room that it promised
+ * to give back; and the reason for a ring was how little it sends and holds.
+ *
+ * Interface: see results.h.
+ */
+#include "show/results.h"
+
+#include "alloc.h"
+#include "bench/run_internal.h"
+#include "planner/cost.h"
+#include "runtime/gpus.h"
+#include "show/agree.h"
+#include "transports/mpi/processes.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(CLI_MAX_RANKS == RING_MAX_RANKS, "a case holds as many ranks as a plan");
+_Static_assert((int)CLI_EXIT == (int)RING_EXIT, "faults are numbered alike");
+
+RingSetup ring_setup_of(const CliCase *c, RingMethod method)
+{
+    const CliRing *r = &c->ring;
+    const int doubled = method == RING_METHOD_RING_DOUBLE || method == RING_METHOD_BURST_DOUBLE;
+    RingSetup s = {.method = method,
+                   .layout = r->layout,
+                   .ranks = (int)r->ranks,
+                   .nodes = (int)r->nodes,
+                   .partials = r->partials,
+                   .deterministic = c->deterministic,
+                   .timeout_s = r->timeout_s,
+                   .verify_hops = r->verify_hops,
+                   .adversarial = r->adversarial,
+                   .schedule_seed = r->schedule_seed,
+                   .threads = c->threads};
+    s.fault = (RingFault){(RingFaultKind)r->inject, (int)r->inject_rank, (int)r->inject_step};
+    if (!s.nodes)
+        s.nodes = doubled && s.ranks % 2 == 0 ? 2 : 1;
+    return s;
+}
+
+/* --- what the ranks told -----------------------------------------------------------------------*/
+
+/* Of one rank and pass, over all tensors. */
+static int64_t sum(const int64_t sent[RING_TENSORS])
+{
+    int64_t all = 0;
+    for (int t = 0; t < RING_TENSORS; t++)
+        all += sent[t];
+    return all;
+}
+
+/* Mean over the ranks of the share of their messages' time that computation covers. */
+static void tell_hidden(RingRun *run)
+{
+    const RingReport *report = &run->report;
+    double *const hidden[] = {&run->told.hidden, &run->told.hidden_backward};
+    for (int pass = 0; pass <= run->plan.backward; pass++) {
+        double shares = 0.0;
+        for (int g = 0; g < report->ranks; g++)
+            shares += ring_hidden_share(report->events[g], report->event_count[g],
+                                        pass ? RING_BACKWARD : RING_FORWARD);
+        *hidden[pass] = report->events[0] ? shares / report->ranks : NAN;
+    }
+}
+
+/* Fills run->told; EXIT_OK, or EXIT_WRONG with a sentence in out.failure. All numbers are told even
+ * when one of them is wrong: whoever looks for the mistake will want the others. The sentence is
+ * that of the first. */
+static int tell(RingRun *run)
+{
+    const RingPlan *plan = &run->plan;
+    RingResult *told = &run->told;
+    RunResult *out = &run->out;
+    RingModelCase m;
+    int status = EXIT_OK;
+    if (ring_model_case(&m, plan) != 0)
+        return EXIT_OK;
+    tell_hidden(run);
+    ring_measure_efficiency(run);
+    for (int g = 0; g < plan->setup.ranks; g++) {
+        const RingRankReport *r = &run->report.rank[g];
+        const RingModelMemory memory = model_ring_memory(&m, g);
+        const size_t peak =
+            r->peak_bytes > r->peak_backward_bytes ? r->peak_bytes : r->peak_backward_bytes;
+        told->sent[g] = sum(r->sent[RING_FORWARD]);
+        told->sent_backward[g] = sum(r->sent[RING_BACKWARD]);
+        told->outer_bytes += r->sent_outer[RING_FORWARD] + r->sent_outer[RING_BACKWARD];
+        for (int pass = RING_FORWARD; pass <= RING_FORWARD + (plan->backward != 0); pass++) {
+            const RingModelBytes model = model_ring_sent(&m, (RingPass)pass, g);
+            told->link_bytes += (double)model_ring_total(&model);
+        }
+        told->peak[g] = (int64_t)peak;
+        told->peak_model[g] = plan->backward ? memory.backward : memory.forward;
+        if ((int64_t)r->workspace_bytes > told->workspace_bytes)
+            told->workspace_bytes = (int64_t)r->workspace_bytes;
+        if (peak + r->workspace_bytes > out->peak_bytes)
+            out->peak_bytes = peak + r->workspace_bytes;
+        if (status == EXIT_OK && !ring_memory_agrees(told->peak[g], told->peak_model[g], g,
+                                                     out->failure, sizeof out->failure))
+            status = EXIT_WRONG;
+    }
+    /* with --inject as well: a message is counted before a fault can strike it */
+    if (status == EXIT_OK &&
+        !ring_bytes_agree(&m, &run->report, plan->backward, out->failure, sizeof out->failure))
+        status = EXIT_WRONG;
+    ring_model_free(&m);
+    return status;
+}
+
+/* --- the run -----------------------------------------------------------------------------------*/
+
+/* One world from its start to its end. Outputs are NaN before each world: what a rank forgets to
+ * write is seen. */
+static int run_world(RingRun *run, const CliCase *c, int warmup, int rounds, int trace)
+{
+    RunResult *out = &run->out;
+    const RingTask task = {.plan = &run->plan,
+                           .args = &out->args,
+                           .warmup = warmup,
+                           .rounds = rounds,
+                           .trace = trace,
+                           .forward_ms = out->forward.ms,
+                           .backward_ms = c->backward ? out->backward.ms : NULL,
+                           .baseline_calls = ring_baseline_calls(run, c),
+                           .baseline_ms = run->told.baseline.ms,
+                           .baseline_backward_ms = run->told.baseline_backward.ms};
+    run_poison(out);
+    ring_report_free(&run->report);
+    if (ring_mpi_is_over(c) ? ring_world_processes(&task, run->backend, &run->report)
+                            : ring_world_sim(&task, run->backend, &run->report))
+        return -1;
+    out->forward.count = rounds;
+    out->backward.count = c->backward ? rounds : 0;
+    run->told.baseline.count = task.baseline_calls ? rounds : 0;
+    run->told.baseline_backward.count = task.baseline_calls ? out->backward.count : 0;
+    return 0;
+}
+
+/* How often fits into the time that a row may take, from one round that has been measured: less
+ * than once, also by many rounds to warm up, is never. */
+static int affordable_rounds(const CliCase *c, double ms)
+{
+    const double room = (RUN_BUDGET_MS - ms) / ms - (double)c->warmup;
+    return room < (double)c->iters ? (int)room : c->iters;
+}
+
+/* Without --bench one round; else as many as --iters wants and the budget allows. Processes have no
+ * common clock to agree on a budget, so they make all rounds; GPUs too, whose rounds are short
+ * beside what surrounds them. */
+static int run_rounds(RingRun *run, const CliCase *c, int trace)
+{
+    const double start = bench_now_ms();
+    int rounds;
+    if (c->bench && (ring_mpi_is_over(c) || run->backend->baseline))
+        return run_world(run, c, c->warmup, c->iters, trace);
+    if (run_world(run, c, 0, 1, trace) != 0)
+        return -1;
+    rounds = c->bench ? affordable_rounds(c, bench_now_ms() - start) : 0;
+    return rounds > 0 ? run_world(run, c, c->warmup, rounds, trace) : 0;
+}
+
+/* Guards of the outputs, fingerprints of the inputs, blocks that nobody freed. A fingerprint of all
+ * inputs before the run and one after it: a method that writes into the caller's K (the seed would,
+ * if anything moved) is found out by it. */
+static void look_around(RunResult *out, const Problem *p, uint64_t before, size_t live)
+{
+    Storage *all[RUN_OUTPUTS];
+    run_outputs(out, all);
+    out->storage_intact = workspace_intact();
+    for (int i = 0; i < RUN_OUTPUTS; i++)
+        if (all[i]->mapping && !tensor_intact(all[i]))
+            out->storage_intact = 0;
+    out->inputs_intact = problem_fingerprint(p) == before;
+    out->leaked_bytes = workspace_live() > live ? workspace_live() - live : 0;
+}
+
+/* A plan that cannot be made is no failure: the method says why it does not do this case, and is
+ * skipped. What the ranks say once they run is one. */
+int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c, int trace)
+{
+    RunResult *out = &run->out;
+    const RingSetup setup = ring_setup_of(c, (RingMethod)ring_method_from_name(v->name));
+    const uint64_t before = problem_fingerprint(p);
+    size_t live;
+    int status, absent;
+    memset(run, 0, sizeof *run);
+    run->backend = ring_backend_of(c, v);
+    run->told = (RingResult){.ranks = setup.ranks,
+                             .nodes = setup.nodes,
+                             .hidden = NAN,
+                             .hidden_backward = NAN,
+                             .efficiency = NAN,
+                             .efficiency_both = NAN,
+                             .balance = NAN};
+    if (result_make(out, p, c) != EXIT_OK) {
+        cli_refuse("%s: %s", v->name, out->failure);
+        out->status = ATTN_NO_MEMORY;
+        return EXIT_RUNTIME;
+    }
+    out->ring = &run->told;
+    out->answered = 1;
+    if (ring_backend_refuses(c, v, p->args.shape.d, out->failure, &absent)) {
+        out->status = ATTN_SKIP;
+        if (absent)
+            cli_refuse("--transport nccl: %s", out->failure);
+        return absent ? EXIT_NO_DEVICE : EXIT_OK;
+    }
+    if (ring_plan_make(&run->plan, &p->args, &setup, out->failure) != 0) {
+        const int no_memory = strncmp(out->failure, "memory", 6) == 0;
+        out->status = no_memory ? ATTN_NO_MEMORY : ATTN_SKIP;
+        if (no_memory)
+            cli_refuse("%s: %s", v->name, out->failure);
+        return no_memory ? EXIT_RUNTIME : EXIT_OK;
+    }
+    live = workspace_live();
+    bench_progress("%s", v->name);
+    bench_set_threads(1); /* of BLAS: the ranks have their own */
+    flash_backward_set_deterministic(c->deterministic);
+    status = run_rounds(run, c, trace);
+    bench_progress_clear();
+    bench_set_threads(c->threads);
+    look_around(out, p, before, live);
+    if (status != 0) {
+        snprintf(out->failure, sizeof out->failure, "%s", run->report.failure);
+        out->status = ATTN_NO_MEMORY;
+        cli_refuse("%s: %s", v->name, out->failure);
+        return EXIT_RUNTIME;
+    }
+    run_finished(out);
+    status = tell(run);
+    if (status != EXIT_OK)
+        cli_refuse("%s: %s", v->name, out->failure);
+    return status;
+}
+
+void ring_run_free(RingRun *run)
+{
+    result_free(&run->out);
+    ring_report_free(&run->report);
+    ring_plan_free(&run->plan); /* zeros where there is none */
+}

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * trace_screen.c: --trace, a plan as one screen of text: which tokens each rank has, whose block is
+ * where at each step of both passes, and how much of it is seen.
+ *
+ *     triangle   a diagonal goes through: pairs are asked one by one
+ *     full       all pairs are visible: the kernel asks nobody
+ *     half       a half of the queries sees all keys, or all queries see a half of them
+ *     band       the edge of a window goes through
+ *     mask       a full mask has holes in it
+ *     skip       nothing is visible: the block only passes through
+ *
+ * The table is drawn from the timetable that the cost model plays (schedule.h), not from what the
+ * ranks do; a test compares both.
+ *
+ * Interface: ring_trace_screen, ring_mask_word (trace.h).
+ */
+#include "show/trace.h"
+
+#include "planner/schedule.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH = 80, LABEL = 8 };
+
+/* One word for a pair of shards. "half" is what zigzag makes of every pair of different ranks. */
+const char *ring_mask_word(const RingPlan *plan, int q_rank, int k_rank)
+{
+    const RingWork work = ring_pair_work(plan, q_rank, k_rank);
+    if (work.tile == ATTN_TILE_SKIP)
+        return "skip";
+    if (work.tile == ATTN_TILE_CLEAN)
+        return "full";
+    if (plan->mask)
+        return "mask";
+    if (work.partial_rows == 0) /* each query sees whole runs of keys: rectangles, no edge */
+        return "half";
+    return plan->rule.left >= 0 || plan->rule.right > 0 ? "band" : "triangle";
+}
+
+/* --- who has which tokens ----------------------------------------------------------------------*/
+
+static int by_token(const void *a, const void *b)
+{
+    const RingPiece *x = a, *y = b;
+    return (x->global > y->global) - (x->global < y->global);
+}
+
+/* "0-7 56-63", or with stripes "1 5 9 ... 61": as much as fits into `room` characters. */
+static void print_tokens(FILE *out, const RingShard *shard, int room, RingPiece *sorted)
+{
+    int used = 0; /* characters */
+    if (shard->count)
+        memcpy(sorted, shard->pieces, (size_t)shard->count * sizeof *sorted);
+    qsort(sorted, (size_t)shard->count, sizeof *sorted, by_token);
+    for (int64_t p = 0; p < shard->count; p++) {
+        const int64_t stride = sorted[p].stride, first = sorted[p].global;
+        int64_t last = first + (sorted[p].length - 1) * stride;
+        char text[96];
+        /* in the sequence's order a zigzag chunk's two parts are neighbours, and read as one */
+        while (stride == 1 && p + 1 < shard->count && sorted[p + 1].global == last + 1) {
+            p++;
+            last = sorted[p].global + sorted[p].length - 1;
+        }
+        if (last == first)
+            snprintf(text, sizeof text, " %" PRId64, first);
+        else if (stride == 1)
+            snprintf(text, sizeof text, " %" PRId64 "-%" PRId64, first, last);
+        else
+            snprintf(text, sizeof text, " %" PRId64 " %" PRId64 " .. %" PRId64, first,
+                     first + stride, last);
+        used += (int)strlen(text);
+        if (used > room - 4) {
+            fputs(" ...", out);
+            return;
+        }
+        fputs(text, out);
+    }
+    if (shard->count == 0)
+        fputs(" none", out);
+}
+
+/* Queries and keys have shards of their own where there are more of the one than of the other. */
+static int print_shares(FILE *out, const RingPlan *plan)
+{
+    const int crossed = plan->shape.Nq != plan->shape.Nk;
+    for (int r = 0; r < plan->setup.ranks; r++) {
+        const RingShard *sides[] = {&plan->q[r], &plan->k[r]};
+        fprintf(out, "rank %-2d ", r);
+        for (int side = 0; side <= crossed; side++) {
+            RingPiece *sorted = malloc(((size_t)sides[side]->count + 1) * sizeof *sorted);
+            if (!sorted)
+                return -1;
+            fputs(!crossed ? "tokens" : side ? ", keys" : "queries", out);
+            print_tokens(out, sides[side], crossed ? 28 : 64, sorted);
+            free(sorted);
+        }
+        fputc('\n', out);
+    }
+    return 0;
+}
+
+/* --- who has whose block -----------------------------------------------------------------------*/
+
+typedef char Cell[96];
+
+/* Adds one remote block, as "K3 half" or "Q3 half"; letters: of the word. */
+static void add_remote(Cell cell, const RingSchedule *s, int rank, const RingAction *a, int letters)
+{
+    const RingMethod method = ring_method_on(s->plan->setup.method, s->ranks, s->plan->setup.nodes);
+    const int queries_visit = s->pass == RING_BACKWARD &&
+                              (method == RING_METHOD_BURST || method == RING_METHOD_BURST_DOUBLE);
+    const size_t used = strlen(cell);
+    if (a->heads < 1) { /* a part of the heads for each rank: ulysses, and nobody visits */
+        const int64_t share = s->plan->shape.H / s->ranks;
+        snprintf(cell, sizeof(Cell), "heads %" PRId64 "-%" PRId64 " of all tokens", rank * share,
+                 (rank + 1) * share - 1);
+        return;
+    }
+    snprintf(cell + used, sizeof(Cell) - used, "%s%c%d %.*s", used ? " " : "",
+             queries_visit ? 'Q' : 'K', queries_visit ? a->q_owner : a->k_owner, letters,
+             ring_mask_word(s->plan, a->q_owner, a->k_owner));
+}
+
+/* Who visits a rank at a step; both halves of a block are one. Where the two rings of a window
+ * meet, there are two. */
+static void fill_cell(Cell cell, const RingSchedule *s, int rank, int step, int letters)
+{
+    const RingAction *last = NULL;
+    cell[0] = '\0';
+    for (int64_t n = 0; n < s->count[rank]; n++) {
+        const RingAction *a = &s->actions[rank][n];
+        if (a->kind != RING_ACT_COMPUTE || a->step != step || a->q_owner < 0 ||
+            (last && last->q_owner == a->q_owner && last->k_owner == a->k_owner))
+            continue;
+        add_remote(cell, s, rank, a, letters);
+        last = a;
+    }
+}
+
+/* A rank's share of the whole work, in percent. In pairs, not in time: what a rank has to do, not
+ * how long it takes. */
+static double share_of_work(const RingSchedule *s, int rank)
+{
+    double mine = 0, all = 0;
+    for (int r = 0; r < s->ranks; r++)
+        for (int64_t n = 0; n < s->count[r]; n++) {
+            const double pairs = (double)s->actions[r][n].work.pairs * s->actions[r][n].heads;
+            all += pairs;
+            mine += r == rank ? pairs : 0;
+        }
+    return all > 0 ? 100 * mine / all : 0;
+}
+
+/* Steps in which somebody computes attention: sums and copies have no q_owner. */
+static int steps_of(const RingSchedule *s)
+{
+    int steps = 1;
+    for (int r = 0; r < s->ranks; r++)
+        for (int64_t n = 0; n < s->count[r]; n++)
+            if (s->actions[r][n].step >= steps && s->actions[r][n].q_owner >= 0)
+                steps = s->actions[r][n].step + 1;
+    return steps;
+}
+
+/* A table is as wide as its widest word. */
+static int longest_cell(const RingSchedule *s, int steps, int letters)
+{
+    int longest = 7; /* "step 63" */
+    for (int r = 0; r < s->ranks; r++)
+        for (int t = 0; t < steps; t++) {
+            Cell cell;
+            fill_cell(cell, s, r, t, letters);
+            longest = (int)strlen(cell) > longest ? (int)strlen(cell) : longest;
+        }
+    return longest;
+}
+
+/* If the words do not fit into a line of 80, three letters of each have to do. */
+static void print_steps(FILE *out, const RingSchedule *s)
+{
+    const int steps = steps_of(s), all_letters = 8, few_letters = 3;
+    int letters = all_letters, width = longest_cell(s, steps, letters) + 1;
+    if (LABEL + steps * width + 5 > WIDTH) {
+        letters = few_letters;
+        width = longest_cell(s, steps, letters) + 1;
+    }
+    fprintf(out, "%-*s", LABEL, s->pass == RING_FORWARD ? "forward" : "backward");
+    for (int t = 0; t < steps; t++)
+        fprintf(out, " step %-*d", width - 6, t);
+    fputs(" work\n", out);
+    for (int r = 0; r < s->ranks; r++) {
+        fprintf(out, "rank %-*d", LABEL - 5, r);
+        for (int t = 0; t < steps; t++) {
+            Cell cell;
+            fill_cell(cell, s, r, t, letters);
+            fprintf(out, " %-*s", width - 1, cell);
+        }
+        fprintf(out, " %2.0f %%\n", share_of_work(s, r));
+    }
+}
+
+/* --- who sends how much ------------------------------------------------------------------------*/
+
+/* "1.54 kB" */
+static const char *size_text(char text[32], int64_t bytes)
+{
+    const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
+    double value = (double)bytes;
+    int unit = 0;
+    while (value >= 1000 && unit < 4) {
+        value /= 1000;
+        unit++;
+    }
+    snprintf(text, 32, unit ? "%.3g %s" : "%.0f %s", value, units[unit]);
+    return text;
+}
+
+/* The rank that sends most, since all wait for it. From the formulas, not from a run. */
+static void print_bytes(FILE *out, const RingModelCase *m, RingPass pass)
+{
+    RingModelBytes most = {{0}, 0, 0};
+    int64_t outer = 0, left;
+    char text[32];
+    int used;
+    for (int r = 0; r < m->ranks; r++) {
+        const RingModelBytes b = model_ring_sent(m, pass, r);
+        outer = b.outer > outer ? b.outer : outer;
+        if (model_ring_total(&b) > model_ring_total(&most))
+            most = b;
+    }
+    left = model_ring_total(&most);
+    used = fprintf(out, "a rank sends %s%s", size_text(text, left), left ? ":" : "");
+    for (int t = 0; t < RING_TENSORS; t++) {
+        char word[64];
+        if (!most.sent[t])
+            continue;
+        left -= most.sent[t];
+        snprintf(word, sizeof word, " %s %s%s", ring_tensor_name((RingTensor)t),
+                 size_text(text, most.sent[t]), left ? "," : "");
+        if (used + (int)strlen(word) > WIDTH)
+            used = fprintf(out, "\n            ") - 1;
+        used += fprintf(out, "%s", word);
+    }
+    fputc('\n', out);
+    if (outer)
+        fprintf(out, "             %s of it to another node\n", size_text(text, outer));
+}
+
+/* One line that says what the screen is about. */
+static void print_head(FILE *out, const RingPlan *plan)
+{
+    const AttnRule rule = plan->rule;
+    fprintf(out, "%s, %s, ", ring_method_name(plan->setup.method),
+            ring_layout_name(plan->setup.layout));
+    if (rule.left >= 0 || rule.right > 0)
+        fprintf(out, "window %" PRId64 ",%" PRId64, rule.left, rule.right);
+    else
+        fputs(rule.right == 0 ? "causal" : plan->mask ? "full mask" : "no mask", out);
+    fprintf(out, ": %" PRId64 " x %" PRId64 " tokens over %d ranks", plan->shape.Nq, plan->shape.Nk,
+            plan->setup.ranks);
+    if (plan->setup.nodes > 1)
+        fprintf(out, " on %d nodes", plan->setup.nodes);
+    fputs("\n", out);
+}
+
+/* A plan is enough: no rank runs, and nothing is sent. */
+int ring_trace_screen(FILE *out, const RingPlan *plan)
+{
+    RingModelCase m;
+    if (ring_model_case(&m, plan) != 0)
+        return -1;
+    print_head(out, plan);
+    if (print_shares(out, plan) != 0) {
+        ring_model_free(&m);
+        return -1;
+    }
+    for (int pass = RING_FORWARD; pass <= (plan->backward ? RING_BACKWARD : RING_FORWARD); pass++) {
+        RingSchedule s;
+        if (ring_schedule_make(&s, plan, (RingPass)pass) != 0) {
+            ring_model_free(&m);
+            return -1;
+        }
+        print_steps(out, &s);
+        print_bytes(out, &m, (RingPass)pass);
+        ring_schedule_free(&s);
+    }
+    fputs("K1: keys of rank 1; triangle, band: an edge of the mask inside; skip: none seen\n", out);
+    if (plan->setup.method != RING_METHOD_ULYSSES)
+        fprintf(out, "If all wait for the slowest at each step, %.0f %% of the time is useful.\n",
+                100 * ring_plan_efficiency(plan));
+    ring_model_free(&m);
+    return 0;
+}

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * transport_nccl.cu: messages between GPUs by NCCL.
+ *
+ * ncclSend and ncclRecv are kernels: they wait in a stream for their turn, and occupy a few
+ * multiprocessors while they copy. A message that is to travel beside the attention therefore has a
+ * stream of its own, and two events tie it to the stream of work:
+ *
+ *     work      ... attend(t-1) | ready ------------ attend(t) ------------ | attend(t+1)
+ *     messages                  +-> group of sends and receives --> arrived +
+ *
+ * "ready": what is sent has been computed, and what is received into is not read any more.
+ * "arrived": the next step may use it. All messages of an exchange form one NCCL group: a ring of
+ * single sends, each waiting for its receiver, would wait for ever.
+ *
+ * How many multiprocessors may they occupy? A block of the backward kernel fills one. Two GPUs with
+ * 8192 tokens, 132 multiprocessors each, half of a remote block's keys; rows that a block walks
+ * over:
+ *
+ *     rank 1    128 blocks of 8192 rows      4 multiprocessors are idle
+ *     rank 0    256 blocks of 4096 rows      two rounds, of 132 and of 124 blocks
+ *
+ * NCCL would take 32. On rank 1 only 4 are free until the end; on rank 0 it gets its 32 between the
+ * rounds, and there they wait for their peers, while 24 blocks of the second round wait for them: a
+ * third round. With 4 it finds 4 on both sides. So a ring, whose messages have time, gets as few as
+ * will do (few_blocks); who waits for messages gets all. NCCL shares what it gets among all ranks,
+ * whether they are neighbours or not: of 4 blocks, with 4 ranks, a neighbour's messages get one.
+ *
+ * The communicator is non-blocking: a call may answer "in progress", and is asked again until the
+ * time-out; a rank that finds an error, or hears of one, aborts the communicator, which ends the
+ * kernels that wait for a dead peer.
+ *
+ * Interface: transport_nccl.h.
+ */
+#include <nccl.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/cuda/backend_cuda.h"
+#include "tensor.h"
+#include "transports/cuda/transport_nccl.h"
+
+/* Of NCCL's blocks: for each neighbour, and in all; what one of them carries in a second. And how
+ * fast kernels may be. */
+enum { LEAST_BLOCKS = 2, MOST_BLOCKS = 32 };
+#define BLOCK_BYTES_S 16e9
+#define KERNEL_FLOPS  400e12
+
+typedef struct NcclEnd {
+    const RingTransport *host; /* for host memory, barriers, failures */
+    void *host_endpoint;
+    ncclComm_t comm;
+    int aborted;
+} NcclEnd;
+
+typedef struct NcclTicket {
+    cudaEvent_t ready, arrived;
+} NcclTicket;
+
+/* The rank's endpoint while NCCL is its transport. */
+static NcclEnd *end_of(RingRank *r)
+{
+    return (NcclEnd *)r->endpoint;
+}
+
+/* Ends the kernels that wait for a peer. A kernel that waits for a peer does so on the GPU, where
+ * no time-out of ours reaches it. Aborting the communicator is the only way to make it return. */
+static void abort_messages(NcclEnd *end)
+{
+    if (end->comm && !end->aborted) {
+        end->aborted = 1;
+        (void)ncclCommAbort(end->comm);
+    }
+}
+
+/* The host's transport finds its own end in the rank, also where it has to say that the rank has
+ * failed. */
+#define BY_HOST(r, call)                                                                           \
+    do {                                                                                           \
+        NcclEnd *nccl = end_of(r);                                                                 \
+        const RingTransport *host = (r)->transport = nccl->host;                                   \
+        (r)->endpoint = nccl->host_endpoint;                                                       \
+        call;                                                                                      \
+        (r)->transport = &ring_transport_nccl;                                                     \
+        (r)->endpoint = nccl;                                                                      \
+        if ((r)->failed)                                                                           \
+            abort_messages(nccl);                                                                  \
+    } while (0)
+
+static int look(RingRank *r)
+{
+    int status = 0;
+    if (end_of(r)->host->look)
+        BY_HOST(r, status = host->look(r));
+    return status;
+}
+
+/* Until the communicator has done what `answer` left in progress. While it waits it looks round for
+ * failures of others: the reason why a communicator does not answer is usually a rank that is
+ * gone. */
+static int settle(RingRank *r, ncclResult_t answer, const char *what)
+{
+    const double start = ring_now_ms(), limit = r->plan->setup.timeout_s * 1e3;
+    NcclEnd *end = end_of(r);
+    while (answer == ncclInProgress) {
+        if (look(r) != 0)
+            return -1;
+        if (ring_now_ms() - start > limit)
+            return ring_fail(r, "%s: no answer from NCCL in %g s", what, limit / 1e3);
+        sched_yield();
+        if (ncclCommGetAsyncError(end->comm, &answer) != ncclSuccess)
+            return ring_fail(r, "%s: NCCL does not answer", what);
+    }
+    return answer == ncclSuccess
+               ? 0
+               : ring_fail(r, "%s: NCCL says: %s", what, ncclGetErrorString(answer));
+}
+
+/* --- what goes by the host's transport ---------------------------------------------------------*/
+
+/* NCCL has no barrier and no host memory: both are asked for between passes only, where the host's
+ * transport is good enough. */
+static int barrier(RingRank *r)
+{
+    int status;
+    BY_HOST(r, status = host->barrier(r));
+    return status;
+}
+
+static int host_send(RingRank *r, int peer, const void *data, size_t bytes)
+{
+    int status;
+    BY_HOST(r, status = host->host_send(r, peer, data, bytes));
+    return status;
+}
+
+static int host_receive(RingRank *r, int peer, void *data, size_t bytes)
+{
+    int status;
+    BY_HOST(r, status = host->host_receive(r, peer, data, bytes));
+    return status;
+}
+
+/* Without the abort the GPU would wait for this rank's peers, and they for it. */
+static void abandon(RingRank *r)
+{
+    abort_messages(end_of(r));
+    BY_HOST(r, host->abandon(r));
+}
+
+static void leave(RingRank *r)
+{
+    BY_HOST(r, host->leave(r));
+}
+
+static void note(RingRank *r)
+{
+    if (end_of(r)->host->note)
+        BY_HOST(r, host->note(r));
+}
+
+/* --- messages ----------------------------------------------------------------------------------*/
+
+/* A send and a receive meet by their order: the k-th send from rank 1 to rank 2 fits the k-th
+ * receive of rank 2 from rank 1. NCCL has no tags. So both ends must name the tensors in the same
+ * order, which they do, since both run the same lines. */
+static int queue_transfer(RingRank *r, const RingTransfer *t, ncclResult_t *answer)
+{
+    CudaBackend *s = (CudaBackend *)r->backend_state;
+    NcclEnd *end = end_of(r);
+    if (t->sends)
+        *answer = ncclSend(t->data, t->bytes, ncclUint8, t->peer, end->comm, s->messages);
+    else
+        *answer = ncclRecv(t->data, t->bytes, ncclUint8, t->peer, end->comm, s->messages);
+    return *answer == ncclSuccess || *answer == ncclInProgress ? 0 : -1;
+}
+
+/* All messages in one group. */
+static int queue_group(RingRank *r, const RingExchange *x)
+{
+    ncclResult_t answer = ncclSuccess;
+    if (settle(r, ncclGroupStart(), "a group of messages") != 0)
+        return -1;
+    for (int i = 0; i < x->count; i++)
+        if (queue_transfer(r, &x->list[i], &answer) != 0)
+            break;
+    const ncclResult_t grouped = ncclGroupEnd();
+    if (settle(r, answer == ncclInProgress ? ncclSuccess : answer, "a message") != 0)
+        return -1;
+    return settle(r, grouped, "a group of messages");
+}
+
+/* An event is a flag in a queue. cudaEventRecord(ready, work): raise it when the work asked for so
+ * far is done. cudaStreamWaitEvent(messages, ready): nothing that is put into `messages` from here
+ * on begins before. The host does not wait for either: it goes on, ahead of the GPU. */
+static int start(RingRank *r, RingExchange *x)
+{
+    CudaBackend *s = (CudaBackend *)r->backend_state;
+    NcclTicket *ticket = (NcclTicket *)ring_keep(r, sizeof *ticket);
+    if (!ticket)
+        return -1;
+    x->ticket = ticket;
+    for (int i = 0; i < x->count; i++)
+        if (cuda_backend_settle(r, x->list[i].data, x->list[i].bytes) != 0)
+            return -1;
+    if (cuda_backend_event(r, &ticket->ready) != 0 ||
+        cuda_backend_event(r, &ticket->arrived) != 0 ||
+        cuda_backend_try(r, cudaEventRecord(ticket->ready, s->before), "an event") != 0 ||
+        cuda_backend_try(r, cudaStreamWaitEvent(s->messages, ticket->ready, 0), "messages") != 0 ||
+        queue_group(r, x) != 0)
+        return -1;
+    return cuda_backend_try(r, cudaEventRecord(ticket->arrived, s->messages), "an event");
+}
+
+/* A message that does not come is told as the first one of its group that this rank should get.
+ * "Wait" for the GPU, not for the host: later work is queued behind `arrived`. */
+static int wait_for(RingRank *r, RingExchange *x)
+{
+    NcclTicket *ticket = (NcclTicket *)x->ticket;
+    ncclResult_t state = ncclSuccess;
+    int first = 0;
+    if (ncclCommGetAsyncError(end_of(r)->comm, &state) != ncclSuccess ||
+        (state != ncclSuccess && state != ncclInProgress))
+        return ring_fail(r, "NCCL says: %s", ncclGetErrorString(state));
+    while (first < x->count - 1 && x->list[first].sends)
+        first++;
+    const int status = cuda_backend_await(r, &x->list[first], ticket->ready, ticket->arrived);
+    ring_unkeep(r, ticket);
+    return status;
+}
+
+extern "C" const RingTransport ring_transport_nccl = {
+    "nccl", start, wait_for, barrier, host_send, host_receive, abandon, leave, note, look};
+
+/* --- joining -----------------------------------------------------------------------------------*/
+
+/* Rank 0 makes the name of the communicator, the others hear it over the host's transport. */
+static int share_name(RingRank *r, ncclUniqueId *name)
+{
+    if (r->rank > 0)
+        return r->transport->host_receive(r, 0, name, sizeof *name);
+    if (ncclGetUniqueId(name) != ncclSuccess)
+        return ring_fail(r, "NCCL cannot begin");
+    for (int peer = 1; peer < r->world; peer++)
+        if (r->transport->host_send(r, peer, name, sizeof *name) != 0)
+            return -1;
+    return 0;
+}
+
+/* Multiprocessors that pass on a step's keys and sums in the time of its computation, for each rank
+ * that could be a neighbour; powers of two, as NCCL rounds its channels. 0: let NCCL choose. */
+static int few_blocks(const RingRank *r)
+{
+    const RingPlan *plan = r->plan;
+    const AttnShape *n = &plan->shape;
+    const RingMethod method = plan->setup.method;
+    if (method != RING_METHOD_RING && method != RING_METHOD_RING_DOUBLE)
+        return 0;
+    const double queries = (double)n->Nq / r->world, keys = (double)n->Nk / r->world;
+    const double causal = plan->rule.left < 0 && plan->rule.right < 0 ? 1.0 : 0.5;
+    const double element = 2.0 * (double)dtype_size(plan->dtype); /* K and V */
+    const double sums = plan->backward ? 2.0 * (double)ring_partial_size(r) : 0.0;
+    const double bytes = keys * (double)(n->Hkv * n->d) * (element + sums);
+    const double products = plan->backward ? 5.0 : 2.0;
+    const double flops = 2.0 * products * causal * queries * keys * (double)(n->H * n->d);
+    int each = LEAST_BLOCKS, blocks = LEAST_BLOCKS;
+    while (each < MOST_BLOCKS && each * BLOCK_BYTES_S * flops < bytes * KERNEL_FLOPS)
+        each *= 2;
+    while (blocks < MOST_BLOCKS && blocks < each * r->world)
+        blocks *= 2;
+    return blocks < MOST_BLOCKS ? blocks : 0;
+}
+
+/* blocking = 0: calls return at once with "in progress", and settle asks until they are done. With
+ * blocking calls a rank that dies while the communicator is made would stop all others for ever. */
+int ring_nccl_join(RingRank *r)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId name;
+    NcclEnd *end = (NcclEnd *)calloc(1, sizeof *end);
+    if (!end)
+        return ring_fail(r, "out of memory");
+    memset(&name, 0, sizeof name);
+    if (share_name(r, &name) != 0) {
+        free(end);
+        return -1;
+    }
+    end->host = r->transport;
+    end->host_endpoint = r->endpoint;
+    r->transport = &ring_transport_nccl;
+    r->endpoint = end;
+    config.blocking = 0;
+    if (few_blocks(r) > 0) {
+        config.maxCTAs = few_blocks(r);
+        config.cgaClusterSize = 0; /* clusters want several idle neighbours at the same time */
+    }
+    return settle(r, ncclCommInitRankConfig(&end->comm, r->world, name, r->rank, &config),
+                  "a communicator");
+}
+
+/* Finalize waits until all messages are through; abort does not. */
+void ring_nccl_part(RingRank *r)
+{
+    NcclEnd *end;
+    if (r->transport != &ring_transport_nccl)
+        return;
+    end = end_of(r);
+    if (end->comm && !end->aborted) {
+        if (!r->failed)
+            (void)settle(r, ncclCommFinalize(end->comm), "the end of a communicator");
+        if (!end->aborted)
+            (void)(r->failed ? ncclCommAbort(end->comm) : ncclCommDestroy(end->comm));
+    }
+    r->transport = end->host;
+    r->endpoint = end->host_endpoint;
+    free(end);
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * heartbeat.h: a notice board that all processes of an mpirun can see, one slot for each rank.
+ *
+ * A process that has crashed cannot say where it was, and mpirun then ends all the others. So each
+ * rank writes beforehand, before every step and every wait, where it is: pass, step, operation.
+ * That is one store to shared memory, nobody takes part in it, and it outlives the writer: who
+ * started mpirun reads it when all ranks are gone.
+ *
+ * The board is a file without a name (memfd), opened as /proc/PID/fd/N of its maker, so nothing is
+ * left behind whatever dies. Each field has one writer, except `first` and `told`, which are won by
+ * the first who asks.
+ *
+ * Interface:
+ * - heart_create, heart_open, heart_close: the board.
+ * - heart_join, heart_place, heart_end: what a rank tells about itself.
+ * - heart_watch, heart_silence: who is gone? how long has nobody moved?
+ * - heart_fail, heart_failed: a rank found something wrong; the others stop as well.
+ * - heart_report, heart_reported: the sentence for the user, said once.
+ * - heart_blame, heart_is_stopped: who is it that all are waiting for? heart_describe: how is a
+ *   rank, and where? heart_explain: who went first?
+ * From heart_place on all are safe in a signal handler.
+ */
+#ifndef RING_HEARTBEAT_H
+#define RING_HEARTBEAT_H
+
+#include <sys/types.h>
+
+#include "ring_burst.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum HeartState {
+    HEART_ABSENT,   /* has not started yet */
+    HEART_STARTING, /* its process has, MPI has not */
+    HEART_ALIVE,
+    HEART_DONE /* has ended as it should */
+} HeartState;
+
+typedef enum HeartOperation {
+    HEART_IDLE,    /* inputs, checks: step 0 before the first run, 1 between two */
+    HEART_COMPUTE, /* in a step, not waiting */
+    HEART_RECEIVE, /* waiting for `tensor` from `peer` */
+    HEART_SEND,    /* waiting for `peer` to take `tensor` */
+    HEART_MEET     /* waiting for all ranks */
+} HeartOperation;
+
+typedef struct HeartPlace {
+    RingPass pass;
+    int step;
+    HeartOperation operation;
+    int tensor, peer; /* tensor: RingTensor, or RING_TENSORS for results on their way to rank 0 */
+} HeartPlace;
+
+typedef struct HeartSlot {
+    int64_t pid;
+    int32_t state;   /* HeartState */
+    int32_t signal;  /* that it crashed of; 0: none */
+    uint64_t place;  /* a HeartPlace in one word: never half written */
+    int64_t since;   /* ns, CLOCK_MONOTONIC, of the last change of place */
+    int64_t stopped; /* ns, when it was told to end (SIGTERM); 0: never */
+    int64_t outside; /* ns, when somebody else than mpirun told it so; 0: never */
+    int64_t gone;    /* ns, when heart_watch saw that it is not there any more; 0: never */
+} HeartSlot;
+
+typedef struct HeartBoard {
+    int32_t ranks;
+    int32_t first;  /* rank + 1 of the first that failed; 0: none */
+    int32_t teller; /* 1: somebody is writing `told`; 2: it is written */
+    int32_t status; /* rank 0's exit status, once it is known */
+    char told[512];
+    HeartSlot slot[RING_MAX_RANKS];
+} HeartBoard;
+
+/* NULL: no memory. path: for heart_open in other processes of this machine. */
+HeartBoard *heart_create(int ranks, char path[64]);
+HeartBoard *heart_open(const char *path);
+void heart_close(HeartBoard *board);
+
+void heart_join(HeartBoard *board, int rank, HeartState state);
+int heart_joined(const HeartBoard *board); /* ranks that are alive or done */
+void heart_place(HeartBoard *board, int rank, HeartPlace place);
+double heart_silence(const HeartBoard *board); /* s since any rank has come to another place */
+HeartPlace heart_read(const HeartBoard *board, int rank);
+void heart_crash(HeartBoard *board, int rank, int signal);
+/* Rank `rank` was told to end: by its mpirun, or by somebody else (from outside). */
+void heart_stop(HeartBoard *board, int rank, int from_outside);
+void heart_end(HeartBoard *board, int rank, HeartState state);
+
+void heart_status(HeartBoard *board, int status); /* rank 0: what the program ends with */
+int64_t heart_now(void);                          /* ns, CLOCK_MONOTONIC */
+
+/* For who started the ranks, many times a second: notes who is gone, so that the order is known. */
+void heart_watch(HeartBoard *board);
+
+void heart_fail(HeartBoard *board, int rank);
+int heart_failed(const HeartBoard *board); /* the first rank that failed, or -1 */
+void heart_clear(HeartBoard *board);       /* no rank has failed any more: before the next run */
+
+/* 1: text is now what the user will be told; 0: somebody was first. */
+int heart_report(HeartBoard *board, const char *text);
+const char *heart_reported(const HeartBoard *board); /* "" */
+
+/* Rank `rank` has waited too long. Follows who waits for whom from there on, and says in text where
+ * that ends ("; rank 2 is stopped at ..."). Returns the rank at the end: one that does not wait, or
+ * of a circle the one that is furthest behind. */
+int heart_blame(const HeartBoard *board, int rank, char *text, size_t room);
+int heart_is_stopped(const HeartBoard *board, int rank); /* by SIGSTOP or a debugger */
+/* "rank 2 is stopped at forward step 3, computing for 4.1 s" */
+void heart_describe(const HeartBoard *board, int rank, char *text, size_t room);
+/* Some rank ended badly, and the rest with it: which one, and where was it? */
+void heart_explain(const HeartBoard *board, char *text, size_t room);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

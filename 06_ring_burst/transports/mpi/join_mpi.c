@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * join_mpi.c: a process under mpirun becomes a rank, and one day stops being one.
+ *
+ * A rank that dies is known to mpirun only, which then ends the others by SIGTERM. Who went first?
+ * Each rank notes on the board (heartbeat.h) that it crashed, or that it was told to end, by mpirun
+ * or by somebody else (the kernel says who sent a signal). A rank that is gone and has noted
+ * neither went first. If mpirun was started by the user and not by launch_mpi.c, nobody else reads
+ * the board, so the first rank that is told to end says it. And if mpirun itself is killed, the
+ * kernel ends its ranks: no orphans.
+ *
+ * Interface: ring_mpi_hush, ring_mpi_status, ring_mpi_join, ring_mpi_leave, ring_mpi_give_up,
+ * ring_mpi_rank ... (world_mpi.h).
+ */
+#include <fcntl.h>
+#include <mpi.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "transports/mpi/messages_mpi.h"
+#include "transports/mpi/world_mpi.h"
+
+#ifdef __SANITIZE_ADDRESS__ /* which has better words for a crash */
+enum { OWN_WORDS = 0 };
+#else
+enum { OWN_WORDS = 1 };
+#endif
+
+enum { LOOKS_PER_S = 10 }; /* of a rank's guard */
+#define START_S 30.0       /* on top of --timeout: until MPI has started */
+
+static MpiEnd *end;
+static HeartBoard *board;
+static HeartBoard own_board; /* where the shared one cannot be had: nobody else sees it */
+static int own_rank, launched, loud = STDERR_FILENO;
+
+/* --- before MPI is started: what the environment says ------------------------------------------*/
+
+/* OpenMPI, then MPICH and its kin, then whatever starts processes by PMIx. */
+static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"};
+
+static int rank_by_environment(void)
+{
+    size_t i;
+    for (i = 0; i < sizeof rank_names / sizeof *rank_names; i++)
+        if (getenv(rank_names[i]))
+            return atoi(getenv(rank_names[i]));
+    return -1;
+}
+
+int ring_mpi_under_mpirun(void)
+{
+    return rank_by_environment() >= 0;
+}
+
+void ring_mpi_hush(void)
+{
+    const int nothing = rank_by_environment() > 0 ? open("/dev/null", O_WRONLY) : -1;
+    if (nothing < 0)
+        return;
+    dup2(nothing, STDOUT_FILENO);
+    if (!getenv("ATTN_MPI_STDERR")) {
+        loud = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+        dup2(nothing, STDERR_FILENO);
+    }
+    close(nothing);
+}
+
+int ring_mpi_status(int status)
+{
+    return rank_by_environment() > 0 ? 0 : status;
+}
+
+/* --- the end of a rank -------------------------------------------------------------------------*/
+
+/* In one write, so that no other process's words come between. Where launch_mpi.c has started
+ * mpirun it reads the board and reports for all. */
+void ring_mpi_report(const char *sentence)
+{
+    static const char before[] = "ring_burst: ";
+    char line[600];
+    const size_t n = strlen(sentence), most = sizeof line - sizeof before - 1;
+    const size_t length = n < most ? n : most;
+    if ((board && !heart_report(board, sentence)) || launched)
+        return;
+    memcpy(line, before, sizeof before - 1);
+    memcpy(line + sizeof before - 1, sentence, length);
+    line[sizeof before - 1 + length] = '\n';
+    if (write(loud, line, sizeof before + length) < 0)
+        return; /* nobody reads */
+}
+
+/* With the default handling back in its place the signal does what it would have done without us:
+ * the parent sees of what the process died. */
+static void end_by(int number)
+{
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void on_crash(int number)
+{
+    heart_crash(board, own_rank, number);
+    end_by(number);
+}
+
+/* mpirun sends SIGTERM to all ranks when one is gone. And when rank 0 ends with a status that is
+ * not 0: who has left by then has nothing to say. */
+static void on_end(int number, siginfo_t *signal_info, void *context)
+{
+    const struct timespec others = {0, 100000000}; /* until they have noted it as well */
+    char text[400];
+    (void)context;
+    heart_stop(board, own_rank, signal_info->si_pid != getppid());
+    if (!launched && board->slot[own_rank].state != HEART_DONE) {
+        nanosleep(&others, NULL);
+        heart_explain(board, text, sizeof text);
+        ring_mpi_report(text);
+    }
+    end_by(number);
+}
+
+/* A stopped process neither fails nor ends, and who does not wait for it does not notice. So each
+ * rank has a thread that looks at the next rank of this machine all the time, and, if that one is
+ * stopped, at the one behind it too: whoever is stopped, somebody that runs looks at it. After the
+ * time-out the rank is named, and this process ends with a status, upon which mpirun ends the rest.
+ * The time is counted in looks: if all were stopped (Ctrl-Z), nobody has looked meanwhile. */
+static void *guard(void *timeout_s)
+{
+    const struct timespec pause = {0, 1000000000 / LOOKS_PER_S};
+    const double most = *(double *)timeout_s * LOOKS_PER_S;
+    int looks[RING_MAX_RANKS] = {0}, n, rank;
+    char text[400];
+    for (n = 0; !__atomic_load_n(&end, __ATOMIC_ACQUIRE); n++, nanosleep(&pause, NULL))
+        if (n > most + START_S * LOOKS_PER_S) {
+            snprintf(text, sizeof text, "rank %d: not all ranks have started in %g s", own_rank,
+                     (double)n / LOOKS_PER_S);
+            ring_mpi_report(text);
+            _exit(EXIT_RUNTIME);
+        }
+    for (;; nanosleep(&pause, NULL))
+        for (n = 1; n < board->ranks; n++) {
+            rank = (own_rank + n) % board->ranks;
+            if (board->slot[rank].pid == 0) /* on another machine */
+                continue;
+            looks[rank] = heart_is_stopped(board, rank) ? looks[rank] + 1 : 0;
+            if (looks[rank] > most) {
+                heart_describe(board, rank, text, sizeof text);
+                ring_mpi_report(text);
+                _exit(EXIT_RUNTIME);
+            }
+            if (looks[rank] == 0)
+                break;
+        }
+    return NULL;
+}
+
+/* It runs from before MPI_Init until the process ends: both MPI_Init and MPI_Finalize wait for all
+ * ranks. */
+static void start_guard(double timeout_s)
+{
+    static double limit;
+    pthread_t thread;
+    limit = timeout_s;
+    if (pthread_create(&thread, NULL, guard, &limit) == 0)
+        pthread_detach(thread);
+}
+
+/* SA_SIGINFO: the handler is told who sent the signal. */
+static void watch_signals(void)
+{
+    static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+    struct sigaction action;
+    size_t i;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_end;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGTERM, &action, NULL);
+    action.sa_flags = 0;
+    action.sa_handler = on_crash;
+    for (i = 0; OWN_WORDS && i < sizeof crashes / sizeof *crashes; i++)
+        sigaction(crashes[i], &action, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* when mpirun, our parent, is killed */
+}
+
+/* --- becoming a rank ---------------------------------------------------------------------------*/
+
+/* Nobody made a board for us: the first rank of this machine makes one for those beside it. */
+static void share_board(int world)
+{
+    MPI_Comm machine;
+    char path[64] = "";
+    int place;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
+    MPI_Comm_rank(machine, &place);
+    if (place == 0)
+        board = heart_create(world, path);
+    MPI_Bcast(path, sizeof path, MPI_CHAR, 0, machine);
+    if (place > 0 && path[0])
+        board = heart_open(path);
+    MPI_Comm_free(&machine);
+}
+
+static void find_board(int rank)
+{
+    const char *path = getenv("RING_MPI_BOARD"); /* of launch_mpi.c */
+    own_rank = rank > 0 ? rank : 0;
+    board = path ? heart_open(path) : NULL;
+    launched = board != NULL;
+    if (board && rank >= 0 && rank < board->ranks) {
+        heart_join(board, rank, HEART_STARTING);
+        watch_signals(); /* again after MPI_Init, which brings handlers of its own */
+    }
+}
+
+/* Before anything is computed: a plan for more ranks than there are would wait for one that does
+ * not exist. */
+static int refuse_world(int ranks, int world, char why[256])
+{
+    if (world > RING_MAX_RANKS)
+        snprintf(why, 256, "mpirun -n: found %d, accepted are up to %d ranks", world,
+                 RING_MAX_RANKS);
+    else
+        snprintf(why, 256, "--ranks: found %d under mpirun with %d ranks, accepted is %d, or none",
+                 ranks, world, world);
+    if (launched)
+        heart_end(board, own_rank, HEART_DONE);
+    MPI_Finalize();
+    return -1;
+}
+
+/* MPI_THREAD_FUNNELED: kernels may have threads, but only the main one calls MPI. */
+int ring_mpi_join(int ranks, double timeout_s, char why[256])
+{
+    int world, given;
+    find_board(rank_by_environment());
+    start_guard(timeout_s);
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given) != MPI_SUCCESS) {
+        snprintf(why, 256, "MPI_Init failed");
+        return -1;
+    }
+    MPI_Comm_rank(MPI_COMM_WORLD, &own_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &world);
+    if (world > RING_MAX_RANKS || (ranks > 0 && ranks != world))
+        return refuse_world(ranks, world, why);
+    if (!board)
+        share_board(world);
+    if (!board) {
+        board = &own_board;
+        board->ranks = world;
+    }
+    heart_join(board, own_rank, HEART_STARTING);
+    watch_signals();
+    __atomic_store_n(&end, mpi_end_open(board, timeout_s), __ATOMIC_RELEASE);
+    if (!end) {
+        snprintf(why, 256, "out of memory for the ends of %d channels", world);
+        return -1;
+    }
+    heart_join(board, own_rank, HEART_ALIVE);
+    return 0;
+}
+
+/* All ranks together. */
+static void finalize(void)
+{
+    heart_end(board, own_rank, HEART_DONE);
+    mpi_end_close(end);
+    end = NULL;
+    MPI_Finalize();
+}
+
+/* Rank 0 says that no run comes any more; the others have waited for that. */
+int ring_mpi_leave(int status)
+{
+    if (!end)
+        return status;
+    const int refused = status == EXIT_USAGE || status == EXIT_RUNTIME; /* with runs left, maybe */
+    mpi_go(end, own_rank == 0 && refused ? MPI_GIVES_UP : MPI_ENDS);
+    if (own_rank == 0)
+        heart_status(board, status);
+    finalize();
+    /* launch_mpi.c knows by the board. A status that is not 0 makes mpirun end the others by force,
+     * which takes it seconds. */
+    return own_rank == 0 && !launched ? status : 0;
+}
+
+void ring_mpi_give_up(void)
+{
+    finalize();
+    exit(EXIT_OK); /* the status of the whole is rank 0's */
+}
+
+/* NULL before MPI was started. */
+MpiEnd *ring_mpi_end(void)
+{
+    return end;
+}
+
+int ring_mpi_rank(void)
+{
+    return own_rank;
+}
+
+int ring_mpi_ranks(void)
+{
+    return end ? mpi_end_world(end) : 1;
+}

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * messages_mpi.c: messages between processes, by MPI_Isend and MPI_Irecv.
+ *
+ * MPI promises what a ring needs: between two processes, messages with the same tag arrive in the
+ * order in which they were sent (the tag is the tensor), and a non-blocking call returns at once.
+ * What it does not promise is an end. MPI_Wait waits for ever for somebody who is gone, and burns a
+ * core meanwhile. So every wait here is a loop around MPI_Testsome:
+ *
+ *     test; all there? done. Has somebody failed? Stop. Too late? Say who is missing. Else a nap.
+ *
+ * The nap matters: with 8 ranks on 2 cores a rank that spins takes the time of the one for whom it
+ * waits. And one more thing that MPI does not promise: that messages move while a rank computes.
+ * OpenMPI moves long ones only inside of its own calls. Bytes are hidden behind arithmetic by
+ * hardware that copies by itself; that is why the overlap is measured on GPUs, not here.
+ *
+ * When a rank fails, its buffers are about to be freed, but messages may still be on their way into
+ * them. All ranks then settle (settle_mpi.c).
+ *
+ * Interface: see messages_mpi.h.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "transports/mpi/mpi_end.h"
+
+#define MODESTY_S 0.5 /* how long somebody else may speak first */
+
+/* At first it only lets others run, then it sleeps, up to a millisecond. */
+void mpi_nap(MpiNap *n)
+{
+    struct timespec time = {0, 20000};
+    if (n->turns++ < 50) {
+        sched_yield();
+        return;
+    }
+    time.tv_nsec *= n->turns < 100 ? n->turns - 50 : 50;
+    nanosleep(&time, NULL);
+}
+
+MpiNap mpi_nap_begin(void)
+{
+    return (MpiNap){ring_now_ms(), 0};
+}
+
+/* Time since the rank began to wait. */
+double mpi_nap_seconds(const MpiNap *n)
+{
+    return (ring_now_ms() - n->begin) / 1e3;
+}
+
+/* A receipt belongs to its tensor. RING_TENSORS: none. */
+static int tensor_of(int tag)
+{
+    return tag >= MPI_RECEIPT_TAG ? tag - MPI_RECEIPT_TAG : tag < RING_TENSORS ? tag : RING_TENSORS;
+}
+
+/* Who waits for a receipt is the one who sends the tensor. */
+static int is_sender(const MpiPart *p)
+{
+    return p->tag >= MPI_RECEIPT_TAG ? !p->sends : p->sends;
+}
+
+const char *mpi_tag_name(int tag)
+{
+    return tensor_of(tag) < RING_TENSORS ? ring_tensor_name((RingTensor)tensor_of(tag))
+           : tag == MPI_BARRIER_TAG      ? "the signal of a barrier"
+                                         : "results";
+}
+
+void mpi_be_at(RingRank *r, HeartOperation operation, int tensor, int peer)
+{
+    const MpiEnd *e = r->endpoint;
+    heart_place(e->board, r->rank, (HeartPlace){r->pass, r->step, operation, tensor, peer});
+}
+
+/* --- tickets -----------------------------------------------------------------------------------*/
+
+/* Four arrays, because MPI wants it so: requests in one piece, and beside them where it writes
+ * which of them are done and what became of them. All open tickets hang in a list, so that
+ * mpi_settle finds those that a failed rank has left behind. */
+static MpiTicket *new_ticket(MpiEnd *e, int count)
+{
+    MpiTicket *t = calloc(1, sizeof *t);
+    const size_t n = (size_t)(count > 0 ? count : 1);
+    if (!t)
+        return NULL;
+    t->part = calloc(n, sizeof *t->part);
+    t->request = calloc(n, sizeof *t->request);
+    t->status = calloc(n, sizeof *t->status);
+    t->index = calloc(n, sizeof *t->index);
+    t->next = e->flying;
+    e->flying = t;
+    return t;
+}
+
+void mpi_ticket_free(MpiEnd *e, MpiTicket *t)
+{
+    MpiTicket **at = &e->flying;
+    while (*at != t)
+        at = &(*at)->next;
+    *at = t->next;
+    free(t->part);
+    free(t->request);
+    free(t->status);
+    free(t->index);
+    free(t);
+}
+
+/* Errors come back as numbers and do not end the program, since the communicator was told so
+ * (MPI_ERRORS_RETURN): the sentence that names rank and step is ours to say. */
+static int fail_with(RingRank *r, const char *what, int code)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    MPI_Error_string(code, text, &length);
+    return ring_fail(r, "%s: MPI says %.100s", what, text);
+}
+
+/* Starts one message as pieces that MPI can count. MPI counts bytes in an int, so a message of more
+ * than 1 GiB goes in pieces; those of one message have the same tag, and MPI keeps their order.
+ * `tag` says which tensor, `x->peer` which rank: MPI finds the receive that fits both, whatever
+ * else is on its way. */
+static int post(RingRank *r, MpiTicket *t, const RingTransfer *x, int tag, int transfer)
+{
+    MpiEnd *e = r->endpoint;
+    char *data = x->data;
+    size_t left = x->bytes;
+    while (left > 0) {
+        const int bytes = (int)(left < e->piece ? left : e->piece);
+        MPI_Request *request = &t->request[t->count];
+        const int code = x->sends
+                             ? MPI_Isend(data, bytes, MPI_BYTE, x->peer, tag, e->messages, request)
+                             : MPI_Irecv(data, bytes, MPI_BYTE, x->peer, tag, e->messages, request);
+        if (code != MPI_SUCCESS)
+            return fail_with(r, mpi_tag_name(tag), code);
+        t->part[t->count++] = (MpiPart){x->sends, x->peer, tag, bytes, transfer};
+        t->left++;
+        e->sent[x->peer] += x->sends;
+        data += bytes;
+        left -= (size_t)bytes;
+    }
+    return 0;
+}
+
+/* All of a list; receives first, so that what arrives has a place. A message that comes before its
+ * receive is posted has to be put somewhere: MPI copies it into a buffer of its own, and copies it
+ * again when the receive comes; or, if it is long, it lets the sender wait. A receive that is
+ * posted first costs neither. */
+MpiTicket *mpi_post(RingRank *r, const RingTransfer *list, int count, int tag)
+{
+    MpiEnd *e = r->endpoint;
+    MpiTicket *t;
+    int i, sends, parts = 0;
+    for (i = 0; i < count; i++)
+        parts += (int)((list[i].bytes + e->piece - 1) / e->piece);
+    t = new_ticket(e, parts);
+    if (!t || !t->part || !t->request || !t->status || !t->index) {
+        ring_fail(r, "out of memory for %d messages", parts);
+        return NULL;
+    }
+    for (sends = 0; sends <= 1; sends++)
+        for (i = 0; i < count; i++)
+            if (list[i].sends == sends &&
+                post(r, t, &list[i], tag >= 0 ? tag : (int)list[i].tensor, i) != 0)
+                return NULL;
+    return t;
+}
+
+/* One message is complete: is it what was expected? */
+static int land(RingRank *r, const MpiPart *p, const MPI_Status *status)
+{
+    int bytes = 0;
+    if (p->sends)
+        return 0;
+    ((MpiEnd *)r->endpoint)->taken++;
+    if (status->MPI_ERROR == MPI_ERR_TRUNCATE)
+        return ring_fail(r, "%s from rank %d is longer than the %d bytes that were due",
+                         mpi_tag_name(p->tag), p->peer, p->bytes);
+    if (status->MPI_ERROR != MPI_SUCCESS)
+        return fail_with(r, mpi_tag_name(p->tag), status->MPI_ERROR);
+    MPI_Get_count(status, MPI_BYTE, &bytes);
+    if (bytes != p->bytes)
+        return ring_fail(r, "%s from rank %d has %d bytes, %d were due", mpi_tag_name(p->tag),
+                         p->peer, bytes, p->bytes);
+    return 0;
+}
+
+/* What has become complete by now. list (may be NULL): whose transfers get their time. MPI_Testsome
+ * asks and returns at once. It is also the place where OpenMPI moves bytes. */
+static int look(RingRank *r, MpiTicket *t, RingTransfer *list)
+{
+    int i, done = 0, result = 0;
+    const int code = MPI_Testsome(t->count, t->request, &done, t->index, t->status);
+    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS)
+        return fail_with(r, "MPI_Testsome", code);
+    for (i = 0; i < done; i++) {
+        if (code == MPI_SUCCESS)
+            t->status[i].MPI_ERROR = MPI_SUCCESS; /* MPI sets it only when something is wrong */
+        if (list)
+            list[t->part[t->index[i]].transfer].end_ms = ring_now_ms();
+    }
+    t->left = done == MPI_UNDEFINED ? 0 : t->left - done;
+    for (i = 0; i < done && result == 0; i++)
+        result = land(r, &t->part[t->index[i]], &t->status[i]);
+    for (; i < done; i++)
+        ((MpiEnd *)r->endpoint)->taken += !t->part[t->index[i]].sends;
+    return result;
+}
+
+/* --- waiting -----------------------------------------------------------------------------------*/
+
+/* For the sentence: what the rank is waiting for. */
+static const MpiPart *first_pending(const MpiTicket *t)
+{
+    int i = 0;
+    while (i < t->count - 1 && t->request[i] == MPI_REQUEST_NULL)
+        i++;
+    return &t->part[i];
+}
+
+/* Often several ranks wait too long at the same time, and all but one because of that one. So who
+ * finds that another waiting rank is further behind leaves it the first word for a moment. */
+static int too_late(RingRank *r, const MpiPart *p, double seconds)
+{
+    const MpiEnd *e = r->endpoint;
+    const double limit = r->plan->setup.timeout_s;
+    char why[128];
+    const int culprit = heart_blame(e->board, r->rank, why, sizeof why);
+    if (culprit != r->rank && seconds < limit + MODESTY_S &&
+        heart_read(e->board, culprit).operation >= HEART_RECEIVE)
+        return 0;
+    if (p->tag == MPI_BARRIER_TAG)
+        return ring_fail(r, "waiting for all ranks: not all came in %g s%s", limit, why);
+    return ring_fail(r, "%s %s %s rank %d: %s in %g s%s", is_sender(p) ? "sending" : "waiting for",
+                     mpi_tag_name(p->tag), is_sender(p) ? "to" : "from", p->peer,
+                     is_sender(p) ? "not taken" : "nothing came", limit, why);
+}
+
+/* Where many ranks share few cores, a rank that is slow is not one that is gone: time counts from
+ * the last sign of life of any rank. */
+double mpi_silence(const MpiEnd *e, const MpiNap *n)
+{
+    const double waited = mpi_nap_seconds(n), silence = heart_silence(e->board);
+    return waited < silence ? waited : silence;
+}
+
+int mpi_turn(RingRank *r, const MpiTicket *t, MpiNap *n, const MpiPart **shown)
+{
+    const MpiEnd *e = r->endpoint;
+    const MpiPart *p = first_pending(t);
+    if (p != *shown)
+        mpi_be_at(r,
+                  p->tag == MPI_BARRIER_TAG ? HEART_MEET
+                  : is_sender(p)            ? HEART_SEND
+                                            : HEART_RECEIVE,
+                  tensor_of(p->tag), p->peer);
+    *shown = p;
+    if (heart_failed(e->board) >= 0)
+        return ring_fail(r, "stopped, since rank %d has failed", heart_failed(e->board));
+    if (mpi_silence(e, n) > r->plan->setup.timeout_s && too_late(r, p, mpi_silence(e, n)) != 0)
+        return -1;
+    mpi_nap(n);
+    return 0;
+}
+
+/* Three ways out: all is there, somebody has failed, it takes too long. There is no fourth, and
+ * that is why nothing hangs. */
+int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list)
+{
+    const MpiPart *shown = NULL;
+    MpiNap n = mpi_nap_begin();
+    while (t->left > 0) {
+        if (look(r, t, list) != 0)
+            return -1;
+        if (t->left > 0 && mpi_turn(r, t, &n, &shown) != 0)
+            return -1;
+    }
+    mpi_ticket_free(r->endpoint, t);
+    mpi_be_at(r, HEART_COMPUTE, 0, 0);
+    return 0;
+}
+
+int mpi_test(RingRank *r, MpiTicket *t)
+{
+    if (t->left > 0 && look(r, t, NULL) != 0)
+        return -1;
+    if (t->left > 0)
+        return 0;
+    mpi_ticket_free(r->endpoint, t);
+    return 1;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * messages_mpi.h: one end of the mpi transport: a process that sends and takes messages, and never
+ * waits for ever.
+ *
+ * Interface:
+ * - ring_transport_mpi: the transport that is made of it.
+ * - mpi_end_open, mpi_end_close: an end, once for each process; all ranks together.
+ * - mpi_post, mpi_finish: messages that start together; all of them are complete.
+ * - mpi_test: are they complete by now?
+ * - ring_copy_join: from here on messages are copies between GPUs.
+ * - mpi_settle: no message is left anywhere.
+ * - mpi_begin, mpi_go, mpi_worst, mpi_collect: all ranks together, between runs.
+ */
+#ifndef RING_MESSAGES_MPI_H
+#define RING_MESSAGES_MPI_H
+
+#include "runtime/ring_world.h"
+#include "transports/mpi/heartbeat.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+extern const RingTransport ring_transport_mpi; /* whose endpoint is an MpiEnd */
+
+typedef struct MpiEnd MpiEnd;
+typedef struct MpiTicket MpiTicket;
+
+/* Channels beside those of the tensors: host_send and host_receive, the barrier, and one for each
+ * tensor (MPI_RECEIPT_TAG + tensor) in which its receiver says that it has been taken. */
+enum { MPI_RESULTS_TAG = RING_TENSORS, MPI_BARRIER_TAG, MPI_RECEIPT_TAG };
+
+/* board: where this process and those beside it write their heartbeats. timeout_s: until the first
+ * run has its own. NULL: no memory, or MPI refused. */
+MpiEnd *mpi_end_open(HeartBoard *board, double timeout_s);
+void mpi_end_close(MpiEnd *end);
+int mpi_end_rank(const MpiEnd *end);
+int mpi_end_world(const MpiEnd *end);
+HeartBoard *mpi_end_board(const MpiEnd *end);
+
+/* All of a list, in the channel `tag`, or (tag < 0) each in its tensor's. NULL: the rank failed. */
+MpiTicket *mpi_post(RingRank *r, const RingTransfer *list, int count, int tag);
+/* Returns when all are complete; the ticket is gone then. The times of completion go to list (may
+ * be NULL). -1 after ring_fail: too late, or somebody else has failed, or wrong sizes. */
+int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list);
+/* 1: all are complete, and the ticket is gone; 0: not yet; -1 after ring_fail. Never waits. */
+int mpi_test(RingRank *r, MpiTicket *t);
+/* Where this rank is, on the board. */
+void mpi_be_at(RingRank *r, HeartOperation operation, int tensor, int peer);
+
+/* A rank of ring_transport_mpi whose backend is a GPU's (share.h is open) has messages
+ * that are copies between GPUs from here on. -1 after ring_fail. Only in a build with CUDA. */
+int ring_copy_join(RingRank *r);
+
+/* Returns when each message that was ever sent has been taken, if need be by throwing it away. -1:
+ * a message was left over, and the rank has failed. Does not return when some rank does not come:
+ * then nobody can go on, and mpirun ends all. Only the first call of a run does something. */
+int mpi_settle(RingRank *r);
+
+/* Rank 0 says what comes next, a run (a number that the run has, above 0) or the end, and the
+ * others wait for that as long as it takes: rank 0 may still be checking the results of the run
+ * before. Returns what rank 0 said: `next`, or MPI_GIVES_UP. Ends everything when this rank means
+ * something else. */
+enum {
+    MPI_ENDS = 0,
+    MPI_GIVES_UP = -1 /* an end that may come early; the user has been told why */
+};
+int mpi_go(MpiEnd *end, int next);
+void mpi_begin(MpiEnd *end, RingRank *r);           /* before a run */
+int mpi_worst(MpiEnd *end, int failed);             /* 1: some rank failed */
+void mpi_collect(MpiEnd *end, RingRankReport *all); /* all[rank] of each rank, on rank 0 */
+void mpi_abort(const char *text);                   /* reports it, ends all processes */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

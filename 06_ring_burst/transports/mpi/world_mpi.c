@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * world_mpi.c: a run over MPI, as one of its ranks sees it.
+ *
+ * All processes have read the same command line and made the same inputs from the same seed, so
+ * nothing needs to be dealt out: each rank takes its shard from its own copy. What comes together
+ * on rank 0 are results, bytes and times, and, if something went wrong, the first sentence.
+ *
+ * Interface: ring_world_mpi (ring_world.h).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "transports/mpi/messages_mpi.h"
+#include "transports/mpi/world_mpi.h"
+
+/* A number that differs between cases, so that no rank takes part in another case than the others:
+ * FNV-1a over the plan's numbers; never 0. */
+static int number_of(const RingPlan *plan)
+{
+    const RingSetup *s = &plan->setup;
+    const int64_t all[] = {plan->shape.B,  plan->shape.H, plan->shape.Hkv, plan->shape.Nq,
+                           plan->shape.Nk, plan->shape.d, plan->dtype,     plan->backward,
+                           s->method,      s->layout,     s->ranks,        s->nodes,
+                           s->partials,    s->fault.kind, s->fault.step,   s->verify_hops};
+    uint32_t sum = 2166136261u;
+    size_t i;
+    for (i = 0; i < sizeof all / sizeof *all; i++)
+        sum = (sum ^ (uint32_t)all[i]) * 16777619u;
+    return (int)(sum >> 2) + 1;
+}
+
+/* The rank that failed first has the cause; what the others say is a consequence. */
+static void choose_failure(RingReport *report, int first)
+{
+    int rank;
+    for (rank = 0; (first < 0 || !report->rank[first].failed) && rank < report->ranks; rank++)
+        if (report->rank[rank].failed)
+            first = rank;
+    report->failed = 1;
+    snprintf(report->failure, sizeof report->failure, "%s",
+             first >= 0 ? report->rank[first].failure : "a rank failed, and does not say why");
+}
+
+/* A mistake of the program, not of the user. */
+static int refuse(RingReport *report, const char *why)
+{
+    report->failed = 1;
+    snprintf(report->failure, sizeof report->failure, "%s", why);
+    return -1;
+}
+
+/* The same ring_rank_main as for threads. Around it: go (all mean the same run), settle (no message
+ * is left over), worst (has anybody failed?), and then either reports of a good run or sentences of
+ * a bad one. */
+int ring_world_mpi(const RingTask *task, const RingBackend *backend, RingReport *report)
+{
+    MpiEnd *e = ring_mpi_end();
+    RingRank r;
+    int first, world = e ? mpi_end_world(e) : 0;
+    memset(report, 0, sizeof *report);
+    memset(&r, 0, sizeof r);
+    if (!e || world != task->plan->setup.ranks)
+        return refuse(report, e ? "the plan is not made for as many ranks as MPI has"
+                                : "MPI has not been started");
+    report->ranks = world;
+    r.rank = mpi_end_rank(e);
+    r.world = world;
+    r.plan = task->plan;
+    r.transport = &ring_transport_mpi;
+    r.backend = backend;
+    r.threads = task->plan->setup.threads > world ? task->plan->setup.threads / world : 1;
+    if (mpi_go(e, number_of(task->plan)) == MPI_GIVES_UP)
+        ring_mpi_give_up();
+    mpi_begin(e, &r);
+    if (ring_rank_main(&r, task) == 0)
+        mpi_settle(&r);
+    first = heart_failed(mpi_end_board(e));
+    if (mpi_worst(e, r.failed)) {
+        ring_rank_report(&r, report);
+        mpi_collect(e, report->rank);
+        choose_failure(report, first);
+    } else if (ring_report_gather(&r, report) != 0) {
+        mpi_abort(r.failure);
+    }
+    ring_rank_release(&r);
+    return report->failed ? -1 : 0;
+}

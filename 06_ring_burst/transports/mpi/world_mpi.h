@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * world_mpi.h: what a program does that may run as several processes (--transport mpi).
+ *
+ *     mpirun -n 4 ring_burst --transport mpi          each process is one rank
+ *     ring_burst --transport mpi --ranks 4            starts that mpirun and watches over it
+ *
+ * Each rank reads the same command line and makes the same inputs from the same seed. Only rank 0
+ * checks results, prints and writes files: the others are quiet.
+ *
+ *     ring_mpi_hush();                        first of all
+ *     cli_parse(...)
+ *     status = ring_mpi_enter(&cli, argc, argv);
+ *     if (status != CLI_CONTINUE) return ring_mpi_status(status);
+ *     ... ring_world_mpi for each case, by all ranks, in the same order;
+ *         checks, tables, files: only if ring_mpi_rank() == 0 ...
+ *     return ring_mpi_leave(status);
+ *
+ * Interface:
+ * - ring_mpi_hush, ring_mpi_enter, ring_mpi_status, ring_mpi_leave, ring_mpi_give_up,
+ *   ring_mpi_rank, ring_mpi_ranks.
+ * - ring_mpi_join, ring_mpi_launch: what ring_mpi_enter does in a rank, and in who starts ranks.
+ */
+#ifndef RING_WORLD_MPI_H
+#define RING_WORLD_MPI_H
+
+#include "cli/cli.h"
+#include "runtime/ring_world.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Under mpirun, ranks other than 0 print nothing from here on (ATTN_MPI_STDERR=1: their stderr
+ * stays open, to see what a debugger or a sanitizer says). */
+void ring_mpi_hush(void);
+/* CLI_CONTINUE: go on, as a rank where a case has --transport mpi. Else the exit status: this was
+ * the process that started mpirun, and all is done; or a refusal, printed. Ranks other than 0 are
+ * left without --json, --save and --check. */
+int ring_mpi_enter(Cli *cli, int argc, char **argv);
+/* What to exit with after a refusal, which all ranks find: 0 for all but rank 0. mpirun kills the
+ * others as soon as one ends with a status, even a rank 0 that is about to say what is wrong. */
+int ring_mpi_status(int status);
+/* All ranks leave together; returns the status to exit with: 0 for all but rank 0. */
+int ring_mpi_leave(int status);
+void ring_mpi_give_up(void); /* for others than rank 0, when it has left early: does not return */
+/* One sentence for the user, by whoever is first of all ranks. Safe in a signal handler. */
+void ring_mpi_report(const char *sentence);
+int ring_mpi_rank(void);  /* 0 without mpirun */
+int ring_mpi_ranks(void); /* 1 without mpirun */
+
+/* ranks: what --ranks says, 0 = nothing. 0, or -1 with one sentence. */
+int ring_mpi_join(int ranks, double timeout_s, char why[256]);
+/* Starts mpirun with this command line and waits for its end; the exit status of the whole. */
+int ring_mpi_launch(int ranks, double timeout_s, int argc, char **argv);
+struct MpiEnd *ring_mpi_end(void); /* NULL before */
+int ring_mpi_under_mpirun(void);   /* by the environment */
+/* Are this case's ranks processes? --transport mpi, and nccl under mpirun: GPUs of many
+ * machines. */
+int ring_mpi_is_over(const CliCase *c);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * run_internal.h: what run.c, run_device.c and run_so.c share; nobody else includes it.
+ *
+ * Interface:
+ * - run_outputs, run_inputs: the storages of a result and of a problem.
+ * - result_make: outputs of a result, poisoned, with host views of the inputs.
+ * - run_poison: NaN into all outputs.
+ * - run_host: repetitions on the CPU; the output of the last one stays.
+ * - run_device: the same on the GPU; outputs are brought to the host.
+ * - run_note_peak: workspace, pass by pass.
+ * - run_keep_going: the number of repetitions and the time they may take.
+ */
+#ifndef ATTN_RUN_INTERNAL_H
+#define ATTN_RUN_INTERNAL_H
+
+#include "bench/run.h"
+
+enum { RUN_OUTPUTS = 7, RUN_INPUTS = 7 };
+/* All storages of a result and of a problem, in one order: O lse dQ dK dV dwq dwk, and
+ * Q K V dO mask wq wk. Those that are not needed are empty. */
+void run_outputs(RunResult *out, Storage *all[RUN_OUTPUTS]);
+void run_inputs(const Problem *p, const Storage *all[RUN_INPUTS]);
+/* EXIT_OK or EXIT_RUNTIME. */
+int result_make(RunResult *out, const Problem *p, const CliCase *c);
+void run_poison(RunResult *out);
+/* Before repetition `round` (0, 1, ...; the first warmup ones are not timed). start_ms: when the
+ * row began. */
+int run_keep_going(const CliCase *c, int round, int timed, double start_ms);
+/* Is the coming round a timed one? Warm-up ends early when it alone spends the budget. */
+int run_is_timed(const CliCase *c, int round, double start_ms);
+/* After each pass: what it took at most beside the `live` bytes of before the run. */
+void run_note_peak(RunResult *out, int backward, size_t live);
+/* Marks the outputs as worth judging; says so when workspace was not freed. */
+void run_finished(RunResult *out);
+/* What the variants answered; fills samples, peak_bytes, leaked_bytes, storage_intact. */
+AttnStatus run_host(RunResult *out, const CliCase *c, AttnFn forward, AttnFn backward);
+AttnStatus run_device(RunResult *out, const Variant *v, const Problem *p, const CliCase *c);
+
+#endif

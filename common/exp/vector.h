@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * vector.h: one vector of floats, as wide as the instruction set that a file is compiled for.
+ *
+ * GCC and clang know vectors as a type, with + and * on them, and turn a * b + c into one fused
+ * multiply-add. So code for vectors needs hardly any intrinsics, only a width. Meson compiles such
+ * a file once for each instruction set, with -DFLASH_ISA=avx2 and the like and that set's compiler
+ * flags, and once without, for any processor. OWN gives the copies of a function different names,
+ * so that all of them stand in one program, which asks exp_isa() (isa.h) which one to call.
+ *
+ * Interface:
+ * - Vector, VectorInt, VectorBits: LANES numbers. load, store: at a multiple of their size.
+ * - larger: the maximum in each lane.
+ * - ANY_PROCESSOR: defined in the copy without -DFLASH_ISA, which is compiled for any processor.
+ * - OWN(name): name_avx2 and the like. TEXT(FLASH_ISA): "avx2".
+ */
+#ifndef ATTN_VECTOR_H
+#define ATTN_VECTOR_H
+
+#include <stdint.h>
+
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
+#ifndef FLASH_ISA
+#define FLASH_ISA     portable
+#define ANY_PROCESSOR 1
+#endif
+#define OWN__(name, isa) name##_##isa
+#define OWN_(name, isa)  OWN__(name, isa)
+#define OWN(name)        OWN_(name, FLASH_ISA)
+#define TEXT_(isa)       #isa
+#define TEXT(isa)        TEXT_(isa)
+
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX2__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+
+typedef float Vector __attribute__((vector_size(4 * LANES)));
+typedef int32_t VectorInt __attribute__((vector_size(4 * LANES)));
+typedef uint32_t VectorBits __attribute__((vector_size(4 * LANES)));
+
+static inline Vector load(const float *p)
+{
+    return *(const Vector *)p;
+}
+
+static inline void store(float *p, Vector v)
+{
+    *(Vector *)p = v;
+}
+
+/* a > b ? a : b in each lane, so b wherever one of them is NaN: what x86's instruction does. */
+static inline Vector larger(Vector a, Vector b)
+{
+#if defined(__AVX512F__)
+    return (Vector)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (Vector)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return (Vector)_mm_max_ps((__m128)a, (__m128)b);
+#else
+    for (int t = 0; t < LANES; t++)
+        a[t] = a[t] > b[t] ? a[t] : b[t];
+    return a;
+#endif
+}
+
+#endif

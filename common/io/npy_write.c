@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * npy_write.c: writes a float32 array beside its target and renames it, because a rename is one
+ * step for every reader: it sees the old file or the whole new one, and never half of it.
+ *
+ * Interface: npy.h, npy_write_f32.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "io/npy_internal.h"
+
+/* The front of a float32 file, padded so that the data begins at a multiple of 64. Returns its
+ * length. */
+static size_t make_front(unsigned char front[256], int ndim, const int64_t *shape)
+{
+    char *text = (char *)front + 10;
+    size_t n, length;
+    int t;
+    memset(front, ' ', 256);
+    n = (size_t)sprintf(text, "{'descr': '<f4', 'fortran_order': False, 'shape': (");
+    for (t = 0; t < ndim; t++)
+        n += (size_t)sprintf(text + n, t == 0 ? "%lld," : " %lld,", (long long)shape[t]);
+    if (ndim > 1)
+        n--; /* (2, 3), but (2,) */
+    n += (size_t)sprintf(text + n, "), }");
+    text[n] = ' ';
+    length = (10 + n + 1 + 63) / 64 * 64;
+    front[length - 1] = '\n';
+    memcpy(front, NPY_MAGIC "\x01\x00", 8);
+    front[8] = (unsigned char)((length - 10) & 0xFF);
+    front[9] = (unsigned char)((length - 10) >> 8);
+    return length;
+}
+
+/* Creates a file of a new name beside path; its name is put in temp. NULL with errno. */
+static FILE *create_beside(const char *path, char *temp, size_t room)
+{
+    static atomic_uint serial;
+    FILE *f = NULL;
+    int tries, fd = -1;
+    for (tries = 0; tries < 100 && fd < 0; tries++) {
+        snprintf(temp, room, "%s.%ld.%u.tmp", path, (long)getpid(), atomic_fetch_add(&serial, 1));
+        fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd < 0 && errno != EEXIST)
+            return NULL;
+    }
+    if (fd >= 0 && !(f = fdopen(fd, "wb"))) {
+        close(fd);
+        unlink(temp);
+    }
+    return f;
+}
+
+int npy_write_f32(const char *path, const float *data, int ndim, const int64_t *shape,
+                  char error[NPY_ERROR_SIZE])
+{
+    NpyArray a = {.type = NPY_F4, .ndim = ndim};
+    unsigned char front[256];
+    const size_t room = strlen(path) + 64;
+    size_t bytes = 0, length;
+    char *temp;
+    FILE *f;
+    int t, good, why;
+    if (ndim < 0 || ndim > NPY_MAX_DIMS)
+        return npy_refuse(error, path, "cannot be written: 0 to %d dimensions are accepted, not %d",
+                          NPY_MAX_DIMS, ndim);
+    for (t = 0; t < ndim; t++)
+        if ((a.shape[t] = shape[t]) < 0)
+            return npy_refuse(error, path, "cannot be written: the shape has a negative size");
+    if (npy_count_elements(&a, path, error, &bytes) != 0)
+        return -1;
+    length = make_front(front, ndim, shape);
+    if (!(temp = malloc(room)))
+        return npy_refuse(error, path, "cannot be written: memory is short");
+    f = create_beside(path, temp, room);
+    good = f && fwrite(front, 1, length, f) == length && fwrite(data, 1, bytes, f) == bytes;
+    why = errno;
+    if (f && fclose(f) != 0 && good) { /* a full disk may show only here */
+        why = errno;
+        good = 0;
+    }
+    if (good && rename(temp, path) != 0) {
+        why = errno;
+        good = 0;
+    }
+    if (f && !good)
+        unlink(temp);
+    free(temp);
+    return good ? 0 : npy_refuse(error, path, "cannot be written: %s", strerror(why));
+}

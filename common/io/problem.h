@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * problem.h: the inputs of one case, from seed, files or the bundled real activations.
+ *
+ * Interface:
+ * - problem_make: CliCase -> Problem; prints one sentence and returns EXIT_USAGE for bad input.
+ * - problem_fingerprint: of everything that a variant may read but not write.
+ * - tensors_new: storage of three tensors, packed or apart.
+ * - problem_free.
+ * The inputs lie in guarded storage; nobody writes to them after problem_make.
+ */
+#ifndef ATTN_PROBLEM_H
+#define ATTN_PROBLEM_H
+
+#include "cli/cli.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct Problem {
+    AttnArgs args;       /* host pointers; O, lse, dQ, dK, dV empty; options NULL without any */
+    AttnOptions options; /* dwq and dwk empty */
+    AttnMask mask_type;
+    Storage Q, K, V, dO; /* dO only with a backward; --pack: see tensors_new */
+    Storage mask;        /* bytes [Nq][Nk] at args.mask, up to the guard page; unused without one */
+    Storage wq, wk;      /* float32 [H*d] and [Hkv*d] with --qk-norm */
+    AttnSegment *segments; /* of the queries, then as many of the keys: one for each sequence */
+    TensorLayout layout;
+    int backward;
+    uint64_t serial; /* no two problems of a process have the same: device copies are kept by it */
+} Problem;
+
+/* EXIT_OK, EXIT_USAGE or EXIT_NO_DEVICE (sentence printed), or EXIT_RUNTIME (memory). The problem
+ * must not move afterwards: args points into it. */
+int problem_make(Problem *p, const CliCase *c);
+void problem_free(Problem *p);
+uint64_t problem_fingerprint(const Problem *p);
+
+/* Q, K and V (or their gradients) as --pack and --strides want them: with q_kv K and V lie side by
+ * side on the heads axis of storage[1], with qkv all three in storage[0], and the other storages
+ * are empty. 0, or -1 when memory is short. */
+int tensors_new(Storage *const storage[3], Tensor *const view[3], const CliCase *c,
+                const AttnShape *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

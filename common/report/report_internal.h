@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * report_internal.h: between the files of the report; nobody else includes it.
+ *
+ * Interface:
+ * - report_json, report_json_softmax: one object, one line.
+ * - row_ms, row_flops, row_gflops, row_peak, row_pass: figures that table and JSON share.
+ * - head_...: what stands above the rows.
+ * - save_probe: can files be written into DIR? Leaves nothing behind.
+ */
+#ifndef ATTN_REPORT_INTERNAL_H
+#define ATTN_REPORT_INTERNAL_H
+
+#include "report/report.h"
+
+void report_json(Report *r, const ReportRow *row);
+void report_json_softmax(Report *r, const ReportSoftmax *row);
+/* Of the medians, forward and, if run, backward. In a stage whose subject is the backward pass
+ * (STAGE_ALWAYS_BACKWARD) the forward is another stage's: there it is the backward alone. NaN if
+ * the run failed. */
+double row_ms(const Report *r, const ReportRow *row);
+double row_flops(const Report *r, const ReportRow *row); /* of the same passes */
+double row_gflops(const Report *r, const ReportRow *row);
+size_t row_peak(const Report *r, const ReportRow *row); /* workspace of the same passes, bytes */
+int row_pass(const ReportRow *row);                     /* 1, 0, or -1 = not checked */
+/* A stage whose subject is the backward pass. */
+int backward_alone(const Report *r);
+void head_machine(const Report *r, const CliCase *c); /* before the first row */
+void head_case(const Report *r, const ReportRow *row);
+/* Stage 05's last column, how many tiles the window leaves; NULL: its heading. */
+void head_tiles(const Report *r, const ReportTiles *tiles);
+/* Stage 06 (report_ring.c): more words about the case, the last columns, the fields of JSON. */
+void head_ring_case(const Report *r, const ReportRow *row);
+void head_ring(const Report *r, const ReportRow *row); /* NULL: their heading */
+void json_ring(FILE *f, const ReportRow *row);
+const char *bytes_text(char text[16], double bytes); /* "12.3 MiB"; "-" for an unknown size */
+int save_probe(const char *dir);                     /* EXIT_OK or EXIT_USAGE */
+
+#endif

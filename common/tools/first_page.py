@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""first_page.py: the ladder in few lines, from recorded runs.
+
+    first_page.py FILE.jsonl...      the five lines with which ./ladder demo ends
+
+Interface:
+- ladder_table(root, demo_file): the table of the first page: for each stage the first and the last
+  rung on a CPU, from the demo's rows, and beside the last one the fastest variant on an H200.
+- summary(rows): the five lines: right, fast, small, a window, where the rest stands.
+- stale_rows(root, demo_file): the rows of that table whose source has changed since; those of
+  stages 05 and 06 on a GPU are left out, because they are recorded last.
+"""
+import pathlib
+import sys
+
+import columns
+import rows as recorded
+
+# Stage -> the case of its CPU rows in the demo, and what its last row says of a GPU: file, case,
+# column of the rate with its unit, column of the share with what it is a share of.
+CASE = "device=cpu N=1024 H=8 Hkv=8 mask=none"
+STAGES = [
+    ("01", "naive", CASE, "01_naive_h200.jsonl", "dtype=f32 N=4096 mask=none backward=false",
+     "tflops", "TFLOP/s", "", ""),
+    ("02", "tiled_softmax", CASE, "02_softmax_rows_h200.jsonl", "rows=16384 cols=16384",
+     "gbytes_per_s", "GB/s", "share_of_copy", "of a copy"),
+    ("03", "flash_forward", CASE, "03_flash_forward_h200.jsonl",
+     "dtype=bf16 B=4 N=4096 d=128 mask=none", "tflops", "TFLOP/s", "of_peer", "x cuDNN"),
+    ("04", "flash_backward", CASE, "04_flash_backward_h200.jsonl",
+     "dtype=bf16 B=4 N=4096 d=128 mask=none deterministic=false", "tflops", "TFLOP/s", "of_peer",
+     "x cuDNN"),
+    ("05", "sliding_window", "device=cpu N=2048 window=256,0",
+     "05_sliding_window_online_h200.jsonl",
+     "device=cuda dtype=bf16 N=16384 d=64 window=1024,0 backward=true", "forward_tflops",
+     "TFLOP/s", "of_peer", "x FlashAttention-2"),
+    ("06", "ring_burst", CASE, "06_ring_burst_h200.jsonl",
+     "transport=nccl ranks=4 dist=normal N=32768 layout=zigzag", "rank_tflops",
+     "TFLOP/s a GPU", "efficiency_both", "of one GPU alone"),
+]
+
+
+def ends(rows):
+    """The first and the last rung. Stage 06's methods have no order: what a reader meets first and
+    the next one. A library is no rung."""
+    rungs = sorted((r for r in rows if r["variant"] != "library"),
+                   key=lambda r: recorded.rung_order(r["variant"]))
+    if rungs and rungs[0]["stage"] == "ring_burst":
+        rungs = [r for name in ("ring-minimal", "ring") for r in rungs if r["variant"] == name]
+    return rungs[:1] + rungs[-1:] if len(rungs) > 1 else rungs
+
+
+def load(root, name, where):
+    found = recorded.usable(recorded.load([pathlib.Path(root) / name]))
+    return recorded.select(found, where)
+
+
+def gpu_row(root, file, where):
+    """The fastest variant of a case."""
+    found = load(root, "docs/results/" + file, where)
+    return min(found, key=recorded.time_ms) if found else None
+
+
+def mark(row, root):
+    return " †" if recorded.is_stale(row, root) else ""
+
+
+def ladder_rows(root, demo_file):
+    """[(stage number, program, CPU row, the first of its stage, GPU row or None, its columns)]"""
+    found = []
+    for number, stage, case, file, gpu_case, *rate in STAGES:
+        pair = ends(load(root, demo_file, f"stage={stage} {case}"))
+        for row in pair:
+            gpu = gpu_row(root, file, gpu_case) if row is pair[-1] else None
+            found.append((number, stage, row, pair[0], gpu, rate))
+    return found
+
+
+def ladder_table(root, demo_file):
+    lines = ["| stage | rung | on a CPU, ms | times as fast | memory | fastest on an H200 |",
+             "|---|---|--:|--:|--:|---|"]
+    stale = False
+    for number, stage, row, first, gpu, rate in ladder_rows(root, demo_file):
+        cells = [f"{number} {stage}" if row is first else "",
+                 f"`{row['variant']}`{mark(row, root)}",
+                 columns.cell(row, "ms_med"),
+                 columns.number(recorded.time_ms(first) / recorded.time_ms(row)),
+                 columns.cell(row, "peak_bytes"), ""]
+        if gpu:
+            share = f", {columns.cell(gpu, rate[2])} {rate[3]}" if rate[2] else ""
+            cells[-1] = (f"`{gpu['variant']}`{mark(gpu, root)}: {columns.cell(gpu, rate[0])} "
+                         f"{rate[1]}{share}")
+        stale = stale or "†" in "".join(cells)
+        lines.append("| " + " | ".join(cells) + " |")
+    machines, _ = recorded.facts([row for _, _, row, *_ in ladder_rows(root, demo_file)])
+    note = "† recorded with an older source. " if stale else ""
+    return "\n".join(lines) + f"\n\n{note}CPU: {machines[0]}.\n"
+
+
+def stale_rows(root, demo_file):
+    found = ladder_rows(root, demo_file)
+    rows = [row for _, _, row, *_ in found]
+    rows += [gpu for number, _, _, _, gpu, _ in found if gpu and number < "05"]
+    return [row for row in rows if recorded.is_stale(row, root)]
+
+
+def longest_pair(rows, mine, other):
+    """The rows of two (stage, variant) at the largest N that both have, or None."""
+    cases = {}
+    for row in rows:
+        key = row["stage"], row["variant"]
+        bundled = str(row.get("input")).startswith("bundled")
+        if row["device"] == "cpu" and not bundled and key in (mine, other):
+            where = (row["Nq"], row["H"], row["d"], row["mask"], str(row["window"]))
+            cases.setdefault(where, {})[key] = row
+    both = [(where[0], pair) for where, pair in cases.items() if len(pair) == 2]
+    pair = max(both, key=lambda found: found[0])[1] if both else None
+    return pair and (pair[mine], pair[other])
+
+
+def compare(rows, mine, other, value):
+    """(how many times, the row of `mine`, the row of `other`) or None."""
+    pair = longest_pair(rows, mine, other)
+    if not pair or not value(pair[0]) or not value(pair[1]):
+        return None
+    return (f"{value(pair[1]) / value(pair[0]):.0f} times", pair[0], pair[1])
+
+
+def last_of(rows, stage):
+    """The name of the fastest CPU variant of a stage, in its longest case."""
+    mine = [r for r in rows if r["stage"] == stage and r["device"] == "cpu"]
+    longest = max((r["Nq"] for r in mine), default=0)
+    mine = [r for r in mine if r["Nq"] == longest and recorded.time_ms(r)]
+    return min(mine, key=recorded.time_ms)["variant"] if mine else ""
+
+
+def summary(rows):
+    """At most five lines of at most 100 columns; a line whose rows are missing is left out."""
+    checked = [r for r in recorded.usable(rows) if r.get("bound_ratio") is not None]
+    flash = ("flash_forward", last_of(checked, "flash_forward"))
+    lines = []
+    if checked:
+        worst = max(r["bound_ratio"] for r in checked)
+        lines.append(f"right   {len(checked)} results checked, the worst at "
+                     f"{columns.percent(worst)} of its error bound")
+    fast = compare(checked, flash, ("naive", "v0_loops"), recorded.time_ms)
+    if fast:
+        lines.append(f"fast    {flash[1]} is {fast[0]} as fast as naive attention ({fast[1]['Nq']} "
+                     f"tokens, {columns.number(recorded.time_ms(fast[1]))} ms)")
+    small = compare(checked, flash, ("naive", "v0_loops"), lambda r: r.get("peak_bytes"))
+    if small:
+        mine, other = (columns.cell(row, "peak_bytes") for row in small[1:])
+        lines.append(f"small   it works in {small[0]} less memory ({mine} for {other})")
+    windowed = [r for r in checked if r.get("window") not in (None, [-1, -1], [-1, 0])]
+    last = last_of(windowed, "sliding_window")
+    window = compare(windowed, ("sliding_window", last), ("sliding_window", "v0_offline_mask"),
+                     recorded.time_ms)
+    if window:
+        lines.append(f"window  {last} is {window[0]} as fast as all scores with a mask "
+                     f"({window[1]['Nq']} tokens, window {window[1]['window'][0]})")
+    lines.append("look    out/plots/*.svg has the pictures, docs/README.md says where to read on")
+    return lines
+
+
+def main():
+    try:
+        print("\n".join(summary(recorded.load(sys.argv[1:]))))
+    except recorded.RowError as error:
+        print(f"first_page.py: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

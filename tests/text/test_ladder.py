@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_ladder.py: what `./ladder build` asks of meson and ninja, and what it refuses.
+
+The script runs in a copy, with stand-ins for meson and ninja that write down their arguments.
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+TOP = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+sys.path[:0] = [os.path.join(TOP, "tests")]
+from tap import Tap
+
+STAND_IN = """#!/bin/sh
+echo "${0##*/} $*" >>"$CALLS"
+[ "$1" != setup ] || { mkdir -p "$2"; echo >"$2/build.ninja"; }
+"""
+
+
+class Copy:
+    def __init__(self, folder):
+        self.top = os.path.join(folder, "tree")
+        self.calls = os.path.join(folder, "calls")
+        shutil.copytree(os.path.join(TOP, "common", "tools"),
+                        os.path.join(self.top, "common", "tools"))
+        shutil.copy(os.path.join(TOP, "ladder"), self.top)
+        for stage in ("01_naive", "03_flash_forward"):
+            os.mkdir(os.path.join(self.top, stage))
+            open(os.path.join(self.top, stage, "main.c"), "w", encoding="utf-8").close()
+        self.bin = os.path.join(folder, "bin")
+        os.mkdir(self.bin)
+        for name in ("meson", "ninja"):
+            path = os.path.join(self.bin, name)
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(STAND_IN)
+            os.chmod(path, 0o755)
+
+    def run(self, *words):
+        """The finished script, and the calls of meson and ninja in it."""
+        open(self.calls, "w", encoding="utf-8").close()
+        done = subprocess.run(
+            [os.path.join(self.top, "ladder"), *words], capture_output=True, text=True, timeout=60,
+            env=dict(os.environ, CALLS=self.calls, LADDER_NO_INSTALL="1",
+                     PATH=self.bin + os.pathsep + os.environ["PATH"]))
+        with open(self.calls, encoding="utf-8") as f:
+            return done, [line for line in f.read().splitlines() if "--version" not in line]
+
+
+def main():
+    tap = Tap()
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Copy(folder)
+        done, calls = copy.run("build", "01")
+        tap.ok(done.returncode == 0 and len(calls) == 2 and
+               calls[0].startswith("meson setup build/demo ") and
+               calls[1] == "ninja -C build/demo 01_naive/naive",
+               "build 01 configures and compiles that program", (done, calls))
+        tap.ok(done.stdout == "build/demo/01_naive/naive\n", "and says where it is", done.stdout)
+        done, calls = copy.run("build", "03_flash_forward")
+        tap.ok(done.returncode == 0 and
+               calls == ["ninja -C build/demo 03_flash_forward/flash_forward"],
+               "the next one is not configured again", (done, calls))
+        done, calls = copy.run("build")
+        tap.ok(calls == ["ninja -C build/demo 01_naive/naive 03_flash_forward/flash_forward"],
+               "without a stage: all", (done, calls))
+        for words, said in ((("build", "07"), "unknown stage '07'"),
+                            (("build", "01", "03"), "accepted is: ./ladder build [STAGE]"),
+                            (("bench", "cpu", "9"), "unknown stage '9'")):
+            done, calls = copy.run(*words)
+            tap.ok(done.returncode == 2 and said in done.stderr and not calls,
+                   f"{' '.join(words)} is refused", (done, calls))
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

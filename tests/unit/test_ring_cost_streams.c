@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_ring_cost_streams: halves of ring's gradients, and halves of the heads in a forward pass,
+ * that share a GPU: by hand, and for many plans that nothing begins before what it comes after.
+ *
+ * By hand: 512 tokens on each rank, 8 heads. Half of the keys are 2 tiles of each head, and half of
+ * the heads 4 tiles of 4 heads, so 16 blocks of threads, all equal; one takes ROUND seconds.
+ */
+#include "oracle_case.h"
+
+#include "planner/schedule.h"
+
+#define ROUND 1e-3
+
+typedef struct StreamCase {
+    RingPlan plan;
+    AttnArgs args;
+    AttnSegment tokens;
+} StreamCase;
+
+static void case_open(StreamCase *c, RingSetup setup, AttnDtype dtype, AttnRule rule,
+                      int64_t tokens, const uint8_t *mask)
+{
+    char why[256];
+    memset(c, 0, sizeof *c);
+    c->tokens = (AttnSegment){0, setup.ranks * tokens, 0, 0, 1};
+    c->args = (AttnArgs){.shape = {1, 8, 8, c->tokens.length, c->tokens.length, 4},
+                         .rule = rule,
+                         .mask = mask,
+                         .positions_q = {&c->tokens, 1},
+                         .positions_k = {&c->tokens, 1}};
+    c->args.Q.dtype = dtype;
+    c->args.dO.data = c;
+    assert_int_equal(0, ring_plan_make(&c->plan, &c->args, &setup, why));
+}
+
+static RingRates rates_of(int places)
+{
+    const double per_product = places * 2.0 * 4 * 512 * 128 / ROUND;
+    return (RingRates){.flops = {2 * per_product, 5 * per_product},
+                       .places = {places, places},
+                       .memory = 1e30,
+                       .bandwidth = {1e30, 1e30}};
+}
+
+static double pass_s(RingPass pass, RingSetup setup, AttnDtype dtype, int64_t right,
+                     const uint8_t *mask, const RingRates *rates)
+{
+    RingPrediction p;
+    double seconds;
+    StreamCase c;
+    case_open(&c, setup, dtype, (AttnRule){-1, right}, 512, mask);
+    assert_int_equal(0, ring_predict(&p, &c.plan, rates));
+    seconds = p.ms[pass == RING_BACKWARD] / 1e3;
+    ring_prediction_free(&p);
+    ring_plan_free(&c.plan);
+    return seconds;
+}
+
+static double backward_s(RingSetup setup, AttnDtype dtype, int64_t right, const uint8_t *mask,
+                         const RingRates *rates)
+{
+    return pass_s(RING_BACKWARD, setup, dtype, right, mask, rates);
+}
+
+static void assert_near(double found, double expected)
+{
+    if (fabs(found / expected - 1) > 1e-9)
+        fail_msg("%g s, expected %g", found, expected);
+}
+
+/* Two steps of two halves. 32 places hold both halves; 24 one and a half, and where the second half
+ * of a step ends, the first one of the next has begun; 16 one, and two streams are no use. burst
+ * cuts queries: all its 32 blocks in each half, half as long. */
+static void rounds_of_a_pass(void **state)
+{
+    const struct {
+        int places;
+        double two_streams, one_stream, burst;
+    } known[] = {{32, 2, 4, 2}, {24, 3, 4, 4}, {16, 4, 4, 4}};
+    uint8_t *mask = calloc(1024, 1024);
+    (void)state;
+    for (int n = 0; n < 3; n++) {
+        const RingRates rates = rates_of(known[n].places);
+        RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};
+        assert_near(backward_s(setup, ATTN_BF16, -1, NULL, &rates), known[n].two_streams * ROUND);
+        assert_near(backward_s(setup, ATTN_F16, -1, NULL, &rates), known[n].two_streams * ROUND);
+        assert_near(backward_s(setup, ATTN_F32, -1, NULL, &rates), known[n].one_stream * ROUND);
+        assert_near(backward_s(setup, ATTN_BF16, -1, mask, &rates), known[n].one_stream * ROUND);
+        setup.deterministic = 1;
+        assert_near(backward_s(setup, ATTN_BF16, -1, NULL, &rates), known[n].one_stream * ROUND);
+        setup = (RingSetup){.method = RING_METHOD_BURST, .ranks = 2, .nodes = 1};
+        assert_near(backward_s(setup, ATTN_BF16, -1, NULL, &rates), known[n].burst * ROUND);
+        setup = (RingSetup){.method = RING_METHOD_RING_DOUBLE, .ranks = 4, .nodes = 2};
+        assert_near(backward_s(setup, ATTN_BF16, -1, NULL, &rates),
+                    2 * known[n].two_streams * ROUND);
+    }
+    free(mask);
+}
+
+/* Eight steps of 32 blocks, on 24 places: a call by itself leaves a third of them idle, 2 rounds
+ * for each step. In two streams no place is ever idle: 256 blocks are 10 rounds and two thirds. One
+ * rank, and Ulysses, which has all tokens of one head, have one call. (ring-minimal waits for the
+ * messages of each step, and has no GPU.) */
+static void no_place_is_idle_forward(void **state)
+{
+    const RingRates rates = rates_of(24);
+    uint8_t *mask = calloc((size_t)4096 * 4096, 1);
+    (void)state;
+    for (int method = RING_METHOD_RING; method < RING_METHOD_RING_MINIMAL; method++) {
+        RingSetup setup = {.method = (RingMethod)method, .ranks = 8, .nodes = 2};
+        const int ulysses = method == RING_METHOD_ULYSSES;
+        const double two_streams = ulysses ? 16 : 11, one_stream = 16;
+        const RingPass pass = RING_FORWARD;
+        assert_near(pass_s(pass, setup, ATTN_BF16, -1, NULL, &rates), two_streams * ROUND);
+        assert_near(pass_s(pass, setup, ATTN_F16, -1, NULL, &rates), two_streams * ROUND);
+        assert_near(pass_s(pass, setup, ATTN_F32, -1, NULL, &rates), one_stream * ROUND);
+        assert_near(pass_s(pass, setup, ATTN_BF16, -1, mask, &rates), one_stream * ROUND);
+        setup.deterministic = 1;
+        assert_near(pass_s(pass, setup, ATTN_BF16, -1, NULL, &rates), one_stream * ROUND);
+        setup = (RingSetup){.method = (RingMethod)method, .ranks = 1, .nodes = 1};
+        assert_near(pass_s(pass, setup, ATTN_BF16, -1, NULL, &rates), 2 * ROUND);
+    }
+    free(mask);
+}
+
+/* Both halves are asked for before the host hands over the step's messages: K and V, two ends each
+ * of ROUND. The halves of step 0 share a round of 32 places; step 1 begins when the messages are
+ * there. What is beside a half's blocks is not cut into blocks: each call takes ROUND / 10. Of
+ * passes over memory step 0 has 0.1 for each half, since it reads no state; step 1, where half 0
+ * begins at 1.1 and half 1 finds no idle place before 1.25, has 0.15: O is written rounded. */
+static void what_halves_of_heads_wait_for(void **state)
+{
+    const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};
+    RingRates rates = rates_of(32);
+    (void)state;
+    rates.post_s = ROUND;
+    assert_near(pass_s(RING_FORWARD, setup, ATTN_BF16, -1, NULL, &rates), 5 * ROUND);
+    rates.call_s = ROUND / 10;
+    assert_near(pass_s(RING_FORWARD, setup, ATTN_BF16, -1, NULL, &rates), 5.2 * ROUND);
+    rates.call_s = rates.post_s = 0;
+    rates.memory = 2 * 512 * 8 * 4 / (ROUND / 10);
+    assert_near(pass_s(RING_FORWARD, setup, ATTN_BF16, -1, NULL, &rates), 2.4 * ROUND);
+}
+
+/* Messages of ROUND / 10, dK and then dV: a half waits for its own. */
+static void each_half_waits_for_its_sums(void **state)
+{
+    const struct {
+        int places;
+        double ends[4]; /* step 0: half 0, half 1; step 1 */
+    } known[] = {{32, {1, 1, 2.2, 2.4}}, {24, {1, 2, 2.2, 3.2}}, {16, {1, 2, 3, 4}}};
+    (void)state;
+    for (int n = 0; n < 3; n++) {
+        const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};
+        RingRates rates = rates_of(known[n].places);
+        RingSchedule s;
+        StreamCase c;
+        rates.latency[RING_INNER] = ROUND / 10;
+        case_open(&c, setup, ATTN_BF16, (AttnRule){-1, -1}, 512, NULL);
+        assert_int_equal(0, ring_schedule_make(&s, &c.plan, RING_BACKWARD));
+        assert_true(ring_schedule_run(&s, &rates) > 0);
+        for (int r = 0; r < 2; r++) {
+            int calls = 0;
+            for (int64_t i = 0; i < s.count[r]; i++)
+                if (s.actions[r][i].kind == RING_ACT_COMPUTE)
+                    assert_near(s.actions[r][i].end, known[n].ends[calls++] * ROUND);
+            assert_int_equal(4, calls);
+        }
+        ring_schedule_free(&s);
+        ring_plan_free(&c.plan);
+    }
+}
+
+/* What comes before the first call holds up both streams, and what comes last waits for both.
+ * Between them a call's own passes: those of the first half of a step, while nothing is
+ * computed, and those of the second half before its blocks; the first half has begun by then.
+ * Causal: rank 0 has nothing to compute until rank 1 has sent it the sums of its keys. Of these
+ * the first tile is the longest, so half 0 ends last. */
+static void passes_over_memory(void **state)
+{
+    const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};
+    const double q = 512 * 8 * 4, kv = 2 * q;
+    const double before = 10 * q + 4 * kv, half = 16 * kv / 4, after = 6 * (q + kv);
+    RingRates rates = rates_of(32);
+    (void)state;
+    rates.memory = 1e9;
+    assert_near(backward_s(setup, ATTN_BF16, -1, NULL, &rates),
+                2 * ROUND + (before + 3 * half + after) / rates.memory);
+    assert_near(backward_s(setup, ATTN_F32, -1, NULL, &rates),
+                4 * ROUND + (before + 6 * q + 4 * half + after + 2 * (q + kv)) / rates.memory);
+    assert_near(backward_s(setup, ATTN_BF16, 0, NULL, &rates),
+                (2 - 127.0 / 1024) * ROUND + (2 * before + 2 * half + after) / rates.memory);
+}
+
+/* Of a rank: nothing begins before what it comes after in its stream, or before its messages; sums
+ * are a stream's, keys are both streams'. */
+static void check_order(const RingSchedule *s, int rank)
+{
+    for (int64_t n = 0; n < s->count[rank]; n++) {
+        const RingAction *a = &s->actions[rank][n];
+        if (a->message >= 0) {
+            const RingTensor tensor = s->messages[a->message].tensor;
+            assert_int_equal(tensor == RING_DK || tensor == RING_DV, a->stream >= 0);
+        }
+        for (int64_t e = 0; e < n && a->kind == RING_ACT_COMPUTE; e++) {
+            const RingAction *b = &s->actions[rank][e];
+            if (b->stream >= 0 && a->stream >= 0 && b->stream != a->stream)
+                continue;
+            if (b->kind == RING_ACT_COMPUTE)
+                assert_true(b->end <= a->start);
+            if (b->kind == RING_ACT_WAIT)
+                assert_true(s->messages[b->message].end <= a->start);
+        }
+    }
+}
+
+/* Faster than with one stream, on an average and up to what a greedy order of blocks may lose, and
+ * never faster than all places can be. (Half 1 of a causal block is shorter: its sums would leave
+ * first, and those of half 0 come late, if messages were not in a queue.) */
+static void many_plans(void **state)
+{
+    const AttnRule rules[] = {{-1, -1}, {-1, 0}, {300, 0}, {200, 100}};
+    double saved = 0;
+    (void)state;
+    for (int n = 0; n < 200; n++) {
+        const int ranks = 2 << case_random() % 2;
+        static const RingMethod methods[] = {RING_METHOD_RING, RING_METHOD_RING_DOUBLE,
+                                             RING_METHOD_ALLGATHER};
+        RingSetup setup = {.method = methods[n % 3],
+                           .layout = (RingLayout)(case_random() % RING_LAYOUTS),
+                           .ranks = ranks,
+                           .nodes = ranks / 2};
+        const AttnRule rule = rules[case_random() % 4];
+        const int64_t tokens = 100 + case_random() % 700;
+        RingRates rates = rates_of(2 + (int)(case_random() % 60));
+        double seconds[2];
+        rates.latency[RING_INNER] = rates.latency[RING_OUTER] = 1e-5 * (case_random() % 20);
+        rates.post_s = 1e-6 * (case_random() % 50);
+        rates.call_s = 1e-6 * (case_random() % 10);
+        for (int streams = 1; streams <= 2; streams++) {
+            RingSchedule s;
+            StreamCase c;
+            setup.deterministic = streams == 1;
+            case_open(&c, setup, ATTN_BF16, rule, tokens, NULL);
+            assert_int_equal(0, ring_schedule_make(&s, &c.plan, RING_BACKWARD));
+            seconds[streams - 1] = ring_schedule_run(&s, &rates);
+            for (int r = 0; r < ranks; r++) {
+                double pairs = 0;
+                for (int k = 0; k < ranks; k++)
+                    pairs += (double)ring_pair_work(&c.plan, r, k).pairs;
+                assert_true(seconds[streams - 1] >= 10 * 8 * 4 * pairs / rates.flops[1]);
+                check_order(&s, r);
+            }
+            ring_schedule_free(&s);
+            ring_plan_free(&c.plan);
+        }
+        assert_true(seconds[1] <= 1.02 * seconds[0]);
+        saved += 1 - seconds[1] / seconds[0];
+    }
+    assert_true(saved / 200 > 0.1);
+}
+
+/* Of a rank, forward: no call begins before its keys are there, and no message leaves before both
+ * halves of all calls before it are done. */
+static void check_heads(const RingSchedule *s, int rank)
+{
+    for (int64_t n = 0; n < s->count[rank]; n++)
+        for (int64_t e = 0; e < n; e++) {
+            const RingAction *a = &s->actions[rank][n], *b = &s->actions[rank][e];
+            if (a->kind == RING_ACT_COMPUTE && b->kind == RING_ACT_WAIT)
+                assert_true(a->end == a->start || s->messages[b->message].end <= a->start);
+            if (a->kind == RING_ACT_START && b->kind == RING_ACT_COMPUTE)
+                assert_true(b->end <= s->messages[a->message].start);
+        }
+}
+
+/* Calls of 16 bits against those of float32 and the same work: never slower by more than what the
+ * order may lose (half 1's long blocks come behind half 0's short ones) and a call more for each
+ * step, and never faster than all places can be. */
+static void many_forward_passes(void **state)
+{
+    double saved = 0;
+    (void)state;
+    for (int n = 0; n < 200; n++) {
+        const int methods = RING_METHOD_RING_MINIMAL - 1;
+        const RingMethod method = (RingMethod)(RING_METHOD_RING + n % methods);
+        const RingSetup setup = {.method = method,
+                                 .layout = (RingLayout)(case_random() % RING_LAYOUTS),
+                                 .ranks = 4,
+                                 .nodes = 2};
+        const AttnRule rule = {-1, case_random() % 2 ? 0 : -1};
+        const int64_t tokens = 100 + case_random() % 700;
+        RingRates rates = rates_of(2 + (int)(case_random() % 60));
+        double seconds[2];
+        rates.post_s = 1e-6 * (case_random() % 50);
+        rates.call_s = 1e-6 * (case_random() % 10);
+        for (int streams = 1; streams <= 2; streams++) {
+            RingSchedule s;
+            StreamCase c;
+            case_open(&c, setup, streams == 2 ? ATTN_BF16 : ATTN_F32, rule, tokens, NULL);
+            assert_int_equal(0, ring_schedule_make(&s, &c.plan, RING_FORWARD));
+            seconds[streams - 1] = ring_schedule_run(&s, &rates);
+            for (int r = 0; r < setup.ranks; r++) {
+                double pairs = 0;
+                for (int k = 0; k < setup.ranks; k++)
+                    pairs += (double)ring_pair_work(&c.plan, r, k).pairs;
+                assert_true(method == RING_METHOD_ULYSSES ||
+                            seconds[streams - 1] >= 4 * 8 * 4 * pairs / rates.flops[0]);
+                check_heads(&s, r);
+            }
+            ring_schedule_free(&s);
+            ring_plan_free(&c.plan);
+        }
+        assert_true(seconds[1] <= 1.06 * seconds[0] + 4 * rates.call_s);
+        saved += 1 - seconds[1] / seconds[0];
+    }
+    assert_true(saved / 200 > 0.04);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rounds_of_a_pass),
+        cmocka_unit_test(no_place_is_idle_forward),
+        cmocka_unit_test(what_halves_of_heads_wait_for),
+        cmocka_unit_test(each_half_waits_for_its_sums),
+        cmocka_unit_test(passes_over_memory),
+        cmocka_unit_test(many_plans),
+        cmocka_unit_test(many_forward_passes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
