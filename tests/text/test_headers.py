@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""test_headers.py: each header of common/ and of the stages compiles alone, as C11 and as C++17.
+"""test_headers.py: each header of common/, the stages and the course compiles alone, as C11 and as
+C++17.
 
 usage: test_headers.py BUILD [CUDA-INCLUDES]    BUILD/common holds the generated attn_config.h
 
@@ -25,6 +26,7 @@ import tree
 from tap import Tap
 
 LANGUAGES = [("C11", "cc", ["-x", "c", "-std=c11"]), ("C++17", "c++", ["-x", "c++", "-std=c++17"])]
+COURSE = "docs/course/include/"
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Werror", "-fsyntax-only"]
 
 
@@ -70,8 +72,9 @@ def main():
     tap = Tap()
     build = pathlib.Path(sys.argv[1])
     cuda = sys.argv[2] if len(sys.argv) > 2 else ""
-    headers = [n for n in tree.sources(".h") if n.startswith(("common/", "0"))]
-    folders = sorted({str(tree.ROOT / n.split("/")[0]) for n in headers} | {str(build / "common")})
+    headers = [n for n in tree.sources(".h") if n.startswith(("common/", "0", COURSE))]
+    folders = sorted({str(tree.ROOT / n.split("/")[0]) for n in headers if n[0] != "d"} |
+                     {str(build / "common"), str(tree.ROOT / COURSE)})
     includes = [f"-I{folder}" for folder in folders] + ([f"-isystem{cuda}"] if cuda else [])
     mpi = mpi_includes()
     includes += mpi
