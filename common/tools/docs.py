@@ -11,11 +11,14 @@ the repository root. The markers (the closing one repeats the kind, as in `/code
     code: PATH#name            a function (with the comment above it), struct or macro of a C file
     code: PATH#[tag]           the lines between comments holding [tag] and [/tag]
                                (option comment=no leaves the comment above a function out);
-                               without a #, the whole file, for example what a program has printed
+                               without a #, the whole file, for example what a program has printed;
+                               from="TEXT" to="TEXT" keeps only the lines from the first one that
+                               holds TEXT up to the next one that holds the second TEXT
     diff: A B                  what changed between two files or functions (A#f B#g); the comment at
                                the head of a file is not compared
     table: FILE.jsonl columns=a,b,c filter="variant=v0_loops N>=1024"
-                               checked rows only; rows whose source has changed are marked
+                               checked rows only; rows whose source has changed are marked;
+                               commands=no leaves out the command lines below the table
     number: FILE.jsonl column=share filter="..."        one cell, inside a sentence
                                these, and code: FILE, may say pending="COMMAND": where there is no
                                such row or file yet, the page names the command that records it,
@@ -23,6 +26,8 @@ the repository root. The markers (the closing one repeats the kind, as in `/code
                                than its source counts as missing
     reading: STAGE...          files and lines to read, lines added, for each rung (reading.py)
     ladder: FILE.jsonl         the first page's table (first_page.py) from the demo's rows
+    lessons: 00 03.1 04        the lessons of these stages as a table (lessons.py)
+    minutes: 00 03.1 04        how many minutes they take together, inside a sentence
     run: PROGRAM ARGUMENTS     output of a program of --build, or of a single FILE.c, compiled
                                there; exit=2 first allows that status, before=WORD leaves out what
                                follows from the first line on that begins so (last digits, which
@@ -30,7 +35,8 @@ the repository root. The markers (the closing one repeats the kind, as in `/code
 
 Interface:
 - expand(text, page, context): the page with all markers filled; DocsError says what is wrong.
-- In a chapter (0N_name.md) each term of glossary.md beside it becomes a link at its first use.
+- In a lesson or a lab note of a stage (a file whose name begins with a number) each term of
+  docs/glossary.md becomes a link at its first use.
 - Links and commands are checked by docs_check.py, which this program calls.
 """
 import argparse
@@ -47,11 +53,12 @@ import docs_check
 import columns as shown
 import first_page
 import glossary
+import lessons
 import reading
 import rows as recorded
 import table as table_tool
 
-KINDS = "code|diff|table|number|reading|ladder|run"
+KINDS = "code|diff|table|number|reading|ladder|lessons|minutes|run"
 MARKER = re.compile(rf"(?<!`)<!-- ({KINDS}): (.*?) -->(.*?)<!-- /\1 -->", re.S)
 OPENING = re.compile(rf"(?<!`)<!-- ({KINDS}): .*? -->")
 LANGUAGE = {".c": "c", ".h": "c", ".cu": "cuda", ".cuh": "cuda", ".py": "python", ".sh": "sh"}
@@ -140,6 +147,18 @@ def excerpt(context, where, comment=True):
     return function_lines(text, name, path, comment)
 
 
+def cut(body, first, last, where):
+    """Some lines of an excerpt: a lesson shows the loop, not what stands around it."""
+    lines = body.split("\n")
+    start = next((n for n, line in enumerate(lines) if first in line), None)
+    if start is None:
+        raise DocsError(f"{where}: no line holds '{first}'")
+    end = next((n for n, line in enumerate(lines) if n >= start and last in line), None)
+    if end is None:
+        raise DocsError(f"{where}: after '{first}' no line holds '{last}'")
+    return textwrap.dedent("\n".join(lines[start:end + 1]))
+
+
 def fence(language, body):
     return f"```{language}\n{body}\n```"
 
@@ -156,6 +175,8 @@ def expand_code(context, page, words, options):
     if "pending" in options and not (context.root / words[0].split("#")[0]).exists():
         raise Pending(options["pending"])
     body = excerpt(context, words[0], options.get("comment") != "no")
+    if "from" in options or "to" in options:
+        body = cut(body, options.get("from", ""), options.get("to", ""), words[0])
     language = LANGUAGE.get(pathlib.Path(words[0].split("#")[0]).suffix, "")
     return f"\n{fence(language, body)}\n\n*{link(context, page, words[0])}*\n"
 
@@ -196,7 +217,8 @@ def recorded_rows(context, words, options):
 def expand_table(context, _page, words, options):
     rows = recorded_rows(context, words, options)
     columns = options["columns"].split(",") if "columns" in options else shown.DEMO_COLUMNS
-    return f"\n{table_tool.markdown(rows, columns, context.root)}"
+    commands = options.get("commands") != "no"
+    return f"\n{table_tool.markdown(rows, columns, context.root, commands)}"
 
 
 def expand_ladder(context, _page, words, _options):
@@ -215,6 +237,14 @@ def expand_number(context, _page, words, options):
 
 def expand_reading(context, _page, words, _options):
     return "\n" + reading.markdown(context.root, words)
+
+
+def expand_lessons(context, page, words, _options):
+    return "\n" + lessons.index(context.root, words, page)
+
+
+def expand_minutes(context, _page, words, _options):
+    return str(lessons.minutes(context.root, words))
 
 
 def find_program(context, name):
@@ -248,7 +278,7 @@ def expand_run(context, _page, words, options):
 
 EXPANDERS = {"code": expand_code, "diff": expand_diff, "table": expand_table,
              "number": expand_number, "reading": expand_reading, "ladder": expand_ladder,
-             "run": expand_run}
+             "lessons": expand_lessons, "minutes": expand_minutes, "run": expand_run}
 
 
 def parse_arguments(kind, text):
@@ -258,7 +288,7 @@ def parse_arguments(kind, text):
     for part in shlex.split(text):
         key, equals, value = part.partition("=")
         known = key in ("columns", "column", "filter", "comment", "context", "exit", "before",
-                        "pending", "fresh")
+                        "pending", "fresh", "from", "to", "commands")
         if equals and known and (kind != "run" or not words):
             options[key] = value
         else:
@@ -277,7 +307,7 @@ def expand(text, page, context):
         except Pending as command:
             new = ("(not yet recorded)" if kind == "number" else
                    f"\n*Not yet recorded; the command is* `{command}`.\n")
-        except (DocsError, recorded.RowError) as error:
+        except (DocsError, recorded.RowError, lessons.LessonError) as error:
             line = text.count("\n", 0, match.start()) + 1
             raise DocsError(f"{page}:{line}: {error}") from error
         return f"<!-- {kind}: {arguments} -->{new}<!-- /{kind} -->"
@@ -299,9 +329,11 @@ def pages_of(root):
 def process(page, context, check):
     old = page.read_text(encoding="utf-8")
     new = expand(old, page, context)
-    glossary_page = page.parent / "glossary.md"
-    if re.match(r"0\d_", page.name) and glossary_page.exists():
-        new = glossary.link_first_uses(new, glossary_page.read_text(encoding="utf-8"))
+    words = next((folder / "glossary.md" for folder in (page.parent, page.parent.parent)
+                  if (folder / "glossary.md").exists()), None)
+    if words and re.match(r"\d+_", page.name):
+        new = glossary.link_first_uses(new, words.read_text(encoding="utf-8"),
+                                       os.path.relpath(words, page.parent))
     if new == old:
         return True
     if not check:

@@ -4,8 +4,9 @@
 Interface:
 - terms(text): {anchor: term} of a glossary; a term is a heading of the third level.
 - problems(text): what is wrong with a glossary itself, one sentence each.
-- link_first_uses(page, glossary): the page with each term linked where prose uses it first, and
-  nowhere else. Code, formulas, tables, headings and other links are left alone.
+- link_first_uses(page, glossary, where): the page with each term linked where prose uses it first,
+  and nowhere else; where: the glossary's path as the page sees it. Code, formulas, tables, headings
+  and other links are left alone.
 """
 import re
 
@@ -14,7 +15,7 @@ import re
 NO_PROSE = re.compile(
     r"^```.*?^```|^ +```.*?^ +```|<!-- (\w+): .*?<!-- /\1 -->|<!--.*?-->|^\|[^\n]*$|^#[^\n]*$"
     r"|\$\$.*?\$\$|\$[^$\n]+\$|`[^`\n]*`|!?\[[^\[\]\n]*\]\([^)\n]*\)|<[^>\n]*>", re.S | re.M)
-LINK = re.compile(r"\[([^\[\]\n]*)\]\(glossary\.md#[^)\n]*\)")
+LINK = re.compile(r"\[([^\[\]]*)\]\((?:\.\./)*glossary\.md#[^)\n]*\)")
 
 
 def terms(text):
@@ -44,7 +45,7 @@ def pattern(term):
     return re.compile(rf"(?<![\w.-]){first}{words[1:]}(?:s|es|ed)?(?![\w(-]|\.\w)")
 
 
-def link_first_uses(page, glossary):
+def link_first_uses(page, glossary, where="glossary.md"):
     page = LINK.sub(r"\1", page)
     spans = [(m.start(), m.end()) for m in NO_PROSE.finditer(page)]
     taken = []  # (start, end, anchor) of what will be a link
@@ -58,5 +59,5 @@ def link_first_uses(page, glossary):
         if match:
             taken.append((match.start(), match.end(), anchor))
     for start, end, anchor in sorted(taken, reverse=True):
-        page = f"{page[:start]}[{page[start:end]}](glossary.md#{anchor}){page[end:]}"
+        page = f"{page[:start]}[{page[start:end]}]({where}#{anchor}){page[end:]}"
     return page

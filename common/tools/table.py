@@ -56,7 +56,7 @@ def terminal(rows, columns, root=recorded.ROOT, case_lines=False):
     return "\n".join(lines) + "\n"
 
 
-def markdown(rows, columns, root=recorded.ROOT):
+def markdown(rows, columns, root=recorded.ROOT, with_commands=True):
     table = cells_of(rows, columns, root)
     lines = ["| " + " | ".join(shown.COLUMNS[c][0] for c in columns) + " |",
              "|" + "|".join("--:" if shown.COLUMNS[c][2] else "---" for c in columns) + "|"]
@@ -65,7 +65,7 @@ def markdown(rows, columns, root=recorded.ROOT):
     machines, commands = recorded.facts(rows)
     notes = [STALE_NOTE + "."] if any(STALE_MARK in c for cells in table for c in cells) else []
     notes += [f"Recorded on: {machine}." for machine in machines]
-    notes += [f"Command: `{command}`" for command in commands]
+    notes += [f"Command: `{command}`" for command in commands if with_commands]
     return "\n".join(lines) + "\n" + "".join(f"\n{note}\n" for note in notes)
 
 

@@ -4,6 +4,7 @@
 inserts, each kind of drift, each kind of broken marker, dead links and dead commands."""
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -273,6 +274,33 @@ def test_kinds_of_code(tap, tree):
     page.unlink()
 
 
+def test_lessons(tap, tree):
+    """What a lesson needs: part of a function, no command lines, the map, terms from a folder."""
+    tree.write("docs/glossary.md", "# Glossary\n\n### tile\n\nA part.\n")
+    page = tree.write("docs/01_naive/1_sum.md", "# 01.1 A sum (11 minutes, no GPU)\n\nA tile.\n"
+                      '<!-- code: 01_naive/cpu/v0_loops.c#add_two from="float s" to="return" -->\n'
+                      "<!-- /code -->\n"
+                      "<!-- table: docs/r.jsonl columns=variant commands=no -->\n<!-- /table -->\n"
+                      "<!-- minutes: 01 01.1 --><!-- /minutes --> minutes\n"
+                      "<!-- lessons: 01 -->\n<!-- /lessons -->\n")
+    done = tree.docs(str(page))
+    text = page.read_text()
+    tap.ok(done.returncode == 0 and "A [tile](../glossary.md#tile)." in text,
+           "a term is linked from a folder of lessons", done.stderr + text)
+    tap.ok("static" not in text and re.search(r"```c\nfloat s.*return s;\n```", text, re.S),
+           "from= and to= keep some lines, indentation removed", text)
+    tap.ok("Test CPU" in text and "Command" not in text, "commands=no keeps the machine", text)
+    tap.ok(">22<!--" in text and "| [01.1 A sum](1_sum.md) | 11 | no GPU |" in text,
+           "the map and the sum of the minutes", text)
+    for old, new, wanted in (('from="float s"', 'from="double s"', "no line holds 'double s'"),
+                             ('to="return"', 'to="goto"', "after 'float s' no line holds 'goto'"),
+                             ("lessons: 01", "lessons: 02", "there is no lesson 02")):
+        bad = tree.write("docs/01_naive/1_sum.md", text.replace(old, new))
+        done = tree.docs(str(bad))
+        tap.ok(done.returncode == 1 and wanted in done.stderr, f"an error: {wanted}", done.stderr)
+    page.unlink()
+
+
 def test_links_and_commands(tap, tree):
     for name, text, option, expected in (
             ("a dead link", "[x](gone.md)\n", "--links", "there is no gone.md"),
@@ -311,6 +339,7 @@ def main():
         test_cut(tap, tree)
         test_errors(tap, tree)
         test_kinds_of_code(tap, tree)
+        test_lessons(tap, tree)
         test_links_and_commands(tap, tree)
     return tap.done()
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The glossary has each term once, explained and in order, and chapters link a term where their
-prose uses it first. That the links lead somewhere is docs_links; that the committed chapters have
+"""The glossary has each term once, explained and in order, and lessons link a term where their
+prose uses it first. That the links lead somewhere is docs_links; that the committed pages have
 them is docs_drift."""
 import pathlib
 import sys
@@ -41,6 +41,8 @@ def main():
     for name, page, wanted in PAGES:
         found = glossary.link_first_uses(page, WORDS)
         tap.ok(found == wanted, f"links: {name}", found)
+    found = glossary.link_first_uses("A [tile](glossary.md#tile).", WORDS, "../glossary.md")
+    tap.ok(found == "A [tile](../glossary.md#tile).", "a page in a folder has its own path", found)
     for name, text, wanted in (
             ("a term twice", WORDS + "\n### Tile\n\nAgain.\n", "'tile' stands there twice"),
             ("a wrong order", WORDS + "\n### arch\n\nIt.\n", "'arch' comes behind 'tile'"),
@@ -50,12 +52,15 @@ def main():
     tap.ok(not glossary.problems(text), "docs/glossary.md", "\n".join(glossary.problems(text)))
     tap.ok(set(glossary.terms(text)) <= docs_check.heading_anchors(text),
            "its anchors are GitHub's")
-    chapters = sorted((ROOT / "docs").glob("0[0-9]_*.md"))
-    linked = {a for c in chapters for a in glossary.terms(text)
-              if f"(glossary.md#{a})" in c.read_text(encoding="utf-8")}
-    tap.ok(len(chapters) == 7, "all chapters are looked at")
+    docs = ROOT / "docs"
+    pages = [page for pattern in ("0[0-9]_*.md", "0[0-9]_*/*.md", "lab/0[0-9]_*.md")
+             for page in sorted(docs.glob(pattern))]
+    linked = {a for page in pages for a in glossary.terms(text)
+              if f"glossary.md#{a})" in page.read_text(encoding="utf-8")}
+    stages = {part[:2] for page in pages for part in page.relative_to(docs).parts[:1]}
+    tap.ok({f"0{n}" for n in range(7)} <= stages, "pages of all stages are looked at")
     unused = sorted(set(glossary.terms(text)) - linked)
-    tap.ok(not unused, "every term is used by a chapter", " ".join(unused))
+    tap.ok(not unused, "every term is used by a lesson or a lab note", " ".join(unused))
     return tap.done()
 
 
