@@ -27,6 +27,8 @@
 #include "cli/cli.h"
 #include "models/model.h"
 #include "naive.h"
+#include "naive_steps.h"
+#include "report/pages.h"
 #include "report/report.h"
 
 static const Variant variants[] = {
@@ -92,7 +94,7 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
     int status = problem_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
     if (status != EXIT_OK)
         return status;
-    if (c->trace && naive_trace(&problem.args, stdout) != 0)
+    if (c->trace && pages_trace(c, &problem.args, naive_trace, naive_trace_steps) != 0)
         status = cli_no_memory("--trace");
     /* the oracle's O, lse (dQ, dK, dV) and the bound of each element: once for all variants */
     status = exit_worst(status, reference_make(&reference, &problem, c));

@@ -27,8 +27,10 @@
 #include "check/judge.h"
 #include "cli/cli.h"
 #include "models/model.h"
+#include "report/pages.h"
 #include "report/report.h"
 #include "rows_mode.h"
+#include "softmax_steps.h"
 #include "tiled_softmax.h"
 
 static const Variant variants[] = {
@@ -109,7 +111,7 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
     int status = problem_make(&problem, c); /* Q K V from the seed, files or the bundle */
     if (status != EXIT_OK)
         return status;
-    if (c->trace && softmax_trace(&problem.args, stdout) != 0)
+    if (c->trace && pages_trace(c, &problem.args, softmax_trace, softmax_trace_steps) != 0)
         status = cli_no_memory("--trace");
     /* the oracle's O and lse and the bound of each element: once for all variants */
     status = exit_worst(status, reference_make(&reference, &problem, c));

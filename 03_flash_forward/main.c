@@ -39,7 +39,9 @@
 #include "cli/cli.h"
 #include "cuda/hopper_rungs.h"
 #include "flash_forward.h"
+#include "flash_steps.h"
 #include "models/model.h"
+#include "report/pages.h"
 #include "report/report.h"
 
 static const Variant variants[] = {
@@ -231,6 +233,19 @@ static void print_fast_memory(const AttnShape *shape)
            (double)elements / (double)flash_sram());
 }
 
+/* --trace on one screen, or with --step page by page. 0, or -1: no memory. */
+static int show_trace(const AttnArgs *args, const CliCase *c)
+{
+    Pages pages;
+    FILE *to;
+    if (!c->step)
+        return flash_trace(args, c->sram, stdout);
+    if (!(to = pages_open(&pages)))
+        return -1;
+    int failed = flash_trace_steps(args, c->sram, to);
+    return pages_play(&pages, stdin, stdout) | failed;
+}
+
 static int run_case(Report *report, const Cli *cli, const CliCase *c)
 {
     Problem problem;
@@ -242,7 +257,7 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
     flash_set_sram(c->sram ? c->sram : FLASH_SRAM_DEFAULT);
     if (c->sram && !cli->quiet)
         print_fast_memory(&problem.args.shape);
-    if (c->trace && flash_trace(&problem.args, c->sram, stdout) != 0)
+    if (c->trace && show_trace(&problem.args, c) != 0)
         status = cli_no_memory("--trace");
     /* the oracle's O and lse and the bound of each element: once for all variants */
     status = exit_worst(status, reference_make(&reference, &problem, c));

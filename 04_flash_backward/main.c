@@ -40,6 +40,7 @@
 #include <string.h>
 
 #include "attn_config.h"
+#include "backward_steps.h"
 #include "bench/run.h"
 #include "check/judge.h"
 #include "cli/cli.h"
@@ -47,6 +48,7 @@
 #include "flash_forward.h"
 #include "models/model.h"
 #include "naive.h"
+#include "report/pages.h"
 #include "report/report.h"
 
 /* The first one's forward also feeds a --variant-so. */
@@ -315,7 +317,8 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c, Prepared *
     int status = prepare(p, c);
     if (status != EXIT_OK)
         return status;
-    if (c->trace && flash_backward_trace(&p->problem.args, stdout) != 0)
+    if (c->trace &&
+        pages_trace(c, &p->problem.args, flash_backward_trace, flash_backward_trace_steps) != 0)
         status = cli_no_memory("--trace");
     while (status != EXIT_RUNTIME && (v = cli_next_variant(cli, c, v)) != NULL)
         status = exit_worst(status, run_one(report, cli, c, &p->problem, &p->reference, v));

@@ -34,9 +34,11 @@
 #include "flash_backward.h"
 #include "flash_forward.h"
 #include "models/model.h"
+#include "report/pages.h"
 #include "report/report.h"
 #include "sliding_window.h"
 #include "window_model.h"
+#include "window_steps.h"
 
 static const Variant variants[] = {
     {"v0_offline_mask", ON_CPU, DTYPES_ALL, sliding_window_v0_offline_mask,
@@ -228,7 +230,8 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
         return status;
     window_set_blocks(c->block_q, c->block_kv);
     window_set_order((WindowOrder)c->order, c->seed);
-    if (c->trace && sliding_window_trace(&problem.args, stdout) != 0)
+    if (c->trace &&
+        pages_trace(c, &problem.args, sliding_window_trace, sliding_window_trace_steps) != 0)
         status = cli_no_memory("--trace");
     /* the oracle's O, lse (dQ, dK, dV) and the bound of each element: once for all variants */
     status = exit_worst(status, reference_make(&reference, &problem, c));

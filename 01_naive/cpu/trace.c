@@ -6,12 +6,13 @@
  * probabilities P, whose rows sum to 1, and the output O, whose rows are means of V's rows. The
  * command line lets --trace have up to 8 tokens and 8 channels.
  *
- * Interface: naive_trace (naive.h).
+ * Interface: naive_trace (naive.h), naive_trace_steps (naive_steps.h).
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "naive.h"
+#include "naive_steps.h"
 #include "tensor.h"
 
 /* M [rows][cols], titled, with the row's name in front: q0, k0 ... */
@@ -51,41 +52,110 @@ static float attend(int64_t Nk, int64_t d, const float *S_i, const float *V, flo
     return m_i + logf(l_i);
 }
 
-int naive_trace(const AttnArgs *args, FILE *to)
+/* All arrays of the head that is shown. */
+typedef struct Trace {
+    int64_t Nq, Nk, d;
+    float *Q, *O, *K, *V, *lse, *S, *P; /* Q is the one block of memory */
+} Trace;
+
+/* 0, or -1: no memory. The caller frees t->Q. */
+static int compute(Trace *t, const AttnArgs *args)
 {
     const int64_t Nq = args->shape.Nq, Nk = args->shape.Nk, d = args->shape.d;
     const size_t floats = (size_t)(2 * Nq * d + 2 * Nk * d + Nq) + 2 * (size_t)Nq * (size_t)Nk;
-    float *Q = malloc(floats * sizeof *Q), *O, *K, *V, *lse, *S, *P;
-    int64_t i, j, x;
-    if (!Q)
+    *t = (Trace){.Nq = Nq, .Nk = Nk, .d = d, .Q = malloc(floats * sizeof(float))};
+    if (!t->Q)
         return -1;
-    O = Q + Nq * d;
-    K = O + Nq * d;
-    V = K + Nk * d;
-    lse = V + Nk * d;
-    S = lse + Nq;
-    P = S + Nq * Nk;
-    naive_load_rows(&args->Q, 0, 0, 0, Nq, Q);
-    naive_load_rows(&args->K, 0, 0, 0, Nk, K);
-    naive_load_rows(&args->V, 0, 0, 0, Nk, V);
-    for (i = 0; i < Nq; i++) {
-        for (j = 0; j < Nk; j++) {
+    t->O = t->Q + Nq * d;
+    t->K = t->O + Nq * d;
+    t->V = t->K + Nk * d;
+    t->lse = t->V + Nk * d;
+    t->S = t->lse + Nq;
+    t->P = t->S + Nq * Nk;
+    naive_load_rows(&args->Q, 0, 0, 0, Nq, t->Q);
+    naive_load_rows(&args->K, 0, 0, 0, Nk, t->K);
+    naive_load_rows(&args->V, 0, 0, 0, Nk, t->V);
+    for (int64_t i = 0; i < Nq; i++) {
+        for (int64_t j = 0; j < Nk; j++) {
             float qk = 0.0f;
-            for (x = 0; x < d; x++)
-                qk += Q[i * d + x] * K[j * d + x];
-            S[i * Nk + j] = attn_sees(args, i, j) ? attn_score(args, qk) : -INFINITY;
+            for (int64_t x = 0; x < d; x++)
+                qk += t->Q[i * d + x] * t->K[j * d + x];
+            t->S[i * Nk + j] = attn_sees(args, i, j) ? attn_score(args, qk) : -INFINITY;
         }
-        lse[i] = attend(Nk, d, S + i * Nk, V, P + i * Nk, O + i * d);
+        t->lse[i] = attend(Nk, d, t->S + i * Nk, t->V, t->P + i * Nk, t->O + i * d);
     }
-    fprintf(to, "batch 0, head 0: Nq %lld, Nk %lld, d %lld, scale %.4f\n", (long long)Nq,
-            (long long)Nk, (long long)d, (double)args->scale);
-    print_matrix(to, "Q: one row a query, one column a channel", 'q', Q, Nq, d);
-    print_matrix(to, "K: one row a key", 'k', K, Nk, d);
-    print_matrix(to, "V: one row a value, beside its key", 'v', V, Nk, d);
-    print_matrix(to, "S = scale Q K^T: row = query, column = key, . = not visible", 'q', S, Nq, Nk);
-    print_matrix(to, "P = softmax of each row of S: sums to 1", 'q', P, Nq, Nk);
-    print_matrix(to, "O = P V: each row is a mean of the rows of V", 'q', O, Nq, d);
-    print_matrix(to, "lse = ln sum_j exp(S_ij)", 'q', lse, Nq, 1);
-    free(Q);
+    return 0;
+}
+
+int naive_trace(const AttnArgs *args, FILE *to)
+{
+    Trace t;
+    if (compute(&t, args) != 0)
+        return -1;
+    fprintf(to, "batch 0, head 0: Nq %lld, Nk %lld, d %lld, scale %.4f\n", (long long)t.Nq,
+            (long long)t.Nk, (long long)t.d, (double)args->scale);
+    print_matrix(to, "Q: one row a query, one column a channel", 'q', t.Q, t.Nq, t.d);
+    print_matrix(to, "K: one row a key", 'k', t.K, t.Nk, t.d);
+    print_matrix(to, "V: one row a value, beside its key", 'v', t.V, t.Nk, t.d);
+    print_matrix(to, "S = scale Q K^T: row = query, column = key, . = not visible", 'q', t.S, t.Nq,
+                 t.Nk);
+    print_matrix(to, "P = softmax of each row of S: sums to 1", 'q', t.P, t.Nq, t.Nk);
+    print_matrix(to, "O = P V: each row is a mean of the rows of V", 'q', t.O, t.Nq, t.d);
+    print_matrix(to, "lse = ln sum_j exp(S_ij)", 'q', t.lse, t.Nq, 1);
+    free(t.Q);
+    return 0;
+}
+
+/* `count` numbers, then blanks up to `room` of them. */
+static void print_row(FILE *to, const float *x, int64_t count, int64_t room)
+{
+    for (int64_t n = 0; n < room; n++)
+        if (n >= count)
+            fprintf(to, " %8s", "");
+        else if (x[n] == -INFINITY)
+            fprintf(to, " %8s", ".");
+        else
+            fprintf(to, " %8.4f", (double)x[n] + 0.0);
+}
+
+/* One page: query i meets all keys. Rows of O below i are not known yet. */
+static void print_query(const Trace *t, int64_t i, FILE *to)
+{
+    fprintf(to, "Naive attention, query q%d: all of its scores, then all of P, then O\n\n", (int)i);
+    fprintf(to, "  q%d          ", (int)i);
+    print_row(to, t->Q + i * t->d, t->d, t->d);
+    fprintf(to, "\n\n  key         ");
+    for (int64_t j = 0; j < t->Nk; j++)
+        fprintf(to, " %7s%d", "k", (int)j);
+    fprintf(to, "\n  scale * q.k ");
+    print_row(to, t->S + i * t->Nk, t->Nk, t->Nk);
+    fprintf(to, "\n  P           ");
+    print_row(to, t->P + i * t->Nk, t->Nk, t->Nk);
+    fprintf(to, "\n\n  %-38s   V\n", "O = P V");
+    for (int64_t r = 0; r < t->Nq || r < t->Nk; r++) {
+        fprintf(to, "  %c%c", r < t->Nq ? 'q' : ' ', r < t->Nq ? '0' + (int)r : ' ');
+        print_row(to, t->O + r * t->d, r <= i && r < t->Nq ? t->d : 0, t->d);
+        fprintf(to, "%*s", 38 - 9 * (int)t->d, "");
+        if (r < t->Nk) {
+            fprintf(to, "v%d", (int)r);
+            print_row(to, t->V + r * t->d, t->d, t->d);
+        }
+        fputc('\n', to);
+    }
+    fprintf(to, "\n  lse of q%d = ln sum_j exp(s_j) = %.4f\n", (int)i, (double)t->lse[i]);
+    fprintf(to,
+            "  S and P of all queries: %d numbers, each written once and read once\n"
+            "  . = a key that the query does not see\n\f",
+            (int)(2 * t->Nq * t->Nk));
+}
+
+int naive_trace_steps(const AttnArgs *args, FILE *to)
+{
+    Trace t;
+    if (compute(&t, args) != 0)
+        return -1;
+    for (int64_t i = 0; i < t.Nq; i++)
+        print_query(&t, i, to);
+    free(t.Q);
     return 0;
 }

@@ -10,8 +10,10 @@
  * - flash_trace: m~, l~ of each tile and what slow memory holds after it (v0); the last query with
  *   all its keys (v1); below, what both loop orders moved. Tiles follow from --sram; its default
  *   would be one single tile here, so without it (M = 0) M is 8d, tiles of two keys.
+ * - flash_trace_steps (flash_steps.h): v0, a tile a page.
  */
 #include "flash_forward.h"
+#include "flash_steps.h"
 
 #include <stdlib.h>
 
@@ -159,21 +161,95 @@ static int trace_traffic(const AttnArgs *args, int64_t M, FILE *to)
     return status;
 }
 
+/* 0, or -1: larger than what the command line lets through. */
+static int load_case(TraceCase *t, const AttnArgs *args, int64_t M)
+{
+    t->Nq = args->shape.Nq;
+    t->Nk = args->shape.Nk;
+    t->d = args->shape.d;
+    if (t->Nq > TRACE_MAX || t->Nk > TRACE_MAX || t->d > TRACE_MAX)
+        return -1;
+    t->tiles = flash_tiles(&args->shape, M);
+    naive_load_rows(&args->Q, 0, 0, 0, t->Nq, t->Q);
+    naive_load_rows(&args->K, 0, 0, 0, t->Nk, t->K);
+    naive_load_rows(&args->V, 0, 0, 0, t->Nk, t->V);
+    naive_scores(args, t->Q, 0, t->Nq, t->K, 0, t->Nk, t->S, t->Nk);
+    return 0;
+}
+
 int flash_trace(const AttnArgs *args, int64_t M, FILE *to)
 {
     TraceCase t;
-    t.Nq = args->shape.Nq;
-    t.Nk = args->shape.Nk;
-    t.d = args->shape.d;
-    if (t.Nq > TRACE_MAX || t.Nk > TRACE_MAX || t.d > TRACE_MAX)
-        return 0; /* the command line refuses it */
-    M = M == 0 ? 8 * t.d : M;
-    t.tiles = flash_tiles(&args->shape, M);
-    naive_load_rows(&args->Q, 0, 0, 0, t.Nq, t.Q);
-    naive_load_rows(&args->K, 0, 0, 0, t.Nk, t.K);
-    naive_load_rows(&args->V, 0, 0, 0, t.Nk, t.V);
-    naive_scores(args, t.Q, 0, t.Nq, t.K, 0, t.Nk, t.S, t.Nk);
+    M = M == 0 ? 8 * args->shape.d : M;
+    if (load_case(&t, args, M) != 0)
+        return 0;
     trace_fa1(&t, M, to);
     trace_fa2(&t, to);
     return trace_traffic(args, M, to);
+}
+
+/* --- a tile a page -----------------------------------------------------------------------------*/
+
+/* The tile's scores and P~, in the columns of their keys. */
+static void print_tile(const TraceCase *t, int64_t i, int64_t i_end, int64_t j, int64_t j_end,
+                       FILE *to)
+{
+    fprintf(to,
+            "  in fast memory: S = scale Q_i K_j^T, P~ = exp(S - m~) of this tile alone\n      ");
+    for (int64_t c = 0; c < t->Nk; c++)
+        fprintf(to, " %6s%d", "k", (int)c);
+    fputc('\n', to);
+    for (int64_t r = i; r < i_end; r++) {
+        const float *s = t->S + r * t->Nk;
+        float m = -INFINITY;
+        for (int64_t c = j; c < j_end; c++)
+            m = s[c] > m ? s[c] : m;
+        for (int P = 0; P < 2; P++) {
+            fprintf(to, "  %s%d ", P ? "P~" : "S ", (int)r);
+            for (int64_t c = 0; c < t->Nk; c++)
+                if (c < j || c >= j_end)
+                    fprintf(to, " %7s", "-");
+                else
+                    fprintf(to, " %7.4f", (double)(P ? expf(s[c] - softmax_shift(m)) : s[c]) + 0.0);
+            fputc('\n', to);
+        }
+    }
+}
+
+static void print_state(const TraceCase *t, const SoftmaxState *state, const float *O, FILE *to)
+{
+    fprintf(to,
+            "\n  in slow memory       m       l   O, divided by l: exact for the keys so far\n");
+    for (int64_t i = 0; i < t->Nq; i++) {
+        fprintf(to, "  q%d             %7.4f %7.4f  ", (int)i, (double)state[i].m,
+                (double)state[i].l);
+        print_floats(to, O + i * t->d, t->d);
+        fputc('\n', to);
+    }
+}
+
+int flash_trace_steps(const AttnArgs *args, int64_t M, FILE *to)
+{
+    SoftmaxState state[TRACE_MAX];
+    float O[TRACE_MAX * TRACE_MAX] = {0};
+    TraceCase t;
+    if (load_case(&t, args, M == 0 ? 8 * args->shape.d : M) != 0)
+        return 0;
+    for (int64_t i = 0; i < t.Nq; i++)
+        state[i] = softmax_empty();
+    for (int64_t j = 0; j < t.Nk; j += t.tiles.Bc)
+        for (int64_t i = 0; i < t.Nq; i += t.tiles.Br) {
+            const int64_t j_end = tile_end(j, t.tiles.Bc, t.Nk);
+            const int64_t i_end = tile_end(i, t.tiles.Br, t.Nq);
+            for (int64_t r = i; r < i_end; r++)
+                step_fa1(&t, r, j, j_end, &state[r], O + r * t.d, NULL);
+            fprintf(to, "Algorithm 1, keys outside: keys k%d to k%d, queries q%d to q%d\n\n",
+                    (int)j, (int)j_end - 1, (int)i, (int)i_end - 1);
+            print_tile(&t, i, i_end, j, j_end, to);
+            print_state(&t, state, O, to);
+            fprintf(
+                to,
+                "\n  K_j and V_j stay while the tiles of queries go by; O, m and l travel.\n\f");
+        }
+    return 0;
 }

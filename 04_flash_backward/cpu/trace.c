@@ -10,9 +10,11 @@
  * Interface:
  * - flash_backward_trace: head 0 of batch 0 (of the kv head that it reads: this head's share of dK
  *   and dV). O and lse come from stage 03's v1_fa2_rows, in float32.
+ * - flash_backward_trace_steps (backward_steps.h): the same, a tile a page.
  */
 #include <stdlib.h>
 
+#include "backward_steps.h"
 #include "flash_backward.h"
 #include "naive.h"
 
@@ -125,22 +127,34 @@ static void print_row(const Trace *t, const TraceTile *tile, int64_t r)
     fputc('\n', t->to);
 }
 
-static void visit_tile(Trace *t, int64_t i, int64_t j)
+/* The tile's pairs, and what they add to the gradients. 0: nothing is seen, nothing done. */
+static int compute_tile(Trace *t, TraceTile *made, int64_t i, int64_t j)
 {
     TraceTile tile = {.i = i, .j = j};
     tile.rows = t->Nq - i < TILE ? t->Nq - i : TILE;
     tile.cols = t->Nk - j < TILE ? t->Nk - j : TILE;
     if (attn_tile_class(t->args->rule, attn_range(t->args->positions_q, i, tile.rows),
                         attn_range(t->args->positions_k, j, tile.cols)) == ATTN_TILE_SKIP) {
-        fprintf(t->to, "    q%d to q%d see none of k%d to k%d: skipped\n", (int)i,
-                (int)(i + tile.rows - 1), (int)j, (int)(j + tile.cols - 1));
-        return;
+        *made = tile;
+        return 0;
     }
     for (int64_t r = 0; r < tile.rows; r++)
         for (int64_t c = 0; c < tile.cols; c++) {
             compute_pair(t, &tile, r, c);
             add_pair(t, &tile, r, c);
         }
+    *made = tile;
+    return 1;
+}
+
+static void visit_tile(Trace *t, int64_t i, int64_t j)
+{
+    TraceTile tile;
+    if (!compute_tile(t, &tile, i, j)) {
+        fprintf(t->to, "    q%d to q%d see none of k%d to k%d: skipped\n", (int)i,
+                (int)(i + tile.rows - 1), (int)j, (int)(j + tile.cols - 1));
+        return;
+    }
     for (int64_t r = 0; r < tile.rows || r < tile.cols; r++)
         print_row(t, &tile, r);
 }
@@ -177,27 +191,94 @@ static void print_end(const Trace *t)
     fputc('\n', t->to);
 }
 
+/* 1: ready; 0: larger than what the command line lets through; -1: no memory. */
+static int make_trace(Trace *t)
+{
+    t->Nq = t->args->shape.Nq;
+    t->Nk = t->args->shape.Nk;
+    t->d = t->args->shape.d;
+    if (t->Nq > TRACE_MAX || t->Nk > TRACE_MAX || t->d > TRACE_MAX)
+        return 0;
+    if (run_forward(t) != 0)
+        return -1;
+    naive_load_rows(&t->args->Q, 0, 0, 0, t->Nq, t->Q);
+    naive_load_rows(&t->args->dO, 0, 0, 0, t->Nq, t->dO);
+    naive_load_rows(&t->args->K, 0, 0, 0, t->Nk, t->K);
+    naive_load_rows(&t->args->V, 0, 0, 0, t->Nk, t->V);
+    for (int64_t i = 0; i < t->Nq; i++)
+        t->delta[i] = dot(t->dO + i * t->d, t->O + i * t->d, t->d);
+    return 1;
+}
+
 int flash_backward_trace(const AttnArgs *args, FILE *to)
 {
     Trace t = {.args = args, .to = to};
-    t.Nq = args->shape.Nq;
-    t.Nk = args->shape.Nk;
-    t.d = args->shape.d;
-    if (t.Nq > TRACE_MAX || t.Nk > TRACE_MAX || t.d > TRACE_MAX)
-        return 0; /* the command line refuses it */
-    if (run_forward(&t) != 0)
-        return -1;
-    naive_load_rows(&args->Q, 0, 0, 0, t.Nq, t.Q);
-    naive_load_rows(&args->dO, 0, 0, 0, t.Nq, t.dO);
-    naive_load_rows(&args->K, 0, 0, 0, t.Nk, t.K);
-    naive_load_rows(&args->V, 0, 0, 0, t.Nk, t.V);
-    for (int64_t i = 0; i < t.Nq; i++)
-        t.delta[i] = dot(t.dO + i * t.d, t.O + i * t.d, t.d);
+    const int made = make_trace(&t);
+    if (made < 1)
+        return made;
     print_kept(&t);
     print_heading(&t);
     for (int64_t j = 0; j < t.Nk; j += TILE)
         for (int64_t i = 0; i < t.Nq; i += TILE)
             visit_tile(&t, i, j);
     print_end(&t);
+    return 0;
+}
+
+/* --- a tile a page -----------------------------------------------------------------------------*/
+
+static void print_tile(const Trace *t, const TraceTile *tile, int seen)
+{
+    fprintf(t->to, "Backward, keys outside: keys k%d to k%d, queries q%d to q%d\n\n", (int)tile->j,
+            (int)(tile->j + tile->cols - 1), (int)tile->i, (int)(tile->i + tile->rows - 1));
+    fprintf(t->to, "  %-22s%-22s%s\n", "   P = exp(S - lse)", "dP = dO V^T",
+            "dS = P * (dP - delta)");
+    for (int64_t r = 0; r < TILE; r++) {
+        const int64_t pairs = seen && r < tile->rows ? tile->cols : 0;
+        fprintf(t->to, "  %c%c", r < tile->rows ? 'q' : ' ',
+                r < tile->rows ? '0' + (int)(tile->i + r) : ' ');
+        print_floats(t->to, tile->P + r * TILE, pairs, TILE);
+        fputs("    ", t->to);
+        print_floats(t->to, tile->dP + r * TILE, pairs, TILE);
+        fputs("    ", t->to);
+        print_floats(t->to, tile->dS + r * TILE, pairs, TILE);
+        fputs(!seen && r == 0 ? "nothing is visible: skipped\n" : "\n", t->to);
+    }
+}
+
+/* All three gradients as they stand now: dQ beside lse and delta, dK beside dV. */
+static void print_gradients(const Trace *t)
+{
+    const int64_t d = t->d;
+    const int room = 8 * (int)d;
+    fprintf(t->to, "\n       %-*s       lse   delta\n", room, "dQ, a share of every tile of keys");
+    for (int64_t i = 0; i < t->Nq; i++) {
+        fprintf(t->to, "  q%d ", (int)i);
+        print_floats(t->to, t->dQ + i * d, d, d > 4 ? d : 4);
+        fprintf(t->to, "   %7.4f %7.4f\n", (double)t->lse[i], (double)t->delta[i]);
+    }
+    fprintf(t->to, "\n       %-*s  dV\n", d > 2 ? room : 16, "dK");
+    for (int64_t j = 0; j < t->Nk; j++) {
+        fprintf(t->to, "  k%d ", (int)j);
+        print_floats(t->to, t->dK + j * d, d, d > 2 ? d : 2);
+        print_floats(t->to, t->dV + j * d, d, d);
+        fputc('\n', t->to);
+    }
+    fputc('\f', t->to);
+}
+
+int flash_backward_trace_steps(const AttnArgs *args, FILE *to)
+{
+    Trace t = {.args = args, .to = to};
+    const int made = make_trace(&t);
+    if (made < 1)
+        return made;
+    for (int64_t j = 0; j < t.Nk; j += TILE)
+        for (int64_t i = 0; i < t.Nq; i += TILE) {
+            TraceTile tile;
+            const int seen = compute_tile(&t, &tile, i, j);
+            print_tile(&t, &tile, seen);
+            print_gradients(&t);
+        }
     return 0;
 }

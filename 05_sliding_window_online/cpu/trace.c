@@ -12,6 +12,7 @@
  *
  * Interface:
  * - sliding_window_trace (sliding_window.h): head 0 of batch 0, one sequence, in float32.
+ * - sliding_window_trace_steps (window_steps.h): the same, a block a page.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 #include "library/cpu/online_internal.h"
 #include "naive.h"
 #include "sliding_window.h"
+#include "window_steps.h"
 
 #define MOMENTS  4 /* at which lse is shown */
 #define CHANNELS 4 /* of O */
@@ -35,6 +37,7 @@ typedef struct Merge {
 typedef struct Trace {
     AttnArgs args; /* of the one head: contiguous float32 tensors that `memory` holds */
     FILE *to;
+    int pages; /* one after each turn */
     int64_t bq, bkv, Tr, Tc;
     int64_t turns;              /* blocks that are not skipped */
     int64_t *visits, *turn;     /* [Tr*Tc] in order; of block (i, j), 0 = skipped */
@@ -170,6 +173,8 @@ static int64_t last_query(const Trace *t, int64_t i)
     return (next < t->args.shape.Nq ? next : t->args.shape.Nq) - 1;
 }
 
+static void print_page(const Trace *t, int64_t i, int64_t j);
+
 static WindowStatus walk(Trace *t, SlidingWindowOnline *w, char error[WINDOW_ERROR])
 {
     WindowStatus status = WINDOW_OK;
@@ -179,6 +184,8 @@ static WindowStatus walk(Trace *t, SlidingWindowOnline *w, char error[WINDOW_ERR
         const int64_t turn = t->turn[t->visits[v]];
         if (turn > 0)
             status = take_turn(t, w, t->visits[v] / t->Tc, t->visits[v] % t->Tc, error);
+        if (turn > 0 && t->pages && status == WINDOW_OK)
+            print_page(t, t->visits[v] / t->Tc, t->visits[v] % t->Tc);
         for (int64_t n = 0; turn > 0 && n < MOMENTS; n++)
             for (int64_t i = 0; turn == moment(t, n) && i < t->Tr; i++)
                 t->moments[i * MOMENTS + n] = t->lse[last_query(t, i)];
@@ -221,6 +228,42 @@ static void print_floats(FILE *to, const float *x, int64_t count)
     for (int64_t n = 0; n < count; n++)
         fprintf(to, " %7.4f", (double)x[n] + 0.0); /* + 0.0: no "-0.0000" */
     fputc('\n', to);
+}
+
+/* The blocks done so far, lse of each row of blocks, and what this turn did to the last query. */
+static void print_page(const Trace *t, int64_t i, int64_t j)
+{
+    const int64_t turn = t->turn[i * t->Tc + j], last = last_query(t, i), d = t->args.shape.d;
+    fprintf(t->to, "Turn %d of %d: block (i, j) = (%d, %d), queries %d to %d\n\n   i   j ",
+            (int)turn, (int)t->turns, (int)i, (int)j, (int)(i * t->bq), (int)last);
+    for (int64_t c = 0; c < t->Tc; c++)
+        fprintf(t->to, "%3d ", (int)c);
+    fprintf(t->to, "   lse and O of the row's last query\n");
+    for (int64_t r = 0; r < t->Tr; r++) {
+        fprintf(t->to, "%4d     ", (int)r);
+        for (int64_t c = 0; c < t->Tc; c++)
+            if (t->turn[r * t->Tc + c] == 0)
+                fprintf(t->to, "  . ");
+            else if (t->turn[r * t->Tc + c] > turn)
+                fprintf(t->to, "  - ");
+            else
+                fprintf(t->to, "%3d%c", (int)t->turn[r * t->Tc + c],
+                        class_of(t, r, c) == ATTN_TILE_MASKED ? '\'' : ' ');
+        fprintf(t->to, "   %7.4f", (double)t->lse[last_query(t, r)]);
+        print_floats(t->to, t->O + last_query(t, r) * d,
+                     t->Tc > 6 ? (d < 2 ? d : 2) : (d < CHANNELS ? d : CHANNELS));
+    }
+    fprintf(t->to, "\n  a number: the turn of a block that is done, ' if some of its pairs are "
+                   "hidden\n  - not done yet     . nothing to see: the step returns at once\n\n");
+    if (i == t->Tr - 1) {
+        const Merge *m = &t->merges[t->merge_count - 1];
+        fprintf(t->to,
+                "  query %d:  lse so far %.4f, of the block alone %.4f\n  both: lse = ln(exp(%.4f) "
+                "+ exp(%.4f)) = %.4f\n",
+                (int)last, (double)m->lse_before, (double)m->lse_block, (double)m->lse_before,
+                (double)m->lse_block, (double)m->lse);
+    }
+    fputc('\f', t->to);
 }
 
 static void print_merges(const Trace *t)
@@ -282,9 +325,10 @@ static WindowOnlineConfig config_of(const Trace *t)
     return c;
 }
 
-int sliding_window_trace(const AttnArgs *args, FILE *to)
+/* The whole screen, or with pages = 1 a page a turn. */
+static int trace(const AttnArgs *args, int pages, FILE *to)
 {
-    Trace t = {.to = to};
+    Trace t = {.to = to, .pages = pages};
     SlidingWindowOnline *w = NULL;
     char error[WINDOW_ERROR] = "";
     WindowStatus status = WINDOW_NO_MEMORY;
@@ -303,14 +347,24 @@ int sliding_window_trace(const AttnArgs *args, FILE *to)
         number_blocks(&t);
         status = walk(&t, w, error);
     }
-    if (status == WINDOW_OK) {
+    if (status == WINDOW_OK && !pages) {
         print_matrix(&t);
         status = compare(&t) == ATTN_OK ? WINDOW_OK : WINDOW_NO_MEMORY;
-    } else if (status != WINDOW_NO_MEMORY) { /* clipping, dropout */
+    } else if (status != WINDOW_OK && status != WINDOW_NO_MEMORY) { /* clipping, dropout */
         fprintf(to, "No trace: %s.\n\n", error);
         status = WINDOW_OK;
     }
     sliding_window_online_destroy(w);
     free_trace(&t);
     return status == WINDOW_OK ? 0 : -1;
+}
+
+int sliding_window_trace(const AttnArgs *args, FILE *to)
+{
+    return trace(args, 0, to);
+}
+
+int sliding_window_trace_steps(const AttnArgs *args, FILE *to)
+{
+    return trace(args, 1, to);
 }

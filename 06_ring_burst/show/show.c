@@ -12,6 +12,7 @@
 #include "show/show.h"
 
 #include "planner/planner.h"
+#include "report/pages.h"
 #include "show/trace.h"
 
 #include <errno.h>
@@ -86,7 +87,12 @@ int ring_show_screen(const CliCase *c, const Problem *p, const Variant *v)
     int failed;
     if (ring_plan_make(&plan, &p->args, &setup, why) != 0)
         return EXIT_OK; /* the run says why */
-    failed = ring_trace_screen(stdout, &plan);
+    if (c->step) {
+        Pages pages;
+        FILE *to = pages_open(&pages);
+        failed = !to || ring_trace_steps(to, &plan) | pages_play(&pages, stdin, stdout);
+    } else
+        failed = ring_trace_screen(stdout, &plan);
     ring_plan_free(&plan);
     if (failed)
         cli_refuse("--trace: out of memory for %s", v->name);

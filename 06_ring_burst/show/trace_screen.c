@@ -13,7 +13,7 @@
  * The table is drawn from the timetable that the cost model plays (schedule.h), not from what the
  * ranks do; a test compares both.
  *
- * Interface: ring_trace_screen, ring_mask_word (trace.h).
+ * Interface: ring_trace_screen, ring_trace_steps, ring_mask_word (trace.h).
  */
 #include "show/trace.h"
 
@@ -178,8 +178,9 @@ static int longest_cell(const RingSchedule *s, int steps, int letters)
     return longest;
 }
 
-/* If the words do not fit into a line of 80, three letters of each have to do. */
-static void print_steps(FILE *out, const RingSchedule *s)
+/* If the words do not fit into a line of 80, three letters of each have to do. Of the steps, the
+ * first `shown` are filled in. */
+static void print_steps(FILE *out, const RingSchedule *s, int shown)
 {
     const int steps = steps_of(s), all_letters = 8, few_letters = 3;
     int letters = all_letters, width = longest_cell(s, steps, letters) + 1;
@@ -196,7 +197,7 @@ static void print_steps(FILE *out, const RingSchedule *s)
         for (int t = 0; t < steps; t++) {
             Cell cell;
             fill_cell(cell, s, r, t, letters);
-            fprintf(out, " %-*s", width - 1, cell);
+            fprintf(out, " %-*s", width - 1, t < shown ? cell : "-");
         }
         fprintf(out, " %2.0f %%\n", share_of_work(s, r));
     }
@@ -266,6 +267,60 @@ static void print_head(FILE *out, const RingPlan *plan)
     fputs("\n", out);
 }
 
+/* What rank `from` sends to rank `to` in the step: bits of tensors. */
+static unsigned tensors_sent(const RingSchedule *s, int step, int from, int to)
+{
+    unsigned sent = 0;
+    for (int64_t n = 0; n < s->message_count; n++) {
+        const RingMessage *m = &s->messages[n];
+        if (m->step == step && m->from == from && m->to == to)
+            sent |= 1u << m->tensor;
+    }
+    return sent;
+}
+
+/* A line for each rank: "rank 0  sends to 1: K V". */
+static void print_messages(FILE *out, const RingSchedule *s, int step)
+{
+    for (int from = 0; from < s->ranks; from++) {
+        int count = 0, used = fprintf(out, "rank %-2d sends", from);
+        for (int to = 0; to < s->ranks; to++) {
+            const unsigned sent = tensors_sent(s, step, from, to);
+            if (!sent)
+                continue;
+            if (used > WIDTH - 24) {
+                fputs(" ...", out);
+                break;
+            }
+            used += fprintf(out, "%s to %d:", count++ ? "," : "", to);
+            for (int t = 0; t < RING_TENSORS; t++)
+                if (sent & 1u << t)
+                    used += fprintf(out, " %s", ring_tensor_name((RingTensor)t));
+        }
+        fputs(count ? "\n" : " nothing\n", out);
+    }
+}
+
+int ring_trace_steps(FILE *out, const RingPlan *plan)
+{
+    for (int pass = RING_FORWARD; pass <= (plan->backward ? RING_BACKWARD : RING_FORWARD); pass++) {
+        RingSchedule s;
+        if (ring_schedule_make(&s, plan, (RingPass)pass) != 0)
+            return -1;
+        for (int step = 0; step < steps_of(&s); step++) {
+            print_head(out, plan);
+            fprintf(out, "\n%s pass, step %d: who works with whose block\n\n",
+                    pass == RING_FORWARD ? "forward" : "backward", step);
+            print_steps(out, &s, step + 1);
+            fputs("\nwhile they work\n", out);
+            print_messages(out, &s, step);
+            fputc('\f', out);
+        }
+        ring_schedule_free(&s);
+    }
+    return 0;
+}
+
 /* A plan is enough: no rank runs, and nothing is sent. */
 int ring_trace_screen(FILE *out, const RingPlan *plan)
 {
@@ -283,7 +338,7 @@ int ring_trace_screen(FILE *out, const RingPlan *plan)
             ring_model_free(&m);
             return -1;
         }
-        print_steps(out, &s);
+        print_steps(out, &s, steps_of(&s));
         print_bytes(out, &m, (RingPass)pass);
         ring_schedule_free(&s);
     }

@@ -102,7 +102,7 @@ typedef struct CliCase {
     int own_variants; /* 0: only variant_so runs */
     int needs_cuda;   /* asked for a GPU, by device or by name */
     int threads;
-    int check, backward, bench, trace;
+    int check, backward, bench, trace, step;
     int deterministic; /* stages 04 and 06: gradients with the same bits on every run */
     int warmup, iters;
     int64_t rows, cols; /* stage 02 */

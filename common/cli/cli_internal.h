@@ -85,6 +85,7 @@ typedef enum FlagId {
     FLAG_JSON,
     FLAG_SAVE,
     FLAG_TRACE,
+    FLAG_STEP,
     FLAG_TRACE_JSON,
     FLAG_QUIET,
     FLAG_LIST,

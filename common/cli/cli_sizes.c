@@ -91,6 +91,19 @@ int cli_check_shape(const CliCase *c, const AttnShape *s)
         return cli_refuse("--trace: found Nq=%" PRId64 " Nk=%" PRId64 " d=%" PRId64
                           ", accepted is up to 8 each: one screen",
                           s->Nq, s->Nk, s->d);
+    if (c->step && !c->trace)
+        return cli_refuse("--step: found without --trace, accepted is beside it");
+    if (c->step && c->ring.ranks > 8)
+        return cli_refuse("--step: found %" PRId64 " ranks, accepted is up to 8: pages of 80 x 24",
+                          c->ring.ranks);
+    if (c->step && c->trace_blocks && (s->Nq > 8 * c->block_q || s->Nk > 8 * c->block_kv))
+        return cli_refuse("--step: found Nq=%" PRId64 " Nk=%" PRId64 " in blocks of %" PRId64
+                          " x %" PRId64 ", accepted is up to 8 blocks a side: pages of 80 x 24",
+                          s->Nq, s->Nk, c->block_q, c->block_kv);
+    if (c->step && !c->ring.ranks && !c->trace_blocks && (s->Nq > 6 || s->Nk > 6 || s->d > 4))
+        return cli_refuse("--step: found Nq=%" PRId64 " Nk=%" PRId64 " d=%" PRId64
+                          ", accepted is up to 6, 6 and 4: pages of 80 x 24",
+                          s->Nq, s->Nk, s->d);
     bytes = case_bytes(c, s);
     limit = cli_memory_limit();
     if (bytes > limit)

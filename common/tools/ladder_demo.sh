@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 # Part of ./ladder: the build, the demonstration, the figures and the CPU bench.
 #
-# Interface: ladder_build [STAGE], ladder_demo, ladder_plot [FILE], ladder_bench cpu [STAGE].
+# Interface: ladder_build [STAGE], ladder_lecture STAGE, ladder_demo,
+# ladder_plot [FILE], ladder_bench cpu [STAGE].
 
 # Sizes of the table: the bundled activations of a trained transformer, and random numbers of a size
 # that the readable v0 variants still finish in a second or two; for the backward pass a training
@@ -35,6 +36,16 @@ ladder_build() {
     # shellcheck disable=SC2046 # one target a word
     build_programs $(tr ' ' / <build/build_stages.txt)
     sed 's|^|build/demo/|; s| |/|' build/build_stages.txt
+}
+
+# A stage on a terminal. What is built already is used as it is.
+ladder_lecture() {
+    [ $# -eq 1 ] || refuse "accepted is: ./ladder lecture STAGE, 01 to 06"
+    lecture_stage=$(chosen_stages "$1") || exit 2
+    lecture_program=build/demo/${lecture_stage% *}/${lecture_stage#* }
+    mkdir -p build
+    [ -x "$lecture_program" ] || build_programs "${lecture_stage% *}/${lecture_stage#* }"
+    python3 common/tools/lecture.py "$(echo "$lecture_stage" | cut -c1-2)" "$lecture_program"
 }
 
 build_for_demo() {
