@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""draw_ring.py: the drawings of chapter 06. Who holds which keys and which pairs are visible is
+"""draw_ring.py: the drawings of stage 06. Who holds which keys and which pairs are visible is
 computed here, from the positions that each layout gives to each rank; errors are recorded ones.
 
 Interface:

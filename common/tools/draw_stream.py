@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""draw_stream.py: the drawings of chapter 05 about streams: the rolling cache, and how far layers
+"""draw_stream.py: the drawings of stage 05 about streams: the rolling cache, and how far layers
 with a window see. Weights over layers are computed here, by adding up steps.
 
 Interface:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""finite_difference.py: exercise 2 of chapter 04. Is dQ the slope of the loss?
+"""finite_difference.py: exercise 2 of docs/lab/04_exercises.md. Is dQ the slope of the loss?
 
     finite_difference.py FLASH_FORWARD FLASH_BACKWARD
 

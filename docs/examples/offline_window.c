@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * offline_window.c: a solution of exercise 4 of chapter 05, the offline module: windowed
+ * offline_window.c: a solution of exercise 4 of docs/lab/05_exercises.md, the offline module: windowed
  * attention with every option, a row at a time, as a shared object for `sliding_window
  * --variant-so`.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * online_step.c: a solution of exercise 5 of chapter 05, the online module: one block of
+ * online_step.c: a solution of exercise 5 of docs/lab/05_exercises.md, the online module: one block of
  * queries and one of keys, merged into O and lse in place; then all blocks in a random order, as a
  * shared object for `sliding_window --variant-so`.
  *

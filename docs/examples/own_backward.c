@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * own_backward.c: a solution of exercise 14 of chapter 06: both passes of a ring, over ring_rank.h
+ * own_backward.c: a solution of exercise 14 of docs/lab/06_exercises.md: both passes of a ring, over ring_rank.h
  * alone. The sums travel in one piece, each after its step: as many bytes as in halves, and nothing
  * to hide them behind.
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * when_free.c: from how many tokens on each rank a ring's messages hide behind its computations.
- * The calculator of chapter 06.
+ * The calculator of lesson 06.8.
  *
  *     when_free TFLOPS GBS [H HKV D]     the kernel's rate, one direction of one rank's link
  *
