@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * nothing_moves.c: exercise 1 of docs/lab/06_exercises.md. BurstAttention's global part as a well-known piece of
- * pseudo-code has it, on 4 ranks that are rows of arrays, in float64: forward, backward, and two
- * checks. Without an argument turn() does what the pseudo-code does (K_buffer = K_j, another name
- * for the same block); with the argument `moves` blocks go to the next rank.
+ * nothing_moves.c: exercise 1 of docs/lab/06_exercises.md. BurstAttention's global part as a
+ * well-known piece of pseudo-code has it, on 4 ranks that are rows of arrays, in float64: forward,
+ * backward, and two checks. Without an argument turn() does what the pseudo-code does (K_buffer =
+ * K_j, another name for the same block); with the argument `moves` blocks go to the next rank.
  *
  *     cc -O2 docs/examples/nothing_moves.c -o nothing_moves -lm && ./nothing_moves
  *

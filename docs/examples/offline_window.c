@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * offline_window.c: a solution of exercise 4 of docs/lab/05_exercises.md, the offline module: windowed
- * attention with every option, a row at a time, as a shared object for `sliding_window
+ * offline_window.c: a solution of exercise 4 of docs/lab/05_exercises.md, the offline module:
+ * windowed attention with every option, a row at a time, as a shared object for `sliding_window
  * --variant-so`.
  *
  * Clipping and dropout need the finished P. There is no matrix to look it up in, so each row goes

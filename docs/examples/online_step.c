@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * online_step.c: a solution of exercise 5 of docs/lab/05_exercises.md, the online module: one block of
- * queries and one of keys, merged into O and lse in place; then all blocks in a random order, as a
- * shared object for `sliding_window --variant-so`.
+ * online_step.c: a solution of exercise 5 of docs/lab/05_exercises.md, the online module: one
+ * block of queries and one of keys, merged into O and lse in place; then all blocks in a random
+ * order, as a shared object for `sliding_window --variant-so`.
  *
  * Interface: sliding_window_variant, sliding_window_abi_version.
  */

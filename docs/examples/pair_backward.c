@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * pair_backward.c: a solution of exercise 7 of docs/lab/04_exercises.md: the backward pass one pair (query, key)
- * at a time, as a shared object for `flash_backward --variant-so`. O and lse are there already.
+ * pair_backward.c: a solution of exercise 7 of docs/lab/04_exercises.md: the backward pass one
+ * pair (query, key) at a time, as a shared object for `flash_backward --variant-so`. O and lse are
+ * there already.
  *
  * Nothing of size Nq x Nk is kept: P_ij is computed again from Q_i, K_j and lse_i, used three times
  * and forgotten. The functions of common/ are those of the program that loads this.
