@@ -15,6 +15,7 @@ Interface:
 - Usage: a sentence for stderr, exit status 2.
 """
 import ast
+import math
 import operator
 import os
 import pathlib
@@ -171,10 +172,11 @@ def find_step(name):
 
 ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
               ast.Div: operator.truediv, ast.Pow: operator.pow, ast.USub: operator.neg}
+FUNCTIONS = {"exp": math.exp, "log": math.log, "sqrt": math.sqrt}
 
 
 def value_of(text):
-    """A number, or + - * / ** and brackets of numbers; None for anything else."""
+    """A number, or a formula of numbers with + - * / ** exp log sqrt; None for anything else."""
     def walk(node):
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
             return node.value
@@ -185,6 +187,9 @@ def value_of(text):
             return ARITHMETIC[type(node.op)](left, right)
         if isinstance(node, ast.UnaryOp) and type(node.op) in ARITHMETIC:
             return ARITHMETIC[type(node.op)](walk(node.operand))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1:
+            if node.func.id in FUNCTIONS:
+                return FUNCTIONS[node.func.id](walk(node.args[0]))
         raise ValueError
     try:
         return float(walk(ast.parse(text.strip(), mode="eval").body))
@@ -236,7 +241,7 @@ def judge_typed(words, answers):
         return Verdict(False, "-", f"'{found}' is not the order.")
     number = value_of(found)
     if number is None:
-        return Verdict(False, "number", f"'{found}' is not a number; 3, 0.25, 1e6 and 4*64 are.")
+        return Verdict(False, "number", f"'{found}' is not a number; 3, 0.25, 4*64 and exp(1) are.")
     if near(number, wanted):
         return Verdict(True)
     for code, typical, sentence in mistakes:
