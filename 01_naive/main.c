@@ -62,7 +62,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     Check check;
     int judged, status;
     if (v == &c->so) /* a user's own shared object: in a child process with limits */
-        status = run_variant_so(&out, &stage, problem, c, cli->so_seconds, cli->so_mebibytes);
+        status = run_variant_so(&out, &stage, problem, c, cli);
     else
         status = run_variant(&out, v, problem, c);
     judged = out.ran && c->check;

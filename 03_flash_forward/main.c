@@ -199,7 +199,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     int judged, status;
     flash_set_smem_limit(c->smem_limit);
     if (v == &c->so) /* a user's own shared object: in a child process with limits */
-        status = run_variant_so(&out, &stage, problem, c, cli->so_seconds, cli->so_mebibytes);
+        status = run_variant_so(&out, &stage, problem, c, cli);
     else
         status = run_variant(&out, v, problem, c);
     if (out.status == ATTN_SKIP && flash_smem_refused() > 0)

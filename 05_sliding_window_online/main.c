@@ -200,7 +200,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     flash_set_smem_limit(c->smem_limit);
     window_set_skip_reason("");
     if (v == &c->so) /* a user's own shared object: in a child process with limits */
-        status = run_variant_so(&out, &stage, problem, c, cli->so_seconds, cli->so_mebibytes);
+        status = run_variant_so(&out, &stage, problem, c, cli);
     else
         status = run_variant(&out, v, problem, c);
     tell_skip(&out);

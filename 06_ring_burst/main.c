@@ -119,7 +119,7 @@ static int run_so(Report *report, const Cli *cli, const CliCase *c, const Proble
     RunResult out;
     int status;
     ring_simulate_setup(&setup); /* of the ranks that it may ask for */
-    status = run_variant_so(&out, &stage, problem, c, cli->so_seconds, cli->so_mebibytes);
+    status = run_variant_so(&out, &stage, problem, c, cli);
     status = show(report, c, problem, reference, v, &out, status);
     result_free(&out);
     return status;

@@ -8,8 +8,8 @@
  *
  * Interface:
  * - run_variant: poison, run (warm-up, timed repetitions), bring the outputs to the host.
- * - run_variant_so: the same for a user's shared object, in a forked child with limits on time and
- *   memory. Whatever that code does, this process lives and reports.
+ * - run_variant_so: the same for a user's shared object, isolated (judge/isolate.h). Whatever that
+ *   code does, this process lives and reports.
  */
 #ifndef ATTN_RUN_H
 #define ATTN_RUN_H
@@ -67,11 +67,11 @@ typedef struct RunResult {
 int run_variant(RunResult *out, const Variant *v, const Problem *p, const CliCase *c);
 /* EXIT_OK (also for ATTN_SKIP), EXIT_WRONG with out->failure set and printed, or EXIT_RUNTIME when
  * this process itself could not start it. The shared object exports
- *     int <stage>_abi_version;  AttnStatus <stage>_variant(const AttnArgs *);
- * and, for --backward, <stage>_variant_backward. (STAGE_ALWAYS_BACKWARD: <stage>_variant is the
+ *     AttnStatus <stage>_variant(const AttnArgs *);
+ * if it likes int <stage>_abi_version, which then must be right, and, for --backward, <stage>_variant_backward. (STAGE_ALWAYS_BACKWARD: <stage>_variant is the
  * backward pass.) */
 int run_variant_so(RunResult *out, const Stage *stage, const Problem *p, const CliCase *c,
-                   double seconds, int64_t mebibytes);
+                   const Cli *cli);
 void result_free(RunResult *out);
 
 #ifdef __cplusplus

@@ -176,6 +176,7 @@ int cli_parse(Cli *cli, const Stage *stage, int argc, char **argv)
     cli->stage = stage;
     cli->so_seconds = 60.0;
     cli->so_mebibytes = 4096;
+    cli->so_sandbox = CLI_SANDBOX_BEST;
     cli_refuse_context(stage->name, NULL, 0);
     cli_case_defaults(&base);
     base.backward = (stage->features & STAGE_ALWAYS_BACKWARD) != 0;

@@ -125,6 +125,9 @@ typedef struct CliCase {
     int line;                  /* its line number, 0 without */
 } CliCase;
 
+/* strict where this machine can, else off and a sentence */
+#define CLI_SANDBOX_BEST (-1)
+
 typedef struct Cli {
     const Stage *stage;
     CliCase *cases;
@@ -134,6 +137,7 @@ typedef struct Cli {
     int quiet;
     double so_seconds;    /* --so-time: limit of a --variant-so child */
     int64_t so_mebibytes; /* --so-memory */
+    int so_sandbox;       /* --so-sandbox: IsolateMode; before it is known CLI_SANDBOX_BEST */
     void *storage;        /* strings of the cases file */
     char command[512];    /* the command line, for the JSON rows; cut off where it is longer */
 } Cli;

@@ -6,6 +6,7 @@
  */
 #include "cli/cli_internal.h"
 #include "cuda/device.h"
+#include "judge/isolate.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -67,6 +68,23 @@ static int check_shared_object(const char *path)
     if (got != sizeof magic || memcmp(magic, "\177ELF", sizeof magic) != 0)
         return cli_refuse("--variant-so: found that %s is no ELF file, accepted is a shared object",
                           path);
+    return 0;
+}
+
+/* strict where it can be had. Whoever asked for it gets it or nothing. */
+static int finish_sandbox(Cli *cli)
+{
+    char why[256];
+    if (cli->so_sandbox == ISOLATE_OFF)
+        return 0;
+    if (isolate_strict_here(why, sizeof why))
+        cli->so_sandbox = ISOLATE_STRICT;
+    else if (cli->so_sandbox == ISOLATE_STRICT)
+        return cli_refuse("--so-sandbox: found strict, but %s; accepted here is off", why);
+    else {
+        fprintf(stderr, "--variant-so runs without a sandbox: %s\n", why);
+        cli->so_sandbox = ISOLATE_OFF;
+    }
     return 0;
 }
 
@@ -234,6 +252,8 @@ int cli_finish(Cli *cli, CliCase *c, const CliGiven *given)
     c->needs_cuda = needs_cuda(c, cli->stage);
     c->own_variants =
         !c->variant_so || GIVEN(given, FLAG_VARIANT) || strcmp(c->variant, "all") != 0;
+    if (c->variant_so && finish_sandbox(cli) != 0)
+        return EXIT_USAGE;
     if (c->variant_so) {
         const char *slash = strrchr(c->variant_so, '/');
         c->so.name = slash ? slash + 1 : c->variant_so;

@@ -60,6 +60,7 @@ typedef enum FlagId {
     FLAG_METHOD,
     FLAG_VARIANT_SO,
     FLAG_SO_TIME,
+    FLAG_SO_SANDBOX,
     FLAG_SO_MEMORY,
     FLAG_THREADS,
     FLAG_BLOCK_Q,

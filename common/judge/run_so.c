@@ -1,185 +1,184 @@
 /* SPDX-License-Identifier: MIT
  *
- * run_so.c: a user's own implementation, in a child process: the program's side. See run.h.
+ * run_so.c: --variant-so, a user's own implementation of a stage's contract. See run.h.
  *
- * The child has the problem by copy-on-write, so nothing it does to memory reaches this process.
- * Its inputs are read-only pages and its outputs end at guard pages: a stray access is a SIGSEGV
- * at an address that tells what went wrong. When it is done it copies its outputs into memory
- * shared with the parent and sets `finished`; a child that dies or exits before has not finished,
- * whatever its exit status says. The parent judges the copies like any other output, and the rest
- * of that memory must make sense before it is used.
+ * The storages of problem and result are the arrays of an isolated run, as they are: an element
+ * behind the end of a tensor is a page without access there, too. Each round is one call, timed
+ * from here; what is judged are the outputs of the last one.
+ *
+ * A method of stage 06 is called by the ring's own code, so it runs in a fork of the program. All
+ * others run in attn_runner. Where a stage computes backward passes only, O and lse are inputs: they
+ * are computed here, and a submission that writes to them ends.
  */
-#define _GNU_SOURCE /* sigabbrev_np */
-#include "judge/run_so_internal.h"
-
 #include <inttypes.h>
-#include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-/* What stands at an address where the child faulted. */
-static void explain_fault(const SoRecord *r, const Problem *p, const RunResult *out, char *text,
-                          size_t size)
+#include "bench/run_internal.h"
+#include "judge/attn_block.h"
+
+static void add(IsolateJob *job, const char *name, void *data, size_t bytes, int written)
+{
+    if (bytes > 0)
+        job->arrays[job->array_count++] = (IsolateArray){name, data, bytes, written};
+}
+
+static void add_arrays(IsolateJob *job, RunResult *out, const Problem *p, int alone)
 {
     static const char *const in_names[RUN_INPUTS] = {"Q", "K", "V", "dO", "the mask", "wq", "wk"};
     static const char *const out_names[RUN_OUTPUTS] = {"O", "lse", "dQ", "dK", "dV", "dwq", "dwk"};
     const Storage *in[RUN_INPUTS];
     Storage *outputs[RUN_OUTPUTS];
-    const char *fault = r->fault;
-    int i;
+    const int64_t segments = p->args.positions_q.count + p->args.positions_k.count;
     run_inputs(p, in);
-    run_outputs((RunResult *)out, outputs);
-    for (i = 0; i < RUN_INPUTS + RUN_OUTPUTS; i++) {
-        const Storage *s = i < RUN_INPUTS ? in[i] : outputs[i - RUN_INPUTS];
-        const char *name = i < RUN_INPUTS ? in_names[i] : out_names[i - RUN_INPUTS];
-        const char *first = s->mapping;
-        if (!first || fault < first || fault >= first + s->mapping_bytes)
-            continue;
-        if (fault >= (const char *)s->base + s->bytes)
-            snprintf(text, size, ": an access behind the end of %s", name);
-        else if (fault < (const char *)s->base && i >= RUN_INPUTS)
-            snprintf(text, size, ": an access before the start of %s", name);
-        else if (fault < first + sysconf(_SC_PAGESIZE))
-            snprintf(text, size, ": an access before the start of %s", name);
-        else
-            snprintf(text, size, ": it wrote to its input %s", name);
-        return;
-    }
-    snprintf(text, size, ": an access to address %p", (const void *)fault);
+    run_outputs(out, outputs);
+    for (int i = 0; i < RUN_INPUTS; i++)
+        add(job, in_names[i], in[i]->base, in[i]->bytes, 0);
+    for (int i = 0; i < RUN_OUTPUTS; i++) /* 0 and 1: O and lse */
+        add(job, out_names[i], outputs[i]->base, outputs[i]->bytes, !(alone && i < 2));
+    add(job, "the positions", p->segments, (size_t)segments * sizeof *p->segments, 0);
 }
 
-static int samples_sane(const Samples *s)
+/* One call of <stage>_<suffix>: its status, or -1 when it did not return. */
+static int call(Isolate *s, const IsolateJob *job, RunResult *out, const Stage *stage,
+                const char *suffix, const IsolateResult *r)
 {
-    int i;
-    if (s->count < 0 || s->count > BENCH_MAX_SAMPLES)
-        return 0;
-    for (i = 0; i < s->count; i++)
-        if (!isfinite(s->ms[i]) || s->ms[i] < 0.0)
-            return 0;
-    return 1;
+    AttnBlock block;
+    char symbol[128];
+    attn_block_make(&block, &out->args, job);
+    snprintf(symbol, sizeof symbol, "%s_%s", stage->name, suffix);
+    if (!isolate_call(s, "attn", symbol, &block, sizeof block))
+        return -1;
+    out->leaked_bytes += r->workspace.leaked;
+    out->storage_intact &= r->workspace.intact;
+    if (r->workspace.peak > out->peak_bytes)
+        out->peak_bytes = r->workspace.peak;
+    return r->status;
 }
 
-/* Can this be what so_child_main wrote? Code that runs in the child can write anything here, and
- * counts index arrays, texts are printed. */
-static int record_sane(const SoRecord *r)
+/* All rounds: the last status, or -1 when one did not return. */
+static int rounds(Isolate *s, const IsolateJob *job, RunResult *out, const Stage *stage,
+                  const CliCase *c, const IsolateResult *r)
 {
-    if (!memchr(r->failure, 0, sizeof r->failure))
-        return 0;
-    if (r->finished == 0) /* the rest is not read */
-        return 1;
-    return r->finished == SO_FINISHED && samples_sane(&r->forward) && samples_sane(&r->backward) &&
-           (r->status != ATTN_OK || r->forward.count > 0) && r->leaked_bytes <= r->peak_bytes &&
-           r->peak_backward <= r->peak_bytes &&
-           r->peak_bytes < (size_t)1 << 47 && /* what a process can address */
-           (r->storage_intact == 0 || r->storage_intact == 1);
-}
-
-static void explain_death(const SoRecord *r, const Problem *p, RunResult *out, SoEnd end,
-                          double seconds)
-{
-    char fault[96] = "";
-    if (!end.in_time || (WIFSIGNALED(end.how) && WTERMSIG(end.how) == SIGXCPU))
-        snprintf(out->failure, sizeof out->failure,
-                 "it did not finish within %g s (--so-time) and was killed", seconds);
-    else if (WIFSIGNALED(end.how)) {
-        const int number = WTERMSIG(end.how);
-        if (r->fault)
-            explain_fault(r, p, out, fault, sizeof fault);
-        snprintf(out->failure, sizeof out->failure, "it crashed with SIG%s (%s)%s",
-                 sigabbrev_np(number) ? sigabbrev_np(number) : "?", strsignal(number), fault);
-    } else if (r->failure[0])
-        memcpy(out->failure, r->failure, sizeof out->failure);
-    else
-        snprintf(out->failure, sizeof out->failure,
-                 "it ended the process with exit(%d) instead of returning", WEXITSTATUS(end.how));
-}
-
-/* The child's word and its outputs into the parent's result. */
-static int take_result(const SoRecord *r, RunResult *out, int64_t mebibytes)
-{
-    const unsigned char *from = (const unsigned char *)(r + 1);
+    const int alone = (stage->features & STAGE_ALWAYS_BACKWARD) != 0;
+    const double start = bench_now_ms();
     Storage *all[RUN_OUTPUTS];
-    int i;
+    Samples *const last = alone ? &out->backward : &out->forward;
+    int status = ATTN_OK;
     run_outputs(out, all);
-    for (i = 0; i < RUN_OUTPUTS; i++) {
-        memcpy(all[i]->base, from, all[i]->bytes);
-        from += all[i]->bytes;
+    for (int round = 0; status == ATTN_OK && run_keep_going(c, round, last->count, start);
+         round++) {
+        const int timed = run_is_timed(c, round, start);
+        double ms[2];
+        for (int i = alone ? 2 : 0; i < RUN_OUTPUTS; i++)
+            if (all[i]->mapping)
+                tensor_poison(all[i]);
+        isolate_put(s);
+        status = call(s, job, out, stage, "variant", r);
+        ms[0] = r->ms;
+        if (status == ATTN_OK && c->backward && !alone)
+            status = call(s, job, out, stage, "variant_backward", r);
+        ms[1] = r->ms;
+        if (status == ATTN_OK && timed && !alone)
+            out->forward.ms[out->forward.count++] = ms[0];
+        if (status == ATTN_OK && timed && c->backward)
+            out->backward.ms[out->backward.count++] = ms[1];
     }
-    out->status = r->status;
-    out->forward = r->forward;
-    out->backward = r->backward;
-    out->peak_bytes = r->peak_bytes;
-    out->peak_backward = r->peak_backward;
-    out->leaked_bytes = r->leaked_bytes;
-    out->storage_intact = r->storage_intact;
-    if (out->status == ATTN_OK) {
-        run_finished(out);
+    if (status != ATTN_OK)
+        return status;
+    if (!isolate_take(s))
+        out->storage_intact = 0;
+    for (int i = 0; i < RUN_OUTPUTS; i++)
+        if (all[i]->mapping && !tensor_intact(all[i]))
+            out->storage_intact = 0;
+    return status;
+}
+
+/* What it printed, apart from what the program says. */
+static void show_output(const CliCase *c, const IsolateResult *r)
+{
+    const char *line = r->output;
+    if (*line)
+        fprintf(stderr, "%s printed:\n", c->so.name);
+    while (*line) {
+        const size_t length = strcspn(line, "\n");
+        fprintf(stderr, "  | %.*s\n", (int)length, line);
+        line += length + (line[length] == '\n');
+    }
+    if (r->output_cut)
+        fprintf(stderr, "  | [the rest of its output is left out]\n");
+}
+
+static int explain(RunResult *out, const Cli *cli, const CliCase *c, const IsolateResult *r,
+                   int status)
+{
+    char *text = out->failure;
+    const size_t size = sizeof out->failure;
+    if (r->end == ISOLATE_BROKEN) {
+        out->status = ATTN_NO_MEMORY;
+        snprintf(text, size, "%s", r->sentence);
+        cli_refuse("--variant-so: found that %s cannot be run: %s", c->variant_so, text);
+        return EXIT_RUNTIME;
+    }
+    if (r->end == ISOLATE_FINISHED && status == ATTN_SKIP) {
+        out->status = ATTN_SKIP;
+        snprintf(text, size, "it answers ATTN_SKIP");
         return EXIT_OK;
     }
-    if (out->status == ATTN_SKIP) {
-        snprintf(out->failure, sizeof out->failure, "it answers ATTN_SKIP");
-        return EXIT_OK;
-    }
-    if (out->status == ATTN_NO_MEMORY)
-        snprintf(out->failure, sizeof out->failure,
-                 "it returned status %d (out of memory: --so-memory allows %" PRId64 " MiB), "
-                 "accepted is ATTN_OK",
-                 (int)out->status, mebibytes);
+    if (r->end == ISOLATE_FINISHED)
+        snprintf(text, size, "it returned status %d%s, accepted is ATTN_OK", status,
+                 status == ATTN_NO_MEMORY    ? " (out of memory)"
+                 : status == ATTN_CUDA_ERROR ? " (it has said why)"
+                                             : "");
+    else if (r->end == ISOLATE_TIME)
+        snprintf(text, size, "it did not finish within %g s (--so-time) and was killed",
+                 cli->so_seconds);
     else
-        snprintf(out->failure, sizeof out->failure, "it returned status %d%s, accepted is ATTN_OK",
-                 (int)out->status, out->status == ATTN_CUDA_ERROR ? " (it has said why)" : "");
+        snprintf(text, size, "%s%s", r->sentence, r->end == ISOLATE_MEMORY ? " (--so-memory)" : "");
+    cli_refuse("%s: %s", c->variant_so, text);
     return EXIT_WRONG;
 }
 
 int run_variant_so(RunResult *out, const Stage *stage, const Problem *p, const CliCase *c,
-                   double seconds, int64_t mebibytes)
+                   const Cli *cli)
 {
-    Storage *all[RUN_OUTPUTS];
-    size_t bytes = sizeof(SoRecord);
     const int alone = (stage->features & STAGE_ALWAYS_BACKWARD) != 0;
-    SoChild k = {c->variant_so,
-                 stage->name,
-                 stage->abi_version,
-                 alone ? stage->variants[0].forward : NULL,
-                 c,
-                 out,
-                 NULL,
-                 -1};
-    const SoLimits limits = {seconds, mebibytes};
-    SoEnd end = {0, 0};
-    int i, finished, status = result_make(out, p, c);
-    if (status == EXIT_OK) {
-        run_outputs(out, all);
-        for (i = 0; i < RUN_OUTPUTS; i++)
-            bytes += all[i]->bytes;
-        k.record = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        if (k.record != MAP_FAILED && so_supervise(&limits, &k, p, &end) != 0) {
-            munmap(k.record, bytes);
-            k.record = MAP_FAILED;
+    char abi_symbol[128];
+    IsolateResult r = {.end = ISOLATE_BROKEN, .sentence = "there is no memory for its outputs"};
+    IsolateJob job = {.library = c->variant_so,
+                      .abi_symbol = abi_symbol,
+                      .abi_version = stage->abi_version,
+                      .seconds = cli->so_seconds,
+                      .mebibytes = cli->so_mebibytes,
+                      .threads = c->threads,
+                      .mode = cli->so_sandbox,
+                      .inside = (stage->features & STAGE_HAS_RANKS) != 0};
+    Isolate *s = NULL;
+    int status = -1;
+    snprintf(abi_symbol, sizeof abi_symbol, "%s_abi_version", stage->name);
+    if (result_make(out, p, c) == EXIT_OK) {
+        double start = bench_now_ms();
+        if (alone) {
+            run_poison(out);
+            status = (int)stage->variants[0].forward(&out->args);
+            out->forward.ms[out->forward.count++] = bench_now_ms() - start;
+        }
+        if (!alone || status == ATTN_OK) {
+            add_arrays(&job, out, p, alone);
+            s = isolate_open(&job, &r);
         }
     }
-    if (status != EXIT_OK || k.record == MAP_FAILED) {
-        out->status = ATTN_NO_MEMORY;
-        cli_refuse("--variant-so: found no memory or no process for %s, accepted are smaller sizes",
-                   c->variant_so);
-        return EXIT_RUNTIME;
-    }
-    finished = end.in_time && WIFEXITED(end.how);
-    if (finished && !record_sane(k.record)) {
-        snprintf(out->failure, sizeof out->failure, "it overwrote its own report");
-        status = EXIT_WRONG;
-    } else if (finished && k.record->finished)
-        status = take_result(k.record, out, mebibytes);
-    else {
-        explain_death(k.record, p, out, end, seconds);
-        status = EXIT_WRONG;
-    }
-    if (status == EXIT_WRONG)
-        cli_refuse("%s: %s", c->variant_so, out->failure);
-    munmap(k.record, bytes);
-    return status;
+    bench_progress("%s", c->so.name);
+    status = s ? rounds(s, &job, out, stage, c, &r) : -1;
+    if (s)
+        isolate_close(s);
+    bench_progress_clear();
+    show_output(c, &r);
+    if (status != ATTN_OK || r.end != ISOLATE_FINISHED)
+        return explain(out, cli, c, &r, status);
+    out->status = ATTN_OK;
+    if (c->backward)
+        out->peak_backward = out->peak_bytes;
+    run_finished(out);
+    return EXIT_OK;
 }

@@ -7,6 +7,7 @@
 
 #include "attn_config.h"
 #include "cuda/device.h"
+#include "judge/isolate.h"
 #include "models/model.h"
 #include "report/source_hash.h"
 
@@ -219,6 +220,10 @@ static void put_attention(FILE *f, const Report *r, const ReportRow *row)
     put_bool(f, "pass", row_pass(row));
     put_sample(f, row->check);
     put_string(f, "failure", out->failure);
+    if (row->variant == &row->c->so)
+        put_string(f, "so_sandbox", r->cli->so_sandbox == ISOLATE_STRICT ? "strict" : "off");
+    else
+        fputs(",\"so_sandbox\":null", f);
     put_machine(f, r, row->c, row->variant->device);
 }
 

@@ -60,6 +60,7 @@ missing_packages() {
     have pkg-config || echo pkg-config
     # the OpenMP build: the pthread build would start a second thread pool inside our OpenMP loops
     has_package openblas || echo libopenblas-openmp-dev
+    has_package libseccomp || echo libseccomp-dev
     have gnuplot || echo gnuplot-nox
     if [ -f 06_ring_burst/meson.build ]; then
         have mpicc && have mpirun || echo openmpi-bin libopenmpi-dev

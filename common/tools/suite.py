@@ -21,12 +21,11 @@ Case:    points (1); name (the flags); group (none); visibility: visible, hidden
 A template is a suite in which a word holds choices: {32|64|128}, {300..700}, {301..699..2} (steps
 of 2: odd numbers, which are no multiple of any tile). A key, any text file of the teacher, decides
 them: by the SHA-256 of the key, the line and the place in the line. So do the seeds of the inputs.
-A choice with a name, {cap=2..6}, is drawn by its name instead: the same in all lines and all files.
 The same key gives the same suite, and nobody without the key knows it.
 
 Interface:
 - read(path, key=None) -> Suite; SuiteError is one sentence with file and line.
-- parse(text, name, key=None): the same from text. Suite.text(): the suite as it was drawn.
+- parse(text, name, key=None): the same from text. Suite.text(): the suite as drawn, without choices.
 - key_bytes(path): content of a key file. draw(line, number, key): one line without choices.
 - Suite: contract, time, memory, threads, key, all, cases, path. Case: line, points, group,
   visibility, name, flags (a list), perf, of.
@@ -46,7 +45,7 @@ VISIBILITIES = ("visible", "hidden", "after_due_date", "after_published")
 KEYS = ("optional", "required", "none")
 PEERS = ("sgemm",)
 WORD = re.compile(r'([A-Za-z_]+)=("[^"]*"|[^\s"]+)(?=\s|$)')
-CHOICE = re.compile(r"\{(?:([a-z]+)=)?([^{}]*)\}")
+CHOICE = re.compile(r"\{([^{}]*)\}")
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
 MAX_CHOICES = 10**9
 MAX_KEY = 1 << 20
@@ -172,13 +171,12 @@ def draw(line, count, key):
 
     def one(found):
         nonlocal place
-        values = values_of(found[2])
+        values = values_of(found[1])
         if values is None:
-            raise ValueError(f"found the choice '{found[0]}', accepted are {{a|b|c}}, "
-                             "{300..700}, {301..699..2} and, with a name, {cap=2..6}")
+            raise ValueError(f"found the choice '{found[0]}', accepted are {{a|b|c}}, {{300..700}} "
+                             "and {301..699..2}")
         place += 1
-        number = hashed(key, 0, found[1]) if found[1] else hashed(key, count, place)
-        return str(values[number % len(values)])
+        return str(values[hashed(key, count, place) % len(values)])
 
     drawn = CHOICE.sub(one, line)
     if "{" in drawn or "}" in drawn:

@@ -191,7 +191,8 @@ class Workshop:
         return list(itertools.takewhile(lambda word: word[0] != "-", line)), made, headers
 
     def shared_object(self, fields, text):
-        """-Bsymbolic: the object's own functions win over the program's of the same name."""
+        """Linked with what the program is linked with, except stage 06, whose program runs the
+        object itself. The changed file comes first and wins over a library's of the same name."""
         compiler, made, headers = self.compile_file(fields, text, ["-O1", "-fPIC"],
                                                     self.commands_for(fields)[0])
         stage, function = self.args.stage, fields["function"]
@@ -210,11 +211,20 @@ class Workshop:
             f.write(f'#include "{stage}.h"\n' + "\n".join(exported) + "\n")
         library = made[:-2] + ".so"
         folder = os.path.join(ROOT, fields["file"].split("/")[0])
-        line = compiler + ["-shared", "-fPIC", "-O1", "-Wl,-Bsymbolic", "-o", library, shim, made]
-        done = run(line + ["-I" + folder] + headers + ["-lm"])
+        line = compiler + ["-shared", "-fPIC", "-O1", "-o", library, shim, made, "-I" + folder]
+        line += headers + (["-Wl,-Bsymbolic"] if stage == "ring_burst" else self.libraries())
+        done = run(line + ["-lm"], cwd=self.args.build)
         if done.returncode != 0:
             raise Failure(f"does not link: {done.stderr[-1500:]}")
         return [self.args.program, "--device", "cpu", "--variant-so", library]
+
+    def libraries(self):
+        """What the program is linked with, as words for another link."""
+        link = next(c for c in self.commands if "-c" not in c and "-o" in c and
+                    c[c.index("-o") + 1] == self.target)
+        kept = [w for w in link if w.endswith((".a", ".so")) or w.startswith(("-l", "-Wl,-rpath"))
+                or w == "-fopenmp"]
+        return ["-Wl,--allow-multiple-definition", "-Wl,--start-group", *kept, "-Wl,--end-group"]
 
     def relinked_program(self, fields, text):
         """A program with the changed objects in front of the libraries: the first one wins."""

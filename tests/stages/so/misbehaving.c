@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "alloc.h"
-#include "judge/run_so_internal.h"
+#include "judge/runner.h"
 #include "tensor.h"
 
 enum {
@@ -36,13 +36,14 @@ enum {
     WRITES_GAPS,
     LEAKS,
     CONSTANT,
-    FILLS_REPORT,
+    ENDS_IN_SILENCE,
     FORGES_REPORT,
     WRITES_FILES,
     LEAVES_A_SESSION,
     PRINTS_MUCH,
     KILLS_ITS_PARENT,
-    WAITS_WITH_OTHERS /* test_variant_so.py: interrupted */
+    WAITS_WITH_OTHERS, /* test_variant_so.py: interrupted */
+    WAITS
 };
 
 #define JOIN2(a, b) a##_##b
@@ -93,21 +94,12 @@ static int recurse(int depth)
     return depth < 0 ? 0 : recurse(depth + 1) + room[0];
 }
 
-/* All memory that is shared with the checker; with the mark of a report that is finished or not. */
-static void fill_report(int finished)
+/* "It returned", as the runner says it. */
+static void forge_report(void)
 {
-    FILE *maps = fopen("/proc/self/maps", "r");
-    char line[512], rights[5];
-    unsigned long first, end;
-    while (maps && fgets(line, sizeof line, maps)) {
-        if (sscanf(line, "%lx-%lx %4s", &first, &end, rights) != 3 || strcmp(rights, "rw-s") != 0)
-            continue;
-        memset((void *)first, 0x7f, end - first);
-        if (finished)
-            ((SoRecord *)first)->finished = SO_FINISHED;
-        if (finished)
-            memset(((SoRecord *)first)->failure, 0, sizeof((SoRecord *)first)->failure);
-    }
+    const RunnerReply done = {.says = RUNNER_DONE, .used = {.intact = 1}};
+    if (write(RUNNER_CONTROL, &done, sizeof done) != sizeof done)
+        abort();
 }
 
 /* A grandchild out of the process group, with stdout and stderr open. */
@@ -202,11 +194,11 @@ static AttnStatus misbehave(const AttnArgs *a)
     case LEAKS:
         fill_outputs(a);
         return workspace_alloc(1000) ? ATTN_OK : ATTN_NO_MEMORY;
-    case FILLS_REPORT:
-        fill_report(0);
-        _exit(0);
+    case ENDS_IN_SILENCE:
+        close(RUNNER_CONTROL);
+        break;
     case FORGES_REPORT:
-        fill_report(1);
+        forge_report();
         _exit(0);
     case WRITES_FILES: {
         int file;
@@ -231,10 +223,13 @@ static AttnStatus misbehave(const AttnArgs *a)
     case KILLS_ITS_PARENT:
         kill(getppid(), SIGTERM);
         kill(getppid(), SIGKILL);
+        sleep(10); /* without a parent it ends, too */
         fill_outputs(a);
         break;
     case WAITS_WITH_OTHERS:
         leave_a_session();
+        /* fall through */
+    case WAITS:
         signal(SIGTERM, SIG_IGN);
         signal(SIGINT, SIG_IGN);
         for (;;)

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * runner_contracts.c: how a runner calls a function of a submission: a row for each prototype.
+ *
+ * Interface: runner_contract (runner.h).
+ */
+#include <string.h>
+
+#include "judge/attn_block.h"
+
+/* dlsym gives a void *, which ISO C does not let us cast to a function. */
+static int call_attn(const RunnerCall *call)
+{
+    AttnBlock block;
+    AttnFn function;
+    memcpy(&function, &call->function, sizeof function);
+    return attn_block_open(&block, call) == 0 ? (int)function(&block.args) : -1;
+}
+
+/* "attn": AttnStatus f(const AttnArgs *), what every stage has. */
+static const RunnerContract contracts[] = {{"attn", call_attn}};
+
+const RunnerContract *runner_contract(const char *name)
+{
+    for (size_t i = 0; i < sizeof contracts / sizeof *contracts; i++)
+        if (strcmp(contracts[i].name, name) == 0)
+            return &contracts[i];
+    return NULL;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sandbox.h: what a process gives up before it runs code that nobody trusts. Nothing of it can be
+ * taken back, and threads that it starts inherit all of it.
+ *
+ *     no_new_privs, no capabilities     root is a user like others, and no file makes it more
+ *     Landlock (a chroot without it)    it opens the files of the C library's folders, no others
+ *     seccomp                           it has threads, memory, time and reading; no processes, no
+ *                                       signals to others, no sockets, no ptrace, no exec
+ *     resource limits                   address space, processor time, files of size 0
+ *
+ * A system call that an honest program makes in passing is answered with an error. Any other that
+ * is not allowed is a SIGSYS, of which the runner tells the name.
+ *
+ * Interface:
+ * - sandbox_here: can this machine and this build do it?
+ * - sandbox_limits: resource limits; right without a sandbox, too.
+ * - sandbox_enter: all the rest.
+ * - sandbox_call_name: the name of a system call.
+ */
+#ifndef ATTN_SANDBOX_H
+#define ATTN_SANDBOX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Both: 1, or 0 with the reason in `why`. */
+int sandbox_here(char *why, size_t size);
+int sandbox_enter(char *why, size_t size);
+
+/* mebibytes: beside the address space that is in use now. */
+void sandbox_limits(double seconds, int threads, int64_t mebibytes);
+
+void sandbox_call_name(int number, char *name, size_t size);
+
+#endif
