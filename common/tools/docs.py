@@ -31,7 +31,7 @@ the repository root. The markers (the closing one repeats the kind, as in `/code
     run: PROGRAM ARGUMENTS     output of a program of --build, or of a single FILE.c, compiled
                                there; exit=2 first allows that status, before=WORD leaves out what
                                follows from the first line on that begins so (last digits, which
-                               depend on the machine)
+                               depend on the machine); from= and to= first keep some lines, as above
 
 Interface:
 - expand(text, page, context): the page with all markers filled; DocsError says what is wrong.
@@ -272,6 +272,8 @@ def expand_run(context, _page, words, options):
         output, found, _ = output.partition("\n" + options["before"])
         if not found:
             raise DocsError(f"run: {shlex.join(words)}: no line begins with {options['before']}")
+    if "from" in options or "to" in options:
+        output = cut(output, options.get("from", ""), options.get("to", ""), words[0])
     shown_as = shlex.join([pathlib.Path(words[0]).stem, *words[1:]])
     return f"\n{fence('console', '$ ' + shown_as + chr(10) + output.rstrip())}\n"
 

@@ -7,6 +7,7 @@
 Interface:
 - 01_data_movement: which arrays cross between memory and chip in materialised attention; arrow
   widths follow the bytes for N = 1024, d = 64.
+- 02_what_moves: how often an element of a row crosses between memory and chip, way by way.
 - 02_blocks_and_merge: a row in four blocks, each with its (m, l), merged in a tree; the numbers
   are computed here from the row that the figure shows.
 - The figures of chapter 03 stand in draw_flash.py, those of stage 04 in draw_backward.py
@@ -138,7 +139,50 @@ def draw_blocks_and_merge():
     return pic.done()
 
 
+# A way to compute a row's softmax: its accesses, True = from memory to the chip, and what for.
+WAYS = [("three passes", "v0_three_pass", [(True, "read s: the maximum"), (True, "read s: the sum"),
+                                           (True, "read s: once more"), (False, "write P")]),
+        ("online", "v1_online", [(True, "read s: maximum and sum at once"),
+                                 (True, "read s: once more"), (False, "write P")]),
+        ("one read", "GPU v2_one_read", [(True, "read s: the row stays on the chip"),
+                                         (False, "write P")]),
+        ("fused", "v4_fused_rows", [])]
+
+
+def draw_what_moves():
+    pic = Drawing(980, 590, "What moves in a softmax",
+                  "Four ways to compute the softmax of a row: four, three, two and no accesses of "
+                  "slow memory for each element.")
+    pic.text(490, 32, "The softmax of a row: how often each element crosses", 19)
+    pic.text(490, 56, "an arrow is the whole row of scores s, or of probabilities P", 13, fill=GREY)
+    pic.box(30, 76, 250, 484, "#F4F4F4")
+    pic.text(155, 100, "memory", 17, weight="bold")
+    pic.box(740, 76, 210, 484, "#F4F4F4")
+    pic.text(845, 100, "chip", 17, weight="bold")
+    y = 112
+    for name, variant, accesses in WAYS:
+        height = max(34 * len(accesses), 68)
+        middle = y + height / 2
+        pic.text(155, middle - 4, f"{name}: {len(accesses)}", 16, weight="bold")
+        pic.text(155, middle + 17, variant, 13, fill=GREY)
+        for n, (to_chip, what) in enumerate(accesses):
+            row = middle + 34 * (n - (len(accesses) - 1) / 2)
+            left, right = 292, 728
+            pic.arrow(left if to_chip else right, right if to_chip else left, row + 6, 5,
+                      BLUE if to_chip else GREEN)
+            pic.text(510, row - 4, what, 13)
+        if not accesses:
+            pic.text(510, middle + 4, "s and P are never in memory: the product before", 13)
+            pic.text(510, middle + 22, "and the product after use them on the chip", 13)
+        pic.text(845, middle + 4, "m, l" if accesses else "s, m, l, P", 15)
+        y += height + 22
+        if name != "fused":
+            pic.line(30, y - 11, 950, y - 11, GREY, 0.7)
+    return pic.done()
+
+
 FIGURES = {"01_data_movement.svg": draw_data_movement,
+           "02_what_moves.svg": draw_what_moves,
            "02_blocks_and_merge.svg": draw_blocks_and_merge,
            **draw_flash.FIGURES, **draw_backward.FIGURES, **draw_gradient.FIGURES,
            **draw_window.FIGURES, **draw_stream.FIGURES,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """lessons.py: what a lesson page is, so that the map of the lessons and its limits cannot drift.
 
-A lesson is docs/NN_name/K_title.md: short enough to finish in one
+A lesson is docs/NN_name/K_title.md (or docs/00_start_here.md): short enough to finish in one
 sitting, always with the same parts in the same order. The limits stand here and nowhere else.
 
 Interface:
@@ -49,7 +49,7 @@ class Lesson:
 
 def pages(root):
     docs = pathlib.Path(root) / "docs"
-    found = list(docs.glob("0[0-9]_*/[0-9]*_*.md"))
+    found = [*docs.glob("00_*.md"), *docs.glob("0[0-9]_*/[0-9]*_*.md")]
     return sorted(found, key=lambda p: [int(n) for n in re.findall(r"(?<=/)\d+(?=_)",
                                                                    str(p.relative_to(docs.parent)))])
 

@@ -27,7 +27,7 @@ import pathlib
 import re
 import sys
 
-from source_hashes import COMMENT, METHODS, included
+from source_hashes import COMMENT, METHODS, SAMPLE, included
 
 Rung = collections.namedtuple("Rung", "stage device name path")
 Reading = collections.namedtuple("Reading", "files lines added predecessor")
@@ -59,6 +59,7 @@ def number_of(path):
 
 
 def without_comments(text):
+    text = SAMPLE.sub(lambda m: m[1], text)
     return COMMENT.sub(lambda m: m[0] if m[0][0] in "\"'" else "\n" * m[0].count("\n"), text)
 
 

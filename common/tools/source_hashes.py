@@ -98,6 +98,8 @@ def variant_hashes(root):
 
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)
+# What is compiled in place of kernels where nothing can run (-Dgpu_sample): no row is of it.
+SAMPLE = re.compile(r"^#ifdef ATTN_GPU_SAMPLE\b.*?^#else\n(.*?)^#endif\n", re.M | re.S)
 # A string or a character, which may hold what looks like a comment, or a comment.
 COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/|//[^\n]*', re.S)
 
@@ -106,6 +108,7 @@ COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/|//[^
 def code_of(path, _stamp):
     """(the text without comments, white space and include lines, what it includes)"""
     text = path.read_text(encoding="utf-8")
+    text = SAMPLE.sub(r"\1", text)
     bare = COMMENT.sub(lambda m: m[0] if m[0][0] in "\"'" else " ", text)
     return " ".join(INCLUDE.sub(" ", bare).split()), tuple(INCLUDE.findall(bare))
 

@@ -21,11 +21,12 @@ Case:    points (1); name (the flags); group (none); visibility: visible, hidden
 A template is a suite in which a word holds choices: {32|64|128}, {300..700}, {301..699..2} (steps
 of 2: odd numbers, which are no multiple of any tile). A key, any text file of the teacher, decides
 them: by the SHA-256 of the key, the line and the place in the line. So do the seeds of the inputs.
+A choice with a name, {cap=2..6}, is drawn by its name instead: the same in all lines and all files.
 The same key gives the same suite, and nobody without the key knows it.
 
 Interface:
 - read(path, key=None) -> Suite; SuiteError is one sentence with file and line.
-- parse(text, name, key=None): the same from text. Suite.text(): the suite as drawn, without choices.
+- parse(text, name, key=None): the same from text. Suite.text(): the suite as it was drawn.
 - key_bytes(path): content of a key file. draw(line, number, key): one line without choices.
 - Suite: contract, time, memory, threads, key, all, cases, path. Case: line, points, group,
   visibility, name, flags (a list), perf, of.
@@ -45,7 +46,7 @@ VISIBILITIES = ("visible", "hidden", "after_due_date", "after_published")
 KEYS = ("optional", "required", "none")
 PEERS = ("sgemm",)
 WORD = re.compile(r'([A-Za-z_]+)=("[^"]*"|[^\s"]+)(?=\s|$)')
-CHOICE = re.compile(r"\{([^{}]*)\}")
+CHOICE = re.compile(r"\{(?:([a-z]+)=)?([^{}]*)\}")
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
 MAX_CHOICES = 10**9
 MAX_KEY = 1 << 20
@@ -171,12 +172,13 @@ def draw(line, count, key):
 
     def one(found):
         nonlocal place
-        values = values_of(found[1])
+        values = values_of(found[2])
         if values is None:
-            raise ValueError(f"found the choice '{found[0]}', accepted are {{a|b|c}}, {{300..700}} "
-                             "and {301..699..2}")
+            raise ValueError(f"found the choice '{found[0]}', accepted are {{a|b|c}}, "
+                             "{300..700}, {301..699..2} and, with a name, {cap=2..6}")
         place += 1
-        return str(values[hashed(key, count, place) % len(values)])
+        number = hashed(key, 0, found[1]) if found[1] else hashed(key, count, place)
+        return str(values[number % len(values)])
 
     drawn = CHOICE.sub(one, line)
     if "{" in drawn or "}" in drawn:

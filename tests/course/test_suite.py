@@ -103,6 +103,12 @@ def check_keys(tap):
     tap.ok(all("--seed" in s.cases[0].flags for s in drawn) and
            len({tuple(s.cases[0].flags) for s in drawn}) == 60, "a key draws the inputs' seeds")
     tap.ok(all(s.cases[2].flags[-2:] == ["--seed", "3"] for s in drawn), "a seed that is given stays")
+    named = [suites.draw("{a=1..9} {a=1..9} {b=1..9} {1..9}", 3, b"key %d" % i).split()
+             for i in range(60)]
+    tap.ok(all(words[0] == words[1] for words in named) and
+           any(words[0] != words[2] for words in named), "a name draws the same everywhere")
+    tap.ok(suites.draw("{a=1..1000}", 1, b"k") == suites.draw("x {1..9} {a=1..1000}", 7, b"k")[4:],
+           "whatever the line")
     plain = suites.parse(TEMPLATE, "S")
     tap.ok("--seed" not in plain.cases[0].flags and plain.text() == suites.parse(TEMPLATE, "S").text(),
            "without a key choices are drawn, too, and no seed")

@@ -220,6 +220,10 @@ def test_cut(tap, tree):
     done = tree.docs(str(page))
     tap.ok("$ hello\nfirst\nsecond\n```" in page.read_text() and done.returncode == 0,
            "before=WORD leaves out what depends on the machine", done.stderr)
+    page.write_text("<!-- run: from=second to=Last hello -->\n<!-- /run -->\n")
+    tree.docs(str(page))
+    tap.ok("$ hello\nsecond\nLast 1e-7\n```" in page.read_text(),
+           "from= and to= keep some lines of an output", page.read_text())
     page.unlink()
     tree.program("echo hello $*")
 

@@ -46,6 +46,11 @@ CHANGES = [
     ("common/deep.c", "#include", "int c;\n#include", set()),
     ("common/deep.h", "DEEP 1", "DEEP /* one */  1 // 1", set()),
     ("03_flash_forward/cuda/tile.cuh", "tile", "tiles", {ATOMICS, OTHER}),
+    # what is compiled where nothing can run
+    ("03_flash_forward/cuda/tile.cuh", "int tile;\n",
+     "#ifdef ATTN_GPU_SAMPLE /* few */\nint few;\n#else\nint tile;\n#endif\n", set()),
+    ("03_flash_forward/cuda/tile.cuh", "int tile;\n",
+     "#ifdef ATTN_GPU_SAMPLE\nint tile;\n#else\nint tiles;\n#endif\n", {ATOMICS, OTHER}),
     ("04_flash_backward/cuda/block.cu", "block;", "blocks;", {ATOMICS}),
     ("04_flash_backward/cuda/block.cuh", "#include", "int d;\n#include", {ATOMICS}),
 ]

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: MIT
+"""learn_steps.py: the steps of ./ladder learn: how they are read, compiled and judged.
+
+A step is a folder of docs/learn; docs/learn/README.md has the format. A step in C is a program of
+three files, the learner's, a harness and harness/learn.c, that judges one case in one process: the
+learner's code is an ordinary function in an ordinary process, with a time limit. A typed step has
+no program: numbers and orders are compared here.
+
+Interface:
+- read_steps(): every Step in order. find_step(name): one, or Usage.
+- Step: name, title, minutes, task, hints, header, cases, kind ("hole", "bug", "free" or "typed"),
+  answer_name, stub(), solution(), wrong_answers().
+- judge(step, file, folder, asan, say, harness): compiles into the folder, runs the cases until one fails,
+  gives each a line to say(), and returns a Verdict(passed, code, text).
+- Usage: a sentence for stderr, exit status 2.
+"""
+import ast
+import math
+import operator
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import typing
+
+import suite
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LEARN = ROOT / "docs" / "learn"
+SHOWN = 4000          # characters of a learner's own output that are shown
+FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter",
+         "-Wno-unused-function", "-Wno-unused-variable"]
+ASAN = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
+HOLE = re.compile(r"^ */\* YOUR CODE: at most (\d+) lines? \*/\n(.*?)^ */\* END OF YOUR CODE \*/\n",
+                  re.S | re.M)
+SIGNALS = {"SIGSEGV": "it used memory that is not its own",
+           "SIGFPE": "it divided a whole number by 0", "SIGABRT": "it called abort()",
+           "SIGXFSZ": "it printed more than 16 MiB"}
+
+
+class Usage(Exception):
+    """A sentence that names what was given, and what is accepted."""
+
+
+class Verdict(typing.NamedTuple):
+    passed: bool
+    code: str = ""      # of the recognised mistake; "-": none was recognised
+    text: str = ""      # what failed, and the hint
+    flags: tuple = ()   # of the case that failed
+
+
+class Step:
+    def __init__(self, folder):
+        self.folder = folder
+        self.name = folder.name.partition("_")[0]
+        self.task = (folder / "task.md").read_text(encoding="utf-8")
+        first = re.match(r"# (\d\d\.\d+) (.+) \((\d+) minutes\)\n", self.task)
+        if not first or first[1] != self.name:
+            raise ValueError(f"{folder}/task.md has to begin '# {self.name} TITLE (N minutes)'")
+        self.title, self.minutes = first[2], int(first[3])
+        self.header, self.cases = read_cases(folder / "cases")
+        if (folder / "stub.txt").is_file():
+            self.kind = "typed"
+        elif "source" in self.header or "bug" in self.header:
+            self.kind = "bug"
+        else:
+            self.kind = "hole" if (folder / "stub.c").is_file() else "free"
+        self.answer_name = "answer.txt" if self.kind == "typed" else "answer.c"
+
+    def hints(self):
+        text = (self.folder / "hints.md").read_text(encoding="utf-8")
+        return [hint.strip() for hint in re.split(r"^\d\. ", text, flags=re.M)[1:]]
+
+    def stub(self):
+        """None: the learner begins with an empty file."""
+        if "source" in self.header:
+            with_bug = (ROOT / self.header["source"]).read_text(encoding="utf-8")
+            return apply_patch(with_bug, ROOT / self.header["patch"])
+        for name in ("stub.c", "stub.txt"):
+            if (self.folder / name).is_file():
+                return (self.folder / name).read_text(encoding="utf-8")
+        return None
+
+    def solution_path(self):
+        if "source" in self.header:
+            return ROOT / self.header["source"]
+        suffix = pathlib.Path(self.answer_name).suffix
+        return LEARN / "solutions" / (self.name + suffix)
+
+    def solution(self):
+        return self.solution_path().read_text(encoding="utf-8")
+
+    def wrong_answers(self):
+        """[(code of its hint, text)]: the solution with the lines of one block exchanged."""
+        text = (LEARN / "wrong" / self.name).read_text(encoding="utf-8")
+        found = []
+        for code, block in re.findall(r"^\[([\w-]+)\]\n((?:[-+ ].*\n|[-+]\n)+)", text, re.M):
+            old = [line[2:].strip() for line in block.splitlines() if line[0] == "-"]
+            new = [line[2:] for line in block.splitlines() if line[0] == "+"]
+            found.append((code, exchange(self.solution(), old, new, f"{self.name} [{code}]")))
+        return found
+
+
+def exchange(text, old, new, where):
+    """The text with the lines `old`, which stand in it once, replaced. Indentation is the first
+    replaced line's."""
+    lines = text.splitlines()
+    places = [n for n in range(len(lines)) if [x.strip() for x in lines[n:n + len(old)]] == old]
+    if len(places) != 1:
+        raise ValueError(f"{where}: {len(places)} places match {old}")
+    first = places[0]
+    indent = re.match(" *", lines[first])[0]
+    lines[first:first + len(old)] = [(indent + line.rstrip()).rstrip() for line in new]
+    return "\n".join(lines) + "\n"
+
+
+def apply_patch(text, path):
+    """The hunks of one of tests/wrong's patches, each of which fits in one place."""
+    hunks = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("@@"):
+            hunks.append(([], []))
+        elif hunks and line[:1] in (" ", "-", "+", ""):
+            old, new = hunks[-1]
+            if line[:1] != "+":
+                old.append(line[1:])
+            if line[:1] != "-":
+                new.append(line[1:])
+    for old, new in hunks:
+        old, new = "\n".join(old).rstrip("\n") + "\n", "\n".join(new).rstrip("\n") + "\n"
+        if text.count(old) != 1:
+            raise ValueError(f"{path.name}: {text.count(old)} places match")
+        text = text.replace(old, new)
+    return text
+
+
+HEADER = {name: (str, "") for name in ("contract", "time", "links", "include", "source", "patch",
+                                      "bug")}
+
+
+def read_cases(path):
+    """The header {key: value} and the cases, in the suite syntax of the course kit."""
+    lines = [(number, line) for number, line in
+             enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+             if line.strip() and not line.startswith("#")]
+    try:
+        header = suite.read_words(lines[0][1], HEADER)
+        return header, [suite.read_case(line, number, suite.Suite(str(path)), None)
+                        for number, line in lines[1:]]
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def read_steps():
+    return sorted((Step(path.parent) for path in LEARN.glob("[0-9]*/task.md")),
+                  key=lambda step: [int(part) for part in step.name.split(".")])
+
+
+def find_step(name):
+    folders = [path.parent for path in LEARN.glob("[0-9]*/task.md")]
+    for folder in folders:
+        if folder.name == name or folder.name.partition("_")[0] == name:
+            return Step(folder)
+    raise Usage(f"unknown step '{name}'; ./ladder learn lists them, as in 01.2")
+
+
+# --- typed answers -------------------------------------------------------------------------------
+
+ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+              ast.Div: operator.truediv, ast.Pow: operator.pow, ast.USub: operator.neg}
+FUNCTIONS = {"exp": math.exp, "log": math.log, "sqrt": math.sqrt}
+
+
+def value_of(text):
+    """A number, or a formula of numbers with + - * / ** exp log sqrt; None for anything else."""
+    def walk(node):
+        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            return node.value
+        if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
+            left, right = walk(node.left), walk(node.right)
+            if isinstance(node.op, ast.Pow) and abs(right) > 64:
+                raise ValueError
+            return ARITHMETIC[type(node.op)](left, right)
+        if isinstance(node, ast.UnaryOp) and type(node.op) in ARITHMETIC:
+            return ARITHMETIC[type(node.op)](walk(node.operand))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1:
+            if node.func.id in FUNCTIONS:
+                return FUNCTIONS[node.func.id](walk(node.args[0]))
+        raise ValueError
+    try:
+        return float(walk(ast.parse(text.strip(), mode="eval").body))
+    except (SyntaxError, ValueError, ArithmeticError, RecursionError):
+        return None
+
+
+def typed_answers(text):
+    """{key: what stands behind its '='}"""
+    lines = (line.partition("#")[0].partition("=") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, sign, value in lines if sign}
+
+
+def judge_typed(words, answers):
+    """words: --key a, then --answer NUMBER [--within PERCENT%] or --order LETTERS (several with
+    '|'), then any --mistake CODE ANSWER SENTENCE."""
+    words, within, mistakes, wanted, order = list(words), 0.001, [], None, None
+    while words:
+        flag = words.pop(0)
+        if flag == "--key":
+            key = words.pop(0)
+        elif flag == "--answer":
+            wanted = value_of(words.pop(0))
+        elif flag == "--order":
+            order = [alternative.split() for alternative in words.pop(0).split("|")]
+        elif flag == "--within":
+            within = float(words.pop(0).rstrip("%")) / 100
+        elif flag == "--mistake":
+            mistakes.append([words.pop(0) for _ in range(3)])
+        else:
+            raise ValueError(f"unknown word {flag} in a typed case")
+
+    def near(a, b):
+        return abs(a - b) <= within * max(abs(b), 1e-12)
+
+    found = answers.get(key, "")
+    if not found:
+        return Verdict(False, "empty", f"There is no answer behind '{key} ='.")
+    if order:
+        letters = re.findall(r"\w+", found)
+        if letters in order:
+            return Verdict(True)
+        for code, typical, sentence in mistakes:
+            if letters == typical.split():
+                return Verdict(False, code, sentence)
+        if sorted(letters) != sorted(order[0]):
+            return Verdict(False, "letters", f"'{found}' is not each of "
+                           f"{' '.join(sorted(order[0]))} once.")
+        return Verdict(False, "-", f"'{found}' is not the order.")
+    number = value_of(found)
+    if number is None:
+        return Verdict(False, "number", f"'{found}' is not a number; 3, 0.25, 4*64 and exp(1) are.")
+    if near(number, wanted):
+        return Verdict(True)
+    for code, typical, sentence in mistakes:
+        if near(number, value_of(typical)):
+            return Verdict(False, code, f"{key} is not {found}. {sentence}")
+    return Verdict(False, "-", f"{key} is not {found}: it is "
+                   f"{'larger' if wanted > number else 'smaller'}.")
+
+
+# --- C -------------------------------------------------------------------------------------------
+
+def compiler():
+    words = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    if not shutil.which(words[0]):
+        raise Usage(f"there is no C compiler '{words[0]}'; ./ladder learn doctor says more")
+    return words
+
+
+def compile_flags(step, asan=False):
+    folders = [LEARN / "harness", ROOT / "common",
+               *(ROOT / name for name in step.header.get("include", "").split())]
+    return [*compiler(), *FLAGS, *(ASAN if asan else []), *(f"-I{path}" for path in folders)]
+
+
+def harness_sources(step):
+    return [LEARN / "harness" / f"{step.header['contract']}.c", LEARN / "harness" / "learn.c",
+            *(ROOT / name for name in step.header.get("links", "").split())]
+
+
+def run_compiler(command):
+    """(did it work, its messages with paths from the top of the repository)"""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                          errors="replace", check=False)
+    return done.returncode == 0, done.stderr.replace(str(ROOT) + "/", "")
+
+
+def compile_step(step, file, folder, asan=False, harness=()):
+    """(the program `check` in the folder or None, what the compiler said). harness: what is linked
+    with the learner's file, by default its sources. The program appears when it is complete."""
+    new = pathlib.Path(folder) / "check.new"
+    good, said = run_compiler([*compile_flags(step, asan), file,
+                               *(harness or harness_sources(step)), "-lm", "-o", new])
+    if not good:
+        return None, said
+    program = new.with_name("check")
+    os.replace(new, program)
+    return program, said
+
+
+def run_case(program, flags, seconds):
+    """(exit status or None for no time, verdict text, what the learner's code printed)"""
+    read_end, write_end = os.pipe()
+    environment = dict(os.environ, LEARN_FD=str(write_end))
+    environment.setdefault("ASAN_OPTIONS", "detect_leaks=0")
+    with tempfile.TemporaryFile() as printed:
+        try:
+            process = subprocess.Popen([str(program), *flags], stdin=subprocess.DEVNULL,
+                                       stdout=printed, stderr=printed, pass_fds=[write_end],
+                                       env=environment)
+        finally:
+            os.close(write_end)
+        try:
+            status = process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            process.kill()
+            process.wait()
+        os.set_blocking(read_end, False)
+        with open(read_end, "rb") as pipe:
+            text = (pipe.read() or b"").decode("utf-8", "replace")
+        printed.seek(0)
+        return status, text, printed.read(SHOWN).decode("utf-8", "replace")
+
+
+def verdict_of(status, text, seconds):
+    if status is None:
+        return Verdict(False, "time", f"It did not finish within {seconds:g} s. Is there a loop "
+                       "that does not end?")
+    if text.startswith("right") and status == 0:
+        return Verdict(True)
+    if text.startswith("wrong "):
+        code, _, sentences = text.strip().partition("\n")
+        return Verdict(False, code.split()[1], sentences)
+    if status < 0:
+        name = signal.Signals(-status).name
+        return Verdict(False, "crash", f"Your code ended with {name}: "
+                       f"{SIGNALS.get(name, 'the system stopped it')}.")
+    return Verdict(False, "exit", f"The program ended with exit status {status} before the case "
+                   "was judged.")
+
+
+def judge_c(step, file, folder, asan, say, harness):
+    program, said = compile_step(step, file, folder, asan, harness)
+    if said.strip():
+        say(said.rstrip())
+    if not program:
+        return Verdict(False, "compile", "It does not compile; the compiler's messages stand "
+                       "above. The first one matters most.")
+    seconds = float(step.header.get("time", "5")) * (4 if asan else 1)
+    for number, case in enumerate(step.cases, 1):
+        status, text, printed = run_case(program, case.flags, seconds)
+        verdict = verdict_of(status, text, seconds)
+        if asan and "Sanitizer" in printed or "runtime error:" in printed:
+            verdict = Verdict(False, "sanitizer", "The sanitizer found the error above.")
+        say(f"  case {number} of {len(step.cases)}, {case.name}: "
+            f"{'right' if verdict.passed else 'WRONG'}")
+        if printed:
+            say("    printed:\n" + "\n".join("    | " + line for line in printed.splitlines()))
+        if not verdict.passed:
+            return verdict._replace(flags=tuple(case.flags))
+    return Verdict(True)
+
+
+def judge(step, file, folder, asan=False, say=print, harness=()):
+    if step.kind != "typed":
+        return judge_c(step, file, folder, asan, say, harness)
+    answers = typed_answers(pathlib.Path(file).read_text(encoding="utf-8", errors="replace"))
+    for number, case in enumerate(step.cases, 1):
+        verdict = judge_typed(case.flags, answers)
+        say(f"  {number} of {len(step.cases)}, {case.name}: "
+            f"{'right' if verdict.passed else 'WRONG'}")
+        if not verdict.passed:
+            return verdict
+    return Verdict(True)

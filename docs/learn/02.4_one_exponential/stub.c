@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * 02.4: one exponential for each score.
+ */
+#include <math.h>
+
+float exp_counted(float x); /* expf; the harness counts its calls */
+
+/* x [n], some of them may be -inf. m: their maximum; l: the sum of exp(x - m). */
+void online(const float *x, int n, float *m, float *l)
+{
+    float m_i = -INFINITY, l_i = 0.0f;
+    for (int j = 0; j < n; j++) {
+        const float s = x[j];
+        /* YOUR CODE: at most 8 lines */
+        /* END OF YOUR CODE */
+    }
+    *m = m_i;
+    *l = l_i;
+}

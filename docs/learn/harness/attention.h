@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * attention.h: attention of one head in double, right or with one typical mistake.
+ *
+ * Interface:
+ * - Head: inputs, sizes and mask of one head. sees: may query i see key j?
+ * - reference(head, mistake, O, lse): mistake is one of AttentionMistake.
+ * - ATTENTION_MISTAKES: their codes and sentences, in this order, for a harness's table.
+ */
+#ifndef LEARN_ATTENTION_H
+#define LEARN_ATTENTION_H
+
+#include "learn.h"
+
+typedef struct Head {
+    const float *Q, *K, *V; /* [Nq][d] [Nk][d] [Nk][d] */
+    long Nq, Nk, d;
+    int causal;                /* aligned with the lower-right corner */
+    const unsigned char *mask; /* [Nq][Nk], 1 = masked out; NULL = none */
+} Head;
+
+typedef enum AttentionMistake {
+    RIGHT,
+    NO_SCALE,
+    OTHER_CORNER,
+    NO_MASK,
+    MASKS_THE_PAST,
+    LSE_BASE_2,
+    LSE_WITHOUT_MAX,
+    NO_MAX,
+    NAN_ON_EMPTY_ROW,
+    NOT_NORMALISED,
+    O_NOT_RESCALED,
+    STALE_L,
+    LAST_KEY_DROPPED
+} AttentionMistake;
+
+#define ATTENTION_MISTAKES                                                                         \
+    {"no_scale", "The scores lack the scale 1/sqrt(d)."},                                          \
+        {"other_corner", "The causal mask starts in the upper-left corner; the last query has to " \
+                         "see the last key: j <= i + Nk - Nq."},                                   \
+        {"no_mask", "The causal mask is missing."},                                                \
+        {"masks_the_past", "The mask hides the past; it has to hide the keys after the query."},   \
+        {"lse_base_2", "lse is the natural logarithm; this is the logarithm to base 2."},          \
+        {"lse_without_max", "lse lacks the maximum: it is m + ln l."},                             \
+        {"no_max", "exp(s) without subtracting the maximum: it overflows above s = 88."},          \
+        {"nan_on_empty_row", "A row that sees no key has m = -inf and l = 0: -inf - (-inf) and "   \
+                             "0 / 0 are NaN. Its O is 0 and its lse -inf."},                       \
+        {"not_normalised", "O is not divided by l."},                                              \
+        {"o_not_rescaled", "The sum of values was not rescaled when the maximum grew."},           \
+        {"stale_l", "l was not rescaled when the maximum grew."},                                  \
+    {                                                                                              \
+        "last_key_dropped", "The last key of each row is left out."                                \
+    }
+
+static inline int sees(const Head *h, int mistake, long i, long j)
+{
+    const long last = i + (mistake == OTHER_CORNER ? 0 : h->Nk - h->Nq);
+    if (mistake == NO_MASK)
+        return 1;
+    if (mistake == LAST_KEY_DROPPED && j == h->Nk - 1)
+        return 0;
+    if (h->mask && h->mask[i * h->Nk + j])
+        return 0;
+    return !h->causal || (mistake == MASKS_THE_PAST ? j >= last : j <= last);
+}
+
+/* One pass with m, l and the sum of values: the right result needs no rescaling to be right, the
+ * two mistakes of a missing factor do. */
+static inline void reference_row(const Head *h, int mistake, long i, double *O, double *lse)
+{
+    double m = mistake == NO_MAX ? 0.0 : -INFINITY, l = 0.0;
+    long j, x;
+    for (x = 0; x < h->d; x++)
+        O[x] = 0.0;
+    for (j = 0; j < h->Nk; j++) {
+        double s = 0.0, m_new, alpha, p;
+        if (!sees(h, mistake, i, j))
+            continue;
+        for (x = 0; x < h->d; x++)
+            s += (double)h->Q[i * h->d + x] * h->K[j * h->d + x];
+        s *= mistake == NO_SCALE ? 1.0 : 1.0 / sqrt((double)h->d);
+        m_new = s > m && mistake != NO_MAX ? s : m;
+        alpha = exp(m - m_new);
+        p = mistake == NO_MAX ? (double)expf((float)s) : exp(s - m_new);
+        l = (mistake == STALE_L ? 1.0 : alpha) * l + p;
+        for (x = 0; x < h->d; x++)
+            O[x] = (mistake == O_NOT_RESCALED ? 1.0 : alpha) * O[x] + p * h->V[j * h->d + x];
+        m = m_new;
+    }
+    for (x = 0; x < h->d && (l > 0.0 || mistake == NAN_ON_EMPTY_ROW); x++)
+        O[x] /= mistake == NOT_NORMALISED ? 1.0 : l;
+    *lse = mistake == LSE_WITHOUT_MAX ? log(l) : m + log(l);
+    if (mistake == LSE_BASE_2)
+        *lse /= log(2.0);
+    if (mistake == NAN_ON_EMPTY_ROW && !(l > 0.0))
+        *lse = NAN;
+}
+
+static inline void reference(const Head *h, int mistake, double *O, double *lse)
+{
+    long i;
+    for (i = 0; i < h->Nq; i++)
+        reference_row(h, mistake, i, O + i * h->d, lse + i);
+}
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * learn.c: the part of a learn step's program that is the same in all of them.
+ *
+ * It makes the arrays, calls the learner's function, compares what was found with what the harness
+ * expects, and says what the first wrong number is. Outputs are filled with a NaN before the call,
+ * so a number that nobody wrote is recognised; a few floats behind each array notice a write past
+ * its end (with --asan the compiler's own check does that better).
+ *
+ * The verdict is "right" or "wrong CODE" and a line of text. It goes to the file descriptor named
+ * by LEARN_FD, so that the learner may print freely; without LEARN_FD, as in gdb, to the terminal.
+ *
+ * Interface: see learn.h.
+ */
+#include "learn.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#define GUARD 0
+#else
+#define GUARD 16
+#endif
+#define POISON   0x7fbead00u /* a signalling NaN: no arithmetic makes one */
+#define USED     0x7ffead00u /* what arithmetic makes of it */
+#define MAX_OF   8
+#define MAX_ALL  4000       /* characters of a verdict */
+#define MAX_FILE (16 << 20) /* bytes: a printf in an endless loop must not fill the disk */
+
+const float hand_Q[8] = {1, 0, 0, 1, 2, 0, 1, 1};
+const float hand_K[8] = {1, 0, 0, 1, 1, 1, 0, 0};
+const float hand_V[8] = {1, 0, 0, 1, 2, 2, 0, 4};
+
+typedef struct Input {
+    const char *name;
+    float *data, *copy;
+    long count;
+} Input;
+
+static Input inputs[MAX_OF];
+static Output outputs[MAX_OF];
+static int n_inputs, n_outputs;
+static int flag_count;
+static char **flags;
+
+static const char *flag_value(const char *flag)
+{
+    int i;
+    for (i = 1; i < flag_count; i++)
+        if (!strcmp(flags[i], flag))
+            return i + 1 < flag_count ? flags[i + 1] : "";
+    return NULL;
+}
+
+long number(const char *flag, long otherwise)
+{
+    const char *value = flag_value(flag);
+    return value ? strtol(value, NULL, 10) : otherwise;
+}
+
+int is_word(const char *flag, const char *word)
+{
+    const char *value = flag_value(flag);
+    return value && !strcmp(value, word);
+}
+
+int has_flag(const char *flag)
+{
+    return flag_value(flag) != NULL;
+}
+
+static _Noreturn void verdict(const char *text)
+{
+    const char *fd = getenv("LEARN_FD");
+    fflush(stdout);
+    if (dprintf(fd ? atoi(fd) : 1, "%s\n", text) < 0)
+        exit(3);
+    exit(strncmp(text, "right", 5) ? 1 : 0);
+}
+
+void refuse(const char *code, const char *format, ...)
+{
+    char text[MAX_ALL];
+    int used = snprintf(text, sizeof text, "wrong %s\n", code);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, sizeof text - (size_t)used, format, args);
+    va_end(args);
+    verdict(text);
+}
+
+static uint32_t bits(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+/* count floats and the guard behind them, all poisoned */
+static float *poisoned(long count)
+{
+    const uint32_t poison = POISON;
+    float *x = malloc(sizeof(float) * (size_t)(count + GUARD + 1));
+    long i;
+    if (!x)
+        refuse("memory", "There is no memory for this case.");
+    for (i = 0; i < count + GUARD; i++)
+        memcpy(x + i, &poison, sizeof poison);
+    return GUARD ? x : realloc(x, sizeof(float) * (size_t)count);
+}
+
+float *input(const char *name, long count)
+{
+    Input *in = &inputs[n_inputs++];
+    *in = (Input){name, poisoned(count), malloc(sizeof(float) * (size_t)count), count};
+    return in->data;
+}
+
+Output *output(const char *name, long rows, long cols, const char *row, const char *col)
+{
+    Output *out = &outputs[n_outputs++];
+    *out = (Output){name,
+                    poisoned(rows * cols),
+                    calloc((size_t)(rows * cols), sizeof(double)),
+                    rows,
+                    cols,
+                    row,
+                    col,
+                    1e-4};
+    return out;
+}
+
+void fill_normal(float *x, long count, unsigned seed)
+{
+    uint32_t state = seed * 2654435769u + 12345u;
+    long i;
+    int k;
+    for (i = 0; i < count; i++) {
+        float sum = 0.0f; /* of 12 uniform numbers: mean 6, variance 1 */
+        for (k = 0; k < 12; k++) {
+            state = state * 1664525u + 1013904223u;
+            sum += (float)(state >> 8) / 16777216.0f;
+        }
+        x[i] = sum - 6.0f;
+    }
+}
+
+/* The two NaN of a mistake and of the learner count as equal, but not one that nobody wrote. */
+static int equal(const Output *o, long e)
+{
+    const double found = o->found[e], expected = o->expected[e];
+    if (isnan(expected))
+        return isnan(found) && bits(o->found[e]) != POISON;
+    if (isinf(expected))
+        return found == expected;
+    return fabs(found - expected) <= o->tolerance * (1.0 + fabs(expected));
+}
+
+static long wrong_numbers(const Output *o, long *first)
+{
+    long e, wrong = 0;
+    for (e = 0; e < o->rows * o->cols; e++)
+        if (!equal(o, e)) {
+            *first = wrong++ ? *first : e;
+        }
+    return wrong;
+}
+
+static int all_right(void)
+{
+    long first;
+    int k, right = 1;
+    for (k = 0; k < n_outputs; k++)
+        right &= !wrong_numbers(&outputs[k], &first);
+    return right;
+}
+
+/* One sentence about an output, behind what text holds already. */
+static void describe(const Output *o, char *text, size_t size)
+{
+    long first = 0, wrong = wrong_numbers(o, &first);
+    size_t used = strlen(text);
+    text += used;
+    size -= used;
+    if (!wrong) {
+        snprintf(text, size, "%s is right. ", o->name);
+        return;
+    }
+    used = (size_t)snprintf(text, size, "%s is wrong at %s %ld", o->name, o->row, first / o->cols);
+    if (o->cols > 1)
+        used += (size_t)snprintf(text + used, size - used, ", %s %ld", o->col, first % o->cols);
+    used +=
+        (size_t)snprintf(text + used, size - used, ": expected %.6g, found ", o->expected[first]);
+    if (bits(o->found[first]) == POISON)
+        used += (size_t)snprintf(text + used, size - used, "nothing (it was not written)");
+    else if (bits(o->found[first]) == USED)
+        used += (size_t)snprintf(text + used, size - used, "NaN (from a number not yet written)");
+    else
+        used += (size_t)snprintf(text + used, size - used, "%.6g", (double)o->found[first]);
+    snprintf(text + used, size - used, "; %ld of %ld %s wrong. ", wrong, o->rows * o->cols,
+             wrong == 1 ? "is" : "are");
+}
+
+static void check_memory(void)
+{
+    int k, e;
+    for (k = 0; k < n_inputs; k++)
+        if (memcmp(inputs[k].data, inputs[k].copy, sizeof(float) * (size_t)inputs[k].count))
+            refuse("input_changed", "Your function changed its input %s.", inputs[k].name);
+    for (k = 0; k < n_outputs; k++)
+        for (e = 0; e < GUARD; e++)
+            if (bits(outputs[k].found[outputs[k].rows * outputs[k].cols + e]) != POISON)
+                refuse("past_the_end", "Your function wrote past the end of %s.", outputs[k].name);
+}
+
+int main(int argc, char **argv)
+{
+    const struct rlimit no_core = {0, 0}, file = {MAX_FILE, MAX_FILE};
+    char text[MAX_ALL] = "";
+    int k;
+    flag_count = argc;
+    flags = argv;
+    setrlimit(RLIMIT_CORE, &no_core);
+    setrlimit(RLIMIT_FSIZE, &file);
+    prepare();
+    for (k = 0; k < n_inputs; k++)
+        memcpy(inputs[k].copy, inputs[k].data, sizeof(float) * (size_t)inputs[k].count);
+    call();
+    check_memory();
+    expect(0);
+    if (all_right())
+        verdict("right");
+    for (k = 0; k < n_outputs; k++)
+        describe(&outputs[k], text, sizeof text);
+    for (k = 0; mistakes[k].code; k++) {
+        expect(k + 1);
+        if (all_right())
+            refuse(mistakes[k].code, "%s\n%s", text, mistakes[k].sentence);
+    }
+    refuse("-", "%s", text);
+}

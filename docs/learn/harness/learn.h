@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * learn.h: what the harness of a learn step is made of.
+ *
+ * A harness calls the function that a learner wrote and computes the expected result itself, in
+ * double, in a few plain lines. The same lines can compute what a typical mistake would give; when
+ * the learner's numbers are those, the learner hears which mistake it is. A program is linked from
+ * the learner's file, one harness and learn.c, and judges one case, given by flags: `check -N 7`.
+ *
+ * Interface, what a harness defines:
+ * - mistakes: {code, sentence} of each recognised mistake, ended by {NULL, NULL}.
+ * - prepare: makes inputs and outputs of the case. call: runs the learner's function once.
+ * - expect(mistake): fills `expected` of each output; 0 is the right answer, k is mistakes[k - 1].
+ * Interface, what learn.c gives to it:
+ * - number, is_word, has_flag: the case's flags.
+ * - input, output: arrays; inputs must stay as they are, outputs must be written in whole.
+ * - fill_normal: random numbers. hand_Q, hand_K, hand_V: the four tokens of the lessons.
+ * - refuse: the case ends here, with a code and a sentence.
+ */
+#ifndef LEARN_H
+#define LEARN_H
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Mistake {
+    const char *code, *sentence;
+} Mistake;
+
+typedef struct Output {
+    const char *name;
+    float *found;     /* [rows][cols], what the learner's function writes */
+    double *expected; /* [rows][cols] */
+    long rows, cols;
+    const char *row, *col; /* what a row and a column are called: "query", "key" */
+    double tolerance;      /* |found - expected| <= tolerance * (1 + |expected|) */
+} Output;
+
+extern const Mistake mistakes[];
+void prepare(void);
+void call(void);
+void expect(int mistake);
+
+long number(const char *flag, long otherwise);
+int is_word(const char *flag, const char *word);
+int has_flag(const char *flag);
+
+float *input(const char *name, long count);
+/* cols = 1: a vector; its elements are named by `row` alone. */
+Output *output(const char *name, long rows, long cols, const char *row, const char *col);
+void fill_normal(float *x, long count, unsigned seed);
+_Noreturn void refuse(const char *code, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+extern const float hand_Q[8], hand_K[8], hand_V[8]; /* [4][2] */
+
+#endif

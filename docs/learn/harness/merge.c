@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * merge.c: judges the merge of two states (m, l).
+ *
+ * Interface: -N rows, --hand: (2, 3) and (5, 1) in both orders,
+ * --empty-a, --empty-b: every second row, or with both
+ * flags each row.
+ */
+#include "learn.h"
+
+int softmax_merge_variant(const float *m_a, const float *l_a, const float *m_b, const float *l_b,
+                          float *m, float *l, int n);
+
+const Mistake mistakes[] = {
+    {"merge_without_weights",
+     "The sums are added as they are; each has to be brought to the common "
+     "maximum first."},
+    {"one_side_rescaled",
+     "Only l_b is multiplied by its factor. When b has the larger maximum, l_a is "
+     "the one that shrinks."},
+    {"nan_on_empty_row",
+     "Two empty parts have m = -inf, and -inf - (-inf) is NaN. They give l = 0."},
+    {"max_of_one", "m is m_a here; it is the larger one of the two."},
+    {NULL, NULL}};
+
+static float *m_a, *l_a, *m_b, *l_b;
+static Output *m, *l;
+static long n;
+
+void prepare(void)
+{
+    const int both = has_flag("--empty-a") && has_flag("--empty-b");
+    long i;
+    n = has_flag("--hand") ? 2 : number("-N", 1);
+    m_a = input("m_a", n), l_a = input("l_a", n), m_b = input("m_b", n), l_b = input("l_b", n);
+    m = output("m", n, 1, "row", "");
+    l = output("l", n, 1, "row", "");
+    fill_normal(m_a, n, 1), fill_normal(m_b, n, 2), fill_normal(l_a, n, 3), fill_normal(l_b, n, 4);
+    for (i = 0; i < n; i++) {
+        l_a[i] = 1.0f + l_a[i] * l_a[i];
+        l_b[i] = 1.0f + l_b[i] * l_b[i];
+        if (has_flag("--empty-a") && (both || i % 2))
+            m_a[i] = -INFINITY, l_a[i] = 0.0f;
+        if (has_flag("--empty-b") && (both || i % 2))
+            m_b[i] = -INFINITY, l_b[i] = 0.0f;
+    }
+    if (has_flag("--hand")) {
+        m_a[0] = m_b[1] = 2.0f, l_a[0] = l_b[1] = 3.0f;
+        m_b[0] = m_a[1] = 5.0f, l_b[0] = l_a[1] = 1.0f;
+    }
+}
+
+void call(void)
+{
+    if (softmax_merge_variant(m_a, l_a, m_b, l_b, m->found, l->found, (int)n) != 0)
+        refuse("status", "Your function returned another number than 0.");
+}
+
+void expect(int mistake)
+{
+    long i;
+    for (i = 0; i < n; i++) {
+        const double most = mistake == 4 ? m_a[i] : fmax(m_a[i], m_b[i]);
+        const double shift = most == -INFINITY && mistake != 3 ? 0.0 : most;
+        const double alpha = mistake == 1 || mistake == 2 ? 1.0 : exp(m_a[i] - shift);
+        const double beta = mistake == 1 ? 1.0 : exp(m_b[i] - shift);
+        m->expected[i] = most;
+        l->expected[i] = l_a[i] * alpha + l_b[i] * beta;
+    }
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * online.c: judges the state (m, l) of a row that was read once, with any number of exponentials, or
+ * with one for each score (--one-exp).
+ *
+ * The learner calls exp_counted, which is expf and counts.
+ *
+ * Interface: -N scores, --hand: row q3 of the lessons, --growing, --falling, --masked: it begins with
+ * -inf, --empty: all are -inf.
+ */
+#include "learn.h"
+
+void online(const float *x, int n, float *m, float *l);
+float exp_counted(float x);
+
+const Mistake mistakes[] = {
+    {"stale_l",
+     "l was not rescaled when the maximum grew: its old terms are exp(x - m_old) still."},
+    {"alpha_inverted", "The factor is exp(m_old - m_new), at most 1; this is its inverse."},
+    {"alpha_is_one",
+     "The new maximum is stored before alpha is computed from the old one, or the new "
+     "term is relative to the old maximum."},
+    {"nan_on_minus_inf",
+     "While only -inf was seen m is -inf, and -inf - (-inf) is NaN. Such a score "
+     "adds nothing."},
+    {"new_term_forgotten",
+     "When the new score is the maximum its own term is exp(0) = 1; it is not "
+     "added."},
+    {NULL, NULL}};
+
+static float *x;
+static Output *m, *l;
+static long n, exponentials;
+
+float exp_counted(float value)
+{
+    exponentials++;
+    return expf(value);
+}
+
+void prepare(void)
+{
+    static const float hand[4] = {0.70710678f, 0.70710678f, 1.41421356f, 0.0f};
+    long j;
+    n = has_flag("--hand") ? 4 : number("-N", 1);
+    x = input("x", n);
+    m = output("m", 1, 1, "row", "");
+    l = output("l", 1, 1, "row", "");
+    fill_normal(x, n, 7);
+    if (has_flag("--hand"))
+        memcpy(x, hand, sizeof hand);
+    for (j = 0; j < n; j++) {
+        if (has_flag("--growing"))
+            x[j] = 0.3f * (float)j;
+        if (has_flag("--falling"))
+            x[j] = 100.0f - 0.3f * (float)j;
+        if (has_flag("--empty") || (has_flag("--masked") && (j < 3 || j % 4 == 0)))
+            x[j] = -INFINITY;
+    }
+}
+
+void call(void)
+{
+    online(x, (int)n, m->found, l->found);
+    if (has_flag("--one-exp") && exponentials > n)
+        refuse("two_exponentials",
+               "%ld calls of exp_counted for %ld scores. Either m or x is the new "
+               "maximum: one of the two factors is 1.",
+               exponentials, n);
+    if (has_flag("--one-exp") && exponentials == 0 && !has_flag("--empty"))
+        refuse("not_counted", "exp_counted was never called: take it in the place of expf.");
+}
+
+void expect(int mistake)
+{
+    double most = -INFINITY, sum = 0.0;
+    long j;
+    for (j = 0; j < n; j++) {
+        const double m_new = x[j] > most ? x[j] : most;
+        double alpha = exp(most - m_new), term = exp(x[j] - m_new);
+        if (m_new == -INFINITY && mistake != 4)
+            continue;
+        if (mistake == 1 || (mistake == 3 && j))
+            alpha = 1.0;
+        if (mistake == 2 && most > -INFINITY)
+            alpha = 1.0 / alpha;
+        if (mistake == 5 && x[j] > most)
+            term = 0.0;
+        sum = alpha * sum + term;
+        most = m_new;
+    }
+    m->expected[0] = most;
+    l->expected[0] = sum;
+}

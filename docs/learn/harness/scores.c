@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * scores.c: judges S = scale * Q K^T of one head.
+ *
+ * Interface: -N queries, --keys, -d channels, --hand: the four tokens of the lessons.
+ */
+#include "learn.h"
+
+void scores(const float *Q, const float *K, float *S, int Nq, int Nk, int d);
+
+const Mistake mistakes[] = {{"no_scale", "These are the products without the scale 1/sqrt(d)."},
+                            {"scale_not_root", "The scale here is 1/d; it has to be 1/sqrt(d)."},
+                            {"transposed", "This is K Q^T: row and column of S are exchanged."},
+                            {NULL, NULL}};
+
+static float *Q, *K;
+static Output *S;
+static long Nq, Nk, d;
+
+void prepare(void)
+{
+    const int hand = has_flag("--hand");
+    Nq = hand ? 4 : number("-N", 1);
+    Nk = hand ? 4 : number("--keys", Nq);
+    d = hand ? 2 : number("-d", 1);
+    Q = input("Q", Nq * d);
+    K = input("K", Nk * d);
+    S = output("S", Nq, Nk, "query", "key");
+    fill_normal(Q, Nq * d, 1);
+    fill_normal(K, Nk * d, 2);
+    if (hand) {
+        memcpy(Q, hand_Q, sizeof hand_Q);
+        memcpy(K, hand_K, sizeof hand_K);
+    }
+}
+
+void call(void)
+{
+    scores(Q, K, S->found, (int)Nq, (int)Nk, (int)d);
+}
+
+void expect(int mistake)
+{
+    const double scale = mistake == 1   ? 1.0
+                         : mistake == 2 ? 1.0 / (double)d
+                                        : 1.0 / sqrt((double)d);
+    long i, j, x;
+    for (i = 0; i < Nq; i++)
+        for (j = 0; j < Nk; j++) {
+            double sum = 0.0;
+            for (x = 0; x < d; x++)
+                sum += (double)Q[i * d + x] * K[j * d + x];
+            if (mistake == 3 && Nq == Nk)
+                S->expected[j * Nk + i] = scale * sum;
+            else
+                S->expected[i * Nk + j] = scale * sum;
+        }
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * 01.6: where a key stands in memory.
+ */
+
+/* K [B][N][Hkv][d]: the index of the first float of the key that query head h reads, of token j in
+ * batch b. There are H query heads; H is a multiple of Hkv. */
+long kv_row(int b, int j, int h, int N, int H, int Hkv, int d)
+{
+    long row = 0;
+    /* YOUR CODE: at most 4 lines */
+    int kv_head = h / (H / Hkv);
+    row = (((long)b * N + j) * Hkv + kv_head) * d;
+    /* END OF YOUR CODE */
+    return row;
+}

@@ -1,0 +1,349 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_learn.py: the steps of docs/learn and the commands of ./ladder learn.
+
+usage: test_learn.py [BUILD]    with a build folder whose programs exist, traces are compared too
+
+Of each step: its limits; its stub compiles without a warning and fails; its solution passes; each
+typical wrong answer fails with its hint. Of the engine: what it writes and what not, its exit
+statuses, what it says of code that crashes, hangs, prints, or writes where it must not.
+"""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "common" / "tools")]
+import learn_steps  # noqa: E402
+from tap import Tap  # noqa: E402
+
+MAX_WORDS, MAX_HOLE, MAX_BUG, MINUTES = 150, 20, 12, range(5, 21)
+LEAST_STEPS = {"01": 6, "02": 6}
+SILENT = {"say": lambda line: None}
+
+
+def limits(step):
+    """One sentence for each limit that a step does not keep."""
+    found = []
+    words = len(step.task.partition("\n")[2].split())
+    if words > MAX_WORDS:
+        found.append(f"task.md has {words} words, at most {MAX_WORDS}")
+    if step.minutes not in MINUTES:
+        found.append(f"{step.minutes} minutes, from 5 to 20 are accepted")
+    if len(step.hints()) != 3:
+        found.append(f"{len(step.hints())} hints, three are accepted")
+    if len(step.cases) < 2:
+        found.append("fewer than two cases")
+    codes = [code for code, _ in step.wrong_answers()]
+    if len(codes) < 2 or "-" in codes:
+        found.append(f"wrong answers {codes}, two or more are wanted, each with the code of a hint")
+    if step.kind == "hole":
+        found += hole_limits(step.stub(), step.solution())
+    if step.kind == "bug":
+        changed = sum(line not in step.stub().splitlines() for line in
+                      step.solution().splitlines())
+        if not 0 < changed <= MAX_BUG:
+            found.append(f"the mending is {changed} lines, 1 to {MAX_BUG} are accepted")
+    return found
+
+
+def hole_limits(stub, solution):
+    stub_hole, hole = learn_steps.HOLE.search(stub), learn_steps.HOLE.search(solution)
+    if not stub_hole or not hole:
+        return ["stub or solution has no hole"]
+    found = []
+    lines, promised = len(hole[2].splitlines()), int(hole[1])
+    if not lines <= promised <= MAX_HOLE:
+        found.append(f"the solution's hole has {lines} lines, it says {promised}, at most "
+                     f"{MAX_HOLE}")
+    if learn_steps.HOLE.sub("", stub) != learn_steps.HOLE.sub("", solution):
+        found.append("outside the hole stub and solution differ")
+    if stub_hole[1] != hole[1]:
+        found.append("stub and solution promise different numbers of lines")
+    return found
+
+
+class Harnesses:
+    """Object files, each compiled once for all answers that are linked with it."""
+
+    def __init__(self, folder):
+        self.folder, self.made = pathlib.Path(folder), {}
+
+    def compile(self, step):
+        objects, said = [], ""
+        for source in learn_steps.harness_sources(step):
+            key = (source, step.header.get("include"))
+            if key not in self.made:
+                self.made[key] = self.folder / f"{len(self.made)}.o"
+                good, more = learn_steps.run_compiler([*learn_steps.compile_flags(step), "-c",
+                                                       source, "-o", self.made[key]])
+                said += "" if good and not more else more or "did not compile"
+            objects.append(self.made[key])
+        return objects, said
+
+
+def judge_text(step, text, harness):
+    """(verdict, everything that was said)"""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, step.answer_name)
+        file.write_text(text, encoding="utf-8")
+        said = []
+        verdict = learn_steps.judge(step, file, folder, say=said.append, harness=harness)
+    return verdict, "\n".join(said)
+
+
+def answers_of(step):
+    """(name, text, code wanted; None: passes, "": fails) of everything there is to judge."""
+    stub = step.stub()
+    yield from [] if stub is None else [("stub", stub, "")]
+    yield "solution", step.solution(), None
+    for code, text in step.wrong_answers():
+        yield f"wrong {code}", text, code
+
+
+def fits(verdict, said, wanted):
+    if wanted is None:
+        return verdict.passed and "warning" not in said
+    if wanted == "":
+        return not verdict.passed and verdict.code != "compile" and "warning" not in said
+    return not verdict.passed and verdict.code == wanted and bool(verdict.text)
+
+
+def check_steps(tap, steps):
+    with tempfile.TemporaryDirectory() as folder:
+        harnesses, todo = Harnesses(folder), []
+        for step in steps:
+            objects, said = ([], "") if step.kind == "typed" else harnesses.compile(step)
+            bad = limits(step) + ([said] if said else [])
+            tap.ok(not bad, f"{step.name} {step.title}: limits", "\n".join(bad))
+            todo += [(step, objects, *answer) for answer in answers_of(step)]
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            found = pool.map(lambda item: judge_text(item[0], item[3], item[1]), todo)
+            for (step, _, name, _, wanted), (verdict, said) in zip(todo, found):
+                tap.ok(fits(verdict, said, wanted), f"{step.name} {name}", f"{verdict}\n{said}")
+
+
+def check_stages(tap, steps):
+    for stage in sorted({step.name[:2] for step in steps} | set(LEAST_STEPS)):
+        of_stage = [step for step in steps if step.name[:2] == stage]
+        tap.ok([step.name for step in of_stage] ==
+               [f"{stage}.{k}" for k in range(1, len(of_stage) + 1)],
+               f"stage {stage}: numbered without gaps", [step.name for step in of_stage])
+        tap.ok(len(of_stage) >= LEAST_STEPS.get(stage, 1), f"stage {stage}: {len(of_stage)} steps")
+        tap.ok(of_stage and of_stage[-1].kind == "free", f"stage {stage} ends with a task without a stub")
+    tap.ok({step.kind for step in steps} == {"hole", "bug", "free", "typed"}, "all kinds of steps")
+    names = {step.name for step in steps}
+    left = [path.name for folder in ("solutions", "wrong") for path in
+            (learn_steps.LEARN / folder).iterdir()
+            if re.match(r"\d\d\.\d+", path.name)[0] not in names]
+    tap.ok(not left, "every solution and wrong answer belongs to a step", left)
+
+
+def check_traces(tap, build):
+    for path in sorted(learn_steps.LEARN.glob("*/trace.txt")):
+        command, _, printed = path.read_text(encoding="utf-8").partition("\n")
+        words = command.removeprefix("$ ").split()
+        programs = list(pathlib.Path(build).glob(f"*/{words[0]}")) if build else []
+        if not programs:
+            tap.skip(f"{path.parent.name}/trace.txt", "the program is not built")
+            continue
+        done = subprocess.run([str(programs[0]), *words[1:]], cwd=ROOT, capture_output=True,
+                              text=True, check=False)
+        tap.ok(done.returncode == 0 and done.stdout.strip() == printed.strip(),
+               f"{path.parent.name}/trace.txt is what the program prints", done.stdout)
+
+
+def check_limits_can_fail(tap):
+    """The checks above see a bad step."""
+    good = "a\n    /* YOUR CODE: at most 2 lines */\n%s    /* END OF YOUR CODE */\nb\n"
+    tap.ok(not hole_limits(good % "", good % "    x;\n"), "a good hole")
+    tap.ok(hole_limits(good % "", good % "    x;\n    x;\n    x;\n"), "a hole that is too long")
+    tap.ok(hole_limits(good % "", (good % "    x;\n").replace("b", "c")), "other text around it")
+    tap.ok(hole_limits("a", good % ""), "no hole")
+    for text, value in (("4*64", 256), ("2**10", 1024), ("-1e3 / 4", -250), ("(1+1)*2", 4), ("log(exp(2))", 2),
+                        ("sqrt(-1)", None), ("exp(1e9)", None), ("abs(1)", None),
+                        ("four", None), ("2**99999", None), ("__import__('os')", None),
+                        ("1/0", None), ("", None)):
+        tap.ok(learn_steps.value_of(text) == value, f"typed: '{text}'",
+               learn_steps.value_of(text))
+    words = ["--key", "order", "--order", "B A|A B C"]
+    for found, code in (("B A", ""), ("A, B, C", ""), ("A B", "-"), ("A A", "letters"),
+                        ("", "empty")):
+        verdict = learn_steps.judge_typed(words, {"order": found})
+        tap.ok(verdict.code == code and verdict.passed == (code == ""), f"order '{found}'", verdict)
+    lines = "a\n  b\nc\n"
+    tap.ok(learn_steps.exchange(lines, ["b"], ["d"], "") == "a\n  d\nc\n", "lines exchanged")
+    try:
+        learn_steps.exchange(lines + "b\n", ["b"], ["d"], "here")
+        tap.ok(False, "a line that stands there twice is refused")
+    except ValueError as error:
+        tap.ok("2 places" in str(error), "a line that stands there twice is refused", error)
+
+
+# What a learner's function may do: body of scores(), words of the verdict
+BEHAVIOUR = [
+    ("crash", "*(volatile float *)0 = 1.0f;", "SIGSEGV"),
+    ("time", "for (volatile int i = 0; i < 2; i += 0) {}", "did not finish"),
+    ("exit", "exit(0);", "before the case was judged"),
+    ("input_changed", "((float *)K)[0] = 3.0f;", "changed its input K"),
+    ("past_the_end", "S[Nq * Nk] = 1.0f;", "past the end of S"),
+    ("compile", "this is not C;", "does not compile"),
+    ("-", "S[0] = 5.0f;", "found 5"),
+]
+
+
+def check_behaviour(tap):
+    step = learn_steps.find_step("01.2")
+    step.header["time"] = "1"
+    head = ("#include <stdio.h>\n#include <stdlib.h>\nvoid scores(const float *Q, const float *K, "
+            "float *S, int Nq, int Nk, int d)\n{\n    %s\n}\n")
+    for code, body, sentence in BEHAVIOUR:
+        verdict, said = judge_text(step, head % body, ())
+        tap.ok(verdict.code == code and sentence in verdict.text, f"code that does: {body}",
+               f"{verdict}\n{said}")
+    _, said = judge_text(step, head % 'printf("right here\\n");', ())
+    tap.ok("    | right here" in said, "what it prints is shown, and is no verdict", said)
+    verdict, said = judge_text(step, head % 'for (;;)\n        puts("again and again");', ())
+    tap.ok(verdict.code in ("crash", "time") and len(said) < 20000,
+           "a printf in an endless loop is cut", verdict)
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "a.c")
+        file.write_text(head % "float *x = malloc(4);\n    S[0] = x[Nq];\n    free(x);",
+                        encoding="utf-8")
+        probe = pathlib.Path(folder, "p.c")
+        probe.write_text("int main(void)\n{\n    return 0;\n}\n", encoding="utf-8")
+        good, _ = learn_steps.run_compiler([*learn_steps.compiler(), *learn_steps.ASAN, probe, "-o",
+                                            pathlib.Path(folder, "p")])
+        if not good:
+            tap.skip("--asan", "the compiler has no sanitizer")
+            return
+        verdict = learn_steps.judge(step, file, folder, asan=True, **SILENT)
+        tap.ok(verdict.code == "sanitizer", "--asan sees a read past the end", verdict)
+
+
+class Engine:
+    """./ladder learn with a folder of its own for the learner's files."""
+
+    def __init__(self, folder):
+        self.my = pathlib.Path(folder, "my")
+        self.environment = dict(os.environ, LADDER_MY=str(self.my))
+
+    def run(self, *words, cwd=ROOT):
+        return subprocess.run([str(ROOT / "ladder"), "learn", *words], cwd=cwd, text=True,
+                              capture_output=True, timeout=60, env=self.environment, check=False)
+
+    def files(self):
+        return {path: path.read_bytes() for path in self.my.rglob("*") if path.is_file()}
+
+
+def check_work(tap, engine):
+    """A learner's way through one step."""
+    answer = engine.my / "01.2" / "answer.c"
+    step = learn_steps.find_step("01.2")
+    done = engine.run()
+    tap.ok(done.returncode == 0 and "next: ./ladder learn 01.1" in done.stdout and
+           not engine.my.exists(), "the map, and nothing is written", done)
+    done = engine.run("01.2")
+    tap.ok(done.returncode == 1 and answer.read_text(encoding="utf-8") == step.stub() and
+           "WRONG" in done.stdout and "gdb --args" in done.stdout, "the first call gives the stub",
+           done)
+    done = engine.run("solution", "01.2")
+    tap.ok(done.returncode == 1 and "sqrtf" not in done.stdout, "no solution before it is passed",
+           done)
+    tap.ok("sqrtf" in engine.run("solution", "01.2", "--give-up").stdout, "--give-up shows it")
+    hints = [engine.run("hint").stdout for _ in range(4)]
+    tap.ok([f"hint {k} of 3" in text for k, text in zip((1, 2, 3, 3), hints)] == [True] * 4 and
+           all(step.hints()[k] in hints[k] for k in range(3)), "one more hint each time", hints)
+    wrong = step.wrong_answers()[0][1]
+    answer.write_text(wrong, encoding="utf-8")
+    done = engine.run("01.2")
+    tap.ok(done.returncode == 1 and answer.read_text(encoding="utf-8") == wrong and
+           "without the scale" in done.stdout, "a file of the learner is never overwritten", done)
+    answer.write_text(step.solution(), encoding="utf-8")
+    done = engine.run("01.2")
+    tap.ok(done.returncode == 0 and "passed" in done.stdout and "sqrtf" in done.stdout,
+           "passed: the solution is shown", done)
+    tap.ok("[x] 01.2" in engine.run().stdout and
+           json.loads((engine.my / "progress.json").read_text(encoding="utf-8"))["passed"],
+           "the map knows it")
+    done = engine.run("reset", "01.2")
+    tap.ok(done.returncode == 0 and answer.read_text(encoding="utf-8") == step.stub() and
+           (engine.my / "01.2" / "old-1-answer.c").read_text(encoding="utf-8") == step.solution() and
+           "[x] 01.2" not in engine.run().stdout, "reset keeps the old file", done)
+
+
+def check_commands(tap, engine, folder):
+    step, before = learn_steps.find_step("01.2"), engine.files()
+    good, bad = pathlib.Path(folder, "good.c"), pathlib.Path(folder, "bad.c")
+    good.write_text(step.solution(), encoding="utf-8")
+    bad.write_text(step.stub(), encoding="utf-8")
+    for words, status, sentence in (
+            (("check", "01.2", "good.c"), 0, "passed"), (("check", "01.2", "bad.c"), 1, "WRONG"),
+            (("check", "01.2", "none.c"), 2, "no file 'none.c'"), (("check", "01.2"), 2, "takes 2"),
+            (("check", "99.1", "good.c"), 2, "unknown step '99.1'"), (("99.1",), 2, "unknown step"),
+            (("--fast",), 2, "unknown option '--fast'"), (("hint", "01.2", "3"), 2, "takes 0 or 1"),
+            (("01.2", "more"), 2, "'more'"), (("01.2", "--give-up"), 2, "--give-up belongs"),
+            (("reset",), 2, "takes 1"), (("doctor",), 0, "Steps can be done here"),
+            (("--help",), 0, "./ladder learn hint")):
+        done = engine.run(*words, cwd=folder)
+        text = done.stderr if status == 2 else done.stdout
+        tap.ok(done.returncode == status and sentence in text and
+               (status < 2 or text.count("\n") == 1), f"learn {' '.join(words)}: {status}", done)
+    tap.ok(engine.files() == before, "none of them wrote anything")
+    fresh = Engine(pathlib.Path(folder, "fresh"))
+    done = fresh.run("hint")
+    tap.ok(done.returncode == 2 and "no step was begun" in done.stderr, "no step to hint at", done)
+    done = subprocess.run([str(ROOT / "ladder"), "learn", "doctor"], capture_output=True, text=True,
+                          env=dict(engine.environment, CC="no-such-compiler"), check=False)
+    tap.ok(done.returncode == 1 and "MISSING" in done.stdout, "doctor sees no compiler", done)
+
+
+def check_interrupt(tap, engine):
+    """watch: judges what is saved; Ctrl-C ends it and leaves the files as they are."""
+    step, answer = learn_steps.find_step("01.2"), engine.my / "01.2" / "answer.c"
+    process = subprocess.Popen([str(ROOT / "ladder"), "learn", "watch", "01.2"], cwd=ROOT,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env=engine.environment, start_new_session=True)
+    line = ""
+    for line in process.stdout:
+        if "waiting for" in line:
+            break
+    answer.write_text(step.wrong_answers()[1][1], encoding="utf-8")
+    for line in process.stdout:
+        if "waiting for" in line:
+            break
+    before = engine.files()
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    tap.ok("waiting for" in line and process.returncode == 130 and engine.files() == before,
+           "watch judges a saved file, Ctrl-C leaves all as it was", (process.returncode, said))
+
+
+def main():
+    tap = Tap()
+    steps = learn_steps.read_steps()
+    check_steps(tap, steps)
+    check_stages(tap, steps)
+    check_traces(tap, sys.argv[1] if len(sys.argv) > 1 else None)
+    check_limits_can_fail(tap)
+    check_behaviour(tap)
+    with tempfile.TemporaryDirectory() as folder:
+        engine = Engine(folder)
+        check_work(tap, engine)
+        check_commands(tap, engine, folder)
+        check_interrupt(tap, engine)
+    tap.ok(shutil.which("git") is None or subprocess.run(
+        ["git", "-C", str(ROOT), "check-ignore", "-q", "my/x"], check=False).returncode in (0, 128),
+        "git ignores my/")
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
