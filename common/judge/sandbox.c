@@ -63,7 +63,7 @@ void sandbox_limits(double seconds, int threads, int64_t mebibytes)
 
 /* From the kernel's interface; <linux/landlock.h> is not everywhere where the kernel has it. */
 enum { LANDLOCK_CREATE = 444, LANDLOCK_ADD, LANDLOCK_RESTRICT };
-enum { LANDLOCK_EXECUTE = 1, LANDLOCK_READ_FILE = 4, LANDLOCK_READ_DIR = 8 };
+enum { LANDLOCK_EXECUTE = 1, LANDLOCK_WRITE_FILE, LANDLOCK_READ_FILE = 4, LANDLOCK_READ_DIR = 8 };
 typedef struct LandlockRuleset {
     uint64_t files;
 } LandlockRuleset;
@@ -86,6 +86,29 @@ static void landlock_allow(int rules, const char *path, uint64_t allowed)
     close(rule.parent);
 }
 
+/* A set of rules that allows nothing, or -1. */
+static int landlock_begin(uint64_t *all, char *why, size_t size)
+{
+    /* rights of versions 1, 2 (one more), 3 (one more), 5 (one more) */
+    const long version = landlock_version();
+    const int bits = version >= 5 ? 16 : version >= 3 ? 15 : version == 2 ? 14 : 13;
+    const LandlockRuleset set = { *all = (UINT64_C(1) << bits) - 1};
+    const int rules = version < 1 ? -1 : (int)syscall(LANDLOCK_CREATE, &set, sizeof set, 0u);
+    if (rules < 0)
+        snprintf(why, size, "this kernel has no Landlock (%s)", strerror(errno));
+    return rules;
+}
+
+/* From here on. 1, or 0 with the reason. */
+static int landlock_end(int rules, char *why, size_t size)
+{
+    const int entered = syscall(LANDLOCK_RESTRICT, rules, 0u) == 0;
+    if (!entered)
+        snprintf(why, size, "Landlock refuses (%s)", strerror(errno));
+    close(rules);
+    return entered;
+}
+
 /* The folder of each library that this process has: the C library's, the mathematical one's,
  * OpenMP's. What a submission is linked with lies there or below. */
 static int allow_folder_of(struct dl_phdr_info *info, size_t size, void *rules)
@@ -103,23 +126,13 @@ static int allow_folder_of(struct dl_phdr_info *info, size_t size, void *rules)
 
 static int landlock_enter(char *why, size_t size)
 {
-    /* rights of versions 1, 2 (one more), 3 (one more), 5 (one more) */
-    const long version = landlock_version();
-    const int bits = version >= 5 ? 16 : version >= 3 ? 15 : version == 2 ? 14 : 13;
-    const LandlockRuleset all = {(UINT64_C(1) << bits) - 1};
-    int rules = (int)syscall(LANDLOCK_CREATE, &all, sizeof all, 0u);
-    int entered;
-    if (rules < 0) {
-        snprintf(why, size, "Landlock refuses (%s)", strerror(errno));
+    uint64_t all;
+    int rules = landlock_begin(&all, why, size);
+    if (rules < 0)
         return 0;
-    }
     dl_iterate_phdr(allow_folder_of, &rules);
     landlock_allow(rules, "/etc/ld.so.cache", LANDLOCK_READ_FILE);
-    entered = syscall(LANDLOCK_RESTRICT, rules, 0u) == 0;
-    if (!entered)
-        snprintf(why, size, "Landlock refuses (%s)", strerror(errno));
-    close(rules);
-    return entered;
+    return landlock_end(rules, why, size);
 }
 
 /* --- capabilities ------------------------------------------------------------------------------*/
@@ -300,15 +313,35 @@ int sandbox_here(char *why, size_t size)
 #endif
 }
 
+static int no_new_privileges(char *why, size_t size)
+{
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
+        return 1;
+    snprintf(why, size, "no_new_privs is refused (%s)", strerror(errno));
+    return 0;
+}
+
+int sandbox_enter_compiler(const char *folder, char *why, size_t size)
+{
+    static const char *const seen[] = {"/usr", "/lib", "/lib64", "/bin"};
+    uint64_t all;
+    const int rules = no_new_privileges(why, size) ? landlock_begin(&all, why, size) : -1;
+    if (rules < 0)
+        return 0;
+    for (size_t i = 0; i < sizeof seen / sizeof *seen; i++)
+        landlock_allow(rules, seen[i], LANDLOCK_EXECUTE | LANDLOCK_READ_FILE | LANDLOCK_READ_DIR);
+    landlock_allow(rules, "/etc/ld.so.cache", LANDLOCK_READ_FILE);
+    landlock_allow(rules, "/dev/null", LANDLOCK_READ_FILE | LANDLOCK_WRITE_FILE);
+    landlock_allow(rules, folder, all);
+    return landlock_end(rules, why, size) && drop_capabilities(why, size);
+}
+
 int sandbox_enter(char *why, size_t size)
 {
     if (!sandbox_here(why, size))
         return 0;
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
-        snprintf(why, size, "no_new_privs is refused (%s)", strerror(errno));
-        return 0;
-    }
-    if (!landlock_enter(why, size) || !drop_capabilities(why, size))
+    if (!no_new_privileges(why, size) || !landlock_enter(why, size) ||
+        !drop_capabilities(why, size))
         return 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* after the change of rights, which may clear it */
     return seccomp_enter(why, size);

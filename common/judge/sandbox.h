@@ -16,6 +16,8 @@
  * - sandbox_here: can this machine and this build do it?
  * - sandbox_limits: resource limits; right without a sandbox, too.
  * - sandbox_enter: all the rest.
+ * - sandbox_enter_compiler: for a compiler, which starts processes and writes files, but only reads
+ *   what a submission may include.
  * - sandbox_call_name: the name of a system call.
  */
 #ifndef ATTN_SANDBOX_H
@@ -27,6 +29,9 @@
 /* Both: 1, or 0 with the reason in `why`. */
 int sandbox_here(char *why, size_t size);
 int sandbox_enter(char *why, size_t size);
+
+/* It reads /usr and the C library's folders, and has `folder` for itself. 1, or 0 with the reason. */
+int sandbox_enter_compiler(const char *folder, char *why, size_t size);
 
 /* mebibytes: beside the address space that is in use now. */
 void sandbox_limits(double seconds, int threads, int64_t mebibytes);
