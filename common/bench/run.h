@@ -68,8 +68,8 @@ int run_variant(RunResult *out, const Variant *v, const Problem *p, const CliCas
 /* EXIT_OK (also for ATTN_SKIP), EXIT_WRONG with out->failure set and printed, or EXIT_RUNTIME when
  * this process itself could not start it. The shared object exports
  *     AttnStatus <stage>_variant(const AttnArgs *);
- * if it likes int <stage>_abi_version, which then must be right, and, for --backward, <stage>_variant_backward. (STAGE_ALWAYS_BACKWARD: <stage>_variant is the
- * backward pass.) */
+ * and, for --backward, <stage>_variant_backward. (STAGE_ALWAYS_BACKWARD: <stage>_variant is the
+ * backward pass.) If it exports int <stage>_abi_version, that must be the stage's. */
 int run_variant_so(RunResult *out, const Stage *stage, const Problem *p, const CliCase *c,
                    const Cli *cli);
 void result_free(RunResult *out);

@@ -7,8 +7,8 @@
  * from here; what is judged are the outputs of the last one.
  *
  * A method of stage 06 is called by the ring's own code, so it runs in a fork of the program. All
- * others run in attn_runner. Where a stage computes backward passes only, O and lse are inputs: they
- * are computed here, and a submission that writes to them ends.
+ * others run in attn_runner. Where a stage computes backward passes only, O and lse are inputs:
+ * they are computed here, and a submission that writes to them ends.
  */
 #include <inttypes.h>
 #include <stdio.h>

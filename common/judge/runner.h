@@ -92,7 +92,7 @@ typedef struct RunnerReply {
     char text[512];
 } RunnerReply;
 
-/* set_threads: in a fork, called in the thread that will call the submission; NULL after an exec. */
+/* set_threads: in a fork, called in the thread that calls the submission. NULL after an exec. */
 _Noreturn void runner_serve(void (*set_threads)(int));
 void runner_supervise(void);
 

@@ -30,7 +30,7 @@
 int sandbox_here(char *why, size_t size);
 int sandbox_enter(char *why, size_t size);
 
-/* It reads /usr and the C library's folders, and has `folder` for itself. 1, or 0 with the reason. */
+/* It reads /usr and the C library's folders, and has `folder` for itself. As sandbox_enter. */
 int sandbox_enter_compiler(const char *folder, char *why, size_t size);
 
 /* mebibytes: beside the address space that is in use now. */
