@@ -35,8 +35,8 @@ test_in() {
     records="$records $dir/meson-logs/testlog.json"
 }
 
-# Programs with cuBLAS take half a second to start, for a library of half a gigabyte that nobody calls
-# where no GPU is. Their tests find one of its name first, with its symbols and nothing behind them.
+# Programs with cuBLAS take half a second to start, for a library of half a gigabyte that nobody
+# calls where no GPU is. Their tests find one of its name first, with its symbols and nothing behind them.
 spare_cublas() {
     cublas=$(readelf -d "$1/01_naive/naive" 2>/dev/null |
         sed -n 's/.*\[\(libcublas\.so[^]]*\)\]$/\1/p')
@@ -160,8 +160,8 @@ start_test() {
     mkdir -p build
     steps=build/steps.json records=
     : >"$steps"
-    # hundreds of programs are linked, those of the wrong solutions among them: gold takes a third of
-    # the time
+    # hundreds of programs are linked, those of the wrong solutions among them: gold takes a third
+    # of the time
     ! have ld.gold || export CC_LD=gold
     test_start=$(date +%s)
     install test

@@ -249,7 +249,7 @@ def reset(step):
 
 
 def check_file(step, name, asan=False):
-    """Judges a file named from where the caller stands; writes nothing outside a temporary folder."""
+    """Judges a file named from where the caller stands; writes only in a temporary folder."""
     file = pathlib.Path(os.environ.get("LADDER_FROM", "."), name)
     if not file.is_file():
         raise Usage(f"there is no file '{name}'")

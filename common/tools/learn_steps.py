@@ -10,8 +10,8 @@ Interface:
 - read_steps(): every Step in order. find_step(name): one, or Usage.
 - Step: name, title, minutes, task, hints, header, cases, kind ("hole", "bug", "free" or "typed"),
   answer_name, stub(), solution(), wrong_answers().
-- judge(step, file, folder, asan, say, harness): compiles into the folder, runs the cases until one fails,
-  gives each a line to say(), and returns a Verdict(passed, code, text).
+- judge(step, file, folder, asan, say, harness): compiles into the folder, runs the cases until one
+  fails, gives each a line to say(), and returns a Verdict(passed, code, text).
 - Usage: a sentence for stderr, exit status 2.
 """
 import ast

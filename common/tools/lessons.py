@@ -50,8 +50,8 @@ class Lesson:
 def pages(root):
     docs = pathlib.Path(root) / "docs"
     found = [*docs.glob("00_*.md"), *docs.glob("0[0-9]_*/[0-9]*_*.md")]
-    return sorted(found, key=lambda p: [int(n) for n in re.findall(r"(?<=/)\d+(?=_)",
-                                                                   str(p.relative_to(docs.parent)))])
+    return sorted(found, key=lambda path: [
+        int(n) for n in re.findall(r"(?<=/)\d+(?=_)", str(path.relative_to(docs.parent)))])
 
 
 def prose_words(text):
@@ -106,8 +106,8 @@ def next_problems(lesson, root):
     last = lesson.text.partition(PARTS[4])[2]
     steps = re.findall(r"\./ladder learn (\d\d\.\d+)", lesson.text)
     learn = pathlib.Path(root) / "docs/learn"
-    found = [f"./ladder learn {step}: there is no docs/learn/{step}_*" for step in sorted(set(steps))
-             if learn.is_dir() and not list(learn.glob(f"{step}_*"))]
+    found = [f"./ladder learn {step}: there is no docs/learn/{step}_*"
+             for step in sorted(set(steps)) if learn.is_dir() and not list(learn.glob(f"{step}_*"))]
     if not re.search(r"\]\([^)]+\.md|\./ladder learn", last):
         found.append("'Next' leads to no page and no step")
     return found

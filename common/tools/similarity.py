@@ -4,8 +4,8 @@
 
     similarity.py [--handout DIR] FILE...          a JSON object a file, a line each
 
-A source is read as tokens: comments, blanks and #include lines are dropped, every name that is no keyword of C is
-the same token, so are all numbers and all strings. Renaming and new comments change nothing. Each
+A source is read as tokens: comments, blanks and #include lines are dropped, every name
+that is no keyword of C is the same token, so are all numbers and all strings. Renaming and new comments change nothing. Each
 run of RUN tokens is hashed; of each WINDOW neighbouring hashes the least is kept (winnowing:
 Schleimer, Wilkerson and Aiken, SIGMOD 2003), so that texts that share WINDOW + RUN - 1 tokens share
 a fingerprint, wherever it stands. What the handout gives to everybody (stubs, headers) counts for
@@ -30,8 +30,8 @@ import sys
 
 RUN, WINDOW = 20, 8
 KEYWORDS = frozenset("""auto break case char const continue default do double else enum extern float
-for goto if inline int long register restrict return short signed sizeof static struct switch typedef
-union unsigned void volatile while __global__ __device__ __shared__""".split())
+for goto if inline int long register restrict return short signed sizeof static struct switch
+typedef union unsigned void volatile while __global__ __device__ __shared__""".split())
 TOKEN = re.compile(r"""/\*.*?\*/|//[^\n]*|\#[ ]*include[^\n]*
     |(?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
     |(?P<number>\.?\d(?:[eEpP][+-]|[\w.])*)
@@ -86,7 +86,7 @@ def repository(root):
 
 
 def share(own, others):
-    """(share of `own`, name) of the most similar of the others; (0, None) when nothing is shared."""
+    """(share of `own`, name) of the most similar of the others; (0, None): nothing is shared."""
     best = max(((len(own & prints), name) for name, prints in others.items()),
                key=lambda pair: (pair[0], pair[1]), default=(0, None))
     return (round(best[0] / len(own), 3), best[1]) if own and best[0] else (0.0, None)

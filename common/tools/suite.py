@@ -194,8 +194,8 @@ def read_words(text, known):
     while at < len(text):
         found = WORD.match(text, at)
         if not found:
-            raise ValueError(f"found '{text[at:at + 40]}', accepted are words of the form key=value "
-                             "with quotes around a value that holds blanks")
+            raise ValueError(f"found '{text[at:at + 40]}', accepted are words of the form "
+                             "key=value with quotes around a value that holds blanks")
         key, value = found[1], found[2].strip('"')
         if key not in known:
             raise ValueError(f"found the key '{key}', accepted are {', '.join(known)}")
