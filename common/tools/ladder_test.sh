@@ -36,7 +36,8 @@ test_in() {
 }
 
 # Programs with cuBLAS take half a second to start, for a library of half a gigabyte that nobody
-# calls where no GPU is. Their tests find one of its name first, with its symbols and nothing behind them.
+# calls where no GPU is. Their tests find one of its name first, with its symbols and nothing behind
+# them.
 spare_cublas() {
     cublas=$(readelf -d "$1/01_naive/naive" 2>/dev/null |
         sed -n 's/.*\[\(libcublas\.so[^]]*\)\]$/\1/p')

@@ -5,11 +5,11 @@
     similarity.py [--handout DIR] FILE...          a JSON object a file, a line each
 
 A source is read as tokens: comments, blanks and #include lines are dropped, every name
-that is no keyword of C is the same token, so are all numbers and all strings. Renaming and new comments change nothing. Each
-run of RUN tokens is hashed; of each WINDOW neighbouring hashes the least is kept (winnowing:
-Schleimer, Wilkerson and Aiken, SIGMOD 2003), so that texts that share WINDOW + RUN - 1 tokens share
-a fingerprint, wherever it stands. What the handout gives to everybody (stubs, headers) counts for
-nobody.
+that is no keyword of C is the same token, so are all numbers and all strings. Renaming and new
+comments change nothing. Each run of RUN tokens is hashed; of each WINDOW neighbouring hashes the
+least is kept (winnowing: Schleimer, Wilkerson and Aiken, SIGMOD 2003), so that texts that share
+WINDOW + RUN - 1 tokens share a fingerprint, wherever it stands. What the handout gives to everybody
+(stubs, headers) counts for nobody.
 
 The share is that of the submission's own fingerprints. Two honest solutions of a short function
 share much: look at the texts before you say anything.

@@ -137,7 +137,8 @@ def check_stages(tap, steps):
                [f"{stage}.{k}" for k in range(1, len(of_stage) + 1)],
                f"stage {stage}: numbered without gaps", [step.name for step in of_stage])
         tap.ok(len(of_stage) >= LEAST_STEPS.get(stage, 1), f"stage {stage}: {len(of_stage)} steps")
-        tap.ok(of_stage and of_stage[-1].kind == "free", f"stage {stage} ends with a task without a stub")
+        tap.ok(of_stage and of_stage[-1].kind == "free",
+               f"stage {stage} ends with a task without a stub")
     tap.ok({step.kind for step in steps} == {"hole", "bug", "free", "typed"}, "all kinds of steps")
     names = {step.name for step in steps}
     left = [path.name for folder in ("solutions", "wrong") for path in
@@ -167,7 +168,8 @@ def check_limits_can_fail(tap):
     tap.ok(hole_limits(good % "", good % "    x;\n    x;\n    x;\n"), "a hole that is too long")
     tap.ok(hole_limits(good % "", (good % "    x;\n").replace("b", "c")), "other text around it")
     tap.ok(hole_limits("a", good % ""), "no hole")
-    for text, value in (("4*64", 256), ("2**10", 1024), ("-1e3 / 4", -250), ("(1+1)*2", 4), ("log(exp(2))", 2),
+    for text, value in (("4*64", 256), ("2**10", 1024), ("-1e3 / 4", -250), ("(1+1)*2", 4),
+                        ("log(exp(2))", 2),
                         ("sqrt(-1)", None), ("exp(1e9)", None), ("abs(1)", None),
                         ("four", None), ("2**99999", None), ("__import__('os')", None),
                         ("1/0", None), ("", None)):
@@ -275,7 +277,7 @@ def check_work(tap, engine):
            "the map knows it")
     done = engine.run("reset", "01.2")
     tap.ok(done.returncode == 0 and answer.read_text(encoding="utf-8") == step.stub() and
-           (engine.my / "01.2" / "old-1-answer.c").read_text(encoding="utf-8") == step.solution() and
+           (engine.my / "01.2/old-1-answer.c").read_text(encoding="utf-8") == step.solution() and
            "[x] 01.2" not in engine.run().stdout, "reset keeps the old file", done)
 
 

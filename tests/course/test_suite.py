@@ -102,7 +102,8 @@ def check_keys(tap):
     tap.ok(any(s.cases[0].flags[1] != s.cases[1].flags[1] for s in drawn), "lines draw apart")
     tap.ok(all("--seed" in s.cases[0].flags for s in drawn) and
            len({tuple(s.cases[0].flags) for s in drawn}) == 60, "a key draws the inputs' seeds")
-    tap.ok(all(s.cases[2].flags[-2:] == ["--seed", "3"] for s in drawn), "a seed that is given stays")
+    tap.ok(all(s.cases[2].flags[-2:] == ["--seed", "3"] for s in drawn),
+           "a seed that is given stays")
     named = [suites.draw("{a=1..9} {a=1..9} {b=1..9} {1..9}", 3, b"key %d" % i).split()
              for i in range(60)]
     tap.ok(all(words[0] == words[1] for words in named) and
@@ -110,7 +111,8 @@ def check_keys(tap):
     tap.ok(suites.draw("{a=1..1000}", 1, b"k") == suites.draw("x {1..9} {a=1..1000}", 7, b"k")[4:],
            "whatever the line")
     plain = suites.parse(TEMPLATE, "S")
-    tap.ok("--seed" not in plain.cases[0].flags and plain.text() == suites.parse(TEMPLATE, "S").text(),
+    tap.ok("--seed" not in plain.cases[0].flags and
+           plain.text() == suites.parse(TEMPLATE, "S").text(),
            "without a key choices are drawn, too, and no seed")
 
 
@@ -118,7 +120,8 @@ def check_program(tap):
     with tempfile.TemporaryDirectory() as folder:
         path, key = pathlib.Path(folder) / "x.template", pathlib.Path(folder) / "key"
         path.write_text(TEMPLATE, encoding="utf-8")
-        for content, status, word in ((b"secret\n", 0, "contract=flash_simple"), (b" \n", 2, "--key"),
+        for content, status, word in ((b"secret\n", 0, "contract=flash_simple"),
+                                      (b" \n", 2, "--key"),
                                       (b"x" * (1 << 20 | 1), 2, "1 MiB"), (None, 2, "--key")):
             key.unlink(missing_ok=True)
             if content is not None:

@@ -99,7 +99,8 @@ def test_terminal(tap, program):
     seen = on_a_terminal([program, *flags], b"\nq")
     screens = seen.split("\033[H\033[2J")[1:]
     marked = re.findall(r"\033\[7m(.*?)\033\[0m", screens[1]) if len(screens) == 2 else []
-    tap.ok(len(screens) == 2 and "\033[7m" not in screens[0], "a terminal: one page at a time", seen)
+    tap.ok(len(screens) == 2 and "\033[7m" not in screens[0],
+           "a terminal: one page at a time", seen)
     tap.ok(marked[:2] == ["k2", "k3"] and "scores" not in marked and "alpha" not in marked
            and 5 < len(marked) < 40, "a terminal: what changed is in reverse", repr(marked))
 

@@ -124,7 +124,8 @@ def main():
                f"{lessons.code_lines(lesson.text)} lines of code", "\n".join(found))
     for folder in sorted((ROOT / "docs").glob("0[1-6]_*/")):
         places = [int(path.name.split("_")[0]) for path in pages if path.parent == folder]
-        tap.ok(sorted(places) == list(range(1, len(places) + 1)) and (folder / "README.md").exists(),
+        complete = sorted(places) == list(range(1, len(places) + 1))
+        tap.ok(complete and (folder / "README.md").exists(),
                f"{folder.name}: pages 1, 2, 3 ... and a README", str(places))
     return tap.done()
 

@@ -44,10 +44,10 @@ class OnlineAttention:
     def forward(self, q, k, v, global_o, global_lse, block_idx_q, block_idx_kv):
         """One step; returns nothing and updates global_o and global_lse in place.
 
-        q [b][block_size_q][hq][d]: block block_idx_q of the queries; k, v [b][block_size_kv][hkv][d]
-        likewise; head h reads key head h // (hq // hkv). Rows past the end of a sequence are zeros
-        and no tokens. global_o [b][seqlen_q][hq][d] and global_lse [b][hq][seqlen_q] hold the result
-        for the keys so far: 0 and -inf at first.
+        q [b][block_size_q][hq][d]: block block_idx_q of the queries; k, v
+        [b][block_size_kv][hkv][d] likewise; head h reads key head h // (hq // hkv). Rows past the
+        end of a sequence are zeros and no tokens. global_o [b][seqlen_q][hq][d] and global_lse
+        [b][hq][seqlen_q] hold the result for the keys so far: 0 and -inf at first.
         """
         raise NotImplementedError("OnlineAttention.forward")
 

@@ -5,7 +5,8 @@ The reference is plain Python, whose numbers are float64. A result is right if i
 float32 allows: the limit of each number follows from the sizes of what was added up (u = 2^-24, A
 the largest sum of |q||k| of a row times scale, n its keys, D = 1 + sqrt(d)/4):
 
-    |O - ref|  <= 4 u (D A + sqrt(n) + 8) sum P |V|       |lse - ref| <= 4 u (D A + sqrt(n) + |lse| + 8)
+    |O - ref|  <= 4 u (D A + sqrt(n) + 8) sum P |V|
+    |lse - ref| <= 4 u (D A + sqrt(n) + |lse| + 8)
 
 Interface:
 - test_*: functions without arguments. run(adapters) -> [(name, error or None)].

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * naive_loops.c: judges a changed 01_naive/cpu/v0_loops.c, one head in float32. The functions of the
- * stage that it calls stand here in their plainest form.
+ * naive_loops.c: judges a changed 01_naive/cpu/v0_loops.c, one head in float32. The functions of
+ * the stage that it calls stand here in their plainest form.
  *
- * Interface: -N queries, --keys, -d channels, --causal, --mask: a full mask in which every fifth row
- * is empty, --large: scores in the hundreds.
+ * Interface: -N queries, --keys, -d channels, --causal, --mask: a full mask in which every fifth
+ * row is empty, --large: scores in the hundreds.
  */
 #include "attention.h"
 #include "naive.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * online.c: judges the state (m, l) of a row that was read once, with any number of exponentials, or
- * with one for each score (--one-exp).
+ * online.c: judges the state (m, l) of a row that was read once, with any number of exponentials,
+ * or with one for each score (--one-exp).
  *
  * The learner calls exp_counted, which is expf and counts.
  *
- * Interface: -N scores, --hand: row q3 of the lessons, --growing, --falling, --masked: it begins with
- * -inf, --empty: all are -inf.
+ * Interface: -N scores, --hand: row q3 of the lessons, --growing, --falling, --masked: it begins
+ * with -inf, --empty: all are -inf.
  */
 #include "learn.h"
 

@@ -2,8 +2,8 @@
  *
  * softmax_rows.c: judges P = softmax of each row of S, and lse.
  *
- * Interface: --rows, --cols, --growing, --large, --masked: every third score is -inf, --empty: every
- * second row is.
+ * Interface: --rows, --cols, --growing, --large, --masked: every third score is -inf, --empty:
+ * every second row is.
  */
 #include "learn.h"
 

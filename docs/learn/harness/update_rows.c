@@ -3,8 +3,8 @@
  * update_rows.c: judges the update of (m, l, O) by one tile, over all tiles of a small problem. The
  * harness makes the scores, adds the products with V and divides at the end.
  *
- * Interface: -N rows, --keys, --tile keys of a tile, -d channels, --growing scores, --masked: no key
- * of the first tile is visible.
+ * Interface: -N rows, --keys, --tile keys of a tile, -d channels, --growing scores, --masked: no
+ * key of the first tile is visible.
  */
 #include "learn.h"
 

@@ -6,8 +6,8 @@
 
 /* One tile of keys arrives. S [rows][cols]: its scores; on return exp(S - m), relative to the new
  * maximum. m, l [rows]: the state of each row, of the keys before; on return with this tile.
- * O [rows][d]: the sum of exp(s - m) V over the keys before; on return the same sum relative to the new
- * maximum. (The caller then adds S V of this tile to it, and divides by l after the last tile.) */
+ * O [rows][d]: the sum of exp(s - m) V over the keys before; on return the same sum relative to the
+ * new maximum. (The caller then adds S V of this tile, and divides by l after the last tile.) */
 void update_rows(float *S, float *m, float *l, float *O, int rows, int cols, int d)
 {
     for (int r = 0; r < rows; r++) {

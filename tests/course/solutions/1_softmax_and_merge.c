@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * 1_softmax_and_merge.c: a solution of assignment 1, for the tests of the course kit. It is not part
- * of any handout.
+ * 1_softmax_and_merge.c: a solution of assignment 1, for the tests of the course kit. It is part of
+ * no handout.
  *
  * One pass over a row keeps (m, l). A score above m rescales l by exp(m_old - m_new), because l has
  * to be a sum of exp(s - m) for one and the same m. The merge does the same for two pairs.

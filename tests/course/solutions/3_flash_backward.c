@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * 3_flash_backward.c: a solution of assignment 3, for the tests of the course kit. It is not part of
- * any handout.
+ * 3_flash_backward.c: a solution of assignment 3, for the tests of the course kit. It is part of
+ * no handout.
  *
  * P and dS are computed again, one number at a time, from Q, K and lse. dV and dK add over queries,
  * dQ over keys; no array has more than N * d elements.

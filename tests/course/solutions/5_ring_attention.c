@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * 5_ring_attention.c: a solution of assignment 5, for the tests of the course kit. It is not part of
- * any handout.
+ * 5_ring_attention.c: a solution of assignment 5, for the tests of the course kit. It is part of
+ * no handout.
  *
  * The block of K and V at hand goes to the next rank before it is used, so that it travels while
  * this rank computes. After `world` blocks every query has met every key.
