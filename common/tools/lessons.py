@@ -107,7 +107,8 @@ def next_problems(lesson, root):
     steps = re.findall(r"\./ladder learn (\d\d\.\d+)", lesson.text)
     learn = pathlib.Path(root) / "docs/learn"
     found = [f"./ladder learn {step}: there is no docs/learn/{step}_*"
-             for step in sorted(set(steps)) if learn.is_dir() and not list(learn.glob(f"{step}_*"))]
+             for step in sorted(set(steps))
+             if list(learn.glob(f"{step[:2]}.*")) and not list(learn.glob(f"{step}_*"))]
     if not re.search(r"\]\([^)]+\.md|\./ladder learn", last):
         found.append("'Next' leads to no page and no step")
     return found
