@@ -5,6 +5,7 @@
  * Interface:
  * - Head: inputs, sizes and mask of one head. sees: may query i see key j?
  * - reference(head, mistake, O, lse): mistake is one of AttentionMistake.
+ * - diagnose_attention: a harness's diagnose.
  * - ATTENTION_MISTAKES: their codes and sentences, in this order, for a harness's table.
  */
 #ifndef LEARN_ATTENTION_H
@@ -32,6 +33,7 @@ typedef enum AttentionMistake {
     NOT_NORMALISED,
     O_NOT_RESCALED,
     STALE_L,
+    ALPHA_IS_ONE,
     LAST_KEY_DROPPED
 } AttentionMistake;
 
@@ -49,6 +51,8 @@ typedef enum AttentionMistake {
         {"not_normalised", "O is not divided by l."},                                              \
         {"o_not_rescaled", "The sum of values was not rescaled when the maximum grew."},           \
         {"stale_l", "l was not rescaled when the maximum grew."},                                  \
+        {"alpha_is_one",                                                                           \
+         "Neither l nor O is rescaled: alpha has to be computed before m is stored."},             \
     {                                                                                              \
         "last_key_dropped", "The last key of each row is left out."                                \
     }
@@ -81,7 +85,7 @@ static inline void reference_row(const Head *h, int mistake, long i, double *O, 
             s += (double)h->Q[i * h->d + x] * h->K[j * h->d + x];
         s *= mistake == NO_SCALE ? 1.0 : 1.0 / sqrt((double)h->d);
         m_new = s > m && mistake != NO_MAX ? s : m;
-        alpha = exp(m - m_new);
+        alpha = mistake == ALPHA_IS_ONE ? 1.0 : exp(m - m_new);
         p = mistake == NO_MAX ? (double)expf((float)s) : exp(s - m_new);
         l = (mistake == STALE_L ? 1.0 : alpha) * l + p;
         for (x = 0; x < h->d; x++)
@@ -102,6 +106,21 @@ static inline void reference(const Head *h, int mistake, double *O, double *lse)
     long i;
     for (i = 0; i < h->Nq; i++)
         reference_row(h, mistake, i, O + i * h->d, lse + i);
+}
+
+/* When O is wrong and no mistake of the table explains it. */
+static inline const Mistake *diagnose_attention(const Output *O, const Output *lse)
+{
+    static const Mistake only_O = {
+        "o_only",
+        "lse is right, and so are m and l. A factor is missing on what goes into O: alpha "
+        "on the old sum, or on the new values."};
+    static const Mistake only_lse = {
+        "lse_only",
+        "O is right, and so is each weight. lse is m + ln l, with the m and l of the end."};
+    if (is_right(lse) && !is_right(O))
+        return &only_O;
+    return is_right(O) && !is_right(lse) ? &only_lse : NULL;
 }
 
 #endif

@@ -48,3 +48,8 @@ void expect(int mistake)
 {
     reference(&head, mistake, O->expected, lse->expected);
 }
+
+const Mistake *diagnose(void)
+{
+    return diagnose_attention(O, lse);
+}

@@ -169,12 +169,17 @@ static long wrong_numbers(const Output *o, long *first)
     return wrong;
 }
 
-static int all_right(void)
+int is_right(const Output *out)
 {
     long first;
+    return !wrong_numbers(out, &first);
+}
+
+static int all_right(void)
+{
     int k, right = 1;
     for (k = 0; k < n_outputs; k++)
-        right &= !wrong_numbers(&outputs[k], &first);
+        right &= is_right(&outputs[k]);
     return right;
 }
 
@@ -220,6 +225,7 @@ int main(int argc, char **argv)
 {
     const struct rlimit no_core = {0, 0}, file = {MAX_FILE, MAX_FILE};
     char text[MAX_ALL] = "";
+    const Mistake *more;
     int k;
     flag_count = argc;
     flags = argv;
@@ -240,5 +246,7 @@ int main(int argc, char **argv)
         if (all_right())
             refuse(mistakes[k].code, "%s\n%s", text, mistakes[k].sentence);
     }
-    refuse("-", "%s", text);
+    expect(0);
+    more = diagnose ? diagnose() : NULL;
+    refuse(more ? more->code : "-", "%s\n%s", text, more ? more->sentence : "");
 }

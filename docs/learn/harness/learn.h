@@ -11,9 +11,11 @@
  * - mistakes: {code, sentence} of each recognised mistake, ended by {NULL, NULL}.
  * - prepare: makes inputs and outputs of the case. call: runs the learner's function once.
  * - expect(mistake): fills `expected` of each output; 0 is the right answer, k is mistakes[k - 1].
+ * - diagnose, if it likes: what else can be said of outputs that no mistake explains; or NULL.
  * Interface, what learn.c gives to it:
  * - number, is_word, has_flag: the case's flags.
  * - input, output: arrays; inputs must stay as they are, outputs must be written in whole.
+ *   is_right: does an output equal what was expected last?
  * - fill_normal: random numbers. hand_Q, hand_K, hand_V: the four tokens of the lessons.
  * - refuse: the case ends here, with a code and a sentence.
  */
@@ -42,6 +44,7 @@ extern const Mistake mistakes[];
 void prepare(void);
 void call(void);
 void expect(int mistake);
+const Mistake *diagnose(void) __attribute__((weak));
 
 long number(const char *flag, long otherwise);
 int is_word(const char *flag, const char *word);
@@ -50,6 +53,7 @@ int has_flag(const char *flag);
 float *input(const char *name, long count);
 /* cols = 1: a vector; its elements are named by `row` alone. */
 Output *output(const char *name, long rows, long cols, const char *row, const char *col);
+int is_right(const Output *out);
 void fill_normal(float *x, long count, unsigned seed);
 _Noreturn void refuse(const char *code, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

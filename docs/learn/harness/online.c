@@ -5,8 +5,8 @@
  *
  * The learner calls exp_counted, which is expf and counts.
  *
- * Interface: -N scores, --hand: row q3 of the lessons, --growing, --falling, --masked: it begins
- * with -inf, --empty: all are -inf.
+ * Interface: -N scores, --hand: row q3 of the lessons, --growing, --falling, --masked: it
+ * begins with -inf, --empty: all are -inf.
  */
 #include "learn.h"
 

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * flash_simple.c: judges attention of one head that must not keep an N x N matrix.
+ *
+ * Before the call the process gives up the right to more memory than it has and a few MiB: a matrix
+ * of N x N floats does not fit into these. (Not with --asan, whose own memory is larger.)
+ *
+ * Interface: -N queries and keys, -d channels, --causal, --hand, --large, --memory: with the limit.
+ */
+#include "attention.h"
+
+#include <sys/resource.h>
+
+int flash_simple_variant(const float *Q, const float *K, const float *V, float *O, float *lse,
+                         int N, int d, int causal);
+
+#define ROOM (8L << 20) /* bytes; N = 2048: 16 MiB */
+
+const Mistake mistakes[] = {ATTENTION_MISTAKES, {NULL, NULL}};
+
+static Head head;
+static Output *O, *lse;
+
+void prepare(void)
+{
+    const int hand = has_flag("--hand");
+    const long N = hand ? 4 : number("-N", 1), d = hand ? 2 : number("-d", 1);
+    float *Q = input("Q", N * d), *K = input("K", N * d), *V = input("V", N * d);
+    long e;
+    O = output("O", N, d, "query", "channel");
+    lse = output("lse", N, 1, "query", "");
+    fill_normal(Q, N * d, 1);
+    fill_normal(K, N * d, 2);
+    fill_normal(V, N * d, 3);
+    if (hand) {
+        memcpy(Q, hand_Q, sizeof hand_Q);
+        memcpy(K, hand_K, sizeof hand_K);
+        memcpy(V, hand_V, sizeof hand_V);
+    }
+    for (e = 0; e < N * d && has_flag("--large"); e++)
+        Q[e] *= 100.0f;
+    O->tolerance = has_flag("--large") ? 3e-3 : 1e-4;
+    head = (Head){Q, K, V, N, N, d, has_flag("--causal"), NULL};
+}
+
+/* Bytes of address space that this process has now; 0: the system does not say. */
+static long address_space(void)
+{
+    FILE *f = fopen("/proc/self/statm", "r");
+    long pages = 0;
+    if (f && fscanf(f, "%ld", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return pages * 4096;
+}
+
+void call(void)
+{
+    const long now = address_space();
+    struct rlimit old;
+    int status;
+#ifdef __SANITIZE_ADDRESS__
+    const int limited = 0;
+#else
+    const int limited = has_flag("--memory") && now > 0 && getrlimit(RLIMIT_AS, &old) == 0;
+#endif
+    if (limited) {
+        const struct rlimit less = {(rlim_t)(now + ROOM), old.rlim_max};
+        setrlimit(RLIMIT_AS, &less);
+        char *probe = malloc(sizeof(float) * (size_t)(head.Nq * head.Nk));
+        if (probe)
+            refuse("limit", "The memory limit of this case does not hold on this system.");
+    }
+    status = flash_simple_variant(head.Q, head.K, head.V, O->found, lse->found, (int)head.Nq,
+                                  (int)head.d, head.causal);
+    if (limited)
+        setrlimit(RLIMIT_AS, &old);
+    if (status != 0)
+        refuse("status", "Your function returned %d. (An N x N matrix has no room in this case.)",
+               status);
+}
+
+void expect(int mistake)
+{
+    reference(&head, mistake, O->expected, lse->expected);
+}
+
+const Mistake *diagnose(void)
+{
+    return diagnose_attention(O, lse);
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tile_scores.c: judges attention of one head in tiles of keys, where the last tile is not whole.
+ *
+ * Interface: -N queries, --keys, -d channels.
+ */
+#include "attention.h"
+
+void attend_tiles(const float *Q, const float *K, const float *V, float *O, float *lse, int Nq,
+                  int Nk, int d);
+
+#define TILE 8 /* keys of a tile in the stub */
+
+const Mistake mistakes[] = {
+    {"keys_counted_twice",
+     "The last tile was moved back, so that it is whole: its first keys were in "
+     "the tile before, too, and count twice."},
+    {"tail_tile_dropped", "The keys of the last, smaller tile are left out."},
+    ATTENTION_MISTAKES,
+    {NULL, NULL}};
+
+static Head head;
+static Output *O, *lse;
+
+void prepare(void)
+{
+    const long Nq = number("-N", 1), Nk = number("--keys", Nq), d = number("-d", 1);
+    float *Q = input("Q", Nq * d), *K = input("K", Nk * d), *V = input("V", Nk * d);
+    O = output("O", Nq, d, "query", "channel");
+    lse = output("lse", Nq, 1, "query", "");
+    fill_normal(Q, Nq * d, 1);
+    fill_normal(K, Nk * d, 2);
+    fill_normal(V, Nk * d, 3);
+    head = (Head){Q, K, V, Nq, Nk, d, 0, NULL};
+}
+
+void call(void)
+{
+    attend_tiles(head.Q, head.K, head.V, O->found, lse->found, (int)head.Nq, (int)head.Nk,
+                 (int)head.d);
+}
+
+/* O and lse of all keys, and those from `first` to `last` - 1 once more. */
+static void count_twice(long first, long last)
+{
+    Head again = head;
+    double *O_again = calloc((size_t)(head.Nq * head.d), sizeof *O_again);
+    double *lse_again = calloc((size_t)head.Nq, sizeof *lse_again);
+    long i, x;
+    again.K += first * head.d;
+    again.V += first * head.d;
+    again.Nk = last - first;
+    reference(&again, RIGHT, O_again, lse_again);
+    for (i = 0; i < head.Nq; i++) {
+        const double share = 1.0 / (1.0 + exp(lse_again[i] - lse->expected[i]));
+        for (x = i * head.d; x < (i + 1) * head.d; x++)
+            O->expected[x] = share * O->expected[x] + (1.0 - share) * O_again[x];
+        lse->expected[i] -= log(share);
+    }
+    free(O_again);
+    free(lse_again);
+}
+
+void expect(int mistake)
+{
+    const long whole = head.Nk / TILE * TILE;
+    Head shorter = head;
+    if (mistake == 2)
+        shorter.Nk = whole;
+    reference(&shorter, mistake > 2 ? mistake - 2 : RIGHT, O->expected, lse->expected);
+    if (mistake == 1 && head.Nk > TILE && whole < head.Nk)
+        count_twice(head.Nk - TILE, whole);
+}

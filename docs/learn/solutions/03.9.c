@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * 03.9: which tiles of a causal problem have to be looked at.
+ */
+
+enum { SKIP, MASKED, FULL };
+
+/* Queries i .. i + rows - 1 and keys j .. j + cols - 1. SKIP: no pair is visible, FULL: all are,
+ * MASKED: some are. Query i sees the keys up to i + Nk - Nq. */
+int tile_class(int i, int rows, int j, int cols, int Nq, int Nk)
+{
+    int answer = MASKED;
+    /* YOUR CODE: at most 8 lines */
+    const int last_of_first = i + Nk - Nq, last_of_last = i + rows - 1 + Nk - Nq;
+    if (j > last_of_last)
+        answer = SKIP;
+    else if (j + cols - 1 <= last_of_first)
+        answer = FULL;
+    /* END OF YOUR CODE */
+    return answer;
+}
