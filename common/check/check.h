@@ -8,7 +8,7 @@
  * Interface:
  * - check_outputs: compares host outputs with the oracle, element by element against its bound.
  * - check_explain: prints the worst element as (b,h,i,x), expected, found, bound, how many are off
- *   and where they cluster (one head? the tail tile? the empty rows?).
+ *   and where they cluster (one head? the tail tile? the empty rows?): check_place.
  * - check_everywhere: of a case that is sampled all the rest, looked through for NaN.
  * - row_nonfinite, row_nan: how many values of one head's row are that.
  * - check_value, check_slot, check_find: one comparison, and the arrays behind a verdict.
@@ -113,6 +113,8 @@ void check_online_reach(const AttnArgs *args, int64_t block, int64_t b, int64_t 
  * counts them). */
 void check_outputs(Check *check, const Oracle *o, const LowPrecision *y, const AttnArgs *args,
                    int backward, double c);
+/* In which part of the output the off elements lie, in words. */
+void check_place(const CheckArray *a, int which, const AttnShape *s, FILE *to);
 void check_explain(const Check *check, const char *label, const AttnArgs *args, FILE *to);
 /* Bit-pattern tests that no compiler flag can remove. Rows: of up to 1024 channels, any dtype. */
 int64_t row_nonfinite(const Tensor *t, int64_t b, int64_t n, int64_t h);

@@ -5,7 +5,7 @@
  * Wrong kernels are wrong in a pattern: the last partial tile, one head, the rows that see no key,
  * everything after a certain row. The pattern usually names the mistake.
  *
- * Interface: check.h (check_hint, check_explain).
+ * Interface: check.h (check_hint, check_place, check_explain).
  */
 #include <inttypes.h>
 #include <math.h>
@@ -89,8 +89,7 @@ void check_hint(CheckArray *a, const CheckSlot *s, int64_t outer, int64_t t, dou
     }
 }
 
-/* In which part of the output the off elements lie. */
-static void explain_place(const CheckArray *a, int which, const AttnShape *s, FILE *to)
+void check_place(const CheckArray *a, int which, const AttnShape *s, FILE *to)
 {
     const int keys = which == CHECK_DK || which == CHECK_DV;
     const int weights = which >= CHECK_DWQ; /* of all batches and tokens */
@@ -99,15 +98,13 @@ static void explain_place(const CheckArray *a, int which, const AttnShape *s, FI
     const char *row = keys ? "key" : "row";
     if (weights) {
         fprintf(to,
-                "    where: %" PRId64 " of %" PRId64 " heads; a weight's gradient is a sum over ",
+                "%" PRId64 " of %" PRId64 " heads; a weight's gradient is a sum over all batches "
+                "and tokens",
                 a->off_heads, heads);
-        fprintf(to, "all batches and tokens\n");
-        if (a->hint[0])
-            fprintf(to, "    hint: %s\n", a->hint);
         return;
     }
-    fprintf(to, "    where: %" PRId64 " of %" PRId64 " heads, %" PRId64 " of %" PRId64 " %ss",
-            a->off_heads, heads, a->off_rows, N, row);
+    fprintf(to, "%" PRId64 " of %" PRId64 " heads, %" PRId64 " of %" PRId64 " %ss", a->off_heads,
+            heads, a->off_rows, N, row);
     fprintf(to, " (%" PRId64 " .. %" PRId64 ")", a->first_off_row, a->last_off_row);
     if (a->off_empty == a->off)
         fprintf(to, "; all in %ss that %s", row, keys ? "no query sees" : "see no key");
@@ -115,9 +112,6 @@ static void explain_place(const CheckArray *a, int which, const AttnShape *s, FI
         fprintf(to, "; all in the last partial tile of 64 %ss", row);
     else if (a->off_heads == 1 && heads > 1)
         fprintf(to, "; all in one head");
-    fprintf(to, "\n");
-    if (a->hint[0])
-        fprintf(to, "    hint: %s\n", a->hint);
 }
 
 void check_explain(const Check *check, const char *label, const AttnArgs *args, FILE *to)
@@ -151,6 +145,10 @@ void check_explain(const Check *check, const char *label, const AttnArgs *args, 
                     a->b, a->h, a->i, a->x);
         fprintf(to, "expected %.9g, found %.9g, bound %.3g (error is %.3g bounds)\n", a->expected,
                 a->found, a->bound, a->worst_ratio);
-        explain_place(a, which, &args->shape, to);
+        fprintf(to, "    where: ");
+        check_place(a, which, &args->shape, to);
+        fprintf(to, "\n");
+        if (a->hint[0])
+            fprintf(to, "    hint: %s\n", a->hint);
     }
 }

@@ -238,13 +238,17 @@ static int make_command(const Jail *j, char *command[], size_t room)
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         command[n++] = (char *)fixed[i];
     for (int i = 0; i < j->flag_count; i++)
-        command[n++] = (char *)j->flags[i];
+        if (strncmp(j->flags[i], "-l", 2) != 0)
+            command[n++] = (char *)j->flags[i];
     for (int i = 0; i < j->include_count; i++) {
         snprintf(includes[i], sizeof includes[i], "-I../include%d", i);
         command[n++] = includes[i];
     }
     for (int i = 0; i < j->source_count; i++)
         command[n++] = j->sources[i];
+    for (int i = 0; i < j->flag_count; i++) /* what a library is for stands in front of it */
+        if (strncmp(j->flags[i], "-l", 2) == 0)
+            command[n++] = (char *)j->flags[i];
     for (size_t i = 0; i < sizeof last / sizeof *last; i++)
         command[n++] = (char *)last[i];
     command[n] = NULL;

@@ -23,7 +23,7 @@ static void add(IsolateJob *job, const char *name, void *data, size_t bytes, int
         job->arrays[job->array_count++] = (IsolateArray){name, data, bytes, written};
 }
 
-static void add_arrays(IsolateJob *job, RunResult *out, const Problem *p, int alone)
+void attn_block_arrays(IsolateJob *job, RunResult *out, const Problem *p, int alone)
 {
     static const char *const in_names[RUN_INPUTS] = {"Q", "K", "V", "dO", "the mask", "wq", "wk"};
     static const char *const out_names[RUN_OUTPUTS] = {"O", "lse", "dQ", "dK", "dV", "dwq", "dwk"};
@@ -164,7 +164,7 @@ int run_variant_so(RunResult *out, const Stage *stage, const Problem *p, const C
             out->forward.ms[out->forward.count++] = bench_now_ms() - start;
         }
         if (!alone || status == ATTN_OK) {
-            add_arrays(&job, out, p, alone);
+            attn_block_arrays(&job, out, p, alone);
             s = isolate_open(&job, &r);
         }
     }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "judge/attn_block.h"
+#include "judge/runner_small.h"
 
 /* dlsym gives a void *, which ISO C does not let us cast to a function. */
 static int call_attn(const RunnerCall *call)
@@ -25,5 +26,8 @@ const RunnerContract *runner_contract(const char *name)
     for (size_t i = 0; i < sizeof contracts / sizeof *contracts; i++)
         if (strcmp(contracts[i].name, name) == 0)
             return &contracts[i];
+    for (int i = 0; i < runner_small_count; i++)
+        if (strcmp(runner_small[i].name, name) == 0)
+            return &runner_small[i];
     return NULL;
 }

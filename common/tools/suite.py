@@ -40,7 +40,7 @@ import shlex
 import sys
 
 CONTRACTS = ("naive", "tiled_softmax", "flash_forward", "flash_backward", "sliding_window",
-             "softmax_merge", "softmax_rows", "flash_simple", "backward_steps",
+             "softmax_merge", "softmax_rows", "softmax_twist", "flash_simple", "backward_steps",
              "sliding_window_step", "ring_method")
 VISIBILITIES = ("visible", "hidden", "after_due_date", "after_published")
 KEYS = ("optional", "required", "none")

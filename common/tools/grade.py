@@ -1,0 +1,335 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""grade.py: ./ladder grade: compiles submissions, has them judged on a suite, counts the points.
+
+    ./ladder grade SUITE SUBMISSION... [--key FILE] [--format table|json|gradescope|otter|junit|csv]
+                   [--out DIR] [--jobs N] [--total-time S] [--so-sandbox strict|off]
+
+A submission is a C file, a folder of C files, or a shared object. attn_jail compiles C files, with
+one command for all (no Makefile of theirs runs), where the compiler sees /usr, the course's headers
+and the submission. attn_judge runs them, each case in a process of its own.
+
+--key      the teacher's key file: draws the choices of a template and the seeds of the inputs
+--format   json: one object a submission, a line each. gradescope and otter: one file a submission
+--out      write files into this folder instead of the standard output
+--jobs     submissions at a time (the number of processors)
+--total-time  seconds of one submission for all its cases together; cases behind are `time` (120)
+--so-sandbox  strict: no sandbox, no grading. off: another process and no more, which each row says
+
+Exit: 0 graded, whatever the scores; 2 bad usage; 3 it could not be done.
+
+Interface:
+- main(arguments): the program. grade(options) -> results, a list of JSON objects.
+- compile_all, judge, score: its three steps.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+import grade_formats
+import suite as suites
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HEADERS = (ROOT / "docs" / "course" / "include", ROOT / "common")
+FLAGS = ("-O3", "-march=native", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fopenmp")
+MOST_SAID = 4096
+BLAS = ("cblas_", "sgemm", "dgemm", "sgemv", "dgemv", "openblas", "mkl_", "dlopen", "dlsym",
+        "dlmopen")
+BLAS_LIBRARIES = ("blas", "mkl", "atlas", "lapack", "blis")
+
+
+class UsageError(Exception):
+    """One sentence: exit 2."""
+
+
+class CannotGrade(Exception):
+    """One sentence: exit 3."""
+
+
+# --- submissions ---------------------------------------------------------------------------------
+
+def check_name(name):
+    """UsageError: what no teacher meant to grade. The submission's own faults come later."""
+    path = pathlib.Path(name)
+    if not path.exists() and not path.is_symlink():
+        raise UsageError(f"{name}: found no such file, accepted is a C file, a folder or a shared "
+                         "object")
+    if not path.is_dir() and path.suffix not in (".c", ".so"):
+        raise UsageError(f"{name}: found the ending '{path.suffix}', accepted are .c, .so and "
+                         "folders")
+
+
+def first_error(said):
+    lines = said.splitlines()
+    marks = (" error: ", " fatal error: ", "undefined reference", "attn_jail: ")
+    return next((line for line in lines if any(mark in line for mark in marks)),
+                lines[0] if lines else "the compiler failed").removeprefix("attn_jail: ")
+
+
+def compile_one(name, build, folder, sandbox):
+    """(library or None, the compiler's words, first error)."""
+    path = pathlib.Path(name)
+    if path.suffix == ".so" and not path.is_dir():
+        if path.is_symlink() or not path.is_file():
+            return None, "", f"{path.name} is no plain file"
+        library = folder.with_suffix(".so")
+        shutil.copyfile(path, library)
+        return library, "", ""
+    blas = "#define HAVE_OPENBLAS 1" in (build / "common" / "attn_config.h").read_text()
+    words = [build / "common" / "judge" / "attn_jail", "--out", folder, "--so-sandbox", sandbox]
+    for header in HEADERS:
+        words += ["--include", header]
+    for flag in [*FLAGS, *(["-lopenblas"] if blas else [])]:
+        words += ["--flag", flag]
+    run = subprocess.run([*map(str, words), name], capture_output=True, text=True, check=False,
+                         errors="replace", stdin=subprocess.DEVNULL)
+    if run.returncode not in (0, 1):
+        raise CannotGrade(run.stderr.strip().removeprefix("attn_jail: ") or
+                          f"attn_jail ended with {run.returncode}")
+    said = "".join(line for line in run.stdout.splitlines(True) if not line.startswith("command:"))
+    said = (run.stderr + said).strip()
+    if run.returncode == 0:
+        return folder / "submission.so", said[:MOST_SAID], ""
+    return None, said[:MOST_SAID], first_error(said)
+
+
+def compile_all(names, build, folder, workers, sandbox):
+    """A (library, compiler's words, first error) for each submission, in their order."""
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda n: compile_one(names[n], build, folder / str(n), sandbox),
+                             range(len(names))))
+
+
+def needs(path):
+    """(undefined symbols, needed libraries) of a 64-bit little-endian ELF file; ValueError."""
+    data = pathlib.Path(path).read_bytes()
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("it is no 64-bit ELF file")
+    try:
+        at, = struct.unpack_from("<Q", data, 40)
+        size, count = struct.unpack_from("<HH", data, 58)
+        heads = [struct.unpack_from("<IIQQQQIIQQ", data, at + n * size) for n in range(count)]
+
+        def text(table, offset):
+            start = heads[table][4] + offset
+            return data[start:data.index(b"\0", start)].decode(errors="replace")
+
+        symbols, libraries = [], []
+        for head in heads:
+            if head[1] == 11:  # SHT_DYNSYM
+                for entry in range(head[4], head[4] + head[5], 24):
+                    name, _, _, section = struct.unpack_from("<IBBH", data, entry)
+                    symbols += [text(head[6], name)] if section == 0 and name else []
+            if head[1] == 6:  # SHT_DYNAMIC
+                for entry in range(head[4], head[4] + head[5], 16):
+                    tag, value = struct.unpack_from("<QQ", data, entry)
+                    libraries += [text(head[6], value)] if tag == 1 else []
+    except (struct.error, IndexError, ValueError):
+        raise ValueError("its section headers cannot be read") from None
+    return symbols, libraries
+
+
+def blas_found(path):
+    """The name that a library takes from a BLAS, or by which it could load one; "" if none."""
+    try:
+        symbols, libraries = needs(path)
+    except ValueError as why:
+        return f"what cannot be looked at: {why}"
+    for name in symbols:
+        if name.startswith(BLAS) or name.rstrip("_").startswith(BLAS):
+            return name
+    return next((name for name in libraries if any(b in name for b in BLAS_LIBRARIES)), "")
+
+
+# --- judging -------------------------------------------------------------------------------------
+
+def orders(suite, libraries, options):
+    lines = [("suite", suite.path), ("contract", suite.contract), ("mode", options.so_sandbox),
+             ("limits", suite.time, suite.memory, suite.threads), ("workers", options.jobs),
+             ("total", options.total_time)]
+    lines += [("case", case.line, *case.flags) for case in suite.cases]
+    lines += [("perf", case.line) for case in suite.cases if case.perf]
+    lines += [("so", library) for library in libraries]
+    return "".join("\t".join(map(str, line)) + "\n" for line in lines)
+
+
+def run_judge(build, arguments, text):
+    """Standard output of attn_judge; UsageError, CannotGrade."""
+    program = build / "common" / "judge" / "attn_judge"
+    try:
+        run = subprocess.run([str(program), *arguments], input=text, capture_output=True, text=True,
+                             errors="replace", check=False)
+    except OSError as why:
+        raise CannotGrade(f"found that {program} does not run ({why.strerror}), accepted is a "
+                          "build (./ladder grade makes one)") from None
+    said = run.stderr.strip()
+    if run.returncode == 2:
+        raise UsageError(said.removeprefix("grade: "))
+    if run.returncode != 0:
+        raise CannotGrade(said.removeprefix("grade: ") or f"attn_judge ended with {run.returncode}")
+    return run.stdout
+
+
+def judge(suite, libraries, options):
+    """{(library, case): row of attn_judge}."""
+    rows = {}
+    for line in run_judge(options.build, [], orders(suite, libraries, options)).splitlines():
+        row = json.loads(line)
+        rows.setdefault((row["so"], row["case"]), {}).update(row)
+    wanted = {(n, c) for n in range(len(libraries)) for c in range(len(suite.cases))}
+    broken = [row for row in rows.values() if row.get("status") == "skipped"]
+    if set(rows) != wanted:
+        raise CannotGrade(f"found {len(rows)} results of {len(wanted)}")
+    if broken and options.so_sandbox == "strict":
+        raise CannotGrade(broken[0]["message"])
+    return rows
+
+
+# --- points ---------------------------------------------------------------------------
+
+def test_of(case, row, refusal):
+    hidden = case.visibility == "hidden"
+    errors = [dict(error) for error in row.get("errors", ())]
+    for error in errors if hidden else ():
+        for field in ("expected", "found"):
+            error.pop(field)
+    test = {"name": case.name, "score": 0.0, "max_score": case.points,
+            "status": "refused" if refusal else row["status"],
+            "message": refusal or row["message"], "hint": "" if refusal else row.get("hint", ""),
+            "code": "" if refusal else row.get("code", ""), "group": case.group,
+            "visibility": case.visibility, "errors": [] if refusal else errors,
+            "output": "" if refusal or hidden else row["output"],
+            "ms": 0.0 if refusal else row["ms"]}
+    if test["output"] and row.get("cut"):
+        test["output"] += "\n[the rest is left out]"
+    if test["status"] == "right":
+        test["score"] = case.points
+        if case.perf:
+            reached = row.get("perf", 0.0)
+            test["score"] = round(case.points * min(1.0, reached / case.perf), 2)
+            test["message"] = (f"{reached:.2f} of the rate of {case.of}; all points are for "
+                               f"{case.perf:g}")
+    return test
+
+
+def score(suite, name, rows, compiled, sandbox):
+    """The result of one submission. rows: of its cases; None: it did not compile."""
+    library, said, error = compiled
+    blas = blas_found(library) if library else ""
+    tests = []
+    for n, case in enumerate(suite.cases):
+        refusal = f"it does not compile: {error}" if library is None else ""
+        if not refusal and blas and "no-blas" in case.flags:
+            refusal = f"it uses {blas}, accepted is code of your own (--require no-blas)"
+        tests.append(test_of(case, rows[n] if rows else {}, refusal))
+    for group in suite.all:
+        members = [test for test in tests if test["group"] == group]
+        if any(test["status"] != "right" for test in members):
+            for test in members:
+                if test["status"] == "right":
+                    test["score"] = 0.0
+                    test["message"] = f"right, but the points of '{group}' are all or nothing"
+    return {"submission": name, "score": round(sum(test["score"] for test in tests), 2),
+            "max_score": suite.max_score, "sandbox": sandbox, "compiler": said, "tests": tests}
+
+
+def grade(options):
+    key = suites.key_bytes(options.key) if options.key else None
+    suite = suites.read(options.suite, key)
+    for name in options.submissions:
+        check_name(name)
+    run_judge(options.build, ["--check"], orders(suite, [], options))
+    with tempfile.TemporaryDirectory(prefix="grade") as folder:
+        compiled = compile_all(options.submissions, options.build, pathlib.Path(folder),
+                               options.jobs, options.so_sandbox)
+        good = [n for n, (library, _, _) in enumerate(compiled) if library]
+        rows = judge(suite, [compiled[n][0] for n in good], options) if good else {}
+        place = {n: at for at, n in enumerate(good)}
+        return suite, [
+            score(suite, name, [rows[place[n], c] for c in range(len(suite.cases))]
+                  if n in place else None, compiled[n], options.so_sandbox)
+            for n, name in enumerate(options.submissions)]
+
+
+# --- the program ---------------------------------------------------------------------------------
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise UsageError(f"{message}; accepted is what --help shows")
+
+
+def seconds(text):
+    value = float(text)
+    if not 0 < value <= 86400:
+        raise argparse.ArgumentTypeError(f"found {text}, accepted are seconds up to a day")
+    return value
+
+
+def count(text):
+    value = int(text)
+    if not 1 <= value <= 256:
+        raise argparse.ArgumentTypeError(f"found {text}, accepted is 1 to 256")
+    return value
+
+
+def parse(arguments):
+    parser = Parser(prog="./ladder grade", allow_abbrev=False,
+                    description="grade submissions on a suite; see common/tools/grade.py")
+    parser.add_argument("suite", metavar="SUITE")
+    parser.add_argument("submissions", metavar="SUBMISSION", nargs="+")
+    parser.add_argument("--key", metavar="FILE")
+    parser.add_argument("--format", choices=sorted(grade_formats.FORMATS), default="table")
+    parser.add_argument("--out", metavar="DIR", type=pathlib.Path)
+    parser.add_argument("--jobs", metavar="N", type=count, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--total-time", metavar="S", type=seconds, default=120.0)
+    parser.add_argument("--so-sandbox", choices=("strict", "off"), default="strict")
+    parser.add_argument("--build", metavar="DIR", type=pathlib.Path,
+                        default=ROOT / "build" / "demo", help="the build folder with attn_judge")
+    options = parser.parse_args(arguments)
+    if grade_formats.FORMATS[options.format] is None and len(options.submissions) > 1 and \
+            not options.out:
+        raise UsageError(f"--format {options.format}: found {len(options.submissions)} submissions "
+                         "without --out, accepted is --out DIR, which gets a file for each")
+    return options
+
+
+def write_out(options, texts):
+    if not options.out:
+        for text in texts.values():
+            sys.stdout.write(text)
+        return
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (options.out / name).write_text(text, encoding="utf-8")
+    except OSError as why:
+        raise CannotGrade(f"--out {options.out}: found that it cannot be written "
+                          f"({why.strerror}), accepted is a folder") from None
+
+
+def main(arguments):
+    try:
+        options = parse(arguments)
+        options.build = options.build.resolve()
+        if os.environ.get("LADDER_FROM"):  # where the user of ./ladder stands
+            os.chdir(os.environ["LADDER_FROM"])
+        suite, results = grade(options)
+        write_out(options, grade_formats.write(options.format, results, suite))
+    except (UsageError, suites.SuiteError) as why:
+        print(f"grade: {why}", file=sys.stderr)
+        return 2
+    except CannotGrade as why:
+        print(f"grade: {why}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

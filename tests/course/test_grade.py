@@ -1,0 +1,345 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_grade.py: ./ladder grade: points, statuses, messages, formats, and what it refuses.
+
+usage: test_grade.py BUILD
+
+A right submission for the small contracts is graded on a suite of each, and copies of it with one
+mistake. Where this machine has no sandbox the tests run with --so-sandbox off and say so.
+"""
+import csv
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as xml
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from tap import Tap
+
+TOOL = HERE.parents[1] / "common" / "tools" / "grade.py"
+HEADERS = HERE.parents[1] / "docs" / "course" / "include"
+RIGHT = HERE / "submissions" / "right.c"
+VISIBILITIES = ("hidden", "after_due_date", "after_published", "visible")
+
+# contract: cases, mistakes (name, text in right.c, what stands there instead)
+CONTRACTS = {
+    "softmax_merge": (["--rows 333 --cols 40", "--rows 1 --cols 3",
+                       "--rows 1001 --cols 7 --dist large"],
+                      [("smaller maximum", "m[k] = fmaxf(", "m[k] = fminf("),
+                       ("second half not lifted", "l_b[k] * exp_above(m_b[k], m[k])", "l_b[k]"),
+                       ("NaN of two empty sets", "return s == -INFINITY ? 0.0f : expf(s - m);",
+                        "return expf(s - m);")]),
+    "softmax_rows": (["--rows 1 --cols 3", "--rows 5 --cols 1", "--rows 9 --cols 333 --dist large"],
+                     [("lse without m", "lse[r] = l > 0.0f ? m + logf(l)",
+                       "lse[r] = l > 0.0f ? logf(l)"),
+                      ("no maximum", "exp_above(S[c], m)", "expf(S[c])"),
+                      ("last column dropped", "P[c] = l > 0.0f ?",
+                       "P[c] = l > 0.0f && (c + 1 < cols || cols == 1) ?")]),
+    "softmax_twist": (["--rows 7 --cols 55 --twist sliding=7",
+                       "--rows 4 --cols 301 --twist sliding=71",
+                       "--rows 3 --cols 50 --twist sliding=500"],
+                      [("one column too many", "c + 1 - width", "c - width"),
+                       ("the whole row", "c + 1 > width ?", "0 ?")]),
+    "flash_simple": (["-N 3 -d 2", "-N 1 -d 8", "-N 333 -d 64 --causal",
+                      "-N 301 -d 32 --dist large",
+                      "-N 1024 -d 16 --require memory=N"],
+                     [("no scale", "1.0f / sqrtf((float)d);\n    for", "1.0f;\n    for"),
+                      ("O not rescaled", "O_i[x] = alpha * O_i[x]", "O_i[x] = O_i[x]"),
+                      ("no mask", "for (int j = 0; j < (causal ? i + 1 : N); j++) {\n            "
+                       "const float s = scale", "for (int j = 0; j < N; j++) {\n            "
+                       "const float s = scale"),
+                      ("lse without m", "lse[i] = m + logf(l)", "lse[i] = logf(l)")]),
+    "backward_steps": (["--part delta -N 333 -d 64", "--part dV -N 101 -d 32 --causal",
+                        "--part dK -N 133 -d 32", "--part dQ -N 101 -d 32 --causal"],
+                       [("delta missing", "(dP - delta[i])", "dP"),
+                        ("no scale", "/ sqrtf((float)d);\n            for", ";\n            for"),
+                        ("lse not used", "sqrtf((float)d) - lse[i]", "sqrtf((float)d)"),
+                        ("delta of O alone", "dot(O + i * d, dO + i * d, d)",
+                         "dot(O + i * d, O + i * d, d)")]),
+    "sliding_window_step": (["-N 3 -d 2 --block-q 4 --block-kv 4",
+                             "-N 133 -d 16 --causal --order random",
+                             "--seq-q 101 --seq-kv 333 -d 8 --causal --window 50,0 --order columns",
+                             "-N 133 -d 16 --window 40,20 --block-q 32 --order diagonal"],
+                            [("window one short", "ahead >= -t->left", "ahead > -t->left"),
+                             ("padding seen", "c < t->rows_k", "c < t->Bc"),
+                             ("first block's rows", "(t->first_row + r) * d", "r * d"),
+                             ("lse not lifted", "*lse = both;", "*lse = s;")]),
+}
+GRADED = """contract=flash_simple time=1 memory=256 all=pair,rest
+points=2 name="tiny" : -N 3 -d 2
+points=3 group=pair name="causal & \\"long\\"" : -N 133 -d 64 --causal
+points=3 group=pair visibility=hidden name="hidden" : -N 120 -d 64
+points=1.5 group=rest visibility=after_due_date name="clean" : -N 60 -d 8 --require no-blas
+points=0.5 group=rest name="fast" perf=0.001 of=sgemm : -N 512 -d 64
+""".replace('\\"', "'")
+# Deeds: source of a submission, the statuses of the five cases
+HEAD = '#include "flash_simple.h"\n#include <stdio.h>\n#include <stdlib.h>\n#include <signal.h>\n'
+SIGNATURE = ("int flash_simple_variant(const float *Q, const float *K, const float *V, float *O, "
+             "float *lse, int N, int d, int causal)\n")
+DEEDS = [
+    ("does nothing", "{ return 0; }", ["wrong"] * 5, "values are off"),
+    ("says no", "{ return 7; }", ["wrong"] * 5, "it returned 7"),
+    ("crashes", "{ raise(SIGSEGV); return 0; }", ["crashed"] * 5, "SIGSEGV"),
+    ("exits", "{ exit(0); }", ["crashed"] * 5, "exit"),
+    ("hangs", "{ if (N > 100 && !causal) for (;;); return 0; }",
+     ["wrong", "wrong", "time", "wrong", "time"], "within 1 s"),
+    ("allocates", "{ size_t n = (size_t)1 << 30; char *p = calloc(n, 1); if (!p) return 2; "
+     "for (size_t i = 0; i < n; i += 4096) p[i] = 1; O[0] = p[9]; return 0; }", ["memory"] * 5,
+     "256 MiB"),
+    ("does not compile", "{ return nothing; }", ["refused"] * 5, "nothing"),
+    ("has another name", "{ return 0; }\n#define flash_simple_variant", ["refused"] * 5,
+     "flash_simple_variant"),
+]
+
+
+def grade(build, sandbox, *arguments):
+    run = subprocess.run([sys.executable, str(TOOL), "--build", str(build), "--so-sandbox", sandbox,
+                          *map(str, arguments)], capture_output=True, text=True, check=False)
+    return run.returncode, run.stdout, run.stderr
+
+
+def graded(build, sandbox, *arguments):
+    """Results by --format json; [] with the message when it did not work."""
+    status, out, err = grade(build, sandbox, *arguments, "--format", "json")
+    return [json.loads(line) for line in out.splitlines()] if status == 0 else [], err
+
+
+def write_suite(path, contract, cases):
+    path.write_text(f"contract={contract} time=5 memory=256\n" +
+                    "".join(f"points=1 : {case}\n" for case in cases), encoding="utf-8")
+    return path
+
+
+def check_contracts(tap, build, sandbox, folder):
+    for contract, (cases, mistakes) in CONTRACTS.items():
+        suite = write_suite(folder / f"{contract}.suite", contract, cases)
+        files = [RIGHT]
+        for number, (name, text, instead) in enumerate(mistakes):
+            source = RIGHT.read_text(encoding="utf-8")
+            if not tap.ok(text in source, f"{contract}: '{name}' can be made"):
+                continue
+            files.append(folder / f"{contract}{number}.c")
+            files[-1].write_text(source.replace(text, instead), encoding="utf-8")
+        results, err = graded(build, sandbox, suite, *files)
+        if not tap.ok(len(results) == len(files), f"{contract}: graded", err):
+            continue
+        tap.ok(results[0]["score"] == results[0]["max_score"] == len(cases),
+               f"{contract}: the right submission gets all points", results[0])
+        for (name, _, _), result in zip(mistakes, results[1:]):
+            wrong = [test for test in result["tests"] if test["status"] == "wrong"]
+            tap.ok(wrong and result["score"] < len(cases) and
+                   all(test["errors"] and test["message"] for test in wrong),
+                   f"{contract}: '{name}' is wrong", result)
+
+
+def check_twists(tap, build, sandbox, folder):
+    """Ordinary attention is wrong where the handout asks for a change, at least in most cases."""
+    twists = ["softcap=3", "clip=-0.003,1.02", "window=20,5", "dilation=3"]
+    for contract, flags in (("flash_simple", "-N 133 -d 16"),
+                            ("backward_steps", "-N 133 -d 16 --part dK"),
+                            ("sliding_window_step", "-N 133 -d 16")):
+        mine = [t for t in twists if contract == "flash_simple" or not t.startswith("clip")]
+        suite = write_suite(folder / "twist.suite", contract,
+                            [f"{flags} --twist {twist}" for twist in mine])
+        results, err = graded(build, sandbox, suite, RIGHT)
+        tap.ok(results and results[0]["score"] == 0, f"{contract}: twists make it wrong",
+               err or results)
+
+
+def check_deeds(tap, build, sandbox, folder):
+    suite = folder / "graded.suite"
+    suite.write_text(GRADED, encoding="utf-8")
+    files = []
+    for number, (_, body, _, _) in enumerate(DEEDS):
+        files.append(folder / f"deed{number}.c")
+        renamed = "another" in DEEDS[number][0]
+        before = "#define flash_simple_variant my_variant\n" if renamed else ""
+        files[-1].write_text(before + HEAD + SIGNATURE + body + "\n", encoding="utf-8")
+    link = folder / "link.c"
+    link.symlink_to(RIGHT)
+    (folder / "empty").mkdir()
+    begun = time.monotonic()
+    results, err = graded(build, sandbox, suite, *files, link, folder / "empty", RIGHT, "--jobs",
+                          "2")
+    took = time.monotonic() - begun
+    if not tap.ok(len(results) == len(files) + 3, "deeds are graded", err):
+        return
+    for result, word in zip(results[-3:-1], ("symbolic link", "no .c file")):
+        tap.ok(all(test["status"] == "refused" and word in test["message"]
+                   for test in result["tests"]), f"refused: {word}", result)
+    for (name, _, statuses, word), result in zip(DEEDS, results):
+        found = [test["status"] for test in result["tests"]]
+        said = " ".join(test["message"] for test in result["tests"])
+        tap.ok(found == statuses and word in said and result["score"] == 0,
+               f"a submission that {name}", f"{found} {said}")
+    tap.ok([result["submission"] for result in results] == 
+           [str(file) for file in [*files, link, folder / "empty", RIGHT]],
+           "submissions have the names and the order of the command line")
+    tap.ok(results[-1]["score"] == 10, "the right one gets all points", results[-1])
+    tap.ok(all(result["sandbox"] == sandbox for result in results), "each row names the sandbox")
+    hidden = [test for result in results for test in result["tests"] if test["name"] == "hidden"]
+    shown = [test for result in results for test in result["tests"] if test["name"] == "tiny"]
+    tap.ok(any(test["errors"] for test in hidden) and
+           not any("expected" in error or "found" in error for test in hidden
+                   for error in test["errors"]), "a hidden case shows no values")
+    tap.ok(any("expected" in error for test in shown for error in test["errors"]),
+           "a visible one does")
+    tap.ok(took < 60, f"deeds took {took:.0f} s")
+
+
+def library(source):
+    """A shared object beside the source: for what is not about compiling."""
+    to = source.with_suffix(".so")
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", f"-I{HEADERS}", str(source), "-o", str(to),
+                    "-lm"], check=True)
+    return to
+
+
+def check_points(tap, build, sandbox, folder, right):
+    suite = folder / "graded.suite"
+    source = RIGHT.read_text(encoding="utf-8").replace("(causal ? i + 1 : N); j++) {\n            "
+                                                       "const float s = scale",
+                                                       "N; j++) {\n            "
+                                                       "const float s = scale")
+    (folder / "nomask.c").write_text(source, encoding="utf-8")
+    wrong = library(folder / "nomask.c")
+    results, err = graded(build, sandbox, suite, wrong)
+    scores = [test["score"] for test in results[0]["tests"]] if results else []
+    tap.ok(scores == [2, 0, 0, 1.5, 0.5] and results[0]["tests"][2]["status"] == "right" and
+           "all or nothing" in results[0]["tests"][2]["message"],
+           "a group's points are all or nothing", err or results)
+    without_times = [json.dumps([{**test, "ms": 0, "message": ""} if test["name"] == "fast" else
+                                 {**test, "ms": 0} for test in result["tests"]])
+                     for result in results + graded(build, sandbox, suite, wrong)[0]]
+    tap.ok(len(without_times) == 2 and without_times[0] == without_times[1],
+           "the same again but for times", "\n".join(without_times))
+    blas = folder / "blas.c"
+    blas.write_text("void cblas_sgemm();\nvoid (*keep)() = cblas_sgemm;\n" + source,
+                    encoding="utf-8")
+    results, err = graded(build, sandbox, suite, blas)
+    tap.ok(results and results[0]["tests"][3]["status"] == "refused" and
+           "cblas_sgemm" in results[0]["tests"][3]["message"], "--require no-blas", err or results)
+    results, err = graded(build, sandbox, suite, right, "--total-time", "0.0001")
+    statuses = [test["status"] for test in results[0]["tests"]] if results else err
+    tap.ok(statuses[1:] == ["time"] * 4 and "--total-time" in results[0]["tests"][4]["message"],
+           "--total-time is of a submission", statuses)
+    matrix = folder / "matrix.c"
+    matrix.write_text(source.replace("const float scale = ", "float *S = malloc(sizeof *S * "
+                                     "(size_t)N * (size_t)N);\n    for (long n = 0; n < (long)N * "
+                                     "N; n += 512)\n        S[n] = 1.0f;\n    O[0] = S[N];\n"
+                                     "    const float scale = "), encoding="utf-8")
+    memory = write_suite(folder / "memory.suite", "flash_simple",
+                         ["-N 1024 -d 16 --require memory=N", "-N 1024 -d 16"])
+    results, err = graded(build, sandbox, memory, library(matrix))
+    tap.ok(results and [test["status"] for test in results[0]["tests"]] == ["memory", "right"] and
+           "matrix" in results[0]["tests"][0]["message"], "--require memory=N", err or results)
+
+
+def valid_gradescope(text, score, count):
+    data = json.loads(text)
+    tests = data["tests"]
+    return (data["score"] == score and len(tests) == count and
+            set(data) <= {"score", "execution_time", "output", "output_format", "visibility",
+                          "stdout_visibility", "extra_data", "tests", "leaderboard"} and
+            all(set(test) <= {"score", "max_score", "status", "name", "name_format", "number",
+                              "output", "output_format", "tags", "visibility", "extra_data"} and
+                test["visibility"] in VISIBILITIES and test["status"] in ("passed", "failed") and
+                0 <= test["score"] <= test["max_score"] and isinstance(test["output"], str)
+                for test in tests))
+
+
+def valid_otter(text, score, most):
+    data = json.loads(text)
+    file, = data["test_file_results"]
+    cases = file["test_case_results"]
+    fields = {"name", "points", "hidden", "success_message", "failure_message"}
+    points = [(case["test_case"]["points"], case["passed"]) for case in cases]
+    return (set(data) == {"test_file_results"} and
+            set(file) == {"filename", "test_case_results"} and
+            all(set(case) == {"passed", "error", "test_case"} and
+                set(case["test_case"]) == fields and
+                case["passed"] == (case["error"] is None) for case in cases) and
+            abs(sum(value for value, _ in points) - most) < 1e-9 and
+            abs(sum(value for value, passed in points if passed) - score) < 1e-9)
+
+
+def check_formats(tap, build, sandbox, folder, right):
+    suite, wrong = folder / "graded.suite", folder / "nomask.so"
+    for form, check in (("gradescope", lambda text: valid_gradescope(text, 4, 5)),
+                        ("otter", lambda text: valid_otter(text, 4, 10))):
+        status, out, err = grade(build, sandbox, suite, wrong, "--format", form)
+        tap.ok(status == 0 and check(out), f"--format {form}", out + err)
+    out_dir = folder / "out" / "deep"
+    status, out, err = grade(build, sandbox, suite, right, wrong, "--format", "gradescope", "--out",
+                             out_dir)
+    names = sorted(path.name for path in out_dir.iterdir()) if out_dir.is_dir() else []
+    tap.ok(status == 0 and not out and names == ["001_right.so.json", "002_nomask.so.json"],
+           "--out has a file for each submission", f"{names} {err}")
+    status, out, err = grade(build, sandbox, suite, right, wrong, "--format", "junit")
+    root = xml.fromstring(out) if status == 0 else None
+    tap.ok(root is not None and [(s.get("tests"), s.get("failures")) for s in root] ==
+           [("5", "0"), ("5", "1")] and root[1][1].find("failure") is not None,
+           "--format junit", out + err)
+    status, out, err = grade(build, sandbox, suite, right, wrong, "--format", "csv")
+    rows = list(csv.reader(io.StringIO(out)))
+    tap.ok(status == 0 and rows[0][:3] == ["submission", "score", "max_score"] and
+           [row[1] for row in rows[1:]] == ["10", "4"] and len({len(row) for row in rows}) == 1,
+           "--format csv", out + err)
+    status, out, err = grade(build, sandbox, suite, right, wrong)
+    tap.ok(status == 0 and f"{wrong}: 4 of 10" in out and "right        2 of 2     tiny" in out,
+           "a table", out + err)
+
+
+def check_refusals(tap, build, sandbox, folder, right):
+    suite, plain = folder / "graded.suite", folder / "flash_simple.suite"
+    bad = write_suite(folder / "bad.suite", "flash_simple", ["-N 3 --window 3,3"])
+    (folder / "text.txt").write_text("x", encoding="utf-8")
+    for arguments, words in [
+            ([suite], "SUBMISSION"), ([folder / "none.suite", right], "none.suite"),
+            ([bad, right], "bad.suite:2: --window"), 
+            ([suite, folder / "no.c"], "no such file"),
+            ([suite, folder / "text.txt"], ".txt"), ([suite, right, "--jobs", "0"], "--jobs"),
+            ([suite, right, "--total-time", "x"], "--total-time"),
+            ([suite, right, "--format", "pdf"], "pdf"), ([plain, right, "--key", "/none"], "--key"),
+            ([suite, right, right, "--format", "otter"], "--out"),
+            ([suite, right, "--frobnicate"], "--frobnicate")]:
+        status, out, err = grade(build, sandbox, *arguments)
+        tap.ok(status == 2 and words in err and not out and err.count("\n") == 1,
+               f"refused: {' '.join(pathlib.Path(a).name for a in arguments[1:])}: {words}",
+               f"{status}: {err}")
+    status, _, err = grade(folder, sandbox, suite, right)
+    tap.ok(status == 3 and "attn_judge" in err and err.count("\n") == 1, "no build: exit 3", err)
+    status, _, err = grade(build, sandbox, suite, right, "--out", "/dev/null/x")
+    tap.ok(status == 3 and "--out" in err, "no folder: exit 3", err)
+
+
+def main():
+    tap = Tap()
+    build = pathlib.Path(sys.argv[1])
+    os.environ.pop("LADDER_FROM", None)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        probe = write_suite(folder / "probe.suite", "flash_simple", ["-N 3 -d 2"])
+        status, _, err = grade(build, "strict", probe, RIGHT)
+        sandbox = "strict" if status == 0 else "off"
+        if sandbox == "off":
+            tap.ok(status == 3 and err.count("\n") == 1, "no sandbox: one sentence, exit 3", err)
+        check_contracts(tap, build, sandbox, folder)
+        check_twists(tap, build, sandbox, folder)
+        check_deeds(tap, build, sandbox, folder)
+        (folder / "right.c").write_text(RIGHT.read_text(encoding="utf-8"), encoding="utf-8")
+        right = library(folder / "right.c")
+        check_points(tap, build, sandbox, folder, right)
+        check_formats(tap, build, sandbox, folder, right)
+        check_refusals(tap, build, sandbox, folder, right)
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
