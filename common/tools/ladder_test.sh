@@ -85,8 +85,9 @@ TXT
     done
 }
 
-# The sanitizers run every CPU test on the short case lists. (What the suite stages proves about
-# those lists is Python alone.)
+# The sanitizers run the CPU's code on the short case lists. (What the suite stages proves about
+# those lists is Python alone.) Suite numbers looks at results of code that other tests run as well,
+# and TSan leaves out no_new_thread: see tests/meson.build.
 test_sanitizers() {
     export ATTN_TEST_QUICK=1
     # a report names functions and lines; more costs a quarter of the compiler's time
@@ -99,7 +100,7 @@ test_sanitizers() {
         test_in build/asan "ASan and UBSan" "-Dcuda=disabled -Db_sanitize=address,undefined
             -Db_lundef=false -Doptimization=1 $lines_only" "" \
             --timeout-multiplier 4 --suite unit --suite cli $stage_suites \
-            --no-suite wrong
+            --no-suite wrong --no-suite numbers
         unset ASAN_OPTIONS UBSAN_OPTIONS
     else
         record "ASan and UBSan" SKIP "cc has no -fsanitize=address,undefined"
@@ -114,7 +115,8 @@ test_sanitizers() {
         CC=clang test_in build/tsan "TSan" \
             "-Dcuda=disabled -Dblas=disabled -Db_sanitize=thread -Db_lundef=false
             -Doptimization=1 $lines_only" "" --timeout-multiplier 8 --suite unit $stage_suites \
-            --no-suite wrong --no-suite cli --no-suite isa --no-suite one_thread
+            --no-suite wrong --no-suite numbers --no-suite cli --no-suite isa \
+            --no-suite no_new_thread
         unset TSAN_OPTIONS OMP_NUM_THREADS
     else
         record "TSan" SKIP "clang with OpenMP and -fsanitize=thread is not here"
@@ -136,9 +138,10 @@ test_fuzz() {
 # qemu-user.
 test_cross() {
     if has_cross; then
-        export ATTN_TEST_QUICK=1
+        export ATTN_TEST_QUICK=2
         test_in build/aarch64 "aarch64 under qemu-user" \
-            "--cross-file tests/cross-aarch64.ini -Dcuda=disabled -Ddebug=false" processor_tests \
+            "--cross-file tests/cross-aarch64.ini -Dcuda=disabled -Ddebug=false -Doptimization=2" \
+            processor_tests \
             --timeout-multiplier 6 --suite processor --no-suite isa
         unset ATTN_TEST_QUICK
     else

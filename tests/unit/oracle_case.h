@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "attn.h"
+#include "quick.h"
 #include "tensor.h"
 
 typedef struct Case {

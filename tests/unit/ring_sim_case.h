@@ -12,7 +12,7 @@
  * - sim_run: the task; 0, or -1 and report.failure.
  * - sim_right: do all results agree with the oracle?
  * - plain_ring: the method.
- * - sim_causal, sim_quick, sim_run_table, sim_same_bits: small things that several tests need.
+ * - sim_causal, sim_run_table, sim_same_bits: small things that several tests need.
  */
 #ifndef RING_SIM_CASE_H
 #define RING_SIM_CASE_H
@@ -231,12 +231,6 @@ static inline Case *sim_causal(int64_t N)
     Option sized = o;
     sized.shape.Nq = sized.shape.Nk = N;
     return case_option(&sized, ATTN_F32, 1, 1);
-}
-
-/* Fewer cases: under sanitizers. */
-static inline int sim_quick(void)
-{
-    return getenv("ATTN_TEST_QUICK") != NULL;
 }
 
 /* A method whose forward pass alone is run; part: what its failure says, NULL: none. */

@@ -40,12 +40,6 @@ static void expect_pass(const Case *c, const Honest *w, const char *name)
 
 static const Honest ways[] = {{1 << 20, 0, 0, 0}, {16, 1, 1, 1}, {5, 0, 1, 0}};
 
-/* Under sanitizers and qemu: the large ones are the same code, many times over. */
-static int quick(void)
-{
-    return getenv("ATTN_TEST_QUICK") != NULL;
-}
-
 static void honest_kernels_pass(void **state)
 {
     const float sizes[] = {1, 3, 8};

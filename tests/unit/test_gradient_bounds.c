@@ -133,7 +133,7 @@ static void expect_pass(const Trial *t, int group, const char *line, const char 
 /* Sanitizers and qemu: the honest kernel is slow, its accuracy is not theirs to judge. */
 static int line_count(void)
 {
-    return getenv("ATTN_TEST_QUICK") ? 2 : LINE_COUNT;
+    return quick() ? 2 : LINE_COUNT;
 }
 
 static void honest_kernels_pass(void **state)

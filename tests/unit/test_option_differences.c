@@ -105,7 +105,7 @@ static void compare(const OptionCase *c, Plain *p, const Oracle *o, const char *
 /* Under sanitizers and qemu one in five: 5 divides none of the counts, so all values occur. */
 static void every_combination(void **state)
 {
-    const int step = getenv("ATTN_TEST_QUICK") ? 5 : 1;
+    const int step = quick() ? 5 : 1;
     int count = 0;
     (void)state;
     for (int place = 0; place < PLACE_COUNT; place++)

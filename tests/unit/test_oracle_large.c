@@ -218,8 +218,7 @@ static void large_cases(void **state)
 {
     const AttnShape shape = {1, 2, 1, 65536, 65536, 16};
     (void)state;
-    for (int dtype = getenv("ATTN_TEST_QUICK") ? ATTN_BF16 : ATTN_F32; dtype <= ATTN_BF16;
-         dtype += 2) {
+    for (int dtype = quick() ? ATTN_BF16 : ATTN_F32; dtype <= ATTN_BF16; dtype += 2) {
         Kinds *k = kinds_new(shape, (AttnDtype)dtype);
         const int f32 = dtype == ATTN_F32;
         Oracle o;

@@ -121,7 +121,7 @@ static void many_chunks(void **state)
 {
     const AttnShape shape = {2, 512, 1, 21, 17, 1024};
     (void)state;
-    if (sim_quick()) /* under sanitizers: too much memory */
+    if (quick()) /* under sanitizers: too much memory */
         return;
     run_same(shape, LAYOUT_BSHD, RING_ZIGZAG, 2, 1);
     run_same(shape, LAYOUT_ODD, RING_STRIPED, 2, 4);

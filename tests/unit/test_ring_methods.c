@@ -15,11 +15,6 @@
 
 #include "flash_backward.h"
 
-static int quick(void)
-{
-    return getenv("ATTN_TEST_QUICK") != NULL;
-}
-
 static int is_double(RingMethod method)
 {
     return method == RING_METHOD_RING_DOUBLE || method == RING_METHOD_BURST_DOUBLE;

@@ -184,7 +184,7 @@ static void test_schedules_can_be_repeated(void **unused)
     int different = 0;
     (void)unused;
     setup.adversarial = 1;
-    for (int seed = 0; seed < (sim_quick() ? 8 : 40); seed++) {
+    for (int seed = 0; seed < (quick() ? 8 : 40); seed++) {
         uint64_t first = 0;
         int known = 0;
         for (int again = 0; again < 2; again++) {
@@ -202,7 +202,7 @@ static void test_schedules_can_be_repeated(void **unused)
         if (!known)
             seen[different++] = first;
     }
-    assert_int_equal(sim_quick() ? 8 : 40, different);
+    assert_int_equal(quick() ? 8 : 40, different);
 }
 
 /* The bytes of all results, in the order of the tensors. */
@@ -227,7 +227,7 @@ static void try_schedules(RingMethod method)
     const Option o = {"schedules", {1, 4, 2, 21, 21, 4}, ATTN_MASK_CAUSAL_LOWER_RIGHT, -1, -1, 0,
                       0,           LAYOUT_BSHD};
     uint64_t expected = 0;
-    for (int seed = -1; seed < (sim_quick() ? 10 : 200); seed++) {
+    for (int seed = -1; seed < (quick() ? 10 : 200); seed++) {
         RingSetup setup = sim_setup(4, RING_ZIGZAG);
         SimCase *c;
         setup.method = method;

@@ -81,8 +81,7 @@ static void test_messages_keep_their_order(void **unused)
     (void)unused;
     sim_run_table(&table, setup, NULL);
     setup.adversarial = 1;
-    for (setup.schedule_seed = 0; setup.schedule_seed < (sim_quick() ? 20 : 200);
-         setup.schedule_seed++)
+    for (setup.schedule_seed = 0; setup.schedule_seed < (quick() ? 20 : 200); setup.schedule_seed++)
         sim_run_table(&table, setup, NULL);
     setup.verify_hops = 1;
     sim_run_table(&table, setup, NULL);

@@ -21,7 +21,7 @@
 static int seeds(void)
 {
     const char *wanted = getenv("RING_STREAM_SEEDS");
-    return wanted ? atoi(wanted) : sim_quick() ? 1 : 2;
+    return wanted ? atoi(wanted) : quick() ? 1 : 2;
 }
 
 typedef struct Task {

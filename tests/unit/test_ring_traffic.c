@@ -13,11 +13,6 @@
 
 #include "alloc.h"
 
-static int quick(void)
-{
-    return getenv("ATTN_TEST_QUICK") != NULL;
-}
-
 /* --- bytes, by walking over the tokens ---------------------------------------------------------*/
 
 typedef struct Totals {

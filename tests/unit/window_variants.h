@@ -4,7 +4,7 @@
  *
  * Interface:
  * - variants: v0_offline_mask, and v2_window_tiles with the gradients of v4_window_backward.
- * - run_variant: both passes. quick. smooth_state: numbers that stay away from the clip's kinks.
+ * - run_variant: both passes. smooth_state: numbers that stay away from the clip's kinks.
  */
 #ifndef WINDOW_VARIANTS_H
 #define WINDOW_VARIANTS_H
@@ -12,6 +12,7 @@
 #include "window_definition.h"
 
 #include "alloc.h"
+#include "quick.h"
 #include "sliding_window.h"
 
 /* forward, backward; the second line is v2 with its gradients */
@@ -22,12 +23,6 @@ static const struct {
     {"v0_offline_mask", sliding_window_v0_offline_mask, sliding_window_v0_offline_mask_backward},
     {"v2_window_tiles", sliding_window_v2_window_tiles, sliding_window_v4_window_backward},
 };
-
-/* Under sanitizers and qemu: each setting in one dtype, and every third one large. */
-static inline int quick(void)
-{
-    return getenv("ATTN_TEST_QUICK") != NULL;
-}
 
 /* Runs both passes of variant v; results are in the world. */
 static inline void run_variant(World *w, int v, int threads)
