@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * backward.c: judges a part of the backward pass of one head, or all of it.
+ *
+ * The parts have the prototypes of the course kit's contract `backward_steps`. A learner's file
+ * defines one of the functions; the others stay empty (weak) and are not called.
+ *
+ * Interface: --part dV|dK|dQ|all, -N tokens, -d channels, --causal, --hand: the four tokens;
+ * for `all` --keys, too, with the causal mask in the lower right corner.
+ */
+#include "learn.h"
+
+#define WEAK __attribute__((weak))
+#define TILE 8 /* keys of a tile in step 04.5 */
+
+WEAK int backward_dv_variant(const float *Q, const float *K, const float *lse, const float *dO,
+                             float *dV, int N, int d, int causal);
+WEAK int backward_dk_variant(const float *Q, const float *K, const float *V, const float *lse,
+                             const float *dO, const float *delta, float *dK, int N, int d,
+                             int causal);
+WEAK int backward_dq_variant(const float *Q, const float *K, const float *V, const float *lse,
+                             const float *dO, const float *delta, float *dQ, int N, int d,
+                             int causal);
+WEAK void attention_backward(const float *Q, const float *K, const float *V, const float *O,
+                             const float *lse, const float *dO, float *dQ, float *dK, float *dV,
+                             int Nq, int Nk, int d, int causal);
+
+enum {
+    RIGHT,
+    DELTA_MISSING,
+    DELTA_ADDED,
+    DELTA_OF_ONE_TILE,
+    DQ_WITHOUT_SCALE,
+    DK_WITHOUT_SCALE,
+    BOTH_WITHOUT_SCALE,
+    NOT_TRANSPOSED,
+    P_NOT_NORMALISED,
+    DS_WITHOUT_P,
+    NO_MASK,
+    OTHER_CORNER,
+    OVERWRITTEN
+};
+
+const Mistake mistakes[] = {
+    {"delta_missing", "dS is P * dP here: delta, the mean of dP, is not subtracted."},
+    {"delta_added", "dS is P * (dP + delta) here: delta is to be subtracted."},
+    {"delta_of_one_tile",
+     "delta is the sum of P * dP over the keys of one tile here. It belongs to the whole row."},
+    {"dq_without_scale", "dQ lacks the scale 1/sqrt(d): S = scale * Q K^T, so dQ = scale * dS K."},
+    {"dk_without_scale",
+     "dK lacks the scale 1/sqrt(d): S = scale * Q K^T, so dK = scale * dS^T Q."},
+    {"dq_dk_without_scale", "dQ and dK lack the scale 1/sqrt(d)."},
+    {"not_transposed", "The factor is not transposed: a key's row sums over the queries, so it "
+                       "takes a column of P or "
+                       "dS. Both have the same shape when N queries meet N keys."},
+    {"p_not_normalised", "P is exp(s) here; it is exp(s - lse)."},
+    {"ds_without_p", "dS is dP - delta here: the factor P is missing."},
+    {"no_mask", "All queries see all keys here; under a causal mask key j is seen if j <= i."},
+    {"other_corner",
+     "Query i stands at position i + Nk - Nq under a causal mask: the last query at the last key."},
+    {"overwritten",
+     "Only the last pair that touches a row is in it: the sums are to be added up, +=."},
+    {NULL, NULL}};
+
+static const float hand_dO[8] = {1, 0, 0, 1, 1, 1, 1, -1};
+
+static float *Q, *K, *V, *O, *lse, *dO, *delta;
+static Output *out[3]; /* of `all`: dQ, dK, dV; else the one that is wanted */
+static long Nq, Nk, d;
+static int causal;
+static double *P, *dP; /* [Nq][Nk] */
+
+static double dot(const float *a, const float *b)
+{
+    double sum = 0;
+    for (long x = 0; x < d; x++)
+        sum += (double)a[x] * b[x];
+    return sum;
+}
+
+static int sees(int mistake, long i, long j)
+{
+    const long position = mistake == OTHER_CORNER ? i : i + Nk - Nq;
+    return !causal || mistake == NO_MASK || j <= position;
+}
+
+/* O, lse and delta, and P and dP in double. */
+static void forward(void)
+{
+    const double scale = 1 / sqrt((double)d);
+    for (long i = 0; i < Nq; i++) {
+        double sum = 0, row[64] = {0}, mean = 0;
+        for (long j = 0; j < Nk; j++)
+            sum += sees(RIGHT, i, j) ? exp(scale * dot(Q + i * d, K + j * d)) : 0;
+        lse[i] = (float)log(sum);
+        for (long j = 0; j < Nk; j++) {
+            const double s = scale * dot(Q + i * d, K + j * d);
+            P[i * Nk + j] = sees(RIGHT, i, j) ? exp(s) / sum : 0;
+            dP[i * Nk + j] = dot(dO + i * d, V + j * d);
+            for (long x = 0; x < d; x++)
+                row[x] += P[i * Nk + j] * V[j * d + x];
+        }
+        for (long x = 0; x < d; x++) {
+            O[i * d + x] = (float)row[x];
+            mean += dO[i * d + x] * row[x];
+        }
+        delta[i] = (float)mean;
+    }
+}
+
+void prepare(void)
+{
+    const int hand = has_flag("--hand"), all = is_word("--part", "all");
+    Nq = hand ? 4 : number("-N", 1);
+    Nk = all ? number("--keys", Nq) : Nq;
+    d = hand ? 2 : number("-d", 2);
+    causal = has_flag("--causal");
+    Q = input("Q", Nq * d), K = input("K", Nk * d), V = input("V", Nk * d);
+    O = input("O", Nq * d), lse = input("lse", Nq), dO = input("dO", Nq * d);
+    delta = input("delta", Nq);
+    fill_normal(Q, Nq * d, 1), fill_normal(K, Nk * d, 2), fill_normal(V, Nk * d, 3);
+    fill_normal(dO, Nq * d, 4);
+    if (hand) {
+        memcpy(Q, hand_Q, sizeof hand_Q), memcpy(K, hand_K, sizeof hand_K);
+        memcpy(V, hand_V, sizeof hand_V), memcpy(dO, hand_dO, sizeof hand_dO);
+    }
+    P = malloc(sizeof *P * (size_t)(Nq * Nk)), dP = malloc(sizeof *dP * (size_t)(Nq * Nk));
+    if (!P || !dP)
+        refuse("memory", "There is no memory for this case.");
+    forward();
+    if (is_word("--part", "dQ") || all)
+        out[0] = output("dQ", Nq, d, "query", "channel");
+    if (is_word("--part", "dK") || all)
+        out[all ? 1 : 0] = output("dK", Nk, d, "key", "channel");
+    if (is_word("--part", "dV") || all)
+        out[all ? 2 : 0] = output("dV", Nk, d, "key", "channel");
+}
+
+static void missing(const char *name)
+{
+    refuse("missing", "There is no function %s in your file.", name);
+}
+
+void call(void)
+{
+    const int n = (int)Nq, c = (int)d;
+    int status = 0;
+    if (is_word("--part", "dV")) {
+        if (!backward_dv_variant)
+            missing("backward_dv_variant");
+        status = backward_dv_variant(Q, K, lse, dO, out[0]->found, n, c, causal);
+    } else if (is_word("--part", "dK")) {
+        if (!backward_dk_variant)
+            missing("backward_dk_variant");
+        status = backward_dk_variant(Q, K, V, lse, dO, delta, out[0]->found, n, c, causal);
+    } else if (is_word("--part", "dQ")) {
+        if (!backward_dq_variant)
+            missing("backward_dq_variant");
+        status = backward_dq_variant(Q, K, V, lse, dO, delta, out[0]->found, n, c, causal);
+    } else {
+        if (!attention_backward)
+            missing("attention_backward");
+        attention_backward(Q, K, V, O, lse, dO, out[0]->found, out[1]->found, out[2]->found, n,
+                           (int)Nk, c, causal);
+    }
+    if (status != 0)
+        refuse("status", "Your function returned %d; 0 means that all is done.", status);
+}
+
+/* P and dS of a pair, as they are or as a mistake makes them. */
+static void pair(int mistake, long i, long j, double *p, double *dS)
+{
+    const double s = dot(Q + i * d, K + j * d) / sqrt((double)d);
+    double mean = delta[i];
+    *p = !sees(mistake, i, j)          ? 0
+         : mistake == P_NOT_NORMALISED ? exp(s)
+         : isinf(lse[i])               ? 0
+                                       : exp(s - lse[i]);
+    if (mistake == DELTA_OF_ONE_TILE) {
+        mean = 0;
+        for (long k = j / TILE * TILE; k < Nk && k < j / TILE * TILE + TILE; k++)
+            mean += P[i * Nk + k] * dP[i * Nk + k];
+    }
+    if (mistake == DELTA_MISSING)
+        mean = 0;
+    if (mistake == DELTA_ADDED)
+        mean = -mean;
+    *dS = (mistake == DS_WITHOUT_P ? sees(mistake, i, j) : *p) * (dP[i * Nk + j] - mean);
+}
+
+static void add(int mistake, double *to, long row, double factor, const float *from)
+{
+    for (long x = 0; x < d; x++)
+        to[row * d + x] = (mistake == OVERWRITTEN ? 0 : to[row * d + x]) + factor * from[x];
+}
+
+void expect(int mistake)
+{
+    const double scale = 1 / sqrt((double)d);
+    const int both = mistake == BOTH_WITHOUT_SCALE, turned = mistake == NOT_TRANSPOSED && Nq == Nk;
+    const double scale_q = both || mistake == DQ_WITHOUT_SCALE ? 1 : scale;
+    const double scale_k = both || mistake == DK_WITHOUT_SCALE ? 1 : scale;
+    double *dQ = NULL, *dK = NULL, *dV = NULL;
+    for (int n = 0; n < 3; n++)
+        if (out[n]) {
+            memset(out[n]->expected, 0, sizeof(double) * (size_t)(out[n]->rows * d));
+            if (!strcmp(out[n]->name, "dQ"))
+                dQ = out[n]->expected;
+            else
+                *(!strcmp(out[n]->name, "dK") ? &dK : &dV) = out[n]->expected;
+        }
+    for (long i = 0; i < Nq; i++)
+        for (long j = 0; j < Nk; j++) {
+            double p, dS, p_turned, dS_turned;
+            pair(mistake, i, j, &p, &dS);
+            p_turned = p, dS_turned = dS;
+            if (turned)
+                pair(mistake, j, i, &p_turned, &dS_turned);
+            if (mistake == OVERWRITTEN && !sees(mistake, i, j))
+                continue;
+            if (dQ)
+                add(mistake, dQ, i, scale_q * dS, K + j * d);
+            if (dK)
+                add(mistake, dK, j, scale_k * dS_turned, Q + i * d);
+            if (dV)
+                add(mistake, dV, j, p_turned, dO + i * d);
+        }
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * merge_outputs.c: judges the merge of (O, lse) of two sets of keys, in place.
+ *
+ * Interface: -N rows, -d channels, --hand: query 3 of the four tokens, --large: lse in the
+ * hundreds, --empty-old, --empty-block.
+ */
+#include "learn.h"
+
+void merge_row(float *O, float *lse, const float *O_block, float lse_block, int d);
+
+const Mistake mistakes[] = {
+    {"merge_without_weights",
+     "O of the block is added as it is: it needs its share exp(lse_block - lse)."},
+    {"nan_on_empty_row", "Two empty sides have lse = -inf, and -inf - (-inf) is NaN."},
+    {"no_max",
+     "exp(lse) is infinite from 88.72 on. Take the maximum out: max + log1p(exp(min - max))."},
+    {"plain_mean",
+     "This is the mean of the two. It is right only where both sides have the same lse."},
+    {NULL, NULL}};
+
+static float *O_old, *O_block, *lse_old, *lse_block;
+static Output *O, *lse;
+static long N, d;
+
+void prepare(void)
+{
+    const int hand = has_flag("--hand");
+    N = hand ? 1 : number("-N", 1);
+    d = hand ? 2 : number("-d", 2);
+    O_old = malloc(sizeof *O_old * (size_t)(N * d));
+    lse_old = malloc(sizeof *lse_old * (size_t)N);
+    O_block = input("O_block", N * d), lse_block = input("lse_block", N);
+    O = output("O", N, d, "row", "channel"), lse = output("lse", N, 1, "row", "");
+    if (!O_old || !lse_old)
+        refuse("memory", "There is no memory for this case.");
+    fill_normal(O_old, N * d, 1), fill_normal(O_block, N * d, 2);
+    fill_normal(lse_old, N, 3), fill_normal(lse_block, N, 4);
+    for (long i = 0; i < N; i++) {
+        lse_old[i] += has_flag("--large") ? 300.0f : 0.0f;
+        lse_block[i] += has_flag("--large") ? 300.0f : 0.0f;
+        lse_old[i] = has_flag("--empty-old") ? -INFINITY : lse_old[i];
+        lse_block[i] = has_flag("--empty-block") ? -INFINITY : lse_block[i];
+        for (long x = 0; x < d; x++) {
+            O_old[i * d + x] *= has_flag("--empty-old") ? 0.0f : 1.0f;
+            O_block[i * d + x] *= has_flag("--empty-block") ? 0.0f : 1.0f;
+        }
+    }
+    if (hand) {
+        O_old[0] = O_old[1] = 0.5f, lse_old[0] = 1.4003f;
+        O_block[0] = 1.6089f, O_block[1] = 2.3911f, lse_block[0] = 1.6318f;
+    }
+}
+
+void call(void)
+{
+    for (long i = 0; i < N; i++) {
+        memcpy(O->found + i * d, O_old + i * d, sizeof(float) * (size_t)d);
+        lse->found[i] = lse_old[i];
+        merge_row(O->found + i * d, lse->found + i, O_block + i * d, lse_block[i], (int)d);
+    }
+}
+
+void expect(int mistake)
+{
+    for (long i = 0; i < N; i++) {
+        const double a = lse_old[i], b = lse_block[i], max = fmax(a, b), min = fmin(a, b);
+        const int empty = isinf(max) && mistake != 2;
+        double both = empty ? max : max + log1p(exp(min - max));
+        double of_old = empty ? 1 : exp(a - both), of_block = empty ? 0 : exp(b - both);
+        if (mistake == 3) { /* as float32 has it */
+            both = (double)logf(expf((float)a) + expf((float)b));
+            of_old = exp(a - both), of_block = exp(b - both);
+        }
+        if (mistake == 1)
+            of_block = 1;
+        if (mistake == 4)
+            of_old = of_block = 0.5;
+        lse->expected[i] = both;
+        for (long x = 0; x < d; x++)
+            O->expected[i * d + x] = of_old * O_old[i * d + x] + of_block * O_block[i * d + x];
+    }
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * online_step.c: judges an online step by visiting all blocks with it.
+ *
+ * Blocks are copied to memory of their own, padded with zeros, as a caller of such a module has
+ * them. O and lse begin as the empty state.
+ *
+ * Interface: -N queries, --keys, -d channels, --bq, --bk: blocks, -w keys on either side,
+ * --backwards: the blocks in the opposite order, --hand: the four tokens, blocks of 2, w = 3,
+ * --large: scores in the hundreds.
+ */
+#include "learn.h"
+
+void online_step(const float *Q_i, const float *K_j, const float *V_j, float *O, float *lse, int i,
+                 int j, int bq, int bk, int Nq, int Nk, int d, int w);
+
+enum { RIGHT, MASK_OF_THE_BLOCK, OTHER_CORNER, OFF_BY_ONE, PADDING, NO_MASK, CAUSAL, LAST_BLOCK };
+
+const Mistake mistakes[] = {
+    {"mask_of_the_block",
+     "The window is laid into each block as if it stood on the diagonal. A block has a place: its "
+     "first query is i * bq, its first key j * bk."},
+    {"other_corner",
+     "Query r of the block stands at i * bq + r + Nk - Nq: the last query at the last key."},
+    {"window_off_by_one",
+     "The first key of the window is not seen; both ends, w before and w behind, are."},
+    {"padding_seen",
+     "The zeros behind the last key are taken for keys: their score is 0, and exp(0) is 1."},
+    {"no_mask", "All keys are seen; the window is ignored."},
+    {"keys_behind_forgotten", "Keys behind the query are not seen; w of them are visible."},
+    {"last_tile_only",
+     "O and lse are those of the last block alone: each block is to be merged into what is there."},
+    {NULL, NULL}};
+
+static float *Q, *K, *V;
+static Output *O, *lse;
+static long Nq, Nk, d, bq, bk, w;
+
+void prepare(void)
+{
+    const int hand = has_flag("--hand");
+    Nq = hand ? 4 : number("-N", 1);
+    Nk = hand ? 4 : number("--keys", Nq);
+    d = hand ? 2 : number("-d", 2);
+    bq = number("--bq", 2), bk = number("--bk", 2), w = number("-w", 3);
+    Q = input("Q", Nq * d), K = input("K", Nk * d), V = input("V", Nk * d);
+    O = output("O", Nq, d, "query", "channel"), lse = output("lse", Nq, 1, "query", "");
+    fill_normal(Q, Nq * d, 1), fill_normal(K, Nk * d, 2), fill_normal(V, Nk * d, 3);
+    for (long e = 0; e < Nq * d && has_flag("--large"); e++)
+        Q[e] *= 100.0f;
+    O->tolerance = has_flag("--large") ? 3e-3 : 1e-4;
+    if (hand) {
+        memcpy(Q, hand_Q, sizeof hand_Q), memcpy(K, hand_K, sizeof hand_K);
+        memcpy(V, hand_V, sizeof hand_V);
+    }
+}
+
+/* Block n of rows [count][d], padded with zeros to `size` rows. */
+static float *block_of(const float *rows, long n, long size, long count)
+{
+    const long first = n * size, exist = count - first < size ? count - first : size;
+    float *block = calloc((size_t)(size * d), sizeof *block);
+    if (!block)
+        refuse("memory", "There is no memory for this case.");
+    memcpy(block, rows + first * d, sizeof *block * (size_t)(exist * d));
+    return block;
+}
+
+void call(void)
+{
+    const long Tr = (Nq + bq - 1) / bq, Tc = (Nk + bk - 1) / bk;
+    memset(O->found, 0, sizeof(float) * (size_t)(Nq * d));
+    for (long i = 0; i < Nq; i++)
+        lse->found[i] = -INFINITY;
+    for (long visit = 0; visit < Tr * Tc; visit++) {
+        const long n = has_flag("--backwards") ? Tr * Tc - 1 - visit : visit;
+        const long i = n / Tc, j = n % Tc;
+        float *Q_i = block_of(Q, i, bq, Nq), *K_j = block_of(K, j, bk, Nk);
+        float *V_j = block_of(V, j, bk, Nk);
+        online_step(Q_i, K_j, V_j, O->found, lse->found, (int)i, (int)j, (int)bq, (int)bk, (int)Nq,
+                    (int)Nk, (int)d, (int)w);
+        free(Q_i), free(K_j), free(V_j);
+    }
+}
+
+static int sees(int mistake, long i, long j)
+{
+    const long position = mistake == OTHER_CORNER ? i : i + Nk - Nq;
+    const long low = position - w + (mistake == OFF_BY_ONE);
+    const long high = mistake == CAUSAL ? position : position + w;
+    if (mistake == MASK_OF_THE_BLOCK)
+        return labs(j % bk - i % bq) <= w && j < Nk;
+    if (mistake == LAST_BLOCK && j / bk != (high < Nk - 1 ? high : Nk - 1) / bk)
+        return 0;
+    if (j >= Nk)
+        return mistake == PADDING && j <= high;
+    return mistake == NO_MASK || (j >= low && j <= high);
+}
+
+/* A key behind the last one is padding, with the score 0. */
+static double score(long i, long j)
+{
+    double sum = 0;
+    for (long x = 0; x < d && j < Nk; x++)
+        sum += (double)Q[i * d + x] * K[j * d + x];
+    return sum / sqrt((double)d);
+}
+
+void expect(int mistake)
+{
+    const long keys = (Nk + bk - 1) / bk * bk; /* with the padding */
+    for (long i = 0; i < Nq; i++) {
+        double sum = 0, most = -INFINITY;
+        for (long x = 0; x < d; x++)
+            O->expected[i * d + x] = 0;
+        for (long j = 0; j < keys; j++)
+            most = sees(mistake, i, j) ? fmax(most, score(i, j)) : most;
+        for (long j = 0; j < keys; j++) {
+            const double p = sees(mistake, i, j) ? exp(score(i, j) - most) : 0;
+            sum += p;
+            for (long x = 0; x < d && j < Nk; x++)
+                O->expected[i * d + x] += p * V[j * d + x];
+        }
+        for (long x = 0; x < d && sum > 0; x++)
+            O->expected[i * d + x] /= sum;
+        lse->expected[i] = most + log(sum);
+    }
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * slots.c: judges which token each slot of a rolling cache holds, by storing all tokens in turn.
+ *
+ * Interface: -w keys before the query, -t the last token.
+ */
+#include "learn.h"
+
+void slot_positions(int t, int w, int *position);
+
+const Mistake mistakes[] = {
+    {"one_slot_less", "This counts w slots; there are w + 1: the query's own key needs one, too."},
+    {"by_age", "The tokens stand in the order of their age here. Nothing is ever moved: slot t mod "
+               "(w + 1) is "
+               "overwritten."},
+    {"empty_slots", "A slot that no token has reached holds -1."},
+    {NULL, NULL}};
+
+static Output *position;
+static long w, t;
+
+void prepare(void)
+{
+    w = number("-w", 1);
+    t = number("-t", 3);
+    position = output("position", w + 1, 1, "slot", "");
+}
+
+void call(void)
+{
+    int *found = malloc(sizeof *found * (size_t)(w + 1));
+    if (!found)
+        refuse("memory", "There is no memory for this case.");
+    slot_positions((int)t, (int)w, found);
+    for (long s = 0; s <= w; s++)
+        position->found[s] = (float)found[s];
+    free(found);
+}
+
+void expect(int mistake)
+{
+    const long slots = mistake == 1 && w > 0 ? w : w + 1;
+    for (long s = 0; s <= w; s++) {
+        const long back = ((t - s) % slots + slots) % slots, empty = mistake == 3 ? t - back : -1;
+        position->expected[s] = (double)(t - back < 0 ? empty : t - back);
+        if (mistake == 2)
+            position->expected[s] = (double)(t - (w - s) < 0 ? -1 : t - (w - s));
+    }
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tile_kind.c: judges which tiles of a score matrix are skipped, masked and full.
+ *
+ * Interface: -N queries and keys, --tile, --left, --right: of the window, -1 = no limit.
+ */
+#include "learn.h"
+
+int tile_kind(int i0, int i1, int j0, int j1, int left, int right);
+
+const Mistake mistakes[] = {
+    {"first_row_only",
+     "This asks whether the tile's first query sees a key. Its other queries may: the smallest "
+     "difference belongs to the last query."},
+    {"left_ignored", "Tiles before the window are not skipped: the left side is ignored."},
+    {"full_if_it_touches",
+     "A tile is taken for full when one of its pairs is visible; all of them have to be."},
+    {NULL, NULL}};
+
+static Output *kind;
+static long N, tile, left, right, tiles;
+
+static long end_of(long first)
+{
+    return first + tile < N ? first + tile : N;
+}
+
+void prepare(void)
+{
+    N = number("-N", 16);
+    tile = number("--tile", 4);
+    left = number("--left", -1);
+    right = number("--right", -1);
+    tiles = (N + tile - 1) / tile;
+    kind = output("the kind of a tile", tiles, tiles, "tile of queries", "tile of keys");
+}
+
+void call(void)
+{
+    for (long i = 0; i < tiles; i++)
+        for (long j = 0; j < tiles; j++)
+            kind->found[i * tiles + j] =
+                (float)tile_kind((int)(i * tile), (int)end_of(i * tile), (int)(j * tile),
+                                 (int)end_of(j * tile), (int)left, (int)right);
+}
+
+static int sees(long i, long j, int mistake)
+{
+    return (left < 0 || mistake == 2 || j - i >= -left) && (right < 0 || j - i <= right);
+}
+
+void expect(int mistake)
+{
+    for (long a = 0; a < tiles; a++)
+        for (long b = 0; b < tiles; b++) {
+            long all = 0, seen = 0, first = 0, really = 0;
+            for (long i = a * tile; i < end_of(a * tile); i++)
+                for (long j = b * tile; j < end_of(b * tile); j++) {
+                    all++;
+                    seen += sees(i, j, mistake);
+                    really += sees(i, j, 0);
+                    first += sees(i, j, mistake) && i == a * tile;
+                }
+            kind->expected[a * tiles + b] = (mistake == 1 ? first : seen) == 0 ? 0
+                                            : mistake == 3 || really == all    ? 2
+                                                                               : 1;
+        }
+}

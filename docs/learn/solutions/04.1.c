@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * 04.1: dV = P^T dO, with P made again from Q, K and lse.
+ */
+#include <math.h>
+
+/* Q, K, dO, dV [N][d], lse [N]. 0: done. */
+int backward_dv_variant(const float *Q, const float *K, const float *lse, const float *dO,
+                        float *dV, int N, int d, int causal)
+{
+    for (int e = 0; e < N * d; e++)
+        dV[e] = 0.0f;
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < (causal ? i + 1 : N); j++) {
+            /* YOUR CODE: at most 8 lines */
+            float s = 0.0f;
+            for (int x = 0; x < d; x++)
+                s += Q[i * d + x] * K[j * d + x];
+            const float p = expf(s / sqrtf((float)d) - lse[i]);
+            for (int x = 0; x < d; x++)
+                dV[j * d + x] += p * dO[i * d + x];
+            /* END OF YOUR CODE */
+        }
+    return 0;
+}
