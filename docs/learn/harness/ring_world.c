@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ring_world.c: judges a ring whose ranks play in one process. It moves the blocks, counts hops and
+ * compares with attention over all tokens.
+ *
+ * Interface: -G ranks, -n tokens of a rank, -d channels, --causal, --large: scores in the hundreds,
+ * --hand: the four tokens on two ranks.
+ */
+#include "ring_world.h"
+
+#include "learn.h"
+
+void ring_attention(RingWorld *world, int G, int n, int d, int causal);
+
+enum { RIGHT, NOTHING_MOVES, TURNED_NAMES, MASK_OF_THE_BLOCK, NO_MASK, ONE_HOP_SHORT };
+
+const Mistake mistakes[] = {
+    {"nothing_moves", "Each rank has seen its own keys G times: O is attention over them alone, "
+                      "and lse is too large "
+                      "by ln G. Nothing was passed on."},
+    {"turned_names", "The mask takes the block for that of rank r + t. Blocks go to the next rank, "
+                     "so at step t rank r "
+                     "has the keys of rank r - t."},
+    {"mask_of_the_block", "The causal mask is laid into each block. Token numbers count through "
+                          "the whole sequence: r * n + "
+                          "i and owner * n + j."},
+    {"no_mask", "All queries see all keys here."},
+    {"one_hop_short", "The keys of rank r + 1 were never seen: there are G steps and G - 1 hops."},
+    {NULL, NULL}};
+
+static float *Q, *K, *V;
+static Output *O, *lse;
+static RingPlayer *players;
+static long G, n, d, hops;
+static int causal;
+
+void pass_on(RingWorld *world)
+{
+    const RingPlayer last = world->rank[G - 1];
+    for (long r = G - 1; r > 0; r--) {
+        world->rank[r].K = world->rank[r - 1].K;
+        world->rank[r].V = world->rank[r - 1].V;
+    }
+    world->rank[0].K = last.K;
+    world->rank[0].V = last.V;
+    hops++;
+}
+
+void prepare(void)
+{
+    const int hand = has_flag("--hand");
+    G = number("-G", 2);
+    n = hand ? 2 : number("-n", 2);
+    d = hand ? 2 : number("-d", 2);
+    causal = has_flag("--causal");
+    Q = input("Q", G * n * d), K = input("K", G * n * d), V = input("V", G * n * d);
+    O = output("O", G * n, d, "token", "channel"), lse = output("lse", G * n, 1, "token", "");
+    players = malloc(sizeof *players * (size_t)G);
+    if (!players)
+        refuse("memory", "There is no memory for this case.");
+    fill_normal(Q, G * n * d, 1), fill_normal(K, G * n * d, 2), fill_normal(V, G * n * d, 3);
+    for (long e = 0; e < G * n * d && has_flag("--large"); e++)
+        Q[e] *= 100.0f;
+    O->tolerance = has_flag("--large") ? 3e-3 : 1e-4;
+    if (hand) {
+        memcpy(Q, hand_Q, sizeof hand_Q), memcpy(K, hand_K, sizeof hand_K);
+        memcpy(V, hand_V, sizeof hand_V);
+    }
+    for (long r = 0; r < G; r++)
+        players[r] = (RingPlayer){Q + r * n * d, K + r * n * d, V + r * n * d, O->found + r * n * d,
+                                  lse->found + r * n};
+}
+
+void call(void)
+{
+    RingWorld world = {players};
+    ring_attention(&world, (int)G, (int)n, (int)d, causal);
+    if (hops > G - 1)
+        refuse("one_hop_too_many",
+               "The blocks made %ld hops. %ld are enough: after them all ranks have "
+               "seen all keys, and one more brings a block home.",
+               hops, G - 1);
+}
+
+static double score(long i, long j)
+{
+    double sum = 0;
+    for (long x = 0; x < d; x++)
+        sum += (double)Q[i * d + x] * K[j * d + x];
+    return sum / sqrt((double)d);
+}
+
+/* How many times does token i count token j? */
+static int counts(int mistake, long i, long j)
+{
+    const long r = i / n, owner = j / n, t = (r - owner + G) % G;
+    const long named = mistake == TURNED_NAMES ? (r + t) % G : owner;
+    int visible = !causal || named * n + j % n <= i;
+    if (mistake == NOTHING_MOVES) { /* the own block, once for each name that it gets */
+        int times = 0;
+        for (long step = 0; step < G && owner == r; step++)
+            times += !causal || (r - step + G) % G * n + j % n <= i;
+        return times;
+    }
+    if (mistake == MASK_OF_THE_BLOCK)
+        visible = !causal || j % n <= i % n;
+    if (mistake == NO_MASK)
+        visible = 1;
+    return visible && !(mistake == ONE_HOP_SHORT && G > 1 && owner == (r + 1) % G);
+}
+
+void expect(int mistake)
+{
+    for (long i = 0; i < G * n; i++) {
+        double sum = 0, most = -INFINITY;
+        for (long x = 0; x < d; x++)
+            O->expected[i * d + x] = 0;
+        for (long j = 0; j < G * n; j++)
+            most = counts(mistake, i, j) ? fmax(most, score(i, j)) : most;
+        for (long j = 0; j < G * n; j++) {
+            const int times = counts(mistake, i, j);
+            const double p = times ? times * exp(score(i, j) - most) : 0;
+            sum += p;
+            for (long x = 0; x < d; x++)
+                O->expected[i * d + x] += p * V[j * d + x];
+        }
+        for (long x = 0; x < d && sum > 0; x++)
+            O->expected[i * d + x] /= sum;
+        lse->expected[i] = most + log(sum);
+    }
+}
