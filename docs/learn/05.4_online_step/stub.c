@@ -22,7 +22,8 @@ static void see_keys(const float *q, const float *K, const float *V, int count, 
     }
 }
 
-/* Q_i [bq][d], K_j, V_j [bk][d]: block i of the queries, block j of the keys. O [Nq][d], lse [Nq]. */
+/* Q_i [bq][d], K_j, V_j [bk][d]: block i of the queries, block j of the keys. O [Nq][d],
+ * lse [Nq]. */
 void online_step(const float *Q_i, const float *K_j, const float *V_j, float *O, float *lse, int i,
                  int j, int bq, int bk, int Nq, int Nk, int d, int w)
 {
