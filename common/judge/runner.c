@@ -112,6 +112,8 @@ static void prepare(void)
     int i;
     for (i = 0; i < opened.array_count; i++)
         arrays[i] = map_array(&opened.arrays[i]);
+    close(RUNNER_INPUTS);
+    close(RUNNER_OUTPUTS);
     name_faults();
     sandbox_limits(opened.seconds, opened.threads, opened.mebibytes);
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * attacks.c: submissions that do not want to be judged. test_attacks.py runs each and says what
+ * must come of it.
+ *
+ * One shared object has nearly all of them: the number of queries chooses, so a submission knows
+ * nothing but its case. -DCONSTRUCTOR=<number> makes one that attacks while it is loaded.
+ * -DBORROWS calls a function of the judge. Where an attack gets on, it says so on stdout
+ * ("GOT ..."), and then hands in what is right, so that nothing else can be to blame for its
+ * failure.
+ *
+ * Interface: naive_variant.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <omp.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "attn.h"
+#include "tensor.h"
+
+#ifndef FOLDER
+#define FOLDER "/nowhere"
+#endif
+
+/* test_attacks.py reads these names. */
+enum {
+    RIGHT = 1,
+    READ_JUDGE,
+    WRITE_JUDGE,
+    READ_JUDGE_BY_CALL,
+    TRACE_JUDGE,
+    KILL_JUDGE,
+    READ_KEY,
+    LOAD_SOLUTION,
+    READ_ITSELF,
+    FORK,
+    FORK_BOMB_OF_VFORKS,
+    OWN_SESSION,
+    EXECUTE,
+    SHELL,
+    SOCKET,
+    IO_URING,
+    NAMESPACE,
+    HUNDRED_GIGABYTES,
+    TOUCH_MEMORY,
+    RAISE_LIMITS,
+    WRITE_INPUT,
+    UNLOCK_INPUT,
+    REPLACE_INPUT,
+    UNMAP_OUTPUT,
+    JUMP_OVER_THE_CANARY,
+    WRITE_BEFORE_OUTPUT,
+    EXIT,
+    HIDE_A_CRASH,
+    HIDE_A_DENIAL,
+    JUMP_OUT_OF_A_CRASH,
+    LEAVE_THREADS,
+    BOMB_OF_THREADS,
+    CLOSE_EVERYTHING,
+    OPEN_EVERYTHING,
+    WRITE_EVERYWHERE,
+    WRITE_A_FILE,
+    SHOW_WHAT_IT_HAS,
+    FLOOD,
+    HANG,
+    SLEEP,
+    GUESS_THE_SEED
+};
+
+static void got(const char *what)
+{
+    printf("GOT %s\n", what);
+}
+
+static void failed(const char *what)
+{
+    printf("%s: %s\n", what, strerror(errno));
+}
+
+static void compute(const AttnArgs *a)
+{
+    const AttnShape *s = &a->shape;
+    float q[64], k[64], o[64];
+    for (int64_t h = 0; h < s->H; h++)
+        for (int64_t i = 0; i < s->Nq; i++) {
+            float m = -INFINITY, l = 0.0f;
+            for (int64_t x = 0; x < s->d; x++)
+                o[x] = 0.0f;
+            tensor_read_row(&a->Q, 0, i, h, q);
+            for (int64_t j = 0; j < s->Nk; j++) {
+                float dot = 0.0f, m_new, alpha, p;
+                tensor_read_row(&a->K, 0, j, h / (s->H / s->Hkv), k);
+                for (int64_t x = 0; x < s->d; x++)
+                    dot += q[x] * k[x];
+                dot *= a->scale;
+                m_new = dot > m ? dot : m;
+                alpha = expf(m - m_new);
+                p = expf(dot - m_new);
+                tensor_read_row(&a->V, 0, j, h / (s->H / s->Hkv), k);
+                for (int64_t x = 0; x < s->d; x++)
+                    o[x] = o[x] * alpha + p * k[x];
+                l = l * alpha + p;
+                m = m_new;
+            }
+            for (int64_t x = 0; x < s->d; x++)
+                o[x] /= l;
+            tensor_write_row(&a->O, 0, i, h, o);
+            a->lse[h * s->Nq + i] = m + logf(l);
+        }
+}
+
+static void zeros(const AttnArgs *a)
+{
+    memset(a->O.data, 0, (size_t)tensor_count(&a->O) * sizeof(float));
+    memset(a->lse, 0, (size_t)(a->shape.H * a->shape.Nq) * sizeof(float));
+}
+
+static void open_judge(int how)
+{
+    char path[64];
+    int file;
+    snprintf(path, sizeof path, "/proc/%d/mem", (int)getppid());
+    file = open(path, how);
+    if (file >= 0)
+        got("the judge's memory");
+    else
+        failed("judge");
+}
+
+static void open_one(const char *what, const char *path)
+{
+    if (open(path, O_RDONLY) >= 0)
+        got(what);
+    else
+        failed(what);
+}
+
+static void *spin(void *nothing)
+{
+    for (volatile unsigned n = 0;; n++)
+        ;
+    return nothing;
+}
+
+static void end_quietly(int number)
+{
+    (void)number;
+    _exit(0);
+}
+
+static void go_on(int number)
+{
+    (void)number;
+}
+
+static sigjmp_buf back;
+static void jump(int number)
+{
+    (void)number;
+    siglongjmp(back, 1);
+}
+
+static void touch_memory(void)
+{
+    for (;;) {
+        const size_t bytes = (size_t)64 << 20;
+        memset(malloc(bytes), 1, bytes); /* NULL, one day */
+    }
+}
+
+static void load_solution(const AttnArgs *a)
+{
+    void *library = dlopen(FOLDER "/solution.so", RTLD_NOW), *symbol;
+    AttnFn solution;
+    if (!library) {
+        puts(dlerror());
+        zeros(a);
+        return;
+    }
+    symbol = dlsym(library, "naive_variant");
+    memcpy(&solution, &symbol, sizeof solution);
+    got("a library");
+    solution(a);
+}
+
+static void threads(int many)
+{
+    pthread_t thread;
+    int count = 0;
+    while (count < many && pthread_create(&thread, NULL, spin, NULL) == 0)
+        count++;
+    printf("%s threads\n", count == many ? "all" : "not all");
+}
+
+static void show(void)
+{
+    extern char **environ;
+    for (char **e = environ; *e; e++)
+        printf("has %s\n", *e);
+    for (int file = 0; file < 64; file++)
+        if (fcntl(file, F_GETFD) >= 0)
+            printf("has descriptor %d\n", file);
+}
+
+/* What is left to do after an attack that came back. */
+enum { COMPUTE, NOTHING, FAIL };
+
+/* The judge, its files and the machine. */
+static int attack_judge(const AttnArgs *a, int which)
+{
+    char piece[16];
+    struct iovec here = {piece, sizeof piece}, there = {(void *)&attack_judge, sizeof piece};
+    switch (which) {
+    case READ_JUDGE:
+        open_judge(O_RDONLY);
+        break;
+    case READ_JUDGE_BY_CALL:
+        if (process_vm_readv(getppid(), &here, 1, &there, 1, 0) >= 0)
+            got("the judge's memory");
+        break;
+    case WRITE_JUDGE:
+        open_judge(O_RDWR);
+        break;
+    case TRACE_JUDGE:
+        if (ptrace(PTRACE_ATTACH, getppid(), NULL, NULL) == 0)
+            got("the judge");
+        break;
+    case KILL_JUDGE:
+        kill(getppid(), SIGKILL);
+        break;
+    case READ_KEY:
+        open_one("key", FOLDER "/teacher.key");
+        break;
+    case LOAD_SOLUTION:
+        load_solution(a);
+        return NOTHING;
+    case READ_ITSELF:
+        open_one("runner", "/proc/self/exe");
+        open_one("maps", "/proc/self/maps");
+        open_one("passwords", "/etc/passwd");
+        break;
+    case SOCKET:
+        if (socket(AF_INET, SOCK_STREAM, 0) >= 0)
+            got("a socket");
+        break;
+    case IO_URING:
+        if (syscall(425, 4, piece) >= 0) /* io_uring_setup */
+            got("io_uring");
+        break;
+    case NAMESPACE:
+        if (unshare(CLONE_NEWUSER) == 0)
+            got("a namespace");
+        break;
+    case WRITE_A_FILE:
+        if (open(FOLDER "/written", O_WRONLY | O_CREAT, 0666) >= 0)
+            got("a file");
+        else
+            failed("file");
+        break;
+    case SHOW_WHAT_IT_HAS:
+        show();
+        break;
+    default:
+        break;
+    }
+    return COMPUTE;
+}
+
+/* Processes, threads, and ends that are none. */
+static int attack_process(const AttnArgs *a, int which)
+{
+    volatile int *const nothing = (volatile int *)(size_t)8;
+    switch (which) {
+    case FORK:
+        if (fork() >= 0)
+            got("a process");
+        break;
+    case FORK_BOMB_OF_VFORKS:
+        for (;;)
+            if (syscall(SYS_vfork) == 0)
+                sleep(1);
+    case OWN_SESSION:
+        if (setsid() >= 0)
+            got("a session");
+        break;
+    case EXECUTE:
+        execl("/bin/true", "true", NULL);
+        break;
+    case SHELL:
+        if (system("true") == 0)
+            got("a shell");
+        break;
+    case EXIT:
+        zeros(a);
+        exit(0);
+    case HIDE_A_CRASH:
+        signal(SIGSEGV, end_quietly);
+        *nothing = 1;
+        break;
+    case HIDE_A_DENIAL:
+        signal(SIGSYS, go_on);
+        kill(getppid(), SIGKILL);
+        puts("went on");
+        zeros(a);
+        return NOTHING;
+    case JUMP_OUT_OF_A_CRASH:
+        signal(SIGSEGV, jump);
+        if (sigsetjmp(back, 1) == 0)
+            *nothing = 1;
+        puts("went on");
+        zeros(a);
+        return NOTHING;
+    case LEAVE_THREADS:
+        threads(3);
+        break;
+    case BOMB_OF_THREADS:
+        threads(100000);
+        zeros(a);
+        return NOTHING;
+    case HANG:
+        spin(NULL);
+        break;
+    case SLEEP:
+        for (;;)
+            pause();
+    default:
+        break;
+    }
+    return COMPUTE;
+}
+
+/* Memory: its own, the inputs', the outputs'. */
+static int attack_memory(const AttnArgs *a, int which)
+{
+    float *const O = a ? a->O.data : NULL, *const K = a ? a->K.data : NULL;
+    const struct rlimit none = {RLIM_INFINITY, RLIM_INFINITY};
+    const long page = sysconf(_SC_PAGESIZE);
+    void *block;
+    switch (which) {
+    case HUNDRED_GIGABYTES:
+        block = malloc((size_t)100 << 30);
+        if (!block)
+            return FAIL;
+        got("100 GB");
+        break;
+    case TOUCH_MEMORY:
+        touch_memory();
+        break;
+    case RAISE_LIMITS:
+        if (setrlimit(RLIMIT_AS, &none) == 0 || setrlimit(RLIMIT_CPU, &none) == 0)
+            got("more memory or time");
+        else
+            failed("limits");
+        break;
+    case WRITE_INPUT:
+        K[0] = 1.0f;
+        break;
+    case UNLOCK_INPUT:
+        block = (void *)((size_t)K & ~((size_t)page - 1));
+        if (mprotect(block, (size_t)page, PROT_READ | PROT_WRITE) == 0)
+            got("a right to write");
+        else
+            failed("input");
+        K[0] = 1.0f;
+        break;
+    case REPLACE_INPUT: /* it then computes with keys that are all zero */
+        block = (void *)((size_t)K & ~((size_t)page - 1));
+        mmap(block, (size_t)page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+             -1, 0);
+        break;
+    case UNMAP_OUTPUT:
+        munmap((void *)((size_t)O & ~((size_t)page - 1)), (size_t)page);
+        return NOTHING;
+    case JUMP_OVER_THE_CANARY:
+        compute(a);
+        O[-3 * page] = 1.0f;
+        return NOTHING;
+    case WRITE_BEFORE_OUTPUT:
+        compute(a);
+        O[-1] = 1.0f;
+        return NOTHING;
+    default:
+        break;
+    }
+    return COMPUTE;
+}
+
+/* Descriptors and output. */
+static int attack_file(const AttnArgs *a, int which)
+{
+    (void)a;
+    switch (which) {
+    case CLOSE_EVERYTHING:
+        for (int file = 0; file < 1024; file++)
+            close(file);
+        break;
+    case OPEN_EVERYTHING:
+        while (dup(0) >= 0)
+            ;
+        failed("descriptors");
+        break;
+    case WRITE_EVERYWHERE:
+        for (int file = 3; file < 1024; file++)
+            if (write(file, "{\"pass\":true}\n", 14) < 0 && errno != EBADF)
+                failed("write");
+        break;
+    case FLOOD:
+        for (int line = 0; line < 1 << 18; line++)
+            puts("\033[2J{\"pass\":true}");
+        break;
+    default:
+        break;
+    }
+    return COMPUTE;
+}
+
+static AttnStatus attack(const AttnArgs *a, int which)
+{
+    int (*const attacks[])(const AttnArgs *, int) = {attack_judge, attack_process, attack_memory,
+                                                     attack_file};
+    setvbuf(stdout, NULL, _IONBF, 0); /* what it prints is kept, however it ends */
+    for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++) {
+        const int left = attacks[i](a, which);
+        if (left != COMPUTE)
+            return left == NOTHING ? ATTN_OK : ATTN_NO_MEMORY;
+    }
+    if (a)
+        compute(a);
+    return ATTN_OK;
+}
+
+#ifdef CONSTRUCTOR
+__attribute__((constructor)) static void at_load(void)
+{
+    attack(NULL, CONSTRUCTOR);
+}
+#endif
+
+#ifdef BORROWS
+AttnStatus naive_v0_loops(const AttnArgs *args);
+AttnStatus naive_variant(const AttnArgs *args)
+{
+    return naive_v0_loops(args);
+}
+#else
+AttnStatus naive_variant(const AttnArgs *args)
+{
+    return attack(args, (int)args->shape.Nq);
+}
+#endif
