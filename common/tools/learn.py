@@ -20,6 +20,7 @@ import datetime
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -72,6 +73,18 @@ def shown(path):
         return str(path)
 
 
+def lesson_of(step):
+    """The page whose last line sends its reader to this step, or None. Links to other pages in that
+    line are no steps."""
+    for page in sorted(learn_steps.ROOT.glob(f"docs/{step.name[:2]}_*/*.md")):
+        for line in page.read_text(encoding="utf-8").splitlines():
+            if line.startswith("**Next:**"):
+                text = re.sub(r"\[[^\]]*\]\([^)]*\)", "", line)
+                if re.search(rf"(?<![\d.]){re.escape(step.name)}(?!\d)", text):
+                    return page
+    return None
+
+
 # --- commands ------------------------------------------------------------------------------------
 
 def next_step(steps, progress):
@@ -101,7 +114,9 @@ def show_map():
 def begin(step):
     """The stub in the learner's folder, unless a file is there. What the learner has to know."""
     answer, stub = answer_path(step), step.stub()
-    print(textwrap.dedent(step.task).strip() + "\n")
+    print(step.task.strip() + "\n")
+    if lesson_of(step):
+        print(f"The lesson: {shown(lesson_of(step))}\n")
     if stub is None:
         answer.parent.mkdir(parents=True, exist_ok=True)
         print(f"This step has no stub. Write {shown(answer)}, then call this again.")
@@ -184,7 +199,7 @@ def hint(step):
     progress["hints"][step.name] = given
     save_progress(progress)
     print(f"{step.name} {step.title}, hint {given} of {len(hints)}\n")
-    print(hints[given - 1])
+    print(textwrap.fill(hints[given - 1], 96))
     if given == len(hints):
         print(f"\nThat was the last one. ./ladder learn solution {step.name} --give-up shows the "
               "solution.")
@@ -219,7 +234,7 @@ def show_solution(step):
             print((left[row] if row < len(left) else "").ljust(width) +
                   ("| " + right[row] if row < len(right) else "|"))
     else:
-        print("the suite's solution:\n" + "\n".join(right))
+        print("\n".join(["yours:", *left, "", "the suite's:", *right]))
     print(f"\nin whole: {shown(step.solution_path())}\n")
 
 

@@ -33,7 +33,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 LEARN = ROOT / "docs" / "learn"
 SHOWN = 4000          # characters of a learner's own output that are shown
 FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter",
-         "-Wno-unused-function", "-Wno-unused-variable", "-Wno-unknown-pragmas"]
+         "-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-but-set-variable",
+         "-Wno-unknown-pragmas"]
 ASAN = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
 HOLE = re.compile(r"^ */\* YOUR CODE: at most (\d+) lines? \*/\n(.*?)^ */\* END OF YOUR CODE \*/\n",
                   re.S | re.M)
@@ -73,7 +74,7 @@ class Step:
 
     def hints(self):
         text = (self.folder / "hints.md").read_text(encoding="utf-8")
-        return [hint.strip() for hint in re.split(r"^\d\. ", text, flags=re.M)[1:]]
+        return [" ".join(hint.split()) for hint in re.split(r"^\d\. ", text, flags=re.M)[1:]]
 
     def stub(self):
         """None: the learner begins with an empty file."""
@@ -282,13 +283,15 @@ def compile_step(step, file, folder, asan=False, harness=()):
     """(the program `check` in the folder or None, what the compiler said). harness: what is linked
     with the learner's file, by default its sources. The program appears when it is complete."""
     new = pathlib.Path(folder) / "check.new"
-    good, said = run_compiler([*compile_flags(step, asan), file,
-                               *(harness or harness_sources(step)), "-lm", "-o", new])
-    if not good:
-        return None, said
     program = new.with_name("check")
-    os.replace(new, program)
-    return program, said
+    try:
+        good, said = run_compiler([*compile_flags(step, asan), file,
+                                   *(harness or harness_sources(step)), "-lm", "-o", new])
+        if good:
+            os.replace(new, program)
+    finally:
+        new.unlink(missing_ok=True)
+    return program if good else None, said
 
 
 def run_case(program, flags, seconds):

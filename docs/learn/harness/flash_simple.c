@@ -68,7 +68,7 @@ void call(void)
     if (limited) {
         const struct rlimit less = {(rlim_t)(now + ROOM), old.rlim_max};
         setrlimit(RLIMIT_AS, &less);
-        char *probe = malloc(sizeof(float) * (size_t)(head.Nq * head.Nk));
+        void *volatile probe = malloc(sizeof(float) * (size_t)(head.Nq * head.Nk));
         if (probe)
             refuse("limit", "The memory limit of this case does not hold on this system.");
     }

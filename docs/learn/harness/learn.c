@@ -191,7 +191,7 @@ static void describe(const Output *o, char *text, size_t size)
     text += used;
     size -= used;
     if (!wrong) {
-        snprintf(text, size, "%s is right. ", o->name);
+        snprintf(text, size, "%s is right.\n", o->name);
         return;
     }
     used = (size_t)snprintf(text, size, "%s is wrong at %s %ld", o->name, o->row, first / o->cols);
@@ -205,7 +205,7 @@ static void describe(const Output *o, char *text, size_t size)
         used += (size_t)snprintf(text + used, size - used, "NaN (from a number not yet written)");
     else
         used += (size_t)snprintf(text + used, size - used, "%.6g", (double)o->found[first]);
-    snprintf(text + used, size - used, "; %ld of %ld %s wrong. ", wrong, o->rows * o->cols,
+    snprintf(text + used, size - used, "; %ld of %ld %s wrong.\n", wrong, o->rows * o->cols,
              wrong == 1 ? "is" : "are");
 }
 
@@ -244,9 +244,9 @@ int main(int argc, char **argv)
     for (k = 0; mistakes[k].code; k++) {
         expect(k + 1);
         if (all_right())
-            refuse(mistakes[k].code, "%s\n%s", text, mistakes[k].sentence);
+            refuse(mistakes[k].code, "%s%s", text, mistakes[k].sentence);
     }
     expect(0);
     more = diagnose ? diagnose() : NULL;
-    refuse(more ? more->code : "-", "%s\n%s", text, more ? more->sentence : "");
+    refuse(more ? more->code : "-", "%s%s", text, more ? more->sentence : "");
 }
