@@ -156,7 +156,10 @@ def cut(body, first, last, where):
     end = next((n for n, line in enumerate(lines) if n >= start and last in line), None)
     if end is None:
         raise DocsError(f"{where}: after '{first}' no line holds '{last}'")
-    return textwrap.dedent("\n".join(lines[start:end + 1]))
+    kept = lines[start:end + 1]
+    margin = min((len(line) - len(line.lstrip()) for line in kept
+                  if line.strip() and not line.startswith("#")), default=0)  # #pragma has none
+    return "\n".join(line if line.startswith("#") else line[margin:] for line in kept)
 
 
 def fence(language, body):
