@@ -76,21 +76,48 @@ int isolate_strict_here(char *why, size_t size)
     return sandbox_here(why, size);
 }
 
-/* Half of the smallest limit that a cgroup sets on this process's memory, in MiB. */
+/* The least limit of a cgroup and those above it, in bytes. */
+static int64_t least_limit(const char *root, char *group, const char *file)
+{
+    int64_t least = INT64_MAX;
+    char path[PATH_MAX], *slash;
+    for (;;) {
+        int64_t bytes;
+        FILE *f;
+        snprintf(path, sizeof path, "%s%s/%s", root, group, file);
+        if ((f = fopen(path, "r")) != NULL) {
+            if (fscanf(f, "%" SCNd64, &bytes) == 1 && bytes < least) /* "max" is no number */
+                least = bytes;
+            fclose(f);
+        }
+        if (!(slash = strrchr(group, '/')))
+            return least;
+        *slash = 0;
+    }
+}
+
+/* Half of what the cgroups of this process allow, in MiB. */
 static int64_t half_of_cgroup(void)
 {
-    static const char *const files[] = {"/sys/fs/cgroup/memory.max",
-                                        "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
     int64_t least = INT64_MAX;
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        FILE *f = fopen(files[i], "r");
-        int64_t bytes;
-        if (f && fscanf(f, "%" SCNd64, &bytes) == 1 && bytes / 2 < least)
-            least = bytes / 2;
-        if (f)
-            fclose(f);
+    char line[PATH_MAX];
+    FILE *f = fopen("/proc/self/cgroup", "r");
+    while (f && fgets(line, sizeof line, f)) { /* "0::/group", or "4:memory:/group" */
+        char *kind = strchr(line, ':'), *group = kind ? strchr(kind + 1, ':') : NULL;
+        int64_t found = INT64_MAX;
+        if (!group)
+            continue;
+        *group++ = 0;
+        group[strcspn(group, "\n")] = 0;
+        if (kind[1] == 0)
+            found = least_limit("/sys/fs/cgroup", group, "memory.max");
+        else if (strcmp(kind + 1, "memory") == 0)
+            found = least_limit("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes");
+        least = found < least ? found : least;
     }
-    return least >> 20 > 0 ? least >> 20 : 1;
+    if (f)
+        fclose(f);
+    return least / 2 >> 20 > 0 ? least / 2 >> 20 : 1;
 }
 
 /* "VmHWM: 1234 kB" of a process. */

@@ -4,7 +4,8 @@
  * taken back, and threads that it starts inherit all of it.
  *
  *     no_new_privs, no capabilities     root is a user like others, and no file makes it more
- *     Landlock (a chroot without it)    it opens the files of the C library's folders, no others
+ *     Landlock                          it opens the files of the C library's folders, no others;
+ *                                       root on a kernel without it: chroot to an empty place
  *     seccomp                           it has threads, memory, time and reading; no processes, no
  *                                       signals to others, no sockets, no ptrace, no exec
  *     resource limits                   address space, processor time, files of size 0

@@ -73,6 +73,13 @@ ATTACKS = [
     ("SLEEP", ["--so-time", "0.5"], 1, r"did not finish within 0\.5 s"),
     ("GUESS_THE_SEED", ["--seed", "7"], 0, OK),
 ]
+# where a chroot stands in for Landlock
+NO_FILE = r"{}: No such file or directory[\s\S]*"
+CHROOT = [("RIGHT", 0, OK), ("READ_KEY", 0, NO_FILE.format("key")),
+          ("READ_JUDGE", 0, NO_FILE.format("judge")),
+          ("LOAD_SOLUTION", 1, r"solution\.so: cannot open[\s\S]*" + WRONG),
+          ("READ_ITSELF", 0, "".join(map(NO_FILE.format, ("runner", "maps", "passwords")))),
+          ("WRITE_A_FILE", 0, NO_ACCESS.format("file")), ("FORK", 1, DENIED.format("clone"))]
 CONSTRUCTORS = [("KILL_JUDGE", [], DENIED.format("kill")), ("FORK", [], DENIED.format("clone")),
                 ("HANG", ["--so-time", "0.5"], r"did not finish within 0\.5 s"),
                 ("HIDE_A_CRASH", [], r"exit\(0\) instead of returning"),
@@ -100,7 +107,7 @@ class Court:
             shutil.copy(os.path.join(args.include[0], name), os.path.join(folder, "include"))
         with open(os.path.join(folder, "teacher.key"), "w", encoding="utf-8") as f:
             f.write("the key\n")  # everybody may read it: the sandbox must not
-        self.user = None
+        self.user, self.before = None, []
 
     def compile(self, tap, name, *flags):
         so = os.path.join(self.folder, name)
@@ -113,8 +120,9 @@ class Court:
 
     def as_user(self):
         """Words in front of a command: who runs it."""
-        return [] if self.user is None else ["setpriv", f"--reuid={self.user}",
+        user = [] if self.user is None else ["setpriv", f"--reuid={self.user}",
                                              f"--regid={self.user}", "--clear-groups"]
+        return user + self.before
 
     def judge(self, so, n, *flags):
         """Status, stderr, rows, seconds."""
@@ -184,6 +192,29 @@ def check_programs(tap, court, known, attacks, constructors, borrows):
                 r"cannot be loaded: undefined symbol: naive_v0_loops")
     tap.ok(not left_over(court.folder), "nothing is left of all these", left_over(court.folder))
     tap.ok(not os.path.exists(os.path.join(court.folder, "written")), "and no file was written")
+
+
+def check_without_landlock(tap, court, known, attacks):
+    """On an older kernel root gets a chroot; a plain user is told that there is no sandbox."""
+    helper = os.path.join(court.folder, "no_landlock")
+    built = subprocess.run([*court.args.cc, os.path.join(HERE, "no_landlock.c"), "-o", helper],
+                           capture_output=True, text=True)
+    tap.ok(built.returncode == 0, "no_landlock.c compiles", built.stderr)
+    court.before = [helper]
+    if court.user is None and os.getuid() == 0:
+        for name, status, pattern in CHROOT:
+            court.check(tap, attacks, f"{name} in a chroot", known[name], [], status, pattern)
+    else:
+        plain = [*court.as_user(), os.path.join(court.folder, "naive"), "--variant-so", attacks,
+                 "-N", "1", "-d", "8"]
+        done = subprocess.run([*plain, "--so-sandbox", "strict"], capture_output=True, text=True)
+        tap.ok(done.returncode == 2 and "found strict, but this kernel has no Landlock" in
+               done.stderr and done.stderr.count("\n") == 1, "strict is refused in one sentence",
+               done.stderr)
+        done = subprocess.run(plain, capture_output=True, text=True)
+        tap.ok(done.returncode == 0 and "runs without a sandbox: this kernel" in done.stderr,
+               "without the flag it runs, and the program says how", done.stderr)
+    court.before = []
 
 
 # file name, its text, exit status, what must be said
@@ -266,6 +297,7 @@ def main():
             court.user = user
             check_programs(tap, court, known, attacks, constructors, borrows)
             check_jail(tap, court)
+            check_without_landlock(tap, court, known, attacks)
             if user is not None or os.getuid() != 0:
                 check_memory_hidden(tap, court, attacks, known["SLEEP"])
     return tap.done()
