@@ -21,7 +21,7 @@
  * A block's own (O, lse) comes from stage 03's block kernel, started from an empty state. It gets
  * views that end with the last token that exists, so padding is never read. What is kept between
  * steps is rounded to the dtype: float32 inside a step, 16 bits between steps if the tensors have
- * them. That is the price of in place, and the chapter measures it.
+ * them. That is the price of in place; lesson 05.4 measures it.
  *
  * Interface: sliding_window_online_create, _step, _destroy (sliding_window_module.h);
  * window_online_create_at (online_internal.h).
