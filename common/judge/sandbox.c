@@ -269,21 +269,22 @@ static int add_rules(scmp_filter_ctx f)
     failed |= seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
                                SCMP_A0_64(SCMP_CMP_MASKED_EQ, 0x10000, 0x10000)); /* a thread */
     failed |=
-        seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, SCMP_A0_64(SCMP_CMP_EQ, self));
-    failed |= seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(kill), 1, SCMP_A0_64(SCMP_CMP_EQ, self));
+        seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, SCMP_A0_64(SCMP_CMP_EQ, self, 0));
+    failed |=
+        seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(kill), 1, SCMP_A0_64(SCMP_CMP_EQ, self, 0));
     failed |= seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(prlimit64), 1,
-                               SCMP_A2_64(SCMP_CMP_EQ, 0)); /* to look, not to set */
+                               SCMP_A2_64(SCMP_CMP_EQ, 0, 0)); /* to look, not to set */
     failed |= seccomp_rule_add(f, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prlimit64), 1,
-                               SCMP_A2_64(SCMP_CMP_NE, 0));
+                               SCMP_A2_64(SCMP_CMP_NE, 0, 0));
     failed |= seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(prctl), 1,
-                               SCMP_A0_64(SCMP_CMP_EQ, PR_SET_NAME));
+                               SCMP_A0_64(SCMP_CMP_EQ, PR_SET_NAME, 0));
     failed |= seccomp_rule_add(f, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prctl), 1,
-                               SCMP_A0_64(SCMP_CMP_NE, PR_SET_NAME));
+                               SCMP_A0_64(SCMP_CMP_NE, PR_SET_NAME, 0));
     for (int c = F_DUPFD; c <= F_SETFL; c++) /* F_GETFD, F_SETFD, F_GETFL */
         failed |= seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(fcntl), 1,
-                                   SCMP_A1_64(SCMP_CMP_EQ, (uint64_t)c));
+                                   SCMP_A1_64(SCMP_CMP_EQ, (uint64_t)c, 0));
     return failed | seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(fcntl), 1,
-                                     SCMP_A1_64(SCMP_CMP_EQ, F_DUPFD_CLOEXEC));
+                                     SCMP_A1_64(SCMP_CMP_EQ, F_DUPFD_CLOEXEC, 0));
 }
 
 static int seccomp_enter(char *why, size_t size)
