@@ -311,9 +311,10 @@ static int relay(int output)
         got = read(output, text, sizeof text);
         if (got == 0)
             return 1;
-        for (i = 0; i < got && shown < SAID_BYTES; i++, shown++)
-            putchar((text[i] >= 0 && text[i] < 32 && text[i] != '\n' && text[i] != '\t') ? '?'
-                                                                                         : text[i]);
+        for (i = 0; i < got && shown < SAID_BYTES; i++, shown++) {
+            const unsigned char c = (unsigned char)text[i];
+            putchar((c < 32 && c != '\n' && c != '\t') || c == 127 ? '?' : c);
+        }
     }
     return 0;
 }

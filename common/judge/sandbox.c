@@ -326,20 +326,17 @@ void sandbox_call_name(int number, char *name, size_t size)
 
 int sandbox_here(char *why, size_t size)
 {
+    const char *missing = NULL;
 #ifndef HAVE_SECCOMP
-    snprintf(why, size, "this build has no libseccomp (Debian: libseccomp-dev)");
-    return 0;
-#else
-    if (prctl(PR_GET_SECCOMP, 0, 0, 0, 0) < 0) {
-        snprintf(why, size, "this kernel has no seccomp");
-        return 0;
-    }
-    if (landlock_version() < 1 && !can_chroot()) {
-        snprintf(why, size, "this kernel has no Landlock, and chroot needs root");
-        return 0;
-    }
-    return 1;
+    missing = "this build has no libseccomp (Debian: libseccomp-dev)";
 #endif
+    if (!missing && prctl(PR_GET_SECCOMP, 0, 0, 0, 0) < 0)
+        missing = "this kernel has no seccomp";
+    if (!missing && landlock_version() < 1 && !can_chroot())
+        missing = "this kernel has no Landlock, and chroot needs root";
+    if (missing)
+        snprintf(why, size, "%s", missing);
+    return missing == NULL;
 }
 
 static int no_new_privileges(char *why, size_t size)
