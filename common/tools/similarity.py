@@ -4,8 +4,8 @@
 
     similarity.py [--handout DIR] FILE...          a JSON object a file, a line each
 
-A source is read as tokens: comments, blanks and #include lines are dropped, every name
-that is no keyword of C is the same token, so are all numbers and all strings. Renaming and new
+A source is read as tokens: comments, blanks, #include, #if and #pragma lines are dropped, every
+name that is no keyword of C is the same token, so are all numbers and all strings. Renaming and new
 comments change nothing. Each run of RUN tokens is hashed; of each WINDOW neighbouring hashes the
 least is kept (winnowing: Schleimer, Wilkerson and Aiken, SIGMOD 2003), so that texts that share
 WINDOW + RUN - 1 tokens share a fingerprint, wherever it stands. What the handout gives to everybody
@@ -32,7 +32,7 @@ RUN, WINDOW = 20, 8
 KEYWORDS = frozenset("""auto break case char const continue default do double else enum extern float
 for goto if inline int long register restrict return short signed sizeof static struct switch
 typedef union unsigned void volatile while __global__ __device__ __shared__""".split())
-TOKEN = re.compile(r"""/\*.*?\*/|//[^\n]*|\#[ ]*include[^\n]*
+TOKEN = re.compile(r"""/\*.*?\*/|//[^\n]*|\#[ ]*(?:include|if|else|endif|pragma)[^\n]*
     |(?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
     |(?P<number>\.?\d(?:[eEpP][+-]|[\w.])*)
     |(?P<name>[A-Za-z_]\w*)
@@ -43,7 +43,7 @@ SOLUTIONS = ("0?_*/cpu/*", "0?_*/cuda/*", "0?_*/library/**/*", "06_ring_burst/**
 
 
 def exact_tokens(text):
-    """The tokens as they stand, without comments and #include lines."""
+    """The tokens as they stand, without comments and directives but #define."""
     return [found[0] for found in TOKEN.finditer(text) if found.lastgroup]
 
 

@@ -8,16 +8,25 @@ the largest sum of |q||k| of a row times scale, n its keys, D = 1 + sqrt(d)/4):
     |O - ref|  <= 4 u (D A + sqrt(n) + 8) sum P |V|
     |lse - ref| <= 4 u (D A + sqrt(n) + |lse| + 8)
 
+The environment variable COURSE_KEY, any text, changes the inputs: a teacher sets one that nobody
+knows.
+
 Interface:
-- test_*: functions without arguments. run(adapters) -> [(name, error or None)].
+- test_*: functions without arguments. run() -> [(name, error or None)].
 """
 import math
+import os
 import random
 import sys
 
 import adapters
 
 U = 2.0 ** -24
+
+
+def numbers(*sizes):
+    """A generator of random numbers that follows from the sizes and the key."""
+    return random.Random(f"{os.environ.get('COURSE_KEY', '')} {sizes}")
 
 
 def rows(rng, count, d):
@@ -73,7 +82,7 @@ def everything(i, j):
 
 
 def check_forward(count_q, count_k, d, causal):
-    rng = random.Random(count_q * 1000 + count_k)
+    rng = numbers("forward", count_q, count_k)
     q, k, v = rows(rng, count_q, d), rows(rng, count_k, d), rows(rng, count_k, d)
     scale = 1 / math.sqrt(d)
     wanted = attend(q, k, v, scale, corner(q, k) if causal else everything)
@@ -108,7 +117,7 @@ def blocks_of(data, size):
 def check_online(sizes, block_q, block_kv, heads, causal, window):
     """Every step is compared: the reference sees the keys of the blocks that have come."""
     count_q, count_k, d, (hq, hkv) = *sizes, heads
-    rng = random.Random(count_q + 7 * count_k + block_q)
+    rng = numbers("online", count_q, count_k, block_q)
     q = [rows(rng, hq, d) for _ in range(count_q)]
     k, v = ([rows(rng, hkv, d) for _ in range(count_k)] for _ in range(2))
     scale, shift = 1 / math.sqrt(d), count_k - count_q
@@ -183,7 +192,7 @@ def gradients(q, k, v, do, scale, visible):
 
 
 def check_backward(count_q, count_k, d, causal):
-    rng = random.Random(count_q * 1000 + count_k + 1)
+    rng = numbers("backward", count_q, count_k)
     q, k, v = rows(rng, count_q, d), rows(rng, count_k, d), rows(rng, count_k, d)
     do, scale = rows(rng, count_q, d), 1 / math.sqrt(d)
     visible = corner(q, k) if causal else everything

@@ -6,6 +6,7 @@ Interface: that of docs/course/python/adapters.py.
 """
 import copy
 import math
+import operator
 
 
 def to_array(rows):
@@ -17,7 +18,7 @@ def to_list(array):
 
 
 def dot(a, b):
-    return sum(x * y for x, y in zip(a, b))
+    return sum(map(operator.mul, a, b))
 
 
 def row_over(query, keys, values, scale):
@@ -25,16 +26,17 @@ def row_over(query, keys, values, scale):
     s = [scale * dot(query, key) for key in keys]
     if not s:
         return None, -math.inf
-    lse = max(s) + math.log(sum(math.exp(x - max(s)) for x in s))
-    p = [math.exp(x - lse) for x in s]
-    return [dot(p, column) for column in zip(*values)], lse
+    largest = max(s)
+    weights = [math.exp(x - largest) for x in s]
+    total = sum(weights)
+    return [dot(weights, column) / total for column in zip(*values)], largest + math.log(total)
 
 
 def flash_forward(q, k, v, scale, causal):
     o, lses = [], []
     for i, query in enumerate(q):
-        seen = len(k) if not causal else max(0, min(len(k), i + len(k) - len(q) + 1))
-        row, lse = row_over(query, k[:seen], v[:seen], scale)
+        last = len(k) if not causal else max(0, min(len(k), i + len(k) - len(q) + 1))
+        row, lse = row_over(query, k[:last], v[:last], scale)
         o.append(row or [0.0] * len(v[0]))
         lses.append(lse)
     return o, lses
@@ -71,15 +73,14 @@ class OnlineAttention:
 
 def flash_backward(q, k, v, o, lse, do, scale, causal):
     dq, dk, dv = ([[0.0] * len(row) for row in rows] for rows in (q, k, v))
-    for i, query in enumerate(q):
-        delta = dot(do[i], o[i])
-        for j, key in enumerate(k):
-            if causal and j > i + len(k) - len(q):
-                continue
-            p = math.exp(scale * dot(query, key) - lse[i])
-            ds = scale * p * (dot(do[i], v[j]) - delta)
+    for i, (query, upstream) in enumerate(zip(q, do)):
+        delta = dot(upstream, o[i])
+        last = len(k) if not causal else max(0, min(len(k), i + len(k) - len(q) + 1))
+        for j, (key, value) in enumerate(zip(k[:last], v)):
+            weight = math.exp(scale * dot(query, key) - lse[i])
+            slope = scale * weight * (dot(upstream, value) - delta)
             for x in range(len(query)):
-                dq[i][x] += ds * key[x]
-                dk[j][x] += ds * query[x]
-                dv[j][x] += p * do[i][x]
+                dq[i][x] += slope * key[x]
+                dk[j][x] += slope * query[x]
+                dv[j][x] += weight * upstream[x]
     return dq, dk, dv
