@@ -16,6 +16,8 @@ and the submission. attn_judge runs them, each case in a process of its own.
 --total-time  seconds of one submission for all its cases together; cases behind are `time` (120)
 --so-sandbox  strict: no sandbox, no grading. off: another process and no more, which each row says
 
+A result of two or more C submissions has the field `similarity` (similarity.py), in json and csv.
+
 Exit: 0 graded, whatever the scores; 2 bad usage; 3 it could not be done.
 
 Interface:
@@ -34,6 +36,7 @@ import sys
 import tempfile
 
 import grade_formats
+import similarity
 import suite as suites
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -240,6 +243,28 @@ def score(suite, name, rows, compiled, sandbox):
             "max_score": suite.max_score, "sandbox": sandbox, "compiler": said, "tests": tests}
 
 
+def source_text(name):
+    """The C sources of a submission; "" of a shared object or what is none."""
+    path = pathlib.Path(name)
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return "\n".join(similarity.read(file) for file in files
+                     if file.suffix in similarity.SOURCES and file.is_file() and
+                     not file.is_symlink())
+
+
+def add_similarity(results):
+    """Where two or more submissions are sources. What the course's headers and stubs hold counts
+    for nobody."""
+    texts = {result["submission"]: source_text(result["submission"]) for result in results}
+    if sum(text != "" for text in texts.values()) < 2:
+        return
+    given = [similarity.read(path) for path in (*HEADERS[0].glob("*.h"),
+                                                *HEADERS[0].parent.glob("*/stub.c"))]
+    found = similarity.fields(texts, ROOT, given)
+    for result in results:
+        result["similarity"] = found[result["submission"]]
+
+
 def grade(options):
     key = suites.key_bytes(options.key) if options.key else None
     suite = suites.read(options.suite, key)
@@ -252,10 +277,12 @@ def grade(options):
         good = [n for n, (library, _, _) in enumerate(compiled) if library]
         rows = judge(suite, [compiled[n][0] for n in good], options) if good else {}
         place = {n: at for at, n in enumerate(good)}
-        return suite, [
+        results = [
             score(suite, name, [rows[place[n], c] for c in range(len(suite.cases))]
                   if n in place else None, compiled[n], options.so_sandbox)
             for n, name in enumerate(options.submissions)]
+    add_similarity(results)
+    return suite, results
 
 
 # --- the program ---------------------------------------------------------------------------------

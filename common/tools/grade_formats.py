@@ -138,9 +138,14 @@ def junit(results, _suite):
 def csv_rows(results, suite):
     to = io.StringIO()
     rows = csv.writer(to, lineterminator="\n")
-    rows.writerow(["submission", "score", "max_score", *(case.name for case in suite.cases)])
+    alike = ["public", "public_file", "class", "class_with"] if "similarity" in results[0] else []
+    rows.writerow(["submission", "score", "max_score", *alike,
+                   *(case.name for case in suite.cases)])
     for result in results:
+        found = result.get("similarity", {})
         rows.writerow([result["submission"], points(result["score"]), points(result["max_score"]),
+                       *(value for kind in ("repository", "class") if found
+                         for value in found[kind].values()),
                        *(points(test["score"]) for test in result["tests"])])
     return to.getvalue()
 

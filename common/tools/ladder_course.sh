@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: MIT
 # The course's commands. Sourced by ./ladder.
 #
-# Interface: ladder_grade SUITE SUBMISSION... [OPTIONS].
+# Interface: ladder_grade SUITE SUBMISSION... [OPTIONS], ladder_handout N --out DIR [OPTIONS].
 
-# Paths are meant from where the user stands.
-ladder_grade() {
+# with_judge TOOL ARGUMENTS...: paths are meant from where the user stands
+with_judge() {
     case " $* " in
-    *' --help '* | *' -h '*) exec python3 common/tools/grade.py --help ;;
+    *' --help '* | *' -h '*) exec python3 "common/tools/$1" --help ;;
     esac
+    tool=common/tools/$1
+    shift
     mkdir -p build
-    build_programs common/judge/attn_judge common/judge/attn_runner \
-        common/judge/attn_jail
-    LADDER_FROM=$OLDPWD exec python3 common/tools/grade.py --build build/demo "$@"
+    build_programs common/judge/attn_judge common/judge/attn_runner common/judge/attn_jail
+    LADDER_FROM=$OLDPWD exec python3 "$tool" --build build/demo "$@"
+}
+
+ladder_grade() {
+    with_judge grade.py "$@"
+}
+
+ladder_handout() {
+    with_judge handout.py "$@"
 }

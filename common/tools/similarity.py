@@ -17,18 +17,22 @@ share much: look at the texts before you say anything.
 Interface:
 - tokens(text), exact_tokens(text): with and without names made equal.
 - fingerprints(text) -> set; runs(words, length) -> set of tuples.
-- repository(root) -> {path: fingerprints} of all solutions of the repository.
+- repository(root, suffixes) -> {path: fingerprints} of all solutions of the repository.
 - fields(submissions, root, handout) -> {name: {"repository": {"share", "file"},
   "class": {"share", "with"}}}; submissions: {name: text}; handout: texts that everybody has.
 """
 import argparse
-import hashlib
+import collections
 import json
 import pathlib
 import re
 import sys
+import zlib
 
 RUN, WINDOW = 20, 8
+# a polynomial over the tokens, modulo a prime: the oldest token leaves, a new one comes
+BASE, MODULUS = 0x1F3D5B79, (1 << 61) - 1
+OLDEST = pow(BASE, RUN, MODULUS)
 KEYWORDS = frozenset("""auto break case char const continue default do double else enum extern float
 for goto if inline int long register restrict return short signed sizeof static struct switch
 typedef union unsigned void volatile while __global__ __device__ __shared__""".split())
@@ -39,7 +43,7 @@ TOKEN = re.compile(r"""/\*.*?\*/|//[^\n]*|\#[ ]*(?:include|if|else|endif|pragma)
     |(?P<sign>->|\+\+|--|<<=|>>=|<<|>>|[-+*/%&|^<>=!]=|&&|\|\||\S)""", re.S | re.X)
 SOURCES = (".c", ".h", ".cu", ".cuh")
 SOLUTIONS = ("0?_*/cpu/*", "0?_*/cuda/*", "0?_*/library/**/*", "06_ring_burst/**/*",
-             "docs/learn/solutions/*", "tests/course/solutions/*")
+             "docs/learn/solutions/*", "tests/course/solutions/*", "tests/course/submissions/*")
 
 
 def exact_tokens(text):
@@ -64,24 +68,36 @@ def runs(words, length):
 
 
 def fingerprints(text):
-    words = tokens(text)
-    hashes = [int.from_bytes(hashlib.blake2b(" ".join(words[at:at + RUN]).encode(),
-                                             digest_size=8).digest(), "big")
-              for at in range(len(words) - RUN + 1)]
-    if not hashes:
-        return set()
-    return {min(hashes[at:at + WINDOW]) for at in range(max(1, len(hashes) - WINDOW + 1))}
+    words = [zlib.crc32(word.encode()) for word in tokens(text)]
+    hashes, rolling = [], 0
+    for at, word in enumerate(words):
+        rolling = (rolling * BASE + word) % MODULUS
+        if at >= RUN:
+            rolling = (rolling - words[at - RUN] * OLDEST) % MODULUS
+        if at >= RUN - 1:
+            hashes.append(rolling)
+    kept = collections.deque()  # places of a rising run of hashes: the first is the least
+    marks = set()
+    for at, value in enumerate(hashes):
+        while kept and hashes[kept[-1]] >= value:
+            kept.pop()
+        kept.append(at)
+        if kept[0] <= at - WINDOW:
+            kept.popleft()
+        if at >= min(WINDOW, len(hashes)) - 1:
+            marks.add(hashes[kept[0]])
+    return marks
 
 
 def read(path):
     return pathlib.Path(path).read_text(encoding="utf-8", errors="replace")
 
 
-def repository(root):
+def repository(root, suffixes=SOURCES):
     """Fingerprints of everything in the repository that solves an assignment or a part of it."""
     root = pathlib.Path(root)
     files = {path for pattern in SOLUTIONS for path in root.glob(pattern)
-             if path.suffix in SOURCES and path.is_file()}
+             if path.suffix in suffixes and path.is_file()}
     return {str(path.relative_to(root)): fingerprints(read(path)) for path in sorted(files)}
 
 
@@ -95,7 +111,8 @@ def share(own, others):
 def fields(submissions, root, handout=()):
     given = set().union(*(fingerprints(text) for text in handout))
     own = {name: fingerprints(text) - given for name, text in submissions.items()}
-    public = repository(root)
+    cuda = any(name.endswith((".cu", ".cuh")) for name in submissions)
+    public = repository(root, SOURCES if cuda else (".c", ".h"))
     found = {}
     for name, prints in own.items():
         others = {other: marks for other, marks in own.items() if other != name}

@@ -32,7 +32,7 @@ extern "C" int flash_device_variant(const float *Q, const float *K, const float 
 extern "C" int flash_simple_variant(const float *Q, const float *K, const float *V, float *O,
                                     float *lse, int N, int d, int causal)
 {
-    const size_t count = (size_t)N * (size_t)d, bytes = count * sizeof(float);
+    size_t count = (size_t)N * (size_t)d, bytes = count * sizeof(float);
     float *dev = NULL;
     int failed = cudaMalloc(&dev, 4 * bytes + (size_t)N * sizeof(float)) != cudaSuccess;
     if (failed)

@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""handout.py: what the students of an assignment get, and what Gradescope gets.
+
+    ./ladder handout N --out DIR [--key FILE] [--gradescope ZIP] [--docker] [--build DIR]
+
+N is the assignment, 1 to 6 (docs/course/N_*). DIR is written whole or not at all and holds
+
+    handout.md stub.c *.suite   the assignment; with a key this year's change, too (twists.md)
+    include/                    the headers that the stub needs, and those that they include
+    Makefile                    make, make grade
+    python/                     for students of Python, where the text speaks of it
+    judge/                      the judge: programs from --build (build/demo) and Python tools, in
+                                the places that they have in this repository
+    Dockerfile                  with --docker: for macOS and Windows, make docker
+
+The key, any text file of the teacher, chooses the change and draws its numbers and the hidden
+cases; nobody can guess them without it. ZIP is Gradescope's autograder: the judge, the public
+suites and the hidden ones as the key draws them, setup.sh and run_autograder. It holds answers'
+sizes and seeds, so it stays with the teacher. No solution is in either: the judge's programs link
+none, and tests/course/test_handout.py compares the texts.
+
+Interface:
+- assignment(number) -> folder. kinds(folder) -> names of its changes. chosen(folder, key).
+- drawn_suites(folder, key) -> {file name: text}: the hidden suites and the change's.
+- student_files(folder, key, docker) -> {path: text or pathlib.Path}: without the judge.
+- judge_files(build) -> {path: pathlib.Path}. gradescope_files(folder, key).
+"""
+import argparse
+import hashlib
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import zipfile
+
+import suite as suites
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COURSE = ROOT / "docs" / "course"
+INCLUDE = (COURSE / "include", ROOT / "common")
+TOOLS = ("autograder.py", "grade.py", "grade_formats.py", "similarity.py", "suite.py")
+PROGRAMS = ("attn_jail", "attn_judge", "attn_runner")
+INCLUDED = re.compile(r'^#include "([^"]+)"', re.M)
+
+MAKEFILE = """# SPDX-License-Identifier: MIT
+# make: compile with all warnings. make grade: the public suites; SANDBOX=off where the judge says
+# that it has no sandbox here. make docker: the same in a container, for macOS and Windows.
+SANDBOX = strict
+CFLAGS = -std=gnu11 -O2 -Wall -Wextra -fopenmp -fPIC -Iinclude
+MINE = $(wildcard mine.c mine_twist.c)
+
+all: $(MINE:.c=.o)
+	@test -n "$(MINE)" || echo "There is no mine.c yet: cp stub.c mine.c"
+%.o: %.c $(wildcard include/*.h)
+	$(CC) $(CFLAGS) -c $< -o $@
+grade: all
+	python3 judge/common/tools/autograder.py --so-sandbox $(SANDBOX) --suites . .
+docker:
+	docker build -t attention-course . && docker run --rm -v "$(CURDIR)":/work attention-course
+clean:
+	rm -f *.o
+.PHONY: all grade docker clean
+"""
+DOCKERFILE = """# SPDX-License-Identifier: MIT
+FROM debian:12-slim
+RUN apt-get update && apt-get install -y --no-install-recommends \\
+    gcc libc6-dev libgomp1 libopenblas-dev libseccomp2 make python3 \\
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /work
+CMD ["make", "grade"]
+"""
+SETUP = """#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Gradescope runs this once, when it builds the image.
+set -eu
+apt-get update
+apt-get install -y --no-install-recommends gcc libc6-dev libgomp1 libopenblas-dev \\
+    libseccomp2 python3
+"""
+RUN_AUTOGRADER = """#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Gradescope runs this for each submission.
+set -eu
+mkdir -p /autograder/results
+exec python3 /autograder/source/judge/common/tools/autograder.py \\
+    --suites /autograder/source/suites --results /autograder/results/results.json \\
+    /autograder/submission
+"""
+
+
+class HandoutError(Exception):
+    """One sentence: the flag or file, what was found, what is accepted."""
+
+
+def assignment(number):
+    found = sorted(COURSE.glob(f"{number}_*")) if re.fullmatch(r"[1-9]", str(number)) else []
+    if not found:
+        names = ", ".join(path.name for path in sorted(COURSE.glob("[1-9]_*")))
+        raise HandoutError(f"found the assignment '{number}', accepted are the numbers of {names}")
+    return found[0]
+
+
+def kinds(folder):
+    return sorted(path.stem[len("twist_"):] for path in folder.glob("twist_*.template"))
+
+
+def chosen(folder, key):
+    """The change that the key decides on, or None when the assignment has none."""
+    names = kinds(folder)
+    place = int.from_bytes(hashlib.sha256(key + b"\0" + folder.name.encode()).digest()[:8], "big")
+    return names[place % len(names)] if names else None
+
+
+def twist_text(folder, kind, key):
+    """The section of twists.md, with its numbers drawn."""
+    page = (COURSE / "twists.md").read_text(encoding="utf-8")
+    head = f"## {folder.name[0]} {kind}\n"
+    if head not in page:
+        raise HandoutError(f"{COURSE / 'twists.md'}: found no section '{head.strip()}', accepted "
+                           f"is one for each twist_*.template of {folder.name}")
+    section = page.split(head, 1)[1].split("\n## ", 1)[0].strip()
+    return suites.draw(section, 0, key)
+
+
+def drawn_suites(folder, key):
+    """Hidden suites and that of the change, as the key draws them."""
+    wanted = sorted(folder.glob("hidden*.template"))
+    kind = chosen(folder, key)
+    wanted += [folder / f"twist_{kind}.template"] if kind else []
+    return {("twist" if path.stem.startswith("twist_") else path.stem) + ".suite":
+            suites.read(path, key).text() for path in wanted}
+
+
+def visible_part(text, name):
+    """The cases of a drawn suite that students may see, or None."""
+    drawn = suites.parse(text, name)
+    drawn.cases = [case for case in drawn.cases if case.visibility == "visible"]
+    return drawn.text() if drawn.cases else None
+
+
+def needed_headers(texts):
+    """{include/NAME: path}: what the texts include, and what that includes."""
+    found, left = {}, [name for text in texts for name in INCLUDED.findall(text)]
+    while left:
+        name = left.pop()
+        path = next((folder / name for folder in INCLUDE if (folder / name).is_file()), None)
+        if path is None:
+            raise HandoutError(f"found the header '{name}', accepted are those of "
+                               f"{' and '.join(map(str, INCLUDE))}")
+        if f"include/{name}" not in found:
+            found[f"include/{name}"] = path
+            left += INCLUDED.findall(path.read_text(encoding="utf-8"))
+    return found
+
+
+def student_files(folder, key, docker):
+    text = (folder / "handout.md").read_text(encoding="utf-8")
+    files = {path.name: path for path in sorted(folder.glob("stub.*")) +
+             sorted(folder.glob("*.suite"))}
+    stubs = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("stub.*"))]
+    if key and kinds(folder):
+        kind = chosen(folder, key)
+        section = twist_text(folder, kind, key)
+        text += f"\n## This year's change: {kind}\n\n{section}\n"
+        stubs += [f'#include "{name}"' for name in re.findall(r"`include/(\w+\.h)`", section)]
+        visible = visible_part(drawn_suites(folder, key)["twist.suite"], "twist.suite")
+        files.update({"twist.suite": visible} if visible else {})
+    if "`python/`" in text:
+        files.update({f"python/{path.name}": path for path in sorted((COURSE / "python").iterdir())
+                      if path.is_file()})
+    own = folder / "Makefile"
+    files.update({"handout.md": text, "Makefile": own if own.is_file() else MAKEFILE})
+    files.update(needed_headers(stubs))
+    files.update({"Dockerfile": DOCKERFILE} if docker else {})
+    return files
+
+
+def judge_files(build):
+    """The judge in the places of this repository, so that its tools find each other."""
+    files = {f"judge/common/tools/{name}": ROOT / "common" / "tools" / name for name in TOOLS}
+    for name in PROGRAMS:
+        path = build / "common" / "judge" / name
+        if not path.is_file():
+            raise HandoutError(f"--build {build}: found no common/judge/{name}, accepted is a "
+                               "folder in which the suite was built (./ladder build)")
+        files[f"judge/build/demo/common/judge/{name}"] = path
+    files["judge/build/demo/common/attn_config.h"] = build / "common" / "attn_config.h"
+    for folder, place in zip(INCLUDE, ("docs/course/include", "common")):
+        files.update({f"judge/{place}/{path.name}": path for path in sorted(folder.glob("*.h"))
+                      if place != "common" or path.name in ("attn.h", "tensor.h")})
+    return files
+
+
+def gradescope_files(folder, key):
+    files = {f"suites/{path.name}": path for path in sorted(folder.glob("*.suite"))}
+    files.update({f"suites/{name}": text for name, text in drawn_suites(folder, key).items()})
+    return {**files, "setup.sh": SETUP, "run_autograder": RUN_AUTOGRADER}
+
+
+def content(what):
+    return what.read_bytes() if isinstance(what, pathlib.Path) else what.encode("utf-8")
+
+
+def executable(name):
+    return pathlib.PurePath(name).name in (*PROGRAMS, "setup.sh", "run_autograder")
+
+
+def write_folder(files, out):
+    """All files, in a folder that did not exist before or was empty."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent) as fresh:
+        new = pathlib.Path(fresh) / "handout"
+        for name, what in files.items():
+            path = new / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content(what))
+            path.chmod(0o755 if executable(name) else 0o644)
+        new.chmod(0o755)
+        if out.is_dir():
+            out.rmdir()
+        os.replace(new, out)
+
+
+def write_zip(files, out):
+    """The same input gives the same bytes: all files carry one date."""
+    fresh = out.with_name(out.name + ".new")
+    try:
+        with zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in sorted(files):
+                entry = zipfile.ZipInfo(name, (2000, 1, 1, 0, 0, 0))
+                entry.external_attr = (0o755 if executable(name) else 0o644) << 16
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, content(files[name]))
+        os.replace(fresh, out)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def make(options):
+    folder = assignment(options.number)
+    key = suites.key_bytes(options.key) if options.key else None
+    out = pathlib.Path(options.out)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise HandoutError(f"--out {out}: found something there, accepted is a new or empty folder")
+    if options.gradescope and not key:
+        raise HandoutError("--gradescope: found no --key FILE, accepted is both: the key draws "
+                           "the hidden cases")
+    judge = judge_files(options.build)
+    student = {**student_files(folder, key, options.docker), **judge}
+    if options.gradescope:
+        write_zip({**gradescope_files(folder, key), **judge}, pathlib.Path(options.gradescope))
+    write_folder(student, out)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="ladder handout", allow_abbrev=False,
+                                     description="write the folder that students get")
+    parser.add_argument("number", metavar="N", help="the assignment, 1 to 6")
+    parser.add_argument("--out", required=True, metavar="DIR", help="the students' folder")
+    parser.add_argument("--key", metavar="FILE", help="the teacher's key")
+    parser.add_argument("--gradescope", metavar="ZIP", help="write Gradescope's autograder, too")
+    parser.add_argument("--docker", action="store_true", help="add a Dockerfile")
+    parser.add_argument("--build", metavar="DIR", default=str(ROOT / "build" / "demo"),
+                        help="where the judge was built (build/demo)")
+    try:
+        options = parser.parse_args()
+        options.build = pathlib.Path(options.build).resolve()
+        if os.environ.get("LADDER_FROM"):  # where the user of ./ladder stands
+            os.chdir(os.environ["LADDER_FROM"])
+        make(options)
+    except (HandoutError, suites.SuiteError) as why:
+        print(f"ladder handout: {why}", file=sys.stderr)
+        return 2
+    except OSError as why:
+        print(f"ladder handout: {why.filename}: {why.strerror}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_assignments.py: an assignment can be done, and only by doing it.
+
+usage: test_assignments.py BUILD N        BUILD: a build folder with the judge; N: the assignment
+
+- The stub compiles and has 0 points, the solution has all of them, in the public suites and in the
+  hidden ones as a key draws them.
+- Of each change the plain solution has at most 20 % of the points, also when what the change needs
+  in the way of names is put around it; a solution with the change has all of them. The test makes
+  that one from the plain one, by the edits below, which stand inside its innermost loops.
+"""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+for folder in (HERE / "..", ROOT / "common" / "tools"):
+    sys.path.insert(0, str(folder))
+import grade
+import handout
+import suite as suites
+from tap import Tap
+
+KEY = b"a key"
+MOST_OF_A_CHANGE = 0.2
+
+SINKS = "((!({q} - LEFT > {k} || {k} > {q} + RIGHT) || {k} < FIRST))"
+DILATION = "(({q} - {k}) % STEP == 0)"
+CLIP = """for (int r = 0; r < t.rows; r++) {
+            float *o = O + (long)(i + r) * d;
+            memset(o, 0, sizeof(float) * (size_t)d);
+            for (int j = 0; j < (causal ? i + r + 1 : N); j++) {
+                float s = scale * dot(Q + (long)(i + r) * d, K + (long)j * d, d);
+                float a = (HIGH - (LOW)) * expf(s - lse[i + r]) + LOW;
+                for (int x = 0; x < d; x++)
+                    o[x] += fminf(fmaxf(a, 0.0f), 1.0f) * V[(long)j * d + x];
+            }
+        }
+"""
+# What stands for assignment 1, whose changes are other algorithms: a plain call for each column.
+CALLS = {
+    "sliding": """softmax_rows_variant(S + at - n + 1, P, out + at, 1, n);""",
+    "mean": """softmax_rows_variant(S + at - n + 1, P, &lse, 1, n); out[at] = 0.0f;
+            for (int k = 0; k < n; k++) out[at] += P[k] * S[at - n + 1 + k];""",
+    "groups": """n = 0;
+            for (int k = 0; k < cols; k++)
+                if (label[k] == label[c]) { if (k == c) mine = n; G[n++] = S[at - c + k]; }
+            softmax_rows_variant(G, P, &lse, 1, n); out[at] = P[mine];""",
+}
+AROUND = """
+#include <stdlib.h>
+#include "softmax_twist.h"
+int softmax_twist_variant(const float *S, const int *label, float *out, int rows, int cols,
+                          int width)
+{
+    float *P = malloc(sizeof(float) * 2 * (size_t)cols), *G = P + cols, lse;
+    int mine = 0;
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < cols; c++) {
+            long at = (long)r * cols + c;
+            int n = c + 1 < width ? c + 1 : width;
+            %s
+            (void)G, (void)lse, (void)mine, (void)label;
+        }
+    free(P);
+    return 0;
+}
+"""
+
+
+def seen(expression, q, k):
+    return expression.replace("{q}", q).replace("{k}", k)
+
+
+
+SIMPLE_SCORE = ("scale * dot(Q + (long)(i + r) * d, K + (long)(j + c) * d, d)",
+                "CAP * tanhf(scale * dot(Q + (long)(i + r) * d, K + (long)(j + c) * d, d) / CAP)")
+STEP_SEES = "(s->right < 0 || ahead <= s->right)"
+RING_SEES = "(p->right < 0 || ahead <= p->right)"
+# (assignment, change): what is replaced in the plain solution by what
+EDITS = {
+    (2, "softcap"): [SIMPLE_SCORE],
+    (2, "sinks"): [("causal && j + c > i + r",
+                    "(causal && j + c > i + r) || !" + seen(SINKS, "(i + r)", "(j + c)"))],
+    (2, "clip"): [("memcpy(O + (long)i * d, t.O, sizeof(float) * (size_t)(t.rows * d));", CLIP)],
+    (3, "softcap"): [
+        ("expf(scale * dot(Q + (long)i * d, K + (long)j * d, d) - lse[i])",
+         "expf(CAP * tanhf(scale * dot(Q + (long)i * d, K + (long)j * d, d) / CAP) - lse[i])"),
+        ("return scale * expf(scale * dot(q, k, d) - lse) * (dot(dO, v, d) - delta);",
+         "float u = tanhf(scale * dot(q, k, d) / CAP);\n"
+         "return scale * (1 - u * u) * expf(CAP * u - lse) * (dot(dO, v, d) - delta);")],
+    (3, "sinks"): [("return !causal || j <= i;",
+                    "return (!causal || j <= i) && " + seen(SINKS, "i", "j") + ";")],
+    (3, "dilation"): [("return !causal || j <= i;",
+                       "return (!causal || j <= i) && " + seen(DILATION, "i", "j") + ";")],
+    (4, "softcap"): [("return sum * s->scale;", "return CAP * tanhf(sum * s->scale / CAP);")],
+    (4, "sinks"): [(STEP_SEES, STEP_SEES + " && " +
+                    seen(SINKS, "(s->position_q + r)", "(s->position_k + c)"))],
+    (4, "dilation"): [(STEP_SEES, STEP_SEES + " && ahead % STEP == 0")],
+    (5, "softcap"): [("s *= scale;", "s = CAP * tanhf(s * scale / CAP);")],
+    (5, "sinks"): [(RING_SEES, RING_SEES + " && " + seen(SINKS, "position_q", "position_k"))],
+    (5, "dilation"): [(RING_SEES, RING_SEES + " && ahead % STEP == 0")],
+}
+NAMES = {"softcap": ("CAP",), "clip": ("LOW", "HIGH"), "window": ("LEFT", "RIGHT"),
+         "first": ("FIRST",), "dilation": ("STEP",)}
+
+
+def numbers(suite):
+    """-D flags: the numbers that a handout would tell."""
+    flags = suite.cases[0].flags
+    told = [value.split("=") for word, value in zip(flags, flags[1:]) if word == "--twist"]
+    return [f"-D{name}={number}{'f' if '.' in number else ''}"
+            for kind, text in told for name, number in zip(NAMES.get(kind, ()), text.split(","))]
+
+
+def edited(number, kind, text):
+    for old, new in EDITS[number, kind]:
+        assert text.count(old) == 1, f"'{old}' stands {text.count(old)} times in the solution"
+        text = text.replace(old, new)
+    return text
+
+
+def build(folder, name, text, flags=()):
+    """A shared object from the text, by cc with little optimisation: that is quicker to compile."""
+    source = folder / f"{name}.c"
+    source.write_text(text, encoding="utf-8")
+    run = subprocess.run([*os.environ.get("CC", "cc").split(), "-std=gnu11", "-O1", "-Wall",
+                          "-Wextra", "-Werror", "-fPIC", "-shared", *flags,
+                          *(f"-I{path}" for path in grade.HEADERS), "-o",
+                          str(source.with_suffix(".so")), str(source), "-lm"],
+                         capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return str(source.with_suffix(".so"))
+
+
+def graded(place, suite, submissions):
+    """The results of the submissions on a drawn suite; without a sandbox where there is none."""
+    path = place / "drawn.suite"
+    path.write_text(suite.text(), encoding="utf-8")
+    words = [str(path), *map(str, submissions), "--build", sys.argv[1]]
+    try:
+        return grade.grade(grade.parse(words))[1]
+    except grade.CannotGrade:
+        return grade.grade(grade.parse([*words, "--so-sandbox", "off"]))[1]
+
+
+def wrong_ones(result):
+    return "\n".join(f"{test['name']}: {test['status']}: {test['message']}"
+                     for test in result["tests"] if test["status"] != "right")
+
+
+def check_plain(tap, place, folder, stub, solution):
+    for path in sorted(folder.glob("*.suite")) + sorted(folder.glob("hidden*.template")):
+        suite = suites.read(path, KEY if path.suffix == ".template" else None)
+        of_stub, of_solution = graded(place, suite, (stub, solution))
+        tap.ok(of_stub["score"] == 0, f"{path.name}: the stub has no points",
+               str(of_stub["score"]))
+        tap.ok(of_solution["score"] == of_solution["max_score"] > 0,
+               f"{path.name}: the solution has all points", wrong_ones(of_solution))
+
+
+def check_change(tap, place, folder, kind, plain):
+    number = int(folder.name[0])
+    suite = suites.read(folder / f"twist_{kind}.template", KEY)
+    public = plain + (AROUND % CALLS[kind] if number == 1 else "")
+    changed = (HERE / "solutions" / "1_changes.c").read_text(encoding="utf-8") if number == 1 \
+        else edited(number, kind, plain)
+    flags = [f"-D{kind.upper()}"] if number == 1 else numbers(suite)
+    result = graded(place, suite, [build(place, f"changed_{kind}", changed, flags)])[0]
+    tap.ok(result["score"] == result["max_score"],
+           f"{kind}: a solution with the change has all points", wrong_ones(result))
+    # The calls of assignment 1 take several times the limit; this test does not wait for that.
+    suite.time = min(suite.time, 0.5)
+    result = graded(place, suite, [build(place, f"public_{kind}", public)])[0]
+    tap.ok(result["score"] <= MOST_OF_A_CHANGE * result["max_score"],
+           f"{kind}: the public solution has at most 20 %", str(result["score"]))
+
+
+def main():
+    tap = Tap()
+    folder = handout.assignment(sys.argv[2])
+    plain = (HERE / "solutions" / f"{folder.name}.c").read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as scratch:
+        place = pathlib.Path(scratch)
+        # once as students hand it in: C files, compiled by grade itself
+        suite = suites.read(sorted(folder.glob("*.suite"))[0])
+        results = graded(place, suite, (folder / "stub.c", HERE / "solutions" / f"{folder.name}.c"))
+        tap.ok([result["score"] for result in results] == [0, suite.max_score],
+               f"{folder.name}: stub and solution as C files", wrong_ones(results[1]))
+        check_plain(tap, place, folder, build(place, "stub", (folder / "stub.c").read_text(
+            encoding="utf-8")), build(place, "solution", plain))
+        for kind in handout.kinds(folder):
+            check_change(tap, place, folder, kind, plain)
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

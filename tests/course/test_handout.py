@@ -1,0 +1,337 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_handout.py: what students and Gradescope get is complete, the same for the same key, and
+holds no solution; similarity.py finds copies, renamed or not, and the tests for Python students
+pass right code and no wrong code.
+
+usage: test_handout.py [BUILD]     BUILD: a build folder with the judge's programs; without it their
+places are empty files
+"""
+import contextlib
+import csv
+import io
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+for folder in (HERE / "..", ROOT / "common" / "tools", ROOT / "docs" / "course" / "python",
+               HERE / "solutions"):
+    sys.path.insert(0, str(folder))
+import adapters
+import grade
+import grade_formats
+import handout
+import similarity
+import suite as suites
+import test_attention
+from tap import Tap
+
+LENGTH = 12
+NUMBERS = range(1, 7)
+KEYS = [b"key %d" % n for n in range(8)]
+# What is no solution: these texts may share anything with one.
+GIVEN = ("common/attn.h", "common/tensor.h", "docs/course/include/*.h",
+         "docs/course/python/adapters.py")
+SOLVED = (*similarity.SOLUTIONS, "tests/course/solutions/*.py")
+PART_OF_A_SOLUTION = """
+        float m_new = fmaxf(m_i, s[c]);
+        /* another comment */
+        if (m_new == -INFINITY) continue;
+"""
+
+
+def text_runs(text):
+    return similarity.runs(similarity.exact_tokens(text), LENGTH)
+
+
+def solution_runs():
+    """Runs of tokens that stand in solutions and in nothing that all may have. A prototype may
+    become the head of a function, behind the end of another."""
+    def of(patterns, change=lambda text: text):
+        return {run for pattern in patterns for path in ROOT.glob(pattern)
+                if path.suffix in (*similarity.SOURCES, ".py")
+                for run in text_runs(change(similarity.read(path)))}
+    return of(SOLVED) - of(GIVEN) - of(GIVEN, lambda text: text.replace(";", "{")) - \
+        of(GIVEN, lambda text: re.sub("[;{]", "; return 0; }", text))
+
+
+def texts(files):
+    for name, what in files.items():
+        if not isinstance(what, pathlib.Path) or what.suffix:
+            yield name, handout.content(what).decode("utf-8")
+
+
+def check_no_solution(tap):
+    secret = solution_runs()
+    tap.ok(text_runs(PART_OF_A_SOLUTION) & secret, "a few lines of a solution are noticed")
+    for number in NUMBERS:
+        folder = handout.assignment(number)
+        found = {}
+        for key in [None, *KEYS]:
+            files = handout.student_files(folder, key, True)
+            files.update(handout.gradescope_files(folder, key) if key else {})
+            for name, text in texts(files):
+                found.update({name: run for run in text_runs(text) & secret})
+        tap.ok(not found, f"{folder.name}: no run of {LENGTH} tokens of a solution",
+               "\n".join(f"{name}: {' '.join(run)}" for name, run in found.items()))
+    judge = {f"common/tools/{name}": ROOT / "common" / "tools" / name for name in handout.TOOLS
+             if (ROOT / "common" / "tools" / name).is_file()}
+    found = [name for name, text in texts(judge) if text_runs(text) & secret]
+    tap.ok(not found, "the judge's tools hold none either", " ".join(found))
+
+
+def check_contents(tap):
+    for number in NUMBERS:
+        folder = handout.assignment(number)
+        kinds = handout.kinds(folder)
+        tap.ok(len(kinds) >= 3, f"{folder.name}: at least three changes", " ".join(kinds))
+        tap.ok({handout.chosen(folder, b"%d" % n) for n in range(60)} == set(kinds),
+               f"{folder.name}: keys choose all of them")
+        for kind in kinds:
+            key = next(k for k in (b"%d" % n for n in range(60))
+                       if handout.chosen(folder, k) == kind)
+            files = handout.student_files(folder, key, False)
+            numbers = set(re.findall(r"\d+", " ".join(
+                flag for case in suites.parse(files["twist.suite"], "twist").cases
+                for word, flag in zip(case.flags, case.flags[1:]) if word == "--twist")))
+            section = files["handout.md"].split("## This year's change", 1)[-1]
+            told = set(re.findall(r"\d+", section))
+            # assignment 1 tells no number: the width comes with the call
+            tap.ok("{" not in section and (number == 1 or {n.lstrip("0") or "0" for n in numbers} <=
+                                           {n.lstrip("0") or "0" for n in told}),
+                   f"{folder.name}: the text on {kind} tells the numbers of its suite",
+                   f"{sorted(numbers)} {sorted(told)}")
+        plain = handout.student_files(folder, None, False)
+        tap.ok("twist.suite" not in plain and "Dockerfile" not in plain,
+               f"{folder.name}: neither change nor Dockerfile unless asked for")
+        words = len(re.findall(r"\w+", (folder / "handout.md").read_text(encoding="utf-8")))
+        tap.ok(words < 1700 and all((folder / name).is_file() for name in
+                                    ("rubric.md", "instructor.md", "public.suite")),
+               f"{folder.name}: text, rubric, notes and suite", f"{words} words")
+        points = sum(suites.read(path).max_score for path in folder.glob("*.suite"))
+        drawn = [suites.parse(text, name) for name, text in
+                 handout.drawn_suites(folder, KEYS[0]).items()]
+        points += sum(s.max_score for s in drawn)
+        tap.ok(points == (35 if number == 6 else 50), f"{folder.name}: the machine's points",
+               f"{points}")
+        hidden = [s for s in drawn if all(c.visibility != "visible" for c in s.cases)]
+        tap.ok(hidden, f"{folder.name}: there are cases that nobody sees before the end")
+
+
+def check_compiles(tap):
+    for number in NUMBERS:
+        with tempfile.TemporaryDirectory() as scratch:
+            handout.write_folder(handout.student_files(handout.assignment(number), KEYS[0], False),
+                                 pathlib.Path(scratch) / "given")
+            given = pathlib.Path(scratch) / "given"
+            stub = given / "stub.c"
+            if not stub.is_file():
+                tap.ok((given / "stub.cu").is_file(), f"assignment {number}: a stub for nvcc")
+                continue
+            mine = given / "mine.c"
+            mine.write_text(stub.read_text(encoding="utf-8") + "".join(
+                f'#include "{path.name}"\n' for path in sorted((given / "include").glob("*.h"))),
+                encoding="utf-8")
+            run = subprocess.run([*os.environ.get("CC", "cc").split(), "-std=gnu11", "-Wall",
+                                  "-Wextra", "-Werror", "-Iinclude", "-c", "mine.c", "-o",
+                                  "mine.o"], cwd=given, capture_output=True, text=True, check=False)
+            tap.ok(run.returncode == 0, f"assignment {number}: the stub compiles with every header "
+                   "of the folder and no other", run.stderr)
+
+
+def call(arguments):
+    """(exit status, stderr) of ./ladder handout."""
+    errors = io.StringIO()
+    saved, sys.argv = sys.argv, ["handout", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stderr(errors):
+            status = handout.main()
+    finally:
+        sys.argv = saved
+    return status, errors.getvalue()
+
+
+def fake_build(scratch):
+    place = scratch / "build" / "common" / "judge"
+    place.mkdir(parents=True)
+    for name in (*handout.PROGRAMS, "../attn_config.h"):
+        (place / name).write_bytes(b"")
+    return scratch / "build"
+
+
+def check_program(tap, build):
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = pathlib.Path(folder)
+        build = build or fake_build(scratch)
+        key = scratch / "teacher.key"
+        key.write_text("a key that nobody knows\n", encoding="utf-8")
+        with_zip = ["--key", key, "--docker", "--build", build, "--gradescope"]
+        for name in ("one", "two"):
+            status, errors = call([2, "--out", scratch / name, *with_zip, scratch / f"{name}.zip"])
+            tap.ok(status == 0, f"handout 2 with everything, {name}", errors)
+        tap.ok((scratch / "one.zip").read_bytes() == (scratch / "two.zip").read_bytes(),
+               "the same key gives the same zip")
+        names = {str(p.relative_to(scratch / "one")) for p in (scratch / "one").rglob("*")}
+        wanted = {"handout.md", "stub.c", "Makefile", "Dockerfile", "public.suite", "simple.suite",
+                  "twist.suite", "include/flash_simple.h", "include/attn.h", "include/tensor.h",
+                  "judge/build/demo/common/judge/attn_judge", "judge/common/tools/grade.py"}
+        tap.ok(wanted <= names, "the students' folder", " ".join(sorted(wanted - names)))
+        tap.ok(not any("template" in name or "hidden" in name or "rubric" in name or
+                       "instructor" in name or "solution" in name for name in names),
+               "nothing of the teacher's is in it")
+        with zipfile.ZipFile(scratch / "one.zip") as archive:
+            inside = {entry.filename: entry for entry in archive.infolist()}
+            tap.ok({"setup.sh", "run_autograder", "suites/public.suite", "suites/hidden.suite",
+                    "suites/twist.suite"} <= set(inside), "Gradescope's zip", " ".join(inside))
+            tap.ok(all(inside[name].external_attr >> 16 & 0o111
+                       for name in ("setup.sh", "run_autograder")), "its scripts can be executed")
+            everything = b"".join(archive.read(name) for name in inside)
+            tap.ok(b"nobody knows" not in everything, "the key is not in it")
+        for path in scratch.glob("one/**/attn_*"):
+            tap.ok(not re.search(rb"_v\d_\w+", path.read_bytes()), f"{path.name} links no variant")
+        bad = [([9, "--out", scratch / "x"], "'9'"), ([2, "--out", scratch / "one"], "--out"),
+               ([2, "--out", scratch / "x", "--gradescope", scratch / "y.zip"], "--key"),
+               ([2, "--out", scratch / "x", "--key", scratch / "none"], "--key"),
+               ([2, "--out", scratch / "x", "--build", scratch / "none"], "--build")]
+        for arguments, word in bad:
+            status, errors = call([*arguments, *([] if "--build" in arguments else
+                                                 ["--build", build])])
+            tap.ok(status == 2 and word in errors and "accepted" in errors and
+                   errors.count("\n") == 1 and not (scratch / "x").exists(),
+                   f"refused: {' '.join(map(str, arguments))[:60]}", errors)
+
+
+def check_use(tap, build):
+    """A student's first minutes, and Gradescope's run of a solution of all but the change."""
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = pathlib.Path(folder)
+        (scratch / "key").write_bytes(KEYS[0])
+        status, errors = call([2, "--out", scratch / "given", "--key", scratch / "key", "--build",
+                               build, "--gradescope", scratch / "given.zip"])
+        tap.ok(status == 0, "a handout to use", errors)
+        given = scratch / "given"
+        (given / "mine.c").write_bytes((given / "stub.c").read_bytes())
+        run = subprocess.run(["make", "-s", "grade"], cwd=given, capture_output=True, text=True,
+                             check=False)
+        if run.returncode != 0 and "sandbox" in run.stderr:
+            tap.skip("make grade and Gradescope's run", "this machine has no sandbox")
+            return
+        tap.ok(run.returncode == 0 and "mine.c: 0 of 20" in run.stdout,
+               "make grade: the stub has no points", run.stdout[:400] + run.stderr)
+        tap.ok("there is no mine_twist.c" in run.stdout, "a file that is not there is named")
+        with zipfile.ZipFile(scratch / "given.zip") as archive:
+            archive.extractall(scratch / "source")
+        for program in handout.PROGRAMS:
+            (scratch / "source/judge/build/demo/common/judge" / program).chmod(0o755)
+        submission = scratch / "submission"
+        submission.mkdir()
+        (submission / "mine.c").write_bytes(
+            (HERE / "solutions" / "2_flash_forward.c").read_bytes())
+        text = (scratch / "source" / "run_autograder").read_text(encoding="utf-8")
+        run = subprocess.run(["sh", "-c", text.replace("/autograder/", f"{scratch}/")],
+                             capture_output=True, text=True, check=False)
+        found = json.loads((scratch / "results/results.json").read_text(encoding="utf-8"))
+        tap.ok(run.returncode == 0 and found["score"] == 35 and
+               sum(test["max_score"] for test in found["tests"]) == 50,
+               "Gradescope: a solution without the change has 35 of 50 points",
+               f"{run.stderr}{found['score']}")
+        tap.ok(all(test["visibility"] in suites.VISIBILITIES and test["status"] in
+                   ("passed", "failed") and 0 <= test["score"] <= test["max_score"]
+                   for test in found["tests"]) and
+               len({test["name"] for test in found["tests"]}) == len(found["tests"]),
+               "its results keep Gradescope's format")
+
+
+def check_screens(tap, build):
+    """The traces that README.md recommends for a lecture fit the screen that it names."""
+    rows = re.findall(r"^\| 0\d \|[^|]*\| `((?:[^`|]|\\\|)*)` \| (\d+) x (\d+) \|$",
+                      (ROOT / "docs" / "course" / "README.md").read_text(encoding="utf-8"), re.M)
+    tap.ok(len(rows) == 6, "a trace of each stage is recommended", str(rows))
+    for command, width, height in rows:
+        run = subprocess.run(["sh", "-c", command.replace("build/demo", str(build)).replace(
+            "\\|", "|")], capture_output=True, text=True, check=False)
+        lines = run.stdout.splitlines()
+        # one line for the prompt
+        tap.ok(run.returncode == 0 and 5 < len(lines) < int(height) and
+               max(map(len, lines)) <= int(width), f"fits {width} x {height}: {command}",
+               f"{len(lines)} lines of {max(map(len, lines), default=0)}\n{run.stderr}")
+
+
+def check_similarity(tap):
+    source = similarity.read(HERE / "solutions" / "2_flash_forward.c")
+    renamed = re.sub(r"\b(tile|alpha|keys|rows)\b", r"my_\1", re.sub(r"/\*.*?\*/", "", source,
+                                                                    flags=re.S))
+    other = similarity.read(HERE / "solutions" / "4_sliding_window_online.c")
+    stub = similarity.read(ROOT / "docs" / "course" / "2_flash_forward" / "stub.c")
+    found = similarity.fields({"a.c": renamed, "b.c": source + "\nint more;\n", "c.c": other,
+                               "d.c": stub, "e.c": ""}, ROOT, [stub])
+    tap.ok(found["a.c"]["repository"]["share"] > 0.95 and
+           found["a.c"]["repository"]["file"].endswith("2_flash_forward.c"),
+           "a renamed copy of a public solution", json.dumps(found["a.c"]))
+    tap.ok(found["a.c"]["class"]["share"] > 0.95 and found["a.c"]["class"]["with"] == "b.c",
+           "two alike in a class")
+    tap.ok(found["c.c"]["class"]["share"] < 0.3, "two that are not", json.dumps(found["c.c"]))
+    tap.ok(found["d.c"]["class"]["share"] == 0 and found["e.c"]["repository"]["share"] == 0,
+           "what everybody was given counts for nobody; an empty file is like nothing")
+    with tempfile.TemporaryDirectory() as folder:
+        results = []
+        for name, text in (("a.c", renamed), ("b.c", other)):
+            (pathlib.Path(folder) / name).write_text(text, encoding="utf-8")
+            results.append({"submission": f"{folder}/{name}", "score": 0, "max_score": 1,
+                            "tests": []})
+        alone = results[:1]
+        grade.add_similarity(alone)
+        tap.ok("similarity" not in alone[0], "one submission has no class to be compared with")
+        grade.add_similarity(results)
+        rows = list(csv.reader(io.StringIO(grade_formats.csv_rows(
+            results, suites.parse("contract=flash_simple\n : -N 3\n", "S")))))
+        tap.ok(float(rows[1][3]) > 0.95 and rows[1][4].endswith("2_flash_forward.c") and
+               float(rows[1][5]) < 0.3, "grade's csv has both shares", str(rows))
+
+
+def check_python(tap):
+    wrong = [name for name, error in test_attention.run() if error]
+    tap.ok(not wrong and len(test_attention.run()) >= 10, "the Python tests pass a right solution",
+           " ".join(wrong))
+    forward, step = adapters.flash_forward, adapters.OnlineAttention.forward
+
+    def tail_dropped(self, *arguments):
+        self.sizes = (self.sizes[0], self.sizes[1] // self.blocks[1] * self.blocks[1])
+        step(self, *arguments)
+
+    changes = {"no scale": ("flash_forward", lambda q, k, v, s, c: forward(q, k, v, 1.0, c)),
+               "no mask": ("flash_forward", lambda q, k, v, s, c: forward(q, k, v, s, False)),
+               "the tail of the keys dropped": ("OnlineAttention.forward", tail_dropped)}
+    for name, (where, change) in changes.items():
+        owner = adapters.OnlineAttention if "." in where else adapters
+        saved = getattr(owner, where.split(".")[-1])
+        setattr(owner, where.split(".")[-1], change)
+        tap.ok(any(error for _, error in test_attention.run()), f"and fails a wrong one: {name}")
+        setattr(owner, where.split(".")[-1], saved)
+
+
+def main():
+    tap = Tap()
+    build = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    check_no_solution(tap)
+    check_contents(tap)
+    check_compiles(tap)
+    check_program(tap, build)
+    if build:
+        check_use(tap, build)
+        check_screens(tap, build)
+    check_similarity(tap)
+    check_python(tap)
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
