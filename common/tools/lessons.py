@@ -105,10 +105,11 @@ def next_problems(lesson, root):
     """The last paragraph leads on: to a page, or to a step of ./ladder learn that exists."""
     last = lesson.text.partition(PARTS[4])[2]
     steps = re.findall(r"\./ladder learn (\d\d\.\d+)", lesson.text)
+    for named in re.findall(r"[Ss]teps? ((?:\d\d\.\d+(?:, | and )?)+)", lesson.text):
+        steps += re.findall(r"\d\d\.\d+", named)
     learn = pathlib.Path(root) / "docs/learn"
-    found = [f"./ladder learn {step}: there is no docs/learn/{step}_*"
-             for step in sorted(set(steps))
-             if list(learn.glob(f"{step[:2]}.*")) and not list(learn.glob(f"{step}_*"))]
+    found = [f"step {step}: there is no docs/learn/{step}_*" for step in sorted(set(steps))
+             if not list(learn.glob(f"{step}_*"))]
     if not re.search(r"\]\([^)]+\.md|\./ladder learn", last):
         found.append("'Next' leads to no page and no step")
     return found

@@ -70,6 +70,7 @@ WRONG = [
     ("a dead end", ("**Next:** step 03.1 (`./ladder learn 03.1`), then [page 03.2](2_more.md).",
                     "**Next:** rest."), "leads to no page and no step"),
     ("a step that is not there", ("learn 03.1", "learn 03.9"), "there is no docs/learn/03.9_*"),
+    ("one of several steps", ("step 03.1", "steps 03.1 and 03.8"), "there is no docs/learn/03.8_*"),
     ("its own history", ("All.", "The first version did."), "speaks of how it was made"),
 ]
 
