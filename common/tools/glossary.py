@@ -13,7 +13,8 @@ import re
 # What is no prose: fenced code, what the docs tool has inserted, comments, tables, headings,
 # formulas, inline code, links, the names of files.
 NO_PROSE = re.compile(
-    r"^```.*?^```|^ +```.*?^ +```|<!-- (\w+): .*?<!-- /\1 -->|<!--.*?-->|^\|[^\n]*$|^#[^\n]*$"
+    r"^```.*?^```|^ +```.*?^ +```|(?<=\n\n) {4}[^\n]*(?:\n {4}[^\n]*)*"
+    r"|<!-- (\w+): .*?<!-- /\1 -->|<!--.*?-->|^\|[^\n]*$|^#[^\n]*$"
     r"|\$\$.*?\$\$|\$[^$\n]+\$|`[^`\n]*`|!?\[[^\[\]\n]*\]\([^)\n]*\)|<[^>\n]*>", re.S | re.M)
 LINK = re.compile(r"\[([^\[\]]*)\]\((?:\.\./)*glossary\.md#[^)\n]*\)")
 

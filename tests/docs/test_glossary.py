@@ -26,6 +26,8 @@ PAGES = [
     ("no code, formula, heading, table or comment",
      "# A tile\n\n`tile` $tile$\n```c\ntile\n```\n| tile |\n<!-- tile -->\n",
      "# A tile\n\n`tile` $tile$\n```c\ntile\n```\n| tile |\n<!-- tile -->\n"),
+    ("no indented code", "Loop:\n\n    tile = 1\n    a tile\n\nA tile.",
+     "Loop:\n\n    tile = 1\n    a tile\n\nA [tile](glossary.md#tile)."),
     ("nothing that the docs tool inserts", "<!-- run: x -->\ntile\n<!-- /run --> A tile.",
      "<!-- run: x -->\ntile\n<!-- /run --> A [tile](glossary.md#tile)."),
     ("no other link", "[a tile](x.md) and a tile", "[a tile](x.md) and a [tile](glossary.md#tile)"),
