@@ -295,12 +295,27 @@ static int find_runner(char path[PATH_MAX])
     return access(path, X_OK);
 }
 
+/* Those two and this program's: of a name that is there twice the first one counts. */
+static char **with_environment(char *first[2])
+{
+    size_t count = 0, n = 2;
+    char **all;
+    while (environ[count])
+        count++;
+    if ((all = calloc(count + 3, sizeof *all)) != NULL) {
+        memcpy(all, first, 2 * sizeof *all);
+        for (size_t i = 0; i < count; i++)
+            all[n++] = environ[i];
+    }
+    return all;
+}
+
 /* files: descriptors of the runner from 0 on, none of them below RUNNER_FILES. */
 static int spawn_runner(Isolate *s, const int files[RUNNER_FILES])
 {
     char path[PATH_MAX], omp[64], blas[64];
     char *const arguments[] = {"attn_runner", (char *)s->job->library, NULL}; /* for ps */
-    char *environment[] = {omp, blas, NULL, NULL};
+    char *few[] = {omp, blas, NULL, NULL}, **environment = few;
     const char *wait = getenv("OMP_WAIT_POLICY");
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t how;
@@ -311,7 +326,9 @@ static int spawn_runner(Isolate *s, const int files[RUNNER_FILES])
     snprintf(omp, sizeof omp, "OMP_NUM_THREADS=%d", s->job->threads);
     snprintf(blas, sizeof blas, "OPENBLAS_NUM_THREADS=%d", s->job->threads);
     if (wait && strcasecmp(wait, "passive") == 0) /* threads that wait sleep */
-        environment[2] = "OMP_WAIT_POLICY=passive";
+        few[2] = "OMP_WAIT_POLICY=passive";
+    if (s->job->mode == ISOLATE_OFF && !(environment = with_environment(few)))
+        return ENOMEM;
     sigemptyset(&none);
     sigfillset(&all);
     posix_spawn_file_actions_init(&actions);
@@ -323,6 +340,8 @@ static int spawn_runner(Isolate *s, const int files[RUNNER_FILES])
     posix_spawnattr_setsigmask(&how, &none);
     posix_spawnattr_setsigdefault(&how, &all);
     error = posix_spawn(&s->pid, path, &actions, &how, arguments, environment);
+    if (environment != few)
+        free(environment);
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&how);
     return error;
@@ -494,7 +513,9 @@ static int explain_signal(Isolate *s, int number)
             snprintf(text, size, "it tried the system call %.64s, which a submission may not make",
                      s->last.text);
         else
-            snprintf(text, size, "it tried a system call that a submission may not make");
+            snprintf(text, size,
+                     "it tried a system call that a submission may not make, with its signals "
+                     "blocked, as system() does");
         return finish(s, ISOLATE_REFUSED, text);
     }
     if (told && s->last.no_memory && s->last.array < 0) {
@@ -562,7 +583,8 @@ static int fill_opened(Isolate *s)
     o->strict = job->mode == ISOLATE_STRICT;
     o->threads = job->threads;
     o->seconds = job->seconds;
-    o->mebibytes = job->mebibytes < half ? job->mebibytes : half;
+    /* off: address space, of which a GPU's driver reserves more than there is memory */
+    o->mebibytes = !o->strict || job->mebibytes < half ? job->mebibytes : half;
     o->abi_version = job->abi_version;
     if (job->abi_symbol)
         snprintf(o->abi_symbol, sizeof o->abi_symbol, "%s", job->abi_symbol);

@@ -51,11 +51,12 @@ static rlim_t address_space_now(void)
     return (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
 }
 
-void sandbox_limits(double seconds, int threads, int64_t mebibytes)
+void sandbox_limits(double seconds, int threads, int64_t mebibytes, int strict)
 {
     limit(RLIMIT_CORE, 0);
-    limit(RLIMIT_FSIZE, 0);
-    limit(RLIMIT_NOFILE, 64);
+    limit(RLIMIT_FSIZE, strict ? 0 : (rlim_t)64 << 20);
+    if (strict)
+        limit(RLIMIT_NOFILE, 64);
     limit(RLIMIT_CPU, (rlim_t)(seconds * threads) + 2);
     limit(RLIMIT_AS, address_space_now() + ((rlim_t)mebibytes << 20));
 }

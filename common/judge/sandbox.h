@@ -34,8 +34,8 @@ int sandbox_enter(char *why, size_t size);
 /* It reads /usr and the C library's folders, and has `folder` for itself. As sandbox_enter. */
 int sandbox_enter_compiler(const char *folder, char *why, size_t size);
 
-/* mebibytes: beside the address space that is in use now. */
-void sandbox_limits(double seconds, int threads, int64_t mebibytes);
+/* mebibytes: beside the address space that is in use now. strict: it has no files to write to. */
+void sandbox_limits(double seconds, int threads, int64_t mebibytes, int strict);
 
 void sandbox_call_name(int number, char *name, size_t size);
 
