@@ -160,7 +160,7 @@ def draw_swizzle():
 
 def draw_pipeline():
     pic = Drawing(980, 350, "Loads behind the products, and beside them",
-                  "Time lines of one block: v3 loads a tile, waits, computes, waits; v4 copies the "
+                  "Time lines of one block: v4 loads a tile, waits, computes, waits; v5 copies the "
                   "next tile into the other stage while it computes.")
     pic.text(490, 32, "One block, four tiles of keys: load, then compute; or both at once", 19)
     load, work, x0 = 84, 112, 110
@@ -169,24 +169,24 @@ def draw_pipeline():
         pic.box(x, y, width - 3, 34, colour, colour, 0.3, 3)
         pic.text(x + width / 2, y + 22, text, 13)
 
-    pic.text(20, 100, "v3", 16, "start", weight="bold")
+    pic.text(20, 100, "v4", 16, "start", weight="bold")
     x = x0
     for n in range(4):
-        span(x, 78, load, f"load j-{n}" if n else "load j", BLUE)
-        span(x + load, 78, work, f"S P O of j-{n}" if n else "S P O of j", YELLOW)
+        span(x, 78, load, f"load j+{n}" if n else "load j", BLUE)
+        span(x + load, 78, work, f"S P O of j+{n}" if n else "S P O of j", YELLOW)
         x += load + work
     pic.line(x, 66, x, 124, RED, 2)
     pic.text(x - 6, 138, "done", 13, "end", RED)
-    pic.text(20, 200, "v4 copy", 15, "start", weight="bold")
+    pic.text(20, 200, "v5 copy", 15, "start", weight="bold")
     pic.text(20, 252, "compute", 15, "start", weight="bold")
     x = x0
     span(x, 178, load, "j", BLUE)
     x += load
     for n in range(4):
         if n < 3:
-            span(x, 178, load, f"j-{n + 1}", BLUE)
+            span(x, 178, load, f"j+{n + 1}", BLUE)
             pic.text(x + load - 8, 172, f"stage {(n + 1) % 2}", 11, "end", GREY)
-        span(x, 230, work, f"S P O of j-{n}" if n else "S P O of j", YELLOW)
+        span(x, 230, work, f"S P O of j+{n}" if n else "S P O of j", YELLOW)
         pic.line(x - 1.5, 166, x - 1.5, 276, GREEN, 2)
         x += work
     pic.line(x, 166, x, 276, RED, 2)
@@ -210,18 +210,18 @@ def finish_times(costs, workers):
 def draw_causal():
     tiles, workers = 8, 5
     pic = Drawing(980, 470, "Clean, masked and skipped tiles; longest blocks first",
-                  "Under a causal mask tiles are skipped, masked or clean. Handing out long row "
+                  "Under a causal mask tiles are skipped, masked or full. Handing out long row "
                   "tiles first ends earlier.")
     pic.text(490, 32, "A causal mask in tiles, and the order in which blocks start", 19)
     cell, x0, y0 = 38, 90, 96
-    count = {"clean": 0, "masked": 0, "skipped": 0}
+    count = {"full": 0, "masked": 0, "skipped": 0}
     for i in range(tiles):
         for j in range(tiles):
-            kind = "clean" if j < i else "masked" if j == i else "skipped"
+            kind = "full" if j < i else "masked" if j == i else "skipped"
             count[kind] += 1
-            colour = {"clean": GREEN, "masked": RED, "skipped": "white"}[kind]
+            colour = {"full": GREEN, "masked": RED, "skipped": "white"}[kind]
             pic.box(x0 + j * cell, y0 + i * cell, cell, cell, colour, GREY,
-                    {"clean": 0.3, "masked": 0.6, "skipped": 1}[kind], 0)
+                    {"full": 0.3, "masked": 0.6, "skipped": 1}[kind], 0)
     pic.text(x0 + tiles * cell / 2, 82, "keys", 14)
     pic.text(x0 - 14, y0 + tiles * cell / 2, "queries", 14, "end")
     pic.text(x0 + tiles * cell / 2, y0 + tiles * cell + 26,
