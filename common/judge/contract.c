@@ -23,10 +23,10 @@ const char *const judge_status_names[] = {"right",  "wrong",   "crashed", "time"
                                           "memory", "refused", "skipped"};
 
 static const Contract *const contracts[] = {
-    &contract_naive,          &contract_tiled_softmax,      &contract_flash_forward,
-    &contract_flash_backward, &contract_sliding_window,     &contract_softmax_merge,
-    &contract_softmax_twist,  &contract_softmax_rows,       &contract_flash_simple,
-    &contract_backward_steps, &contract_sliding_window_step};
+    &contract_naive,          &contract_tiled_softmax,       &contract_flash_forward,
+    &contract_flash_backward, &contract_sliding_window,      &contract_softmax_merge,
+    &contract_softmax_twist,  &contract_softmax_rows,        &contract_flash_simple,
+    &contract_backward_steps, &contract_sliding_window_step, &contract_ring_method};
 enum { CONTRACTS = sizeof contracts / sizeof *contracts };
 
 const Contract *contract_find(const char *name)
@@ -227,8 +227,8 @@ static int read_case(JudgeCase *c, const Contract *contract, const char *suite, 
 {
     static Stage stage;
     const int rows = (contract->features & STAGE_HAS_ROWS_COLS) != 0;
-    char *argv[MAX_WORDS + 6] = {"grade", "-B", "1", "-H", "1"};
-    const int given = rows || accepts(contract, "--heads") ? 1 : 5; /* words in front */
+    char *argv[MAX_WORDS + 6] = {"grade"};
+    int given = 1; /* words in front: what the flags cannot say */
     int left, status;
     memset(c, 0, sizeof *c);
     c->contract = contract;
@@ -237,6 +237,14 @@ static int read_case(JudgeCase *c, const Contract *contract, const char *suite, 
     c->part = -1;
     c->twist = (JudgeTwist){.clip_high = 1.0f, .window_left = -1, .window_right = -1};
     stage = (Stage){.name = refuse_in(suite, line), .features = contract->features};
+    if (!rows && !accepts(contract, "--batch")) {
+        argv[given++] = "-B";
+        argv[given++] = "1";
+    }
+    if (!rows && !accepts(contract, "--heads")) {
+        argv[given++] = "-H";
+        argv[given++] = "1";
+    }
     if (count > MAX_WORDS)
         return cli_refuse("found %d words of flags, accepted are %d", count, MAX_WORDS);
     left = read_own_flags(c, count, words, argv + given);

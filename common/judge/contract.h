@@ -135,7 +135,7 @@ double case_flops(const JudgeCase *c);
 extern const Contract contract_naive, contract_tiled_softmax, contract_flash_forward,
     contract_flash_backward, contract_sliding_window, contract_softmax_merge, contract_softmax_rows,
     contract_softmax_twist, contract_flash_simple, contract_backward_steps,
-    contract_sliding_window_step;
+    contract_sliding_window_step, contract_ring_method;
 
 /* Outputs of the problem's shape, poisoned. 0, or -1 with run->end broken. */
 int run_outputs_new(const JudgeCase *c, JudgeRun *run);

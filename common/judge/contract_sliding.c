@@ -176,9 +176,10 @@ static void explain_step(const JudgeCase *c, int64_t t, const Check *check, Judg
                                                     : "global_lse is wrong";
     snprintf(run->message, sizeof run->message,
              "after step %" PRId64 " of %" PRId64 " (block %" PRId64 " of queries, block %" PRId64
-             " of keys; order: %s) %s; steps before it are right",
+             " of keys; order: %s) %s%s",
              t + 1, s->steps, step->i, step->j, orders[c->flags->order & 3],
-             check->storage_intact ? wrong : "rows of other blocks were written to");
+             check->storage_intact ? wrong : "rows of other blocks were written to",
+             t > 0 ? "; steps before it are right" : "");
 }
 
 /* The rows of step t in the state against the oracle, the others against `before`. */

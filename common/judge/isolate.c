@@ -446,6 +446,28 @@ static int take_reply(Isolate *s, RunnerReply *r)
     return 1;
 }
 
+/* A message of a ring: the job's relay has it, and the runner goes on. 0: it does not. */
+static int relay_message(Isolate *s, const RunnerReply *r)
+{
+    const IsolateJob *job = s->job;
+    const RunnerArray *a = &s->opened.arrays[job->mailbox];
+    const IsolateMessage message = {.is_send = r->says == RUNNER_SENDS,
+                                    .peer = r->number,
+                                    .data = s->written + a->offset + (a->span - a->bytes),
+                                    .bytes = (size_t)r->address,
+                                    .deadline_ms = s->deadline};
+    const char go_on = 1;
+    if (!job->relay || r->address > a->bytes) {
+        s->last = (RunnerReply){.says = RUNNER_REFUSES, .text = "its message is too large"};
+        return 0;
+    }
+    if (!job->relay(job->context, &message)) {
+        s->last = (RunnerReply){.says = RUNNER_REFUSES, .text = "its message was refused"};
+        return 0;
+    }
+    return send(s->control, &go_on, sizeof go_on, MSG_NOSIGNAL) == sizeof go_on;
+}
+
 /* Waits for READY, LOADED or DONE: 1, or 0 when the runner has ended; then s->last may say why. */
 static int next_reply(Isolate *s, RunnerReply *r)
 {
@@ -471,7 +493,10 @@ static int next_reply(Isolate *s, RunnerReply *r)
         while (take_reply(s, r)) {
             if (r->says == RUNNER_READY || r->says == RUNNER_LOADED || r->says == RUNNER_DONE)
                 return 1;
-            if (r->says == RUNNER_ENDED) {
+            if (r->says == RUNNER_SENDS || r->says == RUNNER_RECEIVES) {
+                if (!over && !relay_message(s, r))
+                    kill_runner(s);
+            } else if (r->says == RUNNER_ENDED) {
                 s->how = r->number;
                 s->how_is_told = 1;
             } else if (!s->last.says)

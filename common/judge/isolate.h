@@ -50,6 +50,15 @@ typedef struct IsolateArray {
     int written; /* 0: an input. 1: an output; what it holds goes there, too */
 } IsolateArray;
 
+/* A runner of a ring sends or wants to receive. data lies in the job's array `mailbox`: what it
+ * sends, or where what it receives has to go. */
+typedef struct IsolateMessage {
+    int is_send, peer;
+    void *data;
+    size_t bytes;
+    double deadline_ms; /* of the runner, on the clock of bench_now_ms */
+} IsolateMessage;
+
 typedef struct IsolateJob {
     const char *library;    /* path of the shared object */
     const char *abi_symbol; /* int that, if exported, must be abi_version; NULL: none */
@@ -60,7 +69,11 @@ typedef struct IsolateJob {
     int64_t mebibytes; /* beside the arrays; half of the cgroup's limit when that is less */
     int threads;
     IsolateMode mode;
-    int inside; /* 1: run in a fork of this program, whose functions it may call; no program of
+    /* Messages of a ring: 1 the runner may go on, 0 it is ended. NULL: there are none. */
+    int (*relay)(void *context, const IsolateMessage *message);
+    void *context;
+    int mailbox; /* number of an array that is written */
+    int inside;  /* 1: run in a fork of this program, whose functions it may call; no program of
                  * its own. For submissions that are a part of this program (stage 06). */
 } IsolateJob;
 

@@ -80,7 +80,9 @@ typedef enum RunnerSays {
     RUNNER_BROKEN,  /* text: why; no fault of the submission's */
     RUNNER_FAULT,   /* number: signal; address, array, place, no_memory */
     RUNNER_DENIED,  /* text: name of the system call */
-    RUNNER_ENDED    /* from runner_supervise. number: as waitpid has it */
+    RUNNER_ENDED,   /* from runner_supervise. number: as waitpid has it */
+    RUNNER_SENDS,   /* number: to which rank; address: bytes, in the mailbox */
+    RUNNER_RECEIVES /* likewise from which rank. Both are answered by one byte */
 } RunnerSays;
 
 typedef struct RunnerReply {

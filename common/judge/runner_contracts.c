@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "judge/attn_block.h"
+#include "judge/runner_ring.h"
 #include "judge/runner_small.h"
 
 /* dlsym gives a void *, which ISO C does not let us cast to a function. */
@@ -19,7 +20,7 @@ static int call_attn(const RunnerCall *call)
 }
 
 /* "attn": AttnStatus f(const AttnArgs *), what every stage has. */
-static const RunnerContract contracts[] = {{"attn", call_attn}};
+static const RunnerContract contracts[] = {{"attn", call_attn}, {"ring_method", runner_call_ring}};
 
 const RunnerContract *runner_contract(const char *name)
 {
