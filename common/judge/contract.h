@@ -99,6 +99,7 @@ typedef struct JudgeRun {
     Check check;                  /* array[] of a contract of another kind has names of its own */
     int has_hint_data;            /* 1: check and out.args are those of an attention pass */
     int64_t messages, sent_bytes; /* ring_method */
+    const char *code;             /* ring_method: why it could not go on; "" or NULL */
 } JudgeRun;
 
 struct Contract {

@@ -177,6 +177,7 @@ typedef struct Post {
     int64_t messages, sent_bytes, to_strangers;
     size_t queued; /* bytes that nobody has received yet */
     int stopped, late;
+    const char *code;
     char why[512]; /* the harness's reason to stop, "" if a rank ended by itself */
 } Post;
 
@@ -214,6 +215,7 @@ static int is_stuck(Post *p)
     if (waiting == 0)
         return 0;
     explain_ranks(p, "no rank can go on");
+    p->code = "deadlock";
     return 1;
 }
 
@@ -267,6 +269,7 @@ static int fetch_letter(Post *p, int rank, const IsolateMessage *m)
     p->waits_for[rank] = -1;
     letter = p->first[m->peer][rank];
     if (letter->bytes != m->bytes) {
+        p->code = "message_size";
         snprintf(p->why, sizeof p->why,
                  "rank %d receives %zu bytes of rank %d, whose next message has %zu", rank,
                  m->bytes, m->peer, letter->bytes);
@@ -287,6 +290,7 @@ static int carry(void *context, const IsolateMessage *m)
     pthread_mutex_lock(&p->lock);
     good = !p->stopped;
     if (good && (m->peer < 0 || m->peer >= p->world)) {
+        p->code = "no_such_rank";
         snprintf(p->why, sizeof p->why, "rank %d %s rank %d, accepted is 0 to %d", me->rank,
                  m->is_send ? "sends to" : "receives of", m->peer, p->world - 1);
         good = 0;
@@ -448,6 +452,7 @@ static void sum_up(const RankThread *ranks, const Post *p, JudgeRun *run)
         run->end.end = ISOLATE_FINISHED;
         run->end.status = 0;
         snprintf(run->message, sizeof run->message, "%s", p->why);
+        run->code = p->code;
     } else if (run->end.end != ISOLATE_FINISHED && p->world > 1)
         snprintf(run->end.sentence, sizeof run->end.sentence, "rank %d: %.480s", worst,
                  ranks[worst].end.sentence);
