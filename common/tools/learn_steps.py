@@ -279,18 +279,47 @@ def run_compiler(command):
     return done.returncode == 0, done.stderr.replace(str(ROOT) + "/", "")
 
 
+PLAIN = r"\s*(?:const\s+)?(?:int|long|float|double|void)\b[\s*]*\w*"
+PROTOTYPE = re.compile(rf"^(?:int|long|float|void) \w+\({PLAIN}(?:,{PLAIN})*\);", re.M)
+
+
+def prototypes(step):
+    """What the harness calls and the learner writes. The compiler reads it before the learner's
+    file, so that another list of arguments is an error and not a wrong result. A prototype with a
+    type of its own is left to a header that the task names."""
+    harness = harness_sources(step)[0].read_text(encoding="utf-8")
+    return "\n".join(PROTOTYPE.findall(harness)) + "\n"
+
+
+def compile_help(said):
+    """What the linker says in its own words."""
+    missing = re.search(r"undefined reference to [`']?(\w+)", said)
+    if "multiple definition of" in said and "main" in said:
+        return "Your file has a main(); the harness has one already. Take yours out."
+    if missing:
+        return (f"There is no function {missing[1]}. If it is the one that the task asks for, look "
+                "at its spelling.")
+    return "It does not compile; the compiler's messages stand above. The first one matters most."
+
+
 def compile_step(step, file, folder, asan=False, harness=()):
     """(the program `check` in the folder or None, what the compiler said). harness: what is linked
     with the learner's file, by default its sources. The program appears when it is complete."""
-    new = pathlib.Path(folder) / "check.new"
-    program = new.with_name("check")
+    new, given = pathlib.Path(folder) / "check.new", pathlib.Path(folder) / "given.h"
+    program, mine = new.with_name("check"), pathlib.Path(folder) / "answer.o"
     try:
-        good, said = run_compiler([*compile_flags(step, asan), file,
-                                   *(harness or harness_sources(step)), "-lm", "-o", new])
+        given.write_text(prototypes(step), encoding="utf-8")
+        good, said = run_compiler([*compile_flags(step, asan), "-include", given, "-c", file, "-o",
+                                   mine])
+        if good:
+            good, more = run_compiler([*compile_flags(step, asan), mine,
+                                       *(harness or harness_sources(step)), "-lm", "-o", new])
+            said += more
         if good:
             os.replace(new, program)
     finally:
-        new.unlink(missing_ok=True)
+        for path in (new, given, mine):
+            path.unlink(missing_ok=True)
     return program if good else None, said
 
 
@@ -342,8 +371,7 @@ def judge_c(step, file, folder, asan, say, harness):
     if said.strip():
         say(said.rstrip())
     if not program:
-        return Verdict(False, "compile", "It does not compile; the compiler's messages stand "
-                       "above. The first one matters most.")
+        return Verdict(False, "compile", compile_help(said))
     seconds = float(step.header.get("time", "5")) * (4 if asan else 1)
     for number, case in enumerate(step.cases, 1):
         status, text, printed = run_case(program, case.flags, seconds)

@@ -200,6 +200,8 @@ BEHAVIOUR = [
     ("input_changed", "((float *)K)[0] = 3.0f;", "changed its input K"),
     ("past_the_end", "S[Nq * Nk] = 1.0f;", "past the end of S"),
     ("compile", "this is not C;", "does not compile"),
+    ("compile", "}\nint main(void)\n{\n    return 0;", "Take yours out"),
+    ("compile", "score();\n}\nvoid other(void)\n{", "no function score"),
     ("-", "S[0] = 5.0f;", "found 5"),
 ]
 
@@ -211,8 +213,11 @@ def check_behaviour(tap):
             "float *S, int Nq, int Nk, int d)\n{\n    %s\n}\n")
     for code, body, sentence in BEHAVIOUR:
         verdict, said = judge_text(step, head % body, ())
-        tap.ok(verdict.code == code and sentence in verdict.text, f"code that does: {body}",
+        tap.ok(verdict.code == code and sentence in verdict.text, f"code that does: {body.splitlines()[0]}",
                f"{verdict}\n{said}")
+    verdict, said = judge_text(step, (head % "").replace("int Nq, int Nk", "long Nq, int Nk"), ())
+    tap.ok(verdict.code == "compile" and "conflicting types" in said,
+           "other arguments than the harness gives are an error", (verdict, said))
     _, said = judge_text(step, head % 'printf("right here\\n");', ())
     tap.ok("    | right here" in said, "what it prints is shown, and is no verdict", said)
     verdict, said = judge_text(step, head % 'for (;;)\n        puts("again and again");', ())
