@@ -143,6 +143,8 @@ def check_stages(tap, steps):
     tap.ok({step.kind for step in steps} == {"hole", "bug", "free", "typed"}, "all kinds of steps")
     tap.ok(learn.lesson_of(learn_steps.find_step("01.5")).name == "3_who_sees_whom.md",
            "the lesson of a step is the page that sends its reader there")
+    alone = [step.name for step in steps if not learn.lesson_of(step)]
+    tap.ok(not alone, "each step is named by a page", alone)
     names = {step.name for step in steps}
     left = [path.name for folder in ("solutions", "wrong") for path in
             (learn_steps.LEARN / folder).iterdir()
@@ -213,8 +215,8 @@ def check_behaviour(tap):
             "float *S, int Nq, int Nk, int d)\n{\n    %s\n}\n")
     for code, body, sentence in BEHAVIOUR:
         verdict, said = judge_text(step, head % body, ())
-        tap.ok(verdict.code == code and sentence in verdict.text, f"code that does: {body.splitlines()[0]}",
-               f"{verdict}\n{said}")
+        tap.ok(verdict.code == code and sentence in verdict.text,
+               f"code that does: {body.splitlines()[0]}", f"{verdict}\n{said}")
     verdict, said = judge_text(step, (head % "").replace("int Nq, int Nk", "long Nq, int Nk"), ())
     tap.ok(verdict.code == "compile" and "conflicting types" in said,
            "other arguments than the harness gives are an error", (verdict, said))
