@@ -157,8 +157,8 @@ def needed_headers(texts):
 
 def student_files(folder, key, docker):
     text = (folder / "handout.md").read_text(encoding="utf-8")
-    files = {path.name: path for path in sorted(folder.glob("stub.*")) +
-             sorted(folder.glob("*.suite"))}
+    files = {path.name: path for pattern in ("stub.*", "bench.*", "*.suite")
+             for path in sorted(folder.glob(pattern))}
     stubs = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("stub.*"))]
     if key and kinds(folder):
         kind = chosen(folder, key)

@@ -134,7 +134,9 @@ def check_compiles(tap):
             given = pathlib.Path(scratch) / "given"
             stub = given / "stub.c"
             if not stub.is_file():
-                tap.ok((given / "stub.cu").is_file(), f"assignment {number}: a stub for nvcc")
+                tap.ok((given / "stub.cu").is_file() and (given / "bench.cu").is_file() and
+                       "nvcc" in (given / "Makefile").read_text(encoding="utf-8"),
+                       f"assignment {number}: a stub for nvcc, and what times it")
                 continue
             mine = given / "mine.c"
             mine.write_text(stub.read_text(encoding="utf-8") + "".join(

@@ -62,16 +62,17 @@ static double worst_error(const std::vector<float> *in, const std::vector<float>
         for (int i = 7; i < N; i += 1021) {
             const size_t base = (size_t)head * N * D;
             double sum = 0.0;
-            for (int j = 0; j < N; j++) {
+            for (int key = 0; key < N; key++) {
                 double s = 0.0;
                 for (int x = 0; x < D; x++)
-                    s += (double)in[0][base + (size_t)i * D + x] * in[1][base + (size_t)j * D + x];
-                sum += p[j] = exp(s / sqrt((double)D));
+                    s +=
+                        (double)in[0][base + (size_t)i * D + x] * in[1][base + (size_t)key * D + x];
+                sum += p[key] = exp(s / sqrt((double)D));
             }
             for (int x = 0; x < D; x++) {
                 double o = 0.0;
-                for (int j = 0; j < N; j++)
-                    o += p[j] / sum * in[2][base + (size_t)j * D + x];
+                for (int key = 0; key < N; key++)
+                    o += p[key] / sum * in[2][base + (size_t)key * D + x];
                 const double error = fabs(o - O[base + (size_t)i * D + x]);
                 worst = error <= worst ? worst : error; /* a NaN is kept */
             }
