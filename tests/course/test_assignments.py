@@ -5,16 +5,20 @@
 usage: test_assignments.py BUILD N        BUILD: a build folder with the judge; N: the assignment
 
 - The stub compiles and has 0 points, the solution has all of them, in the public suites and in the
-  hidden ones as a key draws them.
+  hidden ones as a key draws them, and in each format of a result.
 - Of each change the plain solution has at most 20 % of the points, also when what the change needs
   in the way of names is put around it; a solution with the change has all of them. The test makes
   that one from the plain one, by the edits below, which stand inside its innermost loops.
 """
+import csv
+import io
+import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree as xml
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
@@ -22,6 +26,7 @@ ROOT = HERE.parents[1]
 for folder in (HERE / "..", ROOT / "common" / "tools"):
     sys.path.insert(0, str(folder))
 import grade
+import grade_formats
 import handout
 import suite as suites
 from tap import Tap
@@ -154,6 +159,32 @@ def wrong_ones(result):
                      for test in result["tests"] if test["status"] != "right")
 
 
+def scores_in(form, texts):
+    """The points of each submission, as a format's reader sees them; junit: tests not failed."""
+    if form == "json":
+        return [json.loads(line)["score"] for line in texts[0].splitlines()]
+    if form == "gradescope":
+        return [sum(test["score"] for test in json.loads(text)["tests"]) for text in texts]
+    if form == "otter":
+        return [sum(case["test_case"]["points"] for part in json.loads(text)["test_file_results"]
+                    for case in part["test_case_results"] if case["passed"]) for text in texts]
+    if form == "csv":
+        return [float(row[1]) for row in list(csv.reader(io.StringIO(texts[0])))[1:]]
+    if form == "junit":
+        return [sum(len(case) == 0 for case in suite.iter("testcase"))
+                for suite in xml.fromstring(texts[0]).iter("testsuite")]
+    return [float(line.split(": ")[1].split()[0]) for line in texts[0].splitlines()
+            if line[0] != " "]
+
+
+def check_formats(tap, suite, results):
+    for form in grade_formats.FORMATS:
+        found = scores_in(form, list(grade_formats.write(form, results, suite).values()))
+        most = len(suite.cases) if form == "junit" else suite.max_score
+        tap.ok(found == [0, most], f"{form}: nothing for the stub, everything for the solution",
+               f"{found} of {most}")
+
+
 def check_plain(tap, place, folder, stub, solution):
     for path in sorted(folder.glob("*.suite")) + sorted(folder.glob("hidden*.template")):
         suite = suites.read(path, KEY if path.suffix == ".template" else None)
@@ -192,6 +223,7 @@ def main():
         results = graded(place, suite, (folder / "stub.c", HERE / "solutions" / f"{folder.name}.c"))
         tap.ok([result["score"] for result in results] == [0, suite.max_score],
                f"{folder.name}: stub and solution as C files", wrong_ones(results[1]))
+        check_formats(tap, suite, results)
         check_plain(tap, place, folder, build(place, "stub", (folder / "stub.c").read_text(
             encoding="utf-8")), build(place, "solution", plain))
         for kind in handout.kinds(folder):
