@@ -24,9 +24,9 @@
 #include <limits.h>
 #include <math.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +38,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "alloc.h"
 #include "attn_config.h"
 #include "bench/bench.h"
 #include "judge/sandbox.h"
@@ -140,9 +141,16 @@ static size_t high_water(pid_t pid)
  * judge at the same time. */
 static void hide(int more)
 {
-    static atomic_int runners;
-    if (atomic_fetch_add(&runners, more) + more == (more > 0))
-        prctl(PR_SET_DUMPABLE, more > 0 ? 0 : 1, 0, 0, 0);
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static int runners;
+    struct sigaction children;
+    pthread_mutex_lock(&lock);
+    runners += more;
+    prctl(PR_SET_DUMPABLE, runners == 0, 0, 0, 0);
+    sigaction(SIGCHLD, NULL, &children);
+    if (children.sa_handler == SIG_IGN) /* its starter's wish; runners could not be waited for */
+        signal(SIGCHLD, SIG_DFL);
+    pthread_mutex_unlock(&lock);
 }
 
 /* --- memory files ------------------------------------------------------------------------------*/
@@ -230,6 +238,11 @@ int isolate_take(Isolate *s)
 
 static int make_files(Isolate *s)
 {
+    size_t bytes = 0;
+    for (int i = 0; i < s->job->array_count; i++)
+        bytes += s->opened.arrays[i].span;
+    if (!memory_enough_for(bytes)) /* or it would be killed when it writes to them */
+        return -1;
     s->inputs = memfd_create("inputs", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     s->outputs = memfd_create("outputs", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (s->inputs < 0 || s->outputs < 0 || fill_inputs(s) != 0 ||

@@ -118,6 +118,11 @@ def check_right(tap, args, program, stage, folder):
     rows = [line.split()[0] for line in done.stdout.splitlines() if line[:1] != "#"]
     tap.ok(done.returncode == 0 and "right.so" in rows and len(rows) > 2,
            f"{stage}: with --variant all it stands below the stage's own", done.stdout)
+    done = subprocess.run([program, "--variant-so", so, *SMALL], capture_output=True, text=True,
+                          preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+                          timeout=60)
+    tap.ok(done.returncode == 0, f"{stage}: right where the starter ignores its children's ends",
+           done.stderr)
     lines = os.path.join(folder, "cases")
     with open(lines, "w", encoding="utf-8") as f:
         f.write("-N 5\n-N 6 --causal\n--variant-so /nowhere.so\n")
