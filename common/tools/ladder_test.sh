@@ -29,8 +29,8 @@ test_in() {
     fi
     gpu_visible || spare_cublas "$dir"
     say "test $name"
-    # one more than there are cores: some tests wait, for messages, time-outs and processes
-    meson test -C "$dir" --no-rebuild --print-errorlogs --num-processes "$(($(nproc) + 1))" "$@" \
+    # two more than there are cores: some tests wait, for messages, time-outs and processes
+    meson test -C "$dir" --no-rebuild --print-errorlogs --num-processes "$(($(nproc) + 2))" "$@" \
         </dev/null >&2 || true
     records="$records $dir/meson-logs/testlog.json"
 }

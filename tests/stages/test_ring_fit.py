@@ -7,7 +7,7 @@
 Runs of 1, 2 and 4 ranks are told by the model with known speeds and a little noise; those of 8
 must be predicted within some percent. Rows that are wrong, of another device or with faults must
 not count. Then the map: one line for each case, what cannot be asked, and the page of --help.
-With ATTN_TEST_QUICK without the first two, which take half a minute.
+With ATTN_TEST_QUICK without the fits, which take half a minute.
 """
 import json
 import os
@@ -207,7 +207,7 @@ def main():
         if not os.environ.get("ATTN_TEST_QUICK"):
             test_fit(tap, sys.argv[1], pathlib.Path(folder))
             test_two_gpus(tap, sys.argv[1], pathlib.Path(folder))
-        test_alone(tap, sys.argv[1], pathlib.Path(folder))
+            test_alone(tap, sys.argv[1], pathlib.Path(folder))
         test_lanes(tap, sys.argv[1])
         test_map(tap, sys.argv[1], pathlib.Path(folder))
     test_refusals(tap, sys.argv[1])

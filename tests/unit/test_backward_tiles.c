@@ -68,8 +68,8 @@ static void count_both(Case *c)
 static void test_counted_is_the_models(void **unused)
 {
     (void)unused;
-    for (int n = 0; n < OPTION_COUNT; n++)
-        for (int dtype = quick() ? n / 2 % 3 : 0; dtype < 3; dtype += quick() ? 3 : 1) {
+    for (int n = 0; n < OPTION_COUNT; n += quick() ? 3 : 1) /* odd ones are the large ones */
+        for (int dtype = quick() ? n / 3 % 3 : 0; dtype < 3; dtype += quick() ? 3 : 1) {
             Case *c = case_option(&options[n], (AttnDtype)dtype, n % 2 ? 25 : 1, 1);
             count_both(c);
             case_free(c);
