@@ -11,7 +11,7 @@ import math
 from draw_flash import draw_cells, lane_of_a, lane_of_c
 from svg_drawing import BLUE, GREEN, GREY, PURPLE, RED, YELLOW, Drawing
 
-# Query 3 of the four tokens that all chapters compute by hand.
+# Query 3 of the four tokens that all lessons compute by hand.
 Q3, DO3 = (1, 1), (1, -1)
 K, V = ((1, 0), (0, 1), (1, 1), (0, 0)), ((1, 0), (0, 1), (2, 2), (0, 4))
 

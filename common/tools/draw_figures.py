@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""draw_figures.py: the drawings of the chapters, as SVG.
+"""draw_figures.py: the drawings of the lessons, as SVG.
 
     draw_figures.py OUTDIR [--check]      --check: exit 1 when a file there differs from the drawing
 
@@ -10,7 +10,7 @@ Interface:
 - 02_what_moves: how often an element of a row crosses between memory and chip, way by way.
 - 02_blocks_and_merge: a row in four blocks, each with its (m, l), merged in a tree; the numbers
   are computed here from the row that the figure shows.
-- The figures of chapter 03 stand in draw_flash.py, those of stage 04 in draw_backward.py
+- The figures of stage 03 stand in draw_flash.py, those of stage 04 in draw_backward.py
   and draw_gradient.py, those of stage 05 in draw_window.py and draw_stream.py, those of
   stage 06 in draw_ring.py and draw_travel.py.
 """

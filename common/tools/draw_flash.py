@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""draw_flash.py: the drawings of chapter 03. Every number in them is computed here: visiting
+"""draw_flash.py: the drawings of stage 03. Every number in them is computed here: visiting
 orders and tile counts by walking the loops, fragments and swizzle from the formulas that
 03_flash_forward/library/cuda/mma.cuh states, schedules by handing out blocks. The
 roofline is drawn by draw_roofline.py.
@@ -247,7 +247,7 @@ def draw_split_keys():
                   "Four blocks take a quarter of the keys each for the same queries; a second "
                   "kernel merges their O and lse.")
     pic.text(490, 32, "Few rows, many keys: blocks share a row of tiles", 19)
-    pic.text(490, 56, "each part is a finished attention over its own keys; the merge is chapter "
+    pic.text(490, 56, "each part is a finished attention over its own keys; the merge is stage "
              "02's, with O along", 13, fill=GREY)
     pic.box(30, 130, 76, 60, GREEN, GREEN, 0.25)
     pic.text(68, 165, "Q_i", 16)

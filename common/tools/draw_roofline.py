@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""draw_roofline.py: chapter 03's roofline from recorded rows: speed against operations for each
+"""draw_roofline.py: stage 03's roofline from recorded rows: speed against operations for each
 byte that the tiles of a variant move, which the traffic rows tell.
 
 Interface:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """draw_travel.py: more drawings of stage 06: what travels in a backward pass, when a message
 hides behind a computation, how ranks come to wait for each other in a circle, and a ring in two
-levels. Owners, parts and times are computed here, by the rules that the chapter gives.
+levels. Owners, parts and times are computed here, by the rules that the lessons give.
 
 Interface:
 - FIGURES: file name -> function that returns the SVG. draw_figures.py writes and checks them.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """draw_window.py: the drawings of stage 05. Every number in them is computed here: visible pairs
-by asking the rule of common/attn.h pair by pair, tiles by walking them and by the chapter's
+by asking the rule of common/attn.h pair by pair, tiles by walking them and by the lesson's
 formula (they must agree). The rolling cache and the layers are in draw_stream.py.
 
 Interface:
@@ -147,7 +147,7 @@ def walk_tile(i, j, left, right):
 
 
 def formula_tile(i, j, left, right):
-    """The same from the extreme positions, as the chapter says."""
+    """The same from the extreme positions, as the lesson says."""
     a, z, j0, j1 = i * TILE, (i + 1) * TILE - 1, j * TILE, (j + 1) * TILE - 1
     if not (j1 >= a - left and j0 <= z + right):
         return "skipped"
@@ -181,7 +181,7 @@ def draw_tiles():
         middle = rows[tiles // 2]
         per_row = WIDTH // TILE * (2 if right else 1)
         if (middle["masked"], middle["clean"]) != (2, per_row - 1):
-            raise ValueError("a row in the middle has other tiles than the chapter says")
+            raise ValueError("a row in the middle has other tiles than the lesson says")
         pic.text(x0 + tiles * cell / 2, 90, title, 15, weight="bold")
         pic.text(x0 + tiles * cell / 2, 100 + tiles * cell + 24,
                  ", ".join(f"{n} {kind}" for kind, n in count.items()), 14)

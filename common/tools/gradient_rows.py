@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""gradient_rows.py: what each dtype makes of a real gradient, as rows for the chapter.
+"""gradient_rows.py: what each dtype makes of a real gradient, as rows for stage 04.
 
     gradient_rows.py PROGRAM [--device cpu|cuda]        rows on stdout
 

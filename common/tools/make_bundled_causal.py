@@ -220,7 +220,7 @@ def choose_layer(kept):
 
 
 def backward_of(Q, K, V, dO):
-    """O, dQ, dK, dV [N][heads][d] in float64 NumPy, by the formulas of the chapter."""
+    """O, dQ, dK, dV [N][heads][d] in float64 NumPy, by the formulas of stage 04."""
     group, scale = Q.shape[1] // K.shape[1], 1 / math.sqrt(Q.shape[2])
     Kh, Vh = np.repeat(K, group, 1), np.repeat(V, group, 1)
     S = scale * np.einsum("ihx,jhx->hij", Q, Kh)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * one_key_tiles.c: a solution of exercise 8 of chapter 03: FlashAttention-2 with tiles of one query
+ * one_key_tiles.c: a solution of stage 03's exercise 8: FlashAttention-2 with tiles of one query
  * and one key, as a shared object for `flash_forward --variant-so`.
  *
- * A tile of one key has m~ = s, l~ = 1 and P~ V_j = V_j: the update is chapter 02's
+ * A tile of one key has m~ = s, l~ = 1 and P~ V_j = V_j: the update is stage 02's
  * softmax_push with O along. The functions of common/ are those of the program that loads this.
  *
  * Interface: flash_forward_variant, flash_forward_abi_version.

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Does traffic_rows.py join what ncu counted with the right checked rows, and does it refuse what
 does not fit together? On a small CSV made here, as ncu writes it. And do the recorded rows say what
-the chapter explains: bytes at the multiprocessors are the tile model, bytes of HBM are each tensor
+the lab note explains: bytes at the multiprocessors are the tile model, bytes of HBM are each tensor
 once, or the model where the cache is too small?"""
 import json
 import pathlib

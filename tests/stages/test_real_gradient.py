@@ -4,7 +4,7 @@
 
     test_real_gradient.py PROGRAM [--device cpu|cuda]
 
-The rows of common/tools/gradient_rows.py have to say what the chapter says of them: all variants
+The rows of common/tools/gradient_rows.py have to say what the lab note says of them: all variants
 are right in every dtype; float16 alone loses most rows of dQ although each element is within its
 bound, because so small a number has no bits there; times 2^16 it does not; bfloat16 has no such
 trouble.

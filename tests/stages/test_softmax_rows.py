@@ -6,7 +6,7 @@ usage: test_softmax_rows.py PROGRAM [cpu|cuda]
 
 - All widths that sit on an edge of some variant (block, vector, register class), all distributions:
   exit 0, one JSON row for each variant, judged and right, nothing non-finite.
-- The counted accesses of each variant are the numbers of the chapter.
+- The counted accesses of each variant are the numbers of the lesson.
 - The unsafe exp breaks where it must and the safe forms do not.
 - Bad usage is exit 2 with a sentence.
 """

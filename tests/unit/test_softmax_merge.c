@@ -7,7 +7,7 @@
  * - Identity, empty sets, -inf, +-1e4, NaN.
  * - Every CPU variant on rows that break careless code, in place and out of place, 1 and 3 threads,
  *   judged by rows_oracle; and rows_oracle itself fed with wrong answers.
- * - Accesses counted by the twins against the numbers of the chapter.
+ * - Accesses counted by the twins against the numbers of the lesson.
  */
 #include <setjmp.h>
 #include <stdarg.h>
