@@ -211,7 +211,7 @@ def hole_of(text):
     found = learn_steps.HOLE.search(text)
     if found:
         return textwrap.dedent(found[2]).rstrip().splitlines()
-    return [line for line in text.rstrip().splitlines() if not line.startswith("#")]
+    return [line for line in text.rstrip().splitlines() if not line.startswith("# ")]
 
 
 def show_solution(step):

@@ -309,8 +309,8 @@ def compile_step(step, file, folder, asan=False, harness=()):
     program, mine = new.with_name("check"), pathlib.Path(folder) / "answer.o"
     try:
         given.write_text(prototypes(step), encoding="utf-8")
-        good, said = run_compiler([*compile_flags(step, asan), "-include", given, "-c", file, "-o",
-                                   mine])
+        good, said = run_compiler([*compile_flags(step, asan), "-include", given, "-c", "-x", "c",
+                                   file, "-o", mine])
         if good:
             good, more = run_compiler([*compile_flags(step, asan), mine,
                                        *(harness or harness_sources(step)), "-lm", "-o", new])
@@ -366,6 +366,28 @@ def verdict_of(status, text, seconds):
                    "was judged.")
 
 
+def sanitizer_says(printed):
+    """What is wrong, where, and next to which memory: a few lines of a report of a hundred.
+    Without a report: ""."""
+    lines = []
+    for line in printed.splitlines():
+        error = re.search(r"ERROR: \w+: (.*?)(?: on (?:unknown )?address.*)?$", line)
+        frame = re.match(r"\s+#\d+ \S+ in (\w+) .*/([\w.]+\.c):(\d+)", line)
+        if "runtime error:" in line:
+            lines.append(re.sub(r"^.*/", "", line))
+        elif error:
+            lines.append(error[1])
+        elif re.match(r"(READ|WRITE) of size", line):
+            lines.append(line.partition(" at ")[0])
+        elif frame and frame[2] != "learn.c":
+            lines.append(f"  in {frame[1]}, {frame[2]}:{frame[3]}")
+        elif " is located " in line:
+            lines.append("the address " + line.partition(" is ")[2])
+        elif line.startswith("SUMMARY"):
+            break
+    return "\n".join(lines)
+
+
 def judge_c(step, file, folder, asan, say, harness):
     program, said = compile_step(step, file, folder, asan, harness)
     if said.strip():
@@ -376,8 +398,9 @@ def judge_c(step, file, folder, asan, say, harness):
     for number, case in enumerate(step.cases, 1):
         status, text, printed = run_case(program, case.flags, seconds)
         verdict = verdict_of(status, text, seconds)
-        if asan and "Sanitizer" in printed or "runtime error:" in printed:
-            verdict = Verdict(False, "sanitizer", "The sanitizer found the error above.")
+        report = sanitizer_says(printed) if asan else ""
+        if report:
+            verdict, printed = Verdict(False, "sanitizer", report), ""
         say(f"  case {number} of {len(step.cases)}, {case.name}: "
             f"{'right' if verdict.passed else 'WRONG'}")
         if printed:

@@ -237,7 +237,8 @@ def check_behaviour(tap):
             tap.skip("--asan", "the compiler has no sanitizer")
             return
         verdict = learn_steps.judge(step, file, folder, asan=True, **SILENT)
-        tap.ok(verdict.code == "sanitizer", "--asan sees a read past the end", verdict)
+        tap.ok(verdict.code == "sanitizer" and "READ of size 4" in verdict.text and
+               "in scores, a.c:" in verdict.text, "--asan sees a read past the end", verdict)
 
 
 class Engine:
