@@ -138,20 +138,21 @@ def included(root, path):
             yield found.resolve()
 
 
-def variant_sources(root, path):
+def variant_sources(path, includes):
     """A variant's file, all that it includes, and the helper files beside the headers of a stage
-    that it includes: *.c or *.cu that are no variants and include such a header themselves."""
+    that it includes: *.c or *.cu that are no variants and include such a header themselves.
+    includes: what a file includes, asked many times."""
     seen, todo = set(), [path.resolve()]
     while todo:
         file = todo.pop()
         if file in seen:
             continue
         seen.add(file)
-        todo += included(root, file)
+        todo += includes(file)
         if file.suffix in (".h", ".cuh") and file.parent.name in ("cpu", "cuda"):
             helpers = [*file.parent.glob("*.c"), *file.parent.glob("*.cu")]
             todo += [helper for helper in helpers if not re.match(r"v\d", helper.name)
-                     and file in included(root, helper)]
+                     and file in includes(helper)]
     return sorted(seen)
 
 
@@ -159,10 +160,11 @@ def sources_hashes(root):
     """{(stage folder, variant): SHA-256 of its variant_sources}, as variant_hashes."""
     root, hashes, known = root.resolve(), {}, {}
     called = {**CALLED, **behind_methods(root)}
+    includes = functools.lru_cache(maxsize=None)(lambda file: tuple(included(root, file)))
 
     def sources_of(file):
         if file not in known:
-            known[file] = variant_sources(root, file)
+            known[file] = variant_sources(file, includes)
         return known[file]
 
     for (folder, variant), files in variant_files(root).items():
