@@ -43,6 +43,8 @@
 #include "bench/bench.h"
 #include "judge/sandbox.h"
 
+/* Pieces of output or replies at a time: who floods us is late all the same. */
+enum { MANY = 64 };
 #define SWEEP_MS 6000.0 /* runner_supervise kills what is left; longer than it takes at most */
 
 struct Isolate {
@@ -57,6 +59,7 @@ struct Isolate {
     int ended, how, how_is_told;  /* how: as waitpid has it; a supervisor tells it */
     RunnerReply last;             /* REFUSES, BROKEN, FAULT or DENIED: why it ended */
     double deadline;
+    int loads;         /* the submission's code may run */
     int late;          /* it was killed because the time was over */
     size_t base_bytes; /* memory before the library was loaded */
     size_t shown;      /* characters of its output that are kept */
@@ -481,15 +484,47 @@ static int relay_message(Isolate *s, const RunnerReply *r)
     return send(s->control, &go_on, sizeof go_on, MSG_NOSIGNAL) == sizeof go_on;
 }
 
+/* What a reply means for this side: 1 it is one that somebody waits for. Once the library is there
+ * anything may come from the submission, so then no reply is the machine's fault. */
+static int handle_reply(Isolate *s, RunnerReply *r)
+{
+    switch (r->says) {
+    case RUNNER_READY:
+    case RUNNER_LOADED:
+    case RUNNER_DONE:
+        return 1;
+    case RUNNER_SENDS:
+    case RUNNER_RECEIVES:
+        if (!s->ended && !relay_message(s, r))
+            kill_runner(s);
+        return 0;
+    case RUNNER_ENDED:
+        if (s->opened.strict)
+            return 0; /* nobody but the submission says so */
+        s->how = r->number;
+        s->how_is_told = 1;
+        return 0;
+    case RUNNER_FAULT:
+    case RUNNER_DENIED:
+        break;
+    default:
+        if (r->says == RUNNER_BROKEN && s->loads)
+            r->says = RUNNER_REFUSES;
+        kill_runner(s);
+    }
+    if (!s->last.says)
+        s->last = *r;
+    return 0;
+}
+
 /* Waits for READY, LOADED or DONE: 1, or 0 when the runner has ended; then s->last may say why. */
 static int next_reply(Isolate *s, RunnerReply *r)
 {
     for (;;) {
         const int over = s->ended;
-        const double now = bench_now_ms();
         struct pollfd watched[3] = {
             {s->control, POLLIN, 0}, {s->output, POLLIN, 0}, {s->process, POLLIN, 0}};
-        double left = s->deadline - now;
+        double left = s->deadline - bench_now_ms();
         if (left <= 0.0 && !over) {
             kill_runner(s);
             if (s->late && left < -SWEEP_MS)
@@ -501,22 +536,11 @@ static int next_reply(Isolate *s, RunnerReply *r)
             left = 2.0; /* a kernel before 5.3: look */
         if (!over)
             poll(watched, 3, (int)fmin(ceil(left), 1e9));
-        for (int i = 0; i < 64 && take_output(s); i++)
+        for (int i = 0; i < MANY && take_output(s); i++)
             ;
-        while (take_reply(s, r)) {
-            if (r->says == RUNNER_READY || r->says == RUNNER_LOADED || r->says == RUNNER_DONE)
+        for (int i = 0; i < MANY && take_reply(s, r); i++)
+            if (handle_reply(s, r))
                 return 1;
-            if (r->says == RUNNER_SENDS || r->says == RUNNER_RECEIVES) {
-                if (!over && !relay_message(s, r))
-                    kill_runner(s);
-            } else if (r->says == RUNNER_ENDED) {
-                s->how = r->number;
-                s->how_is_told = 1;
-            } else if (!s->last.says)
-                s->last = *r;
-            if (r->says == RUNNER_REFUSES || r->says == RUNNER_BROKEN)
-                kill_runner(s);
-        }
         if (over)
             return 0;
         reap(s);
@@ -552,8 +576,8 @@ static int explain_signal(Isolate *s, int number)
                      s->last.text);
         else
             snprintf(text, size,
-                     "it tried a system call that a submission may not make, with its signals "
-                     "blocked, as system() does");
+                     "it tried a system call that a submission may not make (with its signals "
+                     "blocked, as system() does, or by another processor's number)");
         return finish(s, ISOLATE_REFUSED, text);
     }
     if (told && s->last.no_memory && s->last.array < 0) {
@@ -667,6 +691,7 @@ Isolate *isolate_open(const IsolateJob *job, IsolateResult *result)
         goto failed;
     s->worker = s->opened.strict ? s->pid : (pid_t)r.number;
     s->base_bytes = high_water(s->worker);
+    s->loads = 1;
     if (!ask(s, &load, sizeof load, RUNNER_LOADED, &r))
         goto failed;
     finish(s, ISOLATE_FINISHED, "");
@@ -726,7 +751,7 @@ void isolate_close(Isolate *s)
         if (bench_now_ms() > end)
             kill(s->pid, SIGKILL);
     }
-    for (int i = 0; i < 64 && take_output(s); i++)
+    for (int i = 0; i < MANY && take_output(s); i++)
         ;
     if (s->output >= 0)
         close(s->output);

@@ -291,7 +291,10 @@ static int add_rules(scmp_filter_ctx f)
 static int seccomp_enter(char *why, size_t size)
 {
     scmp_filter_ctx f = seccomp_init(SCMP_ACT_TRAP);
-    int failed = !f ? -ENOMEM : add_rules(f);
+    /* a call by the numbers of another processor (int 0x80) ends the process, not a thread of it */
+    int failed = !f ? -ENOMEM : seccomp_attr_set(f, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
+    if (!failed)
+        failed = add_rules(f);
     if (!failed)
         failed = seccomp_load(f);
     if (f)

@@ -32,6 +32,7 @@
 #include <unistd.h>
 
 #include "attn.h"
+#include "judge/runner.h"
 #include "tensor.h"
 
 #ifndef FOLDER
@@ -78,6 +79,13 @@ enum {
     WRITE_A_FILE,
     SHOW_WHAT_IT_HAS,
     FLOOD,
+    FORGE_A_BROKEN_JUDGE,
+    FORGE_AN_END,
+    FLOOD_THE_JUDGE,
+    SEND_TO_NOBODY,
+    OLD_CALL,
+    TRUNCATE,
+    STOP_ITSELF,
     HANG,
     SLEEP,
     GUESS_THE_SEED
@@ -208,6 +216,15 @@ static void threads(int many)
     printf("%s threads\n", count == many ? "all" : "not all");
 }
 
+/* What the runner may say to the judge. */
+static void forge(RunnerSays says, int number)
+{
+    const RunnerReply r = {
+        .says = says, .number = number, .text = "all is well", .address = 1 << 30};
+    if (write(RUNNER_CONTROL, &r, sizeof r) != sizeof r)
+        failed("forge");
+}
+
 static void show(void)
 {
     extern char **environ;
@@ -305,6 +322,20 @@ static int attack_process(const AttnArgs *a, int which)
     case SHELL:
         if (system("true") == 0)
             got("a shell");
+        break;
+    case OLD_CALL: /* getpid by its 32-bit number; elsewhere what ends like it */
+#ifdef __x86_64__
+        __asm__ volatile("int $0x80" : : "a"(20) : "memory");
+        got("a call");
+#endif
+        kill(getpid(), SIGSYS);
+        break;
+    case TRUNCATE:
+        if (truncate(FOLDER "/teacher.key", 0) == 0)
+            got("a file");
+        break;
+    case STOP_ITSELF:
+        kill(getpid(), SIGSTOP);
         break;
     case EXIT:
         zeros(a);
@@ -419,6 +450,20 @@ static int attack_file(const AttnArgs *a, int which)
         for (int file = 3; file < 1024; file++)
             if (write(file, "{\"pass\":true}\n", 14) < 0 && errno != EBADF)
                 failed("write");
+        break;
+    case FORGE_A_BROKEN_JUDGE:
+        forge(RUNNER_BROKEN, 0);
+        break;
+    case FORGE_AN_END:
+        forge(RUNNER_ENDED, SIGKILL);
+        zeros(a);
+        return NOTHING;
+    case FLOOD_THE_JUDGE:
+        for (;;)
+            forge(RUNNER_FAULT, SIGSEGV);
+    case SEND_TO_NOBODY:
+        forge(RUNNER_SENDS, 1);
+        pause();
         break;
     case FLOOD:
         for (int line = 0; line < 1 << 18; line++)
