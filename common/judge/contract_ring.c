@@ -258,7 +258,7 @@ static int fetch_letter(Post *p, int rank, const IsolateMessage *m)
     while (!p->stopped && !p->first[m->peer][rank]) {
         if (is_stuck(p))
             return 0;
-        if (pthread_cond_timedwait(&p->changed, &p->lock, &end) == ETIMEDOUT) {
+        if (pthread_cond_timedwait(&p->changed, &p->lock, &end) == ETIMEDOUT && !p->stopped) {
             p->late = 1;
             explain_ranks(p, "the time is over");
             return 0;

@@ -299,10 +299,9 @@ static int attack_judge(const AttnArgs *a, int which)
     return COMPUTE;
 }
 
-/* Processes, threads, and ends that are none. */
+/* Processes and threads. */
 static int attack_process(const AttnArgs *a, int which)
 {
-    volatile int *const nothing = (volatile int *)(size_t)8;
     switch (which) {
     case FORK:
         if (fork() >= 0)
@@ -323,16 +322,34 @@ static int attack_process(const AttnArgs *a, int which)
         if (system("true") == 0)
             got("a shell");
         break;
+    case TRUNCATE:
+        if (truncate(FOLDER "/teacher.key", 0) == 0)
+            got("a file");
+        break;
+    case LEAVE_THREADS:
+        threads(3);
+        break;
+    case BOMB_OF_THREADS:
+        threads(100000);
+        zeros(a);
+        return NOTHING;
+    default:
+        break;
+    }
+    return COMPUTE;
+}
+
+/* Ends that are none. */
+static int attack_end(const AttnArgs *a, int which)
+{
+    volatile int *const nothing = (volatile int *)(size_t)8;
+    switch (which) {
     case OLD_CALL: /* getpid by its 32-bit number; elsewhere what ends like it */
 #ifdef __x86_64__
         __asm__ volatile("int $0x80" : : "a"(20) : "memory");
         got("a call");
 #endif
         kill(getpid(), SIGSYS);
-        break;
-    case TRUNCATE:
-        if (truncate(FOLDER "/teacher.key", 0) == 0)
-            got("a file");
         break;
     case STOP_ITSELF:
         kill(getpid(), SIGSTOP);
@@ -355,13 +372,6 @@ static int attack_process(const AttnArgs *a, int which)
         if (sigsetjmp(back, 1) == 0)
             *nothing = 1;
         puts("went on");
-        zeros(a);
-        return NOTHING;
-    case LEAVE_THREADS:
-        threads(3);
-        break;
-    case BOMB_OF_THREADS:
-        threads(100000);
         zeros(a);
         return NOTHING;
     case HANG:
@@ -477,8 +487,8 @@ static int attack_file(const AttnArgs *a, int which)
 
 static AttnStatus attack(const AttnArgs *a, int which)
 {
-    int (*const attacks[])(const AttnArgs *, int) = {attack_judge, attack_process, attack_memory,
-                                                     attack_file};
+    int (*const attacks[])(const AttnArgs *, int) = {attack_judge, attack_process, attack_end,
+                                                     attack_memory, attack_file};
     setvbuf(stdout, NULL, _IONBF, 0); /* what it prints is kept, however it ends */
     for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++) {
         const int left = attacks[i](a, which);
