@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """test_handout.py: what students and Gradescope get is complete, the same for the same key, and
-holds no solution; similarity.py finds copies, renamed or not, and the tests for Python students
-pass right code and no wrong code.
+holds no solution; similarity.py finds copies, renamed or not; quiz.py shows bugs whole; and the
+tests for Python students pass right code and no wrong code.
 
 usage: test_handout.py [BUILD]     BUILD: a build folder with the judge's programs; without it their
 places are empty files
@@ -29,6 +29,7 @@ import adapters
 import grade
 import grade_formats
 import handout
+import quiz
 import similarity
 import suite as suites
 import test_attention
@@ -267,6 +268,35 @@ def check_screens(tap, build):
                f"{len(lines)} lines of {max(map(len, lines), default=0)}\n{run.stderr}")
 
 
+def check_quiz(tap):
+    for stage in quiz.STAGES:
+        paths = quiz.patches(stage)
+        bad = []
+        for path in paths:
+            text, answer = quiz.sheet(path)
+            wrong = [line[1:] for line in answer.splitlines() if line[:1] == "-"]
+            if any(line.strip() and line not in text for line in wrong) or \
+                    not 3 < text.count("\n") < 150 or "```diff\n\n" in answer:
+                bad.append(path.name)
+        tap.ok(len(paths) >= 6 and not bad, f"quiz {stage}: {len(paths)} bugs, each shown whole",
+               " ".join(bad))
+    sets = {tuple(p.name for p in quiz.chosen(quiz.patches("03"), key, 3)) for key in KEYS}
+    tap.ok(len(sets) > 4, "quiz: other keys choose others")
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = pathlib.Path(folder)
+        (scratch / "key").write_bytes(KEYS[0])
+
+        def run(*words):
+            tool = [sys.executable, ROOT / "common" / "tools" / "quiz.py"]
+            return subprocess.run([*tool, *words, "--key", scratch / "key", "--out",
+                                   scratch / "quiz"], capture_output=True, text=True, check=False)
+        for words in (["07"], ["03", "--count", "999"]):
+            tap.ok(run(*words).returncode == 2 and not (scratch / "quiz").exists(),
+                   f"quiz: refused: {' '.join(words)}")
+        tap.ok(run("03").returncode == 0 and len(list((scratch / "quiz").iterdir())) == 4,
+               "quiz: three sheets and the answers")
+
+
 def check_similarity(tap):
     source = similarity.read(HERE / "solutions" / "2_flash_forward.c")
     renamed = re.sub(r"\b(tile|alpha|keys|rows)\b", r"my_\1", re.sub(r"/\*.*?\*/", "", source,
@@ -331,6 +361,7 @@ def main():
         check_use(tap, build)
         check_screens(tap, build)
     check_similarity(tap)
+    check_quiz(tap)
     check_python(tap)
     return tap.done()
 
