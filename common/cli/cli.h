@@ -98,9 +98,10 @@ typedef struct CliCase {
     const char *variant;      /* "all" or a name; stage 06 also "auto": the planner names one */
     const char *variant_flag; /* by which the user chose it: --variant or --method */
     const char *variant_so;
-    Variant so;       /* stands for variant_so in loops over variants; forward is NULL */
-    int own_variants; /* 0: only variant_so runs */
-    int needs_cuda;   /* asked for a GPU, by device or by name */
+    const char *judge_dir; /* outputs of another program, in place of any variant */
+    Variant so;            /* stands for variant_so or judge_dir in loops; forward is NULL */
+    int own_variants;      /* 0: only variant_so runs */
+    int needs_cuda;        /* asked for a GPU, by device or by name */
     int threads;
     int check, backward, bench, trace, step;
     int deterministic; /* stages 04 and 06: gradients with the same bits on every run */

@@ -236,6 +236,18 @@ static int finish_rows(const CliCase *c, const CliGiven *given)
     return 0;
 }
 
+/* Outputs of another program: there is nothing to run, to time or to save. */
+static int finish_judge(const CliCase *c, const CliGiven *given)
+{
+    static const FlagId senseless[] = {FLAG_VARIANT_SO, FLAG_VARIANT, FLAG_SAVE,    FLAG_BENCH,
+                                       FLAG_ROWS,       FLAG_PACK,    FLAG_NO_CHECK};
+    for (size_t i = 0; c->judge_dir && i < sizeof senseless / sizeof *senseless; i++)
+        if (GIVEN(given, senseless[i]))
+            return cli_refuse("--judge: found beside %s, accepted is one of the two",
+                              cli_flags[senseless[i]].name);
+    return 0;
+}
+
 int cli_finish(Cli *cli, CliCase *c, const CliGiven *given)
 {
     int status = finish_rows(c, given);
@@ -246,12 +258,14 @@ int cli_finish(Cli *cli, CliCase *c, const CliGiven *given)
     if (status == 0)
         status = finish_inputs(c, given);
     if (status == 0)
+        status = finish_judge(c, given);
+    if (status == 0)
         status = finish_variant(cli, c, given);
     if (status != 0)
         return status;
     c->needs_cuda = needs_cuda(c, cli->stage);
-    c->own_variants =
-        !c->variant_so || GIVEN(given, FLAG_VARIANT) || strcmp(c->variant, "all") != 0;
+    c->own_variants = (!c->variant_so && !c->judge_dir) || GIVEN(given, FLAG_VARIANT) ||
+                      strcmp(c->variant, "all") != 0;
     if (c->variant_so && finish_sandbox(cli) != 0)
         return EXIT_USAGE;
     if (c->variant_so) {
@@ -261,6 +275,11 @@ int cli_finish(Cli *cli, CliCase *c, const CliGiven *given)
         c->so.dtypes = DTYPES_ALL;
         c->so.idea = "--variant-so";
     }
+    if (c->judge_dir) /* it may come from tensor cores */
+        c->so = (Variant){.name = "--judge",
+                          .dtypes = DTYPES_ALL,
+                          .traits = VARIANT_TENSOR_CORES,
+                          .idea = "--judge"};
     return c->q_file || c->bundled ? 0 : cli_finish_sizes(c);
 }
 
@@ -285,5 +304,5 @@ const Variant *cli_next_variant(const Cli *cli, const CliCase *c, const Variant 
     for (i = v ? (int)(v - stage->variants) + 1 : 0; i < stage->variant_count; i++)
         if (cli_selects(c, &stage->variants[i]))
             return &stage->variants[i];
-    return c->variant_so ? &c->so : NULL;
+    return c->variant_so || c->judge_dir ? &c->so : NULL;
 }

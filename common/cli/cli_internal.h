@@ -59,6 +59,7 @@ typedef enum FlagId {
     FLAG_VARIANT,
     FLAG_METHOD,
     FLAG_VARIANT_SO,
+    FLAG_JUDGE,
     FLAG_SO_TIME,
     FLAG_SO_SANDBOX,
     FLAG_SO_MEMORY,

@@ -6,6 +6,7 @@
  * - problem_make: CliCase -> Problem; prints one sentence and returns EXIT_USAGE for bad input.
  * - problem_fingerprint: of everything that a variant may read but not write.
  * - tensors_new: storage of three tensors, packed or apart.
+ * - problem_read_result: a saved output, for --judge.
  * - problem_free.
  * The inputs lie in guarded storage; nobody writes to them after problem_make.
  */
@@ -36,6 +37,9 @@ typedef struct Problem {
 int problem_make(Problem *p, const CliCase *c);
 void problem_free(Problem *p);
 uint64_t problem_fingerprint(const Problem *p);
+/* A file with `to`'s shape in the dimensions of --tensor-layout into it: EXIT_OK, EXIT_USAGE or
+ * EXIT_RUNTIME (sentence printed). */
+int problem_read_result(const char *path, const CliCase *c, const Tensor *to);
 
 /* Q, K and V (or their gradients) as --pack and --strides want them: with q_kv K and V lie side by
  * side on the heads axis of storage[1], with qkv all three in storage[0], and the other storages

@@ -229,6 +229,8 @@ void report_row(Report *r, const ReportRow *row)
     const int on_cpu = row->variant->device == ON_CPU;
     const double ms = row_ms(r, row), gflops = row_gflops(r, row);
     char t[8][16];
+    if (row->c->judge_dir && !row->result->ran) /* files that cannot be read: no result, no row */
+        return;
     measure_sgemm(r, row->c, row->variant->device);
     report_json(r, row);
     if (!r->cli->quiet) {

@@ -220,7 +220,7 @@ static void put_attention(FILE *f, const Report *r, const ReportRow *row)
     put_bool(f, "pass", row_pass(row));
     put_sample(f, row->check);
     put_string(f, "failure", out->failure);
-    if (row->variant == &row->c->so)
+    if (row->variant == &row->c->so && row->c->variant_so)
         put_string(f, "so_sandbox", r->cli->so_sandbox == ISOLATE_STRICT ? "strict" : "off");
     else
         fputs(",\"so_sandbox\":null", f);

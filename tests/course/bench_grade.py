@@ -16,10 +16,11 @@ import time
 
 import test_grade
 
-CASES = [f"-N {n} -d {d}{causal}" for n, d in ((3, 2), (1, 8), (77, 19), (301, 64), (333, 64),
-                                               (333, 32), (257, 128), (401, 32), (129, 64),
-                                               (500, 16)) for causal in ("", " --causal")]
-HANGS = ("for (int i = 0; i < N; i++) {\n        float m = -INFINITY, l = 0.0f;\n        float *O_i",
+SIZES = ((3, 2), (1, 8), (77, 19), (301, 64), (333, 64), (333, 32), (257, 128), (401, 32),
+         (129, 64), (500, 16))
+CASES = [f"-N {n} -d {d}{causal}" for n, d in SIZES for causal in ("", " --causal")]
+HANGS = ("for (int i = 0; i < N; i++) {\n        float m = -INFINITY, l = 0.0f;\n        "
+         "float *O_i",
          "for (; causal;)\n        ;\n    for (int i = 0; i < N; i++) {\n        "
          "float m = -INFINITY, l = 0.0f;\n        float *O_i")
 

@@ -220,6 +220,35 @@ def check_json(p, cpu, schema):
          rows[-1]["bound_ratio"])
 
 
+def check_judge(p):
+    """--judge: what --save wrote is right for the same flags, and wrong for others."""
+    backward = ["--backward"] if "  --backward" in p.run("--help").stdout else []
+    flags = ["--device", "cpu", "-B", 2, "-N", 21, "-H", 4, "--kv-heads", 2, "-d", 8, *backward]
+    saved, rows = p.fresh(), p.fresh(".jsonl")
+    p.run(*flags, "--save", saved)
+    done = p.run(*flags, "--judge", saved, "--json", rows)
+    with open(rows, encoding="utf-8") as file:
+        row, = (json.loads(line) for line in file)
+    p.ok(done.returncode == 0 and row["pass"] is True and row["variant"] == "--judge",
+         "--judge: files of --save are right", done.stderr)
+    done = p.run(*flags, "--judge", saved, "--scale", "0.5")
+    p.ok(done.returncode == 1 and "is wrong" in done.stderr, "--judge: and wrong for another scale",
+         done.stderr)
+    shape, values = npyfile.read(os.path.join(saved, "lse.npy"))
+    npyfile.write(os.path.join(saved, "lse.npy"), shape, [v + 0.01 for v in values])
+    done = p.run(*flags, "--judge", saved)
+    p.ok(done.returncode == 1 and "lse is wrong" in done.stderr and "O is wrong" not in done.stderr,
+         "--judge: a wrong lse", done.stderr)
+    os.unlink(os.path.join(saved, "o.npy"))
+    rows = p.fresh(".jsonl")
+    for more, word in ((["--json", rows], "o.npy"), (["--bench"], "--bench"),
+                       (["--no-check"], "--no-check"), (["--save", saved], "--save")):
+        done = p.run(*flags, "--judge", saved, *more)
+        p.ok(done.returncode == 2 and word in done.stderr and done.stderr.count("\n") == 1,
+             f"--judge: refused, {word}", done.stderr)
+    p.ok(not os.path.exists(rows) or os.path.getsize(rows) == 0, "--judge: no row then")
+
+
 def check_save(p, cpu):
     saved = os.path.join(p.fresh(), "deeper")
     done = p.run("--device", "cpu", "-B", 2, "-N", 5, "--seq-kv", 9, "-H", 4, "--kv-heads", 2, "-d",
@@ -317,6 +346,7 @@ def main():
             check_default(p, cpu)
             check_json(p, cpu, args.schema)
             check_save(p, cpu)
+            check_judge(p)
             check_cases(p, cpu)
             check_failed_save(p)
             check_file_limit(p)
