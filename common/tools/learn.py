@@ -352,9 +352,13 @@ if __name__ == "__main__":
     except Usage as error:
         print(f"ladder learn: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("\nstopped; your files are as they were", file=sys.stderr)
-        sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        print(f"ladder learn: {error.filename or 'a file'}: {error.strerror}; your files stand in "
+              f"{MY}, which has to be a folder that can be written", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("\nstopped; your files are as they were", file=sys.stderr)
+        sys.exit(130)

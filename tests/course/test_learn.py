@@ -314,6 +314,10 @@ def check_commands(tap, engine, folder):
     fresh = Engine(pathlib.Path(folder, "fresh"))
     done = fresh.run("hint")
     tap.ok(done.returncode == 2 and "no step was begun" in done.stderr, "no step to hint at", done)
+    done = subprocess.run([str(ROOT / "ladder"), "learn", "01.2"], capture_output=True, text=True,
+                          env=dict(engine.environment, LADDER_MY=str(good)), check=False)
+    tap.ok(done.returncode == 2 and done.stderr.count("\n") == 1 and str(good) in done.stderr,
+           "LADDER_MY is a file: one sentence", done)
     done = subprocess.run([str(ROOT / "ladder"), "learn", "doctor"], capture_output=True, text=True,
                           env=dict(engine.environment, CC="no-such-compiler"), check=False)
     tap.ok(done.returncode == 1 and "MISSING" in done.stdout, "doctor sees no compiler", done)
