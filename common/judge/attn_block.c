@@ -27,7 +27,7 @@ static void places(AttnBlock *b, void **all[POINTERS])
     all[15] = (void **)&b->options.dwk;
 }
 
-void attn_block_make(AttnBlock *block, const AttnArgs *args, const IsolateJob *job)
+void attn_block_make(AttnBlock *block, const AttnArgs *args, const IsolateTask *task)
 {
     void **all[POINTERS];
     memset(block, 0, sizeof *block);
@@ -39,7 +39,7 @@ void attn_block_make(AttnBlock *block, const AttnArgs *args, const IsolateJob *j
     block->args.stream = NULL;
     places(block, all);
     for (int i = 0; i < POINTERS; i++)
-        *all[i] = (void *)(uintptr_t)isolate_pointer(job, *all[i]);
+        *all[i] = (void *)(uintptr_t)isolate_pointer(task, *all[i]);
 }
 
 int attn_block_open(AttnBlock *block, const RunnerCall *call)

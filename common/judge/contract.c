@@ -4,7 +4,7 @@
  * inputs, and the way from a run to a status. See contract.h.
  *
  * Interface: contract_find, contract_names, case_read, case_make, case_free, case_run, run_free,
- * case_flops, run_outputs_new, run_job, run_add, case_is_square, judge_floats.
+ * case_flops, run_outputs_new, run_task, run_add, case_is_square, judge_floats.
  */
 #include "judge/contract.h"
 
@@ -383,21 +383,21 @@ double case_flops(const JudgeCase *c)
 
 /* --- runs --------------------------------------------------------------------------------------*/
 
-IsolateJob run_job(const JudgeLimits *limits, const char *library)
+IsolateTask run_task(const JudgeLimits *limits, const char *library)
 {
-    IsolateJob job;
-    memset(&job, 0, sizeof job);
-    job.library = library;
-    job.seconds = limits->seconds;
-    job.mebibytes = limits->mebibytes;
-    job.threads = limits->threads;
-    job.mode = limits->mode;
-    return job;
+    IsolateTask task;
+    memset(&task, 0, sizeof task);
+    task.library = library;
+    task.seconds = limits->seconds;
+    task.mebibytes = limits->mebibytes;
+    task.threads = limits->threads;
+    task.mode = limits->mode;
+    return task;
 }
 
-void run_add(IsolateJob *job, const char *name, const void *data, size_t bytes, int written)
+void run_add(IsolateTask *task, const char *name, const void *data, size_t bytes, int written)
 {
-    IsolateArray *a = &job->arrays[job->array_count++];
+    IsolateArray *a = &task->arrays[task->array_count++];
     a->name = name;
     a->data = (void *)(uintptr_t)data;
     a->bytes = bytes;

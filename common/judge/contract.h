@@ -140,9 +140,9 @@ extern const Contract contract_naive, contract_tiled_softmax, contract_flash_for
 
 /* Outputs of the problem's shape, poisoned. 0, or -1 with run->end broken. */
 int run_outputs_new(const JudgeCase *c, JudgeRun *run);
-/* A job with the limits, without arrays. */
-IsolateJob run_job(const JudgeLimits *limits, const char *library);
-void run_add(IsolateJob *job, const char *name, const void *data, size_t bytes, int written);
+/* A task with the limits, without arrays. */
+IsolateTask run_task(const JudgeLimits *limits, const char *library);
+void run_add(IsolateTask *task, const char *name, const void *data, size_t bytes, int written);
 /* EXIT_OK, or EXIT_USAGE (sentence printed): the contract knows one N only. */
 int case_is_square(const JudgeCase *c);
 /* run->out.args becomes the case with its twist and the outputs: what check and hints compare. */

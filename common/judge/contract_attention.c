@@ -55,7 +55,7 @@ static void run_attention(const JudgeCase *c, const JudgeLimits *limits, const c
                           JudgeRun *run)
 {
     const int alone = (c->contract->features & STAGE_ALWAYS_BACKWARD) != 0;
-    IsolateJob job = run_job(limits, library);
+    IsolateTask task = run_task(limits, library);
     Storage *all[RUN_OUTPUTS];
     AttnBlock block;
     Isolate *session;
@@ -64,12 +64,12 @@ static void run_attention(const JudgeCase *c, const JudgeLimits *limits, const c
         return;
     if (alone)
         write_forward(c, &run->out);
-    attn_block_arrays(&job, &run->out, &c->problem, alone);
-    session = isolate_open(&job, &run->end);
+    attn_block_arrays(&task, &run->out, &c->problem, alone);
+    session = isolate_open(&task, &run->end);
     if (!session)
         return;
     run->out.args.threads = limits->threads;
-    attn_block_make(&block, &run->out.args, &job);
+    attn_block_make(&block, &run->out.args, &task);
     snprintf(backward, sizeof backward, "%s_backward", c->contract->symbol);
     if (isolate_call(session, "attn", c->contract->symbol, &block, sizeof block)) {
         run->ms = run->end.ms;

@@ -317,7 +317,7 @@ static void end_rank(Post *p, int rank, int good)
 typedef struct RankThread {
     RingRankRun me;
     const JudgeCase *c;
-    IsolateJob job;
+    IsolateTask task;
     RingNumbers numbers;
     const char *symbol;
     IsolateResult end;
@@ -329,7 +329,7 @@ typedef struct RankThread {
 static void *run_rank(void *argument)
 {
     RankThread *t = argument;
-    Isolate *session = isolate_open(&t->job, &t->end);
+    Isolate *session = isolate_open(&t->task, &t->end);
     int good;
     pthread_barrier_wait(t->together);
     good =
@@ -341,7 +341,7 @@ static void *run_rank(void *argument)
     return NULL;
 }
 
-/* Room for a rank's results, and its job. 0, or -1: no memory. */
+/* Room for a rank's results, and its task. 0, or -1: no memory. */
 static int prepare_rank(RankThread *t, const JudgeLimits *limits, const char *library, int backward)
 {
     const JudgeCase *c = t->c;
@@ -351,9 +351,9 @@ static int prepare_rank(RankThread *t, const JudgeLimits *limits, const char *li
     const size_t rows = (size_t)(s->count * c->flags->H), keys = (size_t)(s->count * c->flags->Hkv);
     const size_t q = rows * (size_t)c->flags->d * sizeof(float);
     const size_t kv = keys * (size_t)c->flags->d * sizeof(float), lse = rows * sizeof(float);
-    IsolateJob *job = &t->job;
+    IsolateTask *task = &t->task;
     RingNumbers *n = &t->numbers;
-    *job = run_job(limits, library);
+    *task = run_task(limits, library);
     t->O = malloc(q + lse + 1);
     t->dQ = malloc(q + 2 * kv + 1);
     t->mailbox = malloc(ring->mailbox_bytes);
@@ -365,31 +365,31 @@ static int prepare_rank(RankThread *t, const JudgeLimits *limits, const char *li
     memset(t->O, 0xFF, q + lse);
     memset(t->dQ, 0xFF, q + 2 * kv);
     memset(t->mailbox, 0xFF, ring->mailbox_bytes);
-    run_add(job, "Q", s->Q, q, 0);
-    run_add(job, "K", s->K, kv, 0);
-    run_add(job, "V", s->V, kv, 0);
-    run_add(job, "O", backward ? s->O : t->O, q, !backward);
-    run_add(job, "lse", backward ? s->lse : t->lse, lse, !backward);
-    run_add(job, "tokens", ring->tokens, (size_t)ring->world * sizeof *ring->tokens, 0);
-    run_add(job, "positions", ring->positions, (size_t)c->flags->Nq * sizeof *ring->positions, 0);
-    run_add(job, "a message", t->mailbox, ring->mailbox_bytes, 1);
-    job->mailbox = job->array_count - 1;
+    run_add(task, "Q", s->Q, q, 0);
+    run_add(task, "K", s->K, kv, 0);
+    run_add(task, "V", s->V, kv, 0);
+    run_add(task, "O", backward ? s->O : t->O, q, !backward);
+    run_add(task, "lse", backward ? s->lse : t->lse, lse, !backward);
+    run_add(task, "tokens", ring->tokens, (size_t)ring->world * sizeof *ring->tokens, 0);
+    run_add(task, "positions", ring->positions, (size_t)c->flags->Nq * sizeof *ring->positions, 0);
+    run_add(task, "a message", t->mailbox, ring->mailbox_bytes, 1);
+    task->mailbox = task->array_count - 1;
     if (backward) {
-        run_add(job, "dO", s->dO, q, 0);
-        run_add(job, "dQ", t->dQ, q, 1);
-        run_add(job, "dK", t->dK, kv, 1);
-        run_add(job, "dV", t->dV, kv, 1);
+        run_add(task, "dO", s->dO, q, 0);
+        run_add(task, "dQ", t->dQ, q, 1);
+        run_add(task, "dK", t->dK, kv, 1);
+        run_add(task, "dV", t->dV, kv, 1);
     }
-    job->relay = carry;
-    job->context = &t->me;
-    *n = (RingNumbers){.Q = isolate_pointer(job, s->Q),
-                       .K = isolate_pointer(job, s->K),
-                       .V = isolate_pointer(job, s->V),
-                       .O = isolate_pointer(job, job->arrays[3].data),
-                       .lse = isolate_pointer(job, job->arrays[4].data),
-                       .tokens = isolate_pointer(job, job->arrays[5].data),
-                       .positions = isolate_pointer(job, ring->positions),
-                       .mailbox = isolate_pointer(job, t->mailbox),
+    task->relay = carry;
+    task->context = &t->me;
+    *n = (RingNumbers){.Q = isolate_pointer(task, s->Q),
+                       .K = isolate_pointer(task, s->K),
+                       .V = isolate_pointer(task, s->V),
+                       .O = isolate_pointer(task, task->arrays[3].data),
+                       .lse = isolate_pointer(task, task->arrays[4].data),
+                       .tokens = isolate_pointer(task, task->arrays[5].data),
+                       .positions = isolate_pointer(task, ring->positions),
+                       .mailbox = isolate_pointer(task, t->mailbox),
                        .mailbox_bytes = (int64_t)ring->mailbox_bytes,
                        .rank = t->me.rank,
                        .world = ring->world,
@@ -400,10 +400,10 @@ static int prepare_rank(RankThread *t, const JudgeLimits *limits, const char *li
                        .right = (int32_t)a->rule.right,
                        .scale = a->scale};
     if (backward) {
-        n->dO = isolate_pointer(job, s->dO);
-        n->dQ = isolate_pointer(job, t->dQ);
-        n->dK = isolate_pointer(job, t->dK);
-        n->dV = isolate_pointer(job, t->dV);
+        n->dO = isolate_pointer(task, s->dO);
+        n->dQ = isolate_pointer(task, t->dQ);
+        n->dK = isolate_pointer(task, t->dK);
+        n->dV = isolate_pointer(task, t->dV);
     }
     return 0;
 }

@@ -46,11 +46,11 @@ static int make_reference(JudgeCase *c)
     return EXIT_OK;
 }
 
-/* One call of a function whose arrays are in the job. */
-static void run_small(const IsolateJob *job, const char *row, const char *symbol,
+/* One call of a function whose arrays are in the task. */
+static void run_small(const IsolateTask *task, const char *row, const char *symbol,
                       const SmallNumbers *numbers, JudgeRun *run)
 {
-    isolate_run(job, row, symbol, numbers, sizeof *numbers, &run->end);
+    isolate_run(task, row, symbol, numbers, sizeof *numbers, &run->end);
     run->ms = run->end.ms;
 }
 
@@ -65,23 +65,23 @@ static int is_causal(const JudgeCase *c)
 static void run_flash_simple(const JudgeCase *c, const JudgeLimits *limits, const char *library,
                              JudgeRun *run)
 {
-    IsolateJob job = run_job(limits, library);
+    IsolateTask task = run_task(limits, library);
     const AttnArgs *in = &c->problem.args;
     SmallNumbers n;
     if (run_outputs_new(c, run) != 0)
         return;
-    run_add(&job, "Q", in->Q.data, tensor_bytes(c), 0);
-    run_add(&job, "K", in->K.data, tensor_bytes(c), 0);
-    run_add(&job, "V", in->V.data, tensor_bytes(c), 0);
-    run_add(&job, "O", run->out.args.O.data, tensor_bytes(c), 1);
-    run_add(&job, "lse", run->out.args.lse, row_bytes(c), 1);
+    run_add(&task, "Q", in->Q.data, tensor_bytes(c), 0);
+    run_add(&task, "K", in->K.data, tensor_bytes(c), 0);
+    run_add(&task, "V", in->V.data, tensor_bytes(c), 0);
+    run_add(&task, "O", run->out.args.O.data, tensor_bytes(c), 1);
+    run_add(&task, "lse", run->out.args.lse, row_bytes(c), 1);
     memset(&n, 0, sizeof n);
     for (int i = 0; i < 5; i++)
-        n.pointer[i] = isolate_pointer(&job, job.arrays[i].data);
+        n.pointer[i] = isolate_pointer(&task, task.arrays[i].data);
     n.integer[0] = (int32_t)c->flags->Nq;
     n.integer[1] = (int32_t)c->flags->d;
     n.integer[2] = is_causal(c);
-    run_small(&job, "flash_simple", c->contract->symbol, &n, run);
+    run_small(&task, "flash_simple", c->contract->symbol, &n, run);
 }
 
 static void judge_flash_simple(const JudgeCase *c, JudgeRun *run)
@@ -176,7 +176,7 @@ static const struct {
 };
 
 /* The array of this name: input, or what the step writes. */
-static void add_step_array(const JudgeCase *c, IsolateJob *job, const char *name, JudgeRun *run)
+static void add_step_array(const JudgeCase *c, IsolateTask *task, const char *name, JudgeRun *run)
 {
     const AttnArgs *in = &c->problem.args;
     const StepInputs *s = c->own;
@@ -193,13 +193,13 @@ static void add_step_array(const JudgeCase *c, IsolateJob *job, const char *name
                        : strcmp(name, "dQ") == 0  ? run->out.args.dQ.data
                        : last                     ? run->values[0]
                                                   : s->delta;
-    run_add(job, name, data, rows ? row_bytes(c) : tensor_bytes(c), last);
+    run_add(task, name, data, rows ? row_bytes(c) : tensor_bytes(c), last);
 }
 
 static void run_steps(const JudgeCase *c, const JudgeLimits *limits, const char *library,
                       JudgeRun *run)
 {
-    IsolateJob job = run_job(limits, library);
+    IsolateTask task = run_task(limits, library);
     SmallNumbers n;
     if (run_outputs_new(c, run) != 0)
         return;
@@ -211,13 +211,13 @@ static void run_steps(const JudgeCase *c, const JudgeLimits *limits, const char 
     memset(run->values[0], 0xFF, row_bytes(c));
     memset(&n, 0, sizeof n);
     for (int i = 0; parts[c->part].arrays[i]; i++) {
-        add_step_array(c, &job, parts[c->part].arrays[i], run);
-        n.pointer[i] = isolate_pointer(&job, job.arrays[i].data);
+        add_step_array(c, &task, parts[c->part].arrays[i], run);
+        n.pointer[i] = isolate_pointer(&task, task.arrays[i].data);
     }
     n.integer[0] = (int32_t)c->flags->Nq;
     n.integer[1] = (int32_t)c->flags->d;
     n.integer[2] = is_causal(c);
-    run_small(&job, parts[c->part].row, parts[c->part].symbol, &n, run);
+    run_small(&task, parts[c->part].row, parts[c->part].symbol, &n, run);
 }
 
 static void copy_rounded(float *to, const OracleArray *from)

@@ -143,7 +143,7 @@ static int make_sliding(JudgeCase *c)
 
 /* --- a run -------------------------------------------------------------------------------------*/
 
-static SmallNumbers step_numbers(const JudgeCase *c, const IsolateJob *job, int64_t t)
+static SmallNumbers step_numbers(const JudgeCase *c, const IsolateTask *task, int64_t t)
 {
     const Sliding *s = c->own;
     const SlidingStepTruth *step = &s->step[t];
@@ -151,11 +151,11 @@ static SmallNumbers step_numbers(const JudgeCase *c, const IsolateJob *job, int6
     const int64_t d = a->shape.d, first = step->i * s->Br, first_k = step->j * s->Bc;
     const int64_t rows_k = a->shape.Nk - first_k < s->Bc ? a->shape.Nk - first_k : s->Bc;
     SmallNumbers n = {
-        .pointer = {isolate_pointer(job, s->Q + first * d),
-                    isolate_pointer(job, s->K + first_k * d),
-                    isolate_pointer(job, s->V + first_k * d),
-                    isolate_pointer(job, job->arrays[3].data),
-                    isolate_pointer(job, job->arrays[4].data)},
+        .pointer = {isolate_pointer(task, s->Q + first * d),
+                    isolate_pointer(task, s->K + first_k * d),
+                    isolate_pointer(task, s->V + first_k * d),
+                    isolate_pointer(task, task->arrays[3].data),
+                    isolate_pointer(task, task->arrays[4].data)},
         .integer = {(int32_t)s->Br, (int32_t)s->Bc, (int32_t)d, (int32_t)step->args.shape.Nq,
                     (int32_t)rows_k, (int32_t)step->queries.position,
                     (int32_t)attn_position(a->positions_k, first_k).position, (int32_t)a->rule.left,
@@ -209,20 +209,20 @@ static int step_is_right(const JudgeCase *c, int64_t t, const float *O, const fl
     return check->pass;
 }
 
-static void traverse(const JudgeCase *c, const IsolateJob *job, JudgeRun *run)
+static void traverse(const JudgeCase *c, const IsolateTask *task, JudgeRun *run)
 {
     const Sliding *s = c->own;
-    const size_t o_bytes = job->arrays[3].bytes, lse_bytes = job->arrays[4].bytes;
-    float *O = job->arrays[3].data, *lse = job->arrays[4].data;
+    const size_t o_bytes = task->arrays[3].bytes, lse_bytes = task->arrays[4].bytes;
+    float *O = task->arrays[3].data, *lse = task->arrays[4].data;
     float *before = malloc(o_bytes + lse_bytes);
     float *before_lse = before ? before + o_bytes / sizeof *before : NULL;
-    Isolate *session = before ? isolate_open(job, &run->end) : NULL;
+    Isolate *session = before ? isolate_open(task, &run->end) : NULL;
     int good = session != NULL;
     Check check;
     if (!before)
         run->end.end = ISOLATE_BROKEN;
     for (int64_t t = 0; good && t < s->steps; t++) {
-        const SmallNumbers n = step_numbers(c, job, t);
+        const SmallNumbers n = step_numbers(c, task, t);
         memcpy(before, O, o_bytes);
         memcpy(before_lse, lse, lse_bytes);
         good = isolate_call(session, "sliding_window_step", c->contract->symbol, &n, sizeof n) &&
@@ -250,7 +250,7 @@ static void run_sliding(const JudgeCase *c, const JudgeLimits *limits, const cha
     const Sliding *s = c->own;
     const int64_t d = c->flags->d, Nq = c->flags->Nq;
     const size_t row = (size_t)d * sizeof(float);
-    IsolateJob job = run_job(limits, library);
+    IsolateTask task = run_task(limits, library);
     float *lse;
     if (run_outputs_new(c, run) != 0)
         return;
@@ -258,12 +258,12 @@ static void run_sliding(const JudgeCase *c, const JudgeLimits *limits, const cha
     memset(run->out.args.O.data, 0, (size_t)Nq * row);
     for (int64_t i = 0; i < Nq; i++)
         lse[i] = -INFINITY;
-    run_add(&job, "Q", s->Q, (size_t)(s->Tr * s->Br) * row, 0);
-    run_add(&job, "K", s->K, (size_t)(s->Tc * s->Bc) * row, 0);
-    run_add(&job, "V", s->V, (size_t)(s->Tc * s->Bc) * row, 0);
-    run_add(&job, "global_o", run->out.args.O.data, (size_t)Nq * row, 1);
-    run_add(&job, "global_lse", lse, (size_t)Nq * sizeof *lse, 1);
-    traverse(c, &job, run);
+    run_add(&task, "Q", s->Q, (size_t)(s->Tr * s->Br) * row, 0);
+    run_add(&task, "K", s->K, (size_t)(s->Tc * s->Bc) * row, 0);
+    run_add(&task, "V", s->V, (size_t)(s->Tc * s->Bc) * row, 0);
+    run_add(&task, "global_o", run->out.args.O.data, (size_t)Nq * row, 1);
+    run_add(&task, "global_lse", lse, (size_t)Nq * sizeof *lse, 1);
+    traverse(c, &task, run);
 }
 
 /* A step that was wrong stays wrong, whatever the end looks like. */

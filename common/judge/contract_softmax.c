@@ -153,19 +153,19 @@ static void run_rows(const JudgeCase *c, const JudgeLimits *limits, const char *
 {
     const Softmax *s = c->own;
     const size_t row = (size_t)s->rows * sizeof(float), all = row * (size_t)s->cols;
-    IsolateJob job = run_job(limits, library);
+    IsolateTask task = run_task(limits, library);
     SmallNumbers n;
     if (run_two(run, s->rows * s->cols, s->rows) != 0)
         return;
-    run_add(&job, "S", s->in[0], all, 0);
-    run_add(&job, "P", run->values[0], all, 1);
-    run_add(&job, "lse", run->values[1], row, 1);
+    run_add(&task, "S", s->in[0], all, 0);
+    run_add(&task, "P", run->values[0], all, 1);
+    run_add(&task, "lse", run->values[1], row, 1);
     memset(&n, 0, sizeof n);
     for (int i = 0; i < 3; i++)
-        n.pointer[i] = isolate_pointer(&job, job.arrays[i].data);
+        n.pointer[i] = isolate_pointer(&task, task.arrays[i].data);
     n.integer[0] = (int32_t)s->rows;
     n.integer[1] = (int32_t)s->cols;
-    isolate_run(&job, "softmax_rows", c->contract->symbol, &n, sizeof n, &run->end);
+    isolate_run(&task, "softmax_rows", c->contract->symbol, &n, sizeof n, &run->end);
     run->ms = run->end.ms;
 }
 
@@ -263,19 +263,19 @@ static void run_merge(const JudgeCase *c, const JudgeLimits *limits, const char 
     static const char *const names[] = {"m_a", "l_a", "m_b", "l_b"};
     const Softmax *s = c->own;
     const size_t bytes = (size_t)s->rows * sizeof(float);
-    IsolateJob job = run_job(limits, library);
+    IsolateTask task = run_task(limits, library);
     SmallNumbers n;
     if (run_two(run, s->rows, s->rows) != 0)
         return;
     for (int i = 0; i < 4; i++)
-        run_add(&job, names[i], s->in[i], bytes, 0);
-    run_add(&job, "m", run->values[0], bytes, 1);
-    run_add(&job, "l", run->values[1], bytes, 1);
+        run_add(&task, names[i], s->in[i], bytes, 0);
+    run_add(&task, "m", run->values[0], bytes, 1);
+    run_add(&task, "l", run->values[1], bytes, 1);
     memset(&n, 0, sizeof n);
     for (int i = 0; i < 6; i++)
-        n.pointer[i] = isolate_pointer(&job, job.arrays[i].data);
+        n.pointer[i] = isolate_pointer(&task, task.arrays[i].data);
     n.integer[0] = (int32_t)s->rows;
-    isolate_run(&job, "softmax_merge", c->contract->symbol, &n, sizeof n, &run->end);
+    isolate_run(&task, "softmax_merge", c->contract->symbol, &n, sizeof n, &run->end);
     run->ms = run->end.ms;
 }
 

@@ -191,7 +191,7 @@ static void run_twist(const JudgeCase *c, const JudgeLimits *limits, const char 
 {
     const Twisted *t = c->own;
     const size_t bytes = (size_t)(t->rows * t->cols) * sizeof(float);
-    IsolateJob job = run_job(limits, library);
+    IsolateTask task = run_task(limits, library);
     SmallNumbers n;
     run->values[0] = malloc(bytes);
     if (!run->values[0]) {
@@ -199,16 +199,16 @@ static void run_twist(const JudgeCase *c, const JudgeLimits *limits, const char 
         return;
     }
     memset(run->values[0], 0xFF, bytes);
-    run_add(&job, "S", t->S, bytes, 0);
-    run_add(&job, "label", t->label, (size_t)t->cols * sizeof *t->label, 0);
-    run_add(&job, "out", run->values[0], bytes, 1);
+    run_add(&task, "S", t->S, bytes, 0);
+    run_add(&task, "label", t->label, (size_t)t->cols * sizeof *t->label, 0);
+    run_add(&task, "out", run->values[0], bytes, 1);
     memset(&n, 0, sizeof n);
     for (int i = 0; i < 3; i++)
-        n.pointer[i] = isolate_pointer(&job, job.arrays[i].data);
+        n.pointer[i] = isolate_pointer(&task, task.arrays[i].data);
     n.integer[0] = (int32_t)t->rows;
     n.integer[1] = (int32_t)t->cols;
     n.integer[2] = (int32_t)c->twist.width;
-    isolate_run(&job, "softmax_twist", c->contract->symbol, &n, sizeof n, &run->end);
+    isolate_run(&task, "softmax_twist", c->contract->symbol, &n, sizeof n, &run->end);
     run->ms = run->end.ms;
 }
 

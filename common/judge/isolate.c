@@ -48,7 +48,7 @@ enum { MANY = 64 };
 #define SWEEP_MS 6000.0 /* runner_supervise kills what is left; longer than it takes at most */
 
 struct Isolate {
-    const IsolateJob *job;
+    const IsolateTask *task;
     IsolateResult *result;
     RunnerOpen opened;
     int inputs, outputs, library; /* files */
@@ -162,8 +162,8 @@ static void plan_arrays(Isolate *s)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t at[2] = {0, 0};
-    for (int i = 0; i < s->job->array_count; i++) {
-        const IsolateArray *from = &s->job->arrays[i];
+    for (int i = 0; i < s->task->array_count; i++) {
+        const IsolateArray *from = &s->task->arrays[i];
         RunnerArray *to = &s->opened.arrays[i];
         to->written = from->written != 0;
         to->bytes = from->bytes;
@@ -171,7 +171,7 @@ static void plan_arrays(Isolate *s)
         to->offset = at[to->written];
         at[to->written] += to->span;
     }
-    s->opened.array_count = s->job->array_count;
+    s->opened.array_count = s->task->array_count;
     s->written_bytes = at[1];
 }
 
@@ -195,7 +195,7 @@ static int fill_inputs(const Isolate *s)
 {
     unsigned char margin[1 << 16];
     memset(margin, 0xFF, sizeof margin);
-    for (int i = 0; i < s->job->array_count; i++) {
+    for (int i = 0; i < s->task->array_count; i++) {
         const RunnerArray *a = &s->opened.arrays[i];
         const size_t before = a->span - a->bytes;
         if (a->written)
@@ -205,7 +205,7 @@ static int fill_inputs(const Isolate *s)
                           before - at < sizeof margin ? before - at : sizeof margin,
                           (off_t)(a->offset + at)) != 0)
                 return -1;
-        if (write_all(s->inputs, s->job->arrays[i].data, a->bytes, (off_t)(a->offset + before)) !=
+        if (write_all(s->inputs, s->task->arrays[i].data, a->bytes, (off_t)(a->offset + before)) !=
             0)
             return -1;
     }
@@ -214,27 +214,27 @@ static int fill_inputs(const Isolate *s)
 
 void isolate_put(Isolate *s)
 {
-    for (int i = 0; i < s->job->array_count; i++) {
+    for (int i = 0; i < s->task->array_count; i++) {
         const RunnerArray *a = &s->opened.arrays[i];
         const size_t before = a->span - a->bytes;
         if (!a->written)
             continue;
         memset(s->written + a->offset, 0xFF, before);
-        memcpy(s->written + a->offset + before, s->job->arrays[i].data, a->bytes);
+        memcpy(s->written + a->offset + before, s->task->arrays[i].data, a->bytes);
     }
 }
 
 int isolate_take(Isolate *s)
 {
     int intact = 1;
-    for (int i = 0; i < s->job->array_count; i++) {
+    for (int i = 0; i < s->task->array_count; i++) {
         const RunnerArray *a = &s->opened.arrays[i];
         const size_t before = a->span - a->bytes;
         if (!a->written)
             continue;
         for (size_t at = 0; at < before; at++)
             intact &= s->written[a->offset + at] == 0xFF;
-        memcpy(s->job->arrays[i].data, s->written + a->offset + before, a->bytes);
+        memcpy(s->task->arrays[i].data, s->written + a->offset + before, a->bytes);
     }
     return intact;
 }
@@ -242,7 +242,7 @@ int isolate_take(Isolate *s)
 static int make_files(Isolate *s)
 {
     size_t bytes = 0;
-    for (int i = 0; i < s->job->array_count; i++)
+    for (int i = 0; i < s->task->array_count; i++)
         bytes += s->opened.arrays[i].span;
     if (!memory_enough_for(bytes)) /* or it would be killed when it writes to them */
         return -1;
@@ -330,7 +330,7 @@ static char **with_environment(char *first[2])
 static int spawn_runner(Isolate *s, const int files[RUNNER_FILES])
 {
     char path[PATH_MAX], omp[64], blas[64];
-    char *const arguments[] = {"attn_runner", (char *)s->job->library, NULL}; /* for ps */
+    char *const arguments[] = {"attn_runner", (char *)s->task->library, NULL}; /* for ps */
     char *few[] = {omp, blas, NULL, NULL}, **environment = few;
     const char *wait = getenv("OMP_WAIT_POLICY");
     posix_spawn_file_actions_t actions;
@@ -339,11 +339,11 @@ static int spawn_runner(Isolate *s, const int files[RUNNER_FILES])
     int error;
     if (find_runner(path) != 0)
         return ENOENT;
-    snprintf(omp, sizeof omp, "OMP_NUM_THREADS=%d", s->job->threads);
-    snprintf(blas, sizeof blas, "OPENBLAS_NUM_THREADS=%d", s->job->threads);
+    snprintf(omp, sizeof omp, "OMP_NUM_THREADS=%d", s->task->threads);
+    snprintf(blas, sizeof blas, "OPENBLAS_NUM_THREADS=%d", s->task->threads);
     if (wait && strcasecmp(wait, "passive") == 0) /* threads that wait sleep */
         few[2] = "OMP_WAIT_POLICY=passive";
-    if (s->job->mode == ISOLATE_OFF && !(environment = with_environment(few)))
+    if (s->task->mode == ISOLATE_OFF && !(environment = with_environment(few)))
         return ENOMEM;
     sigemptyset(&none);
     sigfillset(&all);
@@ -389,7 +389,7 @@ static int start(Isolate *s)
     for (i = 0; ready && i < RUNNER_FILES; i++) /* above those that they become */
         ready = (files[i] = fcntl(mine[i], F_DUPFD_CLOEXEC, RUNNER_FILES)) >= 0;
     if (ready) {
-        error = s->job->inside ? fork_runner(s, files) : spawn_runner(s, files);
+        error = s->task->inside ? fork_runner(s, files) : spawn_runner(s, files);
         s->process = error ? -1 : (int)syscall(SYS_pidfd_open, s->pid, 0u);
     }
     while (i-- > 0)
@@ -431,7 +431,7 @@ static void kill_runner(const Isolate *s)
 {
     /* a supervisor kills what is below it, and then ends */
     if (s->pid > 0 && !s->ended)
-        kill(s->pid, s->job->mode == ISOLATE_STRICT ? SIGKILL : SIGTERM);
+        kill(s->pid, s->task->mode == ISOLATE_STRICT ? SIGKILL : SIGTERM);
 }
 
 static void reap(Isolate *s)
@@ -462,22 +462,22 @@ static int take_reply(Isolate *s, RunnerReply *r)
     return 1;
 }
 
-/* A message of a ring: the job's relay has it, and the runner goes on. 0: it does not. */
+/* A message of a ring: the task's relay has it, and the runner goes on. 0: it does not. */
 static int relay_message(Isolate *s, const RunnerReply *r)
 {
-    const IsolateJob *job = s->job;
-    const RunnerArray *a = &s->opened.arrays[job->mailbox];
+    const IsolateTask *task = s->task;
+    const RunnerArray *a = &s->opened.arrays[task->mailbox];
     const IsolateMessage message = {.is_send = r->says == RUNNER_SENDS,
                                     .peer = r->number,
                                     .data = s->written + a->offset + (a->span - a->bytes),
                                     .bytes = (size_t)r->address,
                                     .deadline_ms = s->deadline};
     const char go_on = 1;
-    if (!job->relay || r->address > a->bytes) {
+    if (!task->relay || r->address > a->bytes) {
         s->last = (RunnerReply){.says = RUNNER_REFUSES, .text = "its message is too large"};
         return 0;
     }
-    if (!job->relay(job->context, &message)) {
+    if (!task->relay(task->context, &message)) {
         s->last = (RunnerReply){.says = RUNNER_REFUSES, .text = "its message was refused"};
         return 0;
     }
@@ -555,8 +555,8 @@ static void name_place(const Isolate *s, char *text, size_t size)
     static const char *const places[] = {": it wrote to its input %s",
                                          ": an access behind the end of %s",
                                          ": an access before the start of %s"};
-    if (r->array >= 0 && r->array < s->job->array_count && r->place >= 0 && r->place < 3)
-        snprintf(text, size, places[r->place], s->job->arrays[r->array].name);
+    if (r->array >= 0 && r->array < s->task->array_count && r->place >= 0 && r->place < 3)
+        snprintf(text, size, places[r->place], s->task->arrays[r->array].name);
     else
         snprintf(text, size, ": an access to address 0x%" PRIx64, r->address);
 }
@@ -599,7 +599,7 @@ static int explain_end(Isolate *s)
     char *text = s->result->sentence;
     const size_t size = sizeof s->result->sentence;
     if (s->late) {
-        snprintf(text, size, "it did not finish within %g s and was killed", s->job->seconds);
+        snprintf(text, size, "it did not finish within %g s and was killed", s->task->seconds);
         return finish(s, ISOLATE_TIME, text);
     }
     if (s->last.says == RUNNER_BROKEN)
@@ -638,25 +638,25 @@ static int ask(Isolate *s, const void *message, size_t bytes, RunnerSays due, Ru
 
 static int fill_opened(Isolate *s)
 {
-    const IsolateJob *job = s->job;
+    const IsolateTask *task = s->task;
     const int64_t half = half_of_cgroup();
     RunnerOpen *o = &s->opened;
     plan_arrays(s);
-    o->strict = job->mode == ISOLATE_STRICT;
-    o->threads = job->threads;
-    o->seconds = job->seconds;
+    o->strict = task->mode == ISOLATE_STRICT;
+    o->threads = task->threads;
+    o->seconds = task->seconds;
     /* off: address space, of which a GPU's driver reserves more than there is memory */
-    o->mebibytes = !o->strict || job->mebibytes < half ? job->mebibytes : half;
-    o->abi_version = job->abi_version;
-    if (job->abi_symbol)
-        snprintf(o->abi_symbol, sizeof o->abi_symbol, "%s", job->abi_symbol);
-    if (!o->strict && !realpath(job->library, o->library))
+    o->mebibytes = !o->strict || task->mebibytes < half ? task->mebibytes : half;
+    o->abi_version = task->abi_version;
+    if (task->abi_symbol)
+        snprintf(o->abi_symbol, sizeof o->abi_symbol, "%s", task->abi_symbol);
+    if (!o->strict && !realpath(task->library, o->library))
         return errno;
-    s->library = copy_library(job->library);
+    s->library = copy_library(task->library);
     return s->library < 0 ? errno : 0;
 }
 
-Isolate *isolate_open(const IsolateJob *job, IsolateResult *result)
+Isolate *isolate_open(const IsolateTask *task, IsolateResult *result)
 {
     Isolate *s = calloc(1, sizeof *s);
     RunnerRequest load = {.bytes = -1};
@@ -667,12 +667,12 @@ Isolate *isolate_open(const IsolateJob *job, IsolateResult *result)
     snprintf(result->sentence, sizeof result->sentence, "there is no memory for it");
     if (!s)
         return NULL;
-    s->job = job;
+    s->task = task;
     s->result = result;
     s->inputs = s->outputs = s->library = s->control = s->output = s->process = -1;
-    s->deadline = bench_now_ms() + job->seconds * 1e3;
+    s->deadline = bench_now_ms() + task->seconds * 1e3;
     hide(1);
-    if (job->mode == ISOLATE_STRICT && !sandbox_here(result->sentence, sizeof result->sentence))
+    if (task->mode == ISOLATE_STRICT && !sandbox_here(result->sentence, sizeof result->sentence))
         goto failed;
     if ((error = fill_opened(s)) != 0) {
         snprintf(result->sentence, sizeof result->sentence, "it cannot be read (%s)",
@@ -764,10 +764,10 @@ void isolate_close(Isolate *s)
     free(s);
 }
 
-int isolate_run(const IsolateJob *job, const char *contract, const char *symbol,
+int isolate_run(const IsolateTask *task, const char *contract, const char *symbol,
                 const void *numbers, size_t bytes, IsolateResult *result)
 {
-    Isolate *s = isolate_open(job, result);
+    Isolate *s = isolate_open(task, result);
     int done;
     if (!s)
         return 0;

@@ -50,7 +50,7 @@ typedef struct IsolateArray {
     int written; /* 0: an input. 1: an output; what it holds goes there, too */
 } IsolateArray;
 
-/* A runner of a ring sends or wants to receive. data lies in the job's array `mailbox`: what it
+/* A runner of a ring sends or wants to receive. data lies in the task's array `mailbox`: what it
  * sends, or where what it receives has to go. */
 typedef struct IsolateMessage {
     int is_send, peer;
@@ -59,7 +59,7 @@ typedef struct IsolateMessage {
     double deadline_ms; /* of the runner, on the clock of bench_now_ms */
 } IsolateMessage;
 
-typedef struct IsolateJob {
+typedef struct IsolateTask {
     const char *library;    /* path of the shared object */
     const char *abi_symbol; /* int that, if exported, must be abi_version; NULL: none */
     int abi_version;
@@ -75,7 +75,7 @@ typedef struct IsolateJob {
     int mailbox; /* number of an array that is written */
     int inside;  /* 1: run in a fork of this program, whose functions it may call; no program of
                  * its own. For submissions that are a part of this program (stage 06). */
-} IsolateJob;
+} IsolateTask;
 
 typedef struct IsolateResult {
     IsolateEnd end;
@@ -91,12 +91,12 @@ typedef struct IsolateResult {
 typedef struct Isolate Isolate;
 
 /* 1: all went well and result->end is ISOLATE_FINISHED; the outputs are in the arrays. */
-int isolate_run(const IsolateJob *job, const char *contract, const char *symbol,
+int isolate_run(const IsolateTask *task, const char *contract, const char *symbol,
                 const void *numbers, size_t bytes, IsolateResult *result);
 
-/* NULL: result says why. Otherwise the library is loaded, and isolate_close must follow. The job
+/* NULL: result says why. Otherwise the library is loaded, and isolate_close must follow. The task
  * and its arrays must stay. result is complete after isolate_close. */
-Isolate *isolate_open(const IsolateJob *job, IsolateResult *result);
+Isolate *isolate_open(const IsolateTask *task, IsolateResult *result);
 /* The outputs' present contents go to the runner, and their margins are filled again. */
 void isolate_put(Isolate *s);
 /* Calls a function by a row of runner_contracts.c. 1: it returned. 0: result says why not, and only
@@ -107,13 +107,13 @@ int isolate_call(Isolate *s, const char *contract, const char *symbol, const voi
 int isolate_take(Isolate *s);
 void isolate_close(Isolate *s);
 
-/* 0 for NULL, and for an address that lies in none of the job's arrays. */
-static inline RunnerPointer isolate_pointer(const IsolateJob *job, const void *address)
+/* 0 for NULL, and for an address that lies in none of the task's arrays. */
+static inline RunnerPointer isolate_pointer(const IsolateTask *task, const void *address)
 {
     const unsigned char *p = address;
-    for (int i = 0; p && i < job->array_count; i++) {
-        const unsigned char *first = job->arrays[i].data;
-        if (p >= first && p < first + job->arrays[i].bytes)
+    for (int i = 0; p && i < task->array_count; i++) {
+        const unsigned char *first = task->arrays[i].data;
+        if (p >= first && p < first + task->arrays[i].bytes)
             return (RunnerPointer)(i + 1) << 48 | (RunnerPointer)(p - first);
     }
     return 0;

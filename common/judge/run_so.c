@@ -17,13 +17,13 @@
 #include "bench/run_internal.h"
 #include "judge/attn_block.h"
 
-static void add(IsolateJob *job, const char *name, void *data, size_t bytes, int written)
+static void add(IsolateTask *task, const char *name, void *data, size_t bytes, int written)
 {
     if (bytes > 0)
-        job->arrays[job->array_count++] = (IsolateArray){name, data, bytes, written};
+        task->arrays[task->array_count++] = (IsolateArray){name, data, bytes, written};
 }
 
-void attn_block_arrays(IsolateJob *job, RunResult *out, const Problem *p, int alone)
+void attn_block_arrays(IsolateTask *task, RunResult *out, const Problem *p, int alone)
 {
     static const char *const in_names[RUN_INPUTS] = {"Q", "K", "V", "dO", "the mask", "wq", "wk"};
     static const char *const out_names[RUN_OUTPUTS] = {"O", "lse", "dQ", "dK", "dV", "dwq", "dwk"};
@@ -33,19 +33,19 @@ void attn_block_arrays(IsolateJob *job, RunResult *out, const Problem *p, int al
     run_inputs(p, in);
     run_outputs(out, outputs);
     for (int i = 0; i < RUN_INPUTS; i++)
-        add(job, in_names[i], in[i]->base, in[i]->bytes, 0);
+        add(task, in_names[i], in[i]->base, in[i]->bytes, 0);
     for (int i = 0; i < RUN_OUTPUTS; i++) /* 0 and 1: O and lse */
-        add(job, out_names[i], outputs[i]->base, outputs[i]->bytes, !(alone && i < 2));
-    add(job, "the positions", p->segments, (size_t)segments * sizeof *p->segments, 0);
+        add(task, out_names[i], outputs[i]->base, outputs[i]->bytes, !(alone && i < 2));
+    add(task, "the positions", p->segments, (size_t)segments * sizeof *p->segments, 0);
 }
 
 /* One call of <stage>_<suffix>: its status, or -1 when it did not return. */
-static int call(Isolate *s, const IsolateJob *job, RunResult *out, const Stage *stage,
+static int call(Isolate *s, const IsolateTask *task, RunResult *out, const Stage *stage,
                 const char *suffix, const IsolateResult *r)
 {
     AttnBlock block;
     char symbol[128];
-    attn_block_make(&block, &out->args, job);
+    attn_block_make(&block, &out->args, task);
     snprintf(symbol, sizeof symbol, "%s_%s", stage->name, suffix);
     if (!isolate_call(s, "attn", symbol, &block, sizeof block))
         return -1;
@@ -57,7 +57,7 @@ static int call(Isolate *s, const IsolateJob *job, RunResult *out, const Stage *
 }
 
 /* All rounds: the last status, or -1 when one did not return. */
-static int rounds(Isolate *s, const IsolateJob *job, RunResult *out, const Stage *stage,
+static int rounds(Isolate *s, const IsolateTask *task, RunResult *out, const Stage *stage,
                   const CliCase *c, const IsolateResult *r)
 {
     const int alone = (stage->features & STAGE_ALWAYS_BACKWARD) != 0;
@@ -74,10 +74,10 @@ static int rounds(Isolate *s, const IsolateJob *job, RunResult *out, const Stage
             if (all[i]->mapping)
                 tensor_poison(all[i]);
         isolate_put(s);
-        status = call(s, job, out, stage, "variant", r);
+        status = call(s, task, out, stage, "variant", r);
         ms[0] = r->ms;
         if (status == ATTN_OK && c->backward && !alone)
-            status = call(s, job, out, stage, "variant_backward", r);
+            status = call(s, task, out, stage, "variant_backward", r);
         ms[1] = r->ms;
         if (status == ATTN_OK && timed && !alone)
             out->forward.ms[out->forward.count++] = ms[0];
@@ -145,14 +145,14 @@ int run_variant_so(RunResult *out, const Stage *stage, const Problem *p, const C
     const int alone = (stage->features & STAGE_ALWAYS_BACKWARD) != 0;
     char abi_symbol[128];
     IsolateResult r = {.end = ISOLATE_BROKEN, .sentence = "there is no memory for its outputs"};
-    IsolateJob job = {.library = c->variant_so,
-                      .abi_symbol = abi_symbol,
-                      .abi_version = stage->abi_version,
-                      .seconds = cli->so_seconds,
-                      .mebibytes = cli->so_mebibytes,
-                      .threads = c->threads,
-                      .mode = cli->so_sandbox,
-                      .inside = (stage->features & STAGE_HAS_RANKS) != 0};
+    IsolateTask task = {.library = c->variant_so,
+                        .abi_symbol = abi_symbol,
+                        .abi_version = stage->abi_version,
+                        .seconds = cli->so_seconds,
+                        .mebibytes = cli->so_mebibytes,
+                        .threads = c->threads,
+                        .mode = cli->so_sandbox,
+                        .inside = (stage->features & STAGE_HAS_RANKS) != 0};
     Isolate *s = NULL;
     int status = -1;
     if (c->judge_dir)
@@ -166,12 +166,12 @@ int run_variant_so(RunResult *out, const Stage *stage, const Problem *p, const C
             out->forward.ms[out->forward.count++] = bench_now_ms() - start;
         }
         if (!alone || status == ATTN_OK) {
-            attn_block_arrays(&job, out, p, alone);
-            s = isolate_open(&job, &r);
+            attn_block_arrays(&task, out, p, alone);
+            s = isolate_open(&task, &r);
         }
     }
     bench_progress("%s", c->so.name);
-    status = s ? rounds(s, &job, out, stage, c, &r) : -1;
+    status = s ? rounds(s, &task, out, stage, c, &r) : -1;
     if (s)
         isolate_close(s);
     bench_progress_clear();
