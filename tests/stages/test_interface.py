@@ -102,7 +102,8 @@ def check_pages(p):
     p.ok(len(examples) == 2, "--help has two examples", examples)
     for words in examples:
         words = [p.fresh(".jsonl") if word.endswith(".jsonl") else word for word in words]
-        done = p.run(*words, "--variant", variants(p)[0])
+        few = ["--iters", "2", "--warmup", "0"] if "--bench" in words else []
+        done = p.run(*words, *few, "--variant", variants(p)[0])
         p.ok(done.returncode == 0, f"the example {' '.join(words)} works", done.stderr)
     version = p.run("--version")
     p.ok(version.returncode == 0 and re.fullmatch(

@@ -145,14 +145,14 @@ static void test_every_order_is_right(void **unused)
 {
     static const int ranks[] = {4, 3, 6, 2};
     (void)unused;
-    for (int n = 0; n <= METHOD_CASES; n++)
+    for (int n = 0; n <= METHOD_CASES; n += quick() ? 2 : 1)
         for (int dtype = 0; dtype < 3; dtype++) {
             Case *c = method_case_new(problem(n), (AttnDtype)dtype);
             Oracle oracle;
             assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
             for (int m = RING_METHOD_RING; m < RING_METHODS; m++) {
                 const RingMethod method = (RingMethod)m;
-                const int G = ranks[(n + m) % 4];
+                const int G = ranks[(quick() ? n / 2 + m : n + m) % 4];
                 RingSetup setup = method_setup(method, (RingLayout)((n / 4 + m) % RING_LAYOUTS), G,
                                                nodes_of(method, G));
                 setup.deterministic = 0;
