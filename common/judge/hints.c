@@ -29,7 +29,7 @@ typedef struct Case {
     const HintRun *run;
     HintGiven own; /* its own O and lse, where they are not the definition's */
     int wrong;     /* arrays */
-    int64_t d;
+    int64_t d, block;
 } Case;
 
 /* --- rows --------------------------------------------------------------------------------------*/
@@ -110,12 +110,21 @@ static const double *row_at(HintCase *c, const HintMistake *m, HintTile tile, in
 
 /* --- one row compared --------------------------------------------------------------------------*/
 
+/* Bytes 0xFF in any dtype, as float32. A NaN that is computed has other bits, unless it is computed
+ * from this one. */
+static int is_poison(float found)
+{
+    uint32_t bits;
+    memcpy(&bits, &found, sizeof bits);
+    return (bits & 0xFFFF0000U) == 0xFFFF0000U;
+}
+
 static int value_fits(double expected, double tolerance, double found)
 {
     if (tolerance == INFINITY)
         return 1;
-    if (isnan(expected))
-        return !isfinite(found);
+    if (isnan(expected)) /* tolerance < 0: not any NaN, but the one that fills memory */
+        return tolerance < 0.0 ? is_poison((float)found) : !isfinite(found);
     if (fabs(expected) > 3e38 && isfinite(expected)) /* too large for float32 */
         return !isfinite(found) || fabs(found) > 2e38;
     if (isinf(expected))
@@ -165,6 +174,7 @@ static int looked_at(const Case *k, int mask)
     int arrays = 0;
     for (int a = CHECK_O; a <= CHECK_DV; a++)
         arrays |= k->run->check->array[a].checked ? mask & (1 << a) : 0;
+    arrays &= k->run->arrays ? k->run->arrays : arrays;
     return k->run->of->norms ? arrays & HINT_FORWARD : arrays;
 }
 
@@ -224,7 +234,13 @@ static int64_t shown(const HintMistake *m, HintTile tile)
     return m->tiles == TILES_QUERY ? tile.Tq : tile.T;
 }
 
-/* Does one size of tile explain all cases of a d, for every d? *T: that size where only one does,
+/* Must their tiles be the same? */
+static int same_tile(const Case *a, const Case *b)
+{
+    return a->d == b->d && a->block == b->block;
+}
+
+/* Does one size of tile explain all cases that must share one? *T: that size where only one does,
  * 0 = several or none. */
 static int mistake_fits(const Case *cases, int count, const HintMistake *m, int slot, int mask,
                         double *scratch, int64_t *T)
@@ -235,12 +251,12 @@ static int mistake_fits(const Case *cases, int count, const HintMistake *m, int 
         int left = 0;
         int first = 1;
         for (int e = 0; e < k; e++)
-            first &= cases[e].d != cases[k].d;
+            first &= !same_tile(&cases[e], &cases[k]);
         for (int n = 0; first && n < tiles; n++) {
             const HintTile tile = hint_tile(m->tiles, n, cases[k].d);
             int fits = 1;
             for (int e = k; fits && e < count; e++)
-                fits = cases[e].d != cases[k].d ||
+                fits = !same_tile(&cases[e], &cases[k]) ||
                        case_fits(&cases[e], m, tile, slot + n, mask, scratch);
             left += fits;
             if (fits)
@@ -277,6 +293,7 @@ static int prepare(Case *k, const HintRun *run, double *scratch)
     const CheckArray *a = run->check->array;
     k->run = run;
     k->d = run->of->n.d;
+    k->block = run->block;
     for (int which = CHECK_O; which <= CHECK_DV; which++)
         k->wrong |= a[which].checked && a[which].off ? 1 << which : 0;
     if (!(k->wrong & HINT_FORWARD) || !a[CHECK_DQ].checked || !run->found->O.data ||
@@ -301,6 +318,16 @@ static void name_arrays(char *text, size_t size, int arrays)
                      names[a]);
 }
 
+/* Two mistakes that only change who sees whom, and both fit: the cases cannot tell them apart,
+ * since the pairs are the same. What either says of the output is true. */
+static int same_pairs(const HintMistake *a, const HintMistake *b)
+{
+    HintBug one = a->bug, other = b->bug;
+    one.see = one.left = one.right = one.tiled = 0;
+    other.see = other.left = other.right = other.tiled = 0;
+    return a->bug.see && b->bug.see && memcmp(&one, &other, sizeof one) == 0;
+}
+
 /* Several rows of the table may fit if they have one code: then the first one speaks. Mistakes
  * without a tile come first: what they explain needs no tile of a size that happens to fit. Returns
  * how many codes fit, at most 2. */
@@ -318,10 +345,10 @@ static int search(HintVerdict *v, const Case *cases, int count, int tiled, doubl
             (!(m->arrays & HINT_TOGETHER) || (v->arrays | HINT_TOGETHER) == m->arrays) &&
             !(first && strcmp(first->code, m->code) == 0);
         if (possible && mistake_fits(cases, count, m, slot, v->arrays, scratch, &T)) {
-            if (first)
+            if (first && !same_pairs(first, m))
                 return 2;
-            first = m;
-            first_T = T;
+            first_T = first ? first_T : T;
+            first = first ? first : m;
         }
         slot += hint_tile_count(m->tiles);
     }
@@ -370,18 +397,20 @@ int hint_submission(HintVerdict *v, const HintRun *runs, int count)
 {
     Case *cases = calloc((size_t)count + 1, sizeof *cases);
     double *scratch = malloc(((size_t)4 * 1024 + 2) * sizeof *scratch);
-    int known = 0, failed = !cases || !scratch ? -1 : 0;
+    int known = 0, unexplained = 0, failed = !cases || !scratch ? -1 : 0;
     *v = (HintVerdict){"", "", 0};
     /* Failed cases first: they drop most hypotheses. */
     for (int pass = 0; pass < 2; pass++)
-        for (int n = 0; n < count && !failed; n++)
+        for (int n = 0; n < count && !failed; n++) {
+            unexplained |= !runs[n].of && !runs[n].check->pass;
             if (runs[n].of && runs[n].check->pass == pass)
                 failed = prepare(&cases[known++], &runs[n], scratch);
+        }
     for (int k = 0; k < known; k++)
         v->arrays |= cases[k].wrong;
-    if (!failed)
+    if (!failed && !unexplained)
         name_plain(v, cases, known, scratch);
-    if (!failed && v->arrays && !v->code[0])
+    if (!failed && !unexplained && v->arrays && !v->code[0])
         if (search(v, cases, known, 0, scratch) == 0)
             search(v, cases, known, 1, scratch);
     for (int k = 0; cases && k < known; k++) {

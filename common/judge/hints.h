@@ -5,8 +5,8 @@
  * A checker says that O is off by 900 bounds. A student wants to hear: this is attention without
  * 1/sqrt(d). So the definition is computed again with one mistake built in, and the submission's
  * output is compared with that counterfactual. A mistake is named only if it explains every wrong
- * array of every case, failed or passed; if none does, or two do, the symptom is described
- * instead.
+ * array of every case, failed or passed; if none does, or two of different kinds do, the symptom is
+ * described instead.
  *
  * What a mistake computes depends on the case, not on the submission: a HintCase keeps the rows of
  * its counterfactuals, so that eighty submissions cost little more than one.
@@ -42,11 +42,14 @@ void hint_case_free(HintCase *c);
 
 /* A case as one submission computed it. */
 typedef struct HintRun {
-    HintCase *of;          /* NULL: nothing is known about this case but the check's verdict */
+    HintCase *of;          /* NULL: nothing is known about this case but the check's verdict; if it
+                              failed, no mistake is named */
     const AttnArgs *found; /* its O, lse and gradients; those that `check` did not look at may be
                               empty. With gradients O and lse are those that the backward pass
                               started from, checked or not. */
     const Check *check;
+    int arrays; /* bits 1 << CHECK_... of what it computed; the rest of `found` is given. 0: all */
+    int64_t block; /* the tile that the case asks for, 0 = none: tiles may differ between blocks */
 } HintRun;
 
 typedef struct HintVerdict {
@@ -60,7 +63,7 @@ int hint_submission(HintVerdict *v, const HintRun *runs, int count);
 
 typedef struct HintSymptom {
     const char *code;
-    char sentence[256];
+    char sentence[320];
 } HintSymptom;
 
 /* Of an array that check says is off: tail_tile, one_head, empty_rows ... */

@@ -246,9 +246,6 @@ static void weigh_simply(Row *r, double *accept_all)
     case SUM_ZEROS:
         fill_weights(r, 0.0);
         break;
-    case SUM_NOT_WRITTEN:
-        fill_weights(r, NAN);
-        break;
     case SUM_NOT_LAST_KEY:
         c->w[r->keys - 1] = 0.0;
         break;
@@ -330,8 +327,6 @@ static double wrong_lse(const Row *r, double *growth)
         return r->l;
     case LSE_ZERO:
         return 0.0;
-    case LSE_NOT_WRITTEN:
-        return NAN;
     default:
         return r->lse;
     }
@@ -379,6 +374,11 @@ void hint_forward_row(HintCase *c, const HintBug *bug, HintTile tile, int64_t b,
     out[d] = wrong_lse(&r, &growth) * (bug->lse ? 1.0 : hint_factor(c, bug->factor));
     out[2 * d + 1] =
         2.0 * growth * c->c * 0x1p-24 * (relative + (isfinite(out[d]) ? fabs(out[d]) : 0.0));
+    for (int64_t x = 0; x <= d; x++)
+        if (x < d ? bug->sum == SUM_NOT_WRITTEN : bug->lse == LSE_NOT_WRITTEN) {
+            O[x] = NAN;
+            O_tolerance[x] = -1.0;
+        }
     if (bug->sum == SUM_LARGE_NUMBER && !r.seen)
         out[2 * d + 1] = INFINITY;
     if (accept_all && !isnan(out[d]))

@@ -205,13 +205,15 @@ static double outer_scale(const HintCase *c, const HintBug *bug)
 
 static int dq_takes(HintCase *c, const HintBug *bug, HintTile tile, int64_t i, int64_t j)
 {
+    const int64_t tiles = (c->n.Nk + tile.T - 1) / tile.T; /* no part is without one */
+    const int64_t parts = tiles < tile.Tq ? tiles : tile.Tq;
     switch (bug->gradient) {
     case GRADIENT_DQ_LAST_TILE:
         return j / tile.T == hint_last_tile(c, (HintTile){tile.T, 1}, i);
     case GRADIENT_DQ_PART_LOST:
-        return j / tile.T % tile.Tq != tile.Tq - 1;
+        return j / tile.T % parts != parts - 1;
     case GRADIENT_DQ_ONE_PART:
-        return j / tile.T % tile.Tq == 0;
+        return j / tile.T % parts == 0;
     default:
         return 1;
     }
@@ -244,8 +246,10 @@ void hint_dq_row(HintCase *c, const HintBug *bug, HintTile tile, const HintGiven
     for (int64_t x = 0; x < d; x++) {
         dQ[x] *= factor;
         tolerance[x] = 2.0 * (fabs(factor) * tolerance[x] + c->u16 * fabs(dQ[x]) + c->eta);
-        if (bug->sum == SUM_NOT_WRITTEN)
+        if (bug->sum == SUM_NOT_WRITTEN) {
             dQ[x] = NAN;
+            tolerance[x] = -1.0;
+        }
         if (bug->sum == SUM_ZEROS)
             dQ[x] = 0.0;
     }
@@ -306,8 +310,10 @@ void hint_dkv_row(HintCase *c, const HintBug *bug, HintTile tile, const HintGive
         const double scale = x < d ? factor * outer_scale(c, bug) : factor;
         out[x] *= scale;
         out[2 * d + x] = 2.0 * (fabs(scale) * out[2 * d + x] + c->u16 * fabs(out[x]) + c->eta);
-        if (bug->sum == SUM_NOT_WRITTEN)
+        if (bug->sum == SUM_NOT_WRITTEN) {
             out[x] = NAN;
+            out[2 * d + x] = -1.0;
+        }
         if (bug->sum == SUM_ZEROS)
             out[x] = 0.0;
     }

@@ -270,7 +270,8 @@ double hint_factor(const HintCase *c, int factor);
 double hint_weight(const HintCase *c, const HintBug *bug, HintTile tile, int64_t b, int64_t h,
                    int64_t i, int64_t j, double P);
 
-/* out [2 * (d + 1)]: O, lse, then the tolerance of each; INFINITY = anything is accepted. */
+/* out [2 * (d + 1)]: O, lse, then the tolerance of each; INFINITY = anything is accepted,
+ * -1 of a NaN: the bytes that memory is filled with before a run. */
 void hint_forward_row(HintCase *c, const HintBug *bug, HintTile tile, int64_t b, int64_t h,
                       int64_t i, double *out);
 /* out [2 * d] */

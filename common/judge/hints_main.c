@@ -6,7 +6,7 @@
  *     attn_hints --codes                                       every code with its sentence
  *
  * A folder holds what a program of the suite, or any program, computed: DIR/<line>/o.npy and
- * lse.npy, with gradients dq.npy, dk.npy and dv.npy, for each line of FILE, as --cases FILE --save
+ * lse.npy, with gradients dq.npy, dk.npy and dv.npy (dwq.npy and dwk.npy with --qk-norm), for each line of FILE, as --cases FILE --save
  * DIR writes them. A line whose files are not there (a skipped case, a crash) says nothing. The
  * reference of a line is computed once for all folders.
  *
@@ -39,7 +39,8 @@ typedef struct Line {
     Reference reference;
     HintCase *hints;
     AttnArgs found;
-    float *values[5]; /* o lse dq dk dv */
+    AttnOptions options; /* of found, with --qk-norm */
+    float *values[7];    /* o lse dq dk dv dwq dwk */
     Check check;
     int present;
 } Line;
@@ -103,11 +104,17 @@ static float *read_values(const char *folder, int line, const char *name, int64_
 
 static int read_line(Line *l, const char *folder)
 {
-    static const char *const names[] = {"o", "lse", "dq", "dk", "dv"};
+    static const char *const names[] = {"o", "lse", "dq", "dk", "dv", "dwq", "dwk"};
     const AttnArgs *a = &l->problem.args;
     const int64_t q = tensor_count(&a->Q), k = tensor_count(&a->K);
-    const int64_t counts[] = {q, a->shape.B * a->shape.H * a->shape.Nq, q, k, k};
-    const int files = l->flags->backward ? 5 : 2;
+    const int64_t counts[] = {q,
+                              a->shape.B * a->shape.H * a->shape.Nq,
+                              q,
+                              k,
+                              k,
+                              a->shape.H * a->shape.d,
+                              a->shape.Hkv * a->shape.d};
+    const int files = !l->flags->backward ? 2 : l->flags->norm_group ? 7 : 5;
     int status = EXIT_OK, line = l->flags->line;
     l->present = 1;
     l->found = *a;
@@ -122,6 +129,12 @@ static int read_line(Line *l, const char *folder)
     l->found.dQ = plain_tensor(l->values[2], &a->Q);
     l->found.dK = plain_tensor(l->values[3], &a->K);
     l->found.dV = plain_tensor(l->values[4], &a->K);
+    if (files == 7) {
+        l->options = *a->options;
+        l->options.dwq = l->values[5];
+        l->options.dwk = l->values[6];
+        l->found.options = &l->options;
+    }
     memset(&l->check, 0, sizeof l->check);
     l->check.inputs_intact = l->check.storage_intact = 1;
     check_outputs(&l->check, &l->reference.oracle, NULL, &l->found, l->flags->backward, 4.0);
@@ -130,7 +143,7 @@ static int read_line(Line *l, const char *folder)
 
 static void forget_line(Line *l)
 {
-    for (int n = 0; n < 5; n++) {
+    for (int n = 0; n < 7; n++) {
         free(l->values[n]);
         l->values[n] = NULL;
     }
@@ -153,7 +166,7 @@ static void print_string(const char *text)
 static void print_line(const Line *l)
 {
     int first = 1;
-    const HintRun run = {l->hints, &l->found, &l->check};
+    const HintRun run = {l->hints, &l->found, &l->check, 0, 0};
     printf("{\"line\": %d, \"pass\": %s, \"errors\": [", l->flags->line,
            l->check.pass ? "true" : "false");
     for (int a = 0; a < CHECK_COUNT; a++) {
@@ -181,7 +194,7 @@ static int judge_folder(Line *lines, int count, const char *folder)
     for (int n = 0; n < count && status == EXIT_OK; n++) {
         status = read_line(&lines[n], folder);
         if (lines[n].present)
-            runs[present++] = (HintRun){lines[n].hints, &lines[n].found, &lines[n].check};
+            runs[present++] = (HintRun){lines[n].hints, &lines[n].found, &lines[n].check, 0, 0};
     }
     if (status == EXIT_OK && hint_submission(&verdict, runs, present) != 0)
         status = cli_no_memory("--found");

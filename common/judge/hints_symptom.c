@@ -83,6 +83,8 @@ void hint_symptom(HintSymptom *s, const HintRun *run, int which)
 {
     const CheckArray *a = &run->check->array[which];
     const int keys = which == CHECK_DK || which == CHECK_DV;
+    const AttnShape *n = &run->found->shape;
+    const int64_t heads = n->B * (keys ? n->Hkv : n->H);
     const char *row = keys ? "key" : "row";
     say(s, "scattered", "wrong values are scattered over rows and heads");
     if (a->off_empty == a->off) {
@@ -98,13 +100,13 @@ void hint_symptom(HintSymptom *s, const HintRun *run, int which)
     } else if (a->hint[0]) {
         s->code = "worst_row";
         snprintf(s->sentence, sizeof s->sentence, "the worst %s: %s", row, a->hint);
-    } else if (a->off_tail == a->off) {
+    } else if (a->off_tail == a->off && a->first_off_row >= 64) {
         s->code = "tail_tile";
         snprintf(s->sentence, sizeof s->sentence,
                  "all wrong values are in the last partial tile of %ss", row);
     } else if (periodic(s, run, which)) {
         return;
-    } else if (a->off_heads == 1 && a->off_rows > 1) {
+    } else if (a->off_heads == 1 && heads > 1) {
         s->code = "one_head";
         snprintf(s->sentence, sizeof s->sentence,
                  "all wrong values are in batch %" PRId64 ", head %" PRId64, a->b, a->h);

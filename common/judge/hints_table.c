@@ -379,17 +379,27 @@ const HintMistake hint_mistakes[] = {
     {"mean_of_v", "all keys have the same weight", HINT_O, TILES_NONE, {.sum = SUM_MEAN_ALL}},
     {"zeros", "the result is all zeros", HINT_O | HINT_GRADIENTS, TILES_NONE, {.sum = SUM_ZEROS}},
     {"zeros", "lse is all zeros", HINT_LSE, TILES_NONE, {.lse = LSE_ZERO}},
-    {"not_written",
-     "the result was never written",
+    {"not_initialised",
+     "all values are the NaN that fills memory before a run: never written, or computed from "
+     "memory "
+     "that never was",
      HINT_O | HINT_GRADIENTS,
      TILES_NONE,
      {.sum = SUM_NOT_WRITTEN}},
-    {"not_written", "lse was never written", HINT_LSE, TILES_NONE, {.lse = LSE_NOT_WRITTEN}},
-    {"not_written",
-     "neither O nor lse was ever written",
+    {"not_initialised",
+     "all values are the NaN that fills memory before a run: never written, or computed from "
+     "memory "
+     "that never was",
      HINT_FORWARD,
      TILES_NONE,
      {.sum = SUM_NOT_WRITTEN, .lse = LSE_NOT_WRITTEN}},
+    {"not_initialised",
+     "all values are the NaN that fills memory before a run: never written, or computed from "
+     "memory "
+     "that never was",
+     HINT_LSE,
+     TILES_NONE,
+     {.lse = LSE_NOT_WRITTEN}},
     {"no_max_subtraction",
      "exp overflows where scores are large: the row's maximum is not subtracted before exp",
      HINT_FORWARD,

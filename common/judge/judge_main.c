@@ -37,6 +37,7 @@
 #include <unistd.h>
 
 #include "judge/contract.h"
+#include "judge/judge_hints.h"
 
 enum { PERF_ROUNDS = 5, SGEMM_SIZE = 512, MAX_WORDS = 128 };
 
@@ -209,14 +210,19 @@ static void put_place(FILE *to, const JudgeCase *c, const JudgeRun *run, int whi
     free(text);
 }
 
-static void put_errors(FILE *to, const JudgeCase *c, const JudgeRun *run)
+static void put_errors(FILE *to, const JudgeCase *c, int number, const JudgeRun *run,
+                       const HintVerdict *verdict)
 {
+    HintSymptom first = {"", ""};
     int n = 0;
     fprintf(to, "\"errors\": [");
     for (int which = 0; run->status == JUDGE_WRONG && which < CHECK_COUNT; which++) {
         const CheckArray *a = &run->check.array[which];
+        HintSymptom hint;
         if (!a->checked || a->off == 0)
             continue;
+        judge_hints_say(&hint, verdict, number, run, which);
+        first = n ? first : hint;
         fprintf(to, "%s{", n++ ? ", " : "");
         put_text(to, "array", a->name);
         fprintf(to, ", \"off\": %" PRId64 ", \"of\": %" PRId64 ", \"first\": %" PRId64 ", ", a->off,
@@ -227,13 +233,19 @@ static void put_errors(FILE *to, const JudgeCase *c, const JudgeRun *run)
         fprintf(to, ", ");
         put_number(to, "found", a->found);
         fprintf(to, ", ");
-        put_text(to, "hint", a->hint);
-        fprintf(to, ", \"code\": \"\"}");
+        put_text(to, "hint", hint.sentence);
+        fprintf(to, ", ");
+        put_text(to, "code", hint.code);
+        fprintf(to, "}");
     }
-    fprintf(to, "]");
+    fprintf(to, "], ");
+    put_text(to, "hint", first.sentence);
+    fprintf(to, ", ");
+    put_text(to, "code", first.code);
 }
 
-static void put_run(const Judge *j, int library, int n, const JudgeRun *run, FILE *to)
+static void put_run(const Judge *j, int library, int n, const JudgeRun *run,
+                    const HintVerdict *verdict, FILE *to)
 {
     fprintf(to, "{\"so\": %d, \"case\": %d, ", library, n);
     put_text(to, "status", judge_status_names[run->status]);
@@ -242,7 +254,7 @@ static void put_run(const Judge *j, int library, int n, const JudgeRun *run, FIL
     fprintf(to, ", \"ms\": %.3f, \"memory\": %zu, ", run->ms, run->end.peak_bytes);
     put_text(to, "output", run->end.output);
     fprintf(to, ", \"cut\": %s, ", run->end.output_cut ? "true" : "false");
-    put_errors(to, &j->cases[n], run);
+    put_errors(to, &j->cases[n], n, run, verdict);
     fprintf(to, "}\n");
 }
 
@@ -282,9 +294,11 @@ static void do_cases(const Judge *j, Work *w, int once)
 
 static void conclude(const Judge *j, Work *w)
 {
+    HintVerdict verdict;
+    judge_hints_find(&verdict, j->cases, w->runs, j->case_count);
     lock_output(j, 1);
     for (int n = 0; n < j->case_count; n++)
-        put_run(j, w->library, n, &w->runs[n], stdout);
+        put_run(j, w->library, n, &w->runs[n], &verdict, stdout);
     fflush(stdout);
     lock_output(j, 0);
     for (int n = 0; n < j->case_count; n++)
