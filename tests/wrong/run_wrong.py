@@ -18,6 +18,8 @@ the diff say what it is:
                                         deadlock
     case: -N 17 -d 32                   one line each, the flags that show it
     passes: -N 16 -d 32                 those that do not: here the wrong one passes (optional)
+    hint: no_scale                      codes of hints that name it (stages 01 to 05, CPU)
+    no-hint: why                        none of them does yet
 
 CPU: the patched file is compiled into a shared object and run with --variant-so, the way a
 student's solution is graded. The program must exit with 1 and blame exactly the named checks. The
@@ -51,6 +53,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
+from hints import Hints, update_page
 from tap import Tap
 from workshop import (Failure, Workshop, apply_hunks, changed_text, needs_gpu, read_patch, run)
 
@@ -122,7 +125,7 @@ def prepare(pool, shop, passed, path):
     return fields, passed[key], pool.submit(shop.make, fields, wrong)
 
 
-def judge_patch(tap, shop, path, prepared):
+def judge_patch(tap, shop, path, prepared, hints):
     name = os.path.basename(path)
     try:
         if isinstance(prepared, Exception):
@@ -144,6 +147,8 @@ def judge_patch(tap, shop, path, prepared):
         tap.ok(status == (3 if blamed & NO_RESULT else 1) and blamed == fields["caught-by"],
                f"{name}: {fields['what']}: caught by {' '.join(sorted(fields['caught-by']))}",
                f"exit status {status}, blamed {sorted(blamed)}\n{said[-1500:]}")
+        if hints:
+            hints.collect(wrong.result(), fields, path)
     except (Failure, OSError, subprocess.TimeoutExpired) as why:
         tap.ok(False, name, str(why))
 
@@ -206,6 +211,8 @@ def main():
     parser.add_argument("--stage", required=True, help="prefix of the exported names: naive")
     parser.add_argument("--program", required=True)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--update-page", action="store_true",
+                        help="write the rows of docs/course/hints.md, judge no hint")
     parser.add_argument("patches", nargs="*", help="default: all of the stage and the device")
     args = parser.parse_args()
     args.build, args.program = os.path.abspath(args.build), os.path.abspath(args.program)
@@ -240,8 +247,14 @@ def main():
             concurrent.futures.ThreadPoolExecutor(workers) as pool:
         shop, passed = Workshop(args, folder, programs), {}
         prepared = [prepare(pool, shop, passed, path) for path in mine]
+        hints = (Hints(args.build, args.stage, folder)
+                 if args.device == "cpu" and args.stage != "ring_burst" else None)
         for path, made in zip(mine, prepared):
-            judge_patch(tap, shop, path, made)
+            judge_patch(tap, shop, path, made, hints)
+        if hints and args.update_page:
+            update_page(hints)
+        elif hints:
+            hints.judge(tap)
     if args.stage == "flash_backward" and args.device == "cpu" and not args.patches:
         blind_to_ds(tap, mine)
     if args.stage == "ring_burst" and args.device == "cpu" and not args.patches:

@@ -20,7 +20,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 
 KEYS = ("file", "header", "function", "variant", "program", "seed", "what", "caught-by", "case",
-        "passes")
+        "passes", "hint", "no-hint")
 CHECKS = ("O", "lse", "dQ", "dK", "dV", "inputs", "storage", "crash", "leak",
           "bytes", "memory", "flight", "streams", "deadlock")
 

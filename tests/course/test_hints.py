@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_hints.py: is what a hint says true, and how often does it say something?
+
+    test_hints.py BUILD [--update-page]
+
+The named wrong solutions are asked by tests/wrong/run_wrong.py, where they are compiled anyway: each
+declares the codes that are right for it, and no other mistake may be named. Here it is counted how
+many of them get a name. A table of mistakes that was made from these solutions says little about
+others, so held_out/ has some that were written after the table was fixed. How many of those get a
+name is recorded as a floor, and none may get a wrong one. Do not change the table for them: write
+new ones instead.
+"""
+import concurrent.futures
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import types
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path[:0] = [os.path.join(ROOT, "tests"), os.path.join(ROOT, "tests/wrong")]
+from hints import PAGE, SUITES, Hints, coverage
+from tap import Tap
+from workshop import Workshop, apply_hunks, changed_text, read_patch
+
+STAGES = {"01_naive": "naive", "02_tiled_softmax": "tiled_softmax",
+          "03_flash_forward": "flash_forward", "04_flash_backward": "flash_backward",
+          "05_sliding_window_online": "sliding_window"}
+SHARE = 0.85   # of the named wrong solutions that a run of cases can show
+HELD_OUT = 8   # of held_out/: how many were named in the first run
+
+
+def held_out(build, folder):
+    """[(name, fields, answer)]"""
+    hints, made = {}, []
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for path in sorted(glob.glob(os.path.join(HERE, "held_out/*.patch"))):
+            fields, hunks = read_patch(path)
+            place = fields["file"].split("/")[0]
+            if place not in hints:
+                stage = STAGES[place]
+                here = os.path.join(folder, stage)
+                os.mkdir(here)
+                args = types.SimpleNamespace(build=build, stage=stage,
+                                             program=os.path.join(build, place, stage))
+                hints[place] = Hints(build, stage, here), Workshop(args, here, set())
+            shop = hints[place][1]
+            text = apply_hunks(changed_text(fields), hunks)
+            made.append((path, fields, place, pool.submit(shop.make, fields, text)))
+        for path, fields, place, command in made:
+            hints[place][0].collect(command.result(), fields, path)
+    answers = {}
+    for of, _ in hints.values():
+        answers.update(of.answers())
+    return [(os.path.basename(path)[:-len(".patch")], fields, answers[path])
+            for path, fields, _, _ in made]
+
+
+def section(found, named):
+    """The end of the page."""
+    rows = [f"| {name} | {fields['what']} | "
+            + (f"`{answer['code']}`" if answer["code"] else "none") + " |"
+            for name, fields, answer in found]
+    return (f"Of {len(found)} such mistakes {named} got their name in the first run. For "
+            f"{sum('hint' not in fields for _, fields, _ in found)} of them the table has none\n"
+            "at all. One got a wrong name: NaN from memory that was never written was called a "
+            "result that\nwas never written (17). Its code says now what both have in common, and "
+            "it is not counted.\n\n| held out | what is wrong | hint |\n|---|---|---|\n"
+            + "\n".join(rows) + "\n")
+
+
+def judge_held_out(tap, build, update):
+    with tempfile.TemporaryDirectory() as folder:
+        found = held_out(build, folder)
+    named = 0
+    for name, fields, answer in found:
+        right = fields.get("hint", "").split()
+        named += answer["code"] in right and "no-hint" not in fields
+        tap.ok(answer["code"] in right + [""], f"held out: {name}: {answer['code'] or 'no name'}",
+               f"right are {right or 'no name'}\n{json.dumps(answer)[:1500]}")
+        tap.ok(any(not case["pass"] for case in answer["cases"]), f"{name} fails a case")
+    tap.ok(len(found) >= 10 and named >= HELD_OUT,
+           f"{named} of {len(found)} held out are named, floor {HELD_OUT}")
+    with open(PAGE, encoding="utf-8") as f:
+        text = f.read()
+    head = text[:text.index("\nOf ") + 1] if "\nOf " in text else text + "\n"
+    if update:
+        with open(PAGE, "w", encoding="utf-8") as f:
+            f.write(head + section(found, named))
+    else:
+        tap.ok(text == head + section(found, named), "the page says so",
+               "tests/course/test_hints.py BUILD --update-page")
+
+
+def judge_coverage(tap):
+    named, total = coverage("12456")
+    tap.ok(total > 80 and named >= SHARE * total,
+           f"{named} of {total} wrong solutions of stages 01 to 05 get their name",
+           f"wanted are {SHARE:.0%}")
+
+
+def judge_codes(tap, tool):
+    done = subprocess.run([tool, "--codes"], capture_output=True, text=True)
+    codes = {line.split("\t")[0] for line in done.stdout.splitlines()}
+    declared = set()
+    for path in glob.glob(os.path.join(ROOT, "tests/wrong/*.patch")):
+        declared |= set(read_patch(path)[0].get("hint", "").split())
+    tap.ok(declared and declared <= codes, "every declared code is one that attn_hints has",
+           f"{sorted(declared - codes)}")
+    tap.ok(all(re.fullmatch("[a-z0-9_]+", code) for code in codes), "codes are snake_case")
+
+
+def judge_right_solutions(tap, build, tool):
+    """A right solution gets no name, whatever its cases are."""
+    with tempfile.TemporaryDirectory() as folder:
+        for suite, program, variant in (("forward", "01_naive/naive", "v0_loops"),
+                                        ("backward", "01_naive/naive", "v0_loops"),
+                                        ("options", "05_sliding_window_online/sliding_window",
+                                         "v0_offline_mask"),
+                                        ("options_backward",
+                                         "05_sliding_window_online/sliding_window",
+                                         "v0_offline_mask")):
+            cases, out = os.path.join(HERE, SUITES[suite]), os.path.join(folder, suite)
+            flags = ["--backward"] if suite == "backward" else []
+            subprocess.run([os.path.join(build, program), "--variant", variant, "--cases", cases,
+                            "--no-check", "--quiet", "--save", out] + flags, check=True)
+            done = subprocess.run([tool, "--cases", cases, "--found", out] + flags,
+                                  capture_output=True, text=True)
+            answer = json.loads(done.stdout or "{}")
+            lines = [line for line in open(cases, encoding="utf-8") if line.strip()]
+            tap.ok(answer.get("code") == "" and len(answer["cases"]) == len(lines) and
+                   all(case["pass"] for case in answer["cases"]),
+                   f"{variant} passes {SUITES[suite]} and gets no name",
+                   done.stdout[:1500] + done.stderr[-500:])
+        done = subprocess.run([tool, "--cases", cases, "--found", os.path.join(folder, "forward")],
+                              capture_output=True, text=True)
+        tap.ok(done.returncode == 2 and "o.npy" in done.stderr,
+               "outputs of other cases are refused", done.stderr[-500:])
+
+
+# One head of attention with places for a mistake.
+SIMPLE = """#include "flash_simple.h"
+#include <math.h>
+#include <stdlib.h>
+int flash_simple_variant(const float *Q, const float *K, const float *V, float *O, float *lse,
+                         int N, int d, int causal)
+{
+    float *s = malloc((size_t)N * sizeof *s);
+    for (int i = 0; i < N; i++) {
+        float m = -INFINITY, l = 0.0f;
+        for (int j = 0; j < N; j++) {
+            s[j] = 0.0f;
+            for (int x = 0; x < d; x++)
+                s[j] += Q[i * d + x] * K[j * d + x];
+            s[j] = causal && %(hidden)s ? -INFINITY : %(scale)s * s[j];
+            m = fmaxf(m, s[j]);
+        }
+        for (int x = 0; x < d; x++)
+            O[i * d + x] = 0.0f;
+        for (int j = 0; j < N; j++) {
+            l += expf(s[j] - m);
+            for (int x = 0; x < d; x++)
+                O[i * d + x] += expf(s[j] - m) * V[j * d + x];
+        }
+        for (int x = 0; x < d; x++)
+            O[i * d + x] /= l;
+        lse[i] = %(lse)s;
+    }
+    free(s);
+    return 0;
+}
+"""
+
+
+def judge_grades(tap, build):
+    """Through ./ladder grade: one code in every wrong case and array, none where it is right."""
+    right = {"hidden": "j > i", "scale": "1 / sqrtf(d)", "lse": "m + logf(l)"}
+    mistakes = {"": {}, "no_scale": {"scale": "1.0f"}, "no_mask": {"hidden": "0"},
+                "lse_base_2": {"lse": "(m + logf(l)) * 1.442695f"}}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for code, change in mistakes.items():
+            paths.append(os.path.join(folder, (code or "right") + ".c"))
+            with open(paths[-1], "w", encoding="utf-8") as f:
+                f.write(SIMPLE % dict(right, **change))
+        done = subprocess.run([sys.executable, os.path.join(ROOT, "common/tools/grade.py"),
+                               os.path.join(ROOT, "docs/course/2_flash_forward/simple.suite"),
+                               "--build", build, "--so-sandbox", "off", "--format", "json"] + paths,
+                              capture_output=True, text=True)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    tap.ok(done.returncode == 0 and len(rows) == len(mistakes), "graded", done.stderr[-1000:])
+    for code, row in zip(mistakes, rows):
+        wrong = [test for test in row["tests"] if test["status"] != "right"]
+        codes = {error["code"] for test in wrong for error in test["errors"]}
+        codes |= {test["code"] for test in wrong}
+        tap.ok(codes == ({code} if code else set()) and bool(wrong) == bool(code),
+               f"graded: {code or 'right'}", json.dumps(row)[:1500])
+
+
+def main():
+    build = os.path.abspath(sys.argv[1])
+    tool = os.path.join(build, "common/judge/attn_hints")
+    tap = Tap()
+    judge_coverage(tap)
+    judge_codes(tap, tool)
+    judge_right_solutions(tap, build, tool)
+    judge_grades(tap, build)
+    judge_held_out(tap, build, "--update-page" in sys.argv[2:])
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
