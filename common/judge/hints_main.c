@@ -6,9 +6,9 @@
  *     attn_hints --codes                                       every code with its sentence
  *
  * A folder holds what a program of the suite, or any program, computed: DIR/<line>/o.npy and
- * lse.npy, with gradients dq.npy, dk.npy and dv.npy (dwq.npy and dwk.npy with --qk-norm), for each line of FILE, as --cases FILE --save
- * DIR writes them. A line whose files are not there (a skipped case, a crash) says nothing. The
- * reference of a line is computed once for all folders.
+ * lse.npy, with gradients dq.npy, dk.npy and dv.npy (dwq.npy and dwk.npy with --qk-norm), for each
+ * line of FILE, as --cases FILE --save DIR writes them. A line whose files are not there (a skipped
+ * case, a crash) says nothing. The reference of a line is computed once for all folders.
  *
  * Exit status: 0, whatever was found; 2 for bad usage or bad input; 3 when memory is short.
  */
