@@ -5,11 +5,11 @@
     test_hints.py BUILD [--update-page]
 
 The named wrong solutions are asked by tests/wrong/run_wrong.py, where they are compiled anyway:
-each declares the codes that are right for it, and no other mistake may be named. Here it is counted how
-many of them get a name. A table of mistakes that was made from these solutions says little about
-others, so held_out/ has some that were written after the table was fixed. How many of those get a
-name is recorded as a floor, and none may get a wrong one. Do not change the table for them: write
-new ones instead.
+each declares the codes that are right for it, and no other mistake may be named. Here it is counted
+how many of them get a name. A table of mistakes that was made from these solutions says little
+about others, so held_out/ has some that were written after the table was fixed. How many of those
+get a name is recorded as a floor, and none may get a wrong one. Do not change the table for them:
+write new ones instead.
 """
 import concurrent.futures
 import glob
