@@ -110,9 +110,9 @@ void isolate_close(Isolate *s);
 /* 0 for NULL, and for an address that lies in none of the task's arrays. */
 static inline RunnerPointer isolate_pointer(const IsolateTask *task, const void *address)
 {
-    const unsigned char *p = address;
+    const unsigned char *p = (const unsigned char *)address;
     for (int i = 0; p && i < task->array_count; i++) {
-        const unsigned char *first = task->arrays[i].data;
+        const unsigned char *first = (const unsigned char *)task->arrays[i].data;
         if (p >= first && p < first + task->arrays[i].bytes)
             return (RunnerPointer)(i + 1) << 48 | (RunnerPointer)(p - first);
     }

@@ -201,7 +201,7 @@ static void *serve(void *set_threads)
     _exit(EXIT_SUCCESS); /* no handlers, no destructors of the submission's */
 }
 
-_Noreturn void runner_serve(void (*set_threads)(int))
+void runner_serve(void (*set_threads)(int))
 {
     pthread_t thread;
 #ifdef SYS_close_range

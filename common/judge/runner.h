@@ -69,7 +69,7 @@ typedef struct RunnerOpen {
 typedef struct RunnerRequest {
     int64_t bytes;
     char contract[64], symbol[128];
-    _Alignas(16) unsigned char numbers[RUNNER_NUMBERS];
+    unsigned char numbers[RUNNER_NUMBERS] __attribute__((aligned(16)));
 } RunnerRequest;
 
 typedef enum RunnerSays {
@@ -95,7 +95,7 @@ typedef struct RunnerReply {
 } RunnerReply;
 
 /* set_threads: in a fork, called in the thread that calls the submission. NULL after an exec. */
-_Noreturn void runner_serve(void (*set_threads)(int));
+void runner_serve(void (*set_threads)(int)) __attribute__((noreturn));
 void runner_supervise(void);
 
 #endif
