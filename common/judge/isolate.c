@@ -491,8 +491,8 @@ static int handle_reply(Isolate *s, RunnerReply *r)
     switch (r->says) {
     case RUNNER_READY:
     case RUNNER_LOADED:
-    case RUNNER_DONE:
-        return 1;
+    case RUNNER_DONE: /* not after something that no runner writes: it is being ended */
+        return s->last.says != RUNNER_REFUSES;
     case RUNNER_SENDS:
     case RUNNER_RECEIVES:
         if (!s->ended && !relay_message(s, r))
