@@ -152,7 +152,7 @@ static int trace_traffic(const AttnArgs *args, int64_t M, FILE *to)
                 (long long)fa1.stores);
         fprintf(to, "  v1 queries outside  %8lld %7lld\n", (long long)fa2.loads,
                 (long long)fa2.stores);
-        fprintf(to, "Tiles, S, m and l really take %lld elements of fast memory: %.2f M.\n\n",
+        fprintf(to, "Tiles, S, m and l really take %lld elements of fast memory: %.2f times M.\n\n",
                 (long long)fa1.fast_peak, (double)fa1.fast_peak / (double)M);
         status = 0;
     }

@@ -85,7 +85,7 @@ def test_words(tap, program):
     tap.ok("M = 16384 " in done.stdout and " 20608 elements have to fit, 1.26 M" in done.stdout,
            "--sram says what has to fit", done.stdout)
     done = run(program, "--device", "cpu", "--trace", "--sram", "64", "--quiet")
-    tap.ok("take 88 elements of fast memory: 1.38 M" in done.stdout, "so does --trace",
+    tap.ok("take 88 elements of fast memory: 1.38 times M" in done.stdout, "so does --trace",
            done.stdout)
     done = run(program, "--device", "cpu", "--trace", "--sram", "32768", "--quiet")
     tap.ok("M = 32768 elements" in done.stdout, "--trace takes --sram's default if it is asked for",
