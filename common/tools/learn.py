@@ -17,6 +17,9 @@ Exit status: 0 passed (or nothing to judge), 1 not passed, 2 bad usage or no com
 Interface: main(words) returns the exit status. Steps are read and judged by learn_steps.py.
 """
 import datetime
+import difflib
+import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -39,7 +42,7 @@ STAGES = {"01": "naive attention", "02": "tiled softmax", "03": "flash forward",
 # --- what the learner has done -------------------------------------------------------------------
 
 def load_progress():
-    progress = {"passed": {}, "hints": {}, "last": ""}
+    progress = {"passed": {}, "hints": {}, "wrong": {}, "last": ""}
     try:
         progress.update(json.loads((MY / "progress.json").read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -73,21 +76,35 @@ def shown(path):
         return str(path)
 
 
-def lesson_of(step):
-    """The page whose last line sends its reader to this step, or None. Links to other pages in that
-    line are no steps."""
-    for page in sorted(learn_steps.ROOT.glob("docs/0[1-6]_*/*.md")):
+@functools.cache
+def lessons():
+    """[(page, the names of the steps to which its last line sends its reader)], in the order of
+    reading. Links to other pages in that line are no steps."""
+    found = []
+    for page in learn_steps.ROOT.glob("docs/0[1-6]_*/[0-9]*.md"):
         for line in page.read_text(encoding="utf-8").splitlines():
             if line.startswith("**Next:**"):
                 text = re.sub(r"\[[^\]]*\]\([^)]*\)", "", line)
-                if re.search(rf"(?<![\d.]){re.escape(step.name)}(?!\d)", text):
-                    return page
-    return None
+                found.append((page, re.findall(r"(?<![\d.])\d\d\.\d+", text)))
+    return sorted(found, key=lambda lesson: (lesson[0].parent.name, page_number(lesson[0])))
+
+
+def page_number(page):
+    return int(page.name.partition("_")[0])
+
+
+def lesson_of(step):
+    """The page whose last line sends its reader to this step, or None."""
+    return next((page for page, names in lessons() if step.name in names), None)
 
 
 # --- commands ------------------------------------------------------------------------------------
 
 def next_step(steps, progress):
+    """In the order of the lessons; of one lesson's steps, in the order of their numbers."""
+    pages = [page for page, _ in lessons()]
+    steps = sorted(steps, key=lambda step: pages.index(lesson_of(step)) if lesson_of(step)
+                   else len(pages))
     return next((step for step in steps if step.name not in progress["passed"]), None)
 
 
@@ -104,8 +121,11 @@ def show_map():
         mark = ("x" if step.name in progress["passed"] else
                 ">" if step is following else
                 "." if (MY / step.name).is_dir() else " ")
-        print(f"  [{mark}] {step.name:5} {step.title:48} {step.minutes:3} minutes")
-    print("\n[x] passed, [.] begun, [>] next")
+        page = lesson_of(step)
+        read = f"   page {page.parent.name[:2]}.{page_number(page)}" if page else ""
+        print(f"  [{mark}] {step.name:5} {step.title:48} {step.minutes:3} minutes{read}")
+    print("\n[x] passed, [.] begun, [>] next, in the order of the lessons. Page 01.4, which a step "
+          "asks you\nto read first, is docs/01_naive/4_what_it_costs.md.")
     if following:
         print(f"next: ./ladder learn {following.name}")
     return 0
@@ -117,6 +137,8 @@ def begin(step):
     print(step.task.strip() + "\n")
     if lesson_of(step):
         print(f"The lesson: {shown(lesson_of(step))}\n")
+    if step.trace():
+        print(f"The trace: {shown(answer.with_name('trace.txt'))}\n")
     if stub is None:
         answer.parent.mkdir(parents=True, exist_ok=True)
         print(f"This step has no stub. Write {shown(answer)}, then call this again.")
@@ -130,10 +152,30 @@ def begin(step):
     print()
 
 
-def explain_failure(step, verdict, program):
+def put_trace(step):
+    """The trace that a task asks to read, beside the answer."""
+    place = answer_path(step).with_name("trace.txt")
+    if step.trace() and not place.exists():
+        write_whole(place, step.trace())
+
+
+def may_say_why(step, progress, text):
+    """To find a bug is the task. What the bug is, is said of a second wrong version, or after a
+    hint."""
+    if step.kind != "bug" or progress["hints"].get(step.name):
+        return True
+    now = hashlib.sha256(text).hexdigest()
+    first = progress["wrong"].setdefault(step.name, now)
+    save_progress(progress)
+    return now != first
+
+
+def explain_failure(step, verdict, program, say_why=True):
     print()
-    for line in verdict.text.splitlines():
+    for line in verdict.text.splitlines() + (verdict.why.splitlines() if say_why else []):
         print(textwrap.fill(line, 96, initial_indent="  ", subsequent_indent="  "))
+    if verdict.why and not say_why:
+        print("  What the bug is, is said when your next version is wrong, too, or after a hint.")
     print(f"\n  a hint: ./ladder learn hint {step.name}")
     if program and verdict.flags:
         flags = " ".join(verdict.flags)
@@ -146,7 +188,8 @@ def check_mine(step, asan=False):
     print(f"{step.name} {step.title}: {shown(answer)}")
     verdict = learn_steps.judge(step, answer, answer.parent, asan)
     if not verdict.passed:
-        explain_failure(step, verdict, shown(answer.with_name("check")))
+        say_why = may_say_why(step, load_progress(), answer.read_bytes())
+        explain_failure(step, verdict, shown(answer.with_name("check")), say_why)
         return 1
     progress = load_progress()
     progress["passed"].setdefault(step.name, datetime.date.today().isoformat())
@@ -163,6 +206,7 @@ def work_on(step, asan=False):
     if progress["last"] != step.name:
         progress["last"] = step.name
         save_progress(progress)
+    put_trace(step)
     if not answer_path(step).exists():
         begin(step)
         if not answer_path(step).exists():
@@ -219,12 +263,9 @@ def show_solution(step):
     answer = answer_path(step)
     yours = answer.read_text(encoding="utf-8", errors="replace") if answer.is_file() else ""
     if step.kind == "bug":
-        stub = MY / step.name / "stub.new"
-        write_whole(stub, step.stub())
-        done = subprocess.run(["diff", "-U1", str(stub), str(step.solution_path())],
-                              capture_output=True, text=True, check=False)
-        stub.unlink()
-        print("the suite's mending:\n" + "\n".join(done.stdout.splitlines()[2:]) + "\n")
+        changed = difflib.unified_diff(step.stub().splitlines(), step.solution().splitlines(),
+                                       n=1, lineterm="")
+        print("the suite's mending:\n" + "\n".join(list(changed)[2:]) + "\n")
         return
     left, right = hole_of(yours), hole_of(step.solution())
     width = max([len(line) for line in left] + [10]) + 2
@@ -257,6 +298,7 @@ def reset(step):
         os.rename(answer, old)
         print(f"your file is now {shown(old)}")
     progress["hints"].pop(step.name, None)
+    progress["wrong"].pop(step.name, None)
     progress["passed"].pop(step.name, None)
     save_progress(progress)
     begin(step)

@@ -11,7 +11,7 @@ Interface:
 - Step: name, title, minutes, task, hints, header, cases, kind ("hole", "bug", "free" or "typed"),
   answer_name, stub(), solution(), wrong_answers().
 - judge(step, file, folder, asan, say, harness): compiles into the folder, runs the cases until one
-  fails, gives each a line to say(), and returns a Verdict(passed, code, text).
+  fails, gives each a line to say(), and returns a Verdict(passed, code, text, flags, why).
 - Usage: a sentence for stderr, exit status 2.
 """
 import ast
@@ -50,8 +50,9 @@ class Usage(Exception):
 class Verdict(typing.NamedTuple):
     passed: bool
     code: str = ""      # of the recognised mistake; "-": none was recognised
-    text: str = ""      # what failed, and the hint
+    text: str = ""      # what failed
     flags: tuple = ()   # of the case that failed
+    why: str = ""       # the sentence of a recognised mistake in C: of a bug it tells the place
 
 
 class Step:
@@ -80,7 +81,7 @@ class Step:
         """None: the learner begins with an empty file."""
         if "source" in self.header:
             with_bug = (ROOT / self.header["source"]).read_text(encoding="utf-8")
-            return apply_patch(with_bug, ROOT / self.header["patch"])
+            return self.without_head(apply_patch(with_bug, ROOT / self.header["patch"]))
         for name in ("stub.c", "stub.txt"):
             if (self.folder / name).is_file():
                 return (self.folder / name).read_text(encoding="utf-8")
@@ -92,8 +93,23 @@ class Step:
         suffix = pathlib.Path(self.answer_name).suffix
         return LEARN / "solutions" / (self.name + suffix)
 
+    def without_head(self, text):
+        """A source of the suite without its first comment, which says how it is done rightly."""
+        head = ("/* SPDX-License-Identifier: MIT\n *\n"
+                f" * {self.name}: {self.header['source']} without the comment at its head.\n */\n")
+        return re.sub(r"\A/\*.*?\*/\n", lambda found: head, text, flags=re.S)
+
     def solution(self):
-        return self.solution_path().read_text(encoding="utf-8")
+        text = self.solution_path().read_text(encoding="utf-8")
+        return self.without_head(text) if "source" in self.header else text
+
+    def trace(self):
+        """trace.txt with the program's place in the command; None: the step has none."""
+        path = self.folder / "trace.txt"
+        if not path.is_file():
+            return None
+        stage = next(ROOT.glob(f"{self.name[:2]}_*")).name
+        return path.read_text(encoding="utf-8").replace("$ ", f"$ build/demo/{stage}/", 1)
 
     def wrong_answers(self):
         """[(code of its hint, text)]: the solution with the lines of one block exchanged."""
@@ -162,6 +178,9 @@ def read_steps():
 
 
 def find_step(name):
+    """The step called 01.3, 1.3 or 01.3_softmax_of_a_row."""
+    if re.match(r"\d\.", name):
+        name = "0" + name
     folders = [path.parent for path in LEARN.glob("[0-9]*/task.md")]
     for folder in folders:
         if folder.name == name or folder.name.partition("_")[0] == name:
@@ -173,11 +192,12 @@ def find_step(name):
 
 ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
               ast.Div: operator.truediv, ast.Pow: operator.pow, ast.USub: operator.neg}
-FUNCTIONS = {"exp": math.exp, "log": math.log, "sqrt": math.sqrt}
+FUNCTIONS = {"exp": math.exp, "log": math.log, "ln": math.log, "sqrt": math.sqrt}
 
 
 def value_of(text):
-    """A number, or a formula of numbers with + - * / ** exp log sqrt; None for anything else."""
+    """A number, or a formula of numbers with + - * / ** exp log sqrt, ^ for ** and ln for log; None
+    for anything else."""
     def walk(node):
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
             return node.value
@@ -193,7 +213,7 @@ def value_of(text):
                 return FUNCTIONS[node.func.id](walk(node.args[0]))
         raise ValueError
     try:
-        return float(walk(ast.parse(text.strip(), mode="eval").body))
+        return float(walk(ast.parse(text.strip().replace("^", "**"), mode="eval").body))
     except (SyntaxError, ValueError, ArithmeticError, RecursionError):
         return None
 
@@ -242,7 +262,8 @@ def judge_typed(words, answers):
         return Verdict(False, "-", f"'{found}' is not the order.")
     number = value_of(found)
     if number is None:
-        return Verdict(False, "number", f"'{found}' is not a number; 3, 0.25, 4*64 and exp(1) are.")
+        return Verdict(False, "number", f"'{found}' is not a number; 3, 0.25, 4*64, 2^20, "
+                       "exp(1) and ln(2) are.")
     if near(number, wanted):
         return Verdict(True)
     for code, typical, sentence in mistakes:
@@ -357,7 +378,8 @@ def verdict_of(status, text, seconds):
         return Verdict(True)
     if text.startswith("wrong "):
         code, _, sentences = text.strip().partition("\n")
-        return Verdict(False, code.split()[1], sentences)
+        what, _, why = sentences.partition("\n\n")
+        return Verdict(False, code.split()[1], what.strip(), (), why.strip())
     if status < 0:
         name = signal.Signals(-status).name
         return Verdict(False, "crash", f"Your code ended with {name}: "

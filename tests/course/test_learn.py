@@ -114,7 +114,7 @@ def fits(verdict, said, wanted):
         return verdict.passed and "warning" not in said
     if wanted == "":
         return not verdict.passed and verdict.code != "compile" and "warning" not in said
-    return not verdict.passed and verdict.code == wanted and bool(verdict.text)
+    return not verdict.passed and verdict.code == wanted and bool(verdict.text or verdict.why)
 
 
 def check_steps(tap, steps):
@@ -174,7 +174,7 @@ def check_limits_can_fail(tap):
     tap.ok(hole_limits(good % "", (good % "    x;\n").replace("b", "c")), "other text around it")
     tap.ok(hole_limits("a", good % ""), "no hole")
     for text, value in (("4*64", 256), ("2**10", 1024), ("-1e3 / 4", -250), ("(1+1)*2", 4),
-                        ("log(exp(2))", 2),
+                        ("log(exp(2))", 2), ("2^10", 1024), ("3 * 2 ^ 2", 12), ("ln(exp(2))", 2),
                         ("sqrt(-1)", None), ("exp(1e9)", None), ("abs(1)", None),
                         ("four", None), ("2**99999", None), ("__import__('os')", None),
                         ("1/0", None), ("", None)):
@@ -205,6 +205,7 @@ BEHAVIOUR = [
     ("compile", "}\nint main(void)\n{\n    return 0;", "Take yours out"),
     ("compile", "score();\n}\nvoid other(void)\n{", "no function score"),
     ("-", "S[0] = 5.0f;", "found 5"),
+    ("-", "S[0] = K[Nk * d] + 1.0f;", "behind the end of an array"),
 ]
 
 
@@ -261,8 +262,10 @@ def check_work(tap, engine):
     answer = engine.my / "01.2" / "answer.c"
     step = learn_steps.find_step("01.2")
     done = engine.run()
-    tap.ok(done.returncode == 0 and "next: ./ladder learn 01.1" in done.stdout and
+    tap.ok(done.returncode == 0 and "next: ./ladder learn 01.2" in done.stdout and
            not engine.my.exists(), "the map, and nothing is written", done)
+    row = re.search(r".*01\.1 .*", done.stdout)[0]
+    tap.ok(row.endswith("page 01.4"), "the map names the page of each step", row)
     done = engine.run("01.2")
     tap.ok(done.returncode == 1 and answer.read_text(encoding="utf-8") == step.stub() and
            "WRONG" in done.stdout and "gdb --args" in done.stdout, "the first call gives the stub",
@@ -291,6 +294,40 @@ def check_work(tap, engine):
     tap.ok(done.returncode == 0 and answer.read_text(encoding="utf-8") == step.stub() and
            answer.with_name("old-1-answer.c").read_text(encoding="utf-8") == step.solution() and
            "[x] 01.2" not in engine.run().stdout, "reset keeps the old file", done)
+
+
+def check_bug(tap, engine):
+    """The sentence of a bug comes with the second wrong version, or after a hint."""
+    step, answer = learn_steps.find_step("02.5"), engine.my / "02.5" / "answer.c"
+    sentence = "Only the largest part"
+    first, again = engine.run("02.5").stdout, engine.run("02.5").stdout
+    tap.ok("is wrong at" in first and sentence not in first + again and
+           "What the bug is, is said" in again, "a bug: what is wrong, not why", (first, again))
+    checked = engine.run("check", "02.5", str(answer)).stdout
+    tap.ok(sentence in checked and "tree_remainder" not in checked, "check says why", checked)
+    program = answer.with_name("check")
+    done = subprocess.run([str(program), "-N", "192"], capture_output=True, text=True, check=False)
+    tap.ok("is wrong at" in done.stdout and sentence not in done.stdout and
+           "tree_remainder" not in done.stdout, "by hand: neither code nor sentence", done)
+    answer.write_text(step.wrong_answers()[0][1] + "\n", encoding="utf-8")
+    tap.ok(sentence in engine.run("02.5").stdout, "a second wrong version: why")
+    engine.run("reset", "02.5")
+    tap.ok(sentence not in engine.run("02.5").stdout, "reset forgets the first one")
+    engine.run("hint", "02.5")
+    tap.ok(sentence in engine.run("02.5").stdout, "after a hint: why")
+    answer.write_text(step.solution(), encoding="utf-8")
+    done = engine.run("02.5")
+    tap.ok(done.returncode == 0 and done.stdout.count("\n-") == 1 and "-    /* " not in done.stdout,
+           "passed: the changed line is shown", done)
+    stub = learn_steps.find_step("03.5").stub()
+    tap.ok("exp(m~ - m_new) P~" not in stub and "beta" in stub, "03.5: no formula in the stub")
+
+
+def check_trace_copy(tap, engine):
+    done = engine.run("1.8")
+    copied = (engine.my / "01.8" / "trace.txt").read_text(encoding="utf-8")
+    tap.ok(copied.startswith("$ build/demo/01_naive/naive -N 4") and "my/01.8/trace.txt" in
+           done.stdout, "1.8 is 01.8; its trace stands beside the answer", (done, copied[:80]))
 
 
 def check_commands(tap, engine, folder):
@@ -355,6 +392,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         engine = Engine(folder)
         check_work(tap, engine)
+        check_bug(tap, engine)
+        check_trace_copy(tap, engine)
         check_commands(tap, engine, folder)
         check_interrupt(tap, engine)
     tap.ok(shutil.which("git") is None or subprocess.run(

@@ -7,8 +7,10 @@
  * so a number that nobody wrote is recognised; a few floats behind each array notice a write past
  * its end (with --asan the compiler's own check does that better).
  *
- * The verdict is "right" or "wrong CODE" and a line of text. It goes to the file descriptor named
- * by LEARN_FD, so that the learner may print freely; without LEARN_FD, as in gdb, to the terminal.
+ * The verdict is "right", or "wrong CODE", lines that say what is wrong, and, when the mistake is
+ * known, an empty line and its sentence. It goes to the file descriptor named by LEARN_FD, so that
+ * the learner may print freely. Without LEARN_FD, as in gdb, the terminal gets what is wrong, and
+ * neither code nor sentence: one who looks for a bug by hand is not told which it is.
  *
  * Interface: see learn.h.
  */
@@ -72,24 +74,31 @@ int has_flag(const char *flag)
     return flag_value(flag) != NULL;
 }
 
-static _Noreturn void verdict(const char *text)
+/* code: NULL, the case is right. sentence: of a recognised mistake, or NULL. */
+static _Noreturn void verdict(const char *code, const char *text, const char *sentence)
 {
     const char *fd = getenv("LEARN_FD");
+    int done;
     fflush(stdout);
-    if (dprintf(fd ? atoi(fd) : 1, "%s\n", text) < 0)
+    if (!code)
+        done = dprintf(fd ? atoi(fd) : 1, "right\n");
+    else if (!fd)
+        done = dprintf(1, "wrong\n%s\n", text);
+    else
+        done = dprintf(atoi(fd), "wrong %s\n%s\n\n%s\n", code, text, sentence ? sentence : "");
+    if (done < 0)
         exit(3);
-    exit(strncmp(text, "right", 5) ? 1 : 0);
+    exit(code ? 1 : 0);
 }
 
 void refuse(const char *code, const char *format, ...)
 {
     char text[MAX_ALL];
-    int used = snprintf(text, sizeof text, "wrong %s\n", code);
     va_list args;
     va_start(args, format);
-    vsnprintf(text + used, sizeof text - (size_t)used, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    verdict(text);
+    verdict(code, text, NULL);
 }
 
 static uint32_t bits(float x)
@@ -175,6 +184,13 @@ int is_right(const Output *out)
     return !wrong_numbers(out, &first);
 }
 
+long first_wrong(const Output *out)
+{
+    long first = -1;
+    wrong_numbers(out, &first);
+    return first;
+}
+
 static int all_right(void)
 {
     int k, right = 1;
@@ -202,7 +218,9 @@ static void describe(const Output *o, char *text, size_t size)
     if (bits(o->found[first]) == POISON)
         used += (size_t)snprintf(text + used, size - used, "nothing (it was not written)");
     else if (bits(o->found[first]) == USED)
-        used += (size_t)snprintf(text + used, size - used, "NaN (from a number not yet written)");
+        used += (size_t)snprintf(text + used, size - used,
+                                 "NaN (from a number that was never written, or "
+                                 "from behind the end of an array; try --asan)");
     else
         used += (size_t)snprintf(text + used, size - used, "%.6g", (double)o->found[first]);
     snprintf(text + used, size - used, "; %ld of %ld %s wrong.\n", wrong, o->rows * o->cols,
@@ -238,15 +256,15 @@ int main(int argc, char **argv)
     check_memory();
     expect(0);
     if (all_right())
-        verdict("right");
+        verdict(NULL, "", NULL);
     for (k = 0; k < n_outputs; k++)
         describe(&outputs[k], text, sizeof text);
     for (k = 0; mistakes[k].code; k++) {
         expect(k + 1);
         if (all_right())
-            refuse(mistakes[k].code, "%s%s", text, mistakes[k].sentence);
+            verdict(mistakes[k].code, text, mistakes[k].sentence);
     }
     expect(0);
     more = diagnose ? diagnose() : NULL;
-    refuse(more ? more->code : "-", "%s%s", text, more ? more->sentence : "");
+    verdict(more ? more->code : "-", text, more ? more->sentence : NULL);
 }
