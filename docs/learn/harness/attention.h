@@ -34,7 +34,9 @@ typedef enum AttentionMistake {
     O_NOT_RESCALED,
     STALE_L,
     ALPHA_IS_ONE,
-    LAST_KEY_DROPPED
+    LAST_KEY_DROPPED,
+    STALE_M,
+    ZERO_FOR_HIDDEN
 } AttentionMistake;
 
 #define ATTENTION_MISTAKES                                                                         \
@@ -53,8 +55,12 @@ typedef enum AttentionMistake {
         {"stale_l", "l was not rescaled when the maximum grew."},                                  \
         {"alpha_is_one",                                                                           \
          "Neither l nor O is rescaled: alpha has to be computed before m is stored."},             \
+        {"last_key_dropped", "The last key of each row is left out."},                             \
+        {"stale_m", "m stays -inf, so alpha is 0 each time and O is the row of V of the last "     \
+                    "key alone: m has to become m_new at the end of the loop."},                   \
     {                                                                                              \
-        "last_key_dropped", "The last key of each row is left out."                                \
+        "zero_for_hidden", "A hidden key has the score 0 here, and exp(0 - m) is a weight like "   \
+                           "any other. Its score has to be -inf."                                  \
     }
 
 static inline int sees(const Head *h, int mistake, long i, long j)
@@ -79,9 +85,9 @@ static inline void reference_row(const Head *h, int mistake, long i, double *O, 
         O[x] = 0.0;
     for (j = 0; j < h->Nk; j++) {
         double s = 0.0, m_new, alpha, p;
-        if (!sees(h, mistake, i, j))
+        if (!sees(h, mistake, i, j) && mistake != ZERO_FOR_HIDDEN)
             continue;
-        for (x = 0; x < h->d; x++)
+        for (x = 0; x < h->d && sees(h, mistake, i, j); x++)
             s += (double)h->Q[i * h->d + x] * h->K[j * h->d + x];
         s *= mistake == NO_SCALE ? 1.0 : 1.0 / sqrt((double)h->d);
         m_new = s > m && mistake != NO_MAX ? s : m;
@@ -90,7 +96,7 @@ static inline void reference_row(const Head *h, int mistake, long i, double *O, 
         l = (mistake == STALE_L ? 1.0 : alpha) * l + p;
         for (x = 0; x < h->d; x++)
             O[x] = (mistake == O_NOT_RESCALED ? 1.0 : alpha) * O[x] + p * h->V[j * h->d + x];
-        m = m_new;
+        m = mistake == STALE_M ? m : m_new;
     }
     for (x = 0; x < h->d && (l > 0.0 || mistake == NAN_ON_EMPTY_ROW); x++)
         O[x] /= mistake == NOT_NORMALISED ? 1.0 : l;
@@ -108,18 +114,34 @@ static inline void reference(const Head *h, int mistake, double *O, double *lse)
         reference_row(h, mistake, i, O + i * h->d, lse + i);
 }
 
-/* When O is wrong and no mistake of the table explains it. */
-static inline const Mistake *diagnose_attention(const Output *O, const Output *lse)
+/* When O is wrong and no mistake of the table explains it. running: the step keeps a state of m, l
+ * and O; otherwise there is no alpha that could be forgotten. */
+static inline const Mistake *diagnose_attention(const Output *O, const Output *lse, int running)
 {
+    static const Mistake empty_row = {
+        "empty_row_weights",
+        "lse is right: this row sees no key. Its weights have to be 0 before they meet V; -inf or "
+        "NaN reaches O."};
+    static const Mistake O_nan = {
+        "o_nan", "lse is right, O is not a number. Look for the first operation that makes a NaN."};
     static const Mistake only_O = {
         "o_only",
         "lse is right, and so are m and l. A factor is missing on what goes into O: alpha "
         "on the old sum, or on the new values."};
+    static const Mistake only_O_at_once = {
+        "o_only", "lse is right, and so are m and l. Look at what comes after them: the weights "
+                  "exp(s - m), the division by l, the rows of V."};
     static const Mistake only_lse = {
         "lse_only",
         "O is right, and so is each weight. lse is m + ln l, with the m and l of the end."};
-    if (is_right(lse) && !is_right(O))
-        return &only_O;
+    if (is_right(lse) && !is_right(O)) {
+        const long wrong = first_wrong(O);
+        if (lse->expected[wrong / O->cols] == -INFINITY)
+            return &empty_row;
+        if (isnan(O->found[wrong]))
+            return &O_nan;
+        return running ? &only_O : &only_O_at_once;
+    }
     return is_right(O) && !is_right(lse) ? &only_lse : NULL;
 }
 

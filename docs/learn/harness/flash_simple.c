@@ -9,6 +9,7 @@
  */
 #include "attention.h"
 
+#include <signal.h>
 #include <sys/resource.h>
 
 int flash_simple_variant(const float *Q, const float *K, const float *V, float *O, float *lse,
@@ -55,6 +56,24 @@ static long address_space(void)
     return pages * 4096;
 }
 
+/* A malloc that gave NULL was not looked at, or the stack was taken for the matrix. */
+static void no_room(int sig)
+{
+    (void)sig;
+    refuse("no_room", "Your code ended with SIGSEGV: it used memory that is not its own. An N x N "
+                      "matrix has no room in this case: malloc returns NULL, and the stack ends.");
+}
+
+/* A stack of its own: the learner's may be what is full. */
+static void catch_no_room(void)
+{
+    static char stack[1 << 16];
+    const stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
+    struct sigaction action = {.sa_handler = no_room, .sa_flags = SA_ONSTACK};
+    sigaltstack(&other, NULL);
+    sigaction(SIGSEGV, &action, NULL);
+}
+
 void call(void)
 {
     const long now = address_space();
@@ -71,11 +90,14 @@ void call(void)
         void *volatile probe = malloc(sizeof(float) * (size_t)(head.Nq * head.Nk));
         if (probe)
             refuse("limit", "The memory limit of this case does not hold on this system.");
+        catch_no_room();
     }
     status = flash_simple_variant(head.Q, head.K, head.V, O->found, lse->found, (int)head.Nq,
                                   (int)head.d, head.causal);
-    if (limited)
+    if (limited) {
         setrlimit(RLIMIT_AS, &old);
+        signal(SIGSEGV, SIG_DFL);
+    }
     if (status != 0)
         refuse("status", "Your function returned %d. (An N x N matrix has no room in this case.)",
                status);
@@ -88,5 +110,5 @@ void expect(int mistake)
 
 const Mistake *diagnose(void)
 {
-    return diagnose_attention(O, lse);
+    return diagnose_attention(O, lse, 1);
 }

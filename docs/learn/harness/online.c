@@ -26,6 +26,9 @@ const Mistake mistakes[] = {
     {"new_term_forgotten",
      "When the new score is the maximum its own term is exp(0) = 1; it is not "
      "added."},
+    {"alpha_inverted",
+     "The factor is exp(m_old - m_new), at most 1. Its inverse is inf at the first score, and "
+     "0 * inf is NaN."},
     {NULL, NULL}};
 
 static float *x;
@@ -82,7 +85,7 @@ void expect(int mistake)
             continue;
         if (mistake == 1 || (mistake == 3 && j))
             alpha = 1.0;
-        if (mistake == 2 && most > -INFINITY)
+        if ((mistake == 2 && most > -INFINITY) || mistake == 6)
             alpha = 1.0 / alpha;
         if (mistake == 5 && x[j] > most)
             term = 0.0;

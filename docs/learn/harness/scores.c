@@ -11,6 +11,8 @@ void scores(const float *Q, const float *K, float *S, int Nq, int Nk, int d);
 const Mistake mistakes[] = {{"no_scale", "These are the products without the scale 1/sqrt(d)."},
                             {"scale_not_root", "The scale here is 1/d; it has to be 1/sqrt(d)."},
                             {"transposed", "This is K Q^T: row and column of S are exchanged."},
+                            {"k_transposed", "K is read as if it were stored as [d][Nk]. Row j of "
+                                             "K is contiguous: K[j * d + x]."},
                             {NULL, NULL}};
 
 static float *Q, *K;
@@ -49,10 +51,30 @@ void expect(int mistake)
         for (j = 0; j < Nk; j++) {
             double sum = 0.0;
             for (x = 0; x < d; x++)
-                sum += (double)Q[i * d + x] * K[j * d + x];
+                sum += (double)Q[i * d + x] * K[mistake == 4 ? x * Nk + j : j * d + x];
             if (mistake == 3 && Nq == Nk)
                 S->expected[j * Nk + i] = scale * sum;
             else
                 S->expected[i * Nk + j] = scale * sum;
         }
+}
+
+/* A row of S has Nk numbers. With Nq of them, rows overlap and the end of S stays unwritten. */
+const Mistake *diagnose(void)
+{
+    static const Mistake stride = {
+        "row_length", "A row of S has Nk numbers, here each begins Nq behind the one before: S[i "
+                      "* Nk + j]."};
+    float *written = malloc(sizeof *written * (size_t)(Nq * Nk));
+    long i, j, e;
+    int same = Nq < Nk && written;
+    for (e = 0; same && e < Nq * Nk; e++)
+        written[e] = NAN;
+    for (i = 0; same && i < Nq; i++)
+        for (j = 0; j < Nk; j++)
+            written[i * Nq + j] = (float)S->expected[i * Nk + j];
+    for (e = 0; same && e < Nq * Nk; e++)
+        same = isnan(written[e]) ? isnan(S->found[e]) : fabsf(S->found[e] - written[e]) < 1e-3f;
+    free(written);
+    return same ? &stride : NULL;
 }

@@ -15,6 +15,12 @@ const Mistake mistakes[] = {
     {"stale_l", "l was not rescaled when the maximum grew."},
     {"alpha_is_one", "Neither l nor O is rescaled: alpha has to be taken before m becomes m_new."},
     {"stale_m", "m stays what it was: the next tile takes its alpha from it."},
+    {"divided_each_tile",
+     "O is divided by l in each tile. Here it stays a sum; the caller divides once, after the "
+     "last tile."},
+    {"divided_each_tile",
+     "The weights are divided by l in each tile. They stay exp(S - m); the caller divides O once, "
+     "after the last tile."},
     {NULL, NULL}};
 
 static float *all_S, *V;
@@ -82,13 +88,13 @@ void expect(int mistake)
                 continue;
             alpha = mistake == 3 ? 1.0 : exp(state_m - m_new);
             sum *= mistake == 2 ? 1.0 : alpha;
-            for (x = 0; x < d; x++)
-                O_r[x] *= mistake == 1 ? 1.0 : alpha;
-            for (c = 0; c < tile; c++) {
+            for (c = 0; c < tile; c++)
                 sum += exp(s[c] - m_new);
+            for (x = 0; x < d; x++)
+                O_r[x] *= mistake == 1 ? 1.0 : alpha / (mistake >= 5 ? sum : 1.0);
+            for (c = 0; c < tile; c++)
                 for (x = 0; x < d; x++)
-                    O_r[x] += exp(s[c] - m_new) * V[(j + c) * d + x];
-            }
+                    O_r[x] += exp(s[c] - m_new) / (mistake == 6 ? sum : 1.0) * V[(j + c) * d + x];
             state_m = mistake == 4 ? state_m : m_new;
         }
         for (x = 0; x < d; x++)

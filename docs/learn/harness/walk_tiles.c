@@ -51,17 +51,28 @@ static void check_range(const char *what, long first, long count, long most, lon
         refuse("tile_too_large", "A tile of %ld %s: at most %ld fit.", count, what, most);
 }
 
+static _Noreturn void not_a_number(const char *call, long first, const char *what, const char *size)
+{
+    refuse("tile_number",
+           "%s: %ld is no beginning of a tile. The argument is the first %s of the tile, not the "
+           "tile's number: in steps of %s.",
+           call, first, what, size);
+}
+
 void start_rows(int i, int rows)
 {
     long r;
     check_range("queries", i, rows, Br, Nq);
     for (r = i; r < i + rows; r++)
-        if (begun->found[r]++ > 0.0f)
+        if (begun->found[r]++ > 0.0f) {
+            if (i % Br)
+                not_a_number("start_rows", i, "query", "Br");
             refuse(
                 "keys_outside",
                 "Query %ld is started a second time: with the keys outside, every "
                 "state is loaded and stored again for each tile of keys. Put the queries outside.",
                 r);
+        }
 }
 
 void visit_tile(int i, int rows, int j, int cols)
@@ -74,7 +85,8 @@ void visit_tile(int i, int rows, int j, int cols)
             refuse("not_started", "Query %ld meets key %d %s.", r, j,
                    finished->found[r] > 0.0f ? "after finish_rows" : "before start_rows");
         for (c = j; c < j + cols; c++)
-            seen->found[r * Nk + c]++;
+            if (seen->found[r * Nk + c]++ > 0.0f && j % Bc)
+                not_a_number("visit_tile", j, "key", "Bc");
     }
 }
 
