@@ -16,7 +16,8 @@ and the submission. attn_judge runs them, each case in a process of its own.
 --total-time  seconds of one submission for all its cases together; cases behind are `time` (120)
 --so-sandbox  strict: no sandbox, no grading. off: another process and no more, which each row says
 
-A result of two or more C submissions has the field `similarity` (similarity.py), in json and csv.
+Where two or more C submissions compile, a result has the field `similarity` (similarity.py), in json
+and csv. It is null for what did not compile, and for all where the comparison failed or was late.
 
 Exit: 0 graded, whatever the scores; 2 bad usage; 3 it could not be done.
 
@@ -27,8 +28,10 @@ Interface:
 import argparse
 import concurrent.futures
 import json
+import multiprocessing
 import os
 import pathlib
+import resource
 import shutil
 import struct
 import subprocess
@@ -43,6 +46,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADERS = (ROOT / "docs" / "course" / "include", ROOT / "common")
 FLAGS = ("-O3", "-march=native", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fopenmp")
 MOST_SAID = 4096
+MOST_LIBRARY = 64 << 20
+SIMILARITY_SECONDS, SIMILARITY_BYTES = 60, 2 << 30
 BLAS = ("cblas_", "sgemm", "dgemm", "sgemv", "dgemv", "openblas", "mkl_", "dlopen", "dlsym",
         "dlmopen")
 BLAS_LIBRARIES = ("blas", "mkl", "atlas", "lapack", "blis")
@@ -82,6 +87,8 @@ def compile_one(name, build, folder, sandbox):
     if path.suffix == ".so" and not path.is_dir():
         if path.is_symlink() or not path.is_file():
             return None, "", f"{path.name} is no plain file"
+        if path.stat().st_size > MOST_LIBRARY:
+            return None, "", f"{path.name} has more than {MOST_LIBRARY >> 20} MiB"
         library = folder.with_suffix(".so")
         shutil.copyfile(path, library)
         return library, "", ""
@@ -247,22 +254,51 @@ def source_text(name):
     """The C sources of a submission; "" of a shared object or what is none."""
     path = pathlib.Path(name)
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    return "\n".join(similarity.read(file) for file in files
-                     if file.suffix in similarity.SOURCES and file.is_file() and
-                     not file.is_symlink())
+    text = ""
+    for file in files:
+        if file.suffix in similarity.SOURCES and file.is_file() and not file.is_symlink() and \
+                len(text) < similarity.MOST_BYTES:
+            text += similarity.read(file) + "\n"
+    return text
 
 
-def add_similarity(results):
-    """Where two or more submissions are sources. What the course's headers and stubs hold counts
-    for nobody."""
-    texts = {result["submission"]: source_text(result["submission"]) for result in results}
-    if sum(text != "" for text in texts.values()) < 2:
+def compare(sources, to):
+    """In a process of its own: sends the fields of {name: path}, {} if fewer than two are sources,
+    None if it cannot be done."""
+    found = None
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (SIMILARITY_BYTES, SIMILARITY_BYTES))
+        texts = {name: source_text(path) for name, path in sources.items()}
+        # what the course's headers and stubs hold counts for nobody
+        given = [similarity.read(path) for path in (*HEADERS[0].glob("*.h"),
+                                                    *HEADERS[0].parent.glob("*/stub.c"))]
+        enough = sum(text != "" for text in texts.values()) >= 2
+        found = similarity.fields(texts, ROOT, given) if enough else {}
+    except Exception:  # whatever a submission did to it: the points are worth more
+        pass
+    to.send(found)
+
+
+def add_similarity(results, sources):
+    """Compares sources, {name: path}. The points stand already: a comparison that fails, or is not
+    done in SIMILARITY_SECONDS, leaves null."""
+    if len(sources) < 2:
         return
-    given = [similarity.read(path) for path in (*HEADERS[0].glob("*.h"),
-                                                *HEADERS[0].parent.glob("*/stub.c"))]
-    found = similarity.fields(texts, ROOT, given)
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe(duplex=False)
+    child = fork.Process(target=compare, args=(sources, there), daemon=True)
+    child.start()
+    there.close()
+    try:
+        found = here.recv() if here.poll(SIMILARITY_SECONDS) else None
+    except EOFError:  # it was killed
+        found = None
+    child.kill()
+    child.join()
+    if found == {}:
+        return
     for result in results:
-        result["similarity"] = found[result["submission"]]
+        result["similarity"] = (found or {}).get(result["submission"])
 
 
 def grade(options):
@@ -281,7 +317,7 @@ def grade(options):
             score(suite, name, [rows[place[n], c] for c in range(len(suite.cases))]
                   if n in place else None, compiled[n], options.so_sandbox)
             for n, name in enumerate(options.submissions)]
-    add_similarity(results)
+    add_similarity(results, {results[n]["submission"]: options.submissions[n] for n in good})
     return suite, results
 
 

@@ -138,14 +138,16 @@ def junit(results, _suite):
 def csv_rows(results, suite):
     to = io.StringIO()
     rows = csv.writer(to, lineterminator="\n")
-    alike = ["public", "public_file", "class", "class_with"] if "similarity" in results[0] else []
+    alike = ["public", "public_file", "class", "class_with"] if any(
+        "similarity" in result for result in results) else []
     rows.writerow(["submission", "score", "max_score", *alike,
                    *(case.name for case in suite.cases)])
     for result in results:
-        found = result.get("similarity", {})
+        found = result.get("similarity") or {}
+        values = [value for kind in ("repository", "class") if found
+                  for value in found[kind].values()]
         rows.writerow([result["submission"], points(result["score"]), points(result["max_score"]),
-                       *(value for kind in ("repository", "class") if found
-                         for value in found[kind].values()),
+                       *(values or [""] * len(alike)),
                        *(points(test["score"]) for test in result["tests"])])
     return to.getvalue()
 

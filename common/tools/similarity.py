@@ -14,6 +14,10 @@ WINDOW + RUN - 1 tokens share a fingerprint, wherever it stands. What the handou
 The share is that of the submission's own fingerprints. Two honest solutions of a short function
 share much: look at the texts before you say anything.
 
+Whoever wrote the text may want this program to take hours. So each kind of token is found in linear
+time, a string or a comment without its end too, and no more than MOST_BYTES of a file and
+MOST_TOKENS of a text are read.
+
 Interface:
 - tokens(text), exact_tokens(text): with and without names made equal.
 - fingerprints(text) -> set; runs(words, length) -> set of tuples.
@@ -23,6 +27,7 @@ Interface:
 """
 import argparse
 import collections
+import itertools
 import json
 import pathlib
 import re
@@ -30,14 +35,17 @@ import sys
 import zlib
 
 RUN, WINDOW = 20, 8
+MOST_BYTES, MOST_TOKENS = 4 << 20, 256 << 10
 # a polynomial over the tokens, modulo a prime: the oldest token leaves, a new one comes
 BASE, MODULUS = 0x1F3D5B79, (1 << 61) - 1
 OLDEST = pow(BASE, RUN, MODULUS)
 KEYWORDS = frozenset("""auto break case char const continue default do double else enum extern float
 for goto if inline int long register restrict return short signed sizeof static struct switch
 typedef union unsigned void volatile while __global__ __device__ __shared__""".split())
-TOKEN = re.compile(r"""/\*.*?\*/|//[^\n]*|\#[ ]*(?:include|if|else|endif|pragma)[^\n]*
-    |(?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
+# what may lack its end ends with the line or the text: a search that fails would begin again at the
+# next sign
+TOKEN = re.compile(r"""/\*.*?(?:\*/|\Z)|//[^\n]*|\#[ ]*(?:include|if|else|endif|pragma)[^\n]*
+    |(?P<string>"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)
     |(?P<number>\.?\d(?:[eEpP][+-]|[\w.])*)
     |(?P<name>[A-Za-z_]\w*)
     |(?P<sign>->|\+\+|--|<<=|>>=|<<|>>|[-+*/%&|^<>=!]=|&&|\|\||\S)""", re.S | re.X)
@@ -46,15 +54,19 @@ SOLUTIONS = ("0?_*/cpu/*", "0?_*/cuda/*", "0?_*/library/**/*", "06_ring_burst/**
              "docs/learn/solutions/*", "tests/course/solutions/*", "tests/course/submissions/*")
 
 
+def matches(text):
+    return itertools.islice(TOKEN.finditer(text), MOST_TOKENS)
+
+
 def exact_tokens(text):
     """The tokens as they stand, without comments and directives but #define."""
-    return [found[0] for found in TOKEN.finditer(text) if found.lastgroup]
+    return [found[0] for found in matches(text) if found.lastgroup]
 
 
 def tokens(text):
     """The tokens with names, numbers and strings made equal."""
     words = []
-    for found in TOKEN.finditer(text):
+    for found in matches(text):
         kind = found.lastgroup
         if kind == "name":
             words.append(found[0] if found[0] in KEYWORDS else "name")
@@ -90,7 +102,8 @@ def fingerprints(text):
 
 
 def read(path):
-    return pathlib.Path(path).read_text(encoding="utf-8", errors="replace")
+    with open(path, "rb") as file:
+        return file.read(MOST_BYTES).decode(errors="replace")
 
 
 def repository(root, suffixes=SOURCES):

@@ -227,13 +227,16 @@ def check_deeds(tap, build, sandbox, folder):
     link = folder / "link.c"
     link.symlink_to(RIGHT)
     (folder / "empty").mkdir()
+    large = folder / "large.so"
+    with large.open("wb") as file:
+        file.truncate((64 << 20) + 1)
     begun = time.monotonic()
-    results, err = graded(build, sandbox, suite, *files, link, folder / "empty", RIGHT, "--jobs",
-                          "2")
+    results, err = graded(build, sandbox, suite, *files, link, folder / "empty", large, RIGHT,
+                          "--jobs", "2")
     took = time.monotonic() - begun
-    if not tap.ok(len(results) == len(files) + 3, "deeds are graded", err):
+    if not tap.ok(len(results) == len(files) + 4, "deeds are graded", err):
         return
-    for result, word in zip(results[-3:-1], ("symbolic link", "no .c file")):
+    for result, word in zip(results[-4:-1], ("symbolic link", "no .c file", "more than 64 MiB")):
         tap.ok(all(test["status"] == "refused" and word in test["message"]
                    for test in result["tests"]), f"refused: {word}", result)
     for (name, _, statuses, word), result in zip(DEEDS, results):
@@ -242,8 +245,11 @@ def check_deeds(tap, build, sandbox, folder):
         tap.ok(found == statuses and word in said and result["score"] == 0,
                f"a submission that {name}", f"{found} {said}")
     tap.ok([result["submission"] for result in results] == 
-           [str(file) for file in [*files, link, folder / "empty", RIGHT]],
+           [str(file) for file in [*files, link, folder / "empty", large, RIGHT]],
            "submissions have the names and the order of the command line")
+    refused = {name: result["similarity"] for (name, *_), result in zip(DEEDS, results)}
+    tap.ok(refused["does not compile"] is None and refused["says no"] and
+           results[-1]["similarity"], "what does not compile is compared with nothing", refused)
     tap.ok(results[-1]["score"] == 10, "the right one gets all points", results[-1])
     tap.ok(all(result["sandbox"] == sandbox for result in results), "each row names the sandbox")
     hidden = [test for result in results for test in result["tests"] if test["name"] == "hidden"]

@@ -17,6 +17,8 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
+import unittest.mock as mock
 import zipfile
 
 sys.dont_write_bytecode = True
@@ -320,13 +322,48 @@ def check_similarity(tap):
             results.append({"submission": f"{folder}/{name}", "score": 0, "max_score": 1,
                             "tests": []})
         alone = results[:1]
-        grade.add_similarity(alone)
+        paths = {result["submission"]: result["submission"] for result in results}
+        grade.add_similarity(alone, {name: name for name in list(paths)[:1]})
         tap.ok("similarity" not in alone[0], "one submission has no class to be compared with")
-        grade.add_similarity(results)
+        grade.add_similarity(results, paths)
         rows = list(csv.reader(io.StringIO(grade_formats.csv_rows(
             results, suites.parse("contract=flash_simple\n : -N 3\n", "S")))))
         tap.ok(float(rows[1][3]) > 0.95 and rows[1][4].endswith("2_flash_forward.c") and
                float(rows[1][5]) < 0.3, "grade's csv has both shares", str(rows))
+        check_hostile(tap, results, paths)
+
+
+def check_hostile(tap, results, paths):
+    """Texts that are meant to take hours, and a comparison that fails: the points stand."""
+    for text in ('"' + '\\"' * 32768, '"\\' * 32768, "'\\" * 32768, "/*" * 32768,
+                 "/*/" * 21845, "#  " * 21845, "1e+" * 21845):
+        begun = time.process_time()
+        words = similarity.tokens(text)
+        took = time.process_time() - begun
+        tap.ok(took < 2, f"64 KiB of {text[:4]!r} take no longer than other text",
+               f"{took:.1f} s, {len(words)} tokens")
+    tap.ok(similarity.tokens('a "b\nc') == ["name", "string", "name"] and
+           similarity.exact_tokens('"\\"" \'\\\\\' d') == ['"\\""', "'\\\\'", "d"],
+           "a string ends at its quote or with its line")
+    tap.ok(len(similarity.tokens("; " * (similarity.MOST_TOKENS + 9))) == similarity.MOST_TOKENS,
+           "no more tokens than MOST_TOKENS")
+    whole = pathlib.Path(list(paths)[0])
+    whole.with_name("long.c").write_bytes(b";" * (similarity.MOST_BYTES + 9))
+    tap.ok(len(similarity.read(whole.with_name("long.c"))) == similarity.MOST_BYTES,
+           "no more bytes of a file than MOST_BYTES")
+    for name, instead in (("that is late", lambda *_: time.sleep(60)),
+                          ("that fails", lambda *_: 1 // 0),
+                          ("that is killed", lambda *_: os.abort())):
+        with mock.patch.object(similarity, "fields", instead), \
+                mock.patch.object(grade, "SIMILARITY_SECONDS", 2):
+            grade.add_similarity(results, paths)
+        tap.ok([result.pop("similarity") for result in results] == [None, None],
+               f"a comparison {name} is null")
+    for result in results:
+        result["similarity"] = None
+    rows = list(csv.reader(io.StringIO(grade_formats.csv_rows(
+        results, suites.parse("contract=flash_simple\n : -N 3\n", "S")))))
+    tap.ok(rows[1][3:7] == [""] * 4, "which csv shows as empty cells", str(rows))
 
 
 def check_python(tap):
