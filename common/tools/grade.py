@@ -16,8 +16,8 @@ and the submission. attn_judge runs them, each case in a process of its own.
 --total-time  seconds of one submission for all its cases together; cases behind are `time` (120)
 --so-sandbox  strict: no sandbox, no grading. off: another process and no more, which each row says
 
-Where two or more C submissions compile, a result has the field `similarity` (similarity.py), in json
-and csv. It is null for what did not compile, and for all where the comparison failed or was late.
+Where two or more C submissions compile, a result has the field `similarity` (similarity.py), in
+json and csv. It is null for what did not compile, and for all if the comparison failed or was late.
 
 Exit: 0 graded, whatever the scores; 2 bad usage; 3 it could not be done.
 
@@ -46,7 +46,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADERS = (ROOT / "docs" / "course" / "include", ROOT / "common")
 FLAGS = ("-O3", "-march=native", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fopenmp")
 MOST_SAID = 4096
-MOST_LIBRARY = 64 << 20
+MOST_SOURCE, MOST_LIBRARY = 4 << 20, 64 << 20
 SIMILARITY_SECONDS, SIMILARITY_BYTES = 60, 2 << 30
 BLAS = ("cblas_", "sgemm", "dgemm", "sgemv", "dgemv", "openblas", "mkl_", "dlopen", "dlsym",
         "dlmopen")
@@ -63,15 +63,23 @@ class CannotGrade(Exception):
 
 # --- submissions ---------------------------------------------------------------------------------
 
+def printable(name):
+    """A file name as formats show it: bytes that are no UTF-8 and control signs as escapes."""
+    text = os.fsencode(name).decode(errors="backslashreplace")
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode()
+                   for sign in text)
+
+
 def check_name(name):
     """UsageError: what no teacher meant to grade. The submission's own faults come later."""
     path = pathlib.Path(name)
-    if not path.exists() and not path.is_symlink():
-        raise UsageError(f"{name}: found no such file, accepted is a C file, a folder or a shared "
-                         "object")
+    shown = printable(name)
+    if not name or not path.exists() and not path.is_symlink():
+        raise UsageError(f"{shown or 'SUBMISSION'}: found no such file, accepted is a C file, a "
+                         "folder or a shared object")
     if not path.is_dir() and path.suffix not in (".c", ".so"):
-        raise UsageError(f"{name}: found the ending '{path.suffix}', accepted are .c, .so and "
-                         "folders")
+        raise UsageError(f"{shown}: found the ending '{printable(path.suffix)}', accepted are .c, "
+                         ".so and folders")
 
 
 def first_error(said):
@@ -81,25 +89,40 @@ def first_error(said):
                 lines[0] if lines else "the compiler failed").removeprefix("attn_jail: ")
 
 
+def plain_file(path, most):
+    """Why a file is not to be copied; "" if it is."""
+    if path.is_symlink():
+        return "is a symbolic link, accepted is a file"
+    if not path.is_file():
+        return "is no plain file"
+    return f"has more than {most >> 20} MiB" if path.stat().st_size > most else ""
+
+
 def compile_one(name, build, folder, sandbox):
     """(library or None, the compiler's words, first error)."""
-    path = pathlib.Path(name)
-    if path.suffix == ".so" and not path.is_dir():
-        if path.is_symlink() or not path.is_file():
-            return None, "", f"{path.name} is no plain file"
-        if path.stat().st_size > MOST_LIBRARY:
-            return None, "", f"{path.name} has more than {MOST_LIBRARY >> 20} MiB"
-        library = folder.with_suffix(".so")
-        shutil.copyfile(path, library)
-        return library, "", ""
+    path, source = pathlib.Path(name), name
+    if not path.is_dir():
+        most = MOST_LIBRARY if path.suffix == ".so" else MOST_SOURCE
+        error = plain_file(path, most)
+        if error:
+            return None, "", f"{printable(path.name)} {error}"
+        # every name of a file is accepted: the compiler sees another
+        source = folder.with_suffix(".in") / ("mine" + path.suffix)
+        source.parent.mkdir()
+        try:
+            shutil.copyfile(path, source)
+        except OSError as why:
+            return None, "", f"{printable(path.name)} cannot be read ({why.strerror})"
+        if path.suffix == ".so":
+            return source, "", ""
     blas = "#define HAVE_OPENBLAS 1" in (build / "common" / "attn_config.h").read_text()
     words = [build / "common" / "judge" / "attn_jail", "--out", folder, "--so-sandbox", sandbox]
     for header in HEADERS:
         words += ["--include", header]
     for flag in [*FLAGS, *(["-lopenblas"] if blas else [])]:
         words += ["--flag", flag]
-    run = subprocess.run([*map(str, words), name], capture_output=True, text=True, check=False,
-                         errors="replace", stdin=subprocess.DEVNULL)
+    run = subprocess.run([*map(str, words), str(source)], capture_output=True, text=True,
+                         check=False, errors="replace", stdin=subprocess.DEVNULL)
     if run.returncode not in (0, 1):
         raise CannotGrade(run.stderr.strip().removeprefix("attn_jail: ") or
                           f"attn_jail ended with {run.returncode}")
@@ -314,7 +337,7 @@ def grade(options):
         rows = judge(suite, [compiled[n][0] for n in good], options) if good else {}
         place = {n: at for at, n in enumerate(good)}
         results = [
-            score(suite, name, [rows[place[n], c] for c in range(len(suite.cases))]
+            score(suite, printable(name), [rows[place[n], c] for c in range(len(suite.cases))]
                   if n in place else None, compiled[n], options.so_sandbox)
             for n, name in enumerate(options.submissions)]
     add_similarity(results, {results[n]["submission"]: options.submissions[n] for n in good})
@@ -371,7 +394,7 @@ def write_out(options, texts):
     try:
         options.out.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            (options.out / name).write_text(text, encoding="utf-8")
+            (options.out / name).write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as why:
         raise CannotGrade(f"--out {options.out}: found that it cannot be written "
                           f"({why.strerror}), accepted is a folder") from None
@@ -395,4 +418,5 @@ def main(arguments):
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever LANG says
     sys.exit(main(sys.argv[1:]))

@@ -23,6 +23,15 @@ FORMATS = {"table": "table.txt", "json": "results.jsonl", "gradescope": None, "o
 NOT_XML = re.compile("[^\t\n\r\x20-\uD7FF\uE000-\uFFFD]")
 
 
+def xml_text(text):
+    return NOT_XML.sub("?", text)
+
+
+def cell(text):
+    """A cell that a spreadsheet does not take for a formula."""
+    return f"'{text}" if text and text.startswith(tuple("=+-@\t\r")) else text
+
+
 def points(value):
     return f"{value:g}"
 
@@ -113,23 +122,24 @@ def junit(results, _suite):
         tests = result["tests"]
         wrong = [test for test in tests if test["status"] in ("wrong", "refused")]
         skipped = [test for test in tests if test["status"] == "skipped"]
-        suite = xml.SubElement(root, "testsuite", name=result["submission"], tests=str(len(tests)),
-                               failures=str(len(wrong)), skipped=str(len(skipped)),
+        suite = xml.SubElement(root, "testsuite", name=xml_text(result["submission"]),
+                               tests=str(len(tests)), failures=str(len(wrong)),
+                               skipped=str(len(skipped)),
                                errors=str(sum(test["status"] in ("crashed", "time", "memory")
                                               for test in tests)),
                                time=f"{sum(test['ms'] for test in tests) / 1e3:.3f}")
         for test in tests:
-            case = xml.SubElement(suite, "testcase", name=test["name"],
-                                  classname=test["group"] or "cases",
+            case = xml.SubElement(suite, "testcase", name=xml_text(test["name"]),
+                                  classname=xml_text(test["group"] or "cases"),
                                   time=f"{test['ms'] / 1e3:.3f}")
             if test["status"] == "right":
                 continue
             kind = {"wrong": "failure", "refused": "failure", "skipped": "skipped"}
             what = xml.SubElement(case, kind.get(test["status"], "error"),
-                                  message=NOT_XML.sub("?", test["message"]))
+                                  message=xml_text(test["message"]))
             if what.tag != "skipped":
                 what.set("type", test["status"])
-            what.text = NOT_XML.sub("?", "\n".join(details(test)))
+            what.text = xml_text("\n".join(details(test)))
     xml.indent(root)
     text = xml.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
@@ -141,13 +151,13 @@ def csv_rows(results, suite):
     alike = ["public", "public_file", "class", "class_with"] if any(
         "similarity" in result for result in results) else []
     rows.writerow(["submission", "score", "max_score", *alike,
-                   *(case.name for case in suite.cases)])
+                   *(cell(case.name) for case in suite.cases)])
     for result in results:
         found = result.get("similarity") or {}
-        values = [value for kind in ("repository", "class") if found
-                  for value in found[kind].values()]
-        rows.writerow([result["submission"], points(result["score"]), points(result["max_score"]),
-                       *(values or [""] * len(alike)),
+        values = [cell(value) if isinstance(value, str) else value
+                  for kind in ("repository", "class") if found for value in found[kind].values()]
+        rows.writerow([cell(result["submission"]), points(result["score"]),
+                       points(result["max_score"]), *(values or [""] * len(alike)),
                        *(points(test["score"]) for test in result["tests"])])
     return to.getvalue()
 

@@ -18,8 +18,12 @@ import tempfile
 import time
 import xml.etree.ElementTree as xml
 
+sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parents[1] / "common" / "tools"))
+import grade_formats
+import suite as suites
 from tap import Tap
 
 TOOL = HERE.parents[1] / "common" / "tools" / "grade.py"
@@ -365,6 +369,51 @@ def check_formats(tap, build, sandbox, folder, right):
            "a table", out + err)
 
 
+def check_names(tap, build, sandbox, folder):
+    """A student may give a file any name: it costs no points and spoils no format."""
+    suite = write_suite(folder / "names.suite", "flash_simple", ["-N 3 -d 2"])
+    place = os.fsencode(folder / "names")
+    os.mkdir(place)
+    plain = [b"mine (1).c", b"-o.c", b"@mine.c", b"=1+1.c", b"\xc3\xa4.c"]
+    names = [*plain, b"caf\xe9.c", b"two\nlines\x01.c"]
+    shown = [*(name.decode() for name in plain), "caf\\xe9.c", "two\\nlines\\x01.c"]
+    for name in names:
+        with open(os.path.join(place, name), "wb") as file:
+            file.write(RIGHT.read_bytes())
+    for name in (b"\xe9.txt", b"\xe9.so"):
+        with open(os.path.join(place, name), "wb"):
+            pass
+
+    def run(form, *files):
+        run = subprocess.run([sys.executable, str(TOOL), "--build", str(build), "--so-sandbox",
+                              sandbox, "--format", form, str(suite), "--", *files], cwd=place,
+                             capture_output=True, check=False, env={**os.environ, "LC_ALL": "C"})
+        return run.returncode, run.stdout.decode(), run.stderr.decode()
+
+    status, out, err = run("json", *names)
+    rows = [json.loads(line) for line in out.split("\n") if line]
+    tap.ok(status == 0 and [(row["submission"], row["score"]) for row in rows] ==
+           [(name, 1) for name in shown], "names: all points, whatever the name", out + err)
+    if len(rows) != len(names):
+        return
+    cases = suites.read(str(suite))
+    found = list(csv.reader(io.StringIO(grade_formats.csv_rows(rows, cases))))
+    tap.ok([row[0] for row in found[1:]] ==
+           ["'" + name if name[0] in "-@=" else name for name in shown] and
+           found[0][-1] == "'-N 3 -d 2", "names: csv has no formula", found)
+    rows[0]["tests"][0]["name"] = rows[0]["tests"][0]["group"] = "a\x01b"
+    root = xml.fromstring(grade_formats.junit(rows, cases))
+    tap.ok([part.get("name") for part in root] == shown and
+           root[0][0].get("name") == root[0][0].get("classname") == "a?b", "names: junit")
+    status, out, err = run("table", names[-1])
+    tap.ok(status == 0 and f"{shown[-1]}: 1 of 1\n" in out, "names: table", out + err)
+    status, out, err = run("json", b"\xe9.so")
+    tap.ok(status == 0 and "\\xe9.so" in out, "names: a shared object", out + err)
+    status, out, err = run("json", b"\xe9.txt")
+    tap.ok(status == 2 and not out and err.count("\n") == 1 and "\\xe9.txt" in err,
+           "names: a refusal", out + err)
+
+
 def check_refusals(tap, build, sandbox, folder, right):
     suite, plain = folder / "graded.suite", folder / "flash_simple.suite"
     bad = write_suite(folder / "bad.suite", "flash_simple", ["-N 3 --window 3,3"])
@@ -404,6 +453,7 @@ def main():
         check_deeds(tap, build, sandbox, folder)
         right = folder / "right.so"
         check_ring(tap, build, sandbox, folder)
+        check_names(tap, build, sandbox, folder)
         check_points(tap, build, sandbox, folder, right)
         check_formats(tap, build, sandbox, folder, right)
         check_refusals(tap, build, sandbox, folder, right)
