@@ -460,8 +460,23 @@ static const JudgeStatus status_of_end[] = {
 /* How many times N^2 bytes the memory may grow by from N to 2N tokens: half a matrix of floats. A
  * whole one grows by 12, half of one, under a causal mask, by 6. */
 #define MEMORY_GROWTH 2.0
+/* A block of constant size grows by nothing, so what 2N tokens take has a limit, too. MEMORY_FIXED:
+ * an empty submission takes 0.1 MiB, one with the C library and mathematics 0.6, with OpenMP 1.7,
+ * with OpenBLAS 3.1. MEMORY_THREAD: one thread's tiles and stack. MEMORY_ARRAYS: copies of the
+ * arrays, but no more than (2N)^2 bytes, a quarter of a matrix: many heads and a mask have large
+ * arrays. */
+#define MEMORY_FIXED  (4.0 * 0x1p20)
+#define MEMORY_THREAD (0.25 * 0x1p20)
+#define MEMORY_ARRAYS 2.0
 
-/* Runs the same with twice the tokens. */
+static double memory_allowed(const IsolateResult *end, int threads, double tokens)
+{
+    const double copies = MEMORY_ARRAYS * (double)end->array_bytes;
+    return MEMORY_FIXED + MEMORY_THREAD * threads +
+           (copies < tokens * tokens ? copies : tokens * tokens);
+}
+
+/* Runs the same with twice the tokens: neither growth nor size may be that of a matrix. */
 static void check_memory(const JudgeCase *c, const JudgeLimits *limits, const char *library,
                          JudgeRun *run)
 {
@@ -475,6 +490,7 @@ static void check_memory(const JudgeCase *c, const JudgeLimits *limits, const ch
                  twice.end.sentence);
     } else {
         const double grown = (double)twice.end.peak_bytes - (double)run->end.peak_bytes;
+        const double allowed = memory_allowed(&twice.end, limits->threads, 2.0 * N);
         if (grown > MEMORY_GROWTH * N * N) {
             run->status = JUDGE_MEMORY;
             snprintf(run->message, sizeof run->message,
@@ -482,6 +498,14 @@ static void check_memory(const JudgeCase *c, const JudgeLimits *limits, const ch
                      "matrix of scores, accepted is memory that grows with N (--require memory=N)",
                      (double)run->end.peak_bytes / 0x1p20, N, (double)twice.end.peak_bytes / 0x1p20,
                      2.0 * N);
+        } else if ((double)twice.end.peak_bytes > allowed) {
+            run->status = JUDGE_MEMORY;
+            snprintf(run->message, sizeof run->message,
+                     "it took %.1f MiB for %.0f tokens, accepted are %.1f MiB: %.0f MiB, %.2f MiB "
+                     "for each thread and %.0f times the arrays, of these at most a quarter of a "
+                     "matrix of scores (--require memory=N)",
+                     (double)twice.end.peak_bytes / 0x1p20, 2.0 * N, allowed / 0x1p20,
+                     MEMORY_FIXED / 0x1p20, MEMORY_THREAD / 0x1p20, MEMORY_ARRAYS);
         }
     }
     run_free(&twice);

@@ -65,7 +65,7 @@ typedef struct JudgeCase {
     CliCase *flags;
     JudgeTwist twist;
     int part;           /* backward_steps */
-    int require_memory; /* --require memory=N: `larger` has twice the tokens */
+    int require_memory; /* --require memory=N: `larger` has twice the tokens; see check_memory */
     int require_ring;
     Problem problem;
     AttnArgs truth;      /* problem.args with the twist: what the reference computes */

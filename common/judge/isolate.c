@@ -669,6 +669,8 @@ Isolate *isolate_open(const IsolateTask *task, IsolateResult *result)
         return NULL;
     s->task = task;
     s->result = result;
+    for (int i = 0; i < task->array_count; i++)
+        result->array_bytes += task->arrays[i].bytes;
     s->inputs = s->outputs = s->library = s->control = s->output = s->process = -1;
     s->deadline = bench_now_ms() + task->seconds * 1e3;
     hide(1);

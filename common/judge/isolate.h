@@ -83,6 +83,7 @@ typedef struct IsolateResult {
     char sentence[512];   /* "" or why it did not finish: "it crashed with SIGSEGV ..." */
     double ms;            /* the last call */
     size_t peak_bytes;    /* memory beside the arrays: most at once, from the kernel */
+    size_t array_bytes;   /* the arrays */
     RunnerUsed workspace; /* the runner's word, which the submission could change; sane */
     char output[4097];    /* what it wrote to stdout and stderr: its first 4 kB, printable */
     int output_cut;       /* 1: there was more */

@@ -312,6 +312,15 @@ def check_points(tap, build, sandbox, folder, right):
     results, err = graded(build, sandbox, memory, library(matrix))
     tap.ok(results and [test["status"] for test in results[0]["tests"]] == ["memory", "right"] and
            "matrix" in results[0]["tests"][0]["message"], "--require memory=N", err or results)
+    # grows by nothing from N to 2N, and holds every matrix of the suite
+    constant = folder / "constant.c"
+    constant.write_text(RIGHT.read_text(encoding="utf-8").replace(
+        "const float scale = ", "static float S[2700][2700];\n    memset(S, 1, sizeof S);\n    "
+        "O[0] = S[N][3];\n    const float scale = ") + "\n", encoding="utf-8")
+    results, err = graded(build, sandbox, memory, library(constant))
+    tap.ok(results and [test["status"] for test in results[0]["tests"]] == ["memory", "right"] and
+           "accepted are 5.3 MiB: 4 MiB, 0.25 MiB" in results[0]["tests"][0]["message"],
+           "--require memory=N: a matrix of constant size", err or results)
 
 
 def valid_gradescope(text, score, count):
