@@ -14,7 +14,7 @@ N is the assignment, 1 to 6 (docs/course/N_*). DIR is written whole or not at al
                                 the places that they have in this repository
     Dockerfile                  with --docker: for macOS and Windows, make docker
 
-The key, any text file of the teacher, chooses the change and draws its numbers and the hidden
+The key, the teacher's file of random bytes, chooses the change and draws its numbers and the hidden
 cases; nobody can guess them without it. ZIP is Gradescope's autograder: the judge, the public
 suites and the hidden ones as the key draws them, setup.sh and run_autograder. It holds answers'
 sizes and seeds, so it stays with the teacher. No solution is in either: the judge's programs link
@@ -24,13 +24,14 @@ Interface:
 - assignment(number) -> folder. kinds(folder) -> names of its changes. chosen(folder, key).
 - drawn_suites(folder, key) -> {file name: text}: the hidden suites and the change's.
 - student_files(folder, key, docker) -> {path: text or pathlib.Path}: without the judge.
-- judge_files(build) -> {path: pathlib.Path}. gradescope_files(folder, key).
+- judge_files(build) -> {path: pathlib.Path, or the bytes of a program}. gradescope_files(folder, key).
 """
 import argparse
 import hashlib
 import os
 import pathlib
 import re
+import subprocess
 import sys
 import tempfile
 import zipfile
@@ -177,6 +178,19 @@ def student_files(folder, key, docker):
     return files
 
 
+def stripped(path):
+    """The program without its names of functions, which tell how it judges. As it is, when there
+    is no `strip` or the file is no program."""
+    data = path.read_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = pathlib.Path(folder) / path.name
+        try:
+            done = subprocess.run(["strip", "-o", fresh, path], capture_output=True, check=False)
+        except FileNotFoundError:
+            return data
+        return fresh.read_bytes() if done.returncode == 0 and fresh.is_file() else data
+
+
 def judge_files(build):
     """The judge in the places of this repository, so that its tools find each other."""
     files = {f"judge/common/tools/{name}": ROOT / "common" / "tools" / name for name in TOOLS}
@@ -185,7 +199,7 @@ def judge_files(build):
         if not path.is_file():
             raise HandoutError(f"--build {build}: found no common/judge/{name}, accepted is a "
                                "folder in which the suite was built (./ladder build)")
-        files[f"judge/build/demo/common/judge/{name}"] = path
+        files[f"judge/build/demo/common/judge/{name}"] = stripped(path)
     files["judge/build/demo/common/attn_config.h"] = build / "common" / "attn_config.h"
     for folder, place in zip(INCLUDE, ("docs/course/include", "common")):
         files.update({f"judge/{place}/{path.name}": path for path in sorted(folder.glob("*.h"))
@@ -200,6 +214,8 @@ def gradescope_files(folder, key):
 
 
 def content(what):
+    if isinstance(what, bytes):
+        return what
     return what.read_bytes() if isinstance(what, pathlib.Path) else what.encode("utf-8")
 
 

@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,7 @@ from tap import Tap
 
 LENGTH = 12
 NUMBERS = range(1, 7)
-KEYS = [b"key %d" % n for n in range(8)]
+KEYS = [b"a key of the tests, %d" % n for n in range(8)]
 # What is no solution: these texts may share anything with one.
 GIVEN = ("common/attn.h", "common/tensor.h", "docs/course/include/*.h",
          "docs/course/python/adapters.py")
@@ -202,6 +203,8 @@ def check_program(tap, build):
             tap.ok(b"nobody knows" not in everything, "the key is not in it")
         for path in scratch.glob("one/**/attn_*"):
             tap.ok(not re.search(rb"_v\d_\w+", path.read_bytes()), f"{path.name} links no variant")
+            tap.ok(not shutil.which("strip") or b".symtab" not in path.read_bytes(),
+                   f"{path.name} has no table of its functions' names")
         bad = [([9, "--out", scratch / "x"], "'9'"), ([2, "--out", scratch / "one"], "--out"),
                ([2, "--out", scratch / "x", "--gradescope", scratch / "y.zip"], "--key"),
                ([2, "--out", scratch / "x", "--key", scratch / "none"], "--key"),
