@@ -19,15 +19,19 @@ Case:    points (1); name (the flags); group (none); visibility: visible, hidden
          rate of sgemm on, and a share of them below.
 
 A template is a suite in which a word holds choices: {32|64|128}, {300..700}, {301..699..2} (steps
-of 2: odd numbers, which are no multiple of any tile). A key, any text file of the teacher, decides
-them: by the SHA-256 of the key, the line and the place in the line. So do the seeds of the inputs.
-A choice with a name, {cap=2..6}, is drawn by its name instead: the same in all lines and all files.
-The same key gives the same suite, and nobody without the key knows it.
+of 2: odd numbers, which are no multiple of any tile). A key, a file of at least 16 random bytes,
+decides them: by the SHA-256 of the key, the line and the place in the line. So do the seeds of the
+inputs. A choice with a name, {cap=2..6}, is drawn by its name instead: the same in all lines and
+all files. The same key gives the same suite, and nobody without the key knows it.
+
+Students see the seeds of a drawn suite, so they can try keys. The bytes of the file therefore pass
+through scrypt once, which makes each try cost some 50 ms and 16 MiB. That delays a search through a
+dictionary; only a random key stops it.
 
 Interface:
 - read(path, key=None) -> Suite; SuiteError is one sentence with file and line.
 - parse(text, name, key=None): the same from text. Suite.text(): the suite as it was drawn.
-- key_bytes(path): content of a key file. draw(line, number, key): one line without choices.
+- key_bytes(path): the key that a key file stands for, 32 bytes. draw(line, number, key): one line without choices.
 - Suite: contract, time, memory, threads, key, all, cases, path. Case: line, points, group,
   visibility, name, flags (a list), perf, of.
 """
@@ -49,7 +53,8 @@ WORD = re.compile(r'([A-Za-z_]+)=("[^"]*"|[^\s"]+)(?=\s|$)')
 CHOICE = re.compile(r"\{(?:([a-z]+)=)?([^{}]*)\}")
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
 MAX_CHOICES = 10**9
-MAX_KEY = 1 << 20
+MIN_KEY, MAX_KEY = 16, 1 << 20
+SCRYPT = {"salt": b"attention ladder", "n": 1 << 14, "r": 8, "p": 1, "dklen": 32}
 
 
 class SuiteError(Exception):
@@ -143,10 +148,13 @@ def key_bytes(path):
     except OSError as why:
         raise SuiteError(f"--key {path}: found that it cannot be read ({why.strerror}), accepted "
                          "is a text file") from None
-    if not data.strip() or len(data) > MAX_KEY:
-        raise SuiteError(f"--key {path}: found {'more than 1 MiB' if data.strip() else 'nothing'} "
-                         "in it, accepted is a text file of 1 byte to 1 MiB")
-    return data
+    used = len(data.strip())
+    if used < MIN_KEY or len(data) > MAX_KEY:
+        raise SuiteError(f"--key {path}: found "
+                         f"{'more than 1 MiB' if used >= MIN_KEY else f'{used} byte' + 's' * (used != 1)} in it, "
+                         "accepted is a file of 16 bytes to 1 MiB that nobody guesses: "
+                         "head -c 32 /dev/urandom | base64 > teacher.key")
+    return hashlib.scrypt(data, **SCRYPT)
 
 
 def hashed(key, line, place):

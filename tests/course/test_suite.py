@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "common",
@@ -120,8 +121,12 @@ def check_program(tap):
     with tempfile.TemporaryDirectory() as folder:
         path, key = pathlib.Path(folder) / "x.template", pathlib.Path(folder) / "key"
         path.write_text(TEMPLATE, encoding="utf-8")
-        for content, status, word in ((b"secret\n", 0, "contract=flash_simple"),
-                                      (b" \n", 2, "--key"),
+        drawn = []
+        for content, status, word in ((b"spring semester 2027\n", 0, "contract="),
+                                      (b"16 bytes are few", 0, "contract=flash_simple"),
+                                      (b"15 bytes refuse\n", 2, "head -c 32 /dev/urandom | base64 > "
+                                       "teacher.key"),
+                                      (b"x", 2, "found 1 byte in"), (b" \n" * 20, 2, "--key"),
                                       (b"x" * (1 << 20 | 1), 2, "1 MiB"), (None, 2, "--key")):
             key.unlink(missing_ok=True)
             if content is not None:
@@ -132,6 +137,15 @@ def check_program(tap):
                    run.stderr.count("\n") == (status != 0),
                    f"a key of {'no file' if content is None else f'{len(content)} bytes'}",
                    run.stdout + run.stderr)
+            drawn += [run.stdout] if run.returncode == 0 else []
+        raw = b"spring semester 2027\n"
+        key.write_bytes(raw)
+        tap.ok(suites.read(path, suites.key_bytes(key)).text() == drawn[0] !=
+               suites.read(path, raw).text() and len(set(drawn)) == 2,
+               "the suite is drawn by scrypt's result: no plain hash of the file leads to a seed")
+        begun = time.process_time()
+        suites.key_bytes(key)
+        tap.ok(time.process_time() - begun > 0.01, "a try costs time")
         run = subprocess.run([sys.executable, str(TOOL), f"{folder}/none"], capture_output=True,
                              text=True, check=False)
         tap.ok(run.returncode == 2 and "none" in run.stderr and run.stderr.count("\n") == 1,
