@@ -24,7 +24,8 @@ Interface:
 - assignment(number) -> folder. kinds(folder) -> names of its changes. chosen(folder, key).
 - drawn_suites(folder, key) -> {file name: text}: the hidden suites and the change's.
 - student_files(folder, key, docker) -> {path: text or pathlib.Path}: without the judge.
-- judge_files(build) -> {path: pathlib.Path, or the bytes of a program}. gradescope_files(folder, key).
+- judge_files(build) -> {path: pathlib.Path, or the bytes of a program}.
+- gradescope_files(folder, key).
 """
 import argparse
 import hashlib

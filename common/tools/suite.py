@@ -31,7 +31,8 @@ dictionary; only a random key stops it.
 Interface:
 - read(path, key=None) -> Suite; SuiteError is one sentence with file and line.
 - parse(text, name, key=None): the same from text. Suite.text(): the suite as it was drawn.
-- key_bytes(path): the key that a key file stands for, 32 bytes. draw(line, number, key): one line without choices.
+- key_bytes(path): the key that a key file stands for, 32 bytes.
+- draw(line, number, key): one line without choices.
 - Suite: contract, time, memory, threads, key, all, cases, path. Case: line, points, group,
   visibility, name, flags (a list), perf, of.
 """
@@ -150,10 +151,10 @@ def key_bytes(path):
                          "is a text file") from None
     used = len(data.strip())
     if used < MIN_KEY or len(data) > MAX_KEY:
-        raise SuiteError(f"--key {path}: found "
-                         f"{'more than 1 MiB' if used >= MIN_KEY else f'{used} byte' + 's' * (used != 1)} in it, "
-                         "accepted is a file of 16 bytes to 1 MiB that nobody guesses: "
-                         "head -c 32 /dev/urandom | base64 > teacher.key")
+        found = "more than 1 MiB" if used >= MIN_KEY else f"{used} byte{'s' * (used != 1)}"
+        raise SuiteError(f"--key {path}: found {found} in it, accepted is a file of 16 bytes to "
+                         "1 MiB that nobody guesses: head -c 32 /dev/urandom | base64 > "
+                         "teacher.key")
     return hashlib.scrypt(data, **SCRYPT)
 
 

@@ -124,8 +124,8 @@ def check_program(tap):
         drawn = []
         for content, status, word in ((b"spring semester 2027\n", 0, "contract="),
                                       (b"16 bytes are few", 0, "contract=flash_simple"),
-                                      (b"15 bytes refuse\n", 2, "head -c 32 /dev/urandom | base64 > "
-                                       "teacher.key"),
+                                      (b"15 bytes refuse\n", 2,
+                                       "head -c 32 /dev/urandom | base64 > teacher.key"),
                                       (b"x", 2, "found 1 byte in"), (b" \n" * 20, 2, "--key"),
                                       (b"x" * (1 << 20 | 1), 2, "1 MiB"), (None, 2, "--key")):
             key.unlink(missing_ok=True)
