@@ -10,9 +10,10 @@
  *
  * N is any number from 1 on, not only a multiple of your tile. d is 1 to 256. A flash kernel never
  * stores the N x N matrix of scores: the memory that it takes grows with N, not with N * N. Some
- * suites measure that (--require memory=N). They run N and 2N tokens. From N to 2N the memory beside
- * the arrays may grow by 2 N^2 bytes, half a matrix of floats. With 2N tokens it may be 4 MiB, 0.25
- * MiB for each thread, and twice the bytes of the arrays (of these at most (2N)^2 bytes).
+ * suites measure that (--require memory=N). They run N and 2N tokens. From N to 2N the memory
+ * beside the arrays may grow by 2 N^2 bytes, half a matrix of floats. With 2N tokens it may be
+ * 4 MiB, 0.25 MiB for each thread, and twice the bytes of the arrays (of these at most (2N)^2
+ * bytes).
  *
  * Interface:
  * - flash_simple_variant.
