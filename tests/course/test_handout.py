@@ -373,6 +373,9 @@ def check_python(tap):
     wrong = [name for name, error in test_attention.run() if error]
     tap.ok(not wrong and len(test_attention.run()) >= 10, "the Python tests pass a right solution",
            " ".join(wrong))
+    page = (ROOT / "docs/course/python/README.md").read_text(encoding="utf-8")
+    tap.ok("give no points by themselves" in page and "$(cat teacher.key)" not in page,
+           "their page says what they are worth, and hands nobody the teacher's key")
     forward, step = adapters.flash_forward, adapters.OnlineAttention.forward
 
     def tail_dropped(self, *arguments):
