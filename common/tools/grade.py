@@ -31,6 +31,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import re
 import resource
 import shutil
 import struct
@@ -84,9 +85,20 @@ def check_name(name):
 
 def first_error(said):
     lines = said.splitlines()
-    marks = (" error: ", " fatal error: ", "undefined reference", "attn_jail: ")
-    return next((line for line in lines if any(mark in line for mark in marks)),
-                lines[0] if lines else "the compiler failed").removeprefix("attn_jail: ")
+    marks = (" error: ", " fatal error: ", " Error: ", "undefined reference",
+             "multiple definition", "file size limit", "attn_jail: ")
+    found = [line for line in lines if any(mark.lower() in line.lower() for mark in marks)]
+    # collect2 only says that the linker failed
+    found.sort(key=lambda line: line.startswith("collect2: "))
+    return next(iter(found + lines), "the compiler failed").removeprefix("attn_jail: ")
+
+
+def fixed_words(said, folder):
+    """What a compiler said, without what is another at the next time: the folder and the names of
+    its temporary files."""
+    for place in {str(folder), str(folder.resolve())}:
+        said = re.sub(re.escape(place) + r"(\.in|/tmp|/source)?/", "", said)
+    return re.sub(r"\bcc[A-Za-z0-9]{6}(?=\.(?:o|s|res|le|ltrans|cdtor)\b)", "temporary", said)
 
 
 def plain_file(path, most):
@@ -127,7 +139,7 @@ def compile_one(name, build, folder, sandbox):
         raise CannotGrade(run.stderr.strip().removeprefix("attn_jail: ") or
                           f"attn_jail ended with {run.returncode}")
     said = "".join(line for line in run.stdout.splitlines(True) if not line.startswith("command:"))
-    said = (run.stderr + said).strip()
+    said = fixed_words((run.stderr + said).strip(), folder)
     if run.returncode == 0:
         return folder / "submission.so", said[:MOST_SAID], ""
     return None, said[:MOST_SAID], first_error(said)
@@ -351,6 +363,12 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; accepted is what --help shows")
 
 
+def not_empty(text):
+    if not text:
+        raise argparse.ArgumentTypeError("found '', accepted is a path")
+    return pathlib.Path(text)
+
+
 def seconds(text):
     value = float(text)
     if not 0 < value <= 86400:
@@ -370,9 +388,9 @@ def parse(arguments):
                     description="grade submissions on a suite; see common/tools/grade.py")
     parser.add_argument("suite", metavar="SUITE")
     parser.add_argument("submissions", metavar="SUBMISSION", nargs="+")
-    parser.add_argument("--key", metavar="FILE")
+    parser.add_argument("--key", metavar="FILE", type=not_empty)
     parser.add_argument("--format", choices=sorted(grade_formats.FORMATS), default="table")
-    parser.add_argument("--out", metavar="DIR", type=pathlib.Path)
+    parser.add_argument("--out", metavar="DIR", type=not_empty)
     parser.add_argument("--jobs", metavar="N", type=count, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--total-time", metavar="S", type=seconds, default=120.0)
     parser.add_argument("--so-sandbox", choices=("strict", "off"), default="strict")

@@ -258,6 +258,8 @@ def write_zip(files, out):
 def make(options):
     folder = assignment(options.number)
     key = suites.key_bytes(options.key) if options.key else None
+    if not options.out:
+        raise HandoutError("--out: found '', accepted is a new or empty folder")
     out = pathlib.Path(options.out)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise HandoutError(f"--out {out}: found something there, accepted is a new or empty folder")
@@ -271,9 +273,14 @@ def make(options):
     write_folder(student, out)
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise HandoutError(f"{message}; accepted is what ./ladder handout --help shows")
+
+
 def main():
-    parser = argparse.ArgumentParser(prog="ladder handout", allow_abbrev=False,
-                                     description="write the folder that students get")
+    parser = Parser(prog="ladder handout", allow_abbrev=False,
+                    description="write the folder that students get")
     parser.add_argument("number", metavar="N", help="the assignment, 1 to 6")
     parser.add_argument("--out", required=True, metavar="DIR", help="the students' folder")
     parser.add_argument("--key", metavar="FILE", help="the teacher's key")

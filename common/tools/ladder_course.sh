@@ -5,9 +5,11 @@
 
 # with_judge TOOL ARGUMENTS...: paths are meant from where the user stands
 with_judge() {
-    case " $* " in
-    *' --help '* | *' -h '*) exec python3 "common/tools/$1" --help ;;
-    esac
+    for word; do
+        case $word in
+        --help | -h) exec python3 "common/tools/$1" --help ;;
+        esac
+    done
     tool=common/tools/$1
     shift
     mkdir -p build

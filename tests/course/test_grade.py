@@ -12,6 +12,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE.parents[1] / "common" / "tools"))
+import grade as grade_tool
 import grade_formats
 import suite as suites
 from tap import Tap
@@ -423,6 +425,49 @@ def check_names(tap, build, sandbox, folder):
            "names: a refusal", out + err)
 
 
+BROKEN = [
+    ("int twice(void) { return 1; }", "int twice(void) { return 2; }", "multiple definition"),
+    ('__asm__("no_such_instruction");', "", "Error: "),
+    ('__attribute__((visibility("hidden"))) int nowhere(void);\n'
+     'int call(void) { return nowhere(); }',
+     "", "undefined reference"),
+]
+
+
+def check_compiler_words(tap, build, sandbox, folder):
+    """What linker and assembler say names temporary files: the same again, and no such names."""
+    suite = write_suite(folder / "words.suite", "flash_simple", ["-N 3 -d 2"])
+    for number, (one, two, word) in enumerate(BROKEN):
+        mine = folder / f"broken{number}"
+        mine.mkdir()
+        (mine / "a.c").write_text(RIGHT.read_text(encoding="utf-8") + one, encoding="utf-8")
+        (mine / "b.c").write_text(two + "\n", encoding="utf-8")
+        again = [graded(build, sandbox, suite, mine)[0] for _ in range(2)]
+        result = again[0][0] if again[0] else {"compiler": "", "tests": [{"message": ""}]}
+        said = result["compiler"] + result["tests"][0]["message"]
+        tap.ok(again[0] == again[1] and "/grade" not in said and
+               not re.search("/cc[^/]{6}[.]", said) and word in result["tests"][0]["message"],
+               f"compiler: {word}", said)
+    cause = "as: File size limit exceeded"
+    first = grade_tool.first_error(f"cc: note\ncollect2: fatal error: x\n{cause}")
+    tap.ok(first == cause, "compiler: a cause before collect2's line", first)
+
+
+def check_whole_words(tap, folder):
+    """./ladder passes words on as they are: a name that holds ' -h ' asks for no help."""
+    (folder / "python3").write_text('#!/bin/sh\nfor word; do printf "<%s>" "$word"; done\n')
+    (folder / "python3").chmod(0o755)
+    script = HERE.parents[1] / "common" / "tools" / "ladder_course.sh"
+    for words, wanted in ((["S", "a -h b/mine.c"], "<S><a -h b/mine.c>"),
+                          (["S", "-h"], "<--help>"), (["--help"], "<--help>")):
+        run = subprocess.run(["sh", "-euc", f'cd .; . "{script}"; build_programs() {{ :; }}; '
+                              'ladder_grade "$@"', "sh", *words], cwd=folder, check=False,
+                             capture_output=True, text=True,
+                             env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
+        tap.ok(run.stdout.endswith(wanted) and ("--help" in run.stdout) == ("--help" in wanted),
+               f"./ladder grade {' '.join(words)}", run.stdout + run.stderr)
+
+
 def check_refusals(tap, build, sandbox, folder, right):
     suite, plain = folder / "graded.suite", folder / "flash_simple.suite"
     bad = write_suite(folder / "bad.suite", "flash_simple", ["-N 3 --window 3,3"])
@@ -433,6 +478,8 @@ def check_refusals(tap, build, sandbox, folder, right):
             ([suite, folder / "no.c"], "no such file"),
             ([suite, folder / "text.txt"], ".txt"), ([suite, right, "--jobs", "0"], "--jobs"),
             ([suite, right, "--total-time", "x"], "--total-time"),
+            ([suite, right, ""], "SUBMISSION: found no such file"),
+            ([suite, right, "--out", ""], "--out"), ([suite, right, "--key", ""], "--key"),
             ([suite, right, "--format", "pdf"], "pdf"), ([plain, right, "--key", "/none"], "--key"),
             ([suite, right, right, "--format", "otter"], "--out"),
             ([suite, right, "--frobnicate"], "--frobnicate")]:
@@ -463,6 +510,8 @@ def main():
         right = folder / "right.so"
         check_ring(tap, build, sandbox, folder)
         check_names(tap, build, sandbox, folder)
+        check_compiler_words(tap, build, sandbox, folder)
+        check_whole_words(tap, folder)
         check_points(tap, build, sandbox, folder, right)
         check_formats(tap, build, sandbox, folder, right)
         check_refusals(tap, build, sandbox, folder, right)

@@ -205,7 +205,8 @@ def check_program(tap, build):
             tap.ok(not re.search(rb"_v\d_\w+", path.read_bytes()), f"{path.name} links no variant")
             tap.ok(not shutil.which("strip") or b".symtab" not in path.read_bytes(),
                    f"{path.name} has no table of its functions' names")
-        bad = [([9, "--out", scratch / "x"], "'9'"), ([2, "--out", scratch / "one"], "--out"),
+        bad = [([], "N, --out"), ([2], "--out"), ([2, "--out", ""], "--out"),
+               ([9, "--out", scratch / "x"], "'9'"), ([2, "--out", scratch / "one"], "--out"),
                ([2, "--out", scratch / "x", "--gradescope", scratch / "y.zip"], "--key"),
                ([2, "--out", scratch / "x", "--key", scratch / "none"], "--key"),
                ([2, "--out", scratch / "x", "--build", scratch / "none"], "--build")]
