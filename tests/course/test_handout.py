@@ -206,8 +206,9 @@ def check_program(tap, build):
             ours = re.search(rb"(naive|softmax|attention|flash_\w+|window|ring)_v\d+_[a-z]\w+",
                              path.read_bytes())
             tap.ok(not ours, f"{path.name} links no variant", str(ours))
-            tap.ok(not shutil.which("strip") or b".symtab" not in path.read_bytes(),
-                   f"{path.name} has no table of its functions' names")
+            named = shutil.which("strip") and subprocess.run(
+                ["nm", path], capture_output=True, text=True, check=False).stdout
+            tap.ok(not named, f"{path.name} has no table of its functions' names", named)
         bad = [([], "N, --out"), ([2], "--out"), ([2, "--out", ""], "--out"),
                ([9, "--out", scratch / "x"], "'9'"), ([2, "--out", scratch / "one"], "--out"),
                ([2, "--out", scratch / "x", "--gradescope", scratch / "y.zip"], "--key"),
