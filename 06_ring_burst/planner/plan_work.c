@@ -144,7 +144,7 @@ RingWork ring_pair_work(const RingPlan *plan, int q_rank, int k_rank)
                            plan->k[k_rank].tokens);
 }
 
-/* The balance of the chapter, for any plan: what all ranks compute together, divided by G times
+/* The balance of lesson 06.4, for any plan: what all ranks compute together, divided by G times
  * what the slowest computes at each step. For contiguous shards and a causal mask it comes out as
  * (G n + 1) / (n + 1 + 2 (G-1) n). */
 double ring_plan_efficiency(const RingPlan *plan)

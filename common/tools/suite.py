@@ -25,7 +25,7 @@ inputs. A choice with a name, {cap=2..6}, is drawn by its name instead: the same
 all files. The same key gives the same suite, and nobody without the key knows it.
 
 Students see the seeds of a drawn suite, so they can try keys. The bytes of the file therefore pass
-through scrypt once, which makes each try cost some 50 ms and 16 MiB. That delays a search through a
+through scrypt once, which makes each try cost time and 16 MiB. That delays a search through a
 dictionary; only a random key stops it.
 
 Interface:

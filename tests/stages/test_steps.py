@@ -5,7 +5,8 @@
     test_steps.py FOLDER/PROGRAM...
 
 Pages fit 80 x 24; Enter, b and q do what the prompt says; without keys all pages come; a terminal
-shows in reverse exactly what changed. The last page ends with the numbers that --trace ends with.
+shows in reverse exactly what changed. The last page has the numbers that --trace ends with, and the
+results that a variant saved for the same case.
 """
 import os
 import pathlib
@@ -13,12 +14,14 @@ import pty
 import re
 import subprocess
 import sys
+import tempfile
 
 HERE = pathlib.Path(__file__).resolve()
 ROOT = HERE.parents[2]
 sys.path[:0] = [str(HERE.parents[1]), str(ROOT / "common" / "tools")]
 from tap import Tap  # noqa: E402
 import lecture  # noqa: E402
+import npyfile  # noqa: E402
 
 # the largest case that --step accepts: the fullest pages; then one that it refuses
 LARGEST = {"01": "-N 6 -d 4", "02": "-N 6 -d 4", "03": "-N 6 -d 4", "04": "-N 6 -d 4",
@@ -42,6 +45,17 @@ def pages_of(text):
 
 def numbers(text):
     return re.findall(r"-?\d+\.\d{4}", text)
+
+
+def saved_rows(program, flags, names):
+    """The results of a variant for the same case, as pages print them."""
+    with tempfile.TemporaryDirectory() as folder:
+        run(program, [*flags, "--save", folder])
+        found = []
+        for name in names:
+            values = npyfile.read(os.path.join(folder, name + ".npy"))[1]
+            found += [f"{value + 0.0:.4f}" for value in values]
+    return found
 
 
 def on_a_terminal(command, keys):
@@ -93,6 +107,21 @@ def test_stage(tap, program):
                str(set(last) - set(numbers(whole.stdout))))
 
 
+def test_results(tap, program):
+    """What the last page says must be what a variant computes: not zeros, not something else."""
+    number = pathlib.Path(program).parent.name[:2]
+    names = {"01": ["o"], "03": ["o"], "04": ["dq", "dk", "dv"]}.get(number)
+    if not names:
+        return
+    flags = lecture.STEPS[number][:-2]
+    page = "\n".join(pages_of(run(program, ["--step", *flags]).stdout)[-1][0])
+    expected = saved_rows(program, flags, names)
+    near = {f"{float(n) + d:.4f}" for n in numbers(page) for d in (-1e-4, 0, 1e-4)}
+    missing = [value for value in expected if value not in near]
+    tap.ok(len(set(expected)) > 8 and not missing,
+           f"{number}: the last page has the results of a variant", str(missing))
+
+
 def test_terminal(tap, program):
     """Stage 02: of the second page, what differs from the first is in reverse, nothing else."""
     flags = ["--trace", "--step", "--quiet", *lecture.STEPS["02"]]
@@ -120,6 +149,7 @@ def main():
     for program in sys.argv[1:]:
         test_stage(tap, program)
         test_lecture(tap, program)
+        test_results(tap, program)
         if "02_" in program:
             test_terminal(tap, program)
     alone = subprocess.run([sys.argv[1], "--step"], capture_output=True, text=True, check=False)

@@ -236,7 +236,7 @@ static void a_full_mask_changes_nothing(void **state)
     assert_string_equal(why[1], why[2]);
 }
 
-/* What the chapter says of the recorded speeds: copy engines are quicker than NCCL's kernels, and
+/* What the lab notes say of the recorded speeds: copy engines are quicker than NCCL's kernels, and
  * only 16-bit types have tensor cores. */
 static void rates_of_links_and_types(void **state)
 {

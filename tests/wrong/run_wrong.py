@@ -10,7 +10,7 @@ the diff say what it is:
     file: 01_naive/cpu/v0_loops.c       the variant's source
     header: 01_naive/cpu/some.h         when not the source is changed but a header of its folder
     function: naive_v0_loops            what it exports; <function>_backward too when it has one
-    seed: 8                             the error of chapter 06's seed that it is (optional)
+    seed: 8                             its number in docs/lab/burst_pseudo_code.md (optional)
     what: one sentence, for the reader of a failure
     caught-by: O lse                    exactly the checks that must object, of
                                         O lse dQ dK dV inputs storage crash, and of
