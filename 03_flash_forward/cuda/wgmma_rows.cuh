@@ -22,7 +22,7 @@
 #ifndef FLASH_FORWARD_WGMMA_ROWS_CUH
 #define FLASH_FORWARD_WGMMA_ROWS_CUH
 
-#include "hopper.cuh"
+#include "cuda/hopper.cuh"
 #include "hopper_rungs.h"
 
 /* Br = 64 rows for each consumer warpgroup, Bc keys a tile, STAGES tiles of K and as many of V. */

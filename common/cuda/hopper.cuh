@@ -28,7 +28,7 @@
  *     C[n][0], C[n][1]:  row g,      columns 8 n + 2 t, 8 n + 2 t + 1
  *     C[n][2], C[n][3]:  row g + 8,  the same columns
  *
- * which is the layout of mma.sync (mma.cuh), and again that of the left factor A when two
+ * which is the layout of mma.sync, and again that of the left factor A when two
  * neighbours are packed into one register: P goes from S into the next product without a move.
  *
  * Source: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Instructions", "Tensor copies",
@@ -46,8 +46,8 @@
  * - pack2<T>: two floats to one register of two 16-bit elements. exp2_sfu: 2^x in one instruction.
  * - registers_give, registers_take: setmaxnreg. threads_sync, threads_arrive: named barriers.
  */
-#ifndef FLASH_FORWARD_HOPPER_CUH
-#define FLASH_FORWARD_HOPPER_CUH
+#ifndef ATTN_HOPPER_CUH
+#define ATTN_HOPPER_CUH
 
 #include <cuda.h> /* types of the driver's interface; nothing of it is linked */
 #include <cuda_bf16.h>
