@@ -404,6 +404,14 @@ void run_add(IsolateTask *task, const char *name, const void *data, size_t bytes
     a->written = written;
 }
 
+void run_add_trace(IsolateTask *task, const JudgeRun *run)
+{
+    if (!run->trace_memory)
+        return;
+    run_add(task, "attn_trace", run->trace_memory, TRACE_BYTES, 1);
+    task->trace = task->array_count;
+}
+
 int run_outputs_new(const JudgeCase *c, JudgeRun *run)
 {
     if (result_make(&run->out, &c->problem, c->flags) == EXIT_OK) {

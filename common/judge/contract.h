@@ -52,6 +52,7 @@ typedef struct JudgeLimits {
     IsolateMode mode;
 } JudgeLimits;
 
+enum { TRACE_BYTES = 8 << 20 };                 /* JudgeRun.trace_memory */
 enum { PART_DELTA, PART_DV, PART_DK, PART_DQ }; /* --part of backward_steps */
 
 typedef struct Contract Contract;
@@ -100,6 +101,8 @@ typedef struct JudgeRun {
     int has_hint_data;            /* 1: check and out.args are those of an attention pass */
     int64_t messages, sent_bytes; /* ring_method */
     const char *code;             /* ring_method: why it could not go on; "" or NULL */
+    char trace[320];              /* the first state that is wrong (judge_trace.h), or "" */
+    void *trace_memory;           /* TRACE_BYTES for states of attn_trace.h; NULL: none kept */
 } JudgeRun;
 
 struct Contract {
@@ -143,6 +146,8 @@ int run_outputs_new(const JudgeCase *c, JudgeRun *run);
 /* A task with the limits, without arrays. */
 IsolateTask run_task(const JudgeLimits *limits, const char *library);
 void run_add(IsolateTask *task, const char *name, const void *data, size_t bytes, int written);
+/* The last array: states of attn_trace.h, if the run has memory for them. */
+void run_add_trace(IsolateTask *task, const JudgeRun *run);
 /* EXIT_OK, or EXIT_USAGE (sentence printed): the contract knows one N only. */
 int case_is_square(const JudgeCase *c);
 /* run->out.args becomes the case with its twist and the outputs: what check and hints compare. */

@@ -65,6 +65,7 @@ static void run_attention(const JudgeCase *c, const JudgeLimits *limits, const c
     if (alone)
         write_forward(c, &run->out);
     attn_block_arrays(&task, &run->out, &c->problem, alone);
+    run_add_trace(&task, run);
     session = isolate_open(&task, &run->end);
     if (!session)
         return;

@@ -75,6 +75,7 @@ static void run_flash_simple(const JudgeCase *c, const JudgeLimits *limits, cons
     run_add(&task, "V", in->V.data, tensor_bytes(c), 0);
     run_add(&task, "O", run->out.args.O.data, tensor_bytes(c), 1);
     run_add(&task, "lse", run->out.args.lse, row_bytes(c), 1);
+    run_add_trace(&task, run);
     memset(&n, 0, sizeof n);
     for (int i = 0; i < 5; i++)
         n.pointer[i] = isolate_pointer(&task, task.arrays[i].data);

@@ -170,6 +170,7 @@ static void explain_step(const JudgeCase *c, int64_t t, const Check *check, Judg
     static const char *const orders[] = {"rows first", "columns first", "diagonal", "random"};
     const Sliding *s = c->own;
     const SlidingStepTruth *step = &s->step[t];
+    const CheckArray *a = &check->array[check->array[CHECK_LSE].off ? CHECK_LSE : CHECK_O];
     const char *wrong = check->array[CHECK_O].off && check->array[CHECK_LSE].off
                             ? "global_o and global_lse are wrong"
                         : check->array[CHECK_O].off ? "global_o is wrong"
@@ -180,6 +181,12 @@ static void explain_step(const JudgeCase *c, int64_t t, const Check *check, Judg
              t + 1, s->steps, step->i, step->j, orders[c->flags->order & 3],
              check->storage_intact ? wrong : "rows of other blocks were written to",
              t > 0 ? "; steps before it are right" : "");
+    if (a->off)
+        snprintf(run->trace, sizeof run->trace,
+                 "after query tile %" PRId64 ", key tile %" PRId64 ": %s of row %" PRId64
+                 " is %.6g, expected %.6g",
+                 step->i, step->j, a == &check->array[CHECK_O] ? "global_o" : "global_lse",
+                 step->i * s->Br + a->i, a->found, a->expected);
 }
 
 /* The rows of step t in the state against the oracle, the others against `before`. */

@@ -644,6 +644,7 @@ static int fill_opened(Isolate *s)
     plan_arrays(s);
     o->strict = task->mode == ISOLATE_STRICT;
     o->threads = task->threads;
+    o->trace = task->trace;
     o->seconds = task->seconds;
     /* off: address space, of which a GPU's driver reserves more than there is memory */
     o->mebibytes = !o->strict || task->mebibytes < half ? task->mebibytes : half;

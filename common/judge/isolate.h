@@ -73,6 +73,7 @@ typedef struct IsolateTask {
     int (*relay)(void *context, const IsolateMessage *message);
     void *context;
     int mailbox; /* number of an array that is written */
+    int trace;   /* 1 + number of an array for states of attn_trace.h, which is written; 0: none */
     int inside;  /* 1: run in a fork of this program, whose functions it may call; no program of
                  * its own. For submissions that are a part of this program (stage 06). */
 } IsolateTask;

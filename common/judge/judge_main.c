@@ -12,8 +12,9 @@
  *     so PATH             once for each submission
  *
  * Standard output: one JSON object for each submission and case, in the order in which submissions
- * end: so, case (numbers from 0), status, message, ms, memory, output, errors, hint, code. A timed
- * case has another object behind all those: so, case, perf (rate over that of sgemm).
+ * end: so, case (numbers from 0), status, message, ms, memory, output, errors, hint, code, trace
+ * (the first wrong state of attn_trace.h). A timed case has another object behind all those: so,
+ * case, perf (rate over that of sgemm).
  *
  * The references of all cases are computed first. Then `workers` processes take one submission
  * after the other. A submission that ran out of time in a case is put aside, and its other cases
@@ -38,8 +39,10 @@
 
 #include "judge/contract.h"
 #include "judge/judge_hints.h"
+#include "judge/judge_trace.h"
 
 enum { PERF_ROUNDS = 5, SGEMM_SIZE = 512, MAX_WORDS = 128 };
+enum { MOST_TRACED = 3 }; /* cases of a submission that are run again for their states */
 
 typedef struct Judge {
     const char *suite;
@@ -61,7 +64,7 @@ typedef struct Judge {
 /* A submission that a worker has begun. */
 typedef struct Work {
     int library;
-    int done; /* cases */
+    int done, traced; /* cases */
     double spent_s;
     JudgeRun *runs; /* [case_count] */
 } Work;
@@ -255,6 +258,8 @@ static void put_run(const Judge *j, int library, int n, const JudgeRun *run,
     put_text(to, "output", run->end.output);
     fprintf(to, ", \"cut\": %s, ", run->end.output_cut ? "true" : "false");
     put_errors(to, &j->cases[n], n, run, verdict);
+    fprintf(to, ", ");
+    put_text(to, "trace", run->trace);
     fprintf(to, "}\n");
 }
 
@@ -286,6 +291,8 @@ static void do_cases(const Judge *j, Work *w, int once)
         limits.seconds = limits.seconds < left ? limits.seconds : left;
         case_run(&j->cases[n], &limits, j->libraries[w->library], run);
         w->spent_s += (bench_now_ms() - begun) / 1e3;
+        if (w->traced < MOST_TRACED) /* in time that is not the submission's */
+            w->traced += trace_case(&j->cases[n], &limits, j->libraries[w->library], run);
         j->right[w->library * j->case_count + n] = run->status == JUDGE_RIGHT;
         if (once && run->status == JUDGE_TIME)
             return;
@@ -313,7 +320,7 @@ static int work(const Judge *j)
     if (!aside)
         return cli_no_memory("the submissions");
     while ((library = __atomic_fetch_add(j->next, 1, __ATOMIC_SEQ_CST)) < j->library_count) {
-        Work w = {library, 0, 0.0, calloc((size_t)j->case_count, sizeof *w.runs)};
+        Work w = {library, 0, 0, 0.0, calloc((size_t)j->case_count, sizeof *w.runs)};
         if (!w.runs)
             return cli_no_memory("the submissions");
         do_cases(j, &w, 1);

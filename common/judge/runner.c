@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "alloc.h"
+#include "judge/runner_trace.h"
 #include "judge/sandbox.h"
 
 static RunnerOpen opened;
@@ -171,6 +172,8 @@ static void serve_call(const RunnerRequest *request)
     call.function = dlsym(library, request->symbol);
     if (!call.function)
         give_up(RUNNER_REFUSES, "it exports no function ", request->symbol);
+    runner_trace_open(opened.trace ? arrays[opened.trace - 1] : NULL,
+                      opened.trace ? opened.arrays[opened.trace - 1].bytes : 0);
     workspace_reset_peak();
     live = workspace_live();
     errno = 0;
@@ -179,6 +182,7 @@ static void serve_call(const RunnerRequest *request)
     done.used.peak = workspace_peak() - live;
     done.used.leaked = workspace_live() > live ? workspace_live() - live : 0;
     done.used.intact = workspace_intact();
+    done.used.traced = runner_traced();
     fflush(NULL); /* what it printed is its judge's to show */
     reply(&done);
 }

@@ -42,10 +42,11 @@ typedef struct RunnerContract {
 const RunnerContract *runner_contract(const char *name); /* NULL: no such row */
 void *runner_pointer(const RunnerCall *call, RunnerPointer p);
 
-/* Memory that the submission took by workspace_alloc. */
+/* What the submission used: memory by workspace_alloc, calls of attn_trace.h. */
 typedef struct RunnerUsed {
     size_t peak, leaked;
     int intact; /* 0: it wrote outside a block */
+    int traced; /* 1: it called attn_trace */
 } RunnerUsed;
 
 typedef struct RunnerArray {
@@ -59,6 +60,7 @@ typedef struct RunnerOpen {
     double seconds;
     int64_t mebibytes;
     int array_count;
+    int trace; /* as in IsolateTask */
     RunnerArray arrays[RUNNER_ARRAYS];
     char library[4096]; /* without a sandbox: its path, which debuggers show */
     char abi_symbol[128];

@@ -9,6 +9,7 @@
 #include "judge/attn_block.h"
 #include "judge/runner_ring.h"
 #include "judge/runner_small.h"
+#include "judge/runner_trace.h"
 
 /* dlsym gives a void *, which ISO C does not let us cast to a function. */
 static int call_attn(const RunnerCall *call)
@@ -16,7 +17,10 @@ static int call_attn(const RunnerCall *call)
     AttnBlock block;
     AttnFn function;
     memcpy(&function, &call->function, sizeof function);
-    return attn_block_open(&block, call) == 0 ? (int)function(&block.args) : -1;
+    if (attn_block_open(&block, call) != 0)
+        return -1;
+    runner_trace_shape(block.args.shape.Nq, block.args.shape.d);
+    return (int)function(&block.args);
 }
 
 /* "attn": AttnStatus f(const AttnArgs *), what every stage has. */

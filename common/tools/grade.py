@@ -248,7 +248,8 @@ def test_of(case, row, refusal):
     test = {"name": case.name, "score": 0.0, "max_score": case.points,
             "status": "refused" if refusal else row["status"],
             "message": refusal or row["message"], "hint": "" if refusal else row.get("hint", ""),
-            "code": "" if refusal else row.get("code", ""), "group": case.group,
+            "code": "" if refusal else row.get("code", ""),
+            "trace": "" if refusal or hidden else row.get("trace", ""), "group": case.group,
             "visibility": case.visibility, "errors": [] if refusal else errors,
             "output": "" if refusal or hidden else row["output"],
             "ms": 0.0 if refusal else row["ms"]}

@@ -3,7 +3,7 @@
 
 A result is the JSON object of one submission as grade.py makes it: submission, score, max_score,
 sandbox, compiler, tests; a test has name, group, visibility, score, max_score, status, message,
-hint, errors, output, ms.
+hint, trace, errors, output, ms.
 
 Interface:
 - FORMATS: format -> (name of its one file, or None: a file for each submission).
@@ -48,6 +48,7 @@ def details(test):
     lines = [test["message"]] if test["message"] else []
     lines += [error_line(error) for error in test["errors"]]
     lines += [f"hint: {test['hint']}"] if test["hint"] else []
+    lines += [f"trace: {test['trace']}"] if test.get("trace") else []
     if test["output"]:
         lines += ["your program printed:"] + [f"  | {line}" for line in test["output"].splitlines()]
     return lines

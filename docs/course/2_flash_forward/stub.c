@@ -6,11 +6,13 @@
  * Interface:
  * - flash_simple_variant: part A, one head, causal or not.
  * - flash_forward_variant: part B, batches, heads, windows. It may return ATTN_NO_MEMORY.
+ * Either may call attn_trace, which shows the judge the state after each tile.
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "attention.h"
+#include "attn_trace.h"
 #include "flash_simple.h"
 
 /* Tile sizes. Choose them so that Q_i, K_j, V_j and O_i fit in the L1 cache. */
