@@ -149,6 +149,6 @@ void check_explain(const Check *check, const char *label, const AttnArgs *args, 
         check_place(a, which, &args->shape, to);
         fprintf(to, "\n");
         if (a->hint[0])
-            fprintf(to, "    hint: %s\n", a->hint);
+            fprintf(to, "    worst row: %s\n", a->hint);
     }
 }

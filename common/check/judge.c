@@ -5,7 +5,10 @@
 #include "check/judge.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+
+#include "judge/hints.h"
 
 /* --partials bf16: O is rounded at most once for each rank whose keys come by, travelling sums at
  * most once a hop and once more where they change nodes. */
@@ -82,6 +85,23 @@ static int check_with_own_rows(Check *check, const Reference *r, const RunResult
     return EXIT_OK;
 }
 
+/* What ./ladder grade would say of this one case: the hint of its first wrong array. */
+static void print_hint(const Check *check, const RunResult *out, const CliCase *c)
+{
+    const HintRun run = {hint_case_new(&out->args, c->backward, 4.0), &out->args, check, 0,
+                         c->block_kv};
+    HintVerdict verdict;
+    HintSymptom hint;
+    int which = 0;
+    while (which < CHECK_COUNT && !(check->array[which].checked && check->array[which].off))
+        which++;
+    if (which < CHECK_COUNT && hint_submission(&verdict, &run, 1) == 0) {
+        hint_array(&hint, &verdict, &run, which);
+        fprintf(stderr, "hint: %s\n", hint.sentence);
+    }
+    hint_case_free(run.of);
+}
+
 int judge_result(Check *check, const Reference *r, const RunResult *out, const CliCase *c,
                  const Variant *v)
 {
@@ -96,6 +116,8 @@ int judge_result(Check *check, const Reference *r, const RunResult *out, const C
         return EXIT_RUNTIME;
     if (!check->pass)
         check_explain(check, v->name, &out->args, stderr);
+    if (!check->pass && v == &c->so) /* a student's; ours have none of these mistakes */
+        print_hint(check, out, c);
     if (out->leaked_bytes > 0) {
         check->pass = 0;
         cli_refuse("%s: %s", v->name, out->failure);

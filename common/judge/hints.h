@@ -15,6 +15,7 @@
  * - hint_case_new / hint_case_free: inputs of a case as float64 and what was computed of them.
  * - hint_submission: all cases of a submission -> one HintVerdict: a named mistake or none.
  * - hint_symptom: one array of one case in words: where the wrong values are.
+ * - hint_array: what a student hears of a wrong array: the verdict's mistake, or the symptom.
  * - hint_codes: every code that a verdict may have.
  *
  * Limits. Mistakes come one at a time: two at once give a symptom. Of stage 05's options clipping,
@@ -68,6 +69,9 @@ typedef struct HintSymptom {
 
 /* Of an array that check says is off: tail_tile, one_head, empty_rows ... */
 void hint_symptom(HintSymptom *s, const HintRun *run, int which);
+
+/* Likewise, if the verdict of all cases names no mistake. */
+void hint_array(HintSymptom *s, const HintVerdict *v, const HintRun *run, int which);
 
 /* Code number n of the mistakes, NULL behind the last; a code may come more than once. */
 const char *hint_code(int n, const char **sentence);

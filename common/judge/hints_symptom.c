@@ -5,7 +5,7 @@
  * Wrong kernels are wrong in a pattern: the last partial tile, one head, one row in so many. The
  * pattern is read off the rows, each compared with the definition.
  *
- * Interface: hint_symptom (hints.h).
+ * Interface: hint_symptom, hint_array (hints.h).
  */
 #include "judge/hints_internal.h"
 
@@ -121,4 +121,15 @@ void hint_symptom(HintSymptom *s, const HintRun *run, int which)
     } else if (a->off == a->compared) {
         say(s, "all_values", "every value is off");
     }
+}
+
+void hint_array(HintSymptom *s, const HintVerdict *v, const HintRun *run, int which)
+{
+    const int named = (v->arrays & (1 << which)) != 0;
+    if (!v->code[0]) {
+        hint_symptom(s, run, which);
+        return;
+    }
+    say(s, named ? v->code : "follows",
+        named ? v->sentence : "this follows from the wrong O and lse");
 }

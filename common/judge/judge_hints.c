@@ -64,10 +64,5 @@ void judge_hints_say(HintSymptom *s, const HintVerdict *v, int n, const JudgeRun
         snprintf(s->sentence, sizeof s->sentence, "%s", run->check.array[which].hint);
         return;
     }
-    hint_symptom(s, &one, which);
-    if (!v->code[0])
-        return;
-    s->code = v->arrays & (1 << which) ? v->code : "follows";
-    snprintf(s->sentence, sizeof s->sentence, "%s",
-             v->arrays & (1 << which) ? v->sentence : "this follows from the wrong O and lse");
+    hint_array(s, v, &one, which);
 }

@@ -202,6 +202,59 @@ def judge_grades(tap, build):
                f"graded: {code or 'right'}", json.dumps(row)[:1500])
 
 
+# A program's stage, what is exchanged in tests/stages/so, and the mistake that this is; "" is none
+# with a name, and then both describe the symptom.
+LIBRARIES = [("01_naive", "attn_score(a, dot) :", "dot :", "no_scale"),
+             ("02_tiled_softmax", "m + logf(sum)", "logf(sum)", "lse_without_max"),
+             ("03_flash_forward", "h / (s->H / s->Hkv)", "h % s->Hkv", "kv_head_modulo"),
+             ("03_flash_forward", "p[j] /= sum;", "p[j] /= sum + (i > 40) * 1e-3f;", ""),
+             ("04_flash_backward", " - delta);", ");", "delta_missing"),
+             ("05_sliding_window_online", "attn_sees(a, i, j) ?", "1 ?", "no_mask"),
+             ("06_ring_burst", "attn_score(a, dot) :", "dot :", "no_scale")]
+
+
+def judge_programs(tap, build):
+    """--variant-so prints the hint of ./ladder grade, once, and a right library gets none."""
+    flags = ["-N", "70", "-H", "4", "--kv-heads", "2", "-d", "16", "--causal"]
+    include = ["-I" + os.path.join(ROOT, part) for part in ("common", "docs/course/include")]
+    with tempfile.TemporaryDirectory() as folder:
+        so = os.path.join(folder, "mine.so")
+        for place, text, instead, code in LIBRARIES:
+            stage = STAGES.get(place, "ring_burst")
+            name = "right_backward.c" if stage == "flash_backward" else "right.c"
+            with open(os.path.join(ROOT, "tests/stages/so", name), encoding="utf-8") as f:
+                source = f.read()
+            said = []
+            for part in (instead, text):
+                with open(os.path.join(folder, "mine.c"), "w", encoding="utf-8") as f:
+                    f.write(source.replace(text, part))
+                subprocess.run(["cc", "-O1", "-shared", "-fPIC", f"-DSTAGE={stage}", *include,
+                                os.path.join(folder, "mine.c"), "-o", so, "-lm"], check=True)
+                done = subprocess.run([os.path.join(build, place, stage), "--variant-so", so,
+                                       *flags, "--so-sandbox", "off"], capture_output=True,
+                                      text=True)
+                said.append((done.returncode, re.findall("^hint: (.*)$", done.stderr, re.M)))
+                if part == instead and stage != "ring_burst":
+                    suite = os.path.join(folder, "one.suite")
+                    with open(suite, "w", encoding="utf-8") as f:
+                        f.write(f"contract={stage}\n: {' '.join(flags)}\n")
+                    graded = subprocess.run(
+                        [sys.executable, os.path.join(ROOT, "common/tools/grade.py"), suite, so,
+                         "--build", build, "--so-sandbox", "off", "--format", "json"],
+                        capture_output=True, text=True)
+                    test = json.loads(graded.stdout or '{"tests": [{}]}')["tests"][0]
+            hint = said[0][1][0] if said[0][1] else ""
+            tap.ok(text in source and said[0][0] == 1 and len(said[0][1]) == 1 and
+                   said[1] == (0, []), f"--variant-so, {stage}: one hint, and none for a right one",
+                   said)
+            if stage == "ring_burst":
+                tap.ok("without 1/sqrt(d)" in hint, f"--variant-so, {stage}: {code}", said)
+            else:
+                tap.ok(test.get("hint") == hint and (test.get("code") == code or not code),
+                       f"--variant-so, {stage}: {code or 'a symptom'}, as in a grade",
+                       f"{test.get('hint')} {said}")
+
+
 def main():
     build = os.path.abspath(sys.argv[1])
     tool = os.path.join(build, "common/judge/attn_hints")
@@ -210,6 +263,7 @@ def main():
     judge_codes(tap, tool)
     judge_right_solutions(tap, build, tool)
     judge_grades(tap, build)
+    judge_programs(tap, build)
     judge_held_out(tap, build, "--update-page" in sys.argv[2:])
     return tap.done()
 
