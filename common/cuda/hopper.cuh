@@ -46,8 +46,8 @@
  * - pack2<T>: two floats to one register of two 16-bit elements. exp2_sfu: 2^x in one instruction.
  * - registers_give, registers_take: setmaxnreg. threads_sync, threads_arrive: named barriers.
  */
-#ifndef ATTN_HOPPER_CUH
-#define ATTN_HOPPER_CUH
+#ifndef FLASH_FORWARD_HOPPER_CUH
+#define FLASH_FORWARD_HOPPER_CUH
 
 #include <cuda.h> /* types of the driver's interface; nothing of it is linked */
 #include <cuda_bf16.h>
