@@ -3,7 +3,7 @@
  * cost.c: a run that is only predicted, told like one that was measured: times, bytes, events.
  *
  * Three files make a prediction. A timetable says what each rank does, and in which order
- * (schedule_flat.c ...); a player gives every line of it a beginning and an end (schedule.c); and
+ * (rehearse.c); a player gives every line of it a beginning and an end (schedule.c); and
  * here both become a RingReport, which is what a run fills in too. So whatever can be asked of a
  * run can be asked of a prediction, by the same code: who sent how much, who waited, what was
  * hidden, a picture.
@@ -109,12 +109,12 @@ static void add_event(RingReport *report, int rank, RingEvent event)
 }
 
 /* The remote block: whose keys, or whose queries where the keys are the rank's own. Ulysses has no
- * remote block: everybody's tokens, some heads. */
+ * remote block: everybody's tokens, some heads. Nor has small work. */
 static int remote(const RingAction *a, int rank)
 {
-    if (a->heads < 1)
+    if (a->kind == RING_ACT_MEMORY)
         return RING_EVERYBODY;
-    return a->k_owner == rank ? a->q_owner : a->k_owner;
+    return a->k.owner == rank ? a->q.owner : a->k.owner;
 }
 
 /* Every message is an event at both ends, as soon as both are ready. Reads the player's result,
@@ -126,7 +126,7 @@ static void tell_schedule(RingReport *report, const RingSchedule *s, double star
         for (int64_t n = 0; n < s->count[r]; n++) {
             const RingAction *a = &s->actions[r][n];
             const RingMessage *m = a->message >= 0 ? &s->messages[a->message] : NULL;
-            if (a->kind == RING_ACT_COMPUTE && a->end > a->start) {
+            if ((a->kind == RING_ACT_COMPUTE || a->kind == RING_ACT_MEMORY) && a->end > a->start) {
                 report->rank[r].compute_ms += 1e3 * (a->end - a->start);
                 add_event(report, r,
                           (RingEvent){.kind = RING_EVENT_COMPUTE,

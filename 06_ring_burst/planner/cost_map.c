@@ -59,6 +59,26 @@ static double sum_s(const MapCase *m, RingLink link)
                       : message_s(m, link, 2, 2 * m->n * (double)m->c->Hkv * d * 4 / 2);
 }
 
+/* Small work by itself: bytes read and written. */
+static double memory_s(const MapCase *m, double bytes)
+{
+    return m->r->call_s + bytes / m->r->memory;
+}
+
+/* A half of some sums is added to others. */
+static double add_s(const MapCase *m)
+{
+    const double d = (double)m->c->d;
+    return memory_s(m, m->queries ? 6 * m->n * (double)m->c->H * d
+                                  : 12 * m->n * (double)m->c->Hkv * d);
+}
+
+/* lse and delta of queries that travel are put into halves. */
+static double split_s(const MapCase *m)
+{
+    return m->queries ? memory_s(m, 16 * m->n * (double)m->c->H) : 0;
+}
+
 /* --- rings -------------------------------------------------------------------------------------*/
 
 typedef struct Clock {
@@ -136,7 +156,7 @@ static double ring_s(const MapCase *m)
 {
     const RingLink link = m->M > 1 ? RING_OUTER : RING_INNER;
     const int own_last = m->backward && !m->queries;
-    Clock k = {0};
+    Clock k = {.begin = split_s(m)};
     for (double t = 0; t < m->G; t++) {
         const int last = t == m->G - 1, own = own_last ? last : t == 0;
         const double next = last ? 0 : hop(&k, m, link);
@@ -153,7 +173,9 @@ static void join(Clock *k, const MapCase *m, MapWork w, int pass_on)
     k->begin += w.before;
     for (int half = 0; half < 2; half++) {
         double *done = &k->done[m->streams ? half : 0];
-        *done = fmax(work(k, m, &w, half), k->carry[half]);
+        *done = work(k, m, &w, half);
+        if (m->backward)
+            *done = fmax(*done, k->carry[half]) + add_s(m);
         if (pass_on)
             k->carry[half] = sum(k, m, RING_OUTER, *done);
         k->sums[half] = 0;
@@ -166,7 +188,7 @@ static void join(Clock *k, const MapCase *m, MapWork w, int pass_on)
 static double double_s(const MapCase *m)
 {
     const int own_last = m->backward && !m->queries;
-    Clock k = {0};
+    Clock k = {.begin = split_s(m)};
     for (double node = 0; node < m->M; node++) {
         const int last_node = node == m->M - 1, own_node = own_last ? last_node : node == 0;
         const double outer = last_node ? 0 : hop(&k, m, RING_OUTER);
@@ -194,18 +216,21 @@ static double allgather_s(const MapCase *m)
 {
     const double hops[2] = {hop_s(m, RING_INNER), hop_s(m, RING_OUTER)};
     const double inner = m->g - 1, outer = m->G - m->g, post = 4 * (m->G - 1) * m->r->post_s;
-    const double added = m->r->call_s + 3 * m->n * (double)(m->c->Hkv * m->c->d) * 4 / m->r->memory;
     Clock k = {.free = {post + inner * hops[0], post + outer * hops[1]}, .put_off = post};
     compute(&k, m, RING_INNER, map_work_of(m, (MapAt){1, 1, m->G == 1}), 0);
     for (double t = 1; t < m->G; t++) {
         const RingLink link = t <= inner ? RING_INNER : RING_OUTER;
         MapWork w = map_work_of(m, (MapAt){0, 0, t == m->G - 1});
         for (int half = 0; half < 2 && m->backward && t > 1; half++)
-            w.part[half] += added; /* what came in the round before */
+            w.part[half] += add_s(m); /* what came in the round before */
         k.begin = post + (link == RING_INNER ? t * hops[0] : (t - inner) * hops[1]);
         compute(&k, m, link, w, m->backward);
     }
-    return fmax(all_done(&k), fmax(k.sums[0], k.sums[1]));
+    for (int half = 0; half < 2 && m->backward && m->G > 1; half++) {
+        double *done = &k.done[m->streams ? half : 0];
+        *done = fmax(*done, k.sums[half]) + add_s(m);
+    }
+    return all_done(&k);
 }
 
 /* One rank's messages to all others: `count` tensors of in all `bytes`, a part for each rank. Both
@@ -217,6 +242,27 @@ static double exchange_s(const MapCase *m, double count, double bytes)
                 message_s(m, RING_OUTER, outer * count, outer * bytes));
 }
 
+/* Heads are cut out of tokens (before), or put back: each element is read once and written once.
+ * Keys of a head that several ranks have are copied for each; the gradients are added. */
+static double repack_s(const MapCase *m, int before)
+{
+    const double tokens = m->n * (double)m->c->d, size = (double)dtype_size(m->c->dtype);
+    const double Hkv = (double)m->c->Hkv;
+    double bytes = 2 * m->q;
+    if (before && !m->backward)
+        bytes += 4 * tokens * fmax(Hkv, m->G) * size;
+    if (!before && m->backward)
+        bytes += 4 * m->kv + (m->G > Hkv ? 4 * tokens * size + 2 * (m->G - Hkv) * 12 * tokens : 0);
+    return memory_s(m, bytes);
+}
+
+/* Forward lse is put into the order of the ranks, and the own part into its place. */
+static double rows_s(const MapCase *m)
+{
+    const double bytes = 8 * m->n * (double)m->c->H * (1 + 1 / m->G);
+    return m->backward ? 0 : m->G > 1 ? memory_s(m, bytes) : bytes / m->r->memory;
+}
+
 /* A plain sum, no fmax between computing and sending: nothing hides but the host's own work for the
  * second exchange. */
 static double ulysses_s(const MapCase *m)
@@ -226,7 +272,6 @@ static double ulysses_s(const MapCase *m)
     const double Hkv = fmax((double)c->Hkv / m->G, 1), size = (double)dtype_size(c->dtype);
     const double q = m->n * H * d * size, kv = m->n * Hkv * d * size;
     const double pairs = c->causal ? N * (N + 1) / 2 : N * N;
-    const double repack = 2 * (m->r->call_s + 2 * (m->q + 2 * m->kv) / m->r->memory);
     const double state = 8 * N * d * (m->backward ? 2 * Hkv : H);
     const double comp =
         map_call_s(m, pairs / (double)c->ranks, c->causal ? N / (double)c->ranks : 0,
@@ -238,7 +283,8 @@ static double ulysses_s(const MapCase *m)
         m->backward ? exchange_s(m, 3, q + 2 * kv) : exchange_s(m, 2, q + m->n * H * 4);
     const double end = 2 * (m->G - 1) * m->r->post_s; /* of the ends of a tensor's messages */
     const double asked = (m->backward ? 1 : 3) * end, all = asked + (m->backward ? 3 : 2) * end;
-    return fmax(asked + first + repack / 2 + comp, all) + second + repack / 2;
+    const double ready = fmax(repack_s(m, 1), asked) + first + comp + rows_s(m);
+    return fmax(ready, all) + second + repack_s(m, 0);
 }
 
 static double seconds_of(const MapCase *m, RingMethod method)

@@ -6,7 +6,7 @@
  * message leaves only when both ends have started it and the links of both are free; to wait takes
  * until it has arrived. The player always moves the rank whose clock is furthest behind, so links
  * are given away in the order in which messages become ready, and of those that do so at one time,
- * in the order of the timetable.
+ * in the order of the timetables.
  *
  *     rank 0   start ....... compute ================ wait .. compute ====
  *     rank 1          start compute =========== wait ....... compute ====
@@ -45,7 +45,7 @@ static void around_the_calls(RingSchedule *s)
 {
     const AttnShape *n = &s->plan->shape;
     const double b = (double)dtype_size(s->plan->dtype), each = (double)(n->B * n->d);
-    for (int r = 0; r < s->ranks && !s->no_memory; r++) {
+    for (int r = 0; r < s->ranks; r++) {
         const double q = each * (double)(s->plan->q[r].tokens * n->H);
         const double kv = each * (double)(2 * s->plan->k[r].tokens * n->Hkv);
         RingAction *first = NULL, *last = NULL;
@@ -72,49 +72,23 @@ int ring_schedule_make(RingSchedule *s, const RingPlan *plan, RingPass pass)
     s->plan = plan;
     s->pass = pass;
     s->ranks = plan->setup.ranks;
-    switch (ring_method_on(plan->setup.method, s->ranks, plan->setup.nodes)) {
-    case RING_METHOD_ALLGATHER:
-        ring_schedule_gather(s);
-        break;
-    case RING_METHOD_ULYSSES:
-        ring_schedule_ulysses(s);
-        break;
-    case RING_METHOD_RING_DOUBLE:
-    case RING_METHOD_BURST_DOUBLE:
-        ring_schedule_double(s);
-        break;
-    default:
-        ring_schedule_flat(s);
+    if (ring_schedule_rehearse(s) != 0) {
+        ring_schedule_free(s);
+        return -1;
     }
     around_the_calls(s);
-    if (!s->no_memory)
-        return 0;
-    ring_schedule_free(s);
-    return -1;
+    return 0;
 }
 
 void ring_schedule_free(RingSchedule *s)
 {
-    for (int r = 0; r < s->ranks; r++) {
+    for (int r = 0; r < s->ranks; r++)
         free(s->actions[r]);
-        free(s->open[r]);
-    }
     free(s->messages);
     memset(s, 0, sizeof *s);
 }
 
 /* --- playing -----------------------------------------------------------------------------------*/
-
-/* The tokens of an action's queries, or keys; of all ranks for Ulysses. */
-static RingSpan span_of(const RingSchedule *s, const RingAction *a, int queries)
-{
-    const int owner = queries ? a->q_owner : a->k_owner;
-    const int64_t tokens = (queries ? s->plan->q : s->plan->k)[owner].tokens;
-    const int half = ring_queries_travel(s) == queries ? a->half : -1;
-    if (a->heads < 1)
-        return (RingSpan){RING_EVERYBODY, 0, 0};
-    return (RingSpan){owner, half == 1 ? tokens / 2 : 0, ring_part_of(tokens, half)};
-}
 
 /* 10 d operations for a pair backward and 4 d forward: five products of a tile instead of two. */
 static RingCall call_of(const RingSchedule *s, const RingAction *a, const RingRates *rates)
@@ -126,8 +100,8 @@ static RingCall call_of(const RingSchedule *s, const RingAction *a, const RingRa
     const double share = (double)(backward ? n->Hkv : n->H) * a->heads;
     const int64_t heads = n->B * (share > 1 ? (int64_t)share : 1);
     return (RingCall){.pass = s->pass,
-                      .q = span_of(s, a, 1),
-                      .k = span_of(s, a, 0),
+                      .q = a->q,
+                      .k = a->k,
                       .heads = heads,
                       .pairs = pairs,
                       .seconds = flops / rates->flops[backward]};
@@ -178,7 +152,9 @@ static void hold(Player *p, int rank, int stream, double time)
 static int sooner(const void *a, const void *b)
 {
     const RingMessage *x = *(RingMessage *const *)a, *y = *(RingMessage *const *)b;
-    return x->start != y->start ? (x->start > y->start ? 1 : -1) : x < y ? -1 : x > y;
+    if (x->start != y->start)
+        return x->start > y->start ? 1 : -1;
+    return x->order != y->order ? x->order - y->order : x < y ? -1 : x > y;
 }
 
 /* Messages that are ready get their links. A rank has one way out and one way in on each kind of
@@ -218,7 +194,7 @@ static void compute_heads(Player *p, int rank, RingAction *a, const RingCall *al
     double start[RING_HALVES], end[RING_HALVES];
     for (int stream = 0; stream < RING_HALVES; stream++) {
         RingCall half = *all;
-        half.heads = ring_part_of(all->heads, stream);
+        half.heads = ring_half_tokens(all->heads, stream);
         const double share = (double)half.heads / (double)all->heads;
         half.seconds *= share;
         start[stream] = p->clock[rank][stream];
@@ -236,7 +212,7 @@ static void compute(Player *p, int rank, RingAction *a)
     const double *clock = p->clock[rank];
     if (a->work.pairs == 0 && a->bytes == 0)
         return;
-    if (a->work.pairs == 0) {
+    if (a->kind == RING_ACT_MEMORY) {
         a->start = fmax(a->start, p->host[rank]);
         a->end = a->start + p->rates->call_s + a->bytes / p->rates->memory;
     } else {
@@ -261,7 +237,7 @@ static int play(Player *p, int rank)
     if (a->kind == RING_ACT_WAIT && !m->travels)
         return 0;
     a->start = a->end = clock_of(p, rank);
-    if (a->kind == RING_ACT_COMPUTE)
+    if (a->kind == RING_ACT_COMPUTE || a->kind == RING_ACT_MEMORY)
         compute(p, rank, a);
     if (a->kind != RING_ACT_START) { /* asked for first, and then what had been put off */
         *host += p->put_off[rank];

@@ -240,7 +240,11 @@ int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_st
         ring_touch(r, q->a, span(r, q), RING_READS, who) != 0 ||
         ring_touch(r, O_state, sum_bytes(r, q), RING_WRITES, who) != 0 ||
         ring_touch(r, lse, row_bytes(r, q), RING_WRITES, who) != 0 ||
-        touch_rows(r, q, RING_WRITES, who) || pair_open(&pair, r, q, k) != 0)
+        touch_rows(r, q, RING_WRITES, who))
+        return -1;
+    if (r->backend->meet)
+        return r->backend->meet(r, q, k);
+    if (pair_open(&pair, r, q, k) != 0)
         return -1;
     if (pair.kind == ATTN_TILE_SKIP)
         return 0;
@@ -266,7 +270,11 @@ int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, floa
         ring_touch(r, q->delta, row_bytes(r, q), RING_READS, who) != 0 ||
         ring_touch(r, dQ, sum_bytes(r, q), RING_ADDS, who) != 0 ||
         ring_touch(r, dK, sum_bytes(r, k), RING_WRITES, who) != 0 ||
-        ring_touch(r, dV, sum_bytes(r, k), RING_WRITES, who) != 0 || pair_open(&pair, r, q, k) != 0)
+        ring_touch(r, dV, sum_bytes(r, k), RING_WRITES, who) != 0)
+        return -1;
+    if (r->backend->meet)
+        return r->backend->meet(r, q, k);
+    if (pair_open(&pair, r, q, k) != 0)
         return -1;
     if (pair.kind == ATTN_TILE_SKIP)
         return 0;

@@ -101,6 +101,9 @@ typedef struct RingBackend {
                    size_t bytes);
     int (*follow)(RingRank *r, const RingTransfer *t, void *ready, void *arrived);
     void (*stream)(RingRank *r, int stream); /* ring_stream; NULL: there is one queue of work */
+    /* These blocks meet: of a backend that computes nothing (rehearse.c), in place of attend and
+     * differentiate. NULL: it computes. */
+    int (*meet)(RingRank *r, const RingBlock *q, const RingBlock *k);
 } RingBackend;
 
 extern const RingBackend ring_backend_cpu;

@@ -10,8 +10,7 @@
  *     mask       a full mask has holes in it
  *     skip       nothing is visible: the block only passes through
  *
- * The table is drawn from the timetable that the cost model plays (schedule.h), not from what the
- * ranks do; a test compares both.
+ * The table is drawn from the timetable that the method has written (schedule.h); nobody computes.
  *
  * Interface: ring_trace_screen, ring_trace_steps, ring_mask_word (trace.h).
  */
@@ -109,9 +108,7 @@ typedef char Cell[96];
 /* Adds one remote block, as "K3 half" or "Q3 half"; letters: of the word. */
 static void add_remote(Cell cell, const RingSchedule *s, int rank, const RingAction *a, int letters)
 {
-    const RingMethod method = ring_method_on(s->plan->setup.method, s->ranks, s->plan->setup.nodes);
-    const int queries_visit = s->pass == RING_BACKWARD &&
-                              (method == RING_METHOD_BURST || method == RING_METHOD_BURST_DOUBLE);
+    const int queries_visit = ring_queries_travel(s);
     const size_t used = strlen(cell);
     if (a->heads < 1) { /* a part of the heads for each rank: ulysses, and nobody visits */
         const int64_t share = s->plan->shape.H / s->ranks;
@@ -120,8 +117,8 @@ static void add_remote(Cell cell, const RingSchedule *s, int rank, const RingAct
         return;
     }
     snprintf(cell + used, sizeof(Cell) - used, "%s%c%d %.*s", used ? " " : "",
-             queries_visit ? 'Q' : 'K', queries_visit ? a->q_owner : a->k_owner, letters,
-             ring_mask_word(s->plan, a->q_owner, a->k_owner));
+             queries_visit ? 'Q' : 'K', queries_visit ? a->q.owner : a->k.owner, letters,
+             ring_mask_word(s->plan, a->q.owner, a->k.owner));
 }
 
 /* Who visits a rank at a step; both halves of a block are one. Where the two rings of a window
@@ -132,8 +129,8 @@ static void fill_cell(Cell cell, const RingSchedule *s, int rank, int step, int 
     cell[0] = '\0';
     for (int64_t n = 0; n < s->count[rank]; n++) {
         const RingAction *a = &s->actions[rank][n];
-        if (a->kind != RING_ACT_COMPUTE || a->step != step || a->q_owner < 0 ||
-            (last && last->q_owner == a->q_owner && last->k_owner == a->k_owner))
+        if (a->kind != RING_ACT_COMPUTE || a->step != step ||
+            (last && last->q.owner == a->q.owner && last->k.owner == a->k.owner))
             continue;
         add_remote(cell, s, rank, a, letters);
         last = a;
@@ -154,13 +151,13 @@ static double share_of_work(const RingSchedule *s, int rank)
     return all > 0 ? 100 * mine / all : 0;
 }
 
-/* Steps in which somebody computes attention: sums and copies have no q_owner. */
+/* Steps in which somebody computes attention. */
 static int steps_of(const RingSchedule *s)
 {
     int steps = 1;
     for (int r = 0; r < s->ranks; r++)
         for (int64_t n = 0; n < s->count[r]; n++)
-            if (s->actions[r][n].step >= steps && s->actions[r][n].q_owner >= 0)
+            if (s->actions[r][n].step >= steps && s->actions[r][n].kind == RING_ACT_COMPUTE)
                 steps = s->actions[r][n].step + 1;
     return steps;
 }

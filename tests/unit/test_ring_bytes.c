@@ -2,7 +2,7 @@
  *
  * test_ring_bytes.c: what runs of all methods really send and allocate, against the formulas of
  * common/model_ring, to the byte: for each rank, pass and tensor, inside nodes and between them;
- * and step by step against the timetable from which times are predicted and --trace is drawn.
+ * and against the rehearsed timetable, from which times are predicted and --trace is drawn.
  */
 #include "ring_method_case.h"
 
@@ -77,67 +77,44 @@ static void check_memory(const Run *run, int rank)
     assert_true(model.backward >= model.forward_kept && model.backward >= model.backward_pass);
 }
 
-/* Bytes of a tensor that a rank sends to a peer at a step: told by events, by the timetable. */
-static int64_t sent_by_events(const Run *run, RingPass pass, int rank, int step, int peer, int t)
+/* A number that differs when a message goes at another step, elsewhere, or is another tensor. */
+static int64_t mark_of(int step, int peer, RingTensor tensor, int64_t bytes)
 {
-    int64_t bytes = 0;
-    for (int64_t n = 0; n < run->report.event_count[rank]; n++) {
-        const RingEvent *e = &run->report.events[rank][n];
-        if (e->kind == RING_EVENT_SEND && e->pass == pass && e->step == step && e->peer == peer &&
-            (int)e->tensor == t)
-            bytes += e->bytes;
-    }
-    return bytes;
+    return ((step * 100 + peer) * RING_TENSORS + (int)tensor + 1) * bytes;
 }
 
-static int64_t sent_by_timetable(const RingSchedule *s, int rank, int step, int peer, int t)
-{
-    int64_t bytes = 0;
-    for (int64_t n = 0; n < s->message_count; n++) {
-        const RingMessage *m = &s->messages[n];
-        if (m->from == rank && m->to == peer && m->step == step && (int)m->tensor == t)
-            bytes += m->bytes;
-    }
-    return bytes;
-}
-
-static int computes(const Run *run, RingPass pass, int rank, const RingAction *a)
-{
-    const int remote = a->heads < 1 ? RING_EVERYBODY : a->k_owner == rank ? a->q_owner : a->k_owner;
-    for (int64_t n = 0; n < run->report.event_count[rank]; n++) {
-        const RingEvent *e = &run->report.events[rank][n];
-        if (e->kind == RING_EVENT_COMPUTE && e->pass == pass && e->step == a->step &&
-            (e->peer == remote || run->plan.setup.ranks == 1))
-            return 1;
-    }
-    return 0;
-}
-
+/* The run sends what the rehearsal sends, and computes all blocks that see something, in order. */
 static void check_timetable(const Run *run, RingPass pass)
 {
-    const int G = run->plan.setup.ranks;
-    char name[200];
     RingSchedule s;
+    char name[200];
     assert_int_equal(0, ring_schedule_make(&s, &run->plan, pass));
-    for (int r = 0; r < G; r++) {
+    for (int r = 0; r < run->plan.setup.ranks; r++) {
+        const RingEvent *first = run->report.events[r], *end = first + run->report.event_count[r];
+        const RingEvent *e = first;
+        int64_t sent = 0;
+        for (; e < end; e++)
+            if (e->pass == pass && e->kind == RING_EVENT_SEND)
+                sent += mark_of(e->step, e->peer, e->tensor, e->bytes);
+        e = first;
         for (int64_t n = 0; n < s.count[r]; n++) {
             const RingAction *a = &s.actions[r][n];
-            if (a->kind == RING_ACT_COMPUTE && a->work.pairs > 0 && !computes(run, pass, r, a))
+            const RingMessage *m = a->message >= 0 ? &s.messages[a->message] : NULL;
+            const int peer = a->k.owner == r ? a->q.owner : a->k.owner;
+            if (a->kind == RING_ACT_START && m->from == r)
+                sent -= mark_of(a->step, m->to, m->tensor, m->bytes);
+            if (a->kind != RING_ACT_COMPUTE || a->work.pairs == 0)
+                continue;
+            while (e < end && (e->pass != pass || e->kind != RING_EVENT_COMPUTE ||
+                               e->step != a->step || e->peer != peer))
+                e++;
+            if (e++ >= end)
                 fail_msg("%s: rank %d does not compute (%d, %d) at step %d of pass %d",
-                         name_of(run, name), r, a->q_owner, a->k_owner, a->step, pass);
+                         name_of(run, name), r, a->q.owner, a->k.owner, a->step, pass);
         }
-        for (int step = 0; step <= G; step++)
-            for (int peer = 0; peer < G; peer++)
-                for (int t = 0; t < RING_TENSORS; t++) {
-                    const int64_t told = sent_by_events(run, pass, r, step, peer, t);
-                    const int64_t planned = sent_by_timetable(&s, r, step, peer, t);
-                    if (told != planned)
-                        fail_msg("%s: rank %d sends %lld bytes of %s to rank %d at step %d of pass "
-                                 "%d, by the timetable %lld",
-                                 name_of(run, name), r, (long long)told,
-                                 ring_tensor_name((RingTensor)t), peer, step, pass,
-                                 (long long)planned);
-                }
+        if (sent != 0)
+            fail_msg("%s: rank %d sends other messages than the rehearsal, pass %d",
+                     name_of(run, name), r, pass);
     }
     ring_schedule_free(&s);
 }

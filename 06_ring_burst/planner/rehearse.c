@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * rehearse.c: the timetable of a method, written down by the method itself.
+ *
+ * A method (methods/) asks for messages and for work, and does not know who carries and who
+ * computes. Here it gets a transport that carries nothing and a backend that computes nothing: both
+ * only write down what they are asked for. What a method asks for next never depends on what a
+ * message brings, so one rank after the other goes through its whole pass, and nobody waits.
+ *
+ *     ring, 3 ranks, forward, what rank 1 writes down at step 0:
+ *
+ *     start K to 2, start V to 2, start K from 0, start V from 0
+ *     compute (queries 1, keys 1)
+ *     wait, wait, wait, wait                                           for each of the four
+ *
+ * Memory is addresses that belong to nobody: the library compares them (ring_touch), and no one
+ * reads what is there.
+ *
+ * Interface: ring_schedule_rehearse, ring_queries_travel (schedule.h).
+ */
+#include "planner/schedule.h"
+
+#include "tensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Rehearsal {
+    RingSchedule *s;
+    RingPlan plan;    /* without faults and trailers */
+    uintptr_t memory; /* the next address that nobody has */
+    RingWork all;     /* Ulysses: of all tokens, counted once */
+    int *waiting;     /* [from][to][tensor]: the first message of which one end is known; or -1 */
+} Rehearsal;
+
+/* --- the timetable -----------------------------------------------------------------------------*/
+
+/* The list, with room for one more. NULL: the rank has failed. */
+static void *grow(RingRank *r, void *list, int64_t count, int64_t *room, size_t size)
+{
+    const int64_t more = *room ? 2 * *room : 64;
+    void *grown = list;
+    if (count == *room) {
+        grown = realloc(list, (size_t)more * size);
+        *room = grown ? more : *room;
+    }
+    if (!grown)
+        ring_fail(r, "out of memory for a timetable");
+    return grown;
+}
+
+/* A new line at the end of the rank's list. NULL: the rank has failed. */
+static RingAction *write_down(RingRank *r, RingActionKind kind)
+{
+    RingSchedule *s = ((Rehearsal *)r->endpoint)->s;
+    RingAction *list =
+        grow(r, s->actions[r->rank], s->count[r->rank], &s->room[r->rank], sizeof *list);
+    if (!list)
+        return NULL;
+    s->actions[r->rank] = list;
+    list += s->count[r->rank]++;
+    *list = (RingAction){
+        .kind = kind, .step = r->step, .message = -1, .stream = r->log->stream, .heads = 1};
+    return list;
+}
+
+/* A backward pass comes after its forward pass, which is gone through for what it leaves. */
+static int listens(const RingRank *r)
+{
+    return r->pass == ((const Rehearsal *)r->endpoint)->s->pass;
+}
+
+/* --- the transport -----------------------------------------------------------------------------*/
+
+/* How many ranks further on a message goes. */
+static int distance_of(const RingRank *r, const RingTransfer *t)
+{
+    return ((t->sends ? t->peer - r->rank : r->rank - t->peer) + r->world) % r->world;
+}
+
+/* Number of the message of which this is an end; -1: the rank has failed. Ranks with a lower number
+ * have written down their ends; messages of one tensor between two ranks keep their order. line:
+ * the first one of the exchange. */
+static int message_of(RingRank *r, const RingTransfer *t, int line)
+{
+    Rehearsal *p = r->endpoint;
+    RingSchedule *s = p->s;
+    const int from = t->sends ? r->rank : t->peer, to = t->sends ? t->peer : r->rank;
+    int *at = &p->waiting[(from * s->ranks + to) * RING_TENSORS + (int)t->tensor], number = *at;
+    if (t->peer < r->rank) {
+        if (number < 0)
+            return ring_fail(r, "the other end of a message was not written down");
+        *at = s->messages[number].next;
+    } else {
+        RingMessage *list = grow(r, s->messages, s->message_count, &s->message_room, sizeof *list);
+        if (!list)
+            return -1;
+        s->messages = list;
+        while (*at >= 0)
+            at = &list[*at].next;
+        number = *at = (int)s->message_count++;
+        list[number] = (RingMessage){
+            .from = from, .to = to, .tensor = t->tensor, .bytes = (int64_t)t->bytes, .next = -1};
+    }
+    if (t->sends) {
+        s->messages[number].step = r->step;
+        s->messages[number].order =
+            (line * RING_TENSORS + (int)t->tensor) * s->ranks + distance_of(r, t);
+    }
+    return number;
+}
+
+/* Messages of an exchange have no order. Where each rank sends to each, those to the next one come
+ * first here: if all began with rank 0, it could take only one at a time. */
+static int start(RingRank *r, RingExchange *x)
+{
+    const RingSchedule *s = ((const Rehearsal *)r->endpoint)->s;
+    const int line = (int)s->count[r->rank];
+    x->ticket = (void *)(uintptr_t)line;
+    for (int distance = 1; distance < r->world && listens(r); distance++)
+        for (int i = 0; i < x->count; i++) {
+            if (distance_of(r, &x->list[i]) != distance)
+                continue;
+            const int number = message_of(r, &x->list[i], line);
+            RingAction *a = number < 0 ? NULL : write_down(r, RING_ACT_START);
+            if (!a)
+                return -1;
+            a->message = number;
+        }
+    return 0;
+}
+
+static int wait_for(RingRank *r, RingExchange *x)
+{
+    const RingSchedule *s = ((const Rehearsal *)r->endpoint)->s;
+    for (int i = 0; i < x->count && listens(r); i++) {
+        RingAction *a = write_down(r, RING_ACT_WAIT);
+        if (!a)
+            return -1;
+        a->message = s->actions[r->rank][(uintptr_t)x->ticket + (uintptr_t)i].message;
+    }
+    return 0;
+}
+
+static const RingTransport transport = {.name = "none", .start = start, .wait = wait_for};
+
+/* --- the backend -------------------------------------------------------------------------------*/
+
+int ring_queries_travel(const RingSchedule *s)
+{
+    const RingSetup *setup = &s->plan->setup;
+    const RingMethod method = ring_method_on(setup->method, s->ranks, setup->nodes);
+    return s->pass == RING_BACKWARD && s->ranks > 1 &&
+           (method == RING_METHOD_BURST || method == RING_METHOD_BURST_DOUBLE);
+}
+
+/* All pairs of all tokens, for a share of the heads. */
+static RingWork work_of_all(const RingPlan *plan)
+{
+    RingWork all = {0, 0, ATTN_TILE_MASKED};
+    for (int q = 0; q < plan->setup.ranks; q++)
+        for (int k = 0; k < plan->setup.ranks; k++) {
+            const RingWork pair = ring_pair_work(plan, q, k);
+            all.pairs += pair.pairs;
+            all.partial_rows += q == k ? pair.partial_rows : 0;
+        }
+    return all;
+}
+
+/* A pair of blocks is computed. float32 sums are read and written back: O, or dK and dV. Queries
+ * that travel bring dQ with them: dO is read and the kernel's own dQ cleared, and in the end read
+ * and added to the sum. No kernel is called for a remote block of whom nothing is seen. */
+static int meet(RingRank *r, const RingBlock *q, const RingBlock *k)
+{
+    Rehearsal *p = r->endpoint;
+    const AttnShape *n = &r->plan->shape;
+    const int everybody = q->owner == RING_EVERYBODY;
+    const double rows = (double)(q->tokens * q->heads), keys = (double)(k->tokens * k->heads);
+    RingAction *a = listens(r) ? write_down(r, RING_ACT_COMPUTE) : NULL;
+    if (!a)
+        return r->failed ? -1 : 0;
+    if (everybody && p->all.pairs == 0)
+        p->all = work_of_all(r->plan);
+    a->q = (RingSpan){q->owner, q->first, q->tokens};
+    a->k = (RingSpan){k->owner, k->first, k->tokens};
+    a->heads = everybody ? 1.0 / r->world : 1;
+    a->work = everybody ? p->all
+                        : ring_block_work(r->plan, q->owner, q->first, q->tokens, k->owner,
+                                          k->first, k->tokens);
+    if (a->work.pairs == 0)
+        return 0;
+    a->bytes = 8 * rows;
+    if (r->pass == RING_BACKWARD)
+        a->bytes =
+            16 * keys +
+            (ring_queries_travel(p->s) ? rows * (16 + (double)dtype_size(r->plan->dtype)) : 0);
+    a->bytes *= (double)(n->B * n->d);
+    return 0;
+}
+
+/* Small work, known only by the bytes that it reads and writes. One thing behind the other is one
+ * line; what begins and ends a pass is counted with its calls (schedule.c). */
+static int pass_over(RingRank *r, double bytes)
+{
+    const RingSchedule *s = ((const Rehearsal *)r->endpoint)->s;
+    const int64_t count = s->count[r->rank];
+    RingAction *a = count > 0 ? &s->actions[r->rank][count - 1] : NULL;
+    if (!listens(r))
+        return 0;
+    if (!a || a->kind != RING_ACT_MEMORY || a->step != r->step || a->stream != r->log->stream)
+        a = write_down(r, RING_ACT_MEMORY);
+    if (!a)
+        return -1;
+    a->bytes += bytes;
+    return 0;
+}
+
+static int copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                size_t width, int64_t height)
+{
+    (void)to, (void)to_pitch, (void)from, (void)from_pitch;
+    return pass_over(r, 2 * (double)width * (double)height);
+}
+
+static int add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count)
+{
+    (void)to, (void)from;
+    return pass_over(r, (double)(2 * sizeof(float) + dtype_size(from_dtype)) * (double)count);
+}
+
+/* Two blocks of memory never touch each other. */
+static void *alloc(RingRank *r, size_t bytes)
+{
+    Rehearsal *p = r->endpoint;
+    const uintptr_t mine = p->memory;
+    p->memory += (bytes / 64 + 1) * 64;
+    return (void *)mine;
+}
+
+static void give_back(RingRank *r, void *p)
+{
+    (void)r, (void)p;
+}
+
+static int zero(RingRank *r, void *p, size_t bytes)
+{
+    (void)r, (void)p, (void)bytes;
+    return 0;
+}
+
+static int start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows)
+{
+    (void)r, (void)O_state, (void)count, (void)lse, (void)rows;
+    return 0;
+}
+
+static int delta_of(RingRank *r, const AttnArgs *args, float *delta)
+{
+    (void)r, (void)args, (void)delta;
+    return 0;
+}
+
+static int finish_O(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows)
+{
+    (void)r, (void)args, (void)O_state, (void)rows;
+    return 0;
+}
+
+static int narrow(RingRank *r, void *to, void *p, int64_t count, AttnDtype dtype)
+{
+    (void)r, (void)to, (void)p, (void)count, (void)dtype;
+    return 0;
+}
+
+static int widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)
+{
+    (void)r, (void)p, (void)count, (void)dtype;
+    return 0;
+}
+
+static const RingBackend backend = {.name = "none",
+                                    .alloc = alloc,
+                                    .free = give_back,
+                                    .zero = zero,
+                                    .copy = copy,
+                                    .start_state = start_state,
+                                    .delta = delta_of,
+                                    .finish_O = finish_O,
+                                    .add = add,
+                                    .narrow = narrow,
+                                    .widen = widen,
+                                    .meet = meet};
+
+/* --- a rank ------------------------------------------------------------------------------------*/
+
+/* As rank_main.c, without inputs and results. Nothing has to be freed but what a method keeps in
+ * host memory. */
+static void go_through(RingRank *r)
+{
+    const RingMethodTable *method = ring_method(r->plan->setup.method);
+    const size_t q_bytes = ring_q_bytes(r, r->rank), kv_bytes = ring_kv_bytes(r, r->rank);
+    r->nq = r->plan->q[r->rank].tokens;
+    r->nk = r->plan->k[r->rank].tokens;
+    r->Q = ring_alloc(r, q_bytes, "Q");
+    r->K = ring_alloc(r, kv_bytes, "K");
+    r->V = ring_alloc(r, kv_bytes, "V");
+    r->O = ring_alloc(r, q_bytes, "O");
+    r->dO = ring_alloc(r, q_bytes, "dO");
+    r->lse = ring_alloc(r, ring_row_bytes(r, r->rank), "lse");
+    if (!method->open || method->open(r) == 0) {
+        r->pass = RING_FORWARD;
+        method->forward(r);
+        r->pass = RING_BACKWARD;
+        r->step = 0;
+        if (r->plan->backward && !r->failed)
+            method->backward(r);
+    }
+    if (method->close)
+        method->close(r);
+}
+
+int ring_schedule_rehearse(RingSchedule *s)
+{
+    const size_t channels = (size_t)(s->ranks * s->ranks) * RING_TENSORS;
+    Rehearsal *p = calloc(1, sizeof *p);
+    int status = p && (p->waiting = malloc(channels * sizeof *p->waiting)) ? 0 : -1;
+    if (status == 0) {
+        memset(p->waiting, 0xFF, channels * sizeof *p->waiting);
+        p->s = s;
+        p->memory = 64;
+        p->plan = *s->plan;
+        p->plan.backward = s->pass == RING_BACKWARD;
+        p->plan.setup.fault = (RingFault){0};
+        p->plan.setup.verify_hops = 0;
+    }
+    for (int rank = 0; rank < s->ranks && status == 0; rank++) {
+        RingRank r = {.rank = rank,
+                      .world = s->ranks,
+                      .plan = &p->plan,
+                      .transport = &transport,
+                      .backend = &backend,
+                      .endpoint = p,
+                      .log = ring_log_new(0)};
+        if (r.log)
+            go_through(&r);
+        status = r.log && !r.failed ? 0 : -1;
+        ring_log_free(r.log);
+    }
+    if (p)
+        free(p->waiting);
+    free(p);
+    return status;
+}
