@@ -3,8 +3,8 @@
  * rehearse.c: the timetable of a method, written down by the method itself.
  *
  * A method (methods/) asks for messages and for work, and does not know who carries and who
- * computes. Here it gets a transport that carries nothing and a backend that computes nothing: both
- * only write down what they are asked for. What a method asks for next never depends on what a
+ * computes. Here it gets a transport that carries nothing and a backend that computes nothing: what
+ * they are asked for is written down. What a method asks for next never depends on what a
  * message brings, so one rank after the other goes through its whole pass, and nobody waits.
  *
  *     ring, 3 ranks, forward, what rank 1 writes down at step 0:
@@ -288,8 +288,7 @@ static const RingBackend backend = {.name = "none",
                                     .finish_O = finish_O,
                                     .add = add,
                                     .narrow = narrow,
-                                    .widen = widen,
-                                    .meet = meet};
+                                    .widen = widen};
 
 /* --- a rank ------------------------------------------------------------------------------------*/
 
@@ -341,8 +340,10 @@ int ring_schedule_rehearse(RingSchedule *s)
                       .backend = &backend,
                       .endpoint = p,
                       .log = ring_log_new(0)};
-        if (r.log)
+        if (r.log) {
+            r.log->meet = meet;
             go_through(&r);
+        }
         status = r.log && !r.failed ? 0 : -1;
         ring_log_free(r.log);
     }

@@ -242,8 +242,8 @@ int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_st
         ring_touch(r, lse, row_bytes(r, q), RING_WRITES, who) != 0 ||
         touch_rows(r, q, RING_WRITES, who))
         return -1;
-    if (r->backend->meet)
-        return r->backend->meet(r, q, k);
+    if (r->log->meet)
+        return r->log->meet(r, q, k);
     if (pair_open(&pair, r, q, k) != 0)
         return -1;
     if (pair.kind == ATTN_TILE_SKIP)
@@ -272,8 +272,8 @@ int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, floa
         ring_touch(r, dK, sum_bytes(r, k), RING_WRITES, who) != 0 ||
         ring_touch(r, dV, sum_bytes(r, k), RING_WRITES, who) != 0)
         return -1;
-    if (r->backend->meet)
-        return r->backend->meet(r, q, k);
+    if (r->log->meet)
+        return r->log->meet(r, q, k);
     if (pair_open(&pair, r, q, k) != 0)
         return -1;
     if (pair.kind == ATTN_TILE_SKIP)

@@ -101,9 +101,6 @@ typedef struct RingBackend {
                    size_t bytes);
     int (*follow)(RingRank *r, const RingTransfer *t, void *ready, void *arrived);
     void (*stream)(RingRank *r, int stream); /* ring_stream; NULL: there is one queue of work */
-    /* These blocks meet: of a backend that computes nothing (rehearse.c), in place of attend and
-     * differentiate. NULL: it computes. */
-    int (*meet)(RingRank *r, const RingBlock *q, const RingBlock *k);
 } RingBackend;
 
 extern const RingBackend ring_backend_cpu;
@@ -168,6 +165,8 @@ typedef struct RingLog {
     int kept_count, kept_room;
     int stream;                        /* ring_stream */
     RingStreamList used[RING_STREAMS]; /* since something was asked for in both */
+    /* Of a rehearsal (rehearse.c): the pairs of blocks are written down, not computed. */
+    int (*meet)(RingRank *r, const RingBlock *q, const RingBlock *k);
 } RingLog;
 
 /* Hands over what ring_start has put off: behind a kernel that was asked for, and before any other

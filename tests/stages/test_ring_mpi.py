@@ -94,53 +94,20 @@ def check_same(p):
 # --- faults that a run survives ------------------------------------------------------------------
 
 BENCH = "--bench --warmup 1 --iters 2"
-# flags, the sentence on stderr ("" when all is well), exit status of the case
-FAULTS = [
-    ("", "", 0),
-    ("--inject delay@1:2", "", 0),
-    ("--inject drop@1:1", r"rank 2, forward step \d: waiting for K from rank 1: nothing came", 3),
-    ("", "", 0),
-    ("--inject drop@1:1 --verify-hops", r"rank 2, forward step 1: K from rank 1 .*one is lost", 3),
-    ("--inject drop@1:2 --verify-hops",
-     r"rank 2, forward step 2: waiting for K from rank 1: nothing came", 3),
-    ("--inject drop@3:4", r"rank 2, backward step \d: waiting for \w+ from rank 3", 3),
-    ("--inject corrupt@1:1 --verify-hops",
-     r"rank 2, forward step \d: K from rank 1 is damaged.*forward step \d", 3),
-    ("--inject corrupt@0:5 --verify-hops", r"rank 3, backward step \d: \w+ from rank 0 is damaged",
-     3),
-    ("--inject corrupt@1:1", "is wrong: ", 1),
-    ("--inject duplicate@1:1 --verify-hops", r"rank 2, forward step 2: K from rank 1 .*came twice",
-     3),
-    ("--inject duplicate@1:1", r"rank 2, .*1 message was left over, .*K from rank 1", 3),
-    ("--inject drop@0:77", r"rank 0, .*drop@0:77 did not happen", 3),
-    # in every round of a benchmark
-    (f"--inject corrupt@1:1 {BENCH}", "is wrong: ", 1),
-    (f"--inject corrupt@1:1 --verify-hops {BENCH}", "rank 2, forward step 1: .* is damaged", 3),
-    (f"--inject delay@1:2 {BENCH}", "", 0),
-    (f"--inject duplicate@1:1 {BENCH}", r"rank 2, .*3 messages were left over", 3),
-    (f"--inject drop@1:1 --verify-hops {BENCH}", r"rank 2, forward step 1: .*one is lost", 3),
-    ("", "", 0),
-]
+WRONG = "--inject corrupt@1:1"  # and nobody looks at checksums
+SURVIVED = ["", "--inject delay@1:2", WRONG, "", f"{WRONG} {BENCH}", f"--inject delay@1:2 {BENCH}",
+            ""]
 
 
-def check_faults(p):
-    """One mpirun: after each failure the next case must be right again."""
-    lines = [f"{SMALL} --timeout 2 {flags}" for flags, _, _ in FAULTS]
-    rows_path = os.path.join(p.folder, "faults.jsonl")
-    cases = p.cases("faults.txt", lines)
+def check_survived(p):
+    """One mpirun: after a wrong answer the next case must be right again."""
+    rows_path = os.path.join(p.folder, "survived.jsonl")
+    cases = p.cases("survived.txt", [f"{SMALL} {flags}" for flags in SURVIVED])
     done = p.run(f"--cases {cases} --ranks 4 --transport mpi --json {rows_path}")
-    rows = rows_of(rows_path)
-    p.tap.ok(done[0] == 3, "faults: the exit status is the worst line's", f"{done[0]} {done[2]}")
-    p.tap.ok(len(rows) == len(FAULTS), "faults: a row for each case", f"{len(rows)}\n{done[2]}")
-    for number, (flags, sentence, status) in enumerate(FAULTS):
-        name = f"line {number + 1} {flags or 'no fault'}"
-        row = rows[number] if number < len(rows) else {"pass": None}
-        said = [t for t in done[2].splitlines()
-                if f"faults.txt:{number + 1}:" in t or (status == 1 and t.startswith("ring: "))]
-        p.tap.ok(row["pass"] is (status == 0), f"faults: {name}: pass", row)
-        p.tap.ok(any(re.search(sentence, t) for t in said) if sentence else not said,
-                 f"faults: {name}: what is said", done[2])
-    return done
+    passed = [row["pass"] for row in rows_of(rows_path)]
+    p.tap.ok(done[0] == 1 and passed == [WRONG not in flags for flags in SURVIVED] and
+             done[2].count("is wrong: ") == 2, "late and damaged messages are rows of the table",
+             f"{done[0]} {passed} {done[2]}")
 
 
 # --- faults that end a run -----------------------------------------------------------------------
@@ -151,6 +118,20 @@ def check_exit(p, flags, sentence, front=()):
     return [(status == 3, f"{flags}: exit 3", f"{status} {said}"),
             (len(shown) == 1 and re.search(sentence, shown[0]), f"{flags}: one sentence", said),
             (seconds < 15, f"{flags}: told at once", f"{seconds:.1f} s")]
+
+
+def check_failing_case(p, front):
+    """Rows of the cases before it stay; it has none, and it is the last."""
+    name = f"{len(front)}_failing"
+    rows_path = os.path.join(p.folder, f"{name}.jsonl")
+    cases = p.cases(f"{name}.txt", [SMALL, f"{SMALL} --inject drop@1:2 --verify-hops", SMALL])
+    status, table, said, _ = p.run(f"--cases {cases} --timeout 3 --transport mpi --json "
+                                   f"{rows_path}", front)
+    shown = [t for t in said.splitlines() if t.startswith("ring_burst: ")]
+    return [(status == 3 and len(shown) == 1 and "rank 2, forward step 2: waiting for K from rank 1"
+             in shown[0], f"{name}: exit 3 and one sentence", f"{status} {said}"),
+            ([row["pass"] for row in rows_of(rows_path)] == [True] and
+             len(re.findall("^ring ", table, re.M)) == 1, f"{name}: the row before it", table)]
 
 
 MPIRUN = "mpirun"
@@ -198,6 +179,23 @@ ENDS = [
     (check_exit, "--ranks 4 --inject exit@0:5", "rank 0, backward step 1, .*without a word"),
     (check_exit, f"--ranks 4 --inject exit@1:2 {BENCH}", "rank 1, forward step 2, .*without"),
     (check_exit, "--inject exit@2:1", "rank 2, forward step 1, .*without a word", BY_USER),
+    *((check_exit, f"--ranks 4 --inject {fault}", sentence) for fault, sentence in (
+        ("drop@1:1", r"rank 2, forward step \d: waiting for K from rank 1: nothing came"),
+        ("drop@1:1 --verify-hops", r"rank 2, forward step 1: K from rank 1 .*one is lost"),
+        ("drop@3:4", r"rank 2, backward step \d: waiting for \w+ from rank 3"),
+        ("drop@0:77", r"rank 0, .*drop@0:77 did not happen"),
+        ("corrupt@1:1 --verify-hops",
+         r"rank 2, forward step \d: K from rank 1 is damaged.*forward step \d"),
+        ("corrupt@0:5 --verify-hops",
+         r"rank 3, backward step \d: \w+ from rank 0 is damaged"),
+        ("duplicate@1:1", r"rank 2, .*1 message was left over, .*K from rank 1"),
+        ("duplicate@1:1 --verify-hops", r"rank 2, forward step 2: K from rank 1 .*came twice"),
+        # in every round of a benchmark
+        (f"corrupt@1:1 --verify-hops {BENCH}", "rank 2, forward step 1: .* is damaged"),
+        (f"drop@1:1 --verify-hops {BENCH}", "rank 2, forward step 1: .*one is lost"),
+        (f"duplicate@1:1 {BENCH}", r"rank 2, .*3 messages were left over"))),
+    (check_failing_case, ("mpirun", "-q", "-n", "4")),
+    (check_failing_case, ()),
     (check_signal, signal.SIGKILL, 2, f"rank 2, {PLACE}.*ended without a word"),
     (check_signal, signal.SIGSEGV, 1, f"rank 1, {PLACE}.*crashed .signal 11"),
     (check_signal, signal.SIGSTOP, 3, "rank 3 is stopped"),
@@ -315,7 +313,7 @@ def main():
         if "without MPI" in said:
             return tap.skip_all("this build has no MPI")
         check_same(p)
-        check_faults(p)
+        check_survived(p)
         check_ends(p)
         check_nohup(p)
         check_starting(p)

@@ -200,12 +200,6 @@ static void test_the_cause_of_an_end(void **state)
 static void test_the_first_word(void **state)
 {
     (void)state;
-    assert_int_equal(heart_failed(board), -1);
-    heart_fail(board, 2);
-    heart_fail(board, 0);
-    assert_int_equal(heart_failed(board), 2);
-    heart_clear(board);
-    assert_int_equal(heart_failed(board), -1);
     assert_string_equal(heart_reported(board), "");
     assert_int_equal(heart_report(board, "one"), 1);
     assert_int_equal(heart_report(board, "two"), 0);

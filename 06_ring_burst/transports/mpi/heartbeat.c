@@ -159,32 +159,13 @@ void heart_watch(HeartBoard *board)
     }
 }
 
-/* Compare and exchange: the field becomes rank + 1 if it is still 0, in one step that no other rank
- * can come between. Of several that fail together exactly one is first. */
-void heart_fail(HeartBoard *board, int rank)
-{
-    int32_t none = 0;
-    __atomic_compare_exchange_n(&board->first, &none, rank + 1, 0, __ATOMIC_ACQ_REL,
-                                __ATOMIC_ACQUIRE);
-}
-
-int heart_failed(const HeartBoard *board)
-{
-    return READ(board->first) - 1;
-}
-
-/* Between runs of one mpirun: the next case begins with nobody to blame. */
-void heart_clear(HeartBoard *board)
-{
-    WRITE(board->first, 0);
-}
-
 void heart_status(HeartBoard *board, int status)
 {
     WRITE(board->status, status);
 }
 
-/* The same trick: who changes 0 to 1 may write, and 2 says that it is written. The user reads one
+/* Compare and exchange: the field becomes 1 if it is still 0, in one step that no other rank can
+ * come between. Who has changed it may write, and 2 says that it is written. The user reads one
  * sentence, not eight. */
 int heart_report(HeartBoard *board, const char *text)
 {

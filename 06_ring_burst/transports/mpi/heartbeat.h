@@ -8,14 +8,13 @@
  * started mpirun reads it when all ranks are gone.
  *
  * The board is a file without a name (memfd), opened as /proc/PID/fd/N of its maker, so nothing is
- * left behind whatever dies. Each field has one writer, except `first` and `told`, which are won by
- * the first who asks.
+ * left behind whatever dies. Each field has one writer, except `told`, which is won by the first
+ * who asks.
  *
  * Interface:
  * - heart_create, heart_open, heart_close: the board.
  * - heart_join, heart_place, heart_end: what a rank tells about itself.
  * - heart_watch, heart_silence: who is gone? how long has nobody moved?
- * - heart_fail, heart_failed: a rank found something wrong; the others stop as well.
  * - heart_report, heart_reported: the sentence for the user, said once.
  * - heart_blame, heart_is_stopped: who is it that all are waiting for? heart_describe: how is a
  *   rank, and where? heart_explain: who went first?
@@ -67,7 +66,6 @@ typedef struct HeartSlot {
 
 typedef struct HeartBoard {
     int32_t ranks;
-    int32_t first;  /* rank + 1 of the first that failed; 0: none */
     int32_t teller; /* 1: somebody is writing `told`; 2: it is written */
     int32_t status; /* rank 0's exit status, once it is known */
     char told[512];
@@ -94,10 +92,6 @@ int64_t heart_now(void);                          /* ns, CLOCK_MONOTONIC */
 
 /* For who started the ranks, many times a second: notes who is gone, so that the order is known. */
 void heart_watch(HeartBoard *board);
-
-void heart_fail(HeartBoard *board, int rank);
-int heart_failed(const HeartBoard *board); /* the first rank that failed, or -1 */
-void heart_clear(HeartBoard *board);       /* no rank has failed any more: before the next run */
 
 /* 1: text is now what the user will be told; 0: somebody was first. */
 int heart_report(HeartBoard *board, const char *text);

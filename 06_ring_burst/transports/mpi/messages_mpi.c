@@ -7,15 +7,14 @@
  * What it does not promise is an end. MPI_Wait waits for ever for somebody who is gone, and burns a
  * core meanwhile. So every wait here is a loop around MPI_Testsome:
  *
- *     test; all there? done. Has somebody failed? Stop. Too late? Say who is missing. Else a nap.
+ *     test; all there? done. Too late? Say who is missing. Else a nap.
  *
  * The nap matters: with 8 ranks on 2 cores a rank that spins takes the time of the one for whom it
  * waits. And one more thing that MPI does not promise: that messages move while a rank computes.
  * OpenMPI moves long ones only inside of its own calls. Bytes are hidden behind arithmetic by
  * hardware that copies by itself; that is why the overlap is measured on GPUs, not here.
  *
- * When a rank fails, its buffers are about to be freed, but messages may still be on their way into
- * them. All ranks then settle (settle_mpi.c).
+ * A rank that fails ends all processes (settle_mpi.c), so no wait has to look for failures.
  *
  * Interface: see messages_mpi.h.
  */
@@ -205,8 +204,6 @@ static int look(RingRank *r, MpiTicket *t, RingTransfer *list)
     t->left = done == MPI_UNDEFINED ? 0 : t->left - done;
     for (i = 0; i < done && result == 0; i++)
         result = land(r, &t->part[t->index[i]], &t->status[i]);
-    for (; i < done; i++)
-        ((MpiEnd *)r->endpoint)->taken += !t->part[t->index[i]].sends;
     return result;
 }
 
@@ -258,16 +255,14 @@ int mpi_turn(RingRank *r, const MpiTicket *t, MpiNap *n, const MpiPart **shown)
                                             : HEART_RECEIVE,
                   tensor_of(p->tag), p->peer);
     *shown = p;
-    if (heart_failed(e->board) >= 0)
-        return ring_fail(r, "stopped, since rank %d has failed", heart_failed(e->board));
     if (mpi_silence(e, n) > r->plan->setup.timeout_s && too_late(r, p, mpi_silence(e, n)) != 0)
         return -1;
     mpi_nap(n);
     return 0;
 }
 
-/* Three ways out: all is there, somebody has failed, it takes too long. There is no fourth, and
- * that is why nothing hangs. */
+/* Two ways out: all is there, or it takes too long. There is no third, and that is why nothing
+ * hangs. */
 int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list)
 {
     const MpiPart *shown = NULL;

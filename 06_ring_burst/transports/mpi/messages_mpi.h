@@ -10,7 +10,7 @@
  * - mpi_test: are they complete by now?
  * - ring_copy_join: from here on messages are copies between GPUs.
  * - mpi_settle: no message is left anywhere.
- * - mpi_begin, mpi_go, mpi_worst, mpi_collect: all ranks together, between runs.
+ * - mpi_go, mpi_begin: between runs. mpi_abort: the end of all processes.
  */
 #ifndef RING_MESSAGES_MPI_H
 #define RING_MESSAGES_MPI_H
@@ -42,7 +42,7 @@ HeartBoard *mpi_end_board(const MpiEnd *end);
 /* All of a list, in the channel `tag`, or (tag < 0) each in its tensor's. NULL: the rank failed. */
 MpiTicket *mpi_post(RingRank *r, const RingTransfer *list, int count, int tag);
 /* Returns when all are complete; the ticket is gone then. The times of completion go to list (may
- * be NULL). -1 after ring_fail: too late, or somebody else has failed, or wrong sizes. */
+ * be NULL). -1 after ring_fail: too late, or wrong sizes. */
 int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list);
 /* 1: all are complete, and the ticket is gone; 0: not yet; -1 after ring_fail. Never waits. */
 int mpi_test(RingRank *r, MpiTicket *t);
@@ -53,9 +53,7 @@ void mpi_be_at(RingRank *r, HeartOperation operation, int tensor, int peer);
  * that are copies between GPUs from here on. -1 after ring_fail. Only in a build with CUDA. */
 int ring_copy_join(RingRank *r);
 
-/* Returns when each message that was ever sent has been taken, if need be by throwing it away. -1:
- * a message was left over, and the rank has failed. Does not return when some rank does not come:
- * then nobody can go on, and mpirun ends all. Only the first call of a run does something. */
+/* The run is over, on all ranks. -1 after ring_fail: a message was left over. */
 int mpi_settle(RingRank *r);
 
 /* Rank 0 says what comes next, a run (a number that the run has, above 0) or the end, and the
@@ -67,10 +65,8 @@ enum {
     MPI_GIVES_UP = -1 /* an end that may come early; the user has been told why */
 };
 int mpi_go(MpiEnd *end, int next);
-void mpi_begin(MpiEnd *end, RingRank *r);           /* before a run */
-int mpi_worst(MpiEnd *end, int failed);             /* 1: some rank failed */
-void mpi_collect(MpiEnd *end, RingRankReport *all); /* all[rank] of each rank, on rank 0 */
-void mpi_abort(const char *text);                   /* reports it, ends all processes */
+void mpi_begin(MpiEnd *end, RingRank *r); /* before a run */
+void mpi_abort(const char *text);         /* reports it, ends all processes; does not return */
 
 #ifdef __cplusplus
 }

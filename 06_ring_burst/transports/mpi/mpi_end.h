@@ -40,7 +40,6 @@ struct MpiEnd {
     size_t piece;                        /* longer messages go in pieces of this size */
     MpiTicket *flying;                   /* a list */
     int64_t sent[RING_MAX_RANKS], taken; /* of this run: to each peer; from all of them */
-    int settled;
 };
 
 typedef struct MpiNap {
@@ -55,7 +54,7 @@ double mpi_nap_seconds(const MpiNap *n); /* since the beginning */
 double mpi_silence(const MpiEnd *end, const MpiNap *n); /* s in which no rank has moved */
 
 /* One turn of a loop that waits for a ticket which is not complete: tells the board where the rank
- * is (*shown: NULL at first), looks for failures and at the clock, and naps. -1 after ring_fail. */
+ * is (*shown: NULL at first), looks at the clock, and naps. -1 after ring_fail. */
 int mpi_turn(RingRank *r, const MpiTicket *t, MpiNap *n, const MpiPart **shown);
 
 void mpi_ticket_free(MpiEnd *end, MpiTicket *t);

@@ -60,12 +60,10 @@ static int mpi_barrier(RingRank *r)
     return r->failed ? -1 : 0;
 }
 
-/* First the board: the others see it at their next test and stop. Then the messages: a failed rank
- * goes on taking what was sent to it, or its neighbours could not end their sends. */
+/* The other ranks wait for messages that will not come, so all end together. */
 static void mpi_abandon(RingRank *r)
 {
-    heart_fail(mpi_end_board(r->endpoint), r->rank);
-    mpi_settle(r);
+    mpi_abort(r->failure);
 }
 
 /* As a crash would: no MPI_Finalize, no message, no clean-up. mpirun sees the exit status and ends
@@ -81,12 +79,6 @@ static void mpi_note(RingRank *r)
     mpi_be_at(r, HEART_COMPUTE, 0, 0);
 }
 
-static int mpi_look(RingRank *r)
-{
-    const int failed = heart_failed(mpi_end_board(r->endpoint));
-    return failed >= 0 ? ring_fail(r, "stopped, since rank %d has failed", failed) : 0;
-}
-
 const RingTransport ring_transport_mpi = {.name = "mpi",
                                           .start = mpi_start,
                                           .wait = mpi_wait,
@@ -95,5 +87,4 @@ const RingTransport ring_transport_mpi = {.name = "mpi",
                                           .host_receive = mpi_host_receive,
                                           .abandon = mpi_abandon,
                                           .leave = mpi_leave,
-                                          .note = mpi_note,
-                                          .look = mpi_look};
+                                          .note = mpi_note};
