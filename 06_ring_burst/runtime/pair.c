@@ -134,10 +134,12 @@ static void describe(Pair *pair, RingRank *r, const RingBlock *q, const RingBloc
     };
 }
 
-/* kind = ATTN_TILE_SKIP: no query sees a key, and there is nothing to close. */
+/* kind = ATTN_TILE_SKIP: no query sees a key, or nobody computes; there is nothing to close. */
 static int pair_open(Pair *pair, RingRank *r, const RingBlock *q, const RingBlock *k)
 {
     memset(pair, 0, sizeof *pair);
+    if (r->log->meet)
+        return r->log->meet(r, q, k);
     if (q->tokens == 0 || k->tokens == 0)
         return 0;
     if (block_shard(&pair->q, r, r->plan->q, q) == 0 &&
@@ -240,11 +242,7 @@ int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_st
         ring_touch(r, q->a, span(r, q), RING_READS, who) != 0 ||
         ring_touch(r, O_state, sum_bytes(r, q), RING_WRITES, who) != 0 ||
         ring_touch(r, lse, row_bytes(r, q), RING_WRITES, who) != 0 ||
-        touch_rows(r, q, RING_WRITES, who))
-        return -1;
-    if (r->log->meet)
-        return r->log->meet(r, q, k);
-    if (pair_open(&pair, r, q, k) != 0)
+        touch_rows(r, q, RING_WRITES, who) || pair_open(&pair, r, q, k) != 0)
         return -1;
     if (pair.kind == ATTN_TILE_SKIP)
         return 0;
@@ -270,11 +268,7 @@ int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, floa
         ring_touch(r, q->delta, row_bytes(r, q), RING_READS, who) != 0 ||
         ring_touch(r, dQ, sum_bytes(r, q), RING_ADDS, who) != 0 ||
         ring_touch(r, dK, sum_bytes(r, k), RING_WRITES, who) != 0 ||
-        ring_touch(r, dV, sum_bytes(r, k), RING_WRITES, who) != 0)
-        return -1;
-    if (r->log->meet)
-        return r->log->meet(r, q, k);
-    if (pair_open(&pair, r, q, k) != 0)
+        ring_touch(r, dV, sum_bytes(r, k), RING_WRITES, who) != 0 || pair_open(&pair, r, q, k) != 0)
         return -1;
     if (pair.kind == ATTN_TILE_SKIP)
         return 0;
