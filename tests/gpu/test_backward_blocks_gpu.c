@@ -58,15 +58,13 @@ static void try_case(Case *c, const char *label, int world, int rank, int single
     free(delta);
 }
 
-static void test_any_split_is_one_pass(void **unused)
+TEST(test_any_split_is_one_pass)
 {
-    (void)unused;
     try_options(small, try_case);
 }
 
-static void test_shards_of_a_ring(void **unused)
+TEST(test_shards_of_a_ring)
 {
-    (void)unused;
     try_shards(small, try_case);
 }
 
@@ -76,9 +74,8 @@ static AttnDtype any_dtype(const BlockKernel *kernel)
 }
 
 /* The same keys twice: twice the gradients. */
-static void test_a_call_adds(void **unused)
+TEST(test_a_call_adds)
 {
-    (void)unused;
     for (int k = 0; k < BLOCK_KERNEL_COUNT; k++) {
         const AttnDtype dtype = any_dtype(&block_kernels[k]);
         if (!block_kernel_takes(&block_kernels[k], dtype))
@@ -104,9 +101,8 @@ static void test_a_call_adds(void **unused)
 
 /* Keys of another sequence, or behind the mask: the sums stay, and rows that see no key at all are
  * no NaN. */
-static void test_a_block_that_nobody_sees(void **unused)
+TEST(test_a_block_that_nobody_sees)
 {
-    (void)unused;
     for (int masked = 0; masked < 2; masked++)
         for (int k = 0; k < BLOCK_KERNEL_COUNT; k++) {
             const AttnDtype dtype = any_dtype(&block_kernels[k]);
@@ -134,9 +130,8 @@ static void test_a_block_that_nobody_sees(void **unused)
         }
 }
 
-static void test_delta(void **unused)
+TEST(test_delta)
 {
-    (void)unused;
     for (int dtype = 0; dtype < 3; dtype++) {
         Case *c = case_new((AttnShape){2, 3, 3, 37, 21, 75}, (AttnDtype)dtype,
                            dtype % 2 ? LAYOUT_ODD : LAYOUT_SBHD, 1);
@@ -167,9 +162,8 @@ static size_t bytes_of(const Tensor *t)
 }
 
 /* Sums become tensors as on the host, to the bit, and nothing is written into gaps. */
-static void test_sums(void **unused)
+TEST(test_sums)
 {
-    (void)unused;
     for (int dtype = 0; dtype < 3; dtype++) {
         Case *c = case_new((AttnShape){2, 4, 2, 37, 21, 75}, (AttnDtype)dtype,
                            dtype % 2 ? LAYOUT_ODD : LAYOUT_SBHD, 1);
@@ -214,7 +208,7 @@ static void test_sums(void **unused)
 }
 
 /* The whole pass in memory of the caller: delta made inside, no allocation, the tensors written. */
-static void test_memory_of_the_caller(void **unused)
+TEST(test_memory_of_the_caller)
 {
     Case *c = case_new((AttnShape){1, 4, 2, 75, 260, 40}, ATTN_F32, LAYOUT_ODD, 1);
     const AttnShape *n = &c->args.shape;
@@ -222,7 +216,6 @@ static void test_memory_of_the_caller(void **unused)
     const size_t bytes = flash_backward_cuda_workspace_bytes(n, ATTN_F32);
     Copies copies = {.count = 0};
     Oracle oracle;
-    (void)unused;
     case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
     free(run_forward(c));
     assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 4));
@@ -254,7 +247,7 @@ static void test_memory_of_the_caller(void **unused)
 }
 
 /* --deterministic: who cannot keep the promise says so. */
-static void test_deterministic_or_skipped(void **unused)
+TEST(test_deterministic_or_skipped)
 {
     static const struct {
         FlashBlockFn function;
@@ -264,7 +257,6 @@ static void test_deterministic_or_skipped(void **unused)
         {flash_backward_block_cuda, ATTN_F32, ATTN_OK},
         {flash_backward_block_cuda, ATTN_BF16, ATTN_OK},
     };
-    (void)unused;
     flash_backward_set_deterministic(1);
     for (size_t k = 0; k < sizeof answers / sizeof *answers; k++) {
         Case *c = case_new((AttnShape){1, 1, 1, 5, 7, 8}, answers[k].dtype, LAYOUT_BSHD, 1);

@@ -27,12 +27,11 @@ static FlashAttentionHandle *gpu(void)
 
 /* --- tests -------------------------------------------------------------------------------------*/
 
-static void test_results(void **unused)
+TEST(test_results)
 {
     static const TensorLayout layouts[] = {LAYOUT_BSHD, LAYOUT_SBHD, LAYOUT_BHSD, LAYOUT_ODD};
     static const int64_t dims[] = {8, 32, 40, 64, 96, 128, 200, 256, 1};
     FlashAttentionHandle *handle = gpu();
-    (void)unused;
     for (int n = 0; n < 144; n++) {
         const int64_t Hkv = 1 + case_random() % 3, B = 1 + case_random() % 2;
         const AttnShape s = {B,
@@ -77,10 +76,9 @@ static void assert_memory_stays(const Job *j)
     assert_int_equal(before, after);
 }
 
-static void test_run_in_a_graph(void **unused)
+TEST(test_run_in_a_graph)
 {
     FlashAttentionHandle *handle = gpu();
-    (void)unused;
     for (int n = 0; n < 12; n++) {
         const AttnShape s = {1, 4, 2, n % 4 == 0 ? 3 : 300, 700, 64};
         const FlashAttentionMask type = (FlashAttentionMask)(n / 3);
@@ -110,7 +108,7 @@ static void test_run_in_a_graph(void **unused)
     assert_int_equal(SUCCESS, flash_attention_destroy_handle(handle));
 }
 
-static void test_statuses(void **unused)
+TEST(test_statuses)
 {
     FlashAttentionHandle *handle = gpu(), *none;
     Case *c = case_new((AttnShape){1, 2, 2, 64, 64, 64}, ATTN_F16, LAYOUT_BSHD, 1);
@@ -121,7 +119,6 @@ static void test_statuses(void **unused)
     cudaGraph_t graph = NULL;
     cudaStream_t other;
     int count = 0;
-    (void)unused;
     CUDA(cudaGetDeviceCount(&count));
     assert_int_equal(FLASH_ATTENTION_DEVICE_NOT_FOUND,
                      flash_attention_create_handle(&none, FLASH_ATTENTION_CUDA, count));
@@ -162,14 +159,13 @@ static void test_statuses(void **unused)
 }
 
 /* With a second GPU: work on the first leaves the second current, and its memory is foreign. */
-static void test_current_device(void **unused)
+TEST(test_current_device)
 {
     FlashAttentionHandle *handle = gpu();
     Job j = job_new(handle, case_new((AttnShape){1, 1, 1, 9, 9, 16}, ATTN_F32, LAYOUT_BSHD, 1), 4,
                     FLASH_ATTENTION_MASK_CAUSAL_LOWER_RIGHT, 0);
     const AttnArgs device = j.a;
     int count = 0, current = -1;
-    (void)unused;
     CUDA(cudaGetDeviceCount(&count));
     if (count > 1) {
         void *foreign;
@@ -201,12 +197,11 @@ static void *run_many(void *argument)
     return NULL;
 }
 
-static void test_threads_and_destroy(void **unused)
+TEST(test_threads_and_destroy)
 {
     FlashAttentionHandle *handle = gpu();
     Job jobs[4];
     pthread_t threads[4];
-    (void)unused;
     for (int n = 0; n < 4; n++) {
         const AttnShape s = {2, 4, 2, 500 + 100 * n, 900, 64};
         jobs[n] = job_new(handle, case_new(s, (AttnDtype)(n % 3), LAYOUT_BSHD, 1), 4,
@@ -231,7 +226,7 @@ static void test_threads_and_destroy(void **unused)
 }
 
 /* infiniop's names: the mask type comes with the call, in host memory. */
-static void test_infiniop(void **unused)
+TEST(test_infiniop)
 {
     const size_t shape[] = {1, 70, 2, 64}, mask_shape[] = {70, 70};
     infiniopHandle_t h;
@@ -239,7 +234,6 @@ static void test_infiniop(void **unused)
     infiniopFlashAttentionDescriptor_t desc;
     size_t bytes = 0;
     FlashAttentionHandle *handle = gpu();
-    (void)unused;
     assert_int_equal(0, (int)infiniopCreateHandle(&h, INFINI_DEVICE_NVIDIA, 0));
     assert_int_equal(0, (int)infiniopCreateTensorDescriptor(&t, 4, shape, NULL, INFINI_DTYPE_BF16));
     assert_int_equal(

@@ -98,10 +98,9 @@ static void repeat_variant(const Repeated *v, int problem, cudaStream_t stream)
     case_free(c);
 }
 
-static void test_same_bits_beside_other_work(void **unused)
+TEST(test_same_bits_beside_other_work)
 {
     cudaStream_t stream;
-    (void)unused;
     assert_int_equal(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     for (int n = 0; n < VARIANT_COUNT; n++)
         for (int problem = 0; problem < 2; problem++) {

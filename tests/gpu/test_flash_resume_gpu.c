@@ -82,30 +82,26 @@ static void try_case(Case *c, const char *label, int world, int rank, int single
     device_case_free(d);
 }
 
-static void test_any_split_is_one_pass(void **unused)
+TEST(test_any_split_is_one_pass)
 {
-    (void)unused;
     try_options(small, try_case);
 }
 
-static void test_shards_of_a_ring(void **unused)
+TEST(test_shards_of_a_ring)
 {
-    (void)unused;
     try_shards(small, try_case);
 }
 
 /* Where a kernel may share out the keys among blocks of its own and merge what they found. */
-static void test_few_queries_many_keys(void **unused)
+TEST(test_few_queries_many_keys)
 {
-    (void)unused;
     try_few_queries(small, try_case);
 }
 
 /* Keys of the future, of another sequence, behind the mask: the state stays where it was. */
-static void test_a_block_that_nobody_sees(void **unused)
+TEST(test_a_block_that_nobody_sees)
 {
     const Shard future = {"future keys", SHARD_CONTIGUOUS, 3, 1, -1, 0, {1, 2, 1, 70, 210, 24}};
-    (void)unused;
     for (int kind = 0; kind < 3; kind++)
         for (int k = 0; k < KERNEL_COUNT; k++) {
             Case *c = shard_new(&future, kernels[k].dtypes & 1 ? ATTN_F32 : ATTN_F16, LAYOUT_BSHD);
@@ -145,9 +141,8 @@ static void test_a_block_that_nobody_sees(void **unused)
         }
 }
 
-static void test_same_order_same_bits(void **unused)
+TEST(test_same_order_same_bits)
 {
-    (void)unused;
     for (int k = 0; k < KERNEL_COUNT; k++)
         for (int n = 0; n < SHARD_COUNT; n += small ? SHARD_COUNT : 2) {
             const AttnDtype dtype = kernels[k].dtypes & 1 ? ATTN_F32 : n % 4 ? ATTN_F16 : ATTN_BF16;

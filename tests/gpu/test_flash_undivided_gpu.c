@@ -174,24 +174,21 @@ static void try_case(Case *c, const char *label, int world, int rank, int single
     device_case_free(d);
 }
 
-static void test_undivided_states(void **unused)
+TEST(test_undivided_states)
 {
-    (void)unused;
     try_options(small, try_case);
     try_shards(small, try_case);
     assert_true(last_blocks > 0 || device_arch() < 80);
 }
 
 /* Where the kernel splits the keys among blocks of its own, the state is one part more. */
-static void test_few_queries_many_keys(void **unused)
+TEST(test_few_queries_many_keys)
 {
-    (void)unused;
     try_few_queries(small, try_case);
 }
 
-static void test_one_block_is_the_plain_pass(void **unused)
+TEST(test_one_block_is_the_plain_pass)
 {
-    (void)unused;
     for (int n = 0; n < (small ? 3 : 24); n++) {
         const AttnShape shape = {1, 2, 1, 130, n % 8 < 4 ? 190 : 64, n % 2 ? 128 : 64};
         Case *c = case_new(shape, (AttnDtype)(n % 3), LAYOUT_BSHD, 1);
@@ -237,9 +234,8 @@ static double error_as_O_and_lse(DeviceCase *d, const KeySplit *split, const Ora
     return largest_lse_error(d->host, oracle);
 }
 
-static void test_undivided_states_lose_nothing(void **unused)
+TEST(test_undivided_states_lose_nothing)
 {
-    (void)unused;
     for (int dtype = 0; dtype < 3; dtype++) {
         Case *c = case_new((AttnShape){1, 8, 8, 512, 1024, 32}, (AttnDtype)dtype, LAYOUT_BSHD, 1);
         const KeySplit one = split_evenly(1024, 1, 0), many = split_evenly(1024, 16, 0);
@@ -260,12 +256,11 @@ static void test_undivided_states_lose_nothing(void **unused)
     }
 }
 
-static void test_a_nonfinite_key_stays(void **unused)
+TEST(test_a_nonfinite_key_stays)
 {
     static const float values[] = {NAN, INFINITY};
     static const AttnRule rules[] = {
-        {-1, -1}, {50, 0}, {0, 0}}; /* the last: one key for each row */
-    (void)unused;
+        {-1, -1}, {50, 0}, {0, 0}};              /* the last: one key for each row */
     for (int n = 0; n < (small ? 2 : 72); n++) { /* its block, its value, rule, dtype */
         Case *c = case_new((AttnShape){1, 2, 2, 70, 160, 16}, (AttnDtype)(n / 24), LAYOUT_BSHD, 1);
         const KeySplit split = split_evenly(160, 4, 0);

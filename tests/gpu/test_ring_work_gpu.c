@@ -6,15 +6,7 @@
  *
  * Exit status: 0 right, 1 wrong, 77 no device.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include "cuda/device.h"
 #include "tensor.h"
@@ -55,9 +47,8 @@ static void assert_end_untouched(const unsigned char *p_dev, size_t bytes)
         assert_int_equal(0xFF, behind[k]);
 }
 
-static void test_narrow_and_widen(void **unused)
+TEST(test_narrow_and_widen)
 {
-    (void)unused;
     for (int n = 0; n < LENGTHS; n++)
         for (int dtype = ATTN_F16; dtype <= ATTN_BF16; dtype++) {
             const int64_t count = lengths[n];
@@ -90,9 +81,8 @@ static void test_narrow_and_widen(void **unused)
         }
 }
 
-static void test_sums_and_empty_rows(void **unused)
+TEST(test_sums_and_empty_rows)
 {
-    (void)unused;
     for (int n = 0; n < LENGTHS; n++) {
         const int64_t count = lengths[n];
         const size_t bytes = (size_t)count * sizeof(float);

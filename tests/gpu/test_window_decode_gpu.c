@@ -82,9 +82,8 @@ static void try_cache(AttnShape shape, AttnDtype dtype, int64_t window, int64_t 
     case_free(c);
 }
 
-static void test_every_place_of_the_seam(void **unused)
+TEST(test_every_place_of_the_seam)
 {
-    (void)unused;
     for (int dtype = 0; dtype < 3; dtype++)
         for (int64_t seam = 0; seam < 37; seam += small ? 12 : 1)
             try_cache((AttnShape){2, 4, 2, 1, 37, 24}, (AttnDtype)dtype, 36, seam);
@@ -92,12 +91,11 @@ static void test_every_place_of_the_seam(void **unused)
 
 /* Groups of every size that a kernel is compiled for, and sizes between; widths of every one; one
  * query and some; as many keys as a cache has, and a smaller window. */
-static void test_groups_widths_and_parts(void **unused)
+TEST(test_groups_widths_and_parts)
 {
     static const int64_t heads[][2] = {{2, 2}, {4, 2}, {3, 1},  {8, 2},
                                        {5, 1}, {8, 1}, {12, 1}, {16, 1}};
     static const int64_t widths[] = {8, 40, 64, 75, 96, 128, 200, 256};
-    (void)unused;
     for (int n = 0; n < 8 * 8; n += small ? 5 : 1) {
         const int64_t Nk = n % 3 == 0 ? 2600 : 700, Nq = n % 4 == 3 ? 5 : 1;
         const AttnShape shape = {1 + n % 2, heads[n / 8][0], heads[n / 8][1], Nq,
@@ -115,9 +113,8 @@ static void try_case(const Case *c, const char *label)
     oracle_free(&oracle);
 }
 
-static void test_any_map(void **unused)
+TEST(test_any_map)
 {
-    (void)unused;
     for (int larger = 1; larger <= (small ? 1 : 25); larger += 24)
         for (int n = 0; n < OPTION_COUNT; n += small ? 3 : 1)
             for (int dtype = 0; dtype < 3; dtype++) {
@@ -134,11 +131,10 @@ static void test_any_map(void **unused)
         }
 }
 
-static void test_refusals(void **unused)
+TEST(test_refusals)
 {
     AttnOptions with[2] = {{1, 0, 1, 0, 0, 0, 1e-5f, NULL, NULL, NULL, NULL},
                            {1, 0, 1, 0, 0, 0, 1e-5f, NULL, NULL, NULL, NULL}};
-    (void)unused;
     with[0].clip_low = -0.1f;
     with[1].dropout = 0.5f;
     for (int n = 0; n < 2; n++) {

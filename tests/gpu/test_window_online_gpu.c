@@ -17,9 +17,8 @@
 
 /* --- orders, options ---------------------------------------------------------------------------*/
 
-static void test_any_order_is_one_pass(void **unused)
+TEST(test_any_order_is_one_pass)
 {
-    (void)unused;
     for (int n = 0; n < 6; n++) {
         const WindowConfig c = config_of((AttnDtype)(n % 3), 4, 2, 12, n < 3, n < 3 ? 17 : 9);
         Plain *p = plain_new(&c, 2, 37, 53);
@@ -51,12 +50,11 @@ static void try_once(Plain *p, int64_t bq, int64_t bkv, const char *label)
 }
 
 /* Blocks of one row and of more rows than a thread block has; d past one lane's channels. */
-static void test_windows_and_lengths(void **unused)
+TEST(test_windows_and_lengths)
 {
     static const int64_t windows[] = {WINDOW_INFINITE, 0, 1, 6, 1000000};
     static const int64_t lengths[][2] = {{33, 33}, {70, 21}, {21, 70}, {1, 40}, {40, 1}};
     static const int64_t blocks[][2] = {{8, 5}, {64, 64}, {1, 50}};
-    (void)unused;
     for (int n = 0; n < 5 * 5; n++) {
         const int64_t d = n % 4 == 0 ? 9 : n % 4 == 1 ? 64 : n % 4 == 2 ? 130 : 256;
         const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 1, d, n % 2, windows[n / 5]);
@@ -66,9 +64,8 @@ static void test_windows_and_lengths(void **unused)
     }
 }
 
-static void test_options(void **unused)
+TEST(test_options)
 {
-    (void)unused;
     for (int n = 0; n < 24; n++) {
         WindowConfig c = config_of((AttnDtype)(n % 3), 6, n % 2 ? 2 : 1, 16, n / 2 % 2, 11);
         if (n & 4)
@@ -86,9 +83,8 @@ static void test_options(void **unused)
 }
 
 /* A third of the pairs, every fifth row, all of a band of keys. */
-static void test_full_mask(void **unused)
+TEST(test_full_mask)
 {
-    (void)unused;
     for (int n = 0; n < 6; n++) {
         const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 2, 20, n / 3, n % 2 ? 15 : -1);
         Plain *p = plain_new(&c, 2, 43, 50);
@@ -124,9 +120,8 @@ static void random_state(Run *r)
     }
 }
 
-static void test_from_any_state(void **unused)
+TEST(test_from_any_state)
 {
-    (void)unused;
     for (int n = 0; n < 9; n++) {
         const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 1, 11, n % 2, n < 6 ? 8 : -1);
         Plain *p = plain_new(&c, 2, 45, 30);
@@ -173,9 +168,8 @@ static void try_step(Plain *p, int64_t i, int64_t j, int64_t i0, int64_t i1, int
     device_run_free(&r);
 }
 
-static void test_a_step_changes_what_sees_a_key(void **unused)
+TEST(test_a_step_changes_what_sees_a_key)
 {
-    (void)unused;
     for (int dtype = 0; dtype < 3; dtype++) {
         const WindowConfig c = config_of((AttnDtype)dtype, 2, 1, 10, 1, 3);
         Plain *p = plain_new(&c, 2, 21, 21);
@@ -192,13 +186,12 @@ static void test_a_step_changes_what_sees_a_key(void **unused)
 }
 
 /* Addresses that nobody may read. */
-static void test_a_block_outside_is_not_read(void **unused)
+TEST(test_a_block_outside_is_not_read)
 {
     const WindowConfig c = config_of(ATTN_F32, 1, 1, 8, 1, 2);
     const WindowOnlineConfig config = {c, 1, 64, 64, 8, 8, NULL, 1, NULL};
     char error[WINDOW_ERROR], *nowhere = (char *)64;
     SlidingWindowOnline *w;
-    (void)unused;
     assert_int_equal(WINDOW_OK, sliding_window_online_create(&w, &config, error));
     for (int j = 1; j < 8; j++)
         assert_int_equal(WINDOW_OK,
@@ -208,13 +201,12 @@ static void test_a_block_outside_is_not_read(void **unused)
     sliding_window_online_destroy(w);
 }
 
-static void test_what_the_device_refuses(void **unused)
+TEST(test_what_the_device_refuses)
 {
     const WindowConfig c = config_of(ATTN_F32, 1, 1, 300, 1, 2);
     const WindowOnlineConfig config = {c, 1, 64, 64, 8, 8, NULL, 1, NULL};
     char error[WINDOW_ERROR] = "";
     SlidingWindowOnline *w;
-    (void)unused;
     assert_int_equal(WINDOW_NOT_SUPPORTED, sliding_window_online_create(&w, &config, error));
     assert_null(w);
     assert_non_null(strstr(error, "head_dim"));

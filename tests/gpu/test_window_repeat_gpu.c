@@ -156,7 +156,7 @@ static void repeat_variant(const Repeated *v, AttnDtype dtype, const AttnOptions
     job_end(&job);
 }
 
-static void test_same_bits_beside_other_work(void **unused)
+TEST(test_same_bits_beside_other_work)
 {
     static const AttnOptions some[] = {
         {1, 0, 1, 0, 3, 0, 1e-5f, NULL, NULL, NULL, NULL},
@@ -165,7 +165,6 @@ static void test_same_bits_beside_other_work(void **unused)
         {1, -0.05f, 1.1f, 0.3f, 3, 0, 1e-5f, NULL, NULL, NULL, NULL},
     };
     cudaStream_t stream;
-    (void)unused;
     assert_int_equal(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     for (int n = 0; n < VARIANT_COUNT; n++)
         for (int o = 0; o < 4; o++) {

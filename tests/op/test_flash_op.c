@@ -89,11 +89,10 @@ static void run_and_judge(Case *c, const Plan *p, const char *name)
 }
 
 /* A random case: what is not random are the bounds, which include sizes of 1. */
-static void test_random_cases(void **unused)
+TEST(test_random_cases)
 {
     static const TensorLayout layouts[] = {LAYOUT_BSHD, LAYOUT_SBHD, LAYOUT_BHSD, LAYOUT_ODD};
     const int cases = getenv("ATTN_TEST_QUICK") ? 120 : 400;
-    (void)unused;
     pretend_reset();
     for (int n = 0; n < cases; n++) {
         const int64_t Hkv = 1 + case_random() % 3;
@@ -121,9 +120,8 @@ static void test_random_cases(void **unused)
 }
 
 /* One head, one batch or one row of memory that stands for many. */
-static void test_stride_zero(void **unused)
+TEST(test_stride_zero)
 {
-    (void)unused;
     pretend_reset();
     for (int device = 0; device < 2; device++)
         for (int dim = 0; dim < 3; dim++) {
@@ -137,14 +135,13 @@ static void test_stride_zero(void **unused)
 }
 
 /* Lower-right with more queries than keys, and upper-left without a key for nobody. */
-static void test_empty_rows(void **unused)
+TEST(test_empty_rows)
 {
     Case *c = case_new((AttnShape){1, 2, 1, 50, 20, 24}, ATTN_F16, LAYOUT_ODD, 1);
     const Plan p = {.ndim = 3,
                     .threads = 1,
                     .mask_type = FLASH_ATTENTION_MASK_CAUSAL_LOWER_RIGHT,
                     .mask_stride = 20};
-    (void)unused;
     case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
     run_and_judge(c, &p, "empty rows");
     for (int64_t h = 0; h < 2; h++)
@@ -157,13 +154,12 @@ static void test_empty_rows(void **unused)
 }
 
 /* NULL is 1/sqrt(d), to the bit. */
-static void test_default_scale(void **unused)
+TEST(test_default_scale)
 {
     Case *c = case_new((AttnShape){1, 1, 1, 9, 9, 48}, ATTN_F32, LAYOUT_BSHD, 1);
     const FlashAttentionTensor t = describe_view(&c->args.Q, 4);
     FlashAttentionHandle *handle;
     FlashAttention *op;
-    (void)unused;
     assert_int_equal(SUCCESS, flash_attention_create_handle(&handle, FLASH_ATTENTION_CPU, 0));
     assert_int_equal(SUCCESS, flash_attention_create(handle, &op, &t, &t, &t, &t, NULL,
                                                      FLASH_ATTENTION_MASK_NONE, NULL));
@@ -178,9 +174,8 @@ static void test_default_scale(void **unused)
 }
 
 /* 512 is the head dimension of the seed's worked example, 1024 the most. */
-static void test_wide_heads(void **unused)
+TEST(test_wide_heads)
 {
-    (void)unused;
     for (int64_t d = 512; d <= 1024; d += 512) {
         Case *c = case_new((AttnShape){1, 2, 2, 5, 7, d}, ATTN_F32, LAYOUT_BHSD, 1);
         const Plan p = {.ndim = 4, .threads = 2};
@@ -190,11 +185,10 @@ static void test_wide_heads(void **unused)
 }
 
 /* Its stride is never used; so no copy is made of it either, whatever it says. */
-static void test_mask_of_one_row(void **unused)
+TEST(test_mask_of_one_row)
 {
     static const int64_t strides[] = {9, 1, 0, -5, 20};
     Case *c = case_new((AttnShape){1, 2, 1, 1, 9, 8}, ATTN_F32, LAYOUT_BSHD, 1);
-    (void)unused;
     for (int device = 0; device < 2; device++) {
         FlashAttentionHandle *handle;
         size_t bytes[5];
@@ -214,11 +208,10 @@ static void test_mask_of_one_row(void **unused)
 }
 
 /* Bits do not show how many threads there were; the workspace has room for each. */
-static void test_threads_are_those_of_the_handle(void **unused)
+TEST(test_threads_are_those_of_the_handle)
 {
     Case *c = case_new((AttnShape){1, 4, 4, 20, 20, 16}, ATTN_F32, LAYOUT_BSHD, 1);
     size_t bytes[3];
-    (void)unused;
     for (int threads = 1; threads <= 2; threads++) {
         FlashAttentionHandle *handle;
         assert_int_equal(SUCCESS, flash_attention_create_handle(&handle, FLASH_ATTENTION_CPU, 0));
@@ -232,9 +225,8 @@ static void test_threads_are_those_of_the_handle(void **unused)
     case_free(c);
 }
 
-static void test_nothing_is_left(void **unused)
+TEST(test_nothing_is_left)
 {
-    (void)unused;
     assert_int_equal(0, pretend.host_blocks);
     assert_int_equal(0, pretend.device_blocks);
     assert_true(workspace_live() == 0);
@@ -242,15 +234,7 @@ static void test_nothing_is_left(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_cases),
-        cmocka_unit_test(test_stride_zero),
-        cmocka_unit_test(test_empty_rows),
-        cmocka_unit_test(test_default_scale),
-        cmocka_unit_test(test_wide_heads),
-        cmocka_unit_test(test_mask_of_one_row),
-        cmocka_unit_test(test_threads_are_those_of_the_handle),
-        cmocka_unit_test(test_nothing_is_left),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_random_cases, test_stride_zero, test_empty_rows, test_default_scale,
+                     test_wide_heads, test_mask_of_one_row, test_threads_are_those_of_the_handle,
+                     test_nothing_is_left);
 }

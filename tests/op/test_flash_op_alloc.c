@@ -60,11 +60,10 @@ int posix_memalign(void **p, size_t alignment, size_t bytes)
     return *p ? 0 : 12;
 }
 
-static void test_the_counter_counts(void **unused)
+TEST(test_the_counter_counts)
 {
     void *volatile p;
     void *q = NULL;
-    (void)unused;
     calls = 0;
     counting = 1;
     p = malloc(10);
@@ -97,9 +96,8 @@ static int calls_of_run(const FlashAttention *op, Case *c, const Scratch *s, flo
     return calls;
 }
 
-static void test_run_allocates_nothing(void **unused)
+TEST(test_run_allocates_nothing)
 {
-    (void)unused;
     for (int threads = 1; threads <= 3; threads++)
         for (int type = 0; type < 4; type++)
             for (int dtype = 0; dtype < 3; dtype++) {
@@ -127,9 +125,5 @@ static void test_run_allocates_nothing(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_counter_counts),
-        cmocka_unit_test(test_run_allocates_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_the_counter_counts, test_run_allocates_nothing);
 }

@@ -129,12 +129,11 @@ static void expect_opinion(FlashAttentionStatus status, const FlashAttentionTens
         assert_true(t[1]->shape[t[1]->ndim - 1] > 1024);
 }
 
-static void test_odd_descriptions(void **unused)
+TEST(test_odd_descriptions)
 {
     const int rounds = getenv("ATTN_TEST_QUICK") ? 20000 : 100000;
     FlashAttentionHandle *handle;
     int made = 0;
-    (void)unused;
     assert_int_equal(SUCCESS, flash_attention_create_handle(&handle, FLASH_ATTENTION_CPU, 0));
     for (int n = 0; n < rounds; n++) {
         const int64_t q_shape[] = {2, 4, 4, 8}, k_shape[] = {2, 3, 2, 8};
@@ -172,14 +171,13 @@ static void test_odd_descriptions(void **unused)
 
 /* Strides of out from a small box: what is accepted has no element twice; what is refused either
  * has, or is one of the few that the simple rule gives up on. */
-static void test_overlaps_of_out(void **unused)
+TEST(test_overlaps_of_out)
 {
     static const int64_t box[] = {0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 25, 48, -3, -4, -6, -12, -24};
     const int64_t shape[] = {2, 4, 2, 3};
     FlashAttentionHandle *handle;
     FlashAttentionTensor q, out;
     int accepted = 0, refused = 0, too_careful = 0;
-    (void)unused;
     assert_int_equal(SUCCESS, flash_attention_create_handle(&handle, FLASH_ATTENTION_CPU, 0));
     assert_int_equal(SUCCESS, flash_attention_describe(&q, FLASH_ATTENTION_F32, 4, shape, NULL));
     for (int a = 0; a < 18; a++)
@@ -207,9 +205,5 @@ static void test_overlaps_of_out(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_odd_descriptions),
-        cmocka_unit_test(test_overlaps_of_out),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_odd_descriptions, test_overlaps_of_out);
 }

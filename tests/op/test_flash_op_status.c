@@ -19,10 +19,9 @@ static FlashAttentionHandle *handle_of(FlashAttentionDevice device)
 
 /* --- tests -------------------------------------------------------------------------------------*/
 
-static void test_handle(void **unused)
+TEST(test_handle)
 {
     FlashAttentionHandle *cpu = handle_of(FLASH_ATTENTION_CPU), *gpu, *none;
-    (void)unused;
     EXPECT(SUCCESS, create_handle, &gpu, FLASH_ATTENTION_CUDA, 0);
     EXPECT(NULL_POINTER, create_handle, NULL, FLASH_ATTENTION_CPU, 0);
     EXPECT(DEVICE_TYPE_NOT_SUPPORTED, create_handle, &none, (FlashAttentionDevice)2, 0);
@@ -52,7 +51,7 @@ static void test_handle(void **unused)
     EXPECT(SUCCESS, destroy_handle, NULL);
 }
 
-static void test_describe(void **unused)
+TEST(test_describe)
 {
     const int64_t shape[] = {2, 3, 4, 5}, zero[] = {2, 0, 4, 5}, negative[] = {2, -3, 4, 5};
     const int64_t huge[] = {INT64_C(1) << 33, 1, 1, INT64_C(1) << 33}, edge[] = {INT64_C(1) << 44};
@@ -60,7 +59,6 @@ static void test_describe(void **unused)
     const int64_t both[] = {INT64_C(1) << 60, 1, -1, 1}, past[] = {edge[0] + 1};
     const int64_t one[] = {1, 1, 1, 1}, back[] = {-60, 20, -5, 1};
     FlashAttentionTensor t = {.ndim = 77}, contiguous;
-    (void)unused;
     EXPECT(NULL_POINTER, describe, NULL, FLASH_ATTENTION_F32, 4, shape, NULL);
     EXPECT(NULL_POINTER, describe, &t, FLASH_ATTENTION_F32, 4, NULL, NULL);
     EXPECT(BAD_TENSOR_DTYPE, describe, &t, (FlashAttentionDtype)5, 4, shape, NULL);
@@ -87,13 +85,12 @@ static void test_describe(void **unused)
                 contiguous.strides[2] == 1 && contiguous.ndim == 3);
 }
 
-static void test_create_pointers_and_parameters(void **unused)
+TEST(test_create_pointers_and_parameters)
 {
     FlashAttentionHandle *handle = handle_of(FLASH_ATTENTION_CPU);
     Call c = right_call(handle);
     const FlashAttentionTensor *const t[] = {&c.out, &c.q, &c.k, &c.v, &c.mask};
     FlashAttention *op;
-    (void)unused;
     expect_create(SUCCESS, &c);
     for (int n = 0; n < 5; n++) {
         const FlashAttentionTensor *u[5];
@@ -137,10 +134,9 @@ static void test_create_pointers_and_parameters(void **unused)
         expect_create(FLASH_ATTENTION_##status, &c);                                               \
     } while (0)
 
-static void test_create_tensors(void **unused)
+TEST(test_create_tensors)
 {
     FlashAttentionHandle *handle = handle_of(FLASH_ATTENTION_CPU);
-    (void)unused;
     SPOILT(BAD_TENSOR_DTYPE, c.out.dtype = FLASH_ATTENTION_BF16);
     SPOILT(BAD_TENSOR_DTYPE, c.k.dtype = FLASH_ATTENTION_F32);
     SPOILT(BAD_TENSOR_DTYPE, c.v.dtype = FLASH_ATTENTION_F32);
@@ -188,10 +184,9 @@ static void test_create_tensors(void **unused)
     EXPECT(SUCCESS, destroy_handle, handle);
 }
 
-static void test_create_on_a_gpu(void **unused)
+TEST(test_create_on_a_gpu)
 {
     FlashAttentionHandle *handle = handle_of(FLASH_ATTENTION_CUDA);
-    (void)unused;
     SPOILT(SUCCESS, (void)c);
     SPOILT(NOT_IMPLEMENTED, c.q.shape[3] = c.out.shape[3] = c.k.shape[3] = c.v.shape[3] = 257,
            c.out.strides[2] = 257, c.out.strides[1] = 1028, c.out.strides[0] = 6168);
@@ -216,9 +211,8 @@ static void test_create_on_a_gpu(void **unused)
     pretend_reset();
 }
 
-static void test_run(void **unused)
+TEST(test_run)
 {
-    (void)unused;
     for (int device = 0; device < 2; device++) {
         FlashAttentionHandle *handle = handle_of((FlashAttentionDevice)device);
         const Call c = right_call(handle);
@@ -277,9 +271,8 @@ static void test_run(void **unused)
     }
 }
 
-static void test_status_strings(void **unused)
+TEST(test_status_strings)
 {
-    (void)unused;
     for (int n = 0; n < MOST_STATUS; n++) {
         const char *text = flash_attention_status_string((FlashAttentionStatus)n);
         assert_true(text && *text);
@@ -292,10 +285,9 @@ static void test_status_strings(void **unused)
 }
 
 /* Runs last. */
-static void test_every_documented_status_was_seen(void **unused)
+TEST(test_every_documented_status_was_seen)
 {
     int missing = 0;
-    (void)unused;
     assert_int_equal(8, function_count);
     for (int f = 0; f < function_count; f++)
         for (int n = 0; n < MOST_STATUS; n++)
@@ -311,15 +303,8 @@ static void test_every_documented_status_was_seen(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_handle),
-        cmocka_unit_test(test_describe),
-        cmocka_unit_test(test_create_pointers_and_parameters),
-        cmocka_unit_test(test_create_tensors),
-        cmocka_unit_test(test_create_on_a_gpu),
-        cmocka_unit_test(test_run),
-        cmocka_unit_test(test_status_strings),
-        cmocka_unit_test(test_every_documented_status_was_seen),
-    };
-    return cmocka_run_group_tests(tests, read_header, NULL);
+    return RUN_TESTS_BETWEEN(read_header, NULL, test_handle, test_describe,
+                             test_create_pointers_and_parameters, test_create_tensors,
+                             test_create_on_a_gpu, test_run, test_status_strings,
+                             test_every_documented_status_was_seen);
 }

@@ -106,26 +106,23 @@ static void run_together(int openmp_threads)
     case_free(inputs);
 }
 
-static void test_one_thread_each(void **unused)
+TEST(test_one_thread_each)
 {
-    (void)unused;
     run_together(1);
 }
 
-static void test_teams_of_two(void **unused)
+TEST(test_teams_of_two)
 {
-    (void)unused;
     run_together(2);
 }
 
 /* A handle that was told nothing takes what OpenMP would. The workspace has room for each. */
-static void test_as_many_as_openmp_takes(void **unused)
+TEST(test_as_many_as_openmp_takes)
 {
     Case *c = case_new((AttnShape){1, 4, 4, 20, 20, 16}, ATTN_F32, LAYOUT_BSHD, 1);
     FlashAttentionHandle *handle;
     size_t bytes[2];
     int threads = 1;
-    (void)unused;
 #ifdef _OPENMP
     omp_set_num_threads(3);
     threads = 3;
@@ -144,10 +141,5 @@ static void test_as_many_as_openmp_takes(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_as_many_as_openmp_takes),
-        cmocka_unit_test(test_one_thread_each),
-        cmocka_unit_test(test_teams_of_two),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_as_many_as_openmp_takes, test_one_thread_each, test_teams_of_two);
 }

@@ -100,10 +100,9 @@ static void run_types(infiniopHandle_t handle, AttnDtype dtype, int64_t B)
     infiniopDestroyTensorDescriptor(mask_type_desc);
 }
 
-static void test_results_by_mask_type(void **unused)
+TEST(test_results_by_mask_type)
 {
     infiniopHandle_t handle;
-    (void)unused;
     assert_int_equal(INFINI_STATUS_SUCCESS, infiniopCreateHandle(&handle, INFINI_DEVICE_CPU, 0));
     for (int dtype = 0; dtype < 3; dtype++)
         for (int64_t B = 1; B < 3; B++)
@@ -111,9 +110,8 @@ static void test_results_by_mask_type(void **unused)
     assert_int_equal(INFINI_STATUS_SUCCESS, infiniopDestroyHandle(handle));
 }
 
-static void test_numbers(void **unused)
+TEST(test_numbers)
 {
-    (void)unused;
     assert_int_equal((int)INFINI_STATUS_SUCCESS, 0);
     assert_int_equal((int)INFINI_STATUS_INTERNAL_ERROR, 1);
     assert_int_equal((int)INFINI_STATUS_NOT_IMPLEMENTED, 2);
@@ -131,13 +129,12 @@ static void test_numbers(void **unused)
 
 #define EXPECT(status, call) assert_int_equal((int)INFINI_STATUS_##status, (int)(call))
 
-static void test_statuses_of_descriptors(void **unused)
+TEST(test_statuses_of_descriptors)
 {
     const size_t shape[] = {2, 3, 4, 5, 6}, past[] = {SIZE_MAX, 1}, none[] = {2, 0};
     const ptrdiff_t far[] = {PTRDIFF_MAX, 1};
     infiniopTensorDescriptor_t desc;
     infiniopHandle_t handle;
-    (void)unused;
     EXPECT(NULL_POINTER, infiniopCreateTensorDescriptor(NULL, 2, shape, NULL, INFINI_DTYPE_F32));
     EXPECT(NULL_POINTER, infiniopCreateTensorDescriptor(&desc, 2, NULL, NULL, INFINI_DTYPE_F32));
     EXPECT(BAD_TENSOR_DTYPE,
@@ -155,7 +152,7 @@ static void test_statuses_of_descriptors(void **unused)
     EXPECT(DEVICE_NOT_FOUND, infiniopCreateHandle(&handle, INFINI_DEVICE_CPU, 5));
 }
 
-static void test_statuses_of_the_operator(void **unused)
+TEST(test_statuses_of_the_operator)
 {
     const size_t shape[] = {1, 4, 2, 8}, mask[] = {4, 4}, one[] = {1, 1}, two[] = {2};
     static float x[4 * 2 * 8], out[4 * 2 * 8];
@@ -165,7 +162,6 @@ static void test_statuses_of_the_operator(void **unused)
     infiniopHandle_t h;
     infiniStatus_t gone;
     size_t bytes = 0;
-    (void)unused;
     EXPECT(SUCCESS, infiniopCreateHandle(&h, INFINI_DEVICE_CPU, 0));
     EXPECT(SUCCESS, infiniopCreateTensorDescriptor(&t, 4, shape, NULL, INFINI_DTYPE_F32));
     EXPECT(SUCCESS, infiniopCreateTensorDescriptor(&i32, 4, shape, NULL, INFINI_DTYPE_I32));
@@ -221,11 +217,6 @@ static void test_statuses_of_the_operator(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_results_by_mask_type),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_statuses_of_descriptors),
-        cmocka_unit_test(test_statuses_of_the_operator),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_results_by_mask_type, test_numbers, test_statuses_of_descriptors,
+                     test_statuses_of_the_operator);
 }

@@ -11,19 +11,9 @@
 #ifndef ORACLE_CASE_H
 #define ORACLE_CASE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "unit.h"
 
 #include "attn.h"
-#include "quick.h"
 #include "tensor.h"
 
 typedef struct Case {

@@ -3,20 +3,14 @@
  * test_alloc.c: workspace is aligned, poisoned, fenced, and counted to the byte, also by threads.
  */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "unit.h"
 
 #include "alloc.h"
 
-static void counts(void **state)
+TEST(counts)
 {
     void *a, *b, *none;
-    (void)state;
     workspace_reset_peak();
     assert_true(workspace_live() == 0 && workspace_peak() == 0);
     a = workspace_alloc(1000);
@@ -36,11 +30,10 @@ static void counts(void **state)
 }
 
 /* Sizes on both sides of a cache line, a page and the border of the huge pages. */
-static void aligned_and_poisoned(void **state)
+TEST(aligned_and_poisoned)
 {
     static const size_t size[] = {1, 63, 64, 65, 4095, 4097, (4 << 20) - 1, (4 << 20) + 1};
     size_t t, c;
-    (void)state;
     for (t = 0; t < sizeof size / sizeof size[0]; t++) {
         unsigned char *p = workspace_alloc(size[t]);
         assert_non_null(p);
@@ -55,9 +48,8 @@ static void aligned_and_poisoned(void **state)
     assert_true(workspace_live() == 0);
 }
 
-static void refused(void **state)
+TEST(refused)
 {
-    (void)state;
     workspace_reset_peak();
     assert_null(workspace_alloc(SIZE_MAX));
     assert_null(workspace_alloc(SIZE_MAX - 100));
@@ -81,12 +73,11 @@ static void refused(void **state)
 #endif
 
 /* The write behind a block is hidden from the compiler, which would otherwise warn of it. */
-static void strays_are_seen(void **state)
+TEST(strays_are_seen)
 {
     static const int at[] = {0, 1, 63};
     unsigned char *volatile p;
     size_t t;
-    (void)state;
     for (t = 0; FENCED && t < sizeof at / sizeof at[0]; t++) {
         workspace_reset_peak();
         assert_true(workspace_intact());
@@ -123,12 +114,11 @@ static void *allocate_often(void *arg)
     return NULL;
 }
 
-static void threads_count_together(void **state)
+TEST(threads_count_together)
 {
     pthread_t thread[THREADS];
     size_t own[THREADS];
     int t;
-    (void)state;
     workspace_reset_peak();
     for (t = 0; t < THREADS; t++) {
         own[t] = (size_t)100 << t;
@@ -143,12 +133,6 @@ static void threads_count_together(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts),
-        cmocka_unit_test(aligned_and_poisoned),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(strays_are_seen),
-        cmocka_unit_test(threads_count_together),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(counts, aligned_and_poisoned, refused, strays_are_seen,
+                     threads_count_together);
 }

@@ -65,9 +65,8 @@ static void count_both(Case *c)
     }
 }
 
-static void test_counted_is_the_models(void **unused)
+TEST(test_counted_is_the_models)
 {
-    (void)unused;
     for (int n = 0; n < OPTION_COUNT; n += quick() ? 3 : 1) /* odd ones are the large ones */
         for (int dtype = quick() ? n / 3 % 3 : 0; dtype < 3; dtype += quick() ? 3 : 1) {
             Case *c = case_option(&options[n], (AttnDtype)dtype, n % 2 ? 25 : 1, 1);
@@ -87,12 +86,11 @@ static void test_counted_is_the_models(void **unused)
 /* 2 query heads on 1 kv head; 3 tiles of 4 queries, 2 of 16 keys. Without a mask each of the 2 key
  * tiles asks for 10 rows: 20; with lower right, rows 0-3 (to key 13) see the first only: 16 rows,
  * and 16 + 20 + 20 keys by rows. q = 80, k = 80 for a query head. */
-static void test_formulas_by_hand(void **unused)
+TEST(test_formulas_by_hand)
 {
     Case *c = case_new((AttnShape){1, 2, 1, 10, 20, 8}, ATTN_BF16, LAYOUT_BSHD, 1);
     const double q = 80, k = 80, lse = 10;
     ModelTraffic t;
-    (void)unused;
     t = model_fa1_backward_traffic(&c->args, 4, 16);
     assert_true(t.loads == 2 * (2 * k + 20 * 8 * 3 + 20 * 9 + q));
     assert_true(t.stores == 2 * (q + 2 * k + q + 20 * 8));
@@ -141,11 +139,10 @@ static double peak_of(AttnFn backward, int64_t N)
     return peak;
 }
 
-static void test_memory_grows_as_N(void **unused)
+TEST(test_memory_grows_as_N)
 {
     static const AttnFn passes[] = {flash_backward_v0_fa1_backward, flash_backward_v1_fa2_backward,
                                     flash_backward_library_cpu};
-    (void)unused;
     for (int p = 0; p < 3; p++)
         assert_true(peak_of(passes[p], 2048) < 2.2 * peak_of(passes[p], 1024));
     assert_true(peak_of(naive_v0_loops_backward, 256) > 3 * peak_of(naive_v0_loops_backward, 128));
@@ -188,10 +185,9 @@ static void try_trace(Case *c)
     oracle_free(&oracle);
 }
 
-static void test_trace_ends_in_the_gradients(void **unused)
+TEST(test_trace_ends_in_the_gradients)
 {
     static const AttnShape shapes[] = {{1, 1, 1, 6, 6, 2}, {1, 1, 1, 5, 8, 3}, {1, 1, 1, 8, 3, 8}};
-    (void)unused;
     for (int n = 0; n < 12; n++) {
         Case *c = case_new(shapes[n % 3], n % 2 ? ATTN_BF16 : ATTN_F32, LAYOUT_ODD, 1);
         if (n >= 3)
@@ -209,11 +205,6 @@ static void test_trace_ends_in_the_gradients(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counted_is_the_models),
-        cmocka_unit_test(test_formulas_by_hand),
-        cmocka_unit_test(test_memory_grows_as_N),
-        cmocka_unit_test(test_trace_ends_in_the_gradients),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_counted_is_the_models, test_formulas_by_hand, test_memory_grows_as_N,
+                     test_trace_ends_in_the_gradients);
 }

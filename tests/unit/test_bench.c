@@ -2,22 +2,16 @@
  *
  * test_bench.c: the median, the two clocks and the sgemm rate.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <time.h>
 
-#include <cmocka.h>
+#include "unit.h"
 
 #include "attn_config.h"
 #include "bench/bench.h"
 
-static void median_of_few(void **state)
+TEST(median_of_few)
 {
     Samples s = {{5.0, 1.0, 9.0, 2.0}, 0};
-    (void)state;
     assert_true(isnan(samples_median(&s)));
     s.count = 1;
     assert_true(samples_median(&s) == 5.0);
@@ -31,24 +25,22 @@ static void median_of_few(void **state)
     assert_true(s.ms[0] == 5.0 && s.ms[1] == 1.0 && s.ms[2] == 9.0 && s.ms[3] == 2.0);
 }
 
-static void median_of_many(void **state)
+TEST(median_of_many)
 {
     static Samples s;
     int i;
-    (void)state;
     for (i = 0; i < BENCH_MAX_SAMPLES; i++) /* 7 is coprime to 1000: a permutation of 0 .. 999 */
         s.ms[i] = i * 7 % BENCH_MAX_SAMPLES;
     s.count = BENCH_MAX_SAMPLES;
     assert_true(samples_median(&s) == (BENCH_MAX_SAMPLES - 1) / 2.0);
 }
 
-static void clocks(void **state)
+TEST(clocks)
 {
     const struct timespec pause = {0, 50000000};
     const double wall = bench_now_ms(), cpu = bench_thread_ms();
     double slept, worked, end;
     volatile double x = 1.0;
-    (void)state;
     nanosleep(&pause, NULL);
     slept = bench_now_ms() - wall;
     worked = bench_thread_ms() - cpu;
@@ -60,10 +52,9 @@ static void clocks(void **state)
     assert_true(bench_now_ms() - wall >= slept + 4.0);
 }
 
-static void sgemm_rate(void **state)
+TEST(sgemm_rate)
 {
     const double gflops = bench_sgemm_gflops(128, 3, 1);
-    (void)state;
 #ifdef HAVE_OPENBLAS
     assert_true(gflops > 0.01 && gflops < 1e5);
 #else
@@ -73,11 +64,5 @@ static void sgemm_rate(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(median_of_few),
-        cmocka_unit_test(median_of_many),
-        cmocka_unit_test(clocks),
-        cmocka_unit_test(sgemm_rate),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(median_of_few, median_of_many, clocks, sgemm_rate);
 }

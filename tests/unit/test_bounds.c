@@ -40,10 +40,9 @@ static void expect_pass(const Case *c, const Honest *w, const char *name)
 
 static const Honest ways[] = {{1 << 20, 0, 0, 0}, {16, 1, 1, 1}, {5, 0, 1, 0}};
 
-static void honest_kernels_pass(void **state)
+TEST(honest_kernels_pass)
 {
     const float sizes[] = {1, 3, 8};
-    (void)state;
     for (int n = 0; n < OPTION_COUNT; n++)
         for (int dtype = 0; dtype < 3; dtype++)
             for (int larger = 1; larger <= (quick() ? 4 : 16); larger *= 4)
@@ -81,10 +80,9 @@ static double largest_error_in_floor_units(const Case *c)
 
 /* One or two queries, and keys that nearly nobody looks at: their P underflows while |dP - delta|
  * is large. Counts the cases that a floor without |dP - delta| would refuse. */
-static void underflow_passes(void **state)
+TEST(underflow_passes)
 {
     int refused = 0;
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++)
         for (int n = 0; n < 40; n++) {
             Case *c = case_new((AttnShape){1, 1, 1, 1 + n % 2, 40, 64}, (AttnDtype)dtype, 0, 6);
@@ -98,9 +96,8 @@ static void underflow_passes(void **state)
     assert_true(refused > 0);
 }
 
-static void all_positive_inputs_pass(void **state)
+TEST(all_positive_inputs_pass)
 {
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++)
         for (int64_t d = 64; d <= (quick() ? 256 : 1024); d *= 4) {
             Case *c = case_new((AttnShape){1, 2, 1, 20, 30, d}, (AttnDtype)dtype, 0, 1);
@@ -117,10 +114,9 @@ static void all_positive_inputs_pass(void **state)
  * V = (0, 1, -1) and the last two weigh nearly the same, so |O| is small, but P rounded to 16 bits
  * moves O by about u16 W. For key 0 dP = 0, so nothing else hides the error of delta. The bound
  * with |O| alone (E) refuses a right kernel here; the one with W does not. */
-static void delta_needs_W(void **state)
+TEST(delta_needs_W)
 {
     int refused = 0;
-    (void)state;
     for (int n = 0; n < 200; n++) {
         Case *c = case_new((AttnShape){1, 1, 1, 1, 3, 1}, ATTN_BF16, LAYOUT_BSHD, 1);
         const float v[] = {0, 1, -1};
@@ -150,9 +146,8 @@ static void delta_needs_W(void **state)
 }
 
 /* A kernel that drops one key of 16 must not fit into the bound, in any dtype. */
-static void bound_is_not_idle(void **state)
+TEST(bound_is_not_idle)
 {
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++) {
         Case *c = case_new((AttnShape){1, 1, 1, 16, 256, 32}, (AttnDtype)dtype, 0, 1);
         uint8_t *mask = calloc(16 * 256, 1);
@@ -180,12 +175,11 @@ static void bound_is_not_idle(void **state)
 }
 
 /* A cap swallows an infinite q: its row may be anything near, a NaN elsewhere is one too many. */
-static void capped_infinity_passes(void **state)
+TEST(capped_infinity_passes)
 {
     Case *c = case_new((AttnShape){1, 2, 1, 20, 20, 8}, ATTN_F32, LAYOUT_BSHD, 1);
     Check check = {.inputs_intact = 1, .storage_intact = 1};
     Oracle o;
-    (void)state;
     c->args.softcap = 3;
     case_set(&c->args.Q, 0, 5, 1, 2, INFINITY);
     honest_forward(&ways[0], &c->args);
@@ -200,9 +194,8 @@ static void capped_infinity_passes(void **state)
     case_free(c);
 }
 
-static void report(void **state)
+TEST(report)
 {
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++) {
         print_message("# worst share of the bound, %s: O %.2f lse %.2f dQ %.2f dK %.2f dV %.2f\n",
                       dtype_name((AttnDtype)dtype), worst[dtype][0], worst[dtype][1],
@@ -214,14 +207,6 @@ static void report(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(honest_kernels_pass),
-        cmocka_unit_test(underflow_passes),
-        cmocka_unit_test(all_positive_inputs_pass),
-        cmocka_unit_test(delta_needs_W),
-        cmocka_unit_test(bound_is_not_idle),
-        cmocka_unit_test(capped_infinity_passes),
-        cmocka_unit_test(report),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(honest_kernels_pass, underflow_passes, all_positive_inputs_pass, delta_needs_W,
+                     bound_is_not_idle, capped_infinity_passes, report);
 }

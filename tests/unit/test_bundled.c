@@ -3,17 +3,9 @@
  * test_bundled.c: do the shipped activations reach a case as they lie in common/data? Which files
  * they are and what they hold is the business of tests/docs/test_plots.py.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit.h"
 
 #include "io/problem.h"
 
@@ -87,11 +79,10 @@ static int same_dO(const AttnArgs *a, const AttnArgs *b)
     return 1;
 }
 
-static void sizes_and_mask(void **state)
+TEST(sizes_and_mask)
 {
     Case c;
     const AttnArgs *a = make(&c, "--bundled=causal");
-    (void)state;
     assert_true(a->shape.B == 1 && a->shape.H == 4 && a->shape.Hkv == 2 && a->shape.Nq == 512 &&
                 a->shape.Nk == 512 && a->shape.d == 64);
     assert_true(c.problem.mask_type == ATTN_MASK_CAUSAL_LOWER_RIGHT);
@@ -108,11 +99,10 @@ static void sizes_and_mask(void **state)
 }
 
 /* The dO of the training step does not come from the seed; the encoder has none, so its does. */
-static void dO_is_of_the_file(void **state)
+TEST(dO_is_of_the_file)
 {
     Case one, other;
     const AttnArgs *a = make(&one, "--bundled=causal --backward --seed 1");
-    (void)state;
     assert_true(same_dO(a, make(&other, "--bundled=causal --backward --seed 2 --strides odd")));
     done(&one);
     done(&other);
@@ -123,11 +113,10 @@ static void dO_is_of_the_file(void **state)
 }
 
 /* Five orders of magnitude between rows, which float16 cannot hold and bfloat16 can. */
-static void dO_in_each_dtype(void **state)
+TEST(dO_in_each_dtype)
 {
     double least, most;
     Case c;
-    (void)state;
     assert_true(dO_range(make(&c, "--bundled=causal --backward"), &least, &most) == 0.0);
     assert_true(least < 1e-8 && most > 1e-4 && most < 1e-2);
     done(&c);
@@ -142,10 +131,5 @@ static void dO_in_each_dtype(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_and_mask),
-        cmocka_unit_test(dO_is_of_the_file),
-        cmocka_unit_test(dO_in_each_dtype),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(sizes_and_mask, dO_is_of_the_file, dO_in_each_dtype);
 }

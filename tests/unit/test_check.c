@@ -58,9 +58,8 @@ static void expect_text(const Subject *s, const char *part)
         fail_msg("the explanation lacks \"%s\":\n%s", part, text);
 }
 
-static void right_result_passes(void **state)
+TEST(right_result_passes)
 {
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++)
         for (int mask = 0; mask < 4; mask++) {
             Subject s = subject_new((AttnDtype)dtype, (AttnMask)mask);
@@ -79,10 +78,9 @@ static void right_result_passes(void **state)
 }
 
 /* One bad value anywhere in any output is found and named. */
-static void one_bad_value_is_found(void **state)
+TEST(one_bad_value_is_found)
 {
     const float bad[] = {NAN, INFINITY, -INFINITY, 1e4f};
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++) {
         Subject s = subject_new((AttnDtype)dtype, ATTN_MASK_NONE);
         const AttnArgs *a = &s.c->args;
@@ -113,9 +111,8 @@ static void one_bad_value_is_found(void **state)
     }
 }
 
-static void nan_everywhere_fails(void **state)
+TEST(nan_everywhere_fails)
 {
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++) {
         Subject s = subject_new((AttnDtype)dtype, ATTN_MASK_CAUSAL_LOWER_RIGHT);
         Storage *const all[] = {&s.c->O, &s.c->dQ, &s.c->dK, &s.c->dV};
@@ -133,10 +130,9 @@ static void nan_everywhere_fails(void **state)
 }
 
 /* Poison in the last rows only: a buffer that was filled too short. */
-static void short_buffer_fails(void **state)
+TEST(short_buffer_fails)
 {
     Subject s = subject_new(ATTN_F32, ATTN_MASK_NONE);
-    (void)state;
     for (int64_t b = 0; b < 2; b++)
         for (int64_t h = 0; h < 4; h++)
             for (int64_t i = 64; i < 70; i++)
@@ -177,11 +173,10 @@ static void spoil(const Tensor *t, Spoil how, const Tensor *V)
                 }
 }
 
-static void wrong_tensors_fail(void **state)
+TEST(wrong_tensors_fail)
 {
     const char *const hints[] = {"the sign is flipped", "should hold", "head",
                                  "all zeros",           "worst at",    "worst at"};
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++)
         for (int how = 0; how < SPOIL_COUNT; how++)
             for (int t = 0; t < 4; t++) {
@@ -199,10 +194,9 @@ static void wrong_tensors_fail(void **state)
             }
 }
 
-static void wrong_lse_fails(void **state)
+TEST(wrong_lse_fails)
 {
     Subject s = subject_new(ATTN_F32, ATTN_MASK_NONE);
-    (void)state;
     for (int64_t i = 0; i < 2 * 4 * 70; i++)
         s.c->lse[i] *= 1.44269504f;
     assert_false(passes(&s));
@@ -217,11 +211,10 @@ static void wrong_lse_fails(void **state)
 }
 
 /* 70 queries over 66 keys, lower-right causal: rows 0 .. 3 see nothing. Exactly 0 and -inf. */
-static void empty_rows_are_exact(void **state)
+TEST(empty_rows_are_exact)
 {
     Subject s = subject_new(ATTN_BF16, ATTN_MASK_CAUSAL_LOWER_RIGHT);
     const float wrong_lse[] = {0, NAN, INFINITY, -1e30f, -3e38f};
-    (void)state;
     assert_true(passes(&s));
     assert_true(s.c->lse[2] == -INFINITY);
     for (int n = 0; n < 5; n++) {
@@ -241,9 +234,8 @@ static void empty_rows_are_exact(void **state)
 }
 
 /* Without the mask, with a key too few or too many, or with the kv heads in the wrong order. */
-static void wrong_attention_fails(void **state)
+TEST(wrong_attention_fails)
 {
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++)
         for (int wrong = 0; wrong < 4; wrong++) {
             Subject s = subject_new((AttnDtype)dtype, ATTN_MASK_CAUSAL_LOWER_RIGHT);
@@ -268,10 +260,9 @@ static void wrong_attention_fails(void **state)
 }
 
 /* check_value at its edges. */
-static void single_values(void **state)
+TEST(single_values)
 {
     double ratio;
-    (void)state;
     assert_int_equal(CHECK_GOOD, check_value(1, 0.5, 1.5f, 65520, 0, &ratio));
     assert_true(ratio == 1);
     assert_int_equal(CHECK_OFF, check_value(1, 0.5, 1.50001f, 65520, 0, &ratio));
@@ -305,12 +296,7 @@ static void single_values(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(right_result_passes),  cmocka_unit_test(one_bad_value_is_found),
-        cmocka_unit_test(nan_everywhere_fails), cmocka_unit_test(short_buffer_fails),
-        cmocka_unit_test(wrong_tensors_fail),   cmocka_unit_test(wrong_lse_fails),
-        cmocka_unit_test(empty_rows_are_exact), cmocka_unit_test(wrong_attention_fails),
-        cmocka_unit_test(single_values),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(right_result_passes, one_bad_value_is_found, nan_everywhere_fails,
+                     short_buffer_fails, wrong_tensors_fail, wrong_lse_fails, empty_rows_are_exact,
+                     wrong_attention_fails, single_values);
 }

@@ -5,16 +5,9 @@
  * strict readers at their edges.
  */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit.h"
 
 #include "cli/cli_internal.h"
 
@@ -41,10 +34,9 @@ static const Stage stage = {
 
 #include "cli_lines.h"
 
-static void defaults(void **state)
+TEST(defaults)
 {
     CliCase c = accepted("");
-    (void)state;
     assert_true(c.B == 1 && c.H == 4 && c.Hkv == 4 && c.Nq == 256 && c.Nk == 256 && c.d == 64);
     assert_true(c.dtype == ATTN_F32 && c.mask == ATTN_MASK_NONE && !c.window_given);
     assert_true(c.window_left == -1 && c.window_right == -1 && c.scale == 0.0f &&
@@ -55,14 +47,13 @@ static void defaults(void **state)
     assert_string_equal(c.variant, "all");
 }
 
-static void values(void **state)
+TEST(values)
 {
     CliCase c = accepted("-B 2 --heads=6 --kv-heads 3 --seq 17 --seq-kv 300 -d 59 --dtype bf16 "
                          "--mask causal-upper-left --window 16,5 --scale -2.5e-1 --softcap 30 "
                          "--seed 18446744073709551615 --dist large --strides odd --threads 3 "
                          "--bench --warmup 0 --iters 1000 --no-check --backward --device cpu "
                          "--variant v0_plain");
-    (void)state;
     assert_true(c.B == 2 && c.H == 6 && c.Hkv == 3 && c.Nq == 17 && c.Nk == 300 && c.d == 59);
     assert_true(c.dtype == ATTN_BF16 && c.mask == ATTN_MASK_CAUSAL_UPPER_LEFT);
     assert_true(c.window_left == 16 && c.window_right == 0); /* causal makes R 0 */
@@ -93,7 +84,7 @@ static void values(void **state)
     assert_true(c.trace && c.Nq == 4 && c.Nk == 4 && c.d == 4 && c.H == 1);
 }
 
-static void edges_of_numbers(void **state)
+TEST(edges_of_numbers)
 {
     static const char *const bad[] = {"-N ++5",
                                       "-N 5.0",
@@ -129,7 +120,6 @@ static void edges_of_numbers(void **state)
                                       "--so-memory 9999999999"};
     CliCase c;
     size_t i;
-    (void)state;
     for (i = 0; i < sizeof bad / sizeof *bad; i++)
         expect_refused(bad[i]);
     c = accepted("-N +5");
@@ -144,7 +134,7 @@ static void edges_of_numbers(void **state)
     assert_true(c.window_left == (int64_t)1 << 40);
 }
 
-static void conflicts(void **state)
+TEST(conflicts)
 {
     static const char *const bad[] = {"--variant v0_gpu --device cpu",
                                       "--variant v0_plain --device cuda",
@@ -170,18 +160,16 @@ static void conflicts(void **state)
                                       "--do x",
                                       "--bundled --q a --k b --v c"};
     size_t i;
-    (void)state;
     for (i = 0; i < sizeof bad / sizeof *bad; i++)
         expect_refused(bad[i]);
     accepted("--bundled --backward --dist large"); /* of the random dO */
     accepted("--dtype f16");                       /* one variant of two on the CPU can */
 }
 
-static void selection(void **state)
+TEST(selection)
 {
     Cli cli;
     const Variant *v;
-    (void)state;
     assert_int_equal(parse(&cli, "--device cpu"), CLI_CONTINUE);
     v = cli_next_variant(&cli, &cli.cases[0], NULL);
     assert_ptr_equal(v, &variants[0]);
@@ -204,10 +192,9 @@ static void selection(void **state)
     cli_free(&cli);
 }
 
-static void pages_end_the_program(void **state)
+TEST(pages_end_the_program)
 {
     Cli cli;
-    (void)state;
     assert_int_equal(parse(&cli, "--help"), EXIT_OK);
     assert_int_equal(parse(&cli, "-h"), EXIT_OK);
     assert_int_equal(parse(&cli, "--list"), EXIT_OK);
@@ -239,11 +226,10 @@ static int parse_cases(Cli *cli, const char *flags, const char *text)
     return status;
 }
 
-static void cases_overlay(void **state)
+TEST(cases_overlay)
 {
     Cli cli;
     const CliCase *c;
-    (void)state;
     assert_int_equal(parse_cases(&cli, "-d 8 --dtype f16 --mask full --mask-file m.npy",
                                  "# first\n-N 5\n\n\t --causal   -N 6 \r\n-d 16 --mask full\n-N 7"),
                      CLI_CONTINUE);
@@ -266,7 +252,7 @@ static void cases_overlay(void **state)
     cli_free(&cli);
 }
 
-static void cases_refused(void **state)
+TEST(cases_refused)
 {
     static const char *const bad[] = {"",
                                       "\n#x\n",
@@ -278,16 +264,14 @@ static void cases_refused(void **state)
                                       "--causal --mask none\n"};
     Cli cli;
     size_t i;
-    (void)state;
     for (i = 0; i < sizeof bad / sizeof *bad; i++)
         if (parse_cases(&cli, "", bad[i]) != EXIT_USAGE)
             fail_msg("accepted: %s", bad[i]);
 }
 
-static void recorded_command(void **state)
+TEST(recorded_command)
 {
     Cli cli;
-    (void)state;
     assert_int_equal(
         parse(&cli, "-N 8 --mask full --mask-file=/a/m.npy --json /home/me/r.jsonl --save out"),
         CLI_CONTINUE);
@@ -296,20 +280,18 @@ static void recorded_command(void **state)
     cli_free(&cli);
 }
 
-static void worst_status(void **state)
+TEST(worst_status)
 {
     static const int order[] = {EXIT_OK, EXIT_NO_DEVICE, EXIT_WRONG, EXIT_RUNTIME, EXIT_USAGE};
     int i, j;
-    (void)state;
     for (i = 0; i < 5; i++)
         for (j = 0; j < 5; j++)
             assert_int_equal(exit_worst(order[i], order[j]), order[i > j ? i : j]);
 }
 
-static void suggestions(void **state)
+TEST(suggestions)
 {
     static const Stage bare = {"unit", "00_unit", "?", 1, 0, variants, 3};
-    (void)state;
     assert_string_equal(cli_nearest_flag(&stage, "--hed", 5)->name, "--heads");
     assert_string_equal(cli_nearest_flag(&stage, "--headdim", 9)->name, "--head-dim");
     assert_string_equal(cli_nearest_flag(&stage, "--bakward", 9)->name, "--backward");
@@ -318,10 +300,9 @@ static void suggestions(void **state)
 }
 
 /* The table is indexed by nothing, but conflicts are remembered by id: ids must be unique. */
-static void table_of_flags(void **state)
+TEST(table_of_flags)
 {
     int i;
-    (void)state;
     for (i = 0; i < FLAG_COUNT; i++) {
         const CliFlag *f = &cli_flags[i];
         assert_int_equal(f->id, i);
@@ -334,13 +315,7 @@ static void table_of_flags(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),         cmocka_unit_test(values),
-        cmocka_unit_test(edges_of_numbers), cmocka_unit_test(conflicts),
-        cmocka_unit_test(selection),        cmocka_unit_test(pages_end_the_program),
-        cmocka_unit_test(cases_overlay),    cmocka_unit_test(cases_refused),
-        cmocka_unit_test(worst_status),     cmocka_unit_test(suggestions),
-        cmocka_unit_test(table_of_flags),   cmocka_unit_test(recorded_command),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(defaults, values, edges_of_numbers, conflicts, selection,
+                     pages_end_the_program, cases_overlay, cases_refused, worst_status, suggestions,
+                     table_of_flags, recorded_command);
 }

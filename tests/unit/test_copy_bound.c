@@ -113,11 +113,10 @@ static Case *unlucky_case(int n)
     return c;
 }
 
-static void copies_need_their_term(void **state)
+TEST(copies_need_their_term)
 {
     double without = 0, with = 0;
     int beyond = 0;
-    (void)state;
     for (int n = 0; n < 400; n++) {
         Case *c = unlucky_case(n);
         const int64_t copies = c->args.shape.H;
@@ -139,12 +138,11 @@ static void copies_need_their_term(void **state)
 
 /* Two heads whose dO are opposite and whose Q and K are the same: their parts cancel, unless each
  * is rounded by itself. */
-static void term_is_that_of_the_parts(void **state)
+TEST(term_is_that_of_the_parts)
 {
     const AttnShape shape = {1, 4, 1, 2, 3, 8};
     Case *c = case_new(shape, ATTN_BF16, LAYOUT_BSHD, 1), *f32 = case_new(shape, ATTN_F32, 0, 1);
     Oracle none, two, four, exact;
-    (void)state;
     for (int64_t e = 0; e < 2 * 4 * 8; e++) {
         const int64_t i = e / 32, h = e / 8 % 4, x = e % 8;
         case_set(&c->args.Q, 0, i, h, x, case_get(&c->args.Q, 0, i, 0, x));
@@ -171,7 +169,5 @@ static void term_is_that_of_the_parts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(copies_need_their_term),
-                                       cmocka_unit_test(term_is_that_of_the_parts)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(copies_need_their_term, term_is_that_of_the_parts);
 }

@@ -104,9 +104,8 @@ static int compare_gradients(const Case *c, const char *what)
     return empty;
 }
 
-static void named_options(void **state)
+TEST(named_options)
 {
-    (void)state;
     for (int n = 0; n < OPTION_COUNT; n++) {
         Case *c = case_option(&options[n], ATTN_F32, 1, 1);
         compare_gradients(c, options[n].name);
@@ -212,14 +211,13 @@ static void note_effects(const int *choice, uint64_t seed, double with, char eff
     }
 }
 
-static void all_pairs_of_options(void **state)
+TEST(all_pairs_of_options)
 {
     static int cases[CASE_LIMIT][KINDS];
     static PairTable run;
     char effect[KINDS][MOST] = {{0}};
     const int count = choose_cases(cases);
     int pairs = 0, missing = 0, empty = 0;
-    (void)state;
     for (int n = 0; n < count; n++) {
         const int *choice = cases[n];
         Case *c = make_case(choice, 100 + (uint64_t)n);
@@ -244,10 +242,9 @@ static void all_pairs_of_options(void **state)
 }
 
 /* Who sees whom has interactions of more than two options, and each of them meets a cap. */
-static void product_of_visibility(void **state)
+TEST(product_of_visibility)
 {
     int empty = 0, count = 0;
-    (void)state;
     for (int n = 0; n < counts[MASK] * counts[WINDOW] * counts[POSITIONS] * counts[SIZES]; n++) {
         int choice[KINDS] = {0}, rest = n;
         choice[MASK] = rest % counts[MASK], rest /= counts[MASK];
@@ -266,20 +263,13 @@ static void product_of_visibility(void **state)
     assert_true(empty > 100);
 }
 
-static void report(void **state)
+TEST(report)
 {
-    (void)state;
     print_message("# largest gap to a finite difference, relative: %.1e\n", largest_gap);
     assert_true(largest_gap > 0);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(named_options),
-        cmocka_unit_test(all_pairs_of_options),
-        cmocka_unit_test(product_of_visibility),
-        cmocka_unit_test(report),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(named_options, all_pairs_of_options, product_of_visibility, report);
 }

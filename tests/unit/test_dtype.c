@@ -6,14 +6,7 @@
  * dtype.c: scale by a power of two until one unit is one, round with rint() in double (to nearest,
  * ties to even), scale back.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include "io/fill.h"
 #include "tensor.h"
@@ -60,10 +53,9 @@ static double value_of(uint16_t u, int fraction, int bias)
     return sign * ldexp(digits + (1 << fraction), exponent - bias - fraction);
 }
 
-static void all_patterns(void **state)
+TEST(all_patterns)
 {
     uint32_t u;
-    (void)state;
     for (u = 0; u < 65536; u++) {
         const uint16_t bits = (uint16_t)u;
         const double f16 = value_of(bits, 10, 15), bf16 = value_of(bits, 7, 127);
@@ -99,10 +91,9 @@ static void compare(float x)
 
 /* Each number of the format, the middle between it and the next, and the floats on either side of
  * that middle: every place where rounding changes its mind. */
-static void all_halfway_cases(void **state)
+TEST(all_halfway_cases)
 {
     uint32_t u;
-    (void)state;
     for (u = 0; u < 0x7C00; u++) {
         const double here = value_of((uint16_t)u, 10, 15);
         const double next = u == 0x7BFF ? 65536.0 : value_of((uint16_t)(u + 1), 10, 15);
@@ -123,10 +114,9 @@ static void all_halfway_cases(void **state)
     }
 }
 
-static void random_floats(void **state)
+TEST(random_floats)
 {
     uint64_t t;
-    (void)state;
     for (t = 0; t < 1000000; t++) {
         const uint32_t u = (uint32_t)fill_word(7, t);
         if ((u & 0x7FFFFFFF) <= 0x7F800000)
@@ -136,7 +126,7 @@ static void random_floats(void **state)
     }
 }
 
-static void corner_table(void **state)
+TEST(corner_table)
 {
     static const struct {
         uint32_t f32;
@@ -178,7 +168,6 @@ static void corner_table(void **state)
             {0xFFFFFFFF, 0xFFFF, 0xFFFF}, /* poison */
         };
     size_t t;
-    (void)state;
     for (t = 0; t < sizeof corner / sizeof corner[0]; t++) {
         const float x = float_of(corner[t].f32);
         if (f16_from_f32(x) != corner[t].f16 || bf16_from_f32(x) != corner[t].bf16)
@@ -193,11 +182,5 @@ static void corner_table(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_patterns),
-        cmocka_unit_test(all_halfway_cases),
-        cmocka_unit_test(random_floats),
-        cmocka_unit_test(corner_table),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(all_patterns, all_halfway_cases, random_floats, corner_table);
 }

@@ -5,15 +5,7 @@
  *
  * (The error of exp itself is proved in test_exp.c.)
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include "exp/exp.h"
 #include "exp/exp_isa.h"
@@ -62,13 +54,12 @@ static void rows_of_length(const ExpIsa *isa, int64_t n)
     tensor_free(&P);
 }
 
-static void row_lengths(void **state)
+TEST(row_lengths)
 {
     static const int64_t more[] = {127, 128, 129, 300, 1023, 1024, 1025, 1056, 2047, 2049, 5000};
     int t;
     int64_t n;
     size_t k;
-    (void)state;
     for (t = 0; t < exp_isa_count; t++)
         if (exp_isa_usable(exp_isa_table[t])) {
             for (n = 1; n <= 100; n++)
@@ -107,10 +98,9 @@ static void odd_elements(const ExpIsa *isa, int n)
     }
 }
 
-static void row_corners(void **state)
+TEST(row_corners)
 {
     int t;
-    (void)state;
     for (t = 0; t < exp_isa_count; t++)
         if (exp_isa_usable(exp_isa_table[t])) {
             odd_elements(exp_isa_table[t], 1);
@@ -120,13 +110,12 @@ static void row_corners(void **state)
 }
 
 /* One float accumulator would stop growing at 2^24; the sum of a long row must not. */
-static void long_row_sum(void **state)
+TEST(long_row_sum)
 {
     const int64_t n = (INT64_C(1) << 24) + (INT64_C(1) << 22) + 5;
     float *s = malloc((size_t)n * sizeof *s);
     int64_t c;
     int t;
-    (void)state;
     assert_non_null(s);
     for (t = 0; t < exp_isa_count; t++)
         if (exp_isa_usable(exp_isa_table[t])) {
@@ -138,12 +127,11 @@ static void long_row_sum(void **state)
     free(s);
 }
 
-static void choice_of_isa(void **state)
+TEST(choice_of_isa)
 {
     const char *const asked = getenv("ATTN_ISA"), *const got = exp_isa();
     const float row[] = {1.0f, 3.0f, 2.0f};
     float p[3];
-    (void)state;
     assert_string_equal(exp_isa_choose("portable")->name, "portable");
     assert_ptr_equal(exp_isa_choose("sse9"), exp_isa_choose(NULL));
     assert_ptr_equal(exp_isa_choose(""), exp_isa_choose(NULL));
@@ -156,11 +144,5 @@ static void choice_of_isa(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(row_lengths),
-        cmocka_unit_test(row_corners),
-        cmocka_unit_test(long_row_sum),
-        cmocka_unit_test(choice_of_isa),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(row_lengths, row_corners, long_row_sum, choice_of_isa);
 }

@@ -4,21 +4,14 @@
  *
  * The known answers are what makes a seed in a bug report worth something: they may never change.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include "bench/bench.h"
 #include "io/fill.h"
 #include "tensor.h"
 
 /* From tests/unit/fill_answers.py, which follows the comments of fill.h with Python's integers. */
-static void known_answers(void **state)
+TEST(known_answers)
 {
     static const struct {
         uint64_t seed, index;
@@ -39,7 +32,6 @@ static void known_answers(void **state)
         {UINT64_C(5), UINT64_C(1076), 2, FILL_OUTLIER, 144277 * 0x1p-16f},
     };
     size_t t;
-    (void)state;
     for (t = 0; t < sizeof known / sizeof known[0]; t++)
         assert_true(fill_value(known[t].seed, known[t].tensor, known[t].index, known[t].dist) ==
                     known[t].value);
@@ -75,11 +67,10 @@ static Moments moments_of(int tensor, FillDist dist, uint64_t stride)
 
 /* Limits are five standard errors of a million samples: 1/1000 for the mean. Neighbours along the
  * channel (stride 1) and along the token (stride 512) must be independent alike. */
-static void normal_moments(void **state)
+TEST(normal_moments)
 {
     static const uint64_t stride[] = {1, 512, 65536};
     int tensor, t;
-    (void)state;
     for (tensor = FILL_Q; tensor <= FILL_DO; tensor++)
         for (t = 0; t < 3; t++) {
             const Moments m = moments_of(tensor, FILL_NORMAL, stride[t]);
@@ -89,13 +80,12 @@ static void normal_moments(void **state)
         }
 }
 
-static void other_distributions(void **state)
+TEST(other_distributions)
 {
     const Moments large = moments_of(FILL_K, FILL_LARGE, 1);
     const Moments outlier = moments_of(FILL_K, FILL_OUTLIER, 1);
     uint64_t t, different = 0;
     float most = 0.0f;
-    (void)state;
     assert_true(fabs(large.mean) < 0.04 && fabs(large.variance - 64.0) < 0.5);
     /* 1 + 0.001 * 100; the rare large ones make the estimate rough */
     assert_true(fabs(outlier.variance - 1.1) < 0.025 && outlier.kurtosis > 10.0);
@@ -110,10 +100,9 @@ static void other_distributions(void **state)
 }
 
 /* Seeds, tensors and indexes that are neighbours have nothing in common. */
-static void streams_differ(void **state)
+TEST(streams_differ)
 {
     uint64_t t, same_seed = 0, same_tensor = 0, shifted = 0;
-    (void)state;
     for (t = 0; t < 10000; t++) {
         const uint64_t here = fill_stream(1, FILL_Q, t);
         same_seed += here == fill_stream(2, FILL_Q, t);
@@ -124,9 +113,8 @@ static void streams_differ(void **state)
 }
 
 /* V is K and dO is Q, of N(0,1); the rest is as without. */
-static void paired_tensors(void **state)
+TEST(paired_tensors)
 {
-    (void)state;
     for (uint64_t index = 0; index < 1000; index++) {
         for (int tensor = FILL_Q; tensor <= FILL_WK; tensor++) {
             const int as = tensor == FILL_V ? FILL_K : tensor == FILL_DO ? FILL_Q : tensor;
@@ -137,10 +125,9 @@ static void paired_tensors(void **state)
 }
 
 /* The tensor holds fill_value of the logical index, whatever its strides and dtype. */
-static void tensors_of_all_layouts(void **state)
+TEST(tensors_of_all_layouts)
 {
     int dtype, layout;
-    (void)state;
     for (dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++)
         for (layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++) {
             Storage s;
@@ -162,10 +149,9 @@ static void tensors_of_all_layouts(void **state)
 
 /* Whole rows are made at once, 256 channels at a time, and each distribution in the way that suits
  * it: the values are those of fill_value all the same. */
-static void rows_of_all_distributions(void **state)
+TEST(rows_of_all_distributions)
 {
     static const int64_t channels[] = {1, 7, 255, 256, 257, 600};
-    (void)state;
     for (size_t n = 0; n < sizeof channels / sizeof *channels; n++)
         for (int dist = FILL_NORMAL; dist <= FILL_PAIRED; dist++)
             for (int which = FILL_Q; which <= FILL_DO; which++) {
@@ -183,11 +169,10 @@ static void rows_of_all_distributions(void **state)
 }
 
 /* Large enough for threads, with a number of tokens that they cannot share evenly. */
-static void threads_change_nothing(void **state)
+TEST(threads_change_nothing)
 {
     static const int threads[] = {1, 2, 7};
     uint64_t print[3];
-    (void)state;
     for (int n = 0; n < 3; n++) {
         Storage s;
         bench_set_threads(threads[n]);
@@ -200,11 +185,10 @@ static void threads_change_nothing(void **state)
     assert_true(print[0] == print[1] && print[0] == print[2]);
 }
 
-static void mask_rows(void **state)
+TEST(mask_rows)
 {
     static uint8_t mask[500 * 300], again[500 * 300];
     int64_t i, j, masked = 0;
-    (void)state;
     fill_mask(mask, 500, 300, 3);
     fill_mask(again, 500, 300, 3);
     assert_memory_equal(mask, again, sizeof mask);
@@ -224,12 +208,7 @@ static void mask_rows(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_answers),          cmocka_unit_test(normal_moments),
-        cmocka_unit_test(other_distributions),    cmocka_unit_test(streams_differ),
-        cmocka_unit_test(tensors_of_all_layouts), cmocka_unit_test(mask_rows),
-        cmocka_unit_test(paired_tensors),         cmocka_unit_test(rows_of_all_distributions),
-        cmocka_unit_test(threads_change_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(known_answers, normal_moments, other_distributions, streams_differ,
+                     tensors_of_all_layouts, mask_rows, paired_tensors, rows_of_all_distributions,
+                     threads_change_nothing);
 }

@@ -62,21 +62,18 @@ static void try_options(int queries)
             }
 }
 
-static void test_any_split_of_keys_is_one_pass(void **unused)
+TEST(test_any_split_of_keys_is_one_pass)
 {
-    (void)unused;
     try_options(0);
 }
 
-static void test_any_split_of_queries_is_one_pass(void **unused)
+TEST(test_any_split_of_queries_is_one_pass)
 {
-    (void)unused;
     try_options(1);
 }
 
-static void test_shards_of_a_ring(void **unused)
+TEST(test_shards_of_a_ring)
 {
-    (void)unused;
     for (int n = 0; n < SHARD_COUNT; n++) {
         Case *c = shard_new(&shards[n], (AttnDtype)(n % 3), n % 2 ? LAYOUT_ODD : LAYOUT_BSHD);
         Oracle oracle;
@@ -89,9 +86,8 @@ static void test_shards_of_a_ring(void **unused)
 }
 
 /* The same keys twice: twice the gradients. */
-static void test_a_call_adds(void **unused)
+TEST(test_a_call_adds)
 {
-    (void)unused;
     Case *c = case_new((AttnShape){2, 4, 2, 70, 300, 24}, ATTN_F32, LAYOUT_BSHD, 1);
     const AttnShape *n = &c->args.shape;
     const FlashSums once = sums_new(n), twice = sums_new(n);
@@ -110,9 +106,8 @@ static void test_a_call_adds(void **unused)
 }
 
 /* Keys of another sequence add exactly nothing, and rows that see no key at all are no NaN. */
-static void test_a_block_that_nobody_sees(void **unused)
+TEST(test_a_block_that_nobody_sees)
 {
-    (void)unused;
     Case *c = case_new((AttnShape){1, 2, 1, 70, 210, 20}, ATTN_F32, LAYOUT_BSHD, 1);
     const AttnShape *n = &c->args.shape;
     const FlashSums sums = sums_new(n);
@@ -128,12 +123,11 @@ static void test_a_block_that_nobody_sees(void **unused)
     case_free(c);
 }
 
-static void test_delta(void **unused)
+TEST(test_delta)
 {
     Case *c = case_new((AttnShape){2, 3, 1, 37, 50, 59}, ATTN_BF16, LAYOUT_ODD, 1);
     const AttnShape *n = &c->args.shape;
     float *delta = run_forward(c);
-    (void)unused;
     for (int64_t b = 0; b < n->B; b++)
         for (int64_t h = 0; h < n->H; h++)
             for (int64_t i = 0; i < n->Nq; i++) {
@@ -154,9 +148,8 @@ static void test_delta(void **unused)
 /* All keys alike: P is uniform, so dV is the mean of dO over the queries, times their number over
  * Nk; and dQ = scale * (sum of a row of dS) * K = 0, because the Jacobian of softmax knows no
  * direction in which all scores move together. */
-static void test_equal_keys(void **unused)
+TEST(test_equal_keys)
 {
-    (void)unused;
     Case *c = case_new((AttnShape){1, 1, 1, 90, 150, 16}, ATTN_F32, LAYOUT_BSHD, 1);
     const AttnShape *n = &c->args.shape;
     const FlashSums sums = sums_new(n);
@@ -179,10 +172,9 @@ static void test_equal_keys(void **unused)
     case_free(c);
 }
 
-static void test_same_bits(void **unused)
+TEST(test_same_bits)
 {
     const int repeats = quick() ? 6 : 200; /* each number of threads, and one again */
-    (void)unused;
     Case *c = case_new((AttnShape){1, 3, 1, 150, 333, 40}, ATTN_F32, LAYOUT_ODD, 1);
     const AttnShape *n = &c->args.shape;
     const FlashSums first = sums_new(n), again = sums_new(n);
@@ -204,11 +196,10 @@ static void test_same_bits(void **unused)
 }
 
 /* The variants themselves, each with the threads that it was given. */
-static void test_passes_repeat(void **unused)
+TEST(test_passes_repeat)
 {
     static const AttnFn passes[] = {flash_backward_v0_fa1_backward, flash_backward_v1_fa2_backward,
                                     flash_backward_library_cpu};
-    (void)unused;
     for (int p = 0; p < 3; p++) {
         Case *c = case_new((AttnShape){1, 4, 2, 75, 170, 40}, ATTN_F16, LAYOUT_BSHD, 1);
         const Storage *gradients[] = {&c->dQ, &c->dK, &c->dV};
@@ -233,7 +224,7 @@ static void test_passes_repeat(void **unused)
     }
 }
 
-static void test_memory_of_the_caller(void **unused)
+TEST(test_memory_of_the_caller)
 {
     Case *c = case_new((AttnShape){1, 2, 1, 75, 260, 40}, ATTN_F16, LAYOUT_BSHD, 1);
     const AttnShape *n = &c->args.shape;
@@ -241,7 +232,6 @@ static void test_memory_of_the_caller(void **unused)
     float *delta = run_forward(c);
     void *workspace = workspace_alloc(flash_backward_simd_workspace_bytes(n, c->args.threads));
     const size_t live = workspace_live();
-    (void)unused;
     assert_non_null(workspace);
     assert_int_equal(ATTN_OK, flash_backward_block_cpu(&c->args, delta, own));
     workspace_reset_peak();
@@ -259,17 +249,8 @@ static void test_memory_of_the_caller(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_split_of_keys_is_one_pass),
-        cmocka_unit_test(test_any_split_of_queries_is_one_pass),
-        cmocka_unit_test(test_shards_of_a_ring),
-        cmocka_unit_test(test_a_call_adds),
-        cmocka_unit_test(test_a_block_that_nobody_sees),
-        cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_equal_keys),
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_passes_repeat),
-        cmocka_unit_test(test_memory_of_the_caller),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_any_split_of_keys_is_one_pass, test_any_split_of_queries_is_one_pass,
+                     test_shards_of_a_ring, test_a_call_adds, test_a_block_that_nobody_sees,
+                     test_delta, test_equal_keys, test_same_bits, test_passes_repeat,
+                     test_memory_of_the_caller);
 }

@@ -43,11 +43,10 @@ static void compare_traffic(Case *c, int64_t M)
     assert_traffic(&counted, model_standard_traffic(&c->args, tiles.Br));
 }
 
-static void test_traffic_is_the_models(void **unused)
+TEST(test_traffic_is_the_models)
 {
     static const int64_t lengths[] = {1, 2, 17, 64, 130}, channels[] = {1, 8, 33, 64};
     static const int64_t memories[] = {1, 31, 256, 1000, 4096, 100000};
-    (void)unused;
     for (int q = 0; q < 5; q++)
         for (int k = 0; k < 5; k++)
             for (int x = 0; x < 4; x++)
@@ -64,9 +63,8 @@ static void test_traffic_is_the_models(void **unused)
 }
 
 /* One head, f32, no mask: the numbers of the two papers, without the model. */
-static void test_traffic_is_the_papers(void **unused)
+TEST(test_traffic_is_the_papers)
 {
-    (void)unused;
     for (int64_t N = 64; N <= (quick() ? 64 : 256); N *= 2)
         for (int64_t d = 16; d <= 64; d *= 2)
             for (int64_t M = 4 * d; M <= 64 * d * d; M *= 4) {
@@ -88,9 +86,8 @@ static void test_traffic_is_the_papers(void **unused)
 }
 
 /* A counter on a wrong answer would count the wrong thing. */
-static void test_standard_is_right(void **unused)
+TEST(test_standard_is_right)
 {
-    (void)unused;
     for (int n = 0; n < OPTION_COUNT; n++) {
         Case *c = case_option(&options[n], (AttnDtype)(n % 3), 1 + n % 5, 1);
         Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
@@ -108,10 +105,9 @@ static void test_standard_is_right(void **unused)
 }
 
 /* scale / cap is no float32 number here, or q times it is none. */
-static void test_tiny_cap(void **unused)
+TEST(test_tiny_cap)
 {
     static const float caps[] = {1e-30f, 1e-38f, 1e-45f};
-    (void)unused;
     for (int n = 0; n < 6; n++) {
         Case *c = case_new((AttnShape){1, 2, 1, 40, 50, 24}, ATTN_F32, LAYOUT_BSHD, 8);
         Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
@@ -132,13 +128,12 @@ static void test_tiny_cap(void **unused)
 }
 
 /* What a kernel tells the byte model is what it is made of. */
-static void test_tiles_of_the_kernels(void **unused)
+TEST(test_tiles_of_the_kernels)
 {
     const FlashSimd *simd = &flash_simd_portable;
     const AttnSegment whole = {0, 1000, 0, 0, 1};
     AttnArgs a = {.shape = {1, 1, 1, 1000, 1000, 64}, .threads = 1};
     FlashTiles tiles;
-    (void)unused;
     a.positions_q = a.positions_k = (AttnPositions){&whole, 1};
 #ifdef HAVE_ISA_AVX2
     simd = strcmp(exp_isa(), "avx2") == 0 ? &flash_simd_avx2 : simd;
@@ -168,9 +163,8 @@ static void test_tiles_of_the_kernels(void **unused)
 #endif
 }
 
-static void test_smem_limit(void **unused)
+TEST(test_smem_limit)
 {
-    (void)unused;
     assert_int_equal(0, flash_smem_limit());
     assert_int_equal(0, flash_smem_refuses(INT64_C(1) << 40));
     flash_set_smem_limit(1000);
@@ -182,13 +176,12 @@ static void test_smem_limit(void **unused)
     assert_int_equal(0, flash_smem_refused());
 }
 
-static void test_tile_sizes(void **unused)
+TEST(test_tile_sizes)
 {
     const AttnShape s = {1, 1, 1, 1000, 1000, 64};
     Case *c = case_new((AttnShape){1, 1, 1, 300, 300, 64}, ATTN_F32, LAYOUT_BSHD, 1);
     FlashTraffic counted;
     FlashTiles t = flash_tiles(&s, 1); /* floors would give tiles of no row */
-    (void)unused;
     assert_int_equal(1, t.Br);
     assert_int_equal(1, t.Bc);
     assert_int_equal(1000, t.Tc);
@@ -279,9 +272,8 @@ static void check_isa(const FlashSimd *simd)
     check_cap(simd);
 }
 
-static void test_functions_of_each_isa(void **unused)
+TEST(test_functions_of_each_isa)
 {
-    (void)unused;
     check_isa(&flash_simd_portable);
 #ifdef HAVE_ISA_AVX2
     if (exp_isa_usable(&exp_isa_avx2))
@@ -295,15 +287,7 @@ static void test_functions_of_each_isa(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_traffic_is_the_models),
-        cmocka_unit_test(test_traffic_is_the_papers),
-        cmocka_unit_test(test_standard_is_right),
-        cmocka_unit_test(test_tiny_cap),
-        cmocka_unit_test(test_tiles_of_the_kernels),
-        cmocka_unit_test(test_smem_limit),
-        cmocka_unit_test(test_tile_sizes),
-        cmocka_unit_test(test_functions_of_each_isa),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_traffic_is_the_models, test_traffic_is_the_papers, test_standard_is_right,
+                     test_tiny_cap, test_tiles_of_the_kernels, test_smem_limit, test_tile_sizes,
+                     test_functions_of_each_isa);
 }

@@ -65,9 +65,8 @@ static void try_random_splits(const Case *c, const Oracle *oracle, const char *l
     free(O_state);
 }
 
-static void test_any_split_is_one_pass(void **unused)
+TEST(test_any_split_is_one_pass)
 {
-    (void)unused;
     for (int larger = 1; larger <= 25; larger += 24)
         for (int n = 0; n<OPTION_COUNT; n += larger> 1 && quick() == 2 ? 4 : 1)
             for (int dtype = larger > 1 && quick() ? n % 3 : 0; dtype < 3; dtype += larger == 1 ? 1
@@ -84,9 +83,8 @@ static void test_any_split_is_one_pass(void **unused)
 }
 
 /* Every key a block of its own: as many roundings of (O, lse) as there can be. */
-static void test_single_keys(void **unused)
+TEST(test_single_keys)
 {
-    (void)unused;
     for (int n = 0; n < OPTION_COUNT; n++) {
         Case *c = case_option(&options[n], ATTN_F32, 1, 1);
         const int64_t Nk = c->args.shape.Nk;
@@ -104,9 +102,8 @@ static void test_single_keys(void **unused)
 }
 
 /* The queries of a rank, the keys of all: random blocks, then the order of a ring. */
-static void test_shards_of_a_ring(void **unused)
+TEST(test_shards_of_a_ring)
 {
-    (void)unused;
     for (int n = 0; n < SHARD_COUNT; n++) {
         const Shard *s = &shards[n];
         Case *c = shard_new(s, (AttnDtype)(n % 3), n % 2 ? LAYOUT_ODD : LAYOUT_BSHD);
@@ -127,9 +124,8 @@ static void test_shards_of_a_ring(void **unused)
 
 /* The state after the first block is the oracle's; half of the cases have rows in it that have
  * seen nothing (lse = -inf) beside rows that have. */
-static void test_from_a_state_by_the_definition(void **unused)
+TEST(test_from_a_state_by_the_definition)
 {
-    (void)unused;
     for (int n = 0; n < SHARD_COUNT; n++) {
         Case *c = shard_new(&shards[n], ATTN_F32, LAYOUT_BSHD);
         KeySplit split = split_evenly(c->args.shape.Nk, 3, 0);
@@ -147,10 +143,9 @@ static void test_from_a_state_by_the_definition(void **unused)
 
 /* Keys of another sequence, keys of the future, keys that the mask hides: the state stays where it
  * was, for rows with a past and for rows without. */
-static void test_a_block_that_nobody_sees(void **unused)
+TEST(test_a_block_that_nobody_sees)
 {
     const Shard future = {"future keys", SHARD_CONTIGUOUS, 3, 1, -1, 0, {1, 2, 1, 70, 210, 20}};
-    (void)unused;
     for (int kind = 0; kind < 3; kind++) {
         Case *c = shard_new(&future, ATTN_F32, LAYOUT_BSHD);
         float *O_state = state_new(c);
@@ -180,13 +175,12 @@ static void test_a_block_that_nobody_sees(void **unused)
     }
 }
 
-static void test_same_order_same_bits(void **unused)
+TEST(test_same_order_same_bits)
 {
     Case *c = case_new((AttnShape){1, 3, 1, 150, 333, 40}, ATTN_F32, LAYOUT_ODD, 1);
     const AttnShape *s = &c->args.shape;
     const size_t count = (size_t)(s->Nq * s->H * s->d), rows = (size_t)(s->Nq * s->H);
     float *first = state_new(c), *again = state_new(c), *lse = malloc(rows * sizeof *lse);
-    (void)unused;
     assert_non_null(lse);
     bench_set_threads(1); /* of BLAS: with several, some of its kernels cut a product otherwise */
     case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
@@ -210,12 +204,11 @@ static void test_same_order_same_bits(void **unused)
 }
 
 /* One head and three: v2 shares them out in two ways. */
-static void test_variants_same_bits(void **unused)
+TEST(test_variants_same_bits)
 {
     static const AttnFn variants[] = {flash_forward_v0_fa1_tiles, flash_forward_v1_fa2_rows,
                                       flash_forward_library_cpu};
     const int repeats = quick() ? 6 : 200; /* each number of threads, and one again */
-    (void)unused;
     for (int n = 0; n < 6; n++) {
         const int64_t H = n % 2 ? 3 : 1;
         Case *c = case_new((AttnShape){1, H, H, 130, 190, 24}, ATTN_BF16, LAYOUT_BSHD, 1);
@@ -244,14 +237,7 @@ static void test_variants_same_bits(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_split_is_one_pass),
-        cmocka_unit_test(test_single_keys),
-        cmocka_unit_test(test_shards_of_a_ring),
-        cmocka_unit_test(test_from_a_state_by_the_definition),
-        cmocka_unit_test(test_a_block_that_nobody_sees),
-        cmocka_unit_test(test_same_order_same_bits),
-        cmocka_unit_test(test_variants_same_bits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_any_split_is_one_pass, test_single_keys, test_shards_of_a_ring,
+                     test_from_a_state_by_the_definition, test_a_block_that_nobody_sees,
+                     test_same_order_same_bits, test_variants_same_bits);
 }

@@ -50,9 +50,8 @@ static void attend_undivided(const Case *c, const KeySplit *split, float *O_stat
     workspace_free(workspace);
 }
 
-static void test_undivided_states(void **unused)
+TEST(test_undivided_states)
 {
-    (void)unused;
     for (int n = 0; n < SHARD_COUNT; n++) {
         Case *c = shard_new(&shards[n], (AttnDtype)(n % 3), n % 2 ? LAYOUT_ODD : LAYOUT_BSHD);
         const AttnShape *s = &c->args.shape;
@@ -85,7 +84,7 @@ static void test_undivided_states(void **unused)
 }
 
 /* As (O, lse) 16 blocks are twice as wrong as one. */
-static void test_undivided_states_lose_nothing(void **unused)
+TEST(test_undivided_states_lose_nothing)
 {
     Case *c = case_new((AttnShape){1, 4, 4, 128, 256, 32}, ATTN_F32, LAYOUT_BSHD, 1);
     const KeySplit one = split_evenly(256, 1, 0), many = split_evenly(256, 16, 0);
@@ -93,7 +92,6 @@ static void test_undivided_states_lose_nothing(void **unused)
     float *O_state = state_new(c);
     Oracle oracle;
     double once, again, rounded;
-    (void)unused;
     assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
     attend_undivided(c, &one, O_state, rows);
     once = largest_lse_error(c, &oracle);
@@ -113,10 +111,9 @@ static void test_undivided_states_lose_nothing(void **unused)
     case_free(c);
 }
 
-static void test_a_nonfinite_key_stays(void **unused)
+TEST(test_a_nonfinite_key_stays)
 {
     static const float values[] = {NAN, INFINITY};
-    (void)unused;
     for (int n = 0; n < 16; n++) { /* block of the key, its value, with or without a window */
         Case *c = case_new((AttnShape){1, 2, 2, 70, 160, 16}, ATTN_F32, LAYOUT_BSHD, 1);
         const KeySplit split = split_evenly(160, 4, 0);
@@ -138,10 +135,6 @@ static void test_a_nonfinite_key_stays(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_undivided_states),
-        cmocka_unit_test(test_undivided_states_lose_nothing),
-        cmocka_unit_test(test_a_nonfinite_key_stays),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_undivided_states, test_undivided_states_lose_nothing,
+                     test_a_nonfinite_key_stays);
 }

@@ -77,9 +77,8 @@ static void assert_right(const Case *c, const Oracle *oracle, const char *label)
     assert_true(check.pass);
 }
 
-static void test_right_while_keys_roll(void **unused)
+TEST(test_right_while_keys_roll)
 {
-    (void)unused;
     for (int n = 0; n < CASES; n++) {
         Case *c = window_case(&cases[n]);
         const AttnShape *s = &c->args.shape;
@@ -103,10 +102,9 @@ static void test_right_while_keys_roll(void **unused)
 }
 
 /* Seven threads have no room for seven windows of one short head: then all of it is packed. */
-static void test_threads_and_bits(void **unused)
+TEST(test_threads_and_bits)
 {
     int rolled[2] = {0, 0};
-    (void)unused;
     for (int n = 0; n < CASES; n++) {
         Case *c = window_case(&cases[n]);
         const size_t rows = (size_t)(c->args.shape.B * c->args.shape.H * c->args.shape.Nq);
@@ -136,12 +134,11 @@ static void test_threads_and_bits(void **unused)
 }
 
 /* Odd strides are no whole lines: rows of that O go the usual way. */
-static void test_past_caches(void **unused)
+TEST(test_past_caches)
 {
     const AttnShape s = {1, 16, 1, 1024, 1024, 64};
     const uint64_t seed = case_state;
     Case *c[2];
-    (void)unused;
     for (int n = 0; n < 2; n++) {
         Plan plan;
         case_state = seed;
@@ -162,9 +159,8 @@ static void test_past_caches(void **unused)
 }
 
 /* Whoever allocates from the shape alone has room for every rule. */
-static void test_workspace(void **unused)
+TEST(test_workspace)
 {
-    (void)unused;
     for (int64_t N = 1; N < 3000; N += N / 3 + 1)
         for (int64_t window = 0; window < 2 * N; window += window / 2 + 1)
             for (int threads = 1; threads <= 9; threads += 4) {
@@ -196,11 +192,6 @@ static void test_workspace(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_right_while_keys_roll),
-        cmocka_unit_test(test_threads_and_bits),
-        cmocka_unit_test(test_past_caches),
-        cmocka_unit_test(test_workspace),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_right_while_keys_roll, test_threads_and_bits, test_past_caches,
+                     test_workspace);
 }

@@ -136,9 +136,8 @@ static int line_count(void)
     return quick() ? 2 : LINE_COUNT;
 }
 
-static void honest_kernels_pass(void **state)
+TEST(honest_kernels_pass)
 {
-    (void)state;
     for (int n = 0; n < line_count(); n++)
         for (int dtype = n < BUNDLED ? 0 : 1; dtype < 3; dtype++) {
             Trial t = {0};
@@ -150,9 +149,8 @@ static void honest_kernels_pass(void **state)
         }
 }
 
-static void any_forward_feeds_any_backward(void **state)
+TEST(any_forward_feeds_any_backward)
 {
-    (void)state;
     for (int n = 0; n < line_count(); n++)
         for (int dtype = 0; dtype < 3; dtype++) {
             Trial t = {0};
@@ -173,12 +171,11 @@ static void any_forward_feeds_any_backward(void **state)
 /* Scores of 10^6 and more, whose roundings multiply P by exp(x) with x above 1: right passes lie
  * within the bound, which they left when it took exp(x) for 1 + x; beyond exp(80) the oracle says
  * that it cannot judge. */
-static void scores_of_millions(void **state)
+TEST(scores_of_millions)
 {
     static const char *const scales[] = {"-H 1 -N 90 -d 64 --scale 3e5",
                                          "-H 1 -N 90 -d 64 --scale 1e6"};
     Trial t = {0};
-    (void)state;
     for (int n = 0; n < 2; n++) {
         trial_new(&t, scales[n], ATTN_F32);
         assert_false(t.oracle.beyond);
@@ -210,10 +207,9 @@ static void multiply(const Tensor *t, float by)
 static const char *const wrong_case = "-H 2 -N 128 -d 64 --causal";
 
 /* Smallest slip of the scale of dQ and of dK, among 0.01 % times powers of 2, that is refused. */
-static void slip_of_the_scale(void **state)
+TEST(slip_of_the_scale)
 {
     const double allowed[] = {0.01, 0.02, 0.2};
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++) {
         double slip[2] = {0, 0};
         Trial t = {0};
@@ -236,9 +232,8 @@ static void slip_of_the_scale(void **state)
 }
 
 /* delta = 0, by a backward pass that finds O = 0; and keys that were forgotten. */
-static void missing_delta_and_keys(void **state)
+TEST(missing_delta_and_keys)
 {
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++) {
         Trial t = {0};
         Check check;
@@ -273,9 +268,8 @@ static void missing_delta_and_keys(void **state)
 
 /* dV in f16 reaches its bound: gradients of the training step are as small as 1.5 subnormals of
  * f16, and storing one costs half a subnormal, 2^-25. That is the floor eta. */
-static void report(void **state)
+TEST(report)
 {
-    (void)state;
     for (int group = 0; group < 2; group++)
         for (int dtype = 0; dtype < 3; dtype++) {
             const double *w = worst[group][dtype];
@@ -291,10 +285,6 @@ static void report(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(honest_kernels_pass),    cmocka_unit_test(any_forward_feeds_any_backward),
-        cmocka_unit_test(scores_of_millions),     cmocka_unit_test(slip_of_the_scale),
-        cmocka_unit_test(missing_delta_and_keys), cmocka_unit_test(report),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(honest_kernels_pass, any_forward_feeds_any_backward, scores_of_millions,
+                     slip_of_the_scale, missing_delta_and_keys, report);
 }

@@ -19,10 +19,9 @@ static double largest(const OracleArray *a)
 }
 
 /* Its errors are some rounding units of the largest value: never more, for any option. */
-static void error_is_rounding(void **state)
+TEST(error_is_rounding)
 {
     const double unit[] = {0x1p-24, 0x1p-11, 0x1p-8};
-    (void)state;
     for (int n = 0; n < OPTION_COUNT; n++)
         for (int dtype = 0; dtype < 3; dtype++) {
             Case *c = case_option(&options[n], (AttnDtype)dtype, 8, 1);
@@ -44,10 +43,9 @@ static void error_is_rounding(void **state)
 }
 
 /* Each coarser type errs more. */
-static void error_follows_the_type(void **state)
+TEST(error_follows_the_type)
 {
     double O[3], dK[3];
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++) {
         Case *c = case_new((AttnShape){1, 2, 1, 40, 40, 32}, (AttnDtype)dtype, 0, 1);
         Oracle o;
@@ -64,10 +62,9 @@ static void error_follows_the_type(void **state)
 
 /* A careful kernel stays under FlashAttention's limit of 2, a result with one key dropped does not,
  * and the number of threads changes nothing. */
-static void ratio_judges(void **state)
+TEST(ratio_judges)
 {
     const Honest plain = {16, 0, 0, 0};
-    (void)state;
     for (int dtype = 1; dtype < 3; dtype++) {
         Case *c = case_new((AttnShape){1, 4, 2, 64, 64, 32}, (AttnDtype)dtype, 0, 1);
         Check check = {.inputs_intact = 1, .storage_intact = 1};
@@ -102,9 +99,8 @@ static void ratio_judges(void **state)
 
 /* Fewer rows than threads, and long ones: each is shared by all threads, whose number changes
  * nothing. With keys that some rows do not see, and a cap. */
-static void long_rows(void **state)
+TEST(long_rows)
 {
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++) {
         Case *c = case_new((AttnShape){1, 2, 1, 2, 4099, 1000}, (AttnDtype)dtype, 0, 1);
         LowPrecision y, more;
@@ -127,13 +123,12 @@ static void long_rows(void **state)
 /* Stage 05's options, all combinations: an implementation of them and not of something else. Where
  * a clip stands at a kink in 16 bits its gradient may jump, so those cases have dO = 0 and look at
  * O alone. A careful kernel stays under the limit. */
-static void options_are_known(void **state)
+TEST(options_are_known)
 {
     const Option place = {"", {2, 4, 2, 12, 20, 16}, ATTN_MASK_CAUSAL_LOWER_RIGHT, -1, -1, 0, 0, 0};
     const HonestOptions careful = {{1, 0, 0, 0}, RIGHT, 0};
     const double unit[] = {0x1p-24, 0x1p-11, 0x1p-8};
     double most[3] = {0};
-    (void)state;
     for (int n = 0; n < 32; n++)
         for (int dtype = 0; dtype < 3; dtype++) {
             OptionCase o = option_case_new(&place, (AttnDtype)dtype, 1, 1);
@@ -174,10 +169,6 @@ static void options_are_known(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(error_is_rounding), cmocka_unit_test(error_follows_the_type),
-        cmocka_unit_test(ratio_judges),      cmocka_unit_test(long_rows),
-        cmocka_unit_test(options_are_known),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(error_is_rounding, error_follows_the_type, ratio_judges, long_rows,
+                     options_are_known);
 }

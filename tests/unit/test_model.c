@@ -16,9 +16,8 @@ static int64_t count_pairs(const AttnArgs *a)
     return pairs;
 }
 
-static void pairs_of_every_option(void **state)
+TEST(pairs_of_every_option)
 {
-    (void)state;
     for (int n = 0; n < OPTION_COUNT; n++)
         for (int larger = 1; larger < 8; larger++) {
             Case *c = case_option(&options[n], ATTN_F32, larger, 1);
@@ -27,10 +26,9 @@ static void pairs_of_every_option(void **state)
         }
 }
 
-static void pairs_of_random_segments(void **state)
+TEST(pairs_of_random_segments)
 {
     const int64_t limits[] = {-1, 0, 1, 3, 7, 20, 1000};
-    (void)state;
     for (int n = 0; n < 5000; n++) {
         AttnSegment q[8], k[8], *const both[] = {q, k};
         AttnArgs a = {.shape = {1, 1, 1, 1 + case_random() % 30, 1 + case_random() % 30, 1}};
@@ -57,12 +55,11 @@ static void pairs_of_random_segments(void **state)
 }
 
 /* 10^6 tokens: only a count without N^2 steps ends in the time of this test. */
-static void pairs_of_a_million(void **state)
+TEST(pairs_of_a_million)
 {
     const int64_t N = 1000000;
     const AttnSegment whole = {0, N, 0, 0, 1};
     AttnArgs a = {.shape = {1, 1, 1, N, N, 64}, .rule = {-1, 0}};
-    (void)state;
     a.positions_q = a.positions_k = (AttnPositions){&whole, 1};
     assert_int_equal(N * (N + 1) / 2, model_visible_pairs(&a));
     a.rule = (AttnRule){99, 0};
@@ -71,12 +68,11 @@ static void pairs_of_a_million(void **state)
     assert_int_equal(N * N, model_visible_pairs(&a));
 }
 
-static void formulas_by_hand(void **state)
+TEST(formulas_by_hand)
 {
     Case *c = case_new((AttnShape){2, 4, 2, 10, 20, 8}, ATTN_BF16, LAYOUT_BSHD, 1);
     const double q = 2 * 10 * 4 * 8 * 2, k = 2 * 20 * 2 * 8 * 2, lse = 2 * 4 * 10 * 4;
     const double scores = 2 * 4 * 10 * 20 * 4;
-    (void)state;
     assert_true(model_flops(&c->args, 0) == 4.0 * 2 * 4 * 8 * 200);
     assert_true(model_flops(&c->args, 1) == 10.0 * 2 * 4 * 8 * 200);
     assert_true(model_compulsory_bytes(&c->args, 0) == 2 * q + 2 * k + lse);
@@ -92,12 +88,11 @@ static void formulas_by_hand(void **state)
 }
 
 /* Loads and stores of each model on one head, as elements, worked out by hand. */
-static void traffic_by_hand(void **state)
+TEST(traffic_by_hand)
 {
     /* 3 row tiles of 4, 2 key tiles of 16; 2 query heads share a kv head */
     Case *c = case_new((AttnShape){1, 2, 1, 10, 20, 8}, ATTN_BF16, LAYOUT_BSHD, 1);
     ModelTraffic t;
-    (void)state;
     t = model_standard_traffic(&c->args, 4);
     assert_true(t.loads == 2 * (10 * 8 + 3 * 2 * 20 * 8 + 2 * 200));
     assert_true(t.stores == 2 * (2 * 200 + 10 * 8 + 10));
@@ -127,11 +122,10 @@ static void traffic_by_hand(void **state)
 }
 
 /* Row blocks of 4, tiles of 2 keys, 10 queries at positions 10 .. 19 of 20 keys, two heads. */
-static void rolling_traffic_by_hand(void **state)
+TEST(rolling_traffic_by_hand)
 {
     Case *c = case_new((AttnShape){1, 2, 1, 10, 20, 8}, ATTN_BF16, LAYOUT_BSHD, 1);
     ModelTraffic t;
-    (void)state;
     case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
     c->args.rule.left = 3;
     /* one run a head, from the tile of key 7 to the last key: 14 keys */
@@ -151,10 +145,6 @@ static void rolling_traffic_by_hand(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pairs_of_every_option), cmocka_unit_test(pairs_of_random_segments),
-        cmocka_unit_test(pairs_of_a_million),    cmocka_unit_test(formulas_by_hand),
-        cmocka_unit_test(traffic_by_hand),       cmocka_unit_test(rolling_traffic_by_hand),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(pairs_of_every_option, pairs_of_random_segments, pairs_of_a_million,
+                     formulas_by_hand, traffic_by_hand, rolling_traffic_by_hand);
 }

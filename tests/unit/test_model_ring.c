@@ -32,9 +32,8 @@ static void compare(Walk *w, RingPass pass)
 }
 
 /* Every method, number of ranks and nodes, dtypes, kv heads, with ragged and empty blocks. */
-static void walks(void **state)
+TEST(walks)
 {
-    (void)state;
     for (int n = 0; n < 20000; n++) {
         Walk w = {.c = {.method = (RingMethod)(1 + case_random() % (RING_METHODS - 1))}};
         const int G = 1 + (int)(case_random() % RANKS);
@@ -96,9 +95,8 @@ static int64_t bytes_of(RingMethod method, RingPass pass, AttnShape s, int G, in
 }
 
 /* The table in model_ring.c. */
-static void closed_forms(void **state)
+TEST(closed_forms)
 {
-    (void)state;
     for (int G = 1; G <= 16; G *= 2)
         for (int kv = 1; kv <= 16; kv *= 2) {
             const int64_t n = 10, d = 8, H = 16, b = 2, gb = 4, copies = kv > G ? kv / G : 1;
@@ -129,7 +127,7 @@ static void closed_forms(void **state)
 }
 
 /* Megabytes worked out for 8192 tokens a rank, G = 8, d = 128, 32 heads, bf16. */
-static void worked_numbers(void **state)
+TEST(worked_numbers)
 {
     const AttnShape mha = {1, 32, 32, 65536, 65536, 128}, gqa = {1, 32, 8, 65536, 65536, 128};
     const int64_t lse = 7 * 8192 / 8 * 32 * 4;
@@ -146,7 +144,6 @@ static void worked_numbers(void **state)
         {RING_METHOD_BURST, RING_BACKWARD, ATTN_BF16, 14911, 14911, 1491075072},
         {RING_METHOD_BURST, RING_BACKWARD, ATTN_F32, 20279, 20279, 2027945984},
     };
-    (void)state;
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
         const int64_t a =
             bytes_of(rows[n].method, rows[n].pass, mha, 8, 1, ATTN_BF16, rows[n].sums);
@@ -169,9 +166,8 @@ static int64_t token_at(RingLayout layout, int G, int64_t n, int rank, int64_t a
     return a < half ? rank * half + a : (2 * G - 1 - rank) * half + (a - half);
 }
 
-static void pairs_and_balance(void **state)
+TEST(pairs_and_balance)
 {
-    (void)state;
     for (int layout = 0; layout < RING_LAYOUTS; layout++)
         for (int G = 1; G <= 8; G++)
             for (int64_t n = 2; n <= 12; n += 2) {
@@ -203,9 +199,8 @@ static void pairs_and_balance(void **state)
     assert_true(fabs(model_ring_efficiency(RING_STRIPED, 8, 8) - 0.903) < 5e-4);
 }
 
-static void names(void **state)
+TEST(names)
 {
-    (void)state;
     for (int m = 0; m < RING_METHODS; m++)
         assert_int_equal(m, ring_method_from_name(ring_method_name((RingMethod)m)));
     for (int l = 0; l < RING_LAYOUTS; l++)
@@ -220,12 +215,5 @@ static void names(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names),
-        cmocka_unit_test(walks),
-        cmocka_unit_test(closed_forms),
-        cmocka_unit_test(worked_numbers),
-        cmocka_unit_test(pairs_and_balance),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(names, walks, closed_forms, worked_numbers, pairs_and_balance);
 }

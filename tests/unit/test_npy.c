@@ -4,15 +4,7 @@
  *
  * Files are built here byte by byte, so that the reader is never tested against the writer alone.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include "io/npy.h"
 
@@ -52,7 +44,7 @@ static int parse(int major, const char *header, const void *data, size_t bytes, 
 #define HEADER(descr, shape)                                                                       \
     "{'descr': '" descr "', 'fortran_order': False, 'shape': " shape ", }    \n"
 
-static void every_type_and_format(void **state)
+TEST(every_type_and_format)
 {
     static const float f4[6] = {0.0f, 1.5f, -2.25f, 1e30f, -0.0f, 65504.0f};
     static const double f8[6] = {0.1, 1e300, -3.0, 0.0, 5e-324, 7.0};
@@ -64,7 +56,6 @@ static void every_type_and_format(void **state)
     char error[NPY_ERROR_SIZE];
     NpyArray a;
     int major, i;
-    (void)state;
 #define READ(descr, from, kind, text, expected)                                                    \
     do {                                                                                           \
         assert_int_equal(parse(major, HEADER(descr, "(2, 3)"), from, sizeof from, &a, error), 0);  \
@@ -89,7 +80,7 @@ static void every_type_and_format(void **state)
 }
 
 /* Other ways in which Python may write the same dict. */
-static void accepted_headers(void **state)
+TEST(accepted_headers)
 {
     static const char *const headers[] = {
         "{'shape': (2,), 'fortran_order': False, 'descr': '<f4'}",
@@ -102,7 +93,6 @@ static void accepted_headers(void **state)
     char error[NPY_ERROR_SIZE];
     NpyArray a;
     size_t t;
-    (void)state;
     for (t = 0; t < sizeof headers / sizeof headers[0]; t++) {
         assert_int_equal(parse(1, headers[t], data, sizeof data, &a, error), 0);
         assert_true(a.count == 2 && npy_value(&a, 1) == 4.0);
@@ -185,14 +175,13 @@ static const Refused refused[] = {
     {"\x01\xFF\x80 binary", "???"},
 };
 
-static void refused_headers(void **state)
+TEST(refused_headers)
 {
     static const float data[2] = {1.0f, 2.0f};
     char error[NPY_ERROR_SIZE];
     NpyArray a;
     size_t t;
     int major;
-    (void)state;
     for (t = 0; t < sizeof refused / sizeof refused[0]; t++)
         for (major = 1; major <= 3; major++) {
             memset(error, '!', sizeof error);
@@ -205,14 +194,13 @@ static void refused_headers(void **state)
 }
 
 /* Every beginning of a good file is refused, and so is every file with something behind it. */
-static void cut_and_long_files(void **state)
+TEST(cut_and_long_files)
 {
     static const float data[2] = {1.0f, 2.0f};
     char error[NPY_ERROR_SIZE];
     NpyArray a;
     size_t size, n;
     int major;
-    (void)state;
     for (major = 1; major <= 3; major++) {
         unsigned char *file = make_file(major, HEADER("<f4", "(2,)"), data, 8, &size), *cut;
         assert_int_equal(npy_parse(file, size, "x.npy", &a, error), 0);
@@ -228,7 +216,7 @@ static void cut_and_long_files(void **state)
     }
 }
 
-static void bad_fronts(void **state)
+TEST(bad_fronts)
 {
     static const float data[2] = {1.0f, 2.0f};
     static const struct {
@@ -243,7 +231,6 @@ static void bad_fronts(void **state)
     char error[NPY_ERROR_SIZE];
     NpyArray a;
     size_t size, t;
-    (void)state;
     for (t = 0; t < sizeof change / sizeof change[0]; t++) {
         unsigned char *file = make_file(2, HEADER("<f4", "(2,)"), data, 8, &size);
         file[change[t].at] = (unsigned char)change[t].value;
@@ -254,22 +241,20 @@ static void bad_fronts(void **state)
     }
 }
 
-static void bool_bytes(void **state)
+TEST(bool_bytes)
 {
     static const uint8_t bad[3] = {0, 1, 2};
     char error[NPY_ERROR_SIZE];
     NpyArray a;
-    (void)state;
     assert_int_equal(parse(1, HEADER("|b1", "(3,)"), bad, 3, &a, error), -1);
     assert_non_null(strstr(error, "the byte 2"));
     assert_null(a.data);
 }
 
-static void long_names_leave_room(void **state)
+TEST(long_names_leave_room)
 {
     char name[2000], error[NPY_ERROR_SIZE];
     NpyArray a;
-    (void)state;
     memset(name, 'n', sizeof name);
     memcpy(name + sizeof name - 7, "/x.npy", 7);
     assert_int_equal(npy_parse((const unsigned char *)"", 0, name, &a, error), -1);
@@ -279,14 +264,6 @@ static void long_names_leave_room(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type_and_format),
-        cmocka_unit_test(accepted_headers),
-        cmocka_unit_test(refused_headers),
-        cmocka_unit_test(cut_and_long_files),
-        cmocka_unit_test(bad_fronts),
-        cmocka_unit_test(bool_bytes),
-        cmocka_unit_test(long_names_leave_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(every_type_and_format, accepted_headers, refused_headers, cut_and_long_files,
+                     bad_fronts, bool_bytes, long_names_leave_room);
 }

@@ -5,18 +5,10 @@
  * (The format itself is tested in test_npy.c.)
  */
 #include <fcntl.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit.h"
 
 #include "io/npy.h"
 
@@ -42,7 +34,7 @@ static const char *in_folder(const char *name)
     return path;
 }
 
-static void write_then_read(void **state)
+TEST(write_then_read)
 {
     const int64_t shapes[][NPY_MAX_DIMS] = {
         {1}, {6}, {2, 3}, {1, 2, 1, 3}, {1, 1, 1, 6, 1, 1, 1, 1}};
@@ -53,7 +45,6 @@ static void write_then_read(void **state)
     struct stat info;
     NpyArray a;
     int t;
-    (void)state;
     for (t = 0; t < 5; t++) { /* each over the one before */
         assert_int_equal(npy_write_f32(path, data, ndims[t], shapes[t], error), 0);
         assert_int_equal(npy_read(path, &a, error), 0);
@@ -67,13 +58,12 @@ static void write_then_read(void **state)
     unlink(path);
 }
 
-static void read_failures(void **state)
+TEST(read_failures)
 {
     const char *path = in_folder("none.npy");
     char error[NPY_ERROR_SIZE];
     NpyArray a;
     int fd;
-    (void)state;
     assert_int_equal(npy_read(path, &a, error), -1);
     assert_non_null(strstr(error, "none.npy: cannot be opened: No such file"));
     assert_int_equal(npy_read(folder, &a, error), -1);
@@ -90,7 +80,7 @@ static void read_failures(void **state)
 }
 
 /* A shape of 8 terabytes in a file that is that long, but holds nothing: refused, not allocated. */
-static void huge_sparse_file(void **state)
+TEST(huge_sparse_file)
 {
     const char *path = in_folder("huge.npy");
     char error[NPY_ERROR_SIZE];
@@ -100,7 +90,6 @@ static void huge_sparse_file(void **state)
     const size_t size = sizeof file - 1; /* 10 bytes and a header of 0x46 = 70 */
     int fd = open(path, O_WRONLY | O_CREAT, 0600);
     NpyArray a;
-    (void)state;
     assert_true(fd >= 0 && write(fd, file, size) == (ssize_t)size);
     if (ftruncate(fd, (off_t)size + 8000000000000) == 0) { /* not every file system can */
         assert_int_equal(npy_read(path, &a, error), NPY_NO_MEMORY);
@@ -110,12 +99,11 @@ static void huge_sparse_file(void **state)
     unlink(path);
 }
 
-static void write_failures(void **state)
+TEST(write_failures)
 {
     const int64_t shape[2] = {2, 1}, negative[2] = {-2, 1}, empty[2] = {2, 0};
     const float data[2] = {1.0f, 2.0f};
     char error[NPY_ERROR_SIZE];
-    (void)state;
     assert_int_equal(npy_write_f32(in_folder("no/such/a.npy"), data, 2, shape, error), -1);
     assert_non_null(strstr(error, "a.npy: cannot be written: No such file"));
     assert_int_equal(npy_write_f32(folder, data, 2, shape, error), -1); /* a folder is in the way */
@@ -128,11 +116,6 @@ static void write_failures(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(write_then_read),
-        cmocka_unit_test(read_failures),
-        cmocka_unit_test(huge_sparse_file),
-        cmocka_unit_test(write_failures),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return RUN_TESTS_BETWEEN(make_folder, remove_folder, write_then_read, read_failures,
+                             huge_sparse_file, write_failures);
 }

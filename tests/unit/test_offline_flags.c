@@ -7,13 +7,12 @@
 
 /* --- options -----------------------------------------------------------------------------------*/
 
-static void options_arrive(void **state)
+TEST(options_arrive)
 {
     Made m;
     const AttnOptions *o;
     RunResult out;
     uint64_t before;
-    (void)state;
     expect_made(&m, "-N 4 -d 8 --clip -0.25,1.5 --dropout 0.125 --temperature 2 --seed 7");
     o = m.problem.args.options;
     assert_ptr_equal(o, &m.problem.options);
@@ -40,13 +39,12 @@ static void options_arrive(void **state)
     drop(&m);
 }
 
-static void weights_from_files(void **state)
+TEST(weights_from_files)
 {
     float w[32];
     char error[NPY_ERROR_SIZE];
     int64_t of_q = 32, of_k = 16;
     Made m;
-    (void)state;
     for (int i = 0; i < 32; i++)
         w[i] = (float)i;
     assert_int_equal(npy_write_f32("wq.npy", w, 1, &of_q, error), 0);
@@ -59,7 +57,7 @@ static void weights_from_files(void **state)
     expect_refused("-N 4 -d 8 -H 4 --kv-heads 2 --qk-norm 8 --wq wq.npy");
 }
 
-static void flags_refused(void **state)
+TEST(flags_refused)
 {
     static const char *const lines[] = {"--clip 0.1,1.1",
                                         "--clip -0.1,0.9",
@@ -88,14 +86,12 @@ static void flags_refused(void **state)
                                         "--trace -N 1000",
                                         "--wq",
                                         "--wq --wk"};
-    (void)state;
     for (size_t n = 0; n < sizeof lines / sizeof *lines; n++)
         expect_refused(lines[n]);
 }
 
-static void shapes_refused(void **state)
+TEST(shapes_refused)
 {
-    (void)state;
     write_tensors("qkv.npy", CLI_BSHD, 0, 2); /* 8 heads */
     write_tensors("q.npy", CLI_BSHD, 0, 0);
     write_tensors("k.npy", CLI_SBHD, 1, 1);
@@ -110,10 +106,9 @@ static void shapes_refused(void **state)
 }
 
 /* Without sizes, masks, windows and files: causal with window 16. */
-static void default_window(void **state)
+TEST(default_window)
 {
     Made m;
-    (void)state;
     expect_made(&m, "");
     assert_true(m.problem.args.rule.left == 16 && m.problem.args.rule.right == 0);
     drop(&m);
@@ -130,10 +125,6 @@ static void default_window(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(options_arrive), cmocka_unit_test(weights_from_files),
-        cmocka_unit_test(flags_refused),  cmocka_unit_test(shapes_refused),
-        cmocka_unit_test(default_window),
-    };
-    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+    return RUN_TESTS_BETWEEN(enter_folder, leave_folder, options_arrive, weights_from_files,
+                             flags_refused, shapes_refused, default_window);
 }

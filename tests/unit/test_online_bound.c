@@ -78,10 +78,9 @@ static Check judge(const Case *c, const Oracle *o, int64_t block)
     return check;
 }
 
-static void steps_have_their_bound(void **state)
+TEST(steps_have_their_bound)
 {
     const int64_t sizes[] = {1, 3, 16, 64};
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++)
         for (int similar = 0; similar < 2; similar++)
             for (int n = 0; n < 4; n++) {
@@ -107,11 +106,10 @@ static void steps_have_their_bound(void **state)
 }
 
 /* reach is steps * half an ulp * max |V| over what the row sees; steps counts visible blocks. */
-static void reach_counts_visible_steps(void **state)
+TEST(reach_counts_visible_steps)
 {
     Case *c = case_new((AttnShape){1, 1, 1, 12, 12, 2}, ATTN_BF16, 0, 1);
     double reach[2];
-    (void)state;
     for (int64_t j = 0; j < 12; j++)
         for (int64_t x = 0; x < 2; x++)
             case_set(&c->args.V, 0, j, 0, x, (x ? -1.0f : 1.0f) * (float)(j + 1));
@@ -136,9 +134,8 @@ static void reach_counts_visible_steps(void **state)
 }
 
 /* The wider bound is wide: lse, which has none, shows a dropped block just as well. */
-static void dropped_block_shows(void **state)
+TEST(dropped_block_shows)
 {
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++) {
         Case *c = case_new((AttnShape){1, 1, 1, 10, 96, 16}, (AttnDtype)dtype, 0, 1);
         Oracle o;
@@ -155,10 +152,5 @@ static void dropped_block_shows(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_have_their_bound),
-        cmocka_unit_test(reach_counts_visible_steps),
-        cmocka_unit_test(dropped_block_shows),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(steps_have_their_bound, reach_counts_visible_steps, dropped_block_shows);
 }

@@ -47,11 +47,10 @@ static Check judge(OptionCase *o, const HonestOptions *how, const Oracle *oracle
     return check;
 }
 
-static void right_ones_pass(void **state)
+TEST(right_ones_pass)
 {
     const float sizes[] = {1, 3, 8};
     int count = 0;
-    (void)state;
     for (int place = 0; place < PLACE_COUNT; place++)
         for (int n = 0; n < COMBINATIONS; n++)
             for (int dtype = 0; dtype < 3; dtype++, count++) {
@@ -102,9 +101,8 @@ static const struct {
     {DW_LAST_BATCH, 1, {CHECK_DWQ, CHECK_DWK, -1}},
 };
 
-static void mistakes_do_not(void **state)
+TEST(mistakes_do_not)
 {
-    (void)state;
     assert_int_equal(MISTAKE_COUNT - 1, sizeof mistakes / sizeof *mistakes);
     for (int m = 0; m < MISTAKE_COUNT - 1; m++)
         for (int dtype = 0; dtype < 3; dtype++) {
@@ -130,10 +128,9 @@ static void mistakes_do_not(void **state)
 }
 
 /* One key of 64 is hidden from the kernel but not from the oracle, with all options at once. */
-static void dropped_key_shows(void **state)
+TEST(dropped_key_shows)
 {
     const Option place = {"", {1, 2, 1, 16, 64, 16}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++) {
         const HonestOptions how = {ways[0], RIGHT, 0};
         OptionCase o = make_case(&place, 2 + 3 + 18, (AttnDtype)dtype, 1, 1);
@@ -162,10 +159,9 @@ static void dropped_key_shows(void **state)
 /* Qn_0 = w hat halfway between two values of the dtype: whoever computes it a little larger or a
  * little smaller is right. Four steps further on are wrong, and so are they where nothing is close,
  * and there a little more or less changes nothing. */
-static void between_two_values(void **state)
+TEST(between_two_values)
 {
     const Option place = {"", {1, 1, 1, 1, 2, 2}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
-    (void)state;
     for (int dtype = 1; dtype < 3; dtype++)
         for (int close = 0; close < 2; close++) {
             const float ulp = dtype == ATTN_F16 ? 0x1p-10f : 0x1p-7f;
@@ -205,11 +201,10 @@ static void between_two_values(void **state)
 
 /* Two keys, the first with P = 0.8, so that 1.25 P is 1 but for a rounding, or is not: the gradient
  * of either side of the kink passes in the first case, its own alone in the second. */
-static void at_a_kink(void **state)
+TEST(at_a_kink)
 {
     const Option place = {"", {1, 1, 1, 1, 2, 1}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
     const float scores[] = {1.38629436f, 1.38f, 1.39f}; /* ln 4 is the kink */
-    (void)state;
     for (int n = 0; n < 3; n++)
         for (int side = 0; side < 2; side++) {
             OptionCase o = option_case_new(&place, ATTN_F32, 1, 1);
@@ -246,10 +241,9 @@ static void at_a_kink(void **state)
 /* What an uncertain Kn_0 adds to dQ_0 beside the scores, which do not feel it because Q_0 = 0; and
  * Qn_0 to dK_0, with K_0 = 0: |dS| times its ulp, times r = 1 / sqrt(1/2) on the way to dX. P is
  * 1/2 for both keys, dP = 1 and 0, so |dS| = 1/4. */
-static void uncertain_factor(void **state)
+TEST(uncertain_factor)
 {
     const Option place = {"", {1, 1, 1, 1, 2, 2}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
-    (void)state;
     for (int dtype = 1; dtype < 3; dtype++)
         for (int of_q = 0; of_q < 2; of_q++) {
             const double ulp = dtype == ATTN_F16 ? 0x1p-10 : 0x1p-7;
@@ -283,10 +277,6 @@ static void uncertain_factor(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(right_ones_pass),   cmocka_unit_test(mistakes_do_not),
-        cmocka_unit_test(dropped_key_shows), cmocka_unit_test(between_two_values),
-        cmocka_unit_test(at_a_kink),         cmocka_unit_test(uncertain_factor),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(right_ones_pass, mistakes_do_not, dropped_key_shows, between_two_values,
+                     at_a_kink, uncertain_factor);
 }

@@ -103,11 +103,10 @@ static void compare(const OptionCase *c, Plain *p, const Oracle *o, const char *
 }
 
 /* Under sanitizers and qemu one in five: 5 divides none of the counts, so all values occur. */
-static void every_combination(void **state)
+TEST(every_combination)
 {
     const int step = quick() ? 5 : 1;
     int count = 0;
-    (void)state;
     for (int place = 0; place < PLACE_COUNT; place++)
         for (int n = 0; n < 3 * 2 * 4 * 2 * 2; n += step, count++) {
             int choice[KINDS], rest = n;
@@ -145,8 +144,5 @@ static void every_combination(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_combination),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(every_combination);
 }

@@ -24,9 +24,8 @@ static int near(double a, double b)
     return fabs(a - b) <= 1e-12 * (1 + fabs(a));
 }
 
-static void options_that_ask_for_nothing(void **state)
+TEST(options_that_ask_for_nothing)
 {
-    (void)state;
     for (int n = 0; n < OPTION_COUNT; n++)
         for (int dtype = 0; dtype < 3; dtype++) {
             OptionCase o = option_case_new(&options[n], (AttnDtype)dtype, 4, 1);
@@ -82,10 +81,9 @@ static void explanation(const Check *check, const AttnArgs *args, char *text, si
     fclose(f);
 }
 
-static void wrong_weight_gradients_fail(void **state)
+TEST(wrong_weight_gradients_fail)
 {
     char text[2000];
-    (void)state;
     for (int which = CHECK_DWQ; which <= CHECK_DWK; which++)
         for (int way = 0; way < 7; way++) {
             Oracle oracle;
@@ -134,12 +132,11 @@ static void wrong_weight_gradients_fail(void **state)
 }
 
 /* A NaN in one batch's K reaches dwk of its kv head and dwq of that one's query heads. */
-static void taint_reaches_weight_gradients(void **state)
+TEST(taint_reaches_weight_gradients)
 {
     Oracle oracle;
     OptionCase o = norm_case();
     Check check;
-    (void)state;
     case_set(&o.c->args.K, 1, 3, 1, 2, NAN);
     o.c->args.options = &o.options;
     assert_int_equal(0, oracle_run(&oracle, &o.c->args, 1, 1));
@@ -158,7 +155,7 @@ static void taint_reaches_weight_gradients(void **state)
 }
 
 /* The mean of O over seeds is O without dropout, within five standard deviations; lse stays. */
-static void dropout_keeps_the_mean(void **state)
+TEST(dropout_keeps_the_mean)
 {
     const Option place = {"", {1, 2, 1, 4, 12, 3}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
     const int seeds = 4000;
@@ -166,7 +163,6 @@ static void dropout_keeps_the_mean(void **state)
     double sum[24] = {0};
     Oracle plain, one;
     Plain p;
-    (void)state;
     o.c->args.options = &o.options;
     assert_int_equal(0, oracle_run(&plain, &o.c->args, 0, 1));
     p = plain_new(&o.c->args);
@@ -195,7 +191,7 @@ static void dropout_keeps_the_mean(void **state)
 
 /* Three sequences of 4 queries and 5 keys one after another, and as a batch of three: the same
  * numbers, dropout included, because the index of the sequence stands for the batch. */
-static void sequences_are_a_batch(void **state)
+TEST(sequences_are_a_batch)
 {
     const Option packed = {"", {1, 2, 1, 12, 15, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
     const Option batch = {"", {3, 2, 1, 4, 5, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
@@ -204,7 +200,6 @@ static void sequences_are_a_batch(void **state)
     const Tensor *of_a[] = {&a.c->args.Q, &a.c->args.K, &a.c->args.V, &a.c->args.dO};
     const Tensor *of_b[] = {&b.c->args.Q, &b.c->args.K, &b.c->args.V, &b.c->args.dO};
     Oracle one, three;
-    (void)state;
     for (int t = 0; t < 4; t++)
         for (int64_t s = 0; s < 3; s++)
             for (int64_t n = 0; n < of_b[t]->shape[1]; n++)
@@ -246,12 +241,11 @@ static void sequences_are_a_batch(void **state)
 
 /* More than 10^10 pair-channels, most of them outside the window: only a sample is computed, and no
  * dwq and dwk. Rows of the sample equal a case that holds nothing but the row and its keys. */
-static void sample_of_a_big_case(void **state)
+TEST(sample_of_a_big_case)
 {
     const Option place = {"", {1, 1, 1, 10100, 10100, 100}, ATTN_MASK_NONE, 4, 0, 0, 0, 0};
     OptionCase o = option_case_new(&place, ATTN_F16, 1, 1);
     Oracle big;
-    (void)state;
     o.options.norm_group = 25;
     o.options.clip_low = -0.05f;
     o.options.temperature = 0.5f;
@@ -288,13 +282,7 @@ static void sample_of_a_big_case(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(options_that_ask_for_nothing),
-        cmocka_unit_test(wrong_weight_gradients_fail),
-        cmocka_unit_test(taint_reaches_weight_gradients),
-        cmocka_unit_test(dropout_keeps_the_mean),
-        cmocka_unit_test(sequences_are_a_batch),
-        cmocka_unit_test(sample_of_a_big_case),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(options_that_ask_for_nothing, wrong_weight_gradients_fail,
+                     taint_reaches_weight_gradients, dropout_keeps_the_mean, sequences_are_a_batch,
+                     sample_of_a_big_case);
 }

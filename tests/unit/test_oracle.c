@@ -28,9 +28,8 @@ static Oracle run(const Case *c, int backward)
 }
 
 /* O and lse by the definition, one output element at a time. */
-static void forward_is_definition(void **state)
+TEST(forward_is_definition)
 {
-    (void)state;
     for (int n = 0; n < OPTION_COUNT; n++) {
         Case *c = case_option(&options[n], ATTN_F32, 1, 1);
         const AttnArgs *a = &c->args;
@@ -68,9 +67,8 @@ static void forward_is_definition(void **state)
     }
 }
 
-static void constant_V(void **state)
+TEST(constant_V)
 {
-    (void)state;
     for (int n = 0; n < OPTION_COUNT; n++) {
         Case *c = case_option(&options[n], ATTN_F32, 3, 1);
         const Tensor *V = &c->args.V;
@@ -91,9 +89,8 @@ static void constant_V(void **state)
 }
 
 /* Q = 0: every visible key weighs the same. */
-static void zero_Q(void **state)
+TEST(zero_Q)
 {
-    (void)state;
     for (int n = 0; n < OPTION_COUNT; n++) {
         Case *c = case_option(&options[n], ATTN_F32, 2, 1);
         const AttnShape s = c->args.shape;
@@ -120,11 +117,10 @@ static void zero_Q(void **state)
 }
 
 /* Window (0,0): O_i = V at i + Nk - Nq, whatever Q and K. */
-static void window_of_one(void **state)
+TEST(window_of_one)
 {
     Case *c = case_new((AttnShape){2, 2, 2, 9, 13, 4}, ATTN_F32, LAYOUT_ODD, 1);
     Oracle o;
-    (void)state;
     c->args.rule = (AttnRule){0, 0};
     o = run(c, 0);
     for (int64_t e = 0; e < o.O.count; e++) {
@@ -136,11 +132,10 @@ static void window_of_one(void **state)
 }
 
 /* Reversing the keys together with their values changes nothing without a mask. */
-static void permuted_keys(void **state)
+TEST(permuted_keys)
 {
     Case *c = case_new((AttnShape){1, 2, 1, 7, 12, 5}, ATTN_F32, LAYOUT_BSHD, 1);
     Oracle before, after;
-    (void)state;
     before = run(c, 1);
     for (int64_t j = 0; j < 6; j++)
         for (int64_t x = 0; x < 5; x++) {
@@ -163,12 +158,11 @@ static void permuted_keys(void **state)
 }
 
 /* K_j + shift for all j: O stays, lse_i moves by scale q_i . shift. */
-static void shifted_keys(void **state)
+TEST(shifted_keys)
 {
     Case *c = case_new((AttnShape){1, 1, 1, 6, 9, 4}, ATTN_F32, LAYOUT_BSHD, 1);
     const float shift[] = {0.5f, -1.25f, 2, 0.25f};
     Oracle before, after;
-    (void)state;
     before = run(c, 0);
     for (int64_t e = 0; e < 36; e++)
         case_set(&c->args.K, 0, e / 4, 0, e % 4,
@@ -189,12 +183,11 @@ static void shifted_keys(void **state)
 }
 
 /* GQA equals MHA with every kv head repeated; dK and dV are sums over the copies. */
-static void gqa_is_repeated_mha(void **state)
+TEST(gqa_is_repeated_mha)
 {
     Case *gqa = case_new((AttnShape){2, 6, 2, 5, 8, 3}, ATTN_F32, LAYOUT_BSHD, 1);
     Case *mha = case_new((AttnShape){2, 6, 6, 5, 8, 3}, ATTN_F32, LAYOUT_BSHD, 1);
     Oracle g, m;
-    (void)state;
     for (int64_t e = 0; e < 2 * 6 * 8 * 3; e++) {
         const int64_t x = e % 3, j = e / 3 % 8, h = e / 24 % 6, b = e / 144;
         case_set(&mha->args.K, b, j, h, x, case_get(&gqa->args.K, b, j, h / 3, x));
@@ -229,14 +222,13 @@ static void gqa_is_repeated_mha(void **state)
 
 /* 40000^2 x 8 is above 10^10 pair-channels: the sample must agree with a smaller problem that holds
  * the same keys. A window makes the rows independent of everything far away. */
-static void sample_equals_whole(void **state)
+TEST(sample_equals_whole)
 {
     const AttnShape big = {1, 1, 1, 40000, 40000, 8}, small = {1, 1, 1, 400, 400, 8};
     Case *b = case_new(big, ATTN_F32, LAYOUT_BSHD, 1),
          *s = case_new(small, ATTN_F32, LAYOUT_BSHD, 1);
     Oracle whole, some;
     int compared = 0;
-    (void)state;
     b->args.rule = s->args.rule = (AttnRule){20, 20};
     for (int64_t e = 0; e < 400 * 8; e++) {
         case_set(&s->args.Q, 0, e / 8, 0, e % 8, case_get(&b->args.Q, 0, e / 8, 0, e % 8));
@@ -272,15 +264,6 @@ static void sample_equals_whole(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forward_is_definition),
-        cmocka_unit_test(constant_V),
-        cmocka_unit_test(zero_Q),
-        cmocka_unit_test(window_of_one),
-        cmocka_unit_test(permuted_keys),
-        cmocka_unit_test(shifted_keys),
-        cmocka_unit_test(gqa_is_repeated_mha),
-        cmocka_unit_test(sample_equals_whole),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(forward_is_definition, constant_V, zero_Q, window_of_one, permuted_keys,
+                     shifted_keys, gqa_is_repeated_mha, sample_equals_whole);
 }

@@ -102,7 +102,7 @@ static void expect_same(Case *c, const char *what)
     oracle_free(&all);
 }
 
-static void small_cases(void **state)
+TEST(small_cases)
 {
     static const AttnShape shapes[] = {{1, 1, 1, 600, 600, 8},
                                        {2, 4, 2, 300, 530, 5},
@@ -110,7 +110,6 @@ static void small_cases(void **state)
                                        {1, 2, 2, 1, 300, 4},
                                        {1, 2, 1, 270, 1, 4}};
     static const AttnRule rules[] = {{-1, -1}, {-1, 0}, {20, 0}, {300, 17}, {0, 0}};
-    (void)state;
     for (size_t n = 0; n < sizeof shapes / sizeof *shapes; n++)
         for (int r = 0; r < 6; r++) {
             const AttnDtype dtype = (AttnDtype)((n + (size_t)r) % 3);
@@ -127,11 +126,10 @@ static void small_cases(void **state)
 }
 
 /* Sequences in one tensor, and a zigzag shard against all keys. */
-static void positions(void **state)
+TEST(positions)
 {
     const AttnShape shape = {1, 2, 1, 520, 600, 8};
     Case *c = case_new(shape, ATTN_F32, LAYOUT_BSHD, 1);
-    (void)state;
     c->args.rule = (AttnRule){-1, 0};
     c->segments_q[0] = (AttnSegment){0, 250, 0, 0, 1};
     c->segments_q[1] = (AttnSegment){250, 270, 1, 3, 1};
@@ -177,9 +175,8 @@ static void expect_same_reach(float in_K, int64_t first, int64_t last, float in_
     case_free(c);
 }
 
-static void nonfinite(void **state)
+TEST(nonfinite)
 {
-    (void)state;
     expect_same_reach(-INFINITY, 370, 370, NAN);
     expect_same_reach(-INFINITY, 0, 299, 1);
     expect_same_reach(NAN, 0, 299, 1);
@@ -187,10 +184,9 @@ static void nonfinite(void **state)
 }
 
 /* Other rows in every run, unless the environment says which. */
-static void seeds(void **state)
+TEST(seeds)
 {
     uint64_t first;
-    (void)state;
     setenv("ATTN_SAMPLE_SEED", "5", 1);
     assert_int_equal(5, oracle_sample_seed());
     unsetenv("ATTN_SAMPLE_SEED");
@@ -201,12 +197,6 @@ static void seeds(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(seeds),
-        cmocka_unit_test(small_cases),
-        cmocka_unit_test(positions),
-        cmocka_unit_test(nonfinite),
-    };
     setenv("ATTN_SAMPLE_SEED", "5", 1);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(seeds, small_cases, positions, nonfinite);
 }

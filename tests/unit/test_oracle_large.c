@@ -217,11 +217,10 @@ static const OracleLimits no_size = {0, 0, 1e12};
 
 /* Whole dK and dV would be 7 * 10^10 visible pair-channels, a minute of work. With ATTN_TEST_QUICK
  * (sanitizers) one dtype, and fewer tokens that are taken for as many. */
-static void large_cases(void **state)
+TEST(large_cases)
 {
     const int64_t N = quick() ? 8192 : 65536;
     const AttnShape shape = {1, 2, 1, N, N, 16};
-    (void)state;
     for (int dtype = quick() ? ATTN_BF16 : ATTN_F32; dtype <= ATTN_BF16; dtype += 2) {
         Kinds *k = kinds_new(shape, (AttnDtype)dtype);
         const int f32 = dtype == ATTN_F32;
@@ -247,7 +246,7 @@ static void large_cases(void **state)
     }
 }
 
-static void nan_where_nobody_looks(void **state)
+TEST(nan_where_nobody_looks)
 {
     const AttnShape shape = {1, 1, 1, 3000, 3000, 16};
     Kinds *k = kinds_new(shape, ATTN_BF16);
@@ -256,7 +255,6 @@ static void nan_where_nobody_looks(void **state)
     Oracle o;
     Check check;
     int64_t i = 1600;
-    (void)state;
     assert_int_equal(0, oracle_run_within(&o, a, 1, 1, (OracleRoundings){0}, &no_size));
     compute(k, &whole);
     while (oracle_sample_find(&o.rows, i) >= 0 || oracle_sample_find(&o.keys, i) >= 0)
@@ -284,10 +282,6 @@ static void nan_where_nobody_looks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(large_cases),
-        cmocka_unit_test(nan_where_nobody_looks),
-    };
     setenv("ATTN_SAMPLE_SEED", "5", 1);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(large_cases, nan_where_nobody_looks);
 }

@@ -37,11 +37,10 @@ static Oracle run(const Case *c)
     return o;
 }
 
-static void nonfinite_reaches_who_sees_it(void **state)
+TEST(nonfinite_reaches_who_sees_it)
 {
     Case *c = causal_case();
     Oracle o;
-    (void)state;
     case_set(&c->args.K, 0, 5, 0, 1, NAN);
     case_set(&c->args.V, 0, 3, 0, 2, INFINITY);
     o = run(c);
@@ -61,12 +60,11 @@ static void expect_close(double found, double expected, const char *what)
         fail_msg("%s: found %.17g, expected %.17g", what, found, expected);
 }
 
-static void keys_of_minus_infinity_are_hidden(void **state)
+TEST(keys_of_minus_infinity_are_hidden)
 {
     Case *c = causal_case();
     uint8_t mask[N * N];
     Oracle hidden, o;
-    (void)state;
     for (int e = 0; e < N * N; e++)
         mask[e] = e % N < 3;
     c->args.mask = mask;
@@ -94,9 +92,8 @@ static void keys_of_minus_infinity_are_hidden(void **state)
 
 /* One query, two keys, of which the first has the score -inf: all weight is on the second. The sums
  * over channels and keys come in fours in there; d and Nk need not. */
-static void hidden_key_at_any_width(void **state)
+TEST(hidden_key_at_any_width)
 {
-    (void)state;
     for (int64_t d = 1; d <= 9; d++) {
         Case *c = case_new((AttnShape){1, 1, 1, 1, 2, d}, ATTN_F32, LAYOUT_BSHD, 1);
         Oracle o;
@@ -119,7 +116,7 @@ static void hidden_key_at_any_width(void **state)
 
 /* What no float32 program can compute is known before any is judged. The change is made at query
  * or key 2, once seen and once hidden by a mask. */
-static void overflow_is_foreseen(void **state)
+TEST(overflow_is_foreseen)
 {
     enum { IN_Q, IN_K, IN_V, IN_dO };
     static const struct {
@@ -133,7 +130,6 @@ static void overflow_is_foreseen(void **state)
         {IN_dO, 1, INFINITY, 1, 0},
     };
     static const int partner[] = {IN_K, IN_Q, IN_dO, IN_V};
-    (void)state;
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++)
         for (int hidden = 0; hidden < 2; hidden++) {
             Case *c = case_new((AttnShape){1, 1, 1, N, N, D}, ATTN_F32, LAYOUT_BSHD, 1);
@@ -175,10 +171,9 @@ static int passes(const Case *c, const Oracle *o)
 }
 
 /* Padding: row 2 is masked out and its dO is NaN or infinite. */
-static void padded_gradients_reach_nothing(void **state)
+TEST(padded_gradients_reach_nothing)
 {
     static const float paddings[] = {NAN, INFINITY};
-    (void)state;
     for (int n = 0; n < 2; n++) {
         Case *c = causal_case();
         uint8_t mask[N * N] = {0};
@@ -205,9 +200,8 @@ static void padded_gradients_reach_nothing(void **state)
 }
 
 /* Row 2 has scores of -inf only: from its three keys, or from its query. */
-static void empty_or_nan_and_nothing_else(void **state)
+TEST(empty_or_nan_and_nothing_else)
 {
-    (void)state;
     for (int in_query = 0; in_query < 2; in_query++) {
         Case *c = causal_case();
         Oracle o;
@@ -236,14 +230,13 @@ static void empty_or_nan_and_nothing_else(void **state)
 
 /* Rows are looked through by their bits: each value at each place of a row, and what stands in the
  * neighbouring rows does not count. */
-static void rows_by_their_bits(void **state)
+TEST(rows_by_their_bits)
 {
     static const struct {
         float value;
         int nonfinite, nan;
     } values[] = {{0.0f, 0, 0},     {-0.0f, 0, 0},     {1e-7f, 0, 0}, {-60000.0f, 0, 0},
                   {INFINITY, 1, 0}, {-INFINITY, 1, 0}, {NAN, 1, 1},   {-NAN, 1, 1}};
-    (void)state;
     for (int dtype = 0; dtype < 3; dtype++)
         for (size_t n = 0; n < sizeof values / sizeof *values; n++) {
             Storage s;
@@ -262,14 +255,7 @@ static void rows_by_their_bits(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nonfinite_reaches_who_sees_it),
-        cmocka_unit_test(keys_of_minus_infinity_are_hidden),
-        cmocka_unit_test(overflow_is_foreseen),
-        cmocka_unit_test(hidden_key_at_any_width),
-        cmocka_unit_test(padded_gradients_reach_nothing),
-        cmocka_unit_test(empty_or_nan_and_nothing_else),
-        cmocka_unit_test(rows_by_their_bits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(nonfinite_reaches_who_sees_it, keys_of_minus_infinity_are_hidden,
+                     overflow_is_foreseen, hidden_key_at_any_width, padded_gradients_reach_nothing,
+                     empty_or_nan_and_nothing_else, rows_by_their_bits);
 }

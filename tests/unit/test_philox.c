@@ -6,17 +6,11 @@
  * The known answers are those of the authors' own distribution (Random123, tests/kat_vectors, lines
  * "philox4x32 10"): zeros, ones, and the digits of pi.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
+#include "unit.h"
 
 #include "io/philox.h"
 
-static void known_answers(void **state)
+TEST(known_answers)
 {
     static const struct {
         PhiloxWords counter;
@@ -31,7 +25,6 @@ static void known_answers(void **state)
          {0xa4093822, 0x299f31d0},
          {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}},
     };
-    (void)state;
     for (int n = 0; n < 3; n++) {
         const PhiloxWords found =
             philox_4x32_10(known[n].counter, known[n].key[0], known[n].key[1]);
@@ -42,11 +35,10 @@ static void known_answers(void **state)
 
 /* The third vector as a pair: j = 4 * 0x243f6a88 + w, i = 0x85a308d3, h, b, seed = both key words.
  * A threshold one above the word drops the pair, the word itself keeps it. */
-static void words_of_a_pair(void **state)
+TEST(words_of_a_pair)
 {
     static const uint32_t answer[] = {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1};
     const AttnOptions o = {.dropout = 0.5f, .dropout_seed = UINT64_C(0x299f31d0a4093822)};
-    (void)state;
     for (int64_t w = 0; w < 4; w++) {
         const int64_t j = 4 * INT64_C(0x243f6a88) + w;
         assert_true(attn_keeps(&o, answer[w], 0x03707344, 0x13198a2e, 0x85a308d3, j));
@@ -54,10 +46,9 @@ static void words_of_a_pair(void **state)
     }
 }
 
-static void thresholds(void **state)
+TEST(thresholds)
 {
     const AttnOptions o = {.dropout_seed = 3};
-    (void)state;
     assert_int_equal(0, attn_dropout_threshold(0));
     assert_int_equal(0x80000000u, attn_dropout_threshold(0.5f));
     assert_int_equal(0x40000000u, attn_dropout_threshold(0.25f));
@@ -69,11 +60,10 @@ static void thresholds(void **state)
 
 /* Share of kept pairs along j, i, h and b, and of neighbours that are both kept: within five
  * standard deviations of what independent draws give. */
-static void shares(void **state)
+TEST(shares)
 {
     const float rates[] = {0.05f, 0.1f, 0.5f, 0.9f};
     const int64_t count = 40000;
-    (void)state;
     for (int along = 0; along < 4; along++)
         for (int r = 0; r < 4; r++) {
             const AttnOptions o = {.dropout_seed = 99 + (uint64_t)r};
@@ -96,10 +86,9 @@ static void shares(void **state)
 }
 
 /* Other seeds, in either half of the key, are other draws. */
-static void seeds_differ(void **state)
+TEST(seeds_differ)
 {
     const uint64_t seeds[] = {0, 1, UINT64_C(1) << 32, UINT64_C(0xFFFFFFFF00000000)};
-    (void)state;
     for (int a = 0; a < 4; a++)
         for (int b = a + 1; b < 4; b++) {
             const AttnOptions first = {.dropout_seed = seeds[a]},
@@ -114,10 +103,5 @@ static void seeds_differ(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_answers), cmocka_unit_test(words_of_a_pair),
-        cmocka_unit_test(thresholds),    cmocka_unit_test(shares),
-        cmocka_unit_test(seeds_differ),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(known_answers, words_of_a_pair, thresholds, shares, seeds_differ);
 }

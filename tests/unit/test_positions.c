@@ -32,10 +32,9 @@ static int64_t random_limit(void)
 }
 
 /* The segment that holds i, by its definition: first <= i < first + length. */
-static void position_is_that_of_its_segment(void **state)
+TEST(position_is_that_of_its_segment)
 {
     AttnSegment s[MOST];
-    (void)state;
     for (int n = 0; n < 2000; n++) {
         const int64_t N = 1 + case_random() % 40;
         const AttnPositions map = random_map(s, N, 3);
@@ -54,9 +53,8 @@ static void position_is_that_of_its_segment(void **state)
 }
 
 /* The rule as attn.h has it in words, in 128 bits so that no limit overflows. */
-static void visible_is_the_rule(void **state)
+TEST(visible_is_the_rule)
 {
-    (void)state;
     for (int n = 0; n < 20000; n++) {
         const AttnRule r = {random_limit(), random_limit()};
         const AttnPosition q = {case_random() % 2, (int64_t)(case_random() % 40) - 20};
@@ -68,10 +66,9 @@ static void visible_is_the_rule(void **state)
     }
 }
 
-static void range_is_min_and_max(void **state)
+TEST(range_is_min_and_max)
 {
     AttnSegment s[MOST];
-    (void)state;
     for (int n = 0; n < 5000; n++) {
         const int64_t N = 1 + case_random() % 40, first = case_random() % (unsigned)N;
         const int64_t count = 1 + case_random() % (unsigned)(N - first);
@@ -100,11 +97,10 @@ static int64_t visible_in_tile(const AttnArgs *a, int64_t i0, int64_t Br, int64_
 }
 
 /* SKIP: none visible. CLEAN: all. Both are promises; MASKED promises nothing. */
-static void tile_class_keeps_its_promise(void **state)
+TEST(tile_class_keeps_its_promise)
 {
     AttnSegment sq[MOST], sk[MOST];
     int64_t met[3] = {0, 0, 0};
-    (void)state;
     for (int n = 0; n < 20000; n++) {
         AttnArgs a = {.shape = {1, 1, 1, 1 + case_random() % 30, 1 + case_random() % 30, 1}};
         const int64_t Br = 1 + case_random() % (unsigned)a.shape.Nq;
@@ -130,9 +126,8 @@ static void tile_class_keeps_its_promise(void **state)
 
 /* For ordinary attention (one segment, stride 1) the classes are exact: nothing is asked pair by
  * pair that need not be. */
-static void tile_class_is_exact_for_one_segment(void **state)
+TEST(tile_class_is_exact_for_one_segment)
 {
-    (void)state;
     for (int n = 0; n < 20000; n++) {
         const int64_t Nq = 1 + case_random() % 30, Nk = 1 + case_random() % 30;
         const AttnSegment q = {0, Nq, 0, case_random() % 2 ? Nk - Nq : 0, 1}, k = {0, Nk, 0, 0, 1};
@@ -154,12 +149,11 @@ static void tile_class_is_exact_for_one_segment(void **state)
 }
 
 /* Lower-right: the last query sees the last key. Upper-left: the first sees the first only. */
-static void alignment_by_hand(void **state)
+TEST(alignment_by_hand)
 {
     Case *c = case_new((AttnShape){1, 1, 1, 2, 4, 1}, ATTN_F32, LAYOUT_BSHD, 1);
     const int lower[2][4] = {{1, 1, 1, 0}, {1, 1, 1, 1}},
               upper[2][4] = {{1, 0, 0, 0}, {1, 1, 0, 0}};
-    (void)state;
     case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
     for (int e = 0; e < 8; e++)
         assert_int_equal(lower[e / 4][e % 4], attn_sees(&c->args, e / 4, e % 4));
@@ -171,13 +165,7 @@ static void alignment_by_hand(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(position_is_that_of_its_segment),
-        cmocka_unit_test(visible_is_the_rule),
-        cmocka_unit_test(range_is_min_and_max),
-        cmocka_unit_test(tile_class_keeps_its_promise),
-        cmocka_unit_test(tile_class_is_exact_for_one_segment),
-        cmocka_unit_test(alignment_by_hand),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(position_is_that_of_its_segment, visible_is_the_rule, range_is_min_and_max,
+                     tile_class_keeps_its_promise, tile_class_is_exact_for_one_segment,
+                     alignment_by_hand);
 }

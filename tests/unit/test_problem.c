@@ -33,7 +33,7 @@ static void expect_all_values(const Problem *p, int thd)
 }
 
 /* Every layout with every packing, and with every way that memory can be laid out. */
-static void files_of_every_kind(void **state)
+TEST(files_of_every_kind)
 {
     static const char *const layouts[] = {"bshd", "sbhd", "thd"};
     static const char *const packs[] = {"q_k_v --q q.npy --k k.npy --v v.npy",
@@ -42,7 +42,6 @@ static void files_of_every_kind(void **state)
     static const char *const strides[] = {"", "--strides odd", "--strides bhsd"};
     const int64_t lengths[] = {0, 3, 6};
     Made m;
-    (void)state;
     write_integers("cu.npy", 0, 3, lengths);
     for (int l = 0; l < 3; l++) {
         write_tensors("q.npy", (CliTensors)l, 0, 0);
@@ -72,11 +71,10 @@ static int inside(const Storage *s, const Tensor *t)
     return s->mapping && at >= s->base && at < s->base + s->bytes;
 }
 
-static void packed_tensors_share_a_storage(void **state)
+TEST(packed_tensors_share_a_storage)
 {
     static const char *const lines[] = {"--pack q_k_v", "--pack q_kv", "--pack qkv",
                                         "--pack qkv --strides odd"};
-    (void)state;
     for (int n = 0; n < 4; n++) {
         char line[256];
         Made m;
@@ -104,12 +102,11 @@ static void packed_tensors_share_a_storage(void **state)
 }
 
 /* The numbers do not depend on packing, layout or strides. */
-static void inputs_are_the_same_packed(void **state)
+TEST(inputs_are_the_same_packed)
 {
     static const char *const lines[] = {"--pack q_kv", "--pack qkv", "--tensor-layout sbhd",
                                         "--pack qkv --strides odd"};
     Made plain, m;
-    (void)state;
     expect_made(&plain, "-N 5 -B 2 -H 4 --kv-heads 2 -d 8 --dtype bf16");
     for (int n = 0; n < 4; n++) {
         char line[256];
@@ -133,10 +130,9 @@ static void inputs_are_the_same_packed(void **state)
 }
 
 /* A ring leaves one thread behind; what is filled next is filled by those of its own case. */
-static void threads_of_the_case(void **state)
+TEST(threads_of_the_case)
 {
     Made m;
-    (void)state;
     bench_set_threads(1);
     expect_made(&m, "-N 5 --threads 3");
 #ifdef _OPENMP
@@ -147,12 +143,11 @@ static void threads_of_the_case(void **state)
 
 /* --- sequences ---------------------------------------------------------------------------------*/
 
-static void lengths_become_segments(void **state)
+TEST(lengths_become_segments)
 {
     const int64_t q[] = {0, 4, 4, 9}, k[] = {0, 2, 5, 13};
     Made m;
     AttnPosition at;
-    (void)state;
     write_integers("q.npy", 1, 4, q);
     write_integers("k.npy", 0, 4, k);
     expect_made(&m, "--tensor-layout thd --cu-seqlens-q q.npy --cu-seqlens-kv k.npy --causal -d 4");
@@ -173,7 +168,7 @@ static void lengths_become_segments(void **state)
     drop(&m);
 }
 
-static void lengths_refused(void **state)
+TEST(lengths_refused)
 {
     static const int64_t bad[][3] = {{1, 4, 9}, {0, 5, 4}, {0, -3, 9}, {0, 0, 0}};
     const int64_t good[] = {0, 4, 9}, one[] = {0, 9}, alone[] = {0};
@@ -181,7 +176,6 @@ static void lengths_refused(void **state)
     float real[3] = {0, 4, 9};
     const int64_t three = 3;
     char error[NPY_ERROR_SIZE];
-    (void)state;
     write_integers("good.npy", 0, 3, good);
     for (int n = 0; n < 4; n++) {
         write_integers("bad.npy", 1, 3, bad[n]);
@@ -205,13 +199,7 @@ static void lengths_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(files_of_every_kind),
-        cmocka_unit_test(packed_tensors_share_a_storage),
-        cmocka_unit_test(inputs_are_the_same_packed),
-        cmocka_unit_test(threads_of_the_case),
-        cmocka_unit_test(lengths_become_segments),
-        cmocka_unit_test(lengths_refused),
-    };
-    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+    return RUN_TESTS_BETWEEN(enter_folder, leave_folder, files_of_every_kind,
+                             packed_tensors_share_a_storage, inputs_are_the_same_packed,
+                             threads_of_the_case, lengths_become_segments, lengths_refused);
 }

@@ -3,15 +3,7 @@
  * test_ratio.c: the rounds of ratio.h. Rates depend on the machine, but what a round says must
  * agree with itself, and rounds that lie far apart must be seen.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include "attn_config.h"
 #include "bench/fma_isa.h"
@@ -27,9 +19,8 @@ static void check_loop(const FmaIsa *isa)
     assert_true(isa->run(0) != isa->run(1));
 }
 
-static void fma_loops(void **state)
+TEST(fma_loops)
 {
-    (void)state;
     check_loop(&fma_isa_portable);
 #ifdef HAVE_ISA_AVX2
     if (exp_isa_usable(&exp_isa_avx2))
@@ -44,10 +35,9 @@ static void fma_loops(void **state)
 }
 
 /* Of 8 rounds the two least and the two most do not count; fewer than three say nothing. */
-static void spread(void **state)
+TEST(spread)
 {
     Samples s = {{5.0, 1.0, 4.0, 9.0, 2.0, 8.0, 3.0, 6.0}, 8};
-    (void)state;
     assert_true(fabs(ratio_spread(&s) - (6.0 - 3.0) / 4.5) < 1e-12);
     assert_true(s.ms[0] == 5.0 && s.ms[7] == 6.0); /* left as they are */
     s.count = 3;
@@ -59,9 +49,8 @@ static void spread(void **state)
 }
 
 /* Half as much again for two threads, where sgemm gains all: three quarters of its scaling. */
-static void scaling(void **state)
+TEST(scaling)
 {
-    (void)state;
     assert_true(fabs(ratio_scaling(150.0, 100.0, 400.0, 200.0) - 0.75) < 1e-12);
     assert_true(fabs(ratio_scaling(200.0, 100.0, 300.0, 200.0) - 4.0 / 3.0) < 1e-12);
 }
@@ -110,23 +99,21 @@ static void one_millisecond(void *context, int threads)
 }
 
 /* However often it runs in a row to be long enough, the time is that of one run. */
-static void time_of_one_run(void **state)
+TEST(time_of_one_run)
 {
     static RatioResult result;
     const RatioPiece piece = {NULL, one_millisecond, NULL, 2e4}; /* 23 times in a row */
-    (void)state;
     assert_int_equal(0, ratio_measure(&result, &piece, 96, 2, 1));
     for (int i = 0; i < 2; i++)
         assert_true(result.ms.ms[i] >= 1.0 && result.ms.ms[i] < 3.0);
 }
 #endif
 
-static void rounds(void **state)
+TEST(rounds)
 {
     static RatioResult result;
     Work w = {0, 0, 0, 1.0f};
     const RatioPiece piece = {prepare, work, &w, 2e5};
-    (void)state;
 #ifdef HAVE_OPENBLAS
     for (int threads = 1; threads <= 2; threads++) {
         const int before = w.prepared;

@@ -5,18 +5,10 @@
  * tests/stages/test_interface.py.
  */
 #include <fcntl.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit.h"
 
 #include "bench/run_internal.h"
 #include "io/npy.h"
@@ -87,11 +79,10 @@ static void expect(const char *text, const char *part)
         fail_msg("%s is not in %s", part, text);
 }
 
-static void rows_are_json(void **state)
+TEST(rows_are_json)
 {
     char text[8192], *p;
     Check check;
-    (void)state;
     memset(&check, 0, sizeof check);
     check.bound_ratio = INFINITY;
     check.flash_ratio = NAN;
@@ -116,11 +107,10 @@ static void rows_are_json(void **state)
         assert_true((*p >= ' ' && *p < 127) || (*p == '\n' && p[1] == '\0'));
 }
 
-static void pass_is_said_honestly(void **state)
+TEST(pass_is_said_honestly)
 {
     char text[8192];
     Check check;
-    (void)state;
     memset(&check, 0, sizeof check);
     check.pass = 1;
     tiles = (ReportTiles){4096, 16, 32, 2, 0, 0, 0};
@@ -142,14 +132,13 @@ static void pass_is_said_honestly(void **state)
     expect(text, "\"pass\":false");
 }
 
-static void no_rows_leave_no_file(void **state)
+TEST(no_rows_leave_no_file)
 {
     char *argv[] = {"unit", "--json", "rows.jsonl"};
     Cli cli;
     Report report;
     FILE *f;
     struct stat s;
-    (void)state;
     assert_int_equal(cli_parse(&cli, &stage, 3, argv), CLI_CONTINUE);
     assert_int_equal(report_open(&report, &cli), EXIT_OK);
     assert_int_not_equal(stat("rows.jsonl", &s), 0); /* who is killed now leaves none either */
@@ -164,11 +153,10 @@ static void no_rows_leave_no_file(void **state)
     cli_free(&cli);
 }
 
-static void probe_leaves_nothing(void **state)
+TEST(probe_leaves_nothing)
 {
     struct stat s;
     FILE *f;
-    (void)state;
     assert_int_equal(save_probe("."), EXIT_OK);
     assert_int_equal(save_probe("a/b//c/"), EXIT_OK);
     assert_int_not_equal(stat("a", &s), 0);
@@ -205,7 +193,7 @@ static void read_text(const char *path, char *text, size_t size)
 }
 
 /* Options and tile counts, in the row and above the table. */
-static void windows_are_told(void **state)
+TEST(windows_are_told)
 {
     char *argv[] = {
         "unit",      "--causal",   "--window", "3,0",        "-N",        "8",      "-d",
@@ -218,7 +206,6 @@ static void windows_are_told(void **state)
     Problem problem;
     RunResult out;
     int saved, file;
-    (void)state;
     assert_int_equal(cli_parse(&cli, &offline, 26, argv), CLI_CONTINUE);
     assert_int_equal(report_open(&report, &cli), EXIT_OK);
     assert_int_equal(problem_make(&problem, &cli.cases[0]), EXIT_OK);
@@ -273,7 +260,7 @@ static void expect_shape(const char *path, int ndim, int64_t a, int64_t b, int64
 }
 
 /* --save in the layout of --tensor-layout: element 1 tells which axis is the next to the last. */
-static void saved_in_the_tensor_layout(void **state)
+TEST(saved_in_the_tensor_layout)
 {
     char *argv[] = {
         "unit", "--tensor-layout", "sbhd", "-B",         "2",         "-N", "3", "-H", "1", "-d",
@@ -282,7 +269,6 @@ static void saved_in_the_tensor_layout(void **state)
     Report report;
     Problem problem;
     RunResult out;
-    (void)state;
     assert_int_equal(cli_parse(&cli, &offline, 16, argv), CLI_CONTINUE);
     for (int thd = 0; thd < 2; thd++) {
         CliCase *c = &cli.cases[0];
@@ -318,13 +304,7 @@ static void saved_in_the_tensor_layout(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_json),
-        cmocka_unit_test(pass_is_said_honestly),
-        cmocka_unit_test(no_rows_leave_no_file),
-        cmocka_unit_test(windows_are_told),
-        cmocka_unit_test(saved_in_the_tensor_layout),
-        cmocka_unit_test(probe_leaves_nothing),
-    };
-    return cmocka_run_group_tests(tests, enter_folder, leave_folder);
+    return RUN_TESTS_BETWEEN(enter_folder, leave_folder, rows_are_json, pass_is_said_honestly,
+                             no_rows_leave_no_file, windows_are_told, saved_in_the_tensor_layout,
+                             probe_leaves_nothing);
 }

@@ -4,18 +4,10 @@
  * misbehave in one way each. Also problem_make: positions, layouts and that a seed is a seed.
  */
 #include <fcntl.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit.h"
 
 #include "alloc.h"
 #include "attn_config.h"
@@ -213,10 +205,9 @@ static void done(Run *r)
 
 static const char small[] = "-B 2 -N 5 -H 3 -d 4 --threads 1 --strides odd";
 
-static void repetitions(void **state)
+TEST(repetitions)
 {
     Run r;
-    (void)state;
     run(&r, counting, small);
     assert_int_equal(r.status, EXIT_OK);
     assert_true(calls == 1 && r.out.forward.count == 1 && r.out.backward.count == 0 && r.out.ran);
@@ -232,10 +223,9 @@ static void repetitions(void **state)
     done(&r);
 }
 
-static void a_slow_variant_stops(void **state)
+TEST(a_slow_variant_stops)
 {
     Run r;
-    (void)state;
     run(&r, sleeps, "-N 1 -H 1 -d 1 --threads 1 --bench --warmup 1 --iters 20");
     /* warm-up 0.7 s, then samples end at 1.4 s and 2.1 s: over the budget of 2 s */
     assert_true(r.out.forward.count >= 1 && r.out.forward.count <= 2);
@@ -248,10 +238,9 @@ static void a_slow_variant_stops(void **state)
     done(&r);
 }
 
-static void stray_writes(void **state)
+TEST(stray_writes)
 {
     Run r;
-    (void)state;
     run(&r, writes_input, small);
     assert_true(!r.out.inputs_intact && r.out.storage_intact);
     done(&r);
@@ -271,11 +260,10 @@ static void stray_writes(void **state)
 #endif
 }
 
-static void stray_writes_are_wrong(void **state)
+TEST(stray_writes_are_wrong)
 {
     AttnFn bad[] = {writes_input, writes_gap, counting};
     size_t i;
-    (void)state;
     for (i = 0; i < 3; i++) {
         Run r;
         Reference reference;
@@ -293,7 +281,7 @@ static void stray_writes_are_wrong(void **state)
 }
 
 /* The rungs' trait: the plain problem runs, anything else is skipped with the reason. */
-static void plain_variants_skip_the_rest(void **state)
+TEST(plain_variants_skip_the_rest)
 {
     static const struct {
         const char *line, *why;
@@ -307,7 +295,6 @@ static void plain_variants_skip_the_rest(void **state)
         {"-B 2 -N 5 -H 3 -d 4 --strides bhsd", "contiguous"},
         {"-N 5 -H 3 -d 4 --strides odd", "contiguous"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char line[128];
         Run r;
@@ -328,7 +315,7 @@ static void plain_variants_skip_the_rest(void **state)
 }
 
 /* What no flag of this stage asks for: segments, stage 05's options; and a GPU's two d. */
-static void what_is_plain(void **state)
+TEST(what_is_plain)
 {
     static const AttnSegment whole = {0, 8, 0, 3, 1}, odd = {0, 8, 0, 0, 2},
                              other = {0, 8, 1, 0, 1};
@@ -336,7 +323,6 @@ static void what_is_plain(void **state)
     static const AttnOptions options = {.temperature = 1.0f};
     Variant v = {.name = "v9_rung", .device = ON_CUDA, .traits = VARIANT_PLAIN};
     AttnArgs plain = {.shape = {1, 1, 1, 8, 8, 64}, .scale = 1.0f, .rule = {-1, 0}}, a;
-    (void)state;
     plain.positions_q = (AttnPositions){&whole, 1};
     plain.positions_k = (AttnPositions){&whole, 1};
     assert_null(variant_plain_refuses(&v, &plain));
@@ -358,10 +344,9 @@ static void what_is_plain(void **state)
     assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips the options"));
 }
 
-static void workspace_is_counted(void **state)
+TEST(workspace_is_counted)
 {
     Run r;
-    (void)state;
     run(&r, uses_workspace, small);
     assert_int_equal(r.out.peak_bytes, 12000);
     assert_int_equal(r.out.leaked_bytes, 0);
@@ -373,10 +358,9 @@ static void workspace_is_counted(void **state)
     done(&r);
 }
 
-static void statuses(void **state)
+TEST(statuses)
 {
     Run r;
-    (void)state;
     run(&r, no_memory, small);
     assert_int_equal(r.status, EXIT_RUNTIME);
     assert_true(r.out.status == ATTN_NO_MEMORY && !r.out.ran && r.out.failure[0]);
@@ -392,10 +376,9 @@ static void statuses(void **state)
 }
 
 /* Two counts: whatever the machine's default is, one of them differs from it. */
-static void threads_are_set(void **state)
+TEST(threads_are_set)
 {
     int threads;
-    (void)state;
     for (threads = 1; threads <= 2; threads++) {
         char line[64];
         Run r;
@@ -409,10 +392,9 @@ static void threads_are_set(void **state)
     }
 }
 
-static void positions(void **state)
+TEST(positions)
 {
     Run r;
-    (void)state;
     make(&r, "--seq-q 3 --seq-kv 8 -H 1 -d 2 --causal");
     assert_true(attn_position(r.problem.args.positions_q, 2).position == 7);
     assert_true(attn_sees(&r.problem.args, 0, 5) && !attn_sees(&r.problem.args, 0, 6));
@@ -427,12 +409,11 @@ static void positions(void **state)
 }
 
 /* A value depends on seed, tensor and index, not on strides; the layouts differ in memory. */
-static void layouts(void **state)
+TEST(layouts)
 {
     static const char *const names[] = {"bshd", "sbhd", "bhsd", "odd"};
     Run base;
     int k;
-    (void)state;
     make(&base, "-B 2 -N 5 -H 3 -d 4 --seed 9");
     for (k = 0; k < 4; k++) {
         char line[128];
@@ -458,18 +439,7 @@ static void layouts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(repetitions),
-        cmocka_unit_test(a_slow_variant_stops),
-        cmocka_unit_test(stray_writes),
-        cmocka_unit_test(stray_writes_are_wrong),
-        cmocka_unit_test(plain_variants_skip_the_rest),
-        cmocka_unit_test(what_is_plain),
-        cmocka_unit_test(workspace_is_counted),
-        cmocka_unit_test(statuses),
-        cmocka_unit_test(threads_are_set),
-        cmocka_unit_test(positions),
-        cmocka_unit_test(layouts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(repetitions, a_slow_variant_stops, stray_writes, stray_writes_are_wrong,
+                     plain_variants_skip_the_rest, what_is_plain, workspace_is_counted, statuses,
+                     threads_are_set, positions, layouts);
 }

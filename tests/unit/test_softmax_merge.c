@@ -9,13 +9,7 @@
  *   judged by rows_oracle; and rows_oracle itself fed with wrong answers.
  * - Accesses counted by the twins against the numbers of the lesson.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include "counted.h"
 #include "rows_oracle.h"
@@ -52,11 +46,10 @@ static SoftmaxState random_tree(const float *x, int64_t n)
     return random_below(2) ? softmax_merge(a, b) : softmax_merge(b, a);
 }
 
-static void test_random_trees(void **unused)
+TEST(test_random_trees)
 {
     static const float spreads[] = {0.0f, 1.0f, 30.0f, 1e4f};
     float x[MAX_COLS];
-    (void)unused;
     for (int trial = 0; trial < 2000; trial++) {
         int64_t n = 1 + (int64_t)random_below(MAX_COLS);
         double m = -INFINITY, l = 0.0;
@@ -74,10 +67,9 @@ static void test_random_trees(void **unused)
     }
 }
 
-static void test_identity(void **unused)
+TEST(test_identity)
 {
     SoftmaxState empty = softmax_empty(), a = {3.5f, 2.25f}, both;
-    (void)unused;
     both = softmax_merge(empty, empty);
     assert_true(both.m == -INFINITY && both.l == 0.0f);
     assert_true(softmax_inverse(both) == 0.0f && softmax_lse(both) == -INFINITY);
@@ -91,12 +83,11 @@ static void test_identity(void **unused)
     assert_true(both.m == a.m && both.l == a.l);
 }
 
-static void test_extremes(void **unused)
+TEST(test_extremes)
 {
     SoftmaxState high = softmax_push(softmax_empty(), 1e4f);
     SoftmaxState low = softmax_push(softmax_empty(), -1e4f);
     SoftmaxState both = softmax_merge(low, high), nan;
-    (void)unused;
     assert_true(both.m == 1e4f && both.l == 1.0f);
     both = softmax_merge(low, low);
     assert_true(both.m == -1e4f && both.l == 2.0f);
@@ -140,10 +131,9 @@ static void run_and_judge(const CpuVariant *v, const float *x, int64_t rows, int
     free(lse);
 }
 
-static void test_edge_rows(void **unused)
+TEST(test_edge_rows)
 {
     static const int64_t widths[] = {1, 2, 3, 63, 64, 65, 127, 129, 1000, 4096, 4097, 30000};
-    (void)unused;
     for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
         float *x = malloc((size_t)(EDGE_ROWS * widths[w]) * sizeof *x);
         rows_fill_edges(x, widths[w]);
@@ -154,20 +144,18 @@ static void test_edge_rows(void **unused)
     }
 }
 
-static void test_one_row_shared(void **unused)
+TEST(test_one_row_shared)
 {
     int64_t cols = 100003; /* v3 cuts it for its threads */
     float *x = malloc((size_t)cols * sizeof *x);
-    (void)unused;
     rows_fill(x, 1, cols, 7, FILL_OUTLIER, 1.0f, 1);
     for (int i = 0; i < VARIANTS; i++)
         run_and_judge(&variants[i], x, 1, cols, 5, 0);
     free(x);
 }
 
-static void test_nan_stays(void **unused)
+TEST(test_nan_stays)
 {
-    (void)unused;
     for (int i = 0; i < VARIANTS; i++)
         for (int at = 0; at < 3; at++) {
             float x[3] = {-INFINITY, -INFINITY, -INFINITY}, y[3], lse;
@@ -179,14 +167,13 @@ static void test_nan_stays(void **unused)
         }
 }
 
-static void test_counts(void **unused)
+TEST(test_counts)
 {
     /* accesses of an element of a narrow row (4096 columns) and of a wide one */
     static const int expected[VARIANTS][2] = {{4, 4}, {3, 3}, {3, 3}, {2, 3}};
     static const int64_t widths[2] = {SIMD_BLOCK_COLS, SIMD_BLOCK_COLS + 1};
     float *x = malloc(2 * (SIMD_BLOCK_COLS + 1) * sizeof *x);
     float *y = malloc(2 * (SIMD_BLOCK_COLS + 1) * sizeof *y);
-    (void)unused;
     for (int i = 0; i < VARIANTS; i++)
         for (int w = 0; w < 2; w++) {
             SoftmaxArgs args = {x, y, NULL, 2, widths[w], 2, NULL, NULL};
@@ -202,12 +189,11 @@ static void test_counts(void **unused)
 }
 
 /* The judge must object to what it exists to find. */
-static void test_judge_objects(void **unused)
+TEST(test_judge_objects)
 {
     enum { COLS = 300 };
     float x[COLS], y[COLS], lse;
     SoftmaxArgs args = {x, y, &lse, 1, COLS, 1, NULL, NULL};
-    (void)unused;
     rows_fill(x, 1, COLS, 11, FILL_NORMAL, 1.0f, 1);
     softmax_v0_three_pass(&args);
     assert_int_equal(rows_judge(x, y, &lse, 1, COLS, 1).off, 0);
@@ -241,11 +227,6 @@ static void test_judge_objects(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_trees),   cmocka_unit_test(test_identity),
-        cmocka_unit_test(test_extremes),       cmocka_unit_test(test_edge_rows),
-        cmocka_unit_test(test_one_row_shared), cmocka_unit_test(test_nan_stays),
-        cmocka_unit_test(test_counts),         cmocka_unit_test(test_judge_objects),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_random_trees, test_identity, test_extremes, test_edge_rows,
+                     test_one_row_shared, test_nan_stays, test_counts, test_judge_objects);
 }

@@ -4,19 +4,12 @@
  *
  * (The conversions to 16 bits are tested in test_dtype.c.)
  */
-#include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit.h"
 
 #include "bench/bench.h"
 #include "tensor.h"
@@ -66,11 +59,10 @@ static void exercise_storage(AttnDtype dtype, TensorLayout layout, const int64_t
     assert_null(s.mapping);
 }
 
-static void storage_of_all_layouts(void **state)
+TEST(storage_of_all_layouts)
 {
     static const int64_t size[3] = {1, 2, 5};
     int dtype, layout, t;
-    (void)state;
     for (dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++)
         for (layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++)
             for (t = 0; t < 81; t++) {
@@ -80,7 +72,7 @@ static void storage_of_all_layouts(void **state)
             }
 }
 
-static void strides_of_layouts(void **state)
+TEST(strides_of_layouts)
 {
     static const int64_t stride[4][3] = {
         [LAYOUT_BSHD] = {3 * 4 * 8, 4 * 8, 8}, /* B=2 N=3 H=4 d=8 */
@@ -89,7 +81,6 @@ static void strides_of_layouts(void **state)
         [LAYOUT_ODD] = {3 * 4 * 11, 4 * 11, 11},
     };
     int layout;
-    (void)state;
     for (layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++) {
         Storage s;
         assert_int_equal(tensor_new(&s, ATTN_F32, (TensorLayout)layout, 2, 3, 4, 8), 0);
@@ -99,12 +90,11 @@ static void strides_of_layouts(void **state)
 }
 
 /* Any one byte that belongs to no element must be missed; any byte at all changes the print. */
-static void every_byte_is_watched(void **state)
+TEST(every_byte_is_watched)
 {
     Storage s;
     size_t at, gaps = 0;
     uint64_t print;
-    (void)state;
     assert_int_equal(tensor_new(&s, ATTN_F16, LAYOUT_ODD, 2, 3, 2, 6), 0);
     print = tensor_fingerprint(&s);
     for (at = 0; at < s.bytes; at++) {
@@ -120,12 +110,11 @@ static void every_byte_is_watched(void **state)
 
 /* Blocks of a MiB, on threads from 32 of them on: any byte at a border is watched, two blocks that
  * change places show, and the print is the same one whatever the threads. */
-static void every_block_is_watched(void **state)
+TEST(every_block_is_watched)
 {
     static const int64_t mebi = INT64_C(1) << 20;
     static const int64_t size[] = {1, 4096, mebi - 4096, mebi, mebi + 1, 31 * mebi, 33 * mebi + 8};
     static const int threads[] = {1, 2, 7};
-    (void)state;
     for (size_t n = 0; n < sizeof size / sizeof *size; n++) {
         uint64_t first = 0;
         for (int t = 0; t < 3; t++) {
@@ -157,12 +146,11 @@ static void every_block_is_watched(void **state)
     bench_set_threads(1);
 }
 
-static void blocks_in_order(void **state)
+TEST(blocks_in_order)
 {
     const size_t mebi = (size_t)1 << 20;
     Storage s;
     uint64_t print;
-    (void)state;
     assert_int_equal(tensor_new(&s, ATTN_BF16, LAYOUT_BSHD, 1, 1, 1, (int64_t)(3 * mebi / 2)), 0);
     /* the first block begins a page before s.base */
     unsigned char *second = s.base + mebi - (size_t)sysconf(_SC_PAGESIZE);
@@ -197,10 +185,9 @@ static int touch_faults(volatile unsigned char *p, int write_it)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : WIFSIGNALED(status) ? 1 : -1;
 }
 
-static void guard_pages(void **state)
+TEST(guard_pages)
 {
     Storage s;
-    (void)state;
     assert_int_equal(tensor_new(&s, ATTN_BF16, LAYOUT_BSHD, 1, 7, 1, 3), 0);
     assert_int_equal(touch_faults(s.base + s.bytes - 1, 1), 0);
     assert_int_equal(touch_faults(s.base + s.bytes, 0), 1);
@@ -210,7 +197,7 @@ static void guard_pages(void **state)
     tensor_free(&s);
 }
 
-static void impossible_sizes(void **state)
+TEST(impossible_sizes)
 {
     static const int64_t big = INT64_MAX, half = INT64_C(1) << 62, root = INT64_C(1) << 32;
     const int64_t size[][4] = {
@@ -226,7 +213,6 @@ static void impossible_sizes(void **state)
     };
     size_t t;
     int layout;
-    (void)state;
     for (t = 0; t < sizeof size / sizeof size[0]; t++)
         for (layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++) {
             Storage s;
@@ -240,11 +226,6 @@ static void impossible_sizes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(storage_of_all_layouts), cmocka_unit_test(strides_of_layouts),
-        cmocka_unit_test(every_byte_is_watched),  cmocka_unit_test(every_block_is_watched),
-        cmocka_unit_test(blocks_in_order),        cmocka_unit_test(guard_pages),
-        cmocka_unit_test(impossible_sizes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(storage_of_all_layouts, strides_of_layouts, every_byte_is_watched,
+                     every_block_is_watched, blocks_in_order, guard_pages, impossible_sizes);
 }

@@ -16,9 +16,8 @@
 /* --- position maps that cannot be parted -------------------------------------------------------*/
 
 /* The whole problem at once, with its map of many segments: a mask of zeros asks for that. */
-static void test_a_map_of_sequences_without_parting(void **unused)
+TEST(test_a_map_of_sequences_without_parting)
 {
-    (void)unused;
     for (int n = 0; n < SETTINGS; n += quick() ? 2 : 1)
         for (int v = 0; v < 2 && settings[n].sequences > 1; v++) {
             World *parted, *whole;
@@ -64,9 +63,8 @@ static void turn_keys(World *w, AttnArgs *args, int64_t turn)
     args->positions_k.count = 2;
 }
 
-static void test_keys_of_a_rolling_cache(void **unused)
+TEST(test_keys_of_a_rolling_cache)
 {
-    (void)unused;
     for (int n = 0; n < SETTINGS; n += quick() ? 2 : 1)
         for (int v = 0; v < 2; v++) {
             World *straight, *turned;
@@ -102,10 +100,9 @@ static void test_keys_of_a_rolling_cache(void **unused)
 }
 
 /* v1's traversal of the second segment starts from the state that the first one left. */
-static void test_steps_over_a_rolling_cache(void **unused)
+TEST(test_steps_over_a_rolling_cache)
 {
     int compared = 0;
-    (void)unused;
     window_set_blocks(3, 2);
     for (int n = 0; n < SETTINGS; n++) {
         const Setting *s = &settings[n];
@@ -144,13 +141,12 @@ static void assert_skipped(AttnFn variant, const AttnArgs *args, const char *rea
 
 /* A block of the online module and a stream have consecutive positions; a stream has its keys in
  * one piece. Whoever computed such a map as if it were one would be wrong and not know it. */
-static void test_maps_that_steps_do_not_take(void **unused)
+TEST(test_maps_that_steps_do_not_take)
 {
     const Setting s = {"skipped", 2, 1, 4, 1, 3, 0, 0, 1, 0, 1, 0, 0, 1, {9}, {9}};
     World *w = world_new(&s, ATTN_F32, 1);
     float *lse = window_memory(w->s.H * w->total_q, sizeof *lse);
     AttnArgs args = world_args(w, lse);
-    (void)unused;
     assert_int_equal(ATTN_OK, sliding_window_v1_online_block(&args));
     assert_int_equal(ATTN_OK, sliding_window_v3_streaming(&args));
     w->segments_k[0].stride = 2;
@@ -171,9 +167,8 @@ static void test_maps_that_steps_do_not_take(void **unused)
 
 /* Q = 0 makes P uniform, and V = the unit matrix makes O the weights themselves: those of several
  * tiles of keys, with other edges in every sequence. */
-static void test_dropped_pairs(void **unused)
+TEST(test_dropped_pairs)
 {
-    (void)unused;
     enum { N = 200 };
     const Setting s = {"weights",     2,        1, N, 0, -1, 0, 0, 1, 0, 1, 0.3f, 0, 3,
                        {30, 64, 150}, {N, N, N}};
@@ -209,11 +204,10 @@ static void test_dropped_pairs(void **unused)
 
 /* drop_row makes four words for four keys where attn_keeps makes them for one: the same answer, at
  * the threshold too, from any key on and with gaps. */
-static void test_a_row_is_dropped_pair_by_pair(void **unused)
+TEST(test_a_row_is_dropped_pair_by_pair)
 {
     const int64_t j[] = {2, 3, 4, 5, 6, 7, 8, 21, 22, 0, 1, 4};
     const AttnOptions o = {.dropout = 0.5f, .dropout_seed = UINT64_C(0x299f31d0a4093822)};
-    (void)unused;
     for (int at = 0; at < 12; at++)
         for (uint32_t above = 0; above < 2; above++) {
             const PhiloxWords words = philox_4x32_10(
@@ -245,10 +239,9 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static void test_tiles_are_counted(void **unused)
+TEST(test_tiles_are_counted)
 {
     const int64_t sizes[][2] = {{16, 16}, {64, 32}, {7, 50}, {1000, 1}};
-    (void)unused;
     for (int n = 0; n < SETTINGS; n += quick() ? 3 : 1)
         for (int size = 0; size < 4; size++) {
             World *w = world_new(&settings[n], ATTN_F32, 13);
@@ -281,14 +274,8 @@ static void test_tiles_are_counted(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_map_of_sequences_without_parting),
-        cmocka_unit_test(test_keys_of_a_rolling_cache),
-        cmocka_unit_test(test_steps_over_a_rolling_cache),
-        cmocka_unit_test(test_maps_that_steps_do_not_take),
-        cmocka_unit_test(test_dropped_pairs),
-        cmocka_unit_test(test_a_row_is_dropped_pair_by_pair),
-        cmocka_unit_test(test_tiles_are_counted),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_a_map_of_sequences_without_parting, test_keys_of_a_rolling_cache,
+                     test_steps_over_a_rolling_cache, test_maps_that_steps_do_not_take,
+                     test_dropped_pairs, test_a_row_is_dropped_pair_by_pair,
+                     test_tiles_are_counted);
 }

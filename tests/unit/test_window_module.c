@@ -77,10 +77,9 @@ static World *same_world(const Setting *s, AttnDtype dtype)
     return world_new(s, dtype, 3);
 }
 
-static void test_a_layout_changes_no_bit(void **unused)
+TEST(test_a_layout_changes_no_bit)
 {
     int compared = 0;
-    (void)unused;
     for (int n = 0; n < SETTINGS; n++)
         for (int dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++) {
             World *first[2] = {NULL, NULL}; /* of THD, of the other two */
@@ -112,9 +111,8 @@ static void test_a_layout_changes_no_bit(void **unused)
 }
 
 /* What the module computes is the definition, and not only the same everywhere. */
-static void test_the_module_is_its_definition(void **unused)
+TEST(test_the_module_is_its_definition)
 {
-    (void)unused;
     for (int n = 0; n < SETTINGS; n++) {
         World *w = same_world(&settings[n], ATTN_F32);
         double *O = window_memory(w->sizes[IN_Q], sizeof *O);
@@ -155,10 +153,9 @@ static World *only_sequence(const World *w, const Setting *s, int n)
 }
 
 /* Not dropout: a sequence's number is in its random numbers. */
-static void test_sequences_are_separate_runs(void **unused)
+TEST(test_sequences_are_separate_runs)
 {
     int compared = 0;
-    (void)unused;
     for (int at = 0; at < SETTINGS; at++) {
         const Setting *s = &settings[at];
         World *w;
@@ -192,7 +189,7 @@ static void test_sequences_are_separate_runs(void **unused)
 
 /* The lengths of the coursework's tests, where one query has 24 keys and another sequence more
  * queries than keys. */
-static void test_lengths_of_the_coursework(void **unused)
+TEST(test_lengths_of_the_coursework)
 {
     const Setting s = {"coursework",
                        8,
@@ -213,7 +210,6 @@ static void test_lengths_of_the_coursework(void **unused)
     World *w = world_new(&s, ATTN_F32, 1);
     double *O = window_memory(w->sizes[IN_Q], sizeof *O);
     double *lse = window_memory(w->total_q * s.H, sizeof *lse);
-    (void)unused;
     assert_int_equal(512, w->total_q);
     assert_int_equal(1024, w->total_k);
     run_module(w, WINDOW_THD, WINDOW_Q_K_V);
@@ -228,9 +224,8 @@ static void test_lengths_of_the_coursework(void **unused)
 }
 
 /* Limits that no sum of positions may overflow. */
-static void test_a_window_of_any_number(void **unused)
+TEST(test_a_window_of_any_number)
 {
-    (void)unused;
     for (int n = 0; n < SETTINGS; n++) {
         World *none = same_world(&settings[n], ATTN_F32),
               *wide = same_world(&settings[n], ATTN_F32);
@@ -244,9 +239,8 @@ static void test_a_window_of_any_number(void **unused)
     }
 }
 
-static void test_lse_may_be_missing(void **unused)
+TEST(test_lse_may_be_missing)
 {
-    (void)unused;
     for (int n = 0; n < SETTINGS; n++) {
         World *w = same_world(&settings[n], ATTN_F32);
         Buffers b;
@@ -266,13 +260,7 @@ static void test_lse_may_be_missing(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_layout_changes_no_bit),
-        cmocka_unit_test(test_the_module_is_its_definition),
-        cmocka_unit_test(test_sequences_are_separate_runs),
-        cmocka_unit_test(test_lengths_of_the_coursework),
-        cmocka_unit_test(test_a_window_of_any_number),
-        cmocka_unit_test(test_lse_may_be_missing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_a_layout_changes_no_bit, test_the_module_is_its_definition,
+                     test_sequences_are_separate_runs, test_lengths_of_the_coursework,
+                     test_a_window_of_any_number, test_lse_may_be_missing);
 }

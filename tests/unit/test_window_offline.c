@@ -53,9 +53,8 @@ static void check_gradients(const World *w, const char *what)
     free(O);
 }
 
-static void test_every_setting_is_its_definition(void **unused)
+TEST(test_every_setting_is_its_definition)
 {
-    (void)unused;
     for (int n = 0; n < SETTINGS; n++)
         for (int dtype = quick() ? n % 3 : 0; dtype < 3; dtype += quick() ? 3 : 1)
             for (int v = 0; v < 2; v++) {
@@ -69,9 +68,8 @@ static void test_every_setting_is_its_definition(void **unused)
 
 /* Finite differences of N^2 pairs would take long; but v0 is their equal on small cases, and its
  * code has no tiles: what is right on 6 keys is right on 150. */
-static void test_larger_settings(void **unused)
+TEST(test_larger_settings)
 {
-    (void)unused;
     for (int n = 0; n < SETTINGS; n += quick() ? 3 : 1) {
         const uint64_t state = smooth_state(&settings[n], 25);
         World *whole, *tiles;
@@ -104,10 +102,9 @@ static int64_t without_empty(AttnSegment *segments, int64_t count)
 }
 
 /* A sequence without queries, or without keys, need not be in that list. */
-static void test_lists_need_not_name_every_sequence(void **unused)
+TEST(test_lists_need_not_name_every_sequence)
 {
     int shorter = 0;
-    (void)unused;
     for (int n = 0; n < SETTINGS; n++)
         for (int v = 0; v < 2 && settings[n].sequences > 1; v++) {
             World *named, *listed;
@@ -137,10 +134,9 @@ static void test_lists_need_not_name_every_sequence(void **unused)
 }
 
 /* Two batches of the same sequences, the second one behind the first: no part of it is one run. */
-static void test_sequences_in_two_batches(void **unused)
+TEST(test_sequences_in_two_batches)
 {
     const Setting s = {"batches", 2, 1, 4, 1, 5, 0, 0, 1, 0, 1, 0, 2, 2, {5, 8}, {9, 6}};
-    (void)unused;
     for (int v = 0; v < 2; v++) {
         World *one[2] = {world_new(&s, ATTN_F32, 1), world_new(&s, ATTN_F32, 1)}, *both;
         Setting twice = s; /* memory of twice as many tokens */
@@ -195,9 +191,8 @@ static void assert_same_bits(const World *a, const World *b)
 
 /* dwq and dwk are sums over all tokens: their order must not be that of the threads. (v0 promises
  * nothing of the kind: OpenBLAS cuts its large products for as many threads as there are.) */
-static void test_threads_change_no_bit(void **unused)
+TEST(test_threads_change_no_bit)
 {
-    (void)unused;
     for (int n = 0; n < SETTINGS; n += quick() ? 3 : 1) {
         const uint64_t state = window_state;
         World *one = world_new(&settings[n], (AttnDtype)(n % 3), 25), *three;
@@ -212,9 +207,8 @@ static void test_threads_change_no_bit(void **unused)
 }
 
 /* Options that ask for nothing, and no options: the same. A temperature beside a cap too. */
-static void test_neutral_options_change_no_bit(void **unused)
+TEST(test_neutral_options_change_no_bit)
 {
-    (void)unused;
     for (int capped = 0; capped < 2; capped++)
         for (int v = 0; v < 2; v++) {
             const Setting s = {"neutral", 4, 2, 8, 1, 9, 0,    capped ? 2.0f : 0,
@@ -248,16 +242,14 @@ static size_t peak_of(int v, int64_t N)
     return workspace_peak();
 }
 
-static void test_memory_is_proportional_to_n(void **unused)
+TEST(test_memory_is_proportional_to_n)
 {
-    (void)unused;
     assert_true(peak_of(1, 1200) < 2.05 * (double)peak_of(1, 600));
     assert_true(peak_of(0, 1200) > 3.5 * (double)peak_of(0, 600)); /* v0: N^2 */
 }
 
-static void test_skip_reason(void **unused)
+TEST(test_skip_reason)
 {
-    (void)unused;
     window_set_skip_reason("because");
     assert_string_equal("because", window_skip_reason());
     window_set_skip_reason("");
@@ -266,15 +258,8 @@ static void test_skip_reason(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_setting_is_its_definition),
-        cmocka_unit_test(test_larger_settings),
-        cmocka_unit_test(test_lists_need_not_name_every_sequence),
-        cmocka_unit_test(test_sequences_in_two_batches),
-        cmocka_unit_test(test_threads_change_no_bit),
-        cmocka_unit_test(test_neutral_options_change_no_bit),
-        cmocka_unit_test(test_memory_is_proportional_to_n),
-        cmocka_unit_test(test_skip_reason),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_every_setting_is_its_definition, test_larger_settings,
+                     test_lists_need_not_name_every_sequence, test_sequences_in_two_batches,
+                     test_threads_change_no_bit, test_neutral_options_change_no_bit,
+                     test_memory_is_proportional_to_n, test_skip_reason);
 }

@@ -22,9 +22,8 @@ static void assert_order(WindowOrder order, const int64_t want[6])
         assert_int_equal(want[t], visits[t]);
 }
 
-static void test_orders_by_hand(void **unused)
+TEST(test_orders_by_hand)
 {
-    (void)unused;
     assert_order(WINDOW_ROWS, (int64_t[]){0, 1, 2, 3, 4, 5});
     assert_order(WINDOW_COLUMNS, (int64_t[]){0, 3, 1, 4, 2, 5});
     assert_order(WINDOW_DIAGONAL, (int64_t[]){0, 4, 1, 5, 2, 3});
@@ -32,11 +31,10 @@ static void test_orders_by_hand(void **unused)
 }
 
 /* Every block once, and another seed gives another order. */
-static void test_an_order_is_a_permutation(void **unused)
+TEST(test_an_order_is_a_permutation)
 {
     int64_t visits[35], first[35];
     int others = 0;
-    (void)unused;
     for (int trial = 0; trial < 23; trial++) {
         int seen[35] = {0};
         window_set_order(trial < 3 ? (WindowOrder)trial : WINDOW_RANDOM, (uint64_t)trial);
@@ -53,9 +51,8 @@ static void test_an_order_is_a_permutation(void **unused)
     window_set_order(WINDOW_ROWS, 1);
 }
 
-static void test_any_order_is_one_pass(void **unused)
+TEST(test_any_order_is_one_pass)
 {
-    (void)unused;
     for (int n = 0; n < 6; n++) {
         const WindowConfig c = config_of((AttnDtype)(n % 3), 4, 2, 12, n < 3, n < 3 ? 17 : 9);
         Plain *p = plain_new(&c, 2, 37, 53);
@@ -88,12 +85,11 @@ static void try_once(Plain *p, int64_t bq, int64_t bkv, const char *label)
     run_free(&r);
 }
 
-static void test_windows_and_lengths(void **unused)
+TEST(test_windows_and_lengths)
 {
     static const int64_t windows[] = {WINDOW_INFINITE, 0, 1, 6, 40, 1000000, INT64_MAX};
     static const int64_t lengths[][2] = {{33, 33}, {50, 21}, {21, 50}, {1, 40}, {40, 1}};
     static const int64_t blocks[][2] = {{8, 8}, {16, 5}, {64, 64}, {1, 50}, {50, 1}};
-    (void)unused;
     for (int n = 0; n < 7 * 5 * 2; n++) {
         const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 1, 9, n / 35, windows[n / 5 % 7]);
         Plain *p = plain_new(&c, 1, lengths[n % 5][0], lengths[n % 5][1]);
@@ -103,9 +99,8 @@ static void test_windows_and_lengths(void **unused)
     }
 }
 
-static void test_options(void **unused)
+TEST(test_options)
 {
-    (void)unused;
     for (int n = 0; n < 24; n++) {
         WindowConfig c = config_of((AttnDtype)(n % 3), 6, n % 2 ? 2 : 1, 16, n / 2 % 2, 11);
         if (n & 4)
@@ -123,9 +118,8 @@ static void test_options(void **unused)
 }
 
 /* A third of the pairs, every fifth row, all of a band of keys. */
-static void test_full_mask(void **unused)
+TEST(test_full_mask)
 {
-    (void)unused;
     for (int n = 0; n < 6; n++) {
         const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 2, 20, n / 3, n % 2 ? 15 : -1);
         Plain *p = plain_new(&c, 2, 43, 50);
@@ -142,13 +136,7 @@ static void test_full_mask(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_orders_by_hand),
-        cmocka_unit_test(test_an_order_is_a_permutation),
-        cmocka_unit_test(test_any_order_is_one_pass),
-        cmocka_unit_test(test_windows_and_lengths),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_full_mask),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_orders_by_hand, test_an_order_is_a_permutation,
+                     test_any_order_is_one_pass, test_windows_and_lengths, test_options,
+                     test_full_mask);
 }

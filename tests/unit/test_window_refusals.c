@@ -128,10 +128,9 @@ static void assert_untouched(const Buffers *b, AttnDtype dtype)
             assert_int_equal(0xFF, ((const unsigned char *)b->at[outputs[t]])[byte]);
 }
 
-static void test_refusals(void **unused)
+TEST(test_refusals)
 {
     const Setting s = {"refused", 4, 2, 4, 1, 5, 0, 0, 1, 0, 1, 0, 0, 2, {12, 12}, {12, 12}};
-    (void)unused;
     for (int n = 0; n < (int)(sizeof mistakes / sizeof *mistakes); n++)
         for (int backward = mistakes[n].first; backward < 2; backward++) {
             World *w = world_new(&s, (AttnDtype)(n % 3), 1);
@@ -159,12 +158,11 @@ static void test_refusals(void **unused)
         }
 }
 
-static void test_no_structs(void **unused)
+TEST(test_no_structs)
 {
     const WindowConfig c = WINDOW_CONFIG_DEFAULT;
     const WindowCall call = {0};
     char error[WINDOW_ERROR];
-    (void)unused;
     assert_int_equal(WINDOW_BAD_CONFIG, sliding_window_offline(NULL, &call, error));
     assert_non_null(strstr(error, "config: found NULL"));
     assert_int_equal(WINDOW_BAD_CONFIG, sliding_window_offline_backward(&c, NULL, error));
@@ -172,9 +170,8 @@ static void test_no_structs(void **unused)
     assert_int_equal(WINDOW_BAD_CONFIG, sliding_window_offline(&c, &call, error)); /* no heads */
 }
 
-static void test_status_texts(void **unused)
+TEST(test_status_texts)
 {
-    (void)unused;
     for (int a = WINDOW_OK; a <= WINDOW_FAILED; a++) {
         assert_string_not_equal("unknown status", sliding_window_status_text((WindowStatus)a));
         for (int b = WINDOW_OK; b < a; b++)
@@ -186,10 +183,5 @@ static void test_status_texts(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_no_structs),
-        cmocka_unit_test(test_status_texts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_refusals, test_no_structs, test_status_texts);
 }

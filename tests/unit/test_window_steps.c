@@ -35,9 +35,8 @@ static void random_state(Run *r)
             }
 }
 
-static void test_from_any_state(void **unused)
+TEST(test_from_any_state)
 {
-    (void)unused;
     for (int n = 0; n < 9; n++) {
         const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 1, 11, n % 2, n < 6 ? 8 : -1);
         Plain *p = plain_new(&c, 2, 45, 30);
@@ -90,13 +89,12 @@ static void assert_coursework_tolerance(const Run *r)
 }
 
 /* sq, skv, block sizes, block indexes; the first two shapes leave the lengths open. */
-static void test_steps_of_the_coursework(void **unused)
+TEST(test_steps_of_the_coursework)
 {
     static const int64_t steps[4][6] = {{64, 64, 32, 32, 0, 0},
                                         {96, 192, 32, 16, 2, 8},
                                         {1088, 2080, 128, 64, 0, 32},
                                         {1090, 2100, 128, 128, 8, 16}};
-    (void)unused;
     for (int n = 0; n < 8; n++) {
         const int64_t *s = steps[n % 4], i0 = s[4] * s[2], j0 = s[5] * s[3];
         const int64_t i1 = i0 + s[2] < s[0] ? i0 + s[2] : s[0];
@@ -126,7 +124,7 @@ static void test_steps_of_the_coursework(void **unused)
 }
 
 /* Blocks left and right of the window: addresses that nobody may read or write. */
-static void test_outside_the_window_nothing_is_read(void **unused)
+TEST(test_outside_the_window_nothing_is_read)
 {
     const WindowConfig c = config_of(ATTN_F32, 1, 1, 8, 0, 8);
     Plain *p = plain_new(&c, 1, 64, 64);
@@ -134,7 +132,6 @@ static void test_outside_the_window_nothing_is_read(void **unused)
     char error[WINDOW_ERROR] = "";
     void *const nowhere = (void *)(uintptr_t)8;
     int steps = 0;
-    (void)unused;
     for (int64_t i = 0; i < 8; i++)
         for (int64_t j = 0; j < 8; j++)
             if (j < i - 2 || j > i + 2) {
@@ -148,12 +145,11 @@ static void test_outside_the_window_nothing_is_read(void **unused)
     plain_free(p);
 }
 
-static void test_same_bits_with_threads(void **unused)
+TEST(test_same_bits_with_threads)
 {
     const WindowConfig c = config_of(ATTN_BF16, 4, 1, 64, 1, 300);
     Plain *p = plain_new(&c, 1, 320, 333);
     Run first = run_new(p, 320, 320);
-    (void)unused;
     traverse(&first);
     for (int threads = 2; threads <= 5; threads++) {
         p->c.threads = threads;
@@ -193,10 +189,9 @@ static void refused(WindowOnlineConfig c, WindowStatus status, const char *field
         refused(c, WINDOW_BAD_CONFIG, name);                                                       \
     } while (0)
 
-static void test_refusals(void **unused)
+TEST(test_refusals)
 {
     const float weights[64] = {0};
-    (void)unused;
     REFUSED(batch, "batch", 0);
     REFUSED(seqlen_q, "seqlen_q", 0);
     REFUSED(seqlen_kv, "seqlen_kv", -3);
@@ -228,9 +223,8 @@ static void test_refusals(void **unused)
 }
 
 /* Products of sizes that 64 bits do not hold: a workspace of 0 bytes would be the result. */
-static void test_sizes_that_nothing_holds_are_refused(void **unused)
+TEST(test_sizes_that_nothing_holds_are_refused)
 {
-    (void)unused;
     REFUSED(seqlen_q, "seqlen_q", INT64_MAX);
     REFUSED(seqlen_kv, "seqlen_kv", INT64_MAX);
     REFUSED(block_size_q, "block_size_q", INT64_MAX);
@@ -239,13 +233,12 @@ static void test_sizes_that_nothing_holds_are_refused(void **unused)
     REFUSED(base.heads_q, "batch", INT64_C(1) << 62);
 }
 
-static void test_null_is_refused(void **unused)
+TEST(test_null_is_refused)
 {
     const WindowOnlineConfig c = good_config();
     SlidingWindowOnline *w = (SlidingWindowOnline *)&c;
     float block[8 * 4 * 16] = {0}, O[20 * 4 * 16], lse[4 * 20];
     char error[WINDOW_ERROR];
-    (void)unused;
     assert_int_equal(WINDOW_BAD_CONFIG, sliding_window_online_create(&w, NULL, error));
     assert_null(w);
     assert_non_null(strstr(error, "config: found NULL, accepted"));
@@ -256,14 +249,13 @@ static void test_null_is_refused(void **unused)
     assert_non_null(strstr(error, "w: found NULL, accepted"));
 }
 
-static void test_steps_that_are_refused(void **unused)
+TEST(test_steps_that_are_refused)
 {
     WindowOnlineConfig c = good_config(); /* 3 x 4 blocks */
     SlidingWindowOnline *w;
     static const int64_t outside[][2] = {{3, 0}, {-1, 0}, {0, 4}, {0, -1}};
     float block[8 * 4 * 16] = {0}, O[20 * 4 * 16], lse[4 * 20], O_before[20 * 4 * 16];
     char error[WINDOW_ERROR];
-    (void)unused;
     memset(O, 0x55, sizeof O);
     memset(lse, 0x55, sizeof lse);
     memcpy(O_before, O, sizeof O);
@@ -291,15 +283,8 @@ static void test_steps_that_are_refused(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_from_any_state),
-        cmocka_unit_test(test_steps_of_the_coursework),
-        cmocka_unit_test(test_outside_the_window_nothing_is_read),
-        cmocka_unit_test(test_same_bits_with_threads),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_sizes_that_nothing_holds_are_refused),
-        cmocka_unit_test(test_null_is_refused),
-        cmocka_unit_test(test_steps_that_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_from_any_state, test_steps_of_the_coursework,
+                     test_outside_the_window_nothing_is_read, test_same_bits_with_threads,
+                     test_refusals, test_sizes_that_nothing_holds_are_refused, test_null_is_refused,
+                     test_steps_that_are_refused);
 }

@@ -65,29 +65,26 @@ static void try_stream(const WindowConfig *c, int64_t N, int64_t prompt, const c
     plain_free(p);
 }
 
-static void test_every_prefix(void **unused)
+TEST(test_every_prefix)
 {
     static const int64_t windows[] = {0, 1, 2, 7, 30, 31, 32, 200};
-    (void)unused;
     for (int n = 0; n < 8 * 3; n++) {
         const WindowConfig c = config_of((AttnDtype)(n % 3), 4, 2, 20, windows[n / 3]);
         try_stream(&c, 90, n % 2 ? 0 : 13, "a window");
     }
 }
 
-static void test_every_width(void **unused)
+TEST(test_every_width)
 {
     static const int64_t widths[] = {1, 3, 8, 15, 16, 17, 33, 64, 100, 128, 130, 256, 1024};
-    (void)unused;
     for (int n = 0; n < 13; n++) {
         const WindowConfig c = config_of((AttnDtype)(n % 3), 1, 1, widths[n], 18);
         try_stream(&c, 45, 0, "a width");
     }
 }
 
-static void test_options(void **unused)
+TEST(test_options)
 {
-    (void)unused;
     for (int n = 0; n < 16; n++) {
         WindowConfig c = config_of((AttnDtype)(n % 3), 6, n % 2 ? 3 : 1, 24, 9);
         c.cap = n & 2 ? 1.5f : 0.0f;
@@ -99,13 +96,12 @@ static void test_options(void **unused)
 }
 
 /* Batches are streams side by side. */
-static void test_batches(void **unused)
+TEST(test_batches)
 {
     const WindowConfig c = config_of(ATTN_F32, 2, 1, 8, 5);
     char error[WINDOW_ERROR];
     WindowStream *both, *one[2];
     float q[2][2][8], k[2][8], v[2][8], o[2][2][8], lse[2][2], o_one[2][8], lse_one[2];
-    (void)unused;
     assert_int_equal(WINDOW_OK, window_stream_create(&both, &c, 2, error));
     for (int b = 0; b < 2; b++)
         assert_int_equal(WINDOW_OK, window_stream_create(&one[b], &c, 1, error));
@@ -165,7 +161,7 @@ static void assert_long_row(int64_t t, const float *o, float lse)
         assert_true(fabs((double)o[x] - O[x] / sum) < 2e-5);
 }
 
-static void test_a_million_tokens(void **unused)
+TEST(test_a_million_tokens)
 {
     const int64_t N = quick() ? 20000 : 1000000; /* sanitizers, qemu */
     const WindowConfig c = config_of(ATTN_F32, 1, 1, LONG_D, LONG_WINDOW);
@@ -174,7 +170,6 @@ static void test_a_million_tokens(void **unused)
     char error[WINDOW_ERROR];
     WindowStream *s;
     int checked = 0;
-    (void)unused;
     assert_int_equal(WINDOW_OK, window_stream_create(&s, &c, 1, error));
     const int64_t bytes = window_stream_bytes(s);
     assert_true(bytes < 2 * (LONG_WINDOW + 32) * LONG_D * 4 + 4096); /* K, V and little else */
@@ -211,11 +206,10 @@ static void refused(WindowConfig c, int64_t batch, WindowStatus status, const ch
         fail_msg("'%s' does not name %s and what is accepted", error, field);
 }
 
-static void test_refusals(void **unused)
+TEST(test_refusals)
 {
     const WindowConfig good = config_of(ATTN_F32, 4, 2, 16, 8);
     WindowConfig c = good;
-    (void)unused;
     refused(good, 0, WINDOW_BAD_CONFIG, "batch");
     c.causal = 0;
     refused(c, 1, WINDOW_BAD_CONFIG, "causal");
@@ -236,13 +230,12 @@ static void test_refusals(void **unused)
     refused(c, 4, WINDOW_BAD_CONFIG, "batch");
 }
 
-static void test_null_is_refused(void **unused)
+TEST(test_null_is_refused)
 {
     const WindowConfig c = config_of(ATTN_F32, 1, 1, 4, 2);
     float a[4] = {0}, lse;
     char error[WINDOW_ERROR];
     WindowStream *s;
-    (void)unused;
     assert_int_equal(WINDOW_OK, window_stream_create(&s, &c, 1, error));
     assert_int_equal(WINDOW_BAD_TENSOR, window_stream_step(s, NULL, a, a, a, &lse));
     assert_int_equal(WINDOW_BAD_TENSOR, window_stream_step(s, a, NULL, a, a, &lse));
@@ -261,11 +254,6 @@ static void test_null_is_refused(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_prefix),     cmocka_unit_test(test_every_width),
-        cmocka_unit_test(test_options),          cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_a_million_tokens), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_null_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_every_prefix, test_every_width, test_options, test_batches,
+                     test_a_million_tokens, test_refusals, test_null_is_refused);
 }

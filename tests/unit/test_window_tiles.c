@@ -4,13 +4,7 @@
  * models/model.h, the count in the walk of the CPU variants and asking every pair of every tile
  * have to agree.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include "models/model.h"
 #include "sliding_window.h"
@@ -88,10 +82,9 @@ static void compare(const Sequences *s)
     assert_true(walked.Br == Br && walked.Bc == Bc);
 }
 
-static void one_sequence(void **state)
+TEST(one_sequence)
 {
     Sequences s;
-    (void)state;
     for (int n = 0; n < 5000; n++) {
         random_sequences(&s, 1);
         if (s.args.shape.Nq > 0 && s.args.shape.Nk > 0)
@@ -99,10 +92,9 @@ static void one_sequence(void **state)
     }
 }
 
-static void several_sequences(void **state)
+TEST(several_sequences)
 {
     Sequences s;
-    (void)state;
     for (int n = 0; n < 3000; n++) {
         random_sequences(&s, 1 + below(SEQUENCES));
         s.args.shape.B = 1;
@@ -111,10 +103,9 @@ static void several_sequences(void **state)
     }
 }
 
-static void full_mask(void **state)
+TEST(full_mask)
 {
     Sequences s;
-    (void)state;
     for (int n = 0; n < 500; n++) {
         random_sequences(&s, 1);
         for (int e = 0; e < MOST * MOST; e++)
@@ -126,13 +117,12 @@ static void full_mask(void **state)
 }
 
 /* What the formula does not cover it says. */
-static void other_maps(void **state)
+TEST(other_maps)
 {
     AttnSegment two[2] = {{0, 5, 0, 0, 1}, {5, 5, 0, 20, 1}}, strided = {0, 10, 0, 0, 2};
     AttnSegment plain = {0, 10, 0, 0, 1}, apart[2] = {{0, 3, 0, 0, 1}, {3, 7, 1, 0, 1}};
     const uint8_t nothing_masked = 0;
     AttnArgs a = {.shape = {1, 1, 1, 10, 10, 1}, .rule = {3, 0}};
-    (void)state;
     a.positions_q = (AttnPositions){two, 2};
     a.positions_k = (AttnPositions){two, 2};
     assert_int_equal(model_window_tiles(&a, 4, 4).skipped, -1);
@@ -154,14 +144,13 @@ static void other_maps(void **state)
 
 /* A causal window over 2^20 tokens, by hand: a row tile has up to w / Bc - 1 clean tiles, a masked
  * one on the diagonal and from the 17th on one at the far end. */
-static void long_sequence(void **state)
+TEST(long_sequence)
 {
     const int64_t N = INT64_C(1) << 20, T = N / 64;
     const AttnSegment all = {0, N, 0, 0, 1};
     AttnArgs a = {.shape = {1, 3, 1, N, N, 1}, .rule = {1024, 0}};
     const ModelTiles of =
         (a.positions_q = a.positions_k = (AttnPositions){&all, 1}, model_window_tiles(&a, 64, 64));
-    (void)state;
     assert_int_equal(of.clean, 3 * (15 * T - 15 * 16 / 2));
     assert_int_equal(of.skipped + of.masked + of.clean, 3 * T * T);
     assert_int_equal(of.masked, 3 * (T + (T - 16)));
@@ -169,10 +158,5 @@ static void long_sequence(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_sequence),  cmocka_unit_test(several_sequences),
-        cmocka_unit_test(full_mask),     cmocka_unit_test(other_maps),
-        cmocka_unit_test(long_sequence),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(one_sequence, several_sequences, full_mask, other_maps, long_sequence);
 }

@@ -13,16 +13,7 @@
 #ifndef WINDOW_DEFINITION_H
 #define WINDOW_DEFINITION_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "unit.h"
 
 #include "io/philox.h"
 #include "sliding_window_module.h"

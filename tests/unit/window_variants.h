@@ -12,7 +12,6 @@
 #include "window_definition.h"
 
 #include "alloc.h"
-#include "quick.h"
 #include "sliding_window.h"
 
 /* forward, backward; the second line is v2 with its gradients */
