@@ -132,7 +132,7 @@ def test_alone(tap, program, folder):
 def test_lanes(tap, program):
     """Halves of 2048 tokens do not fill the GPU, and share it: but not with a fixed order."""
     model = fit_ring.Model(program)
-    rows = [row_of(method, 2, 2048, 8, deterministic=fixed)
+    rows = [row_of(method, 2, 2048, 8, H=32, deterministic=fixed)
             for method in ("ring", "burst") for fixed in (False, True)]
     ring, fixed_ring, burst, fixed_burst = [
         told[1] for told in model.ask(SPEEDS, [fit_ring.question_of(r) for r in rows])]
