@@ -46,7 +46,7 @@ static inline int unit_run(const char *names, UnitFunction *const *functions, si
 }
 
 #define RUN_TESTS_BETWEEN(up, down, ...)                                                           \
-    unit_run(#__VA_ARGS__, (UnitFunction *const[]){__VA_ARGS__},                                       \
+    unit_run(#__VA_ARGS__, (UnitFunction *const[]){__VA_ARGS__},                                   \
              sizeof((UnitFunction *const[]){__VA_ARGS__}) / sizeof(UnitFunction *), up, down)
 #define RUN_TESTS(...) RUN_TESTS_BETWEEN(NULL, NULL, __VA_ARGS__)
 
