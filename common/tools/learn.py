@@ -6,8 +6,8 @@
     ./ladder learn NN.k [--asan]           begin or check a step; your file is my/NN.k/answer.c
     ./ladder learn watch [NN.k] [--asan]   check it whenever the file is saved; Ctrl-C ends
     ./ladder learn hint [NN.k]             one more of three hints
-    ./ladder learn solution NN.k           after the step is passed, or with --give-up
-    ./ladder learn reset NN.k              begin again; your file is kept beside the new one
+    ./ladder learn solution [NN.k]         after the step is passed, or with --give-up
+    ./ladder learn reset [NN.k]            begin again; your file is kept beside the new one
     ./ladder learn check NN.k FILE         judge any file, write nothing
     ./ladder learn doctor                  what this machine lacks
 
@@ -101,11 +101,22 @@ def lesson_of(step):
 # --- commands ------------------------------------------------------------------------------------
 
 def next_step(steps, progress):
-    """In the order of the lessons; of one lesson's steps, in the order of their numbers."""
+    """The first open one from where the learner works, in the order of the lessons; of one
+    lesson's steps, in the order of their numbers. Behind the last step come those left out."""
     pages = [page for page, _ in lessons()]
     steps = sorted(steps, key=lambda step: pages.index(lesson_of(step)) if lesson_of(step)
                    else len(pages))
-    return next((step for step in steps if step.name not in progress["passed"]), None)
+    here = next((n for n, step in enumerate(steps) if step.name == progress["last"]), 0)
+    return next((step for step in steps[here:] + steps[:here]
+                 if step.name not in progress["passed"]), None)
+
+
+def way_on(following):
+    if not following:
+        return "That was the last step."
+    page = lesson_of(following)
+    return (f"next: ./ladder learn {following.name}" +
+            (f", a step of {shown(page)}" if page else ""))
 
 
 def show_map():
@@ -124,10 +135,8 @@ def show_map():
         page = lesson_of(step)
         read = f"   page {page.parent.name[:2]}.{page_number(page)}" if page else ""
         print(f"  [{mark}] {step.name:5} {step.title:48} {step.minutes:3} minutes{read}")
-    print("\n[x] passed, [.] begun, [>] next, in the order of the lessons. Page 01.4, which a step "
-          "asks you\nto read first, is docs/01_naive/4_what_it_costs.md.")
-    if following:
-        print(f"next: ./ladder learn {following.name}")
+    print("\n[x] passed, [.] begun, [>] next, in the order of the lessons")
+    print(way_on(following))
     return 0
 
 
@@ -196,8 +205,7 @@ def check_mine(step, asan=False):
     save_progress(progress)
     print("\npassed\n")
     show_solution(step)
-    following = next_step(learn_steps.read_steps(), progress)
-    print(f"next: ./ladder learn {following.name}" if following else "That was the last step.")
+    print(way_on(next_step(learn_steps.read_steps(), progress)))
     return 0
 
 
@@ -358,8 +366,8 @@ def main(words):
     give_up = "--give-up" in words
     names = [word for word in words if word not in ("--asan", "--give-up")]
     command = names.pop(0) if names else "map"
-    takes = {"map": (0, 0), "check": (2, 2), "watch": (0, 1), "hint": (0, 1), "reset": (1, 1),
-             "solution": (1, 1), "doctor": (0, 0)}
+    takes = {"map": (0, 0), "check": (2, 2), "watch": (0, 1), "hint": (0, 1), "reset": (0, 1),
+             "solution": (0, 1), "doctor": (0, 0)}
     if command in ("--help", "-h", "help"):
         print(__doc__.partition("\n\n")[2].partition("\n\nInterface")[0])
         return 0

@@ -226,8 +226,9 @@ def typed_answers(text):
 
 def judge_typed(words, answers):
     """words: --key a, then --answer NUMBER [--within PERCENT%] or --order LETTERS (several with
-    '|'), then any --mistake CODE ANSWER SENTENCE."""
-    words, within, mistakes, wanted, order = list(words), 0.001, [], None, None
+    '|'), then any --mistake CODE ANSWER SENTENCE. Without --within a whole number has to be met, of
+    any other 0.1 % may be missing."""
+    words, within, mistakes, wanted, order = list(words), None, [], None, None
     while words:
         flag = words.pop(0)
         if flag == "--key":
@@ -243,6 +244,9 @@ def judge_typed(words, answers):
         else:
             raise ValueError(f"unknown word {flag} in a typed case")
 
+    if within is None:
+        within = 1e-9 if wanted is not None and wanted.is_integer() else 0.001
+
     def near(a, b):
         return abs(a - b) <= within * max(abs(b), 1e-12)
 
@@ -250,7 +254,7 @@ def judge_typed(words, answers):
     if not found:
         return Verdict(False, "empty", f"There is no answer behind '{key} ='.")
     if order:
-        letters = re.findall(r"\w+", found)
+        letters = re.findall(r"\w", found.upper())
         if letters in order:
             return Verdict(True)
         for code, typical, sentence in mistakes:

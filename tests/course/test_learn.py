@@ -100,6 +100,18 @@ def judge_text(step, text, harness):
     return verdict, "\n".join(said)
 
 
+def check_mistakes(tap, step):
+    """Each --mistake of a typed step, typed in, is told as itself: it is not taken for right, nor
+    for another one."""
+    for case in step.cases if step.kind == "typed" else []:
+        key = case.flags[case.flags.index("--key") + 1]
+        for n, word in enumerate(case.flags):
+            if word == "--mistake":
+                code, typical = case.flags[n + 1:n + 3]
+                verdict = learn_steps.judge_typed(case.flags, {key: typical})
+                tap.ok(verdict.code == code, f"{step.name} {key} = {typical}: {code}", verdict)
+
+
 def answers_of(step):
     """(name, text, code wanted; None: passes, "": fails) of everything there is to judge."""
     stub = step.stub()
@@ -124,6 +136,7 @@ def check_steps(tap, steps):
             objects, said = ([], "") if step.kind == "typed" else harnesses.compile(step)
             bad = limits(step) + ([said] if said else [])
             tap.ok(not bad, f"{step.name} {step.title}: limits", "\n".join(bad))
+            check_mistakes(tap, step)
             todo += [(step, objects, *answer) for answer in answers_of(step)]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             found = pool.map(lambda item: judge_text(item[0], item[3], item[1]), todo)
@@ -182,9 +195,14 @@ def check_limits_can_fail(tap):
                learn_steps.value_of(text))
     words = ["--key", "order", "--order", "B A|A B C"]
     for found, code in (("B A", ""), ("A, B, C", ""), ("A B", "-"), ("A A", "letters"),
-                        ("", "empty")):
+                        ("abc", ""), ("ab", "-"), ("", "empty")):
         verdict = learn_steps.judge_typed(words, {"order": found})
         tap.ok(verdict.code == code and verdict.passed == (code == ""), f"order '{found}'", verdict)
+    for answer, found, right in (("4095", "4096", False), ("4095", "2^12 - 1", True),
+                                 ("3*0.1*10", "3", True), ("2.5", "2.501", True),
+                                 ("2.5", "2.51", False), ("100 --within 1%", "101", True)):
+        verdict = learn_steps.judge_typed(["--key", "n", "--answer", *answer.split()], {"n": found})
+        tap.ok(verdict.passed == right, f"{found} for {answer}: {right}", verdict)
     lines = "a\n  b\nc\n"
     tap.ok(learn_steps.exchange(lines, ["b"], ["d"], "") == "a\n  d\nc\n", "lines exchanged")
     try:
@@ -290,10 +308,29 @@ def check_work(tap, engine):
     tap.ok("[x] 01.2" in engine.run().stdout and
            json.loads((engine.my / "progress.json").read_text(encoding="utf-8"))["passed"],
            "the map knows it")
-    done = engine.run("reset", "01.2")
+    done = engine.run("reset")
     tap.ok(done.returncode == 0 and answer.read_text(encoding="utf-8") == step.stub() and
            answer.with_name("old-1-answer.c").read_text(encoding="utf-8") == step.solution() and
            "[x] 01.2" not in engine.run().stdout, "reset keeps the old file", done)
+
+
+def check_next(tap, engine):
+    """The map and a passed step send on from where the learner works."""
+    step = learn_steps.find_step("04.2")
+    first = engine.run("04.2")
+    tap.ok("next: ./ladder learn 04.2, a step of docs/04_flash_backward/2_delta.md" in
+           engine.run().stdout, "what is begun and not passed is next", first)
+    (engine.my / "04.2" / "answer.c").write_text(step.solution(), encoding="utf-8")
+    done = engine.run("04.2")
+    following = re.search(r"next: \./ladder learn (\S+),", done.stdout)[1]
+    pages = [page for page, _ in learn.lessons()]
+    page = learn.lesson_of(learn_steps.find_step(following))
+    tap.ok(following != "04.2" and pages.index(page) >= pages.index(learn.lesson_of(step)),
+           "after a step of stage 04 the next one is not in stage 01", done)
+    tap.ok(f"[>] {following} " in engine.run().stdout, "the map says the same", following)
+    steps = learn_steps.read_steps()
+    progress = {"passed": {step.name: "" for step in steps if step.name != "01.2"}, "last": "06.8"}
+    tap.ok(learn.next_step(steps, progress).name == "01.2", "behind the last one: those left out")
 
 
 def check_bug(tap, engine):
@@ -341,7 +378,7 @@ def check_commands(tap, engine, folder):
             (("check", "99.1", "good.c"), 2, "unknown step '99.1'"), (("99.1",), 2, "unknown step"),
             (("--fast",), 2, "unknown option '--fast'"), (("hint", "01.2", "3"), 2, "takes 0 or 1"),
             (("01.2", "more"), 2, "'more'"), (("01.2", "--give-up"), 2, "--give-up belongs"),
-            (("reset",), 2, "takes 1"), (("doctor",), 0, "Steps can be done here"),
+            (("reset", "01.2", "3"), 2, "takes 0 or 1"), (("doctor",), 0, "Steps can be done here"),
             (("--help",), 0, "./ladder learn hint")):
         done = engine.run(*words, cwd=folder)
         text = done.stderr if status == 2 else done.stdout
@@ -392,6 +429,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         engine = Engine(folder)
         check_work(tap, engine)
+        check_next(tap, engine)
         check_bug(tap, engine)
         check_trace_copy(tap, engine)
         check_commands(tap, engine, folder)
