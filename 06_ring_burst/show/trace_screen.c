@@ -34,7 +34,9 @@ const char *ring_mask_word(const RingPlan *plan, int q_rank, int k_rank)
         return "full";
     if (plan->mask)
         return "mask";
-    if (work.partial_rows == 0) /* each query sees whole runs of keys: rectangles, no edge */
+    /* Each query sees whole runs of keys: rectangles, no edge. Between a rank's own tokens there is
+     * one; where runs have one token, no row shows it. */
+    if (work.partial_rows == 0 && q_rank != k_rank)
         return "half";
     return plan->rule.left >= 0 || plan->rule.right > 0 ? "band" : "triangle";
 }

@@ -53,7 +53,7 @@ def option_text(row):
     if row.get("temperature") not in (None, 1):
         text += f" temperature {number(row['temperature'])}"
     if row.get("clip") not in (None, [0, 1]):
-        text += f" clip {row['clip'][0]},{row['clip'][1]}"
+        text += f" clip {row['clip'][0]:g},{row['clip'][1]:g}"
     if row.get("dropout"):
         text += f" dropout {number(row['dropout'])}"
     if row.get("qk_norm"):

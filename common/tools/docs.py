@@ -18,7 +18,8 @@ the repository root. The markers (the closing one repeats the kind, as in `/code
                                the head of a file is not compared
     table: FILE.jsonl columns=a,b,c filter="variant=v0_loops N>=1024"
                                checked rows only; rows whose source has changed are marked;
-                               commands=no leaves out the command lines below the table
+                               commands=no leaves out the command lines below the table, sort=N
+                               puts the rows in the order of that number
     number: FILE.jsonl column=share filter="..."        one cell, inside a sentence
                                these, and code: FILE, may say pending="COMMAND": where there is no
                                such row or file yet, the page names the command that records it,
@@ -219,6 +220,9 @@ def recorded_rows(context, words, options):
 
 def expand_table(context, _page, words, options):
     rows = recorded_rows(context, words, options)
+    if "sort" in options:
+        field = "Nq" if options["sort"] == "N" else options["sort"]
+        rows = sorted(rows, key=lambda row: row[field])
     columns = options["columns"].split(",") if "columns" in options else shown.DEMO_COLUMNS
     commands = options.get("commands") != "no"
     return f"\n{table_tool.markdown(rows, columns, context.root, commands)}"
@@ -293,7 +297,7 @@ def parse_arguments(kind, text):
     for part in shlex.split(text):
         key, equals, value = part.partition("=")
         known = key in ("columns", "column", "filter", "comment", "context", "exit", "before",
-                        "pending", "fresh", "from", "to", "commands")
+                        "pending", "fresh", "from", "to", "commands", "sort")
         if equals and known and (kind != "run" or not words):
             options[key] = value
         else:

@@ -33,7 +33,7 @@ STEPS = {"01": ["--causal", "--variant", "v0_loops"],
 COLUMNS = ["variant", "ms_med", "gflops", "peak_bytes"]
 GPU_COLUMNS = {"02": ["variant", "ms_med", "gbytes_per_s", "share_of_copy"],
                "05": ["variant", "forward_tflops", "of_peer"],
-               "06": ["variant", "ranks", "rank_tflops", "efficiency_both"]}
+               "06": ["variant", "link", "ranks", "rank_tflops", "efficiency_both"]}
 
 
 def question(root, folder):
@@ -59,7 +59,7 @@ def recorded_rows(root, number):
             found.sort(key=lambda r: recorded.rung_order(r["variant"]))
             if found:
                 text.append(f"Recorded on {machine(found)}: {where}\n\n"
-                            + table.terminal(found, columns, root))
+                            + table.terminal(found, columns, root, gaps=False))
     return text
 
 

@@ -31,9 +31,10 @@ def cells_of(rows, columns, root):
     return table
 
 
-def terminal(rows, columns, root=recorded.ROOT, case_lines=False):
+def terminal(rows, columns, root=recorded.ROOT, case_lines=False, gaps=True):
     """Aligned columns; a blank line between stages and cases keeps long tables readable. With
-    case_lines each of them has a line of its own in front, which spares two columns."""
+    case_lines each of them has a line of its own in front, which spares two columns. Without gaps
+    the rows are one block."""
     table = cells_of(rows, columns, root)
     heads = [shown.SHORT_HEADS.get(c, shown.COLUMNS[c][0]) for c in columns]
     right = [shown.COLUMNS[c][2] for c in columns]
@@ -47,7 +48,7 @@ def terminal(rows, columns, root=recorded.ROOT, case_lines=False):
     previous = None
     for row, cells in zip(rows, table):
         if recorded.case_of(row) != previous:
-            lines += [""] if previous is not None else []
+            lines += [""] if gaps and previous is not None else []
             lines += [f"{row['stage']}  {shown.case_text(row)}  {row['device']}"] * case_lines
         previous = recorded.case_of(row)
         lines.append(line(cells))

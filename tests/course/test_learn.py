@@ -156,6 +156,7 @@ def check_stages(tap, steps):
     tap.ok({step.kind for step in steps} == {"hole", "bug", "free", "typed"}, "all kinds of steps")
     tap.ok(learn.lesson_of(learn_steps.find_step("01.5")).name == "3_who_sees_whom.md",
            "the lesson of a step is the page that sends its reader there")
+    check_week(tap, steps)
     alone = [step.name for step in steps if not learn.lesson_of(step)]
     tap.ok(not alone, "each step is named by a page", alone)
     names = {step.name for step in steps}
@@ -163,6 +164,17 @@ def check_stages(tap, steps):
             (learn_steps.LEARN / folder).iterdir()
             if re.match(r"\d\d\.\d+", path.name)[0] not in names]
     tap.ok(not left, "every solution and wrong answer belongs to a step", left)
+
+
+def check_week(tap, steps):
+    """The path of a week promises that one writes everything oneself."""
+    text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    week = re.search(r"\*\*A week\*\*.*?minutes: ([\d. ]+) -->", text)[1].split()
+    for step in (step for step in steps if step.kind == "free"):
+        page = learn.lesson_of(step)
+        number = f"{page.parent.name[:2]}.{learn.page_number(page)}"
+        tap.ok(number in week or number[:2] in week,
+               f"{step.name}, from an empty file, stands on a page of the week's path", number)
 
 
 def check_traces(tap, build):

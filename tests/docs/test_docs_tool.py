@@ -284,7 +284,8 @@ def test_lessons(tap, tree):
     page = tree.write("docs/01_naive/1_sum.md", "# 01.1 A sum (11 minutes, no GPU)\n\nA tile.\n"
                       '<!-- code: 01_naive/cpu/v0_loops.c#add_two from="float s" to="return" -->\n'
                       "<!-- /code -->\n"
-                      "<!-- table: docs/r.jsonl columns=variant commands=no -->\n<!-- /table -->\n"
+                      "<!-- table: docs/r.jsonl columns=variant commands=no sort=ms_med -->\n"
+                      "<!-- /table -->\n"
                       "<!-- minutes: 01 01.1 --><!-- /minutes --> minutes\n"
                       "<!-- lessons: 01 -->\n<!-- /lessons -->\n")
     done = tree.docs(str(page))
@@ -294,6 +295,8 @@ def test_lessons(tap, tree):
     tap.ok("static" not in text and re.search(r"```c\nfloat s.*return s;\n```", text, re.S),
            "from= and to= keep some lines, indentation removed", text)
     tap.ok("Test CPU" in text and "Command" not in text, "commands=no keeps the machine", text)
+    tap.ok(0 < text.find("| v1_blas") < text.find("| v0_loops"), "sort= gives the rows an order",
+           text)
     tap.ok(">22<!--" in text and "| [01.1 A sum](1_sum.md) | 11 | no GPU |" in text,
            "the map and the sum of the minutes", text)
     for old, new, wanted in (('from="float s"', 'from="double s"', "no line holds 'double s'"),

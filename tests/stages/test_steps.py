@@ -142,6 +142,10 @@ def test_lecture(tap, program):
     tap.ok(done.returncode == 0 and "-- page 2 of" in done.stdout
            and "Recorded on NVIDIA" in done.stdout and not wide,
            f"{number}: the lecture plays, in 100 columns", done.stdout[-300:] + done.stderr)
+    tables = done.stdout.partition("Recorded on")[2]
+    rows = re.findall(r"^([a-z].*\S)\n", tables, re.M)
+    tap.ok(not re.search(r"^[a-z].*\n\n[a-z]", tables, re.M) and len(set(rows)) == len(rows) > 3,
+           f"{number}: rows without gaps, no two alike", tables)
 
 
 def main():

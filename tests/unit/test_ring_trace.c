@@ -52,7 +52,7 @@ static Case *causal(int64_t N)
 
 static void known_screens(void **state)
 {
-    Case *c = causal(64);
+    Case *c = causal(64), *few = causal(16);
     RingSetup setup = method_setup(RING_METHOD_RING, RING_ZIGZAG, 4, 1);
     Screen *screen = malloc(sizeof *screen);
     (void)state;
@@ -64,6 +64,8 @@ static void known_screens(void **state)
     assert_has(screen, "rank 0   K1 half     K2 half     K3 half     K0 triangle 25 %\n");
     assert_has(screen, "a rank sends 1.54 kB: K 768 B, V 768 B\n");
     assert_has(screen, "100 % of the time is useful");
+    draw(screen, few, &setup); /* a chunk has two tokens, half a chunk one */
+    assert_has(screen, "rank 0   K0 triangle K3 half     K2 half     K1 half     25 %\n");
     setup.layout = RING_CONTIGUOUS;
     draw(screen, c, &setup);
     assert_has(screen, "rank 3  tokens 48-63\n");
@@ -85,6 +87,7 @@ static void known_screens(void **state)
     assert_has(screen, "512 B of it to another node\n");
     free(screen);
     case_free(c);
+    case_free(few);
 }
 
 /* A window's two rings; a full mask. */
