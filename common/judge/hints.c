@@ -174,8 +174,7 @@ static int looked_at(const Case *k, int mask)
     int arrays = 0;
     for (int a = CHECK_O; a <= CHECK_DV; a++)
         arrays |= k->run->check->array[a].checked ? mask & (1 << a) : 0;
-    arrays &= k->run->arrays ? k->run->arrays : arrays;
-    return k->run->of->norms ? arrays & HINT_FORWARD : arrays;
+    return arrays & (k->run->arrays ? k->run->arrays : arrays);
 }
 
 /* The worst values of the wrong arrays: a sample may have missed them. */

@@ -18,9 +18,8 @@
  * - hint_array: what a student hears of a wrong array: the verdict's mistake, or the symptom.
  * - hint_codes: every code that a verdict may have.
  *
- * Limits. Mistakes come one at a time: two at once give a symptom. Of stage 05's options clipping,
- * dropout and QK normalisation are known to the forward pass; gradients of a QK normalisation are
- * not explained. Of cases above HINT_WORK pair-channels a sample of rows is compared.
+ * Limits. Mistakes come one at a time: two at once give a symptom. Of cases above
+ * HINT_WORK pair-channels a sample of rows is compared.
  */
 #ifndef ATTN_HINTS_H
 #define ATTN_HINTS_H

@@ -350,6 +350,8 @@ static int tile_sees(HintCase *c, const HintBug *bug, HintTile tile, int64_t i, 
                      int right, int masked)
 {
     const AttnShape *n = &c->n;
+    const int64_t ahead = c->k_at[j].position - c->q_at[i].position;
+    int last_row;
     switch (bug->see) {
     case SEE_NOT_LAST_KEY:
         return right && j < n->Nk - 1;
@@ -367,6 +369,14 @@ static int tile_sees(HintCase *c, const HintBug *bug, HintTile tile, int64_t i, 
         return right && class_of(c, tile, i, j) == ATTN_TILE_CLEAN;
     case SEE_TILES_WHOLE:
         return !masked && class_of(c, tile, i, j) != ATTN_TILE_SKIP;
+    case SEE_LEFT_EDGE:
+        return right && !(c->args->rule.left >= 0 && ahead == -c->args->rule.left &&
+                          j % tile.T != 0 && (i % tile.Tq != 0 || j % (tile.T / 2) != 0));
+    case SEE_RIGHT_EDGE:
+        last_row = i % tile.Tq == tile.Tq - 1 || i == n->Nq - 1;
+        return right && !(c->args->rule.right >= 0 && ahead == c->args->rule.right &&
+                          j % tile.T != tile.T - 1 && j != n->Nk - 1 &&
+                          (!last_row || (j + 1) % (tile.T / 2) != 0));
     case SEE_WRONG_SIDE:
         return right && (c->args->rule.right != 0 || i / tile.Tq * tile.Tq <= j / tile.T * tile.T);
     default:

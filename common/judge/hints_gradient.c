@@ -9,6 +9,11 @@
  * with what follows from that O and that lse. A mistake of visibility, of memory or of the score is
  * made here as it is in the forward pass.
  *
+ * With a QK normalisation these are gradients of the normalised Q and K at first, and then go
+ * through it: hat = r X, r = 1 / sqrt(mean of the group's X^2 + eps), and
+ *
+ *     dX = r (w g - hat mean over the group of w g hat)        g: the gradient of w hat
+ *
  * Interface: hint_dq_row, hint_dkv_row (hints_internal.h).
  */
 #include "judge/hints_internal.h"
@@ -203,6 +208,35 @@ static double outer_scale(const HintCase *c, const HintBug *bug)
     return bug->gradient == GRADIENT_NO_OUTER_SCALE ? 1.0 : c->scale;
 }
 
+/* A row's gradient g [d] and its tolerance through the normalisation of head h. from: the row before
+ * it; w: the head's weights. */
+static void through_norm(const HintCase *c, const HintBug *bug, const double *from, const float *w,
+                         double *g, double *tolerance)
+{
+    const int64_t group = c->args->options->norm_group;
+    const double own = c->c * 0x1p-24 * (3.0 * sqrt((double)group) + 16.0);
+    if (bug->gradient == GRADIENT_NORM_IGNORED)
+        return;
+    for (int64_t first = 0; first < c->n.d; first += group) {
+        const double squares = hint_dot(from + first, from + first, group);
+        const double r = 1.0 / sqrt(squares / (double)group + (double)c->args->options->norm_eps);
+        double mean = 0.0, reach = 0.0;
+        for (int64_t x = first; x < first + group; x++) {
+            const double weight = bug->gradient == GRADIENT_NORM_NO_WEIGHT ? 1.0 : w[x];
+            mean += weight * g[x] * r * from[x] / (double)group;
+            reach += fabs(weight * r * from[x]) * (tolerance[x] + own * fabs(g[x])) / (double)group;
+        }
+        if (bug->gradient == GRADIENT_NORM_NO_MEAN)
+            mean = 0.0;
+        for (int64_t x = first; x < first + group; x++) {
+            const double weight = bug->gradient == GRADIENT_NORM_NO_WEIGHT ? 1.0 : w[x];
+            tolerance[x] =
+                r * (fabs(weight) * (tolerance[x] + own * fabs(g[x])) + fabs(r * from[x]) * reach);
+            g[x] = r * (weight * g[x] - r * from[x] * mean);
+        }
+    }
+}
+
 static int dq_takes(HintCase *c, const HintBug *bug, HintTile tile, int64_t i, int64_t j)
 {
     const int64_t tiles = (c->n.Nk + tile.T - 1) / tile.T; /* no part is without one */
@@ -245,7 +279,13 @@ void hint_dq_row(HintCase *c, const HintBug *bug, HintTile tile, const HintGiven
     }
     for (int64_t x = 0; x < d; x++) {
         dQ[x] *= factor;
-        tolerance[x] = 2.0 * (fabs(factor) * tolerance[x] + c->u16 * fabs(dQ[x]) + c->eta);
+        tolerance[x] *= fabs(factor);
+    }
+    if (c->norms)
+        through_norm(c, bug, hint_q(c, FEED_NOT_NORMALISED, b, h, i), c->args->options->wq + h * d,
+                     dQ, tolerance);
+    for (int64_t x = 0; x < d; x++) {
+        tolerance[x] = 2.0 * (tolerance[x] + c->u16 * fabs(dQ[x]) + c->eta);
         if (bug->sum == SUM_NOT_WRITTEN) {
             dQ[x] = NAN;
             tolerance[x] = -1.0;
@@ -255,11 +295,24 @@ void hint_dq_row(HintCase *c, const HintBug *bug, HintTile tile, const HintGiven
     }
 }
 
+/* GRADIENT_GROUP_STORED: the group that was the last to write to h_kv, or -1. */
+static int64_t stored_group(const HintCase *c, int64_t h_kv)
+{
+    const int64_t group = c->n.H / c->n.Hkv;
+    int64_t last = -1;
+    for (int64_t g = 0; g < c->n.Hkv; g++)
+        if ((g * group + group - 1) % c->n.Hkv == h_kv)
+            last = g;
+    return last;
+}
+
 /* Does the gradient of kv head h_kv count query head h, and row i for key j? */
 static int dkv_takes(HintCase *c, const HintBug *bug, HintTile tile, int64_t h, int64_t h_kv,
                      int64_t i, int64_t j)
 {
     const int64_t group = c->n.H / c->n.Hkv;
+    if (bug->gradient == GRADIENT_GROUP_STORED)
+        return h / group == stored_group(c, h_kv);
     if (hint_kv_head(c, bug->feed, h) != h_kv ||
         (bug->gradient == GRADIENT_GROUP_LAST && h % group != group - 1) ||
         (bug->gradient == GRADIENT_GROUP_FIRST && h % group != 0))
@@ -309,8 +362,16 @@ void hint_dkv_row(HintCase *c, const HintBug *bug, HintTile tile, const HintGive
     for (int64_t x = 0; x < 2 * d; x++) {
         const double scale = x < d ? factor * outer_scale(c, bug) : factor;
         out[x] *= scale;
-        out[2 * d + x] = 2.0 * (fabs(scale) * out[2 * d + x] + c->u16 * fabs(out[x]) + c->eta);
-        if (bug->sum == SUM_NOT_WRITTEN) {
+        out[2 * d + x] *= fabs(scale);
+    }
+    if (c->norms)
+        through_norm(c, bug,
+                     hint_keys(c, FEED_NOT_NORMALISED) + ((b * c->n.Nk + j) * c->n.Hkv + h_kv) * d,
+                     c->args->options->wk + h_kv * d, out, out + 2 * d);
+    for (int64_t x = 0; x < 2 * d; x++) {
+        out[2 * d + x] = 2.0 * (out[2 * d + x] + c->u16 * fabs(out[x]) + c->eta);
+        if (bug->sum == SUM_NOT_WRITTEN ||
+            (bug->gradient == GRADIENT_GROUP_STORED && stored_group(c, h_kv) < 0)) {
             out[x] = NAN;
             out[2 * d + x] = -1.0;
         }

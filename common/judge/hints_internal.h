@@ -43,7 +43,9 @@ enum {
     SEE_CLEAN_ONLY,       /* tiles of Tq x T that hide a pair are skipped */
     SEE_TILES_WHOLE,      /* those that show a pair are seen as a whole */
     SEE_STRIP_END,        /* Tq queries see what the last of them sees to the right */
-    SEE_WRONG_SIDE        /* tiles of queries behind the tile of keys are skipped */
+    SEE_WRONG_SIDE,       /* tiles of queries behind the tile of keys are skipped */
+    SEE_LEFT_EDGE,        /* the key at the left end is hidden where it does not begin a vector */
+    SEE_RIGHT_EDGE        /* that at the right end where it does not end one */
 };
 
 /* Which memory is read. */
@@ -143,6 +145,10 @@ enum {
     GRADIENT_GROUP_LAST,
     GRADIENT_GROUP_FIRST,
     GRADIENT_GROUP_STRIDED, /* heads of a group are Hkv apart, dQ is stored as if they were not */
+    GRADIENT_GROUP_STORED,  /* a group's sums go where its last head reads, over what was there */
+    GRADIENT_NORM_IGNORED,  /* dQ and dK are those of the normalised Q and K */
+    GRADIENT_NORM_NO_MEAN,  /* the root mean square is taken for a constant */
+    GRADIENT_NORM_NO_WEIGHT,
     GRADIENT_DK_NOT_TRANSPOSED,
     GRADIENT_DV_NOT_TRANSPOSED,
     GRADIENT_DQ_LAST_TILE, /* dQ holds what the last visible tile of T keys gave */
