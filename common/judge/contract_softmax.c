@@ -15,7 +15,7 @@
  *
  * Interface: contract_softmax_rows, contract_softmax_merge (contract.h).
  */
-#include "judge/contract.h"
+#include "judge/contract_softmax.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -28,12 +28,6 @@
 /* Random numbers of a case come from the streams of tensors that it does not have. */
 #define PATTERN FILL_MASK
 #define SIZES   FILL_WQ
-
-typedef struct Softmax {
-    int64_t rows, cols;          /* merge: pairs, and scores of a half at most */
-    float *in[4];                /* S, or m_a l_a m_b l_b */
-    double *value[2], *bound[2]; /* P and lse, or m and l */
-} Softmax;
 
 static void free_softmax(JudgeCase *c)
 {

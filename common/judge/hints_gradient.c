@@ -208,8 +208,8 @@ static double outer_scale(const HintCase *c, const HintBug *bug)
     return bug->gradient == GRADIENT_NO_OUTER_SCALE ? 1.0 : c->scale;
 }
 
-/* A row's gradient g [d] and its tolerance through the normalisation of head h. from: the row before
- * it; w: the head's weights. */
+/* A row's gradient g [d] and its tolerance through the normalisation. from: the row before it; w:
+ * the head's weights. */
 static void through_norm(const HintCase *c, const HintBug *bug, const double *from, const float *w,
                          double *g, double *tolerance)
 {

@@ -3,7 +3,6 @@
  * attn_hints: which mistake explains these outputs?
  *
  *     attn_hints --cases FILE --found DIR [--found DIR]...     one JSON object a folder
- *     attn_hints --codes                                       every code with its sentence
  *
  * A folder holds what a program of the suite, or any program, computed: DIR/<line>/o.npy and
  * lse.npy, with gradients dq.npy, dk.npy and dv.npy (dwq.npy and dwk.npy with --qk-norm), for each
@@ -219,14 +218,6 @@ static int judge_folder(Line *lines, int count, const char *folder)
     return status;
 }
 
-static int print_codes(void)
-{
-    const char *sentence;
-    for (int n = 0; hint_code(n, &sentence); n++)
-        printf("%s\t%s\n", hint_code(n, &sentence), sentence);
-    return EXIT_OK;
-}
-
 static int judge_all(const Cli *cli, const char *const *folders, int count)
 {
     Line *lines = calloc((size_t)cli->case_count, sizeof *lines);
@@ -249,9 +240,7 @@ int main(int argc, char **argv)
     char **words = calloc((size_t)argc + 1, sizeof *words);
     int folder_count = 0, word_count = 0, status = EXIT_RUNTIME;
     Cli cli;
-    if (argc == 2 && strcmp(argv[1], "--codes") == 0)
-        status = print_codes();
-    else if (folders && words) {
+    if (folders && words) {
         for (int n = 0; n < argc; n++)
             if (strcmp(argv[n], "--found") == 0 && n + 1 < argc)
                 folders[folder_count++] = argv[++n];

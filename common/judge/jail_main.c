@@ -53,12 +53,14 @@ static int say(int status, const char *format, ...) __attribute__((format(printf
 static int say(int status, const char *format, ...)
 {
     va_list values;
-    fflush(stdout);
-    fputs("attn_jail: ", stderr);
+    char text[PATH_MAX + 256];
     va_start(values, format);
-    vfprintf(stderr, format, values);
+    vsnprintf(text, sizeof text, format, values);
     va_end(values);
-    fputc('\n', stderr);
+    for (char *c = text; *c; c++) /* a file's name may be the submission's */
+        *c = (unsigned char)*c < 32 || *c == 127 ? '?' : *c;
+    fflush(stdout);
+    fprintf(stderr, "attn_jail: %s\n", text);
     return status;
 }
 
@@ -103,14 +105,31 @@ static int ends_in(const char *name, const char *end)
     return length > wanted && strcmp(name + length - wanted, end) == 0;
 }
 
-/* A name that the compiler does not take for a flag, and that fits into a line. */
+/* A name that the compiler does not take for a flag, and that fits into a line. Blanks and quotes
+ * are signs like others: no shell reads the command. */
 static int name_is_plain(const char *name)
 {
     const char *c;
     for (c = name; *c; c++)
-        if ((unsigned char)*c <= 32 || *c == 127)
+        if ((unsigned char)*c < 32 || *c == 127)
             return 0;
     return name[0] != '-' && name[0] != '@' && name[0] != '.';
+}
+
+/* A word as a shell would have to be given it. */
+static void print_quoted(const char *word)
+{
+    if (!strpbrk(word, " '\"\\()&;<>|$`*?[]#~!{}")) {
+        printf(" %s", word);
+        return;
+    }
+    fputs(" '", stdout);
+    for (; *word; word++)
+        if (*word == '\'')
+            fputs("'\\''", stdout);
+        else
+            putchar(*word);
+    putchar('\'');
 }
 
 /* One of the submission's or of a folder of headers. */
@@ -120,8 +139,8 @@ static int take_file(Jail *j, int folder, const char *name, const char *shown, i
     int status;
     if (!name_is_plain(name))
         return say(REFUSED,
-                   "%s: found a name with a blank or a sign in front; accepted are letters, "
-                   "digits, _ and .",
+                   "%s: found a name with a control character, or with - @ or . in front; "
+                   "accepted are others",
                    shown);
     if (j->file_count++ == FILES)
         return say(REFUSED, "%s has more than %d files", j->submission, FILES);
@@ -328,7 +347,7 @@ static int run_compiler(const Jail *j)
         return say(USAGE, "the command has more than %d words", 4 * WORDS);
     fputs("command:", stdout);
     for (int i = 0; command[i]; i++)
-        printf(" %s", command[i]);
+        print_quoted(command[i]);
     putchar('\n');
     fflush(stdout);
     if (pipe2(ends, O_CLOEXEC) != 0 || (pid = fork()) < 0)

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * judge_hints.c: hints for attn_judge. Only cases that computed attention have counterfactuals, and
- * only if no twist hides pairs by a mask of its own: the submission never saw that mask, so what it
- * did with a mask is no question. See judge_hints.h.
+ * judge_hints.c: hints for attn_judge. softmax_rows and softmax_merge have counterfactuals of their
+ * own (hints_softmax.c). Those of attention (hints.c) are asked only if no twist hides pairs by a
+ * mask of its own: the submission never saw that mask, so what it did with a mask is no question.
+ * See judge_hints.h.
  */
 #include "judge/judge_hints.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "judge/contract_softmax.h"
 
 static HintCase **known; /* by case; of this process */
 static int known_count;
@@ -16,6 +19,11 @@ static int is_attention(const JudgeCase *c, const JudgeRun *run)
 {
     return run->has_hint_data && (run->status == JUDGE_RIGHT || run->status == JUDGE_WRONG) &&
            c->truth.mask == c->problem.args.mask;
+}
+
+static int is_softmax(const JudgeCase *c)
+{
+    return c->contract == &contract_softmax_rows || c->contract == &contract_softmax_merge;
 }
 
 /* A step of backward_steps computes one array, and the judge fills in the others. */
@@ -45,6 +53,10 @@ void judge_hints_find(HintVerdict *v, const JudgeCase *cases, const JudgeRun *ru
     v->code = "";
     for (int n = 0; n < count; n++)
         wrong |= runs[n].status == JUDGE_WRONG;
+    if (wrong && is_softmax(&cases[0])) {
+        softmax_hints_find(v, cases, runs, count);
+        wrong = 0;
+    }
     for (int n = 0; all && wrong && n < count; n++) {
         if (runs[n].status == JUDGE_WRONG || is_attention(&cases[n], &runs[n]))
             all[used++] = (HintRun){
@@ -60,8 +72,9 @@ void judge_hints_say(HintSymptom *s, const HintVerdict *v, int n, const JudgeRun
 {
     const HintRun one = {n < known_count ? known[n] : NULL, &run->out.args, &run->check, 0, 0};
     if (!run->has_hint_data) {
-        s->code = "";
-        snprintf(s->sentence, sizeof s->sentence, "%s", run->check.array[which].hint);
+        s->code = v->code;
+        snprintf(s->sentence, sizeof s->sentence, "%s",
+                 v->code[0] ? v->sentence : run->check.array[which].hint);
         return;
     }
     hint_array(s, v, &one, which);

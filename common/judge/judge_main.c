@@ -22,6 +22,8 @@
  * end and alone, in rounds: every submission once, then every submission again, so that a noisy
  * minute does not fall on one of them.
  *
+ * With --codes it prints the code and the sentence of every hint.
+ *
  * Interface: none. Exit 0: judged. 2: an order or a flag that is wrong. 3: it could not be done.
  */
 #define _GNU_SOURCE /* memfd_create */
@@ -37,7 +39,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "judge/contract.h"
+#include "judge/contract_softmax.h"
 #include "judge/judge_hints.h"
 #include "judge/judge_trace.h"
 
@@ -386,6 +388,16 @@ static void time_case(const Judge *j, int n)
 
 /* --- the whole ---------------------------------------------------------------------------------*/
 
+static int print_codes(void)
+{
+    const char *sentence;
+    for (int n = 0; hint_code(n, &sentence); n++)
+        printf("%s\t%s\n", hint_code(n, &sentence), sentence);
+    for (int n = 0; softmax_hint_code(n, &sentence); n++)
+        printf("%s\t%s\n", softmax_hint_code(n, &sentence), sentence);
+    return EXIT_OK;
+}
+
 static int make_case(const Judge *j, int n)
 {
     const int status = case_make(&j->cases[n]);
@@ -414,9 +426,11 @@ int main(int argc, char **argv)
     const int check_only = argc == 2 && strcmp(argv[1], "--check") == 0;
     int status;
     cli_refuse_context("grade", NULL, 0);
+    if (argc == 2 && strcmp(argv[1], "--codes") == 0)
+        return print_codes();
     if (argc > 1 + check_only)
-        return cli_refuse("%s: found an argument, accepted is --check; orders come on the standard "
-                          "input",
+        return cli_refuse("%s: found an argument, accepted are --check and --codes; orders come on "
+                          "the standard input",
                           argv[1]);
     status = read_orders(&j);
     for (int i = 0; status == EXIT_OK && i < j.case_count; i++)

@@ -42,7 +42,8 @@ def submission_for(suite, folder):
 
 def absent(suite, name):
     """The result of a submission that is not there."""
-    result = grade.score(suite, grade.printable(name), None, (None, "", ""), "strict")
+    result = grade.score(suite, grade.printable(name), None, grade.Compiled(None, "", ""),
+                         "strict")
     for test in result["tests"]:
         test["message"] = f"there is no {name.name}"
     return result

@@ -19,10 +19,14 @@ and the submission. attn_judge runs them, each case in a process of its own.
 Where two or more C submissions compile, a result has the field `similarity` (similarity.py), in
 json and csv. It is null for what did not compile, and for all if the comparison failed or was late.
 
-Exit: 0 graded, whatever the scores; 2 bad usage; 3 it could not be done.
+A submission that this machine could not compile or run (a full disk, no memory) has status skipped
+with the reason, and the others are graded all the same.
+
+Exit: 0 graded, whatever the scores; 2 bad usage; 3 it could not be done, or not for all.
 
 Interface:
-- main(arguments): the program. grade(options) -> results, a list of JSON objects.
+- main(arguments): the program. grade(options) -> suite, results (a list of JSON objects).
+- Compiled: what became of a submission's source.
 - compile_all, judge, score: its three steps.
 """
 import argparse
@@ -38,6 +42,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import typing
 
 import grade_formats
 import similarity
@@ -48,6 +53,7 @@ HEADERS = (ROOT / "docs" / "course" / "include", ROOT / "common")
 FLAGS = ("-O3", "-march=native", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fopenmp")
 MOST_SAID = 4096
 MOST_SOURCE, MOST_LIBRARY = 4 << 20, 64 << 20
+LEAST_DISK = 8 << 20  # with less a compiler's failure is not the submission's
 SIMILARITY_SECONDS, SIMILARITY_BYTES = 60, 2 << 30
 BLAS = ("cblas_", "sgemm", "dgemm", "sgemv", "dgemv", "openblas", "mkl_", "dlopen", "dlsym",
         "dlmopen")
@@ -60,6 +66,13 @@ class UsageError(Exception):
 
 class CannotGrade(Exception):
     """One sentence: exit 3."""
+
+
+class Compiled(typing.NamedTuple):
+    library: typing.Optional[pathlib.Path]
+    said: str             # the compiler's words
+    error: str            # the first of them that counts, without a library
+    skipped: bool = False  # the error is this machine's
 
 
 # --- submissions ---------------------------------------------------------------------------------
@@ -111,22 +124,26 @@ def plain_file(path, most):
 
 
 def compile_one(name, build, folder, sandbox):
-    """(library or None, the compiler's words, first error)."""
+    """Compiled, or what the machine lacked for it."""
     path, source = pathlib.Path(name), name
     if not path.is_dir():
         most = MOST_LIBRARY if path.suffix == ".so" else MOST_SOURCE
         error = plain_file(path, most)
         if error:
-            return None, "", f"{printable(path.name)} {error}"
+            return Compiled(None, "", f"{printable(path.name)} {error}")
+        try:
+            data = path.read_bytes()
+        except OSError as why:
+            return Compiled(None, "", f"{printable(path.name)} cannot be read ({why.strerror})")
         # every name of a file is accepted: the compiler sees another
         source = folder.with_suffix(".in") / ("mine" + path.suffix)
-        source.parent.mkdir()
         try:
-            shutil.copyfile(path, source)
+            source.parent.mkdir()
+            source.write_bytes(data)
         except OSError as why:
-            return None, "", f"{printable(path.name)} cannot be read ({why.strerror})"
+            return Compiled(None, "", f"{source.parent} cannot be written ({why.strerror})", True)
         if path.suffix == ".so":
-            return source, "", ""
+            return Compiled(source, "", "")
     blas = "#define HAVE_OPENBLAS 1" in (build / "common" / "attn_config.h").read_text()
     words = [build / "common" / "judge" / "attn_jail", "--out", folder, "--so-sandbox", sandbox]
     for header in HEADERS:
@@ -136,17 +153,20 @@ def compile_one(name, build, folder, sandbox):
     run = subprocess.run([*map(str, words), str(source)], capture_output=True, text=True,
                          check=False, errors="replace", stdin=subprocess.DEVNULL)
     if run.returncode not in (0, 1):
-        raise CannotGrade(run.stderr.strip().removeprefix("attn_jail: ") or
-                          f"attn_jail ended with {run.returncode}")
+        return Compiled(None, "", run.stderr.strip().removeprefix("attn_jail: ") or
+                        f"attn_jail ended with {run.returncode}", True)
     said = "".join(line for line in run.stdout.splitlines(True) if not line.startswith("command:"))
     said = fixed_words((run.stderr + said).strip(), folder)
+    free = shutil.disk_usage(folder).free
+    if run.returncode == 1 and free < LEAST_DISK:
+        return Compiled(None, said[:MOST_SAID], f"{folder.parent} has {free >> 10} KiB left", True)
     if run.returncode == 0:
-        return folder / "submission.so", said[:MOST_SAID], ""
-    return None, said[:MOST_SAID], first_error(said)
+        return Compiled(folder / "submission.so", said[:MOST_SAID], "")
+    return Compiled(None, said[:MOST_SAID], first_error(said))
 
 
 def compile_all(names, build, folder, workers, sandbox):
-    """A (library, compiler's words, first error) for each submission, in their order."""
+    """A Compiled for each submission, in their order."""
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         return list(pool.map(lambda n: compile_one(names[n], build, folder / str(n), sandbox),
                              range(len(names))))
@@ -229,24 +249,22 @@ def judge(suite, libraries, options):
         row = json.loads(line)
         rows.setdefault((row["so"], row["case"]), {}).update(row)
     wanted = {(n, c) for n in range(len(libraries)) for c in range(len(suite.cases))}
-    broken = [row for row in rows.values() if row.get("status") == "skipped"]
     if set(rows) != wanted:
         raise CannotGrade(f"found {len(rows)} results of {len(wanted)}")
-    if broken and options.so_sandbox == "strict":
-        raise CannotGrade(broken[0]["message"])
     return rows
 
 
 # --- points ---------------------------------------------------------------------------
 
-def test_of(case, row, refusal):
+def test_of(case, row, refusal, status="refused"):
+    """refusal: why nothing was run, which `status` counts as."""
     hidden = case.visibility == "hidden"
     errors = [dict(error) for error in row.get("errors", ())]
     for error in errors if hidden else ():
         for field in ("expected", "found"):
             error.pop(field)
     test = {"name": case.name, "score": 0.0, "max_score": case.points,
-            "status": "refused" if refusal else row["status"],
+            "status": status if refusal else row["status"],
             "message": refusal or row["message"], "hint": "" if refusal else row.get("hint", ""),
             "code": "" if refusal else row.get("code", ""),
             "trace": "" if refusal or hidden else row.get("trace", ""), "group": case.group,
@@ -267,14 +285,16 @@ def test_of(case, row, refusal):
 
 def score(suite, name, rows, compiled, sandbox):
     """The result of one submission. rows: of its cases; None: it did not compile."""
-    library, said, error = compiled
+    library, said, error, skipped = compiled
     blas = blas_found(library) if library else ""
     tests = []
     for n, case in enumerate(suite.cases):
-        refusal = f"it does not compile: {error}" if library is None else ""
+        cannot = "could not be compiled here" if skipped else "does not compile"
+        refusal = "" if library else f"it {cannot}: {error}"
         if not refusal and blas and "no-blas" in case.flags:
             refusal = f"it uses {blas}, accepted is code of your own (--require no-blas)"
-        tests.append(test_of(case, rows[n] if rows else {}, refusal))
+        tests.append(test_of(case, rows[n] if rows else {}, refusal,
+                             "skipped" if skipped else "refused"))
     for group in suite.all:
         members = [test for test in tests if test["group"] == group]
         if any(test["status"] != "right" for test in members):
@@ -346,15 +366,22 @@ def grade(options):
     with tempfile.TemporaryDirectory(prefix="grade") as folder:
         compiled = compile_all(options.submissions, options.build, pathlib.Path(folder),
                                options.jobs, options.so_sandbox)
-        good = [n for n, (library, _, _) in enumerate(compiled) if library]
-        rows = judge(suite, [compiled[n][0] for n in good], options) if good else {}
+        good = [n for n, one in enumerate(compiled) if one.library]
+        rows = judge(suite, [compiled[n].library for n in good], options) if good else {}
         place = {n: at for at, n in enumerate(good)}
         results = [
             score(suite, printable(name), [rows[place[n], c] for c in range(len(suite.cases))]
                   if n in place else None, compiled[n], options.so_sandbox)
             for n, name in enumerate(options.submissions)]
+    if all(reasons(result) for result in results):
+        raise CannotGrade(reasons(results[0])[0])
     add_similarity(results, {results[n]["submission"]: options.submissions[n] for n in good})
     return suite, results
+
+
+def reasons(result):
+    """Why this machine could not do some of its cases."""
+    return [test["message"] for test in result["tests"] if test["status"] == "skipped"]
 
 
 # --- the program ---------------------------------------------------------------------------------
@@ -427,6 +454,10 @@ def main(arguments):
             os.chdir(os.environ["LADDER_FROM"])
         suite, results = grade(options)
         write_out(options, grade_formats.write(options.format, results, suite))
+        skipped = [reasons(result) for result in results if reasons(result)]
+        if skipped:
+            raise CannotGrade(f"found that {len(skipped)} of {len(results)} submissions could not "
+                              f"be graded as a whole ({skipped[0][0]}); their cases are 'skipped'")
     except (UsageError, suites.SuiteError) as why:
         print(f"grade: {why}", file=sys.stderr)
         return 2

@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -425,6 +426,67 @@ def check_names(tap, build, sandbox, folder):
            "names: a refusal", out + err)
 
 
+def check_folder_names(tap, build, sandbox, folder):
+    """Files of a submitted folder may have blanks, quotes and brackets in their names."""
+    suite = write_suite(folder / "names.suite", "flash_simple", ["-N 3 -d 2"])
+    mine = folder / "my folder"
+    mine.mkdir()
+    (mine / "it's (1) my.h").write_text("#define FOUND 1\n", encoding="utf-8")
+    (mine / "my solution;.c").write_text(f'#include "it\'s (1) my.h"\n#if FOUND\n'
+                                         f'{RIGHT.read_text(encoding="utf-8")}\n#endif\n',
+                                         encoding="utf-8")
+    (mine / "$(touch here) & 2.c").write_text("int second;\n", encoding="utf-8")
+    results, err = graded(build, sandbox, suite, mine)
+    tap.ok(results and results[0]["score"] == 1 and not (mine / "here").exists(),
+           "a folder of names with blanks", err or results)
+    jail = subprocess.run([build / "common/judge/attn_jail", "--out", folder / "jail",
+                           "--include", HEADERS, "--so-sandbox", sandbox, mine],
+                          capture_output=True, text=True, check=False)
+    words = shlex.split(jail.stdout.splitlines()[0]) if jail.stdout else []
+    tap.ok(jail.returncode == 0 and
+           words[-5:-2] == ["$(touch here) & 2.c", "my solution;.c", "-lm"],
+           "the command is shown as a shell would need it", jail.stdout + jail.stderr)
+    (mine / "two\nlines.c").write_text("int third;\n", encoding="utf-8")
+    results, err = graded(build, sandbox, suite, mine)
+    tap.ok(results and results[0]["tests"][0]["status"] == "refused" and
+           "control character" in results[0]["tests"][0]["message"], "but no control characters",
+           err or results)
+
+
+def check_machine(tap, build, sandbox, folder):
+    """What this machine cannot compile is skipped, and the others are graded."""
+    fake = folder / "fake"
+    (fake / "common/judge").mkdir(parents=True)
+    (fake / "common/attn_config.h").symlink_to(build.resolve() / "common/attn_config.h")
+    for name in ("attn_judge", "attn_runner"):
+        (fake / "common/judge" / name).symlink_to(build.resolve() / "common/judge" / name)
+    jail = fake / "common/judge/attn_jail"
+    jail.write_text('#!/bin/sh\ncase "$2" in */1) echo "attn_jail: x.c cannot be copied (No space '
+                    f'left on device)" >&2; exit 3;; esac\nexec {build.resolve()}/common/judge/'
+                    'attn_jail "$@"\n', encoding="utf-8")
+    jail.chmod(0o755)
+    suite = write_suite(folder / "machine.suite", "flash_simple", ["-N 3 -d 2", "-N 5 -d 2"])
+    again = folder / "again.c"
+    again.write_bytes(RIGHT.read_bytes())
+    to = folder / "skipped"
+    status, out, err = grade(fake, sandbox, suite, RIGHT, again, RIGHT, "--format", "json", "--out",
+                             to)
+    rows = [json.loads(line) for line in (to / "results.jsonl").read_text().splitlines()] \
+        if (to / "results.jsonl").is_file() else []
+    tap.ok(status == 3 and not out and err.count("\n") == 1 and "1 of 3" in err and
+           "No space left" in err, "a machine that fails once: exit 3", f"{status} {err}")
+    tap.ok([row["score"] for row in rows] == [2, 0, 2] and
+           {test["status"] for test in rows[1]["tests"]} == {"skipped"} and
+           "No space left" in rows[1]["tests"][0]["message"], "but the others are graded", rows)
+    for form in ("table", "junit", "csv", "gradescope", "otter"):
+        status, _, err = grade(fake, sandbox, suite, RIGHT, again, "--format", form, "--out", to)
+        tap.ok(status == 3 and err.count("\n") == 1, f"and written: {form}", err)
+    jail.write_text("#!/bin/sh\necho attn_jail: full >&2\nexit 3\n", encoding="utf-8")
+    status, out, err = grade(fake, sandbox, suite, RIGHT, again)
+    tap.ok(status == 3 and not out and err == "grade: it could not be compiled here: full\n",
+           "nothing at all can be graded: one sentence", out + err)
+
+
 BROKEN = [
     ("int twice(void) { return 1; }", "int twice(void) { return 2; }", "multiple definition"),
     ('__asm__("no_such_instruction");', "", "Error: "),
@@ -510,6 +572,8 @@ def main():
         right = folder / "right.so"
         check_ring(tap, build, sandbox, folder)
         check_names(tap, build, sandbox, folder)
+        check_folder_names(tap, build, sandbox, folder)
+        check_machine(tap, build, sandbox, folder)
         check_compiler_words(tap, build, sandbox, folder)
         check_whole_words(tap, folder)
         check_points(tap, build, sandbox, folder, right)

@@ -31,7 +31,7 @@ from workshop import Workshop, apply_hunks, changed_text, read_patch
 STAGES = {"01_naive": "naive", "02_tiled_softmax": "tiled_softmax",
           "03_flash_forward": "flash_forward", "04_flash_backward": "flash_backward",
           "05_sliding_window_online": "sliding_window"}
-SHARE = 0.85   # of the named wrong solutions that a run of cases can show
+SHARE = 0.89   # of the named wrong solutions that a run of cases can show
 HELD_OUT = 8   # of held_out/: how many were named in the first run
 
 
@@ -104,13 +104,14 @@ def judge_coverage(tap):
            f"wanted are {SHARE:.0%}")
 
 
-def judge_codes(tap, tool):
-    done = subprocess.run([tool, "--codes"], capture_output=True, text=True)
+def judge_codes(tap, build):
+    done = subprocess.run([os.path.join(build, "common/judge/attn_judge"), "--codes"],
+                          capture_output=True, text=True)
     codes = {line.split("\t")[0] for line in done.stdout.splitlines()}
     declared = set()
     for path in glob.glob(os.path.join(ROOT, "tests/wrong/*.patch")):
         declared |= set(read_patch(path)[0].get("hint", "").split())
-    tap.ok(declared and declared <= codes, "every declared code is one that attn_hints has",
+    tap.ok(declared and declared <= codes, "every declared code is one of attn_judge --codes",
            f"{sorted(declared - codes)}")
     tap.ok(all(re.fullmatch("[a-z0-9_]+", code) for code in codes), "codes are snake_case")
 
@@ -202,6 +203,89 @@ def judge_grades(tap, build):
                f"graded: {code or 'right'}", json.dumps(row)[:1500])
 
 
+# What is exchanged in submissions/right.c, and the code; "" is a mistake without a name.
+SOFTMAX = {
+    "softmax_rows": [
+        ("m = fmaxf(m, S[c]);", "m = 0.0f;", "no_max_subtraction"),
+        ("m = fmaxf(m, S[c]);", "{ static float last; last = fmaxf(last, S[c]); m = last; }",
+         "max_not_reset"),
+        ("exp_above(S[c], m) / l", "exp_above(S[c], m)", "not_normalised"),
+        ("? m + logf(l)", "? logf(l)", "lse_without_max"),
+        ("? m + logf(l)", "? (m + logf(l)) * 1.442695f", "lse_base_2"),
+        ("? m + logf(l)", "? m + l", "lse_with_l"),
+        ("? m + logf(l)", "? m", "lse_without_log_l"),
+        ("P[c] = l > 0.0f ?", "P[c] = 1 ?", ""),
+        ("P[c] = l > 0.0f ?", "P[c] = l > 0.0f && c + 1 < cols ?", "one_key_dropped"),
+        ("for (int c = 0; c < cols; c++)\n            l +=",
+         "for (int c = 1; c < cols; c++)\n            l +=", "one_key_dropped"),
+        ("for (int c = 0; c < cols; c++)\n            l +=",
+         "for (int c = 0; c < cols / 8 * 8; c++)\n            l +=", "tail_tile_dropped"),
+        ("float m = -INFINITY, l = 0.0f;\n        for (int c = 0; c < cols; c++)\n            m =",
+         "static float l; float m = -INFINITY; if (S == 0) l = 0;\n"
+         "        for (int c = 0; c < cols; c++)\n            m =", "sum_not_reset"),
+        ("m = fmaxf(m, S[c]);\n        for (int c = 0; c < cols; c++)\n            l += exp_above("
+         "S[c], m);", "{ m = fmaxf(m, S[c]); l += exp_above(S[c], m); }", "stale_l"),
+        ("m = fmaxf(m, S[c]);\n        for (int c = 0; c < cols; c++)\n            l",
+         "m = fmaxf(m, S[c - r * cols]);\n        for (int c = 0; c < cols; c++)\n            l",
+         "no_max_subtraction"),
+        ("l += exp_above(S[c], m);", "l += S[c] > -INFINITY ? exp2f(S[c] - m) : 0; "
+         "for (int c = 0; c < cols; c++) S == P ? 0 : 0;\n#define exp_above(s, m) "
+         "(s > -INFINITY ? exp2f(s - m) : 0)", "exp2_for_exp"),
+        ("l += exp_above(S[c], m);", "l += 1.001f * exp_above(S[c], m);", ""),
+    ],
+    "softmax_merge": [
+        ("m[k] = fmaxf(", "m[k] = fminf(", "smaller_maximum"),
+        ("m[k] = fmaxf(m_a[k], m_b[k]);", "m[k] = m_a[k];", "max_of_one"),
+        ("m[k] = fmaxf(m_a[k], m_b[k]);", "m[k] = m_b[k];", "max_of_one"),
+        ("l_b[k] * exp_above(m_b[k], m[k])", "l_b[k]", "one_side_rescaled"),
+        ("l_a[k] * exp_above(m_a[k], m[k]) + l_b[k] * exp_above(m_b[k], m[k])", "l_a[k] + l_b[k]",
+         "merge_without_weights"),
+        ("exp_above(m_a[k], m[k]) + l_b[k] * exp_above(m_b[k], m[k])",
+         "exp_above(m_b[k], m[k]) + l_b[k] * exp_above(m_a[k], m[k])", "wrong_one_rescaled"),
+        ("exp_above(m_a[k], m[k]) + l_b[k] * exp_above(m_b[k], m[k])",
+         "expf(m[k] - m_a[k]) + l_b[k] * expf(m[k] - m_b[k])", "alpha_inverted"),
+        ("return s == -INFINITY ? 0.0f : expf(s - m);", "return expf(s - m);", "nan_on_empty_row"),
+        ("return s == -INFINITY ? 0.0f : expf(s - m);",
+         "return s == -INFINITY ? 0.0f : exp2f(s - m);", "exp2_for_exp"),
+        ("+ l_b[k]", "+ 1.001f * l_b[k]", ""),
+    ]}
+SOFTMAX_CASES = ["--rows 9 --cols 333", "--rows 1 --cols 3", "--rows 40 --cols 17 --dist large"]
+
+
+def judge_softmax(tap, build):
+    """softmax_rows and softmax_merge: the mistake's code in every wrong case, or none at all."""
+    with open(os.path.join(HERE, "submissions/right.c"), encoding="utf-8") as f:
+        right = f.read()
+    include = "-I" + os.path.join(ROOT, "docs/course/include")
+    for contract, mistakes in SOFTMAX.items():
+        with tempfile.TemporaryDirectory() as folder:
+            paths, suite = [], os.path.join(folder, "one.suite")
+            with open(suite, "w", encoding="utf-8") as f:
+                f.write("\n: ".join([f"contract={contract}", *SOFTMAX_CASES]) + "\n")
+            for number, (text, instead, _) in enumerate([("", "", "")] + mistakes):
+                start = right.index(f"int {contract}_variant")
+                head = right if "return s ==" in text or not text else right[start:]
+                if text and text not in head:
+                    tap.ok(False, f"{contract}: '{text}' is there")
+                    continue
+                changed = head.replace(text, instead, -1 if "expf" in instead else 1)
+                paths.append(os.path.join(folder, f"{number}.so"))
+                with open(paths[-1] + ".c", "w", encoding="utf-8") as f:
+                    f.write(changed if head is right else right[:start] + changed)
+                subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-w", include, paths[-1] + ".c",
+                                "-o", paths[-1], "-lm"], check=True)
+            done = subprocess.run([sys.executable, os.path.join(ROOT, "common/tools/grade.py"),
+                                   suite, "--build", build, "--so-sandbox", "off", "--format",
+                                   "json"] + paths, capture_output=True, text=True)
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        tap.ok(len(rows) == len(paths), f"{contract}: graded", done.stderr)
+        for (text, instead, code), row in zip([("", "", "")] + mistakes, rows):
+            wrong = [test for test in row["tests"] if test["status"] != "right"]
+            codes = {error["code"] for test in wrong for error in test["errors"]}
+            tap.ok(codes <= {code} and bool(wrong) == bool(text) and (not code or codes),
+                   f"{contract}: {code or 'no name'}", f"{text} -> {instead}\n{codes} {row}"[:2500])
+
+
 # A program's stage, what is exchanged in tests/stages/so, and the mistake that this is; "" is none
 # with a name, and then both describe the symptom.
 LIBRARIES = [("01_naive", "attn_score(a, dot) :", "dot :", "no_scale"),
@@ -260,10 +344,11 @@ def main():
     tool = os.path.join(build, "common/judge/attn_hints")
     tap = Tap()
     judge_coverage(tap)
-    judge_codes(tap, tool)
+    judge_codes(tap, build)
     judge_right_solutions(tap, build, tool)
     judge_grades(tap, build)
     judge_programs(tap, build)
+    judge_softmax(tap, build)
     judge_held_out(tap, build, "--update-page" in sys.argv[2:])
     return tap.done()
 
