@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * plain.cuh: the plain problem, as all rungs on the GPU see it (DESIGN: VARIANT_PLAIN).
+ * plain.cuh: the plain problem, as all rungs on the GPU see it (VARIANT_PLAIN in
+ * common/bench/variant.h).
  *
  * A row sees one range of keys, whatever the mask: query i sees key j when
  *

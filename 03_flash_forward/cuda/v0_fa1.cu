@@ -16,6 +16,7 @@
  * Prediction (H200, f32, d=64): B*H blocks, each at most one FMA instruction for every two reads of
  * shared memory (no reuse in registers): 16 of 132 multiprocessors at a fifth of their FMA rate, 1
  * to 2 TFLOP/s with 16 heads.
+ * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_forward_v0_fa1: f32, the plain problem. Device memory: m and l, 8 bytes for each row.

@@ -20,6 +20,7 @@
  *
  * Prediction (H200, f32, d=64): all 132 multiprocessors, limited by shared memory to about an
  * eighth of the FMA rate: 6-12 TFLOP/s.
+ * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_forward_v1_fa2: f32, the plain problem.

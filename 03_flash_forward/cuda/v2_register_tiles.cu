@@ -20,6 +20,7 @@
  * 83 % of the issue slots are FMA. Two warps a scheduler, all that 255 registers allow, will leave
  * some slots empty: 38 to 42 of 67 TFLOP/s. d = 128: tiles of 32 keys, more loads for each FMA: 30
  * to 35.
+ * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_forward_v2_register_tiles: f32, the plain problem.

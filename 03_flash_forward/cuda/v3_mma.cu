@@ -23,6 +23,7 @@
  * serves one load instruction a clock to all four: 4 x (4 + 2) = 24 clocks for what takes the
  * tensor cores 64. So loads do not limit; the waits do, with two blocks to hide them: a quarter
  * of the 800 TFLOP/s that mma.sync reaches, 150 to 200 TFLOP/s, at d = 128 as at 64.
+ * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_forward_v3_mma: f16 and bf16, the plain problem.

@@ -14,6 +14,7 @@
  * mma, and beside them 16 blocks of 16 x 16 of V and as many of K: 16 x 12 + 16 x 4 = 256
  * instructions become 32, of about 256 + 128 + 64 x 10 (softmax and mask): a fifth to a quarter
  * less time where issue slots limit. At d = 128 products weigh twice, the softmax once: a third.
+ * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_forward_v4_ldmatrix: f16 and bf16, the plain problem.

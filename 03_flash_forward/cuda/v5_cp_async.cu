@@ -18,6 +18,7 @@
  * multiprocessor fills part of them. The compute of a tile takes about 2500 clocks (four warps of
  * a block, two blocks). So v4 waits 600 of 3100 clocks at most, half of it hidden: 10 to 15 %
  * faster. d = 128: twice the bytes, twice the products, the same.
+ * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_forward_v5_cp_async: f16 and bf16, the plain problem.

@@ -15,6 +15,7 @@
  * (two comparisons and a selection): 64 x 3 of about 900 instructions of a warp and tile at d = 64:
  * 20 % faster; of about 1150 at d = 128: 15 %. Causal and full gain alike: 2 or 3 of 128 tiles are
  * masked ones.
+ * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_forward_v7_full_tiles: f16 and bf16, the plain problem.

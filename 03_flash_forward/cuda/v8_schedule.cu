@@ -14,6 +14,7 @@
  * short one and costs up to 2 mean blocks while others idle: 2 of 15.5 rounds at most, 5 to 10 %
  * faster. Full at d = 64: 8 of 56 ldmatrix of a warp and tile go: 3 %. Full at d = 128: nothing
  * changes.
+ * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_forward_v8_schedule: f16 and bf16, the plain problem.

@@ -21,6 +21,7 @@
  * Prediction (H200, f32, N = 16384, 2048 channels in all): as in stage 03's v1_fa2 each FMA takes
  * one or two words from shared memory, which delivers 32 of them a clock where 128 could be
  * multiplied: 60 TFLOP/s / 4 to 60 / 8, 7 to 15 TFLOP/s, at d = 64 and at d = 128.
+ * Measured: docs/lab/04_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_backward_v0_atomics, flash_backward_tiles_v0_atomics: f32, d = 64 and 128.

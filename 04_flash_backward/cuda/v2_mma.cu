@@ -29,6 +29,7 @@
  * 160 mma at d = 64 and 320 at d = 128: 2560 and 5120 clocks of its tensor core (16 each). Beside
  * them stand about 1500 and 2300 other instructions, 32 lanes wide, and three barriers. With 2
  * blocks an SM nothing hides the loads: a third of the mma's speed at best, 120 and 140 TFLOP/s.
+ * Measured: docs/lab/04_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_backward_v2_mma, flash_backward_tiles_v2_mma: f16 and bf16, d = 64 and 128.

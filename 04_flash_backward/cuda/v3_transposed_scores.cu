@@ -22,6 +22,7 @@
  * go (P both ways, dS as a left factor of dK), 20 of 100 ldmatrix at d = 64. The loads still wait,
  * and so do three barriers of four: 1.2 times v2. At d = 128 tiles half as high bring twice as many
  * loads and barriers for each pair: no gain.
+ * Measured: docs/lab/04_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_backward_v3_transposed_scores, flash_backward_tiles_v3_transposed_scores: f16 and bf16,

@@ -17,6 +17,7 @@
  * the tensor cores busy for 2560 clocks of 4 warps at d = 64 and 2560 at d = 128 (half a tile); v3
  * adds a load of about 1000, and the second block hides half of it. Without: 1.2 times v3 at
  * d = 64, 1.2 at d = 128.
+ * Measured: docs/lab/04_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_backward_v4_cp_async, flash_backward_tiles_v4_cp_async: f16 and bf16, d = 64 and 128.

@@ -18,6 +18,7 @@
  * clock, and each instruction needs 8 sectors of 32 bytes half used. Now 1/4 of the instructions
  * and half of the sectors: where v4 waits for its adds, 1.5 times v4; at d = 128 (the same bytes,
  * twice the products for each of them) 1.3 times.
+ * Measured: docs/lab/04_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_backward_v5_dq_fragments, flash_backward_tiles_v5_dq_fragments: f16 and bf16, d = 64 and

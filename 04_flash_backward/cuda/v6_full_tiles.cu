@@ -13,6 +13,7 @@
  * instructions, and the mask 3 more. A warp instruction needs one of 4 schedulers for a clock, the
  * mma of a score 2.5 clocks of them at d = 64 (5 * 64 / 128), 5 at d = 128: 1.15 times v5 where
  * they all wait in one queue, 1.1 at d = 128. Causal alike: 1 of 128 tiles of a row is not full.
+ * Measured: docs/lab/04_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_backward_v6_full_tiles, flash_backward_tiles_v6_full_tiles: f16 and bf16, d = 64 and 128.

@@ -15,6 +15,7 @@
  * Prediction (H200, bf16, N = 16384, 2048 channels in all): at a barrier the four warps of a block
  * wait for the last one, some 200 to 300 of about 4000 clocks that a tile takes. One of two
  * barriers less: 1.05 times v6; d = 128, whose tiles are half as high, 1.1 times.
+ * Measured: docs/lab/04_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_backward_v7_one_barrier, flash_backward_tiles_v7_one_barrier: f16 and bf16, d = 64 and

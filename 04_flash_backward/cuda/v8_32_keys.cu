@@ -15,6 +15,7 @@
  * ldmatrix.x4 for an mma. ldmatrix.x4 takes shared memory 4 clocks, an mma a tensor core 16, but
  * four tensor cores share one shared memory: 4 * 0.7 = 2.8 against 4 clocks an mma. Now 0.45, and
  * half of dQ's 34 GB: 1.3 times v7. d = 128: the same kernel.
+ * Measured: docs/lab/04_rungs.md, beside the prediction.
  *
  * Interface:
  * - flash_backward_v8_32_keys, flash_backward_tiles_v8_32_keys: f16 and bf16, d = 64 and 128.
