@@ -251,6 +251,10 @@ def check_behaviour(tap):
     verdict, said = judge_text(step, (head % "").replace("int Nq, int Nk", "long Nq, int Nk"), ())
     tap.ok(verdict.code == "compile" and "conflicting types" in said,
            "other arguments than the harness gives are an error", (verdict, said))
+    hops = learn_steps.find_step("06.6")
+    verdict, _ = judge_text(hops, hops.stub(), ())
+    tap.ok("*down: expected 0, found 7.\n" in verdict.text and "*up is right" in verdict.text,
+           "a single number has no place", verdict)
     _, said = judge_text(step, head % 'printf("right here\\n");', ())
     tap.ok("    | right here" in said, "what it prints is shown, and is no verdict", said)
     verdict, said = judge_text(step, head % 'for (;;)\n        puts("again and again");', ())

@@ -35,6 +35,7 @@ enum {
     BOTH_WITHOUT_SCALE,
     NOT_TRANSPOSED,
     P_NOT_NORMALISED,
+    P_WITHOUT_SCALE,
     DS_WITHOUT_P,
     NO_MASK,
     OTHER_CORNER,
@@ -54,6 +55,7 @@ const Mistake mistakes[] = {
                        "takes a column of P or "
                        "dS. Both have the same shape when N queries meet N keys."},
     {"p_not_normalised", "P is exp(s) here; it is exp(s - lse)."},
+    {"no_scale", "The scores in P lack the scale 1/sqrt(d): s = q . k / sqrt(d), as in lse."},
     {"ds_without_p", "dS is dP - delta here: the factor P is missing."},
     {"no_mask", "All queries see all keys here; under a causal mask key j is seen if j <= i."},
     {"other_corner",
@@ -170,7 +172,7 @@ void call(void)
 /* P and dS of a pair, as they are or as a mistake makes them. */
 static void pair(int mistake, long i, long j, double *p, double *dS)
 {
-    const double s = dot(Q + i * d, K + j * d) / sqrt((double)d);
+    const double s = dot(Q + i * d, K + j * d) / (mistake == P_WITHOUT_SCALE ? 1 : sqrt((double)d));
     double mean = delta[i];
     *p = !sees(mistake, i, j)          ? 0
          : mistake == P_NOT_NORMALISED ? exp(s)

@@ -14,11 +14,16 @@ const Mistake mistakes[] = {
     {"one_too_many",
      "With left = n the first query sees exactly the first key of its neighbour: one hop. This is "
      "one too many where n divides the window."},
+    {"one_too_many", "A side of 0 keys needs no hop, and a side of n keys one: this is one too "
+                     "many where n divides it."},
+    {"minus_one_literal",
+     "-1 is no number of keys here: it says that this side has no limit, and then all blocks are "
+     "wanted."},
     {"right_ignored", "Keys of later ranks never come: the right side of the window is ignored."},
     {"no_limit_of_ranks", "After G - 1 hops a block has been everywhere; more lead home."},
     {NULL, NULL}};
 
-static Output *hops;
+static Output *hops_up, *hops_down;
 static long G, n, left, right;
 
 void prepare(void)
@@ -27,15 +32,21 @@ void prepare(void)
     n = number("-n", 4);
     left = number("--left", -1);
     right = number("--right", -1);
-    hops = output("the number of hops", 2, 1, "direction (0: up, 1: down)", "");
+    hops_up = output("*up", 1, 1, "", "");
+    hops_down = output("*down", 1, 1, "", "");
 }
 
 void call(void)
 {
     int up = -1, down = -1;
     count_hops((int)G, (int)n, (int)left, (int)right, &up, &down);
-    hops->found[0] = (float)up;
-    hops->found[1] = (float)down;
+    hops_up->found[0] = (float)up;
+    hops_down->found[0] = (float)down;
+}
+
+static long limited(long hops)
+{
+    return hops < G - 1 ? hops : G - 1;
 }
 
 void expect(int mistake)
@@ -50,13 +61,19 @@ void expect(int mistake)
             down = -apart > down ? -apart : down;
         }
     if (mistake == 1 && left >= 0)
-        up = left / n < G - 1 ? left / n : G - 1;
-    if (mistake == 2 && left >= 0)
-        up = left / n + 1 < G - 1 ? left / n + 1 : G - 1;
-    if (mistake == 3)
+        up = limited(left / n);
+    if (mistake == 1 && right >= 0)
+        down = limited(right / n);
+    if ((mistake == 2 || mistake == 3) && left >= 0)
+        up = limited(left / n + 1);
+    if (mistake == 3 && right >= 0)
+        down = limited(right / n + 1);
+    if (mistake == 4)
+        up = limited((left + n - 1) / n), down = limited((right + n - 1) / n);
+    if (mistake == 5)
         down = 0;
-    if (mistake == 4 && left >= 0)
+    if (mistake == 6 && left >= 0)
         up = (left + n - 1) / n;
-    hops->expected[0] = (double)up;
-    hops->expected[1] = (double)down;
+    hops_up->expected[0] = (double)up;
+    hops_down->expected[0] = (double)down;
 }

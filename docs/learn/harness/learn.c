@@ -191,6 +191,18 @@ long first_wrong(const Output *out)
     return first;
 }
 
+const Mistake *diagnose_overflow(const Output *lse)
+{
+    static const Mistake no_max = {
+        "no_max", "lse is infinite: exp(s) overflows above s = 88.72. Take the maximum out first: "
+                  "max + log1p(exp(min - max))."};
+    long e;
+    for (e = 0; e < lse->rows * lse->cols; e++)
+        if (isfinite(lse->expected[e]) && isinf(lse->found[e]) && lse->found[e] > 0)
+            return &no_max;
+    return NULL;
+}
+
 static int all_right(void)
 {
     int k, right = 1;
@@ -210,7 +222,11 @@ static void describe(const Output *o, char *text, size_t size)
         snprintf(text, size, "%s is right.\n", o->name);
         return;
     }
-    used = (size_t)snprintf(text, size, "%s is wrong at %s %ld", o->name, o->row, first / o->cols);
+    if (o->rows * o->cols == 1)
+        used = (size_t)snprintf(text, size, "%s", o->name);
+    else
+        used =
+            (size_t)snprintf(text, size, "%s is wrong at %s %ld", o->name, o->row, first / o->cols);
     if (o->cols > 1)
         used += (size_t)snprintf(text + used, size - used, ", %s %ld", o->col, first % o->cols);
     used +=
@@ -223,8 +239,11 @@ static void describe(const Output *o, char *text, size_t size)
                                  "from behind the end of an array; try --asan)");
     else
         used += (size_t)snprintf(text + used, size - used, "%.6g", (double)o->found[first]);
-    snprintf(text + used, size - used, "; %ld of %ld %s wrong.\n", wrong, o->rows * o->cols,
-             wrong == 1 ? "is" : "are");
+    if (o->rows * o->cols == 1)
+        snprintf(text + used, size - used, ".\n");
+    else
+        snprintf(text + used, size - used, "; %ld of %ld %s wrong.\n", wrong, o->rows * o->cols,
+                 wrong == 1 ? "is" : "are");
 }
 
 static void check_memory(void)

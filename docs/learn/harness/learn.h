@@ -16,7 +16,7 @@
  * - number, is_word, has_flag: the case's flags.
  * - input, output: arrays; inputs must stay as they are, outputs must be written in whole.
  *   is_right: does an output equal what was expected last? first_wrong: the first element that
- *   does not, or -1.
+ *   does not, or -1. diagnose_overflow: says that lse is infinite where it should not be, or NULL.
  * - fill_normal: random numbers. hand_Q, hand_K, hand_V: the four tokens of the lessons.
  * - refuse: the case ends here, with a code and a sentence.
  */
@@ -56,6 +56,7 @@ float *input(const char *name, long count);
 Output *output(const char *name, long rows, long cols, const char *row, const char *col);
 int is_right(const Output *out);
 long first_wrong(const Output *out);
+const Mistake *diagnose_overflow(const Output *lse);
 void fill_normal(float *x, long count, unsigned seed);
 _Noreturn void refuse(const char *code, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

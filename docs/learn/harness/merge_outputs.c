@@ -17,6 +17,8 @@ const Mistake mistakes[] = {
      "exp(lse) is infinite from 88.72 on. Take the maximum out: max + log1p(exp(min - max))."},
     {"plain_mean",
      "This is the mean of the two. It is right only where both sides have the same lse."},
+    {"lse_too_early",
+     "*lse is overwritten before the share of the old part is taken: exp(lse - lse) is 1."},
     {NULL, NULL}};
 
 static float *O_old, *O_block, *lse_old, *lse_block;
@@ -76,6 +78,8 @@ void expect(int mistake)
             of_block = 1;
         if (mistake == 4)
             of_old = of_block = 0.5;
+        if (mistake == 5)
+            of_old = 1;
         lse->expected[i] = both;
         for (long x = 0; x < d; x++)
             O->expected[i * d + x] = of_old * O_old[i * d + x] + of_block * O_block[i * d + x];

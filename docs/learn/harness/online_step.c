@@ -14,7 +14,18 @@
 void online_step(const float *Q_i, const float *K_j, const float *V_j, float *O, float *lse, int i,
                  int j, int bq, int bk, int Nq, int Nk, int d, int w);
 
-enum { RIGHT, MASK_OF_THE_BLOCK, OTHER_CORNER, OFF_BY_ONE, PADDING, NO_MASK, CAUSAL, LAST_BLOCK };
+enum {
+    RIGHT,
+    MASK_OF_THE_BLOCK,
+    OTHER_CORNER,
+    OFF_BY_ONE,
+    END_OFF_BY_ONE,
+    PADDING,
+    NO_MASK,
+    CAUSAL,
+    LAST_BLOCK,
+    NO_SCALE
+};
 
 const Mistake mistakes[] = {
     {"mask_of_the_block",
@@ -24,12 +35,16 @@ const Mistake mistakes[] = {
      "Query r of the block stands at i * bq + r + Nk - Nq: the last query at the last key."},
     {"window_off_by_one",
      "The first key of the window is not seen; both ends, w before and w behind, are."},
+    {"end_off_by_one", "The last key of the window is not seen: the row sees position + w, so an "
+                       "end that is not seen any "
+                       "more is position + w + 1."},
     {"padding_seen",
      "The zeros behind the last key are taken for keys: their score is 0, and exp(0) is 1."},
     {"no_mask", "All keys are seen; the window is ignored."},
     {"keys_behind_forgotten", "Keys behind the query are not seen; w of them are visible."},
     {"last_tile_only",
      "O and lse are those of the last block alone: each block is to be merged into what is there."},
+    {"no_scale", "The scores lack the scale 1/sqrt(d)."},
     {NULL, NULL}};
 
 static float *Q, *K, *V;
@@ -87,7 +102,7 @@ static int sees(int mistake, long i, long j)
 {
     const long position = mistake == OTHER_CORNER ? i : i + Nk - Nq;
     const long low = position - w + (mistake == OFF_BY_ONE);
-    const long high = mistake == CAUSAL ? position : position + w;
+    const long high = mistake == CAUSAL ? position : position + w - (mistake == END_OFF_BY_ONE);
     if (mistake == MASK_OF_THE_BLOCK)
         return labs(j % bk - i % bq) <= w && j < Nk;
     if (mistake == LAST_BLOCK && j / bk != (high < Nk - 1 ? high : Nk - 1) / bk)
@@ -98,12 +113,17 @@ static int sees(int mistake, long i, long j)
 }
 
 /* A key behind the last one is padding, with the score 0. */
-static double score(long i, long j)
+static double score(int mistake, long i, long j)
 {
     double sum = 0;
     for (long x = 0; x < d && j < Nk; x++)
         sum += (double)Q[i * d + x] * K[j * d + x];
-    return sum / sqrt((double)d);
+    return mistake == NO_SCALE ? sum : sum / sqrt((double)d);
+}
+
+const Mistake *diagnose(void)
+{
+    return diagnose_overflow(lse);
 }
 
 void expect(int mistake)
@@ -114,9 +134,9 @@ void expect(int mistake)
         for (long x = 0; x < d; x++)
             O->expected[i * d + x] = 0;
         for (long j = 0; j < keys; j++)
-            most = sees(mistake, i, j) ? fmax(most, score(i, j)) : most;
+            most = sees(mistake, i, j) ? fmax(most, score(mistake, i, j)) : most;
         for (long j = 0; j < keys; j++) {
-            const double p = sees(mistake, i, j) ? exp(score(i, j) - most) : 0;
+            const double p = sees(mistake, i, j) ? exp(score(mistake, i, j) - most) : 0;
             sum += p;
             for (long x = 0; x < d && j < Nk; x++)
                 O->expected[i * d + x] += p * V[j * d + x];

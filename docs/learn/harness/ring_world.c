@@ -12,7 +12,7 @@
 
 void ring_attention(RingWorld *world, int G, int n, int d, int causal);
 
-enum { RIGHT, NOTHING_MOVES, TURNED_NAMES, MASK_OF_THE_BLOCK, NO_MASK, ONE_HOP_SHORT };
+enum { RIGHT, NOTHING_MOVES, TURNED_NAMES, MASK_OF_THE_BLOCK, NO_MASK, ONE_HOP_SHORT, NO_SCALE };
 
 const Mistake mistakes[] = {
     {"nothing_moves", "Each rank has seen its own keys G times: O is attention over them alone, "
@@ -26,6 +26,7 @@ const Mistake mistakes[] = {
                           "i and owner * n + j."},
     {"no_mask", "All queries see all keys here."},
     {"one_hop_short", "The keys of rank r + 1 were never seen: there are G steps and G - 1 hops."},
+    {"no_scale", "The scores lack the scale 1/sqrt(d)."},
     {NULL, NULL}};
 
 static float *Q, *K, *V;
@@ -82,12 +83,17 @@ void call(void)
                hops, G - 1);
 }
 
-static double score(long i, long j)
+static double score(int mistake, long i, long j)
 {
     double sum = 0;
     for (long x = 0; x < d; x++)
         sum += (double)Q[i * d + x] * K[j * d + x];
-    return sum / sqrt((double)d);
+    return mistake == NO_SCALE ? sum : sum / sqrt((double)d);
+}
+
+const Mistake *diagnose(void)
+{
+    return diagnose_overflow(lse);
 }
 
 /* How many times does token i count token j? */
@@ -116,10 +122,10 @@ void expect(int mistake)
         for (long x = 0; x < d; x++)
             O->expected[i * d + x] = 0;
         for (long j = 0; j < G * n; j++)
-            most = counts(mistake, i, j) ? fmax(most, score(i, j)) : most;
+            most = counts(mistake, i, j) ? fmax(most, score(mistake, i, j)) : most;
         for (long j = 0; j < G * n; j++) {
             const int times = counts(mistake, i, j);
-            const double p = times ? times * exp(score(i, j) - most) : 0;
+            const double p = times ? times * exp(score(mistake, i, j) - most) : 0;
             sum += p;
             for (long x = 0; x < d; x++)
                 O->expected[i * d + x] += p * V[j * d + x];

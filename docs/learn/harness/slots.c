@@ -14,6 +14,11 @@ const Mistake mistakes[] = {
                "(w + 1) is "
                "overwritten."},
     {"empty_slots", "A slot that no token has reached holds -1."},
+    {"negative_modulo",
+     "In C -2 % 8 is -2 and not 6: where the difference is negative, this is a token after t."},
+    {"negative_modulo",
+     "In C -2 % 8 is -2 and not 6: where the difference is negative, this is a token after t."},
+    {"never_over", "Slots are written over: after token w slot s holds a later token than s."},
     {NULL, NULL}};
 
 static Output *position;
@@ -43,6 +48,12 @@ void expect(int mistake)
     for (long s = 0; s <= w; s++) {
         const long back = ((t - s) % slots + slots) % slots, empty = mistake == 3 ? t - back : -1;
         position->expected[s] = (double)(t - back < 0 ? empty : t - back);
+        if (mistake == 4)
+            position->expected[s] = (double)(t - (t - s) % slots);
+        if (mistake == 5)
+            position->expected[s] = (double)(t - (t % slots - s) % slots);
+        if (mistake == 6)
+            position->expected[s] = (double)(s <= t ? s : -1);
         if (mistake == 2)
             position->expected[s] = (double)(t - (w - s) < 0 ? -1 : t - (w - s));
     }

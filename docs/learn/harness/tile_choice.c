@@ -62,7 +62,7 @@ void call(void)
     if (Br < 16)
         refuse("too_few_queries", "Br is %ld; at least 16 are wanted.", Br);
     if (Bc < 1 || Br > N || Bc > N)
-        refuse("outside", "Br = %ld and Bc = %ld: both lie between 1 and N = %ld.", Br, Bc, N);
+        refuse("outside", "Br = %ld and Bc = %ld: both must lie between 1 and N = %ld.", Br, Bc, N);
     if (needs(Br, Bc) > M)
         refuse("does_not_fit",
                "Br = %ld, Bc = %ld need %ld floats of %ld. Have you counted P and dS?", Br, Bc,

@@ -15,6 +15,8 @@ const Mistake mistakes[] = {
     {"left_ignored", "Tiles before the window are not skipped: the left side is ignored."},
     {"full_if_it_touches",
      "A tile is taken for full when one of its pairs is visible; all of them have to be."},
+    {"minus_one_literal",
+     "-1 is no distance here: it says that this side has no limit, so nothing is hidden there."},
     {NULL, NULL}};
 
 static Output *kind;
@@ -61,6 +63,14 @@ void expect(int mistake)
                     really += sees(i, j, 0);
                     first += sees(i, j, mistake) && i == a * tile;
                 }
+            if (mistake == 4) {
+                const long least = b * tile - (end_of(a * tile) - 1);
+                const long most = end_of(b * tile) - 1 - a * tile;
+                kind->expected[a * tiles + b] = least > right || most < -left     ? 0
+                                                : least >= -left && most <= right ? 2
+                                                                                  : 1;
+                continue;
+            }
             kind->expected[a * tiles + b] = (mistake == 1 ? first : seen) == 0 ? 0
                                             : mistake == 3 || really == all    ? 2
                                                                                : 1;
