@@ -68,6 +68,7 @@ typedef struct JudgeCase {
     int part;           /* backward_steps */
     int require_memory; /* --require memory=N: `larger` has twice the tokens; see check_memory */
     int require_ring;
+    int threads; /* 0: those of the limits */
     Problem problem;
     AttnArgs truth;      /* problem.args with the twist: what the reference computes */
     AttnOptions options; /* truth.options, when the twist needs them */

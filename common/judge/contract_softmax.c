@@ -80,8 +80,8 @@ static uint64_t draw(const JudgeCase *c, FillTensor which, int64_t index)
 /* --- rows --------------------------------------------------------------------------------------*/
 
 /* Row r: every fifth is masked as a whole, the one after it has its first half masked, the next
- * holds large scores, then one whose maximum comes last; the others hide an eighth of their places.
- */
+ * holds large scores, then one whose maximum comes last; the others hide an eighth of their places,
+ * and of a case of large scores all their scores are far below 0. */
 static void fill_row(const JudgeCase *c, float *row, int64_t r, int64_t cols)
 {
     for (int64_t x = 0; x < cols; x++) {
@@ -90,10 +90,11 @@ static void fill_row(const JudgeCase *c, float *row, int64_t r, int64_t cols)
         const int hidden = r % 5 == 4   ? 1
                            : r % 5 == 0 ? r > 0 && x < cols / 2
                                         : r % 5 == 3 && draw(c, PATTERN, e) % 8 == 0;
-        row[x] = hidden                        ? -INFINITY
-                 : r % 5 == 1                  ? s + 300.0f
-                 : r % 5 == 2 && x == cols - 1 ? s + 30.0f
-                                               : s;
+        row[x] = hidden                                       ? -INFINITY
+                 : r % 5 == 1                                 ? s + 300.0f
+                 : r % 5 == 2 && x == cols - 1                ? s + 30.0f
+                 : r % 5 == 3 && c->flags->dist == FILL_LARGE ? s - 300.0f
+                                                              : s;
     }
 }
 

@@ -9,7 +9,7 @@
  *     contract NAME                                workers N
  *     limits SECONDS MEBIBYTES THREADS             total SECONDS      of one submission
  *     case LINE FLAG...   once for each case       perf LINE          this case is timed, too
- *     so PATH             once for each submission
+ *     so PATH             once for each submission     threads LINE N     of one case
  *
  * Standard output: one JSON object for each submission and case, in the order in which submissions
  * end: so, case (numbers from 0), status, message, ms, memory, output, errors, hint, code, trace
@@ -113,14 +113,14 @@ static int add_case(Judge *j, int count, char **words)
                      own + 2);
 }
 
-static int mark_perf(Judge *j, int line)
+/* The number of the case in this line, -1 with a message: none. */
+static int case_at(const Judge *j, const char *what, int line)
 {
     for (int i = 0; i < j->case_count; i++)
-        if (j->cases[i].line == line) {
-            j->perf[i] = 1;
-            return EXIT_OK;
-        }
-    return cli_refuse("perf: found line %d, accepted is that of a case", line);
+        if (j->cases[i].line == line)
+            return i;
+    cli_refuse("%s: found line %d, accepted is that of a case", what, line);
+    return -1;
 }
 
 static int obey(Judge *j, int count, char **words)
@@ -142,9 +142,15 @@ static int obey(Judge *j, int count, char **words)
         j->workers = atoi(words[1]);
     else if (count == 2 && strcmp(what, "total") == 0)
         j->total_s = atof(words[1]);
-    else if (count == 2 && strcmp(what, "perf") == 0)
-        return mark_perf(j, atoi(words[1]));
-    else if (count == 4 && strcmp(what, "limits") == 0)
+    else if ((count == 2 && strcmp(what, "perf") == 0) ||
+             (count == 3 && strcmp(what, "threads") == 0)) {
+        const int n = case_at(j, what, atoi(words[1]));
+        if (n >= 0 && count == 2)
+            j->perf[n] = 1;
+        else if (n >= 0)
+            j->cases[n].threads = atoi(words[2]);
+        return n < 0 ? EXIT_USAGE : EXIT_OK;
+    } else if (count == 4 && strcmp(what, "limits") == 0)
         j->limits = (JudgeLimits){atof(words[1]), atoll(words[2]), atoi(words[3]), j->limits.mode};
     else if (count == 2 && strcmp(what, "so") == 0) {
         if (grow((void **)&j->libraries, j->library_count, sizeof *j->libraries) != EXIT_OK)
@@ -275,13 +281,21 @@ static void lock_output(const Judge *j, int lock)
 
 /* --- work --------------------------------------------------------------------------------------*/
 
+static JudgeLimits limits_of(const Judge *j, int n)
+{
+    JudgeLimits limits = j->limits;
+    if (j->cases[n].threads)
+        limits.threads = j->cases[n].threads;
+    return limits;
+}
+
 /* Cases of one submission, up to the end or, with `once`, to the first that takes too long. */
 static void do_cases(const Judge *j, Work *w, int once)
 {
     while (w->done < j->case_count) {
         const int n = w->done++;
         JudgeRun *run = &w->runs[n];
-        JudgeLimits limits = j->limits;
+        JudgeLimits limits = limits_of(j, n);
         const double left = j->total_s - w->spent_s, begun = bench_now_ms();
         if (left <= 0.0) {
             run->status = JUDGE_TIME;
@@ -364,15 +378,16 @@ static int work_together(const Judge *j)
 static void time_case(const Judge *j, int n)
 {
     Samples *all = calloc((size_t)j->library_count, sizeof *all);
+    const JudgeLimits limits = limits_of(j, n);
     for (int round = 0; all && round < PERF_ROUNDS; round++)
         for (int library = 0; library < j->library_count; library++) {
             double before, after;
             JudgeRun run;
             if (!j->right[library * j->case_count + n])
                 continue;
-            before = bench_sgemm_gflops(SGEMM_SIZE, 1, j->limits.threads);
-            case_run(&j->cases[n], &j->limits, j->libraries[library], &run);
-            after = bench_sgemm_gflops(SGEMM_SIZE, 1, j->limits.threads);
+            before = bench_sgemm_gflops(SGEMM_SIZE, 1, limits.threads);
+            case_run(&j->cases[n], &limits, j->libraries[library], &run);
+            after = bench_sgemm_gflops(SGEMM_SIZE, 1, limits.threads);
             if (run.status == JUDGE_RIGHT && run.ms > 0.0 && before + after > 0.0)
                 all[library].ms[all[library].count++] =
                     case_flops(&j->cases[n]) / (run.ms * 1e6) / (0.5 * (before + after));

@@ -221,6 +221,7 @@ def orders(suite, libraries, options):
              ("total", options.total_time)]
     lines += [("case", case.line, *case.flags) for case in suite.cases]
     lines += [("perf", case.line) for case in suite.cases if case.perf]
+    lines += [("threads", case.line, case.threads) for case in suite.cases if case.threads]
     lines += [("so", library) for library in libraries]
     return "".join("\t".join(map(str, line)) + "\n" for line in lines)
 

@@ -14,9 +14,9 @@ contract.
 
 Header:  contract (required); time: seconds of one case (10); memory: MiB (1024); threads (1);
          key: optional, required or none; all=GROUP,...: groups whose points are all or nothing.
-Case:    points (1); name (the flags); group (none); visibility: visible, hidden, after_due_date or
-         after_published (visible); perf and of: perf=0.4 of=sgemm gives all points from 0.4 of the
-         rate of sgemm on, and a share of them below.
+Case:    points (1); name (the flags); group (none); threads (the header's); visibility: visible,
+         hidden, after_due_date or after_published (visible); perf and of: perf=0.4 of=sgemm gives
+         all points from 0.4 of the rate of sgemm on, and a share of them below.
 
 A template is a suite in which a word holds choices: {32|64|128}, {300..700}, {301..699..2} (steps
 of 2: odd numbers, which are no multiple of any tile). A key, a file of at least 16 random bytes,
@@ -34,7 +34,7 @@ Interface:
 - key_bytes(path): the key that a key file stands for, 32 bytes.
 - draw(line, number, key): one line without choices.
 - Suite: contract, time, memory, threads, key, all, cases, path. Case: line, points, group,
-  visibility, name, flags (a list), perf, of.
+  visibility, name, flags (a list), perf, of, threads.
 """
 import argparse
 import dataclasses
@@ -72,11 +72,13 @@ class Case:
     name: str = ""
     perf: float = 0.0
     of: str = ""
+    threads: int = 0  # 0: the suite's
 
     def text(self):
         words = [f"points={self.points:g}", f"visibility={self.visibility}"]
         words += [f"group={quoted(self.group)}"] if self.group else []
         words += [f"perf={self.perf:g} of={self.of}"] if self.perf else []
+        words += [f"threads={self.threads}"] if self.threads else []
         return " ".join([*words, f"name={quoted(self.name)}", ":", shlex.join(self.flags)])
 
 
@@ -139,6 +141,7 @@ CASE = {
     "name": (lambda text: text or None, "a text in quotes"),
     "perf": (lambda text: number(text, 0.001, 100), "0.001 to 100"),
     "of": (one_of(PEERS), ", ".join(PEERS)),
+    "threads": HEADER["threads"],
 }
 
 

@@ -9,6 +9,7 @@ usage: test_assignments.py BUILD N        BUILD: a build folder with the judge; 
 - Of each change the plain solution has at most 20 % of the points, also when what the change needs
   in the way of names is put around it; a solution with the change has all of them. The test makes
   that one from the plain one, by the edits below, which stand inside its innermost loops.
+- Mistakes that only some inputs show are wrong in the cases made for them, in each suite.
 """
 import csv
 import io
@@ -111,6 +112,59 @@ EDITS = {
     (5, "sinks"): [(RING_SEES, RING_SEES + " && " + seen(SINKS, "position_q", "position_k"))],
     (5, "dilation"): [(RING_SEES, RING_SEES + " && ahead % STEP == 0")],
 }
+# assignment: mistakes that only some inputs show: name, what is replaced in the plain solution by
+# what, and {suite: cases that are wrong}; all other cases are right
+EXTREME = ("large scores", "large scores, causal")
+MISTAKES = {
+    1: [("m starts at 0", [("m_i = -INFINITY, l_i", "m_i = 0.0f, l_i")],
+         {"public": ("large scores",), "hidden_rows": ("large scores",)}),
+        ("merge: l_a + l_b", [("l_a[k] * rescale(m_a[k], larger)", "l_a[k]"),
+                              ("l_b[k] * rescale(m_b[k], larger)", "l_b[k]")],
+         {"merge": ("one pair", "many pairs", "large scores"),
+          "hidden_merge": ("pairs", "pairs of large scores")})],
+    2: [("m starts at 0", [("t->m[r] = -INFINITY;", "t->m[r] = 0.0f;")],
+         {"simple": EXTREME, "public": EXTREME, "hidden": EXTREME, "hidden_simple": EXTREME}),
+        ("no maximum", [("float *o = t->O + r * t->d, m_new = t->m[r], alpha;\n",
+                         "float *o = t->O + r * t->d, m_new = 0.0f, alpha;\n"),
+                        ("m_new = fmaxf(m_new, s[c]);", "m_new += 0.0f * (s[c] > 0.0f);")],
+         {"simple": EXTREME, "public": EXTREME, "hidden": EXTREME, "hidden_simple": EXTREME}),
+        ("threads share a state", [
+            ("    for (int i = 0; i < N; i += BR) {\n",
+             "#pragma omp parallel for schedule(static, 1)\n"
+             "    for (int i = 0; i < N; i += BR) {\n"),
+            ("        for (int64_t h = 0; h < args->shape.H; h++)\n            for (int64_t i",
+             "#pragma omp parallel for\n"
+             "        for (int64_t h = 0; h < args->shape.H; h++)\n            for (int64_t i")],
+         {"simple": ("four threads",), "public": ("four threads",),
+          "hidden_simple": ("long, four threads",),
+          "hidden": ("batches and heads, four threads",)}),
+        ("a matrix N x N", [("    if (!tile_alloc(&t, d))\n        return 1;\n",
+                             "    if (!tile_alloc(&t, d))\n        return 1;\n"
+                             "    float *S = malloc(sizeof(float) * (size_t)N * (size_t)N);\n"
+                             "    memset(S, 1, sizeof(float) * (size_t)N * (size_t)N);\n"
+                             "    O[0] = S[N - 1];\n    free(S);\n")],
+         {"simple": ("long, without a matrix",), "hidden_simple": ("long, four threads",)})],
+    3: [("exp(s) / exp(lse)", [
+        ("expf(scale * dot(Q + (long)i * d, K + (long)j * d, d) - lse[i])",
+         "expf(scale * dot(Q + (long)i * d, K + (long)j * d, d)) / expf(lse[i])"),
+        ("expf(scale * dot(q, k, d) - lse)", "expf(scale * dot(q, k, d)) / expf(lse)")],
+         {"public": ("dV, large scores",), "hidden": ("dV, large scores", "dQ, large scores")})],
+    4: [("merge without a maximum", [("larger = fmaxf(lse, *global_lse), lse_new", "lse_new"),
+                                     ("larger + logf(expf(lse - larger) + "
+                                      "expf(*global_lse - larger))",
+                                      "logf(expf(lse) + expf(*global_lse))")],
+         {"public": ("large scores", "one key a row, large scores"),
+          "hidden": ("large scores, random order", "one key a row, large scores")}),
+        ("m starts at 0", [("float m = -INFINITY, l = 0.0f;", "float m = 0.0f, l = 0.0f;"),
+                           ("if (m == -INFINITY)\n        return m;", ""),
+                           ("        o[x] /= l;", "        o[x] /= l > 0.0f ? l : 1.0f;")],
+         {"public": ("one key a row, large scores",),
+          "hidden": ("one key a row, large scores",)})],
+    5: [("no maximum", [("m_new = fmaxf(*m, s);", "m_new = 0.0f;")],
+         {"public": EXTREME, "hidden": EXTREME}),
+        ("m starts at 0", [("m[at] = -INFINITY;", "m[at] = 0.0f;")],
+         {"public": EXTREME, "hidden": EXTREME})],
+}
 NAMES = {"softcap": ("CAP",), "clip": ("LOW", "HIGH"), "window": ("LEFT", "RIGHT"),
          "first": ("FIRST",), "dilation": ("STEP",)}
 
@@ -123,8 +177,8 @@ def numbers(suite):
             for kind, text in told for name, number in zip(NAMES.get(kind, ()), text.split(","))]
 
 
-def edited(number, kind, text):
-    for old, new in EDITS[number, kind]:
+def edited(text, edits):
+    for old, new in edits:
         assert text.count(old) == 1, f"'{old}' stands {text.count(old)} times in the solution"
         text = text.replace(old, new)
     return text
@@ -200,7 +254,7 @@ def check_change(tap, place, folder, kind, plain):
     suite = suites.read(folder / f"twist_{kind}.template", KEY)
     public = plain + (AROUND % CALLS[kind] if number == 1 else "")
     changed = (HERE / "solutions" / "1_changes.c").read_text(encoding="utf-8") if number == 1 \
-        else edited(number, kind, plain)
+        else edited(plain, EDITS[number, kind])
     flags = [f"-D{kind.upper()}"] if number == 1 else numbers(suite)
     result = graded(place, suite, [build(place, f"changed_{kind}", changed, flags)])[0]
     tap.ok(result["score"] == result["max_score"],
@@ -210,6 +264,20 @@ def check_change(tap, place, folder, kind, plain):
     result = graded(place, suite, [build(place, f"public_{kind}", public)])[0]
     tap.ok(result["score"] <= MOST_OF_A_CHANGE * result["max_score"],
            f"{kind}: the public solution has at most 20 %", str(result["score"]))
+
+
+def check_mistakes(tap, place, folder, plain):
+    mistakes = MISTAKES[int(folder.name[0])]
+    made = [build(place, f"mistake{count}", edited(plain, edits), ["-fopenmp"])
+            for count, (_, edits, _) in enumerate(mistakes)]
+    for path in sorted(folder.glob("*.suite")) + sorted(folder.glob("hidden*.template")):
+        suite = suites.read(path, KEY if path.suffix == ".template" else None)
+        for (name, _, wrong), result in zip(mistakes, graded(place, suite, made)):
+            found = {test["name"] for test in result["tests"] if test["status"] != "right"}
+            tap.ok(found == {case.name for case in suite.cases} & set(wrong.get(path.stem, ())) and
+                   bool(found) == (path.stem in wrong),
+                   f"{path.name}: '{name}' is wrong in the cases made for it, and only there",
+                   str(sorted(found)))
 
 
 def main():
@@ -226,6 +294,7 @@ def main():
         check_formats(tap, suite, results)
         check_plain(tap, place, folder, build(place, "stub", (folder / "stub.c").read_text(
             encoding="utf-8")), build(place, "solution", plain))
+        check_mistakes(tap, place, folder, plain)
         for kind in handout.kinds(folder):
             check_change(tap, place, folder, kind, plain)
     return tap.done()
