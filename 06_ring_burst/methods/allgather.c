@@ -25,7 +25,7 @@
  */
 #include <stdlib.h>
 
-#include "methods/methods.h"
+#include "methods/relay.h"
 
 typedef struct AllGather {
     RingState state;

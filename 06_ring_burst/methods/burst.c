@@ -33,7 +33,7 @@
  */
 #include <stdlib.h>
 
-#include "methods/methods.h"
+#include "methods/relay.h"
 
 typedef struct Burst {
     RingState state;

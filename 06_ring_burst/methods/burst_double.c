@@ -24,7 +24,7 @@
  */
 #include <stdlib.h>
 
-#include "methods/methods.h"
+#include "methods/relay.h"
 
 typedef struct BurstDouble {
     RingState state;

@@ -3,10 +3,7 @@
  * methods.c: the pieces that methods are made of: buffers for remote blocks and their messages,
  * the state that a forward pass adds to, and what begins and ends a backward pass.
  *
- * A block of keys is two messages, K and V. A block of queries is four: Q and dO, and with them lse
- * and delta, one number for each row. That is what an outsider needs to compute gradients of these
- * rows: P = exp(S - lse), and dS = P (dP - delta). Both belong to the whole, finished attention.
- * Whoever recomputed them from the keys at hand would get gradients of another function.
+ * A block of keys is two messages, K and V. (One of queries is four: queries.c.)
  *
  * Interface: ring_method (ring_rank.h); buffers, blocks, state, gradients (methods.h).
  */
@@ -46,8 +43,7 @@ void ring_close_buffer(RingRank *r, RingBuffer *b)
     *b = (RingBuffer){0};
 }
 
-/* Buffers hold the largest shard of any rank. */
-static size_t most_bytes(const RingRank *r, size_t (*bytes)(const RingRank *, int))
+size_t ring_most_bytes(const RingRank *r, size_t (*bytes)(const RingRank *, int))
 {
     size_t most = 0;
     for (int rank = 0; rank < r->world; rank++)
@@ -59,7 +55,7 @@ static size_t most_bytes(const RingRank *r, size_t (*bytes)(const RingRank *, in
  * With one hop in all there is only one remote block, and one buffer is enough. */
 void ring_open_keys(RingRank *r, RingKeys *buffers, int count)
 {
-    const size_t bytes = most_bytes(r, ring_kv_bytes);
+    const size_t bytes = ring_most_bytes(r, ring_kv_bytes);
     for (int n = 0; n < count; n++) {
         ring_open_buffer(r, &buffers[n].K, bytes, "K of other ranks");
         ring_open_buffer(r, &buffers[n].V, bytes, "V of other ranks");
@@ -71,27 +67,6 @@ void ring_close_keys(RingRank *r, RingKeys *buffers, int count)
     for (int n = 0; n < count; n++) {
         ring_close_buffer(r, &buffers[n].K);
         ring_close_buffer(r, &buffers[n].V);
-    }
-}
-
-void ring_open_queries(RingRank *r, RingQueries *buffers, int count)
-{
-    const size_t bytes = most_bytes(r, ring_q_bytes), rows = most_bytes(r, ring_row_bytes);
-    for (int n = 0; n < count; n++) {
-        ring_open_buffer(r, &buffers[n].Q, bytes, "Q of other ranks");
-        ring_open_buffer(r, &buffers[n].dO, bytes, "dO of other ranks");
-        ring_open_buffer(r, &buffers[n].lse, rows, "lse of other ranks");
-        ring_open_buffer(r, &buffers[n].delta, rows, "delta of other ranks");
-    }
-}
-
-void ring_close_queries(RingRank *r, RingQueries *buffers, int count)
-{
-    for (int n = 0; n < count; n++) {
-        ring_close_buffer(r, &buffers[n].Q);
-        ring_close_buffer(r, &buffers[n].dO);
-        ring_close_buffer(r, &buffers[n].lse);
-        ring_close_buffer(r, &buffers[n].delta);
     }
 }
 
@@ -116,27 +91,6 @@ void ring_receive_keys(RingRank *r, RingExchange *x, int peer, int owner, const 
     *arriving = ring_remote_keys(r, owner, buffer->K.data, buffer->V.data);
     ring_receive(r, x, peer, RING_K, buffer->K.data, bytes);
     ring_receive(r, x, peer, RING_V, buffer->V.data, bytes);
-}
-
-void ring_send_queries(RingRank *r, RingExchange *x, int peer, const RingBlock *q)
-{
-    const size_t bytes = ring_q_bytes(r, q->owner), rows = ring_row_bytes(r, q->owner);
-    ring_send(r, x, peer, RING_Q, q->a, bytes);
-    ring_send(r, x, peer, RING_DO, q->b, bytes);
-    ring_send(r, x, peer, RING_LSE, q->lse, rows);
-    ring_send(r, x, peer, RING_DELTA, q->delta, rows);
-}
-
-void ring_receive_queries(RingRank *r, RingExchange *x, int peer, int owner,
-                          const RingQueries *buffer, RingBlock *arriving)
-{
-    const size_t bytes = ring_q_bytes(r, owner), rows = ring_row_bytes(r, owner);
-    *arriving = ring_remote_queries(r, owner, buffer->Q.data, buffer->dO.data, buffer->lse.data,
-                                    buffer->delta.data);
-    ring_receive(r, x, peer, RING_Q, buffer->Q.data, bytes);
-    ring_receive(r, x, peer, RING_DO, buffer->dO.data, bytes);
-    ring_receive(r, x, peer, RING_LSE, buffer->lse.data, rows);
-    ring_receive(r, x, peer, RING_DELTA, buffer->delta.data, rows);
 }
 
 /* --- forward -----------------------------------------------------------------------------------*/
@@ -192,26 +146,6 @@ void ring_open_delta(RingRank *r, RingBlock *q, RingBuffer *delta)
     ring_delta(r, q, r->O, q->delta);
 }
 
-/* A half of the queries is a block of its own for a kernel, and wants its rows of lse and delta
- * contiguous. */
-void ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffer *delta)
-{
-    const size_t bytes = ring_row_bytes(r, r->rank);
-    RingBuffer rows = {0};
-    ring_open_delta(r, q, &rows);
-    ring_open_buffer(r, lse, bytes, "lse in halves");
-    ring_open_buffer(r, delta, bytes, "delta in halves");
-    if (!r->failed) {
-        ring_split_rows(r, lse->data, r->lse, r->nq);
-        ring_split_rows(r, delta->data, rows.data, r->nq);
-    }
-    q->lse = lse->data;
-    q->delta = delta->data;
-    ring_close_buffer(r, &rows);
-    ring_free(r, r->O, ring_q_bytes(r, r->rank));
-    r->O = NULL;
-}
-
 /* From now on the task owns the memory: the method's close finds an empty buffer and frees
  * nothing. */
 void ring_hand_over_dQ(RingRank *r, RingBuffer *dQ)
@@ -243,40 +177,6 @@ void ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV)
     ring_narrow(r, dK->data, ring_kv_count(r, r->nk), r->plan->dtype);
     ring_narrow(r, dV->data, ring_kv_count(r, r->nk), r->plan->dtype);
     ring_hand_over_dKV(r, dK, dV);
-}
-
-/* Into another place in one pass over memory; a half in its stream, behind the kernel that has
- * finished it and beside the other half's. */
-static void round_halves(RingRank *r, const RingSums *sums, const RingSums *to)
-{
-    for (int half = 0; half < RING_HALVES; half++) {
-        const int64_t count = ring_half_count(sums, half);
-        ring_stream(r, half);
-        for (int i = 0; i < sums->tensors && !r->failed; i++)
-            if (to == sums)
-                ring_narrow(r, ring_half(sums, i, half), count, r->plan->dtype);
-            else
-                ring_narrow_to(r, ring_half(to, i, half), ring_half(sums, i, half), count,
-                               r->plan->dtype);
-    }
-    ring_stream(r, RING_BOTH_STREAMS);
-}
-
-/* Gradients that travelled stay in halves: to bring them together would cost a copy and its memory,
- * and who collects the results can place two parts as well as one. */
-void ring_give_halves(RingRank *r, RingSums *of, RingSums *place)
-{
-    RingSums *sums = r->plan->dtype != ATTN_F32 && place->of[0].data ? place : of;
-    round_halves(r, of, sums);
-    if (sums->tensors == 1) {
-        ring_hand_over_dQ(r, &sums->of[0]);
-        r->dQ_second = (size_t)sums->second * sizeof(float);
-        r->dQ_whole = 0;
-    } else {
-        ring_hand_over_dKV(r, &sums->of[0], &sums->of[1]);
-        r->dKV_second = (size_t)sums->second * sizeof(float);
-        r->dKV_whole = 0;
-    }
 }
 
 /* One rank, or a window that sees nobody else. Then this is stage 04, bit by bit. */

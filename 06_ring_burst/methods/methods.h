@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * methods.h: what the methods share. All of them move blocks of keys or of queries between ranks,
- * and most move sums of gradients behind them; they differ in who moves where and when.
+ * and most move sums of gradients behind them (relay.h); they differ in who moves where and when.
  *
  * A rank that has failed does nothing any more: all functions here and in ring_rank.h look at
  * r->failed first. So a method is written straight on, as if all went well. It asks once in each
@@ -11,7 +11,6 @@
  * - ring_at: the rank some places further on.
  * - RingBuffer: counted memory that knows its size.
  * - RingKeys, RingQueries: buffer for one remote block, and its messages.
- * - RingSums, RingRelay: sums of gradients that many ranks add to, on their way in halves.
  * - RingState: O while it grows.
  * - RingRemote, ring_forward: the forward pass of ring and burst.
  * - RingPlace, RingTree, ring_tree_forward: that of the double rings.
@@ -48,6 +47,8 @@ typedef struct RingBuffer {
 
 void ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what);
 void ring_close_buffer(RingRank *r, RingBuffer *b); /* one that is not open: nothing happens */
+/* Of the largest shard of any rank; bytes: ring_q_bytes, ring_kv_bytes or ring_row_bytes. */
+size_t ring_most_bytes(const RingRank *r, size_t (*bytes)(const RingRank *, int));
 
 /* --- blocks that travel ------------------------------------------------------------------------*/
 
@@ -72,55 +73,6 @@ void ring_receive_keys(RingRank *r, RingExchange *x, int peer, int owner, const 
 void ring_send_queries(RingRank *r, RingExchange *x, int peer, const RingBlock *q);
 void ring_receive_queries(RingRank *r, RingExchange *x, int peer, int owner,
                           const RingQueries *buffer, RingBlock *arriving);
-
-/* --- sums that travel (relay.c) ----------------------------------------------------------------*/
-
-/* float32 sums of one shard, dK and dV or dQ alone, in two halves by tokens. Half 1 begins at
- * element `second`, whoever's shard it is: the halves of two shards in one place must not
- * overlap, since half 1 of one may be leaving while half 0 of another arrives. */
-typedef struct RingSums {
-    RingBuffer of[2];
-    int tensors;         /* 2: dK and dV. 1: dQ */
-    int64_t tokens;      /* of the shard that they belong to */
-    int64_t row, second; /* elements of one token in all batches; of the first half's buffer */
-} RingSums;
-
-void ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens);
-void ring_close_sums(RingRank *r, RingSums *sums);
-/* The sums become zeros, and those of a shard of so many tokens. */
-void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens);
-void ring_clear_half(RingRank *r, const RingSums *sums, int half);
-float *ring_half(const RingSums *sums, int tensor, int half);
-int64_t ring_half_count(const RingSums *sums, int half); /* elements */
-void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half);
-
-typedef struct RingRelay {
-    RingSums place[2];
-    int at; /* place[at] is here, the other one there */
-    RingExchange mail[RING_HALVES];
-    RingSums *coming[RING_HALVES]; /* whose half is on its way to this rank; NULL: none */
-} RingRelay;
-
-static inline RingSums *ring_here(RingRelay *relay)
-{
-    return &relay->place[relay->at];
-}
-
-static inline RingSums *ring_there(RingRelay *relay)
-{
-    return &relay->place[1 - relay->at];
-}
-
-void ring_open_relay(RingRank *r, RingRelay *relay, int tensors);
-void ring_close_relay(RingRank *r, RingRelay *relay);
-/* A half of what is here sets out for rank `to`; meanwhile that half of the sums of another shard,
- * of `tokens` tokens, comes there. */
-void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int64_t tokens);
-/* Waits until a half has come, and the one that was sent with it is gone. Nothing sent, nothing to
- * wait for. */
-void ring_relay_arrive(RingRank *r, RingRelay *relay, int half);
-/* There becomes here. */
-void ring_relay_turn(RingRelay *relay);
 
 /* --- forward -----------------------------------------------------------------------------------*/
 
@@ -180,9 +132,6 @@ void ring_hand_over_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV);
 /* The same for finished sums, which are rounded. */
 void ring_give_dQ(RingRank *r, RingBuffer *dQ);
 void ring_give_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV);
-/* of: halves. place: room for as many, whose content is done with; not open: they are rounded where
- * they stand. */
-void ring_give_halves(RingRank *r, RingSums *of, RingSums *place);
 /* Nothing has to travel: all of it. */
 void ring_backward_local(RingRank *r, const RingBlock *q);
 

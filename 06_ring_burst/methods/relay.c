@@ -21,9 +21,9 @@
  *
  * With --partials bf16 a half is rounded before it leaves and is float32 again after its arrival.
  *
- * Interface: ring_open_sums ... ring_relay_arrive (methods.h).
+ * Interface: see relay.h.
  */
-#include "methods/methods.h"
+#include "methods/relay.h"
 
 /* --- sums --------------------------------------------------------------------------------------*/
 
@@ -128,4 +128,40 @@ void ring_relay_arrive(RingRank *r, RingRelay *relay, int half)
 void ring_relay_turn(RingRelay *relay)
 {
     relay->at = 1 - relay->at;
+}
+
+/* --- home --------------------------------------------------------------------------------------*/
+
+/* Into another place in one pass over memory; a half in its stream, behind the kernel that has
+ * finished it and beside the other half's. */
+static void round_halves(RingRank *r, const RingSums *sums, const RingSums *to)
+{
+    for (int half = 0; half < RING_HALVES; half++) {
+        const int64_t count = ring_half_count(sums, half);
+        ring_stream(r, half);
+        for (int i = 0; i < sums->tensors && !r->failed; i++)
+            if (to == sums)
+                ring_narrow(r, ring_half(sums, i, half), count, r->plan->dtype);
+            else
+                ring_narrow_to(r, ring_half(to, i, half), ring_half(sums, i, half), count,
+                               r->plan->dtype);
+    }
+    ring_stream(r, RING_BOTH_STREAMS);
+}
+
+/* Gradients that travelled stay in halves: to bring them together would cost a copy and its memory,
+ * and who collects the results can place two parts as well as one. */
+void ring_give_halves(RingRank *r, RingSums *of, RingSums *place)
+{
+    RingSums *sums = r->plan->dtype != ATTN_F32 && place->of[0].data ? place : of;
+    round_halves(r, of, sums);
+    if (sums->tensors == 1) {
+        ring_hand_over_dQ(r, &sums->of[0]);
+        r->dQ_second = (size_t)sums->second * sizeof(float);
+        r->dQ_whole = 0;
+    } else {
+        ring_hand_over_dKV(r, &sums->of[0], &sums->of[1]);
+        r->dKV_second = (size_t)sums->second * sizeof(float);
+        r->dKV_whole = 0;
+    }
 }

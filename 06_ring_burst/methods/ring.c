@@ -34,7 +34,7 @@
  */
 #include <stdlib.h>
 
-#include "methods/methods.h"
+#include "methods/relay.h"
 
 typedef struct Ring {
     RingState state;

@@ -28,7 +28,7 @@
  */
 #include <stdlib.h>
 
-#include "methods/methods.h"
+#include "methods/relay.h"
 
 typedef struct RingDouble {
     RingState state;

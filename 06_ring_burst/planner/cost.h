@@ -30,7 +30,7 @@
  * - RingWork, ring_block_work, ring_plan_efficiency: visible pairs of two blocks, and balance.
  * - RingSpan, RingCall, ring_places, ring_fill, ring_rounds: how evenly calls fill a GPU;
  *   ring_two_streams, ring_head_streams: which of them share it.
- * - ring_model_case, ring_model_free: a plan as the formulas of common/model_ring want it.
+ * - ring_model_case, ring_model_free: a plan as the formulas of common/models want it.
  * - RingPrediction, ring_predict: a run of a plan.
  * - RingMapCase, ring_map_ms: equal blocks on any number of GPUs, by formula. ring_alone_ms: the
  *   kernel that efficiency.c measures.
@@ -39,6 +39,7 @@
 #ifndef RING_COST_H
 #define RING_COST_H
 
+#include "models/model_ring_bytes.h"
 #include "runtime/ring_world.h"
 
 #ifdef __cplusplus

@@ -9,8 +9,8 @@
  * orders all later work after them. On the CPU work is done when its function returns and ring_wait
  * blocks; on a GPU both are streams with events between them and the host runs ahead. Between
  * start and wait the memory of a send must not be written and that of a receive not be touched:
- * every function here asks ring_touch, which knows what is in flight. The queue of work has two
- * streams, for the two halves of a sum that travels (ring_stream).
+ * every function here asks ring_touch (ring_world.h), which knows what is in flight. The queue of
+ * work has two streams, for the two halves of a sum that travels (ring_stream).
  *
  * All functions return 0, or -1 when this rank has failed: rank->failure tells why. From then on
  * they all return -1 and do nothing, so that a method need not ask after every call.
@@ -23,12 +23,11 @@
  * - ring_attend, ring_differentiate: the block kernels of stages 03 and 04.
  * - ring_delta, ring_zero, ring_copy, ring_add, ring_narrow, ring_widen, ring_round, ring_finish_O:
  *   the small work between them.
- * - ring_step, ring_stream, ring_fail, ring_touch.
+ * - ring_step, ring_stream, ring_fail.
  */
 #ifndef RING_RANK_H
 #define RING_RANK_H
 
-#include "flash_backward.h"
 #include "ring_burst.h"
 
 #ifdef __cplusplus
@@ -38,6 +37,7 @@ extern "C" {
 struct RingTransport;
 struct RingBackend;
 struct RingLog;
+struct RingTransfer;
 
 /* Gradients of a shard that travel do so in two halves, each [B][tokens of the half][heads][d]
  * contiguous: while one half is on its way the other is computed. Half 0 has local tokens
@@ -97,20 +97,10 @@ const RingMethodTable *ring_method(RingMethod method);
 
 /* --- messages ----------------------------------------------------------------------------------*/
 
-typedef struct RingTransfer {
-    int sends; /* 1: to peer, 0: from peer */
-    int peer;
-    RingTensor tensor; /* between two ranks, messages of one tensor arrive in the order sent */
-    void *data;
-    size_t bytes;
-    double end_ms; /* host clock, if the transport knows when it was complete; else 0 */
-    int event;     /* in the log; -1: none */
-} RingTransfer;
-
 /* Messages that start together (no order among them: what one group call or MPI_Waitall takes).
  * Zero-filled = empty; ring_wait empties it for the next use. */
 typedef struct RingExchange {
-    RingTransfer *list;
+    struct RingTransfer *list;
     int count, room;
     int started; /* 0, or a number of its own */
     int step;
@@ -201,8 +191,6 @@ int ring_zero(RingRank *r, void *p, size_t bytes);
 int ring_copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
               size_t width, int64_t height);
 int ring_add(RingRank *r, float *to, const float *from, int64_t count);
-/* to += from, `from` in the type that partials travel in (ring_partial_size bytes each). */
-int ring_add_partial(RingRank *r, float *to, const void *from, int64_t count);
 /* float32 -> dtype in the same place (element k then lies at k * size of dtype); widen: back. */
 int ring_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype);
 /* The same to another place, to [count] dtype; p stays. */
@@ -224,11 +212,6 @@ int ring_step(RingRank *r, int step);
 void ring_stream(RingRank *r, int stream);
 /* -1, after noting where the rank is and what it says. */
 int ring_fail(RingRank *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* What work does with memory. RING_ADDS: adds to it, in any order with others that add. */
-typedef enum RingUse { RING_READS, RING_WRITES, RING_ADDS } RingUse;
-/* Fails when [p, p + bytes) is in flight: being received (no touch), or sent (no writing); or when
- * the other stream uses it. */
-int ring_touch(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who);
 
 #ifdef __cplusplus
 }

@@ -4,6 +4,7 @@
  * and computes, a log counts and remembers; a world starts the ranks.
  *
  * Interface:
+ * - RingTransfer, ring_touch: one message of an exchange; who uses memory that is in flight?
  * - RingTransport: sim (threads), mpi (processes), nccl (GPUs). RingBackend: host, or a GPU.
  * - RingLog: bytes for each pass, step, tensor; events; what is in flight.
  * - RingTask, ring_rank_main: one rank's whole run; ring_world_sim ...: all of them.
@@ -12,11 +13,28 @@
 #ifndef RING_WORLD_H
 #define RING_WORLD_H
 
+#include "flash_backward.h"
 #include "runtime/ring_rank.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+typedef struct RingTransfer {
+    int sends; /* 1: to peer, 0: from peer */
+    int peer;
+    RingTensor tensor; /* between two ranks, messages of one tensor arrive in the order sent */
+    void *data;
+    size_t bytes;
+    double end_ms; /* host clock, if the transport knows when it was complete; else 0 */
+    int event;     /* in the log; -1: none */
+} RingTransfer;
+
+/* What work does with memory. RING_ADDS: adds to it, in any order with others that add. */
+typedef enum RingUse { RING_READS, RING_WRITES, RING_ADDS } RingUse;
+/* Fails when [p, p + bytes) is in flight: being received (no touch), or sent (no writing); or when
+ * the other stream uses it. */
+int ring_touch(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who);
 
 /* Functions return 0, or -1 after ring_fail. */
 typedef struct RingTransport {

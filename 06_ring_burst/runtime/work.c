@@ -7,7 +7,7 @@
  * with the model: 20 bytes for each element of a bf16 rank's queries forward, 38 backward.
  *
  * Interface (ring_rank.h): ring_alloc, ring_free, ring_zero, ring_copy, ring_split_rows, ring_add,
- * ring_add_partial, ring_narrow, ring_narrow_to, ring_widen, ring_round, ring_partial_size.
+ * ring_narrow, ring_narrow_to, ring_widen, ring_round, ring_partial_size.
  */
 #include "runtime/ring_world.h"
 #include "tensor.h"
@@ -107,23 +107,13 @@ size_t ring_partial_size(const RingRank *r)
     return dtype_size(partial_dtype(r));
 }
 
-static int add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count,
-               const char *who)
-{
-    if (r->failed || ring_touch(r, to, (size_t)count * sizeof(float), RING_WRITES, who) != 0 ||
-        ring_touch(r, from, (size_t)count * dtype_size(from_dtype), RING_READS, who) != 0)
-        return -1;
-    return count ? r->backend->add(r, to, from, from_dtype, count) : 0;
-}
-
 int ring_add(RingRank *r, float *to, const float *from, int64_t count)
 {
-    return add(r, to, from, ATTN_F32, count, "ring_add");
-}
-
-int ring_add_partial(RingRank *r, float *to, const void *from, int64_t count)
-{
-    return add(r, to, from, partial_dtype(r), count, "ring_add_partial");
+    const size_t bytes = (size_t)count * sizeof(float);
+    if (r->failed || ring_touch(r, to, bytes, RING_WRITES, "ring_add") != 0 ||
+        ring_touch(r, from, bytes, RING_READS, "ring_add") != 0)
+        return -1;
+    return count ? r->backend->add(r, to, from, ATTN_F32, count) : 0;
 }
 
 /* In place: a sum that is about to be sent would otherwise need a second buffer of half its

@@ -21,9 +21,9 @@
  * With G = 1 nobody sends anything. The kv heads of ulysses are copied when there are fewer than
  * ranks.
  *
- * Interface: ring_method_on, model_ring_sent, model_ring_total (model_ring.h).
+ * Interface: ring_method_on, model_ring_sent, model_ring_total (model_ring_bytes.h).
  */
-#include "models/model_ring.h"
+#include "models/model_ring_bytes.h"
 
 #include "tensor.h"
 

@@ -13,9 +13,9 @@
  * allgather has all keys instead of rooms; the double rings have rooms and sums for both levels;
  * ulysses has everything twice, as tokens and as heads.
  *
- * Interface: model_ring_memory (model_ring.h).
+ * Interface: model_ring_memory (model_ring_bytes.h).
  */
-#include "models/model_ring.h"
+#include "models/model_ring_bytes.h"
 
 #include "tensor.h"
 

@@ -12,10 +12,10 @@
  * a rank with a full block, and half of all blocks are empty, so half of the time is spent waiting.
  * Zigzag gives every rank an early and a late chunk: all do the same at every step.
  *
- * Interface: model_ring_pairs, model_ring_efficiency (model_ring.h). Any mask and any blocks:
+ * Interface: model_ring_pairs, model_ring_efficiency (model_ring_bytes.h). Any mask and any blocks:
  * ring_block_work in stage 06.
  */
-#include "models/model_ring.h"
+#include "models/model_ring_bytes.h"
 
 int64_t model_ring_pairs(RingLayout layout, int64_t n, int q_rank, int k_rank)
 {

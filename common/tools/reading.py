@@ -154,7 +154,8 @@ def closure(root, path):
             todo += [p.resolve() for p in helpers if functions_defined(p) & words_of(file)]
         elif file.parent == path.parent.resolve():
             # a header's inline functions call too, but its prototypes alone are no use of a helper
-            used = set().union(*(used for _, used, lines in parts_of(file)[1] if lines > 1))
+            used = set().union(*(used - names for names, used, lines in parts_of(file)[1]
+                                 if lines > 1))
             todo += [p.resolve() for p in helpers if functions_defined(p) & used]
     return tuple(sorted(seen))
 

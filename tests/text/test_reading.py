@@ -31,9 +31,10 @@ PLANTED = {
     "03_x/x.h": "#include \"attn.h\"\nvoid rung_v0(void);\nvoid help(int n);\n",
     "03_x/cpu/tiles.h": "static inline int add(int a)\n{\n    return a + 1;\n}\n"
                         "#define TWICE(x) \\\n    (add(x) + add(x))\n"
-                        "struct Unused {\n    int u;\n};\n",
+                        "struct Unused {\n    int u;\n};\n"
+                        "void other(int a,\n           int b);\n",
     "03_x/cpu/help.c": "/* help */\n#include \"x.h\"\nvoid help(int n)\n{\n    (void)n;\n}\n",
-    "03_x/cpu/other.c": "#include \"x.h\"\nvoid other(void)\n{\n}\n",
+    "03_x/cpu/other.c": "#include \"x.h\"\nvoid other(int a, int b)\n{\n}\n",
     "03_x/cpu/v0_a.c": "/* v0_a: the first. */\n#include \"x.h\"\nvoid rung_v0_a(void)\n{\n"
                        "    help(1); /* helps */\n}\n",
     "03_x/cpu/v1_b.c": "/* v1_b: what v0 does, twice. */\n#include \"x.h\"\n#include \"tiles.h\"\n"
@@ -51,8 +52,8 @@ def check_planted(tap):
         tap.ok(list(found) == ["v0_a", "v1_b"], "the rungs of a planted tree", found)
         # v0_a 5, x.h 3, attn.h 2, base.h 1, help.c 5: not other.c, which nobody calls
         tap.ok(found["v0_a"] == (5, 16, None, ""), "a first rung: files and lines", found["v0_a"])
-        # v1_b 6 and tiles.h 9; added: the include, the changed call, add (4) and TWICE (2)
-        tap.ok(found["v1_b"] == (6, 26, 8, "v0_a"), "a step: what it is the first to use counts",
+        # v1_b 6 and tiles.h 11; added: the include, the changed call, add (4) and TWICE (2)
+        tap.ok(found["v1_b"] == (6, 28, 8, "v0_a"), "a step: what it is the first to use counts",
                found["v1_b"])
         kernels = """template <class A, int N = 2 * 3, typename B = Pair<A, N>>
 static __device__ void load(float (&S)[N], int b1)
@@ -73,7 +74,7 @@ static const int WARPS = f(4);
         tap.ok(given == [["load"], ["mul"], ["Tile"], ["WARPS"]],
                "names of kernels, templates and types, in a namespace or not", given)
         table = reading.markdown(root, ["03"])
-        tap.ok("| `v1_b` | 6 | 26 | 8 | `v0_a` |" in table, "the table of the planted tree", table)
+        tap.ok("| `v1_b` | 6 | 28 | 8 | `v0_a` |" in table, "the table of the planted tree", table)
 
 
 def read_limits():

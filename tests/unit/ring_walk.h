@@ -2,7 +2,7 @@
  *
  * ring_walk.h: blocks that walk from rank to rank, hop by hop, as the methods of stage 06 move
  * them, and every byte counted where it leaves. It notes which queries met which keys, and that
- * gradients come home: what the formulas of model_ring.h must agree with.
+ * gradients come home: what the formulas of model_ring_bytes.h must agree with.
  *
  * Interface: Walk, walk.
  */
@@ -11,7 +11,7 @@
 
 #include "oracle_case.h"
 
-#include "models/model_ring.h"
+#include "models/model_ring_bytes.h"
 
 enum { RANKS = 16 };
 

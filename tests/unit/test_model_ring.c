@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_model_ring.c: the bytes of model_ring.h against a walk that moves every block from rank to
+ * test_model_ring.c: model_ring_bytes.h against a walk that moves every block from rank to
  * rank and counts, against the closed forms of equal blocks, and against numbers worked out by
  * hand; the pairs of a causal mask against asking every pair.
  */

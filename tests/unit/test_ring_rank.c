@@ -79,12 +79,6 @@ static int check_rounding(RingRank *r)
     CHECK(r, ring_round(r, a, COUNT) == 0 && ring_partial_size(r) == (bf16 ? 2 : 4));
     for (int e = 0; e < COUNT; e++)
         CHECK(r, a[e] == (bf16 ? dtype_round(ATTN_BF16, exact[e]) : exact[e]));
-    CHECK(r, !bf16 || ring_narrow(r, a, COUNT, ATTN_BF16) == 0);
-    CHECK(r, ring_add_partial(r, exact, a, COUNT) == 0);
-    for (int e = 0; e < COUNT; e++) {
-        const float was = 1.0f + (float)(e * e) / 4099;
-        CHECK(r, exact[e] == was + (bf16 ? dtype_round(ATTN_BF16, was) : was));
-    }
     return 0;
 }
 

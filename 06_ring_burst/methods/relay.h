@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * relay.h: sums of gradients that many ranks add to, on their way in halves.
+ *
+ * Interface:
+ * - RingSums: float32 sums of one shard, in two halves.
+ * - RingRelay: the sums that are here, those that come, and the messages between.
+ * - ring_give_halves: the end of a backward pass whose sums have travelled.
+ */
+#ifndef RING_RELAY_H
+#define RING_RELAY_H
+
+#include "methods/methods.h"
+
+/* float32 sums of one shard, dK and dV or dQ alone, in two halves by tokens. Half 1 begins at
+ * element `second`, whoever's shard it is: the halves of two shards in one place must not
+ * overlap, since half 1 of one may be leaving while half 0 of another arrives. */
+typedef struct RingSums {
+    RingBuffer of[2];
+    int tensors;         /* 2: dK and dV. 1: dQ */
+    int64_t tokens;      /* of the shard that they belong to */
+    int64_t row, second; /* elements of one token in all batches; of the first half's buffer */
+} RingSums;
+
+void ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens);
+void ring_close_sums(RingRank *r, RingSums *sums);
+/* The sums become zeros, and those of a shard of so many tokens. */
+void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens);
+void ring_clear_half(RingRank *r, const RingSums *sums, int half);
+float *ring_half(const RingSums *sums, int tensor, int half);
+int64_t ring_half_count(const RingSums *sums, int half); /* elements */
+void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half);
+
+typedef struct RingRelay {
+    RingSums place[2];
+    int at; /* place[at] is here, the other one there */
+    RingExchange mail[RING_HALVES];
+    RingSums *coming[RING_HALVES]; /* whose half is on its way to this rank; NULL: none */
+} RingRelay;
+
+static inline RingSums *ring_here(RingRelay *relay)
+{
+    return &relay->place[relay->at];
+}
+
+static inline RingSums *ring_there(RingRelay *relay)
+{
+    return &relay->place[1 - relay->at];
+}
+
+void ring_open_relay(RingRank *r, RingRelay *relay, int tensors);
+void ring_close_relay(RingRank *r, RingRelay *relay);
+/* A half of what is here sets out for rank `to`; meanwhile that half of the sums of another shard,
+ * of `tokens` tokens, comes there. */
+void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int64_t tokens);
+/* Waits until a half has come, and the one that was sent with it is gone. Nothing sent, nothing to
+ * wait for. */
+void ring_relay_arrive(RingRank *r, RingRelay *relay, int half);
+/* There becomes here. */
+void ring_relay_turn(RingRelay *relay);
+
+/* of: halves. place: room for as many, whose content is done with; not open: they are rounded where
+ * they stand. */
+void ring_give_halves(RingRank *r, RingSums *of, RingSums *place);
+
+#endif
