@@ -4,6 +4,7 @@
 
     ./ladder grade SUITE SUBMISSION... [--key FILE] [--format table|json|gradescope|otter|junit|csv]
                    [--out DIR] [--jobs N] [--total-time S] [--so-sandbox strict|off]
+                   [--peer PROGRAM]
 
 A submission is a C file, a folder of C files, or a shared object. attn_jail compiles C files, with
 one command for all (no Makefile of theirs runs), where the compiler sees /usr, the course's headers
@@ -15,6 +16,7 @@ and the submission. attn_judge runs them, each case in a process of its own.
 --jobs     submissions at a time (the number of processors)
 --total-time  seconds of one submission for all its cases together; cases behind are `time` (120)
 --so-sandbox  strict: no sandbox, no grading. off: another process and no more, which each row says
+--peer   the program that measures cases with of=cublas (peer_speed.py)
 
 Where two or more C submissions compile, a result has the field `similarity` (similarity.py), in
 json and csv. It is null for what did not compile, and for all if the comparison failed or was late.
@@ -47,6 +49,7 @@ import typing
 import grade_formats
 import similarity
 import suite as suites
+import peer_speed
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADERS = (ROOT / "docs" / "course" / "include", ROOT / "common")
@@ -220,7 +223,7 @@ def orders(suite, libraries, options):
              ("limits", suite.time, suite.memory, suite.threads), ("workers", options.jobs),
              ("total", options.total_time)]
     lines += [("case", case.line, *case.flags) for case in suite.cases]
-    lines += [("perf", case.line) for case in suite.cases if case.perf]
+    lines += [("perf", case.line) for case in suite.cases if case.of == "sgemm"]
     lines += [("threads", case.line, case.threads) for case in suite.cases if case.threads]
     lines += [("so", library) for library in libraries]
     return "".join("\t".join(map(str, line)) + "\n" for line in lines)
@@ -255,6 +258,24 @@ def judge(suite, libraries, options):
     return rows
 
 
+def measure(suite, libraries, rows, options):
+    """Adds `perf` to the rows of right cases that a peer program measures, or why there is none."""
+    for c, case in enumerate(suite.cases):
+        right = [n for n in range(len(libraries)) if rows[n, c]["status"] == "right"]
+        if case.of != "cublas" or not right:
+            continue
+        if options.peer is None:
+            found = {n: (None, "skipped", "its speed was not measured: found no --peer "
+                         "PROGRAM, accepted is the bench of assignment 6 (make bench)")
+                     for n in right}
+        else:
+            timed = peer_speed.measure(options.peer.resolve(), case, [libraries[n] for n in right],
+                                      suite.time)
+            found = {n: timed[libraries[n]] for n in right}
+        for n, (rate, status, sentence) in found.items():
+            rows[n, c].update(status=status, message=sentence, **({"perf": rate} if rate else {}))
+
+
 # --- points ---------------------------------------------------------------------------
 
 def test_of(case, row, refusal, status="refused"):
@@ -278,9 +299,11 @@ def test_of(case, row, refusal, status="refused"):
         test["score"] = case.points
         if case.perf:
             reached = row.get("perf", 0.0)
-            test["score"] = round(case.points * min(1.0, reached / case.perf), 2)
+            steps = sum(reached >= step for step in case.perf)
+            share = steps / len(case.perf) if case.perf[1:] else min(1.0, reached / case.perf[0])
+            test["score"] = round(case.points * share, 2)
             test["message"] = (f"{reached:.2f} of the rate of {case.of}; all points are for "
-                               f"{case.perf:g}")
+                               f"{case.perf[-1]:g}")
     return test
 
 
@@ -363,19 +386,27 @@ def grade(options):
     suite = suites.read(options.suite, key)
     for name in options.submissions:
         check_name(name)
+    if options.so_sandbox == "strict" and any(case.of == "cublas" for case in suite.cases):
+        raise UsageError(f"{suite.path}: found of=cublas with --so-sandbox strict, accepted is "
+                         "off, in a container: the sandbox has no GPU")
+    if options.peer and not (options.peer.is_file() and
+                                  os.access(options.peer, os.X_OK)):
+        raise UsageError(f"--peer {options.peer}: found no program, accepted is one")
     run_judge(options.build, ["--check"], orders(suite, [], options))
     with tempfile.TemporaryDirectory(prefix="grade") as folder:
         compiled = compile_all(options.submissions, options.build, pathlib.Path(folder),
                                options.jobs, options.so_sandbox)
         good = [n for n, one in enumerate(compiled) if one.library]
-        rows = judge(suite, [compiled[n].library for n in good], options) if good else {}
+        libraries = [compiled[n].library for n in good]
+        rows = judge(suite, libraries, options) if good else {}
+        measure(suite, libraries, rows, options)
         place = {n: at for at, n in enumerate(good)}
         results = [
             score(suite, printable(name), [rows[place[n], c] for c in range(len(suite.cases))]
                   if n in place else None, compiled[n], options.so_sandbox)
             for n, name in enumerate(options.submissions)]
-    if all(reasons(result) for result in results):
-        raise CannotGrade(reasons(results[0])[0])
+    if all(test["status"] == "skipped" for result in results for test in result["tests"]):
+        raise CannotGrade(results[0]["tests"][0]["message"])
     add_similarity(results, {results[n]["submission"]: options.submissions[n] for n in good})
     return suite, results
 
@@ -423,6 +454,7 @@ def parse(arguments):
     parser.add_argument("--jobs", metavar="N", type=count, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--total-time", metavar="S", type=seconds, default=120.0)
     parser.add_argument("--so-sandbox", choices=("strict", "off"), default="strict")
+    parser.add_argument("--peer", metavar="PROGRAM", type=not_empty)
     parser.add_argument("--build", metavar="DIR", type=pathlib.Path,
                         default=ROOT / "build" / "demo", help="the build folder with attn_judge")
     options = parser.parse_args(arguments)

@@ -42,7 +42,8 @@ import suite as suites
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COURSE = ROOT / "docs" / "course"
 INCLUDE = (COURSE / "include", ROOT / "common")
-TOOLS = ("autograder.py", "grade.py", "grade_formats.py", "similarity.py", "suite.py")
+TOOLS = ("autograder.py", "grade.py", "grade_formats.py", "similarity.py", "suite.py",
+         "peer_speed.py")
 PROGRAMS = ("attn_jail", "attn_judge", "attn_runner")
 INCLUDED = re.compile(r'^#include "([^"]+)"', re.M)
 

@@ -16,7 +16,9 @@ Header:  contract (required); time: seconds of one case (10); memory: MiB (1024)
          key: optional, required or none; all=GROUP,...: groups whose points are all or nothing.
 Case:    points (1); name (the flags); group (none); threads (the header's); visibility: visible,
          hidden, after_due_date or after_published (visible); perf and of: perf=0.4 of=sgemm gives
-         all points from 0.4 of the rate of sgemm on, and a share of them below.
+         all points from 0.4 of the rate of sgemm on, and a share of them below;
+         perf=0.1,0.2,0.5 gives a third of the points for each of the three that is reached.
+         of=cublas: two products of cuBLAS on a GPU, which a program measures (peer_speed.py).
 
 A template is a suite in which a word holds choices: {32|64|128}, {300..700}, {301..699..2} (steps
 of 2: odd numbers, which are no multiple of any tile). A key, a file of at least 16 random bytes,
@@ -49,7 +51,7 @@ CONTRACTS = ("naive", "tiled_softmax", "flash_forward", "flash_backward", "slidi
              "sliding_window_step", "ring_method")
 VISIBILITIES = ("visible", "hidden", "after_due_date", "after_published")
 KEYS = ("optional", "required", "none")
-PEERS = ("sgemm",)
+PEERS = ("sgemm", "cublas")
 WORD = re.compile(r'([A-Za-z_]+)=("[^"]*"|[^\s"]+)(?=\s|$)')
 CHOICE = re.compile(r"\{(?:([a-z]+)=)?([^{}]*)\}")
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
@@ -70,14 +72,14 @@ class Case:
     group: str = ""
     visibility: str = "visible"
     name: str = ""
-    perf: float = 0.0
+    perf: tuple = ()
     of: str = ""
     threads: int = 0  # 0: the suite's
 
     def text(self):
         words = [f"points={self.points:g}", f"visibility={self.visibility}"]
         words += [f"group={quoted(self.group)}"] if self.group else []
-        words += [f"perf={self.perf:g} of={self.of}"] if self.perf else []
+        words += [f"perf={','.join(f'{p:g}' for p in self.perf)} of={self.of}"] if self.perf else []
         words += [f"threads={self.threads}"] if self.threads else []
         return " ".join([*words, f"name={quoted(self.name)}", ":", shlex.join(self.flags)])
 
@@ -125,6 +127,12 @@ def name_list(text):
     return tuple(part for part in text.split(",") if part) or None
 
 
+def rising(text):
+    values = tuple(number(part, 0.001, 100) for part in text.split(","))
+    good = None not in values and all(a < b for a, b in zip(values, values[1:]))
+    return values if good else None
+
+
 # key: reader (None = refused), what is accepted
 HEADER = {
     "contract": (one_of(CONTRACTS), ", ".join(CONTRACTS)),
@@ -139,7 +147,7 @@ CASE = {
     "group": (lambda text: text or None, "a name"),
     "visibility": (one_of(VISIBILITIES), ", ".join(VISIBILITIES)),
     "name": (lambda text: text or None, "a text in quotes"),
-    "perf": (lambda text: number(text, 0.001, 100), "0.001 to 100"),
+    "perf": (rising, "0.001 to 100, or several of them that rise, with commas between them"),
     "of": (one_of(PEERS), ", ".join(PEERS)),
     "threads": HEADER["threads"],
 }

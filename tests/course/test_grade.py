@@ -487,6 +487,79 @@ def check_machine(tap, build, sandbox, folder):
            "nothing at all can be graded: one sentence", out + err)
 
 
+# A program that pretends to measure. It notes its calls, and what it says depends on the library.
+PEER = """#!/usr/bin/env python3
+import pathlib, sys, time
+name, flags = pathlib.Path(sys.argv[1]), sys.argv[2:]
+here = pathlib.Path(__file__).parent
+with open(here / "calls", "a") as calls:
+    calls.write(f"{name.read_bytes()[-4:].decode()} {' '.join(flags)}\\n")
+what = name.read_bytes()[-4:].decode()
+count = (here / "calls").read_text().count(what)
+if what == "slow":
+    time.sleep(30)
+if what == "lies":
+    print("bench: a wrong row", file=sys.stderr)
+    sys.exit(1)
+if what == "none":
+    print("bench: found no GPU", file=sys.stderr)
+    sys.exit(77)
+rate = [0.01, 0.06, 0.07, 0.04, 0.9][count - 1] if what == "some" else 0.3
+print(f"  mine 1.0 ms\\n  speed {rate} of the two products")
+"""
+
+
+def check_peer(tap, build, sandbox, folder):
+    """perf of=cublas: a program measures, in interleaved rounds, what is right, and nothing else
+    runs."""
+    place = folder / "peer"
+    place.mkdir()
+    program = place / "measure"
+    program.write_text(PEER, encoding="utf-8")
+    program.chmod(0o755)
+    suite = place / "speed.suite"
+    suite.write_text("contract=flash_simple time=3\npoints=10 perf=0.02,0.05,0.1,0.25,0.5 "
+                     "of=cublas name=speed : -N 3 -d 2\npoints=4 name=plain : -N 5 -d 2\n",
+                     encoding="utf-8")
+    made = library(RIGHT, place / "right.so").read_bytes()
+    files = []
+    for name in ("fast", "some", "lies", "slow"):
+        files.append(place / f"{name}.so")
+        files[-1].write_bytes(made + name.encode())
+    off = ("--so-sandbox", "off", "--peer", program)
+    status, out, err = grade(build, "off", suite, *files, *off, "--format", "json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    found = [(test["status"], test["score"]) for row in rows for test in row["tests"][:1]]
+    tap.ok(status == 0 and found == [("right", 8), ("right", 4), ("wrong", 0), ("time", 0)] and
+           all(row["tests"][1]["score"] == 4 for row in rows),
+           "of=cublas: each step that the median reaches has its share", f"{found} {err}")
+    tap.ok(rows and "0.06 of the rate of cublas" in rows[1]["tests"][0]["message"] and
+           "a wrong row" in rows[2]["tests"][0]["message"] and
+           "within 3 s" in rows[3]["tests"][0]["message"], "of=cublas: what is said", out)
+    calls = (place / "calls").read_text(encoding="utf-8").splitlines()
+    tap.ok(calls == [f"{name} -N 3 -d 2" for name in
+                     ["fast", "some", "lies", "slow"] + 4 * ["fast", "some"]],
+           "of=cublas: all submissions once, then all again", calls)
+    (place / "none.so").write_bytes(made + b"none")
+    status, out, err = grade(build, "off", suite, place / "none.so", *off)
+    tap.ok(status == 3 and "skipped" in out and
+           "cannot measure here: bench: found no GPU" in out and
+           "right        4 of 4     plain" in out, "of=cublas without a GPU: skipped", out + err)
+    status, out, err = grade(build, "off", suite, files[0], "--so-sandbox", "off")
+    tap.ok(status == 3 and "found no --peer PROGRAM" in out and "4 of 14" in out,
+           "of=cublas without a program: skipped", out + err)
+    (place / "calls").unlink()
+    does_nothing = place / "nothing.c"
+    does_nothing.write_text(HEAD + SIGNATURE + "{ return 0; }\n", encoding="utf-8")
+    status, out, err = grade(build, "off", suite, library(does_nothing), *off)
+    tap.ok(status == 0 and not (place / "calls").exists(), "of=cublas: what is wrong is not timed",
+           out + err)
+    for words, text in ((["--so-sandbox", "strict", "--peer", program], "of=cublas with"),
+                        (["--so-sandbox", "off", "--peer", place], "--peer")):
+        status, out, err = grade(build, "off", suite, files[0], *words)
+        tap.ok(status == 2 and text in err and err.count("\n") == 1, f"refused: {text}", err)
+
+
 BROKEN = [
     ("int twice(void) { return 1; }", "int twice(void) { return 2; }", "multiple definition"),
     ('__asm__("no_such_instruction");', "", "Error: "),
@@ -574,6 +647,7 @@ def main():
         check_names(tap, build, sandbox, folder)
         check_folder_names(tap, build, sandbox, folder)
         check_machine(tap, build, sandbox, folder)
+        check_peer(tap, build, sandbox, folder)
         check_compiler_words(tap, build, sandbox, folder)
         check_whole_words(tap, folder)
         check_points(tap, build, sandbox, folder, right)

@@ -53,6 +53,8 @@ BAD = [
     (HEADER + "name=a : -N 5\nname=a : -N 6\n", False, ("S:3: ", "'a'", "line 2")),
     (HEADER + "perf=0.4 : -N 5\n", False, ("S:2: ", "perf= and of=")),
     (HEADER + "perf=0.4 of=mkl : -N 5\n", False, ("S:2: ", "'mkl'", "sgemm")),
+    (HEADER + "perf=0.4,0.4 of=sgemm : -N 5\n", False, ("S:2: ", "'0.4,0.4'", "rise")),
+    (HEADER + "perf=0.4, of=sgemm : -N 5\n", False, ("S:2: ", "'0.4,'", "rise")),
     (HEADER + ": -N {5}\n", False, ("S:2: ", "'{5}'")),
     (HEADER + ": -N {9..5}\n", False, ("S:2: ", "'{9..5}'")),
     (HEADER + ": -N {5..9..0}\n", False, ("S:2: ", "'{5..9..0}'")),
@@ -80,7 +82,7 @@ def check_reading(tap):
     tap.ok([c.points for c in s.cases] == [5, 2.5, 1, 0] and s.max_score == 8.5, "points")
     tap.ok(s.cases[1].flags == ["-N", "333", "-d", "64", "--causal"] and
            s.cases[1].visibility == "after_due_date" and s.cases[1].line == 5, "a case")
-    tap.ok((s.cases[3].perf, s.cases[3].of) == (0.4, "sgemm"), "a performance case")
+    tap.ok((s.cases[3].perf, s.cases[3].of) == ((0.4,), "sgemm"), "a performance case")
     again = suites.parse(s.text(), "S")
     tap.ok(again.text() == s.text() and [c.flags for c in again.cases] ==
            [c.flags for c in s.cases], "a suite that was printed reads the same")
