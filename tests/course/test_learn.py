@@ -191,6 +191,35 @@ def check_traces(tap, build):
                f"{path.parent.name}/trace.txt is what the program prints", done.stdout)
 
 
+def check_mean_of_v(tap, build):
+    """What step 01.9 takes for right is what the program says of the mean of V."""
+    programs = list(pathlib.Path(build).glob("*/naive")) if build else []
+    if not programs:
+        tap.skip("01.9 and the program", "the program is not built")
+        return
+    answers = learn_steps.typed_answers(learn_steps.find_step("01.9").solution())
+    scale, ratio, _, causal = (learn_steps.value_of(text) for text in answers.values())
+    with tempfile.TemporaryDirectory() as folder:
+        made, rows = pathlib.Path(folder, "mean_of_v.so"), pathlib.Path(folder, "rows.jsonl")
+        subprocess.run([*learn_steps.compiler(), "-O2", "-shared", "-fPIC", f"-I{ROOT / 'common'}",
+                        ROOT / "docs/examples/mean_of_v.c", "-o", made, "-lm"], check=True)
+
+        def run(*flags):
+            return subprocess.run([programs[0], "--variant-so", made, "-H", "1", "-N", "64", "-d",
+                                   "16", "--json", rows, *flags], capture_output=True, text=True,
+                                  check=False)
+
+        passes, fails = run("--scale", str(scale)), run("--scale", str(scale * 10))
+        found = [json.loads(line)["bound_ratio"] for line in rows.read_text().splitlines()]
+        tap.ok(passes.returncode == 0 and fails.returncode == 1 and
+               abs(found[0] / ratio - 1) < 0.05,
+               "01.9: the largest scale and its error / bound", (passes, fails, found))
+        masked = run("--scale", "0.000000001", "--causal")
+        wrong = re.search(r"O is wrong.*?(\d+) of 64 rows", masked.stderr, re.S)
+        tap.ok(masked.returncode == 1 and wrong and 64 - int(wrong[1]) == causal,
+               "01.9: rows that are right under a mask", masked)
+
+
 def check_limits_can_fail(tap):
     """The checks above see a bad step."""
     good = "a\n    /* YOUR CODE: at most 2 lines */\n%s    /* END OF YOUR CODE */\nb\n"
@@ -440,6 +469,7 @@ def main():
     check_steps(tap, steps)
     check_stages(tap, steps)
     check_traces(tap, sys.argv[1] if len(sys.argv) > 1 else None)
+    check_mean_of_v(tap, sys.argv[1] if len(sys.argv) > 1 else None)
     check_limits_can_fail(tap)
     check_behaviour(tap)
     with tempfile.TemporaryDirectory() as folder:

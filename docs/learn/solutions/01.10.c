@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * 01.9: attention of one head, one row of scores at a time.
+ * 01.10: attention of one head, one row of scores at a time.
  */
 #include <math.h>
 #include <stdlib.h>
