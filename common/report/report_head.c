@@ -37,6 +37,8 @@ void head_machine(const Report *r, const CliCase *c)
            c->threads == 1 ? "" : "s", blas);
     if (device_count() > 0)
         printf("# GPU %s, sm_%d\n", device_name(), device_arch());
+    if (!c->bench)
+        printf("# ms and speed are of one cold run; --bench measures\n");
 }
 
 /* What only stage 05 knows, as far as it was asked for. */

@@ -65,13 +65,19 @@ run_stage() {
     fi
 }
 
-# run_stages JSONL FLAGS...: every stage that exists
-run_stages() {
+# time_stage FOLDER/PROGRAM JSONL FLAGS...: the median of ten runs; a slow variant stops after two
+# seconds, with fewer
+time_stage() {
+    run_stage "$@" --bench --warmup 1 --iters 10
+}
+
+# time_stages JSONL FLAGS...: every stage that exists
+time_stages() {
     stages_json=$1
     shift
     stages >build/stages.txt
     while read -r folder program <&3; do
-        run_stage "$folder/$program" "$stages_json" "$@"
+        time_stage "$folder/$program" "$stages_json" "$@"
     done 3<build/stages.txt
 }
 
@@ -84,38 +90,34 @@ ladder_demo() {
     printf '%s\n' "$demo_cases" >build/demo_cases.txt
     while read -r flags <&4; do
         # shellcheck disable=SC2086 # flags, one word each
-        run_stages out/demo.jsonl $flags --bench --warmup 1 --iters 3
+        time_stages out/demo.jsonl $flags
     done 4<build/demo_cases.txt
-    run_stage 04_flash_backward/flash_backward out/demo.jsonl --bundled=causal --bench --warmup 1 \
-        --iters 3
+    time_stage 04_flash_backward/flash_backward out/demo.jsonl --bundled=causal
     # the same sizes without and with a window; how much each step of the online module loses
     for window in -1,0 256,0; do
-        run_stage 05_sliding_window_online/sliding_window out/demo.jsonl -B 1 -H 8 -N 2048 -d 64 \
-            --causal --window "$window" --bench --warmup 1 --iters 3
+        time_stage 05_sliding_window_online/sliding_window out/demo.jsonl -B 1 -H 8 -N 2048 -d 64 \
+            --causal --window "$window"
     done
     # balance: the same causal pass dealt out in three ways, what each of 8 ranks sends and holds
     for layout in contiguous zigzag striped; do
-        run_stage 06_ring_burst/ring_burst out/demo.jsonl -B 1 -H 8 --kv-heads 2 -N 1024 -d 64 \
-            --causal --backward --ranks 8 --layout $layout --method ring --bench --warmup 1 \
-            --iters 3
+        time_stage 06_ring_burst/ring_burst out/demo.jsonl -B 1 -H 8 --kv-heads 2 -N 1024 -d 64 \
+            --causal --backward --ranks 8 --layout $layout --method ring
     done
     window_error_cases | sed '/kv 4096/d; s/-H 2 -N 4096/-H 1 -N 1024/' >build/window_error.txt
     run_stage 05_sliding_window_online/sliding_window out/demo_figures.jsonl \
         --cases build/window_error.txt
     for N in $demo_lengths; do
-        run_stage 01_naive/naive out/demo_figures.jsonl -B 1 -H 8 -N "$N" -d 64 --bench \
-            --warmup 1 --iters 3
-        run_stage 03_flash_forward/flash_forward out/demo_figures.jsonl -B 1 -H 8 -N "$N" -d 64 \
-            --variant library --bench --warmup 1 --iters 3
+        time_stage 01_naive/naive out/demo_figures.jsonl -B 1 -H 8 -N "$N" -d 64
+        time_stage 03_flash_forward/flash_forward out/demo_figures.jsonl -B 1 -H 8 -N "$N" -d 64 \
+            --variant library
         for window in -1,0 256,0; do
-            run_stage 05_sliding_window_online/sliding_window out/demo_figures.jsonl -B 1 -H 8 \
-                -N "$N" -d 64 --causal --window "$window" --bench --warmup 1 --iters 3
+            time_stage 05_sliding_window_online/sliding_window out/demo_figures.jsonl -B 1 -H 8 \
+                -N "$N" -d 64 --causal --window "$window"
         done
     done
     say "03_flash_forward: bytes between slow and fast memory, counted"
     build/demo/03_flash_forward/count_traffic out/demo_figures.jsonl >out/traffic.txt || status=$?
-    run_stage 02_tiled_softmax/tiled_softmax out/demo_figures.jsonl --rows 256 --cols 4096 --bench \
-        --warmup 1 --iters 3
+    time_stage 02_tiled_softmax/tiled_softmax out/demo_figures.jsonl --rows 256 --cols 4096
     say ""
     python3 common/tools/table.py out/demo.jsonl --demo
     cat out/demo.jsonl >>out/demo_figures.jsonl

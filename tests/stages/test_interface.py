@@ -135,6 +135,9 @@ def check_default(p, cpu):
     p.ok(done.returncode == 0 and [row[0] for row in rows] == cpu and
          all(row[2] == "ok" for row in rows), "no sizes: every CPU variant runs and is right",
          done.stdout + done.stderr)
+    timed = p.run("--device", "cpu", "-N", "20", "--variant", cpu[0], "--bench", "--iters", 1)
+    p.ok("one cold run" in done.stdout and "one cold run" not in timed.stdout,
+         "what --bench did not time says so", done.stdout + timed.stdout)
     done = p.run()
     p.ok(done.returncode == 0, "no arguments at all", done.stderr)
     done = p.run("--device", "cpu", "-N", "20", "--quiet")
