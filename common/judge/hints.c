@@ -177,20 +177,17 @@ static int looked_at(const Case *k, int mask)
     return arrays & (k->run->arrays ? k->run->arrays : arrays);
 }
 
-/* The worst values of the wrong arrays: a sample may have missed them. */
-static int worst_fit(const Case *k, const HintMistake *m, HintTile tile, int mask,
+/* The worst values of the wrong arrays of a group: where a wrong hypothesis most likely fails, and
+ * a sample of the rows may miss them. */
+static int worst_fit(const Case *k, const HintMistake *m, HintTile tile, int group, int mask,
                      const HintGiven *given, double *scratch)
 {
     HintCase *c = k->run->of;
+    const int64_t heads = group == DKV ? c->n.Hkv : c->n.H, N = group == DKV ? c->n.Nk : c->n.Nq;
     for (int a = CHECK_O; a <= CHECK_DV; a++) {
         const CheckArray *w = &k->run->check->array[a];
-        const int group = a <= CHECK_LSE ? FORWARD : a == CHECK_DQ ? DQ : DKV;
-        const int64_t heads = group == DKV ? c->n.Hkv : c->n.H;
-        const int64_t N = group == DKV ? c->n.Nk : c->n.Nq;
         const int64_t unit = (w->b * heads + w->h) * N + w->i;
-        if (!(mask & (1 << a)) || !w->off || rows_to_compare(c, group) == units(c, group))
-            continue;
-        if (m->bug.feed == FEED_LAYOUT)
+        if (!(mask & group_arrays[group] & (1 << a)) || !w->off || m->bug.feed == FEED_LAYOUT)
             continue;
         compute(c, m, tile, given, group, unit, scratch);
         if (!unit_fits(k, m, group, unit, 1 << a, scratch))
@@ -219,11 +216,12 @@ static int case_fits(const Case *k, const HintMistake *m, HintTile tile, int slo
                 row = row_at(c, m, tile, slot, group, n, scratch);
             else
                 compute(c, m, tile, given, group, unit, scratch);
-            if (!unit_fits(k, m, group, unit, arrays, row))
+            if (!unit_fits(k, m, group, unit, arrays, row) ||
+                (n == 0 && !worst_fit(k, m, tile, group, mask, given, scratch)))
                 return 0;
         }
     }
-    return worst_fit(k, m, tile, mask, given, scratch);
+    return 1;
 }
 
 /* --- all cases ---------------------------------------------------------------------------------*/
@@ -251,7 +249,8 @@ static int mistake_fits(const Case *cases, int count, const HintMistake *m, int 
         int first = 1;
         for (int e = 0; e < k; e++)
             first &= !same_tile(&cases[e], &cases[k]);
-        for (int n = 0; first && n < tiles; n++) {
+        /* once two sizes fit, neither is named: no third is asked */
+        for (int n = 0; first && n < tiles && !(left && *T == 0); n++) {
             const HintTile tile = hint_tile(m->tiles, n, cases[k].d);
             int fits = 1;
             for (int e = k; fits && e < count; e++)
