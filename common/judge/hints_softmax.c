@@ -16,6 +16,7 @@
 #include "judge/contract_softmax.h"
 
 #define ANY       HUGE_VAL /* as an expected value: whatever was found */
+#define NOTHING   -ANY     /* 0 or NaN: of a sum of exp that vanished */
 #define FLOAT_LOG 88.72    /* exp of more is no float */
 #define TOLERANCE 1e-4     /* a counterfactual is recognised, not graded */
 
@@ -199,16 +200,15 @@ static void shift_row(const Softmax *s, int64_t r, double shift, double *P, doub
     const float *in = s->in[0] + r * s->cols;
     const Sum sum = sum_row(s, r, 0, s->cols);
     const double top = sum.m - shift;
+    *lse = top < -104.0 ? NAN : top < -80.0 ? ANY : sum.m + log(sum.l);
+    if (top + log(sum.l) > FLOAT_LOG)
+        *lse = INFINITY;
     for (int64_t x = 0; x < s->cols; x++)
-        if (!isfinite(top) || top < -80.0) /* nothing but 0, -inf and NaN to compute with */
-            P[x] = ANY;
-        else if (top + log(sum.l) > FLOAT_LOG)
-            P[x] = in[x] - shift > FLOAT_LOG ? NAN : 0.0;
-        else
-            P[x] = exp(in[x] - sum.m) / sum.l;
-    *lse = !isfinite(top) || top < -80.0  ? ANY
-           : top + log(sum.l) > FLOAT_LOG ? INFINITY
-                                          : sum.m + log(sum.l);
+        P[x] = top < -104.0                ? NOTHING
+               : top < -80.0               ? ANY
+               : *lse != INFINITY          ? exp(in[x] - sum.m) / sum.l
+               : in[x] - shift > FLOAT_LOG ? NAN
+                                           : 0.0;
 }
 
 static void wrong_column(const Softmax *s, int64_t r, double *P, double *lse)
@@ -379,6 +379,8 @@ static int fits(double expected, float found)
 {
     if (expected == ANY)
         return 1;
+    if (expected == NOTHING)
+        return found == 0.0f || isnan(found);
     if (isnan(expected))
         return !isfinite(found);
     if (fabs(expected) > 3e38)
@@ -389,7 +391,7 @@ static int fits(double expected, float found)
 /* A bound of 1e-36 is for P; a logarithm near 0 is off by more. */
 static int fits_log(double expected, float found)
 {
-    return fits(expected, found) || fabs(found - expected) <= TOLERANCE;
+    return expected == found || fits(expected, found) || fabs(found - expected) <= TOLERANCE;
 }
 
 static int row_fits(const Softmax *s, const JudgeRun *run, const Mistake *m, int64_t T, int64_t r,

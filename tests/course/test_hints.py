@@ -214,7 +214,7 @@ SOFTMAX = {
         ("? m + logf(l)", "? (m + logf(l)) * 1.442695f", "lse_base_2"),
         ("? m + logf(l)", "? m + l", "lse_with_l"),
         ("? m + logf(l)", "? m", "lse_without_log_l"),
-        ("P[c] = l > 0.0f ?", "P[c] = 1 ?", ""),
+        ("P[c] = l > 0.0f ?", "P[c] = 1 ?", "nan_on_empty_row"),
         ("P[c] = l > 0.0f ?", "P[c] = l > 0.0f && c + 1 < cols ?", "one_key_dropped"),
         ("for (int c = 0; c < cols; c++)\n            l +=",
          "for (int c = 1; c < cols; c++)\n            l +=", "one_key_dropped"),

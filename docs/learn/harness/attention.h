@@ -44,16 +44,18 @@ typedef enum AttentionMistake {
         {"other_corner", "The causal mask starts in the upper-left corner; the last query has to " \
                          "see the last key: j <= i + Nk - Nq."},                                   \
         {"no_mask", "The causal mask is missing."},                                                \
-        {"masks_the_past", "The mask hides the past; it has to hide the keys after the query."},   \
+        {"query_key_swapped",                                                                      \
+         "The mask hides the past; it has to hide the keys after the query."},                     \
         {"lse_base_2", "lse is the natural logarithm; this is the logarithm to base 2."},          \
         {"lse_without_max", "lse lacks the maximum: it is m + ln l."},                             \
-        {"no_max", "exp(s) without subtracting the maximum: it overflows above s = 88."},          \
+        {"no_max_subtraction",                                                                     \
+         "exp(s) without subtracting the maximum: it overflows above s = 88."},                    \
         {"nan_on_empty_row", "A row that sees no key has m = -inf and l = 0: -inf - (-inf) and "   \
                              "0 / 0 are NaN. Its O is 0 and its lse -inf."},                       \
         {"not_normalised", "O is not divided by l."},                                              \
         {"o_not_rescaled", "The sum of values was not rescaled when the maximum grew."},           \
         {"stale_l", "l was not rescaled when the maximum grew."},                                  \
-        {"alpha_is_one",                                                                           \
+        {"nothing_rescaled",                                                                       \
          "Neither l nor O is rescaled: alpha has to be computed before m is stored."},             \
         {"last_key_dropped", "The last key of each row is left out."},                             \
         {"stale_m", "m stays -inf, so alpha is 0 each time and O is the row of V of the last "     \

@@ -60,7 +60,7 @@ const Mistake mistakes[] = {
     {"no_mask", "All queries see all keys here; under a causal mask key j is seen if j <= i."},
     {"other_corner",
      "Query i stands at position i + Nk - Nq under a causal mask: the last query at the last key."},
-    {"overwritten",
+    {"dkv_overwritten",
      "Only the last pair that touches a row is in it: the sums are to be added up, +=."},
     {NULL, NULL}};
 

@@ -15,7 +15,7 @@ const Mistake mistakes[] = {
      "h / (H / Hkv)."},
     {"kv_head_of_query",
      "K has Hkv heads, not H: head h has to be divided by the size of a group."},
-    {"head_before_token",
+    {"heads_before_tokens",
      "This is the order [B][Hkv][N][d]. In BSHD the token comes before the head."},
     {"query_heads_in_a_token", "A token of K has Hkv heads of d channels; this counts H of them."},
     {"row_of_query",

@@ -193,13 +193,14 @@ long first_wrong(const Output *out)
 
 const Mistake *diagnose_overflow(const Output *lse)
 {
-    static const Mistake no_max = {
-        "no_max", "lse is infinite: exp(s) overflows above s = 88.72. Take the maximum out first: "
-                  "max + log1p(exp(min - max))."};
+    static const Mistake no_max_subtraction = {
+        "no_max_subtraction",
+        "lse is infinite: exp(s) overflows above s = 88.72. Take the maximum out first: "
+        "max + log1p(exp(min - max))."};
     long e;
     for (e = 0; e < lse->rows * lse->cols; e++)
         if (isfinite(lse->expected[e]) && isinf(lse->found[e]) && lse->found[e] > 0)
-            return &no_max;
+            return &no_max_subtraction;
     return NULL;
 }
 

@@ -13,7 +13,7 @@ const Mistake mistakes[] = {
     {"merge_without_weights",
      "O of the block is added as it is: it needs its share exp(lse_block - lse)."},
     {"nan_on_empty_row", "Two empty sides have lse = -inf, and -inf - (-inf) is NaN."},
-    {"no_max",
+    {"no_max_subtraction",
      "exp(lse) is infinite from 88.72 on. Take the maximum out: max + log1p(exp(min - max))."},
     {"plain_mean",
      "This is the mean of the two. It is right only where both sides have the same lse."},

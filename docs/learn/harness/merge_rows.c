@@ -10,11 +10,12 @@
 #define BLOCK 64 /* scores of a block in v2_tiled_merge */
 
 const Mistake mistakes[] = {
-    {"tree_remainder_dropped",
+    {"sum_of_the_largest_tree",
      "Only the largest part of the tree is in m and l: the states that wait "
      "in the lower bits are lost."},
     {"smallest_part_only", "Only the part of the lowest set bit is in m and l."},
-    {"sums_added", "The waiting sums are added without bringing them to the common maximum."},
+    {"merge_without_weights",
+     "The waiting sums are added without bringing them to the common maximum."},
     {NULL, NULL}};
 
 static float *x;

@@ -17,7 +17,7 @@ const Mistake mistakes[] = {
     {"stale_l",
      "l was not rescaled when the maximum grew: its old terms are exp(x - m_old) still."},
     {"alpha_inverted", "The factor is exp(m_old - m_new), at most 1; this is its inverse."},
-    {"alpha_is_one",
+    {"nothing_rescaled",
      "The new maximum is stored before alpha is computed from the old one, or the new "
      "term is relative to the old maximum."},
     {"nan_on_minus_inf",

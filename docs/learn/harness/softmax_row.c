@@ -14,7 +14,7 @@ const Mistake mistakes[] = {
     {"lse_without_max",
      "lse lacks the maximum: ln(sum of exp(s - m)) is not yet ln(sum of exp(s))."},
     {"not_normalised", "P holds the exponentials; they are not divided by their sum yet."},
-    {"no_max", "exp(s) without subtracting the maximum: it overflows above s = 88."},
+    {"no_max_subtraction", "exp(s) without subtracting the maximum: it overflows above s = 88."},
     {"nan_on_empty_row",
      "The maximum of a row of -inf is -inf, and -inf - (-inf) is NaN. Such a row "
      "gives P = 0 and lse = -inf."},

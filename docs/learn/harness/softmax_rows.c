@@ -16,7 +16,7 @@ const Mistake mistakes[] = {
     {"nan_on_empty_row",
      "A row of -inf has m = -inf and l = 0: -inf - (-inf) and 0 / 0 are NaN. Its P is "
      "0 and its lse -inf."},
-    {"no_max", "exp(s) without subtracting the maximum: it overflows above s = 88."},
+    {"no_max_subtraction", "exp(s) without subtracting the maximum: it overflows above s = 88."},
     {"not_normalised", "P is not divided by the sum."},
     {NULL, NULL}};
 

@@ -11,10 +11,11 @@ int tile_class(int i, int rows, int j, int cols, int Nq, int Nk);
 enum { SKIP, MASKED, FULL };
 
 const Mistake mistakes[] = {
-    {"skipped_too_early",
+    {"masked_tiles_skipped",
      "A tile is skipped that its last row still sees: skip only when the *last* row "
      "sees none of its keys."},
-    {"full_too_early", "A tile is called full although its first row does not see its last key."},
+    {"masked_tile_taken_for_full",
+     "A tile is called full although its first row does not see its last key."},
     {"other_corner", "The diagonal ends in the lower-right corner: query i is token i + Nk - Nq."},
     {"one_key_too_few", "The diagonal itself is visible: a query sees its own key."},
     {"all_masked", "Every tile is masked here: right, but nothing is saved."},

@@ -12,8 +12,8 @@ const Mistake mistakes[] = {
     {"first_row_only",
      "This asks whether the tile's first query sees a key. Its other queries may: the smallest "
      "difference belongs to the last query."},
-    {"left_ignored", "Tiles before the window are not skipped: the left side is ignored."},
-    {"full_if_it_touches",
+    {"window_ignored", "Tiles before the window are not skipped: the left side is ignored."},
+    {"masked_tile_taken_for_full",
      "A tile is taken for full when one of its pairs is visible; all of them have to be."},
     {"minus_one_literal",
      "-1 is no distance here: it says that this side has no limit, so nothing is hidden there."},

@@ -13,7 +13,8 @@ void update_rows(float *S, float *m, float *l, float *O, int rows, int cols, int
 const Mistake mistakes[] = {
     {"o_not_rescaled", "The sum of values, O, was not rescaled when the maximum grew."},
     {"stale_l", "l was not rescaled when the maximum grew."},
-    {"alpha_is_one", "Neither l nor O is rescaled: alpha has to be taken before m becomes m_new."},
+    {"nothing_rescaled",
+     "Neither l nor O is rescaled: alpha has to be taken before m becomes m_new."},
     {"stale_m", "m stays what it was: the next tile takes its alpha from it."},
     {"divided_each_tile",
      "O is divided by l in each tile. Here it stays a sum; the caller divides once, after the "

@@ -11,8 +11,9 @@ int visible(int i, int j, int Nq, int Nk);
 const Mistake mistakes[] = {
     {"other_corner", "This diagonal starts in the upper-left corner. The last query has to see the "
                      "last key, whatever Nq and Nk are."},
-    {"masks_the_past", "This hides the past; it has to hide the keys that come after the query."},
-    {"own_key_hidden", "A query sees its own key, too: its last key is i + Nk - Nq itself."},
+    {"query_key_swapped",
+     "This hides the past; it has to hide the keys that come after the query."},
+    {"window_off_by_one", "A query sees its own key, too: its last key is i + Nk - Nq itself."},
     {"no_mask", "Every key is visible here; keys after the query have to be hidden."},
     {"wrong_sign",
      "The two lengths are exchanged: the diagonal moves right when there are more keys "
