@@ -127,7 +127,6 @@ static void tell_schedule(RingReport *report, const RingSchedule *s, double star
             const RingAction *a = &s->actions[r][n];
             const RingMessage *m = a->message >= 0 ? &s->messages[a->message] : NULL;
             if ((a->kind == RING_ACT_COMPUTE || a->kind == RING_ACT_MEMORY) && a->end > a->start) {
-                report->rank[r].compute_ms += 1e3 * (a->end - a->start);
                 add_event(report, r,
                           (RingEvent){.kind = RING_EVENT_COMPUTE,
                                       .pass = s->pass,
@@ -146,8 +145,6 @@ static void tell_schedule(RingReport *report, const RingSchedule *s, double star
                                       .start_ms = start_ms + 1e3 * m->start,
                                       .end_ms = start_ms + 1e3 * m->end,
                                       .bytes = m->bytes});
-            } else if (a->kind == RING_ACT_WAIT) {
-                report->rank[r].wait_ms += 1e3 * (a->end - a->start);
             }
         }
 }

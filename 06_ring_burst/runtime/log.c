@@ -73,7 +73,6 @@ void ring_log_restart(RingLog *log)
     memset(log->messages, 0, sizeof log->messages);
     log->event_count = 0;
     log->fault_steps = log->fault_struck = 0; /* each round of a benchmark has the fault */
-    log->compute_ms = log->wait_ms = 0.0;
 }
 
 /* A method written straight on cannot free its messages' lists when a call in the middle fails. So

@@ -188,28 +188,21 @@ static int touch_block(RingRank *r, const RingBlock *block, const char *who)
 
 /* --- work in a kernel --------------------------------------------------------------------------*/
 
-/* Work is timed until it is done: on a GPU by marks in its queue, since the host only asks. */
-typedef struct Clock {
-    double begin;
-    int mark;
-} Clock;
-
-/* Without a trace no marks are made: on a GPU each would be an event in the queue. */
-static Clock clock_start(RingRank *r)
+/* Work is timed by marks: on a GPU the host only asks for it. Without a trace none are made: there
+ * each would be an event in the queue. */
+static int mark(RingRank *r)
 {
-    return (Clock){ring_now_ms(), r->log->trace ? r->backend->mark(r, 0) : 0};
+    return r->log->trace ? r->backend->mark(r, 0) : 0;
 }
 
 /* `peer`: whose keys, or whose queries where the keys are our own. */
-static void clock_stop(RingRank *r, Clock clock, int peer, AttnTile kind)
+static void log_compute(RingRank *r, int start_mark, int peer, AttnTile kind)
 {
-    r->log->compute_ms += ring_now_ms() - clock.begin;
-    if (r->log->trace)
-        ring_log_event(r, &(RingEvent){.kind = RING_EVENT_COMPUTE,
-                                       .peer = peer,
-                                       .start_mark = clock.mark,
-                                       .end_mark = r->backend->mark(r, 0),
-                                       .masked = kind});
+    ring_log_event(r, &(RingEvent){.kind = RING_EVENT_COMPUTE,
+                                   .peer = peer,
+                                   .start_mark = start_mark,
+                                   .end_mark = mark(r),
+                                   .masked = kind});
 }
 
 /* One array behind the other; or none. */
@@ -237,7 +230,6 @@ int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_st
 {
     const char *who = "ring_attend";
     Pair pair;
-    Clock clock;
     if (r->failed || touch_block(r, k, who) ||
         ring_touch(r, q->a, span(r, q), RING_READS, who) != 0 ||
         ring_touch(r, O_state, sum_bytes(r, q), RING_WRITES, who) != 0 ||
@@ -247,9 +239,9 @@ int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_st
     if (pair.kind == ATTN_TILE_SKIP)
         return 0;
     pair.args.lse = lse;
-    clock = clock_start(r);
+    const int begin = mark(r);
     const int status = r->backend->attend(r, &pair.args, O_state, rows_of(r, q));
-    clock_stop(r, clock, k->owner, pair.kind);
+    log_compute(r, begin, k->owner, pair.kind);
     pair_close(&pair);
     return status == 0 ? ring_post(r) : status;
 }
@@ -262,7 +254,6 @@ int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, floa
 {
     const char *who = "ring_differentiate";
     Pair pair;
-    Clock clock;
     if (r->failed || touch_block(r, q, who) || touch_block(r, k, who) ||
         ring_touch(r, q->lse, row_bytes(r, q), RING_READS, who) != 0 ||
         ring_touch(r, q->delta, row_bytes(r, q), RING_READS, who) != 0 ||
@@ -272,9 +263,9 @@ int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, floa
         return -1;
     if (pair.kind == ATTN_TILE_SKIP)
         return 0;
-    clock = clock_start(r);
+    const int begin = mark(r);
     const int status = r->backend->differentiate(r, &pair.args, q->delta, (FlashSums){dQ, dK, dV});
-    clock_stop(r, clock, k->owner == r->rank ? q->owner : k->owner, pair.kind);
+    log_compute(r, begin, k->owner == r->rank ? q->owner : k->owner, pair.kind);
     pair_close(&pair);
     return status == 0 ? ring_post(r) : status;
 }

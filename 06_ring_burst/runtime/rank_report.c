@@ -44,8 +44,6 @@ void ring_rank_report(RingRank *r, RingReport *report)
     memcpy(to->sent_inner, log->sent_inner, sizeof to->sent_inner);
     memcpy(to->sent_outer, log->sent_outer, sizeof to->sent_outer);
     memcpy(to->messages, log->messages, sizeof to->messages);
-    to->compute_ms = log->compute_ms;
-    to->wait_ms = log->wait_ms;
     report->events[r->rank] = log->events;
     report->event_count[r->rank] = log->event_count;
     log->events = NULL;

@@ -178,7 +178,6 @@ typedef struct RingLog {
     int fault_steps;            /* begun in this round, both passes: what --inject counts */
     int fault_struck;           /* the fault has been injected, in this round */
     int trace;                  /* keep events */
-    double compute_ms, wait_ms; /* of this round: in kernels, in ring_wait (host clock) */
     void **kept;                /* ring_keep */
     int kept_count, kept_room;
     int stream;                        /* ring_stream */
@@ -241,7 +240,6 @@ typedef struct RingRankReport {
     int64_t sent_inner[RING_PASSES], sent_outer[RING_PASSES];
     int64_t messages[RING_PASSES];
     size_t peak_bytes, peak_backward_bytes, workspace_bytes;
-    double compute_ms, wait_ms; /* of the last round: in kernels; in ring_wait (host clock) */
 } RingRankReport;
 
 typedef struct RingReport {

@@ -1,72 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_model_ring.c: model_ring_bytes.h against a walk that moves every block from rank to
- * rank and counts, against the closed forms of equal blocks, and against numbers worked out by
- * hand; the pairs of a causal mask against asking every pair.
+ * test_model_ring.c: model_ring_bytes.h against the closed forms of equal blocks and against numbers
+ * worked out by hand; the pairs of a causal mask against asking every pair. (Against what the
+ * methods really send: test_ring_bytes.c and, for thousands of plans, test_ring_cost.c.)
  */
-#include "ring_walk.h"
+#include "oracle_case.h"
 
-static void compare(Walk *w, RingPass pass)
-{
-    walk(w, pass);
-    for (int r = 0; r < w->c.ranks; r++) {
-        const RingModelBytes b = model_ring_sent(&w->c, pass, r);
-        int64_t all = 0;
-        for (int t = 0; t < RING_TENSORS; t++) {
-            if (w->sent[r][t] != b.sent[t])
-                print_message("%s, pass %d, rank %d of %d, %s\n", ring_method_name(w->c.method),
-                              pass, r, w->c.ranks, ring_tensor_name((RingTensor)t));
-            assert_int_equal(w->sent[r][t], b.sent[t]);
-            all += b.sent[t];
-        }
-        assert_int_equal(w->inner[r], b.inner);
-        assert_int_equal(w->outer[r], b.outer);
-        assert_int_equal(all, model_ring_total(&b));
-        for (int k = 0; k < w->c.ranks; k++) { /* the walk itself: every visible pair once */
-            const int up = (r - k + w->c.ranks) % w->c.ranks, down = (w->c.ranks - up);
-            const int flat = w->c.method <= RING_METHOD_BURST;
-            const int seen = !flat || up <= w->c.hops_up || down <= w->c.hops_down;
-            assert_int_equal(seen, w->met[r][k]);
-        }
-    }
-}
-
-/* Every method, number of ranks and nodes, dtypes, kv heads, with ragged and empty blocks. */
-TEST(walks)
-{
-    for (int n = 0; n < 20000; n++) {
-        Walk w = {.c = {.method = (RingMethod)(1 + case_random() % (RING_METHODS - 1))}};
-        const int G = 1 + (int)(case_random() % RANKS);
-        w.c.ranks = G;
-        do
-            w.c.nodes = 1 + (int)(case_random() % (unsigned)G);
-        while (G % w.c.nodes);
-        w.c.hops_up = G - 1;
-        if (w.c.method <= RING_METHOD_BURST && n % 3 == 0) {
-            w.c.hops_up = (int)(case_random() % (unsigned)G);
-            w.c.hops_down = (int)(case_random() % (unsigned)(G - w.c.hops_up));
-        }
-        w.c.dtype = (AttnDtype)(case_random() % 3);
-        w.c.partials = case_random() % 2 ? ATTN_F32 : ATTN_BF16;
-        w.c.shape = (AttnShape){1 + case_random() % 3, 0, 0, 0, 0, 1 + case_random() % 9};
-        w.c.shape.Hkv = n % 2 ? G : G % 2 ? 1 : G / 2;
-        w.c.shape.Hkv *= n % 5 == 4 && n % 2 ? 2 : 1;
-        w.c.shape.H = w.c.shape.Hkv % G ? G * (1 + case_random() % 2)
-                                        : w.c.shape.Hkv * (1 + case_random() % 3);
-        for (int r = 0; r < G; r++) {
-            w.nq[r] = case_random() % 7;
-            w.nk[r] = case_random() % 7;
-        }
-        w.c.nq = w.nq;
-        w.c.nk = w.nk;
-        for (int pass = RING_FORWARD; pass <= RING_BACKWARD; pass++) {
-            Walk one = w;
-            one.c.nq = one.nq;
-            one.c.nk = one.nk;
-            compare(&one, (RingPass)pass);
-        }
-    }
-}
+#include "models/model_ring_bytes.h"
 
 static int64_t bytes_of(RingMethod method, RingPass pass, AttnShape s, int G, int nodes,
                         AttnDtype dtype, AttnDtype partials)
@@ -215,5 +155,5 @@ TEST(names)
 
 int main(void)
 {
-    return RUN_TESTS(names, walks, closed_forms, worked_numbers, pairs_and_balance);
+    return RUN_TESTS(names, closed_forms, worked_numbers, pairs_and_balance);
 }
