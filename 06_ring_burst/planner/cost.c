@@ -15,10 +15,11 @@
  *     messages      ----------  --    ----
  *     hidden        xxxxxx      xx                       8 of 16: a half
  *
- * Interface: ring_predict, ring_prediction_free, ring_hidden_share (cost.h).
+ * Interface: ring_predict, ring_prediction_free, ring_hidden_share, ring_bytes_text (cost.h).
  */
 #include "planner/schedule.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -200,4 +201,19 @@ void ring_prediction_free(RingPrediction *prediction)
     for (int r = 0; r < prediction->report.ranks; r++)
         free(prediction->report.events[r]);
     memset(prediction, 0, sizeof *prediction);
+}
+
+/* --- words -------------------------------------------------------------------------------------*/
+
+const char *ring_bytes_text(char text[32], int64_t bytes)
+{
+    const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
+    double value = (double)bytes;
+    int unit = 0;
+    while (value >= 1000 && unit < 4) {
+        value /= 1000;
+        unit++;
+    }
+    snprintf(text, 32, unit ? "%.3g %s" : "%.0f %s", value, units[unit]);
+    return text;
 }

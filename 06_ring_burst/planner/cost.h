@@ -34,7 +34,7 @@
  * - RingPrediction, ring_predict: a run of a plan.
  * - RingMapCase, ring_map_ms: equal blocks on any number of GPUs, by formula. ring_alone_ms: the
  *   kernel that efficiency.c measures.
- * - ring_hidden_share: of events, measured or predicted.
+ * - ring_hidden_share: of events, measured or predicted. ring_bytes_text: for a reader.
  */
 #ifndef RING_COST_H
 #define RING_COST_H
@@ -141,6 +141,7 @@ void ring_prediction_free(RingPrediction *prediction);
 /* Share of the time in which messages of `pass` are under way that has a computation under way too.
  * No messages: 1. */
 double ring_hidden_share(const RingEvent *events, int64_t count, RingPass pass);
+const char *ring_bytes_text(char text[32], int64_t bytes); /* "1.54 kB" */
 
 /* --- any number of GPUs ------------------------------------------------------------------------*/
 

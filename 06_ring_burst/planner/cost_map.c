@@ -149,24 +149,6 @@ static void compute(Clock *k, const MapCase *m, RingLink link, MapWork w, int pa
     k->done[0] = w.after > 0 ? all_done(k) + w.after : k->done[0];
 }
 
-/* Keys come home at the end of the backward pass, so there the own block is the last. The slow link
- * sets the pace of all: whoever waits for it makes the next one wait, so one rank's clock with the
- * slowest link is everybody's clock. */
-static double ring_s(const MapCase *m)
-{
-    const RingLink link = m->M > 1 ? RING_OUTER : RING_INNER;
-    const int own_last = m->backward && !m->queries;
-    Clock k = {.begin = split_s(m)};
-    for (double t = 0; t < m->G; t++) {
-        const int last = t == m->G - 1, own = own_last ? last : t == 0;
-        const double next = last ? 0 : hop(&k, m, link);
-        compute(&k, m, link, map_work_of(m, (MapAt){own, t == 0, last}),
-                m->backward && m->G > 1 && (!last || m->queries));
-        k.begin = next;
-    }
-    return m->queries ? fmax(all_done(&k), fmax(k.sums[0], k.sums[1])) : all_done(&k);
-}
-
 /* The last step inside a node: its sums join those of other nodes. */
 static void join(Clock *k, const MapCase *m, MapWork w, int pass_on)
 {
@@ -183,29 +165,34 @@ static void join(Clock *k, const MapCase *m, MapWork w, int pass_on)
     k->done[0] = w.after > 0 ? all_done(k) + w.after : k->done[0];
 }
 
-/* Outer messages start with a node's first block and are due g inner steps later; only then does
- * fmax compare the two. */
-static double double_s(const MapCase *m)
+/* A turn inside of each node, and a hop to the next one meanwhile. A single ring is one node of all
+ * ranks: over several machines the slow link sets the pace of all, since whoever waits for it makes
+ * the next one wait. Outer messages start with a node's first block and are due a turn later; only
+ * then does fmax compare the two. Keys come home at the end of the backward pass, so there the own
+ * block is the last. */
+static double rings_s(const MapCase *m, double nodes, double size, RingLink link)
 {
     const int own_last = m->backward && !m->queries;
     Clock k = {.begin = split_s(m)};
-    for (double node = 0; node < m->M; node++) {
-        const int last_node = node == m->M - 1, own_node = own_last ? last_node : node == 0;
+    for (double node = 0; node < nodes; node++) {
+        const int last_node = node == nodes - 1, own_node = own_last ? last_node : node == 0;
         const double outer = last_node ? 0 : hop(&k, m, RING_OUTER);
-        for (double t = 0; t < m->g; t++) {
-            const int last = t == m->g - 1, own = own_node && (own_last ? last : t == 0);
+        for (double t = 0; t < size; t++) {
+            const int last = t == size - 1, own = own_node && (own_last ? last : t == 0);
             const MapAt at = {own, node == 0 && t == 0, last_node && last};
             const MapWork w = map_work_of(m, at);
-            const double next = last ? 0 : hop(&k, m, RING_INNER);
-            if (last)
+            const double next = last ? 0 : hop(&k, m, link);
+            if (last && nodes > 1)
                 join(&k, m, w, m->backward && (!last_node || m->queries));
             else
-                compute(&k, m, RING_INNER, w, m->backward);
+                compute(&k, m, link, w, m->backward && m->G > 1 && (!last || m->queries));
             k.begin = next;
         }
         k.begin = fmax(k.begin, outer);
     }
-    return m->queries ? fmax(all_done(&k), fmax(k.carry[0], k.carry[1])) : all_done(&k);
+    if (!m->queries)
+        return all_done(&k);
+    return fmax(all_done(&k), fmax(fmax(k.sums[0], k.sums[1]), fmax(k.carry[0], k.carry[1])));
 }
 
 /* --- all to all --------------------------------------------------------------------------------*/
@@ -296,9 +283,9 @@ static double seconds_of(const MapCase *m, RingMethod method)
         return allgather_s(m);
     case RING_METHOD_RING_DOUBLE:
     case RING_METHOD_BURST_DOUBLE:
-        return double_s(m);
+        return rings_s(m, m->M, m->g, RING_INNER);
     default:
-        return ring_s(m);
+        return rings_s(m, 1, m->G, m->M > 1 ? RING_OUTER : RING_INNER);
     }
 }
 

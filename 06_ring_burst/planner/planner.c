@@ -142,14 +142,8 @@ __attribute__((format(printf, 2, 3))) static void add(Text *text, const char *fo
 
 static void add_bytes(Text *text, int64_t bytes)
 {
-    const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-    double value = (double)bytes;
-    int unit = 0;
-    while (value >= 1000 && unit < 4) {
-        value /= 1000;
-        unit++;
-    }
-    add(text, unit ? "%.3g %s" : "%.0f %s", value, units[unit]);
+    char size[32];
+    add(text, "%s", ring_bytes_text(size, bytes));
 }
 
 /* Three digits are more than a prediction deserves. */

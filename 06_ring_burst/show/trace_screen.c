@@ -204,20 +204,6 @@ static void print_steps(FILE *out, const RingSchedule *s, int shown)
 
 /* --- who sends how much ------------------------------------------------------------------------*/
 
-/* "1.54 kB" */
-static const char *size_text(char text[32], int64_t bytes)
-{
-    const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-    double value = (double)bytes;
-    int unit = 0;
-    while (value >= 1000 && unit < 4) {
-        value /= 1000;
-        unit++;
-    }
-    snprintf(text, 32, unit ? "%.3g %s" : "%.0f %s", value, units[unit]);
-    return text;
-}
-
 /* The rank that sends most, since all wait for it. From the formulas, not from a run. */
 static void print_bytes(FILE *out, const RingModelCase *m, RingPass pass)
 {
@@ -232,21 +218,21 @@ static void print_bytes(FILE *out, const RingModelCase *m, RingPass pass)
             most = b;
     }
     left = model_ring_total(&most);
-    used = fprintf(out, "a rank sends %s%s", size_text(text, left), left ? ":" : "");
+    used = fprintf(out, "a rank sends %s%s", ring_bytes_text(text, left), left ? ":" : "");
     for (int t = 0; t < RING_TENSORS; t++) {
         char word[64];
         if (!most.sent[t])
             continue;
         left -= most.sent[t];
         snprintf(word, sizeof word, " %s %s%s", ring_tensor_name((RingTensor)t),
-                 size_text(text, most.sent[t]), left ? "," : "");
+                 ring_bytes_text(text, most.sent[t]), left ? "," : "");
         if (used + (int)strlen(word) > WIDTH)
             used = fprintf(out, "\n            ") - 1;
         used += fprintf(out, "%s", word);
     }
     fputc('\n', out);
     if (outer)
-        fprintf(out, "             %s of it to another node\n", size_text(text, outer));
+        fprintf(out, "             %s of it to another node\n", ring_bytes_text(text, outer));
 }
 
 /* One line that says what the screen is about. */
