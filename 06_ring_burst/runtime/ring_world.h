@@ -174,11 +174,11 @@ typedef struct RingLog {
     int flight_count, flight_room;
     int64_t hop_number[RING_MAX_RANKS][2][RING_TENSORS]; /* verify_hops: messages to / from peer */
     int exchanges;                                       /* started so far */
-    RingExchange *put_off;      /* started, and not handed to the transport yet */
-    int fault_steps;            /* begun in this round, both passes: what --inject counts */
-    int fault_struck;           /* the fault has been injected, in this round */
-    int trace;                  /* keep events */
-    void **kept;                /* ring_keep */
+    RingExchange *put_off; /* started, and not handed to the transport yet */
+    int fault_steps;       /* begun in this round, both passes: what --inject counts */
+    int fault_struck;      /* the fault has been injected, in this round */
+    int trace;             /* keep events */
+    void **kept;           /* ring_keep */
     int kept_count, kept_room;
     int stream;                        /* ring_stream */
     RingStreamList used[RING_STREAMS]; /* since something was asked for in both */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_model_ring.c: model_ring_bytes.h against the closed forms of equal blocks and against numbers
+ * test_model_ring.c: model_ring_bytes.h against the closed forms of equal blocks, and numbers
  * worked out by hand; the pairs of a causal mask against asking every pair. (Against what the
  * methods really send: test_ring_bytes.c and, for thousands of plans, test_ring_cost.c.)
  */
