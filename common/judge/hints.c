@@ -123,6 +123,8 @@ static int value_fits(double expected, double tolerance, double found)
 {
     if (tolerance == INFINITY)
         return 1;
+    if (tolerance == HINT_OR_NAN)
+        return found == expected || isnan(found);
     if (isnan(expected)) /* tolerance < 0: not any NaN, but the one that fills memory */
         return tolerance < 0.0 ? is_poison((float)found) : !isfinite(found);
     if (fabs(expected) > 3e38 && isfinite(expected)) /* too large for float32 */

@@ -93,7 +93,7 @@ static int read_options(HintCase *c)
            normalise(c, c->K, c->K_norm, c->n.B * c->n.Nk * c->n.Hkv, c->n.Hkv, o->wk, c->K_else);
 }
 
-/* Positions, and those of queries counted from the other corner of each sequence. */
+/* Positions, and those of queries counted from both corners of each sequence. */
 static void place(HintCase *c)
 {
     const AttnPositions q = c->args->positions_q, k = c->args->positions_k;
@@ -106,8 +106,10 @@ static void place(HintCase *c)
         int64_t keys = 0;
         for (int64_t t = 0; t < k.count; t++)
             keys += k.segments[t].sequence == own->sequence ? k.segments[t].length : 0;
-        for (int64_t i = own->first; i < own->first + own->length; i++)
-            c->other_corner[i] = i - own->first + (own->position == 0 ? keys - own->length : 0);
+        for (int64_t i = own->first; i < own->first + own->length; i++) {
+            c->corner[i] = i - own->first;
+            c->corner[c->n.Nq + i] = i - own->first + keys - own->length;
+        }
     }
 }
 
@@ -120,7 +122,7 @@ static int make_scratch(HintCase *c)
         hypotheses += hint_tile_count(hint_mistakes[m].tiles);
     c->q_at = malloc((size_t)c->n.Nq * sizeof *c->q_at);
     c->k_at = malloc((size_t)c->n.Nk * sizeof *c->k_at);
-    c->other_corner = malloc((size_t)c->n.Nq * sizeof *c->other_corner);
+    c->corner = malloc(2 * (size_t)c->n.Nq * sizeof *c->corner);
     c->s = malloc(Nk * sizeof *c->s);
     c->w = malloc(Nk * sizeof *c->w);
     c->keep = malloc(Nk * sizeof *c->keep);
@@ -129,8 +131,8 @@ static int make_scratch(HintCase *c)
     c->column_of = -1;
     c->last.T = 0;
     c->rows = calloc((size_t)hypotheses * 3, sizeof *c->rows);
-    return c->q_at && c->k_at && c->other_corner && c->s && c->w && c->keep && c->see &&
-                   c->column_lse && c->rows
+    return c->q_at && c->k_at && c->corner && c->s && c->w && c->keep && c->see && c->column_lse &&
+                   c->rows
                ? 0
                : -1;
 }
@@ -203,7 +205,7 @@ void hint_case_free(HintCase *c)
         free(all[n]);
     free(c->q_at);
     free(c->k_at);
-    free(c->other_corner);
+    free(c->corner);
     free(c->see);
     free(c->rows);
     free(c);
@@ -235,6 +237,8 @@ const double *hint_q(const HintCase *c, int feed, int64_t b, int64_t h, int64_t 
     const AttnShape *n = &c->n;
     if (c->norms && feed >= FEED_NOT_NORMALISED)
         return c->Q_else[feed - FEED_NOT_NORMALISED] + ((b * n->Nq + i) * n->H + h) * n->d;
+    if (feed == FEED_SWAPPED && c->n.H == c->n.Hkv && c->n.Nq == c->n.Nk)
+        return c->K + ((b * n->Nk + i) * n->Hkv + h) * n->d;
     if (feed == FEED_LAYOUT)
         return c->Q + ((b * n->H + h) * n->Nq + i) * n->d;
     return c->Q + (((feed == FEED_BATCH_Q ? 0 : b) * n->Nq + i) * n->H + h) * n->d;
@@ -242,6 +246,8 @@ const double *hint_q(const HintCase *c, int feed, int64_t b, int64_t h, int64_t 
 
 const double *hint_keys(const HintCase *c, int feed)
 {
+    if (feed == FEED_SWAPPED && c->n.H == c->n.Hkv && c->n.Nq == c->n.Nk)
+        return c->Q;
     return c->norms && feed >= FEED_NOT_NORMALISED ? c->K_else[feed - FEED_NOT_NORMALISED] : c->K;
 }
 
@@ -321,7 +327,13 @@ static int rule_sees(const HintCase *c, const HintBug *bug, AttnPosition q, Attn
         rule.right = -1;
         break;
     case SEE_OTHER_CORNER:
-        q.position = c->other_corner[i];
+        q.position = c->corner[q.position == c->corner[i] ? c->n.Nq + i : i];
+        break;
+    case SEE_FROM_FIRST:
+        q.position = c->corner[i];
+        break;
+    case SEE_FROM_LAST:
+        q.position = c->corner[c->n.Nq + i];
         break;
     case SEE_MIRRORED:
         rule = (AttnRule){rule.right, rule.left};
@@ -353,6 +365,8 @@ static int tile_sees(HintCase *c, const HintBug *bug, HintTile tile, int64_t i, 
     const int64_t ahead = c->k_at[j].position - c->q_at[i].position;
     int last_row;
     switch (bug->see) {
+    case SEE_NONE:
+        return 0;
     case SEE_NOT_LAST_KEY:
         return right && j < n->Nk - 1;
     case SEE_NOT_FIRST_KEY:

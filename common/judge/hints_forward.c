@@ -107,6 +107,8 @@ static void weigh_online(Row *r, int mistake)
         l_i = (mistake == SUM_STALE_L || mistake == SUM_STALE_BOTH ? 1.0 : alpha) * l_i +
               beta * l_tile;
         m_i = m_new;
+        if (mistake == SUM_NORMALISED_TWICE)
+            multiply(r, 0, to, 1.0 / l_i);
     }
     multiply(r, 0, r->keys, l_i > 0.0 ? 1.0 / l_i : 0.0);
     r->lse = l_i > 0.0 ? m_i + log(l_i) : -INFINITY;
@@ -215,12 +217,22 @@ static int first_tile_is_empty(Row *r, int mistake)
     return 0;
 }
 
-/* exp without a maximum in float32: what overflows cannot be told from what it makes of O. */
+/* exp without a maximum in float32: what overflows cannot be told from what it makes of O. O is
+ * not divided yet, so it overflows before l does. */
 static void weigh_without_max(Row *r, double *accept_all)
 {
-    if (r->seen && (r->m > 88.0 || r->lse < -80.0)) {
+    if (r->seen && (r->m > 83.0 || r->lse < -80.0)) {
         *accept_all = 1.0;
         r->lse = r->m > 89.0 ? NAN : r->lse;
+    }
+}
+
+/* max(0, scores) is subtracted: below about -88 float32 has few bits, below -104 none. */
+static void weigh_from_zero(Row *r, double *accept_all)
+{
+    if (r->seen && r->m < -80.0) {
+        *accept_all = 1.0;
+        r->lse = -INFINITY;
     }
 }
 
@@ -263,6 +275,9 @@ static void weigh_simply(Row *r, double *accept_all)
     case SUM_NO_MAX:
         weigh_without_max(r, accept_all);
         break;
+    case SUM_M_FROM_ZERO:
+        weigh_from_zero(r, accept_all);
+        break;
     case SUM_LARGE_NUMBER: /* all scores are equal then */
         if (!r->seen)
             fill_weights(r, 1.0 / (double)c->n.Nk);
@@ -284,7 +299,7 @@ static void weigh_row(Row *r, double *accept_all)
     const int sum = r->bug->sum;
     const int64_t T = r->tile.T;
     *accept_all = 0.0;
-    if (sum >= SUM_STALE_O && sum <= SUM_STALE_NEW_L) {
+    if (sum >= SUM_STALE_O && sum <= SUM_NORMALISED_TWICE) {
         weigh_online(r, sum);
     } else if (sum == SUM_STALE_M || sum == SUM_LAST_TILE) {
         weigh_last_tile(r, sum);
@@ -315,6 +330,9 @@ static double wrong_lse(const Row *r, double *growth)
         return r->lse / log(2.0);
     case LSE_BASE_10:
         return r->lse / log(10.0);
+    case LSE_LOG2_L:
+        *growth = 1.5;
+        return r->seen ? r->m + log2(r->l) : -INFINITY;
     case LSE_NO_MAX:
         return r->seen ? log(r->l) : -INFINITY;
     case LSE_NO_LOG_L:
@@ -330,6 +348,28 @@ static double wrong_lse(const Row *r, double *growth)
     default:
         return r->lse;
     }
+}
+
+/* Row j of V, if the head's values lay as [d][Nk]. */
+static const double *transposed(const HintCase *c, int64_t b, int64_t h, int64_t j, double *to)
+{
+    for (int64_t x = 0; x < c->n.d; x++) {
+        const int64_t at = x * c->n.Nk + j;
+        to[x] = c->V[hint_v_row(c, FEED_RIGHT, b, h, at / c->n.d) * c->n.d + at % c->n.d];
+    }
+    return to;
+}
+
+/* A row that sees a key, but by this mistake none. */
+static int emptied(const Row *r)
+{
+    static const HintBug none = {0};
+    int seen = 0;
+    if (!r->bug->see || r->bug->see == SEE_NONE || r->seen)
+        return 0;
+    for (int64_t j = 0; j < r->c->n.Nk && !seen; j++)
+        seen = hint_see(r->c, &none, r->tile, r->i, j);
+    return seen;
 }
 
 void hint_forward_row(HintCase *c, const HintBug *bug, HintTile tile, int64_t b, int64_t h,
@@ -355,7 +395,10 @@ void hint_forward_row(HintCase *c, const HintBug *bug, HintTile tile, int64_t b,
     for (int64_t j = 0; j < c->n.Nk; j++) {
         const int64_t row = hint_v_row(c, bug->feed, b, h, j);
         const double *v = (bug->feed == FEED_K_FOR_V ? c->K : c->V) + row * d;
+        double turned[1024];
         const double w = c->w[j], size = fabs(w) + (c->clips || c->drops ? c->keep[j] : 0.0);
+        if (bug->feed == FEED_V_TRANSPOSED && size != 0.0)
+            v = transposed(c, b, h, j, turned);
         for (int64_t x = 0; size != 0.0 && x < d; x++) {
             O[x] += w * v[x];
             O_tolerance[x] += (size + c->eta) * fabs(v[x]);
@@ -379,6 +422,8 @@ void hint_forward_row(HintCase *c, const HintBug *bug, HintTile tile, int64_t b,
             O[x] = NAN;
             O_tolerance[x] = -1.0;
         }
+    for (int64_t x = 0; emptied(&r) && x <= d; x++) /* 0 / 0 where nobody thought of such a row */
+        O_tolerance[x] = HINT_OR_NAN;
     if (bug->sum == SUM_LARGE_NUMBER && !r.seen)
         out[2 * d + 1] = INFINITY;
     if (accept_all && !isnan(out[d]))

@@ -20,12 +20,15 @@
 /* Which pairs are visible. T: of keys, Tq: of queries. */
 enum {
     SEE_RIGHT,
-    SEE_ALL,             /* neither rule nor mask */
-    SEE_NO_RULE,         /* mask, but no causal rule and no window */
-    SEE_NO_MASK,         /* rule, but no full mask */
-    SEE_NO_LEFT,         /* no left end of the window */
-    SEE_NO_RIGHT,        /* no right end: of a causal window only its left end */
-    SEE_OTHER_CORNER,    /* upper-left for lower-right, or the reverse */
+    SEE_ALL,          /* neither rule nor mask */
+    SEE_NO_RULE,      /* mask, but no causal rule and no window */
+    SEE_NO_MASK,      /* rule, but no full mask */
+    SEE_NO_LEFT,      /* no left end of the window */
+    SEE_NO_RIGHT,     /* no right end: of a causal window only its left end */
+    SEE_OTHER_CORNER, /* upper-left for lower-right, or the reverse */
+    SEE_FROM_FIRST,   /* upper-left, whatever is asked for */
+    SEE_FROM_LAST,
+    SEE_NONE,
     SEE_POLARITY,        /* 1 = visible */
     SEE_MASK_TRANSPOSED, /* mask[j * Nq + i] */
     SEE_SWAPPED,         /* query and key exchanged */
@@ -58,6 +61,8 @@ enum {
     FEED_BATCH_V,
     FEED_BATCH_KV,
     FEED_K_FOR_V,
+    FEED_V_TRANSPOSED,   /* a head of [Nk][d] taken for [d][Nk] */
+    FEED_SWAPPED,        /* Q and K, where there are as many of both */
     FEED_LAYOUT,         /* [B][N][H][d] taken for [B][H][N][d], inputs and outputs */
     FEED_NOT_NORMALISED, /* Q and K before the QK normalisation */
     FEED_FIRST_GROUP,    /* all groups divided by the root mean square of the first */
@@ -96,6 +101,7 @@ enum {
     SUM_TAIL_NOT_EXP,    /* nor is it put through exp: its weights are scores */
     SUM_LARGEST_TREE,    /* the sum of the largest power of two of tiles */
     SUM_NO_MAX,          /* exp(s) overflows float32 */
+    SUM_M_FROM_ZERO,     /* max(0, scores) is subtracted: exp may vanish */
     SUM_LARGE_NUMBER,    /* hidden scores are a large negative number, not -inf */
     SUM_NAN_EMPTY,       /* a row whose first tile of T hides all: NaN */
     SUM_NAN_EMPTY_RULED, /* the same of the first tile that the rule lets Tq rows see */
@@ -104,6 +110,7 @@ enum {
     SUM_STALE_BOTH,
     SUM_STALE_NEW,        /* the new tile keeps the shift of its own maximum */
     SUM_STALE_NEW_L,      /* and so does its sum */
+    SUM_NORMALISED_TWICE, /* O is divided by l after each tile, and at the end */
     SUM_STALE_M,          /* the running maximum stays -inf */
     SUM_LAST_TILE,        /* O and lse of the last tile that Tq rows see */
     SUM_TILES_NORMALISED, /* each tile normalised by itself, added up */
@@ -120,6 +127,7 @@ enum {
     LSE_RIGHT,
     LSE_BASE_2,
     LSE_BASE_10,
+    LSE_LOG2_L, /* m + log2(l) */
     LSE_NO_MAX,
     LSE_NO_LOG_L,
     LSE_L_NOT_LOG, /* m + l */
@@ -240,7 +248,7 @@ struct HintCase {
     double *V_norm, *Q_norm, *dO_norm;
     double largest_k;
     AttnPosition *q_at, *k_at; /* [Nq], [Nk] */
-    int64_t *other_corner;     /* [Nq] position of a query counted from the other corner */
+    int64_t *corner; /* [2][Nq] position of a query counted from the first key, from the last */
     int clips, drops, norms;
     double clip_low, gain, kept;
     uint32_t threshold;
@@ -277,7 +285,8 @@ double hint_weight(const HintCase *c, const HintBug *bug, HintTile tile, int64_t
                    int64_t i, int64_t j, double P);
 
 /* out [2 * (d + 1)]: O, lse, then the tolerance of each; INFINITY = anything is accepted,
- * -1 of a NaN: the bytes that memory is filled with before a run. */
+ * -1 of a NaN: the bytes that memory is filled with before a run; HINT_OR_NAN: this or a NaN. */
+#define HINT_OR_NAN (-2.0)
 void hint_forward_row(HintCase *c, const HintBug *bug, HintTile tile, int64_t b, int64_t h,
                       int64_t i, double *out);
 /* out [2 * d] */

@@ -48,6 +48,7 @@ enum {
     ROW_ALL_L,
     ROW_FIRST_M,
     ROW_PREVIOUS_M,
+    ROW_ZERO_M,
     ROW_ALL_M,
     ROW_COLUMN
 };
@@ -112,6 +113,9 @@ static const Mistake of_rows[] = {
      ROW_FIRST_M, BOTH, 0},
     {"no_max_subtraction", "exp overflows: the maximum of the row before is subtracted",
      ROW_PREVIOUS_M, BOTH, 0},
+    {"m_from_zero",
+     "the maximum starts at 0, not at -inf: exp vanishes where all scores are far below",
+     ROW_ZERO_M, BOTH, 0},
     {"max_not_reset", "the maximum goes on from row to row: it has to begin with -inf", ROW_ALL_M,
      BOTH, 0},
     {"softmax_over_queries", "this is the softmax of the columns, not of the rows", ROW_COLUMN,
@@ -186,6 +190,8 @@ static double stale_sum(const Softmax *s, int64_t r, int64_t T)
 static double wrong_maximum(const Softmax *s, int kind, int64_t r)
 {
     double m = -INFINITY;
+    if (kind == ROW_ZERO_M)
+        return fmax(0.0, sum_row(s, r, 0, 0).m);
     if (kind == ROW_FIRST_M || kind == ROW_PREVIOUS_M)
         return sum_row(s, kind == ROW_FIRST_M || r == 0 ? 0 : r - 1, 0, 0).m;
     for (int64_t before = 0; before <= r; before++)

@@ -93,10 +93,13 @@ void hint_symptom(HintSymptom *s, const HintRun *run, int which)
                  : "all wrong values are in rows that see no key; there O is 0 and lse is -inf");
     } else if (a->nonfinite == a->off) {
         s->code = "nonfinite";
-        snprintf(s->sentence, sizeof s->sentence,
-                 "%" PRId64 " values are NaN or infinite, from %s %" PRId64 " on; the others are "
-                 "right",
-                 a->nonfinite, row, a->first_off_row);
+        if (a->nonfinite == a->compared)
+            say(s, "nonfinite", "all values are NaN or infinite");
+        else
+            snprintf(s->sentence, sizeof s->sentence,
+                     "%" PRId64 " values are NaN or infinite, from %s %" PRId64 " on; the others "
+                     "are right",
+                     a->nonfinite, row, a->first_off_row);
     } else if (a->hint[0]) {
         s->code = "worst_row";
         snprintf(s->sentence, sizeof s->sentence, "the worst %s: %s", row, a->hint);
@@ -127,7 +130,16 @@ void hint_array(HintSymptom *s, const HintVerdict *v, const HintRun *run, int wh
 {
     const int named = (v->arrays & (1 << which)) != 0;
     if (!v->code[0]) {
-        hint_symptom(s, run, which);
+        const size_t used = (hint_symptom(s, run, which), strlen(s->sentence));
+        const int forward =
+            run->check->array[CHECK_O].checked && run->check->array[CHECK_LSE].checked;
+        const char *where =
+            !forward              ? ""
+            : v->arrays == HINT_O ? "; lse is right in all cases, and so are scores, m and l: look "
+                                    "at the product with V and the division by l"
+            : v->arrays == HINT_LSE ? "; O is right in all cases: look at the line that writes lse"
+                                    : "";
+        snprintf(s->sentence + used, sizeof s->sentence - used, "%s", where);
         return;
     }
     say(s, named ? v->code : "follows",

@@ -113,21 +113,23 @@ EDITS = {
     (5, "dilation"): [(RING_SEES, RING_SEES + " && ahead % STEP == 0")],
 }
 # assignment: mistakes that only some inputs show: name, what is replaced in the plain solution by
-# what, and {suite: cases that are wrong}; all other cases are right
+# what, {suite: cases that are wrong}, while all other cases are right, and the code of the hint
 EXTREME = ("large scores", "large scores, causal")
 MISTAKES = {
     1: [("m starts at 0", [("m_i = -INFINITY, l_i", "m_i = 0.0f, l_i")],
-         {"public": ("large scores",), "hidden_rows": ("large scores",)}),
+         {"public": ("large scores",), "hidden_rows": ("large scores",)}, "m_from_zero"),
         ("merge: l_a + l_b", [("l_a[k] * rescale(m_a[k], larger)", "l_a[k]"),
                               ("l_b[k] * rescale(m_b[k], larger)", "l_b[k]")],
          {"merge": ("one pair", "many pairs", "large scores"),
-          "hidden_merge": ("pairs", "pairs of large scores")})],
+          "hidden_merge": ("pairs", "pairs of large scores")}, "merge_without_weights")],
     2: [("m starts at 0", [("t->m[r] = -INFINITY;", "t->m[r] = 0.0f;")],
-         {"simple": EXTREME, "public": EXTREME, "hidden": EXTREME, "hidden_simple": EXTREME}),
+         {"simple": EXTREME, "public": EXTREME, "hidden": EXTREME, "hidden_simple": EXTREME},
+         "m_from_zero"),
         ("no maximum", [("float *o = t->O + r * t->d, m_new = t->m[r], alpha;\n",
                          "float *o = t->O + r * t->d, m_new = 0.0f, alpha;\n"),
                         ("m_new = fmaxf(m_new, s[c]);", "m_new += 0.0f * (s[c] > 0.0f);")],
-         {"simple": EXTREME, "public": EXTREME, "hidden": EXTREME, "hidden_simple": EXTREME}),
+         {"simple": EXTREME, "public": EXTREME, "hidden": EXTREME, "hidden_simple": EXTREME},
+         "no_max_subtraction"),
         ("threads share a state", [
             ("    for (int i = 0; i < N; i += BR) {\n",
              "#pragma omp parallel for schedule(static, 1)\n"
@@ -137,33 +139,61 @@ MISTAKES = {
              "        for (int64_t h = 0; h < args->shape.H; h++)\n            for (int64_t i")],
          {"simple": ("four threads",), "public": ("four threads",),
           "hidden_simple": ("long, four threads",),
-          "hidden": ("batches and heads, four threads",)}),
+          "hidden": ("batches and heads, four threads",)}, None),
         ("a matrix N x N", [("    if (!tile_alloc(&t, d))\n        return 1;\n",
                              "    if (!tile_alloc(&t, d))\n        return 1;\n"
                              "    float *S = malloc(sizeof(float) * (size_t)N * (size_t)N);\n"
                              "    memset(S, 1, sizeof(float) * (size_t)N * (size_t)N);\n"
                              "    O[0] = S[N - 1];\n    free(S);\n")],
-         {"simple": ("long, without a matrix",), "hidden_simple": ("long, four threads",)})],
+         {"simple": ("long, without a matrix",), "hidden_simple": ("long, four threads",)}, None)],
     3: [("exp(s) / exp(lse)", [
         ("expf(scale * dot(Q + (long)i * d, K + (long)j * d, d) - lse[i])",
          "expf(scale * dot(Q + (long)i * d, K + (long)j * d, d)) / expf(lse[i])"),
         ("expf(scale * dot(q, k, d) - lse)", "expf(scale * dot(q, k, d)) / expf(lse)")],
-         {"public": ("dV, large scores",), "hidden": ("dV, large scores", "dQ, large scores")})],
+         {"public": ("dV, large scores",), "hidden": ("dV, large scores", "dQ, large scores")}, None)],
     4: [("merge without a maximum", [("larger = fmaxf(lse, *global_lse), lse_new", "lse_new"),
                                      ("larger + logf(expf(lse - larger) + "
                                       "expf(*global_lse - larger))",
                                       "logf(expf(lse) + expf(*global_lse))")],
          {"public": ("large scores", "one key a row, large scores"),
-          "hidden": ("large scores, random order", "one key a row, large scores")}),
+          "hidden": ("large scores, random order", "one key a row, large scores")}, None),
         ("m starts at 0", [("float m = -INFINITY, l = 0.0f;", "float m = 0.0f, l = 0.0f;"),
                            ("if (m == -INFINITY)\n        return m;", ""),
                            ("        o[x] /= l;", "        o[x] /= l > 0.0f ? l : 1.0f;")],
          {"public": ("one key a row, large scores",),
-          "hidden": ("one key a row, large scores",)})],
+          "hidden": ("one key a row, large scores",)}, "m_from_zero")],
     5: [("no maximum", [("m_new = fmaxf(*m, s);", "m_new = 0.0f;")],
-         {"public": EXTREME, "hidden": EXTREME}),
+         {"public": EXTREME, "hidden": EXTREME}, None),
         ("m starts at 0", [("m[at] = -INFINITY;", "m[at] = 0.0f;")],
-         {"public": EXTREME, "hidden": EXTREME})],
+         {"public": EXTREME, "hidden": EXTREME}, None)],
+}
+# assignment: ordinary mistakes, which the suites must tell apart: edits as above, suite, code
+SEES = "attn_sees(a, i + r, j + c)"
+ORDINARY = {
+    2: [([(SEES, "((a->rule.left < 0 || j + c >= i + r - a->rule.left) && "
+                 "(a->rule.right < 0 || j + c <= i + r + a->rule.right))")],
+         "public", "other_corner"),
+        ([("i < N; i += BR) {\n        tile_start(&t, N - i < BR ? N - i : BR);",
+           "i < N; i += BR) {\n        tile_start(&t, N - i < BR ? N - i : BR);"),
+          ("j < (causal ? i + t.rows : N); j += BC)",
+           "j + BC <= N && j < (causal ? i + t.rows : N); j += BC)"),
+          ("    if (t->l[r] == 0.0f)\n        return -INFINITY;\n", "")],
+         "simple", "tail_tile_dropped"),
+        ([("    if (m_new == -INFINITY)\n        return;\n", "    return;\n")], "simple",
+         "nothing_seen"),
+        ([("causal && j + c > i + r", "causal && j + c >= i + r"),
+          ("    if (t->l[r] == 0.0f)\n        return -INFINITY;\n", "")], "simple",
+         "window_off_by_one"),
+        ([("    t->m[r] = m_new;\n}", "    t->m[r] = m_new;\n    for (int x = 0; x < t->d; x++)\n"
+           "        o[x] /= t->l[r];\n}")], "simple", "normalised_twice"),
+        ([("memcpy(t.V, V + (long)j * d, sizeof(float) * (size_t)(keys * d));",
+           "for (int k = 0; k < keys; k++)\n                for (int x = 0; x < d; x++)\n"
+           "                    t.V[k * d + x] = V[(long)x * N + j + k];")], "simple",
+         "values_transposed"),
+        ([("t->m[r] + logf(t->l[r])", "t->m[r] + log2f(t->l[r])")], "simple", "lse_base_2"),
+        ([("dot(Q + (long)(i + r) * d, K + (long)(j + c) * d, d)",
+           "dot(K + (long)(i + r) * d, Q + (long)(j + c) * d, d)")], "simple",
+         "q_and_k_exchanged")],
 }
 NAMES = {"softcap": ("CAP",), "clip": ("LOW", "HIGH"), "window": ("LEFT", "RIGHT"),
          "first": ("FIRST",), "dilation": ("STEP",)}
@@ -269,15 +299,29 @@ def check_change(tap, place, folder, kind, plain):
 def check_mistakes(tap, place, folder, plain):
     mistakes = MISTAKES[int(folder.name[0])]
     made = [build(place, f"mistake{count}", edited(plain, edits), ["-fopenmp"])
-            for count, (_, edits, _) in enumerate(mistakes)]
+            for count, (_, edits, _, _) in enumerate(mistakes)]
     for path in sorted(folder.glob("*.suite")) + sorted(folder.glob("hidden*.template")):
         suite = suites.read(path, KEY if path.suffix == ".template" else None)
-        for (name, _, wrong), result in zip(mistakes, graded(place, suite, made)):
+        for (name, _, wrong, code), result in zip(mistakes, graded(place, suite, made)):
             found = {test["name"] for test in result["tests"] if test["status"] != "right"}
             tap.ok(found == {case.name for case in suite.cases} & set(wrong.get(path.stem, ())) and
                    bool(found) == (path.stem in wrong),
                    f"{path.name}: '{name}' is wrong in the cases made for it, and only there",
                    str(sorted(found)))
+            if code and found:
+                tap.ok(codes(result) == {code}, f"{path.name}: '{name}' has the hint {code}",
+                       str(codes(result)))
+    ordinary = ORDINARY.get(int(folder.name[0]), [])
+    for count, (edits, stem, code) in enumerate(ordinary):
+        mine = build(place, f"ordinary{count}", edited(plain, edits))
+        result = graded(place, suites.read(folder / f"{stem}.suite"), [mine])[0]
+        tap.ok(codes(result) == {code}, f"{stem}.suite: the hint of a wrong solution is {code}",
+               f"{codes(result)}\n{wrong_ones(result)}")
+
+
+def codes(result):
+    """The codes of the hints of what is wrong, but those of what follows from another array."""
+    return {test["code"] for test in result["tests"] if test["status"] == "wrong"} - {"follows"}
 
 
 def main():
