@@ -13,7 +13,7 @@
  *
  * Standard output: one JSON object for each submission and case, in the order in which submissions
  * end: so, case (numbers from 0), status, message, ms, memory, output, errors, hint, code, trace
- * (the first wrong state of attn_trace.h). A timed case has another object behind all those: so,
+ * (the first wrong state of attn_trace.h), inputs (of a wrong case that fits on paper). A timed case has another object behind all those: so,
  * case, perf (rate over that of sgemm).
  *
  * The references of all cases are computed first. Then `workers` processes take one submission
@@ -255,6 +255,27 @@ static void put_errors(FILE *to, const JudgeCase *c, int number, const JudgeRun 
     put_text(to, "code", first.code);
 }
 
+/* Q, K and V of a case that one can compute by hand. */
+static void put_inputs(FILE *to, const JudgeCase *c, const JudgeRun *run)
+{
+    const AttnArgs *in = &c->problem.args;
+    const Tensor *all[] = {&in->Q, &in->K, &in->V};
+    char text[512] = "";
+    size_t used = 0;
+    const int64_t *n = in->Q.shape;
+    for (int t = 0; run->status == JUDGE_WRONG && run->has_hint_data && t < 3; t++) {
+        if (n[0] * n[2] != 1 || n[1] > 3 || in->K.shape[1] > 3 || n[3] > 2)
+            break;
+        used += (size_t)snprintf(text + used, sizeof text - used, "%c =", "QKV"[t]);
+        for (int64_t e = 0; e < all[t]->shape[1] * n[3]; e++)
+            used += (size_t)snprintf(
+                text + used, sizeof text - used, "%s %.6g", e && e % n[3] == 0 ? ";" : "",
+                tensor_get(all[t], tensor_offset(all[t], 0, e / n[3], 0) + e % n[3]));
+        used += (size_t)snprintf(text + used, sizeof text - used, "\n");
+    }
+    put_text(to, "inputs", text);
+}
+
 static void put_run(const Judge *j, int library, int n, const JudgeRun *run,
                     const HintVerdict *verdict, FILE *to)
 {
@@ -268,6 +289,8 @@ static void put_run(const Judge *j, int library, int n, const JudgeRun *run,
     put_errors(to, &j->cases[n], n, run, verdict);
     fprintf(to, ", ");
     put_text(to, "trace", run->trace);
+    fprintf(to, ", ");
+    put_inputs(to, &j->cases[n], run);
     fprintf(to, "}\n");
 }
 

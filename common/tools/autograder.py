@@ -9,7 +9,7 @@ file that is not there has no points. Without --results the points are printed f
 with it FILE becomes Gradescope's results.json.
 
 Students call it by `make grade`, Gradescope by run_autograder; ./ladder handout writes both. A
-class without Gradescope is graded by ./ladder grade, one suite at a time.
+class without Gradescope is graded by ./ladder grade N, which is grade_class.py.
 
 Exit: 0 graded, whatever the score; 2 bad usage; 3 it could not be done (results.json says so, too).
 

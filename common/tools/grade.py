@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """grade.py: ./ladder grade: compiles submissions, has them judged on a suite, counts the points.
 
+    ./ladder grade N FOLDER... --key FILE      a class by all suites of an assignment: grade_class.py
     ./ladder grade SUITE SUBMISSION... [--key FILE] [--format table|json|gradescope|otter|junit|csv]
                    [--out DIR] [--jobs N] [--total-time S] [--so-sandbox strict|off]
                    [--peer PROGRAM]
@@ -28,17 +29,21 @@ Exit: 0 graded, whatever the scores; 2 bad usage; 3 it could not be done, or not
 
 Interface:
 - main(arguments): the program. grade(options) -> suite, results (a list of JSON objects).
+- run(arguments, how): the program with another `grade`. parse(arguments) -> options.
 - Compiled: what became of a submission's source.
 - compile_all, judge, score: its three steps.
 """
 import argparse
 import concurrent.futures
+import errno
 import json
 import multiprocessing
 import os
 import pathlib
+import platform
 import re
 import resource
+import shlex
 import shutil
 import struct
 import subprocess
@@ -236,6 +241,10 @@ def run_judge(build, arguments, text):
         run = subprocess.run([str(program), *arguments], input=text, capture_output=True, text=True,
                              errors="replace", check=False)
     except OSError as why:
+        if why.errno == errno.ENOEXEC:
+            raise CannotGrade(f"found a machine of the kind {platform.machine()}, accepted is one "
+                              "for which the judge was built: make docker, where the handout has a "
+                              "Dockerfile") from None
         raise CannotGrade(f"found that {program} does not run ({why.strerror}), accepted is a "
                           "build (./ladder grade makes one)") from None
     said = run.stderr.strip()
@@ -289,7 +298,9 @@ def test_of(case, row, refusal, status="refused"):
             "status": status if refusal else row["status"],
             "message": refusal or row["message"], "hint": "" if refusal else row.get("hint", ""),
             "code": "" if refusal else row.get("code", ""),
-            "trace": "" if refusal or hidden else row.get("trace", ""), "group": case.group,
+            "trace": "" if refusal or hidden else row.get("trace", ""),
+            "inputs": "" if refusal or hidden else row.get("inputs", ""),
+            "flags": "" if hidden else shlex.join(case.flags), "group": case.group,
             "visibility": case.visibility, "errors": [] if refusal else errors,
             "output": "" if refusal or hidden else row["output"],
             "ms": 0.0 if refusal else row["ms"]}
@@ -381,9 +392,22 @@ def add_similarity(results, sources):
         result["similarity"] = (found or {}).get(result["submission"])
 
 
+def check_change(options, key):
+    """UsageError: the suite of a change that the students of this key were not given."""
+    path = pathlib.Path(options.suite)
+    if not key or path.suffix != ".template" or not path.name.startswith("twist_"):
+        return
+    import handout  # not among a student's files, which hold no template either
+    kind = handout.chosen(path.resolve().parent, key)
+    if path.stem != f"twist_{kind}":
+        raise UsageError(f"{path.name}: found a key that chose another change, accepted is "
+                         f"twist_{kind}.template with it")
+
+
 def grade(options):
     key = suites.key_bytes(options.key) if options.key else None
     suite = suites.read(options.suite, key)
+    check_change(options, key)
     for name in options.submissions:
         check_name(name)
     if options.so_sandbox == "strict" and any(case.of == "cublas" for case in suite.cases):
@@ -446,15 +470,24 @@ def count(text):
 def parse(arguments):
     parser = Parser(prog="./ladder grade", allow_abbrev=False,
                     description="grade submissions on a suite; see common/tools/grade.py")
-    parser.add_argument("suite", metavar="SUITE")
-    parser.add_argument("submissions", metavar="SUBMISSION", nargs="+")
-    parser.add_argument("--key", metavar="FILE", type=not_empty)
-    parser.add_argument("--format", choices=sorted(grade_formats.FORMATS), default="table")
-    parser.add_argument("--out", metavar="DIR", type=not_empty)
-    parser.add_argument("--jobs", metavar="N", type=count, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--total-time", metavar="S", type=seconds, default=120.0)
-    parser.add_argument("--so-sandbox", choices=("strict", "off"), default="strict")
-    parser.add_argument("--peer", metavar="PROGRAM", type=not_empty)
+    parser.add_argument("suite", metavar="SUITE", help="a suite or template, or the number of an "
+                        "assignment: all its suites, with a folder for each student")
+    parser.add_argument("submissions", metavar="SUBMISSION", nargs="+",
+                        help="a C file, a folder of C files or a shared object")
+    parser.add_argument("--key", metavar="FILE", type=not_empty,
+                        help="the teacher's key: draws the hidden cases")
+    parser.add_argument("--format", choices=sorted(grade_formats.FORMATS), default="table",
+                        help="gradescope and otter: a file for each submission")
+    parser.add_argument("--out", metavar="DIR", type=not_empty,
+                        help="write files there, not to the terminal")
+    parser.add_argument("--jobs", metavar="N", type=count, default=len(os.sched_getaffinity(0)),
+                        help="submissions at a time (the number of processors)")
+    parser.add_argument("--total-time", metavar="S", type=seconds, default=120.0,
+                        help="seconds for all cases of one submission (120)")
+    parser.add_argument("--so-sandbox", choices=("strict", "off"), default="strict",
+                        help="off: run what is submitted without a sandbox, where there is none")
+    parser.add_argument("--peer", metavar="PROGRAM", type=not_empty,
+                        help="measures the cases of assignment 6 that are timed")
     parser.add_argument("--build", metavar="DIR", type=pathlib.Path,
                         default=ROOT / "build" / "demo", help="the build folder with attn_judge")
     options = parser.parse_args(arguments)
@@ -479,13 +512,13 @@ def write_out(options, texts):
                           f"({why.strerror}), accepted is a folder") from None
 
 
-def main(arguments):
+def run(arguments, how):
     try:
         options = parse(arguments)
         options.build = options.build.resolve()
         if os.environ.get("LADDER_FROM"):  # where the user of ./ladder stands
             os.chdir(os.environ["LADDER_FROM"])
-        suite, results = grade(options)
+        suite, results = how(options)
         write_out(options, grade_formats.write(options.format, results, suite))
         skipped = [reasons(result) for result in results if reasons(result)]
         if skipped:
@@ -498,6 +531,10 @@ def main(arguments):
         print(f"grade: {why}", file=sys.stderr)
         return 3
     return 0
+
+
+def main(arguments):
+    return run(arguments, grade)
 
 
 if __name__ == "__main__":

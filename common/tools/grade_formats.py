@@ -3,7 +3,7 @@
 
 A result is the JSON object of one submission as grade.py makes it: submission, score, max_score,
 sandbox, compiler, tests; a test has name, group, visibility, score, max_score, status, message,
-hint, trace, errors, output, ms.
+hint, trace, inputs, flags, errors, output, ms.
 
 Interface:
 - FORMATS: format -> (name of its one file, or None: a file for each submission).
@@ -14,6 +14,7 @@ import csv
 import io
 import json
 import os
+import pathlib
 import re
 import xml.etree.ElementTree as xml
 
@@ -49,6 +50,8 @@ def details(test):
     lines += [error_line(error) for error in test["errors"]]
     lines += [f"hint: {test['hint']}"] if test["hint"] else []
     lines += [f"trace: {test['trace']}"] if test.get("trace") else []
+    if test["visibility"] == "visible" and test["message"] and test.get("flags"):
+        lines += [f"flags: {test['flags']}", *test.get("inputs", "").splitlines()]
     if test["output"]:
         lines += ["your program printed:"] + [f"  | {line}" for line in test["output"].splitlines()]
     return lines
@@ -60,10 +63,14 @@ def table(results, _suite):
         head = f"{result['submission']}: {points(result['score'])} of {points(result['max_score'])}"
         lines.append(head + ("" if result["sandbox"] == "strict" else "  (without a sandbox)"))
         lines += [f"    compiler: {line}" for line in result["compiler"].splitlines()]
+        before = []
         for test in result["tests"]:
             lines.append(f"  {test['status']:8} {points(test['score']):>5} of "
                          f"{points(test['max_score']):<5} {test['name']}")
-            lines += [f"           {line}" for line in details(test)]
+            # what was said of the case before it need not be said again
+            said = details(test)
+            lines += [f"           {line}" for line in said if line not in before]
+            before = said
     return "\n".join(lines) + "\n"
 
 
@@ -149,8 +156,8 @@ def junit(results, _suite):
 def csv_rows(results, suite):
     to = io.StringIO()
     rows = csv.writer(to, lineterminator="\n")
-    alike = ["public", "public_file", "class", "class_with"] if any(
-        "similarity" in result for result in results) else []
+    alike = ["similarity_public", "similarity_public_file", "similarity_class",
+             "similarity_class_with"] if any("similarity" in result for result in results) else []
     rows.writerow(["submission", "score", "max_score", *alike,
                    *(cell(case.name) for case in suite.cases)])
     for result in results:
@@ -168,8 +175,11 @@ ONE_EACH = {"gradescope": gradescope, "otter": otter}
 
 
 def file_name(result, number):
-    """A name of its own for each submission, and one that is a file name anywhere."""
-    base = re.sub(r"[^A-Za-z0-9._-]", "_", os.path.basename(result["submission"].rstrip("/")))
+    """A name of its own for each submission, and one that is a file name anywhere. Where all files
+    have the same name the folder tells whose it is."""
+    path = pathlib.PurePath(result["submission"])
+    own = path.parent.name if path.stem in ("mine", "mine_twist") and path.parent.name else path.name
+    base = re.sub(r"[^A-Za-z0-9._-]", "_", own)
     return f"{number:03}_{base}.json"
 
 

@@ -49,7 +49,8 @@ INCLUDED = re.compile(r'^#include "([^"]+)"', re.M)
 
 MAKEFILE = """# SPDX-License-Identifier: MIT
 # make: compile with all warnings. make grade: the public suites; SANDBOX=off where the judge says
-# that it has no sandbox here. make docker: the same in a container, for macOS and Windows.
+# that it has no sandbox here. make docker: the same in a container, for macOS, and for Windows in
+# WSL; make docker SANDBOX=off where Docker emulates the processor.
 SANDBOX = strict
 CFLAGS = -std=gnu11 -O2 -Wall -Wextra -fopenmp -fPIC -Iinclude
 MINE = $(wildcard mine.c mine_twist.c)
@@ -58,16 +59,19 @@ all: $(MINE:.c=.o)
 	@test -n "$(MINE)" || echo "There is no mine.c yet: cp stub.c mine.c"
 %.o: %.c $(wildcard include/*.h)
 	$(CC) $(CFLAGS) -c $< -o $@
-grade: all
+grade:
 	python3 judge/common/tools/autograder.py --so-sandbox $(SANDBOX) --suites . .
 docker:
-	docker build -t attention-course . && docker run --rm -v "$(CURDIR)":/work attention-course
+	docker build --platform linux/amd64 -t attention-course .
+	docker run --rm --platform linux/amd64 -v "$(CURDIR)":/work attention-course \\
+	    make grade SANDBOX=$(SANDBOX)
 clean:
 	rm -f *.o
 .PHONY: all grade docker clean
 """
 DOCKERFILE = """# SPDX-License-Identifier: MIT
-FROM debian:12-slim
+# The judge is a program for x86-64. Docker emulates that on other processors.
+FROM --platform=linux/amd64 debian:12-slim
 RUN apt-get update && apt-get install -y --no-install-recommends \\
     gcc libc6-dev libgomp1 libopenblas-dev libseccomp2 make python3 \\
     && rm -rf /var/lib/apt/lists/*
@@ -267,11 +271,19 @@ def make(options):
     if options.gradescope and not key:
         raise HandoutError("--gradescope: found no --key FILE, accepted is both: the key draws "
                            "the hidden cases")
+    if (options.gradescope or options.docker) and next(folder.glob("stub.cu"), None):
+        flag = "--gradescope" if options.gradescope else "--docker"
+        raise HandoutError(f"{flag}: found assignment {options.number}, accepted are those in C: "
+                           "a CUDA kernel needs nvcc and a GPU, which neither has")
     judge = judge_files(options.build)
     student = {**student_files(folder, key, options.docker), **judge}
     if options.gradescope:
         write_zip({**gradescope_files(folder, key), **judge}, pathlib.Path(options.gradescope))
     write_folder(student, out)
+    change = f"this year's change is '{chosen(folder, key)}'" if key else "no change: there is no key"
+    print(f"wrote {out}: {folder.name} for students; {change}")
+    if options.gradescope:
+        print(f"wrote {options.gradescope}: Gradescope's autograder, which holds the hidden cases")
 
 
 class Parser(argparse.ArgumentParser):

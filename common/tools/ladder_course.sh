@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # The course's commands. Sourced by ./ladder.
 #
-# Interface: ladder_grade SUITE SUBMISSION... [OPTIONS], ladder_handout N --out DIR [OPTIONS].
+# Interface: ladder_grade N|SUITE SUBMISSION... [OPTIONS], ladder_handout N --out DIR [OPTIONS].
 
 # with_judge TOOL ARGUMENTS...: paths are meant from where the user stands
 with_judge() {
@@ -18,7 +18,10 @@ with_judge() {
 }
 
 ladder_grade() {
-    with_judge grade.py "$@"
+    case ${1:-} in
+    [1-9]) with_judge grade_class.py "$@" ;;
+    *) with_judge grade.py "$@" ;;
+    esac
 }
 
 ladder_handout() {

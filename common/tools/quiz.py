@@ -4,8 +4,8 @@
 
     python3 common/tools/quiz.py STAGE --key FILE --out DIR [--count N]
 
-STAGE is 01 to 05. The key chooses N patches of that stage's CPU code (3), so that each class gets
-others. DIR is new or empty and gets for each a sheet quizK.md: the function with the mistake, and
+STAGE is 01 to 05. The key chooses N patches of that stage's rungs on the CPU (3), so that each class
+gets others, and no two of one function: each would show what the other asks for. DIR is new or empty and gets for each a sheet quizK.md: the function with the mistake, and
 the flags of a case that shows it. answers.md, for the teacher, has the mistakes and the lines.
 
 Interface:
@@ -34,7 +34,10 @@ class QuizError(Exception):
 
 
 def readable(fields):
-    return fields["file"].endswith(".c") and fields["case"] and "program" not in fields
+    """A rung that students have seen, not the library."""
+    text = fields.get("header", fields["file"])
+    return fields["file"].endswith(".c") and "/cpu/" in text and "/library/" not in text and \
+        fields["case"] and "program" not in fields
 
 
 def patches(stage):
@@ -46,7 +49,20 @@ def patches(stage):
 def chosen(paths, key, count):
     def place(path):
         return hashlib.sha256(key + b"\0" + path.name.encode()).digest()
-    return sorted(paths, key=place)[:count]
+    left, shown = {}, set()
+    for path in sorted(paths, key=place):
+        functions = changed_functions(path)
+        if not functions & shown:
+            left[path] = shown.update(functions)
+    return list(left)[:count]
+
+
+def changed_functions(path):
+    """The names of the functions that a sheet of this patch shows."""
+    fields, hunks = workshop.read_patch(path)
+    before = workshop.changed_text(fields)
+    text = function_with(before, workshop.apply_hunks(before, hunks))
+    return set(re.findall(r"^[A-Za-z][\w *]*?(\w+)\(", text, re.M))
 
 
 def function_with(before, after):
@@ -90,13 +106,19 @@ def make(options):
     if options.out.exists() and not (options.out.is_dir() and not any(options.out.iterdir())):
         raise QuizError(f"--out {options.out}: found something there, accepted is a new or empty "
                         "folder")
-    sheets = [sheet(path) for path in chosen(found, key, options.count)]
+    taken = chosen(found, key, options.count)
+    if len(taken) < options.count:
+        raise QuizError(f"--count: found {options.count}, accepted is 1 to {len(taken)}: a sheet for "
+                        "each function")
+    sheets = [sheet(path) for path in taken]
     options.out.mkdir(parents=True, exist_ok=True)
     for number, (text, _) in enumerate(sheets, 1):
         (options.out / f"quiz{number}.md").write_text(f"# Mend this bug, {number}\n\n{text}",
                                                       encoding="utf-8")
     answers = "\n".join(f"## {number}\n\n{answer}" for number, (_, answer) in enumerate(sheets, 1))
     (options.out / "answers.md").write_text(f"# Answers\n\n{answers}", encoding="utf-8")
+    print(f"wrote {len(sheets)} sheets, {options.out / 'quiz1.md'} and so on, and the teacher's "
+          f"{options.out / 'answers.md'}")
 
 
 def main():

@@ -364,7 +364,10 @@ def check_formats(tap, build, sandbox, folder, right):
     status, out, err = grade(build, sandbox, suite, right, wrong, "--format", "gradescope", "--out",
                              out_dir)
     names = sorted(path.name for path in out_dir.iterdir()) if out_dir.is_dir() else []
-    tap.ok(status == 0 and not out and names == ["001_right.so.json", "002_nomask.so.json"],
+    tap.ok(status == 0 and not out and names == ["001_right.so.json", "002_nomask.so.json"] and
+           [grade_formats.file_name({"submission": name}, 3) for name in
+            ("class/ann/mine.c", "class/bob.c", "ann/", "mine.c")] ==
+           ["003_ann.json", "003_bob.c.json", "003_ann.json", "003_mine.c.json"],
            "--out has a file for each submission", f"{names} {err}")
     status, out, err = grade(build, sandbox, suite, right, wrong, "--format", "junit")
     root = xml.fromstring(out) if status == 0 else None

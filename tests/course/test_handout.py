@@ -214,7 +214,10 @@ def check_program(tap, build):
                ([9, "--out", scratch / "x"], "'9'"), ([2, "--out", scratch / "one"], "--out"),
                ([2, "--out", scratch / "x", "--gradescope", scratch / "y.zip"], "--key"),
                ([2, "--out", scratch / "x", "--key", scratch / "none"], "--key"),
-               ([2, "--out", scratch / "x", "--build", scratch / "none"], "--build")]
+               ([2, "--out", scratch / "x", "--build", scratch / "none"], "--build"),
+               ([6, "--out", scratch / "x", "--docker"], "--docker"),
+               ([6, "--out", scratch / "x", "--key", key, "--gradescope", scratch / "y.zip"],
+                "--gradescope")]
         for arguments, word in bad:
             status, errors = call([*arguments, *([] if "--build" in arguments else
                                                  ["--build", build])])
@@ -240,7 +243,10 @@ def check_use(tap, build):
             return
         tap.ok(run.returncode == 0 and "mine.c: 0 of 20" in run.stdout,
                "make grade: the stub has no points", run.stdout[:400] + run.stderr)
-        tap.ok("there is no mine_twist.c" in run.stdout, "a file that is not there is named")
+        tap.ok(run.stdout.count("there is no mine_twist.c") == 1,
+               "a file that is not there is named, once", run.stdout)
+        tap.ok("flags: -N 3 -d 2\n" in run.stdout and re.search("Q = .*; .*; ", run.stdout),
+               "a case to do by hand: flags, Q, K and V", run.stdout[:900])
         with zipfile.ZipFile(scratch / "given.zip") as archive:
             archive.extractall(scratch / "source")
         for program in handout.PROGRAMS:
@@ -262,6 +268,50 @@ def check_use(tap, build):
                    for test in found["tests"]) and
                len({test["name"] for test in found["tests"]}) == len(found["tests"]),
                "its results keep Gradescope's format")
+
+
+def check_class(tap, build):
+    """./ladder grade 2 FOLDER...: all suites and the change, one row a student."""
+    tool = ROOT / "common" / "tools" / "grade_class.py"
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = pathlib.Path(folder)
+        (scratch / "key").write_bytes(KEYS[0])
+        for name, solution in (("ann", "2_flash_forward.c"), ("bob", None), ("eve", None)):
+            (scratch / name).mkdir()
+            if solution:
+                shutil.copy(HERE / "solutions" / solution, scratch / name / "mine.c")
+        shutil.copy(ROOT / "docs/course/2_flash_forward/stub.c", scratch / "bob" / "mine.c")
+        (scratch / "notes.txt").write_text("no student", encoding="utf-8")
+
+        def graded(*words, tool=tool):
+            return subprocess.run([sys.executable, tool, "--build", build, "--so-sandbox", "off",
+                                   *words], cwd=scratch, capture_output=True, text=True,
+                                  check=False)
+
+        run = graded("2", "ann", "bob", "eve", "notes.txt", "--key", "key", "--format", "csv")
+        rows = list(csv.reader(io.StringIO(run.stdout)))
+        tap.ok(run.returncode == 0 and [row[:3] for row in rows[1:]] ==
+               [["ann", "35", "50"], ["bob", "0", "50"], ["eve", "0", "50"]],
+               "a class: a row a student, of all suites", run.stdout[:500] + run.stderr)
+        tap.ok("notes.txt is no folder" in run.stderr, "a class: what is no folder is named",
+               run.stderr)
+        tap.ok(rows and rows[0][3:5] == ["similarity_public", "similarity_public_file"] and
+               {name.split(":")[0] for name in rows[0][7:]} ==
+               {"simple", "public", "hidden", "hidden_simple", "twist"},
+               "a class: the columns say what they hold", str(rows[:1]))
+        for words, said in ((["2", "ann"], "--key"), (["6", "ann", "--key", "key"], "CUDA"),
+                            (["2", "notes.txt", "--key", "key"], "folder")):
+            run = graded(*words)
+            tap.ok(run.returncode == 2 and said in run.stderr.splitlines()[-1] and not run.stdout,
+                   f"a class: refused: {' '.join(words)}", run.stderr)
+        chosen = handout.chosen(handout.assignment(2), suites.key_bytes(scratch / "key"))
+        for kind in handout.kinds(handout.assignment(2)):
+            template = ROOT / "docs/course/2_flash_forward" / f"twist_{kind}.template"
+            run = graded(template, "ann/mine.c", "--key", "key",
+                         tool=ROOT / "common" / "tools" / "grade.py")
+            tap.ok((run.returncode, "another change" in run.stderr) ==
+                   ((0, False) if kind == chosen else (2, True)),
+                   f"a change that the key did not choose is refused: {kind}", run.stderr)
 
 
 def check_screens(tap, build):
@@ -289,8 +339,14 @@ def check_quiz(tap):
             if any(line.strip() and line not in text for line in wrong) or \
                     not 3 < text.count("\n") < 150 or "```diff\n\n" in answer:
                 bad.append(path.name)
-        tap.ok(len(paths) >= 6 and not bad, f"quiz {stage}: {len(paths)} bugs, each shown whole",
+        tap.ok(paths and not bad, f"quiz {stage}: {len(paths)} bugs, each shown whole",
                " ".join(bad))
+        shown = [quiz.changed_functions(path) for path in quiz.chosen(paths, KEYS[0], 99)]
+        tap.ok(len(shown) >= 4 and all(shown) and
+               sum(map(len, shown)) == len(set().union(*shown)),
+               f"quiz {stage}: no function stands on two sheets", str(shown))
+        tap.ok(not any("library" in quiz.sheet(path)[0].split("`")[1] for path in paths),
+               f"quiz {stage}: code that students have seen")
     sets = {tuple(p.name for p in quiz.chosen(quiz.patches("03"), key, 3)) for key in KEYS}
     tap.ok(len(sets) > 4, "quiz: other keys choose others")
     with tempfile.TemporaryDirectory() as folder:
@@ -304,8 +360,10 @@ def check_quiz(tap):
         for words in (["07"], ["03", "--count", "999"]):
             tap.ok(run(*words).returncode == 2 and not (scratch / "quiz").exists(),
                    f"quiz: refused: {' '.join(words)}")
-        tap.ok(run("03").returncode == 0 and len(list((scratch / "quiz").iterdir())) == 4,
-               "quiz: three sheets and the answers")
+        made = run("03")
+        tap.ok(made.returncode == 0 and len(list((scratch / "quiz").iterdir())) == 4 and
+               "answers.md" in made.stdout, "quiz: three sheets and the answers, and it says so",
+               made.stdout + made.stderr)
 
 
 def check_similarity(tap):
@@ -401,13 +459,14 @@ def check_python(tap):
 
 def main():
     tap = Tap()
-    build = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    build = pathlib.Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else None
     check_no_solution(tap)
     check_contents(tap)
     check_compiles(tap)
     check_program(tap, build)
     if build:
         check_use(tap, build)
+        check_class(tap, build)
         check_screens(tap, build)
     check_similarity(tap)
     check_quiz(tap)

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""grade_class.py: ./ladder grade N: a class by all suites of assignment N, one result a student.
+
+    ./ladder grade N FOLDER... --key FILE [the other flags of grade.py]
+
+A FOLDER is one student's: mine.c and, for this year's change, mine_twist.c. Each is graded by the
+public suites, by the hidden ones as the key draws them, and by the suite of the change that the key
+decides on. What is not there has no points. A name that is no folder is left out, and said to be.
+The field `similarity` is that of mine.c.
+
+Exit: as grade.py.
+
+Interface:
+- suites_of(folder, key): [(Suite, "mine.c" or "mine_twist.c")]. grade_class(options).
+"""
+import os
+import pathlib
+import sys
+import tempfile
+
+import autograder
+import grade
+import grade_formats
+import handout
+import suite as suites
+
+
+def write_suites(folder, key, place):
+    """The public suites and the drawn ones as files."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.suite")}
+    for name, text in {**texts, **handout.drawn_suites(folder, key)}.items():
+        (place / name).write_text(text, encoding="utf-8")
+    return autograder.suites_of(place)
+
+
+def whole_suite(folder, parts):
+    """All suites as one, with the names of autograder.merged: what a format's header shows."""
+    whole = suites.Suite(path=folder.name)
+    for part in parts:
+        whole.cases += [suites.Case(line=0, flags=[], points=case.points,
+                                    name=f"{pathlib.Path(part.path).stem}: {case.name}")
+                        for case in part.cases]
+    return whole
+
+
+def grade_suite(path, students, options):
+    """(suite, {student: result}): one run for all who have the file."""
+    files = {student: autograder.submission_for(path, student) for student in students}
+    there = [student for student in students if files[student].exists()]
+    suite, results = suites.read(path), {}
+    if there:
+        options.suite, options.submissions = str(path), [str(files[one]) for one in there]
+        suite, found = grade.grade(options)
+        results = dict(zip(there, found))
+    return suite, {student: results.get(student) or autograder.absent(suite, files[student])
+                   for student in students}
+
+
+def grade_class(options):
+    """(suite, results) as grade.grade; options.suite is the number of the assignment."""
+    folder = handout.assignment(options.suite)
+    if next(folder.glob("stub.cu"), None):
+        raise grade.UsageError(f"found assignment {options.suite}, accepted are those in C: a "
+                               "CUDA kernel is built and graded where a GPU is (make grade)")
+    if not options.key:
+        raise grade.UsageError("found no --key FILE, accepted is the key of the handout, which "
+                               "draws the hidden cases")
+    students = [name for name in options.submissions if pathlib.Path(name).is_dir()]
+    for name in set(options.submissions) - set(students):
+        print(f"grade: {grade.printable(name)} is no folder and is left out", file=sys.stderr)
+    if not students:
+        raise grade.UsageError("found no folder, accepted is one for each student")
+    with tempfile.TemporaryDirectory(prefix="class") as place:
+        paths = write_suites(folder, suites.key_bytes(options.key), pathlib.Path(place))
+        options.key = None
+        graded = [grade_suite(path, students, options) for path in paths]
+    results = []
+    for student in students:
+        one = autograder.merged([(suite, found[student]) for suite, found in graded])
+        one["submission"] = grade.printable(student)
+        alike = [found[student]["similarity"] for _, found in graded
+                 if "similarity" in found[student]]
+        if alike:
+            one["similarity"] = alike[0]
+        results.append(one)
+    return whole_suite(folder, [suite for suite, _ in graded]), results
+
+
+def main(arguments):
+    return grade.run(arguments, grade_class)
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever LANG says
+    sys.exit(main(sys.argv[1:]))
