@@ -178,8 +178,8 @@ def file_name(result, number):
     """A name of its own for each submission, and one that is a file name anywhere. Where all files
     have the same name the folder tells whose it is."""
     path = pathlib.PurePath(result["submission"])
-    own = path.parent.name if path.stem in ("mine", "mine_twist") and path.parent.name else path.name
-    base = re.sub(r"[^A-Za-z0-9._-]", "_", own)
+    own = path.parent.name if path.stem in ("mine", "mine_twist") else ""
+    base = re.sub(r"[^A-Za-z0-9._-]", "_", own or path.name)
     return f"{number:03}_{base}.json"
 
 

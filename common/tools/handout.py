@@ -280,7 +280,7 @@ def make(options):
     if options.gradescope:
         write_zip({**gradescope_files(folder, key), **judge}, pathlib.Path(options.gradescope))
     write_folder(student, out)
-    change = f"this year's change is '{chosen(folder, key)}'" if key else "no change: there is no key"
+    change = f"this year's change is '{chosen(folder, key)}'" if key else "there is no change"
     print(f"wrote {out}: {folder.name} for students; {change}")
     if options.gradescope:
         print(f"wrote {options.gradescope}: Gradescope's autograder, which holds the hidden cases")

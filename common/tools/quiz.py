@@ -4,9 +4,9 @@
 
     python3 common/tools/quiz.py STAGE --key FILE --out DIR [--count N]
 
-STAGE is 01 to 05. The key chooses N patches of that stage's rungs on the CPU (3), so that each class
-gets others, and no two of one function: each would show what the other asks for. DIR is new or empty and gets for each a sheet quizK.md: the function with the mistake, and
-the flags of a case that shows it. answers.md, for the teacher, has the mistakes and the lines.
+STAGE is 01 to 05. The key chooses N patches of that stage's rungs on the CPU (3), so that each
+class gets others, and no two of one function: each would show what the other asks for. DIR is new
+or empty and gets for each a sheet quizK.md: the function with the mistake, and the flags of a case that shows it. answers.md, for the teacher, has the mistakes and the lines.
 
 Interface:
 - patches(stage): those of the stage that students of C can read. chosen(paths, key, count).
@@ -108,8 +108,8 @@ def make(options):
                         "folder")
     taken = chosen(found, key, options.count)
     if len(taken) < options.count:
-        raise QuizError(f"--count: found {options.count}, accepted is 1 to {len(taken)}: a sheet for "
-                        "each function")
+        raise QuizError(f"--count: found {options.count}, accepted is 1 to {len(taken)}: a sheet "
+                        "for each function")
     sheets = [sheet(path) for path in taken]
     options.out.mkdir(parents=True, exist_ok=True)
     for number, (text, _) in enumerate(sheets, 1):

@@ -150,7 +150,8 @@ MISTAKES = {
         ("expf(scale * dot(Q + (long)i * d, K + (long)j * d, d) - lse[i])",
          "expf(scale * dot(Q + (long)i * d, K + (long)j * d, d)) / expf(lse[i])"),
         ("expf(scale * dot(q, k, d) - lse)", "expf(scale * dot(q, k, d)) / expf(lse)")],
-         {"public": ("dV, large scores",), "hidden": ("dV, large scores", "dQ, large scores")}, None)],
+         {"public": ("dV, large scores",), "hidden": ("dV, large scores", "dQ, large scores")},
+         None)],
     4: [("merge without a maximum", [("larger = fmaxf(lse, *global_lse), lse_new", "lse_new"),
                                      ("larger + logf(expf(lse - larger) + "
                                       "expf(*global_lse - larger))",
