@@ -13,8 +13,8 @@
  *
  * Standard output: one JSON object for each submission and case, in the order in which submissions
  * end: so, case (numbers from 0), status, message, ms, memory, output, errors, hint, code, trace
- * (the first wrong state of attn_trace.h), inputs (of a wrong case that fits on paper). A timed case has another object behind all those: so,
- * case, perf (rate over that of sgemm).
+ * (the first wrong state of attn_trace.h), inputs (of a wrong case that fits on paper). A timed
+ * case has another object behind all those: so, case, perf (rate over that of sgemm).
  *
  * The references of all cases are computed first. Then `workers` processes take one submission
  * after the other. A submission that ran out of time in a case is put aside, and its other cases

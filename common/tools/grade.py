@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """grade.py: ./ladder grade: compiles submissions, has them judged on a suite, counts the points.
 
-    ./ladder grade N FOLDER... --key FILE     a class, by all suites of an assignment: grade_class.py
+    ./ladder grade N FOLDER... --key FILE   a class by all suites of an assignment: grade_class.py
     ./ladder grade SUITE SUBMISSION... [--key FILE] [--format table|json|gradescope|otter|junit|csv]
                    [--out DIR] [--jobs N] [--total-time S] [--so-sandbox strict|off]
                    [--peer PROGRAM]

@@ -22,7 +22,8 @@ chosen_stages() {
 build_programs() {
     cuda=disabled
     gpu_visible && cuda=auto
-    [ $cuda = auto ] || [ -f build/demo/build.ninja ] || say "no GPU is visible: the CUDA variants are not built"
+    [ $cuda = auto ] || [ -f build/demo/build.ninja ] ||
+        say "no GPU is visible: the CUDA variants are not built"
     configure build/demo -Dcuda=$cuda || exit 3
     step "build" build/demo-ninja.log ninja -C build/demo "$@" || exit 3
 }

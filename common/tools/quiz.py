@@ -6,7 +6,8 @@
 
 STAGE is 01 to 05. The key chooses N patches of that stage's rungs on the CPU (3), so that each
 class gets others, and no two of one function: each would show what the other asks for. DIR is new
-or empty and gets for each a sheet quizK.md: the function with the mistake, and the flags of a case that shows it. answers.md, for the teacher, has the mistakes and the lines.
+or empty and gets for each a sheet quizK.md: the function with the mistake, and the flags of a case
+that shows it. answers.md, for the teacher, has the mistakes and the lines.
 
 Interface:
 - patches(stage): those of the stage that students of C can read. chosen(paths, key, count).
