@@ -11,6 +11,7 @@
  */
 #include "gradient_device.h"
 
+#include "attn_options.h"
 #include "check/check.h"
 #include "noise.h"
 #include "sliding_window.h"
