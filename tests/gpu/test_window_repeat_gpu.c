@@ -11,7 +11,6 @@
  */
 #include "gradient_device.h"
 
-#include "attn_options.h"
 #include "check/check.h"
 #include "noise.h"
 #include "sliding_window.h"
