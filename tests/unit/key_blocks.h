@@ -9,7 +9,8 @@
  * Interface:
  * - KeyBlock, key_block_cut, key_block_free: keys first .. first+count-1 of a case.
  * - KeySplit, split_random, split_evenly: which blocks, in which order.
- * - Shard, shards, shard_new: cases with several segments of queries and keys.
+ * - Shard, shards, shard_new: cases with several segments of queries and keys. shard_wanted: the
+ *   long ones show an emulated processor nothing more.
  * - state_from_oracle: the state after some keys by the definition, not by any kernel.
  * - largest_lse_error: how far the lse of a case is from the definition.
  */
@@ -140,6 +141,11 @@ static const Shard shards[] = {
 };
 
 #define SHARD_COUNT ((int)(sizeof shards / sizeof *shards))
+
+static inline int shard_wanted(int n)
+{
+    return quick() != 2 || shards[n].shape.Nq <= 200;
+}
 
 /* The tokens of one rank, from local index `first` on; segments are appended. chunk: half of what
  * the rank has of a sequence that starts at position 0. */
