@@ -23,8 +23,6 @@
  *
  * Interface: allgather_table (methods.h).
  */
-#include <stdlib.h>
-
 #include "methods/relay.h"
 
 typedef struct AllGather {
@@ -36,12 +34,6 @@ typedef struct AllGather {
     RingSums home; /* dK, dV of this rank's keys */
     RingRelay parts;
 } AllGather;
-
-static int open_allgather(RingRank *r)
-{
-    r->method = calloc(1, sizeof(AllGather));
-    return r->method ? 0 : ring_fail(r, "out of memory");
-}
 
 /* Starts all messages. In round t the keys of rank r + way * t come, and the own ones go to
  * rank r - way * t. */
@@ -72,7 +64,9 @@ static void close_gathered(RingRank *r, AllGather *m)
 
 static int forward(RingRank *r)
 {
-    AllGather *m = r->method;
+    AllGather *m = ring_method_state(r, sizeof *m);
+    if (!m)
+        return -1;
     ring_open_state(r, &m->state);
     for (int t = 0; t < r->world && !r->failed; t++) {
         ring_step(r, t);
@@ -154,17 +148,6 @@ static void travel(RingRank *r, AllGather *m, const RingBlock *q)
     ring_give_dQ(r, &m->dQ);
 }
 
-static void close_buffers(RingRank *r, AllGather *m)
-{
-    ring_close_buffer(r, &m->state.O);
-    ring_close_buffer(r, &m->state.rows);
-    close_gathered(r, m);
-    ring_close_buffer(r, &m->delta);
-    ring_close_buffer(r, &m->dQ);
-    ring_close_sums(r, &m->home);
-    ring_close_relay(r, &m->parts);
-}
-
 static int backward(RingRank *r)
 {
     AllGather *m = r->method;
@@ -174,16 +157,7 @@ static int backward(RingRank *r)
         travel(r, m, &q);
     else
         ring_backward_local(r, &q);
-    close_buffers(r, m);
     return ring_status(r);
 }
 
-static void close_allgather(RingRank *r)
-{
-    if (r->method)
-        close_buffers(r, r->method);
-    free(r->method);
-    r->method = NULL;
-}
-
-const RingMethodTable allgather_table = {open_allgather, forward, backward, close_allgather};
+const RingMethodTable allgather_table = {NULL, forward, backward, NULL};

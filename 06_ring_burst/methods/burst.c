@@ -31,8 +31,6 @@
  * Source: Sun et al. 2024, BurstAttention. (Its Algorithm 4 as printed sends dQ at the beginning of
  * a step, before it is complete.)
  */
-#include <stdlib.h>
-
 #include "methods/relay.h"
 
 typedef struct Burst {
@@ -44,15 +42,11 @@ typedef struct Burst {
     RingRelay dQ;
 } Burst;
 
-static int open_burst(RingRank *r)
-{
-    r->method = calloc(1, sizeof(Burst));
-    return r->method ? 0 : ring_fail(r, "out of memory");
-}
-
 static int forward(RingRank *r)
 {
-    Burst *m = r->method;
+    Burst *m = ring_method_state(r, sizeof *m);
+    if (!m)
+        return -1;
     ring_forward(r, &m->state, &m->up, &m->down, 0);
     return ring_status(r);
 }
@@ -112,19 +106,6 @@ static void travel(RingRank *r, Burst *m)
     ring_give_dKV(r, &m->dKV.of[0], &m->dKV.of[1]);
 }
 
-static void close_buffers(RingRank *r, Burst *m)
-{
-    ring_close_buffer(r, &m->state.O);
-    ring_close_buffer(r, &m->state.rows);
-    ring_close_keys(r, m->up.buffer, 2);
-    ring_close_keys(r, m->down.buffer, 2);
-    ring_close_queries(r, m->buffer, 2);
-    ring_close_buffer(r, &m->lse);
-    ring_close_buffer(r, &m->delta);
-    ring_close_sums(r, &m->dKV);
-    ring_close_relay(r, &m->dQ);
-}
-
 static int backward(RingRank *r)
 {
     Burst *m = r->method;
@@ -135,16 +116,7 @@ static int backward(RingRank *r)
         ring_open_delta(r, &q, &m->delta);
         ring_backward_local(r, &q);
     }
-    close_buffers(r, m);
     return ring_status(r);
 }
 
-static void close_burst(RingRank *r)
-{
-    if (r->method)
-        close_buffers(r, r->method);
-    free(r->method);
-    r->method = NULL;
-}
-
-const RingMethodTable burst_table = {open_burst, forward, backward, close_burst};
+const RingMethodTable burst_table = {NULL, forward, backward, NULL};

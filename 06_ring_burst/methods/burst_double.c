@@ -22,8 +22,6 @@
  *
  * Interface: burst_double_table (methods.h).
  */
-#include <stdlib.h>
-
 #include "methods/relay.h"
 
 typedef struct BurstDouble {
@@ -35,19 +33,14 @@ typedef struct BurstDouble {
     RingRelay part, carry; /* dQ, of this node; of all nodes so far */
 } BurstDouble;
 
-static int open_double(RingRank *r)
-{
-    if (ring_is_flat(r))
-        return burst_table.open(r);
-    r->method = calloc(1, sizeof(BurstDouble));
-    return r->method ? 0 : ring_fail(r, "out of memory");
-}
-
 static int forward(RingRank *r)
 {
-    BurstDouble *d = r->method;
+    BurstDouble *d;
     if (ring_is_flat(r))
         return burst_table.forward(r);
+    d = ring_method_state(r, sizeof *d);
+    if (!d)
+        return -1;
     ring_tree_forward(r, &d->state, &d->tree, 0);
     return ring_status(r);
 }
@@ -127,21 +120,6 @@ static void travel(RingRank *r, BurstDouble *d, const RingBlock *q)
     ring_relay_arrive(r, &d->carry, 1);
 }
 
-static void close_buffers(RingRank *r, BurstDouble *d)
-{
-    ring_close_buffer(r, &d->state.O);
-    ring_close_buffer(r, &d->state.rows);
-    ring_close_keys(r, d->tree.inner, 2);
-    ring_close_keys(r, d->tree.outer, 2);
-    ring_close_queries(r, d->inner, 2);
-    ring_close_queries(r, d->outer, 2);
-    ring_close_buffer(r, &d->lse);
-    ring_close_buffer(r, &d->delta);
-    ring_close_sums(r, &d->dKV);
-    ring_close_relay(r, &d->part);
-    ring_close_relay(r, &d->carry);
-}
-
 static int backward(RingRank *r)
 {
     const RingPlace p = ring_place(r);
@@ -159,20 +137,7 @@ static int backward(RingRank *r)
     travel(r, d, &q);
     ring_give_halves(r, ring_here(&d->carry), ring_there(&d->carry));
     ring_give_dKV(r, &d->dKV.of[0], &d->dKV.of[1]);
-    close_buffers(r, d);
     return ring_status(r);
 }
 
-static void close_double(RingRank *r)
-{
-    if (ring_is_flat(r)) {
-        burst_table.close(r);
-        return;
-    }
-    if (r->method)
-        close_buffers(r, r->method);
-    free(r->method);
-    r->method = NULL;
-}
-
-const RingMethodTable burst_double_table = {open_double, forward, backward, close_double};
+const RingMethodTable burst_double_table = {NULL, forward, backward, NULL};

@@ -5,43 +5,11 @@
  *
  * A block of keys is two messages, K and V. (One of queries is four: queries.c.)
  *
- * Interface: ring_method (ring_rank.h); buffers, blocks, state, gradients (methods.h).
+ * Interface: buffers, blocks, state, gradients (methods.h).
  */
 #include "methods/methods.h"
 
-/* A table of tables: which four functions make a method. Nothing else in the stage asks for a
- * method's name to know what to do. */
-const RingMethodTable *ring_method(RingMethod method)
-{
-    static const RingMethodTable *const tables[RING_METHODS] = {
-        [RING_METHOD_RING] = &ring_table,
-        [RING_METHOD_BURST] = &burst_table,
-        [RING_METHOD_ALLGATHER] = &allgather_table,
-        [RING_METHOD_ULYSSES] = &ulysses_table,
-        [RING_METHOD_RING_DOUBLE] = &ring_double_table,
-        [RING_METHOD_BURST_DOUBLE] = &burst_double_table,
-        [RING_METHOD_RING_MINIMAL] = &ring_minimal_table,
-    };
-    return method > RING_METHOD_AUTO && method < RING_METHODS ? tables[method] : NULL;
-}
-
 /* --- memory ------------------------------------------------------------------------------------*/
-
-/* One that is open stays: a pass may find the buffers that the pass before has left, with what is
- * in them. */
-void ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what)
-{
-    if (b->data)
-        return;
-    b->data = ring_alloc(r, bytes, what);
-    b->bytes = bytes;
-}
-
-void ring_close_buffer(RingRank *r, RingBuffer *b)
-{
-    ring_free(r, b->data, b->bytes);
-    *b = (RingBuffer){0};
-}
 
 size_t ring_most_bytes(const RingRank *r, size_t (*bytes)(const RingRank *, int))
 {
@@ -146,24 +114,18 @@ void ring_open_delta(RingRank *r, RingBlock *q, RingBuffer *delta)
     ring_delta(r, q, r->O, q->delta);
 }
 
-/* From now on the task owns the memory: the method's close finds an empty buffer and frees
- * nothing. */
+/* From now on the task owns the memory. */
 void ring_hand_over_dQ(RingRank *r, RingBuffer *dQ)
 {
-    r->dQ = dQ->data;
-    r->dQ_bytes = dQ->bytes;
+    r->dQ = ring_take_buffer(r, dQ, &r->dQ_bytes);
     r->dQ_whole = 1;
-    *dQ = (RingBuffer){0};
 }
 
 void ring_hand_over_dKV(RingRank *r, RingBuffer *dK, RingBuffer *dV)
 {
-    r->dK = dK->data;
-    r->dV = dV->data;
-    r->dK_bytes = dK->bytes;
-    r->dV_bytes = dV->bytes;
+    r->dK = ring_take_buffer(r, dK, &r->dK_bytes);
+    r->dV = ring_take_buffer(r, dV, &r->dV_bytes);
     r->dKV_whole = 1;
-    *dK = *dV = (RingBuffer){0};
 }
 
 void ring_give_dQ(RingRank *r, RingBuffer *dQ)

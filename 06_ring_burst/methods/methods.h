@@ -9,8 +9,8 @@
  *
  * Interface:
  * - ring_at: the rank some places further on.
- * - RingBuffer: counted memory that knows its size.
- * - RingKeys, RingQueries: buffer for one remote block, and its messages.
+ * - ring_most_bytes: of any rank.
+ * - RingKeys: receive buffers for one remote block, and its messages.
  * - RingState: O while it grows.
  * - RingRemote, ring_forward: the forward pass of ring and burst.
  * - RingPlace, RingTree, ring_tree_forward: that of the double rings.
@@ -38,15 +38,6 @@ static inline int ring_status(const RingRank *r)
 
 /* --- memory ------------------------------------------------------------------------------------*/
 
-/* Buffers of a method live in its struct at r->method, where `close` finds those that a failure
- * left open. */
-typedef struct RingBuffer {
-    void *data;
-    size_t bytes;
-} RingBuffer;
-
-void ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what);
-void ring_close_buffer(RingRank *r, RingBuffer *b); /* one that is not open: nothing happens */
 /* Of the largest shard of any rank; bytes: ring_q_bytes, ring_kv_bytes or ring_row_bytes. */
 size_t ring_most_bytes(const RingRank *r, size_t (*bytes)(const RingRank *, int));
 
@@ -56,23 +47,14 @@ typedef struct RingKeys { /* receive buffers for K and V of any rank */
     RingBuffer K, V;
 } RingKeys;
 
-typedef struct RingQueries { /* receive buffers for Q, dO, lse and delta of any rank */
-    RingBuffer Q, dO, lse, delta;
-} RingQueries;
-
 /* The first `count` of some buffers; those that are open stay. */
 void ring_open_keys(RingRank *r, RingKeys *buffers, int count);
 void ring_close_keys(RingRank *r, RingKeys *buffers, int count);
-void ring_open_queries(RingRank *r, RingQueries *buffers, int count);
-void ring_close_queries(RingRank *r, RingQueries *buffers, int count);
 
 /* Add the messages of a block to an exchange. *arriving: what will stand in `buffer` after it. */
 void ring_send_keys(RingRank *r, RingExchange *x, int peer, const RingBlock *k);
 void ring_receive_keys(RingRank *r, RingExchange *x, int peer, int owner, const RingKeys *buffer,
                        RingBlock *arriving);
-void ring_send_queries(RingRank *r, RingExchange *x, int peer, const RingBlock *q);
-void ring_receive_queries(RingRank *r, RingExchange *x, int peer, int owner,
-                          const RingQueries *buffer, RingBlock *arriving);
 
 /* --- forward -----------------------------------------------------------------------------------*/
 
@@ -123,8 +105,6 @@ void ring_tree_forward(RingRank *r, RingState *state, RingTree *tree, int keep);
 
 /* *q: this rank's queries with delta, which lies in `delta`. */
 void ring_open_delta(RingRank *r, RingBlock *q, RingBuffer *delta);
-/* The same with lse and delta in halves, for queries that travel; O is given back. */
-void ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffer *delta);
 
 /* A gradient in the dtype becomes r->dQ, or r->dK and r->dV. The buffers are empty then. */
 void ring_hand_over_dQ(RingRank *r, RingBuffer *dQ);

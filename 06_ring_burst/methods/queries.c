@@ -7,10 +7,10 @@
  * dS = P (dP - delta). Both belong to the whole, finished attention. Whoever recomputed them from
  * the keys at hand would get gradients of another function.
  *
- * Interface: ring_open_queries, ring_close_queries, ring_send_queries, ring_receive_queries,
- * ring_open_split_delta (methods.h).
+ * Interface: ring_open_queries, ring_send_queries, ring_receive_queries, ring_open_split_delta
+ * (relay.h).
  */
-#include "methods/methods.h"
+#include "methods/relay.h"
 
 void ring_open_queries(RingRank *r, RingQueries *buffers, int count)
 {
@@ -21,16 +21,6 @@ void ring_open_queries(RingRank *r, RingQueries *buffers, int count)
         ring_open_buffer(r, &buffers[n].dO, bytes, "dO of other ranks");
         ring_open_buffer(r, &buffers[n].lse, rows, "lse of other ranks");
         ring_open_buffer(r, &buffers[n].delta, rows, "delta of other ranks");
-    }
-}
-
-void ring_close_queries(RingRank *r, RingQueries *buffers, int count)
-{
-    for (int n = 0; n < count; n++) {
-        ring_close_buffer(r, &buffers[n].Q);
-        ring_close_buffer(r, &buffers[n].dO);
-        ring_close_buffer(r, &buffers[n].lse);
-        ring_close_buffer(r, &buffers[n].delta);
     }
 }
 

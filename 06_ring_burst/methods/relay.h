@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * relay.h: sums of gradients that many ranks add to, on their way in halves.
+ * relay.h: what travels in backward passes: sums of gradients that many ranks add to, in halves
+ * (relay.c), and queries (queries.c).
  *
  * Interface:
  * - RingSums: float32 sums of one shard, in two halves.
  * - RingRelay: the sums that are here, those that come, and the messages between.
  * - ring_give_halves: the end of a backward pass whose sums have travelled.
+ * - RingQueries: receive buffers for one remote block, and its messages; ring_open_split_delta.
  */
 #ifndef RING_RELAY_H
 #define RING_RELAY_H
@@ -62,5 +64,19 @@ void ring_relay_turn(RingRelay *relay);
 /* of: halves. place: room for as many, whose content is done with; not open: they are rounded where
  * they stand. */
 void ring_give_halves(RingRank *r, RingSums *of, RingSums *place);
+
+/* --- queries -----------------------------------------------------------------------------------*/
+
+typedef struct RingQueries { /* receive buffers for Q, dO, lse and delta of any rank */
+    RingBuffer Q, dO, lse, delta;
+} RingQueries;
+
+/* The first `count` of some buffers; those that are open stay. */
+void ring_open_queries(RingRank *r, RingQueries *buffers, int count);
+void ring_send_queries(RingRank *r, RingExchange *x, int peer, const RingBlock *q);
+void ring_receive_queries(RingRank *r, RingExchange *x, int peer, int owner,
+                          const RingQueries *buffer, RingBlock *arriving);
+/* As ring_open_delta, with lse and delta in halves; O is given back. */
+void ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffer *delta);
 
 #endif

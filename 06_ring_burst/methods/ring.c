@@ -32,8 +32,6 @@
  * Interface: ring_table (methods.h).
  * Sources: Liu, Zaharia and Abbeel 2023; the order of the backward pass as in Transformer Engine.
  */
-#include <stdlib.h>
-
 #include "methods/relay.h"
 
 typedef struct Ring {
@@ -43,15 +41,11 @@ typedef struct Ring {
     RingRelay sums, sums_down;
 } Ring;
 
-static int open_ring(RingRank *r)
-{
-    r->method = calloc(1, sizeof(Ring));
-    return r->method ? 0 : ring_fail(r, "out of memory");
-}
-
 static int forward(RingRank *r)
 {
-    Ring *m = r->method;
+    Ring *m = ring_method_state(r, sizeof *m);
+    if (!m)
+        return -1;
     ring_forward(r, &m->state, &m->up, &m->down, r->plan->backward);
     return ring_status(r);
 }
@@ -121,18 +115,6 @@ static void travel(RingRank *r, Ring *m, const RingBlock *q)
     ring_give_dQ(r, &m->dQ);
 }
 
-static void close_buffers(RingRank *r, Ring *m)
-{
-    ring_close_buffer(r, &m->state.O);
-    ring_close_buffer(r, &m->state.rows);
-    ring_close_keys(r, m->up.buffer, 2);
-    ring_close_keys(r, m->down.buffer, 2);
-    ring_close_buffer(r, &m->delta);
-    ring_close_buffer(r, &m->dQ);
-    ring_close_relay(r, &m->sums);
-    ring_close_relay(r, &m->sums_down);
-}
-
 static int backward(RingRank *r)
 {
     Ring *m = r->method;
@@ -142,16 +124,7 @@ static int backward(RingRank *r)
         travel(r, m, &q);
     else
         ring_backward_local(r, &q);
-    close_buffers(r, m);
     return ring_status(r);
 }
 
-static void close_ring(RingRank *r)
-{
-    if (r->method)
-        close_buffers(r, r->method);
-    free(r->method);
-    r->method = NULL;
-}
-
-const RingMethodTable ring_table = {open_ring, forward, backward, close_ring};
+const RingMethodTable ring_table = {NULL, forward, backward, NULL};

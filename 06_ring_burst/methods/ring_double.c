@@ -26,8 +26,6 @@
  *
  * Interface: ring_double_table (methods.h).
  */
-#include <stdlib.h>
-
 #include "methods/relay.h"
 
 typedef struct RingDouble {
@@ -37,19 +35,14 @@ typedef struct RingDouble {
     RingRelay part, carry; /* of this node; of all nodes so far */
 } RingDouble;
 
-static int open_double(RingRank *r)
-{
-    if (ring_is_flat(r))
-        return ring_table.open(r);
-    r->method = calloc(1, sizeof(RingDouble));
-    return r->method ? 0 : ring_fail(r, "out of memory");
-}
-
 static int forward(RingRank *r)
 {
-    RingDouble *d = r->method;
+    RingDouble *d;
     if (ring_is_flat(r))
         return ring_table.forward(r);
+    d = ring_method_state(r, sizeof *d);
+    if (!d)
+        return -1;
     ring_tree_forward(r, &d->state, &d->tree, r->plan->backward);
     return ring_status(r);
 }
@@ -128,18 +121,6 @@ static void travel_back(RingRank *r, RingDouble *d, const RingBlock *q)
     }
 }
 
-static void close_buffers(RingRank *r, RingDouble *d)
-{
-    ring_close_buffer(r, &d->state.O);
-    ring_close_buffer(r, &d->state.rows);
-    ring_close_keys(r, d->tree.inner, 2);
-    ring_close_keys(r, d->tree.outer, 2);
-    ring_close_buffer(r, &d->delta);
-    ring_close_buffer(r, &d->dQ);
-    ring_close_relay(r, &d->part);
-    ring_close_relay(r, &d->carry);
-}
-
 static int backward(RingRank *r)
 {
     const size_t bytes = (size_t)ring_q_count(r, r->nq) * sizeof(float);
@@ -156,20 +137,7 @@ static int backward(RingRank *r)
     travel_back(r, d, &q);
     ring_give_halves(r, ring_here(&d->carry), ring_there(&d->carry));
     ring_give_dQ(r, &d->dQ);
-    close_buffers(r, d);
     return ring_status(r);
 }
 
-static void close_double(RingRank *r)
-{
-    if (ring_is_flat(r)) {
-        ring_table.close(r);
-        return;
-    }
-    if (r->method)
-        close_buffers(r, r->method);
-    free(r->method);
-    r->method = NULL;
-}
-
-const RingMethodTable ring_double_table = {open_double, forward, backward, close_double};
+const RingMethodTable ring_double_table = {NULL, forward, backward, NULL};

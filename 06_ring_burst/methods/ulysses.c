@@ -29,8 +29,6 @@
  * Interface: ulysses_table (methods.h).
  * Source: Jacobs et al. 2023, DeepSpeed Ulysses (arXiv 2309.14509).
  */
-#include <stdlib.h>
-
 #include "methods/heads.h"
 #include "tensor.h"
 
@@ -40,12 +38,6 @@ typedef struct Ulysses {
     RingBuffer packed[3], packed_lse; /* for other ranks, or from them */
     RingBuffer dQ, dK, dV;            /* results */
 } Ulysses;
-
-static int open_ulysses(RingRank *r)
-{
-    r->method = calloc(1, sizeof(Ulysses));
-    return r->method ? 0 : ring_fail(r, "out of memory");
-}
 
 /* [B][all tokens][share of the heads][d]: as many elements as [B][n][all heads][d], dealt out the
  * other way. */
@@ -140,27 +132,17 @@ static void return_O(RingRank *r, Ulysses *m, const RingHeads *q)
     close_packed(r, m);
 }
 
-static void close_buffers(RingRank *r, Ulysses *m)
-{
-    RingBuffer *all[] = {&m->Q,       &m->K,     &m->V,      &m->O,       &m->lse,
-                         &m->dO,      &m->delta, &m->O_sums, &m->dQ_sums, &m->dK_sums,
-                         &m->dV_sums, &m->dQ,    &m->dK,     &m->dV};
-    close_packed(r, m);
-    for (size_t n = 0; n < sizeof all / sizeof *all; n++)
-        ring_close_buffer(r, all[n]);
-}
-
 static int forward(RingRank *r)
 {
     const RingHeads q = ring_query_heads(r), k = ring_key_heads(r);
-    Ulysses *m = r->method;
+    Ulysses *m = ring_method_state(r, sizeof *m);
+    if (!m)
+        return -1;
     ring_step(r, 0);
     fetch_heads(r, m, &q, &k);
     attend_heads(r, m, &q, &k);
     ring_step(r, 1);
     return_O(r, m, &q);
-    if (!r->plan->backward)
-        close_buffers(r, m);
     return ring_status(r);
 }
 
@@ -240,16 +222,7 @@ static int backward(RingRank *r)
     differentiate_heads(r, m, &q, &k);
     ring_step(r, 1);
     return_gradients(r, m, &q, &k);
-    close_buffers(r, m);
     return ring_status(r);
 }
 
-static void close_ulysses(RingRank *r)
-{
-    if (r->method)
-        close_buffers(r, r->method);
-    free(r->method);
-    r->method = NULL;
-}
-
-const RingMethodTable ulysses_table = {open_ulysses, forward, backward, close_ulysses};
+const RingMethodTable ulysses_table = {NULL, forward, backward, NULL};

@@ -57,6 +57,7 @@ void ring_log_free(RingLog *log)
     for (int k = 0; k < log->kept_count; k++)
         free(log->kept[k]);
     free(log->kept);
+    free(log->open);
     free(log->events);
     free(log->flights);
     for (int stream = 0; stream < RING_STREAMS; stream++)

@@ -92,6 +92,7 @@ static void tear_down(RingRank *r, const RingTask *task)
     const RingMethodTable *method = method_of(task);
     if (method && method->close)
         method->close(r);
+    ring_method_end(r);
     free_gradients(r);
     ring_free(r, r->Q, ring_q_bytes(r, r->rank));
     ring_free(r, r->K, ring_kv_bytes(r, r->rank));
@@ -155,6 +156,8 @@ static int forward_round(RingRank *r, const RingTask *task, int last, double *ms
         r->backend->poison(r, r->lse, ring_row_bytes(r, r->rank)) != 0 ||
         timed_pass(r, task, forward_pass, ms) != 0)
         return -1;
+    if (!r->plan->backward)
+        ring_method_end(r);
     begin_pass(r, RING_SETUP);
     return last ? ring_collect_forward(r, task) : 0;
 }
@@ -178,6 +181,7 @@ static int backward_round(RingRank *r, const RingTask *task, int last, double *m
     r->dO = read_shard(r, &task->args->dO, &r->plan->q[r->rank], ring_q_bytes(r, r->rank), "dO");
     if (!r->dO || timed_pass(r, task, backward_pass, ms) != 0)
         return -1;
+    ring_method_end(r);
     if (!r->dQ || !r->dK || !r->dV)
         return ring_fail(r, "the method's backward pass left no dQ, dK or dV");
     begin_pass(r, RING_SETUP);

@@ -18,7 +18,7 @@
  * Interface:
  * - RingRank, RingMethodTable: a rank; the passes of a method.
  * - RingExchange, ring_send, ring_receive, ring_start, ring_wait: messages.
- * - ring_alloc, ring_free: counted memory, on the rank's device.
+ * - ring_alloc, RingBuffer: counted memory, on the rank's device. ring_method_state.
  * - RingBlock, ring_own_queries, ring_own_keys, ring_block_half: some tokens of some rank.
  * - ring_attend, ring_differentiate: the block kernels of stages 03 and 04.
  * - ring_delta, ring_zero, ring_copy, ring_add, ring_narrow, ring_widen, ring_round, ring_finish_O:
@@ -78,7 +78,7 @@ typedef struct RingRank {
 
     RingPass pass;
     int step;            /* of the pass, 0 ... */
-    void *method;        /* what a method keeps between its forward and its backward pass */
+    void *method;        /* what a method keeps between its passes: ring_method_state, or its own */
     struct RingLog *log; /* bytes, events */
     size_t live_bytes, peak_bytes, peak_backward_bytes; /* of ring_alloc */
     size_t workspace_bytes;                             /* of the block kernels, beside these */
@@ -86,7 +86,7 @@ typedef struct RingRank {
     char failure[256]; /* "rank 2, forward step 3, waiting for K from rank 1: ..." */
 } RingRank;
 
-/* A method. open and close may be NULL; what open allocates lives through both passes. */
+/* A method. open and close may be NULL; what open allocates lives through all rounds. */
 typedef struct RingMethodTable {
     int (*open)(RingRank *r);
     int (*forward)(RingRank *r);  /* Q K V -> O lse */
@@ -125,6 +125,21 @@ int ring_wait(RingRank *r, RingExchange *x); /* one that was not started: nothin
  * short and the rank has failed. 0 bytes give a pointer too. */
 void *ring_alloc(RingRank *r, size_t bytes, const char *what);
 void ring_free(RingRank *r, void *p, size_t bytes); /* NULL is allowed */
+
+/* The same with its size, all zeros where it is not open. What a method's last pass leaves open,
+ * or a failure, is closed for it. */
+typedef struct RingBuffer {
+    void *data;
+    size_t bytes;
+} RingBuffer;
+
+void ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what);
+void ring_close_buffer(RingRank *r, RingBuffer *b); /* one that is not open: nothing happens */
+/* The memory, which is not the buffer's any more; *bytes: its size. */
+void *ring_take_buffer(RingRank *r, RingBuffer *b, size_t *bytes);
+/* r->method: zeros in host memory, until the method's last pass has ended. NULL: the rank has
+ * failed. */
+void *ring_method_state(RingRank *r, size_t bytes);
 
 /* --- blocks ------------------------------------------------------------------------------------*/
 

@@ -179,6 +179,9 @@ typedef struct RingLog {
     int fault_struck;      /* the fault has been injected, in this round */
     int trace;             /* keep events */
     void **kept;           /* ring_keep */
+    RingBuffer *open;      /* ring_open_buffer */
+    int open_count, open_room;
+    void *state; /* ring_method_state */
     int kept_count, kept_room;
     int stream;                        /* ring_stream */
     RingStreamList used[RING_STREAMS]; /* since something was asked for in both */
@@ -196,6 +199,9 @@ int ring_post(RingRank *r);
 int ring_stream_use(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who);
 int ring_stream_meet(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who);
 void ring_streams_forget(RingLog *log);
+
+/* A method's last pass has ended: its buffers and its state go. */
+void ring_method_end(RingRank *r);
 
 RingLog *ring_log_new(int trace);
 void ring_log_free(RingLog *log);

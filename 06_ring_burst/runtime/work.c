@@ -6,9 +6,12 @@
  * all. So ring_alloc counts the most that is live at once, in either pass, and the tests compare
  * with the model: 20 bytes for each element of a bf16 rank's queries forward, 38 backward.
  *
- * Interface (ring_rank.h): ring_alloc, ring_free, ring_zero, ring_copy, ring_split_rows, ring_add,
- * ring_narrow, ring_narrow_to, ring_widen, ring_round, ring_partial_size.
+ * Interface (ring_rank.h): ring_alloc, ring_free, RingBuffer, ring_method_state, ring_zero,
+ * ring_copy, ring_split_rows, ring_add, ring_narrow, ring_narrow_to, ring_widen, ring_round,
+ * ring_partial_size; ring_method_end (ring_world.h).
  */
+#include <stdlib.h>
+
 #include "runtime/ring_world.h"
 #include "tensor.h"
 
@@ -41,6 +44,71 @@ void ring_free(RingRank *r, void *p, size_t bytes)
         ring_touch(r, p, bytes, RING_WRITES, "ring_free");
     r->backend->free(r, p);
     r->live_bytes -= bytes;
+}
+
+/* --- buffers -----------------------------------------------------------------------------------*/
+
+/* One that is open stays: a pass may find the buffers that the pass before has left, with what is
+ * in them. */
+void ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what)
+{
+    RingLog *log = r->log;
+    if (b->data || r->failed)
+        return;
+    if (log->open_count == log->open_room) {
+        const int room = 2 * log->open_room + 16;
+        RingBuffer *more = realloc(log->open, (size_t)room * sizeof *more);
+        if (!more) {
+            ring_fail(r, "out of memory for a list of buffers");
+            return;
+        }
+        log->open = more;
+        log->open_room = room;
+    }
+    b->data = ring_alloc(r, bytes, what);
+    b->bytes = bytes;
+    if (b->data)
+        log->open[log->open_count++] = *b;
+}
+
+void *ring_take_buffer(RingRank *r, RingBuffer *b, size_t *bytes)
+{
+    RingLog *log = r->log;
+    const RingBuffer mine = *b;
+    int n = log->open_count;
+    while (n > 0 && log->open[n - 1].data != mine.data)
+        n--;
+    if (n > 0)
+        log->open[n - 1] = log->open[--log->open_count];
+    *b = (RingBuffer){0};
+    *bytes = mine.bytes;
+    return mine.data;
+}
+
+void ring_close_buffer(RingRank *r, RingBuffer *b)
+{
+    size_t bytes;
+    void *data = ring_take_buffer(r, b, &bytes);
+    ring_free(r, data, bytes);
+}
+
+/* In the log, which frees it if nobody else does. */
+void *ring_method_state(RingRank *r, size_t bytes)
+{
+    return r->method = r->log->state = ring_keep(r, bytes);
+}
+
+void ring_method_end(RingRank *r)
+{
+    RingLog *log = r->log;
+    while (log && log->open_count > 0) {
+        const RingBuffer b = log->open[--log->open_count];
+        ring_free(r, b.data, b.bytes);
+    }
+    if (log && log->state) {
+        ring_unkeep(r, log->state);
+        r->method = log->state = NULL;
+    }
 }
 
 /* --- copies ------------------------------------------------------------------------------------*/
