@@ -7,6 +7,7 @@
 N is the assignment, 1 to 6 (docs/course/N_*). DIR is written whole or not at all and holds
 
     handout.md stub.c *.suite   the assignment; with a key this year's change, too (twists.md)
+    debug.c                     where there is one: make debug and make asan run a case by hand
     include/                    the headers that the stub needs, and those that they include
     Makefile                    make, make grade
     python/                     for students of Python, where the text speaks of it
@@ -66,8 +67,20 @@ docker:
 	docker run --rm --platform linux/amd64 -v "$(CURDIR)":/work attention-course \\
 	    make grade SANDBOX=$(SANDBOX)
 clean:
-	rm -f *.o
+	rm -f *.o called
 .PHONY: all grade docker clean
+"""
+# where the assignment has a debug.c, which calls the student's code on the inputs of a case
+DEBUG = """
+CASE = -N 3 -d 2
+CALLS = debug.c mine.c -o called -lm
+debug:
+	$(CC) $(CFLAGS) -O0 -g $(CALLS)
+	gdb -q --args ./called $(CASE)
+asan:
+	$(CC) $(CFLAGS) -O1 -g -fsanitize=address,undefined $(CALLS)
+	./called $(CASE)
+.PHONY: debug asan
 """
 DOCKERFILE = """# SPDX-License-Identifier: MIT
 # The judge is a program for x86-64. Docker emulates that on other processors.
@@ -164,9 +177,10 @@ def needed_headers(texts):
 
 def student_files(folder, key, docker):
     text = (folder / "handout.md").read_text(encoding="utf-8")
-    files = {path.name: path for pattern in ("stub.*", "bench.*", "*.suite")
+    files = {path.name: path for pattern in ("stub.*", "bench.*", "debug.c", "*.suite")
              for path in sorted(folder.glob(pattern))}
-    stubs = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("stub.*"))]
+    stubs = [path.read_text(encoding="utf-8") for pattern in ("stub.*", "debug.c")
+             for path in sorted(folder.glob(pattern))]
     if key and kinds(folder):
         kind = chosen(folder, key)
         section = twist_text(folder, kind, key)
@@ -178,7 +192,8 @@ def student_files(folder, key, docker):
         files.update({f"python/{path.name}": path for path in sorted((COURSE / "python").iterdir())
                       if path.is_file()})
     own = folder / "Makefile"
-    files.update({"handout.md": text, "Makefile": own if own.is_file() else MAKEFILE})
+    made = MAKEFILE + (DEBUG if "debug.c" in files else "")
+    files.update({"handout.md": text, "Makefile": own if own.is_file() else made})
     files.update(needed_headers(stubs))
     files.update({"Dockerfile": DOCKERFILE} if docker else {})
     return files

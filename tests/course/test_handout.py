@@ -42,7 +42,7 @@ LENGTH = 12
 NUMBERS = range(1, 7)
 KEYS = [b"a key of the tests, %d" % n for n in range(8)]
 # What is no solution: these texts may share anything with one.
-GIVEN = ("common/attn.h", "common/tensor.h", "docs/course/include/*.h",
+GIVEN = ("common/attn.h", "common/tensor.h", "common/io/fill.h", "docs/course/include/*.h",
          "docs/course/python/adapters.py")
 SOLVED = (*similarity.SOLUTIONS, "tests/course/solutions/*.py")
 PART_OF_A_SOLUTION = """
@@ -247,6 +247,8 @@ def check_use(tap, build):
                "a file that is not there is named, once", run.stdout)
         tap.ok("flags: -N 3 -d 2\n" in run.stdout and re.search("Q = .*; .*; ", run.stdout),
                "a case to do by hand: flags, Q, K and V", run.stdout[:900])
+        inputs = re.search("Q = (.*)\n", run.stdout)
+        check_by_hand(tap, given, inputs[1] if inputs else "")
         with zipfile.ZipFile(scratch / "given.zip") as archive:
             archive.extractall(scratch / "source")
         for program in handout.PROGRAMS:
@@ -268,6 +270,20 @@ def check_use(tap, build):
                    for test in found["tests"]) and
                len({test["name"] for test in found["tests"]}) == len(found["tests"]),
                "its results keep Gradescope's format")
+
+
+def check_by_hand(tap, given, inputs):
+    """make asan: the case of the report, a right solution and one that writes behind O."""
+    source = (HERE / "solutions" / "2_flash_forward.c").read_text(encoding="utf-8")
+    for text, good in ((source, True), (source.replace("lse[i + r] =", "lse[i + r + 1] ="), False)):
+        (given / "mine.c").write_text(text, encoding="utf-8")
+        run = subprocess.run(["make", "-s", "asan"], cwd=given, capture_output=True, text=True,
+                             check=False)
+        rows = re.findall(r"Q\[\d\] = (.*)", run.stdout)
+        tap.ok((run.returncode == 0) == good and
+               ("; ".join(rows) == inputs if good else "AddressSanitizer" in run.stderr),
+               f"make asan: {'the case of the report' if good else 'a write behind lse'}",
+               f"{inputs}\n{run.stdout}{run.stderr}"[:1500])
 
 
 def check_class(tap, build):
