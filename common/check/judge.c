@@ -86,9 +86,10 @@ static int check_with_own_rows(Check *check, const Reference *r, const RunResult
 }
 
 /* What ./ladder grade would say of this one case: the hint of its first wrong array. */
-static void print_hint(const Check *check, const RunResult *out, const CliCase *c)
+static void print_hint(const Check *check, const Oracle *oracle, const RunResult *out,
+                       const CliCase *c)
 {
-    const HintRun run = {hint_case_new(&out->args, c->backward, 4.0), &out->args, check, 0,
+    const HintRun run = {hint_case_new(&out->args, oracle, c->backward, 4.0), &out->args, check, 0,
                          c->block_kv};
     HintVerdict verdict;
     HintSymptom hint;
@@ -117,7 +118,7 @@ int judge_result(Check *check, const Reference *r, const RunResult *out, const C
     if (!check->pass)
         check_explain(check, v->name, &out->args, stderr);
     if (!check->pass && v == &c->so) /* a student's; ours have none of these mistakes */
-        print_hint(check, out, c);
+        print_hint(check, &r->oracle, out, c);
     if (out->leaked_bytes > 0) {
         check->pass = 0;
         cli_refuse("%s: %s", v->name, out->failure);

@@ -277,7 +277,7 @@ static int copy_own(HintGiven *own, const HintRun *run)
     own->O = malloc((size_t)(rows * n->d) * sizeof *own->O);
     own->lse = malloc((size_t)rows * sizeof *own->lse);
     for (int64_t r = 0; row && own->O && own->lse && r < rows; r++) {
-        tensor_read_row(&run->found->O, r / (n->Nq * n->H), r / n->H % n->Nq, r % n->H, row);
+        tensor_read_row(&run->found->O, r / (n->Nq * n->H), r % n->Nq, r / n->Nq % n->H, row);
         for (int64_t x = 0; x < n->d; x++)
             own->O[r * n->d + x] = row[x];
         own->lse[r] = run->found->lse[r];

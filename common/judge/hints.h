@@ -34,10 +34,10 @@ extern "C" {
 
 typedef struct HintCase HintCase;
 
-/* args: host inputs that stay where they are until hint_case_free. backward: gradients are judged,
- * too. c: as in check_outputs. NULL: memory is short, or the case is so large that its rows cannot
- * be computed in reasonable time (64 times HINT_WORK). */
-HintCase *hint_case_new(const AttnArgs *args, int backward, double c);
+/* args: host inputs, oracle: their reference; both stay until hint_case_free. backward: gradients
+ * are judged, too. c: as in check_outputs. NULL: memory is short, the oracle is a sample, or the
+ * case is so large that its rows cannot be computed in reasonable time (64 times HINT_WORK). */
+HintCase *hint_case_new(const AttnArgs *args, const Oracle *oracle, int backward, double c);
 void hint_case_free(HintCase *c);
 
 /* A case as one submission computed it. */

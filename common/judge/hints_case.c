@@ -137,32 +137,15 @@ static int make_scratch(HintCase *c)
                : -1;
 }
 
-/* O and lse of the definition, whole: gradients start from them. */
-static int compute_right(HintCase *c)
-{
-    static const HintBug none = {0};
-    const AttnShape *n = &c->n;
-    const int64_t rows = n->B * n->Nq * n->H;
-    double *out = malloc((size_t)(2 * n->d + 2) * sizeof *out);
-    c->right.O = malloc((size_t)(rows * n->d) * sizeof *c->right.O);
-    c->right.lse = malloc((size_t)rows * sizeof *c->right.lse);
-    for (int64_t r = 0; out && c->right.O && c->right.lse && r < rows; r++) {
-        const int64_t b = r / (n->Nq * n->H), i = r / n->H % n->Nq, h = r % n->H;
-        hint_forward_row(c, &none, (HintTile){n->Nk, 1}, b, h, i, out);
-        memcpy(c->right.O + r * n->d, out, (size_t)n->d * sizeof *out);
-        c->right.lse[(b * n->H + h) * n->Nq + i] = out[n->d];
-    }
-    free(out);
-    return out && c->right.O && c->right.lse ? 0 : -1;
-}
-
-HintCase *hint_case_new(const AttnArgs *args, int backward, double factor)
+HintCase *hint_case_new(const AttnArgs *args, const Oracle *oracle, int backward, double factor)
 {
     const AttnShape *n = &args->shape;
-    HintCase *c = calloc(1, sizeof *c);
+    HintCase *c = oracle->whole ? calloc(1, sizeof *c) : NULL;
     if (!c)
         return NULL;
     c->args = args;
+    c->oracle = oracle;
+    c->right = (HintGiven){oracle->O.value, oracle->lse.value};
     c->n = *n;
     c->backward = backward;
     c->c = factor;
@@ -181,10 +164,6 @@ HintCase *hint_case_new(const AttnArgs *args, int backward, double factor)
     for (int64_t r = 0; r < n->B * n->Nk * n->Hkv; r++)
         c->largest_k = c->K_norm[r] > c->largest_k ? c->K_norm[r] : c->largest_k;
     place(c);
-    if (backward && compute_right(c) != 0) {
-        hint_case_free(c);
-        return NULL;
-    }
     return c;
 }
 
@@ -197,10 +176,9 @@ void hint_case_free(HintCase *c)
         hypotheses += hint_tile_count(hint_mistakes[m].tiles);
     for (int n = 0; c->rows && n < 3 * hypotheses; n++)
         free(c->rows[n].at);
-    double *const all[] = {c->Q,         c->K,          c->V,        c->dO,        c->Q_norm,
-                           c->K_norm,    c->V_norm,     c->dO_norm,  c->s,         c->w,
-                           c->keep,      c->column_lse, c->right.O,  c->right.lse, c->Q_else[0],
-                           c->Q_else[1], c->K_else[0],  c->K_else[1]};
+    double *const all[] = {
+        c->Q, c->K, c->V,    c->dO,         c->Q_norm,    c->K_norm,    c->V_norm,    c->dO_norm,
+        c->s, c->w, c->keep, c->column_lse, c->Q_else[0], c->Q_else[1], c->K_else[0], c->K_else[1]};
     for (size_t n = 0; n < sizeof all / sizeof *all; n++)
         free(all[n]);
     free(c->q_at);

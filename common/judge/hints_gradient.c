@@ -41,7 +41,7 @@ static Row row_of(HintCase *c, const HintBug *bug, HintTile tile, const HintGive
                   int64_t h, int64_t i)
 {
     const int64_t d = c->n.d, at = (b * c->n.Nq + i) * c->n.H + h;
-    const double *O = g->O + at * d;
+    const double *O = g->O + ((b * c->n.H + h) * c->n.Nq + i) * d;
     Row r = {c, bug, tile, b, h, i, hint_q(c, bug->feed, b, h, i), c->dO + at * d, 0, 0, 0, 0};
     r.lse = g->lse[(b * c->n.H + h) * c->n.Nq + i];
     r.delta = hint_dot(r.dO, O, d);

@@ -226,9 +226,9 @@ extern const int hint_mistake_count;
 int hint_tile_count(int tiles);
 HintTile hint_tile(int tiles, int n, int64_t d); /* 0 <= n < hint_tile_count(tiles) */
 
-/* Where a gradient starts: float64 copies of the O and lse that a backward pass got. */
+/* Where a gradient starts: the O and lse that a backward pass got, in float64. */
 typedef struct HintGiven {
-    double *O, *lse; /* [B][Nq][H][d], [B][H][Nq] */
+    double *O, *lse; /* [B][H][Nq][d], [B][H][Nq] */
 } HintGiven;
 
 /* Rows of one array group and one hypothesis, in the order of hint_unit. */
@@ -256,8 +256,9 @@ struct HintCase {
     uint8_t *see;         /* [Nk + SCRATCH] */
     double *column_lse;   /* [Nq or Nk], of head column_of, or -1 */
     int64_t column_of;
-    HintGiven right; /* with a backward: the definition's own */
-    struct {         /* of the row asked for last */
+    const Oracle *oracle; /* the definition itself */
+    HintGiven right;      /* its O and lse */
+    struct {              /* of the row asked for last */
         int64_t strip, T, Tq, tile;
     } last;
     HintRows *rows; /* [hypotheses][3] */

@@ -52,7 +52,7 @@ static int make_line(Line *l, const CliCase *flags)
         return status;
     status = reference_make(&l->reference, &l->problem, flags);
     if (status == EXIT_OK)
-        l->hints = hint_case_new(&l->problem.args, flags->backward, 4.0);
+        l->hints = hint_case_new(&l->problem.args, &l->reference.oracle, flags->backward, 4.0);
     return status;
 }
 

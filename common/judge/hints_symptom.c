@@ -23,27 +23,23 @@ static void say(HintSymptom *s, const char *code, const char *sentence)
     snprintf(s->sentence, sizeof s->sentence, "%s", sentence);
 }
 
-/* off [N]: 1 where a row of any head is off, -1 where it was not looked at. */
+/* off [N]: 1 where a row of the head with the worst value is off. */
 static uint8_t *rows_off(const HintRun *run, int which, int64_t N)
 {
-    static const HintBug none = {0};
-    HintCase *c = run->of;
-    const int64_t d = c->n.d, b = run->check->array[which].b, h = run->check->array[which].h;
-    double *row = malloc((size_t)(2 * d + 2) * sizeof *row);
+    const HintCase *c = run->of;
+    const OracleArray *right = which == CHECK_O ? &c->oracle->O : &c->oracle->lse;
+    const int64_t b = run->check->array[which].b, h = run->check->array[which].h;
+    const int64_t width = which == CHECK_O ? c->n.d : 1, row = (b * c->n.H + h) * N;
     uint8_t *off = calloc((size_t)N, 1);
-    for (int64_t i = 0; row && off && i < N; i++) {
-        hint_forward_row(c, &none, (HintTile){N, 1}, b, h, i, row);
-        if (which == CHECK_LSE) {
-            const double found = run->found->lse[(b * c->n.H + h) * N + i];
-            off[i] = !(found == row[d] || fabs(found - row[d]) <= row[2 * d + 1]);
-        }
-        for (int64_t x = 0; which == CHECK_O && x < d; x++) {
-            const double found =
-                tensor_get(&run->found->O, tensor_offset(&run->found->O, b, i, h) + x);
-            off[i] |= !(fabs(found - row[x]) <= row[d + 1 + x]);
-        }
+    for (int64_t e = 0; off && e < N * width; e++) {
+        const int64_t i = e / width, at = row * width + e;
+        const double found =
+            which == CHECK_O
+                ? tensor_get(&run->found->O, tensor_offset(&run->found->O, b, i, h) + e % width)
+                : run->found->lse[at];
+        const double bound = right->fixed[at] + c->c * right->per_c[at];
+        off[i] |= !(found == right->value[at] || fabs(found - right->value[at]) <= bound);
     }
-    free(row);
     return off;
 }
 

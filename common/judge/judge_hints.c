@@ -41,7 +41,7 @@ static HintCase *hints_of(const JudgeCase *cases, int n, int count)
         known_count = known ? count : 0;
     }
     if (n < known_count && !known[n])
-        known[n] = hint_case_new(&cases[n].truth, cases[n].problem.backward, 4.0);
+        known[n] = hint_case_new(&cases[n].truth, &cases[n].oracle, cases[n].problem.backward, 4.0);
     return n < known_count ? known[n] : NULL;
 }
 
