@@ -16,7 +16,7 @@
  * feed the product P V straight from the registers in which S was accumulated.
  *
  * Source: PTX ISA, "Matrix fragments for mma.m16n8k16", "ldmatrix", "cp.async". All of it needs
- * sm_80; for an older target the functions are empty, and the host refuses to launch (run_for_16_bit).
+ * sm_80; for an older target the functions are empty, and run_for_16_bit refuses to launch.
  *
  * Interface:
  * - mma_16816<T>: the product. ldmatrix_x4(_trans): four 8x8 fragments from shared memory.
