@@ -9,14 +9,7 @@
  */
 #include "pretend_cuda/pretend_gpu.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 enum { STREAMS = 3, BYTES = 64 };
 
@@ -117,9 +110,8 @@ static int keeps(Order order)
     return order == EVENT || order == CHAIN || order == HOST || order == SAME;
 }
 
-static void test_what_is_a_problem(void **unused)
+TEST(test_what_is_a_problem)
 {
-    (void)unused;
     for (int order = 0; order < ORDERS; order++)
         for (int how = 0; how < 9; how++)
             for (int apart = 0; apart < 2; apart++) {
@@ -137,9 +129,8 @@ static void test_what_is_a_problem(void **unused)
 
 /* A write that covers older uses and comes behind them stands for them; one that covers a part of
  * them, or does not come behind all, does not. */
-static void test_older_uses_are_remembered(void **unused)
+TEST(test_older_uses_are_remembered)
 {
-    (void)unused;
     for (int part = 0; part < 2; part++) {
         begin(part);
         ask(0, 'a', memory, PRETEND_READS);
@@ -163,10 +154,9 @@ static void test_older_uses_are_remembered(void **unused)
 }
 
 /* A stream rushes ahead, another one overtakes it, and so on. */
-static void test_streams_take_turns(void **unused)
+TEST(test_streams_take_turns)
 {
     int most = 0;
-    (void)unused;
     for (int seed = 0; seed < 32; seed++) {
         int turns = 0;
         begin(seed);
@@ -181,10 +171,9 @@ static void test_streams_take_turns(void **unused)
     assert_true(most > 1);
 }
 
-static void test_orders_come_about(void **unused)
+TEST(test_orders_come_about)
 {
     int seen[ORDERS][2] = {{0}};
-    (void)unused;
     for (int seed = 0; seed < 32; seed++)
         for (int order = 0; order < ORDERS; order++) {
             begin(seed);
@@ -207,10 +196,9 @@ static void test_orders_come_about(void **unused)
 
 /* --- memory ------------------------------------------------------------------------------------*/
 
-static void test_memory(void **unused)
+TEST(test_memory)
 {
     char words[256], host[BYTES];
-    (void)unused;
     begin(0);
     ask(0, 'a', memory, PRETEND_READS);
     (void)cudaFree(memory);
@@ -236,10 +224,9 @@ static void test_memory(void **unused)
     assert_int_equal(0, end_well());
 }
 
-static void test_events(void **unused)
+TEST(test_events)
 {
     float ms = -1;
-    (void)unused;
     begin(0);
     assert_int_equal(cudaSuccess, cudaEventQuery(events[0])); /* never recorded */
     ask(0, 'a', memory, PRETEND_WRITES);
@@ -258,13 +245,6 @@ static void test_events(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_a_problem),
-        cmocka_unit_test(test_older_uses_are_remembered),
-        cmocka_unit_test(test_streams_take_turns),
-        cmocka_unit_test(test_orders_come_about),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_events),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_what_is_a_problem, test_older_uses_are_remembered,
+                     test_streams_take_turns, test_orders_come_about, test_memory, test_events);
 }

@@ -139,11 +139,10 @@ static void check_run(Case *c, const RingSetup *setup)
 
 /* One number of ranks for each case, method and layout. The list has masks, windows, packed
  * sequences, empty shards; numbers of ranks, nodes and types change from one to the next. */
-static void all_methods(void **state)
+TEST(all_methods)
 {
     const int ranks[] = {1, 2, 3, 4, 6, 8, 12};
     int number = 0;
-    (void)state;
     for (int n = 0; n < METHOD_CASES; n++)
         for (int dtype = 0; dtype < 2; dtype++) {
             Case *c = method_case_new(&method_cases[n], dtype ? ATTN_BF16 : ATTN_F32);
@@ -163,10 +162,9 @@ static void all_methods(void **state)
 }
 
 /* Equal blocks: kv heads from 1 to all, every method and number of ranks. */
-static void grouped_heads(void **state)
+TEST(grouped_heads)
 {
     const int64_t kv_heads[] = {1, 2, 4, 8};
-    (void)state;
     for (int kv = 0; kv < 4; kv++) {
         Case *c = case_new((AttnShape){1, 8, kv_heads[kv], 32, 32, 4}, ATTN_F16, LAYOUT_BSHD, 1);
         for (int method = RING_METHOD_RING; method < RING_METHODS; method++)
@@ -180,7 +178,7 @@ static void grouped_heads(void **state)
 }
 
 /* Bytes of a bf16 rank by elements of its queries, n H d, as the papers count them. */
-static void bytes_of_an_element(void **state)
+TEST(bytes_of_an_element)
 {
     const struct {
         RingMethod method;
@@ -190,7 +188,6 @@ static void bytes_of_an_element(void **state)
                   {RING_METHOD_RING, 2, 16, 38},
                   {RING_METHOD_BURST, 2, 16, 28},
                   {RING_METHOD_RING, 1, 12, 22}};
-    (void)state;
     for (size_t n = 0; n < sizeof wanted / sizeof *wanted; n++) {
         const int G = wanted[n].ranks;
         const int64_t rows = 64 * 2, u = rows * 32;
@@ -215,7 +212,7 @@ static void bytes_of_an_element(void **state)
 
 /* The program's own check of a run: whatever is off by a byte is told, of memory what is off by
  * more than 5 %. */
-static void what_does_not_agree_is_told(void **state)
+TEST(what_does_not_agree_is_told)
 {
     const Option o = {"agree", {1, 2, 1, 20, 20, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
     const RingSetup setup = {
@@ -223,7 +220,6 @@ static void what_does_not_agree_is_told(void **state)
     Case *c = case_option(&o, ATTN_F32, 1, 1);
     Run *run = calloc(1, sizeof *run);
     char why[256] = "";
-    (void)state;
     assert_non_null(run);
     assert_int_equal(1, run_open(run, c, &setup));
     for (int pass = RING_FORWARD; pass <= RING_BACKWARD; pass++) {
@@ -256,11 +252,5 @@ static void what_does_not_agree_is_told(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_of_an_element),
-        cmocka_unit_test(grouped_heads),
-        cmocka_unit_test(all_methods),
-        cmocka_unit_test(what_does_not_agree_is_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(bytes_of_an_element, grouped_heads, all_methods, what_does_not_agree_is_told);
 }

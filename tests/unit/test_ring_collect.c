@@ -102,10 +102,9 @@ static void run_same(AttnShape s, TensorLayout layout, RingLayout dealt, int ran
 }
 
 /* Fewer tokens than ranks, one, and numbers that nothing divides. */
-static void small_shards(void **state)
+TEST(small_shards)
 {
     static const int64_t tokens[] = {1, 2, 3, 7, 31};
-    (void)state;
     for (size_t n = 0; n < sizeof tokens / sizeof *tokens; n++)
         for (int layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++)
             for (int dealt = RING_CONTIGUOUS; dealt <= RING_STRIPED; dealt++)
@@ -117,10 +116,9 @@ static void small_shards(void **state)
 /* A token of Q has 2 MiB, so each rank has 5 or 6 chunks, one of which begins in the first half of
  * its dQ and ends in the second. Strides with gaps are moved head by head. And a token of more than
  * a chunk. */
-static void many_chunks(void **state)
+TEST(many_chunks)
 {
     const AttnShape shape = {2, 512, 1, 21, 17, 1024};
-    (void)state;
     if (quick()) /* under sanitizers: too much memory */
         return;
     run_same(shape, LAYOUT_BSHD, RING_ZIGZAG, 2, 1);
@@ -130,13 +128,12 @@ static void many_chunks(void **state)
 }
 
 /* Where rank 0 has no memory for a result, the ranks run and send all the same. */
-static void results_that_nobody_wants(void **state)
+TEST(results_that_nobody_wants)
 {
     const RingSetup setup = sim_setup(3, RING_ZIGZAG);
     SimCase *c = sim_case(sim_causal(7), &setup, &same);
     AttnArgs *args = &c->problem->args;
     float *const lse = args->lse;
-    (void)state;
     args->lse = NULL;
     args->O.data = args->dQ.data = args->dK.data = args->dV.data = NULL;
     assert_int_equal(0, sim_run(c));
@@ -146,8 +143,5 @@ static void results_that_nobody_wants(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(small_shards),
-                                       cmocka_unit_test(many_chunks),
-                                       cmocka_unit_test(results_that_nobody_wants)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(small_shards, many_chunks, results_that_nobody_wants);
 }

@@ -116,11 +116,10 @@ static void check_schedule(Setting *c, RingPass pass, const RingRates *rates)
     ring_schedule_free(&s);
 }
 
-static void every_timetable(void **state)
+TEST(every_timetable)
 {
     const AttnRule rules[] = {{-1, -1}, {-1, 0}, {5, 0}, {3, 2}, {-1, 4}};
     const RingRates rates = ring_rates_default("sim", ATTN_F32);
-    (void)state;
     for (int n = 0; n < 3000; n++) {
         RingSetup setup = {.method = (RingMethod)(1 + n % (RING_METHODS - 1)),
                            .layout = (RingLayout)(case_random() % RING_LAYOUTS),
@@ -142,10 +141,9 @@ static void every_timetable(void **state)
 }
 
 /* Parts of blocks: the halves of a pair of blocks make the whole. */
-static void work_of_parts(void **state)
+TEST(work_of_parts)
 {
     const AttnRule rules[] = {{-1, -1}, {-1, 0}, {5, 0}, {3, 2}, {-1, 4}};
-    (void)state;
     for (int n = 0; n < 500; n++) {
         const RingSetup setup = {.method = RING_METHOD_RING,
                                  .layout = (RingLayout)(case_random() % RING_LAYOUTS),
@@ -199,10 +197,9 @@ static void setting_even(Setting *c, RingSetup setup, int64_t tokens, AttnRule r
 }
 
 /* T = t_comp(0) + sum of max(t_comp, a + bytes/BW): all ranks alike, messages fast or slow. */
-static void closed_form(void **state)
+TEST(closed_form)
 {
     const double slow[] = {0, 1e-9, 1e-6, 1e-3};
-    (void)state;
     for (int G = 1; G <= 9; G++)
         for (int n = 0; n < 4; n++) {
             const RingSetup setup = {.method = RING_METHOD_RING, .ranks = G, .nodes = 1};
@@ -224,9 +221,8 @@ static void closed_form(void **state)
 }
 
 /* Causal: contiguous waits for the fullest block at every step, zigzag for nobody. */
-static void balance(void **state)
+TEST(balance)
 {
-    (void)state;
     for (int G = 2; G <= 8; G += 2)
         for (int layout = 0; layout < RING_LAYOUTS; layout++) {
             const RingSetup setup = {
@@ -249,10 +245,9 @@ static void balance(void **state)
 }
 
 /* A double ring needs the slow link once in g steps. */
-static void double_ring_hides_the_slow_link(void **state)
+TEST(double_ring_hides_the_slow_link)
 {
     double ms[2][2];
-    (void)state;
     for (int doubled = 0; doubled < 2; doubled++) {
         const RingSetup setup = {
             .method = doubled ? RING_METHOD_RING_DOUBLE : RING_METHOD_RING, .ranks = 8, .nodes = 2};
@@ -271,7 +266,7 @@ static void double_ring_hides_the_slow_link(void **state)
     assert_true(ms[1][1] < ms[0][1]);
 }
 
-static void hidden_share(void **state)
+TEST(hidden_share)
 {
 #define COMPUTE(from, to)                                                                          \
     {                                                                                              \
@@ -283,7 +278,6 @@ static void hidden_share(void **state)
     }
     const RingEvent events[] = {SEND(3, 5),      COMPUTE(0, 4), SEND(10, 14),
                                 COMPUTE(11, 12), SEND(4, 6),    COMPUTE(11.5, 13)};
-    (void)state;
     /* messages: 3..6 and 10..14; of these computed: 3..4, 11..13 */
     assert_true(fabs(ring_hidden_share(events, 6, RING_FORWARD) - 3.0 / 7) < 1e-12);
     assert_true(ring_hidden_share(events, 6, RING_BACKWARD) == 1);
@@ -291,12 +285,11 @@ static void hidden_share(void **state)
     assert_true(ring_hidden_share(NULL, 0, RING_FORWARD) == 1);
 }
 
-static void rates_from_a_file(void **state)
+TEST(rates_from_a_file)
 {
     char path[] = "/tmp/ring_rates_XXXXXX", why[256] = "";
     RingRates rates = ring_rates_default("nccl", ATTN_BF16);
     FILE *f = fdopen(mkstemp(path), "w");
-    (void)state;
     fprintf(f, "# fitted\nflops_forward 5e14\n\nbandwidth_inner 3.5e11\nlatency_outer 0\n");
     fclose(f);
     assert_int_equal(0, ring_rates_read(&rates, path, why));
@@ -319,14 +312,6 @@ static void rates_from_a_file(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_timetable),
-        cmocka_unit_test(work_of_parts),
-        cmocka_unit_test(closed_form),
-        cmocka_unit_test(balance),
-        cmocka_unit_test(double_ring_hides_the_slow_link),
-        cmocka_unit_test(hidden_share),
-        cmocka_unit_test(rates_from_a_file),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(every_timetable, work_of_parts, closed_form, balance,
+                     double_ring_hides_the_slow_link, hidden_share, rates_from_a_file);
 }

@@ -72,14 +72,13 @@ static void assert_near(double found, double expected)
 /* Two steps of two halves. 32 places hold both halves; 24 one and a half, and where the second half
  * of a step ends, the first one of the next has begun; 16 one, and two streams are no use. burst
  * cuts queries: all its 32 blocks in each half, half as long. */
-static void rounds_of_a_pass(void **state)
+TEST(rounds_of_a_pass)
 {
     const struct {
         int places;
         double two_streams, one_stream, burst;
     } known[] = {{32, 2, 4, 2}, {24, 3, 4, 4}, {16, 4, 4, 4}};
     uint8_t *mask = calloc(1024, 1024);
-    (void)state;
     for (int n = 0; n < 3; n++) {
         const RingRates rates = rates_of(known[n].places);
         RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};
@@ -102,11 +101,10 @@ static void rounds_of_a_pass(void **state)
  * for each step. In two streams no place is ever idle: 256 blocks are 10 rounds and two thirds. One
  * rank, and Ulysses, which has all tokens of one head, have one call. (ring-minimal waits for the
  * messages of each step, and has no GPU.) */
-static void no_place_is_idle_forward(void **state)
+TEST(no_place_is_idle_forward)
 {
     const RingRates rates = rates_of(24);
     uint8_t *mask = calloc((size_t)4096 * 4096, 1);
-    (void)state;
     for (int method = RING_METHOD_RING; method < RING_METHOD_RING_MINIMAL; method++) {
         RingSetup setup = {.method = (RingMethod)method, .ranks = 8, .nodes = 2};
         const int ulysses = method == RING_METHOD_ULYSSES;
@@ -129,11 +127,10 @@ static void no_place_is_idle_forward(void **state)
  * there. What is beside a half's blocks is not cut into blocks: each call takes ROUND / 10. Of
  * passes over memory step 0 has 0.1 for each half, since it reads no state; step 1, where half 0
  * begins at 1.1 and half 1 finds no idle place before 1.25, has 0.15: O is written rounded. */
-static void what_halves_of_heads_wait_for(void **state)
+TEST(what_halves_of_heads_wait_for)
 {
     const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};
     RingRates rates = rates_of(32);
-    (void)state;
     rates.post_s = ROUND;
     assert_near(pass_s(RING_FORWARD, setup, ATTN_BF16, -1, NULL, &rates), 5 * ROUND);
     rates.call_s = ROUND / 10;
@@ -144,13 +141,12 @@ static void what_halves_of_heads_wait_for(void **state)
 }
 
 /* Messages of ROUND / 10, dK and then dV: a half waits for its own. */
-static void each_half_waits_for_its_sums(void **state)
+TEST(each_half_waits_for_its_sums)
 {
     const struct {
         int places;
         double ends[4]; /* step 0: half 0, half 1; step 1 */
     } known[] = {{32, {1, 1, 2.2, 2.4}}, {24, {1, 2, 2.2, 3.2}}, {16, {1, 2, 3, 4}}};
-    (void)state;
     for (int n = 0; n < 3; n++) {
         const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};
         RingRates rates = rates_of(known[n].places);
@@ -177,13 +173,12 @@ static void each_half_waits_for_its_sums(void **state)
  * computed, and those of the second half before its blocks; the first half has begun by then.
  * Causal: rank 0 has nothing to compute until rank 1 has sent it the sums of its keys. Of these
  * the first tile is the longest, so half 0 ends last. */
-static void passes_over_memory(void **state)
+TEST(passes_over_memory)
 {
     const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};
     const double q = 512 * 8 * 4, kv = 2 * q;
     const double before = 10 * q + 4 * kv, half = 16 * kv / 4, after = 6 * (q + kv);
     RingRates rates = rates_of(32);
-    (void)state;
     rates.memory = 1e9;
     assert_near(backward_s(setup, ATTN_BF16, -1, NULL, &rates),
                 2 * ROUND + (before + 3 * half + after) / rates.memory);
@@ -218,11 +213,10 @@ static void check_order(const RingSchedule *s, int rank)
 /* Faster than with one stream, on an average and up to what a greedy order of blocks may lose, and
  * never faster than all places can be. (Half 1 of a causal block is shorter: its sums would leave
  * first, and those of half 0 come late, if messages were not in a queue.) */
-static void many_plans(void **state)
+TEST(many_plans)
 {
     const AttnRule rules[] = {{-1, -1}, {-1, 0}, {300, 0}, {200, 100}};
     double saved = 0;
-    (void)state;
     for (int n = 0; n < 200; n++) {
         const int ranks = 2 << case_random() % 2;
         static const RingMethod methods[] = {RING_METHOD_RING, RING_METHOD_RING_DOUBLE,
@@ -278,10 +272,9 @@ static void check_heads(const RingSchedule *s, int rank)
 /* Calls of 16 bits against those of float32 and the same work: never slower by more than what the
  * order may lose (half 1's long blocks come behind half 0's short ones) and a call more for each
  * step, and never faster than all places can be. */
-static void many_forward_passes(void **state)
+TEST(many_forward_passes)
 {
     double saved = 0;
-    (void)state;
     for (int n = 0; n < 200; n++) {
         const int methods = RING_METHOD_RING_MINIMAL - 1;
         const RingMethod method = (RingMethod)(RING_METHOD_RING + n % methods);
@@ -320,14 +313,7 @@ static void many_forward_passes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounds_of_a_pass),
-        cmocka_unit_test(no_place_is_idle_forward),
-        cmocka_unit_test(what_halves_of_heads_wait_for),
-        cmocka_unit_test(each_half_waits_for_its_sums),
-        cmocka_unit_test(passes_over_memory),
-        cmocka_unit_test(many_plans),
-        cmocka_unit_test(many_forward_passes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(rounds_of_a_pass, no_place_is_idle_forward, what_halves_of_heads_wait_for,
+                     each_half_waits_for_its_sums, passes_over_memory, many_plans,
+                     many_forward_passes);
 }

@@ -112,9 +112,8 @@ static void judge_verified_drop(const SimCase *c, const RingFault *fault, int st
     losses_seen += strstr(failure, "one is lost") != NULL;
 }
 
-static void test_a_lost_message(void **unused)
+TEST(test_a_lost_message)
 {
-    (void)unused;
     everywhere(RING_DROP, 0, judge_drop);
     everywhere(RING_DROP, 1, judge_verified_drop);
     assert_true(losses_seen > STEPS);
@@ -156,9 +155,8 @@ static void judge_verified_duplicate(const SimCase *c, const RingFault *fault, i
                 strstr(c->report.failure, "expected were"));
 }
 
-static void test_a_doubled_message(void **unused)
+TEST(test_a_doubled_message)
 {
-    (void)unused;
     everywhere(RING_DUPLICATE, 0, judge_duplicate);
     everywhere(RING_DUPLICATE, 1, judge_verified_duplicate);
     assert_true(copies_seen >= 2 * G);
@@ -186,18 +184,16 @@ static void judge_verified_corrupt(const SimCase *c, const RingFault *fault, int
     expect(c, c->report.failure, part);
 }
 
-static void test_a_damaged_message(void **unused)
+TEST(test_a_damaged_message)
 {
-    (void)unused;
     everywhere(RING_CORRUPT, 0, judge_corrupt);
     everywhere(RING_CORRUPT, 1, judge_verified_corrupt);
 }
 
 /* --- delay and exit ----------------------------------------------------------------------------*/
 
-static void test_a_late_message(void **unused)
+TEST(test_a_late_message)
 {
-    (void)unused;
     for (int n = 0; n < 4; n++) {
         const RingFault fault = {RING_DELAY, n, 2 * n};
         SimCase *c = faulty(fault, n % 2, n / 2);
@@ -222,16 +218,15 @@ static void judge_exit(const SimCase *c, const RingFault *fault, int status)
         assert_true(c->report.rank[rank].failed);
 }
 
-static void test_a_rank_that_leaves(void **unused)
+TEST(test_a_rank_that_leaves)
 {
-    (void)unused;
     everywhere(RING_EXIT, 0, judge_exit);
     everywhere(RING_EXIT, 1, judge_exit);
 }
 
 /* --- and ---------------------------------------------------------------------------------------*/
 
-static void test_a_fault_that_cannot_strike(void **unused)
+TEST(test_a_fault_that_cannot_strike)
 {
     const RingFault faults[] = {{RING_DROP, 1, G - 1}, {RING_CORRUPT, 2, 999}, {RING_EXIT, 3, 999}};
     const char *const parts[] = {
@@ -239,7 +234,6 @@ static void test_a_fault_that_cannot_strike(void **unused)
         "in step 3",
         "--inject corrupt@2:999 did not happen",
         "--inject exit@3:999 did not happen: rank 3 never came to step"};
-    (void)unused;
     for (int n = 0; n < 3; n++) {
         SimCase *c = faulty(faults[n], 0, n % 2);
         assert_int_equal(-1, sim_run(c));
@@ -256,10 +250,9 @@ static int poor_forward(RingRank *r)
     return plain_forward(r);
 }
 
-static void test_one_failure_ends_all(void **unused)
+TEST(test_one_failure_ends_all)
 {
     const RingMethodTable table = {plain_open, poor_forward, plain_backward, plain_close};
-    (void)unused;
     for (int adversarial = 0; adversarial < 2; adversarial++) {
         SimCase *c = faulty((RingFault){0}, 0, adversarial);
         c->task.method = &table;
@@ -275,11 +268,10 @@ static void test_one_failure_ends_all(void **unused)
 
 /* A benchmark: each round has the fault, the last one as well, whose results are looked at, and no
  * later round has the steps that a round does not have. */
-static void test_faults_in_every_round(void **unused)
+TEST(test_faults_in_every_round)
 {
     SimCase *c = faulty((RingFault){RING_CORRUPT, 1, G + 1}, 0, 0);
     double ms[2];
-    (void)unused;
     c->task.warmup = 1;
     c->task.rounds = 2;
     assert_int_equal(0, sim_run(c));
@@ -299,15 +291,7 @@ static void test_faults_in_every_round(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_lost_message),
-        cmocka_unit_test(test_a_doubled_message),
-        cmocka_unit_test(test_a_damaged_message),
-        cmocka_unit_test(test_a_late_message),
-        cmocka_unit_test(test_a_rank_that_leaves),
-        cmocka_unit_test(test_a_fault_that_cannot_strike),
-        cmocka_unit_test(test_one_failure_ends_all),
-        cmocka_unit_test(test_faults_in_every_round),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_a_lost_message, test_a_doubled_message, test_a_damaged_message,
+                     test_a_late_message, test_a_rank_that_leaves, test_a_fault_that_cannot_strike,
+                     test_one_failure_ends_all, test_faults_in_every_round);
 }

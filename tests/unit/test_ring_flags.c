@@ -4,16 +4,9 @@
  * follows from the mask, one name for a CPU row and a GPU row, refusals between flags.
  */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit.h"
 
 #include "attn_config.h"
 #include "cli/cli_internal.h"
@@ -37,23 +30,21 @@ static const Stage stage = {"unit",
 
 #include "cli_lines.h"
 
-static void defaults(void **state)
+TEST(defaults)
 {
     const CliCase c = accepted("");
     const CliRing *r = &c.ring;
-    (void)state;
     assert_true(r->ranks == 4 && !r->ranks_given && r->nodes == 0 && r->timeout_s == 60.0);
     assert_true(r->transport == CLI_SIM && r->link == CLI_LINK_NCCL && r->partials == ATTN_F32);
     assert_true(!r->adversarial && !r->inject && !r->verify_hops && !r->trace_json);
     assert_string_equal(c.variant, "all");
 }
 
-static void values(void **state)
+TEST(values)
 {
     CliCase c = accepted("--ranks 12 --nodes 3 --layout striped --partials bf16 --timeout 2.5 "
                          "--seed-schedule 18446744073709551615 --inject corrupt@11:7 --verify-hops "
                          "--method ring --trace-json t.json");
-    (void)state;
     assert_true(c.ring.ranks == 12 && c.ring.ranks_given && c.ring.nodes == 3);
     assert_true(c.ring.layout == RING_STRIPED && c.ring.partials == ATTN_BF16);
     assert_true(c.ring.timeout_s == 2.5 && c.ring.adversarial);
@@ -74,9 +65,8 @@ static void values(void **state)
 }
 
 /* Zigzag under a plain causal mask, neighbours under a window, and what the user says wins. */
-static void layouts(void **state)
+TEST(layouts)
 {
-    (void)state;
     assert_int_equal(accepted("").ring.layout, RING_CONTIGUOUS);
     assert_int_equal(accepted("--causal").ring.layout, RING_ZIGZAG);
     assert_int_equal(accepted("--mask causal-upper-left").ring.layout, RING_ZIGZAG);
@@ -98,11 +88,10 @@ static int selected(const CliCase *c)
 }
 
 /* One name is two rows: --device decides, auto takes the GPU's as well where there is a GPU. */
-static void rows(void **state)
+TEST(rows)
 {
     const int gpu = device_count() > 0;
     CliCase c = accepted("--device cpu");
-    (void)state;
     assert_int_equal(selected(&c), 3);
     c = accepted("--method ring");
     assert_true(!c.needs_cuda && selected(&c) == (gpu ? 5 : 1));
@@ -129,7 +118,7 @@ static void rows(void **state)
 #endif
 }
 
-static void refusals(void **state)
+TEST(refusals)
 {
     static const char *const lines[] = {"--ranks 0",
                                         "--ranks 65",
@@ -173,15 +162,11 @@ static void refusals(void **state)
                                         "--cu-seqlens-q q.npy --cu-seqlens-kv q.npy -B 2",
                                         "--cu-seqlens-q q.npy --cu-seqlens-kv q.npy --bundled",
                                         "--tensor-layout thd"};
-    (void)state;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         expect_refused(lines[i]);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(defaults), cmocka_unit_test(values),
-                                       cmocka_unit_test(layouts), cmocka_unit_test(rows),
-                                       cmocka_unit_test(refusals)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(defaults, values, layouts, rows, refusals);
 }

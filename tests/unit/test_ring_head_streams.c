@@ -173,55 +173,43 @@ static int a_mark_of_a_message(RingRank *r)
 
 enum { TOKENS = 8 }; /* of a rank: with so many queries their keys are not split */
 
-static void test_streams_wait_for_attention(void **unused)
+TEST(test_streams_wait_for_attention)
 {
-    (void)unused;
     play_with(streams_behind_attention, TOKENS, NULL);
 }
 
-static void test_attention_waits_for_streams(void **unused)
+TEST(test_attention_waits_for_streams)
 {
-    (void)unused;
     play_with(attention_behind_streams, TOKENS, NULL);
 }
 
-static void test_other_work_is_not_halved(void **unused)
+TEST(test_other_work_is_not_halved)
 {
-    (void)unused;
     play_with(attention_of_fewer_heads, TOKENS, NULL);
     play_with(split_keys_behind_both, TOKENS, NULL);
     play_with(attention_in_one_stream, TOKENS, NULL);
 }
 
-static void test_halves_do_not_wait_for_each_other(void **unused)
+TEST(test_halves_do_not_wait_for_each_other)
 {
-    (void)unused;
     play_with(a_stranger_in_stream_0, TOKENS, "attention");
     play_with(a_stranger_in_stream_1, TOKENS, "attention");
 }
 
-static void test_marks_wait_for_both(void **unused)
+TEST(test_marks_wait_for_both)
 {
-    (void)unused;
     play_with(a_mark_of_work, TOKENS, NULL);
     play_with(a_mark_of_a_message, TOKENS, NULL);
 }
 
-static void test_the_end_waits_for_both(void **unused)
+TEST(test_the_end_waits_for_both)
 {
-    (void)unused;
     play_with(an_end_behind_both, TOKENS, NULL);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_streams_wait_for_attention),
-        cmocka_unit_test(test_attention_waits_for_streams),
-        cmocka_unit_test(test_halves_do_not_wait_for_each_other),
-        cmocka_unit_test(test_marks_wait_for_both),
-        cmocka_unit_test(test_the_end_waits_for_both),
-        cmocka_unit_test(test_other_work_is_not_halved),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_streams_wait_for_attention, test_attention_waits_for_streams,
+                     test_halves_do_not_wait_for_each_other, test_marks_wait_for_both,
+                     test_the_end_waits_for_both, test_other_work_is_not_halved);
 }

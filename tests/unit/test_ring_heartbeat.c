@@ -5,17 +5,12 @@
  * Ranks are written on a board here without running: each slot has a place, and the process id of a
  * child of this test that sleeps, is stopped, or is gone.
  */
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit.h"
 
 #include "transports/mpi/heartbeat.h"
 
@@ -92,12 +87,11 @@ static void expect_explanation(const char *words)
         fail_msg("'%s' does not begin with '%s'", text, words);
 }
 
-static void test_a_place_is_one_word(void **state)
+TEST(test_a_place_is_one_word)
 {
     const HeartPlace corner = {RING_BACKWARD, 255, HEART_MEET, RING_TENSORS, RING_MAX_RANKS - 1};
     HeartBoard *again = heart_open(path);
     HeartPlace read;
-    (void)state;
     assert_non_null(again);
     heart_place(board, 3, corner);
     read = heart_read(again, 3); /* as another process sees it */
@@ -105,19 +99,17 @@ static void test_a_place_is_one_word(void **state)
     heart_close(again);
 }
 
-static void test_who_computes_is_to_blame(void **state)
+TEST(test_who_computes_is_to_blame)
 {
-    (void)state;
     circle();
     at(1, RING_FORWARD, 1, HEART_COMPUTE, 0, 0);
     expect_blame(3, 1, "; rank 1 is at forward step 1, computing for ");
 }
 
-static void test_a_stopped_process_is_to_blame(void **state)
+TEST(test_a_stopped_process_is_to_blame)
 {
     const pid_t stopped = child();
     int status;
-    (void)state;
     circle();
     board->slot[1].pid = stopped;
     kill(stopped, SIGSTOP);
@@ -135,9 +127,8 @@ static void test_a_stopped_process_is_to_blame(void **state)
     expect_blame(3, 1, "; rank 1 is gone, last seen at forward step 2");
 }
 
-static void test_in_a_circle_who_is_furthest_behind(void **state)
+TEST(test_in_a_circle_who_is_furthest_behind)
 {
-    (void)state;
     circle();
     expect_blame(0, 0, ", and the others wait as well"); /* all are as far */
     at(2, RING_FORWARD, 1, HEART_SEND, RING_V, 3);
@@ -151,11 +142,10 @@ static void test_in_a_circle_who_is_furthest_behind(void **state)
     expect_blame(0, 1, "; rank 1 is at forward step 2, waiting for K from rank 0");
 }
 
-static void test_who_is_missing_at_a_meeting(void **state)
+TEST(test_who_is_missing_at_a_meeting)
 {
     const pid_t stopped = child();
     int status;
-    (void)state;
     for (int rank = 0; rank < G; rank++)
         at(rank, RING_SETUP, 0, HEART_MEET, 0, 0);
     board->slot[3].pid = stopped; /* it has come, and does not go on */
@@ -173,10 +163,9 @@ static void test_who_is_missing_at_a_meeting(void **state)
     expect_blame(0, 1, "; rank 1 is at backward step 3, computing");
 }
 
-static void test_the_cause_of_an_end(void **state)
+TEST(test_the_cause_of_an_end)
 {
     const pid_t gone[2] = {child(), child()};
-    (void)state;
     circle();
     expect_explanation("the ranks ended, and none says why");
     heart_stop(board, 3, 0);
@@ -197,9 +186,8 @@ static void test_the_cause_of_an_end(void **state)
     expect_explanation("rank 0, forward step 2, waiting for K from rank 3: crashed (signal 11");
 }
 
-static void test_the_first_word(void **state)
+TEST(test_the_first_word)
 {
-    (void)state;
     assert_string_equal(heart_reported(board), "");
     assert_int_equal(heart_report(board, "one"), 1);
     assert_int_equal(heart_report(board, "two"), 0);
@@ -207,10 +195,9 @@ static void test_the_first_word(void **state)
 }
 
 /* A text that is cut off is a text. */
-static void test_little_room(void **state)
+TEST(test_little_room)
 {
     char text[16];
-    (void)state;
     circle();
     heart_explain(board, text, sizeof text);
     assert_string_equal(text, "the ranks ended");

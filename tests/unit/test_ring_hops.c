@@ -37,10 +37,9 @@ static const int64_t windows[][2] = {{-1, -1}, {-1, 0}, {0, 0},  {1, 0},        
 
 #define WINDOW_COUNT ((int)(sizeof windows / sizeof *windows))
 
-static void class_of_two_shards_is_exact(void **state)
+TEST(class_of_two_shards_is_exact)
 {
     int64_t met[3] = {0, 0, 0};
-    (void)state;
     for (int n = 0; n < LENGTHS_COUNT; n++)
         for (int m = 0; m < WINDOW_COUNT; m++)
             for (int layout = 0; layout < RING_LAYOUTS; layout++)
@@ -63,10 +62,9 @@ static void class_of_two_shards_is_exact(void **state)
     assert_true(met[0] > 1000 && met[1] > 1000 && met[2] > 1000);
 }
 
-static void hops_are_the_largest_distance(void **state)
+TEST(hops_are_the_largest_distance)
 {
     int partial = 0, both = 0;
-    (void)state;
     for (int n = 0; n < LENGTHS_COUNT; n++)
         for (int m = 0; m < WINDOW_COUNT; m++)
             for (int ranks = 1; ranks <= 9; ranks++) {
@@ -94,10 +92,9 @@ static void hops_are_the_largest_distance(void **state)
 }
 
 /* Equal blocks, one sequence, causal window of L: ceil(L / n) hops, not more than G - 1. */
-static void hops_of_a_causal_window_by_formula(void **state)
+TEST(hops_of_a_causal_window_by_formula)
 {
     const int64_t n = 12;
-    (void)state;
     for (int ranks = 1; ranks <= 8; ranks++)
         for (int64_t L = 0; L <= n * ranks + 3; L++) {
             Whole *w = whole_new(1, (int64_t[]){n * ranks}, (int64_t[]){n * ranks}, L, 0);
@@ -111,9 +108,8 @@ static void hops_of_a_causal_window_by_formula(void **state)
 }
 
 /* Layouts that spread every sequence over all ranks turn fully, whatever the window. */
-static void other_layouts_turn_fully(void **state)
+TEST(other_layouts_turn_fully)
 {
-    (void)state;
     for (int layout = RING_ZIGZAG; layout < RING_LAYOUTS; layout++) {
         Whole *w = whole_new(1, (int64_t[]){64}, (int64_t[]){64}, 4, 0);
         RingPlan *plan = plan_new(w, (RingLayout)layout, 4);
@@ -128,13 +124,12 @@ static void other_layouts_turn_fully(void **state)
 
 /* Causal, n tokens a rank: contiguous rank r has n(n+1)/2 + r n^2 pairs; with zigzag every rank has
  * as many at every step, and both halves of the keys nearly the same number. */
-static void work_of_the_ranks(void **state)
+TEST(work_of_the_ranks)
 {
     const int G = 4;
     const int64_t n = 16;
     Whole *w = whole_new(1, (int64_t[]){n * G}, (int64_t[]){n * G}, -1, 0);
     RingPlan *contiguous = plan_new(w, RING_CONTIGUOUS, G), *zigzag = plan_new(w, RING_ZIGZAG, G);
-    (void)state;
     for (int r = 0; r < G; r++) {
         int64_t sum = 0;
         for (int t = 0; t < G; t++)
@@ -176,10 +171,9 @@ static int64_t cut_rows(const RingPlan *plan, int q, int k)
     return rows;
 }
 
-static void work_of_the_model_is_exact(void **state)
+TEST(work_of_the_model_is_exact)
 {
     int64_t cut = 0;
-    (void)state;
     for (int n = 0; n < LENGTHS_COUNT; n++)
         for (int m = 0; m < WINDOW_COUNT; m++)
             for (int layout = 0; layout < RING_LAYOUTS; layout++) {
@@ -202,13 +196,7 @@ static void work_of_the_model_is_exact(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(class_of_two_shards_is_exact),
-        cmocka_unit_test(hops_are_the_largest_distance),
-        cmocka_unit_test(hops_of_a_causal_window_by_formula),
-        cmocka_unit_test(other_layouts_turn_fully),
-        cmocka_unit_test(work_of_the_ranks),
-        cmocka_unit_test(work_of_the_model_is_exact),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(class_of_two_shards_is_exact, hops_are_the_largest_distance,
+                     hops_of_a_causal_window_by_formula, other_layouts_turn_fully,
+                     work_of_the_ranks, work_of_the_model_is_exact);
 }

@@ -48,7 +48,7 @@ static int numbered_backward(RingRank *r)
     return 0;
 }
 
-static void results_are_those_of_the_last_round(void **unused)
+TEST(results_are_those_of_the_last_round)
 {
     const RingMethodTable table = {.forward = numbered_forward, .backward = numbered_backward};
     const RingSetup setup = sim_setup(1, RING_CONTIGUOUS);
@@ -56,7 +56,6 @@ static void results_are_those_of_the_last_round(void **unused)
     SimCase *c = sim_case(case_option(&o, ATTN_F32, 1, 1), &setup, &table);
     const AttnArgs *args = &c->problem->args;
     double forward_ms[ROUNDS], backward_ms[ROUNDS];
-    (void)unused;
     begun = 0;
     c->task.warmup = WARMUP;
     c->task.rounds = ROUNDS;
@@ -155,13 +154,12 @@ static int written_alone(RingRank *r, RingPass pass)
     return 0;
 }
 
-static void a_round_finds_no_results_of_another(void **unused)
+TEST(a_round_finds_no_results_of_another)
 {
     const RingMethodTable table = {.forward = counted_forward, .backward = counted_backward};
     RingBackend keeping = ring_backend_cpu;
     const RingSetup setup = sim_setup(1, RING_CONTIGUOUS);
     SimCase *c = sim_case(sim_causal(6), &setup, &table);
-    (void)unused;
     begun = left_over = 0;
     c->task.warmup = WARMUP;
     c->task.rounds = ROUNDS;
@@ -196,13 +194,12 @@ static int word_forward(RingRank *r)
     return ring_start(r, &x) || ring_wait(r, &x) ? -1 : 0;
 }
 
-static void nobody_is_timed_before_all_are_there(void **unused)
+TEST(nobody_is_timed_before_all_are_there)
 {
     const RingMethodTable table = {.open = late_open, .forward = word_forward};
     const RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
     SimCase *c = sim_case(sim_causal(6), &setup, &table);
     double forward_ms[1];
-    (void)unused;
     c->plan.backward = 0;
     c->task.forward_ms = forward_ms;
     assert_int_equal(0, sim_run(c));
@@ -221,13 +218,12 @@ static int slow_forward(RingRank *r)
     return 0;
 }
 
-static void the_time_is_that_of_the_slowest(void **unused)
+TEST(the_time_is_that_of_the_slowest)
 {
     const RingMethodTable table = {.forward = slow_forward};
     const RingSetup setup = sim_setup(3, RING_CONTIGUOUS);
     SimCase *c = sim_case(sim_causal(6), &setup, &table);
     double forward_ms[1];
-    (void)unused;
     c->plan.backward = 0;
     c->task.forward_ms = forward_ms;
     for (slow_rank = 0; slow_rank < 3; slow_rank++) {
@@ -239,11 +235,6 @@ static void the_time_is_that_of_the_slowest(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(results_are_those_of_the_last_round),
-        cmocka_unit_test(a_round_finds_no_results_of_another),
-        cmocka_unit_test(nobody_is_timed_before_all_are_there),
-        cmocka_unit_test(the_time_is_that_of_the_slowest),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(results_are_those_of_the_last_round, a_round_finds_no_results_of_another,
+                     nobody_is_timed_before_all_are_there, the_time_is_that_of_the_slowest);
 }

@@ -54,9 +54,8 @@ static void play(const RingMapCase *c, const RingRates *rates, double ms[2])
 
 /* The same numbers, but for the all-to-alls over several nodes: there the formula has both kinds of
  * links full all the time, and in the player messages wait for each other. */
-static void formulas_and_player(void **state)
+TEST(formulas_and_player)
 {
-    (void)state;
     for (int n = 0; n < 1500; n++) {
         const int ranks[] = {1, 2, 4, 8, 16}, G = ranks[case_random() % 5];
         const RingMapCase c = {.method = (RingMethod)(1 + n % (RING_METHOD_RING_MINIMAL - 1)),
@@ -90,9 +89,8 @@ static void formulas_and_player(void **state)
 
 /* With places for blocks and a host that takes time ranks are not alike any more. The formula takes
  * the slower of two, and knows nothing of who waits for whom: about as long as in the player. */
-static void formulas_and_places(void **state)
+TEST(formulas_and_places)
 {
-    (void)state;
     for (int n = 0; n < 300; n++) {
         const int G = 1 << (1 + case_random() % 3);
         const RingMethod method = (RingMethod)(1 + n % (RING_METHOD_RING_MINIMAL - 1));
@@ -126,14 +124,13 @@ static void formulas_and_places(void **state)
 /* Calls of 32 blocks on 24 places, in two streams: the formula knows that no place is idle between
  * them, and rounds only the last one. One stream, and 2 rounds for each, would take 1.45 times as
  * long. */
-static void heads_in_two_streams(void **state)
+TEST(heads_in_two_streams)
 {
     const RingMethod methods[] = {RING_METHOD_RING, RING_METHOD_BURST, RING_METHOD_ALLGATHER,
                                   RING_METHOD_RING_DOUBLE, RING_METHOD_BURST_DOUBLE};
     const RingRates rates = {
         .flops = {1e12, 1e12}, .places = {24, 24}, .memory = 1e30, .bandwidth = {1e30, 1e30}};
     const double round = 1e3 * 4 * 4 * 512 * 128 * 24 / 1e12;
-    (void)state;
     for (int n = 0; n < 5; n++) {
         RingMapCase c = {methods[n], 8, 2, 512, 8, 8, 4, 0, ATTN_BF16};
         double ms[2];
@@ -146,14 +143,13 @@ static void heads_in_two_streams(void **state)
 }
 
 /* 256 blocks on 264 places forward, 64 on 132 backward: one round each. */
-static void kernel_alone(void **state)
+TEST(kernel_alone)
 {
     const RingMapCase c = {RING_METHOD_RING, 1, 1, 1024, 32, 8, 128, 0, ATTN_BF16};
     const RingRates rates = {
         .flops = {1e12, 1e12}, .places = {264, 132}, .memory = 1e30, .pass_s = 0.5, .call_s = 0.25};
     const double pairs = 1024.0 * 1024, seconds[2] = {4 * 32 * 128.0 * pairs / 1e12 * 264 / 256,
                                                       10 * 32 * 128.0 * pairs / 1e12 * 132 / 64};
-    (void)state;
     for (int pass = 0; pass < 2; pass++)
         assert_true(fabs(ring_alone_ms(&c, &rates, pass ? RING_BACKWARD : RING_FORWARD) /
                              (1e3 * (0.75 + seconds[pass])) -
@@ -173,7 +169,7 @@ static int is_free(RingMapCase c, double n, const RingRates *rates, RingPass pas
  *   ring, float32 dKV   2 (12 d / 10 d) F/BW                       3632
  * A flat ring over nodes with 50 GB/s: 26000, and 6500; a double ring with 8 places: 3250, and 812
  * (if the inner ring is free too). */
-static void thresholds(void **state)
+TEST(thresholds)
 {
     const RingRates rates = {.flops = {650e12, 560e12}, .memory = 1e30, .bandwidth = {370e9, 50e9}};
     const struct {
@@ -189,7 +185,6 @@ static void thresholds(void **state)
                  {RING_METHOD_RING, RING_FORWARD, 64, 8, 8, 6500},
                  {RING_METHOD_RING_DOUBLE, RING_FORWARD, 64, 8, 32, 3514},
                  {RING_METHOD_RING_DOUBLE, RING_FORWARD, 64, 8, 8, 878}};
-    (void)state;
     for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
         const RingMapCase c = {
             known[k].method, known[k].ranks, known[k].nodes, 0, 32, known[k].Hkv, 128, 1,
@@ -201,11 +196,10 @@ static void thresholds(void **state)
     }
 }
 
-static void heads_that_cannot_be_dealt_out(void **state)
+TEST(heads_that_cannot_be_dealt_out)
 {
     const RingRates rates = ring_rates_default("nccl", ATTN_BF16);
     RingMapCase c = {RING_METHOD_ULYSSES, 64, 8, 1024, 32, 8, 128, 1, ATTN_BF16};
-    (void)state;
     assert_true(ring_map_ms(&c, &rates, RING_FORWARD) < 0);
     c.ranks = 32;
     c.nodes = 4;
@@ -214,10 +208,6 @@ static void heads_that_cannot_be_dealt_out(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(formulas_and_player),  cmocka_unit_test(formulas_and_places),
-        cmocka_unit_test(heads_in_two_streams), cmocka_unit_test(kernel_alone),
-        cmocka_unit_test(thresholds),           cmocka_unit_test(heads_that_cannot_be_dealt_out),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(formulas_and_player, formulas_and_places, heads_in_two_streams, kernel_alone,
+                     thresholds, heads_that_cannot_be_dealt_out);
 }

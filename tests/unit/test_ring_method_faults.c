@@ -52,10 +52,9 @@ static int try_method(RingMethod method, RingFault fault, int verify_hops, int a
     return struck;
 }
 
-static void test_faults_in_all_methods(void **unused)
+TEST(test_faults_in_all_methods)
 {
     const RingFaultKind kinds[] = {RING_DROP, RING_DUPLICATE, RING_CORRUPT, RING_EXIT};
-    (void)unused;
     for (int method = RING_METHOD_RING; method < RING_METHODS; method++) {
         int struck = 0;
         for (int k = 0; k < 4; k++)
@@ -101,11 +100,10 @@ static int early_forward(RingRank *r)
     return r->rank == 0 ? send_later(r) : look_early(r);
 }
 
-static void test_what_is_on_its_way_is_nan(void **unused)
+TEST(test_what_is_on_its_way_is_nan)
 {
     const RingMethodTable table = {.forward = early_forward};
     RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
-    (void)unused;
     setup.adversarial = 1;
     for (setup.schedule_seed = 0; setup.schedule_seed < 20; setup.schedule_seed++)
         sim_run_table(&table, setup, NULL);
@@ -113,7 +111,5 @@ static void test_what_is_on_its_way_is_nan(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_faults_in_all_methods),
-                                       cmocka_unit_test(test_what_is_on_its_way_is_nan)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_faults_in_all_methods, test_what_is_on_its_way_is_nan);
 }

@@ -67,18 +67,16 @@ static void try_case(const MethodCase *m, AttnDtype dtype, int number)
     case_free(c);
 }
 
-static void test_every_method_is_right(void **unused)
+TEST(test_every_method_is_right)
 {
-    (void)unused;
     for (int n = 0; n < METHOD_CASES; n++)
         try_case(&method_cases[n], (AttnDtype)(n % 3), n);
 }
 
 /* Every method with float32, and every divisor as a number of nodes. */
-static void test_every_number_of_nodes(void **unused)
+TEST(test_every_number_of_nodes)
 {
     static RingReport report;
-    (void)unused;
     for (int n = 1; n < METHOD_CASES; n += 4) {
         Case *c = method_case_new(&method_cases[n], ATTN_F32);
         Oracle oracle;
@@ -122,10 +120,9 @@ static Bits bits_of_kernels(const Case *c)
     return bits_of(c);
 }
 
-static void test_one_rank_is_the_kernel(void **unused)
+TEST(test_one_rank_is_the_kernel)
 {
     static RingReport report;
-    (void)unused;
     for (int n = 0; n < METHOD_CASES; n++) {
         Case *c = method_case_new(&method_cases[n], (AttnDtype)((n + 1) % 3));
         const Bits kernels = bits_of_kernels(c);
@@ -146,11 +143,10 @@ static void test_one_rank_is_the_kernel(void **unused)
 }
 
 /* Free, with more rounds, with more threads, and with messages that come in another order. */
-static void test_every_run_has_the_same_bits(void **unused)
+TEST(test_every_run_has_the_same_bits)
 {
     static const int problems[] = {1, 5, 7, 10, 13};
     static RingReport report;
-    (void)unused;
     for (int p = 0; p < 5; p++)
         for (int method = RING_METHOD_RING; method < RING_METHODS; method++) {
             Case *c = method_case_new(&method_cases[problems[p]], (AttnDtype)((p + method) % 3));
@@ -206,10 +202,9 @@ static Error error_of(const OracleArray *expected, const Tensor *found)
  * 50 000 float32 errors is a matter of chance: another order of additions, or another compiler,
  * moves it by a factor of 1.6; the mean square does not move. So the numbers are always the same
  * ones, whatever the tests before have drawn. */
-static void test_eight_ranks_are_as_good_as_one(void **unused)
+TEST(test_eight_ranks_are_as_good_as_one)
 {
     static RingReport report;
-    (void)unused;
     case_state = 1;
     for (int n = 0; n < 4; n++) {
         Case *c = case_new((AttnShape){1, 8, n % 2 ? 8 : 1, 192, 192, 32},
@@ -245,14 +240,13 @@ static void test_eight_ranks_are_as_good_as_one(void **unused)
 }
 
 /* G - 1 roundings of half an ulp, 2^-9, each; what a gradient adds to a rounded sum may cancel. */
-static void test_bf16_partials_are_worse_but_not_wrong(void **unused)
+TEST(test_bf16_partials_are_worse_but_not_wrong)
 {
     static const RingMethod methods[] = {RING_METHOD_RING, RING_METHOD_BURST, RING_METHOD_ALLGATHER,
                                          RING_METHOD_RING_DOUBLE, RING_METHOD_BURST_DOUBLE};
     static RingReport report;
     Case *c = method_case_new(&method_cases[0], ATTN_F32);
     Oracle oracle;
-    (void)unused;
     assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
     for (int n = 0; n < 5; n++) {
         RingSetup setup = method_setup(methods[n], RING_CONTIGUOUS, 6, n < 3 ? 1 : 2);
@@ -282,13 +276,8 @@ static void test_bf16_partials_are_worse_but_not_wrong(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_method_is_right),
-        cmocka_unit_test(test_every_number_of_nodes),
-        cmocka_unit_test(test_one_rank_is_the_kernel),
-        cmocka_unit_test(test_every_run_has_the_same_bits),
-        cmocka_unit_test(test_eight_ranks_are_as_good_as_one),
-        cmocka_unit_test(test_bf16_partials_are_worse_but_not_wrong),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_every_method_is_right, test_every_number_of_nodes,
+                     test_one_rank_is_the_kernel, test_every_run_has_the_same_bits,
+                     test_eight_ranks_are_as_good_as_one,
+                     test_bf16_partials_are_worse_but_not_wrong);
 }

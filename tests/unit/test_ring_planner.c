@@ -152,9 +152,8 @@ static void choose(const Wish *w, RingSetup *setup, int free_layout, const RingR
         fail_msg("%s: %s", w->what, why);
 }
 
-static void known_answers(void **state)
+TEST(known_answers)
 {
-    (void)state;
     for (size_t n = 0; n < sizeof wishes / sizeof *wishes; n++) {
         const Wish *w = &wishes[n];
         const RingRates rates = link_rates(w);
@@ -172,10 +171,9 @@ static void known_answers(void **state)
 }
 
 /* What the user asked for stays. */
-static void wishes_are_kept(void **state)
+TEST(wishes_are_kept)
 {
     const RingRates rates = ring_rates_default("nccl", ATTN_BF16);
-    (void)state;
     for (int l = 0; l < RING_LAYOUTS; l++) {
         RingSetup setup = {.method = RING_METHOD_AUTO, .layout = (RingLayout)l};
         char why[RING_WHY];
@@ -190,7 +188,7 @@ static void wishes_are_kept(void **state)
     }
 }
 
-static void what_nothing_can_compute(void **state)
+TEST(what_nothing_can_compute)
 {
     const RingRates rates = ring_rates_default("nccl", ATTN_BF16);
     const AttnSegment tokens = {0, 64, 0, 0, 1};
@@ -200,7 +198,6 @@ static void what_nothing_can_compute(void **state)
                            .positions_k = {&tokens, 1}};
     RingSetup setup = {.method = RING_METHOD_ULYSSES, .ranks = 4, .nodes = 1};
     char why[RING_WHY] = "";
-    (void)state;
     assert_int_equal(-1, ring_choose(&setup, 1, &args, &rates, why));
     assert_non_null(strstr(why, "heads"));
     setup = (RingSetup){.method = RING_METHOD_AUTO, .ranks = 4, .nodes = 3};
@@ -212,7 +209,7 @@ static void what_nothing_can_compute(void **state)
 }
 
 /* Kernels compute what a full mask hides, and then hide it: the same choice, to the word. */
-static void a_full_mask_changes_nothing(void **state)
+TEST(a_full_mask_changes_nothing)
 {
     static const uint8_t open_to_all[64 * 64];
     static uint8_t one_pair[64 * 64];
@@ -224,7 +221,6 @@ static void a_full_mask_changes_nothing(void **state)
                      .positions_k = {&tokens, 1}};
     const uint8_t *const masks[] = {open_to_all, one_pair, NULL};
     char why[3][RING_WHY];
-    (void)state;
     memset(one_pair, 1, sizeof one_pair); /* 1: hidden */
     one_pair[0] = 0;
     for (int m = 0; m < 3; m++) {
@@ -238,13 +234,12 @@ static void a_full_mask_changes_nothing(void **state)
 
 /* What the lab notes say of the recorded speeds: copy engines are quicker than NCCL's kernels, and
  * only 16-bit types have tensor cores. */
-static void rates_of_links_and_types(void **state)
+TEST(rates_of_links_and_types)
 {
     const RingRates nccl = ring_rates_default("nccl", ATTN_BF16);
     const RingRates copy = ring_rates_default("copy", ATTN_BF16);
     const RingRates f32 = ring_rates_default("nccl", ATTN_F32);
     const RingRates cpu = ring_rates_default("mpi", ATTN_BF16);
-    (void)state;
     assert_true(copy.bandwidth[RING_INNER] > 1.3 * nccl.bandwidth[RING_INNER]);
     assert_true(copy.bandwidth[RING_OUTER] == nccl.bandwidth[RING_OUTER]);
     for (int pass = 0; pass < 2; pass++) {
@@ -255,9 +250,8 @@ static void rates_of_links_and_types(void **state)
 }
 
 /* Small, ragged, packed: something is chosen for everything, and burst never against the rules. */
-static void always_an_answer(void **state)
+TEST(always_an_answer)
 {
-    (void)state;
     for (int n = 0; n < 400; n++) {
         const int64_t Hkv = 1 + case_random() % 4, group = 1 + case_random() % 3;
         const Wish w = {
@@ -282,13 +276,6 @@ static void always_an_answer(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_answers),
-        cmocka_unit_test(wishes_are_kept),
-        cmocka_unit_test(what_nothing_can_compute),
-        cmocka_unit_test(a_full_mask_changes_nothing),
-        cmocka_unit_test(rates_of_links_and_types),
-        cmocka_unit_test(always_an_answer),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(known_answers, wishes_are_kept, what_nothing_can_compute,
+                     a_full_mask_changes_nothing, rates_of_links_and_types, always_an_answer);
 }

@@ -102,10 +102,9 @@ static int check_rows(RingRank *r)
     return 0;
 }
 
-static void test_small_work(void **unused)
+TEST(test_small_work)
 {
     RingSetup setup = sim_setup(2, RING_STRIPED);
-    (void)unused;
     run_checks(check_small_work, plain_problem(), setup);
     run_checks(check_rounding, plain_problem(), setup);
     run_checks(check_rows, case_option(&options[2], ATTN_F32, 3, 1), setup);
@@ -253,9 +252,8 @@ static int check_blocks(RingRank *r)
     return 0;
 }
 
-static void test_blocks_see_what_they_should(void **unused)
+TEST(test_blocks_see_what_they_should)
 {
-    (void)unused;
     for (int n = 0; n < OPTION_COUNT; n++)
         for (int layout = 0; layout < RING_LAYOUTS; layout++) {
             Case *problem = case_option(&options[n], (AttnDtype)(n % 3), 2, 1);
@@ -273,9 +271,8 @@ static float *zeros(int64_t count)
     return p;
 }
 
-static void test_one_rank_is_the_kernel(void **unused)
+TEST(test_one_rank_is_the_kernel)
 {
-    (void)unused;
     for (int n = 0; n < OPTION_COUNT; n++) {
         const RingSetup setup = sim_setup(1, RING_CONTIGUOUS);
         Case *ours = case_option(&options[n], (AttnDtype)(n % 3), 3, 1), *kernel;
@@ -310,10 +307,6 @@ static void test_one_rank_is_the_kernel(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small_work),
-        cmocka_unit_test(test_blocks_see_what_they_should),
-        cmocka_unit_test(test_one_rank_is_the_kernel),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_small_work, test_blocks_see_what_they_should,
+                     test_one_rank_is_the_kernel);
 }

@@ -5,18 +5,10 @@
  * any more; and that partial sums in bf16 widen the bound by as many roundings as they may have, no
  * more.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "unit.h"
 
 #include "check/judge.h"
 #include "report/report_internal.h"
@@ -92,11 +84,10 @@ static void expect(const char *text, const char *part)
         fail_msg("%s is not in %s", part, text);
 }
 
-static void ranks_in_json(void **state)
+TEST(ranks_in_json)
 {
     char text[8192], table[4096];
     Check check;
-    (void)state;
     memset(&check, 0, sizeof check);
     check.pass = 1;
     check.array[CHECK_O] = (CheckArray){.name = "O", .checked = 1, .max_error = 0.5};
@@ -118,10 +109,9 @@ static void ranks_in_json(void **state)
     assert_null(strstr(text, ":nan"));
 }
 
-static void no_ranks(void **state)
+TEST(no_ranks)
 {
     char text[8192], table[4096];
-    (void)state;
     make_row("--ranks 3 --nodes 3", NULL, NULL, text, table);
     expect(text, "\"ranks\":1,\"transport\":null,\"method\":null,\"layout\":null,\"nodes\":null,");
     expect(text, "\"seed_schedule\":null,\"inject\":null,\"verify_hops\":false,\"sent_bytes\":[],"
@@ -133,7 +123,7 @@ static void no_ranks(void **state)
 }
 
 /* Bounds of one case: those of float32, those with partials, and what dtype bf16 would have. */
-static void partials_widen_the_bound(void **state)
+TEST(partials_widen_the_bound)
 {
     char *plain[] = {"unit", "-N", "5", "-H", "1", "-d", "2", "--ranks", "1"};
     char *rounded[] = {"unit", "-N",      "5", "-H",         "1",   "-d",
@@ -142,7 +132,6 @@ static void partials_widen_the_bound(void **state)
     Cli a, b;
     Problem problem;
     Reference f32, partial;
-    (void)state;
     assert_int_equal(cli_parse(&a, &stage, 9, plain), CLI_CONTINUE);
     assert_int_equal(cli_parse(&b, &stage, 11, rounded), CLI_CONTINUE);
     assert_int_equal(problem_make(&problem, &a.cases[0]), EXIT_OK);
@@ -166,7 +155,7 @@ static void partials_widen_the_bound(void **state)
 }
 
 /* The folder is there when --json is tried, and gone when the first row comes. */
-static void no_place(void **state)
+TEST(no_place)
 {
     char *argv[] = {"unit", "-N", "1",       "-H",     "1",
                     "-d",   "1",  "--quiet", "--json", "gone/rows.jsonl"};
@@ -175,7 +164,6 @@ static void no_place(void **state)
     Report report;
     Problem problem;
     RunResult out = {.failure = "it did not run", .ring = &three};
-    (void)state;
     assert_non_null(mkdtemp(folder));
     assert_true(chdir(folder) == 0 && mkdir("gone", 0777) == 0);
     assert_int_equal(cli_parse(&cli, &stage, 10, argv), CLI_CONTINUE);
@@ -196,8 +184,5 @@ static void no_place(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_in_json), cmocka_unit_test(no_ranks),
-                                       cmocka_unit_test(no_place),
-                                       cmocka_unit_test(partials_widen_the_bound)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(ranks_in_json, no_ranks, no_place, partials_widen_the_bound);
 }

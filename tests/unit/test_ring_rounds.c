@@ -25,7 +25,7 @@ static void even_open(Even *c, RingSetup setup, int64_t tokens, AttnRule rule)
 }
 
 /* Places for blocks of 128 tokens, by hand. One head and no mask: n / 128 equal blocks. */
-static void rounds(void **state)
+TEST(rounds)
 {
     const struct {
         int64_t blocks, heads;
@@ -35,7 +35,6 @@ static void rounds(void **state)
                  {19, 7, 132, 264.0 / 133},
                  {1, 1, 1, 1},
                  {100, 20, 132, 2112.0 / 2000}};
-    (void)state;
     for (size_t n = 0; n < sizeof known / sizeof *known; n++)
         for (int pass = 0; pass < 2; pass++) {
             const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 1, .nodes = 1};
@@ -61,14 +60,13 @@ static void rounds(void **state)
 
 /* A causal mask: four blocks see 1, 2, 3 and 4 tiles (the last one half of it). On 2 places in the
  * kernel's order, 4, 3, 2, 1: 4 + 1 and 3 + 2. Half of the keys are two blocks: 4, 3 tiles. */
-static void rounds_of_unequal_blocks(void **state)
+TEST(rounds_of_unequal_blocks)
 {
     const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 1, .nodes = 1};
     const RingSpan all = {0, 0, 512}, first = {0, 0, 256};
     const double tile = 128.0 * 128, part = 128.0 * 129 / 2;
     RingRates rates = (RingRates){.flops = {1e9, 1e9}, .memory = 1e30};
     Even c;
-    (void)state;
     even_open(&c, setup, 512, (AttnRule){-1, 0});
     rates.places[0] = rates.places[1] = 2;
     for (int pass = 0; pass < 2; pass++) {
@@ -85,7 +83,7 @@ static void rounds_of_unequal_blocks(void **state)
 
 /* Two calls one after the other: the second takes the places that the first leaves idle. Of as many
  * blocks that they cannot matter one by one each place gets as much. */
-static void places_that_are_left(void **state)
+TEST(places_that_are_left)
 {
     const struct {
         int64_t blocks, heads, places;
@@ -94,7 +92,6 @@ static void places_that_are_left(void **state)
                  {8, 8, 64, 0, {1, 2}},  {8, 8, 132, 0.5, {1, 1.5}},
                  {8, 8, 64, 3, {1, 4}},  {64, 8, 3, 0, {512. / 3, 1024. / 3}}};
     const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 1, .nodes = 1};
-    (void)state;
     for (size_t n = 0; n < sizeof known / sizeof *known; n++) {
         const int64_t tokens = 128 * known[n].blocks;
         const double round =
@@ -117,7 +114,7 @@ static void places_that_are_left(void **state)
 
 /* A call is done when its own blocks are, whatever else is under way: 64 blocks of a round, then as
  * many of half a round beside them, on the 68 places that are left of 132. */
-static void done_when_its_own_blocks_are(void **state)
+TEST(done_when_its_own_blocks_are)
 {
     const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 1, .nodes = 1};
     const RingSpan all = {0, 0, 1024};
@@ -125,7 +122,6 @@ static void done_when_its_own_blocks_are(void **state)
     RingCall call = {RING_BACKWARD, all, all, 8, 1024 * 1024, 64.0 / 132};
     double load[RING_MOST_PLACES] = {0};
     Even c;
-    (void)state;
     even_open(&c, setup, 1024, (AttnRule){-1, -1});
     assert_true(fabs(ring_fill(&c.plan, &call, &rates, 0, load) - 1) < 1e-12);
     call.seconds /= 2;
@@ -136,9 +132,8 @@ static void done_when_its_own_blocks_are(void **state)
 /* Blocks of 1 us and a host that needs 10 us for each end of a message: it sets the pace. K and V,
  * sent and received, are 4 ends, handed over behind the first kernel; the last kernel is asked for
  * after the exchange of step G - 2. A pass costs what it costs. */
-static void slow_host(void **state)
+TEST(slow_host)
 {
-    (void)state;
     for (int G = 1; G <= 4; G++) {
         const RingSetup setup = {.method = RING_METHOD_RING, .ranks = G, .nodes = 1};
         RingRates rates = {.flops = {4.0 * 2 * 4 * 16 * 16 / 1e-6, 1e9},
@@ -158,12 +153,6 @@ static void slow_host(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounds),
-        cmocka_unit_test(rounds_of_unequal_blocks),
-        cmocka_unit_test(places_that_are_left),
-        cmocka_unit_test(done_when_its_own_blocks_are),
-        cmocka_unit_test(slow_host),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(rounds, rounds_of_unequal_blocks, places_that_are_left,
+                     done_when_its_own_blocks_are, slow_host);
 }

@@ -95,11 +95,10 @@ static int sinful_forward(RingRank *r)
     return ring_wait(r, &x);
 }
 
-static void test_memory_in_flight_is_not_touched(void **unused)
+TEST(test_memory_in_flight_is_not_touched)
 {
     const RingMethodTable table = {plain_open, sinful_forward, NULL, plain_close};
     RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
-    (void)unused;
     for (setup.adversarial = 0; setup.adversarial < 2; setup.adversarial++)
         for (sin_number = 0; sin_number < (int)(sizeof sins / sizeof *sins); sin_number++)
             sim_run_table(&table, setup, sins[sin_number]);
@@ -149,13 +148,12 @@ static int copied(const SimCase *c)
     return 1;
 }
 
-static void test_schedules_find_a_buffer_written_too_early(void **unused)
+TEST(test_schedules_find_a_buffer_written_too_early)
 {
     const RingMethodTable table = {plain_open, impatient_forward, NULL, plain_close};
     const Option o = {"square", {1, 1, 1, 8, 8, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
     RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
     int found = 0;
-    (void)unused;
     setup.adversarial = 1;
     for (setup.schedule_seed = 0; setup.schedule_seed < 20; setup.schedule_seed++) {
         SimCase *c = sim_case(case_option(&o, ATTN_F32, 1, 1), &setup, &table);
@@ -167,22 +165,20 @@ static void test_schedules_find_a_buffer_written_too_early(void **unused)
     assert_true(found > 10);
 }
 
-static void test_one_buffer_is_not_enough(void **unused)
+TEST(test_one_buffer_is_not_enough)
 {
     const RingMethodTable table = {plain_open, single_buffer_forward, NULL, plain_close};
     RingSetup setup = sim_setup(3, RING_CONTIGUOUS);
-    (void)unused;
     sim_run_table(&table, setup, "memory in flight: K");
 }
 
 /* --- schedules ---------------------------------------------------------------------------------*/
 
-static void test_schedules_can_be_repeated(void **unused)
+TEST(test_schedules_can_be_repeated)
 {
     RingSetup setup = sim_setup(4, RING_ZIGZAG);
     uint64_t seen[40];
     int different = 0;
-    (void)unused;
     setup.adversarial = 1;
     for (int seed = 0; seed < (quick() ? 8 : 40); seed++) {
         uint64_t first = 0;
@@ -250,21 +246,15 @@ static void try_schedules(RingMethod method)
     assert_int_equal(0, workspace_live());
 }
 
-static void test_all_methods_under_schedules(void **unused)
+TEST(test_all_methods_under_schedules)
 {
-    (void)unused;
     for (int method = RING_METHOD_RING; method < RING_METHODS; method++)
         try_schedules((RingMethod)method);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory_in_flight_is_not_touched),
-        cmocka_unit_test(test_one_buffer_is_not_enough),
-        cmocka_unit_test(test_schedules_find_a_buffer_written_too_early),
-        cmocka_unit_test(test_schedules_can_be_repeated),
-        cmocka_unit_test(test_all_methods_under_schedules),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_memory_in_flight_is_not_touched, test_one_buffer_is_not_enough,
+                     test_schedules_find_a_buffer_written_too_early, test_schedules_can_be_repeated,
+                     test_all_methods_under_schedules);
 }

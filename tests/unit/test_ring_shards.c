@@ -56,9 +56,8 @@ static void assert_dealt_once(const RingShard *shards, int ranks, AttnPositions 
         assert_int_equal(1, owners[n]);
 }
 
-static void every_token_is_dealt_once(void **state)
+TEST(every_token_is_dealt_once)
 {
-    (void)state;
     for (int n = 0; n < LENGTHS_COUNT; n++)
         for (int ranks = 1; ranks <= 17; ranks++)
             for (int layout = 0; layout < RING_LAYOUTS; layout++) {
@@ -72,9 +71,8 @@ static void every_token_is_dealt_once(void **state)
 }
 
 /* Positions of the whole need not be 0, 1, 2 ... */
-static void strides_of_the_whole_are_kept(void **state)
+TEST(strides_of_the_whole_are_kept)
 {
-    (void)state;
     for (int layout = 0; layout < RING_LAYOUTS; layout++) {
         Whole *w = whole_new(1, (int64_t[]){29}, (int64_t[]){29}, -1, -1);
         RingPlan *plan;
@@ -87,9 +85,8 @@ static void strides_of_the_whole_are_kept(void **state)
 }
 
 /* Sizes differ by one per sequence at most, so by two per sequence with zigzag's two chunks. */
-static void shares_are_nearly_equal(void **state)
+TEST(shares_are_nearly_equal)
 {
-    (void)state;
     for (int n = 0; n < LENGTHS_COUNT; n++)
         for (int ranks = 2; ranks <= 8; ranks++)
             for (int layout = 0; layout < RING_LAYOUTS; layout++) {
@@ -107,11 +104,10 @@ static void shares_are_nearly_equal(void **state)
 }
 
 /* 16 tokens, 4 ranks, by hand: the picture of shard.c. */
-static void layouts_by_hand(void **state)
+TEST(layouts_by_hand)
 {
     const char *const owner[RING_LAYOUTS] = {"0000111122223333", "0011223333221100",
                                              "0123012301230123"};
-    (void)state;
     for (int layout = 0; layout < RING_LAYOUTS; layout++) {
         Whole *w = whole_new(1, (int64_t[]){16}, (int64_t[]){16}, -1, 0);
         RingPlan *plan = plan_new(w, (RingLayout)layout, 4);
@@ -128,9 +124,8 @@ static void layouts_by_hand(void **state)
 /* The bit-equality of one rank with the kernel rests on this. */
 /* Gradients travel in halves, cut at tokens / 2: there, and nowhere else, zigzag's order goes back
  * to an early token, although chunks may be odd and sequences many. */
-static void zigzag_halves_meet_in_the_middle(void **state)
+TEST(zigzag_halves_meet_in_the_middle)
 {
-    (void)state;
     for (int64_t N = 24; N < 60; N++)
         for (int ranks = 2; ranks <= 3; ranks++)
             for (int sequences = 1; sequences <= 3; sequences++) {
@@ -147,9 +142,8 @@ static void zigzag_halves_meet_in_the_middle(void **state)
             }
 }
 
-static void alone_a_rank_keeps_the_order(void **state)
+TEST(alone_a_rank_keeps_the_order)
 {
-    (void)state;
     for (int n = 0; n < LENGTHS_COUNT; n++)
         for (int layout = 0; layout < RING_LAYOUTS; layout++) {
             Whole *w = whole_new(lengths[n].sequences, lengths[n].nq, lengths[n].nk, -1, 0);
@@ -162,9 +156,8 @@ static void alone_a_rank_keeps_the_order(void **state)
         }
 }
 
-static void a_run_has_the_positions_of_the_shard(void **state)
+TEST(a_run_has_the_positions_of_the_shard)
 {
-    (void)state;
     for (int n = 0; n < 3000; n++) {
         const Lengths *l = &lengths[case_random() % LENGTHS_COUNT];
         const int ranks = 1 + (int)(case_random() % 6);
@@ -210,10 +203,9 @@ static void assert_refused(AttnShape shape, RingSetup setup, const char *word)
     free(w);
 }
 
-static void refusals_name_the_reason(void **state)
+TEST(refusals_name_the_reason)
 {
     const AttnShape shape = {1, 12, 4, 16, 16, 8};
-    (void)state;
     assert_refused(shape, (RingSetup){RING_METHOD_RING, .ranks = 0, .nodes = 1}, "--ranks");
     assert_refused(shape, (RingSetup){RING_METHOD_RING, .ranks = 65, .nodes = 1}, "--ranks");
     assert_refused(shape, (RingSetup){RING_METHOD_RING_DOUBLE, .ranks = 6, .nodes = 4}, "--nodes");
@@ -224,10 +216,9 @@ static void refusals_name_the_reason(void **state)
 }
 
 /* Heads that can be dealt out: Hkv a multiple of G, or G of Hkv (kv heads are copied). */
-static void ulysses_takes_what_it_can_deal_out(void **state)
+TEST(ulysses_takes_what_it_can_deal_out)
 {
     const int ranks[] = {1, 2, 3, 4, 6, 12}, fine[] = {1, 1, 0, 1, 0, 1};
-    (void)state;
     for (int n = 0; n < 6; n++) {
         Whole *w = whole_new(1, (int64_t[]){16}, (int64_t[]){16}, -1, -1);
         const RingSetup setup = {RING_METHOD_ULYSSES, .ranks = ranks[n], .nodes = 1};
@@ -244,16 +235,8 @@ static void ulysses_takes_what_it_can_deal_out(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_token_is_dealt_once),
-        cmocka_unit_test(strides_of_the_whole_are_kept),
-        cmocka_unit_test(shares_are_nearly_equal),
-        cmocka_unit_test(layouts_by_hand),
-        cmocka_unit_test(zigzag_halves_meet_in_the_middle),
-        cmocka_unit_test(alone_a_rank_keeps_the_order),
-        cmocka_unit_test(a_run_has_the_positions_of_the_shard),
-        cmocka_unit_test(refusals_name_the_reason),
-        cmocka_unit_test(ulysses_takes_what_it_can_deal_out),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(every_token_is_dealt_once, strides_of_the_whole_are_kept,
+                     shares_are_nearly_equal, layouts_by_hand, zigzag_halves_meet_in_the_middle,
+                     alone_a_rank_keeps_the_order, a_run_has_the_positions_of_the_shard,
+                     refusals_name_the_reason, ulysses_takes_what_it_can_deal_out);
 }

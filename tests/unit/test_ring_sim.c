@@ -16,9 +16,8 @@
 
 /* --- right -------------------------------------------------------------------------------------*/
 
-static void test_a_plain_ring_is_right(void **unused)
+TEST(test_a_plain_ring_is_right)
 {
-    (void)unused;
     for (int n = 0; n < OPTION_COUNT; n++)
         for (int ranks = 1; ranks <= 5; ranks += ranks < 3 ? 1 : 2) {
             RingSetup setup = sim_setup(ranks, (RingLayout)((n + ranks) % RING_LAYOUTS));
@@ -74,11 +73,10 @@ static int mail_forward(RingRank *r)
     return 0;
 }
 
-static void test_messages_keep_their_order(void **unused)
+TEST(test_messages_keep_their_order)
 {
     const RingMethodTable table = {.forward = mail_forward};
     RingSetup setup = sim_setup(3, RING_CONTIGUOUS);
-    (void)unused;
     sim_run_table(&table, setup, NULL);
     setup.adversarial = 1;
     for (setup.schedule_seed = 0; setup.schedule_seed < (quick() ? 20 : 200); setup.schedule_seed++)
@@ -106,12 +104,11 @@ static int wrong_result_forward(RingRank *r)
                         : r->transport->host_send(r, 0, data, 32);
 }
 
-static void test_a_wrong_size_is_told(void **unused)
+TEST(test_a_wrong_size_is_told)
 {
     const RingMethodTable table = {.forward = wrong_size_forward};
     const RingMethodTable results = {.forward = wrong_result_forward};
     RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
-    (void)unused;
     for (setup.adversarial = 0; setup.adversarial < 2; setup.adversarial++) {
         sim_run_table(&table, setup,
                       "rank 1, forward step 0: Q from rank 0 has 32 bytes, expected");
@@ -149,12 +146,11 @@ static int forgotten_forward(RingRank *r)
     return ring_wait(r, &x);
 }
 
-static void test_a_deadlock_is_told(void **unused)
+TEST(test_a_deadlock_is_told)
 {
     const RingMethodTable circle = {.forward = circle_forward};
     const RingMethodTable forgotten = {.forward = forgotten_forward};
     RingSetup setup = sim_setup(4, RING_CONTIGUOUS);
-    (void)unused;
     for (setup.adversarial = 0; setup.adversarial < 2; setup.adversarial++) {
         const double begin = ring_now_ms();
         sim_run_table(&circle, setup,
@@ -187,11 +183,10 @@ static int late_forward(RingRank *r)
     return late_message(r);
 }
 
-static void test_a_time_out_is_told(void **unused)
+TEST(test_a_time_out_is_told)
 {
     const RingMethodTable table = {.forward = late_forward};
     RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
-    (void)unused;
     setup.timeout_s = 0.6;
     sim_run_table(
         &table, setup,
@@ -209,11 +204,10 @@ static int slow_forward(RingRank *r)
     return late_message(r);
 }
 
-static void test_a_slow_rank_is_no_time_out(void **unused)
+TEST(test_a_slow_rank_is_no_time_out)
 {
     const RingMethodTable table = {.forward = slow_forward};
     RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
-    (void)unused;
     setup.timeout_s = 1.6; /* less than all steps together, much more than one of them */
     sim_run_table(&table, setup, NULL);
 }
@@ -225,13 +219,12 @@ static int idle_forward(RingRank *r)
     return r->rank == 1 ? nanosleep(&time, NULL) : 0;
 }
 
-static void test_the_slowest_rank_is_the_time(void **unused)
+TEST(test_the_slowest_rank_is_the_time)
 {
     const RingMethodTable table = {.forward = idle_forward};
     const RingSetup setup = sim_setup(3, RING_CONTIGUOUS);
     SimCase *c = sim_case(sim_causal(6), &setup, &table);
     double forward_ms[2] = {0};
-    (void)unused;
     c->plan.backward = 0;
     c->task.rounds = 2;
     c->task.forward_ms = forward_ms;
@@ -242,13 +235,12 @@ static void test_the_slowest_rank_is_the_time(void **unused)
 
 /* --- what is counted ---------------------------------------------------------------------------*/
 
-static void test_bytes_and_memory_are_counted(void **unused)
+TEST(test_bytes_and_memory_are_counted)
 {
     const int G = 4;
     RingSetup setup = sim_setup(G, RING_CONTIGUOUS);
     SimCase *c;
     double forward_ms[3], backward_ms[3];
-    (void)unused;
     setup.nodes = 2;
     setup.verify_hops = 1;                             /* trailers are no payload */
     c = sim_case(sim_causal(22), &setup, &plain_ring); /* 5 or 6 tokens for a rank */
@@ -297,15 +289,8 @@ static void test_bytes_and_memory_are_counted(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_plain_ring_is_right),
-        cmocka_unit_test(test_messages_keep_their_order),
-        cmocka_unit_test(test_a_wrong_size_is_told),
-        cmocka_unit_test(test_a_deadlock_is_told),
-        cmocka_unit_test(test_a_time_out_is_told),
-        cmocka_unit_test(test_a_slow_rank_is_no_time_out),
-        cmocka_unit_test(test_the_slowest_rank_is_the_time),
-        cmocka_unit_test(test_bytes_and_memory_are_counted),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_a_plain_ring_is_right, test_messages_keep_their_order,
+                     test_a_wrong_size_is_told, test_a_deadlock_is_told, test_a_time_out_is_told,
+                     test_a_slow_rank_is_no_time_out, test_the_slowest_rank_is_the_time,
+                     test_bytes_and_memory_are_counted);
 }

@@ -218,70 +218,54 @@ static void play(int (*wanted)(RingRank *r))
     play_with(wanted, 4, NULL);
 }
 
-static void test_messages(void **unused)
+TEST(test_messages)
 {
-    (void)unused;
     play(message_of_stream_1);
     play(message_of_zeros);
 }
 
-static void test_message_for_stream_1(void **unused)
+TEST(test_message_for_stream_1)
 {
-    (void)unused;
     play(message_for_stream_1);
 }
 
-static void test_narrowing_in_both_streams(void **unused)
+TEST(test_narrowing_in_both_streams)
 {
-    (void)unused;
     play(narrowing_in_both);
 }
 
-static void test_free_in_both_streams(void **unused)
+TEST(test_free_in_both_streams)
 {
-    (void)unused;
     play(free_behind_stream_0);
     play(free_behind_stream_1);
 }
 
-static void test_zeros_for_both_streams(void **unused)
+TEST(test_zeros_for_both_streams)
 {
-    (void)unused;
     play(zeros_for_both);
     play(zeros_pushed_out);
 }
 
-static void test_zeros_not_written(void **unused)
+TEST(test_zeros_not_written)
 {
-    (void)unused;
     play(zeros_below);
     play(zeros_never_written);
     play(zeros_instead_of_dQ);
 }
 
-static void test_spoiled_memory(void **unused)
+TEST(test_spoiled_memory)
 {
-    (void)unused;
     play(spoiled_at_last);
 }
 
-static void test_dQ_of_both_streams(void **unused)
+TEST(test_dQ_of_both_streams)
 {
-    (void)unused;
     play(dQ_of_both);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_message_for_stream_1),
-        cmocka_unit_test(test_narrowing_in_both_streams),
-        cmocka_unit_test(test_free_in_both_streams),
-        cmocka_unit_test(test_zeros_for_both_streams),
-        cmocka_unit_test(test_zeros_not_written),
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_dQ_of_both_streams),
-        cmocka_unit_test(test_spoiled_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_message_for_stream_1, test_narrowing_in_both_streams,
+                     test_free_in_both_streams, test_zeros_for_both_streams, test_zeros_not_written,
+                     test_messages, test_dQ_of_both_streams, test_spoiled_memory);
 }

@@ -141,10 +141,9 @@ static int nodes_of(RingMethod method, int ranks)
 }
 
 /* Each method has one of the dtypes; ring, which has streams for 16 bits, has all. */
-static void test_every_order_is_right(void **unused)
+TEST(test_every_order_is_right)
 {
     static const int ranks[] = {4, 3, 6, 2};
-    (void)unused;
     for (int n = 0; n <= METHOD_CASES; n += quick() ? 2 : 1)
         for (int dtype = 0; dtype < 3; dtype++) {
             Case *c = method_case_new(problem(n), (AttnDtype)dtype);
@@ -167,10 +166,9 @@ static void test_every_order_is_right(void **unused)
 }
 
 /* Sums that travel are rounded on their way, in the stream of their half. */
-static void test_bf16_partials(void **unused)
+TEST(test_bf16_partials)
 {
     static const int problems[] = {METHOD_CASES, 1, 4, 6, 7, 10};
-    (void)unused;
     for (int n = 0; n < 6; n++) {
         Case *c = method_case_new(problem(problems[n]), n % 2 ? ATTN_F16 : ATTN_BF16);
         const double u = 0x1p-8, roundings = 8;
@@ -191,10 +189,9 @@ static void test_bf16_partials(void **unused)
 }
 
 /* One stream; ranks on GPUs of their own; the local baseline behind each round. */
-static void test_other_ways(void **unused)
+TEST(test_other_ways)
 {
     static const int problems[] = {0, 1, 5, METHOD_CASES};
-    (void)unused;
     for (int n = 0; n < 4; n++) {
         Case *c = method_case_new(problem(problems[n]), n % 2 ? ATTN_BF16 : ATTN_F16);
         RingSetup setup = method_setup(RING_METHOD_RING, RING_CONTIGUOUS, 4, 1);
@@ -210,9 +207,8 @@ static void test_other_ways(void **unused)
 }
 
 /* All keys are another sequence's: a state is begun and ended, and no kernel has been there. */
-static void test_nobody_sees_a_key(void **unused)
+TEST(test_nobody_sees_a_key)
 {
-    (void)unused;
     for (int dtype = 0; dtype < 3; dtype++) {
         Case *c = method_case_new(problem(dtype), (AttnDtype)dtype);
         Oracle oracle;
@@ -229,11 +225,6 @@ static void test_nobody_sees_a_key(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_order_is_right),
-        cmocka_unit_test(test_nobody_sees_a_key),
-        cmocka_unit_test(test_bf16_partials),
-        cmocka_unit_test(test_other_ways),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_every_order_is_right, test_nobody_sees_a_key, test_bf16_partials,
+                     test_other_ways);
 }

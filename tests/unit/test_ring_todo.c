@@ -61,10 +61,9 @@ static void assert_right(const Case *c, const char *label)
 
 /* Split and joined again: the same sequence. Evenly: 7 or 8 tokens each, no padding; zigzag's two
  * chunks are 3 or 4 each. */
-static void box_split_the_sequence_evenly(void **unused)
+TEST(box_split_the_sequence_evenly)
 {
     Case *c = seed_case(TOKENS, ATTN_MASK_NONE);
-    (void)unused;
     for (int layout = 0; layout < RING_LAYOUTS; layout++) {
         RingPlan *plan = plan_of(c, (RingLayout)layout, 4);
         int joined[TOKENS] = {0}, total = 0;
@@ -83,11 +82,10 @@ static void box_split_the_sequence_evenly(void **unused)
     case_free(c);
 }
 
-static void box_ranks_1_and_4_give_equivalent_output(void **unused)
+TEST(box_ranks_1_and_4_give_equivalent_output)
 {
     const int64_t count = TOKENS * HEADS * CHANNELS;
     Case *one = seed_case(TOKENS, ATTN_MASK_NONE);
-    (void)unused;
     run(one, RING_METHOD_RING, RING_CONTIGUOUS, 1);
     assert_right(one, "1 rank");
     for (int ranks = 4; ranks <= 8; ranks += 4) { /* 8 is upstream's default */
@@ -103,11 +101,10 @@ static void box_ranks_1_and_4_give_equivalent_output(void **unused)
 }
 
 /* What rank r sees of rank j's keys follows from r, j and the chunks alone. */
-static void box_causal_mask_from_rank_and_chunk(void **unused)
+TEST(box_causal_mask_from_rank_and_chunk)
 {
     Case *c = seed_case(TOKENS, ATTN_MASK_CAUSAL_LOWER_RIGHT);
     RingPlan *contiguous = plan_of(c, RING_CONTIGUOUS, 4), *striped = plan_of(c, RING_STRIPED, 4);
-    (void)unused;
     for (int e = 0; e < 16; e++) {
         const int r = e / 4, j = e % 4;
         const AttnPositions q = {striped->q[r].segments, striped->q[r].count};
@@ -145,7 +142,7 @@ static double loss(Case *c)
 
 /* Gradients against differences of the loss. They are those of one attention over all ranks: a step
  * in the first key is felt by the queries of every rank. */
-static void box_backward_with_recompute_and_ring_passes(void **unused)
+TEST(box_backward_with_recompute_and_ring_passes)
 {
     enum { EVERY = 31, COUNT = TOKENS * HEADS * CHANNELS / EVERY };
     const double step = 0x1p-6;
@@ -153,7 +150,6 @@ static void box_backward_with_recompute_and_ring_passes(void **unused)
     const Tensor *inputs[] = {&c->args.Q, &c->args.K, &c->args.V};
     const Tensor *results[] = {&c->args.dQ, &c->args.dK, &c->args.dV};
     float gradients[3][COUNT];
-    (void)unused;
     run(c, RING_METHOD_RING, RING_ZIGZAG, 4);
     assert_right(c, "4 ranks");
     for (int e = 0; e < 3 * COUNT; e++)
@@ -173,11 +169,10 @@ static void box_backward_with_recompute_and_ring_passes(void **unused)
 }
 
 /* Right, and balanced: with stripes every rank has nearly as many visible pairs as any other. */
-static void box_striped_attention(void **unused)
+TEST(box_striped_attention)
 {
     Case *c = seed_case(TOKENS, ATTN_MASK_CAUSAL_LOWER_RIGHT);
     RingPlan *plan = plan_of(c, RING_STRIPED, 4);
-    (void)unused;
     for (int method = RING_METHOD_RING; method <= RING_METHOD_ALLGATHER; method++) {
         run(c, (RingMethod)method, RING_STRIPED, 4);
         assert_right(c, ring_method_name((RingMethod)method));
@@ -194,7 +189,7 @@ static void box_striped_attention(void **unused)
 
 /* Sends and receives are posted together before the work of a step, and no order in which they
  * happen to be carried out blocks or changes anything. */
-static void box_batched_sends_and_receives(void **unused)
+TEST(box_batched_sends_and_receives)
 {
     static RingReport report;
     Case *c = seed_case(TOKENS, ATTN_MASK_NONE);
@@ -203,7 +198,6 @@ static void box_batched_sends_and_receives(void **unused)
     const RingTask task = {.plan = plan, .args = &c->args, .rounds = 1, .trace = 1};
     int sends = 0;
     Bits bits;
-    (void)unused;
     assert_int_equal(0, ring_world_sim(&task, &ring_backend_cpu, &report));
     bits = bits_of(c);
     for (int rank = 0; rank < 4; rank++)
@@ -229,9 +223,8 @@ static void box_batched_sends_and_receives(void **unused)
 }
 
 /* Queries and keys of different lengths, each dealt out for itself. */
-static void box_cross_attention(void **unused)
+TEST(box_cross_attention)
 {
-    (void)unused;
     for (int method = RING_METHOD_RING; method <= RING_METHOD_ALLGATHER; method++)
         for (int layout = 0; layout < RING_LAYOUTS; layout++) {
             Case *c = seed_case(MORE_KEYS, ATTN_MASK_NONE);
@@ -243,14 +236,8 @@ static void box_cross_attention(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(box_split_the_sequence_evenly),
-        cmocka_unit_test(box_ranks_1_and_4_give_equivalent_output),
-        cmocka_unit_test(box_causal_mask_from_rank_and_chunk),
-        cmocka_unit_test(box_backward_with_recompute_and_ring_passes),
-        cmocka_unit_test(box_striped_attention),
-        cmocka_unit_test(box_batched_sends_and_receives),
-        cmocka_unit_test(box_cross_attention),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(box_split_the_sequence_evenly, box_ranks_1_and_4_give_equivalent_output,
+                     box_causal_mask_from_rank_and_chunk,
+                     box_backward_with_recompute_and_ring_passes, box_striped_attention,
+                     box_batched_sends_and_receives, box_cross_attention);
 }

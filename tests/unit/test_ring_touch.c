@@ -225,13 +225,12 @@ static int empty_forward(RingRank *r)
     return ring_zero(r, r->lse, ring_row_bytes(r, 0));
 }
 
-static void all_memory_is_asked_for(void **unused)
+TEST(all_memory_is_asked_for)
 {
     const RingMethodTable table = {NULL, empty_forward, touching_backward, NULL};
     const RingSetup setup = sim_setup(1, RING_CONTIGUOUS);
     const Option o = {"two batches", {2, 2, 1, 9, 7, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
     SimCase *c = sim_case(case_option(&o, ATTN_F32, 1, 1), &setup, &table);
-    (void)unused;
     assert_true(c->plan.backward);
     if (sim_run(c) != 0)
         fail_msg("%s", c->report.failure);
@@ -242,6 +241,5 @@ static void all_memory_is_asked_for(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_memory_is_asked_for)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(all_memory_is_asked_for);
 }

@@ -50,12 +50,11 @@ static Case *causal(int64_t N)
     return c;
 }
 
-static void known_screens(void **state)
+TEST(known_screens)
 {
     Case *c = causal(64), *few = causal(16);
     RingSetup setup = method_setup(RING_METHOD_RING, RING_ZIGZAG, 4, 1);
     Screen *screen = malloc(sizeof *screen);
-    (void)state;
     assert_non_null(screen);
     draw(screen, c, &setup);
     assert_has(screen, "rank 1  tokens 8-15 48-55\n");
@@ -91,12 +90,11 @@ static void known_screens(void **state)
 }
 
 /* A window's two rings; a full mask. */
-static void other_masks(void **state)
+TEST(other_masks)
 {
     Case *c = case_new((AttnShape){1, 4, 2, 64, 64, 4}, ATTN_F32, LAYOUT_BSHD, 1);
     RingSetup setup = method_setup(RING_METHOD_RING, RING_CONTIGUOUS, 4, 1);
     Screen *screen = malloc(sizeof *screen);
-    (void)state;
     assert_non_null(screen);
     c->args.rule = (AttnRule){4, 4};
     draw(screen, c, &setup);
@@ -112,10 +110,9 @@ static void other_masks(void **state)
     case_free(c);
 }
 
-static void four_ranks_fit(void **state)
+TEST(four_ranks_fit)
 {
     Screen *screen = malloc(sizeof *screen);
-    (void)state;
     assert_non_null(screen);
     for (int n = 0; n < METHOD_CASES; n++) {
         Case *c = method_case_new(&method_cases[n], ATTN_F32);
@@ -137,10 +134,5 @@ static void four_ranks_fit(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_screens),
-        cmocka_unit_test(other_masks),
-        cmocka_unit_test(four_ranks_fit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(known_screens, other_masks, four_ranks_fit);
 }

@@ -189,10 +189,9 @@ static void try_traffic(const MethodCase *m, AttnDtype dtype, const RingSetup *s
     case_free(c);
 }
 
-static void test_bytes_and_memory(void **unused)
+TEST(test_bytes_and_memory)
 {
     static const int ranks[] = {2, 3, 4, 8}, nodes[] = {2, 3, 2, 4};
-    (void)unused;
     for (int n = 0; n < METHOD_CASES; n += quick() ? 3 : 1)
         for (int method = RING_METHOD_RING; method < RING_METHODS; method++)
             for (int g = 0; g < 4; g++) {
@@ -207,13 +206,12 @@ static void test_bytes_and_memory(void **unused)
 /* --- failures ----------------------------------------------------------------------------------*/
 
 /* Every method, one fault at each rank and step: right, or all end and say so. */
-static void test_a_fault_ends_every_method(void **unused)
+TEST(test_a_fault_ends_every_method)
 {
     static const RingFaultKind kinds[] = {RING_EXIT, RING_DROP, RING_CORRUPT, RING_DUPLICATE};
     static RingReport report;
     Case *c = method_case_new(&method_cases[5], ATTN_BF16);
     int ended = 0;
-    (void)unused;
     for (int method = RING_METHOD_RING; method < RING_METHODS; method++)
         for (int kind = 0; kind < 4; kind++)
             for (int step = 0; step < 8; step++) {
@@ -250,12 +248,11 @@ static void *alloc_while_there_is(RingRank *r, size_t bytes)
     return allocations_left-- > 0 ? ring_backend_cpu.alloc(r, bytes) : NULL;
 }
 
-static void test_short_memory_ends_every_method(void **unused)
+TEST(test_short_memory_ends_every_method)
 {
     static RingReport report;
     RingBackend backend = ring_backend_cpu;
     Case *c = method_case_new(&method_cases[5], ATTN_F32);
-    (void)unused;
     backend.alloc = alloc_while_there_is;
     for (int method = RING_METHOD_RING; method < RING_METHODS; method++) {
         RingSetup setup =
@@ -283,10 +280,6 @@ static void test_short_memory_ends_every_method(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes_and_memory),
-        cmocka_unit_test(test_a_fault_ends_every_method),
-        cmocka_unit_test(test_short_memory_ends_every_method),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_bytes_and_memory, test_a_fault_ends_every_method,
+                     test_short_memory_ends_every_method);
 }

@@ -268,10 +268,9 @@ static int play_forward(RingRank *r)
     return status;
 }
 
-static void test_streams_must_not_meet(void **unused)
+TEST(test_streams_must_not_meet)
 {
     const RingMethodTable table = {plain_open, play_forward, NULL, plain_close};
-    (void)unused;
     for (size_t n = 0; n < sizeof plays / sizeof *plays; n++) {
         RingSetup setup = sim_setup(2, RING_CONTIGUOUS);
         on_stage = &plays[n];
@@ -310,11 +309,10 @@ static int together_forward(RingRank *r)
     return differentiate_halves(r, 1);
 }
 
-static void test_two_streams_may_add_to_one_dQ(void **unused)
+TEST(test_two_streams_may_add_to_one_dQ)
 {
     const RingMethodTable apart = {plain_open, apart_forward, NULL, plain_close};
     const RingMethodTable together = {plain_open, together_forward, NULL, plain_close};
-    (void)unused;
     sim_run_table(&apart, sim_setup(1, RING_CONTIGUOUS), NULL);
     sim_run_table(&together, sim_setup(1, RING_CONTIGUOUS),
                   "ring_differentiate in stream 1 writes memory that stream 0 writes");
@@ -322,9 +320,5 @@ static void test_two_streams_may_add_to_one_dQ(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_streams_must_not_meet),
-        cmocka_unit_test(test_two_streams_may_add_to_one_dQ),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_TESTS(test_streams_must_not_meet, test_two_streams_may_add_to_one_dQ);
 }
