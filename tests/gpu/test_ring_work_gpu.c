@@ -6,7 +6,7 @@
  *
  * Exit status: 0 right, 1 wrong, 77 no device.
  */
-#include "unit.h"
+#include "../unit/unit.h"
 
 #include "cuda/device.h"
 #include "tensor.h"
