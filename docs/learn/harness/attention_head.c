@@ -2,8 +2,8 @@
  *
  * attention_head.c: judges attention of one head, O and lse.
  *
- * Interface: -N queries, --keys, -d channels, --causal, --hand: the four tokens, --large: scores in
- * the hundreds.
+ * Interface: -N queries, --keys, -d channels, --causal, --hand: the four tokens, --below: scores
+ * far below 0, --large: scores in the hundreds.
  */
 #include "attention.h"
 
@@ -34,7 +34,11 @@ void prepare(void)
     }
     for (e = 0; e < Nq * d && has_flag("--large"); e++)
         Q[e] *= 100.0f;
-    O->tolerance = has_flag("--large") ? 3e-3 : 1e-4;
+    for (e = 0; e < Nq * d && has_flag("--below"); e += d)
+        Q[e] = 30.0f;
+    for (e = 0; e < Nk * d && has_flag("--below"); e += d)
+        K[e] = -30.0f; /* scores around -900 / sqrt(d) */
+    O->tolerance = has_flag("--large") || has_flag("--below") ? 3e-3 : 1e-4;
     head = (Head){Q, K, V, Nq, Nk, d, has_flag("--causal"), NULL};
 }
 

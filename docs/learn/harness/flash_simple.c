@@ -5,7 +5,8 @@
  * Before the call the process gives up the right to more memory than it has and a few MiB: a matrix
  * of N x N floats does not fit into these. (Not with --asan, whose own memory is larger.)
  *
- * Interface: -N queries and keys, -d channels, --causal, --hand, --large, --memory: with the limit.
+ * Interface: -N queries and keys, -d channels, --causal, --hand, --large, --below: scores far
+ * below 0, --memory: with the limit.
  */
 #include "attention.h"
 
@@ -40,7 +41,11 @@ void prepare(void)
     }
     for (e = 0; e < N * d && has_flag("--large"); e++)
         Q[e] *= 100.0f;
-    O->tolerance = has_flag("--large") ? 3e-3 : 1e-4;
+    for (e = 0; e < N * d && has_flag("--below"); e += d)
+        Q[e] = 30.0f;
+    for (e = 0; e < N * d && has_flag("--below"); e += d)
+        K[e] = -30.0f; /* scores around -900 / sqrt(d) */
+    O->tolerance = has_flag("--large") || has_flag("--below") ? 3e-3 : 1e-4;
     head = (Head){Q, K, V, N, N, d, has_flag("--causal"), NULL};
 }
 

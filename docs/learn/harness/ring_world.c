@@ -3,8 +3,8 @@
  * ring_world.c: judges a ring whose ranks play in one process. It moves the blocks, counts hops and
  * compares with attention over all tokens.
  *
- * Interface: -G ranks, -n tokens of a rank, -d channels, --causal, --large: scores in the hundreds,
- * --hand: the four tokens on two ranks.
+ * Interface: -G ranks, -n tokens of a rank, -d channels, --causal, --large: scores in the
+ * hundreds, --below: far below 0, --hand: the four tokens on two ranks.
  */
 #include "ring_world.h"
 
@@ -62,7 +62,9 @@ void prepare(void)
     fill_normal(Q, G * n * d, 1), fill_normal(K, G * n * d, 2), fill_normal(V, G * n * d, 3);
     for (long e = 0; e < G * n * d && has_flag("--large"); e++)
         Q[e] *= 100.0f;
-    O->tolerance = has_flag("--large") ? 3e-3 : 1e-4;
+    for (long e = 0; e < G * n * d && has_flag("--below"); e += d)
+        Q[e] = 30.0f, K[e] = -30.0f; /* scores around -900 / sqrt(d) */
+    O->tolerance = has_flag("--large") || has_flag("--below") ? 3e-3 : 1e-4;
     if (hand) {
         memcpy(Q, hand_Q, sizeof hand_Q), memcpy(K, hand_K, sizeof hand_K);
         memcpy(V, hand_V, sizeof hand_V);

@@ -2,8 +2,8 @@
  *
  * softmax_row.c: judges the softmax of one row of scores in place, and its lse.
  *
- * Interface: -N scores, --hand: row q3 of the lessons, --large: scores around 1000, --masked: every
- * third score is -inf, --empty: all are.
+ * Interface: -N scores, --hand: row q3 of the lessons, --large: scores around 1000, --below:
+ * around -200, --masked: every third score is -inf, --empty: all are.
  */
 #include "learn.h"
 
@@ -39,6 +39,8 @@ void prepare(void)
     for (j = 0; j < n; j++) {
         if (has_flag("--large"))
             S[j] += 1000.0f;
+        if (has_flag("--below"))
+            S[j] -= 200.0f;
         if (has_flag("--empty") || (has_flag("--masked") && j % 3 == 0))
             S[j] = -INFINITY;
     }

@@ -2,8 +2,8 @@
  *
  * softmax_rows.c: judges P = softmax of each row of S, and lse.
  *
- * Interface: --rows, --cols, --growing, --large, --masked: every third score is -inf, --empty:
- * every second row is.
+ * Interface: --rows, --cols, --growing, --large, --below: around -200, --masked: every third score
+ * is -inf, --empty: every second row is.
  */
 #include "learn.h"
 
@@ -37,6 +37,8 @@ void prepare(void)
             S[e] = 0.4f * (float)(e % cols);
         if (has_flag("--large"))
             S[e] += 3000.0f;
+        if (has_flag("--below"))
+            S[e] -= 200.0f;
         if ((has_flag("--masked") && e % 3 == 0) || (has_flag("--empty") && e / cols % 2))
             S[e] = -INFINITY;
     }
