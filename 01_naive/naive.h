@@ -29,7 +29,7 @@ extern "C" {
 
 /* A shared object for --variant-so exports `int naive_abi_version = NAIVE_ABI_VERSION;`,
  * `AttnStatus naive_variant(const AttnArgs *)` and, for --backward, `naive_variant_backward`. */
-#define NAIVE_ABI_VERSION 1
+#define NAIVE_ABI_VERSION 2
 
 /* --- variants ----------------------------------------------------------------------------------*/
 

@@ -33,7 +33,7 @@
 extern "C" {
 #endif
 
-#define TILED_SOFTMAX_ABI_VERSION 1
+#define TILED_SOFTMAX_ABI_VERSION 2
 
 /* What a set of scores leaves behind: its maximum, and the sum of exp(s - m) over it. */
 typedef struct SoftmaxState {

@@ -14,6 +14,7 @@
  */
 #include "bench/ratio.h"
 #include "flash_forward.h"
+#include "library/flash_library.h"
 
 static const Variant variants[] = {{"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu, NULL,
                                     0, "packed operands, tiles in registers, vector exp, threads"}};

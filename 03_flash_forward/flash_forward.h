@@ -14,24 +14,14 @@
  * GPU. Slow memory is the rest. The variants differ in which loop is outside, that is, in which
  * tiles travel between the two again and again.
  *
- * A pair (O, lse) sums up all keys seen so far: m = lse, l = 1 is a valid state with that O. So a
- * block of keys can be added later, by another thread, kernel or rank, and a finished result is the
- * start of a longer one. The block functions below do that.
- *
  * Interface:
- * - flash_forward_v*: the rungs. flash_forward_library_cpu, flash_forward_library_cuda: all of
- *   attention, fast.
- * - flash_block_cpu, flash_block_cuda: resume from (O, lse).
- * - flash_state_start, flash_state_store: an empty state; a state as a tensor of any dtype.
- * - flash_simd_run with flash_simd_workspace_bytes: the CPU library without an allocation inside;
- *   flash_simd_resume, flash_rows_start, flash_rows_store: from a state that has lost nothing.
- *   flash_cuda_run with flash_cuda_workspace_bytes: the same on the GPU;
- *   library/cuda/block_resume.h: from a state that has lost nothing, there.
+ * - flash_forward_v*: the rungs.
  * - FlashTraffic, FlashTiles: what moved between slow and fast memory, and tile sizes from M.
  * - flash_fa1, flash_fa2: v0 and v1 with a given fast memory, counted; flash_standard: stage 01's
  *   order of work in the same fast memory.
  * - flash_tiles_library_cpu ...: the tiles that a kernel works with, for the byte model.
  * - flash_set_smem_limit: --smem-limit.
+ * All of attention, fast, blocks of keys, memory of the caller: library/flash_library.h.
  */
 #ifndef FLASH_FORWARD_H
 #define FLASH_FORWARD_H
@@ -46,7 +36,7 @@ extern "C" {
 
 /* A shared object for --variant-so exports `int flash_forward_abi_version =
  * FLASH_FORWARD_ABI_VERSION;` and `AttnStatus flash_forward_variant(const AttnArgs *)`. */
-#define FLASH_FORWARD_ABI_VERSION 1
+#define FLASH_FORWARD_ABI_VERSION 2
 
 /* --- variants ----------------------------------------------------------------------------------*/
 
@@ -61,7 +51,6 @@ AttnStatus flash_forward_v2_packing(const AttnArgs *args);
 AttnStatus flash_forward_v3_register_tiles(const AttnArgs *args);
 AttnStatus flash_forward_v4_exp2(const AttnArgs *args);
 AttnStatus flash_forward_v5_own_heads(const AttnArgs *args);
-AttnStatus flash_forward_library_cpu(const AttnArgs *args);
 
 AttnStatus flash_forward_v0_fa1(const AttnArgs *args);
 AttnStatus flash_forward_v1_fa2(const AttnArgs *args);
@@ -72,48 +61,6 @@ AttnStatus flash_forward_v5_cp_async(const AttnArgs *args);
 AttnStatus flash_forward_v6_exp2(const AttnArgs *args);
 AttnStatus flash_forward_v7_full_tiles(const AttnArgs *args);
 AttnStatus flash_forward_v8_schedule(const AttnArgs *args);
-AttnStatus flash_forward_library_cuda(const AttnArgs *args);
-
-/* --- block kernels: attention over some keys, added to what is known already -------------------*/
-
-/* args->K, V and positions_k describe the block's keys only; args->mask, if any, is [Nq][Nk] of the
- * block. On entry and on return
- *   O_state    [B][Nq][H][d] float32, contiguous: attention over the keys seen so far
- *   args->lse  [B][H][Nq]
- * A row that has seen no key has O_state = 0, lse = -inf. args->O is not touched. */
-AttnStatus flash_block_cpu(const AttnArgs *args, float *O_state);
-AttnStatus flash_block_cuda(const AttnArgs *args, float *O_state_dev); /* device pointers */
-
-/* The state before the first block; O = the state, rounded to O's dtype. Host pointers. */
-void flash_state_start(const AttnArgs *args, float *O_state);
-void flash_state_store(const AttnArgs *args, const float *O_state);
-
-/* The same in memory that the caller owns (64-byte aligned). O_state NULL: the plain forward pass
- * into args->O; otherwise flash_block_cpu. */
-size_t flash_simd_workspace_bytes(const AttnShape *shape, int threads);
-AttnStatus flash_simd_run(const AttnArgs *args, float *O_state, void *workspace);
-
-/* (O, lse) is rounded whenever a block is done: O by its division, lse by adding ln l. Who adds
- * many blocks keeps what the kernel had before: O_state undivided, the sum of exp(s - m) v, and of
- * each row [B][H][Nq]
- *   m          the largest score so far, times log2(e); -inf: none
- *   l, l_rest  the sum of exp(s - m), in two floats, of which l_rest is what l is short of
- * args->lse is written only, and is that of the keys so far. Otherwise as flash_simd_run. */
-typedef struct FlashRows {
-    float *m, *l, *l_rest;
-} FlashRows;
-
-/* O_state, rows and args->lse become those of no key. */
-void flash_rows_start(const AttnArgs *args, float *O_state, FlashRows rows);
-AttnStatus flash_simd_resume(const AttnArgs *args, float *O_state, FlashRows rows, void *workspace);
-/* args->O = O_state / l, rounded once; O_state is divided too. */
-void flash_rows_store(const AttnArgs *args, float *O_state, FlashRows rows);
-
-/* The same on the GPU: the fastest kernel for args->Q.dtype, in device memory that the caller owns
- * (256-byte aligned; 0 bytes: workspace_dev may be NULL). Nothing is allocated and nothing waits:
- * the work is queued on args->stream. */
-size_t flash_cuda_workspace_bytes(const AttnShape *shape, AttnDtype dtype);
-AttnStatus flash_cuda_run(const AttnArgs *args, float *O_state_dev, void *workspace_dev);
 
 /* --- traffic between slow and fast memory ------------------------------------------------------*/
 

@@ -40,6 +40,7 @@
 #include "cuda/hopper_rungs.h"
 #include "flash_forward.h"
 #include "flash_steps.h"
+#include "library/flash_library.h"
 #include "models/model.h"
 #include "report/pages.h"
 #include "report/report.h"

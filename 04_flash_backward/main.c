@@ -21,6 +21,7 @@
  *     v7_one_barrier        GPU   dQ of a tile is made one tile later
  *     v8_32_keys            GPU   32 keys a warp: a fragment serves two products (d = 64)
  *     v9_warp_pairs         GPU   two warps share 32 keys (d = 128)
+ *     v10_wgmma ... v13_fused_delta  GPU  for Hopper: --list tells the idea of each
  *     library               GPU   any mask, stride, segments and d: what later stages call
  *
  * The answer: compute P again. Q and K are there, and lse, one number a row, turns a score into a
@@ -44,8 +45,11 @@
 #include "bench/run.h"
 #include "check/judge.h"
 #include "cli/cli.h"
+#include "cuda/hopper_backward.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
+#include "library/backward_library.h"
+#include "library/flash_library.h"
 #include "models/model.h"
 #include "naive.h"
 #include "report/pages.h"
@@ -99,6 +103,18 @@ static const Variant variants[] = {
     {"v9_warp_pairs", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_v9_warp_pairs), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
      "two warps share 32 keys (d = 128)"},
+    {"v10_wgmma", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
+     ATTN_HOPPER_FN(flash_backward_v10_wgmma), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
+     "wgmma and the copy engine, everything waits for everything"},
+    {"v11_warp_specialised", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
+     ATTN_HOPPER_FN(flash_backward_v11_warp_specialised), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
+     "one warpgroup loads, two compute, and meet once a tile"},
+    {"v12_turns", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
+     ATTN_HOPPER_FN(flash_backward_v12_turns), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
+     "while one warpgroup exponentiates, the other multiplies"},
+    {"v13_fused_delta", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
+     ATTN_HOPPER_FN(flash_backward_v13_fused_delta), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
+     "delta, lse and the zeros of dQ by one kernel"},
     {"library", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_library_cuda), VARIANT_TENSOR_CORES,
      "every mask, stride, segment and d, sums of several blocks of keys, dQ in turns"},
@@ -194,6 +210,14 @@ static const struct {
      atomic_traffic},
     {ATTN_CUDA_FN(flash_backward_v9_warp_pairs), ATTN_CUDA_FN(flash_backward_tiles_v9_warp_pairs),
      atomic_traffic},
+    {ATTN_HOPPER_FN(flash_backward_v10_wgmma), ATTN_HOPPER_FN(flash_backward_tiles_v10_wgmma),
+     atomic_traffic},
+    {ATTN_HOPPER_FN(flash_backward_v11_warp_specialised),
+     ATTN_HOPPER_FN(flash_backward_tiles_v11_warp_specialised), atomic_traffic},
+    {ATTN_HOPPER_FN(flash_backward_v12_turns), ATTN_HOPPER_FN(flash_backward_tiles_v12_turns),
+     atomic_traffic},
+    {ATTN_HOPPER_FN(flash_backward_v13_fused_delta),
+     ATTN_HOPPER_FN(flash_backward_tiles_v13_fused_delta), atomic_traffic},
     {ATTN_CUDA_FN(flash_backward_library_cuda), ATTN_CUDA_FN(flash_backward_tiles_library_cuda),
      library_traffic},
 };
@@ -216,7 +240,8 @@ static void tell_traffic(ReportRow *row, const Variant *v, const AttnArgs *args)
     }
 }
 
-/* Why a CUDA variant skipped the case itself: nothing else makes one of this stage do that. */
+/* Why a CUDA variant skipped the case itself: nothing else makes one of this stage do that, but a
+ * GPU of another kind than the rung is written for. */
 static void tell_skip(RunResult *out, const CliCase *c)
 {
     if (out->status != ATTN_SKIP || !out->answered)

@@ -15,6 +15,7 @@
  */
 #include "bench/ratio.h"
 #include "flash_forward.h"
+#include "library/flash_library.h"
 #include "sliding_window.h"
 
 static const Variant variants[] = {{"v2_window_tiles", ON_CPU, DTYPES_ALL,

@@ -33,6 +33,7 @@
 #include "cli/cli.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
+#include "library/window_library.h"
 #include "models/model.h"
 #include "report/pages.h"
 #include "report/report.h"

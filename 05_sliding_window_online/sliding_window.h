@@ -20,13 +20,11 @@
  * - sliding_window_v*: the variants (CPU: v0_offline_mask, v1_online_block, v2_window_tiles,
  *   v3_streaming, v4_window_backward; CUDA: v0_online_block, v1_window_tiles, v2_mma_window,
  *   v3_decode_window).
- * - window_plain_run, window_plain_backward (host): normalisation and temperature around a variant
- *   that knows neither.
- * - window_normalise, window_normalise_backward: the normalisation itself.
  * - WindowTiles, window_count_tiles: what the walk over tiles of a kernel visits.
  * - window_set_blocks, window_set_order: --block-q, --block-kv, --order.
  * - sliding_window_trace: --trace.
- * The modules as a library, with their own errors: sliding_window_module.h.
+ * What surrounds a variant: library/window_library.h. The modules as a library, with their own
+ * errors: sliding_window_module.h.
  */
 #ifndef SLIDING_WINDOW_H
 #define SLIDING_WINDOW_H
@@ -34,7 +32,6 @@
 #include <stdio.h>
 
 #include "attn.h"
-#include "flash_backward.h" /* FlashSums */
 
 #ifdef __cplusplus
 extern "C" {
@@ -43,7 +40,7 @@ extern "C" {
 /* A shared object for --variant-so exports `int sliding_window_abi_version =
  * SLIDING_WINDOW_ABI_VERSION;`, `AttnStatus sliding_window_variant(const AttnArgs *)` and, for
  * --backward, `sliding_window_variant_backward`. */
-#define SLIDING_WINDOW_ABI_VERSION 1
+#define SLIDING_WINDOW_ABI_VERSION 2
 
 /* --- variants ----------------------------------------------------------------------------------*/
 
@@ -66,38 +63,6 @@ AttnStatus sliding_window_v3_decode_window(const AttnArgs *args);
 /* Why a variant answered ATTN_SKIP last: "" or a sentence. Variants set it before they do. */
 void window_set_skip_reason(const char *sentence);
 const char *window_skip_reason(void);
-
-/* --- what surrounds a variant ------------------------------------------------------------------*/
-
-/* Xn = round(w * X / sqrt(mean over the group of X^2 + eps)) to X's dtype, statistics in float32;
- * X [B][N][heads][d], w [heads*d]. Xn->data is memory of the caller; Xn becomes a contiguous BSHD
- * tensor of X's dtype in it. */
-AttnStatus window_normalise(const Tensor *X, const float *w, int64_t group, float eps, int threads,
-                            Tensor *Xn);
-/* From dXn (float32, contiguous, like Xn): dX, rounded to its dtype, and dw [heads*d], a sum over
- * all tokens in a fixed order; dw = NULL: nobody wants it. */
-AttnStatus window_normalise_backward(const Tensor *X, const float *w, int64_t group, float eps,
-                                     const float *dXn, int threads, Tensor *dX, float *dw);
-
-/* Calls `run` with normalised Q and K and without norm and temperature in its options: for what
- * needs nothing else. args may have no options at all. */
-AttnStatus window_plain_run(const AttnArgs *args, AttnFn run);
-/* The same for a backward pass that adds to float32 sums (zeroed here), from delta on. */
-typedef AttnStatus (*WindowSumsFn)(const AttnArgs *plain, FlashSums sums);
-AttnStatus window_plain_backward(const AttnArgs *args, WindowSumsFn add_gradients);
-/* On the GPU: device pointers, queued on args->stream. */
-AttnStatus window_plain_run_cuda(const AttnArgs *args, AttnFn run);
-AttnStatus window_plain_backward_cuda(const AttnArgs *args, WindowSumsFn add_gradients);
-
-/* 1: the options ask for weights that are not P itself. */
-static inline int window_clips(const AttnArgs *a)
-{
-    return a->options && (a->options->clip_low != 0.0f || a->options->clip_high != 1.0f);
-}
-static inline int window_drops(const AttnArgs *a)
-{
-    return a->options && a->options->dropout > 0.0f;
-}
 
 /* --- tiles -------------------------------------------------------------------------------------*/
 

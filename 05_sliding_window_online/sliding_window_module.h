@@ -15,6 +15,7 @@
 #define SLIDING_WINDOW_MODULE_H
 
 #include "attn.h"
+#include "attn_options.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -30,6 +30,7 @@
 #include "check/judge.h"
 #include "methods/simulate.h"
 #include "show/show.h"
+#include "transports/mpi/case_mpi.h"
 #include "transports/mpi/processes.h"
 
 static const Variant variants[] = {
@@ -130,7 +131,9 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
     Problem problem;
     Reference reference;
     const Variant *v = NULL;
-    int status = problem_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
+    int status;
+    ring_mpi_case(cli, c);
+    status = problem_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
     if (status != EXIT_OK)
         return status;
     if (c->ring.trace_json)

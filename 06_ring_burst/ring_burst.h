@@ -43,7 +43,7 @@ extern "C" {
  * `AttnStatus ring_burst_variant(const AttnArgs *)` and, for --backward,
  * `ring_burst_variant_backward`: the whole attention, by a method of its own (simulate.h) or in any
  * other way. */
-#define RING_BURST_ABI_VERSION 1
+#define RING_BURST_ABI_VERSION 2
 #define RING_MAX_RANKS         64 /* of one process or one mpirun */
 
 typedef enum RingFaultKind {

@@ -24,12 +24,13 @@
  * A row that sees no key has O = 0, lse = -inf and zero gradients. It is never NaN.
  *
  * Interface:
- * - AttnArgs is what every variant of every stage receives; AttnFn is its prototype. AttnOptions:
- *   what only stage 05 knows.
+ * - AttnArgs is what every variant of every stage receives; AttnFn is its prototype.
+ * - attn_positions() makes a position map.
  * - attn_position() maps a local index to (sequence, position); attn_visible() decides whether a
  *   query may look at a key. They are the only visibility code in the project.
- * - attn_tile_class() tells from the extreme positions whether a tile is skipped, masked or clean.
+ * - attn_score() is the score that enters the softmax.
  * - tensor_offset() finds a row of a strided tensor.
+ * Whole tiles of pairs: attn_tiles.h. What only stage 05 knows: attn_options.h.
  * The header is C11 and C++17 (nvcc compiles it for host and device).
  */
 /* clang-format on */
@@ -90,10 +91,12 @@ typedef struct AttnSegment {
 
 /* A position map: ordinary attention has one segment, a zigzag shard two, varlen one per sequence.
  * Segments are sorted by `first` and cover 0 .. N-1 without gaps. In a kernel's arguments
- * `segments` is a device pointer. */
+ * `segments` is a device pointer, and `host` is the same list in host memory: whoever launches a
+ * kernel has to know what it is. Elsewhere the two are equal (attn_positions). */
 typedef struct AttnPositions {
     const AttnSegment *segments;
     int64_t count;
+    const AttnSegment *host;
 } AttnPositions;
 
 typedef struct AttnPosition {
@@ -106,30 +109,12 @@ typedef struct AttnRule {
     int64_t left, right;
 } AttnRule;
 
+/* The same for all pairs of a tile (attn_tiles.h): none is visible, some are, all are. */
+typedef enum AttnTile { ATTN_TILE_SKIP, ATTN_TILE_MASKED, ATTN_TILE_CLEAN } AttnTile;
+
 typedef struct AttnShape {
     int64_t B, H, Hkv, Nq, Nk, d;
 } AttnShape;
-
-/* What stage 05's offline module knows beyond scale, cap, window and mask. In a kernel's arguments
- * the arrays are device pointers; the struct itself stays on the host.
- *
- *     Qn = round(wq * Q / sqrt(mean(Q^2) + eps))   over groups of norm_group channels; Kn likewise
- *     s  = scale * Qn.Kn                           then cap * tanh(s / cap), or without a cap
- *                                                  s / temperature; then the mask
- *     P  = exp(s - lse)
- *     A  = clip((clip_high - clip_low) P + clip_low, 0, 1)
- *     O  = sum_j keep_ij A_ij V_j / (1 - dropout)  keep_ij: attn_keeps() in philox.h
- */
-typedef struct AttnOptions {
-    float temperature;         /* 1 = none; a cap wins over it */
-    float clip_low, clip_high; /* low <= 0, high >= 1; 0, 1 = none */
-    float dropout;             /* probability of a zero, in [0, 1); 0 = none */
-    uint64_t dropout_seed;     /* key of the generator */
-    int64_t norm_group;        /* channels of a group, a divisor of d; 0 = no QK normalisation */
-    float norm_eps;            /* 1e-5 */
-    const float *wq, *wk;      /* [H*d], [Hkv*d]: weights of the normalisation */
-    float *dwq, *dwk;          /* their gradients, written by a backward pass */
-} AttnOptions;
 
 /* Everything that a variant may read or write. On the GPU all data pointers are device pointers
  * (shape, scale and the segment counts are plain values). Forward reads Q K V and writes O and lse.
@@ -150,7 +135,7 @@ typedef struct AttnArgs {
     Tensor dK, dV;                          /* [B][Nk][Hkv][d] */
     int threads;                            /* CPU threads to use, >= 1 */
     void *stream;                           /* cudaStream_t on the GPU, else NULL */
-    const AttnOptions *options;             /* of stage 05 (host pointer); NULL = none of them */
+    const struct AttnOptions *options;      /* of stage 05 (host pointer); NULL = none of them */
 } AttnArgs;
 
 typedef AttnStatus (*AttnFn)(const AttnArgs *args);
@@ -159,6 +144,16 @@ typedef AttnStatus (*AttnFn)(const AttnArgs *args);
 static inline ATTN_HD int64_t tensor_offset(const Tensor *t, int64_t b, int64_t n, int64_t h)
 {
     return b * t->stride[0] + n * t->stride[1] + h * t->stride[2];
+}
+
+/* A map in host memory. */
+static inline AttnPositions attn_positions(const AttnSegment *segments, int64_t count)
+{
+    AttnPositions map;
+    map.segments = segments;
+    map.host = segments;
+    map.count = count;
+    return map;
 }
 
 /* Where local index i stands. The list is short (1 to a few), so a linear walk is right. Among
@@ -197,63 +192,6 @@ static inline ATTN_HD float attn_score(const AttnArgs *a, float qk)
 {
     float s = a->scale * qk;
     return a->softcap > 0.0f ? a->softcap * tanhf(s / a->softcap) : s;
-}
-
-/* Extreme positions of a run of local indexes; sequence = -1: it spans several sequences. */
-typedef struct AttnRange {
-    int64_t sequence, min, max;
-} AttnRange;
-
-typedef enum AttnTile { ATTN_TILE_SKIP, ATTN_TILE_MASKED, ATTN_TILE_CLEAN } AttnTile;
-
-/* Range of local indexes first .. first+count-1 (count >= 1). Walks segments, not elements. */
-static inline ATTN_HD AttnRange attn_range(AttnPositions map, int64_t first, int64_t count)
-{
-    int64_t s, end = first + count, started = 0;
-    AttnRange r;
-    r.sequence = -1;
-    r.min = r.max = 0;
-    for (s = 0; s < map.count; s++) {
-        const AttnSegment *g = &map.segments[s];
-        int64_t lo = first > g->first ? first : g->first;
-        int64_t hi = end < g->first + g->length ? end : g->first + g->length;
-        int64_t p, q;
-        if (lo >= hi)
-            continue;
-        p = g->position + (lo - g->first) * g->stride;
-        q = g->position + (hi - 1 - g->first) * g->stride;
-        if (p > q) {
-            int64_t swap = p;
-            p = q;
-            q = swap;
-        }
-        if (!started) {
-            r.sequence = g->sequence;
-            r.min = p;
-            r.max = q;
-            started = 1;
-        } else {
-            r.sequence = r.sequence == g->sequence ? r.sequence : -1;
-            r.min = p < r.min ? p : r.min;
-            r.max = q > r.max ? q : r.max;
-        }
-    }
-    return r;
-}
-
-/* Skip: no pair of the tile is visible. Clean: all are. Masked: must be asked pair by pair.
- * The full mask makes no tile clean; the caller looks after that. */
-static inline ATTN_HD AttnTile attn_tile_class(AttnRule rule, AttnRange q, AttnRange k)
-{
-    if (q.sequence < 0 || k.sequence < 0)
-        return ATTN_TILE_MASKED;
-    if (q.sequence != k.sequence || (rule.left >= 0 && k.max - q.min < -rule.left) ||
-        (rule.right >= 0 && k.min - q.max > rule.right))
-        return ATTN_TILE_SKIP;
-    if ((rule.left < 0 || k.min - q.max >= -rule.left) &&
-        (rule.right < 0 || k.max - q.min <= rule.right))
-        return ATTN_TILE_CLEAN;
-    return ATTN_TILE_MASKED;
 }
 
 #ifdef __cplusplus

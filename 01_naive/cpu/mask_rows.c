@@ -13,6 +13,7 @@
  */
 #include <math.h>
 
+#include "attn_tiles.h"
 #include "naive.h"
 
 /* One row, keys j0 .. j0+cols-1. A span of one key is always all or none, so the halving ends. */

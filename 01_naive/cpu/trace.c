@@ -118,15 +118,29 @@ static void print_row(FILE *to, const float *x, int64_t count, int64_t room)
             fprintf(to, " %8.4f", (double)x[n] + 0.0);
 }
 
-/* One page: query i meets all keys. Rows of O below i are not known yet. */
-static void print_query(const Trace *t, int64_t i, FILE *to)
+static const char *mask_of(const AttnArgs *args)
 {
-    fprintf(to, "Naive attention, query q%d: all of its scores, then all of P, then O\n\n", (int)i);
+    return args->mask                                     ? "full mask"
+           : args->rule.right == 0 && args->rule.left < 0 ? "causal"
+           : args->rule.right < 0 && args->rule.left < 0  ? "no mask"
+                                                          : "window";
+}
+
+/* One page: query i meets all keys. Rows of O below i are not known yet. */
+static void print_query(const Trace *t, const AttnArgs *args, int64_t i, FILE *to)
+{
+    fprintf(to, "Naive attention, %s, query q%d: all of its scores, then all of P, then O\n\n",
+            mask_of(args), (int)i);
     fprintf(to, "  q%d          ", (int)i);
     print_row(to, t->Q + i * t->d, t->d, t->d);
     fprintf(to, "\n\n  key         ");
     for (int64_t j = 0; j < t->Nk; j++)
         fprintf(to, " %7s%d", "k", (int)j);
+    for (int64_t x = 0; x < t->d; x++) {
+        fprintf(to, "\n  K channel %d ", (int)x);
+        for (int64_t j = 0; j < t->Nk; j++)
+            fprintf(to, " %8.4f", (double)t->K[j * t->d + x] + 0.0);
+    }
     fprintf(to, "\n  scale * q.k ");
     print_row(to, t->S + i * t->Nk, t->Nk, t->Nk);
     fprintf(to, "\n  P           ");
@@ -155,7 +169,7 @@ int naive_trace_steps(const AttnArgs *args, FILE *to)
     if (compute(&t, args) != 0)
         return -1;
     for (int64_t i = 0; i < t.Nq; i++)
-        print_query(&t, i, to);
+        print_query(&t, args, i, to);
     free(t.Q);
     return 0;
 }

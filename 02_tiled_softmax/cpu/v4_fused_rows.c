@@ -24,6 +24,7 @@
  *   threads over (batch, head, query tile).
  */
 #include "alloc.h"
+#include "attn_tiles.h"
 #include "exp/exp.h"
 #include "naive.h"
 #include "tiled_softmax.h"

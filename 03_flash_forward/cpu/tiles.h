@@ -98,12 +98,7 @@ static inline void store_floats(FastMemory *fast, float *slow, const float *tile
 }
 
 /* No query of i .. i+rows-1 may see a key of j .. j+cols-1, known from extreme positions alone. */
-static inline int flash_sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j,
-                                     int64_t cols)
-{
-    return attn_tile_class(args->rule, attn_range(args->positions_q, i, rows),
-                           attn_range(args->positions_k, j, cols)) == ATTN_TILE_SKIP;
-}
+int flash_sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j, int64_t cols);
 
 static inline void traffic_add(FlashTraffic *sum, const FlashTraffic *more)
 {

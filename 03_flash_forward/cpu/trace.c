@@ -3,8 +3,8 @@
  * trace.c: one head, tile by tile, on one screen.
  *
  * Slow memory in Algorithm 1 holds a finished answer for the keys so far: O is divided by l after
- * every tile. FlashAttention-2 keeps the sum undivided until the last one. The trace shows both, so
- * that the two can be followed with a pencil; they end in the same O.
+ * every tile. FlashAttention-2 keeps the sum unnormalised until the last one. The trace shows both,
+ * so that the two can be followed with a pencil; they end in the same O.
  *
  * Interface:
  * - flash_trace: m~, l~ of each tile and what slow memory holds after it (v0); the last query with
@@ -89,7 +89,7 @@ static void trace_fa1(const TraceCase *t, int64_t M, FILE *to)
                      i < t->Nq - shown ? NULL : to);
 }
 
-/* The last query, all keys: O stays undivided until the end. */
+/* The last query, all keys: O stays unnormalised until the end. */
 static void trace_fa2(const TraceCase *t, FILE *to)
 {
     const float *s = t->S + (t->Nq - 1) * t->Nk;

@@ -89,9 +89,11 @@ static inline void gradient_scores(const AttnArgs *args, const GradientTiles *t,
     }
 }
 
+struct FlashSums; /* library/backward_library.h */
+
 /* Memory for delta and the sums of a whole pass, delta computed, the sums zero; NULL: it is short.
  * The caller frees it with workspace_free. */
-float *flash_pass_start(const AttnArgs *args, const float **delta, FlashSums *sums);
+float *flash_pass_start(const AttnArgs *args, const float **delta, struct FlashSums *sums);
 
 /* Row n of head h in batch b of sums [B][N][heads][d]; the next row is heads * d further. */
 static inline float *head_floats(float *sums, int64_t b, int64_t n, int64_t h, int64_t N,

@@ -14,6 +14,7 @@
  */
 #include "alloc.h"
 #include "gradient_tiles.h"
+#include "library/backward_library.h"
 #include "tensor.h"
 
 static int deterministic; /* what --deterministic said */

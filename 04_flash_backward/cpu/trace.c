@@ -14,6 +14,7 @@
  */
 #include <stdlib.h>
 
+#include "attn_tiles.h"
 #include "backward_steps.h"
 #include "flash_backward.h"
 #include "naive.h"

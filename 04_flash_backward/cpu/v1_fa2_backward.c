@@ -24,6 +24,7 @@
  */
 #include "alloc.h"
 #include "gradient_tiles.h"
+#include "library/backward_library.h"
 #include "tensor.h"
 
 #define WANTED_TASKS 16 /* (batch, kv head, part): enough for the threads of a small machine */

@@ -56,7 +56,7 @@ struct Plain {
 /* What a kernel gets beside the arguments, in device memory. */
 struct Pass {
     const float2 *stats; /* [B][H][Nq, padded] of (lse * log2(e), delta); (inf, 0): sees no key */
-    float *dQ_sum;       /* [B][Nq][H][d] zeros, or NULL */
+    float *dQ_sum;       /* zeros for B*H*[Nq, padded]*d sums, in the rung's own order, or NULL */
 };
 
 static __host__ __device__ __forceinline__ int divide_up(int a, int b)

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "attn_tiles.h"
 #include "library/cpu/online_internal.h"
 #include "naive.h"
 #include "sliding_window.h"

@@ -30,6 +30,7 @@
 
 #include "alloc.h"
 #include "exp/exp.h"
+#include "library/backward_library.h"
 #include "library/cpu/sequences.h"
 #include "library/cpu/weights.h"
 #include "naive.h"

@@ -24,7 +24,8 @@
 
 #include "alloc.h"
 #include "library/cpu/sequences.h"
-#include "library/cpu/weight_tiles.h"
+#include "library/flash_library.h"
+#include "library/window_library.h"
 #include "tensor.h"
 
 /* Queries of a sequence without keys. */

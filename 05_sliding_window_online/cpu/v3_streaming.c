@@ -21,6 +21,7 @@
 
 #include "alloc.h"
 #include "library/cpu/online_internal.h"
+#include "library/window_library.h"
 #include "sliding_window.h"
 #include "tensor.h"
 

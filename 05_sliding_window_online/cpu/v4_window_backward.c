@@ -19,8 +19,9 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "library/backward_library.h"
 #include "library/cpu/sequences.h"
-#include "library/cpu/weight_tiles.h"
+#include "library/window_library.h"
 
 /* Adds what one sequence gives, or the whole problem. A sequence's rows of lse are brought together
  * first: [B][H][Nq of this sequence], like its delta. */

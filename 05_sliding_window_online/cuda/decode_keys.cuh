@@ -1,14 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * decode_keys.cuh: which keys one query sees, and their rows from memory to registers.
- *
- * All rows of a block have the same query, so they see the same keys, and those follow from the
- * position map without asking pair by pair: of each segment of keys with the query's sequence one
- * run of local indexes. A rolling cache has two segments, since its oldest token lies behind its
- * newest:
- *
- *     slot          0   1   2   3   4   5   6   7       8 slots, 13 tokens so far
- *     position      8   9  10  11  12   5   6   7       segments: 0 .. 4 from 8, 5 .. 7 from 5
+ * decode_keys.cuh: rows of keys and values from memory to registers.
  *
  * A row of K or V comes as pieces of 8 channels, one for each lane of a group of lanes: 16 bytes
  * of 16-bit elements, the most that one load can fetch, or twice that in float32. It waits in
@@ -17,7 +9,6 @@
  * ones would have to hold what is under way and what is being multiplied.)
  *
  * Interface:
- * - visible_run: the keys of a segment that a query sees.
  * - Channels<T>: eight channels of a row, not yet converted; channel_of: which ones.
  * - fetch_channels: memory to shared memory, in the background; the caller commits. as_floats.
  */
@@ -28,50 +19,6 @@
 #include "row_mask.cuh"
 
 #define EIGHT 8 /* channels of a lane */
-
-/* Local indexes begin .. end - 1; none: begin = end. */
-struct VisibleRun {
-    int begin, end;
-};
-
-/* ceil(x / y) for y > 0 and any x */
-static __device__ __forceinline__ int64_t divide_up(int64_t x, int64_t y)
-{
-    return x > 0 ? (x - 1) / y + 1 : x / y;
-}
-
-/* Element t of the segment has position g.position + t * g.stride. */
-static __device__ __forceinline__ VisibleRun visible_run(const AttnRule &rule, AttnPosition q,
-                                                         const AttnSegment &g)
-{
-    int64_t from = 0, to = g.length; /* t: from <= t < to */
-    const int64_t ahead = q.position - g.position, step = g.stride < 0 ? -g.stride : g.stride;
-    int64_t left = rule.left < 0 ? -1 : limit_of_rule(rule.left);
-    int64_t right = rule.right < 0 ? -1 : limit_of_rule(rule.right);
-    VisibleRun run = {(int)g.first, (int)g.first};
-    if (g.sequence != q.sequence || g.length == 0)
-        return run;
-    if (g.stride < 0) { /* positions fall: left and right change places */
-        const int64_t swap = left;
-        left = right;
-        right = swap;
-    }
-    const int64_t at = g.stride < 0 ? -ahead : ahead;
-    if (step == 0) {
-        if ((left >= 0 && -at < -left) || (right >= 0 && -at > right))
-            to = 0;
-    } else {
-        if (left >= 0)
-            from = max(from, divide_up(at - left, step));
-        if (right >= 0)
-            to = min(to, divide_up(at + right + 1, step));
-    }
-    if (from < to) {
-        run.begin = (int)(g.first + from);
-        run.end = (int)(g.first + to);
-    }
-    return run;
-}
 
 /* Eight channels as they come from memory. */
 template <typename T> struct Channels {

@@ -4,7 +4,9 @@
  * keys is a launch of its own, in the order of --order:
  *
  *     O = 0, lse = -inf
- *     for each visit (i, j):   unless the window hides the whole block:   step (online.cu)
+ *     for each visit (i, j):   unless the window hides the whole block:   step
+ *
+ * (the step: library/cuda/online.cu).
  *
  * Any order gives the same result, and this is the variant that shows it. What it costs: O and lse
  * go to memory and back in every step, where the kernels of stage 03 keep them in registers; a
@@ -19,13 +21,13 @@
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <stdlib.h>
 
 #include "alloc.h"
+#include "attn_tiles.h"
 #include "cuda/cuda_check.h"
 #include "flash_forward.h"
 #include "library/cpu/online_internal.h"
-#include "window_cuda.h"
+#include "library/cuda/window_cuda.h"
 
 /* One warp: one row of O, and its lse. */
 template <typename T>
@@ -126,44 +128,26 @@ static AttnStatus visit_blocks(const AttnArgs *a, const AttnSegment *q, const At
     return status;
 }
 
-/* The segments lie in device memory; here they are needed on the host, once. The caller frees. */
-static AttnStatus download_segments(AttnPositions map, AttnSegment **segments)
+static bool consecutive(AttnPositions map)
 {
-    const size_t bytes = (size_t)map.count * sizeof(AttnSegment);
-    *segments = (AttnSegment *)malloc(bytes);
-    if (!*segments)
-        return ATTN_NO_MEMORY;
-    CUDA_TRY(cudaMemcpy(*segments, map.segments, bytes, cudaMemcpyDeviceToHost));
-    return ATTN_OK;
-}
-
-static bool consecutive(const AttnSegment *segments, int64_t count)
-{
-    for (int64_t s = 0; s < count; s++)
-        if (segments[s].stride != 1)
+    for (int64_t s = 0; s < map.count; s++)
+        if (map.host[s].stride != 1)
             return false;
     return true;
 }
 
 static AttnStatus run_steps(const AttnArgs *a)
 {
-    AttnSegment *q = NULL, *k = NULL;
-    AttnStatus status = download_segments(a->positions_q, &q);
-    if (status == ATTN_OK)
-        status = download_segments(a->positions_k, &k);
-    if (status == ATTN_OK &&
-        !(consecutive(q, a->positions_q.count) && consecutive(k, a->positions_k.count))) {
+    const AttnPositions q = a->positions_q, k = a->positions_k;
+    if (!consecutive(q) || !consecutive(k)) {
         window_set_skip_reason("v0_online_block takes blocks of consecutive positions");
-        status = ATTN_SKIP;
+        return ATTN_SKIP;
     }
-    if (status == ATTN_OK)
-        status = start_state(a);
-    for (int64_t s = 0; status == ATTN_OK && s < a->positions_q.count; s++)
-        for (int64_t t = 0; status == ATTN_OK && t < a->positions_k.count; t++)
-            if (q[s].sequence == k[t].sequence)
-                status = visit_blocks(a, &q[s], &k[t]);
-    free(q);
-    free(k);
+    AttnStatus status = start_state(a);
+    for (int64_t s = 0; status == ATTN_OK && s < q.count; s++)
+        for (int64_t t = 0; status == ATTN_OK && t < k.count; t++)
+            if (q.host[s].sequence == k.host[t].sequence)
+                status = visit_blocks(a, &q.host[s], &k.host[t]);
     return status;
 }
 

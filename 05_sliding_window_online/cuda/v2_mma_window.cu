@@ -17,22 +17,18 @@
  *     found by measurement (NARROW_WINDOW in gradient_launch.cuh), stage 03 does not.
  *
  * So much of the time goes there that up to 256 keys the forward pass has a kernel of its own,
- * rolling_window.cu: no block starts or ends between two blocks of rows, and nearly every tile is
- * loaded once. What that kernel does not take (a cap, a full mask, d > 128, several sequences,
- * unaligned rows) goes to stage 03's as wide windows do.
+ * library/cuda/rolling_window.cu: no block starts or ends between two blocks of rows, and nearly
+ * every tile is loaded once. What that kernel does not take (a cap, a full mask, d > 128, several
+ * sequences, unaligned rows) goes to stage 03's as wide windows do.
  *
  * Prediction (H200, bf16, N = 16384, w = 1024): forward the rate of the causal kernel times the
  * visible share of the visited tiles, 1025 / 1152 = 0.89; backward 1025 / 1216 = 0.84 of it.
  *
  * Interface:
  * - sliding_window_v2_mma_window, sliding_window_v2_mma_window_backward: f16 and bf16, d <= 256.
- * - window_tiles_v2_mma, window_traffic_v2_mma: which of the two kernels it is, for the byte model.
  */
-#include "../../04_flash_backward/library/cuda/block.cuh"
-#include "alloc.h"
-#include "sliding_window.h"
-#include "window_cuda.h"
-#include "window_model.h"
+#include "library/backward_library.h"
+#include "library/cuda/window_cuda.h"
 
 static bool asks_for_weights(const AttnArgs *args)
 {
@@ -43,46 +39,11 @@ static bool asks_for_weights(const AttnArgs *args)
     return true;
 }
 
-static AttnStatus narrow_or_tiles(const AttnArgs *plain)
-{
-    const AttnStatus status = window_rolling_cuda(plain);
-    return status == ATTN_SKIP ? flash_forward_library_cuda(plain) : status;
-}
-
 AttnStatus sliding_window_v2_mma_window(const AttnArgs *args)
 {
     if (args->Q.dtype == ATTN_F32 || asks_for_weights(args))
         return ATTN_SKIP;
-    return window_plain_run_cuda(args, narrow_or_tiles);
-}
-
-FlashTiles window_tiles_v2_mma(const AttnArgs *args)
-{
-    const RollingTiles rolling = window_rolling_tiles_cuda(args);
-    return rolling.blocks > 0 ? flash_tiles_of(&args->shape, rolling.strip, rolling.keys)
-                              : flash_tiles_library_cuda(args);
-}
-
-ModelTraffic window_traffic_v2_mma(const AttnArgs *args, FlashTiles tiles)
-{
-    const RollingTiles rolling = window_rolling_tiles_cuda(args);
-    return rolling.blocks > 0
-               ? model_rolling_traffic(args, rolling.rows, rolling.keys, rolling.blocks)
-               : model_split_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
-}
-
-static AttnStatus add_gradients(const AttnArgs *plain, FlashSums sums)
-{
-    const AttnShape *n = &plain->shape;
-    const size_t bytes = (size_t)(n->B * n->H * n->Nq) * sizeof(float);
-    float *delta_dev = (float *)workspace_alloc_device(bytes);
-    if (!delta_dev)
-        return ATTN_NO_MEMORY;
-    AttnStatus status = flash_backward_delta_cuda(plain, delta_dev);
-    if (status == ATTN_OK)
-        status = flash_backward_block_cuda(plain, delta_dev, sums);
-    workspace_free_device(delta_dev); /* kept until the kernels are done */
-    return status;
+    return window_plain_run_cuda(args, window_mma_run_cuda);
 }
 
 /* Without a norm the gradients of the kernel are those of the tensors, and it rounds them
@@ -92,6 +53,6 @@ AttnStatus sliding_window_v2_mma_window_backward(const AttnArgs *args)
     if (args->Q.dtype == ATTN_F32 || asks_for_weights(args))
         return ATTN_SKIP;
     if (args->options && args->options->norm_group > 0)
-        return window_plain_backward_cuda(args, add_gradients);
+        return window_plain_backward_cuda(args, window_mma_add_cuda);
     return window_plain_run_cuda(args, flash_backward_library_cuda);
 }

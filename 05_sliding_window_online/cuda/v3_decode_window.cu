@@ -28,8 +28,8 @@
  */
 #include "alloc.h"
 #include "decode_rows.cuh"
+#include "library/cuda/window_cuda.h"
 #include "split_keys.cuh"
-#include "window_cuda.h"
 
 /* Consecutive blocks: parts of one query's keys, then its other heads. */
 template <class C>
@@ -209,14 +209,14 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     /* This part: visible keys first .. first + share - 1, counted over all segments. */
     int visible = 0;
     for (int64_t s = 0; s < a.positions_k.count; s++) {
-        const VisibleRun run = visible_run(a.rule, q, a.positions_k.segments[s]);
+        const plan::VisibleRun run = plan::visible_run(a.rule, a.positions_k.segments[s], q);
         visible += run.end - run.begin;
     }
     const int share = (visible + parts.count - 1) / parts.count;
     int skip = work.split * share, left = min(share, visible - skip);
     __syncthreads(); /* Q is here */
     for (int64_t s = 0; s < a.positions_k.count && left > 0; s++) {
-        const VisibleRun run = visible_run(a.rule, q, a.positions_k.segments[s]);
+        const plan::VisibleRun run = plan::visible_run(a.rule, a.positions_k.segments[s], q);
         const int begin = min(run.begin + skip, run.end), end = min(begin + left, run.end);
         skip -= begin - run.begin;
         left -= end - begin;

@@ -217,8 +217,8 @@ int map_count_rounds(MapCase *m, int ulysses)
     const AttnSegment tokens = {0, n, 0, 0, 1};
     const AttnArgs args = {.shape = {1, c->H, c->Hkv, n, n, c->d},
                            .rule = {-1, c->causal ? 0 : -1},
-                           .positions_q = {&tokens, 1},
-                           .positions_k = {&tokens, 1}};
+                           .positions_q = attn_positions(&tokens, 1),
+                           .positions_k = attn_positions(&tokens, 1)};
     const RingSetup setup = {.method = RING_METHOD_RING,
                              .layout = c->causal ? RING_ZIGZAG : RING_CONTIGUOUS,
                              .ranks = ranks,

@@ -14,6 +14,7 @@
  * Interface: ring_block_work, ring_pair_work, ring_plan_efficiency, ring_model_case,
  * ring_model_free (cost.h).
  */
+#include "attn_tiles.h"
 #include "models/model.h"
 #include "planner/cost.h"
 
@@ -33,7 +34,7 @@ static int cut_run(const AttnSegment *g, int64_t first, int64_t tokens, AttnSegm
 /* The smallest and the largest position of a run. */
 static AttnRange range_of(const AttnSegment *run)
 {
-    return attn_range((AttnPositions){run, 1}, 0, run->length);
+    return attn_range(attn_positions(run, 1), 0, run->length);
 }
 
 /* 1 + 2 + ... + x */
@@ -72,8 +73,8 @@ static int64_t count_runs(AttnRule rule, const AttnSegment *q, const AttnSegment
         return 0;
     if (*tile == ATTN_TILE_CLEAN)
         return q->length * k->length;
-    args.positions_q = (AttnPositions){q, 1};
-    args.positions_k = (AttnPositions){k, 1};
+    args.positions_q = attn_positions(q, 1);
+    args.positions_k = attn_positions(k, 1);
     pairs =
         q->stride == 1 && k->stride == 1 ? count_gapless(rule, q, k) : model_visible_pairs(&args);
     if (pairs == 0)

@@ -169,7 +169,7 @@ static RingWork work_of_all(const RingPlan *plan)
 
 /* A pair of blocks is computed. float32 sums are read and written back: O, or dK and dV. Queries
  * that travel bring dQ with them: dO is read and the kernel's own dQ cleared, and in the end read
- * and added to the sum. No kernel is called for a remote block of whom nothing is seen. */
+ * and added to the sum. No kernel is called for a remote block of which nothing is seen. */
 static int meet(RingRank *r, const RingBlock *q, const RingBlock *k)
 {
     Rehearsal *p = r->endpoint;

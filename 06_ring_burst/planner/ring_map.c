@@ -125,8 +125,10 @@ static int answer(const Question *ask, const RingRates *rates, char why[256])
     const int layout = ring_layout_from_name(ask->layout), dtype = dtype_from_name(ask->dtype);
     const AttnSegment q = {0, ask->shape.Nq, 0, ask->shape.Nk - ask->shape.Nq, 1};
     const AttnSegment k = {0, ask->shape.Nk, 0, 0, 1};
-    AttnArgs args = {
-        .shape = ask->shape, .rule = ask->rule, .positions_q = {&q, 1}, .positions_k = {&k, 1}};
+    AttnArgs args = {.shape = ask->shape,
+                     .rule = ask->rule,
+                     .positions_q = attn_positions(&q, 1),
+                     .positions_k = attn_positions(&k, 1)};
     const RingSetup setup = {.method = (RingMethod)method,
                              .layout = (RingLayout)layout,
                              .ranks = ask->ranks,

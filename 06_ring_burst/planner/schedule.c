@@ -205,7 +205,7 @@ static void compute_heads(Player *p, int rank, RingAction *a, const RingCall *al
     a->end = fmax(end[0], end[1]);
 }
 
-/* What comes last comes after both streams. A remote block of whom nothing is seen holds nobody
+/* What comes last comes after both streams. A remote block of which nothing is seen holds nobody
  * up. */
 static void compute(Player *p, int rank, RingAction *a)
 {

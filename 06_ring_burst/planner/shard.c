@@ -24,6 +24,7 @@
  * ring_pair_class (ring_burst.h).
  */
 #include "planner/shard.h"
+#include "attn_tiles.h"
 
 #include <stdlib.h>
 
@@ -111,7 +112,7 @@ void ring_shard_free(RingShard *shard)
 AttnPositions ring_positions(const RingShard *shard, int64_t first, int64_t tokens,
                              AttnSegment *room)
 {
-    AttnPositions map = {room, 0};
+    AttnPositions map = attn_positions(room, 0);
     for (int64_t s = 0; s < shard->count; s++) {
         const AttnSegment *g = &shard->segments[s];
         const int64_t from = g->first > first ? g->first : first;
@@ -130,7 +131,7 @@ AttnPositions ring_positions(const RingShard *shard, int64_t first, int64_t toke
  * runs with the same stride are `least`, least + stride, ...: is one of them in the window? */
 static AttnTile runs_class(AttnRule rule, const AttnSegment *q, const AttnSegment *k)
 {
-    const AttnPositions map_q = {q, 1}, map_k = {k, 1};
+    const AttnPositions map_q = attn_positions(q, 1), map_k = attn_positions(k, 1);
     const AttnRange range_q = attn_range(map_q, q->first, q->length);
     const AttnRange range_k = attn_range(map_k, k->first, k->length);
     const AttnTile class = attn_tile_class(rule, range_q, range_k);

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "library/backward_library.h"
 #include "runtime/ring_world.h"
 #include "tensor.h"
 

@@ -13,7 +13,8 @@
 #ifndef RING_WORLD_H
 #define RING_WORLD_H
 
-#include "flash_backward.h"
+#include "library/backward_library.h"
+#include "library/flash_library.h"
 #include "runtime/ring_rank.h"
 
 #ifdef __cplusplus

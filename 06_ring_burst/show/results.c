@@ -20,6 +20,7 @@
 
 #include "alloc.h"
 #include "bench/run_internal.h"
+#include "flash_backward.h" /* --deterministic */
 #include "planner/cost.h"
 #include "runtime/gpus.h"
 #include "show/agree.h"
@@ -176,8 +177,8 @@ static int run_rounds(RingRun *run, const CliCase *c, int trace)
 }
 
 /* Guards of the outputs, fingerprints of the inputs, blocks that nobody freed. A fingerprint of all
- * inputs before the run and one after it: a method that writes into the caller's K (the seed would,
- * if anything moved) is found out by it. */
+ * inputs before the run and one after it: a method that writes into the caller's K is found out by
+ * it (docs/lab/burst_pseudo_code.md, mistake 13). */
 static void look_around(RunResult *out, const Problem *p, uint64_t before, size_t live)
 {
     Storage *all[RUN_OUTPUTS];

@@ -10,6 +10,7 @@
  * Interface: check.h. check_explain.c turns a verdict into words.
  */
 #include "check/check.h"
+#include "attn_options.h"
 
 #include <float.h>
 #include <math.h>

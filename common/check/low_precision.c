@@ -12,6 +12,7 @@
  * Interface: low_precision.h.
  */
 #include "check/low_precision.h"
+#include "attn_options.h"
 
 #include <math.h>
 

@@ -7,6 +7,7 @@
  * Interface: low_precision_rows.h.
  */
 #include "check/low_precision_rows.h"
+#include "attn_options.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -193,6 +193,8 @@ int cli_parse(Cli *cli, const Stage *stage, int argc, char **argv)
         status = cli_finish(cli, &cli->cases[0], &given);
         status = status == 0 ? CLI_CONTINUE : status;
     }
+    for (int i = 0; i < cli->case_count && cli->cases; i++)
+        cli->quiet |= cli->cases[i].step; /* the table would push the last page off the screen */
     if (status != CLI_CONTINUE)
         cli_free(cli);
     return status;

@@ -186,7 +186,8 @@ const CliFlag cli_flags[FLAG_COUNT] = {
      "show a small case at work: matrices (N to 8, d to 8), blocks, or ranks (16)",
      SWITCH(AT(trace), 1)},
     {FLAG_STEP, "--step", NULL, NULL, STAGE_HAS_TRACE, 0, NULL,
-     "with --trace: a tile, block or hop a page (N to 6, d to 4); Enter next, b back, q end",
+     "with --trace: a tile, block or hop a page (N to 6, d to 4); Enter next, b back, q end; no "
+     "table",
      SWITCH(AT(step), 1)},
     {FLAG_TRACE_JSON, "--trace-json", NULL, "FILE", STAGE_HAS_RANKS, 0, NULL,
      "who computes, sends and receives when, for ui.perfetto.dev", PATH(AT(ring.trace_json))},

@@ -15,6 +15,7 @@
 #define ATTN_PHILOX_H
 
 #include "attn.h"
+#include "attn_options.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -13,6 +13,7 @@
 #ifndef ATTN_PROBLEM_H
 #define ATTN_PROBLEM_H
 
+#include "attn_options.h"
 #include "cli/cli.h"
 
 #ifdef __cplusplus

@@ -113,8 +113,8 @@ int sequences_make(Problem *p, const CliCase *c, const ProblemFiles *f)
             q[t].position = k[t].length - q[t].length;
     }
     p->segments = q;
-    p->args.positions_q = (AttnPositions){q, count};
-    p->args.positions_k = (AttnPositions){k, count};
+    p->args.positions_q = attn_positions(q, count);
+    p->args.positions_k = attn_positions(k, count);
     p->args.rule = (AttnRule){c->window_left, c->window_right};
     return EXIT_OK;
 }

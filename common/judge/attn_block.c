@@ -51,6 +51,8 @@ int attn_block_open(AttnBlock *block, const RunnerCall *call)
     places(block, all);
     for (int i = 0; i < POINTERS; i++)
         *all[i] = runner_pointer(call, (RunnerPointer)(uintptr_t)*all[i]);
+    block->args.positions_q.host = block->args.positions_q.segments;
+    block->args.positions_k.host = block->args.positions_k.segments;
     if (block->has_options)
         block->args.options = &block->options;
     return 0;

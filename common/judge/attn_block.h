@@ -12,6 +12,7 @@
 #define ATTN_BLOCK_H
 
 #include "attn.h"
+#include "attn_options.h"
 #include "judge/isolate.h"
 
 typedef struct AttnBlock {

@@ -252,7 +252,8 @@ static int post_letter(Post *p, int rank, const IsolateMessage *m)
 
 static int fetch_letter(Post *p, int rank, const IsolateMessage *m)
 {
-    const struct timespec end = {(time_t)(m->deadline_ms / 1e3), 0};
+    const time_t seconds = (time_t)(m->deadline_ms / 1e3);
+    const struct timespec end = {seconds, (long)((m->deadline_ms - 1e3 * (double)seconds) * 1e6)};
     Letter *letter;
     p->waits_for[rank] = m->peer;
     while (!p->stopped && !p->first[m->peer][rank]) {

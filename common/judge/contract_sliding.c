@@ -91,7 +91,7 @@ static int make_step(const JudgeCase *c, Sliding *s, int64_t t)
     a->Q.data = (float *)a->Q.data + first * a->Q.stride[1];
     step->queries =
         (AttnSegment){0, rows, 0, attn_position(c->truth.positions_q, first).position, 1};
-    a->positions_q = (AttnPositions){&step->queries, 1};
+    a->positions_q = attn_positions(&step->queries, 1);
     return oracle_run(&step->oracle, a, 0, 1);
 }
 

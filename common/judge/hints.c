@@ -239,12 +239,20 @@ static int same_tile(const Case *a, const Case *b)
     return a->d == b->d && a->block == b->block;
 }
 
-/* Does one size of tile explain all cases that must share one? *T: that size where only one does,
- * 0 = several or none. */
+/* A tile that holds all keys says nothing about tiles: to drop it is to drop everything. */
+static int is_evidence(const Case *k, HintTile tile)
+{
+    const AttnShape *n = &k->run->of->n;
+    return k->wrong && tile.T < (n->Nq > n->Nk ? n->Nq : n->Nk);
+}
+
+/* Does one size of tile explain all cases that must share one, and is it less than the keys of one
+ * of those that failed? *T: that size where only one does, 0 = several or none. */
 static int mistake_fits(const Case *cases, int count, const HintMistake *m, int slot, int mask,
                         double *scratch, int64_t *T)
 {
     const int tiles = hint_tile_count(m->tiles);
+    int evident = m->tiles == TILES_NONE;
     *T = -1;
     for (int k = 0; k < count; k++) {
         int left = 0;
@@ -254,10 +262,14 @@ static int mistake_fits(const Case *cases, int count, const HintMistake *m, int 
         /* once two sizes fit, neither is named: no third is asked */
         for (int n = 0; first && n < tiles && !(left && *T == 0); n++) {
             const HintTile tile = hint_tile(m->tiles, n, cases[k].d);
-            int fits = 1;
-            for (int e = k; fits && e < count; e++)
-                fits = !same_tile(&cases[e], &cases[k]) ||
-                       case_fits(&cases[e], m, tile, slot + n, mask, scratch);
+            int fits = 1, seen = 0;
+            for (int e = k; fits && e < count; e++) {
+                if (!same_tile(&cases[e], &cases[k]))
+                    continue;
+                fits = case_fits(&cases[e], m, tile, slot + n, mask, scratch);
+                seen |= is_evidence(&cases[e], tile);
+            }
+            evident |= fits && seen;
             left += fits;
             if (fits)
                 *T = *T == -1 || *T == shown(m, tile) ? shown(m, tile) : 0;
@@ -266,7 +278,7 @@ static int mistake_fits(const Case *cases, int count, const HintMistake *m, int 
             return 0;
     }
     *T = m->tiles == TILES_NONE || *T < 2 ? 0 : *T;
-    return 1;
+    return evident;
 }
 
 static int copy_own(HintGiven *own, const HintRun *run)

@@ -9,6 +9,7 @@
  * Interface: hint_case_new, hint_case_free (hints.h), hint_see, hint_score, hint_feed rows
  * (hints_internal.h).
  */
+#include "attn_tiles.h"
 #include "judge/hints_internal.h"
 
 #include <math.h>
@@ -42,29 +43,31 @@ static int load(double **values, double **norms, const Tensor *t)
     return row && *values && *norms ? 0 : -1;
 }
 
-/* The QK normalisation of stage 05, rounded to the dtype as the tensor would be; or[0] keeps what
- * there was before, or[1] gets what comes out if the mean is always that of the first group. */
+/* The QK normalisation of stage 05, rounded to the dtype as the tensor would be; instead[0] keeps
+ * what there was before, instead[1] gets what comes out if the mean is always that of the first
+ * group. */
 static int normalise(const HintCase *c, double *X, double *norms, int64_t rows, int64_t heads,
-                     const float *w, double * or [2])
+                     const float *w, double *instead[2])
 {
     const AttnOptions *o = c->args->options;
     const int64_t d = c->n.d, group = o->norm_group;
     const size_t bytes = (size_t)(rows * d) * sizeof *X;
-    or [0] = malloc(bytes);
-    or [1] = malloc(bytes);
-    if (! or [0] || ! or [1])
+    instead[0] = malloc(bytes);
+    instead[1] = malloc(bytes);
+    if (!instead[0] || !instead[1])
         return -1;
-    memcpy(or [0], X, bytes);
+    memcpy(instead[0], X, bytes);
     for (int64_t e = 0; e < rows * d; e++) {
         const int64_t row = e / d * d, first = row + e % d / group * group;
         /* in place: where the second group begins, the first one is normalised already */
-        const double *one = first == row ? or [0] + row : or [1] + row;
-        const double mean[2] = {hint_dot(or [0] + first, or [0] + first, group) / (double)group,
+        const double *one = first == row ? instead[0] + row : instead[1] + row;
+        const double mean[2] = {hint_dot(instead[0] + first, instead[0] + first, group) /
+                                    (double)group,
                                 hint_dot(one, one, group) / (double)group};
         for (int k = 0; k < 2; k++) {
             const double factor = 1.0 / sqrt(mean[k] + (double)o->norm_eps);
-            (k ? or [1] : X)[e] = dtype_round(
-                c->args->Q.dtype, (float)(factor * w[e / d % heads * d + e % d] * or [0][e]));
+            (k ? instead[1] : X)[e] = dtype_round(
+                c->args->Q.dtype, (float)(factor * w[e / d % heads * d + e % d] * instead[0][e]));
         }
     }
     for (int64_t r = 0; r < rows; r++)

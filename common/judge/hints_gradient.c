@@ -16,6 +16,7 @@
  *
  * Interface: hint_dq_row, hint_dkv_row (hints_internal.h).
  */
+#include "attn_options.h"
 #include "judge/hints_internal.h"
 
 #include <math.h>

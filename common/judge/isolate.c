@@ -6,8 +6,10 @@
  *
  *     | margin: a page and the rest of one, 0xFF | bytes of array 0 | margin | bytes of array 1 |
  *
- * The runner maps each piece between two pages without access. Inputs are sealed: no write reaches
- * them, whatever rights their pages get. The judge has its own inputs; nobody asks the runner's.
+ * The runner maps each piece between two pages without access. Inputs are written when the library
+ * is there, so that its constructors cannot compute in time that nobody measures, and then sealed:
+ * no write reaches them, whatever rights their pages get. The judge has its own inputs; nobody asks
+ * the runner's.
  *
  * While a runner works the judge sleeps in poll: on the control socket, on the pipe with the
  * submission's output, and on the process itself.
@@ -36,6 +38,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "alloc.h"
@@ -52,6 +55,7 @@ struct Isolate {
     IsolateResult *result;
     RunnerOpen opened;
     int inputs, outputs, library; /* files */
+    int inputs_to_read;           /* the runner's */
     unsigned char *written;       /* the outputs' file, mapped */
     size_t written_bytes;
     int control, output, process; /* ends that are the judge's; -1: closed. process: a pidfd */
@@ -59,10 +63,11 @@ struct Isolate {
     int ended, how, how_is_told;  /* how: as waitpid has it; a supervisor tells it */
     RunnerReply last;             /* REFUSES, BROKEN, FAULT or DENIED: why it ended */
     double deadline;
-    int loads;         /* the submission's code may run */
-    int late;          /* it was killed because the time was over */
-    size_t base_bytes; /* memory before the library was loaded */
-    size_t shown;      /* characters of its output that are kept */
+    int loads;          /* the submission's code may run */
+    int late;           /* it was killed because the time was over */
+    size_t base_bytes;  /* memory before the library was loaded */
+    double base_cpu_ms; /* processor time when it was there */
+    size_t shown;       /* characters of its output that are kept */
 };
 
 /* --- small things ------------------------------------------------------------------------------*/
@@ -140,6 +145,16 @@ static size_t high_water(pid_t pid)
     return kib << 10;
 }
 
+/* Of all threads of a process, also of those that have ended; 0: it is gone. */
+static double processor_ms(pid_t pid)
+{
+    struct timespec t = {0, 0};
+    clockid_t clock;
+    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) != 0)
+        return 0.0;
+    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
+}
+
 /* Nobody of the same user may read this process's memory while a runner lives. Several threads may
  * judge at the same time. */
 static void hide(int more)
@@ -209,7 +224,16 @@ static int fill_inputs(const Isolate *s)
             0)
             return -1;
     }
-    return fcntl(s->inputs, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    return fcntl(s->inputs, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SEAL);
+}
+
+/* The same file for reading only. Kernels before 6.7 map no descriptor for writing of a file that
+ * is sealed against it, and seal no file that is mapped by one. */
+static int open_to_read(int file)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    return open(path, O_RDONLY | O_CLOEXEC);
 }
 
 void isolate_put(Isolate *s)
@@ -246,9 +270,12 @@ static int make_files(Isolate *s)
         bytes += s->opened.arrays[i].span;
     if (!memory_enough_for(bytes)) /* or it would be killed when it writes to them */
         return -1;
+    bytes -= s->written_bytes;
     s->inputs = memfd_create("inputs", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     s->outputs = memfd_create("outputs", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (s->inputs < 0 || s->outputs < 0 || fill_inputs(s) != 0 ||
+    if (s->inputs < 0 || s->outputs < 0 || ftruncate(s->inputs, (off_t)bytes) != 0 ||
+        fcntl(s->inputs, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0 ||
+        (s->inputs_to_read = open_to_read(s->inputs)) < 0 ||
         ftruncate(s->outputs, (off_t)s->written_bytes) != 0 ||
         fcntl(s->outputs, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
         return -1;
@@ -351,8 +378,9 @@ static int spawn_runner(Isolate *s, const int files[RUNNER_FILES])
     posix_spawnattr_init(&how);
     for (int i = 0; i < RUNNER_FILES; i++)
         posix_spawn_file_actions_adddup2(&actions, files[i], i);
-    posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
-                                       POSIX_SPAWN_SETPGROUP);
+    /* a session of its own: Linux divides processor time between sessions (autogroup) */
+    posix_spawnattr_setflags(&how,
+                             POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
     posix_spawnattr_setsigmask(&how, &none);
     posix_spawnattr_setsigdefault(&how, &all);
     error = posix_spawn(&s->pid, path, &actions, &how, arguments, environment);
@@ -384,8 +412,8 @@ static int start(Isolate *s)
     const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     ready = nothing >= 0 && pipe2(output, O_CLOEXEC) == 0 &&
             socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, control) == 0;
-    const int mine[RUNNER_FILES] = {nothing,   output[1],  output[1], control[1],
-                                    s->inputs, s->outputs, s->library};
+    const int mine[RUNNER_FILES] = {nothing,           output[1],  output[1], control[1],
+                                    s->inputs_to_read, s->outputs, s->library};
     for (i = 0; ready && i < RUNNER_FILES; i++) /* above those that they become */
         ready = (files[i] = fcntl(mine[i], F_DUPFD_CLOEXEC, RUNNER_FILES)) >= 0;
     if (ready) {
@@ -672,7 +700,8 @@ Isolate *isolate_open(const IsolateTask *task, IsolateResult *result)
     s->result = result;
     for (int i = 0; i < task->array_count; i++)
         result->array_bytes += task->arrays[i].bytes;
-    s->inputs = s->outputs = s->library = s->control = s->output = s->process = -1;
+    s->inputs = s->inputs_to_read = s->outputs = s->library = s->control = s->output = s->process =
+        -1;
     s->deadline = bench_now_ms() + task->seconds * 1e3;
     hide(1);
     if (task->mode == ISOLATE_STRICT && !sandbox_here(result->sentence, sizeof result->sentence))
@@ -697,6 +726,11 @@ Isolate *isolate_open(const IsolateTask *task, IsolateResult *result)
     s->loads = 1;
     if (!ask(s, &load, sizeof load, RUNNER_LOADED, &r))
         goto failed;
+    s->base_cpu_ms = processor_ms(s->worker);
+    if (fill_inputs(s) != 0) {
+        finish(s, ISOLATE_BROKEN, "there is no memory for its inputs");
+        goto failed;
+    }
     finish(s, ISOLATE_FINISHED, "");
     return s;
 failed:
@@ -726,6 +760,7 @@ int isolate_call(Isolate *s, const char *contract, const char *symbol, const voi
     if (!ask(s, &request, sizeof request, RUNNER_DONE, &r))
         return 0;
     out->ms = bench_now_ms() - begun;
+    out->processor_ms = processor_ms(s->worker) - s->base_cpu_ms;
     now = high_water(s->worker);
     if (now > s->base_bytes && now - s->base_bytes > out->peak_bytes)
         out->peak_bytes = now - s->base_bytes;
@@ -744,7 +779,8 @@ int isolate_call(Isolate *s, const char *contract, const char *symbol, const voi
 void isolate_close(Isolate *s)
 {
     const double end = bench_now_ms() + SWEEP_MS;
-    const int files[] = {s->inputs, s->outputs, s->library, s->control, s->process};
+    const int files[] = {s->inputs,  s->inputs_to_read, s->outputs,
+                         s->library, s->control,        s->process};
     kill_runner(s);
     while (s->pid > 0 && !s->ended) {
         struct pollfd gone = {s->process, POLLIN, 0};

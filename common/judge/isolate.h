@@ -4,7 +4,8 @@
  * change what judges it.
  *
  *     judge                                    attn_runner: a program of its own, one for each case
- *       inputs  -> sealed memory file     ->     pages that nobody can write to
+ *       inputs  -> sealed memory file     ->     pages that nobody can write to; they are filled
+ *                                                when the library is loaded
  *       outputs <- memory file            <-     pages that end at a page without access
  *       control <-> socket                <->    ready, loaded, done
  *       output  <- pipe                   <-     stdout and stderr
@@ -83,6 +84,7 @@ typedef struct IsolateResult {
     int status;
     char sentence[512];   /* "" or why it did not finish: "it crashed with SIGSEGV ..." */
     double ms;            /* the last call */
+    double processor_ms;  /* all threads together, from the loaded library to the last call's end */
     size_t peak_bytes;    /* memory beside the arrays: most at once, from the kernel */
     size_t array_bytes;   /* the arrays */
     RunnerUsed workspace; /* the runner's word, which the submission could change; sane */

@@ -9,7 +9,8 @@
  *
  *     attn_jail --out DIR [--include DIR]... [--flag WORD]... [--so-sandbox strict|off] SUBMISSION
  *
- * SUBMISSION is a .c file, or a folder with .c and .h files. A symbolic link in it is refused: it
+ * SUBMISSION is a .c file, or a folder with .c and .h files. Its files with a dot in front are left
+ * out: editors and the archives of macOS (`._mine.c`) leave some. A symbolic link is refused: it
  * would be followed outside of the jail. DIR must be empty or not exist; afterwards it holds
  * submission.so. 10 seconds, 1 GiB.
  *
@@ -155,7 +156,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The .c (unless these are headers of ours) and .h files of a folder, and of no folder below. */
+/* The .c (unless these are headers of ours) and .h files of a folder, without hidden ones, and none
+ * of a folder below. */
 static int take_folder(Jail *j, const char *path, int to_folder, int sources)
 {
     DIR *folder;
@@ -167,6 +169,8 @@ static int take_folder(Jail *j, const char *path, int to_folder, int sources)
         char shown[PATH_MAX];
         struct stat about;
         const int is_source = ends_in(entry->d_name, ".c");
+        if (entry->d_name[0] == '.')
+            continue;
         snprintf(shown, sizeof shown, "%s/%s", path, entry->d_name);
         if (sources && fstatat(from, entry->d_name, &about, AT_SYMLINK_NOFOLLOW) == 0 &&
             S_ISLNK(about.st_mode))
@@ -287,6 +291,7 @@ static _Noreturn void compile(const Jail *j, char *const command[], int output)
     const int empty = open("/dev/null", O_RDONLY);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpgid(0, 0);
+    sandbox_die_first();
     dup2(empty, STDIN_FILENO);
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);

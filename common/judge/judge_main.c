@@ -12,25 +12,26 @@
  *     so PATH             once for each submission     threads LINE N     of one case
  *
  * Standard output: one JSON object for each submission and case, in the order in which submissions
- * end: so, case (numbers from 0), status, message, ms, memory, output, errors, hint, code, trace
- * (the first wrong state of attn_trace.h), inputs (of a wrong case that fits on paper). A timed
- * case has another object behind all those: so, case, perf (rate over that of sgemm).
+ * end: so, case (numbers from 0), status, message, ms, processor_ms, memory, output, errors, hint,
+ * code, trace (the first wrong state of attn_trace.h), inputs (of a wrong case that fits on paper).
+ * A timed case has another object behind all those: so, case, perf (rate over that of sgemm).
  *
  * The references of all cases are computed first. Then `workers` processes take one submission
- * after the other. A submission that ran out of time in a case is put aside, and its other cases
- * come when the worker has nothing else to do: who hangs makes nobody wait. Timed cases run at the
- * end and alone, in rounds: every submission once, then every submission again, so that a noisy
- * minute does not fall on one of them.
+ * after the other. A submission that ran out of time in a case, or took longer than that with its
+ * states recorded, is put aside, and its other cases come when the worker has nothing else to do:
+ * who hangs makes nobody wait. Timed cases run at the end and alone, in rounds: every submission
+ * once, then every submission again, so that a noisy minute does not fall on one of them.
  *
  * With --codes it prints the code and the sentence of every hint.
  *
  * Interface: none. Exit 0: judged. 2: an order or a flag that is wrong. 3: it could not be done.
  */
-#define _GNU_SOURCE /* memfd_create */
+#define _GNU_SOURCE /* memfd_create, sched_setaffinity */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +52,7 @@ typedef struct Judge {
     const Contract *contract;
     JudgeLimits limits;
     double total_s;
-    int workers;
+    int workers, worker; /* how many; of a worker: which it is */
     JudgeCase *cases;
     int *perf; /* by case */
     int case_count;
@@ -283,7 +284,8 @@ static void put_run(const Judge *j, int library, int n, const JudgeRun *run,
     put_text(to, "status", judge_status_names[run->status]);
     fprintf(to, ", ");
     put_text(to, "message", run->message);
-    fprintf(to, ", \"ms\": %.3f, \"memory\": %zu, ", run->ms, run->end.peak_bytes);
+    fprintf(to, ", \"ms\": %.3f, \"processor_ms\": %.3f, \"memory\": %zu, ", run->ms,
+            run->end.processor_ms, run->end.peak_bytes);
     put_text(to, "output", run->end.output);
     fprintf(to, ", \"cut\": %s, ", run->end.output_cut ? "true" : "false");
     put_errors(to, &j->cases[n], n, run, verdict);
@@ -312,6 +314,36 @@ static JudgeLimits limits_of(const Judge *j, int n)
     return limits;
 }
 
+/* Each worker has processors of its own, as many as a case has threads, and a submission cannot
+ * leave them: who starts a hundred threads takes no time from the others. */
+static void take_processors(const Judge *j, int threads)
+{
+    static cpu_set_t all;
+    static int count;
+    cpu_set_t mine;
+    int at = 0;
+    if (count == 0)
+        count = sched_getaffinity(0, sizeof all, &all) == 0 ? CPU_COUNT(&all) : -1;
+    if (count <= 0)
+        return;
+    CPU_ZERO(&mine);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &all))
+            continue;
+        /* are we among those that follow j->worker * threads, counted in a circle? */
+        if ((at - j->worker * threads % count + count) % count < threads)
+            CPU_SET(cpu, &mine);
+        at++;
+    }
+    sched_setaffinity(0, sizeof mine, &mine);
+}
+
+static int threads_of(const JudgeCase *c, const JudgeLimits *limits)
+{
+    const int processes = c->contract == &contract_ring_method ? (int)c->flags->ring.ranks : 1;
+    return limits->threads * processes;
+}
+
 /* Cases of one submission, up to the end or, with `once`, to the first that takes too long. */
 static void do_cases(const Judge *j, Work *w, int once)
 {
@@ -328,12 +360,13 @@ static void do_cases(const Judge *j, Work *w, int once)
             continue;
         }
         limits.seconds = limits.seconds < left ? limits.seconds : left;
+        take_processors(j, threads_of(&j->cases[n], &limits));
         case_run(&j->cases[n], &limits, j->libraries[w->library], run);
         w->spent_s += (bench_now_ms() - begun) / 1e3;
         if (w->traced < MOST_TRACED) /* in time that is not the submission's */
             w->traced += trace_case(&j->cases[n], &limits, j->libraries[w->library], run);
         j->right[w->library * j->case_count + n] = run->status == JUDGE_RIGHT;
-        if (once && run->status == JUDGE_TIME)
+        if (once && (run->status == JUDGE_TIME || bench_now_ms() - begun > 1e3 * limits.seconds))
             return;
     }
 }
@@ -376,11 +409,12 @@ static int work(const Judge *j)
     return EXIT_OK;
 }
 
-static int work_together(const Judge *j)
+static int work_together(Judge *j)
 {
     int status = EXIT_OK, how;
     for (int i = 0; i < j->workers; i++) {
         const pid_t judge = getpid(), pid = fork();
+        j->worker = i;
         if (pid == 0) {
             prctl(PR_SET_PDEATHSIG, SIGTERM);
             _exit(getppid() == judge ? work(j) : EXIT_RUNTIME);
@@ -398,22 +432,31 @@ static int work_together(const Judge *j)
 
 /* --- timed cases -------------------------------------------------------------------------------*/
 
+/* What a call took. More threads than the case has are paid for. */
+static double paid_ms(const JudgeRun *run, int threads)
+{
+    return fmax(run->ms, run->end.processor_ms / threads);
+}
+
 static void time_case(const Judge *j, int n)
 {
     Samples *all = calloc((size_t)j->library_count, sizeof *all);
     const JudgeLimits limits = limits_of(j, n);
     for (int round = 0; all && round < PERF_ROUNDS; round++)
         for (int library = 0; library < j->library_count; library++) {
-            double before, after;
+            double before, after, paid;
             JudgeRun run;
             if (!j->right[library * j->case_count + n])
                 continue;
             before = bench_sgemm_gflops(SGEMM_SIZE, 1, limits.threads);
             case_run(&j->cases[n], &limits, j->libraries[library], &run);
             after = bench_sgemm_gflops(SGEMM_SIZE, 1, limits.threads);
-            if (run.status == JUDGE_RIGHT && run.ms > 0.0 && before + after > 0.0)
+            paid = paid_ms(&run, limits.threads);
+            if (run.status != JUDGE_SKIPPED && before + after > 0.0) /* a wrong one counts, too */
                 all[library].ms[all[library].count++] =
-                    case_flops(&j->cases[n]) / (run.ms * 1e6) / (0.5 * (before + after));
+                    run.status == JUDGE_RIGHT && paid > 0.0
+                        ? case_flops(&j->cases[n]) / (paid * 1e6) / (0.5 * (before + after))
+                        : 0.0;
             run_free(&run);
         }
     for (int library = 0; all && library < j->library_count; library++)

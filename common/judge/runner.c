@@ -116,6 +116,7 @@ static void prepare(void)
     close(RUNNER_INPUTS);
     close(RUNNER_OUTPUTS);
     name_faults();
+    sandbox_die_first();
     sandbox_limits(opened.seconds, opened.threads, opened.mebibytes, opened.strict);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (opened.strict && !sandbox_enter(why, sizeof why))

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -59,6 +60,16 @@ void sandbox_limits(double seconds, int threads, int64_t mebibytes, int strict)
         limit(RLIMIT_NOFILE, 64);
     limit(RLIMIT_CPU, (rlim_t)(seconds * threads) + 2);
     limit(RLIMIT_AS, address_space_now() + ((rlim_t)mebibytes << 20));
+}
+
+void sandbox_die_first(void)
+{
+    const int file = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (file < 0)
+        return;
+    if (write(file, "1000", 4) != 4)
+        errno = 0; /* a machine that has none kills whom it likes */
+    close(file);
 }
 
 /* --- Landlock: which files ---------------------------------------------------------------------*/
@@ -188,7 +199,7 @@ static int drop_capabilities(char *why, size_t size)
 #ifdef HAVE_SECCOMP
 static const char *const allowed_calls[] = {
     /* memory */
-    "mmap", "munmap", "mremap", "mprotect", "madvise", "brk", "mincore",
+    "munmap", "mremap", "mprotect", "brk", "mincore",
     /* threads */
     "futex", "futex_waitv", "set_robust_list", "get_robust_list", "set_tid_address", "rseq",
     "sched_yield", "sched_getaffinity", "gettid", "exit", "exit_group", "restart_syscall",
@@ -207,6 +218,8 @@ static const char *const allowed_calls[] = {
     "getpid", "getppid", "getuid", "geteuid", "getgid", "getegid", "getpgrp", "getpgid", "getsid",
     "uname", "sysinfo", "getrandom", "getrlimit", "sched_getscheduler", "sched_getparam",
     "sched_get_priority_max", "sched_get_priority_min"};
+
+enum { MADVISE_COLD = 20 }; /* from here on: swap, and what nobody needs */
 
 /* What a C library, OpenMP or BLAS tries and can do without. */
 static const struct {
@@ -255,10 +268,24 @@ static int allow_reading(scmp_filter_ctx f, const char *name, unsigned flags)
                                                 O_CREAT | O_TRUNC | O_ACCMODE, O_RDONLY));
 }
 
+/* Pages of a shared mapping, and those that were sent to swap, hold data and are not among those
+ * that are counted (--require memory=N). */
+static int allow_counted_memory(scmp_filter_ctx f)
+{
+    int failed = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 1,
+                                  SCMP_A3_64(SCMP_CMP_MASKED_EQ, MAP_SHARED, 0));
+    failed |= seccomp_rule_add(f, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(mmap), 1,
+                               SCMP_A3_64(SCMP_CMP_MASKED_EQ, MAP_SHARED, MAP_SHARED));
+    failed |= seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(madvise), 1,
+                               SCMP_A2_64(SCMP_CMP_LT, MADVISE_COLD, 0));
+    return failed | seccomp_rule_add(f, SCMP_ACT_ERRNO(EINVAL), SCMP_SYS(madvise), 1,
+                                     SCMP_A2_64(SCMP_CMP_GE, MADVISE_COLD, 0));
+}
+
 static int add_rules(scmp_filter_ctx f)
 {
     const uint64_t self = (uint64_t)getpid();
-    int call, failed = 0;
+    int call, failed = allow_counted_memory(f);
     for (size_t i = 0; i < sizeof allowed_calls / sizeof *allowed_calls; i++)
         if ((call = seccomp_syscall_resolve_name(allowed_calls[i])) != __NR_SCMP_ERROR)
             failed |= seccomp_rule_add(f, SCMP_ACT_ALLOW, call, 0);

@@ -8,6 +8,7 @@
  *
  * Interface: model.h; traffic of the backward pass: model_backward.c.
  */
+#include "attn_tiles.h"
 #include "models/model_internal.h"
 
 #include "tensor.h"

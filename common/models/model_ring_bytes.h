@@ -16,7 +16,6 @@
  * Interface:
  * - RingModelCase, model_ring_sent: payload bytes that a rank sends, by tensor and kind of link.
  * - model_ring_memory: peak bytes of a rank's tensors.
- * - model_ring_pairs, model_ring_efficiency: work under a causal mask, equal blocks.
  */
 #ifndef ATTN_MODEL_RING_BYTES_H
 #define ATTN_MODEL_RING_BYTES_H
@@ -56,21 +55,10 @@ int64_t model_ring_total(const RingModelBytes *bytes); /* all tensors */
 typedef struct RingModelMemory {
     int64_t forward;       /* of a run without a backward pass */
     int64_t backward;      /* of a run with one: the larger of */
-    int64_t forward_kept;  /* ... its forward pass, which may keep visitors for */
+    int64_t forward_kept;  /* ... its forward pass, which may keep remote blocks for */
     int64_t backward_pass; /* ... its backward pass */
 } RingModelMemory;
 RingModelMemory model_ring_memory(const RingModelCase *c, int rank);
-
-/* --- work --------------------------------------------------------------------------------------*/
-
-/* Visible pairs of the queries of one rank and the keys of another under a causal mask, for N = G n
- * tokens in equal blocks of n (zigzag: n even). */
-int64_t model_ring_pairs(RingLayout layout, int64_t n, int q_rank, int k_rank);
-/* Useful share of a causal pass whose ranks wait for each other after every step:
- *   contiguous  (G n + 1) / (n + 1 + 2 (G-1) n), about G / (2G-1)
- *   zigzag      1
- *   striped     (G n + 1) / (G (n + 1)) */
-double model_ring_efficiency(RingLayout layout, int ranks, int64_t n);
 
 #ifdef __cplusplus
 }

@@ -8,9 +8,9 @@
  *     ring, back     Q K V O dO 10u, two pairs 8u, dQ 4u, dK dV here and arriving 16u      38u
  *     burst, back    Q K V dO 8u, two pairs Q, dO 8u, dK dV 8u, dQ here and arriving 8u    32u
  *
- * and beside these a few floats for each row (lse, delta; forward also m, l and its rest). Rooms
- * for visitors hold the largest shard of any rank. Two ranks need one room, one rank none.
- * allgather has all keys instead of rooms; the double rings have rooms and sums for both levels;
+ * and beside these a few floats for each row (lse, delta; forward also m, l and its rest). A
+ * receive buffer holds the largest shard of any rank. Two ranks need one buffer, one rank none.
+ * allgather has all keys instead; the double rings have buffers and sums for both levels;
  * ulysses has everything twice, as tokens and as heads.
  *
  * Interface: model_ring_memory (model_ring_bytes.h).

@@ -20,6 +20,7 @@
 #ifndef ATTN_ORACLE_CORE_H
 #define ATTN_ORACLE_CORE_H
 
+#include "attn_options.h"
 #include "oracle/oracle.h"
 
 #ifdef _OPENMP

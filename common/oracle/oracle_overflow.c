@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attn_options.h"
 #include "oracle/oracle.h"
 #include "tensor.h"
 

@@ -22,8 +22,7 @@
 extern "C" {
 #endif
 
-#define PAGE_COLUMNS 80
-#define PAGE_LINES   23 /* of 24: the last one says which page it is */
+#define PAGE_LINES 23 /* of 24: the last one says which page it is */
 
 typedef struct Pages {
     char *text;

@@ -26,6 +26,7 @@ the repository root. The markers (the closing one repeats the kind, as in `/code
                                and is filled when there is; with fresh=yes a row that is older
                                than its source counts as missing
     reading: STAGE...          files and lines to read, lines added, for each rung (reading.py)
+    reading: held              how many rungs hold the budget of reading, a sentence
     ladder: FILE.jsonl         the first page's table (first_page.py) from the demo's rows
     lessons: 00 03.1 04        the lessons of these stages as a table (lessons.py)
     minutes: 00 03.1 04        how many minutes they take together, inside a sentence
@@ -243,7 +244,8 @@ def expand_number(context, _page, words, options):
 
 
 def expand_reading(context, _page, words, _options):
-    return "\n" + reading.markdown(context.root, words)
+    return "\n" + (reading.held(context.root) if words == ["held"] else
+                   reading.markdown(context.root, words))
 
 
 def expand_lessons(context, page, words, _options):

@@ -12,13 +12,14 @@ Interface:
   stages 05 and 06 on a GPU are left out, because they are recorded last.
 """
 import pathlib
+import re
 import sys
 
 import columns
 import rows as recorded
 
 # Stage -> the case of its CPU rows in the demo, and what its last row says of a GPU: file, case,
-# column of the rate with its unit, column of the share with what it is a share of.
+# column of the rate with its unit, column of the share with what it is a share of ('': the peer).
 CASE = "device=cpu N=1024 H=8 Hkv=8 mask=none"
 STAGES = [
     ("01", "naive", CASE, "01_naive_h200.jsonl", "dtype=f32 N=4096 mask=none backward=false",
@@ -26,14 +27,14 @@ STAGES = [
     ("02", "tiled_softmax", CASE, "02_softmax_rows_h200.jsonl", "rows=16384 cols=16384",
      "gbytes_per_s", "GB/s", "share_of_copy", "of a copy"),
     ("03", "flash_forward", CASE, "03_flash_forward_h200.jsonl",
-     "dtype=bf16 B=4 N=4096 d=128 mask=none", "tflops", "TFLOP/s", "of_peer", "x cuDNN"),
+     "dtype=bf16 B=4 N=4096 d=128 mask=none", "tflops", "TFLOP/s", "of_peer", ""),
     ("04", "flash_backward", CASE, "04_flash_backward_h200.jsonl",
      "dtype=bf16 B=4 N=4096 d=128 mask=none deterministic=false", "tflops", "TFLOP/s", "of_peer",
-     "x cuDNN"),
+     ""),
     ("05", "sliding_window", "device=cpu N=2048 window=256,0",
      "05_sliding_window_online_h200.jsonl",
      "device=cuda dtype=bf16 N=16384 d=64 window=1024,0 backward=true", "forward_tflops",
-     "TFLOP/s", "of_peer", "x FlashAttention-2"),
+     "TFLOP/s", "of_peer", ""),
     ("06", "ring_burst", CASE, "06_ring_burst_h200.jsonl",
      "transport=nccl ranks=4 dist=normal N=32768 layout=zigzag", "rank_tflops",
      "TFLOP/s a GPU", "efficiency_both", "of one GPU alone"),
@@ -87,7 +88,8 @@ def ladder_table(root, demo_file):
                  columns.number(recorded.time_ms(first) / recorded.time_ms(row)),
                  columns.cell(row, "peak_bytes"), ""]
         if gpu:
-            share = f", {columns.cell(gpu, rate[2])} {rate[3]}" if rate[2] else ""
+            of = rate[3] or "x " + re.split(" of |,", gpu.get("peer", ""))[0]
+            share = f", {columns.cell(gpu, rate[2])} {of}" if rate[2] else ""
             cells[-1] = (f"`{gpu['variant']}`{mark(gpu, root)}: {columns.cell(gpu, rate[0])} "
                          f"{rate[1]}{share}")
         stale = stale or "†" in "".join(cells)

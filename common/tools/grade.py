@@ -61,6 +61,7 @@ HEADERS = (ROOT / "docs" / "course" / "include", ROOT / "common")
 FLAGS = ("-O3", "-march=native", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fopenmp")
 MOST_SAID = 4096
 MOST_SOURCE, MOST_LIBRARY = 4 << 20, 64 << 20
+MOST_ENTRIES, MOST_NAME = 1 << 16, 1 << 12  # of a library's table of symbols; a name's bytes
 LEAST_DISK = 8 << 20  # with less a compiler's failure is not the submission's
 SIMILARITY_SECONDS, SIMILARITY_BYTES = 60, 2 << 30
 BLAS = ("cblas_", "sgemm", "dgemm", "sgemv", "dgemv", "openblas", "mkl_", "dlopen", "dlsym",
@@ -102,6 +103,14 @@ def check_name(name):
     if not path.is_dir() and path.suffix not in (".c", ".so"):
         raise UsageError(f"{shown}: found the ending '{printable(path.suffix)}', accepted are .c, "
                          ".so and folders")
+
+
+def without_archive(names):
+    """The submissions, without what an archive of macOS holds beside its files."""
+    kept = [name for name in names if pathlib.Path(name).name != "__MACOSX"]
+    if not kept:
+        raise UsageError("found __MACOSX alone, accepted is a C file, a folder or a shared object")
+    return kept
 
 
 def first_error(said):
@@ -164,8 +173,13 @@ def compile_one(name, build, folder, sandbox):
         return Compiled(None, "", run.stderr.strip().removeprefix("attn_jail: ") or
                         f"attn_jail ended with {run.returncode}", True)
     said = "".join(line for line in run.stdout.splitlines(True) if not line.startswith("command:"))
-    said = fixed_words((run.stderr + said).strip(), folder)
+    said = plain(fixed_words((run.stderr + said).strip(), folder))
     free = shutil.disk_usage(folder).free
+    for path in folder.iterdir():  # copies, and what a killed compiler left, which may be large
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif run.returncode != 0:
+            path.unlink()
     if run.returncode == 1 and free < LEAST_DISK:
         return Compiled(None, said[:MOST_SAID], f"{folder.parent} has {free >> 10} KiB left", True)
     if run.returncode == 0:
@@ -192,18 +206,22 @@ def needs(path):
 
         def text(table, offset):
             start = heads[table][4] + offset
-            return data[start:data.index(b"\0", start)].decode(errors="replace")
+            return data[start:data.index(b"\0", start, start + MOST_NAME)].decode(errors="replace")
+
+        def entries(kind, width):
+            """(section, offset) of each; a linker writes one section of the kind."""
+            (head,) = [head for head in heads if head[1] == kind]
+            if head[5] // width > MOST_ENTRIES:
+                raise ValueError
+            return [(head, place) for place in range(head[4], head[4] + head[5], width)]
 
         symbols, libraries = [], []
-        for head in heads:
-            if head[1] == 11:  # SHT_DYNSYM
-                for entry in range(head[4], head[4] + head[5], 24):
-                    name, _, _, section = struct.unpack_from("<IBBH", data, entry)
-                    symbols += [text(head[6], name)] if section == 0 and name else []
-            if head[1] == 6:  # SHT_DYNAMIC
-                for entry in range(head[4], head[4] + head[5], 16):
-                    tag, value = struct.unpack_from("<QQ", data, entry)
-                    libraries += [text(head[6], value)] if tag == 1 else []
+        for head, place in entries(11, 24):  # SHT_DYNSYM
+            name, _, _, section = struct.unpack_from("<IBBH", data, place)
+            symbols += [text(head[6], name)] if section == 0 and name else []
+        for head, place in entries(6, 16):  # SHT_DYNAMIC
+            tag, value = struct.unpack_from("<QQ", data, place)
+            libraries += [text(head[6], value)] if tag == 1 else []
     except (struct.error, IndexError, ValueError):
         raise ValueError("its section headers cannot be read") from None
     return symbols, libraries
@@ -287,6 +305,11 @@ def measure(suite, libraries, rows, options):
 
 # --- points ---------------------------------------------------------------------------
 
+def plain(text):
+    """Text of a submission, without signs that steer a terminal or turn a line around."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else "?" for sign in text)
+
+
 def test_of(case, row, refusal, status="refused"):
     """refusal: why nothing was run, which `status` counts as."""
     hidden = case.visibility == "hidden"
@@ -296,13 +319,14 @@ def test_of(case, row, refusal, status="refused"):
             error.pop(field)
     test = {"name": case.name, "score": 0.0, "max_score": case.points,
             "status": status if refusal else row["status"],
-            "message": refusal or row["message"], "hint": "" if refusal else row.get("hint", ""),
+            "message": plain(refusal or row["message"]),
+            "hint": "" if refusal else row.get("hint", ""),
             "code": "" if refusal else row.get("code", ""),
             "trace": "" if refusal or hidden else row.get("trace", ""),
             "inputs": "" if refusal or hidden else row.get("inputs", ""),
             "flags": "" if hidden else shlex.join(case.flags), "group": case.group,
             "visibility": case.visibility, "errors": [] if refusal else errors,
-            "output": "" if refusal or hidden else row["output"],
+            "output": "" if refusal or hidden else plain(row["output"]),
             "ms": 0.0 if refusal else row["ms"]}
     if test["output"] and row.get("cut"):
         test["output"] += "\n[the rest is left out]"
@@ -321,7 +345,8 @@ def test_of(case, row, refusal, status="refused"):
 def score(suite, name, rows, compiled, sandbox):
     """The result of one submission. rows: of its cases; None: it did not compile."""
     library, said, error, skipped = compiled
-    blas = blas_found(library) if library else ""
+    asked = any("no-blas" in case.flags for case in suite.cases)
+    blas = blas_found(library) if library and asked else ""
     tests = []
     for n, case in enumerate(suite.cases):
         cannot = "could not be compiled here" if skipped else "does not compile"
@@ -344,7 +369,7 @@ def score(suite, name, rows, compiled, sandbox):
 def source_text(name):
     """The C sources of a submission; "" of a shared object or what is none."""
     path = pathlib.Path(name)
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    files = sorted(path.glob("[!.]*")) if path.is_dir() else [path]
     text = ""
     for file in files:
         if file.suffix in similarity.SOURCES and file.is_file() and not file.is_symlink() and \
@@ -408,6 +433,7 @@ def grade(options):
     key = suites.key_bytes(options.key) if options.key else None
     suite = suites.read(options.suite, key)
     check_change(options, key)
+    options.submissions = without_archive(options.submissions)
     for name in options.submissions:
         check_name(name)
     if options.so_sandbox == "strict" and any(case.of == "cublas" for case in suite.cases):

@@ -66,8 +66,9 @@ def grade_class(options):
     if not options.key:
         raise grade.UsageError("found no --key FILE, accepted is the key of the handout, which "
                                "draws the hidden cases")
-    students = [name for name in options.submissions if pathlib.Path(name).is_dir()]
-    for name in set(options.submissions) - set(students):
+    names = grade.without_archive(options.submissions)
+    students = [name for name in names if pathlib.Path(name).is_dir()]
+    for name in (name for name in names if name not in students):
         print(f"grade: {grade.printable(name)} is no folder and is left out", file=sys.stderr)
     if not students:
         raise grade.UsageError("found no folder, accepted is one for each student")

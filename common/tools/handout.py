@@ -7,7 +7,7 @@
 N is the assignment, 1 to 6 (docs/course/N_*). DIR is written whole or not at all and holds
 
     handout.md stub.c *.suite   the assignment; with a key this year's change, too (twists.md)
-    debug.c                     where there is one: make debug and make asan run a case by hand
+    debug.c                     in C: make debug and make asan run a case by hand
     include/                    the headers that the stub needs, and those that they include
     Makefile                    make, make grade
     python/                     for students of Python, where the text speaks of it
@@ -24,7 +24,8 @@ none, and tests/course/test_handout.py compares the texts.
 Interface:
 - assignment(number) -> folder. kinds(folder) -> names of its changes. chosen(folder, key).
 - drawn_suites(folder, key) -> {file name: text}: the hidden suites and the change's.
-- student_files(folder, key, docker) -> {path: text or pathlib.Path}: without the judge.
+- Target(program): for which machine a judge is.
+- student_files(folder, key, docker, target) -> {path: text or pathlib.Path}: without the judge.
 - judge_files(build) -> {path: pathlib.Path, or the bytes of a program}.
 - gradescope_files(folder, key).
 """
@@ -63,8 +64,8 @@ all: $(MINE:.c=.o)
 grade:
 	python3 judge/common/tools/autograder.py --so-sandbox $(SANDBOX) --suites . .
 docker:
-	docker build --platform linux/amd64 -t attention-course .
-	docker run --rm --platform linux/amd64 -v "$(CURDIR)":/work attention-course \\
+	docker build --platform @PLATFORM@ -t attention-course .
+	docker run --rm --platform @PLATFORM@ -v "$(CURDIR)":/work attention-course \\
 	    make grade SANDBOX=$(SANDBOX)
 clean:
 	rm -f *.o called
@@ -72,7 +73,7 @@ clean:
 """
 # where the assignment has a debug.c, which calls the student's code on the inputs of a case
 DEBUG = """
-CASE = -N 3 -d 2
+CASE =
 CALLS = debug.c mine.c -o called -lm
 debug:
 	$(CC) $(CFLAGS) -O0 -g $(CALLS)
@@ -83,14 +84,18 @@ asan:
 .PHONY: debug asan
 """
 DOCKERFILE = """# SPDX-License-Identifier: MIT
-# The judge is a program for x86-64. Docker emulates that on other processors.
-FROM --platform=linux/amd64 debian:12-slim
+# The judge is a program for one kind of processor. Docker emulates it on others.
+FROM --platform=@PLATFORM@ @BASE@
 RUN apt-get update && apt-get install -y --no-install-recommends \\
     gcc libc6-dev libgomp1 libopenblas-dev libseccomp2 make python3 \\
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /work
 CMD ["make", "grade"]
 """
+# for which the judge was built: the machine of an ELF file, and its C library (2.N)
+PLATFORMS = {0x3E: "linux/amd64", 0xB7: "linux/arm64"}
+BASES = {36: "debian:12-slim", 41: "debian:13-slim"}
+GRADESCOPE_LIBRARY = 35  # of Ubuntu 22.04
 SETUP = """#!/bin/sh
 # SPDX-License-Identifier: MIT
 # Gradescope runs this once, when it builds the image.
@@ -175,7 +180,21 @@ def needed_headers(texts):
     return found
 
 
-def student_files(folder, key, docker):
+class Target:
+    """The machine that a judge was built for. Without a program: that of most students."""
+
+    def __init__(self, program=b""):
+        machine = int.from_bytes(program[18:20], "little")
+        self.platform = PLATFORMS.get(machine, PLATFORMS[0x3E])
+        self.library = max(map(int, re.findall(rb"\0GLIBC_2\.(\d+)(?=\0)", program)), default=0)
+        self.base = next((name for library, name in BASES.items() if library >= self.library),
+                         [*BASES.values()][-1])
+
+    def fill(self, text):
+        return text.replace("@PLATFORM@", self.platform).replace("@BASE@", self.base)
+
+
+def student_files(folder, key, docker, target=Target()):
     text = (folder / "handout.md").read_text(encoding="utf-8")
     files = {path.name: path for pattern in ("stub.*", "bench.*", "debug.c", "*.suite")
              for path in sorted(folder.glob(pattern))}
@@ -193,9 +212,9 @@ def student_files(folder, key, docker):
                       if path.is_file()})
     own = folder / "Makefile"
     made = MAKEFILE + (DEBUG if "debug.c" in files else "")
-    files.update({"handout.md": text, "Makefile": own if own.is_file() else made})
+    files.update({"handout.md": text, "Makefile": own if own.is_file() else target.fill(made)})
     files.update(needed_headers(stubs))
-    files.update({"Dockerfile": DOCKERFILE} if docker else {})
+    files.update({"Dockerfile": target.fill(DOCKERFILE)} if docker else {})
     return files
 
 
@@ -291,7 +310,8 @@ def make(options):
         raise HandoutError(f"{flag}: found assignment {options.number}, accepted are those in C: "
                            "a CUDA kernel needs nvcc and a GPU, which neither has")
     judge = judge_files(options.build)
-    student = {**student_files(folder, key, options.docker), **judge}
+    target = Target(judge["judge/build/demo/common/judge/attn_judge"])
+    student = {**student_files(folder, key, options.docker, target), **judge}
     if options.gradescope:
         write_zip({**gradescope_files(folder, key), **judge}, pathlib.Path(options.gradescope))
     write_folder(student, out)
@@ -299,6 +319,9 @@ def make(options):
     print(f"wrote {out}: {folder.name} for students; {change}")
     if options.gradescope:
         print(f"wrote {options.gradescope}: Gradescope's autograder, which holds the hidden cases")
+        if target.library > GRADESCOPE_LIBRARY or target.platform != PLATFORMS[0x3E]:
+            print(f"note: this judge is for {target.platform} and glibc 2.{target.library}; choose "
+                  "an image of Gradescope that has them, or build where they are older")
 
 
 class Parser(argparse.ArgumentParser):

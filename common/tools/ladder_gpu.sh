@@ -242,21 +242,21 @@ gpu_ncu() {
     done 3<"$gpu_lists/stages.txt"
 }
 
+# PEER_SITES: the folders where the wheels of FlashAttention-3 and -4 were unpacked, in that order.
 gpu_peers() {
     [ -d peers ] || refuse "no folder peers/ here (it needs PyTorch and is not part of the project)"
     for script in peers/*.py; do
         case $script in
-        *ring*) continue ;; # needs several GPUs: torchrun --nproc-per-node G
+        *ring* | *best*) continue ;; # several GPUs (torchrun --nproc-per-node G); no measurement
+        *fa[34]* | *decode*) [ -n "${PEER_SITES:-}" ] || continue ;;
         esac
-        part "$script" sh -c 'python3 "$1" >"$2"' peers "$script" \
-            "$gpu_out/$(basename "$script" .py).txt"
+        part "$script" sh -c 'out=$1; shift; python3 "$@" >"$out"' peers \
+            "$gpu_out/$(basename "$script" .py).txt" "$script" ${PEER_SITES:-}
     done
-    peers_windows=$gpu_out/peers_more.txt
-    [ -f "$peers_windows" ] || peers_windows=
     for folder in 03_flash_forward 04_flash_backward 05_sliding_window_online; do
         [ ! -f "$gpu_out/$folder.jsonl" ] || [ ! -f "$gpu_out/peers_gpu.txt" ] ||
             part "${folder%%_*} beside its peers" python3 common/tools/peer_rows.py \
-                "$gpu_out/$folder.jsonl" "$gpu_out/peers_gpu.txt" ${peers_windows:+"$peers_windows"}
+                "$gpu_out/$folder.jsonl" "$gpu_out/peers_gpu.txt" "$gpu_out"/peers_[!gr]*.txt
     done
 }
 

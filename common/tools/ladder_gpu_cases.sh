@@ -108,7 +108,7 @@ sanitize_programs() {
     case $1 in
     flash_forward)
         echo build/gpu/tests/gpu/test_flash_resume_gpu small
-        echo build/gpu/tests/gpu/test_flash_undivided_gpu small
+        echo build/gpu/tests/gpu/test_flash_unnormalised_gpu small
         ;;
     flash_backward) # a test at a time: under racecheck all of them take longer than a piece
         blocks=tests/gpu/test_backward_blocks_gpu
@@ -121,7 +121,7 @@ sanitize_programs() {
 
 # 16k tokens in all, hidden size 2048: the setting of the published numbers
 published_cases() {
-    for d in 64 128; do
+    for d in 64 128 256; do
         for n in 1024 4096 16384; do
             echo "-B $((16384 / n)) -H $((2048 / d)) -N $n -d $d --dtype bf16"
             echo "-B $((16384 / n)) -H $((2048 / d)) -N $n -d $d --dtype bf16 --causal"
@@ -216,6 +216,16 @@ bench_cases() {
         ;;
     flash_forward)
         published_cases
+        for heads in 8 1; do # query heads that share keys and values
+            echo "-B 2 -H 32 --kv-heads $heads -N 8192 -d 128 --dtype bf16 --causal" \
+                '--variant library'
+        done
+        for n in 1 4 16; do # few queries, many keys
+            for keys in "-B 8 --seq-kv $((4096 + n))" '-B 1 --seq-kv 65536'; do
+                echo "$keys -H 32 --kv-heads 8 --seq-q $n -d 128 --dtype bf16 --causal" \
+                    '--variant library'
+            done
+        done
         echo "-B 1 -H 16 -N 1024 -d 64 --dtype f32"
         echo "-B 4 -H 16 -N 1024 -d 64 --dtype f32"
         echo "-B 1 -H 16 -N 4096 -d 64 --dtype f32"

@@ -179,11 +179,22 @@ def may_say_why(step, progress, text):
     return now != first
 
 
+def bug_of(step):
+    """What the harness says of the bug that the step began with."""
+    with tempfile.TemporaryDirectory() as folder:
+        stub = pathlib.Path(folder, step.answer_name)
+        stub.write_text(step.stub(), encoding="utf-8")
+        return learn_steps.judge(step, stub, folder, say=lambda line: None).why
+
+
 def explain_failure(step, verdict, program, say_why=True):
     print()
-    for line in verdict.text.splitlines() + (verdict.why.splitlines() if say_why else []):
+    why = verdict.why
+    if step.kind == "bug" and verdict.code != "compile" and not why:
+        why = f"The bug that the step began with: {bug_of(step)}"
+    for line in verdict.text.splitlines() + (why.splitlines() if say_why else []):
         print(textwrap.fill(line, 96, initial_indent="  ", subsequent_indent="  "))
-    if verdict.why and not say_why:
+    if why and not say_why:
         print("  What the bug is, is said when your next version is wrong, too, or after a hint.")
     print(f"\n  a hint: ./ladder learn hint {step.name}")
     if program and verdict.flags:

@@ -32,10 +32,10 @@ import suite
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LEARN = ROOT / "docs" / "learn"
 SHOWN = 4000          # characters of a learner's own output that are shown
-FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter",
+FLAGS = ["-std=gnu11", "-Og", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter",
          "-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-but-set-variable",
          "-Wno-unknown-pragmas"]
-ASAN = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
+ASAN = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-DLEARN_ASAN"]
 HOLE = re.compile(r"^ */\* YOUR CODE: at most (\d+) lines? \*/\n(.*?)^ */\* END OF YOUR CODE \*/\n",
                   re.S | re.M)
 SIGNALS = {"SIGSEGV": "it used memory that is not its own",
@@ -263,11 +263,14 @@ def judge_typed(words, answers):
         if sorted(letters) != sorted(order[0]):
             return Verdict(False, "letters", f"'{found}' is not each of "
                            f"{' '.join(sorted(order[0]))} once.")
-        return Verdict(False, "-", f"'{found}' is not the order.")
+        good = max(len(os.path.commonprefix([letters, right])) for right in order
+                   if len(right) == len(letters))
+        return Verdict(False, "-", f"'{found}' is not the order: '{letters[good]}' is the first "
+                       "letter that is not in its place.")
     number = value_of(found)
     if number is None:
         return Verdict(False, "number", f"'{found}' is not a number; 3, 0.25, 4*64, 2^20, "
-                       "exp(1) and ln(2) are.")
+                       "exp(1) and ln(2) are, without a unit.")
     if near(number, wanted):
         return Verdict(True)
     for code, typical, sentence in mistakes:
@@ -393,22 +396,36 @@ def verdict_of(status, text, seconds):
 
 
 def sanitizer_says(printed):
-    """What is wrong, where, and next to which memory: a few lines of a report of a hundred.
-    Without a report: ""."""
-    lines = []
+    """What is wrong, where, and next to which array: a few lines of a report of a hundred, in which
+    learn.c has written the addresses of the harness's arrays. Without a report: ""."""
+    lines, names = [], {}
     for line in printed.splitlines():
+        array = re.match(r"array (\w+) at (\w+)$", line)
         error = re.search(r"ERROR: \w+: (.*?)(?: on (?:unknown )?address.*)?$", line)
         frame = re.match(r"\s+#\d+ \S+ in (\w+) .*/([\w.]+\.c):(\d+)", line)
-        if "runtime error:" in line:
+        block = re.search(r"is located (\d+) bytes (.*) (\d+)-byte region \[(\w+)", line)
+        variable = re.search(r"'(\w+)'.* <== .* \w+flows this variable", line)
+        if array:
+            names[array[2]] = array[1]
+        elif "runtime error:" in line:
             lines.append(re.sub(r"^.*/", "", line))
         elif error:
             lines.append(error[1])
         elif re.match(r"(READ|WRITE) of size", line):
             lines.append(line.partition(" at ")[0])
+        elif block:
+            where = ("inside" if "inside" in block[2] else
+                     "behind the end of" if re.search("right|after", block[2]) else "before")
+            lines.append(f"the address is {block[1]} bytes {where} "
+                         f"{names.get(block[4], 'an array')}, which has {block[3]} bytes")
+            if block[4] in names:
+                break
+        elif variable:
+            lines.append(f"the array is {variable[1]}")
+        elif " by thread " in line:  # of memory that the learner's code has allocated
+            lines.append(line.partition(" by thread ")[0] + ":")
         elif frame and frame[2] != "learn.c":
             lines.append(f"  in {frame[1]}, {frame[2]}:{frame[3]}")
-        elif " is located " in line:
-            lines.append("the address " + line.partition(" is ")[2])
         elif line.startswith("SUMMARY"):
             break
     return "\n".join(lines)

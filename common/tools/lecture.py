@@ -22,11 +22,17 @@ import rows as recorded
 import table
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# The case that shows the stage's idea, on pages of 80 x 24.
-STEPS = {"01": ["--causal", "--variant", "v0_loops"],
-         "02": ["-N", "6", "--variant", "v1_online"],
-         "03": ["--variant", "v1_fa2_rows"],
-         "04": ["--variant", "v1_fa2_backward"],
+
+
+def four_tokens(**files):
+    return [f"--{flag}={ROOT}/docs/examples/hand_{name}.npy" for flag, name in files.items()]
+
+
+# The case that shows the stage's idea, on pages of 80 x 24; as far as 04 that of the lessons.
+STEPS = {"01": [*four_tokens(q="q", k="k", v="v"), "--variant", "v0_loops"],
+         "02": [*four_tokens(q="q", k="k", v="v"), "--variant", "v1_online"],
+         "03": [*four_tokens(q="q", k="k_turned", v="v_turned"), "--variant", "v0_fa1_tiles"],
+         "04": [*four_tokens(q="q", k="k", v="v", do="do"), "--variant", "v0_fa1_backward"],
          "05": ["-N", "32", "--block-q", "8", "--block-kv", "8", "--causal", "--window", "8,0",
                 "--variant", "v1_online_block"],
          "06": ["--causal", "--backward", "--method", "ring"]}
@@ -90,7 +96,7 @@ def main():
     show("\n\n" + textwrap.fill(f"{number}  {question(ROOT, folder)}", 76,
                                 subsequent_indent="    ")
          + "\n\n    Write down what you expect, then press Enter.")
-    done = subprocess.run([program, "--device", "cpu", "--trace", "--step", "--quiet",
+    done = subprocess.run([program, "--device", "cpu", "--trace", "--step",
                            *STEPS[number]], check=False)
     if done.returncode != 0:
         return done.returncode

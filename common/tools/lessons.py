@@ -101,6 +101,13 @@ def check_problems(text):
     return found
 
 
+def figure_problems(text):
+    """Below a figure a sentence says what to see in it."""
+    below = re.findall(r"^!\[[^\]\n]*\]\(([^)\n]*)\)\s*([^\n]*)", FENCED.sub("```", text), re.M)
+    return [f"no sentence below {name} says what to see" for name, line in below
+            if not re.match(r"[A-Z\[*].*[.:]", line)]
+
+
 def next_problems(lesson, root):
     """The last paragraph leads on: to a page, or to a step of ./ladder learn that exists."""
     last = lesson.text.partition(PARTS[4])[2]
@@ -131,6 +138,7 @@ def problems(lesson, root):
         if have > limit:
             found.append(f"{have} {what}, {limit} are accepted")
     found += [f"speaks of how it was made: '{word}'" for word in HISTORY.findall(text)]
+    found += figure_problems(text)
     return found + order_problems(text) + check_problems(text) + next_problems(lesson, root)
 
 

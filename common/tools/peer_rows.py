@@ -4,16 +4,19 @@
 
     peer_rows.py ROWS.jsonl PEERS.txt...
 
-PEERS.txt is what peers_gpu.py printed (PyTorch's FlashAttention-2 and cuDNN in bf16, of which the
-faster one counts, 16k tokens in all,
-hidden size 2048, lower-right is upper-left there because Nq = Nk; and its materialised float32
-attention, H=16 d=64), a second one what peers_more.py did (the same causal with a window, on
-visible pairs):
+PEERS.txt are what the scripts of a peers/ folder printed in one run: PyTorch's FlashAttention-2 and
+cuDNN, FlashAttention-3's and -4's wheels, in bf16; 16k tokens in all and hidden size 2048 unless
+the line says more; lower-right is upper-left there because Nq = Nk. PyTorch's materialised float32
+attention has H = 16, d = 64. Where several peers ran the same case, the fastest counts:
 
     2.11.0+cu130 13.0 91900 NVIDIA H200
     d=64 S=1024 causal=0 | FA2 fwd    276 bwd    199 | cuDNN fwd    429 bwd    328
+    d=64 S=1024 causal=0 | FA3 fwd    470
     fp32 materialised torch S=1024 19.7 TFLOP/s
     window d=64 S=16384 w=256 FA2 fwd 75 bwd 60 TFLOP/s on visible pairs
+    window d=64 w=256 FA4 fwd 117 bwd 136
+    gqa 32/8 N=8192 d=128 causal FA4 fwd 719 bwd 560
+    decode FA3 B=8 H=32/8 Nq=1 Nk=4097 d=128: 0.0500 ms, 2700 GB/s, 0.66 of copy
 
 or, for stage 06, peers_ring.py under torchrun (rates of each GPU; ring-flash-attention, whose
 layouts are named there as here):
@@ -33,44 +36,56 @@ import pathlib
 import re
 import sys
 
-LINE = re.compile(r"d=(\d+) S=(\d+) causal=([01]) \| FA2 fwd +(\d+) bwd +(\d+)"
-                  r"(?: \| cuDNN fwd +(\d+) bwd +(\d+))?")
-WINDOW_LINE = re.compile(r"window d=(\d+) S=(\d+) w=(\d+) FA2 fwd (\d+) bwd (\d+)")
+LINE = re.compile(r"^d=(\d+) S=(\d+) causal=([01]) \|(.*)", re.M)
+RATES = re.compile(r"(FA2|FA3|FA4|cuDNN) fwd +(\d+)(?: bwd +(\d+))?")
+WINDOW_LINE = re.compile(r"^window d=(\d+) (?:S=16384 )?w=(\d+) (.*)", re.M)
+GQA_LINE = re.compile(r"^gqa (\d+)/(\d+) N=(\d+) d=(\d+) causal (.*)", re.M)
+DECODE_LINE = re.compile(r"^decode (\w+) B=(\d+) H=(\d+)/(\d+) Nq=(\d+) Nk=(\d+) d=(\d+): "
+                         r"([0-9.]+) ms", re.M)
 F32_LINE = re.compile(r"fp32 materialised torch S=(\d+) ([0-9.]+) TFLOP/s")
 RANKS_LINE = re.compile(r"^G=(\d+) ring sendrecv", re.M)  # of the lines behind it
 RING_LINE = re.compile(r"n/GPU=(\d+) (ring|zigzag|stripe) causal +fwd +(\d+) +fwd\+bwd +(\d+) ")
 LAYOUTS = {"ring": "contiguous", "zigzag": "zigzag", "stripe": "striped"}
 TOKENS, HIDDEN = 16384, 2048
-RING_SIZES = {"B": 1, "H": 32, "Hkv": 8, "d": 128, "dtype": "bf16", "mask": "causal-lower-right",
+CAUSAL = "causal-lower-right"
+RING_SIZES = {"B": 1, "H": 32, "Hkv": 8, "d": 128, "dtype": "bf16", "mask": CAUSAL,
               "backward": True, "method": "ring", "transport": "nccl"}
 
 
 def read_peers(text):
-    """GPU name and {(dtype, B, H, N, d, mask, window, backward): (peer, GFLOP/s)}; of rings
-    {(GPUs, tokens, layout): (peer, GFLOP/s forward, of both passes)}."""
+    """GPU name and {(dtype, B, H, Hkv, Nq, Nk, d, mask, window, backward): (GFLOP/s, peer)}; of few
+    queries (milliseconds, peer) under ("ms", ...); of rings {(GPUs, tokens, layout): (peer, GFLOP/s
+    forward, of both passes)}."""
     first = re.match(r"(\S+) \S+ \S+ (.+)\n", text)
     if not first:
         raise ValueError("no line with PyTorch's version and the GPU's name")
     torch = f"PyTorch {first[1].split('+')[0]}"
+    names = {"FA2": f"FlashAttention-2 of {torch}", "FA3": "FlashAttention-3",
+             "FA4": "FlashAttention-4", "cuDNN": f"cuDNN of {torch}"}
     peers = {}
-    for d, n, causal, *rates in LINE.findall(text):
+
+    def note(sizes, found):
+        for name, *rates in RATES.findall(found):
+            for backward, rate in enumerate(rates):
+                key = ("bf16", *sizes, bool(backward))
+                entry = (1e3 * float(rate or 0), names[name] + (", backward" if backward else ""))
+                if rate and entry > peers.get(key, (0, "")):
+                    peers[key] = entry
+
+    for d, n, causal, found in LINE.findall(text):
         d, n = int(d), int(n)
-        mask = "causal-lower-right" if causal == "1" else "none"
-        for backward in (0, 1):
-            of_both = {"FlashAttention-2": rates[backward], "cuDNN": rates[2 + backward]}
-            name, rate = max(((name, float(rate)) for name, rate in of_both.items() if rate),
-                             key=lambda peer: peer[1])
-            name += f" of {torch}" + (", backward" if backward else "")
-            peers["bf16", TOKENS // n, HIDDEN // d, n, d, mask, -1, bool(backward)] = (
-                name, 1e3 * rate)
-    for d, n, left, *rates in WINDOW_LINE.findall(text):
-        d, n = int(d), int(n)
-        for backward, rate in enumerate(rates):
-            peers["bf16", TOKENS // n, HIDDEN // d, n, d, "causal-lower-right", int(left),
-                  bool(backward)] = (f"FlashAttention-2 of {torch}", 1e3 * float(rate))
+        H = HIDDEN // d
+        note((TOKENS // n, H, H, n, n, d, CAUSAL if causal == "1" else "none", -1), found)
+    for d, left, found in WINDOW_LINE.findall(text):
+        H = HIDDEN // int(d)
+        note((1, H, H, TOKENS, TOKENS, int(d), CAUSAL, int(left)), found)
+    for H, Hkv, n, d, found in GQA_LINE.findall(text):
+        note((2, int(H), int(Hkv), int(n), int(n), int(d), CAUSAL, -1), found)
+    for name, *sizes, ms in DECODE_LINE.findall(text):
+        peers["ms", "bf16", *map(int, sizes), CAUSAL, -1, False] = (float(ms), names[name])
     for n, rate in F32_LINE.findall(text):
-        peers["f32", 1, 16, int(n), 64, "none", -1, False] = (f"materialised, {torch}",
-                                                          1e3 * float(rate))
+        peers["f32", 1, 16, 16, int(n), int(n), 64, "none", -1, False] = (
+            1e3 * float(rate), f"materialised, {torch}")
     runs = RANKS_LINE.split(text)[1:]  # GPUs, what was measured on them, and again
     for G, run in zip(map(int, runs[::2]), runs[1::2]):
         for n, kind, *rates in RING_LINE.findall(run):
@@ -82,12 +97,11 @@ def read_peers(text):
 
 
 def case_of(row, backward):
-    square = row.get("Nq") == row.get("Nk") and row.get("H") == row.get("Hkv")
     plain = not row.get("dropout") and not row.get("qk_norm") and row.get("clip") in (None, [0, 1])
     left, right = row.get("window") or (-1, -1)
     window = left if "causal" in str(row.get("mask")) or right == -1 else None
-    return (row.get("dtype"), row.get("B"), row.get("H"), row.get("Nq") if square else None,
-            row.get("d"), row.get("mask") if plain else None, window, backward)
+    return (row.get("dtype"), row.get("B"), row.get("H"), row.get("Hkv"), row.get("Nq"),
+            row.get("Nk"), row.get("d"), row.get("mask") if plain else None, window, backward)
 
 
 def annotate(row, peers):
@@ -102,9 +116,12 @@ def annotate(row, peers):
     first = case_of(row, stage == "flash_backward")
     if stage == "sliding_window" or backward == (stage == "flash_backward"):
         if first in peers:
-            row["peer"], row["peer_gflops"] = peers[first]
+            row["peer_gflops"], row["peer"] = peers[first]
+        elif ("ms", *first) in peers and row.get("flops"):  # its operations in the peer's time
+            ms, row["peer"] = peers["ms", *first]
+            row["peer_gflops"] = round(row["flops"] / ms / 1e6, 1)
     if stage == "sliding_window" and backward and case_of(row, True) in peers:
-        row["peer_backward_gflops"] = peers[case_of(row, True)][1]
+        row["peer_backward_gflops"] = peers[case_of(row, True)][0]
 
 
 def main():

@@ -3,6 +3,7 @@
 """What a reader must open to understand a rung: files, lines of code, and lines added.
 
 usage: reading.py [STAGE...]    prints the table of these stages (03 or 03_flash_forward), or of all
+       reading.py held          how many rungs hold the budget of reading
 
 Files: the rung itself, the project's headers that it includes, and its own helpers: a *.c or *.cu
 beside it that is no rung and defines a function that one of these files names. All of that again
@@ -19,6 +20,8 @@ Interface:
 - code_lines(text), definitions(text), added_lines(root, rung, predecessor): what the figures are
   made of.
 - measure(root, rung): Reading(files, lines, added).    - markdown(root, stages): the table.
+- budget(root, rung): what it may cost (files, lines, added or None). tests/text/test_reading.py
+  holds it, and reading_limits.txt beside it lists the exceptions.    - held(root): how many.
 """
 import collections
 import difflib
@@ -31,6 +34,11 @@ from source_hashes import COMMENT, METHODS, SAMPLE, included
 
 Rung = collections.namedtuple("Rung", "stage device name path")
 Reading = collections.namedtuple("Reading", "files lines added predecessor")
+# (files, lines of code) by device; lines added in the stages whose ladders go by small steps
+BUDGETS = {"cpu": (8, 650), "methods": (8, 650), "cuda": (7, 700), "hopper": (9, 1000)}
+MAX_ADDED = 120
+STEPS_IN = ("03", "04")
+HOPPER_WORDS = {"wgmma", "CUtensorMap", "setmaxnreg"}
 NAME = re.compile(r"\b[A-Za-z_]\w*")
 # What may stand before the braces of a definition without being part of it.
 WRAPPER = re.compile(r'^(extern "C"|(inline )?namespace\b[\w:\s]*)\s*\{$')
@@ -216,6 +224,23 @@ def measure(root, rung):
                    before.stem if before else "")
 
 
+def budget(root, rung):
+    device = rung.device
+    if device == "cuda" and any(HOPPER_WORDS & words_of(file)
+                                for file in closure(root, rung.path)):
+        device = "hopper"
+    return [*BUDGETS[device], MAX_ADDED if rung.stage[:2] in STEPS_IN else None]
+
+
+def held(root):
+    all_rungs = rungs(root)
+    within = sum(all(None in (cost, most) or cost <= most
+                     for cost, most in zip(measure(root, rung), budget(root, rung)))
+                 for rung in all_rungs)
+    return (f"Of {len(all_rungs)} rungs {within} hold their budget, "
+            f"{len(all_rungs) - within} have an exception.\n")
+
+
 def markdown(root, stages=()):
     rows = ["| stage | on | rung | files to read | lines of code | lines added | to |",
             "|---|---|---|--:|--:|--:|---|"]
@@ -231,4 +256,5 @@ def markdown(root, stages=()):
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown(pathlib.Path(__file__).resolve().parents[2], sys.argv[1:]))
+    ROOT, WORDS = pathlib.Path(__file__).resolve().parents[2], sys.argv[1:]
+    sys.stdout.write(held(ROOT) if WORDS == ["held"] else markdown(ROOT, WORDS))

@@ -33,17 +33,19 @@ CALLED = {
                                 B + "/library/cpu/backward_run.c", W + "/library/cpu/plain.c",
                                 W + "/cpu/v2_window_tiles.c"],
     (W, "v1_window_tiles"): [F + "/library/cuda/attention_f32.cu",
-                             B + "/library/cuda/gradients_f32.cu", W + "/cuda/plain.cu"],
+                             B + "/library/cuda/gradients_f32.cu", W + "/library/cuda/plain.cu"],
     (W, "v2_mma_window"): [F + "/library/cuda/attention_16bit.cu",
-                           B + "/library/cuda/gradients_16bit.cu", W + "/cuda/plain.cu"],
+                           F + "/library/cuda/hopper_16bit.cu",
+                           B + "/library/cuda/gradients_16bit.cu", W + "/library/cuda/plain.cu"],
 }
 # Stage 06's methods call what lies behind ring_rank.h: the block kernels, messages, memory. Not
 # what only watches a run or works outside of what is timed.
 WATCHES = ("collect", "fault", "log", "rank_report", "share")
 KERNELS = [F + "/library/cpu/simd_run.c", B + "/library/cpu/backward_run.c",
            F + "/library/cuda/block.cu", F + "/library/cuda/attention_f32.cu",
-           F + "/library/cuda/attention_16bit.cu", B + "/library/cuda/block.cu",
-           B + "/library/cuda/gradients_f32.cu", B + "/library/cuda/gradients_16bit.cu"]
+           F + "/library/cuda/attention_16bit.cu", F + "/library/cuda/hopper_16bit.cu",
+           B + "/library/cuda/block.cu", B + "/library/cuda/gradients_f32.cu",
+           B + "/library/cuda/gradients_16bit.cu"]
 SHARED = {"ring": ("relay", "ring_forward"), "burst": ("relay", "ring_forward"),
           "ulysses": ("heads",), "ring-double": ("relay", "tree_forward"),
           "burst-double": ("relay", "tree_forward")}

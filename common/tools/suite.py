@@ -16,7 +16,8 @@ Header:  contract (required); time: seconds of one case (10); memory: MiB (1024)
          key: optional, required or none; all=GROUP,...: groups whose points are all or nothing.
 Case:    points (1); name (the flags); group (none); threads (the header's); visibility: visible,
          hidden, after_due_date or after_published (visible); perf and of: perf=0.4 of=sgemm gives
-         all points from 0.4 of the rate of sgemm on, and a share of them below;
+         all points from 0.4 of the rate of sgemm on, and a share of them below (a case's threads
+         count: of others the processor time is what a call took);
          perf=0.1,0.2,0.5 gives a third of the points for each of the three that is reached.
          of=cublas: two products of cuBLAS on a GPU, which a program measures (peer_speed.py).
 

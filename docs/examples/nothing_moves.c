@@ -41,7 +41,7 @@ static double score(int i, int j)
     return dot(Q[i], K[j]) / sqrt(D);
 }
 
-/* Row i gains the keys of one block: m, l and the undivided O. */
+/* Row i gains the keys of one block: m, l and the unnormalised O. */
 static void see_block(int i, int owner, double *m, double *l)
 {
     for (int j = owner * N_LOCAL; j < (owner + 1) * N_LOCAL; j++) {

@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "attn_tiles.h"
+#include "library/window_library.h"
 #include "sliding_window.h"
 #include "tensor.h"
 

@@ -14,6 +14,8 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -206,6 +208,122 @@ def check_ring(tap, build, sandbox, folder):
            "ring_method_variant_backward" in tests[4]["message"] and
            "no rank sent a message" in tests[5]["message"], "a ring method that does nothing",
            err or results)
+
+
+def check_slow_ring(tap, build, sandbox, folder):
+    """A rank may wait as long as the case has time, to parts of a second."""
+    suite = folder / "slow.suite"
+    suite.write_text("contract=ring_method time=2\n: --ranks 2 -N 7 -d 2\n"
+                     ": --ranks 2 -N 9 -d 2\n",
+                     encoding="utf-8")
+    source = (HERE / "submissions" / "ring_all_to_all.c").read_text(encoding="utf-8")
+    start = "int ring_method_variant(const RingPart *p)\n{\n"
+    (folder / "slow.c").write_text("#include <unistd.h>\n" + source.replace(
+        start, f"{start}    if (p->rank == 1)\n        usleep(1500000);\n"), encoding="utf-8")
+    results, err = graded(build, sandbox, suite, library(folder / "slow.c"))
+    tap.ok(results and [test["status"] for test in results[0]["tests"]] == ["right"] * 2,
+           "ring: a rank waits for 1.5 of 2 seconds", err or results)
+
+
+def check_hog(tap, build, sandbox, folder):
+    """Who starts many threads takes no time from the others."""
+    if len(os.sched_getaffinity(0)) < 2:
+        tap.skip("a submission of many threads beside another", "one processor")
+        return
+    suite = folder / "hog.suite"
+    suite.write_text("contract=flash_simple time=3 memory=256\n : -N 1500 -d 64\n",
+                     encoding="utf-8")
+    (folder / "hog.c").write_text(
+        "#include <pthread.h>\n" + HEAD + "static void *spin(void *nothing)\n{\n    for (volatile "
+        "unsigned n = 0;; n++)\n        ;\n    return nothing;\n}\n" + SIGNATURE +
+        "{\n    pthread_t t;\n    for (int n = 0; n < 64; n++)\n"
+        "        pthread_create(&t, NULL, spin, NULL);\n    spin(NULL);\n    return 0;\n}\n",
+        encoding="utf-8")
+    shutil.copy(RIGHT, folder / "beside.c")
+    results, err = graded(build, sandbox, suite, folder / "hog.c", folder / "beside.c", "--jobs", 2)
+    tap.ok([result["tests"][0]["status"] for result in results] == ["time", "right"],
+           "a submission of many threads takes no time from the one beside it", err or results)
+
+
+def check_processor_time(tap, build, sandbox, folder):
+    """Timed cases: threads beyond those of the case are paid for."""
+    source = RIGHT.read_text(encoding="utf-8")
+    start = "float *lse,\n                         int N, int d, int causal)\n{\n"
+    (folder / "many.c").write_text(
+        "#include <pthread.h>\n#include <time.h>\nstatic void *spin(void *nothing)\n"
+        "{\n    struct timespec t = {0, 0};\n    while (t.tv_sec == 0 && t.tv_nsec < 40000000)\n"
+        "        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);\n    return nothing;\n}\n" +
+        source.replace(start, f"{start}    pthread_t t[8];\n    for (int n = 0; n < 8; n++)\n"
+                       "        pthread_create(&t[n], NULL, spin, NULL);\n"
+                       "    for (int n = 0; n < 8; n++)\n"
+                       "        pthread_join(t[n], NULL);\n"), encoding="utf-8")
+    tap.ok(start in source, "right.c has its flash_simple_variant where it is looked for")
+    suite = suites.read(write_suite(folder / "many.suite", "flash_simple", ["-N 33 -d 8"]))
+    options = grade_tool.parse(["S", "x.so", "--build", str(build), "--so-sandbox", sandbox])
+    row = grade_tool.judge(suite, [library(folder / "many.c")], options)[0, 0]
+    tap.ok(row["status"] == "right" and row["processor_ms"] >= 320,
+           "processor time: of all threads", row)
+
+
+# contract: cases; what becomes of each right value, and the codes that may be named
+UNNAMED = {
+    "flash_simple": (["-N 3 -d 2", "-N 133 -d 16 --causal", "-N 70 -d 8 --dist large"],
+                     [("NAN", {"nonfinite", "one_row"}), ("-INFINITY", {"nonfinite", "one_row"}),
+                      ("x[n] * 1e30f", {"all_values", "scattered", "worst_row", "one_row"})]),
+    "softmax_rows": (["--rows 9 --cols 33", "--rows 20 --cols 50 --dist large"],
+                     [("NAN", {""}), ("INFINITY", {""}), ("x[n] * 1.00003f", {""})])}
+SPOILED = {"flash_simple": "(const float *Q, const float *K, const float *V, float *O, float *lse,"
+                           " int N, int d, int causal)\n{\n"
+                           "    right(Q, K, V, O, lse, N, d, causal);\n"
+                           "    spoil(O, N * d), spoil(lse, N);",
+           "softmax_rows": "(const float *S, float *P, float *lse, int rows, int cols)\n{\n"
+                           "    right(S, P, lse, rows, cols);\n    spoil(P, rows * cols), "
+                           "spoil(lse, rows);"}
+
+
+def check_unnamed(tap, build, sandbox, folder):
+    """What no mistake explains gets no name: values that are all NaN fit many a tile."""
+    for contract, (cases, changes) in UNNAMED.items():
+        suite = write_suite(folder / f"{contract}.suite", contract, cases)
+        source = RIGHT.read_text(encoding="utf-8").replace(f"int {contract}_variant(",
+                                                           "static int right(")
+        for number, (change, codes) in enumerate(changes):
+            path = folder / f"spoiled_{contract}{number}.c"
+            path.write_text(f"{source}\nstatic void spoil(float *x, int count)\n{{\n    for (int n "
+                            f"= 0; n < count; n++)\n        x[n] = {change};\n}}\nint {contract}"
+                            f"_variant{SPOILED[contract]}\n    return 0;\n}}\n", encoding="utf-8")
+            results, err = graded(build, sandbox, suite, library(path))
+            found = {test["code"] for test in results[0]["tests"]} if results else err
+            tap.ok(results and found <= codes, f"{contract}: no mistake is named for {change}",
+                   found)
+
+
+def elf(count, entries, name):
+    """A file with so many tables of so many undefined symbols, of one name."""
+    tables = 64 + 64 * (count + 2)
+    heads = [(0, 11, 0, 0, tables, 24 * entries, count, 0, 0, 24)] * count
+    heads += [(0, 3, 0, 0, tables + 24 * entries, len(name), 0, 0, 0, 0),
+              (0, 6, 0, 0, tables, 0, count, 0, 0, 16)]
+    start = b"\x7fELF\x02\x01".ljust(40, b"\0") + struct.pack("<Q", 64)
+    return start.ljust(58, b"\0") + struct.pack("<HHH", 64, count + 2, 0) + \
+        b"".join(struct.pack("<IIQQQQIIQQ", *head) for head in heads) + \
+        struct.pack("<IBBHQQ", 1, 0, 0, 0, 0, 0) * entries + name
+
+
+def check_libraries(tap, folder):
+    """What is looked for in a library takes no longer, whatever its headers say."""
+    path = folder / "crafted.so"
+    for count, entries, name, found in ((1, 9, b"\0sgemm_\0", "sgemm_"),
+                                        (1, 9, b"\0other\0", ""),
+                                        (9000, 60000, b"\0other\0", "cannot be looked at"),
+                                        (1, 2000000, b"\0other\0", "cannot be looked at"),
+                                        (1, 60000, b"\0" + b"x" * (1 << 24),
+                                         "cannot be looked at")):
+        path.write_bytes(elf(count, entries, name))
+        begun = time.process_time()
+        said = grade_tool.blas_found(path)
+        tap.ok((found in said if found else not said) and time.process_time() - begun < 2,
+               f"no-blas: {count} tables of {entries} symbols of {len(name)} bytes", said)
 
 
 def check_twists(tap, build, sandbox, folder):
@@ -449,11 +567,44 @@ def check_folder_names(tap, build, sandbox, folder):
     tap.ok(jail.returncode == 0 and
            words[-5:-2] == ["$(touch here) & 2.c", "my solution;.c", "-lm"],
            "the command is shown as a shell would need it", jail.stdout + jail.stderr)
+    (mine / "._my solution;.c").write_bytes(b"\0\5\x16\7\0\2\0\0Mac OS X        ")
+    (mine / ".#emacs.c").symlink_to("student@host.1234")
+    (mine / "__MACOSX").mkdir()
+    (mine / "__MACOSX" / "._mine.c").write_bytes(b"\0")
+    (folder / "__MACOSX").mkdir()
+    results, err = graded(build, sandbox, suite, mine, folder / "__MACOSX")
+    tap.ok([result["score"] for result in results] == [1],
+           "what editors and macOS leave in a folder or an archive is left out", err or results)
+    results, err = graded(build, sandbox, suite, folder / "__MACOSX")
+    tap.ok(not results and err.count("\n") == 1 and "accepted" in err, "and alone is refused", err)
     (mine / "two\nlines.c").write_text("int third;\n", encoding="utf-8")
     results, err = graded(build, sandbox, suite, mine)
     tap.ok(results and results[0]["tests"][0]["status"] == "refused" and
            "control character" in results[0]["tests"][0]["message"], "but no control characters",
            err or results)
+
+
+def check_rest(tap, build, sandbox, folder):
+    """A compiler that was killed leaves nothing behind: the class shares one disk."""
+    mine, place = folder / "large", folder / "compiled"
+    mine.mkdir()
+    place.mkdir()
+    for number in range(40):
+        (mine / f"{number}.c").write_text(f"char c{number}[40 << 20] = {{1}};\n", encoding="utf-8")
+    done = grade_tool.compile_one(str(mine), pathlib.Path(build).resolve(), place / "0", sandbox)
+    bytes_left = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+    tap.ok(done.library is None and bytes_left == 0, "what a late compiler wrote is removed",
+           f"{bytes_left} {done}")
+
+
+def check_output(tap, build, sandbox, folder):
+    """What it prints stays on its line: no control signs of 8 bits, no change of direction."""
+    suite = write_suite(folder / "output.suite", "flash_simple", ["-N 3 -d 2"])
+    (folder / "signs.c").write_text(HEAD + SIGNATURE + '{ puts("a\\xc2\\x9b" "2J\\xe2\\x80\\xae" '
+                                    '"b \\xc3\\xa4"); return 0; }\n', encoding="utf-8")
+    results, err = graded(build, sandbox, suite, folder / "signs.c")
+    tap.ok(results and results[0]["tests"][0]["output"] == "a?2J?b \u00e4\n",
+           "output without signs that steer a terminal", err or results)
 
 
 def check_machine(tap, build, sandbox, folder):
@@ -647,6 +798,13 @@ def main():
         check_deeds(tap, build, sandbox, folder)
         right = folder / "right.so"
         check_ring(tap, build, sandbox, folder)
+        check_slow_ring(tap, build, sandbox, folder)
+        check_hog(tap, build, sandbox, folder)
+        check_output(tap, build, sandbox, folder)
+        check_rest(tap, build, sandbox, folder)
+        check_processor_time(tap, build, sandbox, folder)
+        check_libraries(tap, folder)
+        check_unnamed(tap, build, sandbox, folder)
         check_names(tap, build, sandbox, folder)
         check_folder_names(tap, build, sandbox, folder)
         check_machine(tap, build, sandbox, folder)

@@ -272,18 +272,70 @@ def check_use(tap, build):
                "its results keep Gradescope's format")
 
 
+def check_target(tap):
+    """Makefile and Dockerfile are for the machine that the judge was built for."""
+    def program(machine, library):
+        return b"\x7fELF".ljust(18, b"\0") + machine.to_bytes(2, "little") + \
+            b"\0GLIBC_2.2.5\0GLIBC_2.17\0GLIBC_2.%d\0" % library
+    for machine, library, platform, base in ((0x3E, 34, "linux/amd64", "debian:12-slim"),
+                                             (0xB7, 38, "linux/arm64", "debian:13-slim")):
+        files = handout.student_files(handout.assignment(1), None, True,
+                                      handout.Target(program(machine, library)))
+        tap.ok(files["Makefile"].count(f"--platform {platform} ") == 2 and "@" not in
+               files["Dockerfile"] and f"FROM --platform={platform} {base}\n" in
+               files["Dockerfile"] and "SANDBOX=$(SANDBOX)" in files["Makefile"],
+               f"make docker: a judge for {platform} and glibc 2.{library}", files["Dockerfile"])
+
+
+def make_asan(given, case):
+    return subprocess.run(["make", "-s", "asan", f"CASE={case}"], cwd=given, capture_output=True,
+                          text=True, check=False)
+
+
 def check_by_hand(tap, given, inputs):
-    """make asan: the case of the report, a right solution and one that writes behind O."""
-    source = (HERE / "solutions" / "2_flash_forward.c").read_text(encoding="utf-8")
-    for text, good in ((source, True), (source.replace("lse[i + r] =", "lse[i + r + 1] ="), False)):
-        (given / "mine.c").write_text(text, encoding="utf-8")
-        run = subprocess.run(["make", "-s", "asan"], cwd=given, capture_output=True, text=True,
-                             check=False)
-        rows = re.findall(r"Q\[\d\] = (.*)", run.stdout)
-        tap.ok((run.returncode == 0) == good and
-               ("; ".join(rows) == inputs if good else "AddressSanitizer" in run.stderr),
-               f"make asan: {'the case of the report' if good else 'a write behind lse'}",
-               f"{inputs}\n{run.stdout}{run.stderr}"[:1500])
+    """make asan without a case has the inputs of the report's."""
+    shutil.copy(HERE / "solutions" / "2_flash_forward.c", given / "mine.c")
+    run = make_asan(given, "")
+    rows = re.findall(r"Q\[\d\] = (.*)", run.stdout)
+    tap.ok(run.returncode == 0 and "; ".join(rows) == inputs, "make asan: the case of the report",
+           f"{inputs}\n{run.stdout}{run.stderr}"[:1500])
+
+
+# assignment: a case; mistakes (text of its solution, what stands there instead, what is said)
+DEBUGGED = {
+    1: ("--rows 7 --cols 33", [("lse[r] =", "lse[r + 1] =", "AddressSanitizer"),
+                               ("m[k] = larger", "m[k + 1] = larger", "AddressSanitizer")]),
+    2: ("-N 33 -d 8 --causal", [("lse[i + r] =", "lse[i + r + 1] =", "AddressSanitizer")]),
+    3: ("-N 33 -d 8 --causal", [("delta[i] =", "delta[i + 1] =", "AddressSanitizer"),
+                                ("V + k, dO", "V + k + d, dO", "AddressSanitizer")]),
+    4: ("-N 33 -d 8 --window 9,3 --block-q 16 --block-kv 16",
+        [("c < s->rows_k", "c <= s->Bc", "AddressSanitizer")]),
+    5: ("--ranks 3 -H 2 --kv-heads 1 -N 34 -d 8 --causal",
+        [("j < keys", "j < keys + 9", "AddressSanitizer"),
+         ("if (step + 1 < p->world)\n            p->receive", "p->receive", "nobody can go on")])}
+
+
+def check_debug(tap):
+    """make asan and make debug, in the handout of each C assignment."""
+    for number, (case, mistakes) in DEBUGGED.items():
+        with tempfile.TemporaryDirectory() as folder:
+            given = pathlib.Path(folder) / "given"
+            assignment = handout.assignment(number)
+            handout.write_folder(handout.student_files(assignment, None, False), given)
+            right = (HERE / "solutions" / f"{assignment.name}.c").read_text(encoding="utf-8")
+            for text, instead, word in [("", "", ""), *mistakes]:
+                (given / "mine.c").write_text(right.replace(text, instead) if text else right,
+                                              encoding="utf-8")
+                run = make_asan(given, case)
+                tap.ok(text in right and (run.returncode != 0 and word in run.stderr if text else
+                                          run.returncode == 0),
+                       f"assignment {number}: make asan: {instead or 'the solution'}",
+                       (run.stdout + run.stderr)[:1500])
+            run = subprocess.run(["make", "-n", "debug", "CASE=-N 5"], cwd=given, check=False,
+                                 capture_output=True, text=True)
+            tap.ok("gdb -q --args ./called -N 5" in run.stdout and "make debug" in
+                   (given / "handout.md").read_text(encoding="utf-8"),
+                   f"assignment {number}: make debug", run.stdout)
 
 
 def check_class(tap, build):
@@ -480,6 +532,8 @@ def main():
     check_contents(tap)
     check_compiles(tap)
     check_program(tap, build)
+    check_target(tap)
+    check_debug(tap)
     if build:
         check_use(tap, build)
         check_class(tap, build)

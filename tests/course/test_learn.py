@@ -239,6 +239,9 @@ def check_limits_can_fail(tap):
                         ("abc", ""), ("ab", "-"), ("", "empty")):
         verdict = learn_steps.judge_typed(words, {"order": found})
         tap.ok(verdict.code == code and verdict.passed == (code == ""), f"order '{found}'", verdict)
+    verdict = learn_steps.judge_typed(["--key", "order", "--order", "A B C|B A C"],
+                                      {"order": "A C B"})
+    tap.ok("'C' is the first letter" in verdict.text, "an order: from where it is wrong", verdict)
     for answer, found, right in (("4095", "4096", False), ("4095", "2^12 - 1", True),
                                  ("3*0.1*10", "3", True), ("2.5", "2.501", True),
                                  ("2.5", "2.51", False), ("100 --within 1%", "101", True)):
@@ -284,6 +287,12 @@ def check_behaviour(tap):
     verdict, _ = judge_text(hops, hops.stub(), ())
     tap.ok(verdict.text.endswith("*down: expected 0, found 7.") and "*up is right" in verdict.text,
            "a single number has no place", verdict)
+    tiles = learn_steps.find_step("03.9")
+    verdict, _ = judge_text(tiles, tiles.stub(), ())
+    tap.ok("expected SKIP, found MASKED" in verdict.text, "a value has the step's name", verdict)
+    ring = learn_steps.find_step("06.8")
+    verdict, _ = judge_text(ring, dict(ring.wrong_answers())["one_hop_too_many"], ())
+    tap.ok("made 2 hops; G - 1 is 1." in verdict.text, "a sentence with counts", verdict)
     _, said = judge_text(step, head % 'printf("right here\\n");', ())
     tap.ok("    | right here" in said, "what it prints is shown, and is no verdict", said)
     verdict, said = judge_text(step, head % 'for (;;)\n        puts("again and again");', ())
@@ -291,8 +300,6 @@ def check_behaviour(tap):
            "a printf in an endless loop is cut", verdict)
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder, "a.c")
-        file.write_text(head % "float *x = malloc(4);\n    S[0] = x[Nq];\n    free(x);",
-                        encoding="utf-8")
         probe = pathlib.Path(folder, "p.c")
         probe.write_text("int main(void)\n{\n    return 0;\n}\n", encoding="utf-8")
         good, _ = learn_steps.run_compiler([*learn_steps.compiler(), *learn_steps.ASAN, probe, "-o",
@@ -300,9 +307,28 @@ def check_behaviour(tap):
         if not good:
             tap.skip("--asan", "the compiler has no sanitizer")
             return
-        verdict = learn_steps.judge(step, file, folder, asan=True, **SILENT)
-        tap.ok(verdict.code == "sanitizer" and "READ of size 4" in verdict.text and
-               "in scores, a.c:" in verdict.text, "--asan sees a read past the end", verdict)
+        for body, sentence in (
+                ("float *x = malloc(4);\n    S[0] = x[Nq];\n    free(x);",
+                 "behind the end of an array, which has 4 bytes\nallocated:\n  in scores, a.c:5"),
+                ("S[-Nq] = K[0];", "the address is 16 bytes before S, which has 64 bytes")):
+            file.write_text(head % body, encoding="utf-8")
+            verdict = learn_steps.judge(step, file, folder, asan=True, **SILENT)
+            tap.ok(verdict.code == "sanitizer" and "of size 4\n  in scores, a.c:" in verdict.text
+                   and sentence in verdict.text, f"--asan: {sentence.splitlines()[0]}", verdict)
+        tail = learn_steps.find_step("03.8")
+        file.write_text(tail.stub(), encoding="utf-8")
+        verdict = learn_steps.judge(tail, file, folder, asan=True, **SILENT)
+        tap.ok("in attend_tiles, a.c:" in verdict.text and "0 bytes behind the end of K," in
+               verdict.text, "03.8 --asan: the line, the array, and how far behind its end",
+               verdict)
+
+
+def processor_seconds(do, *words):
+    """What a command costs on a quiet machine; a busy one does not change it much."""
+    before = os.times()
+    do(*words)
+    after = os.times()
+    return after.children_user + after.children_system - before[2] - before[3]
 
 
 class Engine:
@@ -327,6 +353,8 @@ def check_work(tap, engine):
     done = engine.run()
     tap.ok(done.returncode == 0 and "next: ./ladder learn 01.2" in done.stdout and
            not engine.my.exists(), "the map, and nothing is written", done)
+    seconds = processor_seconds(engine.run)
+    tap.ok(seconds < 1, "it starts in less than a second", seconds)
     row = re.search(r".*01\.1 .*", done.stdout)[0]
     tap.ok(row.endswith("page 01.4"), "the map names the page of each step", row)
     done = engine.run("01.2")
@@ -350,6 +378,9 @@ def check_work(tap, engine):
     done = engine.run("01.2")
     tap.ok(done.returncode == 0 and "passed" in done.stdout and "sqrtf" in done.stdout,
            "passed: the solution is shown", done)
+    seconds = processor_seconds(engine.run, "check", "03.10", str(
+        learn_steps.find_step("03.10").solution_path()))
+    tap.ok(seconds < 5, "the longest check takes less than five seconds", seconds)
     tap.ok("[x] 01.2" in engine.run().stdout and
            json.loads((engine.my / "progress.json").read_text(encoding="utf-8"))["passed"],
            "the map knows it")
@@ -393,6 +424,13 @@ def check_bug(tap, engine):
            "tree_remainder" not in done.stdout, "by hand: neither code nor sentence", done)
     answer.write_text(step.wrong_answers()[0][1] + "\n", encoding="utf-8")
     tap.ok(sentence in engine.run("02.5").stdout, "a second wrong version: why")
+    answer.write_text(step.stub().replace("softmax_merge(waiting[level], carry)", "carry"),
+                      encoding="utf-8")
+    done = engine.run("02.5").stdout
+    tap.ok(f"The bug that the step began with: {sentence}" in " ".join(done.split()),
+           "a second wrong version that nobody knows: the bug of the stub", done)
+    for other in (s for s in learn_steps.read_steps() if s.kind == "bug"):
+        tap.ok(learn.bug_of(other), f"{other.name}: the bug of the stub has a sentence")
     engine.run("reset", "02.5")
     tap.ok(sentence not in engine.run("02.5").stdout, "reset forgets the first one")
     engine.run("hint", "02.5")

@@ -51,15 +51,16 @@ def test_made_up(tap):
             (results / file).write_text("")
         (results / "03_flash_forward_h200.jsonl").write_text("\n".join(json.dumps(
             row("flash_forward", name, ms, device="cuda", dtype="bf16", B=4, Nq=4096, Nk=4096,
-                d=128, peer_gflops=1e9 / ms * 1e-6)) for name, ms in (("v3", 2.0), ("v4", 1.0))))
+                d=128, peer="FlashAttention-4, backward",
+                peer_gflops=1e9 / ms * 1e-6)) for name, ms in (("v3", 2.0), ("v4", 1.0))))
         table = first_page.ladder_table(folder, DEMO)
     lines = table.split("\n")
     tap.ok(lines[2].startswith("| 01 naive | `v0_loops` † | 100 | 1.00 | 64.0 MiB |"),
            "the first rung of the first stage, marked: its source is not this one", table)
     tap.ok("`v0_first`" in lines[4] and "| `v10_last` † | 5.00 | 4.00 |" in lines[5],
            "first and last rung by number; the library is none", table)
-    tap.ok("`v4` †: 1.00 TFLOP/s" in lines[5] and "1.00 x cuDNN" in lines[5],
-           "the fastest variant on a GPU stands beside the last rung", table)
+    tap.ok("`v4` †: 1.00 TFLOP/s" in lines[5] and "1.00 x FlashAttention-4 |" in lines[5],
+           "the fastest variant on a GPU stands beside the last rung, with its peer", table)
     tap.ok("wrong" not in table and "unchecked" not in table, "only checked rows", table)
     tap.ok("`ring-minimal`" in table and "`ring` †" in table and "burst`" not in table,
            "stage 06: the first method and the next", table)

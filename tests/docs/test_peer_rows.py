@@ -21,6 +21,13 @@ d=64 S=1024 causal=1 | FA2 fwd    216 bwd    143 | cuDNN failed
 fp32 materialised torch S=4096 22.0 TFLOP/s
 window d=64 S=16384 w=256 FA2 fwd 75 bwd 60 TFLOP/s on visible pairs
 """
+MORE_PEERS = PEERS + """d=64 S=1024 causal=0 | FA3 fwd    450
+d=64 S=1024 causal=1 | FA4 fwd    201 bwd 210
+d=64 S=1024 causal=1 | FA4 fwd    230 bwd failed no
+window d=64 w=256 FA4 fwd 70 bwd 66
+gqa 32/8 N=8192 d=128 causal FA4 fwd 719 bwd 560
+decode FA3 B=8 H=32/8 Nq=1 Nk=4097 d=128: 0.0500 ms, 2700 GB/s, 0.66 of copy
+"""
 RING_PEERS = """2.11.0+cu130 13.0 91900 NVIDIA H200
 G=2 ring sendrecv 256 MiB: 255 GB/s each way per GPU
 n/GPU=8192 local FA2 full                fwd    350  fwd+bwd    315 TFLOP/s/GPU
@@ -83,6 +90,15 @@ def main():
                                                    "of_peer_backward")]
                == ["200", "2.67", "250", "4.17"], "two sevenths of the operations and five",
                rows[0])
+        done, rows = annotate(folder, [
+            row(), row(mask="causal-lower-right"), row(mask="causal-lower-right", **alone),
+            row(**window), row(mask="causal-lower-right", B=2, Hkv=8, Nq=8192, Nk=8192, d=128),
+            row(mask="causal-lower-right", B=8, Hkv=8, Nq=1, Nk=4097, d=128, flops=5e8),
+            row(mask="causal-lower-right", B=8, Hkv=8, Nq=1, Nk=4096, d=128)], MORE_PEERS)
+        tap.ok([r.get("peer_gflops") for r in rows] == [450e3, 230e3, 210e3, 75e3, 719e3, 1e4, None]
+               and rows[3]["peer_backward_gflops"] == 66e3 and rows[4]["peer"] == "FlashAttention-4"
+               and rows[0]["peer"] == rows[5]["peer"] == "FlashAttention-3",
+               "the fastest of several peers; shared kv heads; few queries by their time", rows)
         ring = {"stage": "ring_burst", "method": "ring", "layout": "zigzag", "ranks": 2, "B": 1,
                 "Hkv": 8, "Nq": 16384, "Nk": 16384, "d": 128, "mask": "causal-lower-right",
                 "window": [-1, 0], "backward": True, "transport": "nccl", "link": "copy",

@@ -14,30 +14,29 @@
 #include "alloc.h"
 #include "cuda/device.h"
 #include "flash_backward.h"
+#include "library/backward_library.h"
 
 enum { MOST_PART_SEGMENTS = 64 };
 
-/* Keys first .. first+count-1 of the block. `room_dev`: device memory for their position map. */
+/* Keys first .. first+count-1 of the block. room, room_dev: memory for their position map, on the
+ * host and on the device. */
 static inline AttnArgs part_of_keys(const AttnArgs *a, int64_t first, int64_t count,
-                                    AttnSegment *room_dev)
+                                    AttnSegment room[MOST_PART_SEGMENTS], AttnSegment *room_dev)
 {
-    AttnSegment all[MOST_PART_SEGMENTS], some[MOST_PART_SEGMENTS];
     AttnArgs part = *a;
     int64_t kept = 0;
-    const size_t bytes = sizeof *all * (size_t)a->positions_k.count;
     assert_true(a->positions_k.count <= MOST_PART_SEGMENTS);
-    assert_int_equal(0, device_download(all, a->positions_k.segments, bytes));
     for (int64_t s = 0; s < a->positions_k.count; s++) {
-        const AttnSegment *g = &all[s];
+        const AttnSegment *g = &a->positions_k.host[s];
         const int64_t lo = g->first > first ? g->first : first;
         const int64_t end =
             g->first + g->length < first + count ? g->first + g->length : first + count;
         if (lo < end)
-            some[kept++] = (AttnSegment){lo - first, end - lo, g->sequence,
+            room[kept++] = (AttnSegment){lo - first, end - lo, g->sequence,
                                          g->position + (lo - g->first) * g->stride, g->stride};
     }
-    assert_int_equal(0, device_upload(room_dev, some, sizeof *some * (size_t)kept));
-    part.positions_k = (AttnPositions){room_dev, kept};
+    assert_int_equal(0, device_upload(room_dev, room, sizeof *room * (size_t)kept));
+    part.positions_k = (AttnPositions){room_dev, kept, room};
     part.shape.Nk = part.K.shape[1] = part.V.shape[1] = count;
     part.K.data = (char *)a->K.data + first * a->K.stride[1] * (int64_t)dtype_size(a->K.dtype);
     part.V.data = (char *)a->V.data + first * a->V.stride[1] * (int64_t)dtype_size(a->V.dtype);
@@ -47,11 +46,12 @@ static inline AttnArgs part_of_keys(const AttnArgs *a, int64_t first, int64_t co
 static inline AttnStatus add_part(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
                                   void *workspace_dev, int64_t first, int64_t count)
 {
+    AttnSegment room[MOST_PART_SEGMENTS];
     AttnSegment *room_dev = device_alloc(sizeof *room_dev * MOST_PART_SEGMENTS);
     const int64_t skipped = first * a->shape.Hkv * a->shape.d;
     const FlashSums sums = {sums_dev.dQ, sums_dev.dK + skipped, sums_dev.dV + skipped};
     assert_non_null(room_dev);
-    const AttnArgs part = part_of_keys(a, first, count, room_dev);
+    const AttnArgs part = part_of_keys(a, first, count, room, room_dev);
     AttnStatus status = flash_backward_cuda_add(&part, delta_dev, sums, workspace_dev);
     assert_int_equal(0, device_synchronize());
     device_free(room_dev);

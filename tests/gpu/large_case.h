@@ -32,6 +32,7 @@
 typedef struct Large {
     AttnArgs args;             /* device pointers */
     AttnSegment segments[16];  /* of the queries, on the host */
+    AttnSegment keys;          /* the one of the keys, likewise */
     AttnSegment *segments_dev; /* of the keys, then of the queries */
 } Large;
 
@@ -76,8 +77,9 @@ static inline void large_positions(Large *g, int64_t count)
     assert_int_equal(0, device_upload(g->segments_dev, &keys, sizeof keys));
     assert_int_equal(0,
                      device_upload(g->segments_dev + 1, g->segments, sizeof keys * (size_t)count));
-    g->args.positions_k = (AttnPositions){g->segments_dev, 1};
-    g->args.positions_q = (AttnPositions){g->segments_dev + 1, count};
+    g->keys = keys;
+    g->args.positions_k = (AttnPositions){g->segments_dev, 1, &g->keys};
+    g->args.positions_q = (AttnPositions){g->segments_dev + 1, count, g->segments};
 }
 
 static inline void large_free(Large *g)

@@ -29,7 +29,7 @@
 static atomic_int noise_stop, noise_rounds, noise_failed;
 
 /* 16 heads of queries = keys = values from the seed; O and lse behind them. */
-static inline AttnArgs noise_problem(float *all_dev, AttnSegment *segment_dev, cudaStream_t stream)
+static inline AttnArgs noise_problem(float *all_dev, AttnPositions map, cudaStream_t stream)
 {
     const int64_t elements = 16 * NOISE_N * 64;
     AttnArgs a = {.shape = {1, 16, 16, NOISE_N, NOISE_N, 64}, .scale = 0.125f, .rule = {-1, -1}};
@@ -37,7 +37,7 @@ static inline AttnArgs noise_problem(float *all_dev, AttnSegment *segment_dev, c
     a.K = a.V = a.O = a.Q;
     a.O.data = all_dev + elements;
     a.lse = all_dev + 2 * elements;
-    a.positions_q = a.positions_k = (AttnPositions){segment_dev, 1};
+    a.positions_q = a.positions_k = map;
     a.stream = stream;
     return a;
 }
@@ -54,7 +54,8 @@ static inline void *make_noise(void *unused)
                  device_upload(segment_dev, &segment, sizeof segment) != 0 ||
                  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess;
     if (!failed) {
-        const AttnArgs a = noise_problem(all_dev, segment_dev, stream);
+        const AttnArgs a =
+            noise_problem(all_dev, (AttnPositions){segment_dev, 1, &segment}, stream);
         failed = fill_tensor_device(&a.Q, FILL_Q, 5, FILL_NORMAL, stream) != ATTN_OK;
         while (!failed && !atomic_load(&noise_stop)) {
             for (int n = 0; n < 4; n++)

@@ -13,23 +13,31 @@
 #include "large_case.h"
 
 #include "alloc.h"
+#include "attn_config.h"
+#include "bench/variant.h"
 #include "check/check.h"
+#include "cuda/hopper_backward.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
+#include "library/backward_library.h"
+#include "library/flash_library.h"
 
 static const struct {
     const char *name;
     AttnFn backward;
     unsigned dtypes;
     double c;
+    int arch; /* this one only; 0: any */
 } variants[] = {
-    {"v0_atomics", flash_backward_v0_atomics, 1, 4},
-    {"v1_two_kernels", flash_backward_v1_two_kernels, 1, 4},
-    {"v2_mma", flash_backward_v2_mma, 6, 16},
-    {"v4_cp_async", flash_backward_v4_cp_async, 6, 16},
-    {"v9_warp_pairs", flash_backward_v9_warp_pairs, 6, 16},
-    {"library, f32", flash_backward_library_cuda, 1, 4},
-    {"library, 16 bit", flash_backward_library_cuda, 6, 16},
+    {"v0_atomics", flash_backward_v0_atomics, 1, 4, 0},
+    {"v1_two_kernels", flash_backward_v1_two_kernels, 1, 4, 0},
+    {"v2_mma", flash_backward_v2_mma, 6, 16, 0},
+    {"v4_cp_async", flash_backward_v4_cp_async, 6, 16, 0},
+    {"v9_warp_pairs", flash_backward_v9_warp_pairs, 6, 16, 0},
+    {"v10_wgmma", ATTN_HOPPER_FN(flash_backward_v10_wgmma), 6, 16, 90},
+    {"v13_fused_delta", ATTN_HOPPER_FN(flash_backward_v13_fused_delta), 6, 16, 90},
+    {"library, f32", flash_backward_library_cuda, 1, 4, 0},
+    {"library, 16 bit", flash_backward_library_cuda, 6, 16, 0},
 };
 
 /* Rows at .. of a host tensor become rows first .. of all heads of a large one. */
@@ -110,7 +118,8 @@ static void run_all(Large *g, const Sample *queries, const Sample *keys)
     for (size_t n = 0; n < sizeof variants / sizeof *variants; n++) {
         const Tensor *written[] = {&a->dQ, &a->dK, &a->dV};
         Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-        if (!(variants[n].dtypes >> dtype & 1))
+        if (!(variants[n].dtypes >> dtype & 1) || !variants[n].backward ||
+            (variants[n].arch && device_arch() != variants[n].arch))
             continue;
         for (int t = 0; t < 3; t++)
             assert_int_equal(0, device_fill_bytes(written[t]->data, 0xFF, large_bytes(written[t])));

@@ -14,7 +14,10 @@
  */
 #include "gradient_device.h"
 
+#include "attn_config.h"
+#include "bench/variant.h"
 #include "check/check.h"
+#include "cuda/hopper_backward.h"
 #include "noise.h"
 
 static int repeats = 200;
@@ -27,22 +30,28 @@ typedef struct Repeated {
     int deterministic; /* with --deterministic */
     int dQ_repeats;    /* promised; dK and dV always are */
     int problems;      /* how many of the list below: a rung takes the plain ones */
+    int arch;          /* this one only; 0: sm_80 and later in 16 bits */
 } Repeated;
 
 static const Repeated variants[] = {
-    {"v0_atomics", flash_backward_v0_atomics, 1, 4, 0, 0, 3},
-    {"v1_two_kernels", flash_backward_v1_two_kernels, 1, 4, 0, 1, 3},
-    {"v1_two_kernels --deterministic", flash_backward_v1_two_kernels, 1, 4, 1, 1, 3},
-    {"v2_mma", flash_backward_v2_mma, 6, 16, 0, 0, 3},
-    {"v3_transposed_scores", flash_backward_v3_transposed_scores, 6, 16, 0, 0, 3},
-    {"v4_cp_async", flash_backward_v4_cp_async, 6, 16, 0, 0, 3},
-    {"v6_full_tiles", flash_backward_v6_full_tiles, 6, 16, 0, 0, 3},
-    {"v7_one_barrier", flash_backward_v7_one_barrier, 6, 16, 0, 0, 3},
-    {"v9_warp_pairs", flash_backward_v9_warp_pairs, 6, 16, 0, 0, 3},
-    {"library, f32", flash_backward_library_cuda, 1, 4, 0, 1, 5},
-    {"library, f32 --deterministic", flash_backward_library_cuda, 1, 4, 1, 1, 5},
-    {"library, 16 bit", flash_backward_library_cuda, 6, 16, 0, 0, 5},
-    {"library, 16 bit --deterministic", flash_backward_library_cuda, 6, 16, 1, 1, 5},
+    {"v0_atomics", flash_backward_v0_atomics, 1, 4, 0, 0, 3, 0},
+    {"v1_two_kernels", flash_backward_v1_two_kernels, 1, 4, 0, 1, 3, 0},
+    {"v1_two_kernels --deterministic", flash_backward_v1_two_kernels, 1, 4, 1, 1, 3, 0},
+    {"v2_mma", flash_backward_v2_mma, 6, 16, 0, 0, 3, 0},
+    {"v3_transposed_scores", flash_backward_v3_transposed_scores, 6, 16, 0, 0, 3, 0},
+    {"v4_cp_async", flash_backward_v4_cp_async, 6, 16, 0, 0, 3, 0},
+    {"v6_full_tiles", flash_backward_v6_full_tiles, 6, 16, 0, 0, 3, 0},
+    {"v7_one_barrier", flash_backward_v7_one_barrier, 6, 16, 0, 0, 3, 0},
+    {"v9_warp_pairs", flash_backward_v9_warp_pairs, 6, 16, 0, 0, 3, 0},
+    {"v10_wgmma", ATTN_HOPPER_FN(flash_backward_v10_wgmma), 6, 16, 0, 0, 3, 90},
+    {"v11_warp_specialised", ATTN_HOPPER_FN(flash_backward_v11_warp_specialised), 6, 16, 0, 0, 3,
+     90},
+    {"v12_turns", ATTN_HOPPER_FN(flash_backward_v12_turns), 6, 16, 0, 0, 3, 90},
+    {"v13_fused_delta", ATTN_HOPPER_FN(flash_backward_v13_fused_delta), 6, 16, 0, 0, 3, 90},
+    {"library, f32", flash_backward_library_cuda, 1, 4, 0, 1, 5, 0},
+    {"library, f32 --deterministic", flash_backward_library_cuda, 1, 4, 1, 1, 5, 0},
+    {"library, 16 bit", flash_backward_library_cuda, 6, 16, 0, 0, 5, 0},
+    {"library, 16 bit --deterministic", flash_backward_library_cuda, 6, 16, 1, 1, 5, 0},
 };
 
 #define VARIANT_COUNT ((int)(sizeof variants / sizeof *variants))
@@ -159,8 +168,11 @@ TEST(test_same_bits_beside_other_work)
     for (int n = 0; n < VARIANT_COUNT; n++)
         for (int problem = 0; problem < variants[n].problems; problem++) {
             const int before = atomic_load(&noise_rounds);
-            if (!(variants[n].dtypes & 1) && device_arch() < 80) {
-                print_message("%s left out: it needs sm_80\n", variants[n].name);
+            const int needed = variants[n].arch;
+            if (!variants[n].backward || (needed && device_arch() != needed) ||
+                (!(variants[n].dtypes & 1) && device_arch() < 80)) {
+                print_message("%s left out: it needs sm_%d\n", variants[n].name,
+                              needed ? needed : 80);
                 continue;
             }
             repeat_variant(&variants[n], problem, stream);

@@ -17,6 +17,7 @@
  */
 #include "device_case.h"
 
+#include "attn_options.h"
 #include "check/check.h"
 #include "sliding_window.h"
 

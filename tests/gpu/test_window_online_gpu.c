@@ -66,33 +66,20 @@ TEST(test_windows_and_lengths)
 
 TEST(test_options)
 {
-    for (int n = 0; n < 24; n++) {
-        WindowConfig c = config_of((AttnDtype)(n % 3), 6, n % 2 ? 2 : 1, 16, n / 2 % 2, 11);
-        if (n & 4)
-            c.cap = n < 12 ? 2.5f : 0.25f;
-        if (n & 8)
-            c.options.temperature = 1.75f; /* with a cap it must not count */
-        if (n >= 12)
-            c.options.norm_group = n % 3 ? 4 : 16;
-        if (n % 5 == 4)
-            c.scale = -0.6f;
+    for (int n = 0; n < OPTION_CONFIGS; n++) {
+        const WindowConfig c = option_config(n);
         Plain *p = plain_new(&c, 1, 30, 41);
         try_once(p, 8, 12, "an option");
         plain_free(p);
     }
 }
 
-/* A third of the pairs, every fifth row, all of a band of keys. */
 TEST(test_full_mask)
 {
     for (int n = 0; n < 6; n++) {
         const WindowConfig c = config_of((AttnDtype)(n % 3), 2, 2, 20, n / 3, n % 2 ? 15 : -1);
         Plain *p = plain_new(&c, 2, 43, 50);
-        uint8_t *mask = malloc(43 * 50);
-        assert_non_null(mask);
-        for (int64_t e = 0; e < 43 * 50; e++)
-            mask[e] = e / 50 % 5 == 4 || (e % 50 >= 16 && e % 50 < 32) || case_random() % 3 == 0;
-        p->mask = mask;
+        uint8_t *mask = mask_for(p);
         try_once(p, 8, 8, "a full mask");
         free(mask);
         plain_free(p);
@@ -100,25 +87,6 @@ TEST(test_full_mask)
 }
 
 /* --- states ------------------------------------------------------------------------------------*/
-
-/* A random state, every fourth row of it empty. */
-static void random_state(Run *r)
-{
-    Plain *p = r->p;
-    const int64_t hq = p->c.heads_q, d = p->c.head_dim;
-    plain_start(p);
-    for (int64_t row = 0; row < p->B * hq * p->sq; row++) {
-        const int64_t b = row / (hq * p->sq), h = row / p->sq % hq, i = row % p->sq;
-        r->lse[row] = row % 4 == 3 ? -INFINITY : 2 * case_normal();
-        p->lse[row] = (double)r->lse[row];
-        for (int64_t x = 0; x < d; x++) {
-            const int64_t at = ((b * p->sq + i) * hq + h) * d + x;
-            case_set(&r->O.view, b, i, h, x, row % 4 == 3 ? 0.0f : case_normal());
-            p->O[at] = (double)case_get(&r->O.view, b, i, h, x);
-            p->W[at] = fabs(p->O[at]);
-        }
-    }
-}
 
 TEST(test_from_any_state)
 {

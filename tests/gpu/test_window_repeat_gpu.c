@@ -9,6 +9,7 @@
  *
  * Exit status: 0 right, 1 wrong, 77 no device.
  */
+#include "attn_options.h"
 #include "gradient_device.h"
 
 #include "check/check.h"

@@ -8,7 +8,7 @@
  * Interface:
  * - read_header: group setup; FLASH_OP_HEADER (from Meson) is the header's path.
  * - EXPECT(STATUS, function, arguments...): calls, records, compares. functions: the record.
- * - Call, right_call, expect_create: a right call of create for a test to spoil.
+ * - Call, right_call, expect_create: a right call of create for a test to change.
  */
 #ifndef OP_STATUS_H
 #define OP_STATUS_H
@@ -109,7 +109,7 @@ static inline FlashAttentionStatus record(const char *function, FlashAttentionSt
 
 /* --- what a right call looks like --------------------------------------------------------------*/
 
-/* Descriptions of out, q, k, v and mask, each of which a test spoils. */
+/* Descriptions of out, q, k, v and mask, each of which a test changes. */
 typedef struct Call {
     FlashAttentionHandle *handle;
     FlashAttentionTensor out, q, k, v, mask;

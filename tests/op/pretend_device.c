@@ -4,6 +4,7 @@
  * memory.
  */
 #include "pretend_device.h"
+#include "library/flash_library.h"
 
 #include <stdlib.h>
 #include <string.h>

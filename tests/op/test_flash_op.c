@@ -173,7 +173,7 @@ TEST(test_default_scale)
     case_free(c);
 }
 
-/* 512 is the head dimension of the seed's worked example, 1024 the most. */
+/* 512 is the head dimension of a public operator's worked example, 1024 the most. */
 TEST(test_wide_heads)
 {
     for (int64_t d = 512; d <= 1024; d += 512) {

@@ -35,7 +35,7 @@ static int64_t nasty(void)
     return box[case_random() % (sizeof box / sizeof *box)];
 }
 
-static void spoil(FlashAttentionTensor *t)
+static void scramble(FlashAttentionTensor *t)
 {
     const uint32_t which = case_random() % 16;
     if (which == 0)
@@ -150,7 +150,7 @@ TEST(test_odd_descriptions)
         FlashAttentionTensor *const t[] = {&out, &q, &k, &v};
         for (uint32_t m = case_random() % 4 + 1; m > 0; m--) {
             const uint32_t which = case_random() % 4;
-            spoil(t[which]);
+            scramble(t[which]);
             if (case_random() % 2) /* both of a pair, so that more gets past the comparison */
                 *t[which ^ 1] = *t[which];
         }

@@ -126,8 +126,8 @@ TEST(test_create_pointers_and_parameters)
     EXPECT(SUCCESS, destroy_handle, handle);
 }
 
-/* Each line spoils one thing of a right call. */
-#define SPOILT(status, ...)                                                                        \
+/* Each line changes one thing of a right call. */
+#define CHANGED(status, ...)                                                                       \
     do {                                                                                           \
         Call c = right_call(handle);                                                               \
         __VA_ARGS__;                                                                               \
@@ -137,76 +137,76 @@ TEST(test_create_pointers_and_parameters)
 TEST(test_create_tensors)
 {
     FlashAttentionHandle *handle = handle_of(FLASH_ATTENTION_CPU);
-    SPOILT(BAD_TENSOR_DTYPE, c.out.dtype = FLASH_ATTENTION_BF16);
-    SPOILT(BAD_TENSOR_DTYPE, c.k.dtype = FLASH_ATTENTION_F32);
-    SPOILT(BAD_TENSOR_DTYPE, c.v.dtype = FLASH_ATTENTION_F32);
-    SPOILT(BAD_TENSOR_DTYPE, c.q.dtype = (FlashAttentionDtype)9);
-    SPOILT(BAD_TENSOR_DTYPE, c.out.dtype = c.q.dtype = c.k.dtype = c.v.dtype = FLASH_ATTENTION_U8);
-    SPOILT(BAD_TENSOR_DTYPE, c.mask.dtype = FLASH_ATTENTION_F32);
-    SPOILT(BAD_TENSOR_DTYPE, c.q.dtype = (FlashAttentionDtype)9, c.q.ndim = 9); /* dtype first */
+    CHANGED(BAD_TENSOR_DTYPE, c.out.dtype = FLASH_ATTENTION_BF16);
+    CHANGED(BAD_TENSOR_DTYPE, c.k.dtype = FLASH_ATTENTION_F32);
+    CHANGED(BAD_TENSOR_DTYPE, c.v.dtype = FLASH_ATTENTION_F32);
+    CHANGED(BAD_TENSOR_DTYPE, c.q.dtype = (FlashAttentionDtype)9);
+    CHANGED(BAD_TENSOR_DTYPE, c.out.dtype = c.q.dtype = c.k.dtype = c.v.dtype = FLASH_ATTENTION_U8);
+    CHANGED(BAD_TENSOR_DTYPE, c.mask.dtype = FLASH_ATTENTION_F32);
+    CHANGED(BAD_TENSOR_DTYPE, c.q.dtype = (FlashAttentionDtype)9, c.q.ndim = 9); /* dtype first */
 
-    SPOILT(BAD_TENSOR_SHAPE, c.q.ndim = c.out.ndim = 3);
-    SPOILT(BAD_TENSOR_SHAPE, c.q.ndim = c.out.ndim = c.k.ndim = c.v.ndim = 2);
-    SPOILT(BAD_TENSOR_SHAPE, c.v.ndim = 5);
-    SPOILT(BAD_TENSOR_SHAPE, c.out.shape[1] = 5);
-    SPOILT(BAD_TENSOR_SHAPE, c.v.shape[1] = 8);
-    SPOILT(BAD_TENSOR_SHAPE, c.k.shape[0] = c.v.shape[0] = 1);
-    SPOILT(BAD_TENSOR_SHAPE, c.k.shape[3] = c.v.shape[3] = 4);
-    SPOILT(BAD_TENSOR_SHAPE, c.k.shape[2] = c.v.shape[2] = 3); /* 4 heads on 3 */
-    SPOILT(BAD_TENSOR_SHAPE, c.k.shape[2] = c.v.shape[2] = 8); /* 4 heads on 8 */
-    SPOILT(BAD_TENSOR_SHAPE, c.k.shape[1] = 0);
-    SPOILT(BAD_TENSOR_SHAPE, c.q.shape[1] = c.out.shape[1] = INT64_MAX);
-    SPOILT(BAD_TENSOR_SHAPE, c.mask.ndim = 1);
-    SPOILT(BAD_TENSOR_SHAPE, c.mask.shape[0] = 7);
-    SPOILT(BAD_TENSOR_SHAPE, c.mask.shape[1] = 6);
-    SPOILT(BAD_TENSOR_SHAPE, c.v.shape[1] = 8, c.q.strides[3] = 2); /* shape first */
+    CHANGED(BAD_TENSOR_SHAPE, c.q.ndim = c.out.ndim = 3);
+    CHANGED(BAD_TENSOR_SHAPE, c.q.ndim = c.out.ndim = c.k.ndim = c.v.ndim = 2);
+    CHANGED(BAD_TENSOR_SHAPE, c.v.ndim = 5);
+    CHANGED(BAD_TENSOR_SHAPE, c.out.shape[1] = 5);
+    CHANGED(BAD_TENSOR_SHAPE, c.v.shape[1] = 8);
+    CHANGED(BAD_TENSOR_SHAPE, c.k.shape[0] = c.v.shape[0] = 1);
+    CHANGED(BAD_TENSOR_SHAPE, c.k.shape[3] = c.v.shape[3] = 4);
+    CHANGED(BAD_TENSOR_SHAPE, c.k.shape[2] = c.v.shape[2] = 3); /* 4 heads on 3 */
+    CHANGED(BAD_TENSOR_SHAPE, c.k.shape[2] = c.v.shape[2] = 8); /* 4 heads on 8 */
+    CHANGED(BAD_TENSOR_SHAPE, c.k.shape[1] = 0);
+    CHANGED(BAD_TENSOR_SHAPE, c.q.shape[1] = c.out.shape[1] = INT64_MAX);
+    CHANGED(BAD_TENSOR_SHAPE, c.mask.ndim = 1);
+    CHANGED(BAD_TENSOR_SHAPE, c.mask.shape[0] = 7);
+    CHANGED(BAD_TENSOR_SHAPE, c.mask.shape[1] = 6);
+    CHANGED(BAD_TENSOR_SHAPE, c.v.shape[1] = 8, c.q.strides[3] = 2); /* shape first */
 
-    SPOILT(BAD_TENSOR_STRIDES, c.q.strides[3] = 2);
-    SPOILT(BAD_TENSOR_STRIDES, c.v.strides[3] = -1);
-    SPOILT(BAD_TENSOR_STRIDES, c.mask.strides[1] = 0);
-    SPOILT(BAD_TENSOR_STRIDES, c.k.strides[0] = INT64_MAX);
-    SPOILT(BAD_TENSOR_STRIDES, c.out.strides[0] = 0);
-    SPOILT(BAD_TENSOR_STRIDES, c.out.strides[1] = 31); /* a row is 4 * 8 wide */
-    SPOILT(BAD_TENSOR_STRIDES, c.out.strides[2] = -7);
-    SPOILT(BAD_TENSOR_STRIDES, c.mask.strides[0] = 8);
-    SPOILT(BAD_TENSOR_STRIDES, c.mask.strides[0] = -9);
-    SPOILT(BAD_TENSOR_STRIDES, c.mask.strides[0] = INT64_C(1) << 31);
+    CHANGED(BAD_TENSOR_STRIDES, c.q.strides[3] = 2);
+    CHANGED(BAD_TENSOR_STRIDES, c.v.strides[3] = -1);
+    CHANGED(BAD_TENSOR_STRIDES, c.mask.strides[1] = 0);
+    CHANGED(BAD_TENSOR_STRIDES, c.k.strides[0] = INT64_MAX);
+    CHANGED(BAD_TENSOR_STRIDES, c.out.strides[0] = 0);
+    CHANGED(BAD_TENSOR_STRIDES, c.out.strides[1] = 31); /* a row is 4 * 8 wide */
+    CHANGED(BAD_TENSOR_STRIDES, c.out.strides[2] = -7);
+    CHANGED(BAD_TENSOR_STRIDES, c.mask.strides[0] = 8);
+    CHANGED(BAD_TENSOR_STRIDES, c.mask.strides[0] = -9);
+    CHANGED(BAD_TENSOR_STRIDES, c.mask.strides[0] = INT64_C(1) << 31);
 
-    SPOILT(SUCCESS, c.out.strides[1] = 8, c.out.strides[2] = 48); /* BHSD */
-    SPOILT(SUCCESS, c.out.strides[0] = 200, c.out.strides[1] = -33, c.out.strides[2] = -8);
-    SPOILT(SUCCESS, c.q.strides[0] = 0, c.k.strides[1] = -16, c.v.strides[2] = 0);
-    SPOILT(SUCCESS, c.mask.strides[0] = 0);
-    SPOILT(SUCCESS, c.mask.strides[0] = INT32_MAX);
-    SPOILT(SUCCESS, c.mask.dtype = FLASH_ATTENTION_U8);
+    CHANGED(SUCCESS, c.out.strides[1] = 8, c.out.strides[2] = 48); /* BHSD */
+    CHANGED(SUCCESS, c.out.strides[0] = 200, c.out.strides[1] = -33, c.out.strides[2] = -8);
+    CHANGED(SUCCESS, c.q.strides[0] = 0, c.k.strides[1] = -16, c.v.strides[2] = 0);
+    CHANGED(SUCCESS, c.mask.strides[0] = 0);
+    CHANGED(SUCCESS, c.mask.strides[0] = INT32_MAX);
+    CHANGED(SUCCESS, c.mask.dtype = FLASH_ATTENTION_U8);
 
-    SPOILT(NOT_IMPLEMENTED, c.q.shape[3] = c.out.shape[3] = c.k.shape[3] = c.v.shape[3] = 1025,
-           c.out.strides[2] = 1025, c.out.strides[1] = 4100, c.out.strides[0] = 24600);
+    CHANGED(NOT_IMPLEMENTED, c.q.shape[3] = c.out.shape[3] = c.k.shape[3] = c.v.shape[3] = 1025,
+            c.out.strides[2] = 1025, c.out.strides[1] = 4100, c.out.strides[0] = 24600);
     EXPECT(SUCCESS, destroy_handle, handle);
 }
 
 TEST(test_create_on_a_gpu)
 {
     FlashAttentionHandle *handle = handle_of(FLASH_ATTENTION_CUDA);
-    SPOILT(SUCCESS, (void)c);
-    SPOILT(NOT_IMPLEMENTED, c.q.shape[3] = c.out.shape[3] = c.k.shape[3] = c.v.shape[3] = 257,
-           c.out.strides[2] = 257, c.out.strides[1] = 1028, c.out.strides[0] = 6168);
+    CHANGED(SUCCESS, (void)c);
+    CHANGED(NOT_IMPLEMENTED, c.q.shape[3] = c.out.shape[3] = c.k.shape[3] = c.v.shape[3] = 257,
+            c.out.strides[2] = 257, c.out.strides[1] = 1028, c.out.strides[0] = 6168);
     /* more keys than 32 bits count: 2^31 rows of 8, all the same one */
-    SPOILT(NOT_IMPLEMENTED, c.mask_type = FLASH_ATTENTION_MASK_NONE,
-           c.k.shape[1] = c.v.shape[1] = INT64_C(1) << 31, c.k.strides[1] = c.v.strides[1] = 0);
+    CHANGED(NOT_IMPLEMENTED, c.mask_type = FLASH_ATTENTION_MASK_NONE,
+            c.k.shape[1] = c.v.shape[1] = INT64_C(1) << 31, c.k.strides[1] = c.v.strides[1] = 0);
     /* more blocks than a grid has */
-    SPOILT(NOT_IMPLEMENTED, c.mask_type = FLASH_ATTENTION_MASK_NONE,
-           c.q.shape[0] = c.out.shape[0] = c.k.shape[0] = c.v.shape[0] = INT64_C(1) << 30);
-    SPOILT(NOT_IMPLEMENTED, c.mask_type = FLASH_ATTENTION_MASK_NONE,
-           c.q.shape[0] = c.out.shape[0] = c.k.shape[0] = c.v.shape[0] = INT64_C(1) << 28,
-           c.q.shape[1] = c.out.shape[1] = 48, c.out.strides[0] = 48 * 32);
-    SPOILT(INTERNAL_ERROR, pretend.fail_host_alloc = 1);
-    SPOILT(INTERNAL_ERROR, pretend.fail_upload = 1);
+    CHANGED(NOT_IMPLEMENTED, c.mask_type = FLASH_ATTENTION_MASK_NONE,
+            c.q.shape[0] = c.out.shape[0] = c.k.shape[0] = c.v.shape[0] = INT64_C(1) << 30);
+    CHANGED(NOT_IMPLEMENTED, c.mask_type = FLASH_ATTENTION_MASK_NONE,
+            c.q.shape[0] = c.out.shape[0] = c.k.shape[0] = c.v.shape[0] = INT64_C(1) << 28,
+            c.q.shape[1] = c.out.shape[1] = 48, c.out.strides[0] = 48 * 32);
+    CHANGED(INTERNAL_ERROR, pretend.fail_host_alloc = 1);
+    CHANGED(INTERNAL_ERROR, pretend.fail_upload = 1);
     EXPECT(SUCCESS, destroy_handle, handle);
 
     pretend.oldest_arch = pretend.arch = 75; /* kernels for sm_75: float32 only */
     EXPECT(SUCCESS, create_handle, &handle, FLASH_ATTENTION_CUDA, 0);
-    SPOILT(DEVICE_ARCHITECTURE_NOT_SUPPORTED, (void)c);
-    SPOILT(SUCCESS, c.out.dtype = c.q.dtype = c.k.dtype = c.v.dtype = FLASH_ATTENTION_F32);
+    CHANGED(DEVICE_ARCHITECTURE_NOT_SUPPORTED, (void)c);
+    CHANGED(SUCCESS, c.out.dtype = c.q.dtype = c.k.dtype = c.v.dtype = FLASH_ATTENTION_F32);
     EXPECT(SUCCESS, destroy_handle, handle);
     pretend_reset();
 }

@@ -76,6 +76,23 @@ def missing_pairs(parsed, table, times=1):
     return {pair for pair in wanted if count[pair] < times}
 
 
+def check_table(tap, label, parsed, table, times, missing_of=missing_pairs):
+    """Every pair of values of the table is in so many cases; the count notices a removed case,
+    which mostly takes a pair with it that had just enough; and no case has another value."""
+    missing = missing_of(parsed, table, times)
+    tap.ok(not missing, f"{label}: each pair of values is in {times} of {len(parsed)} cases",
+           f"{len(missing)} missing, such as {sorted(missing, key=repr)[:3]}")
+    tried = range(0, len(parsed), 11)
+    whole = len(missing_pairs(parsed, table, times))
+    noticed = sum(len(missing_pairs(parsed[:n] + parsed[n + 1:], table, times)) > whole
+                  for n in tried)
+    tap.ok(2 * noticed > len(tried),
+           f"{label}: the count notices a removed case, {noticed} of {len(tried)} tried")
+    values = {key: {case.get(key) for case in parsed} for key in table}
+    tap.ok(all(values[key] == set(table[key]) for key in table),
+           f"{label}: no value outside the tables", values)
+
+
 def missing_product(parsed, fixed, **axes):
     wanted = set(itertools.product(*axes.values()))
     for case in parsed:
@@ -91,19 +108,7 @@ def check_stage(tap, backward):
     lines = [line for group in groups.values() for line in group]
     parsed = [parse(line) for line in lines]
     pairs = [parse(line) for name in groups if name.startswith("pairs") for line in groups[name]]
-    pair_count = sum(len(table[a]) * len(table[b]) for a, b in itertools.combinations(table, 2))
-
-    missing = missing_pairs(pairs, table, TIMES)
-    tap.ok(not missing, f"{label}: each of {pair_count} pairs is in {TIMES} of {len(pairs)} cases",
-           f"{len(missing)} missing, such as {sorted(missing, key=repr)[:3]}")
-    # A removed case mostly takes a pair with it that had just enough: the count has to notice.
-    tried = range(0, len(pairs), 10)
-    noticed = sum(bool(missing_pairs(pairs[:n] + pairs[n + 1:], table, TIMES)) for n in tried)
-    tap.ok(2 * noticed > len(tried),
-           f"{label}: the count notices a removed case, {noticed} of {len(tried)} tried")
-    values = {k: {case.get(k) for case in pairs} for k in table}
-    tap.ok(all(values[k] == set(table[k]) for k in table),
-           f"{label}: no value outside the tables", values)
+    check_table(tap, label, pairs, table, TIMES)
     missing = missing_product(parsed, {"d": "32", "heads": "2/2"}, Nq=SIZES, Nk=SIZES, mask=MASKS)
     tap.ok(not missing, f"{label}: full grid of Nq, Nk and mask at d = 32", sorted(missing)[:5])
     small = [dict(c, relation=(int(c["Nq"]) > int(c["Nk"])) - (int(c["Nq"]) < int(c["Nk"])))

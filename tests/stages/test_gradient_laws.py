@@ -32,7 +32,8 @@ from workshop import Failure
 OPTIONS = {"sliding_window": [["--qk-norm", "8"], ["--clip", "-0.03,1.05", "--dropout", "0.2"]]}
 # Nobody else may refuse --deterministic.
 ANY_ORDER = ("v0_atomics", "v2_mma", "v3_transposed_scores", "v4_cp_async", "v5_dq_fragments",
-             "v6_full_tiles", "v7_one_barrier", "v8_32_keys", "v9_warp_pairs")
+             "v6_full_tiles", "v7_one_barrier", "v8_32_keys", "v9_warp_pairs",
+             "v10_wgmma", "v11_warp_specialised", "v12_turns", "v13_fused_delta")
 
 
 def exact_zeros(lab, data):
@@ -200,15 +201,15 @@ def main():
     if not has_device(args.program, args.device):
         return tap.skip_all(f"no {args.device} device here")
     with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        jobs = [pool.submit(check_variant, args, variant, dtype)
+        futures = [pool.submit(check_variant, args, variant, dtype)
                 for variant, dtypes in variants_of(args.program, args.device, backward=True).items()
                 if variant != args.without
                 for dtype in (["f32"] if "f32" in dtypes else dtypes)]
         if args.wrong:
-            jobs += [pool.submit(check_wrong, args, args.wrong[0], patch)
+            futures += [pool.submit(check_wrong, args, args.wrong[0], patch)
                      for patch in args.wrong[1].split(",")]
-        for job in jobs:
-            for result in job.result():
+        for future in futures:
+            for result in future.result():
                 tap.ok(*result)
     return tap.done()
 

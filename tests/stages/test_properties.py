@@ -266,11 +266,11 @@ def main():
     variants.pop(args.without, None)
     tap.ok(variants, f"variants: {' '.join(variants)}")
     with concurrent.futures.ThreadPoolExecutor(min(6, os.cpu_count() or 1)) as pool:
-        jobs = [pool.submit(check_variant, args, variant, dtype, data)
+        futures = [pool.submit(check_variant, args, variant, dtype, data)
                 for variant, dtypes in variants.items()
                 for dtype in (["f32"] if "f32" in dtypes else dtypes)]
-        for job in jobs:
-            for result in job.result():
+        for future in futures:
+            for result in future.result():
                 tap.ok(*result)
     return tap.done()
 

@@ -121,15 +121,18 @@ def check_exit(p, flags, sentence, front=()):
 
 
 def check_failing_case(p, front):
-    """Rows of the cases before it stay; it has none, and it is the last."""
+    """The sentence names its line and says that the rest did not run: the processes are gone. Rows
+    of the cases before it are whole; it has none."""
     name = f"{len(front)}_failing"
     rows_path = os.path.join(p.folder, f"{name}.jsonl")
     cases = p.cases(f"{name}.txt", [SMALL, f"{SMALL} --inject drop@1:2 --verify-hops", SMALL])
     status, table, said, _ = p.run(f"--cases {cases} --timeout 3 --transport mpi --json "
                                    f"{rows_path}", front)
     shown = [t for t in said.splitlines() if t.startswith("ring_burst: ")]
-    return [(status == 3 and len(shown) == 1 and "rank 2, forward step 2: waiting for K from rank 1"
-             in shown[0], f"{name}: exit 3 and one sentence", f"{status} {said}"),
+    sentence = (fr"{name}.txt:2 \(the cases after it did not run\): rank 2, forward step 2: "
+                "waiting for K from rank 1")
+    return [(status == 3 and len(shown) == 1 and re.search(sentence, shown[0]),
+             f"{name}: exit 3 and one sentence", f"{status} {said}"),
             ([row["pass"] for row in rows_of(rows_path)] == [True] and
              len(re.findall("^ring ", table, re.M)) == 1, f"{name}: the row before it", table)]
 
@@ -204,7 +207,7 @@ ENDS = [
       for victim in range(4)),
     (check_signal, signal.SIGTERM, 2, f"rank 2, {PLACE}.*told to end"),
     (check_signal, signal.SIGTERM, None, "signal 15"),
-    (check_signal, signal.SIGKILL, MPIRUN, "mpirun was ended by signal 9$"),
+    (check_signal, signal.SIGKILL, MPIRUN, r"txt:\d+ \(.*\): mpirun was ended by signal 9$"),
     (check_signal, signal.SIGSTOP, MPIRUN, "mpirun is stopped, for"),
     (check_signal, signal.SIGKILL, None, ""),
 ]
@@ -213,9 +216,9 @@ ENDS = [
 def check_ends(p):
     """Most of this is waiting, so several at a time."""
     with concurrent.futures.ThreadPoolExecutor(max_workers=3) as pool:
-        jobs = [pool.submit(job[0], p, *job[1:]) for job in ENDS]
-        for job in jobs:
-            for condition, name, detail in job.result():
+        futures = [pool.submit(end[0], p, *end[1:]) for end in ENDS]
+        for future in futures:
+            for condition, name, detail in future.result():
                 p.tap.ok(condition, name, detail)
 
 

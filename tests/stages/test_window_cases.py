@@ -14,7 +14,7 @@ sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import npyfile
 import window_cases
 from tap import Tap
-from test_cases import missing_pairs
+from test_cases import check_table, missing_pairs
 
 SIZES = ["1", "17", "64", "130", "200"]
 MASKS = ["none", "full", "causal-upper-left", "causal-lower-right"]
@@ -72,20 +72,9 @@ def parse(line):
     return case
 
 
-def check_table(tap, name, parsed):
-    table = TABLES[name]
-    missing = {pair for pair in missing_pairs(parsed, table, TIMES[name])
-               if frozenset((pair[:2], pair[2:])) not in NEVER}
-    tap.ok(not missing, f"{name}: each pair of values is in {TIMES[name]} of {len(parsed)} cases",
-           f"{len(missing)} missing, such as {sorted(missing, key=repr)[:3]}")
-    tried = range(0, len(parsed), 7)
-    noticed = sum(len(missing_pairs(parsed[:n] + parsed[n + 1:], table, TIMES[name])) >
-                  len(missing_pairs(parsed, table, TIMES[name])) for n in tried)
-    tap.ok(2 * noticed > len(tried),
-           f"{name}: the count notices a removed case, {noticed} of {len(tried)} tried")
-    values = {key: {case.get(key) for case in parsed} for key in table}
-    tap.ok(all(values[key] == set(table[key]) for key in table),
-           f"{name}: no value outside the tables", values)
+def missing(parsed, table, times):
+    return {pair for pair in missing_pairs(parsed, table, times)
+            if frozenset((pair[:2], pair[2:])) not in NEVER}
 
 
 def check_lengths(tap, parsed):
@@ -146,7 +135,7 @@ def main():
         parsed = {name: [parse(line) for group, lines in groups.items()
                          if group.split()[0] == name for line in lines] for name in TABLES}
         for name in TABLES:
-            check_table(tap, name, parsed[name])
+            check_table(tap, name, parsed[name], TABLES[name], TIMES[name], missing)
         check_narrow(tap, [parse(line) for line in groups["narrow"]])
         check_lengths(tap, [case for cases in parsed.values() for case in cases])
         lines = [line for group in groups.values() for line in group]

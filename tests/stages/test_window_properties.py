@@ -225,10 +225,10 @@ def main():
     if not has_device(args.program, args.device):
         return tap.skip_all(f"no {args.device} device here")
     with concurrent.futures.ThreadPoolExecutor(min(6, os.cpu_count() or 1)) as pool:
-        jobs = [pool.submit(check_variant, args, variant, dtypes[0])
+        futures = [pool.submit(check_variant, args, variant, dtypes[0])
                 for variant, dtypes in variants_of(args.program, args.device).items()]
-        for job in jobs:
-            for result in job.result():
+        for future in futures:
+            for result in future.result():
                 tap.ok(*result)
     return tap.done()
 

@@ -4,7 +4,7 @@
 
     test_window_rows.py PROGRAM STAGE03
 
-- Skipped, masked and clean tiles are those of the lesson's two conditions, of all heads and
+- Skipped, masked and full tiles are those of the lesson's two conditions, of all heads and
   batches, for one sequence and several, and with a full mask, which leaves no tile clean.
 - Tiles are the variant's own: v1's are --block-q x --block-kv, v2's those of stage 03's library,
   and v0 and v3 have none. The table shows what JSON says.

@@ -10,7 +10,7 @@ Interface (each returns a list of sentences, empty when all is well):
 - variant_names, method_names: files, --list and README of a stage tell the same names.
 - builds_on: the README's line against the stage's meson.build.
 - struct_bodies: device structs of one name with different bodies, over all files.
-- word_counts (no sentences: a count for each word): how often a text uses words that DESIGN drops.
+- word_counts (no sentences: a count for each word): how often a text uses DROPPED_WORDS.
 """
 import collections
 import re

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""test_ladder.py: what `./ladder build` asks of meson and ninja, and what it refuses.
+"""test_ladder.py: what `./ladder build` asks of meson and ninja, and what it refuses; --help.
 
 The script runs in a copy, with stand-ins for meson and ninja that write down their arguments.
 """
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -68,10 +69,20 @@ def main():
                "without a stage: all", (done, calls))
         for words, said in ((("build", "07"), "unknown stage '07'"),
                             (("build", "01", "03"), "accepted is: ./ladder build [STAGE]"),
-                            (("bench", "cpu", "9"), "unknown stage '9'")):
+                            (("bench", "cpu", "9"), "unknown stage '9'"),
+                            (("clean", "01"), "clean takes no argument, found '01'")):
             done, calls = copy.run(*words)
             tap.ok(done.returncode == 2 and said in done.stderr and not calls,
                    f"{' '.join(words)} is refused", (done, calls))
+        commands = re.findall(r"^  ([a-z]+) ", copy.run("--help")[0].stdout, re.M)
+        tap.ok({"build", "demo", "clean"} < set(commands), "the commands of --help", commands)
+        kept = os.path.join(copy.top, "build", "kept")
+        open(kept, "w", encoding="utf-8").close()
+        for command in sorted(set(commands) - {"grade", "handout", "learn"}):
+            done, calls = copy.run(command, "--help")
+            tap.ok(done.returncode == 0 and done.stdout.startswith("usage: ") and not done.stderr
+                   and not calls and os.path.exists(kept), f"{command} --help: usage, nothing done",
+                   (done, calls))
     return tap.done()
 
 

@@ -31,6 +31,8 @@ x = 1;
 
 ![what moves](../figures/x.svg)
 
+Look at the arrow.
+
 **What breaks if** x is 2? All.
 
 **Check yourself.**
@@ -57,8 +59,10 @@ WRONG = [
     ("too long a sitting", ("12 minutes", "25 minutes"), "25 minutes, 10 to 20 are accepted"),
     ("too many words", ("What?", "word " * 1201), "words of prose, 1200 are accepted"),
     ("too much code", ("x = 1;\n", "x = 1;\n" * 121), "121 lines of code, 120 are accepted"),
-    ("a second figure", ("**What breaks", "![y](../figures/x.svg)\n\n**What breaks"),
+    ("a second figure", ("**What breaks", "![y](../figures/x.svg)\n\nSee.\n\n**What breaks"),
      "2 figures, 1 are accepted"),
+    ("a figure without a word", ("Look at the arrow.\n", "| a |\n|---|\n"),
+     "no sentence below ../figures/x.svg says what to see"),
     ("a long table", ("| 1 | 2 |\n", "| 1 | 2 |\n" * 9), "9 rows in a table, 8 are accepted"),
     ("no guess", ("**Write down a guess.**", "Perhaps"), "no paragraph begins with **Write"),
     ("parts in disorder", ("**Question.** What?\n\n**Write down a guess.** Two or three?",

@@ -14,6 +14,8 @@
 #include "flash_backward.h"
 #include "flash_forward.h"
 #include "key_blocks.h"
+#include "library/backward_library.h"
+#include "library/flash_library.h"
 
 static inline float *floats_new(int64_t count)
 {
@@ -104,7 +106,7 @@ static inline void add_queries(const Case *c, FlashBlockFn function, const float
             part.lse[bh * count + i] = c->args.lse[bh * n->Nq + first + i];
             part_delta[bh * count + i] = delta[bh * n->Nq + first + i];
         }
-    part.positions_q = (AttnPositions){segments, 0};
+    part.positions_q = attn_positions(segments, 0);
     for (int64_t s = 0; s < c->args.positions_q.count; s++) {
         const AttnSegment g = c->args.positions_q.segments[s];
         const int64_t from = g.first > first ? g.first : first;

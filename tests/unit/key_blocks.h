@@ -35,7 +35,7 @@ static inline void key_block_cut(KeyBlock *block, const Case *c, int64_t first, 
     part->shape.Nk = part->K.shape[1] = part->V.shape[1] = count;
     part->K.data = (char *)part->K.data + dtype_size(part->K.dtype) * first * part->K.stride[1];
     part->V.data = (char *)part->V.data + dtype_size(part->V.dtype) * first * part->V.stride[1];
-    part->positions_k = (AttnPositions){block->segments, 0};
+    part->positions_k = attn_positions(block->segments, 0);
     for (int64_t s = 0; s < c->args.positions_k.count; s++) {
         AttnSegment g = c->args.positions_k.segments[s];
         const int64_t from = g.first > first ? g.first : first;
@@ -138,6 +138,8 @@ static const Shard shards[] = {
     {"long stripes, window both ways", SHARD_STRIPED, 3, 1, 790, 205, {1, 1, 1, 333, 999, 40}},
     {"long zigzag varlen, causal", SHARD_VARLEN, 2, 1, -1, 0, {1, 1, 1, 420, 840, 16}},
     {"falling positions, window", SHARD_FALLING, 2, 0, 300, 50, {1, 1, 1, 200, 400, 24}},
+    {"few rows, striped, causal", SHARD_STRIPED, 4, 2, -1, 0, {1, 4, 2, 9, 36, 64}},
+    {"few rows, falling positions", SHARD_FALLING, 2, 1, 9, 2, {2, 2, 1, 14, 28, 64}},
 };
 
 #define SHARD_COUNT ((int)(sizeof shards / sizeof *shards))

@@ -57,8 +57,8 @@ static inline void case_align(Case *c, AttnMask type)
     c->segments_q[0] =
         (AttnSegment){0, s->Nq, 0, type == ATTN_MASK_CAUSAL_UPPER_LEFT ? 0 : s->Nk - s->Nq, 1};
     c->segments_k[0] = (AttnSegment){0, s->Nk, 0, 0, 1};
-    c->args.positions_q = (AttnPositions){c->segments_q, 1};
-    c->args.positions_k = (AttnPositions){c->segments_k, 1};
+    c->args.positions_q = attn_positions(c->segments_q, 1);
+    c->args.positions_k = attn_positions(c->segments_k, 1);
     if (type == ATTN_MASK_CAUSAL_UPPER_LEFT || type == ATTN_MASK_CAUSAL_LOWER_RIGHT)
         c->args.rule.right = 0;
 }

@@ -7,7 +7,8 @@
  * Interface:
  * - OptionCase: a Case (oracle_case.h) with options. option_case_new / option_case_free.
  * - Plain: float64 copies of the inputs, which a test may move. plain_new / plain_free.
- * - plain_forward: O, lse and the weights; plain_loss: sum dO O.
+ * - plain_forward: O, lse and the weights; plain_loss: sum dO O. oracle_element: from Plain's order
+ *   to the oracle's.
  */
 #ifndef PLAIN_OPTIONS_H
 #define PLAIN_OPTIONS_H
@@ -168,7 +169,8 @@ static inline void plain_row(Plain *p, int64_t b, int64_t h, int64_t i)
     for (int64_t j = 0; j < s.Nk; j++) {
         const double *k = p->K + ((b * s.Nk + j) * s.Hkv + kv) * s.d;
         double score = 0;
-        P[j] = A[j] = 0;
+        A[j] = 0;
+        P[j] = -1; /* not seen */
         if (!attn_sees(a, i, j))
             continue;
         for (int64_t x = 0; x < s.d; x++)
@@ -180,8 +182,10 @@ static inline void plain_row(Plain *p, int64_t b, int64_t h, int64_t i)
     }
     p->lse[row] = log(sum);
     for (int64_t j = 0; j < s.Nk; j++) {
-        if (!attn_sees(a, i, j))
+        if (P[j] < 0) {
+            P[j] = 0;
             continue;
+        }
         P[j] /= sum;
         A[j] = plain_weight(p, b, h, i, j, P[j]);
         for (int64_t x = 0; x < s.d; x++)
@@ -206,6 +210,13 @@ static inline double plain_loss(Plain *p)
     for (int64_t e = 0; e < s.B * s.Nq * s.H * s.d; e++)
         sum += p->dO[e] * p->O[e];
     return sum;
+}
+
+/* Element e of a contiguous [B][N][heads][d] is element [b][h][n][x] of an oracle's array. */
+static inline int64_t oracle_element(int64_t e, int64_t N, int64_t heads, int64_t d)
+{
+    const int64_t x = e % d, h = e / d % heads, n = e / (d * heads) % N, b = e / (d * heads * N);
+    return ((b * heads + h) * N + n) * d + x;
 }
 
 #endif

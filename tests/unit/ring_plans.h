@@ -43,8 +43,8 @@ static inline Whole *whole_new(int sequences, const int64_t *nq, const int64_t *
     w->args.shape.Nk = add_segments(w->k, sequences, nk, 0, 1);
     for (int s = 0; s < sequences; s++) /* lower-right */
         w->q[s].position = nk[s] - nq[s];
-    w->args.positions_q = (AttnPositions){w->q, sequences};
-    w->args.positions_k = (AttnPositions){w->k, sequences};
+    w->args.positions_q = attn_positions(w->q, sequences);
+    w->args.positions_k = attn_positions(w->k, sequences);
     w->args.rule = (AttnRule){left, right};
     return w;
 }

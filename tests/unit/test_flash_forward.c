@@ -8,6 +8,7 @@
  * - v2 with a softcap so small that its reciprocal overflows.
  * - v2's exp2: error over a dense sample of its range, exact zeros, NaN; for each instruction set.
  */
+#include "library/flash_library.h"
 #include "oracle_case.h"
 
 #include "attn_config.h"
@@ -134,7 +135,7 @@ TEST(test_tiles_of_the_kernels)
     const AttnSegment whole = {0, 1000, 0, 0, 1};
     AttnArgs a = {.shape = {1, 1, 1, 1000, 1000, 64}, .threads = 1};
     FlashTiles tiles;
-    a.positions_q = a.positions_k = (AttnPositions){&whole, 1};
+    a.positions_q = a.positions_k = attn_positions(&whole, 1);
 #ifdef HAVE_ISA_AVX2
     simd = strcmp(exp_isa(), "avx2") == 0 ? &flash_simd_avx2 : simd;
 #endif

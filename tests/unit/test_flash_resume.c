@@ -17,6 +17,7 @@
 #include "bench/bench.h"
 #include "check/check.h"
 #include "flash_forward.h"
+#include "library/flash_library.h"
 
 static float *state_new(const Case *c)
 {

@@ -167,8 +167,8 @@ TEST(test_workspace)
                 const AttnSegment whole = {0, N, 0, 0, 1};
                 AttnArgs a = {.shape = {1, 6, 3, N, N, 1 + N % 70},
                               .rule = {window, N % 2 ? 0 : window},
-                              .positions_q = {&whole, 1},
-                              .positions_k = {&whole, 1},
+                              .positions_q = attn_positions(&whole, 1),
+                              .positions_k = attn_positions(&whole, 1),
                               .threads = threads};
                 Plan plan;
                 assert_true(plan_of(&a, &plan) <= flash_simd_workspace_bytes(&a.shape, threads));
@@ -177,8 +177,8 @@ TEST(test_workspace)
         AttnSegment whole = {0, 4096, 0, 0, 1};
         AttnArgs a = {.shape = {1, 4, 4, 4096, 4096, 64},
                       .rule = {256, 0},
-                      .positions_q = {&whole, 1},
-                      .positions_k = {&whole, 1},
+                      .positions_q = attn_positions(&whole, 1),
+                      .positions_k = attn_positions(&whole, 1),
                       .threads = threads};
         Plan small, large;
         plan_of(&a, &small);

@@ -17,6 +17,8 @@
 #include "flash_backward.h"
 #include "flash_forward.h"
 #include "io/problem.h"
+#include "library/backward_library.h"
+#include "library/flash_library.h"
 #include "naive.h"
 
 static const char *const lines[] = {

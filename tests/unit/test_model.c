@@ -44,7 +44,7 @@ TEST(pairs_of_random_segments)
                                               (int64_t)(case_random() % 7) - 3};
                 first += length;
             }
-            *(side ? &a.positions_k : &a.positions_q) = (AttnPositions){both[side], count};
+            *(side ? &a.positions_k : &a.positions_q) = attn_positions(both[side], count);
         }
         a.rule = (AttnRule){limits[case_random() % 7], limits[case_random() % 7]};
         for (int64_t e = 0; e < 900; e++)
@@ -60,7 +60,7 @@ TEST(pairs_of_a_million)
     const int64_t N = 1000000;
     const AttnSegment whole = {0, N, 0, 0, 1};
     AttnArgs a = {.shape = {1, 1, 1, N, N, 64}, .rule = {-1, 0}};
-    a.positions_q = a.positions_k = (AttnPositions){&whole, 1};
+    a.positions_q = a.positions_k = attn_positions(&whole, 1);
     assert_int_equal(N * (N + 1) / 2, model_visible_pairs(&a));
     a.rule = (AttnRule){99, 0};
     assert_int_equal(100 * N - 99 * 100 / 2, model_visible_pairs(&a));

@@ -68,13 +68,6 @@ static void expect_close(const char *what, double gradient, double difference)
         fail_msg("%s: gradient %.9g, finite difference %.9g", what, gradient, difference);
 }
 
-/* Element e of a contiguous [B][N][heads][d] is element [b][h][n][x] of an oracle's array. */
-static int64_t oracle_element(int64_t e, int64_t N, int64_t heads, int64_t d)
-{
-    const int64_t x = e % d, h = e / d % heads, n = e / (d * heads) % N, b = e / (d * heads * N);
-    return ((b * heads + h) * N + n) * d + x;
-}
-
 static void compare(const OptionCase *c, Plain *p, const Oracle *o, const char *what)
 {
     const AttnShape s = c->c->args.shape;

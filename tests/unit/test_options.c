@@ -265,8 +265,8 @@ TEST(sample_of_a_big_case)
         a.dO.data = (char *)a.dO.data + 2 * tensor_offset(&a.dO, 0, i, 0);
         a.K.data = (char *)a.K.data + 2 * tensor_offset(&a.K, 0, first, 0);
         a.V.data = (char *)a.V.data + 2 * tensor_offset(&a.V, 0, first, 0);
-        a.positions_q = (AttnPositions){&q, 1};
-        a.positions_k = (AttnPositions){&k, 1};
+        a.positions_q = attn_positions(&q, 1);
+        a.positions_k = attn_positions(&k, 1);
         assert_int_equal(0, oracle_run(&row, &a, 1, 1));
         assert_true(near(row.lse.value[0], big.lse.value[t]));
         for (int64_t x = 0; x < 100; x++) {

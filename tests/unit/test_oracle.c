@@ -2,13 +2,13 @@
  *
  * test_oracle.c: proves the code that judges everything else.
  *
- * - The forward pass equals the definition written out here, for every option.
+ * - The forward pass equals the definition (plain_options.h), for every option.
  * - The gradients equal central finite differences of it: test_differences.c.
  * - Closed forms: cases whose answer is known without computing attention.
  * - Sampling returns the same numbers as computing everything.
  * NaN and infinity in the inputs: test_oracle_nonfinite.c.
  */
-#include "oracle_case.h"
+#include "plain_options.h"
 
 #include "check/check.h"
 #include "oracle/oracle.h"
@@ -31,39 +31,21 @@ static Oracle run(const Case *c, int backward)
 TEST(forward_is_definition)
 {
     for (int n = 0; n < OPTION_COUNT; n++) {
-        Case *c = case_option(&options[n], ATTN_F32, 1, 1);
-        const AttnArgs *a = &c->args;
-        const AttnShape s = a->shape;
-        Oracle o = run(c, 0);
-        for (int64_t row = 0; row < s.B * s.H * s.Nq; row++) {
-            const int64_t b = row / (s.H * s.Nq), h = row / s.Nq % s.H, i = row % s.Nq;
-            const int64_t kv = h / (s.H / s.Hkv);
-            double l_i = 0, O[64] = {0};
-            for (int64_t j = 0; j < s.Nk; j++) {
-                double score = 0;
-                if (!attn_sees(a, i, j))
-                    continue;
-                for (int64_t x = 0; x < s.d; x++)
-                    score += (double)case_get(&a->Q, b, i, h, x) * case_get(&a->K, b, j, kv, x);
-                score *= a->scale;
-                if (a->softcap > 0)
-                    score = a->softcap * tanh(score / a->softcap);
-                l_i += exp(score);
-                for (int64_t x = 0; x < s.d; x++)
-                    O[x] += exp(score) * case_get(&a->V, b, j, kv, x);
-            }
-            if (l_i == 0) {
-                assert_true(isinf(o.lse.value[row]) && o.lse.value[row] < 0);
-                for (int64_t x = 0; x < s.d; x++)
-                    assert_true(o.O.value[row * s.d + x] == 0);
-                continue;
-            }
-            expect_close(o.lse.value[row], log(l_i), 1e-13, options[n].name);
-            for (int64_t x = 0; x < s.d; x++)
-                expect_close(o.O.value[row * s.d + x], O[x] / l_i, 1e-13, options[n].name);
-        }
+        OptionCase of = option_case_new(&options[n], ATTN_F32, 1, 1);
+        const AttnShape s = of.c->args.shape;
+        Oracle o = run(of.c, 0);
+        of.c->args.options = &of.options; /* which ask for nothing */
+        Plain p = plain_new(&of.c->args);
+        plain_forward(&p);
+        for (int64_t row = 0; row < o.lse.count; row++)
+            if (o.lse.value[row] != p.lse[row])
+                expect_close(o.lse.value[row], p.lse[row], 1e-13, options[n].name);
+        for (int64_t e = 0; e < o.O.count; e++)
+            expect_close(o.O.value[oracle_element(e, s.Nq, s.H, s.d)], p.O[e], 1e-13,
+                         options[n].name);
+        plain_free(&p);
         oracle_free(&o);
-        case_free(c);
+        option_case_free(&of);
     }
 }
 

@@ -3,6 +3,7 @@
  * test_positions.c: the visibility rule against its definition, and the tile classes against asking
  * every pair, over random segment lists, windows and tiles that do not fit the segments.
  */
+#include "attn_tiles.h"
 #include "oracle_case.h"
 
 #define MOST 12
@@ -22,7 +23,7 @@ static AttnPositions random_map(AttnSegment *s, int64_t N, int64_t sequences)
             s[n].length = n == count - 1 ? left : 0;
         first += s[n].length;
     }
-    return (AttnPositions){s, count};
+    return attn_positions(s, count);
 }
 
 static int64_t random_limit(void)
@@ -137,8 +138,8 @@ TEST(tile_class_is_exact_for_one_segment)
         const int64_t j0 = case_random() % (unsigned)(Nk - Bc + 1);
         int64_t seen;
         a.rule = (AttnRule){random_limit(), random_limit()};
-        a.positions_q = (AttnPositions){&q, 1};
-        a.positions_k = (AttnPositions){&k, 1};
+        a.positions_q = attn_positions(&q, 1);
+        a.positions_k = attn_positions(&k, 1);
         seen = visible_in_tile(&a, i0, Br, j0, Bc);
         assert_int_equal(seen == 0         ? ATTN_TILE_SKIP
                          : seen == Br * Bc ? ATTN_TILE_CLEAN

@@ -27,8 +27,8 @@ static void case_open(StreamCase *c, RingSetup setup, AttnDtype dtype, AttnRule 
     c->args = (AttnArgs){.shape = {1, 8, 8, c->tokens.length, c->tokens.length, 4},
                          .rule = rule,
                          .mask = mask,
-                         .positions_q = {&c->tokens, 1},
-                         .positions_k = {&c->tokens, 1}};
+                         .positions_q = attn_positions(&c->tokens, 1),
+                         .positions_k = attn_positions(&c->tokens, 1)};
     c->args.Q.dtype = dtype;
     c->args.dO.data = c;
     assert_int_equal(0, ring_plan_make(&c->plan, &c->args, &setup, why));

@@ -194,6 +194,16 @@ TEST(test_the_first_word)
     assert_string_equal(heart_reported(board), "one");
 }
 
+TEST(test_the_line_of_a_case)
+{
+    char much[1000] = "";
+    strcpy(board->told, "cases.txt:3: ");
+    assert_string_equal(heart_reported(board), "");
+    assert_int_equal(heart_report(board, memset(much, 'x', sizeof much - 1)), 1);
+    assert_int_equal(strlen(heart_reported(board)), sizeof board->told - 1);
+    assert_int_equal(strncmp(heart_reported(board), "cases.txt:3: xxx", 16), 0);
+}
+
 /* A text that is cut off is a text. */
 TEST(test_little_room)
 {
@@ -213,6 +223,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_who_is_missing_at_a_meeting, fresh, away),
         cmocka_unit_test_setup_teardown(test_the_cause_of_an_end, fresh, away),
         cmocka_unit_test_setup_teardown(test_the_first_word, fresh, away),
+        cmocka_unit_test_setup_teardown(test_the_line_of_a_case, fresh, away),
         cmocka_unit_test_setup_teardown(test_little_room, fresh, away),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,8 +17,8 @@
 /* Visible pairs of keys j_from .. j_to-1 of rank k with all queries of rank q. */
 static int64_t pairs(const RingPlan *plan, int q, int k, int64_t j_from, int64_t j_to)
 {
-    const AttnPositions map_q = {plan->q[q].segments, plan->q[q].count};
-    const AttnPositions map_k = {plan->k[k].segments, plan->k[k].count};
+    const AttnPositions map_q = attn_positions(plan->q[q].segments, plan->q[q].count);
+    const AttnPositions map_k = attn_positions(plan->k[k].segments, plan->k[k].count);
     int64_t seen = 0;
     for (int64_t i = 0; i < plan->q[q].tokens; i++)
         for (int64_t j = j_from; j < j_to; j++)

@@ -33,8 +33,8 @@ static void play(const RingMapCase *c, const RingRates *rates, double ms[2])
     const AttnSegment tokens = {0, c->n * c->ranks, 0, 0, 1};
     AttnArgs args = {.shape = {1, c->H, c->Hkv, tokens.length, tokens.length, c->d},
                      .rule = {-1, c->causal ? 0 : -1},
-                     .positions_q = {&tokens, 1},
-                     .positions_k = {&tokens, 1}};
+                     .positions_q = attn_positions(&tokens, 1),
+                     .positions_k = attn_positions(&tokens, 1)};
     const RingSetup setup = {.method = c->method,
                              .layout = c->causal ? RING_ZIGZAG : RING_CONTIGUOUS,
                              .ranks = (int)c->ranks,

@@ -142,8 +142,10 @@ static void choose(const Wish *w, RingSetup *setup, int free_layout, const RingR
                    char why[RING_WHY])
 {
     const AttnSegment q = {0, w->shape.Nq, 0, 0, 1}, k = {0, w->shape.Nk, 0, 0, 1};
-    AttnArgs args = {
-        .shape = w->shape, .rule = w->rule, .positions_q = {&q, 1}, .positions_k = {&k, 1}};
+    AttnArgs args = {.shape = w->shape,
+                     .rule = w->rule,
+                     .positions_q = attn_positions(&q, 1),
+                     .positions_k = attn_positions(&k, 1)};
     args.Q.dtype = ATTN_BF16;
     args.dO.data = w->backward ? &args : NULL;
     setup->ranks = w->ranks;
@@ -194,8 +196,8 @@ TEST(what_nothing_can_compute)
     const AttnSegment tokens = {0, 64, 0, 0, 1};
     const AttnArgs args = {.shape = {1, 3, 3, 64, 64, 8},
                            .rule = {-1, -1},
-                           .positions_q = {&tokens, 1},
-                           .positions_k = {&tokens, 1}};
+                           .positions_q = attn_positions(&tokens, 1),
+                           .positions_k = attn_positions(&tokens, 1)};
     RingSetup setup = {.method = RING_METHOD_ULYSSES, .ranks = 4, .nodes = 1};
     char why[RING_WHY] = "";
     assert_int_equal(-1, ring_choose(&setup, 1, &args, &rates, why));
@@ -217,8 +219,8 @@ TEST(a_full_mask_changes_nothing)
     const AttnSegment tokens = {0, 64, 0, 0, 1};
     AttnArgs args = {.shape = {1, 3, 3, 64, 64, 64},
                      .rule = {-1, -1},
-                     .positions_q = {&tokens, 1},
-                     .positions_k = {&tokens, 1}};
+                     .positions_q = attn_positions(&tokens, 1),
+                     .positions_k = attn_positions(&tokens, 1)};
     const uint8_t *const masks[] = {open_to_all, one_pair, NULL};
     char why[3][RING_WHY];
     memset(one_pair, 1, sizeof one_pair); /* 1: hidden */

@@ -8,6 +8,7 @@
  *   bit.
  * - One rank gives the bits of the block kernels on the whole problem.
  */
+#include "library/backward_library.h"
 #include "ring_sim_case.h"
 
 #include "alloc.h"
@@ -138,7 +139,7 @@ static void cut_tokens(Cut *cut, const RingShard *shards, int count, int64_t fir
     for (int s = 0; s < count; base += shards[s++].tokens)
         for (int64_t local = 0; local < shards[s].tokens; local++) {
             const int64_t t = base + local - first;
-            const AttnPositions map = {shards[s].segments, shards[s].count};
+            const AttnPositions map = attn_positions(shards[s].segments, shards[s].count);
             const AttnPosition where = attn_position(map, local);
             const RingPiece *piece = shards[s].pieces;
             if (t < 0 || t >= tokens)
@@ -183,8 +184,8 @@ static int compare_pair(RingRank *r, const RingBlock *q, const RingBlock *k, con
     args.shape.Nk = k->tokens;
     args.Q = q_cut->data;
     args.K = args.V = k_cut->data;
-    args.positions_q = (AttnPositions){q_cut->segments, q->tokens};
-    args.positions_k = (AttnPositions){k_cut->segments, k->tokens};
+    args.positions_q = attn_positions(q_cut->segments, q->tokens);
+    args.positions_k = attn_positions(k_cut->segments, k->tokens);
     args.threads = 1;
     for (int64_t i = 0; args.mask && i < q->tokens; i++)
         for (int64_t j = 0; j < k->tokens; j++)

@@ -19,8 +19,8 @@ static void even_open(Even *c, RingSetup setup, int64_t tokens, AttnRule rule)
     c->tokens = (AttnSegment){0, tokens, 0, 0, 1};
     c->args = (AttnArgs){.shape = {1, 2, 2, tokens, tokens, 4},
                          .rule = rule,
-                         .positions_q = {&c->tokens, 1},
-                         .positions_k = {&c->tokens, 1}};
+                         .positions_q = attn_positions(&c->tokens, 1),
+                         .positions_k = attn_positions(&c->tokens, 1)};
     assert_int_equal(0, ring_plan_make(&c->plan, &c->args, &setup, why));
 }
 

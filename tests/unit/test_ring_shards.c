@@ -30,7 +30,7 @@ static void assert_dealt_once(const RingShard *shards, int ranks, AttnPositions 
     assert_true(N <= MOST_TOKENS);
     for (int rank = 0; rank < ranks; rank++) {
         const RingShard *s = &shards[rank];
-        const AttnPositions map = {s->segments, s->count};
+        const AttnPositions map = attn_positions(s->segments, s->count);
         int64_t next = 0;
         for (int64_t p = 0; p < s->count; p++) {
             assert_int_equal(next, s->pieces[p].first);
@@ -177,7 +177,7 @@ TEST(a_run_has_the_positions_of_the_shard)
         }
         assert_int_equal(tokens, covered);
         for (int64_t t = 0; t < tokens; t++) {
-            const AttnPositions map = {shard->segments, shard->count};
+            const AttnPositions map = attn_positions(shard->segments, shard->count);
             const AttnPosition a = attn_position(run, t), b = attn_position(map, first + t);
             assert_int_equal(a.sequence, b.sequence);
             assert_int_equal(a.position, b.position);

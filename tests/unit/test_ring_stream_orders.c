@@ -139,7 +139,7 @@ static int zeros_below(RingRank *r)
 /* --- NaN ---------------------------------------------------------------------------------------*/
 
 /* What was to be zeros, or is still written by a stream, is NaN afterwards: all bits are set. */
-static int spoiled_at_last(RingRank *r)
+static int poisoned_at_last(RingRank *r)
 {
     const PlainRing *ring = rooms(r);
     if (zero_in(r, RING_BOTH_STREAMS, ring->K[0]) || r->backend->poison(r, ring->K[0], PIECE))
@@ -253,9 +253,9 @@ TEST(test_zeros_not_written)
     play(zeros_instead_of_dQ);
 }
 
-TEST(test_spoiled_memory)
+TEST(test_poisoned_memory)
 {
-    play(spoiled_at_last);
+    play(poisoned_at_last);
 }
 
 TEST(test_dQ_of_both_streams)
@@ -267,5 +267,5 @@ int main(void)
 {
     return RUN_TESTS(test_message_for_stream_1, test_narrowing_in_both_streams,
                      test_free_in_both_streams, test_zeros_for_both_streams, test_zeros_not_written,
-                     test_messages, test_dQ_of_both_streams, test_spoiled_memory);
+                     test_messages, test_dQ_of_both_streams, test_poisoned_memory);
 }

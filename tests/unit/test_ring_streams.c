@@ -2,7 +2,7 @@
  *
  * test_ring_streams: no order of a GPU's streams gives another result.
  *
- * The host code of stage 06's ranks on a GPU (06_ring_burst/cuda/space_*.cu) runs here as it is,
+ * The host code of stage 06's ranks on a GPU (06_ring_burst/runtime/cuda/) runs here as it is,
  * over a GPU that is pretended (pretend_cuda/pretend_gpu.h): work is done late and in odd orders,
  * and two uses of the same memory that nothing keeps in order are a failure, whether or not they
  * have done harm.

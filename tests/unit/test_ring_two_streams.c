@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_ring_streams: two streams of work that must not meet.
+ * test_ring_two_streams: two streams of work that must not meet.
  *
  * - What one stream writes and the other touches is an error, on a CPU as well, where it would do
  *   no harm; so is a message that one stream has waited for and the other uses.

@@ -323,8 +323,8 @@ TEST(what_is_plain)
     static const AttnOptions options = {.temperature = 1.0f};
     Variant v = {.name = "v9_rung", .device = ON_CUDA, .traits = VARIANT_PLAIN};
     AttnArgs plain = {.shape = {1, 1, 1, 8, 8, 64}, .scale = 1.0f, .rule = {-1, 0}}, a;
-    plain.positions_q = (AttnPositions){&whole, 1};
-    plain.positions_k = (AttnPositions){&whole, 1};
+    plain.positions_q = attn_positions(&whole, 1);
+    plain.positions_k = attn_positions(&whole, 1);
     assert_null(variant_plain_refuses(&v, &plain));
     a = plain, a.shape.d = 128;
     assert_null(variant_plain_refuses(&v, &a));
@@ -336,7 +336,7 @@ TEST(what_is_plain)
     assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips positions"));
     a = plain, a.positions_k.segments = &odd;
     assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips positions"));
-    a = plain, a.positions_k = (AttnPositions){two, 2};
+    a = plain, a.positions_k = attn_positions(two, 2);
     assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips positions"));
     a = plain, a.scale = 0.0f;
     assert_non_null(strstr(variant_plain_refuses(&v, &a), "skips a scale"));

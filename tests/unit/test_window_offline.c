@@ -19,7 +19,7 @@ static void check_forward(const World *w, const char *what)
     const double tolerance[] = {1e-5, 2e-3, 1.6e-2};
     double *O = window_memory(w->sizes[IN_Q], sizeof *O);
     double *lse = window_memory(w->total_q * w->s.H, sizeof *lse);
-    define_forward(w, w->input, 1, O, lse);
+    define_forward(w, 1, O, lse);
     for (int64_t e = 0; e < w->sizes[IN_Q]; e++)
         assert_near(w->O[e], O[e], tolerance[w->config.dtype], what, w->s.name, e);
     /* lse is float32 for every dtype; but where Qn is near a tie, float32 and float64 may round it
@@ -160,8 +160,8 @@ TEST(test_sequences_in_two_batches)
             all[t]->stride[0] = all[t]->shape[1] * all[t]->stride[1];
         }
         args.shape.B = 2, args.shape.Nq = 13, args.shape.Nk = 15;
-        args.positions_q = (AttnPositions){one[0]->segments_q, 2};
-        args.positions_k = (AttnPositions){one[0]->segments_k, 2};
+        args.positions_q = attn_positions(one[0]->segments_q, 2);
+        args.positions_k = attn_positions(one[0]->segments_k, 2);
         assert_int_equal(ATTN_OK, variants[v].forward(&args));
         assert_int_equal(ATTN_OK, variants[v].backward(&args));
         for (int b = 0; b < 2; b++)

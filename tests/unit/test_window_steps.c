@@ -13,28 +13,6 @@
 
 /* --- states ------------------------------------------------------------------------------------*/
 
-/* A random state, every fourth row of it empty. */
-static void random_state(Run *r)
-{
-    Plain *p = r->p;
-    plain_start(p);
-    for (int64_t b = 0; b < p->B; b++)
-        for (int64_t h = 0; h < p->c.heads_q; h++)
-            for (int64_t i = 0; i < p->sq; i++) {
-                const int64_t row = (b * p->c.heads_q + h) * p->sq + i;
-                const int empty = row % 4 == 3;
-                const float lse = 2 * case_normal();
-                r->lse[row] = empty ? -INFINITY : lse;
-                p->lse[row] = empty ? -INFINITY : (double)lse;
-                for (int64_t x = 0; x < p->c.head_dim; x++) {
-                    const int64_t at = ((b * p->sq + i) * p->c.heads_q + h) * p->c.head_dim + x;
-                    case_set(&r->O.view, b, i, h, x, empty ? 0 : case_normal());
-                    p->O[at] = (double)case_get(&r->O.view, b, i, h, x);
-                    p->W[at] = fabs(p->O[at]);
-                }
-            }
-}
-
 TEST(test_from_any_state)
 {
     for (int n = 0; n < 9; n++) {

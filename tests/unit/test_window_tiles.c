@@ -40,8 +40,8 @@ static void random_sequences(Sequences *s, int64_t count)
         a->shape.Nq += Nq;
         a->shape.Nk += Nk;
     }
-    a->positions_q = (AttnPositions){s->q, count};
-    a->positions_k = (AttnPositions){s->k, count};
+    a->positions_q = attn_positions(s->q, count);
+    a->positions_k = attn_positions(s->k, count);
     a->rule = (AttnRule){limits[below(10)], limits[below(10)]};
 }
 
@@ -123,26 +123,26 @@ TEST(other_maps)
     AttnSegment plain = {0, 10, 0, 0, 1}, apart[2] = {{0, 3, 0, 0, 1}, {3, 7, 1, 0, 1}};
     const uint8_t nothing_masked = 0;
     AttnArgs a = {.shape = {1, 1, 1, 10, 10, 1}, .rule = {3, 0}};
-    a.positions_q = (AttnPositions){two, 2};
-    a.positions_k = (AttnPositions){two, 2};
+    a.positions_q = attn_positions(two, 2);
+    a.positions_k = attn_positions(two, 2);
     assert_int_equal(model_window_tiles(&a, 4, 4).skipped, -1);
     a.mask = &nothing_masked; /* not read */
-    a.positions_q = a.positions_k = (AttnPositions){apart, 2};
+    a.positions_q = a.positions_k = attn_positions(apart, 2);
     assert_int_equal(model_window_tiles(&a, 4, 4).skipped, -1);
     a.mask = NULL;
     assert_int_equal(model_window_tiles(&a, 4, 4).skipped, 1);
     a.shape.B = 2;
     assert_int_equal(model_window_tiles(&a, 4, 4).skipped, -1);
     a.shape.B = 1;
-    a.positions_q = (AttnPositions){&strided, 1};
-    a.positions_k = (AttnPositions){&plain, 1};
+    a.positions_q = attn_positions(&strided, 1);
+    a.positions_k = attn_positions(&plain, 1);
     assert_int_equal(model_window_tiles(&a, 4, 4).skipped, -1);
-    a.positions_q = (AttnPositions){&plain, 1};
+    a.positions_q = attn_positions(&plain, 1);
     assert_int_equal(model_window_tiles(&a, 4, 4).skipped, 4); /* 2 + 1 above, 1 below */
     assert_int_equal(model_window_tiles(&a, 4, 4).masked, 5);
 }
 
-/* A causal window over 2^20 tokens, by hand: a row tile has up to w / Bc - 1 clean tiles, a masked
+/* A causal window over 2^20 tokens, by hand: a row tile has up to w / Bc - 1 full tiles, a masked
  * one on the diagonal and from the 17th on one at the far end. */
 TEST(long_sequence)
 {
@@ -150,7 +150,7 @@ TEST(long_sequence)
     const AttnSegment all = {0, N, 0, 0, 1};
     AttnArgs a = {.shape = {1, 3, 1, N, N, 1}, .rule = {1024, 0}};
     const ModelTiles of =
-        (a.positions_q = a.positions_k = (AttnPositions){&all, 1}, model_window_tiles(&a, 64, 64));
+        (a.positions_q = a.positions_k = attn_positions(&all, 1), model_window_tiles(&a, 64, 64));
     assert_int_equal(of.clean, 3 * (15 * T - 15 * 16 / 2));
     assert_int_equal(of.skipped + of.masked + of.clean, 3 * T * T);
     assert_int_equal(of.masked, 3 * (T + (T - 16)));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * window_definition.h: the offline module's contract as plain loops in float64, a pair at a time.
- * No tiles, no strides, no position maps: sequences lie one behind the other, and who sees whom is
- * written down as an inequality. Gradients are not derived at all, they are finite differences.
+ * window_definition.h: the offline module's contract, computed by the plain loops of
+ * plain_options.h in float64: sequences lie one behind the other. Gradients are not derived at all,
+ * they are finite differences.
  *
  * Interface:
  * - World: a setting with data and room for results, all as floats in one order: sequence by
@@ -13,11 +13,8 @@
 #ifndef WINDOW_DEFINITION_H
 #define WINDOW_DEFINITION_H
 
-#include "unit.h"
-
-#include "io/philox.h"
+#include "plain_options.h"
 #include "sliding_window_module.h"
-#include "tensor.h"
 #include "window_settings.h"
 
 /* Inputs and results of one precision each: Q and O [total_q][H][d], lse [total_q][H], ... */
@@ -33,6 +30,7 @@ typedef struct World {
     AttnSegment segments_q[MAX_SEQUENCES], segments_k[MAX_SEQUENCES];
     Tensor tensors[8]; /* Q K V O dO dQ dK dV of world_args */
     AttnOptions options;
+    AttnArgs args; /* without tensors: who sees whom, and how scores are made */
 } World;
 
 enum { IN_Q, IN_K, IN_V, IN_WQ, IN_WK, IN_DO };
@@ -90,6 +88,19 @@ static inline World *world_new(const Setting *s, AttnDtype dtype, int64_t larger
                       1e-5f,          w->wq,  w->wk,   w->gradient[3], w->gradient[4]};
     w->config = (WindowConfig){WINDOW_THD, WINDOW_Q_K_V, dtype,    s->H,   s->Hkv,     s->d,
                                s->causal,  w->s.window,  s->scale, s->cap, w->options, 1};
+    for (int n = 0; n < s->sequences; n++) {
+        w->segments_q[n] = (AttnSegment){w->first_q[n], w->s.Nq[n], n, w->s.Nk[n] - w->s.Nq[n], 1};
+        w->segments_k[n] = (AttnSegment){w->first_k[n], w->s.Nk[n], n, 0, 1};
+    }
+    w->args = (AttnArgs){.shape = {1, s->H, s->Hkv, w->total_q, w->total_k, s->d},
+                         .Q = {.dtype = dtype},
+                         .scale = s->scale != 0 ? s->scale : 1 / sqrtf((float)s->d),
+                         .softcap = s->cap,
+                         .rule = {w->s.window, s->causal ? 0 : w->s.window},
+                         .positions_q = attn_positions(w->segments_q, s->sequences),
+                         .positions_k = attn_positions(w->segments_k, s->sequences),
+                         .threads = 1,
+                         .options = &w->options};
     return w;
 }
 
@@ -108,85 +119,29 @@ static inline void world_free(World *w)
 
 /* --- the definition ----------------------------------------------------------------------------*/
 
-/* One head of one token, x [d], normalised; round: to the dtype, as the contract says */
-static inline void define_normal(const World *w, const double *x, const double *weight, int round,
-                                 double *to)
+/* O [total_q][H][d], lse [total_q][H]. round: Qn and Kn to the dtype, as the contract says. Returns
+ * how near the argument of a clip came to 0 or 1, where its slope jumps. */
+static inline double define_forward(const World *w, int round, double *O, double *lse)
 {
-    const int64_t group = w->s.group;
-    for (int64_t c = 0; c < w->s.d; c++) {
-        double mean = 0;
-        for (int64_t e = 0; group > 0 && e < group; e++)
-            mean += x[c / group * group + e] * x[c / group * group + e] / (double)group;
-        to[c] = group == 0 ? x[c] : weight[c] * x[c] / sqrt(mean + 1e-5f);
-        if (group > 0 && round)
-            to[c] = dtype_round(w->config.dtype, (float)to[c]);
-    }
-}
-
-/* How near the argument of a clip came to 0 or 1, where its slope jumps. A row with one key is left
- * out: P = 1, and the gradient is 0 on both sides. */
-static double define_kink = INFINITY;
-
-/* Weights of query i of sequence n and head h with all its keys: those of V. Returns lse. */
-static inline double define_weights(const World *w, double *const input[6], int round, int n,
-                                    int64_t h, int64_t i, double *weight)
-{
-    const Setting *s = &w->s;
-    const int64_t hk = h / (s->H / s->Hkv), at = i + s->Nk[n] - s->Nq[n];
-    const double scale = s->scale != 0 ? s->scale : 1 / sqrt((double)s->d);
-    double q[64], k[64], top = -INFINITY, sum = 0;
-    define_normal(w, input[IN_Q] + ((w->first_q[n] + i) * s->H + h) * s->d, input[IN_WQ] + h * s->d,
-                  round, q);
-    for (int64_t j = 0; j < s->Nk[n]; j++) {
-        double score = 0;
-        define_normal(w, input[IN_K] + ((w->first_k[n] + j) * s->Hkv + hk) * s->d,
-                      input[IN_WK] + hk * s->d, round, k);
-        for (int64_t x = 0; x < s->d; x++)
-            score += scale * q[x] * k[x];
-        score = s->cap > 0 ? s->cap * tanh(score / s->cap) : score / s->temperature;
-        if ((s->causal && j > at) || (s->window >= 0 && (j < at - s->window || j > at + s->window)))
-            score = -INFINITY;
-        weight[j] = score;
-        top = score > top ? score : top;
-    }
-    for (int64_t j = 0; j < s->Nk[n]; j++)
-        sum += top == -INFINITY ? 0 : exp(weight[j] - top);
-    for (int64_t j = 0; j < s->Nk[n]; j++) {
-        const int visible = weight[j] != -INFINITY;
-        double A = visible ? exp(weight[j] - top) / sum : 0;
-        if (visible) {
-            const double t = ((double)s->high - s->low) * A + s->low;
-            if (A < 1 && (s->low != 0 || s->high != 1))
-                define_kink = fmin(define_kink, fmin(fabs(t), fabs(1 - t)));
-            A = fmin(1, fmax(0, t));
-        }
-        if (s->dropout > 0 &&
-            !attn_keeps(&w->options, attn_dropout_threshold(s->dropout), n, h, i, j))
-            A = 0;
-        weight[j] = A / (1 - (double)s->dropout);
-    }
-    return top + log(sum);
-}
-
-/* O [total_q][H][d], lse [total_q][H] */
-static inline void define_forward(const World *w, double *const input[6], int round, double *O,
-                                  double *lse)
-{
-    const Setting *s = &w->s;
-    double *weight = window_memory(w->total_k, sizeof *weight);
-    for (int n = 0; n < s->sequences; n++)
-        for (int64_t i = 0; i < s->Nq[n]; i++)
-            for (int64_t h = 0; h < s->H; h++) {
-                const int64_t row = (w->first_q[n] + i) * s->H + h, hk = h / (s->H / s->Hkv);
-                lse[row] = define_weights(w, input, round, n, h, i, weight);
-                for (int64_t x = 0; x < s->d; x++) {
-                    O[row * s->d + x] = 0;
-                    for (int64_t j = 0; j < s->Nk[n]; j++)
-                        O[row * s->d + x] +=
-                            weight[j] * input[IN_V][((w->first_k[n] + j) * s->Hkv + hk) * s->d + x];
-                }
-            }
-    free(weight);
+    const int64_t rows = w->total_q * w->s.H;
+    Plain p = {.args = &w->args,
+               .Q = w->input[IN_Q],
+               .K = w->input[IN_K],
+               .V = w->input[IN_V],
+               .wq = w->input[IN_WQ],
+               .wk = w->input[IN_WK],
+               .O = O,
+               .lse = plain_zeros(rows),
+               .P = plain_zeros(rows * w->total_k),
+               .A = plain_zeros(rows * w->total_k),
+               .rounds = round};
+    plain_forward(&p);
+    for (int64_t row = 0; row < rows; row++)
+        lse[row] = p.lse[row % w->s.H * w->total_q + row / w->s.H];
+    free(p.lse);
+    free(p.P);
+    free(p.A);
+    return p.kink;
 }
 
 /* d(sum dO O) / d(input[which][e]), by a central difference. O and lse: room for results */
@@ -196,7 +151,7 @@ static inline double define_gradient(const World *w, int which, int64_t e, doubl
     double change = 0;
     for (int side = 1; side >= -1; side -= 2) {
         w->input[which][e] = before + side * step;
-        define_forward(w, w->input, 0, O, lse);
+        define_forward(w, 0, O, lse);
         for (int64_t t = 0; t < w->sizes[IN_DO]; t++)
             change += side * w->input[IN_DO][t] * O[t];
     }
@@ -224,19 +179,8 @@ static inline Tensor world_tensor(const World *w, int64_t N, int64_t heads, cons
 static inline AttnArgs world_args(World *w, float *lse)
 {
     const Setting *s = &w->s;
-    AttnArgs a = {.shape = {1, s->H, s->Hkv, w->total_q, w->total_k, s->d},
-                  .scale = s->scale != 0 ? s->scale : 1 / sqrtf((float)s->d),
-                  .softcap = s->cap,
-                  .rule = {s->window, s->causal ? 0 : s->window},
-                  .positions_q = {w->segments_q, s->sequences},
-                  .positions_k = {w->segments_k, s->sequences},
-                  .lse = lse,
-                  .threads = 1,
-                  .options = &w->options};
-    for (int n = 0; n < s->sequences; n++) {
-        w->segments_q[n] = (AttnSegment){w->first_q[n], s->Nq[n], n, s->Nk[n] - s->Nq[n], 1};
-        w->segments_k[n] = (AttnSegment){w->first_k[n], s->Nk[n], n, 0, 1};
-    }
+    AttnArgs a = w->args;
+    a.lse = lse;
     Tensor *const all[] = {&a.Q, &a.K, &a.V, &a.O, &a.dO, &a.dQ, &a.dK, &a.dV};
     const double *const from[] = {w->input[IN_Q],  w->input[IN_K], w->input[IN_V], NULL,
                                   w->input[IN_DO], NULL,           NULL,           NULL};

@@ -7,7 +7,8 @@
  * Interface:
  * - Run, run_new, run_free, clear_state: the module and its global state. step, traverse: one
  *   block, all blocks in the order that was set.
- * - config_of: a WindowConfig of a few numbers.
+ * - config_of: a WindowConfig of a few numbers; option_config: one with options.
+ * - random_state, mask_for: what steps may begin with, and a full mask.
  */
 #ifndef WINDOW_RUN_H
 #define WINDOW_RUN_H
@@ -104,6 +105,58 @@ static inline WindowConfig config_of(AttnDtype dtype, int64_t hq, int64_t hkv, i
     c.causal = causal;
     c.window = window;
     return c;
+}
+
+/* A random state, every fourth row of it empty. */
+static inline void random_state(Run *r)
+{
+    Plain *p = r->p;
+    plain_start(p);
+    for (int64_t b = 0; b < p->B; b++)
+        for (int64_t h = 0; h < p->c.heads_q; h++)
+            for (int64_t i = 0; i < p->sq; i++) {
+                const int64_t row = (b * p->c.heads_q + h) * p->sq + i;
+                const int empty = row % 4 == 3;
+                const float lse = 2 * case_normal();
+                r->lse[row] = empty ? -INFINITY : lse;
+                p->lse[row] = empty ? -INFINITY : (double)lse;
+                for (int64_t x = 0; x < p->c.head_dim; x++) {
+                    const int64_t at = ((b * p->sq + i) * p->c.heads_q + h) * p->c.head_dim + x;
+                    case_set(&r->O.view, b, i, h, x, empty ? 0 : case_normal());
+                    p->O[at] = (double)case_get(&r->O.view, b, i, h, x);
+                    p->W[at] = fabs(p->O[at]);
+                }
+            }
+}
+
+enum { OPTION_CONFIGS = 24 };
+
+/* Every option of the module, alone and with others. */
+static inline WindowConfig option_config(int n)
+{
+    WindowConfig c = config_of((AttnDtype)(n % 3), 6, n % 2 ? 2 : 1, 16, n / 2 % 2, 11);
+    if (n & 4)
+        c.cap = n < 12 ? 2.5f : 0.25f;
+    if (n & 8)
+        c.options.temperature = 1.75f; /* with a cap it must not count */
+    if (n >= 12)
+        c.options.norm_group = n % 3 ? 4 : 16;
+    if (n % 5 == 4)
+        c.scale = -0.6f;
+    return c;
+}
+
+/* A third of the pairs, every fifth row, all of a band of keys are hidden; the caller's to free. */
+static inline uint8_t *mask_for(Plain *p)
+{
+    uint8_t *mask = malloc((size_t)(p->sq * p->skv));
+    assert_non_null(mask);
+    for (int64_t e = 0; e < p->sq * p->skv; e++) {
+        const int64_t i = e / p->skv, j = e % p->skv;
+        mask[e] = i % 5 == 4 || (j >= 16 && j < 32) || case_random() % 3 == 0;
+    }
+    p->mask = mask;
+    return mask;
 }
 
 #endif

@@ -47,12 +47,11 @@ static inline uint64_t smooth_state(const Setting *s, int64_t larger)
         World *w = world_new(s, ATTN_F32, larger);
         double *O = window_memory(w->sizes[IN_Q], sizeof *O);
         double *lse = window_memory(w->total_q * w->s.H, sizeof *lse);
-        define_kink = INFINITY;
-        define_forward(w, w->input, 1, O, lse);
+        const double kink = define_forward(w, 1, O, lse);
         free(lse);
         free(O);
         world_free(w);
-        if (define_kink > 1e-7)
+        if (kink > 1e-7)
             return state;
     }
 }

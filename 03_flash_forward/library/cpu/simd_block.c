@@ -143,7 +143,7 @@ static void start_block(const AttnArgs *args, const Plan *p, Block *block, const
     for (int64_t r = 0; O_state && r < rows; r++) { /* resume: m = lse, l = 1 */
         const int64_t row = (b * n->H + h) * n->Nq + i + r;
         const float lse = args->lse[row];
-        if (p->earlier.m) { /* undivided: l is added at the end (add_earlier) */
+        if (p->earlier.m) { /* unnormalised: l is added at the end (add_earlier) */
             block->m_i[r] = p->earlier.m[row];
         } else {
             block->m_i[r] = lse * LOG2E;

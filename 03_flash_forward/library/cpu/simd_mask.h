@@ -13,7 +13,7 @@
 #ifndef FLASH_SIMD_MASK_H
 #define FLASH_SIMD_MASK_H
 
-#include "attn.h"
+#include "attn_tiles.h"
 #include "simd.h"
 #include "sizes.h"
 

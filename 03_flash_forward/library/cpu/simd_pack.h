@@ -15,7 +15,9 @@
 #ifndef FLASH_SIMD_PACK_H
 #define FLASH_SIMD_PACK_H
 
+#include "attn_tiles.h"
 #include "flash_forward.h"
+#include "library/flash_library.h"
 #include "simd.h"
 #include "sizes.h"
 

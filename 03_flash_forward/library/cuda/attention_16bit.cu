@@ -20,6 +20,8 @@
  *   - Too few row tiles for the GPU: the keys are split (split_keys.cuh).
  *   - O leaves through shared memory, in 16-byte pieces of whole rows.
  *
+ * On a GPU of compute capability 9.0 the kernel of hopper_16bit.cu is asked first.
+ *
  * Interface:
  * - flash_block_16_bit, flash_16_bit_workspace_bytes (block.cuh): f16 and bf16, d <= 256, any
  *   shape, mask and layout, from nothing or a state, (O, lse) or undivided;
@@ -29,6 +31,7 @@
 #include <type_traits>
 
 #include "block.cuh"
+#include "few_queries.cuh"
 #include "key_runs.cuh"
 #include "mma_products.cuh"
 #include "row_order.cuh"
@@ -254,6 +257,9 @@ template <typename T, int D> struct LaunchAttention {
     static AttnStatus run(const AttnArgs *a, float *O_state, FlashRows state, FlashHeads heads,
                           int last)
     {
+        const AttnStatus status = flash_block_hopper(a, O_state, state, heads, last);
+        if (status != ATTN_SKIP)
+            return status;
         return last ? launch_attention<T, C, ROWS_LAST>(a, O_state, state, heads, 1)
                     : launch_attention<T, C, ROWS_THROUGH>(a, O_state, state, heads, 1);
     }
@@ -306,10 +312,28 @@ static AttnStatus splits_of(const AttnArgs *a, int *splits)
     return ATTN_OK;
 }
 
+/* Parts for the kernel of few queries, as many as there is room for; 0: it is no case for it. */
+static AttnStatus few_parts(const AttnArgs *a, int *parts)
+{
+    const AttnRule no_window = {-1, -1};
+    int most = 0;
+    *parts = 0;
+    if (!few_queries_takes(a))
+        return ATTN_OK;
+    AttnStatus status = few_queries_splits(&a->shape, a->rule, parts);
+    if (status == ATTN_OK)
+        status = few_queries_splits(&a->shape, no_window, &most);
+    if (most < *parts)
+        *parts = most;
+    return status;
+}
+
 FlashTiles flash_tiles_16_bit(const AttnArgs *a)
 {
     FlashTiles tiles = tiles_for_dim<LaunchAttention, __half>(a);
-    int splits = 1;
+    int splits = 1, few = 0;
+    if (few_parts(a, &few) == ATTN_OK && few > 0)
+        return few_queries_tiles(a, few);
     if (splits_of(a, &splits) == ATTN_OK && splits > 1) {
         tiles = tiles_for_dim<LaunchSplitKeys, __half>(a);
         tiles.splits = splits;
@@ -317,19 +341,29 @@ FlashTiles flash_tiles_16_bit(const AttnArgs *a)
     return tiles;
 }
 
+/* Room for the parts of either kernel that cuts keys: which of them will run, dtype, mask and rows
+ * decide. */
 size_t flash_16_bit_workspace_bytes(const AttnShape *shape)
 {
+    const AttnRule no_window = {-1, -1};
     AttnArgs a = {};
-    int splits = 1;
+    int splits = 1, few = 0;
     a.shape = *shape;
-    return splits_of(&a, &splits) == ATTN_OK ? split_bytes(shape, splits) : 0;
+    if (splits_of(&a, &splits) != ATTN_OK || few_queries_splits(shape, no_window, &few) != ATTN_OK)
+        return 0;
+    const size_t of_rows = split_bytes(shape, splits), of_few = few_queries_bytes(shape, few);
+    return of_rows > of_few ? of_rows : of_few;
 }
 
 AttnStatus flash_block_16_bit(const AttnArgs *a, float *O_state_dev, FlashRows rows_dev,
                               void *workspace_dev)
 {
-    int splits = 1;
-    const AttnStatus status = splits_of(a, &splits);
+    int splits = 1, few = 0;
+    AttnStatus status = few_parts(a, &few);
+    if (status == ATTN_OK && few > 0)
+        return few_queries_run(a, O_state_dev, rows_dev, workspace_dev, few);
+    if (status == ATTN_OK)
+        status = splits_of(a, &splits);
     if (status != ATTN_OK)
         return status;
     return splits > 1

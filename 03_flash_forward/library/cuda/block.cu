@@ -97,5 +97,8 @@ AttnStatus flash_forward_library_cuda(const AttnArgs *a)
 
 FlashTiles flash_tiles_library_cuda(const AttnArgs *a)
 {
-    return a->Q.dtype == ATTN_F32 ? flash_tiles_f32(a) : flash_tiles_16_bit(a);
+    FlashTiles tiles = a->Q.dtype == ATTN_F32 ? flash_tiles_f32(a) : flash_tiles_16_bit(a);
+    if (tiles.splits == 1)
+        (void)flash_tiles_hopper(a, &tiles);
+    return tiles;
 }

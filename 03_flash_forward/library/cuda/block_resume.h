@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * block_resume.h: the block kernels of the GPU with a state that is not divided (FlashRows,
- * flash_forward.h), for a ring that adds many blocks of keys: O and lse are rounded once, at the
+ * flash_library.h), for a ring that adds many blocks of keys: O and lse are rounded once, at the
  * end, and not with every block. In a header of its own, since only stage 06 asks for it.
  *
  * All of it is queued on args->stream in device memory that the caller owns. m and l [B][H][Nq] are
@@ -12,7 +12,7 @@
 #ifndef FLASH_FORWARD_BLOCK_RESUME_H
 #define FLASH_FORWARD_BLOCK_RESUME_H
 
-#include "../../flash_forward.h"
+#include "../flash_library.h"
 
 #ifdef __cplusplus
 extern "C" {

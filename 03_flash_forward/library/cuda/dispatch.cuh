@@ -26,6 +26,7 @@
 
 #include "block_resume.h"
 #include "cuda/cuda_check.h"
+#include "flash_forward.h"
 
 template <template <typename, int> class Launch, typename T, typename... More>
 static AttnStatus run_for_dim(const AttnArgs *a, More... more)

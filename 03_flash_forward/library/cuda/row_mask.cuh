@@ -23,7 +23,9 @@
 #ifndef FLASH_FORWARD_ROW_MASK_CUH
 #define FLASH_FORWARD_ROW_MASK_CUH
 
+#include "attn_tiles.h"
 #include "dispatch.cuh"
+#include "key_plan.cuh"
 
 /* Tiles j with begin <= j < end are visited; those in clean_begin .. clean_end - 1 need no mask. */
 struct KeyTiles {
@@ -47,35 +49,10 @@ template <int Br, int Bc> struct RowMask {
     };
 };
 
-/* A limit near INT64_MAX means "none". Cut to 2^62 it cannot overflow when a position is added. */
-static __device__ __forceinline__ int64_t limit_of_rule(int64_t limit)
-{
-    return min(limit, (int64_t)1 << 62);
-}
-
-static __device__ __forceinline__ int clamp_to_int(int64_t x, int low, int high)
-{
-    return (int)max((int64_t)low, min(x, (int64_t)high));
-}
-
 /* Scores that a full tile can use as they are: a positive scale, no cap, no mask array. */
 static __device__ __forceinline__ bool scores_are_plain(const AttnArgs &a)
 {
     return !a.mask && !(a.softcap > 0.0f) && a.scale > 0.0f;
-}
-
-/* Of `count` keys that stand at 0, stride, 2 stride, ...: the first at `position` or behind it
- * (count: none), the last at `position` or before it (-1: none). stride > 0. */
-static __device__ __forceinline__ int first_key_from(int64_t position, int64_t stride, int count)
-{
-    const int64_t from = max((int64_t)0, min(position, count * stride));
-    return (int)(stride == 1 ? from : (from + stride - 1) / stride);
-}
-
-static __device__ __forceinline__ int last_key_to(int64_t position, int64_t stride, int count)
-{
-    const int64_t to = max((int64_t)-1, min(position, (count - 1) * stride));
-    return (int)(stride == 1 || to < 0 ? to : to / stride);
 }
 
 /* The tiles that the block's queries see of one segment: keys first .. first + count - 1, stride
@@ -90,14 +67,14 @@ static __device__ __forceinline__ KeyTiles tiles_of_segment(const AttnArgs &a, c
     int from = 0, to = count - 1, from_all = 0, to_all = count - 1;
     KeyTiles tiles;
     if (a.rule.right >= 0) {
-        const int64_t right = limit_of_rule(a.rule.right) - keys->position;
-        to = last_key_to(q.max + right, stride, count);
-        to_all = last_key_to(q.min + right, stride, count);
+        const int64_t right = plan::limit_of_rule(a.rule.right) - keys->position;
+        to = plan::last_key_to(q.max + right, stride, count);
+        to_all = plan::last_key_to(q.min + right, stride, count);
     }
     if (a.rule.left >= 0) {
-        const int64_t left = limit_of_rule(a.rule.left) + keys->position;
-        from = first_key_from(q.min - left, stride, count);
-        from_all = first_key_from(q.max - left, stride, count);
+        const int64_t left = plan::limit_of_rule(a.rule.left) + keys->position;
+        from = plan::first_key_from(q.min - left, stride, count);
+        from_all = plan::first_key_from(q.max - left, stride, count);
     }
     if (q.sequence >= 0 && q.sequence != keys->sequence)
         to = -1;
@@ -171,9 +148,9 @@ static __device__ __forceinline__ void make_row_runs(RowMask<Br, Bc> &mask, cons
         const int64_t p = q.position - keys->position; /* the key at the query's own position */
         int first = 0, last = Nk - 1;
         if (a.rule.left >= 0)
-            first = first_key_from(p - limit_of_rule(a.rule.left), 1, Nk);
+            first = plan::first_key_from(p - plan::limit_of_rule(a.rule.left), 1, Nk);
         if (a.rule.right >= 0)
-            last = last_key_to(p + limit_of_rule(a.rule.right), 1, Nk);
+            last = plan::last_key_to(p + plan::limit_of_rule(a.rule.right), 1, Nk);
         mask.run.first[r] = first;
         mask.run.last[r] = q.sequence == keys->sequence ? last : -1;
     }
@@ -198,14 +175,6 @@ static __device__ __forceinline__ void publish_plan(RowMask<Br, Bc> &mask, const
         make_row_runs(mask, a, work.i0);
 }
 
-/* Bit c: is c0 + c one of first .. last? */
-static __device__ __forceinline__ uint32_t bits_of_run(int first, int last, int c0)
-{
-    const int from = max(first - c0, 0);
-    const int count = min(last - c0, 31) + 1 - from;
-    return count > 0 ? 0xffffffffu >> (32 - count) << from : 0;
-}
-
 template <int Br, int Bc>
 static __device__ __forceinline__ void make_row_words(RowMask<Br, Bc> &mask, const AttnArgs &a,
                                                       int j, int stage)
@@ -222,14 +191,14 @@ static __device__ __forceinline__ void make_row_words(RowMask<Br, Bc> &mask, con
             const int64_t p = q.position - keys->position - (j * Bc - keys->first) * stride;
             int first = 0, last = columns - 1;
             if (a.rule.left >= 0)
-                first = first_key_from(p - limit_of_rule(a.rule.left), stride, columns);
+                first = plan::first_key_from(p - plan::limit_of_rule(a.rule.left), stride, columns);
             if (a.rule.right >= 0)
-                last = last_key_to(p + limit_of_rule(a.rule.right), stride, columns);
+                last = plan::last_key_to(p + plan::limit_of_rule(a.rule.right), stride, columns);
             if (q.sequence != keys->sequence)
                 last = -1;
 #pragma unroll 1
             for (int word = 0; word < Bc / 32; word++)
-                mask.words[stage][r][word] = bits_of_run(first, last, word * 32);
+                mask.words[stage][r][word] = plan::bits_of_run(first, last, word * 32);
             continue;
         }
 #pragma unroll 1
@@ -250,7 +219,7 @@ static __device__ __forceinline__ uint32_t row_bits(const RowMask<Br, Bc> &mask,
 {
     if (!mask.by_run)
         return mask.words[stage][r][word];
-    return bits_of_run(mask.run.first[r], mask.run.last[r], j * Bc + word * 32);
+    return plan::bits_of_run(mask.run.first[r], mask.run.last[r], j * Bc + word * 32);
 }
 
 #endif

@@ -13,9 +13,12 @@
  * is one part more, with the weight l exp(m) where it is undivided. The number of parts depends on
  * shape and GPU alone and their order is fixed: results are equal bit for bit from run to run.
  *
+ * On Hopper the second kernel is there before the first one ends (griddepcontrol), and waits.
+ *
  * Interface:
  * - count_splits: how many parts, 1 = no need. split_bytes: room for their states.
- * - split_states, merge_splits<T>.
+ * - split_states, merge_splits<T>. successor_may_come: by the kernel before the merge, or it is
+ *   launched when that ends.
  */
 #ifndef FLASH_FORWARD_SPLIT_KEYS_CUH
 #define FLASH_FORWARD_SPLIT_KEYS_CUH
@@ -24,6 +27,7 @@
 #include "mma.cuh"
 
 #define SPLIT_MIN_TILES 4 /* key tiles that are worth a block's start and the merge */
+#define MERGED          4 /* channels that a lane merges at a time */
 
 /* places: blocks that the GPU holds at a time. */
 static inline int count_splits(const AttnShape *shape, FlashTiles tiles, int64_t places)
@@ -55,6 +59,22 @@ static SplitStates split_states(const AttnShape *shape, int splits, void *worksp
     return parts;
 }
 
+/* Hopper: this grid's successor may be launched before it ends ... */
+static __device__ __forceinline__ void successor_may_come(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* ... and waits here until all that its predecessor wrote is there. */
+static __device__ __forceinline__ void wait_for_predecessor(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* One warp for each row. O_state NULL: the result goes to O; otherwise the state is merged in and
  * overwritten. A row that no part has seen keeps its state, or becomes O = 0, lse = -inf. Weights
  * are powers of two, and m of an undivided state is taken over as it is: in natural units it would
@@ -67,6 +87,7 @@ static __global__ void __launch_bounds__(128)
     const int64_t H = a.shape.H, Nq = a.shape.Nq, d = a.shape.d, rows = a.shape.B * H * Nq;
     const int64_t row = blockIdx.x * (int64_t)(blockDim.x / 32) + threadIdx.x / 32; /* [B][H][Nq] */
     const int lane = threadIdx.x % 32;
+    wait_for_predecessor();
     if (row >= rows)
         return;
     const int64_t b = row / (H * Nq), h = row / Nq % H, i = row % Nq;
@@ -77,23 +98,41 @@ static __global__ void __launch_bounds__(128)
         l_old = state.m ? state.l[row] : m_old != -INFINITY ? 1.0f : 0.0f;
     }
 
+    /* A lane looks at every 32nd part, and the warp adds up what the lanes found. */
     float m = m_old;
-    for (int s = 0; s < parts.count; s++)
+    for (int s = lane; s < parts.count; s += 32)
         m = fmaxf(m, parts.lse[s * rows + row] * LOG2E);
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2)
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, distance));
     const float base = m == -INFINITY ? 0.0f : m, old = exp2f(m_old - base);
-    float l = l_old * old;
-    for (int s = 0; s < parts.count; s++)
+    float l = lane == 0 ? l_old * old : 0.0f;
+    for (int s = lane; s < parts.count; s += 32)
         l += exp2f(fmaf(parts.lse[s * rows + row], LOG2E, -base));
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2)
+        l += __shfl_xor_sync(0xffffffffu, l, distance);
     const float inverse = state.m ? 1.0f : l == 0.0f ? 0.0f : 1.0f / l;
-    for (int64_t x = lane; x < d; x += 32) {
-        float O = l_old != 0.0f ? old * O_state[state_row + x] : 0.0f;
-        for (int s = 0; s < parts.count; s++)
-            O += exp2f(fmaf(parts.lse[s * rows + row], LOG2E, -base)) *
-                 parts.O[(s * rows) * d + state_row + x];
-        if (O_state)
-            O_state[state_row + x] = O * inverse;
-        else
-            ((T *)a.O.data)[tensor_offset(&a.O, b, i, h) + x] = T(O * inverse);
+    for (int64_t x0 = lane; x0 < d; x0 += 32 * MERGED) {
+        float O[MERGED];
+#pragma unroll
+        for (int n = 0; n < MERGED; n++)
+            O[n] = l_old != 0.0f && x0 + 32 * n < d ? old * O_state[state_row + x0 + 32 * n] : 0.0f;
+#pragma unroll 8 /* so many loads are under way at a time */
+        for (int s = 0; s < parts.count; s++) {
+            const float weight = exp2f(fmaf(parts.lse[s * rows + row], LOG2E, -base));
+            const float *O_part = parts.O + s * rows * d + state_row + x0;
+#pragma unroll
+            for (int n = 0; n < MERGED; n++)
+                O[n] += x0 + 32 * n < d ? weight * O_part[32 * n] : 0.0f;
+        }
+#pragma unroll
+        for (int n = 0; n < MERGED; n++) {
+            if (x0 + 32 * n < d && O_state)
+                O_state[state_row + x0 + 32 * n] = O[n] * inverse;
+            else if (x0 + 32 * n < d)
+                ((T *)a.O.data)[tensor_offset(&a.O, b, i, h) + x0 + 32 * n] = T(O[n] * inverse);
+        }
     }
     __syncwarp(); /* all lanes have read m_old and l_old */
     if (lane == 0) {
@@ -110,8 +149,19 @@ static AttnStatus merge_splits(const AttnArgs *a, SplitStates parts, float *O_st
                                FlashRows state)
 {
     const int64_t rows = a->shape.B * a->shape.H * a->shape.Nq;
-    merge_splits_kernel<T><<<(unsigned)((rows + 3) / 4), 128, 0, (cudaStream_t)a->stream>>>(
-        *a, parts, O_state, state);
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t config = {};
+    int device = 0, major = 0;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = (unsigned)((rows + 3) / 4);
+    config.blockDim = 128;
+    config.stream = (cudaStream_t)a->stream;
+    config.attrs = &early;
+    config.numAttrs = major >= 9;
+    CUDA_TRY(cudaLaunchKernelEx(&config, merge_splits_kernel<T>, *a, parts, O_state, state));
     CUDA_TRY_LAUNCH();
     return ATTN_OK;
 }

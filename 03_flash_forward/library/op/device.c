@@ -8,6 +8,7 @@
  *
  * Interface: op_host_..., op_default_threads, op_cuda_... (op_internal.h).
  */
+#include "library/flash_library.h"
 #include "op_internal.h"
 
 #include <stdio.h>

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "flash_forward.h"
+#include "library/flash_library.h"
 #include "op_internal.h"
 
 typedef FlashAttentionStatus Status;
@@ -144,8 +145,8 @@ static Status publish_positions(FlashAttention *op)
             return FLASH_ATTENTION_INTERNAL_ERROR;
         segments = (const AttnSegment *)op->segments_dev;
     }
-    op->args.positions_q = (AttnPositions){segments, 1};
-    op->args.positions_k = (AttnPositions){segments + 1, 1};
+    op->args.positions_q = (AttnPositions){segments, 1, op->segments};
+    op->args.positions_k = (AttnPositions){segments + 1, 1, op->segments + 1};
     return FLASH_ATTENTION_SUCCESS;
 }
 

@@ -37,6 +37,7 @@
 #include "alloc.h"
 #include "backward_mask.h"
 #include "backward_pack.h"
+#include "library/backward_library.h"
 #include "library/cpu/index_span.h"
 #include "tensor.h"
 

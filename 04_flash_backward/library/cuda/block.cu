@@ -10,6 +10,7 @@
  */
 #include "alloc.h"
 #include "block.cuh"
+#include "library/backward_library.h"
 
 /* float32: delta. */
 size_t flash_backward_cuda_workspace_bytes(const AttnShape *n, AttnDtype dtype)

@@ -5,12 +5,15 @@
  *
  * Interface:
  * - flash_gradients_run, flash_gradients_workspace_bytes, flash_gradients_tiles: f16 and bf16.
+ * - flash_gradients_hopper, _bytes, _tiles: the plain problem on Hopper (hopper_gradients.cu).
  * - flash_gradients_f32_run, flash_gradients_f32_tiles: float32.
  */
 #ifndef FLASH_BACKWARD_BLOCK_CUH
 #define FLASH_BACKWARD_BLOCK_CUH
 
 #include "../../flash_backward.h"
+#include "attn_config.h"
+#include "library/backward_library.h"
 
 #ifdef __cplusplus
 extern "C" { /* a test in C calls them */
@@ -24,6 +27,31 @@ AttnStatus flash_gradients_run(const AttnArgs *args, const float *delta_dev, Fla
                                void *workspace_dev, int parts);
 
 FlashTiles flash_gradients_tiles(const AttnArgs *args);
+
+/* ATTN_SKIP, 0, and nothing is lost: not a case for it. The whole pass, into tensors. */
+#ifdef HAVE_SM90A
+AttnStatus flash_gradients_hopper(const AttnArgs *args, void *workspace_dev);
+size_t flash_gradients_hopper_bytes(const AttnShape *shape);
+int flash_gradients_hopper_tiles(const AttnArgs *args, FlashTiles *tiles);
+#else
+static inline AttnStatus flash_gradients_hopper(const AttnArgs *args, void *workspace_dev)
+{
+    (void)args, (void)workspace_dev;
+    return ATTN_SKIP;
+}
+
+static inline size_t flash_gradients_hopper_bytes(const AttnShape *shape)
+{
+    (void)shape;
+    return 0;
+}
+
+static inline int flash_gradients_hopper_tiles(const AttnArgs *args, FlashTiles *tiles)
+{
+    (void)args, (void)tiles;
+    return 0;
+}
+#endif
 
 /* sums_dev.dQ = NULL: the gradients go to dQ, dK and dV of args, without a detour by sums. */
 AttnStatus flash_gradients_f32_run(const AttnArgs *args, const float *delta_dev,

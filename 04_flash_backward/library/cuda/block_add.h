@@ -14,7 +14,7 @@
 #ifndef FLASH_BACKWARD_BLOCK_ADD_H
 #define FLASH_BACKWARD_BLOCK_ADD_H
 
-#include "../../flash_backward.h"
+#include "library/backward_library.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -24,6 +24,7 @@
 #define FLASH_BACKWARD_GRADIENT_ORDER_CUH
 
 #include "gradient_workspace.cuh"
+#include "library/backward_library.h"
 #include "store_keys.cuh"
 
 #define SECTION_MIB 32 /* Q, dO and dQ of a section of heads */

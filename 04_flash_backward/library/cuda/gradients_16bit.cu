@@ -16,6 +16,8 @@
  *   - --deterministic: tiles of keys take turns at each tile of dQ (see wait_for_turn).
  *   - Two sizes of tiles for each d, the smaller one in 99 KiB of shared memory.
  *
+ * On a GPU of compute capability 9.0 the kernels of hopper_gradients.cu are asked first.
+ *
  * Interface:
  * - flash_gradients_run, flash_gradients_workspace_bytes, flash_gradients_tiles (block.cuh): f16
  *   and bf16, d <= 256, any shape, mask and layout, into sums or tensors.
@@ -236,7 +238,8 @@ template <typename T, int D> struct GradientsBytes {
 FlashTiles flash_gradients_tiles(const AttnArgs *a)
 {
     FlashTiles tiles = {};
-    run_for_dim<GradientsTiles, __half>(a, &tiles);
+    if (!flash_gradients_hopper_tiles(a, &tiles))
+        run_for_dim<GradientsTiles, __half>(a, &tiles);
     return tiles;
 }
 
@@ -245,13 +248,21 @@ size_t flash_gradients_workspace_bytes(const AttnShape *shape)
     AttnArgs a = {};
     size_t bytes = 0;
     a.shape = *shape;
-    return run_for_dim<GradientsBytes, __half>(&a, &bytes) == ATTN_OK ? bytes : 0;
+    const size_t hopper = flash_gradients_hopper_bytes(shape);
+    if (run_for_dim<GradientsBytes, __half>(&a, &bytes) != ATTN_OK)
+        return 0;
+    return bytes > hopper ? bytes : hopper;
 }
 
 AttnStatus flash_gradients_run(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
                                void *workspace_dev, int parts)
 {
     const FlashKeysOptions plain = {NULL, 0};
+    if (parts == GRADIENTS_ALL && !delta_dev && !sums_dev.dQ && !sums_dev.dK) {
+        const AttnStatus status = flash_gradients_hopper(a, workspace_dev);
+        if (status != ATTN_SKIP)
+            return status;
+    }
     return run_for_16_bit<LaunchGradients>(a, delta_dev, sums_dev, workspace_dev, parts, plain);
 }
 

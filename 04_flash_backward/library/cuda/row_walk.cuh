@@ -57,42 +57,6 @@ struct RowWalk {
     uint32_t visit, masked; /* tiles still to come; of these: with a mask */
 };
 
-/* Rounded up, b > 0. */
-static __device__ __forceinline__ int64_t divide_up(int64_t a, int64_t b)
-{
-    return a / b + (a % b > 0);
-}
-
-/* First and last key of a segment, of any stride, that a query at `q` sees. */
-static __device__ __forceinline__ int2 seen_run(const AttnRule &rule, const AttnSegment &keys,
-                                                AttnPosition q)
-{
-    const int first = (int)keys.first, length = (int)keys.length;
-    const int64_t far = (int64_t)1 << 62, stride = keys.stride < 0 ? -keys.stride : keys.stride;
-    int64_t from = -far, to = far; /* keys seen stand `from` .. `to` behind the first key */
-    if (rule.left >= 0)
-        from = q.position - limit_of_rule(rule.left) - keys.position;
-    if (rule.right >= 0)
-        to = q.position + limit_of_rule(rule.right) - keys.position;
-    if (keys.stride < 0) {
-        const int64_t swap = from;
-        from = -to;
-        to = -swap;
-    }
-    if (stride == 0 && (from > 0 || to < 0))
-        from = far;
-    if (stride > 1) {
-        from = divide_up(from, stride);
-        to = -divide_up(-to, stride);
-    }
-    if (q.sequence != keys.sequence)
-        from = far;
-    if (stride == 0 && from < far)
-        from = 0;
-    return make_int2(first + clamp_to_int(from, 0, length),
-                     first + clamp_to_int(stride ? to : length - 1, -1, length - 1));
-}
-
 /* The segment in which keys j0 .. j0 + count - 1 stand, or -1. */
 static __device__ __forceinline__ int segment_of_keys(const AttnPositions &map, int j0, int count)
 {
@@ -125,7 +89,7 @@ static __device__ __forceinline__ void note_positions(const WalkTables &tables, 
 #pragma unroll 1
         for (int s = 0; s < min(RUN_SEGMENTS, (int)a.positions_k.count); s++)
             tables.runs[s * (tables.Tr * Br) + item] =
-                item < Nq ? seen_run(a.rule, a.positions_k.segments[s], q)
+                item < Nq ? plan::seen_run(a.rule, a.positions_k.segments[s], q)
                           : make_int2(0, -1); /* a row past the end sees nothing */
     }
 }
@@ -249,9 +213,8 @@ static __device__ __forceinline__ void make_pair_words(uint32_t *words, const At
         uint32_t bits = 0;
         if (s >= 0) {
             const int2 run =
-                seen_run(a.rule, a.positions_k.segments[s], attn_position(a.positions_q, i));
-            const int from = max(run.x - j, 0), seen = min(run.y - j, 31) + 1 - from;
-            bits = seen > 0 ? 0xffffffffu >> (32 - seen) << from : 0;
+                plan::seen_run(a.rule, a.positions_k.segments[s], attn_position(a.positions_q, i));
+            bits = plan::bits_of_run(run.x, run.y, j);
         } else {
 #pragma unroll 1
             for (int c = 0; c < count; c++)

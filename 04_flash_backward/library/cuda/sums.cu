@@ -15,6 +15,7 @@
 
 #include "../../flash_backward.h"
 #include "cuda/cuda_check.h"
+#include "library/backward_library.h"
 
 #define THREADS 256
 

@@ -25,6 +25,7 @@
 #endif
 
 #include "alloc.h"
+#include "library/window_library.h"
 #include "sliding_window.h"
 #include "tensor.h"
 

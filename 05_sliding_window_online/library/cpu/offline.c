@@ -124,8 +124,8 @@ static AttnArgs make_args(const WindowConfig *c, const WindowCall *call, AttnSeg
     args.softcap = c->cap;
     args.rule = window_config_rule(c);
     fill_segments(c, call, segments, segments + sequences);
-    args.positions_q = (AttnPositions){segments, sequences};
-    args.positions_k = (AttnPositions){segments + sequences, sequences};
+    args.positions_q = attn_positions(segments, sequences);
+    args.positions_k = attn_positions(segments + sequences, sequences);
     view_packed(c, &args.shape, call->Q, call->K, call->V, inputs);
     view_packed(c, &args.shape, call->dQ, call->dK, call->dV, gradients);
     args.Q = inputs[0], args.K = inputs[1], args.V = inputs[2];

@@ -31,7 +31,10 @@
 
 #include "alloc.h"
 #include "attn_config.h"
+#include "attn_tiles.h"
 #include "library/cpu/online_internal.h"
+#include "library/flash_library.h"
+#include "library/window_library.h"
 #include "sliding_window.h"
 #include "tensor.h"
 
@@ -180,8 +183,8 @@ static void cut_block(const SlidingWindowOnline *w, OnlineStep *step, int64_t i,
                             .scale = w->place.scale,
                             .softcap = c->base.cap,
                             .rule = w->place.rule,
-                            .positions_q = {&step->q, 1},
-                            .positions_k = {&step->k, 1},
+                            .positions_q = attn_positions(&step->q, 1),
+                            .positions_k = attn_positions(&step->k, 1),
                             .threads = c->base.threads,
                             .stream = c->stream};
     if (!(c->base.cap > 0.0f)) /* a cap wins over the temperature */

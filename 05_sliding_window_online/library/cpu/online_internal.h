@@ -6,7 +6,7 @@
  * - WindowPlace, window_online_create_at: an object for any rule, alignment and piece of a mask;
  *   the public one knows only a window and lower-right.
  * - OnlineStep: one block, cut to what exists of it. window_online_step_cuda takes it
- *   (cuda/online.cu); so does the CPU.
+ *   (library/cuda/online.cu); so does the CPU.
  * - window_check_values, window_countable: what all three modules refuse. window_check_config,
  *   window_refuse: what both modules that take tokens in pieces refuse.
  * - window_stream_create_at, window_stream_append: a stream with any scale; a token that nobody

@@ -20,6 +20,8 @@
 #include <stdio.h>
 
 #include "alloc.h"
+#include "library/backward_library.h"
+#include "library/window_library.h"
 #include "sliding_window.h"
 #include "tensor.h"
 

@@ -77,8 +77,8 @@ static int next_sequence(const AttnArgs *args, WindowPart *part)
     *one = *args;
     one->shape.Nq = part->segment_q.length;
     one->shape.Nk = part->segment_k.length;
-    one->positions_q = (AttnPositions){&part->segment_q, 1};
-    one->positions_k = (AttnPositions){&part->segment_k, 1};
+    one->positions_q = attn_positions(&part->segment_q, 1);
+    one->positions_k = attn_positions(&part->segment_k, 1);
     for (int t = 0; t < 4; t++)
         take_tokens((Tensor *[]){&one->Q, &one->O, &one->dO, &one->dQ}[t], part->first_q,
                     one->shape.Nq);

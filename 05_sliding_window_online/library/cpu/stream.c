@@ -28,6 +28,7 @@
 #include "exp/isa.h"
 #include "library/cpu/online_internal.h"
 #include "library/cpu/stream_row.h"
+#include "library/window_library.h"
 #include "sliding_window.h"
 #include "tensor.h"
 

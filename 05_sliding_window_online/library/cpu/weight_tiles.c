@@ -28,9 +28,10 @@
  *
  * Memory: a few tiles for each thread and one number a row.
  *
- * Interface: window_weigh_tiles, window_weigh_tiles_backward (weight_tiles.h).
+ * Interface: window_weigh_tiles, window_weigh_tiles_backward (window_library.h).
  */
-#include "library/cpu/weight_tiles.h"
+#include "library/backward_library.h"
+#include "library/window_library.h"
 
 #include <string.h>
 

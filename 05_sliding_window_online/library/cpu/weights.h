@@ -25,6 +25,7 @@
 #define WINDOW_WEIGHTS_H
 
 #include "io/philox.h"
+#include "library/window_library.h"
 #include "sliding_window.h"
 
 typedef struct WeightRule {

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "../../../04_flash_backward/library/cuda/block_add.h"
+#include "library/backward_library.h"
 #include "runtime/cuda/backend_internal.h"
 #include "tensor.h"
 
@@ -34,6 +35,7 @@ static int device_map(RingRank *r, AttnPositions *map)
     for (int k = 0; k < s->map_count; k++)
         if (s->maps[k].count == map->count && memcmp(s->maps[k].host, map->segments, bytes) == 0) {
             map->segments = s->maps[k].dev;
+            map->host = s->maps[k].host;
             return 0;
         }
     if (cuda_backend_grow(r, (void **)&s->maps, s->map_count, &s->map_room, sizeof *s->maps) != 0)
@@ -49,6 +51,7 @@ static int device_map(RingRank *r, AttnPositions *map)
     s->map_count++;
     memcpy(m->host, map->segments, bytes);
     map->segments = m->dev;
+    map->host = m->host;
     return cuda_backend_upload(r, m->dev, m->host, bytes);
 }
 
@@ -306,8 +309,8 @@ int cuda_backend_baseline(RingRank *r, RingPass pass)
     a.scale = r->plan->scale;
     a.softcap = r->plan->softcap;
     a.rule = {-1, -1};
-    a.positions_q = {&q, 1};
-    a.positions_k = {&k, 1};
+    a.positions_q = attn_positions(&q, 1);
+    a.positions_k = attn_positions(&k, 1);
     a.Q = cuda_backend_whole(r, r->Q, r->nq, n->H);
     a.K = cuda_backend_whole(r, r->K, r->nk, n->Hkv);
     a.V = cuda_backend_whole(r, r->V, r->nk, n->Hkv);

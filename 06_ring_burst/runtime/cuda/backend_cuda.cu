@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "attn_config.h"
+#include "flash_backward.h" /* --deterministic */
 #include "runtime/cuda/backend_internal.h"
 #include "transports/cuda/share.h"
 #include "transports/cuda/transport_nccl.h"

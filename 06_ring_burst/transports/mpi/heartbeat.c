@@ -169,14 +169,13 @@ void heart_status(HeartBoard *board, int status)
  * sentence, not eight. */
 int heart_report(HeartBoard *board, const char *text)
 {
+    const size_t most = sizeof board->told - 1, n = strlen(text), at = strnlen(board->told, most);
     int32_t none = 0;
-    size_t n = strlen(text);
     if (!__atomic_compare_exchange_n(&board->teller, &none, 1, 0, __ATOMIC_ACQ_REL,
                                      __ATOMIC_ACQUIRE))
         return 0;
-    n = n < sizeof board->told ? n : sizeof board->told - 1;
-    memcpy(board->told, text, n);
-    board->told[n] = '\0';
+    memcpy(board->told + at, text, n < most - at ? n : most - at);
+    board->told[n < most - at ? at + n : most] = '\0';
     WRITE(board->teller, 2);
     return 1;
 }

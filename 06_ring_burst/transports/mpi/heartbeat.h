@@ -68,7 +68,7 @@ typedef struct HeartBoard {
     int32_t ranks;
     int32_t teller; /* 1: somebody is writing `told`; 2: it is written */
     int32_t status; /* rank 0's exit status, once it is known */
-    char told[512];
+    char told[512]; /* before it is written: which case it will be about (ring_mpi_case), or "" */
     HeartSlot slot[RING_MAX_RANKS];
 } HeartBoard;
 

@@ -10,7 +10,7 @@
  * kernel ends its ranks: no orphans.
  *
  * Interface: ring_mpi_hush, ring_mpi_status, ring_mpi_join, ring_mpi_leave, ring_mpi_give_up,
- * ring_mpi_rank ... (world_mpi.h).
+ * ring_mpi_rank ... (world_mpi.h); ring_mpi_case (case_mpi.h).
  */
 #include <fcntl.h>
 #include <mpi.h>
@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "transports/mpi/case_mpi.h"
 #include "transports/mpi/messages_mpi.h"
 #include "transports/mpi/world_mpi.h"
 
@@ -85,10 +86,13 @@ void ring_mpi_report(const char *sentence)
 {
     static const char before[] = "ring_burst: ";
     char line[600];
-    const size_t n = strlen(sentence), most = sizeof line - sizeof before - 1;
-    const size_t length = n < most ? n : most;
+    size_t n, length;
     if ((board && !heart_report(board, sentence)) || launched)
         return;
+    if (board)
+        sentence = heart_reported(board); /* with its case */
+    n = strlen(sentence);
+    length = n < sizeof line - sizeof before ? n : sizeof line - sizeof before;
     memcpy(line, before, sizeof before - 1);
     memcpy(line + sizeof before - 1, sentence, length);
     line[sizeof before - 1 + length] = '\n';
@@ -300,6 +304,15 @@ void ring_mpi_give_up(void)
 MpiEnd *ring_mpi_end(void)
 {
     return end;
+}
+
+/* Others than rank 0 wait meanwhile. */
+void ring_mpi_case(const Cli *cli, const CliCase *c)
+{
+    const int last = c == &cli->cases[cli->case_count - 1];
+    if (board && own_rank == 0 && c->line > 0 && !heart_reported(board)[0])
+        snprintf(board->told, sizeof board->told, "%.100s:%d%s: ", c->cases_file, c->line,
+                 last ? "" : " (the cases after it did not run)");
 }
 
 int ring_mpi_rank(void)

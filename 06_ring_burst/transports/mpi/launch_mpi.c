@@ -244,8 +244,9 @@ static void end_orphans(const Launch *l)
 }
 
 /* Exit status of the whole, after telling what there is to tell. */
-static int outcome(const Launch *l)
+static int ending(const Launch *l)
 {
+    const char *told;
     char text[512];
     int rank, begun = 0, ended = 0;
     for (rank = 0; rank < l->ranks; rank++) {
@@ -254,9 +255,7 @@ static int outcome(const Launch *l)
     }
     if (ended == l->ranks && WIFEXITED(l->status) && !l->why[0])
         return WEXITSTATUS(l->status) ? WEXITSTATUS(l->status) : l->board->status;
-    if (heart_reported(l->board)[0])
-        snprintf(text, sizeof text, "%s", heart_reported(l->board));
-    else if (l->why[0])
+    if (l->why[0])
         snprintf(text, sizeof text, "%s", l->why);
     else if (WIFSIGNALED(l->status)) /* its ranks go with it, and none of them is to blame */
         snprintf(text, sizeof text, "mpirun was ended by signal %d", WTERMSIG(l->status));
@@ -268,7 +267,9 @@ static int outcome(const Launch *l)
             l->mpirun, l->ranks, WIFEXITED(l->status) ? WEXITSTATUS(l->status) : -1, l->ranks);
     else
         heart_explain(l->board, text, sizeof text);
-    fprintf(stderr, "ring_burst: %s\n", text);
+    heart_report(l->board, text); /* unless a rank has told its own */
+    told = heart_reported(l->board);
+    fprintf(stderr, "ring_burst: %s\n", told[0] ? told : text);
     return EXIT_RUNTIME;
 }
 
@@ -306,7 +307,7 @@ static int launch(Launch *l, int argc, char **argv)
     watch(l);
     end_orphans(l);
     remove_folder(l);
-    status = outcome(l);
+    status = ending(l);
     close(l->output[0]);
     if (l->lost) {
         cli_refuse("found that the standard output did not take the table, accepted is one that "

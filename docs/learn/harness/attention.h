@@ -36,8 +36,17 @@ typedef enum AttentionMistake {
     ALPHA_IS_ONE,
     LAST_KEY_DROPPED,
     STALE_M,
-    ZERO_FOR_HIDDEN
+    ZERO_FOR_HIDDEN,
+    ALPHA_ON_NEW_L,
+    ALPHA_ON_NEW_O,
+    ALPHA_ON_NEW,
+    LAST_SCORE_FOR_MAX,
+    OLD_MAXIMUM
 } AttentionMistake;
+
+#define NEW_TERM                                                                                   \
+    "alpha belongs to the old sums alone; the new key's p = exp(s - m_new) is relative to m_new "  \
+    "already."
 
 #define ATTENTION_MISTAKES                                                                         \
     {"no_scale", "The scores lack the scale 1/sqrt(d)."},                                          \
@@ -60,9 +69,15 @@ typedef enum AttentionMistake {
         {"last_key_dropped", "The last key of each row is left out."},                             \
         {"stale_m", "m stays -inf, so alpha is 0 each time and O is the row of V of the last "     \
                     "key alone: m has to become m_new at the end of the loop."},                   \
+        {"zero_for_hidden", "A hidden key has the score 0 here, and exp(0 - m) is a weight like "  \
+                            "any other. Its score has to be -inf."},                               \
+        {"new_term_rescaled", NEW_TERM}, {"new_term_rescaled", NEW_TERM},                          \
+        {"new_term_rescaled", NEW_TERM},                                                           \
+        {"last_score_for_the_maximum",                                                             \
+         "m is the last score here. It is the largest: m_new = max(m, s)."},                       \
     {                                                                                              \
-        "zero_for_hidden", "A hidden key has the score 0 here, and exp(0 - m) is a weight like "   \
-                           "any other. Its score has to be -inf."                                  \
+        "old_maximum", "p is exp(s - m_old). Before the first key m is -inf, and p is infinite: "  \
+                       "it is relative to m_new."                                                  \
     }
 
 static inline int sees(const Head *h, int mistake, long i, long j)
@@ -92,10 +107,14 @@ static inline void reference_row(const Head *h, int mistake, long i, double *O, 
         for (x = 0; x < h->d && sees(h, mistake, i, j); x++)
             s += (double)h->Q[i * h->d + x] * h->K[j * h->d + x];
         s *= mistake == NO_SCALE ? 1.0 : 1.0 / sqrt((double)h->d);
-        m_new = s > m && mistake != NO_MAX ? s : m;
+        m_new = (s > m && mistake != NO_MAX) || mistake == LAST_SCORE_FOR_MAX ? s : m;
         alpha = mistake == ALPHA_IS_ONE ? 1.0 : exp(m - m_new);
-        p = mistake == NO_MAX ? (double)expf((float)s) : exp(s - m_new);
-        l = (mistake == STALE_L ? 1.0 : alpha) * l + p;
+        p = mistake == NO_MAX ? (double)expf((float)s)
+                              : exp(s - (mistake == OLD_MAXIMUM ? m : m_new));
+        l = (mistake == STALE_L ? 1.0 : alpha) * l +
+            p * (mistake == ALPHA_ON_NEW_L || mistake == ALPHA_ON_NEW ? alpha : 1.0);
+        if (mistake == ALPHA_ON_NEW_O || mistake == ALPHA_ON_NEW)
+            p *= alpha;
         for (x = 0; x < h->d; x++)
             O[x] = (mistake == O_NOT_RESCALED ? 1.0 : alpha) * O[x] + p * h->V[j * h->d + x];
         m = mistake == STALE_M ? m : m_new;

@@ -39,7 +39,16 @@ enum {
     DS_WITHOUT_P,
     NO_MASK,
     OTHER_CORNER,
-    OVERWRITTEN
+    OVERWRITTEN,
+    LSE_OF_THE_KEY,
+    DELTA_OF_THE_KEY,
+    ROW_OF_THE_KEY,
+    DS_PARENTHESIS,
+    DV_WITH_SCALE,
+    LSE_SCALED,
+    DV_WITH_DS,
+    DQ_WITH_Q,
+    DP_TURNED
 };
 
 const Mistake mistakes[] = {
@@ -62,6 +71,18 @@ const Mistake mistakes[] = {
      "Query i stands at position i + Nk - Nq under a causal mask: the last query at the last key."},
     {"dkv_overwritten",
      "Only the last pair that touches a row is in it: the sums are to be added up, +=."},
+    {"lse_of_the_key", "P takes lse of the key's number, lse[j]; a row of P has one lse: lse[i]."},
+    {"delta_of_the_key",
+     "dS takes delta of the key's number; delta belongs to the query: delta[i]."},
+    {"row_of_the_key", "dS is multiplied by the key's own row, Q_j (dV: P by dO_j). It is the "
+                       "query's, row i: the sum "
+                       "of a key runs over queries."},
+    {"ds_parenthesis", "dS is P * dP - delta here; it is P * (dP - delta)."},
+    {"dv_with_scale", "dV has the scale 1/sqrt(d) once more: it is in P already, and dV = P^T dO."},
+    {"lse_scaled", "lse is multiplied by the scale, too: P = exp(scale * q . k - lse)."},
+    {"dv_with_ds", "dV is dS^T dO here. It is P^T dO: nothing of the softmax's slope is in it."},
+    {"dq_with_q", "dQ is dS Q here; a query's gradient sums over rows of K: dQ = scale * dS K."},
+    {"dp_turned", "dP is dO_j . V_i here; it is dO_i . V_j: O_i was made of the values V_j."},
     {NULL, NULL}};
 
 static const float hand_dO[8] = {1, 0, 0, 1, 1, 1, 1, -1};
@@ -173,9 +194,11 @@ void call(void)
 static void pair(int mistake, long i, long j, double *p, double *dS)
 {
     const double s = dot(Q + i * d, K + j * d) / (mistake == P_WITHOUT_SCALE ? 1 : sqrt((double)d));
-    double mean = delta[i];
+    double mean = delta[mistake == DELTA_OF_THE_KEY && j < Nq ? j : i];
     *p = !sees(mistake, i, j)          ? 0
          : mistake == P_NOT_NORMALISED ? exp(s)
+         : mistake == LSE_OF_THE_KEY   ? exp(s - lse[j < Nq ? j : i])
+         : mistake == LSE_SCALED       ? exp(s - lse[i] / sqrt((double)d))
          : isinf(lse[i])               ? 0
                                        : exp(s - lse[i]);
     if (mistake == DELTA_OF_ONE_TILE) {
@@ -187,7 +210,12 @@ static void pair(int mistake, long i, long j, double *p, double *dS)
         mean = 0;
     if (mistake == DELTA_ADDED)
         mean = -mean;
-    *dS = (mistake == DS_WITHOUT_P ? sees(mistake, i, j) : *p) * (dP[i * Nk + j] - mean);
+    if (mistake == DS_PARENTHESIS) {
+        *dS = sees(mistake, i, j) ? *p * dP[i * Nk + j] - mean : 0;
+        return;
+    }
+    *dS = (mistake == DS_WITHOUT_P ? sees(mistake, i, j) : *p) *
+          (dP[mistake == DP_TURNED && Nq == Nk ? j * Nk + i : i * Nk + j] - mean);
 }
 
 static void add(int mistake, double *to, long row, double factor, const float *from)
@@ -202,6 +230,7 @@ void expect(int mistake)
     const int both = mistake == BOTH_WITHOUT_SCALE, turned = mistake == NOT_TRANSPOSED && Nq == Nk;
     const double scale_q = both || mistake == DQ_WITHOUT_SCALE ? 1 : scale;
     const double scale_k = both || mistake == DK_WITHOUT_SCALE ? 1 : scale;
+    const double scale_v = mistake == DV_WITH_SCALE ? scale : 1;
     double *dQ = NULL, *dK = NULL, *dV = NULL;
     for (int n = 0; n < 3; n++)
         if (out[n]) {
@@ -213,6 +242,7 @@ void expect(int mistake)
         }
     for (long i = 0; i < Nq; i++)
         for (long j = 0; j < Nk; j++) {
+            const long row = mistake == ROW_OF_THE_KEY && j < Nq ? j : i;
             double p, dS, p_turned, dS_turned;
             pair(mistake, i, j, &p, &dS);
             p_turned = p, dS_turned = dS;
@@ -221,10 +251,11 @@ void expect(int mistake)
             if (mistake == OVERWRITTEN && !sees(mistake, i, j))
                 continue;
             if (dQ)
-                add(mistake, dQ, i, scale_q * dS, K + j * d);
+                add(mistake, dQ, i, scale_q * dS, (mistake == DQ_WITH_Q && j < Nq ? Q : K) + j * d);
             if (dK)
-                add(mistake, dK, j, scale_k * dS_turned, Q + i * d);
+                add(mistake, dK, j, scale_k * dS_turned, Q + row * d);
             if (dV)
-                add(mistake, dV, j, p_turned, dO + i * d);
+                add(mistake, dV, j, scale_v * (mistake == DV_WITH_DS ? dS : p_turned),
+                    dO + row * d);
         }
 }

@@ -7,6 +7,7 @@
 #include "exp/exp.h"
 #include "flash_forward.h"
 #include "stage_args.h"
+#include "tiles.h"
 
 #define OF_ALGORITHM_1 2 /* mistakes before those of attention.h */
 
@@ -32,6 +33,16 @@ FlashTiles flash_tiles(const AttnShape *shape, int64_t M)
     const int64_t Br = number("--rows", 4), Bc = number("--cols", 4);
     (void)M;
     return (FlashTiles){Br, Bc, (shape->Nq + Br - 1) / Br, (shape->Nk + Bc - 1) / Bc, 1};
+}
+
+int flash_sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j, int64_t cols)
+{
+    int64_t r, c;
+    for (r = i; r < i + rows; r++)
+        for (c = j; c < j + cols; c++)
+            if (attn_sees(args, r, c))
+                return 0;
+    return 1;
 }
 
 float row_max(const float *row, int64_t n)

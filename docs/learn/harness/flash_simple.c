@@ -84,7 +84,7 @@ void call(void)
     const long now = address_space();
     struct rlimit old;
     int status;
-#ifdef __SANITIZE_ADDRESS__
+#ifdef LEARN_ASAN
     const int limited = 0;
 #else
     const int limited = has_flag("--memory") && now > 0 && getrlimit(RLIMIT_AS, &old) == 0;

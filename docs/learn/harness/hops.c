@@ -21,6 +21,9 @@ const Mistake mistakes[] = {
      "wanted."},
     {"right_ignored", "Keys of later ranks never come: the right side of the window is ignored."},
     {"no_limit_of_ranks", "After G - 1 hops a block has been everywhere; more lead home."},
+    {"sides_exchanged", "*up and *down are exchanged: keys that a query sees on its left belong to "
+                        "earlier ranks, so they travel up."},
+    {"keys_for_hops", "These are numbers of keys; a hop brings n of them."},
     {NULL, NULL}};
 
 static Output *hops_up, *hops_down;
@@ -74,6 +77,12 @@ void expect(int mistake)
         down = 0;
     if (mistake == 6 && left >= 0)
         up = (left + n - 1) / n;
+    if (mistake == 8)
+        up = left < 0 ? up : left, down = right < 0 ? down : right;
+    if (mistake == 7) {
+        const long swapped = up;
+        up = down, down = swapped;
+    }
     hops_up->expected[0] = (double)up;
     hops_down->expected[0] = (double)down;
 }

@@ -24,6 +24,9 @@ const Mistake mistakes[] = {
     {"divided_by_kv_heads",
      "h is divided by Hkv here. It has to be divided by the number of query heads that share a "
      "kv head: H / Hkv."},
+    {"no_channels", "This counts rows; the index counts floats, and a row has d of them."},
+    {"head_not_times_d",
+     "Each kv head takes d floats of a token: the head, too, is multiplied by d."},
     {NULL, NULL}};
 
 static Output *row;
@@ -64,8 +67,10 @@ void expect(int mistake)
                 const long heads = mistake == 4 || mistake == 5 ? H : Hkv;
                 const long token = N - last + j;
                 row->expected[(b * last + j) * H + h] =
-                    (double)(mistake == 3 ? ((b * Hkv + kv) * N + token) * d
-                                          : ((b * N + token) * heads + kv) * d);
+                    (double)(mistake == 3   ? ((b * Hkv + kv) * N + token) * d
+                             : mistake == 7 ? (b * N + token) * heads + kv
+                             : mistake == 8 ? (b * N + token) * heads * d + kv
+                                            : ((b * N + token) * heads + kv) * d);
             }
 }
 

@@ -21,7 +21,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef LEARN_ASAN
 #define GUARD 0
 #else
 #define GUARD 16
@@ -108,16 +108,30 @@ static uint32_t bits(float x)
     return u;
 }
 
+void poison(float *x, long count)
+{
+    const uint32_t pattern = POISON;
+    long i;
+    for (i = 0; i < count; i++)
+        memcpy(x + i, &pattern, sizeof pattern);
+}
+
+int from_poison(const Output *out)
+{
+    long e;
+    for (e = 0; e < out->rows * out->cols; e++)
+        if (bits(out->found[e]) == USED)
+            return 1;
+    return 0;
+}
+
 /* count floats and the guard behind them, all poisoned */
 static float *poisoned(long count)
 {
-    const uint32_t poison = POISON;
     float *x = malloc(sizeof(float) * (size_t)(count + GUARD + 1));
-    long i;
     if (!x)
         refuse("memory", "There is no memory for this case.");
-    for (i = 0; i < count + GUARD; i++)
-        memcpy(x + i, &poison, sizeof poison);
+    poison(x, count + GUARD);
     return GUARD ? x : realloc(x, sizeof(float) * (size_t)count);
 }
 
@@ -138,7 +152,8 @@ Output *output(const char *name, long rows, long cols, const char *row, const ch
                     cols,
                     row,
                     col,
-                    1e-4};
+                    1e-4,
+                    NULL};
     return out;
 }
 
@@ -167,6 +182,20 @@ static int equal(const Output *o, long e)
         return found == expected;
     return fabs(found - expected) <= o->tolerance * (1.0 + fabs(expected));
 }
+
+#ifdef LEARN_ASAN
+/* AddressSanitizer calls this before its report, which names arrays by their addresses. */
+void __asan_on_error(void);
+
+void __asan_on_error(void)
+{
+    int k;
+    for (k = 0; k < n_inputs; k++)
+        fprintf(stderr, "array %s at %p\n", inputs[k].name, (void *)inputs[k].data);
+    for (k = 0; k < n_outputs; k++)
+        fprintf(stderr, "array %s at %p\n", outputs[k].name, (void *)outputs[k].found);
+}
+#endif
 
 static long wrong_numbers(const Output *o, long *first)
 {
@@ -204,12 +233,34 @@ const Mistake *diagnose_overflow(const Output *lse)
     return NULL;
 }
 
+/* lse is no number in a row whose scores are all so low that exp(s) is 0 in float32. */
+static int underflow(void)
+{
+    int k, found = 0;
+    long e;
+    for (k = 0; k < n_outputs; k++)
+        for (e = 0; e < outputs[k].rows * outputs[k].cols && !strcmp(outputs[k].name, "lse"); e++)
+            found |= isfinite(outputs[k].expected[e]) && outputs[k].expected[e] < -104.0 &&
+                     !isfinite(outputs[k].found[e]) && bits(outputs[k].found[e]) != POISON;
+    return found;
+}
+
 static int all_right(void)
 {
     int k, right = 1;
     for (k = 0; k < n_outputs; k++)
         right &= is_right(&outputs[k]);
     return right;
+}
+
+/* A number, or the name that the step has for it. Returns its length. */
+static size_t write_value(const Output *o, double value, char *text, size_t size)
+{
+    int k;
+    for (k = 0; o->names && o->names[k]; k++)
+        if (value == k)
+            return (size_t)snprintf(text, size, "%s", o->names[k]);
+    return (size_t)snprintf(text, size, "%.6g", value);
 }
 
 /* One sentence about an output, behind what text holds already. */
@@ -230,8 +281,9 @@ static void describe(const Output *o, char *text, size_t size)
             (size_t)snprintf(text, size, "%s is wrong at %s %ld", o->name, o->row, first / o->cols);
     if (o->cols > 1)
         used += (size_t)snprintf(text + used, size - used, ", %s %ld", o->col, first % o->cols);
-    used +=
-        (size_t)snprintf(text + used, size - used, ": expected %.6g, found ", o->expected[first]);
+    used += (size_t)snprintf(text + used, size - used, ": expected ");
+    used += write_value(o, o->expected[first], text + used, size - used);
+    used += (size_t)snprintf(text + used, size - used, ", found ");
     if (bits(o->found[first]) == POISON)
         used += (size_t)snprintf(text + used, size - used, "nothing (it was not written)");
     else if (bits(o->found[first]) == USED)
@@ -239,7 +291,7 @@ static void describe(const Output *o, char *text, size_t size)
                                  "NaN (from a number that was never written, or "
                                  "from behind the end of an array; try --asan)");
     else
-        used += (size_t)snprintf(text + used, size - used, "%.6g", (double)o->found[first]);
+        used += write_value(o, (double)o->found[first], text + used, size - used);
     if (o->rows * o->cols == 1)
         snprintf(text + used, size - used, ".\n");
     else
@@ -279,6 +331,10 @@ int main(int argc, char **argv)
         verdict(NULL, "", NULL);
     for (k = 0; k < n_outputs; k++)
         describe(&outputs[k], text, sizeof text);
+    if (underflow())
+        verdict("m_from_zero", text,
+                "The scores of a row are all far below 0, and exp(s - m) is 0 for each of them. "
+                "The maximum has to begin at -inf: at 0 it is larger than any of these scores.");
     for (k = 0; mistakes[k].code; k++) {
         expect(k + 1);
         if (all_right())

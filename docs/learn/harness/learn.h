@@ -17,6 +17,7 @@
  * - input, output: arrays; inputs must stay as they are, outputs must be written in whole.
  *   is_right: does an output equal what was expected last? first_wrong: the first element that
  *   does not, or -1. diagnose_overflow: says that lse is infinite where it should not be, or NULL.
+ * - poison: fills memory that nobody may read. from_poison: was an element computed from it?
  * - fill_normal: random numbers. hand_Q, hand_K, hand_V: the four tokens of the lessons.
  * - refuse: the case ends here, with a code and a sentence.
  */
@@ -37,8 +38,9 @@ typedef struct Output {
     float *found;     /* [rows][cols], what the learner's function writes */
     double *expected; /* [rows][cols] */
     long rows, cols;
-    const char *row, *col; /* what a row and a column are called: "query", "key" */
-    double tolerance;      /* |found - expected| <= tolerance * (1 + |expected|) */
+    const char *row, *col;    /* what a row and a column are called: "query", "key" */
+    double tolerance;         /* |found - expected| <= tolerance * (1 + |expected|) */
+    const char *const *names; /* of the values 0, 1, ..., ended by NULL; NULL: they are numbers */
 } Output;
 
 extern const Mistake mistakes[];
@@ -57,6 +59,8 @@ Output *output(const char *name, long rows, long cols, const char *row, const ch
 int is_right(const Output *out);
 long first_wrong(const Output *out);
 const Mistake *diagnose_overflow(const Output *lse);
+void poison(float *x, long count);
+int from_poison(const Output *out);
 void fill_normal(float *x, long count, unsigned seed);
 _Noreturn void refuse(const char *code, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -21,6 +21,10 @@ const Mistake mistakes[] = {
     {"nan_on_empty_row",
      "Two empty parts have m = -inf, and -inf - (-inf) is NaN. They give l = 0."},
     {"max_of_one", "m is m_a here; it is the larger one of the two."},
+    {"smaller_maximum", "m is the smaller one of the two here; it is the larger one."},
+    {"wrong_one_rescaled", "l_a belongs to m_a and l_b to m_b; the factors are exchanged here."},
+    {"alpha_inverted", "The factors are exp(m_a - m) and exp(m_b - m), at most 1; these are their "
+                       "inverses."},
     {NULL, NULL}};
 
 static float *m_a, *l_a, *m_b, *l_b;
@@ -60,11 +64,15 @@ void expect(int mistake)
 {
     long i;
     for (i = 0; i < n; i++) {
-        const double most = mistake == 4 ? m_a[i] : fmax(m_a[i], m_b[i]);
+        const double most = mistake == 4   ? m_a[i]
+                            : mistake == 5 ? fmin(m_a[i], m_b[i])
+                                           : fmax(m_a[i], m_b[i]);
         const double shift = most == -INFINITY && mistake != 3 ? 0.0 : most;
         const double alpha = mistake == 1 || mistake == 2 ? 1.0 : exp(m_a[i] - shift);
         const double beta = mistake == 1 ? 1.0 : exp(m_b[i] - shift);
         m->expected[i] = most;
-        l->expected[i] = l_a[i] * alpha + l_b[i] * beta;
+        l->expected[i] = mistake == 6   ? l_a[i] * beta + l_b[i] * alpha
+                         : mistake == 7 ? l_a[i] / alpha + l_b[i] / beta
+                                        : l_a[i] * alpha + l_b[i] * beta;
     }
 }

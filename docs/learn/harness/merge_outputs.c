@@ -19,6 +19,11 @@ const Mistake mistakes[] = {
      "This is the mean of the two. It is right only where both sides have the same lse."},
     {"lse_too_early",
      "*lse is overwritten before the share of the old part is taken: exp(lse - lse) is 1."},
+    {"shares_exchanged", "The old O gets the share of the block, and the block that of the old O."},
+    {"shares_not_normalised", "The two shares sum to more than 1: they are exp(lse_old - lse) and "
+                              "exp(lse_block - lse), with "
+                              "the merged lse and not with the larger one."},
+    {"lse_not_updated", "O is merged and *lse is not: it has to become the merged one."},
     {NULL, NULL}};
 
 static float *O_old, *O_block, *lse_old, *lse_block;
@@ -80,8 +85,24 @@ void expect(int mistake)
             of_old = of_block = 0.5;
         if (mistake == 5)
             of_old = 1;
+        if (mistake == 6 && !empty)
+            of_old = exp(b - both), of_block = exp(a - both);
+        if (mistake == 7 && !empty)
+            of_old = exp(a - max), of_block = exp(b - max);
+        if (mistake == 8)
+            both = a;
         lse->expected[i] = both;
         for (long x = 0; x < d; x++)
             O->expected[i * d + x] = of_old * O_old[i * d + x] + of_block * O_block[i * d + x];
     }
+}
+
+/* -inf + inf, with the old lse in front where the larger one belongs */
+const Mistake *diagnose(void)
+{
+    static const Mistake old_in_front = {
+        "old_in_front",
+        "One side is empty, its lse -inf. With the larger of the two lse in front, max + "
+        "log1p(exp(min - max)), nothing infinite remains."};
+    return isnan(lse->found[0]) && isinf(lse_old[0]) ? &old_in_front : NULL;
 }

@@ -27,8 +27,20 @@ const Mistake mistakes[] = {
      "When the new score is the maximum its own term is exp(0) = 1; it is not "
      "added."},
     {"alpha_inverted",
-     "The factor is exp(m_old - m_new), at most 1. Its inverse is inf at the first score, and "
-     "0 * inf is NaN."},
+     "alpha has to be exp(m_old - m_new), from 0 to 1. Its inverse, or m_old - m_new itself, is "
+     "infinite at the first score, and 0 * inf is NaN."},
+    {"stale_m", "m stays -inf: it has to become m_new when the element is done."},
+    {"new_term_rescaled", "alpha belongs to the old sum alone; the new term exp(x - m_new) is "
+                          "relative to m_new already."},
+    {"last_score_for_the_maximum",
+     "m is the last score here. It is the largest: m_new = max(m_i, x[j])."},
+    {"no_new_term", "Nothing is added to l: each score brings the term exp(x - m_new)."},
+    {"empty_row_counts", "A score of -inf adds nothing: l of a row of them is 0."},
+    {"alpha_on_the_new_term", "alpha multiplies the new term here. It belongs to the old sum: l = "
+                              "alpha l + exp(x - m_new)."},
+    {"old_maximum", "The new term is exp(x - m_old). Before the first score m is -inf, and it is "
+                    "infinite: it is relative to m_new."},
+    {"stops_at_hidden", "The loop ends at the first score of -inf; the scores behind it count."},
     {NULL, NULL}};
 
 static float *x;
@@ -79,8 +91,12 @@ void expect(int mistake)
     double most = -INFINITY, sum = 0.0;
     long j;
     for (j = 0; j < n; j++) {
-        const double m_new = x[j] > most ? x[j] : most;
+        const double m_new = x[j] > most || mistake == 9 ? x[j] : most;
         double alpha = exp(most - m_new), term = exp(x[j] - m_new);
+        if (m_new == -INFINITY && mistake == 11)
+            sum = 1.0;
+        if (m_new == -INFINITY && mistake == 14)
+            break;
         if (m_new == -INFINITY && mistake != 4)
             continue;
         if (mistake == 1 || (mistake == 3 && j))
@@ -89,8 +105,16 @@ void expect(int mistake)
             alpha = 1.0 / alpha;
         if (mistake == 5 && x[j] > most)
             term = 0.0;
-        sum = alpha * sum + term;
-        most = m_new;
+        if (mistake == 10)
+            term = 0.0;
+        if (mistake == 13)
+            term = exp(x[j] - most);
+        if (mistake == 14 && x[j] == -INFINITY)
+            break;
+        sum = mistake == 8    ? alpha * (sum + term)
+              : mistake == 12 ? sum + alpha * term
+                              : alpha * sum + term;
+        most = mistake == 7 ? most : m_new;
     }
     m->expected[0] = most;
     l->expected[0] = sum;

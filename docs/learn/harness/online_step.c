@@ -7,7 +7,7 @@
  *
  * Interface: -N queries, --keys, -d channels, --bq, --bk: blocks, -w keys on either side,
  * --backwards: the blocks in the opposite order, --hand: the four tokens, blocks of 2, w = 3,
- * --large: scores in the hundreds.
+ * --large: scores in the hundreds, --below: far below 0.
  */
 #include "learn.h"
 
@@ -24,7 +24,8 @@ enum {
     NO_MASK,
     CAUSAL,
     LAST_BLOCK,
-    NO_SCALE
+    NO_SCALE,
+    BLOCK_INDEX
 };
 
 const Mistake mistakes[] = {
@@ -45,6 +46,8 @@ const Mistake mistakes[] = {
     {"last_tile_only",
      "O and lse are those of the last block alone: each block is to be merged into what is there."},
     {"no_scale", "The scores lack the scale 1/sqrt(d)."},
+    {"block_forgotten", "The window is compared with the place of a key inside its block; key c of "
+                        "block j is key j * bk + c of the sequence."},
     {NULL, NULL}};
 
 static float *Q, *K, *V;
@@ -63,20 +66,37 @@ void prepare(void)
     fill_normal(Q, Nq * d, 1), fill_normal(K, Nk * d, 2), fill_normal(V, Nk * d, 3);
     for (long e = 0; e < Nq * d && has_flag("--large"); e++)
         Q[e] *= 100.0f;
-    O->tolerance = has_flag("--large") ? 3e-3 : 1e-4;
+    for (long e = 0; e < Nq * d && has_flag("--below"); e += d)
+        Q[e] = 30.0f;
+    for (long e = 0; e < Nk * d && has_flag("--below"); e += d)
+        K[e] = -30.0f; /* scores around -900 / sqrt(d) */
+    O->tolerance = has_flag("--large") || has_flag("--below") ? 3e-3 : 1e-4;
     if (hand) {
         memcpy(Q, hand_Q, sizeof hand_Q), memcpy(K, hand_K, sizeof hand_K);
         memcpy(V, hand_V, sizeof hand_V);
     }
 }
 
+/* Rows of poison on either side of a block; AddressSanitizer has its own. */
+static long margin(void)
+{
+#ifdef LEARN_ASAN
+    return 0;
+#else
+    return (Nk + w) * d;
+#endif
+}
+
 /* Block n of rows [count][d], padded with zeros to `size` rows. */
 static float *block_of(const float *rows, long n, long size, long count)
 {
     const long first = n * size, exist = count - first < size ? count - first : size;
-    float *block = calloc((size_t)(size * d), sizeof *block);
-    if (!block)
+    const long floats = size * d + 2 * margin();
+    float *all = malloc(sizeof *all * (size_t)floats), *block = all + margin();
+    if (!all)
         refuse("memory", "There is no memory for this case.");
+    poison(all, floats);
+    memset(block, 0, sizeof *block * (size_t)(size * d));
     memcpy(block, rows + first * d, sizeof *block * (size_t)(exist * d));
     return block;
 }
@@ -94,7 +114,7 @@ void call(void)
         float *V_j = block_of(V, j, bk, Nk);
         online_step(Q_i, K_j, V_j, O->found, lse->found, (int)i, (int)j, (int)bq, (int)bk, (int)Nq,
                     (int)Nk, (int)d, (int)w);
-        free(Q_i), free(K_j), free(V_j);
+        free(Q_i - margin()), free(K_j - margin()), free(V_j - margin());
     }
 }
 
@@ -105,6 +125,8 @@ static int sees(int mistake, long i, long j)
     const long high = mistake == CAUSAL ? position : position + w - (mistake == END_OFF_BY_ONE);
     if (mistake == MASK_OF_THE_BLOCK)
         return labs(j % bk - i % bq) <= w && j < Nk;
+    if (mistake == BLOCK_INDEX)
+        return j < Nk && j % bk >= low && j % bk <= high;
     if (mistake == LAST_BLOCK && j / bk != (high < Nk - 1 ? high : Nk - 1) / bk)
         return 0;
     if (j >= Nk)
@@ -123,6 +145,12 @@ static double score(int mistake, long i, long j)
 
 const Mistake *diagnose(void)
 {
+    static const Mistake outside = {
+        "outside_the_block",
+        "A block has the keys 0 to bk - 1, and something before or behind them was taken for a "
+        "key. Both ends of the window are to be cut at the block."};
+    if (from_poison(O))
+        return &outside;
     return diagnose_overflow(lse);
 }
 

@@ -12,7 +12,19 @@
 
 void ring_attention(RingWorld *world, int G, int n, int d, int causal);
 
-enum { RIGHT, NOTHING_MOVES, TURNED_NAMES, MASK_OF_THE_BLOCK, NO_MASK, ONE_HOP_SHORT, NO_SCALE };
+enum {
+    RIGHT,
+    NOTHING_MOVES,
+    TURNED_NAMES,
+    MASK_OF_THE_BLOCK,
+    NO_MASK,
+    ONE_HOP_SHORT,
+    NO_SCALE,
+    LSE_FROM_ZERO,
+    WHOLE_BLOCKS,
+    OWN_KEY_HIDDEN,
+    NEGATIVE_MODULO
+};
 
 const Mistake mistakes[] = {
     {"nothing_moves", "Each rank has seen its own keys G times: O is attention over them alone, "
@@ -27,6 +39,14 @@ const Mistake mistakes[] = {
     {"no_mask", "All queries see all keys here."},
     {"one_hop_short", "The keys of rank r + 1 were never seen: there are G steps and G - 1 hops."},
     {"no_scale", "The scores lack the scale 1/sqrt(d)."},
+    {"lse_from_zero", "lse begins at 0, as if one key with the score 0 had been seen already. "
+                      "Nothing seen is lse = -inf."},
+    {"whole_blocks",
+     "The mask compares ranks only: in a rank's own block every query sees every key. "
+     "There token i sees token j <= i."},
+    {"window_off_by_one",
+     "A token does not see itself here; it sees token j <= i of the sequence."},
+    {"negative_modulo", "In C -1 % G is -1 and not G - 1: the owner is (r - t + G) % G."},
     {NULL, NULL}};
 
 static float *Q, *K, *V;
@@ -80,9 +100,9 @@ void call(void)
     ring_attention(&world, (int)G, (int)n, (int)d, causal);
     if (hops > G - 1)
         refuse("one_hop_too_many",
-               "The blocks made %ld hops. %ld are enough: after them all ranks have "
-               "seen all keys, and one more brings a block home.",
-               hops, G - 1);
+               "The blocks made %ld hop%s; G - 1 is %ld. After that many all ranks have seen all "
+               "keys, and one more brings a block home.",
+               hops, hops == 1 ? "" : "s", G - 1);
 }
 
 static double score(int mistake, long i, long j)
@@ -112,6 +132,12 @@ static int counts(int mistake, long i, long j)
     }
     if (mistake == MASK_OF_THE_BLOCK)
         visible = !causal || j % n <= i % n;
+    if (mistake == WHOLE_BLOCKS)
+        visible = !causal || owner <= r;
+    if (mistake == OWN_KEY_HIDDEN)
+        visible = !causal || j < i;
+    if (mistake == NEGATIVE_MODULO)
+        visible = !causal || (r - t) % G * n + j % n <= i;
     if (mistake == NO_MASK)
         visible = 1;
     return visible && !(mistake == ONE_HOP_SHORT && G > 1 && owner == (r + 1) % G);
@@ -120,11 +146,12 @@ static int counts(int mistake, long i, long j)
 void expect(int mistake)
 {
     for (long i = 0; i < G * n; i++) {
-        double sum = 0, most = -INFINITY;
+        double sum, most = mistake == LSE_FROM_ZERO ? 0 : -INFINITY;
         for (long x = 0; x < d; x++)
             O->expected[i * d + x] = 0;
         for (long j = 0; j < G * n; j++)
             most = counts(mistake, i, j) ? fmax(most, score(mistake, i, j)) : most;
+        sum = mistake == LSE_FROM_ZERO ? exp(-most) : 0; /* of a key with the score 0 */
         for (long j = 0; j < G * n; j++) {
             const int times = counts(mistake, i, j);
             const double p = times ? times * exp(score(mistake, i, j) - most) : 0;

@@ -14,6 +14,10 @@ const Mistake mistakes[] = {
      "A row without keys has O = 0, and 0 * NaN is NaN. Leave out the product where O is 0."},
     {"sum_not_reset", "The sum of a row goes on in the next one: it has to begin at 0."},
     {"squared", "This is the sum of dO * dO; delta is that of dO * O."},
+    {"divided",
+     "The sum is divided by d. delta is a mean over keys, whose weights are in O already."},
+    {"row_forgotten", "Every row has the delta of row 0: row i begins at i * d."},
+    {"last_channel", "Only the last channel is in delta: the products are to be added up, +=."},
     {NULL, NULL}};
 
 static const float hand_O[8] = {1.0046f, 1.4954f, 0.8349f, 1.6651f,
@@ -47,10 +51,11 @@ void expect(int mistake)
 {
     double sum = 0;
     for (long i = 0; i < N; i++) {
+        const long row = mistake == 5 ? 0 : i;
         sum = mistake == 2 ? sum : 0;
-        for (long x = 0; x < d; x++)
-            if (mistake == 1 || mistake == 3 || O[i * d + x] != 0)
-                sum += (double)dO[i * d + x] * (mistake == 3 ? dO : O)[i * d + x];
-        delta->expected[i] = sum;
+        for (long x = mistake == 6 ? d - 1 : 0; x < d; x++)
+            if (mistake == 1 || mistake == 3 || O[row * d + x] != 0)
+                sum += (double)dO[row * d + x] * (mistake == 3 ? dO : O)[row * d + x];
+        delta->expected[i] = mistake == 4 ? sum / (double)d : sum;
     }
 }

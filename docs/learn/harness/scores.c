@@ -13,6 +13,11 @@ const Mistake mistakes[] = {{"no_scale", "These are the products without the sca
                             {"transposed", "This is K Q^T: row and column of S are exchanged."},
                             {"k_transposed", "K is read as if it were stored as [d][Nk]. Row j of "
                                              "K is contiguous: K[j * d + x]."},
+                            {"sum_not_reset", "The sum goes on from pair to pair: it has to begin "
+                                              "at 0 for each i and j."},
+                            {"scale_inverted", "The products are multiplied by sqrt(d); they are "
+                                               "to be divided by it."},
+                            {"one_channel", "Only channel 0 is in S: the sum runs over all x."},
                             {NULL, NULL}};
 
 static float *Q, *K;
@@ -45,12 +50,14 @@ void expect(int mistake)
 {
     const double scale = mistake == 1   ? 1.0
                          : mistake == 2 ? 1.0 / (double)d
+                         : mistake == 6 ? sqrt((double)d)
                                         : 1.0 / sqrt((double)d);
+    double sum = 0.0;
     long i, j, x;
     for (i = 0; i < Nq; i++)
         for (j = 0; j < Nk; j++) {
-            double sum = 0.0;
-            for (x = 0; x < d; x++)
+            sum = mistake == 5 ? sum : 0.0;
+            for (x = 0; x < (mistake == 7 ? 1 : d); x++)
                 sum += (double)Q[i * d + x] * K[mistake == 4 ? x * Nk + j : j * d + x];
             if (mistake == 3 && Nq == Nk)
                 S->expected[j * Nk + i] = scale * sum;

@@ -19,6 +19,10 @@ const Mistake mistakes[] = {
     {"negative_modulo",
      "In C -2 % 8 is -2 and not 6: where the difference is negative, this is a token after t."},
     {"never_over", "Slots are written over: after token w slot s holds a later token than s."},
+    {"older_ones_forgotten",
+     "The slots behind that of token t are not empty: they hold tokens of the round before."},
+    {"only_the_newest", "Only the slot of token t is filled here; all others keep what they hold."},
+    {"distance", "t - s is how long ago token s was stored, not which token slot s holds."},
     {NULL, NULL}};
 
 static Output *position;
@@ -54,6 +58,12 @@ void expect(int mistake)
             position->expected[s] = (double)(t - (t % slots - s) % slots);
         if (mistake == 6)
             position->expected[s] = (double)(s <= t ? s : -1);
+        if (mistake == 7)
+            position->expected[s] = (double)(s <= t % slots ? t - t % slots + s : -1);
+        if (mistake == 8)
+            position->expected[s] = (double)(s == t % slots ? t : -1);
+        if (mistake == 9)
+            position->expected[s] = (double)(t < s ? -1 : t - s);
         if (mistake == 2)
             position->expected[s] = (double)(t - (w - s) < 0 ? -1 : t - (w - s));
     }

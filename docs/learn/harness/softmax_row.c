@@ -19,6 +19,10 @@ const Mistake mistakes[] = {
      "The maximum of a row of -inf is -inf, and -inf - (-inf) is NaN. Such a row "
      "gives P = 0 and lse = -inf."},
     {"zero_by_zero", "A row of -inf has l = 0, and 0 / 0 is NaN. Its P has to be 0."},
+    {"divided_too_early",
+     "P[j] is divided by the sum so far: l is complete only after the loop over all keys."},
+    {"p_without_max",
+     "P is exp(S) / l here. l is relative to the maximum, so P is exp(S - m) / l."},
     {NULL, NULL}};
 
 static float *S;
@@ -62,8 +66,12 @@ void expect(int mistake)
     for (j = 0; j < n; j++) {
         P->expected[j] = mistake == 4 ? (double)expf(S[j]) : exp(S[j] - m);
         l += P->expected[j];
+        if (mistake == 7 && l > 0.0)
+            P->expected[j] /= l;
+        if (mistake == 8)
+            P->expected[j] = (double)expf(S[j]);
     }
-    for (j = 0; j < n && mistake != 3; j++)
+    for (j = 0; j < n && mistake != 3 && mistake != 7; j++)
         if (l != 0.0 || mistake == 6)
             P->expected[j] /= l;
     lse->expected[0] = mistake == 1 ? (m + log(l)) / log(2.0) : mistake == 2 ? log(l) : m + log(l);

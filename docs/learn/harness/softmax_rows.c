@@ -18,6 +18,10 @@ const Mistake mistakes[] = {
      "0 and its lse -inf."},
     {"no_max_subtraction", "exp(s) without subtracting the maximum: it overflows above s = 88."},
     {"not_normalised", "P is not divided by the sum."},
+    {"p_without_max",
+     "P is exp(S) / l here. l is relative to the maximum, so P is exp(S - m) / l."},
+    {"old_maximum", "The new term is exp(s - m_old). Before the first score m is -inf, and it is "
+                    "infinite: it is relative to m_new."},
     {NULL, NULL}};
 
 static float *S;
@@ -58,11 +62,11 @@ static void expect_row(int mistake, const float *s, double *p, double *row_lse)
         const double m_new = mistake == 5 ? 0.0 : fmax(m, s[c]);
         if (m_new > -INFINITY)
             l = (mistake == 1 || mistake == 5 ? 1.0 : exp(m - m_new)) * l +
-                (mistake == 5 ? (double)expf(s[c]) : exp(s[c] - m_new));
+                (mistake == 5 ? (double)expf(s[c]) : exp(s[c] - (mistake == 8 ? m : m_new)));
         m = m_new;
     }
     for (c = 0; c < cols; c++) {
-        p[c] = mistake == 5 ? (double)expf(s[c]) : exp(s[c] - m);
+        p[c] = mistake == 5 || mistake == 7 ? (double)expf(s[c]) : exp(s[c] - m);
         p[c] = mistake == 6 ? p[c] : p[c] / l;
         if (l == 0.0 && mistake != 4)
             p[c] = 0.0;

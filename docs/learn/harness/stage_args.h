@@ -41,8 +41,8 @@ static inline void call_variant(const Head *head, AttnFn variant, float *O, floa
     AttnArgs args = {.shape = {1, 1, 1, head->Nq, head->Nk, head->d}, .threads = 1};
     args.scale = 1.0f / sqrtf((float)head->d);
     args.rule = (AttnRule){-1, head->causal ? 0 : -1};
-    args.positions_q = (AttnPositions){&q, 1};
-    args.positions_k = (AttnPositions){&k, 1};
+    args.positions_q = attn_positions(&q, 1);
+    args.positions_k = attn_positions(&k, 1);
     args.mask = head->mask;
     args.Q = tensor_of(head->Q, head->Nq, head->d);
     args.K = tensor_of(head->K, head->Nk, head->d);

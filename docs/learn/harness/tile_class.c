@@ -19,6 +19,11 @@ const Mistake mistakes[] = {
     {"other_corner", "The diagonal ends in the lower-right corner: query i is token i + Nk - Nq."},
     {"one_key_too_few", "The diagonal itself is visible: a query sees its own key."},
     {"all_masked", "Every tile is masked here: right, but nothing is saved."},
+    {"masked_tiles_skipped",
+     "A tile is skipped because its last key is hidden. Skip only when its *first* key is hidden "
+     "from its last row."},
+    {"skipped_too_late",
+     "A tile of which nothing is visible is not skipped: the last row of a tile is i + rows - 1."},
     {NULL, NULL}};
 
 static Output *classes;
@@ -26,9 +31,11 @@ static long Nq, Nk, Br, Bc;
 
 void prepare(void)
 {
+    static const char *const names[] = {"SKIP", "MASKED", "FULL", NULL};
     Nq = number("-N", 8), Nk = number("--keys", Nq), Br = number("--rows", 4),
     Bc = number("--cols", 4);
     classes = output("the class", (Nq + Br - 1) / Br, (Nk + Bc - 1) / Bc, "row tile", "key tile");
+    classes->names = names;
 }
 
 void call(void)
@@ -52,6 +59,10 @@ static int class_of(int mistake, long i, long rows, long j, long cols)
         for (c = j; c < j + cols; c++)
             visible += c <= r + offset;
     if (mistake == 5)
+        return MASKED;
+    if (mistake == 6 && j + cols - 1 > i + rows - 1 + offset)
+        return SKIP;
+    if (mistake == 7 && visible == 0 && j <= i + rows + offset)
         return MASKED;
     if (mistake == 1 && j > i + offset)
         return SKIP;

@@ -17,6 +17,16 @@ const Mistake mistakes[] = {
      "A tile is taken for full when one of its pairs is visible; all of them have to be."},
     {"minus_one_literal",
      "-1 is no distance here: it says that this side has no limit, so nothing is hidden there."},
+    {"right_ignored", "Tiles behind the window are not skipped: the right side is ignored."},
+    {"edge_skipped",
+     "Both ends of the window belong to it: a tile whose least difference is `right`, or whose "
+     "largest is -left, has a visible pair."},
+    {"edge_not_full",
+     "Both ends of the window belong to it: a tile whose differences reach from -left to right is "
+     "full."},
+    {"left_without_minus", "The window begins at -left: differences key - query of keys before the "
+                           "query are negative."},
+    {"all_masked", "Every tile is masked here: right, but nothing is saved."},
     {NULL, NULL}};
 
 static Output *kind;
@@ -51,6 +61,20 @@ static int sees(long i, long j, int mistake)
     return (left < 0 || mistake == 2 || j - i >= -left) && (right < 0 || j - i <= right);
 }
 
+/* Of a tile's differences, least to most, as the last mistakes judge them. */
+static int kind_of(int mistake, long least, long most)
+{
+    const int edge = mistake == 6, strict = mistake == 7;
+    const long low = mistake == 8 ? left : -left;
+    const int left_full = left < 0 || least >= low + strict;
+    const int right_full = right < 0 || most <= right - strict;
+    if (mistake == 9)
+        return 1;
+    if ((right >= 0 && mistake != 5 && least > right - edge) || (left >= 0 && most < low + edge))
+        return 0;
+    return left_full && right_full ? 2 : 1;
+}
+
 void expect(int mistake)
 {
     for (long a = 0; a < tiles; a++)
@@ -63,9 +87,13 @@ void expect(int mistake)
                     really += sees(i, j, 0);
                     first += sees(i, j, mistake) && i == a * tile;
                 }
+            const long least = b * tile - (end_of(a * tile) - 1);
+            const long most = end_of(b * tile) - 1 - a * tile;
+            if (mistake > 4) {
+                kind->expected[a * tiles + b] = kind_of(mistake, least, most);
+                continue;
+            }
             if (mistake == 4) {
-                const long least = b * tile - (end_of(a * tile) - 1);
-                const long most = end_of(b * tile) - 1 - a * tile;
                 kind->expected[a * tiles + b] = least > right || most < -left     ? 0
                                                 : least >= -left && most <= right ? 2
                                                                                   : 1;

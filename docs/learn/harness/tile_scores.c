@@ -71,3 +71,12 @@ void expect(int mistake)
     if (mistake == 1 && head.Nk > TILE && whole < head.Nk)
         count_twice(head.Nk - TILE, whole);
 }
+
+/* What stands behind K and V is poison. */
+const Mistake *diagnose(void)
+{
+    static const Mistake past_the_last_key = {
+        "past_the_last_key",
+        "The last tile has fewer than 8 keys. Rows behind them are taken for keys here."};
+    return head.Nk % TILE && from_poison(lse) ? &past_the_last_key : NULL;
+}

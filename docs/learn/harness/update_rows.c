@@ -22,6 +22,11 @@ const Mistake mistakes[] = {
     {"divided_each_tile",
      "The weights are divided by l in each tile. They stay exp(S - m); the caller divides O once, "
      "after the last tile."},
+    {"scores_left", "S still holds the scores: exp(S - m_new) has to be stored in its place."},
+    {"l_of_one_tile",
+     "l is the sum of the last tile alone: the old l, times alpha, belongs to it."},
+    {"old_maximum", "The new terms are exp(S - m_old). Before the first tile m is -inf, and they "
+                    "are infinite: they are relative to m_new."},
     {NULL, NULL}};
 
 static float *all_S, *V;
@@ -88,14 +93,17 @@ void expect(int mistake)
             if (m_new == -INFINITY)
                 continue;
             alpha = mistake == 3 ? 1.0 : exp(state_m - m_new);
-            sum *= mistake == 2 ? 1.0 : alpha;
+            sum *= mistake == 2 ? 1.0 : mistake == 8 ? 0.0 : alpha;
             for (c = 0; c < tile; c++)
-                sum += exp(s[c] - m_new);
+                sum += exp(s[c] - (mistake == 9 ? state_m : m_new));
             for (x = 0; x < d; x++)
-                O_r[x] *= mistake == 1 ? 1.0 : alpha / (mistake >= 5 ? sum : 1.0);
+                O_r[x] *= mistake == 1 ? 1.0 : alpha / (mistake == 5 || mistake == 6 ? sum : 1.0);
             for (c = 0; c < tile; c++)
                 for (x = 0; x < d; x++)
-                    O_r[x] += exp(s[c] - m_new) / (mistake == 6 ? sum : 1.0) * V[(j + c) * d + x];
+                    O_r[x] += (mistake == 7   ? s[c]
+                               : mistake == 9 ? exp(s[c] - state_m)
+                                              : exp(s[c] - m_new)) /
+                              (mistake == 6 ? sum : 1.0) * V[(j + c) * d + x];
             state_m = mistake == 4 ? state_m : m_new;
         }
         for (x = 0; x < d; x++)

@@ -15,6 +15,8 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
+#include <math.h>
 #include <omp.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -88,7 +90,10 @@ enum {
     STOP_ITSELF,
     HANG,
     SLEEP,
-    GUESS_THE_SEED
+    GUESS_THE_SEED,
+    SHARE_MEMORY,
+    SEND_TO_SWAP,
+    INPUTS_AT_LOAD
 };
 
 static void got(const char *what)
@@ -386,6 +391,40 @@ static int attack_end(const AttnArgs *a, int which)
     return COMPUTE;
 }
 
+/* The runner's list of arrays is among its own variables: do pointers there lead to numbers? */
+static int look_for_numbers(struct dl_phdr_info *info, size_t size, void *nothing)
+{
+    unsigned char known;
+    (void)size, (void)nothing;
+    for (int n = 0; n < info->dlpi_phnum; n++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[n];
+        const char *first = (const char *)(info->dlpi_addr + part->p_vaddr);
+        if (part->p_type != PT_LOAD || !(part->p_flags & PF_W))
+            continue;
+        for (size_t at = 0; at + sizeof(void *) <= part->p_memsz; at += sizeof(void *)) {
+            float *numbers;
+            memcpy(&numbers, first + at, sizeof numbers);
+            if (numbers && mincore((void *)((size_t)numbers & ~(size_t)4095), 1, &known) == 0 &&
+                (size_t)numbers % 32 == 0 && fabsf(numbers[0]) > 1e-4f &&
+                fabsf(numbers[0]) < 9.0f && fabsf(numbers[1]) > 1e-4f && fabsf(numbers[1]) < 9.0f)
+                got("the inputs");
+        }
+    }
+    return 1; /* the first is the program */
+}
+
+/* Memory that nobody counts. */
+static void hide_memory(int which)
+{
+    const size_t bytes = 1 << 20;
+    void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_ANONYMOUS | (which == SHARE_MEMORY ? MAP_SHARED : MAP_PRIVATE), -1, 0);
+    if (block == MAP_FAILED || (which == SEND_TO_SWAP && madvise(block, bytes, MADV_PAGEOUT) != 0))
+        failed("hidden");
+    else
+        got("hidden memory");
+}
+
 /* Memory: its own, the inputs', the outputs'. */
 static int attack_memory(const AttnArgs *a, int which)
 {
@@ -408,6 +447,13 @@ static int attack_memory(const AttnArgs *a, int which)
             got("more memory or time");
         else
             failed("limits");
+        break;
+    case SHARE_MEMORY:
+    case SEND_TO_SWAP:
+        hide_memory(which);
+        break;
+    case INPUTS_AT_LOAD:
+        dl_iterate_phdr(look_for_numbers, NULL);
         break;
     case WRITE_INPUT:
         K[0] = 1.0f;

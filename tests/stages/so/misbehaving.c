@@ -54,7 +54,7 @@ enum {
 #if MISBEHAVE == 10
 int EXPORT(abi_version) = 999;
 #elif MISBEHAVE != 11
-int EXPORT(abi_version) = 1;
+int EXPORT(abi_version) = 2;
 #endif
 
 /* Every element of an output is finite now, and wrong. */

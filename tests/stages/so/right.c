@@ -13,7 +13,7 @@
 #define JOIN(a, b)  JOIN2(a, b)
 #define EXPORT(x)   JOIN(STAGE, x)
 
-int EXPORT(abi_version) = 1;
+int EXPORT(abi_version) = 2;
 
 /* p [Nk] = probabilities of query i of head h, or zeros; returns lse */
 static float probabilities(const AttnArgs *a, int64_t b, int64_t h, int64_t i, const float *q,

@@ -15,7 +15,7 @@
 #define JOIN(a, b)  JOIN2(a, b)
 #define EXPORT(x)   JOIN(STAGE, x)
 
-int EXPORT(abi_version) = 1;
+int EXPORT(abi_version) = 2;
 
 static float dot(const float *a, const float *b, int64_t d)
 {

@@ -72,6 +72,7 @@ static void run_attend(void *context)
     Kernel *k = context;
     const size_t bytes = (size_t)count_q(&k->a.shape) * sizeof(float);
     float *state = k->O_split ? k->O_split : k->O_state;
+    check_host_maps(&k->a);
     if (!k->O_state) {
         void *workspace = scratch(flash_simd_workspace_bytes(&k->a.shape, 1));
         flash_simd_run(&k->a, NULL, workspace);
@@ -162,6 +163,7 @@ static void run_heads(void *context)
     const size_t row_bytes = (size_t)count_rows(n) * sizeof(float);
     const int64_t token = n->H * n->d;
     float *state = copy_of(k->O_state, bytes);
+    check_host_maps(&k->a);
     Kernel all = *k;
     all.rows.m = copy_of(k->rows.m, row_bytes);
     all.rows.l = copy_of(k->rows.l, row_bytes);

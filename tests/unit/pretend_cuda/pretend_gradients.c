@@ -10,6 +10,7 @@
  * Interface: of flash_backward.h and block_add.h what the backend of a GPU calls.
  */
 #include "../../../04_flash_backward/library/cuda/block_add.h"
+#include "library/backward_library.h"
 #include "pretend_kernels.h"
 
 static inline size_t round_up(size_t bytes)
@@ -111,6 +112,7 @@ static void run_add(void *context)
     Kernel *k = context;
     void *workspace = scratch(flash_backward_simd_workspace_bytes(&k->a.shape, 1));
     const size_t keys = (size_t)count_kv(&k->a.shape) * sizeof(float);
+    check_host_maps(&k->a);
     if (k->fresh) {
         memset(k->sums.dK, 0, keys);
         memset(k->sums.dV, 0, keys);

@@ -6,7 +6,8 @@
  * What counts is what they share with the real ones: when they run, and what memory they read,
  * write and add to.
  *
- * Interface: Kernel, kernel_work; uses_floats, uses_tensor, reads_pair; sizes; scratch.
+ * Interface: Kernel, kernel_work; uses_floats, uses_tensor, reads_pair; check_host_maps; sizes;
+ * scratch.
  */
 #ifndef PRETEND_KERNELS_H
 #define PRETEND_KERNELS_H
@@ -16,6 +17,7 @@
 
 #include "../../../03_flash_forward/library/cuda/block_resume.h"
 #include "flash_backward.h"
+#include "library/backward_library.h"
 #include "pretend_gpu.h"
 #include "tensor.h"
 
@@ -62,6 +64,16 @@ static inline void uses_tensor(PretendWork *work, const Tensor *t, PretendUse ho
         for (int64_t i = 0; i < t->shape[1]; i += run)
             pretend_uses(work, (char *)t->data + (size_t)tensor_offset(t, b, i, 0) * size,
                          (size_t)(run * row) * size, how);
+}
+
+/* A launch may look at the host's copies of the maps: they have to be there, and to be true. */
+static inline void check_host_maps(const AttnArgs *a)
+{
+    const AttnPositions maps[] = {a->positions_q, a->positions_k};
+    for (int m = 0; m < 2; m++)
+        if (!maps[m].host || memcmp(maps[m].host, maps[m].segments,
+                                    (size_t)maps[m].count * sizeof *maps[m].host) != 0)
+            pretend_problem("the host's copy of a position map is not what the device has");
 }
 
 /* Q, K, V, positions, mask. */

@@ -17,7 +17,7 @@
 #ifndef WINDOW_ROLLING_PLAN_CUH
 #define WINDOW_ROLLING_PLAN_CUH
 
-#include "decode_keys.cuh" /* visible_run */
+#include "row_mask.cuh"
 
 #define STRIPS 8         /* warps of a block */
 #define WIDEST 256       /* left + right: no strip visits more than Br / Bc + 2 tiles */
@@ -114,8 +114,8 @@ static __device__ __forceinline__ Advance find_advance(const AttnArgs &a)
     const int64_t apart = q->position - k->position;
     Advance by;
     by.rolls = q->stride == 1 && k->stride == 1;
-    by.first = clamp_to_int(apart - a.rule.left, -FAR, FAR);
-    by.last = clamp_to_int(apart + a.rule.right, -FAR, FAR);
+    by.first = plan::clamp_to_int(apart - a.rule.left, -FAR, FAR);
+    by.last = plan::clamp_to_int(apart + a.rule.right, -FAR, FAR);
     return by;
 }
 
@@ -133,9 +133,9 @@ static __device__ __forceinline__ void look(Sight<C> &sight, const AttnArgs &a, 
             last = min(by.last + i, Nk - 1);
         }
     } else if (i < a.shape.Nq) {
-        const VisibleRun run = visible_run(a.rule, attn_position(a.positions_q, i), *keys);
-        first = run.begin;
-        last = run.end - 1;
+        const int2 run = plan::seen_run(a.rule, *keys, attn_position(a.positions_q, i));
+        first = run.x;
+        last = run.y;
     }
     const bool none = last < first;
     StripKeys see;

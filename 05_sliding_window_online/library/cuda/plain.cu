@@ -22,6 +22,7 @@
 
 #include "alloc.h"
 #include "cuda/cuda_check.h"
+#include "library/backward_library.h"
 #include "window_cuda.h"
 
 /* --- copies ------------------------------------------------------------------------------------*/

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * state.c: what the CPU variants share: tile sizes from the size of fast memory, and the state
- * (O, lse) that block kernels resume from.
+ * tile_sizes.c: tile sizes from the size of fast memory, on the CPU and on the GPU.
  *
  * The paper divides a fast memory of M elements among four tiles of equal size, Q_i, K_j, V_j and
  * O_i, hence M / 4d rows each. Br is capped at d, so that the scores Br x Bc take no more than
@@ -10,11 +9,11 @@
  *
  * Interface:
  * - flash_tiles, flash_tiles_of, flash_fast_elements, flash_set_sram, flash_sram.
+ * - flash_sees_nothing (tiles.h).
  * - flash_set_smem_limit, flash_smem_limit, flash_smem_refuses, flash_smem_refused.
- * - flash_state_start, flash_state_store; flash_rows_start, flash_rows_store.
  */
+#include "attn_tiles.h"
 #include "flash_forward.h"
-#include "tensor.h"
 #include "tiles.h"
 
 static int64_t sram_elements = FLASH_SRAM_DEFAULT;
@@ -56,6 +55,12 @@ int64_t flash_fast_elements(const AttnShape *shape, int64_t M)
     return fast_memory_floats(flash_tiles(shape, M), shape->d);
 }
 
+int flash_sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j, int64_t cols)
+{
+    return attn_tile_class(args->rule, attn_range(args->positions_q, i, rows),
+                           attn_range(args->positions_k, j, cols)) == ATTN_TILE_SKIP;
+}
+
 void flash_set_smem_limit(int64_t bytes)
 {
     smem_limit = bytes;
@@ -78,46 +83,4 @@ int flash_smem_refuses(int64_t bytes)
 int64_t flash_smem_refused(void)
 {
     return smem_refused;
-}
-
-void flash_state_start(const AttnArgs *args, float *O_state)
-{
-    const AttnShape *n = &args->shape;
-    for (int64_t e = 0; e < n->B * n->Nq * n->H * n->d; e++)
-        O_state[e] = 0.0f;
-    for (int64_t e = 0; e < n->B * n->H * n->Nq; e++)
-        args->lse[e] = -INFINITY;
-}
-
-void flash_state_store(const AttnArgs *args, const float *O_state)
-{
-    const AttnShape *n = &args->shape;
-    for (int64_t b = 0; b < n->B; b++)
-        for (int64_t i = 0; i < n->Nq; i++)
-            for (int64_t h = 0; h < n->H; h++)
-                tensor_write_row(&args->O, b, i, h, O_state + ((b * n->Nq + i) * n->H + h) * n->d);
-}
-
-void flash_rows_start(const AttnArgs *args, float *O_state, FlashRows rows)
-{
-    const AttnShape *n = &args->shape;
-    flash_state_start(args, O_state);
-    for (int64_t row = 0; row < n->B * n->H * n->Nq; row++) {
-        rows.m[row] = -INFINITY;
-        rows.l[row] = rows.l_rest[row] = 0.0f;
-    }
-}
-
-/* The division that all blocks have put off. A row that saw nothing: O = 0. */
-void flash_rows_store(const AttnArgs *args, float *O_state, FlashRows rows)
-{
-    const AttnShape *n = &args->shape;
-    for (int64_t row = 0; row < n->B * n->Nq * n->H; row++) { /* [B][Nq][H], as O lies */
-        const int64_t b = row / (n->Nq * n->H), i = row / n->H % n->Nq, h = row % n->H;
-        const float l = rows.l[(b * n->H + h) * n->Nq + i];
-        const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
-        for (int64_t x = row * n->d; x < (row + 1) * n->d; x++)
-            O_state[x] *= inverse;
-    }
-    flash_state_store(args, O_state);
 }

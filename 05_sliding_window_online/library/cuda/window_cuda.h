@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * window_cuda.h: what the CUDA files of stage 05 share with each other, with the module and with
- * tests. All data pointers are device pointers; work is queued and nothing waits.
+ * window_cuda.h: what the CUDA files of stage 05's library share with each other, with the rungs,
+ * with the module and with tests. All data pointers are device pointers; work is queued and nothing
+ * waits.
  *
  * Interface:
  * - window_normalise_cuda, window_normalise_backward_cuda: the CPU's functions on the GPU.
  * - window_make_plain_cuda: what window_plain_run_cuda does before it calls the variant.
  * - window_contiguous: a tensor's shape without gaps.
+ * - window_tiles_run_cuda, window_tiles_add_cuda: visible tiles in float32, with every option.
+ * - window_mma_run_cuda, window_mma_add_cuda: visible tiles on tensor cores, weights that are P.
  * - window_rolling_cuda, window_rolling_tiles_cuda: the forward pass of narrow windows, 16 bits.
  * - window_online_smem_cuda: what a step of the online module needs.
  * - window_copy_cuda: a tensor into another one, of any dtype and strides.
@@ -15,6 +18,7 @@
 #ifndef WINDOW_CUDA_H
 #define WINDOW_CUDA_H
 
+#include "library/window_library.h"
 #include "sliding_window.h"
 
 #ifdef __cplusplus
@@ -40,6 +44,12 @@ Tensor window_contiguous(const Tensor *like, AttnDtype dtype, void *data);
 AttnStatus window_copy_cuda(const Tensor *to, const Tensor *from, void *stream);
 /* lse_dev [B][heads][N] */
 AttnStatus window_clear_empty_cuda(const float *lse_dev, const Tensor *t, void *stream);
+
+/* Without norm and temperature; the second of each pair adds its gradients to float32 sums. */
+AttnStatus window_tiles_run_cuda(const AttnArgs *plain);
+AttnStatus window_tiles_add_cuda(const AttnArgs *plain, struct FlashSums sums_dev);
+AttnStatus window_mma_run_cuda(const AttnArgs *plain);
+AttnStatus window_mma_add_cuda(const AttnArgs *plain, struct FlashSums sums_dev);
 
 /* ATTN_SKIP, and nothing queued: not a case for it (rolling_window.cu). */
 AttnStatus window_rolling_cuda(const AttnArgs *plain);

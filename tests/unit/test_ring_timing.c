@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_ring_job: rounds of a run. Results are those of the last round, which is timed; rounds to
+ * test_ring_timing: rounds of a run. Results are those of the last round, which is timed; rounds to
  * warm up come before it and are not; none finds what another has left; and a pass is timed from a
  * common start, whoever was late, to the end of the slowest rank.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_flash_undivided: the library resumes from a state that is not divided (FlashRows), and 16
+ * test_flash_unnormalised: the library resumes from a state that is not divided (FlashRows), and 16
  * blocks of keys are as good as one.
  *
  * - Every shard of a ring, three dtypes, random blocks in random order, 1 to 3 threads: within the
@@ -14,6 +14,7 @@
 #include "check/check.h"
 #include "flash_forward.h"
 #include "key_blocks.h"
+#include "library/flash_library.h"
 
 static float *state_new(const Case *c)
 {
@@ -34,7 +35,8 @@ static FlashRows rows_new(const Case *c)
     return rows;
 }
 
-static void attend_undivided(const Case *c, const KeySplit *split, float *O_state, FlashRows rows)
+static void attend_unnormalised(const Case *c, const KeySplit *split, float *O_state,
+                                FlashRows rows)
 {
     const size_t bytes = flash_simd_workspace_bytes(&c->args.shape, c->args.threads);
     void *workspace = workspace_alloc(bytes);
@@ -50,7 +52,7 @@ static void attend_undivided(const Case *c, const KeySplit *split, float *O_stat
     workspace_free(workspace);
 }
 
-TEST(test_undivided_states)
+TEST(test_unnormalised_states)
 {
     for (int n = 0; n < SHARD_COUNT; n++) {
         if (!shard_wanted(n))
@@ -69,11 +71,11 @@ TEST(test_undivided_states)
         for (int trial = 0; trial < 3; trial++) {
             const KeySplit split = split_random(s->Nk, 1 + 3 * trial);
             Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-            attend_undivided(c, &split, O_state, rows);
+            attend_unnormalised(c, &split, O_state, rows);
             check_outputs(&check, &oracle, NULL, &c->args, 0, 4);
             assert_true(check.pass);
         }
-        attend_undivided(c, &whole, O_state, rows);
+        attend_unnormalised(c, &whole, O_state, rows);
         memcpy(O, c->O.base, c->O.bytes);
         memcpy(lse, c->lse, lse_bytes);
         assert_int_equal(ATTN_OK, flash_forward_library_cpu(&c->args));
@@ -86,7 +88,7 @@ TEST(test_undivided_states)
 }
 
 /* As (O, lse) 16 blocks are twice as wrong as one. */
-TEST(test_undivided_states_lose_nothing)
+TEST(test_unnormalised_states_lose_nothing)
 {
     Case *c = case_new((AttnShape){1, 4, 4, 128, 256, 32}, ATTN_F32, LAYOUT_BSHD, 1);
     const KeySplit one = split_evenly(256, 1, 0), many = split_evenly(256, 16, 0);
@@ -95,9 +97,9 @@ TEST(test_undivided_states_lose_nothing)
     Oracle oracle;
     double once, again, rounded;
     assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
-    attend_undivided(c, &one, O_state, rows);
+    attend_unnormalised(c, &one, O_state, rows);
     once = largest_lse_error(c, &oracle);
-    attend_undivided(c, &many, O_state, rows);
+    attend_unnormalised(c, &many, O_state, rows);
     again = largest_lse_error(c, &oracle);
     flash_state_start(&c->args, O_state);
     for (int n = 0; n < many.count; n++) {
@@ -126,7 +128,7 @@ TEST(test_a_nonfinite_key_stays)
         c->args.rule = n / 8 ? (AttnRule){50, 0} : (AttnRule){-1, -1};
         case_set(&c->args.K, 0, 17 + n % 4 * 40, 1, 3, values[n / 4 % 2]);
         assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
-        attend_undivided(c, &split, O_state, rows);
+        attend_unnormalised(c, &split, O_state, rows);
         check_outputs(&check, &oracle, NULL, &c->args, 0, 4);
         assert_true(check.pass);
         oracle_free(&oracle);
@@ -137,6 +139,6 @@ TEST(test_a_nonfinite_key_stays)
 
 int main(void)
 {
-    return RUN_TESTS(test_undivided_states, test_undivided_states_lose_nothing,
+    return RUN_TESTS(test_unnormalised_states, test_unnormalised_states_lose_nothing,
                      test_a_nonfinite_key_stays);
 }

@@ -17,6 +17,7 @@
 
 #include "cuda/cuda_check.h"
 #include "io/philox.h"
+#include "library/window_library.h"
 #include "sliding_window.h"
 
 /* Index of a token within its sequence, and the sequence. */

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * hopper_tensor.cuh: tiles of tensors of any stride order and head dimension for the copy engine.
+ *
+ * The rungs describe a head as whole panels of 64 channels. Here d may be anything up to the D that
+ * the kernel was compiled for, and what lies behind the channels of a row belongs to somebody else,
+ * so d is a limit of its own: a panel is one copy, and the engine writes zeros for channels from d
+ * on, as it does for rows from N on. On the way back it leaves both out, but writes 16 bytes at a
+ * time: with d = 59 those of channels 56 to 63, so that d must be a multiple of 8.
+ *
+ * Interface:
+ * - copies_by_engine (host): can the engine read and write this tensor?
+ * - make_head_map (host): its tensor map. load_rows, store_rows_of_panel, store_rows_end: a tile.
+ * - write_smem: one word of a tile.
+ */
+#ifndef FLASH_FORWARD_HOPPER_TENSOR_CUH
+#define FLASH_FORWARD_HOPPER_TENSOR_CUH
+
+#include "cuda/hopper.cuh"
+
+/* The engine wants steps that are multiples of 16 bytes and less than 2^40; a step of 0 (the same
+ * row again and again) is left to others. */
+static bool copies_by_engine(const Tensor *t)
+{
+    const int64_t limit = (int64_t)1 << 39;
+    for (int n = 0; n < 3; n++)
+        if (t->shape[n] > 1 &&
+            (t->stride[n] % 8 != 0 || t->stride[n] <= 0 || t->stride[n] >= limit))
+            return false;
+    return (uintptr_t)t->data % 16 == 0 && t->shape[1] < 1 << 29;
+}
+
+/* cuTensorMapEncodeTiled for tiles of 64 channels, `heads` heads and `rows` rows, which come in
+ * this order. Dimensions, innermost first: channel, head, row, batch. Nobody steps in a dimension
+ * of size 1. */
+static AttnStatus make_head_map(CUtensorMap *map, const Tensor *t, int heads, int rows)
+{
+    const cuuint64_t sizes[4] = {(cuuint64_t)t->shape[3], (cuuint64_t)t->shape[2],
+                                 (cuuint64_t)t->shape[1], (cuuint64_t)t->shape[0]};
+    const cuuint64_t bytes[3] = {t->shape[2] > 1 ? (cuuint64_t)t->stride[2] * 2 : 16,
+                                 t->shape[1] > 1 ? (cuuint64_t)t->stride[1] * 2 : 16,
+                                 t->shape[0] > 1 ? (cuuint64_t)t->stride[0] * 2 : 16};
+    const cuuint32_t box[4] = {PANEL, (cuuint32_t)heads, (cuuint32_t)rows, 1};
+    const cuuint32_t steps[4] = {1, 1, 1, 1};
+    EncodeTiled encode = NULL;
+    const AttnStatus status = find_encoder(&encode);
+    if (status != ATTN_OK)
+        return status;
+    const CUresult error = encode(
+        map,
+        t->dtype == ATTN_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        4, t->data, sizes, bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (error != CUDA_SUCCESS) {
+        fprintf(stderr, "cuTensorMapEncodeTiled: error %d\n", (int)error);
+        return ATTN_CUDA_ERROR;
+    }
+    return ATTN_OK;
+}
+
+/* cp.async.bulk.tensor, global to shared memory: all PANELS panels of a tile from row n of head h,
+ * batch b. Their bytes count on `barrier`, zeros too. */
+template <int PANELS>
+static __device__ __forceinline__ void load_rows(uint32_t to_smem, int panel_bytes,
+                                                 const CUtensorMap *map, int b, int h, int n,
+                                                 uint32_t barrier)
+{
+#pragma unroll
+    for (int panel = 0; panel < PANELS; panel++)
+        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                     "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to_smem + panel * panel_bytes),
+                     "l"(map), "r"(barrier), "r"(panel * PANEL), "r"(h), "r"(n), "r"(b)
+                     : "memory");
+}
+
+/* cp.async.bulk.tensor, shared to global memory: one panel. Rows from N and channels from d (a
+ * multiple of 8) on are left out. store_rows_end must follow the last one. */
+static __device__ __forceinline__ void
+store_rows_of_panel(uint32_t from_smem, int panel, const CUtensorMap *map, int b, int h, int n)
+{
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group "
+                 "[%1, {%2, %3, %4, %5}], [%0];" ::"r"(from_smem),
+                 "l"(map), "r"(panel * PANEL), "r"(h), "r"(n), "r"(b)
+                 : "memory");
+}
+
+/* cp.async.bulk.commit_group: store_tiles_read can wait for them. */
+static __device__ __forceinline__ void store_rows_end(void)
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* st.shared */
+static __device__ __forceinline__ void write_smem(uint32_t to, uint32_t word)
+{
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+
+#endif

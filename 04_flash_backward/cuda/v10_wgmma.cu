@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * v10_wgmma: the five products by wgmma, tiles by the copy engine.
+ *
+ * v9 spends its registers twice: on dK and dV, and on the fragments of Q, dO, K and V: mma
+ * reads registers only. wgmma reads them from shared memory, and a warpgroup has 64 keys. What v3
+ * found still holds: with the scores transposed, P^T and dS^T are where the next product wants its
+ * left factor. Only dS has to be seen by the other warpgroup, for dQ: stmatrix puts it into shared
+ * memory, with the queries in a row, and wgmma reads it and K by column.
+ *
+ * One thing after another: thread 0 asks for the next tile, all wait for this one, S and dP, the
+ * exponentials, __syncthreads, dV, dK and dQ, red.global, __syncthreads.
+ *
+ * Prediction (H200, bf16, N = 16384, full): the products take 2560 clocks a tile, the exponentials
+ * 1024 (d = 64) and 512, and nothing but the other warpgroup hides them: 400 TFLOP/s at d = 64,
+ * 430 at d = 128 (v9: 334, 308).
+ *
+ * Interface:
+ * - flash_backward_v10_wgmma, flash_backward_tiles_v10_wgmma: f16 and bf16, d = 64 and 128.
+ */
+#include "wgmma_keys.cuh"
+
+using namespace rung;
+
+template <typename T, class C>
+static __global__ void __launch_bounds__(CONSUMER_THREADS, 1)
+    wgmma_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass,
+                 const __grid_constant__ KeyMaps maps)
+{
+    extern __shared__ __align__(1024) unsigned char smem_bytes[];
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), Nq = (int)a.shape.Nq;
+    const Plain plain = plain_of(a);
+    const KeyBlock block = block_of_keys(a, C::Bc);
+    const int j = block.j0 + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; /* this lane's key */
+    const uint32_t my_K = smem + C::K + warpgroup * C::BOX, my_V = my_K + C::V - C::K;
+    KeyWalk walk = start_walk<C>(block, plain);
+    auto load_rows = [&](const KeyWalk &of, int stage) {
+        load_Q<C>(maps, block, of, stats_of_head(a, pass, block.b, of.h), Nq, smem, stage);
+        load_dO<C>(maps, block, of, smem, stage);
+    };
+    if (threadIdx.x == 0) {
+        start_barriers<C>(smem);
+        load_keys<C>(maps, block, smem);
+        if (walk.count > 0)
+            load_rows(walk, 0);
+    }
+    __syncthreads();
+    barrier_wait(smem + C::KV_FULL, 0, WAIT_K);
+    float dK[C::D / 8][4], dV[C::D / 8][4];
+    start_sums<C>(dK, dV);
+#pragma unroll 1
+    for (int tile = 0; tile < walk.count; tile++) {
+        const int stage = tile % 2, parity = tile / 2 % 2;
+        const uint32_t Q = smem + C::Q + stage * C::ROWS_BYTES, dO = Q + C::dO - C::Q;
+        const float2 *stats = (const float2 *)(smem_bytes + C::STATS + stage * C::STATS_BYTES);
+        float S[C::Br / 8][4], dP[C::Br / 8][4], dQ[8][4];
+        uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4];
+        const KeyWalk now = walk;
+        next_tile<C>(walk);
+        if (threadIdx.x == 0 && tile + 1 < walk.count)
+            load_rows(walk, 1 - stage);
+        barrier_wait(smem + C::Q_FULL + 8 * stage, parity, WAIT_Q);
+        barrier_wait(smem + C::dO_FULL + 8 * stage, parity, WAIT_dO);
+        clear_unseen_rows<C>(smem_bytes + (Q - smem), plain, now.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + (dO - smem), plain, now.i0, Nq);
+        wgmma_begin();
+        multiply_rows<T, C>(S, my_K, Q);
+        multiply_rows<T, C>(dP, my_V, dO);
+        wgmma_wait<1>(S);
+        if (!sees_all<C>(plain, now.i0, block.j0))
+            hide_pairs<C>(S, plain, now.i0, j);
+        exponentiate<C>(S, stats, a.scale * LOG2E);
+        wgmma_wait<0>(dP);
+        multiply_by_P<C>(dP, S, stats);
+        round_factor<T, C>(P_factor, S);
+        round_factor<T, C>(dS_factor, dP);
+        store_dS<C>(smem + C::dS, dS_factor, warpgroup);
+        fence_for_tma();
+        __syncthreads(); /* dS is there */
+        wgmma_begin();
+        add_product<T, C>(dV, P_factor, dO);
+        multiply_dS_K<T, C>(dQ, smem + C::dS, smem + C::K, warpgroup);
+        add_product<T, C>(dK, dS_factor, Q);
+        wgmma_wait<1>(dQ);
+        add_dQ(dQ_square<C>(a, pass, block.b, now, warpgroup), dQ);
+        wgmma_wait<0>(dK);
+        wgmma_wait<0>(dV);
+        __syncthreads(); /* the stage and dS are free */
+    }
+    store_gradients<T, C>(dK, dV, a.scale, maps, block, plain.Nk, smem_bytes, warpgroup);
+}
+
+template <typename T, int D> struct LaunchV10 {
+    static AttnStatus run(const AttnArgs *a, const Pass &pass)
+    {
+        typedef KeyTile<D> C;
+        return launch_keys<T, C>(wgmma_kernel<T, C>, a, pass, CONSUMER_THREADS);
+    }
+};
+
+FlashTiles flash_backward_tiles_v10_wgmma(const AttnArgs *a)
+{
+    return flash_tiles_of(&a->shape, a->shape.d == 64 ? 128 : 64, 128);
+}
+
+AttnStatus flash_backward_v10_wgmma(const AttnArgs *a)
+{
+    return run_on_hopper<LaunchV10>(a);
+}

@@ -1,0 +1,509 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * wgmma_keys.cuh: what the Hopper rungs share: 64 keys of a warpgroup, and the tiles of queries
+ * that they meet. Who loads, who waits for whom and in which order is what the rungs are about, and
+ * stands in their own files.
+ *
+ * A block has 128 keys, 64 for each of two warpgroups ("consumers"). The five products, for the
+ * keys of a warpgroup and Br queries, [rows x columns]:
+ *
+ *     S^T  = K Q^T      [64 x Br]   both factors from shared memory
+ *     dP^T = V dO^T     [64 x Br]   both factors from shared memory
+ *     dV  += P^T dO     [64 x d]    P^T is where S^T was: in registers, as left factor
+ *     dK  += dS^T Q     [64 x d]    dS^T from registers, too
+ *     dQ   = dS K       [64 x 64]   over the keys of both warpgroups: dS goes through shared memory
+ *
+ * dQ of a tile is Br x d = 128 x 64 or 64 x 128: two squares, one for each warpgroup. Squares are
+ * what the sums of dQ are made of in global memory: [B][H][Nq / 64][4 warps][d / 64][8][32 lanes]
+ * [4], the order of the accumulators.
+ *
+ * The budget, for d = 64 and 128 alike:
+ *
+ *     registers of a consumer   S 64, dP 64, dK 32, dV 32       S 32, dP 32, dK 64, dV 64
+ *                               = 192 of 240; P, dS and dQ take the place of S and dP
+ *     shared memory, KiB        K 16, V 16, Q 2 x 16, dO 2 x 16     K 32, V 32, Q 2 x 16, dO 2 x 16
+ *                               dS 2 x 32, stats 2                  dS 2 x 16, stats 1
+ *                               = 162                               = 161 of 227
+ *
+ * so Br is 128 at d = 64, and 64 at d = 128: a tile has 2560 clocks of products in both.
+ *
+ * Interface:
+ * - KeyTile: the constants of one kernel, and where things lie in shared memory.
+ * - KeyMaps, launch_keys (host): tensor maps; one block for each 128 keys. run_on_hopper (host): is
+ *   it a case for these kernels?
+ * - KeyWalk, start_walk, next_tile: the tiles of queries of a block. sees_all.
+ * - load_keys, load_Q, load_dO: orders to the copy engine. clear_unseen_rows.
+ * - start_barriers, tell, produce: the mbarriers, and all that a producer does (from v11 on).
+ * - multiply_rows, add_product, multiply_dS_K: the products, each a group.
+ * - hide_pairs, exponentiate, multiply_by_P, round_factor, store_dS: between the products.
+ * - dQ_square, add_dQ: to global memory. store_gradients: the end of a block.
+ */
+#ifndef FLASH_BACKWARD_WGMMA_KEYS_CUH
+#define FLASH_BACKWARD_WGMMA_KEYS_CUH
+
+#include "cuda/hopper_sums.cuh"
+#include "hopper_backward.h"
+#include "plain.cuh"
+
+namespace rung
+{
+
+#define CONSUMER_THREADS 256
+#define CONSUMERS_MEET   3 /* a named barrier of both warpgroups; 1 and 2 are their own */
+/* From v11 on: warpgroups 0 and 1 compute, the third loads. Registers a thread, of 65,536. */
+#define PRODUCER           2
+#define PRODUCER_REGISTERS 24
+#define CONSUMER_REGISTERS 240
+
+/* Where a wait has no end, the message of hopper.cuh says V for dO and K for dS. */
+static const HopperWait WAIT_dO = WAIT_V, WAIT_FREE_dO = WAIT_FREE_V;
+static const HopperWait WAIT_dS = WAIT_K, WAIT_FREE_dS = WAIT_FREE_K;
+
+template <int D_> struct KeyTile {
+    static const int D = D_, Br = D == 64 ? 128 : 64, Bc = 128, STAGES = 2;
+    static const int BOX = 64 * D * 2;           /* bytes of 64 rows: what a tensor map moves */
+    static const int PANEL_BYTES = 64 * 128;     /* of a box of K or V */
+    static const int ROW_PANEL_BYTES = Br * 128; /* of a tile of Q or dO */
+    static const int ROWS_BYTES = Br * D * 2, STATS_BYTES = Br * 8;
+    static const int dS_PANEL_BYTES = Bc * 128, dS_BYTES = Bc * Br * 2; /* [Br / 64][Bc][64] */
+    static const int K = 0, V = K + 2 * BOX, Q = V + 2 * BOX, dO = Q + STAGES * ROWS_BYTES;
+    static const int dS = dO + STAGES * ROWS_BYTES, STATS = dS + 2 * dS_BYTES;
+    static const int KV_FULL = STATS + STAGES * STATS_BYTES;
+    static const int Q_FULL = KV_FULL + 8, dO_FULL = Q_FULL + 8 * STAGES;
+    static const int Q_FREE = dO_FULL + 8 * STAGES, dO_FREE = Q_FREE + 8 * STAGES;
+    static const int dS_FULL = dO_FREE + 8 * STAGES, dS_FREE = dS_FULL + 8 * 2; /* from v12 on */
+    static const int ALL = dS_FREE + 8 * 2;
+    static_assert(ALL <= 227 * 1024, "tiles do not fit");
+};
+
+/* --- host --------------------------------------------------------------------------------------*/
+
+struct KeyMaps {
+    CUtensorMap Q, K, V, dO, dK, dV; /* boxes of 64 rows */
+};
+
+static AttnStatus make_key_maps(KeyMaps *maps, const AttnArgs *a)
+{
+    const Tensor *tensors[6] = {&a->Q, &a->K, &a->V, &a->dO, &a->dK, &a->dV};
+    CUtensorMap *map[6] = {&maps->Q, &maps->K, &maps->V, &maps->dO, &maps->dK, &maps->dV};
+    AttnStatus status = ATTN_OK;
+    for (int t = 0; t < 6 && status == ATTN_OK; t++)
+        status = make_tile_map(map[t], tensors[t], 64);
+    return status;
+}
+
+/* sm_90a code runs on no other GPU than one of compute capability 9.0. */
+static bool hopper_is_here(void)
+{
+    int device = 0, major = 0, minor = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) ==
+               cudaSuccess &&
+           major == 9 && minor == 0;
+}
+
+/* dQ = scale * dQ_sum, rounded. A thread has four lanes' floats of one 16 x 8 tile: eight channels
+ * of rows g and g + 8; eight neighbouring threads have 64 channels. */
+template <typename T, int D>
+static __global__ void __launch_bounds__(256)
+    squares_kernel(const __grid_constant__ AttnArgs a, const float *dQ_sum, int Tr)
+{
+    const int64_t item = blockIdx.x * (int64_t)256 + threadIdx.x;
+    const int n = item % 8, g = item / 8 % 8, square = item / 64 % (D / 64);
+    const int warp = item / D % 4, i = (int)(item / (4 * D) % Tr) * 64 + warp * 16 + g;
+    const int64_t head = item / (4 * D) / Tr, H = a.shape.H;
+    if (head >= a.shape.B * H)
+        return;
+    const float *from = dQ_sum + ((item / 64 * 8 + n) * 8 + g) * 16;
+    uint32_t low[4], high[4]; /* of rows g and g + 8 */
+#pragma unroll
+    for (int t = 0; t < 4; t++) {
+        const float4 lane = *reinterpret_cast<const float4 *>(from + 4 * t);
+        low[t] = pack2<T>(lane.x * a.scale, lane.y * a.scale);
+        high[t] = pack2<T>(lane.z * a.scale, lane.w * a.scale);
+    }
+    T *row = (T *)a.dQ.data + tensor_offset(&a.dQ, head / H, i, head % H) + square * 64 + n * 8;
+    if (i < a.shape.Nq)
+        *reinterpret_cast<uint4 *>(row) = make_uint4(low[0], low[1], low[2], low[3]);
+    if (i + 8 < a.shape.Nq)
+        *reinterpret_cast<uint4 *>(row + 8 * a.dQ.stride[1]) =
+            make_uint4(high[0], high[1], high[2], high[3]);
+}
+
+/* kernel<<<blocks, threads>>>(a, pass, maps), one block for each Bc keys, and then dQ. */
+template <typename T, class C, class Kernel>
+static AttnStatus launch_keys(Kernel *kernel, const AttnArgs *a, const Pass &pass, int threads)
+{
+    KeyMaps maps;
+    const cudaStream_t stream = (cudaStream_t)a->stream;
+    const int Tr = divide_up((int)a->shape.Nq, 64);
+    const int64_t items = a->shape.B * a->shape.H * Tr * (4 * C::D);
+    AttnStatus status = reserve_smem((const void *)kernel, C::ALL);
+    if (status == ATTN_OK)
+        status = make_key_maps(&maps, a);
+    if (status == ATTN_OK)
+        status = launch_is_done(0, NULL);
+    if (status != ATTN_OK)
+        return status;
+    const unsigned blocks =
+        (unsigned)(a->shape.B * a->shape.Hkv * divide_up((int)a->shape.Nk, C::Bc));
+    kernel<<<blocks, threads, C::ALL, stream>>>(*a, pass, maps);
+    CUDA_TRY_LAUNCH();
+    status = launch_is_done(stream, "a Hopper kernel");
+    if (status != ATTN_OK)
+        return status;
+    squares_kernel<T, C::D>
+        <<<(unsigned)((items + 255) / 256), 256, 0, stream>>>(*a, pass.dQ_sum, Tr);
+    CUDA_TRY_LAUNCH();
+    return ATTN_OK;
+}
+
+template <template <typename, int> class Launch> static AttnStatus run_on_hopper(const AttnArgs *a)
+{
+    return hopper_is_here() ? run_pass(a, run_16_bit<Launch>, true) : ATTN_SKIP;
+}
+
+/* --- the tiles of queries that a block visits --------------------------------------------------*/
+
+/* Tile number 0 ... count - 1 of a block: queries i0 ... of head h. One head of the group after
+ * another. */
+struct KeyWalk {
+    int i0, h, first, end, count;
+};
+
+template <class C>
+static __device__ __forceinline__ KeyWalk start_walk(const KeyBlock &block, const Plain &plain)
+{
+    const Rows rows = rows_that_see(plain, block.j0, C::Bc);
+    KeyWalk walk;
+    walk.i0 = walk.first = rows.begin / C::Br * C::Br;
+    walk.end = rows.end;
+    walk.h = block.h_kv * block.group;
+    walk.count = rows.begin < rows.end ? block.group * divide_up(rows.end - walk.first, C::Br) : 0;
+    return walk;
+}
+
+template <class C> static __device__ __forceinline__ void next_tile(KeyWalk &walk)
+{
+    walk.i0 += C::Br;
+    if (walk.i0 >= walk.end) {
+        walk.i0 = walk.first;
+        walk.h++;
+    }
+}
+
+/* Do all queries of the tile see all keys of the block? */
+template <class C>
+static __device__ __forceinline__ bool sees_all(const Plain &plain, int i0, int j0)
+{
+    return j0 - (i0 + C::Br - 1) >= plain.low && j0 + C::Bc - 1 - i0 <= plain.high &&
+           j0 + C::Bc <= plain.Nk && i0 + C::Br <= plain.end_row;
+}
+
+/* --- orders to the copy engine, by one thread --------------------------------------------------*/
+
+/* K and V: 64 keys of each consumer. */
+template <class C>
+static __device__ __forceinline__ void load_keys(const KeyMaps &maps, const KeyBlock &block,
+                                                 uint32_t smem)
+{
+    barrier_expect(smem + C::KV_FULL, 4 * C::BOX);
+    for (int half = 0; half < 2; half++) {
+        load_tile(smem + C::K + half * C::BOX, &maps.K, block.b, block.h_kv, block.j0 + half * 64,
+                  smem + C::KV_FULL);
+        load_tile(smem + C::V + half * C::BOX, &maps.V, block.b, block.h_kv, block.j0 + half * 64,
+                  smem + C::KV_FULL);
+    }
+}
+
+/* Q and its stats. stats: of the head. Stats end with 64 queries; a tile of 128 may have to take
+ * its first half twice: queries past the end are hidden. */
+template <class C>
+static __device__ __forceinline__ void load_Q(const KeyMaps &maps, const KeyBlock &block,
+                                              const KeyWalk &walk, const float2 *stats, int Nq,
+                                              uint32_t smem, int stage)
+{
+    const uint32_t barrier = smem + C::Q_FULL + 8 * stage;
+    barrier_expect(barrier, C::ROWS_BYTES + C::STATS_BYTES);
+    for (int n = 0; n < C::Br; n += 64) {
+        const int i = walk.i0 + n;
+        load_tile(smem + C::Q + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.Q, block.b, walk.h,
+                  i, barrier);
+        load_bytes(smem + C::STATS + stage * C::STATS_BYTES + n * 8, stats + (i < Nq ? i : walk.i0),
+                   64 * 8, barrier);
+    }
+}
+
+template <class C>
+static __device__ __forceinline__ void load_dO(const KeyMaps &maps, const KeyBlock &block,
+                                               const KeyWalk &walk, uint32_t smem, int stage)
+{
+    const uint32_t barrier = smem + C::dO_FULL + 8 * stage;
+    barrier_expect(barrier, C::ROWS_BYTES);
+    for (int n = 0; n < C::Br; n += 64)
+        load_tile(smem + C::dO + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.dO, block.b, walk.h,
+                  walk.i0 + n, barrier);
+}
+
+/* By one thread: a stage is free, and a dS full, when each warp of the consumers has said so. */
+template <class C> static __device__ __forceinline__ void start_barriers(uint32_t smem)
+{
+    barrier_init(smem + C::KV_FULL, 1);
+    for (int stage = 0; stage < C::STAGES; stage++) {
+        barrier_init(smem + C::Q_FULL + 8 * stage, 1);
+        barrier_init(smem + C::dO_FULL + 8 * stage, 1);
+        barrier_init(smem + C::Q_FREE + 8 * stage, CONSUMER_THREADS / 32);
+        barrier_init(smem + C::dO_FREE + 8 * stage, CONSUMER_THREADS / 32);
+        barrier_init(smem + C::dS_FULL + 8 * stage, CONSUMER_THREADS / 32);
+        barrier_init(smem + C::dS_FREE + 8 * stage, CONSUMER_THREADS / 32);
+    }
+    barrier_init_done();
+}
+
+/* By each warp of the consumers: it reads a stage no more, or it has written its part of dS. Lane 0
+ * speaks for all 32, so before it stands something that all lanes meet at: a named barrier behind
+ * the last read of stats, wgmma_wait behind the products, __syncwarp in publish_dS. */
+static __device__ __forceinline__ void tell(uint32_t barrier)
+{
+    if (threadIdx.x % 32 == 0)
+        barrier_arrive(barrier);
+}
+
+/* By the producer: all tiles, each as soon as its stage is free. */
+template <class C>
+static __device__ __forceinline__ void produce(const AttnArgs &a, const Pass &pass,
+                                               const KeyMaps &maps, const KeyBlock &block,
+                                               KeyWalk walk, uint32_t smem)
+{
+    load_keys<C>(maps, block, smem);
+#pragma unroll 1
+    for (int tile = 0; tile < walk.count; tile++) {
+        const int stage = tile % 2, before = tile / 2 % 2 ^ 1;
+        barrier_wait(smem + C::Q_FREE + 8 * stage, before, WAIT_FREE_Q);
+        load_Q<C>(maps, block, walk, stats_of_head(a, pass, block.b, walk.h), (int)a.shape.Nq, smem,
+                  stage);
+        barrier_wait(smem + C::dO_FREE + 8 * stage, before, WAIT_FREE_dO);
+        load_dO<C>(maps, block, walk, smem, stage);
+        next_tile<C>(walk);
+    }
+}
+
+/* By each warpgroup for itself, so that none has to wait for the other. Queries that see no key may
+ * hold anything, and 0 * NaN is NaN: their rows of a tile of Q or dO become zeros. */
+template <class C>
+static __device__ __forceinline__ void clear_unseen_rows(unsigned char *tile, const Plain &plain,
+                                                         int i0, int Nq)
+{
+    if (i0 >= plain.first_row && min(i0 + C::Br, Nq) <= plain.end_row)
+        return;
+    for (int chunk = threadIdx.x % 128; chunk < C::ROWS_BYTES / 16; chunk += 128) {
+        const int i = i0 + chunk / 8 % C::Br;
+        if (i < plain.first_row || i >= plain.end_row)
+            *reinterpret_cast<uint4 *>(tile + chunk * 16) = make_uint4(0, 0, 0, 0);
+    }
+    fence_for_tma();
+    threads_sync(1 + threadIdx.x / 128, 128);
+}
+
+/* --- the products ------------------------------------------------------------------------------*/
+
+/* Issues S^T = K Q^T or dP^T = V dO^T. keys: the warpgroup's box of K or V. */
+template <typename T, class C>
+static __device__ __forceinline__ void multiply_rows(float (&S)[C::Br / 8][4], uint32_t keys,
+                                                     uint32_t rows)
+{
+    const uint64_t A = tile_descriptor(keys, C::PANEL_BYTES);
+    const uint64_t B = tile_descriptor(rows, C::ROW_PANEL_BYTES);
+    multiply_smem<T, 0>(S, A, B);
+#pragma unroll
+    for (int k = 1; k < C::D / 16; k++)
+        multiply_smem<T, 1>(S, A + row_tile_step(k, C::PANEL_BYTES),
+                            B + row_tile_step(k, C::ROW_PANEL_BYTES));
+    wgmma_commit();
+}
+
+/* Issues dV += P^T dO or dK += dS^T Q. */
+template <typename T, class C>
+static __device__ __forceinline__ void
+add_product(float (&sum)[C::D / 8][4], const uint32_t (&factor)[C::Br / 16][4], uint32_t rows)
+{
+    const uint64_t B = tile_descriptor(rows, C::ROW_PANEL_BYTES);
+#pragma unroll
+    for (int k = 0; k < C::Br / 16; k++)
+        multiply_registers<T>(sum, factor[k], B + key_tile_step(k));
+    wgmma_commit();
+}
+
+/* Issues this warpgroup's square of dQ = dS K. dS, K: of the block. */
+template <typename T, class C>
+static __device__ __forceinline__ void multiply_dS_K(float (&dQ)[8][4], uint32_t dS, uint32_t K,
+                                                     int warpgroup)
+{
+    const uint64_t A =
+        tile_descriptor(dS + (C::D == 64 ? warpgroup * C::dS_PANEL_BYTES : 0), C::dS_PANEL_BYTES);
+    const uint64_t B =
+        tile_descriptor(K + (C::D == 64 ? 0 : warpgroup * C::PANEL_BYTES), C::PANEL_BYTES);
+    multiply_turned<T, 0>(dQ, A, B);
+#pragma unroll
+    for (int k = 1; k < C::Bc / 16; k++)
+        multiply_turned<T, 1>(dQ, A + key_tile_step(k),
+                              B + (k / 4 * (C::BOX >> 4)) + key_tile_step(k % 4));
+    wgmma_commit();
+}
+
+/* --- between the products ----------------------------------------------------------------------*/
+
+/* Scores of pairs that are not seen become -inf. j: the lane's first key; the other is j + 8. */
+template <class C>
+static __device__ __forceinline__ void hide_pairs(float (&S)[C::Br / 8][4], const Plain &plain,
+                                                  int i0, int j)
+{
+    const int query = i0 + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        /* 8 n + x, which the compiler knows, against two limits, which it does not. */
+        const int key = j + 8 * e;
+        const int first = key < plain.Nk ? max(key - plain.high, plain.first_row) - query : C::Br;
+        const int last = min(key - plain.low, plain.end_row - 1) - query;
+#pragma unroll
+        for (int n = 0; n < C::Br / 8; n++)
+#pragma unroll
+            for (int x = 0; x < 2; x++)
+                if (8 * n + x < first || 8 * n + x > last)
+                    S[n][2 * e + x] = -INFINITY;
+    }
+}
+
+/* P^T = 2^(scale_log2 S^T - lse). stats: of the tile. */
+template <class C>
+static __device__ __forceinline__ void exponentiate(float (&S)[C::Br / 8][4], const float2 *stats,
+                                                    float scale_log2)
+{
+    const int t = threadIdx.x % 4;
+#pragma unroll
+    for (int n = 0; n < C::Br / 8; n++) {
+        /* x, y: lse and delta of query 2t; z, w: of 2t + 1 */
+        const float4 pair = *reinterpret_cast<const float4 *>(stats + n * 8 + 2 * t);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            S[n][e] = exp2_sfu(fmaf(S[n][e], scale_log2, e % 2 ? -pair.z : -pair.x));
+    }
+}
+
+/* dS^T = P^T (dP^T - delta) */
+template <class C>
+static __device__ __forceinline__ void
+multiply_by_P(float (&dP)[C::Br / 8][4], const float (&P)[C::Br / 8][4], const float2 *stats)
+{
+    const int t = threadIdx.x % 4;
+#pragma unroll
+    for (int n = 0; n < C::Br / 8; n++) {
+        const float4 pair = *reinterpret_cast<const float4 *>(stats + n * 8 + 2 * t);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            dP[n][e] = P[n][e] * (dP[n][e] - (e % 2 ? pair.w : pair.y));
+    }
+}
+
+/* P^T or dS^T as the left factor of the next product: two column tiles are one tile of A. */
+template <typename T, class C>
+static __device__ __forceinline__ void round_factor(uint32_t (&A)[C::Br / 16][4],
+                                                    const float (&sum)[C::Br / 8][4])
+{
+#pragma unroll
+    for (int k = 0; k < C::Br / 16; k++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            A[k][e] = pack2<T>(sum[2 * k + e / 2][e % 2 * 2], sum[2 * k + e / 2][e % 2 * 2 + 1]);
+}
+
+/* dS^T of this warpgroup's keys to the tile at dS: a lane names row lane % 16 of its warp's 16
+ * keys, and the chunk of eight queries that is to stand there. */
+template <class C>
+static __device__ __forceinline__ void store_dS(uint32_t dS, const uint32_t (&A)[C::Br / 16][4],
+                                                int warpgroup)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    const uint32_t row = dS + (64 * warpgroup + 16 * warp + lane % 16) * 128;
+#pragma unroll
+    for (int k = 0; k < C::Br / 16; k++)
+        store_matrices(row + k / 4 * C::dS_PANEL_BYTES + ((k % 4 * 2 + lane / 16) ^ lane % 8) * 16,
+                       A[k]);
+}
+
+/* --- to global memory --------------------------------------------------------------------------*/
+
+/* Where this warp's 16 x 64 floats of dQ are added up, or NULL: no such queries (Br = 128). */
+template <class C>
+static __device__ __forceinline__ float *dQ_square(const AttnArgs &a, const Pass &pass, int b,
+                                                   const KeyWalk &walk, int warpgroup)
+{
+    const int i = walk.i0 / 64 + (C::D == 64 ? warpgroup : 0), warp = threadIdx.x % 128 / 32;
+    const int Tr = divide_up((int)a.shape.Nq, 64);
+    const int64_t tile = (int64_t)(b * (int)a.shape.H + walk.h) * Tr + i;
+    const int square = warp * (C::D / 64) + (C::D == 64 ? 0 : warpgroup);
+    return i < Tr ? pass.dQ_sum + tile * (64 * C::D) + square * (16 * 64) : NULL;
+}
+
+/* By red.global, from registers. */
+static __device__ __forceinline__ void add_dQ(float *to, const float (&dQ)[8][4])
+{
+    if (to)
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+            add_4(to + (n * 32 + threadIdx.x % 32) * 4, dQ[n]);
+}
+
+template <class C>
+static __device__ __forceinline__ void start_sums(float (&dK)[C::D / 8][4],
+                                                  float (&dV)[C::D / 8][4])
+{
+#pragma unroll
+    for (int n = 0; n < C::D / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            dK[n][e] = dV[n][e] = 0.0f;
+}
+
+/* 64 keys of dK or dV, times factor, to `box` in shared memory. */
+template <typename T, class C>
+static __device__ __forceinline__ void round_keys(const float (&sum)[C::D / 8][4], float factor,
+                                                  unsigned char *box)
+{
+    const int warp = threadIdx.x % 128 / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+#pragma unroll
+        for (int n = 0; n < C::D / 8; n++) /* chunk n % 8 of panel n / 8, swizzled */
+            *reinterpret_cast<uint32_t *>(
+                box + n / 8 * C::PANEL_BYTES + (16 * warp + g + 8 * e) * 128 + (n % 8 ^ g) * 16 +
+                t * 4) = pack2<T>(sum[n][2 * e] * factor, sum[n][2 * e + 1] * factor);
+}
+
+/* dK and dV of this warpgroup's keys, through the place of K and V, which all consumers have
+ * read. Rows past the end are left out. */
+template <typename T, class C>
+static __device__ __forceinline__ void store_gradients(const float (&dK)[C::D / 8][4],
+                                                       const float (&dV)[C::D / 8][4], float scale,
+                                                       const KeyMaps &maps, const KeyBlock &block,
+                                                       int Nk, unsigned char *smem, int warpgroup)
+{
+    unsigned char *K = smem + C::K + warpgroup * C::BOX, *V = smem + C::V + warpgroup * C::BOX;
+    const int j = block.j0 + 64 * warpgroup;
+    threads_sync(CONSUMERS_MEET, CONSUMER_THREADS);
+    round_keys<T, C>(dK, scale, K);
+    round_keys<T, C>(dV, 1.0f, V);
+    fence_for_tma();
+    threads_sync(1 + warpgroup, 128);
+    if (threadIdx.x % 128 == 0 && j < Nk) {
+        store_tile((uint32_t)__cvta_generic_to_shared(K), &maps.dK, block.b, block.h_kv, j);
+        store_tile((uint32_t)__cvta_generic_to_shared(V), &maps.dV, block.b, block.h_kv, j);
+        store_tiles_read(); /* a block may not end before */
+    }
+}
+
+} // namespace rung
+
+#endif

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_hopper_gradients_gpu: the library's Hopper gradients (hopper_gradients.cu) by their own
+ * name. The tests of the library judge whatever kernel it takes; these do not pass because it took
+ * another one.
+ *
+ * - Lengths around the tiles, d = 64, 128 and 256, masks by positions, GQA, three stride orders:
+ *   within the oracle's bound, gaps untouched.
+ * - They take plain cases, and refuse what they cannot do.
+ *
+ *     test_hopper_gradients_gpu          all of it
+ *     test_hopper_gradients_gpu small    few cases: for compute-sanitizer
+ *
+ * Exit status: 0 right, 1 wrong, 77 no GPU of compute capability 9.0, or no code for one.
+ */
+#include "gradient_device.h"
+
+#include "attn_config.h"
+#include "check/check.h"
+
+#ifdef HAVE_SM90A
+static int small; /* 1: run under a sanitizer */
+
+/* The gradients of c, into its tensors. */
+static AttnStatus run(Case *c)
+{
+    const Storage *host[] = {&c->dQ, &c->dK, &c->dV};
+    Copies copies = {.count = 0};
+    AttnArgs args = args_up(&copies, &c->args);
+    Tensor *gradients[] = {&args.dQ, &args.dK, &args.dV};
+    const size_t bytes = flash_gradients_hopper_bytes(&args.shape);
+    void *workspace_dev = device_alloc(bytes);
+    assert_non_null(workspace_dev);
+    args.O = tensor_up(&copies, &c->args.O);
+    for (int t = 0; t < 3; t++) {
+        const ptrdiff_t before = (unsigned char *)host[t]->view.data - host[t]->base;
+        gradients[t]->data =
+            (unsigned char *)bytes_up(&copies, host[t]->base, host[t]->bytes) + before;
+    }
+    assert_int_equal(0, device_fill_bytes(workspace_dev, 0xFF, bytes));
+    const AttnStatus status = flash_gradients_hopper(&args, workspace_dev);
+    assert_int_equal(0, device_synchronize());
+    for (int t = 0; t < 3; t++) {
+        const ptrdiff_t before = (unsigned char *)host[t]->view.data - host[t]->base;
+        assert_int_equal(0, device_download(host[t]->base,
+                                            (unsigned char *)gradients[t]->data - before,
+                                            host[t]->bytes));
+    }
+    device_free(workspace_dev);
+    copies_free(&copies);
+    return status;
+}
+
+TEST(test_shapes)
+{
+    static const int64_t lengths[] = {1, 2, 63, 64, 65, 127, 128, 129, 193, 255, 320, 500};
+    static const int64_t heads[][2] = {{1, 1}, {2, 2}, {4, 1}, {6, 2}};
+    static const AttnRule rules[] = {{-1, -1}, {-1, 0}, {20, 0}, {100, 7}, {0, 0}, {-1, 30}};
+    static const TensorLayout layouts[] = {LAYOUT_BSHD, LAYOUT_SBHD, LAYOUT_BHSD};
+    for (int n = 0; n < (small ? 9 : 240); n++) {
+        const int64_t *h = heads[case_random() % 4];
+        const AttnShape shape = {1 + case_random() % 2,
+                                 h[0],
+                                 h[1],
+                                 lengths[case_random() % 12],
+                                 lengths[case_random() % 12],
+                                 n % 3 == 0   ? 64
+                                 : n % 3 == 1 ? 128
+                                              : 256};
+        Case *c = case_new(shape, n % 4 ? ATTN_BF16 : ATTN_F16, layouts[case_random() % 3], 1);
+        Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+        Oracle oracle;
+        char label[80];
+        case_align(c, case_random() % 2 ? ATTN_MASK_NONE : ATTN_MASK_CAUSAL_UPPER_LEFT);
+        c->args.rule = rules[case_random() % 6];
+        snprintf(label, sizeof label, "case %d: %d x %d, d = %d, %d/%d heads", n, (int)shape.Nq,
+                 (int)shape.Nk, (int)shape.d, (int)h[0], (int)h[1]);
+        free(run_forward(c));
+        assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 2));
+        assert_int_equal(ATTN_OK, run(c));
+        check_outputs(&check, &oracle, NULL, &c->args, 1, 16);
+        if (!check.pass)
+            check_explain(&check, label, &c->args, stderr);
+        assert_true(check.pass && tensor_intact(&c->dQ) && tensor_intact(&c->dK) &&
+                    tensor_intact(&c->dV));
+        oracle_free(&oracle);
+        case_free(c);
+    }
+}
+
+static AttnStatus status_of(Case *c)
+{
+    free(run_forward(c));
+    const AttnStatus status = run(c);
+    case_free(c);
+    return status;
+}
+
+TEST(test_what_they_take)
+{
+    const AttnShape shape = {1, 2, 1, 70, 90, 64}, odd = {1, 2, 1, 70, 90, 72};
+    Case *c = case_new(shape, ATTN_BF16, LAYOUT_BSHD, 1);
+    assert_int_equal(ATTN_OK, status_of(c));
+    c = case_new(odd, ATTN_BF16, LAYOUT_BSHD, 1);
+    assert_int_equal(ATTN_SKIP, status_of(c));
+    c = case_new(shape, ATTN_BF16, LAYOUT_BSHD, 1);
+    case_mask(c);
+    assert_int_equal(ATTN_SKIP, status_of(c));
+    c = case_new(shape, ATTN_BF16, LAYOUT_BSHD, 1);
+    c->args.softcap = 2.0f;
+    assert_int_equal(ATTN_SKIP, status_of(c));
+    c = case_new(shape, ATTN_BF16, LAYOUT_ODD, 1);
+    assert_int_equal(ATTN_SKIP, status_of(c));
+    c = case_new(shape, ATTN_BF16, LAYOUT_BSHD, 1);
+    c->segments_k[0].stride = 2;
+    assert_int_equal(ATTN_SKIP, status_of(c));
+    c = case_new(shape, ATTN_BF16, LAYOUT_BSHD, 1);
+    flash_backward_set_deterministic(1);
+    assert_int_equal(ATTN_SKIP, status_of(c));
+    flash_backward_set_deterministic(0);
+    c = case_new(shape, ATTN_BF16, LAYOUT_BSHD, 1);
+    flash_set_smem_limit(101376); /* the smaller GPU that --smem-limit stands for */
+    assert_int_equal(ATTN_SKIP, status_of(c));
+    flash_set_smem_limit(0);
+}
+#endif
+
+int main(int argc, char **argv)
+{
+#ifdef HAVE_SM90A
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_what_they_take),
+    };
+    if (device_count() > 0 && device_arch() == 90) {
+        small = argc > 1 && strcmp(argv[1], "small") == 0;
+        return cmocka_run_group_tests(tests, NULL, NULL);
+    }
+#endif
+    (void)argc, (void)argv;
+    printf("no GPU of compute capability 9.0, or no code for one\n");
+    return 77;
+}
