@@ -6,24 +6,16 @@ formulas that 03_flash_forward/library/cuda/mma.cuh states.
 Interface:
 - FIGURES: file name -> function that returns the SVG. draw_figures.py writes and checks them.
 """
-import math
-
 from draw_flash import draw_cells, lane_of_a, lane_of_c
+from draw_hand import K, V, dot, weights
 from svg_drawing import BLUE, GREEN, GREY, PURPLE, RED, YELLOW, Drawing
 
-# Query 3 of the four tokens that all lessons compute by hand.
-Q3, DO3 = (1, 1), (1, -1)
-K, V = ((1, 0), (0, 1), (1, 1), (0, 0)), ((1, 0), (0, 1), (2, 2), (0, 4))
-
-
-def dot(a, b):
-    return sum(x * y for x, y in zip(a, b))
+DO3 = (1, -1)  # of query 3
 
 
 def hand_row():
     """P, dP, delta and dS of query 3."""
-    e = [math.exp(dot(Q3, k) / math.sqrt(2)) for k in K]
-    P = [x / sum(e) for x in e]
+    P = weights(3, range(len(K)))
     dP = [dot(DO3, v) for v in V]
     delta = dot(P, dP)
     return P, dP, delta, [p * (x - delta) for p, x in zip(P, dP)]

@@ -21,8 +21,10 @@ import sys
 import draw_backward
 import draw_flash
 import draw_gradient
+import draw_hand
 import draw_ring
 import draw_stream
+import draw_timeline
 import draw_travel
 import draw_window
 from svg_drawing import BLUE, GREEN, GREY, PURPLE, RED, Drawing
@@ -184,7 +186,8 @@ def draw_what_moves():
 FIGURES = {"01_data_movement.svg": draw_data_movement,
            "02_what_moves.svg": draw_what_moves,
            "02_blocks_and_merge.svg": draw_blocks_and_merge,
-           **draw_flash.FIGURES, **draw_backward.FIGURES, **draw_gradient.FIGURES,
+           **draw_hand.FIGURES, **draw_flash.FIGURES, **draw_timeline.FIGURES,
+           **draw_backward.FIGURES, **draw_gradient.FIGURES,
            **draw_window.FIGURES, **draw_stream.FIGURES,
            **draw_ring.FIGURES, **draw_travel.FIGURES}
 

@@ -9,6 +9,7 @@ Interface:
 """
 import heapq
 
+import draw_hand
 import draw_roofline
 from svg_drawing import BLUE, GREEN, GREY, PURPLE, RED, YELLOW, Drawing
 
@@ -68,6 +69,80 @@ def draw_loop_orders():
             "stay in fast", "memory, leave", "once"]
         for line, words in enumerate(note):
             pic.text(left + 150, top + T * size + 60 + 18 * line, words, 13, "start", GREY)
+    return pic.done()
+
+
+def draw_fast_memory():
+    N, d, M = len(draw_hand.K), len(draw_hand.K[0]), 16
+    Bc = -(-M // (4 * d))
+    Br = min(Bc, d)
+    pic = Drawing(980, 470, "The tiles of Algorithm 1 on four tokens",
+                  "Left: the four by four scores in four tiles of two by two, in visiting order. "
+                  "Right: what fast memory holds at the third tile: Q, K, V and O of two rows "
+                  "each fill it, and the scores, m and l come on top.")
+    pic.text(490, 32, f"Four tokens, d = {d}, fast memory M = {M}: tiles of {Br} x {Bc}", 19)
+    order = [(i, j) for j in range(0, N, Bc) for i in range(0, N, Br)]
+    now, cell, left, top = order[2], 66, 150, 130
+    pic.text(left + 2 * cell, 84, "the scores, and the order of the tiles", 15, weight="bold")
+    for n in range(N):
+        pic.text(left + (n + 0.5) * cell, top - 12, f"k{n}", 14)
+        pic.text(left - 14, top + (n + 0.5) * cell + 5, f"q{n}", 14, "end")
+    for number, (i, j) in enumerate(order, 1):
+        here = (i, j) == now
+        pic.box(left + j * cell, top + i * cell, Bc * cell, Br * cell, YELLOW if here else "white",
+                "#222222", 0.45 if here else 1, 0)
+        pic.text(left + (j + Bc / 2) * cell, top + (i + Br / 2) * cell + 8, str(number), 22,
+                 weight="bold" if here else "normal")
+    pic.text(left + 2 * cell, top + N * cell + 30, "keys outside: tiles 1 and 2 share their keys",
+             14)
+    pic.text(735, 84, "fast memory at tile 3", 15, weight="bold")
+    i, j = now
+    both = f"{i} and {i + 1}", f"{j} and {j + 1}"
+    y = 108
+    for name, rows, numbers, counted in (
+            ("Q", f"queries {both[0]}", Br * d, True), ("K", f"keys {both[1]}", Bc * d, True),
+            ("V", f"keys {both[1]}", Bc * d, True), ("O", f"queries {both[0]}", Br * d, True),
+            ("S", "scores of the tile", Br * Bc, False), ("m, l", f"queries {both[0]}", 2 * Br,
+                                                          False)):
+        y += 0 if counted or name != "S" else 30
+        pic.text(546, y + 26, name, 16, "end", weight="bold")
+        for n in range(numbers):
+            pic.box(560 + 34 * n, y + 5, 32, 32, BLUE if counted else YELLOW, "#222222",
+                    0.3 if counted else 0.45, 1)
+        pic.text(712, y + 26, rows, 14, "start")
+        y += 44
+    sizes = [Br * d, Bc * d, Bc * d, Br * d]
+    if sum(sizes) != M:
+        raise ValueError("the four tiles do not fill M")
+    pic.line(860, 112, 860, 278, "#222222", 2)
+    pic.line(860, 318, 860, 396, "#222222", 2)
+    pic.text(872, 200, f"{sum(sizes)} = M", 16, "start", weight="bold")
+    pic.text(872, 362, f"{Br * Bc + 2 * Br} more", 16, "start", weight="bold")
+    pic.text(490, 452, "a box is one number", 14, fill=GREY)
+    return pic.done()
+
+
+def draw_blocks():
+    heads, N, rows, multiprocessors, wide = 16, 4096, 32, 132, 12
+    pic = Drawing(980, 400, "Blocks of threads for the multiprocessors",
+                  "132 multiprocessors as boxes. With one block for each head 16 of them work; "
+                  "with one for each 32 rows all of them have 15 or 16 blocks.")
+    pic.text(490, 32, f"{multiprocessors} multiprocessors; the number is how many blocks come to "
+             "each", 19)
+    for x0, name, blocks in ((30, "v0_fa1: a block for each head", heads),
+                             (510, f"v1_fa2: a block for each {rows} rows", heads * N // rows)):
+        pic.text(x0 + 220, 74, name, 16, weight="bold")
+        each = [blocks // multiprocessors + (n < blocks % multiprocessors)
+                for n in range(multiprocessors)]
+        for n, count in enumerate(each):
+            x, y = x0 + n % wide * 37, 92 + n // wide * 22
+            pic.box(x, y, 34, 19, BLUE if count else "white", GREY, 0.35 if count else 1, 1)
+            if count:
+                pic.text(x + 17, y + 14, str(count), 13)
+        idle = each.count(0)
+        pic.text(x0 + 220, 356, f"{blocks} blocks: {multiprocessors - idle} multiprocessors work, "
+                 f"{idle} are idle", 15)
+    pic.text(490, 386, f"{heads} heads, N = {N}; the blocks dealt out evenly", 14, fill=GREY)
     return pic.done()
 
 
@@ -155,44 +230,6 @@ def draw_swizzle():
         pic.text(x0 + 4 * cell, y0 + 8 * 34 + 32,
                  f"{len(groups)} bank group{'s' if len(groups) > 1 else ''}: the read takes "
                  f"{8 // len(groups)} turn{'s' if len(groups) == 1 else ''}", 15)
-    return pic.done()
-
-
-def draw_pipeline():
-    pic = Drawing(980, 350, "Loads behind the products, and beside them",
-                  "Time lines of one block: v4 loads a tile, waits, computes, waits; v5 copies the "
-                  "next tile into the other stage while it computes.")
-    pic.text(490, 32, "One block, four tiles of keys: load, then compute; or both at once", 19)
-    load, work, x0 = 84, 112, 110
-
-    def span(x, y, width, text, colour):
-        pic.box(x, y, width - 3, 34, colour, colour, 0.3, 3)
-        pic.text(x + width / 2, y + 22, text, 13)
-
-    pic.text(20, 100, "v4", 16, "start", weight="bold")
-    x = x0
-    for n in range(4):
-        span(x, 78, load, f"load j+{n}" if n else "load j", BLUE)
-        span(x + load, 78, work, f"S P O of j+{n}" if n else "S P O of j", YELLOW)
-        x += load + work
-    pic.line(x, 66, x, 124, RED, 2)
-    pic.text(x - 6, 138, "done", 13, "end", RED)
-    pic.text(20, 200, "v5 copy", 15, "start", weight="bold")
-    pic.text(20, 252, "compute", 15, "start", weight="bold")
-    x = x0
-    span(x, 178, load, "j", BLUE)
-    x += load
-    for n in range(4):
-        if n < 3:
-            span(x, 178, load, f"j+{n + 1}", BLUE)
-            pic.text(x + load - 8, 172, f"stage {(n + 1) % 2}", 11, "end", GREY)
-        span(x, 230, work, f"S P O of j+{n}" if n else "S P O of j", YELLOW)
-        pic.line(x - 1.5, 166, x - 1.5, 276, GREEN, 2)
-        x += work
-    pic.line(x, 166, x, 276, RED, 2)
-    pic.text(x + 6, 290, "done", 13, "start", RED)
-    pic.text(490, 330, "green: wait for the copy, then the one barrier of the tile; after it the "
-             "other stage is free", 14)
     return pic.done()
 
 
@@ -300,8 +337,9 @@ def draw_register_tile():
     return pic.done()
 
 
-FIGURES = {"03_loop_orders.svg": draw_loop_orders, "03_fragments.svg": draw_fragments,
-           "03_swizzle.svg": draw_swizzle, "03_pipeline.svg": draw_pipeline,
+FIGURES = {"03_fast_memory.svg": draw_fast_memory, "03_loop_orders.svg": draw_loop_orders,
+           "03_blocks.svg": draw_blocks, "03_fragments.svg": draw_fragments,
+           "03_swizzle.svg": draw_swizzle,
            "03_causal_tiles.svg": draw_causal, "03_split_keys.svg": draw_split_keys,
            "03_register_tile.svg": draw_register_tile,
            "03_roofline.svg": draw_roofline.draw_roofline}

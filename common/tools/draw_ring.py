@@ -82,6 +82,53 @@ def draw_scores(pic, x, top, now):
                         COLOURS[key], 0.85 if step == now else 0.25, 0)
 
 
+# --- the memory of one rank ----------------------------------------------------------------------
+
+def draw_buffers():
+    rank, wide, left = 2, 200, 150
+    places = ("its own", "buffer 0", "buffer 1")
+    pic = Drawing(1000, 470, "The memory of one rank in a ring",
+                  "Four steps of rank 2. It computes with its own keys, then with those in buffer "
+                  "0, buffer 1 and buffer 0; each block is sent on while the next one arrives.")
+    pic.text(500, 30, f"Rank {rank} of {RANKS}: where the keys lie, step after step", 19)
+    held = {places[0]: rank}
+    here = places[0]
+    for n, place in enumerate(places):
+        pic.text(left - 14, 130 + 100 * n, place, 15, "end", weight="bold")
+    for step in range(RANKS):
+        x = left + wide * step + 10 * step
+        pic.text(x + wide / 2, 70, f"step {step}", 16, weight="bold")
+        arriving = f"buffer {step % 2}" if step < RANKS - 1 else None
+        if arriving == here:
+            raise ValueError("the block that arrives overwrites the one that is used")
+        for n, place in enumerate(places):
+            y = 84 + 100 * n
+            used, comes = place == here, place == arriving
+            held_here = held.get(place)
+            pic.box(x, y, wide, 80, COLOURS[owner_at(rank, step)] if used else "white",
+                    "#222222" if used else GREY, 0.35 if used else 1, 4, "6 4" if comes else "")
+            if used:
+                pic.text(x + wide / 2, y + 32, f"K{held_here} V{held_here}: compute", 15,
+                         weight="bold")
+                pic.text(x + wide / 2, y + 58, f"then send to rank {(rank + 1) % RANKS}"
+                         if arriving else "nobody needs it now", 14)
+            elif comes:
+                pic.text(x + wide / 2, y + 32, f"K{owner_at(rank, step + 1)} "
+                         f"V{owner_at(rank, step + 1)} arrive", 15)
+                pic.text(x + wide / 2, y + 58, f"from rank {(rank - 1) % RANKS}", 14)
+            elif held_here is not None and place == places[0]:
+                pic.text(x + wide / 2, y + 44, f"K{held_here} V{held_here}", 15, fill=GREY)
+            else:
+                pic.text(x + wide / 2, y + 44, "free", 15, fill=GREY)
+        if arriving:
+            here = arriving
+            held[here] = owner_at(rank, step + 1)
+    pic.text(500, 420, "filled: the rank computes with it and sends it; dashed: the next block "
+             "arrives here", 14)
+    pic.text(500, 446, "the two are never the same memory", 14, fill=GREY)
+    return pic.done()
+
+
 # --- balance -------------------------------------------------------------------------------------
 
 def pairs(layout, q_rank, k_rank, tokens):
@@ -172,5 +219,5 @@ def draw_error_panel(pic, x0, rows, title):
             pic.curve([place(*p) for p in points], COLOURS[n], 2.5, dash)
 
 
-FIGURES = {"06_steps.svg": draw_steps, "06_balance.svg": draw_balance,
-           "06_errors.svg": draw_errors}
+FIGURES = {"06_steps.svg": draw_steps, "06_buffers.svg": draw_buffers,
+           "06_balance.svg": draw_balance, "06_errors.svg": draw_errors}

@@ -15,7 +15,7 @@ import os
 import pathlib
 import re
 
-MAX_WORDS, MAX_CODE, MAX_FIGURES, MAX_ROWS = 1200, 120, 1, 8
+MAX_WORDS, MAX_CODE, MAX_ROWS = 1200, 120, 8
 MINUTES = range(10, 21)
 GPU = ("no GPU", "a GPU helps", "needs a GPU")
 TITLE = re.compile(rf"# (\d\d(?:\.\d+)?) (.+?) +\((\d+) minutes, ({'|'.join(GPU)})\)\n")
@@ -133,10 +133,11 @@ def problems(lesson, root):
         found.append(f"{lesson.minutes} minutes, {MINUTES[0]} to {MINUTES[-1]} are accepted")
     for what, have, limit in (("words of prose", prose_words(text), MAX_WORDS),
                               ("lines of code", code_lines(text), MAX_CODE),
-                              ("figures", len(figures(text)), MAX_FIGURES),
                               ("rows in a table", max(table_rows(text), default=0), MAX_ROWS)):
         if have > limit:
             found.append(f"{have} {what}, {limit} are accepted")
+    if len(figures(text)) != 1:
+        found.append(f"{len(figures(text))} figures, each page has one")
     found += [f"speaks of how it was made: '{word}'" for word in HISTORY.findall(text)]
     found += figure_problems(text)
     return found + order_problems(text) + check_problems(text) + next_problems(lesson, root)
