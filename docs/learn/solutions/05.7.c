@@ -1,54 +1,42 @@
 /* SPDX-License-Identifier: MIT
  *
- * 05.7: one block of queries meets one block of keys, in place.
+ * 05.7: a row of windowed attention whose weights are clipped, then dropped.
  */
 #include <math.h>
-#include <stdlib.h>
 
-static float dot(const float *a, const float *b, int d)
+static float score(const float *q, const float *k, int d)
 {
     float sum = 0.0f;
     for (int x = 0; x < d; x++)
-        sum += a[x] * b[x];
-    return sum;
+        sum += q[x] * k[x];
+    return sum / sqrtf((float)d);
 }
 
-static void merge_row(float *O, float *lse, const float *O_block, float lse_block, int d)
+/* q [d]; K, V [Nk][d]; keep [Nk]: 0 = this key is dropped; O [d]; lse: one number. The query stands
+ * at `position` and sees `left` keys before it and `right` after it. */
+void offline_row(const float *q, const float *K, const float *V, const unsigned char *keep,
+                 float *O, float *lse, int position, int left, int right, int Nk, int d, float low,
+                 float high, float dropout)
 {
-    const float max = *lse > lse_block ? *lse : lse_block;
-    const float min = *lse > lse_block ? lse_block : *lse;
-    const float both = max + log1pf(expf(min - max));
-    const float of_old = expf(*lse - both), of_block = expf(lse_block - both);
+    const int first = position - left > 0 ? position - left : 0;
+    const int end = position + right + 1 < Nk ? position + right + 1 : Nk;
+    float m = -INFINITY, l = 0.0f;
     for (int x = 0; x < d; x++)
-        O[x] = of_old * O[x] + of_block * O_block[x];
-    *lse = both;
-}
-
-void online_step(const float *Q_i, const float *K_j, const float *V_j, float *O, float *lse, int i,
-                 int j, int bq, int bk, int Nq, int Nk, int d, int w)
-{
-    float *a = malloc(sizeof *a * (size_t)d);
-    for (int r = 0; a && r < bq && i * bq + r < Nq; r++) {
-        const int row = i * bq + r, position = row + Nk - Nq;
-        float m = -INFINITY, l = 0.0f;
-        for (int x = 0; x < d; x++)
-            a[x] = 0.0f;
-        for (int c = 0; c < bk && j * bk + c < Nk; c++) {
-            const int key = j * bk + c;
-            if (key > position + w || key < position - w)
-                continue;
-            const float s = dot(Q_i + r * d, K_j + c * d, d) / sqrtf((float)d);
-            const float m_new = s > m ? s : m, alpha = expf(m - m_new), p = expf(s - m_new);
-            l = alpha * l + p;
-            for (int x = 0; x < d; x++)
-                a[x] = alpha * a[x] + p * V_j[c * d + x];
-            m = m_new;
-        }
-        if (l == 0.0f)
-            continue;
-        for (int x = 0; x < d; x++)
-            a[x] /= l;
-        merge_row(O + row * d, lse + row, a, m + logf(l), d);
+        O[x] = 0.0f;
+    /* YOUR CODE: at most 20 lines */
+    for (int j = first; j < end; j++) {
+        const float s = score(q, K + j * d, d), m_new = s > m ? s : m;
+        l = l * expf(m - m_new) + expf(s - m_new);
+        m = m_new;
     }
-    free(a);
+    *lse = m + logf(l);
+    for (int j = first; j < end; j++) {
+        float w = expf(score(q, K + j * d, d) - *lse);
+        w = (high - low) * w + low;
+        w = w < 0.0f ? 0.0f : w > 1.0f ? 1.0f : w;
+        w = keep[j] ? w / (1.0f - dropout) : 0.0f;
+        for (int x = 0; x < d; x++)
+            O[x] += w * V[j * d + x];
+    }
+    /* END OF YOUR CODE */
 }
