@@ -24,7 +24,8 @@ the repository root. The markers (the closing one repeats the kind, as in `/code
                                these, and code: FILE, may say pending="COMMAND": where there is no
                                such row or file yet, the page names the command that records it,
                                and is filled when there is; with fresh=yes a row that is older
-                               than its source counts as missing
+                               than its source counts as missing; a table with pending=hide is
+                               empty until then, so that a lesson has no gap
     reading: STAGE...          files and lines to read, lines added, for each rung (reading.py)
     reading: held              how many rungs hold the budget of reading, a sentence
     ladder: FILE.jsonl         the first page's table (first_page.py) from the demo's rows
@@ -316,7 +317,8 @@ def expand(text, page, context):
             words, options = parse_arguments(kind, arguments)
             new = EXPANDERS[kind](context, page, words, options)
         except Pending as command:
-            new = ("(not yet recorded)" if kind == "number" else
+            hidden = str(command) == "hide" and kind == "table"
+            new = ("" if hidden else "(not yet recorded)" if kind == "number" else
                    f"\n*Not yet recorded; the command is* `{command}`.\n")
         except (DocsError, recorded.RowError, lessons.LessonError) as error:
             line = text.count("\n", 0, match.start()) + 1

@@ -138,6 +138,8 @@ def problems(lesson, root):
             found.append(f"{have} {what}, {limit} are accepted")
     if len(figures(text)) != 1:
         found.append(f"{len(figures(text))} figures, each page has one")
+    if "ot yet recorded" in text:
+        found.append("a number is not yet recorded: a lesson has no gaps (pending=hide)")
     found += [f"speaks of how it was made: '{word}'" for word in HISTORY.findall(text)]
     found += figure_problems(text)
     return found + order_problems(text) + check_problems(text) + next_problems(lesson, root)

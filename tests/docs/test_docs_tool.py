@@ -143,6 +143,12 @@ def test_pending(tap, tree):
     tap.ok(done.returncode == 0 and "*Not yet recorded; the command is* `ask me`." in tree.page()
            and "takes " + number + "(not yet recorded)<" in tree.page(),
            "rows that the marker calls pending may be missing", done.stderr + tree.page())
+    hidden = table.replace('"ask me"', "hide")
+    tree.write("docs/hidden.md", f"{hidden}\n<!-- /table -->\n")
+    tree.docs(str(tree.root / "docs/hidden.md"))
+    tap.ok((tree.root / "docs/hidden.md").read_text() == f"{hidden}<!-- /table -->\n",
+           "pending=hide: nothing stands where the table will be")
+    (tree.root / "docs/hidden.md").unlink()
     rows = (tree.root / "docs/r.jsonl").read_text()
     tree.write("docs/fresh.md", number.replace("N=65", "variant=v0_loops").replace(
         'pending', 'fresh=yes pending') + "<!-- /number --> ms.\n")

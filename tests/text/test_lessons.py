@@ -76,6 +76,7 @@ WRONG = [
                     "**Next:** rest."), "leads to no page and no step"),
     ("a step that is not there", ("learn 03.1", "learn 03.9"), "there is no docs/learn/03.9_*"),
     ("one of several steps", ("step 03.1", "steps 03.1 and 03.8"), "there is no docs/learn/03.8_*"),
+    ("a gap", ("| 1 | 2 |", "| 1 | (not yet recorded) |"), "a number is not yet recorded"),
     ("its own history", ("All.", "The first version did."), "speaks of how it was made"),
 ]
 
