@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""lecture.py: a stage in three minutes on a terminal of 100 x 30, without a GPU and a network.
+"""lecture.py: a stage in three minutes on a terminal of 80 x 24, without a GPU and a network.
 
     lecture.py STAGE PROGRAM          STAGE: 01 to 06; PROGRAM: the stage's program
 
@@ -64,7 +64,7 @@ def recorded_rows(root, number):
             found = first_page.load(root, name, where)
             found.sort(key=lambda r: recorded.rung_order(r["variant"]))
             if found:
-                text.append(f"Recorded on {machine(found)}: {where}\n\n"
+                text.append(f"Recorded on {machine(found)}:\n  {where}\n\n"
                             + table.terminal(found, columns, root, gaps=False))
     return text
 
