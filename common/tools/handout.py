@@ -146,7 +146,7 @@ def twist_text(folder, kind, key):
         raise HandoutError(f"{COURSE / 'twists.md'}: found no section '{head.strip()}', accepted "
                            f"is one for each twist_*.template of {folder.name}")
     section = page.split(head, 1)[1].split("\n## ", 1)[0].strip()
-    return suites.draw(section, 0, key)
+    return suites.draw(section, key)
 
 
 def drawn_suites(folder, key):

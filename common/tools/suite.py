@@ -23,11 +23,13 @@ Case:    points (1); name (the flags); group (none); threads (the header's); vis
 
 A template is a suite in which a word holds choices: {32|64|128}, {300..700}, {301..699..2} (steps
 of 2: odd numbers, which are no multiple of any tile). A key, a file of at least 16 random bytes,
-decides them: by the SHA-256 of the key, the line and the place in the line. So do the seeds of the
-inputs. A choice with a name, {cap=2..6}, is drawn by its name instead: the same in all lines and
-all files. The same key gives the same suite, and nobody without the key knows it.
+decides them: by the SHA-256 of the key, the suite (its folder and file name), the case (its name as
+it is written) and the place in the line. So do the seeds of the inputs: no case's seed tells
+another's, in the same suite or another. A choice with a name, {cap=2..6}, is drawn by its name
+instead: the same in all lines and all files. The same key gives the same suite, and nobody without
+the key knows it.
 
-Students see the seeds of a drawn suite, so they can try keys. The bytes of the file therefore pass
+Students see seeds of a drawn suite, so they can try keys. The bytes of the file therefore pass
 through scrypt once, which makes each try cost time and 16 MiB. That delays a search through a
 dictionary; only a random key stops it.
 
@@ -35,7 +37,7 @@ Interface:
 - read(path, key=None) -> Suite; SuiteError is one sentence with file and line.
 - parse(text, name, key=None): the same from text. Suite.text(): the suite as it was drawn.
 - key_bytes(path): the key that a key file stands for, 32 bytes.
-- draw(line, number, key): one line without choices.
+- draw(line, key, suite="", case=""): one line without choices.
 - Suite: contract, time, memory, threads, key, all, cases, path. Case: line, points, group,
   visibility, name, flags (a list), perf, of, threads.
 """
@@ -43,6 +45,7 @@ import argparse
 import dataclasses
 import hashlib
 import math
+import pathlib
 import re
 import shlex
 import sys
@@ -170,10 +173,22 @@ def key_bytes(path):
     return hashlib.scrypt(data, **SCRYPT)
 
 
-def hashed(key, line, place):
-    """64 bits from key, line number and place in the line."""
-    material = b"%s\0%d\0%s" % (key or b"", line, str(place).encode())
+def hashed(key, suite, case, place):
+    """64 bits from the key, the suite, the case and the place in its line."""
+    material = b"\0".join([key or b"", *(str(part).encode() for part in (suite, case, place))])
     return int.from_bytes(hashlib.sha256(material).digest()[:8], "big")
+
+
+def suite_of(name):
+    """What tells a suite from others, wherever the course lies: its folder and file name."""
+    return "/".join(pathlib.Path(name).resolve().parts[-2:])
+
+
+def case_of(line):
+    """What tells a case from the others of its suite: its name before any choice is drawn, or the
+    whole line."""
+    found = re.search(r'(?:^|\s)name=("[^"]*"|\S+)', line)
+    return found[1].strip('"') if found else line
 
 
 def values_of(choice):
@@ -187,8 +202,8 @@ def values_of(choice):
     return values if 0 < len(values) <= MAX_CHOICES else None
 
 
-def draw(line, count, key):
-    """The line with every choice drawn. count: its number in the file. ValueError: no choice."""
+def draw(line, key, suite="", case=""):
+    """The line with every choice drawn. ValueError: no choice."""
     place = 0
 
     def one(found):
@@ -198,7 +213,7 @@ def draw(line, count, key):
             raise ValueError(f"found the choice '{found[0]}', accepted are {{a|b|c}}, "
                              "{300..700}, {301..699..2} and, with a name, {cap=2..6}")
         place += 1
-        number = hashed(key, 0, found[1]) if found[1] else hashed(key, count, place)
+        number = hashed(key, "", "", found[1]) if found[1] else hashed(key, suite, case, place)
         return str(values[number % len(values)])
 
     drawn = CHOICE.sub(one, line)
@@ -240,7 +255,7 @@ def split_case(line):
     return line[:at.start()], line[at.end():]
 
 
-def read_case(line, count, suite, key):
+def read_case(line, count, suite, key, seed):
     left, right = split_case(line)
     case = Case(line=count, flags=[], **read_words(left, CASE))
     try:
@@ -253,7 +268,7 @@ def read_case(line, count, suite, key):
         raise ValueError("found one of perf= and of=, accepted are both or none")
     if key and suite.key != "none" and "--seed" not in case.flags and \
             not any(flag.startswith("--seed=") for flag in case.flags):
-        case.flags += ["--seed", str(hashed(key, count, "seed") >> 1)]
+        case.flags += ["--seed", str(seed)]
     return case
 
 
@@ -283,20 +298,22 @@ def check(suite, key, where):
 
 
 def parse(text, name, key=None):
-    suite, head = None, 0
+    suite, head, place = None, 0, suite_of(name)
     for count, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
+        case = case_of(line)
         try:
-            line = draw(line, count, key)
+            line = draw(line, key, place, case)
             if suite is None:
                 suite, head = Suite(path=name, **read_words(line, HEADER)), count
                 if not suite.contract:
                     raise ValueError("found no contract=, accepted is a header line that begins "
                                      "with contract=NAME")
             else:
-                suite.cases.append(read_case(line, count, suite, key))
+                seed = hashed(key, place, case, "seed") >> 1
+                suite.cases.append(read_case(line, count, suite, key, seed))
         except ValueError as why:
             raise SuiteError(f"{name}:{count}: {why}") from None
     if suite is None:

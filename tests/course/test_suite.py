@@ -107,16 +107,42 @@ def check_keys(tap):
            len({tuple(s.cases[0].flags) for s in drawn}) == 60, "a key draws the inputs' seeds")
     tap.ok(all(s.cases[2].flags[-2:] == ["--seed", "3"] for s in drawn),
            "a seed that is given stays")
-    named = [suites.draw("{a=1..9} {a=1..9} {b=1..9} {1..9}", 3, b"key %d" % i).split()
+    named = [suites.draw("{a=1..9} {a=1..9} {b=1..9} {1..9}", b"key %d" % i).split()
              for i in range(60)]
     tap.ok(all(words[0] == words[1] for words in named) and
            any(words[0] != words[2] for words in named), "a name draws the same everywhere")
-    tap.ok(suites.draw("{a=1..1000}", 1, b"k") == suites.draw("x {1..9} {a=1..1000}", 7, b"k")[4:],
-           "whatever the line")
+    tap.ok(suites.draw("{a=1..1000}", b"k") ==
+           suites.draw("x {1..9} {a=1..1000}", b"k", "suite", "case")[4:], "whatever the line")
     plain = suites.parse(TEMPLATE, "S")
     tap.ok("--seed" not in plain.cases[0].flags and
            plain.text() == suites.parse(TEMPLATE, "S").text(),
            "without a key choices are drawn, too, and no seed")
+
+
+def seeds_of(suite):
+    return [case.flags[case.flags.index("--seed") + 1] for case in suite.cases]
+
+
+def check_apart(tap):
+    """What one report shows of a drawn suite must not help to guess another case."""
+    case = "name=a : -N {1..1000000}\n"
+    drawn = [suites.parse(HEADER + lines, name, b"key") for lines, name in (
+        (case, "2_x/hidden.template"), (case, "2_x/twist.template"), (case, "3_y/hidden.template"),
+        (case.replace("=a", "=b"), "2_x/hidden.template"))]
+    tap.ok(len({seeds_of(one)[0] for one in drawn}) == 4,
+           "the same line in another suite, or under another name, has another seed")
+    tap.ok(len({one.cases[0].flags[1] for one in drawn}) == 4, "and other choices")
+    moved = suites.parse("# a comment\n" + HEADER + "name=b : -N 1\npoints=3 " + case,
+                         "/elsewhere/2_x/hidden.template", b"key")
+    tap.ok(moved.cases[1].flags == drawn[0].cases[0].flags,
+           "a case stays as it is where the course lies elsewhere and the lines around it change")
+    course = TOOL.parents[2] / "docs" / "course"
+    key = b"a key that draws every suite of the course"
+    all_seeds = [seed for path in sorted(course.glob("*/*.template"))
+                 for line, seed in zip(path.read_text(encoding="utf-8").split("\n")[2:],
+                                       seeds_of(suites.read(path, key))) if "--seed" not in line]
+    tap.ok(len(all_seeds) > 100 and len(set(all_seeds)) == len(all_seeds),
+           "no seed of one key comes twice in the whole course", len(all_seeds))
 
 
 def check_program(tap):
@@ -158,6 +184,7 @@ def main():
     tap = Tap()
     check_reading(tap)
     check_keys(tap)
+    check_apart(tap)
     check_program(tap)
     return tap.done()
 
