@@ -142,7 +142,9 @@ static int read_requirement(JudgeCase *c, const char *text)
         c->require_memory = 1;
     else if (strcmp(text, "ring") == 0 && strcmp(c->contract->name, "ring_method") == 0)
         c->require_ring = 1;
-    else if (strcmp(text, "no-blas") != 0) /* which symbols a library needs is grade's to see */
+    else if (strcmp(text, "no-blas") == 0)
+        c->no_blas = 1; /* which symbols a library needs is grade's to see */
+    else
         return cli_refuse("--require: found '%s', accepted are memory=N, no-blas and, of a "
                           "ring_method, ring",
                           text);
@@ -392,6 +394,7 @@ IsolateTask run_task(const JudgeLimits *limits, const char *library)
     task.mebibytes = limits->mebibytes;
     task.threads = limits->threads;
     task.mode = limits->mode;
+    task.no_blas = limits->no_blas;
     return task;
 }
 

@@ -50,6 +50,7 @@ typedef struct JudgeLimits {
     int64_t mebibytes;
     int threads;
     IsolateMode mode;
+    int no_blas; /* of a case */
 } JudgeLimits;
 
 enum { TRACE_BYTES = 8 << 20 };                 /* JudgeRun.trace_memory */
@@ -66,6 +67,7 @@ typedef struct JudgeCase {
     CliCase *flags;
     JudgeTwist twist;
     int part;           /* backward_steps */
+    int no_blas;        /* --require no-blas */
     int require_memory; /* --require memory=N: `larger` has twice the tokens; see check_memory */
     int require_ring;
     int threads; /* 0: those of the limits */

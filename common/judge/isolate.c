@@ -27,6 +27,7 @@
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -49,6 +50,9 @@
 /* Pieces of output or replies at a time: who floods us is late all the same. */
 enum { MANY = 64 };
 #define SWEEP_MS 6000.0 /* runner_supervise kills what is left; longer than it takes at most */
+#define STOP_MS  1000.0 /* a process that takes longer to stop is prevented from it */
+#define WATCH_MS 20.0   /* between looks at the number of threads */
+enum { MOST_THREADS = 1024 };
 
 struct Isolate {
     const IsolateTask *task;
@@ -61,8 +65,9 @@ struct Isolate {
     int control, output, process; /* ends that are the judge's; -1: closed. process: a pidfd */
     pid_t pid, worker;            /* the process that was started; the one with the submission */
     int ended, how, how_is_told;  /* how: as waitpid has it; a supervisor tells it */
+    int stopped;                  /* by SIGSTOP: nothing of it runs */
     RunnerReply last;             /* REFUSES, BROKEN, FAULT or DENIED: why it ended */
-    double deadline;
+    double deadline, watched_ms;
     int loads;          /* the submission's code may run */
     int late;           /* it was killed because the time was over */
     size_t base_bytes;  /* memory before the library was loaded */
@@ -129,20 +134,27 @@ static int64_t half_of_cgroup(void)
     return least / 2 >> 20 > 0 ? least / 2 >> 20 : 1;
 }
 
-/* "VmHWM: 1234 kB" of a process. */
-static size_t high_water(pid_t pid)
+/* A number from /proc/PID/status, 0: there is none. */
+static size_t status_of(pid_t pid, const char *format)
 {
     char path[64], line[256];
-    size_t kib = 0;
+    size_t number = 0;
     FILE *f;
     snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
     if (!(f = fopen(path, "r")))
         return 0;
     while (fgets(line, sizeof line, f))
-        if (sscanf(line, "VmHWM: %zu", &kib) == 1)
+        if (sscanf(line, format, &number) == 1)
             break;
     fclose(f);
-    return kib << 10;
+    return number;
+}
+
+/* The most memory at once. 0: the process is gone, or its first thread is, with which the kernel
+ * shows it. */
+static size_t high_water(pid_t pid)
+{
+    return status_of(pid, "VmHWM: %zu") << 10;
 }
 
 /* Of all threads of a process, also of those that have ended; 0: it is gone. */
@@ -462,6 +474,58 @@ static void kill_runner(const Isolate *s)
         kill(s->pid, s->task->mode == ISOLATE_STRICT ? SIGKILL : SIGTERM);
 }
 
+/* All threads of the runner stop. Otherwise those that go on after its answer would get time and
+ * memory that nobody counts, or write to the outputs while they are taken. 0: it has ended, or its
+ * threads prevent it (SIGCONT) and it is killed. */
+static int stop_runner(Isolate *s)
+{
+    const double end = bench_now_ms() + STOP_MS;
+    if (!s->opened.strict)
+        return 1;
+    for (int tries = 0; bench_now_ms() < end; tries++) {
+        const struct timespec pause = {0, 20000};
+        siginfo_t now = {.si_pid = 0};
+        kill(s->pid, SIGSTOP);
+        if (waitid(P_PID, (id_t)s->pid, &now, WSTOPPED | WEXITED | WNOHANG | WNOWAIT) == 0 &&
+            now.si_pid != 0)
+            return s->stopped = now.si_code == CLD_STOPPED;
+        if (tries < 100) /* it may share this processor */
+            sched_yield();
+        else
+            nanosleep(&pause, NULL);
+    }
+    if (!s->last.says)
+        s->last = (RunnerReply){.says = RUNNER_REFUSES,
+                                .text = "its threads do not stop when it has answered"};
+    kill_runner(s);
+    return 0;
+}
+
+static void continue_runner(Isolate *s)
+{
+    if (s->stopped)
+        kill(s->pid, SIGCONT);
+    s->stopped = 0;
+}
+
+/* A thread takes the kernel's memory, which no limit counts, and one of the machine's numbers for
+ * processes. Without them no other submission could be started. */
+static void watch_threads(Isolate *s)
+{
+    const double now = bench_now_ms();
+    if (!s->worker || !s->opened.strict || now < s->watched_ms + WATCH_MS)
+        return;
+    s->watched_ms = now;
+    if (status_of(s->worker, "Threads: %zu") <= MOST_THREADS)
+        return;
+    if (!s->last.says) {
+        s->last.says = RUNNER_REFUSES;
+        snprintf(s->last.text, sizeof s->last.text, "it started more than %d threads",
+                 MOST_THREADS);
+    }
+    kill_runner(s);
+}
+
 static void reap(Isolate *s)
 {
     int how;
@@ -563,7 +627,8 @@ static int next_reply(Isolate *s, RunnerReply *r)
         if (s->process < 0 && left > 2.0)
             left = 2.0; /* a kernel before 5.3: look */
         if (!over)
-            poll(watched, 3, (int)fmin(ceil(left), 1e9));
+            poll(watched, 3, (int)ceil(fmin(left, WATCH_MS)));
+        watch_threads(s);
         for (int i = 0; i < MANY && take_output(s); i++)
             ;
         for (int i = 0; i < MANY && take_reply(s, r); i++)
@@ -650,14 +715,20 @@ static int send_to(const Isolate *s, const void *message, size_t bytes)
     return s->control >= 0 && send(s->control, message, bytes, MSG_NOSIGNAL) == (ssize_t)bytes;
 }
 
-/* Its answer must be the one that is due: a submission may write to the socket, too. */
+/* Its answer must be the one that is due: a submission may write to the socket, too. Once the
+ * submission is loaded the runner stands still when this returns. */
 static int ask(Isolate *s, const void *message, size_t bytes, RunnerSays due, RunnerReply *r)
 {
+    continue_runner(s);
     if (send_to(s, message, bytes) && next_reply(s, r)) {
-        if (r->says == (int)due)
-            return 1;
-        s->last = (RunnerReply){.says = RUNNER_REFUSES, .text = "it wrote to its judge's socket"};
-        kill_runner(s);
+        if (r->says == (int)due) {
+            if (due == RUNNER_READY || stop_runner(s))
+                return 1;
+        } else {
+            s->last =
+                (RunnerReply){.says = RUNNER_REFUSES, .text = "it wrote to its judge's socket"};
+            kill_runner(s);
+        }
     }
     while (!s->ended && next_reply(s, r))
         ;
@@ -672,6 +743,7 @@ static int fill_opened(Isolate *s)
     plan_arrays(s);
     o->strict = task->mode == ISOLATE_STRICT;
     o->threads = task->threads;
+    o->no_blas = task->no_blas;
     o->trace = task->trace;
     o->seconds = task->seconds;
     /* off: address space, of which a GPU's driver reserves more than there is memory */
@@ -762,6 +834,9 @@ int isolate_call(Isolate *s, const char *contract, const char *symbol, const voi
     out->ms = bench_now_ms() - begun;
     out->processor_ms = processor_ms(s->worker) - s->base_cpu_ms;
     now = high_water(s->worker);
+    if (s->base_bytes > 0 && now == 0)
+        return finish(s, ISOLATE_REFUSED,
+                      "it ended its first thread, without which its memory cannot be measured");
     if (now > s->base_bytes && now - s->base_bytes > out->peak_bytes)
         out->peak_bytes = now - s->base_bytes;
     out->status = r.number;

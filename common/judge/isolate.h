@@ -70,6 +70,7 @@ typedef struct IsolateTask {
     int64_t mebibytes; /* beside the arrays; half of the cgroup's limit when that is less */
     int threads;
     IsolateMode mode;
+    int no_blas; /* ISOLATE_STRICT: 1, it can load no library that might be a BLAS */
     /* Messages of a ring: 1 the runner may go on, 0 it is ended. NULL: there are none. */
     int (*relay)(void *context, const IsolateMessage *message);
     void *context;

@@ -152,7 +152,8 @@ static int obey(Judge *j, int count, char **words)
             j->cases[n].threads = atoi(words[2]);
         return n < 0 ? EXIT_USAGE : EXIT_OK;
     } else if (count == 4 && strcmp(what, "limits") == 0)
-        j->limits = (JudgeLimits){atof(words[1]), atoll(words[2]), atoi(words[3]), j->limits.mode};
+        j->limits =
+            (JudgeLimits){atof(words[1]), atoll(words[2]), atoi(words[3]), j->limits.mode, 0};
     else if (count == 2 && strcmp(what, "so") == 0) {
         if (grow((void **)&j->libraries, j->library_count, sizeof *j->libraries) != EXIT_OK)
             return EXIT_RUNTIME;
@@ -311,6 +312,7 @@ static JudgeLimits limits_of(const Judge *j, int n)
     JudgeLimits limits = j->limits;
     if (j->cases[n].threads)
         limits.threads = j->cases[n].threads;
+    limits.no_blas = j->cases[n].no_blas;
     return limits;
 }
 
@@ -503,7 +505,8 @@ static int share_memory(Judge *j)
 
 int main(int argc, char **argv)
 {
-    static Judge j = {.limits = {10.0, 1024, 1, ISOLATE_STRICT}, .total_s = INFINITY, .workers = 1};
+    static Judge j = {
+        .limits = {10.0, 1024, 1, ISOLATE_STRICT, 0}, .total_s = INFINITY, .workers = 1};
     const int check_only = argc == 2 && strcmp(argv[1], "--check") == 0;
     int status;
     cli_refuse_context("grade", NULL, 0);

@@ -119,7 +119,7 @@ static void prepare(void)
     sandbox_die_first();
     sandbox_limits(opened.seconds, opened.threads, opened.mebibytes, opened.strict);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (opened.strict && !sandbox_enter(why, sizeof why))
+    if (opened.strict && !sandbox_enter(opened.no_blas, why, sizeof why))
         give_up(RUNNER_BROKEN, "", why);
     ready.number = (int)getpid();
     reply(&ready);

@@ -56,7 +56,7 @@ typedef struct RunnerArray {
 } RunnerArray;
 
 typedef struct RunnerOpen {
-    int strict, inside, threads;
+    int strict, inside, threads, no_blas;
     double seconds;
     int64_t mebibytes;
     int array_count;

@@ -122,28 +122,46 @@ static int landlock_end(int rules, char *why, size_t size)
     return entered;
 }
 
+/* What C code may need beside a BLAS: mathematics, OpenMP, what compiler and threads use. */
+static const char *const plain_libraries[] = {
+    "libc.so.6",        "libm.so.6",      "libmvec.so.1", "libgomp.so.1",    "libgcc_s.so.1",
+    "libquadmath.so.0", "libatomic.so.1", "libdl.so.2",   "libpthread.so.0", "librt.so.1"};
+
+typedef struct LandlockLibraries {
+    int rules, no_blas;
+} LandlockLibraries;
+
 /* The folder of each library that this process has: the C library's, the mathematical one's,
- * OpenMP's. What a submission is linked with lies there or below. */
-static int allow_folder_of(struct dl_phdr_info *info, size_t size, void *rules)
+ * OpenMP's. What a submission is linked with lies there or below. no_blas: of each folder the plain
+ * libraries alone. */
+static int allow_folder_of(struct dl_phdr_info *info, size_t size, void *argument)
 {
+    const LandlockLibraries *allow = argument;
     char path[PATH_MAX], *slash;
     (void)size;
-    if (info->dlpi_name[0] == '/' && realpath(info->dlpi_name, path) &&
-        (slash = strrchr(path, '/')) != NULL && slash > path) {
-        *slash = 0;
-        landlock_allow(*(int *)rules, path,
+    if (info->dlpi_name[0] != '/' || !realpath(info->dlpi_name, path) ||
+        (slash = strrchr(path, '/')) == NULL || slash == path)
+        return 0;
+    *slash = 0;
+    if (!allow->no_blas)
+        landlock_allow(allow->rules, path,
                        LANDLOCK_EXECUTE | LANDLOCK_READ_FILE | LANDLOCK_READ_DIR);
+    for (size_t i = 0; allow->no_blas && i < sizeof plain_libraries / sizeof *plain_libraries;
+         i++) {
+        snprintf(slash, sizeof path - (size_t)(slash - path), "/%s", plain_libraries[i]);
+        landlock_allow(allow->rules, path, LANDLOCK_EXECUTE | LANDLOCK_READ_FILE);
     }
     return 0;
 }
 
-static int landlock_enter(char *why, size_t size)
+static int landlock_enter(int no_blas, char *why, size_t size)
 {
     uint64_t all;
-    int rules = landlock_begin(&all, why, size);
+    const int rules = landlock_begin(&all, why, size);
+    LandlockLibraries allow = {rules, no_blas};
     if (rules < 0)
         return 0;
-    dl_iterate_phdr(allow_folder_of, &rules);
+    dl_iterate_phdr(allow_folder_of, &allow);
     landlock_allow(rules, "/etc/ld.so.cache", LANDLOCK_READ_FILE);
     return landlock_end(rules, why, size);
 }
@@ -209,8 +227,8 @@ static const char *const allowed_calls[] = {
     /* files that are open, and what is known of others */
     "read", "readv", "pread64", "preadv", "write", "writev", "pwrite64", "close", "close_range",
     "fstat", "newfstatat", "fstatat64", "stat", "lstat", "lseek", "_llseek", "getdents64", "access",
-    "faccessat", "faccessat2", "readlink", "readlinkat", "getcwd", "dup", "dup2", "dup3", "pipe",
-    "pipe2", "poll", "ppoll", "select", "pselect6",
+    "faccessat", "faccessat2", "readlink", "readlinkat", "getcwd", "dup", "dup2", "dup3", "poll",
+    "ppoll", "select", "pselect6",
     /* time */
     "clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep", "gettimeofday", "time",
     "times", "getrusage", "getcpu",
@@ -238,6 +256,8 @@ static const struct {
                       {"mlock", EPERM},
                       {"mlock2", EPERM},
                       {"memfd_create", EPERM},
+                      {"pipe", EMFILE},
+                      {"pipe2", EMFILE},
                       {"setrlimit", EPERM},
                       {"personality", EPERM},
                       {"arch_prctl", EINVAL},
@@ -268,14 +288,17 @@ static int allow_reading(scmp_filter_ctx f, const char *name, unsigned flags)
                                                 O_CREAT | O_TRUNC | O_ACCMODE, O_RDONLY));
 }
 
-/* Pages of a shared mapping, and those that were sent to swap, hold data and are not among those
- * that are counted (--require memory=N). */
+/* Pages of a shared mapping, huge ones that the machine keeps ready, and those that were sent to
+ * swap hold data and are not among those that are counted (--require memory=N). Nor is what stands
+ * in a pipe. */
 static int allow_counted_memory(scmp_filter_ctx f)
 {
     int failed = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 1,
-                                  SCMP_A3_64(SCMP_CMP_MASKED_EQ, MAP_SHARED, 0));
+                                  SCMP_A3_64(SCMP_CMP_MASKED_EQ, MAP_SHARED | MAP_HUGETLB, 0));
     failed |= seccomp_rule_add(f, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(mmap), 1,
                                SCMP_A3_64(SCMP_CMP_MASKED_EQ, MAP_SHARED, MAP_SHARED));
+    failed |= seccomp_rule_add(f, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(mmap), 1,
+                               SCMP_A3_64(SCMP_CMP_MASKED_EQ, MAP_HUGETLB, MAP_HUGETLB));
     failed |= seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(madvise), 1,
                                SCMP_A2_64(SCMP_CMP_LT, MADVISE_COLD, 0));
     return failed | seccomp_rule_add(f, SCMP_ACT_ERRNO(EINVAL), SCMP_SYS(madvise), 1,
@@ -393,12 +416,12 @@ int sandbox_enter_compiler(const char *folder, char *why, size_t size)
     return landlock_end(rules, why, size) && drop_capabilities(why, size);
 }
 
-int sandbox_enter(char *why, size_t size)
+int sandbox_enter(int no_blas, char *why, size_t size)
 {
     if (!sandbox_here(why, size))
         return 0;
     if (!no_new_privileges(why, size) ||
-        !(landlock_version() < 1 ? chroot_enter(why, size) : landlock_enter(why, size)) ||
+        !(landlock_version() < 1 ? chroot_enter(why, size) : landlock_enter(no_blas, why, size)) ||
         !drop_capabilities(why, size))
         return 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* after the change of rights, which may clear it */

@@ -29,9 +29,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Both: 1, or 0 with the reason in `why`. */
+/* Both: 1, or 0 with the reason in `why`. no_blas: 1, it opens the C library's own files and those
+ * of the compiler, and no other library. */
 int sandbox_here(char *why, size_t size);
-int sandbox_enter(char *why, size_t size);
+int sandbox_enter(int no_blas, char *why, size_t size);
 
 /* It reads /usr and the C library's folders, and has `folder` for itself. As sandbox_enter. */
 int sandbox_enter_compiler(const char *folder, char *why, size_t size);

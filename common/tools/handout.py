@@ -61,6 +61,7 @@ all: $(MINE:.c=.o)
 	@test -n "$(MINE)" || echo "There is no mine.c yet: cp stub.c mine.c"
 %.o: %.c $(wildcard include/*.h)
 	$(CC) $(CFLAGS) -c $< -o $@
+test: grade
 grade:
 	python3 judge/common/tools/autograder.py --so-sandbox $(SANDBOX) --suites . .
 docker:
@@ -69,7 +70,7 @@ docker:
 	    make grade SANDBOX=$(SANDBOX)
 clean:
 	rm -f *.o called
-.PHONY: all grade docker clean
+.PHONY: all test grade docker clean
 """
 # where the assignment has a debug.c, which calls the student's code on the inputs of a case
 DEBUG = """

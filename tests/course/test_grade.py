@@ -395,6 +395,59 @@ def library(source, to=None):
     return to
 
 
+# dlopen without its name among the symbols: the C library's table of symbols has it.
+OPEN = """
+#define _GNU_SOURCE
+#include <link.h>
+#include <string.h>
+#include <stdio.h>
+static int look(struct dl_phdr_info *info, size_t size, void *to)
+{
+    const ElfW(Sym) *symbol = NULL;
+    const char *names = NULL;
+    if (!strstr(info->dlpi_name, "/libc.so"))
+        return 0;
+    for (int n = 0; n < info->dlpi_phnum; n++)
+        if (info->dlpi_phdr[n].p_type == PT_DYNAMIC)
+            for (const ElfW(Dyn) *d = (void *)(info->dlpi_addr + info->dlpi_phdr[n].p_vaddr);
+                 d->d_tag; d++)
+                if (d->d_tag == DT_SYMTAB)
+                    symbol = (void *)d->d_un.d_ptr;
+                else if (d->d_tag == DT_STRTAB)
+                    names = (void *)d->d_un.d_ptr;
+    while ((const char *)++symbol < names)
+        if (symbol->st_shndx && strcmp(names + symbol->st_name, "dlopen") == 0)
+            *(void **)to = (void *)(info->dlpi_addr + symbol->st_value);
+    return 1;
+}
+static void open_them(void)
+{
+    void *(*open)(const char *, int) = NULL;
+    dl_iterate_phdr(look, &open);
+    printf("%s %s\\n", open && open("libgcc_s.so.1", 2) ? "plain" : "",
+           open && open("libresolv.so.2", 2) ? "another" : "");
+}
+"""
+
+
+def check_hidden_blas(tap, build, sandbox, folder):
+    """A submission that finds dlopen by itself opens no library but the compiler's. libresolv
+    stands for a BLAS: it is on every machine, beside the C library."""
+    if sandbox != "strict":
+        return
+    source = RIGHT.read_text(encoding="utf-8").replace(
+        "const float scale = ", "open_them();\n    const float scale = ", 1)
+    opens = folder / "opens.c"
+    opens.write_text(OPEN + source, encoding="utf-8")
+    suite = write_suite(folder / "opens.suite", "flash_simple",
+                        ["-N 8 -d 4 --require no-blas", "-N 8 -d 4"])
+    results, err = graded(build, sandbox, suite, opens)
+    said = [test["output"] for test in results[0]["tests"]] if results else err
+    without_landlock = [" \n", " \n"]  # there is no file at all
+    tap.ok(said in (["plain \n", "plain another\n"], without_landlock),
+           "--require no-blas: other libraries cannot be opened either", results or err)
+
+
 def check_points(tap, build, sandbox, folder, right):
     suite = folder / "graded.suite"
     source = RIGHT.read_text(encoding="utf-8").replace("(causal ? i + 1 : N); j++) {\n            "
@@ -419,6 +472,7 @@ def check_points(tap, build, sandbox, folder, right):
     results, err = graded(build, sandbox, suite, blas)
     tap.ok(results and results[0]["tests"][3]["status"] == "refused" and
            "cblas_sgemm" in results[0]["tests"][3]["message"], "--require no-blas", err or results)
+    check_hidden_blas(tap, build, sandbox, folder)
     results, err = graded(build, sandbox, suite, right, "--total-time", "0.0001")
     statuses = [test["status"] for test in results[0]["tests"]] if results else err
     tap.ok(statuses[1:] == ["time"] * 4 and "--total-time" in results[0]["tests"][4]["message"],

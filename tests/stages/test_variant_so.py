@@ -54,7 +54,7 @@ MISBEHAVIOURS = [
     ("leaks workspace", 20, [], 1, r"1000 bytes of workspace"),
     ("constant output", 21, [], 1, r": {O} is wrong"),
     ("closes the judge's socket", 22, [], 1, r"closed the descriptor of its judge's socket"),
-    ("forges its report", 23, [], 1, r": {O} is wrong"),
+    ("forges its report", 23, [], 1, r": {O} is wrong|exit\(0\) instead of returning"),
     ("writes to open files", 24, [], 1, r"it wrote to its judge's socket"),
     ("leaves a session", 25, OFF, 1, r": {O} is wrong"),
     ("prints much", 26, [], 1, r"\?\[2Jmuch\n[^\0]*the rest of its output is left out"),

@@ -19,6 +19,7 @@
 #include <math.h>
 #include <omp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -31,6 +32,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "attn.h"
@@ -93,6 +95,17 @@ enum {
     GUESS_THE_SEED,
     SHARE_MEMORY,
     SEND_TO_SWAP,
+    HUGE_PAGES,
+    FILL_PIPES,
+    COPY_OF_INPUT,
+    END_FIRST_THREAD,
+    WORK_BETWEEN_CALLS,
+    NEVER_STAND_STILL,
+    BOMB_OF_CLONES,
+    FLOOD_AND_CLONE,
+    CALL_OF_X32,
+    USER_FAULTS,
+    SECRET_MEMORY,
     INPUTS_AT_LOAD
 };
 
@@ -221,6 +234,43 @@ static void threads(int many)
     printf("%s threads\n", count == many ? "all" : "not all");
 }
 
+/* Does a thread go on while the judge looks at the outputs? Longer than any pause of its own. */
+static double longest_pause_ms;
+
+static void *look_at_the_clock(void *nothing)
+{
+    double before = 0.0;
+    for (;;) {
+        struct timespec t;
+        double now;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        now = 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
+        if (before > 0.0 && now - before > longest_pause_ms)
+            longest_pause_ms = now - before;
+        before = now;
+    }
+    return nothing;
+}
+
+static void work_between_calls(const AttnArgs *a)
+{
+    static int called;
+    pthread_t thread;
+    if (!called++)
+        pthread_create(&thread, NULL, look_at_the_clock, NULL);
+    else if (longest_pause_ms < 1.0)
+        got("time between two calls");
+    zeros(a);
+    longest_pause_ms = 0.0;
+}
+
+static void *wake(void *nothing)
+{
+    for (;;)
+        kill(getpid(), SIGCONT);
+    return nothing;
+}
+
 /* What the runner may say to the judge. */
 static void forge(RunnerSays says, int number)
 {
@@ -228,6 +278,53 @@ static void forge(RunnerSays says, int number)
         .says = says, .number = number, .text = "all is well", .address = 1 << 30};
     if (write(RUNNER_CONTROL, &r, sizeof r) != sizeof r)
         failed("forge");
+}
+
+/* With the first thread the kernel forgets what it shows of a process: its memory. */
+static void *answer(void *args)
+{
+    const struct timespec pause = {0, 5000000};
+    nanosleep(&pause, NULL);
+    compute(args);
+    forge(RUNNER_DONE, 0);
+    return spin(NULL);
+}
+
+static void end_first_thread(const AttnArgs *a)
+{
+    static AttnArgs copy;
+    pthread_t thread;
+    copy = *a;
+    pthread_create(&thread, NULL, answer, &copy);
+    syscall(SYS_exit, 0);
+}
+
+/* Threads without a stack: no limit of memory ends this. */
+static void clones(int shout)
+{
+#ifdef __x86_64__
+    for (int n = 0; n < 50000; n++) {
+        const unsigned long flags =
+            CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+        static char stack[4096];
+        register long nothing __asm__("r10") = 0;
+        register long nor __asm__("r8") = 0;
+        long number = SYS_clone;
+        if (shout)
+            puts("clone");
+        __asm__ volatile("syscall; test %%rax, %%rax; jnz 1f; 0: mov $34, %%eax; syscall; jmp 0b; "
+                         "1:" /* pause */
+                         : "+a"(number)
+                         : "D"(flags), "S"(stack + sizeof stack), "d"(0), "r"(nothing), "r"(nor)
+                         : "rcx", "r11", "memory");
+        if (number < 0)
+            return;
+    }
+#else
+    (void)shout;
+    threads(2000);
+#endif
+    got("50000 threads");
 }
 
 static void show(void)
@@ -307,6 +404,7 @@ static int attack_judge(const AttnArgs *a, int which)
 /* Processes and threads. */
 static int attack_process(const AttnArgs *a, int which)
 {
+    pthread_t thread;
     switch (which) {
     case FORK:
         if (fork() >= 0)
@@ -334,6 +432,28 @@ static int attack_process(const AttnArgs *a, int which)
     case LEAVE_THREADS:
         threads(3);
         break;
+    case USER_FAULTS:
+        if (syscall(SYS_userfaultfd, 0) >= 0)
+            got("faults");
+        break;
+    case SECRET_MEMORY:
+        if (syscall(447, 0) >= 0) /* memfd_secret */
+            got("secret memory");
+        break;
+    case BOMB_OF_CLONES:
+    case FLOOD_AND_CLONE:
+        clones(which == FLOOD_AND_CLONE);
+        break;
+    case END_FIRST_THREAD:
+        end_first_thread(a);
+        break;
+    case WORK_BETWEEN_CALLS:
+        work_between_calls(a);
+        return NOTHING;
+    case NEVER_STAND_STILL:
+        for (int n = 0; n < 4; n++)
+            pthread_create(&thread, NULL, wake, NULL);
+        break;
     case BOMB_OF_THREADS:
         threads(100000);
         zeros(a);
@@ -353,6 +473,13 @@ static int attack_end(const AttnArgs *a, int which)
 #ifdef __x86_64__
         __asm__ volatile("int $0x80" : : "a"(20) : "memory");
         got("a call");
+#endif
+        kill(getpid(), SIGSYS);
+        break;
+    case CALL_OF_X32: /* getpid by a number of a 32-bit program with 64-bit registers */
+#ifdef __x86_64__
+        if (syscall(0x40000000 + 39) > 0)
+            got("a call");
 #endif
         kill(getpid(), SIGSYS);
         break;
@@ -416,13 +543,47 @@ static int look_for_numbers(struct dl_phdr_info *info, size_t size, void *nothin
 /* Memory that nobody counts. */
 static void hide_memory(int which)
 {
-    const size_t bytes = 1 << 20;
-    void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                       MAP_ANONYMOUS | (which == SHARE_MEMORY ? MAP_SHARED : MAP_PRIVATE), -1, 0);
+    const size_t bytes = 2 << 20;
+    const int how = which == SHARE_MEMORY ? MAP_SHARED
+                    : which == HUGE_PAGES ? MAP_PRIVATE | MAP_HUGETLB
+                                          : MAP_PRIVATE;
+    void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | how, -1, 0);
     if (block == MAP_FAILED || (which == SEND_TO_SWAP && madvise(block, bytes, MADV_PAGEOUT) != 0))
         failed("hidden");
     else
         got("hidden memory");
+}
+
+/* Memory that no limit sees, and inputs that are mapped again. */
+static int attack_mapping(const AttnArgs *a, int which)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    float *const K = a ? a->K.data : NULL;
+    int ends[2];
+    void *block;
+    switch (which) {
+    case SHARE_MEMORY:
+    case SEND_TO_SWAP:
+    case HUGE_PAGES:
+        hide_memory(which);
+        break;
+    case FILL_PIPES:
+        if (pipe(ends) == 0)
+            got("a pipe, which holds 64 KiB");
+        else
+            failed("pipe");
+        break;
+    case COPY_OF_INPUT:
+        block = mremap((void *)((size_t)K & ~(page - 1)), 0, page, MREMAP_MAYMOVE);
+        if (block != MAP_FAILED && mprotect(block, page, PROT_READ | PROT_WRITE) == 0)
+            got("a right to write");
+        else
+            failed("input");
+        break;
+    default:
+        break;
+    }
+    return COMPUTE;
 }
 
 /* Memory: its own, the inputs', the outputs'. */
@@ -448,10 +609,6 @@ static int attack_memory(const AttnArgs *a, int which)
         else
             failed("limits");
         break;
-    case SHARE_MEMORY:
-    case SEND_TO_SWAP:
-        hide_memory(which);
-        break;
     case INPUTS_AT_LOAD:
         dl_iterate_phdr(look_for_numbers, NULL);
         break;
@@ -476,7 +633,8 @@ static int attack_memory(const AttnArgs *a, int which)
         return NOTHING;
     case JUMP_OVER_THE_CANARY:
         compute(a);
-        O[-3 * page] = 1.0f;
+        /* from O's page over its margin and two pages without access: where lse is */
+        *(float *)(((size_t)O & ~((size_t)page - 1)) - 4 * (size_t)page) = 1.0f;
         return NOTHING;
     case WRITE_BEFORE_OUTPUT:
         compute(a);
@@ -533,8 +691,8 @@ static int attack_file(const AttnArgs *a, int which)
 
 static AttnStatus attack(const AttnArgs *a, int which)
 {
-    int (*const attacks[])(const AttnArgs *, int) = {attack_judge, attack_process, attack_end,
-                                                     attack_memory, attack_file};
+    int (*const attacks[])(const AttnArgs *, int) = {attack_judge,   attack_process, attack_end,
+                                                     attack_mapping, attack_memory,  attack_file};
     setvbuf(stdout, NULL, _IONBF, 0); /* what it prints is kept, however it ends */
     for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++) {
         const int left = attacks[i](a, which);
