@@ -32,8 +32,8 @@
  *   ring_two_streams, ring_head_streams: which of them share it.
  * - ring_model_case, ring_model_free: a plan as the formulas of common/models want it.
  * - RingPrediction, ring_predict: a run of a plan.
- * - RingMapCase, ring_map_ms: equal blocks on any number of GPUs, by formula. ring_alone_ms: the
- *   kernel that efficiency.c measures.
+ * - RingMapCase, RingLine, ring_map_line, ring_line_ms: equal blocks on any number of GPUs.
+ *   ring_alone_ms: the kernel that efficiency.c measures.
  * - ring_hidden_share: of events, measured or predicted. ring_bytes_text: for a reader.
  */
 #ifndef RING_COST_H
@@ -154,10 +154,17 @@ typedef struct RingMapCase {
     AttnDtype dtype;
 } RingMapCase;
 
-/* Milliseconds of a pass; a negative number: the method cannot do it (heads for Ulysses). */
-double ring_map_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);
-/* The same without any messages: what the pass would take if communication were free. */
-double ring_map_compute_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);
+/* A time that grows by the same with each further rank. */
+typedef struct RingLine {
+    int ranks;
+    double ms, rank_ms; /* with so many ranks; with each further one */
+} RingLine;
+
+/* A pass on any number of ranks, c->ranks of them on c->nodes nodes: of allgather and ulysses only
+ * on just so many. 0, or -1: the method cannot do it (heads for ulysses), more ranks than are played
+ * (map.c), or no memory. */
+int ring_map_line(RingLine *line, const RingMapCase *c, const RingRates *rates, RingPass pass);
+double ring_line_ms(const RingLine *line, int64_t ranks);
 /* The kernel alone, what efficiency.c measures: n own queries and keys, no mask, no state.
  * Negative: no memory. Of the case only n, H, Hkv, d and dtype count. */
 double ring_alone_ms(const RingMapCase *c, const RingRates *rates, RingPass pass);

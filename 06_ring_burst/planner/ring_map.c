@@ -18,22 +18,52 @@
 #include "planner/cost.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { NODE = 8, MOST_GPUS = 4096, MOST_HEADS = 65536, EXIT_BAD_USAGE = 2, EXIT_NOT_TAKEN = 3 };
+enum {
+    NODE = 8,
+    MOST_GPUS = 4096,
+    MOST_HEADS = 65536,
+    MOST_KNOWN = 2048,
+    EXIT_BAD_USAGE = 2,
+    EXIT_NOT_TAKEN = 3
+};
 #define MOST_TOKENS (INT64_C(1) << 26)
 
 /* --- the map -----------------------------------------------------------------------------------*/
 
-/* Both passes. */
+/* Both passes, or what they would take if messages were free; -1: the method cannot do it. What was
+ * found for one number of GPUs is kept: the next ones are asked on the same lines. */
 static double total_ms(const RingMapCase *c, const RingRates *r, int computing_only)
 {
-    double (*const ms)(const RingMapCase *, const RingRates *, RingPass) =
-        computing_only ? ring_map_compute_ms : ring_map_ms;
-    const double forward = ms(c, r, RING_FORWARD), backward = ms(c, r, RING_BACKWARD);
-    return forward < 0 || backward < 0 ? -1 : forward + backward;
+    static struct Known {
+        RingMapCase c;
+        int computing_only, status;
+        RingLine pass[2];
+    } known[MOST_KNOWN];
+    static int count;
+    struct Known *k = known;
+    const int all_to_all = c->method == RING_METHOD_ULYSSES || c->method == RING_METHOD_ALLGATHER;
+    RingRates rates = *r;
+    while (k < known + count &&
+           (k->c.method != c->method || k->c.n != c->n || k->computing_only != computing_only ||
+            (all_to_all && k->c.ranks != c->ranks)))
+        k++;
+    if (k == known + count) {
+        count += count < MOST_KNOWN - 1;
+        for (int link = 0; computing_only && link < 2; link++) {
+            rates.latency[link] = 0;
+            rates.bandwidth[link] = INFINITY;
+        }
+        *k = (struct Known){.c = *c, .computing_only = computing_only};
+        k->status = ring_map_line(&k->pass[0], c, &rates, RING_FORWARD) ||
+                    ring_map_line(&k->pass[1], c, &rates, RING_BACKWARD);
+    }
+    return k->status ? -1
+                     : ring_line_ms(&k->pass[0], c->ranks) + ring_line_ms(&k->pass[1], c->ranks);
 }
 
 /* Fewest tokens per GPU, a multiple of 16, with which a method is within 2 % of its time without

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_ring_map.c: the formulas for any number of GPUs against the timetables played through, where
- * both can be had; and against the thresholds of the literature, worked out by hand.
+ * test_ring_map.c: the lines through short passes against passes played with all ranks, where both
+ * can be had; and against the thresholds of the literature, worked out by hand.
  */
 #include "oracle_case.h"
 
@@ -52,93 +52,80 @@ static void play(const RingMapCase *c, const RingRates *rates, double ms[2])
     ring_plan_free(&plan);
 }
 
-/* The same numbers, but for the all-to-alls over several nodes: there the formula has both kinds of
- * links full all the time, and in the player messages wait for each other. */
-TEST(formulas_and_player)
+/* A pass on the line, with links as they are or free. */
+static double line_ms(const RingMapCase *c, const RingRates *rates, RingPass pass, int free_links)
 {
-    for (int n = 0; n < 1500; n++) {
-        const int ranks[] = {1, 2, 4, 8, 16}, G = ranks[case_random() % 5];
-        const RingMapCase c = {.method = (RingMethod)(1 + n % (RING_METHOD_RING_MINIMAL - 1)),
-                               .ranks = G,
-                               .nodes = 1 << case_random() % 3,
-                               .n = 8 << case_random() % 6,
-                               .H = 16,
-                               .Hkv = 16 >> case_random() % 4,
-                               .d = 16 << case_random() % 3,
-                               .causal = case_random() % 3 > 0,
-                               .dtype = n % 5 ? ATTN_BF16 : ATTN_F32};
-        const int all_to_all = c.method == RING_METHOD_ULYSSES || c.method == RING_METHOD_ALLGATHER;
-        const int apart = all_to_all && c.nodes > 1;
+    RingRates r = *rates;
+    RingLine line;
+    for (int link = 0; free_links && link < 2; link++) {
+        r.latency[link] = 0;
+        r.bandwidth[link] = INFINITY;
+    }
+    return ring_map_line(&line, c, &r, pass) == 0 ? ring_line_ms(&line, c->ranks) : -1;
+}
+
+static RingMapCase random_case(int n)
+{
+    const int ranks[] = {1, 2, 4, 8, 16, 32}, G = ranks[case_random() % 6];
+    RingMapCase c = {.method = (RingMethod)(1 + n % (RING_METHOD_RING_MINIMAL - 1)),
+                     .ranks = G,
+                     .nodes = 1 << case_random() % 4,
+                     .n = 8 << case_random() % 6,
+                     .H = 32,
+                     .Hkv = 32 >> case_random() % 4,
+                     .d = 16 << case_random() % 3,
+                     .causal = case_random() % 3 > 0,
+                     .dtype = n % 5 ? ATTN_BF16 : ATTN_F32};
+    c.nodes = c.nodes < G ? c.nodes : G;
+    return c;
+}
+
+/* The same numbers: a further rank is one more step of the same kind. Rarely the first three nodes
+ * of a double ring have not settled yet. */
+TEST(lines_and_player)
+{
+    int apart = 0;
+    for (int n = 0; n < 600; n++) {
+        const RingMapCase c = random_case(n);
         const RingRates rates = random_rates();
         double ms[2];
-        if (c.nodes > G)
-            continue;
         play(&c, &rates, ms);
         for (int pass = 0; pass < 2; pass++) {
             const RingPass which = pass ? RING_BACKWARD : RING_FORWARD;
-            const double formula = ring_map_ms(&c, &rates, which);
-            if (!apart && fabs(formula / ms[pass] - 1) > 1e-9)
-                fail_msg("%s, %d ranks on %d nodes, n %d, pass %d: formula %.9g ms, player %.9g",
-                         ring_method_name(c.method), G, (int)c.nodes, (int)c.n, pass, formula,
-                         ms[pass]);
-            assert_true(formula < ms[pass] * (1 + 1e-9) && ms[pass] < 2.5 * formula);
-            assert_true(formula >= ring_map_compute_ms(&c, &rates, which) * (1 - 1e-12));
+            const double line = line_ms(&c, &rates, which, 0);
+            apart += fabs(line / ms[pass] - 1) > 1e-9;
+            if (fabs(line / ms[pass] - 1) > (c.nodes > 3 && c.nodes < c.ranks ? 0.06 : 1e-9))
+                fail_msg("%s, %d ranks on %d nodes, n %d, pass %d: line %.9g ms, player %.9g",
+                         ring_method_name(c.method), (int)c.ranks, (int)c.nodes, (int)c.n, pass,
+                         line, ms[pass]);
+            assert_true(line >= line_ms(&c, &rates, which, 1) * (1 - 1e-12));
         }
     }
+    assert_true(apart < 6); /* of 1200 */
 }
 
-/* With places for blocks and a host that takes time ranks are not alike any more. The formula takes
- * the slower of two, and knows nothing of who waits for whom: about as long as in the player. */
-TEST(formulas_and_places)
+/* With places for blocks and a host that takes time ranks are not alike any more. */
+TEST(lines_and_places)
 {
-    for (int n = 0; n < 300; n++) {
-        const int G = 1 << (1 + case_random() % 3);
-        const RingMethod method = (RingMethod)(1 + n % (RING_METHOD_RING_MINIMAL - 1));
-        const int doubled = method == RING_METHOD_RING_DOUBLE || method == RING_METHOD_BURST_DOUBLE;
-        const RingMapCase c = {.method = method,
-                               .ranks = G,
-                               .nodes = doubled && G > 2 ? 2 : 1,
-                               .n = 1024 << case_random() % 3,
-                               .H = 32,
-                               .Hkv = 8,
-                               .d = 128,
-                               .causal = case_random() % 3 > 0,
-                               .dtype = ATTN_BF16};
+    for (int n = 0; n < 60; n++) {
+        RingMapCase c = random_case(n);
         RingRates rates = ring_rates_default("nccl", ATTN_BF16);
         double ms[2];
+        c.n = 1024 << case_random() % 3;
+        c.dtype = ATTN_BF16;
         rates.places[0] = 1 + case_random() % 300;
         rates.places[1] = 1 + case_random() % 150;
         rates.block_s = 1e-6 * (case_random() % 20);
         rates.post_s = 1e-6 * (case_random() % 50);
         play(&c, &rates, ms);
         for (int pass = 0; pass < 2; pass++) {
-            const double formula = ring_map_ms(&c, &rates, pass ? RING_BACKWARD : RING_FORWARD);
-            if (formula < 0.75 * ms[pass] || formula > 1.4 * ms[pass])
-                fail_msg("%s, %d ranks, n %d, pass %d, places %g: formula %.9g ms, player %.9g",
-                         ring_method_name(method), G, (int)c.n, pass, rates.places[pass], formula,
-                         ms[pass]);
+            const double line = line_ms(&c, &rates, pass ? RING_BACKWARD : RING_FORWARD, 0);
+            if (line < 0.95 * ms[pass] || line > 1.05 * ms[pass])
+                fail_msg("%s, %d ranks on %d nodes, n %d, pass %d, places %g: line %.9g ms, player "
+                         "%.9g",
+                         ring_method_name(c.method), (int)c.ranks, (int)c.nodes, (int)c.n, pass,
+                         rates.places[pass], line, ms[pass]);
         }
-    }
-}
-
-/* Calls of 32 blocks on 24 places, in two streams: the formula knows that no place is idle between
- * them, and rounds only the last one. One stream, and 2 rounds for each, would take 1.45 times as
- * long. */
-TEST(heads_in_two_streams)
-{
-    const RingMethod methods[] = {RING_METHOD_RING, RING_METHOD_BURST, RING_METHOD_ALLGATHER,
-                                  RING_METHOD_RING_DOUBLE, RING_METHOD_BURST_DOUBLE};
-    const RingRates rates = {
-        .flops = {1e12, 1e12}, .places = {24, 24}, .memory = 1e30, .bandwidth = {1e30, 1e30}};
-    const double round = 1e3 * 4 * 4 * 512 * 128 * 24 / 1e12;
-    for (int n = 0; n < 5; n++) {
-        RingMapCase c = {methods[n], 8, 2, 512, 8, 8, 4, 0, ATTN_BF16};
-        double ms[2];
-        play(&c, &rates, ms);
-        assert_true(fabs(ms[0] / (11 * round) - 1) < 1e-9);
-        assert_true(fabs(ring_map_ms(&c, &rates, RING_FORWARD) / ms[0] - 1) < 0.04);
-        c.dtype = ATTN_F32;
-        assert_true(fabs(ring_map_ms(&c, &rates, RING_FORWARD) / (16 * round) - 1) < 1e-9);
     }
 }
 
@@ -160,7 +147,7 @@ TEST(kernel_alone)
 static int is_free(RingMapCase c, double n, const RingRates *rates, RingPass pass)
 {
     c.n = (int64_t)n / 16 * 16;
-    return ring_map_ms(&c, rates, pass) < 1.01 * ring_map_compute_ms(&c, rates, pass);
+    return line_ms(&c, rates, pass, 0) < 1.01 * line_ms(&c, rates, pass, 1);
 }
 
 /* Tokens per GPU from which nothing waits, by hand, with F = 650 TF, BW = 370 GB/s, d = 128:
@@ -200,14 +187,14 @@ TEST(heads_that_cannot_be_dealt_out)
 {
     const RingRates rates = ring_rates_default("nccl", ATTN_BF16);
     RingMapCase c = {RING_METHOD_ULYSSES, 64, 8, 1024, 32, 8, 128, 1, ATTN_BF16};
-    assert_true(ring_map_ms(&c, &rates, RING_FORWARD) < 0);
+    assert_true(line_ms(&c, &rates, RING_FORWARD, 0) < 0);
     c.ranks = 32;
     c.nodes = 4;
-    assert_true(ring_map_ms(&c, &rates, RING_FORWARD) > 0);
+    assert_true(line_ms(&c, &rates, RING_FORWARD, 0) > 0);
 }
 
 int main(void)
 {
-    return RUN_TESTS(formulas_and_player, formulas_and_places, heads_in_two_streams, kernel_alone,
-                     thresholds, heads_that_cannot_be_dealt_out);
+    return RUN_TESTS(lines_and_player, lines_and_places, kernel_alone, thresholds,
+                     heads_that_cannot_be_dealt_out);
 }
