@@ -24,7 +24,6 @@
  * Interface:
  * - RingSetup: what the user chooses. RingPlan: what follows from it for all ranks.
  * - ring_plan_make, ring_plan_free: shards, hops, refusals in one sentence.
- * - ring_positions: the position map of a run of local tokens of any rank.
  * - ring_pair_class: can a rank's queries see a rank's keys at all?
  * Sources: Liu et al. 2023 (arXiv 2310.01889), Sun et al. 2024, BurstAttention (2403.09347),
  * Brandon et al. 2023, striped (2311.09431), Jacobs et al. 2023, Ulysses (2309.14509).
@@ -116,10 +115,6 @@ typedef struct RingPlan {
 int ring_plan_make(RingPlan *plan, const AttnArgs *args, const RingSetup *setup, char why[256]);
 void ring_plan_free(RingPlan *plan);
 
-/* Position map of local tokens first .. first+tokens-1 of a shard, as tokens 0 .. tokens-1. `room`
- * has shard->count entries at least. */
-AttnPositions ring_positions(const RingShard *shard, int64_t first, int64_t tokens,
-                             AttnSegment *room);
 /* ATTN_TILE_SKIP: no query of rank q sees a key of rank k (position rule only). */
 AttnTile ring_pair_class(const RingPlan *plan, int q_rank, int k_rank);
 

@@ -156,7 +156,7 @@ static void tell_bytes(RingReport *report, const RingSchedule *s)
     const int node = s->ranks / s->plan->setup.nodes;
     for (int64_t n = 0; n < s->message_count; n++) {
         const RingMessage *m = &s->messages[n];
-        RingRankReport *from = &report->rank[m->from];
+        RingTraffic *from = &report->rank[m->from].traffic;
         from->sent[s->pass][m->tensor] += m->bytes;
         *(m->from / node == m->to / node ? &from->sent_inner[s->pass]
                                          : &from->sent_outer[s->pass]) += m->bytes;

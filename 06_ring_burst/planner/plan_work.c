@@ -17,19 +17,9 @@
 #include "attn_tiles.h"
 #include "models/model.h"
 #include "planner/cost.h"
+#include "planner/shard.h"
 
 #include <stdlib.h>
-
-/* The part of a shard's run that lies in [first, first + tokens), at local indexes of its own. */
-static int cut_run(const AttnSegment *g, int64_t first, int64_t tokens, AttnSegment *run)
-{
-    const int64_t from = g->first > first ? g->first : first;
-    const int64_t g_end = g->first + g->length, end = first + tokens;
-    const int64_t to = g_end < end ? g_end : end;
-    *run = (AttnSegment){0, to - from, g->sequence, g->position + (from - g->first) * g->stride,
-                         g->stride};
-    return from < to;
-}
 
 /* The smallest and the largest position of a run. */
 static AttnRange range_of(const AttnSegment *run)
@@ -83,28 +73,20 @@ static int64_t count_runs(AttnRule rule, const AttnSegment *q, const AttnSegment
 }
 
 /* Visible pairs of two runs that the full mask leaves: one by one. */
-static int64_t count_masked(const RingPlan *plan, const RingPiece *q, int64_t q_from,
-                            const AttnSegment *q_run, const RingPiece *k, int64_t k_from,
-                            const AttnSegment *k_run)
+static int64_t count_masked(const RingPlan *plan, const RingPiece *q, const AttnSegment *q_run,
+                            const RingPiece *k, const AttnSegment *k_run)
 {
     int64_t pairs = 0;
     for (int64_t i = 0; i < q_run->length; i++) {
-        const int64_t row = q->global + (q_from + i) * q->stride;
+        const int64_t row = q->global + i * q->stride;
         const uint8_t *mask = plan->mask + row * plan->shape.Nk;
         const AttnPosition at = {q_run->sequence, q_run->position + i * q_run->stride};
         for (int64_t j = 0; j < k_run->length; j++) {
             const AttnPosition key = {k_run->sequence, k_run->position + j * k_run->stride};
-            pairs +=
-                !mask[k->global + (k_from + j) * k->stride] && attn_visible(plan->rule, at, key);
+            pairs += !mask[k->global + j * k->stride] && attn_visible(plan->rule, at, key);
         }
     }
     return pairs;
-}
-
-/* How far a cut begins behind the beginning of a run; 0 if before it. */
-static int64_t behind(int64_t a, int64_t b)
-{
-    return a > b ? a - b : 0;
 }
 
 RingWork ring_block_work(const RingPlan *plan, int q_rank, int64_t q_first, int64_t q_tokens,
@@ -113,20 +95,21 @@ RingWork ring_block_work(const RingPlan *plan, int q_rank, int64_t q_first, int6
     const RingShard *q = &plan->q[q_rank], *k = &plan->k[k_rank];
     RingWork sum = {0, 0, ATTN_TILE_SKIP};
     AttnSegment q_run, k_run;
+    RingPiece q_piece, k_piece;
     for (int64_t a = 0; a < q->count; a++) {
-        if (!cut_run(&q->segments[a], q_first, q_tokens, &q_run))
+        if (!ring_run_cut(q, a, q_first, q_tokens, &q_piece, &q_run))
             continue;
+        q_run.first = 0;
         for (int64_t b = 0; b < k->count; b++) {
             AttnTile tile;
             int64_t pairs;
             if (q->segments[a].sequence != k->segments[b].sequence ||
-                !cut_run(&k->segments[b], k_first, k_tokens, &k_run))
+                !ring_run_cut(k, b, k_first, k_tokens, &k_piece, &k_run))
                 continue;
+            k_run.first = 0;
             pairs = count_runs(plan->rule, &q_run, &k_run, &tile);
             if (plan->mask && pairs) {
-                pairs =
-                    count_masked(plan, &q->pieces[a], behind(q_first, q->segments[a].first), &q_run,
-                                 &k->pieces[b], behind(k_first, k->segments[b].first), &k_run);
+                pairs = count_masked(plan, &q_piece, &q_run, &k_piece, &k_run);
                 tile = ATTN_TILE_MASKED;
             }
             sum.pairs += pairs;

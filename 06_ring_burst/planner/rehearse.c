@@ -35,26 +35,12 @@ typedef struct Rehearsal {
 
 /* --- the timetable -----------------------------------------------------------------------------*/
 
-/* The list, with room for one more. NULL: the rank has failed. */
-static void *grow(RingRank *r, void *list, int64_t count, int64_t *room, size_t size)
-{
-    const int64_t more = *room ? 2 * *room : 64;
-    void *grown = list;
-    if (count == *room) {
-        grown = realloc(list, (size_t)more * size);
-        *room = grown ? more : *room;
-    }
-    if (!grown)
-        ring_fail(r, "out of memory for a timetable");
-    return grown;
-}
-
 /* A new line at the end of the rank's list. NULL: the rank has failed. */
 static RingAction *write_down(RingRank *r, RingActionKind kind)
 {
     RingSchedule *s = ((Rehearsal *)r->endpoint)->s;
-    RingAction *list =
-        grow(r, s->actions[r->rank], s->count[r->rank], &s->room[r->rank], sizeof *list);
+    RingAction *list = ring_grow(r, s->actions[r->rank], s->count[r->rank], &s->room[r->rank],
+                                 sizeof *list, "a timetable");
     if (!list)
         return NULL;
     s->actions[r->rank] = list;
@@ -92,13 +78,14 @@ static int message_of(RingRank *r, const RingTransfer *t, int line)
             return ring_fail(r, "the other end of a message was not written down");
         *at = s->messages[number].next;
     } else {
-        RingMessage *list = grow(r, s->messages, s->message_count, &s->message_room, sizeof *list);
+        RingMessage *list = ring_grow(r, s->messages, s->message_count, &s->message_room,
+                                      sizeof *list, "a timetable");
         if (!list)
             return -1;
         s->messages = list;
         while (*at >= 0)
             at = &list[*at].next;
-        number = *at = (int)s->message_count++;
+        number = *at = s->message_count++;
         list[number] = (RingMessage){
             .from = from, .to = to, .tensor = t->tensor, .bytes = (int64_t)t->bytes, .next = -1};
     }
@@ -115,7 +102,7 @@ static int message_of(RingRank *r, const RingTransfer *t, int line)
 static int start(RingRank *r, RingExchange *x)
 {
     const RingSchedule *s = ((const Rehearsal *)r->endpoint)->s;
-    const int line = (int)s->count[r->rank];
+    const int line = s->count[r->rank];
     x->ticket = (void *)(uintptr_t)line;
     for (int distance = 1; distance < r->world && listens(r); distance++)
         for (int i = 0; i < x->count; i++) {
@@ -203,7 +190,7 @@ static int meet(RingRank *r, const RingBlock *q, const RingBlock *k)
 static int pass_over(RingRank *r, double bytes)
 {
     const RingSchedule *s = ((const Rehearsal *)r->endpoint)->s;
-    const int64_t count = s->count[r->rank];
+    const int count = s->count[r->rank];
     RingAction *a = count > 0 ? &s->actions[r->rank][count - 1] : NULL;
     if (!listens(r))
         return 0;
@@ -237,58 +224,7 @@ static void *alloc(RingRank *r, size_t bytes)
     return (void *)mine;
 }
 
-static void give_back(RingRank *r, void *p)
-{
-    (void)r, (void)p;
-}
-
-static int zero(RingRank *r, void *p, size_t bytes)
-{
-    (void)r, (void)p, (void)bytes;
-    return 0;
-}
-
-static int start_state(RingRank *r, float *O_state, int64_t count, float *lse, int64_t rows)
-{
-    (void)r, (void)O_state, (void)count, (void)lse, (void)rows;
-    return 0;
-}
-
-static int delta_of(RingRank *r, const AttnArgs *args, float *delta)
-{
-    (void)r, (void)args, (void)delta;
-    return 0;
-}
-
-static int finish_O(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows)
-{
-    (void)r, (void)args, (void)O_state, (void)rows;
-    return 0;
-}
-
-static int narrow(RingRank *r, void *to, void *p, int64_t count, AttnDtype dtype)
-{
-    (void)r, (void)to, (void)p, (void)count, (void)dtype;
-    return 0;
-}
-
-static int widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)
-{
-    (void)r, (void)p, (void)count, (void)dtype;
-    return 0;
-}
-
-static const RingBackend backend = {.name = "none",
-                                    .alloc = alloc,
-                                    .free = give_back,
-                                    .zero = zero,
-                                    .copy = copy,
-                                    .start_state = start_state,
-                                    .delta = delta_of,
-                                    .finish_O = finish_O,
-                                    .add = add,
-                                    .narrow = narrow,
-                                    .widen = widen};
+static const RingBackend backend = {.name = "none", .alloc = alloc, .copy = copy, .add = add};
 
 /* --- a rank ------------------------------------------------------------------------------------*/
 

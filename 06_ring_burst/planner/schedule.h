@@ -47,9 +47,9 @@ typedef struct RingSchedule {
     RingPass pass;
     int ranks;
     RingAction *actions[RING_MAX_RANKS];
-    int64_t count[RING_MAX_RANKS], room[RING_MAX_RANKS];
+    int count[RING_MAX_RANKS], room[RING_MAX_RANKS];
     RingMessage *messages;
-    int64_t message_count, message_room;
+    int message_count, message_room;
 } RingSchedule;
 
 /* 0, or -1: no memory. */

@@ -20,7 +20,7 @@
  * chunk a and a late chunk b, one behind the other, would be one cheap and one dear half, so each
  * chunk is cut in two and the shard is a0 b0 | a1 b1.
  *
- * Interface: ring_shard_make, ring_shard_free, ring_shards_class (shard.h), ring_positions,
+ * Interface: ring_shard_make, ring_shard_free, ring_run_cut, ring_shards_class (shard.h),
  * ring_pair_class (ring_burst.h).
  */
 #include "planner/shard.h"
@@ -109,21 +109,19 @@ void ring_shard_free(RingShard *shard)
 
 /* --- asking ------------------------------------------------------------------------------------*/
 
-AttnPositions ring_positions(const RingShard *shard, int64_t first, int64_t tokens,
-                             AttnSegment *room)
+int ring_run_cut(const RingShard *shard, int64_t run, int64_t first, int64_t tokens,
+                 RingPiece *piece, AttnSegment *segment)
 {
-    AttnPositions map = attn_positions(room, 0);
-    for (int64_t s = 0; s < shard->count; s++) {
-        const AttnSegment *g = &shard->segments[s];
-        const int64_t from = g->first > first ? g->first : first;
-        const int64_t end = g->first + g->length;
-        const int64_t to = end < first + tokens ? end : first + tokens;
-        if (from < to)
-            room[map.count++] =
-                (AttnSegment){from - first, to - from, g->sequence,
-                              g->position + (from - g->first) * g->stride, g->stride};
-    }
-    return map;
+    const RingPiece *p = &shard->pieces[run];
+    const AttnSegment *s = &shard->segments[run];
+    const int64_t end = p->first + p->length, skip = first > p->first ? first - p->first : 0;
+    const int64_t to = end < first + tokens ? end : first + tokens, from = p->first + skip;
+    if (from >= to)
+        return 0;
+    *piece = (RingPiece){from - first, to - from, p->global + skip * p->stride, p->stride};
+    *segment = (AttnSegment){from - first, to - from, s->sequence, s->position + skip * s->stride,
+                             s->stride};
+    return 1;
 }
 
 /* The ranges of two runs may reach into each other's window although no token of one stands in it:

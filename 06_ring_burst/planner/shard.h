@@ -4,6 +4,7 @@
  *
  * Interface:
  * - ring_shard_make, ring_shard_free: one rank's share of the queries or of the keys.
+ * - ring_run_cut: a part of a shard, run by run.
  * - ring_shards_class: can the queries of a shard see the keys of another?
  */
 #ifndef RING_SHARD_H
@@ -15,6 +16,11 @@
  * 0, or -1: memory is short. */
 int ring_shard_make(RingShard *shard, AttnPositions map, RingLayout layout, int rank, int ranks);
 void ring_shard_free(RingShard *shard);
+
+/* What run number `run` of a shard shares with its local tokens first .. first + tokens - 1, as a run
+ * whose local index counts from `first`. 1; 0: nothing. */
+int ring_run_cut(const RingShard *shard, int64_t run, int64_t first, int64_t tokens,
+                 RingPiece *piece, AttnSegment *segment);
 
 AttnTile ring_shards_class(AttnRule rule, const RingShard *q, const RingShard *k);
 

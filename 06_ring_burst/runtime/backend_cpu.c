@@ -229,14 +229,11 @@ static int cpu_mark(RingRank *r, int messages)
 {
     CpuBackend *backend = r->backend_state;
     (void)messages;
-    if (backend->mark_count == backend->mark_room) {
-        const int room = 2 * backend->mark_room + 64;
-        double *more = realloc(backend->marks, (size_t)room * sizeof *more);
-        if (!more)
-            return ring_fail(r, "out of memory for a trace");
-        backend->marks = more;
-        backend->mark_room = room;
-    }
+    double *more = ring_grow(r, backend->marks, backend->mark_count, &backend->mark_room,
+                             sizeof *more, "a trace");
+    if (!more)
+        return -1;
+    backend->marks = more;
     backend->marks[backend->mark_count] = ring_now_ms();
     return backend->mark_count++;
 }

@@ -208,37 +208,6 @@ static int collect(RingRank *r, const Tensor *whole, const RingShard *shards, co
     return 0;
 }
 
-/* lse [B][H][Nq] is, token for token, a tensor [B][Nq][H][1] with other strides. A rank's own has
- * the same order [B][H][nq] and is turned when it is there. */
-static int collect_lse(RingRank *r, const AttnArgs *args)
-{
-    const AttnShape *n = &args->shape;
-    const int64_t heads = n->B * n->H;
-    for (int rank = r->rank; rank < (r->rank == 0 ? r->world : r->rank + 1); rank++) {
-        const RingShard *shard = &r->plan->q[rank];
-        const size_t bytes = (size_t)(heads * shard->tokens) * sizeof(float);
-        float *rows = staging(r, bytes);
-        int status = -1;
-        if (rows && rank == r->rank)
-            status = bytes ? r->backend->download(r, rows, r->lse, bytes) : 0;
-        else if (rows)
-            status = r->transport->host_receive(r, rank, rows, bytes);
-        if (status == 0 && r->rank != 0)
-            status = r->transport->host_send(r, 0, rows, bytes);
-        for (int64_t c = 0; status == 0 && r->rank == 0 && args->lse && c < shard->count; c++) {
-            const RingPiece *piece = &shard->pieces[c];
-            for (int64_t h = 0; h < heads; h++)
-                for (int64_t t = 0; t < piece->length; t++)
-                    args->lse[h * n->Nq + piece->global + t * piece->stride] =
-                        rows[h * shard->tokens + piece->first + t];
-        }
-        free(rows);
-        if (status != 0)
-            return -1;
-    }
-    return 0;
-}
-
 /* The whole tensor's shape follows from the plan, since only rank 0 is sure to have one. A rank
  * other than 0 has no output, and needs its shape all the same: it decides how much it sends. */
 static Tensor whole_of(const RingRank *r, const Tensor *given, int64_t tokens, int64_t heads)
@@ -257,9 +226,11 @@ int ring_collect_forward(RingRank *r, const RingTask *task)
 {
     const AttnShape *n = &r->plan->shape;
     const Tensor O = whole_of(r, &task->args->O, n->Nq, n->H);
+    /* [B][H][Nq], here and there: a tensor of one channel and as many batches */
+    const Tensor lse = {task->args->lse, ATTN_F32, {n->B * n->H, n->Nq, 1, 1}, {n->Nq, 1, 1, 1}};
     if (collect(r, &O, r->plan->q, r->O, 0, 0) != 0)
         return -1;
-    return collect_lse(r, task->args);
+    return collect(r, &lse, r->plan->q, r->lse, 0, 0);
 }
 
 int ring_collect_backward(RingRank *r, const RingTask *task)

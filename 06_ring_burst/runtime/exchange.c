@@ -20,7 +20,6 @@
  * Interface: ring_send, ring_receive, ring_start, ring_wait, ring_touch (ring_rank.h), ring_post,
  * ring_exchange_add (ring_fault.h).
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/ring_fault.h"
@@ -57,14 +56,11 @@ int ring_touch(RingRank *r, const void *p, size_t bytes, RingUse how, const char
 static int take_off(RingRank *r, const RingTransfer *t, int exchange)
 {
     RingLog *log = r->log;
-    if (log->flight_count == log->flight_room) {
-        const int room = 2 * log->flight_room + 16;
-        RingFlight *more = realloc(log->flights, (size_t)room * sizeof *more);
-        if (!more)
-            return ring_fail(r, "out of memory for messages");
-        log->flights = more;
-        log->flight_room = room;
-    }
+    RingFlight *more =
+        ring_grow(r, log->flights, log->flight_count, &log->flight_room, sizeof *more, "messages");
+    if (!more)
+        return -1;
+    log->flights = more;
     log->flights[log->flight_count++] =
         (RingFlight){t->data, t->bytes, t->sends, t->peer, r->step, t->tensor, exchange};
     return 0;
@@ -156,7 +152,7 @@ static int node_of(const RingRank *r, int rank)
  * a byte between nodes takes longer. */
 static void count_bytes(RingRank *r, const RingTransfer *t)
 {
-    RingLog *log = r->log;
+    RingTraffic *log = &r->log->traffic;
     const int64_t bytes = (int64_t)t->bytes;
     if (!t->sends)
         return;

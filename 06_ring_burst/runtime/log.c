@@ -67,13 +67,23 @@ void ring_log_free(RingLog *log)
 
 void ring_log_restart(RingLog *log)
 {
-    memset(log->sent, 0, sizeof log->sent);
-    memset(log->sent_step, 0, sizeof log->sent_step);
-    memset(log->sent_inner, 0, sizeof log->sent_inner);
-    memset(log->sent_outer, 0, sizeof log->sent_outer);
-    memset(log->messages, 0, sizeof log->messages);
+    memset(&log->traffic, 0, sizeof log->traffic);
     log->event_count = 0;
     log->fault_steps = log->fault_struck = 0; /* each round of a benchmark has the fault */
+}
+
+/* A full list doubles, so that an entry costs a copy now and then and not each time. */
+void *ring_grow(RingRank *r, void *list, int count, int *room, size_t size, const char *what)
+{
+    const int more = 2 * *room + 16;
+    void *grown = list;
+    if (count == *room) {
+        grown = realloc(list, (size_t)more * size);
+        *room = grown ? more : *room;
+    }
+    if (!grown)
+        ring_fail(r, "out of memory for %s", what);
+    return grown;
 }
 
 /* A method written straight on cannot free its messages' lists when a call in the middle fails. So
@@ -81,15 +91,11 @@ void ring_log_restart(RingLog *log)
 void *ring_keep(RingRank *r, size_t bytes)
 {
     RingLog *log = r->log;
-    void *p;
-    if (log->kept_count == log->kept_room) {
-        const int room = 2 * log->kept_room + 16;
-        void **more = realloc(log->kept, (size_t)room * sizeof *more);
-        if (!more)
-            return ring_fail(r, "out of memory for messages"), NULL;
-        log->kept = more;
-        log->kept_room = room;
-    }
+    void *p, **more = ring_grow(r, log->kept, log->kept_count, &log->kept_room, sizeof *more,
+                                "messages");
+    if (!more)
+        return NULL;
+    log->kept = more;
     p = calloc(1, bytes ? bytes : 1);
     if (!p)
         return ring_fail(r, "out of memory for messages"), NULL;
@@ -121,25 +127,19 @@ const char *ring_transfer_words(const RingTransfer *t, char words[80])
     return words;
 }
 
-/* The list doubles when it is full, so that an event costs a copy now and then and not each
- * time. */
 int ring_log_event(RingRank *r, const RingEvent *event)
 {
     RingLog *log = r->log;
-    if (!log->trace)
+    RingEvent *more = !log->trace ? NULL
+                                  : ring_grow(r, log->events, log->event_count, &log->event_room,
+                                              sizeof *more, "a trace");
+    if (!more)
         return -1;
-    if (log->event_count == log->event_room) {
-        const int64_t room = 2 * log->event_room + 64;
-        RingEvent *more = realloc(log->events, (size_t)room * sizeof *more);
-        if (!more)
-            return -1; /* a gap in the picture, no wrong result */
-        log->events = more;
-        log->event_room = room;
-    }
+    log->events = more;
     log->events[log->event_count] = *event;
     log->events[log->event_count].pass = r->pass;
     log->events[log->event_count].step = r->step;
-    return (int)log->event_count++;
+    return log->event_count++;
 }
 
 /* The place where a fault can strike, and where others can see how far this rank has come. */

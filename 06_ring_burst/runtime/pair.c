@@ -23,26 +23,6 @@
 
 /* --- the tokens of a block ---------------------------------------------------------------------*/
 
-/* Adds what tokens first .. first+tokens-1 share with `shard`, whose token 0 is number `base`. */
-static void cut_shard(RingShard *cut, const RingShard *shard, int64_t base, int64_t first,
-                      int64_t tokens)
-{
-    for (int64_t c = 0; c < shard->count; c++) {
-        const RingPiece *piece = &shard->pieces[c];
-        const AttnSegment *segment = &shard->segments[c];
-        const int64_t begin = base + piece->first, end = begin + piece->length;
-        const int64_t from = begin > first ? begin : first;
-        const int64_t to = end < first + tokens ? end : first + tokens, skip = from - begin;
-        if (from >= to)
-            continue;
-        cut->pieces[cut->count] = (RingPiece){from - first, to - from,
-                                              piece->global + skip * piece->stride, piece->stride};
-        cut->segments[cut->count++] =
-            (AttnSegment){from - first, to - from, segment->sequence,
-                          segment->position + skip * segment->stride, segment->stride};
-    }
-}
-
 /* The block as a shard of its own: token 0 is its first. shards: of all ranks, plan->q or k. */
 static int block_shard(RingShard *cut, RingRank *r, const RingShard *shards, const RingBlock *block)
 {
@@ -57,7 +37,9 @@ static int block_shard(RingShard *cut, RingRank *r, const RingShard *shards, con
     if (!cut->pieces || !cut->segments)
         return ring_fail(r, "out of memory for positions");
     for (int rank = from; rank < to; base += shards[rank++].tokens)
-        cut_shard(cut, &shards[rank], base, block->first, block->tokens);
+        for (int64_t run = 0; run < shards[rank].count; run++)
+            cut->count += ring_run_cut(&shards[rank], run, block->first - base, block->tokens,
+                                       &cut->pieces[cut->count], &cut->segments[cut->count]);
     return 0;
 }
 
@@ -279,8 +261,11 @@ int ring_start_state(RingRank *r, const RingBlock *q, float *O_state, float *lse
     const int64_t count = (int64_t)(sums / sizeof(float)), rows = (int64_t)(bytes / sizeof(float));
     const char *who = "ring_start_state";
     if (r->failed || ring_touch(r, O_state, sums, RING_WRITES, who) != 0 ||
-        ring_touch(r, lse, bytes, RING_WRITES, who) != 0 || touch_rows(r, q, RING_WRITES, who) ||
-        r->backend->start_state(r, O_state, count, lse, rows) != 0)
+        ring_touch(r, lse, bytes, RING_WRITES, who) != 0 || touch_rows(r, q, RING_WRITES, who))
+        return -1;
+    if (!r->backend->start_state)
+        return 0;
+    if (r->backend->start_state(r, O_state, count, lse, rows) != 0)
         return -1;
     return q->rows ? r->backend->start_state(r, q->rows + rows, 2 * rows, q->rows, rows) : 0;
 }
@@ -307,7 +292,9 @@ int ring_finish_O(RingRank *r, const RingBlock *q, void *O, float *O_state)
         ring_touch(r, O_state, sums, RING_WRITES, "ring_finish_O") != 0 ||
         touch_rows(r, q, RING_READS, "ring_finish_O"))
         return -1;
-    return q->tokens ? r->backend->finish_O(r, &args, O_state, rows_of(r, q)) : 0;
+    return q->tokens && r->backend->finish_O
+               ? r->backend->finish_O(r, &args, O_state, rows_of(r, q))
+               : 0;
 }
 
 /* Once for each row, by its owner: who needs it elsewhere gets it by message. */
@@ -319,5 +306,5 @@ int ring_delta(RingRank *r, const RingBlock *q, const void *O, float *delta)
         ring_touch(r, O, bytes, RING_READS, "ring_delta") != 0 ||
         ring_touch(r, delta, row_bytes(r, q), RING_WRITES, "ring_delta") != 0)
         return -1;
-    return q->tokens ? r->backend->delta(r, &args, delta) : 0;
+    return q->tokens && r->backend->delta ? r->backend->delta(r, &args, delta) : 0;
 }

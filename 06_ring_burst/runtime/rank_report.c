@@ -39,11 +39,7 @@ void ring_rank_report(RingRank *r, RingReport *report)
     snprintf(to->failure, sizeof to->failure, "%s", r->failure);
     if (!log)
         return;
-    memcpy(to->sent, log->sent, sizeof to->sent);
-    memcpy(to->sent_step, log->sent_step, sizeof to->sent_step);
-    memcpy(to->sent_inner, log->sent_inner, sizeof to->sent_inner);
-    memcpy(to->sent_outer, log->sent_outer, sizeof to->sent_outer);
-    memcpy(to->messages, log->messages, sizeof to->messages);
+    to->traffic = log->traffic;
     report->events[r->rank] = log->events;
     report->event_count[r->rank] = log->event_count;
     log->events = NULL;

@@ -77,6 +77,7 @@ typedef struct RingBackend {
     /* Host <-> rank's memory; complete on return. */
     int (*upload)(RingRank *r, void *to, const void *from_host, size_t bytes);
     int (*download)(RingRank *r, void *to_host, const void *from, size_t bytes);
+    /* Of this, only copy and add are counted in a rehearsal (rehearse.c), which has no other. */
     int (*zero)(RingRank *r, void *p, size_t bytes);
     int (*poison)(RingRank *r, void *p, size_t bytes); /* NaN in every dtype */
     int (*copy)(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,
@@ -164,13 +165,18 @@ typedef struct RingStreamList {
     int count, room;
 } RingStreamList;
 
-typedef struct RingLog {
+/* What a rank has sent. */
+typedef struct RingTraffic {
     int64_t sent[RING_PASSES][RING_TENSORS]; /* payload bytes */
     int64_t sent_step[RING_PASSES][RING_MAX_STEPS];
     int64_t sent_inner[RING_PASSES], sent_outer[RING_PASSES]; /* inside a node, between nodes */
     int64_t messages[RING_PASSES];
+} RingTraffic;
+
+typedef struct RingLog {
+    RingTraffic traffic;
     RingEvent *events;
-    int64_t event_count, event_room;
+    int event_count, event_room;
     RingFlight *flights;
     int flight_count, flight_room;
     int64_t hop_number[RING_MAX_RANKS][2][RING_TENSORS]; /* verify_hops: messages to / from peer */
@@ -209,6 +215,9 @@ void ring_log_free(RingLog *log);
 /* Before a round: bytes, messages, events, times and the count of steps start at zero, and a fault
  * can strike again. What is in flight and hop numbers go on. */
 void ring_log_restart(RingLog *log);
+/* list [count of *room], with room for one more: itself, or a larger copy of it. NULL: the rank has
+ * failed, and the list stays. */
+void *ring_grow(RingRank *r, void *list, int count, int *room, size_t size, const char *what);
 /* An event of this rank's step; its number, -1 without a trace. */
 int ring_log_event(RingRank *r, const RingEvent *event);
 /* Zeroed host memory for the book-keeping of messages, which a method that fails leaves behind:
@@ -242,10 +251,7 @@ typedef struct RingTask {
 typedef struct RingRankReport {
     int rank, failed;
     char failure[256];
-    int64_t sent[RING_PASSES][RING_TENSORS];
-    int64_t sent_step[RING_PASSES][RING_MAX_STEPS];
-    int64_t sent_inner[RING_PASSES], sent_outer[RING_PASSES];
-    int64_t messages[RING_PASSES];
+    RingTraffic traffic;
     size_t peak_bytes, peak_backward_bytes, workspace_bytes;
 } RingRankReport;
 

@@ -23,8 +23,6 @@
  * Interface: ring_stream (ring_rank.h), ring_stream_use, ring_stream_meet, ring_streams_forget
  * (ring_world.h).
  */
-#include <stdlib.h>
-
 #include "runtime/ring_world.h"
 
 void ring_stream(RingRank *r, int stream)
@@ -52,14 +50,11 @@ static int note(RingRank *r, const char *from, size_t bytes, RingUse how)
     for (int n = 0; n < list->count; n++)
         if (list->uses[n].data == from && list->uses[n].bytes == bytes && list->uses[n].how == how)
             return 0;
-    if (list->count == list->room) {
-        const int room = 2 * list->room + 16;
-        RingStreamUse *more = realloc(list->uses, (size_t)room * sizeof *more);
-        if (!more)
-            return ring_fail(r, "out of memory for what a stream uses");
-        list->uses = more;
-        list->room = room;
-    }
+    RingStreamUse *more =
+        ring_grow(r, list->uses, list->count, &list->room, sizeof *more, "what a stream uses");
+    if (!more)
+        return -1;
+    list->uses = more;
     list->uses[list->count++] = (RingStreamUse){from, bytes, how};
     return 0;
 }

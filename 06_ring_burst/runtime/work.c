@@ -10,8 +10,6 @@
  * ring_copy, ring_split_rows, ring_add, ring_narrow, ring_narrow_to, ring_widen, ring_round,
  * ring_partial_size; ring_method_end (ring_world.h).
  */
-#include <stdlib.h>
-
 #include "runtime/ring_world.h"
 #include "tensor.h"
 
@@ -42,7 +40,8 @@ void ring_free(RingRank *r, void *p, size_t bytes)
         return;
     if (!r->failed)
         ring_touch(r, p, bytes, RING_WRITES, "ring_free");
-    r->backend->free(r, p);
+    if (r->backend->free)
+        r->backend->free(r, p);
     r->live_bytes -= bytes;
 }
 
@@ -53,18 +52,13 @@ void ring_free(RingRank *r, void *p, size_t bytes)
 void ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what)
 {
     RingLog *log = r->log;
+    RingBuffer *more;
     if (b->data || r->failed)
         return;
-    if (log->open_count == log->open_room) {
-        const int room = 2 * log->open_room + 16;
-        RingBuffer *more = realloc(log->open, (size_t)room * sizeof *more);
-        if (!more) {
-            ring_fail(r, "out of memory for a list of buffers");
-            return;
-        }
-        log->open = more;
-        log->open_room = room;
-    }
+    more = ring_grow(r, log->open, log->open_count, &log->open_room, sizeof *more, "buffers");
+    if (!more)
+        return;
+    log->open = more;
     b->data = ring_alloc(r, bytes, what);
     b->bytes = bytes;
     if (b->data)
@@ -119,7 +113,7 @@ int ring_zero(RingRank *r, void *p, size_t bytes)
 {
     if (r->failed || ring_touch(r, p, bytes, RING_WRITES, "ring_zero") != 0)
         return -1;
-    return bytes ? r->backend->zero(r, p, bytes) : 0;
+    return bytes && r->backend->zero ? r->backend->zero(r, p, bytes) : 0;
 }
 
 /* Row by row, since what lies between two rows may well be on its way, or another stream's. */
@@ -191,7 +185,7 @@ int ring_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
     if (r->failed ||
         ring_touch(r, p, (size_t)count * sizeof(float), RING_WRITES, "ring_narrow") != 0)
         return -1;
-    return count ? r->backend->narrow(r, p, p, count, dtype) : 0;
+    return count && r->backend->narrow ? r->backend->narrow(r, p, p, count, dtype) : 0;
 }
 
 int ring_narrow_to(RingRank *r, void *to, float *p, int64_t count, AttnDtype dtype)
@@ -200,7 +194,7 @@ int ring_narrow_to(RingRank *r, void *to, float *p, int64_t count, AttnDtype dty
     if (r->failed || ring_touch(r, p, (size_t)count * sizeof(float), RING_READS, who) != 0 ||
         ring_touch(r, to, (size_t)count * dtype_size(dtype), RING_WRITES, who) != 0)
         return -1;
-    return count ? r->backend->narrow(r, to, p, count, dtype) : 0;
+    return count && r->backend->narrow ? r->backend->narrow(r, to, p, count, dtype) : 0;
 }
 
 int ring_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)
@@ -208,7 +202,7 @@ int ring_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)
     if (r->failed ||
         ring_touch(r, p, (size_t)count * sizeof(float), RING_WRITES, "ring_widen") != 0)
         return -1;
-    return count ? r->backend->widen(r, p, count, dtype) : 0;
+    return count && r->backend->widen ? r->backend->widen(r, p, count, dtype) : 0;
 }
 
 /* There and back: the values are those of bf16, the type is float32. It shows what rounding O after

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 /* What rank g sent in a pass against the formulas. 1, or 0 with a sentence. */
-static int bytes_agree(const RingModelCase *m, const RingRankReport *told, RingPass pass, int g,
+static int bytes_agree(const RingModelCase *m, const RingTraffic *told, RingPass pass, int g,
                        char *sentence, size_t size)
 {
     const RingModelBytes model = model_ring_sent(m, pass, g);
@@ -39,8 +39,9 @@ int ring_bytes_agree(const RingModelCase *m, const RingReport *report, int backw
                      size_t size)
 {
     for (int g = 0; g < m->ranks; g++)
-        if (!bytes_agree(m, &report->rank[g], RING_FORWARD, g, sentence, size) ||
-            (backward && !bytes_agree(m, &report->rank[g], RING_BACKWARD, g, sentence, size)))
+        if (!bytes_agree(m, &report->rank[g].traffic, RING_FORWARD, g, sentence, size) ||
+            (backward &&
+             !bytes_agree(m, &report->rank[g].traffic, RING_BACKWARD, g, sentence, size)))
             return 0;
     return 1;
 }

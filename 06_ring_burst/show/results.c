@@ -99,9 +99,10 @@ static int tell(RingRun *run)
         const RingModelMemory memory = model_ring_memory(&m, g);
         const size_t peak =
             r->peak_bytes > r->peak_backward_bytes ? r->peak_bytes : r->peak_backward_bytes;
-        told->sent[g] = sum(r->sent[RING_FORWARD]);
-        told->sent_backward[g] = sum(r->sent[RING_BACKWARD]);
-        told->outer_bytes += r->sent_outer[RING_FORWARD] + r->sent_outer[RING_BACKWARD];
+        told->sent[g] = sum(r->traffic.sent[RING_FORWARD]);
+        told->sent_backward[g] = sum(r->traffic.sent[RING_BACKWARD]);
+        told->outer_bytes +=
+            r->traffic.sent_outer[RING_FORWARD] + r->traffic.sent_outer[RING_BACKWARD];
         for (int pass = RING_FORWARD; pass <= RING_FORWARD + (plan->backward != 0); pass++) {
             const RingModelBytes model = model_ring_sent(&m, (RingPass)pass, g);
             told->link_bytes += (double)model_ring_total(&model);

@@ -53,12 +53,12 @@ static void check_bytes(const Run *run, RingPass pass, int rank)
     const RingRankReport *told = &run->report.rank[rank];
     char name[200];
     for (int t = 0; t < RING_TENSORS; t++)
-        if (told->sent[pass][t] != model.sent[t])
+        if (told->traffic.sent[pass][t] != model.sent[t])
             fail_msg("%s: rank %d sends %lld bytes of %s in pass %d, by the model %lld",
-                     name_of(run, name), rank, (long long)told->sent[pass][t],
+                     name_of(run, name), rank, (long long)told->traffic.sent[pass][t],
                      ring_tensor_name((RingTensor)t), pass, (long long)model.sent[t]);
-    assert_int_equal(model.inner, told->sent_inner[pass]);
-    assert_int_equal(model.outer, told->sent_outer[pass]);
+    assert_int_equal(model.inner, told->traffic.sent_inner[pass]);
+    assert_int_equal(model.outer, told->traffic.sent_outer[pass]);
 }
 
 static void check_memory(const Run *run, int rank)
@@ -225,9 +225,9 @@ TEST(what_does_not_agree_is_told)
     for (int pass = RING_FORWARD; pass <= RING_BACKWARD; pass++) {
         RingRankReport *told = &run->report.rank[3];
         for (int f = 0; f < RING_TENSORS + 2; f++) { /* all tensors, and both kinds of links */
-            int64_t *const field = f < RING_TENSORS    ? &told->sent[pass][f]
-                                   : f == RING_TENSORS ? &told->sent_inner[pass]
-                                                       : &told->sent_outer[pass];
+            int64_t *const field = f < RING_TENSORS    ? &told->traffic.sent[pass][f]
+                                   : f == RING_TENSORS ? &told->traffic.sent_inner[pass]
+                                                       : &told->traffic.sent_outer[pass];
             char words[64] = "inside its node";
             if (f < RING_TENSORS)
                 snprintf(words, sizeof words, "bytes of %s in", ring_tensor_name((RingTensor)f));

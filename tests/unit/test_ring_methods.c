@@ -135,8 +135,8 @@ TEST(test_one_rank_is_the_kernel)
                     fail_msg("%s: %s over one rank has other bits than the kernel",
                              method_cases[n].name, ring_method_name(setup.method));
                 for (int tensor = 0; tensor < RING_TENSORS; tensor++)
-                    assert_true(report.rank[0].sent[RING_FORWARD][tensor] == 0 &&
-                                report.rank[0].sent[RING_BACKWARD][tensor] == 0);
+                    assert_true(report.rank[0].traffic.sent[RING_FORWARD][tensor] == 0 &&
+                                report.rank[0].traffic.sent[RING_BACKWARD][tensor] == 0);
                 ring_report_free(&report);
             }
         case_free(c);
@@ -259,7 +259,8 @@ TEST(test_bf16_partials_are_worse_but_not_wrong)
             setup.partials = bf16 ? ATTN_BF16 : ATTN_F32;
             assert_true(method_run(c, &setup, 1, &report));
             for (int rank = 0; rank < setup.ranks; rank++)
-                sent[bf16] += report.rank[rank].sent[RING_BACKWARD][burst ? RING_DQ : RING_DK];
+                sent[bf16] +=
+                    report.rank[rank].traffic.sent[RING_BACKWARD][burst ? RING_DQ : RING_DK];
             const Error O = error_of(&oracle.O, &c->args.O), sum = error_of(expected, found);
             assert_true(O.worst < (bf16 ? 6 * 0x1p-9 : 1e-6) * O.largest_value);
             assert_true(sum.worst < (bf16 ? 6 * 0x1p-8 : 1e-5) * sum.largest_value);

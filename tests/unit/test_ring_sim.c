@@ -251,7 +251,7 @@ TEST(test_bytes_and_memory_are_counted)
     assert_int_equal(0, sim_run(c));
     assert_true(sim_right(c, "counted"));
     for (int rank = 0; rank < G; rank++) {
-        const RingRankReport *report = &c->report.rank[rank];
+        const RingTraffic *report = &c->report.rank[rank].traffic;
         const int64_t row = 1 * 4 * 4, kv = c->plan.k[rank].tokens * row; /* Hkv d floats */
         int64_t K = 0, dK = 22 * row, computed = 0;
         for (int t = 0; t + 1 < G; t++) {
@@ -270,11 +270,11 @@ TEST(test_bytes_and_memory_are_counted)
         assert_int_equal(2 * (G - 1) + 2 * G, report->messages[RING_BACKWARD]);
         assert_int_equal(rank % 2 ? 2 * K : 0, report->sent_outer[RING_FORWARD]);
         assert_int_equal(rank % 2 ? 0 : 2 * K, report->sent_inner[RING_FORWARD]);
-        assert_true(report->peak_bytes >
+        assert_true(c->report.rank[rank].peak_bytes >
                     8 * (size_t)plain_room(&(RingRank){.world = G, .plan = &c->plan}));
         /* dO, dQ, dK and dV come on top */
-        assert_int_equal(report->peak_bytes + 4 * (size_t)kv + 2 * (size_t)kv,
-                         report->peak_backward_bytes);
+        assert_int_equal(c->report.rank[rank].peak_bytes + 4 * (size_t)kv + 2 * (size_t)kv,
+                         c->report.rank[rank].peak_backward_bytes);
         for (int64_t e = 0; e < c->report.event_count[rank]; e++) {
             const RingEvent *event = &c->report.events[rank][e];
             assert_true(event->end_ms >= event->start_ms);

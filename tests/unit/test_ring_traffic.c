@@ -26,7 +26,7 @@ static Totals totals_of(const RingReport *report)
     for (int rank = 0; rank < report->ranks; rank++)
         for (int pass = 0; pass < RING_PASSES; pass++)
             for (int tensor = 0; tensor < RING_TENSORS; tensor++)
-                t.sent[pass][tensor] += report->rank[rank].sent[pass][tensor];
+                t.sent[pass][tensor] += report->rank[rank].traffic.sent[pass][tensor];
     return t;
 }
 
@@ -151,9 +151,9 @@ static void assert_model(const RingPlan *plan, const RingReport *report)
         for (int pass = RING_FORWARD; pass <= RING_BACKWARD; pass++) {
             const RingModelBytes bytes = model_ring_sent(&c, (RingPass)pass, rank);
             for (int tensor = 0; tensor < RING_TENSORS; tensor++)
-                assert_int_equal(bytes.sent[tensor], r->sent[pass][tensor]);
-            assert_int_equal(bytes.inner, r->sent_inner[pass]);
-            assert_int_equal(bytes.outer, r->sent_outer[pass]);
+                assert_int_equal(bytes.sent[tensor], r->traffic.sent[pass][tensor]);
+            assert_int_equal(bytes.inner, r->traffic.sent_inner[pass]);
+            assert_int_equal(bytes.outer, r->traffic.sent_outer[pass]);
         }
         assert_int_equal(memory.forward_kept, r->peak_bytes);
         assert_int_equal(memory.backward, r->peak_backward_bytes > r->peak_bytes
