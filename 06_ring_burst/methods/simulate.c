@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "show/agree.h"
+#include "planner/cost.h"
 
 static RingSetup chosen = {.ranks = 4, .nodes = 1, .timeout_s = 60.0, .threads = 1};
 

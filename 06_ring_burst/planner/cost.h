@@ -34,6 +34,8 @@
  * - RingPrediction, ring_predict: a run of a plan.
  * - RingMapCase, RingLine, ring_map_line, ring_line_ms: equal blocks on any number of GPUs.
  *   ring_alone_ms: the kernel that efficiency.c measures.
+ * - ring_choose, RING_WHY: --method auto.
+ * - ring_bytes_agree, ring_memory_agrees: what ranks tell against the formulas.
  * - ring_hidden_share: of events, measured or predicted. ring_bytes_text: for a reader.
  */
 #ifndef RING_COST_H
@@ -126,6 +128,14 @@ int ring_head_streams(RingMethod method, int ranks, RingPass pass, AttnDtype dty
 int ring_model_case(RingModelCase *m, const RingPlan *plan);
 void ring_model_free(RingModelCase *m);
 
+/* Did the ranks send what the model counts, and hold what it counts? A wrong answer can look right
+ * (a gradient check passes when nothing moves at all); bytes that were never sent do not. To the
+ * byte, for each rank, pass, tensor and kind of link; memory within 5 percent. m: of
+ * ring_model_case. 1, or 0 with one sentence. */
+int ring_bytes_agree(const RingModelCase *m, const RingReport *report, int backward, char *sentence,
+                     size_t size);
+int ring_memory_agrees(int64_t found, int64_t model, int rank, char *sentence, size_t size);
+
 /* --- predictions -------------------------------------------------------------------------------*/
 
 typedef struct RingPrediction {
@@ -142,6 +152,16 @@ void ring_prediction_free(RingPrediction *prediction);
  * No messages: 1. */
 double ring_hidden_share(const RingEvent *events, int64_t count, RingPass pass);
 const char *ring_bytes_text(char text[32], int64_t bytes); /* "1.54 kB" */
+
+/* --- the choice --------------------------------------------------------------------------------*/
+
+enum { RING_WHY = 1200 };
+
+/* Sets setup->method if it is RING_METHOD_AUTO, and setup->layout if free_layout. The backward pass
+ * counts if args->dO has data. why: one paragraph without line breaks. 0, or -1 with one sentence
+ * in why: nothing can compute this; or -2: memory is short. */
+int ring_choose(RingSetup *setup, int free_layout, const AttnArgs *args, const RingRates *rates,
+                char why[RING_WHY]);
 
 /* --- any number of GPUs ------------------------------------------------------------------------*/
 

@@ -16,9 +16,9 @@
  * computations (a slower link would cost it nothing yet), then fewer bytes, then the better
  * balance, then the simpler one.
  *
- * Interface: ring_choose (planner.h).
+ * Interface: ring_choose (cost.h).
  */
-#include "planner/planner.h"
+#include "planner/cost.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -16,9 +16,11 @@
  *     local     0        1         2        3
  *     global    2        12        3        13           four runs of one token each
  *
- * Interface: collect.h; ring_rank_report, ring_report_gather, ring_report_free (ring_world.h).
+ * Interface: ring_shard_read, ring_collect_forward, ring_collect_backward, ring_collect_times
+ * (ring_world.h).
  */
-#include "runtime/collect.h"
+
+#include "runtime/ring_world.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -18,11 +18,10 @@
  * Payload bytes are counted here, when they set out.
  *
  * Interface: ring_send, ring_receive, ring_start, ring_wait, ring_touch (ring_rank.h), ring_post,
- * ring_exchange_add (ring_fault.h).
+ * ring_exchange_add (ring_world.h).
  */
 #include <string.h>
 
-#include "runtime/ring_fault.h"
 #include "runtime/ring_world.h"
 
 /* --- what is in flight -------------------------------------------------------------------------*/

@@ -12,10 +12,20 @@
  * both passes. In a benchmark it strikes in every round: so the round whose results are checked has
  * it, and each sample has the time that it costs.
  *
- * Interface: ring_fault.h.
+ * With --verify-hops a trailer travels behind each message, in the same channel:
+ *
+ *     sender    data, trailer {number of the message in its channel, checksum of the data, step}
+ *     receiver  data, trailer: is the number the next one? is it the checksum of what arrived?
+ *
+ * A damaged message shows in the checksum; a doubled one in the number, since the copy comes where
+ * the next one is expected. A lost one leaves a gap in the numbers, or nothing comes at all, and
+ * the receiver's time-out tells.
+ *
+ * Interface: ring_fault_step, ring_fault_strike, ring_fault_missed, ring_trailers_add,
+ * ring_trailers_check (ring_world.h).
  */
-#include "runtime/ring_fault.h"
 
+#include "runtime/ring_world.h"
 #include <string.h>
 #include <time.h>
 

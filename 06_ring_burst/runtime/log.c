@@ -22,7 +22,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/ring_fault.h"
 #include "runtime/ring_world.h"
 
 /* The monotonic clock: it does not jump when somebody sets the time. All processes of a machine

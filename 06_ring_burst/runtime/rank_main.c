@@ -22,8 +22,6 @@
 #include <string.h>
 
 #include "alloc.h"
-#include "runtime/collect.h"
-#include "runtime/ring_fault.h"
 #include "runtime/ring_world.h"
 
 /* A method of the user's own (simulate.h), or that of the plan. */

@@ -8,6 +8,8 @@
  * - RingTransport: sim (threads), mpi (processes), nccl (GPUs). RingBackend: host, or a GPU.
  * - RingLog: bytes for each pass, step, tensor; events; what is in flight.
  * - RingTask, ring_rank_main: one rank's whole run; ring_world_sim ...: all of them.
+ * - ring_shard_read, ring_collect_...: between whole tensors and shards.
+ * - RingTrailer, ring_fault_..., ring_trailers_...: what goes wrong between two ranks (fault.c).
  * - RingReport: what a run tells: times, bytes, memory, failure.
  */
 #ifndef RING_WORLD_H
@@ -229,6 +231,22 @@ const char *ring_pass_name(RingPass pass); /* "forward" */
 const char *ring_transfer_words(const RingTransfer *t, char words[80]);
 double ring_now_ms(void); /* host clock of the machine */
 
+/* --- faults ------------------------------------------------------------------------------------*/
+
+typedef struct RingTrailer { /* travels behind a message: --verify-hops */
+    int64_t number;
+    uint64_t checksum, bytes;
+    int32_t pass, step; /* of the sender */
+} RingTrailer;
+
+int ring_fault_step(RingRank *r);                      /* --inject exit: when a step begins */
+int ring_fault_strike(RingRank *r, RingExchange *x);   /* the others: just before it starts */
+int ring_fault_missed(RingRank *r);                    /* the run is over: nothing was injected */
+int ring_trailers_add(RingRank *r, RingExchange *x);   /* before the start */
+int ring_trailers_check(RingRank *r, RingExchange *x); /* after the wait */
+/* Appends a transfer as it is (ring_send and ring_receive do after their checks). */
+int ring_exchange_add(RingRank *r, RingExchange *x, RingTransfer transfer);
+
 /* --- runs --------------------------------------------------------------------------------------*/
 
 /* The whole attention in host memory; every rank (of every process) reads its shard from it, since
@@ -246,6 +264,15 @@ typedef struct RingTask {
     double *baseline_ms,
         *baseline_backward_ms; /* [rounds], as above; NULL with baseline_calls = 0 */
 } RingTask;
+
+/* to [B][shard tokens][heads][d] = those tokens of `from`, whatever its strides, in the rank's own
+ * memory. */
+int ring_shard_read(RingRank *r, void *to, const Tensor *from, const RingShard *shard);
+/* All ranks call them: results of all into the whole tensors on rank 0; ms [count]: this rank's, on
+ * rank 0 afterwards those of the slowest. */
+int ring_collect_forward(RingRank *r, const RingTask *task);
+int ring_collect_backward(RingRank *r, const RingTask *task);
+int ring_collect_times(RingRank *r, double *ms, int count);
 
 /* What one rank tells when it is done; the world collects them all on rank 0's process. */
 typedef struct RingRankReport {
@@ -280,9 +307,6 @@ int ring_report_gather(RingRank *r, RingReport *report);
 /* Ranks as threads of this process, memory and arithmetic of `backend`. 0, or -1:
  * report->failure. */
 int ring_world_sim(const RingTask *task, const RingBackend *backend, RingReport *report);
-/* This process is one rank of MPI_COMM_WORLD: --transport mpi, or nccl under mpirun, by the
- * backend. report is complete on rank 0. */
-int ring_world_mpi(const RingTask *task, const RingBackend *backend, RingReport *report);
 void ring_report_free(RingReport *report);
 
 #ifdef __cplusplus

@@ -2,9 +2,9 @@
  *
  * agree.c: what the ranks of a run told against the formulas.
  *
- * Interface: see agree.h.
+ * Interface: ring_bytes_agree, ring_memory_agrees (cost.h).
  */
-#include "show/agree.h"
+#include "planner/cost.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -13,13 +13,13 @@
  *                           first take as long as without a mask: 53 % at 8 ranks, whatever is done
  *     causal, zigzag        each rank sees half of every remote block: nobody waits
  *
- * Interface: ring_baseline_calls, ring_measure_efficiency, ring_show_efficiency (results.h).
+ * Interface: ring_baseline_calls, ring_measure_efficiency, ring_show_efficiency (show.h).
  */
 #include <stdio.h>
 
 #include "models/model.h"
 #include "planner/cost.h"
-#include "show/results.h"
+#include "show/show.h"
 
 enum { MOST_CALLS = 1000 };
 

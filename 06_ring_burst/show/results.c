@@ -14,17 +14,19 @@
  * many has right arrays. So has one that sends everything twice, or keeps a room that it promised
  * to give back; and the reason for a ring was how little it sends and holds.
  *
- * Interface: see results.h.
+ * Interface: see show.h.
  */
-#include "show/results.h"
+#include "show/show.h"
 
 #include "alloc.h"
 #include "bench/run_internal.h"
 #include "flash_backward.h" /* --deterministic */
 #include "planner/cost.h"
-#include "runtime/gpus.h"
-#include "show/agree.h"
-#include "transports/mpi/processes.h"
+#include "transports/mpi/world_mpi.h"
+
+#ifdef HAVE_CUDA
+#include "runtime/cuda/backend_cuda.h"
+#endif
 
 #include <inttypes.h>
 #include <math.h>
@@ -53,6 +55,67 @@ RingSetup ring_setup_of(const CliCase *c, RingMethod method)
     if (!s.nodes)
         s.nodes = doubled && s.ranks % 2 == 0 ? 2 : 1;
     return s;
+}
+
+/* --- on which devices --------------------------------------------------------------------------*/
+
+/* Whose memory and arithmetic the ranks of a row have:
+ *
+ *     row     --transport          ranks
+ *     cpu     sim, mpi             threads or processes
+ *     cuda    sim                  streams of one GPU
+ *     cuda    nccl                 one GPU each, messages by NCCL; threads, or under mpirun
+ *                                  processes, also of many machines
+ *     cuda    nccl --link copy     one GPU each, messages by the GPUs' copy engines; threads, or
+ *                                  under mpirun processes, of one machine
+ */
+static const RingBackend *backend_of(const CliCase *c, const Variant *v)
+{
+    if (v->device == ON_CPU)
+        return &ring_backend_cpu;
+#ifdef HAVE_CUDA
+    if (c->ring.transport != CLI_NCCL)
+        return &ring_backend_cuda;
+#ifdef HAVE_MPI
+    if (c->ring.link == CLI_LINK_COPY && ring_mpi_is_over(c))
+        return &ring_backend_shared;
+#endif
+    if (c->ring.link == CLI_LINK_COPY)
+        return &ring_backend_gpus;
+#endif
+#ifdef HAVE_NCCL
+    return &ring_backend_nccl;
+#else
+    (void)c;
+    return NULL; /* cli_parse has refused it */
+#endif
+}
+
+/* 1, with half a sentence: what ranks on GPUs do not do, or more than is here (*absent). */
+static int backend_refuses(const CliCase *c, const Variant *v, int64_t d, char why[256],
+                           int *absent)
+{
+    const CliRing *r = &c->ring;
+    *absent = 0;
+    if (v->device == ON_CPU)
+        return 0;
+    if (d > CLI_MAX_D_CUDA) {
+        snprintf(why, 256, "a head may have %d channels on a GPU", CLI_MAX_D_CUDA);
+        return 1;
+    }
+    if (r->adversarial || r->inject || r->verify_hops) {
+        snprintf(why, 256, "schedules, faults and checksums are for ranks on the CPU");
+        return 1;
+    }
+#ifdef HAVE_CUDA
+    /* NCCL under mpirun finds ways to GPUs of other machines; copy engines do not */
+    if (r->transport == CLI_NCCL && (!ring_mpi_is_over(c) || r->link == CLI_LINK_COPY) &&
+        !ring_gpus_reach_each_other((int)r->ranks, why)) {
+        *absent = 1;
+        return 1;
+    }
+#endif
+    return 0;
 }
 
 /* --- what the ranks told -----------------------------------------------------------------------*/
@@ -144,7 +207,7 @@ static int run_world(RingRun *run, const CliCase *c, int warmup, int rounds, int
                            .baseline_backward_ms = run->told.baseline_backward.ms};
     run_poison(out);
     ring_report_free(&run->report);
-    if (ring_mpi_is_over(c) ? ring_world_processes(&task, run->backend, &run->report)
+    if (ring_mpi_is_over(c) ? ring_world_mpi(&task, run->backend, &run->report)
                             : ring_world_sim(&task, run->backend, &run->report))
         return -1;
     out->forward.count = rounds;
@@ -202,7 +265,7 @@ int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c,
     size_t live;
     int status, absent;
     memset(run, 0, sizeof *run);
-    run->backend = ring_backend_of(c, v);
+    run->backend = backend_of(c, v);
     run->told = (RingResult){.ranks = setup.ranks,
                              .nodes = setup.nodes,
                              .hidden = NAN,
@@ -217,7 +280,7 @@ int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c,
     }
     out->ring = &run->told;
     out->answered = 1;
-    if (ring_backend_refuses(c, v, p->args.shape.d, out->failure, &absent)) {
+    if (backend_refuses(c, v, p->args.shape.d, out->failure, &absent)) {
         out->status = ATTN_SKIP;
         if (absent)
             cli_refuse("--transport nccl: %s", out->failure);

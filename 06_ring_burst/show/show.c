@@ -11,7 +11,7 @@
  */
 #include "show/show.h"
 
-#include "planner/planner.h"
+#include "planner/cost.h"
 #include "report/pages.h"
 #include "show/trace.h"
 

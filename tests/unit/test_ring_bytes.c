@@ -6,8 +6,8 @@
  */
 #include "ring_method_case.h"
 
+#include "planner/cost.h"
 #include "planner/schedule.h"
-#include "show/agree.h"
 
 typedef struct Run {
     RingPlan plan;

@@ -5,7 +5,7 @@
  */
 #include "oracle_case.h"
 
-#include "planner/planner.h"
+#include "planner/cost.h"
 
 typedef struct Wish {
     const char *what;

@@ -165,7 +165,7 @@ static int copy_wait(RingRank *r, RingExchange *x)
 int ring_copy_join(RingRank *r)
 {
     static RingTransport copies;
-    const HeartBoard *board = mpi_end_board(r->endpoint);
+    const HeartBoard *board = ((const MpiEnd *)r->endpoint)->board;
     for (int peer = 0; peer < r->world; peer++)
         if (board->slot[peer].state == HEART_ABSENT)
             return ring_fail(r,

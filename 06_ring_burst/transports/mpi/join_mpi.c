@@ -10,7 +10,7 @@
  * kernel ends its ranks: no orphans.
  *
  * Interface: ring_mpi_hush, ring_mpi_status, ring_mpi_join, ring_mpi_leave, ring_mpi_give_up,
- * ring_mpi_rank ... (world_mpi.h); ring_mpi_case (case_mpi.h).
+ * ring_mpi_rank, ring_mpi_case ... (world_mpi.h).
  */
 #include <fcntl.h>
 #include <mpi.h>
@@ -23,8 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "transports/mpi/case_mpi.h"
-#include "transports/mpi/messages_mpi.h"
+#include "transports/mpi/mpi_end.h"
 #include "transports/mpi/world_mpi.h"
 
 #ifdef __SANITIZE_ADDRESS__ /* which has better words for a crash */
@@ -322,5 +321,5 @@ int ring_mpi_rank(void)
 
 int ring_mpi_ranks(void)
 {
-    return end ? mpi_end_world(end) : 1;
+    return end ? end->world : 1;
 }

@@ -35,9 +35,6 @@ enum { MPI_RESULTS_TAG = RING_TENSORS, MPI_BARRIER_TAG, MPI_RECEIPT_TAG };
  * run has its own. NULL: no memory, or MPI refused. */
 MpiEnd *mpi_end_open(HeartBoard *board, double timeout_s);
 void mpi_end_close(MpiEnd *end);
-int mpi_end_rank(const MpiEnd *end);
-int mpi_end_world(const MpiEnd *end);
-HeartBoard *mpi_end_board(const MpiEnd *end);
 
 /* All of a list, in the channel `tag`, or (tag < 0) each in its tensor's. NULL: the rank failed. */
 MpiTicket *mpi_post(RingRank *r, const RingTransfer *list, int count, int tag);

@@ -56,21 +56,6 @@ void mpi_end_close(MpiEnd *e)
     free(e);
 }
 
-int mpi_end_rank(const MpiEnd *e)
-{
-    return e->rank;
-}
-
-int mpi_end_world(const MpiEnd *e)
-{
-    return e->world;
-}
-
-HeartBoard *mpi_end_board(const MpiEnd *e)
-{
-    return e->board;
-}
-
 /* The first sentence of all ranks is the one that the user reads (ring_mpi_report). */
 void mpi_abort(const char *text)
 {

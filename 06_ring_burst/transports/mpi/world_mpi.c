@@ -1,18 +1,104 @@
 /* SPDX-License-Identifier: MIT
  *
- * world_mpi.c: a run over MPI, as one of its ranks sees it.
+ * world_mpi.c: a run over MPI, as one of its ranks sees it, and the transport that it uses.
  *
  * All processes have read the same command line and made the same inputs from the same seed, so
  * nothing needs to be dealt out: each rank takes its shard from its own copy. What comes together
  * on rank 0 are results, bytes and times.
  *
- * Interface: ring_world_mpi (ring_world.h).
+ * Interface: ring_world_mpi (world_mpi.h), ring_transport_mpi (messages_mpi.h).
  */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "transports/mpi/messages_mpi.h"
+#include "transports/mpi/mpi_end.h"
 #include "transports/mpi/world_mpi.h"
+
+/* --- the transport -----------------------------------------------------------------------------*/
+
+/* -1: each message in the channel of its own tensor. */
+static int mpi_start(RingRank *r, RingExchange *x)
+{
+    x->ticket = mpi_post(r, x->list, x->count, -1);
+    return x->ticket ? 0 : -1;
+}
+
+static int mpi_wait(RingRank *r, RingExchange *x)
+{
+    return mpi_finish(r, x->ticket, x->list);
+}
+
+/* One message to or from somebody, from beginning to end. */
+static int talk(RingRank *r, RingTransfer transfer, int tag)
+{
+    MpiTicket *t;
+    if (r->failed)
+        return -1;
+    t = mpi_post(r, &transfer, 1, tag);
+    return t ? mpi_finish(r, t, NULL) : -1;
+}
+
+/* Results have a tag of their own: they must not be taken for a tensor of the next pass. */
+static int mpi_host_send(RingRank *r, int peer, const void *data, size_t bytes)
+{
+    return talk(r, (RingTransfer){.sends = 1, .peer = peer, .data = (void *)data, .bytes = bytes},
+                MPI_RESULTS_TAG);
+}
+
+static int mpi_host_receive(RingRank *r, int peer, void *data, size_t bytes)
+{
+    return talk(r, (RingTransfer){.peer = peer, .data = data, .bytes = bytes}, MPI_RESULTS_TAG);
+}
+
+/* Round k: a signal to the rank 2^k further on and one from the rank 2^k behind. After round k each
+ * rank has heard, at second hand, of the 2^(k+1) - 1 ranks behind it; after log2 G rounds, rounded
+ * up, of all. */
+static int mpi_barrier(RingRank *r)
+{
+    char out = 1, in = 0;
+    int apart;
+    for (apart = 1; apart < r->world; apart *= 2) {
+        const RingTransfer signals[2] = {
+            {.peer = (r->rank - apart + r->world) % r->world, .data = &in, .bytes = 1},
+            {.sends = 1, .peer = (r->rank + apart) % r->world, .data = &out, .bytes = 1}};
+        MpiTicket *t = r->failed ? NULL : mpi_post(r, signals, 2, MPI_BARRIER_TAG);
+        if (!t || mpi_finish(r, t, NULL) != 0)
+            return -1;
+    }
+    return r->failed ? -1 : 0;
+}
+
+/* The other ranks wait for messages that will not come, so all end together. */
+static void mpi_abandon(RingRank *r)
+{
+    mpi_abort(r->failure);
+}
+
+/* As a crash would: no MPI_Finalize, no message, no clean-up. mpirun sees the exit status and ends
+ * the others. */
+static void mpi_leave(RingRank *r)
+{
+    (void)r;
+    _exit(3); /* EXIT_RUNTIME of cli.h */
+}
+
+static void mpi_note(RingRank *r)
+{
+    mpi_be_at(r, HEART_COMPUTE, 0, 0);
+}
+
+const RingTransport ring_transport_mpi = {.name = "mpi",
+                                          .start = mpi_start,
+                                          .wait = mpi_wait,
+                                          .barrier = mpi_barrier,
+                                          .host_send = mpi_host_send,
+                                          .host_receive = mpi_host_receive,
+                                          .abandon = mpi_abandon,
+                                          .leave = mpi_leave,
+                                          .note = mpi_note};
+
+/* --- a run ------------------------------------------------------------------------------------*/
 
 /* A number that differs between cases, so that no rank takes part in another case than the others:
  * FNV-1a over the plan's numbers; never 0. */
@@ -45,14 +131,14 @@ int ring_world_mpi(const RingTask *task, const RingBackend *backend, RingReport 
 {
     MpiEnd *e = ring_mpi_end();
     RingRank r;
-    int world = e ? mpi_end_world(e) : 0;
+    int world = e ? e->world : 0;
     memset(report, 0, sizeof *report);
     memset(&r, 0, sizeof r);
     if (!e || world != task->plan->setup.ranks)
         return refuse(report, e ? "the plan is not made for as many ranks as MPI has"
                                 : "MPI has not been started");
     report->ranks = world;
-    r.rank = mpi_end_rank(e);
+    r.rank = e->rank;
     r.world = world;
     r.plan = task->plan;
     r.transport = &ring_transport_mpi;

@@ -16,16 +16,31 @@
  *         checks, tables, files: only if ring_mpi_rank() == 0 ...
  *     return ring_mpi_leave(status);
  *
+ * A build without MPI is one process, rank 0, which does all the talking.
+ *
  * Interface:
  * - ring_mpi_hush, ring_mpi_enter, ring_mpi_status, ring_mpi_leave, ring_mpi_give_up,
  *   ring_mpi_rank, ring_mpi_ranks.
+ * - ring_mpi_is_over, ring_mpi_case: what is known of a case.
  * - ring_mpi_join, ring_mpi_launch: what ring_mpi_enter does in a rank, and in who starts ranks.
  */
 #ifndef RING_WORLD_MPI_H
 #define RING_WORLD_MPI_H
 
+#include "attn_config.h"
 #include "cli/cli.h"
 #include "runtime/ring_world.h"
+
+#ifndef HAVE_MPI /* and cli_parse refuses --transport mpi */
+#define ring_mpi_hush()                       ((void)0)
+#define ring_mpi_enter(cli, argc, argv)       CLI_CONTINUE
+#define ring_mpi_status(status)               (status)
+#define ring_mpi_leave(status)                (status)
+#define ring_mpi_rank()                       0
+#define ring_mpi_is_over(c)                   0
+#define ring_mpi_case(cli, c)                 ((void)0)
+#define ring_world_mpi(task, backend, report) (-1)
+#else
 
 #ifdef __cplusplus
 extern "C" {
@@ -58,8 +73,15 @@ int ring_mpi_under_mpirun(void);   /* by the environment */
 /* Are this case's ranks processes? --transport mpi, and nccl under mpirun: GPUs of many
  * machines. */
 int ring_mpi_is_over(const CliCase *c);
+/* Before a case is run. A failure ends all processes, and the cases of --cases after it with them:
+ * so what the user reads says which line it was. */
+void ring_mpi_case(const Cli *cli, const CliCase *c);
+/* This process is one rank of MPI_COMM_WORLD: --transport mpi, or nccl under mpirun, by the
+ * backend. report is complete on rank 0. */
+int ring_world_mpi(const RingTask *task, const RingBackend *backend, RingReport *report);
 
 #ifdef __cplusplus
 }
+#endif
 #endif
 #endif
