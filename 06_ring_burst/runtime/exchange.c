@@ -151,17 +151,17 @@ static int node_of(const RingRank *r, int rank)
  * a byte between nodes takes longer. */
 static void count_bytes(RingRank *r, const RingTransfer *t)
 {
-    RingTraffic *log = &r->log->traffic;
+    RingTraffic *traffic = &r->log->traffic;
     const int64_t bytes = (int64_t)t->bytes;
     if (!t->sends)
         return;
-    log->sent[r->pass][t->tensor] += bytes;
-    log->sent_step[r->pass][r->step] += bytes;
-    log->messages[r->pass]++;
+    traffic->sent[r->pass][t->tensor] += bytes;
+    traffic->sent_step[r->pass][r->step] += bytes;
+    traffic->messages[r->pass]++;
     if (node_of(r, t->peer) == node_of(r, r->rank))
-        log->sent_inner[r->pass] += bytes;
+        traffic->sent_inner[r->pass] += bytes;
     else
-        log->sent_outer[r->pass] += bytes;
+        traffic->sent_outer[r->pass] += bytes;
 }
 
 /* A message begins, for the picture, where the rank has asked for it and all earlier work is done.
