@@ -181,8 +181,8 @@ typedef struct RingLine {
 } RingLine;
 
 /* A pass on any number of ranks, c->ranks of them on c->nodes nodes: of allgather and ulysses only
- * on just so many. 0, or -1: the method cannot do it (heads for ulysses), more ranks than are played
- * (map.c), or no memory. */
+ * on just so many. 0, or -1: the method cannot do it (heads for ulysses), more ranks than are
+ * played (map.c), or no memory. */
 int ring_map_line(RingLine *line, const RingMapCase *c, const RingRates *rates, RingPass pass);
 double ring_line_ms(const RingLine *line, int64_t ranks);
 /* The kernel alone, what efficiency.c measures: n own queries and keys, no mask, no state.

@@ -2,10 +2,10 @@
  *
  * map.c: times of a pass on any number of GPUs, for ring_map.
  *
- * Nobody has to play a pass of thousands of ranks through. In a ring all of them do the same at each
- * step (zigzag, or no mask), and a further rank is one more step of the same kind. So from a few
- * ranks on, the times lie on a line: two short passes are played, and the line goes through them. (It
- * takes a few steps to settle; test_ring_map.c compares with passes of all ranks.)
+ * Nobody has to play a pass of thousands of ranks through. In a ring all of them do the same at
+ * each step (zigzag, or no mask), and a further rank is one more step of the same kind. So from a
+ * few ranks on, the times lie on a line: two short passes are played, and the line goes through
+ * them. (It takes a few steps to settle; test_ring_map.c compares with passes of all ranks.)
  *
  *     ms   |                      . . *     4096 GPUs: on the line
  *          |            . . . . .
@@ -13,9 +13,9 @@
  *          |  x
  *          +----------------------------
  *
- * A double ring grows by whole nodes. A single ring grows by ranks, and where it goes through several
- * nodes their slow link sets the pace of all, since whoever waits for it makes the next one wait: so
- * each of its ranks is a node of its own here.
+ * A double ring grows by whole nodes. A single ring grows by ranks, and where it goes through
+ * several nodes their slow link sets the pace of all, since whoever waits for it makes the next one
+ * wait: so each of its ranks is a node of its own here.
  *
  * Where all send to all, a rank's messages stand in a queue that gets longer with the ranks, and
  * with ulysses its share of the heads gets smaller: no line. Such passes are played with all their

@@ -17,8 +17,8 @@
 int ring_shard_make(RingShard *shard, AttnPositions map, RingLayout layout, int rank, int ranks);
 void ring_shard_free(RingShard *shard);
 
-/* What run number `run` of a shard shares with its local tokens first .. first + tokens - 1, as a run
- * whose local index counts from `first`. 1; 0: nothing. */
+/* What run number `run` of a shard shares with its local tokens first .. first + tokens - 1, as a
+ * run whose local index counts from `first`. 1; 0: nothing. */
 int ring_run_cut(const RingShard *shard, int64_t run, int64_t first, int64_t tokens,
                  RingPiece *piece, AttnSegment *segment);
 

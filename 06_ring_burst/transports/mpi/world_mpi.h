@@ -16,8 +16,6 @@
  *         checks, tables, files: only if ring_mpi_rank() == 0 ...
  *     return ring_mpi_leave(status);
  *
- * A build without MPI is one process, rank 0, which does all the talking.
- *
  * Interface:
  * - ring_mpi_hush, ring_mpi_enter, ring_mpi_status, ring_mpi_leave, ring_mpi_give_up,
  *   ring_mpi_rank, ring_mpi_ranks.
@@ -27,27 +25,8 @@
 #ifndef RING_WORLD_MPI_H
 #define RING_WORLD_MPI_H
 
-#include "attn_config.h"
 #include "cli/cli.h"
 #include "runtime/ring_world.h"
-
-#ifndef HAVE_MPI /* and cli_parse refuses --transport mpi */
-#define ring_mpi_hush()                 ((void)0)
-#define ring_mpi_enter(cli, argc, argv) CLI_CONTINUE
-#define ring_mpi_status(status)         (status)
-#define ring_mpi_leave(status)          (status)
-#define ring_mpi_rank()                 0
-#define ring_mpi_is_over(c)             0
-#define ring_mpi_case(cli, c)           ((void)0)
-
-static inline int ring_world_mpi(const RingTask *task, const RingBackend *backend,
-                                 RingReport *report)
-{
-    (void)task, (void)backend, (void)report;
-    return -1;
-}
-
-#else
 
 #ifdef __cplusplus
 extern "C" {
@@ -89,6 +68,5 @@ int ring_world_mpi(const RingTask *task, const RingBackend *backend, RingReport 
 
 #ifdef __cplusplus
 }
-#endif
 #endif
 #endif
