@@ -129,6 +129,11 @@ def main():
         found = lessons.problems(lesson, ROOT) + docs_check.links([path])
         tap.ok(not found, f"{path.relative_to(ROOT)}: {lessons.prose_words(lesson.text)} words, "
                f"{lessons.code_lines(lesson.text)} lines of code", "\n".join(found))
+    for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]):
+        if path not in pages and "![" in path.read_text(encoding="utf-8"):
+            found = lessons.figure_problems(path.read_text(encoding="utf-8"))
+            tap.ok(not found, f"{path.relative_to(ROOT)}: a sentence below each figure",
+                   "\n".join(found))
     for folder in sorted((ROOT / "docs").glob("0[1-6]_*/")):
         places = [int(path.name.split("_")[0]) for path in pages if path.parent == folder]
         complete = sorted(places) == list(range(1, len(places) + 1))
