@@ -246,7 +246,7 @@ def finish_times(costs, workers):
 
 def draw_causal():
     tiles, workers = 8, 5
-    pic = Drawing(980, 470, "Clean, masked and skipped tiles; longest blocks first",
+    pic = Drawing(980, 470, "Full, masked and skipped tiles; longest blocks first",
                   "Under a causal mask tiles are skipped, masked or full. Handing out long row "
                   "tiles first ends earlier.")
     pic.text(490, 32, "A causal mask in tiles, and the order in which blocks start", 19)

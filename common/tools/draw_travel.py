@@ -15,7 +15,7 @@ from svg_drawing import BLUE, GREY, RED, YELLOW, Drawing
 
 
 def draw_visit(pic, x, y, owner, letters, parts):
-    """A visitor, and below it its sum: a filled quarter for each rank whose part is in it."""
+    """A block that comes by, below it its sum: a filled quarter for each rank whose part is in."""
     pic.box(x, y, 62, 24, COLOURS[owner], COLOURS[owner], 0.85, 3)
     pic.text(x + 31, y + 17, "  ".join(f"{c}{owner}" for c in letters), 13, fill="white")
     for n in range(RANKS):
@@ -28,7 +28,7 @@ def draw_backward():
     pic = Drawing(1000, 420, "What travels in the backward pass of ring and of burst",
                   "Left, ring: keys visit queries, with their sums, and are at home after three "
                   "hops. Right, burst: queries visit keys, and dQ makes one hop more.")
-    pic.text(500, 30, "Backward: the visitor, and the sum that grows with it", 19)
+    pic.text(500, 30, "Backward: the block that comes by, and the sum that grows with it", 19)
     for x0, title, letters, owner in (
             (70, "ring: keys visit queries", "KV", lambda r, t: (r + 1 + t) % RANKS),
             (520, "burst: queries visit keys", "Q", lambda r, t: (r - t) % RANKS)):

@@ -140,10 +140,10 @@ TOKENS, TILE, WIDTH = 32, 4, 8
 
 
 def walk_tile(i, j, left, right):
-    """skipped, masked or clean, by asking every pair."""
+    """skipped, masked or full, by asking every pair."""
     seen = [visible((0, q), (0, k), left, right) for q in range(i * TILE, (i + 1) * TILE)
             for k in range(j * TILE, (j + 1) * TILE)]
-    return "clean" if all(seen) else "masked" if any(seen) else "skipped"
+    return "full" if all(seen) else "masked" if any(seen) else "skipped"
 
 
 def formula_tile(i, j, left, right):
@@ -151,20 +151,20 @@ def formula_tile(i, j, left, right):
     a, z, j0, j1 = i * TILE, (i + 1) * TILE - 1, j * TILE, (j + 1) * TILE - 1
     if not (j1 >= a - left and j0 <= z + right):
         return "skipped"
-    return "clean" if j0 >= z - left and j1 <= a + right else "masked"
+    return "full" if j0 >= z - left and j1 <= a + right else "masked"
 
 
 def draw_tiles():
     pic = Drawing(980, 520, "Which tiles a window visits",
                   "Tiles of four by four pairs under a causal and a symmetric window of 8. Most "
-                  "are skipped, two in each row are masked, the others clean.")
+                  "are skipped, two in each row are masked, the others full.")
     pic.text(490, 32, f"{TOKENS} tokens, w = {WIDTH}, tiles of {TILE} x {TILE}: skipped, masked, "
-             "clean", 19)
-    pic.text(490, 55, "dots are visible pairs; green tiles are clean, red ones are asked pair by "
+             "full", 19)
+    pic.text(490, 55, "dots are visible pairs; green tiles are full, red ones are asked pair by "
              "pair, white ones never looked at", 13, fill=GREY)
     tiles, cell = TOKENS // TILE, 44
     for x0, title, right in ((75, "causal", 0), (555, "symmetric", WIDTH)):
-        count = {"skipped": 0, "masked": 0, "clean": 0}
+        count = {"skipped": 0, "masked": 0, "full": 0}
         rows = []
         for i in range(tiles):
             row = [walk_tile(i, j, WIDTH, right) for j in range(tiles)]
@@ -174,19 +174,19 @@ def draw_tiles():
             for j, kind in enumerate(row):
                 count[kind] += 1
                 pic.box(x0 + j * cell, 100 + i * cell, cell, cell,
-                        {"clean": GREEN, "masked": RED, "skipped": "white"}[kind], GREY,
-                        {"clean": 0.3, "masked": 0.35, "skipped": 1}[kind], 0)
+                        {"full": GREEN, "masked": RED, "skipped": "white"}[kind], GREY,
+                        {"full": 0.3, "masked": 0.35, "skipped": 1}[kind], 0)
                 if kind != "skipped":
                     dots(pic, x0 + j * cell, 100 + i * cell, cell, i, j, right)
         middle = rows[tiles // 2]
         per_row = WIDTH // TILE * (2 if right else 1)
-        if (middle["masked"], middle["clean"]) != (2, per_row - 1):
+        if (middle["masked"], middle["full"]) != (2, per_row - 1):
             raise ValueError("a row in the middle has other tiles than the lesson says")
         pic.text(x0 + tiles * cell / 2, 90, title, 15, weight="bold")
         pic.text(x0 + tiles * cell / 2, 100 + tiles * cell + 24,
                  ", ".join(f"{n} {kind}" for kind, n in count.items()), 14)
         pic.text(x0 + tiles * cell / 2, 100 + tiles * cell + 46,
-                 f"a row in the middle: {per_row + 1} visited, 2 masked, {per_row - 1} clean", 14,
+                 f"a row in the middle: {per_row + 1} visited, 2 masked, {per_row - 1} full", 14,
                  fill=GREY)
     return pic.done()
 
