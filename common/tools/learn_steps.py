@@ -166,7 +166,7 @@ def read_cases(path):
              if line.strip() and not line.startswith("#")]
     try:
         header = suite.read_words(lines[0][1], HEADER)
-        return header, [suite.read_case(line, number, suite.Suite(str(path)), None)
+        return header, [suite.read_case(line, number, suite.Suite(str(path)))
                         for number, line in lines[1:]]
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None

@@ -255,7 +255,7 @@ def split_case(line):
     return line[:at.start()], line[at.end():]
 
 
-def read_case(line, count, suite, key, seed):
+def read_case(line, count, suite, key=None, seed=None):
     left, right = split_case(line)
     case = Case(line=count, flags=[], **read_words(left, CASE))
     try:
