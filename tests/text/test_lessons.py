@@ -12,6 +12,7 @@ HERE = pathlib.Path(__file__).resolve()
 ROOT = HERE.parents[2]
 sys.path[:0] = [str(HERE.parents[1]), str(ROOT / "common/tools")]
 import docs_check  # noqa: E402
+import learn_steps  # noqa: E402
 import lessons  # noqa: E402
 from tap import Tap  # noqa: E402
 
@@ -123,6 +124,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         test_limits(tap, pathlib.Path(folder))
         test_map(tap, pathlib.Path(folder))
+    steps = learn_steps.read_steps()
+    tap.ok(len(steps) >= 36 and all(step.cases for step in steps),
+           f"{len(steps)} steps of ./ladder learn can be read")
     pages = lessons.pages(ROOT)
     for path in pages:
         lesson = lessons.Lesson(path)
