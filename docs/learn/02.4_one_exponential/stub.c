@@ -5,6 +5,8 @@
 #include <math.h>
 
 float exp_counted(float x); /* expf; the harness counts its calls */
+#define expf exp_counted    /* these count as well */
+#define exp  exp_counted
 
 /* x [n], some of them may be -inf. m: their maximum; l: the sum of exp(x - m). */
 void online(const float *x, int n, float *m, float *l)

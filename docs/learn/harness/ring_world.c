@@ -103,6 +103,12 @@ void call(void)
                "The blocks made %ld hop%s; G - 1 is %ld. After that many all ranks have seen all "
                "keys, and one more brings a block home.",
                hops, hops == 1 ? "" : "s", G - 1);
+    expect(RIGHT);
+    if (hops < G - 1 && is_right(O) && is_right(lse))
+        refuse("keys_not_passed_on",
+               "O and lse are right, but the blocks made %ld hop%s; G - 1 is %ld. Keys were read "
+               "where they lie, in another rank's memory: read those of world->rank[r] for rank r.",
+               hops, hops == 1 ? "" : "s", G - 1);
 }
 
 static double score(int mistake, long i, long j)

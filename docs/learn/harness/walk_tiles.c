@@ -26,6 +26,7 @@ const Mistake mistakes[] = {
 
 static Output *seen, *begun, *finished;
 static long Nq, Nk, Br, Bc;
+static int current = -1; /* the first query of the tile that was visited last */
 
 void prepare(void)
 {
@@ -84,10 +85,17 @@ void visit_tile(int i, int rows, int j, int cols)
         if (begun->found[r] != 1.0f || finished->found[r] != 0.0f)
             refuse("not_started", "Query %ld meets key %d %s.", r, j,
                    finished->found[r] > 0.0f ? "after finish_rows" : "before start_rows");
+        for (c = 0; c < Nk && i != current; c++)
+            if (seen->found[r * Nk + c] > 0.0f)
+                refuse("keys_outside",
+                       "Query %ld is visited again after others were: with the keys outside, its "
+                       "state is loaded and stored for each tile of keys. Put the queries outside.",
+                       r);
         for (c = j; c < j + cols; c++)
             if (seen->found[r * Nk + c]++ > 0.0f && j % Bc)
                 not_a_number("visit_tile", j, "key", "Bc");
     }
+    current = i;
 }
 
 void finish_rows(int i, int rows)
