@@ -14,7 +14,9 @@
  * measures the time from the call to its answer; it asks the kernel for the memory while the runner
  * waits; and a runner that ends without the answer "done" has not finished, whatever its exit
  * status is. With ISOLATE_STRICT the runner enters a sandbox before the submission is loaded
- * (sandbox.h). With ISOLATE_OFF it is another process with limits and no more than that.
+ * (sandbox.h), and once it has answered it is stopped until the next call: no thread of it uses
+ * time or memory, or writes to outputs, when nobody measures. With ISOLATE_OFF it is another
+ * process with limits and no more than that.
  *
  * Interface:
  * - isolate_run: one call of one function.

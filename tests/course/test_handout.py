@@ -236,6 +236,9 @@ def check_use(tap, build):
         tap.ok(status == 0, "a handout to use", errors)
         given = scratch / "given"
         (given / "mine.c").write_bytes((given / "stub.c").read_bytes())
+        same = [subprocess.run(["make", "-n", target], cwd=given, capture_output=True, text=True,
+                               check=False).stdout for target in ("grade", "test")]
+        tap.ok(same[0] == same[1] != "", "make test is make grade", same)
         run = subprocess.run(["make", "-s", "grade"], cwd=given, capture_output=True, text=True,
                              check=False)
         if run.returncode != 0 and "sandbox" in run.stderr:
