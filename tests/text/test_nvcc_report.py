@@ -52,7 +52,8 @@ def main():
             nvcc = pathlib.Path(folder, "nvcc.py")
             nvcc.write_text("import sys\n"
                             "bad = [a for a in sys.argv if a.startswith('--attn')]\n"
-                            f"print({said!r}, end='')\nsys.exit({status} or bool(bad))\n")
+                            f"print({said!r} or sys.argv, end='')\n"
+                            f"sys.exit({status} or bool(bad))\n")
             done = subprocess.run([sys.executable, REPORT, sys.executable, nvcc, *flags, "-c",
                                    "x.cu", "-o", pathlib.Path(folder, "x.o")],
                                   capture_output=True, text=True, check=False)
@@ -76,6 +77,12 @@ def main():
         slow = PTXAS + "ptxas info : wgmma.mma_async instructions are serialized\n"
         tap.ok((report(0, said=slow)[0], report(0, "--attn-strict", said=slow)[0]) == (0, 1),
                "--attn-strict: serialised wgmma is an error")
+        lax = ("--attn-lax=-Ofc=mid", "-careful")
+        told = [report(0, *lax, *more, said="")[1] for more in
+                ((), ("--attn-strict",), ("--attn-spilled=tile_kernel:212",))]
+        tap.ok(["-Ofc=mid" in said for said in told] == [True, False, False] and
+               all("-careful" in said for said in told),
+               "--attn-lax reaches nvcc where no limit is held", told)
     check_visible_archs(tap)
     return tap.done()
 

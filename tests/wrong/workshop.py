@@ -191,8 +191,9 @@ class Workshop:
         return list(itertools.takewhile(lambda word: word[0] != "-", line)), made, headers
 
     def shared_object(self, fields, text):
-        """Linked with what the program is linked with, except stage 06, whose program runs the
-        object itself. The changed file comes first and wins over a library's of the same name."""
+        """Linked with what the program is linked with, and by the same linker, except stage 06,
+        whose program runs the object itself. The changed file comes first and wins over a library's
+        of the same name."""
         compiler, made, headers = self.compile_file(fields, text, ["-O1", "-fPIC"],
                                                     self.commands_for(fields)[0])
         stage, function = self.args.stage, fields["function"]
@@ -222,8 +223,8 @@ class Workshop:
         """What the program is linked with, as words for another link."""
         link = next(c for c in self.commands if "-c" not in c and "-o" in c and
                     c[c.index("-o") + 1] == self.target)
-        kept = [w for w in link if w.endswith((".a", ".so")) or w.startswith(("-l", "-Wl,-rpath"))
-                or w == "-fopenmp"]
+        kept = [w for w in link if w.endswith((".a", ".so")) or
+                w.startswith(("-l", "-Wl,-rpath", "-fuse-ld=", "-fopenmp"))]
         return ["-Wl,--allow-multiple-definition", "-Wl,--start-group", *kept, "-Wl,--end-group"]
 
     def relinked_program(self, fields, text):
