@@ -12,6 +12,7 @@ set format y "10^{%L}"
 set xtics ("1k" 1024, "2k" 2048, "4k" 4096, "8k" 8192, "16k" 16384, "32k" 32768, "64k" 65536, \
     "128k" 131072, "256k" 262144)
 set offsets graph 0.02, graph 0.02, 0, 0
+set yrange [1e4:] # room for the key below the lowest line
 set key bottom left reverse Left samplen 2 noenhanced
 set arrow 1 from 4*d*d, graph 0 to 4*d*d, graph 1 nohead lc rgb grey lw 1.2 dt 3
 set label 1 "M = 4 d²: from here on Br = d" at 4*d*d*1.06, graph 0.95 tc rgb grey font ",10"

@@ -22,6 +22,7 @@ plot for [v=0:count-1] dat index v using 1:2 with linespoints lt v+1 title word(
 if (gpu_count) {
     set title sprintf("Measured, %s", chip)
     set ylabel "bytes"
+    set yrange [:1e13] # room for the key above all lines
     plot for [v=0:gpu_count-1] dat index count+v using 1:2 with linespoints lt v+1 \
              title word(gpu_names, v+1)." asks of L2", \
          for [v=0:gpu_count-1] dat index count+v using 1:3 with linespoints lc rgb c(v) lw 1.5 dt 2 \
