@@ -255,7 +255,7 @@ def split_case(line):
     return line[:at.start()], line[at.end():]
 
 
-def read_case(line, count, suite, key=None, seed=None):
+def read_case(line, count, suite, seed=None):
     left, right = split_case(line)
     case = Case(line=count, flags=[], **read_words(left, CASE))
     try:
@@ -266,7 +266,7 @@ def read_case(line, count, suite, key=None, seed=None):
     case.name = case.name or " ".join(case.flags) or "default"
     if bool(case.perf) != bool(case.of):
         raise ValueError("found one of perf= and of=, accepted are both or none")
-    if key and suite.key != "none" and "--seed" not in case.flags and \
+    if seed is not None and suite.key != "none" and "--seed" not in case.flags and \
             not any(flag.startswith("--seed=") for flag in case.flags):
         case.flags += ["--seed", str(seed)]
     return case
@@ -312,8 +312,8 @@ def parse(text, name, key=None):
                     raise ValueError("found no contract=, accepted is a header line that begins "
                                      "with contract=NAME")
             else:
-                seed = hashed(key, place, case, "seed") >> 1
-                suite.cases.append(read_case(line, count, suite, key, seed))
+                seed = hashed(key, place, case, "seed") >> 1 if key else None
+                suite.cases.append(read_case(line, count, suite, seed))
         except ValueError as why:
             raise SuiteError(f"{name}:{count}: {why}") from None
     if suite is None:
