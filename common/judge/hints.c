@@ -340,6 +340,13 @@ static int same_pairs(const HintMistake *a, const HintMistake *b)
     return a->bug.see && b->bug.see && memcmp(&one, &other, sizeof one) == 0;
 }
 
+/* Two mistakes, one of which ignores the scores, and both fit: the other one leaves so little of the
+ * scores that it makes no difference. What either says of the output is true. */
+static int scores_vanish(const HintMistake *a, const HintMistake *b)
+{
+    return a->bug.score == SCORE_ZERO || b->bug.score == SCORE_ZERO;
+}
+
 /* Several rows of the table may fit if they have one code: then the first one speaks. Mistakes
  * without a tile come first: what they explain needs no tile of a size that happens to fit. Returns
  * how many codes fit, at most 2. */
@@ -357,7 +364,7 @@ static int search(HintVerdict *v, const Case *cases, int count, int tiled, doubl
             (!(m->arrays & HINT_TOGETHER) || (v->arrays | HINT_TOGETHER) == m->arrays) &&
             !(first && strcmp(first->code, m->code) == 0);
         if (possible && mistake_fits(cases, count, m, slot, v->arrays, scratch, &T)) {
-            if (first && !same_pairs(first, m))
+            if (first && !same_pairs(first, m) && !scores_vanish(first, m))
                 return 2;
             first_T = first ? first_T : T;
             first = first ? first : m;

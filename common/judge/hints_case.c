@@ -430,6 +430,8 @@ static double scale_of(const HintCase *c, const HintBug *bug)
         return 1.0 / d;
     case SCORE_BASE_2:
         return scale * log(2.0);
+    case SCORE_ZERO:
+        return 0.0;
     default:
         return scale;
     }

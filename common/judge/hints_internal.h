@@ -75,6 +75,7 @@ enum {
     SCORE_DEFAULT_SCALE, /* 1/sqrt(d), whatever the caller asks for */
     SCORE_BY_D,          /* 1/d */
     SCORE_BASE_2,        /* 2^s */
+    SCORE_ZERO,          /* of every pair */
     SCORE_NO_CAP,
     SCORE_CAP_AFTER_MASK,
     SCORE_CAP_NOT_SCALED, /* tanh(s / cap) */

@@ -214,6 +214,14 @@ def check_mean_of_v(tap, build):
         tap.ok(passes.returncode == 0 and fails.returncode == 1 and
                abs(found[0] / ratio - 1) < 0.05,
                "01.9: the largest scale and its error / bound", (passes, fails, found))
+        for flags, hint in ((("--scale", "0.001"), "the scores are ignored"),
+                            (("--scale", "0.00001"), "the scores are ignored"),
+                            ((), "the scores are ignored"),
+                            (("--causal",), "scores and mask are ignored"),
+                            (("--scale", "0.000000001", "--causal"), "without the mask")):
+            said = run(*flags).stderr
+            tap.ok("hint: O, lse: " in said and hint in said,
+                   f"01.9: the hint of the mean of V, {' '.join(flags)}", said)
         masked = run("--scale", "0.000000001", "--causal")
         wrong = re.search(r"O is wrong.*?(\d+) of 64 rows", masked.stderr, re.S)
         tap.ok(masked.returncode == 1 and wrong and 64 - int(wrong[1]) == causal,
