@@ -3,7 +3,7 @@
 # memory (right). Dashed: the largest measured run continued as N squared, up to the wall.
 width = 1100; height = 560
 load plots."/style.gp"
-set multiplot layout 1,2 title "Backward pass: P stored or computed again\n{/*0.8 ".cases."}"
+set multiplot layout 1,2 title "Backward pass: P and dS as whole matrices, or tile by tile\n{/*0.8 ".cases."}"
 set logscale xy
 set logscale x 2
 set xlabel "sequence length N"

@@ -29,7 +29,7 @@ plot dat index 0 matrix with image
 set lmargin at screen 0.555
 set rmargin at screen 0.905
 set colorbox
-set title sprintf("enlarged: tokens 1 to %d", zoom)
+set title sprintf("enlarged: tokens 0 to %d", zoom - 1)
 set xrange [-0.5:zoom-0.5]
 set yrange [zoom-0.5:-0.5]
 unset ylabel

@@ -164,7 +164,7 @@ def draw_three_ways():
             pic.text(x0 + 226, 118, "dK, dV: columns", 13)
             grid(x0 + 158, 130, False)
         else:
-            grid(x0 + 30, 130, False, (lambda i, j: str(j + 1)) if way == "turns" else
+            grid(x0 + 30, 130, False, (lambda i, j: str(j)) if way == "turns" else
                  (lambda i, j: "?"))
             for i in range(T):
                 y = 130 + (i + 0.5) * cell
@@ -181,7 +181,7 @@ def draw_three_ways():
             y += 23
     notes = {"atomics": ("whoever comes adds:", "another order, other last bits"),
              "two kernels": ("S and dP twice,", "nothing shared: same bits"),
-             "turns": ("block 1 adds, then 2, ...:", "same bits, and some waiting")}
+             "turns": ("block 0 adds, then 1, ...:", "same bits, and some waiting")}
     for way, x0 in tops.items():
         for n, line in enumerate(notes[way]):
             pic.text(x0 + 110, 482 + 22 * n, line, 14, fill="#222222" if n else GREY)

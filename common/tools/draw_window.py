@@ -32,7 +32,7 @@ def lower_right(queries, keys):
 
 def draw_merge():
     pic = Drawing(980, 430, "The merge of two parts",
-                  "Left: the weights of two parts against the difference of their lse, a logistic "
+                  "Left: the shares of two parts against the difference of their lse, a logistic "
                   "curve. Right: what the smaller part adds to the larger lse.")
     pic.text(490, 32, "Two parts are joined by the difference of their lse, and nothing else", 19)
     hand = (math.log(2) + math.sqrt(0.5)) - (math.sqrt(2) + math.log1p(math.exp(-math.sqrt(2))))
@@ -51,7 +51,7 @@ def draw_merge():
     def left(x, y):
         return 80 + (x + 8) * 24, 340 - 230 * y
 
-    axes(80, "weights of the two parts", 384,
+    axes(80, "shares of the two parts", 384,
          [(f"{v:+d}" if v else "0", left(v, 0)[0]) for v in range(-8, 9, 4)],
          [(f"{v:g}", left(0, v)[1]) for v in (0, 0.5, 1)], 100)
     steps = [n / 10 - 8 for n in range(161)]
@@ -63,7 +63,7 @@ def draw_merge():
     share = 1 / (1 + math.exp(-hand))
     pic.mark(*left(hand, share), BLUE)
     pic.mark(*left(hand, 1 - share), RED)
-    pic.text(left(hand, 0)[0] - 14, left(0, 0.30)[1], f"by hand: {share:.4f}, {1 - share:.4f}", 13,
+    pic.text(left(hand, 0)[0] - 24, left(0, 0.30)[1], f"by hand: {share:.4f}, {1 - share:.4f}", 13,
              "end")
 
     def right(x, y):

@@ -23,7 +23,7 @@ from plot_rows import (block, by_variant, chip, curves, latest, per_head, quoted
 from plot_window import step_error, window_cost
 
 MAP_HEAD = 4
-MAP_ZOOM = (1, 25)  # tokens of the enlarged part: the title and the first sentence
+MAP_ZOOM = (0, 24)  # tokens of the enlarged part: the mark, the title, the first sentence
 GPU_BYTES = 80e9
 TRAFFIC_TWINS = [("naive", "v1_cublas"), ("flash_forward", "v0_fa1"), ("flash_forward", "v1_fa2")]
 
