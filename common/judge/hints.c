@@ -340,8 +340,8 @@ static int same_pairs(const HintMistake *a, const HintMistake *b)
     return a->bug.see && b->bug.see && memcmp(&one, &other, sizeof one) == 0;
 }
 
-/* Two mistakes, one of which ignores the scores, and both fit: the other one leaves so little of the
- * scores that it makes no difference. What either says of the output is true. */
+/* Two mistakes, one of which ignores the scores, and both fit: the other one leaves so little of
+ * the scores that it makes no difference. What either says of the output is true. */
 static int scores_vanish(const HintMistake *a, const HintMistake *b)
 {
     return a->bug.score == SCORE_ZERO || b->bug.score == SCORE_ZERO;
