@@ -15,7 +15,8 @@
  *     messages      ----------  --    ----
  *     hidden        xxxxxx      xx                       8 of 16: a half
  *
- * Interface: ring_predict, ring_prediction_free, ring_hidden_share, ring_bytes_text (cost.h).
+ * Interface: ring_predict, ring_prediction_free, ring_hidden_share,
+ * ring_hidden_mean, ring_bytes_text (cost.h).
  */
 #include "planner/schedule.h"
 
@@ -87,6 +88,14 @@ double ring_hidden_share(const RingEvent *events, int64_t count, RingPass pass)
     return total > 0 ? hidden / total : 1;
 }
 
+double ring_hidden_mean(const RingReport *report, RingPass pass)
+{
+    double sum = 0;
+    for (int r = 0; r < report->ranks; r++)
+        sum += ring_hidden_share(report->events[r], report->event_count[r], pass);
+    return sum / report->ranks;
+}
+
 /* --- events ------------------------------------------------------------------------------------*/
 
 /* Room for all events of both passes of a rank. The lists grow by what the second pass adds to the
@@ -153,13 +162,13 @@ static void tell_schedule(RingReport *report, const RingSchedule *s, double star
 /* Each message is the sender's. */
 static void tell_bytes(RingReport *report, const RingSchedule *s)
 {
-    const int node = s->ranks / s->plan->setup.nodes;
     for (int64_t n = 0; n < s->message_count; n++) {
         const RingMessage *m = &s->messages[n];
         RingTraffic *from = &report->rank[m->from].traffic;
         from->sent[s->pass][m->tensor] += m->bytes;
-        *(m->from / node == m->to / node ? &from->sent_inner[s->pass]
-                                         : &from->sent_outer[s->pass]) += m->bytes;
+        *(ring_link(&s->plan->setup, m->from, m->to) == RING_INNER ? &from->sent_inner[s->pass]
+                                                                   : &from->sent_outer[s->pass]) +=
+            m->bytes;
         from->messages[s->pass]++;
     }
 }
@@ -187,10 +196,7 @@ int ring_predict(RingPrediction *prediction, const RingPlan *plan, const RingRat
         tell_schedule(report, &s, start_ms);
         tell_bytes(report, &s);
         start_ms += prediction->ms[p];
-        for (int r = 0; r < s.ranks; r++)
-            prediction->hidden[p] +=
-                ring_hidden_share(report->events[r], report->event_count[r], (RingPass)pass) /
-                s.ranks;
+        prediction->hidden[p] = ring_hidden_mean(report, (RingPass)pass);
         ring_schedule_free(&s);
     }
     return 0;

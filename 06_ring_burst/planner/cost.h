@@ -27,7 +27,8 @@
  *
  * Interface:
  * - RingRates: speeds of a machine; ring_rates_default, ring_rates_read, ring_rates_set.
- * - RingWork, ring_block_work, ring_plan_efficiency: visible pairs of two blocks, and balance.
+ * - RingWork, ring_block_work, ring_all_pairs, ring_plan_efficiency: visible pairs of blocks, and
+ *   balance. ring_link: between two ranks. ring_queries_travel: or keys.
  * - RingSpan, RingCall, ring_places, ring_fill, ring_rounds: how evenly calls fill a GPU;
  *   ring_two_streams, ring_head_streams: which of them share it.
  * - ring_model_case, ring_model_free: a plan as the formulas of common/models want it.
@@ -49,6 +50,13 @@ extern "C" {
 #endif
 
 typedef enum RingLink { RING_INNER, RING_OUTER } RingLink;
+
+/* Inside a node or between nodes: neighbours in number are neighbours in the machine room. */
+static inline RingLink ring_link(const RingSetup *setup, int a, int b)
+{
+    const int size = setup->ranks / setup->nodes;
+    return a / size == b / size ? RING_INNER : RING_OUTER;
+}
 
 typedef struct RingRates {
     double flops[2];     /* FLOP/s of the block kernel on large clean blocks: forward, backward */
@@ -85,6 +93,8 @@ typedef struct RingWork {
 RingWork ring_block_work(const RingPlan *plan, int q_rank, int64_t q_first, int64_t q_tokens,
                          int k_rank, int64_t k_first, int64_t k_tokens);
 RingWork ring_pair_work(const RingPlan *plan, int q_rank, int k_rank); /* of whole shards */
+int ring_queries_travel(const RingPlan *plan, RingPass pass);          /* burst; 0: keys do */
+double ring_all_pairs(const RingPlan *plan); /* that the ranks have to compute together */
 /* Useful share of a flat ring whose ranks wait for each other after every step: 1 = balanced. */
 double ring_plan_efficiency(const RingPlan *plan);
 
@@ -151,7 +161,8 @@ void ring_prediction_free(RingPrediction *prediction);
 /* Share of the time in which messages of `pass` are under way that has a computation under way too.
  * No messages: 1. */
 double ring_hidden_share(const RingEvent *events, int64_t count, RingPass pass);
-const char *ring_bytes_text(char text[32], int64_t bytes); /* "1.54 kB" */
+double ring_hidden_mean(const RingReport *report, RingPass pass); /* over the ranks */
+const char *ring_bytes_text(char text[32], int64_t bytes);        /* "1.54 kB" */
 
 /* --- the choice --------------------------------------------------------------------------------*/
 

@@ -11,7 +11,7 @@
  *                                q 0..3 and k 8..15: none
  *                                q 8..15 and k 8..15: the diagonal goes through; 36, counted
  *
- * Interface: ring_block_work, ring_pair_work, ring_plan_efficiency, ring_model_case,
+ * Interface: ring_block_work, ring_pair_work, ring_all_pairs, ring_plan_efficiency, ring_model_case,
  * ring_model_free (cost.h).
  */
 #include "attn_tiles.h"
@@ -121,11 +121,28 @@ RingWork ring_block_work(const RingPlan *plan, int q_rank, int64_t q_first, int6
     return sum;
 }
 
+int ring_queries_travel(const RingPlan *plan, RingPass pass)
+{
+    const RingSetup *setup = &plan->setup;
+    const RingMethod method = ring_method_on(setup->method, setup->ranks, setup->nodes);
+    return pass == RING_BACKWARD && setup->ranks > 1 &&
+           (method == RING_METHOD_BURST || method == RING_METHOD_BURST_DOUBLE);
+}
+
 /* All queries of one rank against all keys of another: n^2 pairs without a mask. */
 RingWork ring_pair_work(const RingPlan *plan, int q_rank, int k_rank)
 {
     return ring_block_work(plan, q_rank, 0, plan->q[q_rank].tokens, k_rank, 0,
                            plan->k[k_rank].tokens);
+}
+
+double ring_all_pairs(const RingPlan *plan)
+{
+    double pairs = 0;
+    for (int q = 0; q < plan->setup.ranks; q++)
+        for (int k = 0; k < plan->setup.ranks; k++)
+            pairs += (double)ring_pair_work(plan, q, k).pairs;
+    return pairs;
 }
 
 /* The balance of lesson 06.4, for any plan: what all ranks compute together, divided by G times
@@ -134,17 +151,16 @@ RingWork ring_pair_work(const RingPlan *plan, int q_rank, int k_rank)
 double ring_plan_efficiency(const RingPlan *plan)
 {
     const int G = plan->setup.ranks;
-    double useful = 0, path = 0;
+    double path = 0;
     for (int t = 0; t < G; t++) {
         double slowest = 0;
         for (int r = 0; r < G; r++) {
             const double pairs = (double)ring_pair_work(plan, r, (r - t + G) % G).pairs;
-            useful += pairs;
             slowest = pairs > slowest ? pairs : slowest;
         }
         path += slowest;
     }
-    return path > 0 ? useful / (path * G) : 1;
+    return path > 0 ? ring_all_pairs(plan) / (path * G) : 1;
 }
 
 /* The formulas want numbers of tokens and nothing else of a plan: bytes do not depend on masks,

@@ -16,7 +16,7 @@
  * Memory is addresses that belong to nobody: the library compares them (ring_touch), and no one
  * reads what is there.
  *
- * Interface: ring_schedule_rehearse, ring_queries_travel (schedule.h).
+ * Interface: ring_schedule_rehearse (schedule.h).
  */
 #include "planner/schedule.h"
 
@@ -133,14 +133,6 @@ static const RingTransport transport = {.name = "none", .start = start, .wait = 
 
 /* --- the backend -------------------------------------------------------------------------------*/
 
-int ring_queries_travel(const RingSchedule *s)
-{
-    const RingSetup *setup = &s->plan->setup;
-    const RingMethod method = ring_method_on(setup->method, s->ranks, setup->nodes);
-    return s->pass == RING_BACKWARD && s->ranks > 1 &&
-           (method == RING_METHOD_BURST || method == RING_METHOD_BURST_DOUBLE);
-}
-
 /* All pairs of all tokens, for a share of the heads. */
 static RingWork work_of_all(const RingPlan *plan)
 {
@@ -178,9 +170,9 @@ static int meet(RingRank *r, const RingBlock *q, const RingBlock *k)
         return 0;
     a->bytes = 8 * rows;
     if (r->pass == RING_BACKWARD)
-        a->bytes =
-            16 * keys +
-            (ring_queries_travel(p->s) ? rows * (16 + (double)dtype_size(r->plan->dtype)) : 0);
+        a->bytes = 16 * keys + (ring_queries_travel(r->plan, r->pass)
+                                    ? rows * (16 + (double)dtype_size(r->plan->dtype))
+                                    : 0);
     a->bytes *= (double)(n->B * n->d);
     return 0;
 }

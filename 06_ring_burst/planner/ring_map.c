@@ -68,20 +68,20 @@ static double total_ms(const RingMapCase *c, const RingRates *r, int computing_o
 
 /* Fewest tokens per GPU, a multiple of 16, with which a method is within 2 % of its time without
  * messages, and stays so; 0: more than 2^20. Bisection: between a size that is free and one that is
- * not, the middle is asked. */
-static int64_t free_from(RingMapCase c, const RingRates *r)
+ * not, the middle is asked; but first `guess` and the size below it. */
+static int64_t free_from(RingMapCase c, const RingRates *r, int64_t guess)
 {
     int64_t low = 0, high = INT64_C(1) << 20; /* in between: not free at low, free at high */
     c.n = high;
     if (total_ms(&c, r, 0) < 0 || total_ms(&c, r, 0) > 1.02 * total_ms(&c, r, 1))
         return 0;
-    while (high - low > 16) {
-        const int64_t middle = (low + high) / 32 * 16;
-        c.n = middle;
+    for (int asked = 0; high - low > 16; asked++) {
+        const int64_t near = guess - 16 * asked;
+        c.n = asked < 2 && near > low && near < high ? near : (low + high) / 32 * 16;
         if (total_ms(&c, r, 0) <= 1.02 * total_ms(&c, r, 1))
-            high = middle;
+            high = c.n;
         else
-            low = middle;
+            low = c.n;
     }
     return high;
 }
@@ -111,10 +111,11 @@ static int64_t sent_bytes(const RingMapCase *c, int64_t *n)
 static void print_map(const RingRates *r, int64_t H, int64_t Hkv)
 {
     static int64_t tokens[MOST_GPUS];
+    int64_t free_n[RING_METHODS] = {0}; /* hardly depends on the number of GPUs */
     for (int64_t G = 16; G <= MOST_GPUS; G *= 2)
         for (int method = RING_METHOD_RING; method < RING_METHOD_RING_MINIMAL; method++) {
             RingMapCase c = {(RingMethod)method, G, G / NODE, 0, H, Hkv, 128, 1, ATTN_BF16};
-            const int64_t free_n = free_from(c, r);
+            free_n[method] = free_from(c, r, free_n[method]);
             for (c.n = 256; c.n <= 131072; c.n *= 2) {
                 const double ms = total_ms(&c, r, 0);
                 if (ms >= 0)
@@ -124,7 +125,7 @@ static void print_map(const RingRates *r, int64_t H, int64_t Hkv)
                            ",\"d\":128,\"dtype\":\"bf16\",\"ms\":%.6g,\"compute_ms\":%.6g,"
                            "\"free_from\":%" PRId64 ",\"sent_bytes\":%" PRId64 ",\"pass\":null}\n",
                            ring_method_name(c.method), G, c.nodes, c.n, H, Hkv, ms,
-                           total_ms(&c, r, 1), free_n, sent_bytes(&c, tokens));
+                           total_ms(&c, r, 1), free_n[method], sent_bytes(&c, tokens));
             }
         }
 }
@@ -287,60 +288,44 @@ typedef struct Options {
     int ask, help;
 } Options;
 
-static int read_heads(const char *flag, const char *text, int64_t *heads)
+static int refuse(const char *flag, const char *what)
 {
-    char *end;
-    const long value = strtol(text, &end, 10);
-    if (end == text || *end || value < 1 || value > MOST_HEADS) {
-        fprintf(stderr, "ring_map: %s: found '%s', accepted is an integer from 1 to %d\n", flag,
-                text, MOST_HEADS);
-        return -1;
-    }
-    *heads = value;
-    return 0;
+    fprintf(stderr, "ring_map: %s: %s\n", flag, what);
+    return -1;
 }
 
-/* A flag with a value. */
-static int read_pair(Options *o, const char *flag, const char *value)
+static int read_heads(const char *flag, const char *text, int64_t *heads)
 {
-    char why[256];
-    if (strcmp(flag, "--heads") == 0)
-        return read_heads(flag, value, &o->H);
-    if (strcmp(flag, "--kv-heads") == 0)
-        return read_heads(flag, value, &o->Hkv);
-    if (ring_rates_read(&o->rates, value, why) == 0)
+    char *end, what[96];
+    *heads = strtol(text, &end, 10);
+    if (end > text && !*end && *heads >= 1 && *heads <= MOST_HEADS)
         return 0;
-    fprintf(stderr, "ring_map: %s\n", why);
-    return -1;
+    snprintf(what, sizeof what, "found '%.20s', accepted is an integer from 1 to %d", text,
+             MOST_HEADS);
+    return refuse(flag, what);
 }
 
 static int read_options(Options *o, int argc, char **argv)
 {
-    static const char *const pairs[] = {"--rates", "--heads", "--kv-heads"};
-    for (int a = 1; a < argc; a++) {
-        int takes_value = 0;
-        for (int p = 0; p < 3; p++)
-            takes_value |= strcmp(argv[a], pairs[p]) == 0;
-        if (takes_value && a + 1 < argc) {
-            if (read_pair(o, argv[a], argv[a + 1]) != 0)
-                return -1;
-            a++;
-        } else if (strcmp(argv[a], "--ask") == 0) {
+    int status = 0;
+    for (int a = 1; a < argc && status == 0; a++) {
+        const char *flag = argv[a];
+        const int rates = strcmp(flag, "--rates") == 0, heads = strcmp(flag, "--heads") == 0;
+        char why[256];
+        if (strcmp(flag, "--ask") == 0)
             o->ask = 1;
-        } else if (strcmp(argv[a], "--help") == 0 || strcmp(argv[a], "-h") == 0) {
+        else if (strcmp(flag, "--help") == 0 || strcmp(flag, "-h") == 0)
             o->help = 1;
-        } else {
-            fprintf(stderr,
-                    takes_value ? "ring_map: %s: found no value, accepted is one: see --help\n"
-                                : "ring_map: found '%s', accepted are the flags of --help\n",
-                    argv[a]);
-            return -1;
-        }
+        else if (!rates && !heads && strcmp(flag, "--kv-heads") != 0)
+            status = refuse(flag, "accepted are the flags of --help");
+        else if (++a == argc)
+            status = refuse(flag, "found no value, accepted is one: see --help");
+        else if (!rates)
+            status = read_heads(flag, argv[a], heads ? &o->H : &o->Hkv);
+        else if (ring_rates_read(&o->rates, argv[a], why) != 0)
+            status = refuse(flag, why);
     }
-    if (o->H % o->Hkv == 0)
-        return 0;
-    fprintf(stderr, "ring_map: --kv-heads has to divide --heads\n");
-    return -1;
+    return status == 0 && o->H % o->Hkv ? refuse("--kv-heads", "it has to divide --heads") : status;
 }
 
 int main(int argc, char **argv)

@@ -60,7 +60,8 @@ static void around_the_calls(RingSchedule *s)
             first->bytes -= 4 * q;
             last->bytes += (b - 4) * q;
         } else {
-            first->bytes += 2 * b * q + 4 * kv + (ring_queries_travel(s) ? 0 : (b + 4) * q);
+            first->bytes +=
+                2 * b * q + 4 * kv + (ring_queries_travel(s->plan, s->pass) ? 0 : (b + 4) * q);
             last->after = (4 + b) * (q + kv);
         }
     }
@@ -118,8 +119,9 @@ typedef struct Player {
     double out[RING_MAX_RANKS][2], in[RING_MAX_RANKS][2]; /* when a rank's links are free again */
     RingMessage **ready; /* at both ends, from the time in start; no link yet */
     int64_t ready_count;
-    int streams;    /* halves of sums, or of heads, have clocks of their own */
-    double *places; /* of each rank's GPU: when they are free */
+    int waits[RING_MAX_RANKS]; /* for a message that has not left yet */
+    int streams;               /* halves of sums, or of heads, have clocks of their own */
+    double *places;            /* of each rank's GPU: when they are free */
 } Player;
 
 /* Two streams, or everything comes after everything before it. Where no message travels (a window
@@ -162,11 +164,10 @@ static int sooner(const void *a, const void *b)
  * one that wants either has to wait. */
 static void leave(Player *p)
 {
-    const int node = p->s->ranks / p->s->plan->setup.nodes;
     qsort(p->ready, (size_t)p->ready_count, sizeof(RingMessage *), sooner);
     for (int64_t n = 0; n < p->ready_count; n++) {
         RingMessage *m = p->ready[n];
-        const RingLink link = m->from / node == m->to / node ? RING_INNER : RING_OUTER;
+        const RingLink link = ring_link(&p->s->plan->setup, m->from, m->to);
         double *out = &p->out[m->from][link], *in = &p->in[m->to][link];
         m->start = fmax(m->start, fmax(*out, *in));
         m->end = m->start + p->rates->latency[link] + (double)m->bytes / p->rates->bandwidth[link];
@@ -174,6 +175,7 @@ static void leave(Player *p)
         *out = *in = m->end;
     }
     p->ready_count = 0;
+    memset(p->waits, 0, sizeof p->waits);
 }
 
 /* A call that begins at `start` or later, which becomes when it does. Passes over memory and the
@@ -257,27 +259,31 @@ static int play(Player *p, int rank)
     return 1;
 }
 
-/* The rank that is furthest behind of those not tried; -1: none. */
-static int furthest_behind(const Player *p, const int *tried)
+/* The rank that is furthest behind of those that can go on; -1: none. */
+static int furthest_behind(const Player *p)
 {
+    double least = INFINITY;
     int first = -1;
-    for (int r = 0; r < p->s->ranks; r++)
-        if (!tried[r] && p->at[r] < p->s->count[r] &&
-            (first < 0 || clock_of(p, r) < clock_of(p, first)))
+    for (int r = 0; r < p->s->ranks; r++) {
+        const double clock = p->waits[r] || p->at[r] == p->s->count[r] ? INFINITY : clock_of(p, r);
+        if (clock < least) {
+            least = clock;
             first = r;
+        }
+    }
     return first;
 }
 
 /* 0: all is over (or nobody can go on, which no timetable here does). */
 static int move_somebody(Player *p)
 {
-    int tried[RING_MAX_RANKS] = {0}, rank;
-    while ((rank = furthest_behind(p, tried)) >= 0) {
+    int rank;
+    while ((rank = furthest_behind(p)) >= 0) {
         if (p->ready_count && clock_of(p, rank) > p->ready[0]->start)
             break;
         if (play(p, rank))
             return 1;
-        tried[rank] = 1;
+        p->waits[rank] = 1;
     }
     if (!p->ready_count)
         return 0;

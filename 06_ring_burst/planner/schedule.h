@@ -5,7 +5,7 @@
  * the cost model predicts times, and --trace draws who has which block.
  *
  * Interface: RingAction, RingMessage, RingSchedule, ring_schedule_make, ring_schedule_run,
- * ring_schedule_free; ring_schedule_rehearse, ring_queries_travel.
+ * ring_schedule_free; ring_schedule_rehearse.
  */
 #ifndef RING_SCHEDULE_H
 #define RING_SCHEDULE_H
@@ -61,7 +61,5 @@ double ring_schedule_run(RingSchedule *s, const RingRates *rates);
 
 /* All ranks write down what they do. 0, or -1: no memory. */
 int ring_schedule_rehearse(RingSchedule *s);
-/* Do queries (burst) travel in this pass, or keys? */
-int ring_queries_travel(const RingSchedule *s);
 
 #endif

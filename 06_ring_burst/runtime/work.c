@@ -178,23 +178,22 @@ int ring_add(RingRank *r, float *to, const float *from, int64_t count)
     return count ? r->backend->add(r, to, from, ATTN_F32, count) : 0;
 }
 
+int ring_narrow_to(RingRank *r, void *to, float *p, int64_t count, AttnDtype dtype)
+{
+    const size_t from_bytes = (size_t)count * sizeof(float);
+    const size_t to_bytes = (size_t)count * dtype_size(dtype);
+    if (r->failed ||
+        ring_touch(r, p, from_bytes, to == p ? RING_WRITES : RING_READS, "ring_narrow") != 0 ||
+        ring_touch(r, to, to_bytes, RING_WRITES, "ring_narrow") != 0)
+        return -1;
+    return count && r->backend->narrow ? r->backend->narrow(r, to, p, count, dtype) : 0;
+}
+
 /* In place: a sum that is about to be sent would otherwise need a second buffer of half its
  * size. */
 int ring_narrow(RingRank *r, void *p, int64_t count, AttnDtype dtype)
 {
-    if (r->failed ||
-        ring_touch(r, p, (size_t)count * sizeof(float), RING_WRITES, "ring_narrow") != 0)
-        return -1;
-    return count && r->backend->narrow ? r->backend->narrow(r, p, p, count, dtype) : 0;
-}
-
-int ring_narrow_to(RingRank *r, void *to, float *p, int64_t count, AttnDtype dtype)
-{
-    const char *who = "ring_narrow_to";
-    if (r->failed || ring_touch(r, p, (size_t)count * sizeof(float), RING_READS, who) != 0 ||
-        ring_touch(r, to, (size_t)count * dtype_size(dtype), RING_WRITES, who) != 0)
-        return -1;
-    return count && r->backend->narrow ? r->backend->narrow(r, to, p, count, dtype) : 0;
+    return ring_narrow_to(r, p, p, count, dtype);
 }
 
 int ring_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype)

@@ -23,16 +23,6 @@
 
 enum { MOST_CALLS = 1000 };
 
-/* Pairs of a query and a key that the ranks have to compute together. */
-static double all_pairs(const RingPlan *plan)
-{
-    double pairs = 0.0;
-    for (int q = 0; q < plan->setup.ranks; q++)
-        for (int k = 0; k < plan->setup.ranks; k++)
-            pairs += (double)ring_pair_work(plan, q, k).pairs;
-    return pairs;
-}
-
 /* Pairs of own tokens: what one call of the local baseline computes. */
 static double baseline_pairs(const RingPlan *plan)
 {
@@ -47,7 +37,7 @@ int ring_baseline_calls(const RingRun *run, const CliCase *c)
     const double pairs = baseline_pairs(&run->plan);
     if (!c->bench || !run->backend->baseline || pairs == 0.0)
         return 0;
-    const double calls = all_pairs(&run->plan) / pairs;
+    const double calls = ring_all_pairs(&run->plan) / pairs;
     return calls < 1.0 ? 1 : calls > MOST_CALLS ? MOST_CALLS : (int)(calls + 0.5);
 }
 
@@ -59,7 +49,7 @@ void ring_measure_efficiency(RingRun *run)
     told->balance = ring_plan_efficiency(&run->plan);
     if (told->baseline.count == 0)
         return;
-    const double share = all_pairs(&run->plan) / baseline_pairs(&run->plan);
+    const double share = ring_all_pairs(&run->plan) / baseline_pairs(&run->plan);
     told->efficiency = share * samples_median(&told->baseline) / samples_median(f);
     both.count = alone.count = told->baseline_backward.count;
     for (int i = 0; i < both.count; i++) {

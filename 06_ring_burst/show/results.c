@@ -129,20 +129,6 @@ static int64_t sum(const int64_t sent[RING_TENSORS])
     return all;
 }
 
-/* Mean over the ranks of the share of their messages' time that computation covers. */
-static void tell_hidden(RingRun *run)
-{
-    const RingReport *report = &run->report;
-    double *const hidden[] = {&run->told.hidden, &run->told.hidden_backward};
-    for (int pass = 0; pass <= run->plan.backward; pass++) {
-        double shares = 0.0;
-        for (int g = 0; g < report->ranks; g++)
-            shares += ring_hidden_share(report->events[g], report->event_count[g],
-                                        pass ? RING_BACKWARD : RING_FORWARD);
-        *hidden[pass] = report->events[0] ? shares / report->ranks : NAN;
-    }
-}
-
 /* Fills run->told; EXIT_OK, or EXIT_WRONG with a sentence in out.failure. All numbers are told even
  * when one of them is wrong: whoever looks for the mistake will want the others. The sentence is
  * that of the first. */
@@ -155,7 +141,11 @@ static int tell(RingRun *run)
     int status = EXIT_OK;
     if (ring_model_case(&m, plan) != 0)
         return EXIT_OK;
-    tell_hidden(run);
+    if (run->report.events[0]) {
+        told->hidden = ring_hidden_mean(&run->report, RING_FORWARD);
+        told->hidden_backward =
+            plan->backward ? ring_hidden_mean(&run->report, RING_BACKWARD) : NAN;
+    }
     ring_measure_efficiency(run);
     for (int g = 0; g < plan->setup.ranks; g++) {
         const RingRankReport *r = &run->report.rank[g];

@@ -80,22 +80,16 @@ static void name_streams(Page *p, int process, int group, const char *what, int 
 static double flops_of(const RingPlan *plan, const RingEvent *e, int rank, int64_t parts)
 {
     const AttnShape *n = &plan->shape;
-    const RingMethod method =
-        ring_method_on(plan->setup.method, plan->setup.ranks, plan->setup.nodes);
-    const int queries_visit = e->pass == RING_BACKWARD &&
-                              (method == RING_METHOD_BURST || method == RING_METHOD_BURST_DOUBLE);
     /* 2 operations a channel and product: two products forward, five backward */
     const double per_pair = (e->pass == RING_BACKWARD ? 10.0 : 4.0) * (double)(n->B * n->H * n->d);
     double pairs = 0;
     if (e->masked == ATTN_TILE_SKIP) /* sums and copies */
         return 0;
-    if (method == RING_METHOD_ULYSSES) { /* all pairs, of a G-th of the heads */
-        for (int q = 0; q < plan->setup.ranks; q++)
-            for (int k = 0; k < plan->setup.ranks; k++)
-                pairs += (double)ring_pair_work(plan, q, k).pairs / plan->setup.ranks;
+    if (plan->setup.method == RING_METHOD_ULYSSES) { /* all pairs, of a G-th of the heads */
+        pairs = ring_all_pairs(plan) / plan->setup.ranks;
     } else if (e->peer >= 0 && e->peer < plan->setup.ranks) {
-        pairs = (double)(queries_visit ? ring_pair_work(plan, e->peer, rank)
-                                       : ring_pair_work(plan, rank, e->peer))
+        pairs = (double)(ring_queries_travel(plan, e->pass) ? ring_pair_work(plan, e->peer, rank)
+                                                            : ring_pair_work(plan, rank, e->peer))
                     .pairs;
     }
     return per_pair * pairs / (double)parts;

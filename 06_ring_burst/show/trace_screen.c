@@ -110,7 +110,7 @@ typedef char Cell[96];
 /* Adds one remote block, as "K3 half" or "Q3 half"; letters: of the word. */
 static void add_remote(Cell cell, const RingSchedule *s, int rank, const RingAction *a, int letters)
 {
-    const int queries_visit = ring_queries_travel(s);
+    const int queries_visit = ring_queries_travel(s->plan, s->pass);
     const size_t used = strlen(cell);
     if (a->heads < 1) { /* a part of the heads for each rank: ulysses, and nobody visits */
         const int64_t share = s->plan->shape.H / s->ranks;

@@ -278,6 +278,19 @@ int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list)
     return 0;
 }
 
+/* Who waits for it waits for all ranks, as in a barrier. */
+int mpi_tell_counts(RingRank *r, int64_t *sent_to_me)
+{
+    MpiEnd *e = r->endpoint;
+    MpiTicket *t = new_ticket(e, 1);
+    if (!t || !t->part || !t->request || !t->status || !t->index)
+        return ring_fail(r, "out of memory for a message");
+    t->part[0] = (MpiPart){.sends = 1, .tag = MPI_BARRIER_TAG};
+    t->count = t->left = 1;
+    MPI_Ialltoall(e->sent, 1, MPI_INT64_T, sent_to_me, 1, MPI_INT64_T, e->control, &t->request[0]);
+    return mpi_finish(r, t, NULL);
+}
+
 int mpi_test(RingRank *r, MpiTicket *t)
 {
     if (t->left > 0 && look(r, t, NULL) != 0)

@@ -57,6 +57,10 @@ double mpi_silence(const MpiEnd *end, const MpiNap *n); /* s in which no rank ha
  * is (*shown: NULL at first), looks at the clock, and naps. -1 after ring_fail. */
 int mpi_turn(RingRank *r, const MpiTicket *t, MpiNap *n, const MpiPart **shown);
 
+/* sent_to_me [world]: how many messages each rank has sent to this one in the run. All ranks call
+ * it. -1 after ring_fail. */
+int mpi_tell_counts(RingRank *r, int64_t *sent_to_me);
+
 void mpi_ticket_free(MpiEnd *end, MpiTicket *t);
 const char *mpi_tag_name(int tag);
 

@@ -64,26 +64,7 @@ void mpi_abort(const char *text)
     abort(); /* MPI_Abort does not return */
 }
 
-/* --- all ranks together ------------------------------------------------------------------------*/
-
-/* All ranks are on their way to here. As mpi_finish: no call of MPI that could wait for ever. */
-static void await(MpiEnd *e, MPI_Request *request)
-{
-    MpiNap n = mpi_nap_begin();
-    int done = 0;
-    heart_place(e->board, e->rank, (HeartPlace){RING_SETUP, 0, HEART_MEET, 0, 0});
-    while (MPI_Test(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) {
-        if (mpi_silence(e, &n) > e->timeout_s) {
-            char text[512], culprit[128];
-            heart_blame(e->board, e->rank, culprit, sizeof culprit);
-            snprintf(text, sizeof text,
-                     "rank %d, at the end of a run: waiting for all ranks: not all came in %g s%s",
-                     e->rank, e->timeout_s, culprit);
-            mpi_abort(text);
-        }
-        mpi_nap(&n);
-    }
-}
+/* --- the end of a run --------------------------------------------------------------------------*/
 
 /* What was sent is complete on the other side (mpi_finish has waited for it), so a message that
  * nobody has taken is here, or about to come. */
@@ -108,12 +89,11 @@ static int fail_left_over(RingRank *r, int64_t count)
 int mpi_settle(RingRank *r)
 {
     MpiEnd *e = r->endpoint;
-    MPI_Request request;
     int64_t sent_to_me[RING_MAX_RANKS], left = -e->taken;
     if (e->flying)
         return ring_fail(r, "an exchange was started, and nobody waited for it");
-    MPI_Ialltoall(e->sent, 1, MPI_INT64_T, sent_to_me, 1, MPI_INT64_T, e->control, &request);
-    await(e, &request);
+    if (mpi_tell_counts(r, sent_to_me) != 0)
+        return -1;
     for (int rank = 0; rank < e->world; rank++)
         left += sent_to_me[rank];
     return left == 0 ? 0 : fail_left_over(r, left);
