@@ -11,8 +11,8 @@
  *                                q 0..3 and k 8..15: none
  *                                q 8..15 and k 8..15: the diagonal goes through; 36, counted
  *
- * Interface: ring_block_work, ring_pair_work, ring_all_pairs, ring_plan_efficiency, ring_model_case,
- * ring_model_free (cost.h).
+ * Interface: ring_block_work, ring_queries_travel, ring_pair_work, ring_all_pairs,
+ * ring_plan_efficiency, ring_model_case, ring_model_free (cost.h).
  */
 #include "attn_tiles.h"
 #include "models/model.h"
