@@ -235,7 +235,8 @@ static void threads(int many)
 }
 
 /* Does a thread go on while the judge looks at the outputs? Longer than any pause of its own. */
-static double longest_pause_ms;
+static volatile double longest_pause_ms;
+static volatile long looks;
 
 static void *look_at_the_clock(void *nothing)
 {
@@ -248,8 +249,16 @@ static void *look_at_the_clock(void *nothing)
         if (before > 0.0 && now - before > longest_pause_ms)
             longest_pause_ms = now - before;
         before = now;
+        looks++;
     }
     return nothing;
+}
+
+/* On a busy machine the other thread may get its processor late. */
+static void wait_for_a_look(void)
+{
+    for (const long before = looks; looks < before + 2;)
+        sched_yield();
 }
 
 static void work_between_calls(const AttnArgs *a)
@@ -258,7 +267,8 @@ static void work_between_calls(const AttnArgs *a)
     pthread_t thread;
     if (!called++)
         pthread_create(&thread, NULL, look_at_the_clock, NULL);
-    else if (longest_pause_ms < 1.0)
+    wait_for_a_look();
+    if (called > 1 && longest_pause_ms < 1.0)
         got("time between two calls");
     zeros(a);
     longest_pause_ms = 0.0;
