@@ -153,19 +153,33 @@ def junit(results, _suite):
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
+def most_lost(result):
+    """(status, reason) of a submission: "right", or the status of wrong tests that cost the most
+    points, with the words of its first. What this machine could not do comes before all else."""
+    lost = {}
+    for test in result["tests"]:
+        if test["status"] != "right":
+            cost, reason = lost.get(test["status"], (0, test["message"]))
+            lost[test["status"]] = cost + test["max_score"], reason
+    status = "skipped" if "skipped" in lost else max(lost, key=lost.get, default="right")
+    return status, lost.get(status, (0, ""))[1]
+
+
 def csv_rows(results, suite):
     to = io.StringIO()
     rows = csv.writer(to, lineterminator="\n")
     alike = ["similarity_public", "similarity_public_file", "similarity_class",
              "similarity_class_with"] if any("similarity" in result for result in results) else []
-    rows.writerow(["submission", "score", "max_score", *alike,
+    rows.writerow(["submission", "score", "max_score", "status", "reason", *alike,
                    *(cell(case.name) for case in suite.cases)])
     for result in results:
         found = result.get("similarity") or {}
         values = [cell(value) if isinstance(value, str) else value
                   for kind in ("repository", "class") if found for value in found[kind].values()]
+        status, reason = most_lost(result)
         rows.writerow([cell(result["submission"]), points(result["score"]),
-                       points(result["max_score"]), *(values or [""] * len(alike)),
+                       points(result["max_score"]), status, cell(reason),
+                       *(values or [""] * len(alike)),
                        *(points(test["score"]) for test in result["tests"])])
     return to.getvalue()
 

@@ -549,7 +549,9 @@ def check_formats(tap, build, sandbox, folder, right):
     status, out, err = grade(build, sandbox, suite, right, wrong, "--format", "csv")
     rows = list(csv.reader(io.StringIO(out)))
     tap.ok(status == 0 and rows[0][:3] == ["submission", "score", "max_score"] and
-           [row[1] for row in rows[1:]] == ["10", "4"] and len({len(row) for row in rows}) == 1,
+           [row[1] for row in rows[1:]] == ["10", "4"] and len({len(row) for row in rows}) == 1
+           and rows[1][3:5] == ["right", ""] and rows[2][3] == "wrong" and
+           "values are off" in rows[2][4],
            "--format csv", out + err)
     status, out, err = grade(build, sandbox, suite, right, wrong)
     tap.ok(status == 0 and f"{wrong}: 4 of 10" in out and "right        2 of 2     tiny" in out,
@@ -588,6 +590,13 @@ def check_names(tap, build, sandbox, folder):
     tap.ok([row[0] for row in found[1:]] ==
            ["'" + name if name[0] in "-@=" else name for name in shown] and
            found[0][-1] == "'-N 3 -d 2", "names: csv has no formula", found)
+    for name in ("mine_twist.c", "mine.c", "other.c"):
+        (folder / name).write_text("int broken\n", encoding="utf-8")
+    found, err = graded(build, sandbox, suite, *(folder / name for name in
+                                                 ("mine_twist.c", "mine.c", "other.c")))
+    tap.ok([one["tests"][0]["message"].split(": ")[1].split(":")[0] for one in found] ==
+           ["mine_twist.c", "mine.c", "mine.c"], "names: the compiler's words name the file",
+           err or found)
     rows[0]["tests"][0]["name"] = rows[0]["tests"][0]["group"] = "a\x01b"
     root = xml.fromstring(grade_formats.junit(rows, cases))
     tap.ok([part.get("name") for part in root] == shown and
@@ -689,6 +698,9 @@ def check_machine(tap, build, sandbox, folder):
     for form in ("table", "junit", "csv", "gradescope", "otter"):
         status, _, err = grade(fake, sandbox, suite, RIGHT, again, "--format", form, "--out", to)
         tap.ok(status == 3 and err.count("\n") == 1, f"and written: {form}", err)
+    rows = list(csv.reader((to / "results.csv").open(encoding="utf-8")))
+    tap.ok([row[3] for row in rows] == ["status", "right", "skipped"] and
+           "No space left" in rows[2][4], "csv says why a row has no points", rows)
     jail.write_text("#!/bin/sh\necho attn_jail: full >&2\nexit 3\n", encoding="utf-8")
     status, out, err = grade(fake, sandbox, suite, RIGHT, again)
     tap.ok(status == 3 and not out and err == "grade: it could not be compiled here: full\n",

@@ -364,10 +364,15 @@ def check_class(tap, build):
         tap.ok(run.returncode == 0 and [row[:3] for row in rows[1:]] ==
                [["ann", "35", "50"], ["bob", "0", "50"], ["eve", "0", "50"]],
                "a class: a row a student, of all suites", run.stdout[:500] + run.stderr)
+        tap.ok([row[3] for row in rows[1:]] == ["refused", "wrong", "refused"] and
+               rows[1][4] == "there is no mine_twist.c" and "values are off" in rows[2][4] and
+               rows[3][4] == "there is no mine.c", "a class: why a row has few points",
+               str([row[:5] for row in rows]))
         tap.ok("notes.txt is no folder" in run.stderr, "a class: what is no folder is named",
                run.stderr)
-        tap.ok(rows and rows[0][3:5] == ["similarity_public", "similarity_public_file"] and
-               {name.split(":")[0] for name in rows[0][7:]} ==
+        tap.ok(rows and rows[0][3:7] == ["status", "reason", "similarity_public",
+                                         "similarity_public_file"] and
+               {name.split(":")[0] for name in rows[0][9:]} ==
                {"simple", "public", "hidden", "hidden_simple", "twist"},
                "a class: the columns say what they hold", str(rows[:1]))
         for words, said in ((["2", "ann"], "--key"), (["6", "ann", "--key", "key"], "CUDA"),
@@ -466,8 +471,8 @@ def check_similarity(tap):
         grade.add_similarity(results, paths)
         rows = list(csv.reader(io.StringIO(grade_formats.csv_rows(
             results, suites.parse("contract=flash_simple\n : -N 3\n", "S")))))
-        tap.ok(float(rows[1][3]) > 0.95 and rows[1][4].endswith("2_flash_forward.c") and
-               float(rows[1][5]) < 0.3, "grade's csv has both shares", str(rows))
+        tap.ok(float(rows[1][5]) > 0.95 and rows[1][6].endswith("2_flash_forward.c") and
+               float(rows[1][7]) < 0.3, "grade's csv has both shares", str(rows))
         check_hostile(tap, results, paths)
 
 
@@ -501,13 +506,16 @@ def check_hostile(tap, results, paths):
         result["similarity"] = None
     rows = list(csv.reader(io.StringIO(grade_formats.csv_rows(
         results, suites.parse("contract=flash_simple\n : -N 3\n", "S")))))
-    tap.ok(rows[1][3:7] == [""] * 4, "which csv shows as empty cells", str(rows))
+    tap.ok(rows[1][5:9] == [""] * 4, "which csv shows as empty cells", str(rows))
 
 
 def check_python(tap):
     wrong = [name for name, error in test_attention.run() if error]
     tap.ok(not wrong and len(test_attention.run()) >= 10, "the Python tests pass a right solution",
            " ".join(wrong))
+    names = [name for name, _ in test_attention.run("backward")]
+    tap.ok(len(names) >= 3 and all(name.startswith("test_backward_") for name in names),
+           "a word chooses the tests of one task", " ".join(names))
     page = (ROOT / "docs/course/python/README.md").read_text(encoding="utf-8")
     tap.ok("give no points by themselves" in page and "$(cat teacher.key)" not in page,
            "their page says what they are worth, and hands nobody the teacher's key")
