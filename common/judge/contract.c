@@ -441,11 +441,14 @@ void run_take_truth(const JudgeCase *c, JudgeRun *run)
 void judge_floats(CheckArray *a, const char *name, const float *found, const double *expected,
                   const double *bound, int64_t rows, int64_t width)
 {
+    uint32_t bits, unwritten = UINT32_MAX; /* ones alone: the NaN that fills memory before a run */
     memset(a, 0, sizeof *a);
     a->name = name;
     a->checked = 1;
     for (int64_t n = 0; n < rows * width; n++) {
         double ratio;
+        memcpy(&bits, &found[n], sizeof bits);
+        unwritten &= bits;
         const CheckVerdict v = check_value(expected[n], bound[n], found[n], INFINITY, 0, &ratio);
         a->nonfinite += v == CHECK_OFF_NONFINITE;
         if (v != CHECK_GOOD) {
@@ -461,6 +464,8 @@ void judge_floats(CheckArray *a, const char *name, const float *found, const dou
             a->expected = expected[n], a->found = found[n], a->bound = bound[n];
         }
     }
+    if (unwritten == UINT32_MAX && a->off == a->compared)
+        snprintf(a->hint, sizeof a->hint, "nothing was written");
 }
 
 static const JudgeStatus status_of_end[] = {

@@ -119,6 +119,8 @@ void hint_symptom(HintSymptom *s, const HintRun *run, int which)
                  a->first_off_row, a->last_off_row);
     } else if (a->off == a->compared) {
         say(s, "all_values", "every value is off");
+    } else if (a->off > a->compared - a->compared / 20) {
+        say(s, "scattered", "nearly every value is off");
     }
 }
 

@@ -692,7 +692,9 @@ static int explain_end(Isolate *s)
     char *text = s->result->sentence;
     const size_t size = sizeof s->result->sentence;
     if (s->late) {
-        snprintf(text, size, "it did not finish within %g s and was killed", s->task->seconds);
+        /* what was left of a sum of seconds has many digits */
+        snprintf(text, size, "it did not finish within %g s and was killed",
+                 ceil(s->task->seconds * 100.0 - 0.5) / 100.0);
         return finish(s, ISOLATE_TIME, text);
     }
     if (s->last.says == RUNNER_BROKEN)

@@ -15,7 +15,7 @@ and the submission. attn_judge runs them, each case in a process of its own.
 --format   json: one object a submission, a line each. gradescope and otter: one file a submission
 --out      write files into this folder instead of the standard output
 --jobs     submissions at a time (the number of processors)
---total-time  seconds of one submission for all its cases together; cases behind are `time` (120)
+--total-time  seconds of one submission for all cases of a suite; cases behind are `time` (120)
 --so-sandbox  strict: no sandbox, no grading. off: another process and no more, which each row says
 --peer   the program that measures cases with of=cublas (peer_speed.py)
 
@@ -510,7 +510,7 @@ def parse(arguments):
     parser.add_argument("--jobs", metavar="N", type=count, default=len(os.sched_getaffinity(0)),
                         help="submissions at a time (the number of processors)")
     parser.add_argument("--total-time", metavar="S", type=seconds, default=120.0,
-                        help="seconds for all cases of one submission (120)")
+                        help="seconds of one submission for all cases of a suite (120)")
     parser.add_argument("--so-sandbox", choices=("strict", "off"), default="strict",
                         help="off: run what is submitted without a sandbox, where there is none")
     parser.add_argument("--peer", metavar="PROGRAM", type=not_empty,

@@ -72,6 +72,12 @@ def grade_class(options):
         print(f"grade: {grade.printable(name)} is no folder and is left out", file=sys.stderr)
     if not students:
         raise grade.UsageError("found no folder, accepted is one for each student")
+    one = pathlib.Path(students[0])
+    if len(students) == 1 and not (one / autograder.MINE).exists() and \
+            next(one.glob(f"*/{autograder.MINE}"), None):
+        shown = grade.printable(students[0]).rstrip("/")
+        raise grade.UsageError(f"{shown}: found folders with {autograder.MINE} in it, accepted is "
+                               f"a folder for each student: {shown}/*")
     with tempfile.TemporaryDirectory(prefix="class") as place:
         paths = write_suites(folder, suites.key_bytes(options.key), pathlib.Path(place))
         options.key = None

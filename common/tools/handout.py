@@ -75,7 +75,8 @@ clean:
 # where the assignment has a debug.c, which calls the student's code on the inputs of a case
 DEBUG = """
 CASE =
-CALLS = debug.c mine.c -o called -lm
+CODE = mine.c
+CALLS = -DCODE='"$(CODE)"' debug.c $(CODE) -o called -lm
 debug:
 	$(CC) $(CFLAGS) -O0 -g $(CALLS)
 	gdb -q --args ./called $(CASE)

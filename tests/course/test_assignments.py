@@ -151,6 +151,14 @@ MISTAKES = {
          "expf(scale * dot(Q + (long)i * d, K + (long)j * d, d)) / expf(lse[i])"),
         ("expf(scale * dot(q, k, d) - lse)", "expf(scale * dot(q, k, d)) / expf(lse)")],
          {"public": ("dV, large scores",), "hidden": ("dV, large scores", "dQ, large scores")},
+         None),
+        ("a matrix N x N", [(f"    memset({name}, 0,",
+                             "    const size_t matrix = sizeof(float) * (size_t)N * (size_t)N;\n"
+                             "    float *S = malloc(matrix);\n    memset(S, 1, matrix);\n"
+                             f"    {name}[0] = S[N - 1];\n    free(S);\n    memset({name}, 0,")
+                            for name in ("dV", "dK", "dQ")] +
+         [("#include <math.h>\n", "#include <math.h>\n#include <stdlib.h>\n")],
+         {"hidden": tuple(f"{name}, long, without a matrix" for name in ("dV", "dK", "dQ"))},
          None)],
     4: [("merge without a maximum", [("larger = fmaxf(lse, *global_lse), lse_new", "lse_new"),
                                      ("larger + logf(expf(lse - larger) + "

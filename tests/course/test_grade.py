@@ -477,6 +477,11 @@ def check_points(tap, build, sandbox, folder, right):
     statuses = [test["status"] for test in results[0]["tests"]] if results else err
     tap.ok(statuses[1:] == ["time"] * 4 and "--total-time" in results[0]["tests"][4]["message"],
            "--total-time is of a submission", statuses)
+    late = write_suite(folder / "late.suite", "flash_simple", ["-N 3 -d 2"])
+    (folder / "late.c").write_text(HEAD + SIGNATURE + "{ for (;;); }\n", encoding="utf-8")
+    results, err = graded(build, sandbox, late, folder / "late.c", "--total-time", "0.30041")
+    tap.ok(results and "within 0.3 s" in results[0]["tests"][0]["message"],
+           "what is left of the time is rounded", err or results)
     matrix = folder / "matrix.c"
     matrix.write_text(source.replace("const float scale = ", "float *S = malloc(sizeof *S * "
                                      "(size_t)N * (size_t)N);\n    for (long n = 0; n < (long)N * "
@@ -556,6 +561,24 @@ def check_formats(tap, build, sandbox, folder, right):
     status, out, err = grade(build, sandbox, suite, right, wrong)
     tap.ok(status == 0 and f"{wrong}: 4 of 10" in out and "right        2 of 2     tiny" in out,
            "a table", out + err)
+
+
+def check_where(tap, build, sandbox, folder):
+    """Hints that stand where no mistake has a name."""
+    suite = write_suite(folder / "where.suite", "backward_steps", [
+        "--part delta -N 33 -d 8", "--part dK -N 33 -d 32", "--part dQ -N 1024 -d 8"])
+    text = RIGHT.parent.parent.joinpath("solutions/3_flash_backward.c").read_text(encoding="utf-8")
+    for old, new in (("dK + k, score", "dK + k, 0.17677669f * score"),
+                     ("dQ + q, score", "dQ + q, 2.8f * score"),
+                     ("int N, int d)\n{\n", "int N, int d)\n{\n    return 0;\n")):
+        tap.ok(text.count(old) == 1, f"where: '{new}' can be made")
+        text = text.replace(old, new)
+    (folder / "where.c").write_text(text, encoding="utf-8")
+    results, err = graded(build, sandbox, suite, folder / "where.c")
+    tap.ok(results and results[0]["tests"][0]["hint"].endswith("nothing was written"),
+           "where: an array that was not written", err or results)
+    tap.ok(results and results[0]["tests"][2]["hint"].endswith("nearly every value is off"),
+           "where: nearly every value", err or results)
 
 
 def check_names(tap, build, sandbox, folder):
@@ -871,6 +894,7 @@ def main():
         check_processor_time(tap, build, sandbox, folder)
         check_libraries(tap, folder)
         check_unnamed(tap, build, sandbox, folder)
+        check_where(tap, build, sandbox, folder)
         check_names(tap, build, sandbox, folder)
         check_folder_names(tap, build, sandbox, folder)
         check_machine(tap, build, sandbox, folder)

@@ -290,9 +290,9 @@ def check_target(tap):
                f"make docker: a judge for {platform} and glibc 2.{library}", files["Dockerfile"])
 
 
-def make_asan(given, case):
-    return subprocess.run(["make", "-s", "asan", f"CASE={case}"], cwd=given, capture_output=True,
-                          text=True, check=False)
+def make_asan(given, case, *words):
+    return subprocess.run(["make", "-s", "asan", f"CASE={case}", *words], cwd=given,
+                          capture_output=True, text=True, check=False)
 
 
 def check_by_hand(tap, given, inputs):
@@ -334,6 +334,25 @@ def check_debug(tap):
                                           run.returncode == 0),
                        f"assignment {number}: make asan: {instead or 'the solution'}",
                        (run.stdout + run.stderr)[:1500])
+            size = make_asan(given, "-d 0")
+            twist = make_asan(given, f"{case} --twist softcap=3")
+            tap.ok(size.returncode != 0 and "found -d 0" in size.stderr,
+                   f"assignment {number}: a size that no case has is named", size.stderr)
+            (given / "mine_twist.c").write_text(right, encoding="utf-8")
+            (given / "mine.c").write_text("int broken\n", encoding="utf-8")
+            other = make_asan(given, f"{case} --twist softcap=3", "CODE=mine_twist.c")
+            tap.ok(twist.returncode != 0 and "CODE=mine_twist.c" in twist.stderr and
+                   other.returncode == 0,
+                   f"assignment {number}: a case of the change calls mine_twist.c",
+                   twist.stderr + other.stderr)
+            start = "float *delta, int N, int d)\n{\n"
+            if start in right:
+                (given / "mine.c").write_text(right.replace(start, f"{start}    return 0;\n"),
+                                              encoding="utf-8")
+                run = make_asan(given, case)
+                bad = {line.split("[")[0] for line in run.stdout.splitlines() if "nan" in line}
+                tap.ok(bad == {"your delta"}, "a delta that is not written spoils nothing else",
+                       run.stdout + run.stderr)
             run = subprocess.run(["make", "-n", "debug", "CASE=-N 5"], cwd=given, check=False,
                                  capture_output=True, text=True)
             tap.ok("gdb -q --args ./called -N 5" in run.stdout and "make debug" in
@@ -376,7 +395,8 @@ def check_class(tap, build):
                {"simple", "public", "hidden", "hidden_simple", "twist"},
                "a class: the columns say what they hold", str(rows[:1]))
         for words, said in ((["2", "ann"], "--key"), (["6", "ann", "--key", "key"], "CUDA"),
-                            (["2", "notes.txt", "--key", "key"], "folder")):
+                            (["2", "notes.txt", "--key", "key"], "folder"),
+                            (["2", ".", "--key", "key"], "./*")):
             run = graded(*words)
             tap.ok(run.returncode == 2 and said in run.stderr.splitlines()[-1] and not run.stdout,
                    f"a class: refused: {' '.join(words)}", run.stderr)

@@ -20,23 +20,24 @@ int main(int count, char *words[])
     float *Q = debug_inputs(&c, FILL_Q, n), *K = debug_inputs(&c, FILL_K, n);
     float *V = debug_inputs(&c, FILL_V, n), *dO = debug_inputs(&c, FILL_DO, n);
     float *O = debug_inputs(&c, FILL_V, n), *lse = debug_inputs(&c, FILL_WQ, c.N);
-    float *sums = debug_results(c.N), *dV = debug_results(n);
-    float *dK = debug_results(n), *dQ = debug_results(n);
+    float *drawn = debug_inputs(&c, FILL_WK, c.N), *sums = debug_results(c.N);
+    float *dV = debug_results(n), *dK = debug_results(n), *dQ = debug_results(n);
     int status;
     for (int i = 0; i < c.N; i++) /* beyond the scores, so that no weight overflows */
         lse[i] = fabsf(lse[i]) + logf((float)c.N) + (c.dist == FILL_LARGE ? 400.0f : 4.0f);
     debug_show("Q", Q, c.N, c.d), debug_show("K", K, c.N, c.d);
     debug_show("V", V, c.N, c.d), debug_show("dO", dO, c.N, c.d);
+    debug_show("made up delta", drawn, c.N, 1);
     status = backward_delta_variant(O, dO, sums, c.N, c.d);
-    debug_show("delta", sums, c.N, 1);
+    debug_show("your delta", sums, c.N, 1);
     if (!status)
         status = backward_dv_variant(Q, K, lse, dO, dV, c.N, c.d, c.causal);
     if (!status)
-        status = backward_dk_variant(Q, K, V, lse, dO, sums, dK, c.N, c.d, c.causal);
+        status = backward_dk_variant(Q, K, V, lse, dO, drawn, dK, c.N, c.d, c.causal);
     if (!status)
-        status = backward_dq_variant(Q, K, V, lse, dO, sums, dQ, c.N, c.d, c.causal);
+        status = backward_dq_variant(Q, K, V, lse, dO, drawn, dQ, c.N, c.d, c.causal);
     debug_show("dV", dV, c.N, c.d), debug_show("dK", dK, c.N, c.d), debug_show("dQ", dQ, c.N, c.d);
-    free(Q), free(K), free(V), free(dO), free(O), free(lse);
+    free(Q), free(K), free(V), free(dO), free(O), free(lse), free(drawn);
     free(sums), free(dV), free(dK), free(dQ);
     return status;
 }

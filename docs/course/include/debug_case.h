@@ -18,11 +18,25 @@
 
 #include "io/fill.h"
 
+#ifndef CODE /* CODE of the Makefile: whose functions are called */
+#define CODE "mine.c"
+#endif
+
 typedef struct DebugCase {
     int N, Nk, d, H, Hkv, rows, cols, causal, left, right, Br, Bc, ranks;
-    int seed;
+    uint64_t seed;
     FillDist dist;
 } DebugCase;
+
+static inline int debug_number(const char *flag, const char *value)
+{
+    const int number = atoi(value);
+    if (number < 1) {
+        fprintf(stderr, "CASE: found %s %s, accepted is a number from 1 on\n", flag, value);
+        exit(2);
+    }
+    return number;
+}
 
 static inline DebugCase debug_read(int count, char *words[])
 {
@@ -30,10 +44,10 @@ static inline DebugCase debug_read(int count, char *words[])
     const struct {
         const char *flag;
         int *to;
-    } numbers[] = {{"-N", &c.N},         {"--seq-q", &c.N},     {"--seq-kv", &c.Nk},
-                   {"-d", &c.d},         {"-H", &c.H},          {"--kv-heads", &c.Hkv},
-                   {"--rows", &c.rows},  {"--cols", &c.cols},   {"--seed", &c.seed},
-                   {"--block-q", &c.Br}, {"--block-kv", &c.Bc}, {"--ranks", &c.ranks}};
+    } numbers[] = {{"-N", &c.N},          {"--seq-q", &c.N},    {"--seq-kv", &c.Nk},
+                   {"-d", &c.d},          {"-H", &c.H},         {"--kv-heads", &c.Hkv},
+                   {"--rows", &c.rows},   {"--cols", &c.cols},  {"--block-q", &c.Br},
+                   {"--block-kv", &c.Bc}, {"--ranks", &c.ranks}};
     memset(&c, 0, sizeof c);
     c.N = c.rows = 3;
     c.d = c.ranks = 2;
@@ -45,7 +59,13 @@ static inline DebugCase debug_read(int count, char *words[])
         const char *value = n + 1 < count ? words[n + 1] : "";
         for (size_t at = 0; at < sizeof numbers / sizeof *numbers; at++)
             if (strcmp(words[n], numbers[at].flag) == 0)
-                *numbers[at].to = atoi(value);
+                *numbers[at].to = debug_number(words[n], value);
+        if (strcmp(words[n], "--twist") == 0 && strcmp(CODE, "mine_twist.c") != 0) {
+            fprintf(stderr, "CASE: found --twist, accepted with CODE=mine_twist.c\n");
+            exit(2);
+        }
+        if (strcmp(words[n], "--seed") == 0)
+            c.seed = strtoull(value, NULL, 10);
         if (strcmp(words[n], "--causal") == 0)
             c.causal = 1;
         if (strcmp(words[n], "--window") == 0)
@@ -56,9 +76,8 @@ static inline DebugCase debug_read(int count, char *words[])
     c.right = c.causal ? 0 : c.right;
     c.Nk = c.Nk ? c.Nk : c.N;
     c.Hkv = c.Hkv ? c.Hkv : c.H;
-    if (c.N < 1 || c.Nk < 1 || c.d < 1 || c.Hkv < 1 || c.H % c.Hkv != 0 || c.rows < 1 ||
-        c.cols < 1 || c.Br < 1 || c.Bc < 1 || c.ranks < 1) {
-        fprintf(stderr, "CASE: found a size that no case has\n");
+    if (c.H % c.Hkv != 0) {
+        fprintf(stderr, "CASE: found -H %d, accepted is a multiple of --kv-heads %d\n", c.H, c.Hkv);
         exit(2);
     }
     return c;
@@ -76,7 +95,7 @@ static inline float *debug_inputs(const DebugCase *c, FillTensor which, int coun
 {
     float *values = debug_memory(count);
     for (int at = 0; at < count; at++)
-        values[at] = fill_value((uint64_t)c->seed, which, (uint64_t)at, c->dist);
+        values[at] = fill_value(c->seed, which, (uint64_t)at, c->dist);
     return values;
 }
 
