@@ -692,9 +692,9 @@ static int explain_end(Isolate *s)
     char *text = s->result->sentence;
     const size_t size = sizeof s->result->sentence;
     if (s->late) {
-        /* what was left of a sum of seconds has many digits */
+        /* what --total-time has left is no round number: two digits behind the point are enough */
         snprintf(text, size, "it did not finish within %g s and was killed",
-                 ceil(s->task->seconds * 100.0 - 0.5) / 100.0);
+                 round(s->task->seconds * 100.0) / 100.0);
         return finish(s, ISOLATE_TIME, text);
     }
     if (s->last.says == RUNNER_BROKEN)
