@@ -47,6 +47,7 @@ consume(WarpgroupRows<C> &rows, const RowLimits &limits, const SeenKeys &seen, u
     start_rows(rows);
     barrier_wait(smem + C::Q_FULL, Q_parity, WAIT_Q);
     if (j < seen.begin) {
+        __syncwarp(); /* who has not yet seen this Q would wait for a phase that is gone */
         release(smem + C::Q_FREE);
         return;
     }

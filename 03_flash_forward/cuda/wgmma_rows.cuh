@@ -172,11 +172,11 @@ static __device__ __forceinline__ int short_distance(int64_t distance)
 /* The rule for the whole problem: row i sees keys i + from ... min(i + to, last_key). */
 static __device__ __forceinline__ RowLimits row_limits(const AttnArgs &a)
 {
-    const int64_t far = 1 << 30;
+    const int64_t far = 1 << 30, none = (int64_t)1 << 62;
     const int64_t shift = a.positions_q.segments[0].position - a.positions_k.segments[0].position;
     RowLimits limits;
-    limits.from = a.rule.left < 0 ? (int)-far : short_distance(shift - min(a.rule.left, far));
-    limits.to = a.rule.right < 0 ? (int)far : short_distance(shift + min(a.rule.right, far));
+    limits.from = a.rule.left < 0 ? (int)-far : short_distance(shift - min(a.rule.left, none));
+    limits.to = a.rule.right < 0 ? (int)far : short_distance(shift + min(a.rule.right, none));
     limits.last_key = (int)a.shape.Nk - 1;
     return limits;
 }

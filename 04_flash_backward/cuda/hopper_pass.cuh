@@ -7,13 +7,13 @@
  * has d / 8 lanes, each of which takes four rows, so that eight loads are under way.
  *
  * Interface:
- * - pass_floats, run_prepared: the whole pass, in memory that is given.
+ * - pass_floats, run_prepared: the whole pass, in memory that is given. place_pass, prepare_pass.
  * - on_16_bytes: of a tensor.
  */
 #ifndef FLASH_BACKWARD_HOPPER_PASS_CUH
 #define FLASH_BACKWARD_HOPPER_PASS_CUH
 
-#include "wgmma_keys.cuh"
+#include "ordered_dq.cuh"
 
 namespace rung
 {
@@ -29,20 +29,31 @@ template <typename T> static __device__ __forceinline__ float2 unpack2(uint32_t 
         return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
 }
 
-/* Rows of a head are neighbours in stats, heads of a row in O and dO: the second is more. */
+/* Eight elements, at once if they lie on 16 bytes. */
+template <typename T> static __device__ __forceinline__ uint4 load_8(const T *from, bool aligned)
+{
+    const uint16_t *x = (const uint16_t *)from;
+    if (aligned)
+        return *(const uint4 *)from;
+    return make_uint4(x[0] | (uint32_t)x[1] << 16, x[2] | (uint32_t)x[3] << 16,
+                      x[4] | (uint32_t)x[5] << 16, x[6] | (uint32_t)x[7] << 16);
+}
+
+/* Rows of a head are neighbours in stats, heads of a row in O and dO: the second is more. delta
+ * NULL: from O and dO. A row that sees no key (lse = -inf) may hold anything there. */
 template <typename T, int D>
 static __global__ void __launch_bounds__(256)
-    prepare_kernel(const __grid_constant__ AttnArgs a, float2 *stats, float *dQ_sum,
-                   int rows_padded)
+    prepare_kernel(const __grid_constant__ AttnArgs a, const float *delta, float2 *stats,
+                   float *dQ_sum, int rows_padded, bool aligned)
 {
     const int LANES = D / 8, lane = threadIdx.x % LANES, H = (int)a.shape.H;
     const int64_t item = (blockIdx.x * (int64_t)256 + threadIdx.x) / LANES;
     const int h = (int)(item % H);
     const int i0 = (int)(item / H % (rows_padded / ROWS_OF_LANE)) * ROWS_OF_LANE;
     const int b = (int)(item / H / (rows_padded / ROWS_OF_LANE));
-    const Plain plain = plain_of(a);
-    /* The zeros are no row's: a block has 32 KiB of them. */
-    const int64_t zeros = a.shape.B * H * rows_padded * (D / 4);
+    /* The zeros, of dQ and of the counters behind it, are no row's: a block has 32 KiB of them. */
+    const int64_t rows = a.shape.B * H * rows_padded;
+    const int64_t zeros = rows * (D / 4) + order_ints(rows) / 4;
     const int64_t zero = blockIdx.x * (int64_t)(256 * 2 * ROWS_OF_LANE) + threadIdx.x;
 #pragma unroll
     for (int k = 0; k < 2 * ROWS_OF_LANE; k++)
@@ -55,10 +66,10 @@ static __global__ void __launch_bounds__(256)
     for (int r = 0; r < ROWS_OF_LANE; r++) {
         const int i = i0 + r;
         O[r] = dO[r] = make_uint4(0, 0, 0, 0);
-        if (i >= plain.first_row && i < plain.end_row) {
-            O[r] = *(const uint4 *)((const T *)a.O.data + tensor_offset(&a.O, b, i, h) + lane * 8);
+        if (!delta && lane * 8 < (int)a.shape.d && i < (int)a.shape.Nq) {
+            O[r] = load_8((const T *)a.O.data + tensor_offset(&a.O, b, i, h) + lane * 8, aligned);
             dO[r] =
-                *(const uint4 *)((const T *)a.dO.data + tensor_offset(&a.dO, b, i, h) + lane * 8);
+                load_8((const T *)a.dO.data + tensor_offset(&a.dO, b, i, h) + lane * 8, aligned);
         }
     }
 #pragma unroll
@@ -75,10 +86,15 @@ static __global__ void __launch_bounds__(256)
 #pragma unroll
         for (int distance = LANES / 2; distance > 0; distance /= 2)
             pair.y += __shfl_xor_sync(0xffffffffu, pair.y, distance);
-        if (i >= plain.first_row && i < plain.end_row)
-            pair.x = a.lse[(int64_t)(b * H + h) * a.shape.Nq + i] * LOG2_E;
-        if (lane == 0)
-            stats[(int64_t)(b * H + h) * rows_padded + i] = pair;
+        if (lane != 0)
+            continue;
+        const int64_t at = (int64_t)(b * H + h) * a.shape.Nq + i;
+        const float lse = i < (int)a.shape.Nq ? a.lse[at] : -INFINITY;
+        if (lse == -INFINITY)
+            pair.y = 0.0f;
+        else
+            pair = make_float2(lse * LOG2E, delta ? delta[at] : pair.y);
+        stats[(int64_t)(b * H + h) * rows_padded + i] = pair;
     }
 }
 
@@ -88,28 +104,49 @@ static bool on_16_bytes(const Tensor *t)
            t->stride[2] % 8 == 0;
 }
 
-/* Floats of dQ_sum and stats. */
-static size_t pass_floats(const AttnShape *n)
+/* Floats of dQ_sum, counters and stats. D: channels that the kernel has, >= d. */
+static size_t pass_floats(const AttnShape *n, int D)
 {
-    const int rows_padded = divide_up((int)n->Nq, PAD_ROWS) * PAD_ROWS;
-    return (size_t)(n->B * n->H * rows_padded) * (size_t)(n->d + 2);
+    const int64_t rows = n->B * n->H * (divide_up((int)n->Nq, PAD_ROWS) * PAD_ROWS);
+    return (size_t)(rows * (D + 2) + order_ints(rows));
 }
 
-/* The pass around a launcher that adds dQ up and finishes it. memory_dev: pass_floats. */
+static Pass place_pass(const AttnShape *n, int D, float *memory_dev)
+{
+    const int64_t rows = n->B * n->H * (divide_up((int)n->Nq, PAD_ROWS) * PAD_ROWS);
+    Pass pass = {(float2 *)(memory_dev + rows * D + order_ints(rows)), memory_dev};
+    return pass;
+}
+
+/* What comes before the kernel of keys. */
 template <typename T, int D>
-static AttnStatus run_prepared(const AttnArgs *a, LaunchFn launch, float *memory_dev)
+static AttnStatus prepare_pass(const AttnArgs *a, const float *delta_dev, float *memory_dev)
 {
     const int rows_padded = divide_up((int)a->shape.Nq, PAD_ROWS) * PAD_ROWS;
     const int64_t rows = a->shape.B * a->shape.H * rows_padded;
-    float2 *stats = (float2 *)(memory_dev + rows * D);
-    const Pass pass = {stats, memory_dev};
-    if (flash_backward_deterministic() || !on_16_bytes(&a->O) || !on_16_bytes(&a->dO))
-        return ATTN_SKIP;
-    const unsigned blocks = (unsigned)((rows / ROWS_OF_LANE * (D / 8) + 255) / 256);
-    prepare_kernel<T, D>
-        <<<blocks, 256, 0, (cudaStream_t)a->stream>>>(*a, stats, memory_dev, rows_padded);
+    const int64_t zeros = rows * (D / 4) + order_ints(rows) / 4; /* more than it has lanes */
+    const unsigned blocks =
+        (unsigned)((zeros + 256 * 2 * ROWS_OF_LANE - 1) / (256 * 2 * ROWS_OF_LANE));
+    prepare_kernel<T, D><<<blocks, 256, 0, (cudaStream_t)a->stream>>>(
+        *a, delta_dev, (float2 *)place_pass(&a->shape, D, memory_dev).stats, memory_dev,
+        rows_padded, on_16_bytes(&a->O) && on_16_bytes(&a->dO));
     CUDA_TRY_LAUNCH();
-    return launch(a, pass);
+    return ATTN_OK;
+}
+
+/* The pass around a launcher that adds dQ up and finishes it. memory_dev: pass_floats. kernel: the
+ * one that it launches, with so many bytes of shared memory, which are asked for first: a refusal
+ * leaves nothing behind. */
+template <typename T, int D>
+static AttnStatus run_prepared(const AttnArgs *a, LaunchFn launch, const void *kernel,
+                               int smem_bytes, float *memory_dev)
+{
+    if (!on_16_bytes(&a->O) || !on_16_bytes(&a->dO))
+        return ATTN_SKIP;
+    AttnStatus status = reserve_smem(kernel, smem_bytes);
+    if (status == ATTN_OK)
+        status = prepare_pass<T, D>(a, NULL, memory_dev);
+    return status == ATTN_OK ? launch(a, place_pass(&a->shape, D, memory_dev)) : status;
 }
 
 } // namespace rung

@@ -36,7 +36,7 @@ static __global__ void __launch_bounds__(THREADS)
             delta = fmaf((float)dO_i[x], (float)O_i[x], delta);
         for (int distance = 16; distance > 0; distance /= 2)
             delta += __shfl_xor_sync(0xffffffffu, delta, distance);
-        pair = make_float2(a.lse[(int64_t)(b * H + h) * a.shape.Nq + i] * LOG2_E, delta);
+        pair = make_float2(a.lse[(int64_t)(b * H + h) * a.shape.Nq + i] * LOG2E, delta);
     }
     if (lane == 0)
         stats[row] = pair;

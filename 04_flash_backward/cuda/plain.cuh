@@ -28,7 +28,7 @@
  * - Plain, plain_of, publish_plain: low, high and the rows that see any key. rows_that_see,
  *   pair_is_seen.
  * - Pass, run_pass: what a rung gets. round_dQ, run_16_bit, reserve_smem: for its launcher.
- * - KeyBlock, block_of_keys: which keys a block of threads owns. divide_up.
+ * - KeyBlock, block_of_keys, keys_in_sections: which keys a block of threads owns. divide_up.
  * - RowTile, first_tile, next_tile, end_of_walk: the tiles of queries that it visits (from v4 on).
  */
 #ifndef FLASH_BACKWARD_PLAIN_CUH
@@ -38,11 +38,13 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include "attn_band.h"
 #include "cuda/cuda_check.h"
 #include "flash_backward.h"
 
-#define LOG2_E   1.4426950408889634f
-#define PAD_ROWS 64 /* stats and dQ_sum have whole tiles of rows */
+#define LOG2E    1.4426950408889634f
+#define PAD_ROWS 64        /* stats and dQ_sum have whole tiles of rows */
+#define FAR      (1 << 30) /* no tensor has so many rows */
 
 namespace rung
 {
@@ -57,6 +59,9 @@ struct Plain {
 struct Pass {
     const float2 *stats; /* [B][H][Nq, padded] of (lse * log2(e), delta); (inf, 0): sees no key */
     float *dQ_sum;       /* zeros for B*H*[Nq, padded]*d sums, in the rung's own order, or NULL */
+    int section = 1;     /* of keys_in_sections */
+    bool back = false;
+    int together = 0; /* of spread_walk */
 };
 
 static __host__ __device__ __forceinline__ int divide_up(int a, int b)
@@ -64,20 +69,12 @@ static __host__ __device__ __forceinline__ int divide_up(int a, int b)
     return (a + b - 1) / b;
 }
 
-/* Far more than a tensor has rows, and still an int when rows are added to it. */
-#define FAR (1 << 30)
-
-static __device__ __forceinline__ int cut_to_far(int64_t x)
-{
-    return (int)max((int64_t)-FAR, min(x, (int64_t)FAR));
-}
-
 static __device__ __forceinline__ Plain plain_of(const AttnArgs &a)
 {
-    const int64_t offset = a.positions_q.segments->position - a.positions_k.segments->position;
+    const AttnBand band = attn_band(&a);
     Plain plain;
-    plain.low = a.rule.left < 0 ? -FAR : cut_to_far(offset - a.rule.left);
-    plain.high = a.rule.right < 0 ? FAR : cut_to_far(offset + a.rule.right);
+    plain.low = band.from;
+    plain.high = band.to;
     plain.Nk = (int)a.shape.Nk;
     plain.first_row = max(0, -plain.high);
     plain.end_row = min((int)a.shape.Nq, plain.Nk - plain.low);
@@ -155,6 +152,23 @@ static __device__ __forceinline__ KeyBlock block_of_keys(const AttnArgs &a, int 
     block.b = blockIdx.x / tiles / Hkv;
     block.h_kv = blockIdx.x / tiles % Hkv;
     block.j0 = blockIdx.x % tiles * Bc;
+    block.group = (int)a.shape.H / Hkv;
+    return block;
+}
+
+/* Block `index` where the tiles of keys of `section` heads are taken in turn, with those of a head
+ * from first to last, or back. */
+static __device__ __forceinline__ KeyBlock keys_in_sections(const AttnArgs &a, int Bc, int index,
+                                                            int section, bool back)
+{
+    const int tiles = divide_up((int)a.shape.Nk, Bc), Hkv = (int)a.shape.Hkv;
+    const int first = index / (tiles * section) * section, rest = index - first * tiles;
+    const int here = min(section, (int)a.shape.B * Hkv - first);
+    const int head = first + rest % here, j = rest / here;
+    KeyBlock block;
+    block.b = head / Hkv;
+    block.h_kv = head % Hkv;
+    block.j0 = (back ? tiles - 1 - j : j) * Bc;
     block.group = (int)a.shape.H / Hkv;
     return block;
 }

@@ -21,10 +21,15 @@ template <typename T, int D> static AttnStatus launch(const AttnArgs *a, const P
 template <typename T, int D> struct LaunchV13 {
     static AttnStatus run(const AttnArgs *a, const Pass &)
     {
-        float *memory_dev = (float *)workspace_alloc_device(pass_floats(&a->shape) * sizeof(float));
+        if (flash_backward_deterministic())
+            return ATTN_SKIP;
+        float *memory_dev =
+            (float *)workspace_alloc_device(pass_floats(&a->shape, D) * sizeof(float));
         if (!memory_dev)
             return ATTN_NO_MEMORY;
-        const AttnStatus status = run_prepared<T, D>(a, launch<T, D>, memory_dev);
+        typedef KeyTile<D> C;
+        const AttnStatus status = run_prepared<T, D>(
+            a, launch<T, D>, (const void *)turns_kernel<T, C>, C::ALL, memory_dev);
         workspace_free_device(memory_dev); /* kept until the kernels are done */
         return status;
     }

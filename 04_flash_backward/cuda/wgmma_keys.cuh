@@ -31,7 +31,7 @@
  * - KeyTile: the constants of one kernel, and where things lie in shared memory.
  * - KeyMaps, launch_keys (host): tensor maps; one block for each 128 keys. run_on_hopper (host): is
  *   it a case for these kernels?
- * - KeyWalk, start_walk, next_tile: the tiles of queries of a block. sees_all.
+ * - KeyWalk, start_walk, spread_walk, next_tile: the tiles of queries of a block. sees_all.
  * - load_keys, load_Q, load_dO: orders to the copy engine. clear_unseen_rows.
  * - start_barriers, tell, produce: the mbarriers, and all that a producer does (from v11 on).
  * - multiply_rows, add_product, multiply_dS_K: the products, each a group.
@@ -72,14 +72,18 @@ template <int D_> struct KeyTile {
     static const int Q_FULL = KV_FULL + 8, dO_FULL = Q_FULL + 8 * STAGES;
     static const int Q_FREE = dO_FULL + 8 * STAGES, dO_FREE = Q_FREE + 8 * STAGES;
     static const int dS_FULL = dO_FREE + 8 * STAGES, dS_FREE = dS_FULL + 8 * 2; /* from v12 on */
-    static const int ALL = dS_FREE + 8 * 2;
+    static const int ORDER_OPEN = dS_FREE + 8 * 2;                              /* ordered_dq.cuh */
+    static const int ORDER_DONE = ORDER_OPEN + 8 * 2, TICKET = ORDER_DONE + 8 * 2;
+    static const int ALL = TICKET + 16;
     static_assert(ALL <= 227 * 1024, "tiles do not fit");
+    static_assert(STAGES == 2, "dS has two places, and walks count tiles by twos");
 };
 
 /* --- host --------------------------------------------------------------------------------------*/
 
 struct KeyMaps {
     CUtensorMap Q, K, V, dO, dK, dV; /* boxes of 64 rows */
+    int copies = 1;                  /* that a box takes: one, or one for each panel */
 };
 
 static AttnStatus make_key_maps(KeyMaps *maps, const AttnArgs *a)
@@ -104,19 +108,39 @@ static bool hopper_is_here(void)
            major == 9 && minor == 0;
 }
 
-/* dQ = scale * dQ_sum, rounded. A thread has four lanes' floats of one 16 x 8 tile: eight channels
- * of rows g and g + 8; eight neighbouring threads have 64 channels. */
+/* dQ = scale * dQ_sum, rounded, or (sum not NULL) sum [B][Nq][H][d] += that. A thread has four
+ * lanes' floats of one 16 x 8 tile: eight channels of rows g and g + 8; eight neighbouring threads
+ * have 64 channels. */
 template <typename T, int D>
 static __global__ void __launch_bounds__(256)
-    squares_kernel(const __grid_constant__ AttnArgs a, const float *dQ_sum, int Tr)
+    squares_kernel(const __grid_constant__ AttnArgs a, const float *dQ_sum, float *sum, int Tr,
+                   bool aligned)
 {
     const int64_t item = blockIdx.x * (int64_t)256 + threadIdx.x;
     const int n = item % 8, g = item / 8 % 8, square = item / 64 % (D / 64);
     const int warp = item / D % 4, i = (int)(item / (4 * D) % Tr) * 64 + warp * 16 + g;
     const int64_t head = item / (4 * D) / Tr, H = a.shape.H;
-    if (head >= a.shape.B * H)
+    const int channel = square * 64 + n * 8, d = (int)a.shape.d;
+    if (head >= a.shape.B * H || channel >= d)
         return;
     const float *from = dQ_sum + ((item / 64 * 8 + n) * 8 + g) * 16;
+    if (sum) {
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            const float4 lane = *reinterpret_cast<const float4 *>(from + 4 * t);
+            float *at = sum + ((head / H * a.shape.Nq + i) * H + head % H) * d + channel + 2 * t;
+            if (i < a.shape.Nq) {
+                at[0] += lane.x * a.scale;
+                at[1] += lane.y * a.scale;
+            }
+            at += 8 * H * d;
+            if (i + 8 < a.shape.Nq) {
+                at[0] += lane.z * a.scale;
+                at[1] += lane.w * a.scale;
+            }
+        }
+        return;
+    }
     uint32_t low[4], high[4]; /* of rows g and g + 8 */
 #pragma unroll
     for (int t = 0; t < 4; t++) {
@@ -124,7 +148,20 @@ static __global__ void __launch_bounds__(256)
         low[t] = pack2<T>(lane.x * a.scale, lane.y * a.scale);
         high[t] = pack2<T>(lane.z * a.scale, lane.w * a.scale);
     }
-    T *row = (T *)a.dQ.data + tensor_offset(&a.dQ, head / H, i, head % H) + square * 64 + n * 8;
+    T *row = (T *)a.dQ.data + tensor_offset(&a.dQ, head / H, i, head % H) + channel;
+    if (!aligned) {
+#pragma unroll
+        for (int t = 0; t < 4; t++)
+#pragma unroll
+            for (int x = 0; x < 2; x++) {
+                if (i < a.shape.Nq)
+                    ((uint16_t *)row)[2 * t + x] = (uint16_t)(low[t] >> 16 * x);
+                if (i + 8 < a.shape.Nq)
+                    ((uint16_t *)row)[8 * a.dQ.stride[1] + 2 * t + x] =
+                        (uint16_t)(high[t] >> 16 * x);
+            }
+        return;
+    }
     if (i < a.shape.Nq)
         *reinterpret_cast<uint4 *>(row) = make_uint4(low[0], low[1], low[2], low[3]);
     if (i + 8 < a.shape.Nq)
@@ -155,7 +192,7 @@ static AttnStatus launch_keys(Kernel *kernel, const AttnArgs *a, const Pass &pas
     if (status != ATTN_OK)
         return status;
     squares_kernel<T, C::D>
-        <<<(unsigned)((items + 255) / 256), 256, 0, stream>>>(*a, pass.dQ_sum, Tr);
+        <<<(unsigned)((items + 255) / 256), 256, 0, stream>>>(*a, pass.dQ_sum, NULL, Tr, true);
     CUDA_TRY_LAUNCH();
     return ATTN_OK;
 }
@@ -170,15 +207,15 @@ template <template <typename, int> class Launch> static AttnStatus run_on_hopper
 /* Tile number 0 ... count - 1 of a block: queries i0 ... of head h. One head of the group after
  * another. */
 struct KeyWalk {
-    int i0, h, first, end, count;
+    int i0, h, first, start, end, count;
 };
 
-template <class C>
-static __device__ __forceinline__ KeyWalk start_walk(const KeyBlock &block, const Plain &plain)
+template <class C, class Sight>
+static __device__ __forceinline__ KeyWalk start_walk(const KeyBlock &block, const Sight &sight)
 {
-    const Rows rows = rows_that_see(plain, block.j0, C::Bc);
+    const Rows rows = rows_that_see(sight, block.j0, C::Bc);
     KeyWalk walk;
-    walk.i0 = walk.first = rows.begin / C::Br * C::Br;
+    walk.i0 = walk.start = walk.first = rows.begin / C::Br * C::Br;
     walk.end = rows.end;
     walk.h = block.h_kv * block.group;
     walk.count = rows.begin < rows.end ? block.group * divide_up(rows.end - walk.first, C::Br) : 0;
@@ -188,21 +225,62 @@ static __device__ __forceinline__ KeyWalk start_walk(const KeyBlock &block, cons
 template <class C> static __device__ __forceinline__ void next_tile(KeyWalk &walk)
 {
     walk.i0 += C::Br;
-    if (walk.i0 >= walk.end) {
+    if (walk.i0 >= walk.end)
         walk.i0 = walk.first;
+    if (walk.i0 == walk.start)
         walk.h++;
-    }
+}
+
+/* Where all see all, every block would begin with the first queries, and those of a head add to the
+ * same 32 KiB of dQ all the time: a few of the L2's parts have all the work. So groups of
+ * `together` neighbours begin at different queries, evenly spread, and come round to the first
+ * ones. 0: all together. */
+template <class C>
+static __device__ __forceinline__ void spread_walk(KeyWalk &walk, const KeyBlock &block, int Nk,
+                                                   int together)
+{
+    const int group = together > 0 ? block.j0 / C::Bc / together * together : 0;
+    const int64_t tiles = divide_up(walk.end - walk.first, C::Br);
+    walk.i0 = walk.start = walk.first + (int)(group * tiles / divide_up(Nk, C::Bc)) * C::Br;
+}
+
+/* Who sees whom is asked for in three ways (and first_row, end_row: queries that see anything). The
+ * library has another type that answers (row_rule.cuh). */
+static __device__ __forceinline__ bool tile_is_seen(const Plain &plain, int i0, int rows, int j0,
+                                                    int keys)
+{
+    return j0 - (i0 + rows - 1) >= plain.low && j0 + keys - 1 - i0 <= plain.high &&
+           j0 + keys <= plain.Nk && i0 + rows <= plain.end_row;
+}
+
+static __device__ __forceinline__ Rows rows_of_key(const Plain &plain, int key)
+{
+    Rows rows;
+    rows.begin = key < plain.Nk ? max(key - plain.high, plain.first_row) : FAR;
+    rows.end = min(key - plain.low + 1, plain.end_row);
+    return rows;
 }
 
 /* Do all queries of the tile see all keys of the block? */
-template <class C>
-static __device__ __forceinline__ bool sees_all(const Plain &plain, int i0, int j0)
+template <class C, class Sight>
+static __device__ __forceinline__ bool sees_all(const Sight &sight, int i0, int j0)
 {
-    return j0 - (i0 + C::Br - 1) >= plain.low && j0 + C::Bc - 1 - i0 <= plain.high &&
-           j0 + C::Bc <= plain.Nk && i0 + C::Br <= plain.end_row;
+    return tile_is_seen(sight, i0, C::Br, j0, C::Bc);
 }
 
 /* --- orders to the copy engine, by one thread --------------------------------------------------*/
+
+/* 64 rows of a head. */
+template <class C>
+static __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap *map, int copies,
+                                                int b, int h, int n, uint32_t barrier)
+{
+    if (copies == 1)
+        load_tile(to, map, b, h, n, barrier);
+    else
+        for (int panel = 0; panel < copies; panel++)
+            load_panel(to + panel * C::PANEL_BYTES, map, panel, b, h, n, barrier);
+}
 
 /* K and V: 64 keys of each consumer. */
 template <class C>
@@ -211,10 +289,10 @@ static __device__ __forceinline__ void load_keys(const KeyMaps &maps, const KeyB
 {
     barrier_expect(smem + C::KV_FULL, 4 * C::BOX);
     for (int half = 0; half < 2; half++) {
-        load_tile(smem + C::K + half * C::BOX, &maps.K, block.b, block.h_kv, block.j0 + half * 64,
-                  smem + C::KV_FULL);
-        load_tile(smem + C::V + half * C::BOX, &maps.V, block.b, block.h_kv, block.j0 + half * 64,
-                  smem + C::KV_FULL);
+        load_box<C>(smem + C::K + half * C::BOX, &maps.K, maps.copies, block.b, block.h_kv,
+                    block.j0 + half * 64, smem + C::KV_FULL);
+        load_box<C>(smem + C::V + half * C::BOX, &maps.V, maps.copies, block.b, block.h_kv,
+                    block.j0 + half * 64, smem + C::KV_FULL);
     }
 }
 
@@ -229,8 +307,8 @@ static __device__ __forceinline__ void load_Q(const KeyMaps &maps, const KeyBloc
     barrier_expect(barrier, C::ROWS_BYTES + C::STATS_BYTES);
     for (int n = 0; n < C::Br; n += 64) {
         const int i = walk.i0 + n;
-        load_tile(smem + C::Q + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.Q, block.b, walk.h,
-                  i, barrier);
+        load_box<C>(smem + C::Q + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.Q, maps.copies,
+                    block.b, walk.h, i, barrier);
         load_bytes(smem + C::STATS + stage * C::STATS_BYTES + n * 8, stats + (i < Nq ? i : walk.i0),
                    64 * 8, barrier);
     }
@@ -243,8 +321,8 @@ static __device__ __forceinline__ void load_dO(const KeyMaps &maps, const KeyBlo
     const uint32_t barrier = smem + C::dO_FULL + 8 * stage;
     barrier_expect(barrier, C::ROWS_BYTES);
     for (int n = 0; n < C::Br; n += 64)
-        load_tile(smem + C::dO + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.dO, block.b, walk.h,
-                  walk.i0 + n, barrier);
+        load_box<C>(smem + C::dO + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.dO, maps.copies,
+                    block.b, walk.h, walk.i0 + n, barrier);
 }
 
 /* By one thread: a stage is free, and a dS full, when each warp of the consumers has said so. */
@@ -263,10 +341,10 @@ template <class C> static __device__ __forceinline__ void start_barriers(uint32_
 }
 
 /* By each warp of the consumers: it reads a stage no more, or it has written its part of dS. Lane 0
- * speaks for all 32, so before it stands something that all lanes meet at: a named barrier behind
- * the last read of stats, wgmma_wait behind the products, __syncwarp in publish_dS. */
+ * speaks for all 32, so they meet first. */
 static __device__ __forceinline__ void tell(uint32_t barrier)
 {
+    __syncwarp();
     if (threadIdx.x % 32 == 0)
         barrier_arrive(barrier);
 }
@@ -292,15 +370,15 @@ static __device__ __forceinline__ void produce(const AttnArgs &a, const Pass &pa
 
 /* By each warpgroup for itself, so that none has to wait for the other. Queries that see no key may
  * hold anything, and 0 * NaN is NaN: their rows of a tile of Q or dO become zeros. */
-template <class C>
-static __device__ __forceinline__ void clear_unseen_rows(unsigned char *tile, const Plain &plain,
+template <class C, class Sight>
+static __device__ __forceinline__ void clear_unseen_rows(unsigned char *tile, const Sight &sight,
                                                          int i0, int Nq)
 {
-    if (i0 >= plain.first_row && min(i0 + C::Br, Nq) <= plain.end_row)
+    if (i0 >= sight.first_row && min(i0 + C::Br, Nq) <= sight.end_row)
         return;
     for (int chunk = threadIdx.x % 128; chunk < C::ROWS_BYTES / 16; chunk += 128) {
         const int i = i0 + chunk / 8 % C::Br;
-        if (i < plain.first_row || i >= plain.end_row)
+        if (i < sight.first_row || i >= sight.end_row)
             *reinterpret_cast<uint4 *>(tile + chunk * 16) = make_uint4(0, 0, 0, 0);
     }
     fence_for_tma();
@@ -356,17 +434,16 @@ static __device__ __forceinline__ void multiply_dS_K(float (&dQ)[8][4], uint32_t
 /* --- between the products ----------------------------------------------------------------------*/
 
 /* Scores of pairs that are not seen become -inf. j: the lane's first key; the other is j + 8. */
-template <class C>
-static __device__ __forceinline__ void hide_pairs(float (&S)[C::Br / 8][4], const Plain &plain,
+template <class C, class Sight>
+static __device__ __forceinline__ void hide_pairs(float (&S)[C::Br / 8][4], const Sight &sight,
                                                   int i0, int j)
 {
     const int query = i0 + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         /* 8 n + x, which the compiler knows, against two limits, which it does not. */
-        const int key = j + 8 * e;
-        const int first = key < plain.Nk ? max(key - plain.high, plain.first_row) - query : C::Br;
-        const int last = min(key - plain.low, plain.end_row - 1) - query;
+        const Rows rows = rows_of_key(sight, j + 8 * e);
+        const int first = rows.begin - query, last = rows.end - 1 - query;
 #pragma unroll
         for (int n = 0; n < C::Br / 8; n++)
 #pragma unroll
@@ -482,6 +559,17 @@ static __device__ __forceinline__ void round_keys(const float (&sum)[C::D / 8][4
                 t * 4) = pack2<T>(sum[n][2 * e] * factor, sum[n][2 * e + 1] * factor);
 }
 
+template <class C>
+static __device__ __forceinline__ void store_box(uint32_t from, const CUtensorMap *map, int copies,
+                                                 int b, int h, int n)
+{
+    if (copies == 1)
+        store_tile(from, map, b, h, n);
+    else
+        for (int panel = 0; panel < copies; panel++)
+            store_panel(from + panel * C::PANEL_BYTES, map, panel, b, h, n);
+}
+
 /* dK and dV of this warpgroup's keys, through the place of K and V, which all consumers have
  * read. Rows past the end are left out. */
 template <typename T, class C>
@@ -498,8 +586,10 @@ static __device__ __forceinline__ void store_gradients(const float (&dK)[C::D / 
     fence_for_tma();
     threads_sync(1 + warpgroup, 128);
     if (threadIdx.x % 128 == 0 && j < Nk) {
-        store_tile((uint32_t)__cvta_generic_to_shared(K), &maps.dK, block.b, block.h_kv, j);
-        store_tile((uint32_t)__cvta_generic_to_shared(V), &maps.dV, block.b, block.h_kv, j);
+        store_box<C>((uint32_t)__cvta_generic_to_shared(K), &maps.dK, maps.copies, block.b,
+                     block.h_kv, j);
+        store_box<C>((uint32_t)__cvta_generic_to_shared(V), &maps.dV, maps.copies, block.b,
+                     block.h_kv, j);
         store_tiles_read(); /* a block may not end before */
     }
 }

@@ -21,12 +21,13 @@
  *
  * Interface:
  * - consume_in_turns: dK and dV of 64 keys over a walk; dQ is added.
+ *   ORDERED: in a fixed order (ordered_dq.cuh).
  * - turns_kernel: one block for each 128 keys.
  */
 #ifndef FLASH_BACKWARD_WGMMA_TURNS_CUH
 #define FLASH_BACKWARD_WGMMA_TURNS_CUH
 
-#include "wgmma_keys.cuh"
+#include "ordered_dq.cuh"
 
 namespace rung
 {
@@ -34,14 +35,14 @@ namespace rung
 #define TURN 4 /* named barriers 4 and 5: it is the turn of warpgroup 0, 1 */
 
 /* P^T and dS^T of a tile. S is done, dP is still being multiplied. */
-template <typename T, class C>
+template <typename T, class C, class Sight>
 static __device__ __forceinline__ void
 weigh_pairs(uint32_t (&P_factor)[C::Br / 16][4], uint32_t (&dS_factor)[C::Br / 16][4],
             float (&S)[C::Br / 8][4], float (&dP)[C::Br / 8][4], const AttnArgs &a,
-            const Plain &plain, int i0, int j0, const float2 *stats)
+            const Sight &sight, int i0, int j0, const float2 *stats)
 {
-    if (!sees_all<C>(plain, i0, j0))
-        hide_pairs<C>(S, plain, i0, j0 + threadIdx.x % 256 / 32 * 16 + threadIdx.x % 32 / 4);
+    if (!sees_all<C>(sight, i0, j0))
+        hide_pairs<C>(S, sight, i0, j0 + threadIdx.x % 256 / 32 * 16 + threadIdx.x % 32 / 4);
     exponentiate<C>(S, stats, a.scale * LOG2E);
     wgmma_wait<0>(dP);
     multiply_by_P<C>(dP, S, stats);
@@ -55,14 +56,13 @@ weigh_pairs(uint32_t (&P_factor)[C::Br / 16][4], uint32_t (&dS_factor)[C::Br / 1
 template <class C> static __device__ __forceinline__ void publish_dS(uint32_t smem, int stage)
 {
     fence_for_tma();
-    __syncwarp();
     tell(smem + C::dS_FULL + 8 * stage);
 }
 
-template <typename T, class C>
+template <typename T, class C, bool ORDERED, class Sight>
 static __device__ __forceinline__ void
 consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnArgs &a,
-                 const Pass &pass, const Plain &plain, const KeyBlock &block, KeyWalk walk,
+                 const Pass &pass, const Sight &sight, const KeyBlock &block, KeyWalk walk,
                  unsigned char *smem_bytes, int warpgroup)
 {
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
@@ -80,13 +80,13 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         float S[C::Br / 8][4], dP[C::Br / 8][4];
         barrier_wait(smem + C::Q_FULL, 0, WAIT_Q);
         barrier_wait(smem + C::dO_FULL, 0, WAIT_dO);
-        clear_unseen_rows<C>(smem_bytes + C::Q, plain, walk.i0, Nq);
-        clear_unseen_rows<C>(smem_bytes + C::dO, plain, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + C::Q, sight, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + C::dO, sight, walk.i0, Nq);
         wgmma_begin();
         multiply_rows<T, C>(S, my_K, smem + C::Q);
         multiply_rows<T, C>(dP, my_V, smem + C::dO);
         wgmma_wait<1>(S);
-        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, a, plain, walk.i0, block.j0,
+        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, a, sight, walk.i0, block.j0,
                           (const float2 *)(smem_bytes + C::STATS));
         store_dS<C>(smem + C::dS, dS_factor, warpgroup);
     }
@@ -111,15 +111,19 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         wgmma_wait<2>(dQ);
         if (tile > 0)
             tell(smem + C::dS_FREE + 8 * next);
+        if (ORDERED && tile > 0)
+            wait_for_order<C>(smem, warpgroup, tile - 1);
         add_dQ(dQ_before, dQ);
+        if (ORDERED && tile > 0)
+            tell_order<C>(smem, warpgroup);
         dQ_before = dQ_now;
         barrier_wait(smem + C::Q_FULL + 8 * next, next_parity, WAIT_Q);
-        clear_unseen_rows<C>(smem_bytes + (next_Q - smem), plain, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + (next_Q - smem), sight, walk.i0, Nq);
         wgmma_wait<1>(dV); /* P is read: room for S */
         wgmma_begin();
         multiply_rows<T, C>(S, my_K, next_Q);
         barrier_wait(smem + C::dO_FULL + 8 * next, next_parity, WAIT_dO);
-        clear_unseen_rows<C>(smem_bytes + (next_dO - smem), plain, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + (next_dO - smem), sight, walk.i0, Nq);
         wgmma_wait<1>(dK); /* dS is read: room for dP */
         wgmma_begin();
         multiply_rows<T, C>(dP, my_V, next_dO);
@@ -128,7 +132,7 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         tell(smem + C::dO_FREE + 8 * stage);
         tell(smem + C::Q_FREE + 8 * stage);
         wgmma_wait<1>(S);
-        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, a, plain, walk.i0, block.j0, next_stats);
+        weigh_pairs<T, C>(P_factor, dS_factor, S, dP, a, sight, walk.i0, block.j0, next_stats);
         if (tile > 0)
             barrier_wait(smem + C::dS_FREE + 8 * next, next_parity ^ 1, WAIT_FREE_dS);
         store_dS<C>(next_dS, dS_factor, warpgroup);
@@ -147,12 +151,20 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         add_product<T, C>(dK, dS_factor, smem + C::Q + stage * C::ROWS_BYTES);
         publish_dS<C>(smem, stage);
         wgmma_wait<2>(dQ);
+        if (ORDERED && last > 0)
+            wait_for_order<C>(smem, warpgroup, last - 1);
         add_dQ(dQ_before, dQ);
+        if (ORDERED && last > 0)
+            tell_order<C>(smem, warpgroup);
         barrier_wait(smem + C::dS_FULL + 8 * stage, last / 2 % 2, WAIT_dS);
         wgmma_begin();
         multiply_dS_K<T, C>(dQ, dS, smem + C::K, warpgroup);
         wgmma_wait<0>(dQ);
+        if (ORDERED)
+            wait_for_order<C>(smem, warpgroup, last);
         add_dQ(dQ_now, dQ);
+        if (ORDERED)
+            tell_order<C>(smem, warpgroup);
     }
     wgmma_wait<0>(dK);
     wgmma_wait<0>(dV);
@@ -179,7 +191,7 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     } else {
         float dK[C::D / 8][4], dV[C::D / 8][4];
         registers_take<CONSUMER_REGISTERS>();
-        consume_in_turns<T, C>(dK, dV, a, pass, plain, block, walk, smem_bytes, warpgroup);
+        consume_in_turns<T, C, false>(dK, dV, a, pass, plain, block, walk, smem_bytes, warpgroup);
         store_gradients<T, C>(dK, dV, a.scale, maps, block, plain.Nk, smem_bytes, warpgroup);
     }
 }

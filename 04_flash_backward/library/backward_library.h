@@ -78,7 +78,8 @@ AttnStatus flash_backward_cuda_run(const AttnArgs *args, const float *delta_dev,
  * concerns the queries alone, before the first block and after the last, is done once: begin; add
  * for each block (in float32 to sums_dev.dQ at once, else dQ stays in the workspace); end adds dQ
  * to sums_dev.dQ. The workspace has flash_backward_cuda_workspace_bytes of the largest block.
- * Between the calls only K, V, positions_k, mask and shape.Nk of args may change. */
+ * Between the calls only K, V, positions_k, mask and shape.Nk of args may change; all blocks have
+ * a mask, or none has. */
 AttnStatus flash_backward_cuda_begin(const AttnArgs *args, const float *delta_dev,
                                      void *workspace_dev);
 AttnStatus flash_backward_cuda_add(const AttnArgs *args, const float *delta_dev, FlashSums sums_dev,

@@ -7,8 +7,10 @@
  * - multiply_turned<T>: C = or += A^T B, A [16 keys][64 rows], B [16 keys][64 columns] in shared
  *   memory.
  * - store_matrices: stmatrix.
- * - load_bytes: a plain run of bytes by the copy engine.
+ * - load_bytes: a plain run of bytes by the copy engine. load_panel, store_panel: of a tile whose
+ *   map has the channels of a head as one dimension.
  * - add_4: four floats are added to memory by one instruction of a thread.
+ * - counter_wait, counter_set: a number in memory that other blocks count up.
  */
 #ifndef ATTN_HOPPER_SUMS_CUH
 #define ATTN_HOPPER_SUMS_CUH
@@ -49,12 +51,55 @@ static __device__ __forceinline__ void load_bytes(uint32_t to_smem, const void *
                  : "memory");
 }
 
+/* cp.async.bulk.tensor as in load_tile and store_tile, one panel of 64 channels. Channels from d on
+ * are zeros, or left out (16 bytes at a time). */
+static __device__ __forceinline__ void load_panel(uint32_t to_smem, const CUtensorMap *map,
+                                                  int panel, int b, int h, int n, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to_smem),
+                 "l"(map), "r"(barrier), "r"(panel * PANEL), "r"(n), "r"(0), "r"(h), "r"(b)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void store_panel(uint32_t from_smem, const CUtensorMap *map,
+                                                   int panel, int b, int h, int n)
+{
+    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group "
+                 "[%1, {%2, %3, %4, %5, %6}], [%0];" ::"r"(from_smem),
+                 "l"(map), "r"(panel * PANEL), "r"(n), "r"(0), "r"(h), "r"(b)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
 /* red.global.add.v4.f32 */
 static __device__ __forceinline__ void add_4(float *to, const float (&c)[4])
 {
     asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(c[0]), "f"(c[1]),
                  "f"(c[2]), "f"(c[3])
                  : "memory");
+}
+
+/* ld.acquire, until *counter is `value`: what was done before it was set is visible then. */
+static __device__ __forceinline__ void counter_wait(const int *counter, int value)
+{
+    int now;
+#ifdef HOPPER_WAIT_LIMIT
+    int tries = 0;
+#endif
+    do {
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+#ifdef HOPPER_WAIT_LIMIT
+        if (tries++ == HOPPER_WAIT_LIMIT)
+            report_stuck(WAIT_Q);
+#endif
+    } while (now != value);
+}
+
+/* st.relaxed; a fence before it makes it a release. */
+static __device__ __forceinline__ void counter_set(int *counter, int value)
+{
+    asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 }
 
 #endif

@@ -36,7 +36,8 @@ CALLED = {
                              B + "/library/cuda/gradients_f32.cu", W + "/library/cuda/plain.cu"],
     (W, "v2_mma_window"): [F + "/library/cuda/attention_16bit.cu",
                            F + "/library/cuda/hopper_16bit.cu",
-                           B + "/library/cuda/gradients_16bit.cu", W + "/library/cuda/plain.cu"],
+                           B + "/library/cuda/gradients_16bit.cu",
+                           B + "/library/cuda/hopper_gradients.cu", W + "/library/cuda/plain.cu"],
 }
 # Stage 06's methods call what lies behind ring_rank.h: the block kernels, messages, memory. Not
 # what only watches a run or works outside of what is timed.
@@ -45,7 +46,7 @@ KERNELS = [F + "/library/cpu/simd_run.c", B + "/library/cpu/backward_run.c",
            F + "/library/cuda/block.cu", F + "/library/cuda/attention_f32.cu",
            F + "/library/cuda/attention_16bit.cu", F + "/library/cuda/hopper_16bit.cu",
            B + "/library/cuda/block.cu", B + "/library/cuda/gradients_f32.cu",
-           B + "/library/cuda/gradients_16bit.cu"]
+           B + "/library/cuda/gradients_16bit.cu", B + "/library/cuda/hopper_gradients.cu"]
 SHARED = {"ring": ("relay", "ring_forward"), "burst": ("relay", "ring_forward"),
           "ulysses": ("heads",), "ring-double": ("relay", "tree_forward"),
           "burst-double": ("relay", "tree_forward")}

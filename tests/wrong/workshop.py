@@ -100,9 +100,10 @@ def commands_of(build, targets):
 
 def for_this_gpu(command):
     """nvcc's command for the architecture of this machine alone, spills allowed: a mistake need not
-    be fast."""
+    be fast. Hopper's own instructions are no part of what nvcc calls native."""
     refused = ("-gencode", "--attn-strict", "--attn-spilled", "-Xptxas=-warn-spills")
-    return [word for word in command if not word.startswith(refused)] + ["-arch=native"]
+    hopper = [word for word in command if word.endswith("code=sm_90a")]
+    return [word for word in command if not word.startswith(refused)] + (hopper or ["-arch=native"])
 
 
 def retarget(command, source, made, old_source):

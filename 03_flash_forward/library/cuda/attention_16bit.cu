@@ -337,6 +337,8 @@ FlashTiles flash_tiles_16_bit(const AttnArgs *a)
     if (splits_of(a, &splits) == ATTN_OK && splits > 1) {
         tiles = tiles_for_dim<LaunchSplitKeys, __half>(a);
         tiles.splits = splits;
+    } else {
+        (void)flash_tiles_hopper(a, &tiles);
     }
     return tiles;
 }

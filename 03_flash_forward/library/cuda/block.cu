@@ -21,9 +21,17 @@ size_t flash_cuda_workspace_bytes(const AttnShape *shape, AttnDtype dtype)
     return dtype == ATTN_F32 ? 0 : flash_16_bit_workspace_bytes(shape);
 }
 
+/* A grid of no block is an error. */
+static bool has_no_rows(const AttnArgs *a)
+{
+    return a->shape.B * a->shape.H * a->shape.Nq == 0;
+}
+
 AttnStatus flash_cuda_resume(const AttnArgs *a, float *O_state_dev, FlashRows rows_dev,
                              void *workspace_dev)
 {
+    if (has_no_rows(a))
+        return ATTN_OK;
     return a->Q.dtype == ATTN_F32 ? flash_block_f32(a, O_state_dev, rows_dev)
                                   : flash_block_16_bit(a, O_state_dev, rows_dev, workspace_dev);
 }
@@ -36,6 +44,8 @@ AttnStatus flash_cuda_run(const AttnArgs *a, float *O_state_dev, void *workspace
 AttnStatus flash_cuda_resume_heads(const AttnArgs *a, float *O_state_dev, FlashRows rows_dev,
                                    FlashHeads heads, int last)
 {
+    if (has_no_rows(a) || heads.count == 0)
+        return ATTN_OK;
     return a->Q.dtype == ATTN_F32 ? ATTN_SKIP
                                   : flash_block_16_bit_heads(a, O_state_dev, rows_dev, heads, last);
 }
@@ -97,8 +107,5 @@ AttnStatus flash_forward_library_cuda(const AttnArgs *a)
 
 FlashTiles flash_tiles_library_cuda(const AttnArgs *a)
 {
-    FlashTiles tiles = a->Q.dtype == ATTN_F32 ? flash_tiles_f32(a) : flash_tiles_16_bit(a);
-    if (tiles.splits == 1)
-        (void)flash_tiles_hopper(a, &tiles);
-    return tiles;
+    return a->Q.dtype == ATTN_F32 ? flash_tiles_f32(a) : flash_tiles_16_bit(a);
 }

@@ -27,85 +27,73 @@
 #include "scores.cuh"
 #include "split_keys.cuh"
 
+#include "few_states.cuh" /* with what mma.cuh has */
+
 namespace few
 {
 
-#define WARPS 4
+#define WARPS    4
+#define ONCE_MIB 32 /* K and V together: of more, little is left in the L2 for the next call */
 
 /* ROW_TILES tiles of 16 rows; what warps are left over share a tile's keys. */
 template <int D_, int ROW_TILES_> struct Tile {
     static const int D = D_, ROW_TILES = ROW_TILES_, KEY_WARPS = WARPS / ROW_TILES;
     static const int THREADS = 32 * WARPS, Br = 16 * ROW_TILES;
-    static const int Bc = D <= 128 ? 64 : 32 * (KEY_WARPS > 2 ? 2 : 1), STAGES = 3;
+    static const int Bc = D <= 128 || KEY_WARPS > 2 ? 64 : 32, STAGES = 3;
     static const int WARP_KEYS = Bc / KEY_WARPS;
     static const bool Q_IN_REGISTERS = D <= 128; /* of 256 channels they would be 64 */
     static const int KEY_BYTES = Bc * D * 2, STAGE = 2 * KEY_BYTES, Q_BYTES = Br * D * 2;
     static const int SMEM = Q_BYTES + STAGES * STAGE;
     /* where the warps of a row tile meet: O, m and l of each */
-    static const int PITCH = D + 4, MEET = KEY_WARPS * Br * PITCH * 4;
+    static const int PITCH = few::StateSize<D>::PITCH, MEET = KEY_WARPS * Br * PITCH * 4;
     static_assert(MEET <= SMEM && WARP_KEYS % 16 == 0, "the states have room in the stages");
 };
-
-/* What a block works on: rows first ... of kv head h_kv of batch b, part `split` of their keys. */
-struct Work {
-    int b, h_kv, split, first;
-};
-
-template <class C>
-static __device__ __forceinline__ Work work_of_block(const AttnArgs &a, int splits)
-{
-    const int rows = (int)(a.shape.Nq * (a.shape.H / a.shape.Hkv));
-    const int chunks = (rows + C::Br - 1) / C::Br;
-    int rest = blockIdx.x;
-    Work work;
-    work.split = rest % splits;
-    rest /= splits;
-    work.first = rest % chunks * C::Br;
-    rest /= chunks;
-    work.h_kv = rest % (int)a.shape.Hkv;
-    work.b = rest / (int)a.shape.Hkv;
-    return work;
-}
-
-/* Query i sees keys i + from ... i + to, as far as they exist. */
-struct Limits {
-    int from, to;
-};
-
-static __device__ __forceinline__ int short_distance(int64_t distance)
-{
-    const int64_t far = 1 << 30;
-    return (int)max(-far, min(distance, far));
-}
-
-static __device__ __forceinline__ Limits limits_of(const AttnArgs &a)
-{
-    const int64_t far = 1 << 30;
-    const int64_t shift = a.positions_q.segments->position - a.positions_k.segments->position;
-    Limits limits;
-    limits.from = a.rule.left < 0 ? (int)-far : short_distance(shift - min(a.rule.left, far));
-    limits.to = a.rule.right < 0 ? (int)far : short_distance(shift + min(a.rule.right, far));
-    return limits;
-}
 
 /* O, m (in powers of two) and l of 16 rows, this warp's keys. l: this lane's share. */
 template <class C> struct Rows {
     float O[C::D / 8][4], m[2], l[2];
 };
 
+/* createpolicy: keys that are more than the L2 holds will not be found there next time, so they
+ * give way to one another and drive out nobody else: what others wrote need not be written back
+ * now, which would take time of the memory that K and V need. */
+static __device__ __forceinline__ uint64_t policy_of_keys([[maybe_unused]] const AttnArgs &a)
+{
+    uint64_t policy = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    if (a.shape.B * a.shape.Hkv * a.shape.Nk * a.shape.d >= (int64_t)ONCE_MIB << 18)
+        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    else
+        asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+#endif
+    return policy;
+}
+
+/* copy_async_16 with a policy. */
+static __device__ __forceinline__ void copy_async_once(uint32_t to_smem, const void *from,
+                                                       int valid, uint64_t policy)
+{
+    [[maybe_unused]] const int bytes = valid ? 16 : 0;
+    SM80_ASM_VOLATILE(
+        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to_smem),
+        "l"(from), "r"(bytes), "l"(policy)
+        : "memory");
+}
+
 /* Rows of T from `from` on to a swizzled tile: `count` rows exist, the rest and channels from d on
  * are zeros. row_offset(r): where row r begins. */
 template <class C, typename T, class Offset>
 static __device__ __forceinline__ void load_rows(uint32_t to_smem, const T *from, int rows,
-                                                 int count, int d, Offset row_offset)
+                                                 int count, int d, uint64_t policy,
+                                                 Offset row_offset)
 {
     const int CHUNKS = C::D / 8;
     const int chunk = threadIdx.x % CHUNKS;
 #pragma unroll 4
     for (int r = threadIdx.x / CHUNKS; r < rows; r += C::THREADS / CHUNKS) {
         const bool exists = r < count && chunk * 8 < d;
-        copy_async_16(to_smem + swizzle<C::D>(r, chunk),
-                      exists ? from + row_offset(r) + chunk * 8 : from, exists);
+        copy_async_once(to_smem + swizzle<C::D>(r, chunk),
+                        exists ? from + row_offset(r) + chunk * 8 : from, exists, policy);
     }
 }
 
@@ -204,8 +192,7 @@ template <typename T, class C>
 static __device__ __forceinline__ void meet(Rows<C> &rows, float *states, const AttnArgs &a,
                                             Work work, const SplitStates &parts)
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32,
-              group = (int)(a.shape.H / a.shape.Hkv);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int row_tile = warp % C::ROW_TILES, key_warp = warp / C::ROW_TILES;
     __syncthreads(); /* the stages have been read */
 #pragma unroll
@@ -224,94 +211,48 @@ static __device__ __forceinline__ void meet(Rows<C> &rows, float *states, const 
         }
     }
     __syncthreads();
-    const int all_rows = (int)(a.shape.B * a.shape.H * a.shape.Nq);
-    const int here = min(C::Br, (int)a.shape.Nq * group - work.first);
-    for (int r = warp; r < here; r += WARPS) { /* a warp a row */
-        const float *row = states + r * C::PITCH;
-        float m = -INFINITY, l_row = 0.0f;
-#pragma unroll
-        for (int w = 0; w < C::KEY_WARPS; w++)
-            m = fmaxf(m, row[w * C::Br * C::PITCH + C::D]);
-        const float base = m == -INFINITY ? 0.0f : m;
-#pragma unroll
-        for (int w = 0; w < C::KEY_WARPS; w++)
-            l_row += row[w * C::Br * C::PITCH + C::D + 1] *
-                     exp2_sfu(row[w * C::Br * C::PITCH + C::D] - base);
-        const int i = (work.first + r) / group, h = work.h_kv * group + (work.first + r) % group;
-        const float inverse = l_row == 0.0f ? 0.0f : 1.0f / l_row;
-        for (int x = lane; x < a.shape.d; x += 32) {
-            float O = 0.0f;
-#pragma unroll
-            for (int w = 0; w < C::KEY_WARPS; w++)
-                O += row[w * C::Br * C::PITCH + x] *
-                     exp2_sfu(row[w * C::Br * C::PITCH + C::D] - base);
-            O = l_row == 0.0f ? 0.0f : O * inverse; /* nothing seen: O = 0 */
-            if (parts.O)
-                parts.O[((int64_t)work.split * all_rows + (work.b * a.shape.Nq + i) * a.shape.H +
-                         h) *
-                            a.shape.d +
-                        x] = O;
-            else
-                ((T *)a.O.data)[tensor_offset(&a.O, work.b, i, h) + x] = T(O);
-        }
-        if (lane == 0) {
-            const int64_t at = (work.b * a.shape.H + h) * a.shape.Nq + i;
-            const float lse = l_row == 0.0f ? -INFINITY : fmaf(m, LN2, logf(l_row));
-            (parts.O ? parts.lse + (int64_t)work.split * all_rows : a.lse)[at] = lse;
-        }
-    }
+    merge_states<T, C::D, C::KEY_WARPS, C::Br>(states, a, work, parts, WARPS);
 }
 
-/* One block: up to Br rows of one kv head, one part of their keys. parts.O NULL: only one part. */
+/* One block: all rows of one kv head, one part of their keys. parts.O NULL: only one part. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(C::THREADS, C::D <= 128 ? 2 : 1)
     few_queries_kernel(const __grid_constant__ AttnArgs a,
-                       const __grid_constant__ SplitStates parts)
+                       const __grid_constant__ SplitStates parts, AttnBand band)
 {
     extern __shared__ __align__(1024) unsigned char smem_few[];
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_few), stages = smem + C::Q_BYTES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int group = (int)(a.shape.H / a.shape.Hkv), Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk;
+    const uint64_t policy = policy_of_keys(a);
     const int row_tile = warp % C::ROW_TILES, key0 = warp / C::ROW_TILES * C::WARP_KEYS;
-    const Work work = work_of_block<C>(a, parts.count);
-    const Limits limits = limits_of(a);
+    const Work work = work_of_block(a, parts.count);
+    const KeyTiles keys = tiles_of_part<C::Bc>(a, band, work.split, parts.count);
     const float scale_log2 = exponent_scale(a);
     successor_may_come();
-
-    /* Key tiles that any row of the block sees, and this part of them. */
-    const int i_first = work.first / group;
-    const int i_last = min((work.first + C::Br - 1) / group, Nq - 1);
-    const int first = max(i_first + limits.from, 0), last = min(i_last + limits.to, Nk - 1);
-    const int all_from = max(i_last + limits.from, 0), all_to = min(i_first + limits.to, Nk - 1);
-    const int tiles = last < first ? 0 : last / C::Bc - first / C::Bc + 1;
-    const int share = (tiles + parts.count - 1) / parts.count;
-    const int j_begin = first / C::Bc + work.split * share;
-    const int j_end = first / C::Bc + min((work.split + 1) * share, tiles);
 
     const T *K = (const T *)a.K.data + tensor_offset(&a.K, work.b, 0, work.h_kv);
     const T *V = (const T *)a.V.data + tensor_offset(&a.V, work.b, 0, work.h_kv);
     auto fetch = [&](int j) {
-        if (j < j_end) {
-            const uint32_t stage = stages + (j - j_begin) % C::STAGES * C::STAGE;
+        if (j < keys.end) {
+            const uint32_t stage = stages + (j - keys.begin) % C::STAGES * C::STAGE;
             const int64_t key = (int64_t)j * C::Bc;
             const int count = Nk - j * C::Bc, d = (int)a.shape.d;
-            load_rows<C>(stage, K + key * a.K.stride[1], C::Bc, count, d,
+            load_rows<C>(stage, K + key * a.K.stride[1], C::Bc, count, d, policy,
                          [&](int r) { return r * a.K.stride[1]; });
-            load_rows<C>(stage + C::KEY_BYTES, V + key * a.V.stride[1], C::Bc, count, d,
+            load_rows<C>(stage + C::KEY_BYTES, V + key * a.V.stride[1], C::Bc, count, d, policy,
                          [&](int r) { return r * a.V.stride[1]; });
         }
         copy_async_commit();
     };
     {
         const T *Q = (const T *)a.Q.data + tensor_offset(&a.Q, work.b, 0, work.h_kv * group);
-        load_rows<C>(smem, Q, C::Br, Nq * group - work.first, (int)a.shape.d, [&](int r) {
-            const int row = work.first + r;
-            return row / group * a.Q.stride[1] + row % group * a.Q.stride[2];
-        });
+        load_rows<C>(smem, Q, C::Br, Nq * group, (int)a.shape.d, policy,
+                     [&](int r) { return r / group * a.Q.stride[1] + r % group * a.Q.stride[2]; });
     }
 #pragma unroll
     for (int n = 0; n + 1 < C::STAGES; n++)
-        fetch(j_begin + n);
+        fetch(keys.begin + n);
 
     Rows<C> rows;
     uint32_t Q_reg[C::D / 16][4];
@@ -319,29 +260,29 @@ static __global__ void __launch_bounds__(C::THREADS, C::D <= 128 ? 2 : 1)
     int from[2], to[2]; /* keys that this lane's rows see */
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        const int i = (work.first + row_tile * 16 + lane / 4 + 8 * e) / group;
+        const int i = (row_tile * 16 + lane / 4 + 8 * e) / group;
         rows.m[e] = -INFINITY;
         rows.l[e] = 0.0f;
-        from[e] = i + limits.from;
-        to[e] = min(i + limits.to, Nk - 1);
+        from[e] = i + band.from;
+        to[e] = min(i + band.to, Nk - 1);
 #pragma unroll
         for (int n = 0; n < C::D / 8; n++)
             rows.O[n][2 * e] = rows.O[n][2 * e + 1] = 0.0f;
     }
 #pragma unroll 1
-    for (int j = j_begin; j < j_end; j++) {
-        const uint32_t K_smem = stages + (j - j_begin) % C::STAGES * C::STAGE;
+    for (int j = keys.begin; j < keys.end; j++) {
+        const uint32_t K_smem = stages + (j - keys.begin) % C::STAGES * C::STAGE;
         copy_async_wait<C::STAGES - 2>();
         __syncthreads(); /* tile j is there, and all warps are done with tile j - 1 */
         fetch(j + C::STAGES - 1);
-        if (C::Q_IN_REGISTERS && j == j_begin)
+        if (C::Q_IN_REGISTERS && j == keys.begin)
 #pragma unroll
             for (int k = 0; k < C::D / 16; k++)
                 ldmatrix_x4(Q_reg[k], skip_chunks<C::D>(Q_row, k));
         float S[C::WARP_KEYS / 8][4];
         multiply_QK<T, C>(S, Q_reg, Q_row, K_smem, key0);
         adjust_scores(S, a);
-        if (j * C::Bc >= all_from && j * C::Bc + C::Bc - 1 <= all_to) {
+        if (j * C::Bc >= keys.all_from && j * C::Bc + C::Bc - 1 <= keys.all_to) {
             update_rows<C, false>(S, rows, scale_log2);
         } else {
             const int column = j * C::Bc + key0 + 2 * (lane % 4);
@@ -369,9 +310,9 @@ static int64_t rows_of(const AttnShape *shape)
     return shape->Nq * (shape->H / shape->Hkv);
 }
 
-template <class C> static int64_t blocks_of(const AttnShape *shape)
+static int64_t blocks_of(const AttnShape *shape)
 {
-    return shape->B * shape->Hkv * ((rows_of(shape) + C::Br - 1) / C::Br);
+    return shape->B * shape->Hkv;
 }
 
 /* The most keys that the rows of a block can see. */
@@ -400,16 +341,24 @@ static int best_splits(int64_t blocks, int64_t places, int64_t keys)
     return best;
 }
 
-/* Shared memory of a block may be less than an H200 has. */
+/* None before sm_80: there the products of a kernel are empty (mma.cuh). Shared memory of a block
+ * may be less than an H200 has. */
 template <class C> static AttnStatus room_for_blocks(int *places)
 {
-    int device = 0, processors = 0, most = 0, each = 0;
+    int device = 0, major = 0, processors = 0, most = 0, each = 0;
     *places = 0;
     CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
     CUDA_TRY(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    if (C::SMEM > most || flash_smem_refuses(C::SMEM))
+    if (major < 8 || C::SMEM > most || flash_smem_refuses(C::SMEM))
         return ATTN_OK;
+#ifdef HAVE_SM90A /* few_hopper.cu: a block fills a multiprocessor */
+    if (C::D <= 128 && major == 9 && flash_smem_limit() == 0) {
+        *places = processors;
+        return ATTN_OK;
+    }
+#endif
     const auto kernel = few_queries_kernel<__nv_bfloat16, C>;
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::SMEM));
     CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, C::THREADS, C::SMEM));
@@ -427,39 +376,41 @@ template <class C> static AttnStatus count_parts(const AttnShape *shape, AttnRul
     const AttnStatus status = room_for_blocks<C>(&places);
     *parts = 0;
     if (status == ATTN_OK && places > 0)
-        *parts = best_splits(blocks_of<C>(shape), places, most_keys(shape, rule));
+        *parts = best_splits(blocks_of(shape), places, most_keys(shape, rule));
     return status;
 }
 
-template <typename T, class C>
-static AttnStatus launch(const AttnArgs *a, float *O_state, FlashRows state, void *workspace,
-                         int splits)
+/* Not in the kernel: positions lie in device memory, and the first load would wait for them. */
+static AttnBand band_of_host(const AttnArgs *a)
 {
-    const bool direct = splits == 1 && !O_state;
-    SplitStates parts = {NULL, NULL, 1};
+    AttnArgs host = *a;
+    host.positions_q.segments = a->positions_q.host;
+    host.positions_k.segments = a->positions_k.host;
+    return attn_band(&host);
+}
+
+template <typename T, class C>
+static AttnStatus launch(const AttnArgs *a, SplitStates parts, AttnBand band)
+{
     const AttnStatus status = reserve_smem(few_queries_kernel<T, C>, C::SMEM);
     if (status != ATTN_OK)
         return status;
-    if (!direct)
-        parts = split_states(&a->shape, splits, workspace);
-    few_queries_kernel<T, C><<<(unsigned)(blocks_of<C>(&a->shape) * splits), C::THREADS, C::SMEM,
-                               (cudaStream_t)a->stream>>>(*a, parts);
+    few_queries_kernel<T, C><<<(unsigned)(blocks_of(&a->shape) * parts.count), C::THREADS, C::SMEM,
+                               (cudaStream_t)a->stream>>>(*a, parts, band);
     CUDA_TRY_LAUNCH();
-    return direct ? ATTN_OK : merge_splits<T>(a, parts, O_state, state);
+    return ATTN_OK;
 }
 
-/* `what` for the smallest tile of rows that holds all of them. */
-template <typename T, int D> struct Launch {
-    static AttnStatus run(const AttnArgs *a, float *O_state, FlashRows state, void *workspace,
-                          int splits)
-    {
-        const int64_t rows = rows_of(&a->shape);
-        if (rows <= 16)
-            return launch<T, Tile<D, 1>>(a, O_state, state, workspace, splits);
-        return rows <= 32 ? launch<T, Tile<D, 2>>(a, O_state, state, workspace, splits)
-                          : launch<T, Tile<D, 4>>(a, O_state, state, workspace, splits);
-    }
-};
+/* The smallest tile of rows that holds all of them. */
+template <typename T, int D>
+static AttnStatus run_dim(const AttnArgs *a, SplitStates parts, AttnBand band)
+{
+    const int64_t rows = rows_of(&a->shape);
+    if (rows <= 16)
+        return launch<T, Tile<D, 1>>(a, parts, band);
+    return rows <= 32 ? launch<T, Tile<D, 2>>(a, parts, band)
+                      : launch<T, Tile<D, 4>>(a, parts, band);
+}
 
 template <int D> static AttnStatus parts_of(const AttnShape *shape, AttnRule rule, int *parts)
 {
@@ -470,19 +421,32 @@ template <int D> static AttnStatus parts_of(const AttnShape *shape, AttnRule rul
                       : count_parts<Tile<D, 4>>(shape, rule, parts);
 }
 
+template <typename T> static AttnStatus run_mma(const AttnArgs *a, SplitStates parts, AttnBand band)
+{
+    if (a->shape.d <= 64)
+        return run_dim<T, 64>(a, parts, band);
+    if (a->shape.d <= 128)
+        return run_dim<T, 128>(a, parts, band);
+#ifdef ATTN_GPU_SAMPLE
+    return ATTN_SKIP;
+#else
+    return run_dim<T, 256>(a, parts, band);
+#endif
+}
+
 template <typename T>
 static AttnStatus run_dtype(const AttnArgs *a, float *O_state, FlashRows state, void *workspace,
                             int splits)
 {
-    if (a->shape.d <= 64)
-        return Launch<T, 64>::run(a, O_state, state, workspace, splits);
-    if (a->shape.d <= 128)
-        return Launch<T, 128>::run(a, O_state, state, workspace, splits);
-#ifdef ATTN_GPU_SAMPLE
-    return ATTN_SKIP;
-#else
-    return Launch<T, 256>::run(a, O_state, state, workspace, splits);
-#endif
+    const bool direct = splits == 1 && !O_state;
+    const AttnBand band = band_of_host(a);
+    SplitStates parts = {NULL, NULL, 1};
+    if (!direct)
+        parts = split_states(&a->shape, splits, workspace);
+    AttnStatus status = few_hopper_run(a, parts, band);
+    if (status == ATTN_SKIP)
+        status = run_mma<T>(a, parts, band);
+    return status == ATTN_OK && !direct ? merge_splits<T>(a, parts, O_state, state) : status;
 }
 
 } // namespace few
@@ -514,8 +478,9 @@ static bool plain_positions(const AttnArgs *a)
 
 bool few_queries_takes(const AttnArgs *a)
 {
-    return a->Q.dtype != ATTN_F32 && !a->mask && !a->options && plain_positions(a) &&
-           few::rows_of(&a->shape) <= MOST_ROWS && all_rows_on_16_bytes(a);
+    return a->Q.dtype != ATTN_F32 && !a->mask && plain_positions(a) &&
+           few::rows_of(&a->shape) > 0 && few::rows_of(&a->shape) <= MOST_ROWS &&
+           all_rows_on_16_bytes(a);
 }
 
 /* A part alone has a state, too, for a caller that resumes. */
@@ -529,7 +494,9 @@ size_t few_queries_bytes(const AttnShape *shape, int splits)
 FlashTiles few_queries_tiles(const AttnArgs *a, int splits)
 {
     const int64_t rows = few::rows_of(&a->shape), group = a->shape.H / a->shape.Hkv;
-    FlashTiles tiles = flash_tiles_of(&a->shape, (rows + group - 1) / group, 64);
+    const int64_t Bc =
+        a->shape.d <= 128 || rows <= 16 ? few::Tile<128, 1>::Bc : few::Tile<256, 2>::Bc;
+    FlashTiles tiles = flash_tiles_of(&a->shape, (rows + group - 1) / group, Bc);
     tiles.splits = splits;
     return tiles;
 }

@@ -12,19 +12,9 @@
 #include "block.cuh"
 #include "hopper_16bit.cuh"
 #include "row_order.cuh"
+#include "row_turns.h"
 
 /* --- which cases -------------------------------------------------------------------------------*/
-
-static bool on_hopper(void)
-{
-    int device = 0, major = 0, minor = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) ==
-               cudaSuccess &&
-           major == 9 && minor == 0;
-}
 
 /* --smem-limit means a smaller GPU, which is no Hopper. */
 static bool takes(const AttnArgs *a, KeyRule *rule)
@@ -70,8 +60,8 @@ static bool blocks_stay(const AttnArgs *a, int fold)
 
 /* How many bundles of heads have their row tiles taken in turn, the longest first: those whose K
  * and V fit the L2 (row_order.cuh), if such sections divide all bundles evenly. A small last one
- * would leave most of the GPU idle. Where blocks stay, all: their plan is worst at the end of a
- * section. */
+ * would leave most of the GPU idle. Where blocks stay and their rows are long, all: their plan is
+ * worst at the end of a section. */
 static int section_of(const AttnArgs *a, int fold, int bundles)
 {
     const int fit = heads_of_section(a) >> fold, most = fit < bundles ? fit : bundles;
@@ -83,15 +73,24 @@ static int section_of(const AttnArgs *a, int fold, int bundles)
     return bundles;
 }
 
-template <typename T, class C> static AttnStatus run_tile(const AttnArgs *a, const HopperWork &work)
+template <typename T, class C> static AttnStatus run_tile(const AttnArgs *a, HopperWork work)
 {
-    const int64_t tiles = ((a->shape.Nq << work.fold) + C::Br - 1) / C::Br;
-    const int64_t blocks = (work.heads.count >> work.fold) * tiles;
-    int device = 0, most = 0;
+    const int tiles = (int)(((a->shape.Nq << work.fold) + C::Br - 1) / C::Br);
+    const int bundles = work.heads.count >> work.fold, fit = heads_of_section(a) >> work.fold;
+    int device = 0, places = 0;
     CUDA_TRY(cudaGetDevice(&device));
-    CUDA_TRY(cudaDeviceGetAttribute(&most, cudaDevAttrMultiProcessorCount, device));
-    return launch_hopper<T, C>(
-        a, work, (unsigned)(blocks_stay(a, work.fold) && blocks > most ? most : blocks));
+    CUDA_TRY(cudaDeviceGetAttribute(&places, cudaDevAttrMultiProcessorCount, device));
+    int blocks = bundles * tiles;
+    if (fit > 1 && a->shape.Nk <= 2048) {
+        const RowTurns turns = row_turns(tiles, bundles, fit, places);
+        work.section = turns.section;
+        blocks = blocks < turns.blocks ? blocks : turns.blocks;
+    } else {
+        work.section = section_of(a, work.fold, bundles);
+        if (blocks_stay(a, work.fold) && blocks > places)
+            blocks = places;
+    }
+    return launch_hopper<T, C>(a, work, (unsigned)blocks);
 }
 
 template <typename T> static AttnStatus run(const AttnArgs *a, const HopperWork &work)
@@ -112,7 +111,6 @@ AttnStatus flash_block_hopper(const AttnArgs *a, float *O_state_dev, FlashRows r
     work.heads = heads;
     work.last = last != 0;
     work.fold = fold_of(a, heads);
-    work.section = section_of(a, work.fold, heads.count >> work.fold);
     if (a->Q.dtype == ATTN_BF16)
         return run<__nv_bfloat16>(a, work);
 #ifdef ATTN_NO_CUDA_F16

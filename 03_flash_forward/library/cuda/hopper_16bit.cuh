@@ -9,7 +9,8 @@
  *     lets the tiles pass that its own 64 rows do not see. With 256 rows and a causal mask of 1024
  *     keys that is 15 % of all products.
  *   - Head dimensions up to 64, 128, 256: the copy engine fills in zeros (hopper_tensor.cuh). At
- *     D = 256 there is no room in shared memory for O beside Q: O leaves through the place of Q.
+ *     D = 256 there is no room in shared memory for O beside Q: O leaves from registers, so that
+ *     the next Q need not wait for it.
  *   - Rows may start from a state and end in one (block_resume.h).
  *   - O of any strides: where the engine cannot write it, threads do.
  *   - Heads of a group can be folded into the rows: rows 0 to 3 of a tile are query 0 of four heads
@@ -40,7 +41,7 @@
  * multiple of 8. Who asks for more than that waits for ever. */
 template <int D, int Bc, int CONSUMERS, int STAGES>
 struct HopperTile : WgmmaTile<D, Bc, CONSUMERS, STAGES, (D < 256)> {
-    static const bool OWN_O = D < 256;
+    static const bool PLACE_OF_O = D < 256; /* in shared memory */
     static const int PANELS = D / PANEL, THREADS = 128 * (1 + CONSUMERS);
     static const int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
     static const int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : CONSUMERS == 3 ? 160 : 112;
@@ -58,7 +59,7 @@ struct HopperWork {
     FlashHeads heads;
     int fold;    /* rows of a tile are queries of 2^fold heads: of which `heads` is a multiple */
     int section; /* such bundles of heads whose row tiles are taken in turn */
-    bool last, O_by_engine;
+    bool last, O_wide; /* O: 16 bytes at a time may be written */
 };
 
 /* How many rows a bundle of heads has. */
@@ -264,7 +265,7 @@ consume(WarpgroupRows<C> &rows, const SeenKeys &block, const SeenKeys &mine, con
     now.parity = (int)__reduce_max_sync(0xffffffffu, now.parity);
     barrier_wait(smem + C::Q_FULL, Q_parity, WAIT_Q);
     if (mine.begin == mine.end) {
-        if (C::OWN_O)
+        if (C::PLACE_OF_O)
             release_unused(smem + C::Q_FREE);
         let_pass<C>(smem, now, block.end - block.begin);
         return;
@@ -311,7 +312,7 @@ consume(WarpgroupRows<C> &rows, const SeenKeys &block, const SeenKeys &mine, con
             rescale_O(rows, alpha);
         now = next;
     }
-    if (C::OWN_O)
+    if (C::PLACE_OF_O)
         release(smem + C::Q_FREE); /* the next Q may come */
     barrier_wait(smem + C::V_FULL + 8 * now.stage, now.parity, WAIT_V);
     wgmma_begin();
@@ -426,6 +427,52 @@ store_by_engine(WarpgroupRows<C> &rows, const AttnArgs &a, const HopperWork &wor
     }
 }
 
+/* w of lane t of four neighbours becomes element t of each of them: what lane k had as w[t], lane t
+ * has as w[k]. */
+static __device__ __forceinline__ void turn_quad(uint32_t (&w)[4])
+{
+    const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+    for (int k = 0; k < 4; k += 2) {
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? w[k] : w[k + 1], 1);
+        w[k] = odd ? got : w[k];
+        w[k + 1] = odd ? w[k + 1] : got;
+    }
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const uint32_t got = __shfl_xor_sync(0xffffffffu, high ? w[k] : w[k + 2], 2);
+        w[k] = high ? got : w[k];
+        w[k + 2] = high ? w[k + 2] : got;
+    }
+}
+
+/* O from registers, 16 bytes at a time: the four lanes of a row exchange what they have of 32
+ * channels, after which each has 8 of its own. d: a multiple of 8. */
+template <typename T, class C>
+static __device__ __forceinline__ void
+store_from_registers(WarpgroupRows<C> &rows, const AttnArgs &a, const HopperWork &work,
+                     const QueryTile &tile, int i0)
+{
+    const int warp = threadIdx.x % 128 / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int e = 1; e >= 0; e--) { /* the other way round, m lies in registers of one bank */
+        const Row row = row_of(tile, work.fold, i0 + 16 * warp + g + 8 * e);
+        const float inverse = finish_row(rows, a, work, row, e);
+        const bool exists = row.i < (int)a.shape.Nq;
+        T *O = (T *)a.O.data + (exists ? tensor_offset(&a.O, row.b, row.i, row.h) : 0);
+#pragma unroll
+        for (int n = 0; n < C::D / 8; n += 4) {
+            uint32_t w[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                w[k] = pack2<T>(rows.O[n + k][2 * e] * inverse, rows.O[n + k][2 * e + 1] * inverse);
+            turn_quad(w);
+            if (exists && 8 * (n + t) < (int)a.shape.d)
+                *reinterpret_cast<uint4 *>(O + 8 * (n + t)) = make_uint4(w[0], w[1], w[2], w[3]);
+        }
+    }
+}
+
 /* O to float32 (the state), or to O of any strides. */
 template <typename T, class C>
 static __device__ __forceinline__ void store_by_threads(WarpgroupRows<C> &rows, const AttnArgs &a,
@@ -495,17 +542,15 @@ static __global__ void __launch_bounds__(C::THREADS, 1)
                 resume_rows(rows, a, work, tile, i0 + r);
             consume<T, C>(rows, block, within(keys_of_group<C>(a, work, i0, 64), block), work, i0,
                           smem, smem + mine, a.scale * LOG2E, place, n & 1);
-            if (work.O_by_engine)
+            if (!C::PLACE_OF_O) /* not in consume, whose loop would get 22 instructions more */
+                release_unused(smem + C::Q_FREE);
+            if (!work.O_wide)
+                store_by_threads<T, C>(rows, a, work, tile, i0);
+            else if constexpr (C::PLACE_OF_O)
                 store_by_engine<T, C>(rows, a, work, &maps.O, tile, i0, smem + C::O + mine,
                                       warpgroup);
             else
-                store_by_threads<T, C>(rows, a, work, tile, i0);
-            if (!C::OWN_O) { /* Q may come where O was when the engine has read that */
-                if (threadIdx.x % 128 == 0)
-                    store_tiles_read();
-                threads_sync(warpgroup, 128);
-                release(smem + C::Q_FREE);
-            }
+                store_from_registers<T, C>(rows, a, work, tile, i0);
         }
         store_tiles_read();
     }
@@ -516,15 +561,14 @@ template <typename T, class C>
 static AttnStatus launch_hopper(const AttnArgs *a, HopperWork work, unsigned blocks)
 {
     TileMaps maps = {};
-    /* The engine writes 16 bytes or nothing: the last ones of a row must be the row's alone. */
-    work.O_by_engine =
-        (!work.O_state || work.last) && copies_by_engine(&a->O) && a->shape.d % 8 == 0;
+    /* 16 bytes or nothing: the last ones of a row must be the row's alone. */
+    work.O_wide = (!work.O_state || work.last) && copies_by_engine(&a->O) && a->shape.d % 8 == 0;
     AttnStatus status = make_head_map(&maps.Q, &a->Q, 1 << work.fold, 64 >> work.fold);
     if (status == ATTN_OK)
         status = make_head_map(&maps.K, &a->K, 1, C::Bc);
     if (status == ATTN_OK)
         status = make_head_map(&maps.V, &a->V, 1, C::Bc);
-    if (status == ATTN_OK && work.O_by_engine)
+    if (status == ATTN_OK && work.O_wide && C::PLACE_OF_O)
         status = make_head_map(&maps.O, &a->O, 1 << work.fold, 64 >> work.fold);
     if (status == ATTN_OK)
         status = take_smem(hopper_kernel<T, C>, C::ALL);

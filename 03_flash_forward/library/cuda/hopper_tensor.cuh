@@ -9,7 +9,8 @@
  * time: with d = 59 those of channels 56 to 63, so that d must be a multiple of 8.
  *
  * Interface:
- * - copies_by_engine (host): can the engine read and write this tensor?
+ * - on_hopper, copies_by_engine (host): is this a GPU for it; can the engine read and write this
+ *   tensor?
  * - make_head_map (host): its tensor map. load_rows, store_rows_of_panel, store_rows_end: a tile.
  * - write_smem: one word of a tile.
  */
@@ -17,6 +18,18 @@
 #define FLASH_FORWARD_HOPPER_TENSOR_CUH
 
 #include "cuda/hopper.cuh"
+
+/* sm_90a code runs on no other GPU than one of compute capability 9.0. */
+static bool on_hopper(void)
+{
+    int device = 0, major = 0, minor = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) ==
+               cudaSuccess &&
+           major == 9 && minor == 0;
+}
 
 /* The engine wants steps that are multiples of 16 bytes and less than 2^40; a step of 0 (the same
  * row again and again) is left to others. */

@@ -21,9 +21,9 @@ static int heads_of_section(const AttnArgs *a)
 {
     const int64_t bytes = 2 * a->shape.Nk * a->shape.d * 2; /* K and V of a kv head */
     const int64_t heads = a->shape.B * a->shape.H, group = a->shape.H / a->shape.Hkv;
-    int64_t fit = ((int64_t)SECTION_MIB << 20) / bytes * group;
-    if (a->rule.right < 0 || a->rule.left >= 0)
-        fit = 1;
+    if (a->rule.right < 0 || a->rule.left >= 0 || bytes == 0)
+        return 1;
+    const int64_t fit = ((int64_t)SECTION_MIB << 20) / bytes * group;
     return (int)(fit < 1 ? 1 : fit > heads ? heads : fit);
 }
 

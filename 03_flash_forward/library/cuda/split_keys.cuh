@@ -13,18 +13,16 @@
  * is one part more, with the weight l exp(m) where it is undivided. The number of parts depends on
  * shape and GPU alone and their order is fixed: results are equal bit for bit from run to run.
  *
- * On Hopper the second kernel is there before the first one ends (griddepcontrol), and waits.
- *
  * Interface:
  * - count_splits: how many parts, 1 = no need. split_bytes: room for their states.
- * - split_states, merge_splits<T>. successor_may_come: by the kernel before the merge, or it is
- *   launched when that ends.
+ * - split_states, merge_splits<T>.
  */
 #ifndef FLASH_FORWARD_SPLIT_KEYS_CUH
 #define FLASH_FORWARD_SPLIT_KEYS_CUH
 
 #include "dispatch.cuh"
 #include "mma.cuh"
+#include "split_states.cuh"
 
 #define SPLIT_MIN_TILES 4 /* key tiles that are worth a block's start and the merge */
 #define MERGED          4 /* channels that a lane merges at a time */
@@ -33,22 +31,17 @@
 static inline int count_splits(const AttnShape *shape, FlashTiles tiles, int64_t places)
 {
     const int64_t blocks = shape->B * shape->H * tiles.Tr;
-    const int64_t room = places / blocks, worth = tiles.Tc / SPLIT_MIN_TILES;
+    const int64_t room = blocks ? places / blocks : 1, worth = tiles.Tc / SPLIT_MIN_TILES;
     const int64_t splits = room < worth ? room : worth;
     return splits < 1 ? 1 : (int)splits;
 }
 
 /* States of the parts: O [splits][B][Nq][H][d], then lse [splits][B][H][Nq], float32. */
-static size_t split_bytes(const AttnShape *shape, int splits)
+static inline size_t split_bytes(const AttnShape *shape, int splits)
 {
     const int64_t rows = shape->B * shape->H * shape->Nq;
     return splits == 1 ? 0 : (size_t)(splits * rows * (shape->d + 1)) * sizeof(float);
 }
-
-struct SplitStates {
-    float *O, *lse;
-    int count;
-};
 
 static SplitStates split_states(const AttnShape *shape, int splits, void *workspace)
 {
@@ -57,22 +50,6 @@ static SplitStates split_states(const AttnShape *shape, int splits, void *worksp
     parts.O = (float *)workspace;
     parts.lse = parts.O + splits * shape->B * shape->H * shape->Nq * shape->d;
     return parts;
-}
-
-/* Hopper: this grid's successor may be launched before it ends ... */
-static __device__ __forceinline__ void successor_may_come(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-/* ... and waits here until all that its predecessor wrote is there. */
-static __device__ __forceinline__ void wait_for_predecessor(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
 }
 
 /* One warp for each row. O_state NULL: the result goes to O; otherwise the state is merged in and

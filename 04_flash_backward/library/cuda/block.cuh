@@ -5,7 +5,8 @@
  *
  * Interface:
  * - flash_gradients_run, flash_gradients_workspace_bytes, flash_gradients_tiles: f16 and bf16.
- * - flash_gradients_hopper, _bytes, _tiles: the plain problem on Hopper (hopper_gradients.cu).
+ * - flash_gradients_hopper, _bytes, _tiles: on Hopper (hopper_gradients.cu).
+ * - flash_gradients_portable, _bytes.
  * - flash_gradients_f32_run, flash_gradients_f32_tiles: float32.
  */
 #ifndef FLASH_BACKWARD_BLOCK_CUH
@@ -28,15 +29,24 @@ AttnStatus flash_gradients_run(const AttnArgs *args, const float *delta_dev, Fla
 
 FlashTiles flash_gradients_tiles(const AttnArgs *args);
 
-/* ATTN_SKIP, 0, and nothing is lost: not a case for it. The whole pass, into tensors. */
+/* flash_gradients_run by the portable kernel alone. */
+AttnStatus flash_gradients_portable(const AttnArgs *args, const float *delta_dev,
+                                    FlashSums sums_dev, void *workspace_dev, int parts, int fresh);
+size_t flash_gradients_portable_bytes(const AttnShape *shape);
+
+/* ATTN_SKIP, 0, and nothing is lost: not a case for it. fresh: sums of keys are written, whatever
+ * they were. */
 #ifdef HAVE_SM90A
-AttnStatus flash_gradients_hopper(const AttnArgs *args, void *workspace_dev);
+AttnStatus flash_gradients_hopper(const AttnArgs *args, const float *delta_dev, FlashSums sums_dev,
+                                  void *workspace_dev, int parts, int fresh);
 size_t flash_gradients_hopper_bytes(const AttnShape *shape);
 int flash_gradients_hopper_tiles(const AttnArgs *args, FlashTiles *tiles);
 #else
-static inline AttnStatus flash_gradients_hopper(const AttnArgs *args, void *workspace_dev)
+static inline AttnStatus flash_gradients_hopper(const AttnArgs *args, const float *delta_dev,
+                                                FlashSums sums_dev, void *workspace_dev, int parts,
+                                                int fresh)
 {
-    (void)args, (void)workspace_dev;
+    (void)args, (void)delta_dev, (void)sums_dev, (void)workspace_dev, (void)parts, (void)fresh;
     return ATTN_SKIP;
 }
 

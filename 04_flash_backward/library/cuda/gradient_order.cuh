@@ -50,10 +50,10 @@ static int heads_of_section(const AttnArgs *a, bool in_turns, int blocks_of_head
     const AttnShape *n = &a->shape;
     /* 8 bytes: Q 2, dO 2, dQ 4 */
     const int64_t heads = n->B * n->Hkv, bytes = n->H / n->Hkv * n->Nq * n->d * 8;
+    if (in_turns || (a->rule.right < 0 && a->rule.left < 0) || bytes == 0 || blocks_of_head == 0)
+        return 1;
     const int64_t least = (places + blocks_of_head - 1) / blocks_of_head;
     int64_t fit = ((int64_t)SECTION_MIB << 20) / bytes;
-    if (in_turns || (a->rule.right < 0 && a->rule.left < 0))
-        return 1;
     fit = fit < least ? least : fit;
     const int64_t sections = fit < heads ? heads / fit : 1;
     return (int)((heads + sections - 1) / sections);

@@ -147,6 +147,8 @@ static AttnStatus launch_gradients(const AttnArgs *a, const float *delta, FlashS
     const AttnShape *n = &a->shape;
     cudaStream_t stream = (cudaStream_t)a->stream;
     GradientPlan plan = {};
+    if (n->Nq + n->Nk == 0)
+        return ATTN_OK; /* a grid of no block is an error: so it is below */
     plan.sums = sums;
     plan.step = IN_TURNS && a->rule.right >= 0 ? -1 : 1;
     plan.group = (int)(n->H / n->Hkv);
@@ -177,12 +179,12 @@ static AttnStatus launch_gradients(const AttnArgs *a, const float *delta, FlashS
         positions_kernel<C><<<(unsigned)walk, 256, 0, stream>>>(*a, plan.w);
         CUDA_TRY_LAUNCH();
     }
-    if (parts & GRADIENTS_ADD) {
+    if (parts & GRADIENTS_ADD && n->Nk > 0) {
         gradients_kernel<T, C, IN_TURNS><<<(unsigned)(n->B * n->Hkv * plan.w.tables.Tc * C::SHARES),
                                            C::THREADS, GradientBytes<C>::ALL, stream>>>(*a, plan);
         CUDA_TRY_LAUNCH();
     }
-    if (parts & GRADIENTS_END) {
+    if (parts & GRADIENTS_END && n->Nq > 0) {
         finish_kernel<T, C><<<(unsigned)((rows / 2 * (C::D / 8) + 255) / 256), 256, 0, stream>>>(
             *a, plan.w, sums.dQ, rows_on_16_bytes(&a->dQ));
         CUDA_TRY_LAUNCH();
@@ -243,27 +245,43 @@ FlashTiles flash_gradients_tiles(const AttnArgs *a)
     return tiles;
 }
 
-size_t flash_gradients_workspace_bytes(const AttnShape *shape)
+size_t flash_gradients_portable_bytes(const AttnShape *shape)
 {
     AttnArgs a = {};
     size_t bytes = 0;
     a.shape = *shape;
-    const size_t hopper = flash_gradients_hopper_bytes(shape);
-    if (run_for_dim<GradientsBytes, __half>(&a, &bytes) != ATTN_OK)
-        return 0;
+    return run_for_dim<GradientsBytes, __half>(&a, &bytes) == ATTN_OK ? bytes : 0;
+}
+
+size_t flash_gradients_workspace_bytes(const AttnShape *shape)
+{
+    const size_t bytes = flash_gradients_portable_bytes(shape);
+    const size_t hopper = bytes ? flash_gradients_hopper_bytes(shape) : 0;
     return bytes > hopper ? bytes : hopper;
+}
+
+AttnStatus flash_gradients_portable(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
+                                    void *workspace_dev, int parts, int fresh)
+{
+    const FlashKeysOptions keys = {NULL, fresh};
+    return run_for_16_bit<LaunchGradients>(a, delta_dev, sums_dev, workspace_dev, parts, keys);
+}
+
+static AttnStatus run_gradients(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
+                                void *workspace_dev, int parts, FlashKeysOptions keys)
+{
+    const AttnStatus status =
+        flash_gradients_hopper(a, delta_dev, sums_dev, workspace_dev, parts, keys.fresh);
+    return status != ATTN_SKIP ? status
+                               : run_for_16_bit<LaunchGradients>(a, delta_dev, sums_dev,
+                                                                 workspace_dev, parts, keys);
 }
 
 AttnStatus flash_gradients_run(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
                                void *workspace_dev, int parts)
 {
     const FlashKeysOptions plain = {NULL, 0};
-    if (parts == GRADIENTS_ALL && !delta_dev && !sums_dev.dQ && !sums_dev.dK) {
-        const AttnStatus status = flash_gradients_hopper(a, workspace_dev);
-        if (status != ATTN_SKIP)
-            return status;
-    }
-    return run_for_16_bit<LaunchGradients>(a, delta_dev, sums_dev, workspace_dev, parts, plain);
+    return run_gradients(a, delta_dev, sums_dev, workspace_dev, parts, plain);
 }
 
 template <typename T, int D> struct WalkTablesBytes {
@@ -291,6 +309,5 @@ AttnStatus flash_gradients_add(const AttnArgs *a, const float *delta_dev, FlashS
 {
     if (flash_backward_deterministic() && keys.tables_dev)
         return ATTN_SKIP;
-    return run_for_16_bit<LaunchGradients>(a, delta_dev, sums_dev, workspace_dev,
-                                           (int)GRADIENTS_ADD, keys);
+    return run_gradients(a, delta_dev, sums_dev, workspace_dev, GRADIENTS_ADD, keys);
 }

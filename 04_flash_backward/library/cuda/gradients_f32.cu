@@ -165,7 +165,7 @@ template <class C> static AttnStatus launch_gradient(const AttnArgs *a, const Vi
     const int64_t tiles = tile_count(view->a.shape.Nq, C::OWN);
     const dim3 grid((unsigned)(a->shape.B * view->own_S.shape[2] * tiles), C::D / C::OUT);
     const AttnStatus status = reserve_smem(gradient_kernel<C>, C::SMEM);
-    if (status != ATTN_OK)
+    if (status != ATTN_OK || grid.x == 0)
         return status;
     gradient_kernel<C><<<grid, C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(*view);
     CUDA_TRY_LAUNCH();

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: MIT
  *
- * hopper_gradients: the 16-bit gradients on a GPU of compute capability 9.0, in the plain problem:
- * queries and keys each one run of positions of one sequence, no full mask, no cap, no options, a
- * positive scale, not --deterministic; d = 64, 128 and 256, rows that the copy engine can read, the
- * whole pass at once. What is not like that is left to gradients_16bit.cu.
- * d = 64 and 128 are the kernel of rung v13_fused_delta.
+ * hopper_gradients: the 16-bit gradients on a GPU of compute capability 9.0: d up to 256 in eights,
+ * positions that grow with the index (row_rule.cuh), no full mask, no cap, no --smem-limit (that
+ * is a smaller GPU), a positive scale, rows that the copy engine can read. Into tensors, or sums that several calls add to.
+ * --deterministic: ordered_dq.cuh. What is not like that is left to gradients_16bit.cu.
+ *
+ * A pass in parts (flash_backward_cuda_begin): the queries alone say whether it is a case for these
+ * kernels, since dQ has its own order in memory, and begin, add and end have to agree. Keys that
+ * are none are added the portable way, in memory of their own, and their dQ is brought over.
  *
  * Interface: flash_gradients_hopper, flash_gradients_hopper_bytes, flash_gradients_hopper_tiles
  * (block.cuh).
  */
-#include "../../cuda/wgmma_turns.cuh"
+#include "alloc.h"
 #include "block.cuh"
 #include "wide_keys.cuh"
 
@@ -22,72 +25,196 @@ template <> struct TileOf<256> {
     typedef WideTile C;
 };
 
-static bool read_by_engine(const Tensor *t)
+/* Channels of the kernel. */
+static int channels_for(int64_t d)
 {
-    const int64_t limit = (int64_t)1 << 39;
-    for (int n = 0; n < 3; n++)
-        if (t->stride[n] <= 0 || t->stride[n] >= limit)
-            return false;
-    return on_16_bytes(t);
+    return d <= 64 ? 64 : d <= 128 ? 128 : 256;
 }
 
-static bool one_run(const AttnPositions *map)
-{
-    return map->host && map->count == 1 && (map->host->stride == 1 || map->host->length == 1);
-}
-
-static bool is_case_for_hopper(const AttnArgs *a)
+static bool queries_for_hopper(const AttnArgs *a)
 {
     const AttnShape *n = &a->shape;
-    const int64_t limit = (int64_t)1 << 28;
-    const Tensor *const tensors[] = {&a->Q, &a->K, &a->V, &a->O, &a->dO, &a->dQ, &a->dK, &a->dV};
-    if ((n->d != 64 && n->d != 128 && n->d != 256) || a->mask || a->softcap > 0.0f ||
-        !(a->scale > 0.0f) || a->options || flash_backward_deterministic() || n->B < 1 ||
-        n->Nq < 1 || n->Nk < 1 || n->Nq > limit || n->Nk > limit || !one_run(&a->positions_q) ||
-        !one_run(&a->positions_k) ||
-        a->positions_q.host->sequence != a->positions_k.host->sequence || !hopper_is_here())
-        return false;
-    for (const Tensor *t : tensors)
-        if (!read_by_engine(t))
-            return false;
-    return true;
+    AttnArgs alone = *a; /* the rule of queries among themselves */
+    RowRule rule;
+    alone.positions_k = a->positions_q;
+    alone.shape.Nk = n->Nq;
+    return a->Q.dtype != ATTN_F32 && n->d % 8 == 0 && n->d <= 256 && !a->mask &&
+           !(a->softcap > 0.0f) && a->scale > 0.0f && flash_smem_limit() == 0 && n->B > 0 &&
+           n->Nq > 0 && readable(&a->Q) && readable(&a->dO) && make_row_rule(&rule, &alone) &&
+           hopper_is_here();
 }
 
-template <typename T, int D> static AttnStatus launch(const AttnArgs *a, const Pass &pass)
+static bool keys_for_hopper(const AttnArgs *a, KeysWork *work)
+{
+    return a->shape.Nk > 0 && readable(&a->K) && readable(&a->V) &&
+           (work->sums.dK || (readable(&a->dK) && readable(&a->dV))) &&
+           make_row_rule(&work->rule, a);
+}
+
+#define SECTION_MIB 32 /* Q, dO and dQ of a section of heads */
+#ifndef TOGETHER
+#define TOGETHER 8 /* of spread_walk: 8 neighbours read the same Q and dO */
+#endif
+
+/* Heads whose tiles of keys are taken in turn. With a mask the longest tiles of several heads come
+ * first: of as many as fit the L2 cache, but enough to fill the GPU. In order and without a mask:
+ * those that fill it twice (ordered_dq.cuh). All tiles alike: one head after another. */
+static int heads_of_section(const AttnArgs *a, bool ordered, int tiles)
+{
+    const AttnShape *n = &a->shape;
+    const bool masked = a->rule.left >= 0 || a->rule.right >= 0;
+    const int64_t heads = n->B * n->Hkv, bytes = n->H / n->Hkv * n->Nq * n->d * 8;
+    int device = 0, places = 1;
+    if ((!ordered && !masked) || cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&places, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+        return 1;
+    const int64_t least = ((masked ? 1 : 2) * places + tiles - 1) / tiles;
+    const int64_t cached = ((int64_t)SECTION_MIB << 20) / bytes; /* Q 2, dO 2, dQ 4 */
+    const int64_t fit = masked && cached > least ? cached : least;
+    const int64_t sections = heads < fit ? 1 : heads / fit;
+    return (int)((heads + sections - 1) / sections);
+}
+
+/* The portable kernel's dQ [B][Nq][H][d], which is scaled, to the squares. */
+static __global__ void __launch_bounds__(256)
+    add_squares_kernel(const __grid_constant__ AttnArgs a, float *dQ_sum, const float *dQ, int D)
+{
+    const int64_t item = blockIdx.x * (int64_t)256 + threadIdx.x, H = a.shape.H;
+    const int x = (int)(item % a.shape.d), h = (int)(item / a.shape.d % H);
+    const int64_t row = item / a.shape.d / H, i = row % a.shape.Nq, b = row / a.shape.Nq;
+    const int Tr = divide_up((int)a.shape.Nq, 64), r = (int)(i % 64), e = r % 16 / 8;
+    const int lane = r % 8 * 4 + x % 8 / 2;
+    if (b >= a.shape.B)
+        return;
+    float *square =
+        dQ_sum + ((b * H + h) * Tr + i / 64) * (64 * D) + (r / 16 * (D / 64) + x / 64) * (16 * 64);
+    square[x % 64 / 8 * 128 + lane * 4 + 2 * e + x % 2] += dQ[item] / a.scale;
+}
+
+static AttnStatus add_other_keys(const AttnArgs *a, const float *delta_dev, const KeysWork &work,
+                                 float *dQ_sum, int D)
+{
+    const cudaStream_t stream = (cudaStream_t)a->stream;
+    const int64_t count = a->shape.B * a->shape.Nq * a->shape.H * a->shape.d;
+    const size_t bytes = flash_gradients_portable_bytes(&a->shape);
+    char *memory_dev = (char *)workspace_alloc_device(bytes + (size_t)count * sizeof(float));
+    if (!memory_dev)
+        return ATTN_NO_MEMORY;
+    FlashSums sums = work.sums;
+    sums.dQ = (float *)(memory_dev + bytes);
+    AttnStatus status = ATTN_OK;
+    if (cudaMemsetAsync(sums.dQ, 0, (size_t)count * sizeof(float), stream) != cudaSuccess)
+        status = ATTN_CUDA_ERROR;
+    if (status == ATTN_OK)
+        status =
+            flash_gradients_portable(a, delta_dev, sums, memory_dev, GRADIENTS_ALL, work.fresh);
+    if (status == ATTN_OK) {
+        add_squares_kernel<<<(unsigned)((count + 255) / 256), 256, 0, stream>>>(*a, dQ_sum, sums.dQ,
+                                                                                D);
+        status = cudaGetLastError() == cudaSuccess ? ATTN_OK : ATTN_CUDA_ERROR;
+    }
+    workspace_free_device(memory_dev); /* kept until the kernels are done */
+    return status;
+}
+
+typedef void (*KeysKernel)(AttnArgs, Pass, KeyMaps, KeysWork);
+
+template <typename T, int D> static KeysKernel kernel_for(bool ordered)
+{
+    if constexpr (D == 256)
+        return ordered ? wide_kernel<T, true> : wide_kernel<T, false>;
+    else
+        return ordered ? keys_kernel<T, KeyTile<D>, true> : keys_kernel<T, KeyTile<D>, false>;
+}
+
+template <typename T, int D>
+static AttnStatus add_gradients(const AttnArgs *a, const KeysWork &work, Pass pass, int parts)
 {
     typedef typename TileOf<D>::C C;
-    const int threads = 128 + CONSUMER_THREADS;
-    if constexpr (D == 256)
-        return launch_keys<T, C>(wide_kernel<T>, a, pass, threads);
-    else
-        return launch_keys<T, C>(turns_kernel<T, C>, a, pass, threads);
+    const cudaStream_t stream = (cudaStream_t)a->stream;
+    const bool ordered = flash_backward_deterministic(), left = a->rule.left >= 0;
+    const bool right = a->rule.right >= 0;
+    const int tiles = divide_up((int)a->shape.Nk, C::Bc);
+    const int64_t rows = a->shape.B * a->shape.H * divide_up((int)a->shape.Nq, 64) * 64;
+    const KeysKernel kernel = kernel_for<T, D>(ordered);
+    KeyMaps maps;
+    AttnStatus status = make_maps(&maps, a, D, work.sums.dK != NULL);
+    if (status == ATTN_OK)
+        status = launch_is_done(0, NULL);
+    if (status != ATTN_OK)
+        return status;
+    if (ordered && !(parts & GRADIENTS_BEGIN))
+        CUDA_TRY(cudaMemsetAsync(pass.dQ_sum + rows * D, 0, (size_t)order_ints(rows) * sizeof(int),
+                                 stream));
+    pass.section = heads_of_section(a, ordered, tiles);
+    pass.back = ordered ? left || right : left && !right; /* nobody waits; the longest first */
+    pass.together = !left && !right ? TOGETHER : 0;
+    kernel<<<(unsigned)(a->shape.B * a->shape.Hkv * tiles), 128 + CONSUMER_THREADS, C::ALL,
+             stream>>>(*a, pass, maps, work);
+    CUDA_TRY_LAUNCH();
+    return launch_is_done(stream, "the library's Hopper gradients");
 }
 
-template <typename T> static AttnStatus run(const AttnArgs *a, float *workspace_dev)
+template <typename T, int D>
+static AttnStatus run_parts(const AttnArgs *a, const float *delta_dev, const KeysWork &work,
+                            bool keys, float *workspace_dev, int parts)
 {
-    if (a->shape.d == 64)
-        return run_prepared<T, 64>(a, launch<T, 64>, workspace_dev);
-    return a->shape.d == 128 ? run_prepared<T, 128>(a, launch<T, 128>, workspace_dev)
-                             : run_prepared<T, 256>(a, launch<T, 256>, workspace_dev);
+    typedef typename TileOf<D>::C C;
+    const Pass pass = place_pass(&a->shape, D, workspace_dev);
+    const int Tr = divide_up((int)a->shape.Nq, 64);
+    const int64_t items = a->shape.B * a->shape.H * Tr * (4 * D);
+    const KeysKernel kernel = kernel_for<T, D>(flash_backward_deterministic());
+    AttnStatus status = reserve_smem((const void *)kernel, C::ALL); /* before anything is done */
+    if (status == ATTN_OK && (parts & GRADIENTS_BEGIN))
+        status = prepare_pass<T, D>(a, delta_dev, workspace_dev);
+    if (status == ATTN_OK && (parts & GRADIENTS_ADD))
+        status = keys ? add_gradients<T, D>(a, work, pass, parts)
+                      : add_other_keys(a, delta_dev, work, pass.dQ_sum, D);
+    if (status == ATTN_OK && (parts & GRADIENTS_END)) {
+        squares_kernel<T, D><<<(unsigned)((items + 255) / 256), 256, 0, (cudaStream_t)a->stream>>>(
+            *a, pass.dQ_sum, work.sums.dQ, Tr, on_16_bytes(&a->dQ));
+        CUDA_TRY_LAUNCH();
+    }
+    return status;
 }
 
-AttnStatus flash_gradients_hopper(const AttnArgs *a, void *workspace_dev)
+template <typename T>
+static AttnStatus run(const AttnArgs *a, const float *delta_dev, const KeysWork &work, bool keys,
+                      float *workspace_dev, int parts)
 {
-    if (!is_case_for_hopper(a))
+    const int D = channels_for(a->shape.d);
+    return D == 64    ? run_parts<T, 64>(a, delta_dev, work, keys, workspace_dev, parts)
+           : D == 128 ? run_parts<T, 128>(a, delta_dev, work, keys, workspace_dev, parts)
+                      : run_parts<T, 256>(a, delta_dev, work, keys, workspace_dev, parts);
+}
+
+AttnStatus flash_gradients_hopper(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
+                                  void *workspace_dev, int parts, int fresh)
+{
+    KeysWork work = {};
+    work.sums = sums_dev;
+    work.fresh = fresh != 0;
+    if (!queries_for_hopper(a))
         return ATTN_SKIP;
-    return a->Q.dtype == ATTN_F16 ? run<__half>(a, (float *)workspace_dev)
-                                  : run<__nv_bfloat16>(a, (float *)workspace_dev);
+    const bool keys = !(parts & GRADIENTS_ADD) || keys_for_hopper(a, &work);
+    if (!keys && parts == GRADIENTS_ALL)
+        return ATTN_SKIP;
+    return a->Q.dtype == ATTN_F16
+               ? run<__half>(a, delta_dev, work, keys, (float *)workspace_dev, parts)
+               : run<__nv_bfloat16>(a, delta_dev, work, keys, (float *)workspace_dev, parts);
 }
 
 size_t flash_gradients_hopper_bytes(const AttnShape *n)
 {
-    return pass_floats(n) * sizeof(float);
+    return pass_floats(n, channels_for(n->d)) * sizeof(float);
 }
 
 int flash_gradients_hopper_tiles(const AttnArgs *a, FlashTiles *tiles)
 {
-    if (!is_case_for_hopper(a))
+    KeysWork work = {};
+    const int D = channels_for(a->shape.d);
+    if (!queries_for_hopper(a) || !keys_for_hopper(a, &work))
         return 0;
-    *tiles = flash_tiles_of(&a->shape, a->shape.d == 64 ? 128 : 64, a->shape.d == 256 ? 64 : 128);
+    *tiles = flash_tiles_of(&a->shape, D == 64 ? 128 : 64, D == 256 ? 64 : 128);
     return 1;
 }

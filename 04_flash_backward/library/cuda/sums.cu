@@ -70,6 +70,8 @@ AttnStatus flash_backward_delta_cuda(const AttnArgs *a, float *delta_dev)
 {
     const unsigned blocks = blocks_of_rows(a->shape.B * a->shape.H * a->shape.Nq);
     const cudaStream_t stream = (cudaStream_t)a->stream;
+    if (blocks == 0) /* no such grid */
+        return ATTN_OK;
     if (a->dO.dtype == ATTN_F32)
         delta_kernel<float><<<blocks, THREADS, 0, stream>>>(*a, delta_dev);
     else if (a->dO.dtype == ATTN_F16)
@@ -93,6 +95,8 @@ AttnStatus flash_sums_start_cuda(const AttnShape *n, FlashSums sums_dev, void *s
 static AttnStatus store_tensor(const Tensor *to, const float *from_dev, cudaStream_t stream)
 {
     const unsigned blocks = blocks_of_rows(to->shape[0] * to->shape[1] * to->shape[2]);
+    if (blocks == 0)
+        return ATTN_OK;
     if (to->dtype == ATTN_F32)
         store_kernel<float><<<blocks, THREADS, 0, stream>>>(*to, from_dev);
     else if (to->dtype == ATTN_F16)

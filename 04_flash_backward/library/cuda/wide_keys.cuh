@@ -16,12 +16,12 @@
  * that of d = 128 for the same products: adding it up is what takes the time.
  *
  * Interface:
- * - WideTile: the constants. wide_kernel: one block for each 64 keys.
+ * - WideTile: the constants. wide_kernel: one block for each 64 keys. ORDERED: ordered_dq.cuh.
  */
 #ifndef FLASH_BACKWARD_WIDE_KEYS_CUH
 #define FLASH_BACKWARD_WIDE_KEYS_CUH
 
-#include "../../cuda/hopper_pass.cuh"
+#include "hopper_keys.cuh"
 
 namespace rung
 {
@@ -65,7 +65,8 @@ struct WideTile {
                      KV_FULL = STATS + STAGES * STATS_BYTES;
     static const int Q_FULL = KV_FULL + 8, dO_FULL = Q_FULL + 8 * STAGES;
     static const int Q_FREE = dO_FULL + 8 * STAGES, dO_FREE = Q_FREE + 8 * STAGES;
-    static const int ALL = dO_FREE + 8 * STAGES;
+    static const int ORDER_OPEN = dO_FREE + 8 * STAGES, ORDER_DONE = ORDER_OPEN + 8 * 2;
+    static const int TICKET = ORDER_DONE + 8 * 2, ALL = TICKET + 16;
     static_assert(ALL <= 227 * 1024, "tiles do not fit");
 };
 
@@ -137,10 +138,10 @@ static __device__ __forceinline__ void multiply_dS_K_wide(float (&dQ)[16][4], ui
 
 /* dK and dV of 64 keys over a walk; dQ is added. P and dS of tile t + 2 may be written where those
  * of tile t were: at the meeting of tile t + 1 both warpgroups had done with them. */
-template <typename T>
+template <typename T, bool ORDERED, class Sight>
 static __device__ __forceinline__ void
 consume_wide(float (&dK)[16][4], float (&dV)[16][4], const AttnArgs &a, const Pass &pass,
-             const Plain &plain, const KeyBlock &block, KeyWalk walk, unsigned char *smem_bytes,
+             const Sight &sight, const KeyBlock &block, KeyWalk walk, unsigned char *smem_bytes,
              int warpgroup)
 {
     typedef WideTile C;
@@ -161,14 +162,14 @@ consume_wide(float (&dK)[16][4], float (&dV)[16][4], const AttnArgs &a, const Pa
         uint32_t factor[2][4];
         barrier_wait(smem + C::Q_FULL + 8 * stage, parity, WAIT_Q);
         barrier_wait(smem + C::dO_FULL + 8 * stage, parity, WAIT_dO);
-        clear_unseen_rows<C>(smem_bytes + (Q - smem), plain, walk.i0, Nq);
-        clear_unseen_rows<C>(smem_bytes + (dO - smem), plain, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + (Q - smem), sight, walk.i0, Nq);
+        clear_unseen_rows<C>(smem_bytes + (dO - smem), sight, walk.i0, Nq);
         wgmma_begin();
         multiply_half<T>(S, smem + C::K, Q, warpgroup);
         multiply_half<T>(dP, smem + C::V, dO, warpgroup);
         wgmma_wait<1>(S);
-        if (!sees_all<C>(plain, walk.i0, block.j0))
-            hide_pairs<WideRows>(S, plain, walk.i0 + 32 * warpgroup, j);
+        if (!sees_all<C>(sight, walk.i0, block.j0))
+            hide_pairs<WideRows>(S, sight, walk.i0 + 32 * warpgroup, j);
         exponentiate<WideRows>(S, stats, a.scale * LOG2E);
         round_factor<T, WideRows>(factor, S);
         store_half(P, factor, warpgroup);
@@ -183,6 +184,8 @@ consume_wide(float (&dK)[16][4], float (&dV)[16][4], const AttnArgs &a, const Pa
         add_wide<T>(dV, P, dO, warpgroup);
         add_wide<T>(dK, dS, Q, warpgroup);
         wgmma_wait<2>(dQ);
+        if (ORDERED)
+            wait_for_order<C>(smem, warpgroup, tile);
         {
             const int64_t t = (int64_t)(block.b * (int)a.shape.H + walk.h) * Tr + walk.i0 / 64;
             float *to =
@@ -191,6 +194,8 @@ consume_wide(float (&dK)[16][4], float (&dV)[16][4], const AttnArgs &a, const Pa
             for (int n = 0; n < 16; n++)
                 add_4(to + n * 128, dQ[n]);
         }
+        if (ORDERED)
+            tell_order<C>(smem, warpgroup);
         wgmma_wait<1>(dV);
         tell(smem + C::dO_FREE + 8 * stage);
         wgmma_wait<0>(dK);
@@ -214,24 +219,23 @@ store_wide(const float (&dK)[16][4], const float (&dV)[16][4], float scale, cons
     threads_sync(CONSUMERS_MEET, CONSUMER_THREADS);
     if (threadIdx.x == 0) {
         const uint32_t from = (uint32_t)__cvta_generic_to_shared(smem);
-        store_tile(from + WideTile::K, &maps.dK, block.b, block.h_kv, block.j0);
-        store_tile(from + WideTile::V, &maps.dV, block.b, block.h_kv, block.j0);
+        store_box<WideTile>(from + WideTile::K, &maps.dK, maps.copies, block.b, block.h_kv,
+                            block.j0);
+        store_box<WideTile>(from + WideTile::V, &maps.dV, maps.copies, block.b, block.h_kv,
+                            block.j0);
         store_tiles_read();
     }
 }
 
-template <typename T>
+template <typename T, bool ORDERED>
 static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     wide_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass,
-                const __grid_constant__ KeyMaps maps)
+                const __grid_constant__ KeyMaps maps, const __grid_constant__ KeysWork work)
 {
     typedef WideTile C;
     extern __shared__ __align__(1024) unsigned char smem_bytes[];
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
     const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
-    const Plain plain = plain_of(a);
-    const KeyBlock block = block_of_keys(a, C::Bc);
-    KeyWalk walk = start_walk<C>(block, plain);
     if (threadIdx.x == 0) {
         barrier_init(smem + C::KV_FULL, 1);
         for (int stage = 0; stage < 2; stage++) {
@@ -241,14 +245,24 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
             barrier_init(smem + C::dO_FREE + 8 * stage, 8);
         }
         barrier_init_done();
+        if (ORDERED)
+            start_order<C>(smem_bytes, a, pass);
     }
     __syncthreads();
+    const int index = ORDERED ? *(const int *)(smem_bytes + C::TICKET) : blockIdx.x;
+    const KeyBlock block = keys_in_sections(a, C::Bc, index, pass.section, pass.back);
+    const RowSight sight = sight_of(work.rule, (int)a.shape.Nk, block.j0, C::Bc);
+    KeyWalk walk = start_walk<C>(block, sight);
+    if (!ORDERED)
+        spread_walk<C>(walk, block, sight.Nk, pass.together);
     if (warpgroup == PRODUCER) {
         registers_give<PRODUCER_REGISTERS>();
         if (threadIdx.x % 128 == 0) {
             barrier_expect(smem + C::KV_FULL, 2 * C::BOX);
-            load_tile(smem + C::K, &maps.K, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
-            load_tile(smem + C::V, &maps.V, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
+            load_box<C>(smem + C::K, &maps.K, maps.copies, block.b, block.h_kv, block.j0,
+                        smem + C::KV_FULL);
+            load_box<C>(smem + C::V, &maps.V, maps.copies, block.b, block.h_kv, block.j0,
+                        smem + C::KV_FULL);
 #pragma unroll 1
             for (int tile = 0; tile < walk.count; tile++) {
                 const int stage = tile % 2, before = tile / 2 % 2 ^ 1;
@@ -259,12 +273,17 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
                 load_dO<C>(maps, block, walk, smem, stage);
                 next_tile<C>(walk);
             }
+        } else if (ORDERED && threadIdx.x % 32 == 0 && threadIdx.x % 128 <= 64) {
+            keep_order<C>(a, pass, sight, block, walk, smem, threadIdx.x % 128 / 32 - 1);
         }
     } else {
         float dK[16][4], dV[16][4];
         registers_take<CONSUMER_REGISTERS>();
-        consume_wide<T>(dK, dV, a, pass, plain, block, walk, smem_bytes, warpgroup);
-        store_wide<T>(dK, dV, a.scale, maps, block, smem_bytes, warpgroup);
+        consume_wide<T, ORDERED>(dK, dV, a, pass, sight, block, walk, smem_bytes, warpgroup);
+        if (work.sums.dK)
+            add_keys<128>(dK, dV, a, work, block, block.j0, 128 * warpgroup);
+        else
+            store_wide<T>(dK, dV, a.scale, maps, block, smem_bytes, warpgroup);
     }
 }
 
