@@ -61,7 +61,6 @@ struct Pass {
     float *dQ_sum;       /* zeros for B*H*[Nq, padded]*d sums, in the rung's own order, or NULL */
     int section = 1;     /* of keys_in_sections */
     bool back = false;
-    int together = 0; /* of spread_walk */
 };
 
 static __host__ __device__ __forceinline__ int divide_up(int a, int b)

@@ -31,7 +31,7 @@
  * - KeyTile: the constants of one kernel, and where things lie in shared memory.
  * - KeyMaps, launch_keys (host): tensor maps; one block for each 128 keys. run_on_hopper (host): is
  *   it a case for these kernels?
- * - KeyWalk, start_walk, spread_walk, next_tile: the tiles of queries of a block. sees_all.
+ * - KeyWalk, start_walk, next_tile: the tiles of queries of a block. sees_all.
  * - load_keys, load_Q, load_dO: orders to the copy engine. clear_unseen_rows.
  * - start_barriers, tell, produce: the mbarriers, and all that a producer does (from v11 on).
  * - multiply_rows, add_product, multiply_dS_K: the products, each a group.
@@ -207,7 +207,7 @@ template <template <typename, int> class Launch> static AttnStatus run_on_hopper
 /* Tile number 0 ... count - 1 of a block: queries i0 ... of head h. One head of the group after
  * another. */
 struct KeyWalk {
-    int i0, h, first, start, end, count;
+    int i0, h, first, end, count;
 };
 
 template <class C, class Sight>
@@ -215,7 +215,7 @@ static __device__ __forceinline__ KeyWalk start_walk(const KeyBlock &block, cons
 {
     const Rows rows = rows_that_see(sight, block.j0, C::Bc);
     KeyWalk walk;
-    walk.i0 = walk.start = walk.first = rows.begin / C::Br * C::Br;
+    walk.i0 = walk.first = rows.begin / C::Br * C::Br;
     walk.end = rows.end;
     walk.h = block.h_kv * block.group;
     walk.count = rows.begin < rows.end ? block.group * divide_up(rows.end - walk.first, C::Br) : 0;
@@ -225,23 +225,10 @@ static __device__ __forceinline__ KeyWalk start_walk(const KeyBlock &block, cons
 template <class C> static __device__ __forceinline__ void next_tile(KeyWalk &walk)
 {
     walk.i0 += C::Br;
-    if (walk.i0 >= walk.end)
+    if (walk.i0 >= walk.end) {
         walk.i0 = walk.first;
-    if (walk.i0 == walk.start)
         walk.h++;
-}
-
-/* Where all see all, every block would begin with the first queries, and those of a head add to the
- * same 32 KiB of dQ all the time: a few of the L2's parts have all the work. So groups of
- * `together` neighbours begin at different queries, evenly spread, and come round to the first
- * ones. 0: all together. */
-template <class C>
-static __device__ __forceinline__ void spread_walk(KeyWalk &walk, const KeyBlock &block, int Nk,
-                                                   int together)
-{
-    const int group = together > 0 ? block.j0 / C::Bc / together * together : 0;
-    const int64_t tiles = divide_up(walk.end - walk.first, C::Br);
-    walk.i0 = walk.start = walk.first + (int)(group * tiles / divide_up(Nk, C::Bc)) * C::Br;
+    }
 }
 
 /* Who sees whom is asked for in three ways (and first_row, end_row: queries that see anything). The

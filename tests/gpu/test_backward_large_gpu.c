@@ -22,6 +22,7 @@
 #include "library/backward_library.h"
 #include "library/flash_library.h"
 
+/* Only the library knows several runs of positions: the many keys are its alone. */
 static const struct {
     const char *name;
     AttnFn backward;
@@ -118,8 +119,10 @@ static void run_all(Large *g, const Sample *queries, const Sample *keys)
     for (size_t n = 0; n < sizeof variants / sizeof *variants; n++) {
         const Tensor *written[] = {&a->dQ, &a->dK, &a->dV};
         Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
+        const int plain = variants[n].backward != flash_backward_library_cuda;
         if (!(variants[n].dtypes >> dtype & 1) || !variants[n].backward ||
-            (variants[n].arch && device_arch() != variants[n].arch))
+            (variants[n].arch && device_arch() != variants[n].arch) ||
+            (plain && a->positions_q.count > 1))
             continue;
         for (int t = 0; t < 3; t++)
             assert_int_equal(0, device_fill_bytes(written[t]->data, 0xFF, large_bytes(written[t])));

@@ -129,6 +129,9 @@ static inline ATTN_HD int keys_before_in(int position, int length, int x)
 static inline ATTN_HD int keys_before(const KeyRule *rule, int x)
 {
     int count = keys_before_in(0, rule->k_length[0], x); /* positions count from the first key */
+#ifdef __CUDA_ARCH__
+#pragma unroll 1 /* seldom taken, and code before a tile's first load is time */
+#endif
     for (int s = 1; s < rule->k_count; s++)
         count += keys_before_in(rule->k_position[s], rule->k_length[s], x);
     return count;

@@ -52,9 +52,6 @@ static bool keys_for_hopper(const AttnArgs *a, KeysWork *work)
 }
 
 #define SECTION_MIB 32 /* Q, dO and dQ of a section of heads */
-#ifndef TOGETHER
-#define TOGETHER 8 /* of spread_walk: 8 neighbours read the same Q and dO */
-#endif
 
 /* Heads whose tiles of keys are taken in turn. With a mask the longest tiles of several heads come
  * first: of as many as fit the L2 cache, but enough to fill the GPU. In order and without a mask:
@@ -148,7 +145,6 @@ static AttnStatus add_gradients(const AttnArgs *a, const KeysWork &work, Pass pa
                                  stream));
     pass.section = heads_of_section(a, ordered, tiles);
     pass.back = ordered ? left || right : left && !right; /* nobody waits; the longest first */
-    pass.together = !left && !right ? TOGETHER : 0;
     kernel<<<(unsigned)(a->shape.B * a->shape.Hkv * tiles), 128 + CONSUMER_THREADS, C::ALL,
              stream>>>(*a, pass, maps, work);
     CUDA_TRY_LAUNCH();

@@ -57,10 +57,12 @@ static bool make_row_rule(RowRule *rule, const AttnArgs *a)
     return true;
 }
 
-/* For the keys of one block. Queries full_begin ... full_end - 1 see all of them. */
+/* For the keys of one block. seen: queries that see any of them; full_begin ... full_end - 1 see
+ * all. */
 struct RowSight {
     const KeyRule *turned;
     int Nk, first_row, end_row, full_begin, full_end;
+    Rows seen;
 };
 
 static __device__ __forceinline__ Rows rows_of_key(const RowSight &sight, int key)
@@ -72,12 +74,9 @@ static __device__ __forceinline__ Rows rows_of_key(const RowSight &sight, int ke
     return rows;
 }
 
-static __device__ __forceinline__ Rows rows_that_see(const RowSight &sight, int j0, int count)
+static __device__ __forceinline__ Rows rows_that_see(const RowSight &sight, int, int)
 {
-    Rows rows;
-    rows.begin = max(rows_of_key(sight, j0).begin, sight.first_row);
-    rows.end = min(rows_of_key(sight, min(j0 + count, sight.Nk) - 1).end, sight.end_row);
-    return rows;
+    return sight.seen;
 }
 
 static __device__ __forceinline__ bool tile_is_seen(const RowSight &sight, int i0, int rows, int,
@@ -86,6 +85,7 @@ static __device__ __forceinline__ bool tile_is_seen(const RowSight &sight, int i
     return i0 >= sight.full_begin && i0 + rows <= sight.full_end;
 }
 
+/* Asked once by each block, before its first load: every instruction counts. */
 static __device__ __forceinline__ RowSight sight_of(const RowRule &rule, int Nk, int j0, int count)
 {
     RowSight sight;
@@ -93,8 +93,11 @@ static __device__ __forceinline__ RowSight sight_of(const RowRule &rule, int Nk,
     sight.Nk = Nk;
     sight.first_row = rule.first_row;
     sight.end_row = rule.end_row;
-    sight.full_begin = rows_of_key(sight, j0 + count - 1).begin; /* FAR: not all keys exist */
-    sight.full_end = min(rows_of_key(sight, j0).end, rule.end_row);
+    const Rows first = rows_of_key(sight, j0), last = rows_of_key(sight, min(j0 + count, Nk) - 1);
+    sight.seen.begin = max(first.begin, rule.first_row);
+    sight.seen.end = min(last.end, rule.end_row);
+    sight.full_begin = j0 + count <= Nk ? last.begin : FAR; /* FAR: not all keys exist */
+    sight.full_end = min(first.end, rule.end_row);
     return sight;
 }
 

@@ -253,8 +253,6 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     const KeyBlock block = keys_in_sections(a, C::Bc, index, pass.section, pass.back);
     const RowSight sight = sight_of(work.rule, (int)a.shape.Nk, block.j0, C::Bc);
     KeyWalk walk = start_walk<C>(block, sight);
-    if (!ORDERED)
-        spread_walk<C>(walk, block, sight.Nk, pass.together);
     if (warpgroup == PRODUCER) {
         registers_give<PRODUCER_REGISTERS>();
         if (threadIdx.x % 128 == 0) {
