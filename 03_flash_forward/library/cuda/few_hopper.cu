@@ -13,7 +13,9 @@
  *     stage. The first ones are on their way before the block has met: 192 KiB (d = 128).
  *   - Two warpgroups compute, one the even tiles and one the odd ones, each with m, l and O of its
  *     own: while one exponentiates, the other multiplies. They meet once, at the end.
- *   - Keys are cut into parts, and parts are merged, as in few_queries.cu.
+ *   - Keys are cut into parts, as in few_queries.cu. Up to four parts are a cluster: blocks that run
+ *     at the same time and reach each other's shared memory. The first merges what the others have
+ *     put there, and no second kernel has to start. More parts are merged as in few_queries.cu.
  *
  * A warpgroup's tile, in clocks, d = 128: S 260, softmax 400, O 260, waits between them 100; two
  * take turns, so a tile is done each 520.
@@ -28,16 +30,18 @@
 namespace few
 {
 
-#define GROUPS   2                   /* warpgroups that compute */
-#define THREADS  (128 * GROUPS + 32) /* and a warp that loads */
-#define ONCE_MIB 32                  /* as few_queries.cu */
+#define GROUPS        2                   /* warpgroups that compute */
+#define THREADS       (128 * GROUPS + 32) /* and a warp that loads */
+#define ONCE_MIB      32                  /* as few_queries.cu */
+#define MOST_TOGETHER 4                   /* parts of a cluster */
 
 /* One row tile, which both warpgroups read; the ring as in hopper_16bit.cuh. A stage is always of
  * the same warpgroup: who waits for a phase must have seen the one before it. */
 template <int D> struct HopperFew : WgmmaTile<D, 64, 1, D == 64 ? 12 : 6> {
     static const int PANELS = D / PANEL, Br = 64;
     static_assert(HopperFew::STAGES % GROUPS == 0, "a stage of two warpgroups");
-    static_assert(GROUPS * Br * StateSize<D>::PITCH * 4 <= HopperFew::END, "states fit the stages");
+    static const int STATE_BYTES = (D / 8 + 1) * 128 * 16; /* of put_state */
+    static_assert(MOST_TOGETHER * STATE_BYTES <= HopperFew::END, "states fit the stages");
 };
 
 struct FewMaps {
@@ -121,6 +125,84 @@ static __device__ __forceinline__ void attend(WarpgroupRows<C> &rows, const KeyT
     }
 }
 
+/* A warpgroup's state, as its lanes hold it, to the shared memory of this block or another one of
+ * the cluster: 16 bytes of each lane side by side, so that a warp writes whole lines. */
+template <class C>
+static __device__ __forceinline__ void put_state(const WarpgroupRows<C> &rows, uint32_t to)
+{
+    const uint32_t mine = to + threadIdx.x % 128 * 16;
+#pragma unroll
+    for (int n = 0; n < C::D / 8; n++)
+        write_cluster(mine + n * 2048, rows.O[n][0], rows.O[n][1], rows.O[n][2], rows.O[n][3]);
+    write_cluster(mine + C::D / 8 * 2048, rows.m[0], rows.m[1], rows.l[0], rows.l[1]);
+}
+
+/* The sum of two states of the same rows. l is still that of each lane's keys. */
+template <class C>
+static __device__ __forceinline__ void add_state(WarpgroupRows<C> &rows, uint32_t from)
+{
+    const float4 *other =
+        reinterpret_cast<const float4 *>(__cvta_shared_to_generic(from)) + threadIdx.x % 128;
+    const float4 m_and_l = other[C::D / 8 * 128];
+    const float m[2] = {m_and_l.x, m_and_l.y}, l[2] = {m_and_l.z, m_and_l.w};
+    float factor[2], other_factor[2];
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const float most = fmaxf(rows.m[e], m[e]), base = most == -INFINITY ? 0.0f : most;
+        factor[e] = exp2_sfu(rows.m[e] - base);
+        other_factor[e] = exp2_sfu(m[e] - base);
+        rows.m[e] = most;
+        rows.l[e] = rows.l[e] * factor[e] + l[e] * other_factor[e];
+    }
+#pragma unroll
+    for (int n = 0; n < C::D / 8; n++) {
+        const float4 O = other[n * 128];
+        rows.O[n][0] = rows.O[n][0] * factor[0] + O.x * other_factor[0];
+        rows.O[n][1] = rows.O[n][1] * factor[0] + O.y * other_factor[0];
+        rows.O[n][2] = rows.O[n][2] * factor[1] + O.z * other_factor[1];
+        rows.O[n][3] = rows.O[n][3] * factor[1] + O.w * other_factor[1];
+    }
+}
+
+/* O and lse of this lane's rows, or the state of their part. */
+template <typename T, class C>
+static __device__ __forceinline__ void finish_rows(const WarpgroupRows<C> &rows, const AttnArgs &a,
+                                                   Work work, const SplitStates &parts)
+{
+    const int group = (int)(a.shape.H / a.shape.Hkv), d = (int)a.shape.d, t = threadIdx.x % 4;
+    const int64_t all_rows = a.shape.B * a.shape.H * a.shape.Nq;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int r = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + 8 * e;
+        const int i = r / group, h = work.h_kv * group + r % group;
+        float l = rows.l[e];
+        l += __shfl_xor_sync(0xffffffffu, l, 1);
+        l += __shfl_xor_sync(0xffffffffu, l, 2);
+        if (i >= (int)a.shape.Nq)
+            continue;
+        const float inverse = l == 0.0f ? 0.0f : 1.0f / l; /* nothing seen: O = 0 */
+        T *const O = (T *)a.O.data + tensor_offset(&a.O, work.b, i, h);
+        float *const part =
+            parts.O + (work.split * all_rows + (work.b * a.shape.Nq + i) * a.shape.H + h) * d;
+#pragma unroll
+        for (int n = 0; n < C::D / 8; n++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                const int x = 8 * n + 2 * t + c;
+                const float value = l == 0.0f ? 0.0f : rows.O[n][2 * e + c] * inverse;
+                if (x < d && parts.O)
+                    part[x] = value;
+                else if (x < d)
+                    O[x] = T(value);
+            }
+        if (t == 0) {
+            const int64_t at = (work.b * a.shape.H + h) * a.shape.Nq + i;
+            const float lse = l == 0.0f ? -INFINITY : fmaf(rows.m[e], LN2, logf(l));
+            (parts.O ? parts.lse + work.split * all_rows : a.lse)[at] = lse;
+        }
+    }
+}
+
 /* One block: all rows of one kv head, one part of their keys. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(THREADS, 1)
@@ -176,7 +258,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
     WarpgroupRows<C> rows;
     RowEnds ends;
-    const int r = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const int r = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int i = (r + 8 * e) / group;
@@ -185,27 +267,30 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
     start_rows(rows);
     attend<T, C>(rows, keys, ends, smem, warpgroup, a.scale * LOG2E);
-    threads_sync(1, 128 * GROUPS); /* Q and all stages have been read */
-    float *const states = reinterpret_cast<float *>(smem_bytes);
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-        float *row = states + (warpgroup * C::Br + r + 8 * e) * StateSize<C::D>::PITCH;
-        float l = rows.l[e];
-        l += __shfl_xor_sync(0xffffffffu, l, 1);
-        l += __shfl_xor_sync(0xffffffffu, l, 2);
-        if (r + 8 * e >= count)
-            continue;
-#pragma unroll
-        for (int n = 0; n < C::D / 8; n++)
-            *reinterpret_cast<float2 *>(row + n * 8 + t * 2) =
-                make_float2(rows.O[n][2 * e], rows.O[n][2 * e + 1]);
-        if (t == 0) {
-            row[C::D] = rows.m[e];
-            row[C::D + 1] = l;
-        }
-    }
+    /* The second warpgroup's state goes to the first, and of parts that are a cluster all to the
+     * first block. The stages are free when everybody has read Q, K and V. */
+    const int together = parts.O ? 1 : parts.count;
     threads_sync(1, 128 * GROUPS);
-    merge_states<T, C::D, GROUPS, C::Br>(states, a, work, parts, 4 * GROUPS);
+    if (together > 1)
+        cluster_arrive();
+    if (warpgroup == 1)
+        put_state(rows, smem);
+    threads_sync(1, 128 * GROUPS);
+    if (warpgroup == 1)
+        return;
+    add_state(rows, smem);
+    if (together > 1) {
+        cluster_wait();
+        if (work.split > 0)
+            put_state(rows, cluster_address(smem + work.split * C::STATE_BYTES, 0));
+        cluster_arrive();
+        cluster_wait();
+        if (work.split > 0)
+            return;
+        for (int split = 1; split < together; split++)
+            add_state(rows, smem + split * C::STATE_BYTES);
+    }
+    finish_rows<T>(rows, a, work, parts);
 }
 
 /* --- host --------------------------------------------------------------------------------------*/
@@ -226,9 +311,18 @@ static AttnStatus launch_few(const AttnArgs *a, SplitStates parts, AttnBand band
         status = launch_is_done(0, NULL);
     if (status != ATTN_OK)
         return status;
-    few_hopper_kernel<T, C><<<(unsigned)(a->shape.B * a->shape.Hkv * parts.count), THREADS, C::ALL,
-                              (cudaStream_t)a->stream>>>(*a, maps, parts, band);
-    CUDA_TRY_LAUNCH();
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = parts.O ? 1 : (unsigned)parts.count;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)(a->shape.B * a->shape.Hkv * parts.count));
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = C::ALL;
+    config.stream = (cudaStream_t)a->stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    CUDA_TRY(cudaLaunchKernelEx(&config, few_hopper_kernel<T, C>, *a, maps, parts, band));
     return launch_is_done((cudaStream_t)a->stream, "the kernel of few queries");
 }
 
@@ -240,12 +334,12 @@ template <typename T> static AttnStatus run_few(const AttnArgs *a, SplitStates p
 
 } // namespace few
 
-/* few_queries_takes has been asked. */
+/* few_queries_takes has been asked. parts.O NULL: O and lse go to the tensors. */
 AttnStatus few_hopper_run(const AttnArgs *a, SplitStates parts, AttnBand band)
 {
     if (!on_hopper() || a->shape.d > 128 || a->softcap != 0.0f || !(a->scale > 0.0f) ||
-        flash_smem_limit() != 0 || !copies_by_engine(&a->Q) || !copies_by_engine(&a->K) ||
-        !copies_by_engine(&a->V))
+        flash_smem_limit() != 0 || (!parts.O && parts.count > MOST_TOGETHER) ||
+        !copies_by_engine(&a->Q) || !copies_by_engine(&a->K) || !copies_by_engine(&a->V))
         return ATTN_SKIP;
     if (a->Q.dtype == ATTN_BF16)
         return few::run_few<__nv_bfloat16>(a, parts, band);

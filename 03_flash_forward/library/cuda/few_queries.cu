@@ -438,15 +438,17 @@ template <typename T>
 static AttnStatus run_dtype(const AttnArgs *a, float *O_state, FlashRows state, void *workspace,
                             int splits)
 {
-    const bool direct = splits == 1 && !O_state;
     const AttnBand band = band_of_host(a);
-    SplitStates parts = {NULL, NULL, 1};
-    if (!direct)
+    SplitStates parts = {NULL, NULL, splits};
+    AttnStatus status = O_state ? ATTN_SKIP : few_hopper_run(a, parts, band);
+    if (status != ATTN_SKIP)
+        return status;
+    if (splits > 1 || O_state)
         parts = split_states(&a->shape, splits, workspace);
-    AttnStatus status = few_hopper_run(a, parts, band);
+    status = few_hopper_run(a, parts, band);
     if (status == ATTN_SKIP)
         status = run_mma<T>(a, parts, band);
-    return status == ATTN_OK && !direct ? merge_splits<T>(a, parts, O_state, state) : status;
+    return status == ATTN_OK && parts.O ? merge_splits<T>(a, parts, O_state, state) : status;
 }
 
 } // namespace few

@@ -8,7 +8,8 @@
  * - few_queries_splits: in how many parts the keys are cut on this GPU.
  * - few_queries_bytes: room for the states of the parts; few_queries_tiles: for the byte model.
  * - few_queries_run: forward from nothing, or from a state and to it; workspace: few_queries_bytes.
- * - few_hopper_run (few_hopper.cu): the states of the parts, on Hopper; ATTN_SKIP: not its case.
+ * - few_hopper_run (few_hopper.cu): the states of the parts, on Hopper; without memory for them
+ *   (parts.O NULL) O and lse. ATTN_SKIP: not its case.
  */
 #ifndef FLASH_FORWARD_FEW_QUERIES_CUH
 #define FLASH_FORWARD_FEW_QUERIES_CUH

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * few_states.cuh: how a block of few queries begins and ends, whichever kernel it is: what it works
- * on, and from the states of its warps to O and lse, or to the state of its part.
+ * few_states.cuh: how a block of few queries begins, whichever kernel it is: what it works on. And
+ * how one of few_queries.cu ends: from the states of its warps to O and lse, or to the state of its
+ * part.
  *
  * Needs exp2_sfu and LN2 (mma.cuh or hopper.cuh).
  *
  * Interface:
  * - Work, work_of_block; KeyTiles, tiles_of_part: its keys.
- * - states_of_row, merge_states: the states of all rows in shared memory, and their sum.
+ * - StateSize, merge_states: the states of all rows in shared memory, and their sum.
  */
 #ifndef FLASH_FORWARD_FEW_STATES_CUH
 #define FLASH_FORWARD_FEW_STATES_CUH
