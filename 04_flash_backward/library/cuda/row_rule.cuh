@@ -61,7 +61,7 @@ static bool make_row_rule(RowRule *rule, const AttnArgs *a)
  * all. */
 struct RowSight {
     const KeyRule *turned;
-    int Nk, first_row, end_row, full_begin, full_end;
+    int Nk, j0, first_row, end_row, full_begin, full_end;
     Rows seen;
 };
 
@@ -74,9 +74,15 @@ static __device__ __forceinline__ Rows rows_of_key(const RowSight &sight, int ke
     return rows;
 }
 
-static __device__ __forceinline__ Rows rows_that_see(const RowSight &sight, int, int)
+/* Of the block's own keys, which is known, or of another one's. */
+static __device__ __forceinline__ Rows rows_that_see(const RowSight &sight, int j0, int count)
 {
-    return sight.seen;
+    Rows rows;
+    if (j0 == sight.j0)
+        return sight.seen;
+    rows.begin = max(rows_of_key(sight, j0).begin, sight.first_row);
+    rows.end = min(rows_of_key(sight, min(j0 + count, sight.Nk) - 1).end, sight.end_row);
+    return rows;
 }
 
 static __device__ __forceinline__ bool tile_is_seen(const RowSight &sight, int i0, int rows, int,
@@ -91,6 +97,7 @@ static __device__ __forceinline__ RowSight sight_of(const RowRule &rule, int Nk,
     RowSight sight;
     sight.turned = &rule.turned;
     sight.Nk = Nk;
+    sight.j0 = j0;
     sight.first_row = rule.first_row;
     sight.end_row = rule.end_row;
     const Rows first = rows_of_key(sight, j0), last = rows_of_key(sight, min(j0 + count, Nk) - 1);
