@@ -25,9 +25,10 @@
  * calls, makes the heads of a group and their queries the rows of a tile on tensor cores: it reads
  * keys once for up to 64 rows, through a ring in shared memory.
  *
- * Prediction (H200, bf16, d = 128, H/Hkv = 4, 8 sequences, window 4096): some 60 instructions of a
- * warp for a key and a head, a million of these, 4 x 132 a clock: 0.07 ms if no warp ever waited,
- * 0.1 to 0.15 ms with waits. Memory alone would need 0.03.
+ * Prediction (H200, bf16, d = 128, H/Hkv = 4, 8 sequences, window 4096): some 550 instructions of a
+ * warp for four keys and a head, a million keys in all, 4 x 132 a clock: 0.16 ms if no warp ever
+ * waited, 0.2 to 0.25 ms with waits, and each further query as much again. Memory alone would need
+ * 0.03.
  *
  * Interface:
  * - sliding_window_v3_decode_window: any number of queries, every dtype, d <= 256, any position
