@@ -12,7 +12,7 @@
  *     v0_online_block     GPU     the step of v1 on the device
  *     v1_window_tiles     GPU     one launch over the visible tiles, every option
  *     v2_mma_window       GPU     tensor cores
- *     v3_decode_window    GPU     few queries, the keys split over blocks and merged
+ *     v3_decode_window    GPU     few queries, the keys split over warps and merged
  *
  * The answer: a step can be a single pair of blocks, in any order and from anywhere, since
  * softmax over parts is a sum weighted by exp(lse). And a window of w keys leaves N (w + 1) of N^2
@@ -61,7 +61,7 @@ static const Variant variants[] = {
      ATTN_CUDA_FN(sliding_window_v2_mma_window_backward), VARIANT_TENSOR_CORES,
      "tensor cores: visible tiles by stages 03 and 04, narrow windows by a kernel of its own"},
     {"v3_decode_window", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(sliding_window_v3_decode_window), NULL,
-     0, "few queries against a rolling cache, keys split over blocks and merged"},
+     0, "few queries against a rolling cache, keys split over warps and merged"},
 };
 
 static const Stage stage = {

@@ -19,8 +19,8 @@
  *     dS = P (dP - delta)          delta_i = sum_j P_ij dP_ij
  *     dQ = scale dS K              dK = scale dS^T Q               dV = W^T dO
  *
- * Memory: 5 N^2 bytes forward, 9 N^2 backward, for the largest sequence. Heads go one after the
- * other.
+ * Memory: 5 N^2 bytes forward, 9 N^2 backward. Heads go one after the other. Several sequences in
+ * one tensor are one more thing that the mask hides.
  *
  * Interface: sliding_window_v0_offline_mask, sliding_window_v0_offline_mask_backward
  * (sliding_window.h).
@@ -31,10 +31,8 @@
 #include "alloc.h"
 #include "exp/exp.h"
 #include "library/backward_library.h"
-#include "library/cpu/sequences.h"
 #include "library/cpu/weights.h"
 #include "naive.h"
-#include "tensor.h"
 
 /* The matrices of one head in work. */
 typedef struct Matrices {
@@ -49,7 +47,7 @@ typedef struct Matrices {
     void *memory;
 } Matrices;
 
-/* Memory for one sequence; its size is asked for first, since Linux promises what it has not. */
+/* The size of the memory is asked for first, since Linux promises what it has not. */
 static AttnStatus make_matrices(const AttnArgs *args, int backward, Matrices *m)
 {
     const size_t Nq = (size_t)args->shape.Nq, Nk = (size_t)args->shape.Nk;
@@ -79,8 +77,8 @@ static int64_t part_start(int64_t n, int part, int parts)
     return n * part / parts;
 }
 
-/* The mask of one sequence. Stage 01's naive_mask_rows finds a row's visible keys by halving, into
- * a row of floats. */
+/* The mask of all heads. Stage 01's naive_mask_rows finds a row's visible keys by halving, into a
+ * row of floats. */
 static void fill_hidden(const AttnArgs *args, const Matrices *m)
 {
     const int64_t Nk = args->shape.Nk;
@@ -174,38 +172,16 @@ static void forward_head(const AttnArgs *args, const Matrices *m, int64_t b, int
     naive_store_rows(&args->O, b, h, 0, n->Nq, m->O);
 }
 
-/* Queries of a sequence that has no keys: a matrix without columns, and O = 0, lse = -inf. */
-static void store_nothing(const AttnArgs *args, int64_t b, int64_t h, float *lse)
-{
-    for (int64_t i = 0; i < args->shape.Nq; i++) {
-        const int64_t row = tensor_offset(&args->O, b, i, h);
-        for (int64_t x = 0; x < args->shape.d; x++)
-            tensor_set(&args->O, row + x, 0.0f);
-        lse[i] = -INFINITY;
-    }
-}
-
 static AttnStatus run_forward(const AttnArgs *args)
 {
     const AttnShape *n = &args->shape;
-    WindowPart part = {0};
-    while (window_next_part(args, &part)) {
-        const int empty = part.args.shape.Nq == 0 || part.args.shape.Nk == 0;
-        Matrices m = {0};
-        if (!empty && make_matrices(&part.args, 0, &m) != ATTN_OK)
-            return ATTN_NO_MEMORY;
-        if (!empty)
-            fill_hidden(&part.args, &m);
-        for (int64_t bh = 0; bh < n->B * n->H; bh++) {
-            const int64_t b = bh / n->H, h = bh % n->H;
-            float *lse = args->lse + window_part_row(args, &part, b, h);
-            if (empty)
-                store_nothing(&part.args, b, h, lse);
-            else
-                forward_head(&part.args, &m, b, h, lse);
-        }
-        workspace_free(m.memory);
-    }
+    Matrices m;
+    if (make_matrices(args, 0, &m) != ATTN_OK)
+        return ATTN_NO_MEMORY;
+    fill_hidden(args, &m);
+    for (int64_t bh = 0; bh < n->B * n->H; bh++)
+        forward_head(args, &m, bh / n->H, bh % n->H, args->lse + bh * n->Nq);
+    workspace_free(m.memory);
     return ATTN_OK;
 }
 
@@ -298,27 +274,21 @@ static void backward_head(const AttnArgs *args, const Matrices *m, int64_t b, in
                       part_start(n->Nk, part + 1, threads));
 }
 
-/* Sequences without queries or keys add nothing, and the sums are zeros at first. */
 static AttnStatus add_gradients(const AttnArgs *args, FlashSums sums)
 {
     const AttnShape *n = &args->shape;
-    WindowPart part = {0};
-    while (window_next_part(args, &part)) {
-        Matrices m;
-        if (part.args.shape.Nq == 0 || part.args.shape.Nk == 0)
-            continue;
-        if (make_matrices(&part.args, 1, &m) != ATTN_OK)
-            return ATTN_NO_MEMORY;
-        fill_hidden(&part.args, &m);
-        for (int64_t bh = 0; bh < n->B * n->H; bh++) {
-            const int64_t b = bh / n->H, h = bh % n->H, h_kv = naive_kv_head(n, h);
-            const int64_t q = ((b * n->Nq + part.first_q) * n->H + h) * n->d;
-            const int64_t k = ((b * n->Nk + part.first_k) * n->Hkv + h_kv) * n->d;
-            backward_head(&part.args, &m, b, h, args->lse + window_part_row(args, &part, b, h),
-                          sums.dQ + q, sums.dK + k, sums.dV + k);
-        }
-        workspace_free(m.memory);
+    Matrices m;
+    if (make_matrices(args, 1, &m) != ATTN_OK)
+        return ATTN_NO_MEMORY;
+    fill_hidden(args, &m);
+    for (int64_t bh = 0; bh < n->B * n->H; bh++) {
+        const int64_t b = bh / n->H, h = bh % n->H;
+        const int64_t q = (b * n->Nq * n->H + h) * n->d;
+        const int64_t k = (b * n->Nk * n->Hkv + naive_kv_head(n, h)) * n->d;
+        backward_head(args, &m, b, h, args->lse + bh * n->Nq, sums.dQ + q, sums.dK + k,
+                      sums.dV + k);
     }
+    workspace_free(m.memory);
     return ATTN_OK;
 }
 

@@ -15,7 +15,7 @@
 
 #include "alloc.h"
 #include "io/philox.h"
-#include "library/cpu/sequences.h" /* window_index */
+#include "library/cpu/weights.h" /* window_index */
 #include "library/window_library.h"
 #include "sliding_window.h"
 #include "tensor.h"

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_which_kernel: which kernels the libraries of stages 03 and 04 launch for which case, on GPUs
- * that are pretended. The functions of CUDA's runtime below stand in front of the real ones; they
- * tell the capability of a GPU that is not there, and note the names of what is launched.
+ * test_which_kernel: which kernels the libraries of stages 03 and 04 and the rungs of stage 05
+ * launch for which case, on GPUs that are pretended. The functions of CUDA's runtime below stand in
+ * front of the real ones; they tell the capability of a GPU that is not there, and note the names
+ * of what is launched.
  *
  * - Before sm_80 nothing is launched for 16 bits, few queries or many, and the answer says so.
  * - On Hopper its kernels run where they may; --smem-limit is another GPU, and a refusal leaves no
  *   launch behind. The tiles that a row names are those of the kernel that was launched.
  * - Options that stage 05 has dealt with change nothing.
  * - No queries, no keys: no division by zero, and no grid without a block.
+ * - Stage 05: the narrow window's kernel, and few queries; a launch for each pair of blocks that
+ *   the window leaves; keys in as many parts as fill the GPU. What is refused launches nothing.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -21,6 +24,7 @@
 #include "flash_backward.h"
 #include "library/backward_library.h"
 #include "library/flash_library.h"
+#include "sliding_window.h"
 
 /* --- the GPU -----------------------------------------------------------------------------------*/
 
@@ -29,7 +33,8 @@ static struct {
 } gpu;
 
 static char launched[1024]; /* the names of kernels, one behind the other */
-static int empty_grids;
+static int empty_grids, launches;
+static unsigned first_grid; /* blocks of the first launch since `launched` was empty */
 
 static struct {
     const void *function;
@@ -112,8 +117,12 @@ static cudaError_t note_launch(const void *function, dim3 grid)
     int k = 0;
     while (k < kernel_count && kernels[k].function != function)
         k++;
-    assert_true(k < kernel_count && strlen(launched) + strlen(kernels[k].name) < sizeof launched);
-    strcat(launched, kernels[k].name);
+    assert_true(k < kernel_count);
+    if (launched[0] == '\0')
+        first_grid = grid.x;
+    if (strlen(launched) + strlen(kernels[k].name) < sizeof launched)
+        strcat(launched, kernels[k].name);
+    launches++;
     empty_grids += (int64_t)grid.x * grid.y * grid.z == 0;
     return cudaSuccess;
 }
@@ -352,6 +361,70 @@ TEST(test_options_that_are_dealt_with)
 }
 #endif
 
+/* --- stage 05 ----------------------------------------------------------------------------------*/
+
+static AttnStatus run_window(AttnFn variant, const AttnArgs *a)
+{
+    launched[0] = '\0';
+    launches = 0;
+    return variant(a);
+}
+
+TEST(test_windows_and_few_queries)
+{
+    AttnArgs many = case_of(500, 500, 128, ATTN_BF16), few = case_of(4, 5000, 128, ATTN_BF16);
+    on_gpu(90);
+    many.rule.left = 100;
+    few.rule.left = 4000;
+    expect(run_window(sliding_window_v2_mma_window, &many), "rolling_kernel");
+    expect(run_window(sliding_window_v2_mma_window, &few), FEW_ON_HOPPER);
+    many.rule.left = 300; /* too wide for the ring of keys */
+    assert_int_equal(ATTN_OK, run_window(sliding_window_v2_mma_window, &many));
+    assert_null(strstr(launched, "rolling_kernel"));
+}
+
+/* 64 rows, 132 multiprocessors of 32 warps each: 66 parts would fill them. */
+TEST(test_keys_in_parts)
+{
+    AttnArgs a = case_of(1, 100000, 128, ATTN_BF16);
+    on_gpu(90);
+    expect(run_window(sliding_window_v3_decode_window, &a), "merge_kernel");
+    assert_true(launches == 2 && strstr(launched, "decode_kernel"));
+    assert_int_equal(64 * 66 / 4, first_grid); /* four warps a block */
+    a.rule.left = 1023;
+    assert_int_equal(ATTN_OK, run_window(sliding_window_v3_decode_window, &a));
+    assert_int_equal(64 * 8 / 4, first_grid); /* 128 keys are worth a part */
+    a.rule.left = 5;
+    assert_int_equal(ATTN_OK, run_window(sliding_window_v3_decode_window, &a));
+    assert_int_equal(64 / 4, first_grid);
+    const AttnOptions drops = {.temperature = 1.0f, .clip_high = 1.0f, .dropout = 0.1f};
+    a.options = &drops;
+    assert_int_equal(ATTN_SKIP, run_window(sliding_window_v3_decode_window, &a));
+    assert_int_equal(0, launches);
+    assert_non_null(strstr(window_skip_reason(), "v3_decode_window"));
+}
+
+TEST(test_a_launch_for_each_visible_pair_of_blocks)
+{
+    AttnArgs a = case_of(256, 256, 64, ATTN_F32);
+    on_gpu(90);
+    assert_int_equal(ATTN_OK, run_window(sliding_window_v0_online_block, &a));
+    assert_int_equal(1 + 4 + 3 + 2 + 1, launches); /* the start, then the lower triangle */
+    a.rule.left = 64;
+    assert_int_equal(ATTN_OK, run_window(sliding_window_v0_online_block, &a));
+    assert_int_equal(1 + 4 + 3, launches); /* row 64 i sees key 64 i - 64, not one before */
+    a.rule.left = 65;
+    assert_int_equal(ATTN_OK, run_window(sliding_window_v0_online_block, &a));
+    assert_int_equal(1 + 4 + 3 + 2, launches);
+    flash_set_smem_limit(1000);
+    assert_int_equal(ATTN_SKIP, run_window(sliding_window_v0_online_block, &a));
+    assert_true(launches == 0 && flash_smem_refused() > 1000);
+    segments[1].stride = -1;
+    flash_set_smem_limit(0);
+    assert_int_equal(ATTN_SKIP, run_window(sliding_window_v0_online_block, &a));
+    assert_true(launches == 0 && strstr(window_skip_reason(), "consecutive"));
+}
+
 TEST(test_nothing_to_do)
 {
     static const int archs[] = {75, 80, 90};
@@ -382,5 +455,6 @@ int main(void)
 #ifdef HAVE_SM90A
                      test_a_refusal_leaves_nothing_behind, test_options_that_are_dealt_with,
 #endif
-                     test_nothing_to_do);
+                     test_windows_and_few_queries, test_keys_in_parts,
+                     test_a_launch_for_each_visible_pair_of_blocks, test_nothing_to_do);
 }

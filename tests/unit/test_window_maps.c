@@ -202,7 +202,7 @@ TEST(test_dropped_pairs)
     }
 }
 
-/* drop_row makes four words for four keys where attn_keeps makes them for one: the same answer, at
+/* weigh_row makes four words for four keys where attn_keeps makes them for one: the same answer, at
  * the threshold too, from any key on and with gaps. */
 TEST(test_a_row_is_dropped_pair_by_pair)
 {
@@ -214,8 +214,9 @@ TEST(test_a_row_is_dropped_pair_by_pair)
                 (PhiloxWords){{(uint32_t)(j[at] / 4), 7, 1, 5}}, 0xa4093822, 0x299f31d0);
             const uint32_t threshold = words.word[j[at] % 4] + above;
             const WeightRule rule = {0, 1, 0, 1, threshold, 2.0f, &o};
-            float weight[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-            drop_row(&rule, (WeightPlace){5, 1, 7, j}, 12, weight);
+            const float P[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+            float weight[12];
+            weigh_row(&rule, (WeightPlace){5, 1, 7, j}, 12, P, weight);
             assert_true(weight[at] == (above ? 0.0f : 2.0f));
             for (int c = 0; c < 12; c++)
                 assert_true(weight[c] == (attn_keeps(&o, threshold, 5, 1, 7, j[c]) ? 2.0f : 0.0f));

@@ -7,7 +7,7 @@
  * factor has to be. lse and delta belong to queries: to rows where queries own, else to columns.
  *
  * Interface:
- * - OwnerTile<D, KEYS>: sizes, and the slices that a tile takes.
+ * - OwnerTile<D, PASS>: sizes, the products of each pass, and the slices that a tile takes.
  * - fetch_numbers: lse and delta of a tile, in the background; the caller commits.
  * - has_empty_rows, clear_empty_rows: queries that see no key.
  * - clear. weigh: S becomes P. finish_dS: dP becomes dS. store_gradient: sums to memory.
@@ -20,16 +20,30 @@
 #include "scores.cuh"
 #include "two_views.cuh"
 
+/* What a launch computes. The products of a tile, in this order:
+ *
+ *     OUTPUT   S            sum_dP += W V                               queries own
+ *     DELTA    S                             dP                         queries own
+ *     ROWS     S                             dP     sum_S += dS K       queries own
+ *     KEYS     S^T          sum_dP += W^T dO dP^T   sum_S += dS^T Q     keys own
+ *
+ * Where the weights W are the probabilities P, stage 03 has the output, and delta needs no walk. */
+enum Pass { PASS_OUTPUT, PASS_DELTA, PASS_ROWS, PASS_KEYS };
+
 /* A thread holds ROWS x COLS of S and of dP, and ROWS x OUT/8 of one gradient or of two: together
  * at most 192 of 255 registers. D = 256 with two gradients does not fit: there a block holds half
  * of the channels and computes S and dP for them alone. */
-template <int D_, bool KEYS_> struct OwnerTile {
-    static const bool KEYS = KEYS_; /* keys own */
+template <int D_, Pass PASS_> struct OwnerTile {
+    static const Pass PASS = PASS_;
+    static const bool KEYS = PASS == PASS_KEYS; /* keys own */
+    static const bool ADDS_W = PASS == PASS_OUTPUT || PASS == PASS_KEYS;
+    static const bool NEEDS_dP = PASS != PASS_OUTPUT;
+    static const bool ADDS_dS = PASS == PASS_ROWS || PASS == PASS_KEYS;
     static const int D = D_, WARPS = 2, THREADS = WARPS * 32, BLOCKS = 4;
     static const int OUT = KEYS && D > 128 ? 128 : D;
     static const int ROWS = D <= (KEYS ? 64 : 128) ? 8 : 4, OWN = WARPS * 4 * ROWS;
     static const int HELD = ROWS * (OUT / 8) * (KEYS ? 2 : 1);
-    static const int DV_ROWS = KEYS ? ROWS : 4, DV_COLS = KEYS ? OUT / 8 : 4; /* else unused */
+    static const int W_ROWS = ADDS_W ? ROWS : 4, W_COLS = ADDS_W ? OUT / 8 : 4; /* else unused */
     static const int COLS = HELD + 2 * ROWS * 8 <= 192 ? 8 : 4, OTHER = COLS * 8;
     static const int QUERIES = KEYS ? OTHER : OWN; /* of a tile */
     static const int CHANNELS = 32, ROWS_OF_SLICE = OUT <= 64 ? OTHER : OUT == 96 ? 32 : 2048 / OUT;
@@ -40,8 +54,10 @@ template <int D_, bool KEYS_> struct OwnerTile {
     static const int SLICE = PAIR > BAND ? PAIR : BAND;
     static const int SMEM = (OTHER * LD_OWN + 2 * SLICE) * (int)sizeof(float);
     /* where the steps of each product end */
-    static const int S_END = D / CHANNELS, DV_END = S_END + (KEYS ? OTHER / ROWS_OF_SLICE : 0);
-    static const int DP_END = DV_END + D / CHANNELS, STEPS = DP_END + OTHER / ROWS_OF_SLICE;
+    static const int BANDS = OTHER / ROWS_OF_SLICE;
+    static const int S_END = D / CHANNELS, W_END = S_END + (ADDS_W ? BANDS : 0);
+    static const int DP_END = W_END + (NEEDS_dP ? D / CHANNELS : 0);
+    static const int STEPS = DP_END + (ADDS_dS ? BANDS : 0);
 };
 
 /* lse and delta of queries i0 .. of a head. Behind the last one P = 2^(s - inf) = 0. */

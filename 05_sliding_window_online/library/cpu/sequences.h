@@ -24,7 +24,6 @@
  * Interface:
  * - WindowPart, window_next_part. window_part_row: where a part's rows of lse are.
  * - WindowPartFn, window_each_part: calls a function for every part, threads used well.
- * - window_index: the index of a token within its sequence, for dropout.
  */
 #ifndef WINDOW_SEQUENCES_H
 #define WINDOW_SEQUENCES_H
@@ -54,18 +53,6 @@ static inline int64_t window_part_row(const AttnArgs *args, const WindowPart *pa
                                       int64_t h)
 {
     return (b * args->shape.H + h) * args->shape.Nq + part->first_q;
-}
-
-/* Local index i of a map -> its index within its sequence, and the sequence's id. */
-static inline int64_t window_index(AttnPositions map, int64_t i, int64_t *sequence)
-{
-    int64_t s = 0, first = 0;
-    while (s + 1 < map.count && i >= map.segments[s + 1].first)
-        s++;
-    *sequence = map.segments[s].sequence;
-    while (map.segments[first].sequence != *sequence)
-        first++;
-    return i - map.segments[first].first;
 }
 
 #endif

@@ -20,11 +20,11 @@
  *
  * Interface:
  * - WeightRule, weight_rule. weigh_row: P -> W. weigh_row_backward: dW -> dP.
+ * - WeightPlace: which weights they are; window_index: a token's index within its sequence.
  */
 #ifndef WINDOW_WEIGHTS_H
 #define WINDOW_WEIGHTS_H
 
-#include "io/philox.h"
 #include "library/window_library.h"
 #include "sliding_window.h"
 
@@ -36,19 +36,7 @@ typedef struct WeightRule {
     const AttnOptions *with; /* the seed */
 } WeightRule;
 
-static inline WeightRule weight_rule(const AttnArgs *args)
-{
-    WeightRule rule = {window_clips(args), window_drops(args), 0.0f, 1.0f, 0, 1.0f, args->options};
-    if (rule.clips) {
-        rule.low = args->options->clip_low;
-        rule.span = args->options->clip_high - args->options->clip_low;
-    }
-    if (rule.drops) {
-        rule.threshold = attn_dropout_threshold(args->options->dropout);
-        rule.larger = 1.0f / (1.0f - args->options->dropout);
-    }
-    return rule;
-}
+WeightRule weight_rule(const AttnArgs *args);
 
 /* Which pair a weight belongs to: batch word, query head, and i and j within their sequence. */
 typedef struct WeightPlace {
@@ -56,44 +44,13 @@ typedef struct WeightPlace {
     const int64_t *j; /* [cols] */
 } WeightPlace;
 
-/* weight [cols] of kept pairs times 1 / (1 - p), of the others 0. The generator makes four words at
- * a time, for four neighbouring keys: attn_keeps would throw three of them away. */
-static inline void drop_row(const WeightRule *rule, WeightPlace at, int64_t cols, float *weight)
-{
-    const uint64_t seed = rule->with->dropout_seed;
-    PhiloxWords counter = {{0, (uint32_t)at.i, (uint32_t)at.h, (uint32_t)at.b}}, words = counter;
-    for (int64_t c = 0; c < cols; c++) {
-        const int64_t j = at.j[c];
-        if (c == 0 || j / 4 != at.j[c - 1] / 4) {
-            counter.word[0] = (uint32_t)(j / 4);
-            words = philox_4x32_10(counter, (uint32_t)seed, (uint32_t)(seed >> 32));
-        }
-        weight[c] = words.word[j % 4] >= rule->threshold ? rule->larger * weight[c] : 0.0f;
-    }
-}
+/* Local index i of a map -> its index within its sequence, and the sequence's id. */
+int64_t window_index(AttnPositions map, int64_t i, int64_t *sequence);
 
 /* W [cols] of P [cols], the same memory or another. A NaN stays one: no comparison holds. */
-static inline void weigh_row(const WeightRule *rule, WeightPlace at, int64_t cols, const float *P,
-                             float *W)
-{
-    for (int64_t c = 0; c < cols; c++) {
-        const float a = rule->span * P[c] + rule->low;
-        W[c] = !rule->clips ? P[c] : a < 0.0f ? 0.0f : a > 1.0f ? 1.0f : a;
-    }
-    if (rule->drops)
-        drop_row(rule, at, cols, W);
-}
-
+void weigh_row(const WeightRule *rule, WeightPlace at, int64_t cols, const float *P, float *W);
 /* dW [cols] becomes dP in place. */
-static inline void weigh_row_backward(const WeightRule *rule, WeightPlace at, int64_t cols,
-                                      const float *P, float *dW)
-{
-    if (rule->drops)
-        drop_row(rule, at, cols, dW);
-    for (int64_t c = 0; rule->clips && c < cols; c++) {
-        const float a = rule->span * P[c] + rule->low;
-        dW[c] = a < 0.0f || a > 1.0f ? 0.0f : rule->span * dW[c];
-    }
-}
+void weigh_row_backward(const WeightRule *rule, WeightPlace at, int64_t cols, const float *P,
+                        float *dW);
 
 #endif

@@ -19,13 +19,15 @@
  *
  * Interface:
  * - window_online_step_cuda, window_online_cuda_refuses (library/cpu/online_internal.h).
- * - window_online_smem_cuda (window_cuda.h).
+ * - window_start_cuda, window_step_cuda (window_cuda.h): the same for blocks of a whole problem.
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "alloc.h"
+#include "attn_tiles.h"
 #include "cuda/cuda_check.h"
+#include "flash_forward.h" /* flash_smem_refuses */
 #include "library/cpu/online_internal.h"
 #include "window_cuda.h"
 
@@ -171,7 +173,7 @@ static __global__ void __launch_bounds__(WARPS * 32)
 }
 
 /* K and V of a tile, with a column more than channels: 32 rows, 32 banks. */
-int64_t window_online_smem_cuda(int64_t d)
+static int64_t smem_of_step(int64_t d)
 {
     return 2 * keys_of_tile(d) * (d + 1) * (int64_t)sizeof(float);
 }
@@ -181,7 +183,7 @@ static AttnStatus launch_step(const OnlineStep *s)
     const AttnShape *n = &s->args.shape;
     const int64_t tiles = (n->Nq + WARPS * ROWS - 1) / (WARPS * ROWS);
     const unsigned blocks = (unsigned)(n->B * n->H * tiles);
-    const size_t smem = (size_t)window_online_smem_cuda(n->d);
+    const size_t smem = (size_t)smem_of_step(n->d);
     const cudaStream_t stream = (cudaStream_t)s->args.stream;
     if (s->args.Q.dtype == ATTN_F32)
         step_kernel<float><<<blocks, WARPS * 32, smem, stream>>>(*s);
@@ -224,4 +226,72 @@ WindowStatus window_online_cuda_refuses(const WindowOnlineConfig *config, char e
                              "head_dim: found %lld, on_cuda accepts at most %d",
                              (long long)config->base.head_dim, MOST_D);
     return WINDOW_OK;
+}
+
+/* --- blocks of a whole problem -----------------------------------------------------------------*/
+
+/* One warp: one row of O, and its lse. */
+template <typename T>
+static __global__ void __launch_bounds__(256)
+    start_kernel(const __grid_constant__ Tensor O, float *lse /* [B][H][Nq] */)
+{
+    const int64_t N = O.shape[1], H = O.shape[2];
+    const int64_t row = blockIdx.x * (int64_t)8 + threadIdx.x / 32;
+    const int64_t b = row / (H * N), h = row / N % H, i = row % N;
+    if (b >= O.shape[0])
+        return;
+    for (int x = threadIdx.x % 32; x < O.shape[3]; x += 32)
+        ((T *)O.data)[tensor_offset(&O, b, i, h) + x] = T(0.0f);
+    if (threadIdx.x % 32 == 0)
+        lse[row] = -INFINITY;
+}
+
+AttnStatus window_start_cuda(const AttnArgs *a)
+{
+    const int64_t rows = a->shape.B * a->shape.H * a->shape.Nq;
+    const unsigned blocks = (unsigned)((rows + 7) / 8);
+    const cudaStream_t stream = (cudaStream_t)a->stream;
+    if (a->shape.d > MOST_D || flash_smem_refuses(smem_of_step(a->shape.d)))
+        return ATTN_SKIP;
+    if (a->O.dtype == ATTN_F32)
+        start_kernel<float><<<blocks, 256, 0, stream>>>(a->O, a->lse);
+    else if (a->O.dtype == ATTN_F16)
+        start_kernel<__half><<<blocks, 256, 0, stream>>>(a->O, a->lse);
+    else
+        start_kernel<__nv_bfloat16><<<blocks, 256, 0, stream>>>(a->O, a->lse);
+    CUDA_TRY_LAUNCH();
+    return ATTN_OK;
+}
+
+/* Tokens first .. first + count - 1. */
+static Tensor tokens_of(const Tensor *t, int64_t first, int64_t count)
+{
+    Tensor part = *t;
+    part.data = (char *)t->data + first * t->stride[1] * (t->dtype == ATTN_F32 ? 4 : 2);
+    part.shape[1] = count;
+    return part;
+}
+
+/* Visibility is asked of the own positions of the runs: row 0 stands at q.position. */
+AttnStatus window_step_cuda(const AttnArgs *a, AttnSegment q, AttnSegment k)
+{
+    const AttnRange of_q = {0, q.position, q.position + q.length - 1};
+    const AttnRange of_k = {0, k.position, k.position + k.length - 1};
+    OnlineStep step;
+    if (attn_tile_class(a->rule, of_q, of_k) == ATTN_TILE_SKIP)
+        return ATTN_OK;
+    step.args = *a;
+    step.args.shape.Nq = q.length;
+    step.args.shape.Nk = k.length;
+    step.args.Q = tokens_of(&a->Q, q.first, q.length);
+    step.args.O = tokens_of(&a->O, q.first, q.length);
+    step.args.K = tokens_of(&a->K, k.first, k.length);
+    step.args.V = tokens_of(&a->V, k.first, k.length);
+    step.q = q;
+    step.k = k;
+    step.lse = a->lse + q.first;
+    step.lse_ld = a->shape.Nq;
+    step.mask = a->mask ? a->mask + q.first * a->shape.Nk + k.first : NULL;
+    step.mask_ld = a->shape.Nk;
+    return launch_step(&step);
 }

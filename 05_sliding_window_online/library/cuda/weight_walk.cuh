@@ -11,40 +11,18 @@
  * factor for all: a thread keeps the bits of its pairs, P in registers, and nothing else.
  *
  * Interface:
- * - WeightTile<D, PASS>: sizes; the products of each pass.
- * - find_kept, weigh_tile, add_delta, finish_weighted_dS.
+ * - PairBits: which pairs of a thread count. find_kept, weigh_tile, add_delta, finish_weighted_dS.
  */
 #ifndef WINDOW_WEIGHT_WALK_CUH
 #define WINDOW_WEIGHT_WALK_CUH
 
 #include "dropout.cuh"
-#include "gradient_f32.cuh"
-
-/* What a launch computes. The products of a tile, in this order:
- *
- *     OUTPUT   S            sum_dP += W V                               queries own
- *     DELTA    S                             dP                         queries own
- *     ROWS     S                             dP     sum_S += dS K       queries own
- *     KEYS     S^T          sum_dP += W^T dO dP^T   sum_S += dS^T Q     keys own
- */
-enum Pass { PASS_OUTPUT, PASS_DELTA, PASS_ROWS, PASS_KEYS };
-
-template <int D, Pass PASS_> struct WeightTile : OwnerTile<D, PASS_ == PASS_KEYS> {
-    typedef OwnerTile<D, PASS_ == PASS_KEYS> G;
-    static const Pass PASS = PASS_;
-    static const bool ADDS_W = PASS == PASS_OUTPUT || PASS == PASS_KEYS;
-    static const bool NEEDS_dP = PASS != PASS_OUTPUT;
-    static const bool ADDS_dS = PASS == PASS_ROWS || PASS == PASS_KEYS;
-    static const int BANDS = G::OTHER / G::ROWS_OF_SLICE, PAIRS = D / G::CHANNELS;
-    static const int W_END = PAIRS + (ADDS_W ? BANDS : 0);
-    static const int DP_END = W_END + (NEEDS_dP ? PAIRS : 0);
-    static const int STEPS = DP_END + (ADDS_dS ? BANDS : 0);
-    static const int WORDS = G::COLS / 4; /* of bits of a thread's pairs */
-};
+#include "owner_walk.cuh"
 
 /* Bit c % 4 * 8 + r of word c / 4: pair (r, c) of this thread. */
 template <class C> struct PairBits {
-    uint32_t word[C::WORDS];
+    static const int WORDS = C::COLS / 4;
+    uint32_t word[WORDS];
 };
 
 /* Which pairs are kept. own0, other0: this thread's first row and column; head: of the queries. */
@@ -55,12 +33,12 @@ static __device__ __forceinline__ void find_kept(PairBits<C> &kept, const Weight
 {
     const int N_own = (int)a.shape.Nq, N_other = (int)a.shape.Nk;
 #pragma unroll
-    for (int n = 0; n < C::WORDS; n++)
+    for (int n = 0; n < PairBits<C>::WORDS; n++)
         kept.word[n] = w.drops ? 0 : 0xffffffffu;
     if (!w.drops)
         return;
 #pragma unroll
-    for (int n = 0; n < C::WORDS; n++)
+    for (int n = 0; n < PairBits<C>::WORDS; n++)
         if (C::KEYS) { /* keys side by side in rows */
 #pragma unroll 1
             for (int e = 0; e < 4; e++)
@@ -103,7 +81,7 @@ weigh_tile(float (&S_reg)[C::ROWS][C::COLS], PairBits<C> &passes, const AttnArgs
     if (masked)
         adjust_scores(S_reg, a);
 #pragma unroll
-    for (int n = 0; n < C::WORDS; n++) {
+    for (int n = 0; n < PairBits<C>::WORDS; n++) {
         uint32_t seen[C::ROWS];
 #pragma unroll
         for (int r = 0; r < C::ROWS; r++)

@@ -11,9 +11,9 @@
  *   backward, with clipping: 3. delta = sum_j P dP, a walk (rowsum(dO * O) is another number then)
  *   4. dQ, its rows own.     5. dK and dV, their rows own.
  *
- * Walks 2 to 5 are one kernel in four settings. O = W V and dV = W^T dO are the same product seen
- * from the queries and from the keys, and so are dQ and dK. Each row of a result has one owner that
- * adds in the order of its walk: no atomics, the same bits on every run.
+ * Walks 2 to 5 are stage 04's (owner_walk.cuh) in four settings. O = W V and dV = W^T dO are the
+ * same product seen from the queries and from the keys, and so are dQ and dK. Each row of a result
+ * has one owner that adds in the order of its walk: no atomics, the same bits on every run.
  *
  * Two arithmetic facts keep memory at O(N d): neither S nor W leaves the chip, and a dropped pair
  * is computed from its place whenever it is needed (philox.h), not remembered.
@@ -29,151 +29,55 @@
 #include "weight_walk.cuh"
 #include "window_cuda.h"
 
-/* delta of this thread's rows: the sum over the threads that share them. */
-template <class C>
-static __device__ __forceinline__ void store_delta(const float (&delta_row)[C::ROWS],
-                                                   const AttnArgs &a, const BlockWork &work,
-                                                   int row0, int column0, float *delta_out)
-{
-#pragma unroll
-    for (int r = 0; r < C::ROWS; r++) {
-        const float sum = sum_of_row(delta_row[r]);
-        if (column0 == 0 && work.i0 + row0 + row_of(r) < (int)a.shape.Nq)
-            delta_out[lse_row(a, work, work.i0 + row0 + row_of(r))] = sum;
-    }
-}
+/* Weights that clipping and dropout make of P. */
+template <class C> struct Weighing {
+    static const bool ANY_dO = false; /* float_copies.cuh makes them zeros */
+    const Weights &weights;
+    float *delta_out; /* PASS_DELTA: [B][H][Nq] */
+    float dP_factor;  /* of a pair that passes */
+    PairBits<C> passes;
+    float delta_row[C::ROWS];
 
-/* One block: OWN rows of one head; of what is summed up OUT channels. */
+    __device__ __forceinline__ void weigh(float (&S_reg)[C::ROWS][C::COLS], const TilePart<C> &part,
+                                          int head, int j, bool clean)
+    {
+        find_kept<C>(passes, weights, part.a, part.mask.work.b, head, part.mask.work.i0 + part.row0,
+                     j * C::OTHER + part.column0);
+        weigh_tile<C>(S_reg, passes, part.a, weights, part.mask, part.lse_smem, part.W_smem,
+                      part.row0, part.column0, j, !clean);
+    }
+    __device__ __forceinline__ void add_delta(const float (&P_reg)[C::ROWS][C::COLS],
+                                              const float (&dP_reg)[C::ROWS][C::COLS])
+    {
+        ::add_delta<C>(delta_row, P_reg, dP_reg, passes, dP_factor);
+    }
+    __device__ __forceinline__ void finish_dS(const float (&P_reg)[C::ROWS][C::COLS],
+                                              const float (&dP_reg)[C::ROWS][C::COLS],
+                                              const TilePart<C> &part)
+    {
+        finish_weighted_dS<C>(P_reg, dP_reg, passes, dP_factor, part.delta_smem, part.W_smem);
+    }
+    /* The sum over the threads that share a row. */
+    __device__ __forceinline__ void store_delta(const TilePart<C> &part)
+    {
+        const BlockWork work = part.mask.work;
+#pragma unroll
+        for (int r = 0; r < C::ROWS; r++) {
+            const float sum = sum_of_row(delta_row[r]);
+            const int i = work.i0 + part.row0 + row_of(r);
+            if (part.column0 == 0 && i < (int)part.a.shape.Nq)
+                delta_out[lse_row(part.a, work, i)] = sum;
+        }
+    }
+};
+
 template <class C>
 static __global__ void __launch_bounds__(C::THREADS)
     weight_kernel(const __grid_constant__ View view, const __grid_constant__ Weights weights,
                   float *delta_out)
 {
-    extern __shared__ __align__(16) float smem_f32[]; /* W or dS [OTHER][LD_OWN], two slices */
-    __shared__ __align__(16) float lse_smem[C::QUERIES], delta_smem[C::QUERIES];
-    __shared__ RowMask<C::OWN, C::OTHER> mask;
-    const AttnArgs &a = view.a;
-    const int N_own = (int)a.shape.Nq, N_other = (int)a.shape.Nk, d = (int)a.shape.d;
-    const int group = (int)(a.shape.H / a.shape.Hkv), out0 = blockIdx.y * C::OUT;
-    const int row0 = threadIdx.x / 32 * 4 * C::ROWS + lane_row(), column0 = lane_column();
-    float *slices = smem_f32 + C::OTHER * C::LD_OWN;
-    float *W_own = smem_f32 + column0 * C::LD_OWN + row0; /* what this thread makes of it */
-    const float *W_rows = smem_f32 + row0;                /* what it multiplies */
-    const float *lse_own = lse_smem + (C::KEYS ? column0 : row0);
-    const float *delta_own = delta_smem + (C::KEYS ? column0 : row0);
-    const float dP_factor = weights.clip_span * weights.kept;
-
-    /* The plan: which tiles, which of them clean, and what each row sees in the others. */
-    const BlockWork work = longest_first<C>(view);
-    const AttnRange own = attn_range(a.positions_q, work.i0, min(C::OWN, N_own - work.i0));
-    const KeyTiles tiles = find_key_tiles<C::OTHER>(a, own);
-    Walk walk;
-    walk.head = C::KEYS ? work.h * group : work.h / group;
-    walk.head_end = C::KEYS ? walk.head + group : walk.head + 1;
-    walk.j = next_key_tile<C::OTHER>(a, tiles, own, tiles.end, &walk.clean);
-    publish_plan(mask, a, work, NULL, NULL, own, tiles);
-
-    /* Slice `step` of the tile that `walk` is at, into buffer `stage`: channels of both sides for
-     * S and dP, some rows of the others for a sum. */
-    int stage = 0;
-    auto fetch = [&](int step) {
-        const bool of_S = step < C::PAIRS || step >= C::DP_END;
-        const Tensor &mine = of_S ? view.own_S : view.own_dP;
-        const Tensor &theirs = of_S ? view.other_S : view.other_dP;
-        const int j0 = walk.j * C::OTHER;
-        float *slice = slices + stage * C::SLICE;
-        if (step < C::PAIRS || (step >= C::W_END && step < C::DP_END)) {
-            const int x = (step < C::PAIRS ? step : step - C::W_END) * C::CHANNELS;
-            load_tile_f32<true, C::OWN, C::CHANNELS, C::LD_OWN, C::THREADS>(
-                slice, f32_row(mine, mask.work.b, mask.work.i0, mask.work.h) + x, mine.stride[1],
-                N_own - mask.work.i0, d - x);
-            load_tile_f32<true, C::OTHER, C::CHANNELS, C::LD_OTHER, C::THREADS>(
-                slice + C::PAIR_OTHER, f32_row(theirs, mask.work.b, j0, walk.head) + x,
-                theirs.stride[1], N_other - j0, d - x);
-        } else {
-            const int row = j0 + (step - (of_S ? C::DP_END : C::PAIRS)) * C::ROWS_OF_SLICE;
-            load_tile_f32<false, C::ROWS_OF_SLICE, C::OUT, C::OUT, C::THREADS>(
-                slice, f32_row(theirs, mask.work.b, row, walk.head) + out0, theirs.stride[1],
-                N_other - row, d - out0);
-        }
-        if (C::KEYS && step == 0)
-            fetch_numbers<C>(lse_smem, delta_smem, view, mask.work.b, walk.head, j0, N_other);
-        copy_async_commit();
-    };
-
-    float S_reg[C::ROWS][C::COLS], dP_reg[C::ROWS][C::COLS], delta_row[C::ROWS] = {};
-    float sum_S[C::ROWS][C::OUT / 8] = {}, sum_dP[C::ROWS][C::OUT / 8] = {}; /* if in use */
-    PairBits<C> passes;
-    __syncthreads(); /* the plan is published */
-    if (walk.j >= 0) {
-        if (!C::KEYS)
-            fetch_numbers<C>(lse_smem, delta_smem, view, work.b, work.h, work.i0, N_own);
-        fetch(0);
-    }
-    /* The slice that was fetched last; the one after it is fetched, of the next tile if `step` was
-     * the last of this one. */
-    auto take_slice = [&](int step) -> const float * {
-        const bool last = step + 1 == C::STEPS;
-        if (last)
-            advance<C>(walk, view, mask);
-        copy_async_wait<0>();
-        __syncthreads(); /* the slice is here, and nobody reads the one before it any more */
-        const float *slice = slices + stage * C::SLICE;
-        stage ^= 1;
-        if (walk.j >= 0)
-            fetch(last ? 0 : step + 1);
-        return slice;
-    };
-#pragma unroll 1
-    while (walk.j >= 0) {
-        const bool clean = walk.clean;
-        const int j = walk.j, head = C::KEYS ? walk.head : work.h;
-        if (!clean && !mask.by_run)
-            make_words<C>(mask, view, j);
-        clear(S_reg);
-#pragma unroll 1
-        for (int step = 0; step < C::PAIRS; step++) { /* S = own_S other_S^T */
-            const float *slice = take_slice(step);
-            multiply_add<C::CHANNELS, C::LD_OWN, C::LD_OTHER>(S_reg, slice + row0,
-                                                              slice + C::PAIR_OTHER + column0);
-        }
-        find_kept<C>(passes, weights, a, work.b, head, work.i0 + row0, j * C::OTHER + column0);
-        weigh_tile<C>(S_reg, passes, a, weights, mask, lse_own, W_own, row0, column0, j, !clean);
-        if constexpr (C::ADDS_W) {
-#pragma unroll 1
-            for (int step = C::PAIRS; step < C::W_END; step++) { /* O += W V, dV += W^T dO */
-                const float *slice = take_slice(step);
-                multiply_add<C::ROWS_OF_SLICE, C::LD_OWN, C::OUT>(
-                    sum_dP, W_rows + (step - C::PAIRS) * C::BAND_W, slice + column0);
-            }
-        }
-        if constexpr (C::NEEDS_dP) {
-            clear(dP_reg);
-#pragma unroll 1
-            for (int step = C::W_END; step < C::DP_END; step++) { /* dO V^T */
-                const float *slice = take_slice(step);
-                multiply_add<C::CHANNELS, C::LD_OWN, C::LD_OTHER>(dP_reg, slice + row0,
-                                                                  slice + C::PAIR_OTHER + column0);
-            }
-        }
-        if constexpr (C::PASS == PASS_DELTA)
-            add_delta<C>(delta_row, S_reg, dP_reg, passes, dP_factor);
-        if constexpr (C::ADDS_dS) {
-            finish_weighted_dS<C>(S_reg, dP_reg, passes, dP_factor, delta_own, W_own);
-#pragma unroll 1
-            for (int step = C::DP_END; step < C::STEPS; step++) { /* dQ += dS K, dK += dS^T Q */
-                const float *slice = take_slice(step);
-                multiply_add<C::ROWS_OF_SLICE, C::LD_OWN, C::OUT>(
-                    sum_S, W_rows + (step - C::DP_END) * C::BAND_W, slice + column0);
-            }
-        }
-    }
-    if constexpr (C::ADDS_dS)
-        store_gradient<C>(sum_S, view.gradient_S, work, out0, row0, column0, a.scale, view.add);
-    if constexpr (C::ADDS_W)
-        store_gradient<C>(sum_dP, view.gradient_dP, work, out0, row0, column0, 1.0f, view.add);
-    if constexpr (C::PASS == PASS_DELTA)
-        store_delta<C>(delta_row, a, work, row0, column0, delta_out);
+    Weighing<C> weighing = {weights, delta_out, weights.clip_span * weights.kept, {}, {}};
+    walk_tiles<C>(view, weighing);
 }
 
 /* --- host --------------------------------------------------------------------------------------*/
@@ -181,7 +85,7 @@ static __global__ void __launch_bounds__(C::THREADS)
 template <int D, Pass PASS>
 static AttnStatus launch_pass(const View *view, const Weights *weights, float *delta_out)
 {
-    typedef WeightTile<D, PASS> C;
+    typedef OwnerTile<D, PASS> C;
     const AttnArgs *a = &view->a;
     const int64_t tiles = tile_count(a->shape.Nq, C::OWN);
     const dim3 grid((unsigned)(a->shape.B * view->own_S.shape[2] * tiles), C::D / C::OUT);

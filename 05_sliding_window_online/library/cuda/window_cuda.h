@@ -11,7 +11,7 @@
  * - window_tiles_run_cuda, window_tiles_add_cuda: visible tiles in float32, with every option.
  * - window_mma_run_cuda, window_mma_add_cuda: visible tiles on tensor cores, weights that are P.
  * - window_rolling_cuda, window_rolling_tiles_cuda: the forward pass of narrow windows, 16 bits.
- * - window_online_smem_cuda: what a step of the online module needs.
+ * - window_start_cuda, window_step_cuda: nothing seen yet; a block of queries meets one of keys.
  * - window_copy_cuda: a tensor into another one, of any dtype and strides.
  * - window_clear_empty_cuda: rows of a float32 tensor where lse is -inf become zeros.
  */
@@ -61,8 +61,11 @@ typedef struct RollingTiles {
 } RollingTiles;
 RollingTiles window_rolling_tiles_cuda(const AttnArgs *args);
 
-/* Bytes of shared memory of a block of threads, d <= 256. */
-int64_t window_online_smem_cuda(int64_t d);
+/* O = 0 and lse = -inf. ATTN_SKIP: steps need more channels or shared memory than there are. */
+AttnStatus window_start_cuda(const AttnArgs *plain);
+/* Attention of queries q over keys k, runs of consecutive positions in one sequence, is merged into
+ * O and lse. Nothing is launched where the window hides all of it. */
+AttnStatus window_step_cuda(const AttnArgs *plain, AttnSegment q, AttnSegment k);
 
 #ifdef __cplusplus
 }
