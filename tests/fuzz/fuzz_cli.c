@@ -89,9 +89,8 @@ static void look_at_ranks(const CliCase *c)
 
 static void look_at(const Cli *cli)
 {
-    int i;
     demand(cli->case_count > 0);
-    for (i = 0; i < cli->case_count; i++) {
+    for (int i = 0; i < cli->case_count; i++) {
         const CliCase *c = &cli->cases[i];
         const Variant *v = NULL;
         int count = 0;

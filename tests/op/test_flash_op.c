@@ -231,10 +231,3 @@ TEST(test_nothing_is_left)
     assert_int_equal(0, pretend.device_blocks);
     assert_true(workspace_live() == 0);
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_random_cases, test_stride_zero, test_empty_rows, test_default_scale,
-                     test_wide_heads, test_mask_of_one_row, test_threads_are_those_of_the_handle,
-                     test_nothing_is_left);
-}

@@ -202,8 +202,3 @@ TEST(test_overlaps_of_out)
     assert_true(accepted > 100 && refused > 1000 && too_careful < accepted / 5);
     assert_int_equal(SUCCESS, flash_attention_destroy_handle(handle));
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_odd_descriptions, test_overlaps_of_out);
-}

@@ -301,10 +301,4 @@ TEST(test_every_documented_status_was_seen)
     assert_int_equal(0, pretend.device_blocks);
 }
 
-int main(void)
-{
-    return RUN_TESTS_BETWEEN(read_header, NULL, test_handle, test_describe,
-                             test_create_pointers_and_parameters, test_create_tensors,
-                             test_create_on_a_gpu, test_run, test_status_strings,
-                             test_every_documented_status_was_seen);
-}
+BETWEEN(read_header, NULL)

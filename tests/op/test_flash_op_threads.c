@@ -138,8 +138,3 @@ TEST(test_as_many_as_openmp_takes)
     assert_int_equal(SUCCESS, flash_attention_destroy_handle(handle));
     case_free(c);
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_as_many_as_openmp_takes, test_one_thread_each, test_teams_of_two);
-}

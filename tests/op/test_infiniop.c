@@ -214,9 +214,3 @@ TEST(test_statuses_of_the_operator)
         EXPECT(SUCCESS, infiniopDestroyTensorDescriptor(all[n]));
     EXPECT(SUCCESS, infiniopDestroyHandle(h));
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_results_by_mask_type, test_numbers, test_statuses_of_descriptors,
-                     test_statuses_of_the_operator);
-}

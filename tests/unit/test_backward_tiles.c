@@ -202,9 +202,3 @@ TEST(test_trace_ends_in_the_gradients)
         case_free(c);
     }
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_counted_is_the_models, test_formulas_by_hand, test_memory_grows_as_N,
-                     test_trace_ends_in_the_gradients);
-}

@@ -28,8 +28,8 @@ TEST(median_of_few)
 TEST(median_of_many)
 {
     static Samples s;
-    int i;
-    for (i = 0; i < BENCH_MAX_SAMPLES; i++) /* 7 is coprime to 1000: a permutation of 0 .. 999 */
+    for (int i = 0; i < BENCH_MAX_SAMPLES;
+         i++) /* 7 is coprime to 1000: a permutation of 0 .. 999 */
         s.ms[i] = i * 7 % BENCH_MAX_SAMPLES;
     s.count = BENCH_MAX_SAMPLES;
     assert_true(samples_median(&s) == (BENCH_MAX_SAMPLES - 1) / 2.0);
@@ -60,9 +60,4 @@ TEST(sgemm_rate)
 #else
     assert_true(gflops == 0.0);
 #endif
-}
-
-int main(void)
-{
-    return RUN_TESTS(median_of_few, median_of_many, clocks, sgemm_rate);
 }

@@ -204,9 +204,3 @@ TEST(report)
             assert_true(worst[dtype][which] > 0.01 && worst[dtype][which] <= 1);
     }
 }
-
-int main(void)
-{
-    return RUN_TESTS(honest_kernels_pass, underflow_passes, all_positive_inputs_pass, delta_needs_W,
-                     bound_is_not_idle, capped_infinity_passes, report);
-}

@@ -128,8 +128,3 @@ TEST(dO_in_each_dtype)
     assert_true(least == 0.0 && most > 1e-4);
     done(&c);
 }
-
-int main(void)
-{
-    return RUN_TESTS(sizes_and_mask, dO_is_of_the_file, dO_in_each_dtype);
-}

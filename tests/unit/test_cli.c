@@ -117,8 +117,7 @@ TEST(edges_of_numbers)
                                       "--so-time -3",
                                       "--so-memory 9999999999"};
     CliCase c;
-    size_t i;
-    for (i = 0; i < sizeof bad / sizeof *bad; i++)
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         expect_refused(bad[i]);
     c = accepted("-N +5");
     assert_true(c.Nq == 5);
@@ -147,8 +146,7 @@ TEST(conflicts)
                                       "--bundled=causal --q a --k b --v c",
                                       "--q a --k b --v c --dist normal",
                                       "--trace -N 9"};
-    size_t i;
-    for (i = 0; i < sizeof bad / sizeof *bad; i++)
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         expect_refused(bad[i]);
     accepted("--bundled --backward --dist large"); /* of the random dO */
     accepted("--dtype f16");                       /* one variant of two on the CPU can */
@@ -251,8 +249,7 @@ TEST(cases_refused)
                                       "-N 5 --mask-file m.npy\n",
                                       "--causal --mask none\n"};
     Cli cli;
-    size_t i;
-    for (i = 0; i < sizeof bad / sizeof *bad; i++)
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (parse_cases(&cli, "", bad[i]) != EXIT_USAGE)
             fail_msg("accepted: %s", bad[i]);
 }
@@ -271,9 +268,8 @@ TEST(recorded_command)
 TEST(worst_status)
 {
     static const int order[] = {EXIT_OK, EXIT_NO_DEVICE, EXIT_WRONG, EXIT_RUNTIME, EXIT_USAGE};
-    int i, j;
-    for (i = 0; i < 5; i++)
-        for (j = 0; j < 5; j++)
+    for (int i = 0; i < 5; i++)
+        for (int j = 0; j < 5; j++)
             assert_int_equal(exit_worst(order[i], order[j]), order[i > j ? i : j]);
 }
 
@@ -290,8 +286,7 @@ TEST(suggestions)
 /* The table is indexed by nothing, but conflicts are remembered by id: ids must be unique. */
 TEST(table_of_flags)
 {
-    int i;
-    for (i = 0; i < FLAG_COUNT; i++) {
+    for (int i = 0; i < FLAG_COUNT; i++) {
         const CliFlag *f = &cli_flags[i];
         assert_int_equal(f->id, i);
         assert_ptr_equal(cli_find_flag(f->name, strlen(f->name)), f);
@@ -299,11 +294,4 @@ TEST(table_of_flags)
             assert_ptr_equal(cli_find_flag(f->alias, strlen(f->alias)), f);
         assert_non_null(f->help);
     }
-}
-
-int main(void)
-{
-    return RUN_TESTS(defaults, values, edges_of_numbers, conflicts, selection,
-                     pages_end_the_program, cases_overlay, cases_refused, worst_status, suggestions,
-                     table_of_flags, recorded_command);
 }

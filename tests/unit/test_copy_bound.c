@@ -166,8 +166,3 @@ TEST(term_is_that_of_the_parts)
     case_free(c);
     case_free(f32);
 }
-
-int main(void)
-{
-    return RUN_TESTS(copies_need_their_term, term_is_that_of_the_parts);
-}

@@ -268,8 +268,3 @@ TEST(report)
     print_message("# largest gap to a finite difference, relative: %.1e\n", largest_gap);
     assert_true(largest_gap > 0);
 }
-
-int main(void)
-{
-    return RUN_TESTS(named_options, all_pairs_of_options, product_of_visibility, report);
-}

@@ -248,11 +248,3 @@ TEST(test_memory_of_the_caller)
     free(delta);
     case_free(c);
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_any_split_of_keys_is_one_pass, test_any_split_of_queries_is_one_pass,
-                     test_shards_of_a_ring, test_a_call_adds, test_a_block_that_nobody_sees,
-                     test_delta, test_equal_keys, test_same_bits, test_passes_repeat,
-                     test_memory_of_the_caller);
-}

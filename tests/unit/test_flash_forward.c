@@ -285,10 +285,3 @@ TEST(test_functions_of_each_isa)
         check_isa(&flash_simd_avx512);
 #endif
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_traffic_is_the_models, test_traffic_is_the_papers, test_standard_is_right,
-                     test_tiny_cap, test_tiles_of_the_kernels, test_smem_limit, test_tile_sizes,
-                     test_functions_of_each_isa);
-}

@@ -239,10 +239,3 @@ TEST(test_variants_same_bits)
         case_free(c);
     }
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_any_split_is_one_pass, test_single_keys, test_shards_of_a_ring,
-                     test_from_a_state_by_the_definition, test_a_block_that_nobody_sees,
-                     test_same_order_same_bits, test_variants_same_bits);
-}

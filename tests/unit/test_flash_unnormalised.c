@@ -136,9 +136,3 @@ TEST(test_a_nonfinite_key_stays)
         case_free(c);
     }
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_unnormalised_states, test_unnormalised_states_lose_nothing,
-                     test_a_nonfinite_key_stays);
-}

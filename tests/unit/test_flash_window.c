@@ -189,9 +189,3 @@ TEST(test_workspace)
                          large.slots * (large.K_floats + large.V_floats));
     }
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_right_while_keys_roll, test_threads_and_bits, test_past_caches,
-                     test_workspace);
-}

@@ -284,9 +284,3 @@ TEST(report)
             assert_true(flash[group][dtype] > 0);
         }
 }
-
-int main(void)
-{
-    return RUN_TESTS(honest_kernels_pass, any_forward_feeds_any_backward, scores_of_millions,
-                     slip_of_the_scale, missing_delta_and_keys, report);
-}

@@ -166,9 +166,3 @@ TEST(options_are_known)
                   most[0], most[1], most[2]);
     assert_true(most[1] < 2 && most[2] < 2);
 }
-
-int main(void)
-{
-    return RUN_TESTS(error_is_rounding, error_follows_the_type, ratio_judges, long_rows,
-                     options_are_known);
-}

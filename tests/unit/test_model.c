@@ -142,9 +142,3 @@ TEST(rolling_traffic_by_hand)
     assert_true(model_rolling_traffic(&c->args, 4, 2, 1).loads == 2 * (10 * 8 + 2 * 12 * 8));
     case_free(c);
 }
-
-int main(void)
-{
-    return RUN_TESTS(pairs_of_every_option, pairs_of_random_segments, pairs_of_a_million,
-                     formulas_by_hand, traffic_by_hand, rolling_traffic_by_hand);
-}

@@ -108,8 +108,3 @@ TEST(names)
     assert_string_equal("delta", ring_tensor_name(RING_DELTA));
     assert_string_equal("?", ring_tensor_name(RING_TENSORS));
 }
-
-int main(void)
-{
-    return RUN_TESTS(names, closed_forms, worked_numbers);
-}

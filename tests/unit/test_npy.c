@@ -55,7 +55,7 @@ TEST(every_type_and_format)
     static const int64_t i8[6] = {0, -1, INT64_C(1) << 40, -7, 8, 9};
     char error[NPY_ERROR_SIZE];
     NpyArray a;
-    int major, i;
+    int major;
 #define READ(descr, from, kind, text, expected)                                                    \
     do {                                                                                           \
         assert_int_equal(parse(major, HEADER(descr, "(2, 3)"), from, sizeof from, &a, error), 0);  \
@@ -63,7 +63,7 @@ TEST(every_type_and_format)
         assert_true(a.shape[0] == 2 && a.shape[1] == 3);                                           \
         assert_string_equal(npy_type_name(a.type), text);                                          \
         assert_memory_equal(a.data, from, sizeof from);                                            \
-        for (i = 0; i < 6; i++)                                                                    \
+        for (int i = 0; i < 6; i++)                                                                \
             assert_true(npy_value(&a, i) == (double)(expected)[i]);                                \
         npy_free(&a);                                                                              \
         assert_null(a.data);                                                                       \
@@ -92,8 +92,7 @@ TEST(accepted_headers)
     static const float data[2] = {3.0f, 4.0f};
     char error[NPY_ERROR_SIZE];
     NpyArray a;
-    size_t t;
-    for (t = 0; t < sizeof headers / sizeof headers[0]; t++) {
+    for (size_t t = 0; t < sizeof headers / sizeof headers[0]; t++) {
         assert_int_equal(parse(1, headers[t], data, sizeof data, &a, error), 0);
         assert_true(a.count == 2 && npy_value(&a, 1) == 4.0);
         npy_free(&a);
@@ -180,10 +179,8 @@ TEST(refused_headers)
     static const float data[2] = {1.0f, 2.0f};
     char error[NPY_ERROR_SIZE];
     NpyArray a;
-    size_t t;
-    int major;
-    for (t = 0; t < sizeof refused / sizeof refused[0]; t++)
-        for (major = 1; major <= 3; major++) {
+    for (size_t t = 0; t < sizeof refused / sizeof refused[0]; t++)
+        for (int major = 1; major <= 3; major++) {
             memset(error, '!', sizeof error);
             assert_int_equal(parse(major, refused[t].header, data, sizeof data, &a, error), -1);
             assert_null(a.data);
@@ -199,13 +196,12 @@ TEST(cut_and_long_files)
     static const float data[2] = {1.0f, 2.0f};
     char error[NPY_ERROR_SIZE];
     NpyArray a;
-    size_t size, n;
-    int major;
-    for (major = 1; major <= 3; major++) {
+    size_t size;
+    for (int major = 1; major <= 3; major++) {
         unsigned char *file = make_file(major, HEADER("<f4", "(2,)"), data, 8, &size), *cut;
         assert_int_equal(npy_parse(file, size, "x.npy", &a, error), 0);
         npy_free(&a);
-        for (n = 0; n < size; n++) {
+        for (size_t n = 0; n < size; n++) {
             cut = malloc(n ? n : 1); /* of this length, for the sanitizer */
             assert_non_null(cut);
             memcpy(cut, file, n);
@@ -230,8 +226,8 @@ TEST(bad_fronts)
     };
     char error[NPY_ERROR_SIZE];
     NpyArray a;
-    size_t size, t;
-    for (t = 0; t < sizeof change / sizeof change[0]; t++) {
+    size_t size;
+    for (size_t t = 0; t < sizeof change / sizeof change[0]; t++) {
         unsigned char *file = make_file(2, HEADER("<f4", "(2,)"), data, 8, &size);
         file[change[t].at] = (unsigned char)change[t].value;
         assert_int_equal(npy_parse(file, size, "x.npy", &a, error), -1);
@@ -260,10 +256,4 @@ TEST(long_names_leave_room)
     assert_int_equal(npy_parse((const unsigned char *)"", 0, name, &a, error), -1);
     assert_non_null(strstr(error, "/x.npy: not a .npy file"));
     assert_true(strlen(error) < NPY_ERROR_SIZE);
-}
-
-int main(void)
-{
-    return RUN_TESTS(every_type_and_format, accepted_headers, refused_headers, cut_and_long_files,
-                     bad_fronts, bool_bytes, long_names_leave_room);
 }

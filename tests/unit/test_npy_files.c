@@ -44,8 +44,7 @@ TEST(write_then_read)
     char error[NPY_ERROR_SIZE];
     struct stat info;
     NpyArray a;
-    int t;
-    for (t = 0; t < 5; t++) { /* each over the one before */
+    for (int t = 0; t < 5; t++) { /* each over the one before */
         assert_int_equal(npy_write_f32(path, data, ndims[t], shapes[t], error), 0);
         assert_int_equal(npy_read(path, &a, error), 0);
         assert_true(a.type == NPY_F4 && a.ndim == ndims[t] && a.count == (t ? 6 : 1));
@@ -114,8 +113,4 @@ TEST(write_failures)
     assert_int_equal(access(in_folder("a.npy"), F_OK), -1);
 }
 
-int main(void)
-{
-    return RUN_TESTS_BETWEEN(make_folder, remove_folder, write_then_read, read_failures,
-                             huge_sparse_file, write_failures);
-}
+BETWEEN(make_folder, remove_folder)

@@ -108,8 +108,4 @@ TEST(default_window)
     drop(&m);
 }
 
-int main(void)
-{
-    return RUN_TESTS_BETWEEN(enter_folder, leave_folder, options_arrive, weights_from_files,
-                             flags_refused, shapes_refused, default_window);
-}
+BETWEEN(enter_folder, leave_folder)

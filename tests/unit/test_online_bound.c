@@ -149,8 +149,3 @@ TEST(dropped_block_shows)
         case_free(c);
     }
 }
-
-int main(void)
-{
-    return RUN_TESTS(steps_have_their_bound, reach_counts_visible_steps, dropped_block_shows);
-}

@@ -274,9 +274,3 @@ TEST(uncertain_factor)
             assert_true(fabs((fixed[1] - fixed[0]) / (ulp * sqrt(2) / (of_q ? 4 : 2)) - 1) < 0.02);
         }
 }
-
-int main(void)
-{
-    return RUN_TESTS(right_ones_pass, mistakes_do_not, dropped_key_shows, between_two_values,
-                     at_a_kink, uncertain_factor);
-}

@@ -134,8 +134,3 @@ TEST(every_combination)
     print_message("# largest gap to a finite difference, relative: %.1e\n", largest_gap);
     assert_true(low > 100 && high > 5 && between > 1000 && dropped > 500);
 }
-
-int main(void)
-{
-    return RUN_TESTS(every_combination);
-}

@@ -279,10 +279,3 @@ TEST(sample_of_a_big_case)
     oracle_free(&big);
     option_case_free(&o);
 }
-
-int main(void)
-{
-    return RUN_TESTS(options_that_ask_for_nothing, wrong_weight_gradients_fail,
-                     taint_reaches_weight_gradients, dropout_keeps_the_mean, sequences_are_a_batch,
-                     sample_of_a_big_case);
-}

@@ -243,9 +243,3 @@ TEST(sample_equals_whole)
     case_free(b);
     case_free(s);
 }
-
-int main(void)
-{
-    return RUN_TESTS(forward_is_definition, constant_V, zero_Q, window_of_one, permuted_keys,
-                     shifted_keys, gqa_is_repeated_mha, sample_equals_whole);
-}

@@ -198,5 +198,5 @@ TEST(seeds)
 int main(void)
 {
     setenv("ATTN_SAMPLE_SEED", "5", 1);
-    return RUN_TESTS(seeds, small_cases, positions, nonfinite);
+    return unit_tests();
 }

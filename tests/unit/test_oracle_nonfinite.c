@@ -252,10 +252,3 @@ TEST(rows_by_their_bits)
             tensor_free(&s);
         }
 }
-
-int main(void)
-{
-    return RUN_TESTS(nonfinite_reaches_who_sees_it, keys_of_minus_infinity_are_hidden,
-                     overflow_is_foreseen, hidden_key_at_any_width, padded_gradients_reach_nothing,
-                     empty_or_nan_and_nothing_else, rows_by_their_bits);
-}

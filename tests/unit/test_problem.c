@@ -197,9 +197,4 @@ TEST(lengths_refused)
     expect_refused("--bundled --tensor-layout thd --cu-seqlens-q bad.npy --cu-seqlens-kv good.npy");
 }
 
-int main(void)
-{
-    return RUN_TESTS_BETWEEN(enter_folder, leave_folder, files_of_every_kind,
-                             packed_tensors_share_a_storage, inputs_are_the_same_packed,
-                             threads_of_the_case, lengths_become_segments, lengths_refused);
-}
+BETWEEN(enter_folder, leave_folder)

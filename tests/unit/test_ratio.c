@@ -129,15 +129,3 @@ TEST(rounds)
     assert_int_equal(0, w.runs);
 #endif
 }
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fma_loops),       cmocka_unit_test(spread), cmocka_unit_test(scaling),
-#ifdef HAVE_OPENBLAS
-        cmocka_unit_test(time_of_one_run),
-#endif
-        cmocka_unit_test(rounds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}

@@ -302,9 +302,4 @@ TEST(saved_in_the_tensor_layout)
     cli_free(&cli);
 }
 
-int main(void)
-{
-    return RUN_TESTS_BETWEEN(enter_folder, leave_folder, rows_are_json, pass_is_said_honestly,
-                             no_rows_leave_no_file, windows_are_told, saved_in_the_tensor_layout,
-                             probe_leaves_nothing);
-}
+BETWEEN(enter_folder, leave_folder)

@@ -249,8 +249,3 @@ TEST(what_does_not_agree_is_told)
     free(run);
     case_free(c);
 }
-
-int main(void)
-{
-    return RUN_TESTS(bytes_of_an_element, grouped_heads, all_methods, what_does_not_agree_is_told);
-}

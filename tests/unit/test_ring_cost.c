@@ -318,9 +318,3 @@ TEST(rates_from_a_file)
     assert_int_equal(-1, ring_rates_read(&rates, path, why));
     assert_non_null(strstr(why, "no such file"));
 }
-
-int main(void)
-{
-    return RUN_TESTS(every_timetable, work_of_parts, closed_form, balance,
-                     double_ring_hides_the_slow_link, hidden_share, rates_from_a_file);
-}

@@ -310,10 +310,3 @@ TEST(many_forward_passes)
     }
     assert_true(saved / 200 > 0.04);
 }
-
-int main(void)
-{
-    return RUN_TESTS(rounds_of_a_pass, no_place_is_idle_forward, what_halves_of_heads_wait_for,
-                     each_half_waits_for_its_sums, passes_over_memory, many_plans,
-                     many_forward_passes);
-}

@@ -288,10 +288,3 @@ TEST(test_faults_in_every_round)
            "began 8 steps)");
     sim_case_free(c);
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_a_lost_message, test_a_doubled_message, test_a_damaged_message,
-                     test_a_late_message, test_a_rank_that_leaves, test_a_fault_that_cannot_strike,
-                     test_one_failure_ends_all, test_faults_in_every_round);
-}

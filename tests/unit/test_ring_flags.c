@@ -137,8 +137,3 @@ TEST(refusals)
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         expect_refused(lines[i]);
 }
-
-int main(void)
-{
-    return RUN_TESTS(defaults, values, layouts, rows, refusals);
-}

@@ -206,10 +206,3 @@ TEST(test_the_end_waits_for_both)
 {
     play_with(an_end_behind_both, TOKENS, NULL);
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_streams_wait_for_attention, test_attention_waits_for_streams,
-                     test_halves_do_not_wait_for_each_other, test_marks_wait_for_both,
-                     test_the_end_waits_for_both, test_other_work_is_not_halved);
-}

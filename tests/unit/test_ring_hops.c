@@ -193,10 +193,3 @@ TEST(work_of_the_model_is_exact)
             }
     assert_true(cut > 1000);
 }
-
-int main(void)
-{
-    return RUN_TESTS(class_of_two_shards_is_exact, hops_are_the_largest_distance,
-                     hops_of_a_causal_window_by_formula, other_layouts_turn_fully,
-                     work_of_the_ranks, work_of_the_model_is_exact);
-}

@@ -192,9 +192,3 @@ TEST(heads_that_cannot_be_dealt_out)
     c.nodes = 4;
     assert_true(line_ms(&c, &rates, RING_FORWARD, 0) > 0);
 }
-
-int main(void)
-{
-    return RUN_TESTS(lines_and_player, lines_and_places, kernel_alone, thresholds,
-                     heads_that_cannot_be_dealt_out);
-}

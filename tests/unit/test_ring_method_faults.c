@@ -108,8 +108,3 @@ TEST(test_what_is_on_its_way_is_nan)
     for (setup.schedule_seed = 0; setup.schedule_seed < 20; setup.schedule_seed++)
         sim_run_table(&table, setup, NULL);
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_faults_in_all_methods, test_what_is_on_its_way_is_nan);
-}

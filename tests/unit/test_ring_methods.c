@@ -275,11 +275,3 @@ TEST(test_bf16_partials_are_worse_but_not_wrong)
     oracle_free(&oracle);
     case_free(c);
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_every_method_is_right, test_every_number_of_nodes,
-                     test_one_rank_is_the_kernel, test_every_run_has_the_same_bits,
-                     test_eight_ranks_are_as_good_as_one,
-                     test_bf16_partials_are_worse_but_not_wrong);
-}

@@ -275,9 +275,3 @@ TEST(always_an_answer)
         assert_true(strlen(why) < RING_WHY - 1);
     }
 }
-
-int main(void)
-{
-    return RUN_TESTS(known_answers, wishes_are_kept, what_nothing_can_compute,
-                     a_full_mask_changes_nothing, rates_of_links_and_types, always_an_answer);
-}

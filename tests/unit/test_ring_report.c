@@ -181,8 +181,3 @@ TEST(no_place)
     problem_free(&problem);
     cli_free(&cli);
 }
-
-int main(void)
-{
-    return RUN_TESTS(ranks_in_json, no_ranks, no_place, partials_widen_the_bound);
-}

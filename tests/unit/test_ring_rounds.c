@@ -150,9 +150,3 @@ TEST(slow_host)
         ring_plan_free(&c.plan);
     }
 }
-
-int main(void)
-{
-    return RUN_TESTS(rounds, rounds_of_unequal_blocks, places_that_are_left,
-                     done_when_its_own_blocks_are, slow_host);
-}

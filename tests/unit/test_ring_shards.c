@@ -9,6 +9,7 @@
  * - A run of local tokens has the positions that the whole shard has there.
  * - Refusals in one sentence.
  */
+#include "planner/shard.h"
 #include "ring_plans.h"
 
 /* Local token t of a shard is which token of the whole tensor? By walking over all pieces. */
@@ -235,12 +236,4 @@ TEST(ulysses_takes_what_it_can_deal_out)
         free(plan);
         free(w);
     }
-}
-
-int main(void)
-{
-    return RUN_TESTS(every_token_is_dealt_once, strides_of_the_whole_are_kept,
-                     shares_are_nearly_equal, layouts_by_hand, zigzag_halves_meet_in_the_middle,
-                     alone_a_rank_keeps_the_order, a_run_has_the_positions_of_the_shard,
-                     refusals_name_the_reason, ulysses_takes_what_it_can_deal_out);
 }

@@ -262,10 +262,3 @@ TEST(test_dQ_of_both_streams)
 {
     play(dQ_of_both);
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_message_for_stream_1, test_narrowing_in_both_streams,
-                     test_free_in_both_streams, test_zeros_for_both_streams, test_zeros_not_written,
-                     test_messages, test_dQ_of_both_streams, test_poisoned_memory);
-}

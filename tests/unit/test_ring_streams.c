@@ -222,9 +222,3 @@ TEST(test_nobody_sees_a_key)
         case_free(c);
     }
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_every_order_is_right, test_nobody_sees_a_key, test_bf16_partials,
-                     test_other_ways);
-}

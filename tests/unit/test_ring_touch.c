@@ -238,8 +238,3 @@ TEST(all_memory_is_asked_for)
         fail_msg("%s", fault);
     sim_case_free(c);
 }
-
-int main(void)
-{
-    return RUN_TESTS(all_memory_is_asked_for);
-}

@@ -131,8 +131,3 @@ TEST(four_ranks_fit)
     }
     free(screen);
 }
-
-int main(void)
-{
-    return RUN_TESTS(known_screens, other_masks, four_ranks_fit);
-}

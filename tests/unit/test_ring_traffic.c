@@ -277,9 +277,3 @@ TEST(test_short_memory_ends_every_method)
     }
     case_free(c);
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_bytes_and_memory, test_a_fault_ends_every_method,
-                     test_short_memory_ends_every_method);
-}

@@ -317,8 +317,3 @@ TEST(test_two_streams_may_add_to_one_dQ)
     sim_run_table(&together, sim_setup(1, RING_CONTIGUOUS),
                   "ring_differentiate in stream 1 writes memory that stream 0 writes");
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_streams_must_not_meet, test_two_streams_may_add_to_one_dQ);
-}

@@ -26,12 +26,11 @@ static int calls, backward_calls, dirty_entries, saw_own_output;
 static void fill_outputs(const AttnArgs *a, float value)
 {
     const AttnShape *s = &a->shape;
-    int64_t b, n, h, x;
-    for (b = 0; b < s->B; b++)
-        for (n = 0; n < s->Nq; n++)
-            for (h = 0; h < s->H; h++) {
+    for (int64_t b = 0; b < s->B; b++)
+        for (int64_t n = 0; n < s->Nq; n++)
+            for (int64_t h = 0; h < s->H; h++) {
                 const int64_t at = tensor_offset(&a->O, b, n, h);
-                for (x = 0; x < s->d; x++) {
+                for (int64_t x = 0; x < s->d; x++) {
                     dirty_entries += !isnan(tensor_get(&a->O, at + x));
                     tensor_set(&a->O, at + x, value);
                 }
@@ -263,8 +262,7 @@ TEST(stray_writes)
 TEST(stray_writes_are_wrong)
 {
     AttnFn bad[] = {writes_input, writes_gap, counting};
-    size_t i;
-    for (i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 3; i++) {
         Run r;
         Reference reference;
         Check check;
@@ -378,8 +376,7 @@ TEST(statuses)
 /* Two counts: whatever the machine's default is, one of them differs from it. */
 TEST(threads_are_set)
 {
-    int threads;
-    for (threads = 1; threads <= 2; threads++) {
+    for (int threads = 1; threads <= 2; threads++) {
         char line[64];
         Run r;
         snprintf(line, sizeof line, "-N 3 -H 1 -d 2 --threads %d", threads);
@@ -413,18 +410,16 @@ TEST(layouts)
 {
     static const char *const names[] = {"bshd", "sbhd", "bhsd", "odd"};
     Run base;
-    int k;
     make(&base, "-B 2 -N 5 -H 3 -d 4 --seed 9");
-    for (k = 0; k < 4; k++) {
+    for (int k = 0; k < 4; k++) {
         char line[128];
         Run r;
-        int64_t b, n, h, x;
         snprintf(line, sizeof line, "-B 2 -N 5 -H 3 -d 4 --seed 9 --strides %s", names[k]);
         make(&r, line);
-        for (b = 0; b < 2; b++)
-            for (n = 0; n < 5; n++)
-                for (h = 0; h < 3; h++)
-                    for (x = 0; x < 4; x++) {
+        for (int64_t b = 0; b < 2; b++)
+            for (int64_t n = 0; n < 5; n++)
+                for (int64_t h = 0; h < 3; h++)
+                    for (int64_t x = 0; x < 4; x++) {
                         const Tensor *p = &r.problem.args.K, *q = &base.problem.args.K;
                         assert_true(tensor_get(p, tensor_offset(p, b, n, h) + x) ==
                                     tensor_get(q, tensor_offset(q, b, n, h) + x));
@@ -435,11 +430,4 @@ TEST(layouts)
         done(&r);
     }
     done(&base);
-}
-
-int main(void)
-{
-    return RUN_TESTS(repetitions, a_slow_variant_stops, stray_writes, stray_writes_are_wrong,
-                     plain_variants_skip_the_rest, what_is_plain, workspace_is_counted, statuses,
-                     threads_are_set, positions, layouts);
 }

@@ -271,11 +271,3 @@ TEST(test_tiles_are_counted)
             world_free(w);
         }
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_a_map_of_sequences_without_parting, test_keys_of_a_rolling_cache,
-                     test_steps_over_a_rolling_cache, test_maps_that_steps_do_not_take,
-                     test_dropped_pairs, test_a_row_is_dropped_pair_by_pair,
-                     test_tiles_are_counted);
-}

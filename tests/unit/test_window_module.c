@@ -257,10 +257,3 @@ TEST(test_lse_may_be_missing)
         world_free(w);
     }
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_a_layout_changes_no_bit, test_the_module_is_its_definition,
-                     test_sequences_are_separate_runs, test_lengths_of_the_coursework,
-                     test_a_window_of_any_number, test_lse_may_be_missing);
-}

@@ -255,11 +255,3 @@ TEST(test_skip_reason)
     window_set_skip_reason("");
     assert_string_equal("", window_skip_reason());
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_every_setting_is_its_definition, test_larger_settings,
-                     test_lists_need_not_name_every_sequence, test_sequences_in_two_batches,
-                     test_threads_change_no_bit, test_neutral_options_change_no_bit,
-                     test_memory_is_proportional_to_n, test_skip_reason);
-}

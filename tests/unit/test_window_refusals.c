@@ -180,8 +180,3 @@ TEST(test_status_texts)
     }
     assert_string_equal("unknown status", sliding_window_status_text((WindowStatus)99));
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_refusals, test_no_structs, test_status_texts);
-}

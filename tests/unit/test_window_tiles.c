@@ -155,8 +155,3 @@ TEST(long_sequence)
     assert_int_equal(of.skipped + of.masked + of.clean, 3 * T * T);
     assert_int_equal(of.masked, 3 * (T + (T - 16)));
 }
-
-int main(void)
-{
-    return RUN_TESTS(one_sequence, several_sequences, full_mask, other_maps, long_sequence);
-}
