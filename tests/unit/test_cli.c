@@ -4,18 +4,9 @@
  * business of tests/stages/test_bad_usage.py; here are the values, the overlays of --cases and the
  * strict readers at their edges.
  */
-#include <fcntl.h>
-#include <unistd.h>
-
-#include "unit.h"
+#include "cli_lines.h"
 
 #include "cli/cli_internal.h"
-
-static AttnStatus nothing(const AttnArgs *args)
-{
-    (void)args;
-    return ATTN_OK;
-}
 
 static const Variant variants[] = {
     {"v0_plain", ON_CPU, DTYPES_ALL, nothing, nothing, 0, "plain"},
@@ -31,8 +22,6 @@ static const Stage stage = {
     variants,
     3,
 };
-
-#include "cli_lines.h"
 
 TEST(defaults)
 {
@@ -86,39 +75,14 @@ TEST(values)
 
 TEST(edges_of_numbers)
 {
-    static const char *const bad[] = {"-N ++5",
-                                      "-N 5.0",
-                                      "-N 0x10",
-                                      "-N -",
-                                      "-N 1,5",
-                                      "-B 1099511627777",
-                                      "--seed 1e3",
-                                      "--seed +-1",
-                                      "--scale 1e39",
-                                      "--scale 1.1e18",
-                                      "--scale -2e18",
-                                      "--scale 1e-50",
-                                      "--scale -inf",
-                                      "--scale 0x1p3",
-                                      "--scale 1.5f",
-                                      "--scale .",
-                                      "--scale -0.0",
-                                      "--softcap nan",
-                                      "--softcap -1e-3",
-                                      "--window ,",
-                                      "--window 1",
-                                      "--window -1,-2",
-                                      "--window 1,2x",
-                                      "--window 99999999999999999999,0",
-                                      "--threads 257",
-                                      "--warmup 1001 --bench",
-                                      "--iters 1001 --bench",
-                                      "--so-time 1e9",
-                                      "--so-time -3",
-                                      "--so-memory 9999999999"};
     CliCase c;
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        expect_refused(bad[i]);
+    each_line(expect_refused,
+              "-N ++5|-N 5.0|-N 0x10|-N -|-N 1,5|-B 1099511627777|--seed 1e3|--seed +-1|"
+              "--scale 1e39|--scale 1.1e18|--scale -2e18|--scale 1e-50|--scale -inf|"
+              "--scale 0x1p3|--scale 1.5f|--scale .|--scale -0.0|--softcap nan|--softcap -1e-3|"
+              "--window ,|--window 1|--window -1,-2|--window 1,2x|"
+              "--window 99999999999999999999,0|--threads 257|--warmup 1001 --bench|"
+              "--iters 1001 --bench|--so-time 1e9|--so-time -3|--so-memory 9999999999");
     c = accepted("-N +5");
     assert_true(c.Nq == 5);
     c = accepted("--scale -1e18");
@@ -133,21 +97,13 @@ TEST(edges_of_numbers)
 
 TEST(conflicts)
 {
-    static const char *const bad[] = {"--variant v0_gpu --device cpu",
-                                      "--variant v0_plain --device cuda",
-                                      "--variant v1_fast --dtype f16",
-                                      "--variant v1_fast --backward",
-                                      "--device cuda --dtype f32",
-                                      "--variant v0_gpu --dtype bf16 -d 257",
-                                      "--device cuda --dtype f16 -d 257",
-                                      "--rows 3 --cols 4 --save x",
-                                      "--rows 3 --cols 4 --backward",
-                                      "--bundled=causal --do x",
-                                      "--bundled=causal --q a --k b --v c",
-                                      "--q a --k b --v c --dist normal",
-                                      "--trace -N 9"};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        expect_refused(bad[i]);
+    each_line(expect_refused,
+              "--variant v0_gpu --device cpu|--variant v0_plain --device cuda|"
+              "--variant v1_fast --dtype f16|--variant v1_fast --backward|"
+              "--device cuda --dtype f32|--variant v0_gpu --dtype bf16 -d 257|"
+              "--device cuda --dtype f16 -d 257|--rows 3 --cols 4 --save x|"
+              "--rows 3 --cols 4 --backward|--bundled=causal --do x|"
+              "--bundled=causal --q a --k b --v c|--q a --k b --v c --dist normal|--trace -N 9");
     accepted("--bundled --backward --dist large"); /* of the random dO */
     accepted("--dtype f16");                       /* one variant of two on the CPU can */
 }
