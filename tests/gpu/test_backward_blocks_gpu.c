@@ -11,23 +11,18 @@
  */
 #include "gradient_device.h"
 
+#include "../unit/judge_case.h"
 #include "alloc.h"
-#include "check/check.h"
 #include "split_cases.h"
 
 static int small; /* 1: run under a sanitizer */
 
-static void assert_right(const Case *c, const Oracle *oracle, const BlockKernel *kernel,
-                         FlashSums sums, const char *label)
+static void assert_sums_right(const Case *c, const Oracle *oracle, const BlockKernel *kernel,
+                              FlashSums sums, const char *label)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
     flash_sums_store(&c->args, sums);
-    check_outputs(&check, oracle, NULL, &c->args, 1, kernel->c);
-    if (!check.pass) {
-        fprintf(stderr, "%s:\n", kernel->name);
-        check_explain(&check, label, &c->args, stderr);
-    }
-    assert_true(check.pass);
+    if (!case_agrees(c, oracle, 1, kernel->c, label))
+        fail_msg("%s", kernel->name);
 }
 
 static void try_case(Case *c, const char *label, int world, int rank, int single_keys)
@@ -51,7 +46,7 @@ static void try_case(Case *c, const char *label, int world, int rank, int single
             for (int t = 0; t < split.count; t++)
                 (queries ? add_queries : add_keys)(c, on_device, delta, split.first[t],
                                                    split.length[t], sums);
-            assert_right(c, &oracle, &block_kernels[k], sums, label);
+            assert_sums_right(c, &oracle, &block_kernels[k], sums, label);
         }
     oracle_free(&oracle);
     sums_free(sums);
@@ -237,10 +232,8 @@ TEST(test_memory_of_the_caller)
     for (int t = 1; t < 4; t++)
         assert_int_equal(
             0, device_download(host[t]->view.data, on_gpu[t]->data, bytes_of(&host[t]->view)));
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-    check_outputs(&check, &oracle, NULL, &c->args, 1, 4);
-    assert_true(check.pass && tensor_intact(&c->dQ) && tensor_intact(&c->dK) &&
-                tensor_intact(&c->dV));
+    assert_right(c, &oracle, 1, 4, "memory of the caller");
+    assert_true(tensor_intact(&c->dQ) && tensor_intact(&c->dK) && tensor_intact(&c->dV));
     oracle_free(&oracle);
     copies_free(&copies);
     case_free(c);

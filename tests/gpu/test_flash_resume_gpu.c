@@ -11,7 +11,7 @@
  */
 #include "device_case.h"
 
-#include "check/check.h"
+#include "../unit/judge_case.h"
 #include "split_cases.h"
 
 static int small; /* 1: run under a sanitizer */
@@ -37,18 +37,13 @@ static void start(DeviceCase *d, float *O_state)
     device_case_state_up(d, O_state);
 }
 
-static void assert_right(const DeviceCase *d, const Kernel *kernel, const Oracle *oracle,
-                         float *O_state, const char *label)
+static void assert_kernel_right(const DeviceCase *d, const Kernel *kernel, const Oracle *oracle,
+                                float *O_state, const char *label)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
     device_case_state_down(d, O_state);
     flash_state_store(&d->host->args, O_state);
-    check_outputs(&check, oracle, NULL, &d->host->args, 0, kernel->c);
-    if (!check.pass) {
-        fprintf(stderr, "%s:\n", kernel->name);
-        check_explain(&check, label, &d->host->args, stderr);
-    }
-    assert_true(check.pass);
+    if (!case_agrees(d->host, oracle, 0, kernel->c, label))
+        fail_msg("%s", kernel->name);
 }
 
 /* The splits of a case for each kernel that takes its dtype. */
@@ -75,7 +70,7 @@ static void try_case(Case *c, const char *label, int world, int rank, int single
                 start(d, O_state);
             }
             add_split(d, &kernels[k], &split, trial == 1);
-            assert_right(d, &kernels[k], &oracle, O_state, label);
+            assert_kernel_right(d, &kernels[k], &oracle, O_state, label);
         }
     oracle_free(&oracle);
     free(O_state);
@@ -126,7 +121,7 @@ TEST(test_a_block_that_nobody_sees)
             state_from_oracle(c, 140, O_state);
             device_case_state_up(d, O_state);
             add_keys(d, &kernels[k], 140, 70);
-            assert_right(d, &kernels[k], &before, O_state, "a block that nobody sees");
+            assert_kernel_right(d, &kernels[k], &before, O_state, "a block that nobody sees");
             start(d, O_state);
             add_keys(d, &kernels[k], 140, 70);
             device_case_state_down(d, O_state);

@@ -16,8 +16,8 @@
  */
 #include "device_case.h"
 
+#include "../unit/judge_case.h"
 #include "attn_config.h"
-#include "check/check.h"
 
 #ifdef HAVE_SM90A
 static int small; /* 1: run under a sanitizer */
@@ -43,15 +43,12 @@ static void judge(Case *c, const char *label)
     DeviceCase *d = device_case_new(c);
     unsigned char *O = malloc(c->O.bytes);
     Oracle oracle;
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
     assert_non_null(O);
     assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 2));
     assert_int_equal(ATTN_OK, run(d));
     fetch(d);
-    check_outputs(&check, &oracle, NULL, &c->args, 0, 16);
-    if (!check.pass)
-        check_explain(&check, label, &c->args, stderr);
-    assert_true(check.pass && tensor_intact(&c->O));
+    assert_right(c, &oracle, 0, 16, label);
+    assert_true(tensor_intact(&c->O));
     memcpy(O, c->O.base, c->O.bytes);
     assert_int_equal(0, device_fill_bytes(d->O_dev, 0xFF, c->O.bytes));
     assert_int_equal(ATTN_OK, run(d));

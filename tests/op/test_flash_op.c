@@ -83,7 +83,7 @@ static void run_and_judge(Case *c, const Plan *p, const char *name)
     assert_int_equal(SUCCESS, flash_attention_destroy(op));
     workspace_free(scratch.memory);
     assert_true(workspace_intact());
-    case_judge(c, name);
+    case_judge(c, 0, 4, 1, name);
     free(spread);
     free(lse);
 }
@@ -166,7 +166,7 @@ TEST(test_default_scale)
     Scratch scratch = op_scratch(op);
     assert_int_equal(SUCCESS, case_run(op, c, &scratch, NULL, c->lse));
     c->args.scale = 1 / sqrtf(48);
-    case_judge(c, "default scale");
+    case_judge(c, 0, 4, 1, "default scale");
     assert_int_equal(SUCCESS, flash_attention_destroy(op));
     assert_int_equal(SUCCESS, flash_attention_destroy_handle(handle));
     workspace_free(scratch.memory);

@@ -32,14 +32,11 @@ static int nodes_of(RingMethod method, int G, int n)
 
 /* --- right -------------------------------------------------------------------------------------*/
 
-static void assert_right(const Case *c, const Oracle *oracle, const RingSetup *setup,
-                         const char *name)
+static void assert_method_right(const Case *c, const Oracle *oracle, const RingSetup *setup,
+                                const char *name)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-    check_outputs(&check, oracle, NULL, &c->args, 1, 4);
-    if (check.pass)
+    if (case_agrees(c, oracle, 1, 4, name))
         return;
-    check_explain(&check, name, &c->args, stderr);
     fail_msg("%s: %s, %s, %d ranks on %d nodes", name, ring_method_name(setup->method),
              ring_layout_name(setup->layout), setup->ranks, setup->nodes);
 }
@@ -61,7 +58,7 @@ static void try_case(const MethodCase *m, AttnDtype dtype, int number)
                     method_setup((RingMethod)method, (RingLayout)layout, ranks[n],
                                  nodes_of((RingMethod)method, ranks[n], number + layout));
                 if (method_run(c, &setup, 1, &report))
-                    assert_right(c, &oracle, &setup, m->name);
+                    assert_method_right(c, &oracle, &setup, m->name);
                 ring_report_free(&report);
             }
     oracle_free(&oracle);
@@ -90,7 +87,7 @@ TEST(test_every_number_of_nodes)
                     if (G % nodes)
                         continue;
                     assert_true(method_run(c, &setup, 1, &report));
-                    assert_right(c, &oracle, &setup, method_cases[n].name);
+                    assert_method_right(c, &oracle, &setup, method_cases[n].name);
                     ring_report_free(&report);
                 }
         oracle_free(&oracle);
