@@ -18,22 +18,20 @@
 #define MOST_FUNCTIONS 16
 #define MOST_STATUS    14
 
-static const char *const status_names[MOST_STATUS] = {
-    "SUCCESS",
-    "INTERNAL_ERROR",
-    "NOT_IMPLEMENTED",
-    "BAD_PARAM",
-    "NULL_POINTER",
-    "DEVICE_TYPE_NOT_SUPPORTED",
-    "DEVICE_NOT_FOUND",
-    "DEVICE_NOT_INITIALIZED",
-    "DEVICE_ARCHITECTURE_NOT_SUPPORTED",
-    NULL,
-    "BAD_TENSOR_DTYPE",
-    "BAD_TENSOR_SHAPE",
-    "BAD_TENSOR_STRIDES",
-    "INSUFFICIENT_WORKSPACE",
-};
+static const char *const status_names[MOST_STATUS] = {"SUCCESS",
+                                                      "INTERNAL_ERROR",
+                                                      "NOT_IMPLEMENTED",
+                                                      "BAD_PARAM",
+                                                      "NULL_POINTER",
+                                                      "DEVICE_TYPE_NOT_SUPPORTED",
+                                                      "DEVICE_NOT_FOUND",
+                                                      "DEVICE_NOT_INITIALIZED",
+                                                      "DEVICE_ARCHITECTURE_NOT_SUPPORTED",
+                                                      NULL,
+                                                      "BAD_TENSOR_DTYPE",
+                                                      "BAD_TENSOR_SHAPE",
+                                                      "BAD_TENSOR_STRIDES",
+                                                      "INSUFFICIENT_WORKSPACE"};
 
 static struct Function {
     char name[48];

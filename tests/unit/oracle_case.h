@@ -137,6 +137,7 @@ typedef struct Option {
     TensorLayout layout;
 } Option;
 
+/* clang-format off */
 static const Option options[] = {
     {"plain", {1, 1, 1, 5, 5, 3}, ATTN_MASK_NONE, -1, -1, 0, 0, LAYOUT_BSHD},
     {"odd strides", {2, 2, 2, 4, 7, 5}, ATTN_MASK_NONE, -1, -1, 0, 0, LAYOUT_ODD},
@@ -144,13 +145,7 @@ static const Option options[] = {
     {"full mask", {1, 2, 2, 6, 9, 4}, ATTN_MASK_FULL, -1, -1, 0, 0, LAYOUT_BHSD},
     {"causal upper-left", {1, 1, 1, 6, 4, 3}, ATTN_MASK_CAUSAL_UPPER_LEFT, -1, -1, 0, 0, 0},
     {"causal upper-left, more keys",
-     {1, 1, 1, 4, 7, 3},
-     ATTN_MASK_CAUSAL_UPPER_LEFT,
-     -1,
-     -1,
-     0,
-     0,
-     0},
+     {1, 1, 1, 4, 7, 3}, ATTN_MASK_CAUSAL_UPPER_LEFT, -1, -1, 0, 0, 0},
     {"causal lower-right", {1, 2, 1, 4, 7, 3}, ATTN_MASK_CAUSAL_LOWER_RIGHT, -1, -1, 0, 0, 0},
     {"lower-right, empty rows", {1, 1, 1, 7, 4, 3}, ATTN_MASK_CAUSAL_LOWER_RIGHT, -1, -1, 0, 0, 0},
     {"window", {1, 1, 1, 8, 8, 3}, ATTN_MASK_NONE, 2, 1, 0, 0, LAYOUT_BSHD},
@@ -166,6 +161,7 @@ static const Option options[] = {
     {"zigzag, causal window", {1, 1, 1, 8, 8, 3}, ATTN_MASK_CAUSAL_LOWER_RIGHT, 5, -1, 0, 2, 0},
     {"one key", {1, 1, 1, 3, 1, 2}, ATTN_MASK_NONE, -1, -1, 0, 0, LAYOUT_BSHD},
 };
+/* clang-format on */
 
 #define OPTION_COUNT ((int)(sizeof options / sizeof *options))
 

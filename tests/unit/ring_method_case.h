@@ -24,25 +24,14 @@ typedef struct MethodCase {
     TensorLayout layout;
 } MethodCase;
 
+/* clang-format off */
 static const MethodCase method_cases[] = {
     {"no mask", {1, 24, 24, 33, 33, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, LAYOUT_BSHD},
     {"causal, batches", {2, 24, 6, 29, 29, 5}, ATTN_MASK_CAUSAL_LOWER_RIGHT, -1, 0, 0, 0, 0},
     {"upper-left, more keys",
-     {1, 24, 12, 17, 40, 3},
-     ATTN_MASK_CAUSAL_UPPER_LEFT,
-     -1,
-     0,
-     0,
-     0,
-     LAYOUT_SBHD},
+     {1, 24, 12, 17, 40, 3}, ATTN_MASK_CAUSAL_UPPER_LEFT, -1, 0, 0, 0, LAYOUT_SBHD},
     {"lower-right, empty rows",
-     {1, 24, 2, 40, 17, 4},
-     ATTN_MASK_CAUSAL_LOWER_RIGHT,
-     -1,
-     0,
-     0,
-     0,
-     LAYOUT_BSHD},
+     {1, 24, 2, 40, 17, 4}, ATTN_MASK_CAUSAL_LOWER_RIGHT, -1, 0, 0, 0, LAYOUT_BSHD},
     {"window", {1, 24, 3, 41, 41, 4}, ATTN_MASK_NONE, 7, 4, 0, 0, LAYOUT_ODD},
     {"window, batches", {2, 24, 24, 26, 26, 2}, ATTN_MASK_NONE, 3, 9, 0, 0, LAYOUT_BSHD},
     {"causal window", {1, 24, 6, 48, 48, 4}, ATTN_MASK_CAUSAL_LOWER_RIGHT, 9, 0, 0, 0, 0},
@@ -58,6 +47,7 @@ static const MethodCase method_cases[] = {
     {"one query", {2, 24, 8, 1, 39, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, LAYOUT_BSHD},
     {"one key", {1, 24, 24, 14, 1, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, LAYOUT_BSHD},
 };
+/* clang-format on */
 
 #define METHOD_CASES ((int)(sizeof method_cases / sizeof *method_cases))
 

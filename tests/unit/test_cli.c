@@ -13,15 +13,8 @@ static const Variant variants[] = {
     {"v1_fast", ON_CPU, DTYPES_F32, nothing, NULL, 0, "fast"},
     {"v0_gpu", ON_CUDA, DTYPES_16BIT, NULL, NULL, 0, "gpu"},
 };
-static const Stage stage = {
-    "unit",
-    "00_unit",
-    "What is tested?",
-    1,
-    STAGE_HAS_BACKWARD | STAGE_HAS_ROWS_COLS | STAGE_HAS_TRACE,
-    variants,
-    3,
-};
+enum { FEATURES = STAGE_HAS_BACKWARD | STAGE_HAS_ROWS_COLS | STAGE_HAS_TRACE };
+static const Stage stage = {"unit", "00_unit", "What is tested?", 1, FEATURES, variants, 3};
 
 TEST(defaults)
 {

@@ -16,14 +16,11 @@ static const Variant variants[] = {
     {"ring", ON_CUDA, DTYPES_16BIT, NULL, NULL, VARIANT_RANKS, "ring"},
     {"only-gpu", ON_CUDA, DTYPES_16BIT, NULL, NULL, VARIANT_RANKS, "ring"},
 };
-static const Stage stage = {"unit",
-                            "00_unit",
-                            "?",
-                            1,
-                            STAGE_HAS_BACKWARD | STAGE_HAS_TRACE | STAGE_HAS_DETERMINISTIC |
-                                STAGE_HAS_VARLEN | STAGE_HAS_RANKS,
-                            variants,
-                            4};
+enum {
+    FEATURES = STAGE_HAS_BACKWARD | STAGE_HAS_TRACE | STAGE_HAS_DETERMINISTIC | STAGE_HAS_VARLEN |
+               STAGE_HAS_RANKS
+};
+static const Stage stage = {"unit", "00_unit", "?", 1, FEATURES, variants, 4};
 
 TEST(defaults)
 {

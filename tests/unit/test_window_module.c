@@ -191,22 +191,10 @@ TEST(test_sequences_are_separate_runs)
  * queries than keys. */
 TEST(test_lengths_of_the_coursework)
 {
-    const Setting s = {"coursework",
-                       8,
-                       4,
-                       16,
-                       1,
-                       32,
-                       0,
-                       0,
-                       1,
-                       0,
-                       1,
-                       0,
-                       0,
-                       6,
-                       {100, 1, 200, 11, 50, 150},
-                       {100, 24, 400, 400, 25, 75}};
+    /* clang-format off */
+    const Setting s = {"coursework", 8, 4, 16, 1, 32, 0, 0, 1, 0, 1, 0, 0, 6,
+                       {100, 1, 200, 11, 50, 150}, {100, 24, 400, 400, 25, 75}};
+    /* clang-format on */
     World *w = world_new(&s, ATTN_F32, 1);
     double *O = window_memory(w->sizes[IN_Q], sizeof *O);
     double *lse = window_memory(w->total_q * s.H, sizeof *lse);

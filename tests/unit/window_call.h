@@ -101,20 +101,12 @@ static inline WindowCall make_call(const World *w, const WindowConfig *c, Buffer
         b->cu_k[n] = (int32_t)w->first_k[n];
     }
     const int thd = c->layout == WINDOW_THD;
-    return (WindowCall){w->s.sequences,
-                        thd ? w->total_q : w->s.Nq[0],
-                        thd ? w->total_k : w->s.Nk[0],
-                        thd ? b->cu_q : NULL,
-                        thd ? b->cu_k : NULL,
-                        b->at[AT_Q],
-                        b->at[AT_K],
-                        b->at[AT_V],
-                        b->at[AT_O],
-                        b->lse,
-                        b->at[AT_DO],
-                        b->at[AT_DQ],
-                        b->at[AT_DK],
-                        b->at[AT_DV]};
+    /* clang-format off */
+    return (WindowCall){
+        w->s.sequences, thd ? w->total_q : w->s.Nq[0], thd ? w->total_k : w->s.Nk[0],
+        thd ? b->cu_q : NULL, thd ? b->cu_k : NULL, b->at[AT_Q], b->at[AT_K], b->at[AT_V],
+        b->at[AT_O], b->lse, b->at[AT_DO], b->at[AT_DQ], b->at[AT_DK], b->at[AT_DV]};
+    /* clang-format on */
 }
 
 static inline void free_buffers(Buffers *b)
