@@ -9,13 +9,12 @@
  *
  * Exit status: 0 right, 1 wrong, 77 no device.
  */
+#include "gpu_main.h"
 #include "gradient_device.h"
 
 #include "../unit/judge_case.h"
 #include "alloc.h"
 #include "split_cases.h"
-
-static int small; /* 1: run under a sanitizer */
 
 static void assert_sums_right(const Case *c, const Oracle *oracle, const BlockKernel *kernel,
                               FlashSums sums, const char *label)
@@ -262,26 +261,4 @@ TEST(test_deterministic_or_skipped)
         case_free(c);
     }
     flash_backward_set_deterministic(0);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_split_is_one_pass),
-        cmocka_unit_test(test_shards_of_a_ring),
-        cmocka_unit_test(test_a_call_adds),
-        cmocka_unit_test(test_a_block_that_nobody_sees),
-        cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_memory_of_the_caller),
-        cmocka_unit_test(test_deterministic_or_skipped),
-    };
-    if (device_count() == 0) {
-        printf("no CUDA device\n");
-        return 77;
-    }
-    small = argc > 1 && strcmp(argv[1], "small") == 0;
-    if (argc > 2)
-        cmocka_set_test_filter(argv[2]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,11 +10,10 @@
  * Exit status: 0 right, 1 wrong, 77 no device.
  */
 #include "device_case.h"
+#include "gpu_main.h"
 
 #include "../unit/judge_case.h"
 #include "split_cases.h"
-
-static int small; /* 1: run under a sanitizer */
 
 static void add_keys(DeviceCase *d, const Kernel *kernel, int64_t first, int64_t count)
 {
@@ -166,21 +165,4 @@ TEST(test_same_order_same_bits)
             device_case_free(d);
             case_free(c);
         }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_split_is_one_pass),
-        cmocka_unit_test(test_shards_of_a_ring),
-        cmocka_unit_test(test_few_queries_many_keys),
-        cmocka_unit_test(test_a_block_that_nobody_sees),
-        cmocka_unit_test(test_same_order_same_bits),
-    };
-    if (device_count() == 0) {
-        printf("no CUDA device\n");
-        return 77;
-    }
-    small = argc > 1 && strcmp(argv[1], "small") == 0;
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,14 +16,13 @@
  * Exit status: 0 right, 1 wrong, 77 no device.
  */
 #include "device_case.h"
+#include "gpu_main.h"
 
 #include "../unit/judge_case.h"
 #include "attn_options.h"
 #include "sliding_window.h"
 
 #include <cuda_runtime_api.h>
-
-static int small; /* 1: run under a sanitizer */
 
 /* O and lse of the device to the case on the host. */
 static void run_on_device(const Case *c)
@@ -141,20 +140,4 @@ TEST(test_refusals)
         assert_int_equal(ATTN_SKIP, sliding_window_v3_decode_window(&args));
         assert_non_null(strstr(window_skip_reason(), "v3_decode_window"));
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_place_of_the_seam),
-        cmocka_unit_test(test_groups_widths_and_parts),
-        cmocka_unit_test(test_any_map),
-        cmocka_unit_test(test_refusals),
-    };
-    if (device_count() == 0) {
-        printf("no CUDA device\n");
-        return 77;
-    }
-    small = argc > 1 && strcmp(argv[1], "small") == 0;
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
