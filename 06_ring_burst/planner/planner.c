@@ -41,11 +41,9 @@ typedef struct Candidate {
 
 /* The largest sum over ranks counts, since all wait for it. A candidate is known by its plan alone:
  * no rank has to run to count what it would send. */
-static int count_bytes(Candidate *c, const RingPlan *plan)
+static void count_bytes(Candidate *c, const RingPlan *plan)
 {
-    RingModelCase m;
-    if (ring_model_case(&m, plan) != 0)
-        return -1;
+    const RingModelCase m = ring_model_case(plan);
     for (int pass = RING_FORWARD; pass <= (plan->backward ? RING_BACKWARD : RING_FORWARD); pass++)
         for (int r = 0; r < m.ranks; r++) {
             const RingModelBytes b = model_ring_sent(&m, (RingPass)pass, r);
@@ -53,8 +51,6 @@ static int count_bytes(Candidate *c, const RingPlan *plan)
             int64_t *most = &c->bytes[pass == RING_BACKWARD];
             *most = all > *most ? all : *most;
         }
-    ring_model_free(&m);
-    return 0;
 }
 
 /* 0 also for what is not possible; -2: no memory. why: of what is not possible. Makes a plan, asks
@@ -71,7 +67,8 @@ static int weigh(Candidate *c, const RingSetup *setup, const AttnArgs *args, con
     c->possible = 0;
     if (ring_plan_make(&plan, args, &mine, why) != 0)
         return strncmp(why, "memory", 6) == 0 ? -2 : 0;
-    status = count_bytes(c, &plan) != 0 || ring_predict(&p, &plan, rates) != 0 ? -2 : 0;
+    count_bytes(c, &plan);
+    status = ring_predict(&p, &plan, rates) != 0 ? -2 : 0;
     if (status == 0) {
         const double passes = plan.backward ? p.ms[0] + p.ms[1] : p.ms[0];
         c->possible = 1;

@@ -309,20 +309,14 @@ int ring_trace_steps(FILE *out, const RingPlan *plan)
 /* A plan is enough: no rank runs, and nothing is sent. */
 int ring_trace_screen(FILE *out, const RingPlan *plan)
 {
-    RingModelCase m;
-    if (ring_model_case(&m, plan) != 0)
-        return -1;
+    const RingModelCase m = ring_model_case(plan);
     print_head(out, plan);
-    if (print_shares(out, plan) != 0) {
-        ring_model_free(&m);
+    if (print_shares(out, plan) != 0)
         return -1;
-    }
     for (int pass = RING_FORWARD; pass <= (plan->backward ? RING_BACKWARD : RING_FORWARD); pass++) {
         RingSchedule s;
-        if (ring_schedule_make(&s, plan, (RingPass)pass) != 0) {
-            ring_model_free(&m);
+        if (ring_schedule_make(&s, plan, (RingPass)pass) != 0)
             return -1;
-        }
         print_steps(out, &s, steps_of(&s));
         print_bytes(out, &m, (RingPass)pass);
         ring_schedule_free(&s);
@@ -331,6 +325,5 @@ int ring_trace_screen(FILE *out, const RingPlan *plan)
     if (plan->setup.method != RING_METHOD_ULYSSES)
         fprintf(out, "If all wait for the slowest at each step, %.0f %% of the time is useful.\n",
                 100 * ring_plan_efficiency(plan));
-    ring_model_free(&m);
     return 0;
 }

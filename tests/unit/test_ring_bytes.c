@@ -24,7 +24,7 @@ static int run_open(Run *run, Case *c, const RingSetup *setup)
         assert_int_equal(RING_METHOD_ULYSSES, setup->method);
         return 0;
     }
-    assert_int_equal(0, ring_model_case(&run->model, &run->plan));
+    run->model = ring_model_case(&run->plan);
     const RingTask task = {.plan = &run->plan, .args = &c->args, .rounds = 1, .trace = 1};
     if (ring_world_sim(&task, &ring_backend_cpu, &run->report) != 0)
         fail_msg("%s", run->report.failure);
@@ -34,7 +34,6 @@ static int run_open(Run *run, Case *c, const RingSetup *setup)
 static void run_close(Run *run)
 {
     ring_report_free(&run->report);
-    ring_model_free(&run->model);
     ring_plan_free(&run->plan);
 }
 

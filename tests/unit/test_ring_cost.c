@@ -7,6 +7,7 @@
 #include "oracle_case.h"
 
 #include "planner/schedule.h"
+#include "planner/shard.h"
 
 typedef struct Setting {
     RingPlan plan;

@@ -11,6 +11,7 @@
 #include "ring_plans.h"
 
 #include "planner/cost.h"
+#include "planner/shard.h"
 
 /* --- who sees whom -----------------------------------------------------------------------------*/
 
