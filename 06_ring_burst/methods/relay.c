@@ -140,11 +140,8 @@ static void round_halves(RingRank *r, const RingSums *sums, const RingSums *to)
         const int64_t count = ring_half_count(sums, half);
         ring_stream(r, half);
         for (int i = 0; i < sums->tensors && !r->failed; i++)
-            if (to == sums)
-                ring_narrow(r, ring_half(sums, i, half), count, r->plan->dtype);
-            else
-                ring_narrow_to(r, ring_half(to, i, half), ring_half(sums, i, half), count,
-                               r->plan->dtype);
+            ring_narrow_to(r, ring_half(to, i, half), ring_half(sums, i, half), count,
+                           r->plan->dtype);
     }
     ring_stream(r, RING_BOTH_STREAMS);
 }

@@ -29,22 +29,22 @@ static const Wish wishes[] = {
      {1, 32, 8, 65536, 65536, 128}, CAUSAL, 8, 1, 1, 0, RING_METHOD_RING, RING_ZIGZAG, "53 %"},
     {"MHA, too few tokens to hide: queries' side is lighter",
      {1, 6, 6, 16384, 16384, 128}, CAUSAL, 8, 1, 1, 0, RING_METHOD_BURST, RING_ZIGZAG,
-     "ulysses cannot deal out these heads"},
+     "ulysses      cannot deal out these heads\n"},
     {"MHA, two ranks: never burst",
      {1, 7, 7, 65536, 65536, 128}, CAUSAL, 2, 1, 1, 0, RING_METHOD_RING, RING_ZIGZAG, "zigzag"},
     {"MHA, forward only",
      {1, 7, 7, 65536, 65536, 128}, CAUSAL, 8, 1, 0, 0, RING_METHOD_RING, RING_ZIGZAG, "206 MB"},
     {"GQA of 4: burst moves more",
      {1, 12, 3, 65536, 65536, 128}, CAUSAL, 8, 1, 1, 0, RING_METHOD_RING, RING_ZIGZAG,
-     "burst sends more than its ring"},
+     "no choice: sends more than its ring\n"},
     {"no mask", {1, 7, 7, 65536, 65536, 128}, NONE, 4, 1, 0, 0, RING_METHOD_RING, RING_CONTIGUOUS,
-     "100 % of the time is useful"},
+     "contiguous      3  100 %\n"},
     {"a small window",
      {1, 7, 7, 65536, 65536, 128}, {4096, 0}, 8, 1, 1, 0, RING_METHOD_RING, RING_CONTIGUOUS,
-     "keys make 1 hop instead of 7"},
+     "contiguous      1  "},
     {"a window to both sides",
      {1, 7, 7, 65536, 65536, 128}, {4096, 4096}, 8, 1, 0, 0, RING_METHOD_RING, RING_CONTIGUOUS,
-     "keys make 2 hops instead of 7"},
+     "contiguous      2  "},
     {"two nodes, a thin link between them",
      {1, 12, 3, 65536, 65536, 128}, CAUSAL, 8, 2, 1, 4e9, RING_METHOD_RING_DOUBLE, RING_ZIGZAG,
      "several nodes"},
@@ -88,8 +88,8 @@ TEST(known_answers)
         assert_int_equal(w->method, setup.method);
         assert_int_equal(w->layout, setup.layout);
         assert_non_null(strstr(why, w->words));
-        assert_null(strchr(why, '\n'));
-        assert_true(why[strlen(why) - 1] == '.');
+        for (const char *line = why; *line; line = strchr(line, '\n') + 1)
+            assert_in_range(strcspn(line, "\n"), 10, 98);
     }
 }
 
