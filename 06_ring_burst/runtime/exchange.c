@@ -162,6 +162,11 @@ static int start_event(RingRank *r, const RingTransfer *t, int mark)
                                           .bytes = (int64_t)t->bytes});
 }
 
+static int hand_over(RingRank *r, RingExchange *x)
+{
+    return (r->carrier ? r->carrier->start : r->transport->start)(r, x);
+}
+
 /* Checks, counts and lists all transfers, and hands them to the transport. Trailers and faults come
  * after the counting: they are no payload. */
 int ring_start(RingRank *r, RingExchange *x)
@@ -196,7 +201,7 @@ int ring_start(RingRank *r, RingExchange *x)
     if (x->count == 0)
         return 0;
     if (!r->backend->put_off)
-        return r->transport->start(r, x);
+        return hand_over(r, x);
     if (ring_post(r) != 0 || r->backend->put_off(r, x) != 0)
         return -1;
     r->log->put_off = x;
@@ -210,7 +215,7 @@ int ring_post(RingRank *r)
     r->log->put_off = NULL;
     if (r->failed)
         return -1;
-    return x ? r->transport->start(r, x) : 0;
+    return x ? hand_over(r, x) : 0;
 }
 
 /* A transport that knows when a transfer was complete says so in milliseconds; otherwise the mark
@@ -236,7 +241,8 @@ int ring_wait(RingRank *r, RingExchange *x)
 {
     if (ring_post(r) != 0)
         return -1;
-    if (x->started && x->count > 0 && r->transport->wait(r, x) != 0)
+    if (x->started && x->count > 0 &&
+        (r->carrier ? r->carrier->wait : r->transport->wait)(r, x) != 0)
         return -1;
     if (x->started && land(r, x->started) != 0)
         return -1;

@@ -176,6 +176,8 @@ int ring_fail(RingRank *r, const char *format, ...)
     va_start(list, format);
     vsnprintf(r->failure + written, sizeof r->failure - (size_t)written, format, list);
     va_end(list);
+    if (r->carrier && r->carrier->abandon)
+        r->carrier->abandon(r);
     if (r->transport && r->transport->abandon)
         r->transport->abandon(r);
     return -1;

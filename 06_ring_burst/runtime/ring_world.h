@@ -5,7 +5,8 @@
  *
  * Interface:
  * - RingTransfer, ring_touch: one message of an exchange; who uses memory that is in flight?
- * - RingTransport: sim (threads), mpi (processes), nccl (GPUs). RingBackend: host, or a GPU.
+ * - RingTransport: sim (threads), mpi (processes). RingCarrier: NCCL, or copies between processes.
+ *   RingBackend: host, or a GPU.
  * - RingLog: bytes for each pass, step, tensor; events; what is in flight. RingLink, ring_link:
  *   between two ranks. ring_count_message: one more message sent.
  * - RingTask, ring_rank_main: one rank's whole run; ring_world_sim ...: all of them.
@@ -42,7 +43,7 @@ int ring_touch(RingRank *r, const void *p, size_t bytes, RingUse how, const char
 
 /* Functions return 0, or -1 after ring_fail. */
 typedef struct RingTransport {
-    const char *name; /* "sim" "mpi" "nccl" */
+    const char *name; /* "sim" "mpi" */
     /* Begins all transfers of x; may set x->ticket. Never blocks for a peer. */
     int (*start)(RingRank *r, RingExchange *x);
     /* All transfers of x are complete (host), or ordered before later work (GPU). Gives up after
@@ -65,6 +66,14 @@ typedef struct RingTransport {
      * nobody else can fail. */
     int (*look)(RingRank *r);
 } RingTransport;
+
+/* Messages of a pass by other means than the transport's, which keeps everything else: NCCL, and
+ * copies between GPUs of two processes. A backend's `open` sets r->carrier. */
+typedef struct RingCarrier {
+    int (*start)(RingRank *r, RingExchange *x); /* as the transport's */
+    int (*wait)(RingRank *r, RingExchange *x);
+    void (*abandon)(RingRank *r); /* called by ring_fail before the transport's; NULL: nothing */
+} RingCarrier;
 
 typedef struct RingBackend {
     const char *name; /* "cpu" "cuda" */
