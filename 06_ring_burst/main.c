@@ -30,7 +30,7 @@
 #include "check/judge.h"
 #include "methods/simulate.h"
 #include "show/show.h"
-#include "transports/mpi/world_mpi.h"
+#include "transports/mpi/processes.h"
 
 static const Variant variants[] = {
     {"ring-minimal", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS,

@@ -117,8 +117,8 @@ static const Candidate *best_of(const Candidate *list, int count)
 
 /* --- the reasons -------------------------------------------------------------------------------*/
 
-/* What it sends, how much of it while it computes, and how long it takes. Three digits are more than
- * a prediction deserves. */
+/* What it sends, how much of it while it computes, and how long it takes. Three digits are more
+ * than a prediction deserves. */
 static void explain_method(FILE *to, const Candidate *c)
 {
     char sent[2][32];

@@ -32,8 +32,8 @@
 
 /* --- tokens ------------------------------------------------------------------------------------*/
 
-/* `tokens` local tokens of a shard from `first` on, [B][tokens][heads][d] without gaps: all of it, or
- * a half. Numbering its B * tokens places through says where chunks begin. */
+/* `tokens` local tokens of a shard from `first` on, [B][tokens][heads][d] without gaps: all of it,
+ * or a half. Numbering its B * tokens places through says where chunks begin. */
 typedef struct Packed {
     const Tensor *whole;
     const RingShard *shard;

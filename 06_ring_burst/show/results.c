@@ -22,7 +22,7 @@
 #include "bench/run_internal.h"
 #include "flash_backward.h" /* --deterministic */
 #include "planner/cost.h"
-#include "transports/mpi/world_mpi.h"
+#include "transports/mpi/processes.h"
 
 #ifdef HAVE_CUDA
 #include "runtime/cuda/backend_cuda.h"

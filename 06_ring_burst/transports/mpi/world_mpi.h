@@ -6,8 +6,7 @@
  *     ring_burst --transport mpi --ranks 4            starts that mpirun and watches over it
  *
  * Each rank reads the same command line and makes the same inputs from the same seed. Only rank 0
- * checks results, prints and writes files: the others are quiet. In a build without MPI the names
- * that the program needs are there and do nothing.
+ * checks results, prints and writes files: the others are quiet.
  *
  *     ring_mpi_hush();                        first of all
  *     cli_parse(...)
@@ -26,22 +25,8 @@
 #ifndef RING_WORLD_MPI_H
 #define RING_WORLD_MPI_H
 
-#include "attn_config.h"
 #include "cli/cli.h"
 #include "runtime/ring_world.h"
-
-#ifndef HAVE_MPI /* one process, which is rank 0 and does all the talking */
-
-#define ring_mpi_hush()                       ((void)0)
-#define ring_mpi_enter(cli, argc, argv)       CLI_CONTINUE
-#define ring_mpi_status(status)               (status)
-#define ring_mpi_leave(status)                (status)
-#define ring_mpi_rank()                       0
-#define ring_mpi_is_over(c)                   0
-#define ring_mpi_case(cli, c)                 ((void)0)
-#define ring_world_mpi(task, backend, report) ((void)(task), (void)(backend), (void)(report), -1)
-
-#else
 
 #ifdef __cplusplus
 extern "C" {
@@ -83,6 +68,5 @@ int ring_world_mpi(const RingTask *task, const RingBackend *backend, RingReport 
 
 #ifdef __cplusplus
 }
-#endif
 #endif
 #endif
