@@ -29,8 +29,7 @@ static void try_case(Case *c, const char *label, int world, int rank, int single
     const AttnShape *n = &c->args.shape;
     const FlashSums sums = sums_new(n);
     float *delta = run_forward(c);
-    Oracle oracle;
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 4));
+    Oracle oracle = oracle_of(&c->args, 1, 4);
     for (int k = 0; k < BLOCK_KERNEL_COUNT; k++)
         for (int trial = 0; block_kernel_takes(&block_kernels[k], c->args.Q.dtype) && trial < 5;
              trial++) {
@@ -209,10 +208,9 @@ TEST(test_memory_of_the_caller)
     const FlashSums none = {NULL, NULL, NULL};
     const size_t bytes = flash_backward_cuda_workspace_bytes(n, ATTN_F32);
     Copies copies = {.count = 0};
-    Oracle oracle;
     case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
     free(run_forward(c));
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 4));
+    Oracle oracle = oracle_of(&c->args, 1, 4);
     AttnArgs a = args_up(&copies, &c->args);
     Storage *host[4] = {&c->O, &c->dQ, &c->dK, &c->dV};
     Tensor *on_gpu[4] = {&a.O, &a.dQ, &a.dK, &a.dV};

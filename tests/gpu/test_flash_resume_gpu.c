@@ -51,9 +51,8 @@ static void try_case(Case *c, const char *label, int world, int rank, int single
     const int64_t Nk = c->args.shape.Nk;
     DeviceCase *d = device_case_new(c);
     float *O_state = malloc(d->elements * sizeof *O_state);
-    Oracle oracle;
     assert_non_null(O_state);
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 2));
+    Oracle oracle = oracle_of(&c->args, 0, 2);
     for (int k = 0; k < KERNEL_COUNT; k++)
         for (int trial = 0; kernel_takes(&kernels[k], c->args.Q.dtype) && trial < 6; trial++) {
             KeySplit split = split_random(Nk, single_keys ? MOST_BLOCKS : 1 + trial);

@@ -42,9 +42,8 @@ static void judge(Case *c, const char *label)
 {
     DeviceCase *d = device_case_new(c);
     unsigned char *O = malloc(c->O.bytes);
-    Oracle oracle;
     assert_non_null(O);
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 2));
+    Oracle oracle = oracle_of(&c->args, 0, 2);
     assert_int_equal(ATTN_OK, run(d));
     fetch(d);
     assert_right(c, &oracle, 0, 16, label);

@@ -103,8 +103,7 @@ TEST(test_groups_widths_and_parts)
 
 static void try_case(const Case *c, const char *label)
 {
-    Oracle oracle;
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 4));
+    Oracle oracle = oracle_of(&c->args, 0, 4);
     run_on_device(c);
     assert_O_right(c, &oracle, label);
     oracle_free(&oracle);

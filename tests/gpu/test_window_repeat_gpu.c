@@ -127,11 +127,10 @@ static void repeat_variant(const Repeated *v, AttnDtype dtype, const AttnOptions
 {
     Job job;
     Output out[OUT_COUNT];
-    Oracle oracle;
     job_start(&job, (AttnShape){2, 2 * v->heads, v->heads, 333, 300, 40}, dtype, with, stream);
     list_outputs(&job, out);
     const int backward = v->backward != NULL, norm = with->norm_group > 0;
-    assert_int_equal(0, oracle_run(&oracle, &job.c->args, backward, 4));
+    Oracle oracle = oracle_of(&job.c->args, backward, 4);
     for (int n = 0; n < repeats; n++) {
         run_once(v, &job, out);
         for (int t = 0; t < OUT_COUNT; t++) {

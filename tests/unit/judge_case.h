@@ -11,7 +11,6 @@
 #define JUDGE_CASE_H
 
 #include "check/check.h"
-#include "oracle/oracle.h"
 #include "oracle_case.h"
 
 static inline Check case_check(const Case *c, const Oracle *oracle, int backward, double bound_c)
@@ -40,8 +39,7 @@ static inline void assert_right(const Case *c, const Oracle *oracle, int backwar
 static inline void case_judge(const Case *c, int backward, double bound_c, int threads,
                               const char *label)
 {
-    Oracle oracle;
-    assert_int_equal(0, oracle_run(&oracle, &c->args, backward, threads));
+    Oracle oracle = oracle_of(&c->args, backward, threads);
     assert_right(c, &oracle, backward, bound_c, label);
     oracle_free(&oracle);
 }

@@ -213,8 +213,7 @@ static inline void sim_case_free(SimCase *c)
 
 static inline int sim_right(const SimCase *c, const char *label)
 {
-    Oracle oracle;
-    assert_int_equal(0, oracle_run(&oracle, &c->problem->args, c->plan.backward, 1));
+    Oracle oracle = oracle_of(&c->problem->args, c->plan.backward, 1);
     const int right = case_agrees(c->problem, &oracle, c->plan.backward, 4, label);
     oracle_free(&oracle);
     return right;

@@ -12,7 +12,6 @@
 #include "oracle_case.h"
 
 #include "check/check.h"
-#include "oracle/oracle.h"
 
 static double rounded(AttnDtype dtype, double x)
 {

@@ -50,9 +50,8 @@ static void try_options(int queries)
                                                                                       ? 1
                                                                                       : 2) {
                 Case *c = case_option(&options[n], (AttnDtype)dtype, larger, 1);
-                Oracle oracle;
                 c->args.threads = quick() ? 3 : 1 + n % 3;
-                assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+                Oracle oracle = oracle_of(&c->args, 1, 1);
                 try_random_splits(c, &oracle, options[n].name, queries);
                 oracle_free(&oracle);
                 case_free(c);
@@ -75,9 +74,8 @@ TEST(test_shards_of_a_ring)
         if (!shard_wanted(n))
             continue;
         Case *c = shard_new(&shards[n], (AttnDtype)(n % 3), n % 2 ? LAYOUT_ODD : LAYOUT_BSHD);
-        Oracle oracle;
         c->args.threads = 1 + n % 2;
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+        Oracle oracle = oracle_of(&c->args, 1, 1);
         try_random_splits(c, &oracle, shards[n].name, n % 2);
         oracle_free(&oracle);
         case_free(c);

@@ -70,9 +70,8 @@ TEST(test_any_split_is_one_pass)
                                                                                     : quick()   ? 3
                                                                                               : 2) {
                 Case *c = case_option(&options[n], (AttnDtype)dtype, larger, 1);
-                Oracle oracle;
                 c->args.threads = 1 + n % 3;
-                assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+                Oracle oracle = oracle_of(&c->args, 0, 1);
                 try_random_splits(c, &oracle, options[n].name);
                 oracle_free(&oracle);
                 case_free(c);
@@ -87,8 +86,7 @@ TEST(test_single_keys)
         const int64_t Nk = c->args.shape.Nk;
         const KeySplit split = split_random(Nk, (int)Nk);
         float *O_state = state_new(c);
-        Oracle oracle;
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        Oracle oracle = oracle_of(&c->args, 0, 1);
         flash_state_start(&c->args, O_state);
         add_split(c, &split, 0, O_state);
         assert_state_right(c, &oracle, O_state, options[n].name);
@@ -108,9 +106,8 @@ TEST(test_shards_of_a_ring)
         Case *c = shard_new(s, (AttnDtype)(n % 3), n % 2 ? LAYOUT_ODD : LAYOUT_BSHD);
         const KeySplit ring = split_evenly(s->shape.Nk, s->world, s->rank);
         float *O_state = state_new(c);
-        Oracle oracle;
         c->args.threads = 1 + n % 2;
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        Oracle oracle = oracle_of(&c->args, 0, 1);
         try_random_splits(c, &oracle, s->name);
         flash_state_start(&c->args, O_state);
         add_split(c, &ring, 0, O_state);
@@ -131,8 +128,7 @@ TEST(test_from_a_state_by_the_definition)
         Case *c = shard_new(&shards[n], ATTN_F32, LAYOUT_BSHD);
         KeySplit split = split_evenly(c->args.shape.Nk, 3, 0);
         float *O_state = state_new(c);
-        Oracle oracle;
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        Oracle oracle = oracle_of(&c->args, 0, 1);
         state_from_oracle(c, split.length[0], O_state);
         add_split(c, &split, 1, O_state);
         assert_state_right(c, &oracle, O_state, shards[n].name);

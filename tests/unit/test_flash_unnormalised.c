@@ -64,10 +64,9 @@ TEST(test_unnormalised_states)
         float *O_state = state_new(c), *lse = malloc(lse_bytes);
         unsigned char *O = malloc(c->O.bytes);
         const FlashRows rows = rows_new(c);
-        Oracle oracle;
         assert_true(lse && O);
         c->args.threads = 1 + n % 3;
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        Oracle oracle = oracle_of(&c->args, 0, 1);
         for (int trial = 0; trial < 3; trial++) {
             const KeySplit split = split_random(s->Nk, 1 + 3 * trial);
             attend_unnormalised(c, &split, O_state, rows);
@@ -92,9 +91,8 @@ TEST(test_unnormalised_states_lose_nothing)
     const KeySplit one = split_evenly(256, 1, 0), many = split_evenly(256, 16, 0);
     const FlashRows rows = rows_new(c);
     float *O_state = state_new(c);
-    Oracle oracle;
     double once, again, rounded;
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+    Oracle oracle = oracle_of(&c->args, 0, 1);
     attend_unnormalised(c, &one, O_state, rows);
     once = largest_lse_error(c, &oracle);
     attend_unnormalised(c, &many, O_state, rows);

@@ -12,21 +12,12 @@
 #include "models/model.h"
 #include "models/model_ring_bytes.h"
 
-static int64_t count_pairs(const AttnArgs *a)
-{
-    int64_t pairs = 0;
-    for (int64_t i = 0; i < a->shape.Nq; i++)
-        for (int64_t j = 0; j < a->shape.Nk; j++)
-            pairs += attn_sees(a, i, j);
-    return pairs;
-}
-
 TEST(pairs_of_every_option)
 {
     for (int n = 0; n < OPTION_COUNT; n++)
         for (int larger = 1; larger < 8; larger++) {
             Case *c = case_option(&options[n], ATTN_F32, larger, 1);
-            assert_int_equal(count_pairs(&c->args), model_visible_pairs(&c->args));
+            assert_int_equal(pairs_seen(&c->args), model_visible_pairs(&c->args));
             case_free(c);
         }
 }
@@ -55,7 +46,7 @@ TEST(pairs_of_random_segments)
         for (int64_t e = 0; e < 900; e++)
             mask[e] = case_random() % 3 == 0;
         a.mask = n % 3 == 0 ? mask : NULL;
-        assert_int_equal(count_pairs(&a), model_visible_pairs(&a));
+        assert_int_equal(pairs_seen(&a), model_visible_pairs(&a));
     }
 }
 

@@ -11,8 +11,6 @@
  */
 #include "plain_options.h"
 
-#include "oracle/oracle.h"
-
 enum { NORM, TEMPERATURE, CLIP, DROPOUT, CAP, KINDS };
 static const int counts[KINDS] = {3, 2, 4, 2, 2};
 static const float clips[][2] = {{0, 1}, {-0.06f, 1}, {0, 1.3f}, {-0.1f, 1.25f}};

@@ -11,7 +11,6 @@
 #include "plain_options.h"
 
 #include "check/check.h"
-#include "oracle/oracle.h"
 
 static void expect_close(double found, double expected, double tolerance, const char *what)
 {
@@ -22,8 +21,7 @@ static void expect_close(double found, double expected, double tolerance, const 
 
 static Oracle run(const Case *c, int backward)
 {
-    Oracle o;
-    assert_int_equal(0, oracle_run(&o, &c->args, backward, 1));
+    Oracle o = oracle_of(&c->args, backward, 1);
     return o;
 }
 

@@ -47,8 +47,7 @@ static void try_case(const MethodCase *m, AttnDtype dtype, int number)
     static RingReport report;
     const int step = quick() ? 6 : 3; /* neighbours in the list of problems take the others */
     Case *c = method_case_new(m, dtype);
-    Oracle oracle;
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+    Oracle oracle = oracle_of(&c->args, 1, 1);
     for (int method = RING_METHOD_RING; method < RING_METHODS; method++)
         for (int layout = 0; layout < RING_LAYOUTS; layout++)
             for (int n = (number + method + layout) % step; n < 6; n += step) {
@@ -77,8 +76,7 @@ TEST(test_every_number_of_nodes)
     static RingReport report;
     for (int n = 1; n < METHOD_CASES; n += 4) {
         Case *c = method_case_new(&method_cases[n], ATTN_F32);
-        Oracle oracle;
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+        Oracle oracle = oracle_of(&c->args, 1, 1);
         for (int G = 4; G <= (quick() ? 6 : 12); G += 2)
             for (int nodes = 2; nodes < G; nodes++)
                 for (int m = RING_METHOD_RING_DOUBLE; m <= RING_METHOD_BURST_DOUBLE; m++) {
@@ -210,9 +208,8 @@ TEST(test_eight_ranks_are_as_good_as_one)
         const OracleArray *expected[4];
         const Tensor *found[] = {&c->args.O, &c->args.dQ, &c->args.dK, &c->args.dV};
         Error one[4];
-        Oracle oracle;
         case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+        Oracle oracle = oracle_of(&c->args, 1, 1);
         expected[0] = &oracle.O, expected[1] = &oracle.dQ;
         expected[2] = &oracle.dK, expected[3] = &oracle.dV;
         bits_of_kernels(c);
@@ -244,8 +241,7 @@ TEST(test_bf16_partials_are_worse_but_not_wrong)
                                          RING_METHOD_RING_DOUBLE, RING_METHOD_BURST_DOUBLE};
     static RingReport report;
     Case *c = method_case_new(&method_cases[0], ATTN_F32);
-    Oracle oracle;
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+    Oracle oracle = oracle_of(&c->args, 1, 1);
     for (int n = 0; n < 5; n++) {
         RingSetup setup = method_setup(methods[n], RING_CONTIGUOUS, 6, n < 3 ? 1 : 2);
         const int burst = methods[n] == RING_METHOD_BURST || methods[n] == RING_METHOD_BURST_DOUBLE;

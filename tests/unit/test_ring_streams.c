@@ -138,8 +138,7 @@ TEST(test_every_order_is_right)
     for (int n = 0; n <= METHOD_CASES; n += quick() ? 2 : 1)
         for (int dtype = 0; dtype < 3; dtype++) {
             Case *c = method_case_new(problem(n), (AttnDtype)dtype);
-            Oracle oracle;
-            assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+            Oracle oracle = oracle_of(&c->args, 1, 1);
             for (int m = RING_METHOD_RING; m < RING_METHODS; m++) {
                 const RingMethod method = (RingMethod)m;
                 const int G = ranks[(quick() ? n / 2 + m : n + m) % 4];
@@ -186,8 +185,7 @@ TEST(test_other_ways)
     for (int n = 0; n < 4; n++) {
         Case *c = method_case_new(problem(problems[n]), n % 2 ? ATTN_BF16 : ATTN_F16);
         RingSetup setup = method_setup(RING_METHOD_RING, RING_CONTIGUOUS, 4, 1);
-        Oracle oracle;
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+        Oracle oracle = oracle_of(&c->args, 1, 1);
         try_task((Task){"one stream", c, &oracle, setup, NULL, 0, n});
         setup.deterministic = 0;
         try_task((Task){"own GPUs", c, &oracle, setup, &ring_backend_gpus, 0, n});
@@ -202,9 +200,8 @@ TEST(test_nobody_sees_a_key)
 {
     for (int dtype = 0; dtype < 3; dtype++) {
         Case *c = method_case_new(problem(dtype), (AttnDtype)dtype);
-        Oracle oracle;
         c->segments_k[0].sequence = 1;
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+        Oracle oracle = oracle_of(&c->args, 1, 1);
         for (int m = RING_METHOD_RING; m < RING_METHODS; m++)
             try_task((Task){"nothing to see", c, &oracle,
                             method_setup((RingMethod)m, RING_ZIGZAG, 4, nodes_of((RingMethod)m, 4)),

@@ -20,28 +20,18 @@ TEST(test_a_map_of_sequences_without_parting)
 {
     for (int n = 0; n < SETTINGS; n += quick() ? 2 : 1)
         for (int v = 0; v < 2 && settings[n].sequences > 1; v++) {
-            World *parted, *whole;
             const uint64_t state = smooth_state(&settings[n], 11);
-            window_state = state;
-            parted = world_new(&settings[n], ATTN_F32, 11);
-            window_state = state;
-            whole = world_new(&settings[n], ATTN_F32, 11);
+            World *parted = world_from(state, &settings[n], ATTN_F32, 11);
+            World *whole = world_from(state, &settings[n], ATTN_F32, 11);
             uint8_t *mask = calloc((size_t)(whole->total_q * whole->total_k), 1);
-            float *lse = window_memory(whole->s.H * whole->total_q, sizeof *lse);
-            AttnArgs args = world_args(whole, lse);
+            AttnArgs args = world_args(whole);
             assert_non_null(mask);
             args.mask = mask;
             run_variant(parted, v, 1);
-            assert_int_equal(ATTN_OK, variants[v].forward(&args));
-            assert_int_equal(ATTN_OK, variants[v].backward(&args));
-            world_collect(whole, &args);
+            run_args(whole, v, &args);
             for (int64_t e = 0; e < whole->sizes[IN_Q]; e++)
                 assert_near(whole->O[e], parted->O[e], 1e-5, "O", whole->s.name, e);
-            for (int g = 0; g < (whole->s.group > 0 ? 5 : 3); g++)
-                for (int64_t e = 0; e < whole->sizes[g]; e++)
-                    assert_near(whole->gradient[g][e], parted->gradient[g][e], 1e-4, "a gradient",
-                                whole->s.name, e);
-            free(lse);
+            assert_gradients_near(whole, parted, 1e-4);
             free(mask);
             world_free(whole);
             world_free(parted);
@@ -67,22 +57,16 @@ TEST(test_keys_of_a_rolling_cache)
 {
     for (int n = 0; n < SETTINGS; n += quick() ? 2 : 1)
         for (int v = 0; v < 2; v++) {
-            World *straight, *turned;
             if (settings[n].sequences > 1 || settings[n].dropout > 0)
                 continue; /* dropout counts keys by where they are */
             const uint64_t state = smooth_state(&settings[n], 21);
-            window_state = state;
-            straight = world_new(&settings[n], ATTN_F32, 21);
-            window_state = state;
-            turned = world_new(&settings[n], ATTN_F32, 21);
-            float *lse = window_memory(turned->s.H * turned->total_q, sizeof *lse);
-            AttnArgs args = world_args(turned, lse);
+            World *straight = world_from(state, &settings[n], ATTN_F32, 21);
+            World *turned = world_from(state, &settings[n], ATTN_F32, 21);
+            AttnArgs args = world_args(turned);
             const int64_t row = turned->s.Hkv * turned->s.d, turn = turned->total_k / 3;
             turn_keys(turned, &args, turn);
             run_variant(straight, v, 1);
-            assert_int_equal(ATTN_OK, variants[v].forward(&args));
-            assert_int_equal(ATTN_OK, variants[v].backward(&args));
-            world_collect(turned, &args);
+            run_args(turned, v, &args);
             for (int64_t e = 0; e < turned->sizes[IN_Q]; e++) {
                 assert_near(turned->O[e], straight->O[e], 1e-5, "O", turned->s.name, e);
                 assert_near(turned->gradient[0][e], straight->gradient[0][e], 1e-4, "dQ",
@@ -93,7 +77,6 @@ TEST(test_keys_of_a_rolling_cache)
                     assert_near(turned->gradient[g][e],
                                 straight->gradient[g][(e + turn * row) % turned->sizes[g]], 1e-4,
                                 "dK, dV", turned->s.name, e);
-            free(lse);
             world_free(turned);
             world_free(straight);
         }
@@ -106,15 +89,10 @@ TEST(test_steps_over_a_rolling_cache)
     window_set_blocks(3, 2);
     for (int n = 0; n < SETTINGS; n++) {
         const Setting *s = &settings[n];
-        World *straight, *turned;
         if (s->sequences > 1 || s->dropout > 0 || s->low != 0 || s->high != 1)
             continue;
-        window_state = 31;
-        straight = world_new(s, ATTN_F32, 3);
-        window_state = 31;
-        turned = world_new(s, ATTN_F32, 3);
-        float *lse = window_memory(turned->s.H * turned->total_q, sizeof *lse);
-        AttnArgs args = world_args(turned, lse);
+        World *straight = world_from(31, s, ATTN_F32, 3), *turned = world_from(31, s, ATTN_F32, 3);
+        AttnArgs args = world_args(turned);
         turn_keys(turned, &args, turned->total_k / 3);
         run_variant(straight, 0, 1);
         assert_int_equal(ATTN_OK, sliding_window_v1_online_block(&args));
@@ -124,7 +102,6 @@ TEST(test_steps_over_a_rolling_cache)
         for (int64_t e = 0; e < turned->total_q * s->H; e++)
             assert_near(turned->lse[e], straight->lse[e], 1e-5, "lse", s->name, e);
         compared++;
-        free(lse);
         world_free(turned);
         world_free(straight);
     }
@@ -145,8 +122,7 @@ TEST(test_maps_that_steps_do_not_take)
 {
     const Setting s = {"skipped", 2, 1, 4, 1, 3, 0, 0, 1, 0, 1, 0, 0, 1, {9}, {9}};
     World *w = world_new(&s, ATTN_F32, 1);
-    float *lse = window_memory(w->s.H * w->total_q, sizeof *lse);
-    AttnArgs args = world_args(w, lse);
+    AttnArgs args = world_args(w);
     assert_int_equal(ATTN_OK, sliding_window_v1_online_block(&args));
     assert_int_equal(ATTN_OK, sliding_window_v3_streaming(&args));
     w->segments_k[0].stride = 2;
@@ -159,7 +135,6 @@ TEST(test_maps_that_steps_do_not_take)
     turn_keys(w, &args, 4);
     assert_int_equal(ATTN_OK, sliding_window_v1_online_block(&args));
     assert_skipped(sliding_window_v3_streaming, &args, "in one piece");
-    free(lse);
     world_free(w);
 }
 
@@ -245,8 +220,7 @@ TEST(test_tiles_are_counted)
     for (int n = 0; n < SETTINGS; n += quick() ? 3 : 1)
         for (int size = 0; size < 4; size++) {
             World *w = world_new(&settings[n], ATTN_F32, 13);
-            float *lse = window_memory(w->s.H * w->total_q, sizeof *lse);
-            const AttnArgs args = world_args(w, lse);
+            const AttnArgs args = world_args(w);
             const int64_t Br = sizes[size][0], Bc = sizes[size][1], heads = w->s.H;
             const WindowTiles tiles = window_count_tiles(&args, Br, Bc);
             const ModelTiles formula = model_window_tiles(&args, Br, Bc);
@@ -267,7 +241,6 @@ TEST(test_tiles_are_counted)
             assert_int_equal(formula.skipped, tiles.skipped);
             assert_int_equal(formula.masked, tiles.masked);
             assert_int_equal(formula.clean, tiles.clean);
-            free(lse);
             world_free(w);
         }
 }

@@ -14,21 +14,13 @@
 
 /* --- the definition ----------------------------------------------------------------------------*/
 
+/* lse is float32 for every dtype; but where Qn is near a tie, float32 and float64 may round it to
+ * different neighbours */
 static void check_forward(const World *w, const char *what)
 {
     const double tolerance[] = {1e-5, 2e-3, 1.6e-2};
-    double *O = window_memory(w->sizes[IN_Q], sizeof *O);
-    double *lse = window_memory(w->total_q * w->s.H, sizeof *lse);
-    define_forward(w, 1, O, lse);
-    for (int64_t e = 0; e < w->sizes[IN_Q]; e++)
-        assert_near(w->O[e], O[e], tolerance[w->config.dtype], what, w->s.name, e);
-    /* lse is float32 for every dtype; but where Qn is near a tie, float32 and float64 may round it
-     * to different neighbours */
-    for (int64_t e = 0; e < w->total_q * w->s.H; e++)
-        assert_near(w->lse[e], lse[e], tolerance[w->s.group > 0 ? w->config.dtype : 0], "lse",
-                    w->s.name, e);
-    free(lse);
-    free(O);
+    assert_forward_defined(w, tolerance[w->config.dtype],
+                           tolerance[w->s.group > 0 ? w->config.dtype : 0], what);
 }
 
 /* With 16 bits the rounding of O, of Qn and of Kn is in the gradients too; the last two with a clip
@@ -72,19 +64,13 @@ TEST(test_larger_settings)
 {
     for (int n = 0; n < SETTINGS; n += quick() ? 3 : 1) {
         const uint64_t state = smooth_state(&settings[n], 25);
-        World *whole, *tiles;
-        window_state = state;
-        whole = world_new(&settings[n], ATTN_F32, 25);
-        window_state = state; /* the same numbers again */
-        tiles = world_new(&settings[n], ATTN_F32, 25);
+        World *whole = world_from(state, &settings[n], ATTN_F32, 25);
+        World *tiles = world_from(state, &settings[n], ATTN_F32, 25);
         run_variant(whole, 0, 2);
         run_variant(tiles, 1, 2);
         check_forward(whole, variants[0].name);
         check_forward(tiles, variants[1].name);
-        for (int g = 0; g < (tiles->s.group > 0 ? 5 : 3); g++)
-            for (int64_t e = 0; e < tiles->sizes[g]; e++)
-                assert_near(tiles->gradient[g][e], whole->gradient[g][e], 1e-4, "a gradient",
-                            tiles->s.name, e);
+        assert_gradients_near(tiles, whole, 1e-4);
         world_free(tiles);
         world_free(whole);
     }
@@ -107,26 +93,19 @@ TEST(test_lists_need_not_name_every_sequence)
     int shorter = 0;
     for (int n = 0; n < SETTINGS; n++)
         for (int v = 0; v < 2 && settings[n].sequences > 1; v++) {
-            World *named, *listed;
-            window_state = 41;
-            named = world_new(&settings[n], ATTN_F32, 2);
-            window_state = 41;
-            listed = world_new(&settings[n], ATTN_F32, 2);
-            float *lse = window_memory(listed->s.H * listed->total_q, sizeof *lse);
-            AttnArgs args = world_args(listed, lse);
+            World *named = world_from(41, &settings[n], ATTN_F32, 2);
+            World *listed = world_from(41, &settings[n], ATTN_F32, 2);
+            AttnArgs args = world_args(listed);
             const int64_t count = args.positions_q.count;
             args.positions_q.count = without_empty(listed->segments_q, count);
             args.positions_k.count = without_empty(listed->segments_k, count);
             shorter += args.positions_q.count < count || args.positions_k.count < count;
             run_variant(named, v, 1);
-            assert_int_equal(ATTN_OK, variants[v].forward(&args));
-            assert_int_equal(ATTN_OK, variants[v].backward(&args));
-            world_collect(listed, &args);
+            run_args(listed, v, &args);
             assert_memory_equal(named->O, listed->O, sizeof(float) * (size_t)named->sizes[IN_Q]);
             for (int g = 0; g < 3; g++)
                 assert_memory_equal(named->gradient[g], listed->gradient[g],
                                     sizeof(float) * (size_t)named->sizes[g]);
-            free(lse);
             world_free(listed);
             world_free(named);
         }
@@ -151,8 +130,7 @@ TEST(test_sequences_in_two_batches)
             memcpy(one[b]->wk, both->wk, sizeof both->wk);
             run_variant(one[b], v, 1);
         }
-        float *lse = window_memory(2 * 2 * 13, sizeof *lse);
-        AttnArgs args = world_args(both, lse);
+        AttnArgs args = world_args(both);
         Tensor *const all[] = {&args.Q,  &args.K,  &args.V,  &args.O,
                                &args.dO, &args.dQ, &args.dK, &args.dV};
         for (int t = 0; t < 8; t++) {
@@ -172,7 +150,6 @@ TEST(test_sequences_in_two_batches)
                     assert_near(tensor_get(all[t == 0 ? 3 : t + 4], b * count + e), want[e], 1e-4,
                                 "a batch", s.name, e);
             }
-        free(lse);
         for (int b = 0; b < 2; b++)
             world_free(one[b]);
         world_free(both);
@@ -195,9 +172,8 @@ TEST(test_threads_change_no_bit)
 {
     for (int n = 0; n < SETTINGS; n += quick() ? 3 : 1) {
         const uint64_t state = window_state;
-        World *one = world_new(&settings[n], (AttnDtype)(n % 3), 25), *three;
-        window_state = state;
-        three = world_new(&settings[n], (AttnDtype)(n % 3), 25);
+        World *one = world_from(state, &settings[n], (AttnDtype)(n % 3), 25);
+        World *three = world_from(state, &settings[n], (AttnDtype)(n % 3), 25);
         run_variant(one, 1, 1);
         run_variant(three, 1, 3);
         assert_same_bits(one, three);
@@ -215,16 +191,11 @@ TEST(test_neutral_options_change_no_bit)
                                1,         0, 1, 0, 0, 1, {90}, {130}};
             World *with[2];
             for (int n = 0; n < 2; n++) {
-                float *lse = window_memory(s.H * 90, sizeof *lse);
-                window_state = 7;
-                with[n] = world_new(&s, ATTN_F32, 1);
-                AttnArgs args = world_args(with[n], lse);
+                with[n] = world_from(7, &s, ATTN_F32, 1);
+                AttnArgs args = world_args(with[n]);
                 with[n]->options.temperature = capped ? 5.0f : 1.0f;
                 args.options = n ? &with[n]->options : NULL;
-                assert_int_equal(ATTN_OK, variants[v].forward(&args));
-                assert_int_equal(ATTN_OK, variants[v].backward(&args));
-                world_collect(with[n], &args);
-                free(lse);
+                run_args(with[n], v, &args);
             }
             assert_same_bits(with[0], with[1]);
             world_free(with[0]);

@@ -4,7 +4,7 @@
  *
  * Interface:
  * - variants: v0_offline_mask, and v2_window_tiles with the gradients of v4_window_backward.
- * - run_variant: both passes. smooth_state: numbers that stay away from the clip's kinks.
+ * - run_variant, run_args: both passes. smooth_state: numbers that stay away from the clip's kinks.
  */
 #ifndef WINDOW_VARIANTS_H
 #define WINDOW_VARIANTS_H
@@ -23,19 +23,22 @@ static const struct {
     {"v2_window_tiles", sliding_window_v2_window_tiles, sliding_window_v4_window_backward},
 };
 
-/* Runs both passes of variant v; results are in the world. */
-static inline void run_variant(World *w, int v, int threads)
+/* Runs both passes of variant v on arguments of world_args; results are in the world. */
+static inline void run_args(World *w, int v, const AttnArgs *args)
 {
-    float *lse = window_memory(w->s.H * w->total_q, sizeof *lse);
-    AttnArgs args = world_args(w, lse);
-    args.threads = threads;
     workspace_reset_peak();
-    assert_int_equal(ATTN_OK, variants[v].forward(&args));
-    assert_int_equal(ATTN_OK, variants[v].backward(&args));
+    assert_int_equal(ATTN_OK, variants[v].forward(args));
+    assert_int_equal(ATTN_OK, variants[v].backward(args));
     assert_true(workspace_intact());
     assert_int_equal(0, workspace_live());
-    world_collect(w, &args);
-    free(lse);
+    world_collect(w, args);
+}
+
+static inline void run_variant(World *w, int v, int threads)
+{
+    AttnArgs args = world_args(w);
+    args.threads = threads;
+    run_args(w, v, &args);
 }
 
 /* A start of the generator with which no pair is so near to a kink of the clip that two roundings
