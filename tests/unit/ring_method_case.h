@@ -6,7 +6,7 @@
  *
  * Interface:
  * - method_cases, method_case_new: the list. 24 heads, so that Ulysses can deal them out.
- * - method_run: one of them with one setup; method_setup.
+ * - method_run: one of them with one setup; method_setup, is_double. plan_of, plan_delete.
  * - Bits, bits_of, bits_equal: all results of a run as they are.
  */
 #ifndef RING_METHOD_CASE_H
@@ -90,6 +90,26 @@ static inline RingSetup method_setup(RingMethod method, RingLayout layout, int r
                        .threads = 1};
 }
 
+static inline int is_double(int method)
+{
+    return method == RING_METHOD_RING_DOUBLE || method == RING_METHOD_BURST_DOUBLE;
+}
+
+static inline RingPlan *plan_of(const Case *c, const RingSetup *setup)
+{
+    RingPlan *plan = malloc(sizeof *plan);
+    char why[256];
+    assert_non_null(plan);
+    assert_int_equal(0, ring_plan_make(plan, &c->args, setup, why));
+    return plan;
+}
+
+static inline void plan_delete(RingPlan *plan)
+{
+    ring_plan_free(plan);
+    free(plan);
+}
+
 /* 1: done. 0: the method cannot do it (heads of Ulysses). *report stays to be freed. */
 static inline int method_run(Case *c, const RingSetup *setup, int rounds, RingReport *report)
 {
@@ -109,8 +129,7 @@ static inline int method_run(Case *c, const RingSetup *setup, int rounds, RingRe
     if (ring_world_sim(&task, &ring_backend_cpu, report))
         fail_msg("%s, %s, %d ranks, %d nodes: %s", ring_method_name(setup->method),
                  ring_layout_name(setup->layout), setup->ranks, setup->nodes, report->failure);
-    ring_plan_free(plan);
-    free(plan);
+    plan_delete(plan);
     return 1;
 }
 

@@ -16,11 +16,6 @@
 
 #include "flash_backward.h"
 
-static int is_double(RingMethod method)
-{
-    return method == RING_METHOD_RING_DOUBLE || method == RING_METHOD_BURST_DOUBLE;
-}
-
 /* Divisors of G; the double rings walk through them as n counts. */
 static int nodes_of(RingMethod method, int G, int n)
 {
@@ -147,7 +142,7 @@ TEST(test_every_run_has_the_same_bits)
         for (int method = RING_METHOD_RING; method < RING_METHODS; method++) {
             Case *c = method_case_new(&method_cases[problems[p]], (AttnDtype)((p + method) % 3));
             RingSetup setup = method_setup((RingMethod)method, (RingLayout)((p + method) % 3), 4,
-                                           is_double((RingMethod)method) ? 2 : 1);
+                                           is_double(method) ? 2 : 1);
             Bits bits;
             if (!method_run(c, &setup, 1, &report)) {
                 case_free(c);
@@ -216,8 +211,8 @@ TEST(test_eight_ranks_are_as_good_as_one)
         for (int t = 0; t < 4; t++)
             one[t] = error_of(expected[t], found[t]);
         for (int method = RING_METHOD_RING; method < RING_METHODS; method++) {
-            const RingSetup setup = method_setup((RingMethod)method, RING_ZIGZAG, 8,
-                                                 is_double((RingMethod)method) ? 2 : 1);
+            const RingSetup setup =
+                method_setup((RingMethod)method, RING_ZIGZAG, 8, is_double(method) ? 2 : 1);
             assert_true(method_run(c, &setup, 1, &report));
             for (int t = 0; t < 4; t++) {
                 const Error error = error_of(expected[t], found[t]);

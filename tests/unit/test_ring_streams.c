@@ -127,8 +127,7 @@ static const MethodCase *problem(int n)
 
 static int nodes_of(RingMethod method, int ranks)
 {
-    const int two = method == RING_METHOD_RING_DOUBLE || method == RING_METHOD_BURST_DOUBLE;
-    return two && ranks % 2 == 0 ? 2 : 1;
+    return is_double(method) && ranks % 2 == 0 ? 2 : 1;
 }
 
 /* Each method has one of the dtypes; ring, which has streams for 16 bits, has all. */
