@@ -10,8 +10,6 @@ inside: observed_gradients.py.
 
 A law must be able to fail: --wrong compiles wrong solutions, and each has to break one.
 """
-import argparse
-import concurrent.futures
 import math
 import os
 import subprocess
@@ -23,8 +21,7 @@ sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import saved_runs
 from gradient_lab import B, D, GRADIENTS, H, HKV, NK, NQ, Lab, changed, rows_of, tensors
 from observed_gradients import observed_ds, recomputed_p
-from tap import Tap
-from test_sweep import has_device, variants_of
+from test_sweep import BACKWARD, WRONG, begin, side_by_side, variants_of
 from workshop import Failure
 
 
@@ -188,29 +185,15 @@ def check_wrong(args, build, patch):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program")
-    parser.add_argument("--backward", nargs="?", const=True, default=False, choices=("always",))
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--stored", help="stage 01's program")
-    parser.add_argument("--forward", help="stage 03's program")
-    parser.add_argument("--wrong", nargs=2, metavar=("BUILD", "PATCHES"))
-    parser.add_argument("--without", default="", help="a variant that does not take all of it")
-    args = parser.parse_args()
-    tap = Tap()
-    if not has_device(args.program, args.device):
-        return tap.skip_all(f"no {args.device} device here")
-    with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        futures = [pool.submit(check_variant, args, variant, dtype)
-                for variant, dtypes in variants_of(args.program, args.device, backward=True).items()
-                if variant != args.without
-                for dtype in (["f32"] if "f32" in dtypes else dtypes)]
-        if args.wrong:
-            futures += [pool.submit(check_wrong, args, args.wrong[0], patch)
-                     for patch in args.wrong[1].split(",")]
-        for future in futures:
-            for result in future.result():
-                tap.ok(*result)
+    args, tap = begin(backward=BACKWARD, stored={"help": "stage 01's program"},
+                      forward={"help": "stage 03's program"},
+                      wrong=WRONG, without={"help": "a variant that does not take all of it"})
+    calls = [(check_variant, args, variant, dtype)
+             for variant, dtypes in variants_of(args.program, args.device, backward=True).items()
+             if variant != args.without for dtype in (["f32"] if "f32" in dtypes else dtypes)]
+    if args.wrong:
+        calls += [(check_wrong, args, args.wrong[0], patch) for patch in args.wrong[1].split(",")]
+    side_by_side(tap, 8, calls)
     return tap.done()
 
 
