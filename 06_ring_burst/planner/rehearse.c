@@ -221,7 +221,9 @@ static const RingBackend backend = {.name = "none", .alloc = alloc, .copy = copy
  * host memory. */
 static void go_through(RingRank *r)
 {
-    const RingMethodTable *method = ring_method(r->plan->setup.method);
+    const RingSetup *setup = &r->plan->setup;
+    const RingMethodTable *method =
+        ring_method(ring_method_on(setup->method, setup->ranks, setup->nodes));
     const size_t q_bytes = ring_q_bytes(r, r->rank), kv_bytes = ring_kv_bytes(r, r->rank);
     r->nq = r->plan->q[r->rank].tokens;
     r->nk = r->plan->k[r->rank].tokens;
