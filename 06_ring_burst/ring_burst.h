@@ -24,7 +24,6 @@
  * Interface:
  * - RingSetup: what the user chooses. RingPlan: what follows from it for all ranks.
  * - ring_plan_make, ring_plan_free: shards, hops, refusals in one sentence.
- * - ring_pair_class: can a rank's queries see a rank's keys at all?
  * Sources: Liu et al. 2023 (arXiv 2310.01889), Sun et al. 2024, BurstAttention (2403.09347),
  * Brandon et al. 2023, striped (2311.09431), Jacobs et al. 2023, Ulysses (2309.14509).
  */
@@ -102,6 +101,7 @@ typedef struct RingPlan {
     const uint8_t *mask; /* [Nq][Nk] of the whole attention in host memory, or NULL */
     int backward;
     RingShard q[RING_MAX_RANKS], k[RING_MAX_RANKS];
+    int64_t nq[RING_MAX_RANKS], nk[RING_MAX_RANKS]; /* their tokens, as the formulas want them */
     /* How far keys travel in a ring: to ranks r+1 .. r+hops_up (queries that come later), and to
      * r-1 .. r-hops_down (a right side of a window). Together at most G-1; without a window, and in
      * layouts that spread every sequence over all ranks, hops_up = G-1 and hops_down = 0. */
@@ -114,9 +114,6 @@ typedef struct RingPlan {
  * RING_MAX_RANKS, no memory. */
 int ring_plan_make(RingPlan *plan, const AttnArgs *args, const RingSetup *setup, char why[256]);
 void ring_plan_free(RingPlan *plan);
-
-/* ATTN_TILE_SKIP: no query of rank q sees a key of rank k (position rule only). */
-AttnTile ring_pair_class(const RingPlan *plan, int q_rank, int k_rank);
 
 #ifdef __cplusplus
 }

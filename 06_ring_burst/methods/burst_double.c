@@ -18,7 +18,7 @@
  *     bytes sent     those of burst: M (g-1) hops inside nodes, M-1 between them, and dQ one home
  *     memory         2 inner and 2 outer buffers for queries; dK, dV, and 4 places for sums dQ
  *
- * With one node, or one rank on each, this is burst.
+ * With one node, or one rank on each, burst is called instead (ring_method_on).
  *
  * Interface: burst_double_table (methods.h).
  */
@@ -35,10 +35,7 @@ typedef struct BurstDouble {
 
 static int forward(RingRank *r)
 {
-    BurstDouble *d;
-    if (ring_is_flat(r))
-        return burst_table.forward(r);
-    d = ring_method_state(r, sizeof *d);
+    BurstDouble *d = ring_method_state(r, sizeof *d);
     if (!d)
         return -1;
     ring_tree_forward(r, &d->state, &d->tree, 0);
@@ -125,8 +122,6 @@ static int backward(RingRank *r)
     const RingPlace p = ring_place(r);
     BurstDouble *d = r->method;
     RingBlock q;
-    if (ring_is_flat(r))
-        return burst_table.backward(r);
     ring_open_split_delta(r, &q, &d->lse, &d->delta);
     ring_open_queries(r, d->inner, p.size == 2 ? 1 : 2);
     ring_open_queries(r, d->outer, p.nodes == 2 ? 1 : 2);

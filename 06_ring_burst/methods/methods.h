@@ -90,8 +90,6 @@ typedef struct RingPlace {
 RingPlace ring_place(const RingRank *r);
 /* The rank so many nodes and places further on, both around. */
 int ring_place_at(const RingPlace *p, int nodes, int places);
-/* One node, or one rank on each: the double ring is a single one. */
-int ring_is_flat(const RingRank *r);
 
 typedef struct RingTree {
     RingKeys inner[2], outer[2];

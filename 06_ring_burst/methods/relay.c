@@ -48,7 +48,8 @@ float *ring_half(const RingSums *sums, int tensor, int half)
     return (float *)sums->of[tensor].data + (half ? sums->second : 0);
 }
 
-int64_t ring_half_count(const RingSums *sums, int half)
+/* Elements. */
+static int64_t half_count(const RingSums *sums, int half)
 {
     return ring_half_tokens(sums->tokens, half) * sums->row;
 }
@@ -56,7 +57,7 @@ int64_t ring_half_count(const RingSums *sums, int half)
 void ring_clear_half(RingRank *r, const RingSums *sums, int half)
 {
     for (int i = 0; i < sums->tensors && !r->failed; i++)
-        ring_zero(r, ring_half(sums, i, half), (size_t)ring_half_count(sums, half) * sizeof(float));
+        ring_zero(r, ring_half(sums, i, half), (size_t)half_count(sums, half) * sizeof(float));
 }
 
 void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens)
@@ -69,7 +70,7 @@ void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens)
 void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half)
 {
     for (int i = 0; i < to->tensors && !r->failed; i++)
-        ring_add(r, ring_half(to, i, half), ring_half(from, i, half), ring_half_count(to, half));
+        ring_add(r, ring_half(to, i, half), ring_half(from, i, half), half_count(to, half));
 }
 
 /* --- the way from rank to rank -----------------------------------------------------------------*/
@@ -105,7 +106,7 @@ void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, 
     coming->tokens = tokens;
     for (int i = 0; i < leaving->tensors && !r->failed; i++) {
         const RingTensor tensor = channel(leaving, i);
-        const int64_t out = ring_half_count(leaving, half), in = ring_half_count(coming, half);
+        const int64_t out = half_count(leaving, half), in = half_count(coming, half);
         float *sum = ring_half(leaving, i, half), *next = ring_half(coming, i, half);
         ring_narrow(r, sum, out, r->plan->setup.partials);
         ring_send(r, mail, to, tensor, sum, (size_t)out * size);
@@ -120,8 +121,7 @@ void ring_relay_arrive(RingRank *r, RingRelay *relay, int half)
     const RingSums *sums = relay->coming[half];
     ring_wait(r, &relay->mail[half]);
     for (int i = 0; sums && i < sums->tensors && !r->failed; i++)
-        ring_widen(r, ring_half(sums, i, half), ring_half_count(sums, half),
-                   r->plan->setup.partials);
+        ring_widen(r, ring_half(sums, i, half), half_count(sums, half), r->plan->setup.partials);
     relay->coming[half] = NULL;
 }
 
@@ -137,14 +137,11 @@ void ring_relay_turn(RingRelay *relay)
 static void round_halves(RingRank *r, const RingSums *sums, const RingSums *to)
 {
     for (int half = 0; half < RING_HALVES; half++) {
-        const int64_t count = ring_half_count(sums, half);
+        const int64_t count = half_count(sums, half);
         ring_stream(r, half);
         for (int i = 0; i < sums->tensors && !r->failed; i++)
-            if (to == sums)
-                ring_narrow(r, ring_half(sums, i, half), count, r->plan->dtype);
-            else
-                ring_narrow_to(r, ring_half(to, i, half), ring_half(sums, i, half), count,
-                               r->plan->dtype);
+            ring_narrow_to(r, ring_half(to, i, half), ring_half(sums, i, half), count,
+                           r->plan->dtype);
     }
     ring_stream(r, RING_BOTH_STREAMS);
 }

@@ -30,7 +30,6 @@ void ring_close_sums(RingRank *r, RingSums *sums);
 void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens);
 void ring_clear_half(RingRank *r, const RingSums *sums, int half);
 float *ring_half(const RingSums *sums, int tensor, int half);
-int64_t ring_half_count(const RingSums *sums, int half); /* elements */
 void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half);
 
 typedef struct RingRelay {

@@ -22,7 +22,7 @@
  *     bytes sent     those of ring: M (g-1) hops inside nodes, M-1 between them, both passes
  *     memory         two inner and two outer buffers for keys; dQ, and four places for sums dK, dV
  *
- * With one node, or one rank on each, this is ring.
+ * With one node, or one rank on each, ring is called instead (ring_method_on).
  *
  * Interface: ring_double_table (methods.h).
  */
@@ -37,10 +37,7 @@ typedef struct RingDouble {
 
 static int forward(RingRank *r)
 {
-    RingDouble *d;
-    if (ring_is_flat(r))
-        return ring_table.forward(r);
-    d = ring_method_state(r, sizeof *d);
+    RingDouble *d = ring_method_state(r, sizeof *d);
     if (!d)
         return -1;
     ring_tree_forward(r, &d->state, &d->tree, r->plan->backward);
@@ -126,8 +123,6 @@ static int backward(RingRank *r)
     const size_t bytes = (size_t)ring_q_count(r, r->nq) * sizeof(float);
     RingDouble *d = r->method;
     RingBlock q;
-    if (ring_is_flat(r))
-        return ring_table.backward(r);
     ring_open_delta(r, &q, &d->delta);
     ring_open_keys(r, d->tree.inner, 2);
     ring_open_buffer(r, &d->dQ, bytes, "dQ");

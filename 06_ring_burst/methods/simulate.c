@@ -115,19 +115,16 @@ static AttnStatus run(const RingPlan *plan, const AttnArgs *args, const RingMeth
                            .forward_ms = &ms[0],
                            .backward_ms = plan->backward ? &ms[1] : NULL};
     AttnStatus status = ATTN_OK;
+    const RingModelCase m = ring_model_case(plan);
     char sentence[256];
-    RingModelCase m;
     RingReport *report = calloc(1, sizeof *report);
     theirs = method;
-    if (!report || ring_model_case(&m, plan) != 0) {
-        free(report);
+    if (!report)
         return refuse("out of memory for the ranks", ATTN_NO_MEMORY);
-    }
     if (ring_world_sim(&task, &ring_backend_cpu, report) != 0)
         status = refuse(report->failure, RING_FAILED);
     else if (!ring_bytes_agree(&m, report, plan->backward, sentence, sizeof sentence))
         status = refuse(sentence, RING_FAILED);
-    ring_model_free(&m);
     ring_report_free(report);
     free(report);
     return status;

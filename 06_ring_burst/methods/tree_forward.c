@@ -24,7 +24,7 @@
  * What is sent outwards stays in its buffer for a whole outer step, so that inner remote blocks
  * need buffers of their own: two and two.
  *
- * Interface: ring_place, ring_place_at, ring_is_flat, ring_tree_forward (methods.h).
+ * Interface: ring_place, ring_place_at, ring_tree_forward (methods.h).
  */
 #include "methods/methods.h"
 
@@ -39,11 +39,6 @@ int ring_place_at(const RingPlace *p, int nodes, int places)
     const int node = ((p->node + nodes) % p->nodes + p->nodes) % p->nodes;
     const int place = ((p->place + places) % p->size + p->size) % p->size;
     return node * p->size + place;
-}
-
-int ring_is_flat(const RingRank *r)
-{
-    return r->plan->setup.nodes == 1 || r->plan->setup.nodes == r->world;
 }
 
 /* Where the keys of the next inner step come to. The very last ones, with which the backward pass

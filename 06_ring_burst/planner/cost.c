@@ -164,12 +164,8 @@ static void tell_bytes(RingReport *report, const RingSchedule *s)
 {
     for (int64_t n = 0; n < s->message_count; n++) {
         const RingMessage *m = &s->messages[n];
-        RingTraffic *from = &report->rank[m->from].traffic;
-        from->sent[s->pass][m->tensor] += m->bytes;
-        *(ring_link(&s->plan->setup, m->from, m->to) == RING_INNER ? &from->sent_inner[s->pass]
-                                                                   : &from->sent_outer[s->pass]) +=
-            m->bytes;
-        from->messages[s->pass]++;
+        ring_count_message(&report->rank[m->from].traffic, &s->plan->setup, s->pass, m->step,
+                           m->from, m->to, m->tensor, m->bytes);
     }
 }
 

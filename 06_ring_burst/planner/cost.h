@@ -28,10 +28,10 @@
  * Interface:
  * - RingRates: speeds of a machine; ring_rates_default, ring_rates_read, ring_rates_set.
  * - RingWork, ring_block_work, ring_all_pairs, ring_plan_efficiency: visible pairs of blocks, and
- *   balance. ring_link: between two ranks. ring_queries_travel: or keys.
+ *   balance. ring_queries_travel: or keys.
  * - RingSpan, RingCall, ring_places, ring_fill, ring_rounds: how evenly calls fill a GPU;
  *   ring_two_streams, ring_head_streams: which of them share it.
- * - ring_model_case, ring_model_free: a plan as the formulas of common/models want it.
+ * - ring_model_case: a plan as the formulas of common/models want it.
  * - RingPrediction, ring_predict: a run of a plan.
  * - RingMapCase, RingLine, ring_map_line, ring_line_ms: equal blocks on any number of GPUs.
  *   ring_alone_ms: the kernel that efficiency.c measures.
@@ -48,15 +48,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef enum RingLink { RING_INNER, RING_OUTER } RingLink;
-
-/* Inside a node or between nodes: neighbours in number are neighbours in the machine room. */
-static inline RingLink ring_link(const RingSetup *setup, int a, int b)
-{
-    const int size = setup->ranks / setup->nodes;
-    return a / size == b / size ? RING_INNER : RING_OUTER;
-}
 
 typedef struct RingRates {
     double flops[2];     /* FLOP/s of the block kernel on large clean blocks: forward, backward */
@@ -134,9 +125,8 @@ int ring_two_streams(RingMethod method, RingPass pass, AttnDtype dtype, const Ri
 int ring_head_streams(RingMethod method, int ranks, RingPass pass, AttnDtype dtype,
                       const RingRates *rates);
 
-/* The plan for the formulas of common/model_ring; nq and nk are allocated. 0, or -1: no memory. */
-int ring_model_case(RingModelCase *m, const RingPlan *plan);
-void ring_model_free(RingModelCase *m);
+/* The plan for the formulas of common/model_ring, while it lives. */
+RingModelCase ring_model_case(const RingPlan *plan);
 
 /* Did the ranks send what the model counts, and hold what it counts? A wrong answer can look right
  * (a gradient check passes when nothing moves at all); bytes that were never sent do not. To the
@@ -169,7 +159,7 @@ const char *ring_bytes_text(char text[32], int64_t bytes);        /* "1.54 kB" *
 enum { RING_WHY = 1200 };
 
 /* Sets setup->method if it is RING_METHOD_AUTO, and setup->layout if free_layout. The backward pass
- * counts if args->dO has data. why: one paragraph without line breaks. 0, or -1 with one sentence
+ * counts if args->dO has data. why: a table, some lines. 0, or -1 with one sentence
  * in why: nothing can compute this; or -2: memory is short. */
 int ring_choose(RingSetup *setup, int free_layout, const AttnArgs *args, const RingRates *rates,
                 char why[RING_WHY]);

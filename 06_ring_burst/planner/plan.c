@@ -99,13 +99,16 @@ int ring_plan_make(RingPlan *plan, const AttnArgs *args, const RingSetup *setup,
                        .rule = args->rule,
                        .mask = args->mask,
                        .backward = args->dO.data != NULL};
-    for (int rank = 0; rank < setup->ranks; rank++)
+    for (int rank = 0; rank < setup->ranks; rank++) {
         if (ring_shard_make(&plan->q[rank], args->positions_q, setup->layout, rank, setup->ranks) ||
             ring_shard_make(&plan->k[rank], args->positions_k, setup->layout, rank, setup->ranks)) {
             ring_plan_free(plan);
             snprintf(why, WHY_SIZE, "memory is short: a plan for %d ranks", setup->ranks);
             return -1;
         }
+        plan->nq[rank] = plan->q[rank].tokens;
+        plan->nk[rank] = plan->k[rank].tokens;
+    }
     count_hops(plan);
     return 0;
 }

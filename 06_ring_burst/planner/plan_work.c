@@ -12,7 +12,7 @@
  *                                q 8..15 and k 8..15: the diagonal goes through; 36, counted
  *
  * Interface: ring_block_work, ring_queries_travel, ring_pair_work, ring_all_pairs,
- * ring_plan_efficiency, ring_model_case, ring_model_free (cost.h).
+ * ring_plan_efficiency, ring_model_case (cost.h).
  */
 #include "attn_tiles.h"
 #include "models/model.h"
@@ -165,32 +165,16 @@ double ring_plan_efficiency(const RingPlan *plan)
 
 /* The formulas want numbers of tokens and nothing else of a plan: bytes do not depend on masks,
  * except by the hops. */
-int ring_model_case(RingModelCase *m, const RingPlan *plan)
+RingModelCase ring_model_case(const RingPlan *plan)
 {
-    const int G = plan->setup.ranks;
-    int64_t *tokens = malloc(2 * (size_t)G * sizeof *tokens);
-    if (!tokens)
-        return -1;
-    for (int r = 0; r < G; r++) {
-        tokens[r] = plan->q[r].tokens;
-        tokens[G + r] = plan->k[r].tokens;
-    }
-    *m = (RingModelCase){.method = plan->setup.method,
-                         .ranks = G,
-                         .nodes = plan->setup.nodes,
-                         .hops_up = plan->hops_up,
-                         .hops_down = plan->hops_down,
-                         .shape = plan->shape,
-                         .dtype = plan->dtype,
-                         .partials = plan->setup.partials,
-                         .nq = tokens,
-                         .nk = tokens + G};
-    return 0;
-}
-
-/* One block holds both lists. */
-void ring_model_free(RingModelCase *m)
-{
-    free((void *)(uintptr_t)m->nq);
-    m->nq = m->nk = NULL;
+    return (RingModelCase){.method = plan->setup.method,
+                           .ranks = plan->setup.ranks,
+                           .nodes = plan->setup.nodes,
+                           .hops_up = plan->hops_up,
+                           .hops_down = plan->hops_down,
+                           .shape = plan->shape,
+                           .dtype = plan->dtype,
+                           .partials = plan->setup.partials,
+                           .nq = plan->nq,
+                           .nk = plan->nk};
 }

@@ -21,7 +21,6 @@
 #include "planner/cost.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,11 +40,9 @@ typedef struct Candidate {
 
 /* The largest sum over ranks counts, since all wait for it. A candidate is known by its plan alone:
  * no rank has to run to count what it would send. */
-static int count_bytes(Candidate *c, const RingPlan *plan)
+static void count_bytes(Candidate *c, const RingPlan *plan)
 {
-    RingModelCase m;
-    if (ring_model_case(&m, plan) != 0)
-        return -1;
+    const RingModelCase m = ring_model_case(plan);
     for (int pass = RING_FORWARD; pass <= (plan->backward ? RING_BACKWARD : RING_FORWARD); pass++)
         for (int r = 0; r < m.ranks; r++) {
             const RingModelBytes b = model_ring_sent(&m, (RingPass)pass, r);
@@ -53,8 +50,6 @@ static int count_bytes(Candidate *c, const RingPlan *plan)
             int64_t *most = &c->bytes[pass == RING_BACKWARD];
             *most = all > *most ? all : *most;
         }
-    ring_model_free(&m);
-    return 0;
 }
 
 /* 0 also for what is not possible; -2: no memory. why: of what is not possible. Makes a plan, asks
@@ -71,7 +66,8 @@ static int weigh(Candidate *c, const RingSetup *setup, const AttnArgs *args, con
     c->possible = 0;
     if (ring_plan_make(&plan, args, &mine, why) != 0)
         return strncmp(why, "memory", 6) == 0 ? -2 : 0;
-    status = count_bytes(c, &plan) != 0 || ring_predict(&p, &plan, rates) != 0 ? -2 : 0;
+    count_bytes(c, &plan);
+    status = ring_predict(&p, &plan, rates) != 0 ? -2 : 0;
     if (status == 0) {
         const double passes = plan.backward ? p.ms[0] + p.ms[1] : p.ms[0];
         c->possible = 1;
@@ -119,117 +115,45 @@ static const Candidate *best_of(const Candidate *list, int count)
     return best;
 }
 
-/* --- the paragraph -----------------------------------------------------------------------------*/
+/* --- the reasons -------------------------------------------------------------------------------*/
 
-typedef struct Text {
-    char *to;
-    size_t left;
-} Text;
-
-__attribute__((format(printf, 2, 3))) static void add(Text *text, const char *format, ...)
+/* What it sends, how much of it while it computes, and how long it takes. Three digits are more
+ * than a prediction deserves. */
+static void explain_method(FILE *to, const Candidate *c)
 {
-    va_list list;
-    int length;
-    va_start(list, format);
-    length = vsnprintf(text->to, text->left, format, list);
-    va_end(list);
-    if (length > 0) {
-        const size_t moved = (size_t)length < text->left ? (size_t)length : text->left - 1;
-        text->to += moved;
-        text->left -= moved;
-    }
-}
-
-static void add_bytes(Text *text, int64_t bytes)
-{
-    char size[32];
-    add(text, "%s", ring_bytes_text(size, bytes));
-}
-
-/* Three digits are more than a prediction deserves. */
-static void add_ms(Text *text, double ms)
-{
-    add(text, ms < 100 ? "%.3g ms" : "%.0f ms", ms);
-}
-
-/* Beside the chosen layout stands the one that somebody would have tried instead. */
-static void explain_layout(Text *text, const RingSetup *setup, const Candidate *layouts, int count)
-{
-    const Candidate *chosen = NULL, *other = NULL;
-    for (int n = 0; n < count; n++)
-        if (layouts[n].layout == setup->layout)
-            chosen = &layouts[n];
-    for (int n = 0; n < count; n++)
-        if (layouts[n].layout ==
-            (chosen->layout == RING_CONTIGUOUS ? RING_ZIGZAG : RING_CONTIGUOUS))
-            other = &layouts[n];
-    if (count == 1)
-        add(text, "The layout %s was asked for. ", ring_layout_name(chosen->layout));
-    else if (chosen->hops < setup->ranks - 1)
-        add(text,
-            "Layout %s: the window ends %d rank%s away, so keys make %d hop%s instead of %d. ",
-            ring_layout_name(chosen->layout), chosen->hops, chosen->hops == 1 ? "" : "s",
-            chosen->hops, chosen->hops == 1 ? "" : "s", setup->ranks - 1);
-    else
-        add(text,
-            "Layout %s: if all ranks wait for the slowest at each step, %.0f %% of the time is "
-            "useful, against %.0f %% with %s. ",
-            ring_layout_name(chosen->layout), 100 * chosen->efficiency, 100 * other->efficiency,
-            ring_layout_name(other->layout));
-}
-
-static void explain_method(Text *text, const Candidate *c, const Candidate *chosen, int backward)
-{
-    if (c == chosen)
+    char sent[2][32];
+    fprintf(to, "%-12s ", ring_method_name(c->method));
+    if (!c->possible) {
+        fputs("cannot deal out these heads\n", to);
         return;
-    add(text, "%s", ring_method_name(c->method));
-    if (c->possible < 0) {
-        add(text, " sends more than its ring, ");
-        add_bytes(text, c->bytes[backward ? 1 : 0]);
-        add(text, " backward; ");
-    } else if (!c->possible) {
-        add(text, " cannot deal out these heads; ");
-    } else {
-        add(text, " sends ");
-        add_bytes(text, all_bytes(c));
-        add(text, ", ");
-        add_ms(text, c->ms);
-        add(text, "; ");
     }
+    fprintf(to, "%9s %9s %5.0f %%   ", ring_bytes_text(sent[0], c->bytes[0]),
+            ring_bytes_text(sent[1], c->bytes[1]), 100 * c->hidden);
+    fprintf(to, c->ms < 100 ? "%.3g ms" : "%.0f ms", c->ms);
+    fputs(c->possible < 0 ? ", no choice: sends more than its ring\n" : "\n", to);
 }
 
-/* A choice without a reason cannot be argued with. So the losers stand in the paragraph too, each
- * with what it would have cost. */
-static void explain(char why[RING_WHY], const RingSetup *setup, const AttnArgs *args,
-                    const Candidate *layouts, int layout_count, const Candidate *methods,
-                    int method_count, const Candidate *chosen)
+/* A choice without a reason cannot be argued with. So the losers stand in the table too, each with
+ * what it would have cost. 0, or -2: no memory. */
+static int explain(char why[RING_WHY], const RingSetup *setup, const AttnShape *n,
+                   const Candidate *layouts, int layout_count, const Candidate *methods,
+                   int method_count)
 {
-    const AttnShape *n = &args->shape;
-    const int backward = args->dO.data != NULL;
-    Text text = {why, RING_WHY};
-    add(&text, "%s, %s: %lld x %lld tokens over %d ranks%s, %lld heads, %lld kv heads. ",
-        ring_method_name(chosen->method), ring_layout_name(setup->layout), (long long)n->Nq,
-        (long long)n->Nk, setup->ranks, setup->nodes > 1 ? " on several nodes" : "",
-        (long long)n->H, (long long)n->Hkv);
-    explain_layout(&text, setup, layouts, layout_count);
-    add(&text, "Method %s: a rank sends ", ring_method_name(chosen->method));
-    add_bytes(&text, chosen->bytes[0]);
-    if (backward) {
-        add(&text, " forward and ");
-        add_bytes(&text, chosen->bytes[1]);
-        add(&text, " backward");
-    }
-    add(&text, ", %.0f %% of it while it computes, in ", 100 * chosen->hidden);
-    add_ms(&text, chosen->ms);
-    add(&text, ". ");
-    if (method_count > 1)
-        add(&text, "The others (times within 3 %% count as equal): ");
+    FILE *to = fmemopen(why, RING_WHY, "w");
+    if (!to)
+        return -2;
+    fprintf(to, "%s, %s: %lld x %lld tokens over %d ranks%s, %lld heads, %lld kv heads\n",
+            ring_method_name(setup->method), ring_layout_name(setup->layout), (long long)n->Nq,
+            (long long)n->Nk, setup->ranks, setup->nodes > 1 ? " on several nodes" : "",
+            (long long)n->H, (long long)n->Hkv);
+    fputs("layout       hops  useful, if all ranks wait for the slowest at each step\n", to);
+    for (int l = 0; l < layout_count; l++)
+        fprintf(to, "%-12s %4d  %3.0f %%%s\n", ring_layout_name(layouts[l].layout), layouts[l].hops,
+                100 * layouts[l].efficiency, layout_count == 1 ? ", was asked for" : "");
+    fputs("method         forward  backward   hidden   time (within 3 % counts as equal)\n", to);
     for (int m = 0; m < method_count; m++)
-        explain_method(&text, &methods[m], chosen, backward);
-    if (text.to - why >= 2 && text.to[-2] == ';')
-        text.to[-2] = '.';
-    if (text.to > why && text.to[-1] == ' ')
-        text.to[-1] = '\0';
+        explain_method(to, &methods[m]);
+    return fclose(to) == 0 ? 0 : -2;
 }
 
 /* --- the choice --------------------------------------------------------------------------------*/
@@ -304,7 +228,7 @@ int ring_choose(RingSetup *setup, int free_layout, const AttnArgs *args, const R
     if (setup->ranks == 1) {
         if (setup->method == RING_METHOD_AUTO)
             setup->method = RING_METHOD_RING;
-        snprintf(why, RING_WHY, "%s, %s: one rank has all tokens, and nothing travels.",
+        snprintf(why, RING_WHY, "%s, %s: one rank has all tokens, and nothing travels\n",
                  ring_method_name(setup->method), ring_layout_name(setup->layout));
         return 0;
     }
@@ -320,6 +244,5 @@ int ring_choose(RingSetup *setup, int free_layout, const AttnArgs *args, const R
         chosen = &methods[0];
     }
     setup->method = chosen->method;
-    explain(why, setup, args, layouts, layout_count, methods, method_count, chosen);
-    return 0;
+    return explain(why, setup, &args->shape, layouts, layout_count, methods, method_count);
 }

@@ -39,12 +39,11 @@ typedef struct Rehearsal {
 static RingAction *write_down(RingRank *r, RingActionKind kind)
 {
     RingSchedule *s = ((Rehearsal *)r->endpoint)->s;
-    RingAction *list = ring_grow(r, s->actions[r->rank], s->count[r->rank], &s->room[r->rank],
-                                 sizeof *list, "a timetable");
-    if (!list)
+    RingAction *list;
+    if (ring_grow(r, &s->actions[r->rank], s->count[r->rank], &s->room[r->rank], sizeof *list,
+                  "a timetable") != 0)
         return NULL;
-    s->actions[r->rank] = list;
-    list += s->count[r->rank]++;
+    list = &s->actions[r->rank][s->count[r->rank]++];
     *list = (RingAction){
         .kind = kind, .step = r->step, .message = -1, .stream = r->log->stream, .heads = 1};
     return list;
@@ -78,15 +77,13 @@ static int message_of(RingRank *r, const RingTransfer *t, int line)
             return ring_fail(r, "the other end of a message was not written down");
         *at = s->messages[number].next;
     } else {
-        RingMessage *list = ring_grow(r, s->messages, s->message_count, &s->message_room,
-                                      sizeof *list, "a timetable");
-        if (!list)
+        if (ring_grow(r, &s->messages, s->message_count, &s->message_room, sizeof *s->messages,
+                      "a timetable") != 0)
             return -1;
-        s->messages = list;
         while (*at >= 0)
-            at = &list[*at].next;
+            at = &s->messages[*at].next;
         number = *at = s->message_count++;
-        list[number] = (RingMessage){
+        s->messages[number] = (RingMessage){
             .from = from, .to = to, .tensor = t->tensor, .bytes = (int64_t)t->bytes, .next = -1};
     }
     if (t->sends) {
@@ -224,7 +221,9 @@ static const RingBackend backend = {.name = "none", .alloc = alloc, .copy = copy
  * host memory. */
 static void go_through(RingRank *r)
 {
-    const RingMethodTable *method = ring_method(r->plan->setup.method);
+    const RingSetup *setup = &r->plan->setup;
+    const RingMethodTable *method =
+        ring_method(ring_method_on(setup->method, setup->ranks, setup->nodes));
     const size_t q_bytes = ring_q_bytes(r, r->rank), kv_bytes = ring_kv_bytes(r, r->rank);
     r->nq = r->plan->q[r->rank].tokens;
     r->nk = r->plan->k[r->rank].tokens;

@@ -3,7 +3,7 @@
  * ring_map: which method for how many GPUs? A program beside ring_burst, without ranks: it asks the
  * cost model.
  *
- *     ring_map [--rates FILE] [--heads H] [--kv-heads K] one JSON line for each method, number of
+ *     ring_map [--rates FILE]                            one JSON line for each method, number of
  *                                                        GPUs (16 to 4096) and tokens per GPU
  *     ring_map --ask                                     answers lines on stdin, for fit_ring.py:
  *
@@ -13,7 +13,7 @@
  *         alone TOKENS H KV D DTYPE                      the kernel alone: forward ms, backward ms
  *
  * --rates FILE: what common/tools/fit_ring.py found. Without it the recorded speeds of H200s.
- * 8 GPUs a node; d = 128, bf16, causal, zigzag, forward and backward.
+ * 8 GPUs a node; 32 query heads, 8 key heads, d = 128, bf16, causal, zigzag, forward and backward.
  */
 #include "planner/cost.h"
 
@@ -25,6 +25,8 @@
 
 enum {
     NODE = 8,
+    HEADS = 32,
+    KV_HEADS = 8,
     MOST_GPUS = 4096,
     MOST_HEADS = 65536,
     MOST_KNOWN = 2048,
@@ -108,13 +110,14 @@ static int64_t sent_bytes(const RingMapCase *c, int64_t *n)
 }
 
 /* Every method that one would use, at every size, also where it loses. */
-static void print_map(const RingRates *r, int64_t H, int64_t Hkv)
+static void print_map(const RingRates *r)
 {
     static int64_t tokens[MOST_GPUS];
     int64_t free_n[RING_METHODS] = {0}; /* hardly depends on the number of GPUs */
     for (int64_t G = 16; G <= MOST_GPUS; G *= 2)
         for (int method = RING_METHOD_RING; method < RING_METHOD_RING_MINIMAL; method++) {
-            RingMapCase c = {(RingMethod)method, G, G / NODE, 0, H, Hkv, 128, 1, ATTN_BF16};
+            RingMapCase c = {(RingMethod)method, G,   G / NODE, 0,        HEADS,
+                             KV_HEADS,           128, 1,        ATTN_BF16};
             free_n[method] = free_from(c, r, free_n[method]);
             for (c.n = 256; c.n <= 131072; c.n *= 2) {
                 const double ms = total_ms(&c, r, 0);
@@ -124,7 +127,7 @@ static void print_map(const RingRates *r, int64_t H, int64_t Hkv)
                            ",\"tokens\":%" PRId64 ",\"H\":%" PRId64 ",\"Hkv\":%" PRId64
                            ",\"d\":128,\"dtype\":\"bf16\",\"ms\":%.6g,\"compute_ms\":%.6g,"
                            "\"free_from\":%" PRId64 ",\"sent_bytes\":%" PRId64 ",\"pass\":null}\n",
-                           ring_method_name(c.method), G, c.nodes, c.n, H, Hkv, ms,
+                           ring_method_name(c.method), G, c.nodes, c.n, c.H, c.Hkv, ms,
                            total_ms(&c, r, 1), free_n[method], sent_bytes(&c, tokens));
             }
         }
@@ -264,13 +267,11 @@ static int answer_all(RingRates *rates)
 static const char page[] =
     "ring_map: which method for how many GPUs? The cost model alone: nothing is computed.\n"
     "\n"
-    "usage: ring_map [--rates FILE] [--heads H] [--kv-heads K]\n"
+    "usage: ring_map [--rates FILE]\n"
     "       ring_map --ask [--rates FILE]\n"
     "\n"
     "  --rates FILE   speeds of kernels and links, as fit_ring.py --rates writes them (without:\n"
     "                 those recorded on H200s)\n"
-    "  --heads H      query heads (32)\n"
-    "  --kv-heads K   key heads, a divisor of H (8)\n"
     "  --ask          answers lines of stdin: forward ms, backward ms, of a run hidden shares\n"
     "       rate NAME VALUE\n"
     "       run METHOD LAYOUT RANKS NODES B H KV NQ NK D LEFT RIGHT DTYPE BACKWARD DETERMINISTIC\n"
@@ -278,13 +279,12 @@ static const char page[] =
     "  -h, --help     this page\n"
     "\n"
     "Without --ask: a JSON line for each method, 16 to 4096 GPUs (8 a node) and 256 to 131072\n"
-    "tokens a GPU; d = 128, bf16, causal, zigzag, forward and backward.\n"
+    "tokens a GPU; 32 query heads, 8 key heads, d = 128, bf16, causal, zigzag, both passes.\n"
     "\n"
     "Exit: 0 ok, 2 bad usage or a question that cannot be answered, 3 nobody took the answers.\n";
 
 typedef struct Options {
     RingRates rates;
-    int64_t H, Hkv;
     int ask, help;
 } Options;
 
@@ -294,43 +294,29 @@ static int refuse(const char *flag, const char *what)
     return -1;
 }
 
-static int read_heads(const char *flag, const char *text, int64_t *heads)
-{
-    char *end, what[96];
-    *heads = strtol(text, &end, 10);
-    if (end > text && !*end && *heads >= 1 && *heads <= MOST_HEADS)
-        return 0;
-    snprintf(what, sizeof what, "found '%.20s', accepted is an integer from 1 to %d", text,
-             MOST_HEADS);
-    return refuse(flag, what);
-}
-
 static int read_options(Options *o, int argc, char **argv)
 {
     int status = 0;
     for (int a = 1; a < argc && status == 0; a++) {
         const char *flag = argv[a];
-        const int rates = strcmp(flag, "--rates") == 0, heads = strcmp(flag, "--heads") == 0;
         char why[256];
         if (strcmp(flag, "--ask") == 0)
             o->ask = 1;
         else if (strcmp(flag, "--help") == 0 || strcmp(flag, "-h") == 0)
             o->help = 1;
-        else if (!rates && !heads && strcmp(flag, "--kv-heads") != 0)
+        else if (strcmp(flag, "--rates") != 0)
             status = refuse(flag, "accepted are the flags of --help");
         else if (++a == argc)
             status = refuse(flag, "found no value, accepted is one: see --help");
-        else if (!rates)
-            status = read_heads(flag, argv[a], heads ? &o->H : &o->Hkv);
         else if (ring_rates_read(&o->rates, argv[a], why) != 0)
             status = refuse(flag, why);
     }
-    return status == 0 && o->H % o->Hkv ? refuse("--kv-heads", "it has to divide --heads") : status;
+    return status;
 }
 
 int main(int argc, char **argv)
 {
-    Options o = {.rates = ring_rates_default("nccl", ATTN_BF16), .H = 32, .Hkv = 8};
+    Options o = {.rates = ring_rates_default("nccl", ATTN_BF16)};
     int status = 0;
     if (read_options(&o, argc, argv) != 0)
         return EXIT_BAD_USAGE;
@@ -339,7 +325,7 @@ int main(int argc, char **argv)
     else if (o.ask)
         status = answer_all(&o.rates);
     else
-        print_map(&o.rates, o.H, o.Hkv);
+        print_map(&o.rates);
     if (fflush(stdout) == 0 && !ferror(stdout))
         return status;
     fprintf(stderr, "ring_map: the standard output did not take the answers\n");

@@ -20,8 +20,8 @@
  * chunk a and a late chunk b, one behind the other, would be one cheap and one dear half, so each
  * chunk is cut in two and the shard is a0 b0 | a1 b1.
  *
- * Interface: ring_shard_make, ring_shard_free, ring_run_cut, ring_shards_class (shard.h),
- * ring_pair_class (ring_burst.h).
+ * Interface: ring_shard_make, ring_shard_free, ring_run_cut, ring_shards_class, ring_pair_class
+ * (shard.h).
  */
 #include "planner/shard.h"
 #include "attn_tiles.h"

@@ -5,7 +5,7 @@
  * Interface:
  * - ring_shard_make, ring_shard_free: one rank's share of the queries or of the keys.
  * - ring_run_cut: a part of a shard, run by run.
- * - ring_shards_class: can the queries of a shard see the keys of another?
+ * - ring_shards_class, ring_pair_class: can the queries of a shard see the keys of another?
  */
 #ifndef RING_SHARD_H
 #define RING_SHARD_H
@@ -23,5 +23,7 @@ int ring_run_cut(const RingShard *shard, int64_t run, int64_t first, int64_t tok
                  RingPiece *piece, AttnSegment *segment);
 
 AttnTile ring_shards_class(AttnRule rule, const RingShard *q, const RingShard *k);
+/* ATTN_TILE_SKIP: no query of rank q sees a key of rank k (position rule only). */
+AttnTile ring_pair_class(const RingPlan *plan, int q_rank, int k_rank);
 
 #endif

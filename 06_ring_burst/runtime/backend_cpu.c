@@ -229,11 +229,9 @@ static int cpu_mark(RingRank *r, int messages)
 {
     CpuBackend *backend = r->backend_state;
     (void)messages;
-    double *more = ring_grow(r, backend->marks, backend->mark_count, &backend->mark_room,
-                             sizeof *more, "a trace");
-    if (!more)
+    if (ring_grow(r, &backend->marks, backend->mark_count, &backend->mark_room,
+                  sizeof *backend->marks, "a trace") != 0)
         return -1;
-    backend->marks = more;
     backend->marks[backend->mark_count] = ring_now_ms();
     return backend->mark_count++;
 }

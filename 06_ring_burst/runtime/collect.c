@@ -32,18 +32,17 @@
 
 /* --- tokens ------------------------------------------------------------------------------------*/
 
-/* A shard without gaps, [B][tokens][heads][d]; a result may be two of these, its first `split`
- * tokens and then the others: with a batch of two the first half of batch 1 does not stand behind
- * the first half of batch 0. Numbering its B * tokens places through says where chunks begin. */
+/* `tokens` local tokens of a shard from `first` on, [B][tokens][heads][d] without gaps: all of it,
+ * or a half. Numbering its B * tokens places through says where chunks begin. */
 typedef struct Packed {
     const Tensor *whole;
     const RingShard *shard;
-    int64_t split;
+    int64_t first, tokens;
 } Packed;
 
 static int64_t places_of(const Packed *p)
 {
-    return p->whole->shape[0] * p->shard->tokens;
+    return p->whole->shape[0] * p->tokens;
 }
 
 /* Of one token with all its heads. */
@@ -72,16 +71,12 @@ static int64_t global_of(const RingShard *shard, int64_t local)
 static void move_place(const Packed *p, int64_t place, char *packed, int back)
 {
     const Tensor *whole = p->whole;
-    const int64_t first = whole->shape[0] * p->split;
-    const int64_t tokens = place < first ? p->split : p->shard->tokens - p->split;
-    const int64_t n = place < first ? place : place - first;
-    const int64_t local = n % tokens + (place < first ? 0 : p->split);
     const int64_t together = whole->stride[2] == whole->shape[3] ? whole->shape[2] : 1;
     const size_t size = dtype_size(whole->dtype);
     const size_t bytes = (size_t)(together * whole->shape[3]) * size;
-    const int64_t global = global_of(p->shard, local);
+    const int64_t global = global_of(p->shard, p->first + place % p->tokens);
     for (int64_t h = 0; h < whole->shape[2]; h += together, packed += bytes) {
-        const int64_t at = tensor_offset(whole, n / tokens, global, h);
+        const int64_t at = tensor_offset(whole, place / p->tokens, global, h);
         char *there = (char *)whole->data + (size_t)at * size;
         memcpy(back ? there : packed, back ? packed : there, bytes);
     }
@@ -125,7 +120,7 @@ static char *chunk_room(RingRank *r, const Packed *p)
 
 int ring_shard_read(RingRank *r, void *to, const Tensor *from, const RingShard *shard)
 {
-    const Packed whole = {from, shard, shard->tokens};
+    const Packed whole = {from, shard, 0, shard->tokens};
     const int64_t all = places_of(&whole), most = chunk_places(&whole);
     const size_t bytes = place_bytes(&whole);
     char *packed = chunk_room(r, &whole);
@@ -142,71 +137,45 @@ int ring_shard_read(RingRank *r, void *to, const Tensor *from, const RingShard *
 
 /* --- results to rank 0 -------------------------------------------------------------------------*/
 
-/* Where this rank's result lies: as one tensor, or as two halves. */
-typedef struct Result {
-    const Tensor *whole; /* on rank 0 */
-    const RingShard *shards;
-    const char *mine;
-    int halves;
-    size_t skip; /* byte of `mine` at which half 1 begins */
-} Result;
-
-static Packed packed_of(const Result *result, int rank)
-{
-    const RingShard *shard = &result->shards[rank];
-    return (Packed){result->whole, shard, result->halves ? shard->tokens / 2 : shard->tokens};
-}
-
-/* Bytes from .. end-1 of this rank's packed result, of either half what is in them. */
-static int download(RingRank *r, const Result *result, size_t from, size_t end, char *packed)
-{
-    const Packed p = packed_of(result, r->rank);
-    const size_t split = (size_t)(result->whole->shape[0] * p.split) * place_bytes(&p);
-    const size_t first_end = end < split ? end : split, second = from > split ? from : split;
-    if (from < first_end &&
-        r->backend->download(r, packed, result->mine + from, first_end - from) != 0)
-        return -1;
-    return second < end
-               ? r->backend->download(r, packed + (second - from),
-                                      result->mine + result->skip + (second - split), end - second)
-               : 0;
-}
-
 /* The same few lines are the sender's and the receiver's side. Rank 0 asks one rank after the other
  * and each sends chunk by chunk, so the blocking host messages meet in pairs and cannot form a
- * circle. */
-static int collect_one(RingRank *r, const Result *result, int rank)
+ * circle. mine: where the part of this rank lies. */
+static int collect_part(RingRank *r, const Packed *p, const char *mine, int rank)
 {
-    const Packed p = packed_of(result, rank);
-    const int64_t all = places_of(&p), most = chunk_places(&p);
-    const size_t bytes = place_bytes(&p);
-    char *packed = chunk_room(r, &p);
+    const int64_t all = places_of(p), most = chunk_places(p);
+    const size_t bytes = place_bytes(p);
+    char *packed = chunk_room(r, p);
     int status = packed ? 0 : -1;
     for (int64_t first = 0; first < all && status == 0; first += most) {
         const int64_t count = all - first < most ? all - first : most;
         const size_t from = (size_t)first * bytes, length = (size_t)count * bytes;
-        status = rank == r->rank ? download(r, result, from, from + length, packed)
+        status = rank == r->rank ? r->backend->download(r, packed, mine + from, length)
                                  : r->transport->host_receive(r, rank, packed, length);
         if (status == 0 && r->rank != 0)
             status = r->transport->host_send(r, 0, packed, length);
-        else if (status == 0 && result->whole->data)
-            move_places(&p, first, count, packed, 1, r->threads);
+        else if (status == 0 && p->whole->data)
+            move_places(p, first, count, packed, 1, r->threads);
     }
     free(packed);
     return status;
 }
 
 /* whole: of every rank's args, but only rank 0 writes to it. Called by all ranks at the same point,
- * with the same tensor: rank 0 collects, the others send. */
+ * with the same tensor: rank 0 collects, the others send. A result may be two halves, of which the
+ * second begins at byte `skip`: with a batch of two the first half of batch 1 does not stand behind
+ * the first half of batch 0. */
 static int collect(RingRank *r, const Tensor *whole, const RingShard *shards, const void *mine,
                    int halves, size_t skip)
 {
-    const Result result = {whole, shards, mine, halves, skip};
-    if (r->rank != 0)
-        return collect_one(r, &result, r->rank);
-    for (int rank = 0; rank < r->world; rank++)
-        if (collect_one(r, &result, rank) != 0)
-            return -1;
+    const int end = r->rank ? r->rank + 1 : r->world;
+    for (int rank = r->rank; rank < end; rank++)
+        for (int half = 0; half <= halves; half++) {
+            const int64_t tokens = shards[rank].tokens;
+            const Packed p = {whole, &shards[rank], half ? tokens / 2 : 0,
+                              halves ? ring_half_tokens(tokens, half) : tokens};
+            if (collect_part(r, &p, (const char *)mine + (half ? skip : 0), rank) != 0)
+                return -1;
+        }
     return 0;
 }
 

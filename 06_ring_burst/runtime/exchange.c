@@ -18,7 +18,7 @@
  * Payload bytes are counted here, when they set out.
  *
  * Interface: ring_send, ring_receive, ring_start, ring_wait, ring_touch (ring_rank.h), ring_post,
- * ring_exchange_add (ring_world.h).
+ * ring_exchange_add, ring_count_message (ring_world.h).
  */
 #include <string.h>
 
@@ -55,11 +55,9 @@ int ring_touch(RingRank *r, const void *p, size_t bytes, RingUse how, const char
 static int take_off(RingRank *r, const RingTransfer *t, int exchange)
 {
     RingLog *log = r->log;
-    RingFlight *more =
-        ring_grow(r, log->flights, log->flight_count, &log->flight_room, sizeof *more, "messages");
-    if (!more)
+    if (ring_grow(r, &log->flights, log->flight_count, &log->flight_room, sizeof *log->flights,
+                  "messages") != 0)
         return -1;
-    log->flights = more;
     log->flights[log->flight_count++] =
         (RingFlight){t->data, t->bytes, t->sends, t->peer, r->step, t->tensor, exchange};
     return 0;
@@ -139,29 +137,17 @@ int ring_receive(RingRank *r, RingExchange *x, int peer, RingTensor tensor, void
     return add_payload(r, x, (RingTransfer){0, peer, tensor, data, bytes, 0.0, -1});
 }
 
-/* Node of a rank: neighbours in number are neighbours in the machine room. */
-static int node_of(const RingRank *r, int rank)
-{
-    const RingSetup *setup = &r->plan->setup;
-    const int nodes = setup->nodes > 0 ? setup->nodes : 1;
-    return rank / (r->world / nodes);
-}
-
 /* By pass and tensor, for the formulas; by step, for the picture; inside and between nodes, since
  * a byte between nodes takes longer. */
-static void count_bytes(RingRank *r, const RingTransfer *t)
+void ring_count_message(RingTraffic *traffic, const RingSetup *setup, RingPass pass, int step,
+                        int from, int to, RingTensor tensor, int64_t bytes)
 {
-    RingTraffic *traffic = &r->log->traffic;
-    const int64_t bytes = (int64_t)t->bytes;
-    if (!t->sends)
-        return;
-    traffic->sent[r->pass][t->tensor] += bytes;
-    traffic->sent_step[r->pass][r->step] += bytes;
-    traffic->messages[r->pass]++;
-    if (node_of(r, t->peer) == node_of(r, r->rank))
-        traffic->sent_inner[r->pass] += bytes;
-    else
-        traffic->sent_outer[r->pass] += bytes;
+    int64_t *linked =
+        ring_link(setup, from, to) == RING_INNER ? traffic->sent_inner : traffic->sent_outer;
+    traffic->sent[pass][tensor] += bytes;
+    traffic->sent_step[pass][step] += bytes;
+    traffic->messages[pass]++;
+    linked[pass] += bytes;
 }
 
 /* A message begins, for the picture, where the rank has asked for it and all earlier work is done.
@@ -174,6 +160,11 @@ static int start_event(RingRank *r, const RingTransfer *t, int mark)
                                           .start_mark = mark,
                                           .end_mark = mark,
                                           .bytes = (int64_t)t->bytes});
+}
+
+static int hand_over(RingRank *r, RingExchange *x)
+{
+    return (r->carrier ? r->carrier->start : r->transport->start)(r, x);
 }
 
 /* Checks, counts and lists all transfers, and hands them to the transport. Trailers and faults come
@@ -198,7 +189,9 @@ int ring_start(RingRank *r, RingExchange *x)
                              "ring_start") != 0 ||
             take_off(r, t, x->started) != 0)
             return -1;
-        count_bytes(r, t);
+        if (t->sends)
+            ring_count_message(&r->log->traffic, &r->plan->setup, r->pass, r->step, r->rank,
+                               t->peer, t->tensor, (int64_t)t->bytes);
         t->event = start_event(r, t, mark);
     }
     if (r->plan->setup.verify_hops && ring_trailers_add(r, x) != 0)
@@ -208,7 +201,7 @@ int ring_start(RingRank *r, RingExchange *x)
     if (x->count == 0)
         return 0;
     if (!r->backend->put_off)
-        return r->transport->start(r, x);
+        return hand_over(r, x);
     if (ring_post(r) != 0 || r->backend->put_off(r, x) != 0)
         return -1;
     r->log->put_off = x;
@@ -222,7 +215,7 @@ int ring_post(RingRank *r)
     r->log->put_off = NULL;
     if (r->failed)
         return -1;
-    return x ? r->transport->start(r, x) : 0;
+    return x ? hand_over(r, x) : 0;
 }
 
 /* A transport that knows when a transfer was complete says so in milliseconds; otherwise the mark
@@ -248,7 +241,8 @@ int ring_wait(RingRank *r, RingExchange *x)
 {
     if (ring_post(r) != 0)
         return -1;
-    if (x->started && x->count > 0 && r->transport->wait(r, x) != 0)
+    if (x->started && x->count > 0 &&
+        (r->carrier ? r->carrier->wait : r->transport->wait)(r, x) != 0)
         return -1;
     if (x->started && land(r, x->started) != 0)
         return -1;

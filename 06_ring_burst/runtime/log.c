@@ -72,17 +72,19 @@ void ring_log_restart(RingLog *log)
 }
 
 /* A full list doubles, so that an entry costs a copy now and then and not each time. */
-void *ring_grow(RingRank *r, void *list, int count, int *room, size_t size, const char *what)
+int ring_grow(RingRank *r, void *list, int count, int *room, size_t size, const char *what)
 {
     const int more = 2 * *room + 16;
-    void *grown = list;
-    if (count == *room) {
-        grown = realloc(list, (size_t)more * size);
-        *room = grown ? more : *room;
-    }
-    if (!grown)
-        ring_fail(r, "out of memory for %s", what);
-    return grown;
+    void *p;
+    if (count < *room)
+        return 0;
+    memcpy(&p, list, sizeof p); /* a pointer to some type */
+    p = realloc(p, (size_t)more * size);
+    if (!p)
+        return ring_fail(r, "out of memory for %s", what);
+    memcpy(list, &p, sizeof p);
+    *room = more;
+    return 0;
 }
 
 /* A method written straight on cannot free its messages' lists when a call in the middle fails. So
@@ -90,11 +92,9 @@ void *ring_grow(RingRank *r, void *list, int count, int *room, size_t size, cons
 void *ring_keep(RingRank *r, size_t bytes)
 {
     RingLog *log = r->log;
-    void *p, **more = ring_grow(r, log->kept, log->kept_count, &log->kept_room, sizeof *more,
-                                "messages");
-    if (!more)
+    void *p;
+    if (ring_grow(r, &log->kept, log->kept_count, &log->kept_room, sizeof *log->kept, "messages"))
         return NULL;
-    log->kept = more;
     p = calloc(1, bytes ? bytes : 1);
     if (!p)
         return ring_fail(r, "out of memory for messages"), NULL;
@@ -129,12 +129,9 @@ const char *ring_transfer_words(const RingTransfer *t, char words[80])
 int ring_log_event(RingRank *r, const RingEvent *event)
 {
     RingLog *log = r->log;
-    RingEvent *more = !log->trace ? NULL
-                                  : ring_grow(r, log->events, log->event_count, &log->event_room,
-                                              sizeof *more, "a trace");
-    if (!more)
+    if (!log->trace || ring_grow(r, &log->events, log->event_count, &log->event_room,
+                                 sizeof *log->events, "a trace") != 0)
         return -1;
-    log->events = more;
     log->events[log->event_count] = *event;
     log->events[log->event_count].pass = r->pass;
     log->events[log->event_count].step = r->step;
@@ -179,6 +176,8 @@ int ring_fail(RingRank *r, const char *format, ...)
     va_start(list, format);
     vsnprintf(r->failure + written, sizeof r->failure - (size_t)written, format, list);
     va_end(list);
+    if (r->carrier && r->carrier->abandon)
+        r->carrier->abandon(r);
     if (r->transport && r->transport->abandon)
         r->transport->abandon(r);
     return -1;

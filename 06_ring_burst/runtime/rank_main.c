@@ -27,7 +27,8 @@
 /* A method of the user's own (simulate.h), or that of the plan. */
 static const RingMethodTable *method_of(const RingTask *task)
 {
-    return task->method ? task->method : ring_method(task->plan->setup.method);
+    const RingSetup *s = &task->plan->setup;
+    return task->method ? task->method : ring_method(ring_method_on(s->method, s->ranks, s->nodes));
 }
 
 /* --- set-up ------------------------------------------------------------------------------------*/

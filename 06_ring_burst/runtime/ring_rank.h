@@ -34,11 +34,6 @@
 extern "C" {
 #endif
 
-struct RingTransport;
-struct RingBackend;
-struct RingLog;
-struct RingTransfer;
-
 /* Gradients of a shard that travel do so in two halves, each [B][tokens of the half][heads][d]
  * contiguous: while one half is on its way the other is computed. Half 0 has local tokens
  * [0, n/2), half 1 the rest. */
@@ -51,8 +46,9 @@ typedef struct RingRank {
     int rank, world;
     const RingPlan *plan;
     const struct RingTransport *transport;
+    const struct RingCarrier *carrier; /* of messages in a pass; NULL: the transport */
     const struct RingBackend *backend; /* host or GPU: who allocates and computes */
-    void *endpoint;                    /* the transport's */
+    void *endpoint, *carrier_end;      /* the transport's, and the carrier's */
     void *backend_state;               /* the backend's: streams, workspace */
     int threads;                       /* of this rank */
 

@@ -5,8 +5,10 @@
  *
  * Interface:
  * - RingTransfer, ring_touch: one message of an exchange; who uses memory that is in flight?
- * - RingTransport: sim (threads), mpi (processes), nccl (GPUs). RingBackend: host, or a GPU.
- * - RingLog: bytes for each pass, step, tensor; events; what is in flight.
+ * - RingTransport: sim (threads), mpi (processes). RingCarrier: NCCL, or copies between processes.
+ *   RingBackend: host, or a GPU.
+ * - RingLog: bytes for each pass, step, tensor; events; what is in flight. RingLink, ring_link:
+ *   between two ranks. ring_count_message: one more message sent.
  * - RingTask, ring_rank_main: one rank's whole run; ring_world_sim ...: all of them.
  * - ring_shard_read, ring_collect_...: between whole tensors and shards.
  * - RingTrailer, ring_fault_..., ring_trailers_...: what goes wrong between two ranks (fault.c).
@@ -41,7 +43,7 @@ int ring_touch(RingRank *r, const void *p, size_t bytes, RingUse how, const char
 
 /* Functions return 0, or -1 after ring_fail. */
 typedef struct RingTransport {
-    const char *name; /* "sim" "mpi" "nccl" */
+    const char *name; /* "sim" "mpi" */
     /* Begins all transfers of x; may set x->ticket. Never blocks for a peer. */
     int (*start)(RingRank *r, RingExchange *x);
     /* All transfers of x are complete (host), or ordered before later work (GPU). Gives up after
@@ -64,6 +66,14 @@ typedef struct RingTransport {
      * nobody else can fail. */
     int (*look)(RingRank *r);
 } RingTransport;
+
+/* Messages of a pass by other means than the transport's, which keeps everything else: NCCL, and
+ * copies between GPUs of two processes. A backend's `open` sets r->carrier. */
+typedef struct RingCarrier {
+    int (*start)(RingRank *r, RingExchange *x); /* as the transport's */
+    int (*wait)(RingRank *r, RingExchange *x);
+    void (*abandon)(RingRank *r); /* called by ring_fail before the transport's; NULL: nothing */
+} RingCarrier;
 
 typedef struct RingBackend {
     const char *name; /* "cpu" "cuda" */
@@ -167,6 +177,15 @@ typedef struct RingStreamList {
     int count, room;
 } RingStreamList;
 
+typedef enum RingLink { RING_INNER, RING_OUTER } RingLink;
+
+/* Inside a node or between nodes: neighbours in number are neighbours in the machine room. */
+static inline RingLink ring_link(const RingSetup *setup, int a, int b)
+{
+    const int size = setup->ranks / setup->nodes;
+    return a / size == b / size ? RING_INNER : RING_OUTER;
+}
+
 /* What a rank has sent. */
 typedef struct RingTraffic {
     int64_t sent[RING_PASSES][RING_TENSORS]; /* payload bytes */
@@ -174,6 +193,10 @@ typedef struct RingTraffic {
     int64_t sent_inner[RING_PASSES], sent_outer[RING_PASSES]; /* inside a node, between nodes */
     int64_t messages[RING_PASSES];
 } RingTraffic;
+
+/* Of the sender. */
+void ring_count_message(RingTraffic *traffic, const RingSetup *setup, RingPass pass, int step,
+                        int from, int to, RingTensor tensor, int64_t bytes);
 
 typedef struct RingLog {
     RingTraffic traffic;
@@ -217,9 +240,9 @@ void ring_log_free(RingLog *log);
 /* Before a round: bytes, messages, events, times and the count of steps start at zero, and a fault
  * can strike again. What is in flight and hop numbers go on. */
 void ring_log_restart(RingLog *log);
-/* list [count of *room], with room for one more: itself, or a larger copy of it. NULL: the rank has
- * failed, and the list stays. */
-void *ring_grow(RingRank *r, void *list, int count, int *room, size_t size, const char *what);
+/* list: the address of a pointer to [*room], of which `count` are used. There is room for one more
+ * then. -1: the rank has failed, and the list stays. */
+int ring_grow(RingRank *r, void *list, int count, int *room, size_t size, const char *what);
 /* An event of this rank's step; its number, -1 without a trace. */
 int ring_log_event(RingRank *r, const RingEvent *event);
 /* Zeroed host memory for the book-keeping of messages, which a method that fails leaves behind:

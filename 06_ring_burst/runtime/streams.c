@@ -50,11 +50,9 @@ static int note(RingRank *r, const char *from, size_t bytes, RingUse how)
     for (int n = 0; n < list->count; n++)
         if (list->uses[n].data == from && list->uses[n].bytes == bytes && list->uses[n].how == how)
             return 0;
-    RingStreamUse *more =
-        ring_grow(r, list->uses, list->count, &list->room, sizeof *more, "what a stream uses");
-    if (!more)
+    if (ring_grow(r, &list->uses, list->count, &list->room, sizeof *list->uses,
+                  "what a stream uses") != 0)
         return -1;
-    list->uses = more;
     list->uses[list->count++] = (RingStreamUse){from, bytes, how};
     return 0;
 }

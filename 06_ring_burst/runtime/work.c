@@ -52,13 +52,10 @@ void ring_free(RingRank *r, void *p, size_t bytes)
 void ring_open_buffer(RingRank *r, RingBuffer *b, size_t bytes, const char *what)
 {
     RingLog *log = r->log;
-    RingBuffer *more;
     if (b->data || r->failed)
         return;
-    more = ring_grow(r, log->open, log->open_count, &log->open_room, sizeof *more, "buffers");
-    if (!more)
+    if (ring_grow(r, &log->open, log->open_count, &log->open_room, sizeof *log->open, "buffers"))
         return;
-    log->open = more;
     b->data = ring_alloc(r, bytes, what);
     b->bytes = bytes;
     if (b->data)

@@ -137,10 +137,8 @@ static int tell(RingRun *run)
     const RingPlan *plan = &run->plan;
     RingResult *told = &run->told;
     RunResult *out = &run->out;
-    RingModelCase m;
+    const RingModelCase m = ring_model_case(plan);
     int status = EXIT_OK;
-    if (ring_model_case(&m, plan) != 0)
-        return EXIT_OK;
     if (run->report.events[0]) {
         told->hidden = ring_hidden_mean(&run->report, RING_FORWARD);
         told->hidden_backward =
@@ -174,7 +172,6 @@ static int tell(RingRun *run)
     if (status == EXIT_OK &&
         !ring_bytes_agree(&m, &run->report, plan->backward, out->failure, sizeof out->failure))
         status = EXIT_WRONG;
-    ring_model_free(&m);
     return status;
 }
 

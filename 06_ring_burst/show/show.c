@@ -22,8 +22,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { COLUMNS = 98 };
-
 /* The speeds that the planner and the model reckon with: those of the file that the environment
  * names (what common/tools/fit_ring.py wrote), else recorded ones. */
 static int rates_of(const CliCase *c, RingRates *rates)
@@ -37,24 +35,6 @@ static int rates_of(const CliCase *c, RingRates *rates)
     if (path && ring_rates_read(rates, path, why) != 0)
         return cli_refuse("ATTN_RING_RATES: %s", why);
     return EXIT_OK;
-}
-
-/* Lines of a comment, cut between words. */
-static void print_paragraph(const char *text)
-{
-    size_t column = 0;
-    while (*text) {
-        const size_t word = strcspn(text, " ");
-        if (column > 0 && column + 1 + word > COLUMNS) {
-            putchar('\n');
-            column = 0;
-        }
-        printf("%s%.*s", column ? " " : "# ", (int)word, text);
-        column += word + 1;
-        text += word;
-        text += strspn(text, " ");
-    }
-    putchar('\n');
 }
 
 /* The case is changed in place: from here on it looks as if the user had asked for this method and
@@ -74,8 +54,8 @@ int ring_show_choice(CliCase *c, const Problem *p, int quiet)
         return cli_refuse("--method auto: %s", why);
     c->variant = ring_method_name(setup.method);
     c->ring.layout = setup.layout;
-    if (!quiet)
-        print_paragraph(why);
+    for (const char *line = why; !quiet && *line; line = strchr(line, '\n') + 1)
+        printf("# %.*s\n", (int)strcspn(line, "\n"), line);
     return EXIT_OK;
 }
 

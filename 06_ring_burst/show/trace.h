@@ -3,7 +3,7 @@
  * trace.h: a run to look at: which rank has which block and which mask at each step, as one screen
  * of text; and its events as a file for Perfetto or Chrome (ui.perfetto.dev, chrome://tracing).
  *
- * Interface: ring_trace_screen, ring_trace_steps, ring_mask_word, ring_trace_json.
+ * Interface: ring_trace_screen, ring_trace_steps, ring_trace_json.
  */
 #ifndef RING_TRACE_H
 #define RING_TRACE_H
@@ -22,9 +22,6 @@ int ring_trace_screen(FILE *out, const RingPlan *plan);
 /* --trace --step: a page for each step (report/pages.h). Up to 8 ranks fit 80 x 24. 0, or -1: no
  * memory. */
 int ring_trace_steps(FILE *out, const RingPlan *plan);
-
-/* "triangle" "full" "half" "band" "mask" "skip": what queries of a rank see of another's keys. */
-const char *ring_mask_word(const RingPlan *plan, int q_rank, int k_rank);
 
 /* --trace-json. Each report (NULL: left out) is a group of processes, one for each rank, with a
  * line each for computing, sending and receiving. 0, or -1 with one sentence in why. */

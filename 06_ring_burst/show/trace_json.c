@@ -34,11 +34,6 @@ typedef struct Page {
     int written;
 } Page;
 
-static const char *pass_name(RingPass pass)
-{
-    return pass == RING_BACKWARD ? "backward" : "forward";
-}
-
 /* A comma before each event but the first: JSON allows none behind the last. */
 static void begin(Page *p)
 {
@@ -113,7 +108,7 @@ static void write_event(Page *p, const RingReport *report, int rank, const RingE
     begin(p);
     fprintf(p->f, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\",",
             process, thread, 1e3 * (e->start_ms - zero_ms), 1e3 * (e->end_ms - e->start_ms),
-            pass_name(e->pass));
+            ring_pass_name(e->pass));
     if (e->kind == RING_EVENT_COMPUTE) {
         const int64_t parts = parts_of_step(report->events[rank], report->event_count[rank], e);
         static const char *const seen[] = {"nothing", "in part", "all"};

@@ -12,7 +12,7 @@
  *
  * The table is drawn from the timetable that the method has written (schedule.h); nobody computes.
  *
- * Interface: ring_trace_screen, ring_trace_steps, ring_mask_word (trace.h).
+ * Interface: ring_trace_screen, ring_trace_steps (trace.h).
  */
 #include "show/trace.h"
 
@@ -25,7 +25,7 @@
 enum { WIDTH = 80, LABEL = 8 };
 
 /* One word for a pair of shards. "half" is what zigzag makes of every pair of different ranks. */
-const char *ring_mask_word(const RingPlan *plan, int q_rank, int k_rank)
+static const char *mask_word(const RingPlan *plan, int q_rank, int k_rank)
 {
     const RingWork work = ring_pair_work(plan, q_rank, k_rank);
     if (work.tile == ATTN_TILE_SKIP)
@@ -120,7 +120,7 @@ static void add_remote(Cell cell, const RingSchedule *s, int rank, const RingAct
     }
     snprintf(cell + used, sizeof(Cell) - used, "%s%c%d %.*s", used ? " " : "",
              queries_visit ? 'Q' : 'K', queries_visit ? a->q.owner : a->k.owner, letters,
-             ring_mask_word(s->plan, a->q.owner, a->k.owner));
+             mask_word(s->plan, a->q.owner, a->k.owner));
 }
 
 /* Who visits a rank at a step; both halves of a block are one. Where the two rings of a window
@@ -309,20 +309,14 @@ int ring_trace_steps(FILE *out, const RingPlan *plan)
 /* A plan is enough: no rank runs, and nothing is sent. */
 int ring_trace_screen(FILE *out, const RingPlan *plan)
 {
-    RingModelCase m;
-    if (ring_model_case(&m, plan) != 0)
-        return -1;
+    const RingModelCase m = ring_model_case(plan);
     print_head(out, plan);
-    if (print_shares(out, plan) != 0) {
-        ring_model_free(&m);
+    if (print_shares(out, plan) != 0)
         return -1;
-    }
     for (int pass = RING_FORWARD; pass <= (plan->backward ? RING_BACKWARD : RING_FORWARD); pass++) {
         RingSchedule s;
-        if (ring_schedule_make(&s, plan, (RingPass)pass) != 0) {
-            ring_model_free(&m);
+        if (ring_schedule_make(&s, plan, (RingPass)pass) != 0)
             return -1;
-        }
         print_steps(out, &s, steps_of(&s));
         print_bytes(out, &m, (RingPass)pass);
         ring_schedule_free(&s);
@@ -331,6 +325,5 @@ int ring_trace_screen(FILE *out, const RingPlan *plan)
     if (plan->setup.method != RING_METHOD_ULYSSES)
         fprintf(out, "If all wait for the slowest at each step, %.0f %% of the time is useful.\n",
                 100 * ring_plan_efficiency(plan));
-    ring_model_free(&m);
     return 0;
 }

@@ -306,6 +306,7 @@ static int prepare(Case *k, const HintRun *run, double *scratch)
     k->run = run;
     k->d = run->of->n.d;
     k->block = run->block;
+    run->of->shared.bug = NULL; /* another submission's O and lse may have lain at the same place */
     for (int which = CHECK_O; which <= CHECK_DV; which++)
         k->wrong |= a[which].checked && a[which].off ? 1 << which : 0;
     if (!(k->wrong & HINT_FORWARD) || !a[CHECK_DQ].checked || !run->found->O.data ||

@@ -179,9 +179,10 @@ void hint_case_free(HintCase *c)
         hypotheses += hint_tile_count(hint_mistakes[m].tiles);
     for (int n = 0; c->rows && n < 3 * hypotheses; n++)
         free(c->rows[n].at);
-    double *const all[] = {
-        c->Q, c->K, c->V,    c->dO,         c->Q_norm,    c->K_norm,    c->V_norm,    c->dO_norm,
-        c->s, c->w, c->keep, c->column_lse, c->Q_else[0], c->Q_else[1], c->K_else[0], c->K_else[1]};
+    double *const all[] = {c->Q,         c->K,          c->V,         c->dO,        c->Q_norm,
+                           c->K_norm,    c->V_norm,     c->dO_norm,   c->s,         c->w,
+                           c->keep,      c->column_lse, c->Q_else[0], c->Q_else[1], c->K_else[0],
+                           c->K_else[1], c->shared.at};
     for (size_t n = 0; n < sizeof all / sizeof *all; n++)
         free(all[n]);
     free(c->q_at);

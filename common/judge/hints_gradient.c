@@ -20,6 +20,9 @@
 #include "judge/hints_internal.h"
 
 #include <math.h>
+#include <stdlib.h>
+
+enum { MOST_KEPT = 1 << 22 };
 
 /* A row of queries at which the gradient stands. */
 typedef struct Row {
@@ -29,6 +32,7 @@ typedef struct Row {
     int64_t b, h, i;
     const double *q, *dO;
     double lse, delta, O_norm, dO_norm;
+    const double *given; /* where lse is from */
 } Row;
 
 /* What one pair gives, and how far its dS may be off. */
@@ -43,7 +47,8 @@ static Row row_of(HintCase *c, const HintBug *bug, HintTile tile, const HintGive
 {
     const int64_t d = c->n.d, at = (b * c->n.Nq + i) * c->n.H + h;
     const double *O = g->O + ((b * c->n.H + h) * c->n.Nq + i) * d;
-    Row r = {c, bug, tile, b, h, i, hint_q(c, bug->feed, b, h, i), c->dO + at * d, 0, 0, 0, 0};
+    Row r = {c, bug, tile, b, h,     i, hint_q(c, bug->feed, b, h, i), c->dO + at * d,
+             0, 0,   0,    0, g->lse};
     r.lse = g->lse[(b * c->n.H + h) * c->n.Nq + i];
     r.delta = hint_dot(r.dO, O, d);
     r.O_norm = sqrt(hint_dot(O, O, d));
@@ -81,16 +86,52 @@ static int64_t tile_end(const Row *r, int64_t j)
     return end < r->c->n.Nk ? end : r->c->n.Nk;
 }
 
+/* Sums and maxima that all keys of a tile share with a query, or all keys: found once for all the
+ * gradients of a hypothesis. The place of one, or NULL where that would be too many; NaN: not yet
+ * found. tile: its number, or -1 for all keys. */
+static double *kept_of(const Row *r, int64_t tile)
+{
+    HintCase *c = r->c;
+    const int64_t tiles = (c->n.Nk - 1) / r->tile.T + 1, rows = c->n.B * c->n.H * c->n.Nq;
+    if (rows * (tiles + 1) > MOST_KEPT)
+        return NULL;
+    if (!c->shared.at || c->shared.bug != r->bug || c->shared.tile.T != r->tile.T ||
+        c->shared.tile.Tq != r->tile.Tq || c->shared.given != r->given) {
+        free(c->shared.at);
+        c->shared.at = malloc((size_t)(rows * (tiles + 1)) * sizeof *c->shared.at);
+        for (int64_t n = 0; c->shared.at && n < rows * (tiles + 1); n++)
+            c->shared.at[n] = NAN;
+        c->shared.bug = r->bug;
+        c->shared.tile = r->tile;
+        c->shared.given = r->given;
+    }
+    return c->shared.at
+               ? c->shared.at + ((r->b * c->n.H + r->h) * c->n.Nq + r->i) * (tiles + 1) + tile + 1
+               : NULL;
+}
+
+/* What `find` says of the tile of key j, or of all keys where j < 0. */
+static double once(const Row *r, int64_t j, double (*find)(const Row *, int64_t, int64_t))
+{
+    const int64_t T = r->tile.T;
+    double *kept = kept_of(r, j < 0 ? -1 : j / T);
+    double value = kept ? *kept : NAN;
+    if (isnan(value))
+        value = j < 0 ? find(r, 0, r->c->n.Nk) : find(r, j / T * T, tile_end(r, j));
+    if (kept)
+        *kept = value;
+    return value;
+}
+
 /* What P is exp of, beside the score. */
 static double shift_of(const Row *r, int64_t j)
 {
     switch (r->bug->gradient) {
     case GRADIENT_P_RAW:
         return 0.0;
-    case GRADIENT_P_M:
-        return maximum(r, 0, r->c->n.Nk);
+    case GRADIENT_P_M: /* its tile has all keys */
     case GRADIENT_P_TILE_M:
-        return maximum(r, j / r->tile.T * r->tile.T, tile_end(r, j));
+        return once(r, j, maximum);
     default:
         return r->lse;
     }
@@ -145,7 +186,7 @@ static double delta_of(const Row *r, int64_t j)
             return NAN;
         return hint_dot(r->dO, c->V + hint_v_row(c, FEED_RIGHT, r->b, r->h, key) * c->n.d, c->n.d);
     case GRADIENT_DELTA_TILE:
-        return sum_p_dp(r, j / r->tile.T * r->tile.T, tile_end(r, j));
+        return once(r, j, sum_p_dp);
     case GRADIENT_DELTA_CLIPPED:
         return r->delta;
     default:
@@ -201,7 +242,7 @@ static int look_at_pair(Row *r, int64_t j, Pair *p)
 static void mend_delta(Row *r)
 {
     if (r->c->clips && r->bug->gradient != GRADIENT_DELTA_CLIPPED)
-        r->delta = sum_p_dp(r, 0, r->c->n.Nk);
+        r->delta = once(r, -1, sum_p_dp);
 }
 
 static double outer_scale(const HintCase *c, const HintBug *bug)

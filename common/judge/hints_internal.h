@@ -262,6 +262,12 @@ struct HintCase {
     struct {              /* of the row asked for last */
         int64_t strip, T, Tq, tile;
     } last;
+    struct { /* hints_gradient.c: [B][H][Nq][1 + tiles] of one hypothesis */
+        const HintBug *bug;
+        const double *given;
+        HintTile tile;
+        double *at;
+    } shared;
     HintRows *rows; /* [hypotheses][3] */
     size_t kept_bytes;
 };

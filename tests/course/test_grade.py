@@ -7,6 +7,7 @@ usage: test_grade.py BUILD
 A right submission for the small contracts is graded on a suite of each, and copies of it with one
 mistake. Where this machine has no sandbox the tests run with --so-sandbox off and say so.
 """
+import contextlib
 import csv
 import io
 import json
@@ -107,10 +108,14 @@ DEEDS = [
 ]
 
 
-def grade(build, sandbox, *arguments):
-    run = subprocess.run([sys.executable, str(TOOL), "--build", str(build), "--so-sandbox", sandbox,
-                          *map(str, arguments)], capture_output=True, text=True, check=False)
-    return run.returncode, run.stdout, run.stderr
+def grade(build, sandbox, *arguments, how=grade_tool.grade):
+    """(exit status, stdout, stderr) of the program, which this process runs: to start Python for
+    each call would take as long as to judge."""
+    words = ["--build", str(build), "--so-sandbox", sandbox, *map(str, arguments)]
+    with contextlib.redirect_stdout(io.StringIO()) as out, \
+            contextlib.redirect_stderr(io.StringIO()) as err:
+        status = grade_tool.run(words, how)
+    return status, out.getvalue(), err.getvalue()
 
 
 def graded(build, sandbox, *arguments):
@@ -532,33 +537,41 @@ def valid_otter(text, score, most):
 
 
 def check_formats(tap, build, sandbox, folder, right):
+    """Judged once; each format has the whole program around it."""
     suite, wrong = folder / "graded.suite", folder / "nomask.so"
+    judged = {files: grade_tool.grade(grade_tool.parse(
+        [str(suite), *map(str, files), "--build", str(build), "--so-sandbox", sandbox]))
+              for files in ((wrong,), (right, wrong))}
+
+    def written(*files_and_words):
+        files = tuple(word for word in files_and_words if word in (right, wrong))
+        return grade(build, sandbox, suite, *files_and_words, how=lambda options: judged[files])
+
     for form, check in (("gradescope", lambda text: valid_gradescope(text, 4, 5)),
                         ("otter", lambda text: valid_otter(text, 4, 10))):
-        status, out, err = grade(build, sandbox, suite, wrong, "--format", form)
+        status, out, err = written(wrong, "--format", form)
         tap.ok(status == 0 and check(out), f"--format {form}", out + err)
     out_dir = folder / "out" / "deep"
-    status, out, err = grade(build, sandbox, suite, right, wrong, "--format", "gradescope", "--out",
-                             out_dir)
+    status, out, err = written(right, wrong, "--format", "gradescope", "--out", out_dir)
     names = sorted(path.name for path in out_dir.iterdir()) if out_dir.is_dir() else []
     tap.ok(status == 0 and not out and names == ["001_right.so.json", "002_nomask.so.json"] and
            [grade_formats.file_name({"submission": name}, 3) for name in
             ("class/ann/mine.c", "class/bob.c", "ann/", "mine.c")] ==
            ["003_ann.json", "003_bob.c.json", "003_ann.json", "003_mine.c.json"],
            "--out has a file for each submission", f"{names} {err}")
-    status, out, err = grade(build, sandbox, suite, right, wrong, "--format", "junit")
+    status, out, err = written(right, wrong, "--format", "junit")
     root = xml.fromstring(out) if status == 0 else None
     tap.ok(root is not None and [(s.get("tests"), s.get("failures")) for s in root] ==
            [("5", "0"), ("5", "1")] and root[1][1].find("failure") is not None,
            "--format junit", out + err)
-    status, out, err = grade(build, sandbox, suite, right, wrong, "--format", "csv")
+    status, out, err = written(right, wrong, "--format", "csv")
     rows = list(csv.reader(io.StringIO(out)))
     tap.ok(status == 0 and rows[0][:3] == ["submission", "score", "max_score"] and
            [row[1] for row in rows[1:]] == ["10", "4"] and len({len(row) for row in rows}) == 1
            and rows[1][3:5] == ["right", ""] and rows[2][3] == "wrong" and
            "values are off" in rows[2][4],
            "--format csv", out + err)
-    status, out, err = grade(build, sandbox, suite, right, wrong)
+    status, out, err = written(right, wrong)
     tap.ok(status == 0 and f"{wrong}: 4 of 10" in out and "right        2 of 2     tiny" in out,
            "a table", out + err)
 

@@ -26,31 +26,19 @@ static const Variant variants[] = {
     {"v0_loops", ON_CPU, DTYPES_ALL, nothing, nothing, 0, "plain"},
     {"v1_cuda", ON_CUDA, DTYPES_16BIT, NULL, NULL, 0, "gpu"},
 };
-static const Stage stage = {
-    "fuzz",
-    "00_fuzz",
-    "Which command line breaks it?",
-    1,
-    STAGE_HAS_BACKWARD | STAGE_HAS_ROWS_COLS | STAGE_HAS_TRACE | STAGE_HAS_VARLEN |
-        STAGE_HAS_OFFLINE,
-    variants,
-    2,
+enum {
+    OFFLINE = STAGE_HAS_BACKWARD | STAGE_HAS_ROWS_COLS | STAGE_HAS_TRACE | STAGE_HAS_VARLEN |
+              STAGE_HAS_OFFLINE,
+    RANKS = STAGE_HAS_BACKWARD | STAGE_HAS_TRACE | STAGE_HAS_DETERMINISTIC | STAGE_HAS_VARLEN |
+            STAGE_HAS_RANKS
 };
+static const Stage stage = {"fuzz", "00_fuzz", "What breaks it?", 1, OFFLINE, variants, 2};
 /* A stage over ranks: --cu-seqlens-* mean something else there, and names come twice. */
 static const Variant methods[] = {
     {"ring", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS, "cpu"},
     {"ring", ON_CUDA, DTYPES_16BIT, NULL, NULL, VARIANT_RANKS, "gpu"},
 };
-static const Stage ranks = {
-    "fuzz",
-    "00_fuzz",
-    "Which command line breaks it?",
-    1,
-    STAGE_HAS_BACKWARD | STAGE_HAS_TRACE | STAGE_HAS_DETERMINISTIC | STAGE_HAS_VARLEN |
-        STAGE_HAS_RANKS,
-    methods,
-    2,
-};
+static const Stage ranks = {"fuzz", "00_fuzz", "What breaks it?", 1, RANKS, methods, 2};
 
 static void demand(int condition)
 {
@@ -89,9 +77,8 @@ static void look_at_ranks(const CliCase *c)
 
 static void look_at(const Cli *cli)
 {
-    int i;
     demand(cli->case_count > 0);
-    for (i = 0; i < cli->case_count; i++) {
+    for (int i = 0; i < cli->case_count; i++) {
         const CliCase *c = &cli->cases[i];
         const Variant *v = NULL;
         int count = 0;

@@ -210,38 +210,28 @@ static inline void many_keys(AttnDtype dtype)
     large_free(&g);
 }
 
-static inline void test_many_queries_f16(void **unused)
+TEST(test_many_queries_f16)
 {
-    (void)unused;
     many_queries(ATTN_F16);
 }
 
-static inline void test_many_keys_f16(void **unused)
+TEST(test_many_keys_f16)
 {
-    (void)unused;
     many_keys(ATTN_F16);
 }
 
-static inline void test_many_queries_f32(void **unused)
+TEST(test_many_queries_f32)
 {
-    (void)unused;
     many_queries(ATTN_F32);
 }
 
-static inline void test_many_keys_f32(void **unused)
+TEST(test_many_keys_f32)
 {
-    (void)unused;
     many_keys(ATTN_F32);
 }
 
 static inline int large_main(LargeRun run, int gib)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_queries_f16),
-        cmocka_unit_test(test_many_keys_f16),
-        cmocka_unit_test(test_many_queries_f32),
-        cmocka_unit_test(test_many_keys_f32),
-    };
     size_t available = 0, all = 0;
     if (device_count() == 0) {
         printf("no CUDA device\n");
@@ -252,7 +242,7 @@ static inline int large_main(LargeRun run, int gib)
         return 77;
     }
     large_run = run;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return unit_tests();
 }
 
 #endif

@@ -85,14 +85,8 @@ static inline void job_poison(const Job *j)
 
 static inline void job_judge(const Job *j, const char *name)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-    Oracle oracle;
-    assert_int_equal(0, oracle_run(&oracle, &j->c->args, 0, 4));
-    check_outputs(&check, &oracle, NULL, &j->c->args, 0, j->c->args.Q.dtype == ATTN_F32 ? 4 : 16);
-    if (!check.pass)
-        check_explain(&check, name, &j->c->args, stderr);
-    oracle_free(&oracle);
-    assert_true(check.pass && tensor_intact(&j->c->O));
+    case_judge(j->c, 0, j->c->args.Q.dtype == ATTN_F32 ? 4 : 16, 4, name);
+    assert_true(tensor_intact(&j->c->O));
 }
 
 static inline void job_free(Job *j)

@@ -6,7 +6,7 @@
  * - try_options: every option, in tiny and in larger sizes.
  * - try_shards: every shard of a ring. Head dimensions up to 256, aligned and not.
  * - try_few_queries: where a kernel may share out the keys among blocks of its own.
- * small: few of them, each in one dtype, for compute-sanitizer; else all, in all dtypes.
+ * few: few of them, each in one dtype, for compute-sanitizer; else all, in all dtypes.
  */
 #ifndef SPLIT_CASES_H
 #define SPLIT_CASES_H
@@ -17,21 +17,21 @@
  * as it goes. */
 typedef void (*TryCase)(Case *c, const char *label, int world, int rank, int single_keys);
 
-static inline void try_options(int small, TryCase try_case)
+static inline void try_options(int few, TryCase try_case)
 {
-    for (int larger = small ? 9 : 1; larger <= (small ? 9 : 25); larger += 24)
+    for (int larger = few ? 9 : 1; larger <= (few ? 9 : 25); larger += 24)
         for (int n = 0; n < OPTION_COUNT; n++)
-            for (int dtype = small ? n % 3 : 0; dtype < (small ? n % 3 + 1 : 3); dtype++) {
+            for (int dtype = few ? n % 3 : 0; dtype < (few ? n % 3 + 1 : 3); dtype++) {
                 Case *c = case_option(&options[n], (AttnDtype)dtype, larger, 1);
                 try_case(c, options[n].name, 0, 0, larger == 1);
                 case_free(c);
             }
 }
 
-static inline void try_shards(int small, TryCase try_case)
+static inline void try_shards(int few, TryCase try_case)
 {
     for (int n = 0; n < SHARD_COUNT; n++)
-        for (int dtype = small ? n % 3 : 0; dtype < (small ? n % 3 + 1 : 3); dtype++) {
+        for (int dtype = few ? n % 3 : 0; dtype < (few ? n % 3 + 1 : 3); dtype++) {
             Case *c =
                 shard_new(&shards[n], (AttnDtype)dtype, (n + dtype) % 2 ? LAYOUT_ODD : LAYOUT_BSHD);
             try_case(c, shards[n].name, shards[n].world, shards[n].rank, 0);
@@ -39,10 +39,10 @@ static inline void try_shards(int small, TryCase try_case)
         }
 }
 
-static inline void try_few_queries(int small, TryCase try_case)
+static inline void try_few_queries(int few, TryCase try_case)
 {
     static const AttnShape shapes[] = {{1, 2, 1, 7, 3000, 64}, {2, 4, 4, 1, 2051, 128}};
-    for (int n = 0; n < (small ? 1 : 4); n++)
+    for (int n = 0; n < (few ? 1 : 4); n++)
         for (int dtype = 0; dtype < 3; dtype++) {
             Case *c =
                 case_new(shapes[n / 2], (AttnDtype)dtype, n % 2 ? LAYOUT_ODD : LAYOUT_BHSD, 1);

@@ -29,11 +29,10 @@ static int counted_and_poisoned(void)
     unsigned char back[1000];
     unsigned char *p_dev = workspace_alloc_device(sizeof back);
     void *host = workspace_alloc(24);
-    size_t t;
     EXPECT(p_dev && host && (uintptr_t)p_dev % 256 == 0);
     EXPECT(workspace_live() == 1024 && workspace_peak() == 1024);
     EXPECT(device_download(back, p_dev, sizeof back) == 0);
-    for (t = 0; t < sizeof back; t++)
+    for (size_t t = 0; t < sizeof back; t++)
         EXPECT(back[t] == 0xFF);
     EXPECT(device_fill_bytes(p_dev, 0, sizeof back) == 0); /* all of it is the caller's */
     workspace_free_device(p_dev);

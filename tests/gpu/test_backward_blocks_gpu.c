@@ -9,25 +9,19 @@
  *
  * Exit status: 0 right, 1 wrong, 77 no device.
  */
+#include "gpu_main.h"
 #include "gradient_device.h"
 
+#include "../unit/judge_case.h"
 #include "alloc.h"
-#include "check/check.h"
 #include "split_cases.h"
 
-static int small; /* 1: run under a sanitizer */
-
-static void assert_right(const Case *c, const Oracle *oracle, const BlockKernel *kernel,
-                         FlashSums sums, const char *label)
+static void assert_sums_right(const Case *c, const Oracle *oracle, const BlockKernel *kernel,
+                              FlashSums sums, const char *label)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
     flash_sums_store(&c->args, sums);
-    check_outputs(&check, oracle, NULL, &c->args, 1, kernel->c);
-    if (!check.pass) {
-        fprintf(stderr, "%s:\n", kernel->name);
-        check_explain(&check, label, &c->args, stderr);
-    }
-    assert_true(check.pass);
+    if (!case_agrees(c, oracle, 1, kernel->c, label))
+        fail_msg("%s", kernel->name);
 }
 
 static void try_case(Case *c, const char *label, int world, int rank, int single_keys)
@@ -35,8 +29,7 @@ static void try_case(Case *c, const char *label, int world, int rank, int single
     const AttnShape *n = &c->args.shape;
     const FlashSums sums = sums_new(n);
     float *delta = run_forward(c);
-    Oracle oracle;
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 4));
+    Oracle oracle = oracle_of(&c->args, 1, 4);
     for (int k = 0; k < BLOCK_KERNEL_COUNT; k++)
         for (int trial = 0; block_kernel_takes(&block_kernels[k], c->args.Q.dtype) && trial < 5;
              trial++) {
@@ -51,7 +44,7 @@ static void try_case(Case *c, const char *label, int world, int rank, int single
             for (int t = 0; t < split.count; t++)
                 (queries ? add_queries : add_keys)(c, on_device, delta, split.first[t],
                                                    split.length[t], sums);
-            assert_right(c, &oracle, &block_kernels[k], sums, label);
+            assert_sums_right(c, &oracle, &block_kernels[k], sums, label);
         }
     oracle_free(&oracle);
     sums_free(sums);
@@ -215,10 +208,9 @@ TEST(test_memory_of_the_caller)
     const FlashSums none = {NULL, NULL, NULL};
     const size_t bytes = flash_backward_cuda_workspace_bytes(n, ATTN_F32);
     Copies copies = {.count = 0};
-    Oracle oracle;
     case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
     free(run_forward(c));
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 4));
+    Oracle oracle = oracle_of(&c->args, 1, 4);
     AttnArgs a = args_up(&copies, &c->args);
     Storage *host[4] = {&c->O, &c->dQ, &c->dK, &c->dV};
     Tensor *on_gpu[4] = {&a.O, &a.dQ, &a.dK, &a.dV};
@@ -237,10 +229,8 @@ TEST(test_memory_of_the_caller)
     for (int t = 1; t < 4; t++)
         assert_int_equal(
             0, device_download(host[t]->view.data, on_gpu[t]->data, bytes_of(&host[t]->view)));
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-    check_outputs(&check, &oracle, NULL, &c->args, 1, 4);
-    assert_true(check.pass && tensor_intact(&c->dQ) && tensor_intact(&c->dK) &&
-                tensor_intact(&c->dV));
+    assert_right(c, &oracle, 1, 4, "memory of the caller");
+    assert_true(tensor_intact(&c->dQ) && tensor_intact(&c->dK) && tensor_intact(&c->dV));
     oracle_free(&oracle);
     copies_free(&copies);
     case_free(c);
@@ -269,26 +259,4 @@ TEST(test_deterministic_or_skipped)
         case_free(c);
     }
     flash_backward_set_deterministic(0);
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_split_is_one_pass),
-        cmocka_unit_test(test_shards_of_a_ring),
-        cmocka_unit_test(test_a_call_adds),
-        cmocka_unit_test(test_a_block_that_nobody_sees),
-        cmocka_unit_test(test_delta),
-        cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_memory_of_the_caller),
-        cmocka_unit_test(test_deterministic_or_skipped),
-    };
-    if (device_count() == 0) {
-        printf("no CUDA device\n");
-        return 77;
-    }
-    small = argc > 1 && strcmp(argv[1], "small") == 0;
-    if (argc > 2)
-        cmocka_set_test_filter(argv[2]);
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

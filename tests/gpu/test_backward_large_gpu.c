@@ -111,8 +111,7 @@ static void run_all(Large *g, const Sample *queries, const Sample *keys)
     AttnArgs *a = &g->args;
     const AttnDtype dtype = a->Q.dtype;
     Case *c = small_case(g, queries, keys);
-    Oracle oracle;
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 4));
+    Oracle oracle = oracle_of(&c->args, 1, 4);
     assert_int_equal(queries->count, oracle.rows.count); /* all of the sample, no sample of it */
     assert_int_equal(keys->count, oracle.keys.count);
     assert_int_equal(ATTN_OK, flash_forward_library_cuda(a));

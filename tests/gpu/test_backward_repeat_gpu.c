@@ -14,9 +14,9 @@
  */
 #include "gradient_device.h"
 
+#include "../unit/judge_case.h"
 #include "attn_config.h"
 #include "bench/variant.h"
-#include "check/check.h"
 #include "cuda/hopper_backward.h"
 #include "noise.h"
 
@@ -91,18 +91,6 @@ static void run_once(const AttnArgs *args, AttnFn backward, const Storage *host[
         assert_int_equal(0, device_download(bits[t], on_gpu[t], host[t]->bytes));
 }
 
-static void judge_first(const Repeated *v, const Case *c)
-{
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-    Oracle oracle;
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 4));
-    check_outputs(&check, &oracle, NULL, &c->args, 1, v->c);
-    if (!check.pass)
-        check_explain(&check, v->name, &c->args, stderr);
-    assert_true(check.pass);
-    oracle_free(&oracle);
-}
-
 /* Bytes of ones are NaN in every dtype. */
 static void poison_padding(Case *c)
 {
@@ -148,7 +136,7 @@ static void repeat_variant(const Repeated *v, int problem, cudaStream_t stream)
     }
     flash_backward_set_deterministic(v->deterministic);
     run_once(&args, v->backward, host, first);
-    judge_first(v, c);
+    case_judge(c, 1, v->c, 4, v->name);
     for (int n = 1; n < repeats; n++) {
         run_once(&args, v->backward, host, again);
         for (int t = v->dQ_repeats ? GRAD_Q : GRAD_K; t < GRAD_COUNT; t++)
@@ -183,17 +171,11 @@ TEST(test_same_bits_beside_other_work)
     (void)cudaStreamDestroy(stream);
 }
 
-static int all_tests(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits_beside_other_work)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-
 int main(int argc, char **argv)
 {
     if (getenv("ATTN_TEST_QUICK"))
         repeats = 40;
     if (argc > 1)
         repeats = atoi(argv[1]);
-    return run_beside_noise(all_tests);
+    return run_beside_noise(unit_tests);
 }

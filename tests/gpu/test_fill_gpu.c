@@ -60,15 +60,15 @@ int main(void)
 {
     /* one element; odd sizes; more elements than one pass of the grid holds (65535 * 256) */
     static const int64_t size[][4] = {{1, 1, 1, 1}, {2, 37, 3, 59}, {1, 70000, 4, 64}};
-    int dtype, layout, dist, t, failed, compared = 0;
+    int failed, compared = 0;
     if (device_count() == 0) {
         printf("no CUDA device\n");
         return 77;
     }
-    for (t = 0; t < 3; t++)
-        for (dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++)
-            for (layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++)
-                for (dist = FILL_NORMAL; dist <= FILL_LARGE; dist++) {
+    for (int t = 0; t < 3; t++)
+        for (int dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++)
+            for (int layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++)
+                for (int dist = FILL_NORMAL; dist <= FILL_LARGE; dist++) {
                     if (t == 2 && (layout != LAYOUT_ODD || dist != FILL_OUTLIER))
                         continue; /* the host needs a quarter of a second for one of these */
                     failed =

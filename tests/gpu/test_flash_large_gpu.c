@@ -81,11 +81,10 @@ static void run_all(Large *g, const Sample *queries, const Sample *keys)
     const size_t rows = (size_t)(HEADS * g->args.shape.Nq), state = rows * 128 * sizeof(float);
     Case *c = large_small_case(g, queries, keys);
     float *O_state_dev = device_alloc(state), *minus_inf = malloc(rows * sizeof *minus_inf);
-    Oracle oracle;
     assert_true(O_state_dev && minus_inf);
     for (size_t e = 0; e < rows; e++)
         minus_inf[e] = -INFINITY;
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 4));
+    Oracle oracle = oracle_of(&c->args, 0, 4);
     assert_int_equal(queries->count, oracle.rows.count); /* all of the sample, no sample of it */
     for (size_t n = 0; n < sizeof variants / sizeof *variants; n++) {
         const int rung = variants[n].name[0] == 'v'; /* which takes one segment */

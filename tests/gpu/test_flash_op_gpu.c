@@ -15,6 +15,7 @@
  */
 #include <pthread.h>
 
+#include "gpu_main.h"
 #include "infiniop_flash_attention.h"
 #include "op_job.h"
 
@@ -263,21 +264,4 @@ TEST(test_infiniop)
         assert_int_equal(0, (int)infiniopDestroyTensorDescriptor(all[n]));
     assert_int_equal(0, (int)infiniopDestroyHandle(h));
     assert_int_equal(SUCCESS, flash_attention_destroy_handle(handle));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_results),
-        cmocka_unit_test(test_run_in_a_graph),
-        cmocka_unit_test(test_statuses),
-        cmocka_unit_test(test_current_device),
-        cmocka_unit_test(test_threads_and_destroy),
-        cmocka_unit_test(test_infiniop),
-    };
-    if (device_count() == 0) {
-        printf("no CUDA device\n");
-        return 77;
-    }
-    return cmocka_run_group_tests(tests, NULL, NULL) == 0 ? 0 : 1;
 }

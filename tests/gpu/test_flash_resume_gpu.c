@@ -10,11 +10,10 @@
  * Exit status: 0 right, 1 wrong, 77 no device.
  */
 #include "device_case.h"
+#include "gpu_main.h"
 
-#include "check/check.h"
+#include "../unit/judge_case.h"
 #include "split_cases.h"
-
-static int small; /* 1: run under a sanitizer */
 
 static void add_keys(DeviceCase *d, const Kernel *kernel, int64_t first, int64_t count)
 {
@@ -37,18 +36,13 @@ static void start(DeviceCase *d, float *O_state)
     device_case_state_up(d, O_state);
 }
 
-static void assert_right(const DeviceCase *d, const Kernel *kernel, const Oracle *oracle,
-                         float *O_state, const char *label)
+static void assert_kernel_right(const DeviceCase *d, const Kernel *kernel, const Oracle *oracle,
+                                float *O_state, const char *label)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
     device_case_state_down(d, O_state);
     flash_state_store(&d->host->args, O_state);
-    check_outputs(&check, oracle, NULL, &d->host->args, 0, kernel->c);
-    if (!check.pass) {
-        fprintf(stderr, "%s:\n", kernel->name);
-        check_explain(&check, label, &d->host->args, stderr);
-    }
-    assert_true(check.pass);
+    if (!case_agrees(d->host, oracle, 0, kernel->c, label))
+        fail_msg("%s", kernel->name);
 }
 
 /* The splits of a case for each kernel that takes its dtype. */
@@ -57,9 +51,8 @@ static void try_case(Case *c, const char *label, int world, int rank, int single
     const int64_t Nk = c->args.shape.Nk;
     DeviceCase *d = device_case_new(c);
     float *O_state = malloc(d->elements * sizeof *O_state);
-    Oracle oracle;
     assert_non_null(O_state);
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 2));
+    Oracle oracle = oracle_of(&c->args, 0, 2);
     for (int k = 0; k < KERNEL_COUNT; k++)
         for (int trial = 0; kernel_takes(&kernels[k], c->args.Q.dtype) && trial < 6; trial++) {
             KeySplit split = split_random(Nk, single_keys ? MOST_BLOCKS : 1 + trial);
@@ -75,7 +68,7 @@ static void try_case(Case *c, const char *label, int world, int rank, int single
                 start(d, O_state);
             }
             add_split(d, &kernels[k], &split, trial == 1);
-            assert_right(d, &kernels[k], &oracle, O_state, label);
+            assert_kernel_right(d, &kernels[k], &oracle, O_state, label);
         }
     oracle_free(&oracle);
     free(O_state);
@@ -126,7 +119,7 @@ TEST(test_a_block_that_nobody_sees)
             state_from_oracle(c, 140, O_state);
             device_case_state_up(d, O_state);
             add_keys(d, &kernels[k], 140, 70);
-            assert_right(d, &kernels[k], &before, O_state, "a block that nobody sees");
+            assert_kernel_right(d, &kernels[k], &before, O_state, "a block that nobody sees");
             start(d, O_state);
             add_keys(d, &kernels[k], 140, 70);
             device_case_state_down(d, O_state);
@@ -171,21 +164,4 @@ TEST(test_same_order_same_bits)
             device_case_free(d);
             case_free(c);
         }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_split_is_one_pass),
-        cmocka_unit_test(test_shards_of_a_ring),
-        cmocka_unit_test(test_few_queries_many_keys),
-        cmocka_unit_test(test_a_block_that_nobody_sees),
-        cmocka_unit_test(test_same_order_same_bits),
-    };
-    if (device_count() == 0) {
-        printf("no CUDA device\n");
-        return 77;
-    }
-    small = argc > 1 && strcmp(argv[1], "small") == 0;
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

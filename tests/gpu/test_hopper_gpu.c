@@ -16,8 +16,8 @@
  */
 #include "device_case.h"
 
+#include "../unit/judge_case.h"
 #include "attn_config.h"
-#include "check/check.h"
 
 #ifdef HAVE_SM90A
 static int small; /* 1: run under a sanitizer */
@@ -42,16 +42,12 @@ static void judge(Case *c, const char *label)
 {
     DeviceCase *d = device_case_new(c);
     unsigned char *O = malloc(c->O.bytes);
-    Oracle oracle;
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
     assert_non_null(O);
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 2));
+    Oracle oracle = oracle_of(&c->args, 0, 2);
     assert_int_equal(ATTN_OK, run(d));
     fetch(d);
-    check_outputs(&check, &oracle, NULL, &c->args, 0, 16);
-    if (!check.pass)
-        check_explain(&check, label, &c->args, stderr);
-    assert_true(check.pass && tensor_intact(&c->O));
+    assert_right(c, &oracle, 0, 16, label);
+    assert_true(tensor_intact(&c->O));
     memcpy(O, c->O.base, c->O.bytes);
     assert_int_equal(0, device_fill_bytes(d->O_dev, 0xFF, c->O.bytes));
     assert_int_equal(ATTN_OK, run(d));
@@ -80,14 +76,13 @@ static void narrow(Case *c, int64_t d)
     c->O.view.shape[3] = d;
 }
 
-static void test_shapes(void **unused)
+TEST(test_shapes)
 {
     static const int64_t lengths[] = {1, 2, 63, 64, 65, 79, 81, 127, 129, 193, 255, 320, 500};
     static const int64_t dims[] = {64, 128, 256, 8, 40, 72, 96, 136, 200};
     static const int64_t heads[][2] = {{1, 1}, {2, 2}, {4, 1}, {6, 2}, {16, 2}};
     static const AttnRule rules[] = {{-1, -1}, {-1, 0}, {20, 0}, {100, 7}, {0, 0}, {-1, 30}};
     static const TensorLayout layouts[] = {LAYOUT_BSHD, LAYOUT_SBHD, LAYOUT_BHSD};
-    (void)unused;
     for (int n = 0; n < (small ? 12 : 400); n++) {
         const int64_t *h = heads[case_random() % 5];
         const AttnShape shape = {1 + case_random() % 2,
@@ -112,10 +107,9 @@ static void test_shapes(void **unused)
     }
 }
 
-static void test_shards(void **unused)
+TEST(test_shards)
 {
     int taken = 0;
-    (void)unused;
     for (int n = 0; n < SHARD_COUNT; n += small ? 4 : 1) {
         Case *c = shard_new(&shards[n], ATTN_BF16, LAYOUT_BSHD);
         DeviceCase *d = device_case_new(c);
@@ -139,11 +133,10 @@ static AttnStatus status_of(Case *c)
     return status;
 }
 
-static void test_what_it_takes(void **unused)
+TEST(test_what_it_takes)
 {
     const AttnShape shape = {1, 2, 1, 70, 90, 64};
     Case *c = case_new(shape, ATTN_BF16, LAYOUT_BSHD, 1);
-    (void)unused;
     assert_int_equal(ATTN_OK, status_of(c));
     c = case_new(shape, ATTN_F32, LAYOUT_BSHD, 1);
     assert_int_equal(ATTN_SKIP, status_of(c));
@@ -168,14 +161,9 @@ static void test_what_it_takes(void **unused)
 int main(int argc, char **argv)
 {
 #ifdef HAVE_SM90A
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_what_it_takes),
-    };
     if (device_count() > 0 && device_arch() == 90) {
         small = argc > 1 && strcmp(argv[1], "small") == 0;
-        return cmocka_run_group_tests(tests, NULL, NULL);
+        return unit_tests();
     }
 #endif
     (void)argc, (void)argv;

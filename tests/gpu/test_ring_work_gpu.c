@@ -6,7 +6,7 @@
  *
  * Exit status: 0 right, 1 wrong, 77 no device.
  */
-#include "../unit/unit.h"
+#include "gpu_main.h"
 
 #include "cuda/device.h"
 #include "tensor.h"
@@ -111,15 +111,4 @@ TEST(test_sums_and_empty_rows)
         free(values);
         free(found);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_narrow_and_widen),
-                                       cmocka_unit_test(test_sums_and_empty_rows)};
-    if (device_count() == 0) {
-        printf("no CUDA device\n");
-        return 77;
-    }
-    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

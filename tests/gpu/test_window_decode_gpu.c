@@ -16,14 +16,13 @@
  * Exit status: 0 right, 1 wrong, 77 no device.
  */
 #include "device_case.h"
+#include "gpu_main.h"
 
+#include "../unit/judge_case.h"
 #include "attn_options.h"
-#include "check/check.h"
 #include "sliding_window.h"
 
 #include <cuda_runtime_api.h>
-
-static int small; /* 1: run under a sanitizer */
 
 /* O and lse of the device to the case on the host. */
 static void run_on_device(const Case *c)
@@ -37,13 +36,10 @@ static void run_on_device(const Case *c)
     device_case_free(d);
 }
 
-static void assert_right(const Case *c, const Oracle *oracle, const char *label)
+static void assert_O_right(const Case *c, const Oracle *oracle, const char *label)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = tensor_intact(&c->O), .pass = 1};
-    check_outputs(&check, oracle, NULL, &c->args, 0, 4);
-    if (!check.pass)
-        check_explain(&check, label, &c->args, stderr);
-    assert_true(check.pass && check.storage_intact);
+    assert_right(c, oracle, 0, 4, label);
+    assert_true(tensor_intact(&c->O));
 }
 
 /* The keys and values of c, token t in slot (t + seam) % Nk, and the map that says so. */
@@ -78,7 +74,7 @@ static void try_cache(AttnShape shape, AttnDtype dtype, int64_t window, int64_t 
     assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 4)); /* tokens in order */
     roll_cache(c, seam);
     run_on_device(c);
-    assert_right(c, &oracle, "a rolling cache");
+    assert_O_right(c, &oracle, "a rolling cache");
     oracle_free(&oracle);
     case_free(c);
 }
@@ -107,10 +103,9 @@ TEST(test_groups_widths_and_parts)
 
 static void try_case(const Case *c, const char *label)
 {
-    Oracle oracle;
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 4));
+    Oracle oracle = oracle_of(&c->args, 0, 4);
     run_on_device(c);
-    assert_right(c, &oracle, label);
+    assert_O_right(c, &oracle, label);
     oracle_free(&oracle);
 }
 
@@ -144,20 +139,4 @@ TEST(test_refusals)
         assert_int_equal(ATTN_SKIP, sliding_window_v3_decode_window(&args));
         assert_non_null(strstr(window_skip_reason(), "v3_decode_window"));
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_place_of_the_seam),
-        cmocka_unit_test(test_groups_widths_and_parts),
-        cmocka_unit_test(test_any_map),
-        cmocka_unit_test(test_refusals),
-    };
-    if (device_count() == 0) {
-        printf("no CUDA device\n");
-        return 77;
-    }
-    small = argc > 1 && strcmp(argv[1], "small") == 0;
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
  *
  * Exit status: 0 right, 1 wrong, 77 no device.
  */
+#include "gpu_main.h"
 #include "window_device.h"
 
 /* --- orders, options ---------------------------------------------------------------------------*/
@@ -179,23 +180,4 @@ TEST(test_what_the_device_refuses)
     assert_null(w);
     assert_non_null(strstr(error, "head_dim"));
     assert_non_null(strstr(error, "300"));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_order_is_one_pass),
-        cmocka_unit_test(test_windows_and_lengths),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_full_mask),
-        cmocka_unit_test(test_from_any_state),
-        cmocka_unit_test(test_a_step_changes_what_sees_a_key),
-        cmocka_unit_test(test_a_block_outside_is_not_read),
-        cmocka_unit_test(test_what_the_device_refuses),
-    };
-    if (device_count() == 0) {
-        printf("no CUDA device\n");
-        return 77;
-    }
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

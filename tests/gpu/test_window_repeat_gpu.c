@@ -12,7 +12,7 @@
 #include "attn_options.h"
 #include "gradient_device.h"
 
-#include "check/check.h"
+#include "../unit/judge_case.h"
 #include "noise.h"
 #include "sliding_window.h"
 
@@ -127,12 +127,10 @@ static void repeat_variant(const Repeated *v, AttnDtype dtype, const AttnOptions
 {
     Job job;
     Output out[OUT_COUNT];
-    Oracle oracle;
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
     job_start(&job, (AttnShape){2, 2 * v->heads, v->heads, 333, 300, 40}, dtype, with, stream);
     list_outputs(&job, out);
     const int backward = v->backward != NULL, norm = with->norm_group > 0;
-    assert_int_equal(0, oracle_run(&oracle, &job.c->args, backward, 4));
+    Oracle oracle = oracle_of(&job.c->args, backward, 4);
     for (int n = 0; n < repeats; n++) {
         run_once(v, &job, out);
         for (int t = 0; t < OUT_COUNT; t++) {
@@ -148,10 +146,7 @@ static void repeat_variant(const Repeated *v, AttnDtype dtype, const AttnOptions
         }
     }
     if (!(v->steps && dtype != ATTN_F32)) { /* v0 rounds O at every step: the sweep judges that */
-        check_outputs(&check, &oracle, NULL, &job.c->args, backward, 4);
-        if (!check.pass)
-            check_explain(&check, v->name, &job.c->args, stderr);
-        assert_true(check.pass);
+        assert_right(job.c, &oracle, backward, 4, v->name);
     }
     oracle_free(&oracle);
     job_end(&job);
@@ -182,15 +177,9 @@ TEST(test_same_bits_beside_other_work)
     (void)cudaStreamDestroy(stream);
 }
 
-static int all_tests(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits_beside_other_work)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-
 int main(int argc, char **argv)
 {
     if (argc > 1)
         repeats = atoi(argv[1]);
-    return run_beside_noise(all_tests);
+    return run_beside_noise(unit_tests);
 }

@@ -5,17 +5,15 @@
  * Interface:
  * - describe_view: a Tensor as the operator's description of 3 or 4 dimensions.
  * - op_like, op_alike: an operator for a Case; op_scratch: its workspace, fenced and full of NaN.
- * - case_judge: is what stands in O and lse right? flip: a tensor read backwards.
+ * - flip: a tensor read backwards. (judge_case.h: is what stands in O and lse right?)
  */
 #ifndef OP_CASE_H
 #define OP_CASE_H
 
-#include "../unit/oracle_case.h"
+#include "../unit/judge_case.h"
 
 #include "alloc.h"
-#include "check/check.h"
 #include "flash_attention_op.h"
-#include "oracle/oracle.h"
 
 #define SUCCESS FLASH_ATTENTION_SUCCESS
 
@@ -68,18 +66,6 @@ static inline FlashAttentionStatus case_run(const FlashAttention *op, const Case
     const AttnArgs *a = &c->args;
     return flash_attention_run(op, s->at, s->bytes, a->O.data, a->Q.data, a->K.data, a->V.data,
                                mask, lse, NULL);
-}
-
-static inline void case_judge(const Case *c, const char *name)
-{
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-    Oracle oracle;
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
-    check_outputs(&check, &oracle, NULL, &c->args, 0, 4);
-    if (!check.pass)
-        check_explain(&check, name, &c->args, stderr);
-    oracle_free(&oracle);
-    assert_true(check.pass);
 }
 
 static inline void flip(Tensor *t, int n)

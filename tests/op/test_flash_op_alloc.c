@@ -122,8 +122,3 @@ TEST(test_run_allocates_nothing)
                 case_free(c);
             }
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_the_counter_counts, test_run_allocates_nothing);
-}

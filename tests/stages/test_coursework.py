@@ -13,7 +13,6 @@ Three settings have one batch more than the original: they are then large enough
 look at a sample of rows, which the test can afford; on the CPU not every variant runs them.
 With ATTN_TEST_QUICK only the two settings of several sequences are left.
 """
-import argparse
 import json
 import os
 import subprocess
@@ -23,8 +22,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import npyfile
-from tap import Tap
-from test_sweep import has_device, variants_of
+from test_sweep import begin, variants_of
 
 ATOL = 2e-3
 LENGTHS = {"q": (100, 1, 200, 11, 50, 150), "kv": (100, 24, 400, 400, 25, 75)}
@@ -86,13 +84,8 @@ def check(tap, args, folder, setting, variant, dtype):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    args = parser.parse_args()
-    tap, quick = Tap(), bool(os.environ.get("ATTN_TEST_QUICK"))
-    if not has_device(args.program, args.device):
-        return tap.skip_all(f"no {args.device} device here")
+    args, tap = begin()
+    quick = bool(os.environ.get("ATTN_TEST_QUICK"))
     with tempfile.TemporaryDirectory() as folder:
         write_lengths(folder, "q")
         write_lengths(folder, "kv")

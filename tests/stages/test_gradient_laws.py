@@ -6,12 +6,20 @@
                           [--stored NAIVE] [--forward FLASH_FORWARD] [--wrong BUILD PATCH,...]
 
 No oracle: each law compares two runs of a variant, or a run with a closed form. Two of them look
-inside: observed_gradients.py.
+inside, with inputs that let P and dS be seen in the gradients:
+
+With dO = 1 (a unit matrix, Nq = d) dV is P^T, the P that the backward pass made from lse; with
+V = 1 the forward pass of stage 01 gives the P that it stored; and exp(S - lse) with the lse of
+stage 03 is P by the definition: all three must agree, and their rows sum to 1.
+
+With Q = 1 dK is scale * dS^T, with K = 1 dQ is scale * dS, and rows of dS sum to 0: the scores of a
+row may all move together, softmax does not notice. A softcap notices: there they must not be 0.
+
+Limits are shares of the largest value of a gradient: some 200 roundings of float32, 16 of the
+storage type. A mistake in a law is as large as the gradient itself.
 
 A law must be able to fail: --wrong compiles wrong solutions, and each has to break one.
 """
-import argparse
-import concurrent.futures
 import math
 import os
 import subprocess
@@ -21,19 +29,67 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import saved_runs
-from gradient_lab import B, D, GRADIENTS, H, HKV, NK, NQ, Lab, changed, rows_of, tensors
-from observed_gradients import observed_ds, recomputed_p
-from tap import Tap
-from test_sweep import has_device, variants_of
+from test_properties import Record
+from test_sweep import BACKWARD, WRONG, begin, side_by_side, variants_of
 from workshop import Failure
 
-
+B, NQ, NK, H, HKV, D = 2, 75, 140, 4, 2, 16
+GRADIENTS = ("dq", "dk", "dv")
+# How far two right results may be apart, as a share of the largest value.
+SHARES = {"f32": 200 * 2.0**-24, "f16": 16 * 2.0**-11, "bf16": 16 * 2.0**-8}
 # Ways through a backward pass of their own.
 OPTIONS = {"sliding_window": [["--qk-norm", "8"], ["--clip", "-0.03,1.05", "--dropout", "0.2"]]}
 # Nobody else may refuse --deterministic.
 ANY_ORDER = ("v0_atomics", "v2_mma", "v3_transposed_scores", "v4_cp_async", "v5_dq_fragments",
              "v6_full_tiles", "v7_one_barrier", "v8_32_keys", "v9_warp_pairs",
              "v10_wgmma", "v11_warp_specialised", "v12_turns", "v13_fused_delta")
+
+
+class Lab:
+    """One variant with one dtype: tensors in, gradients out, results recorded."""
+
+    def __init__(self, args, variant, dtype, folder, flag="--variant"):
+        self.program = saved_runs.Program(args.program, args.device, folder)
+        self.args, self.variant, self.dtype = args, variant, dtype
+        self.label = variant if dtype == "f32" else f"{variant} {dtype}"
+        self.tap, self.share = Record(), SHARES[dtype]
+        self.flags = [flag, variant, "--dtype", dtype]
+        self.flags += ["--backward"] if args.backward is True else []
+
+    def run(self, tensors, *flags, wanted=GRADIENTS):
+        """tensors: {name: (shape, values)}"""
+        files = {name: self.program.write(name, shape, values)
+                 for name, (shape, values) in tensors.items()}
+        return self.program.run(files, self.flags + list(flags), wanted)
+
+    def ok(self, good, what, detail=""):
+        self.tap.ok(good, f"{self.label}: {what}", detail)
+
+    def close(self, what, found, expected, size=None, factor=1):
+        """size: what the largest error is a share of, the largest expected value if not given."""
+        size = max(map(abs, expected)) if size is None else size
+        worst = max(abs(a - b) if a == a else math.inf for a, b in zip(found, expected))
+        limit = factor * self.share * size
+        self.ok(len(found) == len(expected) and worst <= limit, what, f"{worst:g} above {limit:g}")
+
+
+def tensors(nq=NQ, nk=NK, heads=H, kv_heads=HKV, d=D, batch=B, seed=1):
+    """Multiples of 2^-5 in -2..2, which all dtypes hold exactly."""
+    shapes = {"q": (batch, nq, heads, d), "k": (batch, nk, kv_heads, d),
+              "v": (batch, nk, kv_heads, d), "do": (batch, nq, heads, d)}
+    return {name: (shape, saved_runs.numbers(seed + n, math.prod(shape), 64, 2.0**-5))
+            for n, (name, shape) in enumerate(shapes.items())}
+
+
+def changed(data, **values):
+    return dict(data, **{name: (data[name][0], v) for name, v in values.items()})
+
+
+def rows_of(values, shape):
+    """[b][n][h] rows as a dict."""
+    batch, count, heads, d = shape
+    return {(b, n, h): values[((b * count + n) * heads + h) * d:][:d]
+            for b in range(batch) for n in range(count) for h in range(heads)}
 
 
 def exact_zeros(lab, data):
@@ -157,6 +213,96 @@ def bits(lab, data):
                f"--deterministic: {len(runs)} runs, the same bits")
 
 
+# --- P and dS, seen in the gradients -------------------------------------------------------------
+
+def unit(shape):
+    """A unit matrix for each head."""
+    return shape, [float(n == x) for _ in range(shape[0]) for n in range(shape[1])
+                   for _ in range(shape[2]) for x in range(shape[3])]
+
+
+def scores(data, scale, cap=0.0):
+    """S [b][h][i][j] by the definition, -inf where the causal mask (lower-right) hides."""
+    (_, nq, heads, _), (_, nk, kv_heads, _) = data["q"][0], data["k"][0]
+    Q, K = (rows_of(data[t][1], data[t][0]) for t in "qk")
+    S = {}
+    for b, i, h in Q:
+        for j in range(nk):
+            s = scale * saved_runs.loss(Q[b, i, h], K[b, j, h * kv_heads // heads])
+            s = cap * math.tanh(s / cap) if cap else s
+            S[b, h, i, j] = s if j <= i + nk - nq else -math.inf
+    return S
+
+
+def recomputed_p(lab):
+    """dV with dO = 1: P as the backward pass made it. Nq = d, one kv head for each query head."""
+    nq, nk, scale = 96, 96, 0.25
+    data = tensors(nq, nk, 2, 2, 96, 1, seed=20)
+    data["do"] = unit(data["do"][0])
+    flags = ["--causal", "--scale", str(scale)]
+    found = rows_of(lab.run(data, *flags, wanted=["dv"])["dv"], data["k"][0])
+    P = {(b, h, i, j): found[b, j, h][i] for b, j, h in found for i in range(nq)}
+    inputs = {t: data[t] for t in "qkv"}
+    stored, lse = {}, {}
+    if lab.args.stored:  # P V = P: v0_loops keeps P and multiplies, exactly with a unit matrix
+        naive = saved_runs.Program(lab.args.stored, "cpu", lab.program.folder)
+        files = {t: naive.write(t, *unit(data[t][0]) if t == "v" else inputs[t]) for t in inputs}
+        O = rows_of(naive.run(files, flags + ["--variant", "v0_loops"], ["o"])["o"], data["q"][0])
+        stored = {(b, h, i, j): O[b, i, h][j] for b, i, h in O for j in range(nk)}
+    if lab.args.forward:
+        flash = saved_runs.Program(lab.args.forward, "cpu", lab.program.folder)
+        files = {t: flash.write(t, *inputs[t]) for t in inputs}
+        values = flash.run(files, flags + ["--variant", "library"], ["lse"])["lse"]
+        lse = {(h, i): values[h * nq + i] for h in range(2) for i in range(nq)}
+    S = scores(data, scale)
+    if stored:
+        lab.close("P made from lse is the P that stage 01 stored", [P[key] for key in S],
+                  [stored[key] for key in S], factor=3)  # an error of S is relative in P
+    if lse:
+        lab.close("and exp(S - lse) with the lse of stage 03", [P[key] for key in S],
+                  [math.exp(s - lse[h, i]) for (_, h, i, _), s in S.items()], factor=3)
+    sums = [sum(P[0, h, i, j] for j in range(nk)) for h in range(2) for i in range(nq)]
+    lab.close("rows of P sum to 1", sums, [1.0] * len(sums), factor=3)
+    lab.ok(not any(P[key] for key in S if S[key] == -math.inf), "P is 0 where hidden")
+
+
+def observed_ds(lab):
+    """dK with Q = 1 is scale * dS^T, dQ with K = 1 is scale * dS."""
+    for unit_of, g, nq, nk, cap, scale in (("q", "dk", 96, 110, 0.0, 2.0),
+                                           ("k", "dq", 85, 96, 0.0, 2.0),
+                                           ("q", "dk", 96, 110, 1.5, -2.0),
+                                           ("k", "dq", 85, 96, 1.5, -2.0)):
+        data = tensors(nq, nk, 1, 1, 96, 1, seed=30)
+        data[unit_of] = unit(data[unit_of][0])
+        flags = ["--causal", "--scale", str(scale)] + (["--softcap", str(cap)] if cap else [])
+        rows = rows_of(lab.run(data, *flags, wanted=[g])[g], data[g[1]][0])
+        found = {(i, j): (rows[0, j, 0][i] if g == "dk" else rows[0, i, 0][j]) / scale
+                 for j in range(nk) for i in range(nq)}
+        expected = ds_by_definition(data, scores(data, scale, cap), cap)
+        what = f"dS is P (dP - delta){' times the slope of the cap' if cap else ''}, by {g}"
+        lab.close(what, [found[key] for key in expected], list(expected.values()))
+        size = max(map(abs, expected.values()))
+        sums = [sum(found[i, j] for j in range(nk)) for i in range(nq)]
+        if cap:
+            lab.ok(max(map(abs, sums)) > 0.01 * size, f"rows do not sum to 0 with a cap, by {g}")
+        else:
+            lab.close(f"rows of dS sum to 0, by {g}", sums, [0.0] * nq, size, 4)
+
+
+def ds_by_definition(data, S, cap):
+    (_, nq, _, _), (_, nk, _, _) = data["q"][0], data["k"][0]
+    V, dO = (rows_of(data[t][1], data[t][0]) for t in ("v", "do"))
+    expected = {}
+    for i in range(nq):
+        weights = [math.exp(S[0, 0, i, j]) for j in range(nk)]
+        dP = [saved_runs.loss(dO[0, i, 0], V[0, j, 0]) for j in range(nk)]
+        delta = saved_runs.loss(weights, dP) / sum(weights)
+        for j in range(nk):
+            slope = 1 - (S[0, 0, i, j] / cap)**2 if cap and weights[j] else 1.0
+            expected[i, j] = weights[j] / sum(weights) * (dP[j] - delta) * slope
+    return expected
+
+
 def check_laws(lab):
     data = tensors()
     try:
@@ -188,29 +334,15 @@ def check_wrong(args, build, patch):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program")
-    parser.add_argument("--backward", nargs="?", const=True, default=False, choices=("always",))
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--stored", help="stage 01's program")
-    parser.add_argument("--forward", help="stage 03's program")
-    parser.add_argument("--wrong", nargs=2, metavar=("BUILD", "PATCHES"))
-    parser.add_argument("--without", default="", help="a variant that does not take all of it")
-    args = parser.parse_args()
-    tap = Tap()
-    if not has_device(args.program, args.device):
-        return tap.skip_all(f"no {args.device} device here")
-    with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        futures = [pool.submit(check_variant, args, variant, dtype)
-                for variant, dtypes in variants_of(args.program, args.device, backward=True).items()
-                if variant != args.without
-                for dtype in (["f32"] if "f32" in dtypes else dtypes)]
-        if args.wrong:
-            futures += [pool.submit(check_wrong, args, args.wrong[0], patch)
-                     for patch in args.wrong[1].split(",")]
-        for future in futures:
-            for result in future.result():
-                tap.ok(*result)
+    args, tap = begin(backward=BACKWARD, stored={"help": "stage 01's program"},
+                      forward={"help": "stage 03's program"},
+                      wrong=WRONG, without={"help": "a variant that does not take all of it"})
+    calls = [(check_variant, args, variant, dtype)
+             for variant, dtypes in variants_of(args.program, args.device, backward=True).items()
+             if variant != args.without for dtype in (["f32"] if "f32" in dtypes else dtypes)]
+    if args.wrong:
+        calls += [(check_wrong, args, args.wrong[0], patch) for patch in args.wrong[1].split(",")]
+    side_by_side(tap, 8, calls)
     return tap.done()
 
 

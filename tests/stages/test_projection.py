@@ -23,7 +23,6 @@ first case, of the sum of its magnitudes in the second) stands in LIMITS.
 A check must be able to fail: gradients made wrong on purpose have to be refused, and so do the
 wrong solutions that --wrong compiles.
 """
-import argparse
 import math
 import os
 import subprocess
@@ -34,8 +33,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import saved_runs
 from saved_runs import loss
-from tap import Tap
-from test_sweep import has_device, variants_of
+from test_sweep import WRONG, begin, variants_of
 from workshop import Failure
 
 # Steps: all of Q moves a score further than a part of it does at random.
@@ -153,14 +151,7 @@ def check_wrong(tap, args, differences, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--wrong", nargs=2, metavar=("BUILD", "PATCHES"))
-    args = parser.parse_args()
-    tap = Tap()
-    if not has_device(args.program, args.device):
-        return tap.skip_all(f"no {args.device} device here")
+    args, tap = begin(wrong=WRONG)
     variants = variants_of(args.program, args.device)
     first = next(name for name, dtypes in variants.items() if "f32" in dtypes)
     for case in QUICK if os.environ.get("ATTN_TEST_QUICK") else CASES:

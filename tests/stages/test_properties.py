@@ -13,8 +13,6 @@ c u (A + sqrt(n) + 8) times the largest |V|, with A the largest sum of |q||k| ti
 c = 4; with 16-bit inputs c = 16, and O by another 2 u16. A variant that takes no f32 gets inputs
 that 16 bits hold exactly, so they are the same numbers for all.
 """
-import argparse
-import concurrent.futures
 import math
 import os
 import subprocess
@@ -24,8 +22,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import npyfile
-from tap import Tap
-from test_sweep import has_device, variants_of
+from test_sweep import BACKWARD, begin, side_by_side, variants_of
 
 B, N, H, HKV, D = 2, 37, 4, 2, 16
 SCALE = 1 / math.sqrt(D)
@@ -251,27 +248,16 @@ def check_variant(args, variant, dtype, data):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program")
-    parser.add_argument("--backward", nargs="?", const=True, default=False, choices=("always",))
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--without", help="a variant that takes no run without a window")
-    args = parser.parse_args()
-    tap = Tap()
-    if not has_device(args.program, args.device):
-        return tap.skip_all(f"no {args.device} device here")
+    args, tap = begin(backward=BACKWARD, without={
+        "help": "a variant that takes no run without a window"})
     data = {"q": tensor(1, B, N, H, D), "k": tensor(2, B, N, HKV, D),
             "v": tensor(3, B, N, HKV, D)}
     variants = variants_of(args.program, args.device)
     variants.pop(args.without, None)
     tap.ok(variants, f"variants: {' '.join(variants)}")
-    with concurrent.futures.ThreadPoolExecutor(min(6, os.cpu_count() or 1)) as pool:
-        futures = [pool.submit(check_variant, args, variant, dtype, data)
-                for variant, dtypes in variants.items()
-                for dtype in (["f32"] if "f32" in dtypes else dtypes)]
-        for future in futures:
-            for result in future.result():
-                tap.ok(*result)
+    side_by_side(tap, 6, [(check_variant, args, variant, dtype, data)
+                          for variant, dtypes in variants.items()
+                          for dtype in (["f32"] if "f32" in dtypes else dtypes)])
     return tap.done()
 
 

@@ -4,7 +4,7 @@
 
     test_ring_shown.py PROGRAM
 
---method auto names a method and a layout and says why in one paragraph; --trace fits a projector;
+--method auto names a method and a layout and says why in a table; --trace fits a projector;
 --trace-json is what Perfetto reads, with measured events and the model's.
 """
 import json

@@ -10,7 +10,6 @@ says (the program itself compares them rank by rank and tensor by tensor, and fa
 and the most that each rank held is what the model says, to the byte.
 A method that is missing against the contract fails, and so does one too many.
 """
-import argparse
 import concurrent.futures
 import os
 import sys
@@ -20,7 +19,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import ring_cases
 import test_sweep
-from tap import Tap
 
 
 def fault_of_ranks(line, row):
@@ -52,17 +50,8 @@ def fault_of_ranks(line, row):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--only", default="")
-    parser.add_argument("--flags", default="")
-    parser.add_argument("--seconds", type=float, default=300, help="limit of one process")
-    args = parser.parse_args()
+    args, tap = test_sweep.begin(only="", flags="", seconds=test_sweep.limit(300))
     args.backward, args.variant = True, "all"
-    tap = Tap()
-    if not test_sweep.has_device(args.program, args.device):
-        return tap.skip_all(f"no {args.device} device here")
     test_sweep.test_the_judge(tap)
     methods = test_sweep.variants_of(args.program, args.device)
     expected = 7 if args.device == "cpu" else 6  # ring-minimal has no GPU

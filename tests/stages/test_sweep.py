@@ -56,6 +56,38 @@ def has_device(program, device):
     return subprocess.run(tiny, capture_output=True, timeout=120).returncode != 77
 
 
+# --backward, or --backward=always for a program that has no other pass
+BACKWARD = {"nargs": "?", "const": True, "default": False, "choices": ("always",)}
+WRONG = {"nargs": 2, "metavar": ("BUILD", "PATCHES")}
+
+
+def limit(seconds):
+    return {"type": float, "default": seconds, "help": "limit of one process"}
+
+
+def begin(**flags):
+    """Arguments of a test of one program on one device, and its Tap; the end where that device is
+    not here. flags: what is asked for beside, by its default or as add_argument takes it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    for name, flag in flags.items():
+        flag = flag if isinstance(flag, dict) else {"default": flag, "type": type(flag)}
+        parser.add_argument("--" + name, **flag)
+    args, tap = parser.parse_args(), Tap()
+    if not has_device(args.program, args.device):
+        sys.exit(tap.skip_all(f"no {args.device} device here"))
+    return args, tap
+
+
+def side_by_side(tap, threads, calls):
+    """calls: (function, arguments...); each gives a list of what Tap.ok takes."""
+    with concurrent.futures.ThreadPoolExecutor(min(threads, os.cpu_count() or 1)) as pool:
+        for future in [pool.submit(*call) for call in calls]:
+            for result in future.result():
+                tap.ok(*result)
+
+
 def run_batch(args, lines):
     """Exit status, report rows by seed, and what the program said on stderr."""
     with tempfile.TemporaryDirectory() as folder:
@@ -227,18 +259,7 @@ def test_the_judge(tap):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program")
-    parser.add_argument("--backward", nargs="?", const=True, default=False, choices=("always",))
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--only", default="")
-    parser.add_argument("--variant", default="all")
-    parser.add_argument("--flags", default="")
-    parser.add_argument("--seconds", type=float, default=240, help="limit of one process")
-    args = parser.parse_args()
-    tap = Tap()
-    if not has_device(args.program, args.device):
-        return tap.skip_all(f"no {args.device} device here")
+    args, tap = begin(backward=BACKWARD, only="", variant="all", flags="", seconds=limit(240))
     test_the_judge(tap)
     rungs = variants_of(args.program, args.device, cases="plain")
     RUNGS.update((name, args.device) for name in rungs)

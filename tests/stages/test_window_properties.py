@@ -10,8 +10,6 @@ a closed form. `--plain` is stage 03's program, which knows attention without an
 A law says "the same bits" where both runs do the same arithmetic. Otherwise twice the rounding
 bound of float32 (test_properties.py has it) is allowed, and in 16 bits two roundings of O.
 """
-import argparse
-import concurrent.futures
 import math
 import os
 import sys
@@ -21,9 +19,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import npyfile
 from saved_runs import Program, numbers
-from tap import Tap
 from test_properties import Record, distance
-from test_sweep import has_device, variants_of
+from test_sweep import begin, side_by_side, variants_of
 
 N, H, HKV, D, W = 90, 4, 2, 16, 12
 NO_WEIGHTS = {"v1_online_block", "v3_streaming", "v0_online_block", "v2_mma_window",
@@ -216,20 +213,9 @@ def check_variant(args, variant, dtype):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program")
-    parser.add_argument("--plain")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    args = parser.parse_args()
-    tap = Tap()
-    if not has_device(args.program, args.device):
-        return tap.skip_all(f"no {args.device} device here")
-    with concurrent.futures.ThreadPoolExecutor(min(6, os.cpu_count() or 1)) as pool:
-        futures = [pool.submit(check_variant, args, variant, dtypes[0])
-                for variant, dtypes in variants_of(args.program, args.device).items()]
-        for future in futures:
-            for result in future.result():
-                tap.ok(*result)
+    args, tap = begin(plain={})
+    side_by_side(tap, 6, [(check_variant, args, variant, dtypes[0]) for variant, dtypes in
+                          variants_of(args.program, args.device).items()])
     return tap.done()
 
 

@@ -8,7 +8,6 @@ As test_sweep.py, whose judge it is; and every variant that the contract does no
 must have answered it: there are no skips that nobody expected. A row must repeat the options of
 stage 05 that its line asked for.
 """
-import argparse
 import concurrent.futures
 import os
 import struct
@@ -19,7 +18,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import test_sweep
 import window_cases
-from tap import Tap
 
 # flag -> (field of a row, how it is written there, what it is when the flag is not given)
 FIELDS = {
@@ -76,16 +74,8 @@ def fault_of_options(line, row):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--only", default="")
-    parser.add_argument("--seconds", type=float, default=240, help="limit of one process")
-    args = parser.parse_args()
+    args, tap = test_sweep.begin(only="", seconds=test_sweep.limit(240))
     args.backward, args.variant, args.flags = True, "all", ""
-    tap = Tap()
-    if not test_sweep.has_device(args.program, args.device):
-        return tap.skip_all(f"no {args.device} device here")
     test_sweep.test_the_judge(tap)
     variants = test_sweep.variants_of(args.program, args.device)
     both_ways = test_sweep.variants_of(args.program, args.device, backward=True)

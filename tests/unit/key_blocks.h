@@ -17,7 +17,6 @@
 #ifndef KEY_BLOCKS_H
 #define KEY_BLOCKS_H
 
-#include "oracle/oracle.h"
 #include "oracle_case.h"
 
 typedef struct KeyBlock {

@@ -6,7 +6,9 @@
  * Interface:
  * - case_new / case_free: guarded tensors of a shape, filled with multiples of 2^-8 (so that a step
  *   of 2^-10 in a finite difference is exact in float32), masks and position maps.
- * - case_copy: element by element into another case's tensor. case_random: the generator.
+ * - case_random, case_normal: the generator. case_get, case_set: an element of a tensor.
+ * - options, OPTION_COUNT, case_option: a list of options that every test walks through.
+ * - oracle_of: the oracle of a case. pairs_seen: visible pairs, by asking each.
  */
 #ifndef ORACLE_CASE_H
 #define ORACLE_CASE_H
@@ -14,6 +16,7 @@
 #include "unit.h"
 
 #include "attn.h"
+#include "oracle/oracle.h"
 #include "tensor.h"
 
 typedef struct Case {
@@ -79,29 +82,31 @@ static inline Case *case_new(AttnShape s, AttnDtype dtype, TensorLayout layout, 
 {
     Case *c = calloc(1, sizeof *c);
     assert_non_null(c);
-    assert_int_equal(0, tensor_new(&c->Q, dtype, layout, s.B, s.Nq, s.H, s.d));
-    assert_int_equal(0, tensor_new(&c->K, dtype, layout, s.B, s.Nk, s.Hkv, s.d));
-    assert_int_equal(0, tensor_new(&c->V, dtype, layout, s.B, s.Nk, s.Hkv, s.d));
-    assert_int_equal(0, tensor_new(&c->O, dtype, layout, s.B, s.Nq, s.H, s.d));
-    assert_int_equal(0, tensor_new(&c->dO, dtype, layout, s.B, s.Nq, s.H, s.d));
-    assert_int_equal(0, tensor_new(&c->dQ, dtype, layout, s.B, s.Nq, s.H, s.d));
-    assert_int_equal(0, tensor_new(&c->dK, dtype, layout, s.B, s.Nk, s.Hkv, s.d));
-    assert_int_equal(0, tensor_new(&c->dV, dtype, layout, s.B, s.Nk, s.Hkv, s.d));
+    AttnArgs *a = &c->args;
+    const struct {
+        Storage *storage;
+        Tensor *view;
+        int keys, filled;
+        float by;
+    } all[] = {{&c->Q, &a->Q, 0, 1, by},  {&c->K, &a->K, 1, 1, by},  {&c->V, &a->V, 1, 1, 1},
+               {&c->O, &a->O, 0, 0, 0},   {&c->dO, &a->dO, 0, 1, 1}, {&c->dQ, &a->dQ, 0, 0, 0},
+               {&c->dK, &a->dK, 1, 0, 0}, {&c->dV, &a->dV, 1, 0, 0}};
+    for (int n = 0; n < 8; n++) {
+        const int keys = all[n].keys;
+        assert_int_equal(0, tensor_new(all[n].storage, dtype, layout, s.B, keys ? s.Nk : s.Nq,
+                                       keys ? s.Hkv : s.H, s.d));
+        *all[n].view = all[n].storage->view;
+        if (all[n].filled)
+            case_fill(all[n].view, all[n].by);
+    }
     c->lse = malloc(sizeof(float) * (size_t)(s.B * s.H * s.Nq));
     assert_non_null(c->lse);
     memset(c->lse, 0xFF, sizeof(float) * (size_t)(s.B * s.H * s.Nq));
-    case_fill(&c->Q.view, by);
-    case_fill(&c->K.view, by);
-    case_fill(&c->V.view, 1);
-    case_fill(&c->dO.view, 1);
-    c->args.shape = s;
-    c->args.scale = 1 / sqrtf((float)s.d);
-    c->args.rule = (AttnRule){-1, -1};
-    c->args.Q = c->Q.view, c->args.K = c->K.view, c->args.V = c->V.view, c->args.O = c->O.view;
-    c->args.dO = c->dO.view, c->args.dQ = c->dQ.view;
-    c->args.dK = c->dK.view, c->args.dV = c->dV.view;
-    c->args.lse = c->lse;
-    c->args.threads = 1;
+    a->shape = s;
+    a->scale = 1 / sqrtf((float)s.d);
+    a->rule = (AttnRule){-1, -1};
+    a->lse = c->lse;
+    a->threads = 1;
     case_align(c, ATTN_MASK_NONE);
     return c;
 }
@@ -126,6 +131,22 @@ static inline void case_set(const Tensor *t, int64_t b, int64_t n, int64_t h, in
     tensor_set(t, tensor_offset(t, b, n, h) + x, to);
 }
 
+static inline Oracle oracle_of(const AttnArgs *args, int backward, int threads)
+{
+    Oracle oracle;
+    assert_int_equal(0, oracle_run(&oracle, args, backward, threads));
+    return oracle;
+}
+
+static inline int64_t pairs_seen(const AttnArgs *a)
+{
+    int64_t pairs = 0;
+    for (int64_t i = 0; i < a->shape.Nq; i++)
+        for (int64_t j = 0; j < a->shape.Nk; j++)
+            pairs += attn_sees(a, i, j);
+    return pairs;
+}
+
 /* The options of a test case, by name, so that every test walks through the same list. */
 typedef struct Option {
     const char *name;
@@ -137,6 +158,7 @@ typedef struct Option {
     TensorLayout layout;
 } Option;
 
+/* clang-format off */
 static const Option options[] = {
     {"plain", {1, 1, 1, 5, 5, 3}, ATTN_MASK_NONE, -1, -1, 0, 0, LAYOUT_BSHD},
     {"odd strides", {2, 2, 2, 4, 7, 5}, ATTN_MASK_NONE, -1, -1, 0, 0, LAYOUT_ODD},
@@ -144,13 +166,7 @@ static const Option options[] = {
     {"full mask", {1, 2, 2, 6, 9, 4}, ATTN_MASK_FULL, -1, -1, 0, 0, LAYOUT_BHSD},
     {"causal upper-left", {1, 1, 1, 6, 4, 3}, ATTN_MASK_CAUSAL_UPPER_LEFT, -1, -1, 0, 0, 0},
     {"causal upper-left, more keys",
-     {1, 1, 1, 4, 7, 3},
-     ATTN_MASK_CAUSAL_UPPER_LEFT,
-     -1,
-     -1,
-     0,
-     0,
-     0},
+     {1, 1, 1, 4, 7, 3}, ATTN_MASK_CAUSAL_UPPER_LEFT, -1, -1, 0, 0, 0},
     {"causal lower-right", {1, 2, 1, 4, 7, 3}, ATTN_MASK_CAUSAL_LOWER_RIGHT, -1, -1, 0, 0, 0},
     {"lower-right, empty rows", {1, 1, 1, 7, 4, 3}, ATTN_MASK_CAUSAL_LOWER_RIGHT, -1, -1, 0, 0, 0},
     {"window", {1, 1, 1, 8, 8, 3}, ATTN_MASK_NONE, 2, 1, 0, 0, LAYOUT_BSHD},
@@ -166,6 +182,7 @@ static const Option options[] = {
     {"zigzag, causal window", {1, 1, 1, 8, 8, 3}, ATTN_MASK_CAUSAL_LOWER_RIGHT, 5, -1, 0, 2, 0},
     {"one key", {1, 1, 1, 3, 1, 2}, ATTN_MASK_NONE, -1, -1, 0, 0, LAYOUT_BSHD},
 };
+/* clang-format on */
 
 #define OPTION_COUNT ((int)(sizeof options / sizeof *options))
 

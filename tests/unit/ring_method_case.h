@@ -6,7 +6,7 @@
  *
  * Interface:
  * - method_cases, method_case_new: the list. 24 heads, so that Ulysses can deal them out.
- * - method_run: one of them with one setup; method_setup.
+ * - method_run: one of them with one setup; method_setup, is_double. plan_of, plan_delete.
  * - Bits, bits_of, bits_equal: all results of a run as they are.
  */
 #ifndef RING_METHOD_CASE_H
@@ -24,25 +24,14 @@ typedef struct MethodCase {
     TensorLayout layout;
 } MethodCase;
 
+/* clang-format off */
 static const MethodCase method_cases[] = {
     {"no mask", {1, 24, 24, 33, 33, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, LAYOUT_BSHD},
     {"causal, batches", {2, 24, 6, 29, 29, 5}, ATTN_MASK_CAUSAL_LOWER_RIGHT, -1, 0, 0, 0, 0},
     {"upper-left, more keys",
-     {1, 24, 12, 17, 40, 3},
-     ATTN_MASK_CAUSAL_UPPER_LEFT,
-     -1,
-     0,
-     0,
-     0,
-     LAYOUT_SBHD},
+     {1, 24, 12, 17, 40, 3}, ATTN_MASK_CAUSAL_UPPER_LEFT, -1, 0, 0, 0, LAYOUT_SBHD},
     {"lower-right, empty rows",
-     {1, 24, 2, 40, 17, 4},
-     ATTN_MASK_CAUSAL_LOWER_RIGHT,
-     -1,
-     0,
-     0,
-     0,
-     LAYOUT_BSHD},
+     {1, 24, 2, 40, 17, 4}, ATTN_MASK_CAUSAL_LOWER_RIGHT, -1, 0, 0, 0, LAYOUT_BSHD},
     {"window", {1, 24, 3, 41, 41, 4}, ATTN_MASK_NONE, 7, 4, 0, 0, LAYOUT_ODD},
     {"window, batches", {2, 24, 24, 26, 26, 2}, ATTN_MASK_NONE, 3, 9, 0, 0, LAYOUT_BSHD},
     {"causal window", {1, 24, 6, 48, 48, 4}, ATTN_MASK_CAUSAL_LOWER_RIGHT, 9, 0, 0, 0, 0},
@@ -58,6 +47,7 @@ static const MethodCase method_cases[] = {
     {"one query", {2, 24, 8, 1, 39, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, LAYOUT_BSHD},
     {"one key", {1, 24, 24, 14, 1, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, LAYOUT_BSHD},
 };
+/* clang-format on */
 
 #define METHOD_CASES ((int)(sizeof method_cases / sizeof *method_cases))
 
@@ -100,6 +90,26 @@ static inline RingSetup method_setup(RingMethod method, RingLayout layout, int r
                        .threads = 1};
 }
 
+static inline int is_double(int method)
+{
+    return method == RING_METHOD_RING_DOUBLE || method == RING_METHOD_BURST_DOUBLE;
+}
+
+static inline RingPlan *plan_of(const Case *c, const RingSetup *setup)
+{
+    RingPlan *plan = malloc(sizeof *plan);
+    char why[256];
+    assert_non_null(plan);
+    assert_int_equal(0, ring_plan_make(plan, &c->args, setup, why));
+    return plan;
+}
+
+static inline void plan_delete(RingPlan *plan)
+{
+    ring_plan_free(plan);
+    free(plan);
+}
+
 /* 1: done. 0: the method cannot do it (heads of Ulysses). *report stays to be freed. */
 static inline int method_run(Case *c, const RingSetup *setup, int rounds, RingReport *report)
 {
@@ -119,8 +129,7 @@ static inline int method_run(Case *c, const RingSetup *setup, int rounds, RingRe
     if (ring_world_sim(&task, &ring_backend_cpu, report))
         fail_msg("%s, %s, %d ranks, %d nodes: %s", ring_method_name(setup->method),
                  ring_layout_name(setup->layout), setup->ranks, setup->nodes, report->failure);
-    ring_plan_free(plan);
-    free(plan);
+    plan_delete(plan);
     return 1;
 }
 

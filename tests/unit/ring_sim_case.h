@@ -18,8 +18,7 @@
 #define RING_SIM_CASE_H
 
 #include "alloc.h"
-#include "check/check.h"
-#include "oracle_case.h"
+#include "judge_case.h"
 #include "runtime/ring_world.h"
 
 typedef struct SimCase {
@@ -214,15 +213,10 @@ static inline void sim_case_free(SimCase *c)
 
 static inline int sim_right(const SimCase *c, const char *label)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-    Oracle oracle;
-    const int backward = c->plan.backward;
-    assert_int_equal(0, oracle_run(&oracle, &c->problem->args, backward, 1));
-    check_outputs(&check, &oracle, NULL, &c->problem->args, backward, 4);
-    if (!check.pass && label)
-        check_explain(&check, label, &c->problem->args, stderr);
+    Oracle oracle = oracle_of(&c->problem->args, c->plan.backward, 1);
+    const int right = case_agrees(c->problem, &oracle, c->plan.backward, 4, label);
     oracle_free(&oracle);
-    return check.pass;
+    return right;
 }
 
 static inline Case *sim_causal(int64_t N)

@@ -7,7 +7,9 @@
  * (pretend_cuda/pretend_gpu.h). Two uses of the same memory that no stream and no event keep in
  * order are a failure.
  *
- * Interface: play_with; rooms, copy_in, zero_in: what plays are made of.
+ * Interface:
+ * - rooms, copy_in, zero_in: what scenes are made of. SCENE_OF: one of a function with a number.
+ * - PLAYS(name, tokens, told, scenes...): a test of scenes, over two ranks of `tokens` each.
  */
 #ifndef LANE_PLAY_H
 #define LANE_PLAY_H
@@ -68,5 +70,19 @@ static inline void play_with(int (*wanted)(RingRank *r), int tokens, const char 
         assert_int_equal(0, workspace_live());
     }
 }
+
+#define SCENE_OF(name, function, number)                                                           \
+    static int name(RingRank *r)                                                                   \
+    {                                                                                              \
+        return function(r, number);                                                                \
+    }
+
+#define PLAYS(name, tokens, told, ...)                                                             \
+    TEST(name)                                                                                     \
+    {                                                                                              \
+        int (*const scenes[])(RingRank * r) = {__VA_ARGS__};                                       \
+        for (size_t n = 0; n < sizeof scenes / sizeof *scenes; n++)                                \
+            play_with(scenes[n], tokens, told);                                                    \
+    }
 
 #endif

@@ -33,8 +33,8 @@ TEST(counts)
 TEST(aligned_and_poisoned)
 {
     static const size_t size[] = {1, 63, 64, 65, 4095, 4097, (4 << 20) - 1, (4 << 20) + 1};
-    size_t t, c;
-    for (t = 0; t < sizeof size / sizeof size[0]; t++) {
+    size_t c;
+    for (size_t t = 0; t < sizeof size / sizeof size[0]; t++) {
         unsigned char *p = workspace_alloc(size[t]);
         assert_non_null(p);
         assert_true((uintptr_t)p % 64 == 0);
@@ -77,8 +77,7 @@ TEST(strays_are_seen)
 {
     static const int at[] = {0, 1, 63};
     unsigned char *volatile p;
-    size_t t;
-    for (t = 0; FENCED && t < sizeof at / sizeof at[0]; t++) {
+    for (size_t t = 0; FENCED && t < sizeof at / sizeof at[0]; t++) {
         workspace_reset_peak();
         assert_true(workspace_intact());
         p = workspace_alloc(100);
@@ -105,8 +104,7 @@ TEST(strays_are_seen)
 static void *allocate_often(void *arg)
 {
     const size_t own = *(const size_t *)arg;
-    int t;
-    for (t = 0; t < ROUNDS; t++) {
+    for (int t = 0; t < ROUNDS; t++) {
         void *p = workspace_alloc(own), *q = workspace_alloc(own);
         workspace_free(p);
         workspace_free(q);
@@ -118,21 +116,14 @@ TEST(threads_count_together)
 {
     pthread_t thread[THREADS];
     size_t own[THREADS];
-    int t;
     workspace_reset_peak();
-    for (t = 0; t < THREADS; t++) {
+    for (int t = 0; t < THREADS; t++) {
         own[t] = (size_t)100 << t;
         assert_int_equal(pthread_create(&thread[t], NULL, allocate_often, &own[t]), 0);
     }
-    for (t = 0; t < THREADS; t++)
+    for (int t = 0; t < THREADS; t++)
         pthread_join(thread[t], NULL);
     /* at least the largest thread's pair, at most everybody's */
     assert_true(workspace_live() == 0 && workspace_intact());
     assert_true(workspace_peak() >= 2 * 800 && workspace_peak() <= 2 * 1500);
-}
-
-int main(void)
-{
-    return RUN_TESTS(counts, aligned_and_poisoned, refused, strays_are_seen,
-                     threads_count_together);
 }

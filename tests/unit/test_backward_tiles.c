@@ -14,7 +14,6 @@
 #include "check/check.h"
 #include "models/model.h"
 #include "naive.h"
-#include "oracle/oracle.h"
 
 /* --- traffic -----------------------------------------------------------------------------------*/
 
@@ -166,9 +165,8 @@ static void try_trace(Case *c)
 {
     char text[16384] = "", *at;
     FILE *to = fmemopen(text, sizeof text, "w");
-    Oracle oracle;
     assert_non_null(to);
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 1, 1));
+    Oracle oracle = oracle_of(&c->args, 1, 1);
     assert_int_equal(0, flash_backward_trace(&c->args, to));
     fclose(to);
     at = strstr(text, "in the end");
@@ -201,10 +199,4 @@ TEST(test_trace_ends_in_the_gradients)
         assert_true(worst < 1e-4); /* four decimals */
         case_free(c);
     }
-}
-
-int main(void)
-{
-    return RUN_TESTS(test_counted_is_the_models, test_formulas_by_hand, test_memory_grows_as_N,
-                     test_trace_ends_in_the_gradients);
 }

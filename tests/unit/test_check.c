@@ -293,10 +293,3 @@ TEST(single_values)
         assert_int_equal(e != 255, is_finite_f32(-x));
     }
 }
-
-int main(void)
-{
-    return RUN_TESTS(right_result_passes, one_bad_value_is_found, nan_everywhere_fails,
-                     short_buffer_fails, wrong_tensors_fail, wrong_lse_fails, empty_rows_are_exact,
-                     wrong_attention_fails, single_values);
-}

@@ -4,35 +4,17 @@
  * business of tests/stages/test_bad_usage.py; here are the values, the overlays of --cases and the
  * strict readers at their edges.
  */
-#include <fcntl.h>
-#include <unistd.h>
-
-#include "unit.h"
+#include "cli_lines.h"
 
 #include "cli/cli_internal.h"
-
-static AttnStatus nothing(const AttnArgs *args)
-{
-    (void)args;
-    return ATTN_OK;
-}
 
 static const Variant variants[] = {
     {"v0_plain", ON_CPU, DTYPES_ALL, nothing, nothing, 0, "plain"},
     {"v1_fast", ON_CPU, DTYPES_F32, nothing, NULL, 0, "fast"},
     {"v0_gpu", ON_CUDA, DTYPES_16BIT, NULL, NULL, 0, "gpu"},
 };
-static const Stage stage = {
-    "unit",
-    "00_unit",
-    "What is tested?",
-    1,
-    STAGE_HAS_BACKWARD | STAGE_HAS_ROWS_COLS | STAGE_HAS_TRACE,
-    variants,
-    3,
-};
-
-#include "cli_lines.h"
+enum { FEATURES = STAGE_HAS_BACKWARD | STAGE_HAS_ROWS_COLS | STAGE_HAS_TRACE };
+static const Stage stage = {"unit", "00_unit", "What is tested?", 1, FEATURES, variants, 3};
 
 TEST(defaults)
 {
@@ -86,40 +68,14 @@ TEST(values)
 
 TEST(edges_of_numbers)
 {
-    static const char *const bad[] = {"-N ++5",
-                                      "-N 5.0",
-                                      "-N 0x10",
-                                      "-N -",
-                                      "-N 1,5",
-                                      "-B 1099511627777",
-                                      "--seed 1e3",
-                                      "--seed +-1",
-                                      "--scale 1e39",
-                                      "--scale 1.1e18",
-                                      "--scale -2e18",
-                                      "--scale 1e-50",
-                                      "--scale -inf",
-                                      "--scale 0x1p3",
-                                      "--scale 1.5f",
-                                      "--scale .",
-                                      "--scale -0.0",
-                                      "--softcap nan",
-                                      "--softcap -1e-3",
-                                      "--window ,",
-                                      "--window 1",
-                                      "--window -1,-2",
-                                      "--window 1,2x",
-                                      "--window 99999999999999999999,0",
-                                      "--threads 257",
-                                      "--warmup 1001 --bench",
-                                      "--iters 1001 --bench",
-                                      "--so-time 1e9",
-                                      "--so-time -3",
-                                      "--so-memory 9999999999"};
     CliCase c;
-    size_t i;
-    for (i = 0; i < sizeof bad / sizeof *bad; i++)
-        expect_refused(bad[i]);
+    each_line(expect_refused,
+              "-N ++5|-N 5.0|-N 0x10|-N -|-N 1,5|-B 1099511627777|--seed 1e3|--seed +-1|"
+              "--scale 1e39|--scale 1.1e18|--scale -2e18|--scale 1e-50|--scale -inf|"
+              "--scale 0x1p3|--scale 1.5f|--scale .|--scale -0.0|--softcap nan|--softcap -1e-3|"
+              "--window ,|--window 1|--window -1,-2|--window 1,2x|"
+              "--window 99999999999999999999,0|--threads 257|--warmup 1001 --bench|"
+              "--iters 1001 --bench|--so-time 1e9|--so-time -3|--so-memory 9999999999");
     c = accepted("-N +5");
     assert_true(c.Nq == 5);
     c = accepted("--scale -1e18");
@@ -134,22 +90,13 @@ TEST(edges_of_numbers)
 
 TEST(conflicts)
 {
-    static const char *const bad[] = {"--variant v0_gpu --device cpu",
-                                      "--variant v0_plain --device cuda",
-                                      "--variant v1_fast --dtype f16",
-                                      "--variant v1_fast --backward",
-                                      "--device cuda --dtype f32",
-                                      "--variant v0_gpu --dtype bf16 -d 257",
-                                      "--device cuda --dtype f16 -d 257",
-                                      "--rows 3 --cols 4 --save x",
-                                      "--rows 3 --cols 4 --backward",
-                                      "--bundled=causal --do x",
-                                      "--bundled=causal --q a --k b --v c",
-                                      "--q a --k b --v c --dist normal",
-                                      "--trace -N 9"};
-    size_t i;
-    for (i = 0; i < sizeof bad / sizeof *bad; i++)
-        expect_refused(bad[i]);
+    each_line(expect_refused,
+              "--variant v0_gpu --device cpu|--variant v0_plain --device cuda|"
+              "--variant v1_fast --dtype f16|--variant v1_fast --backward|"
+              "--device cuda --dtype f32|--variant v0_gpu --dtype bf16 -d 257|"
+              "--device cuda --dtype f16 -d 257|--rows 3 --cols 4 --save x|"
+              "--rows 3 --cols 4 --backward|--bundled=causal --do x|"
+              "--bundled=causal --q a --k b --v c|--q a --k b --v c --dist normal|--trace -N 9");
     accepted("--bundled --backward --dist large"); /* of the random dO */
     accepted("--dtype f16");                       /* one variant of two on the CPU can */
 }
@@ -251,8 +198,7 @@ TEST(cases_refused)
                                       "-N 5 --mask-file m.npy\n",
                                       "--causal --mask none\n"};
     Cli cli;
-    size_t i;
-    for (i = 0; i < sizeof bad / sizeof *bad; i++)
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (parse_cases(&cli, "", bad[i]) != EXIT_USAGE)
             fail_msg("accepted: %s", bad[i]);
 }
@@ -271,9 +217,8 @@ TEST(recorded_command)
 TEST(worst_status)
 {
     static const int order[] = {EXIT_OK, EXIT_NO_DEVICE, EXIT_WRONG, EXIT_RUNTIME, EXIT_USAGE};
-    int i, j;
-    for (i = 0; i < 5; i++)
-        for (j = 0; j < 5; j++)
+    for (int i = 0; i < 5; i++)
+        for (int j = 0; j < 5; j++)
             assert_int_equal(exit_worst(order[i], order[j]), order[i > j ? i : j]);
 }
 
@@ -290,8 +235,7 @@ TEST(suggestions)
 /* The table is indexed by nothing, but conflicts are remembered by id: ids must be unique. */
 TEST(table_of_flags)
 {
-    int i;
-    for (i = 0; i < FLAG_COUNT; i++) {
+    for (int i = 0; i < FLAG_COUNT; i++) {
         const CliFlag *f = &cli_flags[i];
         assert_int_equal(f->id, i);
         assert_ptr_equal(cli_find_flag(f->name, strlen(f->name)), f);
@@ -299,11 +243,4 @@ TEST(table_of_flags)
             assert_ptr_equal(cli_find_flag(f->alias, strlen(f->alias)), f);
         assert_non_null(f->help);
     }
-}
-
-int main(void)
-{
-    return RUN_TESTS(defaults, values, edges_of_numbers, conflicts, selection,
-                     pages_end_the_program, cases_overlay, cases_refused, worst_status, suggestions,
-                     table_of_flags, recorded_command);
 }

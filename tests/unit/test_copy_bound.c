@@ -12,7 +12,6 @@
 #include "oracle_case.h"
 
 #include "check/check.h"
-#include "oracle/oracle.h"
 
 static double rounded(AttnDtype dtype, double x)
 {
@@ -165,9 +164,4 @@ TEST(term_is_that_of_the_parts)
     oracle_free(&exact);
     case_free(c);
     case_free(f32);
-}
-
-int main(void)
-{
-    return RUN_TESTS(copies_need_their_term, term_is_that_of_the_parts);
 }

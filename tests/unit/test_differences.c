@@ -13,8 +13,6 @@
  */
 #include "oracle_case.h"
 
-#include "oracle/oracle.h"
-
 /* One row per option; value 0 is the ordinary one. */
 enum { MASK, WINDOW, SOFTCAP, SCALE, POSITIONS, HEADS, SIZES, WIDTH, BATCH, LAYOUT, KINDS };
 
@@ -42,10 +40,9 @@ static double largest_gap;
 static double loss(const Case *c)
 {
     const AttnShape s = c->args.shape;
-    Oracle o;
     double sum = 0;
     int64_t e = 0;
-    assert_int_equal(0, oracle_run(&o, &c->args, 0, 1));
+    Oracle o = oracle_of(&c->args, 0, 1);
     for (int64_t b = 0; b < s.B; b++)
         for (int64_t h = 0; h < s.H; h++)
             for (int64_t i = 0; i < s.Nq; i++)
@@ -88,8 +85,7 @@ static int compare_gradients(const Case *c, const char *what)
 {
     const AttnShape s = c->args.shape;
     int empty = 0;
-    Oracle o;
-    assert_int_equal(0, oracle_run(&o, &c->args, 1, 1));
+    Oracle o = oracle_of(&c->args, 1, 1);
     compare_gradient(c, &c->args.Q, &o.dQ, what);
     compare_gradient(c, &c->args.K, &o.dK, what);
     compare_gradient(c, &c->args.V, &o.dV, what);
@@ -267,9 +263,4 @@ TEST(report)
 {
     print_message("# largest gap to a finite difference, relative: %.1e\n", largest_gap);
     assert_true(largest_gap > 0);
-}
-
-int main(void)
-{
-    return RUN_TESTS(named_options, all_pairs_of_options, product_of_visibility, report);
 }

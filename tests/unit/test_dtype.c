@@ -55,8 +55,7 @@ static double value_of(uint16_t u, int fraction, int bias)
 
 TEST(all_patterns)
 {
-    uint32_t u;
-    for (u = 0; u < 65536; u++) {
+    for (uint32_t u = 0; u < 65536; u++) {
         const uint16_t bits = (uint16_t)u;
         const double f16 = value_of(bits, 10, 15), bf16 = value_of(bits, 7, 127);
         if (isnan(f16)) { /* stays NaN with sign and payload; only the quiet bit may come on */
@@ -93,21 +92,18 @@ static void compare(float x)
  * that middle: every place where rounding changes its mind. */
 TEST(all_halfway_cases)
 {
-    uint32_t u;
-    for (u = 0; u < 0x7C00; u++) {
+    for (uint32_t u = 0; u < 0x7C00; u++) {
         const double here = value_of((uint16_t)u, 10, 15);
         const double next = u == 0x7BFF ? 65536.0 : value_of((uint16_t)(u + 1), 10, 15);
         const float middle = (float)((here + next) / 2);
         const float probe[3] = {nextafterf(middle, 0.0f), middle, nextafterf(middle, INFINITY)};
-        int t;
-        for (t = 0; t < 3; t++) {
+        for (int t = 0; t < 3; t++) {
             compare(probe[t]);
             compare(-probe[t]);
         }
     }
-    for (u = 0; u < 0x7F80; u++) { /* the middle of two bf16 is bit 15 */
-        int t;
-        for (t = -1; t <= 1; t++) {
+    for (uint32_t u = 0; u < 0x7F80; u++) { /* the middle of two bf16 is bit 15 */
+        for (int t = -1; t <= 1; t++) {
             compare(float_of((u << 16) + 0x8000 + (uint32_t)t));
             compare(-float_of((u << 16) + 0x8000 + (uint32_t)t));
         }
@@ -167,8 +163,7 @@ TEST(corner_table)
             {0x7FFFFFFF, 0x7FFF, 0x7FFF},
             {0xFFFFFFFF, 0xFFFF, 0xFFFF}, /* poison */
         };
-    size_t t;
-    for (t = 0; t < sizeof corner / sizeof corner[0]; t++) {
+    for (size_t t = 0; t < sizeof corner / sizeof corner[0]; t++) {
         const float x = float_of(corner[t].f32);
         if (f16_from_f32(x) != corner[t].f16 || bf16_from_f32(x) != corner[t].bf16)
             fail_msg("%08x: f16 %04x bf16 %04x", corner[t].f32, f16_from_f32(x), bf16_from_f32(x));
@@ -178,9 +173,4 @@ TEST(corner_table)
     assert_string_equal(dtype_name(ATTN_F32), "f32");
     assert_string_equal(dtype_name(ATTN_F16), "f16");
     assert_string_equal(dtype_name(ATTN_BF16), "bf16");
-}
-
-int main(void)
-{
-    return RUN_TESTS(all_patterns, all_halfway_cases, random_floats, corner_table);
 }

@@ -138,13 +138,12 @@ static int constant_block(uint32_t block, float *answer)
 static int64_t check_constant(uint32_t block, const float *x, const float *y, float answer)
 {
     int32_t off = 0;
-    int c;
     if ((block & 0x7FFF) < 0x7F80) { /* finite x: the loop that runs 2^31 times */
-        for (c = 0; c < BLOCK; c++)
+        for (int c = 0; c < BLOCK; c++)
             off += exp_bits_of(y[c]) != exp_bits_of(answer);
         return off;
     }
-    for (c = 0; c < BLOCK; c++)
+    for (int c = 0; c < BLOCK; c++)
         off += x[c] != x[c] ? y[c] == y[c] : exp_bits_of(y[c]) != exp_bits_of(answer);
     return off;
 }
@@ -156,10 +155,9 @@ static int64_t check_exact(const float *y, const double *want, float *error, dou
 {
     int64_t off = 0;
     int32_t most = 0;
-    int c;
-    for (c = 0; c < BLOCK; c++)
+    for (int c = 0; c < BLOCK; c++)
         error[c] = (float)error_ulps(y[c], want[c]);
-    for (c = 0; c < BLOCK; c++) {
+    for (int c = 0; c < BLOCK; c++) {
         const int32_t bits = (int32_t)(exp_bits_of(error[c]) & 0x7FFFFFFF);
         most = bits > most ? bits : most;
     }
@@ -167,7 +165,7 @@ static int64_t check_exact(const float *y, const double *want, float *error, dou
     for (*at = 0; (exp_bits_of(error[*at]) & 0x7FFFFFFF) != (uint32_t)most;)
         ++*at;
     if (!(*worst <= bound))
-        for (c = 0; c < BLOCK; c++)
+        for (int c = 0; c < BLOCK; c++)
             off += !((double)error[c] <= bound);
     return off;
 }
@@ -182,10 +180,9 @@ typedef struct Buffers {
 static double reference_block(const float *x, double *want, int base2, int first)
 {
     double difference = 0.0;
-    int c;
-    for (c = 0; c < BLOCK; c++)
+    for (int c = 0; c < BLOCK; c++)
         want[c] = exact((double)x[c], base2);
-    for (c = first; c < BLOCK; c += 997) {
+    for (int c = first; c < BLOCK; c += 997) {
         const double libm = base2 ? exp2((double)x[c]) : exp((double)x[c]);
         const double now = fabs(want[c] / libm - 1.0);
         difference = now <= difference ? difference : now;
@@ -199,12 +196,12 @@ static void prove_block(Work *w, uint32_t block, Buffers *room)
     const int constant = constant_block(block, &answer);
     double difference = 0.0, worst = 0.0;
     int64_t off = 0;
-    int c, t, at = 0, done = 0;
-    for (c = 0; c < BLOCK; c++)
+    int at = 0, done = 0;
+    for (int c = 0; c < BLOCK; c++)
         room->x[c] = float_of(block << 16 | (uint32_t)c);
     if (!constant)
         difference = reference_block(room->x, room->want, w->base2, (int)(block % 997));
-    for (t = 0; t < exp_isa_count; t++) {
+    for (int t = 0; t < exp_isa_count; t++) {
         float *const y = room->y[done % 2];
         if (!exp_isa_usable(exp_isa_table[t]))
             continue;
@@ -251,16 +248,16 @@ static void prove(int base2, double bound)
     Work w = {.base2 = base2, .step = step_wanted(), .bound = bound};
     pthread_t thread[MAX_THREADS];
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int t, usable = 0, started = 0;
+    int usable = 0, started = 0;
     pthread_mutex_init(&w.lock, NULL);
     cores = cores < 1 ? 1 : cores > MAX_THREADS ? MAX_THREADS : cores;
-    for (t = 0; t < cores; t++)
+    for (int t = 0; t < cores; t++)
         started += pthread_create(&thread[started], NULL, prove_thread, &w) == 0;
     assert_true(started > 0);
-    for (t = 0; t < started; t++)
+    for (int t = 0; t < started; t++)
         pthread_join(thread[t], NULL);
     pthread_mutex_destroy(&w.lock);
-    for (t = 0; t < exp_isa_count; t++)
+    for (int t = 0; t < exp_isa_count; t++)
         if (exp_isa_usable(exp_isa_table[t])) {
             usable++;
             fprintf(stderr, "# %s %s: worst %.4f ulp at %a (bound %.2f)\n",
@@ -310,13 +307,7 @@ TEST(special_values)
 
 int main(void)
 {
-    struct CMUnitTest tests[] = {
-        cmocka_unit_test(exp_error),
-        cmocka_unit_test(exp2_error),
-        cmocka_unit_test(special_values),
-        cmocka_unit_test(error_measure_sees_errors),
-    };
-    tests[0].name = step_wanted() > 1 ? "exp_error_some_blocks" : "exp_error_all_floats";
-    tests[1].name = step_wanted() > 1 ? "exp2_error_some_blocks" : "exp2_error_all_floats";
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    unit_list[0].name = step_wanted() > 1 ? "exp_error_some_blocks" : "exp_error_all_floats";
+    unit_list[1].name = step_wanted() > 1 ? "exp2_error_some_blocks" : "exp2_error_all_floats";
+    return unit_tests();
 }

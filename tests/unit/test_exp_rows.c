@@ -32,14 +32,13 @@ static void rows_of_length(const ExpIsa *isa, int64_t n)
     Storage S, P;
     float *s = guarded_row(&S, n), *p = guarded_row(&P, n), max = -INFINITY, sum, again;
     double want_sum = 0.0;
-    int64_t c;
-    for (c = 0; c < n; c++) {
+    for (int64_t c = 0; c < n; c++) {
         s[c] = (float)((c * 7919 + 13) % 2003) * 0.02f - 30.0f;
         max = s[c] > max ? s[c] : max;
     }
     assert_true(isa->max(s, n) == max);
     sum = isa->exp_row(s, p, n, max);
-    for (c = 0; c < n; c++) {
+    for (int64_t c = 0; c < n; c++) {
         const float shifted = s[c] - max;
         const double want = exp((double)shifted);
         want_sum += want;
@@ -57,14 +56,11 @@ static void rows_of_length(const ExpIsa *isa, int64_t n)
 TEST(row_lengths)
 {
     static const int64_t more[] = {127, 128, 129, 300, 1023, 1024, 1025, 1056, 2047, 2049, 5000};
-    int t;
-    int64_t n;
-    size_t k;
-    for (t = 0; t < exp_isa_count; t++)
+    for (int t = 0; t < exp_isa_count; t++)
         if (exp_isa_usable(exp_isa_table[t])) {
-            for (n = 1; n <= 100; n++)
+            for (int64_t n = 1; n <= 100; n++)
                 rows_of_length(exp_isa_table[t], n);
-            for (k = 0; k < sizeof more / sizeof more[0]; k++)
+            for (size_t k = 0; k < sizeof more / sizeof more[0]; k++)
                 rows_of_length(exp_isa_table[t], more[k]);
             assert_true(exp_isa_table[t]->max(NULL, 0) == -INFINITY);
             assert_true(exp_isa_table[t]->exp_row(NULL, NULL, 0, -INFINITY) == 0.0f);
@@ -75,18 +71,17 @@ TEST(row_lengths)
 static void odd_elements(const ExpIsa *isa, int n)
 {
     float s[200], p[200];
-    int at, c;
     assert_true(n <= 200);
-    for (at = 0; at < n; at++) {
-        for (c = 0; c < n; c++)
+    for (int at = 0; at < n; at++) {
+        for (int c = 0; c < n; c++)
             s[c] = -INFINITY;
         assert_true(isa->max(s, n) == -INFINITY);
         assert_true(isa->exp_row(s, p, n, -INFINITY) == 0.0f);
-        for (c = 0; c < n; c++)
+        for (int c = 0; c < n; c++)
             assert_int_equal(exp_bits_of(p[c]), 0); /* zeros, never NaN */
         s[at] = -1e4f;                              /* one visible key, far from 0 */
         assert_true(isa->max(s, n) == -1e4f && isa->exp_row(s, p, n, -1e4f) == 1.0f);
-        for (c = 0; c < n; c++)
+        for (int c = 0; c < n; c++)
             assert_true(p[c] == (c == at ? 1.0f : 0.0f));
         s[at] = NAN;
         assert_true(isnan(isa->max(s, n)));
@@ -100,8 +95,7 @@ static void odd_elements(const ExpIsa *isa, int n)
 
 TEST(row_corners)
 {
-    int t;
-    for (t = 0; t < exp_isa_count; t++)
+    for (int t = 0; t < exp_isa_count; t++)
         if (exp_isa_usable(exp_isa_table[t])) {
             odd_elements(exp_isa_table[t], 1);
             odd_elements(exp_isa_table[t], 17);
@@ -114,13 +108,11 @@ TEST(long_row_sum)
 {
     const int64_t n = (INT64_C(1) << 24) + (INT64_C(1) << 22) + 5;
     float *s = malloc((size_t)n * sizeof *s);
-    int64_t c;
-    int t;
     assert_non_null(s);
-    for (t = 0; t < exp_isa_count; t++)
+    for (int t = 0; t < exp_isa_count; t++)
         if (exp_isa_usable(exp_isa_table[t])) {
             const double want = (double)n * exp((double)-0.1f);
-            for (c = 0; c < n; c++)
+            for (int64_t c = 0; c < n; c++)
                 s[c] = -0.1f;
             assert_true(fabs(exp_isa_table[t]->exp_row(s, s, n, 0.0f) - want) < 1e-6 * want);
         }
@@ -140,9 +132,4 @@ TEST(choice_of_isa)
     assert_string_equal(got, exp_isa_choose(asked)->name);
     assert_true(row_max(row, 3) == 3.0f);
     assert_true(fabsf(softmax_exp_row(row, p, 3, 3.0f) - 1.50321472f) < 1e-6f && p[1] == 1.0f);
-}
-
-int main(void)
-{
-    return RUN_TESTS(row_lengths, row_corners, long_row_sum, choice_of_isa);
 }

@@ -31,8 +31,7 @@ TEST(known_answers)
         {UINT64_C(5), UINT64_C(1076), 2, FILL_NORMAL, 78627 * 0x1p-16f},
         {UINT64_C(5), UINT64_C(1076), 2, FILL_OUTLIER, 144277 * 0x1p-16f},
     };
-    size_t t;
-    for (t = 0; t < sizeof known / sizeof known[0]; t++)
+    for (size_t t = 0; t < sizeof known / sizeof known[0]; t++)
         assert_true(fill_value(known[t].seed, known[t].tensor, known[t].index, known[t].dist) ==
                     known[t].value);
 }
@@ -70,9 +69,8 @@ static Moments moments_of(int tensor, FillDist dist, uint64_t stride)
 TEST(normal_moments)
 {
     static const uint64_t stride[] = {1, 512, 65536};
-    int tensor, t;
-    for (tensor = FILL_Q; tensor <= FILL_DO; tensor++)
-        for (t = 0; t < 3; t++) {
+    for (int tensor = FILL_Q; tensor <= FILL_DO; tensor++)
+        for (int t = 0; t < 3; t++) {
             const Moments m = moments_of(tensor, FILL_NORMAL, stride[t]);
             assert_true(fabs(m.mean) < 0.005 && fabs(m.variance - 1.0) < 0.007);
             assert_true(fabs(m.skew) < 0.0125 && fabs(m.kurtosis - 2.9) < 0.025);
@@ -127,18 +125,16 @@ TEST(paired_tensors)
 /* The tensor holds fill_value of the logical index, whatever its strides and dtype. */
 TEST(tensors_of_all_layouts)
 {
-    int dtype, layout;
-    for (dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++)
-        for (layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++) {
+    for (int dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++)
+        for (int layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++) {
             Storage s;
-            int64_t b, n, h, x;
             uint64_t index = 0;
             assert_int_equal(tensor_new(&s, (AttnDtype)dtype, (TensorLayout)layout, 2, 3, 4, 5), 0);
             fill_tensor(&s.view, FILL_V, 9, FILL_OUTLIER);
-            for (b = 0; b < 2; b++)
-                for (n = 0; n < 3; n++)
-                    for (h = 0; h < 4; h++)
-                        for (x = 0; x < 5; x++, index++)
+            for (int64_t b = 0; b < 2; b++)
+                for (int64_t n = 0; n < 3; n++)
+                    for (int64_t h = 0; h < 4; h++)
+                        for (int64_t x = 0; x < 5; x++, index++)
                             assert_true(tensor_get(&s.view, tensor_offset(&s.view, b, n, h) + x) ==
                                         dtype_round((AttnDtype)dtype,
                                                     fill_value(9, FILL_V, index, FILL_OUTLIER)));
@@ -188,15 +184,15 @@ TEST(threads_change_nothing)
 TEST(mask_rows)
 {
     static uint8_t mask[500 * 300], again[500 * 300];
-    int64_t i, j, masked = 0;
+    int64_t masked = 0;
     fill_mask(mask, 500, 300, 3);
     fill_mask(again, 500, 300, 3);
     assert_memory_equal(mask, again, sizeof mask);
     fill_mask(again, 500, 300, 4);
     assert_memory_not_equal(mask, again, sizeof mask);
-    for (i = 0; i < 500; i++) {
+    for (int64_t i = 0; i < 500; i++) {
         int64_t row = 0;
-        for (j = 0; j < 300; j++) {
+        for (int64_t j = 0; j < 300; j++) {
             assert_true(mask[i * 300 + j] <= 1);
             row += mask[i * 300 + j];
         }
@@ -204,11 +200,4 @@ TEST(mask_rows)
         masked += i % 5 == 4 ? 0 : row;
     }
     assert_true(fabs((double)masked / (400 * 300) - 0.25) < 0.00625); /* five standard errors */
-}
-
-int main(void)
-{
-    return RUN_TESTS(known_answers, normal_moments, other_distributions, streams_differ,
-                     tensors_of_all_layouts, mask_rows, paired_tensors, rows_of_all_distributions,
-                     threads_change_nothing);
 }

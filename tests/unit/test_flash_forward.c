@@ -8,11 +8,10 @@
  * - v2 with a softcap so small that its reciprocal overflows.
  * - v2's exp2: error over a dense sample of its range, exact zeros, NaN; for each instruction set.
  */
+#include "judge_case.h"
 #include "library/flash_library.h"
-#include "oracle_case.h"
 
 #include "attn_config.h"
-#include "check/check.h"
 #include "exp/exp_isa.h"
 #include "exp/isa.h"
 #include "flash_forward.h"
@@ -91,16 +90,9 @@ TEST(test_standard_is_right)
 {
     for (int n = 0; n < OPTION_COUNT; n++) {
         Case *c = case_option(&options[n], (AttnDtype)(n % 3), 1 + n % 5, 1);
-        Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
         FlashTraffic counted;
-        Oracle oracle;
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
         assert_int_equal(ATTN_OK, flash_standard(&c->args, 700, &counted));
-        check_outputs(&check, &oracle, NULL, &c->args, 0, 4);
-        if (!check.pass)
-            check_explain(&check, options[n].name, &c->args, stderr);
-        assert_true(check.pass);
-        oracle_free(&oracle);
+        case_judge(c, 0, 4, 1, options[n].name);
         case_free(c);
     }
 }
@@ -111,19 +103,12 @@ TEST(test_tiny_cap)
     static const float caps[] = {1e-30f, 1e-38f, 1e-45f};
     for (int n = 0; n < 6; n++) {
         Case *c = case_new((AttnShape){1, 2, 1, 40, 50, 24}, ATTN_F32, LAYOUT_BSHD, 8);
-        Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-        Oracle oracle;
         case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
         c->args.softcap = caps[n / 2];
         c->args.scale = n % 2 ? -0.25f : 0.25f;
         c->args.threads = 1;
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
         assert_int_equal(ATTN_OK, flash_forward_library_cpu(&c->args));
-        check_outputs(&check, &oracle, NULL, &c->args, 0, 4);
-        if (!check.pass)
-            check_explain(&check, "library", &c->args, stderr);
-        assert_true(check.pass);
-        oracle_free(&oracle);
+        case_judge(c, 0, 4, 1, "library");
         case_free(c);
     }
 }
@@ -284,11 +269,4 @@ TEST(test_functions_of_each_isa)
     if (exp_isa_usable(&exp_isa_avx512))
         check_isa(&flash_simd_avx512);
 #endif
-}
-
-int main(void)
-{
-    return RUN_TESTS(test_traffic_is_the_models, test_traffic_is_the_papers, test_standard_is_right,
-                     test_tiny_cap, test_tiles_of_the_kernels, test_smem_limit, test_tile_sizes,
-                     test_functions_of_each_isa);
 }

@@ -15,8 +15,8 @@
 #include "key_blocks.h"
 
 #include "bench/bench.h"
-#include "check/check.h"
 #include "flash_forward.h"
+#include "judge_case.h"
 #include "library/flash_library.h"
 
 static float *state_new(const Case *c)
@@ -42,15 +42,11 @@ static void add_split(const Case *c, const KeySplit *split, int from, float *O_s
         add_keys(c, split->first[n], split->length[n], O_state);
 }
 
-static void assert_right(const Case *c, const Oracle *oracle, const float *O_state,
-                         const char *label)
+static void assert_state_right(const Case *c, const Oracle *oracle, const float *O_state,
+                               const char *label)
 {
-    Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
     flash_state_store(&c->args, O_state);
-    check_outputs(&check, oracle, NULL, &c->args, 0, 4);
-    if (!check.pass)
-        check_explain(&check, label, &c->args, stderr);
-    assert_true(check.pass);
+    assert_right(c, oracle, 0, 4, label);
 }
 
 /* Three random splits, one if quick. */
@@ -61,7 +57,7 @@ static void try_random_splits(const Case *c, const Oracle *oracle, const char *l
         const KeySplit split = split_random(c->args.shape.Nk, quick() ? 3 : 1 + 2 * trial);
         flash_state_start(&c->args, O_state);
         add_split(c, &split, 0, O_state);
-        assert_right(c, oracle, O_state, label);
+        assert_state_right(c, oracle, O_state, label);
     }
     free(O_state);
 }
@@ -74,9 +70,8 @@ TEST(test_any_split_is_one_pass)
                                                                                     : quick()   ? 3
                                                                                               : 2) {
                 Case *c = case_option(&options[n], (AttnDtype)dtype, larger, 1);
-                Oracle oracle;
                 c->args.threads = 1 + n % 3;
-                assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+                Oracle oracle = oracle_of(&c->args, 0, 1);
                 try_random_splits(c, &oracle, options[n].name);
                 oracle_free(&oracle);
                 case_free(c);
@@ -91,11 +86,10 @@ TEST(test_single_keys)
         const int64_t Nk = c->args.shape.Nk;
         const KeySplit split = split_random(Nk, (int)Nk);
         float *O_state = state_new(c);
-        Oracle oracle;
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        Oracle oracle = oracle_of(&c->args, 0, 1);
         flash_state_start(&c->args, O_state);
         add_split(c, &split, 0, O_state);
-        assert_right(c, &oracle, O_state, options[n].name);
+        assert_state_right(c, &oracle, O_state, options[n].name);
         free(O_state);
         oracle_free(&oracle);
         case_free(c);
@@ -112,13 +106,12 @@ TEST(test_shards_of_a_ring)
         Case *c = shard_new(s, (AttnDtype)(n % 3), n % 2 ? LAYOUT_ODD : LAYOUT_BSHD);
         const KeySplit ring = split_evenly(s->shape.Nk, s->world, s->rank);
         float *O_state = state_new(c);
-        Oracle oracle;
         c->args.threads = 1 + n % 2;
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        Oracle oracle = oracle_of(&c->args, 0, 1);
         try_random_splits(c, &oracle, s->name);
         flash_state_start(&c->args, O_state);
         add_split(c, &ring, 0, O_state);
-        assert_right(c, &oracle, O_state, s->name);
+        assert_state_right(c, &oracle, O_state, s->name);
         free(O_state);
         oracle_free(&oracle);
         case_free(c);
@@ -135,11 +128,10 @@ TEST(test_from_a_state_by_the_definition)
         Case *c = shard_new(&shards[n], ATTN_F32, LAYOUT_BSHD);
         KeySplit split = split_evenly(c->args.shape.Nk, 3, 0);
         float *O_state = state_new(c);
-        Oracle oracle;
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        Oracle oracle = oracle_of(&c->args, 0, 1);
         state_from_oracle(c, split.length[0], O_state);
         add_split(c, &split, 1, O_state);
-        assert_right(c, &oracle, O_state, shards[n].name);
+        assert_state_right(c, &oracle, O_state, shards[n].name);
         free(O_state);
         oracle_free(&oracle);
         case_free(c);
@@ -167,7 +159,7 @@ TEST(test_a_block_that_nobody_sees)
         assert_int_equal(0, oracle_run(&before, &c->args, 0, 1)); /* the last 70 add nothing */
         state_from_oracle(c, 140, O_state);
         add_keys(c, 140, 70, O_state);
-        assert_right(c, &before, O_state, "a block that nobody sees");
+        assert_state_right(c, &before, O_state, "a block that nobody sees");
         flash_state_start(&c->args, O_state);
         add_keys(c, 140, 70, O_state);
         for (int64_t e = 0; e < 2 * 70; e++)
@@ -238,11 +230,4 @@ TEST(test_variants_same_bits)
         free(lse);
         case_free(c);
     }
-}
-
-int main(void)
-{
-    return RUN_TESTS(test_any_split_is_one_pass, test_single_keys, test_shards_of_a_ring,
-                     test_from_a_state_by_the_definition, test_a_block_that_nobody_sees,
-                     test_same_order_same_bits, test_variants_same_bits);
 }

@@ -11,8 +11,8 @@
  *   when blocks without it come later.
  */
 #include "alloc.h"
-#include "check/check.h"
 #include "flash_forward.h"
+#include "judge_case.h"
 #include "key_blocks.h"
 #include "library/flash_library.h"
 
@@ -64,16 +64,13 @@ TEST(test_unnormalised_states)
         float *O_state = state_new(c), *lse = malloc(lse_bytes);
         unsigned char *O = malloc(c->O.bytes);
         const FlashRows rows = rows_new(c);
-        Oracle oracle;
         assert_true(lse && O);
         c->args.threads = 1 + n % 3;
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+        Oracle oracle = oracle_of(&c->args, 0, 1);
         for (int trial = 0; trial < 3; trial++) {
             const KeySplit split = split_random(s->Nk, 1 + 3 * trial);
-            Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
             attend_unnormalised(c, &split, O_state, rows);
-            check_outputs(&check, &oracle, NULL, &c->args, 0, 4);
-            assert_true(check.pass);
+            assert_right(c, &oracle, 0, 4, "random splits");
         }
         attend_unnormalised(c, &whole, O_state, rows);
         memcpy(O, c->O.base, c->O.bytes);
@@ -94,9 +91,8 @@ TEST(test_unnormalised_states_lose_nothing)
     const KeySplit one = split_evenly(256, 1, 0), many = split_evenly(256, 16, 0);
     const FlashRows rows = rows_new(c);
     float *O_state = state_new(c);
-    Oracle oracle;
     double once, again, rounded;
-    assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
+    Oracle oracle = oracle_of(&c->args, 0, 1);
     attend_unnormalised(c, &one, O_state, rows);
     once = largest_lse_error(c, &oracle);
     attend_unnormalised(c, &many, O_state, rows);
@@ -123,22 +119,11 @@ TEST(test_a_nonfinite_key_stays)
         const KeySplit split = split_evenly(160, 4, 0);
         const FlashRows rows = rows_new(c);
         float *O_state = state_new(c);
-        Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-        Oracle oracle;
         c->args.rule = n / 8 ? (AttnRule){50, 0} : (AttnRule){-1, -1};
         case_set(&c->args.K, 0, 17 + n % 4 * 40, 1, 3, values[n / 4 % 2]);
-        assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 1));
         attend_unnormalised(c, &split, O_state, rows);
-        check_outputs(&check, &oracle, NULL, &c->args, 0, 4);
-        assert_true(check.pass);
-        oracle_free(&oracle);
+        case_judge(c, 0, 4, 1, "not finite");
         free(O_state), free(rows.m);
         case_free(c);
     }
-}
-
-int main(void)
-{
-    return RUN_TESTS(test_unnormalised_states, test_unnormalised_states_lose_nothing,
-                     test_a_nonfinite_key_stays);
 }

@@ -11,12 +11,12 @@
  *   an error of the scale a check of single elements sees depends on the dtype: it is measured
  *   here, and what it lets pass is for test_projection.py.
  */
+#include "cli_lines.h"
 #include "honest_attention.h"
 
 #include "check/check.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
-#include "io/problem.h"
 #include "library/backward_library.h"
 #include "library/flash_library.h"
 #include "naive.h"
@@ -60,8 +60,7 @@ static const Variant variants[] = {
 static const Stage stage = {"unit", "00_unit", "?", 1, STAGE_ALWAYS_BACKWARD, variants, 1};
 
 typedef struct Trial {
-    Cli cli;
-    Problem problem;
+    Made made;
     Storage O, dQ, dK, dV;
     AttnArgs args;
     Oracle oracle;
@@ -71,17 +70,13 @@ typedef struct Trial {
 /* The first two heads of the inputs, which are all of them but for the bundled ones. */
 static void trial_new(Trial *t, const char *line, AttnDtype dtype)
 {
-    char text[512], *argv[64] = {"unit"}, *rest = NULL;
+    char text[512];
     AttnArgs *a = &t->args;
     AttnShape *s = &a->shape;
     Tensor *of_q[] = {&a->Q, &a->dO}, *of_k[] = {&a->K, &a->V};
-    int argc = 1;
     snprintf(text, sizeof text, "%s -B 1 --threads 2 --dtype %s", line, dtype_name(dtype));
-    for (char *w = strtok_r(text, " ", &rest); w; w = strtok_r(NULL, " ", &rest))
-        argv[argc++] = w;
-    assert_int_equal(CLI_CONTINUE, cli_parse(&t->cli, &stage, argc, argv));
-    assert_int_equal(EXIT_OK, problem_make(&t->problem, &t->cli.cases[0]));
-    *a = t->problem.args;
+    expect_made(&t->made, text);
+    *a = t->made.problem.args;
     s->Hkv = s->H == s->Hkv ? (s->H < 2 ? s->H : 2) : 1;
     s->H = s->H < 2 ? s->H : 2;
     for (int n = 0; n < 2; n++)
@@ -105,8 +100,7 @@ static void trial_free(Trial *t)
     tensor_free(&t->dQ);
     tensor_free(&t->dK);
     tensor_free(&t->dV);
-    problem_free(&t->problem);
-    cli_free(&t->cli);
+    drop(&t->made);
 }
 
 static Check judge(const Trial *t)
@@ -283,10 +277,4 @@ TEST(report)
                 assert_true(w[which] > 0.01 && w[which] <= 1);
             assert_true(flash[group][dtype] > 0);
         }
-}
-
-int main(void)
-{
-    return RUN_TESTS(honest_kernels_pass, any_forward_feeds_any_backward, scores_of_millions,
-                     slip_of_the_scale, missing_delta_and_keys, report);
 }

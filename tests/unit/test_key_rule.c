@@ -36,10 +36,9 @@ static int64_t random_limit(void)
     return limits[case_random() % 8];
 }
 
-static void rows_see_the_runs_of_the_rule(void **state)
+TEST(rows_see_the_runs_of_the_rule)
 {
     int taken = 0, left_out = 0, parts = 0;
-    (void)state;
     for (int n = 0; n < 20000; n++) {
         AttnSegment q[MOST], k[MOST];
         AttnArgs a = {.rule = {random_limit(), random_limit()}};
@@ -64,14 +63,13 @@ static void rows_see_the_runs_of_the_rule(void **state)
 }
 
 /* What the kernel is for must not go the slow way. */
-static void rings_and_plain_cases_are_taken(void **state)
+TEST(rings_and_plain_cases_are_taken)
 {
     const AttnSegment plain[] = {{0, 100, 0, 28, 1}}, keys[] = {{0, 128, 0, 0, 1}};
     const AttnSegment zigzag[] = {{0, 64, 3, 64, 1}, {64, 64, 3, 832, 1}};
     const AttnSegment striped[] = {{0, 128, 0, 5, 8}}, other[] = {{0, 128, 0, 2, 8}};
     KeyRule rule;
     AttnArgs a = {.rule = {-1, 0}, .shape = {.Nq = 128, .Nk = 128}};
-    (void)state;
     a.positions_q = attn_positions(plain, 1);
     a.positions_k = attn_positions(keys, 1);
     assert_true(make_key_rule(&rule, &a));
@@ -82,13 +80,4 @@ static void rings_and_plain_cases_are_taken(void **state)
     assert_true(make_key_rule(&rule, &a));
     a.positions_k.host = NULL; /* nobody knows */
     assert_false(make_key_rule(&rule, &a));
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_see_the_runs_of_the_rule),
-        cmocka_unit_test(rings_and_plain_cases_are_taken),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

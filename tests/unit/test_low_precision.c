@@ -26,9 +26,8 @@ TEST(error_is_rounding)
         for (int dtype = 0; dtype < 3; dtype++) {
             Case *c = case_option(&options[n], (AttnDtype)dtype, 8, 1);
             const double limit = 16 * unit[dtype];
-            Oracle o;
             LowPrecision y;
-            assert_int_equal(0, oracle_run(&o, &c->args, 1, 1));
+            Oracle o = oracle_of(&c->args, 1, 1);
             assert_int_equal(0, low_precision_run(&y, &o, &c->args, 1, 2));
             if (!(y.O <= limit * largest(&o.O) && y.dQ <= limit * (largest(&o.dQ) + 1) &&
                   y.dK <= limit * (largest(&o.dK) + 1) && y.dV <= limit * (largest(&o.dV) + 1)))
@@ -48,9 +47,8 @@ TEST(error_follows_the_type)
     double O[3], dK[3];
     for (int dtype = 0; dtype < 3; dtype++) {
         Case *c = case_new((AttnShape){1, 2, 1, 40, 40, 32}, (AttnDtype)dtype, 0, 1);
-        Oracle o;
         LowPrecision y;
-        assert_int_equal(0, oracle_run(&o, &c->args, 1, 1));
+        Oracle o = oracle_of(&c->args, 1, 1);
         assert_int_equal(0, low_precision_run(&y, &o, &c->args, 1, 1));
         O[dtype] = y.O, dK[dtype] = y.dK;
         oracle_free(&o);
@@ -69,8 +67,7 @@ TEST(ratio_judges)
         Case *c = case_new((AttnShape){1, 4, 2, 64, 64, 32}, (AttnDtype)dtype, 0, 1);
         Check check = {.inputs_intact = 1, .storage_intact = 1};
         LowPrecision y, y2;
-        Oracle o;
-        assert_int_equal(0, oracle_run(&o, &c->args, 1, 1));
+        Oracle o = oracle_of(&c->args, 1, 1);
         assert_int_equal(0, low_precision_run(&y, &o, &c->args, 1, 1));
         assert_int_equal(0, low_precision_run(&y2, &o, &c->args, 1, 2));
         assert_memory_equal(&y, &y2, sizeof y);
@@ -104,11 +101,10 @@ TEST(long_rows)
     for (int dtype = 0; dtype < 3; dtype++) {
         Case *c = case_new((AttnShape){1, 2, 1, 2, 4099, 1000}, (AttnDtype)dtype, 0, 1);
         LowPrecision y, more;
-        Oracle o;
         case_align(c, ATTN_MASK_CAUSAL_UPPER_LEFT);
         c->segments_q[0].position = 4000;
         c->args.softcap = 20;
-        assert_int_equal(0, oracle_run(&o, &c->args, 0, 1));
+        Oracle o = oracle_of(&c->args, 0, 1);
         assert_int_equal(0, low_precision_run(&y, &o, &c->args, 0, 1));
         assert_true(y.O > 0 && y.O < 0.01);
         for (int threads = 2; threads <= 7; threads++) {
@@ -135,7 +131,6 @@ TEST(options_are_known)
             const int clips = n / 4 % 2;
             const double limit = 16 * unit[dtype];
             Check check = {.inputs_intact = 1, .storage_intact = 1};
-            Oracle oracle;
             LowPrecision y;
             o.options.norm_group = n % 2 ? 8 : 0;
             o.options.temperature = n / 2 % 2 ? 0.6f : 1;
@@ -146,7 +141,7 @@ TEST(options_are_known)
             o.c->args.options = &o.options;
             if (clips && dtype != ATTN_F32)
                 case_fill(&o.c->args.dO, 0);
-            assert_int_equal(0, oracle_run(&oracle, &o.c->args, 1, 1));
+            Oracle oracle = oracle_of(&o.c->args, 1, 1);
             assert_int_equal(0, low_precision_run(&y, &oracle, &o.c->args, 1, 2));
             if (!(y.O <= limit * largest(&oracle.O) && y.dQ <= limit * (largest(&oracle.dQ) + 1) &&
                   y.dK <= limit * (largest(&oracle.dK) + 1) &&
@@ -165,10 +160,4 @@ TEST(options_are_known)
                   "bf16 %.2f\n",
                   most[0], most[1], most[2]);
     assert_true(most[1] < 2 && most[2] < 2);
-}
-
-int main(void)
-{
-    return RUN_TESTS(error_is_rounding, error_follows_the_type, ratio_judges, long_rows,
-                     options_are_known);
 }

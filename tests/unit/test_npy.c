@@ -3,7 +3,12 @@
  * test_npy.c: every way a .npy file can be wrong has its own sentence; right ones give the values.
  *
  * Files are built here byte by byte, so that the reader is never tested against the writer alone.
+ * And on disk: what is written is read, and failures leave nothing behind.
  */
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "unit.h"
 
 #include "io/npy.h"
@@ -55,7 +60,7 @@ TEST(every_type_and_format)
     static const int64_t i8[6] = {0, -1, INT64_C(1) << 40, -7, 8, 9};
     char error[NPY_ERROR_SIZE];
     NpyArray a;
-    int major, i;
+    int major;
 #define READ(descr, from, kind, text, expected)                                                    \
     do {                                                                                           \
         assert_int_equal(parse(major, HEADER(descr, "(2, 3)"), from, sizeof from, &a, error), 0);  \
@@ -63,7 +68,7 @@ TEST(every_type_and_format)
         assert_true(a.shape[0] == 2 && a.shape[1] == 3);                                           \
         assert_string_equal(npy_type_name(a.type), text);                                          \
         assert_memory_equal(a.data, from, sizeof from);                                            \
-        for (i = 0; i < 6; i++)                                                                    \
+        for (int i = 0; i < 6; i++)                                                                \
             assert_true(npy_value(&a, i) == (double)(expected)[i]);                                \
         npy_free(&a);                                                                              \
         assert_null(a.data);                                                                       \
@@ -92,8 +97,7 @@ TEST(accepted_headers)
     static const float data[2] = {3.0f, 4.0f};
     char error[NPY_ERROR_SIZE];
     NpyArray a;
-    size_t t;
-    for (t = 0; t < sizeof headers / sizeof headers[0]; t++) {
+    for (size_t t = 0; t < sizeof headers / sizeof headers[0]; t++) {
         assert_int_equal(parse(1, headers[t], data, sizeof data, &a, error), 0);
         assert_true(a.count == 2 && npy_value(&a, 1) == 4.0);
         npy_free(&a);
@@ -180,10 +184,8 @@ TEST(refused_headers)
     static const float data[2] = {1.0f, 2.0f};
     char error[NPY_ERROR_SIZE];
     NpyArray a;
-    size_t t;
-    int major;
-    for (t = 0; t < sizeof refused / sizeof refused[0]; t++)
-        for (major = 1; major <= 3; major++) {
+    for (size_t t = 0; t < sizeof refused / sizeof refused[0]; t++)
+        for (int major = 1; major <= 3; major++) {
             memset(error, '!', sizeof error);
             assert_int_equal(parse(major, refused[t].header, data, sizeof data, &a, error), -1);
             assert_null(a.data);
@@ -199,13 +201,12 @@ TEST(cut_and_long_files)
     static const float data[2] = {1.0f, 2.0f};
     char error[NPY_ERROR_SIZE];
     NpyArray a;
-    size_t size, n;
-    int major;
-    for (major = 1; major <= 3; major++) {
+    size_t size;
+    for (int major = 1; major <= 3; major++) {
         unsigned char *file = make_file(major, HEADER("<f4", "(2,)"), data, 8, &size), *cut;
         assert_int_equal(npy_parse(file, size, "x.npy", &a, error), 0);
         npy_free(&a);
-        for (n = 0; n < size; n++) {
+        for (size_t n = 0; n < size; n++) {
             cut = malloc(n ? n : 1); /* of this length, for the sanitizer */
             assert_non_null(cut);
             memcpy(cut, file, n);
@@ -230,8 +231,8 @@ TEST(bad_fronts)
     };
     char error[NPY_ERROR_SIZE];
     NpyArray a;
-    size_t size, t;
-    for (t = 0; t < sizeof change / sizeof change[0]; t++) {
+    size_t size;
+    for (size_t t = 0; t < sizeof change / sizeof change[0]; t++) {
         unsigned char *file = make_file(2, HEADER("<f4", "(2,)"), data, 8, &size);
         file[change[t].at] = (unsigned char)change[t].value;
         assert_int_equal(npy_parse(file, size, "x.npy", &a, error), -1);
@@ -262,8 +263,107 @@ TEST(long_names_leave_room)
     assert_true(strlen(error) < NPY_ERROR_SIZE);
 }
 
-int main(void)
+/* --- on disk -----------------------------------------------------------------------------------*/
+
+/* A new folder for files; the test removes what it put there. */
+static char folder[] = "/tmp/test_npy_XXXXXX";
+
+static int make_folder(void **state)
 {
-    return RUN_TESTS(every_type_and_format, accepted_headers, refused_headers, cut_and_long_files,
-                     bad_fronts, bool_bytes, long_names_leave_room);
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
 }
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder); /* fails if a temporary file was left behind */
+}
+
+static const char *in_folder(const char *name)
+{
+    static char path[300];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+TEST(write_then_read)
+{
+    const int64_t shapes[][NPY_MAX_DIMS] = {
+        {1}, {6}, {2, 3}, {1, 2, 1, 3}, {1, 1, 1, 6, 1, 1, 1, 1}};
+    const int ndims[] = {0, 1, 2, 4, 8};
+    const float data[6] = {1.0f, -2.0f, 0x1p-149f, INFINITY, 3e38f, -0.0f};
+    const char *path = in_folder("a.npy");
+    char error[NPY_ERROR_SIZE];
+    struct stat info;
+    NpyArray a;
+    for (int t = 0; t < 5; t++) { /* each over the one before */
+        assert_int_equal(npy_write_f32(path, data, ndims[t], shapes[t], error), 0);
+        assert_int_equal(npy_read(path, &a, error), 0);
+        assert_true(a.type == NPY_F4 && a.ndim == ndims[t] && a.count == (t ? 6 : 1));
+        assert_memory_equal(a.shape, shapes[t], (size_t)a.ndim * sizeof(int64_t));
+        assert_memory_equal(a.data, data, (size_t)a.count * sizeof(float));
+        assert_int_equal(stat(path, &info), 0);
+        assert_int_equal(((size_t)info.st_size - (size_t)a.count * 4) % 64, 0); /* as numpy pads */
+        npy_free(&a);
+    }
+    unlink(path);
+}
+
+TEST(read_failures)
+{
+    const char *path = in_folder("none.npy");
+    char error[NPY_ERROR_SIZE];
+    NpyArray a;
+    int fd;
+    assert_int_equal(npy_read(path, &a, error), -1);
+    assert_non_null(strstr(error, "none.npy: cannot be opened: No such file"));
+    assert_int_equal(npy_read(folder, &a, error), -1);
+    assert_non_null(strstr(error, "not a regular file"));
+    assert_int_equal(mkfifo(path, 0600), 0); /* must not wait for a writer */
+    assert_int_equal(npy_read(path, &a, error), -1);
+    unlink(path);
+    fd = open(path, O_WRONLY | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(npy_read(path, &a, error), -1);
+    assert_non_null(strstr(error, "not a .npy file"));
+    unlink(path);
+}
+
+/* A shape of 8 terabytes in a file that is that long, but holds nothing: refused, not allocated. */
+TEST(huge_sparse_file)
+{
+    const char *path = in_folder("huge.npy");
+    char error[NPY_ERROR_SIZE];
+    static const char file[] =
+        "\x93NUMPY\x01\x00\x46\x00"
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (8000000000000,), }\n";
+    const size_t size = sizeof file - 1; /* 10 bytes and a header of 0x46 = 70 */
+    int fd = open(path, O_WRONLY | O_CREAT, 0600);
+    NpyArray a;
+    assert_true(fd >= 0 && write(fd, file, size) == (ssize_t)size);
+    if (ftruncate(fd, (off_t)size + 8000000000000) == 0) { /* not every file system can */
+        assert_int_equal(npy_read(path, &a, error), NPY_NO_MEMORY);
+        assert_non_null(strstr(error, "not enough memory"));
+    }
+    close(fd);
+    unlink(path);
+}
+
+TEST(write_failures)
+{
+    const int64_t shape[2] = {2, 1}, negative[2] = {-2, 1}, empty[2] = {2, 0};
+    const float data[2] = {1.0f, 2.0f};
+    char error[NPY_ERROR_SIZE];
+    assert_int_equal(npy_write_f32(in_folder("no/such/a.npy"), data, 2, shape, error), -1);
+    assert_non_null(strstr(error, "a.npy: cannot be written: No such file"));
+    assert_int_equal(npy_write_f32(folder, data, 2, shape, error), -1); /* a folder is in the way */
+    assert_non_null(strstr(error, "cannot be written"));
+    assert_int_equal(npy_write_f32(in_folder("a.npy"), data, 2, negative, error), -1);
+    assert_int_equal(npy_write_f32(in_folder("a.npy"), data, 2, empty, error), -1);
+    assert_int_equal(npy_write_f32(in_folder("a.npy"), data, 9, shape, error), -1);
+    assert_int_equal(access(in_folder("a.npy"), F_OK), -1);
+}
+
+BETWEEN(make_folder, remove_folder)

@@ -85,11 +85,10 @@ TEST(steps_have_their_bound)
         for (int similar = 0; similar < 2; similar++)
             for (int n = 0; n < 4; n++) {
                 Case *c = case_new((AttnShape){1, 2, 1, 10, 300, 8}, (AttnDtype)dtype, 0, 1);
-                Oracle o;
                 double with, without;
                 if (similar)
                     fill_V(&c->args.V, 1);
-                assert_int_equal(0, oracle_run(&o, &c->args, 0, 1));
+                Oracle o = oracle_of(&c->args, 0, 1);
                 online_run(&c->args, sizes[n], n % 2);
                 with = judge(c, &o, sizes[n]).array[CHECK_O].worst_ratio;
                 without = judge(c, &o, 0).array[CHECK_O].worst_ratio;
@@ -138,8 +137,7 @@ TEST(dropped_block_shows)
 {
     for (int dtype = 0; dtype < 3; dtype++) {
         Case *c = case_new((AttnShape){1, 1, 1, 10, 96, 16}, (AttnDtype)dtype, 0, 1);
-        Oracle o;
-        assert_int_equal(0, oracle_run(&o, &c->args, 0, 1));
+        Oracle o = oracle_of(&c->args, 0, 1);
         c->args.shape.Nk = 80; /* the last of six blocks is never visited */
         online_run(&c->args, 16, 0);
         c->args.shape.Nk = 96;
@@ -148,9 +146,4 @@ TEST(dropped_block_shows)
         oracle_free(&o);
         case_free(c);
     }
-}
-
-int main(void)
-{
-    return RUN_TESTS(steps_have_their_bound, reach_counts_visible_steps, dropped_block_shows);
 }

@@ -57,10 +57,9 @@ TEST(right_ones_pass)
                 const HonestOptions how = {ways[count % 3], RIGHT, 0};
                 OptionCase o = make_case(&places[place], n, (AttnDtype)dtype, count % 5 ? 2 : 4,
                                          sizes[count / 3 % 3]);
-                Oracle oracle;
                 Check check;
                 o.c->args.options = &o.options;
-                assert_int_equal(0, oracle_run(&oracle, &o.c->args, 1, 1));
+                Oracle oracle = oracle_of(&o.c->args, 1, 1);
                 check = judge(&o, &how, &oracle);
                 for (int which = 0; which < CHECK_COUNT; which++)
                     worst[dtype][which] = fmax(worst[dtype][which], check.array[which].worst_ratio);
@@ -108,10 +107,9 @@ TEST(mistakes_do_not)
         for (int dtype = 0; dtype < 3; dtype++) {
             const HonestOptions how = {ways[0], mistakes[m].mistake, 0};
             OptionCase o = make_case(&places[0], mistakes[m].combination, (AttnDtype)dtype, 6, 1);
-            Oracle oracle;
             Check check;
             o.c->args.options = &o.options;
-            assert_int_equal(0, oracle_run(&oracle, &o.c->args, 1, 1));
+            Oracle oracle = oracle_of(&o.c->args, 1, 1);
             check = judge(&o, &how, &oracle);
             /* f32 holds the normalised values as they are: that mistake is none */
             if (mistakes[m].mistake == NORM_UNROUNDED && dtype == ATTN_F32)
@@ -135,12 +133,11 @@ TEST(dropped_key_shows)
         const HonestOptions how = {ways[0], RIGHT, 0};
         OptionCase o = make_case(&place, 2 + 3 + 18, (AttnDtype)dtype, 1, 1);
         uint8_t *mask = calloc(16 * 64, 1);
-        Oracle oracle;
         Check check;
         assert_non_null(mask);
         o.options.clip_low = -0.001f;
         o.c->args.options = &o.options;
-        assert_int_equal(0, oracle_run(&oracle, &o.c->args, 1, 1));
+        Oracle oracle = oracle_of(&o.c->args, 1, 1);
         for (int64_t i = 0; i < 16; i++)
             mask[i * 64 + 63] = 1;
         o.c->args.mask = mask;
@@ -170,7 +167,6 @@ TEST(between_two_values)
             for (int n = 0; n < 5; n++) {
                 const HonestOptions how = {ways[0], RIGHT, tilts[n]};
                 OptionCase o = option_case_new(&place, (AttnDtype)dtype, 1, 1);
-                Oracle oracle;
                 Check check;
                 o.options.norm_group = 2;
                 o.options.norm_eps = 0;
@@ -183,7 +179,7 @@ TEST(between_two_values)
                 }
                 o.c->args.options = &o.options;
                 o.c->args.scale = 1;
-                assert_int_equal(0, oracle_run(&oracle, &o.c->args, 1, 1));
+                Oracle oracle = oracle_of(&o.c->args, 1, 1);
                 check = judge(&o, &how, &oracle);
                 found[n] = check.array[CHECK_LSE].worst_ratio;
                 oracle_free(&oracle);
@@ -211,7 +207,6 @@ TEST(at_a_kink)
             Tensor *const grad = &o.c->args.dQ;
             const double P = 1 / (1 + exp(-(double)scores[n])), gain = side ? 1.25 : 0;
             double found, D[2], delta;
-            Oracle oracle;
             case_set(&o.c->args.Q, 0, 0, 0, 0, 1);
             case_set(&o.c->args.K, 0, 0, 0, 0, scores[n]);
             case_set(&o.c->args.K, 0, 1, 0, 0, 0);
@@ -221,7 +216,7 @@ TEST(at_a_kink)
             o.options.clip_high = 1.25f;
             o.c->args.options = &o.options;
             o.c->args.scale = 1;
-            assert_int_equal(0, oracle_run(&oracle, &o.c->args, 1, 1));
+            Oracle oracle = oracle_of(&o.c->args, 1, 1);
             D[0] = gain * 2;
             D[1] = 1.25 * -1;
             delta = P * D[0] + (1 - P) * D[1];
@@ -250,7 +245,6 @@ TEST(uncertain_factor)
             double fixed[2];
             for (int close = 0; close < 2; close++) {
                 OptionCase o = option_case_new(&place, (AttnDtype)dtype, 1, 1);
-                Oracle oracle;
                 for (int64_t j = 0; j < 2; j++)
                     for (int64_t x = 0; x < 2; x++) {
                         case_set(&o.c->args.Q, 0, 0, 0, x, of_q || x);
@@ -265,7 +259,7 @@ TEST(uncertain_factor)
                 o.options.norm_eps = 0;
                 o.c->args.options = &o.options;
                 o.c->args.scale = 1;
-                assert_int_equal(0, oracle_run(&oracle, &o.c->args, 1, 1));
+                Oracle oracle = oracle_of(&o.c->args, 1, 1);
                 fixed[close] = of_q ? oracle.dK.fixed[0] : oracle.dQ.fixed[0];
                 oracle_free(&oracle);
                 option_case_free(&o);
@@ -273,10 +267,4 @@ TEST(uncertain_factor)
             /* both keys have the weight wk in common */
             assert_true(fabs((fixed[1] - fixed[0]) / (ulp * sqrt(2) / (of_q ? 4 : 2)) - 1) < 0.02);
         }
-}
-
-int main(void)
-{
-    return RUN_TESTS(right_ones_pass, mistakes_do_not, dropped_key_shows, between_two_values,
-                     at_a_kink, uncertain_factor);
 }

@@ -11,8 +11,6 @@
  */
 #include "plain_options.h"
 
-#include "oracle/oracle.h"
-
 enum { NORM, TEMPERATURE, CLIP, DROPOUT, CAP, KINDS };
 static const int counts[KINDS] = {3, 2, 4, 2, 2};
 static const float clips[][2] = {{0, 1}, {-0.06f, 1}, {0, 1.3f}, {-0.1f, 1.25f}};
@@ -133,9 +131,4 @@ TEST(every_combination)
                   count, (int)low, (int)high, (int)between, (int)dropped);
     print_message("# largest gap to a finite difference, relative: %.1e\n", largest_gap);
     assert_true(low > 100 && high > 5 && between > 1000 && dropped > 500);
-}
-
-int main(void)
-{
-    return RUN_TESTS(every_combination);
 }

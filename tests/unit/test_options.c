@@ -29,14 +29,13 @@ TEST(options_that_ask_for_nothing)
     for (int n = 0; n < OPTION_COUNT; n++)
         for (int dtype = 0; dtype < 3; dtype++) {
             OptionCase o = option_case_new(&options[n], (AttnDtype)dtype, 4, 1);
-            Oracle without, with;
             LowPrecision y_without, y_with;
-            assert_int_equal(0, oracle_run(&without, &o.c->args, 1, 1));
+            Oracle without = oracle_of(&o.c->args, 1, 1);
             assert_int_equal(0, low_precision_run(&y_without, &without, &o.c->args, 1, 1));
             o.c->args.options = &o.options;
             if (o.c->args.softcap > 0)
                 o.options.temperature = 3; /* the cap wins */
-            assert_int_equal(0, oracle_run(&with, &o.c->args, 1, 1));
+            Oracle with = oracle_of(&o.c->args, 1, 1);
             assert_int_equal(0, low_precision_run(&y_with, &with, &o.c->args, 1, 1));
             assert_true(same(&without.O, &with.O) && same(&without.lse, &with.lse));
             assert_true(same(&without.dQ, &with.dQ) && same(&without.dK, &with.dK));
@@ -134,12 +133,11 @@ TEST(wrong_weight_gradients_fail)
 /* A NaN in one batch's K reaches dwk of its kv head and dwq of that one's query heads. */
 TEST(taint_reaches_weight_gradients)
 {
-    Oracle oracle;
     OptionCase o = norm_case();
     Check check;
     case_set(&o.c->args.K, 1, 3, 1, 2, NAN);
     o.c->args.options = &o.options;
-    assert_int_equal(0, oracle_run(&oracle, &o.c->args, 1, 1));
+    Oracle oracle = oracle_of(&o.c->args, 1, 1);
     honest_options_run(&right, &o.c->args);
     check = judge(&o, &oracle, 1);
     assert_true(check.pass);
@@ -161,10 +159,10 @@ TEST(dropout_keeps_the_mean)
     const int seeds = 4000;
     OptionCase o = option_case_new(&place, ATTN_F32, 1, 1);
     double sum[24] = {0};
-    Oracle plain, one;
+    Oracle one;
     Plain p;
     o.c->args.options = &o.options;
-    assert_int_equal(0, oracle_run(&plain, &o.c->args, 0, 1));
+    Oracle plain = oracle_of(&o.c->args, 0, 1);
     p = plain_new(&o.c->args);
     plain_forward(&p);
     o.options.dropout = 0.25f;
@@ -199,7 +197,6 @@ TEST(sequences_are_a_batch)
     OptionCase b = option_case_new(&batch, ATTN_BF16, 1, 1);
     const Tensor *of_a[] = {&a.c->args.Q, &a.c->args.K, &a.c->args.V, &a.c->args.dO};
     const Tensor *of_b[] = {&b.c->args.Q, &b.c->args.K, &b.c->args.V, &b.c->args.dO};
-    Oracle one, three;
     for (int t = 0; t < 4; t++)
         for (int64_t s = 0; s < 3; s++)
             for (int64_t n = 0; n < of_b[t]->shape[1]; n++)
@@ -218,8 +215,8 @@ TEST(sequences_are_a_batch)
     b.options = a.options; /* with a's weights */
     a.c->args.rule = b.c->args.rule = (AttnRule){3, 0};
     a.c->args.options = b.c->args.options = &a.options;
-    assert_int_equal(0, oracle_run(&one, &a.c->args, 1, 1));
-    assert_int_equal(0, oracle_run(&three, &b.c->args, 1, 1));
+    Oracle one = oracle_of(&a.c->args, 1, 1);
+    Oracle three = oracle_of(&b.c->args, 1, 1);
     for (int64_t e = 0; e < one.O.count; e++) { /* [h][s i][x] and [s][h][i][x] */
         const int64_t x = e % 4, i = e / 4 % 4, s = e / 16 % 3, h = e / 48;
         const int64_t to = ((s * 2 + h) * 4 + i) * 4 + x;
@@ -245,12 +242,11 @@ TEST(sample_of_a_big_case)
 {
     const Option place = {"", {1, 1, 1, 10100, 10100, 100}, ATTN_MASK_NONE, 4, 0, 0, 0, 0};
     OptionCase o = option_case_new(&place, ATTN_F16, 1, 1);
-    Oracle big;
     o.options.norm_group = 25;
     o.options.clip_low = -0.05f;
     o.options.temperature = 0.5f;
     o.c->args.options = &o.options;
-    assert_int_equal(0, oracle_run(&big, &o.c->args, 1, 2));
+    Oracle big = oracle_of(&o.c->args, 1, 2);
     assert_true(big.rows.count < 200 && big.rows.count > 50);
     assert_true(big.dwq.count == 0 && big.dwk.count == 0);
     assert_true(judge(&o, &big, 1).array[CHECK_DWQ].checked == 0);
@@ -258,7 +254,6 @@ TEST(sample_of_a_big_case)
         const int64_t i = big.rows.index[t], first = i < 4 ? 0 : i - 4, n = i - first + 1;
         AttnArgs a = o.c->args;
         AttnSegment q = {0, 1, 0, i, 1}, k = {0, n, 0, first, 1};
-        Oracle row;
         a.shape.Nq = a.Q.shape[1] = a.dO.shape[1] = 1;
         a.shape.Nk = a.K.shape[1] = a.V.shape[1] = n;
         a.Q.data = (char *)a.Q.data + 2 * tensor_offset(&a.Q, 0, i, 0);
@@ -267,7 +262,7 @@ TEST(sample_of_a_big_case)
         a.V.data = (char *)a.V.data + 2 * tensor_offset(&a.V, 0, first, 0);
         a.positions_q = attn_positions(&q, 1);
         a.positions_k = attn_positions(&k, 1);
-        assert_int_equal(0, oracle_run(&row, &a, 1, 1));
+        Oracle row = oracle_of(&a, 1, 1);
         assert_true(near(row.lse.value[0], big.lse.value[t]));
         for (int64_t x = 0; x < 100; x++) {
             assert_true(near(row.O.value[x], big.O.value[100 * t + x]));
@@ -278,11 +273,4 @@ TEST(sample_of_a_big_case)
     }
     oracle_free(&big);
     option_case_free(&o);
-}
-
-int main(void)
-{
-    return RUN_TESTS(options_that_ask_for_nothing, wrong_weight_gradients_fail,
-                     taint_reaches_weight_gradients, dropout_keeps_the_mean, sequences_are_a_batch,
-                     sample_of_a_big_case);
 }

@@ -6,12 +6,19 @@
  * - The gradients equal central finite differences of it: test_differences.c.
  * - Closed forms: cases whose answer is known without computing attention.
  * - Sampling returns the same numbers as computing everything.
- * NaN and infinity in the inputs: test_oracle_nonfinite.c.
+ *
+ * And what the oracle expects, and the checker accepts, where inputs hold NaN or infinity:
+ * - A bad value reaches the rows that see it, and no other.
+ * - Keys that make every score of a row -inf are as good as hidden: the row is one that sees no
+ *   key, the others are what they would be without those keys.
+ * - An infinite key with the weight 0 adds nothing, at any d.
+ * - Inputs that overflow float32 on the way are known as such.
+ * - dO of a row without keys reaches nothing and excuses nothing.
+ * - For such a row the checker accepts zeros and -inf, or NaN, and nothing else; whether it is the
+ *   key that is infinite or the query.
  */
+#include "judge_case.h"
 #include "plain_options.h"
-
-#include "check/check.h"
-#include "oracle/oracle.h"
 
 static void expect_close(double found, double expected, double tolerance, const char *what)
 {
@@ -20,20 +27,13 @@ static void expect_close(double found, double expected, double tolerance, const 
         fail_msg("%s: found %.17g, expected %.17g", what, found, expected);
 }
 
-static Oracle run(const Case *c, int backward)
-{
-    Oracle o;
-    assert_int_equal(0, oracle_run(&o, &c->args, backward, 1));
-    return o;
-}
-
 /* O and lse by the definition, one output element at a time. */
 TEST(forward_is_definition)
 {
     for (int n = 0; n < OPTION_COUNT; n++) {
         OptionCase of = option_case_new(&options[n], ATTN_F32, 1, 1);
         const AttnShape s = of.c->args.shape;
-        Oracle o = run(of.c, 0);
+        Oracle o = oracle_of(&of.c->args, 0, 1);
         of.c->args.options = &of.options; /* which ask for nothing */
         Plain p = plain_new(&of.c->args);
         plain_forward(&p);
@@ -54,14 +54,13 @@ TEST(constant_V)
     for (int n = 0; n < OPTION_COUNT; n++) {
         Case *c = case_option(&options[n], ATTN_F32, 3, 1);
         const Tensor *V = &c->args.V;
-        Oracle o;
         for (int64_t e = 0; e < V->shape[0] * V->shape[1] * V->shape[2] * V->shape[3]; e++) {
             const int64_t x = e % V->shape[3], h = e / V->shape[3] % V->shape[2];
             const int64_t j = e / (V->shape[3] * V->shape[2]) % V->shape[1];
             const int64_t b = e / (V->shape[3] * V->shape[2] * V->shape[1]);
             case_set(V, b, j, h, x, 0.75f);
         }
-        o = run(c, 0);
+        Oracle o = oracle_of(&c->args, 0, 1);
         for (int64_t e = 0; e < o.O.count; e++)
             expect_close(o.O.value[e], isinf(o.lse.value[e / V->shape[3]]) ? 0 : 0.75, 1e-14,
                          "constant V");
@@ -76,9 +75,8 @@ TEST(zero_Q)
     for (int n = 0; n < OPTION_COUNT; n++) {
         Case *c = case_option(&options[n], ATTN_F32, 2, 1);
         const AttnShape s = c->args.shape;
-        Oracle o;
         case_fill(&c->args.Q, 0);
-        o = run(c, 0);
+        Oracle o = oracle_of(&c->args, 0, 1);
         for (int64_t row = 0; row < s.B * s.H * s.Nq; row++) {
             const int64_t b = row / (s.H * s.Nq), h = row / s.Nq % s.H, i = row % s.Nq;
             int64_t count = 0;
@@ -102,9 +100,8 @@ TEST(zero_Q)
 TEST(window_of_one)
 {
     Case *c = case_new((AttnShape){2, 2, 2, 9, 13, 4}, ATTN_F32, LAYOUT_ODD, 1);
-    Oracle o;
     c->args.rule = (AttnRule){0, 0};
-    o = run(c, 0);
+    Oracle o = oracle_of(&c->args, 0, 1);
     for (int64_t e = 0; e < o.O.count; e++) {
         const int64_t x = e % 4, i = e / 4 % 9, h = e / 36 % 2, b = e / 72;
         assert_true(o.O.value[e] == case_get(&c->args.V, b, i + 4, h, x));
@@ -117,8 +114,7 @@ TEST(window_of_one)
 TEST(permuted_keys)
 {
     Case *c = case_new((AttnShape){1, 2, 1, 7, 12, 5}, ATTN_F32, LAYOUT_BSHD, 1);
-    Oracle before, after;
-    before = run(c, 1);
+    Oracle before = oracle_of(&c->args, 1, 1);
     for (int64_t j = 0; j < 6; j++)
         for (int64_t x = 0; x < 5; x++) {
             const float k = case_get(&c->args.K, 0, j, 0, x), v = case_get(&c->args.V, 0, j, 0, x);
@@ -127,7 +123,7 @@ TEST(permuted_keys)
             case_set(&c->args.K, 0, 11 - j, 0, x, k);
             case_set(&c->args.V, 0, 11 - j, 0, x, v);
         }
-    after = run(c, 1);
+    Oracle after = oracle_of(&c->args, 1, 1);
     for (int64_t e = 0; e < before.O.count; e++) {
         expect_close(after.O.value[e], before.O.value[e], 1e-14, "O of permuted keys");
         expect_close(after.dQ.value[e], before.dQ.value[e], 1e-13, "dQ of permuted keys");
@@ -144,12 +140,11 @@ TEST(shifted_keys)
 {
     Case *c = case_new((AttnShape){1, 1, 1, 6, 9, 4}, ATTN_F32, LAYOUT_BSHD, 1);
     const float shift[] = {0.5f, -1.25f, 2, 0.25f};
-    Oracle before, after;
-    before = run(c, 0);
+    Oracle before = oracle_of(&c->args, 0, 1);
     for (int64_t e = 0; e < 36; e++)
         case_set(&c->args.K, 0, e / 4, 0, e % 4,
                  case_get(&c->args.K, 0, e / 4, 0, e % 4) + shift[e % 4]);
-    after = run(c, 0);
+    Oracle after = oracle_of(&c->args, 0, 1);
     for (int64_t i = 0; i < 6; i++) {
         double by = 0;
         for (int64_t x = 0; x < 4; x++) {
@@ -169,7 +164,6 @@ TEST(gqa_is_repeated_mha)
 {
     Case *gqa = case_new((AttnShape){2, 6, 2, 5, 8, 3}, ATTN_F32, LAYOUT_BSHD, 1);
     Case *mha = case_new((AttnShape){2, 6, 6, 5, 8, 3}, ATTN_F32, LAYOUT_BSHD, 1);
-    Oracle g, m;
     for (int64_t e = 0; e < 2 * 6 * 8 * 3; e++) {
         const int64_t x = e % 3, j = e / 3 % 8, h = e / 24 % 6, b = e / 144;
         case_set(&mha->args.K, b, j, h, x, case_get(&gqa->args.K, b, j, h / 3, x));
@@ -180,8 +174,8 @@ TEST(gqa_is_repeated_mha)
         case_set(&mha->args.Q, b, i, h, x, case_get(&gqa->args.Q, b, i, h, x));
         case_set(&mha->args.dO, b, i, h, x, case_get(&gqa->args.dO, b, i, h, x));
     }
-    g = run(gqa, 1);
-    m = run(mha, 1);
+    Oracle g = oracle_of(&gqa->args, 1, 1);
+    Oracle m = oracle_of(&mha->args, 1, 1);
     for (int64_t e = 0; e < g.O.count; e++) {
         expect_close(g.O.value[e], m.O.value[e], 1e-14, "O");
         expect_close(g.dQ.value[e], m.dQ.value[e], 1e-14, "dQ");
@@ -209,7 +203,6 @@ TEST(sample_equals_whole)
     const AttnShape big = {1, 1, 1, 40000, 40000, 8}, small = {1, 1, 1, 400, 400, 8};
     Case *b = case_new(big, ATTN_F32, LAYOUT_BSHD, 1),
          *s = case_new(small, ATTN_F32, LAYOUT_BSHD, 1);
-    Oracle whole, some;
     int compared = 0;
     b->args.rule = s->args.rule = (AttnRule){20, 20};
     for (int64_t e = 0; e < 400 * 8; e++) {
@@ -218,8 +211,8 @@ TEST(sample_equals_whole)
         case_set(&s->args.V, 0, e / 8, 0, e % 8, case_get(&b->args.V, 0, e / 8, 0, e % 8));
         case_set(&s->args.dO, 0, e / 8, 0, e % 8, case_get(&b->args.dO, 0, e / 8, 0, e % 8));
     }
-    whole = run(s, 1);
-    some = run(b, 1);
+    Oracle whole = oracle_of(&s->args, 1, 1);
+    Oracle some = oracle_of(&b->args, 1, 1);
     assert_int_equal(400, whole.rows.count);
     assert_in_range(some.rows.count, 70, 90);
     assert_int_equal(0, some.rows.index[0]);
@@ -244,8 +237,215 @@ TEST(sample_equals_whole)
     case_free(s);
 }
 
-int main(void)
+/* --- NaN and infinity --------------------------------------------------------------------------*/
+
+enum { N = 8, D = 4 };
+
+static Case *causal_case(void)
 {
-    return RUN_TESTS(forward_is_definition, constant_V, zero_Q, window_of_one, permuted_keys,
-                     shifted_keys, gqa_is_repeated_mha, sample_equals_whole);
+    Case *c = case_new((AttnShape){1, 1, 1, N, N, D}, ATTN_F32, LAYOUT_BSHD, 1);
+    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    for (int64_t i = 0; i < N; i++) {
+        case_set(&c->args.Q, 0, i, 0, 1, 0.5f + (float)i / 8);
+        case_set(&c->args.K, 0, i, 0, 1, 0.25f);
+    }
+    return c;
+}
+
+TEST(nonfinite_reaches_who_sees_it)
+{
+    Case *c = causal_case();
+    case_set(&c->args.K, 0, 5, 0, 1, NAN);
+    case_set(&c->args.V, 0, 3, 0, 2, INFINITY);
+    Oracle o = oracle_of(&c->args, 1, 1);
+    assert_int_equal(ORACLE_TAINT_KV, o.tainted[0]);
+    for (int64_t i = 0; i < N; i++) {
+        assert_int_equal(i < 5, is_finite_f64(o.lse.value[i]));
+        for (int64_t x = 0; x < D; x++)
+            assert_int_equal(i < 5 && (i < 3 || x != 2), is_finite_f64(o.O.value[i * D + x]));
+    }
+    oracle_free(&o);
+    case_free(c);
+}
+
+TEST(keys_of_minus_infinity_are_hidden)
+{
+    Case *c = causal_case();
+    uint8_t mask[N * N];
+    for (int e = 0; e < N * N; e++)
+        mask[e] = e % N < 3;
+    c->args.mask = mask;
+    Oracle hidden = oracle_of(&c->args, 1, 1);
+    c->args.mask = NULL;
+    for (int64_t j = 0; j < 3; j++)
+        case_set(&c->args.K, 0, j, 0, 1, -INFINITY);
+    Oracle o = oracle_of(&c->args, 1, 1);
+    for (int64_t i = 0; i < N; i++) {
+        if (i < 3)
+            assert_true(o.lse.value[i] == -INFINITY);
+        else
+            expect_close(o.lse.value[i], hidden.lse.value[i], 1e-14, "lse");
+        for (int64_t e = D * i; e < D * i + D; e++) {
+            expect_close(o.O.value[e], hidden.O.value[e], 1e-14, "O");
+            expect_close(o.dK.value[e], hidden.dK.value[e], 1e-14, "dK");
+            expect_close(o.dV.value[e], hidden.dV.value[e], 1e-14, "dV");
+            assert_true(i >= 3 || o.dQ.value[e] == 0);
+        }
+    }
+    oracle_free(&hidden);
+    oracle_free(&o);
+    case_free(c);
+}
+
+/* One query, two keys, of which the first has the score -inf: all weight is on the second. The sums
+ * over channels and keys come in fours in there; d and Nk need not. */
+TEST(hidden_key_at_any_width)
+{
+    for (int64_t d = 1; d <= 9; d++) {
+        Case *c = case_new((AttnShape){1, 1, 1, 1, 2, d}, ATTN_F32, LAYOUT_BSHD, 1);
+        c->args.scale = 1;
+        for (int64_t x = 0; x < d; x++) {
+            case_set(&c->args.Q, 0, 0, 0, x, x == d - 1);
+            case_set(&c->args.K, 0, 0, 0, x, x == d - 1 ? -INFINITY : 0.25f);
+            case_set(&c->args.K, 0, 1, 0, x, 1);
+            case_set(&c->args.V, 0, 0, 0, x, 1);
+            case_set(&c->args.V, 0, 1, 0, x, 2);
+        }
+        Oracle o = oracle_of(&c->args, 0, 1);
+        expect_close(o.lse.value[0], 1, 1e-14, "lse");
+        for (int64_t x = 0; x < d; x++)
+            expect_close(o.O.value[x], 2, 1e-14, "O");
+        oracle_free(&o);
+        case_free(c);
+    }
+}
+
+/* What no float32 program can compute is known before any is judged. The change is made at query
+ * or key 2, once seen and once hidden by a mask. */
+TEST(overflow_is_foreseen)
+{
+    enum { IN_Q, IN_K, IN_V, IN_dO };
+    static const struct {
+        int tensor, backward;
+        float value, other; /* other: of the tensor that it is multiplied with */
+        int overflows;
+    } cases[] = {
+        {IN_Q, 0, 1e20f, 1e20f, 1}, {IN_Q, 0, 1e15f, 1e15f, 0}, {IN_K, 0, 3e38f, 0.5f, 0},
+        {IN_K, 0, 3e38f, 4, 1},     {IN_V, 0, 3e38f, 1, 0},     {IN_V, 1, 3e38f, 1, 1},
+        {IN_dO, 1, 1e38f, 1, 1},    {IN_dO, 0, 1e38f, 1, 0},    {IN_V, 0, INFINITY, 1, 0},
+        {IN_dO, 1, INFINITY, 1, 0},
+    };
+    static const int partner[] = {IN_K, IN_Q, IN_dO, IN_V};
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++)
+        for (int hidden = 0; hidden < 2; hidden++) {
+            Case *c = case_new((AttnShape){1, 1, 1, N, N, D}, ATTN_F32, LAYOUT_BSHD, 1);
+            const Tensor *t[] = {&c->args.Q, &c->args.K, &c->args.V, &c->args.dO};
+            uint8_t mask[N * N] = {0};
+            c->args.scale = 0.5f;
+            for (int64_t e = 0; e < N * D; e++)
+                for (int m = 0; m < 4; m++)
+                    case_set(t[m], 0, e / D, 0, e % D,
+                             m == partner[cases[n].tensor] ? cases[n].other : 0.125f);
+            case_set(t[cases[n].tensor], 0, 2, 0, 1, cases[n].value);
+            for (int64_t m = 0; m < N; m++)
+                mask[cases[n].tensor == IN_Q || cases[n].tensor == IN_dO ? 2 * N + m : m * N + 2] =
+                    1;
+            c->args.mask = hidden ? mask : NULL;
+            if (oracle_overflows(&c->args, cases[n].backward) != (cases[n].overflows && !hidden))
+                fail_msg("case %zu, %s", n, hidden ? "hidden" : "seen");
+            case_free(c);
+        }
+}
+
+/* Outputs as the oracle has them. */
+static void write_outputs(Case *c, const Oracle *o)
+{
+    for (int64_t e = 0; e < N * D; e++) {
+        case_set(&c->args.O, 0, e / D, 0, e % D, (float)o->O.value[e]);
+        case_set(&c->args.dQ, 0, e / D, 0, e % D, (float)o->dQ.value[e]);
+        case_set(&c->args.dK, 0, e / D, 0, e % D, (float)o->dK.value[e]);
+        case_set(&c->args.dV, 0, e / D, 0, e % D, (float)o->dV.value[e]);
+        c->lse[e / D] = (float)o->lse.value[e / D];
+    }
+}
+
+/* Padding: row 2 is masked out and its dO is NaN or infinite. */
+TEST(padded_gradients_reach_nothing)
+{
+    static const float paddings[] = {NAN, INFINITY};
+    for (int n = 0; n < 2; n++) {
+        Case *c = causal_case();
+        uint8_t mask[N * N] = {0};
+        memset(mask + 2 * N, 1, N);
+        c->args.mask = mask;
+        for (int64_t x = 0; x < D; x++)
+            case_set(&c->args.dO, 0, 2, 0, x, paddings[n]);
+        Oracle o = oracle_of(&c->args, 1, 1);
+        assert_int_equal(0, o.tainted[0]);
+        for (int64_t e = 0; e < N * D; e++)
+            assert_true(is_finite_f64(o.dQ.value[e]) && is_finite_f64(o.dK.value[e]) &&
+                        is_finite_f64(o.dV.value[e]) && is_finite_f64(o.dV.fixed[e]));
+        write_outputs(c, &o);
+        assert_true(case_agrees(c, &o, 1, 4, NULL));
+        case_set(&c->args.dQ, 0, 2, 0, 1, NAN);
+        assert_false(case_agrees(c, &o, 1, 4, NULL));
+        case_set(&c->args.dQ, 0, 2, 0, 1, 0);
+        case_set(&c->args.dV, 0, 5, 0, 1, NAN);
+        assert_false(case_agrees(c, &o, 1, 4, NULL));
+        oracle_free(&o);
+        case_free(c);
+    }
+}
+
+/* Row 2 has scores of -inf only: from its three keys, or from its query. */
+TEST(empty_or_nan_and_nothing_else)
+{
+    for (int in_query = 0; in_query < 2; in_query++) {
+        Case *c = causal_case();
+        for (int64_t j = 0; j < 3; j++)
+            case_set(in_query ? &c->args.Q : &c->args.K, 0, in_query ? 2 : j, 0, 1, -INFINITY);
+        Oracle o = oracle_of(&c->args, 1, 1);
+        write_outputs(c, &o);
+        assert_true(c->lse[2] == -INFINITY && case_get(&c->args.O, 0, 2, 0, 1) == 0);
+        assert_true(case_agrees(c, &o, 1, 4, NULL));
+        c->lse[2] = -9;
+        assert_false(case_agrees(c, &o, 1, 4, NULL));
+        c->lse[2] = NAN;
+        assert_true(case_agrees(c, &o, 1, 4, NULL));
+        case_set(&c->args.O, 0, 2, 0, 1, NAN);
+        case_set(&c->args.dQ, 0, 2, 0, 1, NAN);
+        assert_true(case_agrees(c, &o, 1, 4, NULL));
+        case_set(&c->args.O, 0, 2, 0, 1, 1e-3f);
+        assert_false(case_agrees(c, &o, 1, 4, NULL));
+        case_set(&c->args.O, 0, 2, 0, 1, 0);
+        case_set(&c->args.dQ, 0, 2, 0, 1, 1e-3f);
+        assert_false(case_agrees(c, &o, 1, 4, NULL));
+        oracle_free(&o);
+        case_free(c);
+    }
+}
+
+/* Rows are looked through by their bits: each value at each place of a row, and what stands in the
+ * neighbouring rows does not count. */
+TEST(rows_by_their_bits)
+{
+    static const struct {
+        float value;
+        int nonfinite, nan;
+    } values[] = {{0.0f, 0, 0},     {-0.0f, 0, 0},     {1e-7f, 0, 0}, {-60000.0f, 0, 0},
+                  {INFINITY, 1, 0}, {-INFINITY, 1, 0}, {NAN, 1, 1},   {-NAN, 1, 1}};
+    for (int dtype = 0; dtype < 3; dtype++)
+        for (size_t n = 0; n < sizeof values / sizeof *values; n++) {
+            Storage s;
+            assert_int_equal(0, tensor_new(&s, (AttnDtype)dtype, LAYOUT_ODD, 1, 3, 2, 37));
+            for (int64_t x = 0; x < 37; x++) {
+                for (int64_t y = 0; y < 37; y++)
+                    case_set(&s.view, 0, 1, 1, y, (float)y);
+                case_set(&s.view, 0, 1, 1, x, values[n].value);
+                assert_int_equal(values[n].nonfinite, row_nonfinite(&s.view, 0, 1, 1));
+                assert_int_equal(values[n].nan, row_nan(&s.view, 0, 1, 1));
+            }
+            assert_int_equal(37, row_nan(&s.view, 0, 1, 0)); /* poison */
+            tensor_free(&s);
+        }
 }

@@ -283,5 +283,5 @@ TEST(nan_where_nobody_looks)
 int main(void)
 {
     setenv("ATTN_SAMPLE_SEED", "5", 1);
-    return RUN_TESTS(large_cases, nan_where_nobody_looks);
+    return unit_tests();
 }

@@ -100,8 +100,3 @@ TEST(seeds_differ)
             assert_true(same > 420 && same < 580);
         }
 }
-
-int main(void)
-{
-    return RUN_TESTS(known_answers, words_of_a_pair, thresholds, shares, seeds_differ);
-}

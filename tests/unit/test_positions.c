@@ -163,10 +163,3 @@ TEST(alignment_by_hand)
         assert_int_equal(upper[e / 4][e % 4], attn_sees(&c->args, e / 4, e % 4));
     case_free(c);
 }
-
-int main(void)
-{
-    return RUN_TESTS(position_is_that_of_its_segment, visible_is_the_rule, range_is_min_and_max,
-                     tile_class_keeps_its_promise, tile_class_is_exact_for_one_segment,
-                     alignment_by_hand);
-}

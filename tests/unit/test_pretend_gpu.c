@@ -242,9 +242,3 @@ TEST(test_events)
     assert_true(ms > 0);
     assert_int_equal(0, end_well());
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_what_is_a_problem, test_older_uses_are_remembered,
-                     test_streams_take_turns, test_orders_come_about, test_memory, test_events);
-}

@@ -1,15 +1,196 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_problem: what stage 05's flags make of the inputs. Files in all layouts and packings hold
- * the same numbers, packed tensors share a storage, cu_seqlens become segments.
+ * test_problem: what stage 05's flags make of the inputs. Options arrive where variants look for
+ * them; files in all layouts and packings hold the same numbers, packed tensors share a storage,
+ * cu_seqlens become segments; and whatever does not fit together is refused, by the flags alone or
+ * with the files.
+ *
+ * And: the shipped activations reach a case as they lie in common/data. Which files they are and
+ * what they hold is the business of tests/docs/test_plots.py.
  */
-#include "offline_case.h"
-
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
+#include "cli_lines.h"
+
 #include "bench/bench.h"
+#include "bench/run_internal.h"
+#include "io/npy.h"
+
+static const Variant variants[] = {{"v0_plain", ON_CPU, DTYPES_ALL, nothing, nothing, 0, "plain"}};
+static const Stage stage = {"test_problem",
+                            "00_unit",
+                            "?",
+                            1,
+                            STAGE_HAS_BACKWARD | STAGE_HAS_VARLEN | STAGE_HAS_OFFLINE |
+                                STAGE_HAS_TRACE,
+                            variants,
+                            1};
+
+static int clear_folder(void **state)
+{
+    return system("rm -f *.npy") == 0 ? leave_folder(state) : -1;
+}
+
+BETWEEN(enter_folder, clear_folder)
+
+/* Refused by the flags, or by the files. */
+static void no_problem(const char *line)
+{
+    Made m;
+    const int status = make_for(&m, &stage, line);
+    if (status != EXIT_USAGE)
+        fail_msg("status %d: %s", status, line);
+}
+
+/* --- files: value (b, n, h, x) of tensor t is 1000 t + 100 b + 10 n + h + x / 8 ----------------*/
+
+enum { B = 2, N = 3, H = 4, HKV = 2, D = 8 };
+
+static float value_at(int t, int b, int n, int h, int x)
+{
+    return (float)(1000 * t + 100 * b + 10 * n + h) + (float)x / 8.0f;
+}
+
+/* Tensors `first` .. `last` (0 Q, 1 K, 2 V) side by side on the heads axis. */
+static void write_tensors(const char *path, CliTensors layout, int first, int last)
+{
+    static float data[B * N * (H + 2 * HKV) * D];
+    char error[NPY_ERROR_SIZE];
+    int64_t shape[4] = {B, N, 0, D};
+    float *to = data;
+    for (int t = first; t <= last; t++)
+        shape[2] += t == 0 ? H : HKV;
+    for (int outer = 0; outer < (layout == CLI_SBHD ? N : B); outer++)
+        for (int inner = 0; inner < (layout == CLI_SBHD ? B : N); inner++)
+            for (int t = first; t <= last; t++)
+                for (int h = 0; h < (t == 0 ? H : HKV); h++)
+                    for (int x = 0; x < D; x++)
+                        *to++ = layout == CLI_SBHD ? value_at(t, inner, outer, h, x)
+                                                   : value_at(t, outer, inner, h, x);
+    if (layout == CLI_SBHD) {
+        shape[0] = N;
+        shape[1] = B;
+    } else if (layout == CLI_THD) { /* two sequences of three tokens each */
+        shape[0] = B * N;
+        shape[1] = shape[2];
+        shape[2] = D;
+    }
+    assert_int_equal(npy_write_f32(path, data, layout == CLI_THD ? 3 : 4, shape, error), 0);
+}
+
+static void write_integers(const char *path, int wide, int count, const int64_t *values)
+{
+    char head[128];
+    FILE *f = fopen(path, "wb");
+    int length =
+        snprintf(head, sizeof head, "{'descr': '<i%d', 'fortran_order': False, 'shape': (%d,), }",
+                 wide ? 8 : 4, count);
+    assert_non_null(f);
+    fwrite("\x93NUMPY\x01\x00\x76\x00", 1, 10, f); /* 118 bytes: the data begin at 128 */
+    fprintf(f, "%-117.*s\n", length, head);
+    for (int i = 0; i < count; i++) {
+        const int32_t narrow = (int32_t)values[i];
+        fwrite(wide ? (const void *)&values[i] : (const void *)&narrow, wide ? 8 : 4, 1, f);
+    }
+    fclose(f);
+}
+
+/* --- options -----------------------------------------------------------------------------------*/
+
+TEST(options_arrive)
+{
+    Made m;
+    const AttnOptions *o;
+    RunResult out;
+    uint64_t before;
+    expect_made(&m, "-N 4 -d 8 --clip -0.25,1.5 --dropout 0.125 --temperature 2 --seed 7");
+    o = m.problem.args.options;
+    assert_ptr_equal(o, &m.problem.options);
+    assert_true(o->clip_low == -0.25f && o->clip_high == 1.5f && o->dropout == 0.125f);
+    assert_true(o->temperature == 2.0f && o->dropout_seed == 7 && !o->norm_group && !o->wq);
+    drop(&m);
+    expect_made(&m, "-N 4 -d 8 -H 4 --kv-heads 2 --qk-norm 4 --backward");
+    o = m.problem.args.options;
+    assert_true(o->norm_group == 4 && o->norm_eps == 1e-5f && o->temperature == 1.0f);
+    for (int i = 0; i < 32; i++) /* around 1, and not all 1 */
+        assert_true(o->wq[i] > 0.0f && o->wq[i] < 2.0f && o->wq[i] != 1.0f);
+    before = problem_fingerprint(&m.problem);
+    assert_int_equal(result_make(&out, &m.problem, &m.cli.cases[0]), EXIT_OK);
+    assert_ptr_equal(out.args.options, &out.options);
+    assert_true(out.options.dwq && out.options.dwk && out.options.wq == o->wq);
+    out.options.dwq[31] = out.options.dwk[15] = 1.0f; /* no fault */
+    assert_int_equal(problem_fingerprint(&m.problem), before);
+    ((float *)(uintptr_t)o->wk)[15] = 0.5f;
+    assert_int_not_equal(problem_fingerprint(&m.problem), before);
+    result_free(&out);
+    drop(&m);
+    expect_made(&m, "-N 4 -d 8 --clip 0,1 --dropout 0 --temperature 1"); /* none of them */
+    assert_null(m.problem.args.options);
+    drop(&m);
+}
+
+TEST(weights_from_files)
+{
+    float w[32];
+    char error[NPY_ERROR_SIZE];
+    int64_t of_q = 32, of_k = 16;
+    Made m;
+    for (int i = 0; i < 32; i++)
+        w[i] = (float)i;
+    assert_int_equal(npy_write_f32("wq.npy", w, 1, &of_q, error), 0);
+    assert_int_equal(npy_write_f32("wk.npy", w, 1, &of_k, error), 0);
+    expect_made(&m, "-N 4 -d 8 -H 4 --kv-heads 2 --qk-norm 8 --wq wq.npy --wk wk.npy");
+    assert_true(m.problem.options.wq[31] == 31.0f && m.problem.options.wk[15] == 15.0f);
+    drop(&m);
+    each_line(no_problem, "-N 4 -d 8 -H 4 --kv-heads 2 --qk-norm 8 --wq wk.npy --wk wk.npy|"
+                          "-N 4 -d 8 -H 4 --kv-heads 2 --wq wq.npy --wk wk.npy|"
+                          "-N 4 -d 8 -H 4 --kv-heads 2 --qk-norm 8 --wq wq.npy");
+}
+
+TEST(flags_refused)
+{
+    each_line(no_problem,
+              "--clip 0.1,1.1|--clip -0.1,0.9|--clip -0.1|--clip ,|--clip nan,2|--dropout x|"
+              "--temperature -1|--qk-norm 48 -d 64|--block-kv -4|--pack q_kv --q q.npy|--wq|"
+              "--wq --wk");
+}
+
+TEST(shapes_refused)
+{
+    write_tensors("qkv.npy", CLI_BSHD, 0, 2); /* 8 heads */
+    write_tensors("q.npy", CLI_BSHD, 0, 0);
+    write_tensors("k.npy", CLI_SBHD, 1, 1);
+    write_tensors("v.npy", CLI_SBHD, 2, 2);
+    no_problem("--pack qkv --q qkv.npy -H 4 --kv-heads 4");
+    no_problem("--pack qkv --q qkv.npy -H 3 --kv-heads 2");
+    no_problem("--pack qkv --q qkv.npy -H 8 --kv-heads 1");
+    no_problem("--q q.npy --k k.npy --v v.npy"); /* batch and tokens exchanged */
+    no_problem("--tensor-layout sbhd --q q.npy --k k.npy --v v.npy");
+    no_problem("--tensor-layout thd --cu-seqlens-q x --cu-seqlens-kv x --q q.npy --k k.npy "
+               "--v v.npy");
+}
+
+/* Without sizes, masks, windows and files: causal with window 16. */
+TEST(default_window)
+{
+    Made m;
+    expect_made(&m, "");
+    assert_true(m.problem.args.rule.left == 16 && m.problem.args.rule.right == 0);
+    drop(&m);
+    expect_made(&m, "--dropout 0.5 --seed 3 --dtype f16 --order random");
+    assert_true(m.problem.args.rule.left == 16 && m.problem.args.rule.right == 0);
+    drop(&m);
+    expect_made(&m, "-N 8");
+    assert_true(m.problem.args.rule.left == -1 && m.problem.args.rule.right == -1);
+    drop(&m);
+    expect_made(&m, "--mask none");
+    assert_true(m.problem.args.rule.left == -1 && m.problem.args.rule.right == -1);
+    drop(&m);
+}
+
+/* --- files and tensors -------------------------------------------------------------------------*/
 
 static void expect_values(const Tensor *t, int which, int thd)
 {
@@ -179,27 +360,116 @@ TEST(lengths_refused)
     write_integers("good.npy", 0, 3, good);
     for (int n = 0; n < 4; n++) {
         write_integers("bad.npy", 1, 3, bad[n]);
-        expect_refused(both);
+        no_problem(both);
     }
     write_integers("bad.npy", 0, 2, one); /* another number of sequences */
-    expect_refused(both);
+    no_problem(both);
     write_integers("bad.npy", 0, 1, alone);
-    expect_refused(both);
+    no_problem(both);
     assert_int_equal(npy_write_f32("bad.npy", real, 1, &three, error), 0);
-    expect_refused(both);
-    expect_refused("--tensor-layout thd --cu-seqlens-q none.npy --cu-seqlens-kv good.npy");
+    no_problem(both);
+    no_problem("--tensor-layout thd --cu-seqlens-q none.npy --cu-seqlens-kv good.npy");
     write_integers("bad.npy", 0, 3, good);
-    expect_refused("--tensor-layout thd --cu-seqlens-q bad.npy --cu-seqlens-kv good.npy -N 8");
-    expect_refused("--tensor-layout thd --cu-seqlens-q bad.npy --cu-seqlens-kv good.npy -B 2");
-    expect_refused("--tensor-layout thd --cu-seqlens-q bad.npy");
-    expect_refused("--tensor-layout thd");
-    expect_refused("--cu-seqlens-q bad.npy --cu-seqlens-kv good.npy");
-    expect_refused("--bundled --tensor-layout thd --cu-seqlens-q bad.npy --cu-seqlens-kv good.npy");
+    each_line(no_problem,
+              "--tensor-layout thd --cu-seqlens-q bad.npy --cu-seqlens-kv good.npy -N 8|"
+              "--tensor-layout thd --cu-seqlens-q bad.npy --cu-seqlens-kv good.npy -B 2|"
+              "--tensor-layout thd --cu-seqlens-q bad.npy|--tensor-layout thd|"
+              "--cu-seqlens-q bad.npy --cu-seqlens-kv good.npy|"
+              "--bundled --tensor-layout thd --cu-seqlens-q bad.npy --cu-seqlens-kv good.npy");
 }
 
-int main(void)
+/* --- bundled -----------------------------------------------------------------------------------*/
+
+static const AttnArgs *make(Made *m, const char *line)
 {
-    return RUN_TESTS_BETWEEN(enter_folder, leave_folder, files_of_every_kind,
-                             packed_tensors_share_a_storage, inputs_are_the_same_packed,
-                             threads_of_the_case, lengths_become_segments, lengths_refused);
+    expect_made(m, line);
+    return &m->problem.args;
+}
+
+/* Norm of a row of dO, and how many of all its elements are zero. */
+static double row_norm(const Tensor *dO, int64_t i, int64_t h, int64_t *zeros)
+{
+    double sum = 0.0;
+    for (int64_t x = 0; x < dO->shape[3]; x++) {
+        double value = (double)tensor_get(dO, tensor_offset(dO, 0, i, h) + x);
+        sum += value * value;
+        *zeros += value == 0.0;
+    }
+    return sqrt(sum);
+}
+
+/* Smallest and largest norm of a row of dO; returns the share of its elements that are zero. */
+static double dO_range(const AttnArgs *a, double *least, double *most)
+{
+    int64_t zeros = 0;
+    *least = INFINITY;
+    *most = 0.0;
+    for (int64_t i = 0; i < a->shape.Nq; i++)
+        for (int64_t h = 0; h < a->shape.H; h++) {
+            double norm = row_norm(&a->dO, i, h, &zeros);
+            *least = fmin(*least, norm);
+            *most = fmax(*most, norm);
+        }
+    return (double)zeros / (double)(a->shape.Nq * a->shape.H * a->shape.d);
+}
+
+static int same_dO(const AttnArgs *a, const AttnArgs *b)
+{
+    for (int64_t i = 0; i < a->shape.Nq; i++)
+        for (int64_t h = 0; h < a->shape.H; h++)
+            for (int64_t x = 0; x < a->shape.d; x++)
+                if (tensor_get(&a->dO, tensor_offset(&a->dO, 0, i, h) + x) !=
+                    tensor_get(&b->dO, tensor_offset(&b->dO, 0, i, h) + x))
+                    return 0;
+    return 1;
+}
+
+TEST(sizes_and_mask)
+{
+    Made c;
+    const AttnArgs *a = make(&c, "--bundled=causal");
+    assert_true(a->shape.B == 1 && a->shape.H == 4 && a->shape.Hkv == 2 && a->shape.Nq == 512 &&
+                a->shape.Nk == 512 && a->shape.d == 64);
+    assert_true(c.problem.mask_type == ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    assert_true(attn_sees(a, 100, 100) && !attn_sees(a, 100, 101));
+    assert_null(c.problem.dO.mapping); /* a forward pass has no use for it */
+    drop(&c);
+    a = make(&c, "--bundled=causal --mask none");
+    assert_true(c.problem.mask_type == ATTN_MASK_NONE && attn_sees(a, 100, 101));
+    drop(&c);
+    a = make(&c, "--bundled --backward");
+    assert_true(a->shape.H == 12 && a->shape.Nq == 384 && a->shape.d == 32);
+    assert_true(c.problem.mask_type == ATTN_MASK_NONE);
+    drop(&c);
+}
+
+/* The dO of the training step does not come from the seed; the encoder has none, so its does. */
+TEST(dO_is_of_the_file)
+{
+    Made one, other;
+    const AttnArgs *a = make(&one, "--bundled=causal --backward --seed 1");
+    assert_true(same_dO(a, make(&other, "--bundled=causal --backward --seed 2 --strides odd")));
+    drop(&one);
+    drop(&other);
+    a = make(&one, "--bundled --backward --seed 1");
+    assert_false(same_dO(a, make(&other, "--bundled --backward --seed 2")));
+    drop(&one);
+    drop(&other);
+}
+
+/* Five orders of magnitude between rows, which float16 cannot hold and bfloat16 can. */
+TEST(dO_in_each_dtype)
+{
+    double least, most;
+    Made c;
+    assert_true(dO_range(make(&c, "--bundled=causal --backward"), &least, &most) == 0.0);
+    assert_true(least < 1e-8 && most > 1e-4 && most < 1e-2);
+    drop(&c);
+    assert_true(dO_range(make(&c, "--bundled=causal --backward --dtype bf16"), &least, &most) ==
+                0.0);
+    assert_true(least < 1e-8 && most > 1e-4);
+    drop(&c);
+    assert_true(dO_range(make(&c, "--bundled=causal --backward --dtype f16"), &least, &most) > 0.2);
+    assert_true(least == 0.0 && most > 1e-4);
+    drop(&c);
 }

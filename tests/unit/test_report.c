@@ -3,143 +3,133 @@
  * test_report.c: JSON rows with hostile strings and non-finite numbers, folders of --save that
  * must not stay behind. The table and the fields are the business of
  * tests/stages/test_interface.py.
+ *
+ * And what a row of stage 06 says of ranks, bytes and memory, in JSON and in the table; what it
+ * says where there are no ranks (a --variant-so), and where there is no place for it any more; and
+ * that partial sums in bf16 widen the bound by as many roundings as they may have, no more.
  */
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "unit.h"
+#include "cli_lines.h"
 
 #include "bench/run_internal.h"
+#include "check/judge.h"
 #include "io/npy.h"
 #include "report/report_internal.h"
 
-static AttnStatus nothing(const AttnArgs *args)
-{
-    (void)args;
-    return ATTN_OK;
-}
-
 static const Variant variants[] = {
     {"v0_\"odd\"\\\n\x7f\xc3", ON_CPU, DTYPES_ALL, nothing, NULL, 0, ""}};
-static const Stage stage = {"unit", "00_unit", "?", 1, 0, variants, 1};
+static const Stage stage = {"test_report", "00_unit", "?", 1, 0, variants, 1};
 
-static char folder[64];
+static const Variant windows[] = {{"v0_window", ON_CPU, DTYPES_ALL, nothing, nothing, 0, ""}};
+static const Stage offline = {
+    "unit",  "00_unit", "?", 1, STAGE_HAS_BACKWARD | STAGE_HAS_VARLEN | STAGE_HAS_OFFLINE,
+    windows, 1};
 
-static int enter_folder(void **state)
+static const Variant methods[] = {
+    {"burst", ON_CPU, DTYPES_ALL, NULL, NULL, VARIANT_RANKS, "burst"}};
+static const Stage ranks = {
+    "unit",  "00_unit", "?", 1, STAGE_HAS_BACKWARD | STAGE_HAS_DETERMINISTIC | STAGE_HAS_RANKS,
+    methods, 1};
+
+BETWEEN(enter_folder, leave_folder)
+
+/* A line's problem, and a report that is open. */
+static void open_report(Report *report, Made *m, const Stage *of, const char *line)
 {
-    (void)state;
-    snprintf(folder, sizeof folder, "test_report.XXXXXX");
-    return mkdtemp(folder) && chdir(folder) == 0 ? 0 : -1;
+    assert_int_equal(make_for(m, of, line), EXIT_OK);
+    assert_int_equal(report_open(report, &m->cli), EXIT_OK);
 }
 
-static int leave_folder(void **state)
-{
-    (void)state;
-    return chdir("..") == 0 && rmdir(folder) == 0 ? 0 : -1; /* fails when something was left */
-}
+static char json[8192], table[8192]; /* what make_rows wrote */
 
-static ReportTiles tiles; /* of the next row */
-
-/* One row with a given check into rows.jsonl, read back into text. */
-static void make_row(const Check *check, int ran, char *text, size_t size)
+/* Rows of one result, with some tiles each. */
+static void make_rows(const Stage *of, const char *flags, RunResult out, const Check *check,
+                      double model_bytes, const ReportTiles *tiles, int count)
 {
-    char *argv[] = {"unit", "-N", "3", "-H", "1", "-d", "2", "--quiet", "--json", "rows.jsonl"};
-    Cli cli;
+    char line[512];
+    Made m;
     Report report;
-    Problem problem;
-    RunResult out;
-    FILE *f;
-    size_t length;
-    assert_int_equal(cli_parse(&cli, &stage, 10, argv), CLI_CONTINUE);
-    assert_int_equal(report_open(&report, &cli), EXIT_OK);
-    assert_int_equal(problem_make(&problem, &cli.cases[0]), EXIT_OK);
-    memset(&out, 0, sizeof out);
-    out.ran = ran;
-    out.args = problem.args;
-    snprintf(out.failure, sizeof out.failure, "a\tb\"c\\");
-    {
-        ReportRow row = {&cli.cases[0], &problem, &variants[0], &out, check, NAN, tiles};
+    int saved, file;
+    snprintf(line, sizeof line, "--json rows.jsonl %s", flags);
+    open_report(&report, &m, of, line);
+    out.args = m.problem.args;
+    fflush(stdout);
+    saved = dup(1);
+    file = open("table.txt", O_WRONLY | O_CREAT, 0600);
+    dup2(file, 1);
+    for (int n = 0; n < count; n++) {
+        const ReportRow row = {&m.cli.cases[0], &m.problem,  of->variants, &out,
+                               check,           model_bytes, tiles[n]};
         report_row(&report, &row);
     }
+    fflush(stdout);
+    dup2(saved, 1);
+    close(saved);
+    close(file);
     assert_int_equal(report_close(&report), EXIT_OK);
-    problem_free(&problem);
-    cli_free(&cli);
-    f = fopen("rows.jsonl", "r");
-    assert_non_null(f);
-    length = fread(text, 1, size - 1, f);
-    text[length] = '\0';
-    fclose(f);
-    unlink("rows.jsonl");
+    drop(&m);
+    strcpy(json, read_text("rows.jsonl"));
+    strcpy(table, read_text("table.txt"));
 }
 
-static void expect(const char *text, const char *part)
+/* One row with a given check. */
+static void make_row(const Check *check, int ran, ReportTiles tiles)
 {
-    if (!strstr(text, part))
-        fail_msg("%s is not in %s", part, text);
+    const RunResult out = {.ran = ran, .failure = "a\tb\"c\\"};
+    make_rows(&stage, "-N 3 -H 1 -d 2 --quiet", out, check, NAN, &tiles, 1);
 }
 
 TEST(rows_are_json)
 {
-    char text[8192], *p;
-    Check check;
-    memset(&check, 0, sizeof check);
-    check.bound_ratio = INFINITY;
-    check.flash_ratio = NAN;
-    check.nonfinite = 7;
-    make_row(&check, 1, text, sizeof text);
-    expect(text, "\"variant\":\"v0_\\\"odd\\\"\\\\\\u000a\\u007f\\u00c3\"");
-    expect(text, "\"failure\":\"a\\u0009b\\\"c\\\\\"");
-    expect(text, "\"bound_ratio\":null");
-    expect(text, "\"flash_ratio\":null");
-    expect(text, "\"hbm_bytes_model\":null");
-    expect(text, "\"compulsory_bytes_model\":108,"); /* Q K V O of 6 floats, lse of 3 */
-    expect(text,
+    const Check check = {.bound_ratio = INFINITY, .flash_ratio = NAN, .nonfinite = 7};
+    make_row(&check, 1, (ReportTiles){0});
+    expect(json, "\"variant\":\"v0_\\\"odd\\\"\\\\\\u000a\\u007f\\u00c3\"");
+    expect(json, "\"failure\":\"a\\u0009b\\\"c\\\\\"");
+    expect(json, "\"bound_ratio\":null");
+    expect(json, "\"flash_ratio\":null");
+    expect(json, "\"hbm_bytes_model\":null");
+    expect(json, "\"compulsory_bytes_model\":108,"); /* Q K V O of 6 floats, lse of 3 */
+    expect(json,
            "\"sram_elements\":null,\"tile_rows\":null,\"tile_keys\":null,\"key_splits\":null,");
-    expect(text, "\"ms\":[]");
-    expect(text, "\"ms_med\":null");
-    expect(text, "\"nonfinite\":7");
-    expect(text, "\"pass\":false");
-    assert_null(strstr(text, ":nan"));
-    assert_null(strstr(text, ":-nan"));
-    assert_null(strstr(text, ":inf"));
-    for (p = text; *p; p++) /* one object, one line, ASCII */
+    expect(json, "\"ms\":[]");
+    expect(json, "\"ms_med\":null");
+    expect(json, "\"nonfinite\":7");
+    expect(json, "\"pass\":false");
+    assert_null(strstr(json, ":nan"));
+    assert_null(strstr(json, ":-nan"));
+    assert_null(strstr(json, ":inf"));
+    for (const char *p = json; *p; p++) /* one object, one line, ASCII */
         assert_true((*p >= ' ' && *p < 127) || (*p == '\n' && p[1] == '\0'));
 }
 
 TEST(pass_is_said_honestly)
 {
-    char text[8192];
-    Check check;
-    memset(&check, 0, sizeof check);
-    check.pass = 1;
-    tiles = (ReportTiles){4096, 16, 32, 2, 0, 0, 0};
-    make_row(&check, 1, text, sizeof text);
-    tiles = (ReportTiles){0};
-    expect(text, "\"pass\":true");
-    expect(text, "\"sram_elements\":4096,\"tile_rows\":16,\"tile_keys\":32,\"key_splits\":2,");
-    assert_null(strstr(text, "\"sample\""));
+    Check check = {.pass = 1};
+    make_row(&check, 1, (ReportTiles){4096, 16, 32, 2, 0, 0, 0});
+    expect(json, "\"pass\":true");
+    expect(json, "\"sram_elements\":4096,\"tile_rows\":16,\"tile_keys\":32,\"key_splits\":2,");
+    assert_null(strstr(json, "\"sample\""));
     check.sample = (CheckSample){1, 1, 82, 80, 3, 7};
-    make_row(&check, 1, text, sizeof text);
-    expect(text, "\"pass\":true,\"sample\":{\"rows\":82,\"keys\":80,\"kv_heads\":3,"
+    make_row(&check, 1, (ReportTiles){0});
+    expect(json, "\"pass\":true,\"sample\":{\"rows\":82,\"keys\":80,\"kv_heads\":3,"
                  "\"given\":true,\"seed\":7},");
-    make_row(NULL, 1, text, sizeof text); /* --no-check */
-    expect(text, "\"pass\":null");
-    expect(text, "\"nonfinite\":null");
-    make_row(NULL, 0, text, sizeof text); /* the run failed */
-    expect(text, "\"pass\":false");
-    make_row(&check, 0, text, sizeof text); /* whatever a stale check says */
-    expect(text, "\"pass\":false");
+    make_row(NULL, 1, (ReportTiles){0}); /* --no-check */
+    expect(json, "\"pass\":null");
+    expect(json, "\"nonfinite\":null");
+    make_row(NULL, 0, (ReportTiles){0}); /* the run failed */
+    expect(json, "\"pass\":false");
+    make_row(&check, 0, (ReportTiles){0}); /* whatever a stale check says */
+    expect(json, "\"pass\":false");
 }
 
 TEST(no_rows_leave_no_file)
 {
-    char *argv[] = {"unit", "--json", "rows.jsonl"};
     Cli cli;
     Report report;
     FILE *f;
     struct stat s;
-    assert_int_equal(cli_parse(&cli, &stage, 3, argv), CLI_CONTINUE);
+    assert_int_equal(parse(&cli, "--json rows.jsonl"), CLI_CONTINUE);
     assert_int_equal(report_open(&report, &cli), EXIT_OK);
     assert_int_not_equal(stat("rows.jsonl", &s), 0); /* who is killed now leaves none either */
     assert_true(report_close(&report) == EXIT_OK && stat("rows.jsonl", &s) != 0);
@@ -157,6 +147,7 @@ TEST(probe_leaves_nothing)
 {
     struct stat s;
     FILE *f;
+    int file, below;
     assert_int_equal(save_probe("."), EXIT_OK);
     assert_int_equal(save_probe("a/b//c/"), EXIT_OK);
     assert_int_not_equal(stat("a", &s), 0);
@@ -167,81 +158,37 @@ TEST(probe_leaves_nothing)
     f = fopen("a/file", "w");
     assert_non_null(f);
     fclose(f);
-    freopen("/dev/null", "w", stderr);
-    assert_int_equal(save_probe("a/file"), EXIT_USAGE);
-    assert_int_equal(save_probe("a/file/b"), EXIT_USAGE);
+    silence(1);
+    file = save_probe("a/file");
+    below = save_probe("a/file/b");
+    silence(0);
+    assert_int_equal(file, EXIT_USAGE);
+    assert_int_equal(below, EXIT_USAGE);
     unlink("a/file");
     rmdir("a");
 }
 
 /* --- stage 05 ----------------------------------------------------------------------------------*/
 
-static const Variant windows[] = {{"v0_window", ON_CPU, DTYPES_ALL, nothing, nothing, 0, ""}};
-static const Stage offline = {
-    "unit",  "00_unit", "?", 1, STAGE_HAS_BACKWARD | STAGE_HAS_VARLEN | STAGE_HAS_OFFLINE,
-    windows, 1};
-
-static void read_text(const char *path, char *text, size_t size)
-{
-    FILE *f = fopen(path, "r");
-    size_t length;
-    assert_non_null(f);
-    length = fread(text, 1, size - 1, f);
-    text[length] = '\0';
-    fclose(f);
-    unlink(path);
-}
-
 /* Options and tile counts, in the row and above the table. */
 TEST(windows_are_told)
 {
-    char *argv[] = {
-        "unit",      "--causal",   "--window", "3,0",        "-N",        "8",      "-d",
-        "4",         "-H",         "1",        "--clip",     "-0.5,2",    "--pack", "qkv",
-        "--dropout", "0.25",       "--json",   "rows.jsonl", "--qk-norm", "2",      "--temperature",
-        "2",         "--block-kv", "16",       "--order",    "diagonal"};
-    char text[8192];
-    Cli cli;
-    Report report;
-    Problem problem;
-    RunResult out;
-    int saved, file;
-    assert_int_equal(cli_parse(&cli, &offline, 26, argv), CLI_CONTINUE);
-    assert_int_equal(report_open(&report, &cli), EXIT_OK);
-    assert_int_equal(problem_make(&problem, &cli.cases[0]), EXIT_OK);
-    assert_int_equal(result_make(&out, &problem, &cli.cases[0]), EXIT_OK);
-    fflush(stdout);
-    saved = dup(1);
-    file = open("table.txt", O_WRONLY | O_CREAT, 0600);
-    dup2(file, 1);
-    {
-        ReportRow row = {&cli.cases[0], &problem, &windows[0],          &out,
-                         NULL,          NAN,      {0, 4, 4, 1, 1, 3, 0}};
-        report_row(&report, &row);
-        row.tiles = (ReportTiles){0};
-        report_row(&report, &row);
-    }
-    fflush(stdout);
-    dup2(saved, 1);
-    close(saved);
-    close(file);
-    assert_int_equal(report_close(&report), EXIT_OK);
-    read_text("rows.jsonl", text, sizeof text);
-    expect(text, "\"window\":[3,0]");
-    expect(text, "\"tensor_layout\":\"bshd\",\"pack\":\"qkv\",\"sequences\":1,\"temperature\":2,"
+    const ReportTiles tiles[] = {{0, 4, 4, 1, 1, 3, 0}, {0}};
+    make_rows(&offline,
+              "--causal --window 3,0 -N 8 -d 4 -H 1 --clip -0.5,2 --pack qkv --dropout 0.25 "
+              "--qk-norm 2 --temperature 2 --block-kv 16 --order diagonal",
+              (RunResult){0}, NULL, NAN, tiles, 2);
+    expect(json, "\"window\":[3,0]");
+    expect(json, "\"tensor_layout\":\"bshd\",\"pack\":\"qkv\",\"sequences\":1,\"temperature\":2,"
                  "\"clip\":[-0.5,2],\"dropout\":0.25,\"qk_norm\":2,\"block_q\":64,"
                  "\"block_kv\":16,\"order\":\"diagonal\",");
-    expect(text, "\"tiles\":{\"skipped\":1,\"masked\":3,\"clean\":0},");
-    expect(text, "\"tiles\":null,"); /* the second row */
-    expect(text, "\"o_error\":null,");
-    read_text("table.txt", text, sizeof text);
-    expect(text,
+    expect(json, "\"tiles\":{\"skipped\":1,\"masked\":3,\"clean\":0},");
+    expect(json, "\"tiles\":null,"); /* the second row */
+    expect(json, "\"o_error\":null,");
+    expect(table,
            "window 3,0, Q, K and V packed, temperature 2, clip -0.5,2, dropout 0.25, QK norm 2");
-    expect(text, "tiles skip/mask/clean\n");
-    expect(text, " 1/3/0\n");
-    result_free(&out);
-    problem_free(&problem);
-    cli_free(&cli);
+    expect(table, "tiles skip/mask/clean\n");
+    expect(table, " 1/3/0\n");
 }
 
 static void expect_shape(const char *path, int ndim, int64_t a, int64_t b, int64_t c, int64_t first)
@@ -262,14 +209,14 @@ static void expect_shape(const char *path, int ndim, int64_t a, int64_t b, int64
 /* --save in the layout of --tensor-layout: element 1 tells which axis is the next to the last. */
 TEST(saved_in_the_tensor_layout)
 {
-    char *argv[] = {
-        "unit", "--tensor-layout", "sbhd", "-B",         "2",         "-N", "3", "-H", "1", "-d",
-        "1",    "--save",          ".",    "--backward", "--qk-norm", "1"};
     Cli cli;
     Report report;
     Problem problem;
     RunResult out;
-    assert_int_equal(cli_parse(&cli, &offline, 16, argv), CLI_CONTINUE);
+    assert_int_equal(parse_for(&cli, &offline,
+                               "--tensor-layout sbhd -B 2 -N 3 -H 1 -d 1 --save . --backward "
+                               "--qk-norm 1"),
+                     CLI_CONTINUE);
     for (int thd = 0; thd < 2; thd++) {
         CliCase *c = &cli.cases[0];
         Tensor *tensors[] = {&out.args.O, &out.args.dQ, &out.args.dK, &out.args.dV};
@@ -302,9 +249,100 @@ TEST(saved_in_the_tensor_layout)
     cli_free(&cli);
 }
 
-int main(void)
+/* --- stage 06 ----------------------------------------------------------------------------------*/
+
+static const RingResult three = {.ranks = 3,
+                                 .nodes = 1,
+                                 .sent = {10, 20, 30},
+                                 .sent_backward = {1, 2, 3000},
+                                 .link_bytes = 3063.0,
+                                 .peak = {7, 8, 9},
+                                 .peak_model = {7, 8, 10},
+                                 .workspace_bytes = 64,
+                                 .hidden = 0.25,
+                                 .hidden_backward = NAN};
+
+static void make_ring_row(const char *flags, const RingResult *ring, const Check *check)
 {
-    return RUN_TESTS_BETWEEN(enter_folder, leave_folder, rows_are_json, pass_is_said_honestly,
-                             no_rows_leave_no_file, windows_are_told, saved_in_the_tensor_layout,
-                             probe_leaves_nothing);
+    char line[512];
+    snprintf(line, sizeof line, "-N 3 -H 1 -d 2 %s", flags);
+    make_rows(&ranks, line, (RunResult){.ran = 1, .ring = ring}, check, 0.0, &(ReportTiles){0}, 1);
+}
+
+TEST(ranks_in_json)
+{
+    const Check check = {.pass = 1,
+                         .array[CHECK_O] = {.name = "O", .checked = 1, .max_error = 0.5}};
+    make_ring_row("--ranks 3 --layout striped --backward --seed-schedule 18446744073709551615 "
+                  "--inject drop@2:9 --verify-hops --partials bf16",
+                  &three, &check);
+    expect(json, "\"ranks\":3,\"transport\":\"sim\",\"method\":\"burst\",\"layout\":\"striped\","
+                 "\"nodes\":1,\"link\":null,\"partials\":\"bf16\",\"sequences\":1,"
+                 "\"seed_schedule\":18446744073709551615,\"inject\":\"drop@2:9\","
+                 "\"verify_hops\":true,\"sent_bytes\":[10,20,30],"
+                 "\"sent_bytes_backward\":[1,2,3000],\"outer_bytes\":0,\"rank_peak_bytes\":[7,8,9],"
+                 "\"rank_peak_model_bytes\":[7,8,10],\"workspace_bytes\":64,"
+                 "\"errors\":{\"O\":0.5},\"hidden\":0.25,\"hidden_backward\":null");
+    expect(json, "\"link_bytes\":3063,");
+    expect(table, "# 3 ranks (sim), striped layout, bf16 partials, schedule 18446744073709551615, "
+                  "drop at rank 2 step 9, hops verified\n");
+    expect(table, "sent/rank     %hidden\n");
+    expect(table, "    3.0 KiB        25.0\n"); /* the rank that sends most, both passes */
+    assert_null(strstr(json, ":nan"));
+}
+
+TEST(no_ranks)
+{
+    make_ring_row("--ranks 3 --nodes 3", NULL, NULL);
+    expect(json, "\"ranks\":1,\"transport\":null,\"method\":null,\"layout\":null,\"nodes\":null,");
+    expect(json, "\"seed_schedule\":null,\"inject\":null,\"verify_hops\":false,\"sent_bytes\":[],"
+                 "\"sent_bytes_backward\":[],");
+    expect(json, "\"link_bytes\":0,");
+    expect(json, "\"errors\":null,\"hidden\":null,\"hidden_backward\":null");
+    expect(table, "# 3 ranks (sim), contiguous layout on 3 nodes\n");
+    expect(table, "          -           -\n");
+}
+
+/* Bounds of one case: those of float32, those with partials, and what dtype bf16 would have. */
+TEST(partials_widen_the_bound)
+{
+    const double u = 0x1p-8, allowed = 2.0 * u * (1.0 + u) * (1.0 + u);
+    Made a;
+    Cli b;
+    Reference f32, partial;
+    assert_int_equal(make_for(&a, &ranks, "-N 5 -H 1 -d 2 --ranks 1"), EXIT_OK);
+    assert_int_equal(parse_for(&b, &ranks, "-N 5 -H 1 -d 2 --ranks 1 --partials bf16"),
+                     CLI_CONTINUE);
+    assert_int_equal(reference_make(&f32, &a.problem, &a.cli.cases[0]), EXIT_OK);
+    assert_int_equal(reference_make(&partial, &a.problem, &b.cases[0]), EXIT_OK);
+    for (int64_t e = 0; e < f32.oracle.O.count; e++) {
+        const double more = partial.oracle.O.fixed[e] - f32.oracle.O.fixed[e];
+        const double O = fabs(f32.oracle.O.value[e]);
+        assert_true(partial.oracle.O.value[e] == f32.oracle.O.value[e]);
+        assert_true(partial.oracle.O.per_c[e] == f32.oracle.O.per_c[e]);
+        /* u16 (|O| + W), W being at least |O| and at most the largest |V| of 5 normal numbers */
+        assert_true(more >= 2.0 * allowed * O * (1 - 1e-9) && more <= allowed * (O + 5.0));
+    }
+    for (int64_t e = 0; e < f32.oracle.lse.count; e++)
+        assert_true(partial.oracle.lse.fixed[e] == f32.oracle.lse.fixed[e]);
+    reference_free(&f32);
+    reference_free(&partial);
+    drop(&a);
+    cli_free(&b);
+}
+
+/* The folder is there when --json is tried, and gone when the first row comes. */
+TEST(no_place)
+{
+    Made m;
+    Report report;
+    RunResult out = {.failure = "it did not run", .ring = &three};
+    assert_int_equal(mkdir("gone", 0777), 0);
+    open_report(&report, &m, &ranks, "-N 1 -H 1 -d 1 --quiet --json gone/rows.jsonl");
+    assert_int_equal(rmdir("gone"), 0); /* empty: trying has left nothing */
+    out.args = m.problem.args;
+    for (int n = 0; n < 2; n++)
+        report_row(&report, &(ReportRow){&m.cli.cases[0], &m.problem, methods, &out, NULL, 0, {0}});
+    assert_int_equal(report_close(&report), EXIT_RUNTIME);
+    drop(&m);
 }

@@ -140,8 +140,3 @@ TEST(results_that_nobody_wants)
     args->lse = lse;
     sim_case_free(c);
 }
-
-int main(void)
-{
-    return RUN_TESTS(small_shards, many_chunks, results_that_nobody_wants);
-}

@@ -5,6 +5,8 @@
  *
  * By hand: 512 tokens on each rank, 8 heads. Half of the keys are 2 tiles of each head, and half of
  * the heads 4 tiles of 4 heads, so 16 blocks of threads, all equal; one takes ROUND seconds.
+ *
+ * And how blocks of threads fill a GPU, of one call or of two, and a host that sets the pace.
  */
 #include "oracle_case.h"
 
@@ -18,13 +20,13 @@ typedef struct StreamCase {
     AttnSegment tokens;
 } StreamCase;
 
-static void case_open(StreamCase *c, RingSetup setup, AttnDtype dtype, AttnRule rule,
+static void case_open(StreamCase *c, RingSetup setup, int64_t heads, AttnDtype dtype, AttnRule rule,
                       int64_t tokens, const uint8_t *mask)
 {
     char why[256];
     memset(c, 0, sizeof *c);
     c->tokens = (AttnSegment){0, setup.ranks * tokens, 0, 0, 1};
-    c->args = (AttnArgs){.shape = {1, 8, 8, c->tokens.length, c->tokens.length, 4},
+    c->args = (AttnArgs){.shape = {1, heads, heads, c->tokens.length, c->tokens.length, 4},
                          .rule = rule,
                          .mask = mask,
                          .positions_q = attn_positions(&c->tokens, 1),
@@ -49,7 +51,7 @@ static double pass_s(RingPass pass, RingSetup setup, AttnDtype dtype, int64_t ri
     RingPrediction p;
     double seconds;
     StreamCase c;
-    case_open(&c, setup, dtype, (AttnRule){-1, right}, 512, mask);
+    case_open(&c, setup, 8, dtype, (AttnRule){-1, right}, 512, mask);
     assert_int_equal(0, ring_predict(&p, &c.plan, rates));
     seconds = p.ms[pass == RING_BACKWARD] / 1e3;
     ring_prediction_free(&p);
@@ -153,7 +155,7 @@ TEST(each_half_waits_for_its_sums)
         RingSchedule s;
         StreamCase c;
         rates.latency[RING_INNER] = ROUND / 10;
-        case_open(&c, setup, ATTN_BF16, (AttnRule){-1, -1}, 512, NULL);
+        case_open(&c, setup, 8, ATTN_BF16, (AttnRule){-1, -1}, 512, NULL);
         assert_int_equal(0, ring_schedule_make(&s, &c.plan, RING_BACKWARD));
         assert_true(ring_schedule_run(&s, &rates) > 0);
         for (int r = 0; r < 2; r++) {
@@ -236,7 +238,7 @@ TEST(many_plans)
             RingSchedule s;
             StreamCase c;
             setup.deterministic = streams == 1;
-            case_open(&c, setup, ATTN_BF16, rule, tokens, NULL);
+            case_open(&c, setup, 8, ATTN_BF16, rule, tokens, NULL);
             assert_int_equal(0, ring_schedule_make(&s, &c.plan, RING_BACKWARD));
             seconds[streams - 1] = ring_schedule_run(&s, &rates);
             for (int r = 0; r < ranks; r++) {
@@ -291,7 +293,7 @@ TEST(many_forward_passes)
         for (int streams = 1; streams <= 2; streams++) {
             RingSchedule s;
             StreamCase c;
-            case_open(&c, setup, streams == 2 ? ATTN_BF16 : ATTN_F32, rule, tokens, NULL);
+            case_open(&c, setup, 8, streams == 2 ? ATTN_BF16 : ATTN_F32, rule, tokens, NULL);
             assert_int_equal(0, ring_schedule_make(&s, &c.plan, RING_FORWARD));
             seconds[streams - 1] = ring_schedule_run(&s, &rates);
             for (int r = 0; r < setup.ranks; r++) {
@@ -311,9 +313,131 @@ TEST(many_forward_passes)
     assert_true(saved / 200 > 0.04);
 }
 
-int main(void)
+/* --- rounds ------------------------------------------------------------------------------------*/
+
+/* Places for blocks of 128 tokens, by hand. One head and no mask: n / 128 equal blocks. */
+TEST(rounds)
 {
-    return RUN_TESTS(rounds_of_a_pass, no_place_is_idle_forward, what_halves_of_heads_wait_for,
-                     each_half_waits_for_its_sums, passes_over_memory, many_plans,
-                     many_forward_passes);
+    const struct {
+        int64_t blocks, heads;
+        double places, factor;
+    } known[] = {{8, 8, 132, 132.0 / 64},
+                 {16, 8, 132, 132.0 / 128},
+                 {19, 7, 132, 264.0 / 133},
+                 {1, 1, 1, 1},
+                 {100, 20, 132, 2112.0 / 2000}};
+    for (size_t n = 0; n < sizeof known / sizeof *known; n++)
+        for (int pass = 0; pass < 2; pass++) {
+            const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 1, .nodes = 1};
+            const int64_t tokens = 128 * known[n].blocks;
+            const RingSpan all = {0, 0, tokens};
+            RingRates rates = (RingRates){.flops = {1e9, 1e9}, .memory = 1e30};
+            double factor;
+            StreamCase c;
+            case_open(&c, setup, 2, ATTN_F32, (AttnRule){-1, -1}, tokens, NULL);
+            rates.places[pass] = known[n].places;
+            const RingCall call = {pass ? RING_BACKWARD : RING_FORWARD, all, all, known[n].heads,
+                                   (double)(tokens * tokens),           1};
+            factor = ring_rounds(&c.plan, &call, &rates);
+            assert_true(fabs(factor / known[n].factor - 1) < 1e-12);
+            /* a block's own cost: its pairs once more, so each round takes twice as long */
+            rates.block_s = (double)(128 * tokens) * (pass ? 10 : 4) * 4 * known[n].places / 1e9;
+            if (known[n].places > 1)
+                assert_true(fabs(ring_rounds(&c.plan, &call, &rates) / (2 * known[n].factor) - 1) <
+                            1e-12);
+            ring_plan_free(&c.plan);
+        }
+}
+
+/* A causal mask: four blocks see 1, 2, 3 and 4 tiles (the last one half of it). On 2 places in the
+ * kernel's order, 4, 3, 2, 1: 4 + 1 and 3 + 2. Half of the keys are two blocks: 4, 3 tiles. */
+TEST(rounds_of_unequal_blocks)
+{
+    const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 1, .nodes = 1};
+    const RingSpan all = {0, 0, 512}, first = {0, 0, 256};
+    const double tile = 128.0 * 128, part = 128.0 * 129 / 2;
+    RingRates rates = (RingRates){.flops = {1e9, 1e9}, .memory = 1e30};
+    StreamCase c;
+    case_open(&c, setup, 2, ATTN_F32, (AttnRule){-1, 0}, 512, NULL);
+    rates.places[0] = rates.places[1] = 2;
+    for (int pass = 0; pass < 2; pass++) {
+        const RingCall call = {
+            pass ? RING_BACKWARD : RING_FORWARD, all, all, 1, 6 * tile + 4 * part, 1};
+        assert_true(fabs(ring_rounds(&c.plan, &call, &rates) - 1) < 1e-12);
+    }
+    rates.places[1] = 4;
+    const RingCall half = {RING_BACKWARD, all, first, 1, 5 * tile + 2 * part, 1};
+    assert_true(fabs(ring_rounds(&c.plan, &half, &rates) -
+                     4 * (3 * tile + part) / (5 * tile + 2 * part)) < 1e-12);
+    ring_plan_free(&c.plan);
+}
+
+/* Two calls one after the other: the second takes the places that the first leaves idle. Of as many
+ * blocks that they cannot matter one by one each place gets as much. */
+TEST(places_that_are_left)
+{
+    const struct {
+        int64_t blocks, heads, places;
+        double start, ends[2]; /* in rounds */
+    } known[] = {{8, 8, 132, 0, {1, 1}}, {16, 8, 132, 0, {1, 2}},
+                 {8, 8, 64, 0, {1, 2}},  {8, 8, 132, 0.5, {1, 1.5}},
+                 {8, 8, 64, 3, {1, 4}},  {64, 8, 3, 0, {512. / 3, 1024. / 3}}};
+    const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 1, .nodes = 1};
+    for (size_t n = 0; n < sizeof known / sizeof *known; n++) {
+        const int64_t tokens = 128 * known[n].blocks;
+        const double round =
+            2.0 * (double)(known[n].blocks * known[n].heads) / (double)known[n].places;
+        const RingSpan all = {0, 0, tokens};
+        const RingCall call = {RING_BACKWARD, all, all, known[n].heads, (double)(tokens * tokens),
+                               round};
+        const RingRates rates = {
+            .flops = {1e9, 1e9}, .memory = 1e30, .places = {1, (double)known[n].places}};
+        double load[RING_MOST_PLACES] = {0};
+        StreamCase c;
+        case_open(&c, setup, 2, ATTN_F32, (AttnRule){-1, -1}, tokens, NULL);
+        for (int k = 0; k < 2; k++)
+            assert_true(fabs(ring_fill(&c.plan, &call, &rates, k * 2 * known[n].start, load) /
+                                 (2 * known[n].ends[k]) -
+                             1) < 1e-12);
+        ring_plan_free(&c.plan);
+    }
+}
+
+/* A call is done when its own blocks are, whatever else is under way: 64 blocks of a round, then as
+ * many of half a round beside them, on the 68 places that are left of 132. */
+TEST(done_when_its_own_blocks_are)
+{
+    const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 1, .nodes = 1};
+    const RingSpan all = {0, 0, 1024};
+    const RingRates rates = {.flops = {1e9, 1e9}, .memory = 1e30, .places = {1, 132}};
+    RingCall call = {RING_BACKWARD, all, all, 8, 1024 * 1024, 64.0 / 132};
+    double load[RING_MOST_PLACES] = {0};
+    StreamCase c;
+    case_open(&c, setup, 2, ATTN_F32, (AttnRule){-1, -1}, 1024, NULL);
+    assert_true(fabs(ring_fill(&c.plan, &call, &rates, 0, load) - 1) < 1e-12);
+    call.seconds /= 2;
+    assert_true(fabs(ring_fill(&c.plan, &call, &rates, 0, load) - 0.5) < 1e-12);
+    ring_plan_free(&c.plan);
+}
+
+/* Blocks of 1 us and a host that needs 10 us for each end of a message: it sets the pace. K and V,
+ * sent and received, are 4 ends, handed over behind the first kernel; the last kernel is asked for
+ * after the exchange of step G - 2. A pass costs what it costs. */
+TEST(slow_host)
+{
+    for (int G = 1; G <= 4; G++) {
+        const RingSetup setup = {.method = RING_METHOD_RING, .ranks = G, .nodes = 1};
+        RingRates rates = {.flops = {4.0 * 2 * 4 * 16 * 16 / 1e-6, 1e9},
+                           .memory = 1e30,
+                           .bandwidth = {1e30, 1e30}};
+        StreamCase c;
+        RingPrediction p;
+        case_open(&c, setup, 2, ATTN_F32, (AttnRule){-1, -1}, 16, NULL);
+        rates.post_s = 1e-5;
+        rates.pass_s = 3e-6;
+        assert_int_equal(0, ring_predict(&p, &c.plan, &rates));
+        assert_true(fabs(p.ms[0] - 1e3 * (4e-5 * (G - 1) + 1e-6 + 3e-6)) < 1e-9);
+        ring_prediction_free(&p);
+        ring_plan_free(&c.plan);
+    }
 }

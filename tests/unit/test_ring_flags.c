@@ -3,10 +3,7 @@
  * test_ring_flags: what cli_parse makes of stage 06's flags: values and defaults, the layout that
  * follows from the mask, one name for a CPU row and a GPU row, refusals between flags.
  */
-#include <fcntl.h>
-#include <unistd.h>
-
-#include "unit.h"
+#include "cli_lines.h"
 
 #include "attn_config.h"
 #include "cli/cli_internal.h"
@@ -19,16 +16,11 @@ static const Variant variants[] = {
     {"ring", ON_CUDA, DTYPES_16BIT, NULL, NULL, VARIANT_RANKS, "ring"},
     {"only-gpu", ON_CUDA, DTYPES_16BIT, NULL, NULL, VARIANT_RANKS, "ring"},
 };
-static const Stage stage = {"unit",
-                            "00_unit",
-                            "?",
-                            1,
-                            STAGE_HAS_BACKWARD | STAGE_HAS_TRACE | STAGE_HAS_DETERMINISTIC |
-                                STAGE_HAS_VARLEN | STAGE_HAS_RANKS,
-                            variants,
-                            4};
-
-#include "cli_lines.h"
+enum {
+    FEATURES = STAGE_HAS_BACKWARD | STAGE_HAS_TRACE | STAGE_HAS_DETERMINISTIC | STAGE_HAS_VARLEN |
+               STAGE_HAS_RANKS
+};
+static const Stage stage = {"unit", "00_unit", "?", 1, FEATURES, variants, 4};
 
 TEST(defaults)
 {
@@ -120,25 +112,10 @@ TEST(rows)
 
 TEST(refusals)
 {
-    static const char *const lines[] = {"--ranks 4.0",
-                                        "--timeout -1",
-                                        "--timeout 86401",
-                                        "--inject drop@",
-                                        "--inject drop@1:",
-                                        "--inject drop:1@1",
-                                        "--inject @1:1",
-                                        "--inject none@1:1",
-                                        "--inject drop@-1:1",
-                                        "--inject drop@1:1x",
-                                        "--inject drop@1234567890123456789:1",
-                                        "--inject duplicateduplicate@1:1",
-                                        "--method all --trace-json t.json",
-                                        "--tensor-layout thd"};
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
-        expect_refused(lines[i]);
-}
-
-int main(void)
-{
-    return RUN_TESTS(defaults, values, layouts, rows, refusals);
+    each_line(expect_refused,
+              "--ranks 4.0|--timeout -1|--timeout 86401|--inject drop@|--inject drop@1:|"
+              "--inject drop:1@1|--inject @1:1|--inject none@1:1|--inject drop@-1:1|"
+              "--inject drop@1:1x|--inject drop@1234567890123456789:1|"
+              "--inject duplicateduplicate@1:1|--method all --trace-json t.json|"
+              "--tensor-layout thd");
 }

@@ -106,15 +106,8 @@ static int a_stranger_in(RingRank *r, int stream)
     return attend(r, rooms(r)->K[0]);
 }
 
-static int a_stranger_in_stream_0(RingRank *r)
-{
-    return a_stranger_in(r, 0);
-}
-
-static int a_stranger_in_stream_1(RingRank *r)
-{
-    return a_stranger_in(r, 1);
-}
+SCENE_OF(a_stranger_in_stream_0, a_stranger_in, 0)
+SCENE_OF(a_stranger_in_stream_1, a_stranger_in, 1)
 
 /* The end of a pass, which is timed, is that of both. Each in turn has much more to do. */
 static int an_end_behind(RingRank *r, int longer)
@@ -161,55 +154,16 @@ static int mark_behind_both(RingRank *r, int kind)
     return status ? -1 : 0;
 }
 
-static int a_mark_of_work(RingRank *r)
-{
-    return mark_behind_both(r, 0);
-}
-
-static int a_mark_of_a_message(RingRank *r)
-{
-    return mark_behind_both(r, 2);
-}
+SCENE_OF(a_mark_of_work, mark_behind_both, 0)
+SCENE_OF(a_mark_of_a_message, mark_behind_both, 2)
 
 enum { TOKENS = 8 }; /* of a rank: with so many queries their keys are not split */
 
-TEST(test_streams_wait_for_attention)
-{
-    play_with(streams_behind_attention, TOKENS, NULL);
-}
-
-TEST(test_attention_waits_for_streams)
-{
-    play_with(attention_behind_streams, TOKENS, NULL);
-}
-
-TEST(test_other_work_is_not_halved)
-{
-    play_with(attention_of_fewer_heads, TOKENS, NULL);
-    play_with(split_keys_behind_both, TOKENS, NULL);
-    play_with(attention_in_one_stream, TOKENS, NULL);
-}
-
-TEST(test_halves_do_not_wait_for_each_other)
-{
-    play_with(a_stranger_in_stream_0, TOKENS, "attention");
-    play_with(a_stranger_in_stream_1, TOKENS, "attention");
-}
-
-TEST(test_marks_wait_for_both)
-{
-    play_with(a_mark_of_work, TOKENS, NULL);
-    play_with(a_mark_of_a_message, TOKENS, NULL);
-}
-
-TEST(test_the_end_waits_for_both)
-{
-    play_with(an_end_behind_both, TOKENS, NULL);
-}
-
-int main(void)
-{
-    return RUN_TESTS(test_streams_wait_for_attention, test_attention_waits_for_streams,
-                     test_halves_do_not_wait_for_each_other, test_marks_wait_for_both,
-                     test_the_end_waits_for_both, test_other_work_is_not_halved);
-}
+PLAYS(test_streams_wait_for_attention, TOKENS, NULL, streams_behind_attention)
+PLAYS(test_attention_waits_for_streams, TOKENS, NULL, attention_behind_streams)
+PLAYS(test_other_work_is_not_halved, TOKENS, NULL, attention_of_fewer_heads, split_keys_behind_both,
+      attention_in_one_stream)
+PLAYS(test_halves_do_not_wait_for_each_other, TOKENS, "attention", a_stranger_in_stream_0,
+      a_stranger_in_stream_1)
+PLAYS(test_marks_wait_for_both, TOKENS, NULL, a_mark_of_work, a_mark_of_a_message)
+PLAYS(test_the_end_waits_for_both, TOKENS, NULL, an_end_behind_both)

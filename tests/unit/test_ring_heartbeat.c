@@ -87,7 +87,7 @@ static void expect_explanation(const char *words)
         fail_msg("'%s' does not begin with '%s'", text, words);
 }
 
-TEST(test_a_place_is_one_word)
+TEST_BETWEEN(test_a_place_is_one_word, fresh, away)
 {
     const HeartPlace corner = {RING_BACKWARD, 255, HEART_MEET, RING_TENSORS, RING_MAX_RANKS - 1};
     HeartBoard *again = heart_open(path);
@@ -99,14 +99,14 @@ TEST(test_a_place_is_one_word)
     heart_close(again);
 }
 
-TEST(test_who_computes_is_to_blame)
+TEST_BETWEEN(test_who_computes_is_to_blame, fresh, away)
 {
     circle();
     at(1, RING_FORWARD, 1, HEART_COMPUTE, 0, 0);
     expect_blame(3, 1, "; rank 1 is at forward step 1, computing for ");
 }
 
-TEST(test_a_stopped_process_is_to_blame)
+TEST_BETWEEN(test_a_stopped_process_is_to_blame, fresh, away)
 {
     const pid_t stopped = child();
     int status;
@@ -127,7 +127,7 @@ TEST(test_a_stopped_process_is_to_blame)
     expect_blame(3, 1, "; rank 1 is gone, last seen at forward step 2");
 }
 
-TEST(test_in_a_circle_who_is_furthest_behind)
+TEST_BETWEEN(test_in_a_circle_who_is_furthest_behind, fresh, away)
 {
     circle();
     expect_blame(0, 0, ", and the others wait as well"); /* all are as far */
@@ -142,7 +142,7 @@ TEST(test_in_a_circle_who_is_furthest_behind)
     expect_blame(0, 1, "; rank 1 is at forward step 2, waiting for K from rank 0");
 }
 
-TEST(test_who_is_missing_at_a_meeting)
+TEST_BETWEEN(test_who_is_missing_at_a_meeting, fresh, away)
 {
     const pid_t stopped = child();
     int status;
@@ -163,7 +163,7 @@ TEST(test_who_is_missing_at_a_meeting)
     expect_blame(0, 1, "; rank 1 is at backward step 3, computing");
 }
 
-TEST(test_the_cause_of_an_end)
+TEST_BETWEEN(test_the_cause_of_an_end, fresh, away)
 {
     const pid_t gone[2] = {child(), child()};
     circle();
@@ -186,7 +186,7 @@ TEST(test_the_cause_of_an_end)
     expect_explanation("rank 0, forward step 2, waiting for K from rank 3: crashed (signal 11");
 }
 
-TEST(test_the_first_word)
+TEST_BETWEEN(test_the_first_word, fresh, away)
 {
     assert_string_equal(heart_reported(board), "");
     assert_int_equal(heart_report(board, "one"), 1);
@@ -194,7 +194,7 @@ TEST(test_the_first_word)
     assert_string_equal(heart_reported(board), "one");
 }
 
-TEST(test_the_line_of_a_case)
+TEST_BETWEEN(test_the_line_of_a_case, fresh, away)
 {
     char much[1000] = "";
     strcpy(board->told, "cases.txt:3: ");
@@ -205,26 +205,10 @@ TEST(test_the_line_of_a_case)
 }
 
 /* A text that is cut off is a text. */
-TEST(test_little_room)
+TEST_BETWEEN(test_little_room, fresh, away)
 {
     char text[16];
     circle();
     heart_explain(board, text, sizeof text);
     assert_string_equal(text, "the ranks ended");
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_a_place_is_one_word, fresh, away),
-        cmocka_unit_test_setup_teardown(test_who_computes_is_to_blame, fresh, away),
-        cmocka_unit_test_setup_teardown(test_a_stopped_process_is_to_blame, fresh, away),
-        cmocka_unit_test_setup_teardown(test_in_a_circle_who_is_furthest_behind, fresh, away),
-        cmocka_unit_test_setup_teardown(test_who_is_missing_at_a_meeting, fresh, away),
-        cmocka_unit_test_setup_teardown(test_the_cause_of_an_end, fresh, away),
-        cmocka_unit_test_setup_teardown(test_the_first_word, fresh, away),
-        cmocka_unit_test_setup_teardown(test_the_line_of_a_case, fresh, away),
-        cmocka_unit_test_setup_teardown(test_little_room, fresh, away),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -305,9 +305,3 @@ TEST(test_one_rank_is_the_kernel)
         sim_case_free(c);
     }
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_small_work, test_blocks_see_what_they_should,
-                     test_one_rank_is_the_kernel);
-}

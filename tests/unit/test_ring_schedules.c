@@ -251,10 +251,3 @@ TEST(test_all_methods_under_schedules)
     for (int method = RING_METHOD_RING; method < RING_METHODS; method++)
         try_schedules((RingMethod)method);
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_memory_in_flight_is_not_touched, test_one_buffer_is_not_enough,
-                     test_schedules_find_a_buffer_written_too_early, test_schedules_can_be_repeated,
-                     test_all_methods_under_schedules);
-}

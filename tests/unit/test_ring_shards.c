@@ -1,15 +1,117 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_ring_shards: layouts of stage 06, checked token by token. Nothing here knows how shard.c and
- * plan.c do it.
+ * test_ring_shards: layouts of stage 06, checked token by token, and who sees whom and how far keys
+ * travel, by brute force over all pairs of tokens. Nothing here knows how shard.c and plan.c do it.
  *
  * - Every token is dealt out exactly once, with its position, for all layouts; ragged lengths,
  *   fewer tokens than ranks, packed sequences, cross attention, strides.
  * - Each layout is what it is called, shares are nearly equal, and alone a rank keeps the order.
  * - A run of local tokens has the positions that the whole shard has there.
  * - Refusals in one sentence.
+ * - Two shards are called invisible to each other when no pair is visible, and only then.
+ * - Hops are the largest distance of ranks that see each other; for a causal window over equal
+ *   blocks that is ceil(L / n).
+ * - Work: the bound of contiguous causal attention, and zigzag's balance, of both halves too; what
+ *   the cost model counts, pairs and the rows that a mask cuts, by brute force.
  */
-#include "ring_plans.h"
+#include "oracle_case.h"
+
+#include "planner/cost.h"
+#include "planner/shard.h"
+#include "ring_burst.h"
+
+#define MOST_TOKENS   220
+#define MOST_SEGMENTS 6
+
+typedef struct Whole { /* a position map of a whole attention, before dealing */
+    AttnSegment q[MOST_SEGMENTS], k[MOST_SEGMENTS];
+    AttnArgs args;
+} Whole;
+
+static int64_t add_segments(AttnSegment *to, int count, const int64_t *lengths, int64_t position,
+                            int64_t stride)
+{
+    int64_t first = 0;
+    for (int s = 0; s < count; s++) {
+        to[s] = (AttnSegment){first, lengths[s], 10 + s, position, stride};
+        first += lengths[s];
+    }
+    return first;
+}
+
+static Whole *whole_new(int sequences, const int64_t *nq, const int64_t *nk, int64_t left,
+                        int64_t right)
+{
+    Whole *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    w->args.shape = (AttnShape){1, 8, 4, 0, 0, 4};
+    w->args.shape.Nq = add_segments(w->q, sequences, nq, 0, 1);
+    w->args.shape.Nk = add_segments(w->k, sequences, nk, 0, 1);
+    for (int s = 0; s < sequences; s++) /* lower-right */
+        w->q[s].position = nk[s] - nq[s];
+    w->args.positions_q = attn_positions(w->q, sequences);
+    w->args.positions_k = attn_positions(w->k, sequences);
+    w->args.rule = (AttnRule){left, right};
+    return w;
+}
+
+/* A plan, and what it is of. */
+typedef struct Dealt {
+    RingPlan plan;
+    Whole *whole;
+} Dealt;
+
+static RingPlan *plan_new(Whole *w, RingLayout layout, int ranks)
+{
+    Dealt *d = malloc(sizeof *d);
+    const RingSetup setup = {
+        .method = RING_METHOD_RING, .layout = layout, .ranks = ranks, .nodes = 1};
+    char why[256] = "";
+    assert_non_null(d);
+    d->whole = w;
+    if (ring_plan_make(&d->plan, &w->args, &setup, why))
+        fail_msg("%s", why);
+    return &d->plan;
+}
+
+/* With the whole that it is of. */
+static void plan_delete(RingPlan *plan)
+{
+    ring_plan_free(&((Dealt *)plan)->plan);
+    free(((Dealt *)plan)->whole);
+    free(plan);
+}
+
+/* The cases that all tests walk through: lengths of the sequences of queries and of keys. */
+typedef struct Lengths {
+    int sequences;
+    int64_t nq[MOST_SEGMENTS], nk[MOST_SEGMENTS];
+} Lengths;
+
+static const Lengths lengths[] = {
+    {1, {32}, {32}},
+    {1, {31}, {31}}, /* ragged */
+    {1, {1}, {1}},
+    {1, {3}, {3}},   /* fewer than ranks */
+    {1, {13}, {50}}, /* cross attention */
+    {1, {50}, {7}},
+    {3, {16, 0, 33}, {16, 0, 33}},
+    {4, {5, 1, 2, 40}, {9, 0, 30, 3}},
+    {2, {0, 21}, {17, 21}},
+};
+
+#define LENGTHS_COUNT ((int)(sizeof lengths / sizeof *lengths))
+
+static Whole *whole_of(const Lengths *l, int64_t left, int64_t right)
+{
+    return whole_new(l->sequences, l->nq, l->nk, left, right);
+}
+
+/* One sequence that attends to itself. */
+static Whole *whole_tokens(int64_t N, int64_t left, int64_t right)
+{
+    return whole_new(1, &N, &N, left, right);
+}
 
 /* Local token t of a shard is which token of the whole tensor? By walking over all pieces. */
 static int64_t global_of(const RingShard *shard, int64_t t)
@@ -61,12 +163,11 @@ TEST(every_token_is_dealt_once)
     for (int n = 0; n < LENGTHS_COUNT; n++)
         for (int ranks = 1; ranks <= 17; ranks++)
             for (int layout = 0; layout < RING_LAYOUTS; layout++) {
-                Whole *w = whole_new(lengths[n].sequences, lengths[n].nq, lengths[n].nk, -1, -1);
+                Whole *w = whole_of(&lengths[n], -1, -1);
                 RingPlan *plan = plan_new(w, (RingLayout)layout, ranks);
                 assert_dealt_once(plan->q, ranks, w->args.positions_q, w->args.shape.Nq);
                 assert_dealt_once(plan->k, ranks, w->args.positions_k, w->args.shape.Nk);
                 plan_delete(plan);
-                free(w);
             }
 }
 
@@ -74,13 +175,12 @@ TEST(every_token_is_dealt_once)
 TEST(strides_of_the_whole_are_kept)
 {
     for (int layout = 0; layout < RING_LAYOUTS; layout++) {
-        Whole *w = whole_new(1, (int64_t[]){29}, (int64_t[]){29}, -1, -1);
+        Whole *w = whole_tokens(29, -1, -1);
         RingPlan *plan;
         w->k[0].position = 100, w->k[0].stride = -3;
         plan = plan_new(w, (RingLayout)layout, 4);
         assert_dealt_once(plan->k, 4, w->args.positions_k, 29);
         plan_delete(plan);
-        free(w);
     }
 }
 
@@ -90,8 +190,7 @@ TEST(shares_are_nearly_equal)
     for (int n = 0; n < LENGTHS_COUNT; n++)
         for (int ranks = 2; ranks <= 8; ranks++)
             for (int layout = 0; layout < RING_LAYOUTS; layout++) {
-                Whole *w = whole_new(lengths[n].sequences, lengths[n].nq, lengths[n].nk, -1, -1);
-                RingPlan *plan = plan_new(w, (RingLayout)layout, ranks);
+                RingPlan *plan = plan_new(whole_of(&lengths[n], -1, -1), (RingLayout)layout, ranks);
                 int64_t least = INT64_MAX, most = 0;
                 for (int r = 0; r < ranks; r++) {
                     least = plan->k[r].tokens < least ? plan->k[r].tokens : least;
@@ -99,7 +198,6 @@ TEST(shares_are_nearly_equal)
                 }
                 assert_true(most - least <= lengths[n].sequences * (layout == RING_ZIGZAG ? 2 : 1));
                 plan_delete(plan);
-                free(w);
             }
 }
 
@@ -109,15 +207,13 @@ TEST(layouts_by_hand)
     const char *const owner[RING_LAYOUTS] = {"0000111122223333", "0011223333221100",
                                              "0123012301230123"};
     for (int layout = 0; layout < RING_LAYOUTS; layout++) {
-        Whole *w = whole_new(1, (int64_t[]){16}, (int64_t[]){16}, -1, 0);
-        RingPlan *plan = plan_new(w, (RingLayout)layout, 4);
+        RingPlan *plan = plan_new(whole_tokens(16, -1, 0), (RingLayout)layout, 4);
         for (int r = 0; r < 4; r++) {
             assert_int_equal(4, plan->q[r].tokens);
             for (int64_t t = 0; t < 4; t++)
                 assert_int_equal(owner[layout][global_of(&plan->q[r], t)] - '0', r);
         }
         plan_delete(plan);
-        free(w);
     }
 }
 
@@ -130,15 +226,13 @@ TEST(zigzag_halves_meet_in_the_middle)
         for (int ranks = 2; ranks <= 3; ranks++)
             for (int sequences = 1; sequences <= 3; sequences++) {
                 const int64_t n[] = {N - 11 * (sequences - 1), 13, 9};
-                Whole *w = whole_new(sequences, n, n, -1, 0);
-                RingPlan *plan = plan_new(w, RING_ZIGZAG, ranks);
+                RingPlan *plan = plan_new(whole_new(sequences, n, n, -1, 0), RING_ZIGZAG, ranks);
                 for (int r = 0; r < ranks; r++) {
                     const RingShard *s = &plan->q[r];
                     for (int64_t t = 1; t < s->tokens && s->tokens > 3; t++)
                         assert_int_equal(t == s->tokens / 2, global_of(s, t) < global_of(s, t - 1));
                 }
                 plan_delete(plan);
-                free(w);
             }
 }
 
@@ -146,13 +240,12 @@ TEST(alone_a_rank_keeps_the_order)
 {
     for (int n = 0; n < LENGTHS_COUNT; n++)
         for (int layout = 0; layout < RING_LAYOUTS; layout++) {
-            Whole *w = whole_new(lengths[n].sequences, lengths[n].nq, lengths[n].nk, -1, 0);
+            Whole *w = whole_of(&lengths[n], -1, 0);
             RingPlan *plan = plan_new(w, (RingLayout)layout, 1);
             for (int64_t t = 0; t < w->args.shape.Nk; t++)
                 assert_int_equal(t, global_of(&plan->k[0], t));
             assert_int_equal(0, plan->hops_up + plan->hops_down);
             plan_delete(plan);
-            free(w);
         }
 }
 
@@ -162,8 +255,7 @@ TEST(a_run_has_the_positions_of_the_shard)
         const Lengths *l = &lengths[case_random() % LENGTHS_COUNT];
         const int ranks = 1 + (int)(case_random() % 6);
         const RingLayout layout = (RingLayout)(case_random() % RING_LAYOUTS);
-        Whole *w = whole_new(l->sequences, l->nq, l->nk, -1, -1);
-        RingPlan *plan = plan_new(w, layout, ranks);
+        RingPlan *plan = plan_new(whole_of(l, -1, -1), layout, ranks);
         const RingShard *shard = &plan->q[case_random() % (unsigned)ranks];
         const int64_t first = case_random() % (unsigned)(shard->tokens + 1);
         const int64_t tokens = case_random() % (unsigned)(shard->tokens - first + 1);
@@ -187,7 +279,6 @@ TEST(a_run_has_the_positions_of_the_shard)
             assert_int_equal(a.position, b.position);
         }
         plan_delete(plan);
-        free(w);
     }
 }
 
@@ -195,7 +286,7 @@ TEST(a_run_has_the_positions_of_the_shard)
 
 static void assert_refused(AttnShape shape, RingSetup setup, const char *word)
 {
-    Whole *w = whole_new(1, (int64_t[]){16}, (int64_t[]){16}, -1, -1);
+    Whole *w = whole_tokens(16, -1, -1);
     RingPlan *plan = malloc(sizeof *plan);
     char why[256] = "";
     assert_non_null(plan);
@@ -224,7 +315,7 @@ TEST(ulysses_takes_what_it_can_deal_out)
 {
     const int ranks[] = {1, 2, 3, 4, 6, 12}, fine[] = {1, 1, 0, 1, 0, 1};
     for (int n = 0; n < 6; n++) {
-        Whole *w = whole_new(1, (int64_t[]){16}, (int64_t[]){16}, -1, -1);
+        Whole *w = whole_tokens(16, -1, -1);
         const RingSetup setup = {RING_METHOD_ULYSSES, .ranks = ranks[n], .nodes = 1};
         RingPlan *plan = malloc(sizeof *plan);
         char why[256];
@@ -237,10 +328,173 @@ TEST(ulysses_takes_what_it_can_deal_out)
     }
 }
 
-int main(void)
+/* --- who sees whom -----------------------------------------------------------------------------*/
+
+/* Visible pairs of keys j_from .. j_to-1 of rank k with all queries of rank q. */
+static int64_t pairs(const RingPlan *plan, int q, int k, int64_t j_from, int64_t j_to)
 {
-    return RUN_TESTS(every_token_is_dealt_once, strides_of_the_whole_are_kept,
-                     shares_are_nearly_equal, layouts_by_hand, zigzag_halves_meet_in_the_middle,
-                     alone_a_rank_keeps_the_order, a_run_has_the_positions_of_the_shard,
-                     refusals_name_the_reason, ulysses_takes_what_it_can_deal_out);
+    const AttnPositions map_q = attn_positions(plan->q[q].segments, plan->q[q].count);
+    const AttnPositions map_k = attn_positions(plan->k[k].segments, plan->k[k].count);
+    int64_t seen = 0;
+    for (int64_t i = 0; i < plan->q[q].tokens; i++)
+        for (int64_t j = j_from; j < j_to; j++)
+            seen += attn_visible(plan->rule, attn_position(map_q, i), attn_position(map_k, j));
+    return seen;
+}
+
+static int64_t all_pairs(const RingPlan *plan, int q, int k)
+{
+    return pairs(plan, q, k, 0, plan->k[k].tokens);
+}
+
+static const int64_t windows[][2] = {{-1, -1}, {-1, 0}, {0, 0},  {1, 0},        {5, 0},
+                                     {20, 0},  {3, 4},  {0, 9},  {30, 2},       {-1, 3},
+                                     {2, -1},  {7, 7},  {2, 40}, {INT64_MAX, 0}};
+
+#define WINDOW_COUNT ((int)(sizeof windows / sizeof *windows))
+
+TEST(class_of_two_shards_is_exact)
+{
+    int64_t met[3] = {0, 0, 0};
+    for (int n = 0; n < LENGTHS_COUNT; n++)
+        for (int m = 0; m < WINDOW_COUNT; m++)
+            for (int layout = 0; layout < RING_LAYOUTS; layout++)
+                for (int ranks = 1; ranks <= 5; ranks++) {
+                    RingPlan *plan = plan_new(whole_of(&lengths[n], windows[m][0], windows[m][1]),
+                                              (RingLayout)layout, ranks);
+                    for (int e = 0; e < ranks * ranks; e++) {
+                        const int q = e / ranks, k = e % ranks;
+                        const int64_t seen = all_pairs(plan, q, k);
+                        const AttnTile class = ring_pair_class(plan, q, k);
+                        met[class]++;
+                        assert_int_equal(seen == 0, class == ATTN_TILE_SKIP);
+                        if (class == ATTN_TILE_CLEAN)
+                            assert_int_equal(plan->q[q].tokens * plan->k[k].tokens, seen);
+                    }
+                    plan_delete(plan);
+                }
+    assert_true(met[0] > 1000 && met[1] > 1000 && met[2] > 1000);
+}
+
+TEST(hops_are_the_largest_distance)
+{
+    int partial = 0, both = 0;
+    for (int n = 0; n < LENGTHS_COUNT; n++)
+        for (int m = 0; m < WINDOW_COUNT; m++)
+            for (int ranks = 1; ranks <= 9; ranks++) {
+                RingPlan *plan = plan_new(whole_of(&lengths[n], windows[m][0], windows[m][1]),
+                                          RING_CONTIGUOUS, ranks);
+                const int window = windows[m][0] >= 0 || windows[m][1] > 0;
+                int up = 0, down = 0;
+                for (int q = 0; q < ranks; q++)
+                    for (int k = 0; k < ranks; k++)
+                        if (all_pairs(plan, q, k) > 0) {
+                            up = q - k > up ? q - k : up;
+                            down = k - q > down ? k - q : down;
+                        }
+                if (!window || up + down >= ranks)
+                    up = ranks - 1, down = 0;
+                assert_int_equal(up, plan->hops_up);
+                assert_int_equal(down, plan->hops_down);
+                partial += up > 0 && up + down < ranks - 1;
+                both += up > 0 && down > 0;
+                plan_delete(plan);
+            }
+    assert_true(partial > 20 && both > 5);
+}
+
+/* Equal blocks, one sequence, causal window of L: ceil(L / n) hops, not more than G - 1. */
+TEST(hops_of_a_causal_window_by_formula)
+{
+    const int64_t n = 12;
+    for (int ranks = 1; ranks <= 8; ranks++)
+        for (int64_t L = 0; L <= n * ranks + 3; L++) {
+            RingPlan *plan = plan_new(whole_tokens(n * ranks, L, 0), RING_CONTIGUOUS, ranks);
+            const int64_t hops = (L + n - 1) / n;
+            assert_int_equal(hops < ranks ? hops : ranks - 1, plan->hops_up);
+            assert_int_equal(0, plan->hops_down);
+            plan_delete(plan);
+        }
+}
+
+/* Layouts that spread every sequence over all ranks turn fully, whatever the window. */
+TEST(other_layouts_turn_fully)
+{
+    for (int layout = RING_ZIGZAG; layout < RING_LAYOUTS; layout++) {
+        RingPlan *plan = plan_new(whole_tokens(64, 4, 0), (RingLayout)layout, 4);
+        assert_int_equal(3, plan->hops_up);
+        assert_int_equal(0, plan->hops_down);
+        plan_delete(plan);
+    }
+}
+
+/* --- work --------------------------------------------------------------------------------------*/
+
+/* Causal, n tokens a rank: contiguous rank r has n(n+1)/2 + r n^2 pairs; with zigzag every rank has
+ * as many at every step, and both halves of the keys nearly the same number. */
+TEST(work_of_the_ranks)
+{
+    const int G = 4;
+    const int64_t n = 16;
+    RingPlan *contiguous = plan_new(whole_tokens(n * G, -1, 0), RING_CONTIGUOUS, G);
+    RingPlan *zigzag = plan_new(whole_tokens(n * G, -1, 0), RING_ZIGZAG, G);
+    for (int r = 0; r < G; r++) {
+        int64_t sum = 0;
+        for (int t = 0; t < G; t++)
+            sum += all_pairs(contiguous, r, (r - t + G) % G);
+        assert_int_equal(n * (n + 1) / 2 + r * n * n, sum);
+        for (int t = 0; t < G; t++) {
+            const int owner = (r - t + G) % G;
+            const int64_t half[2] = {pairs(zigzag, r, owner, 0, n / 2),
+                                     pairs(zigzag, r, owner, n / 2, n)};
+            assert_int_equal(t == 0 ? n * (n + 1) / 2 : n * n / 2, half[0] + half[1]);
+            if (t > 0)
+                assert_int_equal(half[0], half[1]);
+            else
+                assert_true(half[0] < 2 * half[1] && half[1] < 2 * half[0]);
+        }
+    }
+    plan_delete(contiguous);
+    plan_delete(zigzag);
+}
+
+/* Queries of runs that see a part of a run of keys. */
+static int64_t cut_rows(const RingPlan *plan, int q, int k)
+{
+    const RingShard *Q = &plan->q[q], *K = &plan->k[k];
+    int64_t rows = 0;
+    for (int64_t a = 0; a < Q->count; a++)
+        for (int64_t b = 0; b < K->count; b++) {
+            const AttnSegment *of_q = &Q->segments[a], *of_k = &K->segments[b];
+            int64_t seen = 0;
+            for (int64_t i = 0; i < of_q->length; i++)
+                for (int64_t j = 0; j < of_k->length; j++)
+                    seen += attn_visible(
+                        plan->rule,
+                        (AttnPosition){of_q->sequence, of_q->position + i * of_q->stride},
+                        (AttnPosition){of_k->sequence, of_k->position + j * of_k->stride});
+            rows += seen > 0 && seen < of_q->length * of_k->length ? of_q->length : 0;
+        }
+    return rows;
+}
+
+TEST(work_of_the_model_is_exact)
+{
+    int64_t cut = 0;
+    for (int n = 0; n < LENGTHS_COUNT; n++)
+        for (int m = 0; m < WINDOW_COUNT; m++)
+            for (int layout = 0; layout < RING_LAYOUTS; layout++) {
+                const int ranks = 1 + (n + m) % 4;
+                RingPlan *plan = plan_new(whole_of(&lengths[n], windows[m][0], windows[m][1]),
+                                          (RingLayout)layout, ranks);
+                for (int e = 0; e < ranks * ranks; e++) {
+                    const int q = e / ranks, k = e % ranks;
+                    const RingWork work = ring_pair_work(plan, q, k);
+                    assert_int_equal(all_pairs(plan, q, k), work.pairs);
+                    assert_int_equal(cut_rows(plan, q, k), work.partial_rows);
+                    cut += work.partial_rows;
+                }
+                plan_delete(plan);
+            }
+    assert_true(cut > 1000);
 }

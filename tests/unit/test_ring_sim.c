@@ -286,11 +286,3 @@ TEST(test_bytes_and_memory_are_counted)
         assert_true(forward_ms[round] > 0 && backward_ms[round] > 0);
     sim_case_free(c);
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_a_plain_ring_is_right, test_messages_keep_their_order,
-                     test_a_wrong_size_is_told, test_a_deadlock_is_told, test_a_time_out_is_told,
-                     test_a_slow_rank_is_no_time_out, test_the_slowest_rank_is_the_time,
-                     test_bytes_and_memory_are_counted);
-}

@@ -85,15 +85,8 @@ static int free_and_use(RingRank *r, int first)
     return 0;
 }
 
-static int free_behind_stream_0(RingRank *r)
-{
-    return free_and_use(r, 0);
-}
-
-static int free_behind_stream_1(RingRank *r)
-{
-    return free_and_use(r, 1);
-}
+SCENE_OF(free_behind_stream_0, free_and_use, 0)
+SCENE_OF(free_behind_stream_1, free_and_use, 1)
 
 /* --- zeros -------------------------------------------------------------------------------------*/
 
@@ -213,59 +206,13 @@ static int zeros_instead_of_dQ(RingRank *r)
 
 /* --- on stage ---------------------------------------------------------------------------------*/
 
-static void play(int (*wanted)(RingRank *r))
-{
-    play_with(wanted, 4, NULL);
-}
+enum { TOKENS = 4 };
 
-TEST(test_messages)
-{
-    play(message_of_stream_1);
-    play(message_of_zeros);
-}
-
-TEST(test_message_for_stream_1)
-{
-    play(message_for_stream_1);
-}
-
-TEST(test_narrowing_in_both_streams)
-{
-    play(narrowing_in_both);
-}
-
-TEST(test_free_in_both_streams)
-{
-    play(free_behind_stream_0);
-    play(free_behind_stream_1);
-}
-
-TEST(test_zeros_for_both_streams)
-{
-    play(zeros_for_both);
-    play(zeros_pushed_out);
-}
-
-TEST(test_zeros_not_written)
-{
-    play(zeros_below);
-    play(zeros_never_written);
-    play(zeros_instead_of_dQ);
-}
-
-TEST(test_poisoned_memory)
-{
-    play(poisoned_at_last);
-}
-
-TEST(test_dQ_of_both_streams)
-{
-    play(dQ_of_both);
-}
-
-int main(void)
-{
-    return RUN_TESTS(test_message_for_stream_1, test_narrowing_in_both_streams,
-                     test_free_in_both_streams, test_zeros_for_both_streams, test_zeros_not_written,
-                     test_messages, test_dQ_of_both_streams, test_poisoned_memory);
-}
+PLAYS(test_messages, TOKENS, NULL, message_of_stream_1, message_of_zeros)
+PLAYS(test_message_for_stream_1, TOKENS, NULL, message_for_stream_1)
+PLAYS(test_narrowing_in_both_streams, TOKENS, NULL, narrowing_in_both)
+PLAYS(test_free_in_both_streams, TOKENS, NULL, free_behind_stream_0, free_behind_stream_1)
+PLAYS(test_zeros_for_both_streams, TOKENS, NULL, zeros_for_both, zeros_pushed_out)
+PLAYS(test_zeros_not_written, TOKENS, NULL, zeros_below, zeros_never_written, zeros_instead_of_dQ)
+PLAYS(test_poisoned_memory, TOKENS, NULL, poisoned_at_last)
+PLAYS(test_dQ_of_both_streams, TOKENS, NULL, dQ_of_both)

@@ -232,9 +232,3 @@ TEST(the_time_is_that_of_the_slowest)
     }
     sim_case_free(c);
 }
-
-int main(void)
-{
-    return RUN_TESTS(results_are_those_of_the_last_round, a_round_finds_no_results_of_another,
-                     nobody_is_timed_before_all_are_there, the_time_is_that_of_the_slowest);
-}

@@ -35,60 +35,22 @@ static size_t span(const Work *w, const RingBlock *b)
 
 /* --- the calls ---------------------------------------------------------------------------------*/
 
-static int attend(Work *w)
-{
-    return ring_attend(w->r, &w->q, &w->k, w->O_state, w->r->lse);
-}
-
-static int attend_half(Work *w)
-{
-    return ring_attend(w->r, &w->q, &w->half_k, w->O_state, w->r->lse);
-}
-
-static int differentiate(Work *w)
-{
-    return ring_differentiate(w->r, &w->half_q, &w->half_k, w->dQ, w->dK, w->dV);
-}
-
-static int start_state(Work *w)
-{
-    return ring_start_state(w->r, &w->q, w->O_state, w->r->lse);
-}
-
-static int finish_O(Work *w)
-{
-    return ring_finish_O(w->r, &w->q, w->r->O, w->O_state);
-}
-
-static int make_delta(Work *w)
-{
-    return ring_delta(w->r, &w->q, w->r->O, w->delta);
-}
-
-static int add(Work *w)
-{
-    return ring_add(w->r, w->dK, w->dV, (int64_t)(w->k_sums / sizeof(float)));
-}
-
-static int narrow(Work *w)
-{
-    return ring_narrow(w->r, w->dK, (int64_t)(w->k_sums / sizeof(float)), ATTN_BF16);
-}
-
-static int widen(Work *w)
-{
-    return ring_widen(w->r, w->dK, (int64_t)(w->k_sums / sizeof(float)), ATTN_BF16);
-}
-
-static int split_rows(Work *w)
-{
-    return ring_split_rows(w->r, w->delta, w->r->lse, w->r->nq);
-}
-
-static int zero(Work *w)
-{
-    return ring_zero(w->r, w->dV, w->k_sums);
-}
+#define CALL(name, ...)                                                                            \
+    static int name(Work *w)                                                                       \
+    {                                                                                              \
+        return __VA_ARGS__;                                                                        \
+    }
+CALL(attend, ring_attend(w->r, &w->q, &w->k, w->O_state, w->r->lse))
+CALL(attend_half, ring_attend(w->r, &w->q, &w->half_k, w->O_state, w->r->lse))
+CALL(differentiate, ring_differentiate(w->r, &w->half_q, &w->half_k, w->dQ, w->dK, w->dV))
+CALL(start_state, ring_start_state(w->r, &w->q, w->O_state, w->r->lse))
+CALL(finish_O, ring_finish_O(w->r, &w->q, w->r->O, w->O_state))
+CALL(make_delta, ring_delta(w->r, &w->q, w->r->O, w->delta))
+CALL(add, ring_add(w->r, w->dK, w->dV, (int64_t)(w->k_sums / sizeof(float))))
+CALL(narrow, ring_narrow(w->r, w->dK, (int64_t)(w->k_sums / sizeof(float)), ATTN_BF16))
+CALL(widen, ring_widen(w->r, w->dK, (int64_t)(w->k_sums / sizeof(float)), ATTN_BF16))
+CALL(split_rows, ring_split_rows(w->r, w->delta, w->r->lse, w->r->nq))
+CALL(zero, ring_zero(w->r, w->dV, w->k_sums))
 
 /* --- messages in the way -----------------------------------------------------------------------*/
 
@@ -237,9 +199,4 @@ TEST(all_memory_is_asked_for)
     if (fault[0])
         fail_msg("%s", fault);
     sim_case_free(c);
-}
-
-int main(void)
-{
-    return RUN_TESTS(all_memory_is_asked_for);
 }

@@ -13,6 +13,7 @@
 #include "ring_method_case.h"
 
 #include "alloc.h"
+#include "planner/cost.h"
 
 /* --- bytes, by walking over the tokens ---------------------------------------------------------*/
 
@@ -105,11 +106,6 @@ static void expect_ulysses(const RingPlan *plan, Totals *t)
     forward[RING_LSE] = n->B * q * (int64_t)sizeof(float);
 }
 
-static int two_levels(int method)
-{
-    return method == RING_METHOD_RING_DOUBLE || method == RING_METHOD_BURST_DOUBLE;
-}
-
 static Totals expected(const RingPlan *plan, const AttnArgs *args)
 {
     const RingMethod method = plan->setup.method;
@@ -130,21 +126,7 @@ static Totals expected(const RingPlan *plan, const AttnArgs *args)
 
 static void assert_model(const RingPlan *plan, const RingReport *report)
 {
-    int64_t nq[RING_MAX_RANKS], nk[RING_MAX_RANKS];
-    const RingModelCase c = {.method = plan->setup.method,
-                             .ranks = plan->setup.ranks,
-                             .nodes = plan->setup.nodes,
-                             .hops_up = plan->hops_up,
-                             .hops_down = plan->hops_down,
-                             .shape = plan->shape,
-                             .dtype = plan->dtype,
-                             .partials = plan->setup.partials,
-                             .nq = nq,
-                             .nk = nk};
-    for (int rank = 0; rank < c.ranks; rank++) {
-        nq[rank] = plan->q[rank].tokens;
-        nk[rank] = plan->k[rank].tokens;
-    }
+    const RingModelCase c = ring_model_case(plan);
     for (int rank = 0; rank < c.ranks; rank++) {
         const RingRankReport *r = &report->rank[rank];
         const RingModelMemory memory = model_ring_memory(&c, rank);
@@ -167,12 +149,8 @@ static void try_traffic(const MethodCase *m, AttnDtype dtype, const RingSetup *s
     static RingReport report;
     Case *c = method_case_new(m, dtype);
     if (method_run(c, setup, 1, &report)) {
-        RingPlan *plan = malloc(sizeof *plan);
-        char why[256];
-        Totals counted, by_hand;
-        assert_non_null(plan);
-        assert_int_equal(0, ring_plan_make(plan, &c->args, setup, why));
-        counted = totals_of(&report), by_hand = expected(plan, &c->args);
+        RingPlan *plan = plan_of(c, setup);
+        const Totals counted = totals_of(&report), by_hand = expected(plan, &c->args);
         for (int pass = 0; pass < RING_PASSES; pass++)
             for (int tensor = 0; tensor < RING_TENSORS; tensor++)
                 if (counted.sent[pass][tensor] != by_hand.sent[pass][tensor])
@@ -182,8 +160,7 @@ static void try_traffic(const MethodCase *m, AttnDtype dtype, const RingSetup *s
                              (long long)counted.sent[pass][tensor],
                              (long long)by_hand.sent[pass][tensor]);
         assert_model(plan, &report);
-        ring_plan_free(plan);
-        free(plan);
+        plan_delete(plan);
     }
     ring_report_free(&report);
     case_free(c);
@@ -196,7 +173,7 @@ TEST(test_bytes_and_memory)
         for (int method = RING_METHOD_RING; method < RING_METHODS; method++)
             for (int g = 0; g < 4; g++) {
                 const RingLayout layout = (RingLayout)((n + g) % 2 ? 0 : (n + method) % 3);
-                const int doubled = two_levels(method);
+                const int doubled = is_double(method);
                 const RingSetup setup =
                     method_setup((RingMethod)method, layout, ranks[g], doubled ? nodes[g] : 1);
                 try_traffic(&method_cases[n], (AttnDtype)((n + method + g) % 3), &setup);
@@ -217,24 +194,20 @@ TEST(test_a_fault_ends_every_method)
             for (int step = 0; step < 8; step++) {
                 RingSetup setup =
                     method_setup((RingMethod)method, step % 2 ? RING_CONTIGUOUS : RING_ZIGZAG, 4,
-                                 two_levels(method) ? 2 : 1);
-                RingPlan *plan = malloc(sizeof *plan);
-                const RingTask task = {.plan = plan, .args = &c->args, .rounds = 1};
-                char why[256];
-                assert_non_null(plan);
+                                 is_double(method) ? 2 : 1);
                 setup.fault = (RingFault){kinds[kind], step % 4, step};
                 setup.verify_hops = 1;
                 setup.adversarial = 1; /* a deadlock needs no time-out */
                 setup.schedule_seed = (uint64_t)step;
-                assert_int_equal(0, ring_plan_make(plan, &c->args, &setup, why));
+                RingPlan *plan = plan_of(c, &setup);
+                const RingTask task = {.plan = plan, .args = &c->args, .rounds = 1};
                 if (ring_world_sim(&task, &ring_backend_cpu, &report)) {
                     ended++;
                     assert_true(report.failed && report.failure[0]);
                 }
                 assert_int_equal(0, workspace_live());
                 ring_report_free(&report);
-                ring_plan_free(plan);
-                free(plan);
+                plan_delete(plan);
             }
     assert_true(ended > 100);
     case_free(c);
@@ -256,14 +229,11 @@ TEST(test_short_memory_ends_every_method)
     backend.alloc = alloc_while_there_is;
     for (int method = RING_METHOD_RING; method < RING_METHODS; method++) {
         RingSetup setup =
-            method_setup((RingMethod)method, RING_CONTIGUOUS, 4, two_levels(method) ? 2 : 1);
-        RingPlan *plan = malloc(sizeof *plan);
-        const RingTask task = {.plan = plan, .args = &c->args, .rounds = 1};
-        char why[256];
+            method_setup((RingMethod)method, RING_CONTIGUOUS, 4, is_double(method) ? 2 : 1);
         int there = 0, status = -1;
-        assert_non_null(plan);
         setup.adversarial = 1;
-        assert_int_equal(0, ring_plan_make(plan, &c->args, &setup, why));
+        RingPlan *plan = plan_of(c, &setup);
+        const RingTask task = {.plan = plan, .args = &c->args, .rounds = 1};
         for (; status != 0; there += quick() ? 11 : 3) {
             allocations_left = there;
             status = ring_world_sim(&task, &backend, &report);
@@ -272,14 +242,7 @@ TEST(test_short_memory_ends_every_method)
             ring_report_free(&report);
         }
         assert_true(there > 4 * 10); /* Q K V lse O dO, and what the method needs, of 4 ranks */
-        ring_plan_free(plan);
-        free(plan);
+        plan_delete(plan);
     }
     case_free(c);
-}
-
-int main(void)
-{
-    return RUN_TESTS(test_bytes_and_memory, test_a_fault_ends_every_method,
-                     test_short_memory_ends_every_method);
 }

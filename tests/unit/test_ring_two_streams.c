@@ -11,10 +11,24 @@
 
 #include "alloc.h"
 
+enum { K0, V0, V1, OWN_K, OWN_V, ROOMS };
+enum { BOTH = RING_BOTH_STREAMS };
+typedef enum Kind { NOTHING, ZERO, ADD, COPY, USE, TO_BE_IN } Kind;
+
+/* What one stream does from float `at` of a room on, with `size` bytes (ADD: floats; COPY: in each
+ * of `rows` rows, 4 bytes apart). */
+typedef struct Act {
+    Kind kind;
+    int stream, to, at, from;
+    int64_t size, rows;
+} Act;
+
 /* A play of two streams, and what it is told: NULL where nothing is wrong. */
 typedef struct Play {
     const char *name, *told;
-    int (*scene)(RingRank *r);
+    int (*scene)(RingRank *r, int stream); /* NULL: the acts */
+    int stream;
+    Act acts[5];
 } Play;
 
 static const Play *on_stage;
@@ -24,142 +38,19 @@ static float *room_of(const RingRank *r)
     return ((const PlainRing *)r->method)->K[0];
 }
 
-static int write_in(RingRank *r, int stream)
-{
-    ring_stream(r, stream);
-    return ring_zero(r, room_of(r), 16);
-}
-
-static float *other_room(RingRank *r)
-{
-    ring_stream(r, RING_BOTH_STREAMS);
-    return ((const PlainRing *)r->method)->V[0];
-}
-
-/* What write_in writes, and this, overlap by a float. */
-static int write_below_in_1(RingRank *r)
-{
-    ring_stream(r, 1);
-    return ring_zero(r, room_of(r) + 3, 8);
-}
-
-/* To be in both streams is no work in both. */
-static int write_and_write(RingRank *r)
-{
-    return write_in(r, 0) || !other_room(r) || write_below_in_1(r) ? -1 : 0;
-}
-
-static int write_both_write(RingRank *r)
-{
-    return write_in(r, 0) || ring_zero(r, other_room(r), 4) || write_below_in_1(r) ? -1 : 0;
-}
-
-/* What is over is over in both. */
-static int write_1_both_write_0(RingRank *r)
-{
-    return write_in(r, 1) || ring_zero(r, other_room(r), 4) || write_in(r, 0) ? -1 : 0;
-}
-
-static int same_stream(RingRank *r)
-{
-    ring_stream(r, 1);
-    return ring_zero(r, room_of(r), 16) || ring_add(r, room_of(r), r->K, 4) ? -1 : 0;
-}
-
-static int read_and_write(RingRank *r)
-{
-    ring_stream(r, 1);
-    if (ring_add(r, room_of(r), r->K, 4))
-        return -1;
-    ring_stream(r, 0);
-    return ring_zero(r, r->K, 4);
-}
-
-static int write_and_read(RingRank *r)
-{
-    if (write_in(r, 0))
-        return -1;
-    ring_stream(r, 1);
-    return ring_add(r, ((const PlainRing *)r->method)->V[0], room_of(r), 4);
-}
-
-/* A copy is a use as well, of all of its rows. */
-static int copy_over(RingRank *r)
-{
-    ring_stream(r, 0);
-    if (ring_zero(r, room_of(r) + 1, 4))
-        return -1;
-    ring_stream(r, 1);
-    return ring_copy(r, room_of(r), 4, r->K, 4, 4, 2);
-}
-
-static int write_1_copy_both_write_0(RingRank *r)
-{
-    return write_in(r, 1) || ring_copy(r, other_room(r), 4, r->K, 4, 4, 2) || write_in(r, 0) ? -1
-                                                                                             : 0;
-}
-
-/* Nobody asks a GPU for nothing, so nothing is over. */
-static int write_1_nothing_write_0(RingRank *r)
-{
-    const int nothing = write_in(r, 1) || ring_zero(r, other_room(r), 0) ||
-                        ring_copy(r, other_room(r), 4, r->K, 4, 4, 0);
-    return nothing || ring_copy(r, r->K, 4, r->V, 4, 0, 2) || write_in(r, 0) ? -1 : 0;
-}
-
-/* The second use of the same memory is another one, and so is one of more of it. */
-static int read_write_and_read(RingRank *r)
+static int play_act(RingRank *r, const Act *a)
 {
     const PlainRing *ring = r->method;
-    ring_stream(r, 0);
-    if (ring_add(r, ring->V[0], room_of(r), 4) || ring_zero(r, room_of(r), 16))
-        return -1;
-    ring_stream(r, 1);
-    return ring_add(r, ring->V[1], room_of(r), 4);
-}
-
-static int write_more_and_write(RingRank *r)
-{
-    ring_stream(r, 0);
-    if (ring_zero(r, room_of(r), 4) || ring_zero(r, room_of(r), 16))
-        return -1;
-    ring_stream(r, 1);
-    return ring_zero(r, room_of(r) + 3, 4);
-}
-
-static int write_and_nothing(RingRank *r)
-{
-    if (write_in(r, 0))
-        return -1;
-    ring_stream(r, 1);
-    return ring_stream_use(r, room_of(r) + 1, 0, RING_WRITES, "nothing");
-}
-
-static int read_and_read(RingRank *r)
-{
-    const PlainRing *ring = r->method;
-    ring_stream(r, 0);
-    if (ring_add(r, ring->K[0], r->K, 4))
-        return -1;
-    ring_stream(r, 1);
-    return ring_add(r, ring->V[0], r->K, 4);
-}
-
-static int neighbours(RingRank *r)
-{
-    if (write_in(r, 0))
-        return -1;
-    ring_stream(r, 1);
-    return ring_zero(r, room_of(r) + 4, 16);
-}
-
-static int neighbours_below(RingRank *r)
-{
-    ring_stream(r, 0);
-    if (ring_zero(r, room_of(r) + 4, 16))
-        return -1;
-    ring_stream(r, 1);
-    return ring_zero(r, room_of(r), 16);
+    float *const rooms[ROOMS] = {ring->K[0], ring->V[0], ring->V[1], r->K, r->V};
+    float *to = rooms[a->to] + a->at, *from = rooms[a->from];
+    const size_t size = (size_t)a->size;
+    ring_stream(r, a->stream);
+    return a->kind == ZERO   ? ring_zero(r, to, size)
+           : a->kind == ADD  ? ring_add(r, to, from, a->size)
+           : a->kind == COPY ? ring_copy(r, to, 4, from, 4, size, a->rows)
+           : a->kind == USE  ? ring_stream_use(r, to, size, RING_WRITES, "nothing")
+           : r->failed       ? -1
+                             : 0;
 }
 
 /* K of the other rank, waited for in `stream`, used in stream 1. */
@@ -177,26 +68,12 @@ static int receive(RingRank *r, int stream)
     return ring_add(r, ((const PlainRing *)r->method)->V[0], room_of(r), 4);
 }
 
-static int waited_elsewhere(RingRank *r)
-{
-    return receive(r, 0);
-}
-
-static int waited_here(RingRank *r)
-{
-    return receive(r, 1);
-}
-
-static int waited_in_both(RingRank *r)
-{
-    return receive(r, RING_BOTH_STREAMS);
-}
-
 /* Trailers of one exchange are freed before those of the next are made, often in the same place:
  * that is no memory of the method's. */
-static int verified_in_turns(RingRank *r)
+static int verified_in_turns(RingRank *r, int unused)
 {
     const PlainRing *ring = r->method;
+    (void)unused;
     for (int turn = 0; turn < 40; turn++) {
         RingExchange x = {0};
         ring_stream(r, turn % 2);
@@ -209,61 +86,73 @@ static int verified_in_turns(RingRank *r)
 }
 
 /* What stream 0 computes leaves in stream 1. */
-static int sent_elsewhere(RingRank *r)
+static int sent_elsewhere(RingRank *r, int stream)
 {
     RingExchange x = {0};
     ring_stream(r, 0);
     if (ring_step(r, 0) || ring_zero(r, room_of(r), 16))
         return -1;
-    ring_stream(r, 1);
+    ring_stream(r, stream);
     return ring_send(r, &x, 1 - r->rank, RING_K, room_of(r), 16) || ring_start(r, &x) ? -1 : 0;
 }
 
-static int no_such_stream(RingRank *r)
-{
-    ring_stream(r, 2);
-    return r->failed ? -1 : 0;
-}
+#define WRITE_IN(stream)                                                                           \
+    {                                                                                              \
+        ZERO, stream, K0, 0, 0, 16, 0                                                              \
+    }
 
-static int no_stream_below(RingRank *r)
-{
-    ring_stream(r, RING_BOTH_STREAMS - 1);
-    return r->failed ? -1 : 0;
-}
-
+/* clang-format off */
 static const Play plays[] = {
-    {"write, write", "ring_zero in stream 1 writes memory that stream 0 writes", write_and_write},
-    {"write, both, write", NULL, write_both_write},
-    {"write in 1, both, write in 0", NULL, write_1_both_write_0},
-    {"write, copy", "ring_copy in stream 1 writes memory that stream 0 writes", copy_over},
-    {"write in 1, copy in both, write in 0", NULL, write_1_copy_both_write_0},
+    /* to be in both streams is no work in both */
+    {"write, write", "ring_zero in stream 1 writes memory that stream 0 writes", NULL, 0,
+     {WRITE_IN(0), {TO_BE_IN, BOTH, 0, 0, 0, 0, 0}, {ZERO, 1, K0, 3, 0, 8, 0}}},
+    {"write, both, write", NULL, NULL, 0,
+     {WRITE_IN(0), {ZERO, BOTH, V0, 0, 0, 4, 0}, {ZERO, 1, K0, 3, 0, 8, 0}}},
+    /* what is over is over in both */
+    {"write in 1, both, write in 0", NULL, NULL, 0,
+     {WRITE_IN(1), {ZERO, BOTH, V0, 0, 0, 4, 0}, WRITE_IN(0)}},
+    /* a copy is a use as well, of all of its rows */
+    {"write, copy", "ring_copy in stream 1 writes memory that stream 0 writes", NULL, 0,
+     {{ZERO, 0, K0, 1, 0, 4, 0}, {COPY, 1, K0, 0, OWN_K, 4, 2}}},
+    {"write in 1, copy in both, write in 0", NULL, NULL, 0,
+     {WRITE_IN(1), {COPY, BOTH, V0, 0, OWN_K, 4, 2}, WRITE_IN(0)}},
+    /* nobody asks a GPU for nothing, so nothing is over */
     {"write in 1, nothing in both, write in 0",
-     "ring_zero in stream 0 writes memory that stream 1 writes", write_1_nothing_write_0},
-    {"one stream", NULL, same_stream},
-    {"read, write", "ring_zero in stream 0 writes memory that stream 1 reads", read_and_write},
-    {"write, read", "ring_add in stream 1 reads memory that stream 0 writes", write_and_read},
-    {"read, write, read", "ring_add in stream 1 reads memory that stream 0 writes",
-     read_write_and_read},
-    {"write, write more, write", "ring_zero in stream 1 writes memory that stream 0 writes",
-     write_more_and_write},
-    {"write, nothing", NULL, write_and_nothing},
-    {"read, read", NULL, read_and_read},
-    {"neighbours", NULL, neighbours},
-    {"neighbours below", NULL, neighbours_below},
-    {"waited elsewhere", "ring_add in stream 1 reads memory that stream 0 writes",
-     waited_elsewhere},
-    {"waited here", NULL, waited_here},
-    {"waited in both", NULL, waited_in_both},
-    {"sent elsewhere", "ring_start in stream 1 reads memory that stream 0 writes", sent_elsewhere},
-    {"no such stream", "there is no stream 2", no_such_stream},
-    {"no stream below", "there is no stream -2", no_stream_below},
-    {"verified", NULL, verified_in_turns},
+     "ring_zero in stream 0 writes memory that stream 1 writes", NULL, 0,
+     {WRITE_IN(1), {ZERO, BOTH, V0, 0, 0, 0, 0}, {COPY, BOTH, V0, 0, OWN_K, 4, 0},
+      {COPY, BOTH, OWN_K, 0, OWN_V, 0, 2}, WRITE_IN(0)}},
+    {"one stream", NULL, NULL, 0, {WRITE_IN(1), {ADD, 1, K0, 0, OWN_K, 4, 0}}},
+    {"read, write", "ring_zero in stream 0 writes memory that stream 1 reads", NULL, 0,
+     {{ADD, 1, K0, 0, OWN_K, 4, 0}, {ZERO, 0, OWN_K, 0, 0, 4, 0}}},
+    {"write, read", "ring_add in stream 1 reads memory that stream 0 writes", NULL, 0,
+     {WRITE_IN(0), {ADD, 1, V0, 0, K0, 4, 0}}},
+    /* the second use of the same memory is another one, and so is one of more of it */
+    {"read, write, read", "ring_add in stream 1 reads memory that stream 0 writes", NULL, 0,
+     {{ADD, 0, V0, 0, K0, 4, 0}, WRITE_IN(0), {ADD, 1, V1, 0, K0, 4, 0}}},
+    {"write, write more, write", "ring_zero in stream 1 writes memory that stream 0 writes", NULL,
+     0, {{ZERO, 0, K0, 0, 0, 4, 0}, WRITE_IN(0), {ZERO, 1, K0, 3, 0, 4, 0}}},
+    {"write, nothing", NULL, NULL, 0, {WRITE_IN(0), {USE, 1, K0, 1, 0, 0, 0}}},
+    {"read, read", NULL, NULL, 0, {{ADD, 0, K0, 0, OWN_K, 4, 0}, {ADD, 1, V0, 0, OWN_K, 4, 0}}},
+    {"neighbours", NULL, NULL, 0, {WRITE_IN(0), {ZERO, 1, K0, 4, 0, 16, 0}}},
+    {"neighbours below", NULL, NULL, 0, {{ZERO, 0, K0, 4, 0, 16, 0}, WRITE_IN(1)}},
+    {"waited elsewhere", "ring_add in stream 1 reads memory that stream 0 writes", receive, 0,
+     {{0}}},
+    {"waited here", NULL, receive, 1, {{0}}},
+    {"waited in both", NULL, receive, BOTH, {{0}}},
+    {"sent elsewhere", "ring_start in stream 1 reads memory that stream 0 writes", sent_elsewhere,
+     1, {{0}}},
+    {"no such stream", "there is no stream 2", NULL, 0, {{TO_BE_IN, 2, 0, 0, 0, 0, 0}}},
+    {"no stream below", "there is no stream -2", NULL, 0, {{TO_BE_IN, BOTH - 1, 0, 0, 0, 0, 0}}},
+    {"verified", NULL, verified_in_turns, 0, {{0}}},
 };
+/* clang-format on */
 
 /* The results are not looked at. */
 static int play_forward(RingRank *r)
 {
-    const int status = on_stage->scene(r);
+    int status = on_stage->scene ? on_stage->scene(r, on_stage->stream) : 0;
+    for (int n = 0; n < 5 && on_stage->acts[n].kind != NOTHING && status == 0; n++)
+        status = play_act(r, &on_stage->acts[n]);
     ring_stream(r, RING_BOTH_STREAMS);
     return status;
 }
@@ -316,9 +205,4 @@ TEST(test_two_streams_may_add_to_one_dQ)
     sim_run_table(&apart, sim_setup(1, RING_CONTIGUOUS), NULL);
     sim_run_table(&together, sim_setup(1, RING_CONTIGUOUS),
                   "ring_differentiate in stream 1 writes memory that stream 0 writes");
-}
-
-int main(void)
-{
-    return RUN_TESTS(test_streams_must_not_meet, test_two_streams_may_add_to_one_dQ);
 }

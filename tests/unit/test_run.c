@@ -3,11 +3,9 @@
  * test_run.c: does the runner see what variants do to memory, time and inputs? The variants here
  * misbehave in one way each. Also problem_make: positions, layouts and that a seed is a seed.
  */
-#include <fcntl.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "unit.h"
+#include "cli_lines.h"
 
 #include "alloc.h"
 #include "attn_config.h"
@@ -26,12 +24,11 @@ static int calls, backward_calls, dirty_entries, saw_own_output;
 static void fill_outputs(const AttnArgs *a, float value)
 {
     const AttnShape *s = &a->shape;
-    int64_t b, n, h, x;
-    for (b = 0; b < s->B; b++)
-        for (n = 0; n < s->Nq; n++)
-            for (h = 0; h < s->H; h++) {
+    for (int64_t b = 0; b < s->B; b++)
+        for (int64_t n = 0; n < s->Nq; n++)
+            for (int64_t h = 0; h < s->H; h++) {
                 const int64_t at = tensor_offset(&a->O, b, n, h);
-                for (x = 0; x < s->d; x++) {
+                for (int64_t x = 0; x < s->d; x++) {
                     dirty_entries += !isnan(tensor_get(&a->O, at + x));
                     tensor_set(&a->O, at + x, value);
                 }
@@ -52,29 +49,20 @@ static AttnStatus counting_backward(const AttnArgs *a)
     return ATTN_OK;
 }
 
-static AttnStatus writes_input(const AttnArgs *a)
-{
-    tensor_set(&a->V, 0, 123.0f);
-    return ATTN_OK;
-}
-
-static AttnStatus writes_mask(const AttnArgs *a)
-{
-    ((uint8_t *)(uintptr_t)a->mask)[0] ^= 1;
-    return ATTN_OK;
-}
-
-static AttnStatus writes_gap(const AttnArgs *a)
-{
-    tensor_set(&a->O, a->shape.d, 1.0f);
-    return ATTN_OK;
-}
-
-static AttnStatus writes_before_lse(const AttnArgs *a)
-{
-    a->lse[-1] = 1.0f;
-    return ATTN_OK;
-}
+/* A variant of one deed. */
+#define DEED(name, deed, status)                                                                   \
+    static AttnStatus name(const AttnArgs *a)                                                      \
+    {                                                                                              \
+        (void)a;                                                                                   \
+        (void)(deed);                                                                              \
+        return status;                                                                             \
+    }
+DEED(writes_input, (tensor_set(&a->V, 0, 123.0f), 0), ATTN_OK)
+DEED(writes_mask, ((uint8_t *)(uintptr_t)a->mask)[0] ^= 1, ATTN_OK)
+DEED(writes_gap, (tensor_set(&a->O, a->shape.d, 1.0f), 0), ATTN_OK)
+DEED(writes_before_lse, a->lse[-1] = 1.0f, ATTN_OK)
+DEED(no_memory, 0, ATTN_NO_MEMORY)
+DEED(skips, 0, ATTN_SKIP)
 
 static AttnStatus uses_workspace(const AttnArgs *a)
 {
@@ -104,18 +92,6 @@ static AttnStatus overruns_workspace(const AttnArgs *a)
     return ATTN_OK;
 }
 #endif
-
-static AttnStatus no_memory(const AttnArgs *a)
-{
-    (void)a;
-    return ATTN_NO_MEMORY;
-}
-
-static AttnStatus skips(const AttnArgs *a)
-{
-    (void)a;
-    return ATTN_SKIP;
-}
 
 static AttnStatus sleeps(const AttnArgs *a)
 {
@@ -152,37 +128,15 @@ static Variant variants[] = {
 static const Stage stage = {"unit", "00_unit", "?", 1, STAGE_HAS_BACKWARD, variants, 1};
 
 typedef struct Run {
-    Cli cli;
-    Problem problem;
+    Made made;
     RunResult out;
     int status;
 } Run;
 
-static void silence(int on)
-{
-    static int saved = -1;
-    fflush(NULL);
-    if (on) {
-        int null = open("/dev/null", O_WRONLY);
-        saved = dup(STDERR_FILENO);
-        dup2(null, STDERR_FILENO);
-        close(null);
-    } else {
-        dup2(saved, STDERR_FILENO);
-        close(saved);
-    }
-}
-
 static void make(Run *r, const char *line)
 {
-    char text[512], *argv[64] = {"unit"}, *rest = NULL;
-    int argc = 1;
-    snprintf(text, sizeof text, "%s", line);
-    for (char *w = strtok_r(text, " ", &rest); w; w = strtok_r(NULL, " ", &rest))
-        argv[argc++] = w;
     memset(r, 0, sizeof *r);
-    assert_int_equal(cli_parse(&r->cli, &stage, argc, argv), CLI_CONTINUE);
-    assert_int_equal(problem_make(&r->problem, &r->cli.cases[0]), EXIT_OK);
+    expect_made(&r->made, line);
 }
 
 static void run(Run *r, AttnFn forward, const char *line)
@@ -191,15 +145,14 @@ static void run(Run *r, AttnFn forward, const char *line)
     variants[0].forward = forward;
     make(r, line);
     silence(1);
-    r->status = run_variant(&r->out, &variants[0], &r->problem, &r->cli.cases[0]);
+    r->status = run_variant(&r->out, &variants[0], &r->made.problem, &r->made.cli.cases[0]);
     silence(0);
 }
 
 static void done(Run *r)
 {
     result_free(&r->out);
-    problem_free(&r->problem);
-    cli_free(&r->cli);
+    drop(&r->made);
     assert_int_equal(workspace_live(), 0);
 }
 
@@ -263,16 +216,17 @@ TEST(stray_writes)
 TEST(stray_writes_are_wrong)
 {
     AttnFn bad[] = {writes_input, writes_gap, counting};
-    size_t i;
-    for (i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 3; i++) {
         Run r;
         Reference reference;
         Check check;
         run(&r, bad[i], small);
-        assert_int_equal(reference_make(&reference, &r.problem, &r.cli.cases[0]), EXIT_OK);
+        assert_int_equal(reference_make(&reference, &r.made.problem, &r.made.cli.cases[0]),
+                         EXIT_OK);
         silence(1);
-        assert_int_equal(judge_result(&check, &reference, &r.out, &r.cli.cases[0], &variants[0]),
-                         EXIT_WRONG);
+        assert_int_equal(
+            judge_result(&check, &reference, &r.out, &r.made.cli.cases[0], &variants[0]),
+            EXIT_WRONG);
         silence(0);
         assert_false(check.pass);
         reference_free(&reference);
@@ -378,8 +332,7 @@ TEST(statuses)
 /* Two counts: whatever the machine's default is, one of them differs from it. */
 TEST(threads_are_set)
 {
-    int threads;
-    for (threads = 1; threads <= 2; threads++) {
+    for (int threads = 1; threads <= 2; threads++) {
         char line[64];
         Run r;
         snprintf(line, sizeof line, "-N 3 -H 1 -d 2 --threads %d", threads);
@@ -396,15 +349,15 @@ TEST(positions)
 {
     Run r;
     make(&r, "--seq-q 3 --seq-kv 8 -H 1 -d 2 --causal");
-    assert_true(attn_position(r.problem.args.positions_q, 2).position == 7);
-    assert_true(attn_sees(&r.problem.args, 0, 5) && !attn_sees(&r.problem.args, 0, 6));
+    assert_true(attn_position(r.made.problem.args.positions_q, 2).position == 7);
+    assert_true(attn_sees(&r.made.problem.args, 0, 5) && !attn_sees(&r.made.problem.args, 0, 6));
     done(&r);
     make(&r, "--seq-q 3 --seq-kv 8 -H 1 -d 2 --mask causal-upper-left");
-    assert_true(attn_sees(&r.problem.args, 0, 0) && !attn_sees(&r.problem.args, 0, 1));
+    assert_true(attn_sees(&r.made.problem.args, 0, 0) && !attn_sees(&r.made.problem.args, 0, 1));
     done(&r);
     make(&r, "--seq-q 8 --seq-kv 3 -H 1 -d 2 --window 0,0"); /* a window is lower-right too */
-    assert_true(!attn_sees(&r.problem.args, 4, 0) && attn_sees(&r.problem.args, 5, 0));
-    assert_true(attn_sees(&r.problem.args, 7, 2) && !attn_sees(&r.problem.args, 7, 1));
+    assert_true(!attn_sees(&r.made.problem.args, 4, 0) && attn_sees(&r.made.problem.args, 5, 0));
+    assert_true(attn_sees(&r.made.problem.args, 7, 2) && !attn_sees(&r.made.problem.args, 7, 1));
     done(&r);
 }
 
@@ -413,33 +366,24 @@ TEST(layouts)
 {
     static const char *const names[] = {"bshd", "sbhd", "bhsd", "odd"};
     Run base;
-    int k;
     make(&base, "-B 2 -N 5 -H 3 -d 4 --seed 9");
-    for (k = 0; k < 4; k++) {
+    for (int k = 0; k < 4; k++) {
         char line[128];
         Run r;
-        int64_t b, n, h, x;
         snprintf(line, sizeof line, "-B 2 -N 5 -H 3 -d 4 --seed 9 --strides %s", names[k]);
         make(&r, line);
-        for (b = 0; b < 2; b++)
-            for (n = 0; n < 5; n++)
-                for (h = 0; h < 3; h++)
-                    for (x = 0; x < 4; x++) {
-                        const Tensor *p = &r.problem.args.K, *q = &base.problem.args.K;
+        for (int64_t b = 0; b < 2; b++)
+            for (int64_t n = 0; n < 5; n++)
+                for (int64_t h = 0; h < 3; h++)
+                    for (int64_t x = 0; x < 4; x++) {
+                        const Tensor *p = &r.made.problem.args.K, *q = &base.made.problem.args.K;
                         assert_true(tensor_get(p, tensor_offset(p, b, n, h) + x) ==
                                     tensor_get(q, tensor_offset(q, b, n, h) + x));
                     }
-        assert_true(k == 0 || memcmp(r.problem.args.K.stride, base.problem.args.K.stride,
-                                     sizeof base.problem.args.K.stride) != 0);
-        assert_true(problem_fingerprint(&r.problem) == problem_fingerprint(&r.problem));
+        assert_true(k == 0 || memcmp(r.made.problem.args.K.stride, base.made.problem.args.K.stride,
+                                     sizeof base.made.problem.args.K.stride) != 0);
+        assert_true(problem_fingerprint(&r.made.problem) == problem_fingerprint(&r.made.problem));
         done(&r);
     }
     done(&base);
-}
-
-int main(void)
-{
-    return RUN_TESTS(repetitions, a_slow_variant_stops, stray_writes, stray_writes_are_wrong,
-                     plain_variants_skip_the_rest, what_is_plain, workspace_is_counted, statuses,
-                     threads_are_set, positions, layouts);
 }

@@ -224,9 +224,3 @@ TEST(test_judge_objects)
     lse = NAN;
     assert_true(rows_judge(x, y, &lse, 1, COLS, 1).off > 0);
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_random_trees, test_identity, test_extremes, test_edge_rows,
-                     test_one_row_shared, test_nan_stays, test_counts, test_judge_objects);
-}

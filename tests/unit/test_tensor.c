@@ -19,7 +19,7 @@ static void exercise_storage(AttnDtype dtype, TensorLayout layout, const int64_t
 {
     Storage s;
     float row[8], back[8];
-    int64_t b, i, h, x, written = 0, largest = 0, end;
+    int64_t written = 0, largest = 0, end;
     uint64_t before;
     assert_int_equal(tensor_new(&s, dtype, layout, n[0], n[1], n[2], n[3]), 0);
     assert_true(tensor_count(&s.view) == n[0] * n[1] * n[2] * n[3] && s.view.stride[3] == 1);
@@ -28,19 +28,19 @@ static void exercise_storage(AttnDtype dtype, TensorLayout layout, const int64_t
         assert_true((uintptr_t)s.view.data / dtype_size(dtype) % 2 == 1 &&
                     (size_t)((unsigned char *)s.view.data - s.base) == dtype_size(dtype));
     before = tensor_fingerprint(&s);
-    for (b = 0; b < n[0]; b++)
-        for (i = 0; i < n[1]; i++)
-            for (h = 0; h < n[2]; h++) {
+    for (int64_t b = 0; b < n[0]; b++)
+        for (int64_t i = 0; i < n[1]; i++)
+            for (int64_t h = 0; h < n[2]; h++) {
                 const int64_t first = tensor_offset(&s.view, b, i, h);
                 largest = first > largest ? first : largest;
                 tensor_read_row(&s.view, b, i, h, back);
-                for (x = 0; x < n[3]; x++) {
+                for (int64_t x = 0; x < n[3]; x++) {
                     assert_true(isnan(back[x])); /* nobody wrote here before: rows are disjoint */
                     row[x] = (float)(++written % 2048);
                 }
                 tensor_write_row(&s.view, b, i, h, row);
                 tensor_read_row(&s.view, b, i, h, back);
-                for (x = 0; x < n[3]; x++) {
+                for (int64_t x = 0; x < n[3]; x++) {
                     assert_true(back[x] == dtype_round(dtype, row[x]));
                     assert_true(tensor_get(&s.view, first + x) == back[x]);
                     tensor_set(&s.view, first + x, back[x]);
@@ -62,10 +62,9 @@ static void exercise_storage(AttnDtype dtype, TensorLayout layout, const int64_t
 TEST(storage_of_all_layouts)
 {
     static const int64_t size[3] = {1, 2, 5};
-    int dtype, layout, t;
-    for (dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++)
-        for (layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++)
-            for (t = 0; t < 81; t++) {
+    for (int dtype = ATTN_F32; dtype <= ATTN_BF16; dtype++)
+        for (int layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++)
+            for (int t = 0; t < 81; t++) {
                 const int64_t n[4] = {size[t % 3], size[t / 3 % 3], size[t / 9 % 3],
                                       size[t / 27] + t % 4};
                 exercise_storage((AttnDtype)dtype, (TensorLayout)layout, n);
@@ -80,8 +79,7 @@ TEST(strides_of_layouts)
         [LAYOUT_BHSD] = {4 * 3 * 8, 8, 3 * 8},
         [LAYOUT_ODD] = {3 * 4 * 11, 4 * 11, 11},
     };
-    int layout;
-    for (layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++) {
+    for (int layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++) {
         Storage s;
         assert_int_equal(tensor_new(&s, ATTN_F32, (TensorLayout)layout, 2, 3, 4, 8), 0);
         assert_memory_equal(s.view.stride, stride[layout], sizeof stride[layout]);
@@ -93,11 +91,11 @@ TEST(strides_of_layouts)
 TEST(every_byte_is_watched)
 {
     Storage s;
-    size_t at, gaps = 0;
+    size_t gaps = 0;
     uint64_t print;
     assert_int_equal(tensor_new(&s, ATTN_F16, LAYOUT_ODD, 2, 3, 2, 6), 0);
     print = tensor_fingerprint(&s);
-    for (at = 0; at < s.bytes; at++) {
+    for (size_t at = 0; at < s.bytes; at++) {
         s.base[at] ^= 0x10;
         gaps += (size_t)!tensor_intact(&s);
         assert_true(tensor_fingerprint(&s) != print);
@@ -211,10 +209,8 @@ TEST(impossible_sizes)
         {-1, -1, 1, 1},       {half, 4, 1, 1},
         {INT64_MIN, 1, 1, 1}, {1 << 20, 1 << 20, 64, 1}, /* 2^46 elements: no such memory */
     };
-    size_t t;
-    int layout;
-    for (t = 0; t < sizeof size / sizeof size[0]; t++)
-        for (layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++) {
+    for (size_t t = 0; t < sizeof size / sizeof size[0]; t++)
+        for (int layout = LAYOUT_BSHD; layout <= LAYOUT_ODD; layout++) {
             Storage s;
             assert_int_equal(tensor_new(&s, ATTN_F32, (TensorLayout)layout, size[t][0], size[t][1],
                                         size[t][2], size[t][3]),
@@ -222,10 +218,4 @@ TEST(impossible_sizes)
             assert_true(s.mapping == NULL && s.view.data == NULL);
             tensor_free(&s); /* harmless */
         }
-}
-
-int main(void)
-{
-    return RUN_TESTS(storage_of_all_layouts, strides_of_layouts, every_byte_is_watched,
-                     every_block_is_watched, blocks_in_order, guard_pages, impossible_sizes);
 }

@@ -8,27 +8,76 @@
  * - Lists that leave out who has no tokens; several sequences in each of two batches.
  * - Threads change no bit, nor do options that ask for nothing.
  * - Memory grows with N, not with N^2.
- * Who is seen, dropped and walked over: test_window_maps.c.
+ *
+ * Which pairs they see, drop and walk over:
+ * - Maps that cannot be parted: several sequences at once, the two segments of a rolling cache;
+ *   v1_online_block goes over these one after the other.
+ * - Maps that the two variants of steps do not take, with a reason.
+ * - Dropout's zeros are exactly those of attn_keeps, and its mean is right.
+ * - Counts of tiles are those of asking all pairs: the formula of models/model.h, the count in the
+ *   walk of the CPU variants and asking every pair of every tile have to agree.
  */
-#include "window_variants.h"
+#include "window_definition.h"
+
+#include "alloc.h"
+#include "library/cpu/weights.h"
+#include "models/model.h"
+#include "sliding_window.h"
+
+/* forward, backward; the second line is v2 with its gradients */
+static const struct {
+    const char *name;
+    AttnFn forward, backward;
+} variants[] = {
+    {"v0_offline_mask", sliding_window_v0_offline_mask, sliding_window_v0_offline_mask_backward},
+    {"v2_window_tiles", sliding_window_v2_window_tiles, sliding_window_v4_window_backward},
+};
+
+/* Runs both passes of variant v on arguments of world_args; results are in the world. */
+static void run_args(World *w, int v, const AttnArgs *args)
+{
+    workspace_reset_peak();
+    assert_int_equal(ATTN_OK, variants[v].forward(args));
+    assert_int_equal(ATTN_OK, variants[v].backward(args));
+    assert_true(workspace_intact());
+    assert_int_equal(0, workspace_live());
+    world_collect(w, args);
+}
+
+static void run_variant(World *w, int v, int threads)
+{
+    AttnArgs args = world_args(w);
+    args.threads = threads;
+    run_args(w, v, &args);
+}
+
+/* A start of the generator with which no pair is so near to a kink of the clip that two roundings
+ * of P could be on different sides. */
+static uint64_t smooth_state(const Setting *s, int64_t larger)
+{
+    for (uint64_t state = 1;; state++) {
+        window_state = state;
+        World *w = world_new(s, ATTN_F32, larger);
+        double *O = window_memory(w->sizes[IN_Q], sizeof *O);
+        double *lse = window_memory(w->total_q * w->s.H, sizeof *lse);
+        const double kink = define_forward(w, 1, O, lse);
+        free(lse);
+        free(O);
+        world_free(w);
+        if (kink > 1e-7)
+            return state;
+    }
+}
 
 /* --- the definition ----------------------------------------------------------------------------*/
 
+/* lse is float32 for every dtype; but where Qn is near a tie, float32 and float64 may round it to
+ * different neighbours */
 static void check_forward(const World *w, const char *what)
 {
     const double tolerance[] = {1e-5, 2e-3, 1.6e-2};
-    double *O = window_memory(w->sizes[IN_Q], sizeof *O);
-    double *lse = window_memory(w->total_q * w->s.H, sizeof *lse);
-    define_forward(w, 1, O, lse);
-    for (int64_t e = 0; e < w->sizes[IN_Q]; e++)
-        assert_near(w->O[e], O[e], tolerance[w->config.dtype], what, w->s.name, e);
-    /* lse is float32 for every dtype; but where Qn is near a tie, float32 and float64 may round it
-     * to different neighbours */
-    for (int64_t e = 0; e < w->total_q * w->s.H; e++)
-        assert_near(w->lse[e], lse[e], tolerance[w->s.group > 0 ? w->config.dtype : 0], "lse",
-                    w->s.name, e);
-    free(lse);
-    free(O);
+    assert_forward_defined(w, tolerance[w->config.dtype],
+                           tolerance[w->s.group > 0 ? w->config.dtype : 0], what);
 }
 
 /* With 16 bits the rounding of O, of Qn and of Kn is in the gradients too; the last two with a clip
@@ -72,19 +121,13 @@ TEST(test_larger_settings)
 {
     for (int n = 0; n < SETTINGS; n += quick() ? 3 : 1) {
         const uint64_t state = smooth_state(&settings[n], 25);
-        World *whole, *tiles;
-        window_state = state;
-        whole = world_new(&settings[n], ATTN_F32, 25);
-        window_state = state; /* the same numbers again */
-        tiles = world_new(&settings[n], ATTN_F32, 25);
+        World *whole = world_from(state, &settings[n], ATTN_F32, 25);
+        World *tiles = world_from(state, &settings[n], ATTN_F32, 25);
         run_variant(whole, 0, 2);
         run_variant(tiles, 1, 2);
         check_forward(whole, variants[0].name);
         check_forward(tiles, variants[1].name);
-        for (int g = 0; g < (tiles->s.group > 0 ? 5 : 3); g++)
-            for (int64_t e = 0; e < tiles->sizes[g]; e++)
-                assert_near(tiles->gradient[g][e], whole->gradient[g][e], 1e-4, "a gradient",
-                            tiles->s.name, e);
+        assert_gradients_near(tiles, whole, 1e-4);
         world_free(tiles);
         world_free(whole);
     }
@@ -107,26 +150,19 @@ TEST(test_lists_need_not_name_every_sequence)
     int shorter = 0;
     for (int n = 0; n < SETTINGS; n++)
         for (int v = 0; v < 2 && settings[n].sequences > 1; v++) {
-            World *named, *listed;
-            window_state = 41;
-            named = world_new(&settings[n], ATTN_F32, 2);
-            window_state = 41;
-            listed = world_new(&settings[n], ATTN_F32, 2);
-            float *lse = window_memory(listed->s.H * listed->total_q, sizeof *lse);
-            AttnArgs args = world_args(listed, lse);
+            World *named = world_from(41, &settings[n], ATTN_F32, 2);
+            World *listed = world_from(41, &settings[n], ATTN_F32, 2);
+            AttnArgs args = world_args(listed);
             const int64_t count = args.positions_q.count;
             args.positions_q.count = without_empty(listed->segments_q, count);
             args.positions_k.count = without_empty(listed->segments_k, count);
             shorter += args.positions_q.count < count || args.positions_k.count < count;
             run_variant(named, v, 1);
-            assert_int_equal(ATTN_OK, variants[v].forward(&args));
-            assert_int_equal(ATTN_OK, variants[v].backward(&args));
-            world_collect(listed, &args);
+            run_args(listed, v, &args);
             assert_memory_equal(named->O, listed->O, sizeof(float) * (size_t)named->sizes[IN_Q]);
             for (int g = 0; g < 3; g++)
                 assert_memory_equal(named->gradient[g], listed->gradient[g],
                                     sizeof(float) * (size_t)named->sizes[g]);
-            free(lse);
             world_free(listed);
             world_free(named);
         }
@@ -151,8 +187,7 @@ TEST(test_sequences_in_two_batches)
             memcpy(one[b]->wk, both->wk, sizeof both->wk);
             run_variant(one[b], v, 1);
         }
-        float *lse = window_memory(2 * 2 * 13, sizeof *lse);
-        AttnArgs args = world_args(both, lse);
+        AttnArgs args = world_args(both);
         Tensor *const all[] = {&args.Q,  &args.K,  &args.V,  &args.O,
                                &args.dO, &args.dQ, &args.dK, &args.dV};
         for (int t = 0; t < 8; t++) {
@@ -172,7 +207,6 @@ TEST(test_sequences_in_two_batches)
                     assert_near(tensor_get(all[t == 0 ? 3 : t + 4], b * count + e), want[e], 1e-4,
                                 "a batch", s.name, e);
             }
-        free(lse);
         for (int b = 0; b < 2; b++)
             world_free(one[b]);
         world_free(both);
@@ -195,9 +229,8 @@ TEST(test_threads_change_no_bit)
 {
     for (int n = 0; n < SETTINGS; n += quick() ? 3 : 1) {
         const uint64_t state = window_state;
-        World *one = world_new(&settings[n], (AttnDtype)(n % 3), 25), *three;
-        window_state = state;
-        three = world_new(&settings[n], (AttnDtype)(n % 3), 25);
+        World *one = world_from(state, &settings[n], (AttnDtype)(n % 3), 25);
+        World *three = world_from(state, &settings[n], (AttnDtype)(n % 3), 25);
         run_variant(one, 1, 1);
         run_variant(three, 1, 3);
         assert_same_bits(one, three);
@@ -215,16 +248,11 @@ TEST(test_neutral_options_change_no_bit)
                                1,         0, 1, 0, 0, 1, {90}, {130}};
             World *with[2];
             for (int n = 0; n < 2; n++) {
-                float *lse = window_memory(s.H * 90, sizeof *lse);
-                window_state = 7;
-                with[n] = world_new(&s, ATTN_F32, 1);
-                AttnArgs args = world_args(with[n], lse);
+                with[n] = world_from(7, &s, ATTN_F32, 1);
+                AttnArgs args = world_args(with[n]);
                 with[n]->options.temperature = capped ? 5.0f : 1.0f;
                 args.options = n ? &with[n]->options : NULL;
-                assert_int_equal(ATTN_OK, variants[v].forward(&args));
-                assert_int_equal(ATTN_OK, variants[v].backward(&args));
-                world_collect(with[n], &args);
-                free(lse);
+                run_args(with[n], v, &args);
             }
             assert_same_bits(with[0], with[1]);
             world_free(with[0]);
@@ -256,10 +284,381 @@ TEST(test_skip_reason)
     assert_string_equal("", window_skip_reason());
 }
 
-int main(void)
+/* --- position maps that cannot be parted -------------------------------------------------------*/
+
+/* The whole problem at once, with its map of many segments: a mask of zeros asks for that. */
+TEST(test_a_map_of_sequences_without_parting)
 {
-    return RUN_TESTS(test_every_setting_is_its_definition, test_larger_settings,
-                     test_lists_need_not_name_every_sequence, test_sequences_in_two_batches,
-                     test_threads_change_no_bit, test_neutral_options_change_no_bit,
-                     test_memory_is_proportional_to_n, test_skip_reason);
+    for (int n = 0; n < SETTINGS; n += quick() ? 2 : 1)
+        for (int v = 0; v < 2 && settings[n].sequences > 1; v++) {
+            const uint64_t state = smooth_state(&settings[n], 11);
+            World *parted = world_from(state, &settings[n], ATTN_F32, 11);
+            World *whole = world_from(state, &settings[n], ATTN_F32, 11);
+            uint8_t *mask = calloc((size_t)(whole->total_q * whole->total_k), 1);
+            AttnArgs args = world_args(whole);
+            assert_non_null(mask);
+            args.mask = mask;
+            run_variant(parted, v, 1);
+            run_args(whole, v, &args);
+            for (int64_t e = 0; e < whole->sizes[IN_Q]; e++)
+                assert_near(whole->O[e], parted->O[e], 1e-5, "O", whole->s.name, e);
+            assert_gradients_near(whole, parted, 1e-4);
+            free(mask);
+            world_free(whole);
+            world_free(parted);
+        }
+}
+
+/* Local index j of a rolling cache holds key (j + turn) % Nk: one sequence in two segments. */
+static void turn_keys(World *w, AttnArgs *args, int64_t turn)
+{
+    const int64_t Nk = w->total_k, row = w->s.Hkv * w->s.d;
+    Tensor *const keys[] = {&args->K, &args->V};
+    for (int t = 0; t < 2; t++)
+        for (int64_t j = 0; j < Nk; j++)
+            for (int64_t x = 0; x < row; x++)
+                tensor_set(keys[t], j * row + x,
+                           (float)w->input[t ? IN_V : IN_K][(j + turn) % Nk * row + x]);
+    w->segments_k[0] = (AttnSegment){0, Nk - turn, 0, turn, 1};
+    w->segments_k[1] = (AttnSegment){Nk - turn, turn, 0, 0, 1};
+    args->positions_k.count = 2;
+}
+
+TEST(test_keys_of_a_rolling_cache)
+{
+    for (int n = 0; n < SETTINGS; n += quick() ? 2 : 1)
+        for (int v = 0; v < 2; v++) {
+            if (settings[n].sequences > 1 || settings[n].dropout > 0)
+                continue; /* dropout counts keys by where they are */
+            const uint64_t state = smooth_state(&settings[n], 21);
+            World *straight = world_from(state, &settings[n], ATTN_F32, 21);
+            World *turned = world_from(state, &settings[n], ATTN_F32, 21);
+            AttnArgs args = world_args(turned);
+            const int64_t row = turned->s.Hkv * turned->s.d, turn = turned->total_k / 3;
+            turn_keys(turned, &args, turn);
+            run_variant(straight, v, 1);
+            run_args(turned, v, &args);
+            for (int64_t e = 0; e < turned->sizes[IN_Q]; e++) {
+                assert_near(turned->O[e], straight->O[e], 1e-5, "O", turned->s.name, e);
+                assert_near(turned->gradient[0][e], straight->gradient[0][e], 1e-4, "dQ",
+                            turned->s.name, e);
+            }
+            for (int g = 1; g < 3; g++)
+                for (int64_t e = 0; e < turned->sizes[g]; e++)
+                    assert_near(turned->gradient[g][e],
+                                straight->gradient[g][(e + turn * row) % turned->sizes[g]], 1e-4,
+                                "dK, dV", turned->s.name, e);
+            world_free(turned);
+            world_free(straight);
+        }
+}
+
+/* v1's traversal of the second segment starts from the state that the first one left. */
+TEST(test_steps_over_a_rolling_cache)
+{
+    int compared = 0;
+    window_set_blocks(3, 2);
+    for (int n = 0; n < SETTINGS; n++) {
+        const Setting *s = &settings[n];
+        if (s->sequences > 1 || s->dropout > 0 || s->low != 0 || s->high != 1)
+            continue;
+        World *straight = world_from(31, s, ATTN_F32, 3), *turned = world_from(31, s, ATTN_F32, 3);
+        AttnArgs args = world_args(turned);
+        turn_keys(turned, &args, turned->total_k / 3);
+        run_variant(straight, 0, 1);
+        assert_int_equal(ATTN_OK, sliding_window_v1_online_block(&args));
+        world_collect(turned, &args);
+        for (int64_t e = 0; e < turned->sizes[IN_Q]; e++)
+            assert_near(turned->O[e], straight->O[e], 1e-5, "O", s->name, e);
+        for (int64_t e = 0; e < turned->total_q * s->H; e++)
+            assert_near(turned->lse[e], straight->lse[e], 1e-5, "lse", s->name, e);
+        compared++;
+        world_free(turned);
+        world_free(straight);
+    }
+    window_set_blocks(64, 64);
+    assert_true(compared >= 8);
+}
+
+static void assert_skipped(AttnFn variant, const AttnArgs *args, const char *reason)
+{
+    window_set_skip_reason("");
+    assert_int_equal(ATTN_SKIP, variant(args));
+    assert_non_null(strstr(window_skip_reason(), reason));
+}
+
+/* A block of the online module and a stream have consecutive positions; a stream has its keys in
+ * one piece. Whoever computed such a map as if it were one would be wrong and not know it. */
+TEST(test_maps_that_steps_do_not_take)
+{
+    const Setting s = {"skipped", 2, 1, 4, 1, 3, 0, 0, 1, 0, 1, 0, 0, 1, {9}, {9}};
+    World *w = world_new(&s, ATTN_F32, 1);
+    AttnArgs args = world_args(w);
+    assert_int_equal(ATTN_OK, sliding_window_v1_online_block(&args));
+    assert_int_equal(ATTN_OK, sliding_window_v3_streaming(&args));
+    w->segments_k[0].stride = 2;
+    assert_skipped(sliding_window_v1_online_block, &args, "consecutive positions");
+    assert_skipped(sliding_window_v3_streaming, &args, "in one piece");
+    w->segments_k[0].stride = 1, w->segments_q[0].stride = -1;
+    assert_skipped(sliding_window_v1_online_block, &args, "consecutive positions");
+    assert_skipped(sliding_window_v3_streaming, &args, "in one piece");
+    w->segments_q[0].stride = 1;
+    turn_keys(w, &args, 4);
+    assert_int_equal(ATTN_OK, sliding_window_v1_online_block(&args));
+    assert_skipped(sliding_window_v3_streaming, &args, "in one piece");
+    world_free(w);
+}
+
+/* --- dropout -----------------------------------------------------------------------------------*/
+
+/* Q = 0 makes P uniform, and V = the unit matrix makes O the weights themselves: those of several
+ * tiles of keys, with other edges in every sequence. */
+TEST(test_dropped_pairs)
+{
+    enum { N = 200 };
+    const Setting s = {"weights",     2,        1, N, 0, -1, 0, 0, 1, 0, 1, 0.3f, 0, 3,
+                       {30, 64, 150}, {N, N, N}};
+    for (int v = 0; v < 2; v++) {
+        World *w = world_new(&s, ATTN_F32, 1);
+        const uint32_t threshold = attn_dropout_threshold(s.dropout);
+        int64_t kept = 0, pairs = 0;
+        memset(w->input[IN_Q], 0, sizeof(double) * (size_t)w->sizes[IN_Q]);
+        for (int64_t e = 0; e < w->sizes[IN_V]; e++)
+            w->input[IN_V][e] = e / N % N == e % N;
+        run_variant(w, v, 2);
+        for (int n = 0; n < s.sequences; n++)
+            for (int64_t i = 0; i < s.Nq[n]; i++)
+                for (int64_t h = 0; h < s.H; h++)
+                    for (int64_t j = 0; j < N; j++) {
+                        const int keeps = attn_keeps(&w->options, threshold, n, h, i, j);
+                        const float weight = w->O[((w->first_q[n] + i) * s.H + h) * N + j];
+                        if (keeps)
+                            assert_near(weight, 1.0 / N / 0.7, 1e-6, "a weight", s.name, j);
+                        else
+                            assert_true(weight == 0.0f);
+                        kept += keeps;
+                        pairs++;
+                    }
+        /* lse knows nothing of it */
+        for (int64_t e = 0; e < w->total_q * s.H; e++)
+            assert_near(w->lse[e], log(N), 1e-6, "lse", s.name, e);
+        /* binomial: five standard deviations */
+        assert_true(fabs((double)kept / (double)pairs - 0.7) < 5 * sqrt(0.21 / (double)pairs));
+        world_free(w);
+    }
+}
+
+/* weigh_row makes four words for four keys where attn_keeps makes them for one: the same answer, at
+ * the threshold too, from any key on and with gaps. */
+TEST(test_a_row_is_dropped_pair_by_pair)
+{
+    const int64_t j[] = {2, 3, 4, 5, 6, 7, 8, 21, 22, 0, 1, 4};
+    const AttnOptions o = {.dropout = 0.5f, .dropout_seed = UINT64_C(0x299f31d0a4093822)};
+    for (int at = 0; at < 12; at++)
+        for (uint32_t above = 0; above < 2; above++) {
+            const PhiloxWords words = philox_4x32_10(
+                (PhiloxWords){{(uint32_t)(j[at] / 4), 7, 1, 5}}, 0xa4093822, 0x299f31d0);
+            const uint32_t threshold = words.word[j[at] % 4] + above;
+            const WeightRule rule = {0, 1, 0, 1, threshold, 2.0f, &o};
+            const float P[12] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+            float weight[12];
+            weigh_row(&rule, (WeightPlace){5, 1, 7, j}, 12, P, weight);
+            assert_true(weight[at] == (above ? 0.0f : 2.0f));
+            for (int c = 0; c < 12; c++)
+                assert_true(weight[c] == (attn_keeps(&o, threshold, 5, 1, 7, j[c]) ? 2.0f : 0.0f));
+        }
+}
+
+/* --- the walk ----------------------------------------------------------------------------------*/
+
+/* Pairs of one tile that are visible, asked one by one. */
+static int64_t visible_pairs(const AttnArgs *a, int64_t i0, int64_t i1, int64_t j0, int64_t j1)
+{
+    int64_t count = 0;
+    for (int64_t i = i0; i < i1; i++)
+        for (int64_t j = j0; j < j1; j++)
+            count += attn_sees(a, i, j);
+    return count;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+TEST(test_tiles_are_counted)
+{
+    const int64_t sizes[][2] = {{16, 16}, {64, 32}, {7, 50}, {1000, 1}};
+    for (int n = 0; n < SETTINGS; n += quick() ? 3 : 1)
+        for (int size = 0; size < 4; size++) {
+            World *w = world_new(&settings[n], ATTN_F32, 13);
+            const AttnArgs args = world_args(w);
+            const int64_t Br = sizes[size][0], Bc = sizes[size][1], heads = w->s.H;
+            const WindowTiles tiles = window_count_tiles(&args, Br, Bc);
+            const ModelTiles formula = model_window_tiles(&args, Br, Bc);
+            int64_t skipped = 0, clean = 0, all = 0;
+            for (int s = 0; s < w->s.sequences; s++)
+                for (int64_t i = w->first_q[s]; i < w->first_q[s + 1]; i += Br)
+                    for (int64_t j = w->first_k[s]; j < w->first_k[s + 1]; j += Bc) {
+                        const int64_t i1 = least(i + Br, w->first_q[s + 1]);
+                        const int64_t j1 = least(j + Bc, w->first_k[s + 1]);
+                        const int64_t pairs = visible_pairs(&args, i, i1, j, j1);
+                        skipped += pairs == 0;
+                        clean += pairs == (i1 - i) * (j1 - j);
+                        all++;
+                    }
+            assert_int_equal(heads * skipped, tiles.skipped);
+            assert_int_equal(heads * clean, tiles.clean);
+            assert_int_equal(heads * (all - skipped - clean), tiles.masked);
+            assert_int_equal(formula.skipped, tiles.skipped);
+            assert_int_equal(formula.masked, tiles.masked);
+            assert_int_equal(formula.clean, tiles.clean);
+            world_free(w);
+        }
+}
+
+/* --- tiles -------------------------------------------------------------------------------------*/
+
+enum { MOST = 40, SEQUENCES = 4 };
+
+static int64_t below(int64_t n)
+{
+    return case_random() % (unsigned)n;
+}
+
+typedef struct Sequences {
+    AttnArgs args;
+    AttnSegment q[SEQUENCES], k[SEQUENCES];
+    uint8_t mask[MOST * MOST];
+} Sequences;
+
+/* Some sequences side by side (a few of them may be empty), or a single one; upper- or lower-right
+ * alignment; any window. */
+static void random_sequences(Sequences *s, int64_t count)
+{
+    static const int64_t limits[] = {-1, 0, 1, 2, 5, 8, 15, 16, 1000, INT64_C(1) << 40};
+    const int upper_left = below(3) == 0;
+    AttnArgs *a = &s->args;
+    *a = (AttnArgs){.shape = {1 + below(2), 1 + below(3), 1, 0, 0, 1}};
+    for (int64_t t = 0; t < count; t++) {
+        const int64_t Nq = below(MOST / count + 1), Nk = below(MOST / count + 1);
+        s->q[t] = (AttnSegment){a->shape.Nq, Nq, t, upper_left ? 0 : Nk - Nq, 1};
+        s->k[t] = (AttnSegment){a->shape.Nk, Nk, t, 0, 1};
+        a->shape.Nq += Nq;
+        a->shape.Nk += Nk;
+    }
+    a->positions_q = attn_positions(s->q, count);
+    a->positions_k = attn_positions(s->k, count);
+    a->rule = (AttnRule){limits[below(10)], limits[below(10)]};
+}
+
+/* Each pair of each tile of each sequence. With a full mask no tile is clean, whatever it holds. */
+static ModelTiles ask_every_pair(const Sequences *s, int64_t Br, int64_t Bc)
+{
+    const AttnArgs *a = &s->args;
+    const int64_t heads = a->shape.B * a->shape.H;
+    ModelTiles sum = {0, 0, 0};
+    for (int64_t t = 0; t < a->positions_q.count; t++)
+        for (int64_t i = 0; i < s->q[t].length; i += Br)
+            for (int64_t j = 0; j < s->k[t].length; j += Bc) {
+                int64_t seen = 0, pairs = 0;
+                for (int64_t r = i; r < i + Br && r < s->q[t].length; r++)
+                    for (int64_t c = j; c < j + Bc && c < s->k[t].length; c++, pairs++)
+                        seen +=
+                            attn_visible(a->rule, attn_position(a->positions_q, s->q[t].first + r),
+                                         attn_position(a->positions_k, s->k[t].first + c));
+                sum.skipped += seen == 0 ? heads : 0;
+                sum.masked += seen > 0 && (seen < pairs || a->mask) ? heads : 0;
+                sum.clean += seen == pairs && !a->mask ? heads : 0;
+            }
+    return sum;
+}
+
+static void compare(const Sequences *s)
+{
+    const int64_t Br = 1 + below(12), Bc = 1 + below(12);
+    const ModelTiles asked = ask_every_pair(s, Br, Bc);
+    const ModelTiles formula = model_window_tiles(&s->args, Br, Bc);
+    const WindowTiles walked = window_count_tiles(&s->args, Br, Bc);
+    assert_int_equal(asked.skipped, formula.skipped);
+    assert_int_equal(asked.masked, formula.masked);
+    assert_int_equal(asked.clean, formula.clean);
+    assert_int_equal(asked.skipped, walked.skipped);
+    assert_int_equal(asked.masked, walked.masked);
+    assert_int_equal(asked.clean, walked.clean);
+    assert_true(walked.Br == Br && walked.Bc == Bc);
+}
+
+TEST(test_tiles_of_one_sequence)
+{
+    Sequences s;
+    for (int n = 0; n < 5000; n++) {
+        random_sequences(&s, 1);
+        if (s.args.shape.Nq > 0 && s.args.shape.Nk > 0)
+            compare(&s);
+    }
+}
+
+TEST(test_tiles_of_several_sequences)
+{
+    Sequences s;
+    for (int n = 0; n < 3000; n++) {
+        random_sequences(&s, 1 + below(SEQUENCES));
+        s.args.shape.B = 1;
+        if (s.args.shape.Nq > 0 && s.args.shape.Nk > 0)
+            compare(&s);
+    }
+}
+
+TEST(test_tiles_of_full_mask)
+{
+    Sequences s;
+    for (int n = 0; n < 500; n++) {
+        random_sequences(&s, 1);
+        for (int e = 0; e < MOST * MOST; e++)
+            s.mask[e] = below(2) == 0;
+        s.args.mask = s.mask;
+        if (s.args.shape.Nq > 0 && s.args.shape.Nk > 0)
+            compare(&s);
+    }
+}
+
+/* What the formula does not cover it says. */
+TEST(test_tiles_of_other_maps)
+{
+    AttnSegment two[2] = {{0, 5, 0, 0, 1}, {5, 5, 0, 20, 1}}, strided = {0, 10, 0, 0, 2};
+    AttnSegment plain = {0, 10, 0, 0, 1}, apart[2] = {{0, 3, 0, 0, 1}, {3, 7, 1, 0, 1}};
+    const uint8_t nothing_masked = 0;
+    AttnArgs a = {.shape = {1, 1, 1, 10, 10, 1}, .rule = {3, 0}};
+    a.positions_q = attn_positions(two, 2);
+    a.positions_k = attn_positions(two, 2);
+    assert_int_equal(model_window_tiles(&a, 4, 4).skipped, -1);
+    a.mask = &nothing_masked; /* not read */
+    a.positions_q = a.positions_k = attn_positions(apart, 2);
+    assert_int_equal(model_window_tiles(&a, 4, 4).skipped, -1);
+    a.mask = NULL;
+    assert_int_equal(model_window_tiles(&a, 4, 4).skipped, 1);
+    a.shape.B = 2;
+    assert_int_equal(model_window_tiles(&a, 4, 4).skipped, -1);
+    a.shape.B = 1;
+    a.positions_q = attn_positions(&strided, 1);
+    a.positions_k = attn_positions(&plain, 1);
+    assert_int_equal(model_window_tiles(&a, 4, 4).skipped, -1);
+    a.positions_q = attn_positions(&plain, 1);
+    assert_int_equal(model_window_tiles(&a, 4, 4).skipped, 4); /* 2 + 1 above, 1 below */
+    assert_int_equal(model_window_tiles(&a, 4, 4).masked, 5);
+}
+
+/* A causal window over 2^20 tokens, by hand: a row tile has up to w / Bc - 1 full tiles, a masked
+ * one on the diagonal and from the 17th on one at the far end. */
+TEST(test_tiles_of_long_sequence)
+{
+    const int64_t N = INT64_C(1) << 20, T = N / 64;
+    const AttnSegment all = {0, N, 0, 0, 1};
+    AttnArgs a = {.shape = {1, 3, 1, N, N, 1}, .rule = {1024, 0}};
+    const ModelTiles of =
+        (a.positions_q = a.positions_k = attn_positions(&all, 1), model_window_tiles(&a, 64, 64));
+    assert_int_equal(of.clean, 3 * (15 * T - 15 * 16 / 2));
+    assert_int_equal(of.skipped + of.masked + of.clean, 3 * T * T);
+    assert_int_equal(of.masked, 3 * (T + (T - 16)));
 }

@@ -120,10 +120,3 @@ TEST(test_full_mask)
         plain_free(p);
     }
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_orders_by_hand, test_an_order_is_a_permutation,
-                     test_any_order_is_one_pass, test_windows_and_lengths, test_options,
-                     test_full_mask);
-}

@@ -258,11 +258,3 @@ TEST(test_steps_that_are_refused)
     sliding_window_online_destroy(w);
     sliding_window_online_destroy(NULL);
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_from_any_state, test_steps_of_the_coursework,
-                     test_outside_the_window_nothing_is_read, test_same_bits_with_threads,
-                     test_refusals, test_sizes_that_nothing_holds_are_refused, test_null_is_refused,
-                     test_steps_that_are_refused);
-}

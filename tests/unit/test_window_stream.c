@@ -251,9 +251,3 @@ TEST(test_null_is_refused)
     assert_int_equal(WINDOW_BAD_CONFIG, window_stream_create(NULL, &c, 1, error));
     assert_non_null(strstr(error, "out: found NULL, accepted"));
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_every_prefix, test_every_width, test_options, test_batches,
-                     test_a_million_tokens, test_refusals, test_null_is_refused);
-}

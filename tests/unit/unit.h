@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * unit.h: what a unit test starts with: cmocka, the headers that it needs first, and one line each
- * for a test and for the list of them.
+ * unit.h: what a unit test starts with: cmocka, the headers that it needs first, and tests that
+ * list themselves, so that none can be forgotten.
  *
  * Interface:
- * - TEST(name) { ... }: a test. RUN_TESTS(one, another): main's result; runs them in this order,
- *   each under its own name. RUN_TESTS_BETWEEN(up, down, ...): with a setup and a teardown.
+ * - TEST(name) { ... }: a test. A program runs its tests in the order in which they stand, each
+ *   under its own name. TEST_BETWEEN(name, up, down): one with a setup and a teardown.
+ * - BETWEEN(up, down): a setup before all tests and a teardown behind them.
+ * - unit_tests: runs them; main's result. A program without a main gets unit_main.c's.
  * - quick: how much of its list a test may leave out. 0: nothing. 1 (ATTN_TEST_QUICK=1, under
  *   sanitizers): they see nothing new in the same code with another dtype or size. 2 (an emulated
  *   processor): a few of a list show what all would.
@@ -24,31 +26,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TEST(name) static void name(void **group_state __attribute__((unused)))
-
-typedef void UnitFunction(void **state);
 typedef int UnitFixture(void **state);
 
-/* names: as the preprocessor writes the list, separated by ", " */
-static inline int unit_run(const char *names, UnitFunction *const *functions, size_t count,
-                           UnitFixture *up, UnitFixture *down)
-{
-    static char text[4096];
-    struct CMUnitTest tests[count];
-    assert_true(strlen(names) < sizeof text);
-    memset(tests, 0, sizeof tests);
-    char *name = strtok(strcpy(text, names), ", ");
-    for (size_t t = 0; t < count; t++, name = strtok(NULL, ", ")) {
-        tests[t].name = name;
-        tests[t].test_func = functions[t];
-    }
-    return cmocka_run_group_tests(tests, up, down);
-}
+enum { UNIT_TESTS = 64 };
+static struct CMUnitTest unit_list[UNIT_TESTS];
+static size_t unit_count;
+static UnitFixture *unit_up, *unit_down;
 
-#define RUN_TESTS_BETWEEN(up, down, ...)                                                           \
-    unit_run(#__VA_ARGS__, (UnitFunction *const[]){__VA_ARGS__},                                   \
-             sizeof((UnitFunction *const[]){__VA_ARGS__}) / sizeof(UnitFunction *), up, down)
-#define RUN_TESTS(...) RUN_TESTS_BETWEEN(NULL, NULL, __VA_ARGS__)
+/* Constructors run by priority; those up to 100 are the compiler's. */
+#define TEST_BETWEEN(name, up, down)                                                               \
+    static void name(void **state);                                                                \
+    __attribute__((constructor(101 + __LINE__))) static void name##_is_a_test(void)                \
+    {                                                                                              \
+        if (unit_count++ < UNIT_TESTS)                                                             \
+            unit_list[unit_count - 1] = (struct CMUnitTest){#name, name, up, down, NULL};          \
+    }                                                                                              \
+    static void name(void **group_state __attribute__((unused)))
+#define TEST(name) TEST_BETWEEN(name, NULL, NULL)
+
+#define BETWEEN(up, down)                                                                          \
+    __attribute__((constructor)) static void unit_between(void)                                    \
+    {                                                                                              \
+        unit_up = up, unit_down = down;                                                            \
+    }
+
+int unit_tests(void);
+
+/* A VLA, for cmocka counts with sizeof. No test at all is a failure. */
+int unit_tests(void)
+{
+    if (unit_count == 0 || unit_count > UNIT_TESTS)
+        return 1;
+    struct CMUnitTest tests[unit_count];
+    memcpy(tests, unit_list, sizeof tests);
+    return cmocka_run_group_tests(tests, unit_up, unit_down);
+}
 
 static inline int quick(void)
 {

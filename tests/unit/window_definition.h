@@ -6,9 +6,10 @@
  *
  * Interface:
  * - World: a setting with data and room for results, all as floats in one order: sequence by
- *   sequence, [tokens][heads][d]. world_new, world_free.
+ *   sequence, [tokens][heads][d]. world_new, world_from, world_free.
  * - define_forward, define_gradient: what the results have to be.
  * - world_args: the same as AttnArgs for a variant. world_collect: results back into the world.
+ * - assert_near; assert_forward_defined, assert_gradients_near: whole worlds.
  */
 #ifndef WINDOW_DEFINITION_H
 #define WINDOW_DEFINITION_H
@@ -29,6 +30,7 @@ typedef struct World {
     float wq[64], wk[64];
     AttnSegment segments_q[MAX_SEQUENCES], segments_k[MAX_SEQUENCES];
     Tensor tensors[8]; /* Q K V O dO dQ dK dV of world_args */
+    float *args_lse;
     AttnOptions options;
     AttnArgs args; /* without tensors: who sees whom, and how scores are made */
 } World;
@@ -114,7 +116,15 @@ static inline void world_free(World *w)
         free(w->tensors[n].data);
     free(w->O);
     free(w->lse);
+    free(w->args_lse);
     free(w);
+}
+
+/* The same numbers from the same state. */
+static inline World *world_from(uint64_t state, const Setting *s, AttnDtype dtype, int64_t larger)
+{
+    window_state = state;
+    return world_new(s, dtype, larger);
 }
 
 /* --- the definition ----------------------------------------------------------------------------*/
@@ -174,13 +184,12 @@ static inline Tensor world_tensor(const World *w, int64_t N, int64_t heads, cons
     return t;
 }
 
-/* One batch, a segment for each sequence; the world owns the memory. lse [H][total_q] is the
- * caller's. Call it once. */
-static inline AttnArgs world_args(World *w, float *lse)
+/* One batch, a segment for each sequence; the world owns the memory. Call it once. */
+static inline AttnArgs world_args(World *w)
 {
     const Setting *s = &w->s;
     AttnArgs a = w->args;
-    a.lse = lse;
+    a.lse = w->args_lse = window_memory(s->H * w->total_q, sizeof *a.lse);
     Tensor *const all[] = {&a.Q, &a.K, &a.V, &a.O, &a.dO, &a.dQ, &a.dK, &a.dV};
     const double *const from[] = {w->input[IN_Q],  w->input[IN_K], w->input[IN_V], NULL,
                                   w->input[IN_DO], NULL,           NULL,           NULL};
@@ -219,6 +228,28 @@ static inline void assert_near(double found, double wanted, double tolerance, co
     print_message("%s of '%s': element %lld is %.9g, the definition says %.9g\n", what, name,
                   (long long)e, found, wanted);
     fail();
+}
+
+static inline void assert_forward_defined(const World *w, double tolerance, double tolerance_lse,
+                                          const char *what)
+{
+    double *O = window_memory(w->sizes[IN_Q], sizeof *O);
+    double *lse = window_memory(w->total_q * w->s.H, sizeof *lse);
+    define_forward(w, 1, O, lse);
+    for (int64_t e = 0; e < w->sizes[IN_Q]; e++)
+        assert_near(w->O[e], O[e], tolerance, what, w->s.name, e);
+    for (int64_t e = 0; e < w->total_q * w->s.H; e++)
+        assert_near(w->lse[e], lse[e], tolerance_lse, "lse", w->s.name, e);
+    free(lse);
+    free(O);
+}
+
+static inline void assert_gradients_near(const World *found, const World *wanted, double tolerance)
+{
+    for (int g = 0; g < (found->s.group > 0 ? 5 : 3); g++)
+        for (int64_t e = 0; e < found->sizes[g]; e++)
+            assert_near(found->gradient[g][e], wanted->gradient[g][e], tolerance, "a gradient",
+                        found->s.name, e);
 }
 
 #endif

@@ -38,7 +38,7 @@ static int device_map(RingRank *r, AttnPositions *map)
             map->host = s->maps[k].host;
             return 0;
         }
-    if (cuda_backend_grow(r, (void **)&s->maps, s->map_count, &s->map_room, sizeof *s->maps) != 0)
+    if (ring_grow(r, &s->maps, s->map_count, &s->map_room, sizeof *s->maps, "maps") != 0)
         return -1;
     m = &s->maps[s->map_count];
     memset(m, 0, sizeof *m);

@@ -44,20 +44,6 @@ int cuda_backend_answer(RingRank *r, AttnStatus status, const char *what)
                                                                   : "CUDA error");
 }
 
-/* Room for one more in a list that doubles. */
-int cuda_backend_grow(RingRank *r, void **list, int count, int *room, size_t size)
-{
-    if (count < *room)
-        return 0;
-    const int wanted = *room ? 2 * *room : 64;
-    void *grown = realloc(*list, (size_t)wanted * size);
-    if (!grown)
-        return ring_fail(r, "out of memory");
-    *list = grown;
-    *room = wanted;
-    return 0;
-}
-
 /* --- open, close -------------------------------------------------------------------------------*/
 
 /* Where NCCL's kernels and ours compete for multiprocessors, messages go first: they need few. */

@@ -33,8 +33,8 @@
 int cuda_backend_await(RingRank *r, const RingTransfer *t, cudaEvent_t ready, cudaEvent_t arrived)
 {
     CudaBackend *s = cuda_backend_of(r);
-    if (cuda_backend_grow(r, (void **)&s->awaited, s->awaited_count, &s->awaited_room,
-                          sizeof *s->awaited) != 0)
+    if (ring_grow(r, &s->awaited, s->awaited_count, &s->awaited_room, sizeof *s->awaited,
+                  "messages") != 0)
         return -1;
     s->awaited[s->awaited_count++] = (CudaAwaited){ready, arrived, r->pass, r->step, *t};
     for (int stream = 0; stream < (s->one_stream ? 1 : RING_STREAMS); stream++)
@@ -168,8 +168,7 @@ int cuda_backend_mark(RingRank *r, int messages)
         return -1;
     const cudaStream_t queue = messages ? s->messages : apart ? s->marking : cuda_backend_work(r);
     if (cuda_backend_event(r, &event) != 0 ||
-        cuda_backend_grow(r, (void **)&s->marks, s->mark_count, &s->mark_room, sizeof *s->marks) !=
-            0 ||
+        ring_grow(r, &s->marks, s->mark_count, &s->mark_room, sizeof *s->marks, "marks") != 0 ||
         cuda_backend_try(r, cudaEventRecord(event, queue), "a mark") != 0)
         return -1;
     s->marks[s->mark_count] = s->event_count - 1;

@@ -3,8 +3,8 @@
  * backend_internal.h: what the files of the GPU's backend share; nobody else includes it.
  *
  * Interface:
- * - cuda_backend_of, cuda_backend_answer, cuda_backend_grow: a rank's backend, an answer as a
- *   failure, lists. cuda_backend_work: the queue of work.
+ * - cuda_backend_of, cuda_backend_answer: a rank's backend, an answer as a failure.
+ *   cuda_backend_work: the queue of work.
  * - The functions of RingBackend (ring_world.h) that stand in other files than its table.
  */
 #ifndef RING_BACKEND_INTERNAL_H
@@ -16,8 +16,6 @@
 CudaBackend *cuda_backend_of(RingRank *r);
 /* What the block kernels answer; CUDA's words are on stderr already. */
 int cuda_backend_answer(RingRank *r, AttnStatus status, const char *what);
-/* Room for one more in a list that doubles. */
-int cuda_backend_grow(RingRank *r, void **list, int count, int *room, size_t size);
 /* Is p in memory of this rank? */
 int cuda_backend_owns(const CudaBackend *s, const void *p);
 int cuda_backend_piece_has(const DevicePiece *piece, const void *p);

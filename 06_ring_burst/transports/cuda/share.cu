@@ -85,8 +85,8 @@ static int record(RingRank *r, cudaStream_t stream)
     CudaShare *share = cuda_backend_of(r)->share;
     if (share->own_used == share->own_count) {
         OwnEvent e;
-        if (cuda_backend_grow(r, (void **)&share->own, share->own_count, &share->own_room,
-                              sizeof *share->own) != 0 ||
+        if (ring_grow(r, &share->own, share->own_count, &share->own_room, sizeof *share->own,
+                      "events") != 0 ||
             make_event(r, &e) != 0)
             return -1;
         share->own[share->own_count++] = e;
@@ -159,8 +159,8 @@ static cudaEvent_t event_of(RingRank *r, int peer, int number, const char *handl
     if (known)
         return known->event;
     memcpy(&its, handle, sizeof its);
-    if (cuda_backend_grow(r, (void **)&share->events, share->event_count, &share->event_room,
-                          sizeof *share->events) != 0 ||
+    if (ring_grow(r, &share->events, share->event_count, &share->event_room, sizeof *share->events,
+                  "events") != 0 ||
         try_ipc(r, cudaIpcOpenEventHandle(&opened.event, its), "an event of another rank") != 0)
         return NULL;
     share->events[share->event_count++] = opened;
@@ -176,8 +176,8 @@ static char *memory_of(RingRank *r, int peer, const ShareNotice *notice)
     if (known)
         return (char *)known->memory_dev;
     memcpy(&its, notice->memory, sizeof its);
-    if (cuda_backend_grow(r, (void **)&share->memory, share->memory_count, &share->memory_room,
-                          sizeof *share->memory) != 0 ||
+    if (ring_grow(r, &share->memory, share->memory_count, &share->memory_room,
+                  sizeof *share->memory, "memory") != 0 ||
         try_ipc(r, cudaIpcOpenMemHandle(&opened.memory_dev, its, cudaIpcMemLazyEnablePeerAccess),
                 "memory of another rank's GPU") != 0)
         return NULL;

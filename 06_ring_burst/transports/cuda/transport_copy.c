@@ -164,7 +164,7 @@ static int copy_wait(RingRank *r, RingExchange *x)
 
 int ring_copy_join(RingRank *r)
 {
-    static RingTransport copies;
+    static const RingCarrier copies = {copy_start, copy_wait, NULL};
     const HeartBoard *board = ((const MpiEnd *)r->endpoint)->board;
     for (int peer = 0; peer < r->world; peer++)
         if (board->slot[peer].state == HEART_ABSENT)
@@ -173,10 +173,6 @@ int ring_copy_join(RingRank *r)
                              "reach; accepted there is --link nccl",
                              peer);
     open_tickets = NULL; /* what a run that failed left behind is freed with its log */
-    copies = ring_transport_mpi;
-    copies.name = "copy";
-    copies.start = copy_start;
-    copies.wait = copy_wait;
-    r->transport = &copies;
+    r->carrier = &copies;
     return 0;
 }

@@ -48,8 +48,6 @@ enum { LEAST_BLOCKS = 2, MOST_BLOCKS = 32 };
 #define KERNEL_FLOPS  400e12
 
 typedef struct NcclEnd {
-    const RingTransport *host; /* for host memory, barriers, failures */
-    void *host_endpoint;
     ncclComm_t comm;
     int aborted;
 } NcclEnd;
@@ -58,42 +56,20 @@ typedef struct NcclTicket {
     cudaEvent_t ready, arrived;
 } NcclTicket;
 
-/* The rank's endpoint while NCCL is its transport. */
 static NcclEnd *end_of(RingRank *r)
 {
-    return (NcclEnd *)r->endpoint;
+    return (NcclEnd *)r->carrier_end;
 }
 
 /* Ends the kernels that wait for a peer. A kernel that waits for a peer does so on the GPU, where
  * no time-out of ours reaches it. Aborting the communicator is the only way to make it return. */
-static void abort_messages(NcclEnd *end)
+static void abandon(RingRank *r)
 {
+    NcclEnd *end = end_of(r);
     if (end->comm && !end->aborted) {
         end->aborted = 1;
         (void)ncclCommAbort(end->comm);
     }
-}
-
-/* The host's transport finds its own end in the rank, also where it has to say that the rank has
- * failed. */
-#define BY_HOST(r, call)                                                                           \
-    do {                                                                                           \
-        NcclEnd *nccl = end_of(r);                                                                 \
-        const RingTransport *host = (r)->transport = nccl->host;                                   \
-        (r)->endpoint = nccl->host_endpoint;                                                       \
-        call;                                                                                      \
-        (r)->transport = &ring_transport_nccl;                                                     \
-        (r)->endpoint = nccl;                                                                      \
-        if ((r)->failed)                                                                           \
-            abort_messages(nccl);                                                                  \
-    } while (0)
-
-static int look(RingRank *r)
-{
-    int status = 0;
-    if (end_of(r)->host->look)
-        BY_HOST(r, status = host->look(r));
-    return status;
 }
 
 /* Until the communicator has done what `answer` left in progress. While it waits it looks round for
@@ -104,7 +80,7 @@ static int settle(RingRank *r, ncclResult_t answer, const char *what)
     const double start = ring_now_ms(), limit = r->plan->setup.timeout_s * 1e3;
     NcclEnd *end = end_of(r);
     while (answer == ncclInProgress) {
-        if (look(r) != 0)
+        if (r->transport->look && r->transport->look(r) != 0)
             return -1;
         if (ring_now_ms() - start > limit)
             return ring_fail(r, "%s: no answer from NCCL in %g s", what, limit / 1e3);
@@ -115,49 +91,6 @@ static int settle(RingRank *r, ncclResult_t answer, const char *what)
     return answer == ncclSuccess
                ? 0
                : ring_fail(r, "%s: NCCL says: %s", what, ncclGetErrorString(answer));
-}
-
-/* --- what goes by the host's transport ---------------------------------------------------------*/
-
-/* NCCL has no barrier and no host memory: both are asked for between passes only, where the host's
- * transport is good enough. */
-static int barrier(RingRank *r)
-{
-    int status;
-    BY_HOST(r, status = host->barrier(r));
-    return status;
-}
-
-static int host_send(RingRank *r, int peer, const void *data, size_t bytes)
-{
-    int status;
-    BY_HOST(r, status = host->host_send(r, peer, data, bytes));
-    return status;
-}
-
-static int host_receive(RingRank *r, int peer, void *data, size_t bytes)
-{
-    int status;
-    BY_HOST(r, status = host->host_receive(r, peer, data, bytes));
-    return status;
-}
-
-/* Without the abort the GPU would wait for this rank's peers, and they for it. */
-static void abandon(RingRank *r)
-{
-    abort_messages(end_of(r));
-    BY_HOST(r, host->abandon(r));
-}
-
-static void leave(RingRank *r)
-{
-    BY_HOST(r, host->leave(r));
-}
-
-static void note(RingRank *r)
-{
-    if (end_of(r)->host->note)
-        BY_HOST(r, host->note(r));
 }
 
 /* --- messages ----------------------------------------------------------------------------------*/
@@ -230,8 +163,7 @@ static int wait_for(RingRank *r, RingExchange *x)
     return status;
 }
 
-extern "C" const RingTransport ring_transport_nccl = {
-    "nccl", start, wait_for, barrier, host_send, host_receive, abandon, leave, note, look};
+static const RingCarrier carrier = {start, wait_for, abandon};
 
 /* --- joining -----------------------------------------------------------------------------------*/
 
@@ -286,10 +218,8 @@ int ring_nccl_join(RingRank *r)
         free(end);
         return -1;
     }
-    end->host = r->transport;
-    end->host_endpoint = r->endpoint;
-    r->transport = &ring_transport_nccl;
-    r->endpoint = end;
+    r->carrier = &carrier;
+    r->carrier_end = end;
     config.blocking = 0;
     if (few_blocks(r) > 0) {
         config.maxCTAs = few_blocks(r);
@@ -302,17 +232,16 @@ int ring_nccl_join(RingRank *r)
 /* Finalize waits until all messages are through; abort does not. */
 void ring_nccl_part(RingRank *r)
 {
-    NcclEnd *end;
-    if (r->transport != &ring_transport_nccl)
+    NcclEnd *end = end_of(r);
+    if (!end)
         return;
-    end = end_of(r);
     if (end->comm && !end->aborted) {
         if (!r->failed)
             (void)settle(r, ncclCommFinalize(end->comm), "the end of a communicator");
         if (!end->aborted)
             (void)(r->failed ? ncclCommAbort(end->comm) : ncclCommDestroy(end->comm));
     }
-    r->transport = end->host;
-    r->endpoint = end->host_endpoint;
+    r->carrier = NULL;
+    r->carrier_end = NULL;
     free(end);
 }

@@ -159,11 +159,6 @@ void heart_watch(HeartBoard *board)
     }
 }
 
-void heart_status(HeartBoard *board, int status)
-{
-    WRITE(board->status, status);
-}
-
 /* Compare and exchange: the field becomes 1 if it is still 0, in one step that no other rank can
  * come between. Who has changed it may write, and 2 says that it is written. The user reads one
  * sentence, not eight. */

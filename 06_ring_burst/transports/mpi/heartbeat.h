@@ -87,8 +87,7 @@ void heart_crash(HeartBoard *board, int rank, int signal);
 void heart_stop(HeartBoard *board, int rank, int from_outside);
 void heart_end(HeartBoard *board, int rank, HeartState state);
 
-void heart_status(HeartBoard *board, int status); /* rank 0: what the program ends with */
-int64_t heart_now(void);                          /* ns, CLOCK_MONOTONIC */
+int64_t heart_now(void); /* ns, CLOCK_MONOTONIC */
 
 /* For who started the ranks, many times a second: notes who is gone, so that the order is known. */
 void heart_watch(HeartBoard *board);

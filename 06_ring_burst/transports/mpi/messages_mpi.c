@@ -80,18 +80,21 @@ void mpi_be_at(RingRank *r, HeartOperation operation, int tensor, int peer)
 /* Four arrays, because MPI wants it so: requests in one piece, and beside them where it writes
  * which of them are done and what became of them. All open tickets hang in a list, so that
  * mpi_settle finds those that a failed rank has left behind. */
-static MpiTicket *new_ticket(MpiEnd *e, int count)
+static MpiTicket *new_ticket(RingRank *r, int count)
 {
+    MpiEnd *e = r->endpoint;
     MpiTicket *t = calloc(1, sizeof *t);
     const size_t n = (size_t)(count > 0 ? count : 1);
     if (!t)
-        return NULL;
+        return ring_fail(r, "out of memory for %d messages", count), NULL;
     t->part = calloc(n, sizeof *t->part);
     t->request = calloc(n, sizeof *t->request);
     t->status = calloc(n, sizeof *t->status);
     t->index = calloc(n, sizeof *t->index);
     t->next = e->flying;
     e->flying = t;
+    if (!t->part || !t->request || !t->status || !t->index)
+        return ring_fail(r, "out of memory for %d messages", count), NULL;
     return t;
 }
 
@@ -155,11 +158,9 @@ MpiTicket *mpi_post(RingRank *r, const RingTransfer *list, int count, int tag)
     int i, sends, parts = 0;
     for (i = 0; i < count; i++)
         parts += (int)((list[i].bytes + e->piece - 1) / e->piece);
-    t = new_ticket(e, parts);
-    if (!t || !t->part || !t->request || !t->status || !t->index) {
-        ring_fail(r, "out of memory for %d messages", parts);
+    t = new_ticket(r, parts);
+    if (!t)
         return NULL;
-    }
     for (sends = 0; sends <= 1; sends++)
         for (i = 0; i < count; i++)
             if (list[i].sends == sends &&
@@ -282,9 +283,9 @@ int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list)
 int mpi_tell_counts(RingRank *r, int64_t *sent_to_me)
 {
     MpiEnd *e = r->endpoint;
-    MpiTicket *t = new_ticket(e, 1);
-    if (!t || !t->part || !t->request || !t->status || !t->index)
-        return ring_fail(r, "out of memory for a message");
+    MpiTicket *t = new_ticket(r, 1);
+    if (!t)
+        return -1;
     t->part[0] = (MpiPart){.sends = 1, .tag = MPI_BARRIER_TAG};
     t->count = t->left = 1;
     MPI_Ialltoall(e->sent, 1, MPI_INT64_T, sent_to_me, 1, MPI_INT64_T, e->control, &t->request[0]);

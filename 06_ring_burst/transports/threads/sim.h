@@ -99,7 +99,6 @@ void sim_world_close(SimWorld *world);
 /* locked */
 void sim_call_all(SimWorld *world);
 const SimPost *sim_missing(const SimTicket *ticket); /* the first that has not arrived, or NULL */
-int sim_peer(const SimPost *post);
 RingTransfer sim_transfer(const SimPost *post);
 int sim_can_go_on(const SimEndpoint *e); /* it runs, or what it waits for is there, or never will */
 void sim_deadlock(SimWorld *world);      /* nobody can go on */

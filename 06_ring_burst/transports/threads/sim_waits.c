@@ -11,7 +11,7 @@
  *
  * The time-out is for a rank that runs and does not come.
  *
- * Interface: sim_world_open, sim_world_close, sim_call_all, sim_missing, sim_peer, sim_transfer,
+ * Interface: sim_world_open, sim_world_close, sim_call_all, sim_missing, sim_transfer,
  * sim_can_go_on, sim_deadlock, sim_look_for_deadlock, sim_give_reason (sim.h).
  */
 #include <stdio.h>
@@ -80,7 +80,7 @@ const SimPost *sim_missing(const SimTicket *ticket)
     return NULL;
 }
 
-int sim_peer(const SimPost *post)
+static int peer_of(const SimPost *post)
 {
     return post->sends ? post->to : post->from;
 }
@@ -90,7 +90,7 @@ static int hopeless(const SimWorld *world, const SimTicket *ticket)
 {
     for (int p = 0; p < ticket->count; p++)
         if (ticket->post[p].stage != SIM_ARRIVED &&
-            world->endpoints[sim_peer(&ticket->post[p])].state == SIM_GONE)
+            world->endpoints[peer_of(&ticket->post[p])].state == SIM_GONE)
             return 1;
     return 0;
 }
@@ -123,7 +123,7 @@ int sim_can_go_on(const SimEndpoint *e)
 RingTransfer sim_transfer(const SimPost *post)
 {
     return (RingTransfer){
-        .sends = post->sends, .peer = sim_peer(post), .tensor = (RingTensor)post->channel};
+        .sends = post->sends, .peer = peer_of(post), .tensor = (RingTensor)post->channel};
 }
 
 /* "rank 2 is waiting for K from rank 1 (forward step 1)": follow such sentences from rank to rank,
@@ -203,7 +203,7 @@ void sim_look_for_deadlock(SimWorld *world)
 void sim_give_reason(const RingRank *r, const SimPost *post, int late, char text[96])
 {
     const SimWorld *world = ((SimEndpoint *)r->endpoint)->world;
-    const SimEndpoint *peer = post ? &world->endpoints[sim_peer(post)] : NULL;
+    const SimEndpoint *peer = post ? &world->endpoints[peer_of(post)] : NULL;
     int gone = 0;
     while (gone < world->ranks && world->endpoints[gone].state != SIM_GONE)
         gone++;

@@ -14,37 +14,15 @@
 #include "judge/runner.h"
 #include "tensor.h"
 
+/* clang-format off */
 enum {
-    CRASH = 1,
-    HANG,
-    OVERRUN,
-    UNDERRUN,
-    WRITES_INPUT,
-    READS_PAST_K,
-    HUGE_MALLOC,
-    EXIT_EARLY,
-    ABORTS,
-    WRONG_ABI,
-    NO_ABI,
-    NO_SYMBOL,
-    RETURNS_ERROR,
-    SKIPS,
-    DOES_NOTHING,
-    DEEP_RECURSION,
-    PRINTS,
-    LEAVES_A_CHILD,
-    WRITES_GAPS,
-    LEAKS,
-    CONSTANT,
-    ENDS_IN_SILENCE,
-    FORGES_REPORT,
-    WRITES_FILES,
-    LEAVES_A_SESSION,
-    PRINTS_MUCH,
-    KILLS_ITS_PARENT,
-    WAITS_WITH_OTHERS, /* test_variant_so.py: interrupted */
-    WAITS
+    CRASH = 1, HANG, OVERRUN, UNDERRUN, WRITES_INPUT, READS_PAST_K, HUGE_MALLOC, EXIT_EARLY, ABORTS,
+    WRONG_ABI, NO_ABI, NO_SYMBOL, RETURNS_ERROR, SKIPS, DOES_NOTHING, DEEP_RECURSION, PRINTS,
+    LEAVES_A_CHILD, WRITES_GAPS, LEAKS, CONSTANT, ENDS_IN_SILENCE, FORGES_REPORT, WRITES_FILES,
+    LEAVES_A_SESSION, PRINTS_MUCH, KILLS_ITS_PARENT,
+    WAITS_WITH_OTHERS, WAITS /* test_variant_so.py: interrupted */
 };
+/* clang-format on */
 
 #define JOIN2(a, b) a##_##b
 #define JOIN(a, b)  JOIN2(a, b)
