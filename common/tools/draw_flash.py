@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
 """draw_flash.py: the drawings of stage 03. Every number in them is computed here: visiting
 orders and tile counts by walking the loops, fragments and swizzle from the formulas that
-03_flash_forward/library/cuda/mma.cuh states, schedules by handing out blocks. The
-roofline is drawn by draw_roofline.py.
+03_flash_forward/library/cuda/mma.cuh states, schedules by handing out blocks.
 
 Interface:
 - FIGURES: file name -> function that returns the SVG. draw_figures.py writes and checks them.
@@ -10,7 +9,6 @@ Interface:
 import heapq
 
 import draw_hand
-import draw_roofline
 from svg_drawing import BLUE, GREEN, GREY, PURPLE, RED, YELLOW, Drawing
 
 T = 4  # tiles of queries and of keys in the pictures
@@ -341,5 +339,4 @@ FIGURES = {"03_fast_memory.svg": draw_fast_memory, "03_loop_orders.svg": draw_lo
            "03_blocks.svg": draw_blocks, "03_fragments.svg": draw_fragments,
            "03_swizzle.svg": draw_swizzle,
            "03_causal_tiles.svg": draw_causal, "03_split_keys.svg": draw_split_keys,
-           "03_register_tile.svg": draw_register_tile,
-           "03_roofline.svg": draw_roofline.draw_roofline}
+           "03_register_tile.svg": draw_register_tile}

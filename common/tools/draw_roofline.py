@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""draw_roofline.py: stage 03's roofline from recorded rows: speed against operations for each
-byte that the tiles of a variant move, which the traffic rows tell.
+"""draw_roofline.py: rooflines from recorded rows: stage 03's speed against operations for each byte
+that the tiles of a variant move, which the traffic rows tell; and that of Hopper's rungs against
+operations for each exponential, which the head dimension tells.
 
 Interface:
-- draw_roofline(): the SVG. Rows that are not recorded yet are points that are not there.
+- FIGURES: file name -> function that returns the SVG. draw_figures.py writes and checks them. Rows
+  that are not recorded yet are points that are not there.
 """
 import math
 import pathlib
+import re
 
 import rows as recorded
 from svg_drawing import BLUE, GREY, RED, Drawing
@@ -14,6 +17,7 @@ from svg_drawing import BLUE, GREY, RED, Drawing
 RESULTS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "results"
 HBM, PEAK_F32, PEAK_BF16 = 4.8, 67.0, 990.0  # TB/s and TFLOP/s: the H200's data sheet
 MMA_SYNC = 132 * 2 * 1024 * 1.83e9 / 1e12    # 1024 multiply-adds a clock and multiprocessor
+EXP = 132 * 16 * 1.83e9 / 1e12               # 16 exponentials a clock and multiprocessor, T/s
 CASE = "N=4096 d=64 mask=none backward=false"
 
 
@@ -79,3 +83,92 @@ def draw_roofline():
     pic.text(left + 14, top + height - 36, "float32", 14, "start", BLUE)
     pic.text(left + 14, top + height - 16, "bfloat16", 14, "start", RED)
     return pic.done()
+
+
+# --- tensor cores and exponentials ---------------------------------------------------------------
+
+def hopper_rows(name, first):
+    """Rungs from v`first` on, and the library where it is alone, at d = 256."""
+    rows = recorded.usable(recorded.load([RESULTS / name]))
+    rows = recorded.select(rows, "N=16384 B=1 dtype=bf16 mask=none window=-1,-1")
+    return [r for r in rows if not r.get("deterministic") and
+            (int((re.match(r"v(\d+)_", r["variant"]) or [0, 0])[1]) >= first or
+             (r["variant"] == "library" and r["d"] == 256))]
+
+
+def matmul_rate():
+    """TFLOP/s of a large product in bfloat16, measured beside the peers."""
+    text = (RESULTS / "03_peers_h200.txt").read_text(encoding="utf-8")
+    return float(re.search(r"matmul 8192\^3 bf16 (\d+)", text)[1])
+
+
+def spread(ys, gap):
+    """The same heights, sorted, moved so that neighbours are `gap` apart."""
+    ys = sorted(ys)
+    for _ in range(200):
+        for n in range(len(ys) - 1):
+            missing = gap - (ys[n + 1] - ys[n])
+            if missing > 0:
+                ys[n], ys[n + 1] = ys[n] - missing / 2, ys[n + 1] + missing / 2
+    return ys
+
+
+def draw_ceilings(way, rows, products):
+    """products: of a score, 2 d operations each."""
+    pic = Drawing(980, 600, "Two ceilings: tensor cores and exponentials",
+                  "Speed of Hopper's rungs against operations for each exponential. Where d is "
+                  "small the exponentials are the limit, then the products.")
+    pic.text(490, 32, f"Two ceilings of an H200, {way}, N = 16384, bfloat16, no mask", 19)
+    pic.text(490, 56, f"a score costs {2 * products} d operations of the tensor cores and one "
+             "exponential of the special-function units", 13, fill=GREY)
+    left, top, width, height, least, most = 80, 84, 860, 440, 300, 1050
+
+    def place(d, y):
+        return left + d * width / 290, top + height - (y - least) * height / (most - least)
+
+    def exponentials(d):
+        return 2 * products * d * EXP
+
+    for d in (32, 64, 128, 256):
+        x, _ = place(d, least)
+        pic.line(x, top, x, top + height, "#DDDDDD", 1)
+        pic.text(x, top + height + 22, f"{2 * products * d}  (d = {d})", 13)
+    for y in range(300, 1001, 100):
+        pic.line(left, place(0, y)[1], left + width, place(0, y)[1], "#DDDDDD", 1)
+        pic.text(left - 10, place(0, y)[1] + 5, str(y), 13, "end")
+    pic.box(left, top, width, height, radius=0)
+    pic.text(left + width / 2, top + height + 52, "FLOP / exponential", 15)
+    pic.text(left - 10, top - 10, "TFLOP/s", 15)
+    ridge = PEAK_BF16 / exponentials(1)
+    corner = place(ridge, PEAK_BF16)
+    pic.curve([place(least / exponentials(1), least), corner, place(290, PEAK_BF16)], GREY, 2.5)
+    pic.text(*(place(286, PEAK_BF16 + 10)), "tensor cores, data sheet: 990", 13, "end", GREY)
+    pic.text(corner[0], corner[1] - 10, "left of here: 16 exponentials a clock", 13, "start", GREY)
+    both = [(d, 1 / (1 / PEAK_BF16 + 1 / exponentials(d))) for d in range(10, 291)]
+    both = [point for point in both if point[1] > least]
+    pic.curve([place(d, y) for d, y in both], GREY, 2, "2 4")
+    x, y = place(262, both[-29][1])
+    pic.text(x, y + 22, "one after the other", 13, "middle", GREY)
+    pic.curve([place(ridge, matmul_rate()), place(290, matmul_rate())], GREY, 2, "8 4")
+    x, y = place(ridge, matmul_rate())
+    pic.text(x + 6, y - 7, f"a matrix product: {matmul_rate():.0f}", 13, "start", GREY)
+    for d in sorted({row["d"] for row in rows}):
+        here = sorted((r for r in rows if r["d"] == d), key=recorded.gflops, reverse=True)
+        points = [place(d, recorded.gflops(row) / 1e3) for row in here]
+        for row, (x, y), label in zip(here, points, spread([y for _, y in points], 18)):
+            pic.line(x, y, x + 22, label, RED, 1)
+            pic.mark(x, y, RED)
+            pic.text(x + 26, label + 5, row["variant"], 13, "start", RED)
+    return pic.done()
+
+
+def draw_two_ceilings():
+    return draw_ceilings("forward", hopper_rows("03_flash_forward_h200.jsonl", 9), 2)
+
+
+def draw_two_ceilings_backward():
+    return draw_ceilings("backward", hopper_rows("04_flash_backward_h200.jsonl", 10), 5)
+
+
+FIGURES = {"03_roofline.svg": draw_roofline, "03_two_ceilings.svg": draw_two_ceilings,
+           "04_two_ceilings.svg": draw_two_ceilings_backward}
