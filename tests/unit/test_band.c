@@ -44,8 +44,3 @@ TEST(test_a_band_is_the_rule)
                     try_band((AttnRule){limits[left], limits[right]}, places[q], places[k]);
     assert_true(rows_that_see > 0);
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_a_band_is_the_rule);
-}

@@ -80,8 +80,3 @@ TEST(test_any_shape)
                 assert_true(t.blocks <= PLACES);
             }
 }
-
-int main(void)
-{
-    return RUN_TESTS(test_shapes_of_the_rows, test_any_shape);
-}

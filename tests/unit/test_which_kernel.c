@@ -314,7 +314,7 @@ TEST(test_kernels_and_their_tiles)
     on_gpu(90);
     expect(forward(&many), "hopper_kernel");
     assert_int_equal(64 * 3, flash_tiles_library_cuda(&many).Br);
-    expect(backward(&many), "turns_kernel");
+    expect(backward(&many), "keys_kernel");
     flash_set_smem_limit(101376);
     expect(forward(&many), "attention_16bit_kernel");
     assert_true(flash_tiles_library_cuda(&many).Br != 64 * 3);
@@ -352,7 +352,7 @@ TEST(test_options_that_are_dealt_with)
     on_gpu(90);
     many.options = &done_with;
     expect(forward(&many), "hopper_kernel");
-    expect(backward(&many), "turns_kernel");
+    expect(backward(&many), "keys_kernel");
     AttnArgs few = case_of(4, 5000, 128, ATTN_BF16);
     few.options = &done_with;
     expect(forward(&few), FEW_ON_HOPPER);
@@ -447,14 +447,4 @@ TEST(test_nothing_to_do)
         assert_int_equal(ATTN_OK, flash_cuda_rows_store(&a, sums.dQ, (FlashRows){0}));
         assert_int_equal(0, empty_grids);
     }
-}
-
-int main(void)
-{
-    return RUN_TESTS(test_before_sm_80_nothing_is_launched, test_kernels_and_their_tiles,
-#ifdef HAVE_SM90A
-                     test_a_refusal_leaves_nothing_behind, test_options_that_are_dealt_with,
-#endif
-                     test_windows_and_few_queries, test_keys_in_parts,
-                     test_a_launch_for_each_visible_pair_of_blocks, test_nothing_to_do);
 }

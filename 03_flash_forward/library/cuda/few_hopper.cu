@@ -13,9 +13,9 @@
  *     stage. The first ones are on their way before the block has met: 192 KiB (d = 128).
  *   - Two warpgroups compute, one the even tiles and one the odd ones, each with m, l and O of its
  *     own: while one exponentiates, the other multiplies. They meet once, at the end.
- *   - Keys are cut into parts, as in few_queries.cu. Up to four parts are a cluster: blocks that run
- *     at the same time and reach each other's shared memory. The first merges what the others have
- *     put there, and no second kernel has to start. More parts are merged as in few_queries.cu.
+ *   - Keys are cut into parts, as in few_queries.cu. Up to four parts are a cluster: blocks that
+ *     run at the same time and reach each other's shared memory. The first merges what the others
+ *     have put there, and no second kernel has to start. More parts are merged as in few_queries.cu.
  *
  * A warpgroup's tile, in clocks, d = 128: S 260, softmax 400, O 260, waits between them 100; two
  * take turns, so a tile is done each 520.
@@ -32,7 +32,6 @@ namespace few
 
 #define GROUPS        2                   /* warpgroups that compute */
 #define THREADS       (128 * GROUPS + 32) /* and a warp that loads */
-#define ONCE_MIB      32                  /* as few_queries.cu */
 #define MOST_TOGETHER 4                   /* parts of a cluster */
 
 /* One row tile, which both warpgroups read; the ring as in hopper_16bit.cuh. A stage is always of
@@ -47,32 +46,6 @@ template <int D> struct HopperFew : WgmmaTile<D, 64, 1, D == 64 ? 12 : 6> {
 struct FewMaps {
     CUtensorMap Q, K, V;
 };
-
-/* createpolicy, see few_queries.cu. */
-static __device__ __forceinline__ uint64_t policy_of_keys(const AttnArgs &a)
-{
-    uint64_t policy;
-    if (a.shape.B * a.shape.Hkv * a.shape.Nk * a.shape.d >= (int64_t)ONCE_MIB << 18)
-        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    else
-        asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-/* load_rows of hopper_tensor.cuh with a policy for the L2. */
-template <int PANELS>
-static __device__ __forceinline__ void load_rows_once(uint32_t to_smem, int panel_bytes,
-                                                      const CUtensorMap *map, int b, int h, int n,
-                                                      uint32_t barrier, uint64_t policy)
-{
-#pragma unroll
-    for (int panel = 0; panel < PANELS; panel++)
-        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                     ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(
-                         to_smem + panel * panel_bytes),
-                     "l"(map), "r"(barrier), "r"(panel * PANEL), "r"(h), "r"(n), "r"(b), "l"(policy)
-                     : "memory");
-}
 
 /* Rows from `rows` on, which nobody loads: zeros. By the threads that compute. */
 template <class C>
@@ -215,19 +188,18 @@ static __global__ void __launch_bounds__(THREADS, 1)
     const int group = (int)(a.shape.H / a.shape.Hkv), count = (int)a.shape.Nq * group;
     const Work work = work_of_block(a, parts.count);
     const KeyTiles keys = tiles_of_part<C::Bc>(a, band, work.split, parts.count);
-    const uint64_t policy = policy_of_keys(a);
     successor_may_come();
     auto load_K = [&](int stage, int j) {
         const uint32_t barrier = smem + C::K_FULL + 8 * stage;
         barrier_expect(barrier, C::K_BYTES);
-        load_rows_once<C::PANELS>(smem + C::K + stage * C::K_BYTES, C::K_PANEL, &maps.K, work.b,
-                                  work.h_kv, j * C::Bc, barrier, policy);
+        load_rows<C::PANELS>(smem + C::K + stage * C::K_BYTES, C::K_PANEL, &maps.K, work.b,
+                             work.h_kv, j * C::Bc, barrier);
     };
     auto load_V = [&](int stage, int j) {
         const uint32_t barrier = smem + C::V_FULL + 8 * stage;
         barrier_expect(barrier, C::K_BYTES);
-        load_rows_once<C::PANELS>(smem + C::V + stage * C::K_BYTES, C::K_PANEL, &maps.V, work.b,
-                                  work.h_kv, j * C::Bc, barrier, policy);
+        load_rows<C::PANELS>(smem + C::V + stage * C::K_BYTES, C::K_PANEL, &maps.V, work.b,
+                             work.h_kv, j * C::Bc, barrier);
     };
     if (threadIdx.x == 128 * GROUPS) { /* what is free from the start comes before all meet */
         start_barriers<C>(smem);

@@ -32,8 +32,7 @@
 namespace few
 {
 
-#define WARPS    4
-#define ONCE_MIB 32 /* K and V together: of more, little is left in the L2 for the next call */
+#define WARPS 4
 
 /* ROW_TILES tiles of 16 rows; what warps are left over share a tile's keys. */
 template <int D_, int ROW_TILES_> struct Tile {
@@ -54,46 +53,19 @@ template <class C> struct Rows {
     float O[C::D / 8][4], m[2], l[2];
 };
 
-/* createpolicy: keys that are more than the L2 holds will not be found there next time, so they
- * give way to one another and drive out nobody else: what others wrote need not be written back
- * now, which would take time of the memory that K and V need. */
-static __device__ __forceinline__ uint64_t policy_of_keys([[maybe_unused]] const AttnArgs &a)
-{
-    uint64_t policy = 0;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    if (a.shape.B * a.shape.Hkv * a.shape.Nk * a.shape.d >= (int64_t)ONCE_MIB << 18)
-        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    else
-        asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-#endif
-    return policy;
-}
-
-/* copy_async_16 with a policy. */
-static __device__ __forceinline__ void copy_async_once(uint32_t to_smem, const void *from,
-                                                       int valid, uint64_t policy)
-{
-    [[maybe_unused]] const int bytes = valid ? 16 : 0;
-    SM80_ASM_VOLATILE(
-        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to_smem),
-        "l"(from), "r"(bytes), "l"(policy)
-        : "memory");
-}
-
 /* Rows of T from `from` on to a swizzled tile: `count` rows exist, the rest and channels from d on
  * are zeros. row_offset(r): where row r begins. */
 template <class C, typename T, class Offset>
 static __device__ __forceinline__ void load_rows(uint32_t to_smem, const T *from, int rows,
-                                                 int count, int d, uint64_t policy,
-                                                 Offset row_offset)
+                                                 int count, int d, Offset row_offset)
 {
     const int CHUNKS = C::D / 8;
     const int chunk = threadIdx.x % CHUNKS;
 #pragma unroll 4
     for (int r = threadIdx.x / CHUNKS; r < rows; r += C::THREADS / CHUNKS) {
         const bool exists = r < count && chunk * 8 < d;
-        copy_async_once(to_smem + swizzle<C::D>(r, chunk),
-                        exists ? from + row_offset(r) + chunk * 8 : from, exists, policy);
+        copy_async_16(to_smem + swizzle<C::D>(r, chunk),
+                      exists ? from + row_offset(r) + chunk * 8 : from, exists);
     }
 }
 
@@ -224,7 +196,6 @@ static __global__ void __launch_bounds__(C::THREADS, C::D <= 128 ? 2 : 1)
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_few), stages = smem + C::Q_BYTES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int group = (int)(a.shape.H / a.shape.Hkv), Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk;
-    const uint64_t policy = policy_of_keys(a);
     const int row_tile = warp % C::ROW_TILES, key0 = warp / C::ROW_TILES * C::WARP_KEYS;
     const Work work = work_of_block(a, parts.count);
     const KeyTiles keys = tiles_of_part<C::Bc>(a, band, work.split, parts.count);
@@ -238,16 +209,16 @@ static __global__ void __launch_bounds__(C::THREADS, C::D <= 128 ? 2 : 1)
             const uint32_t stage = stages + (j - keys.begin) % C::STAGES * C::STAGE;
             const int64_t key = (int64_t)j * C::Bc;
             const int count = Nk - j * C::Bc, d = (int)a.shape.d;
-            load_rows<C>(stage, K + key * a.K.stride[1], C::Bc, count, d, policy,
+            load_rows<C>(stage, K + key * a.K.stride[1], C::Bc, count, d,
                          [&](int r) { return r * a.K.stride[1]; });
-            load_rows<C>(stage + C::KEY_BYTES, V + key * a.V.stride[1], C::Bc, count, d, policy,
+            load_rows<C>(stage + C::KEY_BYTES, V + key * a.V.stride[1], C::Bc, count, d,
                          [&](int r) { return r * a.V.stride[1]; });
         }
         copy_async_commit();
     };
     {
         const T *Q = (const T *)a.Q.data + tensor_offset(&a.Q, work.b, 0, work.h_kv * group);
-        load_rows<C>(smem, Q, C::Br, Nq * group, (int)a.shape.d, policy,
+        load_rows<C>(smem, Q, C::Br, Nq * group, (int)a.shape.d,
                      [&](int r) { return r / group * a.Q.stride[1] + r % group * a.Q.stride[2]; });
     }
 #pragma unroll
