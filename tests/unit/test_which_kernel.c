@@ -290,8 +290,10 @@ TEST(test_before_sm_80_nothing_is_launched)
 
 #ifdef HAVE_SM90A
 #define FEW_ON_HOPPER "few_hopper_kernel"
+#define HAVE_CLUSTERS 1 /* up to four parts merge in shared memory */
 #else
 #define FEW_ON_HOPPER "few_queries_kernel"
+#define HAVE_CLUSTERS 0
 #endif
 
 static void expect(AttnStatus status, const char *kernel)
@@ -323,9 +325,15 @@ TEST(test_kernels_and_their_tiles)
     assert_true(flash_backward_tiles_library_cuda(&many).Bc < 128);
 #endif
     on_gpu(90);
+    few.shape.B = 1;
     expect(forward(&few), FEW_ON_HOPPER);
     assert_non_null(strstr(launched, "merge_splits_kernel"));
+    assert_true(flash_tiles_library_cuda(&few).splits > 4);
+    few.shape.B = 16;
+    expect(forward(&few), FEW_ON_HOPPER);
+    assert_int_equal(HAVE_CLUSTERS, !strstr(launched, "merge_splits_kernel"));
     assert_true(flash_tiles_library_cuda(&few).splits > 1);
+    assert_true(flash_tiles_library_cuda(&few).splits <= 4);
     expect(forward(&some), FEW_ON_HOPPER); /* one part: too few keys for two */
     assert_null(strstr(launched, "merge_splits_kernel"));
     const FlashTiles tiles = flash_tiles_library_cuda(&some);
