@@ -12,8 +12,8 @@ Interface:
   are computed here from the row that the figure shows.
 - The figures of stage 03 stand in draw_flash.py, those of stage 04 in draw_backward.py
   and draw_gradient.py, those of stage 05 in draw_window.py and draw_stream.py, those of
-  stage 06 in draw_ring.py and draw_travel.py; lines of time and rooflines in draw_timeline.py and
-  draw_roofline.py.
+  stage 06 in draw_ring.py and draw_travel.py; lines of time and rooflines in draw_timeline.py,
+  draw_stamps.py and draw_roofline.py.
 """
 import math
 import pathlib
@@ -25,6 +25,7 @@ import draw_gradient
 import draw_hand
 import draw_ring
 import draw_roofline
+import draw_stamps
 import draw_stream
 import draw_timeline
 import draw_travel
@@ -189,7 +190,7 @@ FIGURES = {"01_data_movement.svg": draw_data_movement,
            "02_what_moves.svg": draw_what_moves,
            "02_blocks_and_merge.svg": draw_blocks_and_merge,
            **draw_hand.FIGURES, **draw_flash.FIGURES, **draw_roofline.FIGURES,
-           **draw_timeline.FIGURES,
+           **draw_timeline.FIGURES, **draw_stamps.FIGURES,
            **draw_backward.FIGURES, **draw_gradient.FIGURES,
            **draw_window.FIGURES, **draw_stream.FIGURES,
            **draw_ring.FIGURES, **draw_travel.FIGURES}
