@@ -422,8 +422,9 @@ void hint_forward_row(HintCase *c, const HintBug *bug, HintTile tile, int64_t b,
             O[x] = NAN;
             O_tolerance[x] = -1.0;
         }
-    for (int64_t x = 0; emptied(&r) && x <= d; x++) /* 0 / 0 where nobody thought of such a row */
-        O_tolerance[x] = HINT_OR_NAN;
+    if (emptied(&r)) /* 0 / 0 where nobody thought of such a row */
+        for (int64_t x = 0; x <= d; x++)
+            O_tolerance[x] = HINT_OR_NAN;
     if (bug->sum == SUM_LARGE_NUMBER && !r.seen)
         out[2 * d + 1] = INFINITY;
     if (accept_all && !isnan(out[d]))

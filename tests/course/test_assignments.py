@@ -278,14 +278,39 @@ def check_formats(tap, suite, results):
                f"{found} of {most}")
 
 
-def check_plain(tap, place, folder, stub, solution):
-    for path in sorted(folder.glob("*.suite")) + sorted(folder.glob("hidden*.template")):
+def check_suites(tap, place, folder, plain):
+    """Stub, solution and mistakes on each suite, judged together: a case has one reference."""
+    number = int(folder.name[0])
+    mistakes = MISTAKES[number]
+    stub = (folder / "stub.c").read_text(encoding="utf-8")
+    made = [build(place, "stub", stub), build(place, "solution", plain)]
+    made += [build(place, f"mistake{count}", edited(plain, edits), ["-fopenmp"])
+             for count, (_, edits, _, _) in enumerate(mistakes)]
+    ordinary = [(stem, code, build(place, f"ordinary{count}", edited(plain, edits)))
+                for count, (edits, stem, code) in enumerate(ORDINARY.get(number, []))]
+    paths = sorted(folder.glob("*.suite")) + sorted(folder.glob("hidden*.template"))
+    assert {stem for stem, _, _ in ordinary} <= {path.stem for path in paths}
+    for path in paths:
         suite = suites.read(path, KEY if path.suffix == ".template" else None)
-        of_stub, of_solution = graded(place, suite, (stub, solution))
+        mine = [(code, library) for stem, code, library in ordinary if stem == path.stem]
+        results = graded(place, suite, made + [library for _, library in mine])
+        of_stub, of_solution = results[:2]
         tap.ok(of_stub["score"] == 0, f"{path.name}: the stub has no points",
                str(of_stub["score"]))
         tap.ok(of_solution["score"] == of_solution["max_score"] > 0,
                f"{path.name}: the solution has all points", wrong_ones(of_solution))
+        for (name, _, wrong, code), result in zip(mistakes, results[2:]):
+            found = {test["name"] for test in result["tests"] if test["status"] != "right"}
+            tap.ok(found == {case.name for case in suite.cases} & set(wrong.get(path.stem, ())) and
+                   bool(found) == (path.stem in wrong),
+                   f"{path.name}: '{name}' is wrong in the cases made for it, and only there",
+                   str(sorted(found)))
+            if code and found:
+                tap.ok(codes(result) == {code}, f"{path.name}: '{name}' has the hint {code}",
+                       str(codes(result)))
+        for (code, _), result in zip(mine, results[len(made):]):
+            tap.ok(codes(result) == {code}, f"{path.name}: the hint of a wrong solution is {code}",
+                   f"{codes(result)}\n{wrong_ones(result)}")
 
 
 def check_change(tap, place, folder, kind, plain):
@@ -305,29 +330,6 @@ def check_change(tap, place, folder, kind, plain):
            f"{kind}: the public solution has at most 20 %", str(result["score"]))
 
 
-def check_mistakes(tap, place, folder, plain):
-    mistakes = MISTAKES[int(folder.name[0])]
-    made = [build(place, f"mistake{count}", edited(plain, edits), ["-fopenmp"])
-            for count, (_, edits, _, _) in enumerate(mistakes)]
-    for path in sorted(folder.glob("*.suite")) + sorted(folder.glob("hidden*.template")):
-        suite = suites.read(path, KEY if path.suffix == ".template" else None)
-        for (name, _, wrong, code), result in zip(mistakes, graded(place, suite, made)):
-            found = {test["name"] for test in result["tests"] if test["status"] != "right"}
-            tap.ok(found == {case.name for case in suite.cases} & set(wrong.get(path.stem, ())) and
-                   bool(found) == (path.stem in wrong),
-                   f"{path.name}: '{name}' is wrong in the cases made for it, and only there",
-                   str(sorted(found)))
-            if code and found:
-                tap.ok(codes(result) == {code}, f"{path.name}: '{name}' has the hint {code}",
-                       str(codes(result)))
-    ordinary = ORDINARY.get(int(folder.name[0]), [])
-    for count, (edits, stem, code) in enumerate(ordinary):
-        mine = build(place, f"ordinary{count}", edited(plain, edits))
-        result = graded(place, suites.read(folder / f"{stem}.suite"), [mine])[0]
-        tap.ok(codes(result) == {code}, f"{stem}.suite: the hint of a wrong solution is {code}",
-               f"{codes(result)}\n{wrong_ones(result)}")
-
-
 def codes(result):
     """The codes of the hints of what is wrong, but those of what follows from another array."""
     return {test["code"] for test in result["tests"] if test["status"] == "wrong"} - {"follows"}
@@ -345,9 +347,7 @@ def main():
         tap.ok([result["score"] for result in results] == [0, suite.max_score],
                f"{folder.name}: stub and solution as C files", wrong_ones(results[1]))
         check_formats(tap, suite, results)
-        check_plain(tap, place, folder, build(place, "stub", (folder / "stub.c").read_text(
-            encoding="utf-8")), build(place, "solution", plain))
-        check_mistakes(tap, place, folder, plain)
+        check_suites(tap, place, folder, plain)
         for kind in handout.kinds(folder):
             check_change(tap, place, folder, kind, plain)
     return tap.done()

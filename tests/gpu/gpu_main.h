@@ -6,7 +6,7 @@
  *
  * Exit status: 0 right, 77 no device, else wrong.
  *
- * Interface: small: 1 when few cases are wanted, for compute-sanitizer.
+ * Interface: small: 1 when few of the cases are wanted, for compute-sanitizer; else all run.
  */
 #ifndef GPU_MAIN_H
 #define GPU_MAIN_H

@@ -3,11 +3,6 @@
  * test_backward_blocks_gpu: test_flash_backward for the CUDA kernels that add to gradients. Any
  * split of the keys, in any order, and any split of the queries give the gradients of one pass,
  * within the oracle's bound; delta, the sums and the whole pass around a block as on the host.
- *
- *     test_backward_blocks_gpu                 every option, shard, dtype and kernel
- *     test_backward_blocks_gpu small [TEST]    few of them: for compute-sanitizer
- *
- * Exit status: 0 right, 1 wrong, 77 no device.
  */
 #include "gpu_main.h"
 #include "gradient_device.h"
@@ -61,66 +56,29 @@ TEST(test_shards_of_a_ring)
     try_shards(small, try_case);
 }
 
-static AttnDtype any_dtype(const BlockKernel *kernel)
+/* 1: the kernel under test is this one; a dtype that it takes. */
+static int set_kernel(const BlockKernel *kernel, AttnDtype *dtype)
 {
-    return kernel->dtypes & 1 ? ATTN_F32 : ATTN_F16;
+    *dtype = kernel->dtypes & 1 ? ATTN_F32 : ATTN_F16;
+    kernel_under_test = kernel->function;
+    return block_kernel_takes(kernel, *dtype);
 }
 
-/* The same keys twice: twice the gradients. */
 TEST(test_a_call_adds)
 {
-    for (int k = 0; k < BLOCK_KERNEL_COUNT; k++) {
-        const AttnDtype dtype = any_dtype(&block_kernels[k]);
-        if (!block_kernel_takes(&block_kernels[k], dtype))
-            continue;
-        Case *c = case_new((AttnShape){2, 4, 2, 70, 150, 24}, dtype, LAYOUT_BSHD, 1);
-        const AttnShape *n = &c->args.shape;
-        const FlashSums once = sums_new(n), twice = sums_new(n);
-        float *delta = run_forward(c);
-        kernel_under_test = block_kernels[k].function;
-        assert_int_equal(ATTN_OK, on_device(&c->args, delta, once));
-        for (int round = 0; round < 2; round++)
-            assert_int_equal(ATTN_OK, on_device(&c->args, delta, twice));
-        for (int64_t e = 0; e < query_floats(n); e++)
-            assert_true(fabsf(twice.dQ[e] - 2 * once.dQ[e]) <= 1e-5f);
-        for (int64_t e = 0; e < key_floats(n); e++) /* one addend a call: doubling is exact */
-            assert_true(twice.dK[e] == 2 * once.dK[e] && twice.dV[e] == 2 * once.dV[e]);
-        sums_free(once);
-        sums_free(twice);
-        free(delta);
-        case_free(c);
-    }
+    AttnDtype dtype;
+    for (int k = 0; k < BLOCK_KERNEL_COUNT; k++)
+        if (set_kernel(&block_kernels[k], &dtype))
+            expect_a_call_adds(on_device, dtype, 150, 1e-5f);
 }
 
-/* Keys of another sequence, or behind the mask: the sums stay, and rows that see no key at all are
- * no NaN. */
 TEST(test_a_block_that_nobody_sees)
 {
+    AttnDtype dtype;
     for (int masked = 0; masked < 2; masked++)
-        for (int k = 0; k < BLOCK_KERNEL_COUNT; k++) {
-            const AttnDtype dtype = any_dtype(&block_kernels[k]);
-            if (!block_kernel_takes(&block_kernels[k], dtype))
-                continue;
-            Case *c = case_new((AttnShape){1, 2, 1, 70, 210, 20}, dtype, LAYOUT_BSHD, 1);
-            const AttnShape *n = &c->args.shape;
-            const FlashSums sums = sums_new(n);
-            if (masked) {
-                case_mask(c);
-                memset(c->mask, 1, 70 * 210);
-            } else {
-                c->segments_k[0].sequence = 7;
-            }
-            float *delta = run_forward(c);
-            kernel_under_test = block_kernels[k].function;
-            assert_int_equal(ATTN_OK, on_device(&c->args, delta, sums));
-            for (int64_t e = 0; e < query_floats(n); e++)
-                assert_true(sums.dQ[e] == 0.0f);
-            for (int64_t e = 0; e < key_floats(n); e++)
-                assert_true(sums.dK[e] == 0.0f && sums.dV[e] == 0.0f);
-            sums_free(sums);
-            free(delta);
-            case_free(c);
-        }
+        for (int k = 0; k < BLOCK_KERNEL_COUNT; k++)
+            if (set_kernel(&block_kernels[k], &dtype))
+                expect_nothing_added(on_device, dtype, masked);
 }
 
 TEST(test_delta)

@@ -3,11 +3,6 @@
  * test_flash_resume_gpu: test_flash_resume for the CUDA kernels that resume from (O, lse). Any
  * split of the keys, in any order, equals one pass within the oracle's bound; a fixed order gives
  * fixed bits.
- *
- *     test_flash_resume_gpu          every option, shard, dtype and kernel
- *     test_flash_resume_gpu small    few of them: for compute-sanitizer
- *
- * Exit status: 0 right, 1 wrong, 77 no device.
  */
 #include "device_case.h"
 #include "gpu_main.h"
@@ -94,28 +89,16 @@ TEST(test_few_queries_many_keys)
 /* Keys of the future, of another sequence, behind the mask: the state stays where it was. */
 TEST(test_a_block_that_nobody_sees)
 {
-    const Shard future = {"future keys", SHARD_CONTIGUOUS, 3, 1, -1, 0, {1, 2, 1, 70, 210, 24}};
     for (int kind = 0; kind < 3; kind++)
         for (int k = 0; k < KERNEL_COUNT; k++) {
-            Case *c = shard_new(&future, kernels[k].dtypes & 1 ? ATTN_F32 : ATTN_F16, LAYOUT_BSHD);
-            if (!kernel_takes(&kernels[k], c->args.Q.dtype)) {
-                case_free(c);
+            const AttnDtype dtype = kernels[k].dtypes & 1 ? ATTN_F32 : ATTN_F16;
+            if (!kernel_takes(&kernels[k], dtype))
                 continue;
-            }
-            if (kind > 0) /* causal would hide the block already */
-                c->args.rule = (AttnRule){-1, -1};
-            if (kind == 1)
-                c->segments_k[2].sequence = 7;
-            if (kind == 2) {
-                case_mask(c);
-                for (int64_t i = 0; i < 70; i++)
-                    memset(c->mask + i * 210 + 140, 1, 70);
-            }
+            Case *c = unseen_case(kind, dtype, 24);
             DeviceCase *d = device_case_new(c);
             float *O_state = malloc(d->elements * sizeof *O_state);
-            Oracle before;
+            Oracle before = oracle_of(&c->args, 0, 1); /* the last 70 add nothing */
             assert_non_null(O_state);
-            assert_int_equal(0, oracle_run(&before, &c->args, 0, 1)); /* the last 70 add nothing */
             state_from_oracle(c, 140, O_state);
             device_case_state_up(d, O_state);
             add_keys(d, &kernels[k], 140, 70);

@@ -3,8 +3,6 @@
  * test_ring_work_gpu.c: the small work of stage 06 on a GPU: narrowing and widening in place give
  * the bits of the host's rounding at every length, sums are sums, rows start empty, and nothing
  * behind the end is touched.
- *
- * Exit status: 0 right, 1 wrong, 77 no device.
  */
 #include "gpu_main.h"
 

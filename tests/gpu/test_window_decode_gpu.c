@@ -9,11 +9,6 @@
  * - Every option of oracle_case.h and every shard of a ring, among them falling positions, strides,
  *   several sequences and masks.
  * - It refuses clipping and dropout with a sentence.
- *
- *     test_window_decode_gpu          every case
- *     test_window_decode_gpu small    few of them: for compute-sanitizer
- *
- * Exit status: 0 right, 1 wrong, 77 no device.
  */
 #include "device_case.h"
 #include "gpu_main.h"

@@ -10,8 +10,6 @@
  * - A block outside the window is not even read; a row that sees nothing keeps its bits; nothing
  *   outside the block's rows is written.
  * - What the device refuses.
- *
- * Exit status: 0 right, 1 wrong, 77 no device.
  */
 #include "gpu_main.h"
 #include "window_device.h"

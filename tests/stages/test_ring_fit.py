@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -73,8 +74,10 @@ def test_fit(tap, program, folder):
     for name in ("flops_forward", "flops_backward", "bandwidth_inner"):
         tap.ok(abs(found[name] / SPEEDS[name] - 1) < 0.15, f"{name} is found",
                f"{found[name]:.4g}, made with {SPEEDS[name]:.4g}")
+    written = rates.read_text()
+    rates.write_text(re.sub(r"(places_\w+) \d+", r"\1 16", written))  # a tenth of the blocks
     done = run(program, "--rates", rates)
-    tap.ok(done.returncode == 0 and "places_forward 264\n" in rates.read_text() and
+    tap.ok(done.returncode == 0 and "places_forward 264\n" in written and
            done.stdout.count("\n") > 300,
            "ring_map reads what was written: a map with blocks on multiprocessors",
            done.stderr[:900])

@@ -7,6 +7,7 @@
  * - sums_new, sums_free: float32 gradients, zeros. query_floats, key_floats: how many.
  * - run_forward: O and lse by stage 03, and delta.
  * - add_keys, add_queries: what some keys with all queries give, or some queries with all keys.
+ * - expect_a_call_adds, expect_nothing_added: what every block kernel has to do.
  */
 #ifndef GRADIENT_BLOCKS_H
 #define GRADIENT_BLOCKS_H
@@ -122,6 +123,51 @@ static inline void add_queries(const Case *c, FlashBlockFn function, const float
     scatter(sums.dQ, part_sums.dQ, n->B, n->Nq, first, count, n->H * n->d);
     free(part_sums.dQ);
     free(numbers);
+}
+
+/* The same keys twice: twice the gradients. */
+static inline void expect_a_call_adds(FlashBlockFn function, AttnDtype dtype, int64_t Nk,
+                                      float tolerance)
+{
+    Case *c = case_new((AttnShape){2, 4, 2, 70, Nk, 24}, dtype, LAYOUT_BSHD, 1);
+    const AttnShape *n = &c->args.shape;
+    const FlashSums once = sums_new(n), twice = sums_new(n);
+    float *delta = run_forward(c);
+    assert_int_equal(ATTN_OK, function(&c->args, delta, once));
+    for (int round = 0; round < 2; round++)
+        assert_int_equal(ATTN_OK, function(&c->args, delta, twice));
+    for (int64_t e = 0; e < query_floats(n); e++)
+        assert_true(fabsf(twice.dQ[e] - 2 * once.dQ[e]) <= tolerance);
+    for (int64_t e = 0; e < key_floats(n); e++) /* one addend a call: doubling is exact */
+        assert_true(twice.dK[e] == 2 * once.dK[e] && twice.dV[e] == 2 * once.dV[e]);
+    sums_free(once);
+    sums_free(twice);
+    free(delta);
+    case_free(c);
+}
+
+/* Keys of another sequence, or behind the mask: the sums stay exactly, and rows that see no key at
+ * all are no NaN. */
+static inline void expect_nothing_added(FlashBlockFn function, AttnDtype dtype, int masked)
+{
+    Case *c = case_new((AttnShape){1, 2, 1, 70, 210, 20}, dtype, LAYOUT_BSHD, 1);
+    const AttnShape *n = &c->args.shape;
+    const FlashSums sums = sums_new(n);
+    if (masked) {
+        case_mask(c);
+        memset(c->mask, 1, 70 * 210);
+    } else {
+        c->segments_k[0].sequence = 7;
+    }
+    float *delta = run_forward(c);
+    assert_int_equal(ATTN_OK, function(&c->args, delta, sums));
+    for (int64_t e = 0; e < query_floats(n); e++)
+        assert_true(sums.dQ[e] == 0.0f);
+    for (int64_t e = 0; e < key_floats(n); e++)
+        assert_true(sums.dK[e] == 0.0f && sums.dV[e] == 0.0f);
+    sums_free(sums);
+    free(delta);
+    case_free(c);
 }
 
 #endif

@@ -11,6 +11,7 @@
  * - KeySplit, split_random, split_evenly: which blocks, in which order.
  * - Shard, shards, shard_new: cases with several segments of queries and keys. shard_wanted: the
  *   long ones show an emulated processor nothing more.
+ * - unseen_case: one whose last block nobody sees.
  * - state_from_oracle: the state after some keys by the definition, not by any kernel.
  * - largest_lse_error: how far the lse of a case is from the definition.
  */
@@ -190,6 +191,24 @@ static inline Case *shard_new(const Shard *s, AttnDtype dtype, TensorLayout layo
     append_rank(s, c->segments_q, &c->args.positions_q.count, 0, s->rank);
     for (int rank = 0; rank < s->world; rank++)
         append_rank(s, c->segments_k, &c->args.positions_k.count, rank * s->shape.Nq, rank);
+    return c;
+}
+
+/* Three blocks of 70 keys, of which nobody sees the last: keys of the future (0), of another
+ * sequence (1), behind the mask (2). */
+static inline Case *unseen_case(int kind, AttnDtype dtype, int64_t d)
+{
+    const Shard future = {"future keys", SHARD_CONTIGUOUS, 3, 1, -1, 0, {1, 2, 1, 70, 210, d}};
+    Case *c = shard_new(&future, dtype, LAYOUT_BSHD);
+    if (kind > 0) /* causal would hide the block already */
+        c->args.rule = (AttnRule){-1, -1};
+    if (kind == 1)
+        c->segments_k[2].sequence = 7;
+    if (kind == 2) {
+        case_mask(c);
+        for (int64_t i = 0; i < 70; i++)
+            memset(c->mask + i * 210 + 140, 1, 70);
+    }
     return c;
 }
 

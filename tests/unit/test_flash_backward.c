@@ -82,42 +82,14 @@ TEST(test_shards_of_a_ring)
     }
 }
 
-/* The same keys twice: twice the gradients. */
 TEST(test_a_call_adds)
 {
-    Case *c = case_new((AttnShape){2, 4, 2, 70, 300, 24}, ATTN_F32, LAYOUT_BSHD, 1);
-    const AttnShape *n = &c->args.shape;
-    const FlashSums once = sums_new(n), twice = sums_new(n);
-    float *delta = run_forward(c);
-    assert_int_equal(ATTN_OK, flash_backward_block_cpu(&c->args, delta, once));
-    for (int round = 0; round < 2; round++)
-        assert_int_equal(ATTN_OK, flash_backward_block_cpu(&c->args, delta, twice));
-    for (int64_t e = 0; e < query_floats(n); e++)
-        assert_true(fabsf(twice.dQ[e] - 2 * once.dQ[e]) <= 1e-6f);
-    for (int64_t e = 0; e < key_floats(n); e++) /* one addend a call: doubling is exact */
-        assert_true(twice.dK[e] == 2 * once.dK[e] && twice.dV[e] == 2 * once.dV[e]);
-    sums_free(once);
-    sums_free(twice);
-    free(delta);
-    case_free(c);
+    expect_a_call_adds(flash_backward_block_cpu, ATTN_F32, 300, 1e-6f);
 }
 
-/* Keys of another sequence add exactly nothing, and rows that see no key at all are no NaN. */
 TEST(test_a_block_that_nobody_sees)
 {
-    Case *c = case_new((AttnShape){1, 2, 1, 70, 210, 20}, ATTN_F32, LAYOUT_BSHD, 1);
-    const AttnShape *n = &c->args.shape;
-    const FlashSums sums = sums_new(n);
-    c->segments_k[0].sequence = 7;
-    float *delta = run_forward(c);
-    assert_int_equal(ATTN_OK, flash_backward_block_cpu(&c->args, delta, sums));
-    for (int64_t e = 0; e < query_floats(n); e++)
-        assert_true(sums.dQ[e] == 0.0f);
-    for (int64_t e = 0; e < key_floats(n); e++)
-        assert_true(sums.dK[e] == 0.0f && sums.dV[e] == 0.0f);
-    sums_free(sums);
-    free(delta);
-    case_free(c);
+    expect_nothing_added(flash_backward_block_cpu, ATTN_F32, 0);
 }
 
 TEST(test_delta)

@@ -142,21 +142,10 @@ TEST(test_from_a_state_by_the_definition)
  * was, for rows with a past and for rows without. */
 TEST(test_a_block_that_nobody_sees)
 {
-    const Shard future = {"future keys", SHARD_CONTIGUOUS, 3, 1, -1, 0, {1, 2, 1, 70, 210, 20}};
     for (int kind = 0; kind < 3; kind++) {
-        Case *c = shard_new(&future, ATTN_F32, LAYOUT_BSHD);
+        Case *c = unseen_case(kind, ATTN_F32, 20);
         float *O_state = state_new(c);
-        Oracle before;
-        if (kind > 0) /* causal would hide the block already */
-            c->args.rule = (AttnRule){-1, -1};
-        if (kind == 1)
-            c->segments_k[2].sequence = 7;
-        if (kind == 2) {
-            case_mask(c);
-            for (int64_t i = 0; i < 70; i++)
-                memset(c->mask + i * 210 + 140, 1, 70);
-        }
-        assert_int_equal(0, oracle_run(&before, &c->args, 0, 1)); /* the last 70 add nothing */
+        Oracle before = oracle_of(&c->args, 0, 1); /* the last 70 add nothing */
         state_from_oracle(c, 140, O_state);
         add_keys(c, 140, 70, O_state);
         assert_state_right(c, &before, O_state, "a block that nobody sees");

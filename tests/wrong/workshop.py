@@ -133,6 +133,9 @@ class Workshop:
         self.target = os.path.relpath(args.program, args.build)
         self.commands = commands_of(args.build, sorted({self.target} | set(programs)))
         self.numbers = itertools.count(1)
+        # A mistake need not be fast, nor need what it is compared with. Only the loops of stage 01,
+        # all pairs of all cases, take longer than the compiler.
+        self.level = "-O1" if args.stage == "naive" else "-O0"
 
     def place_source(self, fields, text):
         """A folder of its own with the source. A changed header lies beside it, with all headers
@@ -195,7 +198,7 @@ class Workshop:
         """Linked with what the program is linked with, and by the same linker, except stage 06,
         whose program runs the object itself. The changed file comes first and wins over a library's
         of the same name."""
-        compiler, made, headers = self.compile_file(fields, text, ["-O1", "-fPIC"],
+        compiler, made, headers = self.compile_file(fields, text, [self.level, "-fPIC"],
                                                     self.commands_for(fields)[0])
         stage, function = self.args.stage, fields["function"]
         shim = made[:-2] + ".shim.c"
@@ -213,7 +216,7 @@ class Workshop:
             f.write(f'#include "{stage}.h"\n' + "\n".join(exported) + "\n")
         library = made[:-2] + ".so"
         folder = os.path.join(ROOT, fields["file"].split("/")[0])
-        line = compiler + ["-shared", "-fPIC", "-O1", "-o", library, shim, made, "-I" + folder]
+        line = compiler + ["-shared", "-fPIC", "-o", library, shim, made, "-I" + folder]
         line += headers + (["-Wl,-Bsymbolic"] if stage == "ring_burst" else self.libraries())
         done = run(line + ["-lm"], cwd=self.args.build)
         if done.returncode != 0:
@@ -230,8 +233,7 @@ class Workshop:
 
     def relinked_program(self, fields, text):
         """A program with the changed objects in front of the libraries: the first one wins."""
-        # a mistake need not be fast, nor need what it is compared with
-        extra = [] if needs_gpu(fields) else ["-O1"]
+        extra = [] if needs_gpu(fields) else [self.level]
         made = [self.compile_file(fields, text, extra, which)[1]
                 for which in self.commands_for(fields)]
         target = fields.get("program", self.target)
