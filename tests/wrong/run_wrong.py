@@ -15,7 +15,7 @@ the diff say what it is:
     caught-by: O lse                    exactly the checks that must object, of
                                         O lse dQ dK dV inputs storage crash, and of
                                         several ranks leak bytes memory flight streams
-                                        deadlock
+                                        deadlock; of a GPU access: its own report
     case: -N 17 -d 32                   one line each, the flags that show it
     passes: -N 16 -d 32                 those that do not: here the wrong one passes (optional)
     hint: no_scale                      codes of hints that name it (stages 01 to 05, CPU)
@@ -28,8 +28,8 @@ failure. With `variant:` instead of `function:`, for a file that a variant calls
 is linked in front of the stage's own library, and the variant is run. So are those of CUDA, which
 need a GPU (`./ladder gpu check` runs these), and the methods of stage 06. There a method may also
 send other bytes than the model says, hold other memory, touch what is in flight or what its other
-stream uses, or wait for a message that nobody sends. The last three end a run before it has a
-result: exit status 3, not 1.
+stream uses, or wait for a message that nobody sends. The last three, and an
+illegal access on a GPU, end a run before it has a result: exit status 3, not 1.
 `--mask-file {local}` in a case is a mask of four blocks of eight tokens on its diagonal: attention
 that four ranks could do alone.
 
@@ -66,8 +66,9 @@ SENTENCES = (("inputs", "an input was written to|it wrote to its input"),
              ("memory", r"rank \d+ held \d+ bytes, the model says"),
              ("flight", "(reads|writes) memory in flight"),
              ("streams", r"in stream \d (reads|writes) memory that stream \d (reads|writes)"),
-             ("deadlock", "deadlock; rank"))
-NO_RESULT = {"flight", "streams", "deadlock"}
+             ("deadlock", "deadlock; rank"),
+            ("access", "kernel: an illegal memory access"))
+NO_RESULT = {"flight", "streams", "deadlock", "access"}
 
 
 def local_mask(folder):

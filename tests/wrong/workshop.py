@@ -22,7 +22,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 KEYS = ("file", "header", "function", "variant", "program", "seed", "what", "caught-by", "case",
         "passes", "hint", "no-hint")
 CHECKS = ("O", "lse", "dQ", "dK", "dV", "inputs", "storage", "crash", "leak",
-          "bytes", "memory", "flight", "streams", "deadlock")
+          "bytes", "memory", "flight", "streams", "deadlock", "access")
 
 
 class Failure(Exception):
@@ -183,7 +183,9 @@ class Workshop:
         line = retarget(command, source, made, named)
         if needs_gpu(fields):
             line = for_this_gpu(line)
-        line += ["-I" + os.path.dirname(absolute)] + extra  # headers beside the original
+        at = next(n for n, word in enumerate(line) if word.startswith("-I"))
+        line.insert(at, "-I" + os.path.dirname(absolute))  # headers beside the original come first
+        line += extra
         done = run(line, cwd=self.args.build)
         if done.returncode != 0:
             said = (done.stdout + done.stderr)[-1500:]

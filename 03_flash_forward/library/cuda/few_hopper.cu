@@ -15,7 +15,7 @@
  *     own: while one exponentiates, the other multiplies. They meet once, at the end.
  *   - Keys are cut into parts, as in few_queries.cu. Up to four parts are a cluster: blocks that
  *     run at the same time and reach each other's shared memory. The first merges what the others
- *     have put there, and no second kernel has to start. More parts are merged as in few_queries.cu.
+ *     have put there, and no second kernel has to start. More parts are merged as there.
  *
  * A warpgroup's tile, in clocks, d = 128: S 260, softmax 400, O 260, waits between them 100; two
  * take turns, so a tile is done each 520.

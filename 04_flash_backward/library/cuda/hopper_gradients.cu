@@ -3,7 +3,8 @@
  * hopper_gradients: the 16-bit gradients on a GPU of compute capability 9.0: d up to 256 in eights,
  * positions that grow with the index (row_rule.cuh), no full mask, no cap, no --smem-limit (that
  * is a smaller GPU), a positive scale, rows that the copy engine can read. Into tensors, or sums
- * that several calls add to. --deterministic: ordered_dq.cuh. What is not like that is left to gradients_16bit.cu.
+ * that several calls add to. --deterministic: ordered_dq.cuh. What is not like that is left to
+ * gradients_16bit.cu.
  *
  * A pass in parts (flash_backward_cuda_begin): the queries alone say whether it is a case for these
  * kernels, since dQ has its own order in memory, and begin, add and end have to agree. Keys that
