@@ -102,7 +102,7 @@ def ladder_table(root, demo_file):
 def stale_rows(root, demo_file):
     found = ladder_rows(root, demo_file)
     rows = [row for _, _, row, *_ in found]
-    rows += [gpu for number, _, _, _, gpu, _ in found if gpu and number < "05"]
+    rows += [gpu for number, _, _, _, gpu, _ in found if gpu and number < "06"]
     return [row for row in rows if recorded.is_stale(row, root)]
 
 
