@@ -86,28 +86,33 @@ static __device__ __forceinline__ void update_rows_exp2(float (&S_reg)[COUNT][C:
         }
 }
 
-/* A tile that all rows see in full. */
-template <typename T, class C>
+/* A tile that all rows see in full. All threads call between(): K has been read, V is needed. */
+template <typename T, class C, class Between>
 static __device__ __forceinline__ void
-step_clean(TileRows<C> &rows, const uint32_t (*Q_reg)[C::MT][4], TileAddresses at, float scale_log2)
+step_clean(TileRows<C> &rows, const uint32_t (*Q_reg)[C::MT][4], TileAddresses at, float scale_log2,
+           Between between)
 {
     float S_reg[C::MT][C::Bc / 8][4];
     multiply_QK<T, C, 0, C::MT, C::Q_IN_REGISTERS>(S_reg, Q_reg, at.Q, at.K);
+    between();
     update_rows_exp2<C, false, 0, C::MT>(S_reg, rows, scale_log2);
     multiply_PV<T, C, 0, C::MT>(rows, S_reg, at.V);
 }
 
 /* A masked tile for the 16 rows of m16 tile MT0. */
-template <typename T, class C, int MT0>
+template <typename T, class C, int MT0, class Between>
 static __device__ __forceinline__ void
 step_masked(TileRows<C> &rows, const AttnArgs &a, const RowMask<C::Br, C::Bc> &mask,
-            const uint32_t (*Q_reg)[C::MT][4], TileAddresses at, float scale_log2, int j, int stage)
+            const uint32_t (*Q_reg)[C::MT][4], TileAddresses at, float scale_log2, int j, int stage,
+            Between between)
 {
     float S_reg[1][C::Bc / 8][4];
     const uint32_t look = look_at_tile<C>(mask, MT0, j, stage);
+    if (look & 1)
+        multiply_QK<T, C, MT0, 1, C::Q_IN_REGISTERS>(S_reg, Q_reg, at.Q, at.K);
+    between();
     if (!(look & 1))
         return;
-    multiply_QK<T, C, MT0, 1, C::Q_IN_REGISTERS>(S_reg, Q_reg, at.Q, at.K);
     adjust_scores(S_reg[0], a);
     if (look & 2)
         hide_scores<C, MT0, 1>(S_reg, mask, j, stage);
@@ -132,7 +137,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
 {
     typedef TileBytes<C> Bytes;
     const bool SPLIT = WAY == ROWS_OF_PART;
-    extern __shared__ __align__(1024) unsigned char smem[]; /* Q, K and V of stage 0, of stage 1 */
+    extern __shared__ __align__(1024) unsigned char smem[]; /* Q, K and V of each stage */
     __shared__ RowMask<C::Br, C::Bc> mask;
     __shared__ KeyRuns runs_smem;
     KeyRuns runs_reg;
@@ -143,12 +148,15 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     const T *Q = (const T *)a.Q.data + tensor_offset(&a.Q, work.b, 0, work.h);
     const T *K = (const T *)a.K.data + tensor_offset(&a.K, work.b, 0, work.h_kv);
     const T *V = (const T *)a.V.data + tensor_offset(&a.V, work.b, 0, work.h_kv);
-    auto load_keys = [&](const void *K, const void *V, int j, int stage) {
-        unsigned char *tile = smem + Bytes::Q + stage * Bytes::STAGE;
-        load_tile_async<T, C::D, C::Bc, C::THREADS, C::LEAN>(tile, (const T *)K, a.K.stride[1],
-                                                             j * C::Bc, Nk, d, aligned);
+    auto load_K = [&](const void *K, int j, int stage) {
+        load_tile_async<T, C::D, C::Bc, C::THREADS, C::LEAN>(smem + Bytes::Q + stage * Bytes::STAGE,
+                                                             (const T *)K, a.K.stride[1], j * C::Bc,
+                                                             Nk, d, aligned);
+    };
+    auto load_V = [&](const void *V, int j, int stage) {
         load_tile_async<T, C::D, C::Bc, C::THREADS, C::LEAN>(
-            tile + Bytes::K, (const T *)V, a.V.stride[1], j * C::Bc, Nk, d, aligned);
+            smem + Bytes::Q + stage * Bytes::STAGE + Bytes::K, (const T *)V, a.V.stride[1],
+            j * C::Bc, Nk, d, aligned);
     };
 
     /* Q does not wait for the positions, K and V must: which tiles are needed at all? */
@@ -160,8 +168,11 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         tiles = part_of_tiles(tiles, blockIdx.y, gridDim.y);
     const KeyRun run = next_key_run<C::Bc>(a, tiles, q, tiles.end);
     int j = last_tile(run);
-    if (j >= 0)
-        load_keys(K, V, j, 0);
+    if (j >= 0) {
+        load_K(K, j, 0);
+        if (C::STAGES > 1)
+            load_V(V, j, 0);
+    }
     copy_async_commit();
     if (WAY == ROWS_THROUGH && O_state && j < 0) { /* nothing to add: the state stays as it is */
         copy_async_wait<0>();
@@ -186,21 +197,38 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     int stage = 0;
     auto step = [&](auto masked, int j_next) {
         TileAddresses at = C::LEAN ? tile_addresses<C>(smem_address, read_thread()) : kept;
-        at.K += stage * Bytes::STAGE;
-        at.V += stage * Bytes::STAGE;
+        if (C::STAGES > 1) {
+            at.K += stage * Bytes::STAGE;
+            at.V += stage * Bytes::STAGE;
+        }
         if (masked.value && !mask.by_run)
             make_row_words(mask, a, j, stage);
         copy_async_wait<0>();
-        __syncthreads(); /* tile j is there, and all warps are done with the other stage */
-        if (j_next >= 0)
-            load_keys(mask.K, mask.V, j_next, 1 - stage);
+        __syncthreads(); /* tile j is there, and all warps are done with the other stage, or V */
+        if (C::STAGES == 1) {
+            load_V(mask.V, j, 0);
+        } else if (j_next >= 0) {
+            load_K(mask.K, j_next, 1 - stage);
+            load_V(mask.V, j_next, 1 - stage);
+        }
         copy_async_commit();
+        auto between = [&]() {
+            if (C::STAGES > 1)
+                return;
+            copy_async_wait<0>();
+            __syncthreads(); /* V_j is there, and all warps are done with K_j */
+            if (j_next >= 0)
+                load_K(mask.K, j_next, 0);
+            copy_async_commit();
+        };
         if (!masked.value) {
-            step_clean<T, C>(rows, Q_reg, at, scale_log2);
+            step_clean<T, C>(rows, Q_reg, at, scale_log2, between);
         } else {
-            step_masked<T, C, 0>(rows, a, mask, Q_reg, at, scale_log2, j, stage);
+            static_assert(C::STAGES > 1 || C::MT == 1, "between() is called once");
+            step_masked<T, C, 0>(rows, a, mask, Q_reg, at, scale_log2, j, stage, between);
             if (C::MT > 1)
-                step_masked<T, C, C::MT - 1>(rows, a, mask, Q_reg, at, scale_log2, j, stage);
+                step_masked<T, C, C::MT - 1>(rows, a, mask, Q_reg, at, scale_log2, j, stage,
+                                             between);
         }
         stage = 1 - stage;
     };

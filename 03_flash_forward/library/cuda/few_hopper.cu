@@ -309,9 +309,10 @@ template <typename T> static AttnStatus run_few(const AttnArgs *a, SplitStates p
 /* few_queries_takes has been asked. parts.O NULL: O and lse go to the tensors. */
 AttnStatus few_hopper_run(const AttnArgs *a, SplitStates parts, AttnBand band)
 {
-    if (!on_hopper() || a->shape.d > 128 || a->softcap != 0.0f || !(a->scale > 0.0f) ||
-        flash_smem_limit() != 0 || (!parts.O && parts.count > MOST_TOGETHER) ||
-        !copies_by_engine(&a->Q) || !copies_by_engine(&a->K) || !copies_by_engine(&a->V))
+    if (!on_hopper() || a->shape.Nk == 0 || a->shape.d > 128 || a->softcap != 0.0f ||
+        !(a->scale > 0.0f) || flash_smem_limit() != 0 ||
+        (!parts.O && parts.count > MOST_TOGETHER) || !copies_by_engine(&a->Q) ||
+        !copies_by_engine(&a->K) || !copies_by_engine(&a->V))
         return ATTN_SKIP;
     if (a->Q.dtype == ATTN_BF16)
         return few::run_few<__nv_bfloat16>(a, parts, band);

@@ -75,12 +75,13 @@ static int section_of(const AttnArgs *a, int fold, int bundles)
 
 template <typename T, class C> static AttnStatus run_tile(const AttnArgs *a, HopperWork work)
 {
-    const int tiles = (int)(((a->shape.Nq << work.fold) + C::Br - 1) / C::Br);
+    const int rows = (int)a->shape.Nq << work.fold, tiles = (rows + C::Br - 1) / C::Br;
     const int bundles = work.heads.count >> work.fold, fit = heads_of_section(a) >> work.fold;
     int device = 0, places = 0;
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&places, cudaDevAttrMultiProcessorCount, device));
     int blocks = bundles * tiles;
+    work.missing = (tiles * C::Br - rows) / 64 * 64;
     if (fit > 1 && a->shape.Nk <= 2048) {
         const RowTurns turns = row_turns(tiles, bundles, fit, places);
         work.section = turns.section;

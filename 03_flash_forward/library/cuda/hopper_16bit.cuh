@@ -60,6 +60,7 @@ struct HopperWork {
     int fold;    /* rows of a tile are queries of 2^fold heads: of which `heads` is a multiple */
     int section; /* such bundles of heads whose row tiles are taken in turn */
     bool last, O_wide; /* O: 16 bytes at a time may be written */
+    int missing;       /* rows of a head's first tile that do not exist: whole warpgroups */
 };
 
 /* How many rows a bundle of heads has. */
@@ -70,7 +71,11 @@ static __device__ __forceinline__ int rows_of(const AttnArgs &a, const HopperWor
 
 /* Row tile number `turn` of this block, or false: it has done its share. Blocks take the tiles in
  * order, from left to right and then from right to left: who had the longest in one turn has the
- * shortest in the next. Within a section the longest tiles of all heads come first. */
+ * shortest in the next. Within a section the longest tiles of all heads come first.
+ *
+ * Warpgroups without rows are the first ones of a head's first tile: their rows are negative. Under
+ * a causal mask this tile sees the fewest keys. In the last tile, one warpgroup alone would go
+ * through all keys of the head, and nothing would hide its waits. */
 template <class C>
 static __device__ __forceinline__ bool tile_of_turn(QueryTile &tile, const AttnArgs &a,
                                                     const HopperWork &work, int turn)
@@ -87,7 +92,7 @@ static __device__ __forceinline__ bool tile_of_turn(QueryTile &tile, const AttnA
     tile.b = head / H;
     tile.h = head % H;
     tile.h_kv = tile.h / (H / (int)a.shape.Hkv);
-    tile.i0 = (tiles - 1 - rest / here) * C::Br;
+    tile.i0 = (tiles - 1 - rest / here) * C::Br - work.missing;
     return true;
 }
 
@@ -105,15 +110,15 @@ static __device__ __forceinline__ SeenKeys keys_of_queries(const KeyRule &rule, 
     return seen;
 }
 
-/* Key tiles of rows i0 ... i0 + count - 1. */
+/* Key tiles of rows i0 ... i0 + count - 1, as many of them as there are. */
 template <class C>
 static __device__ __forceinline__ SeenKeys keys_of_group(const AttnArgs &a, const HopperWork &work,
                                                          int i0, int count)
 {
-    const int i_last = min(i0 + count, rows_of(a, work)) - 1;
-    if (i_last < i0) /* behind the last row */
+    const int i_first = max(i0, 0), i_last = min(i0 + count, rows_of(a, work)) - 1;
+    if (i_last < i_first)
         return SeenKeys{0, 0, 0, 0};
-    return keys_of_queries<C>(work.rule, i0 >> work.fold, i_last >> work.fold);
+    return keys_of_queries<C>(work.rule, i_first >> work.fold, i_last >> work.fold);
 }
 
 /* Those of a warpgroup: a part of the block's. */
@@ -419,7 +424,7 @@ store_by_engine(WarpgroupRows<C> &rows, const AttnArgs &a, const HopperWork &wor
     }
     fence_for_tma();
     threads_sync(id, 128);
-    if (threadIdx.x % 128 == 0 && i0 < rows_of(a, work)) {
+    if (threadIdx.x % 128 == 0) {
         for (int panel = 0; panel * PANEL < (int)a.shape.d; panel++)
             store_rows_of_panel(O_smem + panel * C::Q_PANEL, panel, O_map, tile.b, tile.h,
                                 i0 >> work.fold);
@@ -538,12 +543,14 @@ static __global__ void __launch_bounds__(C::THREADS, 1)
             const int i0 = tile.i0 + 64 * (warpgroup - 1);
             WarpgroupRows<C> rows;
             start_rows(rows);
-            if (work.O_state)
+            if (work.O_state && i0 >= 0)
                 resume_rows(rows, a, work, tile, i0 + r);
             consume<T, C>(rows, block, within(keys_of_group<C>(a, work, i0, 64), block), work, i0,
                           smem, smem + mine, a.scale * LOG2E, place, n & 1);
             if (!C::PLACE_OF_O) /* not in consume, whose loop would get 22 instructions more */
                 release_unused(smem + C::Q_FREE);
+            if (i0 < 0)
+                continue;
             if (!work.O_wide)
                 store_by_threads<T, C>(rows, a, work, tile, i0);
             else if constexpr (C::PLACE_OF_O)

@@ -13,6 +13,9 @@
  * Positions are counted from that of key 0 and in steps, so that 32 bits are enough. One segment of
  * each is the rule; it costs no turn of a loop.
  *
+ * With KEY_RULE_KEEPS_ITS_LOOP the device code is shorter. The forward kernel must not have it: the
+ * compiler would give the numbers of its main loop other registers (docs/lab/03_hopper.md).
+ *
  * Interface:
  * - KeyRule, make_key_rule (host): 0 where rows do not see runs.
  * - row_position, first_key, last_key: of a row; of its position.
@@ -129,7 +132,7 @@ static inline ATTN_HD int keys_before_in(int position, int length, int x)
 static inline ATTN_HD int keys_before(const KeyRule *rule, int x)
 {
     int count = keys_before_in(0, rule->k_length[0], x); /* positions count from the first key */
-#ifdef __CUDA_ARCH__
+#ifdef KEY_RULE_KEEPS_ITS_LOOP
 #pragma unroll 1 /* seldom taken, and code before a tile's first load is time */
 #endif
     for (int s = 1; s < rule->k_count; s++)

@@ -29,7 +29,7 @@
 /* Bytes in shared memory: Q [Br][D], then for each stage K [Bc][D] and V [Bc][D]. */
 template <class C> struct TileBytes {
     static const int Q = C::Br * C::D * 2, K = C::Bc * C::D * 2, V = K;
-    static const int STAGE = K + V, ALL = Q + 2 * STAGE;
+    static const int STAGE = K + V, ALL = Q + C::STAGES * STAGE;
 };
 
 /* Where this lane points ldmatrix at: Q, and K and V of stage 0. */

@@ -27,9 +27,10 @@
 
 /* Br = 128 rows, so a K or V fragment from shared memory serves two m16 tiles of each warp. For
  * D = 256 the accumulators of one m16 tile fill the registers already, and 99 KiB of shared memory,
- * what every GPU from sm_80 on has, allow tiles of 64 x 32. */
-template <int D_, int MT_ = D_ <= 128 ? 2 : 1, int Bc_ = D_ <= 128 ? 64 : 32> struct Tile {
-    static const int D = D_, MT = MT_, Bc = Bc_;
+ * what every GPU from sm_80 on has, allow 64 rows and one tile of 64 keys: K is loaded while P V is
+ * multiplied, V during Q K^T. */
+template <int D_, int MT_ = D_ <= 128 ? 2 : 1> struct Tile {
+    static const int D = D_, MT = MT_, Bc = 64, STAGES = D_ <= 128 ? 2 : 1;
     static const int WARPS = 4, THREADS = WARPS * 32;
     static const int Br = WARPS * MT * 16;
 };

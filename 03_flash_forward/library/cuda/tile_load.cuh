@@ -27,10 +27,12 @@ __device__ __forceinline__ void load_tile_async(unsigned char *tile_smem, const 
 {
     const int CHUNKS = D / 8;
     const uint32_t tile = (uint32_t)__cvta_generic_to_shared(tile_smem);
-    const int STEP = THREADS / CHUNKS / 8 * 8; /* rows that the threads cover at a time */
-    if (aligned && STEP > 0) {
-        /* A thread keeps its chunk and walks down the rows, a multiple of 8 at a time: the swizzle
-         * of its address is then the same in every step. (D = 96 leaves 32 threads idle.) */
+    /* Rows that the threads cover at a time: a multiple of 8, or 4 with D = 256. */
+    const int STEP = D == 256 ? THREADS / CHUNKS : THREADS / CHUNKS / 8 * 8;
+    static_assert(STEP >= 4 && (STEP & (STEP - 1)) == 0, "rows at a time");
+    if (aligned) {
+        /* A thread keeps its chunk and walks down the rows. After 8 rows the swizzle of its address
+         * is the same again, after 4 one bit is turned. (D = 96 leaves 32 threads idle.) */
         const int thread = REREAD ? read_thread() : (int)threadIdx.x;
         const int r = thread / CHUNKS, chunk = thread % CHUNKS;
         if (r >= STEP)
@@ -39,18 +41,10 @@ __device__ __forceinline__ void load_tile_async(unsigned char *tile_smem, const 
         const uint32_t to = tile + swizzle<D>(r, chunk);
         const int left = chunk * 8 < d ? N - first - r : 0;
 #pragma unroll
-        for (int row = 0; row < ROWS; row += (STEP > 0 ? STEP : 8)) {
+        for (int row = 0; row < ROWS; row += STEP) {
             const int valid = row < left;
-            copy_async_16(to + row * D * 2, valid ? from : base, valid);
+            copy_async_16((to ^ (row & 4) * 16) + row * D * 2, valid ? from : base, valid);
             from += STEP * stride;
-        }
-    } else if (aligned) { /* D = 256: fewer than 8 rows at a time */
-#pragma unroll
-        for (int e = threadIdx.x; e < ROWS * CHUNKS; e += THREADS) {
-            const int r = e / CHUNKS, chunk = e % CHUNKS;
-            const int valid = first + r < N && chunk * 8 < d;
-            const T *from = valid ? base + (first + r) * stride + chunk * 8 : base;
-            copy_async_16(tile + swizzle<D>(r, chunk), from, valid);
         }
     } else {
 #pragma unroll 1

@@ -16,6 +16,7 @@
 #define FLASH_BACKWARD_ROW_RULE_CUH
 
 #include "../../cuda/plain.cuh"
+#define KEY_RULE_KEEPS_ITS_LOOP
 #include "key_rule.h"
 
 namespace rung
