@@ -4,7 +4,7 @@
  * products of the other run.
  *
  * In v11 both warpgroups wait for dS of the other, so both do the same at the same time: first the
- * tensor cores have ten products in line, then none. Here they take turns. A warpgroup issues five
+ * tensor cores have ten products in line, then few or none. Here they take turns. A warpgroup issues five
  * products in one go, says that it is the other's turn, and makes P and dS of its next tile while
  * that one's products run:
  *
