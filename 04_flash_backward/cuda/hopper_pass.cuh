@@ -33,9 +33,10 @@ template <typename T> static __device__ __forceinline__ float2 unpack2(uint32_t 
 /* How a row's delta comes about. The library has another one of these (hopper_keys.cuh). */
 template <typename T> struct SumDelta {
     /* Eight channels from x on. */
-    __device__ uint4 load(const Tensor &from, int b, int i, int h, int x) const
+    __device__ void load(uint4 &O, uint4 &dO, const AttnArgs &a, int b, int i, int h, int x) const
     {
-        return *(const uint4 *)((const T *)from.data + tensor_offset(&from, b, i, h) + x);
+        O = *(const uint4 *)((const T *)a.O.data + tensor_offset(&a.O, b, i, h) + x);
+        dO = *(const uint4 *)((const T *)a.dO.data + tensor_offset(&a.dO, b, i, h) + x);
     }
     /* sum: of O and dO as they were loaded. at: its place in [B][H][Nq]. */
     __device__ float delta(float sum, int64_t /* at */) const
@@ -69,10 +70,8 @@ static __global__ void __launch_bounds__(256)
     for (int r = 0; r < ROWS_OF_LANE; r++) {
         const int i = i0 + r;
         O[r] = dO[r] = make_uint4(0, 0, 0, 0);
-        if (i < (int)a.shape.Nq) {
-            O[r] = how.load(a.O, b, i, h, lane * 8);
-            dO[r] = how.load(a.dO, b, i, h, lane * 8);
-        }
+        if (i < (int)a.shape.Nq)
+            how.load(O[r], dO[r], a, b, i, h, lane * 8);
     }
 #pragma unroll
     for (int r = 0; r < ROWS_OF_LANE; r++) {

@@ -171,16 +171,21 @@ template <typename T> struct AnyDelta {
     const float *delta_dev; /* or NULL */
     int d;
     bool aligned;
-    __device__ uint4 load(const Tensor &from, int b, int i, int h, int x) const
+    __device__ uint4 load_8(const Tensor &from, int b, int i, int h, int x) const
     {
         const T *at = (const T *)from.data + tensor_offset(&from, b, i, h) + x;
         const uint16_t *e = (const uint16_t *)at;
-        if (delta_dev || x >= d)
-            return make_uint4(0, 0, 0, 0);
         if (aligned)
             return *(const uint4 *)at;
         return make_uint4(e[0] | (uint32_t)e[1] << 16, e[2] | (uint32_t)e[3] << 16,
                           e[4] | (uint32_t)e[5] << 16, e[6] | (uint32_t)e[7] << 16);
+    }
+    __device__ void load(uint4 &O, uint4 &dO, const AttnArgs &a, int b, int i, int h, int x) const
+    {
+        if (delta_dev || x >= d)
+            return;
+        O = load_8(a.O, b, i, h, x);
+        dO = load_8(a.dO, b, i, h, x);
     }
     __device__ float delta(float sum, int64_t at) const
     {
