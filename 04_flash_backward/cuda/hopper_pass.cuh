@@ -7,13 +7,14 @@
  * has d / 8 lanes, each of which takes four rows, so that eight loads are under way.
  *
  * Interface:
- * - pass_floats, run_prepared: the whole pass, in memory that is given. place_pass, prepare_pass.
- * - on_16_bytes: of a tensor.
+ * - pass_floats, place_pass (host): the memory of a pass.
+ * - prepare_pass (host): the kernel. SumDelta: delta from O and dO.
+ * - on_16_bytes (host): of a tensor.
  */
 #ifndef FLASH_BACKWARD_HOPPER_PASS_CUH
 #define FLASH_BACKWARD_HOPPER_PASS_CUH
 
-#include "ordered_dq.cuh"
+#include "wgmma_keys.cuh"
 
 namespace rung
 {
@@ -29,31 +30,34 @@ template <typename T> static __device__ __forceinline__ float2 unpack2(uint32_t 
         return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
 }
 
-/* Eight elements, at once if they lie on 16 bytes. */
-template <typename T> static __device__ __forceinline__ uint4 load_8(const T *from, bool aligned)
-{
-    const uint16_t *x = (const uint16_t *)from;
-    if (aligned)
-        return *(const uint4 *)from;
-    return make_uint4(x[0] | (uint32_t)x[1] << 16, x[2] | (uint32_t)x[3] << 16,
-                      x[4] | (uint32_t)x[5] << 16, x[6] | (uint32_t)x[7] << 16);
-}
+/* How a row's delta comes about. The library has another one of these (hopper_keys.cuh). */
+template <typename T> struct SumDelta {
+    /* Eight channels from x on. */
+    __device__ void load(uint4 &O, uint4 &dO, const AttnArgs &a, int b, int i, int h, int x) const
+    {
+        O = *(const uint4 *)((const T *)a.O.data + tensor_offset(&a.O, b, i, h) + x);
+        dO = *(const uint4 *)((const T *)a.dO.data + tensor_offset(&a.dO, b, i, h) + x);
+    }
+    /* sum: of O and dO as they were loaded. at: its place in [B][H][Nq]. */
+    __device__ float delta(float sum, int64_t /* at */) const
+    {
+        return sum;
+    }
+};
 
-/* Rows of a head are neighbours in stats, heads of a row in O and dO: the second is more. delta
- * NULL: from O and dO. A row that sees no key (lse = -inf) may hold anything there. */
-template <typename T, int D>
+/* Rows of a head are neighbours in stats, heads of a row in O and dO: the second is more. A row
+ * that sees no key (lse = -inf) may hold anything there. zeros: of float4, from dQ_sum on. */
+template <typename T, int D, class Delta>
 static __global__ void __launch_bounds__(256)
-    prepare_kernel(const __grid_constant__ AttnArgs a, const float *delta, float2 *stats,
-                   float *dQ_sum, int rows_padded, bool aligned)
+    prepare_kernel(const __grid_constant__ AttnArgs a, Delta how, float2 *stats, float *dQ_sum,
+                   int64_t zeros, int rows_padded)
 {
     const int LANES = D / 8, lane = threadIdx.x % LANES, H = (int)a.shape.H;
     const int64_t item = (blockIdx.x * (int64_t)256 + threadIdx.x) / LANES;
     const int h = (int)(item % H);
     const int i0 = (int)(item / H % (rows_padded / ROWS_OF_LANE)) * ROWS_OF_LANE;
     const int b = (int)(item / H / (rows_padded / ROWS_OF_LANE));
-    /* The zeros, of dQ and of the counters behind it, are no row's: a block has 32 KiB of them. */
-    const int64_t rows = a.shape.B * H * rows_padded;
-    const int64_t zeros = rows * (D / 4) + order_ints(rows) / 4;
+    /* The zeros are no row's: a block has 32 KiB of them. */
     const int64_t zero = blockIdx.x * (int64_t)(256 * 2 * ROWS_OF_LANE) + threadIdx.x;
 #pragma unroll
     for (int k = 0; k < 2 * ROWS_OF_LANE; k++)
@@ -66,11 +70,8 @@ static __global__ void __launch_bounds__(256)
     for (int r = 0; r < ROWS_OF_LANE; r++) {
         const int i = i0 + r;
         O[r] = dO[r] = make_uint4(0, 0, 0, 0);
-        if (!delta && lane * 8 < (int)a.shape.d && i < (int)a.shape.Nq) {
-            O[r] = load_8((const T *)a.O.data + tensor_offset(&a.O, b, i, h) + lane * 8, aligned);
-            dO[r] =
-                load_8((const T *)a.dO.data + tensor_offset(&a.dO, b, i, h) + lane * 8, aligned);
-        }
+        if (i < (int)a.shape.Nq)
+            how.load(O[r], dO[r], a, b, i, h, lane * 8);
     }
 #pragma unroll
     for (int r = 0; r < ROWS_OF_LANE; r++) {
@@ -93,7 +94,7 @@ static __global__ void __launch_bounds__(256)
         if (lse == -INFINITY)
             pair.y = 0.0f;
         else
-            pair = make_float2(lse * LOG2E, delta ? delta[at] : pair.y);
+            pair = make_float2(lse * LOG2E, how.delta(pair.y, at));
         stats[(int64_t)(b * H + h) * rows_padded + i] = pair;
     }
 }
@@ -104,49 +105,35 @@ static bool on_16_bytes(const Tensor *t)
            t->stride[2] % 8 == 0;
 }
 
-/* Floats of dQ_sum, counters and stats. D: channels that the kernel has, >= d. */
+/* Of all heads, in whole tiles. */
+static int64_t rows_of_pass(const AttnShape *n)
+{
+    return n->B * n->H * divide_up((int)n->Nq, PAD_ROWS) * PAD_ROWS;
+}
+
+/* Floats of stats and, behind them, dQ_sum. D: channels that the kernel has, >= d. */
 static size_t pass_floats(const AttnShape *n, int D)
 {
-    const int64_t rows = n->B * n->H * (divide_up((int)n->Nq, PAD_ROWS) * PAD_ROWS);
-    return (size_t)(rows * (D + 2) + order_ints(rows));
+    return (size_t)(rows_of_pass(n) * (2 + D));
 }
 
-static Pass place_pass(const AttnShape *n, int D, float *memory_dev)
+static Pass place_pass(const AttnShape *n, float *memory_dev)
 {
-    const int64_t rows = n->B * n->H * (divide_up((int)n->Nq, PAD_ROWS) * PAD_ROWS);
-    Pass pass = {(float2 *)(memory_dev + rows * D + order_ints(rows)), memory_dev};
-    return pass;
+    return {(float2 *)memory_dev, memory_dev + 2 * rows_of_pass(n)};
 }
 
-/* What comes before the kernel of keys. */
-template <typename T, int D>
-static AttnStatus prepare_pass(const AttnArgs *a, const float *delta_dev, float *memory_dev)
+/* What comes before the kernel of keys. more_zeros: bytes behind dQ_sum, a multiple of 16. */
+template <typename T, int D, class Delta>
+static AttnStatus prepare_pass(const AttnArgs *a, Delta how, const Pass &pass, int64_t more_zeros)
 {
-    const int rows_padded = divide_up((int)a->shape.Nq, PAD_ROWS) * PAD_ROWS;
-    const int64_t rows = a->shape.B * a->shape.H * rows_padded;
-    const int64_t zeros = rows * (D / 4) + order_ints(rows) / 4; /* more than it has lanes */
-    const unsigned blocks =
-        (unsigned)((zeros + 256 * 2 * ROWS_OF_LANE - 1) / (256 * 2 * ROWS_OF_LANE));
-    prepare_kernel<T, D><<<blocks, 256, 0, (cudaStream_t)a->stream>>>(
-        *a, delta_dev, (float2 *)place_pass(&a->shape, D, memory_dev).stats, memory_dev,
-        rows_padded, on_16_bytes(&a->O) && on_16_bytes(&a->dO));
+    const int64_t zeros = rows_of_pass(&a->shape) * (D / 4) + more_zeros / 16;
+    const int64_t of_block = 256 * 2 * ROWS_OF_LANE; /* as many as its lanes load */
+    prepare_kernel<T, D>
+        <<<(unsigned)((zeros + of_block - 1) / of_block), 256, 0, (cudaStream_t)a->stream>>>(
+            *a, how, (float2 *)pass.stats, pass.dQ_sum, zeros,
+            divide_up((int)a->shape.Nq, PAD_ROWS) * PAD_ROWS);
     CUDA_TRY_LAUNCH();
     return ATTN_OK;
-}
-
-/* The pass around a launcher that adds dQ up and finishes it. memory_dev: pass_floats. kernel: the
- * one that it launches, with so many bytes of shared memory, which are asked for first: a refusal
- * leaves nothing behind. */
-template <typename T, int D>
-static AttnStatus run_prepared(const AttnArgs *a, LaunchFn launch, const void *kernel,
-                               int smem_bytes, float *memory_dev)
-{
-    if (!on_16_bytes(&a->O) || !on_16_bytes(&a->dO))
-        return ATTN_SKIP;
-    AttnStatus status = reserve_smem(kernel, smem_bytes);
-    if (status == ATTN_OK)
-        status = prepare_pass<T, D>(a, NULL, memory_dev);
-    return status == ATTN_OK ? launch(a, place_pass(&a->shape, D, memory_dev)) : status;
 }
 
 } // namespace rung

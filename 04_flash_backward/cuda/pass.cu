@@ -5,7 +5,7 @@
  * A warp takes a row: its lanes read neighbouring channels, so one load of the warp covers whole
  * sectors of memory.
  *
- * Interface: has_tensor_cores, run_pass, round_dQ, reserve_smem (plain.cuh).
+ * Interface: compute_capability, run_pass, round_dQ, reserve_smem (plain.cuh).
  */
 #include "alloc.h"
 #include "plain.cuh"
@@ -130,13 +130,14 @@ AttnStatus reserve_smem(const void *kernel, int bytes)
     return ATTN_OK;
 }
 
-bool has_tensor_cores(void)
+int compute_capability(void)
 {
-    int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           major >= 8;
+    int device = 0, major = 0, minor = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
+        return 0;
+    return 10 * major + minor;
 }
 
 } // namespace rung

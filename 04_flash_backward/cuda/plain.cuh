@@ -28,8 +28,7 @@
  * - Plain, plain_of, publish_plain: low, high and the rows that see any key. rows_that_see,
  *   pair_is_seen.
  * - Pass, run_pass: what a rung gets. round_dQ, run_16_bit, reserve_smem: for its launcher.
- * - KeyBlock, block_of_keys, keys_in_sections: which keys a block of threads owns. divide_up.
- * - RowTile, first_tile, next_tile, end_of_walk: the tiles of queries that it visits (from v4 on).
+ * - KeyBlock, block_of_keys: which keys a block of threads owns. divide_up.
  */
 #ifndef FLASH_BACKWARD_PLAIN_CUH
 #define FLASH_BACKWARD_PLAIN_CUH
@@ -59,8 +58,6 @@ struct Plain {
 struct Pass {
     const float2 *stats; /* [B][H][Nq, padded] of (lse * log2(e), delta); (inf, 0): sees no key */
     float *dQ_sum;       /* zeros for B*H*[Nq, padded]*d sums, in the rung's own order, or NULL */
-    int section = 1;     /* of keys_in_sections */
-    bool back = false;
 };
 
 static __host__ __device__ __forceinline__ int divide_up(int a, int b)
@@ -101,14 +98,14 @@ AttnStatus round_dQ(const AttnArgs *args, const Pass &pass);
  * is less. */
 AttnStatus reserve_smem(const void *kernel, int bytes);
 
-/* From sm_80 on. */
-bool has_tensor_cores(void);
+/* Of this GPU, as 80 for sm_80; 0: there is none. Tensor cores take 16 bits from 80 on. */
+int compute_capability(void);
 
 /* Launch<T, D>::run for the dtype and the d of the arguments. */
 template <template <typename, int> class Launch>
 static AttnStatus run_16_bit(const AttnArgs *a, const Pass &pass)
 {
-    if (a->Q.dtype == ATTN_F32 || !has_tensor_cores())
+    if (a->Q.dtype == ATTN_F32 || compute_capability() < 80)
         return ATTN_SKIP;
     if (a->Q.dtype == ATTN_BF16)
         return a->shape.d == 64 ? Launch<__nv_bfloat16, 64>::run(a, pass)
@@ -153,53 +150,6 @@ static __device__ __forceinline__ KeyBlock block_of_keys(const AttnArgs &a, int 
     block.j0 = blockIdx.x % tiles * Bc;
     block.group = (int)a.shape.H / Hkv;
     return block;
-}
-
-/* Block `index` where the tiles of keys of `section` heads are taken in turn, with those of a head
- * from first to last, or back. */
-static __device__ __forceinline__ KeyBlock keys_in_sections(const AttnArgs &a, int Bc, int index,
-                                                            int section, bool back)
-{
-    const int tiles = divide_up((int)a.shape.Nk, Bc), Hkv = (int)a.shape.Hkv;
-    const int first = index / (tiles * section) * section, rest = index - first * tiles;
-    const int here = min(section, (int)a.shape.B * Hkv - first);
-    const int head = first + rest % here, j = rest / here;
-    KeyBlock block;
-    block.b = head / Hkv;
-    block.h_kv = head % Hkv;
-    block.j0 = (back ? tiles - 1 - j : j) * Bc;
-    block.group = (int)a.shape.H / Hkv;
-    return block;
-}
-
-/* A walk over the tiles of queries that see a block's keys: of one head of the group after
- * another. */
-struct RowTile {
-    int h, i0;
-};
-
-/* Behind the last tile: h = end_of_walk. */
-static __device__ __forceinline__ int end_of_walk(const KeyBlock &block)
-{
-    return (block.h_kv + 1) * block.group;
-}
-
-static __device__ __forceinline__ RowTile first_tile(const KeyBlock &block, Rows rows, int Br)
-{
-    RowTile tile;
-    tile.h = rows.begin < rows.end ? block.h_kv * block.group : end_of_walk(block);
-    tile.i0 = rows.begin / Br * Br;
-    return tile;
-}
-
-static __device__ __forceinline__ RowTile next_tile(RowTile tile, Rows rows, int Br)
-{
-    tile.i0 += Br;
-    if (tile.i0 >= rows.end) {
-        tile.i0 = rows.begin / Br * Br;
-        tile.h++;
-    }
-    return tile;
 }
 
 /* Where the stats of head (b, h) begin. */

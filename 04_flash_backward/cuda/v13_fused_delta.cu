@@ -12,24 +12,23 @@
 
 using namespace rung;
 
-template <typename T, int D> static AttnStatus launch(const AttnArgs *a, const Pass &pass)
-{
-    typedef KeyTile<D> C;
-    return launch_keys<T, C>(turns_kernel<T, C>, a, pass, 128 + CONSUMER_THREADS);
-}
-
 template <typename T, int D> struct LaunchV13 {
     static AttnStatus run(const AttnArgs *a, const Pass &)
     {
-        if (flash_backward_deterministic())
+        typedef KeyTile<D> C;
+        if (flash_backward_deterministic() || !on_16_bytes(&a->O) || !on_16_bytes(&a->dO))
             return ATTN_SKIP;
         float *memory_dev =
             (float *)workspace_alloc_device(pass_floats(&a->shape, D) * sizeof(float));
         if (!memory_dev)
             return ATTN_NO_MEMORY;
-        typedef KeyTile<D> C;
-        const AttnStatus status = run_prepared<T, D>(
-            a, launch<T, D>, (const void *)turns_kernel<T, C>, C::ALL, memory_dev);
+        const Pass pass = place_pass(&a->shape, memory_dev);
+        /* Asked for before anything is launched: a refusal leaves nothing behind. */
+        AttnStatus status = reserve_smem((const void *)turns_kernel<T, C>, C::ALL);
+        if (status == ATTN_OK)
+            status = prepare_pass<T, D>(a, SumDelta<T>(), pass, 0);
+        if (status == ATTN_OK)
+            status = launch_keys<T, C>(turns_kernel<T, C>, a, pass, 128 + CONSUMER_THREADS);
         workspace_free_device(memory_dev); /* kept until the kernels are done */
         return status;
     }

@@ -20,7 +20,9 @@
  * - multiply_add: a product of two tiles. accumulate: the left factor is in registers.
  * - load_tile: rows of a tensor to shared memory.
  * - WarpTile<D, WARPS, MT, Br, ROW_WARPS>: sizes of a tile whose warps own keys (from v3 on).
- *   ScoreFactors, compute_scores, store_factor, KeyMask. copy_tile, copy_stats (from v4 on).
+ *   ScoreFactors, compute_scores, store_factor, KeyMask.
+ * - RowTile, first_tile, next_tile, end_of_walk: the tiles of queries that a block visits.
+ *   copy_tile, copy_stats (from v4 on).
  * - add_dQ_rows, store_keys: gradients to memory. add_dQ_fragments, finish_fragments (from v5 on).
  */
 #ifndef FLASH_BACKWARD_WARP_TILE_CUH
@@ -294,6 +296,36 @@ static __device__ __forceinline__ void multiply_dS_K(float (&dQ)[C::dQ_M][C::dQ_
 }
 
 /* --- from v4 on: tiles that arrive in the background -------------------------------------------*/
+
+/* A walk over the tiles of queries that see a block's keys: of one head of the group after
+ * another. */
+struct RowTile {
+    int h, i0;
+};
+
+/* Behind the last tile: h = end_of_walk. */
+static __device__ __forceinline__ int end_of_walk(const KeyBlock &block)
+{
+    return (block.h_kv + 1) * block.group;
+}
+
+static __device__ __forceinline__ RowTile first_tile(const KeyBlock &block, Rows rows, int Br)
+{
+    RowTile tile;
+    tile.h = rows.begin < rows.end ? block.h_kv * block.group : end_of_walk(block);
+    tile.i0 = rows.begin / Br * Br;
+    return tile;
+}
+
+static __device__ __forceinline__ RowTile next_tile(RowTile tile, Rows rows, int Br)
+{
+    tile.i0 += Br;
+    if (tile.i0 >= rows.end) {
+        tile.i0 = rows.begin / Br * Br;
+        tile.h++;
+    }
+    return tile;
+}
 
 /* load_tile by cp.async; the caller commits. A thread keeps its chunk and walks down the rows. */
 template <typename T, int D, int ROWS, int THREADS>

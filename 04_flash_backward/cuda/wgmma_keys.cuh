@@ -41,7 +41,7 @@
 #ifndef FLASH_BACKWARD_WGMMA_KEYS_CUH
 #define FLASH_BACKWARD_WGMMA_KEYS_CUH
 
-#include "cuda/hopper_sums.cuh"
+#include "cuda/hopper.cuh"
 #include "hopper_backward.h"
 #include "plain.cuh"
 
@@ -72,9 +72,7 @@ template <int D_> struct KeyTile {
     static const int Q_FULL = KV_FULL + 8, dO_FULL = Q_FULL + 8 * STAGES;
     static const int Q_FREE = dO_FULL + 8 * STAGES, dO_FREE = Q_FREE + 8 * STAGES;
     static const int dS_FULL = dO_FREE + 8 * STAGES, dS_FREE = dS_FULL + 8 * 2; /* from v12 on */
-    static const int ORDER_OPEN = dS_FREE + 8 * 2;                              /* ordered_dq.cuh */
-    static const int ORDER_DONE = ORDER_OPEN + 8 * 2, TICKET = ORDER_DONE + 8 * 2;
-    static const int ALL = TICKET + 16;
+    static const int ALL = dS_FREE + 8 * 2;
     static_assert(ALL <= 227 * 1024, "tiles do not fit");
     static_assert(STAGES == 2, "dS has two places, and walks count tiles by twos");
 };
@@ -83,7 +81,6 @@ template <int D_> struct KeyTile {
 
 struct KeyMaps {
     CUtensorMap Q, K, V, dO, dK, dV; /* boxes of 64 rows */
-    int copies = 1;                  /* that a box takes: one, or one for each panel */
 };
 
 static AttnStatus make_key_maps(KeyMaps *maps, const AttnArgs *a)
@@ -99,74 +96,58 @@ static AttnStatus make_key_maps(KeyMaps *maps, const AttnArgs *a)
 /* sm_90a code runs on no other GPU than one of compute capability 9.0. */
 static bool hopper_is_here(void)
 {
-    int device = 0, major = 0, minor = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) ==
-               cudaSuccess &&
-           major == 9 && minor == 0;
+    return compute_capability() == 90;
 }
 
-/* dQ = scale * dQ_sum, rounded, or (sum not NULL) sum [B][Nq][H][d] += that. A thread has four
- * lanes' floats of one 16 x 8 tile: eight channels of rows g and g + 8; eight neighbouring threads
- * have 64 channels. */
-template <typename T, int D>
+/* What becomes of eight channels of a row of dQ: rounded, 16 bytes. */
+template <typename T> struct RoundDQ {
+    __device__ void operator()(const AttnArgs &a, const float (&dQ)[8], int b, int i, int h,
+                               int channel) const
+    {
+        T *to = (T *)a.dQ.data + tensor_offset(&a.dQ, b, i, h) + channel;
+        *reinterpret_cast<uint4 *>(to) = make_uint4(pack2<T>(dQ[0], dQ[1]), pack2<T>(dQ[2], dQ[3]),
+                                                    pack2<T>(dQ[4], dQ[5]), pack2<T>(dQ[6], dQ[7]));
+    }
+};
+
+/* dQ = scale * dQ_sum. A thread has four lanes' floats of one 16 x 8 tile: eight channels of rows g
+ * and g + 8; eight neighbouring threads have 64 channels. */
+template <typename T, int D, class Write>
 static __global__ void __launch_bounds__(256)
-    squares_kernel(const __grid_constant__ AttnArgs a, const float *dQ_sum, float *sum, int Tr,
-                   bool aligned)
+    squares_kernel(const __grid_constant__ AttnArgs a, const float *dQ_sum, int Tr, Write write)
 {
     const int64_t item = blockIdx.x * (int64_t)256 + threadIdx.x;
     const int n = item % 8, g = item / 8 % 8, square = item / 64 % (D / 64);
     const int warp = item / D % 4, i = (int)(item / (4 * D) % Tr) * 64 + warp * 16 + g;
-    const int64_t head = item / (4 * D) / Tr, H = a.shape.H;
-    const int channel = square * 64 + n * 8, d = (int)a.shape.d;
-    if (head >= a.shape.B * H || channel >= d)
+    const int head = (int)(item / (4 * D) / Tr), H = (int)a.shape.H;
+    if (head >= a.shape.B * H)
         return;
     const float *from = dQ_sum + ((item / 64 * 8 + n) * 8 + g) * 16;
-    if (sum) {
-#pragma unroll
-        for (int t = 0; t < 4; t++) {
-            const float4 lane = *reinterpret_cast<const float4 *>(from + 4 * t);
-            float *at = sum + ((head / H * a.shape.Nq + i) * H + head % H) * d + channel + 2 * t;
-            if (i < a.shape.Nq) {
-                at[0] += lane.x * a.scale;
-                at[1] += lane.y * a.scale;
-            }
-            at += 8 * H * d;
-            if (i + 8 < a.shape.Nq) {
-                at[0] += lane.z * a.scale;
-                at[1] += lane.w * a.scale;
-            }
-        }
-        return;
-    }
-    uint32_t low[4], high[4]; /* of rows g and g + 8 */
+    float dQ[2][8]; /* of rows g and g + 8 */
 #pragma unroll
     for (int t = 0; t < 4; t++) {
         const float4 lane = *reinterpret_cast<const float4 *>(from + 4 * t);
-        low[t] = pack2<T>(lane.x * a.scale, lane.y * a.scale);
-        high[t] = pack2<T>(lane.z * a.scale, lane.w * a.scale);
+        dQ[0][2 * t] = lane.x * a.scale;
+        dQ[0][2 * t + 1] = lane.y * a.scale;
+        dQ[1][2 * t] = lane.z * a.scale;
+        dQ[1][2 * t + 1] = lane.w * a.scale;
     }
-    T *row = (T *)a.dQ.data + tensor_offset(&a.dQ, head / H, i, head % H) + channel;
-    if (!aligned) {
 #pragma unroll
-        for (int t = 0; t < 4; t++)
-#pragma unroll
-            for (int x = 0; x < 2; x++) {
-                if (i < a.shape.Nq)
-                    ((uint16_t *)row)[2 * t + x] = (uint16_t)(low[t] >> 16 * x);
-                if (i + 8 < a.shape.Nq)
-                    ((uint16_t *)row)[8 * a.dQ.stride[1] + 2 * t + x] =
-                        (uint16_t)(high[t] >> 16 * x);
-            }
-        return;
-    }
-    if (i < a.shape.Nq)
-        *reinterpret_cast<uint4 *>(row) = make_uint4(low[0], low[1], low[2], low[3]);
-    if (i + 8 < a.shape.Nq)
-        *reinterpret_cast<uint4 *>(row + 8 * a.dQ.stride[1]) =
-            make_uint4(high[0], high[1], high[2], high[3]);
+    for (int e = 0; e < 2; e++)
+        if (i + 8 * e < a.shape.Nq)
+            write(a, dQ[e], head / H, i + 8 * e, head % H, square * 64 + n * 8);
+}
+
+/* write: a RoundDQ, or what the library does in its place. */
+template <typename T, int D, class Write>
+static AttnStatus finish_dQ(const AttnArgs *a, const Pass &pass, Write write)
+{
+    const int Tr = divide_up((int)a->shape.Nq, 64);
+    const int64_t items = a->shape.B * a->shape.H * Tr * (4 * D);
+    squares_kernel<T, D><<<(unsigned)((items + 255) / 256), 256, 0, (cudaStream_t)a->stream>>>(
+        *a, pass.dQ_sum, Tr, write);
+    CUDA_TRY_LAUNCH();
+    return ATTN_OK;
 }
 
 /* kernel<<<blocks, threads>>>(a, pass, maps), one block for each Bc keys, and then dQ. */
@@ -175,8 +156,6 @@ static AttnStatus launch_keys(Kernel *kernel, const AttnArgs *a, const Pass &pas
 {
     KeyMaps maps;
     const cudaStream_t stream = (cudaStream_t)a->stream;
-    const int Tr = divide_up((int)a->shape.Nq, 64);
-    const int64_t items = a->shape.B * a->shape.H * Tr * (4 * C::D);
     AttnStatus status = reserve_smem((const void *)kernel, C::ALL);
     if (status == ATTN_OK)
         status = make_key_maps(&maps, a);
@@ -189,12 +168,7 @@ static AttnStatus launch_keys(Kernel *kernel, const AttnArgs *a, const Pass &pas
     kernel<<<blocks, threads, C::ALL, stream>>>(*a, pass, maps);
     CUDA_TRY_LAUNCH();
     status = launch_is_done(stream, "a Hopper kernel");
-    if (status != ATTN_OK)
-        return status;
-    squares_kernel<T, C::D>
-        <<<(unsigned)((items + 255) / 256), 256, 0, stream>>>(*a, pass.dQ_sum, NULL, Tr, true);
-    CUDA_TRY_LAUNCH();
-    return ATTN_OK;
+    return status == ATTN_OK ? finish_dQ<T, C::D>(a, pass, RoundDQ<T>()) : status;
 }
 
 template <template <typename, int> class Launch> static AttnStatus run_on_hopper(const AttnArgs *a)
@@ -231,15 +205,18 @@ template <class C> static __device__ __forceinline__ void next_tile(KeyWalk &wal
     }
 }
 
-/* Who sees whom is asked for in three ways (and first_row, end_row: queries that see anything). The
- * library has another type that answers (row_rule.cuh). */
-static __device__ __forceinline__ bool tile_is_seen(const Plain &plain, int i0, int rows, int j0,
-                                                    int keys)
+/* Who sees whom: rows_that_see, sees_all, rows_of_key, first_row and end_row. `Sight` is a Plain in
+ * the rungs; the library has another type that answers (row_rule.cuh). */
+
+/* Do all queries of the tile see all keys of the block? */
+template <class C>
+static __device__ __forceinline__ bool sees_all(const Plain &plain, int i0, int j0)
 {
-    return j0 - (i0 + rows - 1) >= plain.low && j0 + keys - 1 - i0 <= plain.high &&
-           j0 + keys <= plain.Nk && i0 + rows <= plain.end_row;
+    return j0 - (i0 + C::Br - 1) >= plain.low && j0 + C::Bc - 1 - i0 <= plain.high &&
+           j0 + C::Bc <= plain.Nk && i0 + C::Br <= plain.end_row;
 }
 
+/* The queries that see one key. */
 static __device__ __forceinline__ Rows rows_of_key(const Plain &plain, int key)
 {
     Rows rows;
@@ -248,45 +225,38 @@ static __device__ __forceinline__ Rows rows_of_key(const Plain &plain, int key)
     return rows;
 }
 
-/* Do all queries of the tile see all keys of the block? */
-template <class C, class Sight>
-static __device__ __forceinline__ bool sees_all(const Sight &sight, int i0, int j0)
-{
-    return tile_is_seen(sight, i0, C::Br, j0, C::Bc);
-}
-
 /* --- orders to the copy engine, by one thread --------------------------------------------------*/
 
-/* 64 rows of a head. */
-template <class C>
-static __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap *map, int copies,
-                                                int b, int h, int n, uint32_t barrier)
+/* Maps: KeyMaps. A box of the library may take several copies (hopper_keys.cuh). */
+
+/* cp.async.bulk, global to shared memory: bytes, a multiple of 16, that count on `barrier`. */
+static __device__ __forceinline__ void load_bytes(uint32_t to_smem, const void *from, int bytes,
+                                                  uint32_t barrier)
 {
-    if (copies == 1)
-        load_tile(to, map, b, h, n, barrier);
-    else
-        for (int panel = 0; panel < copies; panel++)
-            load_panel(to + panel * C::PANEL_BYTES, map, panel, b, h, n, barrier);
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(to_smem),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
 }
 
 /* K and V: 64 keys of each consumer. */
-template <class C>
-static __device__ __forceinline__ void load_keys(const KeyMaps &maps, const KeyBlock &block,
+template <class C, class Maps>
+static __device__ __forceinline__ void load_keys(const Maps &maps, const KeyBlock &block,
                                                  uint32_t smem)
 {
     barrier_expect(smem + C::KV_FULL, 4 * C::BOX);
     for (int half = 0; half < 2; half++) {
-        load_box<C>(smem + C::K + half * C::BOX, &maps.K, maps.copies, block.b, block.h_kv,
-                    block.j0 + half * 64, smem + C::KV_FULL);
-        load_box<C>(smem + C::V + half * C::BOX, &maps.V, maps.copies, block.b, block.h_kv,
-                    block.j0 + half * 64, smem + C::KV_FULL);
+        load_tile(smem + C::K + half * C::BOX, &maps.K, block.b, block.h_kv, block.j0 + half * 64,
+                  smem + C::KV_FULL);
+        load_tile(smem + C::V + half * C::BOX, &maps.V, block.b, block.h_kv, block.j0 + half * 64,
+                  smem + C::KV_FULL);
     }
 }
 
 /* Q and its stats. stats: of the head. Stats end with 64 queries; a tile of 128 may have to take
  * its first half twice: queries past the end are hidden. */
-template <class C>
-static __device__ __forceinline__ void load_Q(const KeyMaps &maps, const KeyBlock &block,
+template <class C, class Maps>
+static __device__ __forceinline__ void load_Q(const Maps &maps, const KeyBlock &block,
                                               const KeyWalk &walk, const float2 *stats, int Nq,
                                               uint32_t smem, int stage)
 {
@@ -294,22 +264,22 @@ static __device__ __forceinline__ void load_Q(const KeyMaps &maps, const KeyBloc
     barrier_expect(barrier, C::ROWS_BYTES + C::STATS_BYTES);
     for (int n = 0; n < C::Br; n += 64) {
         const int i = walk.i0 + n;
-        load_box<C>(smem + C::Q + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.Q, maps.copies,
-                    block.b, walk.h, i, barrier);
+        load_tile(smem + C::Q + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.Q, block.b, walk.h,
+                  i, barrier);
         load_bytes(smem + C::STATS + stage * C::STATS_BYTES + n * 8, stats + (i < Nq ? i : walk.i0),
                    64 * 8, barrier);
     }
 }
 
-template <class C>
-static __device__ __forceinline__ void load_dO(const KeyMaps &maps, const KeyBlock &block,
+template <class C, class Maps>
+static __device__ __forceinline__ void load_dO(const Maps &maps, const KeyBlock &block,
                                                const KeyWalk &walk, uint32_t smem, int stage)
 {
     const uint32_t barrier = smem + C::dO_FULL + 8 * stage;
     barrier_expect(barrier, C::ROWS_BYTES);
     for (int n = 0; n < C::Br; n += 64)
-        load_box<C>(smem + C::dO + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.dO, maps.copies,
-                    block.b, walk.h, walk.i0 + n, barrier);
+        load_tile(smem + C::dO + stage * C::ROWS_BYTES + n / 64 * C::BOX, &maps.dO, block.b, walk.h,
+                  walk.i0 + n, barrier);
 }
 
 /* By one thread: a stage is free, and a dS full, when each warp of the consumers has said so. */
@@ -337,9 +307,9 @@ static __device__ __forceinline__ void tell(uint32_t barrier)
 }
 
 /* By the producer: all tiles, each as soon as its stage is free. */
-template <class C>
+template <class C, class Maps>
 static __device__ __forceinline__ void produce(const AttnArgs &a, const Pass &pass,
-                                               const KeyMaps &maps, const KeyBlock &block,
+                                               const Maps &maps, const KeyBlock &block,
                                                KeyWalk walk, uint32_t smem)
 {
     load_keys<C>(maps, block, smem);
@@ -399,6 +369,21 @@ add_product(float (&sum)[C::D / 8][4], const uint32_t (&factor)[C::Br / 16][4], 
     for (int k = 0; k < C::Br / 16; k++)
         multiply_registers<T>(sum, factor[k], B + key_tile_step(k));
     wgmma_commit();
+}
+
+/* wgmma.mma_async m64n64k16 with both factors transposed: their rows are what the sum runs over. */
+#define WGMMA_TURNED(N, TYPE, NAMES, ...)                                                          \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                      \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NAMES        \
+                 "}, %32, %33, p, 1, 1, 1, 1;\n}\n"                                                \
+                 : __VA_ARGS__                                                                     \
+                 : "l"(A_desc), "l"(B_desc), "n"(ADD))
+
+template <typename T, int ADD>
+static __device__ __forceinline__ void multiply_turned(float (&C)[8][4], uint64_t A_desc,
+                                                       uint64_t B_desc)
+{
+    BY_TYPE(WGMMA_TURNED, 64, NAMES_64, COLUMNS_64(C, 0));
 }
 
 /* Issues this warpgroup's square of dQ = dS K. dS, K: of the block. */
@@ -483,6 +468,15 @@ static __device__ __forceinline__ void round_factor(uint32_t (&A)[C::Br / 16][4]
             A[k][e] = pack2<T>(sum[2 * k + e / 2][e % 2 * 2], sum[2 * k + e / 2][e % 2 * 2 + 1]);
 }
 
+/* stmatrix: four 8 x 8 tiles of 16 bits to shared memory. Lane 8 m + r says where row r of tile m
+ * goes; the tiles come in the layout of C, two neighbours in a register. */
+static __device__ __forceinline__ void store_matrices(uint32_t to_smem, const uint32_t (&tiles)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to_smem),
+                 "r"(tiles[0]), "r"(tiles[1]), "r"(tiles[2]), "r"(tiles[3])
+                 : "memory");
+}
+
 /* dS^T of this warpgroup's keys to the tile at dS: a lane names row lane % 16 of its warp's 16
  * keys, and the chunk of eight queries that is to stand there. */
 template <class C>
@@ -511,7 +505,15 @@ static __device__ __forceinline__ float *dQ_square(const AttnArgs &a, const Pass
     return i < Tr ? pass.dQ_sum + tile * (64 * C::D) + square * (16 * 64) : NULL;
 }
 
-/* By red.global, from registers. */
+/* red.global.add.v4.f32 */
+static __device__ __forceinline__ void add_4(float *to, const float (&c)[4])
+{
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(c[0]), "f"(c[1]),
+                 "f"(c[2]), "f"(c[3])
+                 : "memory");
+}
+
+/* From registers. */
 static __device__ __forceinline__ void add_dQ(float *to, const float (&dQ)[8][4])
 {
     if (to)
@@ -546,24 +548,12 @@ static __device__ __forceinline__ void round_keys(const float (&sum)[C::D / 8][4
                 t * 4) = pack2<T>(sum[n][2 * e] * factor, sum[n][2 * e + 1] * factor);
 }
 
-template <class C>
-static __device__ __forceinline__ void store_box(uint32_t from, const CUtensorMap *map, int copies,
-                                                 int b, int h, int n)
-{
-    if (copies == 1)
-        store_tile(from, map, b, h, n);
-    else
-        for (int panel = 0; panel < copies; panel++)
-            store_panel(from + panel * C::PANEL_BYTES, map, panel, b, h, n);
-}
-
 /* dK and dV of this warpgroup's keys, through the place of K and V, which all consumers have
  * read. Rows past the end are left out. */
-template <typename T, class C>
-static __device__ __forceinline__ void store_gradients(const float (&dK)[C::D / 8][4],
-                                                       const float (&dV)[C::D / 8][4], float scale,
-                                                       const KeyMaps &maps, const KeyBlock &block,
-                                                       int Nk, unsigned char *smem, int warpgroup)
+template <typename T, class C, class Maps>
+static __device__ __forceinline__ void
+store_gradients(const float (&dK)[C::D / 8][4], const float (&dV)[C::D / 8][4], float scale,
+                const Maps &maps, const KeyBlock &block, int Nk, unsigned char *smem, int warpgroup)
 {
     unsigned char *K = smem + C::K + warpgroup * C::BOX, *V = smem + C::V + warpgroup * C::BOX;
     const int j = block.j0 + 64 * warpgroup;
@@ -573,10 +563,8 @@ static __device__ __forceinline__ void store_gradients(const float (&dK)[C::D / 
     fence_for_tma();
     threads_sync(1 + warpgroup, 128);
     if (threadIdx.x % 128 == 0 && j < Nk) {
-        store_box<C>((uint32_t)__cvta_generic_to_shared(K), &maps.dK, maps.copies, block.b,
-                     block.h_kv, j);
-        store_box<C>((uint32_t)__cvta_generic_to_shared(V), &maps.dV, maps.copies, block.b,
-                     block.h_kv, j);
+        store_tile((uint32_t)__cvta_generic_to_shared(K), &maps.dK, block.b, block.h_kv, j);
+        store_tile((uint32_t)__cvta_generic_to_shared(V), &maps.dV, block.b, block.h_kv, j);
         store_tiles_read(); /* a block may not end before */
     }
 }

@@ -4,7 +4,7 @@
  * products of the other run.
  *
  * In v11 both warpgroups wait for dS of the other, so both do the same at the same time: first the
- * tensor cores have ten products in line, then none. Here they take turns. A warpgroup issues five
+ * tensor cores have ten products in line, then few or none. Here they take turns. A warpgroup issues five
  * products in one go, says that it is the other's turn, and makes P and dS of its next tile while
  * that one's products run:
  *
@@ -20,14 +20,13 @@
  * if they are issued each time.)
  *
  * Interface:
- * - consume_in_turns: dK and dV of 64 keys over a walk; dQ is added.
- *   ORDERED: in a fixed order (ordered_dq.cuh).
+ * - consume_in_turns: dK and dV of 64 keys over a walk; dQ is added. AddNow: at once.
  * - turns_kernel: one block for each 128 keys.
  */
 #ifndef FLASH_BACKWARD_WGMMA_TURNS_CUH
 #define FLASH_BACKWARD_WGMMA_TURNS_CUH
 
-#include "ordered_dq.cuh"
+#include "wgmma_keys.cuh"
 
 namespace rung
 {
@@ -59,11 +58,20 @@ template <class C> static __device__ __forceinline__ void publish_dS(uint32_t sm
     tell(smem + C::dS_FULL + 8 * stage);
 }
 
-template <typename T, class C, bool ORDERED, class Sight>
+/* How dQ number 0, 1, 2 ... of a block is added; -1 is nobody's. The library has another one of
+ * these, which waits for its place in a fixed order. */
+struct AddNow {
+    __device__ void operator()(float *to, const float (&dQ)[8][4], int /* number */) const
+    {
+        add_dQ(to, dQ);
+    }
+};
+
+template <typename T, class C, class Sight, class Add>
 static __device__ __forceinline__ void
 consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnArgs &a,
                  const Pass &pass, const Sight &sight, const KeyBlock &block, KeyWalk walk,
-                 unsigned char *smem_bytes, int warpgroup)
+                 const Add &add, unsigned char *smem_bytes, int warpgroup)
 {
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
     const uint32_t my_K = smem + C::K + warpgroup * C::BOX, my_V = my_K + C::V - C::K;
@@ -111,11 +119,7 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         wgmma_wait<2>(dQ);
         if (tile > 0)
             tell(smem + C::dS_FREE + 8 * next);
-        if (ORDERED && tile > 0)
-            wait_for_order<C>(smem, warpgroup, tile - 1);
-        add_dQ(dQ_before, dQ);
-        if (ORDERED && tile > 0)
-            tell_order<C>(smem, warpgroup);
+        add(dQ_before, dQ, tile - 1);
         dQ_before = dQ_now;
         barrier_wait(smem + C::Q_FULL + 8 * next, next_parity, WAIT_Q);
         clear_unseen_rows<C>(smem_bytes + (next_Q - smem), sight, walk.i0, Nq);
@@ -151,20 +155,12 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         add_product<T, C>(dK, dS_factor, smem + C::Q + stage * C::ROWS_BYTES);
         publish_dS<C>(smem, stage);
         wgmma_wait<2>(dQ);
-        if (ORDERED && last > 0)
-            wait_for_order<C>(smem, warpgroup, last - 1);
-        add_dQ(dQ_before, dQ);
-        if (ORDERED && last > 0)
-            tell_order<C>(smem, warpgroup);
+        add(dQ_before, dQ, last - 1);
         barrier_wait(smem + C::dS_FULL + 8 * stage, last / 2 % 2, WAIT_dS);
         wgmma_begin();
         multiply_dS_K<T, C>(dQ, dS, smem + C::K, warpgroup);
         wgmma_wait<0>(dQ);
-        if (ORDERED)
-            wait_for_order<C>(smem, warpgroup, last);
-        add_dQ(dQ_now, dQ);
-        if (ORDERED)
-            tell_order<C>(smem, warpgroup);
+        add(dQ_now, dQ, last);
     }
     wgmma_wait<0>(dK);
     wgmma_wait<0>(dV);
@@ -191,7 +187,8 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     } else {
         float dK[C::D / 8][4], dV[C::D / 8][4];
         registers_take<CONSUMER_REGISTERS>();
-        consume_in_turns<T, C, false>(dK, dV, a, pass, plain, block, walk, smem_bytes, warpgroup);
+        consume_in_turns<T, C>(dK, dV, a, pass, plain, block, walk, AddNow(), smem_bytes,
+                               warpgroup);
         store_gradients<T, C>(dK, dV, a.scale, maps, block, plain.Nk, smem_bytes, warpgroup);
     }
 }

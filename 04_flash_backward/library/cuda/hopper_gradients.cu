@@ -20,7 +20,7 @@
 using namespace rung;
 
 template <int D> struct TileOf {
-    typedef KeyTile<D> C;
+    typedef OrderedTile<D> C;
 };
 template <> struct TileOf<256> {
     typedef WideTile C;
@@ -115,27 +115,28 @@ static AttnStatus add_other_keys(const AttnArgs *a, const float *delta_dev, cons
     return status;
 }
 
-typedef void (*KeysKernel)(AttnArgs, Pass, KeyMaps, KeysWork);
+typedef void (*KeysKernel)(AttnArgs, Pass, PanelMaps, KeysWork);
 
 template <typename T, int D> static KeysKernel kernel_for(bool ordered)
 {
     if constexpr (D == 256)
         return ordered ? wide_kernel<T, true> : wide_kernel<T, false>;
     else
-        return ordered ? keys_kernel<T, KeyTile<D>, true> : keys_kernel<T, KeyTile<D>, false>;
+        return ordered ? keys_kernel<T, OrderedTile<D>, true>
+                       : keys_kernel<T, OrderedTile<D>, false>;
 }
 
 template <typename T, int D>
-static AttnStatus add_gradients(const AttnArgs *a, const KeysWork &work, Pass pass, int parts)
+static AttnStatus add_gradients(const AttnArgs *a, KeysWork work, const Pass &pass, int parts)
 {
     typedef typename TileOf<D>::C C;
     const cudaStream_t stream = (cudaStream_t)a->stream;
     const bool ordered = flash_backward_deterministic(), left = a->rule.left >= 0;
     const bool right = a->rule.right >= 0;
     const int tiles = divide_up((int)a->shape.Nk, C::Bc);
-    const int64_t rows = a->shape.B * a->shape.H * divide_up((int)a->shape.Nq, 64) * 64;
+    const int64_t rows = rows_of_pass(&a->shape);
     const KeysKernel kernel = kernel_for<T, D>(ordered);
-    KeyMaps maps;
+    PanelMaps maps;
     AttnStatus status = make_maps(&maps, a, D, work.sums.dK != NULL);
     if (status == ATTN_OK)
         status = launch_is_done(0, NULL);
@@ -144,8 +145,8 @@ static AttnStatus add_gradients(const AttnArgs *a, const KeysWork &work, Pass pa
     if (ordered && !(parts & GRADIENTS_BEGIN))
         CUDA_TRY(cudaMemsetAsync(pass.dQ_sum + rows * D, 0, (size_t)order_ints(rows) * sizeof(int),
                                  stream));
-    pass.section = heads_of_section(a, ordered, tiles);
-    pass.back = ordered ? left || right : left && !right; /* nobody waits; the longest first */
+    work.section = heads_of_section(a, ordered, tiles);
+    work.back = ordered ? left || right : left && !right; /* nobody waits; the longest first */
     kernel<<<(unsigned)(a->shape.B * a->shape.Hkv * tiles), 128 + CONSUMER_THREADS, C::ALL,
              stream>>>(*a, pass, maps, work);
     CUDA_TRY_LAUNCH();
@@ -157,20 +158,20 @@ static AttnStatus run_parts(const AttnArgs *a, const float *delta_dev, const Key
                             bool keys, float *workspace_dev, int parts)
 {
     typedef typename TileOf<D>::C C;
-    const Pass pass = place_pass(&a->shape, D, workspace_dev);
-    const int Tr = divide_up((int)a->shape.Nq, 64);
-    const int64_t items = a->shape.B * a->shape.H * Tr * (4 * D);
+    const Pass pass = place_pass(&a->shape, workspace_dev);
+    const AnyDelta<T> delta = {delta_dev, (int)a->shape.d,
+                               on_16_bytes(&a->O) && on_16_bytes(&a->dO)};
     const KeysKernel kernel = kernel_for<T, D>(flash_backward_deterministic());
     AttnStatus status = reserve_smem((const void *)kernel, C::ALL); /* before anything is done */
     if (status == ATTN_OK && (parts & GRADIENTS_BEGIN))
-        status = prepare_pass<T, D>(a, delta_dev, workspace_dev);
+        status =
+            prepare_pass<T, D>(a, delta, pass, order_ints(rows_of_pass(&a->shape)) * sizeof(int));
     if (status == ATTN_OK && (parts & GRADIENTS_ADD))
         status = keys ? add_gradients<T, D>(a, work, pass, parts)
                       : add_other_keys(a, delta_dev, work, pass.dQ_sum, D);
     if (status == ATTN_OK && (parts & GRADIENTS_END)) {
-        squares_kernel<T, D><<<(unsigned)((items + 255) / 256), 256, 0, (cudaStream_t)a->stream>>>(
-            *a, pass.dQ_sum, work.sums.dQ, Tr, on_16_bytes(&a->dQ));
-        CUDA_TRY_LAUNCH();
+        const WriteDQ<T> write = {work.sums.dQ, on_16_bytes(&a->dQ)};
+        status = finish_dQ<T, D>(a, pass, write);
     }
     return status;
 }
@@ -203,7 +204,8 @@ AttnStatus flash_gradients_hopper(const AttnArgs *a, const float *delta_dev, Fla
 
 size_t flash_gradients_hopper_bytes(const AttnShape *n)
 {
-    return pass_floats(n, channels_for(n->d)) * sizeof(float);
+    return pass_floats(n, channels_for(n->d)) * sizeof(float) +
+           order_ints(rows_of_pass(n)) * sizeof(int);
 }
 
 int flash_gradients_hopper_tiles(const AttnArgs *a, FlashTiles *tiles)

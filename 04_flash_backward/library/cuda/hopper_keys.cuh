@@ -16,8 +16,8 @@
 #define FLASH_BACKWARD_HOPPER_KEYS_CUH
 
 #include "../../cuda/hopper_pass.cuh"
-#include "../../cuda/wgmma_turns.cuh"
 #include "library/backward_library.h"
+#include "ordered_dq.cuh"
 #include "row_rule.cuh"
 
 namespace rung
@@ -27,6 +27,24 @@ struct KeysWork {
     RowRule rule;
     FlashSums sums; /* dK NULL: into the tensors */
     bool fresh;     /* the sums have nothing yet and are not read */
+    int section;    /* of keys_in_sections */
+    bool back;
+};
+
+/* KeyMaps, of boxes that take so many copies: one, or one for each panel. */
+struct PanelMaps : KeyMaps {
+    int copies;
+};
+
+/* What load_tile and store_tile take in place of a map: wgmma_keys.cuh names K of these as K of
+ * KeyMaps. */
+struct BoxMap {
+    const CUtensorMap *map;
+    int copies;
+};
+
+struct BoxMaps {
+    BoxMap Q, K, V, dO, dK, dV;
 };
 
 /* Steps are multiples of 16 bytes. Nobody steps in a dimension of size 1. */
@@ -71,7 +89,7 @@ static AttnStatus make_map(CUtensorMap *map, Tensor t, int D)
     return ATTN_OK;
 }
 
-static AttnStatus make_maps(KeyMaps *maps, const AttnArgs *a, int D, bool sums)
+static AttnStatus make_maps(PanelMaps *maps, const AttnArgs *a, int D, bool sums)
 {
     const Tensor *tensors[6] = {&a->Q, &a->K, &a->V, &a->dO, &a->dK, &a->dV};
     CUtensorMap *map[6] = {&maps->Q, &maps->K, &maps->V, &maps->dO, &maps->dK, &maps->dV};
@@ -81,6 +99,125 @@ static AttnStatus make_maps(KeyMaps *maps, const AttnArgs *a, int D, bool sums)
         status = make_map(map[t], *tensors[t], D);
     return status;
 }
+
+/* Block `index` where the tiles of keys of `section` heads are taken in turn, with those of a head
+ * from first to last, or back. */
+static __device__ __forceinline__ KeyBlock keys_in_sections(const AttnArgs &a, int Bc, int index,
+                                                            int section, bool back)
+{
+    const int tiles = divide_up((int)a.shape.Nk, Bc), Hkv = (int)a.shape.Hkv;
+    const int first = index / (tiles * section) * section, rest = index - first * tiles;
+    const int here = min(section, (int)a.shape.B * Hkv - first);
+    const int head = first + rest % here, j = rest / here;
+    KeyBlock block;
+    block.b = head / Hkv;
+    block.h_kv = head % Hkv;
+    block.j0 = (back ? tiles - 1 - j : j) * Bc;
+    block.group = (int)a.shape.H / Hkv;
+    return block;
+}
+
+/* cp.async.bulk.tensor as in load_tile and store_tile, one panel of 64 channels. Channels from d on
+ * are zeros, or left out (16 bytes at a time). */
+static __device__ __forceinline__ void load_panel(uint32_t to_smem, const CUtensorMap *map,
+                                                  int panel, int b, int h, int n, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to_smem),
+                 "l"(map), "r"(barrier), "r"(panel * PANEL), "r"(n), "r"(0), "r"(h), "r"(b)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void store_panel(uint32_t from_smem, const CUtensorMap *map,
+                                                   int panel, int b, int h, int n)
+{
+    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group "
+                 "[%1, {%2, %3, %4, %5, %6}], [%0];" ::"r"(from_smem),
+                 "l"(map), "r"(panel * PANEL), "r"(n), "r"(0), "r"(h), "r"(b)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+static __device__ __forceinline__ BoxMaps boxes_of(const PanelMaps &maps)
+{
+    const int copies = maps.copies;
+    return {{&maps.Q, copies},  {&maps.K, copies},  {&maps.V, copies},
+            {&maps.dO, copies}, {&maps.dK, copies}, {&maps.dV, copies}};
+}
+
+/* 64 rows of a head. */
+static __device__ __forceinline__ void load_tile(uint32_t to, const BoxMap *box, int b, int h,
+                                                 int n, uint32_t barrier)
+{
+    if (box->copies == 1)
+        ::load_tile(to, box->map, b, h, n, barrier);
+    else
+        for (int panel = 0; panel < box->copies; panel++)
+            load_panel(to + panel * 64 * PANEL * 2, box->map, panel, b, h, n, barrier);
+}
+
+static __device__ __forceinline__ void store_tile(uint32_t from, const BoxMap *box, int b, int h,
+                                                  int n)
+{
+    if (box->copies == 1)
+        ::store_tile(from, box->map, b, h, n);
+    else
+        for (int panel = 0; panel < box->copies; panel++)
+            store_panel(from + panel * 64 * PANEL * 2, box->map, panel, b, h, n);
+}
+
+/* delta that is given, or the sum. Rows have d channels, and lie on 16 bytes or not. */
+template <typename T> struct AnyDelta {
+    const float *delta_dev; /* or NULL */
+    int d;
+    bool aligned;
+    __device__ uint4 load_8(const Tensor &from, int b, int i, int h, int x) const
+    {
+        const T *at = (const T *)from.data + tensor_offset(&from, b, i, h) + x;
+        const uint16_t *e = (const uint16_t *)at;
+        if (aligned)
+            return *(const uint4 *)at;
+        return make_uint4(e[0] | (uint32_t)e[1] << 16, e[2] | (uint32_t)e[3] << 16,
+                          e[4] | (uint32_t)e[5] << 16, e[6] | (uint32_t)e[7] << 16);
+    }
+    __device__ void load(uint4 &O, uint4 &dO, const AttnArgs &a, int b, int i, int h, int x) const
+    {
+        if (delta_dev || x >= d)
+            return;
+        O = load_8(a.O, b, i, h, x);
+        dO = load_8(a.dO, b, i, h, x);
+    }
+    __device__ float delta(float sum, int64_t at) const
+    {
+        return delta_dev ? delta_dev[at] : sum;
+    }
+};
+
+/* dQ to tensors of d channels whose rows lie on 16 bytes or not, or (sum not NULL) sum
+ * [B][Nq][H][d] += dQ. */
+template <typename T> struct WriteDQ {
+    float *sum;
+    bool aligned;
+    __device__ void operator()(const AttnArgs &a, const float (&dQ)[8], int b, int i, int h,
+                               int channel) const
+    {
+        if (channel >= (int)a.shape.d)
+            return;
+        if (sum) {
+            float *at = sum + ((b * a.shape.Nq + i) * a.shape.H + h) * a.shape.d + channel;
+#pragma unroll
+            for (int x = 0; x < 8; x++)
+                at[x] += dQ[x];
+        } else if (aligned) {
+            RoundDQ<T>()(a, dQ, b, i, h, channel);
+        } else {
+            T *at = (T *)a.dQ.data + tensor_offset(&a.dQ, b, i, h) + channel;
+#pragma unroll
+            for (int x = 0; x < 8; x++)
+                at[x] = T(dQ[x]);
+        }
+    }
+};
 
 /* Two neighbouring channels of a row of the sums. */
 static __device__ __forceinline__ void add_pair(float *to, float low, float high, bool fresh)
@@ -119,7 +256,7 @@ add_keys(const float (&dK)[CHANNELS / 8][4], const float (&dV)[CHANNELS / 8][4],
 template <typename T, class C, bool ORDERED>
 static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     keys_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass,
-                const __grid_constant__ KeyMaps maps, const __grid_constant__ KeysWork work)
+                const __grid_constant__ PanelMaps maps, const __grid_constant__ KeysWork work)
 {
     extern __shared__ __align__(1024) unsigned char smem_bytes[];
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
@@ -131,23 +268,25 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     }
     __syncthreads();
     const int index = ORDERED ? *(const int *)(smem_bytes + C::TICKET) : blockIdx.x;
-    const KeyBlock block = keys_in_sections(a, C::Bc, index, pass.section, pass.back);
+    const KeyBlock block = keys_in_sections(a, C::Bc, index, work.section, work.back);
+    const BoxMaps boxes = boxes_of(maps);
     const RowSight sight = sight_of(work.rule, (int)a.shape.Nk, block.j0, C::Bc);
     KeyWalk walk = start_walk<C>(block, sight);
     if (warpgroup == PRODUCER) {
         registers_give<PRODUCER_REGISTERS>();
         if (threadIdx.x % 128 == 0)
-            produce<C>(a, pass, maps, block, walk, smem);
+            produce<C>(a, pass, boxes, block, walk, smem);
         else if (ORDERED && threadIdx.x % 32 == 0 && threadIdx.x % 128 <= 64)
-            keep_order<C>(a, pass, sight, block, walk, smem, threadIdx.x % 128 / 32 - 1);
+            keep_order<C>(a, pass, work.back, sight, block, walk, smem, threadIdx.x % 128 / 32 - 1);
     } else {
         float dK[C::D / 8][4], dV[C::D / 8][4];
         registers_take<CONSUMER_REGISTERS>();
-        consume_in_turns<T, C, ORDERED>(dK, dV, a, pass, sight, block, walk, smem_bytes, warpgroup);
+        const AddOrdered<C, ORDERED> add = {smem, warpgroup};
+        consume_in_turns<T, C>(dK, dV, a, pass, sight, block, walk, add, smem_bytes, warpgroup);
         if (work.sums.dK)
             add_keys<C::D>(dK, dV, a, work, block, block.j0 + 64 * warpgroup, 0);
         else
-            store_gradients<T, C>(dK, dV, a.scale, maps, block, sight.Nk, smem_bytes, warpgroup);
+            store_gradients<T, C>(dK, dV, a.scale, boxes, block, sight.Nk, smem_bytes, warpgroup);
     }
 }
 

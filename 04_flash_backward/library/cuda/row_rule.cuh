@@ -86,10 +86,10 @@ static __device__ __forceinline__ Rows rows_that_see(const RowSight &sight, int 
     return rows;
 }
 
-static __device__ __forceinline__ bool tile_is_seen(const RowSight &sight, int i0, int rows, int,
-                                                    int)
+template <class C>
+static __device__ __forceinline__ bool sees_all(const RowSight &sight, int i0, int /* j0 */)
 {
-    return i0 >= sight.full_begin && i0 + rows <= sight.full_end;
+    return i0 >= sight.full_begin && i0 + C::Br <= sight.full_end;
 }
 
 /* Asked once by each block, before its first load: every instruction counts. */

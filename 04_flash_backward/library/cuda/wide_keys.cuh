@@ -208,7 +208,7 @@ consume_wide(float (&dK)[16][4], float (&dV)[16][4], const AttnArgs &a, const Pa
 /* dK and dV through the place of K and V, each warpgroup its panels. */
 template <typename T>
 static __device__ __forceinline__ void
-store_wide(const float (&dK)[16][4], const float (&dV)[16][4], float scale, const KeyMaps &maps,
+store_wide(const float (&dK)[16][4], const float (&dV)[16][4], float scale, const BoxMaps &boxes,
            const KeyBlock &block, unsigned char *smem, int warpgroup)
 {
     unsigned char *K = smem + WideTile::K + 2 * warpgroup * WideTile::PANEL_BYTES;
@@ -219,10 +219,8 @@ store_wide(const float (&dK)[16][4], const float (&dV)[16][4], float scale, cons
     threads_sync(CONSUMERS_MEET, CONSUMER_THREADS);
     if (threadIdx.x == 0) {
         const uint32_t from = (uint32_t)__cvta_generic_to_shared(smem);
-        store_box<WideTile>(from + WideTile::K, &maps.dK, maps.copies, block.b, block.h_kv,
-                            block.j0);
-        store_box<WideTile>(from + WideTile::V, &maps.dV, maps.copies, block.b, block.h_kv,
-                            block.j0);
+        store_tile(from + WideTile::K, &boxes.dK, block.b, block.h_kv, block.j0);
+        store_tile(from + WideTile::V, &boxes.dV, block.b, block.h_kv, block.j0);
         store_tiles_read();
     }
 }
@@ -230,7 +228,7 @@ store_wide(const float (&dK)[16][4], const float (&dV)[16][4], float scale, cons
 template <typename T, bool ORDERED>
 static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     wide_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ Pass pass,
-                const __grid_constant__ KeyMaps maps, const __grid_constant__ KeysWork work)
+                const __grid_constant__ PanelMaps maps, const __grid_constant__ KeysWork work)
 {
     typedef WideTile C;
     extern __shared__ __align__(1024) unsigned char smem_bytes[];
@@ -250,29 +248,28 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
     }
     __syncthreads();
     const int index = ORDERED ? *(const int *)(smem_bytes + C::TICKET) : blockIdx.x;
-    const KeyBlock block = keys_in_sections(a, C::Bc, index, pass.section, pass.back);
+    const KeyBlock block = keys_in_sections(a, C::Bc, index, work.section, work.back);
+    const BoxMaps boxes = boxes_of(maps);
     const RowSight sight = sight_of(work.rule, (int)a.shape.Nk, block.j0, C::Bc);
     KeyWalk walk = start_walk<C>(block, sight);
     if (warpgroup == PRODUCER) {
         registers_give<PRODUCER_REGISTERS>();
         if (threadIdx.x % 128 == 0) {
             barrier_expect(smem + C::KV_FULL, 2 * C::BOX);
-            load_box<C>(smem + C::K, &maps.K, maps.copies, block.b, block.h_kv, block.j0,
-                        smem + C::KV_FULL);
-            load_box<C>(smem + C::V, &maps.V, maps.copies, block.b, block.h_kv, block.j0,
-                        smem + C::KV_FULL);
+            load_tile(smem + C::K, &boxes.K, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
+            load_tile(smem + C::V, &boxes.V, block.b, block.h_kv, block.j0, smem + C::KV_FULL);
 #pragma unroll 1
             for (int tile = 0; tile < walk.count; tile++) {
                 const int stage = tile % 2, before = tile / 2 % 2 ^ 1;
                 barrier_wait(smem + C::Q_FREE + 8 * stage, before, WAIT_FREE_Q);
-                load_Q<C>(maps, block, walk, stats_of_head(a, pass, block.b, walk.h),
+                load_Q<C>(boxes, block, walk, stats_of_head(a, pass, block.b, walk.h),
                           (int)a.shape.Nq, smem, stage);
                 barrier_wait(smem + C::dO_FREE + 8 * stage, before, WAIT_FREE_dO);
-                load_dO<C>(maps, block, walk, smem, stage);
+                load_dO<C>(boxes, block, walk, smem, stage);
                 next_tile<C>(walk);
             }
         } else if (ORDERED && threadIdx.x % 32 == 0 && threadIdx.x % 128 <= 64) {
-            keep_order<C>(a, pass, sight, block, walk, smem, threadIdx.x % 128 / 32 - 1);
+            keep_order<C>(a, pass, work.back, sight, block, walk, smem, threadIdx.x % 128 / 32 - 1);
         }
     } else {
         float dK[16][4], dV[16][4];
@@ -281,7 +278,7 @@ static __global__ void __launch_bounds__(128 + CONSUMER_THREADS, 1)
         if (work.sums.dK)
             add_keys<128>(dK, dV, a, work, block, block.j0, 128 * warpgroup);
         else
-            store_wide<T>(dK, dV, a.scale, maps, block, smem_bytes, warpgroup);
+            store_wide<T>(dK, dV, a.scale, boxes, block, smem_bytes, warpgroup);
     }
 }
 

@@ -22,7 +22,7 @@
  * Which order? Without a mask all blocks begin with the same queries, from the first keys to the
  * last, each one handover (about 1.5 us) behind the one before. That costs once, at the start, if
  * the next blocks find places free in the same rhythm: so the heads that fill the GPU take turns
- * (keys_in_sections). Under a causal mask the last keys begin with the last queries, where nobody
+ * (hopper_keys.cuh). Under a causal mask the last keys begin with the last queries, where nobody
  * comes before them, and block n is always two tiles of queries behind block n + 1: from the last
  * keys to the first nobody waits, in a window too.
  *
@@ -30,16 +30,46 @@
  * - order_ints: counters and the ticket of a pass; they lie behind dQ_sum and start with 0.
  * - start_order: by one thread of a block. keep_order: by one thread for each warpgroup.
  * - wait_for_order, tell_order: by the consumers, around the add of dQ number 0, 1, 2 ...
+ *   AddOrdered: both, for consume_in_turns.
+ * - OrderedTile: a tile with the barriers of that.
  */
 #ifndef FLASH_BACKWARD_ORDERED_DQ_CUH
 #define FLASH_BACKWARD_ORDERED_DQ_CUH
 
-#include "wgmma_keys.cuh"
+#include "../../cuda/wgmma_turns.cuh"
 
 namespace rung
 {
 
 static const HopperWait WAIT_ORDER = WAIT_Q, WAIT_ADDED = WAIT_FREE_Q; /* words of hopper.cuh */
+
+template <int D_> struct OrderedTile : KeyTile<D_> {
+    static const int ORDER_OPEN = KeyTile<D_>::ALL, ORDER_DONE = ORDER_OPEN + 8 * 2;
+    static const int TICKET = ORDER_DONE + 8 * 2, ALL = TICKET + 16;
+    static_assert(ALL <= 227 * 1024, "tiles do not fit");
+};
+
+/* ld.acquire, until *counter is `value`: what was done before it was set is visible then. */
+static __device__ __forceinline__ void counter_wait(const int *counter, int value)
+{
+    int now;
+#ifdef HOPPER_WAIT_LIMIT
+    int tries = 0;
+#endif
+    do {
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+#ifdef HOPPER_WAIT_LIMIT
+        if (tries++ == HOPPER_WAIT_LIMIT)
+            report_stuck(WAIT_Q);
+#endif
+    } while (now != value);
+}
+
+/* st.relaxed; a fence before it makes it a release. */
+static __device__ __forceinline__ void counter_set(int *counter, int value)
+{
+    asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
 
 /* Whole 16 bytes. rows: of all heads, in whole tiles of 64. */
 static __host__ __device__ __forceinline__ int64_t order_ints(int64_t rows)
@@ -69,14 +99,14 @@ static __device__ __forceinline__ void start_order(unsigned char *smem_bytes, co
     *(int *)(smem_bytes + C::TICKET) = atomicAdd(counters_of<C>(a, pass) + tiles * 2, 1);
 }
 
-/* By one thread, for one warpgroup. */
+/* By one thread, for one warpgroup. back: the last keys come first. */
 template <class C, class Sight>
-static __device__ __forceinline__ void keep_order(const AttnArgs &a, const Pass &pass,
+static __device__ __forceinline__ void keep_order(const AttnArgs &a, const Pass &pass, bool back,
                                                   const Sight &sight, const KeyBlock &block,
                                                   KeyWalk walk, uint32_t smem, int warpgroup)
 {
     const int Tr = divide_up((int)a.shape.Nq, 64), own = block.j0 / C::Bc;
-    const int before = pass.back ? own + 1 : own - 1; /* who comes before us */
+    const int before = back ? own + 1 : own - 1; /* who comes before us */
     const uint32_t open = smem + C::ORDER_OPEN + 8 * warpgroup;
     const uint32_t done = smem + C::ORDER_DONE + 8 * warpgroup;
     int *const counters = counters_of<C>(a, pass) + warpgroup;
@@ -110,6 +140,19 @@ template <class C> static __device__ __forceinline__ void tell_order(uint32_t sm
     __syncwarp(); /* by all lanes */
     tell(smem + C::ORDER_DONE + 8 * warpgroup);
 }
+
+template <class C, bool ORDERED> struct AddOrdered {
+    uint32_t smem;
+    int warpgroup;
+    __device__ void operator()(float *to, const float (&dQ)[8][4], int number) const
+    {
+        if (ORDERED && number >= 0)
+            wait_for_order<C>(smem, warpgroup, number);
+        add_dQ(to, dQ);
+        if (ORDERED && number >= 0)
+            tell_order<C>(smem, warpgroup);
+    }
+};
 
 } // namespace rung
 
