@@ -38,7 +38,6 @@
 #include "report/pages.h"
 #include "report/report.h"
 #include "sliding_window.h"
-#include "window_model.h"
 #include "window_steps.h"
 
 static const Variant variants[] = {
@@ -135,8 +134,8 @@ static const struct {
      float_traffic},
     {ATTN_CUDA_FN(sliding_window_v1_window_tiles_backward),
      ATTN_CUDA_FN(flash_backward_tiles_library_cuda), float_backward_traffic},
-    {ATTN_CUDA_FN(sliding_window_v2_mma_window), ATTN_CUDA_FN(window_tiles_v2_mma),
-     ATTN_CUDA_FN(window_traffic_v2_mma)},
+    {ATTN_CUDA_FN(sliding_window_v2_mma_window), ATTN_CUDA_FN(flash_tiles_library_cuda),
+     split_traffic},
     {ATTN_CUDA_FN(sliding_window_v2_mma_window_backward),
      ATTN_CUDA_FN(flash_backward_tiles_library_cuda), clean_backward_traffic},
 };

@@ -55,10 +55,6 @@ namespace rung
 #define PRODUCER_REGISTERS 24
 #define CONSUMER_REGISTERS 240
 
-/* Where a wait has no end, the message of hopper.cuh says V for dO and K for dS. */
-static const HopperWait WAIT_dO = WAIT_V, WAIT_FREE_dO = WAIT_FREE_V;
-static const HopperWait WAIT_dS = WAIT_K, WAIT_FREE_dS = WAIT_FREE_K;
-
 template <int D_> struct KeyTile {
     static const int D = D_, Br = D == 64 ? 128 : 64, Bc = 128, STAGES = 2;
     static const int BOX = 64 * D * 2;           /* bytes of 64 rows: what a tensor map moves */

@@ -4,31 +4,30 @@
  *
  * There is no kernel in this file, and that is the point. Stages 03 and 04 planned their walks over
  * tiles from positions: a window is two more numbers in the same arithmetic. What a narrow window
- * changes is where the time goes. In the walk of stage 03:
+ * changes is where the time goes:
  *
- *   - A block of 128 rows sees 128 + w keys. With w = 256 that are 6 tiles of 64, and 4 of them are
- *     cut by the edge of the window: masked tiles, rare in causal attention, are most of the work.
- *   - A block starts, works on 6 tiles and ends. To start takes as long as two tiles (positions,
- *     then K and V, then the first product), to end about as long: what a row of 256 tiles
- *     (N = 16384) hides, a window shows. More and smaller blocks on an SM help, since one works
- *     while another starts.
- *   - Of the pairs in visited tiles 257 / 384 are visible. Smaller tiles waste less and cost more
- *     shared-memory traffic for each product: stage 04 switches to them below a width that was
- *     found by measurement (NARROW_WINDOW in gradient_launch.cuh), stage 03 does not.
+ *   - A block of 192 rows (Hopper, d = 128) sees 192 + w keys. With w = 256 that are 6 tiles of 80,
+ *     and most of them are cut by an edge of the window: masked tiles, rare in causal attention,
+ *     are most of the work.
+ *   - A row tile begins with a product and a softmax that nothing overlaps, and ends with a product
+ *     and with O on its way to memory. What a row of 200 tiles (N = 16384) hides, a row of 6 shows.
+ *   - Rows that stand together see nearly the same keys. On Hopper each warpgroup of 64 rows leaves
+ *     out the tiles that only its neighbours see: 320 keys a row in place of 448, where 257 are
+ *     visible. Stage 04 switches to smaller tiles below a width that was found by measurement
+ *     (NARROW_WINDOW in gradient_launch.cuh).
  *
- * So much of the time goes there that up to 256 keys the forward pass has a kernel of its own,
- * library/cuda/rolling_window.cu: no block starts or ends between two blocks of rows, and nearly
- * every tile is loaded once. What that kernel does not take (a cap, a full mask, d > 128, several
- * sequences, unaligned rows) goes to stage 03's as wide windows do.
- *
- * Prediction (H200, bf16, N = 16384, w = 1024): forward the rate of the causal kernel times the
- * visible share of the visited tiles, 1025 / 1152 = 0.89; backward 1025 / 1216 = 0.84 of it.
+ * Prediction (H200, bf16, N = 16384, d = 128): forward, w = 256: 5 tiles of keys take 6.6 us at the
+ * rate of the causal kernel, and begin and end of a row tile 3.5 us: 330 TFLOP/s at most. w = 1024:
+ * the rate of the causal kernel times the visible share of the visited tiles, 1025 / 1152 = 0.89;
+ * backward 1025 / 1216 = 0.84 of it.
  *
  * Interface:
  * - sliding_window_v2_mma_window, sliding_window_v2_mma_window_backward: f16 and bf16, d <= 256.
  */
+#include "alloc.h"
 #include "library/backward_library.h"
 #include "library/cuda/window_cuda.h"
+#include "library/flash_library.h"
 
 static bool asks_for_weights(const AttnArgs *args)
 {
@@ -43,7 +42,22 @@ AttnStatus sliding_window_v2_mma_window(const AttnArgs *args)
 {
     if (args->Q.dtype == ATTN_F32 || asks_for_weights(args))
         return ATTN_SKIP;
-    return window_plain_run_cuda(args, window_mma_run_cuda);
+    return window_plain_run_cuda(args, flash_forward_library_cuda);
+}
+
+/* Of normalised Q and K, in float32: nothing is rounded before the norm's own backward pass. */
+static AttnStatus add_gradients(const AttnArgs *plain, FlashSums sums)
+{
+    const AttnShape *n = &plain->shape;
+    const size_t bytes = (size_t)(n->B * n->H * n->Nq) * sizeof(float);
+    float *delta_dev = (float *)workspace_alloc_device(bytes);
+    if (!delta_dev)
+        return ATTN_NO_MEMORY;
+    AttnStatus status = flash_backward_delta_cuda(plain, delta_dev);
+    if (status == ATTN_OK)
+        status = flash_backward_block_cuda(plain, delta_dev, sums);
+    workspace_free_device(delta_dev); /* kept until the kernels are done */
+    return status;
 }
 
 /* Without a norm the gradients of the kernel are those of the tensors, and it rounds them
@@ -53,6 +67,6 @@ AttnStatus sliding_window_v2_mma_window_backward(const AttnArgs *args)
     if (args->Q.dtype == ATTN_F32 || asks_for_weights(args))
         return ATTN_SKIP;
     if (args->options && args->options->norm_group > 0)
-        return window_plain_backward_cuda(args, window_mma_add_cuda);
+        return window_plain_backward_cuda(args, add_gradients);
     return window_plain_run_cuda(args, flash_backward_library_cuda);
 }

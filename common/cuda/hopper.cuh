@@ -112,7 +112,8 @@ static AttnStatus make_tile_map(CUtensorMap *map, const Tensor *t, int rows)
 /* --- waits that end ----------------------------------------------------------------------------*/
 
 /* Who waits for what: an argument of every barrier_wait, read by people. */
-enum HopperWait { WAIT_Q = 1, WAIT_K, WAIT_V, WAIT_FREE_Q, WAIT_FREE_K, WAIT_FREE_V };
+enum HopperWait { WAIT_Q = 1, WAIT_K, WAIT_V, WAIT_dO, WAIT_dS, WAIT_dQ };
+enum HopperRoom { WAIT_FREE_Q = 17, WAIT_FREE_K, WAIT_FREE_V, WAIT_FREE_dO, WAIT_FREE_dS };
 
 #ifdef HOPPER_WAIT_LIMIT
 /* Check builds: after HOPPER_WAIT_LIMIT tries, who waits and for what is written to memory of the
@@ -121,22 +122,16 @@ enum HopperWait { WAIT_Q = 1, WAIT_K, WAIT_V, WAIT_FREE_Q, WAIT_FREE_K, WAIT_FRE
  * Nor would the instruction trap: with one in the kernel ptxas ignores setmaxnreg, and spills.) */
 static __device__ int *hopper_stuck_dev;
 
-static __device__ __forceinline__ void report_stuck(HopperWait what)
+static __device__ __forceinline__ void report_stuck(int what)
 {
-    *(volatile int *)hopper_stuck_dev = (int)what << 24 | (int)(threadIdx.x << 14) | 1;
+    *(volatile int *)hopper_stuck_dev = what << 24 | (int)(threadIdx.x << 14) | 1;
     __threadfence_system();
     asm volatile("st.global.u32 [%0], %1;" ::"l"(0ull), "r"(0) : "memory");
 }
 
 static inline AttnStatus launch_is_done(cudaStream_t stream, const char *kernel)
 {
-    static const char *const names[] = {"",
-                                        "Q",
-                                        "a tile of K",
-                                        "a tile of V",
-                                        "the room of Q",
-                                        "a free stage of K",
-                                        "a free stage of V"};
+    static const char *const names[] = {"", "Q", "K", "V", "dO", "dS", "its turn to add dQ"};
     static volatile int *stuck = NULL;
     if (!stuck) { /* before the first launch */
         CUDA_TRY(cudaHostAlloc((void **)&stuck, sizeof *stuck, cudaHostAllocMapped));
@@ -147,8 +142,9 @@ static inline AttnStatus launch_is_done(cudaStream_t stream, const char *kernel)
         return ATTN_OK;
     const cudaError_t error = cudaStreamSynchronize(stream);
     if (*stuck)
-        fprintf(stderr, "%s: thread %d of warpgroup %d waited in vain for %s\n", kernel,
-                *stuck >> 14 & 127, *stuck >> 21 & 7, names[*stuck >> 24]);
+        fprintf(stderr, "%s: thread %d of warpgroup %d waited in vain for %s%s\n", kernel,
+                *stuck >> 14 & 127, *stuck >> 21 & 7, *stuck >> 28 ? "the room of " : "",
+                names[*stuck >> 24 & 15]);
     CUDA_TRY(error);
     return ATTN_OK;
 }
@@ -206,7 +202,7 @@ static __device__ __forceinline__ bool barrier_try(uint32_t barrier, uint32_t pa
 
 /* Waits until the phase of this parity has ended: until the bytes are there, or the arrivals. */
 static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity,
-                                                    [[maybe_unused]] HopperWait what)
+                                                    [[maybe_unused]] int what)
 {
 #ifdef HOPPER_WAIT_LIMIT
     for (int tries = 0; !barrier_try(barrier, parity); tries++)

@@ -135,13 +135,6 @@ ModelTraffic model_online_traffic(const AttnArgs *args, int64_t Br, int64_t Bc);
  * reads the keys that it sees from there. One head, k = Nk d / G:
  *   loads   Nq d + 2k el + 2 pairs d fl                         stores Nq d el + 2k + Nq fl */
 ModelTraffic model_stream_traffic(const AttnArgs *args);
-/* The rolling window (v2_mma_window, narrow windows): the blocks of Br queries of all heads are
- * dealt out in order to `shares` blocks of threads. A share keeps the last tiles of keys, so that
- * it loads each tile once for a run of neighbouring row blocks of a head:
- *   loads   Nq d + 2 d (sum over runs of the keys in their tiles) el    stores Nq d el + Nq fl
- * Where a window is so narrow that the last rows' tiles end earlier, a run still ends with
- * 2 Br/Bc - 1 tiles for its last row block. One segment of stride 1 on each side. */
-ModelTraffic model_rolling_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int64_t shares);
 /* Decoding: each query reads the keys that it sees, once for all query heads of a group:
  *   loads   Nq d + 2 pairs d / G el                             stores Nq d el + Nq fl */
 ModelTraffic model_decode_traffic(const AttnArgs *args);

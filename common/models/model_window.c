@@ -6,8 +6,8 @@
  * q_min - left .. q_max + right, and all of them see the keys at q_max - left .. q_min + right. Two
  * divisions by Bc turn each run of keys into a run of tiles. No tile is asked.
  *
- * Interface: model_window_tiles, model_online_traffic, model_stream_traffic, model_rolling_traffic,
- * model_decode_traffic (model.h).
+ * Interface: model_window_tiles, model_online_traffic, model_stream_traffic, model_decode_traffic
+ * (model.h).
  */
 #include "models/model_internal.h"
 
@@ -79,46 +79,6 @@ ModelTraffic model_stream_traffic(const AttnArgs *args)
     const double k = (double)s->Nk * (double)s->d * (double)s->Hkv / (double)s->H;
     const double pairs = (double)model_visible_pairs(args);
     return model_heads_traffic(args, q + 2 * k, 2 * pairs * (double)s->d, q, 2 * k + (double)s->Nq);
-}
-
-/* x / y towards -inf. */
-static int64_t divide_down(int64_t x, int64_t y)
-{
-    return x >= 0 ? x / y : -((y - 1 - x) / y);
-}
-
-/* Keys that a run of `blocks` blocks of Br rows loads, the first of which begins with row i. */
-static int64_t keys_of_rows(const AttnArgs *args, int64_t i, int64_t blocks, int64_t Br, int64_t Bc)
-{
-    const int64_t shift =
-        args->positions_q.segments->position - args->positions_k.segments->position + i;
-    const int64_t tiles = Br / Bc;
-    const int64_t first = divide_down(shift - args->rule.left, Bc);
-    int64_t last = divide_down(shift + args->rule.right + Bc - 1, Bc); /* of the first Bc rows */
-    int64_t from, to;
-    if (last < first + tiles - 1)
-        last = first + tiles - 1;
-    last += blocks * tiles - 1; /* of the last Bc rows of the run */
-    from = first > 0 ? first * Bc : 0;
-    to = (last + 1) * Bc < args->shape.Nk ? (last + 1) * Bc : args->shape.Nk;
-    return to > from ? to - from : 0;
-}
-
-ModelTraffic model_rolling_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int64_t shares)
-{
-    const AttnShape *s = &args->shape;
-    const double q = (double)s->Nq * (double)s->d, heads = (double)(s->B * s->H);
-    const int64_t Tr = (s->Nq + Br - 1) / Br, all = s->B * s->H * Tr;
-    double keys = 0;
-    for (int64_t share = 0; share < shares; share++) {
-        const int64_t end = (share + 1) * all / shares;
-        for (int64_t block = share * all / shares; block < end;) {
-            const int64_t left = Tr - block % Tr, run = left < end - block ? left : end - block;
-            keys += (double)keys_of_rows(args, block % Tr * Br, run, Br, Bc);
-            block += run;
-        }
-    }
-    return model_heads_traffic(args, q + 2 * keys / heads * (double)s->d, 0, q, (double)s->Nq);
 }
 
 ModelTraffic model_decode_traffic(const AttnArgs *args)

@@ -46,7 +46,7 @@ BACKWARD = [Rung("v10_wgmma", "", "S dP dV dQ dK", clocks=2560),
             Rung("v11_warp_specialised", "", "S dP dV dQ dK", clocks=2560),
             Rung("v12_turns", "S dP", "dQ dV dK S dP", clocks=2560),
             Rung("v13_fused_delta", "S dP", "dQ dV dK S dP", clocks=2560)]
-LOADS = {"03": {2: "K", 3: "V"}, "04": {1: "Q", 3: "dO"}}  # by HopperWait
+LOADS = {"03": {2: "K", 3: "V"}, "04": {1: "Q", 3: "dO", 4: "dO"}}  # by HopperWait
 
 
 def read_stamps(stage):

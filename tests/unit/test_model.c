@@ -117,28 +117,6 @@ TEST(traffic_by_hand)
     case_free(c);
 }
 
-/* Row blocks of 4, tiles of 2 keys, 10 queries at positions 10 .. 19 of 20 keys, two heads. */
-TEST(rolling_traffic_by_hand)
-{
-    Case *c = case_new((AttnShape){1, 2, 1, 10, 20, 8}, ATTN_BF16, LAYOUT_BSHD, 1);
-    ModelTraffic t;
-    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
-    c->args.rule.left = 3;
-    /* one run a head, from the tile of key 7 to the last key: 14 keys */
-    t = model_rolling_traffic(&c->args, 4, 2, 1);
-    assert_true(t.loads == 2 * (10 * 8 + 2 * 14 * 8) && t.stores == 2 * (10 * 8 + 10));
-    assert_true(t.load_bytes == 2 * t.loads && t.store_bytes == 2 * (2 * 10 * 8 + 4 * 10));
-    assert_true(model_rolling_traffic(&c->args, 4, 2, 2).loads == t.loads); /* a head each */
-    /* shares of 1, 2, 1, 2 row blocks: rows 0-3 load keys 6 .. 13, rows 4-9 keys 10 .. 19 */
-    assert_true(model_rolling_traffic(&c->args, 4, 2, 4).loads == 2 * (10 * 8 + 2 * 18 * 8));
-    c->args.rule.left = 0; /* queries see themselves: keys 10 .. 19 */
-    assert_true(model_rolling_traffic(&c->args, 4, 2, 1).loads == 2 * (10 * 8 + 2 * 10 * 8));
-    case_align(c, ATTN_MASK_CAUSAL_UPPER_LEFT);
-    c->args.rule.left = 1; /* tile -1 is not there, the last one is the third after row 8's */
-    assert_true(model_rolling_traffic(&c->args, 4, 2, 1).loads == 2 * (10 * 8 + 2 * 12 * 8));
-    case_free(c);
-}
-
 /* --- stage 06 ----------------------------------------------------------------------------------*/
 
 static int64_t bytes_of(RingMethod method, RingPass pass, AttnShape s, int G, int nodes,

@@ -28,13 +28,13 @@
  *     KEYS     S^T          sum_dP += W^T dO dP^T   sum_S += dS^T Q     keys own
  *
  * Where the weights W are the probabilities P, stage 03 has the output, and delta needs no walk. */
-enum Pass { PASS_OUTPUT, PASS_DELTA, PASS_ROWS, PASS_KEYS };
+enum OwnerPass { PASS_OUTPUT, PASS_DELTA, PASS_ROWS, PASS_KEYS };
 
 /* A thread holds ROWS x COLS of S and of dP, and ROWS x OUT/8 of one gradient or of two: together
  * at most 192 of 255 registers. D = 256 with two gradients does not fit: there a block holds half
  * of the channels and computes S and dP for them alone. */
-template <int D_, Pass PASS_> struct OwnerTile {
-    static const Pass PASS = PASS_;
+template <int D_, OwnerPass PASS_> struct OwnerTile {
+    static const OwnerPass PASS = PASS_;
     static const bool KEYS = PASS == PASS_KEYS; /* keys own */
     static const bool ADDS_W = PASS == PASS_OUTPUT || PASS == PASS_KEYS;
     static const bool NEEDS_dP = PASS != PASS_OUTPUT;

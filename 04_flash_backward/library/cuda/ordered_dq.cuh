@@ -41,8 +41,6 @@
 namespace rung
 {
 
-static const HopperWait WAIT_ORDER = WAIT_Q, WAIT_ADDED = WAIT_FREE_Q; /* words of hopper.cuh */
-
 template <int D_> struct OrderedTile : KeyTile<D_> {
     static const int ORDER_OPEN = KeyTile<D_>::ALL, ORDER_DONE = ORDER_OPEN + 8 * 2;
     static const int TICKET = ORDER_DONE + 8 * 2, ALL = TICKET + 16;
@@ -60,7 +58,7 @@ static __device__ __forceinline__ void counter_wait(const int *counter, int valu
         asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
 #ifdef HOPPER_WAIT_LIMIT
         if (tries++ == HOPPER_WAIT_LIMIT)
-            report_stuck(WAIT_Q);
+            report_stuck(WAIT_dQ);
 #endif
     } while (now != value);
 }
@@ -120,7 +118,7 @@ static __device__ __forceinline__ void keep_order(const AttnArgs &a, const Pass 
             counters + ((int64_t)(block.b * (int)a.shape.H + walk.h) * Tr + walk.i0 / 64) * 2;
         counter_wait(counter, walk.i0 >= theirs.begin && walk.i0 < theirs.end ? before + 1 : 0);
         barrier_arrive(open);
-        barrier_wait(done, tile % 2, WAIT_ADDED);
+        barrier_wait(done, tile % 2, WAIT_dQ);
         __threadfence(); /* the adds that it has been told of are there before the counter is */
         counter_set(counter, own + 1);
         next_tile<C>(walk);
@@ -131,13 +129,12 @@ static __device__ __forceinline__ void keep_order(const AttnArgs &a, const Pass 
 template <class C>
 static __device__ __forceinline__ void wait_for_order(uint32_t smem, int warpgroup, int number)
 {
-    barrier_wait(smem + C::ORDER_OPEN + 8 * warpgroup, number % 2, WAIT_ORDER);
+    barrier_wait(smem + C::ORDER_OPEN + 8 * warpgroup, number % 2, WAIT_dQ);
 }
 
 /* It has been added. */
 template <class C> static __device__ __forceinline__ void tell_order(uint32_t smem, int warpgroup)
 {
-    __syncwarp(); /* by all lanes */
     tell(smem + C::ORDER_DONE + 8 * warpgroup);
 }
 

@@ -54,7 +54,7 @@ static bool make_row_rule(RowRule *rule, const AttnArgs *a)
         bounds[n] = low;
     }
     rule->first_row = bounds[0];
-    rule->end_row = bounds[1];
+    rule->end_row = keys.from > keys.to ? 0 : bounds[1]; /* a window between two keys */
     return true;
 }
 

@@ -82,7 +82,7 @@ static __global__ void __launch_bounds__(C::THREADS)
 
 /* --- host --------------------------------------------------------------------------------------*/
 
-template <int D, Pass PASS>
+template <int D, OwnerPass PASS>
 static AttnStatus launch_pass(const View *view, const Weights *weights, float *delta_out)
 {
     typedef OwnerTile<D, PASS> C;
@@ -99,8 +99,8 @@ static AttnStatus launch_pass(const View *view, const Weights *weights, float *d
 }
 
 template <typename T, int D> struct LaunchPass {
-    static AttnStatus run(const AttnArgs *, Pass pass, const View *view, const Weights *weights,
-                          float *delta_out)
+    static AttnStatus run(const AttnArgs *, OwnerPass pass, const View *view,
+                          const Weights *weights, float *delta_out)
     {
         if (pass == PASS_OUTPUT)
             return launch_pass<D, PASS_OUTPUT>(view, weights, delta_out);
@@ -111,8 +111,8 @@ template <typename T, int D> struct LaunchPass {
     }
 };
 
-static AttnStatus run_pass(const AttnArgs *a, Pass pass, const View *view, const Weights *weights,
-                           float *delta_out)
+static AttnStatus run_pass(const AttnArgs *a, OwnerPass pass, const View *view,
+                           const Weights *weights, float *delta_out)
 {
     return run_for_dim<LaunchPass, float>(a, pass, view, weights, delta_out);
 }

@@ -9,8 +9,6 @@
  * - window_make_plain_cuda: what window_plain_run_cuda does before it calls the variant.
  * - window_contiguous: a tensor's shape without gaps.
  * - window_tiles_run_cuda, window_tiles_add_cuda: visible tiles in float32, with every option.
- * - window_mma_run_cuda, window_mma_add_cuda: visible tiles on tensor cores, weights that are P.
- * - window_rolling_cuda, window_rolling_tiles_cuda: the forward pass of narrow windows, 16 bits.
  * - window_start_cuda, window_step_cuda: nothing seen yet; a block of queries meets one of keys.
  * - window_copy_cuda: a tensor into another one, of any dtype and strides.
  * - window_clear_empty_cuda: rows of a float32 tensor where lse is -inf become zeros.
@@ -48,18 +46,6 @@ AttnStatus window_clear_empty_cuda(const float *lse_dev, const Tensor *t, void *
 /* Without norm and temperature; the second of each pair adds its gradients to float32 sums. */
 AttnStatus window_tiles_run_cuda(const AttnArgs *plain);
 AttnStatus window_tiles_add_cuda(const AttnArgs *plain, struct FlashSums sums_dev);
-AttnStatus window_mma_run_cuda(const AttnArgs *plain);
-AttnStatus window_mma_add_cuda(const AttnArgs *plain, struct FlashSums sums_dev);
-
-/* ATTN_SKIP, and nothing queued: not a case for it (rolling_window.cu). */
-AttnStatus window_rolling_cuda(const AttnArgs *plain);
-/* What it does on this case on the current device, launching nothing: `blocks` of threads (0: not a
- * case for it) share out blocks of `rows` queries, a warp has `strip` of them and works on `keys`
- * keys at a time. No data is read. */
-typedef struct RollingTiles {
-    int64_t blocks, rows, strip, keys;
-} RollingTiles;
-RollingTiles window_rolling_tiles_cuda(const AttnArgs *args);
 
 /* O = 0 and lse = -inf. ATTN_SKIP: steps need more channels or shared memory than there are. */
 AttnStatus window_start_cuda(const AttnArgs *plain);

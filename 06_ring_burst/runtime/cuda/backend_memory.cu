@@ -27,8 +27,8 @@ void *cuda_backend_alloc(RingRank *r, size_t bytes)
             s->pieces[p].used = 1;
             return s->pieces[p].p_dev;
         }
-    if (ring_grow(r, &s->pieces, s->piece_count, &s->piece_room, sizeof *s->pieces, "memory") !=
-            0 ||
+    if (ring_grow(r, &s->pieces, s->piece_count, &s->piece_room, sizeof *s->pieces,
+                  "the list of device memory") != 0 ||
         cudaMalloc(&p_dev, room_for(s, bytes)) != cudaSuccess) {
         (void)cudaGetLastError(); /* the caller tells that memory is short */
         return NULL;

@@ -177,7 +177,7 @@ static char *memory_of(RingRank *r, int peer, const ShareNotice *notice)
         return (char *)known->memory_dev;
     memcpy(&its, notice->memory, sizeof its);
     if (ring_grow(r, &share->memory, share->memory_count, &share->memory_room,
-                  sizeof *share->memory, "memory") != 0 ||
+                  sizeof *share->memory, "the list of others' memory") != 0 ||
         try_ipc(r, cudaIpcOpenMemHandle(&opened.memory_dev, its, cudaIpcMemLazyEnablePeerAccess),
                 "memory of another rank's GPU") != 0)
         return NULL;
