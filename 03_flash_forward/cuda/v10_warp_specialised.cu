@@ -17,16 +17,14 @@
  * are two (d = 128), 160 where there are three (d = 64).
  *
  * Prediction (H200, bf16, N = 16384, full): the consumers drift out of step by themselves, so half
- * of the softmax hides behind products: 560 at d = 128, 430 at d = 64. Measured: 539 and 502. d =
- * 64 had two blocks a multiprocessor in v9, which overlapped as well.
+ * of the softmax hides behind products: 560 at d = 128, 430 at d = 64.
+ * Measured: docs/lab/03_hopper.md, beside the prediction; they hardly drift.
  *
  * Interface:
  * - flash_forward_v10_warp_specialised, flash_tiles_v10_warp_specialised: as v9.
  */
 #include "wgmma_rows.cuh"
 
-/* What a block of 1 + CONSUMERS warpgroups has: 65,536 registers, shared by 1 warpgroup that loads
- * and needs few, and those that compute. */
 /* S, softmax and O of 64 rows, key tile after key tile. */
 template <typename T, class C>
 static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const RowLimits &limits,

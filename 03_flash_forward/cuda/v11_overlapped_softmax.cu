@@ -17,17 +17,16 @@
  *
  * Prediction (H200, bf16, N = 16384, full): at d = 128 the second product, 512 of a warpgroup's
  * 1024 clocks of products, hides the softmax, about 600 clocks: 610. At d = 64 it is 256 clocks:
- * 480. Measured: 657 and 515.
+ * 480.
+ * Measured: docs/lab/03_hopper.md, beside the prediction; a softmax takes twice as long.
  *
  * Interface:
  * - flash_forward_v11_overlapped_softmax, flash_tiles_v11_overlapped_softmax: as v9.
  */
 #include "wgmma_rows.cuh"
 
-/* What a block of 1 + CONSUMERS warpgroups has: 65,536 registers, shared by 1 warpgroup that loads
- * and needs few, and those that compute. */
 /* S, softmax and O of 64 rows. P of tile j + 1 is multiplied while S of tile j is exponentiated:
- * `now` is the ring place of tile j + 1, `next` that of tile j. */
+ * `now` is the stage of tile j + 1, `next` that of tile j (tiles go from the last to the first). */
 template <typename T, class C>
 static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const RowLimits &limits,
                                                const SeenKeys &seen, uint32_t smem, uint32_t my_Q,

@@ -18,18 +18,16 @@
  * so small ones underflow no earlier than before.
  *
  * Prediction (H200, bf16, N = 16384, full): 32 of some 330 instructions a tile go at d = 64, and
- * 64 of 360 at d = 128, and with them the latency of the shuffles: a few percent. Measured: 2 and
- * 5 %, 669 and 540.
+ * 64 of 360 at d = 128, and with them the latency of the shuffles: a few percent.
+ * Measured: docs/lab/03_hopper.md, beside the prediction.
  *
  * Interface:
  * - flash_forward_v12_lazy_rescale, flash_tiles_v12_lazy_rescale: as v9.
  */
 #include "wgmma_rows.cuh"
 
-/* What a block of 1 + CONSUMERS warpgroups has: 65,536 registers, shared by 1 warpgroup that loads
- * and needs few, and those that compute. */
 /* S, softmax and O of 64 rows. P of tile j + 1 is multiplied while S of tile j is exponentiated:
- * `now` is the ring place of tile j + 1, `next` that of tile j. */
+ * `now` is the stage of tile j + 1, `next` that of tile j (tiles go from the last to the first). */
 template <typename T, class C>
 static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const RowLimits &limits,
                                                const SeenKeys &seen, uint32_t smem, uint32_t my_Q,

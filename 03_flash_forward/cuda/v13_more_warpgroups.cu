@@ -17,17 +17,16 @@
  * or 192 rows divide short sequences badly.
  *
  * Prediction: none. These tiles won among fourteen that were tried (lab notes); the account above
- * came afterwards. Measured: 730 (d = 128), 543 (64); at d = 128 the tensor cores are 94 % busy.
+ * came afterwards. At d = 128 the tensor cores are 94 % busy.
+ * Measured: docs/lab/03_hopper.md.
  *
  * Interface:
  * - flash_forward_v13_more_warpgroups, flash_tiles_v13_more_warpgroups: as v9.
  */
 #include "wgmma_rows.cuh"
 
-/* What a block of 1 + CONSUMERS warpgroups has: 65,536 registers, shared by 1 warpgroup that loads
- * and needs few, and those that compute. */
 /* S, softmax and O of 64 rows. P of tile j + 1 is multiplied while S of tile j is exponentiated:
- * `now` is the ring place of tile j + 1, `next` that of tile j. */
+ * `now` is the stage of tile j + 1, `next` that of tile j (tiles go from the last to the first). */
 template <typename T, class C>
 static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const RowLimits &limits,
                                                const SeenKeys &seen, uint32_t smem, uint32_t my_Q,

@@ -22,18 +22,16 @@
  * is uniform.
  *
  * Prediction (H200, bf16): about 3 us a row tile are saved: N = 16384 1 to 3 %, N = 1024, where a
- * row tile takes 10 us, 15 %. Measured: d = 128 4 % full and 10 % causal (758, 754); d = 64 4 %
- * less and 1 % more (520, 517); N = 1024 2 to 10 %.
+ * row tile takes 10 us, 15 %.
+ * Measured: docs/lab/03_hopper.md, beside the prediction.
  *
  * Interface:
  * - flash_forward_v14_persistent, flash_tiles_v14_persistent: as v9.
  */
 #include "wgmma_rows.cuh"
 
-/* What a block of 1 + CONSUMERS warpgroups has: 65,536 registers, shared by 1 warpgroup that loads
- * and needs few, and those that compute. */
 /* S, softmax and O of 64 rows. P of tile j + 1 is multiplied while S of tile j is exponentiated:
- * `now` is the ring place of tile j + 1, `next` that of tile j. */
+ * `now` is the stage of tile j + 1, `next` that of tile j (tiles go from the last to the first). */
 template <typename T, class C>
 static __device__ __forceinline__ void
 consume(WarpgroupRows<C> &rows, const RowLimits &limits, const SeenKeys &seen, uint32_t smem,

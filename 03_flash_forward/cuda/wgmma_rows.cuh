@@ -9,13 +9,15 @@
  * row sees one run of keys, first ... last, so a mask is two comparisons for each score.
  *
  * Shared memory of a block:  Q [CONSUMERS][64 rows]   K [STAGES][Bc keys]   V [STAGES][Bc keys]
- * and behind them the mbarriers. O leaves through the place of Q.
+ * and behind them the mbarriers. O leaves through the place of Q, in v14
+ * through its own.
  *
  * Interface:
  * - WgmmaTile: the constants of one kernel, and where things lie in shared memory.
  * - TileMaps, make_maps (host): tensor maps of Q, K, V, O. hopper_takes (host): is it a case for
  *   these kernels? launch_rows (host): one block for each row tile.
- * - QueryTile, row_tile_of_block: what a block works on. SeenKeys, seen_keys: its key tiles.
+ * - QueryTile, row_tile: what a block works on. SeenKeys, seen_keys, all_seen: its key
+ *   tiles. RingPlace, advance, start_barriers, produce_Q, produce_keys, release: the stages.
  * - WarpgroupRows, start_rows: O, m and l of 64 rows. multiply_QK, hide_keys, update_rows,
  *   round_P, rescale_O, multiply_PV: a step. store_rows: the end.
  */
@@ -31,7 +33,7 @@ template <int D_, int Bc_, int CONSUMERS_, int STAGES_, bool OWN_O = false> stru
     static const int Br = 64 * CONSUMERS;
     static const int Q_BYTES = 64 * D * 2, K_BYTES = Bc * D * 2; /* Q: of one warpgroup */
     static const int Q_PANEL = 64 * PANEL * 2, K_PANEL = Bc * PANEL * 2;
-    static const int K = CONSUMERS * Q_BYTES, V = K + STAGES * K_BYTES; /* offsets */
+    static const int K = CONSUMERS * Q_BYTES, V = K + STAGES * K_BYTES; /* bytes behind Q */
     static const int END = V + STAGES * K_BYTES, O = OWN_O ? END : 0;
     static const int Q_FULL = END + (OWN_O ? CONSUMERS * Q_BYTES : 0), Q_FREE = Q_FULL + 8;
     static const int K_FULL = Q_FREE + 8, V_FULL = K_FULL + 8 * STAGES;

@@ -46,8 +46,8 @@
  * - pack2<T>: two floats to one register of two 16-bit elements. exp2_sfu: 2^x in one instruction.
  * - registers_give, registers_take: setmaxnreg. threads_sync, threads_arrive: named barriers.
  */
-#ifndef FLASH_FORWARD_HOPPER_CUH
-#define FLASH_FORWARD_HOPPER_CUH
+#ifndef ATTN_HOPPER_CUH
+#define ATTN_HOPPER_CUH
 
 #include <cuda.h> /* types of the driver's interface; nothing of it is linked */
 #include <cuda_bf16.h>
@@ -143,7 +143,7 @@ static inline AttnStatus launch_is_done(cudaStream_t stream, const char *kernel)
     const cudaError_t error = cudaStreamSynchronize(stream);
     if (*stuck)
         fprintf(stderr, "%s: thread %d of warpgroup %d waited in vain for %s%s\n", kernel,
-                *stuck >> 14 & 127, *stuck >> 21 & 7, *stuck >> 28 ? "the room of " : "",
+                *stuck >> 14 & 127, *stuck >> 21 & 7, *stuck >> 28 ? "the place of " : "",
                 names[*stuck >> 24 & 15]);
     CUDA_TRY(error);
     return ATTN_OK;
@@ -246,8 +246,8 @@ static __device__ __forceinline__ void store_tiles_read(void)
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-/* fence.proxy.async: the copy engine and the tensor cores look at shared memory through a door of
- * their own. What this thread wrote with ordinary stores is visible behind it after this fence. */
+/* fence.proxy.async: the copy engine and the tensor cores read shared memory through the async
+ * proxy. They see what this thread wrote with ordinary stores only after this fence. */
 static __device__ __forceinline__ void fence_for_tma(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -27,12 +27,12 @@ __device__ __forceinline__ void load_tile_async(unsigned char *tile_smem, const 
 {
     const int CHUNKS = D / 8;
     const uint32_t tile = (uint32_t)__cvta_generic_to_shared(tile_smem);
-    /* Rows that the threads cover at a time: a multiple of 8, or 4 with D = 256. */
-    const int STEP = D == 256 ? THREADS / CHUNKS : THREADS / CHUNKS / 8 * 8;
-    static_assert(STEP >= 4 && (STEP & (STEP - 1)) == 0, "rows at a time");
+    /* Rows that the threads cover at a time: 2, 4 or a multiple of 8. */
+    const int STEP = D % 64 == 0 ? THREADS / CHUNKS : THREADS / CHUNKS / 8 * 8;
+    static_assert(STEP > 0 && (STEP % 8 == 0 || 8 % STEP == 0), "rows at a time");
     if (aligned) {
         /* A thread keeps its chunk and walks down the rows. After 8 rows the swizzle of its address
-         * is the same again, after 4 one bit is turned. (D = 96 leaves 32 threads idle.) */
+         * is the same again; in between one XOR turns it. (D = 96 leaves 32 threads idle.) */
         const int thread = REREAD ? read_thread() : (int)threadIdx.x;
         const int r = thread / CHUNKS, chunk = thread % CHUNKS;
         if (r >= STEP)
@@ -43,7 +43,7 @@ __device__ __forceinline__ void load_tile_async(unsigned char *tile_smem, const 
 #pragma unroll
         for (int row = 0; row < ROWS; row += STEP) {
             const int valid = row < left;
-            copy_async_16((to ^ (row & 4) * 16) + row * D * 2, valid ? from : base, valid);
+            copy_async_16((to ^ (row & 7) * 16) + row * D * 2, valid ? from : base, valid);
             from += STEP * stride;
         }
     } else {

@@ -202,11 +202,16 @@ template <typename T, int D> struct LaunchGradients {
         const AttnStatus status = choose_tiles<D>(a, &small);
         if (status != ATTN_OK)
             return status;
+#ifdef ATTN_GPU_SAMPLE /* each size of tiles once, one of them in turns */
+        return small ? launch_gradients<T, Small, false>(a, delta, sums, workspace, parts, keys)
+                     : launch_gradients<T, C, true>(a, delta, sums, workspace, parts, keys);
+#else
         if (flash_backward_deterministic())
             return small ? launch_gradients<T, Small, true>(a, delta, sums, workspace, parts, keys)
                          : launch_gradients<T, C, true>(a, delta, sums, workspace, parts, keys);
         return small ? launch_gradients<T, Small, false>(a, delta, sums, workspace, parts, keys)
                      : launch_gradients<T, C, false>(a, delta, sums, workspace, parts, keys);
+#endif
     }
 };
 

@@ -181,9 +181,14 @@ static AttnStatus run(const AttnArgs *a, const float *delta_dev, const KeysWork 
                       float *workspace_dev, int parts)
 {
     const int D = channels_for(a->shape.d);
+#ifdef ATTN_GPU_SAMPLE
+    return D == 256 ? run_parts<T, 256>(a, delta_dev, work, keys, workspace_dev, parts)
+                    : run_parts<T, 128>(a, delta_dev, work, keys, workspace_dev, parts);
+#else
     return D == 64    ? run_parts<T, 64>(a, delta_dev, work, keys, workspace_dev, parts)
            : D == 128 ? run_parts<T, 128>(a, delta_dev, work, keys, workspace_dev, parts)
                       : run_parts<T, 256>(a, delta_dev, work, keys, workspace_dev, parts);
+#endif
 }
 
 AttnStatus flash_gradients_hopper(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
@@ -197,9 +202,13 @@ AttnStatus flash_gradients_hopper(const AttnArgs *a, const float *delta_dev, Fla
     const bool keys = !(parts & GRADIENTS_ADD) || keys_for_hopper(a, &work);
     if (!keys && parts == GRADIENTS_ALL)
         return ATTN_SKIP;
+#ifdef ATTN_GPU_SAMPLE
+    return run<__nv_bfloat16>(a, delta_dev, work, keys, (float *)workspace_dev, parts);
+#else
     return a->Q.dtype == ATTN_F16
                ? run<__half>(a, delta_dev, work, keys, (float *)workspace_dev, parts)
                : run<__nv_bfloat16>(a, delta_dev, work, keys, (float *)workspace_dev, parts);
+#endif
 }
 
 size_t flash_gradients_hopper_bytes(const AttnShape *n)
