@@ -174,14 +174,9 @@ TEST(test_what_they_take)
 int main(int argc, char **argv)
 {
 #ifdef HAVE_SM90A
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_same_bits_in_order),
-        cmocka_unit_test(test_what_they_take),
-    };
     if (device_count() > 0 && device_arch() == 90) {
         small = argc > 1 && strcmp(argv[1], "small") == 0;
-        return cmocka_run_group_tests(tests, NULL, NULL);
+        return unit_tests() ? 1 : 0;
     }
 #endif
     (void)argc, (void)argv;
