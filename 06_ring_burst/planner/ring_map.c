@@ -109,13 +109,15 @@ static int64_t sent_bytes(const RingMapCase *c, int64_t *n)
     return all;
 }
 
-/* Every method that one would use, at every size, also where it loses. */
+/* Every method that one would use, at every size, also where it loses; no more of it where nobody
+ * takes it. */
 static void print_map(const RingRates *r)
 {
     static int64_t tokens[MOST_GPUS];
     int64_t free_n[RING_METHODS] = {0}; /* hardly depends on the number of GPUs */
     for (int64_t G = 16; G <= MOST_GPUS; G *= 2)
-        for (int method = RING_METHOD_RING; method < RING_METHOD_RING_MINIMAL; method++) {
+        for (int method = RING_METHOD_RING; method < RING_METHOD_RING_MINIMAL && !ferror(stdout);
+             method++) {
             RingMapCase c = {(RingMethod)method, G,   G / NODE, 0,        HEADS,
                              KV_HEADS,           128, 1,        ATTN_BF16};
             free_n[method] = free_from(c, r, free_n[method]);

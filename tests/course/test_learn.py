@@ -130,6 +130,8 @@ def fits(verdict, said, wanted):
 
 
 def check_steps(tap, steps):
+    # ./ladder test names a fast one: hundreds of small programs are linked here
+    linker = [f"-fuse-ld={name}" for name in [os.environ.get("CC_LD")] if name]
     with tempfile.TemporaryDirectory() as folder:
         harnesses, todo = Harnesses(folder), []
         for step in steps:
@@ -137,7 +139,7 @@ def check_steps(tap, steps):
             bad = limits(step) + ([said] if said else [])
             tap.ok(not bad, f"{step.name} {step.title}: limits", "\n".join(bad))
             check_mistakes(tap, step)
-            todo += [(step, objects, *answer) for answer in answers_of(step)]
+            todo += [(step, objects + linker, *answer) for answer in answers_of(step)]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             found = pool.map(lambda item: judge_text(item[0], item[3], item[1]), todo)
             for (step, _, name, _, wanted), (verdict, said) in zip(todo, found):

@@ -4,7 +4,7 @@
  *
  *     PROGRAM [small [TEST]]
  *
- * Exit status: 0 right, 77 no device, else wrong.
+ * Exit status: 0 right, 77 no device, else wrong; so is a TEST that is not there.
  *
  * Interface: small: 1 when few of the cases are wanted, for compute-sanitizer; else all run.
  */
@@ -17,6 +17,16 @@
 
 static int small;
 
+/* Of all tests only this one. cmocka's filter would call it right that no test has the name. */
+static void keep_test(const char *name)
+{
+    size_t kept = 0;
+    for (size_t t = 0; t < unit_count; t++)
+        if (strcmp(unit_list[t].name, name) == 0)
+            unit_list[kept++] = unit_list[t];
+    unit_count = kept;
+}
+
 int main(int argc, char **argv)
 {
     if (device_count() == 0) {
@@ -25,7 +35,7 @@ int main(int argc, char **argv)
     }
     small = argc > 1 && strcmp(argv[1], "small") == 0;
     if (argc > 2)
-        cmocka_set_test_filter(argv[2]);
+        keep_test(argv[2]);
     return unit_tests() ? 1 : 0;
 }
 

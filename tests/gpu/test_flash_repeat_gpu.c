@@ -129,15 +129,9 @@ TEST(test_same_bits_beside_other_work)
     (void)cudaStreamDestroy(stream);
 }
 
-static int all_tests(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bits_beside_other_work)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-
 int main(int argc, char **argv)
 {
     if (argc > 1)
         repeats = atoi(argv[1]);
-    return run_beside_noise(all_tests);
+    return run_beside_noise(unit_tests);
 }

@@ -18,12 +18,11 @@
  * Exit status: 0 right, 1 wrong, 77 no device.
  */
 #include "device_case.h"
+#include "gpu_main.h"
 
 #include "../../03_flash_forward/library/cuda/block_resume.h"
 #include "check/check.h"
 #include "split_cases.h"
-
-static int small; /* 1: run under a sanitizer */
 
 static float bound_c(AttnDtype dtype)
 {
@@ -278,21 +277,4 @@ TEST(test_a_nonfinite_key_stays)
         device_case_free(d);
         case_free(c);
     }
-}
-
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unnormalised_states),
-        cmocka_unit_test(test_few_queries_many_keys),
-        cmocka_unit_test(test_one_block_is_the_plain_pass),
-        cmocka_unit_test(test_unnormalised_states_lose_nothing),
-        cmocka_unit_test(test_a_nonfinite_key_stays),
-    };
-    if (device_count() == 0) {
-        printf("no CUDA device\n");
-        return 77;
-    }
-    small = argc > 1 && strcmp(argv[1], "small") == 0;
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

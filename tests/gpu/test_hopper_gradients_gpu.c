@@ -195,7 +195,7 @@ int main(int argc, char **argv)
 #ifdef HAVE_SM90A
     if (device_count() > 0 && device_arch() == 90) {
         small = argc > 1 && strcmp(argv[1], "small") == 0;
-        return unit_tests();
+        return unit_tests() ? 1 : 0;
     }
 #endif
     (void)argc, (void)argv;

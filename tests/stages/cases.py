@@ -107,24 +107,19 @@ def pairs_of(case, names):
     return {(a, case[a], b, case[b]) for a, b in itertools.combinations(names, 2)}
 
 
-def candidate(options, missing, draw):
+def candidate(options, missing, wanted, draw):
     """One case, grown greedily from a missing pair: every further option takes the value that
-    completes most missing pairs with what is already chosen."""
+    completes most missing pairs with what is already chosen. wanted: missing, in both orders."""
     names = list(options)
     a, value_a, b, value_b = missing[int(draw() * len(missing))]
     case = {a: value_a, b: value_b}
-    wanted = set(missing)
     rest = [n for n in names if n not in case]
     rest.sort(key=lambda n: draw())
     for name in rest:
-        def gain(value):
-            count = 0
-            for other in case:
-                first, second = sorted((name, other), key=names.index)
-                v = {name: value, other: case[other]}
-                count += (first, v[first], second, v[second]) in wanted
-            return count
-        case[name] = max(options[name], key=lambda value: (gain(value), draw()))
+        chosen = list(case.items())
+        gains = {value: sum((name, value, other, x) in wanted for other, x in chosen)
+                 for value in options[name]}
+        case[name] = max(options[name], key=lambda value: (gains[value], draw()))
     return {n: case[n] for n in names}
 
 
@@ -153,9 +148,10 @@ def all_pairs(options, table, candidates=12, valid=valid):
     chosen = []
     while missing:
         listed = sorted(missing, key=repr)
+        wanted = missing | {(b, y, a, x) for a, x, b, y in missing}
         best = None
         for _ in range(candidates):
-            case = candidate(options, listed, draw)
+            case = candidate(options, listed, wanted, draw)
             if not valid(case):
                 continue
             new = len(pairs_of(case, names) & missing)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""test_ladder.py: what `./ladder build` asks of meson and ninja, and what it refuses; --help.
+"""test_ladder.py: what `./ladder build` asks of meson and ninja, and what it refuses; --help; which
+tests `./ladder gpu sanitize` runs, and that one which is not there is a failure.
 
 The script runs in a copy, with stand-ins for meson and ninja that write down their arguments.
 """
@@ -50,8 +51,46 @@ class Copy:
             return done, [line for line in f.read().splitlines() if "--version" not in line]
 
 
+def check_sanitized(tap):
+    """Programs that have a source, and one test at a time where that is said: all of the file."""
+    for stage in ("flash_forward", "flash_backward", "sliding_window", "ring_burst"):
+        done = subprocess.run(["sh", "-c", ". common/tools/ladder_gpu_cases.sh; "
+                               f"sanitize_programs {stage}"], cwd=TOP, capture_output=True,
+                              text=True, check=True)
+        lines = [line.split() for line in done.stdout.splitlines()]
+        sources = {line[0].removeprefix("build/gpu/") + ".c" for line in lines}
+        named = sorted(line[2] for line in lines if len(line) > 2)
+        there = []
+        for source in sources if named else ():
+            with open(os.path.join(TOP, source), encoding="utf-8") as f:
+                there += re.findall(r"^TEST\((\w+)\)", f.read(), re.M)
+        tap.ok(lines and all(os.path.isfile(os.path.join(TOP, name)) for name in sources) and
+               named == sorted(there), f"gpu sanitize: {stage}'s own tests", done.stdout)
+
+
+def check_missing_test(tap, folder):
+    """A GPU test's program, on a GPU that it is told of."""
+    source, made = os.path.join(folder, "t.c"), os.path.join(folder, "t")
+    with open(source, "w", encoding="utf-8") as f:
+        f.write('#include "gpu_main.h"\nint device_count(void)\n{\n    return 1;\n}\n'
+                "TEST(test_right) { assert_true(1); }\nTEST(test_wrong) { assert_true(0); }\n")
+    command = ["cc", "-D_GNU_SOURCE", source, "-o", made, "-I" + os.path.join(TOP, "tests", "gpu"),
+               "-I" + os.path.join(TOP, "common")]
+    if subprocess.run([*command, "-lcmocka"], capture_output=True, check=False).returncode:
+        subprocess.run([*command, "-I" + os.path.join(TOP, "tests", "unit", "fallback")],
+                       check=True)
+    for words, wanted in (((), 1), (("small",), 1), (("small", "test_right"), 0),
+                          (("small", "test_wrong"), 1), (("small", "test_gone"), 1)):
+        done = subprocess.run([made, *words], capture_output=True, text=True, check=False)
+        tap.ok(done.returncode == wanted, f"a GPU test's program with {words}: {wanted}",
+               done.stdout + done.stderr)
+
+
 def main():
     tap = Tap()
+    check_sanitized(tap)
+    with tempfile.TemporaryDirectory() as folder:
+        check_missing_test(tap, folder)
     with tempfile.TemporaryDirectory() as folder:
         copy = Copy(folder)
         done, calls = copy.run("build", "01")

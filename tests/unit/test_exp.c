@@ -38,6 +38,13 @@
 #define SANITIZED 0
 #endif
 
+/* The judge is no subject: it may use wider registers. The arithmetic is the same, without FMA. */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !SANITIZED
+#define WIDE __attribute__((target_clones("avx2", "default"), flatten))
+#else
+#define WIDE
+#endif
+
 static double double_of(uint64_t u)
 {
     double x;
@@ -190,7 +197,7 @@ static double reference_block(const float *x, double *want, int base2, int first
     return difference;
 }
 
-static void prove_block(Work *w, uint32_t block, Buffers *room)
+WIDE static void prove_block(Work *w, uint32_t block, Buffers *room)
 {
     float answer = 0.0f;
     const int constant = constant_block(block, &answer);

@@ -28,8 +28,8 @@ failure. With `variant:` instead of `function:`, for a file that a variant calls
 is linked in front of the stage's own library, and the variant is run. So are those of CUDA, which
 need a GPU (`./ladder gpu check` runs these), and the methods of stage 06. There a method may also
 send other bytes than the model says, hold other memory, touch what is in flight or what its other
-stream uses, or wait for a message that nobody sends. The last three, and an
-illegal access on a GPU, end a run before it has a result: exit status 3, not 1.
+stream uses, or wait for a message that nobody sends. The last three, and an illegal access on a
+GPU, end a run before it has a result: exit status 3, not 1.
 `--mask-file {local}` in a case is a mask of four blocks of eight tokens on its diagonal: attention
 that four ranks could do alone.
 
@@ -67,7 +67,7 @@ SENTENCES = (("inputs", "an input was written to|it wrote to its input"),
              ("flight", "(reads|writes) memory in flight"),
              ("streams", r"in stream \d (reads|writes) memory that stream \d (reads|writes)"),
              ("deadlock", "deadlock; rank"),
-            ("access", "kernel: an illegal memory access"))
+             ("access", "kernel: an illegal memory access"))
 NO_RESULT = {"flight", "streams", "deadlock", "access"}
 
 
