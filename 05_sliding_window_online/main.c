@@ -107,17 +107,37 @@ static ModelTraffic clean_backward_traffic(const AttnArgs *args, FlashTiles tile
 }
 
 /* v1_window_tiles works on float32 copies; making them is not counted. */
-static ModelTraffic float_traffic(const AttnArgs *args, FlashTiles tiles)
+static AttnArgs float_copies(const AttnArgs *args)
 {
     AttnArgs copies = *args;
     copies.Q.dtype = ATTN_F32;
+    return copies;
+}
+
+static FlashTiles float_tiles(const AttnArgs *args)
+{
+    FlashTiles (*const tiles)(const AttnArgs *args) = ATTN_CUDA_FN(flash_tiles_library_cuda);
+    const AttnArgs copies = float_copies(args);
+    return tiles(&copies);
+}
+
+static FlashTiles float_backward_tiles(const AttnArgs *args)
+{
+    FlashTiles (*const tiles)(const AttnArgs *args) =
+        ATTN_CUDA_FN(flash_backward_tiles_library_cuda);
+    const AttnArgs copies = float_copies(args);
+    return tiles(&copies);
+}
+
+static ModelTraffic float_traffic(const AttnArgs *args, FlashTiles tiles)
+{
+    const AttnArgs copies = float_copies(args);
     return split_traffic(&copies, tiles);
 }
 
 static ModelTraffic float_backward_traffic(const AttnArgs *args, FlashTiles tiles)
 {
-    AttnArgs copies = *args;
-    copies.Q.dtype = ATTN_F32;
+    const AttnArgs copies = float_copies(args);
     return model_two_kernels_backward_traffic(&copies, tiles.Br, tiles.Bc);
 }
 
@@ -130,10 +150,9 @@ static const struct {
     {sliding_window_v2_window_tiles, flash_tiles_library_cpu, packed_traffic},
     {sliding_window_v4_window_backward, flash_backward_tiles_library_cpu, packed_backward_traffic},
     {ATTN_CUDA_FN(sliding_window_v0_online_block), blocks_of, online_traffic},
-    {ATTN_CUDA_FN(sliding_window_v1_window_tiles), ATTN_CUDA_FN(flash_tiles_library_cuda),
-     float_traffic},
-    {ATTN_CUDA_FN(sliding_window_v1_window_tiles_backward),
-     ATTN_CUDA_FN(flash_backward_tiles_library_cuda), float_backward_traffic},
+    {ATTN_CUDA_FN(sliding_window_v1_window_tiles), float_tiles, float_traffic},
+    {ATTN_CUDA_FN(sliding_window_v1_window_tiles_backward), float_backward_tiles,
+     float_backward_traffic},
     {ATTN_CUDA_FN(sliding_window_v2_mma_window), ATTN_CUDA_FN(flash_tiles_library_cuda),
      split_traffic},
     {ATTN_CUDA_FN(sliding_window_v2_mma_window_backward),

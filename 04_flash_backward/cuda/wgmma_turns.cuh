@@ -4,9 +4,9 @@
  * products of the other run.
  *
  * In v11 both warpgroups wait for dS of the other, so both do the same at the same time: first the
- * tensor cores have ten products in line, then few or none. Here they take turns. A warpgroup issues five
- * products in one go, says that it is the other's turn, and makes P and dS of its next tile while
- * that one's products run:
+ * tensor cores have ten products in line, then few or none. Here they take turns. A warpgroup
+ * issues five products in one go, says that it is the other's turn, and makes P and dS of its next
+ * tile while that one's products run:
  *
  *     warpgroup 0:  dQ' dV dK S dP | P, dS          | dQ' dV dK S dP | P, dS          | ...
  *     warpgroup 1:                 | dQ' dV dK S dP | P, dS          | dQ' dV dK S dP | ...

@@ -16,15 +16,13 @@
  *     visible. Stage 04 switches to smaller tiles below a width that was found by measurement
  *     (NARROW_WINDOW in gradient_launch.cuh).
  *
- * Prediction (H200, bf16, N = 16384, d = 128): forward, w = 256: 5 tiles of keys take 6.6 us at the
- * rate of the causal kernel, and begin and end of a row tile 3.5 us: 330 TFLOP/s at most. w = 1024:
- * the rate of the causal kernel times the visible share of the visited tiles, 1025 / 1152 = 0.89;
- * backward 1025 / 1216 = 0.84 of it.
+ * Prediction (H200, bf16, N = 16384, d = 128): forward, w = 256: 260 TFLOP/s; w = 1024: the rate of
+ * the causal kernel times the visible share of the visited tiles, 1025 / 1152 = 0.89; backward
+ * 1025 / 1216 = 0.84 of it. Measured: docs/lab/05_rungs.md.
  *
  * Interface:
  * - sliding_window_v2_mma_window, sliding_window_v2_mma_window_backward: f16 and bf16, d <= 256.
  */
-#include "alloc.h"
 #include "library/backward_library.h"
 #include "library/cuda/window_cuda.h"
 #include "library/flash_library.h"
@@ -45,21 +43,6 @@ AttnStatus sliding_window_v2_mma_window(const AttnArgs *args)
     return window_plain_run_cuda(args, flash_forward_library_cuda);
 }
 
-/* Of normalised Q and K, in float32: nothing is rounded before the norm's own backward pass. */
-static AttnStatus add_gradients(const AttnArgs *plain, FlashSums sums)
-{
-    const AttnShape *n = &plain->shape;
-    const size_t bytes = (size_t)(n->B * n->H * n->Nq) * sizeof(float);
-    float *delta_dev = (float *)workspace_alloc_device(bytes);
-    if (!delta_dev)
-        return ATTN_NO_MEMORY;
-    AttnStatus status = flash_backward_delta_cuda(plain, delta_dev);
-    if (status == ATTN_OK)
-        status = flash_backward_block_cuda(plain, delta_dev, sums);
-    workspace_free_device(delta_dev); /* kept until the kernels are done */
-    return status;
-}
-
 /* Without a norm the gradients of the kernel are those of the tensors, and it rounds them
  * itself. */
 AttnStatus sliding_window_v2_mma_window_backward(const AttnArgs *args)
@@ -67,6 +50,6 @@ AttnStatus sliding_window_v2_mma_window_backward(const AttnArgs *args)
     if (args->Q.dtype == ATTN_F32 || asks_for_weights(args))
         return ATTN_SKIP;
     if (args->options && args->options->norm_group > 0)
-        return window_plain_backward_cuda(args, add_gradients);
+        return window_plain_backward_cuda(args, window_mma_add_cuda);
     return window_plain_run_cuda(args, flash_backward_library_cuda);
 }

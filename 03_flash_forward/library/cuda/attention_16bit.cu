@@ -197,10 +197,8 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     int stage = 0;
     auto step = [&](auto masked, int j_next) {
         TileAddresses at = C::LEAN ? tile_addresses<C>(smem_address, read_thread()) : kept;
-        if (C::STAGES > 1) {
-            at.K += stage * Bytes::STAGE;
-            at.V += stage * Bytes::STAGE;
-        }
+        at.K += C::STAGES > 1 ? stage * Bytes::STAGE : 0;
+        at.V += C::STAGES > 1 ? stage * Bytes::STAGE : 0;
         if (masked.value && !mask.by_run)
             make_row_words(mask, a, j, stage);
         copy_async_wait<0>();

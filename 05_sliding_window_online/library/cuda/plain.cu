@@ -14,8 +14,8 @@
  *
  * Interface:
  * - window_plain_run_cuda, window_plain_backward_cuda (sliding_window.h).
- * - window_make_plain_cuda, window_contiguous, window_copy_cuda, window_clear_empty_cuda
- *   (window_cuda.h).
+ * - window_make_plain_cuda, window_contiguous, window_copy_cuda, window_clear_empty_cuda,
+ *   window_mma_add_cuda (window_cuda.h).
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -154,6 +154,20 @@ AttnStatus window_plain_run_cuda(const AttnArgs *args, AttnFn run)
     if (status == ATTN_OK)
         status = run(&plain);
     workspace_free_device(memory); /* kept until the kernels are done */
+    return status;
+}
+
+AttnStatus window_mma_add_cuda(const AttnArgs *plain, FlashSums sums)
+{
+    const AttnShape *n = &plain->shape;
+    const size_t bytes = (size_t)(n->B * n->H * n->Nq) * sizeof(float);
+    float *delta_dev = (float *)workspace_alloc_device(bytes);
+    if (!delta_dev)
+        return ATTN_NO_MEMORY;
+    AttnStatus status = flash_backward_delta_cuda(plain, delta_dev);
+    if (status == ATTN_OK)
+        status = flash_backward_block_cuda(plain, delta_dev, sums);
+    workspace_free_device(delta_dev); /* kept until the kernels are done */
     return status;
 }
 

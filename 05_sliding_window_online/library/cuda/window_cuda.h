@@ -9,6 +9,7 @@
  * - window_make_plain_cuda: what window_plain_run_cuda does before it calls the variant.
  * - window_contiguous: a tensor's shape without gaps.
  * - window_tiles_run_cuda, window_tiles_add_cuda: visible tiles in float32, with every option.
+ *   window_mma_add_cuda: on tensor cores, weights that are P.
  * - window_start_cuda, window_step_cuda: nothing seen yet; a block of queries meets one of keys.
  * - window_copy_cuda: a tensor into another one, of any dtype and strides.
  * - window_clear_empty_cuda: rows of a float32 tensor where lse is -inf become zeros.
@@ -43,9 +44,10 @@ AttnStatus window_copy_cuda(const Tensor *to, const Tensor *from, void *stream);
 /* lse_dev [B][heads][N] */
 AttnStatus window_clear_empty_cuda(const float *lse_dev, const Tensor *t, void *stream);
 
-/* Without norm and temperature; the second of each pair adds its gradients to float32 sums. */
+/* Without norm and temperature; those that add: gradients to float32 sums. */
 AttnStatus window_tiles_run_cuda(const AttnArgs *plain);
 AttnStatus window_tiles_add_cuda(const AttnArgs *plain, struct FlashSums sums_dev);
+AttnStatus window_mma_add_cuda(const AttnArgs *plain, struct FlashSums sums_dev);
 
 /* O = 0 and lse = -inf. ATTN_SKIP: steps need more channels or shared memory than there are. */
 AttnStatus window_start_cuda(const AttnArgs *plain);
