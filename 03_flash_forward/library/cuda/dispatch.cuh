@@ -33,7 +33,7 @@ static AttnStatus run_for_dim(const AttnArgs *a, More... more)
 {
     const int64_t d = a->shape.d;
 #ifdef ATTN_GPU_SAMPLE /* a machine without a GPU that asks whether all compiles */
-    return d <= 128 ? Launch<T, 128>::run(a, more...) : ATTN_SKIP;
+    return d <= 64 ? Launch<T, 64>::run(a, more...) : Launch<T, 128>::run(a, more...);
 #else
     if (d <= 32)
         return Launch<T, 32>::run(a, more...);

@@ -394,13 +394,13 @@ template <int D> static AttnStatus parts_of(const AttnShape *shape, AttnRule rul
 
 template <typename T> static AttnStatus run_mma(const AttnArgs *a, SplitStates parts, AttnBand band)
 {
-#ifdef ATTN_GPU_SAMPLE
-    return a->shape.d <= 128 ? run_dim<T, 128>(a, parts, band) : ATTN_SKIP;
-#else
     if (a->shape.d <= 64)
         return run_dim<T, 64>(a, parts, band);
     if (a->shape.d <= 128)
         return run_dim<T, 128>(a, parts, band);
+#ifdef ATTN_GPU_SAMPLE
+    return ATTN_SKIP;
+#else
     return run_dim<T, 256>(a, parts, band);
 #endif
 }
@@ -429,13 +429,13 @@ AttnStatus few_queries_splits(const AttnShape *shape, AttnRule rule, int *splits
     *splits = 0;
     if (few::rows_of(shape) > MOST_ROWS || shape->Nk > 1 << 29)
         return ATTN_OK;
-#ifdef ATTN_GPU_SAMPLE
-    return shape->d <= 128 ? few::parts_of<128>(shape, rule, splits) : ATTN_OK;
-#else
     if (shape->d <= 64)
         return few::parts_of<64>(shape, rule, splits);
     if (shape->d <= 128)
         return few::parts_of<128>(shape, rule, splits);
+#ifdef ATTN_GPU_SAMPLE
+    return ATTN_OK;
+#else
     return shape->d <= 256 ? few::parts_of<256>(shape, rule, splits) : ATTN_OK;
 #endif
 }

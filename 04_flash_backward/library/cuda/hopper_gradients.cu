@@ -181,14 +181,9 @@ static AttnStatus run(const AttnArgs *a, const float *delta_dev, const KeysWork 
                       float *workspace_dev, int parts)
 {
     const int D = channels_for(a->shape.d);
-#ifdef ATTN_GPU_SAMPLE
-    return D == 256 ? run_parts<T, 256>(a, delta_dev, work, keys, workspace_dev, parts)
-                    : run_parts<T, 128>(a, delta_dev, work, keys, workspace_dev, parts);
-#else
     return D == 64    ? run_parts<T, 64>(a, delta_dev, work, keys, workspace_dev, parts)
            : D == 128 ? run_parts<T, 128>(a, delta_dev, work, keys, workspace_dev, parts)
                       : run_parts<T, 256>(a, delta_dev, work, keys, workspace_dev, parts);
-#endif
 }
 
 AttnStatus flash_gradients_hopper(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev,
