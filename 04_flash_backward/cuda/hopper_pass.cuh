@@ -3,8 +3,8 @@
  * hopper_pass.cuh: what comes before and after the kernel of keys, from v13 on.
  *
  * Before. lse and delta of all rows, and zeros for dQ, were a kernel with 2 bytes a load and a
- * memset: at N = 1024 a tenth of the pass and more. Here one kernel does both, 16 bytes at a time: a
- * row has d / 8 lanes, each of which takes four rows, so that eight loads are under way.
+ * memset: at N = 1024 a tenth of the pass and more. Here one kernel does both, 16 bytes at a time:
+ * a row has d / 8 lanes, each of which takes four rows, so that eight loads are under way.
  *
  * Interface:
  * - pass_floats, place_pass (host): the memory of a pass.
