@@ -5,8 +5,7 @@
  * They follow from the position map without asking pair by pair: of each segment of keys with the
  * query's sequence one run of local indexes. All plans of tiles are made of such runs: those of
  * blocks of rows (row_mask.cuh), of blocks of keys (stage 04's row_walk.cuh), of a rolling cache
- * (stage 05). Such a cache has two segments, since its oldest token lies
- * behind its newest:
+ * (stage 05). Such a cache has two segments, since its oldest token lies behind its newest:
  *
  *     slot          0   1   2   3   4   5   6   7       8 slots, 13 tokens so far
  *     position      8   9  10  11  12   5   6   7       segments: 0 .. 4 from 8, 5 .. 7 from 5
