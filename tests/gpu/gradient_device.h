@@ -22,8 +22,9 @@
 #include "../../04_flash_backward/library/cuda/block.cuh"
 #include "gradient_parts.h"
 
-/* The 16-bit block kernel as --deterministic and --smem-limit make it: its turns, and its tiles
- * for GPUs with 99 KiB of shared memory a block. */
+/* The 16-bit block kernel as --deterministic and --smem-limit make it: its turns, its tiles for
+ * GPUs with 99 KiB of shared memory a block, and, with all of a Hopper card's, the portable kernel
+ * in place of that card's own. */
 static inline AttnStatus block_as_told(const AttnArgs *a, const float *delta_dev,
                                        FlashSums sums_dev, int in_turns, int64_t smem_limit)
 {
@@ -35,12 +36,19 @@ static inline AttnStatus block_as_told(const AttnArgs *a, const float *delta_dev
     return status;
 }
 
-#define KIB_99 (99 * 1024)
+#define KIB_99  (99 * 1024)
+#define KIB_227 (227 * 1024)
 
 static inline AttnStatus block_in_turns(const AttnArgs *a, const float *delta_dev,
                                         FlashSums sums_dev)
 {
     return block_as_told(a, delta_dev, sums_dev, 1, 0);
+}
+
+static inline AttnStatus block_portable(const AttnArgs *a, const float *delta_dev,
+                                        FlashSums sums_dev)
+{
+    return block_as_told(a, delta_dev, sums_dev, 0, KIB_227);
 }
 
 static inline AttnStatus block_small(const AttnArgs *a, const float *delta_dev, FlashSums sums_dev)
@@ -65,6 +73,7 @@ static const BlockKernel block_kernels[] = {
     {"flash_backward_block_cuda, f32", flash_backward_block_cuda, 1, 4},
     {"flash_backward_block_cuda, 16 bit", flash_backward_block_cuda, 6, 16},
     {"flash_backward_block_cuda, in turns", block_in_turns, 6, 16},
+    {"flash_backward_block_cuda, portable", block_portable, 6, 16},
     {"flash_backward_block_cuda, 99 KiB", block_small, 6, 16},
     {"flash_backward_block_cuda, 99 KiB, in turns", block_small_in_turns, 6, 16},
     {"begin, add, end, f32", block_in_parts, 1, 4},

@@ -20,6 +20,8 @@
 #include "cuda/hopper_backward.h"
 #include "noise.h"
 
+#define KIB_163 (163 * 1024) /* what an A100 has */
+
 static int repeats = 200;
 
 typedef struct Repeated {
@@ -27,39 +29,42 @@ typedef struct Repeated {
     AttnFn backward;
     unsigned dtypes;
     double c;
-    int deterministic; /* with --deterministic */
-    int dQ_repeats;    /* promised; dK and dV always are */
-    int problems;      /* how many of the list below: a rung takes the plain ones */
-    int arch;          /* this one only; 0: sm_80 and later in 16 bits */
+    int deterministic;  /* with --deterministic */
+    int dQ_repeats;     /* promised; dK and dV always are */
+    int problems;       /* how many of the list below: a rung takes the plain ones */
+    int arch;           /* this one only; 0: sm_80 and later in 16 bits */
+    int64_t smem_limit; /* 0: none. Any: no kernel of Hopper's own */
 } Repeated;
 
 static const Repeated variants[] = {
-    {"v0_atomics", flash_backward_v0_atomics, 1, 4, 0, 0, 3, 0},
-    {"v1_two_kernels", flash_backward_v1_two_kernels, 1, 4, 0, 1, 3, 0},
-    {"v1_two_kernels --deterministic", flash_backward_v1_two_kernels, 1, 4, 1, 1, 3, 0},
-    {"v2_mma", flash_backward_v2_mma, 6, 16, 0, 0, 3, 0},
-    {"v3_transposed_scores", flash_backward_v3_transposed_scores, 6, 16, 0, 0, 3, 0},
-    {"v4_cp_async", flash_backward_v4_cp_async, 6, 16, 0, 0, 3, 0},
-    {"v6_full_tiles", flash_backward_v6_full_tiles, 6, 16, 0, 0, 3, 0},
-    {"v7_one_barrier", flash_backward_v7_one_barrier, 6, 16, 0, 0, 3, 0},
-    {"v9_warp_pairs", flash_backward_v9_warp_pairs, 6, 16, 0, 0, 3, 0},
-    {"v10_wgmma", ATTN_HOPPER_FN(flash_backward_v10_wgmma), 6, 16, 0, 0, 3, 90},
+    {"v0_atomics", flash_backward_v0_atomics, 1, 4, 0, 0, 3, 0, 0},
+    {"v1_two_kernels", flash_backward_v1_two_kernels, 1, 4, 0, 1, 3, 0, 0},
+    {"v1_two_kernels --deterministic", flash_backward_v1_two_kernels, 1, 4, 1, 1, 3, 0, 0},
+    {"v2_mma", flash_backward_v2_mma, 6, 16, 0, 0, 3, 0, 0},
+    {"v3_transposed_scores", flash_backward_v3_transposed_scores, 6, 16, 0, 0, 3, 0, 0},
+    {"v4_cp_async", flash_backward_v4_cp_async, 6, 16, 0, 0, 3, 0, 0},
+    {"v6_full_tiles", flash_backward_v6_full_tiles, 6, 16, 0, 0, 3, 0, 0},
+    {"v7_one_barrier", flash_backward_v7_one_barrier, 6, 16, 0, 0, 3, 0, 0},
+    {"v9_warp_pairs", flash_backward_v9_warp_pairs, 6, 16, 0, 0, 3, 0, 0},
+    {"v10_wgmma", ATTN_HOPPER_FN(flash_backward_v10_wgmma), 6, 16, 0, 0, 3, 90, 0},
     {"v11_warp_specialised", ATTN_HOPPER_FN(flash_backward_v11_warp_specialised), 6, 16, 0, 0, 3,
-     90},
-    {"v12_turns", ATTN_HOPPER_FN(flash_backward_v12_turns), 6, 16, 0, 0, 3, 90},
-    {"v13_fused_delta", ATTN_HOPPER_FN(flash_backward_v13_fused_delta), 6, 16, 0, 0, 3, 90},
-    {"library, f32", flash_backward_library_cuda, 1, 4, 0, 1, 5, 0},
-    {"library, f32 --deterministic", flash_backward_library_cuda, 1, 4, 1, 1, 5, 0},
-    {"library, 16 bit", flash_backward_library_cuda, 6, 16, 0, 0, 5, 0},
-    {"library, 16 bit --deterministic", flash_backward_library_cuda, 6, 16, 1, 1, 5, 0},
+     90, 0},
+    {"v12_turns", ATTN_HOPPER_FN(flash_backward_v12_turns), 6, 16, 0, 0, 3, 90, 0},
+    {"v13_fused_delta", ATTN_HOPPER_FN(flash_backward_v13_fused_delta), 6, 16, 0, 0, 3, 90, 0},
+    {"library, f32", flash_backward_library_cuda, 1, 4, 0, 1, 5, 0, 0},
+    {"library, f32 --deterministic", flash_backward_library_cuda, 1, 4, 1, 1, 5, 0, 0},
+    {"library, 16 bit", flash_backward_library_cuda, 6, 16, 0, 0, 5, 0, 0},
+    {"library, 16 bit --deterministic", flash_backward_library_cuda, 6, 16, 1, 1, 5, 0, 0},
+    {"library, portable", flash_backward_library_cuda, 6, 16, 0, 0, 5, 0, KIB_227},
+    {"library, portable --deterministic", flash_backward_library_cuda, 6, 16, 1, 1, 5, 0, KIB_227},
+    {"library, 163 KiB --deterministic", flash_backward_library_cuda, 6, 16, 1, 1, 5, 0, KIB_163},
 };
 
 #define VARIANT_COUNT ((int)(sizeof variants / sizeof *variants))
 
 /* Plain: several tiles each way, GQA; few queries and many keys, so that many blocks add to few
  * rows; queries without keys, whose dO is padding. Not plain: a window, so that each row has tiles
- * of its own, and heads whose channels two blocks share; a mask array over position maps of several
- * segments. */
+ * of its own, and keys that four warps share; a mask array over position maps of several segments. */
 static const struct {
     AttnShape shape;
     AttnMask mask;
@@ -135,6 +140,7 @@ static void repeat_variant(const Repeated *v, int problem, cudaStream_t stream)
         assert_true(again[t] && host[t]->base == (unsigned char *)host[t]->view.data);
     }
     flash_backward_set_deterministic(v->deterministic);
+    flash_set_smem_limit(v->smem_limit);
     run_once(&args, v->backward, host, first);
     case_judge(c, 1, v->c, 4, v->name);
     for (int n = 1; n < repeats; n++) {
@@ -143,6 +149,7 @@ static void repeat_variant(const Repeated *v, int problem, cudaStream_t stream)
             assert_memory_equal(first[t], again[t], host[t]->bytes);
     }
     flash_backward_set_deterministic(0);
+    flash_set_smem_limit(0);
     for (int t = 0; t < GRAD_COUNT; t++)
         free(again[t]);
     copies_free(&copies);

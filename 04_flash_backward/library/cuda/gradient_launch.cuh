@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * gradient_launch.cuh: which of its two sizes of tiles the 16-bit kernel takes.
+ * gradient_launch.cuh: which of its sizes of tiles the 16-bit kernel takes.
  *
- * Interface: choose_tiles.
+ * Interface: with_tile.
  */
 #ifndef FLASH_BACKWARD_GRADIENT_LAUNCH_CUH
 #define FLASH_BACKWARD_GRADIENT_LAUNCH_CUH
@@ -27,16 +27,22 @@ static AttnStatus smem_of_block(int64_t *bytes)
  * one works while another starts. Found by measurement. */
 #define NARROW_WINDOW 512 /* on either side */
 
-/* Which of the two sizes of tiles is launched for this case. */
-template <int D> static AttnStatus choose_tiles(const AttnArgs *a, bool *small)
+/* run(C()), C the tile that is launched for this case. */
+template <int D, class Run> static AttnStatus with_tile(const AttnArgs *a, Run run)
 {
+    typedef typename TileFor<D, false>::C C;
     int64_t bytes = 0;
     const AttnStatus status = smem_of_block(&bytes);
     const int64_t left = a->rule.left, right = a->rule.right;
     const bool narrow = left >= 0 && right >= 0 && left <= NARROW_WINDOW && right <= NARROW_WINDOW;
-    *small = bytes < GradientBytes<typename TileFor<D, false>::C>::ALL + STATIC_SMEM ||
-             ((D == 64 || D == 128) && narrow);
-    return status;
+    if (status != ATTN_OK)
+        return status;
+    if constexpr (D == 256)
+        if (bytes >= GradientBytes<DeepTile256>::ALL + STATIC_SMEM)
+            return run(DeepTile256());
+    if (bytes < GradientBytes<C>::ALL + STATIC_SMEM || ((D == 64 || D == 128) && narrow))
+        return run(typename TileFor<D, true>::C());
+    return run(C());
 }
 
 #endif

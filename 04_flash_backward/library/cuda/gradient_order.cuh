@@ -59,7 +59,7 @@ static int heads_of_section(const AttnArgs *a, bool in_turns, int blocks_of_head
     return (int)((heads + sections - 1) / sections);
 }
 
-/* The block's share of the work: longest first within a section of heads, or, by ticket, the tiles
+/* The block's part of the work: longest first within a section of heads, or, by ticket, the tiles
  * of a head one after another in the order of their turns. */
 template <class C>
 static __device__ __forceinline__ KeyWork work_in_sections(const AttnArgs &a,
@@ -67,8 +67,6 @@ static __device__ __forceinline__ KeyWork work_in_sections(const AttnArgs &a,
 {
     const int Tc = plan.w.tables.Tc, Hkv = (int)a.shape.Hkv;
     KeyWork work;
-    work.share = index % C::SHARES;
-    index /= C::SHARES;
     const int first = index / (Tc * plan.section_heads) * plan.section_heads;
     const int rest = index - first * Tc;
     const int here = min(plan.section_heads, (int)a.shape.B * Hkv - first);

@@ -9,7 +9,7 @@
  * side: a warp adds 512 neighbouring bytes at a time. A last kernel puts the elements where they
  * belong, multiplies by the scale and rounds.
  *
- *     fragments [B][H][Tr][SHARES][WARPS][dQ_M][dQ_N][32 lanes][4]
+ *     fragments [B][H][Tr][WARPS][dQ_M][dQ_N][32 lanes][4]
  *
  * Stats. For each row lse and delta, side by side; padded to whole tiles, so that tails need no
  * care: a row that does not exist or sees nothing has (+inf, 0), and exp2(s - inf) = 0.
@@ -19,7 +19,7 @@
  * Turns, for --deterministic: which tile of keys added last to each warp's part of dQ, as its
  * number plus 1; 0: none yet.
  *
- *     turns [B][H][Tr][SHARES][WARPS], ticket [1]
+ *     turns [B][H][Tr][WARPS], ticket [1]
  *
  * Interface:
  * - GradientWorkspace, place_workspace, place_tables.
@@ -73,7 +73,7 @@ static size_t place_workspace(GradientWorkspace *w, const AttnShape *n, void *wo
     const int Tr = tile_count(n->Nq, C::Br);
     const int64_t rows = n->B * n->H * Tr * C::Br;
     size_t used = 0;
-    w->turn_count = n->B * n->H * Tr * C::SHARES * C::WARPS;
+    w->turn_count = n->B * n->H * Tr * C::WARPS;
     w->fragments = (float *)take_bytes(&used, workspace, (size_t)rows * C::D * sizeof(float));
     w->stats = (float2 *)take_bytes(&used, workspace, (size_t)rows * sizeof(float2));
     used += place_tables<C>(&w->tables, n, workspace ? (char *)workspace + used : NULL);
@@ -199,7 +199,7 @@ static __device__ __forceinline__ void add_4(float *to, const float (&c)[4])
 #endif
 }
 
-/* to: the first float of this tile and share. */
+/* to: the first float of this tile. */
 template <class C>
 static __device__ __forceinline__ void add_fragments(float *to,
                                                      const float (&dQ)[C::dQ_M][C::dQ_N][4])
@@ -248,11 +248,11 @@ static __global__ void __launch_bounds__(256)
     const int head = (int)(tile / (uint32_t)Tr), b = head / H, h = head % H;
     if (b >= a.shape.B || chunk * 8 >= a.shape.d)
         return;
-    /* chunk: channels of a share, column of warps, n8 tile. pair: row of warps, m16 tile, g. */
-    const int share = chunk / (C::CHANNELS / 8), g = pair % 8, m = pair / 8 % C::dQ_M;
-    const int channel_warp = chunk % (C::CHANNELS / 8) / C::dQ_N, n = chunk % C::dQ_N;
+    /* chunk: column of warps, n8 tile. pair: row of warps, m16 tile, g. */
+    const int g = pair % 8, m = pair / 8 % C::dQ_M;
+    const int channel_warp = chunk / C::dQ_N, n = chunk % C::dQ_N;
     const int row_warp = pair / 8 / C::dQ_M, warp = row_warp * C::CHANNEL_WARPS + channel_warp;
-    const float *at = w.fragments + (int64_t)tile * (C::Br * C::D) + share * (C::Br * C::CHANNELS) +
+    const float *at = w.fragments + (int64_t)tile * (C::Br * C::D) +
                       (((warp * C::dQ_M + m) * C::dQ_N + n) * 32 + 4 * g) * 4;
     float low[8], high[8]; /* of rows g and g + 8 */
 #pragma unroll

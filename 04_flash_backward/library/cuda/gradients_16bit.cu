@@ -14,7 +14,8 @@
  *   - Longest first: under a causal mask the first keys are seen by all queries. Sections of heads
  *     whose Q, dO and dQ fit the L2 cache, as in stage 03.
  *   - --deterministic: tiles of keys take turns at each tile of dQ (see wait_for_turn).
- *   - Two sizes of tiles for each d, the smaller one in 99 KiB of shared memory.
+ *   - Two sizes of tiles for each d, the smaller one in 99 KiB of shared memory; at d = 256 the
+ *     larger one with one or two tiles of Q and dO.
  *
  * On a GPU of compute capability 9.0 the kernels of hopper_gradients.cu are asked first.
  *
@@ -59,19 +60,18 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     if (next.i >= 0)
         load_rows<T, C>(next, 0, smem, a, plan, task);
     copy_async_commit();
-    const LaneAddresses start = lane_addresses<C>(smem_address, threadIdx.x, task.work.share);
+    const LaneAddresses start = lane_addresses<C>(smem_address, threadIdx.x);
 
     /* dQ of tile `tile` of the group's rows: its dS is complete since the last barrier. */
     auto add_dQ = [&](int tile, int dS_stage) {
         const KeyWork &work = task.work;
         float dQ[C::dQ_M][C::dQ_N][4];
-        const LaneAddresses at = lane_addresses<C>(smem_address, read_thread(), work.share);
+        const LaneAddresses at = lane_addresses<C>(smem_address, read_thread());
         multiply_dS_K<T, C>(dQ, at.dS + dS_stage * Bytes::dS_STAGE, Bytes::dS, at.K_turned,
                             Bytes::K);
         const int64_t part =
-            ((int64_t)(work.b * H + work.h_kv * plan.group) * plan.w.tables.Tr + tile) * C::SHARES +
-            work.share;
-        float *to = plan.w.fragments + part * (C::Br * C::CHANNELS);
+            (int64_t)(work.b * H + work.h_kv * plan.group) * plan.w.tables.Tr + tile;
+        float *to = plan.w.fragments + part * (C::Br * C::D);
         int *turn = plan.w.turns + part * C::WARPS + threadIdx.x / 32;
         const int j = work.j0 / C::Bc;
         if (IN_TURNS)
@@ -83,8 +83,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     };
     KeySums<C> sums;
     auto addresses_of = [&](int stage) {
-        LaneAddresses at =
-            C::LEAN ? lane_addresses<C>(smem_address, read_thread(), task.work.share) : start;
+        LaneAddresses at = C::LEAN ? lane_addresses<C>(smem_address, read_thread()) : start;
         at.right += stage * Bytes::STAGE;
         at.turned += stage * Bytes::STAGE;
         return at;
@@ -104,6 +103,11 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         else
             step(std::integral_constant<TileCode, TILE_RUNS>(), stage);
     };
+    auto load_next = [&](int stage) {
+        if (next.i >= 0)
+            load_rows<T, C>(next, stage, smem, a, plan, task);
+        copy_async_commit();
+    };
     clear_sums<C>(sums);
     int stage = 0, previous = -1;
 #pragma unroll 1
@@ -113,11 +117,11 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         next = next_of_walk();
         copy_async_wait<0>();
         __syncthreads(); /* the tile and the dS before it are there, the other stage is free */
-        if (next.i >= 0)
-            load_rows<T, C>(next, 1 - stage, smem, a, plan, task);
-        copy_async_commit();
-        if (previous >= 0)
-            add_dQ(previous, 1 - stage);
+        if (C::DEPTH == 2) {
+            load_next(1 - stage);
+            if (previous >= 0)
+                add_dQ(previous, 1 - stage);
+        }
         if (masked)
             clear_empty_rows<C>(smem, stage);
         if (!masked)
@@ -126,8 +130,14 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
             step_by_runs(stage);
         else
             step(std::integral_constant<TileCode, TILE_GENERAL>(), stage);
-        previous = tile;
-        stage = 1 - stage;
+        if (C::DEPTH == 2) {
+            previous = tile;
+            stage = 1 - stage;
+        } else {
+            __syncthreads(); /* dS is there, Q and dO are free: they arrive beside the product */
+            load_next(0);
+            add_dQ(tile, 0);
+        }
     }
     copy_async_wait<0>();
     __syncthreads();
@@ -163,7 +173,7 @@ static AttnStatus launch_gradients(const AttnArgs *a, const float *delta, FlashS
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
     plan.section_heads =
-        heads_of_section(a, IN_TURNS, plan.w.tables.Tc * C::SHARES, multiprocessors * C::BLOCKS);
+        heads_of_section(a, IN_TURNS, plan.w.tables.Tc, multiprocessors * C::BLOCKS);
     const int64_t rows = n->B * n->H * plan.w.tables.Tr * C::Br;
     const int walk = walk_blocks(plan.w.tables, C::Br);
     const AttnStatus status = /* asked first: a refusal leaves nothing behind */
@@ -180,8 +190,8 @@ static AttnStatus launch_gradients(const AttnArgs *a, const float *delta, FlashS
         CUDA_TRY_LAUNCH();
     }
     if (parts & GRADIENTS_ADD && n->Nk > 0) {
-        gradients_kernel<T, C, IN_TURNS><<<(unsigned)(n->B * n->Hkv * plan.w.tables.Tc * C::SHARES),
-                                           C::THREADS, GradientBytes<C>::ALL, stream>>>(*a, plan);
+        gradients_kernel<T, C, IN_TURNS><<<(unsigned)(n->B * n->Hkv * plan.w.tables.Tc), C::THREADS,
+                                           GradientBytes<C>::ALL, stream>>>(*a, plan);
         CUDA_TRY_LAUNCH();
     }
     if (parts & GRADIENTS_END && n->Nq > 0) {
@@ -193,42 +203,34 @@ static AttnStatus launch_gradients(const AttnArgs *a, const float *delta, FlashS
 }
 
 template <typename T, int D> struct LaunchGradients {
-    typedef typename TileFor<D, false>::C C;
-    typedef typename TileFor<D, true>::C Small;
     static AttnStatus run(const AttnArgs *a, const float *delta, FlashSums sums, void *workspace,
                           int parts, FlashKeysOptions keys)
     {
-        bool small = false;
-        const AttnStatus status = choose_tiles<D>(a, &small);
-        if (status != ATTN_OK)
-            return status;
+        return with_tile<D>(a, [=](auto tile) {
+            typedef decltype(tile) C;
 #ifdef ATTN_GPU_SAMPLE /* each size of tiles once, one of them in turns */
-        return small ? launch_gradients<T, Small, false>(a, delta, sums, workspace, parts, keys)
-                     : launch_gradients<T, C, true>(a, delta, sums, workspace, parts, keys);
+            const bool LARGE = std::is_same<C, typename TileFor<D, false>::C>::value;
+            return launch_gradients<T, C, LARGE>(a, delta, sums, workspace, parts, keys);
 #else
-        if (flash_backward_deterministic())
-            return small ? launch_gradients<T, Small, true>(a, delta, sums, workspace, parts, keys)
-                         : launch_gradients<T, C, true>(a, delta, sums, workspace, parts, keys);
-        return small ? launch_gradients<T, Small, false>(a, delta, sums, workspace, parts, keys)
-                     : launch_gradients<T, C, false>(a, delta, sums, workspace, parts, keys);
+            return flash_backward_deterministic()
+                       ? launch_gradients<T, C, true>(a, delta, sums, workspace, parts, keys)
+                       : launch_gradients<T, C, false>(a, delta, sums, workspace, parts, keys);
 #endif
+        });
     }
 };
 
 template <typename T, int D> struct GradientsTiles {
     static AttnStatus run(const AttnArgs *a, FlashTiles *tiles)
     {
-        typedef typename TileFor<D, false>::C C;
-        typedef typename TileFor<D, true>::C Small;
-        bool small = false;
-        const AttnStatus status = choose_tiles<D>(a, &small);
-        *tiles = small ? flash_tiles_of(&a->shape, Small::Br, Small::Bc)
-                       : flash_tiles_of(&a->shape, C::Br, C::Bc);
-        return status;
+        return with_tile<D>(a, [=](auto tile) {
+            *tiles = flash_tiles_of(&a->shape, decltype(tile)::Br, decltype(tile)::Bc);
+            return ATTN_OK;
+        });
     }
 };
 
-/* Room for either size of tiles, with turns. */
+/* Room for either size of tiles, with turns. (DeepTile256 has the sizes of the large one.) */
 template <typename T, int D> struct GradientsBytes {
     static AttnStatus run(const AttnArgs *a, size_t *bytes)
     {

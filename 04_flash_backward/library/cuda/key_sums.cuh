@@ -3,10 +3,10 @@
  * key_sums.cuh: sizes of tiles, and what one tile of queries adds to dK and dV of a warp's keys.
  *
  * Usually a warp has keys of its own and computes their scores with all queries of a tile, CHUNK at
- * a time. At d = 128 two warps are a pair (PAIR = 2, as in the rung v9_warp_pairs): each has the
- * scores of its half of the queries in registers, sums with them, and then fetches the other half
- * from shared memory. Only these two have to wait for each other, and they have their own barrier
- * for it.
+ * a time. At d = 128 two warps share keys (KEY_WARPS = 2, as in the rung v9_warp_pairs): each has
+ * the scores of its half of the queries in registers, sums with them, and then fetches the other
+ * half from shared memory. At d = 256 four do, with a quarter each. Only these have to wait for
+ * each other, and they have their own barrier for it.
  *
  * Interface:
  * - FastTile, TileFor<D, SMALL>: sizes.
@@ -18,8 +18,9 @@
 #include "score_factors.cuh"
 
 /* BLOCKS: how many blocks an SM shall hold. CHUNK: queries whose scores are in registers. */
-template <int D_, int WARPS_, int MT_, int Br_, int ROW_WARPS_, int PAIR_, int CHUNK_, int BLOCKS_>
-struct FastTile : GradientTile<D_, WARPS_, MT_, Br_, ROW_WARPS_, PAIR_> {
+template <int D_, int WARPS_, int MT_, int Br_, int ROW_WARPS_, int KEY_WARPS_, int CHUNK_,
+          int BLOCKS_, int DEPTH_ = 2>
+struct FastTile : GradientTile<D_, WARPS_, MT_, Br_, ROW_WARPS_, KEY_WARPS_, DEPTH_> {
     static const int BLOCKS = BLOCKS_, CHUNK = CHUNK_;
     static const bool LEAN = D_ > 64; /* what follows from the lane is computed again each tile */
 };
@@ -29,7 +30,8 @@ struct FastTile : GradientTile<D_, WARPS_, MT_, Br_, ROW_WARPS_, PAIR_> {
 #define STATIC_SMEM 1024
 
 /* SMALL: in 99 KiB of shared memory, what every GPU from sm_80 on has. The numbers of FastTile are
- * D, WARPS, MT, Br, ROW_WARPS, PAIR, CHUNK, BLOCKS; a block has WARPS / PAIR * MT * 16 keys. */
+ * D, WARPS, MT, Br, ROW_WARPS, KEY_WARPS, CHUNK, BLOCKS, DEPTH; a block has WARPS / KEY_WARPS *
+ * MT * 16 keys. */
 template <int D, bool SMALL> struct TileFor;
 template <bool SMALL> struct TileFor<32, SMALL> {
     typedef FastTile<32, 4, 2, 64, 2, 1, 32, 2> C;
@@ -52,11 +54,15 @@ template <> struct TileFor<128, true> {
     typedef FastTile<128, 4, 2, 32, 2, 2, 16, 2> C;
 };
 template <> struct TileFor<256, false> {
-    typedef FastTile<256, 4, 1, 32, 2, 1, 32, 1> C;
+    typedef FastTile<256, 8, 2, 64, 2, 4, 16, 1, 1> C;
 };
 template <> struct TileFor<256, true> {
-    typedef FastTile<256, 2, 1, 16, 1, 1, 16, 1> C;
+    typedef FastTile<256, 4, 1, 32, 2, 2, 16, 1, 1> C;
 };
+
+/* For d = 256 where a block has 219 KiB of shared memory: while a tile of Q and dO is worked on, the
+ * next one arrives. Where it has less, the next tile arrives during dQ alone. */
+typedef FastTile<256, 8, 2, 64, 2, 4, 16, 1, 2> DeepTile256;
 
 template <class C> struct KeySums {
     float dK[C::MT][C::WARP_CHANNELS / 8][4], dV[C::MT][C::WARP_CHANNELS / 8][4];
@@ -73,10 +79,12 @@ template <class C> static __device__ __forceinline__ void clear_sums(KeySums<C> 
                 sums.dK[mt][n][e] = sums.dV[mt][n][e] = 0.0f;
 }
 
-/* A barrier of the two warps that share keys. Barrier 0 is __syncthreads(), hence + 1. */
-static __device__ __forceinline__ void meet_partner(int pair)
+/* A barrier of the warps that share keys. Barrier 0 is __syncthreads(), hence + 1. */
+template <class C> static __device__ __forceinline__ void meet_group(void)
 {
-    asm volatile("bar.sync %0, 64;" ::"r"(pair + 1) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.x / (32 * C::KEY_WARPS) + 1),
+                 "n"(32 * C::KEY_WARPS)
+                 : "memory");
 }
 
 /* One of the two 16 keys of a group, as a tile of its own. What lies where stays as it is. */
@@ -113,40 +121,43 @@ add_tile(float (&dK)[C::MT][C::WARP_CHANNELS / 8][4], float (&dV)[C::MT][C::WARP
                            run_j0};
     unsigned char *dS_smem = smem + Bytes::dS + stage * Bytes::dS_STAGE + keys_at * C::Br * 2;
     const int CHUNK = CODE == TILE_GENERAL && C::D > 64 ? 16 : C::CHUNK; /* bits need registers */
-    const int OWN = C::Br / C::PAIR, half = threadIdx.x / 32 % C::PAIR;
+    const int OWN = C::Br / C::KEY_WARPS, part = threadIdx.x / 32 % C::KEY_WARPS;
     /* Masked: the same code for each chunk, or the loop would not fit the instruction cache. */
 #pragma unroll(CODE != TILE_CLEAN ? 1 : OWN / CHUNK)
     for (int down = 0; down < OWN; down += CHUNK) {
         ScoreFactors<C, CHUNK> f;
-        const int q0 = half * OWN + down;
+        const int q0 = part * OWN + down;
         const bool any =
             compute_scores<T, C, CODE, CHUNK>(f, a, at, stats, mask, q0, down * C::D * 2);
-        if (C::PAIR == 2)
+        if (C::KEY_WARPS > 1)
             store_factor<C, CHUNK>(smem + Bytes::P + keys_at * C::Br * 2, f.P, q0);
         if (any) {
 #pragma unroll
             for (int k = 0; k < CHUNK / 16; k++)
-                accumulate<T, C>(dV, f.P[k], at.turned + half * OWN * C::D * 2,
+                accumulate<T, C>(dV, f.P[k], at.turned + part * OWN * C::D * 2,
                                  Bytes::STAGES + Bytes::dO + (down + k * 16) * C::D * 2);
         }
         store_factor<C, CHUNK>(dS_smem, f.dS, q0);
         if (any) {
 #pragma unroll
             for (int k = 0; k < CHUNK / 16; k++)
-                accumulate<T, C>(dK, f.dS[k], at.turned + half * OWN * C::D * 2,
+                accumulate<T, C>(dK, f.dS[k], at.turned + part * OWN * C::D * 2,
                                  Bytes::STAGES + (down + k * 16) * C::D * 2);
         }
     }
-    if (C::PAIR == 2) {
-        meet_partner(threadIdx.x / 64);
-        const int first = (1 - half) * OWN * C::D * 2;
+    if (C::KEY_WARPS > 1)
+        meet_group<C>();
+#pragma unroll
+    for (int other = 1; other < C::KEY_WARPS; other++) { /* the queries of part ^ other */
+        const uint32_t theirs = at.own ^ (uint32_t)(other * OWN * 2);
+        const int first = (part ^ other) * OWN * C::D * 2;
 #pragma unroll
         for (int k = 0; k < OWN / 16; k++) {
             uint32_t P_frag[C::MT][4], dS_frag[C::MT][4];
 #pragma unroll
             for (int mt = 0; mt < C::MT; mt++) {
                 const uint32_t from =
-                    skip_chunks<C::Br>(at.theirs, k) + mt * C::GROUPS * 16 * C::Br * 2;
+                    skip_chunks<C::Br>(theirs, k) + mt * C::GROUPS * 16 * C::Br * 2;
                 ldmatrix_x4(P_frag[mt], from + Bytes::P);
                 ldmatrix_x4(dS_frag[mt], from + Bytes::dS + stage * Bytes::dS_STAGE);
             }
@@ -171,7 +182,7 @@ static __device__ __forceinline__ void add_half_tile(KeySums<C> &sums, const Att
     for (int byte = threadIdx.x * 16; byte < BYTES; byte += C::THREADS * 16)
         *reinterpret_cast<uint4 *>(other + byte) = make_uint4(0, 0, 0, 0);
     at.left += HALF * KEYS * C::D * 2;
-    at.theirs += HALF * BYTES;
+    at.own += HALF * BYTES;
     add_tile<T, HalfTile<C>, TILE_RUNS>(reinterpret_cast<Sums &>(sums.dK[HALF]),
                                         reinterpret_cast<Sums &>(sums.dV[HALF]), a, at, smem, stage,
                                         run_j0 + HALF * KEYS, HALF * KEYS);

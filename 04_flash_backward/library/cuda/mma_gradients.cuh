@@ -32,32 +32,32 @@
 
 #include "mma.cuh"
 
-/* CHANNELS of the D are this block's share of dK, dV and dQ (all, but for D = 256, where registers
- * hold half of them; the other half is another block's, which computes the scores once more).
- * PAIR = 2: two warps share keys. A group is one warp, or the two that share keys. With
- * MT = 2 its second 16 keys lie GROUPS * 16 after its first, behind the first 16 of all groups. */
-template <int D_, int WARPS_, int MT_, int Br_, int ROW_WARPS_, int PAIR_> struct GradientTile {
-    static const int D = D_, WARPS = WARPS_, MT = MT_, Br = Br_, PAIR = PAIR_;
-    static const int GROUPS = WARPS / PAIR, Bc = GROUPS * MT * 16, THREADS = WARPS * 32;
-    static const int CHANNELS = D < 128 ? D : 128, SHARES = D / CHANNELS;
-    static const int WARP_CHANNELS = CHANNELS / PAIR;
-    /* dQ: a warp has Br / ROW_WARPS rows and CHANNELS / CHANNEL_WARPS channels. */
+/* A group is KEY_WARPS warps that share keys: one, or 2 or 4, where sums of all D channels do not
+ * fit one warp's registers. Each has its part of the queries, and its part of the channels. With
+ * MT = 2 a group's second 16 keys lie GROUPS * 16 after its first, behind the first 16 of all
+ * groups. DEPTH: tiles of Q and dO that shared memory holds. */
+template <int D_, int WARPS_, int MT_, int Br_, int ROW_WARPS_, int KEY_WARPS_, int DEPTH_>
+struct GradientTile {
+    static const int D = D_, WARPS = WARPS_, MT = MT_, Br = Br_, KEY_WARPS = KEY_WARPS_;
+    static const int GROUPS = WARPS / KEY_WARPS, Bc = GROUPS * MT * 16, THREADS = WARPS * 32;
+    static const int WARP_CHANNELS = D / KEY_WARPS, DEPTH = DEPTH_;
+    /* dQ: a warp has Br / ROW_WARPS rows and D / CHANNEL_WARPS channels. */
     static const int ROW_WARPS = ROW_WARPS_, CHANNEL_WARPS = WARPS / ROW_WARPS;
-    static const int dQ_M = Br / ROW_WARPS / 16, dQ_N = CHANNELS / CHANNEL_WARPS / 8;
+    static const int dQ_M = Br / ROW_WARPS / 16, dQ_N = D / CHANNEL_WARPS / 8;
 };
 
 template <class C> struct GradientBytes {
-    static const int K = 0, V = K + C::Bc * C::D * 2;       /* [Bc][D] */
-    static const int STAGES = V + C::Bc * C::D * 2;         /* 2 x (Q, dO [Br][D]) */
-    static const int dO = C::Br * C::D * 2, STAGE = 2 * dO; /* dO within a stage */
-    static const int dS = STAGES + 2 * STAGE;               /* 2 x dS^T [Bc][Br] */
-    static const int dS_STAGE = C::Bc * C::Br * 2;          /* one of the two */
-    static const int P = dS + 2 * dS_STAGE;                 /* P^T [Bc][Br], of pairs */
-    static const int STATS = P + (C::PAIR - 1) * dS_STAGE;  /* 2 x [Br] of (lse, delta) */
-    static const int STATS_STAGE = C::Br * 8;               /* one of the two */
-    static const int WORDS = STATS + 2 * STATS_STAGE;       /* 2 x masks: PairMask */
+    static const int K = 0, V = K + C::Bc * C::D * 2;           /* [Bc][D] */
+    static const int STAGES = V + C::Bc * C::D * 2;             /* DEPTH x (Q, dO [Br][D]) */
+    static const int dO = C::Br * C::D * 2, STAGE = 2 * dO;     /* dO within a stage */
+    static const int dS = STAGES + C::DEPTH * STAGE;            /* DEPTH x dS^T [Bc][Br] */
+    static const int dS_STAGE = C::Bc * C::Br * 2;              /* one of these */
+    static const int P = dS + C::DEPTH * dS_STAGE;              /* P^T [Bc][Br], of groups */
+    static const int STATS = P + (C::KEY_WARPS > 1) * dS_STAGE; /* DEPTH x [Br] of (lse, delta) */
+    static const int STATS_STAGE = C::Br * 8;                   /* one of these */
+    static const int WORDS = STATS + C::DEPTH * STATS_STAGE;    /* DEPTH x masks: PairMask */
     static const int WORDS_STAGE = (C::Bc > 64 ? C::Bc / 32 : 2) * C::Br * 4;
-    static const int ALL = WORDS + 2 * WORDS_STAGE;
+    static const int ALL = WORDS + C::DEPTH * WORDS_STAGE;
 };
 
 /* Where this lane points ldmatrix at, in a tile at address 0 of shared memory. Tiles start on
@@ -67,26 +67,26 @@ struct LaneAddresses {
     uint32_t left;         /* K, V: this warp's keys */
     uint32_t right;        /* Q, dO: this warp's queries */
     uint32_t turned;       /* Q, dO, transposed: this warp's channels */
-    uint32_t theirs;       /* P, dS: this warp's keys, the other's queries */
+    uint32_t own;          /* P, dS: this warp's keys and queries */
     uint32_t dS, K_turned; /* the factors of dQ, both transposed */
 };
 
 template <class C>
-static __device__ __forceinline__ LaneAddresses lane_addresses(uint32_t smem, int thread, int share)
+static __device__ __forceinline__ LaneAddresses lane_addresses(uint32_t smem, int thread)
 {
-    const int lane = thread % 32, warp = thread / 32, chunk0 = share * (C::CHANNELS / 8);
+    const int lane = thread % 32, warp = thread / 32;
     /* group: of warps with the same keys (in the kernels: of query heads with the same K and V) */
-    const int group = warp / C::PAIR, half = warp % C::PAIR;
+    const int group = warp / C::KEY_WARPS, part = warp % C::KEY_WARPS;
     const int row_warp = warp / C::CHANNEL_WARPS, channel_warp = warp % C::CHANNEL_WARPS;
     LaneAddresses at;
     at.left = smem + swizzle<C::D>(group * 16 + lane % 16, lane / 16);
     at.right = smem + swizzle<C::D>(lane % 8 + lane / 16 * 8, lane / 8 % 2) +
-               half * (C::Br / C::PAIR) * C::D * 2;
-    at.turned = smem + swizzle<C::D>(lane % 16, lane / 16 + chunk0 + half * (C::WARP_CHANNELS / 8));
-    at.theirs = smem + swizzle<C::Br>(group * 16 + lane % 16,
-                                      lane / 16 + (C::PAIR - 1 - half) * (C::Br / C::PAIR / 8));
+               part * (C::Br / C::KEY_WARPS) * C::D * 2;
+    at.turned = smem + swizzle<C::D>(lane % 16, lane / 16 + part * (C::WARP_CHANNELS / 8));
+    at.own = smem +
+             swizzle<C::Br>(group * 16 + lane % 16, lane / 16 + part * (C::Br / C::KEY_WARPS / 8));
     at.dS = smem + swizzle<C::Br>(lane % 8 + lane / 16 * 8, lane / 8 % 2 + row_warp * C::dQ_M * 2);
-    at.K_turned = smem + swizzle<C::D>(lane % 16, lane / 16 + channel_warp * C::dQ_N + chunk0);
+    at.K_turned = smem + swizzle<C::D>(lane % 16, lane / 16 + channel_warp * C::dQ_N);
     return at;
 }
 
@@ -156,7 +156,7 @@ template <class C, int QUERIES>
 static __device__ __forceinline__ void
 store_factor(unsigned char *to, const uint32_t (&A)[QUERIES / 16][C::MT][4], int q0)
 {
-    const int lane = threadIdx.x % 32, group = threadIdx.x / 32 / C::PAIR;
+    const int lane = threadIdx.x % 32, group = threadIdx.x / 32 / C::KEY_WARPS;
 #pragma unroll
     for (int mt = 0; mt < C::MT; mt++)
 #pragma unroll

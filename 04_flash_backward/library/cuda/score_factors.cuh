@@ -56,7 +56,7 @@ template <class C, int QUERIES>
 static __device__ __forceinline__ void hide_by_runs(float (&S)[C::MT][QUERIES / 8][4],
                                                     const PairMask &mask, int q0)
 {
-    const int g = threadIdx.x / 4 % 8, group = threadIdx.x / 32 / C::PAIR;
+    const int g = threadIdx.x / 4 % 8, group = threadIdx.x / 32 / C::KEY_WARPS;
     const int j = mask.run_j0 + group * 16 + g;
 #pragma unroll
     for (int n = 0; n < QUERIES / 8; n++) {
@@ -96,7 +96,7 @@ template <class C, int QUERIES> struct ScoreFactors {
 };
 
 /* P^T and dS^T of this warp's keys and of QUERIES queries of the tile from q0 on. at.right points
- * to Q of the stage, to this warp's half of the tile if two warps share keys; `down` is how many
+ * to Q of the stage, to this warp's part of the tile if warps share keys; `down` is how many
  * bytes q0 lies below that. False: none of these pairs is seen, all is zero. */
 template <typename T, class C, TileCode CODE, int QUERIES>
 static __device__ __forceinline__ bool
@@ -109,7 +109,7 @@ compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddress
     float S[C::MT][QUERIES / 8][4], dP[C::MT][QUERIES / 8][4];
     uint32_t seen[C::MT][QUERIES / 8];
     if (MASKED) {
-        const int g = threadIdx.x / 4 % 8, group = threadIdx.x / 32 / C::PAIR;
+        const int g = threadIdx.x / 4 % 8, group = threadIdx.x / 32 / C::KEY_WARPS;
         uint32_t any = 0;
 #pragma unroll
         for (int mt = 0; mt < C::MT; mt++)

@@ -17,13 +17,13 @@
 
 #include "mma_gradients.cuh"
 
-/* A block works on keys j0 .. of kv head h_kv of batch b, and on its share of channels. */
+/* A block works on keys j0 .. of kv head h_kv of batch b. */
 struct KeyWork {
-    int b, h_kv, j0, share;
+    int b, h_kv, j0;
 };
 
 /* One warp's sums, times factor, to tensor `to` by way of its own rows of a tile in shared memory,
- * or added to `sum`: without atomics, since these keys and channels have no other owner. wide: rows
+ * or added to `sum`: without atomics, since these keys have no other owner. wide: rows
  * lie on 16 bytes and there are no sums, so the way leads through shared memory. fresh: `sum` has
  * nothing yet and is not read. */
 template <typename T, class C>
@@ -33,16 +33,16 @@ store_keys(const float (&acc)[C::MT][C::WARP_CHANNELS / 8][4], float factor, con
            bool fresh = false)
 {
     const int lane = threadIdx.x % 32, t = lane % 4, g = lane / 4, warp = threadIdx.x / 32;
-    const int pair = warp / C::PAIR;
+    const int group = warp / C::KEY_WARPS;
     const int Nk = (int)a.shape.Nk, d = (int)a.shape.d, CHUNKS = C::WARP_CHANNELS / 8;
-    const int chunk0 = work.share * (C::CHANNELS / 8) + warp % C::PAIR * CHUNKS;
+    const int chunk0 = warp % C::KEY_WARPS * CHUNKS;
     T *rows = (T *)to.data + tensor_offset(&to, work.b, work.j0, work.h_kv);
     if (wide) {
 #pragma unroll
         for (int mt = 0; mt < C::MT; mt++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const int key = (mt * C::GROUPS + pair) * 16 + g + 8 * e;
+                const int key = (mt * C::GROUPS + group) * 16 + g + 8 * e;
 #pragma unroll
                 for (int n = 0; n < CHUNKS; n++)
                     *reinterpret_cast<uint32_t *>(smem + swizzle<C::D>(key, chunk0 + n) + 4 * t) =
@@ -53,7 +53,7 @@ store_keys(const float (&acc)[C::MT][C::WARP_CHANNELS / 8][4], float factor, con
         for (int mt = 0; mt < C::MT; mt++)
 #pragma unroll
             for (int c = lane; c < 16 * CHUNKS; c += 32) {
-                const int key = (mt * C::GROUPS + pair) * 16 + c / CHUNKS;
+                const int key = (mt * C::GROUPS + group) * 16 + c / CHUNKS;
                 const int chunk = chunk0 + c % CHUNKS;
                 if (work.j0 + key < Nk && chunk * 8 < d)
                     *reinterpret_cast<uint4 *>(rows + key * to.stride[1] + chunk * 8) =
@@ -65,7 +65,7 @@ store_keys(const float (&acc)[C::MT][C::WARP_CHANNELS / 8][4], float factor, con
     for (int mt = 0; mt < C::MT; mt++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const int key = (mt * C::GROUPS + pair) * 16 + g + 8 * e;
+            const int key = (mt * C::GROUPS + group) * 16 + g + 8 * e;
 #pragma unroll
             for (int n = 0; n < CHUNKS; n++) {
                 const float low = acc[mt][n][2 * e] * factor, high = acc[mt][n][2 * e + 1] * factor;
