@@ -20,8 +20,6 @@
 #include "cuda/hopper_backward.h"
 #include "noise.h"
 
-#define KIB_163 (163 * 1024) /* what an A100 has */
-
 static int repeats = 200;
 
 typedef struct Repeated {
@@ -57,7 +55,6 @@ static const Repeated variants[] = {
     {"library, 16 bit --deterministic", flash_backward_library_cuda, 6, 16, 1, 1, 5, 0, 0},
     {"library, portable", flash_backward_library_cuda, 6, 16, 0, 0, 5, 0, KIB_227},
     {"library, portable --deterministic", flash_backward_library_cuda, 6, 16, 1, 1, 5, 0, KIB_227},
-    {"library, 163 KiB --deterministic", flash_backward_library_cuda, 6, 16, 1, 1, 5, 0, KIB_163},
 };
 
 #define VARIANT_COUNT ((int)(sizeof variants / sizeof *variants))

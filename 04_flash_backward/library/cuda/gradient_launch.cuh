@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * gradient_launch.cuh: which of its sizes of tiles the 16-bit kernel takes.
+ * gradient_launch.cuh: which of its two sizes of tiles the 16-bit kernel takes.
  *
  * Interface: with_tile.
  */
@@ -37,9 +37,6 @@ template <int D, class Run> static AttnStatus with_tile(const AttnArgs *a, Run r
     const bool narrow = left >= 0 && right >= 0 && left <= NARROW_WINDOW && right <= NARROW_WINDOW;
     if (status != ATTN_OK)
         return status;
-    if constexpr (D == 256)
-        if (bytes >= GradientBytes<DeepTile256>::ALL + STATIC_SMEM)
-            return run(DeepTile256());
     if (bytes < GradientBytes<C>::ALL + STATIC_SMEM || ((D == 64 || D == 128) && narrow))
         return run(typename TileFor<D, true>::C());
     return run(C());

@@ -14,8 +14,7 @@
  *   - Longest first: under a causal mask the first keys are seen by all queries. Sections of heads
  *     whose Q, dO and dQ fit the L2 cache, as in stage 03.
  *   - --deterministic: tiles of keys take turns at each tile of dQ (see wait_for_turn).
- *   - Two sizes of tiles for each d, the smaller one in 99 KiB of shared memory; at d = 256 the
- *     larger one with one or two tiles of Q and dO.
+ *   - Two sizes of tiles for each d, the smaller one in 99 KiB of shared memory.
  *
  * On a GPU of compute capability 9.0 the kernels of hopper_gradients.cu are asked first.
  *
@@ -230,7 +229,7 @@ template <typename T, int D> struct GradientsTiles {
     }
 };
 
-/* Room for either size of tiles, with turns. (DeepTile256 has the sizes of the large one.) */
+/* Room for either size of tiles, with turns. */
 template <typename T, int D> struct GradientsBytes {
     static AttnStatus run(const AttnArgs *a, size_t *bytes)
     {

@@ -53,16 +53,14 @@ template <> struct TileFor<128, false> {
 template <> struct TileFor<128, true> {
     typedef FastTile<128, 4, 2, 32, 2, 2, 16, 2> C;
 };
+/* One tile of Q and dO at a time: the next one arrives during dQ. Where two fit (219 KiB) they gained
+ * nothing (docs/lab/04_did_not_pay.md). */
 template <> struct TileFor<256, false> {
     typedef FastTile<256, 8, 2, 64, 2, 4, 16, 1, 1> C;
 };
 template <> struct TileFor<256, true> {
     typedef FastTile<256, 4, 1, 32, 2, 2, 16, 1, 1> C;
 };
-
-/* For d = 256 where a block has 219 KiB of shared memory: while a tile of Q and dO is worked on, the
- * next one arrives. Where it has less, the next tile arrives during dQ alone. */
-typedef FastTile<256, 8, 2, 64, 2, 4, 16, 1, 2> DeepTile256;
 
 template <class C> struct KeySums {
     float dK[C::MT][C::WARP_CHANNELS / 8][4], dV[C::MT][C::WARP_CHANNELS / 8][4];
@@ -77,14 +75,6 @@ template <class C> static __device__ __forceinline__ void clear_sums(KeySums<C> 
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 sums.dK[mt][n][e] = sums.dV[mt][n][e] = 0.0f;
-}
-
-/* A barrier of the warps that share keys. Barrier 0 is __syncthreads(), hence + 1. */
-template <class C> static __device__ __forceinline__ void meet_group(void)
-{
-    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.x / (32 * C::KEY_WARPS) + 1),
-                 "n"(32 * C::KEY_WARPS)
-                 : "memory");
 }
 
 /* One of the two 16 keys of a group, as a tile of its own. What lies where stays as it is. */
@@ -120,6 +110,7 @@ add_tile(float (&dK)[C::MT][C::WARP_CHANNELS / 8][4], float (&dV)[C::MT][C::WARP
     const PairMask mask = {(const uint32_t *)(smem + Bytes::WORDS + stage * Bytes::WORDS_STAGE),
                            run_j0};
     unsigned char *dS_smem = smem + Bytes::dS + stage * Bytes::dS_STAGE + keys_at * C::Br * 2;
+    unsigned char *P_smem = smem + Bytes::P + keys_at * C::Br * 2;
     const int CHUNK = CODE == TILE_GENERAL && C::D > 64 ? 16 : C::CHUNK; /* bits need registers */
     const int OWN = C::Br / C::KEY_WARPS, part = threadIdx.x / 32 % C::KEY_WARPS;
     /* Masked: the same code for each chunk, or the loop would not fit the instruction cache. */
@@ -127,10 +118,10 @@ add_tile(float (&dK)[C::MT][C::WARP_CHANNELS / 8][4], float (&dV)[C::MT][C::WARP
     for (int down = 0; down < OWN; down += CHUNK) {
         ScoreFactors<C, CHUNK> f;
         const int q0 = part * OWN + down;
-        const bool any =
-            compute_scores<T, C, CODE, CHUNK>(f, a, at, stats, mask, q0, down * C::D * 2);
+        const bool any = compute_scores<T, C, CODE, CHUNK>(f, a, at, stats, mask, q0,
+                                                           down * C::D * 2, P_smem, dS_smem);
         if (C::KEY_WARPS > 1)
-            store_factor<C, CHUNK>(smem + Bytes::P + keys_at * C::Br * 2, f.P, q0);
+            store_factor<C, CHUNK>(P_smem, f.P, q0);
         if (any) {
 #pragma unroll
             for (int k = 0; k < CHUNK / 16; k++)

@@ -90,11 +90,12 @@ static __device__ __forceinline__ LaneAddresses lane_addresses(uint32_t smem, in
     return at;
 }
 
-/* acc [MT x 16 keys][QUERIES] += left [keys][D] * right^T [queries][D] */
+/* acc [MT x 16 keys][QUERIES] += left [keys][D] * right^T [queries][D]. The second 16 queries lie
+ * `step` bytes after the first. */
 template <typename T, class C, int QUERIES>
 static __device__ __forceinline__ void multiply_rows(float (&acc)[C::MT][QUERIES / 8][4],
                                                      uint32_t left, int left_at, uint32_t right,
-                                                     int right_at)
+                                                     int right_at, int step = 16 * C::D * 2)
 {
 #pragma unroll
     for (int k = 0; k < C::D / 16; k++) {
@@ -106,7 +107,7 @@ static __device__ __forceinline__ void multiply_rows(float (&acc)[C::MT][QUERIES
 #pragma unroll
         for (int n = 0; n < QUERIES / 16; n++) {
             uint32_t B[4];
-            ldmatrix_x4(B, skip_chunks<C::D>(right, k) + right_at + n * 16 * C::D * 2);
+            ldmatrix_x4(B, skip_chunks<C::D>(right, k) + right_at + n * step);
 #pragma unroll
             for (int mt = 0; mt < C::MT; mt++) {
                 mma_16816<T>(acc[mt][2 * n], A[mt], B[0], B[1]);

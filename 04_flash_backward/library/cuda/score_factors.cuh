@@ -95,13 +95,68 @@ template <class C, int QUERIES> struct ScoreFactors {
     uint32_t P[QUERIES / 16][C::MT][4], dS[QUERIES / 16][C::MT][4];
 };
 
+/* A barrier of the warps that share keys. Barrier 0 is __syncthreads(), hence + 1. */
+template <class C> static __device__ __forceinline__ void meet_group(void)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.x / (32 * C::KEY_WARPS) + 1),
+                 "n"(32 * C::KEY_WARPS)
+                 : "memory");
+}
+
+/* S^T and dP^T where four warps share keys. To load all channels of 32 keys for 16 queries takes
+ * three ldmatrix for four products. So a warp computes one of the two, S if it is even and dP if it
+ * is odd, for its own 16 queries and for its neighbour's: four ldmatrix for eight products. They
+ * exchange halves by way of P_room and dS_room, where P^T and dS^T of this group's keys will lie. */
+template <typename T, class C>
+static __device__ __forceinline__ void
+multiply_in_pairs(float (&S)[C::MT][2][4], float (&dP)[C::MT][2][4], const LaneAddresses &at,
+                  unsigned char *P_room, unsigned char *dS_room)
+{
+    typedef GradientBytes<C> Bytes;
+    const int warp = threadIdx.x / 32, odd = warp % 2, neighbour = 16 * C::D * 2;
+    float sum[C::MT][4][4] = {};
+    multiply_rows<T, C, 32>(sum, at.left + odd * (Bytes::V - Bytes::K), Bytes::K,
+                            at.right + odd * Bytes::dO, Bytes::STAGES,
+                            odd ? -neighbour : neighbour);
+    /* 512 bytes for each of the 4 * MT tiles of 16 keys and 8 queries that two warps send */
+    unsigned char *room = (warp % 4 < 2 ? P_room : dS_room) + threadIdx.x % 32 * 16;
+    auto place = [&](int sender, int tile) {
+        const int slot = sender * 2 * C::MT + tile;
+        return (float4 *)(room + (slot / 4 * C::GROUPS + warp / 4) * (16 * C::Br * 2) +
+                          slot % 4 * 512);
+    };
+#pragma unroll
+    for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            const float(&theirs)[4] = sum[mt][2 + n];
+            *place(odd, mt * 2 + n) = make_float4(theirs[0], theirs[1], theirs[2], theirs[3]);
+        }
+    meet_group<C>();
+#pragma unroll
+    for (int mt = 0; mt < C::MT; mt++)
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            const float4 other = *place(1 - odd, mt * 2 + n);
+            const float received[4] = {other.x, other.y, other.z, other.w};
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                S[mt][n][e] += odd ? received[e] : sum[mt][n][e];
+                dP[mt][n][e] += odd ? sum[mt][n][e] : received[e];
+            }
+        }
+    meet_group<C>(); /* all have read: P and dS may be written */
+}
+
 /* P^T and dS^T of this warp's keys and of QUERIES queries of the tile from q0 on. at.right points
  * to Q of the stage, to this warp's part of the tile if warps share keys; `down` is how many
- * bytes q0 lies below that. False: none of these pairs is seen, all is zero. */
+ * bytes q0 lies below that. P_room, dS_room: see multiply_in_pairs. False: none of these pairs is
+ * seen, all is zero. */
 template <typename T, class C, TileCode CODE, int QUERIES>
 static __device__ __forceinline__ bool
 compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddresses &at,
-               const float2 *stats, PairMask mask, int q0, int down)
+               const float2 *stats, PairMask mask, int q0, int down, unsigned char *P_room,
+               unsigned char *dS_room)
 {
     typedef GradientBytes<C> Bytes;
     const bool MASKED = CODE == TILE_GENERAL;
@@ -119,7 +174,7 @@ compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddress
                     seen_pairs<C>(mask, q0 + n * 8 + 2 * t, (mt * C::GROUPS + group) * 16 + g);
                 any |= seen[mt][n];
             }
-        if (!any_lane_bits(any)) {
+        if (C::KEY_WARPS < 4 && !any_lane_bits(any)) {
 #pragma unroll
             for (int k = 0; k < QUERIES / 16; k++)
 #pragma unroll
@@ -142,10 +197,15 @@ compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddress
                 dP[mt][n][e] = e % 2 ? -pair.w : -pair.y;
             }
     }
-    multiply_rows<T, C, QUERIES>(S, at.left, Bytes::K, at.right, Bytes::STAGES + down);
+    if constexpr (C::KEY_WARPS == 4)
+        multiply_in_pairs<T, C>(S, dP, at, P_room, dS_room);
+    else
+        multiply_rows<T, C, QUERIES>(S, at.left, Bytes::K, at.right, Bytes::STAGES + down);
     if (CODE == TILE_RUNS)
         hide_by_runs<C, QUERIES>(S, mask, q0);
-    multiply_rows<T, C, QUERIES>(dP, at.left, Bytes::V, at.right, Bytes::STAGES + Bytes::dO + down);
+    if constexpr (C::KEY_WARPS < 4)
+        multiply_rows<T, C, QUERIES>(dP, at.left, Bytes::V, at.right,
+                                     Bytes::STAGES + Bytes::dO + down);
     const float scale_log2 = exponent_factor(a);
     if (MASKED && a.softcap > 0.0f) { /* apart, so that the loop below has no branches */
 #pragma unroll
