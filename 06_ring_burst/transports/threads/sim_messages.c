@@ -85,22 +85,21 @@ static void copy_freely(SimWorld *world, SimPost *receive, SimPost *second)
 
 /* Sizes can differ only by a mistake: both were computed from the same plan. Copying the smaller of
  * the two would hide it. */
-static int post_one(SimWorld *world, SimPost *post)
+static void post_one(SimWorld *world, SimPost *post)
 {
     SimPost *other = meet(world, post), *receive = post->sends ? other : post;
     if (!other)
-        return 0;
+        return;
     if (post->bytes != other->bytes) { /* both ranks are told; nothing is copied */
         receive->partner_bytes = receive->partner->bytes;
         receive->partner_pass = receive->partner->pass;
         receive->partner_step = receive->partner->step;
         sim_deliver(world, receive);
     } else if (world->scheduled) {
-        return sim_turn_offer(world, receive);
+        sim_turn_offer(world, receive);
     } else {
         copy_freely(world, receive, post);
     }
-    return 0;
 }
 
 /* Until a message is delivered its receiver's memory holds NaN. */
@@ -162,19 +161,18 @@ int sim_post_all(RingRank *r, SimTicket *ticket)
 {
     SimEndpoint *e = r->endpoint;
     SimWorld *world = e->world;
-    int status = 0;
     if (note_ready(r, ticket) != 0)
         return -1;
     pthread_mutex_lock(&world->lock);
     sim_record_place(e);
     for (int p = 0; world->scheduled && p < ticket->count; p++)
         poison(r, &ticket->post[p]);
-    for (int p = 0; p < ticket->count && !world->failed && status == 0; p++)
-        status = post_one(world, &ticket->post[p]);
+    for (int p = 0; p < ticket->count && !world->failed; p++)
+        post_one(world, &ticket->post[p]);
     if (world->scheduled)
         sim_turn_pass(e);
     pthread_mutex_unlock(&world->lock);
-    return status == 0 ? 0 : ring_fail(r, "out of memory for messages");
+    return 0;
 }
 
 /* Locked. Nobody copies from or to this rank's memory any more. */
@@ -182,16 +180,19 @@ void sim_withdraw(SimEndpoint *e)
 {
     SimWorld *world = e->world;
     const int rank = e->rank->rank;
-    int left = 0;
+    SimPost **at = &world->under_way;
     for (int c = 0; c < world->ranks * world->ranks * SIM_CHANNELS; c++) {
         const int from = c / SIM_CHANNELS / world->ranks, to = c / SIM_CHANNELS % world->ranks;
         if (from == rank || to == rank)
             world->channels[c] = NULL;
     }
-    for (int m = 0; m < world->under_way_count; m++)
-        if (world->under_way[m]->from != rank && world->under_way[m]->to != rank)
-            world->under_way[left++] = world->under_way[m];
-    world->under_way_count = left;
+    while (*at)
+        if ((*at)->from == rank || (*at)->to == rank) {
+            *at = (*at)->next;
+            world->under_way_count--;
+        } else {
+            at = &(*at)->next;
+        }
     while (e->copies > 0)
         pthread_cond_wait(&e->call, &world->lock);
 }

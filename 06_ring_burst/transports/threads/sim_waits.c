@@ -31,13 +31,9 @@ int sim_world_open(SimWorld *world, RingRank *ranks, const RingSetup *setup)
     pthread_condattr_t steady;
     memset(world, 0, sizeof *world);
     world->ranks = setup->ranks;
-    world->endpoints = calloc(G, sizeof *world->endpoints);
     world->channels = calloc(G * G * SIM_CHANNELS, sizeof *world->channels);
-    if (!world->endpoints || !world->channels) {
-        free(world->endpoints);
-        free(world->channels);
+    if (!world->channels)
         return -1;
-    }
     pthread_mutex_init(&world->lock, NULL);
     pthread_condattr_init(&steady); /* time-outs do not care about a changed wall clock */
     pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
@@ -58,9 +54,7 @@ void sim_world_close(SimWorld *world)
     for (int rank = 0; rank < world->ranks; rank++)
         pthread_cond_destroy(&world->endpoints[rank].call);
     pthread_mutex_destroy(&world->lock);
-    free(world->endpoints);
     free(world->channels);
-    free(world->under_way);
 }
 
 void sim_call_all(SimWorld *world)
