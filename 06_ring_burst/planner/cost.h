@@ -158,9 +158,9 @@ const char *ring_bytes_text(char text[32], int64_t bytes);        /* "1.54 kB" *
 
 enum { RING_WHY = 1200 };
 
-/* Sets setup->method if it is RING_METHOD_AUTO, and setup->layout if free_layout. The backward pass
- * counts if args->dO has data. why: a table, some lines. 0, or -1 with one sentence
- * in why: nothing can compute this; or -2: memory is short. */
+/* Sets setup->method, and setup->layout if free_layout. The backward pass counts if args->dO has
+ * data. why: a table, some lines. 0, or -1 with one sentence in why: no plan can be made; or -2:
+ * memory is short. */
 int ring_choose(RingSetup *setup, int free_layout, const AttnArgs *args, const RingRates *rates,
                 char why[RING_WHY]);
 
