@@ -240,7 +240,5 @@ uint64_t oracle_sample_seed(void);
 /* A number that depends on the data: on seed, file and distribution; and the next one. */
 uint64_t oracle_data_hash(const AttnArgs *a, uint64_t seed);
 uint64_t oracle_next_hash(uint64_t x);
-/* Place of index in the sample, or -1. */
-int64_t oracle_sample_find(const OracleSample *s, int64_t index);
 
 #endif

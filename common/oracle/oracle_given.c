@@ -22,7 +22,8 @@
  * stays once with u16: delta may come from O before it was rounded to be stored. dQ likewise with
  * K, where W counts most: of long rows it was nearly all of the bound, and hid a missing hop.
  *
- * Interface: oracle.h (oracle_run_given, oracle_given_free), oracle_tiles.h (oracle_given_keys).
+ * Interface: oracle.h (oracle_run_given, oracle_given_free), oracle_tiles.h (oracle_given_...,
+ * oracle_read_row).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -116,10 +117,10 @@ static void add_rows(void *all, int64_t at, const OracleTile *tile, OracleScratc
     oracle_weigh_rows(&tile->Y, m->index, n, 0, d, m->P, m->vc, m->vf, key->z, key->zc, key->zf);
 }
 
-static void read_key(const Tensor *t, int64_t b, int64_t j, int64_t h, double *value, double *size)
+void oracle_read_row(const Tensor *t, int64_t b, int64_t n, int64_t h, double *value, double *size)
 {
     float row[1024];
-    tensor_read_row(t, b, j, h, row);
+    tensor_read_row(t, b, n, h, row);
     for (int64_t x = 0; x < t->shape[3]; x++) {
         value[x] = row[x];
         size[x] = fabs(value[x]);
@@ -146,8 +147,8 @@ static int keys_make(Keys *keys, const Oracle *o, int64_t kv_head, int threads)
         for (int e = 0; e < KEY_ARRAYS; e++, at += d)
             *arrays[e] = at;
         k->j = o->keys.index[n];
-        read_key(&a->K, keys->b, k->j, kv_head, k->k, k->k_size);
-        read_key(&a->V, keys->b, k->j, kv_head, k->v, k->v_size);
+        oracle_read_row(&a->K, keys->b, k->j, kv_head, k->k, k->k_size);
+        oracle_read_row(&a->V, keys->b, k->j, kv_head, k->v, k->v_size);
     }
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (int64_t n = 0; n < keys->count; n++)

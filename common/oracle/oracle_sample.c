@@ -7,24 +7,23 @@
  * one in every run: what is wrong at rows where nobody looked is found another time. Reports name
  * the seed; ATTN_SAMPLE_SEED=<it> looks at the same rows again.
  *
- * Interface: oracle_core.h (oracle_sample_..., oracle_data_hash, oracle_next_hash).
+ * Interface: oracle.h (oracle_sample_find), oracle_core.h (oracle_sample_..., oracle_data_hash,
+ * oracle_next_hash).
  */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "io/fill.h"
 #include "oracle/oracle_core.h"
 #include "tensor.h"
 
 #define SAMPLE_RANDOM 64
 
-/* splitmix64: one step of a counter-based generator. */
+/* One step of the generator of the random inputs. */
 uint64_t oracle_next_hash(uint64_t x)
 {
-    x += UINT64_C(0x9E3779B97F4A7C15);
-    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
-    return x ^ x >> 31;
+    return fill_mix(x + FILL_STEP);
 }
 
 uint64_t oracle_sample_seed(void)
