@@ -5,7 +5,7 @@
  * Interface:
  * - report_json, report_json_softmax: one object, one line.
  * - row_ms, row_flops, row_gflops, row_peak, row_pass: figures that table and JSON share.
- * - head_...: what stands above the rows.
+ * - put_...: a field of an object. head_...: what stands above the rows.
  * - save_probe: can files be written into DIR? Leaves nothing behind.
  */
 #ifndef ATTN_REPORT_INTERNAL_H
@@ -33,6 +33,14 @@ void head_tiles(const Report *r, const ReportTiles *tiles);
 void head_ring_case(const Report *r, const ReportRow *row);
 void head_ring(const Report *r, const ReportRow *row); /* NULL: their heading */
 void json_ring(FILE *f, const ReportRow *row);
+/* Fields of a JSON object, each with a comma before it. null: no text, a count of 0, a number that is
+ * not finite, a truth below 0. */
+void put_string(FILE *f, const char *key, const char *text);
+void put_int(FILE *f, const char *key, int64_t value);
+void put_count(FILE *f, const char *key, int64_t value);
+void put_number(FILE *f, const char *key, double value);
+void put_bool(FILE *f, const char *key, int value);
+void put_samples(FILE *f, const char *key, const Samples *s);
 const char *bytes_text(char text[16], double bytes); /* "12.3 MiB"; "-" for an unknown size */
 int save_probe(const char *dir);                     /* EXIT_OK or EXIT_USAGE */
 
