@@ -150,9 +150,9 @@ static int collect_part(RingRank *r, const Packed *p, const char *mine, int rank
         const int64_t count = all - first < most ? all - first : most;
         const size_t from = (size_t)first * bytes, length = (size_t)count * bytes;
         status = rank == r->rank ? r->backend->download(r, packed, mine + from, length)
-                                 : r->transport->host_receive(r, rank, packed, length);
+                                 : ring_host_receive(r, rank, packed, length);
         if (status == 0 && r->rank != 0)
-            status = r->transport->host_send(r, 0, packed, length);
+            status = ring_host_send(r, 0, packed, length);
         else if (status == 0 && p->whole->data)
             move_places(p, first, count, packed, 1, r->threads);
     }
@@ -223,10 +223,10 @@ int ring_collect_times(RingRank *r, double *ms, int count)
     double *others;
     int status = 0;
     if (r->rank != 0)
-        return r->transport->host_send(r, 0, ms, bytes);
+        return ring_host_send(r, 0, ms, bytes);
     others = staging(r, bytes);
     for (int rank = 1; others && status == 0 && rank < r->world; rank++) {
-        status = r->transport->host_receive(r, rank, others, bytes);
+        status = ring_host_receive(r, rank, others, bytes);
         for (int i = 0; status == 0 && i < count; i++)
             ms[i] = others[i] > ms[i] ? others[i] : ms[i];
     }

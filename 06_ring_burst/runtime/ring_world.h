@@ -5,6 +5,7 @@
  *
  * Interface:
  * - RingTransfer, ring_touch: one message of an exchange; who uses memory that is in flight?
+ *   ring_host_send, ring_host_receive: results on their way to rank 0.
  * - RingTransport: sim (threads), mpi (processes). RingCarrier: NCCL, or copies between processes.
  *   RingBackend: host, or a GPU.
  * - RingLog: bytes for each pass, step, tensor; events; what is in flight. RingLink, ring_link:
@@ -28,7 +29,8 @@ extern "C" {
 typedef struct RingTransfer {
     int sends; /* 1: to peer, 0: from peer */
     int peer;
-    RingTensor tensor; /* between two ranks, messages of one tensor arrive in the order sent */
+    RingTensor tensor; /* between two ranks, messages of one tensor arrive in the order sent;
+                          RING_TENSORS: results on their way to rank 0 */
     void *data;
     size_t bytes;
     double end_ms; /* host clock, if the transport knows when it was complete; else 0 */
@@ -51,9 +53,6 @@ typedef struct RingTransport {
     int (*wait)(RingRank *r, RingExchange *x);
     /* All ranks arrive before one leaves. */
     int (*barrier)(RingRank *r);
-    /* Host memory to and from a peer, outside of any pass, blocking: results go to rank 0. */
-    int (*host_send)(RingRank *r, int peer, const void *data, size_t bytes);
-    int (*host_receive)(RingRank *r, int peer, void *data, size_t bytes);
     /* Called once by ring_fail: the peers learn that this rank has failed, and none of its memory
      * is touched any more. */
     void (*abandon)(RingRank *r);
@@ -220,6 +219,10 @@ typedef struct RingLog {
     /* Of a rehearsal (rehearse.c): the pairs of blocks are written down, not computed. */
     int (*meet)(RingRank *r, const RingBlock *q, const RingBlock *k);
 } RingLog;
+
+/* Host memory to and from a peer, outside of any pass, by the transport: returns when it is done. */
+int ring_host_send(RingRank *r, int peer, const void *data, size_t bytes);
+int ring_host_receive(RingRank *r, int peer, void *data, size_t bytes);
 
 /* Hands over what ring_start has put off: behind a kernel that was asked for, and before any other
  * message or wait. */

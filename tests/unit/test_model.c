@@ -217,5 +217,6 @@ TEST(names)
     assert_string_equal("burst-double", ring_method_name(RING_METHOD_BURST_DOUBLE));
     assert_string_equal("dV", ring_tensor_name(RING_DV));
     assert_string_equal("delta", ring_tensor_name(RING_DELTA));
-    assert_string_equal("?", ring_tensor_name(RING_TENSORS));
+    assert_string_equal("results", ring_tensor_name(RING_TENSORS));
+    assert_string_equal("?", ring_tensor_name((RingTensor)(RING_TENSORS + 1)));
 }

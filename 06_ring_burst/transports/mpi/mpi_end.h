@@ -32,7 +32,7 @@ struct MpiTicket { /* messages that were started together */
 };
 
 struct MpiEnd {
-    MPI_Comm messages, control; /* of runs; between runs, and of mpi_settle */
+    MPI_Comm messages, control; /* from rank to rank in runs; of all ranks together */
     int rank, world;
     int runs; /* that have begun */
     HeartBoard *board;
@@ -57,8 +57,9 @@ double mpi_silence(const MpiEnd *end, const MpiNap *n); /* s in which no rank ha
  * is (*shown: NULL at first), looks at the clock, and naps. -1 after ring_fail. */
 int mpi_turn(RingRank *r, const MpiTicket *t, MpiNap *n, const MpiPart **shown);
 
-/* sent_to_me [world]: how many messages each rank has sent to this one in the run. All ranks call
- * it. -1 after ring_fail. */
+/* All ranks call them. -1 after ring_fail. sent_to_me [world]: how many messages each rank has sent
+ * to this one in the run. */
+int mpi_barrier(RingRank *r);
 int mpi_tell_counts(RingRank *r, int64_t *sent_to_me);
 
 void mpi_ticket_free(MpiEnd *end, MpiTicket *t);

@@ -18,7 +18,7 @@
 #include "transports/mpi/mpi_end.h"
 #include "transports/mpi/world_mpi.h"
 
-enum { GO_TAG = 1, EXIT_STATUS = 3 /* EXIT_RUNTIME of cli.h */ };
+enum { EXIT_STATUS = 3 /* EXIT_RUNTIME of cli.h */ };
 
 #define PIECE_BYTES ((size_t)1 << 30) /* MPI counts in int */
 
@@ -109,15 +109,10 @@ int mpi_go(MpiEnd *e, int next)
 {
     MPI_Request request;
     MpiNap n = mpi_nap_begin();
-    int rank, said = next, done = 0;
+    int said = next, done = 0;
     char text[128];
     heart_place(e->board, e->rank, (HeartPlace){RING_SETUP, e->runs > 0, HEART_IDLE, 0, 0});
-    if (e->rank == 0) {
-        for (rank = 1; rank < e->world; rank++)
-            MPI_Send(&next, 1, MPI_INT, rank, GO_TAG, e->control); /* short: does not block */
-        return next;
-    }
-    MPI_Irecv(&said, 1, MPI_INT, 0, GO_TAG, e->control, &request);
+    MPI_Ibcast(&said, 1, MPI_INT, 0, e->control, &request);
     while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
         mpi_nap(&n);
     if (said != next && said != MPI_GIVES_UP) {

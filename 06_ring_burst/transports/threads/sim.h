@@ -26,7 +26,7 @@
 
 #include "runtime/ring_world.h"
 
-enum { SIM_HOST_CHANNEL = RING_TENSORS, SIM_CHANNELS }; /* results to rank 0 */
+enum { SIM_HOST_CHANNEL = RING_TENSORS, SIM_CHANNELS }; /* results on their way to rank 0 */
 
 typedef enum SimStage { SIM_POSTED, SIM_MATCHED, SIM_ARRIVED } SimStage;
 
@@ -107,7 +107,7 @@ void sim_look_for_deadlock(SimWorld *world);
 void sim_give_reason(const RingRank *r, const SimPost *post, int late, char text[96]);
 
 /* --- sim_messages.c ---*/
-SimTicket *sim_new_ticket(RingRank *r, const RingTransfer *list, int count, int host);
+SimTicket *sim_new_ticket(RingRank *r, const RingTransfer *list, int count);
 int sim_post_all(RingRank *r, SimTicket *ticket);
 void sim_carry(RingRank *by, SimPost *receive); /* copies; also without the lock */
 /* locked */

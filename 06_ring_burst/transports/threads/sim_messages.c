@@ -111,7 +111,7 @@ static void poison(const RingRank *r, const SimPost *post)
 
 /* A ticket is what a rank gets for an exchange and waits with: one post for each of its messages.
  * It lies in memory that the log keeps, since the peer points into it. */
-SimTicket *sim_new_ticket(RingRank *r, const RingTransfer *list, int count, int host)
+SimTicket *sim_new_ticket(RingRank *r, const RingTransfer *list, int count)
 {
     SimTicket *ticket = ring_keep(r, sizeof *ticket + (size_t)count * sizeof ticket->post[0]);
     if (!ticket)
@@ -122,7 +122,7 @@ SimTicket *sim_new_ticket(RingRank *r, const RingTransfer *list, int count, int 
         ticket->post[p] = (SimPost){.sends = t->sends,
                                     .from = t->sends ? r->rank : t->peer,
                                     .to = t->sends ? t->peer : r->rank,
-                                    .channel = host ? (int)SIM_HOST_CHANNEL : (int)t->tensor,
+                                    .channel = (int)t->tensor,
                                     .data = t->data,
                                     .bytes = t->bytes,
                                     .pass = r->pass,
