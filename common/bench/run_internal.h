@@ -3,7 +3,7 @@
  * run_internal.h: what run.c, run_device.c and run_so.c share; nobody else includes it.
  *
  * Interface:
- * - run_outputs, run_inputs: the storages of a result and of a problem.
+ * - run_outputs: the storages of a result.
  * - result_make: outputs of a result, poisoned, with host views of the inputs.
  * - run_poison: NaN into all outputs.
  * - run_host: repetitions on the CPU; the output of the last one stays.
@@ -17,11 +17,9 @@
 
 #include "bench/run.h"
 
-enum { RUN_OUTPUTS = 7, RUN_INPUTS = 7 };
-/* All storages of a result and of a problem, in one order: O lse dQ dK dV dwq dwk, and
- * Q K V dO mask wq wk. Those that are not needed are empty. */
+enum { RUN_OUTPUTS = 7 };
+/* All storages of a result: O lse dQ dK dV dwq dwk. Those that are not needed are empty. */
 void run_outputs(RunResult *out, Storage *all[RUN_OUTPUTS]);
-void run_inputs(const Problem *p, const Storage *all[RUN_INPUTS]);
 /* EXIT_OK or EXIT_RUNTIME. */
 int result_make(RunResult *out, const Problem *p, const CliCase *c);
 void run_poison(RunResult *out);
