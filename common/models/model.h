@@ -5,7 +5,6 @@
  * Interface:
  * - model_visible_pairs: exact number of (query, key) pairs that the rule and the mask leave.
  * - model_flops: forward 4 B H d pairs, backward 2.5 times that; pairs are those of one head.
- * - model_window_tiles: what a window leaves of the tiles.
  * - model_..._bytes, model_..._traffic: what a variant must move between slow and fast memory.
  */
 #ifndef ATTN_MODEL_H
@@ -117,14 +116,6 @@ ModelTraffic model_two_kernels_backward_traffic(const AttnArgs *args, int64_t Br
 
 /* --- windows (stage 05), model_window.c --------------------------------------------------------*/
 
-/* Tiles of Br x Bc of all heads and batches: no pair visible, some, all. Several sequences have
- * tiles of their own. Covers one segment of stride 1 for each sequence and side, numbered 0, 1 ...,
- * several of them with B = 1 and no full mask; anything else gives -1. A full mask makes clean
- * tiles masked ones. Arithmetic on positions, a few divisions for each tile of queries. */
-typedef struct ModelTiles {
-    int64_t skipped, masked, clean;
-} ModelTiles;
-ModelTiles model_window_tiles(const AttnArgs *args, int64_t Br, int64_t Bc);
 /* The online module: every step reads the whole state of its queries and writes it back. One head,
  * rows and cols summed over the visible blocks:
  *   the state at first                                          stores Nq d el + Nq fl
