@@ -111,7 +111,8 @@ static AttnStatus run_once(RunResult *out, AttnFn forward, AttnFn backward, size
     return status;
 }
 
-AttnStatus run_host(RunResult *out, const CliCase *c, AttnFn forward, AttnFn backward)
+/* What the variants answered; fills samples, peak_bytes, leaked_bytes, storage_intact. */
+static AttnStatus run_host(RunResult *out, const CliCase *c, AttnFn forward, AttnFn backward)
 {
     const size_t live = workspace_live();
     const double start = bench_now_ms();

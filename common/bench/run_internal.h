@@ -6,7 +6,6 @@
  * - run_outputs: the storages of a result.
  * - result_make: outputs of a result, poisoned, with host views of the inputs.
  * - run_poison: NaN into all outputs.
- * - run_host: repetitions on the CPU; the output of the last one stays.
  * - run_saved: --judge, outputs from files.
  * - run_device: the same on the GPU; outputs are brought to the host.
  * - run_note_peak: workspace, pass by pass.
@@ -32,8 +31,6 @@ int run_is_timed(const CliCase *c, int round, double start_ms);
 void run_note_peak(RunResult *out, int backward, size_t live);
 /* Marks the outputs as worth judging; says so when workspace was not freed. */
 void run_finished(RunResult *out);
-/* What the variants answered; fills samples, peak_bytes, leaked_bytes, storage_intact. */
-AttnStatus run_host(RunResult *out, const CliCase *c, AttnFn forward, AttnFn backward);
 /* EXIT_OK, EXIT_USAGE or EXIT_RUNTIME (sentence printed). */
 int run_saved(RunResult *out, const Problem *p, const CliCase *c);
 AttnStatus run_device(RunResult *out, const Variant *v, const Problem *p, const CliCase *c);

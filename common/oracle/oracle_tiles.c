@@ -22,7 +22,8 @@
 
 /* --- what is visible ---------------------------------------------------------------------------*/
 
-int oracle_sees(const OraclePlan *p, int64_t i, int64_t j)
+/* The position rule and the full mask. */
+static int sees(const OraclePlan *p, int64_t i, int64_t j)
 {
     const AttnArgs *a = p->args;
     return attn_visible(a->rule, p->q_at[i], p->k_at[j]) &&
@@ -79,7 +80,7 @@ static int64_t seen(const OraclePlan *p, int64_t first, int64_t count, int of_ke
     if (sight == SEES_NOTHING || (sight == SEES_ALL && !index))
         return sight == SEES_ALL ? count : 0;
     for (int64_t other = first; other < first + count; other++) {
-        if (sight == SEES_SOME && !oracle_sees(p, of_keys ? at : other, of_keys ? other : at))
+        if (sight == SEES_SOME && !sees(p, of_keys ? at : other, of_keys ? other : at))
             continue;
         if (index)
             index[n] = other - from;

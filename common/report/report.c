@@ -157,7 +157,8 @@ int backward_alone(const Report *r)
     return (r->cli->stage->features & STAGE_ALWAYS_BACKWARD) != 0;
 }
 
-double row_ms(const Report *r, const ReportRow *row)
+/* Of the medians. NaN if the run failed. */
+static double row_ms(const Report *r, const ReportRow *row)
 {
     const RunResult *out = row->result;
     return (backward_alone(r) ? 0.0 : samples_median(&out->forward)) +

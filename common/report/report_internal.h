@@ -4,7 +4,7 @@
  *
  * Interface:
  * - report_json, report_json_softmax: one object, one line.
- * - row_ms, row_flops, row_gflops, row_peak, row_pass: figures that table and JSON share.
+ * - row_flops, row_gflops, row_peak, row_pass: figures that table and JSON share.
  * - put_...: a field of an object. head_...: what stands above the rows.
  * - save_probe: can files be written into DIR? Leaves nothing behind.
  */
@@ -15,14 +15,12 @@
 
 void report_json(Report *r, const ReportRow *row);
 void report_json_softmax(Report *r, const ReportSoftmax *row);
-/* Of the medians, forward and, if run, backward. In a stage whose subject is the backward pass
- * (STAGE_ALWAYS_BACKWARD) the forward is another stage's: there it is the backward alone. NaN if
- * the run failed. */
-double row_ms(const Report *r, const ReportRow *row);
-double row_flops(const Report *r, const ReportRow *row); /* of the same passes */
-double row_gflops(const Report *r, const ReportRow *row);
-size_t row_peak(const Report *r, const ReportRow *row); /* workspace of the same passes, bytes */
-int row_pass(const ReportRow *row);                     /* 1, 0, or -1 = not checked */
+/* Of the passes that were run. In a stage whose subject is the backward pass (STAGE_ALWAYS_BACKWARD)
+ * the forward is another stage's: there it is the backward alone. */
+double row_flops(const Report *r, const ReportRow *row);
+double row_gflops(const Report *r, const ReportRow *row); /* NaN if the run failed */
+size_t row_peak(const Report *r, const ReportRow *row);   /* workspace of the same passes, bytes */
+int row_pass(const ReportRow *row);                       /* 1, 0, or -1 = not checked */
 /* A stage whose subject is the backward pass. */
 int backward_alone(const Report *r);
 void head_machine(const Report *r, const CliCase *c); /* before the first row */

@@ -96,7 +96,7 @@ static MpiTicket *new_ticket(RingRank *r, int count)
     return t;
 }
 
-void mpi_ticket_free(MpiEnd *e, MpiTicket *t)
+static void ticket_free(MpiEnd *e, MpiTicket *t)
 {
     MpiTicket **at = &e->flying;
     while (*at != t)
@@ -237,7 +237,7 @@ static int too_late(RingRank *r, const MpiPart *p, double seconds)
 
 /* Where many ranks share few cores, a rank that is slow is not one that is gone: time counts from
  * the last sign of life of any rank. */
-double mpi_silence(const MpiEnd *e, const MpiNap *n)
+static double silence_of(const MpiEnd *e, const MpiNap *n)
 {
     const double waited = mpi_nap_seconds(n), silence = heart_silence(e->board);
     return waited < silence ? waited : silence;
@@ -254,7 +254,7 @@ int mpi_turn(RingRank *r, const MpiTicket *t, MpiNap *n, const MpiPart **shown)
                                             : HEART_RECEIVE,
                   tensor_of(p->tag), p->peer);
     *shown = p;
-    if (mpi_silence(e, n) > r->plan->setup.timeout_s && too_late(r, p, mpi_silence(e, n)) != 0)
+    if (silence_of(e, n) > r->plan->setup.timeout_s && too_late(r, p, silence_of(e, n)) != 0)
         return -1;
     mpi_nap(n);
     return 0;
@@ -272,7 +272,7 @@ int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list)
         if (t->left > 0 && mpi_turn(r, t, &n, &shown) != 0)
             return -1;
     }
-    mpi_ticket_free(r->endpoint, t);
+    ticket_free(r->endpoint, t);
     mpi_be_at(r, HEART_COMPUTE, 0, 0);
     return 0;
 }
@@ -313,6 +313,6 @@ int mpi_test(RingRank *r, MpiTicket *t)
         return -1;
     if (t->left > 0)
         return 0;
-    mpi_ticket_free(r->endpoint, t);
+    ticket_free(r->endpoint, t);
     return 1;
 }
