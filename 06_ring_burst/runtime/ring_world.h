@@ -102,7 +102,7 @@ typedef struct RingBackend {
     int (*differentiate)(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums);
     int (*delta)(RingRank *r, const AttnArgs *args, float *delta);
     int (*finish_O)(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows);
-    int (*add)(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count);
+    int (*add)(RingRank *r, float *to, const float *from, int64_t count);
     int (*narrow)(RingRank *r, void *to, void *p, int64_t count, AttnDtype dtype);
     int (*widen)(RingRank *r, void *p, int64_t count, AttnDtype dtype);
     /* The local baseline of a benchmark: this rank's queries over its own keys, without a mask, a

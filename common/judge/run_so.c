@@ -25,7 +25,8 @@ static void add(IsolateTask *task, const char *name, void *data, size_t bytes, i
 
 void attn_block_arrays(IsolateTask *task, RunResult *out, const Problem *p, int alone)
 {
-    static const char *const in_names[PROBLEM_INPUTS] = {"Q", "K", "V", "dO", "the mask", "wq", "wk"};
+    static const char *const in_names[PROBLEM_INPUTS] = {"Q",        "K",  "V", "dO",
+                                                         "the mask", "wq", "wk"};
     static const char *const out_names[RUN_OUTPUTS] = {"O", "lse", "dQ", "dK", "dV", "dwq", "dwk"};
     const Storage *in[PROBLEM_INPUTS];
     Storage *outputs[RUN_OUTPUTS];

@@ -100,8 +100,7 @@ static int wrong_size_forward(RingRank *r)
 static int wrong_result_forward(RingRank *r)
 {
     float data[8] = {0};
-    return r->rank == 0 ? ring_host_receive(r, 1, data, 28)
-                        : ring_host_send(r, 0, data, 32);
+    return r->rank == 0 ? ring_host_receive(r, 1, data, 28) : ring_host_send(r, 0, data, 32);
 }
 
 TEST(test_a_wrong_size_is_told)
