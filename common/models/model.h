@@ -42,9 +42,14 @@ typedef struct ModelTraffic {
  * With 16-bit tensors the float32 O is read and rounded once more. Tiles that cannot have a visible
  * pair (attn_tile_class) are left out. */
 ModelTraffic model_fa1_traffic(const AttnArgs *args, int64_t Br, int64_t Bc);
-/* FlashAttention-2 (v1), Tr = ceil(Nq/Br): loads Nq d + Tr 2 Nk d, stores Nq d + Nq. resumed: O and
- * lse of an earlier block (float32) are loaded too, and stored in O's place. */
-ModelTraffic model_fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int resumed);
+/* FlashAttention-2 (v1), Tr = ceil(Nq/Br): loads Nq d + Tr 2 Nk d, stores Nq d + Nq.
+ * With the keys of each row tile split among `splits` blocks (a GPU with more room than row tiles)
+ * each of them reads Q and writes a float32 state (O, lse), which the merge reads. K and V are read
+ * once by all of them together. One head:
+ *   loads   splits Nq d + (sum over row tiles of keys seen) 2 d  + splits (Nq d + Nq) of states
+ *   stores  splits (Nq d + Nq) of states                        + Nq d + Nq
+ * splits = 1: no states. */
+ModelTraffic model_fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int64_t splits);
 /* Standard attention, the papers' Algorithm 0: stage 01 in the same fast memory. S is written,
  * read, overwritten by P and read again; the tiles of the two products are those of Algorithm 1.
  * One head:
@@ -60,13 +65,6 @@ ModelTraffic model_standard_traffic(const AttnArgs *args, int64_t Br);
  *   stores  Nq d               elements  + keys (d + channels) / G + Nq                   floats
  * where channels is d in whole panels (V), and keys is Nk in whole panels. */
 ModelTraffic model_packed_traffic(const AttnArgs *args, int64_t Br, int64_t panel);
-/* The same with the keys of each row tile split among `splits` blocks (a GPU with more room than
- * row tiles): each reads Q and writes a float32 state (O, lse), which the merge reads. K and V are
- * read once by all of them together. One head:
- *   loads   splits Nq d + (sum over row tiles of keys seen) 2 d  + splits (Nq d + Nq) of states
- *   stores  splits (Nq d + Nq) of states                        + Nq d + Nq
- * splits = 1: no states, model_fa2_traffic. */
-ModelTraffic model_split_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int64_t splits);
 
 /* --- the backward pass (stage 04), model_backward.c ---------------------------------------------
  *
