@@ -7,9 +7,10 @@
  * the layout is contiguous, zigzag or striped, or how many sequences there are.
  *
  * Results go to rank 0 by host messages, one rank after the other. This is not what the stage
- * measures, but of a million tokens a shard has gigabytes, and whoever gathers it whole spends most
- * of the time on memory that is touched for the first time. So shards go in chunks, through one
- * buffer that stays in the cache, and the threads of the rank share the tokens of a chunk.
+ * measures. But a shard of a million tokens has gigabytes, and a program that gathers it whole
+ * spends most of its time on memory that it touches for the first time. So shards go in chunks,
+ * through one buffer that stays in the cache, and the threads of the rank share the tokens of a
+ * chunk.
  *
  *     zigzag, 16 tokens, rank 1 of 4: tokens 2 3 12 13, dealt out for two halves of equal work:
  *

@@ -27,7 +27,7 @@
 /* --- what is in flight -------------------------------------------------------------------------*/
 
 /* To read what is only being sent is harmless: keys may be computed on while they leave. So is
- * sending one block to several ranks. Everything else meets the message half way. */
+ * sending one block to several ranks. Every other use is a mistake. */
 static int meet_flights(RingRank *r, const void *p, size_t bytes, int writes, const char *who)
 {
     const char *from = p;

@@ -118,9 +118,9 @@ typedef struct RingBackend {
     int (*mark)(RingRank *r, int messages);
     double (*mark_ms)(RingRank *r, int mark);
     void (*forget_marks)(RingRank *r);
-    /* The messages of x travel behind the work asked for so far, although the transport hears of
-     * them later, when the host has asked for what comes next (ring_post). NULL: it hears at once,
-     * since here work is done, and not only asked for. */
+    /* The messages of x travel behind the work asked for so far, although the transport gets them
+     * later, when the host has asked for the next kernel (ring_post). NULL: the transport gets them
+     * at once, since work is done when its function returns. */
     int (*put_off)(RingRank *r, const RingExchange *x);
     /* Messages between ranks that are threads of one process; NULL on the host, whose memory is
      * simply copied. ready: the point of the work queue behind which memory may travel (NULL: this
@@ -220,7 +220,7 @@ typedef struct RingLog {
     int (*meet)(RingRank *r, const RingBlock *q, const RingBlock *k);
 } RingLog;
 
-/* Host memory to and from a peer, outside of any pass, by the transport: returns when it is done. */
+/* Host memory to and from a peer, by the transport, outside of any pass. Complete on return. */
 int ring_host_send(RingRank *r, int peer, const void *data, size_t bytes);
 int ring_host_receive(RingRank *r, int peer, void *data, size_t bytes);
 

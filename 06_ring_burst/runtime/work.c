@@ -16,7 +16,7 @@
 /* --- memory ------------------------------------------------------------------------------------*/
 
 /* What is live counts, not what was allocated in all: a buffer that is freed before the next is
- * made costs its peak once. That is why methods close rooms as early as they can. */
+ * made costs its peak once. That is why methods close buffers as early as they can. */
 void *ring_alloc(RingRank *r, size_t bytes, const char *what)
 {
     size_t *peak = r->pass == RING_BACKWARD ? &r->peak_backward_bytes : &r->peak_bytes;

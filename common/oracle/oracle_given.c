@@ -6,10 +6,10 @@
  * A key needs P = exp(s - lse) and delta = rowsum(dO * O) of every row that sees it, and each lse
  * costs all keys: N^2 d for a single key. With lse and O given it is N d. What the verdict says is
  * then: O and lse are right on the sampled rows, and dQ on these rows and dK and dV on the sampled
- * keys are right *given* O and lse of the run, all rows of them for dK and dV. An O or lse that is
- * wrong where nobody looked is not seen in dK and dV, so the rows that are looked at are not the
- * same ones in every run (oracle_sample.c), and a NaN is looked for everywhere
- * (check_everywhere.c). This file takes nothing else from the run.
+ * keys are right *given* O and lse of the run, all rows of them for dK and dV. dK and dV do not
+ * show an O or lse that is wrong in a row that was not checked. So each run checks other rows
+ * (oracle_sample.c) and looks for a NaN in all of them (check_everywhere.c). This file takes
+ * nothing else from the run.
  *
  * THE BOUND is that of oracle_core.c, less what came from the errors of lse and O: they are given,
  * and a backward pass reads the same numbers. With a_ij = sum_x scale |q||k| of the pair alone, and

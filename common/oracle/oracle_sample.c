@@ -2,12 +2,13 @@
  *
  * oracle_sample.c: which rows, keys and heads of a big case are looked at.
  *
- * Sampling keeps the check of a big timed run affordable: the rows that are looked at are fixed by
- * the shape (ends, tile edges) and 64 more by a hash of the data and of a seed, which is another
- * one in every run: what is wrong at rows where nobody looked is found another time. Reports name
- * the seed; ATTN_SAMPLE_SEED=<it> looks at the same rows again.
+ * Sampling keeps the check of a big timed run affordable. The shape says some of the rows (ends,
+ * tile edges); a hash of the data and of a seed says 64 more. Each run has another seed, so a later
+ * run finds what is wrong in a row that this one did not check. Reports name the seed;
+ * ATTN_SAMPLE_SEED=<it> looks at the same rows again.
  *
- * Interface: oracle.h (oracle_sample_find), oracle_core.h (oracle_sample_choose, oracle_sample_seed).
+ * Interface: oracle.h (oracle_sample_find), oracle_core.h (oracle_sample_choose,
+ * oracle_sample_seed).
  */
 #include <stdlib.h>
 #include <string.h>

@@ -217,8 +217,8 @@ static const MpiPart *first_pending(const MpiTicket *t)
     return &t->part[i];
 }
 
-/* Often several ranks wait too long at the same time, and all but one because of that one. So who
- * finds that another waiting rank is further behind leaves it the first word for a moment. */
+/* Often several ranks wait too long at the same time, all because of one of them. So a rank that
+ * finds another waiting rank further behind lets that one speak first, for a moment. */
 static int too_late(RingRank *r, const MpiPart *p, double seconds)
 {
     const MpiEnd *e = r->endpoint;

@@ -102,9 +102,9 @@ int mpi_settle(RingRank *r)
 /* --- between two runs --------------------------------------------------------------------------*/
 
 /* Between two runs rank 0 asks the oracle and writes rows, for seconds or minutes; the others stand
- * here until it says that the next case begins, or that there is none. Rank 0 alone opens the files
- * that results go to, so it alone may find that a case cannot be: then the others end with it, and
- * what it has said to the user is all that there is to say. */
+ * here until it says that the next case begins, or that there is none. Only rank 0 opens the files
+ * that results go to, so only rank 0 may find that a case cannot run. It has told the user why, and
+ * the others end with it without a word. */
 int mpi_go(MpiEnd *e, int next)
 {
     MPI_Request request;

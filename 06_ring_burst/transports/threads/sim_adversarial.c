@@ -43,9 +43,9 @@ static int draw_rank(SimWorld *world)
     return count ? able[draw(world) % (uint64_t)count] : -1;
 }
 
-/* Copied by the rank whose thread this is. Any of them, also one that set out last: between
- * different channels there is no order to keep. Within a channel the posts have met already, first
- * with first, so each message comes to its own place whenever it comes. */
+/* The rank whose thread this is copies it. Any message may be drawn, also the last to set out:
+ * between channels there is no order. Within a channel the posts have met already, first with
+ * first, so each message arrives at its own place, early or late. */
 static void deliver_one(SimWorld *world, RingRank *by)
 {
     SimPost **at = &world->under_way, *receive;

@@ -191,9 +191,8 @@ void sim_look_for_deadlock(SimWorld *world)
         sim_deadlock(world);
 }
 
-/* Locked. Why a wait ended without success. From the surest to the vaguest: the reason of all, a
- * rank that is known to be gone, a peer that is late, and last a failure that somebody else will
- * tell. */
+/* Locked. Why a wait ended without success, from the surest reason to the vaguest: a deadlock, a
+ * rank that is known to be gone, a late peer, and last a failure that another rank tells. */
 void sim_give_reason(const RingRank *r, const SimPost *post, int late, char text[96])
 {
     const SimWorld *world = ((SimEndpoint *)r->endpoint)->world;
