@@ -58,8 +58,7 @@ typedef struct OracleMatrix {
 } OracleMatrix;
 
 float *oracle_matrix_place(OracleMatrix *M, float *memory, int64_t rows, int64_t cols);
-int oracle_matrix_load(OracleMatrix *M, OracleMatrix *Mt, const Tensor *t, int64_t b, int64_t h,
-                       float *row);
+int oracle_matrix_load(OracleMatrix *M, OracleMatrix *Mt, const Tensor *t, int64_t b, int64_t h);
 void oracle_matrix_row(const OracleMatrix *M, int64_t row, double *value, double *size);
 void oracle_dot_columns(const OracleMatrix *M, int64_t first, int64_t last, const double *w,
                         const double *size_w, double *dot, double *size);

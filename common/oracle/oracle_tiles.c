@@ -120,9 +120,8 @@ static void load(const Tensor *t, OracleMatrix *M, OracleMatrix *Mt, const Oracl
                  int64_t b, int64_t head)
 {
     const Tensor part = part_of(t, tile->first, tile->count);
-    float row[1024]; /* the largest d there is */
     M->rows = Mt->cols = tile->count;
-    oracle_matrix_load(M, Mt, &part, b, head, row);
+    oracle_matrix_load(M, Mt, &part, b, head);
 }
 
 /* Which samples see something of the tile? If any, fill it. */
@@ -141,8 +140,7 @@ static void tile_load(const OracleWalk *w, OracleTile *tile, int64_t first)
     if (!tile->wanted)
         return;
     load(w->X, &tile->X, &tile->Xt, tile, w->b, w->head);
-    if (w->Y)
-        load(w->Y, &tile->Y, &tile->Yt, tile, w->b, w->head);
+    load(w->Y, &tile->Y, &tile->Yt, tile, w->b, w->head);
     if (w->prepare)
         w->prepare(w->all, tile);
 }

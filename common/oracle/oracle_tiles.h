@@ -34,9 +34,9 @@ typedef struct OracleTile {
  * the order of tiles, and never twice at once. prepare (or NULL) completes a tile after loading. */
 typedef struct OracleWalk {
     const OraclePlan *p;
-    const Tensor *X, *Y; /* Y may be NULL: only X is loaded */
-    int64_t b, head;     /* of X and Y */
-    int of_keys;         /* 1: tiles of keys past sampled queries, 0: the other way round */
+    const Tensor *X, *Y;
+    int64_t b, head; /* of X and Y */
+    int of_keys;     /* 1: tiles of keys past sampled queries, 0: the other way round */
     const OracleSample *sample;
     int64_t count; /* samples: (heads of the group) times those of `sample`, or once those */
     void *all;     /* handed to prepare and visit */
