@@ -141,7 +141,7 @@ int ring_memory_agrees(int64_t found, int64_t model, int rank, char *sentence, s
 typedef struct RingPrediction {
     double ms[2];      /* forward, backward (0 without one): the slowest rank */
     double hidden[2];  /* share of the time of messages in which the same rank computes */
-    RingReport report; /* events of all ranks and bytes, as a run tells them */
+    RingReport report; /* events of all ranks, as a run tells them */
 } RingPrediction;
 
 /* 0, or -1: no memory. */

@@ -18,7 +18,7 @@
  * Payload bytes are counted here, when they set out.
  *
  * Interface: ring_send, ring_receive, ring_start, ring_wait, ring_touch (ring_rank.h), ring_post,
- * ring_exchange_add, ring_count_message, ring_host_send, ring_host_receive (ring_world.h).
+ * ring_exchange_add, ring_host_send, ring_host_receive (ring_world.h).
  */
 #include <string.h>
 
@@ -139,15 +139,15 @@ int ring_receive(RingRank *r, RingExchange *x, int peer, RingTensor tensor, void
 
 /* By pass and tensor, for the formulas; by step, for the picture; inside and between nodes, since
  * a byte between nodes takes longer. */
-void ring_count_message(RingTraffic *traffic, const RingSetup *setup, RingPass pass, int step,
-                        int from, int to, RingTensor tensor, int64_t bytes)
+static void count_message(RingRank *r, const RingTransfer *t)
 {
-    int64_t *linked =
-        ring_link(setup, from, to) == RING_INNER ? traffic->sent_inner : traffic->sent_outer;
-    traffic->sent[pass][tensor] += bytes;
-    traffic->sent_step[pass][step] += bytes;
-    traffic->messages[pass]++;
-    linked[pass] += bytes;
+    RingTraffic *traffic = &r->log->traffic;
+    const int inner = ring_link(&r->plan->setup, r->rank, t->peer) == RING_INNER;
+    const int64_t bytes = (int64_t)t->bytes;
+    traffic->sent[r->pass][t->tensor] += bytes;
+    traffic->sent_step[r->pass][r->step] += bytes;
+    traffic->messages[r->pass]++;
+    (inner ? traffic->sent_inner : traffic->sent_outer)[r->pass] += bytes;
 }
 
 /* A message begins, for the picture, where the rank has asked for it and all earlier work is done.
@@ -190,8 +190,7 @@ int ring_start(RingRank *r, RingExchange *x)
             take_off(r, t, x->started) != 0)
             return -1;
         if (t->sends)
-            ring_count_message(&r->log->traffic, &r->plan->setup, r->pass, r->step, r->rank,
-                               t->peer, t->tensor, (int64_t)t->bytes);
+            count_message(r, t);
         t->event = start_event(r, t, mark);
     }
     if (r->plan->setup.verify_hops && ring_trailers_add(r, x) != 0)

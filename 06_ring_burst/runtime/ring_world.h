@@ -9,7 +9,7 @@
  * - RingTransport: sim (threads), mpi (processes). RingCarrier: NCCL, or copies between processes.
  *   RingBackend: host, or a GPU.
  * - RingLog: bytes for each pass, step, tensor; events; what is in flight. RingLink, ring_link:
- *   between two ranks. ring_count_message: one more message sent.
+ *   between two ranks.
  * - RingTask, ring_rank_main: one rank's whole run; ring_world_sim ...: all of them.
  * - ring_shard_read, ring_collect_...: between whole tensors and shards.
  * - RingTrailer, ring_fault_..., ring_trailers_...: what goes wrong between two ranks (fault.c).
@@ -192,10 +192,6 @@ typedef struct RingTraffic {
     int64_t sent_inner[RING_PASSES], sent_outer[RING_PASSES]; /* inside a node, between nodes */
     int64_t messages[RING_PASSES];
 } RingTraffic;
-
-/* Of the sender. */
-void ring_count_message(RingTraffic *traffic, const RingSetup *setup, RingPass pass, int step,
-                        int from, int to, RingTensor tensor, int64_t bytes);
 
 typedef struct RingLog {
     RingTraffic traffic;

@@ -28,13 +28,11 @@
 
 enum { SIM_HOST_CHANNEL = RING_TENSORS, SIM_CHANNELS }; /* results on their way to rank 0 */
 
-typedef enum SimStage { SIM_POSTED, SIM_MATCHED, SIM_ARRIVED } SimStage;
-
 typedef struct SimPost {
     int sends, from, to, channel;
     void *data;
     size_t bytes;
-    SimStage stage;
+    int complete;  /* 1: the message has arrived */
     RingPass pass; /* where its rank posted it */
     int step;
     size_t partner_bytes; /* what the other side thinks its size is, and where that was posted */

@@ -29,7 +29,7 @@ static SimPost **channel_of(SimWorld *world, const SimPost *post)
 void sim_deliver(SimWorld *world, SimPost *receive)
 {
     SimPost *send = receive->partner;
-    send->stage = receive->stage = SIM_ARRIVED;
+    send->complete = receive->complete = 1;
     send->end_ms = receive->end_ms = ring_now_ms();
     pthread_cond_signal(&world->endpoints[send->from].call);
     pthread_cond_signal(&world->endpoints[receive->to].call);
@@ -44,7 +44,6 @@ static SimPost *meet(SimWorld *world, SimPost *post)
         *first = other->next;
         post->partner = other;
         other->partner = post;
-        post->stage = other->stage = SIM_MATCHED;
         return other;
     }
     while (*first)

@@ -69,7 +69,7 @@ void sim_call_all(SimWorld *world)
 const SimPost *sim_missing(const SimTicket *ticket)
 {
     for (int p = 0; p < ticket->count; p++)
-        if (ticket->post[p].stage != SIM_ARRIVED)
+        if (!ticket->post[p].complete)
             return &ticket->post[p];
     return NULL;
 }
@@ -83,7 +83,7 @@ static int peer_of(const SimPost *post)
 static int hopeless(const SimWorld *world, const SimTicket *ticket)
 {
     for (int p = 0; p < ticket->count; p++)
-        if (ticket->post[p].stage != SIM_ARRIVED &&
+        if (!ticket->post[p].complete &&
             world->endpoints[peer_of(&ticket->post[p])].state == SIM_GONE)
             return 1;
     return 0;
