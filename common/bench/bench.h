@@ -3,12 +3,12 @@
  * bench.h: time something several times and keep all samples.
  *
  * Interface:
- * - Samples: milliseconds of every repetition; the median is what tables show, the spread says
- *   what it is worth.
+ * - Samples: milliseconds of every repetition; the median is what tables show, the spread says what
+ *   it is worth.
  * - bench_now_ms / bench_thread_ms: wall clock and this thread's CPU time.
  * - bench_set_threads: for OpenMP loops and OpenBLAS.
- * - BenchSgemm, bench_sgemm_...: OpenBLAS sgemm n^3 on this machine now, which CPU rows are compared
- *   with.
+ * - BenchSgemm, bench_sgemm_...: OpenBLAS sgemm n^3 on this machine now. CPU rows are compared with
+ *   it.
  * - bench_progress: one line on stderr when that is a terminal.
  */
 #ifndef ATTN_BENCH_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * npy_write.c: writes a float32 array. Half a file does not stay; who wants the old one until the new
- * one is whole gives a temporary name and renames it (report_save.c).
+ * npy_write.c: writes a float32 array. Half a file does not stay. A caller that wants to keep the
+ * old file until the new one is whole gives a temporary name and renames it (report_save.c).
  *
  * Interface: npy.h, npy_write_f32.
  */

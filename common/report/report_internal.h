@@ -15,8 +15,8 @@
 
 void report_json(Report *r, const ReportRow *row);
 void report_json_softmax(Report *r, const ReportSoftmax *row);
-/* Of the passes that were run. In a stage whose subject is the backward pass (STAGE_ALWAYS_BACKWARD)
- * the forward is another stage's: there it is the backward alone. */
+/* Of the passes that were run. In a stage whose subject is the backward pass
+ * (STAGE_ALWAYS_BACKWARD) the forward is another stage's: there it is the backward alone. */
 double row_flops(const Report *r, const ReportRow *row);
 double row_gflops(const Report *r, const ReportRow *row); /* NaN if the run failed */
 size_t row_peak(const Report *r, const ReportRow *row);   /* workspace of the same passes, bytes */
@@ -31,8 +31,8 @@ void head_tiles(const Report *r, const ReportTiles *tiles);
 void head_ring_case(const Report *r, const ReportRow *row);
 void head_ring(const Report *r, const ReportRow *row); /* NULL: their heading */
 void json_ring(FILE *f, const ReportRow *row);
-/* Fields of a JSON object, each with a comma before it. null: no text, a count of 0, a number that is
- * not finite, a truth below 0. */
+/* Fields of a JSON object, each with a comma before it. null: no text, a count of 0, a number that
+ * is not finite, a truth below 0. */
 void put_string(FILE *f, const char *key, const char *text);
 void put_int(FILE *f, const char *key, int64_t value);
 void put_count(FILE *f, const char *key, int64_t value);

@@ -583,8 +583,8 @@ static int64_t tiles_of_run(int64_t first, int64_t last, int64_t Nk, int64_t Bc,
     return to > from ? to - from : 0;
 }
 
-/* A row tile's queries stand at q_min .. q_max, so it sees something of the keys at q_min - left ..
- * q_max + right, and all of them see the keys at q_max - left .. q_min + right. No tile is asked. */
+/* The queries of a row tile stand at q_min .. q_max. Some of them see the keys at q_min - left ..
+ * q_max + right, and all of them see those at q_max - left .. q_min + right. No tile is asked. */
 static WindowTiles formula_of(const Sequences *s, int64_t Br, int64_t Bc)
 {
     const AttnRule r = s->args.rule;
