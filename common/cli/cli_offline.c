@@ -12,8 +12,7 @@
 #include <string.h>
 
 /* Beyond this a clipped weight says nothing any more: it is 0 or 1. */
-#define MAX_CLIP     1e6f
-#define TRACE_BLOCKS 16 /* a side: one screen */
+#define MAX_CLIP 1e6f
 /* A causal window that leaves all variants something to do. */
 #define DEFAULT_WINDOW 16
 
@@ -117,7 +116,7 @@ static int finish_options(CliCase *c, const CliGiven *given)
                           (double)c->temperature, scale, CLI_MAX_SCALE);
     if (c->trace && !GIVEN(given, FLAG_BLOCK_Q) && !GIVEN(given, FLAG_BLOCK_KV))
         c->block_q = c->block_kv = 8; /* 64 positions in an 8 x 8 matrix of blocks */
-    c->trace_blocks = c->trace ? TRACE_BLOCKS : 0;
+    c->trace_blocks = c->trace;
     return 0;
 }
 
