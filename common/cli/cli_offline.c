@@ -19,12 +19,10 @@
 CLI_READER(clip)
 {
     float *low = &c->clip_low, *high = &c->clip_high;
-    const char *comma = strchr(text, ',');
-    char first[64] = "";
+    const int plain = strspn(text, "0123456789+-.eE,") == strlen(text);
+    char rest;
     (void)given, (void)f;
-    if (comma && comma - text < (long)sizeof first)
-        memcpy(first, text, (size_t)(comma - text));
-    if (!comma || !cli_parse_number(first, low) || !cli_parse_number(comma + 1, high) ||
+    if (!plain || sscanf(text, "%f,%f%c", low, high, &rest) != 2 ||
         !(*low <= 0.0f && *low >= -MAX_CLIP && *high >= 1.0f && *high <= MAX_CLIP))
         return cli_refuse("%s: found '%s', accepted is L,R with L from %g to 0 and R from 1 to %g, "
                           "such as -0.1,1.1",
