@@ -72,7 +72,7 @@ static ModelTraffic model_of(const Variant *v, const AttnArgs *args, FlashTiles 
     if (v->forward == run_standard)
         return model_standard_traffic(args, tiles.Br);
     return v->forward == run_fa1 ? model_fa1_traffic(args, tiles.Br, tiles.Bc)
-                                 : model_fa2_traffic(args, tiles.Br, tiles.Bc, 0);
+                                 : model_fa2_traffic(args, tiles.Br, tiles.Bc, 1);
 }
 
 static void write_row(FILE *json, const Variant *v, const AttnArgs *args, FlashTiles tiles,

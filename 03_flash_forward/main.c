@@ -130,7 +130,7 @@ static ModelTraffic fa1_traffic(const AttnArgs *args, FlashTiles tiles)
 
 static ModelTraffic fa2_traffic(const AttnArgs *args, FlashTiles tiles)
 {
-    return model_split_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
+    return model_fa2_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
 }
 
 static ModelTraffic packed_traffic(const AttnArgs *args, FlashTiles tiles)

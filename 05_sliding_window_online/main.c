@@ -98,7 +98,7 @@ static ModelTraffic packed_backward_traffic(const AttnArgs *args, FlashTiles til
 
 static ModelTraffic split_traffic(const AttnArgs *args, FlashTiles tiles)
 {
-    return model_split_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
+    return model_fa2_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
 }
 
 static ModelTraffic clean_backward_traffic(const AttnArgs *args, FlashTiles tiles)

@@ -73,8 +73,7 @@ typedef struct WindowTiles {
 } WindowTiles;
 
 /* Counted in the walk that the CPU variants use: several sequences have tiles of their own, and a
- * full mask makes clean tiles masked ones. model_window_tiles (common/models/model.h) has the
- * formula. */
+ * full mask makes clean tiles masked ones. */
 WindowTiles window_count_tiles(const AttnArgs *args, int64_t Br, int64_t Bc);
 
 /* Blocks of a step of the online variants, and the order in which they visit them. */

@@ -4,8 +4,8 @@
  *
  * The user's shared object has the method, the program has the world. ring_simulate is called from
  * the object and runs here: threads as ranks, a log for each, the same task as for the program's
- * own methods. So a student's ring is watched by the same eyes: flight, deadlock, bytes. One thing
- * is looked at besides: that a rank's shard is what it was.
+ * own methods. So a student's ring is watched by the same checks: flight, deadlock, bytes. One more
+ * is made here: a rank's shard must not change.
  *
  * Interface: see simulate.h.
  */
@@ -67,8 +67,8 @@ static Inputs inputs_of(const RingRank *r)
                      fingerprint(r->dO, q)}};
 }
 
-/* Who scales Q in place, or lets a remote block into its own K, may be right: once. The next pass
- * reads the same shard, and one run of one pass would not show it. */
+/* A method that scales Q in place, or receives a remote block into its own K, may be right in one
+ * pass. The next pass reads the same shard and is wrong, which a run of one pass would not show. */
 static int watch(RingRank *r, int (*pass)(RingRank *r))
 {
     static const char *const names[] = {"Q", "K", "V", "dO"};

@@ -39,8 +39,8 @@
 extern "C" {
 #endif
 
-/* A rank failed, or sent what the model of `like` does not count; the sentence is on stderr. (Of
- * the answers that a variant can give it is the one that has spoken already.) */
+/* A rank failed, or sent what the model of `like` does not count. The sentence is on stderr
+ * already, as it is wherever a variant gives this answer. */
 #define RING_FAILED ATTN_CUDA_ERROR
 
 /* Runs the forward pass, or (backward = 1) both, of which only the gradients are kept. method NULL:

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * cost.c: a run that is only predicted, told like one that was measured: times, bytes, events.
+ * cost.c: a run that is only predicted, told like one that was measured: times and events.
  *
  * Three files make a prediction. A timetable says what each rank does, and in which order
  * (rehearse.c); a player gives every line of it a beginning and an end (schedule.c); and
  * here both become a RingReport, which is what a run fills in too. So whatever can be asked of a
- * run can be asked of a prediction, by the same code: who sent how much, who waited, what was
- * hidden, a picture.
+ * run can be asked of a prediction, by the same code: who waited, what was hidden, a picture.
  *
  * What is hidden? On one line the spans in which a rank computes, on another one those in which a
  * message of its own is under way. The share of the second line that lies under the first:
@@ -159,16 +158,6 @@ static void tell_schedule(RingReport *report, const RingSchedule *s, double star
         }
 }
 
-/* Each message is the sender's. */
-static void tell_bytes(RingReport *report, const RingSchedule *s)
-{
-    for (int64_t n = 0; n < s->message_count; n++) {
-        const RingMessage *m = &s->messages[n];
-        ring_count_message(&report->rank[m->from].traffic, &s->plan->setup, s->pass, m->step,
-                           m->from, m->to, m->tensor, m->bytes);
-    }
-}
-
 /* The passes one after the other, on one axis of time, as in a run. */
 int ring_predict(RingPrediction *prediction, const RingPlan *plan, const RingRates *rates)
 {
@@ -190,7 +179,6 @@ int ring_predict(RingPrediction *prediction, const RingPlan *plan, const RingRat
             return -1;
         }
         tell_schedule(report, &s, start_ms);
-        tell_bytes(report, &s);
         start_ms += prediction->ms[p];
         prediction->hidden[p] = ring_hidden_mean(report, (RingPass)pass);
         ring_schedule_free(&s);

@@ -141,7 +141,7 @@ int ring_memory_agrees(int64_t found, int64_t model, int rank, char *sentence, s
 typedef struct RingPrediction {
     double ms[2];      /* forward, backward (0 without one): the slowest rank */
     double hidden[2];  /* share of the time of messages in which the same rank computes */
-    RingReport report; /* events of all ranks and bytes, as a run tells them */
+    RingReport report; /* events of all ranks, as a run tells them */
 } RingPrediction;
 
 /* 0, or -1: no memory. */
@@ -158,9 +158,9 @@ const char *ring_bytes_text(char text[32], int64_t bytes);        /* "1.54 kB" *
 
 enum { RING_WHY = 1200 };
 
-/* Sets setup->method if it is RING_METHOD_AUTO, and setup->layout if free_layout. The backward pass
- * counts if args->dO has data. why: a table, some lines. 0, or -1 with one sentence
- * in why: nothing can compute this; or -2: memory is short. */
+/* Sets setup->method, and setup->layout if free_layout. The backward pass counts if args->dO has
+ * data. why: a table, some lines. 0, or -1 with one sentence in why: no plan can be made; or -2:
+ * memory is short. */
 int ring_choose(RingSetup *setup, int free_layout, const AttnArgs *args, const RingRates *rates,
                 char why[RING_WHY]);
 

@@ -218,31 +218,20 @@ int ring_choose(RingSetup *setup, int free_layout, const AttnArgs *args, const R
                 char why[RING_WHY])
 {
     Candidate layouts[RING_LAYOUTS], methods[RING_METHODS];
-    const Candidate *chosen = NULL;
     AttnArgs all = *args;
-    int layout_count, method_count = 1, status;
+    int layout_count, method_count, status;
     all.mask = NULL; /* kernels compute what a full mask hides, and then hide it */
     status = choose_layout(setup, free_layout, &all, rates, layouts, &layout_count, why);
     if (status != 0)
         return status;
     if (setup->ranks == 1) {
-        if (setup->method == RING_METHOD_AUTO)
-            setup->method = RING_METHOD_RING;
+        setup->method = RING_METHOD_RING;
         snprintf(why, RING_WHY, "%s, %s: one rank has all tokens, and nothing travels\n",
                  ring_method_name(setup->method), ring_layout_name(setup->layout));
         return 0;
     }
-    if (setup->method == RING_METHOD_AUTO) {
-        if (weigh_methods(setup, &all, rates, methods, &method_count, why) != 0)
-            return -2;
-        chosen = best_of(methods, method_count);
-    } else {
-        methods[0] = (Candidate){.method = setup->method, .layout = setup->layout};
-        status = weigh(&methods[0], setup, &all, rates, why);
-        if (status != 0 || !methods[0].possible)
-            return status ? status : -1;
-        chosen = &methods[0];
-    }
-    setup->method = chosen->method;
+    if (weigh_methods(setup, &all, rates, methods, &method_count, why) != 0)
+        return -2;
+    setup->method = best_of(methods, method_count)->method;
     return explain(why, setup, &args->shape, layouts, layout_count, methods, method_count);
 }

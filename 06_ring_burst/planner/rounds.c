@@ -17,8 +17,8 @@
  *
  * Blocks that see less are shorter. They start in the kernel's order, each at the place that is
  * free first; that is played through here, one number a place: when it will be free. A block's
- * length is told in pairs of a query and a key, and what it costs beside them (it loads its tokens,
- * and stores its sums) in the same unit.
+ * length is counted in pairs of a query and a key. What a block costs beside its pairs (it loads
+ * its tokens and stores its sums) is counted in the same unit.
  *
  * Two kernels in two queues share the places: the blocks of the second take what those of the first
  * leave idle. ring and ring-double compute the halves of a remote block's gradients like that:

@@ -24,8 +24,8 @@
  * and messages and whatever else comes after them wait for both.
  *
  * That is all of the model: no protocol, no switch, no kernel that is slowed down by a copy beside
- * it. What it misses the fit of the rates has to absorb (common/tools/fit_ring.py), and where it
- * cannot, the prediction is off, which is shown and not hidden.
+ * it. What the model misses, the fit of the rates has to absorb (common/tools/fit_ring.py). Where
+ * the fit cannot, the prediction is off, and the pages show by how much.
  *
  * Interface: ring_schedule_make, ring_schedule_run, ring_schedule_free (schedule.h).
  */

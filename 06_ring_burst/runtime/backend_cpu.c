@@ -174,16 +174,11 @@ static Tensor flat(const void *p, AttnDtype dtype)
 }
 
 /* The order of the additions is the caller's: here it is one element, one addition. */
-static int cpu_add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count)
+static int cpu_add(RingRank *r, float *to, const float *from, int64_t count)
 {
-    const Tensor t = flat(from, from_dtype);
     (void)r;
-    if (from_dtype == ATTN_F32)
-        for (int64_t e = 0; e < count; e++)
-            to[e] += ((const float *)from)[e];
-    else
-        for (int64_t e = 0; e < count; e++)
-            to[e] += tensor_get(&t, e);
+    for (int64_t e = 0; e < count; e++)
+        to[e] += from[e];
     return 0;
 }
 

@@ -49,8 +49,8 @@ size_t ring_row_bytes(const RingRank *r, int owner)
     return (size_t)(n->B * n->H * r->plan->q[owner].tokens) * sizeof(float);
 }
 
-/* With 31 tokens on 4 ranks shards have 7 or 8. A room is made once, for the largest, and a smaller
- * remote block leaves some of it empty. */
+/* With 31 tokens on 4 ranks shards have 7 or 8. A buffer is made once, for the largest shard; a
+ * smaller remote block leaves some of it unused. */
 static int64_t most_tokens(const RingRank *r, const RingShard *shards)
 {
     int64_t most = 0;

@@ -7,9 +7,10 @@
  * the layout is contiguous, zigzag or striped, or how many sequences there are.
  *
  * Results go to rank 0 by host messages, one rank after the other. This is not what the stage
- * measures, but of a million tokens a shard has gigabytes, and whoever gathers it whole spends most
- * of the time on memory that is touched for the first time. So shards go in chunks, through one
- * buffer that stays in the cache, and the threads of the rank share the tokens of a chunk.
+ * measures. But a shard of a million tokens has gigabytes, and a program that gathers it whole
+ * spends most of its time on memory that it touches for the first time. So shards go in chunks,
+ * through one buffer that stays in the cache, and the threads of the rank share the tokens of a
+ * chunk.
  *
  *     zigzag, 16 tokens, rank 1 of 4: tokens 2 3 12 13, dealt out for two halves of equal work:
  *
@@ -150,9 +151,9 @@ static int collect_part(RingRank *r, const Packed *p, const char *mine, int rank
         const int64_t count = all - first < most ? all - first : most;
         const size_t from = (size_t)first * bytes, length = (size_t)count * bytes;
         status = rank == r->rank ? r->backend->download(r, packed, mine + from, length)
-                                 : r->transport->host_receive(r, rank, packed, length);
+                                 : ring_host_receive(r, rank, packed, length);
         if (status == 0 && r->rank != 0)
-            status = r->transport->host_send(r, 0, packed, length);
+            status = ring_host_send(r, 0, packed, length);
         else if (status == 0 && p->whole->data)
             move_places(p, first, count, packed, 1, r->threads);
     }
@@ -223,10 +224,10 @@ int ring_collect_times(RingRank *r, double *ms, int count)
     double *others;
     int status = 0;
     if (r->rank != 0)
-        return r->transport->host_send(r, 0, ms, bytes);
+        return ring_host_send(r, 0, ms, bytes);
     others = staging(r, bytes);
     for (int rank = 1; others && status == 0 && rank < r->world; rank++) {
-        status = r->transport->host_receive(r, rank, others, bytes);
+        status = ring_host_receive(r, rank, others, bytes);
         for (int i = 0; status == 0 && i < count; i++)
             ms[i] = others[i] > ms[i] ? others[i] : ms[i];
     }

@@ -18,7 +18,7 @@
  * Payload bytes are counted here, when they set out.
  *
  * Interface: ring_send, ring_receive, ring_start, ring_wait, ring_touch (ring_rank.h), ring_post,
- * ring_exchange_add, ring_count_message (ring_world.h).
+ * ring_exchange_add, ring_host_send, ring_host_receive (ring_world.h).
  */
 #include <string.h>
 
@@ -27,7 +27,7 @@
 /* --- what is in flight -------------------------------------------------------------------------*/
 
 /* To read what is only being sent is harmless: keys may be computed on while they leave. So is
- * sending one block to several ranks. Everything else meets the message half way. */
+ * sending one block to several ranks. Every other use is a mistake. */
 static int meet_flights(RingRank *r, const void *p, size_t bytes, int writes, const char *who)
 {
     const char *from = p;
@@ -139,15 +139,15 @@ int ring_receive(RingRank *r, RingExchange *x, int peer, RingTensor tensor, void
 
 /* By pass and tensor, for the formulas; by step, for the picture; inside and between nodes, since
  * a byte between nodes takes longer. */
-void ring_count_message(RingTraffic *traffic, const RingSetup *setup, RingPass pass, int step,
-                        int from, int to, RingTensor tensor, int64_t bytes)
+static void count_message(RingRank *r, const RingTransfer *t)
 {
-    int64_t *linked =
-        ring_link(setup, from, to) == RING_INNER ? traffic->sent_inner : traffic->sent_outer;
-    traffic->sent[pass][tensor] += bytes;
-    traffic->sent_step[pass][step] += bytes;
-    traffic->messages[pass]++;
-    linked[pass] += bytes;
+    RingTraffic *traffic = &r->log->traffic;
+    const int inner = ring_link(&r->plan->setup, r->rank, t->peer) == RING_INNER;
+    const int64_t bytes = (int64_t)t->bytes;
+    traffic->sent[r->pass][t->tensor] += bytes;
+    traffic->sent_step[r->pass][r->step] += bytes;
+    traffic->messages[r->pass]++;
+    (inner ? traffic->sent_inner : traffic->sent_outer)[r->pass] += bytes;
 }
 
 /* A message begins, for the picture, where the rank has asked for it and all earlier work is done.
@@ -190,8 +190,7 @@ int ring_start(RingRank *r, RingExchange *x)
             take_off(r, t, x->started) != 0)
             return -1;
         if (t->sends)
-            ring_count_message(&r->log->traffic, &r->plan->setup, r->pass, r->step, r->rank,
-                               t->peer, t->tensor, (int64_t)t->bytes);
+            count_message(r, t);
         t->event = start_event(r, t, mark);
     }
     if (r->plan->setup.verify_hops && ring_trailers_add(r, x) != 0)
@@ -255,4 +254,28 @@ int ring_wait(RingRank *r, RingExchange *x)
     ring_unkeep(r, x->trailers);
     memset(x, 0, sizeof *x);
     return 0;
+}
+
+/* --- results -----------------------------------------------------------------------------------*/
+
+/* No payload of a pass: not counted, not checked against other work, never carried by NCCL. Started
+ * and waited for at once, since after a pass nothing is left to be hidden. */
+static int host_message(RingRank *r, RingTransfer transfer)
+{
+    RingExchange x = {.list = &transfer, .count = 1};
+    if (r->failed)
+        return -1;
+    if (transfer.bytes == 0)
+        return 0;
+    return r->transport->start(r, &x) != 0 ? -1 : r->transport->wait(r, &x);
+}
+
+int ring_host_send(RingRank *r, int peer, const void *data, size_t bytes)
+{
+    return host_message(r, (RingTransfer){1, peer, RING_TENSORS, (void *)data, bytes, 0.0, -1});
+}
+
+int ring_host_receive(RingRank *r, int peer, void *data, size_t bytes)
+{
+    return host_message(r, (RingTransfer){0, peer, RING_TENSORS, data, bytes, 0.0, -1});
 }

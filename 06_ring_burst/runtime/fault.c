@@ -84,8 +84,8 @@ static int corrupt(RingRank *r, RingExchange *x, int t)
     return 0;
 }
 
-/* A quarter of the time that the others are ready to wait, and not more than a student is. A late
- * message is no error: every method has to be right with it. It costs time, and that is all. */
+/* A quarter of the time-out, and at most 0.2 s. A late message is no error: every method has to be
+ * right with it. It costs time, and that is all. */
 static void delay(const RingRank *r)
 {
     const double quarter = r->plan->setup.timeout_s / 4.0, seconds = quarter < 0.2 ? quarter : 0.2;

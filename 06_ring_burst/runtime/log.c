@@ -118,7 +118,7 @@ void ring_unkeep(RingRank *r, void *p)
  * again: so one can wait for that too, and in a deadlock some rank does. */
 const char *ring_transfer_words(const RingTransfer *t, char words[80])
 {
-    const char *name = t->tensor < RING_TENSORS ? ring_tensor_name(t->tensor) : "results";
+    const char *name = ring_tensor_name(t->tensor);
     if (t->sends)
         snprintf(words, 80, "waiting until rank %d takes %s", t->peer, name);
     else

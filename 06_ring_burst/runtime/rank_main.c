@@ -161,9 +161,9 @@ static int forward_round(RingRank *r, const RingTask *task, int last, double *ms
     return last ? ring_collect_forward(r, task) : 0;
 }
 
-/* Nor must gradients, those of the local baseline included, which without a mask and messages are
- * the same. They are made in memory that a pass asks for while it is timed, and a GPU's backend
- * gives out again what it has kept as it was: so they go with the pass that made them. */
+/* Nor must gradients of an earlier round, or of the local baseline, which are the same without a
+ * mask and messages. A pass allocates them while it is timed, and a GPU's backend hands out memory
+ * that it has kept as it was. So they are poisoned behind the pass that made them. */
 static int drop_gradients(RingRank *r)
 {
     if (r->backend->poison(r, r->dQ, r->dQ_bytes) != 0 ||

@@ -53,8 +53,8 @@ static int receive_report(RingRank *r, RingReport *report, int rank)
 {
     int64_t count;
     size_t bytes;
-    if (r->transport->host_receive(r, rank, &report->rank[rank], sizeof report->rank[rank]) != 0 ||
-        r->transport->host_receive(r, rank, &count, sizeof count) != 0)
+    if (ring_host_receive(r, rank, &report->rank[rank], sizeof report->rank[rank]) != 0 ||
+        ring_host_receive(r, rank, &count, sizeof count) != 0)
         return -1;
     bytes = (size_t)count * sizeof *report->events[rank];
     if (bytes == 0)
@@ -63,7 +63,7 @@ static int receive_report(RingRank *r, RingReport *report, int rank)
     if (!report->events[rank])
         return ring_fail(r, "out of memory for the events of rank %d", rank);
     report->event_count[rank] = count;
-    return r->transport->host_receive(r, rank, report->events[rank], bytes);
+    return ring_host_receive(r, rank, report->events[rank], bytes);
 }
 
 /* Rank 0 listens to one rank after the other. The others send and are done. */
@@ -74,10 +74,10 @@ int ring_report_gather(RingRank *r, RingReport *report)
     if (r->rank != 0) {
         const int64_t count = report->event_count[r->rank];
         const size_t bytes = (size_t)count * sizeof *report->events[r->rank];
-        if (r->transport->host_send(r, 0, &report->rank[r->rank], sizeof report->rank[0]) != 0 ||
-            r->transport->host_send(r, 0, &count, sizeof count) != 0)
+        if (ring_host_send(r, 0, &report->rank[r->rank], sizeof report->rank[0]) != 0 ||
+            ring_host_send(r, 0, &count, sizeof count) != 0)
             return -1;
-        return bytes ? r->transport->host_send(r, 0, report->events[r->rank], bytes) : 0;
+        return bytes ? ring_host_send(r, 0, report->events[r->rank], bytes) : 0;
     }
     for (int rank = 1; rank < r->world; rank++)
         if (receive_report(r, report, rank) != 0)

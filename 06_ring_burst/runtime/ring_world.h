@@ -5,10 +5,11 @@
  *
  * Interface:
  * - RingTransfer, ring_touch: one message of an exchange; who uses memory that is in flight?
+ *   ring_host_send, ring_host_receive: results on their way to rank 0.
  * - RingTransport: sim (threads), mpi (processes). RingCarrier: NCCL, or copies between processes.
  *   RingBackend: host, or a GPU.
  * - RingLog: bytes for each pass, step, tensor; events; what is in flight. RingLink, ring_link:
- *   between two ranks. ring_count_message: one more message sent.
+ *   between two ranks.
  * - RingTask, ring_rank_main: one rank's whole run; ring_world_sim ...: all of them.
  * - ring_shard_read, ring_collect_...: between whole tensors and shards.
  * - RingTrailer, ring_fault_..., ring_trailers_...: what goes wrong between two ranks (fault.c).
@@ -28,7 +29,8 @@ extern "C" {
 typedef struct RingTransfer {
     int sends; /* 1: to peer, 0: from peer */
     int peer;
-    RingTensor tensor; /* between two ranks, messages of one tensor arrive in the order sent */
+    RingTensor tensor; /* between two ranks, messages of one tensor arrive in the order sent;
+                          RING_TENSORS: results on their way to rank 0 */
     void *data;
     size_t bytes;
     double end_ms; /* host clock, if the transport knows when it was complete; else 0 */
@@ -51,9 +53,6 @@ typedef struct RingTransport {
     int (*wait)(RingRank *r, RingExchange *x);
     /* All ranks arrive before one leaves. */
     int (*barrier)(RingRank *r);
-    /* Host memory to and from a peer, outside of any pass, blocking: results go to rank 0. */
-    int (*host_send)(RingRank *r, int peer, const void *data, size_t bytes);
-    int (*host_receive)(RingRank *r, int peer, void *data, size_t bytes);
     /* Called once by ring_fail: the peers learn that this rank has failed, and none of its memory
      * is touched any more. */
     void (*abandon)(RingRank *r);
@@ -103,7 +102,7 @@ typedef struct RingBackend {
     int (*differentiate)(RingRank *r, const AttnArgs *args, const float *delta, FlashSums sums);
     int (*delta)(RingRank *r, const AttnArgs *args, float *delta);
     int (*finish_O)(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows);
-    int (*add)(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count);
+    int (*add)(RingRank *r, float *to, const float *from, int64_t count);
     int (*narrow)(RingRank *r, void *to, void *p, int64_t count, AttnDtype dtype);
     int (*widen)(RingRank *r, void *p, int64_t count, AttnDtype dtype);
     /* The local baseline of a benchmark: this rank's queries over its own keys, without a mask, a
@@ -119,9 +118,9 @@ typedef struct RingBackend {
     int (*mark)(RingRank *r, int messages);
     double (*mark_ms)(RingRank *r, int mark);
     void (*forget_marks)(RingRank *r);
-    /* The messages of x travel behind the work asked for so far, although the transport hears of
-     * them later, when the host has asked for what comes next (ring_post). NULL: it hears at once,
-     * since here work is done, and not only asked for. */
+    /* The messages of x travel behind the work asked for so far, although the transport gets them
+     * later, when the host has asked for the next kernel (ring_post). NULL: the transport gets them
+     * at once, since work is done when its function returns. */
     int (*put_off)(RingRank *r, const RingExchange *x);
     /* Messages between ranks that are threads of one process; NULL on the host, whose memory is
      * simply copied. ready: the point of the work queue behind which memory may travel (NULL: this
@@ -194,10 +193,6 @@ typedef struct RingTraffic {
     int64_t messages[RING_PASSES];
 } RingTraffic;
 
-/* Of the sender. */
-void ring_count_message(RingTraffic *traffic, const RingSetup *setup, RingPass pass, int step,
-                        int from, int to, RingTensor tensor, int64_t bytes);
-
 typedef struct RingLog {
     RingTraffic traffic;
     RingEvent *events;
@@ -220,6 +215,10 @@ typedef struct RingLog {
     /* Of a rehearsal (rehearse.c): the pairs of blocks are written down, not computed. */
     int (*meet)(RingRank *r, const RingBlock *q, const RingBlock *k);
 } RingLog;
+
+/* Host memory to and from a peer, by the transport, outside of any pass. Complete on return. */
+int ring_host_send(RingRank *r, int peer, const void *data, size_t bytes);
+int ring_host_receive(RingRank *r, int peer, void *data, size_t bytes);
 
 /* Hands over what ring_start has put off: behind a kernel that was asked for, and before any other
  * message or wait. */

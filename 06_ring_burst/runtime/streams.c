@@ -11,8 +11,8 @@
  *     stream 1                half 1 +=====+---
  *     stream 0, next step             half 0 +=====
  *
- * (Attention that is asked for in both streams a GPU deals out to them by itself, half of the heads
- * to each: backend_streams.cu. The rest of this file is about streams that a method asks for.)
+ * (Where a method asks for attention in both streams, a GPU deals out the heads to them by itself,
+ * half to each: backend_streams.cu. This file is about streams that a method asks for.)
  *
  * The price: nothing orders one stream and the other. What stream 0 writes stream 1 must not touch,
  * until something is asked for in both. On a GPU a mistake would show now and then, on a CPU never,
@@ -74,8 +74,7 @@ int ring_stream_meet(RingRank *r, const void *p, size_t bytes, RingUse how, cons
     return note(r, p, bytes, how);
 }
 
-/* Nothing is over with a use of no bytes: a GPU is not asked for it, and its streams do not
- * meet. */
+/* A use of no bytes ends nothing: a GPU is not asked for it, so its streams do not meet. */
 int ring_stream_use(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who)
 {
     if (r->log->stream == RING_BOTH_STREAMS && bytes > 0)

@@ -16,7 +16,7 @@
 /* --- memory ------------------------------------------------------------------------------------*/
 
 /* What is live counts, not what was allocated in all: a buffer that is freed before the next is
- * made costs its peak once. That is why methods close rooms as early as they can. */
+ * made costs its peak once. That is why methods close buffers as early as they can. */
 void *ring_alloc(RingRank *r, size_t bytes, const char *what)
 {
     size_t *peak = r->pass == RING_BACKWARD ? &r->peak_backward_bytes : &r->peak_bytes;
@@ -172,7 +172,7 @@ int ring_add(RingRank *r, float *to, const float *from, int64_t count)
     if (r->failed || ring_touch(r, to, bytes, RING_WRITES, "ring_add") != 0 ||
         ring_touch(r, from, bytes, RING_READS, "ring_add") != 0)
         return -1;
-    return count ? r->backend->add(r, to, from, ATTN_F32, count) : 0;
+    return count ? r->backend->add(r, to, from, count) : 0;
 }
 
 int ring_narrow_to(RingRank *r, void *to, float *p, int64_t count, AttnDtype dtype)

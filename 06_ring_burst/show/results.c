@@ -11,8 +11,8 @@
  *     around    guards behind the outputs, inputs as they were, no block of memory left over
  *
  * The last three are asked here. Why are right arrays not enough? A ring that makes one hop too
- * many has right arrays. So has one that sends everything twice, or keeps a room that it promised
- * to give back; and the reason for a ring was how little it sends and holds.
+ * many has right arrays. So has one that sends everything twice, or keeps a buffer that it
+ * should have given back; and the reason for a ring was how little it sends and holds.
  *
  * Interface: see show.h.
  */

@@ -15,12 +15,8 @@
 #include "report/pages.h"
 #include "show/trace.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* The speeds that the planner and the model reckon with: those of the file that the environment
  * names (what common/tools/fit_ring.py wrote), else recorded ones. */
@@ -82,21 +78,12 @@ int ring_show_screen(const CliCase *c, const Problem *p, const Variant *v)
 /* Before hours of computing, not after them. */
 int ring_show_probe(const char *path)
 {
-    struct stat about;
-    const int there = stat(path, &about) == 0;
-    int handle = -1;
-    if (there && !S_ISREG(about.st_mode) && !S_ISCHR(about.st_mode))
-        errno = S_ISDIR(about.st_mode) ? EISDIR : EINVAL;
-    else
-        handle = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
-    if (handle < 0)
-        return cli_refuse("--trace-json: found that %s cannot be written to (%s), accepted is a "
-                          "file that can",
-                          path, strerror(errno));
-    close(handle);
-    if (!there)
-        unlink(path);
-    return EXIT_OK;
+    const char *why;
+    return report_probe(path, &why) == 0
+               ? EXIT_OK
+               : cli_refuse("--trace-json: found that %s cannot be written to (%s), accepted is a "
+                            "file that can",
+                            path, why);
 }
 
 /* What was measured and what the model expects, in one file, so that they stand below each

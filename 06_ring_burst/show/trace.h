@@ -23,8 +23,8 @@ int ring_trace_screen(FILE *out, const RingPlan *plan);
  * memory. */
 int ring_trace_steps(FILE *out, const RingPlan *plan);
 
-/* --trace-json. Each report (NULL: left out) is a group of processes, one for each rank, with a
- * line each for computing, sending and receiving. 0, or -1 with one sentence in why. */
+/* --trace-json. Each report is a group of processes, one for each rank, with a line each for
+ * computing, sending and receiving. 0, or -1 with one sentence in why. */
 int ring_trace_json(const char *path, const RingPlan *plan, const RingReport *measured,
                     const RingReport *predicted, char why[256]);
 

@@ -30,7 +30,6 @@ enum { STREAMS = 16, PREDICTED = 1000 };
 
 typedef struct Page {
     FILE *f;
-    const RingPlan *plan;
     int written;
 } Page;
 
@@ -70,56 +69,23 @@ static void name_streams(Page *p, int process, int group, const char *what, int 
     }
 }
 
-/* Operations of a computation. Those of one step share the pair of blocks that they are parts of.
- * The remote block of a backward pass is known by its number alone: keys, or for burst queries. */
-static double flops_of(const RingPlan *plan, const RingEvent *e, int rank, int64_t parts)
-{
-    const AttnShape *n = &plan->shape;
-    /* 2 operations a channel and product: two products forward, five backward */
-    const double per_pair = (e->pass == RING_BACKWARD ? 10.0 : 4.0) * (double)(n->B * n->H * n->d);
-    double pairs = 0;
-    if (e->masked == ATTN_TILE_SKIP) /* sums and copies */
-        return 0;
-    if (plan->setup.method == RING_METHOD_ULYSSES) { /* all pairs, of a G-th of the heads */
-        pairs = ring_all_pairs(plan) / plan->setup.ranks;
-    } else if (e->peer >= 0 && e->peer < plan->setup.ranks) {
-        pairs = (double)(ring_queries_travel(plan, e->pass) ? ring_pair_work(plan, e->peer, rank)
-                                                            : ring_pair_work(plan, rank, e->peer))
-                    .pairs;
-    }
-    return per_pair * pairs / (double)parts;
-}
-
-/* Backward a pair of blocks is computed in two halves, so two spans share its operations. */
-static int64_t parts_of_step(const RingEvent *events, int64_t count, const RingEvent *e)
-{
-    int64_t parts = 0;
-    for (int64_t n = 0; n < count; n++)
-        parts += events[n].kind == RING_EVENT_COMPUTE && events[n].masked != ATTN_TILE_SKIP &&
-                 events[n].pass == e->pass && events[n].step == e->step &&
-                 events[n].peer == e->peer;
-    return parts;
-}
-
 /* ph X: a span, with its beginning and its length in microseconds. */
-static void write_event(Page *p, const RingReport *report, int rank, const RingEvent *e,
-                        int process, int thread, double zero_ms)
+static void write_event(Page *p, const RingEvent *e, int process, int thread, double zero_ms)
 {
+    static const char *const seen[] = {"nothing", "in part", "all"};
     begin(p);
     fprintf(p->f, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"cat\":\"%s\",",
             process, thread, 1e3 * (e->start_ms - zero_ms), 1e3 * (e->end_ms - e->start_ms),
             ring_pass_name(e->pass));
     if (e->kind == RING_EVENT_COMPUTE) {
-        const int64_t parts = parts_of_step(report->events[rank], report->event_count[rank], e);
-        static const char *const seen[] = {"nothing", "in part", "all"};
         if (e->masked == ATTN_TILE_SKIP)
             fputs("\"name\":\"sums and copies\",", p->f);
         else if (e->peer >= 0)
             fprintf(p->f, "\"name\":\"with rank %d\",", e->peer);
         else
             fputs("\"name\":\"all tokens\",", p->f);
-        fprintf(p->f, "\"args\":{\"step\":%d,\"peer\":%d,\"seen\":\"%s\",\"flops\":%.0f}}", e->step,
-                e->peer, seen[e->masked], flops_of(p->plan, e, rank, parts));
+        fprintf(p->f, "\"args\":{\"step\":%d,\"peer\":%d,\"seen\":\"%s\"}}", e->step, e->peer,
+                seen[e->masked]);
         return;
     }
     fprintf(p->f,
@@ -164,7 +130,7 @@ static int write_rank(Page *p, const RingReport *report, int rank, int process, 
     qsort(sorted, (size_t)count, sizeof *sorted, by_start);
     for (int64_t n = 0; n < count; n++) {
         const int group = sorted[n]->kind;
-        write_event(p, report, rank, sorted[n], process,
+        write_event(p, sorted[n], process,
                     group * STREAMS + take_stream(busy[group], sorted[n], &tracks[group]), zero_ms);
     }
     for (int g = 0; g < 3; g++)
@@ -193,7 +159,7 @@ static int write_report(Page *p, const RingReport *report, const char *kind, int
 int ring_trace_json(const char *path, const RingPlan *plan, const RingReport *measured,
                     const RingReport *predicted, char why[256])
 {
-    Page p = {.f = fopen(path, "w"), .plan = plan};
+    Page p = {.f = fopen(path, "w")};
     struct stat s;
     int status = 0, broken; /* -1: no memory for a list; the disk is full */
     if (!p.f) {
@@ -201,9 +167,8 @@ int ring_trace_json(const char *path, const RingPlan *plan, const RingReport *me
         return -1;
     }
     fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", p.f);
-    if (measured && write_report(&p, measured, "measured", 0) != 0)
-        status = -1;
-    if (predicted && write_report(&p, predicted, "model", PREDICTED) != 0)
+    if (write_report(&p, measured, "measured", 0) != 0 ||
+        write_report(&p, predicted, "model", PREDICTED) != 0)
         status = -1;
     fprintf(p.f,
             "\n],\"otherData\":{\"method\":\"%s\",\"layout\":\"%s\",\"ranks\":%d,\"nodes\":%d}}\n",

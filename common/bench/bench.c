@@ -44,15 +44,30 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static void sort(const Samples *s, double sorted[BENCH_MAX_SAMPLES])
+{
+    memcpy(sorted, s->ms, (size_t)s->count * sizeof *sorted);
+    qsort(sorted, (size_t)s->count, sizeof *sorted, compare);
+}
+
 double samples_median(const Samples *s)
 {
     double sorted[BENCH_MAX_SAMPLES];
     const int n = s->count;
     if (n < 1)
         return NAN;
-    memcpy(sorted, s->ms, (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, compare);
+    sort(s, sorted);
     return n % 2 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
+}
+
+double samples_spread(const Samples *s)
+{
+    double sorted[BENCH_MAX_SAMPLES];
+    const int n = s->count, quarter = n / 4;
+    if (n < 3)
+        return NAN;
+    sort(s, sorted);
+    return (sorted[n - 1 - quarter] - sorted[quarter]) / samples_median(s);
 }
 
 /* OpenBLAS waits for ever for threads that OpenMP may not start: OMP_THREAD_LIMIT. */
@@ -69,42 +84,56 @@ void bench_set_threads(int threads)
     (void)threads;
 }
 
-double bench_sgemm_gflops(int n, int rounds, int threads)
+int bench_sgemm_open(BenchSgemm *s, int n)
+{
+    const size_t count = (size_t)n * (size_t)n;
+    *s = (BenchSgemm){n, malloc(count * sizeof *s->A), malloc(count * sizeof *s->B),
+                      calloc(count, sizeof *s->C)};
+#ifndef HAVE_OPENBLAS
+    return -1;
+#endif
+    if (!s->A || !s->B || !s->C)
+        return -1;
+    for (size_t i = 0; i < count; i++) {
+        s->A[i] = (float)(i % 7) - 3.0f;
+        s->B[i] = (float)(i % 11) - 5.0f;
+    }
+    return 0;
+}
+
+void bench_sgemm_run(const BenchSgemm *s)
 {
 #ifdef HAVE_OPENBLAS
-    const size_t count = (size_t)n * (size_t)n;
-    float *A = malloc(count * sizeof *A), *B = malloc(count * sizeof *B);
-    float *C = malloc(count * sizeof *C);
+    const int n = s->n;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1.0f, s->A, n, s->B, n, 0.0f,
+                s->C, n);
+#else
+    (void)s;
+#endif
+}
+
+void bench_sgemm_close(BenchSgemm *s)
+{
+    free(s->A);
+    free(s->B);
+    free(s->C);
+}
+
+double bench_sgemm_gflops(int n, int rounds, int threads)
+{
     Samples s = {{0}, 0};
-    size_t i;
-    int round;
-    if (!A || !B || !C || rounds < 1) {
-        free(A);
-        free(B);
-        free(C);
-        return 0.0;
-    }
-    for (i = 0; i < count; i++) {
-        A[i] = (float)(i % 7) - 3.0f;
-        B[i] = (float)(i % 11) - 5.0f;
-    }
+    BenchSgemm sgemm;
+    const int failed = bench_sgemm_open(&sgemm, n) != 0 || rounds < 1;
     bench_set_threads(threads);
     /* Round -1 warms up: page faults of C, the thread pool, the clock. */
-    for (round = -1; round < rounds && s.count < BENCH_MAX_SAMPLES; round++) {
+    for (int round = -1; !failed && round < rounds && s.count < BENCH_MAX_SAMPLES; round++) {
         const double start = bench_now_ms();
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1.0f, A, n, B, n, 0.0f, C,
-                    n);
+        bench_sgemm_run(&sgemm);
         if (round >= 0)
             s.ms[s.count++] = bench_now_ms() - start;
     }
-    free(A);
-    free(B);
-    free(C);
-    return 2.0 * n * (double)n * n / (samples_median(&s) * 1e6);
-#else
-    (void)n, (void)rounds, (void)threads;
-    return 0.0;
-#endif
+    bench_sgemm_close(&sgemm);
+    return failed ? 0.0 : 2.0 * n * (double)n * n / (samples_median(&s) * 1e6);
 }
 
 static int progress_shown;

@@ -9,7 +9,6 @@
 #include "exp/exp_isa.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #ifdef HAVE_OPENBLAS
@@ -93,8 +92,7 @@ double ratio_fma_gflops(int threads)
 
 typedef struct Bench {
     const RatioPiece *piece;
-    int n;
-    float *A, *B, *C; /* [n][n] */
+    BenchSgemm sgemm;
 } Bench;
 
 /* One round with one number of threads; GFLOP/s. */
@@ -104,23 +102,16 @@ typedef struct Round {
 
 static double sgemm_flops(const Bench *b)
 {
-    return 2.0 * b->n * b->n * (double)b->n;
+    return 2.0 * b->sgemm.n * b->sgemm.n * (double)b->sgemm.n;
 }
 
 static double sgemm_gflops(const Bench *b, int threads)
 {
-#ifdef HAVE_OPENBLAS
-    const int n = b->n;
     double start;
     bench_set_threads(threads);
     start = now_ms(threads);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1.0f, b->A, n, b->B, n, 0.0f,
-                b->C, n);
+    bench_sgemm_run(&b->sgemm);
     return sgemm_flops(b) / ((now_ms(threads) - start) * 1e6);
-#else
-    (void)b, (void)threads;
-    return NAN;
-#endif
 }
 
 static void time_piece(const Bench *b, int threads, Round *round)
@@ -149,23 +140,6 @@ static Round run_round(const Bench *b, int threads)
     return round;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double ratio_spread(const Samples *s)
-{
-    double sorted[BENCH_MAX_SAMPLES];
-    const int n = s->count, quarter = n / 4;
-    if (n < 3)
-        return NAN;
-    memcpy(sorted, s->ms, (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, ascending);
-    return (sorted[n - 1 - quarter] - sorted[quarter]) / samples_median(s);
-}
-
 double ratio_scaling(double piece_all, double piece_one, double sgemm_all, double sgemm_one)
 {
     return piece_all / piece_one / (sgemm_all / sgemm_one);
@@ -189,38 +163,11 @@ static void keep_round(RatioResult *to, const Round *all, const Round *one)
         add(&to->scaling, ratio_scaling(all->piece, one->piece, all->sgemm, one->sgemm));
 }
 
-static int bench_start(Bench *b, const RatioPiece *piece, int n)
-{
-    const size_t count = (size_t)n * (size_t)n;
-    b->piece = piece;
-    b->n = n;
-    b->A = malloc(count * sizeof(float));
-    b->B = malloc(count * sizeof(float));
-    b->C = calloc(count, sizeof(float));
-    if (!b->A || !b->B || !b->C)
-        return -1;
-    for (size_t i = 0; i < count; i++) {
-        b->A[i] = (float)(i % 7) - 3.0f;
-        b->B[i] = (float)(i % 11) - 5.0f;
-    }
-    return 0;
-}
-
-static void bench_end(Bench *b)
-{
-    free(b->A);
-    free(b->B);
-    free(b->C);
-}
-
 int ratio_measure(RatioResult *result, const RatioPiece *piece, int n, int rounds, int threads)
 {
-    Bench b;
-    int status = bench_start(&b, piece, n);
+    Bench b = {.piece = piece};
+    const int status = bench_sgemm_open(&b.sgemm, n);
     memset(result, 0, sizeof *result);
-#ifndef HAVE_OPENBLAS
-    status = -1;
-#endif
     if (status == 0) /* page faults, the thread pool, the clock: a round that nobody looks at */
         run_round(&b, threads);
     for (int i = 0; status == 0 && i < rounds; i++) {
@@ -232,6 +179,6 @@ int ratio_measure(RatioResult *result, const RatioPiece *piece, int n, int round
         keep_round(result, &all, threads > 1 ? &one : NULL);
     }
     bench_progress_clear();
-    bench_end(&b);
+    bench_sgemm_close(&b.sgemm);
     return status;
 }

@@ -16,7 +16,7 @@
  * of the piece is divided by that of sgemm.
  *
  * Interface:
- * - RatioPiece, ratio_measure: any function with a known number of operations. ratio_spread.
+ * - RatioPiece, ratio_measure: any function with a known number of operations.
  * - RatioStage, ratio_main: the whole program of a stage (its bench_ratio.c is a table of targets).
  */
 #ifndef ATTN_RATIO_H
@@ -46,9 +46,6 @@ typedef struct RatioResult { /* a sample for each round */
     Samples sgemm_of_fma;
 } RatioResult;
 
-/* How far the middle half of the samples lies apart, as a share of their median; NaN for fewer than
- * three. */
-double ratio_spread(const Samples *s);
 /* Speed-up of the piece by more threads, as a share of sgemm's speed-up; rates in GFLOP/s. */
 double ratio_scaling(double piece_all, double piece_one, double sgemm_all, double sgemm_one);
 

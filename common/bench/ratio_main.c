@@ -100,7 +100,7 @@ static void print_line(const CliCase *c, const RatioResult *r, int threads,
         printf("%6s %6s ", "-", "-");
     printf("%8.1f %7.1f %7.2f  ", flops / (samples_median(&r->ms) * 1e6), samples_median(&r->sgemm),
            samples_median(&r->sgemm_of_fma));
-    print_verdict(median, ratio_spread(figure), floor, aim);
+    print_verdict(median, samples_spread(figure), floor, aim);
     fflush(stdout);
 }
 

@@ -53,17 +53,6 @@ void run_outputs(RunResult *out, Storage *all[RUN_OUTPUTS])
     all[6] = &out->dwk;
 }
 
-void run_inputs(const Problem *p, const Storage *all[RUN_INPUTS])
-{
-    all[0] = &p->Q;
-    all[1] = &p->K;
-    all[2] = &p->V;
-    all[3] = &p->dO;
-    all[4] = &p->mask;
-    all[5] = &p->wq;
-    all[6] = &p->wk;
-}
-
 void result_free(RunResult *out)
 {
     Storage *all[RUN_OUTPUTS];
@@ -122,7 +111,8 @@ static AttnStatus run_once(RunResult *out, AttnFn forward, AttnFn backward, size
     return status;
 }
 
-AttnStatus run_host(RunResult *out, const CliCase *c, AttnFn forward, AttnFn backward)
+/* What the variants answered; fills samples, peak_bytes, leaked_bytes, storage_intact. */
+static AttnStatus run_host(RunResult *out, const CliCase *c, AttnFn forward, AttnFn backward)
 {
     const size_t live = workspace_live();
     const double start = bench_now_ms();

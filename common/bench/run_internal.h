@@ -3,10 +3,9 @@
  * run_internal.h: what run.c, run_device.c and run_so.c share; nobody else includes it.
  *
  * Interface:
- * - run_outputs, run_inputs: the storages of a result and of a problem.
+ * - run_outputs: the storages of a result.
  * - result_make: outputs of a result, poisoned, with host views of the inputs.
  * - run_poison: NaN into all outputs.
- * - run_host: repetitions on the CPU; the output of the last one stays.
  * - run_saved: --judge, outputs from files.
  * - run_device: the same on the GPU; outputs are brought to the host.
  * - run_note_peak: workspace, pass by pass.
@@ -17,11 +16,9 @@
 
 #include "bench/run.h"
 
-enum { RUN_OUTPUTS = 7, RUN_INPUTS = 7 };
-/* All storages of a result and of a problem, in one order: O lse dQ dK dV dwq dwk, and
- * Q K V dO mask wq wk. Those that are not needed are empty. */
+enum { RUN_OUTPUTS = 7 };
+/* All storages of a result: O lse dQ dK dV dwq dwk. Those that are not needed are empty. */
 void run_outputs(RunResult *out, Storage *all[RUN_OUTPUTS]);
-void run_inputs(const Problem *p, const Storage *all[RUN_INPUTS]);
 /* EXIT_OK or EXIT_RUNTIME. */
 int result_make(RunResult *out, const Problem *p, const CliCase *c);
 void run_poison(RunResult *out);
@@ -34,8 +31,6 @@ int run_is_timed(const CliCase *c, int round, double start_ms);
 void run_note_peak(RunResult *out, int backward, size_t live);
 /* Marks the outputs as worth judging; says so when workspace was not freed. */
 void run_finished(RunResult *out);
-/* What the variants answered; fills samples, peak_bytes, leaked_bytes, storage_intact. */
-AttnStatus run_host(RunResult *out, const CliCase *c, AttnFn forward, AttnFn backward);
 /* EXIT_OK, EXIT_USAGE or EXIT_RUNTIME (sentence printed). */
 int run_saved(RunResult *out, const Problem *p, const CliCase *c);
 AttnStatus run_device(RunResult *out, const Variant *v, const Problem *p, const CliCase *c);

@@ -36,19 +36,6 @@ static double worse(const PlainHead *p, double so_far, const float *plain, const
     return so_far;
 }
 
-static int64_t find_index(const OracleSample *s, int64_t i)
-{
-    int64_t low = 0, high = s->count;
-    while (low < high) {
-        const int64_t mid = (low + high) / 2;
-        if (s->index[mid] < i)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low < s->count && s->index[low] == i ? low : -1;
-}
-
 /* Rows p->row[0 .. count) of query head h, then, with keys, what they give to dK and dV: on several
  * threads, of which each first has rows of its own and then keys of its own; or few long rows one
  * after the other, each on all threads. */
@@ -103,7 +90,7 @@ static void run_head(PlainHead *p, const Oracle *o, const Wanted *w, int64_t b, 
                 p->row[count++].i = w->slot >= 0 ? next : o->rows.index[next];
         run_rows(p, count, b, h, w->dQ, w->slot >= 0, threads);
         for (int64_t n = 0; n < count; n++) {
-            const int64_t t = find_index(&o->rows, p->row[n].i);
+            const int64_t t = oracle_sample_find(&o->rows, p->row[n].i);
             const int64_t at = ((b * s->H + h) * o->rows.count + t) * s->d;
             if (t < 0)
                 continue;
@@ -147,7 +134,7 @@ int low_precision_run(LowPrecision *y, const Oracle *o, const AttnArgs *args, in
     if (plain_make(&p, args) != 0)
         return -1;
     for (int64_t group = 0; group < s->B * s->Hkv; group++) {
-        const Wanted w = {dQ, keys ? find_index(&o->kv_heads, group) : -1,
+        const Wanted w = {dQ, keys ? oracle_sample_find(&o->kv_heads, group) : -1,
                           o->whole || keys ? 1 : (int64_t)(of_rows / ROWS_BUDGET) + 1};
         run_group(&p, o, group, &w, workers, y);
     }

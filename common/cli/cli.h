@@ -119,7 +119,7 @@ typedef struct CliCase {
     int64_t norm_group;                 /* --qk-norm: channels of a group, 0 = none */
     const char *wq_file, *wk_file;
     int64_t block_q, block_kv; /* of a step of the online variants */
-    int trace_blocks;          /* stage 05's --trace: blocks a side at most; else 0 */
+    int trace_blocks;          /* --trace shows blocks: stage 05 */
     int order;                 /* --order: 0 rows, 1 columns, 2 diagonal, 3 random */
     CliRing ring;              /* stage 06, the flags of STAGE_HAS_RANKS */
     const char *cases_file;    /* NULL without --cases */

@@ -12,20 +12,17 @@
 #include <string.h>
 
 /* Beyond this a clipped weight says nothing any more: it is 0 or 1. */
-#define MAX_CLIP     1e6f
-#define TRACE_BLOCKS 16 /* a side: one screen */
+#define MAX_CLIP 1e6f
 /* A causal window that leaves all variants something to do. */
 #define DEFAULT_WINDOW 16
 
 CLI_READER(clip)
 {
     float *low = &c->clip_low, *high = &c->clip_high;
-    const char *comma = strchr(text, ',');
-    char first[64] = "";
+    const int plain = strspn(text, "0123456789+-.eE,") == strlen(text);
+    char rest;
     (void)given, (void)f;
-    if (comma && comma - text < (long)sizeof first)
-        memcpy(first, text, (size_t)(comma - text));
-    if (!comma || !cli_parse_number(first, low) || !cli_parse_number(comma + 1, high) ||
+    if (!plain || sscanf(text, "%f,%f%c", low, high, &rest) != 2 ||
         !(*low <= 0.0f && *low >= -MAX_CLIP && *high >= 1.0f && *high <= MAX_CLIP))
         return cli_refuse("%s: found '%s', accepted is L,R with L from %g to 0 and R from 1 to %g, "
                           "such as -0.1,1.1",
@@ -117,7 +114,7 @@ static int finish_options(CliCase *c, const CliGiven *given)
                           (double)c->temperature, scale, CLI_MAX_SCALE);
     if (c->trace && !GIVEN(given, FLAG_BLOCK_Q) && !GIVEN(given, FLAG_BLOCK_KV))
         c->block_q = c->block_kv = 8; /* 64 positions in an 8 x 8 matrix of blocks */
-    c->trace_blocks = c->trace ? TRACE_BLOCKS : 0;
+    c->trace_blocks = c->trace;
     return 0;
 }
 

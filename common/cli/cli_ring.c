@@ -21,16 +21,13 @@ static const char *const transports[] = {"sim", "mpi", "nccl"};
 /* KIND@RANK:STEP */
 CLI_READER(inject)
 {
-    static const char *const kinds[] = {"", "drop", "duplicate", "corrupt", "delay", "exit", NULL};
-    const char *at = strchr(text, '@'), *colon = at ? strchr(at, ':') : NULL;
-    char kind[16] = "", rank[16] = "";
+    static const char *const kinds[] = {"", "drop", "duplicate", "corrupt", "delay", "exit"};
+    char kind[16], rank[16], step[16], rest;
     CliRing *r = &c->ring;
     int k = CLI_EXIT;
     (void)given, (void)f;
-    if (colon && at - text < (long)sizeof kind && colon - at - 1 < (long)sizeof rank) {
-        memcpy(kind, text, (size_t)(at - text));
-        memcpy(rank, at + 1, (size_t)(colon - at - 1));
-    }
+    if (sscanf(text, "%15[a-z]@%15[^:]:%15s%c", kind, rank, step, &rest) != 3)
+        k = CLI_NO_FAULT;
     while (k > CLI_NO_FAULT && strcmp(kinds[k], kind) != 0)
         k--;
     if (k == CLI_NO_FAULT)
@@ -40,7 +37,7 @@ CLI_READER(inject)
     r->inject = (CliInject)k;
     if (cli_read_int(flag, rank, 0, CLI_MAX_RANKS - 1, &r->inject_rank) != 0)
         return EXIT_USAGE;
-    return cli_read_int(flag, colon + 1, 0, MAX_STEP, &r->inject_step);
+    return cli_read_int(flag, step, 0, MAX_STEP, &r->inject_step);
 }
 
 CLI_READER(partials)

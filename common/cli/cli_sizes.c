@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define TRACE_RANKS 16 /* of stage 06, on one screen */
-
 /* Physical memory, or less when a container's limit is lower. */
 double cli_memory_limit(void)
 {
@@ -59,6 +57,30 @@ static const char *largest_flag(const AttnShape *s)
     return flag;
 }
 
+/* What fits a screen, or with --step a page: ranks, blocks a side, or the matrices themselves. */
+static int check_trace(const CliCase *c, const AttnShape *s)
+{
+    const char *flag = c->step ? "--step" : "--trace";
+    const char *room = c->step ? "pages of 80 x 24" : "one screen";
+    const int most = c->step ? 8 : 16, N = c->step ? 6 : 8, d = c->step ? 4 : 8;
+    if (c->step && !c->trace)
+        return cli_refuse("--step: found without --trace, accepted is beside it");
+    if (c->trace && c->ring.ranks)
+        return c->ring.ranks <= most
+                   ? EXIT_OK
+                   : cli_refuse("%s: found %" PRId64 " ranks, accepted is up to %d: %s", flag,
+                                c->ring.ranks, most, room);
+    if (c->trace_blocks && (s->Nq > most * c->block_q || s->Nk > most * c->block_kv))
+        return cli_refuse("%s: found Nq=%" PRId64 " Nk=%" PRId64 " in blocks of %" PRId64
+                          " x %" PRId64 ", accepted is up to %d blocks a side: %s",
+                          flag, s->Nq, s->Nk, c->block_q, c->block_kv, most, room);
+    if (c->trace && !c->trace_blocks && (s->Nq > N || s->Nk > N || s->d > d))
+        return cli_refuse("%s: found Nq=%" PRId64 " Nk=%" PRId64 " d=%" PRId64
+                          ", accepted is up to %d, %d and %d: %s",
+                          flag, s->Nq, s->Nk, s->d, N, N, d, room);
+    return EXIT_OK;
+}
+
 int cli_check_shape(const CliCase *c, const AttnShape *s)
 {
     double bytes, limit;
@@ -79,31 +101,8 @@ int cli_check_shape(const CliCase *c, const AttnShape *s)
         return cli_refuse("--pack qkv: found %" PRId64 " queries and %" PRId64 " keys, accepted "
                           "are as many of both: they share a tensor",
                           s->Nq, s->Nk);
-    if (c->trace_blocks &&
-        (s->Nq > c->trace_blocks * c->block_q || s->Nk > c->trace_blocks * c->block_kv))
-        return cli_refuse("--trace: found Nq=%" PRId64 " Nk=%" PRId64 " in blocks of %" PRId64
-                          " x %" PRId64 ", accepted is up to %d blocks a side: one screen",
-                          s->Nq, s->Nk, c->block_q, c->block_kv, c->trace_blocks);
-    if (c->trace && c->ring.ranks > TRACE_RANKS)
-        return cli_refuse("--trace: found %" PRId64 " ranks, accepted is up to %d: one screen",
-                          c->ring.ranks, TRACE_RANKS);
-    if (c->trace && !c->ring.ranks && !c->trace_blocks && (s->Nq > 8 || s->Nk > 8 || s->d > 8))
-        return cli_refuse("--trace: found Nq=%" PRId64 " Nk=%" PRId64 " d=%" PRId64
-                          ", accepted is up to 8 each: one screen",
-                          s->Nq, s->Nk, s->d);
-    if (c->step && !c->trace)
-        return cli_refuse("--step: found without --trace, accepted is beside it");
-    if (c->step && c->ring.ranks > 8)
-        return cli_refuse("--step: found %" PRId64 " ranks, accepted is up to 8: pages of 80 x 24",
-                          c->ring.ranks);
-    if (c->step && c->trace_blocks && (s->Nq > 8 * c->block_q || s->Nk > 8 * c->block_kv))
-        return cli_refuse("--step: found Nq=%" PRId64 " Nk=%" PRId64 " in blocks of %" PRId64
-                          " x %" PRId64 ", accepted is up to 8 blocks a side: pages of 80 x 24",
-                          s->Nq, s->Nk, c->block_q, c->block_kv);
-    if (c->step && !c->ring.ranks && !c->trace_blocks && (s->Nq > 6 || s->Nk > 6 || s->d > 4))
-        return cli_refuse("--step: found Nq=%" PRId64 " Nk=%" PRId64 " d=%" PRId64
-                          ", accepted is up to 6, 6 and 4: pages of 80 x 24",
-                          s->Nq, s->Nk, s->d);
+    if (check_trace(c, s) != EXIT_OK)
+        return EXIT_USAGE;
     bytes = case_bytes(c, s);
     limit = cli_memory_limit();
     if (bytes > limit)

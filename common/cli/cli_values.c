@@ -74,29 +74,13 @@ int cli_read_window(const char *flag, const char *text, int64_t *left, int64_t *
 {
     /* Positions are added to the window's ends: far from overflow at this size. */
     const int64_t max = (int64_t)1 << 40;
-    const char *comma = strchr(text, ',');
-    char first[32];
-    int64_t ends[2];
-    const char *parts[2];
-    int i;
-    if (!comma || comma - text >= (long)sizeof first)
-        return cli_refuse("%s: found '%s', accepted is L,R with two integers (-1 = no limit), such "
-                          "as 128,0",
-                          flag, text);
-    memcpy(first, text, (size_t)(comma - text));
-    first[comma - text] = '\0';
-    parts[0] = first;
-    parts[1] = comma + 1;
-    for (i = 0; i < 2; i++) {
-        errno = 0;
-        ends[i] = looks_like_int(parts[i]) ? strtoll(parts[i], NULL, 10) : -2;
-        if (errno == ERANGE || ends[i] < -1 || ends[i] > max)
-            return cli_refuse("%s: found '%s', accepted is L,R with two integers from -1 (no "
-                              "limit) to %" PRId64,
-                              flag, text, max);
-    }
-    *left = ends[0];
-    *right = ends[1];
+    const int plain = strspn(text, "0123456789+-,") == strlen(text);
+    char rest;
+    if (!plain || sscanf(text, "%" SCNd64 ",%" SCNd64 "%c", left, right, &rest) != 2 ||
+        *left < -1 || *left > max || *right < -1 || *right > max)
+        return cli_refuse("%s: found '%s', accepted is L,R with two integers from -1 (no limit) to "
+                          "%" PRId64 ", such as 128,0",
+                          flag, text, max);
     return 0;
 }
 

@@ -4,8 +4,7 @@
  *
  * Interface:
  * - npy_read: whole file into memory, or one sentence saying what is wrong with it.
- * - npy_write_f32: a float32 array, written beside the target and renamed, so that a reader
- *   never sees half a file.
+ * - npy_write_f32: a float32 array; half a file does not stay.
  */
 #ifndef ATTN_NPY_H
 #define ATTN_NPY_H

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * npy_write.c: writes a float32 array beside its target and renames it, because a rename is one
- * step for every reader: it sees the old file or the whole new one, and never half of it.
+ * npy_write.c: writes a float32 array. Half a file does not stay. A caller that wants to keep the
+ * old file until the new one is whole gives a temporary name and renames it (report_save.c).
  *
  * Interface: npy.h, npy_write_f32.
  */
 #include <errno.h>
-#include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -38,33 +35,12 @@ static size_t make_front(unsigned char front[256], int ndim, const int64_t *shap
     return length;
 }
 
-/* Creates a file of a new name beside path; its name is put in temp. NULL with errno. */
-static FILE *create_beside(const char *path, char *temp, size_t room)
-{
-    static atomic_uint serial;
-    FILE *f = NULL;
-    int tries, fd = -1;
-    for (tries = 0; tries < 100 && fd < 0; tries++) {
-        snprintf(temp, room, "%s.%ld.%u.tmp", path, (long)getpid(), atomic_fetch_add(&serial, 1));
-        fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd < 0 && errno != EEXIST)
-            return NULL;
-    }
-    if (fd >= 0 && !(f = fdopen(fd, "wb"))) {
-        close(fd);
-        unlink(temp);
-    }
-    return f;
-}
-
 int npy_write_f32(const char *path, const float *data, int ndim, const int64_t *shape,
                   char error[NPY_ERROR_SIZE])
 {
     NpyArray a = {.type = NPY_F4, .ndim = ndim};
     unsigned char front[256];
-    const size_t room = strlen(path) + 64;
     size_t bytes = 0, length;
-    char *temp;
     FILE *f;
     int t, good, why;
     if (ndim < 0 || ndim > NPY_MAX_DIMS)
@@ -76,21 +52,14 @@ int npy_write_f32(const char *path, const float *data, int ndim, const int64_t *
     if (npy_count_elements(&a, path, error, &bytes) != 0)
         return -1;
     length = make_front(front, ndim, shape);
-    if (!(temp = malloc(room)))
-        return npy_refuse(error, path, "cannot be written: memory is short");
-    f = create_beside(path, temp, room);
+    f = fopen(path, "wbe");
     good = f && fwrite(front, 1, length, f) == length && fwrite(data, 1, bytes, f) == bytes;
     why = errno;
     if (f && fclose(f) != 0 && good) { /* a full disk may show only here */
         why = errno;
         good = 0;
     }
-    if (good && rename(temp, path) != 0) {
-        why = errno;
-        good = 0;
-    }
     if (f && !good)
-        unlink(temp);
-    free(temp);
+        unlink(path);
     return good ? 0 : npy_refuse(error, path, "cannot be written: %s", strerror(why));
 }

@@ -165,28 +165,33 @@ int problem_make(Problem *p, const CliCase *c)
     return status;
 }
 
+void problem_inputs(const Problem *p, const Storage *all[PROBLEM_INPUTS])
+{
+    const Storage *const in_order[PROBLEM_INPUTS] = {&p->Q,    &p->K,  &p->V, &p->dO,
+                                                     &p->mask, &p->wq, &p->wk};
+    memcpy(all, in_order, sizeof in_order);
+}
+
 void problem_free(Problem *p)
 {
-    tensor_free(&p->Q);
-    tensor_free(&p->K);
-    tensor_free(&p->V);
-    tensor_free(&p->dO);
-    tensor_free(&p->mask);
-    tensor_free(&p->wq);
-    tensor_free(&p->wk);
+    const Storage *all[PROBLEM_INPUTS];
+    problem_inputs(p, all);
+    for (int i = 0; i < PROBLEM_INPUTS; i++)
+        tensor_free((Storage *)all[i]);
     free(p->segments);
     p->segments = NULL;
 }
 
 uint64_t problem_fingerprint(const Problem *p)
 {
-    const Storage *all[] = {&p->Q, &p->K, &p->V, &p->dO, &p->mask, &p->wq, &p->wk};
+    const Storage *all[PROBLEM_INPUTS];
     const unsigned char *options = (const unsigned char *)&p->options;
     const int64_t segments = p->args.positions_q.count + p->args.positions_k.count;
     uint64_t hash = 0;
     int64_t t;
     size_t i;
-    for (i = 0; i < sizeof all / sizeof *all; i++)
+    problem_inputs(p, all);
+    for (i = 0; i < PROBLEM_INPUTS; i++)
         if (all[i]->mapping)
             hash = hash * HASH_FACTOR + tensor_fingerprint(all[i]);
     for (i = 0; i < sizeof p->options; i++)

@@ -7,7 +7,7 @@
  * - problem_fingerprint: of everything that a variant may read but not write.
  * - tensors_new: storage of three tensors, packed or apart.
  * - problem_read_result: a saved output, for --judge.
- * - problem_free.
+ * - problem_inputs: all storages. problem_free.
  * The inputs lie in guarded storage; nobody writes to them after problem_make.
  */
 #ifndef ATTN_PROBLEM_H
@@ -37,6 +37,9 @@ typedef struct Problem {
  * must not move afterwards: args points into it. */
 int problem_make(Problem *p, const CliCase *c);
 void problem_free(Problem *p);
+/* All storages: Q K V dO mask wq wk. Those that are not needed are empty. */
+enum { PROBLEM_INPUTS = 7 };
+void problem_inputs(const Problem *p, const Storage *all[PROBLEM_INPUTS]);
 uint64_t problem_fingerprint(const Problem *p);
 /* A file with `to`'s shape in the dimensions of --tensor-layout into it: EXIT_OK, EXIT_USAGE or
  * EXIT_RUNTIME (sentence printed). */

@@ -21,14 +21,26 @@ static const char *dimensions(CliTensors tensors)
                                  : "4: [B][N][H][d]";
 }
 
-int problem_read(const char *flag, const char *types, const char *path, NpyArray *a)
+int problem_read(const char *flag, ProblemTypes types, const char *path, NpyArray *a)
 {
+    static const struct {
+        unsigned bits;
+        const char *words;
+    } accepted[] = {[TYPES_REAL] = {1u << NPY_F2 | 1u << NPY_F4 | 1u << NPY_F8, "f2, f4 or f8"},
+                    [TYPES_MASK] = {1u << NPY_U1 | 1u << NPY_BOOL, "u1 or bool"},
+                    [TYPES_INTEGER] = {1u << NPY_I4 | 1u << NPY_I8, "i4 or i8"}};
+    const char *words = accepted[types].words;
     char error[NPY_ERROR_SIZE];
     const int failed = npy_read(path, a, error);
-    if (failed != NPY_NO_MEMORY)
-        return failed ? cli_refuse("%s (%s takes a .npy file of %s)", error, flag, types) : EXIT_OK;
-    cli_refuse("%s: %s", flag, error);
-    return EXIT_RUNTIME;
+    if (failed == NPY_NO_MEMORY) {
+        cli_refuse("%s: %s", flag, error);
+        return EXIT_RUNTIME;
+    }
+    if (failed)
+        return cli_refuse("%s (%s takes a .npy file of %s)", error, flag, words);
+    if (!(accepted[types].bits >> a->type & 1u))
+        return cli_refuse("%s: found type %s, accepted is %s", path, npy_type_name(a->type), words);
+    return EXIT_OK;
 }
 
 /* flag: by which the user asked for this file. */
@@ -37,12 +49,9 @@ static int open_tensor(const char *flag, const char *path, CliTensors tensors, N
 {
     const int ndim = tensors == CLI_THD ? 3 : 4, sbhd = tensors == CLI_SBHD;
     int t;
-    const int status = problem_read(flag, "f2, f4 or f8", path, a);
+    const int status = problem_read(flag, TYPES_REAL, path, a);
     if (status != EXIT_OK)
         return status;
-    if (a->type != NPY_F2 && a->type != NPY_F4 && a->type != NPY_F8)
-        return cli_refuse("%s: found type %s, accepted is f2, f4 or f8", path,
-                          npy_type_name(a->type));
     if (a->ndim != ndim)
         return cli_refuse("%s: found %d dimensions, accepted are %s", path, a->ndim,
                           dimensions(tensors));
@@ -97,12 +106,9 @@ static int same_shape(const char *path, const FileTensor *t, const int64_t want[
 
 static int open_mask(const char *path, NpyArray *a, const AttnShape *s)
 {
-    const int status = problem_read("--mask-file", "u1 or bool", path, a);
+    const int status = problem_read("--mask-file", TYPES_MASK, path, a);
     if (status != EXIT_OK)
         return status;
-    if (a->type != NPY_U1 && a->type != NPY_BOOL)
-        return cli_refuse("%s: found type %s, accepted is u1 or bool", path,
-                          npy_type_name(a->type));
     if (a->ndim != 2 || a->shape[0] != s->Nq || a->shape[1] != s->Nk)
         return cli_refuse("%s: found %d dimensions (%" PRId64 ", %" PRId64
                           " ...), accepted is shape (%" PRId64 ", %" PRId64 ")",

@@ -6,7 +6,7 @@
  * Interface:
  * - files_open: reads Q, K, V, dO and the mask of a case, as far as it names files, and settles the
  *   sizes; files_fill copies a tensor into its storage, rounded to the dtype.
- * - problem_read: one file, with the sentence when it cannot be read.
+ * - problem_read: one file, with the sentence when it cannot be read or has another type.
  * - sequences_open, weights_open: the files of --cu-seqlens-* and of --wq, --wk.
  * - sequences_make: the segments of the position maps.
  */
@@ -31,9 +31,10 @@ typedef struct ProblemFiles {
     NpyArray wq, wk;
 } ProblemFiles;
 
+typedef enum ProblemTypes { TYPES_REAL, TYPES_MASK, TYPES_INTEGER } ProblemTypes;
 /* npy_read for a flag that takes these types: EXIT_OK, EXIT_USAGE or, when memory is short,
  * EXIT_RUNTIME (sentence printed). */
-int problem_read(const char *flag, const char *types, const char *path, NpyArray *a);
+int problem_read(const char *flag, ProblemTypes types, const char *path, NpyArray *a);
 /* The same for all files. Without files shape comes from the flags. */
 int files_open(ProblemFiles *f, const CliCase *c, AttnShape *shape);
 void files_fill(const FileTensor *from, const Tensor *t);

@@ -25,14 +25,15 @@ static void add(IsolateTask *task, const char *name, void *data, size_t bytes, i
 
 void attn_block_arrays(IsolateTask *task, RunResult *out, const Problem *p, int alone)
 {
-    static const char *const in_names[RUN_INPUTS] = {"Q", "K", "V", "dO", "the mask", "wq", "wk"};
+    static const char *const in_names[PROBLEM_INPUTS] = {"Q",        "K",  "V", "dO",
+                                                         "the mask", "wq", "wk"};
     static const char *const out_names[RUN_OUTPUTS] = {"O", "lse", "dQ", "dK", "dV", "dwq", "dwk"};
-    const Storage *in[RUN_INPUTS];
+    const Storage *in[PROBLEM_INPUTS];
     Storage *outputs[RUN_OUTPUTS];
     const int64_t segments = p->args.positions_q.count + p->args.positions_k.count;
-    run_inputs(p, in);
+    problem_inputs(p, in);
     run_outputs(out, outputs);
-    for (int i = 0; i < RUN_INPUTS; i++)
+    for (int i = 0; i < PROBLEM_INPUTS; i++)
         add(task, in_names[i], in[i]->base, in[i]->bytes, 0);
     for (int i = 0; i < RUN_OUTPUTS; i++) /* 0 and 1: O and lse */
         add(task, out_names[i], outputs[i]->base, outputs[i]->bytes, !(alone && i < 2));

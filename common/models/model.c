@@ -203,15 +203,7 @@ ModelTraffic model_packed_traffic(const AttnArgs *args, int64_t Br, int64_t pane
                                seen.tiles * (double)panel * row, Nq * d, keys * row / group + Nq);
 }
 
-ModelTraffic model_fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int resumed)
-{
-    const double d = (double)args->shape.d, Nq = (double)args->shape.Nq;
-    const VisibleTiles seen = model_visible_tiles(args, Br, Bc);
-    return model_heads_traffic(args, Nq * d + 2 * seen.cols * d, resumed ? Nq * (d + 1) : 0.0,
-                               resumed ? 0.0 : Nq * d, Nq + (resumed ? Nq * d : 0.0));
-}
-
-ModelTraffic model_split_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int64_t splits)
+ModelTraffic model_fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int64_t splits)
 {
     const double d = (double)args->shape.d, Nq = (double)args->shape.Nq;
     const double states = splits > 1 ? (double)splits * Nq * (d + 1) : 0.0;

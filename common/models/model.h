@@ -5,7 +5,6 @@
  * Interface:
  * - model_visible_pairs: exact number of (query, key) pairs that the rule and the mask leave.
  * - model_flops: forward 4 B H d pairs, backward 2.5 times that; pairs are those of one head.
- * - model_window_tiles: what a window leaves of the tiles.
  * - model_..._bytes, model_..._traffic: what a variant must move between slow and fast memory.
  */
 #ifndef ATTN_MODEL_H
@@ -43,9 +42,14 @@ typedef struct ModelTraffic {
  * With 16-bit tensors the float32 O is read and rounded once more. Tiles that cannot have a visible
  * pair (attn_tile_class) are left out. */
 ModelTraffic model_fa1_traffic(const AttnArgs *args, int64_t Br, int64_t Bc);
-/* FlashAttention-2 (v1), Tr = ceil(Nq/Br): loads Nq d + Tr 2 Nk d, stores Nq d + Nq. resumed: O and
- * lse of an earlier block (float32) are loaded too, and stored in O's place. */
-ModelTraffic model_fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int resumed);
+/* FlashAttention-2 (v1), Tr = ceil(Nq/Br): loads Nq d + Tr 2 Nk d, stores Nq d + Nq.
+ * With the keys of each row tile split among `splits` blocks (a GPU with more room than row tiles)
+ * each of them reads Q and writes a float32 state (O, lse), which the merge reads. K and V are read
+ * once by all of them together. One head:
+ *   loads   splits Nq d + (sum over row tiles of keys seen) 2 d  + splits (Nq d + Nq) of states
+ *   stores  splits (Nq d + Nq) of states                        + Nq d + Nq
+ * splits = 1: no states. */
+ModelTraffic model_fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int64_t splits);
 /* Standard attention, the papers' Algorithm 0: stage 01 in the same fast memory. S is written,
  * read, overwritten by P and read again; the tiles of the two products are those of Algorithm 1.
  * One head:
@@ -61,13 +65,6 @@ ModelTraffic model_standard_traffic(const AttnArgs *args, int64_t Br);
  *   stores  Nq d               elements  + keys (d + channels) / G + Nq                   floats
  * where channels is d in whole panels (V), and keys is Nk in whole panels. */
 ModelTraffic model_packed_traffic(const AttnArgs *args, int64_t Br, int64_t panel);
-/* The same with the keys of each row tile split among `splits` blocks (a GPU with more room than
- * row tiles): each reads Q and writes a float32 state (O, lse), which the merge reads. K and V are
- * read once by all of them together. One head:
- *   loads   splits Nq d + (sum over row tiles of keys seen) 2 d  + splits (Nq d + Nq) of states
- *   stores  splits (Nq d + Nq) of states                        + Nq d + Nq
- * splits = 1: no states, model_fa2_traffic. */
-ModelTraffic model_split_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int64_t splits);
 
 /* --- the backward pass (stage 04), model_backward.c ---------------------------------------------
  *
@@ -117,14 +114,6 @@ ModelTraffic model_two_kernels_backward_traffic(const AttnArgs *args, int64_t Br
 
 /* --- windows (stage 05), model_window.c --------------------------------------------------------*/
 
-/* Tiles of Br x Bc of all heads and batches: no pair visible, some, all. Several sequences have
- * tiles of their own. Covers one segment of stride 1 for each sequence and side, numbered 0, 1 ...,
- * several of them with B = 1 and no full mask; anything else gives -1. A full mask makes clean
- * tiles masked ones. Arithmetic on positions, a few divisions for each tile of queries. */
-typedef struct ModelTiles {
-    int64_t skipped, masked, clean;
-} ModelTiles;
-ModelTiles model_window_tiles(const AttnArgs *args, int64_t Br, int64_t Bc);
 /* The online module: every step reads the whole state of its queries and writes it back. One head,
  * rows and cols summed over the visible blocks:
  *   the state at first                                          stores Nq d el + Nq fl

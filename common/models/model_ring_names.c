@@ -13,8 +13,8 @@
 static const char *const methods[RING_METHODS] = {
     "auto", "ring", "burst", "allgather", "ulysses", "ring-double", "burst-double", "ring-minimal"};
 static const char *const layouts[RING_LAYOUTS] = {"contiguous", "zigzag", "striped"};
-static const char *const tensors[RING_TENSORS] = {"Q",     "K",  "V",  "O",  "lse",
-                                                  "delta", "dO", "dQ", "dK", "dV"};
+static const char *const tensors[RING_TENSORS + 1] = {"Q",  "K",  "V",  "O",  "lse",    "delta",
+                                                      "dO", "dQ", "dK", "dV", "results"};
 
 const char *ring_method_name(RingMethod method)
 {
@@ -28,7 +28,7 @@ const char *ring_layout_name(RingLayout layout)
 
 const char *ring_tensor_name(RingTensor tensor)
 {
-    return (unsigned)tensor < RING_TENSORS ? tensors[tensor] : "?";
+    return (unsigned)tensor <= RING_TENSORS ? tensors[tensor] : "?";
 }
 
 static int find_name(const char *name, const char *const *names, int count)

@@ -11,7 +11,8 @@
  *   round partial sums on their way, and of the largest cases without gradients, which
  *   oracle_run_given computes from the O and lse of the run that is judged. oracle_given_free.
  * - oracle_overflows: can these inputs be computed with in float32 at all?
- * - Oracle.rows, .keys, .kv_heads, .whole, .given: what was computed.
+ * - Oracle.rows, .keys, .kv_heads, .whole, .given: what was computed; oracle_sample_find: is this
+ *   one of them?
  *
  * Bounds (in words: docs/00, those of gradients docs/04; u = 2^-24, u16 = 2^-8 bf16, 2^-11 f16, 0
  * f32; c = 4, tensor cores 16): the part that scales with c and the part that does not are kept
@@ -46,6 +47,9 @@ typedef struct OracleSample {
     int64_t *index;
     int64_t count;
 } OracleSample;
+
+/* Place of an index in the sample, or -1. */
+int64_t oracle_sample_find(const OracleSample *s, int64_t index);
 
 /* Where an input held NaN or infinity. What it reaches is expected to be non-finite; what only
  * shares a tile with it is unspecified, and so is a bound that became infinite.

@@ -58,8 +58,7 @@ typedef struct OracleMatrix {
 } OracleMatrix;
 
 float *oracle_matrix_place(OracleMatrix *M, float *memory, int64_t rows, int64_t cols);
-int oracle_matrix_load(OracleMatrix *M, OracleMatrix *Mt, const Tensor *t, int64_t b, int64_t h,
-                       float *row);
+int oracle_matrix_load(OracleMatrix *M, OracleMatrix *Mt, const Tensor *t, int64_t b, int64_t h);
 void oracle_matrix_row(const OracleMatrix *M, int64_t row, double *value, double *size);
 void oracle_dot_columns(const OracleMatrix *M, int64_t first, int64_t last, const double *w,
                         const double *size_w, double *dot, double *size);
@@ -161,8 +160,6 @@ void oracle_array_free(OracleArray *a);
 int64_t oracle_scratch_doubles(const AttnShape *s); /* what oracle_row and oracle_key need */
 OracleScratch oracle_scratch_divide(const AttnShape *s, double *memory);
 
-/* 1 = query i sees key j: the position rule and the full mask. */
-int oracle_sees(const OraclePlan *p, int64_t i, int64_t j);
 /* How many keys query `at` sees (of_keys), or how many queries see key `at`; which ones, ascending,
  * into index unless that is NULL. */
 int64_t oracle_seen(const OraclePlan *p, int of_keys, int64_t at, int64_t *index);
@@ -229,18 +226,9 @@ void oracle_normalise_sum(Oracle *o, const OracleArray of_tokens[2]);
 int oracle_stream_groups(Oracle *o, const OraclePlan *p, int backward, int threads);
 
 /* oracle_sample.c. Which rows, keys and groups of a case: o->rows, keys, kv_heads and what follows
- * from them. All of 0 .. N-1; some of them; `count` groups of one key/value head, at least
- * one. 0, or -1. */
+ * from them. 0, or -1. */
 int oracle_sample_choose(Oracle *o, const OraclePlan *p, int backward, const OracleLimits *limits);
-int oracle_sample_all(OracleSample *s, int64_t N);
-int oracle_sample_some(OracleSample *s, int64_t N, uint64_t hash);
-int oracle_sample_groups(OracleSample *s, int64_t groups, int64_t count, uint64_t hash);
 /* ATTN_SAMPLE_SEED, or a number that differs from run to run. */
 uint64_t oracle_sample_seed(void);
-/* A number that depends on the data: on seed, file and distribution; and the next one. */
-uint64_t oracle_data_hash(const AttnArgs *a, uint64_t seed);
-uint64_t oracle_next_hash(uint64_t x);
-/* Place of index in the sample, or -1. */
-int64_t oracle_sample_find(const OracleSample *s, int64_t index);
 
 #endif

@@ -6,10 +6,10 @@
  * A key needs P = exp(s - lse) and delta = rowsum(dO * O) of every row that sees it, and each lse
  * costs all keys: N^2 d for a single key. With lse and O given it is N d. What the verdict says is
  * then: O and lse are right on the sampled rows, and dQ on these rows and dK and dV on the sampled
- * keys are right *given* O and lse of the run, all rows of them for dK and dV. An O or lse that is
- * wrong where nobody looked is not seen in dK and dV, so the rows that are looked at are not the
- * same ones in every run (oracle_sample.c), and a NaN is looked for everywhere
- * (check_everywhere.c). This file takes nothing else from the run.
+ * keys are right *given* O and lse of the run, all rows of them for dK and dV. dK and dV do not
+ * show an O or lse that is wrong in a row that was not checked. So each run checks other rows
+ * (oracle_sample.c) and looks for a NaN in all of them (check_everywhere.c). This file takes
+ * nothing else from the run.
  *
  * THE BOUND is that of oracle_core.c, less what came from the errors of lse and O: they are given,
  * and a backward pass reads the same numbers. With a_ij = sum_x scale |q||k| of the pair alone, and
@@ -22,7 +22,8 @@
  * stays once with u16: delta may come from O before it was rounded to be stored. dQ likewise with
  * K, where W counts most: of long rows it was nearly all of the bound, and hid a missing hop.
  *
- * Interface: oracle.h (oracle_run_given, oracle_given_free), oracle_tiles.h (oracle_given_keys).
+ * Interface: oracle.h (oracle_run_given, oracle_given_free), oracle_tiles.h (oracle_given_...,
+ * oracle_read_row).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -116,10 +117,10 @@ static void add_rows(void *all, int64_t at, const OracleTile *tile, OracleScratc
     oracle_weigh_rows(&tile->Y, m->index, n, 0, d, m->P, m->vc, m->vf, key->z, key->zc, key->zf);
 }
 
-static void read_key(const Tensor *t, int64_t b, int64_t j, int64_t h, double *value, double *size)
+void oracle_read_row(const Tensor *t, int64_t b, int64_t n, int64_t h, double *value, double *size)
 {
     float row[1024];
-    tensor_read_row(t, b, j, h, row);
+    tensor_read_row(t, b, n, h, row);
     for (int64_t x = 0; x < t->shape[3]; x++) {
         value[x] = row[x];
         size[x] = fabs(value[x]);
@@ -146,8 +147,8 @@ static int keys_make(Keys *keys, const Oracle *o, int64_t kv_head, int threads)
         for (int e = 0; e < KEY_ARRAYS; e++, at += d)
             *arrays[e] = at;
         k->j = o->keys.index[n];
-        read_key(&a->K, keys->b, k->j, kv_head, k->k, k->k_size);
-        read_key(&a->V, keys->b, k->j, kv_head, k->v, k->v_size);
+        oracle_read_row(&a->K, keys->b, k->j, kv_head, k->k, k->k_size);
+        oracle_read_row(&a->V, keys->b, k->j, kv_head, k->v, k->v_size);
     }
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (int64_t n = 0; n < keys->count; n++)

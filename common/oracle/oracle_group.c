@@ -23,12 +23,12 @@ void oracle_group_free(OracleGroup *g)
  * the uncertainties in U, Ut. */
 static int load_head(const OraclePlan *p, OracleMatrix *M, OracleMatrix *Mt, OracleMatrix *U,
                      OracleMatrix *Ut, const Tensor *t, int64_t b, int64_t h, const float *w,
-                     float **at, float *row)
+                     float **at)
 {
     const int64_t N = t->shape[1], d = t->shape[3];
     int nonfinite;
     *at = oracle_matrix_place(Mt, oracle_matrix_place(M, *at, N, d), d, N);
-    nonfinite = oracle_matrix_load(M, Mt, t, b, h, row);
+    nonfinite = oracle_matrix_load(M, Mt, t, b, h);
     if (!w)
         return nonfinite;
     *at = oracle_matrix_place(Ut, oracle_matrix_place(U, *at, N, d), d, N);
@@ -53,7 +53,7 @@ int oracle_group_load(OracleGroup *g, const OraclePlan *p, int64_t b, int64_t kv
     const size_t of_q = (size_t)(2 * s->Nq * s->d), of_k = (size_t)(2 * s->Nk * s->d);
     const size_t count =
         (size_t)(2 + norm) * of_k + (size_t)heads * of_q * (size_t)(1 + norm + (backward != 0));
-    float *at, *row = malloc((size_t)s->d * sizeof *row);
+    float *at;
     memset(g, 0, sizeof *g);
     g->b = b;
     g->kv_head = kv_head;
@@ -61,8 +61,7 @@ int oracle_group_load(OracleGroup *g, const OraclePlan *p, int64_t b, int64_t kv
     g->Q = calloc((size_t)heads * 6, sizeof *g->Q);
     g->state = calloc((size_t)(heads * s->Nq), sizeof *g->state);
     at = g->memory = calloc(count, sizeof *g->memory);
-    if (!row || !g->Q || !g->state || !g->memory) {
-        free(row);
+    if (!g->Q || !g->state || !g->memory) {
         oracle_group_free(g);
         return -1;
     }
@@ -71,19 +70,16 @@ int oracle_group_load(OracleGroup *g, const OraclePlan *p, int64_t b, int64_t kv
     g->dOt = g->Q + 3 * heads;
     g->Qu = g->Q + 4 * heads;
     g->Qut = g->Q + 5 * heads;
-    if (load_head(p, &g->K, &g->Kt, &g->Ku, &g->Kut, &a->K, b, kv_head, wk, &at, row) |
-        load_head(p, &g->V, &g->Vt, NULL, NULL, &a->V, b, kv_head, NULL, &at, row))
+    if (load_head(p, &g->K, &g->Kt, &g->Ku, &g->Kut, &a->K, b, kv_head, wk, &at) |
+        load_head(p, &g->V, &g->Vt, NULL, NULL, &a->V, b, kv_head, NULL, &at))
         g->tainted |= ORACLE_TAINT_KV;
     for (int64_t h = 0; h < heads; h++) {
         const int64_t head = kv_head * heads + h;
-        int bad =
-            load_head(p, &g->Q[h], &g->Qt[h], &g->Qu[h], &g->Qut[h], &a->Q, b, head, wq, &at, row);
-        if (backward &&
-            load_head(p, &g->dO[h], &g->dOt[h], NULL, NULL, &a->dO, b, head, NULL, &at, row))
+        int bad = load_head(p, &g->Q[h], &g->Qt[h], &g->Qu[h], &g->Qut[h], &a->Q, b, head, wq, &at);
+        if (backward && load_head(p, &g->dO[h], &g->dOt[h], NULL, NULL, &a->dO, b, head, NULL, &at))
             bad |= oracle_gradient_taints(p, b, head, 1);
         if (bad)
             g->tainted |= ORACLE_TAINT_Q;
     }
-    free(row);
     return 0;
 }

@@ -102,14 +102,14 @@ float *oracle_matrix_place(OracleMatrix *M, float *memory, int64_t rows, int64_t
 }
 
 /* Fills M [N][d] and Mt [d][N] from one head of t. Returns 1 when a value is not finite. */
-int oracle_matrix_load(OracleMatrix *M, OracleMatrix *Mt, const Tensor *t, int64_t b, int64_t h,
-                       float *row)
+int oracle_matrix_load(OracleMatrix *M, OracleMatrix *Mt, const Tensor *t, int64_t b, int64_t h)
 {
     int nonfinite = 0;
     for (int64_t n = 0; n < M->rows; n++) {
+        float *row = M->at + n * M->cols;
         tensor_read_row(t, b, n, h, row);
         for (int64_t x = 0; x < M->cols; x++) {
-            M->at[n * M->cols + x] = Mt->at[x * M->rows + n] = row[x];
+            Mt->at[x * M->rows + n] = row[x];
             nonfinite |= !is_finite_f32(row[x]);
         }
     }

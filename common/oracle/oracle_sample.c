@@ -2,29 +2,28 @@
  *
  * oracle_sample.c: which rows, keys and heads of a big case are looked at.
  *
- * Sampling keeps the check of a big timed run affordable: the rows that are looked at are fixed by
- * the shape (ends, tile edges) and 64 more by a hash of the data and of a seed, which is another
- * one in every run: what is wrong at rows where nobody looked is found another time. Reports name
- * the seed; ATTN_SAMPLE_SEED=<it> looks at the same rows again.
+ * Sampling keeps the check of a big timed run affordable. The shape says some of the rows (ends,
+ * tile edges); a hash of the data and of a seed says 64 more. Each run has another seed, so a later
+ * run finds what is wrong in a row that this one did not check. Reports name the seed;
+ * ATTN_SAMPLE_SEED=<it> looks at the same rows again.
  *
- * Interface: oracle_core.h (oracle_sample_..., oracle_data_hash, oracle_next_hash).
+ * Interface: oracle.h (oracle_sample_find), oracle_core.h (oracle_sample_choose,
+ * oracle_sample_seed).
  */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "io/fill.h"
 #include "oracle/oracle_core.h"
 #include "tensor.h"
 
 #define SAMPLE_RANDOM 64
 
-/* splitmix64: one step of a counter-based generator. */
-uint64_t oracle_next_hash(uint64_t x)
+/* One step of the generator of the random inputs. */
+static uint64_t next_hash(uint64_t x)
 {
-    x += UINT64_C(0x9E3779B97F4A7C15);
-    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
-    return x ^ x >> 31;
+    return fill_mix(x + FILL_STEP);
 }
 
 uint64_t oracle_sample_seed(void)
@@ -36,21 +35,21 @@ uint64_t oracle_sample_seed(void)
         return strtoull(given, NULL, 10);
     while (!seed) { /* once in a process */
         clock_gettime(CLOCK_REALTIME, &now);
-        seed = oracle_next_hash((uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 30) >> 32;
+        seed = next_hash((uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 30) >> 32;
     }
     return seed;
 }
 
 /* From the first row of Q of every head. */
-uint64_t oracle_data_hash(const AttnArgs *a, uint64_t seed)
+static uint64_t data_hash(const AttnArgs *a, uint64_t seed)
 {
-    uint64_t hash = oracle_next_hash(seed);
+    uint64_t hash = next_hash(seed);
     for (int64_t h = 0; h < a->shape.H; h++)
         for (int64_t x = 0; x < a->shape.d; x++) {
             const float value = tensor_get(&a->Q, tensor_offset(&a->Q, 0, 0, h) + x);
             uint32_t bits;
             memcpy(&bits, &value, sizeof bits);
-            hash = oracle_next_hash(hash ^ bits);
+            hash = next_hash(hash ^ bits);
         }
     return hash;
 }
@@ -61,7 +60,7 @@ static int compare_index(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-int oracle_sample_all(OracleSample *s, int64_t N)
+static int sample_all(OracleSample *s, int64_t N)
 {
     s->count = N;
     s->index = malloc(sizeof *s->index * (size_t)N);
@@ -71,7 +70,7 @@ int oracle_sample_all(OracleSample *s, int64_t N)
 }
 
 /* Ends, the edges of the first tiles, of a middle one and of the last, and random indexes. */
-int oracle_sample_some(OracleSample *s, int64_t N, uint64_t hash)
+static int sample_some(OracleSample *s, int64_t N, uint64_t hash)
 {
     const int64_t edges[] = {0, 64, 128, 256, N / 2 / 64 * 64, (N - 1) / 64 * 64, N};
     const int edge_count = (int)(sizeof edges / sizeof *edges);
@@ -85,7 +84,7 @@ int oracle_sample_some(OracleSample *s, int64_t N, uint64_t hash)
             if (i >= 0 && i < N)
                 s->index[s->count++] = i;
     for (uint64_t r = 0; r < SAMPLE_RANDOM; r++)
-        s->index[s->count++] = (int64_t)(oracle_next_hash(hash + r) % (uint64_t)N);
+        s->index[s->count++] = (int64_t)(next_hash(hash + r) % (uint64_t)N);
     qsort(s->index, (size_t)s->count, sizeof *s->index, compare_index);
     for (int64_t t = 0; t < s->count; t++)
         if (t == 0 || s->index[t] != s->index[t - 1])
@@ -95,10 +94,10 @@ int oracle_sample_some(OracleSample *s, int64_t N, uint64_t hash)
 }
 
 /* Which groups get dK and dV: evenly spread, the first place from the hash. */
-int oracle_sample_groups(OracleSample *s, int64_t groups, int64_t count, uint64_t hash)
+static int sample_groups(OracleSample *s, int64_t groups, int64_t count, uint64_t hash)
 {
     count = count < 1 ? 1 : count > groups ? groups : count;
-    if (oracle_sample_all(s, groups) != 0)
+    if (sample_all(s, groups) != 0)
         return -1;
     for (int64_t t = 0; t < count; t++)
         s->index[t] = (t * groups + (int64_t)(hash % (uint64_t)groups)) / count % groups;
@@ -131,23 +130,22 @@ int oracle_sample_choose(Oracle *o, const OraclePlan *p, int backward, const Ora
     double work, budget = limits->groups;
     uint64_t hash;
     if (o->whole)
-        return oracle_sample_all(&o->rows, s->Nq) ||
-               (backward &&
-                (oracle_sample_all(&o->keys, s->Nk) || oracle_sample_all(&o->kv_heads, groups)));
+        return sample_all(&o->rows, s->Nq) ||
+               (backward && (sample_all(&o->keys, s->Nk) || sample_all(&o->kv_heads, groups)));
     o->seed = oracle_sample_seed();
-    hash = oracle_data_hash(p->args, o->seed);
+    hash = data_hash(p->args, o->seed);
     work = group_work(p);
     o->streamed = limits->given > 0 && work > limits->groups && !p->options;
     o->given = o->streamed && backward;
-    if (oracle_sample_some(&o->rows, s->Nq, hash) != 0)
+    if (sample_some(&o->rows, s->Nq, hash) != 0)
         return -1;
     if (!backward)
         return 0;
-    if (oracle_sample_some(&o->keys, s->Nk, oracle_next_hash(hash)) != 0)
+    if (sample_some(&o->keys, s->Nk, next_hash(hash)) != 0)
         return -1;
     if (o->given) { /* of a group only the sampled keys */
         work *= (double)o->keys.count / (double)s->Nk;
         budget = limits->given;
     }
-    return oracle_sample_groups(&o->kv_heads, groups, (int64_t)(budget / (work + 1)), hash);
+    return sample_groups(&o->kv_heads, groups, (int64_t)(budget / (work + 1)), hash);
 }

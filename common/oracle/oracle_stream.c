@@ -119,16 +119,6 @@ static void finish_forward(const OraclePlan *p, RowSum *r, const OracleTarget *O
     oracle_target_fill(lse, 1, state->lse, 0, u * (state->forward + fabs(state->lse)));
 }
 
-static void read_row(const Tensor *t, int64_t b, int64_t i, int64_t h, double *value, double *size)
-{
-    float row[1024];
-    tensor_read_row(t, b, i, h, row);
-    for (int64_t x = 0; x < t->shape[3]; x++) {
-        value[x] = row[x];
-        size[x] = fabs(value[x]);
-    }
-}
-
 /* The samples of a group, head by head. */
 static int rows_make(Rows *rows, const Oracle *o, const OraclePlan *p, int64_t b, int64_t kv_head,
                      int backward)
@@ -151,9 +141,9 @@ static int rows_make(Rows *rows, const Oracle *o, const OraclePlan *p, int64_t b
             *arrays[k] = at;
         r->i = o->rows.index[n % o->rows.count];
         r->m = -INFINITY;
-        read_row(&a->Q, b, r->i, head, r->q, r->q_size);
+        oracle_read_row(&a->Q, b, r->i, head, r->q, r->q_size);
         if (backward)
-            read_row(&a->dO, b, r->i, head, r->dO, r->dO_size);
+            oracle_read_row(&a->dO, b, r->i, head, r->dO, r->dO_size);
     }
     return 0;
 }

@@ -22,7 +22,8 @@
 
 /* --- what is visible ---------------------------------------------------------------------------*/
 
-int oracle_sees(const OraclePlan *p, int64_t i, int64_t j)
+/* The position rule and the full mask. */
+static int sees(const OraclePlan *p, int64_t i, int64_t j)
 {
     const AttnArgs *a = p->args;
     return attn_visible(a->rule, p->q_at[i], p->k_at[j]) &&
@@ -79,7 +80,7 @@ static int64_t seen(const OraclePlan *p, int64_t first, int64_t count, int of_ke
     if (sight == SEES_NOTHING || (sight == SEES_ALL && !index))
         return sight == SEES_ALL ? count : 0;
     for (int64_t other = first; other < first + count; other++) {
-        if (sight == SEES_SOME && !oracle_sees(p, of_keys ? at : other, of_keys ? other : at))
+        if (sight == SEES_SOME && !sees(p, of_keys ? at : other, of_keys ? other : at))
             continue;
         if (index)
             index[n] = other - from;
@@ -119,9 +120,8 @@ static void load(const Tensor *t, OracleMatrix *M, OracleMatrix *Mt, const Oracl
                  int64_t b, int64_t head)
 {
     const Tensor part = part_of(t, tile->first, tile->count);
-    float row[1024]; /* the largest d there is */
     M->rows = Mt->cols = tile->count;
-    oracle_matrix_load(M, Mt, &part, b, head, row);
+    oracle_matrix_load(M, Mt, &part, b, head);
 }
 
 /* Which samples see something of the tile? If any, fill it. */
@@ -140,8 +140,7 @@ static void tile_load(const OracleWalk *w, OracleTile *tile, int64_t first)
     if (!tile->wanted)
         return;
     load(w->X, &tile->X, &tile->Xt, tile, w->b, w->head);
-    if (w->Y)
-        load(w->Y, &tile->Y, &tile->Yt, tile, w->b, w->head);
+    load(w->Y, &tile->Y, &tile->Yt, tile, w->b, w->head);
     if (w->prepare)
         w->prepare(w->all, tile);
 }

@@ -34,9 +34,9 @@ typedef struct OracleTile {
  * the order of tiles, and never twice at once. prepare (or NULL) completes a tile after loading. */
 typedef struct OracleWalk {
     const OraclePlan *p;
-    const Tensor *X, *Y; /* Y may be NULL: only X is loaded */
-    int64_t b, head;     /* of X and Y */
-    int of_keys;         /* 1: tiles of keys past sampled queries, 0: the other way round */
+    const Tensor *X, *Y;
+    int64_t b, head; /* of X and Y */
+    int of_keys;     /* 1: tiles of keys past sampled queries, 0: the other way round */
     const OracleSample *sample;
     int64_t count; /* samples: (heads of the group) times those of `sample`, or once those */
     void *all;     /* handed to prepare and visit */
@@ -57,6 +57,8 @@ OracleRange *oracle_ranges(const AttnPosition *at, int64_t N);
 int oracle_given_rows(Oracle *o, const OraclePlan *p, int64_t b, int64_t kv_head, int threads);
 /* dK and dV of the sampled keys of o's group number `slot`, from the O and lse in p->args. */
 int oracle_given_keys(Oracle *o, const OraclePlan *p, int64_t slot, int threads);
+/* Token n of head h: value [d], and the magnitudes, size [d]. */
+void oracle_read_row(const Tensor *t, int64_t b, int64_t n, int64_t h, double *value, double *size);
 /* lse, delta and dO_O of one row from the O and lse in args; dO [d]. */
 OracleRowState oracle_given_row(const AttnArgs *args, int64_t b, int64_t head, int64_t i,
                                 const double *dO);

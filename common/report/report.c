@@ -59,20 +59,26 @@ static FILE *open_rows(const char *path, const char **why)
     return NULL;
 }
 
-/* Before any work: may rows be appended? A file that was not there is taken away again. It comes
- * back with the first row, so that a run that is killed before leaves nothing empty behind. */
-static int try_json(const char *path)
+/* It comes back with what is written, so that a run that is killed before leaves nothing empty
+ * behind. */
+int report_probe(const char *path, const char **why)
 {
     struct stat s;
     const int there = lstat(path, &s) == 0;
-    const char *why = stat(path, &s) == 0 && S_ISREG(s.st_mode) ? not_rows(path) : NULL;
-    FILE *f = why ? NULL : open_rows(path, &why);
+    FILE *f = open_rows(path, why);
     if (!f)
-        return refuse_json(path, why);
+        return -1;
     fclose(f);
     if (!there)
         unlink(path);
-    return EXIT_OK;
+    return 0;
+}
+
+static int try_json(const char *path)
+{
+    struct stat s;
+    const char *why = stat(path, &s) == 0 && S_ISREG(s.st_mode) ? not_rows(path) : NULL;
+    return why || report_probe(path, &why) != 0 ? refuse_json(path, why) : EXIT_OK;
 }
 
 FILE *report_json_file(Report *r)
@@ -151,7 +157,8 @@ int backward_alone(const Report *r)
     return (r->cli->stage->features & STAGE_ALWAYS_BACKWARD) != 0;
 }
 
-double row_ms(const Report *r, const ReportRow *row)
+/* Of the medians. NaN if the run failed. */
+static double row_ms(const Report *r, const ReportRow *row)
 {
     const RunResult *out = row->result;
     return (backward_alone(r) ? 0.0 : samples_median(&out->forward)) +

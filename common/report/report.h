@@ -11,6 +11,7 @@
  * - report_skip: a variant that cannot compute this case by what it is: no row.
  * - report_save: o.npy lse.npy (dq dk dv) of one result into --save's folder.
  * - report_json_file, report_json_end: around a row of another kind in what --json names.
+ * - report_probe: can a file be written to?
  * - machine_*: facts about this computer.
  * A row that is not pass:true is never plotted; pass is null when nothing was checked.
  */
@@ -94,6 +95,9 @@ FILE *report_json_file(Report *r);
 void report_json_end(Report *r);
 /* EXIT_OK, or EXIT_RUNTIME when rows could not be written. */
 int report_close(Report *r);
+/* Before any work: can this file be written to? 0, and a file that was not there is taken away
+ * again; or -1 and *why. */
+int report_probe(const char *path, const char **why);
 
 const char *machine_name(void);
 const char *machine_cpu(void);

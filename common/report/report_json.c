@@ -21,8 +21,12 @@ static const char *const dist_names[] = {"normal", "outlier", "large", "paired"}
 static const char *const layout_names[] = {"bshd", "sbhd", "bhsd", "odd"};
 
 /* Control characters, quotes, and bytes that are not ASCII (a path may hold any) are escaped. */
-static void put_string(FILE *f, const char *key, const char *text)
+void put_string(FILE *f, const char *key, const char *text)
 {
+    if (!text) {
+        fprintf(f, ",\"%s\":null", key);
+        return;
+    }
     fprintf(f, ",\"%s\":\"", key);
     for (; *text; text++) {
         const unsigned char b = (unsigned char)*text;
@@ -36,13 +40,12 @@ static void put_string(FILE *f, const char *key, const char *text)
     fputc('"', f);
 }
 
-static void put_int(FILE *f, const char *key, int64_t value)
+void put_int(FILE *f, const char *key, int64_t value)
 {
     fprintf(f, ",\"%s\":%" PRId64, key, value);
 }
 
-/* null where the variant has no such number */
-static void put_count(FILE *f, const char *key, int64_t value)
+void put_count(FILE *f, const char *key, int64_t value)
 {
     if (value > 0)
         put_int(f, key, value);
@@ -50,7 +53,7 @@ static void put_count(FILE *f, const char *key, int64_t value)
         fprintf(f, ",\"%s\":null", key);
 }
 
-static void put_number(FILE *f, const char *key, double value)
+void put_number(FILE *f, const char *key, double value)
 {
     if (is_finite_f64(value))
         fprintf(f, ",\"%s\":%.17g", key, value);
@@ -58,12 +61,12 @@ static void put_number(FILE *f, const char *key, double value)
         fprintf(f, ",\"%s\":null", key);
 }
 
-static void put_bool(FILE *f, const char *key, int value)
+void put_bool(FILE *f, const char *key, int value)
 {
     fprintf(f, ",\"%s\":%s", key, value < 0 ? "null" : value ? "true" : "false");
 }
 
-static void put_samples(FILE *f, const char *key, const Samples *s)
+void put_samples(FILE *f, const char *key, const Samples *s)
 {
     int i;
     fprintf(f, ",\"%s\":[", key);
@@ -220,10 +223,10 @@ static void put_attention(FILE *f, const Report *r, const ReportRow *row)
     put_bool(f, "pass", row_pass(row));
     put_sample(f, row->check);
     put_string(f, "failure", out->failure);
-    if (row->variant == &row->c->so && row->c->variant_so)
-        put_string(f, "so_sandbox", r->cli->so_sandbox == ISOLATE_STRICT ? "strict" : "off");
-    else
-        fputs(",\"so_sandbox\":null", f);
+    put_string(f, "so_sandbox",
+               row->variant != &row->c->so || !row->c->variant_so ? NULL
+               : r->cli->so_sandbox == ISOLATE_STRICT             ? "strict"
+                                                                  : "off");
     put_machine(f, r, row->c, row->variant->device);
 }
 

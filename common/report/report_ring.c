@@ -82,22 +82,6 @@ static void put_array(FILE *f, const char *key, const int64_t *values, int count
     fputc(']', f);
 }
 
-static void put_share(FILE *f, const char *key, double value)
-{
-    if (is_finite_f64(value))
-        fprintf(f, ",\"%s\":%.6g", key, value);
-    else
-        fprintf(f, ",\"%s\":null", key);
-}
-
-static void put_samples(FILE *f, const char *key, const Samples *samples)
-{
-    fprintf(f, ",\"%s\":[", key);
-    for (int i = 0; i < samples->count; i++)
-        fprintf(f, "%s%.6g", i ? "," : "", samples->ms[i]);
-    fputc(']', f);
-}
-
 /* Largest absolute errors, bound or no bound: what grows with the ranks, and what does not. */
 static void put_errors(FILE *f, const Check *check)
 {
@@ -126,42 +110,36 @@ void json_ring(FILE *f, const ReportRow *row)
                                        .balance = NAN}; /* a --variant-so: it has no ranks */
     const RingResult *ring = row->result->ring ? row->result->ring : &nothing;
     const CliRing *g = &row->c->ring;
-    const int ranks = row->result->ring ? ring->ranks : 1;
-    fprintf(f, ",\"ranks\":%d", ranks);
-    if (row->result->ring)
-        fprintf(f, ",\"transport\":\"%s\",\"method\":\"%s\",\"layout\":\"%s\",\"nodes\":%d",
-                transports[g->transport], row->variant->name, ring_layout_name(g->layout),
-                ring->nodes);
-    else
-        fputs(",\"transport\":null,\"method\":null,\"layout\":null,\"nodes\":null", f);
-    if (g->transport == CLI_NCCL)
-        fprintf(f, ",\"link\":\"%s\"", links[g->link]);
-    else
-        fputs(",\"link\":null", f);
-    fprintf(f, ",\"partials\":\"%s\",\"sequences\":%" PRId64, g->partials ? "bf16" : "f32",
-            row->problem->args.positions_q.count);
+    const int ran = row->result->ring != NULL;
+    char fault[64];
+    snprintf(fault, sizeof fault, "%s@%" PRId64 ":%" PRId64, faults[g->inject], g->inject_rank,
+             g->inject_step);
+    put_int(f, "ranks", ran ? ring->ranks : 1);
+    put_string(f, "transport", ran ? transports[g->transport] : NULL);
+    put_string(f, "method", ran ? row->variant->name : NULL);
+    put_string(f, "layout", ran ? ring_layout_name(g->layout) : NULL);
+    put_count(f, "nodes", ring->nodes);
+    put_string(f, "link", g->transport == CLI_NCCL ? links[g->link] : NULL);
+    put_string(f, "partials", g->partials ? "bf16" : "f32");
+    put_int(f, "sequences", row->problem->args.positions_q.count);
     if (g->adversarial)
         fprintf(f, ",\"seed_schedule\":%" PRIu64, g->schedule_seed);
     else
         fputs(",\"seed_schedule\":null", f);
-    if (g->inject)
-        fprintf(f, ",\"inject\":\"%s@%" PRId64 ":%" PRId64 "\"", faults[g->inject], g->inject_rank,
-                g->inject_step);
-    else
-        fputs(",\"inject\":null", f);
-    fprintf(f, ",\"verify_hops\":%s", g->verify_hops ? "true" : "false");
+    put_string(f, "inject", g->inject ? fault : NULL);
+    put_bool(f, "verify_hops", g->verify_hops);
     put_array(f, "sent_bytes", ring->sent, ring->ranks);
     put_array(f, "sent_bytes_backward", ring->sent_backward, ring->ranks);
-    fprintf(f, ",\"outer_bytes\":%" PRId64, ring->outer_bytes);
+    put_int(f, "outer_bytes", ring->outer_bytes);
     put_array(f, "rank_peak_bytes", ring->peak, ring->ranks);
     put_array(f, "rank_peak_model_bytes", ring->peak_model, ring->ranks);
-    fprintf(f, ",\"workspace_bytes\":%" PRId64, ring->workspace_bytes);
+    put_int(f, "workspace_bytes", ring->workspace_bytes);
     put_errors(f, row->check);
-    put_share(f, "hidden", ring->hidden);
-    put_share(f, "hidden_backward", ring->hidden_backward);
+    put_number(f, "hidden", ring->hidden);
+    put_number(f, "hidden_backward", ring->hidden_backward);
     put_samples(f, "alone_ms", &ring->baseline);
     put_samples(f, "alone_ms_backward", &ring->baseline_backward);
-    put_share(f, "efficiency", ring->efficiency);
-    put_share(f, "efficiency_both", ring->efficiency_both);
-    put_share(f, "balance", ring->balance);
+    put_number(f, "efficiency", ring->efficiency);
+    put_number(f, "efficiency_both", ring->efficiency_both);
+    put_number(f, "balance", ring->balance);
 }

@@ -90,14 +90,11 @@ TEST(test_sums_and_empty_rows)
             values[k] = value_of(k);
         unsigned char *to_dev = upload_floats(values, count),
                       *from_dev = upload_floats(values, count);
-        assert_int_equal(ATTN_OK, launch_add((float *)to_dev, from_dev, ATTN_F32, count, NULL));
-        assert_int_equal(ATTN_OK, launch_narrow(from_dev, count, ATTN_BF16, NULL));
-        assert_int_equal(ATTN_OK, launch_add((float *)to_dev, from_dev, ATTN_BF16, count, NULL));
+        assert_int_equal(ATTN_OK, launch_add((float *)to_dev, (float *)from_dev, count, NULL));
         assert_int_equal(0, device_synchronize());
         assert_int_equal(0, device_download(found, to_dev, bytes));
-        for (int64_t k = 0; k < count; k++) {
-            assert_true(found[k] == (values[k] + values[k]) + dtype_round(ATTN_BF16, values[k]));
-        }
+        for (int64_t k = 0; k < count; k++)
+            assert_true(found[k] == values[k] + values[k]);
         assert_int_equal(ATTN_OK, launch_empty_rows((float *)to_dev, count, NULL));
         assert_int_equal(0, device_synchronize());
         assert_int_equal(0, device_download(found, to_dev, bytes));

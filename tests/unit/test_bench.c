@@ -97,14 +97,14 @@ TEST(fma_loops)
 TEST(spread)
 {
     Samples s = {{5.0, 1.0, 4.0, 9.0, 2.0, 8.0, 3.0, 6.0}, 8};
-    assert_true(fabs(ratio_spread(&s) - (6.0 - 3.0) / 4.5) < 1e-12);
+    assert_true(fabs(samples_spread(&s) - (6.0 - 3.0) / 4.5) < 1e-12);
     assert_true(s.ms[0] == 5.0 && s.ms[7] == 6.0); /* left as they are */
     s.count = 3;
-    assert_true(fabs(ratio_spread(&s) - (5.0 - 1.0) / 4.0) < 1e-12);
+    assert_true(fabs(samples_spread(&s) - (5.0 - 1.0) / 4.0) < 1e-12);
     s.count = 2;
-    assert_true(isnan(ratio_spread(&s)));
+    assert_true(isnan(samples_spread(&s)));
     s = (Samples){{7.0, 7.0, 7.0}, 3};
-    assert_true(ratio_spread(&s) == 0.0);
+    assert_true(samples_spread(&s) == 0.0);
 }
 
 /* Half as much again for two threads, where sgemm gains all: three quarters of its scaling. */

@@ -37,7 +37,7 @@ static void compare_traffic(Case *c, int64_t M)
     assert_traffic(&counted, model_fa1_traffic(&c->args, tiles.Br, tiles.Bc));
     assert_int_equal(flash_fast_elements(&c->args.shape, M), counted.fast_peak);
     assert_int_equal(ATTN_OK, flash_fa2(&c->args, M, &counted));
-    assert_traffic(&counted, model_fa2_traffic(&c->args, tiles.Br, tiles.Bc, 0));
+    assert_traffic(&counted, model_fa2_traffic(&c->args, tiles.Br, tiles.Bc, 1));
     assert_int_equal(flash_fast_elements(&c->args.shape, M), counted.fast_peak);
     assert_int_equal(ATTN_OK, flash_standard(&c->args, M, &counted));
     assert_traffic(&counted, model_standard_traffic(&c->args, tiles.Br));

@@ -12,7 +12,7 @@
  *
  * The band has about N / Br rows of (Br + w) / Bc tiles, so what is visited grows with N, and what
  * is skipped with N^2. The count is made in the walk that weight_tiles.c makes, so that a mistake
- * in the walk shows as a wrong number; the formula beside it (common/models/model.h) walks nothing.
+ * in the walk shows as a wrong number; the formula that a test compares it with walks nothing.
  *
  * Interface: window_count_tiles (sliding_window.h).
  */

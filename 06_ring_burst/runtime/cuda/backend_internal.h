@@ -52,7 +52,7 @@ int cuda_backend_differentiate(RingRank *r, const AttnArgs *args, const float *d
                                FlashSums sums);
 int cuda_backend_delta_of(RingRank *r, const AttnArgs *args, float *delta);
 int cuda_backend_finish_O(RingRank *r, const AttnArgs *args, float *O_state, FlashRows rows);
-int cuda_backend_add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count);
+int cuda_backend_add(RingRank *r, float *to, const float *from, int64_t count);
 int cuda_backend_narrow(RingRank *r, void *to, void *p, int64_t count, AttnDtype dtype);
 int cuda_backend_widen(RingRank *r, void *p, int64_t count, AttnDtype dtype);
 

@@ -39,14 +39,12 @@ int cuda_backend_finish_O(RingRank *r, const AttnArgs *args, float *O_state, Fla
         "O");
 }
 
-/* to [count] float32 += from [count]. */
-int cuda_backend_add(RingRank *r, float *to, const void *from, AttnDtype from_dtype, int64_t count)
+int cuda_backend_add(RingRank *r, float *to, const float *from, int64_t count)
 {
     const size_t bytes = (size_t)count * sizeof(float);
     if (cuda_backend_settle(r, to, bytes) != 0 || cuda_backend_settle(r, from, bytes) != 0)
         return -1;
-    return cuda_backend_answer(r, launch_add(to, from, from_dtype, count, cuda_backend_work(r)),
-                               "a sum");
+    return cuda_backend_answer(r, launch_add(to, from, count, cuda_backend_work(r)), "a sum");
 }
 
 /* All of dQ is in the workspace, and its sums are the zeros that they were made of: instead of

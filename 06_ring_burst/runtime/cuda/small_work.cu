@@ -50,13 +50,12 @@ static __global__ void __launch_bounds__(THREADS)
         to[k] = To((float)from[k]);
 }
 
-template <typename From>
 static __global__ void __launch_bounds__(THREADS)
-    add_kernel(float *to, const From *from, int64_t count)
+    add_kernel(float *to, const float *from, int64_t count)
 {
     const int64_t step = gridDim.x * (int64_t)THREADS;
     for (int64_t k = blockIdx.x * (int64_t)THREADS + threadIdx.x; k < count; k += step)
-        to[k] += (float)from[k];
+        to[k] += from[k];
 }
 
 /* The first run, by one block: everything is read before anything is written. */
@@ -146,18 +145,11 @@ AttnStatus launch_cast(void *to, AttnDtype dtype, const float *from, int64_t cou
     return ATTN_OK;
 }
 
-AttnStatus launch_add(float *to, const void *from, AttnDtype dtype, int64_t count,
-                      cudaStream_t stream)
+AttnStatus launch_add(float *to, const float *from, int64_t count, cudaStream_t stream)
 {
     if (count == 0)
         return ATTN_OK;
-    if (dtype == ATTN_F32)
-        add_kernel<<<blocks_of(count), THREADS, 0, stream>>>(to, (const float *)from, count);
-    else if (dtype == ATTN_F16)
-        add_kernel<<<blocks_of(count), THREADS, 0, stream>>>(to, (const __half *)from, count);
-    else
-        add_kernel<<<blocks_of(count), THREADS, 0, stream>>>(to, (const __nv_bfloat16 *)from,
-                                                             count);
+    add_kernel<<<blocks_of(count), THREADS, 0, stream>>>(to, from, count);
     CUDA_TRY_LAUNCH();
     return ATTN_OK;
 }

@@ -22,9 +22,8 @@ AttnStatus launch_empty_rows(float *lse_dev, int64_t count, cudaStream_t stream)
 /* to = from, rounded to `dtype` */
 AttnStatus launch_cast(void *to_dev, AttnDtype dtype, const float *from_dev, int64_t count,
                        cudaStream_t stream);
-/* to += from, which has type `dtype` */
-AttnStatus launch_add(float *to_dev, const void *from_dev, AttnDtype dtype, int64_t count,
-                      cudaStream_t stream);
+/* to += from */
+AttnStatus launch_add(float *to_dev, const float *from_dev, int64_t count, cudaStream_t stream);
 /* float32 -> dtype in the same place, and back. Nothing to do for ATTN_F32. */
 AttnStatus launch_narrow(void *p_dev, int64_t count, AttnDtype dtype, cudaStream_t stream);
 AttnStatus launch_widen(void *p_dev, int64_t count, AttnDtype dtype, cudaStream_t stream);

@@ -48,8 +48,12 @@ static CopyTicket *open_tickets; /* of the one rank of this process, the oldest 
 static MpiTicket *post(RingRank *r, const RingTransfer *t, int sends, void *words, size_t bytes,
                        int tag)
 {
-    const RingTransfer message = {.sends = sends, .peer = t->peer, .data = words, .bytes = bytes};
-    return mpi_post(r, &message, 1, tag + (int)t->tensor);
+    const RingTransfer message = {.sends = sends,
+                                  .peer = t->peer,
+                                  .tensor = (RingTensor)(tag + (int)t->tensor),
+                                  .data = words,
+                                  .bytes = bytes};
+    return mpi_post(r, &message, 1);
 }
 
 /* A sender posts the receive for its receipt at once; the receipt itself is sent by `came`. */
@@ -74,7 +78,7 @@ static int came(RingRank *r, const CopyTicket *ticket, const RingTransfer *t, Co
         return p->arrived ? 0 : -1;
     }
     if (p->notice.bytes != t->bytes)
-        return ring_fail(r, "%s from rank %d has %zu bytes, expected were %zu",
+        return ring_fail(r, "%s from rank %d: found %zu bytes, expected were %zu",
                          ring_tensor_name(t->tensor), t->peer, (size_t)p->notice.bytes, t->bytes);
     p->arrived = cuda_share_take(r, t->peer, &p->notice, t->data, ticket->ready, &p->receipt);
     if (p->arrived)

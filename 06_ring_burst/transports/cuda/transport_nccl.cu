@@ -171,11 +171,11 @@ static const RingCarrier carrier = {start, wait_for, abandon};
 static int share_name(RingRank *r, ncclUniqueId *name)
 {
     if (r->rank > 0)
-        return r->transport->host_receive(r, 0, name, sizeof *name);
+        return ring_host_receive(r, 0, name, sizeof *name);
     if (ncclGetUniqueId(name) != ncclSuccess)
         return ring_fail(r, "NCCL cannot begin");
     for (int peer = 1; peer < r->world; peer++)
-        if (r->transport->host_send(r, peer, name, sizeof *name) != 0)
+        if (ring_host_send(r, peer, name, sizeof *name) != 0)
             return -1;
     return 0;
 }

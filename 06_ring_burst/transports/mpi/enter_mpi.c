@@ -23,7 +23,8 @@ int ring_mpi_is_over(const CliCase *c)
            (c->ring.transport == CLI_NCCL && ring_mpi_under_mpirun());
 }
 
-/* How many ranks do the cases with --transport mpi want, all the same? 0: they do not say. */
+/* The number of ranks for which all cases with --transport mpi ask. 0: they do not say; -1: they
+ * ask for different numbers. */
 static int wanted_ranks(const Cli *cli, double *timeout_s)
 {
     int i, first = -1;

@@ -60,11 +60,6 @@ static void add_rank(Text *t, int rank)
     add_number(t, rank);
 }
 
-static void add_message(Text *t, int tensor)
-{
-    add(t, tensor < RING_TENSORS ? ring_tensor_name((RingTensor)tensor) : "results");
-}
-
 /* "forward step 3, waiting for K from rank 1" */
 static void add_place(Text *t, HeartPlace p)
 {
@@ -84,7 +79,7 @@ static void add_place(Text *t, HeartPlace p)
         add(t, ", waiting for all ranks");
     if (p.operation == HEART_RECEIVE || p.operation == HEART_SEND) {
         add(t, p.operation == HEART_RECEIVE ? ", waiting for " : ", sending ");
-        add_message(t, p.tensor);
+        add(t, ring_tensor_name((RingTensor)p.tensor));
         add(t, p.operation == HEART_RECEIVE ? " from " : " to ");
         add_rank(t, p.peer);
     }

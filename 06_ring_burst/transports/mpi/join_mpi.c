@@ -129,9 +129,9 @@ static void on_end(int number, siginfo_t *signal_info, void *context)
     end_by(number);
 }
 
-/* A stopped process neither fails nor ends, and who does not wait for it does not notice. So each
- * rank has a thread that looks at the next rank of this machine all the time, and, if that one is
- * stopped, at the one behind it too: whoever is stopped, somebody that runs looks at it. After the
+/* A stopped process neither fails nor ends, and only a rank that waits for it notices. So each rank
+ * has a thread that looks at the next rank of this machine all the time, and, if that one is
+ * stopped, at the one behind it too: some rank that runs looks at each stopped one. After the
  * time-out the rank is named, and this process ends with a status, upon which mpirun ends the rest.
  * The time is counted in looks: if all were stopped (Ctrl-Z), nobody has looked meanwhile. */
 static void *guard(void *timeout_s)

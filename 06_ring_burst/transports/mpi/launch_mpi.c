@@ -37,7 +37,7 @@
 #include "transports/mpi/world_mpi.h"
 
 #define START_S 30.0 /* on top of --timeout: until all processes have started */
-#define STOP_S  4.0  /* on top of --timeout: the ranks know better what a stopped one holds up */
+#define STOP_S  4.0  /* on top of --timeout: a rank that waits says more, so it speaks first */
 #define END_S   5.0  /* until mpirun has ended, after it was told to */
 
 typedef struct Launch {
@@ -296,7 +296,8 @@ static int launch(Launch *l, int argc, char **argv)
     }
     if (l->child < 0) {
         remove_folder(l);
-        cli_refuse("--transport mpi: found no room for a process, accepted is a machine with some");
+        cli_refuse("--transport mpi: found that no process can be started, accepted is a machine "
+                   "that starts one more");
         return EXIT_RUNTIME;
     }
     close(l->output[1]);

@@ -50,10 +50,10 @@ double mpi_nap_seconds(const MpiNap *n)
     return (ring_now_ms() - n->begin) / 1e3;
 }
 
-/* A receipt belongs to its tensor. RING_TENSORS: none. */
+/* A receipt belongs to its tensor. */
 static int tensor_of(int tag)
 {
-    return tag >= MPI_RECEIPT_TAG ? tag - MPI_RECEIPT_TAG : tag < RING_TENSORS ? tag : RING_TENSORS;
+    return tag >= MPI_RECEIPT_TAG ? tag - MPI_RECEIPT_TAG : tag;
 }
 
 /* Who waits for a receipt is the one who sends the tensor. */
@@ -64,9 +64,7 @@ static int is_sender(const MpiPart *p)
 
 const char *mpi_tag_name(int tag)
 {
-    return tensor_of(tag) < RING_TENSORS ? ring_tensor_name((RingTensor)tensor_of(tag))
-           : tag == MPI_BARRIER_TAG      ? "the signal of a barrier"
-                                         : "results";
+    return ring_tensor_name((RingTensor)tensor_of(tag));
 }
 
 void mpi_be_at(RingRank *r, HeartOperation operation, int tensor, int peer)
@@ -98,7 +96,7 @@ static MpiTicket *new_ticket(RingRank *r, int count)
     return t;
 }
 
-void mpi_ticket_free(MpiEnd *e, MpiTicket *t)
+static void ticket_free(MpiEnd *e, MpiTicket *t)
 {
     MpiTicket **at = &e->flying;
     while (*at != t)
@@ -125,9 +123,10 @@ static int fail_with(RingRank *r, const char *what, int code)
  * than 1 GiB goes in pieces; those of one message have the same tag, and MPI keeps their order.
  * `tag` says which tensor, `x->peer` which rank: MPI finds the receive that fits both, whatever
  * else is on its way. */
-static int post(RingRank *r, MpiTicket *t, const RingTransfer *x, int tag, int transfer)
+static int post(RingRank *r, MpiTicket *t, const RingTransfer *x, int transfer)
 {
     MpiEnd *e = r->endpoint;
+    const int tag = (int)x->tensor;
     char *data = x->data;
     size_t left = x->bytes;
     while (left > 0) {
@@ -151,7 +150,7 @@ static int post(RingRank *r, MpiTicket *t, const RingTransfer *x, int tag, int t
  * receive is posted has to be put somewhere: MPI copies it into a buffer of its own, and copies it
  * again when the receive comes; or, if it is long, it lets the sender wait. A receive that is
  * posted first costs neither. */
-MpiTicket *mpi_post(RingRank *r, const RingTransfer *list, int count, int tag)
+MpiTicket *mpi_post(RingRank *r, const RingTransfer *list, int count)
 {
     MpiEnd *e = r->endpoint;
     MpiTicket *t;
@@ -163,8 +162,7 @@ MpiTicket *mpi_post(RingRank *r, const RingTransfer *list, int count, int tag)
         return NULL;
     for (sends = 0; sends <= 1; sends++)
         for (i = 0; i < count; i++)
-            if (list[i].sends == sends &&
-                post(r, t, &list[i], tag >= 0 ? tag : (int)list[i].tensor, i) != 0)
+            if (list[i].sends == sends && post(r, t, &list[i], i) != 0)
                 return NULL;
     return t;
 }
@@ -219,8 +217,8 @@ static const MpiPart *first_pending(const MpiTicket *t)
     return &t->part[i];
 }
 
-/* Often several ranks wait too long at the same time, and all but one because of that one. So who
- * finds that another waiting rank is further behind leaves it the first word for a moment. */
+/* Often several ranks wait too long at the same time, all because of one of them. So a rank that
+ * finds another waiting rank further behind lets that one speak first, for a moment. */
 static int too_late(RingRank *r, const MpiPart *p, double seconds)
 {
     const MpiEnd *e = r->endpoint;
@@ -230,7 +228,7 @@ static int too_late(RingRank *r, const MpiPart *p, double seconds)
     if (culprit != r->rank && seconds < limit + MODESTY_S &&
         heart_read(e->board, culprit).operation >= HEART_RECEIVE)
         return 0;
-    if (p->tag == MPI_BARRIER_TAG)
+    if (p->tag == MPI_MEETING_TAG)
         return ring_fail(r, "waiting for all ranks: not all came in %g s%s", limit, why);
     return ring_fail(r, "%s %s %s rank %d: %s in %g s%s", is_sender(p) ? "sending" : "waiting for",
                      mpi_tag_name(p->tag), is_sender(p) ? "to" : "from", p->peer,
@@ -239,7 +237,7 @@ static int too_late(RingRank *r, const MpiPart *p, double seconds)
 
 /* Where many ranks share few cores, a rank that is slow is not one that is gone: time counts from
  * the last sign of life of any rank. */
-double mpi_silence(const MpiEnd *e, const MpiNap *n)
+static double silence_of(const MpiEnd *e, const MpiNap *n)
 {
     const double waited = mpi_nap_seconds(n), silence = heart_silence(e->board);
     return waited < silence ? waited : silence;
@@ -251,12 +249,12 @@ int mpi_turn(RingRank *r, const MpiTicket *t, MpiNap *n, const MpiPart **shown)
     const MpiPart *p = first_pending(t);
     if (p != *shown)
         mpi_be_at(r,
-                  p->tag == MPI_BARRIER_TAG ? HEART_MEET
+                  p->tag == MPI_MEETING_TAG ? HEART_MEET
                   : is_sender(p)            ? HEART_SEND
                                             : HEART_RECEIVE,
                   tensor_of(p->tag), p->peer);
     *shown = p;
-    if (mpi_silence(e, n) > r->plan->setup.timeout_s && too_late(r, p, mpi_silence(e, n)) != 0)
+    if (silence_of(e, n) > r->plan->setup.timeout_s && too_late(r, p, silence_of(e, n)) != 0)
         return -1;
     mpi_nap(n);
     return 0;
@@ -274,20 +272,37 @@ int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list)
         if (t->left > 0 && mpi_turn(r, t, &n, &shown) != 0)
             return -1;
     }
-    mpi_ticket_free(r->endpoint, t);
+    ticket_free(r->endpoint, t);
     mpi_be_at(r, HEART_COMPUTE, 0, 0);
     return 0;
 }
 
-/* Who waits for it waits for all ranks, as in a barrier. */
+/* Of one request, which all ranks make together and each waits for like for a message. */
+static MpiTicket *new_meeting(RingRank *r)
+{
+    MpiTicket *t = r->failed ? NULL : new_ticket(r, 1);
+    if (t) {
+        t->part[0] = (MpiPart){.sends = 1, .tag = MPI_MEETING_TAG};
+        t->count = t->left = 1;
+    }
+    return t;
+}
+
+int mpi_barrier(RingRank *r)
+{
+    MpiTicket *t = new_meeting(r);
+    if (!t)
+        return -1;
+    MPI_Ibarrier(((MpiEnd *)r->endpoint)->control, &t->request[0]);
+    return mpi_finish(r, t, NULL);
+}
+
 int mpi_tell_counts(RingRank *r, int64_t *sent_to_me)
 {
     MpiEnd *e = r->endpoint;
-    MpiTicket *t = new_ticket(r, 1);
+    MpiTicket *t = new_meeting(r);
     if (!t)
         return -1;
-    t->part[0] = (MpiPart){.sends = 1, .tag = MPI_BARRIER_TAG};
-    t->count = t->left = 1;
     MPI_Ialltoall(e->sent, 1, MPI_INT64_T, sent_to_me, 1, MPI_INT64_T, e->control, &t->request[0]);
     return mpi_finish(r, t, NULL);
 }
@@ -298,6 +313,6 @@ int mpi_test(RingRank *r, MpiTicket *t)
         return -1;
     if (t->left > 0)
         return 0;
-    mpi_ticket_free(r->endpoint, t);
+    ticket_free(r->endpoint, t);
     return 1;
 }

@@ -27,17 +27,17 @@ extern const RingTransport ring_transport_mpi; /* whose endpoint is an MpiEnd */
 typedef struct MpiEnd MpiEnd;
 typedef struct MpiTicket MpiTicket;
 
-/* Channels beside those of the tensors: host_send and host_receive, the barrier, and one for each
+/* Channels beside those of the tensors and of results: a meeting of all ranks, and one for each
  * tensor (MPI_RECEIPT_TAG + tensor) in which its receiver says that it has been taken. */
-enum { MPI_RESULTS_TAG = RING_TENSORS, MPI_BARRIER_TAG, MPI_RECEIPT_TAG };
+enum { MPI_MEETING_TAG = RING_TENSORS + 1, MPI_RECEIPT_TAG };
 
 /* board: where this process and those beside it write their heartbeats. timeout_s: until the first
  * run has its own. NULL: no memory, or MPI refused. */
 MpiEnd *mpi_end_open(HeartBoard *board, double timeout_s);
 void mpi_end_close(MpiEnd *end);
 
-/* All of a list, in the channel `tag`, or (tag < 0) each in its tensor's. NULL: the rank failed. */
-MpiTicket *mpi_post(RingRank *r, const RingTransfer *list, int count, int tag);
+/* All of a list, each in its tensor's channel. NULL: the rank failed. */
+MpiTicket *mpi_post(RingRank *r, const RingTransfer *list, int count);
 /* Returns when all are complete; the ticket is gone then. The times of completion go to list (may
  * be NULL). -1 after ring_fail: too late, or wrong sizes. */
 int mpi_finish(RingRank *r, MpiTicket *t, RingTransfer *list);
@@ -55,8 +55,8 @@ int mpi_settle(RingRank *r);
 
 /* Rank 0 says what comes next, a run (a number that the run has, above 0) or the end, and the
  * others wait for that as long as it takes: rank 0 may still be checking the results of the run
- * before. Returns what rank 0 said: `next`, or MPI_GIVES_UP. Ends everything when this rank means
- * something else. */
+ * before. Returns what rank 0 said: `next`, or MPI_GIVES_UP. A rank that means another run than
+ * rank 0 ends all processes. */
 enum {
     MPI_ENDS = 0,
     MPI_GIVES_UP = -1 /* an end that may come early; the user has been told why */

@@ -4,7 +4,7 @@
  *
  * Interface:
  * - struct MpiEnd, struct MpiTicket: what is under way.
- * - MpiNap, mpi_nap, mpi_silence, mpi_turn: a wait that gets lazier.
+ * - MpiNap, mpi_nap, mpi_turn: a wait that gets lazier.
  */
 #ifndef RING_MPI_END_H
 #define RING_MPI_END_H
@@ -32,7 +32,7 @@ struct MpiTicket { /* messages that were started together */
 };
 
 struct MpiEnd {
-    MPI_Comm messages, control; /* of runs; between runs, and of mpi_settle */
+    MPI_Comm messages, control; /* from rank to rank in runs; of all ranks together */
     int rank, world;
     int runs; /* that have begun */
     HeartBoard *board;
@@ -51,17 +51,15 @@ MpiNap mpi_nap_begin(void);
 void mpi_nap(MpiNap *n);
 double mpi_nap_seconds(const MpiNap *n); /* since the beginning */
 
-double mpi_silence(const MpiEnd *end, const MpiNap *n); /* s in which no rank has moved */
-
 /* One turn of a loop that waits for a ticket which is not complete: tells the board where the rank
  * is (*shown: NULL at first), looks at the clock, and naps. -1 after ring_fail. */
 int mpi_turn(RingRank *r, const MpiTicket *t, MpiNap *n, const MpiPart **shown);
 
-/* sent_to_me [world]: how many messages each rank has sent to this one in the run. All ranks call
- * it. -1 after ring_fail. */
+/* All ranks call them. -1 after ring_fail. sent_to_me [world]: how many messages each rank has sent
+ * to this one in the run. */
+int mpi_barrier(RingRank *r);
 int mpi_tell_counts(RingRank *r, int64_t *sent_to_me);
 
-void mpi_ticket_free(MpiEnd *end, MpiTicket *t);
 const char *mpi_tag_name(int tag);
 
 #ifdef __cplusplus

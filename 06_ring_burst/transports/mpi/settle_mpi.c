@@ -18,7 +18,7 @@
 #include "transports/mpi/mpi_end.h"
 #include "transports/mpi/world_mpi.h"
 
-enum { GO_TAG = 1, EXIT_STATUS = 3 /* EXIT_RUNTIME of cli.h */ };
+enum { EXIT_STATUS = 3 /* EXIT_RUNTIME of cli.h */ };
 
 #define PIECE_BYTES ((size_t)1 << 30) /* MPI counts in int */
 
@@ -102,22 +102,17 @@ int mpi_settle(RingRank *r)
 /* --- between two runs --------------------------------------------------------------------------*/
 
 /* Between two runs rank 0 asks the oracle and writes rows, for seconds or minutes; the others stand
- * here until it says that the next case begins, or that there is none. Rank 0 alone opens the files
- * that results go to, so it alone may find that a case cannot be: then the others end with it, and
- * what it has said to the user is all that there is to say. */
+ * here until it says that the next case begins, or that there is none. Only rank 0 opens the files
+ * that results go to, so only rank 0 may find that a case cannot run. It has told the user why, and
+ * the others end with it without a word. */
 int mpi_go(MpiEnd *e, int next)
 {
     MPI_Request request;
     MpiNap n = mpi_nap_begin();
-    int rank, said = next, done = 0;
+    int said = next, done = 0;
     char text[128];
     heart_place(e->board, e->rank, (HeartPlace){RING_SETUP, e->runs > 0, HEART_IDLE, 0, 0});
-    if (e->rank == 0) {
-        for (rank = 1; rank < e->world; rank++)
-            MPI_Send(&next, 1, MPI_INT, rank, GO_TAG, e->control); /* short: does not block */
-        return next;
-    }
-    MPI_Irecv(&said, 1, MPI_INT, 0, GO_TAG, e->control, &request);
+    MPI_Ibcast(&said, 1, MPI_INT, 0, e->control, &request);
     while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
         mpi_nap(&n);
     if (said != next && said != MPI_GIVES_UP) {

@@ -26,15 +26,13 @@
 
 #include "runtime/ring_world.h"
 
-enum { SIM_HOST_CHANNEL = RING_TENSORS, SIM_CHANNELS }; /* results to rank 0 */
-
-typedef enum SimStage { SIM_POSTED, SIM_MATCHED, SIM_ARRIVED } SimStage;
+enum { SIM_HOST_CHANNEL = RING_TENSORS, SIM_CHANNELS }; /* results on their way to rank 0 */
 
 typedef struct SimPost {
     int sends, from, to, channel;
     void *data;
     size_t bytes;
-    SimStage stage;
+    int complete;  /* 1: the message has arrived */
     RingPass pass; /* where its rank posted it */
     int step;
     size_t partner_bytes; /* what the other side thinks its size is, and where that was posted */
@@ -43,7 +41,7 @@ typedef struct SimPost {
     double end_ms;           /* when it arrived */
     void *ready, *arrived;   /* with a GPU: points of its queues (RingBackend) */
     struct SimPost *partner; /* the other half, once they have met */
-    struct SimPost *next;    /* in the channel */
+    struct SimPost *next;    /* in the channel, or under way */
 } SimPost;
 
 typedef struct SimTicket {
@@ -76,8 +74,8 @@ typedef struct SimEndpoint {
 typedef struct SimWorld {
     pthread_mutex_t lock;
     int ranks;
-    SimEndpoint *endpoints; /* [ranks] */
-    SimPost **channels;     /* [from][to][channel]: posts that have not met, first first */
+    SimEndpoint endpoints[RING_MAX_RANKS];
+    SimPost **channels; /* [from][to][channel]: posts that have not met, first first */
     int in_barrier, barrier_round;
     double heard_ms; /* of any rank, that it does something */
     int failed, deadlock;
@@ -85,9 +83,9 @@ typedef struct SimWorld {
     /* only with an adversarial schedule */
     int scheduled, turn;
     uint64_t random, fingerprint;
-    unsigned patience;   /* 0: messages arrive only when nobody can run; 7: soon */
-    SimPost **under_way; /* the receivers' halves of messages that have met */
-    int under_way_count, under_way_room;
+    unsigned patience;  /* 0: messages arrive only when nobody can run; 7: soon */
+    SimPost *under_way; /* a list: the receivers' halves of messages that have met */
+    int under_way_count;
 } SimWorld;
 
 extern const RingTransport ring_transport_sim;
@@ -107,7 +105,7 @@ void sim_look_for_deadlock(SimWorld *world);
 void sim_give_reason(const RingRank *r, const SimPost *post, int late, char text[96]);
 
 /* --- sim_messages.c ---*/
-SimTicket *sim_new_ticket(RingRank *r, const RingTransfer *list, int count, int host);
+SimTicket *sim_new_ticket(RingRank *r, const RingTransfer *list, int count);
 int sim_post_all(RingRank *r, SimTicket *ticket);
 void sim_carry(RingRank *by, SimPost *receive); /* copies; also without the lock */
 /* locked */
@@ -119,6 +117,6 @@ void sim_withdraw(SimEndpoint *e); /* nobody copies from or to this rank's memor
 void sim_schedule_start(SimWorld *world, uint64_t seed);
 void sim_turn_begin(SimEndpoint *e);
 void sim_turn_pass(SimEndpoint *e); /* returns when this rank may run again, or the world failed */
-int sim_turn_offer(SimWorld *world, SimPost *receive); /* a message that can be delivered */
+void sim_turn_offer(SimWorld *world, SimPost *receive); /* a message that can be delivered */
 
 #endif

@@ -16,19 +16,14 @@
  *
  * Interface: sim_schedule_start, sim_turn_begin, sim_turn_pass, sim_turn_offer (sim.h).
  */
-#include <stdlib.h>
-#include <string.h>
-
+#include "io/fill.h"
 #include "transports/threads/sim.h"
 
-/* splitmix64: every seed is a good one. Own random numbers and not rand(): the same seed has to
- * give the same order on every machine. */
+/* The generator of the random inputs, and not rand(): the same seed has to give the same order on
+ * every machine. */
 static uint64_t draw(SimWorld *world)
 {
-    uint64_t z = world->random += UINT64_C(0x9E3779B97F4A7C15);
-    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return z ^ z >> 31;
+    return fill_mix(world->random += FILL_STEP);
 }
 
 /* FNV-1a: multiplies all events into one number. Equal orders have equal fingerprints, so a test
@@ -48,14 +43,17 @@ static int draw_rank(SimWorld *world)
     return count ? able[draw(world) % (uint64_t)count] : -1;
 }
 
-/* Copied by the rank whose thread this is. Any of them, also one that set out last: between
- * different channels there is no order to keep. Within a channel the posts have met already, first
- * with first, so each message comes to its own place whenever it comes. */
+/* The rank whose thread this is copies it. Any message may be drawn, also the last to set out:
+ * between channels there is no order. Within a channel the posts have met already, first with
+ * first, so each message arrives at its own place, early or late. */
 static void deliver_one(SimWorld *world, RingRank *by)
 {
-    const int m = (int)(draw(world) % (uint64_t)world->under_way_count);
-    SimPost *receive = world->under_way[m];
-    world->under_way[m] = world->under_way[--world->under_way_count];
+    SimPost **at = &world->under_way, *receive;
+    for (uint64_t m = draw(world) % (uint64_t)world->under_way_count; m > 0; m--)
+        at = &(*at)->next;
+    receive = *at;
+    *at = receive->next;
+    world->under_way_count--;
     remember(world, (uint64_t)(1000 + (receive->from * world->ranks + receive->to) * SIM_CHANNELS +
                                receive->channel));
     sim_carry(by, receive);
@@ -125,16 +123,9 @@ void sim_turn_pass(SimEndpoint *e)
         await_turn(e);
 }
 
-int sim_turn_offer(SimWorld *world, SimPost *receive)
+void sim_turn_offer(SimWorld *world, SimPost *receive)
 {
-    if (world->under_way_count == world->under_way_room) {
-        const int room = 2 * world->under_way_room + 64;
-        SimPost **more = realloc(world->under_way, (size_t)room * sizeof(SimPost *));
-        if (!more)
-            return -1;
-        world->under_way = more;
-        world->under_way_room = room;
-    }
-    world->under_way[world->under_way_count++] = receive;
-    return 0;
+    receive->next = world->under_way;
+    world->under_way = receive;
+    world->under_way_count++;
 }

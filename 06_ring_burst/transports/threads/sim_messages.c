@@ -29,7 +29,7 @@ static SimPost **channel_of(SimWorld *world, const SimPost *post)
 void sim_deliver(SimWorld *world, SimPost *receive)
 {
     SimPost *send = receive->partner;
-    send->stage = receive->stage = SIM_ARRIVED;
+    send->complete = receive->complete = 1;
     send->end_ms = receive->end_ms = ring_now_ms();
     pthread_cond_signal(&world->endpoints[send->from].call);
     pthread_cond_signal(&world->endpoints[receive->to].call);
@@ -44,7 +44,6 @@ static SimPost *meet(SimWorld *world, SimPost *post)
         *first = other->next;
         post->partner = other;
         other->partner = post;
-        post->stage = other->stage = SIM_MATCHED;
         return other;
     }
     while (*first)
@@ -85,22 +84,21 @@ static void copy_freely(SimWorld *world, SimPost *receive, SimPost *second)
 
 /* Sizes can differ only by a mistake: both were computed from the same plan. Copying the smaller of
  * the two would hide it. */
-static int post_one(SimWorld *world, SimPost *post)
+static void post_one(SimWorld *world, SimPost *post)
 {
     SimPost *other = meet(world, post), *receive = post->sends ? other : post;
     if (!other)
-        return 0;
+        return;
     if (post->bytes != other->bytes) { /* both ranks are told; nothing is copied */
         receive->partner_bytes = receive->partner->bytes;
         receive->partner_pass = receive->partner->pass;
         receive->partner_step = receive->partner->step;
         sim_deliver(world, receive);
     } else if (world->scheduled) {
-        return sim_turn_offer(world, receive);
+        sim_turn_offer(world, receive);
     } else {
         copy_freely(world, receive, post);
     }
-    return 0;
 }
 
 /* Until a message is delivered its receiver's memory holds NaN. */
@@ -112,7 +110,7 @@ static void poison(const RingRank *r, const SimPost *post)
 
 /* A ticket is what a rank gets for an exchange and waits with: one post for each of its messages.
  * It lies in memory that the log keeps, since the peer points into it. */
-SimTicket *sim_new_ticket(RingRank *r, const RingTransfer *list, int count, int host)
+SimTicket *sim_new_ticket(RingRank *r, const RingTransfer *list, int count)
 {
     SimTicket *ticket = ring_keep(r, sizeof *ticket + (size_t)count * sizeof ticket->post[0]);
     if (!ticket)
@@ -123,7 +121,7 @@ SimTicket *sim_new_ticket(RingRank *r, const RingTransfer *list, int count, int 
         ticket->post[p] = (SimPost){.sends = t->sends,
                                     .from = t->sends ? r->rank : t->peer,
                                     .to = t->sends ? t->peer : r->rank,
-                                    .channel = host ? (int)SIM_HOST_CHANNEL : (int)t->tensor,
+                                    .channel = (int)t->tensor,
                                     .data = t->data,
                                     .bytes = t->bytes,
                                     .pass = r->pass,
@@ -162,19 +160,18 @@ int sim_post_all(RingRank *r, SimTicket *ticket)
 {
     SimEndpoint *e = r->endpoint;
     SimWorld *world = e->world;
-    int status = 0;
     if (note_ready(r, ticket) != 0)
         return -1;
     pthread_mutex_lock(&world->lock);
     sim_record_place(e);
     for (int p = 0; world->scheduled && p < ticket->count; p++)
         poison(r, &ticket->post[p]);
-    for (int p = 0; p < ticket->count && !world->failed && status == 0; p++)
-        status = post_one(world, &ticket->post[p]);
+    for (int p = 0; p < ticket->count && !world->failed; p++)
+        post_one(world, &ticket->post[p]);
     if (world->scheduled)
         sim_turn_pass(e);
     pthread_mutex_unlock(&world->lock);
-    return status == 0 ? 0 : ring_fail(r, "out of memory for messages");
+    return 0;
 }
 
 /* Locked. Nobody copies from or to this rank's memory any more. */
@@ -182,16 +179,19 @@ void sim_withdraw(SimEndpoint *e)
 {
     SimWorld *world = e->world;
     const int rank = e->rank->rank;
-    int left = 0;
+    SimPost **at = &world->under_way;
     for (int c = 0; c < world->ranks * world->ranks * SIM_CHANNELS; c++) {
         const int from = c / SIM_CHANNELS / world->ranks, to = c / SIM_CHANNELS % world->ranks;
         if (from == rank || to == rank)
             world->channels[c] = NULL;
     }
-    for (int m = 0; m < world->under_way_count; m++)
-        if (world->under_way[m]->from != rank && world->under_way[m]->to != rank)
-            world->under_way[left++] = world->under_way[m];
-    world->under_way_count = left;
+    while (*at)
+        if ((*at)->from == rank || (*at)->to == rank) {
+            *at = (*at)->next;
+            world->under_way_count--;
+        } else {
+            at = &(*at)->next;
+        }
     while (e->copies > 0)
         pthread_cond_wait(&e->call, &world->lock);
 }

@@ -31,13 +31,9 @@ int sim_world_open(SimWorld *world, RingRank *ranks, const RingSetup *setup)
     pthread_condattr_t steady;
     memset(world, 0, sizeof *world);
     world->ranks = setup->ranks;
-    world->endpoints = calloc(G, sizeof *world->endpoints);
     world->channels = calloc(G * G * SIM_CHANNELS, sizeof *world->channels);
-    if (!world->endpoints || !world->channels) {
-        free(world->endpoints);
-        free(world->channels);
+    if (!world->channels)
         return -1;
-    }
     pthread_mutex_init(&world->lock, NULL);
     pthread_condattr_init(&steady); /* time-outs do not care about a changed wall clock */
     pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
@@ -58,9 +54,7 @@ void sim_world_close(SimWorld *world)
     for (int rank = 0; rank < world->ranks; rank++)
         pthread_cond_destroy(&world->endpoints[rank].call);
     pthread_mutex_destroy(&world->lock);
-    free(world->endpoints);
     free(world->channels);
-    free(world->under_way);
 }
 
 void sim_call_all(SimWorld *world)
@@ -75,7 +69,7 @@ void sim_call_all(SimWorld *world)
 const SimPost *sim_missing(const SimTicket *ticket)
 {
     for (int p = 0; p < ticket->count; p++)
-        if (ticket->post[p].stage != SIM_ARRIVED)
+        if (!ticket->post[p].complete)
             return &ticket->post[p];
     return NULL;
 }
@@ -89,7 +83,7 @@ static int peer_of(const SimPost *post)
 static int hopeless(const SimWorld *world, const SimTicket *ticket)
 {
     for (int p = 0; p < ticket->count; p++)
-        if (ticket->post[p].stage != SIM_ARRIVED &&
+        if (!ticket->post[p].complete &&
             world->endpoints[peer_of(&ticket->post[p])].state == SIM_GONE)
             return 1;
     return 0;
@@ -197,9 +191,8 @@ void sim_look_for_deadlock(SimWorld *world)
         sim_deadlock(world);
 }
 
-/* Locked. Why a wait ended without success. From the surest to the vaguest: the reason of all, a
- * rank that is known to be gone, a peer that is late, and last a failure that somebody else will
- * tell. */
+/* Locked. Why a wait ended without success, from the surest reason to the vaguest: a deadlock, a
+ * rank that is known to be gone, a late peer, and last a failure that another rank tells. */
 void sim_give_reason(const RingRank *r, const SimPost *post, int late, char text[96])
 {
     const SimWorld *world = ((SimEndpoint *)r->endpoint)->world;

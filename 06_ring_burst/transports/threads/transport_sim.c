@@ -89,7 +89,8 @@ static int await(RingRank *r, SimTicket *ticket)
  * ahead. */
 static int fail_size(RingRank *r, const SimPost *post)
 {
-    return ring_fail(r, "%s from rank %d has %zu bytes, expected were %zu (sent in its %s step %d)",
+    return ring_fail(r,
+                     "%s from rank %d: found %zu bytes, expected were %zu (sent in its %s step %d)",
                      ring_tensor_name((RingTensor)post->channel), post->from, post->partner_bytes,
                      post->bytes, ring_pass_name(post->partner_pass), post->partner_step);
 }
@@ -98,7 +99,7 @@ static int fail_size(RingRank *r, const SimPost *post)
  * travel. */
 static int sim_start(RingRank *r, RingExchange *x)
 {
-    x->ticket = sim_new_ticket(r, x->list, x->count, 0);
+    x->ticket = sim_new_ticket(r, x->list, x->count);
     return x->ticket ? sim_post_all(r, x->ticket) : -1;
 }
 
@@ -111,7 +112,7 @@ static int sim_wait(RingRank *r, RingExchange *x)
         x->list[p].end_ms = ticket->post[p].arrived ? 0.0 : ticket->post[p].end_ms;
         if (ticket->post[p].partner_bytes != ticket->post[p].bytes)
             return fail_size(r, &ticket->post[p]);
-        if (r->backend->follow &&
+        if (r->backend->follow && ticket->post[p].channel != SIM_HOST_CHANNEL &&
             r->backend->follow(r, &x->list[p], ticket->post[p].ready, ticket->post[p].arrived) != 0)
             return -1;
     }
@@ -143,36 +144,7 @@ static int sim_barrier(RingRank *r)
     return through ? 0 : ring_fail(r, "waiting for all ranks: %s", text);
 }
 
-/* --- results and ends --------------------------------------------------------------------------*/
-
-/* Beside the tensors, in a channel of its own, so that no result is taken for a K. Started and
- * waited for at once: results are collected after a pass, when nothing is left to be hidden. */
-static int host_message(RingRank *r, int sends, int peer, void *data, size_t bytes)
-{
-    const RingTransfer transfer = {.sends = sends, .peer = peer, .data = data, .bytes = bytes};
-    SimTicket *ticket;
-    if (r->failed)
-        return -1;
-    if (bytes == 0)
-        return 0;
-    ticket = sim_new_ticket(r, &transfer, 1, 1);
-    if (!ticket || sim_post_all(r, ticket) != 0 || await(r, ticket) != 0)
-        return -1;
-    if (ticket->post[0].partner_bytes != bytes)
-        return ring_fail(r, "results of rank %d have an unexpected size", peer);
-    ring_unkeep(r, ticket);
-    return 0;
-}
-
-static int sim_host_send(RingRank *r, int peer, const void *data, size_t bytes)
-{
-    return host_message(r, 1, peer, (void *)data, bytes);
-}
-
-static int sim_host_receive(RingRank *r, int peer, void *data, size_t bytes)
-{
-    return host_message(r, 0, peer, data, bytes);
-}
+/* --- ends --------------------------------------------------------------------------------------*/
 
 /* The first sentence of all ranks is the one that the user reads. Ranks that wait for this one must
  * not sleep until their time-out: they are called, see that the world has failed, and stop with a
@@ -247,8 +219,6 @@ const RingTransport ring_transport_sim = {
     .start = sim_start,
     .wait = sim_wait,
     .barrier = sim_barrier,
-    .host_send = sim_host_send,
-    .host_receive = sim_host_receive,
     .abandon = sim_abandon,
     .leave = sim_leave,
     .note = sim_note,

@@ -10,7 +10,6 @@
  */
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "transports/threads/sim.h"
@@ -69,13 +68,11 @@ int ring_world_sim(const RingTask *task, const RingBackend *backend, RingReport 
 {
     const RingSetup *setup = &task->plan->setup;
     const int G = setup->ranks;
-    RingRank *ranks = calloc((size_t)G, sizeof *ranks);
-    SimThread *threads = calloc((size_t)G, sizeof *threads);
+    RingRank ranks[RING_MAX_RANKS];
+    SimThread threads[RING_MAX_RANKS];
     SimWorld world;
     memset(report, 0, sizeof *report);
-    if (!ranks || !threads || sim_world_open(&world, ranks, setup) != 0) {
-        free(ranks);
-        free(threads);
+    if (sim_world_open(&world, ranks, setup) != 0) {
         report->failed = 1;
         snprintf(report->failure, sizeof report->failure, "out of memory for %d ranks", G);
         return -1;
@@ -93,7 +90,5 @@ int ring_world_sim(const RingTask *task, const RingBackend *backend, RingReport 
     run_threads(&world, threads);
     collect(&world, ranks, report);
     sim_world_close(&world);
-    free(threads);
-    free(ranks);
     return report->failed ? -1 : 0;
 }
