@@ -11,15 +11,13 @@
  *   _backward reads O, lse and dO too and writes dQ, dK and dV.
  * - CPU building blocks: naive_load_rows and naive_store_rows (any strides and dtype <-> float),
  *   naive_clear_empty (dO of rows without keys),
- *   naive_scores, naive_mask_rows, naive_weighted_sum, and naive_matmul under them.
+ *   naive_scores, naive_mask_rows, naive_sees_nothing, naive_weighted_sum, and naive_matmul under
+ *   them.
  * - CUDA building blocks: naive_cuda_scores, naive_cuda_weighted_sum.
- * - naive_trace: S, P and O of one small head on one screen.
  * Variants exist only where their library does: v1_blas needs OpenBLAS, v1_cublas needs cuBLAS.
  */
 #ifndef NAIVE_H
 #define NAIVE_H
-
-#include <stdio.h>
 
 #include "attn.h"
 
@@ -76,6 +74,9 @@ void naive_scores(const AttnArgs *args, const float *Q_i, int64_t i0, int64_t ro
 void naive_mask_rows(const AttnArgs *args, int64_t i0, int64_t rows, int64_t j0, int64_t cols,
                      float *S, int64_t ld_S);
 
+/* 1: no query of i .. i+rows-1 may see a key of j .. j+cols-1. Extreme positions alone tell. */
+int naive_sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j, int64_t cols);
+
 /* O_i [rows][d] = beta * O_i + P [rows][ld_P] V_j [cols][d]. With beta = 0 the old O_i is never
  * read. */
 void naive_weighted_sum(const float *P, int64_t ld_P, int64_t rows, int64_t cols, const float *V_j,
@@ -100,12 +101,6 @@ AttnStatus naive_cuda_scores(const AttnArgs *args, float *S_dev);
 /* O = P V for all heads, rounded to O's dtype and strides. P_dev [B][H][Nq][Nk] float32 is used
  * up: with f16 or bf16 tensors its rows are rounded to that dtype in place. */
 AttnStatus naive_cuda_weighted_sum(const AttnArgs *args, float *P_dev);
-
-/* --- trace -------------------------------------------------------------------------------------*/
-
-/* Prints Q, K, V, S, P, O and lse of batch 0, head 0 (host tensors; O is recomputed, not read).
- * 0, or -1 when memory is short. */
-int naive_trace(const AttnArgs *args, FILE *to);
 
 #ifdef __cplusplus
 }

@@ -35,25 +35,21 @@ void access_counts_reset(void);
 void access_counts_add(int64_t loads, int64_t stores); /* safe from any thread */
 
 #ifdef COUNT_ACCESSES
-#define COUNT_LOADS(n)             access_counts_add((n), 0)
-#define COUNT_STORES(n)            access_counts_add(0, (n))
-#define softmax_v0_three_pass      softmax_v0_three_pass_counted
-#define softmax_v1_online          softmax_v1_online_counted
-#define softmax_v2_tiled_merge     softmax_v2_tiled_merge_counted
-#define softmax_v3_simd_threads    softmax_v3_simd_threads_counted
-#define attention_v0_three_pass    attention_v0_three_pass_counted
-#define attention_v1_online        attention_v1_online_counted
-#define attention_v2_tiled_merge   attention_v2_tiled_merge_counted
-#define attention_v3_simd_threads  attention_v3_simd_threads_counted
-#define softmax_v0_block_per_row   softmax_v0_block_per_row_counted
-#define softmax_v1_warp_online     softmax_v1_warp_online_counted
-#define softmax_v2_one_read        softmax_v2_one_read_counted
-#define softmax_v3_split_row       softmax_v3_split_row_counted
-#define softmax_workspace_bytes    softmax_workspace_bytes_counted
-#define attention_v0_block_per_row attention_v0_block_per_row_counted
-#define attention_v1_warp_online   attention_v1_warp_online_counted
-#define attention_v2_one_read      attention_v2_one_read_counted
-#define attention_v3_split_row     attention_v3_split_row_counted
+#define COUNT_LOADS(n)            access_counts_add((n), 0)
+#define COUNT_STORES(n)           access_counts_add(0, (n))
+#define softmax_v0_three_pass     softmax_v0_three_pass_counted
+#define softmax_v1_online         softmax_v1_online_counted
+#define softmax_v2_tiled_merge    softmax_v2_tiled_merge_counted
+#define softmax_v3_simd_threads   softmax_v3_simd_threads_counted
+#define attention_v0_three_pass   attention_v0_three_pass_counted
+#define attention_v1_online       attention_v1_online_counted
+#define attention_v2_tiled_merge  attention_v2_tiled_merge_counted
+#define attention_v3_simd_threads attention_v3_simd_threads_counted
+#define softmax_v0_block_per_row  softmax_v0_block_per_row_counted
+#define softmax_v1_warp_online    softmax_v1_warp_online_counted
+#define softmax_v2_one_read       softmax_v2_one_read_counted
+#define softmax_v3_split_row      softmax_v3_split_row_counted
+#define softmax_workspace_bytes   softmax_workspace_bytes_counted
 #else
 #define COUNT_LOADS(n)  ((void)0)
 #define COUNT_STORES(n) ((void)0)

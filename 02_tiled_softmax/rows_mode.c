@@ -18,6 +18,7 @@
 #include "rows_oracle.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

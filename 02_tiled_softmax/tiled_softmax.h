@@ -25,6 +25,7 @@
 #ifndef TILED_SOFTMAX_H
 #define TILED_SOFTMAX_H
 
+#include <math.h>
 #include <stdio.h>
 
 #include "attn.h"
@@ -113,9 +114,8 @@ size_t softmax_workspace_bytes(int64_t rows, int64_t cols);
 #define FUSED_TILE_ROWS 128
 
 /* Attention of stage 02 v0-v3 on the CPU: stage 01's scores, `softmax` on them in place, stage
- * 01's weighted sum. attention_on_device is its CUDA twin. */
+ * 01's weighted sum. Its CUDA twin is cuda/attention_on_device.cu. */
 AttnStatus attention_by_softmax(const AttnArgs *args, SoftmaxFn softmax);
-AttnStatus attention_on_device(const AttnArgs *args, SoftmaxFn softmax);
 
 AttnStatus softmax_v0_three_pass(const SoftmaxArgs *args);
 AttnStatus softmax_v1_online(const SoftmaxArgs *args);

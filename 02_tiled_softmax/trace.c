@@ -11,6 +11,7 @@
 #include "softmax_steps.h"
 #include "tiled_softmax.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #define TRACE_BLOCK 2

@@ -24,6 +24,7 @@
 #include "bench/run.h"
 #include "check/judge.h"
 #include "cli/cli.h"
+#include "cpu/tiles.h"
 #include "flash_forward.h"
 #include "models/model.h"
 #include "report/report.h"

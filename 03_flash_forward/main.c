@@ -37,6 +37,9 @@
 #include "bench/run.h"
 #include "check/judge.h"
 #include "cli/cli.h"
+#include "cpu/tiles.h"
+#include "cuda/device.h"
+#include "cuda/flash_rungs.h"
 #include "cuda/hopper_rungs.h"
 #include "flash_forward.h"
 #include "flash_steps.h"
@@ -198,15 +201,15 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     RunResult out;
     Check check;
     int judged, status;
-    flash_set_smem_limit(c->smem_limit);
+    device_set_smem_limit(c->smem_limit);
     if (v == &c->so) /* a user's own shared object: in a child process with limits */
         status = run_variant_so(&out, &stage, problem, c, cli);
     else
         status = run_variant(&out, v, problem, c);
-    if (out.status == ATTN_SKIP && flash_smem_refused() > 0)
+    if (out.status == ATTN_SKIP && device_smem_refused() > 0)
         snprintf(out.failure, sizeof out.failure,
                  "it needs %lld bytes of shared memory, --smem-limit is %lld",
-                 (long long)flash_smem_refused(), (long long)flash_smem_limit());
+                 (long long)device_smem_refused(), (long long)device_smem_limit());
     judged = out.ran && c->check;
     if (judged)
         status = exit_worst(status, judge_result(&check, reference, &out, c, v));

@@ -23,17 +23,13 @@
  * - flash_backward_v*: the rungs. They read Q, K, V, O, lse, dO and write dQ, dK, dV.
  * - flash_backward_fa1, flash_backward_fa2: v0 and v1 with what they moved. flash_backward_tiles_*:
  *   the tiles of each kernel, for the byte model.
- * - flash_backward_trace: --trace.
  * - flash_backward_set_deterministic: --deterministic.
  * All of attention, fast, what some keys add, memory of the caller: library/backward_library.h.
  */
 #ifndef FLASH_BACKWARD_H
 #define FLASH_BACKWARD_H
 
-#include <stdio.h>
-
 #include "attn.h"
-#include "flash_forward.h" /* FlashTiles, FlashTraffic */
 
 #ifdef __cplusplus
 extern "C" {
@@ -82,9 +78,11 @@ int flash_backward_deterministic(void);
 
 /* --- traffic between slow and fast memory, as in stage 03 --------------------------------------*/
 
+struct FlashTraffic; /* stage 03's cpu/tiles.h */
+
 /* v0 and v1 of the CPU, counted: `traffic`, if not NULL, is overwritten. */
-AttnStatus flash_backward_fa1(const AttnArgs *args, FlashTraffic *traffic);
-AttnStatus flash_backward_fa2(const AttnArgs *args, FlashTraffic *traffic);
+AttnStatus flash_backward_fa1(const AttnArgs *args, struct FlashTraffic *traffic);
+AttnStatus flash_backward_fa2(const AttnArgs *args, struct FlashTraffic *traffic);
 
 /* The tiles that each kernel works with on this case, told by its own constants. splits: parts of
  * the keys with a dQ of their own, 1 on a GPU. */
@@ -102,10 +100,6 @@ FlashTiles flash_backward_tiles_v7_one_barrier(const AttnArgs *args);
 FlashTiles flash_backward_tiles_v8_32_keys(const AttnArgs *args);
 FlashTiles flash_backward_tiles_v9_warp_pairs(const AttnArgs *args);
 FlashTiles flash_backward_tiles_library_cuda(const AttnArgs *args);
-
-/* P, dP, dS and the growing dQ, dK, dV of a tiny case (host tensors), tile by tile of 2 x 2 pairs.
- * 0, or -1: memory is short. */
-int flash_backward_trace(const AttnArgs *args, FILE *to);
 
 #ifdef __cplusplus
 }

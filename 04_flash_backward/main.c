@@ -45,6 +45,7 @@
 #include "bench/run.h"
 #include "check/judge.h"
 #include "cli/cli.h"
+#include "cuda/device.h"
 #include "cuda/hopper_backward.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
@@ -246,10 +247,10 @@ static void tell_skip(RunResult *out, const CliCase *c)
 {
     if (out->status != ATTN_SKIP || !out->answered)
         return;
-    if (flash_smem_refused() > 0)
+    if (device_smem_refused() > 0)
         snprintf(out->failure, sizeof out->failure,
                  "it needs %lld bytes of shared memory, --smem-limit is %lld",
-                 (long long)flash_smem_refused(), (long long)flash_smem_limit());
+                 (long long)device_smem_refused(), (long long)device_smem_limit());
     else if (c->deterministic)
         snprintf(out->failure, sizeof out->failure,
                  "it adds to dQ by atomics, in another order on every run");
@@ -262,7 +263,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     RunResult out;
     Check check;
     int judged, status;
-    flash_set_smem_limit(c->smem_limit);
+    device_set_smem_limit(c->smem_limit);
     flash_backward_set_deterministic(c->deterministic);
     if (v == &c->so) /* a user's own shared object: in a child process with limits */
         status = run_variant_so(&out, &stage, problem, c, cli);

@@ -28,9 +28,11 @@
 #include <string.h>
 
 #include "attn_config.h"
+#include "attn_options.h"
 #include "bench/run.h"
 #include "check/judge.h"
 #include "cli/cli.h"
+#include "cuda/device.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
 #include "library/window_library.h"
@@ -192,7 +194,7 @@ static void tell_traffic(ReportRow *row, const Variant *v, const AttnArgs *args)
         const ModelTraffic traffic = model_decode_traffic(args);
         row->model_bytes = traffic.load_bytes + traffic.store_bytes;
     }
-    if (window_clips(args) || window_drops(args))
+    if (attn_clips(args) || attn_drops(args))
         row->model_bytes = 0.0;
 }
 
@@ -201,10 +203,10 @@ static void tell_skip(RunResult *out)
 {
     if (out->status != ATTN_SKIP || !out->answered)
         return;
-    if (flash_smem_refused() > 0)
+    if (device_smem_refused() > 0)
         snprintf(out->failure, sizeof out->failure,
                  "it needs %lld bytes of shared memory, --smem-limit is %lld",
-                 (long long)flash_smem_refused(), (long long)flash_smem_limit());
+                 (long long)device_smem_refused(), (long long)device_smem_limit());
     else if (window_skip_reason()[0])
         snprintf(out->failure, sizeof out->failure, "%s", window_skip_reason());
 }
@@ -216,7 +218,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     RunResult out;
     Check check;
     int judged, status;
-    flash_set_smem_limit(c->smem_limit);
+    device_set_smem_limit(c->smem_limit);
     window_set_skip_reason("");
     if (v == &c->so) /* a user's own shared object: in a child process with limits */
         status = run_variant_so(&out, &stage, problem, c, cli);

@@ -7,28 +7,25 @@
  * process size.
  *
  * Interface:
- * - workspace_alloc / workspace_free: host memory, 64-byte aligned, filled with 0xFF (NaN).
- * - workspace_alloc_device / workspace_free_device: the same on the GPU; NULL without CUDA.
+ * - workspace_alloc_device / workspace_free_device: workspace_alloc (attn.h) on the GPU; NULL
+ *   without CUDA.
  * - workspace_settle, workspace_trim: freed device blocks are kept; this is what to do with them
  *   outside of timed code.
  * - workspace_reset_peak, workspace_lower_peak, workspace_peak, workspace_live: bytes. Safe to call
  *   from any thread.
  * - workspace_intact: has a variant written outside a block? Fences are looked at in the free,
  *   on the GPU in workspace_settle.
- * - memory_available, memory_enough_for: Linux promises memory that it does not have and kills the
- *   process that then touches it; these ask first, so that "out of memory" is an answer.
+ * - memory_available: Linux promises memory that it does not have and kills the process that then
+ *   touches it; memory_enough_for (attn.h) asks first, so that "out of memory" is an answer.
  */
 #ifndef ATTN_ALLOC_H
 #define ATTN_ALLOC_H
 
-#include <stddef.h>
+#include "attn.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-void *workspace_alloc(size_t bytes); /* NULL when memory is short; 0 bytes is a valid request */
-void workspace_free(void *p);        /* NULL is allowed */
 
 /* On the current device. The first block of a size costs a cudaMalloc. A freed one is kept, fenced
  * and counted as freed, for the next request of that size; the free does not wait for the kernels
@@ -50,8 +47,7 @@ size_t workspace_live(void);     /* a test asserts 0 after each run: nothing lea
 /* 1: no block freed since workspace_reset_peak was written outside its bytes (host or device). */
 int workspace_intact(void);
 
-size_t memory_available(void);       /* bytes that can be touched now; SIZE_MAX when unknown */
-int memory_enough_for(size_t bytes); /* asks only for large sizes, so it may stand anywhere */
+size_t memory_available(void); /* bytes that can be touched now; SIZE_MAX when unknown */
 
 #ifdef __cplusplus
 }

@@ -25,19 +25,18 @@
  *
  * Interface:
  * - AttnArgs is what every variant of every stage receives; AttnFn is its prototype.
- * - attn_positions() makes a position map.
- * - attn_position() maps a local index to (sequence, position); attn_visible() decides whether a
- *   query may look at a key. They are the only visibility code in the project.
- * - attn_score() is the score that enters the softmax.
+ * - attn_position() maps a local index to (sequence, position).
  * - tensor_offset() finds a row of a strided tensor.
- * Whole tiles of pairs: attn_tiles.h. What only stage 05 knows: attn_options.h.
+ * - FlashTiles, flash_tiles_of(): the tiles of a kernel.
+ * - workspace_alloc(), workspace_free(), memory_enough_for(): its memory on the host.
+ * Pairs of a query and a key, who sees whom and with what score: attn_pairs.h. What only stage 05
+ * knows: attn_options.h.
  * The header is C11 and C++17 (nvcc compiles it for host and device).
  */
 /* clang-format on */
 #ifndef ATTN_H
 #define ATTN_H
 
-#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -52,15 +51,6 @@ extern "C" {
 #endif
 
 typedef enum AttnDtype { ATTN_F32 = 0, ATTN_F16 = 1, ATTN_BF16 = 2 } AttnDtype;
-
-/* The numbers are those of the operator interface (infiniop, torch_npu): 2 aligns the diagonal with
- * the upper-left corner of the score matrix, 3 with the lower-right one (FlashAttention). */
-typedef enum AttnMask {
-    ATTN_MASK_NONE = 0,
-    ATTN_MASK_FULL = 1, /* uint8 [Nq][Nk], 1 = masked OUT (PyTorch's bool mask is the opposite) */
-    ATTN_MASK_CAUSAL_UPPER_LEFT = 2,
-    ATTN_MASK_CAUSAL_LOWER_RIGHT = 3
-} AttnMask;
 
 /* What a variant answers. Anything but ATTN_OK and ATTN_SKIP ends the program with exit status 3.
  */
@@ -92,7 +82,8 @@ typedef struct AttnSegment {
 /* A position map: ordinary attention has one segment, a zigzag shard two, varlen one per sequence.
  * Segments are sorted by `first` and cover 0 .. N-1 without gaps. In a kernel's arguments
  * `segments` is a device pointer, and `host` is the same list in host memory: whoever launches a
- * kernel has to know what it is. Elsewhere the two are equal (attn_positions). */
+ * kernel has to know what it is. Elsewhere the two are equal
+ * (attn_positions, attn_pairs.h). */
 typedef struct AttnPositions {
     const AttnSegment *segments;
     int64_t count;
@@ -109,12 +100,18 @@ typedef struct AttnRule {
     int64_t left, right;
 } AttnRule;
 
-/* The same for all pairs of a tile (attn_tiles.h): none is visible, some are, all are. */
-typedef enum AttnTile { ATTN_TILE_SKIP, ATTN_TILE_MASKED, ATTN_TILE_CLEAN } AttnTile;
-
 typedef struct AttnShape {
     int64_t B, H, Hkv, Nq, Nk, d;
 } AttnShape;
+
+/* How a kernel cuts the score matrix, told by its own constants: the byte models ask. */
+typedef struct FlashTiles {
+    int64_t Br, Bc, Tr, Tc;
+    int64_t splits; /* blocks that share the keys of a row tile: 1 but in the GPU's library */
+} FlashTiles;
+
+/* Tiles of Br x Bc, counted. */
+FlashTiles flash_tiles_of(const AttnShape *shape, int64_t Br, int64_t Bc);
 
 /* Everything that a variant may read or write. On the GPU all data pointers are device pointers
  * (shape, scale and the segment counts are plain values). Forward reads Q K V and writes O and lse.
@@ -140,20 +137,17 @@ typedef struct AttnArgs {
 
 typedef AttnStatus (*AttnFn)(const AttnArgs *args);
 
+/* Host memory beside inputs and outputs: 64-byte aligned, filled with 0xFF (NaN), and counted
+ * (alloc.h). NULL when it is short; 0 bytes is a valid request, and NULL may be freed. */
+void *workspace_alloc(size_t bytes);
+void workspace_free(void *p);
+/* 0: memory is short. Asks only for large sizes, so it may stand anywhere. */
+int memory_enough_for(size_t bytes);
+
 /* Offset in elements of channel 0 of token n, head h, batch b. 64 bits: B*N*H*d can pass 2^31. */
 static inline ATTN_HD int64_t tensor_offset(const Tensor *t, int64_t b, int64_t n, int64_t h)
 {
     return b * t->stride[0] + n * t->stride[1] + h * t->stride[2];
-}
-
-/* A map in host memory. */
-static inline AttnPositions attn_positions(const AttnSegment *segments, int64_t count)
-{
-    AttnPositions map;
-    map.segments = segments;
-    map.host = segments;
-    map.count = count;
-    return map;
 }
 
 /* Where local index i stands. The list is short (1 to a few), so a linear walk is right. Among
@@ -169,29 +163,6 @@ static inline ATTN_HD AttnPosition attn_position(AttnPositions map, int64_t i)
     where.position =
         map.segments[s].position + (i - map.segments[s].first) * map.segments[s].stride;
     return where;
-}
-
-/* May a query at q look at a key at k? (attn_sees asks the full mask too.) */
-static inline ATTN_HD int attn_visible(AttnRule rule, AttnPosition q, AttnPosition k)
-{
-    int64_t ahead = k.position - q.position; /* differences: limits near INT64_MAX do no harm */
-    return q.sequence == k.sequence && (rule.left < 0 || ahead >= -rule.left) &&
-           (rule.right < 0 || ahead <= rule.right);
-}
-
-/* The whole question for local indexes i (query) and j (key): position rule AND full mask. */
-static inline ATTN_HD int attn_sees(const AttnArgs *a, int64_t i, int64_t j)
-{
-    return !(a->mask && a->mask[i * a->shape.Nk + j]) &&
-           attn_visible(a->rule, attn_position(a->positions_q, i),
-                        attn_position(a->positions_k, j));
-}
-
-/* The score that enters the softmax, from the raw dot product q.k. */
-static inline ATTN_HD float attn_score(const AttnArgs *a, float qk)
-{
-    float s = a->scale * qk;
-    return a->softcap > 0.0f ? a->softcap * tanhf(s / a->softcap) : s;
 }
 
 #ifdef __cplusplus

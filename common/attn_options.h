@@ -9,12 +9,14 @@
  *     A  = clip((clip_high - clip_low) P + clip_low, 0, 1)
  *     O  = sum_j keep_ij A_ij V_j / (1 - dropout)  keep_ij: attn_keeps() in philox.h
  *
- * Interface: AttnOptions, to which AttnArgs points.
+ * Interface:
+ * - AttnOptions, to which AttnArgs points.
+ * - attn_clips, attn_drops: do the options ask for weights that are not P?
  */
 #ifndef ATTN_OPTIONS_H
 #define ATTN_OPTIONS_H
 
-#include <stdint.h>
+#include "attn.h"
 
 /* In a kernel's arguments the arrays are device pointers; the struct itself stays on the host. */
 typedef struct AttnOptions {
@@ -27,5 +29,16 @@ typedef struct AttnOptions {
     const float *wq, *wk;      /* [H*d], [Hkv*d]: weights of the normalisation */
     float *dwq, *dwk;          /* their gradients, written by a backward pass */
 } AttnOptions;
+
+/* 1: the options ask for weights that are not P itself. */
+static inline int attn_clips(const AttnArgs *a)
+{
+    return a->options && (a->options->clip_low != 0.0f || a->options->clip_high != 1.0f);
+}
+
+static inline int attn_drops(const AttnArgs *a)
+{
+    return a->options && a->options->dropout > 0.0f;
+}
 
 #endif

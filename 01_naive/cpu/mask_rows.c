@@ -9,11 +9,11 @@
  *
  * (Apart from blocks.c, so that who only masks does not link the matrix product and its BLAS.)
  *
- * Interface: naive_mask_rows (naive.h).
+ * Interface: naive_mask_rows, naive_sees_nothing (naive.h).
  */
 #include <math.h>
 
-#include "attn_tiles.h"
+#include "attn_pairs.h"
 #include "naive.h"
 
 /* One row, keys j0 .. j0+cols-1. A span of one key is always all or none, so the halving ends. */
@@ -47,4 +47,10 @@ void naive_mask_rows(const AttnArgs *args, int64_t i0, int64_t rows, int64_t j0,
                 S_i[c] = mask_i[c] ? -INFINITY : S_i[c];
         }
     }
+}
+
+int naive_sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j, int64_t cols)
+{
+    return attn_tile_class(args->rule, attn_range(args->positions_q, i, rows),
+                           attn_range(args->positions_k, j, cols)) == ATTN_TILE_SKIP;
 }

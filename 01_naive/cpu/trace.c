@@ -6,11 +6,12 @@
  * probabilities P, whose rows sum to 1, and the output O, whose rows are means of V's rows. The
  * command line lets --trace have up to 8 tokens and 8 channels.
  *
- * Interface: naive_trace (naive.h), naive_trace_steps (naive_steps.h).
+ * Interface: naive_trace, naive_trace_steps (naive_steps.h).
  */
 #include <math.h>
 #include <stdlib.h>
 
+#include "attn_pairs.h"
 #include "naive.h"
 #include "naive_steps.h"
 #include "tensor.h"

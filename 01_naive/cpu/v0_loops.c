@@ -25,7 +25,7 @@
  */
 #include <math.h>
 
-#include "alloc.h"
+#include "attn_pairs.h"
 #include "naive.h"
 
 static float dot(const float *a, const float *b, int64_t d)

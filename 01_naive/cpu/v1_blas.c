@@ -18,7 +18,6 @@
  */
 #include <math.h>
 
-#include "alloc.h"
 #include "exp/exp.h"
 #include "naive.h"
 

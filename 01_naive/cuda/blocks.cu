@@ -11,7 +11,6 @@
 
 #include "attn_config.h"
 #include "cuda/cuda_check.h"
-#include "plain.cuh"
 #include "product.cuh"
 #include "score_row.cuh"
 

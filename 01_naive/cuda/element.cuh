@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * element.cuh: what the kernels of this stage share: one element of a tensor of any dtype as a
- * float, and the size of a grid that gives every element its own thread.
+ * float, the size of a grid that gives every element its own thread, and the products of
+ * v0_thread_per_score, for the building blocks of a build without cuBLAS.
  *
- * Interface: load_element, store_element, grid_for, BLOCK.
+ * Interface:
+ * - load_element, store_element, grid_for, BLOCK.
+ * - plain_scores, plain_weighted_sum: on device pointers, queued on args->stream.
  */
 #ifndef NAIVE_ELEMENT_CUH
 #define NAIVE_ELEMENT_CUH
@@ -43,5 +46,10 @@ static __device__ inline void store_element(const Tensor *t, int64_t element, fl
     else
         ((float *)t->data)[element] = value;
 }
+
+/* S_dev [B][H][Nq][Nk]: scaled, capped, masked */
+AttnStatus plain_scores(const AttnArgs *args, float *S_dev);
+/* O = P V; P_dev [B][H][Nq][Nk] */
+AttnStatus plain_weighted_sum(const AttnArgs *args, const float *P_dev);
 
 #endif

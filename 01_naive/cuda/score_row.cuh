@@ -10,7 +10,7 @@
 #ifndef NAIVE_SCORE_ROW_CUH
 #define NAIVE_SCORE_ROW_CUH
 
-#include "attn_tiles.h"
+#include "attn_pairs.h"
 #include "element.cuh"
 
 /* What is the same for all scores of row i. */

@@ -16,14 +16,14 @@
  * Memory: S, B*H*Nq*Nk floats; backward P and dS, twice that.
  *
  * Interface: naive_v0_thread_per_score, naive_v0_thread_per_score_backward (naive.h);
- * plain_scores, plain_weighted_sum (plain.cuh).
+ * plain_scores, plain_weighted_sum (element.cuh).
  */
 #include <cuda_runtime.h>
 
 #include "alloc.h"
+#include "attn_pairs.h"
 #include "cuda/cuda_check.h"
 #include "element.cuh"
-#include "plain.cuh"
 
 /* Which b, h, n (and last: a key or a channel) a thread's index stands for, in [B][H][N][last]. */
 struct Place {

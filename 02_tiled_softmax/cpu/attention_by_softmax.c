@@ -9,7 +9,6 @@
  * Interface:
  * - attention_by_softmax: AttnArgs with host pointers.
  */
-#include "alloc.h"
 #include "naive.h"
 #include "tiled_softmax.h"
 

@@ -14,6 +14,8 @@
  * Interface:
  * - softmax_unsafe_no_max: rows x cols, one thread.
  */
+#include <math.h>
+
 #include "tiled_softmax.h"
 
 AttnStatus softmax_unsafe_no_max(const SoftmaxArgs *args)

@@ -17,6 +17,8 @@
  * - softmax_v0_three_pass: rows x cols, one thread.
  * - attention_v0_three_pass: attention with this softmax.
  */
+#include <math.h>
+
 #include "counted.h"
 #include "tiled_softmax.h"
 

@@ -19,6 +19,8 @@
  * - softmax_v1_online: rows x cols, one thread.
  * - attention_v1_online: attention with this softmax.
  */
+#include <math.h>
+
 #include "counted.h"
 #include "tiled_softmax.h"
 

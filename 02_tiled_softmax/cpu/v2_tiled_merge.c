@@ -23,6 +23,8 @@
  * - softmax_v2_tiled_merge: rows x cols, one thread.
  * - attention_v2_tiled_merge: attention with this softmax.
  */
+#include <math.h>
+
 #include "counted.h"
 #include "tiled_softmax.h"
 

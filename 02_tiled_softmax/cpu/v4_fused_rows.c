@@ -23,8 +23,9 @@
  * - attention_v4_fused_rows: all masks, windows, segments, GQA, softcap, dtypes; args->threads
  *   threads over (batch, head, query tile).
  */
-#include "alloc.h"
-#include "attn_tiles.h"
+#include <math.h>
+
+#include "attn_pairs.h"
 #include "exp/exp.h"
 #include "naive.h"
 #include "tiled_softmax.h"

@@ -7,7 +7,8 @@
  * comes in the order [B][H][Nq] that the contract asks for. Then stage 01 multiplies by V.
  *
  * Interface:
- * - attention_on_device: AttnArgs with device pointers; memory for S and for the slices' states.
+ * - attention_v0_block_per_row ... attention_v3_split_row: AttnArgs with device pointers; memory
+ *   for S and for the slices' states.
  */
 #include <cuda_runtime.h>
 
@@ -16,7 +17,7 @@
 #include "naive.h"
 #include "tiled_softmax.h"
 
-AttnStatus attention_on_device(const AttnArgs *args, SoftmaxFn softmax)
+static AttnStatus attention_on_device(const AttnArgs *args, SoftmaxFn softmax)
 {
     const AttnShape *n = &args->shape;
     int64_t rows = n->B * n->H * n->Nq, cols = n->Nk;
@@ -42,4 +43,24 @@ AttnStatus attention_on_device(const AttnArgs *args, SoftmaxFn softmax)
     workspace_free_device(workspace_dev);
     workspace_free_device(S_dev);
     return status;
+}
+
+AttnStatus attention_v0_block_per_row(const AttnArgs *args)
+{
+    return attention_on_device(args, softmax_v0_block_per_row);
+}
+
+AttnStatus attention_v1_warp_online(const AttnArgs *args)
+{
+    return attention_on_device(args, softmax_v1_warp_online);
+}
+
+AttnStatus attention_v2_one_read(const AttnArgs *args)
+{
+    return attention_on_device(args, softmax_v2_one_read);
+}
+
+AttnStatus attention_v3_split_row(const AttnArgs *args)
+{
+    return attention_on_device(args, softmax_v3_split_row);
 }

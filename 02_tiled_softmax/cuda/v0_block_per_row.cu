@@ -12,7 +12,6 @@
  *
  * Interface:
  * - softmax_v0_block_per_row: any rows, cols; float32.
- * - attention_v0_block_per_row: attention with this softmax.
  */
 #include "row_state.cuh"
 
@@ -75,9 +74,4 @@ AttnStatus softmax_v0_block_per_row(const SoftmaxArgs *args)
                                                              args->rows, args->cols);
     CUDA_TRY_LAUNCH();
     return COLLECT_COUNTS(stream);
-}
-
-AttnStatus attention_v0_block_per_row(const AttnArgs *args)
-{
-    return attention_on_device(args, softmax_v0_block_per_row);
 }

@@ -14,7 +14,6 @@
  *
  * Interface:
  * - softmax_v1_warp_online: any rows, cols; float32.
- * - attention_v1_warp_online: attention with this softmax.
  */
 #include "row_state.cuh"
 
@@ -56,9 +55,4 @@ AttnStatus softmax_v1_warp_online(const SoftmaxArgs *args)
         args->x, args->y, args->lse, args->rows, args->cols);
     CUDA_TRY_LAUNCH();
     return COLLECT_COUNTS(stream);
-}
-
-AttnStatus attention_v1_warp_online(const AttnArgs *args)
-{
-    return attention_on_device(args, softmax_v1_warp_online);
 }

@@ -27,7 +27,6 @@
  *
  * Interface:
  * - softmax_v2_one_read: any rows, cols; rows wider than ONE_READ_COLS are read twice.
- * - attention_v2_one_read: attention with this softmax.
  */
 #include "row_state.cuh"
 
@@ -307,9 +306,4 @@ AttnStatus softmax_v2_one_read(const SoftmaxArgs *args)
     if (class_bytes + (int)sizeof(SoftmaxState) * 2 * MAX_WARPS > smem_limit)
         return launch_by_cols<LOAD_FOUR>(args);
     return launch_by_cols<LOAD_FOUR_AHEAD>(args);
-}
-
-AttnStatus attention_v2_one_read(const AttnArgs *args)
-{
-    return attention_on_device(args, softmax_v2_one_read);
 }

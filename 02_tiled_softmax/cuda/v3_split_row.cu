@@ -25,7 +25,6 @@
  * Interface:
  * - softmax_v3_split_row: any rows, cols; needs softmax_workspace_bytes() of device memory.
  * - softmax_workspace_bytes: one SoftmaxState for each slice.
- * - attention_v3_split_row: attention with this softmax.
  */
 #include "row_state.cuh"
 
@@ -138,9 +137,4 @@ template <int FOUR> static AttnStatus launch_split_row(const SoftmaxArgs *args)
 AttnStatus softmax_v3_split_row(const SoftmaxArgs *args)
 {
     return is_aligned_for_four(args) ? launch_split_row<1>(args) : launch_split_row<0>(args);
-}
-
-AttnStatus attention_v3_split_row(const AttnArgs *args)
-{
-    return attention_on_device(args, softmax_v3_split_row);
 }

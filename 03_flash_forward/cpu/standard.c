@@ -16,7 +16,6 @@
  * Interface:
  * - flash_standard (flash_forward.h). One thread.
  */
-#include "alloc.h"
 #include "exp/exp.h"
 #include "tiled_softmax.h"
 #include "tiles.h"

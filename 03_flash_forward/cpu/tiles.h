@@ -8,9 +8,11 @@
  * count every element that they copy.
  *
  * Interface:
+ * - FlashTraffic: what moved between slow and fast memory. flash_tiles: tile sizes from M.
+ * - flash_fa1, flash_fa2: v0 and v1 with a given fast memory, counted; flash_standard: stage 01's
+ *   order of work in the same fast memory.
  * - FastMemory: one thread's tiles; fast_memory_floats, fast_memory_place.
  * - load_tile, store_tile: rows of a tensor. load_floats, store_floats: l, m, lse, float32 states.
- * - flash_sees_nothing: may the whole tile (i, j) be skipped?
  * - traffic_add: merges the counters of two threads.
  */
 #ifndef FLASH_TILES_H
@@ -18,13 +20,40 @@
 
 #include <string.h>
 
-#include "flash_forward.h"
 #include "naive.h"
 
 static inline int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
+
+/* Elements and bytes that tiles moved. An element of Q, K, V and O has the tensor's size, one of
+ * l, m, lse or a float32 state has 4 bytes. */
+typedef struct FlashTraffic {
+    int64_t loads, stores;           /* elements, slow -> fast and fast -> slow */
+    int64_t load_bytes, store_bytes; /* the same in bytes */
+    int64_t fast_peak;               /* most elements that one head's tiles, S, l, m really take */
+} FlashTraffic;
+
+#define FLASH_SRAM_DEFAULT 32768 /* elements: 128 KiB of float32 */
+
+/* The paper's sizes for a fast memory of M elements: Bc = ceil(M / 4d), Br = min(Bc, d). No tile is
+ * larger than the matrix. */
+FlashTiles flash_tiles(const AttnShape *shape, int64_t M);
+/* Elements that these tiles really take: Q_i, K_j, V_j and O_i, and with them S, m and l. About
+ * 1.25 M where Br = Bc: the paper's sizes are an order, not a budget. */
+int64_t flash_fast_elements(const AttnShape *shape, int64_t M);
+/* M of the variants v0 and v1 (--sram). Set it before any of them runs. */
+void flash_set_sram(int64_t elements);
+int64_t flash_sram(void);
+
+/* v0 and v1 with a fast memory of M elements. traffic, if not NULL, is overwritten. */
+AttnStatus flash_fa1(const AttnArgs *args, int64_t M, FlashTraffic *traffic);
+AttnStatus flash_fa2(const AttnArgs *args, int64_t M, FlashTraffic *traffic);
+
+/* The papers' standard attention (Algorithm 0) with the same door between the two memories: S and P
+ * are whole matrices in slow memory, and a row of them has to fit in fast memory beside M. */
+AttnStatus flash_standard(const AttnArgs *args, int64_t M, FlashTraffic *traffic);
 
 typedef struct FastMemory {
     float *Q_i; /* [Br][d] */
@@ -96,9 +125,6 @@ static inline void store_floats(FastMemory *fast, float *slow, const float *tile
     memcpy(slow, tile, (size_t)count * sizeof *tile);
     count_stores(fast, count, sizeof *tile);
 }
-
-/* No query of i .. i+rows-1 may see a key of j .. j+cols-1, known from extreme positions alone. */
-int flash_sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j, int64_t cols);
 
 static inline void traffic_add(FlashTraffic *sum, const FlashTraffic *more)
 {

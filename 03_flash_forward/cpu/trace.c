@@ -12,13 +12,14 @@
  *   would be one single tile here, so without it (M = 0) M is 8d, tiles of two keys.
  * - flash_trace_steps (flash_steps.h): v0, a tile a page.
  */
-#include "flash_forward.h"
 #include "flash_steps.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "naive.h"
 #include "tiled_softmax.h"
+#include "tiles.h"
 
 #define TRACE_MAX   8  /* queries, keys and channels: what the command line lets through */
 #define TRACE_LINES 16 /* of Algorithm 1; beyond that the last queries only */

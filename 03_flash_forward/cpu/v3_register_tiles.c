@@ -30,10 +30,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "alloc.h"
 #include "attn_config.h"
 #include "exp/exp.h"
-#include "exp/isa.h"
 #include "exp/vector.h"
 #include "flash_forward.h"
 

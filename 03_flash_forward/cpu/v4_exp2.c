@@ -25,9 +25,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "alloc.h"
 #include "attn_config.h"
-#include "exp/isa.h"
 #include "exp/vector.h"
 #include "flash_forward.h"
 

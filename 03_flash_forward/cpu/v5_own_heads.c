@@ -29,9 +29,7 @@
 #include <omp.h>
 #endif
 
-#include "alloc.h"
 #include "attn_config.h"
-#include "exp/isa.h"
 #include "exp/vector.h"
 #include "flash_forward.h"
 

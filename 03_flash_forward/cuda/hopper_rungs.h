@@ -10,7 +10,7 @@
 #ifndef FLASH_FORWARD_HOPPER_RUNGS_H
 #define FLASH_FORWARD_HOPPER_RUNGS_H
 
-#include "flash_forward.h"
+#include "attn.h"
 
 #ifdef __cplusplus
 extern "C" {

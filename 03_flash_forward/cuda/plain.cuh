@@ -26,10 +26,9 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_runtime.h>
 
 #include "cuda/cuda_check.h"
-#include "flash_forward.h"
+#include "flash_rungs.h"
 
 namespace plain
 {
@@ -121,10 +120,9 @@ static __device__ __forceinline__ KeyTiles full_tiles(const AttnArgs &a, Band ba
 /* A 16-byte load needs rows that start on 16 bytes. */
 static inline bool rows_on_16_bytes(const AttnArgs *a)
 {
-    return ((uintptr_t)a->Q.data | (uintptr_t)a->K.data | (uintptr_t)a->V.data |
-            (uintptr_t)a->O.data) %
-               16 ==
-           0;
+    const uintptr_t addresses =
+        (uintptr_t)a->Q.data | (uintptr_t)a->K.data | (uintptr_t)a->V.data | (uintptr_t)a->O.data;
+    return addresses % 16 == 0;
 }
 
 template <template <typename, int> class Launch, typename T>
@@ -140,10 +138,7 @@ static AttnStatus run_for_dim(const AttnArgs *a)
 /* For tensor cores, which sm_80 and later have. */
 template <template <typename, int> class Launch> static AttnStatus run_for_16_bit(const AttnArgs *a)
 {
-    int device = 0, major = 0;
-    CUDA_TRY(cudaGetDevice(&device));
-    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    if (a->Q.dtype == ATTN_F32 || major < 8)
+    if (a->Q.dtype == ATTN_F32 || cuda_capability() < 80)
         return ATTN_SKIP;
 #ifdef ATTN_NO_CUDA_F16 /* a machine without a GPU that asks whether all compiles */
     return a->Q.dtype == ATTN_BF16 ? run_for_dim<Launch, __nv_bfloat16>(a) : ATTN_SKIP;
@@ -153,22 +148,11 @@ template <template <typename, int> class Launch> static AttnStatus run_for_16_bi
 #endif
 }
 
-/* More than 48 KiB of shared memory must be asked for. --smem-limit counts the static part too. */
-template <class Kernel> static AttnStatus reserve_smem(Kernel *kernel, int bytes)
-{
-    cudaFuncAttributes about;
-    CUDA_TRY(cudaFuncGetAttributes(&about, kernel));
-    if (flash_smem_refuses((int64_t)about.sharedSizeBytes + bytes))
-        return ATTN_SKIP;
-    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    return ATTN_OK;
-}
-
 /* One block for each tile of Br rows of each head. C: sizes, the kernel's Tile. */
 template <class C, class Kernel> static AttnStatus launch(Kernel *kernel, const AttnArgs *a)
 {
     const int64_t tiles = (a->shape.Nq + C::Br - 1) / C::Br;
-    const AttnStatus status = reserve_smem(kernel, C::SMEM);
+    const AttnStatus status = cuda_reserve_smem((const void *)kernel, C::SMEM);
     if (status != ATTN_OK)
         return status;
     kernel<<<(unsigned)(a->shape.B * a->shape.H * tiles), C::THREADS, C::SMEM,

@@ -102,7 +102,7 @@ template <typename T, int D> struct Launch {
     static AttnStatus run(const AttnArgs *a)
     {
         const int64_t heads = a->shape.B * a->shape.H, rows = heads * a->shape.Nq;
-        AttnStatus status = reserve_smem(fa1_kernel<C>, C::SMEM);
+        AttnStatus status = cuda_reserve_smem((const void *)fa1_kernel<C>, C::SMEM);
         if (status != ATTN_OK)
             return status;
         float *m_dev = (float *)workspace_alloc_device((size_t)(2 * rows) * sizeof(float));

@@ -74,12 +74,7 @@ static bool on_16_bytes(const Tensor *t)
  * runs on no other. */
 static bool hopper_takes(const AttnArgs *a)
 {
-    int device = 0, major = 0, minor = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
-        return false;
-    return major == 9 && minor == 0 && a->Q.dtype != ATTN_F32 && !a->mask && a->softcap == 0.0f &&
+    return cuda_capability() == 90 && a->Q.dtype != ATTN_F32 && !a->mask && a->softcap == 0.0f &&
            !a->options && a->scale > 0.0f && a->positions_q.count == 1 &&
            a->positions_k.count == 1 && (a->shape.d == 64 || a->shape.d == 128) &&
            a->shape.Nq < 1 << 29 && a->shape.Nk < 1 << 29 && on_16_bytes(&a->Q) &&
@@ -91,15 +86,6 @@ static unsigned count_row_tiles(const AttnArgs *a, int Br)
     return (unsigned)(a->shape.B * a->shape.H * ((a->shape.Nq + Br - 1) / Br));
 }
 
-/* More than 48 KiB of shared memory have to be asked for. */
-template <class Kernel> static AttnStatus take_smem(Kernel *kernel, int bytes)
-{
-    if (flash_smem_limit() > 0 && flash_smem_refuses(bytes))
-        return ATTN_SKIP;
-    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    return ATTN_OK;
-}
-
 /* kernel<<<blocks, threads>>>(a, maps, more ...) */
 template <class C, class Kernel, class... More>
 static AttnStatus launch_rows(Kernel *kernel, const AttnArgs *a, unsigned blocks, int threads,
@@ -108,7 +94,7 @@ static AttnStatus launch_rows(Kernel *kernel, const AttnArgs *a, unsigned blocks
     TileMaps maps;
     AttnStatus status = make_maps(&maps, a, C::Bc);
     if (status == ATTN_OK)
-        status = take_smem(kernel, C::ALL);
+        status = cuda_reserve_smem((const void *)kernel, C::ALL);
     if (status == ATTN_OK)
         status = launch_is_done(0, NULL);
     if (status != ATTN_OK)

@@ -16,6 +16,7 @@
 #ifndef GRADIENT_TILES_H
 #define GRADIENT_TILES_H
 
+#include <math.h>
 #include <string.h>
 
 #include "cpu/tiles.h"

@@ -12,11 +12,13 @@
  *   and dV). O and lse come from stage 03's v1_fa2_rows, in float32.
  * - flash_backward_trace_steps (backward_steps.h): the same, a tile a page.
  */
+#include <math.h>
 #include <stdlib.h>
 
-#include "attn_tiles.h"
+#include "attn_pairs.h"
 #include "backward_steps.h"
 #include "flash_backward.h"
+#include "flash_forward.h"
 #include "naive.h"
 
 #define TRACE_MAX 8 /* queries, keys and channels: what the command line lets through */

@@ -26,7 +26,6 @@
  * Interface: flash_backward_v0_fa1_backward; flash_backward_fa1, the same with what was counted
  * (flash_backward.h).
  */
-#include "alloc.h"
 #include "gradient_tiles.h"
 
 /* One step of the inner loop. dQ [Nq][d] is slow memory of this head. */
@@ -87,7 +86,7 @@ static void backward_group(const AttnArgs *args, GradientTiles *t, float *dQ, in
         for (int64_t g = 0; g < group; g++) /* all of them read K_j and V_j: they share the sums */
             for (int64_t i = 0; i < n->Nq; i += TILE_ROWS) {
                 const int64_t rows = smaller(TILE_ROWS, n->Nq - i);
-                if (!flash_sees_nothing(args, i, rows, j, cols))
+                if (!naive_sees_nothing(args, i, rows, j, cols))
                     visit_tile(args, t, dQ + g * n->Nq * d, b, h_kv * group + g, i, rows, j, cols);
             }
         store_tile(&t->door, &args->dK, b, h_kv, j, cols, t->dK_j);

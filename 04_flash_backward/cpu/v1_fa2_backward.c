@@ -22,7 +22,6 @@
  * Interface:
  * - flash_backward_v1_fa2_backward; flash_backward_fa2, the same with what was counted.
  */
-#include "alloc.h"
 #include "gradient_tiles.h"
 #include "library/backward_library.h"
 #include "tensor.h"
@@ -46,7 +45,7 @@ static void visit_keys(const AttnArgs *args, const float *delta, GradientTiles *
         for (int64_t i = 0; i < n->Nq; i += TILE_ROWS) {
             const int64_t rows = smaller(TILE_ROWS, n->Nq - i), h = h_kv * group + g;
             const int64_t row = (b * n->H + h) * n->Nq + i;
-            if (flash_sees_nothing(args, i, rows, j, cols))
+            if (naive_sees_nothing(args, i, rows, j, cols))
                 continue;
             load_tile(&t->door, &args->Q, b, h, i, rows, t->Q_i);
             load_tile(&t->door, &args->dO, b, h, i, rows, t->dO_i);

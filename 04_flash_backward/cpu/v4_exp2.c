@@ -19,9 +19,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "alloc.h"
 #include "attn_config.h"
-#include "exp/isa.h"
 #include "exp/vector.h"
 #include "flash_backward.h"
 

@@ -23,9 +23,7 @@
 #include <omp.h>
 #endif
 
-#include "alloc.h"
 #include "attn_config.h"
-#include "exp/isa.h"
 #include "exp/vector.h"
 #include "flash_backward.h"
 

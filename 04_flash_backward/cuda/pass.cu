@@ -5,7 +5,7 @@
  * A warp takes a row: its lanes read neighbouring channels, so one load of the warp covers whole
  * sectors of memory.
  *
- * Interface: compute_capability, run_pass, round_dQ, reserve_smem (plain.cuh).
+ * Interface: run_pass, round_dQ (plain.cuh).
  */
 #include "alloc.h"
 #include "plain.cuh"
@@ -114,30 +114,6 @@ AttnStatus run_pass(const AttnArgs *a, LaunchFn launch, bool sums)
         status = launch(a, pass);
     workspace_free_device(memory_dev); /* kept until the kernels are done */
     return status;
-}
-
-AttnStatus reserve_smem(const void *kernel, int bytes)
-{
-    int device = 0, offered = 0;
-    cudaFuncAttributes about;
-    CUDA_TRY(cudaFuncGetAttributes(&about, kernel));
-    CUDA_TRY(cudaGetDevice(&device));
-    CUDA_TRY(cudaDeviceGetAttribute(&offered, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    const int64_t needed = (int64_t)about.sharedSizeBytes + bytes;
-    if (flash_smem_refuses(needed) || needed > offered)
-        return ATTN_SKIP;
-    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    return ATTN_OK;
-}
-
-int compute_capability(void)
-{
-    int device = 0, major = 0, minor = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
-        return 0;
-    return 10 * major + minor;
 }
 
 } // namespace rung

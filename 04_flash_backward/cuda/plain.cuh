@@ -27,7 +27,7 @@
  * Interface:
  * - Plain, plain_of, publish_plain: low, high and the rows that see any key. rows_that_see,
  *   pair_is_seen.
- * - Pass, run_pass: what a rung gets. round_dQ, run_16_bit, reserve_smem: for its launcher.
+ * - Pass, run_pass: what a rung gets. round_dQ, run_16_bit: for its launcher.
  * - KeyBlock, block_of_keys: which keys a block of threads owns. divide_up.
  */
 #ifndef FLASH_BACKWARD_PLAIN_CUH
@@ -94,18 +94,11 @@ AttnStatus run_pass(const AttnArgs *args, LaunchFn launch, bool sums);
 /* dQ = scale * dQ_sum [B][Nq][H][d], rounded to the dtype. */
 AttnStatus round_dQ(const AttnArgs *args, const Pass &pass);
 
-/* Allows a kernel `bytes` of dynamic shared memory. ATTN_SKIP: --smem-limit, or what this GPU has,
- * is less. */
-AttnStatus reserve_smem(const void *kernel, int bytes);
-
-/* Of this GPU, as 80 for sm_80; 0: there is none. Tensor cores take 16 bits from 80 on. */
-int compute_capability(void);
-
 /* Launch<T, D>::run for the dtype and the d of the arguments. */
 template <template <typename, int> class Launch>
 static AttnStatus run_16_bit(const AttnArgs *a, const Pass &pass)
 {
-    if (a->Q.dtype == ATTN_F32 || compute_capability() < 80)
+    if (a->Q.dtype == ATTN_F32 || cuda_capability() < 80)
         return ATTN_SKIP;
     if (a->Q.dtype == ATTN_BF16)
         return a->shape.d == 64 ? Launch<__nv_bfloat16, 64>::run(a, pass)

@@ -82,7 +82,7 @@ template <class C> static AttnStatus launch_atomics(const AttnArgs *a, const Pas
 {
     const unsigned blocks =
         (unsigned)(a->shape.B * a->shape.Hkv * divide_up((int)a->shape.Nk, C::Bc));
-    const AttnStatus status = reserve_smem((const void *)atomics_kernel<C>, C::SMEM);
+    const AttnStatus status = cuda_reserve_smem((const void *)atomics_kernel<C>, C::SMEM);
     if (status != ATTN_OK)
         return status;
     atomics_kernel<C><<<blocks, C::THREADS, C::SMEM, (cudaStream_t)a->stream>>>(*a, pass);

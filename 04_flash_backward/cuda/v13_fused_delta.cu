@@ -27,7 +27,7 @@ template <typename T, int D> struct LaunchV13 {
             return ATTN_NO_MEMORY;
         const Pass pass = place_pass(&a->shape, memory_dev);
         /* Asked for before anything is launched: a refusal leaves nothing behind. */
-        AttnStatus status = reserve_smem((const void *)turns_kernel<T, C>, C::ALL);
+        AttnStatus status = cuda_reserve_smem((const void *)turns_kernel<T, C>, C::ALL);
         if (status == ATTN_OK)
             status = prepare_pass<T, D>(a, SumDelta<T>(), pass, 0);
         if (status == ATTN_OK)

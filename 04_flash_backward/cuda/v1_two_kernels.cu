@@ -108,9 +108,9 @@ template <class C> static AttnStatus launch_two_kernels(const AttnArgs *a, const
 {
     const AttnShape *n = &a->shape;
     const cudaStream_t stream = (cudaStream_t)a->stream;
-    AttnStatus status = reserve_smem((const void *)queries_kernel<C>, C::SMEM);
+    AttnStatus status = cuda_reserve_smem((const void *)queries_kernel<C>, C::SMEM);
     if (status == ATTN_OK)
-        status = reserve_smem((const void *)keys_kernel<C>, C::SMEM);
+        status = cuda_reserve_smem((const void *)keys_kernel<C>, C::SMEM);
     if (status != ATTN_OK)
         return status;
     queries_kernel<C>

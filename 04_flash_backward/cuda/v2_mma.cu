@@ -135,7 +135,7 @@ template <typename T, int D> struct LaunchV2 {
         const int bytes = (4 * TILE * (D + 8) + 2 * TILE * LD_P) * 2;
         const unsigned blocks =
             (unsigned)(a->shape.B * a->shape.Hkv * divide_up((int)a->shape.Nk, TILE));
-        const AttnStatus status = reserve_smem((const void *)mma_kernel<T, D>, bytes);
+        const AttnStatus status = cuda_reserve_smem((const void *)mma_kernel<T, D>, bytes);
         if (status != ATTN_OK)
             return status;
         mma_kernel<T, D><<<blocks, THREADS, bytes, (cudaStream_t)a->stream>>>(*a, pass);

@@ -126,7 +126,7 @@ template <typename T, int D> struct LaunchV6 {
         const int bytes = 2 * C::KEY_TILE + 4 * C::ROW_TILE + C::dS_TILE + 2 * C::STATS;
         const unsigned blocks =
             (unsigned)(a->shape.B * a->shape.Hkv * divide_up((int)a->shape.Nk, C::Bc));
-        const AttnStatus status = reserve_smem((const void *)full_tiles_kernel<T, C>, bytes);
+        const AttnStatus status = cuda_reserve_smem((const void *)full_tiles_kernel<T, C>, bytes);
         if (status != ATTN_OK)
             return status;
         full_tiles_kernel<T, C><<<blocks, C::THREADS, bytes, (cudaStream_t)a->stream>>>(*a, pass);

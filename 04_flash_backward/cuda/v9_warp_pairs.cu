@@ -174,7 +174,7 @@ template <typename T, int D> struct LaunchV9 {
                           (C::PAIR - 1) * C::dS_TILE;
         const unsigned blocks =
             (unsigned)(a->shape.B * a->shape.Hkv * divide_up((int)a->shape.Nk, C::Bc));
-        const AttnStatus status = reserve_smem((const void *)warp_pairs_kernel<T, C>, bytes);
+        const AttnStatus status = cuda_reserve_smem((const void *)warp_pairs_kernel<T, C>, bytes);
         if (status != ATTN_OK)
             return status;
         warp_pairs_kernel<T, C><<<blocks, C::THREADS, bytes, (cudaStream_t)a->stream>>>(*a, pass);

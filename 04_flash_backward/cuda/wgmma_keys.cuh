@@ -92,7 +92,7 @@ static AttnStatus make_key_maps(KeyMaps *maps, const AttnArgs *a)
 /* sm_90a code runs on no other GPU than one of compute capability 9.0. */
 static bool hopper_is_here(void)
 {
-    return compute_capability() == 90;
+    return cuda_capability() == 90;
 }
 
 /* What becomes of eight channels of a row of dQ: rounded, 16 bytes. */
@@ -152,7 +152,7 @@ static AttnStatus launch_keys(Kernel *kernel, const AttnArgs *a, const Pass &pas
 {
     KeyMaps maps;
     const cudaStream_t stream = (cudaStream_t)a->stream;
-    AttnStatus status = reserve_smem((const void *)kernel, C::ALL);
+    AttnStatus status = cuda_reserve_smem((const void *)kernel, C::ALL);
     if (status == ATTN_OK)
         status = make_key_maps(&maps, a);
     if (status == ATTN_OK)

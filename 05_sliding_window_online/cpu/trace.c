@@ -18,8 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc.h"
-#include "attn_tiles.h"
+#include "attn_pairs.h"
 #include "library/cpu/online_internal.h"
 #include "naive.h"
 #include "sliding_window.h"

@@ -28,7 +28,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "alloc.h"
 #include "exp/exp.h"
 #include "library/backward_library.h"
 #include "library/cpu/weights.h"

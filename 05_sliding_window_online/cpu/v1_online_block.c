@@ -21,9 +21,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc.h"
+#include "attn_options.h"
 #include "library/cpu/online_internal.h"
-#include "library/window_library.h"
 #include "sliding_window.h"
 #include "tensor.h"
 
@@ -183,9 +182,9 @@ static const char *why_not(const AttnArgs *args)
         for (int64_t s = 0; s < maps[m].count; s++)
             if (maps[m].segments[s].stride != 1 && maps[m].segments[s].length > 1)
                 return "the online module's blocks have consecutive positions";
-    if (window_clips(args))
+    if (attn_clips(args))
         return "clipping changes finished weights; a block of a row never has them";
-    if (window_drops(args))
+    if (attn_drops(args))
         return "dropout changes finished weights; the online module refuses it by contract";
     return NULL;
 }

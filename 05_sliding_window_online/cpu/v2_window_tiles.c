@@ -22,7 +22,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "alloc.h"
+#include "attn_options.h"
 #include "library/cpu/sequences.h"
 #include "library/flash_library.h"
 #include "library/window_library.h"
@@ -71,7 +71,7 @@ static AttnStatus attend_part(const AttnArgs *args, WindowPart *part, void *unus
 static AttnStatus attend_and_weigh(const AttnArgs *args)
 {
     AttnStatus status = window_each_part(args, attend_part, NULL);
-    if (status == ATTN_OK && (window_clips(args) || window_drops(args)))
+    if (status == ATTN_OK && (attn_clips(args) || attn_drops(args)))
         status = window_weigh_tiles(args);
     return status;
 }

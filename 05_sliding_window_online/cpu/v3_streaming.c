@@ -19,9 +19,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "alloc.h"
+#include "attn_options.h"
 #include "library/cpu/online_internal.h"
-#include "library/window_library.h"
 #include "sliding_window.h"
 #include "tensor.h"
 
@@ -61,7 +60,7 @@ static const char *why_not(const AttnArgs *args)
         return "a rolling cache is as long as the window: it needs a finite one";
     if (args->mask)
         return "a stream sees all that is in its cache: it knows no full mask";
-    if (window_clips(args) || window_drops(args))
+    if (attn_clips(args) || attn_drops(args))
         return "clipping and dropout change finished weights; the stream refuses them by contract";
     for (int64_t s = 0; s < args->positions_q.count && !reason; s++)
         if (args->positions_q.segments[s].length > 0)

@@ -18,7 +18,7 @@
  */
 #include <string.h>
 
-#include "alloc.h"
+#include "attn_options.h"
 #include "library/backward_library.h"
 #include "library/cpu/sequences.h"
 #include "library/window_library.h"
@@ -53,7 +53,7 @@ static AttnStatus add_part(const AttnArgs *args, WindowPart *part, void *whole_s
 
 static AttnStatus add_gradients(const AttnArgs *args, FlashSums sums)
 {
-    if (window_clips(args) || window_drops(args))
+    if (attn_clips(args) || attn_drops(args))
         return window_weigh_tiles_backward(args, sums);
     return window_each_part(args, add_part, &sums);
 }
@@ -63,8 +63,8 @@ static int is_direct(const AttnArgs *args)
 {
     WindowPart part = {0};
     window_next_part(args, &part);
-    return part.whole && !(args->options && args->options->norm_group > 0) && !window_clips(args) &&
-           !window_drops(args);
+    return part.whole && !(args->options && args->options->norm_group > 0) && !attn_clips(args) &&
+           !attn_drops(args);
 }
 
 AttnStatus sliding_window_v4_window_backward(const AttnArgs *args)

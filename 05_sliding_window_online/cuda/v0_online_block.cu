@@ -20,6 +20,7 @@
  *   clipping and no dropout.
  */
 #include "alloc.h"
+#include "attn_options.h"
 #include "library/cuda/window_cuda.h"
 
 /* Block `index` of a segment: again a run of tokens with consecutive positions. */
@@ -78,7 +79,7 @@ static AttnStatus run_steps(const AttnArgs *a)
 
 AttnStatus sliding_window_v0_online_block(const AttnArgs *args)
 {
-    if (window_clips(args) || window_drops(args)) {
+    if (attn_clips(args) || attn_drops(args)) {
         window_set_skip_reason("v0_online_block knows no clipping and no dropout: both need the "
                                "final weights, and a step sees those of its own block");
         return ATTN_SKIP;

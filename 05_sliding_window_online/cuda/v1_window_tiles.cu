@@ -20,6 +20,7 @@
  * - sliding_window_v1_window_tiles, sliding_window_v1_window_tiles_backward: every dtype, option,
  *   mask and layout; d <= 256.
  */
+#include "attn_options.h"
 #include "library/backward_library.h"
 #include "library/cuda/window_cuda.h"
 
@@ -34,7 +35,7 @@ AttnStatus sliding_window_v1_window_tiles_backward(const AttnArgs *args)
     const bool norm = args->options && args->options->norm_group > 0;
     if (args->shape.d > 256)
         return ATTN_SKIP;
-    if (args->Q.dtype == ATTN_F32 && !norm && !window_clips(args) && !window_drops(args))
+    if (args->Q.dtype == ATTN_F32 && !norm && !attn_clips(args) && !attn_drops(args))
         return window_plain_run_cuda(args, flash_backward_library_cuda);
     return window_plain_backward_cuda(args, window_tiles_add_cuda);
 }

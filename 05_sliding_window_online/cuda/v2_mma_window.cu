@@ -23,13 +23,14 @@
  * Interface:
  * - sliding_window_v2_mma_window, sliding_window_v2_mma_window_backward: f16 and bf16, d <= 256.
  */
+#include "attn_options.h"
 #include "library/backward_library.h"
 #include "library/cuda/window_cuda.h"
 #include "library/flash_library.h"
 
 static bool asks_for_weights(const AttnArgs *args)
 {
-    if (!window_clips(args) && !window_drops(args))
+    if (!attn_clips(args) && !attn_drops(args))
         return false;
     window_set_skip_reason("its kernels keep no weights that could be clipped or dropped: "
                            "v1_window_tiles does");

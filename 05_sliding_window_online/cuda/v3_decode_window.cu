@@ -38,9 +38,11 @@
 #include <cuda_fp16.h>
 
 #include "alloc.h"
+#include "attn_options.h"
+#include "attn_pairs.h"
 #include "cuda/cuda_check.h"
 #include "key_plan.cuh"
-#include "library/window_library.h"
+#include "library/cuda/window_cuda.h"
 #include "sliding_window.h"
 
 #define WARPS        4   /* of a block */
@@ -277,7 +279,7 @@ static AttnStatus decode(const AttnArgs *a)
 
 AttnStatus sliding_window_v3_decode_window(const AttnArgs *args)
 {
-    if (window_clips(args) || window_drops(args)) {
+    if (attn_clips(args) || attn_drops(args)) {
         window_set_skip_reason("v3_decode_window knows no clipping and no dropout: both need the "
                                "final weights, and a warp sees those of its part of the keys");
         return ATTN_SKIP;

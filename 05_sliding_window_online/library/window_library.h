@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * window_library.h: what surrounds a variant of stage 05: normalisation, temperature, and the
- * options as questions.
+ * window_library.h: what surrounds a variant of stage 05: normalisation and temperature.
  *
  * Interface:
  * - window_plain_run, window_plain_backward (host): normalisation and temperature around a variant
  *   that knows neither.
  * - window_normalise, window_normalise_backward: the normalisation itself.
  * - window_weigh_tiles: O from lse. window_weigh_tiles_backward: gradients, added to sums.
- * - window_clips, window_drops: do the options ask for weights that are not P?
  */
 #ifndef WINDOW_LIBRARY_H
 #define WINDOW_LIBRARY_H
 
 #include "attn.h"
-#include "attn_options.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -38,19 +35,6 @@ AttnStatus window_plain_run(const AttnArgs *args, AttnFn run);
 /* The same for a backward pass that adds to float32 sums (zeroed here), from delta on. */
 typedef AttnStatus (*WindowSumsFn)(const AttnArgs *plain, struct FlashSums sums);
 AttnStatus window_plain_backward(const AttnArgs *args, WindowSumsFn add_gradients);
-/* On the GPU: device pointers, queued on args->stream. */
-AttnStatus window_plain_run_cuda(const AttnArgs *args, AttnFn run);
-AttnStatus window_plain_backward_cuda(const AttnArgs *args, WindowSumsFn add_gradients);
-
-/* 1: the options ask for weights that are not P itself. */
-static inline int window_clips(const AttnArgs *a)
-{
-    return a->options && (a->options->clip_low != 0.0f || a->options->clip_high != 1.0f);
-}
-static inline int window_drops(const AttnArgs *a)
-{
-    return a->options && a->options->dropout > 0.0f;
-}
 
 /* --- passes over visible tiles for clipping and dropout, on the CPU ----------------------------*/
 

@@ -24,6 +24,7 @@
  *
  * Interface: ring_map_line, ring_line_ms, ring_alone_ms (cost.h).
  */
+#include "attn_pairs.h"
 #include "planner/schedule.h"
 #include "tensor.h"
 

@@ -14,7 +14,7 @@
  * Interface: ring_block_work, ring_queries_travel, ring_pair_work, ring_all_pairs,
  * ring_plan_efficiency, ring_model_case (cost.h).
  */
-#include "attn_tiles.h"
+#include "attn_pairs.h"
 #include "models/model.h"
 #include "planner/cost.h"
 #include "planner/shard.h"

@@ -15,6 +15,7 @@
  * --rates FILE: what common/tools/fit_ring.py found. Without it the recorded speeds of H200s.
  * 8 GPUs a node; 32 query heads, 8 key heads, d = 128, bf16, causal, zigzag, forward and backward.
  */
+#include "attn_pairs.h"
 #include "planner/cost.h"
 
 #include <inttypes.h>

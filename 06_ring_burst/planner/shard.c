@@ -24,7 +24,7 @@
  * (shard.h).
  */
 #include "planner/shard.h"
-#include "attn_tiles.h"
+#include "attn_pairs.h"
 
 #include <stdlib.h>
 

@@ -10,6 +10,7 @@
 #ifndef RING_SHARD_H
 #define RING_SHARD_H
 
+#include "attn_pairs.h"
 #include "ring_burst.h"
 
 /* `map` is the position map of the whole tensor; each of its segments is dealt out for itself.

@@ -15,6 +15,7 @@
  *
  * Interface: ring_backend_cpu.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

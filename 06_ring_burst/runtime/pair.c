@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "attn_pairs.h"
 #include "planner/shard.h"
 #include "runtime/ring_world.h"
 #include "tensor.h"

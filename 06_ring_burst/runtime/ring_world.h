@@ -18,6 +18,7 @@
 #ifndef RING_WORLD_H
 #define RING_WORLD_H
 
+#include "attn_pairs.h"
 #include "library/backward_library.h"
 #include "library/flash_library.h"
 #include "runtime/ring_rank.h"

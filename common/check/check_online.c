@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "attn_pairs.h"
 #include "check/check.h"
 #include "tensor.h"
 

@@ -8,6 +8,7 @@
  */
 #include "check/low_precision_rows.h"
 #include "attn_options.h"
+#include "attn_pairs.h"
 
 #include <math.h>
 #include <stdlib.h>

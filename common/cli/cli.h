@@ -37,6 +37,15 @@ enum {
 #define CLI_MAX_D_CUDA 256  /* and on a GPU */
 #define CLI_MAX_RANKS  64   /* of one process or one mpirun: stage 06 */
 
+/* The numbers are those of the operator interface (infiniop, torch_npu): 2 aligns the diagonal with
+ * the upper-left corner of the score matrix, 3 with the lower-right one (FlashAttention). */
+typedef enum AttnMask {
+    ATTN_MASK_NONE = 0,
+    ATTN_MASK_FULL = 1, /* uint8 [Nq][Nk], 1 = masked OUT (PyTorch's bool mask is the opposite) */
+    ATTN_MASK_CAUSAL_UPPER_LEFT = 2,
+    ATTN_MASK_CAUSAL_LOWER_RIGHT = 3
+} AttnMask;
+
 typedef enum CliDevice { CLI_DEVICE_AUTO, CLI_DEVICE_CPU, CLI_DEVICE_CUDA } CliDevice;
 typedef enum CliBundled { CLI_NOT_BUNDLED, CLI_BUNDLED_ENCODER, CLI_BUNDLED_CAUSAL } CliBundled;
 

@@ -5,7 +5,8 @@
  * Interface:
  * - device_count, device_name: what is there; any error counts as "no device".
  * - device_alloc ... device_fill_bytes: memory of the harness (variants use
- * workspace_alloc_device).
+ *   workspace_alloc_device).
+ * - device_set_smem_limit ...: --smem-limit, a smaller GPU.
  * - device_timer_*: event pairs around a launch. device_flush_l2: overwrites more than the L2.
  */
 #ifndef ATTN_DEVICE_H
@@ -33,6 +34,15 @@ int device_download(void *to, const void *from_dev, size_t bytes);
 int device_fill_bytes(void *p_dev, int byte, size_t bytes);
 int device_synchronize(void);
 int device_flush_l2(void);
+
+/* Bytes of shared memory that a block may have, 0 = what the device offers. A kernel that needs
+ * more is not launched: ATTN_SKIP. */
+void device_set_smem_limit(int64_t bytes);
+int64_t device_smem_limit(void);
+/* Launchers ask this. 1: `bytes` are too many, which device_smem_refused remembers (0: no refusal
+ * since the limit was set). */
+int device_smem_refuses(int64_t bytes);
+int64_t device_smem_refused(void);
 
 typedef struct DeviceTimer DeviceTimer;
 DeviceTimer *device_timer_new(void);

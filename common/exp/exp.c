@@ -10,7 +10,7 @@
  * Interface: exp.h (row_max, softmax_exp_row, exp_isa) and exp_isa.h.
  */
 #include "exp/exp.h"
-#include "exp/isa.h"
+#include "exp/vector.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

@@ -18,7 +18,7 @@
 
 #include <math.h>
 
-#include "exp/exp.h"
+#include "exp/exp2.h"
 
 #ifndef EXP_ISA
 #define EXP_ISA portable

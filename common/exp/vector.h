@@ -6,13 +6,14 @@
  * multiply-add. So code for vectors needs hardly any intrinsics, only a width. Meson compiles such
  * a file once for each instruction set, with -DFLASH_ISA=avx2 and the like and that set's compiler
  * flags, and once without, for any processor. OWN gives the copies of a function different names,
- * so that all of them stand in one program, which asks exp_isa() (isa.h) which one to call.
+ * so that all of them stand in one program, which asks exp_isa() which one to call.
  *
  * Interface:
  * - Vector, VectorInt, VectorBits: LANES numbers. load, store: at a multiple of their size.
  * - larger: the maximum in each lane.
  * - ANY_PROCESSOR: defined in the copy without -DFLASH_ISA, which is compiled for any processor.
  * - OWN(name): name_avx2 and the like. TEXT(FLASH_ISA): "avx2".
+ * - exp_isa(): which of them this program uses on this processor.
  */
 #ifndef ATTN_VECTOR_H
 #define ATTN_VECTOR_H
@@ -22,6 +23,10 @@
 #ifdef __SSE2__
 #include <immintrin.h>
 #endif
+
+/* "portable", "avx2" or "avx512", found once when the program first asks; the environment variable
+ * ATTN_ISA forces one. */
+const char *exp_isa(void);
 
 #ifndef FLASH_ISA
 #define FLASH_ISA     portable

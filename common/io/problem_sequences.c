@@ -8,6 +8,7 @@
  *
  * Interface: see problem_internal.h.
  */
+#include "attn_pairs.h"
 #include "io/problem_internal.h"
 
 #include <inttypes.h>

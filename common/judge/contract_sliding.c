@@ -10,6 +10,7 @@
  *
  * Interface: contract_sliding_window_step (contract.h).
  */
+#include "attn_pairs.h"
 #include "judge/contract.h"
 
 #include <inttypes.h>

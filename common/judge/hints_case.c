@@ -9,7 +9,7 @@
  * Interface: hint_case_new, hint_case_free (hints.h), hint_see, hint_score, hint_feed rows
  * (hints_internal.h).
  */
-#include "attn_tiles.h"
+#include "attn_pairs.h"
 #include "judge/hints_internal.h"
 
 #include <math.h>

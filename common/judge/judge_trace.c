@@ -14,6 +14,7 @@
  * Interface: trace_case (judge_trace.h).
  */
 #include "judge/judge_trace.h"
+#include "attn_pairs.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -6,12 +6,19 @@
  * get credit for it. Bytes are what an ideal cache would have to move; a variant that moves more is
  * slower than its model, and that is what the table shows.
  *
- * Interface: model.h; traffic of the backward pass: model_backward.c.
+ * Interface: model.h, flash_tiles_of (attn.h); traffic of the backward pass: model_backward.c.
  */
-#include "attn_tiles.h"
+#include "attn_pairs.h"
 #include "models/model_internal.h"
 
 #include "tensor.h"
+
+/* Ceilings: a division that rounds down loses the last rows. */
+FlashTiles flash_tiles_of(const AttnShape *shape, int64_t Br, int64_t Bc)
+{
+    FlashTiles tiles = {Br, Bc, (shape->Nq + Br - 1) / Br, (shape->Nk + Bc - 1) / Bc, 1};
+    return tiles;
+}
 
 /* Floor of a / b for b > 0, also for negative a. */
 static int64_t floor_div(int64_t a, int64_t b)

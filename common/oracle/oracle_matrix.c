@@ -4,6 +4,7 @@
  *
  * Interface: oracle_core.h.
  */
+#include <math.h>
 #include <string.h>
 
 #include "check/check.h"

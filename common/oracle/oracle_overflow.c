@@ -25,6 +25,7 @@
 #include <string.h>
 
 #include "attn_options.h"
+#include "attn_pairs.h"
 #include "oracle/oracle.h"
 #include "tensor.h"
 

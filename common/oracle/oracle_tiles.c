@@ -10,6 +10,7 @@
  * Interface: oracle_tiles.h.
  */
 #include "oracle/oracle_tiles.h"
+#include "attn_pairs.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """draw_window.py: the drawings of stage 05. Every number in them is computed here: visible pairs
-by asking the rule of common/attn.h pair by pair, tiles by walking them and by the lesson's
+by asking the rule of common/attn_pairs.h pair by pair, tiles by walking them and by the lesson's
 formula (they must agree). The rolling cache and the layers are in draw_stream.py.
 
 Interface:

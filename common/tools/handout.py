@@ -245,7 +245,7 @@ def judge_files(build):
     files["judge/build/demo/common/attn_config.h"] = build / "common" / "attn_config.h"
     for folder, place in zip(INCLUDE, ("docs/course/include", "common")):
         files.update({f"judge/{place}/{path.name}": path for path in sorted(folder.glob("*.h"))
-                      if place != "common" or path.name in ("attn.h", "tensor.h")})
+                      if place != "common" or path.name in ("attn.h", "attn_pairs.h", "tensor.h")})
     return files
 
 

@@ -11,9 +11,12 @@
  *
  * Interface: sliding_window_variant, sliding_window_abi_version.
  */
+#include <math.h>
 #include <string.h>
 
 #include "alloc.h"
+#include "attn_options.h"
+#include "attn_pairs.h"
 #include "io/philox.h"
 #include "library/cpu/weights.h" /* window_index */
 #include "library/window_library.h"
@@ -57,11 +60,11 @@ static float weight(const AttnArgs *a, float P, int64_t b, int64_t h, int64_t i,
     i = window_index(a->positions_q, i, &sequence);
     j = window_index(a->positions_k, j, &sequence); /* that of i, or it would not be seen */
     b += sequence;                                  /* one of the two is 0 */
-    if (window_clips(a)) {
+    if (attn_clips(a)) {
         P = (o->clip_high - o->clip_low) * P + o->clip_low;
         P = P < 0.0f ? 0.0f : P > 1.0f ? 1.0f : P;
     }
-    if (window_drops(a))
+    if (attn_drops(a))
         P = attn_keeps(o, attn_dropout_threshold(o->dropout), b, h, i, j) ? P / (1.0f - o->dropout)
                                                                           : 0.0f;
     return P;

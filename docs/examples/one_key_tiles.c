@@ -8,7 +8,10 @@
  *
  * Interface: flash_forward_variant, flash_forward_abi_version.
  */
+#include <math.h>
+
 #include "alloc.h"
+#include "attn_pairs.h"
 #include "flash_forward.h"
 #include "tensor.h"
 

@@ -6,11 +6,13 @@
  *
  * Interface: sliding_window_variant, sliding_window_abi_version.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "alloc.h"
-#include "attn_tiles.h"
+#include "attn_options.h"
+#include "attn_pairs.h"
 #include "library/window_library.h"
 #include "sliding_window.h"
 #include "tensor.h"
@@ -118,7 +120,7 @@ static AttnStatus visit_blocks(const AttnArgs *a)
 
 AttnStatus sliding_window_variant(const AttnArgs *args)
 {
-    if (window_clips(args) || window_drops(args))
+    if (attn_clips(args) || attn_drops(args))
         return ATTN_SKIP; /* these need the finished weights of a row */
     return window_plain_run(args, visit_blocks);
 }

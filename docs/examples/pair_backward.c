@@ -9,9 +9,11 @@
  *
  * Interface: flash_backward_variant, flash_backward_abi_version.
  */
+#include <math.h>
 #include <string.h>
 
 #include "alloc.h"
+#include "attn_pairs.h"
 #include "flash_backward.h"
 #include "tensor.h"
 

@@ -42,8 +42,8 @@ LENGTH = 12
 NUMBERS = range(1, 7)
 KEYS = [b"a key of the tests, %d" % n for n in range(8)]
 # What is no solution: these texts may share anything with one.
-GIVEN = ("common/attn.h", "common/tensor.h", "common/io/fill.h", "docs/course/include/*.h",
-         "docs/course/python/adapters.py")
+GIVEN = ("common/attn.h", "common/attn_pairs.h", "common/tensor.h", "common/io/fill.h",
+         "docs/course/include/*.h", "docs/course/python/adapters.py")
 SOLVED = (*similarity.SOLUTIONS, "tests/course/solutions/*.py")
 PART_OF_A_SOLUTION = """
         float m_new = fmaxf(m_i, s[c]);
@@ -188,8 +188,9 @@ def check_program(tap, build):
                "the same key gives the same zip")
         names = {str(p.relative_to(scratch / "one")) for p in (scratch / "one").rglob("*")}
         wanted = {"handout.md", "stub.c", "Makefile", "Dockerfile", "public.suite", "simple.suite",
-                  "twist.suite", "include/flash_simple.h", "include/attn.h", "include/tensor.h",
-                  "judge/build/demo/common/judge/attn_judge", "judge/common/tools/grade.py"}
+                  "twist.suite", "include/flash_simple.h", "include/attn.h", "include/attn_pairs.h",
+                  "include/tensor.h", "judge/build/demo/common/judge/attn_judge",
+                  "judge/common/tools/grade.py"}
         tap.ok(wanted <= names, "the students' folder", " ".join(sorted(wanted - names)))
         tap.ok(not any("template" in name or "hidden" in name or "rubric" in name or
                        "instructor" in name or "solution" in name for name in names),

@@ -29,10 +29,10 @@ static inline AttnStatus block_as_told(const AttnArgs *a, const float *delta_dev
                                        FlashSums sums_dev, int in_turns, int64_t smem_limit)
 {
     flash_backward_set_deterministic(in_turns);
-    flash_set_smem_limit(smem_limit);
+    device_set_smem_limit(smem_limit);
     const AttnStatus status = flash_backward_block_cuda(a, delta_dev, sums_dev);
     flash_backward_set_deterministic(0);
-    flash_set_smem_limit(0);
+    device_set_smem_limit(0);
     return status;
 }
 

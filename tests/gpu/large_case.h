@@ -20,6 +20,7 @@
 #define LARGE_CASE_H
 
 #include <cuda_runtime_api.h>
+#include <math.h>
 
 #include "../unit/key_blocks.h"
 

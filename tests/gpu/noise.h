@@ -20,6 +20,7 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/device.h"
+#include "cuda/flash_rungs.h"
 #include "flash_forward.h"
 #include "io/fill.h"
 

@@ -4,6 +4,8 @@
  * split of the keys, in any order, and any split of the queries give the gradients of one pass,
  * within the oracle's bound; delta, the sums and the whole pass around a block as on the host.
  */
+#include <math.h>
+
 #include "gpu_main.h"
 #include "gradient_device.h"
 

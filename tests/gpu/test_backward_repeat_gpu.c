@@ -137,7 +137,7 @@ static void repeat_variant(const Repeated *v, int problem, cudaStream_t stream)
         assert_true(again[t] && host[t]->base == (unsigned char *)host[t]->view.data);
     }
     flash_backward_set_deterministic(v->deterministic);
-    flash_set_smem_limit(v->smem_limit);
+    device_set_smem_limit(v->smem_limit);
     run_once(&args, v->backward, host, first);
     case_judge(c, 1, v->c, 4, v->name);
     for (int n = 1; n < repeats; n++) {
@@ -146,7 +146,7 @@ static void repeat_variant(const Repeated *v, int problem, cudaStream_t stream)
             assert_memory_equal(first[t], again[t], host[t]->bytes);
     }
     flash_backward_set_deterministic(0);
-    flash_set_smem_limit(0);
+    device_set_smem_limit(0);
     for (int t = 0; t < GRAD_COUNT; t++)
         free(again[t]);
     copies_free(&copies);

@@ -8,9 +8,12 @@
  *
  * Exit status: 0 right, 1 wrong, 77 no device, or less than 40 GiB on it.
  */
+#include <math.h>
+
 #include "device_case.h"
 
 #include "check/check.h"
+#include "cuda/flash_rungs.h"
 #include "large_case.h"
 
 /* O (or the state) and lse of the sampled queries into the small case. */

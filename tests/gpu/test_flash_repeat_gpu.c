@@ -15,6 +15,7 @@
 
 #include "attn_config.h"
 #include "check/check.h"
+#include "cuda/flash_rungs.h"
 #include "cuda/hopper_rungs.h"
 #include "noise.h"
 

@@ -4,6 +4,8 @@
  * split of the keys, in any order, equals one pass within the oracle's bound; a fixed order gives
  * fixed bits.
  */
+#include <math.h>
+
 #include "device_case.h"
 #include "gpu_main.h"
 

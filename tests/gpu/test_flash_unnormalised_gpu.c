@@ -17,6 +17,8 @@
  *
  * Exit status: 0 right, 1 wrong, 77 no device.
  */
+#include <math.h>
+
 #include "device_case.h"
 #include "gpu_main.h"
 

@@ -184,9 +184,9 @@ TEST(test_what_they_take)
     c->segments_k[0].stride = 2;
     assert_int_equal(ATTN_SKIP, status_of(c));
     c = case_new(shape, ATTN_BF16, LAYOUT_BSHD, 1);
-    flash_set_smem_limit(101376); /* the smaller GPU that --smem-limit stands for */
+    device_set_smem_limit(101376); /* the smaller GPU that --smem-limit stands for */
     assert_int_equal(ATTN_SKIP, status_of(c));
-    flash_set_smem_limit(0);
+    device_set_smem_limit(0);
 }
 #endif
 

@@ -4,6 +4,8 @@
  * the bits of the host's rounding at every length, sums are sums, rows start empty, and nothing
  * behind the end is touched.
  */
+#include <math.h>
+
 #include "gpu_main.h"
 
 #include "cuda/device.h"

@@ -7,6 +7,8 @@
  * on a CPU and on a GPU that is pretended (pretend_device.h). Workspaces and outputs start as NaN,
  * stand beside fences, and inputs may not change.
  */
+#include <math.h>
+
 #include "op_case.h"
 #include "pretend_device.h"
 

@@ -7,6 +7,8 @@
  * "Statuses: A, B." in front of each prototype. The GPU is pretended, so that all of it fails on
  * demand.
  */
+#include <math.h>
+
 #include "op_case.h"
 #include "pretend_device.h"
 

@@ -105,7 +105,7 @@ def check_rung(tap, root, rung, limits):
         if exception is not None and (is_now is None or allowed is None or is_now <= allowed):
             bad.append(f"{is_now} {what} need no exception: write - in {os.path.basename(LIMITS)}")
     if (rung.stage[:2] in reading.STEPS_IN and not rung.name.startswith("v0_") and
-            not got.predecessor and reason != "cut"):
+            not got.predecessor):
         bad.append("the comment at its head names no lower rung (v<number>) as its predecessor")
     files = [str(file.relative_to(root)) for file in reading.closure(root, rung.path)]
     tap.ok(not bad, f"{name}: {got.files} files, {got.lines} lines, {got.added} added",

@@ -12,6 +12,9 @@
 #ifndef GRADIENT_BLOCKS_H
 #define GRADIENT_BLOCKS_H
 
+#include <math.h>
+
+#include "attn_pairs.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
 #include "key_blocks.h"

@@ -13,6 +13,9 @@
 #ifndef HONEST_ATTENTION_H
 #define HONEST_ATTENTION_H
 
+#include <math.h>
+
+#include "attn_pairs.h"
 #include "oracle_case.h"
 
 typedef struct Honest {

@@ -15,6 +15,9 @@
 #ifndef HONEST_OPTIONS_H
 #define HONEST_OPTIONS_H
 
+#include <math.h>
+
+#include "attn_pairs.h"
 #include "honest_attention.h"
 #include "io/philox.h"
 

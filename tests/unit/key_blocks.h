@@ -18,6 +18,9 @@
 #ifndef KEY_BLOCKS_H
 #define KEY_BLOCKS_H
 
+#include <math.h>
+
+#include "attn_pairs.h"
 #include "oracle_case.h"
 
 typedef struct KeyBlock {

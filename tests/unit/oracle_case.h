@@ -13,9 +13,13 @@
 #ifndef ORACLE_CASE_H
 #define ORACLE_CASE_H
 
+#include <math.h>
+
 #include "unit.h"
 
 #include "attn.h"
+#include "attn_pairs.h"
+#include "cli/cli.h"
 #include "oracle/oracle.h"
 #include "tensor.h"
 

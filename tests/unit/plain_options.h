@@ -13,6 +13,9 @@
 #ifndef PLAIN_OPTIONS_H
 #define PLAIN_OPTIONS_H
 
+#include <math.h>
+
+#include "attn_pairs.h"
 #include "io/philox.h"
 #include "oracle_case.h"
 

@@ -8,10 +8,14 @@
  * - Twice the queries and keys: twice the memory in work, where stage 01's grows fourfold.
  * - --trace ends in the oracle's gradients.
  */
+#include <math.h>
+
 #include "gradient_blocks.h"
 
 #include "alloc.h"
+#include "backward_steps.h"
 #include "check/check.h"
+#include "cpu/tiles.h"
 #include "models/model.h"
 #include "naive.h"
 

@@ -5,6 +5,7 @@
  * are far away from each other.
  */
 #include "attn_band.h"
+#include "attn_pairs.h"
 #include "unit.h"
 
 #define N 40

@@ -4,6 +4,7 @@
  * depend on the machine, but what a round says must agree with itself, and rounds that lie far
  * apart must be seen.
  */
+#include <math.h>
 #include <time.h>
 
 #include "unit.h"

@@ -3,6 +3,8 @@
  * test_bounds.c: a right implementation must pass, whatever its order of summation and dtype; and
  * the bound must not be so wide that it means nothing. Prints how much of it is used.
  */
+#include <math.h>
+
 #include "oracle_case.h"
 
 #include "check/check.h"

@@ -3,6 +3,8 @@
  * test_check.c: a checker is worth what it refuses. A right result goes in and passes; then one
  * thing at a time is spoiled and the same call must fail, and name the place.
  */
+#include <math.h>
+
 #include "oracle_case.h"
 
 #include "check/check.h"

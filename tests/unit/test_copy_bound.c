@@ -9,6 +9,8 @@
  * - The term is that of the parts: nothing for f32, nothing without copies, and smaller where heads
  *   of one copy cancel than where heads of different copies do.
  */
+#include <math.h>
+
 #include "oracle_case.h"
 
 #include "check/check.h"

@@ -11,6 +11,8 @@
  * an option that had no effect in any of them is a failure: a window that hides nothing proves
  * nothing.
  */
+#include <math.h>
+
 #include "oracle_case.h"
 
 /* One row per option; value 0 is the ordinary one. */

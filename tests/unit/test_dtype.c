@@ -6,6 +6,8 @@
  * dtype.c: scale by a power of two until one unit is one, round with rint() in double (to nearest,
  * ties to even), scale back.
  */
+#include <math.h>
+
 #include "unit.h"
 
 #include "io/fill.h"

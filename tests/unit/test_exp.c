@@ -15,13 +15,14 @@
 #pragma GCC optimize("O3,no-trapping-math") /* values stay the same; loops become SIMD */
 #endif
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
 #include "unit.h"
 
-#include "exp/exp.h"
+#include "exp/exp2.h"
 #include "exp/exp_isa.h"
 
 #define BLOCK       65536

@@ -5,11 +5,13 @@
  *
  * (The error of exp itself is proved in test_exp.c.)
  */
+#include <math.h>
+
 #include "unit.h"
 
 #include "exp/exp.h"
 #include "exp/exp_isa.h"
-#include "exp/isa.h"
+#include "exp/vector.h"
 #include "tensor.h"
 
 /* Is found within the bound of exp.h? An ulp is the distance to the next float away from 0. */

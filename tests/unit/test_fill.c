@@ -4,6 +4,8 @@
  *
  * The known answers are what makes a seed in a bug report worth something: they may never change.
  */
+#include <math.h>
+
 #include "unit.h"
 
 #include "bench/bench.h"

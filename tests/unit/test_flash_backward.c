@@ -10,6 +10,8 @@
  * - The same bits with any number of threads, and in memory of the caller without an allocation;
  *   the same bits of every variant in 200 runs.
  */
+#include <math.h>
+
 #include "gradient_blocks.h"
 
 #include "alloc.h"

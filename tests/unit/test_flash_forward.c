@@ -8,12 +8,17 @@
  * - v2 with a softcap so small that its reciprocal overflows.
  * - v2's exp2: error over a dense sample of its range, exact zeros, NaN; for each instruction set.
  */
+#include <math.h>
+
 #include "judge_case.h"
 #include "library/flash_library.h"
 
 #include "attn_config.h"
+#include "attn_pairs.h"
+#include "cpu/tiles.h"
+#include "cuda/device.h"
 #include "exp/exp_isa.h"
-#include "exp/isa.h"
+#include "exp/vector.h"
 #include "flash_forward.h"
 #include "models/model.h"
 
@@ -151,15 +156,15 @@ TEST(test_tiles_of_the_kernels)
 
 TEST(test_smem_limit)
 {
-    assert_int_equal(0, flash_smem_limit());
-    assert_int_equal(0, flash_smem_refuses(INT64_C(1) << 40));
-    flash_set_smem_limit(1000);
-    assert_int_equal(0, flash_smem_refuses(1000));
-    assert_int_equal(0, flash_smem_refused());
-    assert_int_equal(1, flash_smem_refuses(1001));
-    assert_int_equal(1001, flash_smem_refused());
-    flash_set_smem_limit(0);
-    assert_int_equal(0, flash_smem_refused());
+    assert_int_equal(0, device_smem_limit());
+    assert_int_equal(0, device_smem_refuses(INT64_C(1) << 40));
+    device_set_smem_limit(1000);
+    assert_int_equal(0, device_smem_refuses(1000));
+    assert_int_equal(0, device_smem_refused());
+    assert_int_equal(1, device_smem_refuses(1001));
+    assert_int_equal(1001, device_smem_refused());
+    device_set_smem_limit(0);
+    assert_int_equal(0, device_smem_refused());
 }
 
 TEST(test_tile_sizes)

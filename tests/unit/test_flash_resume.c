@@ -12,6 +12,8 @@
  * - The same blocks in the same order give the same bits, with any number of threads; so do the
  *   CPU variants, 200 times (6 with ATTN_TEST_QUICK).
  */
+#include <math.h>
+
 #include "key_blocks.h"
 
 #include "bench/bench.h"

@@ -10,6 +10,8 @@
  * - One NaN or infinite key in one of several blocks: it reaches lse of each row that sees it, also
  *   when blocks without it come later.
  */
+#include <math.h>
+
 #include "alloc.h"
 #include "flash_forward.h"
 #include "judge_case.h"

@@ -12,10 +12,11 @@
 #include "judge_case.h"
 
 #include "attn_config.h"
-#include "exp/isa.h"
+#include "exp/vector.h"
 #include "flash_forward.h"
 
 #include "../../03_flash_forward/library/cpu/simd_pack.h"
+#include "attn_pairs.h"
 
 static const FlashSimd *used_simd(void)
 {

@@ -11,6 +11,8 @@
  *   an error of the scale a check of single elements sees depends on the dtype: it is measured
  *   here, and what it lets pass is for test_projection.py.
  */
+#include <math.h>
+
 #include "cli_lines.h"
 #include "honest_attention.h"
 

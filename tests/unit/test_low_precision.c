@@ -3,6 +3,8 @@
  * test_low_precision.c: the plain implementation errs, by as much as its storage type makes it
  * err, and not by more: it is an implementation of attention and not of something else.
  */
+#include <math.h>
+
 #include "oracle_case.h"
 
 #include "check/check.h"

@@ -7,6 +7,7 @@
  * by hand. (Against what the methods really send: test_ring_bytes.c and, for thousands of plans,
  * test_ring_cost.c.)
  */
+#include "attn_pairs.h"
 #include "oracle_case.h"
 
 #include "models/model.h"

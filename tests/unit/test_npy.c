@@ -6,6 +6,7 @@
  * And on disk: what is written is read, and failures leave nothing behind.
  */
 #include <fcntl.h>
+#include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

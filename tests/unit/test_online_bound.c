@@ -7,6 +7,9 @@
  * Steps are those of a careful implementation in float32 with O and lse stored after each, blocks
  * of keys in ascending or descending order.
  */
+#include <math.h>
+
+#include "attn_pairs.h"
 #include "honest_attention.h"
 
 #include "check/check.h"

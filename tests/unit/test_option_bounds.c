@@ -6,6 +6,8 @@
  * dtype, a weight at a kink of the clip) both sides pass, and only there. Prints how much of a
  * bound is used.
  */
+#include <math.h>
+
 #include "honest_options.h"
 #include "plain_options.h"
 

@@ -9,6 +9,8 @@
  * derivative); for float32 that is 1e-7 of a difference. Where a clip is asked for, seeds are tried
  * until no weight stands near one of its kinks.
  */
+#include <math.h>
+
 #include "plain_options.h"
 
 enum { NORM, TEMPERATURE, CLIP, DROPOUT, CAP, KINDS };

@@ -5,6 +5,9 @@
  * dropout keeps the mean; sequences in one tensor equal a batch; a sample of a big case equals the
  * same rows computed alone.
  */
+#include <math.h>
+
+#include "attn_pairs.h"
 #include "honest_options.h"
 #include "plain_options.h"
 

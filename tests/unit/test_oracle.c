@@ -17,6 +17,9 @@
  * - For such a row the checker accepts zeros and -inf, or NaN, and nothing else; whether it is the
  *   key that is infinite or the query.
  */
+#include <math.h>
+
+#include "attn_pairs.h"
 #include "judge_case.h"
 #include "plain_options.h"
 

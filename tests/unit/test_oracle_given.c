@@ -7,6 +7,8 @@
  *   and their own are not larger.
  * Large ones: test_oracle_large.c.
  */
+#include <math.h>
+
 #include "oracle_case.h"
 
 #include "check/check.h"

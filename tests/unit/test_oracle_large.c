@@ -8,6 +8,8 @@
  * NaN where nobody looks: none of them does, each is seen in the arrays that it is in, in f32 and
  * bf16.
  */
+#include <math.h>
+
 #include "oracle_case.h"
 
 #include "check/check.h"

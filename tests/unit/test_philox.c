@@ -6,6 +6,8 @@
  * The known answers are those of the authors' own distribution (Random123, tests/kat_vectors, lines
  * "philox4x32 10"): zeros, ones, and the digits of pi.
  */
+#include <math.h>
+
 #include "unit.h"
 
 #include "io/philox.h"

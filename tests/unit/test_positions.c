@@ -3,7 +3,7 @@
  * test_positions.c: the visibility rule against its definition, and the tile classes against asking
  * every pair, over random segment lists, windows and tiles that do not fit the segments.
  */
-#include "attn_tiles.h"
+#include "attn_pairs.h"
 #include "oracle_case.h"
 
 #define MOST 12

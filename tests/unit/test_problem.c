@@ -9,9 +9,11 @@
  * what they hold is the business of tests/docs/test_plots.py.
  */
 #ifdef _OPENMP
+#include <math.h>
 #include <omp.h>
 #endif
 
+#include "attn_pairs.h"
 #include "cli_lines.h"
 
 #include "bench/bench.h"

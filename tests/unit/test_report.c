@@ -8,6 +8,7 @@
  * says where there are no ranks (a --variant-so), and where there is no place for it any more; and
  * that partial sums in bf16 widen the bound by as many roundings as they may have, no more.
  */
+#include <math.h>
 #include <sys/stat.h>
 
 #include "cli_lines.h"

@@ -4,6 +4,9 @@
  * have to be computed; the player against the closed form of a balanced ring; the hidden share of
  * events whose overlap is known.
  */
+#include <math.h>
+
+#include "attn_pairs.h"
 #include "oracle_case.h"
 
 #include "planner/schedule.h"

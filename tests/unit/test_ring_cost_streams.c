@@ -8,6 +8,9 @@
  *
  * And how blocks of threads fill a GPU, of one call or of two, and a host that sets the pace.
  */
+#include <math.h>
+
+#include "attn_pairs.h"
 #include "oracle_case.h"
 
 #include "planner/schedule.h"

@@ -21,6 +21,7 @@
  */
 #include "ring_sim_case.h"
 
+#include <math.h>
 #include <time.h>
 
 #include "alloc.h"

@@ -11,6 +11,8 @@
  *   float32 tensors: 2 times).
  * - --partials bf16 is what it says: worse, and not by more than its roundings.
  */
+#include <math.h>
+
 #include "library/backward_library.h"
 #include "ring_method_case.h"
 

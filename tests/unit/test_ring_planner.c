@@ -4,6 +4,9 @@
  * why. And the lines through short passes (map.c) against passes played with all ranks, where both
  * can be had; and against the thresholds of the literature, worked out by hand.
  */
+#include <math.h>
+
+#include "attn_pairs.h"
 #include "oracle_case.h"
 
 #include "planner/cost.h"

@@ -12,6 +12,7 @@
 #include "ring_sim_case.h"
 
 #include "alloc.h"
+#include "attn_pairs.h"
 #include "flash_backward.h"
 
 #define CHECK(r, condition)                                                                        \

@@ -14,6 +14,7 @@
  * - Work: the bound of contiguous causal attention, and zigzag's balance, of both halves too; what
  *   the cost model counts, pairs and the rows that a mask cuts, by brute force.
  */
+#include "attn_pairs.h"
 #include "oracle_case.h"
 
 #include "planner/cost.h"

@@ -12,6 +12,8 @@
  *
  * RING_STREAM_SEEDS=N: so many orders of each task.
  */
+#include <math.h>
+
 #include "pretend_cuda/pretend_gpu.h"
 #include "ring_method_case.h"
 #include "runtime/cuda/backend_cuda.h"

@@ -13,6 +13,7 @@
 #include "ring_method_case.h"
 
 #include "alloc.h"
+#include "attn_pairs.h"
 #include "planner/cost.h"
 
 /* --- bytes, by walking over the tokens ---------------------------------------------------------*/

@@ -3,12 +3,14 @@
  * test_run.c: does the runner see what variants do to memory, time and inputs? The variants here
  * misbehave in one way each. Also problem_make: positions, layouts and that a seed is a seed.
  */
+#include <math.h>
 #include <time.h>
 
 #include "cli_lines.h"
 
 #include "alloc.h"
 #include "attn_config.h"
+#include "attn_pairs.h"
 #include "check/judge.h"
 
 #ifdef HAVE_OPENMP

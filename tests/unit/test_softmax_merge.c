@@ -9,6 +9,8 @@
  *   judged by rows_oracle; and rows_oracle itself fed with wrong answers.
  * - Accesses counted by the twins against the numbers of the lesson.
  */
+#include <math.h>
+
 #include "unit.h"
 
 #include "counted.h"

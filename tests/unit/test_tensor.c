@@ -4,6 +4,7 @@
  *
  * (The conversions to 16 bits are tested in test_dtype.c.)
  */
+#include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -21,6 +21,8 @@
 #include "../../03_flash_forward/library/cuda/block.cuh"
 #include "attn_config.h"
 #include "attn_options.h"
+#include "attn_pairs.h"
+#include "cuda/device.h"
 #include "flash_backward.h"
 #include "library/backward_library.h"
 #include "library/flash_library.h"
@@ -237,7 +239,7 @@ static void on_gpu(int arch)
     gpu.major = arch / 10;
     gpu.minor = arch % 10;
     gpu.smem = arch == 90 ? 227 << 10 : arch == 80 ? 163 << 10 : 64 << 10;
-    flash_set_smem_limit(0);
+    device_set_smem_limit(0);
 }
 
 static Tensor tensor(int64_t B, int64_t N, int64_t H, int64_t d, AttnDtype dtype)
@@ -317,7 +319,7 @@ TEST(test_kernels_and_their_tiles)
     expect(forward(&many), "hopper_kernel");
     assert_int_equal(64 * 3, flash_tiles_library_cuda(&many).Br);
     expect(backward(&many), "keys_kernel");
-    flash_set_smem_limit(101376);
+    device_set_smem_limit(101376);
     expect(forward(&many), "attention_16bit_kernel");
     assert_true(flash_tiles_library_cuda(&many).Br != 64 * 3);
     expect(backward(&many), "gradients_kernel");
@@ -347,11 +349,11 @@ TEST(test_a_refusal_leaves_nothing_behind)
 {
     AttnArgs a = case_of(500, 500, 128, ATTN_BF16);
     on_gpu(90);
-    flash_set_smem_limit(101376);
+    device_set_smem_limit(101376);
     launched[0] = '\0';
     assert_int_equal(ATTN_SKIP, flash_backward_v13_fused_delta(&a));
     assert_string_equal("", launched);
-    assert_true(flash_smem_refused() > 101376);
+    assert_true(device_smem_refused() > 101376);
 }
 
 TEST(test_options_that_are_dealt_with)
@@ -421,11 +423,11 @@ TEST(test_a_launch_for_each_visible_pair_of_blocks)
     a.rule.left = 65;
     assert_int_equal(ATTN_OK, run_window(sliding_window_v0_online_block, &a));
     assert_int_equal(1 + 4 + 3 + 2, launches);
-    flash_set_smem_limit(1000);
+    device_set_smem_limit(1000);
     assert_int_equal(ATTN_SKIP, run_window(sliding_window_v0_online_block, &a));
-    assert_true(launches == 0 && flash_smem_refused() > 1000);
+    assert_true(launches == 0 && device_smem_refused() > 1000);
     segments[1].stride = -1;
-    flash_set_smem_limit(0);
+    device_set_smem_limit(0);
     assert_int_equal(ATTN_SKIP, run_window(sliding_window_v0_online_block, &a));
     assert_true(launches == 0 && strstr(window_skip_reason(), "consecutive"));
 }

@@ -12,6 +12,8 @@
  * element lies is written down once more here, as an index, and not taken from the module's
  * strides.
  */
+#include <math.h>
+
 #include "window_definition.h"
 
 #include "alloc.h"

@@ -16,9 +16,12 @@
  * - Dropout's zeros are exactly those of attn_keeps, and its mean is right.
  * - Counts of tiles are those of asking all pairs, and those of a formula that asks no tile.
  */
+#include <math.h>
+
 #include "window_definition.h"
 
 #include "alloc.h"
+#include "attn_pairs.h"
 #include "library/cpu/weights.h"
 #include "sliding_window.h"
 

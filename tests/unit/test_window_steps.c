@@ -9,6 +9,8 @@
  *   read.
  * - The same bits with any number of threads. Every refusal, and what its sentence names.
  */
+#include <math.h>
+
 #include "window_run.h"
 
 /* --- states ------------------------------------------------------------------------------------*/

@@ -10,6 +10,8 @@
  *   are right, the last ones included.
  * - Every refusal.
  */
+#include <math.h>
+
 #include "alloc.h"
 #include "io/fill.h"
 #include "library/cpu/online_internal.h"

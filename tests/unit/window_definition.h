@@ -14,6 +14,9 @@
 #ifndef WINDOW_DEFINITION_H
 #define WINDOW_DEFINITION_H
 
+#include <math.h>
+
+#include "attn_pairs.h"
 #include "plain_options.h"
 #include "sliding_window_module.h"
 #include "window_settings.h"

@@ -12,6 +12,8 @@
 #ifndef WINDOW_PLAIN_H
 #define WINDOW_PLAIN_H
 
+#include <math.h>
+
 #include "oracle_case.h"
 #include "sliding_window.h"
 #include "sliding_window_module.h"

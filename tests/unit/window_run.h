@@ -13,6 +13,8 @@
 #ifndef WINDOW_RUN_H
 #define WINDOW_RUN_H
 
+#include <math.h>
+
 #include "window_plain.h"
 
 typedef struct Run {

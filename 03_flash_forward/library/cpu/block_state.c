@@ -6,6 +6,8 @@
  * Interface: flash_state_start, flash_state_store, flash_rows_start, flash_rows_store
  * (flash_library.h).
  */
+#include <math.h>
+
 #include "library/flash_library.h"
 #include "tensor.h"
 

@@ -19,7 +19,7 @@
 #ifndef FLASH_INDEX_SPAN_H
 #define FLASH_INDEX_SPAN_H
 
-#include "attn_tiles.h"
+#include "attn_pairs.h"
 
 /* Local indexes first .. last-1; first == last: none. */
 typedef struct IndexSpan {

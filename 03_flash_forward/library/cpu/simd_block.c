@@ -23,6 +23,7 @@
  * Interface: simd_block.h.
  */
 #include "simd_block.h"
+#include "attn_pairs.h"
 
 #include <math.h>
 #include <string.h>

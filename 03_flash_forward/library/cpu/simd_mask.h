@@ -13,7 +13,7 @@
 #ifndef FLASH_SIMD_MASK_H
 #define FLASH_SIMD_MASK_H
 
-#include "attn_tiles.h"
+#include "attn_pairs.h"
 #include "simd.h"
 #include "sizes.h"
 

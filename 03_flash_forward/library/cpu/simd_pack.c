@@ -14,6 +14,7 @@
  * Interface: simd_pack.h.
  */
 #include "simd_pack.h"
+#include "attn_pairs.h"
 
 #include <math.h>
 #include <string.h>

@@ -15,7 +15,7 @@
 #ifndef FLASH_SIMD_PACK_H
 #define FLASH_SIMD_PACK_H
 
-#include "attn_tiles.h"
+#include "attn_pairs.h"
 #include "flash_forward.h"
 #include "library/flash_library.h"
 #include "simd.h"

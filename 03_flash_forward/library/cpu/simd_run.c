@@ -38,7 +38,7 @@
 
 #include "alloc.h"
 #include "attn_config.h"
-#include "exp/isa.h"
+#include "exp/vector.h"
 #include "flash_forward.h"
 #include "index_span.h"
 #include "naive.h"

@@ -20,7 +20,7 @@
 #endif
 #define PANEL (2 * LANES)
 
-/* 2^x for x <= 0, NaN for NaN: exp2_f32 of exp/exp.h without what negative numbers do not need.
+/* 2^x for x <= 0, NaN for NaN: exp2_f32 of exp/exp2.h without what negative numbers do not need.
  * From -126.5 down the result is 0, where correct rounding would give a subnormal. The rounder has
  * 127 added: what it leaves in the low bits is the exponent field of 2^k, and 0, the field of the
  * number 0, for k = -127. */

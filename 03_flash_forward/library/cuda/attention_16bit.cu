@@ -30,6 +30,7 @@
  */
 #include <type_traits>
 
+#include "attn_pairs.h"
 #include "block.cuh"
 #include "few_queries.cuh"
 #include "key_runs.cuh"

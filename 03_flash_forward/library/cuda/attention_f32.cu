@@ -24,6 +24,7 @@
  * Interface:
  * - flash_block_f32, flash_tiles_f32 (block.cuh): d <= 256.
  */
+#include "attn_pairs.h"
 #include "block.cuh"
 #include "mma.cuh"
 #include "product_f32.cuh"

@@ -26,6 +26,7 @@
 
 #include "block_resume.h"
 #include "cuda/cuda_check.h"
+#include "cuda/device.h"
 #include "flash_forward.h"
 
 template <template <typename, int> class Launch, typename T, typename... More>
@@ -67,10 +68,10 @@ static FlashTiles tiles_for_dim(const AttnArgs *a)
  * part too, which only the compiled kernel knows. */
 template <class Kernel> static AttnStatus reserve_smem(Kernel *kernel, int bytes)
 {
-    if (flash_smem_limit() > 0) {
+    if (device_smem_limit() > 0) {
         cudaFuncAttributes about;
         CUDA_TRY(cudaFuncGetAttributes(&about, kernel));
-        if (flash_smem_refuses((int64_t)about.sharedSizeBytes + bytes))
+        if (device_smem_refuses((int64_t)about.sharedSizeBytes + bytes))
             return ATTN_SKIP;
     }
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));

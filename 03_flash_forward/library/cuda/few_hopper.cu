@@ -278,7 +278,7 @@ static AttnStatus launch_few(const AttnArgs *a, SplitStates parts, AttnBand band
     if (status == ATTN_OK)
         status = make_head_map(&maps.V, &a->V, 1, C::Bc);
     if (status == ATTN_OK)
-        status = take_smem(few_hopper_kernel<T, C>, C::ALL);
+        status = cuda_reserve_smem((const void *)few_hopper_kernel<T, C>, C::ALL);
     if (status == ATTN_OK)
         status = launch_is_done(0, NULL);
     if (status != ATTN_OK)
@@ -310,7 +310,7 @@ template <typename T> static AttnStatus run_few(const AttnArgs *a, SplitStates p
 AttnStatus few_hopper_run(const AttnArgs *a, SplitStates parts, AttnBand band)
 {
     if (!on_hopper() || a->shape.Nk == 0 || a->shape.d > 128 || a->softcap != 0.0f ||
-        !(a->scale > 0.0f) || flash_smem_limit() != 0 ||
+        !(a->scale > 0.0f) || device_smem_limit() != 0 ||
         (!parts.O && parts.count > MOST_TOGETHER) || !copies_by_engine(&a->Q) ||
         !copies_by_engine(&a->K) || !copies_by_engine(&a->V))
         return ATTN_SKIP;

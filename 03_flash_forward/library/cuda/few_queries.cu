@@ -322,10 +322,10 @@ template <class C> static AttnStatus room_for_blocks(int *places)
     CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
     CUDA_TRY(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    if (major < 8 || C::SMEM > most || flash_smem_refuses(C::SMEM))
+    if (major < 8 || C::SMEM > most || device_smem_refuses(C::SMEM))
         return ATTN_OK;
 #ifdef HAVE_SM90A /* few_hopper.cu: a block fills a multiprocessor */
-    if (C::D <= 128 && major == 9 && flash_smem_limit() == 0) {
+    if (C::D <= 128 && major == 9 && device_smem_limit() == 0) {
         *places = processors;
         return ATTN_OK;
     }

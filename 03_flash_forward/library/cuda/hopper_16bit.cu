@@ -20,7 +20,7 @@
 static bool takes(const AttnArgs *a, KeyRule *rule)
 {
     return a->Q.dtype != ATTN_F32 && !a->mask && a->softcap == 0.0f && a->scale > 0.0f &&
-           a->shape.d <= 256 && flash_smem_limit() == 0 && copies_by_engine(&a->Q) &&
+           a->shape.d <= 256 && device_smem_limit() == 0 && copies_by_engine(&a->Q) &&
            copies_by_engine(&a->K) && copies_by_engine(&a->V) &&
            a->shape.B * a->shape.H < RULE_FAR / (a->shape.Nq / 64 + 1) && make_key_rule(rule, a) &&
            on_hopper();

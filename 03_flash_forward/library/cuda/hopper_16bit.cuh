@@ -578,7 +578,7 @@ static AttnStatus launch_hopper(const AttnArgs *a, HopperWork work, unsigned blo
     if (status == ATTN_OK && work.O_wide && C::PLACE_OF_O)
         status = make_head_map(&maps.O, &a->O, 1 << work.fold, 64 >> work.fold);
     if (status == ATTN_OK)
-        status = take_smem(hopper_kernel<T, C>, C::ALL);
+        status = cuda_reserve_smem((const void *)hopper_kernel<T, C>, C::ALL);
     if (status == ATTN_OK)
         status = launch_is_done(0, NULL);
     if (status != ATTN_OK)

@@ -15,6 +15,7 @@
  *   bits_of_run: as a word of 32 keys.
  * - first_key_from, last_key_to: its two ends where positions rise.
  * - limit_of_rule, clamp_to_int, divide_up.
+ * any_lane_bits: the OR of such words over the warp.
  */
 #ifndef FLASH_FORWARD_KEY_PLAN_CUH
 #define FLASH_FORWARD_KEY_PLAN_CUH
@@ -22,6 +23,16 @@
 #include <cuda_runtime.h>
 
 #include "attn.h"
+
+/* Bit i of the result: does any lane of the warp have bit i set? */
+__device__ __forceinline__ uint32_t any_lane_bits(uint32_t bits)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    return __reduce_or_sync(0xffffffffu, bits);
+#else
+    return bits;
+#endif
+}
 
 namespace plan
 {

@@ -22,6 +22,7 @@
 #ifndef FLASH_FORWARD_KEY_RUNS_CUH
 #define FLASH_FORWARD_KEY_RUNS_CUH
 
+#include "attn_pairs.h"
 #include "row_mask.cuh"
 
 /* Tiles begin .. end - 1; none: begin = end. */

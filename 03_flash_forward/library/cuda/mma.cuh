@@ -23,7 +23,7 @@
  * - copy_async_16 / copy_async_commit / copy_async_wait<N>: global to shared memory, not through
  *   registers.
  * - pack2<T>: two floats to one register of two 16-bit elements. exp2_sfu: 2^x in one instruction.
- * - any_lane_bits: the OR of a word over the warp. read_thread: threadIdx.x, not kept.
+ * - read_thread: threadIdx.x, not kept.
  * - swizzle<D>: where 16-byte chunk `chunk` of row `row` lies in a shared tile of D channels;
  *   skip_chunks<D>: the same row, 2k chunks further.
  */
@@ -129,16 +129,6 @@ __device__ __forceinline__ float exp2_sfu(float x)
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
-}
-
-/* Bit i of the result: does any lane of the warp have bit i set? */
-__device__ __forceinline__ uint32_t any_lane_bits(uint32_t bits)
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    return __reduce_or_sync(0xffffffffu, bits);
-#else
-    return bits;
-#endif
 }
 
 /* threadIdx.x, read anew each time: what follows from it is then computed again where it is used

@@ -23,7 +23,7 @@
 #ifndef FLASH_FORWARD_ROW_MASK_CUH
 #define FLASH_FORWARD_ROW_MASK_CUH
 
-#include "attn_tiles.h"
+#include "attn_pairs.h"
 #include "dispatch.cuh"
 #include "key_plan.cuh"
 

@@ -15,6 +15,7 @@
 
 #include <math.h>
 
+#include "attn_pairs.h"
 #include "backward_pack.h"
 #include "library/cpu/simd_mask.h"
 #include "naive.h"

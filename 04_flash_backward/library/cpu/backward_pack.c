@@ -14,7 +14,8 @@
 #include <string.h>
 
 #include "attn_config.h"
-#include "exp/isa.h"
+#include "attn_pairs.h"
+#include "exp/vector.h"
 
 static void choose_simd(BackwardPlan *p)
 {

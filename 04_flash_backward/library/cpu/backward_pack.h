@@ -13,6 +13,7 @@
 #ifndef BACKWARD_PACK_H
 #define BACKWARD_PACK_H
 
+#include "attn_pairs.h"
 #include "backward_simd.h"
 #include "flash_backward.h"
 #include "library/cpu/simd_pack.h"

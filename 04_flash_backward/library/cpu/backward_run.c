@@ -35,6 +35,7 @@
 #endif
 
 #include "alloc.h"
+#include "attn_pairs.h"
 #include "backward_mask.h"
 #include "backward_pack.h"
 #include "library/backward_library.h"

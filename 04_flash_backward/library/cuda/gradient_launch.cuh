@@ -17,8 +17,8 @@ static AttnStatus smem_of_block(int64_t *bytes)
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&offered, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     *bytes = offered;
-    if (flash_smem_limit() > 0 && flash_smem_limit() < offered)
-        *bytes = flash_smem_limit();
+    if (device_smem_limit() > 0 && device_smem_limit() < offered)
+        *bytes = device_smem_limit();
     return ATTN_OK;
 }
 

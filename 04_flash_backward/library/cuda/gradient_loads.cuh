@@ -11,6 +11,7 @@
 #define FLASH_BACKWARD_GRADIENT_LOADS_CUH
 
 #include "gradient_order.cuh"
+#include "key_plan.cuh"
 #include "tile_load.cuh"
 
 template <typename T, class C>

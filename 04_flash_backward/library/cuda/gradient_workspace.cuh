@@ -30,6 +30,7 @@
 #ifndef FLASH_BACKWARD_GRADIENT_WORKSPACE_CUH
 #define FLASH_BACKWARD_GRADIENT_WORKSPACE_CUH
 
+#include "attn_pairs.h"
 #include "dispatch.cuh"
 #include "mma_gradients.cuh"
 #include "row_walk.cuh"

@@ -15,6 +15,7 @@
  */
 #include "alloc.h"
 #include "block.cuh"
+#include "cuda/device.h"
 #include "wide_keys.cuh"
 
 using namespace rung;
@@ -40,7 +41,7 @@ static bool queries_for_hopper(const AttnArgs *a)
     alone.positions_k = a->positions_q;
     alone.shape.Nk = n->Nq;
     return a->Q.dtype != ATTN_F32 && n->d % 8 == 0 && n->d <= 256 && !a->mask &&
-           !(a->softcap > 0.0f) && a->scale > 0.0f && flash_smem_limit() == 0 && n->B > 0 &&
+           !(a->softcap > 0.0f) && a->scale > 0.0f && device_smem_limit() == 0 && n->B > 0 &&
            n->Nq > 0 && readable(&a->Q) && readable(&a->dO) && make_row_rule(&rule, &alone) &&
            hopper_is_here();
 }
@@ -162,7 +163,8 @@ static AttnStatus run_parts(const AttnArgs *a, const float *delta_dev, const Key
     const AnyDelta<T> delta = {delta_dev, (int)a->shape.d,
                                on_16_bytes(&a->O) && on_16_bytes(&a->dO)};
     const KeysKernel kernel = kernel_for<T, D>(flash_backward_deterministic());
-    AttnStatus status = reserve_smem((const void *)kernel, C::ALL); /* before anything is done */
+    AttnStatus status =
+        cuda_reserve_smem((const void *)kernel, C::ALL); /* before anything is done */
     if (status == ATTN_OK && (parts & GRADIENTS_BEGIN))
         status =
             prepare_pass<T, D>(a, delta, pass, order_ints(rows_of_pass(&a->shape)) * sizeof(int));

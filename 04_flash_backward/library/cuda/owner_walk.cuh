@@ -26,6 +26,7 @@
 #ifndef FLASH_BACKWARD_OWNER_WALK_CUH
 #define FLASH_BACKWARD_OWNER_WALK_CUH
 
+#include "attn_pairs.h"
 #include "gradient_f32.cuh"
 
 /* A thread's part of every tile: rows row0 + row_of(r), columns column0 + column_of(c). */

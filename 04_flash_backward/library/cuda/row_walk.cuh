@@ -33,6 +33,7 @@
 #ifndef FLASH_BACKWARD_ROW_WALK_CUH
 #define FLASH_BACKWARD_ROW_WALK_CUH
 
+#include "attn_pairs.h"
 #include "row_mask.cuh"
 
 /* Segments of keys that have runs: a rank's zigzag has 4, all keys of 2 ranks 8. */

@@ -27,6 +27,7 @@
 #include <float.h>
 
 #include "attn.h"
+#include "key_plan.cuh"
 #include "mma_gradients.cuh"
 
 /* P = 2^(S * exponent_factor - lse * log2(e)), S the raw product or, capped, its tanh. */

@@ -21,6 +21,7 @@
 #ifndef FLASH_BACKWARD_TWO_VIEWS_CUH
 #define FLASH_BACKWARD_TWO_VIEWS_CUH
 
+#include "attn_pairs.h"
 #include "row_mask.cuh"
 
 /* The problem as the owners see it. */

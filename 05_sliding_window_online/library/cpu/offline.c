@@ -22,6 +22,7 @@
  * (sliding_window_module.h).
  */
 #include "alloc.h"
+#include "attn_pairs.h"
 #include "library/cpu/offline_internal.h"
 #include "library/cpu/online_internal.h"
 #include "sliding_window.h"

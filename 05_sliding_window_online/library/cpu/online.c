@@ -31,7 +31,7 @@
 
 #include "alloc.h"
 #include "attn_config.h"
-#include "attn_tiles.h"
+#include "attn_pairs.h"
 #include "library/cpu/online_internal.h"
 #include "library/flash_library.h"
 #include "library/window_library.h"

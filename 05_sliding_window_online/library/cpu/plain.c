@@ -20,6 +20,7 @@
 #include <stdio.h>
 
 #include "alloc.h"
+#include "attn_options.h"
 #include "library/backward_library.h"
 #include "library/window_library.h"
 #include "sliding_window.h"

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "attn_pairs.h"
 #include "tensor.h"
 
 /* Does each segment have a sequence of its own, in rising order? */

@@ -25,7 +25,7 @@
 
 #include "alloc.h"
 #include "attn_config.h"
-#include "exp/isa.h"
+#include "exp/vector.h"
 #include "library/cpu/online_internal.h"
 #include "library/cpu/stream_row.h"
 #include "library/window_library.h"

@@ -33,9 +33,11 @@
 #include "library/backward_library.h"
 #include "library/window_library.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "alloc.h"
+#include "attn_options.h"
 #include "exp/exp.h"
 #include "library/cpu/sequences.h"
 #include "library/cpu/weights.h"
@@ -320,7 +322,7 @@ AttnStatus window_weigh_tiles_backward(const AttnArgs *args, FlashSums sums)
     walk.delta = workspace_alloc((size_t)(n->B * n->H * n->Nq) * sizeof *walk.delta);
     if (!walk.delta)
         return ATTN_NO_MEMORY;
-    if (!window_clips(args)) /* else gradients_of_queries computes it */
+    if (!attn_clips(args)) /* else gradients_of_queries computes it */
         flash_backward_delta(args, walk.delta);
     status = window_each_part(args, gradients_of_part, &walk);
     workspace_free(walk.delta);

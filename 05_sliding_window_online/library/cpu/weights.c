@@ -6,11 +6,12 @@
  */
 #include "library/cpu/weights.h"
 
+#include "attn_options.h"
 #include "io/philox.h"
 
 WeightRule weight_rule(const AttnArgs *args)
 {
-    WeightRule rule = {window_clips(args), window_drops(args), 0.0f, 1.0f, 0, 1.0f, args->options};
+    WeightRule rule = {attn_clips(args), attn_drops(args), 0.0f, 1.0f, 0, 1.0f, args->options};
     if (rule.clips) {
         rule.low = args->options->clip_low;
         rule.span = args->options->clip_high - args->options->clip_low;

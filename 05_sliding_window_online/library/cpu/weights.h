@@ -30,10 +30,10 @@
 
 typedef struct WeightRule {
     int clips, drops;
-    float low, span;         /* span = high - low */
-    uint32_t threshold;      /* of the generator's words */
-    float larger;            /* 1 / (1 - p) */
-    const AttnOptions *with; /* the seed */
+    float low, span;                /* span = high - low */
+    uint32_t threshold;             /* of the generator's words */
+    float larger;                   /* 1 / (1 - p) */
+    const struct AttnOptions *with; /* the seed */
 } WeightRule;
 
 WeightRule weight_rule(const AttnArgs *args);

@@ -15,6 +15,7 @@
 #ifndef WINDOW_WALK_H
 #define WINDOW_WALK_H
 
+#include "attn_pairs.h"
 #include "library/cpu/index_span.h"
 
 /* Queries i .. i+rows-1 with keys j .. j+cols-1. */

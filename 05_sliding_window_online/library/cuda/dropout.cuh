@@ -15,6 +15,7 @@
 #ifndef WINDOW_DROPOUT_CUH
 #define WINDOW_DROPOUT_CUH
 
+#include "attn_options.h"
 #include "cuda/cuda_check.h"
 #include "io/philox.h"
 #include "library/window_library.h"
@@ -80,8 +81,8 @@ static AttnStatus make_weights(const AttnArgs *a, Weights *w, Token *tokens_dev)
     const AttnOptions *o = a->options;
     const int64_t Nq = a->shape.Nq, Nk = a->shape.Nk;
     const cudaStream_t stream = (cudaStream_t)a->stream;
-    w->clips = window_clips(a);
-    w->drops = window_drops(a);
+    w->clips = attn_clips(a);
+    w->drops = attn_drops(a);
     w->clip_low = o->clip_low;
     w->clip_span = o->clip_high - o->clip_low;
     w->kept = w->drops ? 1.0f / (1.0f - o->dropout) : 1.0f;

@@ -25,9 +25,9 @@
 #include <cuda_fp16.h>
 
 #include "alloc.h"
-#include "attn_tiles.h"
+#include "attn_pairs.h"
 #include "cuda/cuda_check.h"
-#include "flash_forward.h" /* flash_smem_refuses */
+#include "cuda/device.h"
 #include "library/cpu/online_internal.h"
 #include "window_cuda.h"
 
@@ -251,7 +251,7 @@ AttnStatus window_start_cuda(const AttnArgs *a)
     const int64_t rows = a->shape.B * a->shape.H * a->shape.Nq;
     const unsigned blocks = (unsigned)((rows + 7) / 8);
     const cudaStream_t stream = (cudaStream_t)a->stream;
-    if (a->shape.d > MOST_D || flash_smem_refuses(smem_of_step(a->shape.d)))
+    if (a->shape.d > MOST_D || device_smem_refuses(smem_of_step(a->shape.d)))
         return ATTN_SKIP;
     if (a->O.dtype == ATTN_F32)
         start_kernel<float><<<blocks, 256, 0, stream>>>(a->O, a->lse);

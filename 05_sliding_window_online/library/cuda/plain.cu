@@ -13,7 +13,7 @@
  * rounded. Rounding dQn to 16 bits first would cost accuracy and save nothing: it is read once.
  *
  * Interface:
- * - window_plain_run_cuda, window_plain_backward_cuda (sliding_window.h).
+ * - window_plain_run_cuda, window_plain_backward_cuda (window_cuda.h).
  * - window_make_plain_cuda, window_contiguous, window_copy_cuda, window_clear_empty_cuda,
  *   window_mma_add_cuda (window_cuda.h).
  */
@@ -21,8 +21,10 @@
 #include <cuda_fp16.h>
 
 #include "alloc.h"
+#include "attn_options.h"
 #include "cuda/cuda_check.h"
 #include "library/backward_library.h"
+#include "library/window_library.h"
 #include "window_cuda.h"
 
 /* --- copies ------------------------------------------------------------------------------------*/

@@ -24,6 +24,7 @@
  */
 #include "../../../03_flash_forward/library/cuda/block.cuh"
 #include "../../../04_flash_backward/library/cuda/block.cuh"
+#include "attn_options.h"
 #include "float_copies.cuh"
 #include "library/backward_library.h"
 #include "weight_walk.cuh"
@@ -144,14 +145,14 @@ static AttnStatus weighted_gradients(const AttnArgs *a, const Weights *weights, 
 
 static int weights_are_plain(const AttnArgs *a)
 {
-    return !window_clips(a) && !window_drops(a);
+    return !attn_clips(a) && !attn_drops(a);
 }
 
 AttnStatus window_tiles_run_cuda(const AttnArgs *plain)
 {
     FloatCopies copies;
     Weights weights;
-    const size_t tokens = window_drops(plain) ? (size_t)(plain->shape.Nq + plain->shape.Nk) : 0;
+    const size_t tokens = attn_drops(plain) ? (size_t)(plain->shape.Nq + plain->shape.Nk) : 0;
     AttnStatus status = float_copies_make(&copies, plain, FLOATS_FORWARD, tokens * sizeof(Token));
     if (status == ATTN_OK)
         status = flash_cuda_run(&copies.args, NULL, NULL); /* O and lse, or lse alone */
@@ -170,7 +171,7 @@ AttnStatus window_tiles_add_cuda(const AttnArgs *plain, FlashSums sums)
 {
     const AttnShape *n = &plain->shape;
     const size_t rows = (size_t)(n->B * n->H * n->Nq);
-    const size_t tokens = window_drops(plain) ? (size_t)(n->Nq + n->Nk) : 0;
+    const size_t tokens = attn_drops(plain) ? (size_t)(n->Nq + n->Nk) : 0;
     FloatCopies copies;
     Weights weights;
     AttnStatus status = float_copies_make(&copies, plain, FLOATS_BACKWARD,

@@ -6,7 +6,8 @@
  *
  * Interface:
  * - window_normalise_cuda, window_normalise_backward_cuda: the CPU's functions on the GPU.
- * - window_make_plain_cuda: what window_plain_run_cuda does before it calls the variant.
+ * - window_plain_run_cuda, window_plain_backward_cuda: normalisation and temperature around a
+ *   variant that knows neither. window_make_plain_cuda: what comes before it calls the variant.
  * - window_contiguous: a tensor's shape without gaps.
  * - window_tiles_run_cuda, window_tiles_add_cuda: visible tiles in float32, with every option.
  *   window_mma_add_cuda: on tensor cores, weights that are P.
@@ -17,7 +18,6 @@
 #ifndef WINDOW_CUDA_H
 #define WINDOW_CUDA_H
 
-#include "library/window_library.h"
 #include "sliding_window.h"
 
 #ifdef __cplusplus
@@ -33,10 +33,18 @@ AttnStatus window_normalise_backward_cuda(const Tensor *X, const float *w, int64
                                           const float *dXn, void *stream, const Tensor *dX,
                                           float *dw);
 
+struct FlashSums; /* library/backward_library.h */
+
+/* window_plain_run and window_plain_backward (library/window_library.h) on the GPU. */
+AttnStatus window_plain_run_cuda(const AttnArgs *args, AttnFn run);
+AttnStatus window_plain_backward_cuda(const AttnArgs *args,
+                                      AttnStatus (*add_gradients)(const AttnArgs *plain,
+                                                                  struct FlashSums sums));
+
 /* plain = args with normalised copies of Q and K in `memory` (the caller's to free, NULL: none were
  * needed), without norm and temperature in its options, which lie in `options`. */
-AttnStatus window_make_plain_cuda(const AttnArgs *args, AttnArgs *plain, AttnOptions *options,
-                                  void **memory);
+AttnStatus window_make_plain_cuda(const AttnArgs *args, AttnArgs *plain,
+                                  struct AttnOptions *options, void **memory);
 
 /* Like `like`, contiguous. */
 Tensor window_contiguous(const Tensor *like, AttnDtype dtype, void *data);

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "../../../04_flash_backward/library/cuda/block_add.h"
+#include "attn_pairs.h"
 #include "library/backward_library.h"
 #include "runtime/cuda/backend_internal.h"
 #include "tensor.h"

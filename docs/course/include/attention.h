@@ -29,6 +29,7 @@
 #define COURSE_ATTENTION_H
 
 #include "attn.h"
+#include "attn_pairs.h"
 #include "tensor.h"
 
 #ifdef __cplusplus

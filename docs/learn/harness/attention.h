@@ -11,6 +11,8 @@
 #ifndef LEARN_ATTENTION_H
 #define LEARN_ATTENTION_H
 
+#include <math.h>
+
 #include "learn.h"
 
 typedef struct Head {

@@ -8,6 +8,8 @@
  * Interface: --part dV|dK|dQ|all, -N tokens, -d channels, --causal, --hand: the four tokens;
  * for `all` --keys, too, with the causal mask in the lower right corner.
  */
+#include <math.h>
+
 #include "learn.h"
 
 #define WEAK __attribute__((weak))

@@ -5,6 +5,8 @@
  * Interface: -N keys, --cap, --temperature: whole numbers, --masked: every third key is hidden,
  * --empty: all are.
  */
+#include <math.h>
+
 #include "learn.h"
 
 void weights_of_row(const float *qk, const unsigned char *hidden, float *P, int n, float scale,

@@ -16,6 +16,7 @@
  */
 #include "learn.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <sys/resource.h>

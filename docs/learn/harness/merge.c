@@ -6,6 +6,8 @@
  * --empty-a, --empty-b: every second row, or with both
  * flags each row.
  */
+#include <math.h>
+
 #include "learn.h"
 
 int softmax_merge_variant(const float *m_a, const float *l_a, const float *m_b, const float *l_b,

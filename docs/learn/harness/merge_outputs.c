@@ -5,6 +5,8 @@
  * Interface: -N rows, -d channels, --hand: query 3 of the four tokens, --large: lse in the
  * hundreds, --empty-old, --empty-block.
  */
+#include <math.h>
+
 #include "learn.h"
 
 void merge_row(float *O, float *lse, const float *O_block, float lse_block, int d);

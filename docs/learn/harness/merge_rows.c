@@ -4,6 +4,8 @@
  *
  * Interface: -N scores, --empty: all are -inf.
  */
+#include <math.h>
+
 #include "learn.h"
 #include "tiled_softmax.h"
 

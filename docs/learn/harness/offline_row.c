@@ -6,6 +6,8 @@
  * --dropout: in hundredths, --large: scores in the hundreds, --below: far below 0, --hand: query 3
  * of the four tokens.
  */
+#include <math.h>
+
 #include "learn.h"
 
 void offline_row(const float *q, const float *K, const float *V, const unsigned char *keep,

@@ -8,6 +8,8 @@
  * Interface: -N scores, --hand: row q3 of the lessons, --growing, --falling, --masked: it
  * begins with -inf, --empty: all are -inf.
  */
+#include <math.h>
+
 #include "learn.h"
 
 void online(const float *x, int n, float *m, float *l);

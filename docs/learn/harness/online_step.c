@@ -9,6 +9,8 @@
  * --backwards: the blocks in the opposite order, --hand: the four tokens, blocks of 2, w = 3,
  * --large: scores in the hundreds, --below: far below 0.
  */
+#include <math.h>
+
 #include "learn.h"
 
 void online_step(const float *Q_i, const float *K_j, const float *V_j, float *O, float *lse, int i,

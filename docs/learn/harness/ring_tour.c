@@ -6,6 +6,8 @@
  * Interface: -G ranks, -n tokens of a rank, -d channels, --causal, --hand: the four tokens on four
  * ranks.
  */
+#include <math.h>
+
 #include "ring_tour.h"
 
 #include "learn.h"

@@ -6,6 +6,8 @@
  * Interface: -G ranks, -n tokens of a rank, -d channels, --causal, --large: scores in the
  * hundreds, --below: far below 0, --hand: the four tokens on two ranks.
  */
+#include <math.h>
+
 #include "ring_world.h"
 
 #include "learn.h"

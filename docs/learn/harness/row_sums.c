@@ -5,6 +5,8 @@
  * Interface: -N rows, -d channels, --hand: the four tokens, --empty: row 1 sees no key: its O is 0,
  * its dO NaN.
  */
+#include <math.h>
+
 #include "learn.h"
 
 int backward_delta_variant(const float *O, const float *dO, float *delta, int N, int d);

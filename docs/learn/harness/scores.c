@@ -4,6 +4,8 @@
  *
  * Interface: -N queries, --keys, -d channels, --hand: the four tokens of the lessons.
  */
+#include <math.h>
+
 #include "learn.h"
 
 void scores(const float *Q, const float *K, float *S, int Nq, int Nk, int d);

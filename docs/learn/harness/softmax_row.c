@@ -5,6 +5,8 @@
  * Interface: -N scores, --hand: row q3 of the lessons, --large: scores around 1000, --below:
  * around -200, --masked: every third score is -inf, --empty: all are.
  */
+#include <math.h>
+
 #include "learn.h"
 
 float softmax_row(const float *S, float *P, int n);

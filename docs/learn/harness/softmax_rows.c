@@ -5,6 +5,8 @@
  * Interface: --rows, --cols, --growing, --large, --below: around -200, --masked: every third score
  * is -inf, --empty: every second row is.
  */
+#include <math.h>
+
 #include "learn.h"
 
 int softmax_rows_variant(const float *S, float *P, float *lse, int rows, int cols);

@@ -6,10 +6,12 @@
  * Interface: what alloc.h and naive.h declare: workspace_alloc, workspace_free, naive_load_rows,
  * naive_store_rows, naive_clear_empty, naive_scores, naive_weighted_sum.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "alloc.h"
+#include "attn_pairs.h"
 #include "naive.h"
 
 void *workspace_alloc(size_t bytes)

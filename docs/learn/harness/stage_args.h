@@ -8,8 +8,11 @@
 #ifndef LEARN_STAGE_ARGS_H
 #define LEARN_STAGE_ARGS_H
 
+#include <math.h>
+
 #include "attention.h"
 #include "attn.h"
+#include "attn_pairs.h"
 
 static inline Head make_head(Output **O, Output **lse)
 {

@@ -4,6 +4,8 @@
  *
  * Interface: -N queries, --keys, -d channels.
  */
+#include <math.h>
+
 #include "attention.h"
 
 void attend_tiles(const float *Q, const float *K, const float *V, float *O, float *lse, int Nq,

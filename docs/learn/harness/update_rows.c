@@ -6,6 +6,8 @@
  * Interface: -N rows, --keys, --tile keys of a tile, -d channels, --growing scores, --masked: no
  * key of the first tile is visible.
  */
+#include <math.h>
+
 #include "learn.h"
 
 void update_rows(float *S, float *m, float *l, float *O, int rows, int cols, int d);

@@ -4,6 +4,8 @@
  *
  * Interface: -N queries, --keys, -d channels.
  */
+#include <math.h>
+
 #include "learn.h"
 
 void weighted_mean(const float *P, const float *V, float *O, int Nq, int Nk, int d);

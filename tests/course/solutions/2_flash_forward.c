@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "attention.h"
+#include "attn_pairs.h"
 #include "flash_simple.h"
 
 enum { BR = 16, BC = 32 };

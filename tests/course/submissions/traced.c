@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "attention.h"
+#include "attn_pairs.h"
 #include "attn_trace.h"
 #include "flash_simple.h"
 

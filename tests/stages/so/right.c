@@ -6,7 +6,10 @@
  * Compile with -DSTAGE=naive (or another stage), -fPIC -shared and common/ as include folder; the
  * functions of common/ are those of the program that loads it.
  */
+#include <math.h>
+
 #include "alloc.h"
+#include "attn_pairs.h"
 #include "tensor.h"
 
 #define JOIN2(a, b) a##_##b

@@ -6,9 +6,11 @@
  *
  * Compile with -DSTAGE=flash_backward, -fPIC -shared and common/ as include folder.
  */
+#include <math.h>
 #include <string.h>
 
 #include "alloc.h"
+#include "attn_pairs.h"
 #include "tensor.h"
 
 #define JOIN2(a, b) a##_##b

@@ -8,6 +8,8 @@
  *
  * Interface: of flash_forward.h and block_resume.h what the backend of a GPU calls.
  */
+#include <math.h>
+
 #include "pretend_kernels.h"
 
 #define FEW_QUERIES 8

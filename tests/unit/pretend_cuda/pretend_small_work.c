@@ -6,6 +6,7 @@
  */
 #include "runtime/cuda/small_work.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "pretend_gpu.h"

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * launch.c: what is asked before a kernel is launched.
+ *
+ * Interface:
+ * - device_set_smem_limit, device_smem_limit, device_smem_refuses, device_smem_refused (device.h).
+ * - cuda_reserve_smem, cuda_capability (cuda_check.h), in a build with CUDA.
+ */
+#include "attn_config.h"
+#include "cuda/device.h"
+
+static int64_t smem_limit, smem_refused; /* bytes, 0 = none */
+
+void device_set_smem_limit(int64_t bytes)
+{
+    smem_limit = bytes;
+    smem_refused = 0;
+}
+
+int64_t device_smem_limit(void)
+{
+    return smem_limit;
+}
+
+int device_smem_refuses(int64_t bytes)
+{
+    if (smem_limit == 0 || bytes <= smem_limit)
+        return 0;
+    smem_refused = bytes;
+    return 1;
+}
+
+int64_t device_smem_refused(void)
+{
+    return smem_refused;
+}
+
+#ifdef HAVE_CUDA
+#include "cuda/cuda_check.h"
+
+AttnStatus cuda_reserve_smem(const void *kernel, int bytes)
+{
+    cudaError_t error;
+    if (smem_limit > 0) {
+        struct cudaFuncAttributes about;
+        CUDA_TRY(cudaFuncGetAttributes(&about, kernel));
+        if (device_smem_refuses((int64_t)about.sharedSizeBytes + bytes))
+            return ATTN_SKIP;
+    }
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error == cudaErrorInvalidValue) { /* more than this GPU has */
+        (void)cudaGetLastError();
+        return ATTN_SKIP;
+    }
+    CUDA_TRY(error);
+    return ATTN_OK;
+}
+
+int cuda_capability(void)
+{
+    int device = 0, major = 0, minor = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
+        return 0;
+    return 10 * major + minor;
+}
+#endif
