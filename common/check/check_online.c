@@ -28,9 +28,10 @@ void check_online_reach(const AttnArgs *args, int64_t block, int64_t b, int64_t 
                 continue;
             steps += t / block != last;
             last = t / block;
-            for (int64_t x = 0; x < s->d; x++) {
-                const int64_t at = tensor_offset(&args->V, b, g->first + t, kv) + x;
-                reach[x] = fmax(reach[x], fabs(tensor_get(&args->V, at)));
+            const int64_t at = tensor_offset(&args->V, b, g->first + t, kv);
+            for (int64_t x = 0; x < s->d; x++) { /* fmax is a call, and this takes all N^2 d */
+                const double value = fabs(tensor_get(&args->V, at + x));
+                reach[x] = value > reach[x] ? value : reach[x];
             }
         }
     }

@@ -55,11 +55,14 @@ def command_lines(block):
 
 def run_line(line, root, build):
     """One sentence, or None. Words that begin with build/demo/ (what ./ladder demo makes) or
-    build/ mean the folder built for this test."""
-    here = re.sub(r"(?<![\w./])(\./)?build/(demo/)?", f"{pathlib.Path(build).resolve()}/", line)
+    build/ mean the folder built for this test, whose programs ./ladder lecture plays as well."""
+    built = pathlib.Path(build).resolve()
+    here = re.sub(r"(?<![\w./])(\./)?build/(demo/)?", f"{built}/", line)
     try:
         done = subprocess.run(["sh", "-c", here], cwd=root, capture_output=True, text=True,
-                              timeout=300, env={**os.environ, "OMP_NUM_THREADS": "2"}, check=False)
+                              timeout=300, check=False, env={
+                                  **os.environ, "OMP_NUM_THREADS": "2",
+                                  "LADDER_PROGRAMS": str(built)})
     except subprocess.TimeoutExpired:
         return f"'{line}' ran past 300 s"
     if done.returncode == 0:

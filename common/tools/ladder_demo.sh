@@ -39,13 +39,17 @@ ladder_build() {
     sed 's|^|build/demo/|; s| |/|' build/build_stages.txt
 }
 
-# A stage on a terminal. What is built already is used as it is.
+# A stage on a terminal. What is built already is used as it is, in LADDER_PROGRAMS, too: the tests
+# play lectures of the programs that they have.
 ladder_lecture() {
     [ $# -eq 1 ] || refuse "accepted is: ./ladder lecture STAGE, 01 to 06"
     lecture_stage=$(chosen_stages "$1") || exit 2
-    lecture_program=build/demo/${lecture_stage% *}/${lecture_stage#* }
+    lecture_program=${LADDER_PROGRAMS:-build/demo}/${lecture_stage% *}/${lecture_stage#* }
     mkdir -p build
-    [ -x "$lecture_program" ] || build_programs "${lecture_stage% *}/${lecture_stage#* }"
+    if [ ! -x "$lecture_program" ]; then
+        lecture_program=build/demo/${lecture_stage% *}/${lecture_stage#* }
+        build_programs "${lecture_program#build/demo/}"
+    fi
     python3 common/tools/lecture.py "$(echo "$lecture_stage" | cut -c1-2)" "$lecture_program"
 }
 

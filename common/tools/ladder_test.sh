@@ -130,7 +130,8 @@ test_fuzz() {
     if has_fuzzer; then
         CC=clang test_in build/fuzz "fuzz targets" "-Dfuzz=true -Dcuda=disabled -Dblas=disabled
             -Dopenmp=disabled -Db_sanitize=address,undefined -Db_lundef=false
-            -Dc_args=-fsanitize=fuzzer-no-link" "$(ls tests/fuzz/*.c | sed 's/\.c$//')" --suite fuzz
+            -Doptimization=1 -Dc_args=-fsanitize=fuzzer-no-link" \
+            "$(ls tests/fuzz/*.c | sed 's/\.c$//')" --suite fuzz
     else
         record "fuzz targets" SKIP "clang with libFuzzer is not here"
     fi

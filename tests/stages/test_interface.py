@@ -148,7 +148,7 @@ def check_default(p, cpu):
     rows = table_rows(p, done.stdout)
     p.ok(done.returncode == 0 and len(rows) == 1 and rows[0].startswith(cpu[-1]),
          "--variant=NAME runs one", done.stdout)
-    done = p.run("--device", "cpu", "-N", "300", "--threads", "4", env={"OMP_THREAD_LIMIT": "1"})
+    done = p.run("--device", "cpu", "-N", "130", "--threads", "4", env={"OMP_THREAD_LIMIT": "1"})
     p.ok(done.returncode == 0, "fewer threads than --threads: OMP_THREAD_LIMIT", done.stderr)
     done = p.run("--device", "cuda", "-N", "20")
     p.ok(done.returncode in (0, 77), "--device cuda runs or exits 77", done.stderr)

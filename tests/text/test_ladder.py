@@ -40,12 +40,12 @@ class Copy:
                 f.write(STAND_IN)
             os.chmod(path, 0o755)
 
-    def run(self, *words):
+    def run(self, *words, **environment):
         """The finished script, and the calls of meson and ninja in it."""
         open(self.calls, "w", encoding="utf-8").close()
         done = subprocess.run(
             [os.path.join(self.top, "ladder"), *words], capture_output=True, text=True, timeout=60,
-            env=dict(os.environ, CALLS=self.calls, LADDER_NO_INSTALL="1",
+            env=dict(os.environ, CALLS=self.calls, LADDER_NO_INSTALL="1", **environment,
                      PATH=self.bin + os.pathsep + os.environ["PATH"]))
         with open(self.calls, encoding="utf-8") as f:
             return done, [line for line in f.read().splitlines() if "--version" not in line]
@@ -106,6 +106,14 @@ def main():
         done, calls = copy.run("build")
         tap.ok(calls == ["ninja -C build/demo 01_naive/naive 03_flash_forward/flash_forward"],
                "without a stage: all", (done, calls))
+        done, calls = copy.run("lecture", "03")
+        tap.ok(calls == ["ninja -C build/demo 03_flash_forward/flash_forward"],
+               "a lecture compiles a program that is not there", (done, calls))
+        there = os.path.join(folder, "03_flash_forward")
+        os.mkdir(there)
+        os.symlink("/bin/true", os.path.join(there, "flash_forward"))
+        done, calls = copy.run("lecture", "03", LADDER_PROGRAMS=folder)
+        tap.ok(not calls, "and none that is", (done, calls))
         for words, said in ((("build", "07"), "unknown stage '07'"),
                             (("build", "01", "03"), "accepted is: ./ladder build [STAGE]"),
                             (("bench", "cpu", "9"), "unknown stage '9'"),
