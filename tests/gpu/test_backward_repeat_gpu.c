@@ -61,7 +61,8 @@ static const Repeated variants[] = {
 
 /* Plain: several tiles each way, GQA; few queries and many keys, so that many blocks add to few
  * rows; queries without keys, whose dO is padding. Not plain: a window, so that each row has tiles
- * of its own, and keys that four warps share; a mask array over position maps of several segments. */
+ * of its own, and keys that four warps share; a mask array over position maps of several
+ * segments. */
 static const struct {
     AttnShape shape;
     AttnMask mask;

@@ -53,8 +53,8 @@ template <> struct TileFor<128, false> {
 template <> struct TileFor<128, true> {
     typedef FastTile<128, 4, 2, 32, 2, 2, 16, 2> C;
 };
-/* One tile of Q and dO at a time: the next one arrives during dQ. Where two fit (219 KiB) they gained
- * nothing (docs/lab/04_did_not_pay.md). */
+/* One tile of Q and dO at a time: the next one arrives during dQ. Where two fit (219 KiB) they
+ * gained nothing (docs/lab/04_did_not_pay.md). */
 template <> struct TileFor<256, false> {
     typedef FastTile<256, 8, 2, 64, 2, 4, 16, 1, 1> C;
 };

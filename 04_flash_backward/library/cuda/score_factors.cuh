@@ -107,7 +107,7 @@ template <class C> static __device__ __forceinline__ void meet_group(void)
 /* S^T and dP^T where four warps share keys. To load all channels of 32 keys for 16 queries takes
  * three ldmatrix for four products. So a warp computes one of the two, S if it is even and dP if it
  * is odd, for its own 16 queries and for its neighbour's: four ldmatrix for eight products. They
- * exchange halves by way of P_room and dS_room, where P^T and dS^T of this group's keys will lie. */
+ * exchange halves by way of P_room and dS_room, where P^T and dS^T of these keys will lie. */
 template <typename T, class C>
 static __device__ __forceinline__ void
 multiply_in_pairs(float (&S)[C::MT][2][4], float (&dP)[C::MT][2][4], const LaneAddresses &at,
