@@ -12,8 +12,8 @@
  *
  * Interface:
  * - attn_positions() makes a position map.
- * - attn_visible() decides whether a query may look at a key, attn_sees() with the full mask. They
- *   are the only visibility code in the project.
+ * - attn_visible() decides whether a query may look at a key, attn_sees() with the full mask: the
+ *   definition. Kernels have faster forms of it, which the tests hold against this one.
  * - attn_score() is the score that enters the softmax.
  * - AttnRange, attn_range: extreme positions of a run of local indexes.
  * - attn_tile_class: is the tile of two ranges skipped, masked or full (AttnTile)?

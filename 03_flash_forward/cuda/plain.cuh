@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * plain.cuh: the plain problem, as all rungs on the GPU see it (VARIANT_PLAIN in
+ * plain.cuh: the plain problem, as the rungs v0 to v8 on the GPU see it (VARIANT_PLAIN in
  * common/bench/variant.h).
  *
  * A row sees one range of keys, whatever the mask: query i sees key j when

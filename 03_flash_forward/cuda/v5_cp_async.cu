@@ -3,7 +3,8 @@
  * v5_cp_async: v4 with its tensor cores fed in time.
  *
  * cp.async copies from global to shared memory without passing registers, and without waiting. With
- * two stages of K and V, while tile j is multiplied, the next one is on its way.
+ * two buffers of K and V, the stages of a pipeline, the next tile is on its way while tile j is
+ * multiplied.
  *
  *     tile        j               j + 1             j + 2
  *     copy     |  K V of j + 1  |  K V of j + 2  |  ...

@@ -13,8 +13,9 @@
  *     dV_j += P^T dO_i      rows = keys: 16 columns of P from all warps
  *     dK_j += dS^T Q_i
  *
- * So both go through shared memory, with a barrier before anybody reads. There are four kinds of
- * factors: left or right, with the summation index k along a row of the tile or across the rows.
+ * So both go through shared memory, with a barrier before anybody reads. dS lacks the scale: dK and
+ * dQ are multiplied by it once, at the end. There are four kinds of factors: a left or a right one,
+ * whose summation index k runs along the rows of its tile or across them.
  *
  *     product             left: k along?         right: k along?
  *     S  = Q K^T          Q   yes, channels      K   yes

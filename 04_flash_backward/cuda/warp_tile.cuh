@@ -82,7 +82,7 @@ static __device__ __forceinline__ void multiply_add(float (&sum)[M][N][4], uint3
 }
 
 /* tile_smem [ROWS][D + 8] = rows first .. of one head, zeros for rows outside of begin .. end - 1:
- * memory there may hold NaN. base: row 0 of the head. */
+ * memory there may hold NaN. */
 template <typename T, int D, int ROWS, int THREADS>
 static __device__ __forceinline__ void load_tile(unsigned char *tile_smem, const Tensor &tensor,
                                                  int b, int h, int first, Rows rows)

@@ -20,7 +20,8 @@
  *     lse = log(exp(lse_a) + exp(lse_b))        O = exp(lse_a - lse) O_a + exp(lse_b - lse) O_b
  *
  * ring_see_keys computes a part and joins it to the state (O, lse) of the parts so far, which
- * begins as O = 0, lse = -inf: attention over no keys.
+ * begins as O = 0, lse = -inf: attention over no keys. (The code keeps O undivided, with m and l in
+ * place of lse, and divides once at the end: the same, but for a rounding.)
  *
  * Backward, keys travel again. P = exp(score - lse) needs only the finished lse, so each pair of
  * blocks is differentiated alone. That gives a part of dQ, which stays, and parts of dK and dV,

@@ -26,7 +26,7 @@ CLI_READER(inject)
     CliRing *r = &c->ring;
     int k = CLI_EXIT;
     (void)given, (void)f;
-    if (sscanf(text, "%15[a-z]@%15[^:]:%15s%c", kind, rank, step, &rest) != 3)
+    if (sscanf(text, "%15[a-z]@%15[^:]:%15[^ ]%c", kind, rank, step, &rest) != 3)
         k = CLI_NO_FAULT;
     while (k > CLI_NO_FAULT && strcmp(kinds[k], kind) != 0)
         k--;

@@ -39,8 +39,8 @@ ladder_build() {
     sed 's|^|build/demo/|; s| |/|' build/build_stages.txt
 }
 
-# A stage on a terminal. What is built already is used as it is, in LADDER_PROGRAMS, too: the tests
-# play lectures of the programs that they have.
+# A stage on a terminal, by the program that is built. LADDER_PROGRAMS names another folder of built
+# programs, such as the tests' own.
 ladder_lecture() {
     [ $# -eq 1 ] || refuse "accepted is: ./ladder lecture STAGE, 01 to 06"
     lecture_stage=$(chosen_stages "$1") || exit 2

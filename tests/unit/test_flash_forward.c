@@ -16,6 +16,7 @@
 #include "attn_config.h"
 #include "attn_pairs.h"
 #include "cpu/tiles.h"
+#include "cuda/flash_rungs.h"
 #include "cuda/device.h"
 #include "exp/exp_isa.h"
 #include "exp/vector.h"

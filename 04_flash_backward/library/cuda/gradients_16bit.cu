@@ -4,7 +4,7 @@
  *
  * What makes it fast are the steps of the rungs in ../../cuda, of which v9_warp_pairs has all:
  * scores the other way round, loads ahead, dQ in the order of the accumulators, full tiles, one
- * barrier, 32 keys for a fragment. What it has beyond them:
+ * barrier (at d = 256 two, and loads during dQ), 32 keys for a fragment. What it has beyond them:
  *
  *   - Tiles that are visited, and their masks, follow from tables that a small kernel makes first
  *     (row_walk.cuh), so that a block does not start with a chain of dependent loads.
@@ -115,7 +115,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         const bool masked = next.masked;
         next = next_of_walk();
         copy_async_wait<0>();
-        __syncthreads(); /* the tile and the dS before it are there, the other stage is free */
+        __syncthreads(); /* the tile is there; of two stages the other is free, its dS complete */
         if (C::DEPTH == 2) {
             load_next(1 - stage);
             if (previous >= 0)

@@ -5,8 +5,9 @@
  * Usually a warp has keys of its own and computes their scores with all queries of a tile, CHUNK at
  * a time. At d = 128 two warps share keys (KEY_WARPS = 2, as in the rung v9_warp_pairs): each has
  * the scores of its half of the queries in registers, sums with them, and then fetches the other
- * half from shared memory. At d = 256 four do, with a quarter each. Only these have to wait for
- * each other, and they have their own barrier for it.
+ * half from shared memory. At d = 256 four do, with a quarter each (two, in 99 KiB). Here only
+ * these wait for each other, and they have their own barrier for it. The whole block meets once or
+ * twice a tile, for its loads and for dQ.
  *
  * Interface:
  * - FastTile, TileFor<D, SMALL>: sizes.
@@ -77,7 +78,8 @@ template <class C> static __device__ __forceinline__ void clear_sums(KeySums<C> 
                 sums.dK[mt][n][e] = sums.dV[mt][n][e] = 0.0f;
 }
 
-/* One of the two 16 keys of a group, as a tile of its own. What lies where stays as it is. */
+/* The first or the second 16 keys of each group, as a tile of its own. What lies where in shared
+ * memory stays as it is. */
 template <class C> struct HalfTile : C {
     static const int MT = 1;
 };

@@ -5,10 +5,11 @@
  *     P = exp(scale * s - lse) = 2^(s * c - lse'),  c = scale * log2(e),  lse' = lse * log2(e)
  *     dS = P * (dP - delta)
  *
- * No maximum is needed: the forward pass has it in lse. A negative scale is nothing special, for
- * the same reason. delta costs nothing: the accumulator of dP starts at -delta instead of zero. So
- * a score takes a fused multiply-add, an exponential, a multiplication, and a half of two
- * conversions: four instructions. With its half of a store of dS^T that is 4.5.
+ * No maximum is needed: the forward pass has it in lse. delta costs nothing: the accumulator of dP
+ * starts at -delta instead of zero. So a score takes a fused multiply-add, an exponential, a
+ * multiplication, and a half of two conversions: four instructions. With its half of a store of
+ * dS^T that is 4.5. Where warps share keys, P^T is stored too; where four do, they exchange scores
+ * before.
  *
  * With a cap, s becomes tanh(s * scale / cap), c = cap * log2(e), and dS gets the slope of the cap,
  * 1 - tanh^2. Only masked tiles know of it: a cap makes all tiles masked.
@@ -16,10 +17,12 @@
  * Three kinds of tiles have code of their own. Clean ones see all. Where queries see runs of keys
  * and scores are plain, two comparisons and a selection more for each score hide what is not seen,
  * and the code is otherwise that of a clean tile: under a window a third of all tiles is masked,
- * and they should not take much longer. Words, caps and negative scales go through general code.
+ * and they should not take much longer. Words, caps and negative scales, under which -inf would not
+ * hide a score, go through general code.
  *
  * Interface:
- * - PairMask: which pairs of a masked tile are seen. ScoreFactors, compute_scores.
+ * - PairMask: which pairs of a masked tile are seen. TileCode: which of the three kinds of code.
+ * - ScoreFactors, compute_scores. meet_group: the barrier of the warps that share keys.
  */
 #ifndef FLASH_BACKWARD_SCORE_FACTORS_CUH
 #define FLASH_BACKWARD_SCORE_FACTORS_CUH
@@ -107,11 +110,11 @@ template <class C> static __device__ __forceinline__ void meet_group(void)
 /* S^T and dP^T where four warps share keys. To load all channels of 32 keys for 16 queries takes
  * three ldmatrix for four products. So a warp computes one of the two, S if it is even and dP if it
  * is odd, for its own 16 queries and for its neighbour's: four ldmatrix for eight products. They
- * exchange halves by way of P_room and dS_room, where P^T and dS^T of these keys will lie. */
+ * exchange halves by way of P_smem and dS_smem, where P^T and dS^T of these keys will lie. */
 template <typename T, class C>
 static __device__ __forceinline__ void
 multiply_in_pairs(float (&S)[C::MT][2][4], float (&dP)[C::MT][2][4], const LaneAddresses &at,
-                  unsigned char *P_room, unsigned char *dS_room)
+                  unsigned char *P_smem, unsigned char *dS_smem)
 {
     typedef GradientBytes<C> Bytes;
     const int warp = threadIdx.x / 32, odd = warp % 2, neighbour = 16 * C::D * 2;
@@ -119,11 +122,13 @@ multiply_in_pairs(float (&S)[C::MT][2][4], float (&dP)[C::MT][2][4], const LaneA
     multiply_rows<T, C, 32>(sum, at.left + odd * (Bytes::V - Bytes::K), Bytes::K,
                             at.right + odd * Bytes::dO, Bytes::STAGES,
                             odd ? -neighbour : neighbour);
-    /* 512 bytes for each of the 4 * MT tiles of 16 keys and 8 queries that two warps send */
-    unsigned char *room = (warp % 4 < 2 ? P_room : dS_room) + threadIdx.x % 32 * 16;
+    /* 512 bytes for each of the 4 * MT tiles of 16 keys and 8 queries that two warps send: four of
+     * them fill the place of 16 keys */
+    static_assert(C::KEY_WARPS == 4 && 16 * C::Br * 2 == 4 * 512, "places do not fit");
+    unsigned char *buffer = (warp % 4 < 2 ? P_smem : dS_smem) + threadIdx.x % 32 * 16;
     auto place = [&](int sender, int tile) {
         const int slot = sender * 2 * C::MT + tile;
-        return (float4 *)(room + (slot / 4 * C::GROUPS + warp / 4) * (16 * C::Br * 2) +
+        return (float4 *)(buffer + (slot / 4 * C::GROUPS + warp / 4) * (16 * C::Br * 2) +
                           slot % 4 * 512);
     };
 #pragma unroll
@@ -151,13 +156,14 @@ multiply_in_pairs(float (&S)[C::MT][2][4], float (&dP)[C::MT][2][4], const LaneA
 
 /* P^T and dS^T of this warp's keys and of QUERIES queries of the tile from q0 on. at.right points
  * to Q of the stage, to this warp's part of the tile if warps share keys; `down` is how many
- * bytes q0 lies below that. P_room, dS_room: see multiply_in_pairs. False: none of these pairs is
- * seen, all is zero. */
+ * bytes q0 lies below that. P_smem, dS_smem: see multiply_in_pairs. False: none of these pairs is
+ * seen, all is zero; where four warps share keys it is never false, since all must come to their
+ * barriers. */
 template <typename T, class C, TileCode CODE, int QUERIES>
 static __device__ __forceinline__ bool
 compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddresses &at,
-               const float2 *stats, PairMask mask, int q0, int down, unsigned char *P_room,
-               unsigned char *dS_room)
+               const float2 *stats, PairMask mask, int q0, int down, unsigned char *P_smem,
+               unsigned char *dS_smem)
 {
     typedef GradientBytes<C> Bytes;
     const bool MASKED = CODE == TILE_GENERAL;
@@ -199,7 +205,7 @@ compute_scores(ScoreFactors<C, QUERIES> &f, const AttnArgs &a, const LaneAddress
             }
     }
     if constexpr (C::KEY_WARPS == 4)
-        multiply_in_pairs<T, C>(S, dP, at, P_room, dS_room);
+        multiply_in_pairs<T, C>(S, dP, at, P_smem, dS_smem);
     else
         multiply_rows<T, C, QUERIES>(S, at.left, Bytes::K, at.right, Bytes::STAGES + down);
     if (CODE == TILE_RUNS)

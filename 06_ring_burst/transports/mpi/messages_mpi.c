@@ -171,6 +171,8 @@ MpiTicket *mpi_post(RingRank *r, const RingTransfer *list, int count)
 static int land(RingRank *r, const MpiPart *p, const MPI_Status *status)
 {
     int bytes = 0;
+    if (p->sends && status->MPI_ERROR != MPI_SUCCESS)
+        return fail_with(r, mpi_tag_name(p->tag), status->MPI_ERROR);
     if (p->sends)
         return 0;
     ((MpiEnd *)r->endpoint)->taken++;
@@ -293,8 +295,8 @@ int mpi_barrier(RingRank *r)
     MpiTicket *t = new_meeting(r);
     if (!t)
         return -1;
-    MPI_Ibarrier(((MpiEnd *)r->endpoint)->control, &t->request[0]);
-    return mpi_finish(r, t, NULL);
+    const int code = MPI_Ibarrier(((MpiEnd *)r->endpoint)->control, &t->request[0]);
+    return code == MPI_SUCCESS ? mpi_finish(r, t, NULL) : fail_with(r, "MPI_Ibarrier", code);
 }
 
 int mpi_tell_counts(RingRank *r, int64_t *sent_to_me)
@@ -303,8 +305,9 @@ int mpi_tell_counts(RingRank *r, int64_t *sent_to_me)
     MpiTicket *t = new_meeting(r);
     if (!t)
         return -1;
-    MPI_Ialltoall(e->sent, 1, MPI_INT64_T, sent_to_me, 1, MPI_INT64_T, e->control, &t->request[0]);
-    return mpi_finish(r, t, NULL);
+    const int code = MPI_Ialltoall(e->sent, 1, MPI_INT64_T, sent_to_me, 1, MPI_INT64_T, e->control,
+                                   &t->request[0]);
+    return code == MPI_SUCCESS ? mpi_finish(r, t, NULL) : fail_with(r, "MPI_Ialltoall", code);
 }
 
 int mpi_test(RingRank *r, MpiTicket *t)

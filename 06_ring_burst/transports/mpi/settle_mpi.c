@@ -112,9 +112,17 @@ int mpi_go(MpiEnd *e, int next)
     int said = next, done = 0;
     char text[128];
     heart_place(e->board, e->rank, (HeartPlace){RING_SETUP, e->runs > 0, HEART_IDLE, 0, 0});
-    MPI_Ibcast(&said, 1, MPI_INT, 0, e->control, &request);
-    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
-        mpi_nap(&n);
+    int code = MPI_Ibcast(&said, 1, MPI_INT, 0, e->control, &request);
+    while (code == MPI_SUCCESS && !done) {
+        code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (!done)
+            mpi_nap(&n);
+    }
+    if (code != MPI_SUCCESS) {
+        snprintf(text, sizeof text, "rank %d, between two runs: MPI lost what rank 0 said",
+                 e->rank);
+        mpi_abort(text);
+    }
     if (said != next && said != MPI_GIVES_UP) {
         snprintf(text, sizeof text, "rank %d, between two runs: it %s while rank 0 %s", e->rank,
                  next ? "begins one" : "ends", said ? "begins another" : "ends");
