@@ -206,10 +206,8 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
         status = run_variant_so(&out, &stage, problem, c, cli);
     else
         status = run_variant(&out, v, problem, c);
-    if (out.status == ATTN_SKIP && device_smem_refused() > 0)
-        snprintf(out.failure, sizeof out.failure,
-                 "it needs %lld bytes of shared memory, --smem-limit is %lld",
-                 (long long)device_smem_refused(), (long long)device_smem_limit());
+    if (out.status == ATTN_SKIP)
+        (void)device_smem_explain(out.failure, sizeof out.failure);
     judged = out.ran && c->check;
     if (judged)
         status = exit_worst(status, judge_result(&check, reference, &out, c, v));

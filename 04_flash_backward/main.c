@@ -247,11 +247,9 @@ static void tell_skip(RunResult *out, const CliCase *c)
 {
     if (out->status != ATTN_SKIP || !out->answered)
         return;
-    if (device_smem_refused() > 0)
-        snprintf(out->failure, sizeof out->failure,
-                 "it needs %lld bytes of shared memory, --smem-limit is %lld",
-                 (long long)device_smem_refused(), (long long)device_smem_limit());
-    else if (c->deterministic)
+    if (device_smem_explain(out->failure, sizeof out->failure))
+        return;
+    if (c->deterministic)
         snprintf(out->failure, sizeof out->failure,
                  "it adds to dQ by atomics, in another order on every run");
 }

@@ -203,11 +203,9 @@ static void tell_skip(RunResult *out)
 {
     if (out->status != ATTN_SKIP || !out->answered)
         return;
-    if (device_smem_refused() > 0)
-        snprintf(out->failure, sizeof out->failure,
-                 "it needs %lld bytes of shared memory, --smem-limit is %lld",
-                 (long long)device_smem_refused(), (long long)device_smem_limit());
-    else if (window_skip_reason()[0])
+    if (device_smem_explain(out->failure, sizeof out->failure))
+        return;
+    if (window_skip_reason()[0])
         snprintf(out->failure, sizeof out->failure, "%s", window_skip_reason());
 }
 

@@ -43,6 +43,8 @@ int64_t device_smem_limit(void);
  * since the limit was set). */
 int device_smem_refuses(int64_t bytes);
 int64_t device_smem_refused(void);
+/* Writes why a kernel was refused, for want of shared memory; 0: none was. */
+int device_smem_explain(char *text, size_t size);
 
 typedef struct DeviceTimer DeviceTimer;
 DeviceTimer *device_timer_new(void);

@@ -3,11 +3,14 @@
  * launch.c: what is asked before a kernel is launched.
  *
  * Interface:
- * - device_set_smem_limit, device_smem_limit, device_smem_refuses, device_smem_refused (device.h).
+ * - device_set_smem_limit, device_smem_limit, device_smem_refuses, device_smem_refused,
+ *   device_smem_explain (device.h).
  * - cuda_reserve_smem, cuda_capability (cuda_check.h), in a build with CUDA.
  */
 #include "attn_config.h"
 #include "cuda/device.h"
+
+#include <stdio.h>
 
 static int64_t smem_limit, smem_refused; /* bytes, 0 = none */
 
@@ -35,6 +38,17 @@ int64_t device_smem_refused(void)
     return smem_refused;
 }
 
+int device_smem_explain(char *text, size_t size)
+{
+    if (smem_refused > 0 && smem_limit > 0)
+        snprintf(text, size, "it needs %lld bytes of shared memory, --smem-limit is %lld",
+                 (long long)smem_refused, (long long)smem_limit);
+    else if (smem_refused > 0)
+        snprintf(text, size, "it needs %lld bytes of shared memory, more than this GPU has",
+                 (long long)smem_refused);
+    return smem_refused > 0;
+}
+
 #ifdef HAVE_CUDA
 #include "cuda/cuda_check.h"
 
@@ -50,6 +64,7 @@ AttnStatus cuda_reserve_smem(const void *kernel, int bytes)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error == cudaErrorInvalidValue) { /* more than this GPU has */
         (void)cudaGetLastError();
+        smem_refused = bytes;
         return ATTN_SKIP;
     }
     CUDA_TRY(error);

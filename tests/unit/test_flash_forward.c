@@ -16,8 +16,8 @@
 #include "attn_config.h"
 #include "attn_pairs.h"
 #include "cpu/tiles.h"
-#include "cuda/flash_rungs.h"
 #include "cuda/device.h"
+#include "cuda/flash_rungs.h"
 #include "exp/exp_isa.h"
 #include "exp/vector.h"
 #include "flash_forward.h"
@@ -164,6 +164,9 @@ TEST(test_smem_limit)
     assert_int_equal(0, device_smem_refused());
     assert_int_equal(1, device_smem_refuses(1001));
     assert_int_equal(1001, device_smem_refused());
+    char why[128] = "";
+    assert_true(device_smem_explain(why, sizeof why));
+    assert_non_null(strstr(why, "it needs 1001 bytes of shared memory, --smem-limit is 1000"));
     device_set_smem_limit(0);
     assert_int_equal(0, device_smem_refused());
 }
