@@ -192,7 +192,7 @@ def check_ring(tap, build, sandbox, folder):
            "neighbours" in results[0]["tests"][5]["message"],
            "ring: a right method that is no ring, both passes", results[0])
     deeds = folder / "deeds.suite"
-    deeds.write_text("contract=ring_method time=2\n: --ranks 3 -N 67 -d 8\n", encoding="utf-8")
+    deeds.write_text("contract=ring_method time=4\n: --ranks 3 -N 67 -d 8\n", encoding="utf-8")
     files = []
     for number, (_, deed, _, _) in enumerate(RING_DEEDS):
         path = folder / f"ring{number}.c"

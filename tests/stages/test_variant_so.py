@@ -198,11 +198,16 @@ def check_interrupted(tap, args, program, stage, folder):
                       count, sent, f"{stage}: {sent.name} {' '.join(flags)}")
 
 
+def as_from_a_terminal():
+    """What nohup, or a shell's &, makes a program ignore is heard again."""
+    for sent in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(sent, signal.SIG_DFL)
+
+
 def interrupt(tap, command, so, count, sent, name):
     """count: processes beside the program that then have the library's path as an argument."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-                          ) as program_there:
+                          preexec_fn=as_from_a_terminal) as program_there:
         started = wait_until(lambda: len(processes_of(so)) > count, 30)
         time.sleep(0.3)  # from the process's start to the library's code
         program_there.send_signal(sent)
