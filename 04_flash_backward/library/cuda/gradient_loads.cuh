@@ -24,7 +24,7 @@ static __device__ __forceinline__ void load_keys(const Tensor &from, unsigned ch
         from.stride[1], task.work.j0, (int)a.shape.Nk, (int)a.shape.d, plan.aligned);
 }
 
-/* Everything that a tile of queries needs, into one of the two stages. */
+/* Everything that a tile of queries needs, into a stage. */
 template <typename T, class C>
 static __device__ __forceinline__ void load_rows(RowTile tile, int stage, unsigned char *smem,
                                                  const AttnArgs &a, const GradientPlan &plan,
