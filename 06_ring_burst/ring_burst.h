@@ -83,8 +83,8 @@ typedef struct RingPiece {
 
 /* One rank's share of the queries or of the keys. pieces and segments have `count` entries and
  * describe the same runs: where a token comes from, and which position it has. The local order is
- * such that both halves [0, n/2), [n/2, n) of a causal zigzag shard have about the same work (each
- * half has a part of both chunks): gradients travel in halves. */
+ * that of the sequence; a zigzag shard of several sequences has the early chunks of all of them,
+ * then the late ones. */
 typedef struct RingShard {
     int64_t tokens;
     int64_t count;

@@ -45,7 +45,7 @@ void ring_receive_queries(RingRank *r, RingExchange *x, int peer, int owner,
     ring_receive(r, x, peer, RING_DELTA, buffer->delta.data, rows);
 }
 
-/* A half of the queries is a block of its own for a kernel, and wants its rows of lse and delta
+/* A quarter of the queries is a block of its own for a kernel, and wants its rows of lse and delta
  * contiguous. */
 void ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffer *delta)
 {

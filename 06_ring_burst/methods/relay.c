@@ -15,6 +15,13 @@
  * While the kernel adds to one half, the other half leaves, and that half of the next block's sum
  * arrives. It has the time of half a step for it, and nobody waits.
  *
+ * That holds only if both halves are about the same work. Of a zigzag shard a causal mask lets a
+ * later rank see the early tokens alone: the first n/2 tokens would be all of the work. So a half is
+ * two quarters:
+ *
+ *     tokens of a shard     early 0 | early 1 | late 0 | late 1
+ *     half                     0         1        0        1
+ *
  * There are two places for sums. What a rank works on is here; what arrives for the next step comes
  * there; a turn exchanges the two words. A half may come only where the half that was there before
  * is gone. ring_relay_arrive has waited for that too: both are one exchange.
@@ -43,9 +50,16 @@ void ring_close_sums(RingRank *r, RingSums *sums)
         ring_close_buffer(r, &sums->of[i]);
 }
 
-float *ring_half(const RingSums *sums, int tensor, int half)
+static float *half_of(const RingSums *sums, int tensor, int half)
 {
     return (float *)sums->of[tensor].data + (half ? sums->second : 0);
+}
+
+static float *quarter_of(const RingSums *sums, int tensor, int quarter)
+{
+    const int64_t tokens =
+        ring_quarter_place(sums->tokens, quarter) - ring_quarter_place(sums->tokens, quarter % 2);
+    return half_of(sums, tensor, quarter % 2) + tokens * sums->row;
 }
 
 /* Elements. */
@@ -54,10 +68,16 @@ static int64_t half_count(const RingSums *sums, int half)
     return ring_half_tokens(sums->tokens, half) * sums->row;
 }
 
+/* By quarters, as they are added to: the first who adds may write instead (backend_zeros.cu). */
 void ring_clear_half(RingRank *r, const RingSums *sums, int half)
 {
-    for (int i = 0; i < sums->tensors && !r->failed; i++)
-        ring_zero(r, ring_half(sums, i, half), (size_t)half_count(sums, half) * sizeof(float));
+    for (int quarter = half; quarter < RING_QUARTERS; quarter += 2) {
+        const int64_t tokens = ring_quarter_first(sums->tokens, quarter + 1) -
+                               ring_quarter_first(sums->tokens, quarter);
+        for (int i = 0; i < sums->tensors && !r->failed; i++)
+            ring_zero(r, quarter_of(sums, i, quarter),
+                      (size_t)(tokens * sums->row) * sizeof(float));
+    }
 }
 
 void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens)
@@ -70,7 +90,26 @@ void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens)
 void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half)
 {
     for (int i = 0; i < to->tensors && !r->failed; i++)
-        ring_add(r, ring_half(to, i, half), ring_half(from, i, half), half_count(to, half));
+        ring_add(r, half_of(to, i, half), half_of(from, i, half), half_count(to, half));
+}
+
+void ring_add_half_of_keys(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ,
+                           const RingSums *dKV, int half)
+{
+    for (int quarter = half; quarter < RING_QUARTERS; quarter += 2) {
+        const RingBlock keys = ring_block_quarter(r, k, quarter);
+        ring_differentiate(r, q, &keys, dQ, quarter_of(dKV, 0, quarter),
+                           quarter_of(dKV, 1, quarter));
+    }
+}
+
+void ring_add_half_of_queries(RingRank *r, const RingBlock *q, const RingBlock *k,
+                              const RingSums *dQ, float *dK, float *dV, int half)
+{
+    for (int quarter = half; quarter < RING_QUARTERS; quarter += 2) {
+        const RingBlock queries = ring_block_quarter(r, q, quarter);
+        ring_differentiate(r, &queries, k, quarter_of(dQ, 0, quarter), dK, dV);
+    }
 }
 
 /* --- the way from rank to rank -----------------------------------------------------------------*/
@@ -107,7 +146,7 @@ void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, 
     for (int i = 0; i < leaving->tensors && !r->failed; i++) {
         const RingTensor tensor = channel(leaving, i);
         const int64_t out = half_count(leaving, half), in = half_count(coming, half);
-        float *sum = ring_half(leaving, i, half), *next = ring_half(coming, i, half);
+        float *sum = half_of(leaving, i, half), *next = half_of(coming, i, half);
         ring_narrow(r, sum, out, r->plan->setup.partials);
         ring_send(r, mail, to, tensor, sum, (size_t)out * size);
         ring_receive(r, mail, from, tensor, next, (size_t)in * size);
@@ -121,7 +160,7 @@ void ring_relay_arrive(RingRank *r, RingRelay *relay, int half)
     const RingSums *sums = relay->coming[half];
     ring_wait(r, &relay->mail[half]);
     for (int i = 0; sums && i < sums->tensors && !r->failed; i++)
-        ring_widen(r, ring_half(sums, i, half), half_count(sums, half), r->plan->setup.partials);
+        ring_widen(r, half_of(sums, i, half), half_count(sums, half), r->plan->setup.partials);
     relay->coming[half] = NULL;
 }
 
@@ -140,8 +179,7 @@ static void round_halves(RingRank *r, const RingSums *sums, const RingSums *to)
         const int64_t count = half_count(sums, half);
         ring_stream(r, half);
         for (int i = 0; i < sums->tensors && !r->failed; i++)
-            ring_narrow_to(r, ring_half(to, i, half), ring_half(sums, i, half), count,
-                           r->plan->dtype);
+            ring_narrow_to(r, half_of(to, i, half), half_of(sums, i, half), count, r->plan->dtype);
     }
     ring_stream(r, RING_BOTH_STREAMS);
 }

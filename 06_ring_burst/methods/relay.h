@@ -4,7 +4,7 @@
  * (relay.c), and queries (queries.c).
  *
  * Interface:
- * - RingSums: float32 sums of one shard, in two halves.
+ * - RingSums: float32 sums of one shard, in two halves; ring_add_half_of_keys, ..._queries.
  * - RingRelay: the sums that are here, those that come, and the messages between.
  * - ring_give_halves: the end of a backward pass whose sums have travelled.
  * - RingQueries: receive buffers for one remote block, and its messages; ring_open_split_delta.
@@ -14,7 +14,7 @@
 
 #include "methods/methods.h"
 
-/* float32 sums of one shard, dK and dV or dQ alone, in two halves by tokens. Half 1 begins at
+/* float32 sums of one shard, dK and dV or dQ alone, in two halves (ring_rank.h). Half 1 begins at
  * element `second`, whoever's shard it is: the halves of two shards in one place must not
  * overlap, since half 1 of one may be leaving while half 0 of another arrives. */
 typedef struct RingSums {
@@ -29,8 +29,13 @@ void ring_close_sums(RingRank *r, RingSums *sums);
 /* The sums become zeros, and those of a shard of so many tokens. */
 void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens);
 void ring_clear_half(RingRank *r, const RingSums *sums, int half);
-float *ring_half(const RingSums *sums, int tensor, int half);
 void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half);
+/* What queries q and half of the keys k, both whole shards, give: to dQ, and to this half of the
+ * sums dK, dV. The other way round: half of the queries, and this half of the sum dQ. */
+void ring_add_half_of_keys(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ,
+                           const RingSums *dKV, int half);
+void ring_add_half_of_queries(RingRank *r, const RingBlock *q, const RingBlock *k,
+                              const RingSums *dQ, float *dK, float *dV, int half);
 
 typedef struct RingRelay {
     RingSums place[2];

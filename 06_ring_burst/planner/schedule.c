@@ -111,7 +111,7 @@ static RingCall call_of(const RingSchedule *s, const RingAction *a, const RingRa
 typedef struct Player {
     RingSchedule *s;
     const RingRates *rates;
-    double clock[RING_MAX_RANKS][RING_HALVES];
+    double clock[RING_MAX_RANKS][RING_STREAMS];
     double host[RING_MAX_RANKS];    /* what it has asked for, up to when; it is never behind */
     double put_off[RING_MAX_RANKS]; /* messages that are handed over after the next kernel */
     double queue[RING_MAX_RANKS];   /* of messages: none leaves before the one before it can */
@@ -146,7 +146,7 @@ static double clock_of(const Player *p, int rank)
 /* What comes after an action of this stream begins at `time` or later. */
 static void hold(Player *p, int rank, int stream, double time)
 {
-    for (int l = 0; l < RING_HALVES; l++)
+    for (int l = 0; l < RING_STREAMS; l++)
         if (!p->streams || stream < 0 || stream == l)
             p->clock[rank][l] = fmax(p->clock[rank][l], time);
 }
@@ -193,10 +193,10 @@ static double call(Player *p, int rank, const RingCall *what, double bytes, doub
  * begins with the first of them and ends with the last. */
 static void compute_heads(Player *p, int rank, RingAction *a, const RingCall *all)
 {
-    double start[RING_HALVES], end[RING_HALVES];
-    for (int stream = 0; stream < RING_HALVES; stream++) {
+    double start[RING_STREAMS], end[RING_STREAMS];
+    for (int stream = 0; stream < RING_STREAMS; stream++) {
         RingCall half = *all;
-        half.heads = ring_half_tokens(all->heads, stream);
+        half.heads = all->heads * (stream + 1) / RING_STREAMS - all->heads * stream / RING_STREAMS;
         const double share = (double)half.heads / (double)all->heads;
         half.seconds *= share;
         start[stream] = p->clock[rank][stream];

@@ -15,10 +15,10 @@
  * length no rank count divides, or one shorter than the number of ranks, is no special case: its
  * chunks are a token longer or shorter, or empty, and nothing is padded or dropped.
  *
- * The local order of zigzag. Gradients travel in halves of a shard, one half on its way while the
- * other is computed, which hides the journey only if both halves are about the same work. An early
- * chunk a and a late chunk b, one behind the other, would be one cheap and one dear half, so each
- * chunk is cut in two and the shard is a0 b0 | a1 b1.
+ * A shard keeps its tokens in the order of the sequence: then a query sees one stretch of a remote
+ * block's keys, and a GPU's fastest kernels take it (stage 03's key_rule.h). Of several sequences a
+ * zigzag shard has all early chunks first: the first n/2 of its tokens are early and the others
+ * late, and gradients travel in halves that have a part of both (ring_rank.h).
  *
  * Interface: ring_shard_make, ring_shard_free, ring_run_cut, ring_shards_class, ring_pair_class
  * (shard.h).
@@ -36,23 +36,34 @@ static int64_t chunk_start(int64_t tokens, int64_t c, int64_t C)
     return c * tokens / C;
 }
 
-/* The shard gets tokens from, from + stride, ... of a segment, `length` of them. */
+/* The shard gets tokens from, from + stride, ... of a segment, `length` of them. A chunk that goes on
+ * where the last run ended makes it longer: the last rank of zigzag has two such chunks. */
 static void take(RingShard *shard, const AttnSegment *s, int64_t from, int64_t stride,
                  int64_t length)
 {
+    const RingPiece piece = {shard->tokens, length, s->first + from, stride};
+    const AttnSegment run = {shard->tokens, length, s->sequence, s->position + from * s->stride,
+                             stride * s->stride};
+    AttnSegment *last = shard->count ? &shard->segments[shard->count - 1] : NULL;
     if (length <= 0)
         return;
-    shard->pieces[shard->count] = (RingPiece){shard->tokens, length, s->first + from, stride};
-    shard->segments[shard->count] = (AttnSegment){
-        shard->tokens, length, s->sequence, s->position + from * s->stride, stride * s->stride};
-    shard->count++;
     shard->tokens += length;
+    if (last && last->sequence == run.sequence && last->stride == run.stride &&
+        last->position + last->length * last->stride == run.position &&
+        shard->pieces[shard->count - 1].global + last->length * stride == piece.global) {
+        last->length += length;
+        shard->pieces[shard->count - 1].length += length;
+        return;
+    }
+    shard->pieces[shard->count] = piece;
+    shard->segments[shard->count] = run;
+    shard->count++;
 }
 
-static void take_chunk(RingShard *shard, const AttnSegment *s, int rank, int ranks)
+static void take_chunk(RingShard *shard, const AttnSegment *s, int chunk, int chunks)
 {
-    const int64_t from = chunk_start(s->length, rank, ranks);
-    take(shard, s, from, 1, chunk_start(s->length, rank + 1, ranks) - from);
+    const int64_t from = chunk_start(s->length, chunk, chunks);
+    take(shard, s, from, 1, chunk_start(s->length, chunk + 1, chunks) - from);
 }
 
 /* Tokens rank, rank + ranks, ... */
@@ -61,38 +72,24 @@ static void take_stripe(RingShard *shard, const AttnSegment *s, int rank, int ra
     take(shard, s, rank, ranks, (s->length - rank + ranks - 1) / ranks);
 }
 
-/* The parts of an early and a late chunk of 2 * ranks that belong to one half of the shard. `dealt`
- * counts the rank's tokens, of earlier segments too: cutting at half of this running sum makes the
- * first halves of all chunks together exactly half of the shard. */
-static void take_zigzag(RingShard *shard, const AttnSegment *s, int rank, int ranks, int half,
-                        int64_t *dealt)
+/* An early and a late chunk of 2 * ranks, of each segment. */
+static void take_zigzag(RingShard *shard, AttnPositions map, int rank, int ranks)
 {
     const int chunks[2] = {rank, 2 * ranks - 1 - rank};
-    for (int c = 0; c < 2; c++) {
-        const int64_t from = chunk_start(s->length, chunks[c], 2 * ranks);
-        const int64_t length = chunk_start(s->length, chunks[c] + 1, 2 * ranks) - from;
-        const int64_t cut = (*dealt + length) / 2 - *dealt / 2;
-        *dealt += length;
-        if (half == 0)
-            take(shard, s, from, 1, cut);
-        else
-            take(shard, s, from + cut, 1, length - cut);
-    }
+    for (int c = 0; c < 2; c++)
+        for (int64_t s = 0; s < map.count; s++)
+            take_chunk(shard, &map.segments[s], chunks[c], 2 * ranks);
 }
 
 int ring_shard_make(RingShard *shard, AttnPositions map, RingLayout layout, int rank, int ranks)
 {
-    const size_t most = 4 * (size_t)map.count + 1; /* runs: two halves of two chunks, and no zero */
+    const size_t most = 2 * (size_t)map.count + 1; /* runs: two chunks, and no zero */
     *shard = (RingShard){.pieces = malloc(most * sizeof *shard->pieces),
                          .segments = malloc(most * sizeof *shard->segments)};
     if (!shard->pieces || !shard->segments)
         return -1;
     if (layout == RING_ZIGZAG && ranks > 1) { /* alone, a rank keeps the tokens in their order */
-        for (int half = 0; half < 2; half++) {
-            int64_t dealt = 0;
-            for (int64_t s = 0; s < map.count; s++)
-                take_zigzag(shard, &map.segments[s], rank, ranks, half, &dealt);
-        }
+        take_zigzag(shard, map, rank, ranks);
         return 0;
     }
     for (int64_t s = 0; s < map.count; s++)

@@ -6,7 +6,8 @@
  * home or in a buffer for remote blocks. It keeps its owner's rank, since from that follow its
  * positions and with them every mask.
  *
- * Interface (ring_rank.h): ring_own_queries ... ring_block_half, ring_half_tokens; sizes:
+ * Interface (ring_rank.h): ring_own_queries ... ring_block_quarter, ring_half_tokens,
+ * ring_quarter_first, ring_quarter_place; sizes:
  * ring_q_bytes, ring_kv_bytes, ring_row_bytes, ring_q_count, ring_kv_count, ring_max_nq,
  * ring_max_nk.
  */
@@ -76,6 +77,25 @@ int64_t ring_half_tokens(int64_t tokens, int half)
     return half == 0 ? tokens / 2 : tokens - tokens / 2;
 }
 
+/* Early tokens (the first n/2) and late ones are cut in two. The second quarter of early tokens and
+ * the first of late ones are equal, so that quarters 0 and 2 make n/2. */
+int64_t ring_quarter_first(int64_t tokens, int quarter)
+{
+    const int64_t early = tokens / 2, cut = early / 2;
+    const int64_t first[RING_QUARTERS + 1] = {0, cut, early, early + (early - cut), tokens};
+    return first[quarter];
+}
+
+/* Quarter q belongs to half q % 2. */
+int64_t ring_quarter_place(int64_t tokens, int quarter)
+{
+    const int half = quarter % 2;
+    const int64_t before = half ? ring_half_tokens(tokens, 0) : 0;
+    if (quarter < 2)
+        return before;
+    return before + ring_quarter_first(tokens, half + 1) - ring_quarter_first(tokens, half);
+}
+
 /* --- blocks ------------------------------------------------------------------------------------*/
 
 /* A remote block has been packed by its owner: its batch stride is its own number of tokens. */
@@ -114,15 +134,16 @@ RingBlock ring_own_keys(RingRank *r)
 }
 
 /* Q, dO, K, V are walked with the batch stride of the whole; lse and delta have no stride, so their
- * halves have to be contiguous. */
-RingBlock ring_block_half(const RingRank *r, const RingBlock *whole, int half)
+ * quarters have to be contiguous. */
+RingBlock ring_block_quarter(const RingRank *r, const RingBlock *whole, int quarter)
 {
     const AttnShape *n = &r->plan->shape;
-    const int64_t first = half ? whole->tokens / 2 : 0, rows = n->B * whole->heads * first;
+    const int64_t first = ring_quarter_first(whole->tokens, quarter);
+    const int64_t rows = n->B * whole->heads * ring_quarter_place(whole->tokens, quarter);
     const size_t skip = (size_t)(first * whole->heads * n->d) * dtype_size(r->plan->dtype);
     RingBlock block = *whole;
     block.first += first;
-    block.tokens = ring_half_tokens(whole->tokens, half);
+    block.tokens = ring_quarter_first(whole->tokens, quarter + 1) - first;
     block.a = (char *)whole->a + skip;
     block.b = whole->b ? (char *)whole->b + skip : NULL;
     block.lse = whole->lse ? whole->lse + rows : NULL;

@@ -12,10 +12,10 @@
  * through one buffer that stays in the cache, and the threads of the rank share the tokens of a
  * chunk.
  *
- *     zigzag, 16 tokens, rank 1 of 4: tokens 2 3 12 13, dealt out for two halves of equal work:
+ *     zigzag, 16 tokens, rank 1 of 4: tokens 2 3 12 13
  *
- *     local     0        1         2        3
- *     global    2        12        3        13           four runs of one token each
+ *     local     0 1      2  3
+ *     global    2 3      12 13           two runs of two tokens each
  *
  * Interface: ring_shard_read, ring_collect_forward, ring_collect_backward, ring_collect_times
  * (ring_world.h).
@@ -34,7 +34,7 @@
 /* --- tokens ------------------------------------------------------------------------------------*/
 
 /* `tokens` local tokens of a shard from `first` on, [B][tokens][heads][d] without gaps: all of it,
- * or a half. Numbering its B * tokens places through says where chunks begin. */
+ * or a quarter. Numbering its B * tokens places through says where chunks begin. */
 typedef struct Packed {
     const Tensor *whole;
     const RingShard *shard;
@@ -162,22 +162,43 @@ static int collect_part(RingRank *r, const Packed *p, const char *mine, int rank
 }
 
 /* whole: of every rank's args, but only rank 0 writes to it. Called by all ranks at the same point,
- * with the same tensor: rank 0 collects, the others send. A result may be two halves, of which the
- * second begins at byte `skip`: with a batch of two the first half of batch 1 does not stand behind
- * the first half of batch 0. */
-static int collect(RingRank *r, const Tensor *whole, const RingShard *shards, const void *mine,
-                   int halves, size_t skip)
+ * with the same tensor: rank 0 collects, the others send. */
+static int collect(RingRank *r, const Tensor *whole, const RingShard *shards, const void *mine)
+{
+    const int end = r->rank ? r->rank + 1 : r->world;
+    for (int rank = r->rank; rank < end; rank++) {
+        const Packed p = {whole, &shards[rank], 0, shards[rank].tokens};
+        if (collect_part(r, &p, mine, rank) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* The same for a result in halves, of which the second begins at byte `second`: with a batch of two
+ * a quarter of batch 1 stands behind the same quarter of batch 0. */
+static int collect_halves(RingRank *r, const Tensor *whole, const RingShard *shards,
+                          const char *mine, size_t second)
 {
     const int end = r->rank ? r->rank + 1 : r->world;
     for (int rank = r->rank; rank < end; rank++)
-        for (int half = 0; half <= halves; half++) {
-            const int64_t tokens = shards[rank].tokens;
-            const Packed p = {whole, &shards[rank], half ? tokens / 2 : 0,
-                              halves ? ring_half_tokens(tokens, half) : tokens};
-            if (collect_part(r, &p, (const char *)mine + (half ? skip : 0), rank) != 0)
+        for (int quarter = 0; quarter < RING_QUARTERS; quarter++) {
+            const int64_t tokens = shards[rank].tokens, first = ring_quarter_first(tokens, quarter);
+            const Packed p = {whole, &shards[rank], first,
+                              ring_quarter_first(tokens, quarter + 1) - first};
+            const int64_t before =
+                ring_quarter_place(tokens, quarter) - ring_quarter_place(tokens, quarter % 2);
+            const size_t skip = (size_t)(whole->shape[0] * before) * place_bytes(&p);
+            if (collect_part(r, &p, mine + (quarter % 2 ? second : 0) + skip, rank) != 0)
                 return -1;
         }
     return 0;
+}
+
+static int collect_gradient(RingRank *r, const Tensor *gradient, const RingShard *shards,
+                            const void *mine, int in_one, size_t second)
+{
+    return in_one ? collect(r, gradient, shards, mine)
+                  : collect_halves(r, gradient, shards, mine, second);
 }
 
 /* The whole tensor's shape follows from the plan, since only rank 0 is sure to have one. A rank
@@ -200,9 +221,9 @@ int ring_collect_forward(RingRank *r, const RingTask *task)
     const Tensor O = whole_of(r, &task->args->O, n->Nq, n->H);
     /* [B][H][Nq], here and there: a tensor of one channel and as many batches */
     const Tensor lse = {task->args->lse, ATTN_F32, {n->B * n->H, n->Nq, 1, 1}, {n->Nq, 1, 1, 1}};
-    if (collect(r, &O, r->plan->q, r->O, 0, 0) != 0)
+    if (collect(r, &O, r->plan->q, r->O) != 0)
         return -1;
-    return collect(r, &lse, r->plan->q, r->lse, 0, 0);
+    return collect(r, &lse, r->plan->q, r->lse);
 }
 
 int ring_collect_backward(RingRank *r, const RingTask *task)
@@ -211,10 +232,10 @@ int ring_collect_backward(RingRank *r, const RingTask *task)
     const Tensor dQ = whole_of(r, &task->args->dQ, n->Nq, n->H);
     const Tensor dK = whole_of(r, &task->args->dK, n->Nk, n->Hkv);
     const Tensor dV = whole_of(r, &task->args->dV, n->Nk, n->Hkv);
-    if (collect(r, &dQ, r->plan->q, r->dQ, !r->dQ_whole, r->dQ_second) != 0 ||
-        collect(r, &dK, r->plan->k, r->dK, !r->dKV_whole, r->dKV_second) != 0)
+    if (collect_gradient(r, &dQ, r->plan->q, r->dQ, r->dQ_whole, r->dQ_second) != 0 ||
+        collect_gradient(r, &dK, r->plan->k, r->dK, r->dKV_whole, r->dKV_second) != 0)
         return -1;
-    return collect(r, &dV, r->plan->k, r->dV, !r->dKV_whole, r->dKV_second);
+    return collect_gradient(r, &dV, r->plan->k, r->dV, r->dKV_whole, r->dKV_second);
 }
 
 /* The slowest rank's time is the time of the run: a result is there when its last part is. */

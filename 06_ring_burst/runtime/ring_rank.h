@@ -19,7 +19,7 @@
  * - RingRank, RingMethodTable: a rank; the passes of a method.
  * - RingExchange, ring_send, ring_receive, ring_start, ring_wait: messages.
  * - ring_alloc, RingBuffer: counted memory, on the rank's device. ring_method_state.
- * - RingBlock, ring_own_queries, ring_own_keys, ring_block_half: some tokens of some rank.
+ * - RingBlock, ring_own_queries, ring_own_keys, ring_block_quarter: some tokens of some rank.
  * - ring_attend, ring_differentiate: the block kernels of stages 03 and 04.
  * - ring_delta, ring_zero, ring_copy, ring_add, ring_narrow, ring_widen, ring_round, ring_finish_O:
  *   the small work between them.
@@ -34,10 +34,11 @@
 extern "C" {
 #endif
 
-/* Gradients of a shard that travel do so in two halves, each [B][tokens of the half][heads][d]
- * contiguous: while one half is on its way the other is computed. Half 0 has local tokens
- * [0, n/2), half 1 the rest. */
-enum { RING_HALVES = 2 };
+/* Gradients of a shard that travel do so in two halves: while one half is on its way the other is
+ * computed. A causal mask gives early and late tokens different work, so each half takes two of the
+ * shard's quarters: half 0 has quarters 0 and 2, half 1 has 1 and 3. In memory a half is contiguous,
+ * one quarter [B][tokens of the quarter][heads][d] behind the other. */
+enum { RING_HALVES = 2, RING_QUARTERS = 4 };
 
 /* Streams of the queue of work, one for each half: see ring_stream. */
 enum { RING_STREAMS = RING_HALVES, RING_BOTH_STREAMS = -1 };
@@ -143,7 +144,7 @@ void *ring_method_state(RingRank *r, size_t bytes);
 enum { RING_EVERYBODY = -1 };
 
 /* Local tokens first .. first+tokens-1 of rank `owner`: as queries (Q, dO, lse, delta) or as keys
- * (K, V). A block of a whole shard is contiguous; a half of one keeps the shard's batch stride. */
+ * (K, V). A block of a whole shard is contiguous; a quarter keeps the shard's batch stride. */
 typedef struct RingBlock {
     int owner; /* or RING_EVERYBODY */
     int64_t first, tokens;
@@ -165,10 +166,13 @@ RingBlock ring_own_keys(RingRank *r);
 /* A remote shard of `owner` that lies in a and b. */
 RingBlock ring_remote_queries(RingRank *r, int owner, void *Q, void *dO, float *lse, float *delta);
 RingBlock ring_remote_keys(RingRank *r, int owner, void *K, void *V);
-/* Half 0 or 1 of a block that is a whole shard. For queries, lse and delta must be in halves
- * already ([half][B][H][tokens of the half], ring_split_rows). */
-RingBlock ring_block_half(const RingRank *r, const RingBlock *whole, int half);
-int64_t ring_half_tokens(int64_t tokens, int half); /* tokens/2, or the rest */
+/* A quarter of a block that is a whole shard. For queries, lse and delta must be in halves already
+ * (ring_split_rows). */
+RingBlock ring_block_quarter(const RingRank *r, const RingBlock *whole, int quarter);
+int64_t ring_quarter_first(int64_t tokens, int quarter); /* local token; of quarter 4: tokens */
+int64_t ring_half_tokens(int64_t tokens, int half);      /* tokens/2, or the rest */
+/* Tokens that stand before the quarter in memory in halves. */
+int64_t ring_quarter_place(int64_t tokens, int quarter);
 
 size_t ring_q_bytes(const RingRank *r, int owner);        /* B nq H d in the dtype */
 size_t ring_kv_bytes(const RingRank *r, int owner);       /* B nk Hkv d in the dtype: K or V */
@@ -195,7 +199,7 @@ int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, floa
                        float *dV);
 /* delta [B][H][q tokens] = rowsum(dO * O), O [B][q tokens][H][d] finished. */
 int ring_delta(RingRank *r, const RingBlock *q, const void *O, float *delta);
-/* [B][H][n] -> the same values in halves: [B][H][n/2], then [B][H][n - n/2]. */
+/* [B][H][n] -> the same values in halves: [B][H][tokens of the quarter] for quarters 0, 2, 1, 3. */
 int ring_split_rows(RingRank *r, float *halves, const float *rows, int64_t n);
 int ring_zero(RingRank *r, void *p, size_t bytes);
 /* height rows of width bytes; pitches in bytes. */

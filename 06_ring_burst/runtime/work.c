@@ -137,16 +137,16 @@ int ring_copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t f
     return r->backend->copy(r, to, to_pitch, from, from_pitch, width, height);
 }
 
-/* rows [B][H][n]: row after row, the first n/2 of each become half 0. As a copy with pitches: the
- * rows are n floats apart where they come from, and n/2 where they go. */
+/* rows [B][H][n]: a quarter of each row, row after row. As a copy with pitches: the rows are n
+ * floats apart where they come from, and as many as a quarter has where they go. */
 int ring_split_rows(RingRank *r, float *halves, const float *rows, int64_t n)
 {
     const int64_t height = r->plan->shape.B * r->plan->shape.H;
-    for (int half = 0; half < RING_HALVES; half++) {
-        const int64_t first = half ? n / 2 : 0;
-        const size_t width = (size_t)ring_half_tokens(n, half) * sizeof(float);
-        if (ring_copy(r, halves + height * first, width, rows + first, (size_t)n * sizeof(float),
-                      width, height) != 0)
+    for (int quarter = 0; quarter < RING_QUARTERS; quarter++) {
+        const int64_t first = ring_quarter_first(n, quarter);
+        const size_t width = (size_t)(ring_quarter_first(n, quarter + 1) - first) * sizeof(float);
+        float *to = halves + height * ring_quarter_place(n, quarter);
+        if (ring_copy(r, to, width, rows + first, (size_t)n * sizeof(float), width, height) != 0)
             return -1;
     }
     return 0;

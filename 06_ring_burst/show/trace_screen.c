@@ -43,28 +43,15 @@ static const char *mask_word(const RingPlan *plan, int q_rank, int k_rank)
 
 /* --- who has which tokens ----------------------------------------------------------------------*/
 
-static int by_token(const void *a, const void *b)
-{
-    const RingPiece *x = a, *y = b;
-    return (x->global > y->global) - (x->global < y->global);
-}
-
 /* "0-7 56-63", or with stripes "1 5 9 ... 61": as much as fits into `room` characters. */
-static void print_tokens(FILE *out, const RingShard *shard, int room, RingPiece *sorted)
+static void print_tokens(FILE *out, const RingShard *shard, int room)
 {
     int used = 0; /* characters */
-    if (shard->count)
-        memcpy(sorted, shard->pieces, (size_t)shard->count * sizeof *sorted);
-    qsort(sorted, (size_t)shard->count, sizeof *sorted, by_token);
     for (int64_t p = 0; p < shard->count; p++) {
-        const int64_t stride = sorted[p].stride, first = sorted[p].global;
-        int64_t last = first + (sorted[p].length - 1) * stride;
+        const RingPiece *piece = &shard->pieces[p];
+        const int64_t stride = piece->stride, first = piece->global;
+        const int64_t last = first + (piece->length - 1) * stride;
         char text[96];
-        /* in the sequence's order a zigzag chunk's two parts are neighbours, and read as one */
-        while (stride == 1 && p + 1 < shard->count && sorted[p + 1].global == last + 1) {
-            p++;
-            last = sorted[p].global + sorted[p].length - 1;
-        }
         if (last == first)
             snprintf(text, sizeof text, " %" PRId64, first);
         else if (stride == 1)
@@ -84,23 +71,18 @@ static void print_tokens(FILE *out, const RingShard *shard, int room, RingPiece 
 }
 
 /* Queries and keys have shards of their own where there are more of the one than of the other. */
-static int print_shares(FILE *out, const RingPlan *plan)
+static void print_shares(FILE *out, const RingPlan *plan)
 {
     const int crossed = plan->shape.Nq != plan->shape.Nk;
     for (int r = 0; r < plan->setup.ranks; r++) {
         const RingShard *sides[] = {&plan->q[r], &plan->k[r]};
         fprintf(out, "rank %-2d ", r);
         for (int side = 0; side <= crossed; side++) {
-            RingPiece *sorted = malloc(((size_t)sides[side]->count + 1) * sizeof *sorted);
-            if (!sorted)
-                return -1;
             fputs(!crossed ? "tokens" : side ? ", keys" : "queries", out);
-            print_tokens(out, sides[side], crossed ? 28 : 64, sorted);
-            free(sorted);
+            print_tokens(out, sides[side], crossed ? 28 : 64);
         }
         fputc('\n', out);
     }
-    return 0;
 }
 
 /* --- who has whose block -----------------------------------------------------------------------*/
@@ -311,8 +293,7 @@ int ring_trace_screen(FILE *out, const RingPlan *plan)
 {
     const RingModelCase m = ring_model_case(plan);
     print_head(out, plan);
-    if (print_shares(out, plan) != 0)
-        return -1;
+    print_shares(out, plan);
     for (int pass = RING_FORWARD; pass <= (plan->backward ? RING_BACKWARD : RING_FORWARD); pass++) {
         RingSchedule s;
         if (ring_schedule_make(&s, plan, (RingPass)pass) != 0)

@@ -4,7 +4,7 @@
  *
  * The method of this test computes nothing: O is Q, dQ is dO (in two halves with a gap between
  * them), dK is K, dV is V. So each result has to have the bytes of its input, wherever a chunk
- * ended: within a half, within a batch, behind the last token.
+ * ended: within a quarter, within a batch, behind the last token.
  */
 #include "io/fill.h"
 #include "ring_sim_case.h"
@@ -28,20 +28,25 @@ static int same_forward(RingRank *r)
     return ring_copy(r, r->O, bytes, r->Q, bytes, bytes, 1) || ring_zero(r, r->lse, rows) ? -1 : 0;
 }
 
-/* [B][nq][H][d] becomes [B][nq/2][H][d], a gap, [B][rest][H][d]. */
+/* [B][nq][H][d] becomes quarters [B][tokens of the quarter][H][d]: 0 and 2, a gap, 1 and 3. */
 static int split_gradient(RingRank *r)
 {
+    const int order[RING_QUARTERS] = {0, 2, 1, 3};
     const int64_t B = r->plan->shape.B;
     const size_t token = r->nq ? ring_q_bytes(r, r->rank) / (size_t)(B * r->nq) : 0;
-    const size_t first = (size_t)(r->nq / 2) * token, rest = (size_t)r->nq * token - first;
-    r->dQ_second = (size_t)B * first + GAP;
-    r->dQ_bytes = r->dQ_second + (size_t)B * rest;
-    r->dQ = ring_alloc(r, r->dQ_bytes, "dQ");
-    return r->failed || ring_copy(r, r->dQ, first, r->dO, (size_t)r->nq * token, first, B) ||
-                   ring_copy(r, (char *)r->dQ + r->dQ_second, rest, (char *)r->dO + first,
-                             (size_t)r->nq * token, rest, B)
-               ? -1
-               : 0;
+    char *to;
+    r->dQ_second = (size_t)(B * (r->nq / 2)) * token + GAP;
+    r->dQ_bytes = (size_t)(B * r->nq) * token + GAP;
+    r->dQ = to = ring_alloc(r, r->dQ_bytes, "dQ");
+    for (int n = 0; n < RING_QUARTERS && !r->failed; n++) {
+        const int64_t first = ring_quarter_first(r->nq, order[n]);
+        const size_t width = (size_t)(ring_quarter_first(r->nq, order[n] + 1) - first) * token;
+        to = n == 2 ? (char *)r->dQ + r->dQ_second : to;
+        ring_copy(r, to, width, (char *)r->dO + (size_t)first * token, (size_t)r->nq * token, width,
+                  B);
+        to += (size_t)B * width;
+    }
+    return r->failed ? -1 : 0;
 }
 
 static int same_backward(RingRank *r)

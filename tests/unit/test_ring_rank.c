@@ -3,7 +3,7 @@
  * test_ring_rank: the small work of a rank, and blocks of tokens against the kernels themselves.
  *
  * - Zeros, copies with pitches, sums, narrowing and widening in place, rounding of partials.
- * - A shard's halves, everybody's tokens and any cut of a shard see what positions and the full
+ * - A shard's quarters, everybody's tokens and any cut of a shard see what positions and the full
  *   mask say: (O, lse) and gradients equal those of the block kernels on gathered tensors, bit for
  *   bit.
  * - One rank gives the bits of the block kernels on the whole problem.
@@ -86,18 +86,22 @@ static int check_rounding(RingRank *r)
 
 static int check_rows(RingRank *r)
 {
-    const int64_t heads = r->plan->shape.B * r->plan->shape.H, n = r->nq, first = n / 2;
+    const int64_t heads = r->plan->shape.B * r->plan->shape.H, n = r->nq;
     float *rows = ring_alloc(r, ring_row_bytes(r, r->rank), "rows");
     float *halves = ring_alloc(r, ring_row_bytes(r, r->rank), "halves");
     int wrong = 0;
     for (int64_t e = 0; e < heads * n; e++)
         rows[e] = (float)e;
     CHECK(r, ring_split_rows(r, halves, rows, n) == 0);
-    for (int64_t h = 0; h < heads; h++)
-        for (int64_t t = 0; t < n; t++)
-            wrong += rows[h * n + t] != (t < first
-                                             ? halves[h * first + t]
-                                             : halves[heads * first + h * (n - first) + t - first]);
+    const float *at = halves;
+    for (int n_th = 0; n_th < RING_QUARTERS; n_th++) {
+        const int quarter = (const int[]){0, 2, 1, 3}[n_th];
+        for (int64_t h = 0; h < heads; h++)
+            for (int64_t t = ring_quarter_first(n, quarter); t < ring_quarter_first(n, quarter + 1);
+                 t++)
+                wrong += rows[h * n + t] != *at++;
+    }
+    CHECK(r, at == halves + heads * n);
     ring_free(r, rows, ring_row_bytes(r, r->rank));
     ring_free(r, halves, ring_row_bytes(r, r->rank));
     CHECK(r, wrong == 0);
@@ -227,8 +231,8 @@ static int check_pair(RingRank *r, int owner, int64_t first, int64_t tokens)
     cut_tokens(&q_cut, &plan->q[r->rank], 1, 0, r->nq, &whole_args->Q);
     k.a = k.b = k_cut.data.data;
     status = compare_pair(r, &q, &k, &q_cut, &k_cut);
-    for (int half = 0; half < RING_HALVES && status == 0; half++) {
-        const RingBlock part = ring_block_half(r, &k, half);
+    for (int quarter = 0; quarter < RING_QUARTERS && status == 0; quarter++) {
+        const RingBlock part = ring_block_quarter(r, &k, quarter);
         Cut part_cut;
         cut_tokens(&part_cut, shards, everybody ? r->world : 1, part.first, part.tokens,
                    &whole_args->K);

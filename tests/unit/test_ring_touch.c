@@ -5,7 +5,7 @@
  * Each call is made once for each of its arguments with a message on its way in the first bytes of
  * that argument, and once in the last ones: one that is being received must not be touched at all,
  * one that is being sent not be written. With a message right in front of the argument or behind it
- * the call does its work. Two batches and halves of blocks, whose last token is far from the first.
+ * the call does its work. Two batches and quarters of blocks, whose last token is far from the first.
  */
 #include "ring_sim_case.h"
 
@@ -21,7 +21,7 @@ typedef struct Argument {
 /* What the calls are made with; the rank is alone. */
 typedef struct Work {
     RingRank *r;
-    RingBlock q, k, half_q, half_k;
+    RingBlock q, k, part_q, part_k;
     float *O_state, *O, *rows, *delta, *dQ, *dK, *dV;
     size_t q_sums, k_sums, row_bytes; /* of whole blocks in float32 */
 } Work;
@@ -41,8 +41,8 @@ static size_t span(const Work *w, const RingBlock *b)
         return __VA_ARGS__;                                                                        \
     }
 CALL(attend, ring_attend(w->r, &w->q, &w->k, w->O_state, w->r->lse))
-CALL(attend_half, ring_attend(w->r, &w->q, &w->half_k, w->O_state, w->r->lse))
-CALL(differentiate, ring_differentiate(w->r, &w->half_q, &w->half_k, w->dQ, w->dK, w->dV))
+CALL(attend_part, ring_attend(w->r, &w->q, &w->part_k, w->O_state, w->r->lse))
+CALL(differentiate, ring_differentiate(w->r, &w->part_q, &w->part_k, w->dQ, w->dK, w->dV))
 CALL(start_state, ring_start_state(w->r, &w->q, w->O_state, w->r->lse))
 CALL(finish_O, ring_finish_O(w->r, &w->q, w->r->O, w->O_state))
 CALL(make_delta, ring_delta(w->r, &w->q, w->r->O, w->delta))
@@ -119,8 +119,8 @@ static void check_queries(Work *w)
     CHECK(attend, {"Q", w->q.a, q, 0}, {"K", w->k.a, w->k_sums, 0}, {"V", w->k.b, w->k_sums, 0},
           {"O_state", w->O_state, q, 1}, {"lse", r->lse, row, 1}, {"rows", w->rows, 3 * row, 1},
           {"O", w->O, q, 1});
-    CHECK(attend_half, {"half of K", w->half_k.a, span(w, &w->half_k), 0},
-          {"half of V", w->half_k.b, span(w, &w->half_k), 0});
+    CHECK(attend_part, {"a quarter of K", w->part_k.a, span(w, &w->part_k), 0},
+          {"a quarter of V", w->part_k.b, span(w, &w->part_k), 0});
     CHECK(finish_O, {"O", r->O, q, 1}, {"O_state", w->O_state, q, 1},
           {"rows", w->rows, 3 * row, 0});
     CHECK(make_delta, {"dO", r->dO, q, 0}, {"O", r->O, q, 0}, {"delta", w->delta, row, 1});
@@ -129,14 +129,15 @@ static void check_queries(Work *w)
 
 static void check_gradients(Work *w)
 {
-    const RingBlock *q = &w->half_q, *k = &w->half_k;
+    const RingBlock *q = &w->part_q, *k = &w->part_k;
     const size_t rows = (size_t)(w->r->plan->shape.B * q->tokens * q->heads) * sizeof(float);
-    const size_t q_half = rows * (size_t)w->r->plan->shape.d;
-    const size_t k_half = (size_t)ring_kv_count(w->r, k->tokens) * sizeof(float);
-    CHECK(differentiate, {"half of Q", q->a, span(w, q), 0}, {"half of dO", q->b, span(w, q), 0},
-          {"half of K", k->a, span(w, k), 0}, {"half of V", k->b, span(w, k), 0},
-          {"lse", q->lse, rows, 0}, {"delta", q->delta, rows, 0}, {"dQ", w->dQ, q_half, 1},
-          {"dK", w->dK, k_half, 1}, {"dV", w->dV, k_half, 1});
+    const size_t q_part = rows * (size_t)w->r->plan->shape.d;
+    const size_t k_part = (size_t)ring_kv_count(w->r, k->tokens) * sizeof(float);
+    CHECK(differentiate, {"a quarter of Q", q->a, span(w, q), 0},
+          {"a quarter of dO", q->b, span(w, q), 0}, {"a quarter of K", k->a, span(w, k), 0},
+          {"a quarter of V", k->b, span(w, k), 0}, {"lse", q->lse, rows, 0},
+          {"delta", q->delta, rows, 0}, {"dQ", w->dQ, q_part, 1}, {"dK", w->dK, k_part, 1},
+          {"dV", w->dV, k_part, 1});
     CHECK(add, {"to", w->dK, w->k_sums, 1}, {"from", w->dV, w->k_sums, 0});
     CHECK(narrow, {"sums", w->dK, w->k_sums, 1});
     CHECK(widen, {"sums", w->dK, w->k_sums, 1});
@@ -168,8 +169,8 @@ static int touching_backward(RingRank *r)
     r->dQ_whole = r->dKV_whole = 1;
     w->q = ring_own_queries(r), w->k = ring_own_keys(r);
     w->q.delta = w->delta, w->q.rows = w->rows, w->q.O = w->O;
-    w->half_q = ring_block_half(r, &w->q, 1), w->half_k = ring_block_half(r, &w->k, 0);
-    w->half_q.rows = NULL, w->half_q.O = NULL;
+    w->part_q = ring_block_quarter(r, &w->q, 1), w->part_k = ring_block_quarter(r, &w->k, 2);
+    w->part_q.rows = NULL, w->part_q.O = NULL;
     r->transport = &silent;
     check_queries(w);
     check_gradients(w);

@@ -168,19 +168,19 @@ TEST(test_streams_must_not_meet)
     }
 }
 
-/* Halves of the own keys, each in its stream: dQ is the same sum, dK and dV are two. same: both
- * halves add to the first one's. What is computed does not matter, so Q stands for dO. */
-static int differentiate_halves(RingRank *r, int same)
+/* Two quarters of the own keys, each in its stream: dQ is the same sum, dK and dV are two. same:
+ * both add to the first one's. What is computed does not matter, so Q stands for dO. */
+static int differentiate_quarters(RingRank *r, int same)
 {
     const PlainRing *ring = r->method;
     const RingBlock own = ring_own_keys(r);
     RingBlock q = ring_own_queries(r);
     q.b = r->Q;
     q.delta = ring->delta;
-    for (int half = 0; half < RING_HALVES; half++) {
-        const RingBlock keys = ring_block_half(r, &own, half);
-        const int64_t skip = same ? 0 : half * ring_kv_count(r, own.tokens / 2);
-        ring_stream(r, half);
+    for (int stream = 0; stream < RING_STREAMS; stream++) {
+        const RingBlock keys = ring_block_quarter(r, &own, stream);
+        const int64_t skip = same ? 0 : stream * ring_kv_count(r, own.tokens / 2);
+        ring_stream(r, stream);
         if (ring_differentiate(r, &q, &keys, ring->O_state, ring->dK[0] + skip, ring->dV[0] + skip))
             return -1;
     }
@@ -190,12 +190,12 @@ static int differentiate_halves(RingRank *r, int same)
 
 static int apart_forward(RingRank *r)
 {
-    return differentiate_halves(r, 0);
+    return differentiate_quarters(r, 0);
 }
 
 static int together_forward(RingRank *r)
 {
-    return differentiate_halves(r, 1);
+    return differentiate_quarters(r, 1);
 }
 
 TEST(test_two_streams_may_add_to_one_dQ)

@@ -27,7 +27,7 @@
 #include "tensor.h"
 
 /* The same map on the device. There are few of them, each used in every round. How many are "few"?
- * A map for each pair of shards or halves that meet, the same in every round. */
+ * A map for each pair of shards or quarters that meet, the same in every round. */
 static int device_map(RingRank *r, AttnPositions *map)
 {
     CudaBackend *s = cuda_backend_of(r);

@@ -61,7 +61,7 @@ typedef struct CudaZeros {
     int stream; /* in which they were asked for */
 } CudaZeros;
 
-#define CUDA_ZEROS 8 /* notes: dQ, and two halves of dK and dV in two rooms; or O */
+#define CUDA_ZEROS 17 /* notes: dQ, and four quarters of dK and dV in two rooms; or O */
 
 typedef struct CudaBackend {
     int device;
