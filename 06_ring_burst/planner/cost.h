@@ -109,8 +109,9 @@ enum { RING_MOST_PLACES = 1024 };
 /* Blocks of threads that run at a time: 1 .. RING_MOST_PLACES. */
 int ring_places(const RingRates *rates, RingPass pass);
 /* Blocks of a call start in the kernel's order, at `start` or later, each at the place that is free
- * first. load: when each place is free, before and after, a heap (or all the same). Returns when
- * the last of them is done. */
+ * first; of those that are idle at `start`, first at those that have been for the shortest time.
+ * load: when each place is free, before and after; load[0] is the first of them. Returns when the
+ * last block is done. */
 double ring_fill(const RingPlan *plan, const RingCall *call, const RingRates *rates, double start,
                  double *load);
 /* How many times longer than its seconds a call takes that has the GPU to itself, since its blocks

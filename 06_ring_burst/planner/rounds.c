@@ -168,6 +168,27 @@ int ring_places(const RingRates *rates, RingPass pass)
     return places < 1 ? 1 : places > RING_MOST_PLACES ? RING_MOST_PLACES : (int)places;
 }
 
+static int earlier(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of the places that are idle at `start` as many as there are blocks begin then, those that are idle
+ * for the shortest time. The others stay idle since when they were: a call of the other stream, which
+ * comes after less, may have begun there before. Returns how many these are, the first ones. */
+static int take_places(double *load, int places, double start, int64_t blocks)
+{
+    int idle = 0;
+    qsort(load, (size_t)places, sizeof *load, earlier);
+    while (idle < places && load[idle] <= start)
+        idle++;
+    const int left = idle > blocks ? idle - (int)blocks : 0;
+    for (int p = left; p < idle; p++)
+        load[p] = start;
+    return left;
+}
+
 double ring_fill(const RingPlan *plan, const RingCall *call, const RingRates *rates, double start,
                  double *load)
 {
@@ -178,9 +199,8 @@ double ring_fill(const RingPlan *plan, const RingCall *call, const RingRates *ra
     const int blocks = P > 1 && count > 0 && call->pairs > 0;
     const int few = count * call->heads <= (int64_t)MANY * P;
     double *lengths = blocks && few ? malloc((size_t)count * sizeof *lengths) : NULL;
+    const int left = take_places(load, P, start, lengths ? count * call->heads : P);
     double last;
-    for (int p = 0; p < P; p++)
-        load[p] = fmax(load[p], start);
     if (!lengths) { /* for want of memory, too: a prediction without rounds is better than none */
         const double each = blocks ? 1 + cost * (double)count / call->pairs : 1;
         last = give_evenly(load, P, each * call->seconds);
@@ -189,7 +209,8 @@ double ring_fill(const RingPlan *plan, const RingCall *call, const RingRates *ra
         for (int64_t n = 0; n < count; n++)
             lengths[n] += lengths[n] > 0 ? cost : 0;
         last = give_blocks(plan, call, lengths, count,
-                           call->seconds * P / (call->pairs * (double)call->heads), load, P);
+                           call->seconds * P / (call->pairs * (double)call->heads), load + left,
+                           P - left);
         free(lengths);
     }
     return fmax(last, start + call->seconds);

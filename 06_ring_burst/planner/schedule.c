@@ -183,10 +183,15 @@ static void leave(Player *p)
  * for them. Returns its end. */
 static double call(Player *p, int rank, const RingCall *what, double bytes, double *start)
 {
-    double *load = p->places + (int64_t)rank * ring_places(p->rates, p->s->pass);
+    const double passes = p->rates->call_s + bytes / p->rates->memory;
+    const double soonest = fmin(p->clock[rank][0], p->clock[rank][1]); /* of either stream */
+    const int places = ring_places(p->rates, p->s->pass);
+    double *load = p->places + (int64_t)rank * places;
     *start = fmax(fmax(*start, p->host[rank]), load[0]);
-    return ring_fill(p->s->plan, what, p->rates,
-                     *start + p->rates->call_s + bytes / p->rates->memory, load);
+    for (int n = 0; n < places; n++)
+        load[n] =
+            load[n] <= *start ? fmax(load[n], soonest) + passes : fmax(load[n], *start + passes);
+    return ring_fill(p->s->plan, what, p->rates, *start + passes, load);
 }
 
 /* Half of the heads in each stream: two calls, each behind the one before in its stream. The action

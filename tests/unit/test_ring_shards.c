@@ -11,9 +11,12 @@
  * - Two shards are called invisible to each other when no pair is visible, and only then.
  * - Hops are the largest distance of ranks that see each other; for a causal window over equal
  *   blocks that is ceil(L / n).
+ * - A zigzag shard has its early tokens first, and any two shards, and quarters of one, are a case
+ *   for Hopper's kernels.
  * - Work: the bound of contiguous causal attention, and zigzag's balance, of both halves too; what
  *   the cost model counts, pairs and the rows that a mask cuts, by brute force.
  */
+#include "../../03_flash_forward/library/cuda/key_rule.h"
 #include "attn_pairs.h"
 #include "oracle_case.h"
 
@@ -218,10 +221,9 @@ TEST(layouts_by_hand)
     }
 }
 
-/* The bit-equality of one rank with the kernel rests on this. */
-/* Gradients travel in halves, cut at tokens / 2: there, and nowhere else, zigzag's order goes back
- * to an early token, although chunks may be odd and sequences many. */
-TEST(zigzag_halves_meet_in_the_middle)
+/* Of each sequence in its order, and all early chunks before the late ones, though chunks may be odd
+ * and sequences many. */
+TEST(zigzag_early_before_late)
 {
     for (int64_t N = 24; N < 60; N++)
         for (int ranks = 2; ranks <= 3; ranks++)
@@ -230,13 +232,68 @@ TEST(zigzag_halves_meet_in_the_middle)
                 RingPlan *plan = plan_new(whole_new(sequences, n, n, -1, 0), RING_ZIGZAG, ranks);
                 for (int r = 0; r < ranks; r++) {
                     const RingShard *s = &plan->q[r];
-                    for (int64_t t = 1; t < s->tokens && s->tokens > 3; t++)
-                        assert_int_equal(t == s->tokens / 2, global_of(s, t) < global_of(s, t - 1));
+                    int64_t back = 0;
+                    for (int64_t t = 1; t < s->tokens; t++)
+                        back += global_of(s, t) < global_of(s, t - 1) ? t : 0;
+                    assert_true(sequences == 1 ? back == 0 : 2 * back >= s->tokens - sequences);
+                    assert_true(2 * back <= s->tokens + sequences);
                 }
                 plan_delete(plan);
             }
 }
 
+/* Tokens first .. first + tokens - 1 of a shard, as the kernel is told of them. */
+static AttnPositions part_of(AttnSegment *list, const RingShard *shard, int64_t first,
+                             int64_t tokens)
+{
+    int64_t count = 0;
+    for (int64_t run = 0; run < shard->count; run++) {
+        RingPiece piece;
+        count += ring_run_cut(shard, run, first, tokens, &piece, &list[count]);
+    }
+    return attn_positions(list, count);
+}
+
+/* The rule is what both libraries ask before they take the Hopper kernel (stage 04 for queries and
+ * keys exchanged as well). */
+static void assert_hopper(const RingPlan *plan, int q, int64_t q_first, int64_t q_tokens, int k,
+                          int64_t k_first, int64_t k_tokens)
+{
+    AttnSegment of_q[2 * MOST_SEGMENTS + 1], of_k[2 * MOST_SEGMENTS + 1];
+    AttnArgs args = {.shape = {1, 1, 1, q_tokens, k_tokens, 128}, .rule = plan->rule};
+    KeyRule rule;
+    args.positions_q = part_of(of_q, &plan->q[q], q_first, q_tokens);
+    args.positions_k = part_of(of_k, &plan->k[k], k_first, k_tokens);
+    assert_true(make_key_rule(&rule, &args));
+    args.positions_q = part_of(of_q, &plan->k[k], k_first, k_tokens);
+    args.positions_k = part_of(of_k, &plan->q[q], q_first, q_tokens);
+    assert_true(make_key_rule(&rule, &args));
+}
+
+TEST(all_blocks_are_cases_for_hopper)
+{
+    static const int64_t lengths[] = {64, 61, 1024};
+    for (int n = 0; n < 3; n++)
+        for (int layout = 0; layout < RING_LAYOUTS; layout++)
+            for (int ranks = 2; ranks <= 8; ranks *= 2) {
+                RingPlan *plan =
+                    plan_new(whole_tokens(lengths[n], -1, 0), (RingLayout)layout, ranks);
+                for (int q = 0; q < ranks; q++)
+                    for (int k = 0; k < ranks; k++) {
+                        const int64_t nq = plan->q[q].tokens, nk = plan->k[k].tokens;
+                        assert_hopper(plan, q, 0, nq, k, 0, nk);
+                        for (int p = 0; p < RING_QUARTERS; p++) {
+                            const int64_t i = ring_quarter_first(nq, p);
+                            const int64_t j = ring_quarter_first(nk, p);
+                            assert_hopper(plan, q, i, ring_quarter_first(nq, p + 1) - i, k, 0, nk);
+                            assert_hopper(plan, q, 0, nq, k, j, ring_quarter_first(nk, p + 1) - j);
+                        }
+                    }
+                plan_delete(plan);
+            }
+}
+
+/* The bit-equality of one rank with the kernel rests on this. */
 TEST(alone_a_rank_keeps_the_order)
 {
     for (int n = 0; n < LENGTHS_COUNT; n++)
@@ -432,7 +489,7 @@ TEST(other_layouts_turn_fully)
 /* --- work --------------------------------------------------------------------------------------*/
 
 /* Causal, n tokens a rank: contiguous rank r has n(n+1)/2 + r n^2 pairs; with zigzag every rank has
- * as many at every step, and both halves of the keys nearly the same number. */
+ * as many at every step, and both halves of the keys (two quarters each) nearly the same number. */
 TEST(work_of_the_ranks)
 {
     const int G = 4;
@@ -446,8 +503,10 @@ TEST(work_of_the_ranks)
         assert_int_equal(n * (n + 1) / 2 + r * n * n, sum);
         for (int t = 0; t < G; t++) {
             const int owner = (r - t + G) % G;
-            const int64_t half[2] = {pairs(zigzag, r, owner, 0, n / 2),
-                                     pairs(zigzag, r, owner, n / 2, n)};
+            int64_t half[RING_HALVES] = {0, 0};
+            for (int p = 0; p < RING_QUARTERS; p++)
+                half[p % 2] +=
+                    pairs(zigzag, r, owner, ring_quarter_first(n, p), ring_quarter_first(n, p + 1));
             assert_int_equal(t == 0 ? n * (n + 1) / 2 : n * n / 2, half[0] + half[1]);
             if (t > 0)
                 assert_int_equal(half[0], half[1]);
