@@ -193,7 +193,7 @@ def check_same(p):
 # --- faults that a run survives ------------------------------------------------------------------
 
 BENCH = "--bench --warmup 1 --iters 2"
-WRONG = "--inject corrupt@1:1"  # and nobody looks at checksums
+WRONG = "--inject corrupt@2:1"  # and nobody looks at checksums
 SURVIVED = ["", "--inject delay@1:2", WRONG, "", f"{WRONG} {BENCH}", f"--inject delay@1:2 {BENCH}",
             ""]
 
@@ -205,7 +205,7 @@ def check_survived(p):
     done = p.run(f"--cases {cases} --ranks 4 --transport mpi --json {rows_path}")
     passed = [row["pass"] for row in rows_of(rows_path)]
     p.tap.ok(done[0] == 1 and passed == [WRONG not in flags for flags in SURVIVED] and
-             done[2].count("is wrong: ") == 2, "late and damaged messages are rows of the table",
+             done[2].count("ring: O is wrong: ") == 2, "late and damaged messages are rows of the table",
              f"{done[0]} {passed} {done[2]}")
 
 

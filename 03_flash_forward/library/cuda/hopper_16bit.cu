@@ -4,8 +4,7 @@
  *
  * It takes f16 and bf16 on a GPU of compute capability 9.0 where each row sees one run of keys and
  * the copy engine can read Q, K and V: no mask array, no cap, positions that grow with the index.
- * Half a zigzag shard of a ring is such a case: two segments of one sequence, the later one second.
- * A whole shard is none, since its second half begins with an early token again (06's shard.c).
+ * A zigzag shard of a ring is such a case: two segments of one sequence, the later one second.
  * Everything else goes the portable way (attention_16bit.cu).
  *
  * Interface: flash_block_hopper, flash_tiles_hopper (block.cuh).

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * row_rule.cuh: which queries see a key, where positions grow with the index: stage 03's key_rule.h
- * with queries and keys exchanged, and left and right. So half a zigzag shard of a ring, or every
- * fourth position, is seen like one run.
+ * with queries and keys exchanged, and left and right. So a zigzag shard of a ring, or every fourth
+ * position, is seen like one run.
  *
  * A query that sees nothing may hold anything, so a kernel has to know such queries: they stand
  * before first_row or from end_row on. With several runs and a window that ends on both sides there
