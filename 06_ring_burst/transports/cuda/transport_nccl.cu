@@ -13,18 +13,9 @@
  * "arrived": the next step may use it. All messages of an exchange form one NCCL group: a ring of
  * single sends, each waiting for its receiver, would wait for ever.
  *
- * How many multiprocessors may they occupy? A block of the backward kernel fills one. Two GPUs with
- * 8192 tokens, 132 multiprocessors each, half of a remote block's keys; rows that a block walks
- * over:
- *
- *     rank 1    128 blocks of 8192 rows      4 multiprocessors are idle
- *     rank 0    256 blocks of 4096 rows      two rounds, of 132 and of 124 blocks
- *
- * NCCL would take 32. On rank 1 only 4 are free until the end; on rank 0 it gets its 32 between the
- * rounds, and there they wait for their peers, while 24 blocks of the second round wait for them: a
- * third round. With 4 it finds 4 on both sides. So a ring, whose messages have time, gets as few as
- * will do (few_blocks); who waits for messages gets all. NCCL shares what it gets among all ranks,
- * whether they are neighbours or not: of 4 blocks, with 4 ranks, a neighbour's messages get one.
+ * How many multiprocessors they occupy is left to NCCL: up to 32 here. A block of the Hopper kernels
+ * fills a multiprocessor, and one that finds none waits until the message is through. Many blocks
+ * make that short, and few would make it long (docs/lab/06_several_gpus.md).
  *
  * The communicator is non-blocking: a call may answer "in progress", and is asked again until the
  * time-out; a rank that finds an error, or hears of one, aborts the communicator, which ends the
@@ -38,14 +29,7 @@
 #include <string.h>
 
 #include "runtime/cuda/backend_cuda.h"
-#include "tensor.h"
 #include "transports/cuda/transport_nccl.h"
-
-/* Of NCCL's blocks: for each neighbour, and in all; what one of them carries in a second. And how
- * fast kernels may be: Hopper's; others leave messages more time. */
-enum { LEAST_BLOCKS = 2, MOST_BLOCKS = 32 };
-#define BLOCK_BYTES_S 16e9
-#define KERNEL_FLOPS  800e12
 
 typedef struct NcclEnd {
     ncclComm_t comm;
@@ -180,30 +164,6 @@ static int share_name(RingRank *r, ncclUniqueId *name)
     return 0;
 }
 
-/* Multiprocessors that pass on a step's keys and sums in the time of its computation, for each rank
- * that could be a neighbour; powers of two, as NCCL rounds its channels. 0: let NCCL choose. */
-static int few_blocks(const RingRank *r)
-{
-    const RingPlan *plan = r->plan;
-    const AttnShape *n = &plan->shape;
-    const RingMethod method = plan->setup.method;
-    if (method != RING_METHOD_RING && method != RING_METHOD_RING_DOUBLE)
-        return 0;
-    const double queries = (double)n->Nq / r->world, keys = (double)n->Nk / r->world;
-    const double causal = plan->rule.left < 0 && plan->rule.right < 0 ? 1.0 : 0.5;
-    const double element = 2.0 * (double)dtype_size(plan->dtype); /* K and V */
-    const double sums = plan->backward ? 2.0 * (double)ring_partial_size(r) : 0.0;
-    const double bytes = keys * (double)(n->Hkv * n->d) * (element + sums);
-    const double products = plan->backward ? 5.0 : 2.0;
-    const double flops = 2.0 * products * causal * queries * keys * (double)(n->H * n->d);
-    int each = LEAST_BLOCKS, blocks = LEAST_BLOCKS;
-    while (each < MOST_BLOCKS && each * BLOCK_BYTES_S * flops < bytes * KERNEL_FLOPS)
-        each *= 2;
-    while (blocks < MOST_BLOCKS && blocks < each * r->world)
-        blocks *= 2;
-    return blocks < MOST_BLOCKS ? blocks : 0;
-}
-
 /* blocking = 0: calls return at once with "in progress", and settle asks until they are done. With
  * blocking calls a rank that dies while the communicator is made would stop all others for ever. */
 int ring_nccl_join(RingRank *r)
@@ -221,10 +181,6 @@ int ring_nccl_join(RingRank *r)
     r->carrier = &carrier;
     r->carrier_end = end;
     config.blocking = 0;
-    if (few_blocks(r) > 0) {
-        config.maxCTAs = few_blocks(r);
-        config.cgaClusterSize = 0; /* clusters want several idle neighbours at the same time */
-    }
     return settle(r, ncclCommInitRankConfig(&end->comm, r->world, name, r->rank, &config),
                   "a communicator");
 }
