@@ -35,8 +35,8 @@ STAGES = [
      "05_sliding_window_online_h200.jsonl",
      "device=cuda dtype=bf16 N=16384 d=64 window=1024,0 backward=true", "forward_tflops",
      "TFLOP/s", "of_peer", ""),
-    ("06", "ring_burst", CASE, "06_ring_burst_h200.jsonl",
-     "transport=nccl ranks=4 dist=normal N=32768 layout=zigzag", "rank_tflops",
+    ("06", "ring_burst", CASE, "06_ring_hopper_h100.jsonl",
+     "transport=nccl ranks=2 N=65536 layout=zigzag revision=a0b227933abb", "rank_tflops",
      "TFLOP/s a GPU", "efficiency_both", "of one GPU alone"),
 ]
 

@@ -69,6 +69,10 @@ def main():
         tap.ok(status == 1 and TOO_MANY in said, "one byte more is not", said)
         status, said = report(0, "--attn-spilled=store:0")
         tap.ok(status == 0, "a limit is for the kernels that it names", said)
+        told = [report(0, f"--attn-spilled=_kernel:{all_}", f"--attn-spilled=tile_kernel:{tile}")
+                for all_, tile in ((0, 212), (212, 211))]
+        tap.ok([status for status, _ in told] == [0, 1] and TOO_MANY in told[1][1],
+               "of two limits the one with the longer name holds", told)
         status, said = report(0, "--attn-spilled=211")
         tap.ok(status != 0 and "accepted is --attn-spilled=KERNEL:BYTES" in said,
                "a limit without a kernel is refused", said)

@@ -33,19 +33,19 @@ template <template <typename, int> class Launch, typename T, typename... More>
 static AttnStatus run_for_dim(const AttnArgs *a, More... more)
 {
     const int64_t d = a->shape.d;
-#ifdef ATTN_GPU_SAMPLE /* a machine without a GPU that asks whether all compiles */
-    return d <= 64 ? Launch<T, 64>::run(a, more...) : Launch<T, 128>::run(a, more...);
-#else
+#ifndef ATTN_GPU_SAMPLE /* a machine without a GPU, that asks whether all compiles, has two less */
     if (d <= 32)
         return Launch<T, 32>::run(a, more...);
+#endif
     if (d <= 64)
         return Launch<T, 64>::run(a, more...);
+#ifndef ATTN_GPU_SAMPLE
     if (d <= 96)
         return Launch<T, 96>::run(a, more...);
+#endif
     if (d <= 128)
         return Launch<T, 128>::run(a, more...);
     return d <= 256 ? Launch<T, 256>::run(a, more...) : ATTN_SKIP;
-#endif
 }
 
 /* Launch<T, D>::C has the constants Br and Bc: the byte model asks the kernel itself. */
