@@ -13,18 +13,19 @@
  *                                   | < B half 0 | < B half 1 | ...
  *
  * While the kernel adds to one half, the other half leaves, and that half of the next block's sum
- * arrives. It has the time of half a step for it, and nobody waits.
+ * arrives. It has the time of half a step for it, and nobody waits. (On a GPU ring gives each half a
+ * stream, and half 1 also runs where half 0 leaves multiprocessors idle: streams.c.)
  *
- * That holds only if both halves are about the same work. Of a zigzag shard a causal mask lets a
- * later rank see the early tokens alone: the first n/2 tokens would be all of the work. So a half is
- * two quarters:
+ * That holds only if both halves are about the same work. Of a zigzag shard's keys a causal mask
+ * shows a later rank the early ones alone, and of its queries the late ones alone see a later rank's
+ * keys. The first n/2 tokens would be all of the work, or none. So a half is two quarters:
  *
- *     tokens of a shard     early 0 | early 1 | late 0 | late 1
- *     half                     0         1        0        1
+ *     quarter of a shard    0 (early) | 1 (early) | 2 (late) | 3 (late)
+ *     half                      0           1          0          1
  *
- * There are two places for sums. What a rank works on is here; what arrives for the next step comes
- * there; a turn exchanges the two words. A half may come only where the half that was there before
- * is gone. ring_relay_arrive has waited for that too: both are one exchange.
+ * There are two places for sums: `here` has those of this step, and in `there` those of the next one
+ * arrive; ring_relay_turn exchanges the two. A half may arrive only when the half that was in this
+ * memory has left it. ring_relay_arrive waits for that too: both are one exchange.
  *
  * With --partials bf16 a half is rounded before it leaves and is float32 again after its arrival.
  *
@@ -185,7 +186,7 @@ static void round_halves(RingRank *r, const RingSums *sums, const RingSums *to)
 }
 
 /* Gradients that travelled stay in halves: to bring them together would cost a copy and its memory,
- * and who collects the results can place two parts as well as one. */
+ * and who collects the results places four quarters as well as one tensor. */
 void ring_give_halves(RingRank *r, RingSums *of, RingSums *place)
 {
     RingSums *sums = r->plan->dtype != ATTN_F32 && place->of[0].data ? place : of;

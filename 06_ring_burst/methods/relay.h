@@ -30,8 +30,8 @@ void ring_close_sums(RingRank *r, RingSums *sums);
 void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens);
 void ring_clear_half(RingRank *r, const RingSums *sums, int half);
 void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half);
-/* What queries q and half of the keys k, both whole shards, give: to dQ, and to this half of the
- * sums dK, dV. The other way round: half of the queries, and this half of the sum dQ. */
+/* q and k are whole shards. Adds what all queries and half of the keys give: to dQ, and to this half
+ * of dK and dV. And what half of the queries and all keys give: to this half of dQ, and to dK, dV. */
 void ring_add_half_of_keys(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ,
                            const RingSums *dKV, int half);
 void ring_add_half_of_queries(RingRank *r, const RingBlock *q, const RingBlock *k,
@@ -41,7 +41,7 @@ typedef struct RingRelay {
     RingSums place[2];
     int at; /* place[at] is here, the other one there */
     RingExchange mail[RING_HALVES];
-    RingSums *coming[RING_HALVES]; /* whose half is on its way to this rank; NULL: none */
+    RingSums *coming[RING_HALVES]; /* the place that a half is on its way to; NULL: none */
 } RingRelay;
 
 static inline RingSums *ring_here(RingRelay *relay)
@@ -56,17 +56,17 @@ static inline RingSums *ring_there(RingRelay *relay)
 
 void ring_open_relay(RingRank *r, RingRelay *relay, int tensors);
 void ring_close_relay(RingRank *r, RingRelay *relay);
-/* A half of what is here sets out for rank `to`; meanwhile that half of the sums of another shard,
- * of `tokens` tokens, comes there. */
+/* A half of the sums in `here` sets out for rank `to`; meanwhile that half of another shard's sums,
+ * of `tokens` tokens, comes from rank `from` into `there`. */
 void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int64_t tokens);
 /* Waits until a half has come, and the one that was sent with it is gone. Nothing sent, nothing to
  * wait for. */
 void ring_relay_arrive(RingRank *r, RingRelay *relay, int half);
-/* There becomes here. */
+/* `there` becomes `here`. */
 void ring_relay_turn(RingRelay *relay);
 
-/* of: halves. place: room for as many, whose content is done with; not open: they are rounded where
- * they stand. */
+/* Rounds the sums `of` into `place`, whose content nobody needs any more, or where they stand if it is
+ * not open, and hands them over as the rank's gradients. */
 void ring_give_halves(RingRank *r, RingSums *of, RingSums *place);
 
 /* --- queries -----------------------------------------------------------------------------------*/

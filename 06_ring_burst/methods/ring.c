@@ -79,7 +79,7 @@ static void turn_back(RingRank *r, const RingBlock *q, float *dQ, RingRemote *re
         ring_wait(r, &x);
         if (t > 0)
             ring_relay_turn(sums);
-        k = t > 1 ? next : ring_own_keys(r);
+        k = t > 1 ? next : ring_own_keys(r); /* the same as what the last hop has brought */
     }
 }
 

@@ -15,10 +15,11 @@
  * length no rank count divides, or one shorter than the number of ranks, is no special case: its
  * chunks are a token longer or shorter, or empty, and nothing is padded or dropped.
  *
- * A shard keeps its tokens in the order of the sequence: then a query sees one stretch of a remote
- * block's keys, and a GPU's fastest kernels take it (stage 03's key_rule.h). Of several sequences a
- * zigzag shard has all early chunks first: the first n/2 of its tokens are early and the others
- * late, and gradients travel in halves that have a part of both (ring_rank.h).
+ * Of one sequence a shard keeps the order. Its positions grow, so a query sees one stretch of keys,
+ * which a GPU's fastest kernels need (stage 03's key_rule.h). Of several sequences a zigzag shard has
+ * all early chunks first, and the portable kernels run. Why not sequence by sequence? Gradients
+ * travel in halves with a part of the first n/2 tokens and of the others (ring_rank.h), and for
+ * equal work these should be the early and the late ones.
  *
  * Interface: ring_shard_make, ring_shard_free, ring_run_cut, ring_shards_class, ring_pair_class
  * (shard.h).

@@ -43,7 +43,7 @@ size_t ring_kv_bytes(const RingRank *r, int owner)
 }
 
 /* One float a row and head. lse and delta are float32 in every dtype: 8 bytes a row beside 4 d
- * bytes of Q and dO. */
+ * bytes of Q and dO in 16 bits, 8 d in float32. */
 size_t ring_row_bytes(const RingRank *r, int owner)
 {
     const AttnShape *n = &r->plan->shape;
@@ -77,8 +77,8 @@ int64_t ring_half_tokens(int64_t tokens, int half)
     return half == 0 ? tokens / 2 : tokens - tokens / 2;
 }
 
-/* Early tokens (the first n/2) and late ones are cut in two. The second quarter of early tokens and
- * the first of late ones are equal, so that quarters 0 and 2 make n/2. */
+/* Early tokens (the first n/2) and late ones are cut in two. Quarters 1 and 2 have equally many, so
+ * that quarters 0 and 2 make n/2 together, and 1 and 3 the rest. */
 int64_t ring_quarter_first(int64_t tokens, int quarter)
 {
     const int64_t early = tokens / 2, cut = early / 2;

@@ -5,8 +5,8 @@
  * ranks are threads, MPI processes or GPUs, and where memory lies, is behind it.
  *
  * Two queues. A rank's work (attention, copies, sums) runs in the order in which it is asked for.
- * Messages run beside it: ring_start orders them after all work asked for so far, and ring_wait
- * orders all later work after them. On the CPU work is done when its function returns and ring_wait
+ * Messages run beside it: ring_start orders them after the work asked for so far (in a stream: of
+ * this stream), and ring_wait orders later work after them. On the CPU work is done when its function returns and ring_wait
  * blocks; on a GPU both are streams with events between them and the host runs ahead. Between
  * start and wait the memory of a send must not be written and that of a receive not be touched:
  * every function here asks ring_touch (ring_world.h), which knows what is in flight. The queue of
@@ -63,8 +63,8 @@ typedef struct RingRank {
     /* A backward pass that needs O no more frees it and sets NULL: the task has fetched it by then,
      * and makes a new one for the next forward pass. */
     /* Results of the backward pass, allocated by the method (..._bytes), freed by the task: float32
-     * sums that ring_narrow has rounded to the dtype in place. Gradients that travelled are halves,
-     * each rounded for itself; half 1 begins at byte ..._second. The others (..._whole = 1) are
+     * sums, rounded to the dtype in place. Gradients that travelled are halves, each rounded for
+     * itself, in place or into the free place; half 1 begins at byte ..._second. The others (..._whole = 1) are
      * one tensor [B][n][heads][d] in the dtype. */
     void *dQ, *dK, *dV;
     size_t dQ_bytes, dK_bytes, dV_bytes, dQ_second, dKV_second;
@@ -152,7 +152,7 @@ typedef struct RingBlock {
     int64_t heads;        /* H or Hkv; of everybody's tokens (Ulysses) this rank's share of them */
     void *a;              /* Q, or K */
     void *b;              /* dO, or V */
-    float *lse, *delta;   /* queries: [B][H][tokens], contiguous */
+    float *lse, *delta; /* queries: [B][H][tokens], contiguous; whole ones that travel: in halves */
     /* Queries that meet their last keys: where O [B][tokens][H][d] in the dtype goes. Who computes
      * may put it there at once, and ring_finish_O finds it done. NULL: there are more to come. */
     void *O;
@@ -171,7 +171,8 @@ RingBlock ring_remote_keys(RingRank *r, int owner, void *K, void *V);
 RingBlock ring_block_quarter(const RingRank *r, const RingBlock *whole, int quarter);
 int64_t ring_quarter_first(int64_t tokens, int quarter); /* local token; of quarter 4: tokens */
 int64_t ring_half_tokens(int64_t tokens, int half);      /* tokens/2, or the rest */
-/* Tokens that stand before the quarter in memory in halves. */
+/* Tokens before the quarter in the order 0, 2, 1, 3 without a gap, as in lse and delta. (In RingSums
+ * half 1 begins at `second`.) */
 int64_t ring_quarter_place(int64_t tokens, int quarter);
 
 size_t ring_q_bytes(const RingRank *r, int owner);        /* B nq H d in the dtype */
@@ -219,9 +220,9 @@ size_t ring_partial_size(const RingRank *r); /* bytes of a travelling gradient: 
 
 /* From here on bytes, events and failures belong to this step of the pass. */
 int ring_step(RingRank *r, int step);
-/* Work, ring_start and ring_wait belong to stream 0 or 1 from here on: they come after what was
- * asked for in this stream and before in both, and no order is kept between one stream and the
- * other. A GPU then works on what one stream has where the other one leaves multiprocessors idle.
+/* From here on work, ring_start and ring_wait belong to stream 0 or 1. They come after all earlier
+ * work of this stream, and after all that was asked for in both. Between the two streams there is no
+ * order. A GPU then works on what one stream has where the other one leaves multiprocessors idle.
  * RING_BOTH_STREAMS (so it begins): after everything, before everything. Two streams may add to the
  * same dQ (ring_differentiate); anything else that one of them writes the other must not touch. */
 void ring_stream(RingRank *r, int stream);

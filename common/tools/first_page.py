@@ -6,7 +6,7 @@
 
 Interface:
 - ladder_table(root, demo_file): the table of the first page: for each stage the first and the last
-  rung on a CPU, from the demo's rows, and beside the last one the fastest variant on an H200.
+  rung on a CPU, from the demo's rows, and beside the last one the fastest variant on a GPU.
 - summary(rows): the five lines: right, fast, small, a window, where the rest stands.
 - stale_rows(root, demo_file): the rows of that table whose source has changed since; those of
   stages 05 and 06 on a GPU are left out, because they are recorded last.
@@ -37,7 +37,7 @@ STAGES = [
      "TFLOP/s", "of_peer", ""),
     ("06", "ring_burst", CASE, "06_ring_hopper_h100.jsonl",
      "transport=nccl ranks=2 N=65536 layout=zigzag revision=a0b227933abb", "rank_tflops",
-     "TFLOP/s a GPU", "efficiency_both", "of one GPU alone"),
+     "TFLOP/s a GPU", "efficiency_both", "of its kernels alone"),
 ]
 
 
@@ -78,7 +78,7 @@ def ladder_rows(root, demo_file):
 
 
 def ladder_table(root, demo_file):
-    lines = ["| stage | rung | on a CPU, ms | times as fast | memory | fastest on an H200 |",
+    lines = ["| stage | rung | on a CPU, ms | times as fast | memory | fastest on a GPU |",
              "|---|---|--:|--:|--:|---|"]
     stale = False
     for number, stage, row, first, gpu, rate in ladder_rows(root, demo_file):

@@ -75,9 +75,8 @@ def main():
         test_sweep.answers = answers
         test_sweep.fault_of_row = lambda row: (
             faults(row) or fault_of_ranks(lines[row["seed"]], row))
-        for name, group in groups.items():
-            if args.only in name:
-                test_sweep.judge_group(tap, args, methods, name, group, pool)
+        test_sweep.judge_groups(tap, args, methods, {name: group for name, group in groups.items()
+                                                     if args.only in name}, pool)
     tap.ok(args.only or min(counts.values()) >= 50 and
            max(counts.values()) == sum(map(len, groups.values())),
            "each method had to answer cases: " +

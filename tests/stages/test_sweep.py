@@ -159,16 +159,27 @@ def dtype_of(line):
     return words[words.index("--dtype") + 1] if "--dtype" in words else "f32"
 
 
-def judge_group(tap, args, variants, name, lines, pool):
+def start_group(args, variants, lines, pool):
+    """Those of the lines that are answered, and their batches with what comes of each. All groups
+    start before the first is judged, so that a machine of many cores has work for all."""
     if args.variant != "all":
         lines = [line for line in lines if dtype_of(line) in variants[args.variant] and
                  answers(args.variant, line)]
-        if not lines:
-            return False
     batches = [lines[k:k + BATCH] for k in range(0, len(lines), BATCH)]
-    results = pool.map(lambda b: run_batch(args, b), batches)
+    return lines, zip(batches, pool.map(lambda b: run_batch(args, b), batches))
+
+
+def judge_groups(tap, args, variants, groups, pool):
+    """groups: {name: lines}"""
+    started = [(name, *start_group(args, variants, lines, pool)) for name, lines in groups.items()]
+    for name, lines, results in started:
+        if lines:
+            judge_group(tap, args, variants, name, lines, results)
+
+
+def judge_group(tap, args, variants, name, lines, results):
     bad, worst = [], 0.0
-    for batch, (status, rows, said) in zip(batches, results):
+    for batch, (status, rows, said) in results:
         before = len(bad)
         for line in batch:
             mine = rows.get(seed_of(line), [])
@@ -183,7 +194,6 @@ def judge_group(tap, args, variants, name, lines, pool):
             bad.append("exit status 0 although a case is faulty")
     tap.ok(not bad, f"{name}: {len(lines)} cases x {len(variants)} variants, "
            f"worst error {worst:.2f} of its bound", "\n".join(bad[:8]))
-    return bool(lines)
 
 
 def gauss_like(count, salt):
@@ -223,7 +233,7 @@ def judge_nonfinite(tap, args, variants, pool):
     """Here `nonfinite` counts disagreements about finiteness, and there must be none."""
     with tempfile.TemporaryDirectory() as folder:
         lines = list(nonfinite_cases(folder, args.backward))
-        judge_group(tap, args, variants, "NaN or Inf in Q, K or V", lines, pool)
+        judge_groups(tap, args, variants, {"NaN or Inf in Q, K or V": lines}, pool)
 
 
 def judge_too_wide(tap, args, variants):
@@ -268,19 +278,19 @@ def main():
         variants = {args.variant: variants[args.variant]}
     tap.ok(variants, f"--list names variants for {args.device}: {' '.join(variants)}")
     shard = os.environ.get("ATTN_TEST_EXHAUSTIVE")
-    with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         if shard:
             source = cases.exhaustive(args.backward, shard)
             while True:
                 lines = [line for _, line in zip(range(20 * BATCH), source)]
                 if not lines:
                     break
-                judge_group(tap, args, variants, f"exhaustive up to {lines[-1]}", lines, pool)
+                judge_groups(tap, args, variants, {f"exhaustive up to {lines[-1]}": lines}, pool)
         else:
             groups = cases.sweep(args.backward, bool(os.environ.get("ATTN_TEST_QUICK")))
-            for name, lines in groups.items():
-                if args.only in name and (RUNGS or not name.startswith("plain")):
-                    judge_group(tap, args, variants, name, lines, pool)
+            judge_groups(tap, args, variants,
+                         {name: lines for name, lines in groups.items() if args.only in name and
+                          (RUNGS or not name.startswith("plain"))}, pool)
         if args.only in "nonfinite":
             judge_nonfinite(tap, args, variants, pool)
     if args.device == "cuda":

@@ -100,9 +100,8 @@ def main():
         test_sweep.answers = answers
         test_sweep.fault_of_row = lambda row: (
             faults(row) or fault_of_options(lines[row["seed"]], row))
-        for name, group in groups.items():
-            if args.only in name:
-                test_sweep.judge_group(tap, args, variants, name, group, pool)
+        test_sweep.judge_groups(tap, args, variants, {name: group for name, group in groups.items()
+                                                     if args.only in name}, pool)
     tap.ok(args.only or all(count >= 10 for count in counts.values()),
            "each variant had to answer cases: " +
            ", ".join(f"{name} {count}" for name, count in counts.items()))
