@@ -4,9 +4,9 @@
  * queries travel and the keys stay.
  *
  * ring sends K, V and two growing sums, dK and dV. Turned round, there is one sum only: K, V, dK
- * and dV stay, and Q, dO, lse and delta come by, with dQ behind them. With many ranks and as many kv
- * heads as query heads that is 2/3 of ring's bytes in 16 bits, and 3/4 in float32. With fewer kv heads
- * it is more, soon much more: burst pays for H heads, ring for Hkv.
+ * and dV stay, and Q, dO, lse and delta come by, with dQ behind them. With many ranks and as many
+ * kv heads as query heads that is 2/3 of ring's bytes in 16 bits, and 3/4 in float32. With fewer kv
+ * heads it is more, soon much more: burst pays for H heads, ring for Hkv.
  *
  *     step             0    1    2    3
  *     rank 0           0    3    2    1        whose queries are at which rank
@@ -84,8 +84,8 @@ static void turn(RingRank *r, Burst *m, RingBlock q, int way, int hops, int firs
 }
 
 /* Both tours of a window's queries use the same sum: it comes home from the first and leaves again
- * for the second. In a window queries go down, since keys went up. In a full turn all queries meet all
- * keys in either direction. */
+ * for the second. In a window queries go down, since keys went up. In a full turn all queries meet
+ * all keys in either direction. */
 static void travel(RingRank *r, Burst *m)
 {
     const int up = r->plan->hops_up, down = r->plan->hops_down, most = up > down ? up : down;

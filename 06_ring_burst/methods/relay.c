@@ -13,19 +13,19 @@
  *                                   | < B half 0 | < B half 1 | ...
  *
  * While the kernel adds to one half, the other half leaves, and that half of the next block's sum
- * arrives. It has the time of half a step for it, and nobody waits. (On a GPU ring gives each half a
- * stream, and half 1 also runs where half 0 leaves multiprocessors idle: streams.c.)
+ * arrives. It has the time of half a step for it, and nobody waits. (On a GPU ring gives each half
+ * a stream, and half 1 also runs where half 0 leaves multiprocessors idle: streams.c.)
  *
  * That holds only if both halves are about the same work. Of a zigzag shard's keys a causal mask
- * shows a later rank the early ones alone, and of its queries the late ones alone see a later rank's
- * keys. The first n/2 tokens would be all of the work, or none. So a half is two quarters:
+ * shows a later rank the early ones alone, and of its queries the late ones alone see a later
+ * rank's keys. The first n/2 tokens would be all of the work, or none. So a half is two quarters:
  *
  *     quarter of a shard    0 (early) | 1 (early) | 2 (late) | 3 (late)
  *     half                      0           1          0          1
  *
- * There are two places for sums: `here` has those of this step, and in `there` those of the next one
- * arrive; ring_relay_turn exchanges the two. A half may arrive only when the half that was in this
- * memory has left it. ring_relay_arrive waits for that too: both are one exchange.
+ * There are two places for sums: `here` has those of this step, and in `there` those of the next
+ * one arrive; ring_relay_turn exchanges the two. A half may arrive only when the half that was in
+ * this memory has left it. ring_relay_arrive waits for that too: both are one exchange.
  *
  * With --partials bf16 a half is rounded before it leaves and is float32 again after its arrival.
  *

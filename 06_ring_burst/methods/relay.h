@@ -30,8 +30,9 @@ void ring_close_sums(RingRank *r, RingSums *sums);
 void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens);
 void ring_clear_half(RingRank *r, const RingSums *sums, int half);
 void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half);
-/* q and k are whole shards. Adds what all queries and half of the keys give: to dQ, and to this half
- * of dK and dV. And what half of the queries and all keys give: to this half of dQ, and to dK, dV. */
+/* q and k are whole shards. Adds what all queries and half of the keys give: to dQ, and to this
+ * half of dK and dV. And what half of the queries and all keys give: to this half of dQ, and to dK,
+ * dV. */
 void ring_add_half_of_keys(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ,
                            const RingSums *dKV, int half);
 void ring_add_half_of_queries(RingRank *r, const RingBlock *q, const RingBlock *k,
@@ -65,8 +66,8 @@ void ring_relay_arrive(RingRank *r, RingRelay *relay, int half);
 /* `there` becomes `here`. */
 void ring_relay_turn(RingRelay *relay);
 
-/* Rounds the sums `of` into `place`, whose content nobody needs any more, or where they stand if it is
- * not open, and hands them over as the rank's gradients. */
+/* Rounds the sums `of` into `place`, whose content nobody needs any more, or where they stand if it
+ * is not open, and hands them over as the rank's gradients. */
 void ring_give_halves(RingRank *r, RingSums *of, RingSums *place);
 
 /* --- queries -----------------------------------------------------------------------------------*/

@@ -174,9 +174,10 @@ static int earlier(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of the places that are idle at `start` as many as there are blocks begin then, those that are idle
- * for the shortest time. The others stay idle since when they were: a call of the other stream, which
- * comes after less, may have begun there before. Returns how many these are, the first ones. */
+/* Of the places that are idle at `start` as many as there are blocks begin then, those that are
+ * idle for the shortest time. The others stay idle since when they were: a call of the other
+ * stream, which comes after less, may have begun there before. Returns how many these are, the
+ * first ones. */
 static int take_places(double *load, int places, double start, int64_t blocks)
 {
     int idle = 0;

@@ -16,8 +16,8 @@
  * chunks are a token longer or shorter, or empty, and nothing is padded or dropped.
  *
  * Of one sequence a shard keeps the order. Its positions grow, so a query sees one stretch of keys,
- * which a GPU's fastest kernels need (stage 03's key_rule.h). Of several sequences a zigzag shard has
- * all early chunks first, and the portable kernels run. Why not sequence by sequence? Gradients
+ * which a GPU's fastest kernels need (stage 03's key_rule.h). Of several sequences a zigzag shard
+ * has all early chunks first, and the portable kernels run. Why not sequence by sequence? Gradients
  * travel in halves with a part of the first n/2 tokens and of the others (ring_rank.h), and for
  * equal work these should be the early and the late ones.
  *
@@ -37,8 +37,8 @@ static int64_t chunk_start(int64_t tokens, int64_t c, int64_t C)
     return c * tokens / C;
 }
 
-/* The shard gets tokens from, from + stride, ... of a segment, `length` of them. A chunk that goes on
- * where the last run ended makes it longer: the last rank of zigzag has two such chunks. */
+/* The shard gets tokens from, from + stride, ... of a segment, `length` of them. A chunk that goes
+ * on where the last run ended makes it longer: the last rank of zigzag has two such chunks. */
 static void take(RingShard *shard, const AttnSegment *s, int64_t from, int64_t stride,
                  int64_t length)
 {

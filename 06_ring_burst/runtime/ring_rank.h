@@ -6,11 +6,12 @@
  *
  * Two queues. A rank's work (attention, copies, sums) runs in the order in which it is asked for.
  * Messages run beside it: ring_start orders them after the work asked for so far (in a stream: of
- * this stream), and ring_wait orders later work after them. On the CPU work is done when its function returns and ring_wait
- * blocks; on a GPU both are streams with events between them and the host runs ahead. Between
- * start and wait the memory of a send must not be written and that of a receive not be touched:
- * every function here asks ring_touch (ring_world.h), which knows what is in flight. The queue of
- * work has two streams, for the two halves of a sum that travels (ring_stream).
+ * this stream), and ring_wait orders later work after them. On the CPU work is done when its
+ * function returns and ring_wait blocks; on a GPU both are streams with events between them and the
+ * host runs ahead. Between start and wait the memory of a send must not be written and that of a
+ * receive not be touched: every function here asks ring_touch (ring_world.h), which knows what is
+ * in flight. The queue of work has two streams, for the two halves of a sum that travels
+ * (ring_stream).
  *
  * All functions return 0, or -1 when this rank has failed: rank->failure tells why. From then on
  * they all return -1 and do nothing, so that a method need not ask after every call.
@@ -36,8 +37,8 @@ extern "C" {
 
 /* Gradients of a shard that travel do so in two halves: while one half is on its way the other is
  * computed. A causal mask gives early and late tokens different work, so each half takes two of the
- * shard's quarters: half 0 has quarters 0 and 2, half 1 has 1 and 3. In memory a half is contiguous,
- * one quarter [B][tokens of the quarter][heads][d] behind the other. */
+ * shard's quarters: half 0 has quarters 0 and 2, half 1 has 1 and 3. In memory a half is
+ * contiguous, one quarter [B][tokens of the quarter][heads][d] behind the other. */
 enum { RING_HALVES = 2, RING_QUARTERS = 4 };
 
 /* Streams of the queue of work, one for each half: see ring_stream. */
@@ -64,8 +65,8 @@ typedef struct RingRank {
      * and makes a new one for the next forward pass. */
     /* Results of the backward pass, allocated by the method (..._bytes), freed by the task: float32
      * sums, rounded to the dtype in place. Gradients that travelled are halves, each rounded for
-     * itself, in place or into the free place; half 1 begins at byte ..._second. The others (..._whole = 1) are
-     * one tensor [B][n][heads][d] in the dtype. */
+     * itself, in place or into the free place; half 1 begins at byte ..._second. The others
+     * (..._whole = 1) are one tensor [B][n][heads][d] in the dtype. */
     void *dQ, *dK, *dV;
     size_t dQ_bytes, dK_bytes, dV_bytes, dQ_second, dKV_second;
     int dQ_whole, dKV_whole;
@@ -171,8 +172,8 @@ RingBlock ring_remote_keys(RingRank *r, int owner, void *K, void *V);
 RingBlock ring_block_quarter(const RingRank *r, const RingBlock *whole, int quarter);
 int64_t ring_quarter_first(int64_t tokens, int quarter); /* local token; of quarter 4: tokens */
 int64_t ring_half_tokens(int64_t tokens, int half);      /* tokens/2, or the rest */
-/* Tokens before the quarter in the order 0, 2, 1, 3 without a gap, as in lse and delta. (In RingSums
- * half 1 begins at `second`.) */
+/* Tokens before the quarter in the order 0, 2, 1, 3 without a gap, as in lse and delta. (In
+ * RingSums half 1 begins at `second`.) */
 int64_t ring_quarter_place(int64_t tokens, int quarter);
 
 size_t ring_q_bytes(const RingRank *r, int owner);        /* B nq H d in the dtype */
@@ -221,10 +222,11 @@ size_t ring_partial_size(const RingRank *r); /* bytes of a travelling gradient: 
 /* From here on bytes, events and failures belong to this step of the pass. */
 int ring_step(RingRank *r, int step);
 /* From here on work, ring_start and ring_wait belong to stream 0 or 1. They come after all earlier
- * work of this stream, and after all that was asked for in both. Between the two streams there is no
- * order. A GPU then works on what one stream has where the other one leaves multiprocessors idle.
- * RING_BOTH_STREAMS (so it begins): after everything, before everything. Two streams may add to the
- * same dQ (ring_differentiate); anything else that one of them writes the other must not touch. */
+ * work of this stream, and after all that was asked for in both. Between the two streams there is
+ * no order. A GPU then works on what one stream has where the other one leaves multiprocessors
+ * idle. RING_BOTH_STREAMS (so it begins): after everything, before everything. Two streams may add
+ * to the same dQ (ring_differentiate); anything else that one of them writes the other must not
+ * touch. */
 void ring_stream(RingRank *r, int stream);
 /* -1, after noting where the rank is and what it says. */
 int ring_fail(RingRank *r, const char *format, ...) __attribute__((format(printf, 2, 3)));

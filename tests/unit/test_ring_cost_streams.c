@@ -3,9 +3,9 @@
  * test_ring_cost_streams: halves of ring's gradients, and halves of the heads in a forward pass,
  * that share a GPU: by hand, and for many plans that nothing begins before what it comes after.
  *
- * By hand: 512 tokens on each rank, 8 heads. A quarter of the keys is a tile of each head, 8 blocks of
- * threads, and half of the heads are 4 tiles of 4 heads, 16 blocks. All are equal: one takes ROUND
- * seconds.
+ * By hand: 512 tokens on each rank, 8 heads. A quarter of the keys is a tile of each head, 8 blocks
+ * of threads, and half of the heads are 4 tiles of 4 heads, 16 blocks. All are equal: one takes
+ * ROUND seconds.
  *
  * And how blocks of threads fill a GPU, of one call or of two, and a host that sets the pace.
  */
@@ -75,10 +75,10 @@ static void assert_near(double found, double expected)
         fail_msg("%g s, expected %g", found, expected);
 }
 
-/* Two steps of two halves, a half two quarters one behind the other. 16 places hold a quarter of each
- * half; 12 one and a half, and where the second half of a step ends, the first one of the next has
- * begun; 8 one, and two streams are no use. burst cuts queries: all its 32 blocks for each quarter, a
- * quarter as long. */
+/* Two steps of two halves, a half two quarters one behind the other. 16 places hold a quarter of
+ * each half; 12 one and a half, and where the second half of a step ends, the first one of the next
+ * has begun; 8 one, and two streams are no use. burst cuts queries: all its 32 blocks for each
+ * quarter, a quarter as long. */
 TEST(rounds_of_a_pass)
 {
     const struct {

@@ -270,8 +270,8 @@ static RingMapCase random_case(int n)
 }
 
 /* The same numbers: a further rank is one more step of the same kind. Rarely the first three nodes
- * of a double ring have not settled yet, since ranks differ in calls: to the sums of a block that is
- * seen in part (an earlier rank's early keys) they make two, else four. */
+ * of a double ring have not settled yet, since ranks differ in calls: to the sums of a block that
+ * is seen in part (an earlier rank's early keys) they make two, else four. */
 TEST(lines_and_player)
 {
     int apart = 0;

@@ -221,8 +221,8 @@ TEST(layouts_by_hand)
     }
 }
 
-/* Of each sequence in its order, and all early chunks before the late ones, though chunks may be odd
- * and sequences many. */
+/* Of each sequence in its order, and all early chunks before the late ones, though chunks may be
+ * odd and sequences many. */
 TEST(zigzag_early_before_late)
 {
     for (int64_t N = 24; N < 60; N++)

@@ -5,7 +5,8 @@
  * Each call is made once for each of its arguments with a message on its way in the first bytes of
  * that argument, and once in the last ones: one that is being received must not be touched at all,
  * one that is being sent not be written. With a message right in front of the argument or behind it
- * the call does its work. Two batches and quarters of blocks, whose last token is far from the first.
+ * the call does its work. Two batches and quarters of blocks, whose last token is far from the
+ * first.
  */
 #include "ring_sim_case.h"
 

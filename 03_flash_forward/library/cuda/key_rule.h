@@ -5,8 +5,8 @@
  * Where positions grow with the index, in rows and in keys, "at position p - left or later" is a
  * suffix of the keys and "at p + right or earlier" a prefix: a row sees one run of keys, and rows
  * further down see runs further right. That holds for ordinary attention, for a zigzag shard of a
- * ring (two segments, the later one second) and for a striped shard (each fourth position, say). The
- * run of a row is then a few additions, and no kernel needs to read a segment.
+ * ring (two segments, the later one second) and for a striped shard (each fourth position, say).
+ * The run of a row is then a few additions, and no kernel needs to read a segment.
  *
  *     first = keys before position p + from          last = keys before p + to + 1, less 1
  *

@@ -13,9 +13,9 @@
  * "arrived": the next step may use it. All messages of an exchange form one NCCL group: a ring of
  * single sends, each waiting for its receiver, would wait for ever.
  *
- * How many multiprocessors they occupy is left to NCCL: up to 32 here. A block of the Hopper kernels
- * fills a multiprocessor, and one that finds none waits until the message is through. Many blocks
- * make that short, and few would make it long (docs/lab/06_several_gpus.md).
+ * How many multiprocessors they occupy is left to NCCL: up to 32 here. A block of the Hopper
+ * kernels fills a multiprocessor, and one that finds none waits until the message is through. Many
+ * blocks make that short, and few would make it long (docs/lab/06_several_gpus.md).
  *
  * The communicator is non-blocking: a call may answer "in progress", and is asked again until the
  * time-out; a rank that finds an error, or hears of one, aborts the communicator, which ends the
