@@ -83,10 +83,11 @@ typedef struct RingPiece {
 
 /* One rank's share of the queries or of the keys. pieces and segments have `count` entries and
  * describe the same runs: where a token comes from, and which position it has. The local order is
- * that of the sequence; a zigzag shard of several sequences has the early chunks of all of them,
- * then the late ones. */
+ * that of the sequence. A zigzag shard of several sequences has a quarter of all of them, then the
+ * next quarter. */
 typedef struct RingShard {
     int64_t tokens;
+    int64_t cut[5]; /* quarter q: local tokens cut[q] .. cut[q + 1] - 1 (ring_rank.h) */
     int64_t count;
     RingPiece *pieces;
     AttnSegment *segments;

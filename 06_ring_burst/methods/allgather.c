@@ -111,10 +111,10 @@ static void make_part(RingRank *r, AllGather *m, const RingBlock *q, int t)
         ring_stream(r, half);
         if (t > 1)
             take_part(r, m, half);
-        part->tokens = k->tokens;
+        part->shard = &r->plan->k[k->owner];
         ring_clear_half(r, part, half);
         ring_add_half_of_keys(r, q, k, m->dQ.data, part, half);
-        ring_relay_send(r, &m->parts, half, k->owner, ring_at(r, -t), r->nk);
+        ring_relay_send(r, &m->parts, half, k->owner, ring_at(r, -t), &r->plan->k[r->rank]);
     }
     ring_stream(r, RING_BOTH_STREAMS);
 }
@@ -126,7 +126,7 @@ static void travel(RingRank *r, AllGather *m, const RingBlock *q)
     ring_open_sums(r, &m->home, 2, r->nk);
     ring_open_relay(r, &m->parts, 2);
     ring_zero(r, m->dQ.data, bytes);
-    ring_clear_sums(r, &m->home, r->nk);
+    ring_clear_sums(r, &m->home, &r->plan->k[r->rank]);
     for (int t = 0; t < r->world && !r->failed; t++) {
         ring_step(r, t);
         if (t == 0)

@@ -74,7 +74,7 @@ static void turn(RingRank *r, Burst *m, RingBlock q, int way, int hops, int firs
             if (t > 0 || own)
                 ring_add_half_of_queries(r, &q, &k, ring_here(&m->dQ), dK, dV, half);
             if (hops > 0) /* now this rank's part is in it too */
-                ring_relay_send(r, &m->dQ, half, to, from, r->plan->q[coming].tokens);
+                ring_relay_send(r, &m->dQ, half, to, from, &r->plan->q[coming]);
         }
         ring_wait(r, &x);
         if (hops > 0)
@@ -94,8 +94,8 @@ static void travel(RingRank *r, Burst *m)
     ring_open_queries(r, m->buffer, most < 2 ? most : 2);
     ring_open_sums(r, &m->dKV, 2, r->nk);
     ring_open_relay(r, &m->dQ, 1);
-    ring_clear_sums(r, &m->dKV, r->nk);
-    ring_clear_sums(r, ring_here(&m->dQ), r->nq);
+    ring_clear_sums(r, &m->dKV, &r->plan->k[r->rank]);
+    ring_clear_sums(r, ring_here(&m->dQ), &r->plan->q[r->rank]);
     turn(r, m, q, up == r->world - 1 ? +1 : -1, up, 0, 1);
     if (down > 0)
         turn(r, m, q, +1, down, up, 0);

@@ -52,7 +52,7 @@ static void join(RingRank *r, BurstDouble *d, const RingPlace *p, int m, int hal
     const int coming = last ? r->rank : ring_place_at(p, -m - 1, 1 - p->size);
     ring_relay_arrive(r, &d->carry, half);
     ring_add_sums(r, ring_here(&d->carry), ring_here(&d->part), half);
-    ring_relay_send(r, &d->carry, half, to, from, r->plan->q[coming].tokens);
+    ring_relay_send(r, &d->carry, half, to, from, &r->plan->q[coming]);
 }
 
 /* Outer step m: the queries of one node, of which q has come first. */
@@ -63,7 +63,7 @@ static void visit_node(RingRank *r, BurstDouble *d, int m, RingBlock q)
     const int to = ring_place_at(&p, 0, +1), from = ring_place_at(&p, 0, -1);
     RingBlock next = q;
     RingExchange x = {0};
-    ring_clear_sums(r, ring_here(&d->part), q.tokens);
+    ring_clear_sums(r, ring_here(&d->part), &r->plan->q[q.owner]);
     for (int s = 0; s < p.size && !r->failed; s++) { /* q: queries of (node - m, place - s) */
         const int last = s == p.size - 1;
         if (s > 0)
@@ -81,7 +81,7 @@ static void visit_node(RingRank *r, BurstDouble *d, int m, RingBlock q)
             if (last)
                 join(r, d, &p, m, half);
             else
-                ring_relay_send(r, &d->part, half, to, from, next.tokens);
+                ring_relay_send(r, &d->part, half, to, from, &r->plan->q[next.owner]);
         }
         ring_wait(r, &x);
         if (!last)
@@ -98,7 +98,7 @@ static void travel(RingRank *r, BurstDouble *d, const RingBlock *q)
     const int first_complete = ring_place_at(&p, 0, 1 - p.size);
     RingBlock first = *q, next = first;
     RingExchange x = {0};
-    ring_clear_sums(r, ring_here(&d->carry), r->plan->q[first_complete].tokens);
+    ring_clear_sums(r, ring_here(&d->carry), &r->plan->q[first_complete]);
     for (int m = 0; m < p.nodes && !r->failed; m++) { /* first: queries of (node - m, place) */
         ring_step(r, m * p.size);
         if (m < p.nodes - 1) {
@@ -127,7 +127,7 @@ static int backward(RingRank *r)
     ring_open_sums(r, &d->dKV, 2, r->nk);
     ring_open_relay(r, &d->part, 1);
     ring_open_relay(r, &d->carry, 1);
-    ring_clear_sums(r, &d->dKV, r->nk);
+    ring_clear_sums(r, &d->dKV, &r->plan->k[r->rank]);
     travel(r, d, &q);
     ring_give_halves(r, ring_here(&d->carry), ring_there(&d->carry));
     ring_give_dKV(r, &d->dKV.of[0], &d->dKV.of[1]);

@@ -55,8 +55,8 @@ void ring_open_split_delta(RingRank *r, RingBlock *q, RingBuffer *lse, RingBuffe
     ring_open_buffer(r, lse, bytes, "lse in halves");
     ring_open_buffer(r, delta, bytes, "delta in halves");
     if (!r->failed) {
-        ring_split_rows(r, lse->data, r->lse, r->nq);
-        ring_split_rows(r, delta->data, rows.data, r->nq);
+        ring_split_rows(r, lse->data, r->lse);
+        ring_split_rows(r, delta->data, rows.data);
     }
     q->lse = lse->data;
     q->delta = delta->data;

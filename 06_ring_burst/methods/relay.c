@@ -38,6 +38,7 @@
 void ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens)
 {
     sums->tensors = tensors;
+    sums->shard = tensors == 1 ? &r->plan->q[r->rank] : &r->plan->k[r->rank];
     sums->row = tensors == 1 ? ring_q_count(r, 1) : ring_kv_count(r, 1);
     sums->second = most_tokens / 2 * sums->row;
     for (int i = 0; i < tensors; i++)
@@ -58,32 +59,29 @@ static float *half_of(const RingSums *sums, int tensor, int half)
 
 static float *quarter_of(const RingSums *sums, int tensor, int quarter)
 {
-    const int64_t tokens =
-        ring_quarter_place(sums->tokens, quarter) - ring_quarter_place(sums->tokens, quarter % 2);
-    return half_of(sums, tensor, quarter % 2) + tokens * sums->row;
+    return half_of(sums, tensor, quarter % 2) +
+           ring_quarter_place(sums->shard, quarter) * sums->row;
 }
 
 /* Elements. */
 static int64_t half_count(const RingSums *sums, int half)
 {
-    return ring_half_tokens(sums->tokens, half) * sums->row;
+    return ring_half_tokens(sums->shard->tokens, half) * sums->row;
 }
 
 /* By quarters, as they are added to: the first who adds may write instead (backend_zeros.cu). */
 void ring_clear_half(RingRank *r, const RingSums *sums, int half)
 {
-    for (int quarter = half; quarter < RING_QUARTERS; quarter += 2) {
-        const int64_t tokens = ring_quarter_first(sums->tokens, quarter + 1) -
-                               ring_quarter_first(sums->tokens, quarter);
+    const int64_t *cut = sums->shard->cut;
+    for (int quarter = half; quarter < RING_QUARTERS; quarter += 2)
         for (int i = 0; i < sums->tensors && !r->failed; i++)
             ring_zero(r, quarter_of(sums, i, quarter),
-                      (size_t)(tokens * sums->row) * sizeof(float));
-    }
+                      (size_t)((cut[quarter + 1] - cut[quarter]) * sums->row) * sizeof(float));
 }
 
-void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens)
+void ring_clear_sums(RingRank *r, RingSums *sums, const RingShard *shard)
 {
-    sums->tokens = tokens;
+    sums->shard = shard;
     ring_clear_half(r, sums, 0);
     ring_clear_half(r, sums, 1);
 }
@@ -98,9 +96,10 @@ void ring_add_half_of_keys(RingRank *r, const RingBlock *q, const RingBlock *k, 
                            const RingSums *dKV, int half)
 {
     for (int quarter = half; quarter < RING_QUARTERS; quarter += 2) {
-        const RingBlock keys = ring_block_quarter(r, k, quarter);
-        ring_differentiate(r, q, &keys, dQ, quarter_of(dKV, 0, quarter),
-                           quarter_of(dKV, 1, quarter));
+        const RingBlock keys = ring_block_quarter(r, dKV->shard, k, quarter);
+        if (keys.tokens > 0)
+            ring_differentiate(r, q, &keys, dQ, quarter_of(dKV, 0, quarter),
+                               quarter_of(dKV, 1, quarter));
     }
 }
 
@@ -108,8 +107,9 @@ void ring_add_half_of_queries(RingRank *r, const RingBlock *q, const RingBlock *
                               const RingSums *dQ, float *dK, float *dV, int half)
 {
     for (int quarter = half; quarter < RING_QUARTERS; quarter += 2) {
-        const RingBlock queries = ring_block_quarter(r, q, quarter);
-        ring_differentiate(r, &queries, k, quarter_of(dQ, 0, quarter), dK, dV);
+        const RingBlock queries = ring_block_quarter(r, dQ->shard, q, quarter);
+        if (queries.tokens > 0)
+            ring_differentiate(r, &queries, k, quarter_of(dQ, 0, quarter), dK, dV);
     }
 }
 
@@ -137,13 +137,14 @@ static RingTensor channel(const RingSums *sums, int i)
     return i == 0 ? RING_DK : RING_DV;
 }
 
-void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int64_t tokens)
+void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from,
+                     const RingShard *shard)
 {
     const RingSums *leaving = ring_here(relay);
     RingSums *coming = ring_there(relay);
     RingExchange *mail = &relay->mail[half];
     const size_t size = ring_partial_size(r);
-    coming->tokens = tokens;
+    coming->shard = shard;
     for (int i = 0; i < leaving->tensors && !r->failed; i++) {
         const RingTensor tensor = channel(leaving, i);
         const int64_t out = half_count(leaving, half), in = half_count(coming, half);

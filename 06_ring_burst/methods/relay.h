@@ -19,18 +19,18 @@
  * overlap, since half 1 of one may be leaving while half 0 of another arrives. */
 typedef struct RingSums {
     RingBuffer of[2];
-    int tensors;         /* 2: dK and dV. 1: dQ */
-    int64_t tokens;      /* of the shard that they belong to */
-    int64_t row, second; /* elements of one token in all batches; of the first half's buffer */
+    int tensors;            /* 2: dK and dV. 1: dQ */
+    const RingShard *shard; /* that they belong to */
+    int64_t row, second;    /* elements of one token in all batches; of the first half's buffer */
 } RingSums;
 
 void ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens);
 void ring_close_sums(RingRank *r, RingSums *sums);
-/* The sums become zeros, and those of a shard of so many tokens. */
-void ring_clear_sums(RingRank *r, RingSums *sums, int64_t tokens);
+/* The sums become zeros, and those of this shard. */
+void ring_clear_sums(RingRank *r, RingSums *sums, const RingShard *shard);
 void ring_clear_half(RingRank *r, const RingSums *sums, int half);
 void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half);
-/* q and k are whole shards. Adds what all queries and half of the keys give: to dQ, and to this
+/* q and k are whole shards, one of them that of the sums. Adds what all queries and half of the keys give: to dQ, and to this
  * half of dK and dV. And what half of the queries and all keys give: to this half of dQ, and to dK,
  * dV. */
 void ring_add_half_of_keys(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ,
@@ -57,9 +57,10 @@ static inline RingSums *ring_there(RingRelay *relay)
 
 void ring_open_relay(RingRank *r, RingRelay *relay, int tensors);
 void ring_close_relay(RingRank *r, RingRelay *relay);
-/* A half of the sums in `here` sets out for rank `to`; meanwhile that half of another shard's sums,
- * of `tokens` tokens, comes from rank `from` into `there`. */
-void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from, int64_t tokens);
+/* A half of the sums in `here` sets out for rank `to`; meanwhile that half of the sums of
+ * `shard` comes from rank `from` into `there`. */
+void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from,
+                     const RingShard *shard);
 /* Waits until a half has come, and the one that was sent with it is gone. Nothing sent, nothing to
  * wait for. */
 void ring_relay_arrive(RingRank *r, RingRelay *relay, int half);

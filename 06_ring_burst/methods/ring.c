@@ -58,7 +58,7 @@ static void turn_back(RingRank *r, const RingBlock *q, float *dQ, RingRemote *re
     const int to = ring_at(r, -way), from = ring_at(r, way);
     RingBlock k = remote->last, next = k;
     RingExchange x = {0};
-    ring_clear_sums(r, ring_here(sums), k.tokens);
+    ring_clear_sums(r, ring_here(sums), &r->plan->k[k.owner]);
     for (int t = hops; t >= 0 && !r->failed; t--) { /* k: keys of rank r - way * t */
         ring_step(r, first_step + hops - t);
         if (t > 0) { /* keys are only read, so they leave at once */
@@ -73,7 +73,7 @@ static void turn_back(RingRank *r, const RingBlock *q, float *dQ, RingRemote *re
             if (t > 0 || own)
                 ring_add_half_of_keys(r, q, &k, dQ, ring_here(sums), half);
             if (t > 0) /* now this rank's part is in it too */
-                ring_relay_send(r, sums, half, to, from, next.tokens);
+                ring_relay_send(r, sums, half, to, from, &r->plan->k[next.owner]);
         }
         ring_stream(r, RING_BOTH_STREAMS);
         ring_wait(r, &x);

@@ -52,7 +52,7 @@ static void join(RingRank *r, RingDouble *d, const RingPlace *p, int m, int half
     ring_add_sums(r, ring_here(&d->carry), ring_here(&d->part), half);
     if (m > 0)
         ring_relay_send(r, &d->carry, half, ring_place_at(p, -1, 0), ring_place_at(p, +1, 0),
-                        r->plan->k[coming].tokens);
+                        &r->plan->k[coming]);
 }
 
 /* Outer step m: back through the keys of one node, of which k has come first. */
@@ -62,7 +62,7 @@ static void leave_node(RingRank *r, RingDouble *d, const RingBlock *q, int m, Ri
     const int to = ring_place_at(&p, 0, -1), from = ring_place_at(&p, 0, +1);
     RingBlock next = k;
     RingExchange x = {0};
-    ring_clear_sums(r, ring_here(&d->part), k.tokens);
+    ring_clear_sums(r, ring_here(&d->part), &r->plan->k[k.owner]);
     for (int s = p.size - 1; s >= 0 && !r->failed; s--) { /* k: keys of (node - m, place - s) */
         if (s < p.size - 1)
             ring_step(r, (p.nodes - m) * p.size - 1 - s);
@@ -77,7 +77,7 @@ static void leave_node(RingRank *r, RingDouble *d, const RingBlock *q, int m, Ri
             ring_relay_arrive(r, &d->part, half);
             ring_add_half_of_keys(r, q, &k, d->dQ.data, ring_here(&d->part), half);
             if (s > 0)
-                ring_relay_send(r, &d->part, half, to, from, next.tokens);
+                ring_relay_send(r, &d->part, half, to, from, &r->plan->k[next.owner]);
             else
                 join(r, d, &p, m, half);
         }
@@ -97,7 +97,7 @@ static void travel_back(RingRank *r, RingDouble *d, const RingBlock *q)
     const int first_home = ring_place_at(&p, 1 - p.nodes, 0);
     RingBlock first = d->tree.last, next = first;
     RingExchange x = {0};
-    ring_clear_sums(r, ring_here(&d->carry), r->plan->k[first_home].tokens);
+    ring_clear_sums(r, ring_here(&d->carry), &r->plan->k[first_home]);
     for (int m = p.nodes - 1, buffer = d->tree.last_buffer; m >= 0 && !r->failed; m--) {
         ring_step(r, (p.nodes - 1 - m) * p.size);
         buffer = 1 - buffer;

@@ -15,11 +15,15 @@
  * length no rank count divides, or one shorter than the number of ranks, is no special case: its
  * chunks are a token longer or shorter, or empty, and nothing is padded or dropped.
  *
- * Of one sequence a shard keeps the order. Its positions grow, so a query sees one stretch of keys,
- * which a GPU's fastest kernels need (stage 03's key_rule.h). Of several sequences a zigzag shard
- * has all early chunks first, and the portable kernels run. Why not sequence by sequence? Gradients
- * travel in halves with a part of the first n/2 tokens and of the others (ring_rank.h), and for
- * equal work these should be the early and the late ones.
+ * Gradients travel in halves of a shard, one half on its way while the other is computed, which hides
+ * the journey only if both are the same work. Under a causal mask the early chunk a of a zigzag shard
+ * and its late chunk b are not. So each is cut in two: quarters a0, a1, b0, b1, of which half 0 has
+ * a0 and b0. Of other layouts quarters 0 and 1 are the first and the last n/2 tokens, and 2 and 3 are
+ * empty.
+ *
+ * Why in the order a0 a1 b0 b1? It is that of the sequence. Positions grow, so a query sees one
+ * stretch of keys, which a GPU's fastest kernels need (stage 03's key_rule.h). Of several sequences
+ * each quarter has its part of all, and the portable kernels run.
  *
  * Interface: ring_shard_make, ring_shard_free, ring_run_cut, ring_shards_class, ring_pair_class
  * (shard.h).
@@ -37,8 +41,8 @@ static int64_t chunk_start(int64_t tokens, int64_t c, int64_t C)
     return c * tokens / C;
 }
 
-/* The shard gets tokens from, from + stride, ... of a segment, `length` of them. A chunk that goes
- * on where the last run ended makes it longer: the last rank of zigzag has two such chunks. */
+/* The shard gets tokens from, from + stride, ... of a segment, `length` of them. What goes
+ * on where the last run ended makes it longer: quarters of a chunk do, and the last rank's chunks. */
 static void take(RingShard *shard, const AttnSegment *s, int64_t from, int64_t stride,
                  int64_t length)
 {
@@ -61,10 +65,10 @@ static void take(RingShard *shard, const AttnSegment *s, int64_t from, int64_t s
     shard->count++;
 }
 
-static void take_chunk(RingShard *shard, const AttnSegment *s, int chunk, int chunks)
+static void take_chunk(RingShard *shard, const AttnSegment *s, int rank, int ranks)
 {
-    const int64_t from = chunk_start(s->length, chunk, chunks);
-    take(shard, s, from, 1, chunk_start(s->length, chunk + 1, chunks) - from);
+    const int64_t from = chunk_start(s->length, rank, ranks);
+    take(shard, s, from, 1, chunk_start(s->length, rank + 1, ranks) - from);
 }
 
 /* Tokens rank, rank + ranks, ... */
@@ -73,18 +77,32 @@ static void take_stripe(RingShard *shard, const AttnSegment *s, int rank, int ra
     take(shard, s, rank, ranks, (s->length - rank + ranks - 1) / ranks);
 }
 
-/* An early and a late chunk of 2 * ranks, of each segment. */
+/* Quarters of an early and a late chunk of 2 * ranks, of each segment. `dealt` counts the tokens of
+ * all chunks before this one: cutting at half of this running sum makes quarters 0 and 2 together
+ * exactly half of the shard. */
 static void take_zigzag(RingShard *shard, AttnPositions map, int rank, int ranks)
 {
-    const int chunks[2] = {rank, 2 * ranks - 1 - rank};
-    for (int c = 0; c < 2; c++)
-        for (int64_t s = 0; s < map.count; s++)
-            take_chunk(shard, &map.segments[s], chunks[c], 2 * ranks);
+    for (int quarter = 0; quarter < 4; quarter++) {
+        const int late = quarter / 2, chunk = late ? 2 * ranks - 1 - rank : rank;
+        int64_t dealt = late ? shard->cut[2] : 0;
+        for (int64_t n = 0; n < map.count; n++) {
+            const AttnSegment *s = &map.segments[n];
+            const int64_t from = chunk_start(s->length, chunk, 2 * ranks);
+            const int64_t length = chunk_start(s->length, chunk + 1, 2 * ranks) - from;
+            const int64_t cut = (dealt + length) / 2 - dealt / 2;
+            dealt += length;
+            if (quarter % 2 == 0)
+                take(shard, s, from, 1, cut);
+            else
+                take(shard, s, from + cut, 1, length - cut);
+        }
+        shard->cut[quarter + 1] = shard->tokens;
+    }
 }
 
 int ring_shard_make(RingShard *shard, AttnPositions map, RingLayout layout, int rank, int ranks)
 {
-    const size_t most = 2 * (size_t)map.count + 1; /* runs: two chunks, and no zero */
+    const size_t most = 4 * (size_t)map.count + 1; /* runs: quarters of each, and no zero */
     *shard = (RingShard){.pieces = malloc(most * sizeof *shard->pieces),
                          .segments = malloc(most * sizeof *shard->segments)};
     if (!shard->pieces || !shard->segments)
@@ -95,6 +113,8 @@ int ring_shard_make(RingShard *shard, AttnPositions map, RingLayout layout, int 
     }
     for (int64_t s = 0; s < map.count; s++)
         (layout == RING_STRIPED ? take_stripe : take_chunk)(shard, &map.segments[s], rank, ranks);
+    shard->cut[1] = shard->tokens / 2;
+    shard->cut[2] = shard->cut[3] = shard->cut[4] = shard->tokens;
     return 0;
 }
 

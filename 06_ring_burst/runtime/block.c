@@ -7,7 +7,7 @@
  * positions and with them every mask.
  *
  * Interface (ring_rank.h): ring_own_queries ... ring_block_quarter, ring_half_tokens,
- * ring_quarter_first, ring_quarter_place; sizes:
+ * ring_quarter_place; sizes:
  * ring_q_bytes, ring_kv_bytes, ring_row_bytes, ring_q_count, ring_kv_count, ring_max_nq,
  * ring_max_nk.
  */
@@ -77,23 +77,9 @@ int64_t ring_half_tokens(int64_t tokens, int half)
     return half == 0 ? tokens / 2 : tokens - tokens / 2;
 }
 
-/* Early tokens (the first n/2) and late ones are cut in two. Quarters 1 and 2 have equally many, so
- * that quarters 0 and 2 make n/2 together, and 1 and 3 the rest. */
-int64_t ring_quarter_first(int64_t tokens, int quarter)
+int64_t ring_quarter_place(const RingShard *shard, int quarter)
 {
-    const int64_t early = tokens / 2, cut = early / 2;
-    const int64_t first[RING_QUARTERS + 1] = {0, cut, early, early + (early - cut), tokens};
-    return first[quarter];
-}
-
-/* Quarter q belongs to half q % 2. */
-int64_t ring_quarter_place(int64_t tokens, int quarter)
-{
-    const int half = quarter % 2;
-    const int64_t before = half ? ring_half_tokens(tokens, 0) : 0;
-    if (quarter < 2)
-        return before;
-    return before + ring_quarter_first(tokens, half + 1) - ring_quarter_first(tokens, half);
+    return quarter < 2 ? 0 : shard->cut[quarter - 1] - shard->cut[quarter - 2];
 }
 
 /* --- blocks ------------------------------------------------------------------------------------*/
@@ -135,15 +121,17 @@ RingBlock ring_own_keys(RingRank *r)
 
 /* Q, dO, K, V are walked with the batch stride of the whole; lse and delta have no stride, so their
  * quarters have to be contiguous. */
-RingBlock ring_block_quarter(const RingRank *r, const RingBlock *whole, int quarter)
+RingBlock ring_block_quarter(const RingRank *r, const RingShard *shard, const RingBlock *whole,
+                             int quarter)
 {
     const AttnShape *n = &r->plan->shape;
-    const int64_t first = ring_quarter_first(whole->tokens, quarter);
-    const int64_t rows = n->B * whole->heads * ring_quarter_place(whole->tokens, quarter);
+    const int64_t first = shard->cut[quarter], place = ring_quarter_place(shard, quarter);
+    const int64_t before = quarter % 2 ? ring_half_tokens(whole->tokens, 0) : 0;
+    const int64_t rows = n->B * whole->heads * (before + place);
     const size_t skip = (size_t)(first * whole->heads * n->d) * dtype_size(r->plan->dtype);
     RingBlock block = *whole;
     block.first += first;
-    block.tokens = ring_quarter_first(whole->tokens, quarter + 1) - first;
+    block.tokens = shard->cut[quarter + 1] - first;
     block.a = (char *)whole->a + skip;
     block.b = whole->b ? (char *)whole->b + skip : NULL;
     block.lse = whole->lse ? whole->lse + rows : NULL;

@@ -182,12 +182,11 @@ static int collect_halves(RingRank *r, const Tensor *whole, const RingShard *sha
     const int end = r->rank ? r->rank + 1 : r->world;
     for (int rank = r->rank; rank < end; rank++)
         for (int quarter = 0; quarter < RING_QUARTERS; quarter++) {
-            const int64_t tokens = shards[rank].tokens, first = ring_quarter_first(tokens, quarter);
-            const Packed p = {whole, &shards[rank], first,
-                              ring_quarter_first(tokens, quarter + 1) - first};
-            const int64_t before =
-                ring_quarter_place(tokens, quarter) - ring_quarter_place(tokens, quarter % 2);
-            const size_t skip = (size_t)(whole->shape[0] * before) * place_bytes(&p);
+            const RingShard *shard = &shards[rank];
+            const int64_t first = shard->cut[quarter];
+            const Packed p = {whole, shard, first, shard->cut[quarter + 1] - first};
+            const size_t skip =
+                (size_t)(whole->shape[0] * ring_quarter_place(shard, quarter)) * place_bytes(&p);
             if (collect_part(r, &p, mine + (quarter % 2 ? second : 0) + skip, rank) != 0)
                 return -1;
         }

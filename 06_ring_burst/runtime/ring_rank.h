@@ -36,9 +36,8 @@ extern "C" {
 #endif
 
 /* Gradients of a shard that travel do so in two halves: while one half is on its way the other is
- * computed. A causal mask gives early and late tokens different work, so each half takes two of the
- * shard's quarters: half 0 has quarters 0 and 2, half 1 has 1 and 3. In memory a half is
- * contiguous, one quarter [B][tokens of the quarter][heads][d] behind the other. */
+ * computed. Half h has quarters h and h + 2 of the shard (RingShard.cut; why: shard.c). In memory a
+ * half is contiguous, one quarter [B][tokens of the quarter][heads][d] behind the other. */
 enum { RING_HALVES = 2, RING_QUARTERS = 4 };
 
 /* Streams of the queue of work, one for each half: see ring_stream. */
@@ -167,14 +166,13 @@ RingBlock ring_own_keys(RingRank *r);
 /* A remote shard of `owner` that lies in a and b. */
 RingBlock ring_remote_queries(RingRank *r, int owner, void *Q, void *dO, float *lse, float *delta);
 RingBlock ring_remote_keys(RingRank *r, int owner, void *K, void *V);
-/* A quarter of a block that is a whole shard. For queries, lse and delta must be in halves already
- * (ring_split_rows). */
-RingBlock ring_block_quarter(const RingRank *r, const RingBlock *whole, int quarter);
-int64_t ring_quarter_first(int64_t tokens, int quarter); /* local token; of quarter 4: tokens */
-int64_t ring_half_tokens(int64_t tokens, int half);      /* tokens/2, or the rest */
-/* Tokens before the quarter in the order 0, 2, 1, 3 without a gap, as in lse and delta. (In
- * RingSums half 1 begins at `second`.) */
-int64_t ring_quarter_place(int64_t tokens, int quarter);
+/* A quarter of a block that is the whole of this shard. For queries, lse and delta must be in halves
+ * already (ring_split_rows). */
+RingBlock ring_block_quarter(const RingRank *r, const RingShard *shard, const RingBlock *whole,
+                             int quarter);
+int64_t ring_half_tokens(int64_t tokens, int half); /* tokens/2, or the rest */
+/* Tokens of its half before the quarter. */
+int64_t ring_quarter_place(const RingShard *shard, int quarter);
 
 size_t ring_q_bytes(const RingRank *r, int owner);        /* B nq H d in the dtype */
 size_t ring_kv_bytes(const RingRank *r, int owner);       /* B nk Hkv d in the dtype: K or V */
@@ -201,8 +199,9 @@ int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, floa
                        float *dV);
 /* delta [B][H][q tokens] = rowsum(dO * O), O [B][q tokens][H][d] finished. */
 int ring_delta(RingRank *r, const RingBlock *q, const void *O, float *delta);
-/* [B][H][n] -> the same values in halves: [B][H][tokens of the quarter] for quarters 0, 2, 1, 3. */
-int ring_split_rows(RingRank *r, float *halves, const float *rows, int64_t n);
+/* [B][H][n] of the own queries -> the same values in halves: [B][H][tokens of the quarter] for
+ * quarters 0, 2, 1, 3. */
+int ring_split_rows(RingRank *r, float *halves, const float *rows);
 int ring_zero(RingRank *r, void *p, size_t bytes);
 /* height rows of width bytes; pitches in bytes. */
 int ring_copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t from_pitch,

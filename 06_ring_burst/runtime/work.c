@@ -139,14 +139,16 @@ int ring_copy(RingRank *r, void *to, size_t to_pitch, const void *from, size_t f
 
 /* rows [B][H][n]: a quarter of each row, row after row. As a copy with pitches: the rows are n
  * floats apart where they come from, and as many as a quarter has where they go. */
-int ring_split_rows(RingRank *r, float *halves, const float *rows, int64_t n)
+int ring_split_rows(RingRank *r, float *halves, const float *rows)
 {
-    const int64_t height = r->plan->shape.B * r->plan->shape.H;
+    const RingShard *shard = &r->plan->q[r->rank];
+    const int64_t height = r->plan->shape.B * r->plan->shape.H, *cut = shard->cut;
+    const size_t pitch = (size_t)shard->tokens * sizeof(float);
     for (int quarter = 0; quarter < RING_QUARTERS; quarter++) {
-        const int64_t first = ring_quarter_first(n, quarter);
-        const size_t width = (size_t)(ring_quarter_first(n, quarter + 1) - first) * sizeof(float);
-        float *to = halves + height * ring_quarter_place(n, quarter);
-        if (ring_copy(r, to, width, rows + first, (size_t)n * sizeof(float), width, height) != 0)
+        const int64_t before = quarter % 2 ? ring_half_tokens(shard->tokens, 0) : 0;
+        float *to = halves + height * (before + ring_quarter_place(shard, quarter));
+        const size_t width = (size_t)(cut[quarter + 1] - cut[quarter]) * sizeof(float);
+        if (ring_copy(r, to, width, rows + cut[quarter], pitch, width, height) != 0)
             return -1;
     }
     return 0;

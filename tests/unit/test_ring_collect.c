@@ -39,8 +39,8 @@ static int split_gradient(RingRank *r)
     r->dQ_bytes = (size_t)(B * r->nq) * token + GAP;
     r->dQ = to = ring_alloc(r, r->dQ_bytes, "dQ");
     for (int n = 0; n < RING_QUARTERS && !r->failed; n++) {
-        const int64_t first = ring_quarter_first(r->nq, order[n]);
-        const size_t width = (size_t)(ring_quarter_first(r->nq, order[n] + 1) - first) * token;
+        const int64_t *cut = &r->plan->q[r->rank].cut[order[n]], first = cut[0];
+        const size_t width = (size_t)(cut[1] - first) * token;
         to = n == 2 ? (char *)r->dQ + r->dQ_second : to;
         ring_copy(r, to, width, (char *)r->dO + (size_t)first * token, (size_t)r->nq * token, width,
                   B);

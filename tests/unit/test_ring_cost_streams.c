@@ -3,9 +3,8 @@
  * test_ring_cost_streams: halves of ring's gradients, and halves of the heads in a forward pass,
  * that share a GPU: by hand, and for many plans that nothing begins before what it comes after.
  *
- * By hand: 512 tokens on each rank, 8 heads. A quarter of the keys is a tile of each head, 8 blocks
- * of threads, and half of the heads are 4 tiles of 4 heads, 16 blocks. All are equal: one takes
- * ROUND seconds.
+ * By hand: 512 tokens on each rank, 8 heads. Half of the keys are 2 tiles of each head, and half of
+ * the heads 4 tiles of 4 heads, so 16 blocks of threads, all equal; one takes ROUND seconds.
  *
  * And how blocks of threads fill a GPU, of one call or of two, and a host that sets the pace.
  */
@@ -75,16 +74,15 @@ static void assert_near(double found, double expected)
         fail_msg("%g s, expected %g", found, expected);
 }
 
-/* Two steps of two halves, a half two quarters one behind the other. 16 places hold a quarter of
- * each half; 12 one and a half, and where the second half of a step ends, the first one of the next
- * has begun; 8 one, and two streams are no use. burst cuts queries: all its 32 blocks for each
- * quarter, a quarter as long. */
+/* Two steps of two halves. 32 places hold both halves; 24 one and a half, and where the second half
+ * of a step ends, the first one of the next has begun; 16 one, and two streams are no use. burst
+ * cuts queries: all its 32 blocks in each half, half as long. */
 TEST(rounds_of_a_pass)
 {
     const struct {
         int places;
         double two_streams, one_stream, burst;
-    } known[] = {{16, 4, 8, 4}, {12, 6, 8, 6}, {8, 8, 8, 8}};
+    } known[] = {{32, 2, 4, 2}, {24, 3, 4, 4}, {16, 4, 4, 4}};
     uint8_t *mask = calloc(1024, 1024);
     for (int n = 0; n < 3; n++) {
         const RingRates rates = rates_of(known[n].places);
@@ -152,10 +150,8 @@ TEST(each_half_waits_for_its_sums)
 {
     const struct {
         int places;
-        double ends[8]; /* step 0: quarters 0 and 2, 1 and 3; step 1 */
-    } known[] = {{16, {1, 2, 1, 2, 3.2, 4.2, 3.4, 4.4}},
-                 {12, {1, 2, 2, 3, 4, 5, 5.2, 6.2}},
-                 {8, {1, 2, 3, 4, 5, 6, 7, 8}}};
+        double ends[4]; /* step 0: half 0, half 1; step 1 */
+    } known[] = {{32, {1, 1, 2.2, 2.4}}, {24, {1, 2, 2.2, 3.2}}, {16, {1, 2, 3, 4}}};
     for (int n = 0; n < 3; n++) {
         const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};
         RingRates rates = rates_of(known[n].places);
@@ -170,7 +166,7 @@ TEST(each_half_waits_for_its_sums)
             for (int64_t i = 0; i < s.count[r]; i++)
                 if (s.actions[r][i].kind == RING_ACT_COMPUTE)
                     assert_near(s.actions[r][i].end, known[n].ends[calls++] * ROUND);
-            assert_int_equal(8, calls);
+            assert_int_equal(4, calls);
         }
         ring_schedule_free(&s);
         ring_plan_free(&c.plan);
@@ -178,23 +174,23 @@ TEST(each_half_waits_for_its_sums)
 }
 
 /* What comes before the first call holds up both streams, and what comes last waits for both.
- * Between them a call's own passes, which the other stream's idle places wait for too: of the last
- * step half 1 waits for all eight but those of half 0's last quarter. Causal: rank 0 has nothing to
- * compute until rank 1 has sent it the sums of its keys. Of these half 0 has the longest tiles, of
- * 512 - 63.5 and 256 - 63.5 rows. */
+ * Between them a call's own passes: those of the first half of a step, while nothing is
+ * computed, and those of the second half before its blocks; the first half has begun by then.
+ * Causal: rank 0 has nothing to compute until rank 1 has sent it the sums of its keys. Of these
+ * the first tile is the longest, so half 0 ends last. */
 TEST(passes_over_memory)
 {
     const RingSetup setup = {.method = RING_METHOD_RING, .ranks = 2, .nodes = 1};
     const double q = 512 * 8 * 4, kv = 2 * q;
-    const double before = 10 * q + 4 * kv, quarter = 16 * kv / 8, after = 6 * (q + kv);
-    RingRates rates = rates_of(16);
+    const double before = 10 * q + 4 * kv, half = 16 * kv / 4, after = 6 * (q + kv);
+    RingRates rates = rates_of(32);
     rates.memory = 1e9;
     assert_near(backward_s(setup, ATTN_BF16, -1, NULL, &rates),
-                4 * ROUND + (before + 7 * quarter + after) / rates.memory);
+                2 * ROUND + (before + 3 * half + after) / rates.memory);
     assert_near(backward_s(setup, ATTN_F32, -1, NULL, &rates),
-                8 * ROUND + (before + 6 * q + 8 * quarter + after + 2 * (q + kv)) / rates.memory);
+                4 * ROUND + (before + 6 * q + 4 * half + after + 2 * (q + kv)) / rates.memory);
     assert_near(backward_s(setup, ATTN_BF16, 0, NULL, &rates),
-                (2 + 641.0 / 512) * ROUND + (2 * before + 4 * quarter + after) / rates.memory);
+                (2 - 127.0 / 1024) * ROUND + (2 * before + 2 * half + after) / rates.memory);
 }
 
 /* Of a rank: nothing begins before what it comes after in its stream, or before its messages; sums
@@ -314,7 +310,7 @@ TEST(many_forward_passes)
             ring_schedule_free(&s);
             ring_plan_free(&c.plan);
         }
-        assert_true(seconds[1] <= 1.08 * seconds[0] + 4 * rates.call_s);
+        assert_true(seconds[1] <= 1.08 * seconds[0] + 4 * rates.call_s); /* one case: 1.073 */
         saved += 1 - seconds[1] / seconds[0];
     }
     assert_true(saved / 200 > 0.04);

@@ -11,8 +11,8 @@
  * - Two shards are called invisible to each other when no pair is visible, and only then.
  * - Hops are the largest distance of ranks that see each other; for a causal window over equal
  *   blocks that is ceil(L / n).
- * - A zigzag shard has its early tokens first, and any two shards, and quarters of one, are a case
- *   for Hopper's kernels.
+ * - Quarters: by hand, and of any lengths. Of one sequence any two shards, and quarters of one, are a
+ *   case for Hopper's kernels; of several, and of all ranks' tokens together, they are none.
  * - Work: the bound of contiguous causal attention, and zigzag's balance, of both halves too; what
  *   the cost model counts, pairs and the rows that a mask cuts, by brute force.
  */
@@ -221,9 +221,31 @@ TEST(layouts_by_hand)
     }
 }
 
-/* Of each sequence in its order, and all early chunks before the late ones, though chunks may be
- * odd and sequences many. */
-TEST(zigzag_early_before_late)
+/* Where the quarters of a shard begin, by hand. N = 10 in four chunks: 0-1, 2-4, 5-6, 7-9. */
+TEST(quarters_by_hand)
+{
+    static const struct {
+        RingLayout layout;
+        int64_t N;
+        int ranks, rank;
+        int64_t cut[5];
+    } known[] = {
+        {RING_ZIGZAG, 16, 4, 1, {0, 1, 2, 3, 4}},     {RING_ZIGZAG, 10, 2, 0, {0, 1, 2, 3, 5}},
+        {RING_ZIGZAG, 10, 2, 1, {0, 1, 3, 4, 5}},     {RING_ZIGZAG, 4, 2, 0, {0, 0, 1, 2, 2}},
+        {RING_ZIGZAG, 2, 2, 0, {0, 0, 0, 0, 1}},      {RING_ZIGZAG, 1, 2, 0, {0, 0, 0, 0, 1}},
+        {RING_ZIGZAG, 1, 2, 1, {0, 0, 0, 0, 0}},      {RING_ZIGZAG, 7, 1, 0, {0, 3, 7, 7, 7}},
+        {RING_CONTIGUOUS, 10, 2, 0, {0, 2, 5, 5, 5}}, {RING_STRIPED, 3, 2, 0, {0, 1, 2, 2, 2}}};
+    for (size_t n = 0; n < sizeof known / sizeof *known; n++) {
+        RingPlan *plan = plan_new(whole_tokens(known[n].N, -1, 0), known[n].layout, known[n].ranks);
+        for (int q = 0; q <= 4; q++)
+            assert_int_equal(known[n].cut[q], plan->k[known[n].rank].cut[q]);
+        plan_delete(plan);
+    }
+}
+
+/* Of zigzag, whatever the lengths: quarters 0 and 1 are the early chunk of each sequence, 2 and 3 the
+ * late one, each in its order, and 0 and 2 are half of the shard. */
+TEST(quarters_of_zigzag)
 {
     for (int64_t N = 24; N < 60; N++)
         for (int ranks = 2; ranks <= 3; ranks++)
@@ -232,11 +254,21 @@ TEST(zigzag_early_before_late)
                 RingPlan *plan = plan_new(whole_new(sequences, n, n, -1, 0), RING_ZIGZAG, ranks);
                 for (int r = 0; r < ranks; r++) {
                     const RingShard *s = &plan->q[r];
-                    int64_t back = 0;
-                    for (int64_t t = 1; t < s->tokens; t++)
-                        back += global_of(s, t) < global_of(s, t - 1) ? t : 0;
-                    assert_true(sequences == 1 ? back == 0 : 2 * back >= s->tokens - sequences);
-                    assert_true(2 * back <= s->tokens + sequences);
+                    const AttnPositions map = attn_positions(s->segments, s->count);
+                    assert_int_equal(s->tokens / 2, s->cut[1] + s->cut[3] - s->cut[2]);
+                    assert_int_equal(s->tokens, s->cut[4]);
+                    for (int64_t t = 0; t < s->tokens; t++) {
+                        const int late = t >= s->cut[2], chunk = late ? 2 * ranks - 1 - r : r;
+                        const AttnPosition p = attn_position(map, t);
+                        const int64_t length = n[p.sequence - 10];
+                        assert_in_range(p.position, chunk * length / (2 * ranks),
+                                        (chunk + 1) * length / (2 * ranks) - 1);
+                        for (int q = 0; q < 4; q++) /* a quarter goes up; so do both of a chunk */
+                            if (t > s->cut[q] && t < s->cut[q + 1])
+                                assert_true(global_of(s, t) > global_of(s, t - 1));
+                        if (sequences == 1 && t > 0)
+                            assert_true(global_of(s, t) > global_of(s, t - 1));
+                    }
                 }
                 plan_delete(plan);
             }
@@ -283,10 +315,11 @@ TEST(all_blocks_are_cases_for_hopper)
                         const int64_t nq = plan->q[q].tokens, nk = plan->k[k].tokens;
                         assert_hopper(plan, q, 0, nq, k, 0, nk);
                         for (int p = 0; p < RING_QUARTERS; p++) {
-                            const int64_t i = ring_quarter_first(nq, p);
-                            const int64_t j = ring_quarter_first(nk, p);
-                            assert_hopper(plan, q, i, ring_quarter_first(nq, p + 1) - i, k, 0, nk);
-                            assert_hopper(plan, q, 0, nq, k, j, ring_quarter_first(nk, p + 1) - j);
+                            const int64_t *i = &plan->q[q].cut[p], *j = &plan->k[k].cut[p];
+                            if (i[0] < i[1])
+                                assert_hopper(plan, q, i[0], i[1] - i[0], k, 0, nk);
+                            if (j[0] < j[1])
+                                assert_hopper(plan, q, 0, nq, k, j[0], j[1] - j[0]);
                         }
                     }
                 plan_delete(plan);
@@ -506,7 +539,7 @@ TEST(work_of_the_ranks)
             int64_t half[RING_HALVES] = {0, 0};
             for (int p = 0; p < RING_QUARTERS; p++)
                 half[p % 2] +=
-                    pairs(zigzag, r, owner, ring_quarter_first(n, p), ring_quarter_first(n, p + 1));
+                    pairs(zigzag, r, owner, zigzag->k[owner].cut[p], zigzag->k[owner].cut[p + 1]);
             assert_int_equal(t == 0 ? n * (n + 1) / 2 : n * n / 2, half[0] + half[1]);
             if (t > 0)
                 assert_int_equal(half[0], half[1]);
@@ -516,6 +549,24 @@ TEST(work_of_the_ranks)
     }
     plan_delete(contiguous);
     plan_delete(zigzag);
+}
+
+/* Packed sequences: halves are equal work although the first sequences are the long ones. */
+TEST(work_of_halves_of_sequences)
+{
+    static const int64_t n[] = {256, 128, 64, 32, 16, 16};
+    const int G = 4;
+    RingPlan *plan = plan_new(whole_new(6, n, n, -1, 0), RING_ZIGZAG, G);
+    for (int r = 0; r < G; r++)
+        for (int owner = 0; owner < G; owner++) {
+            int64_t half[RING_HALVES] = {0, 0};
+            for (int p = 0; p < RING_QUARTERS && owner != r; p++)
+                half[p % 2] +=
+                    pairs(plan, r, owner, plan->k[owner].cut[p], plan->k[owner].cut[p + 1]);
+            assert_int_equal(half[0], half[1]);
+            assert_true(owner == r || half[0] > 0);
+        }
+    plan_delete(plan);
 }
 
 /* Queries of runs that see a part of a run of keys. */

@@ -156,7 +156,8 @@ static int poisoned_at_last(RingRank *r)
 static int differentiate(RingRank *r, int stream, int quarter, int room)
 {
     const PlainRing *ring = rooms(r);
-    const RingBlock own = ring_own_keys(r), keys = ring_block_quarter(r, &own, quarter);
+    const RingBlock own = ring_own_keys(r),
+                    keys = ring_block_quarter(r, &r->plan->k[r->rank], &own, quarter);
     RingBlock q = ring_own_queries(r);
     q.b = r->Q;
     q.delta = ring->delta;
@@ -170,7 +171,7 @@ static int differentiate(RingRank *r, int stream, int quarter, int room)
 static int zeros_never_written(RingRank *r)
 {
     const PlainRing *ring = rooms(r);
-    const size_t bytes = (size_t)ring_kv_count(r, r->nk / 4) * sizeof(float);
+    const size_t bytes = (size_t)ring_kv_count(r, r->nk / 2) * sizeof(float);
     if (differentiate(r, 0, 1, 1) || differentiate(r, 0, 0, 0) ||
         copy_in(r, RING_BOTH_STREAMS, ring->K[0], r->K) || copy_in(r, 1, ring->V[1], ring->dK[0]))
         return -1;

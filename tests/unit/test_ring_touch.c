@@ -50,7 +50,7 @@ CALL(make_delta, ring_delta(w->r, &w->q, w->r->O, w->delta))
 CALL(add, ring_add(w->r, w->dK, w->dV, (int64_t)(w->k_sums / sizeof(float))))
 CALL(narrow, ring_narrow(w->r, w->dK, (int64_t)(w->k_sums / sizeof(float)), ATTN_BF16))
 CALL(widen, ring_widen(w->r, w->dK, (int64_t)(w->k_sums / sizeof(float)), ATTN_BF16))
-CALL(split_rows, ring_split_rows(w->r, w->delta, w->r->lse, w->r->nq))
+CALL(split_rows, ring_split_rows(w->r, w->delta, w->r->lse))
 CALL(zero, ring_zero(w->r, w->dV, w->k_sums))
 
 /* --- messages in the way -----------------------------------------------------------------------*/
@@ -170,7 +170,8 @@ static int touching_backward(RingRank *r)
     r->dQ_whole = r->dKV_whole = 1;
     w->q = ring_own_queries(r), w->k = ring_own_keys(r);
     w->q.delta = w->delta, w->q.rows = w->rows, w->q.O = w->O;
-    w->part_q = ring_block_quarter(r, &w->q, 1), w->part_k = ring_block_quarter(r, &w->k, 2);
+    w->part_q = ring_block_quarter(r, &r->plan->q[0], &w->q, 1);
+    w->part_k = ring_block_quarter(r, &r->plan->k[0], &w->k, 0);
     w->part_q.rows = NULL, w->part_q.O = NULL;
     r->transport = &silent;
     check_queries(w);

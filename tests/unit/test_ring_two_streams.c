@@ -178,7 +178,7 @@ static int differentiate_quarters(RingRank *r, int same)
     q.b = r->Q;
     q.delta = ring->delta;
     for (int stream = 0; stream < RING_STREAMS; stream++) {
-        const RingBlock keys = ring_block_quarter(r, &own, stream);
+        const RingBlock keys = ring_block_quarter(r, &r->plan->k[r->rank], &own, stream);
         const int64_t skip = same ? 0 : stream * ring_kv_count(r, own.tokens / 2);
         ring_stream(r, stream);
         if (ring_differentiate(r, &q, &keys, ring->O_state, ring->dK[0] + skip, ring->dV[0] + skip))
