@@ -30,9 +30,9 @@ void ring_close_sums(RingRank *r, RingSums *sums);
 void ring_clear_sums(RingRank *r, RingSums *sums, const RingShard *shard);
 void ring_clear_half(RingRank *r, const RingSums *sums, int half);
 void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half);
-/* q and k are whole shards, one of them that of the sums. Adds what all queries and half of the keys give: to dQ, and to this
- * half of dK and dV. And what half of the queries and all keys give: to this half of dQ, and to dK,
- * dV. */
+/* q and k are whole shards, one of them that of the sums. Adds what all queries and half of the
+ * keys give: to dQ, and to this half of dK and dV. And what half of the queries and all keys give:
+ * to this half of dQ, and to dK, dV. */
 void ring_add_half_of_keys(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ,
                            const RingSums *dKV, int half);
 void ring_add_half_of_queries(RingRank *r, const RingBlock *q, const RingBlock *k,

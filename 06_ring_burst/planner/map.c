@@ -2,8 +2,9 @@
  *
  * map.c: times of a pass on any number of GPUs, for ring_map.
  *
- * Nobody has to play a pass of thousands of ranks through. In a ring all of them do the same at
- * each step (zigzag, or no mask), and a further rank is one more step of the same kind. So from a
+ * Nobody has to play a pass of thousands of ranks through. In a ring all of them compute as many
+ * pairs at each step (zigzag, or no mask; in two calls of a kernel or four), and a further rank is
+ * one more step of the same kind. So from a
  * few ranks on, the times lie on a line: two short passes are played, and the line goes through
  * them. (It takes a few steps to settle; test_ring_planner.c compares with passes of all ranks.)
  *

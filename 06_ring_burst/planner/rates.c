@@ -3,10 +3,11 @@
  * rates.c: the speeds that predictions start from, until runs of the machine at hand have been
  * fitted (common/tools/fit_ring.py writes a file that ring_rates_read takes).
  *
- * Kernels: the block kernels of stages 03 and 04, as recorded in docs/results (H200: d = 128; CPU:
- * one thread). Links of 8 H200s of one host: 255 GB/s each way through NCCL's send and receive,
- * 382 GB/s by copy engines, both measured; between nodes one NIC of 50 GB/s a GPU, its nominal
- * rate, since no second node was at hand.
+ * Kernels: the portable block kernels of stages 03 and 04 on an H200, d = 128, as recorded on
+ * 2026-11-22 (Hopper's are twice as fast, and no ring of them has been fitted yet); CPU: one
+ * thread. Links of 8 H200s of one host: 255 GB/s each way through NCCL's send and receive, 382 GB/s
+ * by copy engines, both measured; between nodes one NIC of 50 GB/s a GPU, its nominal rate, since
+ * no second node was at hand.
  *
  * A rate is what is left of a machine when everything is taken away that is not needed to predict
  * a run: bytes per second, operations per second, and what a call or a message costs before its

@@ -13,7 +13,8 @@
  *     2000                               16 rounds                    1.06
  *
  * So halves of a short remote block are slow although each of their products is as fast as ever:
- * half of 2048 keys are 8 heads x 8 tiles = 64 blocks.
+ * half of 2048 keys are 8 heads x 8 tiles = 64 blocks, and a zigzag shard's halves are two calls of
+ * 32 blocks each (shard.c).
  *
  * Blocks that see less are shorter. They start in the kernel's order, each at the place that is
  * free first; that is played through here, one number a place: when it will be free. A block's

@@ -15,11 +15,11 @@
  * length no rank count divides, or one shorter than the number of ranks, is no special case: its
  * chunks are a token longer or shorter, or empty, and nothing is padded or dropped.
  *
- * Gradients travel in halves of a shard, one half on its way while the other is computed, which hides
- * the journey only if both are the same work. Under a causal mask the early chunk a of a zigzag shard
- * and its late chunk b are not. So each is cut in two: quarters a0, a1, b0, b1, of which half 0 has
- * a0 and b0. Of other layouts quarters 0 and 1 are the first and the last n/2 tokens, and 2 and 3 are
- * empty.
+ * Gradients travel in halves of a shard, one half on its way while the other is computed, which
+ * hides the journey only if both are the same work. Under a causal mask the early chunk a of a
+ * zigzag shard and its late chunk b are not. So each is cut in two: quarters a0, a1, b0, b1, of
+ * which half 0 has a0 and b0. Of other layouts quarters 0 and 1 are the first and the last n/2
+ * tokens, and 2 and 3 are empty.
  *
  * Why in the order a0 a1 b0 b1? It is that of the sequence. Positions grow, so a query sees one
  * stretch of keys, which a GPU's fastest kernels need (stage 03's key_rule.h). Of several sequences
@@ -41,8 +41,8 @@ static int64_t chunk_start(int64_t tokens, int64_t c, int64_t C)
     return c * tokens / C;
 }
 
-/* The shard gets tokens from, from + stride, ... of a segment, `length` of them. What goes
- * on where the last run ended makes it longer: quarters of a chunk do, and the last rank's chunks. */
+/* The shard gets tokens from, from + stride, ... of a segment, `length` of them. What goes on where
+ * the last run ended makes it longer: quarters of a chunk do, and the last rank's chunks. */
 static void take(RingShard *shard, const AttnSegment *s, int64_t from, int64_t stride,
                  int64_t length)
 {

@@ -140,8 +140,8 @@ static int pair_open(Pair *pair, RingRank *r, const RingBlock *q, const RingBloc
 
 /* --- what must not be in flight ----------------------------------------------------------------*/
 
-/* From the first to behind the last element of a block's tensor. Half a block of two batches is two
- * pieces with a gap between them. The gap is counted too: too much asked is safe. */
+/* From the first to behind the last element of a block's tensor. A quarter of a block of two
+ * batches is two pieces with a gap between them. The gap is counted too: too much asked is safe. */
 static size_t span(const RingRank *r, const RingBlock *block)
 {
     const AttnShape *n = &r->plan->shape;

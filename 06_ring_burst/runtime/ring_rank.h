@@ -166,8 +166,8 @@ RingBlock ring_own_keys(RingRank *r);
 /* A remote shard of `owner` that lies in a and b. */
 RingBlock ring_remote_queries(RingRank *r, int owner, void *Q, void *dO, float *lse, float *delta);
 RingBlock ring_remote_keys(RingRank *r, int owner, void *K, void *V);
-/* A quarter of a block that is the whole of this shard. For queries, lse and delta must be in halves
- * already (ring_split_rows). */
+/* A quarter of a block that is the whole of this shard. For queries, lse and delta must be in
+ * halves already (ring_split_rows). */
 RingBlock ring_block_quarter(const RingRank *r, const RingShard *shard, const RingBlock *whole,
                              int quarter);
 int64_t ring_half_tokens(int64_t tokens, int half); /* tokens/2, or the rest */

@@ -105,7 +105,7 @@ static void add_remote(Cell cell, const RingSchedule *s, int rank, const RingAct
              mask_word(s->plan, a->q.owner, a->k.owner));
 }
 
-/* Who visits a rank at a step; both halves of a block are one. Where the two rings of a window
+/* Who visits a rank at a step; all quarters of a block are one. Where the two rings of a window
  * meet, there are two. */
 static void fill_cell(Cell cell, const RingSchedule *s, int rank, int step, int letters)
 {

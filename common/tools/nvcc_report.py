@@ -8,8 +8,9 @@ Prints `kernel  sm_90  40 registers, 4096 B shared, 0 B spilled` to stdout and i
 OUTPUT.kernels.txt, and keeps what nvcc said in OUTPUT.ptxas.txt. With --attn-strict among ARGS
 (nvcc does not see it) it fails when ptxas says that wgmma was serialised or setmaxnreg ignored:
 such a kernel is right but slow, whatever its numbers. With --attn-spilled=KERNEL:BYTES it fails
-when a kernel whose name contains KERNEL spills more (stores and loads of a thread together); of
-several limits that fit a kernel the one with the longest name holds.
+when a kernel whose name contains KERNEL spills more (stores and loads of a thread together), with
+KERNEL@sm_80:BYTES on that architecture only; of several limits that fit a kernel the one with the
+longest name holds.
 --attn-lax=FLAG is for a build that nobody runs: nvcc gets FLAG where neither of the two is asked.
 """
 import pathlib
@@ -23,7 +24,7 @@ ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")
 USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 LAX = "--attn-lax="
-LIMIT = re.compile(r"--attn-spilled=(\w+):(\d+)")
+LIMIT = re.compile(r"--attn-spilled=(\w+?)(?:@(sm_\w+))?:(\d+)")
 STRICT = re.compile(r"wgmma\.mma_async.*serialized|setmaxnreg.*ignored", re.I)
 
 
@@ -54,7 +55,7 @@ def main():
     strict = "--attn-strict" in sys.argv
     limits = [LIMIT.fullmatch(a) for a in sys.argv[1:] if a.startswith("--attn-spilled")]
     if not all(limits):
-        sys.exit("error: accepted is --attn-spilled=KERNEL:BYTES")
+        sys.exit("error: accepted is --attn-spilled=KERNEL:BYTES or KERNEL@sm_80:BYTES")
     lax = [] if strict or limits else [a[len(LAX):] for a in sys.argv[1:] if a.startswith(LAX)]
     command = [a for a in sys.argv[1:] if not a.startswith("--attn-")] + lax
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -77,10 +78,10 @@ def main():
         return 1
     over = []
     for name, arch, _, _, spilled in rows:
-        most = max((limit for limit in limits if limit[1] in name), key=lambda m: len(m[1]),
-                   default=None)
-        if most and spilled > int(most[2]):
-            over.append((name, arch, spilled, most[2]))
+        fits = [limit for limit in limits if limit[1] in name and limit[2] in (None, arch)]
+        most = max(fits, key=lambda m: len(m[1]), default=None)
+        if most and spilled > int(most[3]):
+            over.append((name, arch, spilled, most[3]))
     for name, arch, spilled, most in over:
         print(f"error: {names[name]} spills {spilled} bytes on {arch}, accepted are {most}")
     return run.returncode or int(bool(over))

@@ -73,6 +73,9 @@ def main():
                 for all_, tile in ((0, 212), (212, 211))]
         tap.ok([status for status, _ in told] == [0, 1] and TOO_MANY in told[1][1],
                "of two limits the one with the longer name holds", told)
+        told = [report(0, f"--attn-spilled=tile_kernel@{arch}:212", "--attn-spilled=_kernel:0")[0]
+                for arch in ("sm_90", "sm_80")]
+        tap.ok(told == [0, 1], "a limit of an architecture is for no other", told)
         status, said = report(0, "--attn-spilled=211")
         tap.ok(status != 0 and "accepted is --attn-spilled=KERNEL:BYTES" in said,
                "a limit without a kernel is refused", said)

@@ -11,7 +11,8 @@
  * - Two shards are called invisible to each other when no pair is visible, and only then.
  * - Hops are the largest distance of ranks that see each other; for a causal window over equal
  *   blocks that is ceil(L / n).
- * - Quarters: by hand, and of any lengths. Of one sequence any two shards, and quarters of one, are a
+ * - Quarters: by hand, and of any lengths. Of one sequence any two shards, and quarters of one, are
+ * a
  *   case for Hopper's kernels; of several, and of all ranks' tokens together, they are none.
  * - Work: the bound of contiguous causal attention, and zigzag's balance, of both halves too; what
  *   the cost model counts, pairs and the rows that a mask cuts, by brute force.
@@ -243,8 +244,8 @@ TEST(quarters_by_hand)
     }
 }
 
-/* Of zigzag, whatever the lengths: quarters 0 and 1 are the early chunk of each sequence, 2 and 3 the
- * late one, each in its order, and 0 and 2 are half of the shard. */
+/* Of zigzag, whatever the lengths: quarters 0 and 1 are the early chunk of each sequence, 2 and 3
+ * the late one, each in its order, and 0 and 2 are half of the shard. */
 TEST(quarters_of_zigzag)
 {
     for (int64_t N = 24; N < 60; N++)

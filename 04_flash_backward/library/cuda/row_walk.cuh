@@ -36,7 +36,7 @@
 #include "attn_pairs.h"
 #include "row_mask.cuh"
 
-/* Segments of keys that have runs: a rank's zigzag has 4, all keys of 2 ranks 8. */
+/* Segments of keys that have runs: a zigzag shard has 2, and of several sequences 4 of each. */
 #define RUN_SEGMENTS 8
 
 struct WalkTables {
