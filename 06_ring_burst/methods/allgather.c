@@ -87,8 +87,10 @@ static int forward(RingRank *r)
 static void make_own_part(RingRank *r, AllGather *m, const RingBlock *q)
 {
     for (int half = 0; half < RING_HALVES && !r->failed; half++) {
+        const RingBlock keys = ring_block_half(&m->keys[0], half);
         ring_stream(r, half);
-        ring_add_half_of_keys(r, q, &m->keys[0], m->dQ.data, &m->home, half);
+        ring_differentiate(r, q, &keys, m->dQ.data, ring_half(&m->home, 0, half),
+                           ring_half(&m->home, 1, half));
     }
     ring_stream(r, RING_BOTH_STREAMS);
 }
@@ -108,12 +110,14 @@ static void make_part(RingRank *r, AllGather *m, const RingBlock *q, int t)
     const RingBlock *k = &m->keys[t];
     RingSums *part = ring_here(&m->parts);
     for (int half = 0; half < RING_HALVES && !r->failed; half++) {
+        const RingBlock keys = ring_block_half(k, half);
         ring_stream(r, half);
         if (t > 1)
             take_part(r, m, half);
         part->shard = &r->plan->k[k->owner];
         ring_clear_half(r, part, half);
-        ring_add_half_of_keys(r, q, k, m->dQ.data, part, half);
+        ring_differentiate(r, q, &keys, m->dQ.data, ring_half(part, 0, half),
+                           ring_half(part, 1, half));
         ring_relay_send(r, &m->parts, half, k->owner, ring_at(r, -t), &r->plan->k[r->rank]);
     }
     ring_stream(r, RING_BOTH_STREAMS);

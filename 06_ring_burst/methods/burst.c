@@ -70,9 +70,11 @@ static void turn(RingRank *r, Burst *m, RingBlock q, int way, int hops, int firs
             ring_start(r, &x);
         }
         for (int half = 0; half < RING_HALVES; half++) {
+            const RingBlock queries = ring_block_half(&q, half);
+            float *dQ = ring_half(ring_here(&m->dQ), 0, half);
             ring_relay_arrive(r, &m->dQ, half); /* with the parts of all ranks so far */
             if (t > 0 || own)
-                ring_add_half_of_queries(r, &q, &k, ring_here(&m->dQ), dK, dV, half);
+                ring_differentiate(r, &queries, &k, dQ, dK, dV);
             if (hops > 0) /* now this rank's part is in it too */
                 ring_relay_send(r, &m->dQ, half, to, from, &r->plan->q[coming]);
         }

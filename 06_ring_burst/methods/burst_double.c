@@ -75,9 +75,10 @@ static void visit_node(RingRank *r, BurstDouble *d, int m, RingBlock q)
             ring_start(r, &x);
         }
         for (int half = 0; half < RING_HALVES; half++) {
+            const RingBlock queries = ring_block_half(&q, half);
+            float *dQ = ring_half(ring_here(&d->part), 0, half);
             ring_relay_arrive(r, &d->part, half);
-            ring_add_half_of_queries(r, &q, &k, ring_here(&d->part), d->dKV.of[0].data,
-                                     d->dKV.of[1].data, half);
+            ring_differentiate(r, &queries, &k, dQ, d->dKV.of[0].data, d->dKV.of[1].data);
             if (last)
                 join(r, d, &p, m, half);
             else

@@ -52,15 +52,9 @@ void ring_close_sums(RingRank *r, RingSums *sums)
         ring_close_buffer(r, &sums->of[i]);
 }
 
-static float *half_of(const RingSums *sums, int tensor, int half)
+float *ring_half(const RingSums *sums, int tensor, int half)
 {
     return (float *)sums->of[tensor].data + (half ? sums->second : 0);
-}
-
-static float *quarter_of(const RingSums *sums, int tensor, int quarter)
-{
-    return half_of(sums, tensor, quarter % 2) +
-           ring_quarter_place(sums->shard, quarter) * sums->row;
 }
 
 /* Elements. */
@@ -69,14 +63,16 @@ static int64_t half_count(const RingSums *sums, int half)
     return ring_half_tokens(sums->shard->tokens, half) * sums->row;
 }
 
-/* By quarters, as they are added to: the first who adds may write instead (backend_zeros.cu). */
+/* A quarter by itself, as it is added to: the first who adds may write instead
+ * (backend_zeros.cu). */
 void ring_clear_half(RingRank *r, const RingSums *sums, int half)
 {
-    const int64_t *cut = sums->shard->cut;
-    for (int quarter = half; quarter < RING_QUARTERS; quarter += 2)
-        for (int i = 0; i < sums->tensors && !r->failed; i++)
-            ring_zero(r, quarter_of(sums, i, quarter),
-                      (size_t)((cut[quarter + 1] - cut[quarter]) * sums->row) * sizeof(float));
+    const int64_t first = ring_quarter_place(sums->shard, half + 2) * sums->row;
+    const int64_t rest = half_count(sums, half) - first;
+    for (int i = 0; i < sums->tensors && !r->failed; i++) {
+        ring_zero(r, ring_half(sums, i, half), (size_t)first * sizeof(float));
+        ring_zero(r, ring_half(sums, i, half) + first, (size_t)rest * sizeof(float));
+    }
 }
 
 void ring_clear_sums(RingRank *r, RingSums *sums, const RingShard *shard)
@@ -89,28 +85,7 @@ void ring_clear_sums(RingRank *r, RingSums *sums, const RingShard *shard)
 void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half)
 {
     for (int i = 0; i < to->tensors && !r->failed; i++)
-        ring_add(r, half_of(to, i, half), half_of(from, i, half), half_count(to, half));
-}
-
-void ring_add_half_of_keys(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ,
-                           const RingSums *dKV, int half)
-{
-    for (int quarter = half; quarter < RING_QUARTERS; quarter += 2) {
-        const RingBlock keys = ring_block_quarter(r, dKV->shard, k, quarter);
-        if (keys.tokens > 0)
-            ring_differentiate(r, q, &keys, dQ, quarter_of(dKV, 0, quarter),
-                               quarter_of(dKV, 1, quarter));
-    }
-}
-
-void ring_add_half_of_queries(RingRank *r, const RingBlock *q, const RingBlock *k,
-                              const RingSums *dQ, float *dK, float *dV, int half)
-{
-    for (int quarter = half; quarter < RING_QUARTERS; quarter += 2) {
-        const RingBlock queries = ring_block_quarter(r, dQ->shard, q, quarter);
-        if (queries.tokens > 0)
-            ring_differentiate(r, &queries, k, quarter_of(dQ, 0, quarter), dK, dV);
-    }
+        ring_add(r, ring_half(to, i, half), ring_half(from, i, half), half_count(to, half));
 }
 
 /* --- the way from rank to rank -----------------------------------------------------------------*/
@@ -148,7 +123,7 @@ void ring_relay_send(RingRank *r, RingRelay *relay, int half, int to, int from,
     for (int i = 0; i < leaving->tensors && !r->failed; i++) {
         const RingTensor tensor = channel(leaving, i);
         const int64_t out = half_count(leaving, half), in = half_count(coming, half);
-        float *sum = half_of(leaving, i, half), *next = half_of(coming, i, half);
+        float *sum = ring_half(leaving, i, half), *next = ring_half(coming, i, half);
         ring_narrow(r, sum, out, r->plan->setup.partials);
         ring_send(r, mail, to, tensor, sum, (size_t)out * size);
         ring_receive(r, mail, from, tensor, next, (size_t)in * size);
@@ -162,7 +137,7 @@ void ring_relay_arrive(RingRank *r, RingRelay *relay, int half)
     const RingSums *sums = relay->coming[half];
     ring_wait(r, &relay->mail[half]);
     for (int i = 0; sums && i < sums->tensors && !r->failed; i++)
-        ring_widen(r, half_of(sums, i, half), half_count(sums, half), r->plan->setup.partials);
+        ring_widen(r, ring_half(sums, i, half), half_count(sums, half), r->plan->setup.partials);
     relay->coming[half] = NULL;
 }
 
@@ -181,7 +156,8 @@ static void round_halves(RingRank *r, const RingSums *sums, const RingSums *to)
         const int64_t count = half_count(sums, half);
         ring_stream(r, half);
         for (int i = 0; i < sums->tensors && !r->failed; i++)
-            ring_narrow_to(r, half_of(to, i, half), half_of(sums, i, half), count, r->plan->dtype);
+            ring_narrow_to(r, ring_half(to, i, half), ring_half(sums, i, half), count,
+                           r->plan->dtype);
     }
     ring_stream(r, RING_BOTH_STREAMS);
 }

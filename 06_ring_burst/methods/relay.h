@@ -4,7 +4,7 @@
  * (relay.c), and queries (queries.c).
  *
  * Interface:
- * - RingSums: float32 sums of one shard, in two halves; ring_add_half_of_keys, ..._queries.
+ * - RingSums: float32 sums of one shard, in two halves.
  * - RingRelay: the sums that are here, those that come, and the messages between.
  * - ring_give_halves: the end of a backward pass whose sums have travelled.
  * - RingQueries: receive buffers for one remote block, and its messages; ring_open_split_delta.
@@ -29,14 +29,8 @@ void ring_close_sums(RingRank *r, RingSums *sums);
 /* The sums become zeros, and those of this shard. */
 void ring_clear_sums(RingRank *r, RingSums *sums, const RingShard *shard);
 void ring_clear_half(RingRank *r, const RingSums *sums, int half);
+float *ring_half(const RingSums *sums, int tensor, int half);
 void ring_add_sums(RingRank *r, RingSums *to, const RingSums *from, int half);
-/* q and k are whole shards, one of them that of the sums. Adds what all queries and half of the
- * keys give: to dQ, and to this half of dK and dV. And what half of the queries and all keys give:
- * to this half of dQ, and to dK, dV. */
-void ring_add_half_of_keys(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ,
-                           const RingSums *dKV, int half);
-void ring_add_half_of_queries(RingRank *r, const RingBlock *q, const RingBlock *k,
-                              const RingSums *dQ, float *dK, float *dV, int half);
 
 typedef struct RingRelay {
     RingSums place[2];

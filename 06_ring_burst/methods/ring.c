@@ -68,10 +68,13 @@ static void turn_back(RingRank *r, const RingBlock *q, float *dQ, RingRemote *re
             ring_start(r, &x);
         }
         for (int half = 0; half < RING_HALVES; half++) {
+            const RingBlock keys = ring_block_half(&k, half);
+            float *dK = ring_half(ring_here(sums), 0, half);
+            float *dV = ring_half(ring_here(sums), 1, half);
             ring_stream(r, half); /* a half waits for its own sums, not for the other half */
             ring_relay_arrive(r, sums, half); /* with the parts of all ranks so far */
             if (t > 0 || own)
-                ring_add_half_of_keys(r, q, &k, dQ, ring_here(sums), half);
+                ring_differentiate(r, q, &keys, dQ, dK, dV);
             if (t > 0) /* now this rank's part is in it too */
                 ring_relay_send(r, sums, half, to, from, &r->plan->k[next.owner]);
         }

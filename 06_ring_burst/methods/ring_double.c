@@ -73,9 +73,12 @@ static void leave_node(RingRank *r, RingDouble *d, const RingBlock *q, int m, Ri
             ring_start(r, &x);
         }
         for (int half = 0; half < RING_HALVES; half++) {
+            const RingBlock keys = ring_block_half(&k, half);
+            float *dK = ring_half(ring_here(&d->part), 0, half);
+            float *dV = ring_half(ring_here(&d->part), 1, half);
             ring_stream(r, half);
             ring_relay_arrive(r, &d->part, half);
-            ring_add_half_of_keys(r, q, &k, d->dQ.data, ring_here(&d->part), half);
+            ring_differentiate(r, q, &keys, d->dQ.data, dK, dV);
             if (s > 0)
                 ring_relay_send(r, &d->part, half, to, from, &r->plan->k[next.owner]);
             else

@@ -6,10 +6,10 @@
  * home or in a buffer for remote blocks. It keeps its owner's rank, since from that follow its
  * positions and with them every mask.
  *
- * Interface (ring_rank.h): ring_own_queries ... ring_block_quarter, ring_half_tokens,
+ * Interface (ring_rank.h): ring_own_queries ... ring_block_half, ring_half_tokens,
  * ring_quarter_place; sizes:
  * ring_q_bytes, ring_kv_bytes, ring_row_bytes, ring_q_count, ring_kv_count, ring_max_nq,
- * ring_max_nk.
+ * ring_max_nk. ring_block_quarter (ring_world.h).
  */
 #include "runtime/ring_world.h"
 #include "tensor.h"
@@ -119,6 +119,13 @@ RingBlock ring_own_keys(RingRank *r)
     return ring_remote_keys(r, r->rank, r->K, r->V);
 }
 
+RingBlock ring_block_half(const RingBlock *whole, int half)
+{
+    RingBlock block = *whole;
+    block.half = half + 1;
+    return block;
+}
+
 /* Q, dO, K, V are walked with the batch stride of the whole; lse and delta have no stride, so their
  * quarters have to be contiguous. */
 RingBlock ring_block_quarter(const RingRank *r, const RingShard *shard, const RingBlock *whole,
@@ -130,6 +137,7 @@ RingBlock ring_block_quarter(const RingRank *r, const RingShard *shard, const Ri
     const int64_t rows = n->B * whole->heads * (before + place);
     const size_t skip = (size_t)(first * whole->heads * n->d) * dtype_size(r->plan->dtype);
     RingBlock block = *whole;
+    block.half = 0;
     block.first += first;
     block.tokens = shard->cut[quarter + 1] - first;
     block.a = (char *)whole->a + skip;

@@ -232,8 +232,8 @@ int ring_attend(RingRank *r, const RingBlock *q, const RingBlock *k, float *O_st
 /* lse and delta are those of the whole rows, over the keys of all ranks: with them pairs of blocks
  * are independent, P = exp(S - lse), dS = P (dP - delta), and their sums may be added in any order.
  * An lse of these keys alone would give another softmax's gradient. */
-int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ, float *dK,
-                       float *dV)
+static int differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ, float *dK,
+                         float *dV)
 {
     const char *who = "ring_differentiate";
     Pair pair;
@@ -251,6 +251,26 @@ int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, floa
     log_compute(r, begin, k->owner == r->rank ? q->owner : k->owner, pair.kind);
     pair_close(&pair);
     return status == 0 ? ring_post(r) : status;
+}
+
+/* A half is one call, or two: a zigzag shard's has a quarter of early and one of late tokens. */
+int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ, float *dK,
+                       float *dV)
+{
+    const RingBlock *split = q->half ? q : k;
+    if (!split->half)
+        return differentiate(r, q, k, dQ, dK, dV);
+    const RingShard *shard = split == q ? &r->plan->q[q->owner] : &r->plan->k[k->owner];
+    for (int quarter = split->half - 1; quarter < RING_QUARTERS; quarter += 2) {
+        const RingBlock block = ring_block_quarter(r, shard, split, quarter);
+        const int64_t place = ring_quarter_place(shard, quarter);
+        if (block.tokens > 0 &&
+            (split == q ? differentiate(r, &block, k, dQ + ring_q_count(r, place), dK, dV)
+                        : differentiate(r, q, &block, dQ, dK + ring_kv_count(r, place),
+                                        dV + ring_kv_count(r, place))) != 0)
+            return -1;
+    }
+    return 0;
 }
 
 /* --- queries alone -----------------------------------------------------------------------------*/

@@ -20,7 +20,7 @@
  * - RingRank, RingMethodTable: a rank; the passes of a method.
  * - RingExchange, ring_send, ring_receive, ring_start, ring_wait: messages.
  * - ring_alloc, RingBuffer: counted memory, on the rank's device. ring_method_state.
- * - RingBlock, ring_own_queries, ring_own_keys, ring_block_quarter: some tokens of some rank.
+ * - RingBlock, ring_own_queries, ring_own_keys, ring_block_half: some tokens of some rank.
  * - ring_attend, ring_differentiate: the block kernels of stages 03 and 04.
  * - ring_delta, ring_zero, ring_copy, ring_add, ring_narrow, ring_widen, ring_round, ring_finish_O:
  *   the small work between them.
@@ -147,6 +147,7 @@ enum { RING_EVERYBODY = -1 };
  * (K, V). A block of a whole shard is contiguous; a quarter keeps the shard's batch stride. */
 typedef struct RingBlock {
     int owner; /* or RING_EVERYBODY */
+    int half;  /* 1, 2: half 0 or 1 of these tokens, a whole shard; 0: all of them */
     int64_t first, tokens;
     int64_t batch_stride; /* in tokens: those of the whole shard */
     int64_t heads;        /* H or Hkv; of everybody's tokens (Ulysses) this rank's share of them */
@@ -166,10 +167,9 @@ RingBlock ring_own_keys(RingRank *r);
 /* A remote shard of `owner` that lies in a and b. */
 RingBlock ring_remote_queries(RingRank *r, int owner, void *Q, void *dO, float *lse, float *delta);
 RingBlock ring_remote_keys(RingRank *r, int owner, void *K, void *V);
-/* A quarter of a block that is the whole of this shard. For queries, lse and delta must be in
- * halves already (ring_split_rows). */
-RingBlock ring_block_quarter(const RingRank *r, const RingShard *shard, const RingBlock *whole,
-                             int quarter);
+/* Half 0 or 1 of a block that is a whole shard, for ring_differentiate. For queries, lse and delta
+ * must be in halves already (ring_split_rows). */
+RingBlock ring_block_half(const RingBlock *whole, int half);
 int64_t ring_half_tokens(int64_t tokens, int half); /* tokens/2, or the rest */
 /* Tokens of its half before the quarter. */
 int64_t ring_quarter_place(const RingShard *shard, int quarter);
@@ -194,7 +194,8 @@ int ring_start_state(RingRank *r, const RingBlock *q, float *O_state, float *lse
 /* O [B][q tokens][H][d] in the dtype = the state, rounded. The state is used up. */
 int ring_finish_O(RingRank *r, const RingBlock *q, void *O, float *O_state);
 /* Adds what the pairs of q and k give. dQ [B][q tokens][H][d], dK, dV [B][k tokens][Hkv][d],
- * float32, contiguous. q needs dO, lse, delta. Invisible pairs of blocks: nothing. */
+ * float32, contiguous; of a half, quarter by quarter. q needs dO, lse, delta. Invisible pairs of
+ * blocks: nothing. */
 int ring_differentiate(RingRank *r, const RingBlock *q, const RingBlock *k, float *dQ, float *dK,
                        float *dV);
 /* delta [B][H][q tokens] = rowsum(dO * O), O [B][q tokens][H][d] finished. */

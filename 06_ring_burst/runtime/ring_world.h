@@ -221,6 +221,10 @@ typedef struct RingLog {
 int ring_host_send(RingRank *r, int peer, const void *data, size_t bytes);
 int ring_host_receive(RingRank *r, int peer, void *data, size_t bytes);
 
+/* A quarter of a block that is the whole of this shard. */
+RingBlock ring_block_quarter(const RingRank *r, const RingShard *shard, const RingBlock *whole,
+                             int quarter);
+
 /* Hands over what ring_start has put off: behind a kernel that was asked for, and before any other
  * message or wait. */
 int ring_post(RingRank *r);

@@ -205,8 +205,8 @@ def check_survived(p):
     done = p.run(f"--cases {cases} --ranks 4 --transport mpi --json {rows_path}")
     passed = [row["pass"] for row in rows_of(rows_path)]
     p.tap.ok(done[0] == 1 and passed == [WRONG not in flags for flags in SURVIVED] and
-             done[2].count("ring: O is wrong: ") == 2, "late and damaged messages are rows of the table",
-             f"{done[0]} {passed} {done[2]}")
+             done[2].count("ring: O is wrong: ") == 2,
+             "late and damaged messages are rows of the table", f"{done[0]} {passed} {done[2]}")
 
 
 # --- faults that end a run -----------------------------------------------------------------------
