@@ -129,8 +129,8 @@ static void travel(RingRank *r, AllGather *m, const RingBlock *q)
     ring_open_buffer(r, &m->dQ, bytes, "dQ");
     ring_open_sums(r, &m->home, 2, r->nk);
     ring_open_relay(r, &m->parts, 2);
-    ring_zero(r, m->dQ.data, bytes);
     ring_clear_sums(r, &m->home, &r->plan->k[r->rank]);
+    ring_zero(r, m->dQ.data, bytes);
     for (int t = 0; t < r->world && !r->failed; t++) {
         ring_step(r, t);
         if (t == 0)
