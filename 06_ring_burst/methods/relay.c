@@ -38,7 +38,7 @@
 void ring_open_sums(RingRank *r, RingSums *sums, int tensors, int64_t most_tokens)
 {
     sums->tensors = tensors;
-    sums->shard = tensors == 1 ? &r->plan->q[r->rank] : &r->plan->k[r->rank];
+    sums->shard = tensors == 1 ? &r->plan->q[r->rank] : &r->plan->k[r->rank]; /* at first */
     sums->row = tensors == 1 ? ring_q_count(r, 1) : ring_kv_count(r, 1);
     sums->second = most_tokens / 2 * sums->row;
     for (int i = 0; i < tensors; i++)

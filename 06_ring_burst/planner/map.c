@@ -4,9 +4,9 @@
  *
  * Nobody has to play a pass of thousands of ranks through. In a ring all of them compute as many
  * pairs at each step (zigzag, or no mask; in two calls of a kernel or four), and a further rank is
- * one more step of the same kind. So from a
- * few ranks on, the times lie on a line: two short passes are played, and the line goes through
- * them. (It takes a few steps to settle; test_ring_planner.c compares with passes of all ranks.)
+ * one more step of the same kind. So from a few ranks on, the times lie on a line: two short passes
+ * are played, and the line goes through them. (It takes a few steps to settle; test_ring_planner.c
+ * compares with passes of all ranks.)
  *
  *     ms   |                      . . *     4096 GPUs: on the line
  *          |            . . . . .

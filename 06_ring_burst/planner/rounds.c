@@ -175,10 +175,10 @@ static int earlier(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of the places that are idle at `start` as many as there are blocks begin then, those that are
- * idle for the shortest time. The others stay idle since when they were: a call of the other
- * stream, which comes after less, may have begun there before. Returns how many these are, the
- * first ones. */
+/* A call needs a place for each of its blocks. It takes those that are idle at `start`, the ones
+ * that became idle last. The others keep their times: a call of the other stream, which need not
+ * wait until `start`, may still begin there earlier. Returns how many places are left so, the first
+ * ones of load. */
 static int take_places(double *load, int places, double start, int64_t blocks)
 {
     int idle = 0;

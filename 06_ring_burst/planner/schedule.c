@@ -188,7 +188,7 @@ static double call(Player *p, int rank, const RingCall *what, double bytes, doub
     const int places = ring_places(p->rates, p->s->pass);
     double *load = p->places + (int64_t)rank * places;
     *start = fmax(fmax(*start, p->host[rank]), load[0]);
-    for (int n = 0; n < places; n++)
+    for (int n = 0; n < places; n++) /* an idle place loses the time of these passes, too */
         load[n] =
             load[n] <= *start ? fmax(load[n], soonest) + passes : fmax(load[n], *start + passes);
     return ring_fill(p->s->plan, what, p->rates, *start + passes, load);

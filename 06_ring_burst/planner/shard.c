@@ -16,8 +16,8 @@
  * chunks are a token longer or shorter, or empty, and nothing is padded or dropped.
  *
  * Gradients travel in halves of a shard, one half on its way while the other is computed, which
- * hides the journey only if both are the same work. Under a causal mask the early chunk a of a
- * zigzag shard and its late chunk b are not. So each is cut in two: quarters a0, a1, b0, b1, of
+ * hides the journey only if both are about the same work. Under a causal mask the early chunk a of
+ * a zigzag shard and its late chunk b are not. So each is cut in two: quarters a0, a1, b0, b1, of
  * which half 0 has a0 and b0. Of other layouts quarters 0 and 1 are the first and the last n/2
  * tokens, and 2 and 3 are empty.
  *

@@ -162,42 +162,26 @@ static int collect_part(RingRank *r, const Packed *p, const char *mine, int rank
 }
 
 /* whole: of every rank's args, but only rank 0 writes to it. Called by all ranks at the same point,
- * with the same tensor: rank 0 collects, the others send. */
-static int collect(RingRank *r, const Tensor *whole, const RingShard *shards, const void *mine)
+ * with the same tensor: rank 0 collects, the others send. A result may be two halves, of which the
+ * second begins at byte `second`: with a batch of two a quarter of batch 1 stands behind the same
+ * quarter of batch 0. */
+static int collect(RingRank *r, const Tensor *whole, const RingShard *shards, const void *mine,
+                   int halves, size_t second)
 {
-    const int end = r->rank ? r->rank + 1 : r->world;
-    for (int rank = r->rank; rank < end; rank++) {
-        const Packed p = {whole, &shards[rank], 0, shards[rank].tokens};
-        if (collect_part(r, &p, mine, rank) != 0)
-            return -1;
-    }
-    return 0;
-}
-
-/* The same for a result in halves, of which the second begins at byte `second`: with a batch of two
- * a quarter of batch 1 stands behind the same quarter of batch 0. */
-static int collect_halves(RingRank *r, const Tensor *whole, const RingShard *shards,
-                          const char *mine, size_t second)
-{
-    const int end = r->rank ? r->rank + 1 : r->world;
+    const int end = r->rank ? r->rank + 1 : r->world, parts = halves ? RING_QUARTERS : 1;
     for (int rank = r->rank; rank < end; rank++)
-        for (int quarter = 0; quarter < RING_QUARTERS; quarter++) {
+        for (int part = 0; part < parts; part++) {
             const RingShard *shard = &shards[rank];
-            const int64_t first = shard->cut[quarter];
-            const Packed p = {whole, shard, first, shard->cut[quarter + 1] - first};
-            const size_t skip =
-                (size_t)(whole->shape[0] * ring_quarter_place(shard, quarter)) * place_bytes(&p);
-            if (collect_part(r, &p, mine + (quarter % 2 ? second : 0) + skip, rank) != 0)
+            const int64_t first = shard->cut[part];
+            const Packed p = {whole, shard, first,
+                              (halves ? shard->cut[part + 1] : shard->tokens) - first};
+            const int64_t place = whole->shape[0] * ring_quarter_place(shard, part);
+            const size_t skip = (size_t)place * place_bytes(&p);
+            const char *from = (const char *)mine + (part % 2 ? second : 0) + skip;
+            if (collect_part(r, &p, from, rank) != 0)
                 return -1;
         }
     return 0;
-}
-
-static int collect_gradient(RingRank *r, const Tensor *gradient, const RingShard *shards,
-                            const void *mine, int in_one, size_t second)
-{
-    return in_one ? collect(r, gradient, shards, mine)
-                  : collect_halves(r, gradient, shards, mine, second);
 }
 
 /* The whole tensor's shape follows from the plan, since only rank 0 is sure to have one. A rank
@@ -220,9 +204,9 @@ int ring_collect_forward(RingRank *r, const RingTask *task)
     const Tensor O = whole_of(r, &task->args->O, n->Nq, n->H);
     /* [B][H][Nq], here and there: a tensor of one channel and as many batches */
     const Tensor lse = {task->args->lse, ATTN_F32, {n->B * n->H, n->Nq, 1, 1}, {n->Nq, 1, 1, 1}};
-    if (collect(r, &O, r->plan->q, r->O) != 0)
+    if (collect(r, &O, r->plan->q, r->O, 0, 0) != 0)
         return -1;
-    return collect(r, &lse, r->plan->q, r->lse);
+    return collect(r, &lse, r->plan->q, r->lse, 0, 0);
 }
 
 int ring_collect_backward(RingRank *r, const RingTask *task)
@@ -231,10 +215,10 @@ int ring_collect_backward(RingRank *r, const RingTask *task)
     const Tensor dQ = whole_of(r, &task->args->dQ, n->Nq, n->H);
     const Tensor dK = whole_of(r, &task->args->dK, n->Nk, n->Hkv);
     const Tensor dV = whole_of(r, &task->args->dV, n->Nk, n->Hkv);
-    if (collect_gradient(r, &dQ, r->plan->q, r->dQ, r->dQ_whole, r->dQ_second) != 0 ||
-        collect_gradient(r, &dK, r->plan->k, r->dK, r->dKV_whole, r->dKV_second) != 0)
+    if (collect(r, &dQ, r->plan->q, r->dQ, !r->dQ_whole, r->dQ_second) != 0 ||
+        collect(r, &dK, r->plan->k, r->dK, !r->dKV_whole, r->dKV_second) != 0)
         return -1;
-    return collect_gradient(r, &dV, r->plan->k, r->dV, r->dKV_whole, r->dKV_second);
+    return collect(r, &dV, r->plan->k, r->dV, !r->dKV_whole, r->dKV_second);
 }
 
 /* The slowest rank's time is the time of the run: a result is there when its last part is. */

@@ -12,8 +12,7 @@
  * - Hops are the largest distance of ranks that see each other; for a causal window over equal
  *   blocks that is ceil(L / n).
  * - Quarters: by hand, and of any lengths. Of one sequence any two shards, and quarters of one, are
- * a
- *   case for Hopper's kernels; of several, and of all ranks' tokens together, they are none.
+ *   a case for Hopper's kernels; of several sequences they are none.
  * - Work: the bound of contiguous causal attention, and zigzag's balance, of both halves too; what
  *   the cost model counts, pairs and the rows that a mask cuts, by brute force.
  */
@@ -325,6 +324,18 @@ TEST(all_blocks_are_cases_for_hopper)
                     }
                 plan_delete(plan);
             }
+}
+
+TEST(packed_sequences_are_no_case)
+{
+    static const int64_t n[] = {64, 32};
+    RingPlan *plan = plan_new(whole_new(2, n, n, -1, 0), RING_ZIGZAG, 2);
+    const RingShard *shard = &plan->q[0];
+    AttnArgs args = {.shape = {1, 1, 1, shard->tokens, shard->tokens, 128}, .rule = plan->rule};
+    KeyRule rule;
+    args.positions_q = args.positions_k = attn_positions(shard->segments, shard->count);
+    assert_false(make_key_rule(&rule, &args));
+    plan_delete(plan);
 }
 
 /* The bit-equality of one rank with the kernel rests on this. */

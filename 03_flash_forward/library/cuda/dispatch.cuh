@@ -33,7 +33,7 @@ template <template <typename, int> class Launch, typename T, typename... More>
 static AttnStatus run_for_dim(const AttnArgs *a, More... more)
 {
     const int64_t d = a->shape.d;
-#ifndef ATTN_GPU_SAMPLE /* a machine without a GPU, that asks whether all compiles, has two less */
+#ifndef ATTN_GPU_SAMPLE /* the sample only shows that all compiles: two sizes less */
     if (d <= 32)
         return Launch<T, 32>::run(a, more...);
 #endif

@@ -46,7 +46,8 @@ int cuda_backend_answer(RingRank *r, AttnStatus status, const char *what)
 
 /* --- open, close -------------------------------------------------------------------------------*/
 
-/* Where NCCL's kernels and ours compete for multiprocessors, messages go first: they need few. */
+/* Where NCCL's kernels and ours compete for multiprocessors, messages go first: they are short, and
+ * others wait for them. */
 static int open_queues(RingRank *r, CudaBackend *s)
 {
     int lowest = 0, highest = 0;
