@@ -85,25 +85,53 @@ check_several_gpus() {
     done
 }
 
+# One of two lanes: the tests of the list that the other one has not begun.
+check_lane() {
+    step_lane=yes
+    while read -r name <&4; do
+        mkdir "$gpu_lists/begun/$name" 2>/dev/null || continue
+        part "$1 $name" sh common/tools/gpu_one_test.sh build/gpu "$name"
+    done 4<"$gpu_lists/lanes.txt"
+    exit $gpu_status
+}
+
+# check_tests SUITE: two at a time, for most of them wait for an oracle or a compiler while another
+# one has the GPU; those that fill its memory come last, alone.
+check_tests() {
+    gpu_tests_of "$1" >"$gpu_lists/tests.txt"
+    [ -s "$gpu_lists/tests.txt" ] || warn "suite $1: no test with a GPU"
+    grep -v large "$gpu_lists/tests.txt" >"$gpu_lists/lanes.txt" || true
+    rm -rf "$gpu_lists/begun" && mkdir "$gpu_lists/begun"
+    trap 'trap "" TERM; kill 0; exit 130' INT # a background job does not hear it
+    (check_lane "$1") &
+    lanes=$!
+    (check_lane "$1") &
+    lanes="$lanes $!" late=0
+    for lane in $lanes; do
+        lane_status=0
+        wait "$lane" || lane_status=$?
+        [ $lane_status -ne 4 ] || late=1
+        [ $lane_status -eq 0 ] || gpu_status=1
+    done
+    trap - INT
+    [ $late -eq 0 ] || exit 4
+    grep large "$gpu_lists/tests.txt" >"$gpu_lists/large.txt" || true
+    while read -r name <&4; do
+        part "$1 $name" sh common/tools/gpu_one_test.sh build/gpu "$name"
+    done 4<"$gpu_lists/large.txt"
+}
+
 # The tests with a CUDA device. Without a STAGE those of common/ too, and the CPU's own: this
 # machine may have SIMD units (AVX-512) that the one of every day lacks.
 gpu_check() {
     gpu_stages >"$gpu_lists/stages.txt"
     if [ -z "$gpu_stage" ]; then
         part unit sh common/tools/gpu_one_test.sh build/gpu --suite unit --no-suite gpu
-        gpu_tests_of unit >"$gpu_lists/tests.txt"
-        while read -r name <&4; do
-            part "unit $name" sh common/tools/gpu_one_test.sh build/gpu "$name"
-        done 4<"$gpu_lists/tests.txt"
+        check_tests unit
     fi
     while read -r folder _ <&3; do
-        number=${folder%%_*}
-        gpu_tests_of "$number" >"$gpu_lists/tests.txt"
-        [ -s "$gpu_lists/tests.txt" ] || warn "$folder: no test of suite gpu"
-        while read -r name <&4; do
-            part "$number $name" sh common/tools/gpu_one_test.sh build/gpu "$name"
-        done 4<"$gpu_lists/tests.txt"
-        [ "$number" != 06 ] || check_several_gpus
+        check_tests "${folder%%_*}"
+        [ "${folder%%_*}" != 06 ] || check_several_gpus
     done 3<"$gpu_lists/stages.txt"
 }
 

@@ -11,7 +11,7 @@
  * - They take positions that grow, and refuse what they cannot do. (Sums, and a pass in parts:
  *   test_backward_blocks_gpu.)
  *
- *     test_hopper_gradients_gpu          all of it
+ *     test_hopper_gradients_gpu          all of it; with ATTN_TEST_QUICK a quarter, for mistakes
  *     test_hopper_gradients_gpu small    few cases: for compute-sanitizer
  *
  * Exit status: 0 right, 1 wrong, 77 no GPU of compute capability 9.0, or no code for one.
@@ -74,7 +74,7 @@ TEST(test_shapes)
     static const AttnRule rules[] = {{-1, -1}, {-1, 0}, {20, 0}, {100, 7}, {0, 0}, {-1, 30}};
     static const TensorLayout layouts[] = {LAYOUT_BSHD, LAYOUT_SBHD, LAYOUT_BHSD};
     static const int64_t dims[] = {64, 128, 256, 40, 96, 200, 72, 8};
-    for (int n = 0; n < (small ? 9 : 240); n++) {
+    for (int n = 0; n < (small ? 9 : quick() ? 60 : 240); n++) {
         const int64_t *h = heads[case_random() % 4];
         const AttnShape shape = {
             1 + case_random() % 2,       h[0],       h[1], lengths[case_random() % 12],
@@ -120,7 +120,7 @@ TEST(test_same_bits_in_order)
         c->args.rule = rules[n % 3];
         free(run_forward(c));
         flash_backward_set_deterministic(1);
-        for (int again = 0; again < 50; again++) {
+        for (int again = 0; again < (quick() ? 10 : 50); again++) {
             assert_int_equal(ATTN_OK, run(c));
             for (int t = 0; t < 3; t++) {
                 if (!first[t]) {

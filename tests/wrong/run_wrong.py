@@ -55,7 +55,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 from hints import Hints, update_page
 from tap import Tap
-from workshop import (Failure, Workshop, apply_hunks, changed_text, needs_gpu, read_patch, run)
+from workshop import (Failure, Workshop, apply_hunks, asks_for_f16, changed_text, needs_gpu,
+                      read_patch, run)
 
 
 SENTENCES = (("inputs", "an input was written to|it wrote to its input"),
@@ -82,20 +83,20 @@ def local_mask(folder):
     return path
 
 
-def run_cases(command, folder, lines):
+def run_cases(command, lines):
     """Exit status, the set of checks that objected, and everything said."""
-    case_file, text = os.path.join(folder, "cases"), "\n".join(lines) + "\n"
-    if "{local}" in text:
-        text = text.replace("{local}", local_mask(folder))
-    with open(case_file, "w", encoding="utf-8") as f:
-        f.write(text)
-    rows = os.path.join(folder, "rows.jsonl")
-    done = run(command + ["--quiet", "--cases", case_file, "--json", rows])
+    with tempfile.TemporaryDirectory() as folder:
+        case_file, text = os.path.join(folder, "cases"), "\n".join(lines) + "\n"
+        if "{local}" in text:
+            text = text.replace("{local}", local_mask(folder))
+        with open(case_file, "w", encoding="utf-8") as f:
+            f.write(text)
+        rows = os.path.join(folder, "rows.jsonl")
+        done = run(command + ["--quiet", "--cases", case_file, "--json", rows])
+        with open(rows, encoding="utf-8") as f:
+            failed = [line for line in f if '"pass":true' not in line]
     blamed = set(re.findall(r": (\w+) is wrong: \d+ of \d+ values are off", done.stderr))
     blamed |= {check for check, sentence in SENTENCES if re.search(sentence, done.stderr)}
-    with open(rows, encoding="utf-8") as f:
-        failed = [line for line in f if '"pass":true' not in line]
-    os.remove(rows)
     if bool(failed) != (done.returncode != 0):
         raise Failure(f"exit status {done.returncode}, and {len(failed)} rows without pass:true\n"
                       f"{done.stderr[-1000:]}")
@@ -111,6 +112,21 @@ def run_tests(command):
     return int(done.returncode != 0), set(failed), done.stdout + done.stderr
 
 
+def must_pass(status, said):
+    if status != 0:
+        raise Failure(f"the unpatched file must pass, exit status {status}\n{said[-1500:]}")
+
+
+def make_right(shop, fields, text):
+    """The command of the unpatched file. A test program asks the same of it for each patch: once is
+    enough."""
+    command = shop.make(fields, text)
+    if "program" in fields:
+        status, _, said = run_tests(command)
+        must_pass(status, said)
+    return command
+
+
 def prepare(pool, shop, passed, path):
     """Starts to make the right and the wrong one. (fields, right, wrong) or the failure."""
     try:
@@ -119,39 +135,38 @@ def prepare(pool, shop, passed, path):
         wrong = apply_hunks(text, hunks)
     except (Failure, OSError) as why:
         return why
-    key = tuple(fields.get(name) for name in ("file", "function", "program", "variant"))
+    key = (*(fields.get(name) for name in ("file", "function", "program", "variant")),
+           asks_for_f16(fields))
     if key not in passed:
         plain = {name: value for name, value in fields.items() if name != "header"}
-        passed[key] = pool.submit(shop.make, plain, changed_text(plain))
+        passed[key] = pool.submit(make_right, shop, plain, changed_text(plain))
     return fields, passed[key], pool.submit(shop.make, fields, wrong)
 
 
-def judge_patch(tap, shop, path, prepared, hints):
+def judge_patch(path, prepared, hints):
+    """What Tap.ok takes."""
     name = os.path.basename(path)
     try:
         if isinstance(prepared, Exception):
             raise prepared
         fields, right, wrong = prepared
-
-        def judge(command, lines):
-            if "program" in fields:
-                return run_tests(command)
-            return run_cases(command, shop.folder, lines)
-
-        status, _, said = judge(right.result(), fields["case"] + fields["passes"])
-        if status != 0:
-            raise Failure(f"the unpatched file must pass, exit status {status}\n{said[-1500:]}")
-        status, blamed, said = judge(wrong.result(), fields["case"])
-        blind, _, told = judge(wrong.result(), fields["passes"]) if fields["passes"] else (0, 0, "")
+        right, wrong = right.result(), wrong.result()
+        if "program" in fields:
+            status, blamed, said = run_tests(wrong)
+        else:
+            status, _, said = run_cases(right, fields["case"] + fields["passes"])
+            must_pass(status, said)
+            status, blamed, said = run_cases(wrong, fields["case"])
+        blind, _, told = run_cases(wrong, fields["passes"]) if fields["passes"] else (0, 0, "")
         if blind != 0:
             raise Failure(f"a case that it must pass: exit status {blind}\n{told[-1500:]}")
-        tap.ok(status == (3 if blamed & NO_RESULT else 1) and blamed == fields["caught-by"],
-               f"{name}: {fields['what']}: caught by {' '.join(sorted(fields['caught-by']))}",
-               f"exit status {status}, blamed {sorted(blamed)}\n{said[-1500:]}")
         if hints:
-            hints.collect(wrong.result(), fields, path)
+            hints.collect(wrong, fields, path)
+        return (status == (3 if blamed & NO_RESULT else 1) and blamed == fields["caught-by"],
+                f"{name}: {fields['what']}: caught by {' '.join(sorted(fields['caught-by']))}",
+                f"exit status {status}, blamed {sorted(blamed)}\n{said[-1500:]}")
     except (Failure, OSError, subprocess.TimeoutExpired) as why:
-        tap.ok(False, name, str(why))
+        return False, name, str(why)
 
 
 def blind_to_ds(tap, paths):
@@ -244,14 +259,16 @@ def main():
     tap.ok(mine, f"{len(mine)} wrong solutions for {folder_of_stage} on {args.device}; "
            f"{others} others apply")
     workers = min(16, os.cpu_count() or 1)
+    # a judged program has threads of its own, so fewer of them than compilers run at the same time
     with tempfile.TemporaryDirectory() as folder, \
-            concurrent.futures.ThreadPoolExecutor(workers) as pool:
+            concurrent.futures.ThreadPoolExecutor(workers) as pool, \
+            concurrent.futures.ThreadPoolExecutor(max(1, workers // 4)) as judges:
         shop, passed = Workshop(args, folder, programs), {}
         prepared = [prepare(pool, shop, passed, path) for path in mine]
         hints = (Hints(args.build, args.stage, folder)
                  if args.device == "cpu" and args.stage != "ring_burst" else None)
-        for path, made in zip(mine, prepared):
-            judge_patch(tap, shop, path, made, hints)
+        for result in judges.map(judge_patch, mine, prepared, [hints] * len(mine)):
+            tap.ok(*result)
         if hints and args.update_page:
             update_page(hints)
         elif hints:

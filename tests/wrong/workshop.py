@@ -3,7 +3,7 @@
 
 Interface:
 - read_patch, changed_text, apply_hunks: the header, the hunks, the text before and after them.
-- needs_gpu: does what a patch changes run on a GPU?
+- needs_gpu: does what a patch changes run on a GPU? asks_for_f16: in which dtypes?
 - Workshop(args, folder, programs).make(fields, text): the command that runs the changed code.
 - Failure: a sentence for the test's output. run: a command with its output.
 """
@@ -69,6 +69,13 @@ def needs_gpu(fields):
     """Programs of tests/unit have no kernel: a .cu file runs there over a GPU that is pretended."""
     return (fields["file"].endswith(".cu") and
             not fields.get("program", "").startswith("tests/unit/"))
+
+
+def asks_for_f16(fields):
+    """Kernels for f16 are half of a compiler's work. Cases without it need none of them; what a
+    test program asks for is not known."""
+    lines = fields["case"] + fields["passes"]
+    return "program" in fields or any("f16" in line.split() for line in lines)
 
 
 def apply_hunks(source, hunks):
@@ -183,6 +190,7 @@ class Workshop:
         line = retarget(command, source, made, named)
         if needs_gpu(fields):
             line = for_this_gpu(line)
+            line += [] if asks_for_f16(fields) else ["-DATTN_NO_CUDA_F16"]
         at = next(n for n, word in enumerate(line) if word.startswith("-I"))
         line.insert(at, "-I" + os.path.dirname(absolute))  # headers beside the original come first
         line += extra
