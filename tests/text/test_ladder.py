@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """test_ladder.py: what `./ladder build` asks of meson and ninja, and what it refuses; --help; which
-tests `./ladder gpu sanitize` runs, and that one which is not there is a failure.
+tests `./ladder gpu sanitize` runs, and that one which is not there is a failure; that `./ladder gpu
+check` runs each test once, two at a time, and tells one that failed and one that did not run.
 
-The script runs in a copy, with stand-ins for meson and ninja that write down their arguments.
+The script runs in a copy, with stand-ins for meson and ninja that write down their arguments, for
+nvidia-smi, and for the tests of a GPU.
 """
+import json
 import os
 import re
 import shutil
@@ -21,6 +24,13 @@ echo "${0##*/} $*" >>"$CALLS"
 [ "$1" != setup ] || { mkdir -p "$2"; echo >"$2/build.ninja"; }
 """
 
+# two tests meet: each waits until the other one has begun
+ONE_TEST = """echo "begin $2" >>"$CALLS"
+case $2 in meet_*) while [ "$(grep -c 'begin meet' "$CALLS")" -lt 2 ]; do sleep 0.05; done ;; esac
+echo "end $2" >>"$CALLS"
+[ "$2" != "${FAILS:-}" ]
+"""
+
 
 class Copy:
     def __init__(self, folder):
@@ -34,10 +44,11 @@ class Copy:
             open(os.path.join(self.top, stage, "main.c"), "w", encoding="utf-8").close()
         self.bin = os.path.join(folder, "bin")
         os.mkdir(self.bin)
-        for name in ("meson", "ninja"):
+        for name, text in (("meson", STAND_IN), ("ninja", STAND_IN),
+                           ("nvidia-smi", "#!/bin/sh\necho 'GPU 0: a stand-in'\n")):
             path = os.path.join(self.bin, name)
             with open(path, "w", encoding="utf-8") as f:
-                f.write(STAND_IN)
+                f.write(text)
             os.chmod(path, 0o755)
 
     def run(self, *words, **environment):
@@ -86,11 +97,47 @@ def check_missing_test(tap, folder):
                done.stdout + done.stderr)
 
 
+def check_lanes(tap, copy):
+    """Tests of stage 03 that write down when they begin and end."""
+    info = os.path.join(copy.top, "build", "gpu", "meson-info")
+    os.makedirs(info)
+    open(os.path.join(copy.top, "build", "gpu", "build.ninja"), "w", encoding="utf-8").close()
+    names = ["meet_1", "meet_2", "rows_large", "third", "fourth"]
+    with open(os.path.join(info, "intro-tests.json"), "w", encoding="utf-8") as f:
+        json.dump([{"name": name, "suite": ["x:03", "x:gpu"]} for name in names] +
+                  [{"name": "other", "suite": ["x:03"]}], f)
+    for path, text in ((".revision", "r1\n"), ("common/tools/gpu_one_test.sh", ONE_TEST)):
+        with open(os.path.join(copy.top, path), "w", encoding="utf-8") as f:
+            f.write(text)
+
+    def check(**environment):
+        done, calls = copy.run("gpu", "check", "03", "--out", "out", **environment)
+        with open(os.path.join(copy.top, "out", "done.txt"), encoding="utf-8") as f:
+            return done, calls, sorted(line.split()[-1] for line in f)
+
+    done, calls, kept = check(FAILS="third")
+    others = sorted(set(names) - {"third"})
+    tap.ok(done.returncode == 1 and kept == others and "03 third ... FAILED" in done.stderr and
+           sorted(calls) == sorted(f"{what} {name}" for what in ("begin", "end") for name in names),
+           "gpu check: each test once, two at a time; one that fails is told", (done, calls, kept))
+    tap.ok(calls[-2:] == ["begin rows_large", "end rows_large"],
+           "gpu check: what fills the memory comes last, alone", calls)
+    done, calls, kept = check()
+    tap.ok(done.returncode == 0 and calls == ["begin third", "end third"] and kept == sorted(names),
+           "gpu check: called again, only what did not pass", (done, calls, kept))
+    os.remove(os.path.join(copy.top, "out", "done.txt"))
+    done, calls, kept = check(LADDER_SECONDS="0")
+    tap.ok(done.returncode == 4 and "time is up before '03 meet_1'" in done.stderr and
+           calls == kept == [], "gpu check: time is up", (done, calls, kept))
+
+
 def main():
     tap = Tap()
     check_sanitized(tap)
     with tempfile.TemporaryDirectory() as folder:
         check_missing_test(tap, folder)
+    with tempfile.TemporaryDirectory() as folder:
+        check_lanes(tap, Copy(folder))
     with tempfile.TemporaryDirectory() as folder:
         copy = Copy(folder)
         done, calls = copy.run("build", "01")
