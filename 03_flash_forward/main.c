@@ -120,7 +120,8 @@ static FlashTiles tiles_of_sram(const AttnArgs *args)
     return flash_tiles(&args->shape, flash_sram());
 }
 
-/* Rungs v2 to v5 of the CPU: blocks of 96 queries, panels of 16 keys (AVX2). */
+/* Rungs v2 to v5 of the CPU: blocks of 96 queries, panels of 16 keys (AVX2; of v2, and with
+ * AVX-512, twice as many and more). */
 static FlashTiles tiles_of_blocks(const AttnArgs *args)
 {
     return flash_tiles_of(&args->shape, 96, 16);

@@ -57,7 +57,7 @@ static const Variant variants[] = {
      VARIANT_ONLINE_STEPS, "one block of queries and keys a step, merged in place"},
     {"v1_window_tiles", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(sliding_window_v1_window_tiles),
      ATTN_CUDA_FN(sliding_window_v1_window_tiles_backward), 0,
-     "one launch, visible tiles only, masked and clean ones apart, every option"},
+     "one launch, visible tiles only, masked and full ones apart, every option"},
     {"v2_mma_window", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(sliding_window_v2_mma_window),
      ATTN_CUDA_FN(sliding_window_v2_mma_window_backward), VARIANT_TENSOR_CORES,
      "tensor cores: visible tiles by stages 03 and 04, narrow windows by a kernel of its own"},

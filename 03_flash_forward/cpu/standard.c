@@ -14,7 +14,7 @@
  * gets by without that is the subject of stage 02.
  *
  * Interface:
- * - flash_standard (flash_forward.h). One thread.
+ * - flash_standard (tiles.h). One thread.
  */
 #include "exp/exp.h"
 #include "tiled_softmax.h"

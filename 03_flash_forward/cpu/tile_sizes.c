@@ -4,8 +4,8 @@
  *
  * The paper divides a fast memory of M elements among four tiles of equal size, Q_i, K_j, V_j and
  * O_i, hence M / 4d rows each. Br is capped at d, so that the scores Br x Bc take no more than
- * another M / 4. So M is the order of what is needed, not a budget: with S it is 1.25 M, and the
- * vectors m and l come on top (flash_fast_elements has the exact number).
+ * another M / 4. So M is the order of what is needed, not a budget: with S it is up to 1.25 M, and
+ * the vectors m and l come on top (flash_fast_elements has the exact number).
  *
  * Interface:
  * - flash_tiles, flash_fast_elements, flash_set_sram, flash_sram.

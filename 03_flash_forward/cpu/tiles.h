@@ -40,8 +40,8 @@ typedef struct FlashTraffic {
 /* The paper's sizes for a fast memory of M elements: Bc = ceil(M / 4d), Br = min(Bc, d). No tile is
  * larger than the matrix. */
 FlashTiles flash_tiles(const AttnShape *shape, int64_t M);
-/* Elements that these tiles really take: Q_i, K_j, V_j and O_i, and with them S, m and l. About
- * 1.25 M where Br = Bc: the paper's sizes are an order, not a budget. */
+/* Elements that these tiles really take: Q_i, K_j, V_j and O_i, and with them S, m and l. Up to
+ * 1.25 M (Br = Bc = d), m and l on top: the paper's sizes are an order, not a budget. */
 int64_t flash_fast_elements(const AttnShape *shape, int64_t M);
 /* M of the variants v0 and v1 (--sram). Set it before any of them runs. */
 void flash_set_sram(int64_t elements);

@@ -7,7 +7,7 @@
  *             O_i, l_i, m_i from memory  ->  add tile j  ->  O_i, l_i, m_i to memory
  *
  * Nothing of size N x N is ever written. But the outer loop carries no state, so O, l and m of all
- * rows make a round trip through memory for every tile of keys, and the rows of a head cannot go to
+ * rows make a round trip through memory for every tile of keys, and the tiles of keys cannot go to
  * different blocks: all blocks would need to add to the same O. One block a head is all the
  * parallelism there is, 16 heads leave 116 of 132 multiprocessors idle.
  *

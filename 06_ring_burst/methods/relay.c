@@ -63,8 +63,8 @@ static int64_t half_count(const RingSums *sums, int half)
     return ring_half_tokens(sums->shard->tokens, half) * sums->row;
 }
 
-/* A quarter by itself, as it is added to: the first who adds may write instead
- * (backend_zeros.cu). */
+/* Quarter by quarter, as a kernel adds to them: the first one may write instead, and then the zeros
+ * are never read (backend_zeros.cu). */
 void ring_clear_half(RingRank *r, const RingSums *sums, int half)
 {
     const int64_t first = ring_quarter_place(sums->shard, half + 2) * sums->row;
@@ -104,7 +104,7 @@ void ring_close_relay(RingRank *r, RingRelay *relay)
     relay->at = 0;
 }
 
-/* Name of the channel of tensor i. */
+/* The tag of the messages of tensor i. */
 static RingTensor channel(const RingSums *sums, int i)
 {
     if (sums->tensors == 1)

@@ -10,7 +10,8 @@
  *
  *     a call of a block kernel   call_s + bytes beside the products / memory + rounds *
  *                                (pairs + masked_keys * rows seen in part) 4 B H d / flops
- *                                (backward: 2.5 x pairs; rounds: how well its blocks fill the GPU)
+ *                                (backward: 2.5 x pairs; rounds: how well its blocks fill the GPU;
+ *                                scattered times as long where Hopper's kernels do not run)
  *     a message                  latency + bytes / bandwidth, of the link inside or between nodes,
  *                                after both ends are ready and the link is free
  *     the host                   post_s for each end of a message, after it has asked for the next
@@ -28,7 +29,7 @@
  * Interface:
  * - RingRates: speeds of a machine; ring_rates_default, ring_rates_read, ring_rates_set.
  * - RingWork, ring_block_work, ring_all_pairs, ring_plan_efficiency: visible pairs of blocks, and
- *   balance. ring_queries_travel: or keys.
+ *   balance. ring_queries_travel: or keys. ring_positions_grow: is a call one for Hopper?
  * - RingSpan, RingCall, ring_places, ring_fill, ring_rounds: how evenly calls fill a GPU;
  *   ring_two_streams, ring_head_streams: which of them share it.
  * - ring_model_case: a plan as the formulas of common/models want it.
@@ -51,6 +52,7 @@ extern "C" {
 
 typedef struct RingRates {
     double flops[2];     /* FLOP/s of the block kernel on large clean blocks: forward, backward */
+    double scattered;    /* times as long where positions do not grow; up to 1: no longer */
     double places[2];    /* blocks of threads that run at a time: forward, backward; 1: a core */
     double block_s;      /* of each of them, beside its products: its start and its end */
     double masked_keys;  /* keys that a query computes in vain in a run that it sees in part */
@@ -62,8 +64,8 @@ typedef struct RingRates {
     double bandwidth[2]; /* bytes/s of a rank in one direction */
 } RingRates;
 
-/* Recorded rates: transport "nccl" or "copy" (H200s of one host; NIC of 50 GB/s between nodes), or
- * one core each of a CPU ("sim", "mpi"). */
+/* Recorded rates: transport "nccl" or "copy" (Hopper GPUs of one host; NIC of 50 GB/s between
+ * nodes), or one core each of a CPU ("sim", "mpi"). */
 RingRates ring_rates_default(const char *transport, AttnDtype dtype);
 /* A text file of lines "name value" (what common/tools/fit_ring.py writes); rates that it does not
  * name keep their value. 0, or -1 with one sentence in why. */
@@ -94,6 +96,10 @@ typedef struct RingSpan {
     int owner;
     int64_t first, tokens;
 } RingSpan;
+
+/* Does Hopper's kernel take this call? It wants positions that grow with the index (stage 03's
+ * key_rule.h, which the kernel itself asks) and no mask array. */
+int ring_positions_grow(const RingPlan *plan, RingSpan q, RingSpan k);
 
 /* A call of a block kernel. heads: query heads and batches forward, kv heads and batches backward;
  * pairs: of one head, with the masked ones; seconds: of its operations at the rate of a GPU that

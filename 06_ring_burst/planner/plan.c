@@ -11,8 +11,8 @@
  * sequences and for cross attention too; a right side of the window makes keys travel down as well,
  * in a ring of its own. Where both together reach everybody, one full turn does.
  *
- * Zigzag and striped shards have a bit of everywhere: nearly every rank sees every other, so there
- * the turn is full, and what cannot be seen is skipped by the kernels.
+ * Zigzag and striped shards have tokens in several places, so a window lets them see more ranks:
+ * there the turn is full, and what cannot be seen is skipped by the kernels.
  *
  * Interface: ring_plan_make, ring_plan_free (ring_burst.h).
  */

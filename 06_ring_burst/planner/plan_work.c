@@ -12,9 +12,10 @@
  *                                q 8..15 and k 8..15: the diagonal goes through; 36, counted
  *
  * Interface: ring_block_work, ring_queries_travel, ring_pair_work, ring_all_pairs,
- * ring_plan_efficiency, ring_model_case (cost.h).
+ * ring_positions_grow, ring_plan_efficiency, ring_model_case (cost.h).
  */
 #include "attn_pairs.h"
+#include "library/cuda/key_rule.h"
 #include "models/model.h"
 #include "planner/cost.h"
 #include "planner/shard.h"
@@ -143,6 +144,35 @@ double ring_all_pairs(const RingPlan *plan)
         for (int k = 0; k < plan->setup.ranks; k++)
             pairs += (double)ring_pair_work(plan, q, k).pairs;
     return pairs;
+}
+
+/* As the kernel is told of them (pair.c). 1; 0: more runs than a kernel of Hopper's takes. */
+static int runs_of(AttnPositions *map, AttnSegment list[RULE_SEGMENTS], const RingPlan *plan,
+                   const RingShard *shards, RingSpan span)
+{
+    const int all = span.owner == RING_EVERYBODY, end = all ? plan->setup.ranks : span.owner + 1;
+    int64_t count = 0, before = 0;
+    for (int rank = all ? 0 : span.owner; rank < end; before += shards[rank++].tokens)
+        for (int64_t run = 0; run < shards[rank].count; run++) {
+            RingPiece piece;
+            AttnSegment cut;
+            if (!ring_run_cut(&shards[rank], run, span.first - before, span.tokens, &piece, &cut))
+                continue;
+            if (count == RULE_SEGMENTS)
+                return 0;
+            list[count++] = cut;
+        }
+    *map = attn_positions(list, count);
+    return 1;
+}
+
+int ring_positions_grow(const RingPlan *plan, RingSpan q, RingSpan k)
+{
+    AttnSegment of_q[RULE_SEGMENTS], of_k[RULE_SEGMENTS];
+    AttnArgs args = {.shape = {1, 1, 1, q.tokens, k.tokens, 1}, .rule = plan->rule};
+    KeyRule rule;
+    return !plan->mask && runs_of(&args.positions_q, of_q, plan, plan->q, q) &&
+           runs_of(&args.positions_k, of_k, plan, plan->k, k) && make_key_rule(&rule, &args);
 }
 
 /* The balance of lesson 06.4, for any plan: what all ranks compute together, divided by G times

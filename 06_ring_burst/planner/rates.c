@@ -3,11 +3,13 @@
  * rates.c: the speeds that predictions start from, until runs of the machine at hand have been
  * fitted (common/tools/fit_ring.py writes a file that ring_rates_read takes).
  *
- * Kernels: the portable block kernels of stages 03 and 04 on an H200, d = 128, as recorded on
- * 2026-11-22 (Hopper's are twice as fast, and no ring of them has been fitted yet); CPU: one
- * thread. Links of 8 H200s of one host: 255 GB/s each way through NCCL's send and receive, 382 GB/s
- * by copy engines, both measured; between nodes one NIC of 50 GB/s a GPU, its nominal rate, since
- * no second node was at hand.
+ * Kernels: the block kernels of stages 03 and 04 for Hopper, d = 128, bf16, as an H100 with 32768
+ * tokens had them without mask and messages on 2026-11-25. Where positions do not grow with the
+ * index (ulysses over zigzag shards, packed sequences), or there is a mask array, the portable
+ * kernels run: 365 and 285 TFLOP/s on an H200, 2026-11-22. CPU: one thread. Links of 8 H200s of
+ * one host: 255 GB/s each way through NCCL's send and receive, 382 GB/s by copy engines, both
+ * measured; between nodes one NIC of 50 GB/s a GPU, its nominal rate, since no second node was at
+ * hand.
  *
  * A rate is what is left of a machine when everything is taken away that is not needed to predict
  * a run: bytes per second, operations per second, and what a call or a message costs before its
@@ -23,7 +25,8 @@
 
 /* Rates of whole kernels, so nothing is said of their blocks (places = 1), of the host, and of a
  * pass: a fit tells these apart. */
-static const RingRates gpu = {.flops = {365e12, 285e12},
+static const RingRates gpu = {.flops = {785e12, 634e12},
+                              .scattered = 2.2,
                               .places = {1, 1},
                               .masked_keys = 64,
                               .call_s = 8e-6,
@@ -31,6 +34,7 @@ static const RingRates gpu = {.flops = {365e12, 285e12},
                               .latency = {15e-6, 25e-6},
                               .bandwidth = {255e9, 50e9}};
 static const RingRates cpu = {.flops = {60e9, 50e9},
+                              .scattered = 1,
                               .places = {1, 1},
                               .masked_keys = 16,
                               .call_s = 5e-6,
@@ -47,6 +51,7 @@ RingRates ring_rates_default(const char *transport, AttnDtype dtype)
     if (dtype == ATTN_F32) { /* no tensor cores */
         rates.flops[0] = 42e12;
         rates.flops[1] = 25e12;
+        rates.scattered = 1;
     }
     if (copy)
         rates.bandwidth[RING_INNER] = 382e9;
@@ -65,6 +70,7 @@ typedef struct RateName {
 static const RateName names[] = {
     RATE("flops_forward", flops[0]),
     RATE("flops_backward", flops[1]),
+    RATE("scattered", scattered),
     RATE("masked_keys", masked_keys),
     RATE("places_forward", places[0]),
     RATE("places_backward", places[1]),

@@ -182,6 +182,8 @@ static void explain_step(const JudgeCase *c, int64_t t, const Check *check, Judg
              t + 1, s->steps, step->i, step->j, orders[c->flags->order & 3],
              check->storage_intact ? wrong : "rows of other blocks were written to",
              t > 0 ? "; steps before it are right" : "");
+    strncat(run->message, ". O and lse below: after the last step",
+            sizeof run->message - strlen(run->message) - 1);
     if (a->off)
         snprintf(run->trace, sizeof run->trace,
                  "after query tile %" PRId64 ", key tile %" PRId64 ": %s of row %" PRId64

@@ -69,7 +69,7 @@ void head_tiles(const Report *r, const ReportTiles *tiles)
     if (tiles && tiles->Br)
         snprintf(text, sizeof text, "%" PRId64 "/%" PRId64 "/%" PRId64, tiles->skipped,
                  tiles->masked, tiles->clean);
-    printf(" %20s", tiles ? text : "tiles skip/mask/clean");
+    printf(" %20s", tiles ? text : "tiles skip/mask/full");
 }
 
 /* Which part of a large case was looked at, and how to look at the same part again. */

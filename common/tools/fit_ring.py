@@ -31,19 +31,18 @@ import sys
 
 import rows as recorded
 
-NAMES = ("flops_forward", "flops_backward", "block_s", "call_s", "pass_s", "post_s", "memory",
-         "latency_inner", "bandwidth_inner", "masked_keys")
+NAMES = ("flops_forward", "flops_backward", "scattered", "block_s", "call_s", "pass_s", "post_s",
+         "memory", "latency_inner", "bandwidth_inner", "masked_keys")
 OUTER = ("latency_outer", "bandwidth_outer")
-START = {"cpu": {"flops_forward": 30e9, "flops_backward": 30e9, "call_s": 1e-5, "memory": 8e9,
-                 "latency_inner": 2e-5, "bandwidth_inner": 5e9, "masked_keys": 16,
-                 "latency_outer": 2e-5, "bandwidth_outer": 5e9, "pass_s": 2e-5, "post_s": 1e-6,
-                 "block_s": 1e-9,
-                 "places_forward": 1, "places_backward": 1},
-         "cuda": {"flops_forward": 392e12, "flops_backward": 320e12, "call_s": 8e-6,
-                  "memory": 2.5e12, "latency_inner": 15e-6, "bandwidth_inner": 255e9,
-                  "masked_keys": 64, "latency_outer": 25e-6, "bandwidth_outer": 50e9,
-                  "pass_s": 3e-5, "post_s": 5e-5, "block_s": 2e-5,
-                  "places_forward": 264, "places_backward": 132}}  # places: of an H200, not fitted
+START = {"cpu": {"flops_forward": 30e9, "flops_backward": 30e9, "scattered": 1, "call_s": 1e-5,
+                 "memory": 8e9, "latency_inner": 2e-5, "bandwidth_inner": 5e9,
+                 "masked_keys": 16, "latency_outer": 2e-5, "bandwidth_outer": 5e9, "pass_s": 2e-5,
+                 "post_s": 1e-6, "block_s": 1e-9, "places_forward": 1, "places_backward": 1},
+         "cuda": {"flops_forward": 785e12, "flops_backward": 634e12, "scattered": 2.2,
+                  "call_s": 8e-6, "memory": 2.5e12, "latency_inner": 15e-6,
+                  "bandwidth_inner": 255e9, "masked_keys": 64, "latency_outer": 25e-6,
+                  "bandwidth_outer": 50e9, "pass_s": 3e-5, "post_s": 5e-5, "block_s": 2e-5,
+                  "places_forward": 132, "places_backward": 132}}  # not fitted
 COPY = {"bandwidth_inner": 382e9}
 PULL = 1e-4  # towards the start, for a speed that no row depends on
 

@@ -188,7 +188,7 @@ TEST(windows_are_told)
     expect(json, "\"o_error\":null,");
     expect(table,
            "window 3,0, Q, K and V packed, temperature 2, clip -0.5,2, dropout 0.25, QK norm 2");
-    expect(table, "tiles skip/mask/clean\n");
+    expect(table, "tiles skip/mask/full\n");
     expect(table, " 1/3/0\n");
 }
 

@@ -304,12 +304,12 @@ static void assert_hopper(const RingPlan *plan, int q, int64_t q_first, int64_t 
 
 TEST(all_blocks_are_cases_for_hopper)
 {
-    static const int64_t lengths[] = {64, 61, 1024};
+    static const int64_t tokens[] = {64, 61, 1024};
     for (int n = 0; n < 3; n++)
         for (int layout = 0; layout < RING_LAYOUTS; layout++)
             for (int ranks = 2; ranks <= 8; ranks *= 2) {
                 RingPlan *plan =
-                    plan_new(whole_tokens(lengths[n], -1, 0), (RingLayout)layout, ranks);
+                    plan_new(whole_tokens(tokens[n], -1, 0), (RingLayout)layout, ranks);
                 for (int q = 0; q < ranks; q++)
                     for (int k = 0; k < ranks; k++) {
                         const int64_t nq = plan->q[q].tokens, nk = plan->k[k].tokens;

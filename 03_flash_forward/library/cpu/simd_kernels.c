@@ -14,7 +14,7 @@
  * vectors of K, 1 broadcast), 16 otherwise (12 sums, 2, 1).
  *
  * The operands lie in memory in the order of use. K comes as panels [d][panel], V as panels
- * [keys][panel]; Q and P are walked along their rows.
+ * [keys][panel], Q as strips [d][strip]; P is walked along its rows.
  *
  * Moving and masking is in simd_layout.c.
  *
