@@ -89,6 +89,7 @@ check_several_gpus() {
 check_lane() {
     step_lane=yes
     while read -r name <&4; do
+        [ ! -e "$gpu_lists/begun/.stop" ] || exit 130
         mkdir "$gpu_lists/begun/$name" 2>/dev/null || continue
         part "$1 $name" sh common/tools/gpu_one_test.sh build/gpu "$name"
     done 4<"$gpu_lists/lanes.txt"
@@ -99,26 +100,34 @@ check_lane() {
 # one has the GPU; those that fill its memory come last, alone.
 check_tests() {
     gpu_tests_of "$1" >"$gpu_lists/tests.txt"
-    [ -s "$gpu_lists/tests.txt" ] || warn "suite $1: no test with a GPU"
-    grep -v large "$gpu_lists/tests.txt" >"$gpu_lists/lanes.txt" || true
+    if [ ! -s "$gpu_lists/tests.txt" ]; then
+        warn "suite $1: no test with a GPU"
+        gpu_status=1
+    fi
+    grep -v -e large -e alloc "$gpu_lists/tests.txt" >"$gpu_lists/lanes.txt" || true
     rm -rf "$gpu_lists/begun" && mkdir "$gpu_lists/begun"
-    trap 'trap "" TERM; kill 0; exit 130' INT # a background job does not hear it
+    trap 'mkdir -p "$gpu_lists/begun/.stop"' INT TERM HUP # lanes end what they have begun
     (check_lane "$1") &
     lanes=$!
     (check_lane "$1") &
     lanes="$lanes $!" late=0
     for lane in $lanes; do
         lane_status=0
-        wait "$lane" || lane_status=$?
+        wait "$lane" 2>/dev/null || lane_status=$?
+        [ ! -e "$gpu_lists/begun/.stop" ] || wait || true
         [ $lane_status -ne 4 ] || late=1
         [ $lane_status -eq 0 ] || gpu_status=1
     done
-    trap - INT
+    trap - INT TERM HUP
+    [ ! -e "$gpu_lists/begun/.stop" ] || exit 130
     [ $late -eq 0 ] || exit 4
-    grep large "$gpu_lists/tests.txt" >"$gpu_lists/large.txt" || true
+    grep -e large -e alloc "$gpu_lists/tests.txt" >"$gpu_lists/large.txt" || true
     while read -r name <&4; do
         part "$1 $name" sh common/tools/gpu_one_test.sh build/gpu "$name"
     done 4<"$gpu_lists/large.txt"
+    while read -r name <&4; do # whatever a lane did: what is not noted has not passed
+        grep -qxF "$(revision) $gpu_piece $1 $name" "$gpu_out/done.txt" || gpu_status=1
+    done 4<"$gpu_lists/tests.txt"
 }
 
 # The tests with a CUDA device. Without a STAGE those of common/ too, and the CPU's own: this

@@ -11,7 +11,7 @@
  * - They take positions that grow, and refuse what they cannot do. (Sums, and a pass in parts:
  *   test_backward_blocks_gpu.)
  *
- *     test_hopper_gradients_gpu          all of it; with ATTN_TEST_QUICK a quarter, for mistakes
+ *     test_hopper_gradients_gpu          all of it; with ATTN_TEST_QUICK less: enough for mistakes
  *     test_hopper_gradients_gpu small    few cases: for compute-sanitizer
  *
  * Exit status: 0 right, 1 wrong, 77 no GPU of compute capability 9.0, or no code for one.

@@ -129,6 +129,11 @@ def check_lanes(tap, copy):
     done, calls, kept = check(LADDER_SECONDS="0")
     tap.ok(done.returncode == 4 and "time is up before '03 meet_1'" in done.stderr and
            calls == kept == [], "gpu check: time is up", (done, calls, kept))
+    with open(os.path.join(info, "intro-tests.json"), "w", encoding="utf-8") as f:
+        json.dump([{"name": "no/folder", "suite": ["x:03", "x:gpu"]}], f)
+    done, calls, kept = check()
+    tap.ok(done.returncode == 1 and calls == kept == [],
+           "gpu check: a test that no lane begins has not passed", (done, calls, kept))
 
 
 def main():

@@ -259,7 +259,8 @@ def main():
     tap.ok(mine, f"{len(mine)} wrong solutions for {folder_of_stage} on {args.device}; "
            f"{others} others apply")
     workers = min(16, os.cpu_count() or 1)
-    # a judged program has threads of its own, so fewer of them than compilers run at the same time
+    # A judged program has threads of its own, so fewer of them than compilers run at a time. (The
+    # few controls of test programs run among the compilers.)
     with tempfile.TemporaryDirectory() as folder, \
             concurrent.futures.ThreadPoolExecutor(workers) as pool, \
             concurrent.futures.ThreadPoolExecutor(max(1, workers // 4)) as judges:
