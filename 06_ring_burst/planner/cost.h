@@ -29,7 +29,7 @@
  * Interface:
  * - RingRates: speeds of a machine; ring_rates_default, ring_rates_read, ring_rates_set.
  * - RingWork, ring_block_work, ring_all_pairs, ring_plan_efficiency: visible pairs of blocks, and
- *   balance. ring_queries_travel: or keys. ring_positions_grow: is a call one for Hopper?
+ *   balance. ring_queries_travel: or keys. ring_hopper_takes: is a call one for Hopper?
  * - RingSpan, RingCall, ring_places, ring_fill, ring_rounds: how evenly calls fill a GPU;
  *   ring_two_streams, ring_head_streams: which of them share it.
  * - ring_model_case: a plan as the formulas of common/models want it.
@@ -52,7 +52,7 @@ extern "C" {
 
 typedef struct RingRates {
     double flops[2];     /* FLOP/s of the block kernel on large clean blocks: forward, backward */
-    double scattered;    /* times as long where positions do not grow; up to 1: no longer */
+    double scattered;    /* times as long where Hopper's kernel does not run; up to 1: no longer */
     double places[2];    /* blocks of threads that run at a time: forward, backward; 1: a core */
     double block_s;      /* of each of them, beside its products: its start and its end */
     double masked_keys;  /* keys that a query computes in vain in a run that it sees in part */
@@ -97,9 +97,9 @@ typedef struct RingSpan {
     int64_t first, tokens;
 } RingSpan;
 
-/* Does Hopper's kernel take this call? It wants positions that grow with the index (stage 03's
- * key_rule.h, which the kernel itself asks) and no mask array. */
-int ring_positions_grow(const RingPlan *plan, RingSpan q, RingSpan k);
+/* Does Hopper's kernel take this call in 16 bits? It wants positions that grow with the index
+ * (stage 03's key_rule.h, which the kernel itself asks), no mask array, no cap, d <= 256. */
+int ring_hopper_takes(const RingPlan *plan, RingSpan q, RingSpan k);
 
 /* A call of a block kernel. heads: query heads and batches forward, kv heads and batches backward;
  * pairs: of one head, with the masked ones; seconds: of its operations at the rate of a GPU that

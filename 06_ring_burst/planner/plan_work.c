@@ -12,7 +12,7 @@
  *                                q 8..15 and k 8..15: the diagonal goes through; 36, counted
  *
  * Interface: ring_block_work, ring_queries_travel, ring_pair_work, ring_all_pairs,
- * ring_positions_grow, ring_plan_efficiency, ring_model_case (cost.h).
+ * ring_hopper_takes, ring_plan_efficiency, ring_model_case (cost.h).
  */
 #include "attn_pairs.h"
 #include "library/cuda/key_rule.h"
@@ -166,12 +166,13 @@ static int runs_of(AttnPositions *map, AttnSegment list[RULE_SEGMENTS], const Ri
     return 1;
 }
 
-int ring_positions_grow(const RingPlan *plan, RingSpan q, RingSpan k)
+int ring_hopper_takes(const RingPlan *plan, RingSpan q, RingSpan k)
 {
     AttnSegment of_q[RULE_SEGMENTS], of_k[RULE_SEGMENTS];
     AttnArgs args = {.shape = {1, 1, 1, q.tokens, k.tokens, 1}, .rule = plan->rule};
     KeyRule rule;
-    return !plan->mask && runs_of(&args.positions_q, of_q, plan, plan->q, q) &&
+    return !plan->mask && plan->softcap == 0.0f && plan->shape.d <= 256 &&
+           runs_of(&args.positions_q, of_q, plan, plan->q, q) &&
            runs_of(&args.positions_k, of_k, plan, plan->k, k) && make_key_rule(&rule, &args);
 }
 

@@ -5,11 +5,11 @@
  *
  * Kernels: the block kernels of stages 03 and 04 for Hopper, d = 128, bf16, as an H100 with 32768
  * tokens had them without mask and messages on 2026-11-25. Where positions do not grow with the
- * index (ulysses over zigzag shards, packed sequences), or there is a mask array, the portable
- * kernels run: 365 and 285 TFLOP/s on an H200, 2026-11-22. CPU: one thread. Links of 8 H200s of
- * one host: 255 GB/s each way through NCCL's send and receive, 382 GB/s by copy engines, both
- * measured; between nodes one NIC of 50 GB/s a GPU, its nominal rate, since no second node was at
- * hand.
+ * index (ulysses over zigzag shards, packed sequences), or there is a mask array or a cap, the
+ * portable kernels run: 365 and 285 TFLOP/s on an H200, 2026-11-22. CPU: one thread. Links of 8
+ * H200s of one host: 255 GB/s each way through NCCL's send and receive, 382 GB/s by copy engines,
+ * both measured; between nodes one NIC of 50 GB/s a GPU, its nominal rate, since no second node was
+ * at hand.
  *
  * A rate is what is left of a machine when everything is taken away that is not needed to predict
  * a run: bytes per second, operations per second, and what a call or a message costs before its

@@ -100,7 +100,7 @@ static RingCall call_of(const RingSchedule *s, const RingAction *a, const RingRa
     const double flops = (backward ? 10.0 : 4.0) * (double)(n->B * n->H * n->d) * a->heads * pairs;
     const double share = (double)(backward ? n->Hkv : n->H) * a->heads;
     const int64_t heads = n->B * (share > 1 ? (int64_t)share : 1);
-    const double slow = ring_positions_grow(s->plan, a->q, a->k) ? 1 : fmax(1, rates->scattered);
+    const double slow = ring_hopper_takes(s->plan, a->q, a->k) ? 1 : fmax(1, rates->scattered);
     return (RingCall){.pass = s->pass,
                       .q = a->q,
                       .k = a->k,

@@ -169,12 +169,14 @@ TEST(rates_of_links_and_types)
     assert_true(f32.bandwidth[RING_INNER] == nccl.bandwidth[RING_INNER]);
 }
 
-static double both_ms(RingMethod method, RingLayout layout, const uint8_t *mask, double scattered)
+static double both_ms(RingMethod method, RingLayout layout, const uint8_t *mask, float softcap,
+                      double scattered)
 {
     const AttnSegment tokens = {0, 64, 0, 0, 1};
     AttnArgs args = {.shape = {1, 4, 4, 64, 64, 8},
                      .rule = {-1, 0},
                      .mask = mask,
+                     .softcap = softcap,
                      .positions_q = attn_positions(&tokens, 1),
                      .positions_k = attn_positions(&tokens, 1)};
     const RingSetup setup = {.method = method, .layout = layout, .ranks = 4, .nodes = 1};
@@ -196,7 +198,7 @@ static double both_ms(RingMethod method, RingLayout layout, const uint8_t *mask,
 }
 
 /* Hopper's kernels take all blocks of a ring, but not the tokens of all ranks one behind the other,
- * if these are out of order, and no mask array. */
+ * if these are out of order, no mask array, and no cap. */
 TEST(what_hopper_does_not_take)
 {
     static const uint8_t open_to_all[64 * 64];
@@ -204,18 +206,22 @@ TEST(what_hopper_does_not_take)
         RingMethod method;
         RingLayout layout;
         const uint8_t *mask;
+        float cap;
         double times;
-    } known[] = {{RING_METHOD_RING, RING_ZIGZAG, NULL, 1},
-                 {RING_METHOD_BURST, RING_STRIPED, NULL, 1},
-                 {RING_METHOD_ULYSSES, RING_CONTIGUOUS, NULL, 1},
-                 {RING_METHOD_ULYSSES, RING_ZIGZAG, NULL, 3},
-                 {RING_METHOD_ULYSSES, RING_STRIPED, NULL, 3},
-                 {RING_METHOD_RING, RING_ZIGZAG, open_to_all, 3}};
+    } known[] = {{RING_METHOD_RING, RING_ZIGZAG, NULL, 0, 1},
+                 {RING_METHOD_BURST, RING_STRIPED, NULL, 0, 1},
+                 {RING_METHOD_ULYSSES, RING_CONTIGUOUS, NULL, 0, 1},
+                 {RING_METHOD_ULYSSES, RING_ZIGZAG, NULL, 0, 3},
+                 {RING_METHOD_ULYSSES, RING_STRIPED, NULL, 0, 3},
+                 {RING_METHOD_RING, RING_ZIGZAG, open_to_all, 0, 3},
+                 {RING_METHOD_RING, RING_ZIGZAG, NULL, 5, 3}};
     for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
-        const double fast = both_ms(known[k].method, known[k].layout, known[k].mask, 1);
-        const double found = both_ms(known[k].method, known[k].layout, known[k].mask, 3);
-        assert_true(fast > 0 && fabs(found / fast - known[k].times) < 1e-9);
-        assert_true(both_ms(known[k].method, known[k].layout, known[k].mask, 0) == fast);
+        double ms[4];
+        for (int scattered = 0; scattered < 4; scattered++)
+            ms[scattered] =
+                both_ms(known[k].method, known[k].layout, known[k].mask, known[k].cap, scattered);
+        assert_true(ms[1] > 0 && ms[0] == ms[1]);
+        assert_true(fabs(ms[3] / ms[1] - known[k].times) < 1e-9);
     }
 }
 
