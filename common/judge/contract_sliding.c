@@ -178,12 +178,10 @@ static void explain_step(const JudgeCase *c, int64_t t, const Check *check, Judg
                                                     : "global_lse is wrong";
     snprintf(run->message, sizeof run->message,
              "after step %" PRId64 " of %" PRId64 " (block %" PRId64 " of queries, block %" PRId64
-             " of keys; order: %s) %s%s",
+             " of keys; order: %s) %s%s. O and lse below: after the last step",
              t + 1, s->steps, step->i, step->j, orders[c->flags->order & 3],
              check->storage_intact ? wrong : "rows of other blocks were written to",
              t > 0 ? "; steps before it are right" : "");
-    strncat(run->message, ". O and lse below: after the last step",
-            sizeof run->message - strlen(run->message) - 1);
     if (a->off)
         snprintf(run->trace, sizeof run->trace,
                  "after query tile %" PRId64 ", key tile %" PRId64 ": %s of row %" PRId64

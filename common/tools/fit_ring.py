@@ -42,7 +42,7 @@ START = {"cpu": {"flops_forward": 30e9, "flops_backward": 30e9, "scattered": 1, 
                   "call_s": 8e-6, "memory": 2.5e12, "latency_inner": 15e-6,
                   "bandwidth_inner": 255e9, "masked_keys": 64, "latency_outer": 25e-6,
                   "bandwidth_outer": 50e9, "pass_s": 3e-5, "post_s": 5e-5, "block_s": 2e-5,
-                  "places_forward": 132, "places_backward": 132}}  # not fitted
+                  "places_forward": 132, "places_backward": 132}}  # a block each, not fitted
 COPY = {"bandwidth_inner": 382e9}
 PULL = 1e-4  # towards the start, for a speed that no row depends on
 

@@ -167,6 +167,8 @@ def check_step(tap, build, sandbox, folder):
     place = re.search(r"block (\d+) of queries, block (\d+) of keys", test["message"])
     tap.ok(found and place and found.group(2, 3) == place.group(1, 2) and
            int(found[4]) // 16 == int(found[2]), "a block step: the first wrong row", test)
+    tap.ok("O and lse below: after the last step" in test["message"],
+           "... and what the report's arrays are of", test)
 
 
 def main():
