@@ -304,9 +304,22 @@ static int carry(void *context, const IsolateMessage *m)
     return good;
 }
 
-static void end_rank(Post *p, int rank, int good)
+static int somebody_waits(const Post *p)
+{
+    for (int r = 0; r < p->world; r++)
+        if (p->waits_for[r] >= 0 && p->waits_for[r] < p->world)
+            return 1;
+    return 0;
+}
+
+static void end_rank(Post *p, int rank, int good, IsolateEnd end)
 {
     pthread_mutex_lock(&p->lock);
+    /* its time is over a moment before that of those who wait: the reason is the same */
+    if (end == ISOLATE_TIME && !p->stopped && somebody_waits(p)) {
+        p->late = 1;
+        explain_ranks(p, "the time is over");
+    }
     p->waits_for[rank] = p->world;
     if (!good || is_stuck(p))
         stop(p);
@@ -336,7 +349,7 @@ static void *run_rank(void *argument)
     good =
         session && isolate_call(session, "ring_method", t->symbol, &t->numbers, sizeof t->numbers);
     t->intact = !good || isolate_take(session);
-    end_rank(t->me.post, t->me.rank, good && t->end.status == 0);
+    end_rank(t->me.post, t->me.rank, good && t->end.status == 0, t->end.end);
     if (session)
         isolate_close(session);
     return NULL;

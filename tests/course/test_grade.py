@@ -172,6 +172,9 @@ RING_DEEDS = [
     ("crashes on rank 1", "if (p->rank == 1) abort();", "crashed", "rank 1: it crashed"),
     ("hangs on rank 1", "if (p->rank == 1) for (;;);", "time",
      "rank 0 waits for a message of rank 1, rank 1 is at work"),
+    # the signal of the processor's time: the end of a rank whose time is over before the others'
+    ("is late before those that wait", "if (p->rank == 1) sleep(1), raise(SIGXCPU);", "time",
+     "rank 0 waits for a message of rank 1, rank 1 is at work"),
     ("floods", "static char m[1 << 19]; for (;;) p->send(p, (p->rank + 1) % p->world, m, 1 << 19);",
      "wrong", "64 MiB of messages"),
 ]
@@ -196,7 +199,8 @@ def check_ring(tap, build, sandbox, folder):
     files = []
     for number, (_, deed, _, _) in enumerate(RING_DEEDS):
         path = folder / f"ring{number}.c"
-        path.write_text(source.replace(start, f"{start}    {deed}\n"), encoding="utf-8")
+        path.write_text("#include <signal.h>\n#include <unistd.h>\n" +
+                        source.replace(start, f"{start}    {deed}\n"), encoding="utf-8")
         files.append(library(path))
     results, err = graded(build, sandbox, deeds, *files)
     tap.ok(len(results) == len(files), "ring: deeds are graded", err)
