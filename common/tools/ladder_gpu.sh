@@ -62,7 +62,7 @@ TXT
 }
 
 # Ranks on GPUs of their own, over both links: as threads of one process, and as processes, one of
-# which is then killed.
+# which is then killed, or stopped.
 check_several_gpus() {
     ranks=$(gpu_count)
     if [ "$ranks" -lt 2 ]; then
@@ -78,10 +78,12 @@ check_several_gpus() {
     part "06 on $ranks GPUs, processes" mpirun --allow-run-as-root --bind-to none -n "$ranks" \
         build/gpu/06_ring_burst/ring_burst --transport nccl --cases build/ring_processes.txt
     for link in nccl copy; do
-        part "06 killed rank, $link" sh common/tools/kill_a_rank.sh "$ranks" 10 \
-            build/gpu/06_ring_burst/ring_burst --transport nccl --link "$link" --ranks "$ranks" \
-            -H 16 --kv-heads 8 -N 32768 -d 128 --dtype bf16 --causal --backward --method ring \
-            --bench --iters 1000 --no-check --timeout 10
+        for signal in KILL STOP; do
+            part "06 rank with SIG$signal, $link" sh common/tools/lose_a_rank.sh $signal "$ranks" \
+                10 build/gpu/06_ring_burst/ring_burst --transport nccl --link $link \
+                --ranks "$ranks" -H 16 --kv-heads 8 -N 32768 -d 128 --dtype bf16 --causal \
+                --backward --method ring --bench --iters 1000 --no-check --timeout 10
+        done
     done
 }
 

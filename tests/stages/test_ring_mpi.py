@@ -274,7 +274,20 @@ def check_signal(p, number, victim, sentence, front=()):
     return result + [(not left, f"{name}: no process stays behind", left)]
 
 
+def check_lost(p, number, word, flags):
+    """The script that does the same on several GPUs; where no rank is lost it says no."""
+    script = os.path.join(HERE, "..", "..", "common", "tools", "lose_a_rank.sh")
+    words = f"--transport mpi --ranks 3 --timeout 4 --method ring --no-check {flags}".split()
+    run = subprocess.run(["sh", script, number, "3", "4", p.path, *words], text=True,
+                         capture_output=True, env=environment(AFTER="3"), errors="replace",
+                         timeout=60, check=False)
+    return [((run.returncode == 0) == bool(word) and word in run.stdout,
+             f"lose_a_rank.sh {number} {flags}: status and sentence",
+             f"{run.returncode} {run.stdout} {run.stderr}")]
+
+
 PLACE = r"((forward|backward) step \d+|set-up|before its first step|between two runs)"
+STEADY = "-H 8 -N 3000 -d 64 --causal --backward --bench --iters 1000 --threads 1"
 BY_USER = ("mpirun", "-q", "-n", "4")
 ENDS = [
     (check_exit, "--ranks 4 --inject exit@1:2", "rank 1, forward step 2, .*without a word"),
@@ -309,6 +322,9 @@ ENDS = [
     (check_signal, signal.SIGKILL, MPIRUN, r"txt:\d+ \(.*\): mpirun was ended by signal 9$"),
     (check_signal, signal.SIGSTOP, MPIRUN, "mpirun is stopped, for"),
     (check_signal, signal.SIGKILL, None, ""),
+    (check_lost, "KILL", "ring_burst: rank 1, ", STEADY),
+    (check_lost, "STOP", "rank 1 is stopped", STEADY),
+    (check_lost, "KILL", "", "-N 9"), # it has ended before
 ]
 
 
