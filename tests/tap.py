@@ -20,8 +20,8 @@ class Tap:
 
     def ok(self, condition, name, detail=""):
         self.count += 1
-        # A '#' in a name would start a TAP directive.
-        name = str(name).replace("#", "no.")
+        # A '#' in a name would start a TAP directive, a new line would end the result.
+        name = " ".join(str(name).replace("#", "no.").split())
         if not condition:
             self.failed += 1
         self.out.write(f"{'ok' if condition else 'not ok'} {self.count} - {name}\n")

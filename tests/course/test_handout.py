@@ -159,7 +159,7 @@ def call(arguments):
     errors = io.StringIO()
     saved, sys.argv = sys.argv, ["handout", *map(str, arguments)]
     try:
-        with contextlib.redirect_stderr(errors):
+        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
             status = handout.main()
     finally:
         sys.argv = saved

@@ -60,7 +60,7 @@ TEST(test_shapes_of_the_rows)
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
         const RowTurns t = row_turns(cases[n].tiles, cases[n].bundles, cases[n].fit, PLACES);
         const Load load = play(t, cases[n].tiles, cases[n].bundles);
-        print_message("%d row tiles, %d heads: sections of %d, %d blocks, %.3f of the mean\n",
+        print_message("# %d row tiles, %d heads: sections of %d, %d blocks, %.3f of the mean\n",
                       cases[n].tiles, cases[n].bundles, t.section, t.blocks, load.most / load.mean);
         assert_true(t.section <= cases[n].fit && t.blocks <= PLACES);
         assert_true(t.blocks > 0.94 * PLACES && load.most < 1.2 * load.mean);
