@@ -60,7 +60,7 @@ static const Variant variants[] = {
      "one launch, visible tiles only, masked and full ones apart, every option"},
     {"v2_mma_window", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(sliding_window_v2_mma_window),
      ATTN_CUDA_FN(sliding_window_v2_mma_window_backward), VARIANT_TENSOR_CORES,
-     "tensor cores: visible tiles by stages 03 and 04, narrow windows by a kernel of its own"},
+     "tensor cores: the kernels of stages 03 and 04, which take the visible tiles only"},
     {"v3_decode_window", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(sliding_window_v3_decode_window), NULL,
      0, "few queries against a rolling cache, keys split over warps and merged"},
 };

@@ -150,6 +150,10 @@ def online_steps(row):
     return str(-(-row["Nk"] // row["block_kv"]))
 
 
+def online_keys(row):
+    return "-" if online_steps(row) == "-" else plain("block_kv")(row)
+
+
 def window_tiles(row):
     """Of all tiles of the score matrix: skipped, masked and clean."""
     tiles = row.get("tiles") or {}
@@ -248,7 +252,7 @@ COLUMNS = {
     "sram": ("M", plain("sram_elements"), True),
     "tile": ("tile", tile_text, True),
     "tiles": ("tiles skipped / masked / full", window_tiles, True),
-    "block_kv": ("keys a step", plain("block_kv"), True),
+    "block_kv": ("keys a step", online_keys, True),
     "steps": ("steps", online_steps, True),
     "o_error": ("largest error of O", lambda r: scientific(r.get("o_error")), True),
     "ranks": ("ranks", plain("ranks"), True),

@@ -39,6 +39,8 @@ WORDS = {
     "tests": {"clean[ _-]" "tile": 0, "jo" "b": 220, "out" "come": 0, "spo" "il": 26,
               "undiv" "ided": 0, "visit" "or": 0, "yard" "stick": 0},
 }
+NAMED_FILE = re.compile(r"`(?:[\w.-]+/)*([\w.-]+\.(?:cuh?|[ch]|py|sh))`")
+FENCED = re.compile(r"^```.*?^```", re.M | re.S)
 READING = re.compile(r"0\d_\w+/(\w+/)*(cpu|cuda|methods|library)/")
 MAX_AT_STAGE_ROOT = 8
 MAX_PLAIN_ORACLE = 400
@@ -104,6 +106,16 @@ def listed_variants(program):
     return {name: " ".join(devices) for name, devices in listed.items()}
 
 
+def check_named_files(tap):
+    """Each file that a page names in back quotes is there, except a student's mine.c, answer.c."""
+    there = {name.rsplit("/", 1)[-1] for name in tree.sources("")}
+    for page in tree.sources(".md"):
+        prose = FENCED.sub("", (tree.ROOT / page).read_text(encoding="utf-8"))
+        gone = [name for name in NAMED_FILE.findall(prose) if name not in there and
+                not re.match(r"(mine(_twist)?|answer)\.|(\w+\.)?[A-Z]", name)]
+        tap.ok(not gone, f"{page}: the files that it names", " ".join(gone))
+
+
 def check_stage(tap, folder, program, build, parts):
     stage = tree.ROOT / folder
     readme_path = stage / "README.md"
@@ -135,6 +147,7 @@ def main():
     for name in tree.sources(*tree.C_LIKE, *SCRIPTS, *BUILD_FILES):
         check_file(tap, name)
     check_tree(tap)
+    check_named_files(tap)
     for folder, program in zip(sorted(p.name for p in tree.ROOT.glob("0[1-6]_*")), rules.STAGES):
         if (tree.ROOT / folder / "main.c").is_file():
             check_stage(tap, folder, program, build, parts)
