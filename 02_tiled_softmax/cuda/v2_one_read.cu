@@ -3,8 +3,8 @@
  * v2_one_read: the row stays on chip between its only read and its only write.
  *
  * v1 reads x twice because 32 lanes cannot hold a row. A whole block can: the register file of an
- * SM is 256 KiB, more than its shared memory. Each thread takes 32 columns into registers (64 of a
- * row of 4096: two warps hold that row then and hardly wait for each other), replaces them by
+ * SM is 256 KiB, more than its shared memory. Each thread takes up to 32 columns into registers (64
+ * of a row of 4096: two warps hold that row then and hardly wait for each other), replaces them by
  * exp(x - m_warp) in place, and when the row's state is known multiplies by one factor:
  *
  *     y_c = exp(x_c - m_warp) * (exp(m_warp - m) / l)      one exp and one access each way

@@ -17,6 +17,7 @@
  * Interface:
  * - Band, band_of: the two numbers. sees: the question above.
  * - BlockWork, work_of_block, work_of_head: what a block works on. head_of: row 0 of a head.
+ *   lse_row: where its lse lies.
  * - KeyTiles, key_tiles: which tiles of keys a tile of rows visits. full_tiles (v7 and later):
  *   which of them need no mask.
  * - run_for_dim, run_for_16_bit, launch (host): from run-time sizes to a compiled kernel.

@@ -22,7 +22,7 @@
  * is uniform.
  *
  * Prediction (H200, bf16): about 3 us a row tile are saved: N = 16384 1 to 3 %, N = 1024, where a
- * row tile takes 10 us, 15 %.
+ * row tile takes 20 us, 15 %.
  * Measured: docs/lab/03_hopper.md, beside the prediction.
  *
  * Interface:

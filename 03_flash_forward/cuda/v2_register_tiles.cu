@@ -37,7 +37,7 @@ namespace v2
 /* A thread holds ROWS x COLS of S and ROWS x D/8 of O: as much as 255 registers allow. All of
  * shared memory within 64 KiB, what GPUs from sm_75 on give a block: D = 128 has room for 32 keys
  * at a time. Transposed rows are 4 floats longer than their content, so that stores down a column
- * find different banks. */
+ * find eight banks, not one. */
 template <int D_> struct FloatTile {
     static const int D = D_, WARPS = 2, THREADS = WARPS * 32;
     static const int BLOCKS = D == 64 ? 4 : 3; /* that an SM shall hold */

@@ -24,6 +24,8 @@
  * tensor cores 64. So loads do not limit; the waits do, with two blocks to hide them: a quarter
  * of the 800 TFLOP/s that mma.sync reaches, 150 to 200 TFLOP/s, at d = 128 as at 64.
  * Measured: docs/lab/03_rungs.md, beside the prediction.
+ * Two premises were wrong: mma.sync takes about 8 clocks (16 would be 237 TFLOP/s in all, and v8
+ * has 361), and it stops near half of the 990 TFLOP/s of the data sheet, not at 800.
  *
  * Interface:
  * - flash_forward_v3_mma: f16 and bf16, the plain problem.

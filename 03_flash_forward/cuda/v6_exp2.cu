@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * v6_exp2: v5 with two instructions less for each score.
+ * v6_exp2: v5 with fewer instructions for each score.
  *
  * The special-function units compute powers of two. v5 computes exp(scale * s - m) as written: a
  * product with the scale, a subtraction, a product with log2(e), then 2^x. Here S stays unscaled,
@@ -16,6 +16,7 @@
  * the sum, half of one to pack. Two of them go: 128 of about 1000 instructions of a warp and tile
  * at d = 64 (with 128 mma), 10 % if issue slots limit. At d = 128 (256 mma) 6 %.
  * Measured: docs/lab/03_rungs.md, beside the prediction.
+ * Only one goes: nvcc had already made one multiply-add of v5's product and subtraction.
  *
  * Interface:
  * - flash_forward_v6_exp2: f16 and bf16, the plain problem.

@@ -12,7 +12,7 @@
  * Prediction (H200, bf16, N = 16384): causal, 264 places for blocks and 128 row tiles of 32 heads:
  * 4096 blocks, 15.5 rounds; in v7's order the last block to start is as likely a long one as a
  * short one and costs up to 2 mean blocks while others idle: 2 of 15.5 rounds at most, 5 to 10 %
- * faster. Full at d = 64: 8 of 56 ldmatrix of a warp and tile go: 3 %. Full at d = 128: nothing
+ * faster. Full at d = 64: 8 of 40 ldmatrix of a warp and tile go: 3 %. Full at d = 128: nothing
  * changes.
  * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
@@ -23,7 +23,7 @@
 
 #include "warp_tile.cuh"
 
-#define SECTION_BYTES (32 << 20) /* of K and V, in an L2 cache of 50 MiB */
+#define SECTION_BYTES (32 << 20) /* of K and V, in an L2 cache of 50 MB (H100), 60 (H200) */
 
 using namespace plain;
 

@@ -27,7 +27,7 @@
  * Interface:
  * - Tile<D>: sizes. TileRows: what a thread carries from key tile to key tile. first_row_of.
  * - start_rows, store_rows. hide_scores: -inf where the mask says so.
- * - update_rows (v3 to v5), update_rows_exp2 (v6 and later): the online softmax.
+ * - update_rows (v3 to v5), update_rows_exp2 (v6 and later): the online softmax. pack_P (v3).
  * - Plan (v7 and later): what a block knows.
  * - StagedTile, TileAddresses, tile_addresses, load_Q, multiply_QK, multiply_PV: from swizzled
  *   shared memory (v4 and later). load_tile_async (v5 and later). step_tile (v7 and later).

@@ -19,7 +19,8 @@
  * - QueryTile, row_tile: what a block works on. SeenKeys, seen_keys, all_seen: its key
  *   tiles. RingPlace, advance, start_barriers, produce_Q, produce_keys, release: the stages.
  * - WarpgroupRows, start_rows: O, m and l of 64 rows. multiply_QK, hide_keys, update_rows,
- *   round_P, rescale_O, multiply_PV: a step. store_rows: the end.
+ *   update_rows_lazily (v12 and later), round_P, rescale_O, multiply_PV: a step. store_rows: the
+ *   end.
  */
 #ifndef FLASH_FORWARD_WGMMA_ROWS_CUH
 #define FLASH_FORWARD_WGMMA_ROWS_CUH

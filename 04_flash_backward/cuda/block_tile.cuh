@@ -6,7 +6,8 @@
  * anew: a warp takes whole rows of a result, its lanes neighbouring channels.
  *
  * Interface:
- * - BlockTile<D>: sizes. load_rows: rows of a head to shared memory.
+ * - BlockTile<D>: sizes. load_rows, store_rows: rows of a head to shared memory and
+ *   back to global.
  * - score_tile: P and dS. add_product: one of the three products that use them.
  */
 #ifndef FLASH_BACKWARD_BLOCK_TILE_CUH

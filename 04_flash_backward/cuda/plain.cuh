@@ -17,7 +17,8 @@
  * example, and 0 * NaN is NaN. So such rows count as rows that do not exist: they become zeros when
  * they are loaded.
  *
- * The pass. Every rung needs delta before and the rounding of dQ after its own kernel:
+ * The pass. Every rung needs delta before and the rounding of dQ after its own kernel (v13 makes
+ * stats and zeros itself):
  *
  *     stats = (lse * log2(e), delta)     run_pass, once for each query
  *     dQ_sum = 0                         run_pass, for rungs that add to dQ from many blocks
@@ -25,8 +26,8 @@
  *     dQ = scale * dQ_sum                round_dQ, or the rung
  *
  * Interface:
- * - Plain, plain_of, publish_plain: low, high and the rows that see any key. rows_that_see,
- *   pair_is_seen.
+ * - Plain, plain_of, publish_plain: low, high and the rows that see any key. Rows, rows_that_see,
+ *   stats_of_head, pair_is_seen.
  * - Pass, run_pass: what a rung gets. round_dQ, run_16_bit: for its launcher.
  * - KeyBlock, block_of_keys: which keys a block of threads owns. divide_up.
  */

@@ -9,11 +9,11 @@
  * memory, with the queries in a row, and wgmma reads it and K by column.
  *
  * One thing after another: thread 0 asks for the next tile, all wait for this one, S and dP, the
- * exponentials, __syncthreads, dV, dK and dQ, red.global, __syncthreads.
+ * exponentials, __syncthreads, dV, dQ and dK, red.global beside dK, __syncthreads.
  *
  * Prediction (H200, bf16, N = 16384, full): the products take 2560 clocks a tile, the exponentials
  * 1024 (d = 64) and 512, and nothing but the other warpgroup hides them: 400 TFLOP/s at d = 64,
- * 430 at d = 128 (v9: 334, 308).
+ * 430 at d = 128 (v9: 347, 308).
  * Measured: docs/lab/04_hopper.md, beside the prediction.
  *
  * Interface:

@@ -31,6 +31,7 @@
  * them stand about 1500 and 2300 other instructions, 32 lanes wide, and three barriers. With 2
  * blocks an SM nothing hides the loads: a third of the mma's speed at best, 120 and 140 TFLOP/s.
  * Measured: docs/lab/04_rungs.md, beside the prediction.
+ * An mma takes about 8 clocks, not 16: see stage 03's v3_mma.
  *
  * Interface:
  * - flash_backward_v2_mma, flash_backward_tiles_v2_mma: f16 and bf16, d = 64 and 128.

@@ -23,6 +23,9 @@
  * and so do three barriers of four: 1.2 times v2. At d = 128 tiles half as high bring twice as many
  * loads and barriers for each pair: no gain.
  * Measured: docs/lab/04_rungs.md, beside the prediction.
+ * The account was too kind. P and dS as left factors save 8 ldmatrix and dQ 4, but K and V are
+ * loaded again for each 32 queries, 8 more: 96 of v2's 100 are left. A half of the writing of P and
+ * dS goes and a third of the reading. All three barriers stay.
  *
  * Interface:
  * - flash_backward_v3_transposed_scores, flash_backward_tiles_v3_transposed_scores: f16 and bf16,

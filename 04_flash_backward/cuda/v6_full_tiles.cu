@@ -14,6 +14,8 @@
  * mma of a score 2.5 clocks of them at d = 64 (5 * 64 / 128), 5 at d = 128: 1.15 times v5 where
  * they all wait in one queue, 1.1 at d = 128. Causal alike: 1 of 128 tiles of a row is not full.
  * Measured: docs/lab/04_rungs.md, beside the prediction.
+ * The account compares one score with 32. A warp instruction serves 32 scores, whose products are 5
+ * mma at d = 64: 40 clocks of a tensor core. 3 slots beside them are 7 % at most, 4 % at d = 128.
  *
  * Interface:
  * - flash_backward_v6_full_tiles, flash_backward_tiles_v6_full_tiles: f16 and bf16, d = 64 and 128.

@@ -384,8 +384,8 @@ static __device__ __forceinline__ void add_dQ_fragments(float *dQ_sum, int head,
             add_4(to + (m * C::dQ_N + n) * 128, dQ[m][n]);
 }
 
-/* dQ = scale * dQ_sum, in place, rounded. A thread takes four neighbouring lanes' floats of one
- * 16 x 8 tile: eight channels of row g and of row g + 8. */
+/* dQ = scale * dQ_sum, rounded, each element in its place. A thread takes four neighbouring lanes'
+ * floats of one 16 x 8 tile: eight channels of row g and of row g + 8. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(256)
     fragments_kernel(const __grid_constant__ AttnArgs a, const float *dQ_sum, int Tr)

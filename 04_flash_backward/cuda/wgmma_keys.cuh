@@ -29,12 +29,12 @@
  *
  * Interface:
  * - KeyTile: the constants of one kernel, and where things lie in shared memory.
- * - KeyMaps, launch_keys (host): tensor maps; one block for each 128 keys. run_on_hopper (host): is
- *   it a case for these kernels?
+ * - KeyMaps, launch_keys (host): tensor maps; one block for each 128 keys. run_on_hopper,
+ *   hopper_is_here (host): is it a case for these kernels?
  * - KeyWalk, start_walk, next_tile: the tiles of queries of a block. sees_all.
  * - load_keys, load_Q, load_dO: orders to the copy engine. clear_unseen_rows.
  * - start_barriers, tell, produce: the mbarriers, and all that a producer does (from v11 on).
- * - multiply_rows, add_product, multiply_dS_K: the products, each a group.
+ * - multiply_rows, add_product, multiply_dS_K: the products, each a group. start_sums.
  * - hide_pairs, exponentiate, multiply_by_P, round_factor, store_dS: between the products.
  * - dQ_square, add_dQ: to global memory. store_gradients: the end of a block.
  */

@@ -18,9 +18,9 @@
  *
  * A tile in shared memory. A row of a panel has 64 channels of 16 bits: 128 bytes, eight chunks of
  * 16, all 32 banks once. Chunk c of row r lies at place c ^ (r % 8) of its row ("128-byte
- * swizzle"): eight rows of one channel, or eight channels of one row, are eight different bank
- * groups. The pattern repeats every 8 rows = 1024 bytes, to which panels are aligned. d = 128 has
- * two panels, one behind the other:  [d / 64][rows][64].
+ * swizzle"): the same chunk of eight rows, or the eight chunks of one row, are eight different
+ * bank groups. The pattern repeats every 8 rows = 1024 bytes, to which panels are aligned. d = 128
+ * has two panels, one behind the other:  [d / 64][rows][64].
  *
  * C in registers: warp w of the group has rows 16 w ... 16 w + 15. With g = lane / 4, t = lane % 4
  * a lane holds of each 8 columns n
