@@ -59,7 +59,10 @@ def grade_suite(path, students, options):
 
 def grade_class(options):
     """(suite, results) as grade.grade; options.suite is the number of the assignment."""
-    folder = handout.assignment(options.suite)
+    try:
+        folder = handout.assignment(options.suite)
+    except handout.HandoutError as why:
+        raise grade.UsageError(why) from None
     if next(folder.glob("stub.cu"), None):
         raise grade.UsageError(f"found assignment {options.suite}, accepted are those in C: a "
                                "CUDA kernel is built and graded where a GPU is (make grade)")

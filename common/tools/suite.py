@@ -305,6 +305,8 @@ def parse(text, name, key=None):
             continue
         case = case_of(line)
         try:
+            if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", line):  # a zero byte would end it in C
+                raise ValueError("found a control character, accepted is text")
             line = draw(line, key, place, case)
             if suite is None:
                 suite, head = Suite(path=name, **read_words(line, HEADER)), count

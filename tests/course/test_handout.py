@@ -396,7 +396,8 @@ def check_class(tap, build):
                {name.split(":")[0] for name in rows[0][9:]} ==
                {"simple", "public", "hidden", "hidden_simple", "twist"},
                "a class: the columns say what they hold", str(rows[:1]))
-        for words, said in ((["2", "ann"], "--key"), (["6", "ann", "--key", "key"], "CUDA"),
+        for words, said in ((["2", "ann"], "--key"), (["9", "ann"], "assignment '9'"),
+                            (["6", "ann", "--key", "key"], "CUDA"),
                             (["2", "notes.txt", "--key", "key"], "folder"),
                             (["2", ".", "--key", "key"], "./*")):
             run = graded(*words)

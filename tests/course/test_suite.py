@@ -60,6 +60,7 @@ BAD = [
     (HEADER + ": -N {5..9..0}\n", False, ("S:2: ", "'{5..9..0}'")),
     (HEADER + ": -N {5|}\n", False, ("S:2: ", "'{5|}'")),
     (HEADER + ": -N {5|6\n", False, ("S:2: ", "brace")),
+    (HEADER + ": -N 5\0 --causal\n", False, ("S:2: ", "control character")),
     ("contract=flash_simple key=required\n : -N 3\n", False, ("S:1: ", "--key FILE")),
     ("contract=flash_simple key=none\n : -N 3\n", True, ("S:1: ", "same for everybody")),
 ]

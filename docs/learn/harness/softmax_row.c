@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * softmax_row.c: judges the softmax of one row of scores in place, and its lse.
+ * softmax_row.c: judges the softmax of one row of scores, and its lse.
  *
  * Interface: -N scores, --hand: row q3 of the lessons, --large: scores around 1000, --below:
  * around -200, --masked: every third score is -inf, --empty: all are.
