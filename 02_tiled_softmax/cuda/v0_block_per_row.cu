@@ -8,7 +8,7 @@
  *
  * Prediction before measuring: four trips through memory where the fastest possible softmax makes
  * two, so at most half of the copy rate when rows are long; more when the second and third pass
- * find the row in the L2 cache, which the first pass filled (loads go past L1).
+ * find the row in the L1 or L2 cache, which the first pass filled. (Only L2: loads go past L1.)
  *
  * Interface:
  * - softmax_v0_block_per_row: any rows, cols; float32.

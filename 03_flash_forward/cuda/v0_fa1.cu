@@ -13,10 +13,11 @@
  *
  * As in the paper O is kept normalised in memory: times l_i on the way in, over l_i on the way out.
  *
- * Prediction (H200, f32, d=64): B*H blocks, one or two reads of shared memory for each FMA
- * instruction (no reuse in registers): 16 of 132 multiprocessors at a fifth of their FMA rate, 1
+ * Prediction (H200, f32, d=64): B*H blocks, each at most one FMA instruction for every two reads of
+ * shared memory (no reuse in registers): 16 of 132 multiprocessors at a fifth of their FMA rate, 1
  * to 2 TFLOP/s with 16 heads.
  * Measured: docs/lab/03_rungs.md, beside the prediction.
+ * (That is Q K^T. P V has one read for each FMA.)
  *
  * Interface:
  * - flash_forward_v0_fa1: f32, the plain problem. Device memory: m and l, 8 bytes for each row.

@@ -22,8 +22,8 @@
  * is uniform.
  *
  * Prediction (H200, bf16): about 3 us a row tile are saved: N = 16384 1 to 3 %, N = 1024, where a
- * row tile takes 20 us, 15 %.
- * Measured: docs/lab/03_hopper.md, beside the prediction.
+ * row tile takes 10 us, 15 %.
+ * Measured: docs/lab/03_hopper.md, beside the prediction. (A row tile of N = 1024 took v13 20 us.)
  *
  * Interface:
  * - flash_forward_v14_persistent, flash_tiles_v14_persistent: as v9.

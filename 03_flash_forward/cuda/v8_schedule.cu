@@ -12,9 +12,10 @@
  * Prediction (H200, bf16, N = 16384): causal, 264 places for blocks and 128 row tiles of 32 heads:
  * 4096 blocks, 15.5 rounds; in v7's order the last block to start is as likely a long one as a
  * short one and costs up to 2 mean blocks while others idle: 2 of 15.5 rounds at most, 5 to 10 %
- * faster. Full at d = 64: 8 of 40 ldmatrix of a warp and tile go: 3 %. Full at d = 128: nothing
+ * faster. Full at d = 64: 8 of 56 ldmatrix of a warp and tile go: 3 %. Full at d = 128: nothing
  * changes.
  * Measured: docs/lab/03_rungs.md, beside the prediction.
+ * (There are 40 ldmatrix, not 56.)
  *
  * Interface:
  * - flash_forward_v8_schedule: f16 and bf16, the plain problem.

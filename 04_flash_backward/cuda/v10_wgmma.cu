@@ -13,7 +13,7 @@
  *
  * Prediction (H200, bf16, N = 16384, full): the products take 2560 clocks a tile, the exponentials
  * 1024 (d = 64) and 512, and nothing but the other warpgroup hides them: 400 TFLOP/s at d = 64,
- * 430 at d = 128 (v9: 347, 308).
+ * 430 at d = 128 (v9: 334, 308).
  * Measured: docs/lab/04_hopper.md, beside the prediction.
  *
  * Interface:

@@ -15,10 +15,11 @@
  * 255 registers hold dK, dV, S and dP and little else. So what follows from the lane alone, where
  * it points ldmatrix at, is computed again for every tile (read_thread) and not kept.
  *
- * Prediction (H200, bf16, N = 16384, 2048 channels in all): d = 128, v8 loads 0.63 fragments for an
+ * Prediction (H200, bf16, N = 16384, 2048 channels in all): d = 128, v8 loads 0.55 fragments for an
  * mma, here it is 0.43 with those of P and dS; a block adds to dQ half as often; a tile of 64
  * queries meets half as many barriers as two of 32: 1.4 times v8. d = 64: the same kernel.
  * Measured: docs/lab/04_rungs.md, beside the prediction.
+ * (Counted afterwards: v8 loads 0.63.)
  *
  * Interface:
  * - flash_backward_v9_warp_pairs, flash_backward_tiles_v9_warp_pairs: f16 and bf16, d = 64 and 128.
