@@ -146,34 +146,27 @@ double ring_all_pairs(const RingPlan *plan)
     return pairs;
 }
 
-/* As the kernel is told of them (pair.c). 1; 0: more runs than a kernel of Hopper's takes. */
-static int runs_of(AttnPositions *map, AttnSegment list[RULE_SEGMENTS], const RingPlan *plan,
-                   const RingShard *shards, RingSpan span)
+/* As the kernel is told of them (pair.c). */
+static int span_shard(RingShard *cut, const RingPlan *plan, const RingShard *shards, RingSpan span)
 {
-    const int all = span.owner == RING_EVERYBODY, end = all ? plan->setup.ranks : span.owner + 1;
-    int64_t count = 0, before = 0;
-    for (int rank = all ? 0 : span.owner; rank < end; before += shards[rank++].tokens)
-        for (int64_t run = 0; run < shards[rank].count; run++) {
-            RingPiece piece;
-            AttnSegment cut;
-            if (!ring_run_cut(&shards[rank], run, span.first - before, span.tokens, &piece, &cut))
-                continue;
-            if (count == RULE_SEGMENTS)
-                return 0;
-            list[count++] = cut;
-        }
-    *map = attn_positions(list, count);
-    return 1;
+    const int all = span.owner == RING_EVERYBODY;
+    return ring_shard_cut(cut, all ? shards : &shards[span.owner], all ? plan->setup.ranks : 1,
+                          span.first, span.tokens);
 }
 
 int ring_hopper_takes(const RingPlan *plan, RingSpan q, RingSpan k)
 {
-    AttnSegment of_q[RULE_SEGMENTS], of_k[RULE_SEGMENTS];
+    RingShard of_q, of_k;
     AttnArgs args = {.shape = {1, 1, 1, q.tokens, k.tokens, 1}, .rule = plan->rule};
     KeyRule rule;
-    return !plan->mask && plan->softcap == 0.0f && plan->shape.d <= 256 &&
-           runs_of(&args.positions_q, of_q, plan, plan->q, q) &&
-           runs_of(&args.positions_k, of_k, plan, plan->k, k) && make_key_rule(&rule, &args);
+    const int made = span_shard(&of_q, plan, plan->q, q) + span_shard(&of_k, plan, plan->k, k);
+    args.positions_q = attn_positions(of_q.segments, of_q.count);
+    args.positions_k = attn_positions(of_k.segments, of_k.count);
+    const int takes = made == 0 && !plan->mask && plan->softcap == 0.0f && plan->shape.d <= 256 &&
+                      make_key_rule(&rule, &args);
+    ring_shard_free(&of_q);
+    ring_shard_free(&of_k);
+    return takes;
 }
 
 /* The balance of lesson 06.4, for any plan: what all ranks compute together, divided by G times

@@ -25,8 +25,8 @@
  * stretch of keys, which a GPU's fastest kernels need (stage 03's key_rule.h). Of several sequences
  * each quarter has its part of all, and the portable kernels run.
  *
- * Interface: ring_shard_make, ring_shard_free, ring_run_cut, ring_shards_class, ring_pair_class
- * (shard.h).
+ * Interface: ring_shard_make, ring_shard_free, ring_run_cut, ring_shard_cut, ring_shards_class,
+ * ring_pair_class (shard.h).
  */
 #include "planner/shard.h"
 #include "attn_pairs.h"
@@ -41,28 +41,33 @@ static int64_t chunk_start(int64_t tokens, int64_t c, int64_t C)
     return c * tokens / C;
 }
 
-/* The shard gets tokens from, from + stride, ... of a segment, `length` of them. What goes on where
- * the last run ended makes it longer: quarters of a chunk do, and the last rank's chunks. */
-static void take(RingShard *shard, const AttnSegment *s, int64_t from, int64_t stride,
-                 int64_t length)
+/* A run that goes on where the last one ended makes that one longer: quarters of a chunk do, the
+ * last rank's chunks, and chunks of neighbours in one block. */
+static void append(RingShard *shard, RingPiece piece, AttnSegment run)
 {
-    const RingPiece piece = {shard->tokens, length, s->first + from, stride};
-    const AttnSegment run = {shard->tokens, length, s->sequence, s->position + from * s->stride,
-                             stride * s->stride};
     AttnSegment *last = shard->count ? &shard->segments[shard->count - 1] : NULL;
-    if (length <= 0)
-        return;
-    shard->tokens += length;
     if (last && last->sequence == run.sequence && last->stride == run.stride &&
         last->position + last->length * last->stride == run.position &&
-        shard->pieces[shard->count - 1].global + last->length * stride == piece.global) {
-        last->length += length;
-        shard->pieces[shard->count - 1].length += length;
+        shard->pieces[shard->count - 1].global + last->length * piece.stride == piece.global) {
+        last->length += run.length;
+        shard->pieces[shard->count - 1].length += run.length;
         return;
     }
     shard->pieces[shard->count] = piece;
     shard->segments[shard->count] = run;
     shard->count++;
+}
+
+/* The shard gets tokens from, from + stride, ... of a segment, `length` of them. */
+static void take(RingShard *shard, const AttnSegment *s, int64_t from, int64_t stride,
+                 int64_t length)
+{
+    if (length <= 0)
+        return;
+    append(shard, (RingPiece){shard->tokens, length, s->first + from, stride},
+           (AttnSegment){shard->tokens, length, s->sequence, s->position + from * s->stride,
+                         stride * s->stride});
+    shard->tokens += length;
 }
 
 static void take_chunk(RingShard *shard, const AttnSegment *s, int rank, int ranks)
@@ -100,12 +105,16 @@ static void take_zigzag(RingShard *shard, AttnPositions map, int rank, int ranks
     }
 }
 
+static int open_shard(RingShard *shard, int64_t most)
+{
+    *shard = (RingShard){.pieces = malloc((size_t)most * sizeof *shard->pieces),
+                         .segments = malloc((size_t)most * sizeof *shard->segments)};
+    return shard->pieces && shard->segments ? 0 : -1;
+}
+
 int ring_shard_make(RingShard *shard, AttnPositions map, RingLayout layout, int rank, int ranks)
 {
-    const size_t most = 4 * (size_t)map.count + 1; /* runs: quarters of each, and no zero */
-    *shard = (RingShard){.pieces = malloc(most * sizeof *shard->pieces),
-                         .segments = malloc(most * sizeof *shard->segments)};
-    if (!shard->pieces || !shard->segments)
+    if (open_shard(shard, 4 * map.count + 1) != 0) /* runs: quarters of each, and no zero */
         return -1;
     if (layout == RING_ZIGZAG && ranks > 1) { /* alone, a rank keeps the tokens in their order */
         take_zigzag(shard, map, rank, ranks);
@@ -140,6 +149,25 @@ int ring_run_cut(const RingShard *shard, int64_t run, int64_t first, int64_t tok
     *segment = (AttnSegment){from - first, to - from, s->sequence, s->position + skip * s->stride,
                              s->stride};
     return 1;
+}
+
+int ring_shard_cut(RingShard *cut, const RingShard *shards, int count, int64_t first,
+                   int64_t tokens)
+{
+    int64_t most = 1, before = 0;
+    for (int n = 0; n < count; n++)
+        most += shards[n].count;
+    if (open_shard(cut, most) != 0)
+        return -1;
+    cut->tokens = tokens;
+    for (int n = 0; n < count; before += shards[n++].tokens)
+        for (int64_t run = 0; run < shards[n].count; run++) {
+            RingPiece piece;
+            AttnSegment segment;
+            if (ring_run_cut(&shards[n], run, first - before, tokens, &piece, &segment))
+                append(cut, piece, segment);
+        }
+    return 0;
 }
 
 /* The ranges of two runs may reach into each other's window although no token of one stands in it:

@@ -4,7 +4,7 @@
  *
  * Interface:
  * - ring_shard_make, ring_shard_free: one rank's share of the queries or of the keys.
- * - ring_run_cut: a part of a shard, run by run.
+ * - ring_run_cut: a part of a shard, run by run. ring_shard_cut: of several, as a shard.
  * - ring_shards_class, ring_pair_class: can the queries of a shard see the keys of another?
  */
 #ifndef RING_SHARD_H
@@ -22,6 +22,10 @@ void ring_shard_free(RingShard *shard);
  * run whose local index counts from `first`. 1; 0: nothing. */
 int ring_run_cut(const RingShard *shard, int64_t run, int64_t first, int64_t tokens,
                  RingPiece *piece, AttnSegment *segment);
+/* Tokens first .. first + tokens - 1 of `count` shards, one behind the other, as a shard of their
+ * own without quarters. 0, or -1: memory is short; to be freed all the same. */
+int ring_shard_cut(RingShard *cut, const RingShard *shards, int count, int64_t first,
+                   int64_t tokens);
 
 AttnTile ring_shards_class(AttnRule rule, const RingShard *q, const RingShard *k);
 /* ATTN_TILE_SKIP: no query of rank q sees a key of rank k (position rule only). */

@@ -27,20 +27,10 @@
 /* The block as a shard of its own: token 0 is its first. shards: of all ranks, plan->q or k. */
 static int block_shard(RingShard *cut, RingRank *r, const RingShard *shards, const RingBlock *block)
 {
-    const int from = block->owner == RING_EVERYBODY ? 0 : block->owner;
-    const int to = block->owner == RING_EVERYBODY ? r->world : block->owner + 1;
-    int64_t most = 1, base = 0;
-    for (int rank = from; rank < to; rank++)
-        most += shards[rank].count;
-    *cut = (RingShard){.tokens = block->tokens,
-                       .pieces = malloc((size_t)most * sizeof *cut->pieces),
-                       .segments = malloc((size_t)most * sizeof *cut->segments)};
-    if (!cut->pieces || !cut->segments)
+    const int all = block->owner == RING_EVERYBODY;
+    if (ring_shard_cut(cut, all ? shards : &shards[block->owner], all ? r->world : 1, block->first,
+                       block->tokens) != 0)
         return ring_fail(r, "out of memory for positions");
-    for (int rank = from; rank < to; base += shards[rank++].tokens)
-        for (int64_t run = 0; run < shards[rank].count; run++)
-            cut->count += ring_run_cut(&shards[rank], run, block->first - base, block->tokens,
-                                       &cut->pieces[cut->count], &cut->segments[cut->count]);
     return 0;
 }
 

@@ -6,7 +6,8 @@
  * - Every token is dealt out exactly once, with its position, for all layouts; ragged lengths,
  *   fewer tokens than ranks, packed sequences, cross attention, strides.
  * - Each layout is what it is called, shares are nearly equal, and alone a rank keeps the order.
- * - A run of local tokens has the positions that the whole shard has there.
+ * - A run of local tokens has the positions that the whole shard has there; a part of several
+ *   shards, too. Contiguous shards together are one run.
  * - Refusals in one sentence.
  * - Two shards are called invisible to each other when no pair is visible, and only then.
  * - Hops are the largest distance of ranks that see each other; for a causal window over equal
@@ -274,32 +275,24 @@ TEST(quarters_of_zigzag)
             }
 }
 
-/* Tokens first .. first + tokens - 1 of a shard, as the kernel is told of them. */
-static AttnPositions part_of(AttnSegment *list, const RingShard *shard, int64_t first,
-                             int64_t tokens)
-{
-    int64_t count = 0;
-    for (int64_t run = 0; run < shard->count; run++) {
-        RingPiece piece;
-        count += ring_run_cut(shard, run, first, tokens, &piece, &list[count]);
-    }
-    return attn_positions(list, count);
-}
-
 /* The rule is what both libraries ask before they take the Hopper kernel (stage 04 for queries and
- * keys exchanged as well). */
+ * keys exchanged as well). The parts are as the kernel is told of them. */
 static void assert_hopper(const RingPlan *plan, int q, int64_t q_first, int64_t q_tokens, int k,
                           int64_t k_first, int64_t k_tokens)
 {
-    AttnSegment of_q[2 * MOST_SEGMENTS + 1], of_k[2 * MOST_SEGMENTS + 1];
+    RingShard of_q, of_k;
     AttnArgs args = {.shape = {1, 1, 1, q_tokens, k_tokens, 128}, .rule = plan->rule};
     KeyRule rule;
-    args.positions_q = part_of(of_q, &plan->q[q], q_first, q_tokens);
-    args.positions_k = part_of(of_k, &plan->k[k], k_first, k_tokens);
+    assert_int_equal(0, ring_shard_cut(&of_q, &plan->q[q], 1, q_first, q_tokens));
+    assert_int_equal(0, ring_shard_cut(&of_k, &plan->k[k], 1, k_first, k_tokens));
+    args.positions_q = attn_positions(of_q.segments, of_q.count);
+    args.positions_k = attn_positions(of_k.segments, of_k.count);
     assert_true(make_key_rule(&rule, &args));
-    args.positions_q = part_of(of_q, &plan->k[k], k_first, k_tokens);
-    args.positions_k = part_of(of_k, &plan->q[q], q_first, q_tokens);
+    args.positions_q = attn_positions(of_k.segments, of_k.count);
+    args.positions_k = attn_positions(of_q.segments, of_q.count);
     assert_true(make_key_rule(&rule, &args));
+    ring_shard_free(&of_q);
+    ring_shard_free(&of_k);
 }
 
 TEST(all_blocks_are_cases_for_hopper)
@@ -324,6 +317,24 @@ TEST(all_blocks_are_cases_for_hopper)
                     }
                 plan_delete(plan);
             }
+}
+
+/* Ulysses gives a rank the tokens of all, one rank's behind the other's. More than RULE_SEGMENTS
+ * runs would be no case for Hopper's kernels. */
+TEST(contiguous_shards_together_are_one_run)
+{
+    for (int ranks = 2; ranks <= 8; ranks++) {
+        RingPlan *plan = plan_new(whole_tokens(61, -1, 0), RING_CONTIGUOUS, ranks);
+        const RingSpan all = {RING_EVERYBODY, 0, 61};
+        RingShard cut;
+        assert_int_equal(0, ring_shard_cut(&cut, plan->q, ranks, 0, 61));
+        assert_int_equal(1, cut.count);
+        assert_int_equal(61, cut.segments[0].length);
+        assert_int_equal(61, cut.pieces[0].length);
+        assert_true(ring_hopper_takes(plan, all, all));
+        ring_shard_free(&cut);
+        plan_delete(plan);
+    }
 }
 
 TEST(packed_sequences_are_no_case)
@@ -381,6 +392,43 @@ TEST(a_run_has_the_positions_of_the_shard)
             assert_int_equal(a.sequence, b.sequence);
             assert_int_equal(a.position, b.position);
         }
+        plan_delete(plan);
+    }
+}
+
+/* Of several shards, one behind the other, from any token to any other. */
+TEST(a_part_of_several_shards_has_their_tokens)
+{
+    for (int n = 0; n < 3000; n++) {
+        const Lengths *l = &lengths[case_random() % LENGTHS_COUNT];
+        const int ranks = 1 + (int)(case_random() % 6);
+        const RingLayout layout = (RingLayout)(case_random() % RING_LAYOUTS);
+        RingPlan *plan = plan_new(whole_of(l, -1, -1), layout, ranks);
+        int64_t all = 0, before = 0;
+        for (int rank = 0; rank < ranks; rank++)
+            all += plan->k[rank].tokens;
+        const int64_t first = case_random() % (unsigned)(all + 1);
+        const int64_t tokens = case_random() % (unsigned)(all - first + 1);
+        RingShard cut;
+        assert_int_equal(0, ring_shard_cut(&cut, plan->k, ranks, first, tokens));
+        assert_int_equal(tokens, cut.tokens);
+        const AttnPositions ours = attn_positions(cut.segments, cut.count);
+        for (int rank = 0; rank < ranks; before += plan->k[rank++].tokens)
+            for (int64_t t = 0; t < plan->k[rank].tokens; t++) {
+                const RingShard *shard = &plan->k[rank];
+                const AttnPositions map = attn_positions(shard->segments, shard->count);
+                const int64_t at = before + t - first;
+                if (at < 0 || at >= tokens)
+                    continue;
+                const AttnPosition a = attn_position(ours, at), b = attn_position(map, t);
+                assert_int_equal(a.sequence, b.sequence);
+                assert_int_equal(a.position, b.position);
+                assert_int_equal(global_of(&cut, at), global_of(shard, t));
+            }
+        for (int64_t run = 1; run < cut.count; run++) /* each begins where the last one ends */
+            assert_int_equal(cut.pieces[run].first,
+                             cut.pieces[run - 1].first + cut.pieces[run - 1].length);
+        ring_shard_free(&cut);
         plan_delete(plan);
     }
 }
