@@ -50,24 +50,28 @@ static int fold_of(const AttnArgs *a, FlashHeads heads)
 
 /* Blocks stay where a row tile is short, or all rows see all keys. With a mask and many keys the
  * hardware deals out row tiles better, longest first, than a plan does (docs/lab/03_hopper.md); but
- * not under a causal mask where folded heads share their keys. */
-static bool blocks_stay(const AttnArgs *a, int fold)
+ * not under a causal mask where folded heads share their keys. Rows that resume from a state are a
+ * step of a ring: a block whose multiprocessor a message has would begin its whole share late. So
+ * they are dealt out, too (docs/lab/06_several_gpus.md). */
+static bool blocks_stay(const AttnArgs *a, const HopperWork &work)
 {
     const AttnRule rule = a->rule;
     const bool window = rule.left >= 0 && rule.right >= 0 && rule.left < 2048 && rule.right < 2048;
-    return (rule.left < 0 && (rule.right < 0 || fold > 0)) || window || a->shape.Nk <= 2048;
+    if (a->shape.Nk <= 2048)
+        return true;
+    return !work.O_state && ((rule.left < 0 && (rule.right < 0 || work.fold > 0)) || window);
 }
 
 /* How many bundles of heads have their row tiles taken in turn, the longest first: those whose K
  * and V fit the L2 (row_order.cuh), if such sections divide all bundles evenly. A small last one
  * would leave most of the GPU idle. Where blocks stay and their rows are long, all: their plan is
  * worst at the end of a section. */
-static int section_of(const AttnArgs *a, int fold, int bundles)
+static int section_of(const AttnArgs *a, const HopperWork &work, int bundles)
 {
-    const int fit = heads_of_section(a) >> fold, most = fit < bundles ? fit : bundles;
+    const int fit = heads_of_section(a) >> work.fold, most = fit < bundles ? fit : bundles;
     if (most <= 1)
         return 1;
-    for (int section = most; section > most / 2 && !blocks_stay(a, fold); section--)
+    for (int section = most; section > most / 2 && !blocks_stay(a, work); section--)
         if (bundles % section == 0)
             return section;
     return bundles;
@@ -87,8 +91,8 @@ template <typename T, class C> static AttnStatus run_tile(const AttnArgs *a, Hop
         work.section = turns.section;
         blocks = blocks < turns.blocks ? blocks : turns.blocks;
     } else {
-        work.section = section_of(a, work.fold, bundles);
-        if (blocks_stay(a, work.fold) && blocks > places)
+        work.section = section_of(a, work, bundles);
+        if (blocks_stay(a, work) && blocks > places)
             blocks = places;
     }
     return launch_hopper<T, C>(a, work, (unsigned)blocks);
