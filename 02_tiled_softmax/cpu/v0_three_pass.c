@@ -6,8 +6,9 @@
  *     pass 2   l = sum_c exp(x_c - m)     reads x again
  *     pass 3   y_c = exp(x_c - m) / l     reads x a third time, writes y
  *
- * Four accesses for each element, and arithmetic that is small beside them: on a row that does not
- * fit in the cache, softmax costs four trips to memory. The later variants save trips, not sums.
+ * Four accesses for each element: on a row that does not fit in the cache, softmax costs four trips
+ * to memory. The later variants save trips, not sums. (Here, on one thread of a CPU, the
+ * exponentials cost more than the trips. On a GPU it is the other way round.)
  *
  * Why subtract m at all? exp(89) is already infinite in float32. exp(x_c - m) is at most 1, and the
  * factor exp(-m) cancels between numerator and denominator. unsafe_no_max.c shows what happens

@@ -12,7 +12,7 @@
  *                                                        -> forward ms, backward ms, hidden shares
  *         alone TOKENS H KV D DTYPE                      the kernel alone: forward ms, backward ms
  *
- * --rates FILE: what common/tools/fit_ring.py found. Without it the recorded speeds of H200s.
+ * --rates FILE: what common/tools/fit_ring.py found. Without it the speeds in rates.c.
  * 8 GPUs a node; 32 query heads, 8 key heads, d = 128, bf16, causal, zigzag, forward and backward.
  */
 #include "attn_pairs.h"
@@ -274,7 +274,7 @@ static const char page[] =
     "       ring_map --ask [--rates FILE]\n"
     "\n"
     "  --rates FILE   speeds of kernels and links, as fit_ring.py --rates writes them (without:\n"
-    "                 those recorded on H200s)\n"
+    "                 those recorded on Hopper GPUs)\n"
     "  --ask          answers lines of stdin: forward ms, backward ms, of a run hidden shares\n"
     "       rate NAME VALUE\n"
     "       run METHOD LAYOUT RANKS NODES B H KV NQ NK D LEFT RIGHT DTYPE BACKWARD DETERMINISTIC\n"

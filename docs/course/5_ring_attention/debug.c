@@ -4,7 +4,7 @@
  * a shard each and the layout contiguous. Where all of them wait for a message that nobody has
  * sent, the program aborts: in gdb `thread apply all backtrace` shows who is where.
  *
- *     make debug CASE="--ranks 2 -N 8 -d 2"      make asan CASE="--ranks 3 -N 333 -d 16 --causal"
+ *     make debug CASE="--ranks 2 -N 8 -d 2"      make asan CASE="--ranks 3 -N 331 -d 16 --causal"
  *
  * Interface: none.
  */
