@@ -178,7 +178,8 @@ def test_map(tap, program):
 
 
 def test_refusals(tap, program):
-    for words in (("--rates",), ("--rates", "/nowhere"), ("--rates", "/"), ("x",), ("--help", "x")):
+    for words in (("--rates",), ("--rates", "/nowhere"), ("--rates", "/"),
+                  ("--rates", "/dev/zero"), ("x",), ("--help", "x")):
         done = run(program, *words)
         tap.ok(done.returncode == 2 and done.stderr.startswith("ring_map: ") and not done.stdout
                and done.stderr.count("\n") == 1, f"{' '.join(words)} is refused", done.stderr)
@@ -187,7 +188,13 @@ def test_refusals(tap, program):
                           (good.replace(" 2 1 ", " 3 2 "), "question"),
                           (good.replace("-1", "-2"), "question"), ("rate memory nan", "question"),
                           (good.replace("8 8", f"8 {2 ** 62}"), "question"), (" ", "question"),
+                          (good.replace("4 1 1", f"{2 ** 32 + 4} 1 1"), "question"),
+                          (good.replace("8 8 4", " ".join([str(2 ** 26)] * 3)), "question"),
+                          (good.replace("1 0", "1 2"), "question"), (good + " 0", "question"),
+                          (good.replace("-1", str(2 ** 63 - 1)), "question"),
+                          ("rate memory inf", "question"), ("rate memory 1 2", "question"),
                           (good[:-2], "question"), ("alone 8 4 2 8 f32", ""),
+                          ("alone 8 4 2 8 f32 1", "question"),
                           ("alone 8 4 3 8 f32", "question"),
                           ("alone 0 4 2 8 f32", "question"), ("alone 8 4 2 8 f99", "question")):
         done = subprocess.run([program, "--ask"], input=question + "\n", capture_output=True,
