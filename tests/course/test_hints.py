@@ -159,6 +159,16 @@ def judge_right_solutions(tap, build, tool):
                               capture_output=True, text=True)
         tap.ok(done.returncode == 2 and "o.npy" in done.stderr,
                "outputs of other cases are refused", done.stderr[-500:])
+        for words in ([], ["--found", folder], ["--found", os.path.join(folder, "none")]):
+            done = subprocess.run([tool, "-N", "3", *words], capture_output=True, text=True)
+            tap.ok(done.returncode == 2 and not done.stdout and done.stderr.count("\n") == 1 and
+                   "--found: found no" in done.stderr, f"refused: {words}", done.stderr)
+        if os.path.exists("/dev/full"):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([tool, "--cases", cases, "--backward", "--found", out],
+                                      stdout=full, stderr=subprocess.PIPE, text=True)
+            tap.ok(done.returncode == 3 and "standard output" in done.stderr,
+                   "nobody takes the answers", done.stderr)
 
 
 # One head of attention with places for a mistake.
