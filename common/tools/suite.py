@@ -327,7 +327,7 @@ def parse(text, name, key=None):
 
 def read(path, key=None):
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as why:
         raise SuiteError(f"{path}: found that it cannot be read "

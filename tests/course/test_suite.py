@@ -149,7 +149,7 @@ def check_apart(tap):
 def check_program(tap):
     with tempfile.TemporaryDirectory() as folder:
         path, key = pathlib.Path(folder) / "x.template", pathlib.Path(folder) / "key"
-        path.write_text(TEMPLATE, encoding="utf-8")
+        path.write_text("\ufeff" + TEMPLATE, encoding="utf-8")  # as some editors begin a file
         drawn = []
         for content, status, word in ((b"spring semester 2027\n", 0, "contract="),
                                       (b"16 bytes are few", 0, "contract=flash_simple"),
