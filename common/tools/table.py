@@ -104,4 +104,4 @@ def main():
 
 
 if __name__ == "__main__":
-    tool.end(main, recorded.RowError)
+    tool.end(main, recorded.RowError, *tool.MALFORMED)

@@ -58,6 +58,7 @@ BAD = [
     (HEADER + ": -N {5}\n", False, ("S:2: ", "'{5}'")),
     (HEADER + ": -N {9..5}\n", False, ("S:2: ", "'{9..5}'")),
     (HEADER + ": -N {5..9..0}\n", False, ("S:2: ", "'{5..9..0}'")),
+    (HEADER + ": -N {1..999999999999999999999999}\n", False, ("S:2: ", "999999}'")),
     (HEADER + ": -N {5|}\n", False, ("S:2: ", "'{5|}'")),
     (HEADER + ": -N {5|6\n", False, ("S:2: ", "brace")),
     (HEADER + ": -N 5\0 --causal\n", False, ("S:2: ", "control character")),
@@ -179,6 +180,12 @@ def check_program(tap):
                              text=True, check=False)
         tap.ok(run.returncode == 2 and "none" in run.stderr and run.stderr.count("\n") == 1,
                "no such suite", run.stderr)
+        if os.path.exists("/dev/full"):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                run = subprocess.run([sys.executable, str(TOOL), str(path)], stdout=full,
+                                     stderr=subprocess.PIPE, text=True, check=False)
+            tap.ok(run.returncode == 3 and "not taken" in run.stderr and
+                   run.stderr.count("\n") == 1, "nobody takes the suite", run.stderr)
 
 
 def main():

@@ -203,6 +203,21 @@ def test_refusals(tap, program):
                and done.stderr.count("\n") == bool(why), f"asked: {question}", done.stderr)
 
 
+def test_fit_refusals(tap, program, folder):
+    """A model that cannot be asked, and rows that say too little: one sentence, exit 2."""
+    path, bad = folder / "few.jsonl", folder / "bad.jsonl"
+    rows = [row_of("ring", ranks, 1024, 2, ms_med=1.0) for ranks in (1, 2)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    bad.write_text("".join(json.dumps({**row, "B": "x"}) + "\n" for row in rows))
+    for model, file, said in (("/nowhere", path, "/nowhere: No such file"),
+                              ("/bin/false", path, "the model has no answer"),
+                              (program, bad, "bad.jsonl:1: B: found"),
+                              (program, folder / "none", "none: No such file")):
+        done = run(sys.executable, ROOT / "common/tools/fit_ring.py", model, file, "--all")
+        tap.ok(done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1,
+               f"fit_ring.py: {said}", done.stdout + done.stderr)
+
+
 def test_pages(tap, program):
     for flag in ("--help", "-h"):
         done = run(program, flag)
@@ -226,6 +241,7 @@ def main():
             test_fit(tap, sys.argv[1], pathlib.Path(folder))
             test_two_gpus(tap, sys.argv[1], pathlib.Path(folder))
             test_alone(tap, sys.argv[1], pathlib.Path(folder))
+        test_fit_refusals(tap, sys.argv[1], pathlib.Path(folder))
     test_lanes(tap, sys.argv[1])
     test_map(tap, sys.argv[1])
     test_refusals(tap, sys.argv[1])
