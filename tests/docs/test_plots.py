@@ -228,9 +228,10 @@ def test_table(tap, rows_file):
         tap.ok(done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1,
                f"table.py {' '.join(words)}", done.stderr)
     if pathlib.Path("/dev/full").exists():
-        for name in ("table.py", "first_page.py"):
+        for name, word in (("table.py", odd), ("first_page.py", odd), ("testsum.py", odd),
+                           ("reading.py", "01")):
             with open("/dev/full", "w", encoding="utf-8") as full:
-                done = subprocess.run([sys.executable, TOOLS / name, odd], stdout=full,
+                done = subprocess.run([sys.executable, TOOLS / name, word], stdout=full,
                                       stderr=subprocess.PIPE, text=True, check=False)
             tap.ok(done.returncode == 3 and "not taken" in done.stderr and
                    done.stderr.count("\n") == 1, f"{name}, and nobody takes it", done.stderr)
