@@ -38,7 +38,7 @@ ladder_build() {
     install demo
     # shellcheck disable=SC2086 # one target a word
     build_programs $build_chosen
-    printf 'build/demo/%s\n' $build_chosen
+    echo "$build_chosen" | sed 's|^|build/demo/|'
 }
 
 # A stage on a terminal, by the program that is built. LADDER_PROGRAMS names another folder of built
