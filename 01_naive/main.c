@@ -98,7 +98,8 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
         status = cli_no_memory("--trace");
     /* the oracle's O, lse (dQ, dK, dV) and the bound of each element: once for all variants */
     status = exit_worst(status, reference_make(&reference, &problem, c));
-    while (status != EXIT_RUNTIME && (v = cli_next_variant(cli, c, v)) != NULL)
+    while (status != EXIT_RUNTIME && status != EXIT_USAGE &&
+           (v = cli_next_variant(cli, c, v)) != NULL)
         status = exit_worst(status, run_one(report, cli, c, &problem, &reference, v));
     reference_free(&reference);
     problem_free(&problem);

@@ -148,7 +148,7 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
     v = NULL;
     /* the oracle's O, lse (dQ, dK, dV) and the bound of each element: once for all methods */
     status = reference_make(&reference, &problem, c);
-    while (status != EXIT_RUNTIME && status != EXIT_NO_DEVICE &&
+    while (status != EXIT_RUNTIME && status != EXIT_USAGE && status != EXIT_NO_DEVICE &&
            (v = cli_next_variant(cli, c, v)) != NULL)
         status = exit_worst(status, v == &c->so ? run_so(report, cli, c, &problem, &reference, v)
                                                 : run_method(report, c, &problem, &reference, v));

@@ -88,13 +88,14 @@ static const RateName names[] = {
 enum { RATE_COUNT = sizeof names / sizeof *names };
 
 /* Speeds must be positive; what adds to a time may be zero. A rate of 0 would be a division by
- * zero, a negative one a run that ends before it begins. */
+ * zero, a negative one a run that ends before it begins, one without limits a time that is no
+ * number. */
 static int acceptable(const char *name, double value)
 {
     const int may_be_zero = strncmp(name, "latency", 7) == 0 ||
                             (strlen(name) > 2 && strcmp(name + strlen(name) - 2, "_s") == 0) ||
                             strcmp(name, "masked_keys") == 0;
-    return value > 0 || (may_be_zero && value == 0);
+    return (1e-30 <= value && value <= 1e30) || (may_be_zero && value == 0);
 }
 
 int ring_rates_set(RingRates *rates, const char *name, double value)
@@ -121,7 +122,10 @@ int ring_rates_read(RingRates *rates, const char *path, char why[256])
     while (fgets(line, sizeof line, f)) {
         double value;
         number++;
-        if (line[strspn(line, " \t\r\n")] == '\0' || line[0] == '#')
+        while (line[0] == '#' && !strchr(line, '\n') && fgets(line + 1, sizeof line - 1, f)) {
+        }
+        if (line[0] == '#' ||
+            (line[strspn(line, " \t\r\n")] == '\0' && (strchr(line, '\n') || feof(f))))
             continue;
         if (sscanf(line, "%63s %lf %c", name, &value, &rest) != 2 ||
             ring_rates_set(&read, name, value) != 0) {

@@ -140,7 +140,7 @@ static void print_map(const RingRates *r)
 
 typedef struct Question {
     char method[32], layout[32], dtype[8];
-    int ranks, nodes, backward, deterministic;
+    int64_t ranks, nodes, backward, deterministic;
     AttnShape shape;
     AttnRule rule;
 } Question;
@@ -168,9 +168,9 @@ static int answer(const Question *ask, const RingRates *rates, char why[256])
                      .positions_k = attn_positions(&k, 1)};
     const RingSetup setup = {.method = (RingMethod)method,
                              .layout = (RingLayout)layout,
-                             .ranks = ask->ranks,
-                             .nodes = ask->nodes,
-                             .deterministic = ask->deterministic};
+                             .ranks = (int)ask->ranks,
+                             .nodes = (int)ask->nodes,
+                             .deterministic = (int)ask->deterministic};
     RingPrediction p;
     RingPlan plan;
     int status;
@@ -193,26 +193,37 @@ static int answer(const Question *ask, const RingRates *rates, char why[256])
     return 0;
 }
 
-/* Sizes as a program would accept them. */
+static int within(int64_t value, int64_t least, int64_t most)
+{
+    return least <= value && value <= most;
+}
+
+/* Sizes as a program would accept them: none of their products wraps. */
 static int sensible(const Question *ask)
 {
     const AttnShape *n = &ask->shape;
     const int64_t size[] = {n->B, n->H, n->Hkv, n->Nq, n->Nk, n->d};
-    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
-        if (size[i] < 1 || size[i] > MOST_TOKENS)
+    double most = 1;
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
+        if (!within(size[i], 1, MOST_TOKENS))
             return 0;
-    return n->H % n->Hkv == 0 && ask->rule.left >= -1 && ask->rule.right >= -1;
+        most *= i == 2 ? 1.0 : (double)size[i];
+    }
+    return most <= 0x1p62 && n->H % n->Hkv == 0 && within(ask->ranks, 1, MOST_GPUS) &&
+           within(ask->nodes, 1, MOST_GPUS) && within(ask->backward, 0, 1) &&
+           within(ask->deterministic, 0, 1) && within(ask->rule.left, -1, MOST_TOKENS) &&
+           within(ask->rule.right, -1, MOST_TOKENS);
 }
 
 /* -> forward ms, backward ms of the kernel alone. */
 static int answer_alone(const char *line, const RingRates *rates)
 {
     RingMapCase c = {.ranks = 1, .nodes = 1};
-    char name[8];
+    char name[8], rest;
     double ms[2];
     int dtype;
-    if (sscanf(line, "alone %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %7s", &c.n, &c.H,
-               &c.Hkv, &c.d, name) != 5)
+    if (sscanf(line, "alone %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %7s %c", &c.n, &c.H,
+               &c.Hkv, &c.d, name, &rest) != 5)
         return -1;
     dtype = dtype_from_name(name);
     if (dtype < 0 || c.n < 1 || c.n > MOST_TOKENS || c.Hkv < 1 || c.H < c.Hkv || c.H > MOST_HEADS ||
@@ -229,13 +240,15 @@ static int answer_alone(const char *line, const RingRates *rates)
 static int read_question(Question *ask, const char *line)
 {
     AttnShape *n = &ask->shape;
+    char rest;
     memset(ask, 0, sizeof *ask);
     return sscanf(line,
-                  "run %31s %31s %d %d %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64
-                  " %" SCNd64 " %" SCNd64 " %" SCNd64 " %7s %d %d",
+                  "run %31s %31s %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64
+                  " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %7s %" SCNd64
+                  " %" SCNd64 " %c",
                   ask->method, ask->layout, &ask->ranks, &ask->nodes, &n->B, &n->H, &n->Hkv, &n->Nq,
                   &n->Nk, &n->d, &ask->rule.left, &ask->rule.right, ask->dtype, &ask->backward,
-                  &ask->deterministic) == 15 &&
+                  &ask->deterministic, &rest) == 15 &&
                    sensible(ask)
                ? 0
                : -1;
@@ -244,12 +257,12 @@ static int read_question(Question *ask, const char *line)
 /* One process answers thousands of questions of a fit; a line in, a line out. */
 static int answer_all(RingRates *rates)
 {
-    char line[512], name[64], why[256] = "this is no question";
+    char line[512], name[64], rest, why[256] = "this is no question";
     double value;
     while (fgets(line, sizeof line, stdin)) {
         Question ask;
         int status;
-        if (sscanf(line, "rate %63s %lf", name, &value) == 2)
+        if (sscanf(line, "rate %63s %lf %c", name, &value, &rest) == 2)
             status = ring_rates_set(rates, name, value);
         else if (strncmp(line, "alone ", 6) == 0)
             status = answer_alone(line, rates);

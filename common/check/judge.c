@@ -34,11 +34,9 @@ int reference_make(Reference *r, const Problem *p, const CliCase *c)
     memset(r, 0, sizeof *r);
     if (!c->check)
         return EXIT_OK;
-    if (oracle_overflows(&p->args, c->backward) > 0) {
-        cli_refuse("found inputs with which a sum on the way to the result overflows float32, "
-                   "accepted are smaller ones, or --no-check");
-        return EXIT_RUNTIME;
-    }
+    if (oracle_overflows(&p->args, c->backward) > 0)
+        return cli_refuse("found inputs with which a sum on the way to the result overflows "
+                          "float32, accepted are smaller ones, or --no-check");
     bench_progress("float64 oracle");
     r->ready = 1;
     if (oracle_run_reference(&r->oracle, &p->args, c->backward, c->threads, roundings) != 0 ||
@@ -48,12 +46,10 @@ int reference_make(Reference *r, const Problem *p, const CliCase *c)
         return EXIT_RUNTIME;
     }
     bench_progress_clear();
-    if (c->backward && r->oracle.beyond) {
-        cli_refuse("scores are too large for their gradients to be judged in float32: roundings "
-                   "alone may change a weight by a factor of exp(80); accepted are a smaller "
-                   "--scale, or --no-check");
-        return EXIT_RUNTIME;
-    }
+    if (c->backward && r->oracle.beyond)
+        return cli_refuse("found scores that are too large for their gradients to be judged in "
+                          "float32: roundings alone may change a weight by a factor of exp(80); "
+                          "accepted are a smaller --scale, or --no-check");
     return EXIT_OK;
 }
 

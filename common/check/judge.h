@@ -26,7 +26,7 @@ typedef struct Reference {
     int ready; /* 0: nothing was computed (--no-check) */
 } Reference;
 
-/* EXIT_OK, or EXIT_RUNTIME (memory, or scores too large to judge gradients; sentence printed). */
+/* EXIT_OK, EXIT_USAGE (numbers too large to be judged) or EXIT_RUNTIME (memory); a sentence. */
 int reference_make(Reference *r, const Problem *p, const CliCase *c);
 void reference_free(Reference *r);
 /* EXIT_OK, EXIT_WRONG, or EXIT_RUNTIME (memory; sentence printed). */

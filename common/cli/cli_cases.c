@@ -129,6 +129,8 @@ static char *read_text(const char *path, int *status)
         return NULL;
     }
     text[size] = '\0';
+    if (strncmp(text, "\xef\xbb\xbf", 3) == 0) /* the mark of some editors */
+        memmove(text, text + 3, size - 2);
     return text;
 }
 

@@ -31,16 +31,16 @@ static int open_lengths(const char *flag, const char *path, NpyArray *a, int64_t
         return cli_refuse("%s: found %" PRId64 " numbers, accepted are 2 to %d", path, a->count,
                           MAX_SEQUENCES + 1);
     if (npy_value(a, 0) != 0.0)
-        return cli_refuse("%s: found %.0f at its start, accepted is 0", path, npy_value(a, 0));
+        return cli_refuse("%s: found %.15g at its start, accepted is 0", path, npy_value(a, 0));
     for (t = 1; t < a->count; t++)
         if (npy_value(a, t) < npy_value(a, t - 1))
-            return cli_refuse("%s: found %.0f behind %.0f, accepted are numbers that never fall",
+            return cli_refuse("%s: found %.15g behind %.15g, accepted are numbers that never fall",
                               path, npy_value(a, t), npy_value(a, t - 1));
     if (*total && npy_value(a, a->count - 1) != (double)*total)
-        return cli_refuse("%s: found %.0f at its end, accepted is %" PRId64 ", the tokens of %s",
+        return cli_refuse("%s: found %.15g at its end, accepted is %" PRId64 ", the tokens of %s",
                           path, npy_value(a, a->count - 1), *total, of);
     if (npy_value(a, a->count - 1) < 1.0 || npy_value(a, a->count - 1) > 0x1p40)
-        return cli_refuse("%s: found %.0f at its end, accepted are 1 to 2^40 tokens", path,
+        return cli_refuse("%s: found %.15g at its end, accepted are 1 to 2^40 tokens", path,
                           npy_value(a, a->count - 1));
     *total = (int64_t)npy_value(a, a->count - 1);
     return EXIT_OK;

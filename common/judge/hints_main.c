@@ -9,7 +9,8 @@
  * line of FILE, as --cases FILE --save DIR writes them. A line whose files are not there (a skipped
  * case, a crash) says nothing. The reference of a line is computed once for all folders.
  *
- * Exit status: 0, whatever was found; 2 for bad usage or bad input; 3 when memory is short.
+ * Exit status: 0, whatever was found; 2 for bad usage or bad input, such as a folder without any
+ * line; 3 when memory is short or nobody takes the answers.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -195,6 +196,10 @@ static int judge_folder(Line *lines, int count, const char *folder)
         if (lines[n].present)
             runs[present++] = (HintRun){lines[n].hints, &lines[n].found, &lines[n].check, 0, 0};
     }
+    if (status == EXIT_OK && !present)
+        status = cli_refuse("--found: found no outputs of any line in %s, accepted is a folder "
+                            "with <line>/o.npy and the others",
+                            folder);
     if (status == EXIT_OK && hint_submission(&verdict, runs, present) != 0)
         status = cli_no_memory("--found");
     if (status == EXIT_OK) {
@@ -222,6 +227,8 @@ static int judge_all(const Cli *cli, const char *const *folders, int count)
 {
     Line *lines = calloc((size_t)cli->case_count, sizeof *lines);
     int status = lines ? EXIT_OK : cli_no_memory("--cases"), made = 0;
+    if (status == EXIT_OK && count == 0)
+        status = cli_refuse("--found: found none, accepted is a folder with outputs");
     while (status == EXIT_OK && made < cli->case_count) {
         status = make_line(&lines[made], &cli->cases[made]);
         made++;
@@ -250,6 +257,11 @@ int main(int argc, char **argv)
         if (status == CLI_CONTINUE) {
             status = judge_all(&cli, folders, folder_count);
             cli_free(&cli);
+            if (fflush(stdout) != 0 || ferror(stdout)) {
+                cli_refuse("found that the standard output did not take the answers, accepted is "
+                           "one that does");
+                status = EXIT_RUNTIME;
+            }
         }
     }
     free(folders);

@@ -30,6 +30,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
@@ -97,11 +98,35 @@ static int grow(void **array, int count, size_t size)
     return EXIT_OK;
 }
 
+/* The number that this word of an order is; -1 with a message: none from least to most. */
+static double number(const char *what, const char *text, const char *signs, int least, int most)
+{
+    char *end;
+    const double value = strtod(text, &end);
+    if (text[0] && strspn(text, signs) == strlen(text) && !*end && least <= value && value <= most)
+        return value;
+    cli_refuse("%s: found '%s', accepted is a number from %d to %d", what, text, least, most);
+    return -1;
+}
+
+static double seconds(const char *what, const char *text)
+{
+    return number(what, text, "0123456789.e+-", 0, 1000000);
+}
+
+static int whole(const char *what, const char *text)
+{
+    return (int)number(what, text, "0123456789", 1, INT_MAX);
+}
+
 /* The flags' words stay: a copy of the line is never freed. */
 static int add_case(Judge *j, int count, char **words)
 {
+    const int line = whole("case", words[1]);
     char **own = malloc((size_t)count * sizeof *own);
-    int status = !own || !j->contract ? EXIT_RUNTIME : EXIT_OK;
+    int status = line < 0 ? EXIT_USAGE : own ? EXIT_OK : EXIT_RUNTIME;
+    if (status == EXIT_OK && !j->contract)
+        status = cli_refuse("case: found no contract before it, accepted is one");
     for (int i = 0; status == EXIT_OK && i < count; i++)
         status = (own[i] = strdup(words[i])) ? EXIT_OK : EXIT_RUNTIME;
     if (status == EXIT_OK)
@@ -110,8 +135,7 @@ static int add_case(Judge *j, int count, char **words)
         status = grow((void **)&j->perf, j->case_count, sizeof *j->perf);
     if (status != EXIT_OK)
         return status;
-    return case_read(&j->cases[j->case_count++], j->contract, j->suite, atoi(own[1]), count - 2,
-                     own + 2);
+    return case_read(&j->cases[j->case_count++], j->contract, j->suite, line, count - 2, own + 2);
 }
 
 /* The number of the case in this line, -1 with a message: none. */
@@ -140,21 +164,25 @@ static int obey(Judge *j, int count, char **words)
     if (count == 2 && strcmp(what, "mode") == 0)
         j->limits.mode = strcmp(words[1], "off") == 0 ? ISOLATE_OFF : ISOLATE_STRICT;
     else if (count == 2 && strcmp(what, "workers") == 0)
-        j->workers = atoi(words[1]);
+        return (j->workers = whole(what, words[1])) < 0 ? EXIT_USAGE : EXIT_OK;
     else if (count == 2 && strcmp(what, "total") == 0)
-        j->total_s = atof(words[1]);
+        return (j->total_s = seconds(what, words[1])) < 0 ? EXIT_USAGE : EXIT_OK;
     else if ((count == 2 && strcmp(what, "perf") == 0) ||
              (count == 3 && strcmp(what, "threads") == 0)) {
-        const int n = case_at(j, what, atoi(words[1]));
-        if (n >= 0 && count == 2)
+        const int line = whole(what, words[1]), n = line < 0 ? -1 : case_at(j, what, line);
+        if (n < 0)
+            return EXIT_USAGE;
+        if (count == 2)
             j->perf[n] = 1;
-        else if (n >= 0)
-            j->cases[n].threads = atoi(words[2]);
-        return n < 0 ? EXIT_USAGE : EXIT_OK;
-    } else if (count == 4 && strcmp(what, "limits") == 0)
-        j->limits =
-            (JudgeLimits){atof(words[1]), atoll(words[2]), atoi(words[3]), j->limits.mode, 0};
-    else if (count == 2 && strcmp(what, "so") == 0) {
+        else
+            return (j->cases[n].threads = whole(what, words[2])) < 0 ? EXIT_USAGE : EXIT_OK;
+    } else if (count == 4 && strcmp(what, "limits") == 0) {
+        return (j->limits.seconds = seconds(what, words[1])) >= 0 &&
+                       (j->limits.mebibytes = whole(what, words[2])) >= 0 &&
+                       (j->limits.threads = whole(what, words[3])) >= 0
+                   ? EXIT_OK
+                   : EXIT_USAGE;
+    } else if (count == 2 && strcmp(what, "so") == 0) {
         if (grow((void **)&j->libraries, j->library_count, sizeof *j->libraries) != EXIT_OK)
             return EXIT_RUNTIME;
         j->libraries[j->library_count] = strdup(words[1]);
@@ -169,9 +197,12 @@ static int read_orders(Judge *j)
 {
     char *line = NULL, *words[MAX_WORDS];
     size_t size = 0;
+    ssize_t length;
     int status = EXIT_OK;
-    while (status == EXIT_OK && getline(&line, &size, stdin) > 0)
-        status = obey(j, cut(line, words), words);
+    while (status == EXIT_OK && (length = getline(&line, &size, stdin)) > 0)
+        status = strlen(line) == (size_t)length
+                     ? obey(j, cut(line, words), words)
+                     : cli_refuse("found a zero byte in an order, accepted is text");
     free(line);
     if (status == EXIT_OK && j->case_count == 0)
         return cli_refuse("found no case, accepted is at least one");

@@ -25,6 +25,7 @@ import sys
 import grade
 import grade_formats
 import suite as suites
+import tool
 
 MINE, TWIST = "mine.c", "mine_twist.c"
 
@@ -110,4 +111,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    tool.end(main)

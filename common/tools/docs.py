@@ -60,6 +60,7 @@ import lessons
 import reading
 import rows as recorded
 import table as table_tool
+import tool
 
 KINDS = "code|diff|table|number|reading|ladder|lessons|minutes|run"
 MARKER = re.compile(rf"(?<!`)<!-- ({KINDS}): (.*?) -->(.*?)<!-- /\1 -->", re.S)
@@ -69,6 +70,9 @@ LANGUAGE = {".c": "c", ".h": "c", ".cu": "cuda", ".cuh": "cuda", ".py": "python"
 
 class DocsError(Exception):
     """What is wrong with a marker, in one sentence."""
+
+
+SENTENCES = (DocsError, recorded.RowError, lessons.LessonError)
 
 
 class Pending(Exception):
@@ -320,9 +324,11 @@ def expand(text, page, context):
             hidden = str(command) == "hide" and kind == "table"
             new = ("" if hidden else "(not yet recorded)" if kind == "number" else
                    f"\n*Not yet recorded; the command is* `{command}`.\n")
-        except (DocsError, recorded.RowError, lessons.LessonError) as error:
+        except (*SENTENCES, OSError, subprocess.SubprocessError, *tool.MALFORMED) as error:
             line = text.count("\n", 0, match.start()) + 1
-            raise DocsError(f"{page}:{line}: {error}") from error
+            why = str(error) if isinstance(error, SENTENCES) else \
+                f"{kind}: found '{arguments}' ({type(error).__name__}: {error})"
+            raise DocsError(f"{page}:{line}: {why}") from error
         return f"<!-- {kind}: {arguments} -->{new}<!-- /{kind} -->"
 
     if len(OPENING.findall(text)) != len(MARKER.findall(text)):
@@ -389,4 +395,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    tool.end(main, *tool.MALFORMED)

@@ -17,6 +17,7 @@ import sys
 
 import columns
 import rows as recorded
+import tool
 
 # Stage -> the case of its CPU rows in the demo, and what its last row says of a GPU: file, case,
 # column of the rate with its unit, column of the share with what it is a share of ('': the peer).
@@ -166,13 +167,8 @@ def summary(rows):
 
 
 def main():
-    try:
-        print("\n".join(summary(recorded.load(sys.argv[1:]))))
-    except recorded.RowError as error:
-        print(f"first_page.py: {error}", file=sys.stderr)
-        return 2
-    return 0
+    print("\n".join(summary(recorded.load(sys.argv[1:]))))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    tool.end(main, recorded.RowError, *tool.MALFORMED)

@@ -30,6 +30,7 @@ import subprocess
 import sys
 
 import rows as recorded
+import tool
 
 NAMES = ("flops_forward", "flops_backward", "scattered", "block_s", "call_s", "pass_s", "post_s",
          "memory", "latency_inner", "bandwidth_inner", "masked_keys")
@@ -57,13 +58,16 @@ class Model:
     def ask(self, rates, questions):
         """[(forward ms, backward ms)] for each question."""
         lines = [f"rate {name} {value:.9g}" for name, value in rates.items()] + questions
-        self.process.stdin.write("\n".join(lines) + "\n")
-        self.process.stdin.flush()
         answers = []
+        try:
+            self.process.stdin.write("\n".join(lines) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended and answers nothing
         for question in questions:
             line = self.process.stdout.readline()
             if not line:
-                raise ValueError(f"the model has no answer to: {question}")
+                raise recorded.RowError(f"the model has no answer to: {question}")
             answers.append(tuple(float(word) for word in line.split()[:2]))
         return answers
 
@@ -209,11 +213,7 @@ def main():
     parser.add_argument("--hold")
     parser.add_argument("--link", choices=("nccl", "copy"))
     options = parser.parse_args()
-    try:
-        known, held = split(wanted(recorded.load(options.rows), options), options)
-    except recorded.RowError as error:
-        print(f"fit_ring.py: {error}", file=sys.stderr)
-        return 2
+    known, held = split(wanted(recorded.load(options.rows), options), options)
     if not known or not any(row["method"] != "alone" for row in known):
         print("fit_ring.py: no rows to fit; wanted are checked rows of ring_burst with --bench, "
               "with at least two numbers of ranks", file=sys.stderr)
@@ -235,4 +235,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    tool.end(main, recorded.RowError, *tool.MALFORMED)

@@ -55,6 +55,7 @@ import grade_formats
 import similarity
 import suite as suites
 import peer_speed
+import tool
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADERS = (ROOT / "docs" / "course" / "include", ROOT / "common")
@@ -566,4 +567,4 @@ def main(arguments):
 
 if __name__ == "__main__":
     sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever LANG says
-    sys.exit(main(sys.argv[1:]))
+    tool.end(lambda: main(sys.argv[1:]))

@@ -24,6 +24,7 @@ import grade
 import grade_formats
 import handout
 import suite as suites
+import tool
 
 
 def write_suites(folder, key, place):
@@ -103,4 +104,4 @@ def main(arguments):
 
 if __name__ == "__main__":
     sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # whatever LANG says
-    sys.exit(main(sys.argv[1:]))
+    tool.end(lambda: main(sys.argv[1:]))

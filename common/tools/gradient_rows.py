@@ -29,6 +29,7 @@ import sys
 import tempfile
 
 import npy_small
+import tool
 
 DATA = pathlib.Path(__file__).resolve().parent.parent / "data"
 GRADIENTS = ("dQ", "dK", "dV")
@@ -119,4 +120,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    tool.end(main, subprocess.CalledProcessError, *tool.MALFORMED)

@@ -40,12 +40,13 @@ import tempfile
 import zipfile
 
 import suite as suites
+import tool
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COURSE = ROOT / "docs" / "course"
 INCLUDE = (COURSE / "include", ROOT / "common")
 TOOLS = ("autograder.py", "grade.py", "grade_formats.py", "similarity.py", "suite.py",
-         "peer_speed.py")
+         "peer_speed.py", "tool.py")
 PROGRAMS = ("attn_jail", "attn_judge", "attn_runner")
 INCLUDED = re.compile(r'^#include "([^"]+)"', re.M)
 
@@ -357,4 +358,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    tool.end(main)

@@ -14,7 +14,8 @@ bench_cpu_lengths='128 256 512 1024 2048 4096'
 
 # chosen_stages [STAGE]: the "folder program" line of one stage, or all of them
 chosen_stages() {
-    stages | grep -e "^${1:-0}[ _0-9]" ||
+    stages | awk -v all=$# -v want="${1:-}" \
+        '!all || $1 == want || substr($1, 1, 2) == want { print; n++ } END { exit !n }' ||
         refuse "unknown stage '$1'; there are: $(stages | tr '\n' ' ')"
 }
 
@@ -31,12 +32,13 @@ build_programs() {
 # What one types after a change in a stage.
 ladder_build() {
     [ $# -le 1 ] || refuse "accepted is: ./ladder build [STAGE]"
+    build_chosen=$(chosen_stages "$@" | tr ' ' /)
+    [ -n "$build_chosen" ] || exit 2
     mkdir -p build
-    chosen_stages "$@" >build/build_stages.txt
     install demo
-    # shellcheck disable=SC2046 # one target a word
-    build_programs $(tr ' ' / <build/build_stages.txt)
-    sed 's|^|build/demo/|; s| |/|' build/build_stages.txt
+    # shellcheck disable=SC2086 # one target a word
+    build_programs $build_chosen
+    echo "$build_chosen" | sed 's|^|build/demo/|'
 }
 
 # A stage on a terminal, by the program that is built. LADDER_PROGRAMS names another folder of built
@@ -133,7 +135,7 @@ ladder_demo() {
 }
 
 ladder_plot() {
-    plot_file=${1:-out/demo_figures.jsonl}
+    plot_file=${1-out/demo_figures.jsonl}
     [ -f "$plot_file" ] || refuse "$plot_file is not there; ./ladder demo writes one"
     if ! have gnuplot; then
         warn "no figures: gnuplot is not installed"
@@ -223,8 +225,10 @@ ladder_bench() {
     if [ "${1:-}" != cpu ] || [ $# -gt 2 ]; then
         refuse "accepted is: ./ladder bench cpu [STAGE]"
     fi
+    shift
+    bench_chosen=$(chosen_stages "$@") || exit 2
     mkdir -p build out
-    chosen_stages ${2:+"$2"} >build/bench_stages.txt
+    echo "$bench_chosen" >build/bench_stages.txt
     status=0
     install demo
     build_for_demo

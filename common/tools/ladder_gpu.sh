@@ -36,7 +36,7 @@ part() {
 
 # "folder program" lines of the wanted stages
 gpu_stages() {
-    stages | awk -v want="$gpu_stage" 'want == "" || $1 == want || substr($1, 1, 2) == want'
+    chosen_stages ${gpu_stage:+"$gpu_stage"}
 }
 
 gpu_build() {
@@ -308,23 +308,23 @@ ladder_gpu() {
     while [ $# -gt 0 ]; do
         case $1 in
         --out) gpu_out=${2:-} && shift ;;
-        -*) refuse "gpu $gpu_piece: unknown flag '$1'; accepted is --out DIR" ;;
+        -* | '') refuse "gpu $gpu_piece: unknown flag '$1'; accepted is --out DIR" ;;
         *) gpu_stage=$1 ;;
         esac
         [ $# -eq 0 ] || shift
     done
     [ -n "$gpu_out" ] || refuse "gpu $gpu_piece: --out DIR is missing"
-    [ -n "$(gpu_stages)" ] || refuse "gpu $gpu_piece: no stage '$gpu_stage'; there are:" \
-        "$(stages | cut -d ' ' -f 1 | tr '\n' ' ')"
+    gpu_stages >/dev/null
+    [ ! -e "$gpu_out" ] || [ -d "$gpu_out" ] ||
+        refuse "gpu $gpu_piece: --out: found that $gpu_out is no folder, accepted is one"
+    if [ "$gpu_piece" != build ] && ! gpu_visible; then
+        warn "no NVIDIA GPU is visible here"
+        exit 77
+    fi
     gpu_lists=build/gpu_lists/$gpu_piece$gpu_stage # pieces may run side by side
     mkdir -p "$gpu_lists" "$gpu_out" && touch "$gpu_out/done.txt" || exit 3
-    if [ "$gpu_piece" != build ]; then
-        if ! gpu_visible; then
-            warn "no NVIDIA GPU is visible here"
-            exit 77
-        fi
-        [ "$gpu_piece" = peers ] || [ -f build/gpu/build.ninja ] || gpu_build
-    fi
+    [ "$gpu_piece" = build ] || [ "$gpu_piece" = peers ] || [ -f build/gpu/build.ninja ] ||
+        gpu_build
     "gpu_$gpu_piece"
     exit $gpu_status
 }

@@ -36,6 +36,9 @@ import pathlib
 import re
 import sys
 
+import rows as recorded
+import tool
+
 LINE = re.compile(r"^d=(\d+) S=(\d+) causal=([01]) \|(.*)", re.M)
 RATES = re.compile(r"(FA2|FA3|FA4|cuDNN) fwd +(\d+)(?: bwd +(\d+))?")
 WINDOW_LINE = re.compile(r"^window d=(\d+) (?:S=16384 )?w=(\d+) (.*)", re.M)
@@ -58,7 +61,7 @@ def read_peers(text):
     forward, of both passes)}."""
     first = re.match(r"(\S+) \S+ \S+ (.+)\n", text)
     if not first:
-        raise ValueError("no line with PyTorch's version and the GPU's name")
+        raise recorded.RowError("no line with PyTorch's version and the GPU's name")
     torch = f"PyTorch {first[1].split('+')[0]}"
     names = {"FA2": f"FlashAttention-2 of {torch}", "FA3": "FlashAttention-3",
              "FA4": "FlashAttention-4", "cuDNN": f"cuDNN of {torch}"}
@@ -92,7 +95,7 @@ def read_peers(text):
             peers[G, G * int(n), LAYOUTS[kind]] = (
                 f"ring-flash-attention on {torch}", *(1e3 * G * float(rate) for rate in rates))
     if not peers:
-        raise ValueError("no line with a peer's speed")
+        raise recorded.RowError("no line with a peer's speed")
     return first[2], peers
 
 
@@ -129,14 +132,11 @@ def main():
         print("peer_rows.py: expected ROWS.jsonl PEERS.txt...", file=sys.stderr)
         return 2
     path = pathlib.Path(sys.argv[1])
-    try:
-        gpu, peers = read_peers("".join(pathlib.Path(name).read_text(encoding="utf-8")
-                                        for name in sys.argv[2:]))
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        print(f"peer_rows.py: {error}", file=sys.stderr)
-        return 2
+    gpu, peers = read_peers("".join(pathlib.Path(name).read_text(encoding="utf-8")
+                                    for name in sys.argv[2:]))
+    rows = recorded.load([path])
     for row in rows:
+        del row["_where"]
         if row.get("gpu") == gpu and row.get("device") == "cuda":
             annotate(row, peers)
     written = path.with_suffix(".tmp")
@@ -146,4 +146,5 @@ def main():
     return 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    tool.end(main, recorded.RowError, *tool.MALFORMED)

@@ -16,6 +16,7 @@ import sys
 import npy_small
 import columns
 import rows as recorded
+import tool
 from plot_backward import backward_wall
 from plot_ring import ring_map
 from plot_rows import (block, by_variant, chip, curves, latest, per_head, quoted, richest, sizes_of,
@@ -234,14 +235,11 @@ def main():
         print("usage: plot_data.py OUTDIR FILE.jsonl...", file=sys.stderr)
         return 2
     out = pathlib.Path(sys.argv[1])
-    try:
-        rows = recorded.load(sys.argv[2:])
-    except recorded.RowError as error:
-        print(f"plot_data.py: {error}", file=sys.stderr)
-        return 2
+    rows = recorded.load(sys.argv[2:])
     good = recorded.usable(rows)
-    for name, figure in FIGURES.items():
-        made = figure(rows if figure in (unsafe_exp, ring_map) else good)
+    figures = {name: figure(rows if figure in (unsafe_exp, ring_map) else good)
+               for name, figure in FIGURES.items()}
+    for name, made in figures.items():
         if made is None:
             continue
         variables, data = made
@@ -252,4 +250,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    tool.end(main, recorded.RowError, *tool.MALFORMED)

@@ -30,6 +30,7 @@ import pathlib
 import re
 import sys
 
+import tool
 from source_hashes import COMMENT, METHODS, SAMPLE, included
 
 Rung = collections.namedtuple("Rung", "stage device name path")
@@ -257,4 +258,4 @@ def markdown(root, stages=()):
 
 if __name__ == "__main__":
     ROOT, WORDS = pathlib.Path(__file__).resolve().parents[2], sys.argv[1:]
-    sys.stdout.write(held(ROOT) if WORDS == ["held"] else markdown(ROOT, WORDS))
+    tool.end(lambda: print(held(ROOT) if WORDS == ["held"] else markdown(ROOT, WORDS), end=""))

@@ -34,8 +34,33 @@ CASE_KEYS = ("stage", "device", "dtype", "B", "H", "Hkv", "Nq", "Nk", "d", "mask
              "nodes", "link", "partials")
 
 
+# What the tools show of a row; null is accepted for all of it.
+KINDS = {
+    "a text": (str, "stage variant device dtype mask method transport layout link partials order "
+               "pack input strides dist tensor_layout machine cpu gpu peer revision date command "
+               "sha256 sources_sha256 experiment"),
+    "a number": ((int, float), "B H Hkv Nq Nk d ranks nodes threads rows cols tokens free_from "
+                 "ms_med ms_backward_med ncu_ms compute_ms flops sgemm_gflops gflops copy_gbps "
+                 "peer_gflops peer_backward_gflops peer_both_gflops hbm_bytes_model peak_bytes "
+                 "ram_bytes traffic_bytes l2_request_bytes dram_bytes sm_bytes link_bytes "
+                 "compulsory_bytes_model sram_elements fast_elements tile_rows tile_keys block_q "
+                 "block_kv accesses score_max error nonfinite bound_ratio flash_ratio o_error "
+                 "hidden hidden_backward temperature softcap dropout scale loss_scale sequences"),
+    "a list": (list, "window clip ms_backward ratio scaling alone_ms alone_ms_backward"),
+    "an object": (dict, "errors tiles counters"),
+}
+
+
 class RowError(Exception):
     """A file or a filter that cannot be used; the text is one sentence."""
+
+
+def check_kinds(row, where):
+    for accepted, (kind, keys) in KINDS.items():
+        for key in keys.split():
+            if row.get(key) is not None and not isinstance(row[key], kind):
+                raise RowError(f"{where}: {key}: found {json.dumps(row[key])[:40]}, accepted is "
+                               f"{accepted}")
 
 
 def load(files):
@@ -43,17 +68,19 @@ def load(files):
     for name in files:
         try:
             text = pathlib.Path(name).read_text(encoding="utf-8")
-        except OSError as error:
-            raise RowError(f"{name}: {error.strerror}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", "not UTF-8")
+            raise RowError(f"{name}: {why}") from error
         for number, line in enumerate(text.split("\n"), 1):
             if not line.strip():
                 continue
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise RowError(f"{name}:{number}: not JSON: {error.msg}") from error
-            if not isinstance(row, dict) or "stage" not in row or "variant" not in row:
+            except (ValueError, RecursionError) as error:
+                raise RowError(f"{name}:{number}: not JSON: {error}") from error
+            if not isinstance(row, dict) or None in (row.get("stage"), row.get("variant")):
                 raise RowError(f"{name}:{number}: not a row: it has no stage and variant")
+            check_kinds(row, f"{name}:{number}")
             row["_where"] = f"{name}:{number}"
             rows.append(row)
     return rows
@@ -80,6 +107,12 @@ def select(rows, text):
             raise RowError(f"filter '{term}': expected field=value, with = != < <= > or >=")
         field, op, wanted = parts.groups()
         field = "Nq" if field == "N" else field
+        if op not in ("=", "!="):
+            try:
+                float(wanted)
+            except ValueError:
+                raise RowError(f"filter '{term}': found '{wanted}', accepted is a number behind "
+                               f"{op}") from None
         rows = [row for row in rows if term_holds(row.get(field), op, wanted)]
     return rows
 

@@ -50,6 +50,8 @@ import re
 import shlex
 import sys
 
+import tool
+
 CONTRACTS = ("naive", "tiled_softmax", "flash_forward", "flash_backward", "sliding_window",
              "softmax_merge", "softmax_rows", "softmax_twist", "flash_simple", "backward_steps",
              "sliding_window_step", "ring_method")
@@ -58,7 +60,7 @@ KEYS = ("optional", "required", "none")
 PEERS = ("sgemm", "cublas")
 WORD = re.compile(r'([A-Za-z_]+)=("[^"]*"|[^\s"]+)(?=\s|$)')
 CHOICE = re.compile(r"\{(?:([a-z]+)=)?([^{}]*)\}")
-RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
+RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(\d{1,18}))?")
 MAX_CHOICES = 10**9
 MIN_KEY, MAX_KEY = 16, 1 << 20
 SCRYPT = {"salt": b"attention ladder", "n": 1 << 14, "r": 8, "p": 1, "dklen": 32}
@@ -327,7 +329,7 @@ def parse(text, name, key=None):
 
 def read(path, key=None):
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as why:
         raise SuiteError(f"{path}: found that it cannot be read "
@@ -342,14 +344,9 @@ def main():
     parser.add_argument("suite")
     parser.add_argument("--key", metavar="FILE")
     options = parser.parse_args()
-    try:
-        key = key_bytes(options.key) if options.key else None
-        sys.stdout.write(read(options.suite, key).text())
-    except SuiteError as why:
-        print(f"suite.py: {why}", file=sys.stderr)
-        return 2
-    return 0
+    key = key_bytes(options.key) if options.key else None
+    sys.stdout.write(read(options.suite, key).text())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    tool.end(main, SuiteError)

@@ -15,6 +15,7 @@ import sys
 
 import columns as shown
 import rows as recorded
+import tool
 
 STALE_MARK = "†"
 STALE_NOTE = f"{STALE_MARK} the source of this variant has changed since this row was recorded"
@@ -79,23 +80,19 @@ def main():
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--stale", action="store_true")
     args = parser.parse_args()
-    try:
-        rows = [row for row in recorded.load(args.files) if "experiment" not in row]
-        rows = recorded.grouped(recorded.select(rows, args.filter))
-        if args.stale:
-            stale = [row for row in rows if recorded.is_stale(row)]
-            for row in stale:
-                print(f"{row['_where']}: {row['stage']} {row['variant']}: source has changed since")
-            return 1 if stale else 0
-        good = recorded.add_speedups(recorded.usable(rows))
-        columns = args.columns.split(",") if args.columns else shown.DEMO_COLUMNS
-        if args.demo:
-            sys.stdout.write(terminal(good, shown.TERMINAL_COLUMNS, case_lines=True))
-        else:
-            sys.stdout.write((markdown if args.markdown else terminal)(good, columns))
-    except recorded.RowError as error:
-        print(f"table.py: {error}", file=sys.stderr)
-        return 2
+    rows = [row for row in recorded.load(args.files) if "experiment" not in row]
+    rows = recorded.grouped(recorded.select(rows, args.filter))
+    if args.stale:
+        stale = [row for row in rows if recorded.is_stale(row)]
+        for row in stale:
+            print(f"{row['_where']}: {row['stage']} {row['variant']}: source has changed since")
+        return 1 if stale else 0
+    good = recorded.add_speedups(recorded.usable(rows))
+    columns = args.columns.split(",") if args.columns else shown.DEMO_COLUMNS
+    if args.demo:
+        sys.stdout.write(terminal(good, shown.TERMINAL_COLUMNS, case_lines=True))
+    else:
+        sys.stdout.write((markdown if args.markdown else terminal)(good, columns))
     failed = [row for row in rows if row.get("pass") is False]
     unchecked = len(rows) - len(good) - len(failed)
     if unchecked:
@@ -107,4 +104,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    tool.end(main, recorded.RowError, *tool.MALFORMED)

@@ -18,6 +18,8 @@ import pathlib
 import re
 import sys
 
+import tool
+
 CHECK = re.compile(r"^(not )?ok\b[^#\n]*(?:#[ \t]*(SKIP)\b[ \t]*([^\n]*))?", re.I | re.M)
 PLAN_OF_NOTHING = re.compile(r"^1\.\.0[ \t]*(?:#[ \t]*SKIP\S*[ \t]*([^\n]*))?", re.I | re.M)
 GOOD = ("OK", "EXPECTEDFAIL")
@@ -70,14 +72,13 @@ class Sum:
         """All records of one file. A file that is not there was a run that did not happen."""
         try:
             lines = [x for x in pathlib.Path(path).read_text(encoding="utf-8").splitlines() if x]
-            records = [json.loads(line) for line in lines]
-        except (OSError, ValueError) as error:
+            for line in lines:
+                self.add(json.loads(line))
+        except (OSError, *tool.MALFORMED) as error:
             self.failures.append(f"{path}: no readable record of a run ({error})")
             return
-        if not records:
+        if not lines:
             self.failures.append(f"{path}: a run without a single test")
-        for record in records:
-            self.add(record)
 
     def closing_line(self):
         line = f"{self.passed} passed, {len(self.failures)} failed"
@@ -100,4 +101,4 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    tool.end(lambda: main(sys.argv[1:]))

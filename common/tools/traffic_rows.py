@@ -22,7 +22,8 @@ import csv
 import json
 import pathlib
 import re
-import sys
+
+import tool
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SECTOR = 32  # bytes
@@ -191,20 +192,16 @@ def main():
     if args.metrics:
         print(",".join(counters(texts[0])))
         return 0
-    try:
-        checked = [json.loads(line) for line in texts[0].splitlines()]
-        if not checked:
-            raise TrafficError("no checked rows")
-        folder = next(path.name for path in ROOT.glob("0?_*")
-                      if path.name.split("_", 1)[1].startswith(checked[0]["stage"]))
-        groups = group(read_kernels(texts[1]), kernel_owners(ROOT, folder), args.rest)
-        for row in join(checked, groups):
-            print(json.dumps(row, separators=(",", ":")))
-    except TrafficError as error:
-        print(f"traffic_rows.py: {error}", file=sys.stderr)
-        return 1
+    checked = [json.loads(line) for line in texts[0].splitlines()]
+    if not checked:
+        raise TrafficError("no checked rows")
+    folder = next((path.name for path in ROOT.glob("0?_*")
+                   if path.name.split("_", 1)[1].startswith(checked[0]["stage"])), None)
+    groups = group(read_kernels(texts[1]), kernel_owners(ROOT, folder), args.rest)
+    for row in join(checked, groups):
+        print(json.dumps(row, separators=(",", ":")))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    tool.end(main, TrafficError, *tool.MALFORMED)

@@ -116,6 +116,23 @@ def judge_codes(tap, build):
     tap.ok(all(re.fullmatch("[a-z0-9_]+", code) for code in codes), "codes are snake_case")
 
 
+def judge_orders(tap, build):
+    """What attn_judge is told must be what it says: one sentence, exit 2."""
+    good = "suite\tS\ncontract\tflash_simple\nlimits\t10\t1024\t1\ncase\t2\t-N\t3\n"
+    for orders, said in (
+            (good, ""), (good.replace("10", "ten"), "limits: found 'ten'"),
+            (good.replace("1024", "1.5"), "limits: found '1.5'"),
+            (good.replace("case\t2", "case\t2x"), "case: found '2x'"),
+            (good + "workers\t99999999999\n", "workers: found '9"),
+            (good + "total\tnan\n", "total: found 'nan'"), (good + "perf\t\n", "perf: found ''"),
+            (good + "threads\t2\t0\n", "threads: found '0'"), ("case\t2\n", "no contract"),
+            (good + "mode\toff\0x\n", "zero byte")):
+        done = subprocess.run([os.path.join(build, "common/judge/attn_judge"), "--check"],
+                              input=orders, capture_output=True, text=True)
+        tap.ok(done.returncode == (2 if said else 0) and said in done.stderr and
+               done.stderr.count("\n") == bool(said), f"orders: {said or 'good'}", done.stderr)
+
+
 def judge_right_solutions(tap, build, tool):
     """A right solution gets no name, whatever its cases are."""
     with tempfile.TemporaryDirectory() as folder:
@@ -142,6 +159,16 @@ def judge_right_solutions(tap, build, tool):
                               capture_output=True, text=True)
         tap.ok(done.returncode == 2 and "o.npy" in done.stderr,
                "outputs of other cases are refused", done.stderr[-500:])
+        for words in ([], ["--found", folder], ["--found", os.path.join(folder, "none")]):
+            done = subprocess.run([tool, "-N", "3", *words], capture_output=True, text=True)
+            tap.ok(done.returncode == 2 and not done.stdout and done.stderr.count("\n") == 1 and
+                   "--found: found no" in done.stderr, f"refused: {words}", done.stderr)
+        if os.path.exists("/dev/full"):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([tool, "--cases", cases, "--backward", "--found", out],
+                                      stdout=full, stderr=subprocess.PIPE, text=True)
+            tap.ok(done.returncode == 3 and "standard output" in done.stderr,
+                   "nobody takes the answers", done.stderr)
 
 
 # One head of attention with places for a mistake.
@@ -345,6 +372,7 @@ def main():
     tap = Tap()
     judge_coverage(tap)
     judge_codes(tap, build)
+    judge_orders(tap, build)
     judge_right_solutions(tap, build, tool)
     judge_grades(tap, build)
     judge_programs(tap, build)

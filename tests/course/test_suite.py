@@ -58,6 +58,7 @@ BAD = [
     (HEADER + ": -N {5}\n", False, ("S:2: ", "'{5}'")),
     (HEADER + ": -N {9..5}\n", False, ("S:2: ", "'{9..5}'")),
     (HEADER + ": -N {5..9..0}\n", False, ("S:2: ", "'{5..9..0}'")),
+    (HEADER + ": -N {1..999999999999999999999999}\n", False, ("S:2: ", "999999}'")),
     (HEADER + ": -N {5|}\n", False, ("S:2: ", "'{5|}'")),
     (HEADER + ": -N {5|6\n", False, ("S:2: ", "brace")),
     (HEADER + ": -N 5\0 --causal\n", False, ("S:2: ", "control character")),
@@ -149,7 +150,7 @@ def check_apart(tap):
 def check_program(tap):
     with tempfile.TemporaryDirectory() as folder:
         path, key = pathlib.Path(folder) / "x.template", pathlib.Path(folder) / "key"
-        path.write_text(TEMPLATE, encoding="utf-8")
+        path.write_text("\ufeff" + TEMPLATE, encoding="utf-8")  # as some editors begin a file
         drawn = []
         for content, status, word in ((b"spring semester 2027\n", 0, "contract="),
                                       (b"16 bytes are few", 0, "contract=flash_simple"),
@@ -179,6 +180,12 @@ def check_program(tap):
                              text=True, check=False)
         tap.ok(run.returncode == 2 and "none" in run.stderr and run.stderr.count("\n") == 1,
                "no such suite", run.stderr)
+        if os.path.exists("/dev/full"):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                run = subprocess.run([sys.executable, str(TOOL), str(path)], stdout=full,
+                                     stderr=subprocess.PIPE, text=True, check=False)
+            tap.ok(run.returncode == 3 and "not taken" in run.stderr and
+                   run.stderr.count("\n") == 1, "nobody takes the suite", run.stderr)
 
 
 def main():

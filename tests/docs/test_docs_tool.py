@@ -258,7 +258,14 @@ def test_errors(tap, tree):
              "no line begins with Nobody"),
             ("a missing program", "<!-- run: absent -->\n<!-- /run -->", "no program absent"),
             ("a C file that is not C", "<!-- run: docs/broken.c -->\n<!-- /run -->",
-             "docs/broken.c")):
+             "docs/broken.c"),
+            ("a quote without its partner", '<!-- code: "x -->\n<!-- /code -->', "No closing"),
+            ("a status that is no number", "<!-- run: exit=x hello -->\n<!-- /run -->", "'x'"),
+            ("a program without a name", "<!-- run: exit=1 -->\n<!-- /run -->", "IndexError"),
+            ("a field that no row has", "<!-- table: docs/r.jsonl sort=colour -->\n<!-- /table -->",
+             "'colour'"),
+            ("a file that is no text", "<!-- code: docs/data.bin -->\n<!-- /code -->", "utf-8")):
+        (tree.root / "docs/data.bin").write_bytes(b"\xff")
         tree.write("build/01_naive/fails", "#!/bin/sh\nexit 3\n").chmod(0o755)
         tree.write("docs/broken.c", "int main(void) { return }\n")
         page = tree.write("docs/bad.md", f"# Bad\n{marker}\n")
@@ -267,6 +274,17 @@ def test_errors(tap, tree):
                f"{name} is an error that names the page", done.stdout + done.stderr)
         tap.ok(page.read_text() == f"# Bad\n{marker}\n", f"{name}: the page is not touched")
         page.unlink()
+
+
+def test_bad_pages(tap, tree):
+    page = tree.root / "docs/bad.md"
+    for what, said in ((None, "bad.md: No such file"), (b"\xff", "UnicodeDecodeError")):
+        if what:
+            page.write_bytes(what)
+        done = tree.docs(str(page))
+        tap.ok(done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1,
+               f"a page that cannot be read: {said}", done.stderr)
+    page.unlink()
 
 
 def test_kinds_of_code(tap, tree):
@@ -351,6 +369,7 @@ def main():
         test_c_file(tap, tree)
         test_cut(tap, tree)
         test_errors(tap, tree)
+        test_bad_pages(tap, tree)
         test_kinds_of_code(tap, tree)
         test_lessons(tap, tree)
         test_links_and_commands(tap, tree)

@@ -128,6 +128,10 @@ def main():
             done, after = annotate(folder, before, peers)
             tap.ok(done.returncode == 2 and after == before and done.stderr.count("\n") == 1,
                    f"refused: {peers!r}", done.stderr)
+        for before in ([[]], [{}], [row(B="16")], [row(window=[1])]):
+            done, after = annotate(folder, before, PEERS)
+            tap.ok(done.returncode == 2 and after == before and done.stderr.count("\n") == 1,
+                   f"refused: {before}", done.stderr)
     return tap.done()
 
 

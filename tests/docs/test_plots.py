@@ -32,6 +32,10 @@ def row(stage, variant, good=True, **more):
             "bound_ratio": 0.25, "sgemm_gflops": 50.0, "pass": good, **more}
 
 
+def good(**more):
+    return json.dumps({**row("naive", "v0_loops"), **more}).encode()
+
+
 def made_up_rows():
     rows = []
     for N in (64, 128, 256):
@@ -182,10 +186,18 @@ def test_data(tap, rows_file, folder):
     done = run(sys.executable, TOOLS / "plot_data.py", folder, empty)
     tap.ok(done.stdout.split() == ["attention_map"], "no checked row, no figure of rows",
            done.stdout)
-    empty.write_text("{broken\n")
-    done = run(sys.executable, TOOLS / "plot_data.py", folder, empty)
-    tap.ok(done.returncode == 2 and "none.jsonl:1" in done.stderr, "broken JSON is named",
-           done.stderr)
+    # what is wrong with a row, and what each of the tools says of it
+    for text, said in ((b"{broken", ":1: not JSON"), (b"[" * 100000, ":1: not JSON"),
+                       (b"\xff", ": not UTF-8"), (b"[]", ":1: not a row"),
+                       (good(variant=None), ":1: not a row"),
+                       (good(variant=["v"]), ":1: variant: "),
+                       (good(Nq="64"), ':1: Nq: found "64", accepted is a number'),
+                       (good(window=4), ":1: window: "), (good(errors=[]), ":1: errors: ")):
+        empty.write_bytes(text + b"\n")
+        for words in (("plot_data.py", folder), ("table.py",), ("first_page.py",)):
+            done = run(sys.executable, TOOLS / words[0], *words[1:], empty)
+            tap.ok(done.returncode == 2 and f"none.jsonl{said}" in done.stderr and not done.stdout
+                   and done.stderr.count("\n") == 1, f"{words[0]} refuses {text[:60]}", done.stderr)
 
 
 def test_table(tap, rows_file):
@@ -208,6 +220,21 @@ def test_table(tap, rows_file):
     done = run(sys.executable, TOOLS / "table.py", "--columns", "N,colour", rows_file)
     tap.ok(done.returncode == 2 and "no column 'colour'" in done.stderr,
            "an unknown column is named")
+    odd = rows_file.with_name("odd.jsonl")
+    odd.write_bytes(good(tiles={"clean": 1}, window=[-1, -1]))
+    for words, said in ((("--filter", "N>=many"), "'many'"),
+                        (("--columns", "tiles"), "KeyError: 'skipped'")):
+        done = run(sys.executable, TOOLS / "table.py", *words, odd)
+        tap.ok(done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1,
+               f"table.py {' '.join(words)}", done.stderr)
+    if pathlib.Path("/dev/full").exists():
+        for name, word in (("table.py", odd), ("first_page.py", odd), ("testsum.py", odd),
+                           ("reading.py", "01")):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([sys.executable, TOOLS / name, word], stdout=full,
+                                      stderr=subprocess.PIPE, text=True, check=False)
+            tap.ok(done.returncode == 3 and "not taken" in done.stderr and
+                   done.stderr.count("\n") == 1, f"{name}, and nobody takes it", done.stderr)
 
 
 def test_figures(tap, rows_file, folder):

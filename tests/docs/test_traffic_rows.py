@@ -79,7 +79,7 @@ def test_runs_in_a_row(tap, folder):
     tap.ok(done.returncode == 0 and [r["dram_bytes"] for r in got] == [7, 7, 7],
            "three runs of one variant in a row are cut evenly", done.stderr)
     done, got = run(folder, rows, runs[:2] + runs[3:], "--rest", "v1_fa2")
-    tap.ok(done.returncode == 1 and "not 3 equal runs" in done.stderr, "unequal runs are refused",
+    tap.ok(done.returncode == 2 and "not 3 equal runs" in done.stderr, "unequal runs are refused",
            done.stderr)
 
 
@@ -90,9 +90,11 @@ def test_refusals(tap, folder):
             ("a run too many", one, [(FA1, 1, 1, 1, 1), (FA2, 1, 1, 1, 1)], "more often"),
             ("a run too few", one * 2, [(FA1, 1, 1, 1, 1)], "did not see all"),
             ("a kernel of nobody", one, [("other_kernel", 1, 1, 1, 1)], "other_kernel"),
+            ("a row that is none", [3], [(FA1, 1, 1, 1, 1)], "TypeError"),
+            ("a stage that is none", [{"stage": "x"}], [(FA1, 1, 1, 1, 1)], "TypeError"),
             ("no checked rows", [], [(FA1, 1, 1, 1, 1)], "no checked rows")):
         done, got = run(folder, rows, kernels)
-        tap.ok(done.returncode == 1 and not got and words in done.stderr, f"refused: {what}",
+        tap.ok(done.returncode == 2 and not got and words in done.stderr, f"refused: {what}",
                done.stderr)
 
 

@@ -156,6 +156,7 @@ OFFLINE = found(
     ("--tensor-layout sbhd --cu-seqlens-kv {}/lengths.npy", r"--cu-seqlens-kv.*thd"),
     (THD + " -B 2", r"--batch.*thd"),
     (THD + " --bundled", r"--bundled.*thd"),
+    (THD.replace("lengths", "huge"), r"huge\.npy: found 9\.22337203685478e\+18 at its end"),
     (THD + " --seq-q 9", r"found 12.*9, the tokens of --seq-q"),
     (THD + " --seq-kv 13", r"found 12.*13, the tokens of --seq-kv"),
     (THD.replace("lengths", "falls", 1), r"falls\.npy"),

@@ -43,6 +43,7 @@ def make_files(folder):
                          ("late", (1, 5, 12)), ("five", (0, 2, 4, 5, 12)),
                          ("one", (0,)), ("nobody", (0, 0, 0, 0))):
         npyfile.write(path(name + ".npy"), (len(starts),), starts, "i4")
+    npyfile.write(path("huge.npy"), (2,), (0, 2 ** 63 - 1), "i8")
     npyfile.write(path("w12.npy"), (12,), [1.0] * 12)
     # k has another number of keys than q has queries, so that the two cannot be mixed up
     npyfile.write(path("k.npy"), (1, 7, 3, 4), [0.25 * (i % 9) for i in range(84)], "f8")
@@ -51,7 +52,7 @@ def make_files(folder):
     header = "{'descr': '<f4', 'fortran_order': True, 'shape': (1, 5, 3, 4), }"
     texts = {"short.npy": whole[:-3], "magic.npy": b"PK\x03\x04" + whole[4:], "empty.npy": b"",
              "fortran.npy": npy_bytes(header, bytes(240)),
-             "blank.txt": b"\n# nothing\n   \n", "third.txt": b"-N 5\n# -N 0\n-N 0\n",
+             "blank.txt": b"\n# nothing\n   \n", "third.txt": b"\xef\xbb\xbf-N 5\n# -N 0\n-N 0\n",
              "json.txt": b"--json x\n", "binary.txt": b"-N 5\n\0\n",
              "cut.jsonl": b'{"schema":1}\n{"sch',
              "traces.txt": b"--method ring --trace-json t.json\n" * 2,

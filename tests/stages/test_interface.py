@@ -410,8 +410,15 @@ def check_beyond_float32(p):
         npyfile.write(path, (1, 3, 1, 2), [1e30, 1e30, 0, -1e30, 1, 2])
         files += [f"--{name}", path]
     done = p.run(*files, "--device", "cpu")
-    p.ok(done.returncode == 3 and done.stderr.count("overflows float32") == 1 and
-         "wrong" not in done.stderr, "inputs that overflow float32 on the way", done.stderr)
+    p.ok(done.returncode == 2 and done.stderr.count("overflows float32") == 1 and
+         done.stderr.count("\n") == 1 and "wrong" not in done.stderr,
+         "inputs that overflow float32 on the way", (done.returncode, done.stderr))
+    if "  --do" in p.run("--help").stdout:  # gradients, asked for or always on
+        flag = ["--backward"] if "  --backward" in p.run("--help").stdout else []
+        done = p.run("-N", 64, "-d", 8, "--scale", "1e12", "--device", "cpu", *flag)
+        p.ok(done.returncode == 2 and done.stderr.count("too large for their gradients") == 1 and
+             done.stderr.count("\n") == 1, "scores too large for gradients to be judged",
+             (done.returncode, done.stderr))
     if os.path.basename(p.path) != "sliding_window":
         return
     saved = p.fresh()

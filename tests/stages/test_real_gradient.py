@@ -61,6 +61,10 @@ def main():
     device = sys.argv[sys.argv.index("--device") + 1] if "--device" in sys.argv else "cpu"
     tap = Tap()
     test_figures(tap)
+    done = subprocess.run([sys.executable, gradient_rows.__file__, "/nowhere"], capture_output=True,
+                          text=True, check=False)
+    tap.ok(done.returncode == 2 and done.stderr == "gradient_rows.py: /nowhere: No such file or "
+           "directory\n", "no such program", done.stderr)
     tiny = [program, "--device", device, "-N", "1", "-H", "1", "-d", "1", "--quiet"]
     if subprocess.run(tiny, capture_output=True, timeout=120, check=False).returncode == 77:
         tap.skip("rows of the real gradient", f"no {device} device here")

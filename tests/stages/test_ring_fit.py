@@ -178,7 +178,8 @@ def test_map(tap, program):
 
 
 def test_refusals(tap, program):
-    for words in (("--rates",), ("--rates", "/nowhere"), ("--rates", "/"), ("x",), ("--help", "x")):
+    for words in (("--rates",), ("--rates", "/nowhere"), ("--rates", "/"),
+                  ("--rates", "/dev/zero"), ("x",), ("--help", "x")):
         done = run(program, *words)
         tap.ok(done.returncode == 2 and done.stderr.startswith("ring_map: ") and not done.stdout
                and done.stderr.count("\n") == 1, f"{' '.join(words)} is refused", done.stderr)
@@ -187,13 +188,34 @@ def test_refusals(tap, program):
                           (good.replace(" 2 1 ", " 3 2 "), "question"),
                           (good.replace("-1", "-2"), "question"), ("rate memory nan", "question"),
                           (good.replace("8 8", f"8 {2 ** 62}"), "question"), (" ", "question"),
+                          (good.replace("4 1 1", f"{2 ** 32 + 4} 1 1"), "question"),
+                          (good.replace("8 8 4", " ".join([str(2 ** 26)] * 3)), "question"),
+                          (good.replace("1 0", "1 2"), "question"), (good + " 0", "question"),
+                          (good.replace("-1", str(2 ** 63 - 1)), "question"),
+                          ("rate memory inf", "question"), ("rate memory 1 2", "question"),
                           (good[:-2], "question"), ("alone 8 4 2 8 f32", ""),
+                          ("alone 8 4 2 8 f32 1", "question"),
                           ("alone 8 4 3 8 f32", "question"),
                           ("alone 0 4 2 8 f32", "question"), ("alone 8 4 2 8 f99", "question")):
         done = subprocess.run([program, "--ask"], input=question + "\n", capture_output=True,
                               text=True, check=False, timeout=60)
         tap.ok(done.returncode == (2 if why else 0) and why in done.stderr
                and done.stderr.count("\n") == bool(why), f"asked: {question}", done.stderr)
+
+
+def test_fit_refusals(tap, program, folder):
+    """A model that cannot be asked, and rows that say too little: one sentence, exit 2."""
+    path, bad = folder / "few.jsonl", folder / "bad.jsonl"
+    rows = [row_of("ring", ranks, 1024, 2, ms_med=1.0) for ranks in (1, 2)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    bad.write_text("".join(json.dumps({**row, "B": "x"}) + "\n" for row in rows))
+    for model, file, said in (("/nowhere", path, "/nowhere: No such file"),
+                              ("/bin/false", path, "the model has no answer"),
+                              (program, bad, "bad.jsonl:1: B: found"),
+                              (program, folder / "none", "none: No such file")):
+        done = run(sys.executable, ROOT / "common/tools/fit_ring.py", model, file, "--all")
+        tap.ok(done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1,
+               f"fit_ring.py: {said}", done.stdout + done.stderr)
 
 
 def test_pages(tap, program):
@@ -219,6 +241,7 @@ def main():
             test_fit(tap, sys.argv[1], pathlib.Path(folder))
             test_two_gpus(tap, sys.argv[1], pathlib.Path(folder))
             test_alone(tap, sys.argv[1], pathlib.Path(folder))
+        test_fit_refusals(tap, sys.argv[1], pathlib.Path(folder))
     test_lanes(tap, sys.argv[1])
     test_map(tap, sys.argv[1])
     test_refusals(tap, sys.argv[1])

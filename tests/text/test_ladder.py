@@ -136,6 +136,30 @@ def check_lanes(tap, copy):
            "gpu check: a test that no lane begins has not passed", (done, calls, kept))
 
 
+def check_refusals(tap, copy):
+    """Before anything is compiled, and no folder is made."""
+    before = os.listdir(copy.top)
+    for words, said in ((("build", "07"), "unknown stage '07'"),
+                        (("build", "0*"), "unknown stage '0*'"),
+                        (("build", ""), "unknown stage ''"),
+                        (("build", "01", "03"), "accepted is: ./ladder build [STAGE]"),
+                        (("lecture", "0."), "unknown stage '0.'"),
+                        (("bench", "cpu", "9"), "unknown stage '9'"),
+                        (("bench", "cpu", ""), "unknown stage ''"),
+                        (("test", ""), "test takes nothing or 'quick', found ''"),
+                        (("plot", ""), " is not there"),
+                        (("gpu", "check", "", "--out", "x"), "unknown flag ''"),
+                        (("gpu", "build", "9", "--out", "x"), "unknown stage '9'"),
+                        (("gpu", "bench", "--out", "ladder"), "ladder is no folder"),
+                        (("grade",), "SUBMISSION"), (("grade", "no.suite", "x.c"), "no.suite"),
+                        (("handout", "9", "--out", "x"), "the assignment '9'"),
+                        (("clean", "01"), "clean takes no argument, found '01'")):
+        done, calls = copy.run(*words)
+        tap.ok(done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1 and
+               not calls and os.listdir(copy.top) == before,
+               f"{' '.join(words)} is refused", (done, calls))
+
+
 def main():
     tap = Tap()
     check_sanitized(tap)
@@ -145,6 +169,7 @@ def main():
         check_lanes(tap, Copy(folder))
     with tempfile.TemporaryDirectory() as folder:
         copy = Copy(folder)
+        check_refusals(tap, copy)
         done, calls = copy.run("build", "01")
         tap.ok(done.returncode == 0 and len(calls) == 2 and
                calls[0].startswith("meson setup build/demo ") and
@@ -166,13 +191,6 @@ def main():
         os.symlink("/bin/true", os.path.join(there, "flash_forward"))
         done, calls = copy.run("lecture", "03", LADDER_PROGRAMS=folder)
         tap.ok(not calls, "and none that is", (done, calls))
-        for words, said in ((("build", "07"), "unknown stage '07'"),
-                            (("build", "01", "03"), "accepted is: ./ladder build [STAGE]"),
-                            (("bench", "cpu", "9"), "unknown stage '9'"),
-                            (("clean", "01"), "clean takes no argument, found '01'")):
-            done, calls = copy.run(*words)
-            tap.ok(done.returncode == 2 and said in done.stderr and not calls,
-                   f"{' '.join(words)} is refused", (done, calls))
         commands = re.findall(r"^  ([a-z]+) ", copy.run("--help")[0].stdout, re.M)
         tap.ok({"build", "demo", "clean"} < set(commands), "the commands of --help", commands)
         kept = os.path.join(copy.top, "build", "kept")

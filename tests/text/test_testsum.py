@@ -82,9 +82,11 @@ def main():
         tap.ok((found, returned) == ("2 passed, 0 failed", 0), "two files add up", text)
         found, returned, text = run([path, folder + "/absent.json"])
         tap.ok((found, returned) == ("1 passed, 1 failed", 1), "a missing file is a failure", text)
-        path.write_text("{broken\n", encoding="utf-8")
-        found, returned, text = run([path])
-        tap.ok((found, returned) == ("0 passed, 1 failed", 1), "a broken file is a failure", text)
+        for broken in ("{broken\n", "{}\n"):
+            path.write_text(broken, encoding="utf-8")
+            found, returned, text = run([path])
+            tap.ok((found, returned) == ("0 passed, 1 failed", 1), "a broken file is a failure",
+                   text)
         found, returned, text = run([])
         tap.ok((found, returned) == ("0 passed, 0 failed", 1), "nothing ran: not green", text)
     return tap.done()

@@ -294,13 +294,14 @@ TEST(rates_from_a_file)
     char path[] = "/tmp/ring_rates_XXXXXX", why[256] = "";
     RingRates rates = ring_rates_default("nccl", ATTN_BF16);
     FILE *f = fdopen(mkstemp(path), "w");
-    fprintf(f, "# fitted\nflops_forward 5e14\n\nbandwidth_inner 3.5e11\nlatency_outer 0\n");
+    fprintf(f, "#%600s\nflops_forward 5e14\n\nbandwidth_inner 3.5e11\nlatency_outer 0\n", "fitted");
     fclose(f);
     assert_int_equal(0, ring_rates_read(&rates, path, why));
     assert_true(rates.flops[0] == 5e14 && rates.bandwidth[0] == 3.5e11 && rates.latency[1] == 0);
     assert_true(rates.flops[1] == ring_rates_default("nccl", ATTN_BF16).flops[1]);
-    for (int bad = 0; bad < 4; bad++) {
-        const char *const lines[] = {"flops 5\n", "flops_forward\n", "memory 0\n", "memory 5 6\n"};
+    for (int bad = 0; bad < 6; bad++) {
+        const char *const lines[] = {"flops 5\n",    "flops_forward\n", "memory 0\n",
+                                     "memory 5 6\n", "memory inf\n",    "call_s 1e31\n"};
         const RingRates before = rates;
         f = fopen(path, "w");
         fprintf(f, "call_s 1\n%s", lines[bad]);
