@@ -48,7 +48,8 @@ ModelTraffic model_fa1_traffic(const AttnArgs *args, int64_t Br, int64_t Bc);
  * once by all of them together. One head:
  *   loads   splits Nq d + (sum over row tiles of keys seen) 2 d  + splits (Nq d + Nq) of states
  *   stores  splits (Nq d + Nq) of states                        + Nq d + Nq
- * splits = 1: no states. */
+ * splits = 1: no states. Each query head alone: a kernel whose tiles have the heads of a group as
+ * rows moves less. */
 ModelTraffic model_fa2_traffic(const AttnArgs *args, int64_t Br, int64_t Bc, int64_t splits);
 /* Standard attention, the papers' Algorithm 0: stage 01 in the same fast memory. S is written,
  * read, overwritten by P and read again; the tiles of the two products are those of Algorithm 1.
