@@ -151,8 +151,6 @@ def check_refusals(tap, copy):
                         (("gpu", "check", "", "--out", "x"), "unknown flag ''"),
                         (("gpu", "build", "9", "--out", "x"), "unknown stage '9'"),
                         (("gpu", "bench", "--out", "ladder"), "ladder is no folder"),
-                        (("grade",), "SUBMISSION"), (("grade", "no.suite", "x.c"), "no.suite"),
-                        (("handout", "9", "--out", "x"), "the assignment '9'"),
                         (("clean", "01"), "clean takes no argument, found '01'")):
         done, calls = copy.run(*words)
         tap.ok(done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1 and
