@@ -484,6 +484,11 @@ static void require_ring(const JudgeCase *c, const Post *p, JudgeRun *run)
                  "%" PRId64 " of %" PRId64 " messages went to ranks that are no neighbours, "
                  "accepted is a ring (--require ring)",
                  p->to_strangers, p->messages);
+    else if (p->queued > 0)
+        snprintf(run->end.sentence, sizeof run->end.sentence,
+                 "%zu bytes of messages were sent and never received, accepted is a ring "
+                 "(--require ring)",
+                 p->queued);
     else
         return;
     run->end.end = ISOLATE_REFUSED;

@@ -53,8 +53,9 @@ INCLUDED = re.compile(r'^#include "([^"]+)"', re.M)
 MAKEFILE = """# SPDX-License-Identifier: MIT
 # make: compile with all warnings. make grade: the public suites; SANDBOX=off where the judge says
 # that it has no sandbox here. make docker: the same in a container, for macOS, and for Windows in
-# WSL; make docker SANDBOX=off where Docker emulates the processor.
+# WSL; make docker SANDBOX=off where Docker emulates the processor; make docker DO=asan CASE="...".
 SANDBOX = strict
+DO = grade
 CFLAGS = -std=gnu11 -O2 -Wall -Wextra -fopenmp -fPIC -Iinclude
 MINE = $(wildcard mine.c mine_twist.c)
 
@@ -68,7 +69,7 @@ grade:
 docker:
 	docker build --platform @PLATFORM@ -t attention-course .
 	docker run --rm --platform @PLATFORM@ -v "$(CURDIR)":/work attention-course \\
-	    make grade SANDBOX=$(SANDBOX)
+	    make $(DO) SANDBOX=$(SANDBOX) CASE="$(CASE)"
 clean:
 	rm -f *.o called
 .PHONY: all test grade docker clean

@@ -20,6 +20,7 @@ import textwrap
 import first_page
 import rows as recorded
 import table
+import tool
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -108,6 +109,6 @@ def main():
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        tool.end(main)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -16,6 +16,7 @@ Interface:
 import argparse
 import difflib
 import hashlib
+import os
 import pathlib
 import re
 import sys
@@ -117,7 +118,8 @@ def make(options):
         (options.out / f"quiz{number}.md").write_text(f"# Mend this bug, {number}\n\n{text}",
                                                       encoding="utf-8")
     answers = "\n".join(f"## {number}\n\n{answer}" for number, (_, answer) in enumerate(sheets, 1))
-    (options.out / "answers.md").write_text(f"# Answers\n\n{answers}", encoding="utf-8")
+    (options.out / "answers.md").write_text(
+        f"# Answers\n\nIn a diff `-` is wrong and `+` is right.\n\n{answers}", encoding="utf-8")
     print(f"wrote {len(sheets)} sheets, {options.out / 'quiz1.md'} and so on, and the teacher's "
           f"{options.out / 'answers.md'}")
 
@@ -128,9 +130,13 @@ def main():
     parser.add_argument("stage", metavar="STAGE", help="01 to 05")
     parser.add_argument("--key", required=True, metavar="FILE")
     parser.add_argument("--out", required=True, metavar="DIR", type=pathlib.Path)
-    parser.add_argument("--count", metavar="N", type=int, default=3)
+    parser.add_argument("--count", metavar="N", type=int, default=3,
+                        help="sheets (3); a stage has 4 to 7")
+    options = parser.parse_args()
     try:
-        make(parser.parse_args())
+        if os.environ.get("LADDER_FROM"):  # where the user of ./ladder stands
+            os.chdir(os.environ["LADDER_FROM"])
+        make(options)
     except (QuizError, suites.SuiteError) as why:
         print(f"quiz.py: {why}", file=sys.stderr)
         return 2

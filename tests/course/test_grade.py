@@ -217,6 +217,13 @@ def check_ring(tap, build, sandbox, folder):
            "ring_method_variant_backward" in tests[4]["message"] and
            "no rank sent a message" in tests[5]["message"], "a ring method that does nothing",
            err or results)
+    more = folder / "more.c"
+    more.write_text((HERE / "solutions" / "5_ring_attention.c").read_text(encoding="utf-8").replace(
+        "if (step + 1 < p->world)\n            p->send", "p->send"), encoding="utf-8")
+    results, err = graded(build, sandbox, suite, library(more))
+    test = results[0]["tests"][5] if results else {}
+    tap.ok(test.get("status") == "refused" and "never received" in test["message"],
+           "a ring method that sends once too often", err or results)
 
 
 def check_slow_ring(tap, build, sandbox, folder):

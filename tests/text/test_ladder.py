@@ -39,6 +39,9 @@ class Copy:
         shutil.copytree(os.path.join(TOP, "common", "tools"),
                         os.path.join(self.top, "common", "tools"))
         shutil.copy(os.path.join(TOP, "ladder"), self.top)
+        os.makedirs(os.path.join(self.top, "tests", "wrong"))
+        shutil.copy(os.path.join(TOP, "tests", "wrong", "workshop.py"),
+                    os.path.join(self.top, "tests", "wrong"))
         for stage in ("01_naive", "03_flash_forward"):
             os.mkdir(os.path.join(self.top, stage))
             open(os.path.join(self.top, stage, "main.c"), "w", encoding="utf-8").close()
