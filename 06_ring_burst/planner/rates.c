@@ -88,8 +88,8 @@ static const RateName names[] = {
 enum { RATE_COUNT = sizeof names / sizeof *names };
 
 /* Speeds must be positive; what adds to a time may be zero. A rate of 0 would be a division by
- * zero, a negative one a run that ends before it begins, one without limits a time that is no
- * number. */
+ * zero, a negative one a run that ends before it begins. An infinite one gives times that are no
+ * numbers. */
 static int acceptable(const char *name, double value)
 {
     const int may_be_zero = strncmp(name, "latency", 7) == 0 ||
@@ -123,7 +123,7 @@ int ring_rates_read(RingRates *rates, const char *path, char why[256])
         double value;
         number++;
         while (line[0] == '#' && !strchr(line, '\n') && fgets(line + 1, sizeof line - 1, f)) {
-        }
+        } /* a comment may be longer than the buffer */
         if (line[0] == '#' ||
             (line[strspn(line, " \t\r\n")] == '\0' && (strchr(line, '\n') || feof(f))))
             continue;

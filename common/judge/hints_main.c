@@ -258,8 +258,7 @@ int main(int argc, char **argv)
             status = judge_all(&cli, folders, folder_count);
             cli_free(&cli);
             if (fflush(stdout) != 0 || ferror(stdout)) {
-                cli_refuse("found that the standard output did not take the answers, accepted is "
-                           "one that does");
+                cli_refuse("the answers could not be written to the standard output");
                 status = EXIT_RUNTIME;
             }
         }

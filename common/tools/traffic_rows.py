@@ -197,6 +197,8 @@ def main():
         raise TrafficError("no checked rows")
     folder = next((path.name for path in ROOT.glob("0?_*")
                    if path.name.split("_", 1)[1].startswith(checked[0]["stage"])), None)
+    if not folder:
+        raise TrafficError(f"no stage '{checked[0]['stage']}'")
     groups = group(read_kernels(texts[1]), kernel_owners(ROOT, folder), args.rest)
     for row in join(checked, groups):
         print(json.dumps(row, separators=(",", ":")))

@@ -463,6 +463,10 @@ def check_quiz(tap):
         tap.ok(made.returncode == 0 and len(list((scratch / "quiz").iterdir())) == 4 and
                "answers.md" in made.stdout, "quiz: three sheets and the answers, and it says so",
                made.stdout + made.stderr)
+        made = subprocess.run([ROOT / "ladder", "quiz", "01", "--key", "key", "--out", "more"],
+                              cwd=scratch, capture_output=True, text=True, check=False)
+        tap.ok(made.returncode == 0 and (scratch / "more" / "quiz3.md").is_file(),
+               "./ladder quiz: paths are meant from where the user stands", made.stderr)
 
 
 def check_similarity(tap):

@@ -171,6 +171,13 @@ def main():
                            capture_output=True, text=True, check=False)
     tap.ok(wrong.returncode == 2 and "accepted is a stage" in wrong.stderr, "lecture 07 is refused",
            wrong.stderr)
+    if pathlib.Path("/dev/full").exists():
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run([sys.executable, ROOT / "common/tools/lecture.py", "01", "x"],
+                                  stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE,
+                                  text=True, check=False)
+        tap.ok(done.returncode == 3 and done.stderr.count("\n") == 1,
+               "a lecture that nobody takes", done.stderr)
     return tap.done()
 
 
