@@ -55,7 +55,7 @@ static const Stage stage = {"naive",
                             sizeof variants / sizeof *variants};
 
 /* Run one variant, compare its last timed output with the oracle, show the row. */
-static int run_one(Report *report, const Cli *cli, const CliCase *c, const Problem *problem,
+static int run_one(Report *report, const Cli *cli, const CliCase *c, const Inputs *problem,
                    const Reference *reference, const Variant *v)
 {
     RunResult out;
@@ -88,10 +88,10 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
 
 static int run_case(Report *report, const Cli *cli, const CliCase *c)
 {
-    Problem problem;
+    Inputs problem;
     Reference reference;
     const Variant *v = NULL;
-    int status = problem_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
+    int status = inputs_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
     if (status != EXIT_OK)
         return status;
     if (c->trace && pages_trace(c, &problem.args, naive_trace, naive_trace_steps) != 0)
@@ -102,7 +102,7 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
            (v = cli_next_variant(cli, c, v)) != NULL)
         status = exit_worst(status, run_one(report, cli, c, &problem, &reference, v));
     reference_free(&reference);
-    problem_free(&problem);
+    inputs_free(&problem);
     return status;
 }
 

@@ -99,7 +99,7 @@ static void write_row(FILE *json, const Variant *v, const AttnArgs *args, FlashT
 }
 
 /* One variant on the problem: 1 when counters and outputs are right. */
-static int count_one(FILE *json, const CliCase *c, const Problem *problem,
+static int count_one(FILE *json, const CliCase *c, const Inputs *problem,
                      const Reference *reference, const Variant *v)
 {
     FlashTiles tiles = flash_tiles(&problem->args.shape, M);
@@ -133,7 +133,7 @@ static int count_case(FILE *json, int64_t N, int64_t M_first, int64_t M_last)
 {
     char length[24];
     char *argv[] = {"count_traffic", "-H", "1", "-d", "64", "-N", length};
-    Problem problem;
+    Inputs problem;
     Reference reference;
     Cli cli;
     int status;
@@ -141,7 +141,7 @@ static int count_case(FILE *json, int64_t N, int64_t M_first, int64_t M_last)
     status = cli_parse(&cli, &stage, sizeof argv / sizeof *argv, argv);
     if (status != CLI_CONTINUE)
         return status;
-    status = problem_make(&problem, cli.cases);
+    status = inputs_make(&problem, cli.cases);
     if (status == EXIT_OK) {
         status = reference_make(&reference, &problem, cli.cases);
         for (M = M_first; status != EXIT_RUNTIME && M <= M_last; M *= 2)
@@ -149,7 +149,7 @@ static int count_case(FILE *json, int64_t N, int64_t M_first, int64_t M_last)
                 if (!count_one(json, cli.cases, &problem, &reference, &variants[v]))
                     status = EXIT_WRONG;
         reference_free(&reference);
-        problem_free(&problem);
+        inputs_free(&problem);
     }
     cli_free(&cli);
     return status;

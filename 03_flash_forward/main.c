@@ -196,7 +196,7 @@ static void tell_traffic(ReportRow *row, const Variant *v, const AttnArgs *args)
 }
 
 /* Run one variant, compare its last timed output with the oracle, show the row. */
-static int run_one(Report *report, const Cli *cli, const CliCase *c, const Problem *problem,
+static int run_one(Report *report, const Cli *cli, const CliCase *c, const Inputs *problem,
                    const Reference *reference, const Variant *v)
 {
     RunResult out;
@@ -251,10 +251,10 @@ static int show_trace(const AttnArgs *args, const CliCase *c)
 
 static int run_case(Report *report, const Cli *cli, const CliCase *c)
 {
-    Problem problem;
+    Inputs problem;
     Reference reference;
     const Variant *v = NULL;
-    int status = problem_make(&problem, c); /* Q K V from the seed, files or the bundle */
+    int status = inputs_make(&problem, c); /* Q K V from the seed, files or the bundle */
     if (status != EXIT_OK)
         return status;
     flash_set_sram(c->sram ? c->sram : FLASH_SRAM_DEFAULT);
@@ -268,7 +268,7 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
            (v = cli_next_variant(cli, c, v)) != NULL)
         status = exit_worst(status, run_one(report, cli, c, &problem, &reference, v));
     reference_free(&reference);
-    problem_free(&problem);
+    inputs_free(&problem);
     return status;
 }
 

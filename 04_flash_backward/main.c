@@ -255,7 +255,7 @@ static void tell_skip(RunResult *out, const CliCase *c)
 }
 
 /* Run one variant, compare its last timed output with the oracle, show the row. */
-static int run_one(Report *report, const Cli *cli, const CliCase *c, const Problem *problem,
+static int run_one(Report *report, const Cli *cli, const CliCase *c, const Inputs *problem,
                    const Reference *reference, const Variant *v)
 {
     RunResult out;
@@ -289,7 +289,7 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
 typedef struct Prepared {
     CliCase of;
     int ready;
-    Problem problem;
+    Inputs problem;
     Reference reference;
 } Prepared;
 
@@ -312,7 +312,7 @@ static void prepared_free(Prepared *p)
 {
     if (p->ready) {
         reference_free(&p->reference);
-        problem_free(&p->problem);
+        inputs_free(&p->problem);
     }
     p->ready = 0;
 }
@@ -323,7 +323,7 @@ static int prepare(Prepared *p, const CliCase *c)
     if (p->ready && same_problem(&p->of, c))
         return EXIT_OK;
     prepared_free(p);
-    status = problem_make(&p->problem, c); /* Q K V dO from the seed, files or the bundle */
+    status = inputs_make(&p->problem, c); /* Q K V dO from the seed, files or the bundle */
     if (status != EXIT_OK)
         return status;
     /* the oracle's O, lse, dQ, dK, dV and the bound of each element: once for all variants */

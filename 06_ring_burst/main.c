@@ -73,8 +73,8 @@ static const Stage stage = {
     sizeof variants / sizeof *variants};
 
 /* Judge what a method computed, and show its row. */
-static int show(Report *report, const CliCase *c, const Problem *problem,
-                const Reference *reference, const Variant *v, const RunResult *out, int status)
+static int show(Report *report, const CliCase *c, const Inputs *problem, const Reference *reference,
+                const Variant *v, const RunResult *out, int status)
 {
     const int judged = out->ran && c->check, wrong_bytes = status == EXIT_WRONG;
     Check check;
@@ -95,7 +95,7 @@ static int show(Report *report, const CliCase *c, const Problem *problem,
 }
 
 /* Run a method over its ranks, compare its output with the oracle and its bytes with the model. */
-static int run_method(Report *report, const CliCase *c, const Problem *problem,
+static int run_method(Report *report, const CliCase *c, const Inputs *problem,
                       const Reference *reference, const Variant *v)
 {
     RingRun run;
@@ -112,7 +112,7 @@ static int run_method(Report *report, const CliCase *c, const Problem *problem,
 }
 
 /* A user's own shared object, in a child process with limits: whole attention, or a method. */
-static int run_so(Report *report, const Cli *cli, const CliCase *c, const Problem *problem,
+static int run_so(Report *report, const Cli *cli, const CliCase *c, const Inputs *problem,
                   const Reference *reference, const Variant *v)
 {
     const RingSetup setup = ring_setup_of(c, RING_METHOD_RING);
@@ -127,12 +127,12 @@ static int run_so(Report *report, const Cli *cli, const CliCase *c, const Proble
 
 static int run_case(Report *report, const Cli *cli, CliCase *c)
 {
-    Problem problem;
+    Inputs problem;
     Reference reference;
     const Variant *v = NULL;
     int status;
     ring_mpi_case(cli, c);
-    status = problem_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
+    status = inputs_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
     if (status != EXIT_OK)
         return status;
     if (c->ring.trace_json)
@@ -142,7 +142,7 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
     if (status == EXIT_OK && c->trace && (v = cli_next_variant(cli, c, NULL)) != &c->so)
         status = ring_show_screen(c, &problem, v);
     if (status != EXIT_OK) {
-        problem_free(&problem);
+        inputs_free(&problem);
         return status;
     }
     v = NULL;
@@ -153,7 +153,7 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
         status = exit_worst(status, v == &c->so ? run_so(report, cli, c, &problem, &reference, v)
                                                 : run_method(report, c, &problem, &reference, v));
     reference_free(&reference);
-    problem_free(&problem);
+    inputs_free(&problem);
     return status;
 }
 

@@ -230,7 +230,7 @@ static int run_rounds(RingRun *run, const CliCase *c, int trace)
 /* Guards of the outputs, fingerprints of the inputs, blocks that nobody freed. A fingerprint of all
  * inputs before the run and one after it: a method that writes into the caller's K is found out by
  * it (docs/lab/burst_pseudo_code.md, mistake 13). */
-static void look_around(RunResult *out, const Problem *p, uint64_t before, size_t live)
+static void look_around(RunResult *out, const Inputs *p, uint64_t before, size_t live)
 {
     Storage *all[RUN_OUTPUTS];
     run_outputs(out, all);
@@ -238,17 +238,17 @@ static void look_around(RunResult *out, const Problem *p, uint64_t before, size_
     for (int i = 0; i < RUN_OUTPUTS; i++)
         if (all[i]->mapping && !tensor_intact(all[i]))
             out->storage_intact = 0;
-    out->inputs_intact = problem_fingerprint(p) == before;
+    out->inputs_intact = inputs_fingerprint(p) == before;
     out->leaked_bytes = workspace_live() > live ? workspace_live() - live : 0;
 }
 
 /* A plan that cannot be made is no failure: the method says why it does not do this case, and is
  * skipped. What the ranks say once they run is one. */
-int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c, int trace)
+int ring_run(RingRun *run, const Variant *v, const Inputs *p, const CliCase *c, int trace)
 {
     RunResult *out = &run->out;
     const RingSetup setup = ring_setup_of(c, (RingMethod)ring_method_from_name(v->name));
-    const uint64_t before = problem_fingerprint(p);
+    const uint64_t before = inputs_fingerprint(p);
     size_t live;
     int status, absent;
     memset(run, 0, sizeof *run);

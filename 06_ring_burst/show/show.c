@@ -35,7 +35,7 @@ static int rates_of(const CliCase *c, RingRates *rates)
 
 /* The case is changed in place: from here on it looks as if the user had asked for this method and
  * this layout. */
-int ring_show_choice(CliCase *c, const Problem *p, int quiet)
+int ring_show_choice(CliCase *c, const Inputs *p, int quiet)
 {
     RingSetup setup = ring_setup_of(c, RING_METHOD_AUTO);
     RingRates rates;
@@ -55,7 +55,7 @@ int ring_show_choice(CliCase *c, const Problem *p, int quiet)
     return EXIT_OK;
 }
 
-int ring_show_screen(const CliCase *c, const Problem *p, const Variant *v)
+int ring_show_screen(const CliCase *c, const Inputs *p, const Variant *v)
 {
     const RingSetup setup = ring_setup_of(c, (RingMethod)ring_method_from_name(v->name));
     RingPlan plan;

@@ -29,7 +29,7 @@ typedef struct RingRun {
 /* EXIT_OK (also for a case that the method cannot compute: out.status is ATTN_SKIP), EXIT_RUNTIME
  * with the sentence of the rank that failed printed, or EXIT_WRONG when bytes were sent that the
  * model does not know. trace: keep events. */
-int ring_run(RingRun *run, const Variant *v, const Problem *p, const CliCase *c, int trace);
+int ring_run(RingRun *run, const Variant *v, const Inputs *p, const CliCase *c, int trace);
 void ring_run_free(RingRun *run);
 
 RingSetup ring_setup_of(const CliCase *c, RingMethod method);
@@ -41,9 +41,9 @@ void ring_show_efficiency(const RingRun *run); /* one line, if there is somethin
 
 /* Names the method (and the layout, if the user did not) in the case and prints why, unless quiet.
  * EXIT_OK or EXIT_USAGE: nothing can compute this. */
-int ring_show_choice(CliCase *c, const Problem *p, int quiet);
+int ring_show_choice(CliCase *c, const Inputs *p, int quiet);
 /* One screen of the method. EXIT_OK, also for a case that it cannot compute, or EXIT_RUNTIME. */
-int ring_show_screen(const CliCase *c, const Problem *p, const Variant *v);
+int ring_show_screen(const CliCase *c, const Inputs *p, const Variant *v);
 /* EXIT_OK or EXIT_USAGE; leaves nothing behind. */
 int ring_show_probe(const char *path);
 /* The measured events of a run and beside them those of the model. EXIT_OK, or EXIT_USAGE (the file

@@ -131,13 +131,13 @@ static int measure_case(Report *report, const RatioStage *stage, const RatioOpti
 {
     const RatioTarget *target = threads == 1 ? find_target(stage, c) : NULL;
     const Variant *v = &stage->stage->variants[0];
-    Problem problem;
+    Inputs problem;
     Reference reference;
     Check check;
     RatioResult *result = calloc(1, sizeof *result);
     Timed t = {stage, .status = ATTN_OK};
     RatioPiece piece = {poison_outputs, run_timed, &t, 0.0};
-    int status = problem_make(&problem, c);
+    int status = inputs_make(&problem, c);
     *ratio = NAN;
     if (status != EXIT_OK || !result) {
         free(result);
@@ -168,7 +168,7 @@ static int measure_case(Report *report, const RatioStage *stage, const RatioOpti
     workspace_free(t.workspace);
     result_free(&t.result);
     reference_free(&reference);
-    problem_free(&problem);
+    inputs_free(&problem);
     free(result);
     return status;
 }

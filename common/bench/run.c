@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-int result_make(RunResult *out, const Problem *p, const CliCase *c)
+int result_make(RunResult *out, const Inputs *p, const CliCase *c)
 {
     const AttnShape *s = &p->args.shape;
     Storage *const storage[] = {&out->dQ, &out->dK, &out->dV};
@@ -150,11 +150,11 @@ void run_finished(RunResult *out)
                  out->leaked_bytes);
 }
 
-int run_variant(RunResult *out, const Variant *v, const Problem *p, const CliCase *c)
+int run_variant(RunResult *out, const Variant *v, const Inputs *p, const CliCase *c)
 {
     static const char *const words[] = {"", "this case is not one that it computes",
                                         "out of memory", "a CUDA call failed"};
-    const uint64_t before = problem_fingerprint(p);
+    const uint64_t before = inputs_fingerprint(p);
     const char *refused;
     if (result_make(out, p, c) != EXIT_OK) {
         cli_refuse("%s: %s", v->name, out->failure);
@@ -183,7 +183,7 @@ int run_variant(RunResult *out, const Variant *v, const Problem *p, const CliCas
                       ? run_device(out, v, p, c)
                       : run_host(out, c, v->forward, c->backward ? v->backward : NULL);
     bench_progress_clear();
-    if (problem_fingerprint(p) != before)
+    if (inputs_fingerprint(p) != before)
         out->inputs_intact = 0;
     if (out->status == ATTN_OK) {
         run_finished(out);

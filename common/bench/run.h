@@ -15,7 +15,7 @@
 #define ATTN_RUN_H
 
 #include "bench/bench.h"
-#include "io/problem.h"
+#include "io/inputs.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -64,13 +64,13 @@ typedef struct RunResult {
 
 /* EXIT_OK (also for ATTN_SKIP: see result->status) or EXIT_RUNTIME, with failure set and printed.
  * result_free is right after all of them. */
-int run_variant(RunResult *out, const Variant *v, const Problem *p, const CliCase *c);
+int run_variant(RunResult *out, const Variant *v, const Inputs *p, const CliCase *c);
 /* EXIT_OK (also for ATTN_SKIP), EXIT_WRONG with out->failure set and printed, or EXIT_RUNTIME when
  * this process itself could not start it. The shared object exports
  *     AttnStatus <stage>_variant(const AttnArgs *);
  * and, for --backward, <stage>_variant_backward. (STAGE_ALWAYS_BACKWARD: <stage>_variant is the
  * backward pass.) If it exports int <stage>_abi_version, that must be the stage's. */
-int run_variant_so(RunResult *out, const Stage *stage, const Problem *p, const CliCase *c,
+int run_variant_so(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
                    const Cli *cli);
 void result_free(RunResult *out);
 

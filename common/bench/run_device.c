@@ -28,7 +28,7 @@ typedef struct DeviceCopy {
 /* The inputs on the device, of the problem with this serial. */
 static struct {
     uint64_t serial;
-    DeviceCopy in[PROBLEM_INPUTS];
+    DeviceCopy in[INPUT_STORAGES];
     AttnSegment *segments_dev; /* of the queries, then of the keys */
 } cache;
 
@@ -62,23 +62,23 @@ static void *copy_of(const DeviceCopy *copies, int count, const void *host)
 static void cache_drop(void)
 {
     int i;
-    for (i = 0; i < PROBLEM_INPUTS; i++)
+    for (i = 0; i < INPUT_STORAGES; i++)
         device_free(cache.in[i].all_dev);
     device_free(cache.segments_dev);
     memset(&cache, 0, sizeof cache);
 }
 
-static int cache_fill(const Problem *p)
+static int cache_fill(const Inputs *p)
 {
     const size_t segments =
         (size_t)(p->args.positions_q.count + p->args.positions_k.count) * sizeof *p->segments;
-    const Storage *host[PROBLEM_INPUTS];
+    const Storage *host[INPUT_STORAGES];
     int i;
     if (cache.serial == p->serial)
         return 0;
     cache_drop();
-    problem_inputs(p, host);
-    for (i = 0; i < PROBLEM_INPUTS; i++)
+    inputs_storages(p, host);
+    for (i = 0; i < INPUT_STORAGES; i++)
         if (copy_new(&cache.in[i], host[i], CANARY_IN) != 0 ||
             (cache.in[i].all_dev &&
              device_upload(cache.in[i].all_dev + CANARY_BYTES, host[i]->base, host[i]->bytes) != 0))
@@ -100,17 +100,17 @@ static AttnArgs device_args(const RunResult *out, const DeviceCopy o[RUN_OUTPUTS
     Tensor *const results[] = {&a.O, &a.dQ, &a.dK, &a.dV};
     int t;
     for (t = 0; t < 4; t++) {
-        in[t]->data = copy_of(cache.in, PROBLEM_INPUTS, in[t]->data);
+        in[t]->data = copy_of(cache.in, INPUT_STORAGES, in[t]->data);
         results[t]->data = copy_of(o, RUN_OUTPUTS, results[t]->data);
     }
     a.lse = copy_of(o, RUN_OUTPUTS, a.lse);
-    a.mask = copy_of(cache.in, PROBLEM_INPUTS, a.mask);
+    a.mask = copy_of(cache.in, INPUT_STORAGES, a.mask);
     a.positions_q.segments = cache.segments_dev;
     a.positions_k.segments = cache.segments_dev + a.positions_q.count;
     a.stream = NULL;
     *options = out->options;
-    options->wq = copy_of(cache.in, PROBLEM_INPUTS, options->wq);
-    options->wk = copy_of(cache.in, PROBLEM_INPUTS, options->wk);
+    options->wq = copy_of(cache.in, INPUT_STORAGES, options->wq);
+    options->wk = copy_of(cache.in, INPUT_STORAGES, options->wk);
     options->dwq = copy_of(o, RUN_OUTPUTS, options->dwq);
     options->dwk = copy_of(o, RUN_OUTPUTS, options->dwk);
     a.options = a.options ? options : NULL;
@@ -140,7 +140,7 @@ static int inputs_intact(void)
     const size_t piece = (size_t)64 << 20;
     unsigned char *found = malloc(piece);
     int i, intact = found ? 1 : -1;
-    for (i = 0; i < PROBLEM_INPUTS && intact == 1; i++) {
+    for (i = 0; i < INPUT_STORAGES && intact == 1; i++) {
         const DeviceCopy *d = &cache.in[i];
         size_t at, bytes = d->all_dev ? d->host->bytes : 0;
         for (at = 0; at < bytes && intact == 1; at += piece) {
@@ -224,7 +224,7 @@ static AttnStatus bring_home(RunResult *out, const DeviceCopy o[RUN_OUTPUTS])
     return intact < 0 ? ATTN_CUDA_ERROR : ATTN_OK;
 }
 
-AttnStatus run_device(RunResult *out, const Variant *v, const Problem *p, const CliCase *c)
+AttnStatus run_device(RunResult *out, const Variant *v, const Inputs *p, const CliCase *c)
 {
     Storage *host[RUN_OUTPUTS];
     DeviceCopy o[RUN_OUTPUTS];

@@ -20,7 +20,7 @@ enum { RUN_OUTPUTS = 7 };
 /* All storages of a result: O lse dQ dK dV dwq dwk. Those that are not needed are empty. */
 void run_outputs(RunResult *out, Storage *all[RUN_OUTPUTS]);
 /* EXIT_OK or EXIT_RUNTIME. */
-int result_make(RunResult *out, const Problem *p, const CliCase *c);
+int result_make(RunResult *out, const Inputs *p, const CliCase *c);
 void run_poison(RunResult *out);
 /* Before repetition `round` (0, 1, ...; the first warmup ones are not timed). start_ms: when the
  * row began. */
@@ -32,7 +32,7 @@ void run_note_peak(RunResult *out, int backward, size_t live);
 /* Marks the outputs as worth judging; says so when workspace was not freed. */
 void run_finished(RunResult *out);
 /* EXIT_OK, EXIT_USAGE or EXIT_RUNTIME (sentence printed). */
-int run_saved(RunResult *out, const Problem *p, const CliCase *c);
-AttnStatus run_device(RunResult *out, const Variant *v, const Problem *p, const CliCase *c);
+int run_saved(RunResult *out, const Inputs *p, const CliCase *c);
+AttnStatus run_device(RunResult *out, const Variant *v, const Inputs *p, const CliCase *c);
 
 #endif

@@ -28,7 +28,7 @@ static int64_t copies_of(const CliCase *c, const AttnShape *s)
                : 0;
 }
 
-int reference_make(Reference *r, const Problem *p, const CliCase *c)
+int reference_make(Reference *r, const Inputs *p, const CliCase *c)
 {
     const OracleRoundings roundings = {partial_rounding(c), copies_of(c, &p->args.shape)};
     memset(r, 0, sizeof *r);

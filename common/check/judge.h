@@ -27,7 +27,7 @@ typedef struct Reference {
 } Reference;
 
 /* EXIT_OK, EXIT_USAGE (numbers too large to be judged) or EXIT_RUNTIME (memory); a sentence. */
-int reference_make(Reference *r, const Problem *p, const CliCase *c);
+int reference_make(Reference *r, const Inputs *p, const CliCase *c);
 void reference_free(Reference *r);
 /* EXIT_OK, EXIT_WRONG, or EXIT_RUNTIME (memory; sentence printed). */
 int judge_result(Check *check, const Reference *r, const RunResult *out, const CliCase *c,

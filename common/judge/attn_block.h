@@ -28,8 +28,7 @@ int attn_block_open(AttnBlock *block, const RunnerCall *call);
 /* The storages of a problem and of a result as the task's arrays (run_so.c). alone: a backward pass
  * whose O and lse are inputs. */
 struct RunResult;
-struct Problem;
-void attn_block_arrays(IsolateTask *task, struct RunResult *out, const struct Problem *p,
-                       int alone);
+struct Inputs;
+void attn_block_arrays(IsolateTask *task, struct RunResult *out, const struct Inputs *p, int alone);
 
 #endif

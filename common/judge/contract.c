@@ -332,7 +332,7 @@ int case_make(JudgeCase *c)
     refuse_in(c->suite, c->line);
     c->made = 1;
     if (!(c->contract->features & STAGE_HAS_ROWS_COLS)) {
-        status = problem_make(&c->problem, c->flags);
+        status = inputs_make(&c->problem, c->flags);
         if (status == EXIT_OK)
             status = make_truth(c);
     }
@@ -352,7 +352,7 @@ void case_free(JudgeCase *c)
         c->contract->free(c);
     if (c->made) {
         oracle_free(&c->oracle);
-        problem_free(&c->problem);
+        inputs_free(&c->problem);
     }
     tensor_free(&c->mask);
     cli_free(&c->cli);

@@ -71,7 +71,7 @@ typedef struct JudgeCase {
     int require_memory; /* --require memory=N: `larger` has twice the tokens; see check_memory */
     int require_ring;
     int threads; /* 0: those of the limits */
-    Problem problem;
+    Inputs problem;
     AttnArgs truth;      /* problem.args with the twist: what the reference computes */
     AttnOptions options; /* truth.options, when the twist needs them */
     Storage mask;        /* truth.mask, likewise */

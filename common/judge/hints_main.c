@@ -19,8 +19,8 @@
 
 #include "check/judge.h"
 #include "cli/cli.h"
+#include "io/inputs.h"
 #include "io/npy.h"
-#include "io/problem.h"
 #include "judge/hints.h"
 
 static const Stage stage = {"attn_hints",
@@ -35,7 +35,7 @@ static const Stage stage = {"attn_hints",
 /* A line of the file, with what one folder says about it at a time. */
 typedef struct Line {
     const CliCase *flags;
-    Problem problem;
+    Inputs problem;
     Reference reference;
     HintCase *hints;
     AttnArgs found;
@@ -47,7 +47,7 @@ typedef struct Line {
 
 static int make_line(Line *l, const CliCase *flags)
 {
-    int status = problem_make(&l->problem, flags);
+    int status = inputs_make(&l->problem, flags);
     l->flags = flags;
     if (status != EXIT_OK)
         return status;
@@ -61,7 +61,7 @@ static void free_line(Line *l)
 {
     hint_case_free(l->hints);
     reference_free(&l->reference);
-    problem_free(&l->problem);
+    inputs_free(&l->problem);
 }
 
 /* --- what was found ----------------------------------------------------------------------------*/

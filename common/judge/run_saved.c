@@ -40,7 +40,7 @@ static int read_lse(const char *path, const CliCase *c, const RunResult *out)
                       path, first ? "" : "the batches, ", s->H, s->Nq);
 }
 
-int run_saved(RunResult *out, const Problem *p, const CliCase *c)
+int run_saved(RunResult *out, const Inputs *p, const CliCase *c)
 {
     static const char *const names[] = {"o", "dq", "dk", "dv"};
     char dir[PATH_SIZE - 64], path[PATH_SIZE];
@@ -56,7 +56,7 @@ int run_saved(RunResult *out, const Problem *p, const CliCase *c)
     status = read_lse(path, c, out);
     for (int i = 0; status == EXIT_OK && i < (c->backward ? 4 : 1); i++) {
         snprintf(path, sizeof path, "%s/%s.npy", dir, names[i]);
-        status = problem_read_result(path, c, tensors[i]);
+        status = inputs_read_result(path, c, tensors[i]);
     }
     out->ran = status == EXIT_OK;
     return status;

@@ -23,17 +23,17 @@ static void add(IsolateTask *task, const char *name, void *data, size_t bytes, i
         task->arrays[task->array_count++] = (IsolateArray){name, data, bytes, written};
 }
 
-void attn_block_arrays(IsolateTask *task, RunResult *out, const Problem *p, int alone)
+void attn_block_arrays(IsolateTask *task, RunResult *out, const Inputs *p, int alone)
 {
-    static const char *const in_names[PROBLEM_INPUTS] = {"Q",        "K",  "V", "dO",
+    static const char *const in_names[INPUT_STORAGES] = {"Q",        "K",  "V", "dO",
                                                          "the mask", "wq", "wk"};
     static const char *const out_names[RUN_OUTPUTS] = {"O", "lse", "dQ", "dK", "dV", "dwq", "dwk"};
-    const Storage *in[PROBLEM_INPUTS];
+    const Storage *in[INPUT_STORAGES];
     Storage *outputs[RUN_OUTPUTS];
     const int64_t segments = p->args.positions_q.count + p->args.positions_k.count;
-    problem_inputs(p, in);
+    inputs_storages(p, in);
     run_outputs(out, outputs);
-    for (int i = 0; i < PROBLEM_INPUTS; i++)
+    for (int i = 0; i < INPUT_STORAGES; i++)
         add(task, in_names[i], in[i]->base, in[i]->bytes, 0);
     for (int i = 0; i < RUN_OUTPUTS; i++) /* 0 and 1: O and lse */
         add(task, out_names[i], outputs[i]->base, outputs[i]->bytes, !(alone && i < 2));
@@ -140,7 +140,7 @@ static int explain(RunResult *out, const Cli *cli, const CliCase *c, const Isola
     return EXIT_WRONG;
 }
 
-int run_variant_so(RunResult *out, const Stage *stage, const Problem *p, const CliCase *c,
+int run_variant_so(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
                    const Cli *cli)
 {
     const int alone = (stage->features & STAGE_ALWAYS_BACKWARD) != 0;

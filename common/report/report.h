@@ -55,7 +55,7 @@ typedef struct ReportTiles {
  * the variant's modelled traffic, from common/model; 0 = unknown. */
 typedef struct ReportRow {
     const CliCase *c;
-    const Problem *problem;
+    const Inputs *problem;
     const Variant *variant;
     const RunResult *result;
     const Check *check;

@@ -19,7 +19,7 @@
 
 #include "unit.h"
 
-#include "io/problem.h"
+#include "io/inputs.h"
 
 static const Stage stage;
 
@@ -102,7 +102,7 @@ static inline CliCase accepted(const char *line)
 
 typedef struct Made {
     Cli cli;
-    Problem problem;
+    Inputs problem;
 } Made;
 
 /* EXIT_OK, or the status that it ended with. */
@@ -112,7 +112,7 @@ static inline int make_for(Made *m, const Stage *of, const char *line)
     if (status != CLI_CONTINUE)
         return status;
     silence(1);
-    status = problem_make(&m->problem, &m->cli.cases[0]);
+    status = inputs_make(&m->problem, &m->cli.cases[0]);
     silence(0);
     if (status != EXIT_OK)
         cli_free(&m->cli);
@@ -127,7 +127,7 @@ static inline void expect_made(Made *m, const char *line)
 
 static inline void drop(Made *m)
 {
-    problem_free(&m->problem);
+    inputs_free(&m->problem);
     cli_free(&m->cli);
 }
 

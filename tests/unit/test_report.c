@@ -212,7 +212,7 @@ TEST(saved_in_the_tensor_layout)
 {
     Cli cli;
     Report report;
-    Problem problem;
+    Inputs problem;
     RunResult out;
     assert_int_equal(parse_for(&cli, &offline,
                                "--tensor-layout sbhd -B 2 -N 3 -H 1 -d 1 --save . --backward "
@@ -225,7 +225,7 @@ TEST(saved_in_the_tensor_layout)
         c->B = thd ? 1 : 2;
         c->Nq = c->Nk = thd ? 6 : 3;
         assert_int_equal(report_open(&report, &cli), EXIT_OK);
-        assert_int_equal(problem_make(&problem, c), EXIT_OK);
+        assert_int_equal(inputs_make(&problem, c), EXIT_OK);
         assert_int_equal(result_make(&out, &problem, c), EXIT_OK);
         for (int t = 0; t < 4; t++)
             for (int64_t b = 0; b < c->B; b++)
@@ -245,7 +245,7 @@ TEST(saved_in_the_tensor_layout)
         assert_int_equal(unlink("dwk.npy"), 0);
         assert_int_equal(report_close(&report), EXIT_OK);
         result_free(&out);
-        problem_free(&problem);
+        inputs_free(&problem);
     }
     cli_free(&cli);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_run.c: does the runner see what variants do to memory, time and inputs? The variants here
- * misbehave in one way each. Also problem_make: positions, layouts and that a seed is a seed.
+ * misbehave in one way each. Also inputs_make: positions, layouts and that a seed is a seed.
  */
 #include <math.h>
 #include <time.h>
@@ -384,7 +384,7 @@ TEST(layouts)
                     }
         assert_true(k == 0 || memcmp(r.made.problem.args.K.stride, base.made.problem.args.K.stride,
                                      sizeof base.made.problem.args.K.stride) != 0);
-        assert_true(problem_fingerprint(&r.made.problem) == problem_fingerprint(&r.made.problem));
+        assert_true(inputs_fingerprint(&r.made.problem) == inputs_fingerprint(&r.made.problem));
         done(&r);
     }
     done(&base);

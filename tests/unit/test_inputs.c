@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_problem: what stage 05's flags make of the inputs. Options arrive where variants look for
+ * test_inputs: what stage 05's flags make of the inputs. Options arrive where variants look for
  * them; files in all layouts and packings hold the same numbers, packed tensors share a storage,
  * cu_seqlens become segments; and whatever does not fit together is refused, by the flags alone or
  * with the files.
@@ -21,7 +21,7 @@
 #include "io/npy.h"
 
 static const Variant variants[] = {{"v0_plain", ON_CPU, DTYPES_ALL, nothing, nothing, 0, "plain"}};
-static const Stage stage = {"test_problem",
+static const Stage stage = {"test_inputs",
                             "00_unit",
                             "?",
                             1,
@@ -118,14 +118,14 @@ TEST(options_arrive)
     assert_true(o->norm_group == 4 && o->norm_eps == 1e-5f && o->temperature == 1.0f);
     for (int i = 0; i < 32; i++) /* around 1, and not all 1 */
         assert_true(o->wq[i] > 0.0f && o->wq[i] < 2.0f && o->wq[i] != 1.0f);
-    before = problem_fingerprint(&m.problem);
+    before = inputs_fingerprint(&m.problem);
     assert_int_equal(result_make(&out, &m.problem, &m.cli.cases[0]), EXIT_OK);
     assert_ptr_equal(out.args.options, &out.options);
     assert_true(out.options.dwq && out.options.dwk && out.options.wq == o->wq);
     out.options.dwq[31] = out.options.dwk[15] = 1.0f; /* no fault */
-    assert_int_equal(problem_fingerprint(&m.problem), before);
+    assert_int_equal(inputs_fingerprint(&m.problem), before);
     ((float *)(uintptr_t)o->wk)[15] = 0.5f;
-    assert_int_not_equal(problem_fingerprint(&m.problem), before);
+    assert_int_not_equal(inputs_fingerprint(&m.problem), before);
     result_free(&out);
     drop(&m);
     expect_made(&m, "-N 4 -d 8 --clip 0,1 --dropout 0 --temperature 1"); /* none of them */
@@ -205,7 +205,7 @@ static void expect_values(const Tensor *t, int which, int thd)
                                                   x) == value_at(which, b, n, h, x));
 }
 
-static void expect_all_values(const Problem *p, int thd)
+static void expect_all_values(const Inputs *p, int thd)
 {
     const AttnShape *s = &p->args.shape;
     assert_true(s->B == (thd ? 1 : B) && s->Nq == (thd ? B * N : N) && s->Nk == s->Nq);

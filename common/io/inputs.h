@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * problem.h: the inputs of one case, from seed, files or the bundled real activations.
+ * inputs.h: the inputs of one case, from seed, files or the bundled real activations.
  *
  * Interface:
- * - problem_make: CliCase -> Problem; prints one sentence and returns EXIT_USAGE for bad input.
- * - problem_fingerprint: of everything that a variant may read but not write.
+ * - inputs_make: CliCase -> Inputs; prints one sentence and returns EXIT_USAGE for bad input.
+ * - inputs_fingerprint: of everything that a variant may read but not write.
  * - tensors_new: storage of three tensors, packed or apart.
- * - problem_read_result: a saved output, for --judge.
- * - problem_inputs: all storages. problem_free.
- * The inputs lie in guarded storage; nobody writes to them after problem_make.
+ * - inputs_read_result: a saved output, for --judge.
+ * - inputs_storages: all storages. inputs_free.
+ * The inputs lie in guarded storage; nobody writes to them after inputs_make.
  */
-#ifndef ATTN_PROBLEM_H
-#define ATTN_PROBLEM_H
+#ifndef ATTN_INPUTS_H
+#define ATTN_INPUTS_H
 
 #include "attn_options.h"
 #include "cli/cli.h"
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-typedef struct Problem {
+typedef struct Inputs {
     AttnArgs args;       /* host pointers; O, lse, dQ, dK, dV empty; options NULL without any */
     AttnOptions options; /* dwq and dwk empty */
     AttnMask mask_type;
@@ -31,19 +31,19 @@ typedef struct Problem {
     TensorLayout layout;
     int backward;
     uint64_t serial; /* no two problems of a process have the same: device copies are kept by it */
-} Problem;
+} Inputs;
 
 /* EXIT_OK, EXIT_USAGE or EXIT_NO_DEVICE (sentence printed), or EXIT_RUNTIME (memory). The problem
  * must not move afterwards: args points into it. */
-int problem_make(Problem *p, const CliCase *c);
-void problem_free(Problem *p);
+int inputs_make(Inputs *p, const CliCase *c);
+void inputs_free(Inputs *p);
 /* All storages: Q K V dO mask wq wk. Those that are not needed are empty. */
-enum { PROBLEM_INPUTS = 7 };
-void problem_inputs(const Problem *p, const Storage *all[PROBLEM_INPUTS]);
-uint64_t problem_fingerprint(const Problem *p);
+enum { INPUT_STORAGES = 7 };
+void inputs_storages(const Inputs *p, const Storage *all[INPUT_STORAGES]);
+uint64_t inputs_fingerprint(const Inputs *p);
 /* A file with `to`'s shape in the dimensions of --tensor-layout into it: EXIT_OK, EXIT_USAGE or
  * EXIT_RUNTIME (sentence printed). */
-int problem_read_result(const char *path, const CliCase *c, const Tensor *to);
+int inputs_read_result(const char *path, const CliCase *c, const Tensor *to);
 
 /* Q, K and V (or their gradients) as --pack and --strides want them: with q_kv K and V lie side by
  * side on the heads axis of storage[1], with qkv all three in storage[0], and the other storages

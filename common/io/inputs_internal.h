@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
- * problem_internal.h: between problem.c, problem_files.c and problem_sequences.c; nobody else
+ * inputs_internal.h: between inputs.c, inputs_files.c and inputs_sequences.c; nobody else
  * includes it.
  *
  * Interface:
  * - files_open: reads Q, K, V, dO and the mask of a case, as far as it names files, and settles the
  *   sizes; files_fill copies a tensor into its storage, rounded to the dtype.
- * - problem_read: one file, with the sentence when it cannot be read or has another type.
+ * - inputs_read: one file, with the sentence when it cannot be read or has another type.
  * - sequences_open, weights_open: the files of --cu-seqlens-* and of --wq, --wk.
  * - sequences_make: the segments of the position maps.
  */
-#ifndef ATTN_PROBLEM_INTERNAL_H
-#define ATTN_PROBLEM_INTERNAL_H
+#ifndef ATTN_INPUTS_INTERNAL_H
+#define ATTN_INPUTS_INTERNAL_H
 
+#include "io/inputs.h"
 #include "io/npy.h"
-#include "io/problem.h"
 
 /* A tensor in a file, in logical order [B][N][H][d] whatever --tensor-layout and --pack make of
  * it: channel x of (b, n, h) is element first + b*stride[0] + n*stride[1] + h*stride[2] + x. */
@@ -34,7 +34,7 @@ typedef struct ProblemFiles {
 typedef enum ProblemTypes { TYPES_REAL, TYPES_MASK, TYPES_INTEGER } ProblemTypes;
 /* npy_read for a flag that takes these types: EXIT_OK, EXIT_USAGE or, when memory is short,
  * EXIT_RUNTIME (sentence printed). */
-int problem_read(const char *flag, ProblemTypes types, const char *path, NpyArray *a);
+int inputs_read(const char *flag, ProblemTypes types, const char *path, NpyArray *a);
 /* The same for all files. Without files shape comes from the flags. */
 int files_open(ProblemFiles *f, const CliCase *c, AttnShape *shape);
 void files_fill(const FileTensor *from, const Tensor *t);
@@ -44,6 +44,6 @@ void files_close(ProblemFiles *f);
 int sequences_open(ProblemFiles *f, const CliCase *c, AttnShape *s);
 int weights_open(ProblemFiles *f, const CliCase *c, const AttnShape *s);
 /* One segment for each sequence and side, or one a side without cu_seqlens. EXIT_RUNTIME: memory */
-int sequences_make(Problem *p, const CliCase *c, const ProblemFiles *f);
+int sequences_make(Inputs *p, const CliCase *c, const ProblemFiles *f);
 
 #endif

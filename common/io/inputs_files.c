@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * problem_files.c: inputs from .npy files. Every mismatch is refused with one sentence that names
- * the file. See problem_internal.h.
+ * inputs_files.c: inputs from .npy files. Every mismatch is refused with one sentence that names
+ * the file. See inputs_internal.h.
  */
-#include "io/problem_internal.h"
+#include "io/inputs_internal.h"
 
 #include "attn_config.h"
 
@@ -21,7 +21,7 @@ static const char *dimensions(CliTensors tensors)
                                  : "4: [B][N][H][d]";
 }
 
-int problem_read(const char *flag, ProblemTypes types, const char *path, NpyArray *a)
+int inputs_read(const char *flag, ProblemTypes types, const char *path, NpyArray *a)
 {
     static const struct {
         unsigned bits;
@@ -49,7 +49,7 @@ static int open_tensor(const char *flag, const char *path, CliTensors tensors, N
 {
     const int ndim = tensors == CLI_THD ? 3 : 4, sbhd = tensors == CLI_SBHD;
     int t;
-    const int status = problem_read(flag, TYPES_REAL, path, a);
+    const int status = inputs_read(flag, TYPES_REAL, path, a);
     if (status != EXIT_OK)
         return status;
     if (a->ndim != ndim)
@@ -106,7 +106,7 @@ static int same_shape(const char *path, const FileTensor *t, const int64_t want[
 
 static int open_mask(const char *path, NpyArray *a, const AttnShape *s)
 {
-    const int status = problem_read("--mask-file", TYPES_MASK, path, a);
+    const int status = inputs_read("--mask-file", TYPES_MASK, path, a);
     if (status != EXIT_OK)
         return status;
     if (a->ndim != 2 || a->shape[0] != s->Nq || a->shape[1] != s->Nk)
@@ -274,7 +274,7 @@ void files_close(ProblemFiles *f)
         npy_free(all[i]);
 }
 
-int problem_read_result(const char *path, const CliCase *c, const Tensor *to)
+int inputs_read_result(const char *path, const CliCase *c, const Tensor *to)
 {
     NpyArray a = {.data = NULL};
     FileTensor file;

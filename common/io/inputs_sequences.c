@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * problem_sequences.c: several sequences in a row (--cu-seqlens-*), and the weights of --qk-norm.
+ * inputs_sequences.c: several sequences in a row (--cu-seqlens-*), and the weights of --qk-norm.
  *
  * cu_seqlens is the running sum of the lengths: sequence t has the tokens cu[t] .. cu[t+1]-1. Each
  * becomes one segment of the position map, with positions of its own; tokens of different sequences
  * never see each other.
  *
- * Interface: see problem_internal.h.
+ * Interface: see inputs_internal.h.
  */
 #include "attn_pairs.h"
-#include "io/problem_internal.h"
+#include "io/inputs_internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static int open_lengths(const char *flag, const char *path, NpyArray *a, int64_t
                         const char *of)
 {
     int64_t t;
-    const int status = problem_read(flag, TYPES_INTEGER, path, a);
+    const int status = inputs_read(flag, TYPES_INTEGER, path, a);
     if (status != EXIT_OK)
         return status;
     if (a->ndim != 1)
@@ -67,7 +67,7 @@ int sequences_open(ProblemFiles *f, const CliCase *c, AttnShape *s)
 
 static int open_weights(const char *flag, const char *path, NpyArray *a, int64_t heads, int64_t d)
 {
-    const int status = problem_read(flag, TYPES_REAL, path, a);
+    const int status = inputs_read(flag, TYPES_REAL, path, a);
     if (status != EXIT_OK)
         return status;
     if (a->ndim != 1 || a->count != heads * d)
@@ -87,7 +87,7 @@ int weights_open(ProblemFiles *f, const CliCase *c, const AttnShape *s)
     return status;
 }
 
-int sequences_make(Problem *p, const CliCase *c, const ProblemFiles *f)
+int sequences_make(Inputs *p, const CliCase *c, const ProblemFiles *f)
 {
     const AttnShape *s = &p->args.shape;
     const int64_t count = f->cu_q.data ? f->cu_q.count - 1 : 1;

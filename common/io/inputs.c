@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * problem.c: the inputs of one case, in guarded storage with the memory layout of --strides and
- * --pack. See problem.h.
+ * inputs.c: the inputs of one case, in guarded storage with the memory layout of --strides and
+ * --pack. See inputs.h.
  */
-#include "io/problem_internal.h"
+#include "io/inputs_internal.h"
 
 #include "bench/bench.h"
 
@@ -14,7 +14,7 @@
 #define HASH_FACTOR UINT64_C(0xD6E8FEB86659FD93)
 
 /* Bytes of the mask end at a guard page like any tensor: a variant that reads past them faults. */
-static int make_mask(Problem *p, const NpyArray *file, uint64_t seed)
+static int make_mask(Inputs *p, const NpyArray *file, uint64_t seed)
 {
     const int64_t Nq = p->args.shape.Nq, Nk = p->args.shape.Nk, count = Nq * Nk;
     uint8_t *mask;
@@ -67,7 +67,7 @@ int tensors_new(Storage *const storage[3], Tensor *const view[3], const CliCase 
     return 0;
 }
 
-static int make_tensors(Problem *p, const CliCase *c, const ProblemFiles *f)
+static int make_tensors(Inputs *p, const CliCase *c, const ProblemFiles *f)
 {
     AttnArgs *a = &p->args;
     const AttnShape *s = &a->shape;
@@ -103,7 +103,7 @@ static int make_weights(Storage *to, int64_t heads, int64_t d, const NpyArray *f
 }
 
 /* What only stage 05 knows; args.options stays NULL where nothing of it is asked for. */
-static int make_options(Problem *p, const CliCase *c, const ProblemFiles *f)
+static int make_options(Inputs *p, const CliCase *c, const ProblemFiles *f)
 {
     const AttnShape *s = &p->args.shape;
     AttnOptions *o = &p->options;
@@ -128,7 +128,7 @@ static int make_options(Problem *p, const CliCase *c, const ProblemFiles *f)
     return status;
 }
 
-int problem_make(Problem *p, const CliCase *c)
+int inputs_make(Inputs *p, const CliCase *c)
 {
     static uint64_t serial;
     AttnArgs *a = &p->args;
@@ -159,39 +159,39 @@ int problem_make(Problem *p, const CliCase *c)
         status = make_mask(p, &f.mask, c->seed);
     files_close(&f);
     if (status != EXIT_OK) {
-        problem_free(p);
+        inputs_free(p);
         cli_refuse("out of memory: the inputs of this case do not fit into what is free now");
     }
     return status;
 }
 
-void problem_inputs(const Problem *p, const Storage *all[PROBLEM_INPUTS])
+void inputs_storages(const Inputs *p, const Storage *all[INPUT_STORAGES])
 {
-    const Storage *const in_order[PROBLEM_INPUTS] = {&p->Q,    &p->K,  &p->V, &p->dO,
+    const Storage *const in_order[INPUT_STORAGES] = {&p->Q,    &p->K,  &p->V, &p->dO,
                                                      &p->mask, &p->wq, &p->wk};
     memcpy(all, in_order, sizeof in_order);
 }
 
-void problem_free(Problem *p)
+void inputs_free(Inputs *p)
 {
-    const Storage *all[PROBLEM_INPUTS];
-    problem_inputs(p, all);
-    for (int i = 0; i < PROBLEM_INPUTS; i++)
+    const Storage *all[INPUT_STORAGES];
+    inputs_storages(p, all);
+    for (int i = 0; i < INPUT_STORAGES; i++)
         tensor_free((Storage *)all[i]);
     free(p->segments);
     p->segments = NULL;
 }
 
-uint64_t problem_fingerprint(const Problem *p)
+uint64_t inputs_fingerprint(const Inputs *p)
 {
-    const Storage *all[PROBLEM_INPUTS];
+    const Storage *all[INPUT_STORAGES];
     const unsigned char *options = (const unsigned char *)&p->options;
     const int64_t segments = p->args.positions_q.count + p->args.positions_k.count;
     uint64_t hash = 0;
     int64_t t;
     size_t i;
-    problem_inputs(p, all);
-    for (i = 0; i < PROBLEM_INPUTS; i++)
+    inputs_storages(p, all);
+    for (i = 0; i < INPUT_STORAGES; i++)
         if (all[i]->mapping)
             hash = hash * HASH_FACTOR + tensor_fingerprint(all[i]);
     for (i = 0; i < sizeof p->options; i++)
