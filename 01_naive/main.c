@@ -17,32 +17,26 @@
  *     naive -N 2048 --bench       time them; add --backward for the gradients
  *
  * The checks live in common/: inputs from a seed, a float64 oracle with an error bound for each
- * element, memory with guard pages. What is left here is the order of events.
+ * element, memory with guard pages, and the order of events (harness/stage_main.h).
  */
-#include <stdio.h>
-
 #include "attn_config.h"
-#include "bench/run.h"
-#include "check/judge.h"
-#include "cli/cli.h"
+#include "harness/stage_main.h"
 #include "models/model.h"
 #include "naive.h"
+#include "naive_rungs.h"
 #include "naive_steps.h"
-#include "report/pages.h"
-#include "report/report.h"
 
-static const Variant variants[] = {
-    {"v0_loops", ON_CPU, DTYPES_ALL, naive_v0_loops, naive_v0_loops_backward, 0,
-     "the formula, one loop for each index"},
+static Variant variants[] = {
+    CPU_RUNG(naive, v0_loops),
 #ifdef HAVE_OPENBLAS
     {"v1_blas", ON_CPU, DTYPES_ALL, naive_v1_blas, naive_v1_blas_backward, 0,
-     "both products by OpenBLAS, vector exp, threads over heads"},
+     "both products by OpenBLAS, vector exp, threads over heads", NULL},
 #endif
     {"v0_thread_per_score", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(naive_v0_thread_per_score),
-     ATTN_CUDA_FN(naive_v0_thread_per_score_backward), 0, "one thread computes one score"},
+     ATTN_CUDA_FN(naive_v0_thread_per_score_backward), 0, "one thread computes one score", NULL},
 #if defined(HAVE_CUBLAS) || !defined(HAVE_CUDA)
     {"v1_cublas", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(naive_v1_cublas),
-     ATTN_CUDA_FN(naive_v1_cublas_backward), 1, "both products by cuBLAS, no TF32 for f32"},
+     ATTN_CUDA_FN(naive_v1_cublas_backward), 1, "both products by cuBLAS, no TF32 for f32", NULL},
 #endif
 };
 
@@ -54,69 +48,16 @@ static const Stage stage = {"naive",
                             variants,
                             sizeof variants / sizeof *variants};
 
-/* Run one variant, compare its last timed output with the oracle, show the row. */
-static int run_one(Report *report, const Cli *cli, const CliCase *c, const Inputs *problem,
-                   const Reference *reference, const Variant *v)
+static void model(ReportRow *row)
 {
-    RunResult out;
-    Check check;
-    int judged, status;
-    if (v == &c->so) /* a user's own shared object: in a child process with limits */
-        status = run_variant_so(&out, &stage, problem, c, cli);
-    else
-        status = run_variant(&out, v, problem, c);
-    judged = out.ran && c->check;
-    if (judged)
-        status = exit_worst(status, judge_result(&check, reference, &out, c, v));
-    if (status == EXIT_OK && out.status == ATTN_SKIP) {
-        status = report_skip(report, c, v, out.failure);
-    } else {
-        ReportRow row = {c,
-                         problem,
-                         v,
-                         &out,
-                         judged ? &check : NULL,
-                         model_materialised_bytes(&problem->args, problem->backward),
-                         {0}};
-        report_row(report, &row);
-        if (out.ran)
-            status = exit_worst(status, report_save(report, c, &out));
-    }
-    result_free(&out);
-    return status;
-}
-
-static int run_case(Report *report, const Cli *cli, const CliCase *c)
-{
-    Inputs problem;
-    Reference reference;
-    const Variant *v = NULL;
-    int status = inputs_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
-    if (status != EXIT_OK)
-        return status;
-    if (c->trace && pages_trace(c, &problem.args, naive_trace, naive_trace_steps) != 0)
-        status = cli_no_memory("--trace");
-    /* the oracle's O, lse (dQ, dK, dV) and the bound of each element: once for all variants */
-    status = exit_worst(status, reference_make(&reference, &problem, c));
-    while (status != EXIT_RUNTIME && status != EXIT_USAGE &&
-           (v = cli_next_variant(cli, c, v)) != NULL)
-        status = exit_worst(status, run_one(report, cli, c, &problem, &reference, v));
-    reference_free(&reference);
-    inputs_free(&problem);
-    return status;
+    row->model_bytes = model_materialised_bytes(&row->problem->args, row->problem->backward);
 }
 
 int main(int argc, char **argv)
 {
-    Cli cli;
-    Report report;
-    int i, status = cli_parse(&cli, &stage, argc, argv);
-    if (status != CLI_CONTINUE)
-        return status;
-    status = report_open(&report, &cli);
-    for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++)
-        status = exit_worst(status, run_case(&report, &cli, &cli.cases[i]));
-    status = exit_worst(status, report_close(&report));
-    cli_free(&cli);
-    return status;
+    static const StageMain naive = {.variants = variants,
+                                    .trace = naive_trace,
+                                    .trace_steps = naive_trace_steps,
+                                    .model = model};
+    return stage_main(&stage, &naive, argc, argv);
 }

@@ -31,8 +31,6 @@ extern "C" {
 
 /* --- variants ----------------------------------------------------------------------------------*/
 
-AttnStatus naive_v0_loops(const AttnArgs *args);
-AttnStatus naive_v0_loops_backward(const AttnArgs *args);
 AttnStatus naive_v1_blas(const AttnArgs *args);
 AttnStatus naive_v1_blas_backward(const AttnArgs *args);
 

@@ -21,155 +21,137 @@
  *
  * Memory: Nq x Nk floats, in backward twice that; one head at a time, one thread.
  *
- * Interface: naive_v0_loops, naive_v0_loops_backward (naive.h).
+ * Interface: the rung of stage 01 that takes every mask and a softcap.
  */
-#include <math.h>
+#include "problem.h"
 
-#include "attn_pairs.h"
-#include "naive.h"
-
-static float dot(const float *a, const float *b, int64_t d)
+static float dot(const float *a, const float *b, int d)
 {
     float sum = 0.0f;
-    int64_t x;
-    for (x = 0; x < d; x++)
+    for (int x = 0; x < d; x++)
         sum += a[x] * b[x];
     return sum;
 }
 
 /* y += a * row, over d channels */
-static void add_scaled(float *y, float a, const float *row, int64_t d)
+static void add_scaled(float *y, float a, const float *row, int d)
 {
-    int64_t x;
-    for (x = 0; x < d; x++)
+    for (int x = 0; x < d; x++)
         y[x] += a * row[x];
 }
 
 static void clear(float *y, int64_t count)
 {
-    int64_t x;
-    for (x = 0; x < count; x++)
+    for (int64_t x = 0; x < count; x++)
         y[x] = 0.0f;
 }
 
-/* S_ij, or -inf where query i may not see key j: exp(-inf) = 0 removes the key from the row. */
-static float score(const AttnArgs *args, const float *Q_i, const float *K_j, int64_t i, int64_t j)
-{
-    return attn_sees(args, i, j) ? attn_score(args, dot(Q_i, K_j, args->shape.d)) : -INFINITY;
-}
+/* --- forward -----------------------------------------------------------------------------------*/
 
 /* Scores S_i [Nk] become probabilities in place. Returns lse_i; a row without keys becomes zeros
  * and -inf. */
-static float softmax(float *S_i, int64_t Nk)
+static float softmax(float *S_i, int Nk)
 {
     float m_i = -INFINITY, l_i = 0.0f;
-    int64_t j;
-    for (j = 0; j < Nk; j++)
+    for (int j = 0; j < Nk; j++)
         m_i = S_i[j] > m_i ? S_i[j] : m_i;
     if (m_i == -INFINITY)
         m_i = 0.0f; /* nothing visible: -inf - 0 stays -inf, while -inf - -inf would be NaN */
-    for (j = 0; j < Nk; j++)
+    for (int j = 0; j < Nk; j++)
         l_i += S_i[j] = expf(S_i[j] - m_i);
-    for (j = 0; j < Nk && l_i != 0.0f; j++)
+    for (int j = 0; j < Nk && l_i != 0.0f; j++)
         S_i[j] /= l_i;
     return m_i + logf(l_i); /* log(0) = -inf: what an empty row should say */
 }
 
-/* Q O [Nq][d], K V [Nk][d], S and in its place P [Nq][Nk]: one head, float */
-AttnStatus naive_v0_loops(const AttnArgs *args)
+/* One head: all scores, then all probabilities, then all outputs. S, then P [Nq][Nk] */
+static void attend_head(const Problem *p, int b, int h, float *S)
 {
-    const int64_t H = args->shape.H, Nq = args->shape.Nq, Nk = args->shape.Nk, d = args->shape.d;
-    float *Q = workspace_alloc(sizeof(float) * (size_t)((2 * Nq + 2 * Nk) * d));
-    float *S = workspace_alloc(sizeof(float) * (size_t)Nq * (size_t)Nk);
-    float *O = Q + Nq * d, *K = O + Nq * d, *V = K + Nk * d;
-    int64_t b, h, i, j;
-    for (b = 0; Q && S && b < args->shape.B; b++)
-        for (h = 0; h < H; h++) {
-            naive_load_rows(&args->Q, b, h, 0, Nq, Q);
-            naive_load_rows(&args->K, b, naive_kv_head(&args->shape, h), 0, Nk, K);
-            naive_load_rows(&args->V, b, naive_kv_head(&args->shape, h), 0, Nk, V);
-            for (i = 0; i < Nq; i++)
-                for (j = 0; j < Nk; j++)
-                    S[i * Nk + j] = score(args, Q + i * d, K + j * d, i, j);
-            for (i = 0; i < Nq; i++)
-                args->lse[(b * H + h) * Nq + i] = softmax(S + i * Nk, Nk);
-            clear(O, Nq * d);
-            for (i = 0; i < Nq; i++)
-                for (j = 0; j < Nk; j++) /* S holds P now */
-                    add_scaled(O + i * d, S[i * Nk + j], V + j * d, d);
-            naive_store_rows(&args->O, b, h, 0, Nq, O);
-        }
-    workspace_free(S);
-    workspace_free(Q);
-    return Q && S ? ATTN_OK : ATTN_NO_MEMORY;
-}
-
-/* One row of the two matrices that backward needs. s_ij is computed again from Q and K; with the
- * lse of the forward pass P_ij = exp(s_ij - lse_i) needs no maximum and no sum. */
-static void gradient_row(const AttnArgs *args, int64_t i, const float *Q_i, const float *K,
-                         const float *V, const float *dO_i, float delta_i, float lse_i, float *P_i,
-                         float *dS_i)
-{
-    const int64_t d = args->shape.d;
-    const float cap = args->softcap;
-    int64_t j;
-    for (j = 0; j < args->shape.Nk; j++) {
-        const float s = score(args, Q_i, K + j * d, i, j);
-        /* d/dx of cap * tanh(x / cap) is 1 - tanh^2, and tanh is s / cap */
-        const float slope = cap > 0.0f ? 1.0f - (s / cap) * (s / cap) : 1.0f;
-        P_i[j] = s == -INFINITY ? 0.0f : expf(s - lse_i);
-        dS_i[j] = s == -INFINITY ? 0.0f : P_i[j] * (dot(dO_i, V + j * d, d) - delta_i) * slope;
+    const int Nq = p->Nq, Nk = p->Nk, d = p->d, h_kv = kv_head(p, h);
+    const float *Q = p->Q, *K = p->K, *V = p->V;
+    float *O = p->O;
+    for (int i = 0; i < Nq; i++)
+        for (int j = 0; j < Nk; j++) /* exp(-inf) = 0 takes a hidden key out of the row */
+            S[(int64_t)i * Nk + j] =
+                sees(p, i, j)
+                    ? score(p, dot(Q + query_row(p, b, h, i), K + key_row(p, b, h_kv, j), d))
+                    : -INFINITY;
+    for (int i = 0; i < Nq; i++)
+        p->lse[lse_row(p, b, h, i)] = softmax(S + (int64_t)i * Nk, Nk);
+    for (int i = 0; i < Nq; i++) { /* S holds P now */
+        float *O_i = O + query_row(p, b, h, i);
+        clear(O_i, d);
+        for (int j = 0; j < Nk; j++)
+            if (sees(p, i, j)) /* what it does not see may be Inf or NaN, and 0 * NaN is NaN */
+                add_scaled(O_i, S[(int64_t)i * Nk + j], V + key_row(p, b, h_kv, j), d);
     }
 }
 
-/* Everything that one query head adds. Q O dO dQ [Nq][d], K V dK dV [Nk][d], P dS [Nq][Nk] */
-static void gradient_head(const AttnArgs *args, const float *Q, const float *K, const float *V,
-                          const float *O, const float *dO, const float *lse, float *P, float *dS,
-                          float *dQ, float *dK, float *dV)
+static void forward(const Problem *p)
 {
-    const int64_t Nq = args->shape.Nq, Nk = args->shape.Nk, d = args->shape.d;
-    int64_t i, j;
-    for (i = 0; i < Nq; i++)
-        gradient_row(args, i, Q + i * d, K, V, dO + i * d, dot(dO + i * d, O + i * d, d), lse[i],
-                     P + i * Nk, dS + i * Nk);
-    for (i = 0; i < Nq; i++)
-        for (j = 0; j < Nk; j++) {
-            add_scaled(dV + j * d, P[i * Nk + j], dO + i * d, d);
-            add_scaled(dQ + i * d, args->scale * dS[i * Nk + j], K + j * d, d);
-            add_scaled(dK + j * d, args->scale * dS[i * Nk + j], Q + i * d, d);
-        }
+    for (int b = 0; b < p->B; b++)
+        for (int h = 0; h < p->H; h++)
+            attend_head(p, b, h, p->work);
 }
 
-AttnStatus naive_v0_loops_backward(const AttnArgs *args)
+/* --- backward ----------------------------------------------------------------------------------*/
+
+/* One row of the two matrices that backward needs. s_ij is computed again from Q and K; with the
+ * lse of the forward pass P_ij = exp(s_ij - lse_i) needs no maximum and no sum. P_i, dS_i [Nk] */
+static void gradient_row(const Problem *p, int b, int h, int i, float *P_i, float *dS_i)
 {
-    const AttnShape *shape = &args->shape;
-    const int64_t H = shape->H, Hkv = shape->Hkv, Nq = shape->Nq, Nk = shape->Nk, d = shape->d;
-    float *Q = workspace_alloc(sizeof(float) * (size_t)((4 * Nq + 4 * Nk) * d));
-    float *P = workspace_alloc(2 * sizeof(float) * (size_t)Nq * (size_t)Nk);
-    float *O = Q + Nq * d, *dO = O + Nq * d, *dQ = dO + Nq * d;
-    float *K = dQ + Nq * d, *V = K + Nk * d, *dK = V + Nk * d, *dV = dK + Nk * d;
-    int64_t b, h;
-    for (b = 0; Q && P && b < shape->B; b++)
-        for (h = 0; h < H; h++) {
-            const int64_t h_kv = naive_kv_head(shape, h), group = H / Hkv;
-            naive_load_rows(&args->Q, b, h, 0, Nq, Q);
-            naive_load_rows(&args->O, b, h, 0, Nq, O);
-            naive_load_rows(&args->dO, b, h, 0, Nq, dO);
-            naive_clear_empty(args->lse + (b * H + h) * Nq, Nq, d, dO);
-            naive_load_rows(&args->K, b, h_kv, 0, Nk, K);
-            naive_load_rows(&args->V, b, h_kv, 0, Nk, V);
-            if (h % group == 0) /* first query head of its group: new sums */
-                clear(dK, 2 * Nk * d);
-            clear(dQ, Nq * d);
-            gradient_head(args, Q, K, V, O, dO, args->lse + (b * H + h) * Nq, P, P + Nq * Nk, dQ,
-                          dK, dV);
-            naive_store_rows(&args->dQ, b, h, 0, Nq, dQ);
-            if (h % group == group - 1) { /* last one: its keys have heard from every query */
-                naive_store_rows(&args->dK, b, h_kv, 0, Nk, dK);
-                naive_store_rows(&args->dV, b, h_kv, 0, Nk, dV);
-            }
-        }
-    workspace_free(P);
-    workspace_free(Q);
-    return Q && P ? ATTN_OK : ATTN_NO_MEMORY;
+    const int64_t row = query_row(p, b, h, i);
+    const float *Q_i = (const float *)p->Q + row, *dO_i = (const float *)p->dO + row;
+    const float lse_i = p->lse[lse_row(p, b, h, i)], cap = p->softcap;
+    const float delta_i = dot(dO_i, (const float *)p->O + row, p->d);
+    for (int j = 0; j < p->Nk; j++) {
+        const int64_t key = key_row(p, b, kv_head(p, h), j);
+        P_i[j] = dS_i[j] = 0.0f;
+        if (!sees(p, i, j))
+            continue;
+        const float s = score(p, dot(Q_i, (const float *)p->K + key, p->d));
+        /* d/dx of cap * tanh(x / cap) is 1 - tanh^2, and tanh is s / cap */
+        const float slope = cap > 0.0f ? 1.0f - (s / cap) * (s / cap) : 1.0f;
+        P_i[j] = expf(s - lse_i);
+        dS_i[j] = P_i[j] * (dot(dO_i, (const float *)p->V + key, p->d) - delta_i) * slope;
+    }
 }
+
+/* Everything that one query head adds. P, dS [Nq][Nk] */
+static void gradient_head(const Problem *p, int b, int h, float *P, float *dS)
+{
+    const int Nq = p->Nq, Nk = p->Nk, d = p->d, h_kv = kv_head(p, h);
+    float *dQ = p->dQ, *dK = p->dK, *dV = p->dV;
+    for (int i = 0; i < Nq; i++)
+        gradient_row(p, b, h, i, P + (int64_t)i * Nk, dS + (int64_t)i * Nk);
+    for (int i = 0; i < Nq; i++) {
+        const int64_t row = query_row(p, b, h, i);
+        for (int j = 0; j < Nk; j++) {
+            const int64_t key = key_row(p, b, h_kv, j), ij = (int64_t)i * Nk + j;
+            if (!sees(p, i, j))
+                continue; /* a row without keys may have padding with anything in it for dO */
+            add_scaled(dV + key, P[ij], (const float *)p->dO + row, d);
+            add_scaled(dQ + row, p->scale * dS[ij], (const float *)p->K + key, d);
+            add_scaled(dK + key, p->scale * dS[ij], (const float *)p->Q + row, d);
+        }
+    }
+}
+
+static void backward(const Problem *p)
+{
+    float *P = p->work, *dS = P + (int64_t)p->Nq * p->Nk;
+    clear(p->dQ, (int64_t)p->B * p->Nq * p->H * p->d);
+    clear(p->dK, (int64_t)p->B * p->Nk * p->Hkv * p->d);
+    clear(p->dV, (int64_t)p->B * p->Nk * p->Hkv * p->d);
+    for (int b = 0; b < p->B; b++)
+        for (int h = 0; h < p->H; h++)
+            gradient_head(p, b, h, P, dS);
+}
+
+static int64_t work(const Problem *p, int backward)
+{
+    return (int64_t)sizeof(float) * p->Nq * p->Nk * (backward ? 2 : 1);
+}
+
+RUNG(naive, v0_loops, "the formula, one loop for each index", F32, forward, backward, work, NULL,
+     FULL);

@@ -94,31 +94,42 @@ void run_note_peak(RunResult *out, int backward, size_t live)
     workspace_lower_peak();
 }
 
-/* One run of forward and, if there is one, backward, which reads this run's own O and lse. */
-static AttnStatus run_once(RunResult *out, AttnFn forward, AttnFn backward, size_t live,
-                           double ms[2])
+AttnStatus run_open_rung(RungRun *rung, const Variant *v, const CliCase *c, const AttnArgs *args)
 {
-    double start = bench_now_ms();
-    AttnStatus status = forward(&out->args);
-    ms[0] = bench_now_ms() - start;
-    run_note_peak(out, 0, live);
-    if (status != ATTN_OK || !backward)
-        return status;
-    start = bench_now_ms();
-    status = backward(&out->args);
-    ms[1] = bench_now_ms() - start;
-    run_note_peak(out, 1, live);
+    AttnStatus status = ATTN_OK;
+    memset(rung, 0, sizeof *rung);
+    if (v->rung)
+        status = rung_open(rung, v->rung, v->device, args);
+    rung->p.sram = c->sram;
     return status;
 }
 
+/* Where a variant has no function of its own for the pass, its rung computes it. The backward pass
+ * reads this run's own O and lse. */
+static AttnStatus run_pass(RunResult *out, const Variant *v, RungRun *rung, int backward,
+                           size_t live, double *ms)
+{
+    const AttnFn pass = backward ? v->backward : v->forward;
+    AttnStatus status = pass ? ATTN_OK : rung_load(rung, backward), stored = ATTN_OK;
+    const double start = bench_now_ms();
+    if (status == ATTN_OK)
+        status = pass ? pass(&out->args) : rung_pass(rung, backward);
+    *ms = bench_now_ms() - start;
+    run_note_peak(out, backward, live);
+    if (!pass)
+        stored = rung_store(rung, backward);
+    return status == ATTN_OK ? stored : status;
+}
+
 /* What the variants answered; fills samples, peak_bytes, leaked_bytes, storage_intact. */
-static AttnStatus run_host(RunResult *out, const CliCase *c, AttnFn forward, AttnFn backward)
+static AttnStatus run_host(RunResult *out, const Variant *v, const CliCase *c)
 {
     const size_t live = workspace_live();
     const double start = bench_now_ms();
     Storage *all[RUN_OUTPUTS];
-    AttnStatus status = ATTN_OK;
-    int round, i;
+    RungRun rung;
+    AttnStatus status = run_open_rung(&rung, v, c, &out->args);
+    int round, pass, i;
     run_outputs(out, all);
     bench_set_threads(c->threads);
     workspace_reset_peak();
@@ -127,13 +138,15 @@ static AttnStatus run_host(RunResult *out, const CliCase *c, AttnFn forward, Att
         const int timed = run_is_timed(c, round, start);
         double ms[2] = {0.0, 0.0};
         run_poison(out);
-        status = run_once(out, forward, backward, live, ms);
+        for (pass = 0; status == ATTN_OK && pass <= c->backward; pass++)
+            status = run_pass(out, v, &rung, pass, live, &ms[pass]);
         if (timed && status == ATTN_OK) {
             out->forward.ms[out->forward.count++] = ms[0];
-            if (backward)
+            if (c->backward)
                 out->backward.ms[out->backward.count++] = ms[1];
         }
     }
+    rung_close(&rung);
     out->leaked_bytes = workspace_live() > live ? workspace_live() - live : 0;
     out->storage_intact = workspace_intact();
     for (i = 0; status == ATTN_OK && i < RUN_OUTPUTS; i++)
@@ -150,6 +163,22 @@ void run_finished(RunResult *out)
                  out->leaked_bytes);
 }
 
+/* NULL, or why v does not compute this case. args: host views. */
+static const char *why_skipped(const Variant *v, const AttnArgs *args, const CliCase *c)
+{
+    if (!(v->dtypes >> c->dtype & 1u))
+        return "it does not take this dtype";
+    if (!variant_has(v, 0))
+        return "this build does not have it";
+    if (c->backward && !variant_has(v, 1))
+        return "it has no backward pass";
+    if (v->device == ON_CUDA && args->shape.d > CLI_MAX_D_CUDA)
+        return "a head may have 256 channels on a GPU";
+    if (c->deterministic && v->rung && v->rung->flags & ATOMICS)
+        return "it adds to dQ by atomics, in another order on every run";
+    return v->rung ? rung_skips(v->rung, v->device, args) : variant_plain_refuses(v, args);
+}
+
 int run_variant(RunResult *out, const Variant *v, const Inputs *p, const CliCase *c)
 {
     static const char *const words[] = {"", "this case is not one that it computes",
@@ -161,17 +190,7 @@ int run_variant(RunResult *out, const Variant *v, const Inputs *p, const CliCase
         out->status = ATTN_NO_MEMORY;
         return EXIT_RUNTIME;
     }
-    if (!(v->dtypes >> c->dtype & 1u) || (c->backward && !v->backward) || !v->forward ||
-        (v->device == ON_CUDA && p->args.shape.d > CLI_MAX_D_CUDA)) {
-        out->status = ATTN_SKIP;
-        snprintf(out->failure, sizeof out->failure, "%s",
-                 !(v->dtypes >> c->dtype & 1u) ? "it does not take this dtype"
-                 : !v->forward                 ? "this build does not have it"
-                 : c->backward && !v->backward ? "it has no backward pass"
-                                               : "a head may have 256 channels on a GPU");
-        return EXIT_OK;
-    }
-    refused = variant_plain_refuses(v, &out->args);
+    refused = why_skipped(v, &out->args, c);
     if (refused) {
         out->status = ATTN_SKIP;
         snprintf(out->failure, sizeof out->failure, "%s", refused);
@@ -179,9 +198,7 @@ int run_variant(RunResult *out, const Variant *v, const Inputs *p, const CliCase
     }
     bench_progress("%s", v->name);
     out->answered = 1;
-    out->status = v->device == ON_CUDA
-                      ? run_device(out, v, p, c)
-                      : run_host(out, c, v->forward, c->backward ? v->backward : NULL);
+    out->status = v->device == ON_CUDA ? run_device(out, v, p, c) : run_host(out, v, c);
     bench_progress_clear();
     if (inputs_fingerprint(p) != before)
         out->inputs_intact = 0;

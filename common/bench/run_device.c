@@ -157,25 +157,26 @@ static int inputs_intact(void)
     return intact;
 }
 
-static AttnStatus run_once(RunResult *out, const AttnArgs *args, const Variant *v, int backward,
-                           size_t live, DeviceTimer *timer, double ms[2])
+/* Where a variant has no function of its own for the pass, its rung computes it. */
+static AttnStatus run_pass(RunResult *out, const Variant *v, RungRun *rung, const AttnArgs *args,
+                           int backward, size_t live, DeviceTimer *timer, double *ms)
 {
-    int pass;
-    for (pass = 0; pass <= backward; pass++) {
-        AttnStatus status;
-        workspace_settle(); /* or the pass would pay for it */
-        out->l2_flushed = device_flush_l2() == 0;
-        if (device_timer_start(timer) != 0)
-            return ATTN_CUDA_ERROR;
-        status = pass ? v->backward(args) : v->forward(args);
-        ms[pass] = device_timer_stop_ms(timer);
-        run_note_peak(out, pass, live);
-        if (status != ATTN_OK)
-            return status;
-        if (!(ms[pass] >= 0.0))
-            return ATTN_CUDA_ERROR;
+    const AttnFn pass = backward ? v->backward : v->forward;
+    AttnStatus status = pass ? ATTN_OK : rung_load(rung, backward), stored = ATTN_OK;
+    workspace_settle(); /* or the pass would pay for it */
+    out->l2_flushed = device_flush_l2() == 0;
+    if (status == ATTN_OK && device_timer_start(timer) != 0)
+        status = ATTN_CUDA_ERROR;
+    if (status == ATTN_OK) {
+        status = pass ? pass(args) : rung_pass(rung, backward);
+        *ms = device_timer_stop_ms(timer);
+        if (status == ATTN_OK && !(*ms >= 0.0))
+            status = ATTN_CUDA_ERROR;
     }
-    return ATTN_OK;
+    run_note_peak(out, backward, live);
+    if (!pass)
+        stored = rung_store(rung, backward);
+    return status == ATTN_OK ? stored : status;
 }
 
 static AttnStatus run_rounds(RunResult *out, const Variant *v, const CliCase *c,
@@ -183,8 +184,9 @@ static AttnStatus run_rounds(RunResult *out, const Variant *v, const CliCase *c,
                              DeviceTimer *timer)
 {
     const double start = bench_now_ms();
-    AttnStatus status = ATTN_OK;
-    int round, i;
+    RungRun rung;
+    AttnStatus status = run_open_rung(&rung, v, c, args);
+    int round, pass, i;
     for (round = 0; status == ATTN_OK && run_keep_going(c, round, out->forward.count, start);
          round++) {
         const int timed = run_is_timed(c, round, start);
@@ -192,14 +194,16 @@ static AttnStatus run_rounds(RunResult *out, const Variant *v, const CliCase *c,
         for (i = 0; i < RUN_OUTPUTS; i++)
             if (o[i].all_dev &&
                 device_fill_bytes(o[i].all_dev + CANARY_BYTES, 0xFF, o[i].host->bytes) != 0)
-                return ATTN_CUDA_ERROR;
-        status = run_once(out, args, v, c->backward, live, timer, ms);
+                status = ATTN_CUDA_ERROR;
+        for (pass = 0; status == ATTN_OK && pass <= c->backward; pass++)
+            status = run_pass(out, v, &rung, args, pass, live, timer, &ms[pass]);
         if (timed && status == ATTN_OK) {
             out->forward.ms[out->forward.count++] = ms[0];
             if (c->backward)
                 out->backward.ms[out->backward.count++] = ms[1];
         }
     }
+    rung_close(&rung);
     return status;
 }
 

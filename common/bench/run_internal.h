@@ -9,12 +9,14 @@
  * - run_saved: --judge, outputs from files.
  * - run_device: the same on the GPU; outputs are brought to the host.
  * - run_note_peak: workspace, pass by pass.
+ * - run_open_rung: rung_open of a variant's rung; without one an empty RungRun.
  * - run_keep_going: the number of repetitions and the time they may take.
  */
 #ifndef ATTN_RUN_INTERNAL_H
 #define ATTN_RUN_INTERNAL_H
 
 #include "bench/run.h"
+#include "harness/rung.h"
 
 enum { RUN_OUTPUTS = 7 };
 /* All storages of a result: O lse dQ dK dV dwq dwk. Those that are not needed are empty. */
@@ -29,6 +31,8 @@ int run_keep_going(const CliCase *c, int round, int timed, double start_ms);
 int run_is_timed(const CliCase *c, int round, double start_ms);
 /* After each pass: what it took at most beside the `live` bytes of before the run. */
 void run_note_peak(RunResult *out, int backward, size_t live);
+/* args: as the passes get them. rung_close is right after it in any case. */
+AttnStatus run_open_rung(RungRun *rung, const Variant *v, const CliCase *c, const AttnArgs *args);
 /* Marks the outputs as worth judging; says so when workspace was not freed. */
 void run_finished(RunResult *out);
 /* EXIT_OK, EXIT_USAGE or EXIT_RUNTIME (sentence printed). */

@@ -7,9 +7,29 @@
  * starts on 16 bytes, which a vector load needs, and the head dimension is one of two for which
  * tiles are compiled.
  *
- * Interface: variant_plain_refuses (variant.h).
+ * Interface: variant_of_rung, variant_has, variant_plain_refuses (variant.h).
  */
 #include "bench/variant.h"
+
+#include "problem.h"
+
+void variant_of_rung(Variant *v)
+{
+    const Rung *rung = v->rung;
+    if (!rung)
+        return;
+    v->name = rung->name;
+    v->idea = rung->idea;
+    v->dtypes = v->device == ON_CPU ? DTYPES_ALL : rung->dtypes;
+    v->traits = rung->flags & FULL ? VARIANT_FULL : VARIANT_PLAIN;
+    v->traits |= rung->flags & (SM80 | SM90A | TENSOR_CORES) ? VARIANT_TENSOR_CORES : 0;
+}
+
+int variant_has(const Variant *v, int backward)
+{
+    return backward ? v->backward || (v->rung && v->rung->backward)
+                    : v->forward || (v->rung && v->rung->forward);
+}
 
 static int is_contiguous(const Tensor *t)
 {
@@ -37,7 +57,7 @@ static int is_one_segment(const AttnArgs *a)
 
 const char *variant_plain_refuses(const Variant *v, const AttnArgs *a)
 {
-    if (!(v->traits & VARIANT_PLAIN))
+    if (!(v->traits & VARIANT_PLAIN) || v->rung)
         return NULL;
     if (a->mask)
         return "a rung skips a mask from memory; the library takes it";

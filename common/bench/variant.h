@@ -6,7 +6,8 @@
  * --list, JSON, plots and README.
  *
  * Interface:
- * - Variant: what main.c's table holds.
+ * - Variant: what main.c's table holds. CPU_RUNG, CUDA_RUNG: a rung's row in it, filled in by
+ *   variant_of_rung. variant_has: does it have this pass in this build?
  * - Stage: name, ABI version and table of one program.
  * - variant_plain_refuses: why a rung does not take a case.
  * - ATTN_CUDA_FN(f): f in a build with CUDA, NULL without, so that the table always lists all rows.
@@ -33,11 +34,27 @@ typedef struct Variant {
     const char *name; /* "v1_blas" */
     AttnDevice device;
     unsigned dtypes;
-    AttnFn forward;   /* NULL: this build has no CUDA */
-    AttnFn backward;  /* NULL: this variant has no backward */
-    unsigned traits;  /* VARIANT_..., what the checker has to know */
-    const char *idea; /* one line for --list and the README */
+    AttnFn forward;          /* NULL: this build has no CUDA */
+    AttnFn backward;         /* NULL: this variant has no backward */
+    unsigned traits;         /* VARIANT_..., what the checker has to know */
+    const char *idea;        /* one line for --list and the README */
+    const struct Rung *rung; /* NULL: no rung. It computes the passes that are NULL above */
 } Variant;
+
+/* A line of a stage's list: naive, v0_loops stand for rung_naive_v0_loops (problem.h). */
+#define CPU_RUNG(stage, name)                                                                      \
+    {                                                                                              \
+        .device = ON_CPU, .rung = &rung_##stage##_##name                                           \
+    }
+#define CUDA_RUNG(stage, name)                                                                     \
+    {                                                                                              \
+        .device = ON_CUDA, .rung = &rung_##stage##_##name                                          \
+    }
+
+/* Takes name, dtypes, traits and idea from v->rung, where there is one. On a CPU a rung computes in
+ * float32, and the harness widens and rounds for it. */
+void variant_of_rung(Variant *v);
+int variant_has(const Variant *v, int backward);
 
 /* Checked with c = 16 instead of 4: tensor cores truncate their sums. */
 #define VARIANT_TENSOR_CORES 1u
@@ -52,6 +69,9 @@ typedef struct Variant {
 /* A rung: the plain problem only. No mask, causal or a window over one segment, GQA, any Nq and Nk,
  * contiguous [B][N][H][d], scale > 0, no softcap; on a GPU d = 64 or 128. */
 #define VARIANT_PLAIN 16u
+
+/* A rung that takes a mask from memory and a softcap as well. */
+#define VARIANT_FULL 32u
 
 /* NULL: v takes this case (a variant without VARIANT_PLAIN takes all). Otherwise one sentence with
  * "skips". args: host views; on a GPU the tensors start on 256 bytes, their rows on 16. */

@@ -116,7 +116,8 @@ static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
         if (!on_asked_device(c, v))
             continue;
         on_device++;
-        able += (v->dtypes >> c->dtype & 1u) && (!c->backward || v->backward || !v->forward);
+        able += (v->dtypes >> c->dtype & 1u) &&
+                (!c->backward || variant_has(v, 1) || !variant_has(v, 0));
     }
     if (c->variant_so && check_shared_object(c->variant_so) != 0)
         return EXIT_USAGE;
@@ -149,7 +150,7 @@ static int finish_variant(const Cli *cli, CliCase *c, const CliGiven *given)
             return cli_refuse("%s %s: found --dtype %s, accepted are the dtypes that --list "
                               "shows for it",
                               c->variant_flag, v->name, dtype_name(c->dtype));
-        if (c->backward && v->forward && !v->backward)
+        if (c->backward && variant_has(v, 0) && !variant_has(v, 1))
             return cli_refuse("%s %s: found --backward, accepted is the forward pass only",
                               c->variant_flag, v->name);
     }

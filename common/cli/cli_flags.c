@@ -194,7 +194,7 @@ const CliFlag cli_flags[FLAG_COUNT] = {
     {FLAG_QUIET, "--quiet", NULL, NULL, 0, 1, NULL, "no table and no notes, only failures",
      SWITCH(offsetof(Cli, quiet), 1)},
     {FLAG_LIST, "--list", NULL, NULL, 0, 1, NULL,
-     "the variants: name, device, dtypes, directions, cases (plain: rungs), idea",
+     "the variants: name, device, dtypes, directions, cases (any; full, plain: rungs), idea",
      .kind = TO_NOTHING},
     {FLAG_VERSION, "--version", NULL, NULL, 0, 1, NULL, "revision and ABI version",
      .kind = TO_NOTHING},

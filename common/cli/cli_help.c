@@ -48,16 +48,19 @@ void cli_print_list(const Stage *stage)
     for (i = 0; i < stage->variant_count; i++) {
         const Variant *v = &stage->variants[i];
         const int ranks = (v->traits & VARIANT_RANKS) != 0;
-        const char *passes = v->backward || ranks ? "forward,backward"
-                             : v->forward         ? "forward"
-                                                  : "(not built)"; /* it needs CUDA */
+        const char *passes = variant_has(v, 1) || ranks ? "forward,backward"
+                             : variant_has(v, 0)        ? "forward"
+                                                        : "(not built)"; /* it needs CUDA */
         const char *dtypes = v->dtypes == DTYPES_ALL     ? "f32,f16,bf16"
                              : v->dtypes == DTYPES_F32   ? "f32"
                              : v->dtypes == DTYPES_16BIT ? "f16,bf16"
                                                          : "other";
         printf("%-20s  %-4s  %-12s  %-16s  %-5s  %s\n", v->name,
                v->device == ON_CPU ? "cpu" : "cuda", dtypes, passes,
-               v->traits & VARIANT_PLAIN ? "plain" : "any", v->idea);
+               v->traits & VARIANT_PLAIN  ? "plain"
+               : v->traits & VARIANT_FULL ? "full"
+                                          : "any",
+               v->idea);
     }
 }
 

@@ -111,6 +111,19 @@ int device_fill_bytes(void *p_dev, int byte, size_t bytes)
     return tell(cudaMemset(p_dev, byte, bytes), "fill");
 }
 
+int device_copy_rows(void *to_dev, size_t to_pitch, const void *from_dev, size_t from_pitch,
+                     size_t width, int64_t rows)
+{
+    return tell(cudaMemcpy2D(to_dev, to_pitch, from_dev, from_pitch, width, (size_t)rows,
+                             cudaMemcpyDeviceToDevice),
+                "copy of rows");
+}
+
+int device_launched(void)
+{
+    return tell(cudaGetLastError(), "launch");
+}
+
 int device_synchronize(void)
 {
     return tell(cudaDeviceSynchronize(), "synchronize");
@@ -215,6 +228,18 @@ int device_download(void *to, const void *from_dev, size_t bytes)
 int device_fill_bytes(void *p_dev, int byte, size_t bytes)
 {
     (void)p_dev, (void)byte, (void)bytes;
+    return -1;
+}
+
+int device_copy_rows(void *to_dev, size_t to_pitch, const void *from_dev, size_t from_pitch,
+                     size_t width, int64_t rows)
+{
+    (void)to_dev, (void)to_pitch, (void)from_dev, (void)from_pitch, (void)width, (void)rows;
+    return -1;
+}
+
+int device_launched(void)
+{
     return -1;
 }
 

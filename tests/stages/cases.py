@@ -233,8 +233,7 @@ def is_plain(line, device):
     bundled = 64 if "--bundled=causal" in line else 32  # of --bundled alone and =encoder
     d = int(given.get("-d", bundled if "--bundled" in line else 8))
     return (given.get("--mask") != "full" and "--softcap" not in given and
-            float(given.get("--scale", 1)) > 0 and given.get("--strides", "bshd") == "bshd" and
-            (device == "cpu" or d in (64, 128)))
+            float(given.get("--scale", 1)) > 0 and (device == "cpu" or d in (64, 128)))
 
 
 def sweep(backward, quick=False):

@@ -87,7 +87,7 @@ def check_pages(p):
             row[1] in ("cpu", "cuda") and re.fullmatch(r"(f32|f16|bf16)(,(f16|bf16))*", row[2]) and
             row[3] in (["(not built)"] if without and row[1] == "cuda" else
                        ["forward", "forward,backward"] + hopper(p, row))
-            and row[4] in ("plain", "any") and row[5]
+            and row[4] in ("plain", "full", "any") and row[5]
             for row in lines]
     p.ok(all(good), "--list: name  device  dtypes  directions  cases  idea", listing.stdout)
     # the library has one name for both devices, and so have stage 06's methods
@@ -118,7 +118,7 @@ def check_pages(p):
 def takes_all(p):
     """The CPU's variants that take any case: not the rungs of the plain problem."""
     return [line.split()[0] for line in p.run("--list").stdout.splitlines()
-            if re.search("^\\S+ +cpu .* any  ", line)]
+            if re.search("^\\S+ +cpu .* (any|full)  ", line)]
 
 
 def variants(p):

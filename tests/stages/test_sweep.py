@@ -40,13 +40,14 @@ def answers(variant, line):
 BATCH = 60  # cases a process: small enough to share two cores evenly
 
 
-def variants_of(program, device, backward=False, cases="any"):
+def variants_of(program, device, backward=False, cases=("any", "full")):
     """Names of --list that run on the device, each with the dtypes that it says it takes; backward:
-    only those with a backward pass. cases: "any", or "plain" for those that are only rungs."""
+    only those with a backward pass. cases: what they take, as --list says it; a rung that is "full"
+    takes all that the lines of cases.py ask for."""
     out = subprocess.run([program, "--list"], capture_output=True, text=True, timeout=60)
     rows = [line.split() for line in out.stdout.splitlines()]
     return {row[0]: row[2].split(",") for row in rows
-            if len(row) > 4 and row[1] == device and row[4] == cases and
+            if len(row) > 4 and row[1] == device and row[4] in cases and
             (not backward or "backward" in row[3])}
 
 
@@ -271,7 +272,7 @@ def test_the_judge(tap):
 def main():
     args, tap = begin(backward=BACKWARD, only="", variant="all", flags="", seconds=limit(240))
     test_the_judge(tap)
-    rungs = variants_of(args.program, args.device, cases="plain")
+    rungs = variants_of(args.program, args.device, cases=("plain",))
     RUNGS.update((name, args.device) for name in rungs)
     variants = {**rungs, **variants_of(args.program, args.device)}
     if args.variant != "all":

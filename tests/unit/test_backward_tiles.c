@@ -16,8 +16,11 @@
 #include "backward_steps.h"
 #include "check/check.h"
 #include "cpu/tiles.h"
+#include "harness/rung.h"
 #include "models/model.h"
 #include "naive.h"
+
+RUNG_FN(naive, v0_loops)
 
 /* --- traffic -----------------------------------------------------------------------------------*/
 

@@ -19,9 +19,12 @@
 #include "check/check.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
+#include "harness/rung.h"
 #include "library/backward_library.h"
 #include "library/flash_library.h"
 #include "naive.h"
+
+RUNG_FN(naive, v0_loops)
 
 static const char *const lines[] = {
     "-H 2 -N 150 -d 64",

@@ -9,7 +9,8 @@ the diff say what it is:
 
     file: 01_naive/cpu/v0_loops.c       the variant's source
     header: 01_naive/cpu/some.h         when not the source is changed but a header of its folder
-    function: naive_v0_loops            what it exports; <function>_backward too when it has one
+    rung: naive v0_loops                the rung that it registers: RUNG(naive, v0_loops, ...)
+    function: sliding_window_v3_streaming    or what it exports; <function>_backward too
     seed: 8                             its number in docs/lab/burst_pseudo_code.md (optional)
     what: one sentence, for the reader of a failure
     caught-by: O lse                    exactly the checks that must object, of
@@ -24,7 +25,7 @@ the diff say what it is:
 CPU: the patched file is compiled into a shared object and run with --variant-so, the way a
 student's solution is graded. The program must exit with 1 and blame exactly the named checks. The
 unpatched file goes the same way over the same cases and must pass. A patch that does not apply is a
-failure. With `variant:` instead of `function:`, for a file that a variant calls, the patched file
+failure. With `variant:` instead of those, for a file that a variant calls, the patched file
 is linked in front of the stage's own library, and the variant is run. So are those of CUDA, which
 need a GPU (`./ladder gpu check` runs these), and the methods of stage 06. There a method may also
 send other bytes than the model says, hold other memory, touch what is in flight or what its other
@@ -135,7 +136,7 @@ def prepare(pool, shop, passed, path):
         wrong = apply_hunks(text, hunks)
     except (Failure, OSError) as why:
         return why
-    key = (*(fields.get(name) for name in ("file", "function", "program", "variant")),
+    key = (*(fields.get(name) for name in ("file", "function", "rung", "program", "variant")),
            asks_for_f16(fields))
     if key not in passed:
         plain = {name: value for name, value in fields.items() if name != "header"}

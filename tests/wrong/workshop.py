@@ -19,7 +19,7 @@ import subprocess
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 
-KEYS = ("file", "header", "function", "variant", "program", "seed", "what", "caught-by", "case",
+KEYS = ("file", "header", "function", "rung", "variant", "program", "seed", "what", "caught-by", "case",
         "passes", "hint", "no-hint")
 CHECKS = ("O", "lse", "dQ", "dK", "dV", "inputs", "storage", "crash", "leak",
           "bytes", "memory", "flight", "streams", "deadlock", "access")
@@ -210,20 +210,28 @@ class Workshop:
         of the same name."""
         compiler, made, headers = self.compile_file(fields, text, [self.level, "-fPIC"],
                                                     self.commands_for(fields)[0])
-        stage, function = self.args.stage, fields["function"]
+        stage = self.args.stage
         shim = made[:-2] + ".shim.c"
-        exported = [f"int {stage}_abi_version = {stage.upper()}_ABI_VERSION;",
-                    f"AttnStatus {stage}_variant(const AttnArgs *args);",
-                    f"AttnStatus {stage}_variant(const AttnArgs *args)",
-                    f"{{ return {function}(args); }}"]
         with open(os.path.join(ROOT, fields["file"]), encoding="utf-8") as f:
-            backward = f"{function}_backward(" in f.read()
-        if backward:
-            exported += [f"AttnStatus {stage}_variant_backward(const AttnArgs *args);",
-                         f"AttnStatus {stage}_variant_backward(const AttnArgs *args)",
-                         f"{{ return {function}_backward(args); }}"]
+            original = f.read()
+        if "rung" in fields:  # STAGE NAME, as in RUNG(STAGE, NAME, ...)
+            home, name = fields["rung"].split()
+            function, alone = f"{home}_{name}", stage == "flash_backward"
+            lines = ['#include "harness/rung.h"', f"RUNG_FN({home}, {name})"]
+            passes = {"variant": function + "_backward" * alone}
+            if "void backward(" in original and not alone:
+                passes["variant_backward"] = function + "_backward"
+        else:
+            function, lines = fields["function"], []
+            passes = {"variant": function}
+            if f"{function}_backward(" in original:
+                passes["variant_backward"] = function + "_backward"
+        lines += [f'#include "{stage}.h"', f"int {stage}_abi_version = {stage.upper()}_ABI_VERSION;"]
+        for export, call in passes.items():
+            lines += [f"AttnStatus {stage}_{export}(const AttnArgs *args);",
+                      f"AttnStatus {stage}_{export}(const AttnArgs *args) {{ return {call}(args); }}"]
         with open(shim, "w", encoding="utf-8") as f:
-            f.write(f'#include "{stage}.h"\n' + "\n".join(exported) + "\n")
+            f.write("\n".join(lines) + "\n")
         library = made[:-2] + ".so"
         folder = os.path.join(ROOT, fields["file"].split("/")[0])
         line = compiler + ["-shared", "-fPIC", "-o", library, shim, made, "-I" + folder]

@@ -4,8 +4,10 @@
  *
  * Interface: the flags of make_head.
  */
-#include "naive.h"
+#include "harness/rung.h"
 #include "stage_args.h"
+
+RUNG_FN(naive, v0_loops)
 
 const Mistake mistakes[] = {ATTENTION_MISTAKES, {NULL, NULL}};
 

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * stage_main.h: the program of stages 01 to 05: flags to cases, each case to its inputs, the oracle
+ * and a row for every variant. A stage's main.c says its question and lists its rungs.
+ *
+ * Interface:
+ * - StageMain, stage_main.
+ */
+#ifndef ATTN_STAGE_MAIN_H
+#define ATTN_STAGE_MAIN_H
+
+#include "problem.h"
+#include "report/pages.h"
+#include "report/report.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a stage may add; all but `variants` may be NULL. */
+typedef struct StageMain {
+    Variant *variants; /* those of the stage: rows of rungs are filled in */
+    PagesWriter trace, trace_steps;
+    /* Before the inputs of a case are made: what the stage keeps by itself. */
+    void (*begin)(const CliCase *c, const AttnShape *shape, int quiet);
+    /* The row's model_bytes and tiles. Not called for a user's shared object. */
+    void (*model)(ReportRow *row);
+    /* Why a variant skipped the case itself, into out->failure. */
+    void (*explain_skip)(RunResult *out, const CliCase *c);
+    /* 1: this case is not attention; *status is what became of it. */
+    int (*other_case)(Report *report, const Cli *cli, const CliCase *c, int *status);
+} StageMain;
+
+/* What the process exits with. */
+int stage_main(const Stage *stage, const StageMain *s, int argc, char **argv);
+
+/* The tiles of a rung's row on this case. */
+Tiles stage_tiles(const ReportRow *row);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
