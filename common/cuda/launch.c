@@ -5,7 +5,8 @@
  * Interface:
  * - device_set_smem_limit, device_smem_limit, device_smem_refuses, device_smem_refused,
  *   device_smem_explain (device.h).
- * - cuda_reserve_smem, cuda_capability (cuda_check.h), in a build with CUDA.
+ * - cuda_reserve_smem, cuda_capability (cuda_check.h), and for rungs reserve_smem (problem.cuh), in
+ *   a build with CUDA.
  */
 #include "attn_config.h"
 #include "cuda/device.h"
@@ -69,6 +70,12 @@ AttnStatus cuda_reserve_smem(const void *kernel, int bytes)
     }
     CUDA_TRY(error);
     return ATTN_OK;
+}
+
+int reserve_smem(const void *kernel, int bytes);
+int reserve_smem(const void *kernel, int bytes)
+{
+    return cuda_reserve_smem(kernel, bytes) == ATTN_OK;
 }
 
 int cuda_capability(void)
