@@ -28,10 +28,7 @@
 
 static Variant variants[] = {
     CPU_RUNG(naive, v0_loops),
-#ifdef HAVE_OPENBLAS
-    {"v1_blas", ON_CPU, DTYPES_ALL, naive_v1_blas, naive_v1_blas_backward, 0,
-     "both products by OpenBLAS, vector exp, threads over heads", NULL},
-#endif
+    CPU_RUNG(naive, v1_blas),
     {"v0_thread_per_score", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(naive_v0_thread_per_score),
      ATTN_CUDA_FN(naive_v0_thread_per_score_backward), 0, "one thread computes one score", NULL},
 #if defined(HAVE_CUBLAS) || !defined(HAVE_CUDA)

@@ -11,7 +11,7 @@
  *   _backward reads O, lse and dO too and writes dQ, dK and dV.
  * - CPU building blocks: naive_load_rows and naive_store_rows (any strides and dtype <-> float),
  *   naive_clear_empty (dO of rows without keys),
- *   naive_scores, naive_mask_rows, naive_sees_nothing, naive_weighted_sum, and naive_matmul under
+ *   naive_scores, naive_mask_rows, naive_sees_nothing, naive_weighted_sum, and matmul under
  *   them.
  * - CUDA building blocks: naive_cuda_scores, naive_cuda_weighted_sum.
  * Variants exist only where their library does: v1_blas needs OpenBLAS, v1_cublas needs cuBLAS.
@@ -20,6 +20,7 @@
 #define NAIVE_H
 
 #include "attn.h"
+#include "units/product.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,10 +31,6 @@ extern "C" {
 #define NAIVE_ABI_VERSION 2
 
 /* --- variants ----------------------------------------------------------------------------------*/
-
-AttnStatus naive_v1_blas(const AttnArgs *args);
-AttnStatus naive_v1_blas_backward(const AttnArgs *args);
-
 AttnStatus naive_v0_thread_per_score(const AttnArgs *args);
 AttnStatus naive_v0_thread_per_score_backward(const AttnArgs *args);
 AttnStatus naive_v1_cublas(const AttnArgs *args);
@@ -79,15 +76,6 @@ int naive_sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j,
  * read. */
 void naive_weighted_sum(const float *P, int64_t ld_P, int64_t rows, int64_t cols, const float *V_j,
                         int64_t d, float beta, float *O_i);
-
-typedef enum NaiveTranspose { NAIVE_NO = 0, NAIVE_YES = 1 } NaiveTranspose;
-
-/* C [m][n] = alpha * A' B' + beta * C, where A' is A [m][k] or the transpose of A [k][m], and B'
- * is B [k][n] or the transpose of B [n][k]. ld_*: floats from one stored row to the next.
- * OpenBLAS sgemm, or plain loops without OpenBLAS. With beta = 0 the old C is never read. */
-void naive_matmul(NaiveTranspose A_transposed, NaiveTranspose B_transposed, int64_t m, int64_t n,
-                  int64_t k, float alpha, const float *A, int64_t ld_A, const float *B,
-                  int64_t ld_B, float beta, float *C, int64_t ld_C);
 
 /* --- CUDA building blocks ----------------------------------------------------------------------*/
 /* All pointers are device pointers, args as a CUDA variant gets it; work is queued on

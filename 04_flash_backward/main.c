@@ -49,12 +49,17 @@
 #include "cuda/hopper_backward.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
+#include "harness/rung.h"
 #include "library/backward_library.h"
 #include "library/flash_library.h"
 #include "models/model.h"
 #include "naive.h"
 #include "report/pages.h"
 #include "report/report.h"
+
+#ifdef HAVE_OPENBLAS
+RUNG_FN(naive, v1_blas)
+#endif
 
 /* The first one's forward also feeds a --variant-so. */
 static const Variant variants[] = {

@@ -49,7 +49,7 @@ AttnStatus naive_cuda_scores(const AttnArgs *args, float *S_dev)
     if (status == ATTN_OK)
         status = matrices_of_tensor(args, &args->K, &K);
     if (status == ATTN_OK)
-        status = multiply_heads(args, NAIVE_NO, NAIVE_YES, shape->Nq, shape->Nk, shape->d,
+        status = multiply_heads(args, AS_IS, TRANSPOSED, shape->Nq, shape->Nk, shape->d,
                                 args->scale, &Q, &K, &S);
     matrices_free(&K); /* a copy that the product still reads: it is kept that long */
     matrices_free(&Q);
@@ -75,8 +75,8 @@ AttnStatus naive_cuda_weighted_sum(const AttnArgs *args, float *P_dev)
     if (status == ATTN_OK)
         status = matrices_new_f32(args, shape->H, shape->Nq, &O);
     if (status == ATTN_OK)
-        status = multiply_heads(args, NAIVE_NO, NAIVE_NO, shape->Nq, shape->d, shape->Nk, 1.0f, &P,
-                                &V, &O);
+        status =
+            multiply_heads(args, AS_IS, AS_IS, shape->Nq, shape->d, shape->Nk, 1.0f, &P, &V, &O);
     if (status == ATTN_OK)
         status = matrices_store(args, &O, &args->O);
     matrices_free(&O); /* kept until its kernels are done */

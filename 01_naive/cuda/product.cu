@@ -184,9 +184,9 @@ static cudaDataType_t cuda_type(AttnDtype dtype)
     return dtype == ATTN_F16 ? CUDA_R_16F : dtype == ATTN_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-AttnStatus multiply_heads(const AttnArgs *args, NaiveTranspose A_transposed,
-                          NaiveTranspose B_transposed, int64_t m, int64_t n, int64_t k, float alpha,
-                          const Matrices *A, const Matrices *B, const Matrices *C)
+AttnStatus multiply_heads(const AttnArgs *args, Transpose A_transposed, Transpose B_transposed,
+                          int64_t m, int64_t n, int64_t k, float alpha, const Matrices *A,
+                          const Matrices *B, const Matrices *C)
 {
     const AttnShape *shape = &args->shape;
     const int64_t Hkv = shape->Hkv, group = shape->H / Hkv;

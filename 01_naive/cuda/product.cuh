@@ -41,8 +41,8 @@ Matrices matrices_of_scores(const AttnArgs *args, float *X_dev, AttnDtype dtype)
  * query head; operands with Hkv heads are read by the whole group. When C has Hkv heads (dK, dV),
  * the products of a group are added up in the order of its heads. C is float32; A and B have
  * one dtype. */
-AttnStatus multiply_heads(const AttnArgs *args, NaiveTranspose A_transposed,
-                          NaiveTranspose B_transposed, int64_t m, int64_t n, int64_t k, float alpha,
-                          const Matrices *A, const Matrices *B, const Matrices *C);
+AttnStatus multiply_heads(const AttnArgs *args, Transpose A_transposed, Transpose B_transposed,
+                          int64_t m, int64_t n, int64_t k, float alpha, const Matrices *A,
+                          const Matrices *B, const Matrices *C);
 
 #endif

@@ -132,11 +132,11 @@ static AttnStatus forward(const AttnArgs *args, Work *work)
     TRY(matrices_new_f32(args, H, Nq, &work->result));
     const Matrices S = matrices_of_scores(args, work->S_dev, ATTN_F32);
     const Matrices P = matrices_of_scores(args, work->S_dev, args->V.dtype);
-    TRY(multiply_heads(args, NAIVE_NO, NAIVE_YES, Nq, Nk, d, args->scale, &work->Q, &work->K, &S));
+    TRY(multiply_heads(args, AS_IS, TRANSPOSED, Nq, Nk, d, args->scale, &work->Q, &work->K, &S));
     softmax_rows_kernel<<<(unsigned)count_rows(&args->shape), BLOCK, 0,
                           (cudaStream_t)args->stream>>>(*args, work->S_dev);
     CUDA_TRY_LAUNCH();
-    TRY(multiply_heads(args, NAIVE_NO, NAIVE_NO, Nq, d, Nk, 1.0f, &P, &work->V, &work->result));
+    TRY(multiply_heads(args, AS_IS, AS_IS, Nq, d, Nk, 1.0f, &P, &work->V, &work->result));
     return matrices_store(args, &work->result, &args->O);
 }
 
@@ -152,13 +152,13 @@ AttnStatus naive_v1_cublas(const AttnArgs *args)
 
 /* One gradient: a product into float32, then rounded into its tensor of N rows. */
 static AttnStatus gradient(const AttnArgs *args, Work *work, const Tensor *out,
-                           NaiveTranspose X_transposed, float alpha, const Matrices *X,
+                           Transpose X_transposed, float alpha, const Matrices *X,
                            const Matrices *rows)
 {
     const int64_t Nq = args->shape.Nq, Nk = args->shape.Nk, N = out->shape[1];
     TRY(matrices_new_f32(args, out->shape[2], N, &work->result));
-    TRY(multiply_heads(args, X_transposed, NAIVE_NO, N, args->shape.d, X_transposed ? Nq : Nk,
-                       alpha, X, rows, &work->result));
+    TRY(multiply_heads(args, X_transposed, AS_IS, N, args->shape.d, X_transposed ? Nq : Nk, alpha,
+                       X, rows, &work->result));
     TRY(matrices_store(args, &work->result, out));
     matrices_free(&work->result);
     return ATTN_OK;
@@ -175,16 +175,16 @@ static AttnStatus backward(const AttnArgs *args, Work *work)
     TRY(matrices_of_gradient(args, &work->dO));
     const Matrices S = matrices_of_scores(args, work->S_dev, ATTN_F32);
     const Matrices dP = matrices_of_scores(args, work->dP_dev, ATTN_F32);
-    TRY(multiply_heads(args, NAIVE_NO, NAIVE_YES, Nq, Nk, d, args->scale, &work->Q, &work->K, &S));
-    TRY(multiply_heads(args, NAIVE_NO, NAIVE_YES, Nq, Nk, d, 1.0f, &work->dO, &work->V, &dP));
+    TRY(multiply_heads(args, AS_IS, TRANSPOSED, Nq, Nk, d, args->scale, &work->Q, &work->K, &S));
+    TRY(multiply_heads(args, AS_IS, TRANSPOSED, Nq, Nk, d, 1.0f, &work->dO, &work->V, &dP));
     gradient_rows_kernel<<<(unsigned)count_rows(&args->shape), BLOCK, 0,
                            (cudaStream_t)args->stream>>>(*args, work->S_dev, work->dP_dev);
     CUDA_TRY_LAUNCH();
     const Matrices P = matrices_of_scores(args, work->S_dev, args->V.dtype);
     const Matrices dS = matrices_of_scores(args, work->dP_dev, args->V.dtype);
-    TRY(gradient(args, work, &args->dQ, NAIVE_NO, args->scale, &dS, &work->K));
-    TRY(gradient(args, work, &args->dK, NAIVE_YES, args->scale, &dS, &work->Q));
-    return gradient(args, work, &args->dV, NAIVE_YES, 1.0f, &P, &work->dO);
+    TRY(gradient(args, work, &args->dQ, AS_IS, args->scale, &dS, &work->K));
+    TRY(gradient(args, work, &args->dK, TRANSPOSED, args->scale, &dS, &work->Q));
+    return gradient(args, work, &args->dV, TRANSPOSED, 1.0f, &P, &work->dO);
 }
 
 AttnStatus naive_v1_cublas_backward(const AttnArgs *args)

@@ -74,8 +74,8 @@ static inline void gradient_scores(const AttnArgs *args, const GradientTiles *t,
     const int64_t d = args->shape.d;
     const float cap = args->softcap;
     naive_scores(args, t->Q_i, i, rows, t->K_j, j, cols, t->P, cols); /* S, -inf where hidden */
-    naive_matmul(NAIVE_NO, NAIVE_YES, rows, cols, d, 1.0f, t->dO_i, d, t->V_j, d, 0.0f, t->dS,
-                 cols); /* dP = dO_i V_j^T */
+    matmul(AS_IS, TRANSPOSED, rows, cols, d, 1.0f, t->dO_i, d, t->V_j, d, 0.0f, t->dS,
+           cols); /* dP = dO_i V_j^T */
     for (int64_t r = 0; r < rows; r++) {
         float *S_r = t->P + r * cols, *dS_r = t->dS + r * cols;
         /* A row without keys has lse = -inf, and all its S are -inf: exp(-inf - 0) = 0. */

@@ -47,12 +47,9 @@ static void visit_tile(const AttnArgs *args, GradientTiles *t, float *dQ, int64_
             t->delta_i[r] += t->dO_i[r * d + x] * t->O_i[r * d + x];
     }
     gradient_scores(args, t, i, rows, j, cols);
-    naive_matmul(NAIVE_YES, NAIVE_NO, cols, d, rows, 1.0f, t->P, cols, t->dO_i, d, 1.0f, t->dV_j,
-                 d);
-    naive_matmul(NAIVE_NO, NAIVE_NO, rows, d, cols, args->scale, t->dS, cols, t->K_j, d, 1.0f,
-                 t->dQ_i, d);
-    naive_matmul(NAIVE_YES, NAIVE_NO, cols, d, rows, args->scale, t->dS, cols, t->Q_i, d, 1.0f,
-                 t->dK_j, d);
+    matmul(TRANSPOSED, AS_IS, cols, d, rows, 1.0f, t->P, cols, t->dO_i, d, 1.0f, t->dV_j, d);
+    matmul(AS_IS, AS_IS, rows, d, cols, args->scale, t->dS, cols, t->K_j, d, 1.0f, t->dQ_i, d);
+    matmul(TRANSPOSED, AS_IS, cols, d, rows, args->scale, t->dS, cols, t->Q_i, d, 1.0f, t->dK_j, d);
 
     store_floats(&t->door, dQ + i * d, t->dQ_i, rows * d);
 }

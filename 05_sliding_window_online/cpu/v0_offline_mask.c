@@ -102,8 +102,8 @@ static void fill_hidden(const AttnArgs *args, const Matrices *m)
 static void multiply(const AttnArgs *args, const Matrices *m, int64_t i0, int64_t i1)
 {
     const int64_t Nk = args->shape.Nk, d = args->shape.d;
-    naive_matmul(NAIVE_NO, NAIVE_YES, i1 - i0, Nk, d, args->scale, m->Q + i0 * d, d, m->K, d, 0.0f,
-                 m->S + i0 * Nk, Nk);
+    matmul(AS_IS, TRANSPOSED, i1 - i0, Nk, d, args->scale, m->Q + i0 * d, d, m->K, d, 0.0f,
+           m->S + i0 * Nk, Nk);
 }
 
 /* The cap, then the mask, in one row of S while the softmax has it in the cache. A select, not an
@@ -221,8 +221,8 @@ static void backward_rows(const AttnArgs *args, const Matrices *m, int64_t b, in
     if (i0 == i1)
         return;
     multiply(args, m, i0, i1);
-    naive_matmul(NAIVE_NO, NAIVE_YES, i1 - i0, Nk, d, 1.0f, m->dO + i0 * d, d, m->V, d, 0.0f,
-                 m->dS + i0 * Nk, Nk); /* dW = dO V^T */
+    matmul(AS_IS, TRANSPOSED, i1 - i0, Nk, d, 1.0f, m->dO + i0 * d, d, m->V, d, 0.0f,
+           m->dS + i0 * Nk, Nk); /* dW = dO V^T */
     for (int64_t i = i0; i < i1; i++) {
         float delta_i = 0.0f;
         cap_and_hide(args, m, i);
@@ -231,8 +231,8 @@ static void backward_rows(const AttnArgs *args, const Matrices *m, int64_t b, in
         gradient_row(args, &rule, place_of(args, m, b, h, i), lse[i], delta_i, m->S + i * Nk,
                      m->dS + i * Nk, m->row + part * Nk);
     }
-    naive_matmul(NAIVE_NO, NAIVE_NO, i1 - i0, d, Nk, args->scale, m->dS + i0 * Nk, Nk, m->K, d,
-                 0.0f, dQ + i0 * ld_dQ, ld_dQ);
+    matmul(AS_IS, AS_IS, i1 - i0, d, Nk, args->scale, m->dS + i0 * Nk, Nk, m->K, d, 0.0f,
+           dQ + i0 * ld_dQ, ld_dQ);
 }
 
 /* The transposed products. A thread owns keys now, not queries, so all rows of W and dS have to be
@@ -245,10 +245,10 @@ static void backward_keys(const AttnArgs *args, const Matrices *m, float *dK, fl
     const int64_t ld = args->shape.Hkv * d;
     if (j0 == j1)
         return;
-    naive_matmul(NAIVE_YES, NAIVE_NO, j1 - j0, d, Nq, 1.0f, m->S + j0, Nk, m->dO, d, 1.0f,
-                 dV + j0 * ld, ld);
-    naive_matmul(NAIVE_YES, NAIVE_NO, j1 - j0, d, Nq, args->scale, m->dS + j0, Nk, m->Q, d, 1.0f,
-                 dK + j0 * ld, ld);
+    matmul(TRANSPOSED, AS_IS, j1 - j0, d, Nq, 1.0f, m->S + j0, Nk, m->dO, d, 1.0f, dV + j0 * ld,
+           ld);
+    matmul(TRANSPOSED, AS_IS, j1 - j0, d, Nq, args->scale, m->dS + j0, Nk, m->Q, d, 1.0f,
+           dK + j0 * ld, ld);
 }
 
 /* dQ [Nq][H][d], dK and dV [Nk][Hkv][d] begin with this head's first row. */

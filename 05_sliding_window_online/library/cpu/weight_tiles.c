@@ -132,7 +132,7 @@ static void gradient_of_p(const Walk *walk, Tiles *t, int64_t b, int64_t h, int6
     const int64_t d = args->shape.d;
     probabilities(args, t, args->lse + window_part_row(walk->whole, walk->part, b, h) + i, i, rows,
                   j, cols);
-    naive_matmul(NAIVE_NO, NAIVE_YES, rows, cols, d, 1.0f, t->dO_i, d, t->V_j, d, 0.0f, t->dS, Bc);
+    matmul(AS_IS, TRANSPOSED, rows, cols, d, 1.0f, t->dO_i, d, t->V_j, d, 0.0f, t->dS, Bc);
     for (int64_t r = 0; r < rows; r++)
         weigh_row_backward(&walk->rule, place_of(args, t, b, h, i + r), cols, t->P + r * Bc,
                            t->dS + r * Bc);
@@ -201,8 +201,7 @@ static void walk_queries(const Walk *walk, Tiles *t, int64_t b, int64_t h, int64
         load_keys(args, t, b, naive_kv_head(n, h), j, cols);
         if (!delta_only) {
             gradient_of_s(walk, t, b, h, i, rows, j, cols);
-            naive_matmul(NAIVE_NO, NAIVE_NO, rows, d, cols, args->scale, t->dS, Bc, t->K_j, d, 1.0f,
-                         dQ, ld);
+            matmul(AS_IS, AS_IS, rows, d, cols, args->scale, t->dS, Bc, t->K_j, d, 1.0f, dQ, ld);
             continue;
         }
         gradient_of_p(walk, t, b, h, i, rows, j, cols);
@@ -243,10 +242,10 @@ static void gradients_of_keys(const Walk *walk, Tiles *t, int64_t b, int64_t h_k
             for (int64_t r = 0; r < rows; r++)
                 weigh_row(&walk->rule, place_of(args, t, b, h, i + r), cols, t->P + r * Bc,
                           t->W + r * Bc);
-            naive_matmul(NAIVE_YES, NAIVE_NO, cols, d, rows, 1.0f, t->W, Bc, t->dO_i, d, 1.0f,
-                         walk->sums.dV + at, ld);
-            naive_matmul(NAIVE_YES, NAIVE_NO, cols, d, rows, args->scale, t->dS, Bc, t->Q_i, d,
-                         1.0f, walk->sums.dK + at, ld);
+            matmul(TRANSPOSED, AS_IS, cols, d, rows, 1.0f, t->W, Bc, t->dO_i, d, 1.0f,
+                   walk->sums.dV + at, ld);
+            matmul(TRANSPOSED, AS_IS, cols, d, rows, args->scale, t->dS, Bc, t->Q_i, d, 1.0f,
+                   walk->sums.dK + at, ld);
         }
 }
 
