@@ -24,17 +24,12 @@
 #include "models/model.h"
 #include "naive.h"
 #include "naive_rungs.h"
-#include "naive_steps.h"
 
 static Variant variants[] = {
     CPU_RUNG(naive, v0_loops),
     CPU_RUNG(naive, v1_blas),
-    {"v0_thread_per_score", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(naive_v0_thread_per_score),
-     ATTN_CUDA_FN(naive_v0_thread_per_score_backward), 0, "one thread computes one score", NULL},
-#if defined(HAVE_CUBLAS) || !defined(HAVE_CUDA)
-    {"v1_cublas", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(naive_v1_cublas),
-     ATTN_CUDA_FN(naive_v1_cublas_backward), 1, "both products by cuBLAS, no TF32 for f32", NULL},
-#endif
+    CUDA_RUNG(naive, v0_thread_per_score),
+    CUDA_RUNG(naive, v1_cublas),
 };
 
 static const Stage stage = {"naive",

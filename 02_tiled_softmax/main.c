@@ -13,45 +13,25 @@
  *     v2_one_read       GPU     the row stays in registers                   1 + 1 to 32768 columns
  *     v3_split_row      GPU     many blocks share a row                      2 + 1
  *
- * The answer is the pair (m, l) and its merge, in tiled_softmax.h. v4 applies it to the output too,
+ * The answer is the pair (m, l) and its merge, in units/softmax_state.h. v4 applies it to the output too,
  * and with that the N x N matrix is gone: stage 03 starts there.
  *
  *     tiled_softmax                              small, checks all variants on attention
  *     tiled_softmax --trace                      (m, l) filling in, block by block
  *     tiled_softmax --rows 8192 --cols 32768 --bench       the softmax alone
  */
-#include <stdio.h>
-
-#include "attn_config.h"
-#include "bench/run.h"
-#include "check/judge.h"
-#include "cli/cli.h"
+#include "harness/rows_mode.h"
+#include "harness/stage_main.h"
 #include "models/model.h"
-#include "report/pages.h"
-#include "report/report.h"
-#include "rows_mode.h"
-#include "softmax_steps.h"
 #include "tiled_softmax.h"
+#include "tiled_softmax_rungs.h"
 
-static const Variant variants[] = {
-    {"v0_three_pass", ON_CPU, DTYPES_ALL, attention_v0_three_pass, NULL, 0,
-     "maximum, sum, write: one pass each"},
-    {"v1_online", ON_CPU, DTYPES_ALL, attention_v1_online, NULL, 0,
-     "maximum and sum in one pass, corrected as the maximum grows"},
-    {"v2_tiled_merge", ON_CPU, DTYPES_ALL, attention_v2_tiled_merge, NULL, 0,
-     "blocks carry (m, l), a tree of merges makes the row's"},
-    {"v3_simd_threads", ON_CPU, DTYPES_ALL, attention_v3_simd_threads, NULL, 0,
-     "blocks that stay in the cache, vector exp, threads"},
-    {"v4_fused_rows", ON_CPU, DTYPES_ALL, attention_v4_fused_rows, NULL, 0,
-     "attention with the online state: one tile of scores exists"},
-    {"v0_block_per_row", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(attention_v0_block_per_row), NULL, 1,
-     "three passes, one block a row"},
-    {"v1_warp_online", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(attention_v1_warp_online), NULL, 1,
-     "online (m, l), one warp a row"},
-    {"v2_one_read", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(attention_v2_one_read), NULL, 1,
-     "the row stays in registers: one read, one write"},
-    {"v3_split_row", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(attention_v3_split_row), NULL, 1,
-     "many blocks share a row: two reads, one write"},
+static Variant variants[] = {
+    CPU_RUNG(tiled_softmax, v0_three_pass),   CPU_RUNG(tiled_softmax, v1_online),
+    CPU_RUNG(tiled_softmax, v2_tiled_merge),  CPU_RUNG(tiled_softmax, v3_simd_threads),
+    CPU_RUNG(tiled_softmax, v4_fused_rows),   CUDA_RUNG(tiled_softmax, v0_block_per_row),
+    CUDA_RUNG(tiled_softmax, v1_warp_online), CUDA_RUNG(tiled_softmax, v2_one_read),
+    CUDA_RUNG(tiled_softmax, v3_split_row),
 };
 
 static const Stage stage = {"tiled_softmax",
@@ -62,81 +42,39 @@ static const Stage stage = {"tiled_softmax",
                             variants,
                             sizeof variants / sizeof *variants};
 
+static const RowsTable table = {rows_entries, sizeof rows_entries / sizeof *rows_entries};
+
 /* Inputs and outputs once, and S: written by the first product, touched by the softmax, read by
  * the second product. v4 has no S, but reads K and V again for each tile of queries. */
-static double model_bytes(const Variant *v, const AttnArgs *args)
+static void model(ReportRow *row)
 {
-    const SoftmaxVariant *softmax = softmax_find(v->name, v->device);
+    const AttnArgs *args = &row->problem->args;
     const AttnShape *n = &args->shape;
-    if (!softmax)
-        return v->forward == attention_v4_fused_rows ? model_row_tiles_bytes(args, FUSED_TILE_ROWS)
-                                                     : 0.0;
-    return model_compulsory_bytes(args, 0) +
-           model_softmax_bytes(n->B * n->H * n->Nq, n->Nk,
-                               softmax_model_accesses(softmax, n->Nk) + 2, sizeof(float));
-}
-
-/* Run one variant, compare its last timed output with the oracle, show the row. */
-static int run_one(Report *report, const Cli *cli, const CliCase *c, const Inputs *problem,
-                   const Reference *reference, const Variant *v)
-{
-    RunResult out;
-    Check check;
-    int judged, status;
-    if (v == &c->so) /* a user's own shared object: in a child process with limits */
-        status = run_variant_so(&out, &stage, problem, c, cli);
+    const RowsEntry *rows = rows_find(&table, row->variant->name, row->variant->device);
+    if (!rows)
+        row->model_bytes = model_row_tiles_bytes(args, stage_tiles(row).Br);
     else
-        status = run_variant(&out, v, problem, c);
-    judged = out.ran && c->check;
-    if (judged)
-        status = exit_worst(status, judge_result(&check, reference, &out, c, v));
-    if (status == EXIT_OK && out.status == ATTN_SKIP) {
-        status = report_skip(report, c, v, out.failure);
-    } else {
-        ReportRow row = {
-            c, problem, v, &out, judged ? &check : NULL, model_bytes(v, &problem->args), {0}};
-        report_row(report, &row);
-        if (out.ran)
-            status = exit_worst(status, report_save(report, c, &out));
-    }
-    result_free(&out);
-    return status;
+        row->model_bytes =
+            model_compulsory_bytes(args, 0) +
+            model_softmax_bytes(n->B * n->H * n->Nq, n->Nk,
+                                rows_model_accesses(rows->rung, n->Nk) + 2, sizeof(float));
 }
 
-static int run_case(Report *report, const Cli *cli, const CliCase *c)
+/* --rows --cols: the softmax alone. */
+static int rows_case(Report *report, const Cli *cli, const CliCase *c, int *status)
 {
-    Inputs problem;
-    Reference reference;
-    const Variant *v = NULL;
-    int status = inputs_make(&problem, c); /* Q K V from the seed, files or the bundle */
-    if (status != EXIT_OK)
-        return status;
-    if (c->trace && pages_trace(c, &problem.args, softmax_trace, softmax_trace_steps) != 0)
-        status = cli_no_memory("--trace");
-    /* the oracle's O and lse and the bound of each element: once for all variants */
-    status = exit_worst(status, reference_make(&reference, &problem, c));
-    while (status != EXIT_RUNTIME && status != EXIT_USAGE &&
-           (v = cli_next_variant(cli, c, v)) != NULL)
-        status = exit_worst(status, run_one(report, cli, c, &problem, &reference, v));
-    reference_free(&reference);
-    inputs_free(&problem);
-    return status;
+    if (c->rows == 0)
+        return 0;
+    *status = bench_rows(&table, report, cli, c);
+    return 1;
 }
 
 int main(int argc, char **argv)
 {
-    Cli cli;
-    Report report;
-    int i, status = cli_parse(&cli, &stage, argc, argv);
-    if (status != CLI_CONTINUE)
-        return status;
-    status = report_open(&report, &cli);
-    for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++) {
-        const CliCase *c = &cli.cases[i];
-        status = exit_worst(status, c->rows > 0 ? bench_rows(&report, &cli, c)
-                                                : run_case(&report, &cli, c));
-    }
-    status = exit_worst(status, report_close(&report));
-    cli_free(&cli);
-    return status;
+    static const StageMain tiled_softmax = {.variants = variants,
+                                            .trace = softmax_trace,
+                                            .trace_steps = softmax_trace_steps,
+                                            .model = model,
+                                            .other_case = rows_case};
+    return stage_main(&stage, &tiled_softmax, argc, argv);
 }

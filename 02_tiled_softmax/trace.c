@@ -5,11 +5,11 @@
  * Interface:
  * - softmax_trace: the last query of head 0, its scores in blocks of two keys, the state after each
  *   block, and the probabilities that come out; the same numbers by a merge tree beside it.
- * - softmax_trace_steps (softmax_steps.h): the same, a block a page, with the formulas filled in.
+ * - softmax_trace_steps: the same, a block a page, with the formulas filled in.
  */
-#include "naive.h"
-#include "softmax_steps.h"
+#include "attention/rows.h"
 #include "tiled_softmax.h"
+#include "units/softmax_state.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -51,9 +51,9 @@ static int load_scores(const AttnArgs *args, int64_t Nk, float *s)
     float *K = malloc((size_t)(Nk * n->d) * sizeof *K);
     const int failed = !Q_i || !K;
     if (!failed) {
-        naive_load_rows(&args->Q, 0, 0, n->Nq - 1, 1, Q_i);
-        naive_load_rows(&args->K, 0, 0, 0, Nk, K);
-        naive_scores(args, Q_i, n->Nq - 1, 1, K, 0, Nk, s, Nk);
+        attn_load_rows(&args->Q, 0, 0, n->Nq - 1, 1, Q_i);
+        attn_load_rows(&args->K, 0, 0, 0, Nk, K);
+        attn_score_block(args, Q_i, n->Nq - 1, 1, K, 0, Nk, s, Nk);
     }
     free(Q_i);
     free(K);

@@ -53,7 +53,7 @@
 #include "library/backward_library.h"
 #include "library/flash_library.h"
 #include "models/model.h"
-#include "naive.h"
+#include "attention/rows.h"
 #include "report/pages.h"
 #include "report/report.h"
 

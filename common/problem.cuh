@@ -21,7 +21,7 @@
  * The harness asks CUDA afterwards whether it was accepted, and what the kernel answered.
  *
  * Interface:
- * - reserve_smem, stream_of, RUN_F32, RUN_16_BIT (host).
+ * - reserve_smem, stream_of, note_failure, RUN_ANY, RUN_F32, RUN_16_BIT (host).
  * - BlockWork, work_of_block, work_of_head: a block's rows of one head. queries_of, keys_of: row 0
  *   of that head.
  * - KeyTiles, key_tiles: which tiles of keys a tile of rows visits. full_tiles: which of them need
@@ -47,12 +47,20 @@ static inline cudaStream_t stream_of(const Problem *p)
     return (cudaStream_t)p->stream;
 }
 
-/* launch<D>(p) and launch<T, D>(p) for the head dimension and the type of p. */
+/* For what no launch shows, a library's error, say: the pass has failed. The sentence is out. */
+extern "C" void note_failure(void);
+
+/* launch<T>(p), launch<D>(p) and launch<T, D>(p) for the type and the head dimension of p. */
 #define RUN_F32(launch, p)     ((p)->d == 64 ? launch<64>(p) : launch<128>(p))
 #define RUN_TYPE(launch, T, p) ((p)->d == 64 ? launch<T, 64>(p) : launch<T, 128>(p))
 #ifdef ATTN_NO_CUDA_F16 /* a machine without a GPU that asks whether all compiles */
 #define RUN_16_BIT(launch, p) RUN_TYPE(launch, __nv_bfloat16, p)
+#define RUN_ANY(launch, p)    ((p)->dtype == F32 ? launch<float>(p) : launch<__nv_bfloat16>(p))
 #else
+#define RUN_ANY(launch, p)                                                                         \
+    ((p)->dtype == F32    ? launch<float>(p)                                                       \
+     : (p)->dtype == BF16 ? launch<__nv_bfloat16>(p)                                               \
+                          : launch<__half>(p))
 #define RUN_16_BIT(launch, p)                                                                      \
     ((p)->dtype == BF16 ? RUN_TYPE(launch, __nv_bfloat16, p) : RUN_TYPE(launch, __half, p))
 #endif

@@ -13,31 +13,24 @@
  * Owning the output (and looping over the inputs) also means that no two threads add to the same
  * address: no atomics, and the same sums in the same order on every run.
  *
+ * T is the type of the tensors: float, __half or __nv_bfloat16. (float) and (T) convert; sums are
+ * float.
+ *
  * Memory: S, B*H*Nq*Nk floats; backward P and dS, twice that.
  *
- * Interface: naive_v0_thread_per_score, naive_v0_thread_per_score_backward (naive.h);
- * plain_scores, plain_weighted_sum (element.cuh).
+ * Interface: the rung of stage 01 that takes every mask, a softcap and any d.
  */
-#include <cuda_runtime.h>
+#include "problem.cuh"
 
-#include "alloc.h"
-#include "attn_pairs.h"
-#include "cuda/cuda_check.h"
-#include "element.cuh"
+/* Threads of a block: 8 warps. The kernels here are limited by memory, so the exact number hardly
+ * matters as long as each multiprocessor has many warps to switch between. */
+enum { BLOCK = 256 };
 
-/* Which b, h, n (and last: a key or a channel) a thread's index stands for, in [B][H][N][last]. */
-struct Place {
-    int64_t b, h, n, last;
-};
-
-static __device__ inline Place place_of(int64_t index, int64_t heads, int64_t N, int64_t lasts)
+/* Blocks that hold at least one thread for each of `count` elements; the last one is padded, which
+ * is why each kernel starts by comparing its index with the count. */
+static unsigned grid_for(int64_t count)
 {
-    Place at;
-    at.last = index % lasts;
-    at.n = index / lasts % N;
-    at.h = index / lasts / N % heads;
-    at.b = index / lasts / N / heads;
-    return at;
+    return (unsigned)((count + BLOCK - 1) / BLOCK);
 }
 
 static __device__ inline int64_t thread_index()
@@ -45,223 +38,207 @@ static __device__ inline int64_t thread_index()
     return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-/* Row a_element of A times row b_element of B: sum over x of d channels. */
-static __device__ inline float dot(const Tensor *A, int64_t a_element, const Tensor *B,
-                                   int64_t b_element, int64_t d)
+/* Which b, h, n (and last: a key or a channel) a thread's index stands for, in [B][H][N][last]. */
+struct Place {
+    int b, h, n, last;
+};
+
+static __device__ inline Place place_of(int64_t index, int heads, int N, int lasts)
+{
+    return {(int)(index / lasts / N / heads), (int)(index / lasts / N % heads),
+            (int)(index / lasts % N), (int)(index % lasts)};
+}
+
+/* The sum over x of two rows of d channels. */
+template <typename T> static __device__ inline float dot(const T *a, const T *b, int d)
 {
     float sum = 0.0f;
-    for (int64_t x = 0; x < d; x++)
-        sum += load_element(A, a_element + x) * load_element(B, b_element + x);
+    for (int x = 0; x < d; x++)
+        sum += (float)a[x] * (float)b[x];
     return sum;
 }
 
-/* S_ij, or -inf where query i may not see key j. */
-static __device__ inline float score(const AttnArgs *args, Place at)
+/* S_ij, or -inf where query i may not see key j: exp(-inf) = 0 takes the key out of the row. */
+template <typename T> static __device__ inline float score_at(const Problem &p, Place at)
 {
-    const int64_t h_kv = naive_kv_head(&args->shape, at.h);
-    if (!attn_sees(args, at.n, at.last))
+    if (!sees(&p, at.n, at.last))
         return -INFINITY;
-    return attn_score(args, dot(&args->Q, tensor_offset(&args->Q, at.b, at.n, at.h), &args->K,
-                                tensor_offset(&args->K, at.b, at.last, h_kv), args->shape.d));
+    const T *Q_i = (const T *)p.Q + query_row(&p, at.b, at.h, at.n);
+    const T *K_j = (const T *)p.K + key_row(&p, at.b, kv_head(&p, at.h), at.last);
+    return score(&p, dot(Q_i, K_j, p.d));
 }
 
+/* --- forward -----------------------------------------------------------------------------------*/
 /* __grid_constant__: the arguments are read where the launch put them, without a copy for each
  * thread. */
 
 /* One thread: one score. S [B][H][Nq][Nk] */
-static __global__ void scores_kernel(const __grid_constant__ AttnArgs args, int64_t count, float *S)
+template <typename T>
+static __global__ void scores_kernel(const __grid_constant__ Problem p, int64_t count, float *S)
 {
     const int64_t index = thread_index();
     if (index < count)
-        S[index] = score(&args, place_of(index, args.shape.H, args.shape.Nq, args.shape.Nk));
+        S[index] = score_at<T>(p, place_of(index, p.H, p.Nq, p.Nk));
 }
 
 /* One thread: one row of S [rows][Nk], which becomes P in place, and its lse. */
-static __global__ void softmax_kernel(int64_t rows, int64_t Nk, float *S, float *lse)
+static __global__ void softmax_kernel(int64_t rows, int Nk, float *S, float *lse)
 {
     const int64_t row = thread_index();
     if (row >= rows)
         return;
     float *S_i = S + row * Nk;
     float m_i = -INFINITY, l_i = 0.0f;
-    for (int64_t j = 0; j < Nk; j++)
+    for (int j = 0; j < Nk; j++)
         m_i = S_i[j] > m_i ? S_i[j] : m_i;
     if (m_i == -INFINITY)
         m_i = 0.0f; /* nothing visible: -inf - 0 stays -inf, while -inf - -inf would be NaN */
-    for (int64_t j = 0; j < Nk; j++)
+    for (int j = 0; j < Nk; j++)
         l_i += S_i[j] = expf(S_i[j] - m_i);
-    for (int64_t j = 0; j < Nk && l_i != 0.0f; j++)
+    for (int j = 0; j < Nk && l_i != 0.0f; j++)
         S_i[j] /= l_i;
     lse[row] = m_i + logf(l_i); /* log(0) = -inf: what an empty row should say */
 }
 
 /* One thread: one channel of one row of O. P [B][H][Nq][Nk]. Neighbouring threads have
  * neighbouring channels, so these loads of V do lie side by side. */
-static __global__ void weighted_sum_kernel(const __grid_constant__ AttnArgs args, int64_t count,
+template <typename T>
+static __global__ void weighted_sum_kernel(const __grid_constant__ Problem p, int64_t count,
                                            const float *P)
 {
-    const int64_t index = thread_index(), Nk = args.shape.Nk, d = args.shape.d;
+    const int64_t index = thread_index();
     if (index >= count)
         return;
-    const Place at = place_of(index, args.shape.H, args.shape.Nq, d);
-    const int64_t h_kv = naive_kv_head(&args.shape, at.h);
-    const float *P_i = P + index / d * Nk;
+    const Place at = place_of(index, p.H, p.Nq, p.d);
+    const T *V = (const T *)p.V + key_row(&p, at.b, kv_head(&p, at.h), 0) + at.last;
+    const float *P_i = P + index / p.d * p.Nk;
     float sum = 0.0f;
-    for (int64_t j = 0; j < Nk; j++)
-        sum += P_i[j] * load_element(&args.V, tensor_offset(&args.V, at.b, j, h_kv) + at.last);
-    store_element(&args.O, tensor_offset(&args.O, at.b, at.n, at.h) + at.last, sum);
+    for (int j = 0; j < p.Nk; j++)
+        if (sees(&p, at.n, j)) /* what it does not see may be Inf or NaN, and 0 * NaN is NaN */
+            sum += P_i[j] * (float)V[(int64_t)j * p.Hkv * p.d];
+    ((T *)p.O)[query_row(&p, at.b, at.h, at.n) + at.last] = (T)sum;
 }
 
+static int64_t count_rows(const Problem *p)
+{
+    return (int64_t)p->B * p->H * p->Nq;
+}
+
+template <typename T> static void launch_forward(const Problem *p)
+{
+    const int64_t rows = count_rows(p), scores = rows * p->Nk, channels = rows * p->d;
+    float *S = (float *)p->work;
+    scores_kernel<T><<<grid_for(scores), BLOCK, 0, stream_of(p)>>>(*p, scores, S);
+    softmax_kernel<<<grid_for(rows), BLOCK, 0, stream_of(p)>>>(rows, p->Nk, S, p->lse);
+    weighted_sum_kernel<T><<<grid_for(channels), BLOCK, 0, stream_of(p)>>>(*p, channels, S);
+}
+
+static void forward(const Problem *p)
+{
+    RUN_ANY(launch_forward, p);
+}
+
+/* --- backward ----------------------------------------------------------------------------------*/
+
 /* One thread: one row. delta [B][H][Nq] = sum over x of dO * O */
-static __global__ void delta_kernel(const __grid_constant__ AttnArgs args, int64_t rows,
-                                    float *delta)
+template <typename T>
+static __global__ void delta_kernel(const __grid_constant__ Problem p, int64_t rows, float *delta)
 {
     const int64_t row = thread_index();
     if (row >= rows)
         return;
-    const Place at = place_of(row, args.shape.H, args.shape.Nq, 1);
-    delta[row] = dot(&args.dO, tensor_offset(&args.dO, at.b, at.n, at.h), &args.O,
-                     tensor_offset(&args.O, at.b, at.n, at.h), args.shape.d);
+    const Place at = place_of(row, p.H, p.Nq, 1);
+    const int64_t i = query_row(&p, at.b, at.h, at.n);
+    delta[row] = dot((const T *)p.dO + i, (const T *)p.O + i, p.d);
 }
 
 /* One thread: one P_ij and one dS_ij. P, dS [B][H][Nq][Nk], delta [B][H][Nq] */
-static __global__ void gradient_scores_kernel(const __grid_constant__ AttnArgs args, int64_t count,
+template <typename T>
+static __global__ void gradient_scores_kernel(const __grid_constant__ Problem p, int64_t count,
                                               const float *delta, float *P, float *dS)
 {
     const int64_t index = thread_index();
     if (index >= count)
         return;
-    const Place at = place_of(index, args.shape.H, args.shape.Nq, args.shape.Nk);
-    const int64_t row = index / args.shape.Nk, h_kv = naive_kv_head(&args.shape, at.h);
-    const float s = score(&args, at), cap = args.softcap;
+    const Place at = place_of(index, p.H, p.Nq, p.Nk);
+    const int64_t row = index / p.Nk;
+    const float s = score_at<T>(p, at), cap = p.softcap;
     if (s == -INFINITY) {
         P[index] = dS[index] = 0.0f;
         return;
     }
     /* d/dx of cap * tanh(x / cap) is 1 - tanh^2, and tanh is s / cap */
     const float slope = cap > 0.0f ? 1.0f - (s / cap) * (s / cap) : 1.0f;
-    const float dP = dot(&args.dO, tensor_offset(&args.dO, at.b, at.n, at.h), &args.V,
-                         tensor_offset(&args.V, at.b, at.last, h_kv), args.shape.d);
-    P[index] = expf(s - args.lse[row]);
-    dS[index] = P[index] * (dP - delta[row]) * slope;
+    const T *dO_i = (const T *)p.dO + query_row(&p, at.b, at.h, at.n);
+    const T *V_j = (const T *)p.V + key_row(&p, at.b, kv_head(&p, at.h), at.last);
+    P[index] = expf(s - p.lse[row]);
+    dS[index] = P[index] * (dot(dO_i, V_j, p.d) - delta[row]) * slope;
 }
 
 /* One thread: one channel of one row of dQ. */
-static __global__ void dq_kernel(const __grid_constant__ AttnArgs args, int64_t count,
-                                 const float *dS)
+template <typename T>
+static __global__ void dq_kernel(const __grid_constant__ Problem p, int64_t count, const float *dS)
 {
-    const int64_t index = thread_index(), Nk = args.shape.Nk, d = args.shape.d;
+    const int64_t index = thread_index();
     if (index >= count)
         return;
-    const Place at = place_of(index, args.shape.H, args.shape.Nq, d);
-    const int64_t h_kv = naive_kv_head(&args.shape, at.h);
-    const float *dS_i = dS + index / d * Nk;
+    const Place at = place_of(index, p.H, p.Nq, p.d);
+    const T *K = (const T *)p.K + key_row(&p, at.b, kv_head(&p, at.h), 0) + at.last;
+    const float *dS_i = dS + index / p.d * p.Nk;
     float sum = 0.0f;
-    for (int64_t j = 0; j < Nk; j++)
-        sum += dS_i[j] * load_element(&args.K, tensor_offset(&args.K, at.b, j, h_kv) + at.last);
-    store_element(&args.dQ, tensor_offset(&args.dQ, at.b, at.n, at.h) + at.last, args.scale * sum);
+    for (int j = 0; j < p.Nk; j++)
+        if (sees(&p, at.n, j))
+            sum += dS_i[j] * (float)K[(int64_t)j * p.Hkv * p.d];
+    ((T *)p.dQ)[query_row(&p, at.b, at.h, at.n) + at.last] = (T)(p.scale * sum);
 }
 
 /* One thread: one channel of one key, in dK and dV, over all queries of all heads of its group. */
-static __global__ void dk_dv_kernel(const __grid_constant__ AttnArgs args, int64_t count,
+template <typename T>
+static __global__ void dk_dv_kernel(const __grid_constant__ Problem p, int64_t count,
                                     const float *P, const float *dS)
 {
-    const int64_t index = thread_index(), H = args.shape.H, Hkv = args.shape.Hkv;
-    const int64_t Nq = args.shape.Nq, Nk = args.shape.Nk;
+    const int64_t index = thread_index();
     if (index >= count)
         return;
-    const Place at = place_of(index, Hkv, Nk, args.shape.d);
+    const Place at = place_of(index, p.Hkv, p.Nk, p.d);
+    const int group = p.H / p.Hkv;
     float dK_jx = 0.0f, dV_jx = 0.0f;
-    for (int64_t h = at.h * (H / Hkv); h < (at.h + 1) * (H / Hkv); h++)
-        for (int64_t i = 0; i < Nq; i++) {
-            const int64_t row = (at.b * H + h) * Nq + i, ij = row * Nk + at.n;
-            if (args.lse[row] == -INFINITY)
-                continue; /* no key seen: P is 0, but dO may be padding, and 0 * NaN is NaN */
-            dV_jx += P[ij] * load_element(&args.dO, tensor_offset(&args.dO, at.b, i, h) + at.last);
-            dK_jx += dS[ij] * load_element(&args.Q, tensor_offset(&args.Q, at.b, i, h) + at.last);
+    for (int h = at.h * group; h < (at.h + 1) * group; h++)
+        for (int i = 0; i < p.Nq; i++) {
+            const int64_t ij = lse_row(&p, at.b, h, i) * p.Nk + at.n;
+            const int64_t ix = query_row(&p, at.b, h, i) + at.last;
+            if (!sees(&p, i, at.n))
+                continue; /* P is 0, but dO may be padding, and 0 * NaN is NaN */
+            dV_jx += P[ij] * (float)((const T *)p.dO)[ix];
+            dK_jx += dS[ij] * (float)((const T *)p.Q)[ix];
         }
-    store_element(&args.dK, tensor_offset(&args.dK, at.b, at.n, at.h) + at.last,
-                  args.scale * dK_jx);
-    store_element(&args.dV, tensor_offset(&args.dV, at.b, at.n, at.h) + at.last, dV_jx);
+    const int64_t jx = key_row(&p, at.b, at.h, at.n) + at.last;
+    ((T *)p.dK)[jx] = (T)(p.scale * dK_jx);
+    ((T *)p.dV)[jx] = (T)dV_jx;
 }
 
-/* --- launches ----------------------------------------------------------------------------------*/
-
-static int64_t count_rows(const AttnShape *shape)
+template <typename T> static void launch_backward(const Problem *p)
 {
-    return shape->B * shape->H * shape->Nq;
+    const int64_t rows = count_rows(p), scores = rows * p->Nk, channels = rows * p->d;
+    const int64_t keys = (int64_t)p->B * p->Hkv * p->Nk * p->d;
+    float *P = (float *)p->work, *dS = P + scores, *delta = dS + scores;
+    cudaStream_t stream = stream_of(p);
+    delta_kernel<T><<<grid_for(rows), BLOCK, 0, stream>>>(*p, rows, delta);
+    gradient_scores_kernel<T><<<grid_for(scores), BLOCK, 0, stream>>>(*p, scores, delta, P, dS);
+    dq_kernel<T><<<grid_for(channels), BLOCK, 0, stream>>>(*p, channels, dS);
+    dk_dv_kernel<T><<<grid_for(keys), BLOCK, 0, stream>>>(*p, keys, P, dS);
 }
 
-AttnStatus plain_scores(const AttnArgs *args, float *S_dev)
+static void backward(const Problem *p)
 {
-    const int64_t count = count_rows(&args->shape) * args->shape.Nk;
-    scores_kernel<<<grid_for(count), BLOCK, 0, (cudaStream_t)args->stream>>>(*args, count, S_dev);
-    CUDA_TRY_LAUNCH();
-    return ATTN_OK;
+    RUN_ANY(launch_backward, p);
 }
 
-AttnStatus plain_weighted_sum(const AttnArgs *args, const float *P_dev)
+static int64_t work(const Problem *p, int backward)
 {
-    const int64_t count = count_rows(&args->shape) * args->shape.d;
-    weighted_sum_kernel<<<grid_for(count), BLOCK, 0, (cudaStream_t)args->stream>>>(*args, count,
-                                                                                   P_dev);
-    CUDA_TRY_LAUNCH();
-    return ATTN_OK;
+    const int64_t rows = count_rows(p), scores = rows * p->Nk;
+    return (int64_t)sizeof(float) * (backward ? 2 * scores + rows : scores);
 }
 
-static AttnStatus launch_softmax(const AttnArgs *args, float *S_dev)
-{
-    const int64_t rows = count_rows(&args->shape);
-    softmax_kernel<<<grid_for(rows), BLOCK, 0, (cudaStream_t)args->stream>>>(rows, args->shape.Nk,
-                                                                             S_dev, args->lse);
-    CUDA_TRY_LAUNCH();
-    return ATTN_OK;
-}
-
-AttnStatus naive_v0_thread_per_score(const AttnArgs *args)
-{
-    const size_t pairs = (size_t)count_rows(&args->shape) * (size_t)args->shape.Nk;
-    float *S_dev = (float *)workspace_alloc_device(pairs * sizeof(float));
-    AttnStatus status = S_dev ? plain_scores(args, S_dev) : ATTN_NO_MEMORY;
-    if (status == ATTN_OK)
-        status = launch_softmax(args, S_dev);
-    if (status == ATTN_OK)
-        status = plain_weighted_sum(args, S_dev);
-    workspace_free_device(S_dev); /* waits for the kernels: cudaFree does */
-    return status;
-}
-
-/* P_dev, dS_dev [B][H][Nq][Nk], delta_dev [B][H][Nq] */
-static AttnStatus launch_backward(const AttnArgs *args, float *P_dev, float *dS_dev,
-                                  float *delta_dev)
-{
-    const AttnShape *shape = &args->shape;
-    const int64_t rows = count_rows(shape), keys = shape->B * shape->Hkv * shape->Nk;
-    cudaStream_t stream = (cudaStream_t)args->stream;
-    delta_kernel<<<grid_for(rows), BLOCK, 0, stream>>>(*args, rows, delta_dev);
-    CUDA_TRY_LAUNCH();
-    gradient_scores_kernel<<<grid_for(rows * shape->Nk), BLOCK, 0, stream>>>(
-        *args, rows * shape->Nk, delta_dev, P_dev, dS_dev);
-    CUDA_TRY_LAUNCH();
-    dq_kernel<<<grid_for(rows * shape->d), BLOCK, 0, stream>>>(*args, rows * shape->d, dS_dev);
-    CUDA_TRY_LAUNCH();
-    dk_dv_kernel<<<grid_for(keys * shape->d), BLOCK, 0, stream>>>(*args, keys * shape->d, P_dev,
-                                                                  dS_dev);
-    CUDA_TRY_LAUNCH();
-    return ATTN_OK;
-}
-
-AttnStatus naive_v0_thread_per_score_backward(const AttnArgs *args)
-{
-    const size_t rows = (size_t)count_rows(&args->shape), pairs = rows * (size_t)args->shape.Nk;
-    float *P_dev = (float *)workspace_alloc_device(pairs * sizeof(float));
-    float *dS_dev = (float *)workspace_alloc_device(pairs * sizeof(float));
-    float *delta_dev = (float *)workspace_alloc_device(rows * sizeof(float));
-    AttnStatus status = ATTN_NO_MEMORY;
-    if (P_dev && dS_dev && delta_dev)
-        status = launch_backward(args, P_dev, dS_dev, delta_dev);
-    workspace_free_device(delta_dev);
-    workspace_free_device(dS_dev);
-    workspace_free_device(P_dev);
-    return status;
-}
+RUNG(naive, v0_thread_per_score, "one thread computes one score", F32 | F16 | BF16, forward,
+     backward, work, NULL, FULL | ANY_D);

@@ -14,16 +14,15 @@
  * factor exp(-m) cancels between numerator and denominator. unsafe_no_max.c shows what happens
  * without it.
  *
- * Interface:
- * - softmax_v0_three_pass: rows x cols, one thread.
- * - attention_v0_three_pass: attention with this softmax.
+ * Interface: rows x cols; attention with this softmax.
  */
 #include <math.h>
 
-#include "counted.h"
-#include "tiled_softmax.h"
+#include "problem_rows.h"
+#include "units/counted.h"
+#include "units/softmax_state.h"
 
-AttnStatus softmax_v0_three_pass(const SoftmaxArgs *args)
+static void softmax(const SoftmaxArgs *args)
 {
     int64_t cols = args->cols;
     for (int64_t row = 0; row < args->rows; row++) {
@@ -49,10 +48,6 @@ AttnStatus softmax_v0_three_pass(const SoftmaxArgs *args)
         if (args->lse)
             args->lse[row] = softmax_lse(state);
     }
-    return ATTN_OK;
 }
 
-AttnStatus attention_v0_three_pass(const AttnArgs *args)
-{
-    return attention_by_softmax(args, softmax_v0_three_pass);
-}
+RUNG_ROWS(tiled_softmax, v0_three_pass, "maximum, sum, write: one pass each", softmax, NULL, 3, 0);

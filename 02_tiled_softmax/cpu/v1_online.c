@@ -15,16 +15,15 @@
  * Two reads and one write instead of three and one. The price is a second exp for each element;
  * later variants pay it once for each block instead.
  *
- * Interface:
- * - softmax_v1_online: rows x cols, one thread.
- * - attention_v1_online: attention with this softmax.
+ * Interface: rows x cols; attention with this softmax.
  */
 #include <math.h>
 
-#include "counted.h"
-#include "tiled_softmax.h"
+#include "problem_rows.h"
+#include "units/counted.h"
+#include "units/softmax_state.h"
 
-AttnStatus softmax_v1_online(const SoftmaxArgs *args)
+static void softmax(const SoftmaxArgs *args)
 {
     int64_t cols = args->cols;
     for (int64_t row = 0; row < args->rows; row++) {
@@ -44,10 +43,7 @@ AttnStatus softmax_v1_online(const SoftmaxArgs *args)
         if (args->lse)
             args->lse[row] = softmax_lse(state);
     }
-    return ATTN_OK;
 }
 
-AttnStatus attention_v1_online(const AttnArgs *args)
-{
-    return attention_by_softmax(args, softmax_v1_online);
-}
+RUNG_ROWS(tiled_softmax, v1_online, "maximum and sum in one pass, corrected as the maximum grows",
+          softmax, NULL, 2, 0);

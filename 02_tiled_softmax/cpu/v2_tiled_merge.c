@@ -19,14 +19,13 @@
  * Inside a block exp is needed once for each element, not twice as in v1: the maximum of the block
  * is known before its sum starts, since the block is small enough to look at twice.
  *
- * Interface:
- * - softmax_v2_tiled_merge: rows x cols, one thread.
- * - attention_v2_tiled_merge: attention with this softmax.
+ * Interface: rows x cols; attention with this softmax.
  */
 #include <math.h>
 
-#include "counted.h"
-#include "tiled_softmax.h"
+#include "problem_rows.h"
+#include "units/counted.h"
+#include "units/softmax_state.h"
 
 #define BLOCK_COLS  64 /* 256 bytes: four cache lines, always in L1 */
 #define TREE_LEVELS 58 /* 2^58 blocks of 2^6 columns: more than an int64_t can index */
@@ -66,7 +65,7 @@ static SoftmaxState row_state(const float *x, int64_t cols)
     return state;
 }
 
-AttnStatus softmax_v2_tiled_merge(const SoftmaxArgs *args)
+static void softmax(const SoftmaxArgs *args)
 {
     int64_t cols = args->cols;
     for (int64_t row = 0; row < args->rows; row++) {
@@ -82,10 +81,7 @@ AttnStatus softmax_v2_tiled_merge(const SoftmaxArgs *args)
         if (args->lse)
             args->lse[row] = softmax_lse(state);
     }
-    return ATTN_OK;
 }
 
-AttnStatus attention_v2_tiled_merge(const AttnArgs *args)
-{
-    return attention_by_softmax(args, softmax_v2_tiled_merge);
-}
+RUNG_ROWS(tiled_softmax, v2_tiled_merge, "blocks carry (m, l), a tree of merges makes the row's",
+          softmax, NULL, 2, 0);

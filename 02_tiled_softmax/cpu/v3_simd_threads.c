@@ -11,17 +11,17 @@
  * - Across threads: rows are independent. When there are fewer rows than threads, a row is cut
  *   into one part for each thread, and the parts' states are merged: the operator of v2 once more.
  *
- * Interface:
- * - softmax_v3_simd_threads: rows x cols, args->threads threads.
- * - attention_v3_simd_threads: attention with this softmax.
+ * Interface: rows x cols; attention with this softmax.
  */
-#include "counted.h"
 #include "exp/exp.h"
-#include "tiled_softmax.h"
+#include "problem_rows.h"
+#include "units/counted.h"
+#include "units/softmax_state.h"
 
-#define MAX_PARTS 64 /* threads that share one row */
+#define BLOCK_COLS 4096 /* a row up to here is read once: it stays in the cache */
+#define MAX_PARTS  64   /* threads that share one row */
 
-/* Takes n <= SIMD_BLOCK_COLS columns into `block` and leaves exp(x - m) there. */
+/* Takes n <= BLOCK_COLS columns into `block` and leaves exp(x - m) there. */
 static SoftmaxState exp_block(float *block, const float *x, int64_t n)
 {
     SoftmaxState state;
@@ -34,10 +34,10 @@ static SoftmaxState exp_block(float *block, const float *x, int64_t n)
 /* Pass 1 over columns first .. last-1 of a row. */
 static SoftmaxState range_state(const float *x, int64_t first, int64_t last)
 {
-    _Alignas(64) float block[SIMD_BLOCK_COLS];
+    _Alignas(64) float block[BLOCK_COLS];
     SoftmaxState state = softmax_empty();
-    for (int64_t c = first; c < last; c += SIMD_BLOCK_COLS) {
-        int64_t n = last - c < SIMD_BLOCK_COLS ? last - c : SIMD_BLOCK_COLS;
+    for (int64_t c = first; c < last; c += BLOCK_COLS) {
+        int64_t n = last - c < BLOCK_COLS ? last - c : BLOCK_COLS;
         state = softmax_merge(state, exp_block(block, x + c, n));
     }
     return state;
@@ -46,11 +46,11 @@ static SoftmaxState range_state(const float *x, int64_t first, int64_t last)
 /* Pass 2 over the same columns, when the state of the whole row is known. */
 static void range_write(const float *x, float *y, int64_t first, int64_t last, SoftmaxState row)
 {
-    _Alignas(64) float block[SIMD_BLOCK_COLS];
+    _Alignas(64) float block[BLOCK_COLS];
     float shift = softmax_shift(row.m);
     float inverse = softmax_inverse(row);
-    for (int64_t c = first; c < last; c += SIMD_BLOCK_COLS) {
-        int64_t n = last - c < SIMD_BLOCK_COLS ? last - c : SIMD_BLOCK_COLS;
+    for (int64_t c = first; c < last; c += BLOCK_COLS) {
+        int64_t n = last - c < BLOCK_COLS ? last - c : BLOCK_COLS;
         LOAD_BLOCK(block, x + c, n);
         softmax_exp_row(block, block, n, shift);
         STORE_BLOCK_SCALED(y + c, block, n, inverse);
@@ -61,8 +61,8 @@ static void range_write(const float *x, float *y, int64_t first, int64_t last, S
 static SoftmaxState softmax_row(const float *x, float *y, int64_t cols)
 {
     SoftmaxState state;
-    if (cols <= SIMD_BLOCK_COLS) {
-        _Alignas(64) float block[SIMD_BLOCK_COLS];
+    if (cols <= BLOCK_COLS) {
+        _Alignas(64) float block[BLOCK_COLS];
         state = exp_block(block, x, cols);
         STORE_BLOCK_SCALED(y, block, cols, softmax_inverse(state));
     } else {
@@ -88,20 +88,20 @@ static SoftmaxState softmax_row_shared(const float *x, float *y, int64_t cols, i
     return row;
 }
 
-AttnStatus softmax_v3_simd_threads(const SoftmaxArgs *args)
+static void softmax(const SoftmaxArgs *args)
 {
     int64_t rows = args->rows, cols = args->cols;
     int parts = args->threads < MAX_PARTS ? args->threads : MAX_PARTS;
 
     /* A short row is not worth sharing: starting threads costs some microseconds. */
-    if (rows < args->threads && cols > parts * (int64_t)SIMD_BLOCK_COLS) {
+    if (rows < args->threads && cols > parts * (int64_t)BLOCK_COLS) {
         for (int64_t row = 0; row < rows; row++) {
             SoftmaxState state =
                 softmax_row_shared(args->x + row * cols, args->y + row * cols, cols, parts);
             if (args->lse)
                 args->lse[row] = softmax_lse(state);
         }
-        return ATTN_OK;
+        return;
     }
 #pragma omp parallel for num_threads(args->threads) schedule(static) if (args->threads > 1)
     for (int64_t row = 0; row < rows; row++) {
@@ -109,10 +109,7 @@ AttnStatus softmax_v3_simd_threads(const SoftmaxArgs *args)
         if (args->lse)
             args->lse[row] = softmax_lse(state);
     }
-    return ATTN_OK;
 }
 
-AttnStatus attention_v3_simd_threads(const AttnArgs *args)
-{
-    return attention_by_softmax(args, softmax_v3_simd_threads);
-}
+RUNG_ROWS(tiled_softmax, v3_simd_threads, "blocks that stay in the cache, vector exp, threads",
+          softmax, NULL, 2, BLOCK_COLS);

@@ -15,39 +15,31 @@
  *     O_i = O_i / l_i                               one division at the end
  *
  * Memory for one thread: a query tile, a key tile, a score tile and an output tile, that is
- * O(Br d + Bc d + Br Bc), whatever N is. Products and masks are stage 01's, on tiles. K and V are
- * read again for every tile of Br queries; stage 03 asks how large Br should be and what a GPU
- * gains.
+ * O(Br d + Br Bc), whatever N is: products take tiles of Q, K and V where they lie. K and V are read
+ * again for every tile of Br queries; stage 03 asks how large Br should be and what a GPU gains.
  *
- * Interface:
- * - attention_v4_fused_rows: all masks, windows, segments, GQA, softcap, dtypes; args->threads
- *   threads over (batch, head, query tile).
+ * Interface: the rung of stage 02 that has no softmax alone: threads take query tiles.
  */
-#include <math.h>
-
-#include "attn_pairs.h"
 #include "exp/exp.h"
-#include "naive.h"
-#include "tiled_softmax.h"
+#include "problem.h"
+#include "units/scores.h"
+#include "units/softmax_state.h"
 
-#define Br FUSED_TILE_ROWS /* query rows of a tile */
-#define Bc 256             /* keys of a tile: Br x Bc scores are 128 KiB and stay in the L2 cache */
+#define Br 128 /* query rows of a tile: K and V are read once for each */
+#define Bc 256 /* keys of a tile: Br x Bc scores are 128 KiB and stay in the L2 cache */
 
 /* What one thread works in. */
 typedef struct Tile {
-    float *Q_i; /* [Br][d] */
-    float *O_i; /* [Br][d], not yet divided by l_i */
-    float *K_j; /* [Bc][d] */
-    float *V_j; /* [Bc][d] */
+    float *O_i; /* [Br][d], unnormalised */
     float *S;   /* [Br][Bc] scores, then probabilities */
     SoftmaxState state[Br];
 } Tile;
 
 /* The online update of one tile: the state moves from "keys before j" to "keys up to j", the
  * scores become probabilities relative to the new maximum, and the output follows it. */
-static void update_rows(Tile *t, int64_t rows, int64_t cols, int64_t d)
+static void update_rows(Tile *t, int rows, int cols, int d)
 {
-    for (int64_t r = 0; r < rows; r++) {
+    for (int r = 0; r < rows; r++) {
         float *P_r = t->S + r * Bc;
         float *O_r = t->O_i + r * d;
         SoftmaxState *state = &t->state[r];
@@ -57,71 +49,77 @@ static void update_rows(Tile *t, int64_t rows, int64_t cols, int64_t d)
         float alpha = expf(state->m - shift);
         state->l = state->l * alpha + softmax_exp_row(P_r, P_r, cols, shift);
         state->m = m_new;
-        for (int64_t x = 0; x < d; x++)
+        for (int x = 0; x < d; x++)
             O_r[x] *= alpha;
     }
 }
 
 /* All keys for one tile of queries i .. i+rows-1. */
-static void attend_tile(const AttnArgs *args, Tile *t, int64_t b, int64_t h, int64_t i)
+static void attend_tile(const Problem *p, Tile *t, int b, int h, int i)
 {
-    const AttnShape *n = &args->shape;
-    int64_t d = n->d, kv_head = naive_kv_head(n, h);
-    int64_t rows = n->Nq - i < Br ? n->Nq - i : Br;
-    AttnRange range_q = attn_range(args->positions_q, i, rows);
-
-    naive_load_rows(&args->Q, b, h, i, rows, t->Q_i);
-    for (int64_t r = 0; r < rows; r++)
+    const ScoreRule rule = {p->scale, p->softcap, p->from, p->to, p->mask, p->Nk};
+    const int d = p->d, rows = p->Nq - i < Br ? p->Nq - i : Br, h_kv = kv_head(p, h);
+    const int64_t ld_q = (int64_t)p->H * d, ld_k = (int64_t)p->Hkv * d;
+    const float *Q_i = (const float *)p->Q + query_row(p, b, h, i);
+    float *O = (float *)p->O + query_row(p, b, h, i);
+    for (int r = 0; r < rows; r++)
         t->state[r] = softmax_empty();
-    for (int64_t e = 0; e < rows * d; e++)
+    for (int e = 0; e < rows * d; e++)
         t->O_i[e] = 0.0f;
 
-    for (int64_t j = 0; j < n->Nk; j += Bc) {
-        int64_t cols = n->Nk - j < Bc ? n->Nk - j : Bc;
-        AttnRange range_k = attn_range(args->positions_k, j, cols);
+    for (int j = 0; j < p->Nk; j += Bc) {
+        const int cols = p->Nk - j < Bc ? p->Nk - j : Bc;
+        const int64_t key = key_row(p, b, h_kv, j);
         /* A tile that no query of this one may look at costs nothing, not even its loads. */
-        if (attn_tile_class(args->rule, range_q, range_k) == ATTN_TILE_SKIP)
+        if (sees_nothing(&rule, i, rows, j, cols))
             continue;
-        naive_load_rows(&args->K, b, kv_head, j, cols, t->K_j);
-        naive_load_rows(&args->V, b, kv_head, j, cols, t->V_j);
-        naive_scores(args, t->Q_i, i, rows, t->K_j, j, cols, t->S, Bc);
+        score_block(&rule, Q_i, ld_q, i, rows, (const float *)p->K + key, ld_k, j, cols, d, t->S,
+                    Bc);
         update_rows(t, rows, cols, d);
-        naive_weighted_sum(t->S, Bc, rows, cols, t->V_j, d, 1.0f, t->O_i);
+        matmul(AS_IS, AS_IS, rows, d, cols, 1.0f, t->S, Bc, (const float *)p->V + key, ld_k, 1.0f,
+               t->O_i, d);
     }
 
-    for (int64_t r = 0; r < rows; r++) {
-        float inverse = softmax_inverse(t->state[r]);
-        for (int64_t x = 0; x < d; x++)
-            t->O_i[r * d + x] *= inverse;
-        args->lse[(b * n->H + h) * n->Nq + i + r] = softmax_lse(t->state[r]);
+    for (int r = 0; r < rows; r++) {
+        const float inverse = softmax_inverse(t->state[r]);
+        for (int x = 0; x < d; x++)
+            O[r * ld_q + x] = t->O_i[r * d + x] * inverse;
+        p->lse[lse_row(p, b, h, i + r)] = softmax_lse(t->state[r]);
     }
-    naive_store_rows(&args->O, b, h, i, rows, t->O_i);
 }
 
-AttnStatus attention_v4_fused_rows(const AttnArgs *args)
+/* Floats of one thread: there is no N in them. */
+static int64_t tile_floats(const Problem *p)
 {
-    const AttnShape *n = &args->shape;
-    int64_t d = n->d, Tr = (n->Nq + Br - 1) / Br;
-    int64_t tiles = n->B * n->H * Tr;
-    int threads = tiles < args->threads ? (int)tiles : args->threads;
-    int64_t floats = 2 * (Br + Bc) * d + Br * Bc; /* of one thread: no N in it */
-    float *workspace = workspace_alloc((size_t)(threads * floats) * sizeof *workspace);
-    if (!workspace)
-        return ATTN_NO_MEMORY;
+    return Br * p->d + Br * Bc;
+}
 
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int thread = 0; thread < threads; thread++) {
+static void forward(const Problem *p)
+{
+    const int Tr = (p->Nq + Br - 1) / Br, tiles = p->B * p->H * Tr;
+#pragma omp parallel for num_threads(p->threads) schedule(static)
+    for (int thread = 0; thread < p->threads; thread++) {
         Tile t;
-        t.Q_i = workspace + thread * floats;
-        t.O_i = t.Q_i + Br * d;
-        t.K_j = t.O_i + Br * d;
-        t.V_j = t.K_j + Bc * d;
-        t.S = t.V_j + Bc * d;
+        t.O_i = (float *)p->work + thread * tile_floats(p);
+        t.S = t.O_i + Br * p->d;
         /* Neighbouring tiles go to different threads: under a causal mask the last tiles of a head
          * see many more keys than the first. */
-        for (int64_t tile = thread; tile < tiles; tile += threads)
-            attend_tile(args, &t, tile / (n->H * Tr), tile / Tr % n->H, tile % Tr * Br);
+        for (int tile = thread; tile < tiles; tile += p->threads)
+            attend_tile(p, &t, tile / (p->H * Tr), tile / Tr % p->H, tile % Tr * Br);
     }
-    workspace_free(workspace);
-    return ATTN_OK;
 }
+
+static int64_t work(const Problem *p, int backward)
+{
+    (void)backward;
+    return (int64_t)sizeof(float) * p->threads * tile_floats(p);
+}
+
+static Tiles tiles(const Problem *p)
+{
+    (void)p;
+    return (Tiles){Br, Bc};
+}
+
+RUNG(tiled_softmax, v4_fused_rows, "attention with the online state: one tile of scores exists",
+     F32, forward, NULL, work, tiles, FULL);

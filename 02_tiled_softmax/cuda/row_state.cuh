@@ -16,16 +16,16 @@
  *   help lines that are touched once; writes have no hint (the README says what hints cost).
  * - load_chunk, push_chunk, store_chunk: many columns of one thread, kept in registers.
  * - is_aligned_for_four: when a float4 may be used at all.
- * - COLLECT_COUNTS(stream): host side, after the launches of a variant.
+ * - collect_counts: host side, after the launches of a variant.
  */
 #ifndef ROW_STATE_CUH
 #define ROW_STATE_CUH
 
 #include <cuda_runtime.h>
 
-#include "counted.h"
-#include "cuda/cuda_check.h"
-#include "tiled_softmax.h"
+#include "problem_rows.cuh"
+#include "units/counted.h"
+#include "units/softmax_state.h"
 
 #ifdef COUNT_ACCESSES
 static __device__ unsigned long long device_accesses[2]; /* loads, stores */
@@ -35,21 +35,22 @@ static __device__ void count_device(int which, int n)
     atomicAdd(&device_accesses[which], (unsigned long long)n);
 }
 
-static AttnStatus collect_counts(cudaStream_t stream)
+static void collect_counts(cudaStream_t stream)
 {
     unsigned long long seen[2] = {0, 0}, zero[2] = {0, 0};
-    CUDA_TRY(cudaStreamSynchronize(stream));
-    CUDA_TRY(cudaMemcpyFromSymbol(seen, device_accesses, sizeof seen));
-    CUDA_TRY(cudaMemcpyToSymbol(device_accesses, zero, sizeof zero));
+    if (cudaStreamSynchronize(stream) != cudaSuccess ||
+        cudaMemcpyFromSymbol(seen, device_accesses, sizeof seen) != cudaSuccess ||
+        cudaMemcpyToSymbol(device_accesses, zero, sizeof zero) != cudaSuccess)
+        note_failure();
     access_counts_add((int64_t)seen[0], (int64_t)seen[1]);
-    return ATTN_OK;
 }
-#define COLLECT_COUNTS(stream) collect_counts(stream)
 #else
 static __device__ __forceinline__ void count_device(int, int)
 {
 }
-#define COLLECT_COUNTS(stream) ATTN_OK
+static inline void collect_counts(cudaStream_t)
+{
+}
 #endif
 
 #define WARP_LANES 32

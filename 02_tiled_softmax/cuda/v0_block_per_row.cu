@@ -10,8 +10,7 @@
  * two, so at most half of the copy rate when rows are long; more when the second and third pass
  * find the row in the L1 or L2 cache, which the first pass filled. (Only L2: loads go past L1.)
  *
- * Interface:
- * - softmax_v0_block_per_row: any rows, cols; float32.
+ * Interface: any rows, cols; float32; attention with this softmax.
  */
 #include "row_state.cuh"
 
@@ -66,12 +65,13 @@ static __global__ void block_per_row_kernel(const float *x, /* [rows][cols] */
     }
 }
 
-AttnStatus softmax_v0_block_per_row(const SoftmaxArgs *args)
+static void softmax(const SoftmaxArgs *args)
 {
     cudaStream_t stream = (cudaStream_t)args->stream;
     unsigned blocks = (unsigned)(args->rows < MAX_BLOCKS ? args->rows : MAX_BLOCKS);
     block_per_row_kernel<<<blocks, ROW_THREADS, 0, stream>>>(args->x, args->y, args->lse,
                                                              args->rows, args->cols);
-    CUDA_TRY_LAUNCH();
-    return COLLECT_COUNTS(stream);
+    collect_counts(stream);
 }
+
+RUNG_ROWS(tiled_softmax, v0_block_per_row, "three passes, one block a row", softmax, NULL, 3, 0);

@@ -12,8 +12,7 @@
  * memory at a time (a load of 128 bytes, then the dependent update), so it needs many rows to fill
  * the machine, and a single long row would crawl: v3_split_row is for that.
  *
- * Interface:
- * - softmax_v1_warp_online: any rows, cols; float32.
+ * Interface: any rows, cols; float32; attention with this softmax.
  */
 #include "row_state.cuh"
 
@@ -46,13 +45,14 @@ static __global__ void warp_online_kernel(const float *x, /* [rows][cols] */
     }
 }
 
-AttnStatus softmax_v1_warp_online(const SoftmaxArgs *args)
+static void softmax(const SoftmaxArgs *args)
 {
     cudaStream_t stream = (cudaStream_t)args->stream;
     int64_t blocks = (args->rows + BLOCK_WARPS - 1) / BLOCK_WARPS;
     blocks = blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS;
     warp_online_kernel<<<(unsigned)blocks, BLOCK_WARPS * WARP_LANES, 0, stream>>>(
         args->x, args->y, args->lse, args->rows, args->cols);
-    CUDA_TRY_LAUNCH();
-    return COLLECT_COUNTS(stream);
+    collect_counts(stream);
 }
+
+RUNG_ROWS(tiled_softmax, v1_warp_online, "online (m, l), one warp a row", softmax, NULL, 2, 0);

@@ -25,10 +25,11 @@
  * element, 2.3 us of the 8.2 us that the bytes of a row take; hidden. The fetch stops while a
  * thread moves its 8 vectors to registers: about 2 %. Last round of 62.06 rows a block: 1.5 %.
  *
- * Interface:
- * - softmax_v2_one_read: any rows, cols; rows wider than ONE_READ_COLS are read twice.
+ * Interface: any rows, cols; float32; attention with this softmax.
  */
 #include "row_state.cuh"
+
+#define ONE_READ_COLS 32768 /* the widest row that one block's registers hold */
 
 /* Threads resident on an SM: with 32 columns each they need 64 registers, with 64 columns 96. */
 #define SM_THREADS      1024
@@ -213,26 +214,24 @@ static __global__ void __launch_bounds__(SM_THREADS, 1)
     }
 }
 
-/* As many blocks as fit on the GPU at once; each walks over the rows with that stride. */
-template <typename Kernel>
-static AttnStatus resident_blocks(int *blocks, Kernel kernel, int block_threads, size_t smem)
+/* As many blocks as fit on the GPU at once; each walks over the rows with that stride. 0: CUDA says
+ * why. */
+template <typename Kernel> static int resident_blocks(Kernel kernel, int block_threads, size_t smem)
 {
-    int device, sms, per_sm;
-    CUDA_TRY(cudaGetDevice(&device));
-    CUDA_TRY(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+    int device = 0, sms = 0, per_sm = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
     if (smem > 0) {
-        CUDA_TRY(
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem));
-        CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                      cudaSharedmemCarveoutMaxShared));
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared);
     }
-    CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, block_threads, smem));
-    *blocks = sms * per_sm;
-    return ATTN_OK;
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, block_threads, smem);
+    return sms * per_sm;
 }
 
 template <int ROW_THREADS, int VECTORS, int LOAD>
-static AttnStatus launch_one_read(const SoftmaxArgs *args)
+static void launch_one_read(const SoftmaxArgs *args)
 {
     /* A warp needs no barrier, so four rows share a block; wider rows have a block of their own. */
     const int block_threads = ROW_THREADS == WARP_LANES ? 128 : ROW_THREADS;
@@ -242,21 +241,17 @@ static AttnStatus launch_one_read(const SoftmaxArgs *args)
     cudaStream_t stream = (cudaStream_t)args->stream;
     /* Asked once for each kernel: the questions cost some microseconds each. */
     static int blocks = 0;
-    if (blocks == 0) {
-        AttnStatus status = resident_blocks(&blocks, kernel, block_threads, smem);
-        if (status != ATTN_OK)
-            return status;
-    }
+    if (blocks == 0)
+        blocks = resident_blocks(kernel, block_threads, smem);
     int64_t needed = (args->rows + rows_per_block - 1) / rows_per_block;
     unsigned grid = (unsigned)(needed < blocks ? needed : blocks);
     kernel<<<grid, block_threads, smem, stream>>>(args->x, args->y, args->lse, args->rows,
                                                   args->cols);
-    CUDA_TRY_LAUNCH();
-    return COLLECT_COUNTS(stream);
+    collect_counts(stream);
 }
 
 /* The smallest class that holds the row. */
-template <int LOAD> static AttnStatus launch_by_cols(const SoftmaxArgs *args)
+template <int LOAD> static void launch_by_cols(const SoftmaxArgs *args)
 {
     if (args->cols <= 128)
         return launch_one_read<32, 1, LOAD>(args);
@@ -274,10 +269,10 @@ template <int LOAD> static AttnStatus launch_by_cols(const SoftmaxArgs *args)
         return launch_one_read<256, 8, LOAD>(args);
     if (args->cols <= 16384)
         return launch_one_read<512, 8, LOAD>(args);
-    return launch_one_read<1024, 8, LOAD>(args);
+    launch_one_read<1024, 8, LOAD>(args);
 }
 
-static AttnStatus launch_two_read(const SoftmaxArgs *args)
+static void launch_two_read(const SoftmaxArgs *args)
 {
     cudaStream_t stream = (cudaStream_t)args->stream;
     unsigned grid = (unsigned)(args->rows < 65536 ? args->rows : 65536);
@@ -287,23 +282,25 @@ static AttnStatus launch_two_read(const SoftmaxArgs *args)
     else
         two_read_kernel<0>
             <<<grid, SM_THREADS, 0, stream>>>(args->x, args->y, args->lse, args->rows, args->cols);
-    CUDA_TRY_LAUNCH();
-    return COLLECT_COUNTS(stream);
+    collect_counts(stream);
 }
 
-AttnStatus softmax_v2_one_read(const SoftmaxArgs *args)
+static void softmax(const SoftmaxArgs *args)
 {
-    int device, smem_limit;
+    int device = 0, smem_limit = 0;
     if (args->cols > ONE_READ_COLS)
         return launch_two_read(args);
     if (!is_aligned_for_four(args))
         return launch_by_cols<LOAD_SINGLE>(args);
-    CUDA_TRY(cudaGetDevice(&device));
-    CUDA_TRY(cudaDeviceGetAttribute(&smem_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&smem_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     /* The two widest classes need 64 and 128 KiB for the next row. A GPU without them loads each
      * row when its turn comes. */
     int class_bytes = args->cols > 16384 ? 131072 : args->cols > 8192 ? 65536 : 32768;
     if (class_bytes + (int)sizeof(SoftmaxState) * 2 * MAX_WARPS > smem_limit)
         return launch_by_cols<LOAD_FOUR>(args);
-    return launch_by_cols<LOAD_FOUR_AHEAD>(args);
+    launch_by_cols<LOAD_FOUR_AHEAD>(args);
 }
+
+RUNG_ROWS(tiled_softmax, v2_one_read, "the row stays in registers: one read, one write", softmax,
+          NULL, 2, ONE_READ_COLS);

@@ -22,9 +22,7 @@
  * bytes each on the way, four blocks an SM: 128 KiB in flight, more than Little's law asks (see
  * v2). Merging 2112 partials in every block costs about 2 us a block, behind other blocks' loads.
  *
- * Interface:
- * - softmax_v3_split_row: any rows, cols; needs softmax_workspace_bytes() of device memory.
- * - softmax_workspace_bytes: one SoftmaxState for each slice.
+ * Interface: any rows, cols; float32; attention with this softmax.
  */
 #include "row_state.cuh"
 
@@ -52,9 +50,9 @@ static Cut cut_rows(int64_t rows, int64_t cols)
     return cut;
 }
 
-size_t softmax_workspace_bytes(int64_t rows, int64_t cols)
+static int64_t work(int64_t rows, int64_t cols)
 {
-    return (size_t)(rows * cut_rows(rows, cols).slices) * sizeof(SoftmaxState);
+    return rows * cut_rows(rows, cols).slices * (int64_t)sizeof(SoftmaxState);
 }
 
 template <int FOUR>
@@ -119,22 +117,23 @@ static __global__ void __launch_bounds__(SLICE_THREADS, FOUR ? 4 : 3)
         lse[row] = softmax_lse(state);
 }
 
-template <int FOUR> static AttnStatus launch_split_row(const SoftmaxArgs *args)
+template <int FOUR> static void launch_split_row(const SoftmaxArgs *args)
 {
     cudaStream_t stream = (cudaStream_t)args->stream;
-    SoftmaxState *partial = (SoftmaxState *)args->workspace;
+    SoftmaxState *partial = (SoftmaxState *)args->work;
     Cut cut = cut_rows(args->rows, args->cols);
     unsigned blocks = (unsigned)(args->rows * cut.slices);
     slice_state_kernel<FOUR>
         <<<blocks, SLICE_THREADS, 0, stream>>>(args->x, partial, args->cols, cut);
-    CUDA_TRY_LAUNCH();
     slice_write_kernel<FOUR><<<blocks, SLICE_THREADS, 0, stream>>>(args->x, args->y, args->lse,
                                                                    partial, args->cols, cut);
-    CUDA_TRY_LAUNCH();
-    return COLLECT_COUNTS(stream);
+    collect_counts(stream);
 }
 
-AttnStatus softmax_v3_split_row(const SoftmaxArgs *args)
+static void softmax(const SoftmaxArgs *args)
 {
-    return is_aligned_for_four(args) ? launch_split_row<1>(args) : launch_split_row<0>(args);
+    is_aligned_for_four(args) ? launch_split_row<1>(args) : launch_split_row<0>(args);
 }
+
+RUNG_ROWS(tiled_softmax, v3_split_row, "many blocks share a row: two reads, one write", softmax,
+          work, 2, 0);

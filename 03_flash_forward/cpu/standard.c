@@ -17,7 +17,7 @@
  * - flash_standard (tiles.h). One thread.
  */
 #include "exp/exp.h"
-#include "tiled_softmax.h"
+#include "units/softmax_state.h"
 #include "tiles.h"
 
 /* S_ij = scale * Q_i K_j^T for all tiles of one head, masked. S [Nq][Nk] is slow memory. */
@@ -30,8 +30,8 @@ static void store_scores(const AttnArgs *args, FastMemory *fast, FlashTiles tile
         load_tile(fast, &args->Q, b, h, i, rows, fast->Q_i);
         for (int64_t j = 0; j < n->Nk; j += tiles.Bc) {
             int64_t cols = smaller(tiles.Bc, n->Nk - j);
-            load_tile(fast, &args->K, b, naive_kv_head(n, h), j, cols, fast->K_j);
-            naive_scores(args, fast->Q_i, i, rows, fast->K_j, j, cols, fast->S, cols);
+            load_tile(fast, &args->K, b, attn_kv_head(n, h), j, cols, fast->K_j);
+            attn_score_block(args, fast->Q_i, i, rows, fast->K_j, j, cols, fast->S, cols);
             for (int64_t r = 0; r < rows; r++)
                 store_floats(fast, S + (i + r) * n->Nk + j, fast->S + r * cols, cols);
         }
@@ -65,10 +65,10 @@ static void store_outputs(const AttnArgs *args, FastMemory *fast, FlashTiles til
         int64_t rows = smaller(tiles.Br, n->Nq - i);
         for (int64_t j = 0; j < n->Nk; j += tiles.Bc) {
             int64_t cols = smaller(tiles.Bc, n->Nk - j);
-            load_tile(fast, &args->V, b, naive_kv_head(n, h), j, cols, fast->V_j);
+            load_tile(fast, &args->V, b, attn_kv_head(n, h), j, cols, fast->V_j);
             for (int64_t r = 0; r < rows; r++)
                 load_floats(fast, fast->S + r * cols, P + (i + r) * n->Nk + j, cols);
-            naive_weighted_sum(fast->S, cols, rows, cols, fast->V_j, n->d, j == 0 ? 0.0f : 1.0f,
+            attn_weighted_sum(fast->S, cols, rows, cols, fast->V_j, n->d, j == 0 ? 0.0f : 1.0f,
                                fast->O_i);
         }
         store_tile(fast, &args->O, b, h, i, rows, fast->O_i);

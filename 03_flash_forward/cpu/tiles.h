@@ -20,7 +20,7 @@
 
 #include <string.h>
 
-#include "naive.h"
+#include "attention/rows.h"
 
 static inline int64_t smaller(int64_t a, int64_t b)
 {
@@ -103,14 +103,14 @@ static inline void count_stores(FastMemory *fast, int64_t elements, size_t eleme
 static inline void load_tile(FastMemory *fast, const Tensor *t, int64_t b, int64_t h, int64_t first,
                              int64_t count, float *tile)
 {
-    naive_load_rows(t, b, h, first, count, tile);
+    attn_load_rows(t, b, h, first, count, tile);
     count_loads(fast, count * t->shape[3], t->dtype == ATTN_F32 ? 4 : 2);
 }
 
 static inline void store_tile(FastMemory *fast, const Tensor *t, int64_t b, int64_t h,
                               int64_t first, int64_t count, const float *tile)
 {
-    naive_store_rows(t, b, h, first, count, tile);
+    attn_store_rows(t, b, h, first, count, tile);
     count_stores(fast, count * t->shape[3], t->dtype == ATTN_F32 ? 4 : 2);
 }
 

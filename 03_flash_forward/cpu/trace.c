@@ -17,8 +17,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "naive.h"
-#include "tiled_softmax.h"
+#include "attention/rows.h"
+#include "units/softmax_state.h"
 #include "tiles.h"
 
 #define TRACE_MAX   8  /* queries, keys and channels: what the command line lets through */
@@ -171,10 +171,10 @@ static int load_case(TraceCase *t, const AttnArgs *args, int64_t M)
     if (t->Nq > TRACE_MAX || t->Nk > TRACE_MAX || t->d > TRACE_MAX)
         return -1;
     t->tiles = flash_tiles(&args->shape, M);
-    naive_load_rows(&args->Q, 0, 0, 0, t->Nq, t->Q);
-    naive_load_rows(&args->K, 0, 0, 0, t->Nk, t->K);
-    naive_load_rows(&args->V, 0, 0, 0, t->Nk, t->V);
-    naive_scores(args, t->Q, 0, t->Nq, t->K, 0, t->Nk, t->S, t->Nk);
+    attn_load_rows(&args->Q, 0, 0, 0, t->Nq, t->Q);
+    attn_load_rows(&args->K, 0, 0, 0, t->Nk, t->K);
+    attn_load_rows(&args->V, 0, 0, 0, t->Nk, t->V);
+    attn_score_block(args, t->Q, 0, t->Nq, t->K, 0, t->Nk, t->S, t->Nk);
     return 0;
 }
 

@@ -31,7 +31,7 @@
 
 #include "exp/exp.h"
 #include "flash_forward.h"
-#include "tiled_softmax.h"
+#include "units/softmax_state.h"
 #include "tiles.h"
 
 /* Slow memory of one head, beside the tensors. */
@@ -74,9 +74,9 @@ static void visit_tile(const AttnArgs *args, FastMemory *fast, const SlowState *
     load_floats(fast, fast->m_i, slow->m + i, rows);
     load_floats(fast, fast->l_i, slow->l + i, rows);
 
-    naive_scores(args, fast->Q_i, i, rows, fast->K_j, j, cols, fast->S, cols);
+    attn_score_block(args, fast->Q_i, i, rows, fast->K_j, j, cols, fast->S, cols);
     update_rows(fast, rows, cols, d);
-    naive_weighted_sum(fast->S, cols, rows, cols, fast->V_j, d, 1.0f, fast->O_i);
+    attn_weighted_sum(fast->S, cols, rows, cols, fast->V_j, d, 1.0f, fast->O_i);
 
     store_tile(fast, &slow->O, slow->b, slow->h, i, rows, fast->O_i);
     store_floats(fast, slow->m + i, fast->m_i, rows);
@@ -124,7 +124,7 @@ static void attend_head(const AttnArgs *args, FastMemory *fast, FlashTiles tiles
                         int64_t b, int64_t h)
 {
     const AttnShape *n = &args->shape;
-    int64_t kv_head = naive_kv_head(n, h);
+    int64_t kv_head = attn_kv_head(n, h);
     SlowState slow = {args->O, b, h, state, state + n->Nq};
     if (args->O.dtype != ATTN_F32) {
         int64_t shape[4] = {1, n->Nq, 1, n->d}, stride[4] = {n->Nq * n->d, n->d, n->d, 1};
@@ -138,7 +138,7 @@ static void attend_head(const AttnArgs *args, FastMemory *fast, FlashTiles tiles
         int64_t cols = smaller(tiles.Bc, n->Nk - j), loaded = 0;
         for (int64_t i = 0; i < n->Nq; i += tiles.Br) {
             int64_t rows = smaller(tiles.Br, n->Nq - i);
-            if (naive_sees_nothing(args, i, rows, j, cols))
+            if (attn_sees_nothing(args, i, rows, j, cols))
                 continue;
             if (!loaded) { /* once for all queries: what this loop order is good at */
                 load_tile(fast, &args->K, b, kv_head, j, cols, fast->K_j);

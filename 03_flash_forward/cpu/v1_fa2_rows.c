@@ -24,7 +24,7 @@
 
 #include "exp/exp.h"
 #include "flash_forward.h"
-#include "tiled_softmax.h"
+#include "units/softmax_state.h"
 #include "tiles.h"
 
 /* The state of rows i .. before the first tile: nothing seen. */
@@ -59,19 +59,19 @@ static void attend_tile(const AttnArgs *args, FastMemory *fast, FlashTiles tiles
                         int64_t h, int64_t i)
 {
     const AttnShape *n = &args->shape;
-    int64_t d = n->d, kv_head = naive_kv_head(n, h), rows = smaller(tiles.Br, n->Nq - i);
+    int64_t d = n->d, kv_head = attn_kv_head(n, h), rows = smaller(tiles.Br, n->Nq - i);
 
     load_tile(fast, &args->Q, b, h, i, rows, fast->Q_i);
     start_rows(fast, rows, d);
     for (int64_t j = 0; j < n->Nk; j += tiles.Bc) {
         int64_t cols = smaller(tiles.Bc, n->Nk - j);
-        if (naive_sees_nothing(args, i, rows, j, cols))
+        if (attn_sees_nothing(args, i, rows, j, cols))
             continue;
         load_tile(fast, &args->K, b, kv_head, j, cols, fast->K_j);
         load_tile(fast, &args->V, b, kv_head, j, cols, fast->V_j);
-        naive_scores(args, fast->Q_i, i, rows, fast->K_j, j, cols, fast->S, cols);
+        attn_score_block(args, fast->Q_i, i, rows, fast->K_j, j, cols, fast->S, cols);
         update_rows(fast, rows, cols, d);
-        naive_weighted_sum(fast->S, cols, rows, cols, fast->V_j, d, 1.0f, fast->O_i);
+        attn_weighted_sum(fast->S, cols, rows, cols, fast->V_j, d, 1.0f, fast->O_i);
     }
 
     for (int64_t r = 0; r < rows; r++) {

@@ -22,7 +22,7 @@
 #include "cpu/tiles.h"
 #include "exp/exp.h"
 #include "flash_backward.h"
-#include "naive.h"
+#include "attention/rows.h"
 
 #define TILE_ROWS 64 /* Br */
 #define TILE_KEYS 64 /* Bc */
@@ -73,7 +73,7 @@ static inline void gradient_scores(const AttnArgs *args, const GradientTiles *t,
 {
     const int64_t d = args->shape.d;
     const float cap = args->softcap;
-    naive_scores(args, t->Q_i, i, rows, t->K_j, j, cols, t->P, cols); /* S, -inf where hidden */
+    attn_score_block(args, t->Q_i, i, rows, t->K_j, j, cols, t->P, cols); /* S, -inf where hidden */
     matmul(AS_IS, TRANSPOSED, rows, cols, d, 1.0f, t->dO_i, d, t->V_j, d, 0.0f, t->dS,
            cols); /* dP = dO_i V_j^T */
     for (int64_t r = 0; r < rows; r++) {

@@ -19,7 +19,7 @@
 #include "backward_steps.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
-#include "naive.h"
+#include "attention/rows.h"
 
 #define TRACE_MAX 8 /* queries, keys and channels: what the command line lets through */
 #define TILE      2 /* Br and Bc */
@@ -66,7 +66,7 @@ static int run_forward(Trace *t)
     copy.lse = lse;
     int status = failed || flash_forward_v1_fa2_rows(&copy) != ATTN_OK ? -1 : 0;
     for (int64_t i = 0; status == 0 && i < n->Nq; i++) {
-        naive_load_rows(&copy.O, 0, 0, i, 1, t->O + i * n->d);
+        attn_load_rows(&copy.O, 0, 0, i, 1, t->O + i * n->d);
         t->lse[i] = lse[i];
     }
     free(O);
@@ -204,10 +204,10 @@ static int make_trace(Trace *t)
         return 0;
     if (run_forward(t) != 0)
         return -1;
-    naive_load_rows(&t->args->Q, 0, 0, 0, t->Nq, t->Q);
-    naive_load_rows(&t->args->dO, 0, 0, 0, t->Nq, t->dO);
-    naive_load_rows(&t->args->K, 0, 0, 0, t->Nk, t->K);
-    naive_load_rows(&t->args->V, 0, 0, 0, t->Nk, t->V);
+    attn_load_rows(&t->args->Q, 0, 0, 0, t->Nq, t->Q);
+    attn_load_rows(&t->args->dO, 0, 0, 0, t->Nq, t->dO);
+    attn_load_rows(&t->args->K, 0, 0, 0, t->Nk, t->K);
+    attn_load_rows(&t->args->V, 0, 0, 0, t->Nk, t->V);
     for (int64_t i = 0; i < t->Nq; i++)
         t->delta[i] = dot(t->dO + i * t->d, t->O + i * t->d, t->d);
     return 1;

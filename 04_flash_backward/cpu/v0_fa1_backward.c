@@ -39,7 +39,7 @@ static void visit_tile(const AttnArgs *args, GradientTiles *t, float *dQ, int64_
     load_tile(&t->door, &args->dO, b, h, i, rows, t->dO_i);
     load_floats(&t->door, t->dQ_i, dQ + i * d, rows * d);
     load_floats(&t->door, t->lse_i, args->lse + (b * n->H + h) * n->Nq + i, rows);
-    naive_clear_empty(t->lse_i, rows, d, t->dO_i);
+    attn_clear_empty(t->lse_i, rows, d, t->dO_i);
 
     for (int64_t r = 0; r < rows; r++) {
         t->delta_i[r] = 0.0f;
@@ -83,7 +83,7 @@ static void backward_group(const AttnArgs *args, GradientTiles *t, float *dQ, in
         for (int64_t g = 0; g < group; g++) /* all of them read K_j and V_j: they share the sums */
             for (int64_t i = 0; i < n->Nq; i += TILE_ROWS) {
                 const int64_t rows = smaller(TILE_ROWS, n->Nq - i);
-                if (!naive_sees_nothing(args, i, rows, j, cols))
+                if (!attn_sees_nothing(args, i, rows, j, cols))
                     visit_tile(args, t, dQ + g * n->Nq * d, b, h_kv * group + g, i, rows, j, cols);
             }
         store_tile(&t->door, &args->dK, b, h_kv, j, cols, t->dK_j);

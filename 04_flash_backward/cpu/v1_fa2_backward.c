@@ -45,12 +45,12 @@ static void visit_keys(const AttnArgs *args, const float *delta, GradientTiles *
         for (int64_t i = 0; i < n->Nq; i += TILE_ROWS) {
             const int64_t rows = smaller(TILE_ROWS, n->Nq - i), h = h_kv * group + g;
             const int64_t row = (b * n->H + h) * n->Nq + i;
-            if (naive_sees_nothing(args, i, rows, j, cols))
+            if (attn_sees_nothing(args, i, rows, j, cols))
                 continue;
             load_tile(&t->door, &args->Q, b, h, i, rows, t->Q_i);
             load_tile(&t->door, &args->dO, b, h, i, rows, t->dO_i);
             load_floats(&t->door, t->lse_i, args->lse + row, rows);
-            naive_clear_empty(t->lse_i, rows, d, t->dO_i);
+            attn_clear_empty(t->lse_i, rows, d, t->dO_i);
             load_floats(&t->door, t->delta_i, delta + row, rows);
             load_floats(&t->door, t->dQ_i, dQ + (g * n->Nq + i) * d, rows * d);
             gradient_scores(args, t, i, rows, j, cols);

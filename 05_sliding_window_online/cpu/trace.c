@@ -20,7 +20,7 @@
 
 #include "attn_pairs.h"
 #include "library/cpu/online_internal.h"
-#include "naive.h"
+#include "attention/rows.h"
 #include "sliding_window.h"
 #include "window_steps.h"
 
@@ -59,7 +59,7 @@ static int copy_head(Tensor *to, const Tensor *t, int64_t padded)
     if (!rows)
         return -1;
     memset(rows, 0, (size_t)(padded * d) * sizeof *rows);
-    naive_load_rows(t, 0, 0, 0, N, rows);
+    attn_load_rows(t, 0, 0, 0, N, rows);
     *to = (Tensor){rows, ATTN_F32, {1, N, 1, d}, {padded * d, d, d, 1}};
     return 0;
 }

@@ -31,7 +31,7 @@
 #include "exp/exp.h"
 #include "library/backward_library.h"
 #include "library/cpu/weights.h"
-#include "naive.h"
+#include "attention/rows.h"
 
 /* The matrices of one head in work. */
 typedef struct Matrices {
@@ -76,7 +76,7 @@ static int64_t part_start(int64_t n, int part, int parts)
     return n * part / parts;
 }
 
-/* The mask of all heads. Stage 01's naive_mask_rows finds a row's visible keys by halving, into a
+/* The mask of all heads. Stage 01's attn_mask_rows finds a row's visible keys by halving, into a
  * row of floats. */
 static void fill_hidden(const AttnArgs *args, const Matrices *m)
 {
@@ -91,7 +91,7 @@ static void fill_hidden(const AttnArgs *args, const Matrices *m)
         for (int64_t i = part_start(args->shape.Nq, part, threads);
              i < part_start(args->shape.Nq, part + 1, threads); i++) {
             memset(row, 0, (size_t)Nk * sizeof *row);
-            naive_mask_rows(args, i, 1, 0, Nk, row, Nk);
+            attn_mask_rows(args, i, 1, 0, Nk, row, Nk);
             for (int64_t j = 0; j < Nk; j++)
                 m->hidden[i * Nk + j] = row[j] != 0.0f;
         }
@@ -154,21 +154,21 @@ static void forward_rows(const AttnArgs *args, const Matrices *m, int64_t b, int
         if (rule.clips || rule.drops)
             weigh_row(&rule, place_of(args, m, b, h, i), Nk, S_i, S_i);
     }
-    naive_weighted_sum(m->S + i0 * Nk, Nk, i1 - i0, Nk, m->V, d, 0.0f, m->O + i0 * d);
+    attn_weighted_sum(m->S + i0 * Nk, Nk, i1 - i0, Nk, m->V, d, 0.0f, m->O + i0 * d);
 }
 
 static void forward_head(const AttnArgs *args, const Matrices *m, int64_t b, int64_t h, float *lse)
 {
     const AttnShape *n = &args->shape;
     const int threads = args->threads;
-    naive_load_rows(&args->Q, b, h, 0, n->Nq, m->Q);
-    naive_load_rows(&args->K, b, naive_kv_head(n, h), 0, n->Nk, m->K);
-    naive_load_rows(&args->V, b, naive_kv_head(n, h), 0, n->Nk, m->V);
+    attn_load_rows(&args->Q, b, h, 0, n->Nq, m->Q);
+    attn_load_rows(&args->K, b, attn_kv_head(n, h), 0, n->Nk, m->K);
+    attn_load_rows(&args->V, b, attn_kv_head(n, h), 0, n->Nk, m->V);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int part = 0; part < threads; part++)
         forward_rows(args, m, b, h, lse, part_start(n->Nq, part, threads),
                      part_start(n->Nq, part + 1, threads));
-    naive_store_rows(&args->O, b, h, 0, n->Nq, m->O);
+    attn_store_rows(&args->O, b, h, 0, n->Nq, m->O);
 }
 
 static AttnStatus run_forward(const AttnArgs *args)
@@ -257,12 +257,12 @@ static void backward_head(const AttnArgs *args, const Matrices *m, int64_t b, in
 {
     const AttnShape *n = &args->shape;
     const int threads = args->threads;
-    naive_load_rows(&args->Q, b, h, 0, n->Nq, m->Q);
-    naive_load_rows(&args->K, b, naive_kv_head(n, h), 0, n->Nk, m->K);
-    naive_load_rows(&args->V, b, naive_kv_head(n, h), 0, n->Nk, m->V);
-    naive_load_rows(&args->O, b, h, 0, n->Nq, m->O);
-    naive_load_rows(&args->dO, b, h, 0, n->Nq, m->dO);
-    naive_clear_empty(lse, n->Nq, n->d, m->dO);
+    attn_load_rows(&args->Q, b, h, 0, n->Nq, m->Q);
+    attn_load_rows(&args->K, b, attn_kv_head(n, h), 0, n->Nk, m->K);
+    attn_load_rows(&args->V, b, attn_kv_head(n, h), 0, n->Nk, m->V);
+    attn_load_rows(&args->O, b, h, 0, n->Nq, m->O);
+    attn_load_rows(&args->dO, b, h, 0, n->Nq, m->dO);
+    attn_clear_empty(lse, n->Nq, n->d, m->dO);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int part = 0; part < threads; part++)
         backward_rows(args, m, b, h, lse, dQ, part, part_start(n->Nq, part, threads),
@@ -283,7 +283,7 @@ static AttnStatus add_gradients(const AttnArgs *args, FlashSums sums)
     for (int64_t bh = 0; bh < n->B * n->H; bh++) {
         const int64_t b = bh / n->H, h = bh % n->H;
         const int64_t q = (b * n->Nq * n->H + h) * n->d;
-        const int64_t k = (b * n->Nk * n->Hkv + naive_kv_head(n, h)) * n->d;
+        const int64_t k = (b * n->Nk * n->Hkv + attn_kv_head(n, h)) * n->d;
         backward_head(args, &m, b, h, args->lse + bh * n->Nq, sums.dQ + q, sums.dK + k,
                       sums.dV + k);
     }

@@ -119,9 +119,18 @@ int device_copy_rows(void *to_dev, size_t to_pitch, const void *from_dev, size_t
                 "copy of rows");
 }
 
+static int noted_failure;
+
+void device_note_failure(void)
+{
+    noted_failure = 1;
+}
+
 int device_launched(void)
 {
-    return tell(cudaGetLastError(), "launch");
+    const int failed = noted_failure;
+    noted_failure = 0;
+    return tell(cudaGetLastError(), "launch") | -failed;
 }
 
 int device_synchronize(void)
@@ -236,6 +245,10 @@ int device_copy_rows(void *to_dev, size_t to_pitch, const void *from_dev, size_t
 {
     (void)to_dev, (void)to_pitch, (void)from_dev, (void)from_pitch, (void)width, (void)rows;
     return -1;
+}
+
+void device_note_failure(void)
+{
 }
 
 int device_launched(void)

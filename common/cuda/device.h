@@ -35,7 +35,9 @@ int device_fill_bytes(void *p_dev, int byte, size_t bytes);
 /* `rows` rows of `width` bytes that lie `pitch` bytes apart, from device to device. */
 int device_copy_rows(void *to_dev, size_t to_pitch, const void *from_dev, size_t from_pitch,
                      size_t width, int64_t rows);
-int device_launched(void); /* were all launches since the last call accepted? */
+/* 0: all launches since the last call were accepted, and device_note_failure was not called. */
+int device_launched(void);
+void device_note_failure(void);
 int device_synchronize(void);
 int device_flush_l2(void);
 

@@ -5,7 +5,7 @@
  * Interface:
  * - device_set_smem_limit, device_smem_limit, device_smem_refuses, device_smem_refused,
  *   device_smem_explain (device.h).
- * - cuda_reserve_smem, cuda_capability (cuda_check.h), and for rungs reserve_smem (problem.cuh), in
+ * - cuda_reserve_smem, cuda_capability (cuda_check.h), and for rungs reserve_smem and note_failure (problem.cuh), in
  *   a build with CUDA.
  */
 #include "attn_config.h"
@@ -72,10 +72,18 @@ AttnStatus cuda_reserve_smem(const void *kernel, int bytes)
     return ATTN_OK;
 }
 
+/* problem.cuh is C++, so these two are declared twice. */
 int reserve_smem(const void *kernel, int bytes);
+void note_failure(void);
+
 int reserve_smem(const void *kernel, int bytes)
 {
     return cuda_reserve_smem(kernel, bytes) == ATTN_OK;
+}
+
+void note_failure(void)
+{
+    device_note_failure();
 }
 
 int cuda_capability(void)

@@ -3,7 +3,8 @@
 """A stage's list of rungs, read from its main.c at configure time.
 
 usage: rungs.py header MAIN_C OUTPUT [PART...]    what main.c includes, see below
-       rungs.py files MAIN_C cpu|cuda|sm90a [PART...]    the files of its rungs that are compiled
+       rungs.py files MAIN_C cpu|cuda|sm90a|rows [PART...]    the files of its rungs that are
+           compiled; rows: those on a CPU that register a softmax of rows
 
 A stage's main.c names each rung once, as CPU_RUNG(stage, name) or CUDA_RUNG(stage, name). The rung
 stands in cpu/NAME.c or cuda/NAME.cu, whose last line registers it: RUNG(stage, NAME, ...). A rung
@@ -22,22 +23,33 @@ import sys
 import tool
 
 LISTED = re.compile(r"\b(CPU|CUDA)_RUNG\((\w+), (\w+)\)")
+ROWS_ARGUMENTS = ("stage", "name", "idea", "softmax", "work", "reads", "one_read_cols")
 ARGUMENTS = ("stage", "name", "idea", "dtypes", "forward", "backward", "work", "tiles", "flags")
 
 
+class Refused(Exception):
+    """A sentence."""
+
+
 def listed(main_c):
-    folder = main_c.parent
-    return [(stage, name, folder / ("cpu/" + name + ".c" if device == "CPU" else
-                                    "cuda/" + name + ".cu"))
-            for device, stage, name in LISTED.findall(main_c.read_text(encoding="utf-8"))]
+    """A stage may list a rung of an earlier one."""
+    root, found = main_c.parent.parent, []
+    for device, stage, name in LISTED.findall(main_c.read_text(encoding="utf-8")):
+        file = f"cpu/{name}.c" if device == "CPU" else f"cuda/{name}.cu"
+        homes = [folder for folder in (main_c.parent, *sorted(root.glob(f"0[0-9]_{stage}")))
+                 if (folder / file).is_file()]
+        if not homes:
+            raise Refused(f"{main_c}: found {device}_RUNG({stage}, {name}), but no {file}")
+        found.append((stage, name, homes[0] / file))
+    return found
 
 
 def registration(path):
     """{argument: text} of the line RUNG(...) at the end of a rung's file."""
     text = path.read_text(encoding="utf-8")
-    start = re.search(r"(?m)^RUNG(?:_\w+)?\(", text)
+    start = re.search(r"(?m)^RUNG(_ROWS)?\(", text)
     if not start:
-        raise tool.Refusal(f"{path}: no line registers it: RUNG(stage, {path.stem}, ...)")
+        raise Refused(f"{path}: no line registers it: RUNG(stage, {path.stem}, ...)")
     parts, depth = [""], 0
     for token in re.findall(r'"(?:\\.|[^"\\])*"|[(),]|[^"(),]+', text[start.end():]):
         if token == ")" and depth == 0:
@@ -48,10 +60,13 @@ def registration(path):
         else:
             parts[-1] += token
     parts = [" ".join(part.split()) for part in parts]
-    if len(parts) != len(ARGUMENTS) or parts[1] != path.stem:
-        raise tool.Refusal(f"{path}: found RUNG({', '.join(parts)}), accepted is "
-                           f"RUNG({', '.join(ARGUMENTS)}) with the file's name")
-    return dict(zip(ARGUMENTS, parts))
+    names = ROWS_ARGUMENTS if start[1] else ARGUMENTS
+    if len(parts) != len(names) or parts[1] != path.stem:
+        raise Refused(f"{path}: found RUNG({', '.join(parts)}), accepted is "
+                      f"RUNG({', '.join(names)}) with the file's name")
+    on_cpu = {"dtypes": "F32", "flags": "FULL"}
+    on_gpu = {"dtypes": "F32 | F16 | BF16", "flags": "FULL | ANY_D | TENSOR_CORES"}
+    return {**(on_cpu if path.suffix == ".c" else on_gpu), **dict(zip(names, parts))}
 
 
 def is_compiled(path, parts):
@@ -70,14 +85,29 @@ def header(main_c, parts):
             line = registration(path)
             lines.append(f'static const Rung rung_{stage}_{name} = {{"{name}", {line["idea"]}, '
                          f'{line["dtypes"]}, {line["flags"]}, NULL, NULL, NULL, NULL}};')
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + rows_table(main_c, parts)) + "\n"
+
+
+def rows_table(main_c, parts):
+    """Stage 02: what RUNG_ROWS registers, as RowsEntry (harness/rows_mode.h)."""
+    externs, rows = [], []
+    for _stage, name, path in listed(main_c):
+        if "softmax" in registration(path):
+            device, built = "ON_CPU" if path.suffix == ".c" else "ON_CUDA", is_compiled(path, parts)
+            externs += [f"extern const RowsRung rows_{name}, rows_{name}_counted;"] * built
+            rung = f"&rows_{name}, &rows_{name}_counted" if built else "NULL, NULL"
+            rows.append(f'    {{"{name}", {device}, {rung}}},')
+    if not rows:
+        return []
+    return [*externs, "static const RowsEntry rows_entries[] = {", *rows, "};"]
 
 
 def files(main_c, kind, parts):
     for _stage, _name, path in listed(main_c):
         is_hopper = "SM90A" in registration(path)["flags"]
         own = "cpu" if path.suffix == ".c" else "sm90a" if is_hopper else "cuda"
-        if own == kind and is_compiled(path, parts):
+        is_rows = kind == "rows" and own == "cpu" and "softmax" in registration(path)
+        if (own == kind or is_rows) and is_compiled(path, parts) and main_c.parent in path.parents:
             yield path.relative_to(main_c.parent).as_posix()
 
 
@@ -91,4 +121,4 @@ def main():
 
 
 if __name__ == "__main__":
-    tool.end(main)
+    tool.end(main, Refused)

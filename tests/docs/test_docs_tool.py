@@ -17,7 +17,7 @@ from tap import Tap  # noqa: E402
 
 LOOPS = """/* SPDX-License-Identifier: MIT
  * v0: the head comment. */
-#include "naive.h"
+#include "attention/rows.h"
 
 /* Adds two
  * numbers. */

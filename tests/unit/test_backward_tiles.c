@@ -18,7 +18,7 @@
 #include "cpu/tiles.h"
 #include "harness/rung.h"
 #include "models/model.h"
-#include "naive.h"
+#include "attention/rows.h"
 
 RUNG_FN(naive, v0_loops)
 

@@ -22,7 +22,7 @@
 #include "harness/rung.h"
 #include "library/backward_library.h"
 #include "library/flash_library.h"
-#include "naive.h"
+#include "attention/rows.h"
 
 RUNG_FN(naive, v0_loops)
 

@@ -29,7 +29,7 @@
 #include <string.h>
 
 #include "index_span.h"
-#include "naive.h"
+#include "attention/rows.h"
 #include "simd_mask.h"
 #include "tensor.h"
 
@@ -49,7 +49,7 @@ static void mask_tile(const AttnArgs *args, const Plan *p, const Block *block, i
     hide_intervals(p->simd, args->rule, block->positions + first, usual ? rows : 0, columns, cols,
                    width, S);
     if (!usual)
-        naive_mask_rows(args, i + first, rows, j, cols, S, SIMD_ROW);
+        attn_mask_rows(args, i + first, rows, j, cols, S, SIMD_ROW);
 }
 
 /* Keys first .. last-1 are all that a strip can see anything of. Column 0 of its S is key `start`,
@@ -239,7 +239,7 @@ static void attend_few(const AttnArgs *args, const Plan *p, Block *block, const 
 static void fetch_next(const AttnArgs *args, const Plan *p, const NextBlock *next, int64_t s,
                        int64_t strips)
 {
-    int64_t strip = p->simd->strip, kv_head = naive_kv_head(&args->shape, next->h);
+    int64_t strip = p->simd->strip, kv_head = attn_kv_head(&args->shape, next->h);
     int64_t share = (next->last_key - next->first_key + strips - 1) / strips;
     int64_t first = next->first_key + s * share, count = smaller(share, next->last_key - first);
     flash_fetch_rows(&args->Q, next->b, next->h, next->i + s * strip, strip);

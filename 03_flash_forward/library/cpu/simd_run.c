@@ -41,7 +41,7 @@
 #include "exp/vector.h"
 #include "flash_forward.h"
 #include "index_span.h"
-#include "naive.h"
+#include "attention/rows.h"
 #include "simd_block.h"
 
 static const FlashSimd *choose_simd(void)
@@ -103,7 +103,7 @@ static void attend_shared_heads(const AttnArgs *args, const Plan *p, Block *bloc
     for (int64_t t = 0; t < n->B * n->H * blocks; t++) {
         int64_t b = t / (n->H * blocks), h = t / blocks % n->H;
         attend_whole(args, p, block, O_state, b, h, (blocks - 1 - t % blocks) * p->rows,
-                     b * n->Hkv + naive_kv_head(n, h));
+                     b * n->Hkv + attn_kv_head(n, h));
     }
 }
 

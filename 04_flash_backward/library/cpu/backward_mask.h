@@ -18,7 +18,7 @@
 #include "attn_pairs.h"
 #include "backward_pack.h"
 #include "library/cpu/simd_mask.h"
-#include "naive.h"
+#include "attention/rows.h"
 
 /* Hides pairs of S^T: the keys of strip s, `width` columns from query i on. Who may see whom is
  * asked with the roles exchanged: key minus query becomes query minus key, so left and right of the
@@ -39,7 +39,7 @@ static inline void mask_tile(const AttnArgs *args, const BackwardPlan *p, const 
         hide_intervals(p->simd, swapped.rule, block->positions + row, rows, columns, cols, width,
                        S);
     } else {
-        naive_mask_rows(&swapped, block->j + row, rows, i, cols, S, SIMD_ROW);
+        attn_mask_rows(&swapped, block->j + row, rows, i, cols, S, SIMD_ROW);
     }
     for (int64_t c = 0; args->mask && c < cols; c++)
         for (int64_t r = 0; r < rows; r++)

@@ -42,7 +42,7 @@
 #include "library/cpu/sequences.h"
 #include "library/cpu/weights.h"
 #include "library/cpu/window_walk.h"
-#include "naive.h"
+#include "attention/rows.h"
 
 enum { Br = 64, Bc = 64 };
 
@@ -94,8 +94,8 @@ static void load_keys(const AttnArgs *args, Tiles *t, int64_t b, int64_t h_kv, i
                       int64_t cols)
 {
     int64_t sequence;
-    naive_load_rows(&args->K, b, h_kv, j, cols, t->K_j);
-    naive_load_rows(&args->V, b, h_kv, j, cols, t->V_j);
+    attn_load_rows(&args->K, b, h_kv, j, cols, t->K_j);
+    attn_load_rows(&args->V, b, h_kv, j, cols, t->V_j);
     for (int64_t c = 0; c < cols; c++)
         t->index_k[c] = window_index(args->positions_k, j + c, &sequence);
 }
@@ -103,8 +103,8 @@ static void load_keys(const AttnArgs *args, Tiles *t, int64_t b, int64_t h_kv, i
 static void load_gradient(const Walk *walk, Tiles *t, int64_t b, int64_t h, int64_t i, int64_t rows)
 {
     const AttnArgs *args = &walk->part->args;
-    naive_load_rows(&args->dO, b, h, i, rows, t->dO_i);
-    naive_clear_empty(args->lse + window_part_row(walk->whole, walk->part, b, h) + i, rows,
+    attn_load_rows(&args->dO, b, h, i, rows, t->dO_i);
+    attn_clear_empty(args->lse + window_part_row(walk->whole, walk->part, b, h) + i, rows,
                       args->shape.d, t->dO_i);
 }
 
@@ -112,7 +112,7 @@ static void load_gradient(const Walk *walk, Tiles *t, int64_t b, int64_t h, int6
 static void probabilities(const AttnArgs *args, Tiles *t, const float *lse, int64_t i, int64_t rows,
                           int64_t j, int64_t cols)
 {
-    naive_scores(args, t->Q_i, i, rows, t->K_j, j, cols, t->S, Bc);
+    attn_score_block(args, t->Q_i, i, rows, t->K_j, j, cols, t->S, Bc);
     for (int64_t r = 0; r < rows; r++) /* lse = -inf: zeros */
         softmax_exp_row(t->S + r * Bc, t->P + r * Bc, cols, lse[r]);
 }
@@ -164,21 +164,21 @@ static void weigh_queries(const Walk *walk, Tiles *t, int64_t b, int64_t h, int6
     const AttnArgs *args = &walk->part->args;
     const int64_t d = args->shape.d, rows = smaller(Br, args->shape.Nq - i);
     const IndexSpan span = span_of_keys(args, i, rows);
-    naive_load_rows(&args->Q, b, h, i, rows, t->Q_i);
+    attn_load_rows(&args->Q, b, h, i, rows, t->Q_i);
     memset(t->O_i, 0, (size_t)(rows * d) * sizeof *t->O_i);
     for (int64_t j = span.first / Bc * Bc; j < span.last; j += Bc) {
         const int64_t cols = smaller(Bc, args->shape.Nk - j);
         if (window_tile(args, i, rows, j, cols) == ATTN_TILE_SKIP)
             continue;
-        load_keys(args, t, b, naive_kv_head(&args->shape, h), j, cols);
+        load_keys(args, t, b, attn_kv_head(&args->shape, h), j, cols);
         probabilities(args, t, args->lse + window_part_row(walk->whole, walk->part, b, h) + i, i,
                       rows, j, cols);
         for (int64_t r = 0; r < rows; r++)
             weigh_row(&walk->rule, place_of(args, t, b, h, i + r), cols, t->P + r * Bc,
                       t->W + r * Bc);
-        naive_weighted_sum(t->W, Bc, rows, cols, t->V_j, d, 1.0f, t->O_i);
+        attn_weighted_sum(t->W, Bc, rows, cols, t->V_j, d, 1.0f, t->O_i);
     }
-    naive_store_rows(&args->O, b, h, i, rows, t->O_i);
+    attn_store_rows(&args->O, b, h, i, rows, t->O_i);
 }
 
 /* Tile i of queries: delta with a clip, or dQ (delta_only = 0). Two walks over the same tiles. */
@@ -198,7 +198,7 @@ static void walk_queries(const Walk *walk, Tiles *t, int64_t b, int64_t h, int64
         const int64_t cols = smaller(Bc, n->Nk - j);
         if (window_tile(args, i, rows, j, cols) == ATTN_TILE_SKIP)
             continue;
-        load_keys(args, t, b, naive_kv_head(n, h), j, cols);
+        load_keys(args, t, b, attn_kv_head(n, h), j, cols);
         if (!delta_only) {
             gradient_of_s(walk, t, b, h, i, rows, j, cols);
             matmul(AS_IS, AS_IS, rows, d, cols, args->scale, t->dS, Bc, t->K_j, d, 1.0f, dQ, ld);
@@ -215,7 +215,7 @@ static void gradients_of_queries(const Walk *walk, Tiles *t, int64_t b, int64_t 
 {
     const AttnArgs *args = &walk->part->args;
     const int64_t rows = smaller(Br, args->shape.Nq - i);
-    naive_load_rows(&args->Q, b, h, i, rows, t->Q_i);
+    attn_load_rows(&args->Q, b, h, i, rows, t->Q_i);
     load_gradient(walk, t, b, h, i, rows);
     if (walk->rule.clips)
         walk_queries(walk, t, b, h, i, 1);
@@ -236,7 +236,7 @@ static void gradients_of_keys(const Walk *walk, Tiles *t, int64_t b, int64_t h_k
             const int64_t rows = smaller(Br, n->Nq - i);
             if (window_tile(args, i, rows, j, cols) == ATTN_TILE_SKIP)
                 continue;
-            naive_load_rows(&args->Q, b, h, i, rows, t->Q_i);
+            attn_load_rows(&args->Q, b, h, i, rows, t->Q_i);
             load_gradient(walk, t, b, h, i, rows);
             gradient_of_s(walk, t, b, h, i, rows, j, cols);
             for (int64_t r = 0; r < rows; r++)

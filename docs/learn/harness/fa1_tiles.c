@@ -38,7 +38,7 @@ FlashTiles flash_tiles(const AttnShape *shape, int64_t M)
     return (FlashTiles){Br, Bc, (shape->Nq + Br - 1) / Br, (shape->Nk + Bc - 1) / Bc, 1};
 }
 
-int naive_sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j, int64_t cols)
+int attn_sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j, int64_t cols)
 {
     int64_t r, c;
     for (r = i; r < i + rows; r++)

@@ -3,8 +3,8 @@
  * stage.c: the functions of the suite that a file of a stage calls, in their plainest form, so that
  * the file can be judged alone: one batch, one head, float32.
  *
- * Interface: what alloc.h and naive.h declare: workspace_alloc, workspace_free, naive_load_rows,
- * naive_store_rows, naive_clear_empty, naive_scores, naive_weighted_sum.
+ * Interface: what alloc.h and naive.h declare: workspace_alloc, workspace_free, attn_load_rows,
+ * attn_store_rows, attn_clear_empty, attn_score_block, attn_weighted_sum.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 #include "alloc.h"
 #include "attn_pairs.h"
-#include "naive.h"
+#include "attention/rows.h"
 
 void *workspace_alloc(size_t bytes)
 {
@@ -24,7 +24,7 @@ void workspace_free(void *memory)
     free(memory);
 }
 
-void naive_load_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,
+void attn_load_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,
                      float *rows)
 {
     const float *data = t->data;
@@ -32,7 +32,7 @@ void naive_load_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64
     memcpy(rows, data + first * t->shape[3], sizeof(float) * (size_t)(count * t->shape[3]));
 }
 
-void naive_store_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,
+void attn_store_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,
                       const float *rows)
 {
     float *data = t->data;
@@ -40,7 +40,7 @@ void naive_store_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int6
     memcpy(data + first * t->shape[3], rows, sizeof(float) * (size_t)(count * t->shape[3]));
 }
 
-void naive_clear_empty(const float *lse, int64_t count, int64_t d, float *dO)
+void attn_clear_empty(const float *lse, int64_t count, int64_t d, float *dO)
 {
     int64_t i, x;
     for (i = 0; i < count; i++)
@@ -48,7 +48,7 @@ void naive_clear_empty(const float *lse, int64_t count, int64_t d, float *dO)
             dO[i * d + x] = 0.0f;
 }
 
-void naive_scores(const AttnArgs *args, const float *Q_i, int64_t i0, int64_t rows,
+void attn_score_block(const AttnArgs *args, const float *Q_i, int64_t i0, int64_t rows,
                   const float *K_j, int64_t j0, int64_t cols, float *S, int64_t ld_S)
 {
     const int64_t d = args->shape.d;
@@ -62,7 +62,7 @@ void naive_scores(const AttnArgs *args, const float *Q_i, int64_t i0, int64_t ro
         }
 }
 
-void naive_weighted_sum(const float *P, int64_t ld_P, int64_t rows, int64_t cols, const float *V_j,
+void attn_weighted_sum(const float *P, int64_t ld_P, int64_t rows, int64_t cols, const float *V_j,
                         int64_t d, float beta, float *O_i)
 {
     int64_t r, c, x;

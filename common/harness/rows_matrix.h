@@ -12,7 +12,7 @@
 #define ROWS_MATRIX_H
 
 #include "bench/bench.h"
-#include "rows_mode.h"
+#include "harness/rows_mode.h"
 
 #define CANARY_FLOATS 64
 
@@ -30,13 +30,13 @@ int matrix_upload(const Matrix *m);                                   /* 0 or -1
 void matrix_free(Matrix *m);
 size_t matrix_x_bytes(const Matrix *m);
 
-AttnStatus matrix_run(const Matrix *m, const SoftmaxVariant *v, SoftmaxFn run, int warmup,
+AttnStatus matrix_run(const Matrix *m, const RowsEntry *v, const RowsRung *rung, int warmup,
                       int iters, int threads, Samples *samples);
 
 /* from: the first byte behind y or lse */
 int matrix_canary_intact(const float *from);
 uint64_t matrix_fingerprint(const float *x, int64_t count, int threads);
 /* The input again, after the runs: 1 when nobody wrote into it. y is scratch from here on. */
-int matrix_input_intact(const Matrix *m, const SoftmaxVariant *v, uint64_t before, int threads);
+int matrix_input_intact(const Matrix *m, const RowsEntry *v, uint64_t before, int threads);
 
 #endif

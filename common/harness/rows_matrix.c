@@ -2,10 +2,9 @@
  *
  * rows_matrix.c: storage and strict runs of one softmax over a matrix. See rows_matrix.h.
  */
-#include "rows_matrix.h"
+#include "harness/rows_matrix.h"
 
 #include "alloc.h"
-#include "attn_config.h"
 #include "cuda/device.h"
 
 #include <stdlib.h>
@@ -58,7 +57,7 @@ int matrix_new(Matrix *m, int64_t rows, int64_t cols, int on_device)
     return -1;
 }
 
-static SoftmaxArgs matrix_args(const Matrix *m, const SoftmaxVariant *v, int threads)
+static SoftmaxArgs matrix_args(const Matrix *m, const RowsEntry *v, int threads)
 {
     SoftmaxArgs args = {m->x, m->y, m->lse, m->rows, m->cols, threads, NULL, NULL};
     if (v->device == ON_CUDA) {
@@ -69,7 +68,7 @@ static SoftmaxArgs matrix_args(const Matrix *m, const SoftmaxVariant *v, int thr
     return args;
 }
 
-static int matrix_poison(const Matrix *m, const SoftmaxVariant *v)
+static int matrix_poison(const Matrix *m, const RowsEntry *v)
 {
     if (v->device == ON_CUDA)
         return device_fill_bytes(m->y_dev, 0xFF, y_bytes(m)) ||
@@ -87,26 +86,17 @@ int matrix_canary_intact(const float *from)
     return 1;
 }
 
-static void *new_workspace(const Matrix *m)
-{
-#ifdef HAVE_CUDA
-    return workspace_alloc_device(softmax_workspace_bytes(m->rows, m->cols));
-#else
-    (void)m;
-    return NULL;
-#endif
-}
-
-AttnStatus matrix_run(const Matrix *m, const SoftmaxVariant *v, SoftmaxFn run, int warmup,
+AttnStatus matrix_run(const Matrix *m, const RowsEntry *v, const RowsRung *rung, int warmup,
                       int iters, int threads, Samples *samples)
 {
     SoftmaxArgs args = matrix_args(m, v, threads);
     DeviceTimer *timer = v->device == ON_CUDA ? device_timer_new() : NULL;
     AttnStatus status = ATTN_OK;
+    const size_t bytes = rung->work ? (size_t)rung->work(m->rows, m->cols) : 0;
     samples->count = 0;
-    if (v->device == ON_CUDA)
-        args.workspace = new_workspace(m);
-    if (v->device == ON_CUDA && (!timer || !args.workspace))
+    if (bytes > 0)
+        args.work = timer ? workspace_alloc_device(bytes) : workspace_alloc(bytes);
+    if ((v->device == ON_CUDA && !timer) || (bytes > 0 && !args.work))
         status = ATTN_NO_MEMORY;
     for (int i = -warmup; i < iters && status == ATTN_OK; i++) {
         double start, ms;
@@ -117,7 +107,9 @@ AttnStatus matrix_run(const Matrix *m, const SoftmaxVariant *v, SoftmaxFn run, i
         start = bench_now_ms();
         if (timer)
             device_timer_start(timer);
-        status = run(&args);
+        rung->softmax(&args);
+        if (timer && device_launched() != 0)
+            status = ATTN_CUDA_ERROR;
         ms = timer ? device_timer_stop_ms(timer) : bench_now_ms() - start;
         if (i >= 0 && samples->count < BENCH_MAX_SAMPLES)
             samples->ms[samples->count++] = ms;
@@ -126,8 +118,7 @@ AttnStatus matrix_run(const Matrix *m, const SoftmaxVariant *v, SoftmaxFn run, i
         (device_synchronize() || device_download(m->y, m->y_dev, y_bytes(m)) ||
          device_download(m->lse, m->lse_dev, lse_bytes(m))))
         status = ATTN_CUDA_ERROR;
-    if (v->device == ON_CUDA)
-        workspace_free_device(args.workspace);
+    timer ? workspace_free_device(args.work) : workspace_free(args.work);
     device_timer_free(timer);
     return status;
 }
@@ -145,7 +136,7 @@ uint64_t matrix_fingerprint(const float *x, int64_t count, int threads)
     return sum;
 }
 
-int matrix_input_intact(const Matrix *m, const SoftmaxVariant *v, uint64_t before, int threads)
+int matrix_input_intact(const Matrix *m, const RowsEntry *v, uint64_t before, int threads)
 {
     const float *x = m->x;
     if (v->device == ON_CUDA) {

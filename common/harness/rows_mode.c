@@ -6,16 +6,16 @@
  * R x C random scores, poisoned and timed like every run of this suite, and judge every element of
  * the last timed run against float64. Wrong counts and wrong edge rows fail like wrong answers.
  */
-#include "rows_mode.h"
+#include "harness/rows_mode.h"
 
 #include "alloc.h"
 #include "attn_config.h"
 #include "bench/bench.h"
-#include "counted.h"
 #include "cuda/device.h"
+#include "harness/rows_matrix.h"
+#include "harness/rows_oracle.h"
 #include "models/model.h"
-#include "rows_matrix.h"
-#include "rows_oracle.h"
+#include "units/counted.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -25,41 +25,7 @@
 #define COUNTED_ELEMENTS (1 << 18) /* the twins are slow: so many elements are enough to count */
 #define EDGE_COLS        (1 << 20) /* widest edge rows */
 
-const SoftmaxVariant softmax_variants[] = {
-    {"v0_three_pass", ON_CPU, softmax_v0_three_pass, softmax_v0_three_pass_counted, 3, 0},
-    {"v1_online", ON_CPU, softmax_v1_online, softmax_v1_online_counted, 2, 0},
-    {"v2_tiled_merge", ON_CPU, softmax_v2_tiled_merge, softmax_v2_tiled_merge_counted, 2, 0},
-    {"v3_simd_threads", ON_CPU, softmax_v3_simd_threads, softmax_v3_simd_threads_counted, 2,
-     SIMD_BLOCK_COLS},
-    {"v0_block_per_row", ON_CUDA, ATTN_CUDA_FN(softmax_v0_block_per_row),
-     ATTN_CUDA_FN(softmax_v0_block_per_row_counted), 3, 0},
-    {"v1_warp_online", ON_CUDA, ATTN_CUDA_FN(softmax_v1_warp_online),
-     ATTN_CUDA_FN(softmax_v1_warp_online_counted), 2, 0},
-    {"v2_one_read", ON_CUDA, ATTN_CUDA_FN(softmax_v2_one_read),
-     ATTN_CUDA_FN(softmax_v2_one_read_counted), 2, ONE_READ_COLS},
-    {"v3_split_row", ON_CUDA, ATTN_CUDA_FN(softmax_v3_split_row),
-     ATTN_CUDA_FN(softmax_v3_split_row_counted), 2, 0},
-};
-const int softmax_variant_count = sizeof softmax_variants / sizeof *softmax_variants;
-
-static const SoftmaxVariant copy_host = {"copy", ON_CPU, softmax_copy_on_host, NULL, 1, 0};
-static const SoftmaxVariant copy_device = {"copy", ON_CUDA, ATTN_CUDA_FN(softmax_copy_on_device),
-                                           NULL,   1,       0};
-
-int softmax_model_accesses(const SoftmaxVariant *v, int64_t cols)
-{
-    return (cols <= v->one_read_cols ? 1 : v->reads) + 1;
-}
-
-const SoftmaxVariant *softmax_find(const char *name, AttnDevice device)
-{
-    for (int i = 0; i < softmax_variant_count; i++)
-        if (softmax_variants[i].device == device && !strcmp(softmax_variants[i].name, name))
-            return &softmax_variants[i];
-    return NULL;
-}
-
-AttnStatus softmax_copy_on_host(const SoftmaxArgs *args)
+static void copy_on_host(const SoftmaxArgs *args)
 {
     int64_t count = args->rows * args->cols;
     int parts = args->threads;
@@ -68,11 +34,33 @@ AttnStatus softmax_copy_on_host(const SoftmaxArgs *args)
         int64_t first = count * p / parts, last = count * (p + 1) / parts;
         memcpy(args->y + first, args->x + first, (size_t)(last - first) * sizeof(float));
     }
-    return ATTN_OK;
+}
+
+/* The rate that no kernel which reads and writes everything once can beat by much. */
+static void copy_on_device(const SoftmaxArgs *args)
+{
+    const size_t row = (size_t)args->cols * sizeof(float);
+    (void)device_copy_rows(args->y, row, args->x, row, row, args->rows);
+}
+
+static const RowsRung copy_host = {"copy", copy_on_host, NULL, 1, 0};
+static const RowsRung copy_device = {"copy", copy_on_device, NULL, 1, 0};
+
+int rows_model_accesses(const RowsRung *rung, int64_t cols)
+{
+    return (cols <= rung->one_read_cols ? 1 : rung->reads) + 1;
+}
+
+const RowsEntry *rows_find(const RowsTable *table, const char *name, AttnDevice device)
+{
+    for (int i = 0; i < table->count; i++)
+        if (table->entries[i].device == device && !strcmp(table->entries[i].name, name))
+            return &table->entries[i];
+    return NULL;
 }
 
 /* Rows that break careless code, and rows of one element. */
-static int check_edges(const SoftmaxVariant *v, const CliCase *c)
+static int check_edges(const RowsEntry *v, const CliCase *c)
 {
     int64_t widths[2] = {1, c->cols < EDGE_COLS ? c->cols : EDGE_COLS};
     int status = EXIT_OK;
@@ -84,7 +72,7 @@ static int check_edges(const SoftmaxVariant *v, const CliCase *c)
         if (matrix_new(&m, EDGE_ROWS, widths[w], v->device == ON_CUDA))
             return cli_no_memory("--rows --cols");
         rows_fill_edges(m.x, m.cols);
-        if (matrix_upload(&m) || matrix_run(&m, v, v->run, 0, 1, c->threads, &once) != ATTN_OK) {
+        if (matrix_upload(&m) || matrix_run(&m, v, v->rung, 0, 1, c->threads, &once) != ATTN_OK) {
             status = EXIT_RUNTIME;
         } else {
             verdict = rows_judge(m.x, m.y, m.lse, m.rows, m.cols, c->threads);
@@ -100,19 +88,19 @@ static int check_edges(const SoftmaxVariant *v, const CliCase *c)
 }
 
 /* Accesses per element, counted by the twin; compared with the model. */
-static int count_accesses(double *accesses, const SoftmaxVariant *v, const CliCase *c)
+static int count_accesses(double *accesses, const RowsEntry *v, const CliCase *c)
 {
     Matrix m;
     Samples once;
     AccessCounts seen;
     int64_t rows = COUNTED_ELEMENTS / c->cols;
-    int model = softmax_model_accesses(v, c->cols), status = EXIT_OK;
+    int model = rows_model_accesses(v->rung, c->cols), status = EXIT_OK;
     rows = rows < 1 ? 1 : rows > c->rows ? c->rows : rows;
     if (matrix_new(&m, rows, c->cols, v->device == ON_CUDA))
         return cli_no_memory("--rows --cols");
     rows_fill(m.x, rows, c->cols, c->seed, c->dist, 1.0f, c->threads);
     access_counts_reset();
-    if (matrix_upload(&m) || matrix_run(&m, v, v->run_counted, 0, 1, c->threads, &once) != ATTN_OK)
+    if (matrix_upload(&m) || matrix_run(&m, v, v->counted, 0, 1, c->threads, &once) != ATTN_OK)
         status = EXIT_RUNTIME;
     seen = access_counts();
     *accesses = (double)(seen.loads + seen.stores) / (double)(rows * c->cols);
@@ -127,7 +115,7 @@ static int count_accesses(double *accesses, const SoftmaxVariant *v, const CliCa
     return status;
 }
 
-static int judge_rows(ReportSoftmax *row, const SoftmaxVariant *v, const Matrix *m, uint64_t before,
+static int judge_rows(ReportSoftmax *row, const RowsEntry *v, const Matrix *m, uint64_t before,
                       const CliCase *c)
 {
     RowsVerdict verdict = rows_judge(m->x, m->y, m->lse, m->rows, m->cols, c->threads);
@@ -147,7 +135,7 @@ static int judge_rows(ReportSoftmax *row, const SoftmaxVariant *v, const Matrix 
     return row->pass ? EXIT_OK : EXIT_WRONG;
 }
 
-static int run_softmax(Report *report, const SoftmaxVariant *v, const Matrix *m, uint64_t before,
+static int run_softmax(Report *report, const RowsEntry *v, const Matrix *m, uint64_t before,
                        double copy_gbps, const CliCase *c)
 {
     Samples samples;
@@ -158,7 +146,7 @@ static int run_softmax(Report *report, const SoftmaxVariant *v, const Matrix *m,
     bench_progress("%s", v->name);
     workspace_reset_peak();
     if (status == EXIT_RUNTIME ||
-        matrix_run(m, v, v->run, c->bench ? c->warmup : 0, c->bench ? c->iters : 1, c->threads,
+        matrix_run(m, v, v->rung, c->bench ? c->warmup : 0, c->bench ? c->iters : 1, c->threads,
                    &samples) != ATTN_OK) {
         bench_progress_clear();
         cli_refuse("%s: failed at run time (memory or CUDA)", v->name);
@@ -180,14 +168,14 @@ static int run_softmax(Report *report, const SoftmaxVariant *v, const Matrix *m,
 static double copy_rate(const Matrix *m, AttnDevice device, const CliCase *c)
 {
     Samples samples;
-    const SoftmaxVariant *v = device == ON_CUDA ? &copy_device : &copy_host;
-    if (!c->bench || !v->run ||
-        matrix_run(m, v, v->run, c->warmup, c->iters, c->threads, &samples) != ATTN_OK)
+    const RowsEntry copy = {"copy", device, device == ON_CUDA ? &copy_device : &copy_host, NULL};
+    if (!c->bench ||
+        matrix_run(m, &copy, copy.rung, c->warmup, c->iters, c->threads, &samples) != ATTN_OK)
         return 0.0;
     return 2e-6 * (double)matrix_x_bytes(m) / samples_median(&samples);
 }
 
-int bench_rows(Report *report, const Cli *cli, const CliCase *c)
+int bench_rows(const RowsTable *table, Report *report, const Cli *cli, const CliCase *c)
 {
     const Variant *listed = NULL;
     double copy_gbps[2] = {-1.0, -1.0}; /* by AttnDevice; measured before its first variant */
@@ -212,10 +200,10 @@ int bench_rows(Report *report, const Cli *cli, const CliCase *c)
     if (matrix_upload(&m))
         status = EXIT_RUNTIME;
     if (any_cpu && !strcmp(c->variant, "all") && report->rows == 0) /* once in a --cases file */
-        status = exit_worst(status, demo_unsafe(report, c));
+        status = exit_worst(status, demo_unsafe(table, report, c));
 
     while (status != EXIT_RUNTIME && (listed = cli_next_variant(cli, c, listed)) != NULL) {
-        const SoftmaxVariant *v = softmax_find(listed->name, listed->device);
+        const RowsEntry *v = rows_find(table, listed->name, listed->device);
         if (!v) {
             status = exit_worst(
                 status, report_skip(report, c, listed, "it has no softmax alone, only attention"));

@@ -4,7 +4,7 @@
  *
  * A row is cut into pieces that threads take, because a matrix may be a single row of 2^28 columns.
  */
-#include "rows_oracle.h"
+#include "harness/rows_oracle.h"
 
 #include "check/check.h"
 

@@ -6,7 +6,7 @@
  * Interface:
  * - access_counts_add, access_counts, access_counts_reset.
  */
-#include "counted.h"
+#include "units/counted.h"
 
 static int64_t loads_seen, stores_seen;
 

@@ -6,14 +6,14 @@
  * probabilities P, whose rows sum to 1, and the output O, whose rows are means of V's rows. The
  * command line lets --trace have up to 8 tokens and 8 channels.
  *
- * Interface: naive_trace, naive_trace_steps (naive_steps.h).
+ * Interface: naive_trace, naive_trace_steps.
  */
 #include <math.h>
 #include <stdlib.h>
 
+#include "attention/rows.h"
 #include "attn_pairs.h"
 #include "naive.h"
-#include "naive_steps.h"
 #include "tensor.h"
 
 /* M [rows][cols], titled, with the row's name in front: q0, k0 ... */
@@ -73,9 +73,9 @@ static int compute(Trace *t, const AttnArgs *args)
     t->lse = t->V + Nk * d;
     t->S = t->lse + Nq;
     t->P = t->S + Nq * Nk;
-    naive_load_rows(&args->Q, 0, 0, 0, Nq, t->Q);
-    naive_load_rows(&args->K, 0, 0, 0, Nk, t->K);
-    naive_load_rows(&args->V, 0, 0, 0, Nk, t->V);
+    attn_load_rows(&args->Q, 0, 0, 0, Nq, t->Q);
+    attn_load_rows(&args->K, 0, 0, 0, Nk, t->K);
+    attn_load_rows(&args->V, 0, 0, 0, Nk, t->V);
     for (int64_t i = 0; i < Nq; i++) {
         for (int64_t j = 0; j < Nk; j++) {
             float qk = 0.0f;

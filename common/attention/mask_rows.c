@@ -7,14 +7,14 @@
  * 2048 keys is settled by about 20 questions instead of 2048, with no knowledge here of what the
  * rule is.
  *
- * (Apart from blocks.c, so that who only masks does not link the matrix product and its BLAS.)
+ * (Apart from rows.c, so that who only masks does not link the matrix product and its BLAS.)
  *
- * Interface: naive_mask_rows, naive_sees_nothing (naive.h).
+ * Interface: attn_mask_rows, attn_sees_nothing (rows.h).
  */
 #include <math.h>
 
+#include "attention/rows.h"
 #include "attn_pairs.h"
-#include "naive.h"
 
 /* One row, keys j0 .. j0+cols-1. A span of one key is always all or none, so the halving ends. */
 static void mask_span(const AttnArgs *args, AttnRange query, int64_t j0, int64_t cols, float *S_i)
@@ -34,8 +34,8 @@ static void mask_span(const AttnArgs *args, AttnRange query, int64_t j0, int64_t
     }
 }
 
-void naive_mask_rows(const AttnArgs *args, int64_t i0, int64_t rows, int64_t j0, int64_t cols,
-                     float *S, int64_t ld_S)
+void attn_mask_rows(const AttnArgs *args, int64_t i0, int64_t rows, int64_t j0, int64_t cols,
+                    float *S, int64_t ld_S)
 {
     int64_t r, c;
     for (r = 0; r < rows; r++) {
@@ -49,7 +49,7 @@ void naive_mask_rows(const AttnArgs *args, int64_t i0, int64_t rows, int64_t j0,
     }
 }
 
-int naive_sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j, int64_t cols)
+int attn_sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j, int64_t cols)
 {
     return attn_tile_class(args->rule, attn_range(args->positions_q, i, rows),
                            attn_range(args->positions_k, j, cols)) == ATTN_TILE_SKIP;

@@ -3,8 +3,8 @@
  * counted.h: how the CPU variants touch x and y, so that the touches can be counted.
  *
  * Each variant's file is compiled twice: as it is, where LOAD and STORE are a plain read and a
- * plain write, and once more with -DCOUNT_ACCESSES, where they also increment a counter and every
- * exported function has the suffix _counted. So the numbers in the table come from running the
+ * plain write, and once more with -DCOUNT_ACCESSES, where they also increment a counter and the file
+ * registers itself with the suffix _counted. So the numbers in the table come from running the
  * same source, not from a formula; a test compares them with the formula.
  *
  * A local array of a few kilobytes is the CPU's shared memory (it stays in L1): filling it from x
@@ -16,8 +16,8 @@
  *   factor): n elements of a local array, times factor, to y.
  * - access_counts, access_counts_reset: reads and writes since the last reset.
  */
-#ifndef TILED_SOFTMAX_COUNTED_H
-#define TILED_SOFTMAX_COUNTED_H
+#ifndef UNITS_COUNTED_H
+#define UNITS_COUNTED_H
 
 #include <stdint.h>
 #include <string.h>
@@ -35,21 +35,8 @@ void access_counts_reset(void);
 void access_counts_add(int64_t loads, int64_t stores); /* safe from any thread */
 
 #ifdef COUNT_ACCESSES
-#define COUNT_LOADS(n)            access_counts_add((n), 0)
-#define COUNT_STORES(n)           access_counts_add(0, (n))
-#define softmax_v0_three_pass     softmax_v0_three_pass_counted
-#define softmax_v1_online         softmax_v1_online_counted
-#define softmax_v2_tiled_merge    softmax_v2_tiled_merge_counted
-#define softmax_v3_simd_threads   softmax_v3_simd_threads_counted
-#define attention_v0_three_pass   attention_v0_three_pass_counted
-#define attention_v1_online       attention_v1_online_counted
-#define attention_v2_tiled_merge  attention_v2_tiled_merge_counted
-#define attention_v3_simd_threads attention_v3_simd_threads_counted
-#define softmax_v0_block_per_row  softmax_v0_block_per_row_counted
-#define softmax_v1_warp_online    softmax_v1_warp_online_counted
-#define softmax_v2_one_read       softmax_v2_one_read_counted
-#define softmax_v3_split_row      softmax_v3_split_row_counted
-#define softmax_workspace_bytes   softmax_workspace_bytes_counted
+#define COUNT_LOADS(n)  access_counts_add((n), 0)
+#define COUNT_STORES(n) access_counts_add(0, (n))
 #else
 #define COUNT_LOADS(n)  ((void)0)
 #define COUNT_STORES(n) ((void)0)
