@@ -46,6 +46,14 @@ static void clear(float *y, int64_t count)
         y[x] = 0.0f;
 }
 
+/* S_ij, or -inf where query i may not see key j: exp(-inf) = 0 removes the key from the row. */
+static float score_at(const Problem *p, int b, int h, int i, int j)
+{
+    const float *Q_i = (const float *)p->Q + query_row(p, b, h, i);
+    const float *K_j = (const float *)p->K + key_row(p, b, kv_head(p, h), j);
+    return sees(p, i, j) ? score(p, dot(Q_i, K_j, p->d)) : -INFINITY;
+}
+
 /* --- forward -----------------------------------------------------------------------------------*/
 
 /* Scores S_i [Nk] become probabilities in place. Returns lse_i; a row without keys becomes zeros
@@ -64,26 +72,23 @@ static float softmax(float *S_i, int Nk)
     return m_i + logf(l_i); /* log(0) = -inf: what an empty row should say */
 }
 
-/* One head: all scores, then all probabilities, then all outputs. S, then P [Nq][Nk] */
+/* One head: all scores, then all probabilities, then all outputs. S and in its place P [Nq][Nk] */
 static void attend_head(const Problem *p, int b, int h, float *S)
 {
-    const int Nq = p->Nq, Nk = p->Nk, d = p->d, h_kv = kv_head(p, h);
-    const float *Q = p->Q, *K = p->K, *V = p->V;
-    float *O = p->O;
-    for (int i = 0; i < Nq; i++)
-        for (int j = 0; j < Nk; j++) /* exp(-inf) = 0 takes a hidden key out of the row */
-            S[(int64_t)i * Nk + j] =
-                sees(p, i, j)
-                    ? score(p, dot(Q + query_row(p, b, h, i), K + key_row(p, b, h_kv, j), d))
-                    : -INFINITY;
-    for (int i = 0; i < Nq; i++)
-        p->lse[lse_row(p, b, h, i)] = softmax(S + (int64_t)i * Nk, Nk);
-    for (int i = 0; i < Nq; i++) { /* S holds P now */
-        float *O_i = O + query_row(p, b, h, i);
-        clear(O_i, d);
-        for (int j = 0; j < Nk; j++)
+    const int64_t Nk = p->Nk;
+    for (int i = 0; i < p->Nq; i++)
+        for (int j = 0; j < p->Nk; j++)
+            S[i * Nk + j] = score_at(p, b, h, i, j);
+    for (int i = 0; i < p->Nq; i++)
+        p->lse[lse_row(p, b, h, i)] = softmax(S + i * Nk, p->Nk);
+    for (int i = 0; i < p->Nq; i++) {
+        float *O_i = (float *)p->O + query_row(p, b, h, i);
+        clear(O_i, p->d);
+        for (int j = 0; j < p->Nk; j++) { /* S holds P now */
+            const float *V_j = (const float *)p->V + key_row(p, b, kv_head(p, h), j);
             if (sees(p, i, j)) /* what it does not see may be Inf or NaN, and 0 * NaN is NaN */
-                add_scaled(O_i, S[(int64_t)i * Nk + j], V + key_row(p, b, h_kv, j), d);
+                add_scaled(O_i, S[i * Nk + j], V_j, p->d);
+        }
     }
 }
 
@@ -100,41 +105,37 @@ static void forward(const Problem *p)
  * lse of the forward pass P_ij = exp(s_ij - lse_i) needs no maximum and no sum. P_i, dS_i [Nk] */
 static void gradient_row(const Problem *p, int b, int h, int i, float *P_i, float *dS_i)
 {
-    const int64_t row = query_row(p, b, h, i);
-    const float *Q_i = (const float *)p->Q + row, *dO_i = (const float *)p->dO + row;
-    const float lse_i = p->lse[lse_row(p, b, h, i)], cap = p->softcap;
-    const float delta_i = dot(dO_i, (const float *)p->O + row, p->d);
+    const float *dO_i = (const float *)p->dO + query_row(p, b, h, i);
+    const float *O_i = (const float *)p->O + query_row(p, b, h, i);
+    const float delta_i = dot(dO_i, O_i, p->d), lse_i = p->lse[lse_row(p, b, h, i)];
+    const float cap = p->softcap;
     for (int j = 0; j < p->Nk; j++) {
-        const int64_t key = key_row(p, b, kv_head(p, h), j);
-        P_i[j] = dS_i[j] = 0.0f;
-        if (!sees(p, i, j))
-            continue;
-        const float s = score(p, dot(Q_i, (const float *)p->K + key, p->d));
+        const float *V_j = (const float *)p->V + key_row(p, b, kv_head(p, h), j);
+        const float s = score_at(p, b, h, i, j);
         /* d/dx of cap * tanh(x / cap) is 1 - tanh^2, and tanh is s / cap */
         const float slope = cap > 0.0f ? 1.0f - (s / cap) * (s / cap) : 1.0f;
-        P_i[j] = expf(s - lse_i);
-        dS_i[j] = P_i[j] * (dot(dO_i, (const float *)p->V + key, p->d) - delta_i) * slope;
+        P_i[j] = s == -INFINITY ? 0.0f : expf(s - lse_i);
+        dS_i[j] = s == -INFINITY ? 0.0f : P_i[j] * (dot(dO_i, V_j, p->d) - delta_i) * slope;
     }
 }
 
 /* Everything that one query head adds. P, dS [Nq][Nk] */
 static void gradient_head(const Problem *p, int b, int h, float *P, float *dS)
 {
-    const int Nq = p->Nq, Nk = p->Nk, d = p->d, h_kv = kv_head(p, h);
+    const int64_t Nk = p->Nk;
+    const int h_kv = kv_head(p, h);
     float *dQ = p->dQ, *dK = p->dK, *dV = p->dV;
-    for (int i = 0; i < Nq; i++)
-        gradient_row(p, b, h, i, P + (int64_t)i * Nk, dS + (int64_t)i * Nk);
-    for (int i = 0; i < Nq; i++) {
-        const int64_t row = query_row(p, b, h, i);
-        for (int j = 0; j < Nk; j++) {
-            const int64_t key = key_row(p, b, h_kv, j), ij = (int64_t)i * Nk + j;
+    for (int i = 0; i < p->Nq; i++)
+        gradient_row(p, b, h, i, P + i * Nk, dS + i * Nk);
+    for (int i = 0; i < p->Nq; i++)
+        for (int j = 0; j < p->Nk; j++) {
+            const int64_t row = query_row(p, b, h, i), key = key_row(p, b, h_kv, j);
             if (!sees(p, i, j))
                 continue; /* a row without keys may have padding with anything in it for dO */
-            add_scaled(dV + key, P[ij], (const float *)p->dO + row, d);
-            add_scaled(dQ + row, p->scale * dS[ij], (const float *)p->K + key, d);
-            add_scaled(dK + key, p->scale * dS[ij], (const float *)p->Q + row, d);
+            add_scaled(dV + key, P[i * Nk + j], (const float *)p->dO + row, p->d);
+            add_scaled(dQ + row, p->scale * dS[i * Nk + j], (const float *)p->K + key, p->d);
+            add_scaled(dK + key, p->scale * dS[i * Nk + j], (const float *)p->Q + row, p->d);
         }
-    }
 }
 
 static void backward(const Problem *p)
