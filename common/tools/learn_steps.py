@@ -112,13 +112,17 @@ class Step:
         return path.read_text(encoding="utf-8").replace("$ ", f"$ build/demo/{stage}/", 1)
 
     def wrong_answers(self):
-        """[(code of its hint, text)]: the solution with the lines of one block exchanged."""
+        """[(code of its hint, text)]: the solution with the lines of one block exchanged. A block
+        may exchange lines in several places: each begins with its old lines."""
         text = (LEARN / "wrong" / self.name).read_text(encoding="utf-8")
         found = []
         for code, block in re.findall(r"^\[([\w-]+)\]\n((?:[-+ ].*\n|[-+]\n)+)", text, re.M):
-            old = [line[2:].strip() for line in block.splitlines() if line[0] == "-"]
-            new = [line[2:] for line in block.splitlines() if line[0] == "+"]
-            found.append((code, exchange(self.solution(), old, new, f"{self.name} [{code}]")))
+            wrong = self.solution()
+            for place in re.findall(r"(?:-.*\n)+(?:[+ ].*\n|\+\n)*", block):
+                old = [line[2:].strip() for line in place.splitlines() if line[0] == "-"]
+                new = [line[2:] for line in place.splitlines() if line[0] == "+"]
+                wrong = exchange(wrong, old, new, f"{self.name} [{code}]")
+            found.append((code, wrong))
         return found
 
 

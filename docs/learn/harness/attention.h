@@ -82,7 +82,7 @@ typedef enum AttentionMistake {
                        "it is relative to m_new."                                                  \
     }
 
-static inline int sees(const Head *h, int mistake, long i, long j)
+static inline int head_sees(const Head *h, int mistake, long i, long j)
 {
     const long last = i + (mistake == OTHER_CORNER ? 0 : h->Nk - h->Nq);
     if (mistake == NO_MASK)
@@ -104,9 +104,9 @@ static inline void reference_row(const Head *h, int mistake, long i, double *O, 
         O[x] = 0.0;
     for (j = 0; j < h->Nk; j++) {
         double s = 0.0, m_new, alpha, p;
-        if (!sees(h, mistake, i, j) && mistake != ZERO_FOR_HIDDEN)
+        if (!head_sees(h, mistake, i, j) && mistake != ZERO_FOR_HIDDEN)
             continue;
-        for (x = 0; x < h->d && sees(h, mistake, i, j); x++)
+        for (x = 0; x < h->d && head_sees(h, mistake, i, j); x++)
             s += (double)h->Q[i * h->d + x] * h->K[j * h->d + x];
         s *= mistake == NO_SCALE ? 1.0 : 1.0 / sqrt((double)h->d);
         m_new = (s > m && mistake != NO_MAX) || mistake == LAST_SCORE_FOR_MAX ? s : m;

@@ -103,7 +103,7 @@ static double dot(const float *a, const float *b)
     return sum;
 }
 
-static int sees(int mistake, long i, long j)
+static int head_sees(int mistake, long i, long j)
 {
     const long position = mistake == OTHER_CORNER ? i : i + Nk - Nq;
     return !causal || mistake == NO_MASK || j <= position;
@@ -116,11 +116,11 @@ static void forward(void)
     for (long i = 0; i < Nq; i++) {
         double sum = 0, row[64] = {0}, mean = 0;
         for (long j = 0; j < Nk; j++)
-            sum += sees(RIGHT, i, j) ? exp(scale * dot(Q + i * d, K + j * d)) : 0;
+            sum += head_sees(RIGHT, i, j) ? exp(scale * dot(Q + i * d, K + j * d)) : 0;
         lse[i] = (float)log(sum);
         for (long j = 0; j < Nk; j++) {
             const double s = scale * dot(Q + i * d, K + j * d);
-            P[i * Nk + j] = sees(RIGHT, i, j) ? exp(s) / sum : 0;
+            P[i * Nk + j] = head_sees(RIGHT, i, j) ? exp(s) / sum : 0;
             dP[i * Nk + j] = dot(dO + i * d, V + j * d);
             for (long x = 0; x < d; x++)
                 row[x] += P[i * Nk + j] * V[j * d + x];
@@ -197,7 +197,7 @@ static void pair(int mistake, long i, long j, double *p, double *dS)
 {
     const double s = dot(Q + i * d, K + j * d) / (mistake == P_WITHOUT_SCALE ? 1 : sqrt((double)d));
     double mean = delta[mistake == DELTA_OF_THE_KEY && j < Nq ? j : i];
-    *p = !sees(mistake, i, j)          ? 0
+    *p = !head_sees(mistake, i, j)     ? 0
          : mistake == P_NOT_NORMALISED ? exp(s)
          : mistake == LSE_OF_THE_KEY   ? exp(s - lse[j < Nq ? j : i])
          : mistake == LSE_SCALED       ? exp(s - lse[i] / sqrt((double)d))
@@ -213,10 +213,10 @@ static void pair(int mistake, long i, long j, double *p, double *dS)
     if (mistake == DELTA_ADDED)
         mean = -mean;
     if (mistake == DS_PARENTHESIS) {
-        *dS = sees(mistake, i, j) ? *p * dP[i * Nk + j] - mean : 0;
+        *dS = head_sees(mistake, i, j) ? *p * dP[i * Nk + j] - mean : 0;
         return;
     }
-    *dS = (mistake == DS_WITHOUT_P ? sees(mistake, i, j) : *p) *
+    *dS = (mistake == DS_WITHOUT_P ? head_sees(mistake, i, j) : *p) *
           (dP[mistake == DP_TURNED && Nq == Nk ? j * Nk + i : i * Nk + j] - mean);
 }
 
@@ -250,7 +250,7 @@ void expect(int mistake)
             p_turned = p, dS_turned = dS;
             if (turned)
                 pair(mistake, j, i, &p_turned, &dS_turned);
-            if (mistake == OVERWRITTEN && !sees(mistake, i, j))
+            if (mistake == OVERWRITTEN && !head_sees(mistake, i, j))
                 continue;
             if (dQ)
                 add(mistake, dQ, i, scale_q * dS, (mistake == DQ_WITH_Q && j < Nq ? Q : K) + j * d);

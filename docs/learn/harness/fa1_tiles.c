@@ -92,7 +92,7 @@ static void without_factor(int mistake, long i, double *O_i, double *row_lse)
         const long cols = head.Nk - j < Bc ? head.Nk - j : Bc;
         for (c = 0; c < cols; c++) {
             P[c] = -INFINITY;
-            if (sees(&tile, RIGHT, i, j + c))
+            if (head_sees(&tile, RIGHT, i, j + c))
                 for (P[c] = 0.0, x = 0; x < d; x++)
                     P[c] += (double)head.Q[i * d + x] * head.K[(j + c) * d + x] / sqrt((double)d);
             m_tile = fmax(m_tile, P[c]);

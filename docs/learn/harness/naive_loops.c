@@ -4,10 +4,9 @@
  *
  * Interface: the flags of make_head.
  */
-#include "harness/rung.h"
 #include "stage_args.h"
 
-RUNG_FN(naive, v0_loops)
+extern const Rung rung_naive_v0_loops;
 
 const Mistake mistakes[] = {ATTENTION_MISTAKES, {NULL, NULL}};
 
@@ -21,7 +20,7 @@ void prepare(void)
 
 void call(void)
 {
-    call_variant(&head, naive_v0_loops, O->found, lse->found);
+    call_rung(&head, &rung_naive_v0_loops, O->found, lse->found);
 }
 
 void expect(int mistake)

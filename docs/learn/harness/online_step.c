@@ -120,7 +120,7 @@ void call(void)
     }
 }
 
-static int sees(int mistake, long i, long j)
+static int head_sees(int mistake, long i, long j)
 {
     const long position = mistake == OTHER_CORNER ? i : i + Nk - Nq;
     const long low = position - w + (mistake == OFF_BY_ONE);
@@ -164,9 +164,9 @@ void expect(int mistake)
         for (long x = 0; x < d; x++)
             O->expected[i * d + x] = 0;
         for (long j = 0; j < keys; j++)
-            most = sees(mistake, i, j) ? fmax(most, score(mistake, i, j)) : most;
+            most = head_sees(mistake, i, j) ? fmax(most, score(mistake, i, j)) : most;
         for (long j = 0; j < keys; j++) {
-            const double p = sees(mistake, i, j) ? exp(score(mistake, i, j) - most) : 0;
+            const double p = head_sees(mistake, i, j) ? exp(score(mistake, i, j) - most) : 0;
             sum += p;
             for (long x = 0; x < d && j < Nk; x++)
                 O->expected[i * d + x] += p * V[j * d + x];

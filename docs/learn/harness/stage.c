@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "alloc.h"
-#include "attn_pairs.h"
 #include "attention/rows.h"
+#include "attn_pairs.h"
 
 void *workspace_alloc(size_t bytes)
 {
@@ -25,7 +25,7 @@ void workspace_free(void *memory)
 }
 
 void attn_load_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,
-                     float *rows)
+                    float *rows)
 {
     const float *data = t->data;
     (void)b, (void)h;
@@ -33,7 +33,7 @@ void attn_load_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_
 }
 
 void attn_store_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,
-                      const float *rows)
+                     const float *rows)
 {
     float *data = t->data;
     (void)b, (void)h;
@@ -49,7 +49,7 @@ void attn_clear_empty(const float *lse, int64_t count, int64_t d, float *dO)
 }
 
 void attn_score_block(const AttnArgs *args, const float *Q_i, int64_t i0, int64_t rows,
-                  const float *K_j, int64_t j0, int64_t cols, float *S, int64_t ld_S)
+                      const float *K_j, int64_t j0, int64_t cols, float *S, int64_t ld_S)
 {
     const int64_t d = args->shape.d;
     int64_t r, c, x;
@@ -63,7 +63,7 @@ void attn_score_block(const AttnArgs *args, const float *Q_i, int64_t i0, int64_
 }
 
 void attn_weighted_sum(const float *P, int64_t ld_P, int64_t rows, int64_t cols, const float *V_j,
-                        int64_t d, float beta, float *O_i)
+                       int64_t d, float beta, float *O_i)
 {
     int64_t r, c, x;
     for (r = 0; r < rows; r++)

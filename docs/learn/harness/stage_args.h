@@ -3,7 +3,8 @@
  * stage_args.h: one head of a learn step as the arguments that a variant of a stage gets.
  *
  * Interface: make_head: inputs, outputs and mask from the case's flags -N, --keys, -d, --causal,
- * --mask (every fifth row of it is empty), --large (scores in the hundreds). call_variant.
+ * --mask (every fifth row of it is empty), --large (scores in the hundreds). call_rung,
+ * call_variant.
  */
 #ifndef LEARN_STAGE_ARGS_H
 #define LEARN_STAGE_ARGS_H
@@ -13,6 +14,7 @@
 #include "attention.h"
 #include "attn.h"
 #include "attn_pairs.h"
+#include "problem.h"
 
 static inline Head make_head(Output **O, Output **lse)
 {
@@ -36,6 +38,22 @@ static inline Head make_head(Output **O, Output **lse)
 static inline Tensor tensor_of(const float *data, long n, long d)
 {
     return (Tensor){(void *)data, ATTN_F32, {1, n, 1, d}, {n * d, d, d, 1}};
+}
+
+static inline void call_rung(const Head *head, const Rung *rung, float *O, float *lse)
+{
+    Problem p = {.B = 1, .H = 1, .Hkv = 1, .threads = 1, .dtype = F32};
+    p.Nq = (int)head->Nq, p.Nk = (int)head->Nk, p.d = (int)head->d;
+    p.scale = 1.0f / sqrtf((float)head->d);
+    p.from = -(1 << 30);
+    p.to = head->causal ? p.Nk - p.Nq : 1 << 30;
+    p.mask = head->mask;
+    p.Q = head->Q, p.K = head->K, p.V = head->V;
+    p.O = O;
+    p.lse = lse;
+    p.work = malloc((size_t)(rung->work ? rung->work(&p, 0) : 1));
+    rung->forward(&p);
+    free(p.work);
 }
 
 static inline void call_variant(const Head *head, AttnFn variant, float *O, float *lse)

@@ -77,7 +77,7 @@ void call(void)
                                  (int)end_of(j * tile), (int)left, (int)right);
 }
 
-static int sees(long i, long j, int mistake)
+static int head_sees(long i, long j, int mistake)
 {
     return (left < 0 || mistake == 2 || j - i >= -left) && (right < 0 || j - i <= right);
 }
@@ -104,9 +104,9 @@ void expect(int mistake)
             for (long i = a * tile; i < end_of(a * tile) && !million; i++)
                 for (long j = b * tile; j < end_of(b * tile); j++) {
                     all++;
-                    seen += sees(i, j, mistake);
-                    really += sees(i, j, 0);
-                    first += sees(i, j, mistake) && i == a * tile;
+                    seen += head_sees(i, j, mistake);
+                    really += head_sees(i, j, 0);
+                    first += head_sees(i, j, mistake) && i == a * tile;
                 }
             const long least = b * tile - (end_of(a * tile) - 1);
             const long most = end_of(b * tile) - 1 - a * tile;
