@@ -27,14 +27,15 @@
  * Who sees whom is a band around the diagonal, for all rows the same two numbers:
  *
  *     query i sees key j when  from <= j - i <= to        no mask: -oo, oo
- *                                                         causal: -oo, Nk - Nq    window L, R: -L, R
+ *                                                         causal: -oo, Nk - Nq
+ *                                                         window L, R: -L, R
  *
  * A row that sees no key has O = 0, lse = -inf and zero gradients. It is never NaN.
  *
- * A rung is for reading, so this is all. Whatever else a user may say, the harness turns into a plain
- * problem where that is exact, outside of what is timed (other strides: contiguous copies; 16 bits
- * on a CPU: widened before, rounded after); or it skips the rung with one sentence, and the library
- * (attn.h) computes the case. Outputs, gradients and work space arrive full of NaN.
+ * A rung is for reading, so this is all. Whatever else a user may say, the harness turns into a
+ * plain problem where that is exact, outside of what is timed (other strides: contiguous copies; 16
+ * bits on a CPU: widened before, rounded after); or it skips the rung with one sentence, and the
+ * library (attn.h) computes the case. Outputs, gradients and work space arrive full of NaN.
  *
  * Interface:
  * - Problem. query_row, key_row, lse_row: where the row of a token lies. kv_head.

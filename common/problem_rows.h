@@ -1,21 +1,35 @@
 /* SPDX-License-Identifier: MIT
  *
- * problem_rows.h: a rung that is a softmax of rows; attention is the same products around it.
+ * problem_rows.h: all that a rung is asked that is a softmax of rows, and the line by which it
+ * registers. (The harness computes attention with it: the products of stage 01 around it.)
  *
- * For each head: all scores S [Nq][Nk] (scaled, capped, -inf where hidden), the rung's softmax on
- * them in place, the product with V. Threads take heads when there are at least as many heads as
- * threads; otherwise heads come one after the other and the softmax gets the threads.
+ * How often such a rung touches x and y is its subject, so each file is compiled twice: as it is,
+ * where LOAD and STORE are a plain read and a plain write, and once more with -DCOUNT_ACCESSES,
+ * where they also increment a counter and the file registers itself with the suffix _counted. So
+ * the numbers in the table come from running the same source, not from a formula; a test compares
+ * them with the formula.
+ *
+ * A local array of a few kilobytes is the CPU's shared memory (it stays in L1): filling it from x
+ * counts as reading x, working inside it counts as nothing.
  *
  * Interface:
  * - SoftmaxArgs, SoftmaxFn: the softmax alone, on rows x cols float32, row-major and contiguous.
- * - RowsRung, RUNG_ROWS: the last line of such a rung's file, on the CPU; problem_rows.cuh has its
- *   twin for a GPU.
+ * - RowsRung, RUNG_ROWS: the last line of a rung's file.
+ * - LOAD(p), STORE(p, v): one element of x or y. LOAD_BLOCK(block, p, n): n elements of x into a
+ *   local array. STORE_BLOCK_SCALED(p, block, n, factor): n elements of a local array, times
+ *   factor, to y. (On a GPU: row_state.cuh.)
+ * - access_counts, access_counts_reset: reads and writes since the last reset.
  */
 #ifndef PROBLEM_ROWS_H
 #define PROBLEM_ROWS_H
 
-#include "problem.h"
-#include "units/scores.h"
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 typedef struct SoftmaxArgs {
     const float *x; /* [rows][cols] scores; a device pointer on a GPU */
@@ -37,47 +51,57 @@ typedef struct RowsRung {
     int64_t one_read_cols; /* rows up to this width are read once; 0: never */
 } RowsRung;
 
-#ifndef __cplusplus
-static inline void attend_by_rows(const Problem *p, SoftmaxFn softmax)
-{
-    const ScoreRule rule = {p->scale, p->softcap, p->from, p->to, p->mask, p->Nk};
-    const int heads = p->B * p->H, share = heads >= p->threads; /* 1: threads take heads */
-    const int workers = share ? p->threads : 1, inner = share ? 1 : p->threads;
-    const int64_t ld_q = (int64_t)p->H * p->d, ld_k = (int64_t)p->Hkv * p->d;
-#pragma omp parallel for num_threads(workers) schedule(static) if (workers > 1)
-    for (int worker = 0; worker < workers; worker++)
-        for (int head = worker; head < heads; head += workers) {
-            const int b = head / p->H, h = head % p->H;
-            const int64_t query = query_row(p, b, h, 0), key = key_row(p, b, kv_head(p, h), 0);
-            float *S = (float *)p->work + worker * (int64_t)p->Nq * p->Nk; /* [Nq][Nk], then P */
-            const SoftmaxArgs rows = {S,    S,   p->lse + lse_row(p, b, h, 0), p->Nq, p->Nk, inner,
-                                      NULL, NULL};
-            score_block(&rule, (const float *)p->Q + query, ld_q, 0, p->Nq,
-                        (const float *)p->K + key, ld_k, 0, p->Nk, p->d, S, p->Nk);
-            softmax(&rows);
-            matmul(AS_IS, AS_IS, p->Nq, p->d, p->Nk, 1.0f, S, p->Nk, (const float *)p->V + key,
-                   ld_k, 0.0f, (float *)p->O + query, ld_q);
-        }
-}
-
-static inline int64_t rows_work(const Problem *p, int backward)
-{
-    (void)backward;
-    return (int64_t)sizeof(float) * p->Nq * p->Nk * (p->B * p->H >= p->threads ? p->threads : 1);
-}
-
-#ifdef COUNT_ACCESSES /* the same source, compiled to count its element accesses (counted.h) */
-#define RUNG_ROWS(stage, name, idea, softmax, work, reads, one_read_cols)                          \
-    const RowsRung rows_##name##_counted = {#name, softmax, work, reads, one_read_cols}
+#ifdef COUNT_ACCESSES
+#define ROWS_NAME(name) rows_##name##_counted
 #else
-#define RUNG_ROWS(stage, name, idea, softmax, work, reads, one_read_cols)                          \
-    const RowsRung rows_##name = {#name, softmax, work, reads, one_read_cols};                     \
-    static void forward(const Problem *p)                                                          \
-    {                                                                                              \
-        attend_by_rows(p, softmax);                                                                \
-    }                                                                                              \
-    RUNG(stage, name, idea, F32, forward, NULL, rows_work, NULL, FULL)
+#define ROWS_NAME(name) rows_##name
 #endif
+#ifdef __cplusplus
+#define ROWS_EXTERN extern "C"
+#else
+#define ROWS_EXTERN
+#endif
+/* The name and the idea are read by common/tools/rungs.py. */
+#define RUNG_ROWS(stage, name, idea, softmax, work, reads, one_read_cols)                          \
+    ROWS_EXTERN const RowsRung ROWS_NAME(name) = {#name, softmax, work, reads, one_read_cols}
+
+/* --- counted accesses --------------------------------------------------------------------------*/
+
+typedef struct AccessCounts {
+    int64_t loads, stores; /* elements of x and y read and written */
+} AccessCounts;
+
+AccessCounts access_counts(void);
+void access_counts_reset(void);
+void access_counts_add(int64_t loads, int64_t stores); /* safe from any thread */
+
+#ifdef COUNT_ACCESSES
+#define COUNT_LOADS(n)  access_counts_add((n), 0)
+#define COUNT_STORES(n) access_counts_add(0, (n))
+#else
+#define COUNT_LOADS(n)  ((void)0)
+#define COUNT_STORES(n) ((void)0)
 #endif
 
+#ifndef __CUDACC__
+#define LOAD(p)     (COUNT_LOADS(1), *(p))
+#define STORE(p, v) (COUNT_STORES(1), (void)(*(p) = (v)))
+
+static inline void LOAD_BLOCK(float *block, const float *p, int64_t n)
+{
+    COUNT_LOADS(n);
+    memcpy(block, p, (size_t)n * sizeof *p);
+}
+
+static inline void STORE_BLOCK_SCALED(float *p, const float *block, int64_t n, float factor)
+{
+    COUNT_STORES(n);
+    for (int64_t c = 0; c < n; c++)
+        p[c] = block[c] * factor;
+}
+#endif
+
+#ifdef __cplusplus
+}
+#endif
 #endif

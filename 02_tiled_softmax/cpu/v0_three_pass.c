@@ -19,7 +19,6 @@
 #include <math.h>
 
 #include "problem_rows.h"
-#include "units/counted.h"
 #include "units/softmax_state.h"
 
 static void softmax(const SoftmaxArgs *args)

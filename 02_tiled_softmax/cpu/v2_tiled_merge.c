@@ -24,7 +24,6 @@
 #include <math.h>
 
 #include "problem_rows.h"
-#include "units/counted.h"
 #include "units/softmax_state.h"
 
 #define BLOCK_COLS  64 /* 256 bytes: four cache lines, always in L1 */

@@ -15,7 +15,6 @@
  */
 #include "exp/exp.h"
 #include "problem_rows.h"
-#include "units/counted.h"
 #include "units/softmax_state.h"
 
 #define BLOCK_COLS 4096 /* a row up to here is read once: it stays in the cache */

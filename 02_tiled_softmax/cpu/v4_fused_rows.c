@@ -14,9 +14,9 @@
  *         O_i   = O_i * alpha + P V_j
  *     O_i = O_i / l_i                               one division at the end
  *
- * Memory for one thread: a query tile, a key tile, a score tile and an output tile, that is
- * O(Br d + Br Bc), whatever N is: products take tiles of Q, K and V where they lie. K and V are read
- * again for every tile of Br queries; stage 03 asks how large Br should be and what a GPU gains.
+ * Memory for one thread: an output tile and a score tile, that is O(Br d + Br Bc), whatever N is:
+ * products take tiles of Q, K and V where they lie. K and V are read again for every tile of Br
+ * queries; stage 03 asks how large Br should be and what a GPU gains.
  *
  * Interface: the rung of stage 02 that has no softmax alone: threads take query tiles.
  */

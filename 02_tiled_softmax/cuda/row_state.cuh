@@ -12,7 +12,7 @@
  * Interface:
  * - warp_merge, block_merge: the state of all threads, given back to every one of them.
  * - load_one, load_four, store_one, store_four: one element or a float4 of x or y, counted in the
- *   _counted twins (counted.h). Reads go past L1, which cannot
+ *   _counted twins (problem_rows.h). Reads go past L1, which cannot
  *   help lines that are touched once; writes have no hint (the README says what hints cost).
  * - load_chunk, push_chunk, store_chunk: many columns of one thread, kept in registers.
  * - is_aligned_for_four: when a float4 may be used at all.
@@ -23,11 +23,12 @@
 
 #include <cuda_runtime.h>
 
-#include "problem_rows.cuh"
-#include "units/counted.h"
+#include "problem_rows.h"
 #include "units/softmax_state.h"
 
 #ifdef COUNT_ACCESSES
+extern "C" void note_failure(void); /* of the harness (problem.cuh) */
+
 static __device__ unsigned long long device_accesses[2]; /* loads, stores */
 
 static __device__ void count_device(int which, int n)

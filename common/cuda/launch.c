@@ -5,8 +5,8 @@
  * Interface:
  * - device_set_smem_limit, device_smem_limit, device_smem_refuses, device_smem_refused,
  *   device_smem_explain (device.h).
- * - cuda_reserve_smem, cuda_capability (cuda_check.h), and for rungs reserve_smem and note_failure (problem.cuh), in
- *   a build with CUDA.
+ * - cuda_reserve_smem, cuda_capability (cuda_check.h), and for rungs reserve_smem and note_failure
+ *   (problem.cuh), in a build with CUDA.
  */
 #include "attn_config.h"
 #include "cuda/device.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * access_counts: the two counters behind counted.h. Threads of v3 and the host side of the CUDA
+ * access_counts: the two counters behind problem_rows.h. Threads of v3 and the host side of the CUDA
  * twins add to them, hence the atomics.
  *
  * Interface:
  * - access_counts_add, access_counts, access_counts_reset.
  */
-#include "units/counted.h"
+#include "problem_rows.h"
 
 static int64_t loads_seen, stores_seen;
 

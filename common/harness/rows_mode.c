@@ -15,7 +15,6 @@
 #include "harness/rows_matrix.h"
 #include "harness/rows_oracle.h"
 #include "models/model.h"
-#include "units/counted.h"
 
 #include <inttypes.h>
 #include <math.h>

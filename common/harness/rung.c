@@ -14,7 +14,7 @@
 #define FAR       (1 << 30) /* "no limit" of a band; and no index reaches it */
 #define MOST_GRID (((int64_t)1 << 31) - 1)
 
-/* --- which cases --------------------------------------------------------------------------------*/
+/* --- which cases ------------------------------------------------------------------------------*/
 
 /* Then each row sees one range of keys: first + shift .. last + shift, cut at both ends. */
 static int is_one_segment(const AttnArgs *a)
@@ -48,7 +48,7 @@ const char *rung_skips(const Rung *rung, AttnDevice device, const AttnArgs *a)
     return NULL;
 }
 
-/* --- the tensors --------------------------------------------------------------------------------*/
+/* --- the tensors ------------------------------------------------------------------------------*/
 
 static void tensors_of(RungRun *r, Tensor *of[RUNG_TENSORS])
 {
@@ -117,7 +117,7 @@ static int poison(const RungRun *r, void *copy, size_t bytes)
     return 0;
 }
 
-/* --- from args to the problem -------------------------------------------------------------------*/
+/* --- from args to the problem -----------------------------------------------------------------*/
 
 static int clamp_far(int64_t distance)
 {
@@ -192,7 +192,7 @@ void rung_close(RungRun *r)
         r->device == ON_CUDA ? device_free(r->copy[t]) : free(r->copy[t]);
 }
 
-/* --- one pass -----------------------------------------------------------------------------------*/
+/* --- one pass ---------------------------------------------------------------------------------*/
 
 AttnStatus rung_load(RungRun *r, int backward)
 {

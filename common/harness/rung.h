@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * rung.h: from what a user may ask (AttnArgs) to the plain problem that a rung is asked (problem.h),
- * and back.
+ * rung.h: from what a user may ask (AttnArgs) to the plain problem that a rung is asked
+ * (problem.h), and back.
  *
  * What can be turned exactly is turned, outside of what is timed and counted: tensors with other
  * strides become contiguous copies, and on a CPU 16 bits are widened before and rounded after a
@@ -62,6 +62,8 @@ AttnStatus rung_call(const Rung *rung, AttnDevice device, const AttnArgs *args, 
  * where tests and exercises want one (on the CPU). */
 #define RUNG_FN(stage, name)                                                                       \
     extern const Rung rung_##stage##_##name;                                                       \
+    RUNG_CALLS(stage, name)
+#define RUNG_CALLS(stage, name)                                                                    \
     static inline AttnStatus stage##_##name(const AttnArgs *args)                                  \
     {                                                                                              \
         return rung_call(&rung_##stage##_##name, ON_CPU, args, 0);                                 \

@@ -79,7 +79,10 @@ def is_compiled(path, parts):
 def header(main_c, parts):
     lines = [f"/* Generated from {main_c.parent.name}/main.c by common/tools/rungs.py. */"]
     for stage, name, path in listed(main_c):
-        if is_compiled(path, parts):
+        if "softmax" in registration(path) and is_compiled(path, parts):
+            macro = "ROWS_RUNG" if path.suffix == ".c" else "ROWS_RUNG_CUDA"
+            lines.append(f"{macro}({stage}, {name}, {registration(path)['idea']});")
+        elif is_compiled(path, parts):
             lines.append(f"extern const Rung rung_{stage}_{name};")
         else:
             line = registration(path)
@@ -94,7 +97,7 @@ def rows_table(main_c, parts):
     for _stage, name, path in listed(main_c):
         if "softmax" in registration(path):
             device, built = "ON_CPU" if path.suffix == ".c" else "ON_CUDA", is_compiled(path, parts)
-            externs += [f"extern const RowsRung rows_{name}, rows_{name}_counted;"] * built
+            externs += [f"extern const RowsRung rows_{name}_counted;"] * built
             rung = f"&rows_{name}, &rows_{name}_counted" if built else "NULL, NULL"
             rows.append(f'    {{"{name}", {device}, {rung}}},')
     if not rows:

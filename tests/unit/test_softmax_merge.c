@@ -15,7 +15,6 @@
 
 #include "harness/rows_oracle.h"
 #include "problem_rows.h"
-#include "units/counted.h"
 #include "units/softmax_state.h"
 
 static uint64_t random_state = 1;

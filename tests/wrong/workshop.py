@@ -19,8 +19,8 @@ import subprocess
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 
-KEYS = ("file", "header", "function", "rung", "variant", "program", "seed", "what", "caught-by", "case",
-        "passes", "hint", "no-hint")
+KEYS = ("file", "header", "function", "rung", "variant", "program", "seed", "what", "caught-by",
+        "case", "passes", "hint", "no-hint")
 CHECKS = ("O", "lse", "dQ", "dK", "dV", "inputs", "storage", "crash", "leak",
           "bytes", "memory", "flight", "streams", "deadlock", "access")
 
@@ -218,6 +218,9 @@ class Workshop:
             home, name = fields["rung"].split()
             function, alone = f"{home}_{name}", stage == "flash_backward"
             lines = ['#include "harness/rung.h"', f"RUNG_FN({home}, {name})"]
+            if "\nRUNG_ROWS(" in original:  # a softmax; the harness has the products around it
+                lines = ['#include "harness/rung.h"', '#include "harness/rows_attention.h"',
+                         f'ROWS_RUNG({home}, {name}, "");', f"RUNG_CALLS({home}, {name})"]
             passes = {"variant": function + "_backward" * alone}
             if "void backward(" in original and not alone:
                 passes["variant_backward"] = function + "_backward"
@@ -226,10 +229,12 @@ class Workshop:
             passes = {"variant": function}
             if f"{function}_backward(" in original:
                 passes["variant_backward"] = function + "_backward"
-        lines += [f'#include "{stage}.h"', f"int {stage}_abi_version = {stage.upper()}_ABI_VERSION;"]
+        lines += [f'#include "{stage}.h"',
+                  f"int {stage}_abi_version = {stage.upper()}_ABI_VERSION;"]
         for export, call in passes.items():
             lines += [f"AttnStatus {stage}_{export}(const AttnArgs *args);",
-                      f"AttnStatus {stage}_{export}(const AttnArgs *args) {{ return {call}(args); }}"]
+                      f"AttnStatus {stage}_{export}(const AttnArgs *args)",
+                      f"{{ return {call}(args); }}"]
         with open(shim, "w", encoding="utf-8") as f:
             f.write("\n".join(lines) + "\n")
         library = made[:-2] + ".so"

@@ -26,15 +26,6 @@ static long n;
 
 extern const RowsRung rows_v2_tiled_merge;
 
-/* Only the softmax is judged here: no product is made. */
-void matmul(Transpose A_transposed, Transpose B_transposed, int64_t m, int64_t n_, int64_t k,
-            float alpha, const float *A, int64_t ld_A, const float *B, int64_t ld_B, float beta,
-            float *C, int64_t ld_C)
-{
-    (void)A_transposed, (void)B_transposed, (void)m, (void)n_, (void)k, (void)alpha, (void)A;
-    (void)ld_A, (void)B, (void)ld_B, (void)beta, (void)C, (void)ld_C;
-}
-
 void prepare(void)
 {
     long j;
