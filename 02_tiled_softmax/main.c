@@ -103,11 +103,13 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Probl
     return status;
 }
 
-static int run_case(Report *report, const Cli *cli, const CliCase *c)
+static int run_case(Report *report, const Cli *cli, CliCase *c)
 {
     Problem problem;
     Reference reference;
     const Variant *v = NULL;
+    if (c->rows > 0)
+        return bench_rows(report, cli, c);
     int status = problem_make(&problem, c); /* Q K V from the seed, files or the bundle */
     if (status != EXIT_OK)
         return status;
@@ -126,17 +128,10 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
 int main(int argc, char **argv)
 {
     Cli cli;
-    Report report;
-    int i, status = cli_parse(&cli, &stage, argc, argv);
+    int status = cli_parse(&cli, &stage, argc, argv);
     if (status != CLI_CONTINUE)
         return status;
-    status = report_open(&report, &cli);
-    for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++) {
-        const CliCase *c = &cli.cases[i];
-        status = exit_worst(status, c->rows > 0 ? bench_rows(&report, &cli, c)
-                                                : run_case(&report, &cli, c));
-    }
-    status = exit_worst(status, report_close(&report));
+    status = report_cases(&cli, run_case);
     cli_free(&cli);
     return status;
 }

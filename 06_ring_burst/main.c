@@ -160,18 +160,14 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
 int main(int argc, char **argv)
 {
     Cli cli;
-    Report report;
-    int i, status;
+    int status;
     ring_mpi_hush(); /* of several processes only rank 0 speaks */
     status = cli_parse(&cli, &stage, argc, argv);
     if (status == CLI_CONTINUE)
         status = ring_mpi_enter(&cli, argc, argv); /* starts mpirun, or is one of its ranks */
     if (status != CLI_CONTINUE)
         return ring_mpi_status(status);
-    status = report_open(&report, &cli);
-    for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++)
-        status = exit_worst(status, run_case(&report, &cli, &cli.cases[i]));
-    status = exit_worst(status, report_close(&report));
+    status = report_cases(&cli, run_case);
     cli_free(&cli);
     return ring_mpi_leave(status);
 }

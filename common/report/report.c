@@ -152,6 +152,19 @@ int report_close(Report *r)
     return status;
 }
 
+int report_cases(Cli *cli, ReportCase *run)
+{
+    Report r;
+    int i, status = report_open(&r, cli);
+    if (status != EXIT_OK)
+        return status;
+    for (i = 0; i < cli->case_count; i++) {
+        cli_refuse_context(NULL, cli->cases[i].cases_file, cli->cases[i].line);
+        status = exit_worst(status, run(&r, cli, &cli->cases[i]));
+    }
+    return exit_worst(status, report_close(&r));
+}
+
 int backward_alone(const Report *r)
 {
     return (r->cli->stage->features & STAGE_ALWAYS_BACKWARD) != 0;
