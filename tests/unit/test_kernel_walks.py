@@ -47,7 +47,7 @@ struct KeyBlock { int b, j0; };
 struct KeyWalk { int i0, count; };
 enum { WAIT_Q, WAIT_K, WAIT_dO, WAIT_dS, WAIT_FREE_dS, CONSUMER_THREADS = 256, TURN = 4 };
 static uint32_t __cvta_generic_to_shared(const void *) { return 0; }
-static int waits[2], reads[2], adds, reads_of_K;
+static int waits[2], reads[2], stores, adds, reads_of_K;
 static float cells[16];
 template <class C> static void start_sums(float (&)[C::D / 8][4], float (&)[C::D / 8][4]) {}
 template <int N, int TILES> static void wgmma_wait(float (&)[TILES][4]) {}
@@ -63,7 +63,11 @@ static void multiply_rows(float (&)[C::Br / 8][4], uint32_t, uint32_t) {}
 template <typename T, class C>
 static void add_product(float (&)[C::D / 8][4], const uint32_t (&)[C::Br / 16][4], uint32_t) {}
 template <class C>
-static void store_dS(uint32_t, const uint32_t (&)[C::Br / 16][4], int) {}
+static void store_dS(uint32_t dS, const uint32_t (&)[C::Br / 16][4], int)
+{
+    CHECK(dS == C::dS + stores % 2 * C::dS_BYTES, "dS of tile %d goes to %u", stores, dS);
+    stores++;
+}
 template <typename T, class C>
 static void weigh_pairs(uint32_t (&)[C::Br / 16][4], uint32_t (&)[C::Br / 16][4],
                         float (&)[C::Br / 8][4], float (&)[C::Br / 8][4], const AttnArgs &,
@@ -111,7 +115,7 @@ template <int D> static void play(int count, int warpgroup)
     typedef KeyTile<D> C;
     static unsigned char smem[C::ALL];
     float dK[D / 8][4], dV[D / 8][4];
-    waits[0] = waits[1] = reads[0] = reads[1] = adds = reads_of_K = 0;
+    waits[0] = waits[1] = reads[0] = reads[1] = stores = adds = reads_of_K = 0;
     full = C::dS_FULL;
     CHECK(C::K + C::dS_BYTES <= C::Q, "K and V are smaller than a dS");
     consume_in_turns<float, C>(dK, dV, AttnArgs(), Pass(), Sight(), KeyBlock(), KeyWalk{0, count},
