@@ -459,7 +459,7 @@ static int work_together(Judge *j)
         if (!WIFEXITED(how) || WEXITSTATUS(how) != EXIT_OK)
             status = EXIT_RUNTIME;
     if (status != EXIT_OK)
-        cli_refuse("found that a worker ended before its work did; nothing is reported");
+        cli_refuse("found that a worker ended before its work did; what it had begun is missing");
     return status;
 }
 

@@ -19,6 +19,8 @@ import shutil
 import subprocess
 import sys
 
+import tool
+
 NOISE = re.compile(r"^ptxas info\s*: (Overriding|\d+ bytes gmem|Function properties|Compile time)")
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")
 USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
@@ -30,17 +32,17 @@ STRICT = re.compile(r"wgmma\.mma_async.*serialized|setmaxnreg.*ignored", re.I)
 
 def demangle(names):
     """Readable kernel names, or the names as they are without c++filt."""
-    tool = shutil.which("c++filt")
-    if not tool or not names:
+    program = shutil.which("c++filt")
+    if not program or not names:
         return {name: name for name in names}
-    out = subprocess.run([tool, "-p", *names], capture_output=True, text=True, check=False).stdout
-    return dict(zip(names, out.splitlines()))
+    run = subprocess.run([program, "-p", *names], capture_output=True, text=True, check=False)
+    return dict(zip(names, tool.lines_of(run.stdout)))
 
 
 def kernels(text):
     """(mangled name, architecture, registers, shared bytes, spilled bytes) of each kernel."""
     rows, name, arch, spilled = [], None, "", 0
-    for line in text.splitlines():
+    for line in tool.lines_of(text):
         if m := ENTRY.search(line):
             name, arch, spilled = m[1], m[2], 0
         elif m := SPILL.search(line):
@@ -69,7 +71,7 @@ def main():
         output = pathlib.Path(command[command.index("-o") + 1])
         output.with_name(output.name + ".ptxas.txt").write_text(run.stdout, encoding="utf-8")
         output.with_name(output.name + ".kernels.txt").write_text(summary, encoding="utf-8")
-    for line in run.stdout.splitlines():
+    for line in tool.lines_of(run.stdout):
         known = ENTRY.search(line) or USED.search(line) or SPILL.search(line) or NOISE.match(line)
         if run.returncode or not known:
             print(line)

@@ -245,7 +245,7 @@ def judge_grades(tap, build):
                                os.path.join(ROOT, "docs/course/2_flash_forward/simple.suite"),
                                "--build", build, "--so-sandbox", "off", "--format", "json"] + paths,
                               capture_output=True, text=True)
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
     tap.ok(done.returncode == 0 and len(rows) == len(mistakes), "graded", done.stderr[-1000:])
     for code, row in zip(mistakes, rows):
         wrong = [test for test in row["tests"] if test["status"] != "right"]
@@ -329,7 +329,7 @@ def judge_softmax(tap, build):
             done = subprocess.run([sys.executable, os.path.join(ROOT, "common/tools/grade.py"),
                                    suite, "--build", build, "--so-sandbox", "off", "--format",
                                    "json"] + paths, capture_output=True, text=True)
-        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        rows = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
         tap.ok(len(rows) == len(paths), f"{contract}: graded", done.stderr)
         for (text, instead, code), row in zip([("", "", "")] + mistakes, rows):
             wrong = [test for test in row["tests"] if test["status"] != "right"]
