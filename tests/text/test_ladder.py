@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""test_ladder.py: what `./ladder build` asks of meson and ninja, and what it refuses; --help; which
-tests `./ladder gpu sanitize` runs, and that one which is not there is a failure; that `./ladder gpu
-check` runs each test once, two at a time, and tells one that failed and one that did not run.
+"""test_ladder.py: what `./ladder build` asks of meson and ninja, and what it refuses; --help; the
+script through symbolic links; which tests `./ladder gpu sanitize` runs, and that one which is not
+there is a failure; that `./ladder gpu check` runs each test once, two at a time, and tells one that
+failed and one that did not run.
 
 The script runs in a copy, with stand-ins for meson and ninja that write down their arguments, for
 nvidia-smi, and for the tests of a GPU.
@@ -161,6 +162,29 @@ def check_refusals(tap, copy):
                f"{' '.join(words)} is refused", (done, calls))
 
 
+def check_links(tap, copy, folder):
+    """The script through symbolic links, by path and by PATH: it finds its own folder, and what it
+    starts still learns where the user stands."""
+    with open(os.path.join(copy.top, "common", "tools", "quiz.py"), "w", encoding="utf-8") as f:
+        f.write("import os\nprint(os.getcwd(), os.environ['LADDER_FROM'])\n")
+    away, here = os.path.join(folder, "a way"), os.path.join(folder, "here")
+    os.mkdir(away)
+    os.mkdir(here)
+    for name, target in (("absolute", os.path.join(copy.top, "ladder")),
+                         ("relative", "../tree/ladder"), ("chain", "../here/second"),
+                         ("../here/second", "../a way/relative"), ("folder", "../tree")):
+        os.symlink(target, os.path.join(away, name))
+    for words in (["../a way/absolute"], ["../a way/relative"], ["../a way/chain"],
+                  ["../a way/folder/ladder"], [os.path.join(away, "chain")], ["./second"],
+                  ["second"], ["sh", "second"], ["sh", "../tree/ladder"]):
+        done = subprocess.run([*words, "quiz"], capture_output=True, text=True, cwd=here,
+                              check=False, env=dict(os.environ, CDPATH="/:..",
+                                                    PATH=here + os.pathsep + os.environ["PATH"]))
+        tap.ok(done.returncode == 0 and
+               done.stdout == f"{os.path.realpath(copy.top)} {os.path.realpath(here)}\n",
+               f"{' '.join(words)}: a link to the script", done.stdout + done.stderr)
+
+
 def main():
     tap = Tap()
     check_sanitized(tap)
@@ -168,6 +192,8 @@ def main():
         check_missing_test(tap, folder)
     with tempfile.TemporaryDirectory() as folder:
         check_lanes(tap, Copy(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        check_links(tap, Copy(folder), folder)
     with tempfile.TemporaryDirectory() as folder:
         copy = Copy(folder)
         check_refusals(tap, copy)
