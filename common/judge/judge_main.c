@@ -544,9 +544,10 @@ int main(int argc, char **argv)
     if (argc == 2 && strcmp(argv[1], "--codes") == 0)
         return print_codes();
     if (argc > 1 + check_only)
-        return cli_refuse("%s: found an argument, accepted are --check and --codes; orders come on "
-                          "the standard input",
-                          argv[1]);
+        return cli_refuse(
+            "'%s': found an argument, accepted are --check and --codes; orders come on "
+            "the standard input",
+            argv[1]);
     status = read_orders(&j);
     for (int i = 0; status == EXIT_OK && i < j.case_count; i++)
         status = make_case(&j, i);

@@ -35,9 +35,10 @@ static const char *not_rows(const char *path)
 
 static int refuse_json(const char *path, const char *why)
 {
-    return cli_refuse("--json: found that %s cannot be written to (%s), accepted is a file of JSON "
-                      "rows or a new one",
-                      path, why);
+    return cli_refuse(
+        "--json: found that '%s' cannot be written to (%s), accepted is a file of JSON "
+        "rows or a new one",
+        path, why);
 }
 
 /* The file for appending; NULL, and *why. */

@@ -179,10 +179,11 @@ def test_map(tap, program):
 
 def test_refusals(tap, program):
     for words in (("--rates",), ("--rates", "/nowhere"), ("--rates", "/"),
-                  ("--rates", "/dev/zero"), ("x",), ("--help", "x")):
+                  ("--rates", "/dev/zero"), ("x",), ("--help", "x"), ("",), ("--rates", "")):
         done = run(program, *words)
         tap.ok(done.returncode == 2 and done.stderr.startswith("ring_map: ") and not done.stdout
-               and done.stderr.count("\n") == 1, f"{' '.join(words)} is refused", done.stderr)
+               and done.stderr.count("\n") == 1 and repr(words[-1]) in done.stderr,
+               f"{' '.join(words)} is refused by its name", done.stderr)
     good = "run ring zigzag 4 1 1 2 1 8 8 4 -1 0 f32 1 0"
     for question, why in ((good, ""), (good.replace("4 1 1", "4 3 1"), "--nodes"),
                           (good.replace(" 2 1 ", " 3 2 "), "question"),

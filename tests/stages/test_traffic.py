@@ -154,6 +154,15 @@ def test_cuda(tap, program, folder):
            "asked for by name it is exit 2", done.stderr)
 
 
+def test_counter_refuses(tap, counter, folder):
+    """What cannot be written to is named, an empty name too."""
+    for name, status in (("", 2), (folder, 2), ("/nowhere/x", 2), ("/dev/full", 3)):
+        done = run(counter, name, "128")
+        tap.ok(done.returncode == status and f"'{name}'" in done.stderr and
+               done.stderr.startswith("count_traffic: ") and done.stderr.count("\n") == 1,
+               f"count_traffic '{name}' names it, exit status {status}", done.stderr)
+
+
 def main():
     program, counter, device = sys.argv[1:4]
     tap = Tap()
@@ -163,6 +172,7 @@ def main():
             test_words(tap, program)
             test_trace(tap, program, folder)
             test_counts(tap, counter, folder)
+            test_counter_refuses(tap, counter, folder)
         elif run(program, "--device", "cuda", "-N", "8").returncode == NO_DEVICE:
             return tap.skip_all("no cuda device here")
         else:
