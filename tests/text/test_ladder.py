@@ -3,7 +3,7 @@
 """test_ladder.py: what `./ladder build` asks of meson and ninja, and what it refuses; --help; the
 script through symbolic links; which tests `./ladder gpu sanitize` runs, and that one which is not
 there is a failure; that `./ladder gpu check` runs each test once, two at a time, and tells one that
-failed and one that did not run.
+failed and one that did not run; and that a clone has the same line endings everywhere.
 
 The script runs in a copy, with stand-ins for meson and ninja that write down their arguments, for
 nvidia-smi, and for the tests of a GPU.
@@ -185,11 +185,35 @@ def check_links(tap, copy, folder):
                f"{' '.join(words)}: a link to the script", done.stdout + done.stderr)
 
 
+def check_line_endings(tap, folder):
+    """A clone by a git that writes CR LF into text files, as on Windows."""
+    clone = os.path.join(folder, "clone")
+    if not shutil.which("git") or subprocess.run(
+            ["git", "clone", "-q", "-c", "core.autocrlf=true", TOP, clone], capture_output=True,
+            check=False).returncode:
+        tap.skip("a clone with core.autocrlf=true", "no git, or this tree is no repository of it")
+        return
+    # i/lf w/crlf attr/text=auto eol=lf<TAB>name
+    listed = subprocess.run(["git", "-C", clone, "ls-files", "--eol"], capture_output=True,
+                            text=True, check=True).stdout.splitlines()
+    kinds = {line.split("\t")[1]: line.split()[:3] for line in listed}
+    bad = [name for name, (kept, there, attribute) in kinds.items() if kept[2:] != there[2:] or
+           kept not in ("i/lf", "i/none") and (kept, attribute) != ("i/-text", "attr/-text")]
+    tap.ok(len(kinds) > 1000 and not bad,
+           "core.autocrlf=true: no text has a carriage return, and binaries are named as such",
+           bad[:9])
+    done = subprocess.run(["sh", os.path.join(clone, "ladder"), "--help"], capture_output=True,
+                          text=True, check=False)
+    tap.ok(done.returncode == 0 and done.stdout.startswith("usage: ./ladder") and not done.stderr,
+           "core.autocrlf=true: the script starts", done.stderr)
+
+
 def main():
     tap = Tap()
     check_sanitized(tap)
     with tempfile.TemporaryDirectory() as folder:
         check_missing_test(tap, folder)
+        check_line_endings(tap, folder)
     with tempfile.TemporaryDirectory() as folder:
         check_lanes(tap, Copy(folder))
     with tempfile.TemporaryDirectory() as folder:
