@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * flash_attention_op.h: flash attention as an operator of a library, for programs that know nothing
- * of this suite. C11 and C++17; needs no other header of ours.
+ * of this suite. C11 and C++17; needs exact_math.h beside it, and no other header of ours.
  *
  * A kernel wants to be told many things that do not change from call to call: sizes, strides,
  * dtype, mask. Checking them costs time, some of them need memory on the device, and a mistake
@@ -51,6 +51,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "exact_math.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -11,8 +11,10 @@ such a kernel is right but slow, whatever its numbers. With --attn-spilled=KERNE
 when a kernel whose name contains KERNEL spills more (stores and loads of a thread together), with
 KERNEL@sm_80:BYTES on that architecture only; of several limits that fit a kernel the one with the
 longest name holds.
+It refuses fast math, of which the compiled code knows nothing.
 --attn-lax=FLAG is for a build that nobody runs: nvcc gets FLAG where neither of the two is asked.
 """
+import os
 import pathlib
 import re
 import shutil
@@ -27,6 +29,8 @@ USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 LAX = "--attn-lax="
 LIMIT = re.compile(r"--attn-spilled=(\w+?)(?:@(sm_\w+))?:(\d+)")
+FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+FAST = re.compile(r"use_fast_math|-ftz[= ]true|-prec-(div|sqrt)[= ]false")
 STRICT = re.compile(r"wgmma\.mma_async.*serialized|setmaxnreg.*ignored", re.I)
 
 
@@ -60,6 +64,9 @@ def main():
         sys.exit("error: accepted is --attn-spilled=KERNEL:BYTES or KERNEL@sm_80:BYTES")
     lax = [] if strict or limits else [a[len(LAX):] for a in sys.argv[1:] if a.startswith(LAX)]
     command = [a for a in sys.argv[1:] if not a.startswith("--attn-")] + lax
+    given = " ".join([*command, *map(os.environ.get, FLAGS, ("", ""))])
+    if asked := FAST.search(given):
+        sys.exit(f"error: found {asked[0]}, accepted is no fast math: NaN shall stay NaN")
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                          errors="replace", check=False)
     rows = kernels(run.stdout)
