@@ -176,11 +176,12 @@ int main(int argc, char **argv)
                           "rows or a new one",
                           argv[1], strerror(errno));
     printf("variant            N       M   Br   Bc     fits       loads      stores\n");
-    for (int64_t N = SMALLEST_N; N <= largest; N *= 2)
+    for (int64_t N = SMALLEST_N; N <= largest && status != EXIT_RUNTIME; N *= 2)
         if (N != SWEEP_N)
             status =
                 exit_worst(status, count_case(json, N, FLASH_SRAM_DEFAULT, FLASH_SRAM_DEFAULT));
-    status = exit_worst(status, count_case(json, SWEEP_N, SMALLEST_M, LARGEST_M));
+    if (status != EXIT_RUNTIME)
+        status = exit_worst(status, count_case(json, SWEEP_N, SMALLEST_M, LARGEST_M));
     if (fclose(json) != 0) {
         cli_refuse("found that '%s' did not take the rows (%s), accepted is a file that does",
                    argv[1], strerror(errno));
