@@ -16,6 +16,7 @@
  *
  *     count_traffic FILE.jsonl [LARGEST_N]        appends the rows; N = 128, 256, ... (1024)
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,6 +140,7 @@ static int count_case(FILE *json, int64_t N, int64_t M_first, int64_t M_last)
     int status;
     snprintf(length, sizeof length, "%" PRId64, N);
     status = cli_parse(&cli, &stage, sizeof argv / sizeof *argv, argv);
+    cli_refuse_context("count_traffic", NULL, 0);
     if (status != CLI_CONTINUE)
         return status;
     status = inputs_make(&problem, cli.cases);
@@ -161,6 +163,7 @@ int main(int argc, char **argv)
     int64_t largest = argc == 3 ? strtoll(argv[2], &end, 10) : LARGEST_N;
     int status = EXIT_OK;
     FILE *json;
+    cli_refuse_context("count_traffic", NULL, 0);
     if (argc < 2 || argc > 3 || argv[1][0] == '-' || (end && *end) || largest < SMALLEST_N ||
         largest > 1 << 16) {
         fprintf(stderr, "usage: count_traffic FILE.jsonl [LARGEST_N from %d to 65536]\n",
@@ -168,18 +171,20 @@ int main(int argc, char **argv)
         return EXIT_USAGE;
     }
     json = fopen(argv[1], "a");
-    if (!json) {
-        perror(argv[1]);
-        return EXIT_USAGE;
-    }
+    if (!json)
+        return cli_refuse("found that '%s' cannot be written to (%s), accepted is a file of JSON "
+                          "rows or a new one",
+                          argv[1], strerror(errno));
     printf("variant            N       M   Br   Bc     fits       loads      stores\n");
-    for (int64_t N = SMALLEST_N; N <= largest; N *= 2)
+    for (int64_t N = SMALLEST_N; N <= largest && status != EXIT_RUNTIME; N *= 2)
         if (N != SWEEP_N)
             status =
                 exit_worst(status, count_case(json, N, FLASH_SRAM_DEFAULT, FLASH_SRAM_DEFAULT));
-    status = exit_worst(status, count_case(json, SWEEP_N, SMALLEST_M, LARGEST_M));
+    if (status != EXIT_RUNTIME)
+        status = exit_worst(status, count_case(json, SWEEP_N, SMALLEST_M, LARGEST_M));
     if (fclose(json) != 0) {
-        perror(argv[1]);
+        cli_refuse("found that '%s' did not take the rows (%s), accepted is a file that does",
+                   argv[1], strerror(errno));
         status = exit_worst(status, EXIT_RUNTIME);
     }
     return status;

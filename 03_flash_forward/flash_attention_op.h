@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * flash_attention_op.h: flash attention as an operator of a library, for programs that know nothing
- * of this suite. C11 and C++17; needs no other header of ours.
+ * of this suite. C11 and C++17; needs exact_math.h beside it, and no other header of ours.
  *
  * A kernel wants to be told many things that do not change from call to call: sizes, strides,
  * dtype, mask. Checking them costs time, some of them need memory on the device, and a mistake
@@ -51,6 +51,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "exact_math.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -148,7 +150,9 @@ FlashAttentionStatus flash_attention_describe(FlashAttentionTensor *tensor,
  * large that scale * log2(e) * q overflows gives NaN.
  * Nothing is kept of the arguments but copies. *op is NULL after a failure.
  * The first mistake decides, in the order NULL, parameter, dtype, shape, strides, device.
- * NOT_IMPLEMENTED: d is too large for the device, or (CUDA) more rows than a grid has blocks.
+ * NOT_IMPLEMENTED: d is too large for the device, or (CUDA) more rows than a grid has blocks, or
+ * (CPU, run too) the calling thread takes numbers below 2^-126 for zero: MXCSR's FTZ or DAZ, FPCR's
+ * FZ, which a program has that is linked with fast math. A sentence on stderr says so.
  * DEVICE_ARCHITECTURE_NOT_SUPPORTED: 16-bit kernels need tensor cores of sm_80.
  * Statuses: SUCCESS, INTERNAL_ERROR, NOT_IMPLEMENTED, BAD_PARAM, NULL_POINTER, BAD_TENSOR_DTYPE,
  * BAD_TENSOR_SHAPE, BAD_TENSOR_STRIDES, DEVICE_ARCHITECTURE_NOT_SUPPORTED. */
@@ -174,7 +178,8 @@ FlashAttentionStatus flash_attention_workspace_size(const FlashAttention *op, si
  * may be captured into a CUDA graph.
  * BAD_PARAM: a tensor or lse is not aligned to its element, or a pointer not of this device.
  * INTERNAL_ERROR: CUDA refused a launch.
- * Statuses: SUCCESS, INTERNAL_ERROR, BAD_PARAM, NULL_POINTER, INSUFFICIENT_WORKSPACE. */
+ * Statuses: SUCCESS, INTERNAL_ERROR, NOT_IMPLEMENTED, BAD_PARAM, NULL_POINTER,
+ * INSUFFICIENT_WORKSPACE. */
 FlashAttentionStatus flash_attention_run(const FlashAttention *op, void *workspace,
                                          size_t workspace_size, void *out, const void *q,
                                          const void *k, const void *v, const void *mask, float *lse,

@@ -249,7 +249,7 @@ static int show_trace(const AttnArgs *args, const CliCase *c)
     return pages_play(&pages, stdin, stdout) | failed;
 }
 
-static int run_case(Report *report, const Cli *cli, const CliCase *c)
+static int run_case(Report *report, const Cli *cli, CliCase *c)
 {
     Inputs problem;
     Reference reference;
@@ -275,14 +275,10 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c)
 int main(int argc, char **argv)
 {
     Cli cli;
-    Report report;
-    int i, status = cli_parse(&cli, &stage, argc, argv);
+    int status = cli_parse(&cli, &stage, argc, argv);
     if (status != CLI_CONTINUE)
         return status;
-    status = report_open(&report, &cli);
-    for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++)
-        status = exit_worst(status, run_case(&report, &cli, &cli.cases[i]));
-    status = exit_worst(status, report_close(&report));
+    status = report_cases(&cli, run_case);
     cli_free(&cli);
     return status;
 }

@@ -297,6 +297,7 @@ typedef struct Prepared {
     Inputs problem;
     Reference reference;
 } Prepared;
+static Prepared prepared;
 
 /* Bytes, so that a flag counts as part of the problem unless it is named here. */
 static int same_problem(const CliCase *a, const CliCase *b)
@@ -340,9 +341,10 @@ static int prepare(Prepared *p, const CliCase *c)
     return status;
 }
 
-static int run_case(Report *report, const Cli *cli, const CliCase *c, Prepared *p)
+static int run_case(Report *report, const Cli *cli, CliCase *c)
 {
     const Variant *v = NULL;
+    Prepared *p = &prepared;
     int status = prepare(p, c);
     if (status != EXIT_OK)
         return status;
@@ -357,16 +359,11 @@ static int run_case(Report *report, const Cli *cli, const CliCase *c, Prepared *
 int main(int argc, char **argv)
 {
     Cli cli;
-    Report report;
-    static Prepared prepared;
-    int i, status = cli_parse(&cli, &stage, argc, argv);
+    int status = cli_parse(&cli, &stage, argc, argv);
     if (status != CLI_CONTINUE)
         return status;
-    status = report_open(&report, &cli);
-    for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++)
-        status = exit_worst(status, run_case(&report, &cli, &cli.cases[i], &prepared));
+    status = report_cases(&cli, run_case);
     prepared_free(&prepared);
-    status = exit_worst(status, report_close(&report));
     cli_free(&cli);
     return status;
 }

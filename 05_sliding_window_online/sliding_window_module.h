@@ -9,7 +9,8 @@
  * - sliding_window_online_create, _step, _destroy.
  * - WindowStream, window_stream_*: tokens one at a time against a rolling cache of window + 1 keys.
  * Every refusal has a status and one sentence in `error` that names the field, what was found and
- * what is accepted; nothing is written then.
+ * what is accepted; nothing is written then. A tensor with all heads of Q, K and V side by side may
+ * have 2^44 elements; so may a block of the online module.
  */
 #ifndef SLIDING_WINDOW_MODULE_H
 #define SLIDING_WINDOW_MODULE_H
@@ -49,7 +50,7 @@ typedef struct WindowConfig {
     float scale;    /* 0 = 1/sqrt(head_dim) */
     float cap;      /* 0 = none; wins over temperature */
     AttnOptions options;
-    int threads;
+    int threads; /* 1 .. 1024 */
 } WindowConfig;
 #define WINDOW_CONFIG_DEFAULT                                                                      \
     {                                                                                              \

@@ -28,6 +28,7 @@
 #include <string.h>
 
 #include "check/judge.h"
+#include "judge/runner.h"
 #include "methods/simulate.h"
 #include "show/show.h"
 #include "transports/mpi/processes.h"
@@ -111,15 +112,21 @@ static int run_method(Report *report, const CliCase *c, const Inputs *problem,
     return status;
 }
 
-/* A user's own shared object, in a child process with limits: whole attention, or a method. */
+/* In the process of a shared object: the ranks that it may ask for. */
+static void take_setup(const void *setup, size_t bytes)
+{
+    if (bytes == sizeof(RingSetup))
+        ring_simulate_setup(setup);
+}
+
+/* A user's own shared object, in a process of its own with limits: whole attention, or a method. */
 static int run_so(Report *report, const Cli *cli, const CliCase *c, const Inputs *problem,
                   const Reference *reference, const Variant *v)
 {
     const RingSetup setup = ring_setup_of(c, RING_METHOD_RING);
     RunResult out;
     int status;
-    ring_simulate_setup(&setup); /* of the ranks that it may ask for */
-    status = run_variant_so(&out, &stage, problem, c, cli);
+    status = run_variant_so_here(&out, &stage, problem, c, cli, &setup, sizeof setup);
     status = show(report, c, problem, reference, v, &out, status);
     result_free(&out);
     return status;
@@ -160,18 +167,16 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
 int main(int argc, char **argv)
 {
     Cli cli;
-    Report report;
-    int i, status;
+    int status;
+    if (argc > 0 && runner_wanted(argv[0]))
+        runner_serve(take_setup);
     ring_mpi_hush(); /* of several processes only rank 0 speaks */
     status = cli_parse(&cli, &stage, argc, argv);
     if (status == CLI_CONTINUE)
         status = ring_mpi_enter(&cli, argc, argv); /* starts mpirun, or is one of its ranks */
     if (status != CLI_CONTINUE)
         return ring_mpi_status(status);
-    status = report_open(&report, &cli);
-    for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++)
-        status = exit_worst(status, run_case(&report, &cli, &cli.cases[i]));
-    status = exit_worst(status, report_close(&report));
+    status = report_cases(&cli, run_case);
     cli_free(&cli);
     return ring_mpi_leave(status);
 }

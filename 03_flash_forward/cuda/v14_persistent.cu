@@ -105,11 +105,11 @@ static __device__ __forceinline__ bool tile_of_turn(QueryTile &tile, const AttnA
     const int H = (int)a.shape.H, heads = (int)a.shape.B * H;
     const int place = turn & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int index = turn * gridDim.x + place;
+    if (index >= tiles * heads)
+        return false; /* behind the last head `here` would be 0 */
     const int first = index / (tiles * section) * section; /* head of the section */
     const int here = min(section, heads - first), rest = index - first * tiles;
     const int head = first + rest % here;
-    if (index >= tiles * heads)
-        return false;
     tile.b = head / H;
     tile.h = head % H;
     tile.h_kv = tile.h / (H / (int)a.shape.Hkv);

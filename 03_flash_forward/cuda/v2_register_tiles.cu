@@ -53,8 +53,7 @@ template <int D_> struct FloatTile {
 /* The registers of a thread: its rows start at row0 of the block, its columns at column0. */
 template <class C> struct ThreadRows {
     int row0, column0;
-    float m_i[C::ROWS];
-    float l_i[C::ROWS]; /* the sum over this thread's keys only, until the end */
+    float m_i[C::ROWS], l_i[C::ROWS]; /* l_i: over this thread's keys only, until the end */
     float O_reg[C::ROWS][C::D / 8];
 };
 
@@ -83,11 +82,12 @@ static __device__ __forceinline__ void finish_rows(const ThreadRows<C> &rows, co
         const float l_row = sum_of_row(rows.l_i[r]);
         if (i >= a.shape.Nq)
             continue;
-        const float inverse = l_row == 0.0f ? 0.0f : 1.0f / l_row;
+        const float inverse = l_row == 0.0f ? 0.0f : 1.0f / l_row, *O = rows.O_reg[r];
         float *O_i = head_of<float>(a.O, work.b, work.h) + i * a.O.stride[1] + rows.column0;
 #pragma unroll
-        for (int x = 0; x < C::D / 8; x++)
-            O_i[column_of(x)] = rows.O_reg[r][x] * inverse;
+        for (int x = 0; x < C::D / 8; x += 4) /* whole sectors: 16 bytes of eight lanes of a row */
+            *reinterpret_cast<float4 *>(O_i + column_of(x)) = make_float4(
+                O[x] * inverse, O[x + 1] * inverse, O[x + 2] * inverse, O[x + 3] * inverse);
         if (rows.column0 == 0)
             a.lse[lse_row(a, work, i)] = l_row == 0.0f ? -INFINITY : rows.m_i[r] + logf(l_row);
     }

@@ -75,7 +75,8 @@ template <class C> static __device__ __forceinline__ void start_rows(TileRows<C>
 }
 
 /* O / l and lse = m + ln l to memory. ln_per_m: m_i is kept in natural units (1) or in powers of
- * two (LN2). A row that saw nothing: O = 0, lse = -inf. */
+ * two (LN2). A row that saw nothing: O = 0, lse = -inf. A store is 16 bytes of eight rows each:
+ * eight sectors, half full (exercise 13 of docs/lab/03_exercises.md). */
 template <typename T, class C>
 static __device__ __forceinline__ void store_rows(TileRows<C> &rows, const AttnArgs &a,
                                                   BlockWork work, float ln_per_m)

@@ -15,9 +15,9 @@
  * warpgroups, which are half a tile apart. So dS has two places for another reason than in v11:
  * mbarriers tell when all warps have written one, and when both dQ' have read it.
  *
- * One product is too many: dQ' of the first tile multiplies whatever lies there, perhaps while the
- * other warpgroup writes its dS, and nobody reads the result. (ptxas keeps products in flight only
- * if they are issued each time.)
+ * One product is too many: in front of the first tile there is no dS, and nobody reads that dQ'.
+ * (ptxas keeps products in flight only if they are issued each time.) Its place may be unwritten,
+ * or being written by the other warpgroup; so it reads K, and V behind it, which stay as they are.
  *
  * Interface:
  * - consume_in_turns: dK and dV of 64 keys over a walk; dQ is added. AddNow: at once.
@@ -76,7 +76,8 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
     const uint32_t my_K = smem + C::K + warpgroup * C::BOX, my_V = my_K + C::V - C::K;
     const int Nq = (int)a.shape.Nq, last = walk.count - 1;
-    uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4];
+    /* dS_before: where dS of the tile before lies; in front of the first tile K. */
+    uint32_t P_factor[C::Br / 16][4], dS_factor[C::Br / 16][4], dS_before = C::K;
     float *dQ_before = NULL, *dQ_now; /* where dQ of the tile before is added, and of this one */
     start_sums<C>(dK, dV);
     wgmma_wait<0>(dK); /* nothing is in flight: it keeps the zeros in front of the products */
@@ -103,7 +104,7 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
         const int stage = tile % 2, next = 1 - stage, next_parity = (tile + 1) / 2 % 2;
         const uint32_t Q = smem + C::Q + stage * C::ROWS_BYTES, dO = Q + C::dO - C::Q;
         const uint32_t next_Q = smem + C::Q + next * C::ROWS_BYTES, next_dO = next_Q + C::dO - C::Q;
-        const uint32_t next_dS = smem + C::dS + next * C::dS_BYTES; /* dS of the tile before, too */
+        const uint32_t next_dS = smem + C::dS + next * C::dS_BYTES; /* as dS of the tile before */
         const float2 *next_stats = (const float2 *)(smem_bytes + C::STATS + next * C::STATS_BYTES);
         float S[C::Br / 8][4], dP[C::Br / 8][4], dQ[8][4];
         dQ_now = dQ_square<C>(a, pass, block.b, walk, warpgroup);
@@ -112,7 +113,8 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
             barrier_wait(smem + C::dS_FULL + 8 * next, next_parity ^ 1, WAIT_dS);
         threads_sync(TURN + warpgroup, CONSUMER_THREADS);
         wgmma_begin();
-        multiply_dS_K<T, C>(dQ, next_dS, smem + C::K, warpgroup);
+        multiply_dS_K<T, C>(dQ, smem + dS_before, smem + C::K, warpgroup);
+        dS_before = C::dS + stage * C::dS_BYTES;
         add_product<T, C>(dV, P_factor, dO);
         add_product<T, C>(dK, dS_factor, Q);
         publish_dS<C>(smem, stage);
@@ -144,13 +146,12 @@ consume_in_turns(float (&dK)[C::D / 8][4], float (&dV)[C::D / 8][4], const AttnA
     if (walk.count > 0) { /* what is left: dQ of two tiles, dV and dK */
         const int stage = last % 2;
         const uint32_t dS = smem + C::dS + stage * C::dS_BYTES;
-        const uint32_t before = smem + C::dS + (1 - stage) * C::dS_BYTES;
         float dQ[8][4];
         dQ_now = dQ_square<C>(a, pass, block.b, walk, warpgroup);
         if (last > 0)
             barrier_wait(smem + C::dS_FULL + 8 * (1 - stage), (last - 1) / 2 % 2, WAIT_dS);
         wgmma_begin();
-        multiply_dS_K<T, C>(dQ, before, smem + C::K, warpgroup);
+        multiply_dS_K<T, C>(dQ, smem + dS_before, smem + C::K, warpgroup);
         add_product<T, C>(dV, P_factor, smem + C::dO + stage * C::ROWS_BYTES);
         add_product<T, C>(dK, dS_factor, smem + C::Q + stage * C::ROWS_BYTES);
         publish_dS<C>(smem, stage);

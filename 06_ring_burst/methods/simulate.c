@@ -19,8 +19,7 @@
 
 static RingSetup chosen = {.ranks = 4, .nodes = 1, .timeout_s = 60.0, .threads = 1};
 
-/* The program's side, before the shared object is called; it runs in a child process and finds what
- * was chosen here. */
+/* The program's side, in the process of the shared object and before that is loaded. */
 void ring_simulate_setup(const RingSetup *setup)
 {
     chosen = *setup;

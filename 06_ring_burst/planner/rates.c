@@ -116,7 +116,7 @@ int ring_rates_read(RingRates *rates, const char *path, char why[256])
     int number = 0;
     FILE *f = fopen(path, "r");
     if (!f) {
-        snprintf(why, 256, "%.150s: no such file of rates, or it cannot be read", path);
+        snprintf(why, 256, "'%.150s': no such file of rates, or it cannot be read", path);
         return -1;
     }
     while (fgets(line, sizeof line, f)) {
@@ -129,14 +129,14 @@ int ring_rates_read(RingRates *rates, const char *path, char why[256])
             continue;
         if (sscanf(line, "%63s %lf %c", name, &value, &rest) != 2 ||
             ring_rates_set(&read, name, value) != 0) {
-            snprintf(why, 256, "%.100s, line %d: accepted is the name of a rate and its value",
+            snprintf(why, 256, "'%.100s', line %d: accepted is the name of a rate and its value",
                      path, number);
             fclose(f);
             return -1;
         }
     }
     if (ferror(f)) { /* a folder opens, and cannot be read */
-        snprintf(why, 256, "%.150s: it cannot be read: %s", path, strerror(errno));
+        snprintf(why, 256, "'%.150s': it cannot be read: %s", path, strerror(errno));
         fclose(f);
         return -1;
     }

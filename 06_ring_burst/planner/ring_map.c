@@ -306,7 +306,7 @@ typedef struct Options {
 
 static int refuse(const char *flag, const char *what)
 {
-    fprintf(stderr, "ring_map: %s: %s\n", flag, what);
+    fprintf(stderr, "ring_map: '%s': %s\n", flag, what);
     return -1;
 }
 

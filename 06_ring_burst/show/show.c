@@ -81,9 +81,10 @@ int ring_show_probe(const char *path)
     const char *why;
     return report_probe(path, &why) == 0
                ? EXIT_OK
-               : cli_refuse("--trace-json: found that %s cannot be written to (%s), accepted is a "
-                            "file that can",
-                            path, why);
+               : cli_refuse(
+                     "--trace-json: found that '%s' cannot be written to (%s), accepted is a "
+                     "file that can",
+                     path, why);
 }
 
 /* What was measured and what the model expects, in one file, so that they stand below each

@@ -109,7 +109,7 @@ int ratio_read_options(RatioOptions *o, int windowed, int argc, char **argv)
         if (strcmp(argv[i], "--no-check") == 0)
             o->check = 0;
         else if (i + 1 == argc)
-            return cli_refuse("%s: found no value, accepted are the flags of --help", argv[i]);
+            return cli_refuse("'%s': found no value, accepted are the flags of --help", argv[i]);
         else if (read_option(o, argv[i], argv[i + 1]) != EXIT_OK)
             return EXIT_USAGE;
         else

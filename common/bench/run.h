@@ -9,7 +9,7 @@
  * Interface:
  * - run_variant: poison, run (warm-up, timed repetitions), bring the outputs to the host.
  * - run_variant_so: the same for a user's shared object, isolated (judge/isolate.h). Whatever that
- *   code does, this process lives and reports.
+ *   code does, this process lives and reports. run_variant_so_here: for one that calls us.
  */
 #ifndef ATTN_RUN_H
 #define ATTN_RUN_H
@@ -72,6 +72,10 @@ int run_variant(RunResult *out, const Variant *v, const Inputs *p, const CliCase
  * backward pass.) If it exports int <stage>_abi_version, that must be the stage's. */
 int run_variant_so(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
                    const Cli *cli);
+/* The same for one that calls functions of this program (stage 06): it runs in this program started
+ * anew, whose main() hands itself over to runner_serve (judge/runner.h) and gets these bytes. */
+int run_variant_so_here(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
+                        const Cli *cli, const void *setup, size_t setup_bytes);
 void result_free(RunResult *out);
 
 #ifdef __cplusplus

@@ -8,6 +8,7 @@
 #include "cli/cli_internal.h"
 
 #include <fcntl.h>
+#include <float.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -169,6 +170,7 @@ int cli_parse(Cli *cli, const Stage *stage, int argc, char **argv)
 {
     CliCase base;
     CliGiven given = {{0}, NULL, NULL};
+    volatile float least = FLT_MIN; /* is half of it 0? Nothing that the oracle says holds then. */
     int status;
     hold_standard_files();
     signal(SIGXFSZ, SIG_IGN); /* a write over the limit then fails like one on a full disk */
@@ -182,6 +184,11 @@ int cli_parse(Cli *cli, const Stage *stage, int argc, char **argv)
     base.backward = (stage->features & STAGE_ALWAYS_BACKWARD) != 0;
     cli_keep_command(cli, stage->name, argc, argv);
     status = cli_read_set(cli, &base, &given, argc > 1 ? argc - 1 : 0, argv + 1, 0);
+    if (status == CLI_CONTINUE && least * 0.5f == 0.0f) {
+        cli_refuse("found a processor that takes numbers below 2^-126 for zero, accepted is a "
+                   "start without the library (LD_PRELOAD, or linked fast math) that set this");
+        status = EXIT_RUNTIME;
+    }
     if (status == CLI_CONTINUE && cli->cases_file)
         status = cli_read_cases(cli, &base, &given);
     else if (status == CLI_CONTINUE) {

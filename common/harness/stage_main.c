@@ -111,27 +111,30 @@ static int run_case(const StageMain *s, Report *report, const Cli *cli, const Cl
     return status;
 }
 
+/* For run_any_case: a program has one stage. */
+static const StageMain *this_stage;
+static Prepared prepared;
+
+static int run_any_case(Report *report, const Cli *cli, CliCase *c)
+{
+    int status = EXIT_OK;
+    if (this_stage->other_case && this_stage->other_case(report, cli, c, &status))
+        return status;
+    return run_case(this_stage, report, cli, c, &prepared);
+}
+
 int stage_main(const Stage *stage, const StageMain *s, int argc, char **argv)
 {
-    static Prepared prepared;
     Cli cli;
-    Report report;
-    int i, status;
-    for (i = 0; i < stage->variant_count; i++)
+    int status;
+    this_stage = s;
+    for (int i = 0; i < stage->variant_count; i++)
         variant_of_rung(&s->variants[i]);
     status = cli_parse(&cli, stage, argc, argv);
     if (status != CLI_CONTINUE)
         return status;
-    status = report_open(&report, &cli);
-    for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++) {
-        const CliCase *c = &cli.cases[i];
-        int other = EXIT_OK;
-        status = exit_worst(status, s->other_case && s->other_case(&report, &cli, c, &other)
-                                        ? other
-                                        : run_case(s, &report, &cli, c, &prepared));
-    }
+    status = report_cases(&cli, run_any_case);
     prepared_free(&prepared);
-    status = exit_worst(status, report_close(&report));
     cli_free(&cli);
     return status;
 }

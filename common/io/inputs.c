@@ -136,7 +136,6 @@ int inputs_make(Inputs *p, const CliCase *c)
     ProblemFiles f;
     int status;
     memset(p, 0, sizeof *p);
-    cli_refuse_context(NULL, c->cases_file, c->line);
     status = cli_check_device(c);
     if (status == EXIT_OK)
         status = files_open(&f, c, s);

@@ -7,7 +7,8 @@
  * A folder holds what a program of the suite, or any program, computed: DIR/<line>/o.npy and
  * lse.npy, with gradients dq.npy, dk.npy and dv.npy (dwq.npy and dwk.npy with --qk-norm), for each
  * line of FILE, as --cases FILE --save DIR writes them. A line whose files are not there (a skipped
- * case, a crash) says nothing. The reference of a line is computed once for all folders.
+ * case, a crash) says nothing. The reference of a line is computed once for all folders. A line or
+ * a folder that is refused is left out, with a sentence; the others are judged.
  *
  * Exit status: 0, whatever was found; 2 for bad usage or bad input, such as a folder without any
  * line; 3 when memory is short or nobody takes the answers.
@@ -47,6 +48,7 @@ typedef struct Line {
 
 static int make_line(Line *l, const CliCase *flags)
 {
+    cli_refuse_context(NULL, flags->cases_file, flags->line);
     int status = inputs_make(&l->problem, flags);
     l->flags = flags;
     if (status != EXIT_OK)
@@ -229,12 +231,16 @@ static int judge_all(const Cli *cli, const char *const *folders, int count)
     int status = lines ? EXIT_OK : cli_no_memory("--cases"), made = 0;
     if (status == EXIT_OK && count == 0)
         status = cli_refuse("--found: found none, accepted is a folder with outputs");
-    while (status == EXIT_OK && made < cli->case_count) {
-        status = make_line(&lines[made], &cli->cases[made]);
+    for (int n = 0; status != EXIT_RUNTIME && count > 0 && n < cli->case_count; n++) {
+        const int failed = make_line(&lines[made], &cli->cases[n]);
+        status = exit_worst(status, failed);
+        if (failed)
+            free_line(&lines[made--]);
         made++;
     }
-    for (int n = 0; n < count && status == EXIT_OK; n++)
-        status = judge_folder(lines, cli->case_count, folders[n]);
+    cli_refuse_context(NULL, NULL, 0);
+    for (int n = 0; n < count && made > 0; n++)
+        status = exit_worst(status, judge_folder(lines, made, folders[n]));
     for (int n = 0; n < made; n++)
         free_line(&lines[n]);
     free(lines);

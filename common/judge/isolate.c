@@ -368,20 +368,25 @@ static char **with_environment(char *first[2])
 /* files: descriptors of the runner from 0 on, none of them below RUNNER_FILES. */
 static int spawn_runner(Isolate *s, const int files[RUNNER_FILES])
 {
-    char path[PATH_MAX], omp[64], blas[64];
-    char *const arguments[] = {"attn_runner", (char *)s->task->library, NULL}; /* for ps */
-    char *few[] = {omp, blas, NULL, NULL}, **environment = few;
+    char path[PATH_MAX] = "/proc/self/exe", omp[64], blas[64], folders[PATH_MAX];
+    char *const arguments[] = {RUNNER_NAME, (char *)s->task->library, NULL}; /* for ps */
+    char *few[] = {omp, blas, NULL, NULL, NULL}, **environment = few;
     const char *wait = getenv("OMP_WAIT_POLICY");
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t how;
     sigset_t none, all;
     int error;
-    if (find_runner(path) != 0)
+    if (!s->task->setup && find_runner(path) != 0)
         return ENOENT;
     snprintf(omp, sizeof omp, "OMP_NUM_THREADS=%d", s->task->threads);
-    snprintf(blas, sizeof blas, "OPENBLAS_NUM_THREADS=%d", s->task->threads);
+    /* a program that is linked with it would start its threads before the sandbox is there */
+    snprintf(blas, sizeof blas, "OPENBLAS_NUM_THREADS=%d", s->task->setup ? 1 : s->task->threads);
     if (wait && strcasecmp(wait, "passive") == 0) /* threads that wait sleep */
         few[2] = "OMP_WAIT_POLICY=passive";
+    if (s->task->setup && getenv("LD_LIBRARY_PATH") &&
+        snprintf(folders, sizeof folders, "LD_LIBRARY_PATH=%s", getenv("LD_LIBRARY_PATH")) <
+            (int)sizeof folders)
+        few[few[2] ? 3 : 2] = folders;
     if (s->task->mode == ISOLATE_OFF && !(environment = with_environment(few)))
         return ENOMEM;
     sigemptyset(&none);
@@ -403,21 +408,6 @@ static int spawn_runner(Isolate *s, const int files[RUNNER_FILES])
     return error;
 }
 
-static int fork_runner(Isolate *s, const int files[RUNNER_FILES])
-{
-    fflush(NULL);
-    s->pid = fork();
-    if (s->pid == 0) {
-        setpgid(0, 0);
-        for (int i = 0; i < RUNNER_FILES; i++)
-            dup2(files[i], i);
-        for (int number = 1; number < 32; number++)
-            signal(number, SIG_DFL);
-        runner_serve(bench_set_threads);
-    }
-    return s->pid < 0 ? errno : 0;
-}
-
 static int start(Isolate *s)
 {
     int control[2] = {-1, -1}, output[2] = {-1, -1}, files[RUNNER_FILES], error = EMFILE, i, ready;
@@ -429,7 +419,7 @@ static int start(Isolate *s)
     for (i = 0; ready && i < RUNNER_FILES; i++) /* above those that they become */
         ready = (files[i] = fcntl(mine[i], F_DUPFD_CLOEXEC, RUNNER_FILES)) >= 0;
     if (ready) {
-        error = s->task->inside ? fork_runner(s, files) : spawn_runner(s, files);
+        error = spawn_runner(s, files);
         s->process = error ? -1 : (int)syscall(SYS_pidfd_open, s->pid, 0u);
     }
     while (i-- > 0)
@@ -751,6 +741,8 @@ static int fill_opened(Isolate *s)
     /* off: address space, of which a GPU's driver reserves more than there is memory */
     o->mebibytes = !o->strict || task->mebibytes < half ? task->mebibytes : half;
     o->abi_version = task->abi_version;
+    if (task->setup && task->setup_bytes <= sizeof o->setup)
+        memcpy(o->setup, task->setup, o->setup_bytes = task->setup_bytes);
     if (task->abi_symbol)
         snprintf(o->abi_symbol, sizeof o->abi_symbol, "%s", task->abi_symbol);
     if (!o->strict && !realpath(task->library, o->library))

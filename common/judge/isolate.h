@@ -78,8 +78,9 @@ typedef struct IsolateTask {
     void *context;
     int mailbox; /* number of an array that is written */
     int trace;   /* 1 + number of an array for states of attn_trace.h, which is written; 0: none */
-    int inside;  /* 1: run in a fork of this program, whose functions it may call; no program of
-                 * its own. For submissions that are a part of this program (stage 06). */
+    const void *setup; /* Not NULL: its runner is this program, started anew, whose functions the
+                        * submission may call (stage 06); main() gives these bytes to its own */
+    size_t setup_bytes;
 } IsolateTask;
 
 typedef struct IsolateResult {

@@ -219,7 +219,7 @@ static int make_copies(Jail *j)
     const char *const folders[] = {"source", "tmp"};
     int out, source, status = COMPILED;
     if (mkdir(j->out, 0755) != 0 && errno != EEXIST)
-        return say(BROKEN, "--out: %s cannot be made (%s)", j->out, strerror(errno));
+        return say(BROKEN, "--out: '%s' cannot be made (%s)", j->out, strerror(errno));
     out = open(j->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     for (int i = 0; i < 2 && out >= 0; i++)
         if (mkdirat(out, folders[i], 0755) != 0)
@@ -227,14 +227,14 @@ static int make_copies(Jail *j)
                        folders[i]);
     source = out < 0 ? -1 : openat(out, "source", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (source < 0)
-        return say(BROKEN, "--out: %s cannot be written to (%s)", j->out, strerror(errno));
+        return say(BROKEN, "--out: '%s' cannot be written to (%s)", j->out, strerror(errno));
     for (int i = 0; status == COMPILED && i < j->include_count; i++) {
         int to;
         snprintf(name, sizeof name, "include%d", i);
         j->file_count = 0;
         if (mkdirat(out, name, 0755) != 0 ||
             (to = openat(out, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
-            return say(BROKEN, "--out: %s cannot be written to (%s)", j->out, strerror(errno));
+            return say(BROKEN, "--out: '%s' cannot be written to (%s)", j->out, strerror(errno));
         status = take_folder(j, j->includes[i], to, 0);
         close(to);
     }

@@ -459,7 +459,7 @@ static int work_together(Judge *j)
         if (!WIFEXITED(how) || WEXITSTATUS(how) != EXIT_OK)
             status = EXIT_RUNTIME;
     if (status != EXIT_OK)
-        cli_refuse("found that a worker ended before its work did; nothing is reported");
+        cli_refuse("found that a worker ended before its work did; what it had begun is missing");
     return status;
 }
 
@@ -544,9 +544,10 @@ int main(int argc, char **argv)
     if (argc == 2 && strcmp(argv[1], "--codes") == 0)
         return print_codes();
     if (argc > 1 + check_only)
-        return cli_refuse("%s: found an argument, accepted are --check and --codes; orders come on "
-                          "the standard input",
-                          argv[1]);
+        return cli_refuse(
+            "'%s': found an argument, accepted are --check and --codes; orders come on "
+            "the standard input",
+            argv[1]);
     status = read_orders(&j);
     for (int i = 0; status == EXIT_OK && i < j.case_count; i++)
         status = make_case(&j, i);

@@ -6,8 +6,8 @@
  * behind the end of a tensor is a page without access there, too. Each round is one call, timed
  * from here; what is judged are the outputs of the last one.
  *
- * A method of stage 06 is called by the ring's own code, so it runs in a fork of the program. All
- * others run in attn_runner. Where a stage computes backward passes only, O and lse are inputs:
+ * A method of stage 06 is called by the ring's own code, so its runner is the program itself, started
+ * anew: a fork would have the reference in its memory. All others run in attn_runner. Where a stage computes backward passes only, O and lse are inputs:
  * they are computed here, and a submission that writes to them ends.
  */
 #include <inttypes.h>
@@ -143,6 +143,12 @@ static int explain(RunResult *out, const Cli *cli, const CliCase *c, const Isola
 int run_variant_so(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
                    const Cli *cli)
 {
+    return run_variant_so_here(out, stage, p, c, cli, NULL, 0);
+}
+
+int run_variant_so_here(RunResult *out, const Stage *stage, const Inputs *p, const CliCase *c,
+                        const Cli *cli, const void *setup, size_t setup_bytes)
+{
     const int alone = (stage->features & STAGE_ALWAYS_BACKWARD) != 0;
     char abi_symbol[128];
     IsolateResult r = {.end = ISOLATE_BROKEN, .sentence = "there is no memory for its outputs"};
@@ -153,7 +159,8 @@ int run_variant_so(RunResult *out, const Stage *stage, const Inputs *p, const Cl
                         .mebibytes = cli->so_mebibytes,
                         .threads = c->threads,
                         .mode = cli->so_sandbox,
-                        .inside = (stage->features & STAGE_HAS_RANKS) != 0};
+                        .setup = setup,
+                        .setup_bytes = setup_bytes};
     Isolate *s = NULL;
     int status = -1;
     if (c->judge_dir)

@@ -14,7 +14,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,13 +187,10 @@ static void serve_call(const RunnerRequest *request)
     reply(&done);
 }
 
-static void *serve(void *set_threads)
+static _Noreturn void serve(void)
 {
     RunnerRequest request;
     ssize_t got;
-    name_faults(); /* the second stack is a thread's own */
-    if (set_threads)
-        (*(void (**)(int))set_threads)(opened.threads);
     while ((got = read(RUNNER_CONTROL, &request, sizeof request)) == (ssize_t)sizeof request ||
            (got < 0 && errno == EINTR))
         if (got < 0)
@@ -206,9 +202,16 @@ static void *serve(void *set_threads)
     _exit(EXIT_SUCCESS); /* no handlers, no destructors of the submission's */
 }
 
-void runner_serve(void (*set_threads)(int))
+int runner_wanted(const char *name)
 {
-    pthread_t thread;
+    int type;
+    socklen_t size = sizeof type;
+    return name && strcmp(name, RUNNER_NAME) == 0 &&
+           getsockopt(RUNNER_CONTROL, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
+}
+
+void runner_serve(void (*take_setup)(const void *setup, size_t bytes))
+{
 #ifdef SYS_close_range
     syscall(SYS_close_range, (unsigned)RUNNER_FILES, ~0u, 0u);
 #endif
@@ -217,12 +220,7 @@ void runner_serve(void (*set_threads)(int))
     if (!opened.strict)
         runner_supervise();
     prepare();
-    /* In a fork, OpenMP's workers of the first thread do not exist any more; those of a new thread
-     * will. */
-    if (!set_threads)
-        serve(NULL);
-    if (pthread_create(&thread, NULL, serve, &set_threads) != 0)
-        give_up(RUNNER_BROKEN, "", "no thread can be started");
-    pthread_join(thread, NULL);
-    _exit(EXIT_FAILURE);
+    if (take_setup)
+        take_setup(opened.setup, opened.setup_bytes);
+    serve();
 }

@@ -7,6 +7,7 @@
  * - RunnerCall, runner_pointer: what a contract's runner side gets.
  * - runner_contract: the row of runner_contracts.c with this name.
  * - RunnerOpen, RunnerRequest, RunnerReply: the messages, one datagram each.
+ * - runner_wanted: was this program started to be a runner?
  * - runner_serve: the runner's life; it does not return.
  * - runner_supervise: without a sandbox, a process between judge and runner.
  */
@@ -16,7 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { RUNNER_ARRAYS = 24, RUNNER_NUMBERS = 4096 };
+enum { RUNNER_ARRAYS = 24, RUNNER_NUMBERS = 4096, RUNNER_SETUP = 256 };
+#define RUNNER_NAME "attn_runner" /* argv[0] of each */
 /* What the runner inherits, beside an empty stdin and the pipe at stdout and stderr. */
 enum { RUNNER_UNHEARD = 70 }; /* exit status when the judge's socket is closed */
 enum { RUNNER_CONTROL = 3, RUNNER_INPUTS, RUNNER_OUTPUTS, RUNNER_LIBRARY, RUNNER_FILES };
@@ -56,7 +58,7 @@ typedef struct RunnerArray {
 } RunnerArray;
 
 typedef struct RunnerOpen {
-    int strict, inside, threads, no_blas;
+    int strict, threads, no_blas;
     double seconds;
     int64_t mebibytes;
     int array_count;
@@ -65,6 +67,8 @@ typedef struct RunnerOpen {
     char library[4096]; /* without a sandbox: its path, which debuggers show */
     char abi_symbol[128];
     int abi_version;
+    size_t setup_bytes; /* as in IsolateTask */
+    unsigned char setup[RUNNER_SETUP] __attribute__((aligned(16)));
 } RunnerOpen;
 
 /* bytes < 0: load the library. Otherwise call a function. */
@@ -96,8 +100,10 @@ typedef struct RunnerReply {
     char text[512];
 } RunnerReply;
 
-/* set_threads: in a fork, called in the thread that calls the submission. NULL after an exec. */
-void runner_serve(void (*set_threads)(int)) __attribute__((noreturn));
+/* argv[0] of main() */
+int runner_wanted(const char *name);
+/* take_setup: gets RunnerOpen.setup before the library is loaded; NULL where there is none. */
+void runner_serve(void (*take_setup)(const void *setup, size_t bytes)) __attribute__((noreturn));
 void runner_supervise(void);
 
 #endif

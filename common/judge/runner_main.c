@@ -7,7 +7,6 @@
  * Interface: none.
  */
 #include <stdio.h>
-#include <sys/socket.h>
 
 #include "alloc.h"
 #include "judge/runner.h"
@@ -17,11 +16,9 @@ void workspace_settle(void)
 {
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    int type;
-    socklen_t size = sizeof type;
-    if (getsockopt(RUNNER_CONTROL, SOL_SOCKET, SO_TYPE, &type, &size) != 0) {
+    if (argc < 1 || !runner_wanted(argv[0])) {
         fputs("attn_runner: found no judge at descriptor 3, accepted is a start by one\n", stderr);
         return 2;
     }

@@ -24,6 +24,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -393,6 +394,16 @@ int sandbox_here(char *why, size_t size)
     return missing == NULL;
 }
 
+/* The parts below are a thread's own: who has others already would keep them outside. */
+static int has_one_thread(char *why, size_t size)
+{
+    struct stat tasks;
+    if (stat("/proc/self/task", &tasks) != 0 || tasks.st_nlink <= 3)
+        return 1;
+    snprintf(why, size, "it has threads before the sandbox is there");
+    return 0;
+}
+
 static int no_new_privileges(char *why, size_t size)
 {
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
@@ -420,7 +431,7 @@ int sandbox_enter(int no_blas, char *why, size_t size)
 {
     if (!sandbox_here(why, size))
         return 0;
-    if (!no_new_privileges(why, size) ||
+    if (!has_one_thread(why, size) || !no_new_privileges(why, size) ||
         !(landlock_version() < 1 ? chroot_enter(why, size) : landlock_enter(no_blas, why, size)) ||
         !drop_capabilities(why, size))
         return 0;

@@ -35,9 +35,10 @@ static const char *not_rows(const char *path)
 
 static int refuse_json(const char *path, const char *why)
 {
-    return cli_refuse("--json: found that %s cannot be written to (%s), accepted is a file of JSON "
-                      "rows or a new one",
-                      path, why);
+    return cli_refuse(
+        "--json: found that '%s' cannot be written to (%s), accepted is a file of JSON "
+        "rows or a new one",
+        path, why);
 }
 
 /* The file for appending; NULL, and *why. */
@@ -150,6 +151,19 @@ int report_close(Report *r)
         status = EXIT_RUNTIME;
     }
     return status;
+}
+
+int report_cases(Cli *cli, ReportCase *run)
+{
+    Report r;
+    int i, status = report_open(&r, cli);
+    if (status != EXIT_OK)
+        return status;
+    for (i = 0; i < cli->case_count; i++) {
+        cli_refuse_context(NULL, cli->cases[i].cases_file, cli->cases[i].line);
+        status = exit_worst(status, run(&r, cli, &cli->cases[i]));
+    }
+    return exit_worst(status, report_close(&r));
 }
 
 int backward_alone(const Report *r)

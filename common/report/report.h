@@ -79,6 +79,10 @@ typedef struct ReportSoftmax {
     int pass; /* 1, 0, or -1 = not checked */
 } ReportSoftmax;
 
+/* Opens the report, runs all cases, closes it: the worst status. A case that is refused or fails
+ * ends nothing but itself, and its sentences name its line. */
+typedef int ReportCase(Report *r, const Cli *cli, CliCase *c);
+int report_cases(Cli *cli, ReportCase *run);
 int report_open(Report *r, const Cli *cli); /* EXIT_OK or EXIT_USAGE */
 void report_row(Report *r, const ReportRow *row);
 /* target: NULL where nothing is asked for. */

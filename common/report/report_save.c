@@ -59,9 +59,10 @@ static void remove_folders(const char *dir, size_t made)
 
 static int refuse_folder(const char *dir, const char *why)
 {
-    return cli_refuse("--save: found that %s cannot be written to (%s), accepted is a folder that "
-                      "can",
-                      dir, why);
+    return cli_refuse(
+        "--save: found that '%s' cannot be written to (%s), accepted is a folder that "
+        "can",
+        dir, why);
 }
 
 int save_probe(const char *dir)

@@ -51,12 +51,13 @@ def absent(suite, name):
 
 
 def grade_one(path, name, options):
-    if not name.exists():
+    if grade.missing(name):
         suite = suites.read(path)
         return suite, absent(suite, name)
     suite, results = grade.grade(grade.parse(
         [str(path), str(name), "--so-sandbox", options.so_sandbox,
          *(["--build", str(options.build)] if options.build else [])]))
+    grade.check_some_graded(results)
     return suite, results[0]
 
 

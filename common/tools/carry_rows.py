@@ -39,7 +39,8 @@ def carried(line, old, new, variants=()):
 def main(old_root, *variants):
     old, new = rows.hashes_now(old_root), rows.hashes_now(str(rows.ROOT))
     for path in sorted((pathlib.Path(rows.ROOT) / "docs" / "results").glob("*.jsonl")):
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        with path.open(encoding="utf-8") as file:
+            lines = list(file)
         now = [carried(line, old, new, variants) for line in lines]
         if now != lines:
             path.write_text("".join(now), encoding="utf-8")

@@ -9,6 +9,7 @@ import bisect
 import pathlib
 import statistics
 
+import tool
 from svg_drawing import BLUE, GREEN, GREY, PURPLE, YELLOW, Drawing
 
 RESULTS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -52,7 +53,7 @@ LOADS = {"03": {2: "K", 3: "V"}, "04": {1: "Q", 3: "dO", 4: "dO"}}  # by HopperW
 def read_stamps(stage):
     """{rung: {warpgroup: [(clock, kind, tag)]}}; "# rung" stands above the stamps of a rung."""
     found, here = {}, None
-    for line in (RESULTS / f"{stage}_stamps_h200.txt").read_text(encoding="utf-8").splitlines():
+    for line in tool.lines_of((RESULTS / f"{stage}_stamps_h200.txt").read_text(encoding="utf-8")):
         words = line.split()
         if line.startswith("# ") and len(words) == 2:
             here = found.setdefault(words[1], {})

@@ -22,8 +22,8 @@ and the submission. attn_judge runs them, each case in a process of its own.
 Where two or more C submissions compile, a result has the field `similarity` (similarity.py), in
 json and csv. It is null for what did not compile, and for all if the comparison failed or was late.
 
-A submission that this machine could not compile or run (a full disk, no memory) has status skipped
-with the reason, and the others are graded all the same.
+A submission that this machine could not compile or run (a full disk, no memory, a judge that was
+killed) has status skipped with the reason, and the others are graded all the same.
 
 Exit: 0 graded, whatever the scores; 2 bad usage; 3 it could not be done, or not for all.
 
@@ -31,10 +31,12 @@ Interface:
 - main(arguments): the program. grade(options) -> suite, results (a list of JSON objects).
 - run(arguments, how): the program with another `grade`. parse(arguments) -> options.
 - Compiled: what became of a submission's source.
-- compile_all, judge, score: its three steps.
+- compile_all, judge, score: its three steps. check_some_graded(results): CannotGrade.
+- missing(path): is there no such file?
 """
 import argparse
 import concurrent.futures
+import contextlib
 import errno
 import json
 import multiprocessing
@@ -94,14 +96,23 @@ def printable(name):
                    for sign in text)
 
 
+def missing(path):
+    """No such file, not even a broken link. What cannot be looked at is there, and is skipped."""
+    try:
+        os.lstat(path)
+    except OSError as why:
+        return why.errno in (errno.ENOENT, errno.ENOTDIR)
+    return False
+
+
 def check_name(name):
     """UsageError: what no teacher meant to grade. The submission's own faults come later."""
     path = pathlib.Path(name)
     shown = printable(name)
-    if not name or not path.exists() and not path.is_symlink():
+    if not name or missing(path):
         raise UsageError(f"{shown or 'SUBMISSION'}: found no such file, accepted is a C file, a "
                          "folder or a shared object")
-    if not path.is_dir() and path.suffix not in (".c", ".so"):
+    if not os.path.isdir(path) and path.suffix not in (".c", ".so"):
         raise UsageError(f"{shown}: found the ending '{printable(path.suffix)}', accepted are .c, "
                          ".so and folders")
 
@@ -115,7 +126,7 @@ def without_archive(names):
 
 
 def first_error(said):
-    lines = said.splitlines()
+    lines = tool.lines_of(said)
     marks = (" error: ", " fatal error: ", " Error: ", "undefined reference",
              "multiple definition", "file size limit", "attn_jail: ")
     found = [line for line in lines if any(mark.lower() in line.lower() for mark in marks)]
@@ -160,6 +171,7 @@ def compile_one(name, build, folder, sandbox):
             source.parent.mkdir()
             source.write_bytes(data)
         except OSError as why:
+            shutil.rmtree(source.parent, ignore_errors=True)  # the others share the disk
             return Compiled(None, "", f"{source.parent} cannot be written ({why.strerror})", True)
         if path.suffix == ".so":
             return Compiled(source, "", "")
@@ -174,7 +186,7 @@ def compile_one(name, build, folder, sandbox):
     if run.returncode not in (0, 1):
         return Compiled(None, "", run.stderr.strip().removeprefix("attn_jail: ") or
                         f"attn_jail ended with {run.returncode}", True)
-    said = "".join(line for line in run.stdout.splitlines(True) if not line.startswith("command:"))
+    said = "\n".join(line for line in run.stdout.split("\n") if not line.startswith("command:"))
     said = plain(fixed_words((run.stderr + said).strip(), folder))
     free = shutil.disk_usage(folder).free
     for path in folder.iterdir():  # copies, and what a killed compiler left, which may be large
@@ -191,9 +203,14 @@ def compile_one(name, build, folder, sandbox):
 
 def compile_all(names, build, folder, workers, sandbox):
     """A Compiled for each submission, in their order."""
+    def one(n):
+        try:
+            return compile_one(names[n], build, folder / str(n), sandbox)
+        except (OSError, MemoryError, *tool.MALFORMED) as why:  # one, and not the class
+            return Compiled(None, "", f"{type(why).__name__}: {why}", True)
+
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(lambda n: compile_one(names[n], build, folder / str(n), sandbox),
-                             range(len(names))))
+        return list(pool.map(one, range(len(names))))
 
 
 def needs(path):
@@ -233,7 +250,7 @@ def blas_found(path):
     """The name that a library takes from a BLAS, or by which it could load one; "" if none."""
     try:
         symbols, libraries = needs(path)
-    except ValueError as why:
+    except (OSError, ValueError) as why:
         return f"what cannot be looked at: {why}"
     for name in symbols:
         if name.startswith(BLAS) or name.rstrip("_").startswith(BLAS):
@@ -255,7 +272,7 @@ def orders(suite, libraries, options):
 
 
 def run_judge(build, arguments, text):
-    """Standard output of attn_judge; UsageError, CannotGrade."""
+    """(standard output of attn_judge, "" or why it ended early); UsageError, CannotGrade."""
     program = build / "common" / "judge" / "attn_judge"
     try:
         run = subprocess.run([str(program), *arguments], input=text, capture_output=True, text=True,
@@ -270,20 +287,37 @@ def run_judge(build, arguments, text):
     said = run.stderr.strip()
     if run.returncode == 2:
         raise UsageError(said.removeprefix("grade: "))
-    if run.returncode != 0:
-        raise CannotGrade(said.removeprefix("grade: ") or f"attn_judge ended with {run.returncode}")
-    return run.stdout
+    why = said.removeprefix("grade: ") or f"attn_judge ended with {run.returncode}"
+    return run.stdout, why if run.returncode != 0 else ""
+
+
+def ask_judge(suite, libraries, numbers, options):
+    """({(library, case): row of attn_judge} of the libraries with these numbers, why some may be
+    missing). A line that is no row counts as missing, and a row without the rate that it needs."""
+    text, why = run_judge(options.build, [],
+                          orders(suite, [libraries[n] for n in numbers], options))
+    rows = {}
+    for line in tool.lines_of(text):
+        try:
+            row = json.loads(line)
+            rows.setdefault((numbers[row["so"]], row["case"]), {}).update(row)
+        except tool.MALFORMED:
+            pass
+    return {(n, c): row for (n, c), row in rows.items() if "status" in row and
+            (row["status"] != "right" or suite.cases[c].of != "sgemm" or "perf" in row)}, why
 
 
 def judge(suite, libraries, options):
-    """{(library, case): row of attn_judge}."""
-    rows = {}
-    for line in run_judge(options.build, [], orders(suite, libraries, options)).splitlines():
-        row = json.loads(line)
-        rows.setdefault((row["so"], row["case"]), {}).update(row)
-    wanted = {(n, c) for n in range(len(libraries)) for c in range(len(suite.cases))}
-    if set(rows) != wanted:
-        raise CannotGrade(f"found {len(rows)} results of {len(wanted)}")
+    """{(library, case): row of attn_judge}. Who has not all rows is judged once more, alone, so
+    that what ends the judge ends it for one; what is missing then is skipped."""
+    wanted = [(n, c) for n in range(len(libraries)) for c in range(len(suite.cases))]
+    rows, _ = ask_judge(suite, libraries, range(len(libraries)), options)
+    for late in sorted({n for n, c in wanted if (n, c) not in rows}):
+        again, why = ask_judge(suite, libraries, [late], options)
+        rows.update(again)
+        for key in (key for key in wanted if key[0] == late and key not in rows):
+            rows[key] = {"status": "skipped", "output": "", "ms": 0.0,
+                         "message": why or "attn_judge printed no result"}
     return rows
 
 
@@ -444,7 +478,9 @@ def grade(options):
     if options.peer and not (options.peer.is_file() and
                                   os.access(options.peer, os.X_OK)):
         raise UsageError(f"--peer {options.peer}: found no program, accepted is one")
-    run_judge(options.build, ["--check"], orders(suite, [], options))
+    _, why = run_judge(options.build, ["--check"], orders(suite, [], options))
+    if why:
+        raise CannotGrade(why)
     with tempfile.TemporaryDirectory(prefix="grade") as folder:
         compiled = compile_all(options.submissions, options.build, pathlib.Path(folder),
                                options.jobs, options.so_sandbox)
@@ -457,8 +493,6 @@ def grade(options):
             score(suite, printable(name), [rows[place[n], c] for c in range(len(suite.cases))]
                   if n in place else None, compiled[n], options.so_sandbox)
             for n, name in enumerate(options.submissions)]
-    if all(test["status"] == "skipped" for result in results for test in result["tests"]):
-        raise CannotGrade(results[0]["tests"][0]["message"])
     add_similarity(results, {results[n]["submission"]: options.submissions[n] for n in good})
     return suite, results
 
@@ -466,6 +500,12 @@ def grade(options):
 def reasons(result):
     """Why this machine could not do some of its cases."""
     return [test["message"] for test in result["tests"] if test["status"] == "skipped"]
+
+
+def check_some_graded(results):
+    """CannotGrade: this machine could do nothing at all."""
+    if all(test["status"] == "skipped" for result in results for test in result["tests"]):
+        raise CannotGrade(results[0]["tests"][0]["message"])
 
 
 # --- the program ---------------------------------------------------------------------------------
@@ -531,13 +571,20 @@ def write_out(options, texts):
         for text in texts.values():
             sys.stdout.write(text)
         return
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (options.out / name).write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as why:
-        raise CannotGrade(f"--out {options.out}: found that it cannot be written "
-                          f"({why.strerror}), accepted is a folder") from None
+    failed = []
+    for name, text in texts.items():  # a file that does not fit leaves the others
+        new = options.out / f"{name}.new"
+        try:
+            options.out.mkdir(parents=True, exist_ok=True)
+            new.write_text(text, encoding="utf-8", errors="backslashreplace")
+            os.replace(new, options.out / name)
+        except OSError as why:
+            failed.append(why.strerror)
+            with contextlib.suppress(OSError):
+                new.unlink()
+    if failed:
+        raise CannotGrade(f"--out {options.out}: found that {len(failed)} of {len(texts)} files "
+                          f"cannot be written ({failed[0]}), accepted is a folder with room")
 
 
 def run(arguments, how):
@@ -547,6 +594,7 @@ def run(arguments, how):
         if os.environ.get("LADDER_FROM"):  # where the user of ./ladder stands
             os.chdir(os.environ["LADDER_FROM"])
         suite, results = how(options)
+        check_some_graded(results)
         write_out(options, grade_formats.write(options.format, results, suite))
         skipped = [reasons(result) for result in results if reasons(result)]
         if skipped:

@@ -48,7 +48,7 @@ def whole_suite(folder, parts):
 def grade_suite(path, students, options):
     """(suite, {student: result}): one run for all who have the file."""
     files = {student: autograder.submission_for(path, student) for student in students}
-    there = [student for student in students if files[student].exists()]
+    there = [student for student in students if not grade.missing(files[student])]
     suite, results = suites.read(path), {}
     if there:
         options.suite, options.submissions = str(path), [str(files[one]) for one in there]

@@ -18,6 +18,8 @@ import pathlib
 import re
 import xml.etree.ElementTree as xml
 
+import tool
+
 FORMATS = {"table": "table.txt", "json": "results.jsonl", "gradescope": None, "otter": None,
            "junit": "results.xml", "csv": "results.csv"}
 # XML 1.0 has no way to say these
@@ -51,9 +53,10 @@ def details(test):
     lines += [f"hint: {test['hint']}"] if test["hint"] else []
     lines += [f"trace: {test['trace']}"] if test.get("trace") else []
     if test["visibility"] == "visible" and test["message"] and test.get("flags"):
-        lines += [f"flags: {test['flags']}", *test.get("inputs", "").splitlines()]
+        lines += [f"flags: {test['flags']}", *tool.lines_of(test.get("inputs", ""))]
     if test["output"]:
-        lines += ["your program printed:"] + [f"  | {line}" for line in test["output"].splitlines()]
+        lines += ["your program printed:",
+                  *(f"  | {line}" for line in tool.lines_of(test["output"]))]
     return lines
 
 
@@ -62,7 +65,7 @@ def table(results, _suite):
     for result in results:
         head = f"{result['submission']}: {points(result['score'])} of {points(result['max_score'])}"
         lines.append(head + ("" if result["sandbox"] == "strict" else "  (without a sandbox)"))
-        lines += [f"    compiler: {line}" for line in result["compiler"].splitlines()]
+        lines += [f"    compiler: {line}" for line in tool.lines_of(result["compiler"])]
         before = []
         for test in result["tests"]:
             lines.append(f"  {test['status']:8} {points(test['score']):>5} of "

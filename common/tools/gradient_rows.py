@@ -68,7 +68,7 @@ def write_scaled(path, scale):
 def variants_of(program, device):
     """[(name, dtypes)] of --list."""
     out = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout
-    listed = [line.split() for line in out.splitlines()]
+    listed = [line.split() for line in tool.lines_of(out)]
     return [(row[0], row[2].split(",")) for row in listed if row[1] == device]
 
 

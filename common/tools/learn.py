@@ -32,6 +32,7 @@ import textwrap
 import time
 
 import learn_steps
+import tool
 from learn_steps import Usage
 
 MY = pathlib.Path(os.environ.get("LADDER_MY") or learn_steps.ROOT / "my")
@@ -82,7 +83,7 @@ def lessons():
     reading. Links to other pages in that line are no steps."""
     found = []
     for page in learn_steps.ROOT.glob("docs/0[1-6]_*/[0-9]*.md"):
-        for line in page.read_text(encoding="utf-8").splitlines():
+        for line in tool.lines_of(page.read_text(encoding="utf-8")):
             if line.startswith("**Next:**"):
                 text = re.sub(r"\[[^\]]*\]\([^)]*\)", "", line)
                 found.append((page, re.findall(r"(?<![\d.])\d\d\.\d+", text)))
@@ -192,7 +193,7 @@ def explain_failure(step, verdict, program, say_why=True):
     why = verdict.why
     if step.kind == "bug" and verdict.code != "compile" and not why:
         why = f"The bug that the step began with: {bug_of(step)}"
-    for line in verdict.text.splitlines() + (why.splitlines() if say_why else []):
+    for line in tool.lines_of(verdict.text) + (tool.lines_of(why) if say_why else []):
         print(textwrap.fill(line, 96, initial_indent="  ", subsequent_indent="  "))
     if why and not say_why:
         print("  What the bug is, is said when your next version is wrong, too, or after a hint.")
@@ -273,8 +274,8 @@ def hole_of(text):
     """What stands in the hole, or the text without its first comment."""
     found = learn_steps.HOLE.search(text)
     if found:
-        return textwrap.dedent(found[2]).rstrip().splitlines()
-    return [line for line in text.rstrip().splitlines() if not line.startswith("# ")]
+        return tool.lines_of(textwrap.dedent(found[2]).rstrip())
+    return [line for line in tool.lines_of(text.rstrip()) if not line.startswith("# ")]
 
 
 def show_solution(step):
@@ -282,7 +283,7 @@ def show_solution(step):
     answer = answer_path(step)
     yours = answer.read_text(encoding="utf-8", errors="replace") if answer.is_file() else ""
     if step.kind == "bug":
-        changed = difflib.unified_diff(step.stub().splitlines(), step.solution().splitlines(),
+        changed = difflib.unified_diff(tool.lines_of(step.stub()), tool.lines_of(step.solution()),
                                        n=1, lineterm="")
         print("the suite's mending:\n" + "\n".join(list(changed)[2:]) + "\n")
         return

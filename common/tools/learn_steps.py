@@ -28,6 +28,7 @@ import tempfile
 import typing
 
 import suite
+import tool
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LEARN = ROOT / "docs" / "learn"
@@ -119,8 +120,8 @@ class Step:
         for code, block in re.findall(r"^\[([\w-]+)\]\n((?:[-+ ].*\n|[-+]\n)+)", text, re.M):
             wrong = self.solution()
             for place in re.findall(r"(?:-.*\n)+(?:[+ ].*\n|\+\n)*", block):
-                old = [line[2:].strip() for line in place.splitlines() if line[0] == "-"]
-                new = [line[2:] for line in place.splitlines() if line[0] == "+"]
+                old = [line[2:].strip() for line in tool.lines_of(place) if line[0] == "-"]
+                new = [line[2:] for line in tool.lines_of(place) if line[0] == "+"]
                 wrong = exchange(wrong, old, new, f"{self.name} [{code}]")
             found.append((code, wrong))
         return found
@@ -129,7 +130,7 @@ class Step:
 def exchange(text, old, new, where):
     """The text with the lines `old`, which stand in it once, replaced. Indentation is the first
     replaced line's."""
-    lines = text.splitlines()
+    lines = tool.lines_of(text)
     places = [n for n in range(len(lines)) if [x.strip() for x in lines[n:n + len(old)]] == old]
     if len(places) != 1:
         raise ValueError(f"{where}: {len(places)} places match {old}")
@@ -142,7 +143,7 @@ def exchange(text, old, new, where):
 def apply_patch(text, path):
     """The hunks of one of tests/wrong's patches, each of which fits in one place."""
     hunks = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in tool.lines_of(path.read_text(encoding="utf-8")):
         if line.startswith("@@"):
             hunks.append(([], []))
         elif hunks and line[:1] in (" ", "-", "+", ""):
@@ -166,7 +167,7 @@ HEADER = {name: (str, "") for name in ("contract", "time", "links", "include", "
 def read_cases(path):
     """The header {key: value} and the cases, in the suite syntax of the course kit."""
     lines = [(number, line) for number, line in
-             enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+             enumerate(tool.lines_of(path.read_text(encoding="utf-8")), 1)
              if line.strip() and not line.startswith("#")]
     try:
         header = suite.read_words(lines[0][1], HEADER)
@@ -224,7 +225,7 @@ def value_of(text):
 
 def typed_answers(text):
     """{key: what stands behind its '='}"""
-    lines = (line.partition("#")[0].partition("=") for line in text.splitlines())
+    lines = (line.partition("#")[0].partition("=") for line in tool.lines_of(text))
     return {key.strip(): value.strip() for key, sign, value in lines if sign}
 
 
@@ -403,7 +404,7 @@ def sanitizer_says(printed):
     """What is wrong, where, and next to which array: a few lines of a report of a hundred, in which
     learn.c has written the addresses of the harness's arrays. Without a report: ""."""
     lines, names = [], {}
-    for line in printed.splitlines():
+    for line in tool.lines_of(printed):
         array = re.match(r"array (\w+) at (\w+)$", line)
         error = re.search(r"ERROR: \w+: (.*?)(?: on (?:unknown )?address.*)?$", line)
         frame = re.match(r"\s+#\d+ \S+ in (\w+) .*/([\w.]+\.c):(\d+)", line)
@@ -451,7 +452,7 @@ def judge_c(step, file, folder, asan, say, harness):
         say(f"  case {number} of {len(step.cases)}, {case.name}: "
             f"{'right' if verdict.passed else 'WRONG'}")
         if printed:
-            say("    printed:\n" + "\n".join("    | " + line for line in printed.splitlines()))
+            say("    printed:\n" + "\n".join("    | " + line for line in tool.lines_of(printed)))
         if not verdict.passed:
             return verdict._replace(flags=tuple(case.flags))
     return Verdict(True)

@@ -44,7 +44,7 @@ GPU_COLUMNS = {"02": ["variant", "ms_med", "gbytes_per_s", "share_of_copy"],
 
 
 def question(root, folder):
-    return (root / folder / "README.md").read_text().splitlines()[0].strip("* ")
+    return (root / folder / "README.md").read_text().split("\n")[0].strip("* ")
 
 
 def machine(rows):

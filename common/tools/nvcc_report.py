@@ -11,13 +11,17 @@ such a kernel is right but slow, whatever its numbers. With --attn-spilled=KERNE
 when a kernel whose name contains KERNEL spills more (stores and loads of a thread together), with
 KERNEL@sm_80:BYTES on that architecture only; of several limits that fit a kernel the one with the
 longest name holds.
+It refuses fast math, of which the compiled code knows nothing.
 --attn-lax=FLAG is for a build that nobody runs: nvcc gets FLAG where neither of the two is asked.
 """
+import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+
+import tool
 
 NOISE = re.compile(r"^ptxas info\s*: (Overriding|\d+ bytes gmem|Function properties|Compile time)")
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")
@@ -25,22 +29,24 @@ USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 LAX = "--attn-lax="
 LIMIT = re.compile(r"--attn-spilled=(\w+?)(?:@(sm_\w+))?:(\d+)")
+FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+FAST = re.compile(r"use_fast_math|-ftz[= ]true|-prec-(div|sqrt)[= ]false")
 STRICT = re.compile(r"wgmma\.mma_async.*serialized|setmaxnreg.*ignored", re.I)
 
 
 def demangle(names):
     """Readable kernel names, or the names as they are without c++filt."""
-    tool = shutil.which("c++filt")
-    if not tool or not names:
+    program = shutil.which("c++filt")
+    if not program or not names:
         return {name: name for name in names}
-    out = subprocess.run([tool, "-p", *names], capture_output=True, text=True, check=False).stdout
-    return dict(zip(names, out.splitlines()))
+    run = subprocess.run([program, "-p", *names], capture_output=True, text=True, check=False)
+    return dict(zip(names, tool.lines_of(run.stdout)))
 
 
 def kernels(text):
     """(mangled name, architecture, registers, shared bytes, spilled bytes) of each kernel."""
     rows, name, arch, spilled = [], None, "", 0
-    for line in text.splitlines():
+    for line in tool.lines_of(text):
         if m := ENTRY.search(line):
             name, arch, spilled = m[1], m[2], 0
         elif m := SPILL.search(line):
@@ -58,6 +64,9 @@ def main():
         sys.exit("error: accepted is --attn-spilled=KERNEL:BYTES or KERNEL@sm_80:BYTES")
     lax = [] if strict or limits else [a[len(LAX):] for a in sys.argv[1:] if a.startswith(LAX)]
     command = [a for a in sys.argv[1:] if not a.startswith("--attn-")] + lax
+    given = " ".join([*command, *map(os.environ.get, FLAGS, ("", ""))])
+    if asked := FAST.search(given):
+        sys.exit(f"error: found {asked[0]}, accepted is no fast math: NaN shall stay NaN")
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                          errors="replace", check=False)
     rows = kernels(run.stdout)
@@ -69,7 +78,7 @@ def main():
         output = pathlib.Path(command[command.index("-o") + 1])
         output.with_name(output.name + ".ptxas.txt").write_text(run.stdout, encoding="utf-8")
         output.with_name(output.name + ".kernels.txt").write_text(summary, encoding="utf-8")
-    for line in run.stdout.splitlines():
+    for line in tool.lines_of(run.stdout):
         known = ENTRY.search(line) or USED.search(line) or SPILL.search(line) or NOISE.match(line)
         if run.returncode or not known:
             print(line)

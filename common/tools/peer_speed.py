@@ -33,7 +33,7 @@ def once(program, library, flags, seconds):
         return None, "time", f"its speed was not measured within {seconds:g} s"
     except OSError as why:
         return None, "skipped", f"{program} cannot be run ({why.strerror})"
-    said = (run.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    said = (run.stderr.strip() or "it said nothing").split("\n")[-1]
     found = SPEED.findall(run.stdout)
     if run.returncode == 0 and found:
         return float(found[-1]), "right", ""

@@ -301,7 +301,7 @@ def check(suite, key, where):
 
 def parse(text, name, key=None):
     suite, head, place = None, 0, suite_of(name)
-    for count, raw in enumerate(text.splitlines(), 1):
+    for count, raw in enumerate(tool.lines_of(text), 1):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue

@@ -60,7 +60,7 @@ class Sum:
         elif returncode == 0:
             self.failures.append(f"{name}: exited 0 without a single check")
         else:
-            last = text.strip().splitlines()
+            last = tool.lines_of(text.strip())
             self.skips.append(f"{name}: {last[-1] if last else 'exit status 77'}")
 
     @staticmethod
@@ -71,7 +71,7 @@ class Sum:
     def read(self, path):
         """All records of one file. A file that is not there was a run that did not happen."""
         try:
-            lines = [x for x in pathlib.Path(path).read_text(encoding="utf-8").splitlines() if x]
+            lines = [x for x in tool.lines_of(pathlib.Path(path).read_text(encoding="utf-8")) if x]
             for line in lines:
                 self.add(json.loads(line))
         except (OSError, *tool.MALFORMED) as error:

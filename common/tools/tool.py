@@ -4,6 +4,8 @@
 Interface:
 - end(main, *told): ends the program with the status of main(). 2: main raised one of `told`, whose
   text is a sentence, or a file cannot be read or written; 3: nobody takes what it prints.
+- lines_of(text): its lines, which end at "\n" alone. Python's own splits at U+2028, U+0085 and more
+  signs, too, which a program may print inside of a line, and JSON may hold in a string.
 - MALFORMED: what Python raises where a file's content is not what a tool reads. Told by tools that
   read recorded rows; elsewhere these are mistakes of ours.
 """
@@ -12,6 +14,10 @@ import pathlib
 import sys
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+def lines_of(text):
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def end(main, *told):

@@ -71,7 +71,7 @@ class TrafficError(Exception):
 def counters(text):
     """Of all counters above those whose base name `ncu --query-metrics` lists; launch__... are
     known without a counter."""
-    have = {line.split()[0] for line in text.splitlines() if "__" in line.split(" ")[0]}
+    have = {line.split()[0] for line in tool.lines_of(text) if "__" in line.split(" ")[0]}
     wanted = [*SUMS.values(), *PERCENT.values(), *OTHERS.values(), *map(STALL.format, STALLS)]
     return [name for name in wanted if name.split(".")[0] in have or name.startswith("launch__")]
 
@@ -84,7 +84,7 @@ def number(text):
 
 
 def read_kernels(text):
-    lines = text.splitlines()
+    lines = tool.lines_of(text)
     first = next((n for n, line in enumerate(lines) if line.startswith('"ID"')), None)
     if first is None:
         raise TrafficError("no line of ncu's CSV begins with \"ID\": " + " ".join(lines[-3:]))
@@ -192,7 +192,7 @@ def main():
     if args.metrics:
         print(",".join(counters(texts[0])))
         return 0
-    checked = [json.loads(line) for line in texts[0].splitlines()]
+    checked = [json.loads(line) for line in tool.lines_of(texts[0])]
     if not checked:
         raise TrafficError("no checked rows")
     folder = next((path.name for path in ROOT.glob("0?_*")

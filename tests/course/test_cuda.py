@@ -105,7 +105,7 @@ def grade(build, suite, files, *words):
                           *map(str, files), "--build", str(build), "--so-sandbox", "off",
                           "--format", "json", "--jobs", "1", *map(str, words)],
                          capture_output=True, text=True, check=False)
-    return run.returncode, [json.loads(line) for line in run.stdout.splitlines()], run.stderr
+    return run.returncode, [json.loads(line) for line in run.stdout.split("\n")[:-1]], run.stderr
 
 
 def measure(tap, build, folder, files):

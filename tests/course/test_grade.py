@@ -14,8 +14,10 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shlex
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -121,7 +123,7 @@ def grade(build, sandbox, *arguments, how=grade_tool.grade):
 def graded(build, sandbox, *arguments):
     """Results by --format json; [] with the message when it did not work."""
     status, out, err = grade(build, sandbox, *arguments, "--format", "json")
-    return [json.loads(line) for line in out.splitlines()] if status == 0 else [], err
+    return [json.loads(line) for line in out.split("\n")[:-1]] if status == 0 else [], err
 
 
 def write_suite(path, contract, cases):
@@ -715,6 +717,23 @@ def check_output(tap, build, sandbox, folder):
     results, err = graded(build, sandbox, suite, folder / "signs.c")
     tap.ok(results and results[0]["tests"][0]["output"] == "a?2J?b \u00e4\n",
            "output without signs that steer a terminal", err or results)
+    # what Python takes for the end of a line and JSON does not, on stdout and in a compiler's words
+    ends = folder / "ends.c"
+    ends.write_text(HEAD + SIGNATURE + '{ puts("a\\xe2\\x80\\xa8" "b\\xe2\\x80\\xa9" "c\\xc2\\x85" '
+                    '"d\\x1c\\x0b\\x0c\\r"); return 0; }\n', encoding="utf-8")
+    words = folder / "words.c"
+    words.write_text(HEAD + SIGNATURE + "{ return nothing; } // x\u2028error: y\u0085z\n",
+                     encoding="utf-8")
+    for form in grade_formats.FORMATS:
+        status, _, err = grade(build, sandbox, suite, ends, RIGHT, words, "--format", form, "--out",
+                               folder / "ends")
+        tap.ok(status == 0 and not err, f"U+2028 and others in output: {form} is written",
+               f"{status} {err}")
+    results, err = graded(build, sandbox, suite, ends, RIGHT, words)
+    tap.ok([result["score"] for result in results] == [0, 1, 0] and
+           results[0]["tests"][0]["output"] == "a?b?c?d????\n" and
+           results[2]["tests"][0]["message"].count("nothing") == 1, "and the others have points",
+           err or results)
 
 
 def check_machine(tap, build, sandbox, folder):
@@ -735,7 +754,7 @@ def check_machine(tap, build, sandbox, folder):
     to = folder / "skipped"
     status, out, err = grade(fake, sandbox, suite, RIGHT, again, RIGHT, "--format", "json", "--out",
                              to)
-    rows = [json.loads(line) for line in (to / "results.jsonl").read_text().splitlines()] \
+    rows = [json.loads(line) for line in (to / "results.jsonl").read_text().split("\n")[:-1]] \
         if (to / "results.jsonl").is_file() else []
     tap.ok(status == 3 and not out and err.count("\n") == 1 and "1 of 3" in err and
            "No space left" in err, "a machine that fails once: exit 3", f"{status} {err}")
@@ -752,6 +771,179 @@ def check_machine(tap, build, sandbox, folder):
     status, out, err = grade(fake, sandbox, suite, RIGHT, again)
     tap.ok(status == 3 and not out and err == "grade: it could not be compiled here: full\n",
            "nothing at all can be graded: one sentence", out + err)
+
+
+# Stands before attn_judge. Where it meets a library that ends in "bad" it does what the folder says.
+JUDGE = r"""#!/usr/bin/env python3
+import json, os, pathlib, re, signal, subprocess, sys
+here, text = pathlib.Path(__file__).parent, sys.stdin.read()
+what = (here / "what").read_text()
+run = subprocess.run([here / "real_judge", *sys.argv[1:]], input=text, capture_output=True,
+                     text=True)
+found = re.findall(r"^so\t(.*)$", text, re.M)
+bad = [n for n, so in enumerate(found) if pathlib.Path(so).read_bytes().endswith(b"bad")]
+out = run.stdout.split("\n")[:-1]
+of_bad = [n for n, line in enumerate(out) if json.loads(line)["so"] in bad]
+if bad and what == "no json":
+    out[of_bad[0]] = '{"so": 1, "case": nothing'
+if bad and what == "a number":
+    out[of_bad[0]] = "7"
+if bad and what == "nested":
+    out[of_bad[0]] = "[" * 100000
+if bad and what == "torn":
+    out[of_bad[0]] = out[of_bad[0]][:25]
+if bad and what in ("killed", "worker"):
+    out = out[:of_bad[0]]
+sys.stdout.write("".join(line + "\n" for line in out))
+sys.stdout.flush()
+if bad and what == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+if bad and what == "worker":
+    sys.exit("grade: found that a worker ended before its work did")
+sys.exit(run.returncode)
+"""
+
+
+def check_judge(tap, build, sandbox, folder):
+    """A judge that breaks over one submission: its cases are skipped, all others have points."""
+    fake = folder / "broken"
+    (fake / "common/judge").mkdir(parents=True)
+    (fake / "common/attn_config.h").symlink_to(build.resolve() / "common/attn_config.h")
+    for name in ("attn_jail", "attn_runner"):
+        (fake / "common/judge" / name).symlink_to(build.resolve() / "common/judge" / name)
+    (fake / "common/judge/real_judge").symlink_to(build.resolve() / "common/judge/attn_judge")
+    program = fake / "common/judge/attn_judge"
+    program.write_text(JUDGE, encoding="utf-8")
+    program.chmod(0o755)
+    suite = write_suite(folder / "judge.suite", "flash_simple", ["-N 3 -d 2", "-N 5 -d 2"])
+    suite.write_text(suite.read_text(encoding="utf-8") +
+                     "points=1 perf=0.001 of=sgemm : -N 256 -d 64\n", encoding="utf-8")
+    made = library(RIGHT, folder / "judged.so").read_bytes()
+    files = [folder / name for name in ("a.so", "b.so", "c.so", "d.so")]
+    for file in files:
+        file.write_bytes(made + (b"bad" if file.name == "b.so" else b""))
+    for what, points, reason in (("no json", [1, 1], "printed no result"), ("a number", [1, 1], ""),
+                                 ("nested", [1, 1], ""), ("torn", [1, 1], ""),
+                                 ("killed", [], "attn_judge ended with -9"),
+                                 ("worker", [], "a worker ended")):
+        (fake / "common/judge/what").write_text(what, encoding="utf-8")
+        to = folder / f"judged {what}"
+        status, out, err = grade(fake, sandbox, suite, *files, "--jobs", "1", "--format", "json",
+                                 "--out", to)
+        rows = [json.loads(line) for line in
+                (to / "results.jsonl").read_text(encoding="utf-8").split("\n")[:-1]] \
+            if (to / "results.jsonl").is_file() else []
+        statuses = [test["status"] for test in rows[1]["tests"]] if rows else []
+        tap.ok(status == 3 and not out and err.count("\n") == 1 and "1 of 4" in err and
+               [row["score"] for row in rows] == [3, sum(points), 3, 3] and
+               statuses == ["skipped"] * (3 - len(points)) + ["right"] * len(points) and
+               reason in rows[1]["tests"][0]["message"],
+               f"attn_judge, one row: {what}: the others are graded", f"{status} {err} {rows}")
+    status, out, err = grade(fake, sandbox, suite, files[1])
+    tap.ok(status == 3 and not out and err.count("\n") == 1 and "a worker ended" in err,
+           "nothing at all can be judged: one sentence", f"{status} {out} {err}")
+
+
+def children(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
+    except OSError:
+        return []
+
+
+def check_killed_worker(tap, build, sandbox, folder):
+    """attn_judge itself, one of whose two workers is killed while its submission hangs."""
+    hang = folder / "hang.c"
+    hang.write_text(HEAD + SIGNATURE + "{ for (;;) ; return 0; }\n", encoding="utf-8")
+    libraries = [library(hang), *[library(RIGHT, folder / "working.so")] * 3]
+    suite = suites.read(write_suite(folder / "worker.suite", "flash_simple", ["-N 3 -d 2"]))
+    options = grade_tool.parse(["x", "y", "--jobs", "2", "--so-sandbox", sandbox])
+    suite.time = 60
+    with subprocess.Popen([build / "common/judge/attn_judge"], stdin=subprocess.PIPE, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as judge:
+        judge.stdin.write(grade_tool.orders(suite, libraries, options))
+        judge.stdin.close()
+        lines = [judge.stdout.readline() for _ in range(3)]  # of the others
+        hanging = [worker for worker in children(judge.pid) if children(worker)]
+        for worker in hanging:
+            os.kill(int(worker), signal.SIGKILL)
+        lines += judge.stdout.read().split("\n")[:-1]
+        said = judge.stderr.read()
+    rows = [json.loads(line) for line in lines]
+    tap.ok(len(hanging) == 1 and judge.returncode == 3 and
+           "a worker ended before its work did" in said and
+           sorted((row["so"], row["status"]) for row in rows) == [(n, "right") for n in (1, 2, 3)],
+           "a killed worker: the rows of the others are printed", f"{hanging} {said} {rows}")
+
+
+def check_unreadable(tap, build, sandbox, folder):
+    """A folder that its teacher may not open is skipped, and says why; the others are not."""
+    closed = folder / "closed"
+    names = [str(closed / "mine.c"), str(library(RIGHT, folder / "open.so"))]
+    closed.mkdir()
+    (closed / "mine.c").write_bytes(RIGHT.read_bytes())
+    place = pathlib.Path(tempfile.mkdtemp(dir=folder))
+    for path, mode in ((folder, 0o755), (place, 0o777), (closed, 0)):
+        path.chmod(mode)
+    user = os.geteuid()
+    grade_tool.compile_all([], build, place, 1, sandbox)  # Python reads what it needs for that
+    if user == 0:
+        os.seteuid(65534)  # root opens everything
+    try:
+        for name in names:
+            grade_tool.check_name(name)
+        found = grade_tool.compile_all(names, build.resolve(), place, 1, sandbox)
+    except OSError as why:
+        found = [why] * 2
+    finally:
+        os.seteuid(user)
+        closed.chmod(0o755)
+    tap.ok(getattr(found[0], "skipped", False) and "Permission denied" in found[0].error and
+           getattr(found[1], "library", None), "an unreadable folder leaves the others", found)
+
+
+def check_full_disk(tap, build, sandbox, folder):
+    """What fits is written; of what does not fit nothing is left, and the old file stays."""
+    texts = {"1.json": "a" * 1000, "2.json": "b" * 50000, "3.json": "c" * 2000}
+    options = grade_tool.parse(["x", "y", "--out", str(folder / "written")])
+    options.out.mkdir()
+    (options.out / "2.json").write_text("old", encoding="utf-8")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+    try:
+        grade_tool.write_out(options, texts)
+        said = ""
+    except grade_tool.CannotGrade as why:
+        said = str(why)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    found = {path.name: path.read_text(encoding="utf-8") for path in options.out.iterdir()}
+    tap.ok("1 of 3 files cannot be written (File too large)" in said and
+           found == {**texts, "2.json": "old"}, "a file that does not fit leaves the others",
+           f"{said} { {name: len(text) for name, text in found.items()} }")
+    # a folder for temporary files that is too small for the first submission
+    place, temporary = folder / "small", tempfile.gettempdir()
+    place.mkdir()
+    suite = write_suite(folder / "disk.suite", "flash_simple", ["-N 3 -d 2"])
+    if os.getuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none",
+                                           place], capture_output=True).returncode != 0:
+        print("# no small tmpfs here (it takes root's rights)")
+        return
+    try:
+        tempfile.tempdir = str(place)
+        large = folder / "large.c"
+        large.write_text(RIGHT.read_text(encoding="utf-8") + "/*" + "x" * 3000000 + "*/\n",
+                         encoding="utf-8")
+        status, out, err = grade(build, sandbox, suite, large, RIGHT, "--format", "json", "--jobs",
+                                 "1", "--out", folder / "disk")
+    finally:
+        tempfile.tempdir = temporary
+        subprocess.run(["umount", place], check=True)
+    rows = [json.loads(line) for line in
+            (folder / "disk/results.jsonl").read_text(encoding="utf-8").split("\n")[:-1]]
+    tap.ok(status == 3 and [row["score"] for row in rows] == [0, 1] and
+           "No space left" in rows[0]["tests"][0]["message"],
+           "a full disk: what still fits is graded", f"{status} {out} {err} {rows}")
 
 
 # A program that pretends to measure. It notes its calls, and what it says depends on the library.
@@ -795,7 +987,7 @@ def check_peer(tap, build, sandbox, folder):
         files[-1].write_bytes(made + name.encode())
     off = ("--so-sandbox", "off", "--peer", program)
     status, out, err = grade(build, "off", suite, *files, *off, "--format", "json")
-    rows = [json.loads(line) for line in out.splitlines()]
+    rows = [json.loads(line) for line in out.split("\n")[:-1]]
     found = [(test["status"], test["score"]) for row in rows for test in row["tests"][:1]]
     tap.ok(status == 0 and found == [("right", 8), ("right", 4), ("wrong", 0), ("time", 0)] and
            all(row["tests"][1]["score"] == 4 for row in rows),
@@ -922,6 +1114,10 @@ def main():
         check_names(tap, build, sandbox, folder)
         check_folder_names(tap, build, sandbox, folder)
         check_machine(tap, build, sandbox, folder)
+        check_judge(tap, build, sandbox, folder)
+        check_killed_worker(tap, build, sandbox, folder)
+        check_unreadable(tap, build, sandbox, folder)
+        check_full_disk(tap, build, sandbox, folder)
         check_peer(tap, build, sandbox, folder)
         check_compiler_words(tap, build, sandbox, folder)
         check_whole_words(tap, folder)

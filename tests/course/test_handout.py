@@ -391,6 +391,28 @@ def check_class(tap, build):
                str([row[:5] for row in rows]))
         tap.ok("notes.txt is no folder" in run.stderr, "a class: what is no folder is named",
                run.stderr)
+        # the only change that was handed in cannot be compiled here: the other suites count
+        jail = scratch / "build/common/judge/attn_jail"
+        jail.parent.mkdir(parents=True)
+        built = pathlib.Path(build).resolve()
+        (scratch / "build/common/attn_config.h").symlink_to(built / "common/attn_config.h")
+        for name in ("attn_judge", "attn_runner"):
+            jail.with_name(name).symlink_to(built / "common/judge" / name)
+        jail.write_text(f"""#!/bin/sh
+case "$*" in *mine_twist.c) echo "attn_jail: the disk is full" >&2; exit 3;; esac
+exec {built}/common/judge/attn_jail "$@"
+""", encoding="utf-8")
+        jail.chmod(0o755)
+        shutil.copy(scratch / "ann/mine.c", scratch / "ann/mine_twist.c")
+        run = graded("2", "ann", "bob", "--key", "key", "--format", "csv", "--build",
+                     str(scratch / "build"))
+        found = list(csv.reader(io.StringIO(run.stdout)))
+        tap.ok(run.returncode == 3 and [row[:4] for row in found[1:]] ==
+               [["ann", "35", "50", "skipped"], ["bob", "0", "50", "wrong"]] and
+               "the disk is full" in found[1][4] and run.stderr.count("\n") == 1,
+               "a class: a suite that could not be graded leaves the others",
+               run.stdout[:500] + run.stderr)
+        (scratch / "ann/mine_twist.c").unlink()
         tap.ok(rows and rows[0][3:7] == ["status", "reason", "similarity_public",
                                          "similarity_public_file"] and
                {name.split(":")[0] for name in rows[0][9:]} ==

@@ -171,6 +171,31 @@ def judge_right_solutions(tap, build, tool):
                    "nobody takes the answers", done.stderr)
 
 
+def judge_refused(tap, build, tool):
+    """Neither a line nor a folder that is refused keeps the others from being judged."""
+    with tempfile.TemporaryDirectory() as folder:
+        cases, good, bad = (os.path.join(folder, name) for name in ("cases", "good", "bad"))
+        for line in (1, 3):
+            subprocess.run([os.path.join(build, "01_naive/naive"), "-N", str(line), "--variant",
+                            "v0_loops", "--quiet", "--save", os.path.join(good, str(line))],
+                           check=True)
+        os.makedirs(os.path.join(bad, "3"))
+        with open(os.path.join(bad, "3", "o.npy"), "w", encoding="utf-8") as f:
+            f.write("not an array")
+        with open(cases, "w", encoding="utf-8") as f:
+            f.write("-N 1\n-N 2 --q none.npy --k none.npy --v none.npy\n-N 3\n")
+        done = subprocess.run([tool, "--cases", cases, "--found", good, "--found", bad, "--found",
+                               good], capture_output=True, text=True)
+        answers = [json.loads(line) for line in done.stdout.splitlines()]
+        tap.ok(done.returncode == 2 and len(answers) == 2 and
+               all([case["line"] for case in answer["cases"]] == [1, 3] and
+                   all(case["pass"] for case in answer["cases"]) for answer in answers),
+               "a refused line and a refused folder leave the others", done.stdout + done.stderr)
+        said = done.stderr.splitlines()
+        tap.ok(len(said) == 2 and f"{cases}:2: " in said[0] and "bad/3/o.npy" in said[1],
+               "each of them is named", said)
+
+
 # One head of attention with places for a mistake.
 SIMPLE = """#include "flash_simple.h"
 #include <math.h>
@@ -220,7 +245,7 @@ def judge_grades(tap, build):
                                os.path.join(ROOT, "docs/course/2_flash_forward/simple.suite"),
                                "--build", build, "--so-sandbox", "off", "--format", "json"] + paths,
                               capture_output=True, text=True)
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
     tap.ok(done.returncode == 0 and len(rows) == len(mistakes), "graded", done.stderr[-1000:])
     for code, row in zip(mistakes, rows):
         wrong = [test for test in row["tests"] if test["status"] != "right"]
@@ -304,7 +329,7 @@ def judge_softmax(tap, build):
             done = subprocess.run([sys.executable, os.path.join(ROOT, "common/tools/grade.py"),
                                    suite, "--build", build, "--so-sandbox", "off", "--format",
                                    "json"] + paths, capture_output=True, text=True)
-        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        rows = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
         tap.ok(len(rows) == len(paths), f"{contract}: graded", done.stderr)
         for (text, instead, code), row in zip([("", "", "")] + mistakes, rows):
             wrong = [test for test in row["tests"] if test["status"] != "right"]
@@ -374,6 +399,7 @@ def main():
     judge_codes(tap, build)
     judge_orders(tap, build)
     judge_right_solutions(tap, build, tool)
+    judge_refused(tap, build, tool)
     judge_grades(tap, build)
     judge_programs(tap, build)
     judge_softmax(tap, build)

@@ -89,7 +89,7 @@ def judge_step(tap, build, folder, name):
                           "--build", str(build), "--so-sandbox", "off", "--format", "json",
                           *map(str, files)],
                          capture_output=True, text=True, check=False)
-    rows = [json.loads(line) for line in run.stdout.splitlines()]
+    rows = [json.loads(line) for line in run.stdout.split("\n")[:-1]]
     if not tap.ok(len(rows) == len(files), f"{name}: graded", run.stderr):
         return 0
     tap.ok(rows[0]["score"] == rows[0]["max_score"], f"{name}: the solution is right", rows[0])

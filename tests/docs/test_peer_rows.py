@@ -50,7 +50,7 @@ def annotate(folder, rows, peers):
     text.write_text(peers, encoding="utf-8")
     done = subprocess.run([sys.executable, ROOT / "common/tools/peer_rows.py", path, text],
                           capture_output=True, text=True, check=False)
-    return done, [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return done, [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
 def main():

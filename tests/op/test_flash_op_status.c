@@ -9,6 +9,7 @@
  */
 #include <math.h>
 
+#include "../unit/flush_mode.h"
 #include "op_case.h"
 #include "pretend_device.h"
 
@@ -396,6 +397,36 @@ TEST(test_run)
             EXPECT(SUCCESS, destroy, op);
         }
         EXPECT(SUCCESS, destroy, NULL);
+        EXPECT(SUCCESS, destroy_handle, handle);
+    }
+}
+
+/* Numbers below 2^-126 taken for zero by this thread: of results, then of operands. */
+TEST(test_flush_mode)
+{
+    for (int device = 0; device < 2; device++) {
+        FlashAttentionHandle *handle = handle_of((FlashAttentionDevice)device);
+        const Call c = right_call(handle);
+        const FlashAttentionStatus wanted = device == FLASH_ATTENTION_CPU
+                                                ? FLASH_ATTENTION_NOT_IMPLEMENTED
+                                                : FLASH_ATTENTION_SUCCESS;
+        static unsigned char workspace[1 << 20], mask[6 * 9];
+        static uint16_t out[2 * 6 * 4 * 8], q[2 * 6 * 4 * 8], k[2 * 9 * 2 * 8];
+        const size_t room = sizeof workspace;
+        FlashAttention *op, *other;
+        EXPECT(SUCCESS, create, handle, &op, &c.out, &c.q, &c.k, &c.v, &c.mask, c.mask_type, NULL);
+        for (int mode = FLUSH_RESULTS; mode <= FLUSH_OPERANDS && set_flush_mode(mode); mode++) {
+            const FlashAttentionStatus made =
+                record("create", flash_attention_create(handle, &other, &c.out, &c.q, &c.k, &c.v,
+                                                        &c.mask, c.mask_type, NULL));
+            const FlashAttentionStatus ran = record(
+                "run", flash_attention_run(op, workspace, room, out, q, k, k, mask, NULL, NULL));
+            set_flush_mode(FLUSH_NOTHING);
+            assert_true(made == wanted && ran == wanted && (other == NULL) == (made != SUCCESS));
+            EXPECT(SUCCESS, destroy, other);
+            EXPECT(SUCCESS, run, op, workspace, room, out, q, k, k, mask, NULL, NULL);
+        }
+        EXPECT(SUCCESS, destroy, op);
         EXPECT(SUCCESS, destroy_handle, handle);
     }
 }

@@ -20,7 +20,7 @@ from tap import Tap
 
 PACKAGE = "attention-ladder-flash"
 LIBRARY = "libattention_ladder_flash.so"
-HEADERS = ["flash_attention_op.h", "infiniop_flash_attention.h"]
+HEADERS = ["flash_attention_op.h", "infiniop_flash_attention.h", "exact_math.h"]
 
 # Calls under infiniop's names; with DESTORY the misspelt one.
 INFINIOP = """
@@ -77,7 +77,7 @@ def check_files(tap, root):
            f"{sorted(set(found) ^ wanted)}")
     included = {name for h in HEADERS
                 for name in re.findall(r'#include\s+[<"]([^>"]+)', found[h].read_text())}
-    tap.ok(included == {"stddef.h", "stdint.h", "stdlib.h", HEADERS[0]},
+    tap.ok(included == {"stddef.h", "stdint.h", "stdlib.h", HEADERS[0], HEADERS[2]},
            "headers include standard ones and each other only", f"{sorted(included)}")
     return found
 
@@ -138,6 +138,10 @@ def main():
                 status, text = output(str(work / "attend"), env=run_env, cwd=work)
                 tap.ok(status == 0 and "largest difference" in text,
                        f"{language[0]}: the example is right", text)
+            for fast in ("-ffast" + "-math", "-ffinite" + "-math-only"):
+                status, text = compiled(work, language, source, [*flags, fast], "fast")
+                tap.ok(status != 0 and "compile without fast math" in text,
+                       f"{language[0]}: {fast} is refused", text)
             for extra in ([], ["-DDESTORY", "-Wno-deprecated-declarations"]):
                 status, text = compiled(work, language, INFINIOP, flags + extra, "infiniop")
                 ran, said = output(str(work / "infiniop"), env=run_env, cwd=work)

@@ -123,10 +123,11 @@ def main():
             if not os.environ.get("ATTN_TEST_QUICK"):  # minutes under a sanitizer
                 check_verdict(tap, program, folder, n, targets)
         for flags in (["--rounds", "0"], ["--seq", "64,"], ["--sgemm", "x"], ["--json"], ["--fast"],
-                      ["--json", folder]):
+                      ["--json", folder], ["--json", ""], [""]):
             out = run(program, *flags)
             tap.ok(out.returncode == 2 and out.stderr.count("\n") == 1 and not out.stdout and
-                   out.stderr.startswith("bench_ratio: "),
+                   out.stderr.startswith("bench_ratio: ") and
+                   (flags[-1] != "" or "''" in out.stderr),
                    f"{' '.join(flags[:1])}: one sentence, exit status 2", out.stderr + out.stdout)
         for flag in ("--help", "-h"):
             tap.ok(run(program, flag).stdout.startswith("usage: bench_ratio"), flag)

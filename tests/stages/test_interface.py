@@ -327,6 +327,32 @@ def check_cases(p, cpu):
          done.returncode)
 
 
+# What a program's variant skips, asked for by name; stage 01's take everything.
+SKIPS = {"tiled_softmax": "--rows 4 --cols 5 --variant v4_fused_rows",
+         "flash_forward": "-N 8 --softcap 5 --variant v5_own_heads",
+         "flash_backward": "-N 8 --softcap 5 --variant v5_own_heads",
+         "sliding_window": "-N 8 --variant v3_streaming",
+         "ring_burst": "-N 8 -H 3 --variant ulysses"}
+
+
+def check_refused_lines(p, cpu):
+    """A line that is refused when its turn comes is no reason not to run the others. Twice the same
+    one: what is kept from the line before must not take its number along."""
+    path = p.fresh(".jsonl")
+    files = "--q none.npy --k none.npy --v none.npy"
+    refused = SKIPS.get(p.name, files)
+    lines = p.cases(f"-N 5\n-N 6 {files}\n-N 7\n{refused}\n{refused}\n-N 9\n")
+    done = p.run("--device", "cpu", "--variant", cpu[0], "--cases", lines, "--json", path)
+    said = done.stderr.splitlines()
+    p.ok(done.returncode == 2 and [row["line"] for row in rows_of(path)] == [1, 3, 6],
+         "--cases: all lines run, and the exit status is the worst", (done.returncode, said))
+    p.ok([line.split(": ")[:2] for line in said] == [[p.name, f"{lines}:{n}"] for n in (2, 4, 5)]
+         and (p.name not in SKIPS or "skips" in said[1]), "each refusal names its line", said)
+    done = p.run("--device", "cpu", "--cases", p.cases("-N 5\n-N x\n"))
+    p.ok(done.returncode == 2 and not done.stdout, "a line that cannot be read ends it before "
+         "anything runs", done.stdout)
+
+
 def check_overflow(p):
     """Numbers that the dtype cannot hold are told once, whatever reads the file how often."""
     files = [os.path.join(p.folder, f"{name}.npy") for name in ("huge", "k")]
@@ -445,6 +471,7 @@ def main():
             check_save(p, cpu)
             check_judge(p)
             check_cases(p, cpu)
+            check_refused_lines(p, cpu)
             check_failed_save(p)
             check_file_limit(p)
             check_beyond_float32(p)

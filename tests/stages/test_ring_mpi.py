@@ -390,11 +390,17 @@ def check_starting(p):
         p.tap.ok(status == 2 and said.count("\n") == 1 and "--json: found" in said,
                  f"{' '.join(front)}: a file that rank 0 refuses is one sentence, exit 2",
                  f"{status} {said}")
-    cases = p.cases("refused.txt", ["--method ring", "--method ulysses -H 3", "--method burst"])
-    status, table, said, _ = p.run(f"--cases {cases} -N 24 --transport mpi --ranks 2")
-    p.tap.ok(status == 2 and said.count("\n") == 1 and "refused.txt:2" in said and
-             re.findall(r"^(ring|burst) ", table, re.M) == ["ring"],
-             "a case that rank 0 refuses after others is the last", f"{status} {table} {said}")
+    # lines 2 and 6: only rank 0 knows it, and to the others they look like the line after them
+    large, other = "--scale 1e6 --dist large", "--seed 5"
+    cases = p.cases("refused.txt", [f"--backward --method {method}" for method in (
+        "ring", f"ring {large}", f"ring {other}", "ulysses -H 3", "burst", f"burst {large}")])
+    for front in ((), two):
+        status, table, said, _ = p.run(f"--cases {cases} -N 24 --transport mpi --ranks 2", front)
+        p.tap.ok(status == 2 and re.findall(r"refused.txt:(\d): ", said) == ["2", "4", "6"] and
+                 said.count("\n") == 3 and re.findall(r"^(ring|burst) +cpu +(\w+)", table, re.M) ==
+                 [("ring", "ok"), ("ring", "ok"), ("burst", "ok")],
+                 f"{' '.join(front)}: after a line that rank 0 refuses the others run",
+                 f"{status} {table} {said}")
     cases = p.cases("mixed.txt", ["--ranks 2", "--ranks 3"])
     status, _, said, _ = p.run(f"--cases {cases} -N 24 --transport mpi")
     p.tap.ok(status == 2 and said.count("\n") == 1 and "--ranks" in said,

@@ -35,7 +35,7 @@ def rows_of(program, folder, *flags):
     out = pathlib.Path(folder) / "rows.jsonl"
     out.unlink(missing_ok=True)
     done = run(program, *flags, "--json", out)
-    lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
+    lines = out.read_text(encoding="utf-8").split("\n")[:-1] if out.exists() else []
     return done, {row["variant"]: row for row in map(json.loads, lines)}
 
 
@@ -111,7 +111,7 @@ def test_trace(tap, program, folder):
 def test_counts(tap, program, folder):
     out = pathlib.Path(folder) / "counted.jsonl"
     done = run(program, out, 512)
-    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").split("\n")[:-1]]
     tap.ok(done.returncode == 0 and rows and all(r["pass"] is True for r in rows),
            f"{len(rows)} counted rows are right", done.stderr)
     at = {(r["variant"], r["Nq"], r["sram_elements"]): r["traffic_bytes"] for r in rows}
@@ -154,6 +154,15 @@ def test_cuda(tap, program, folder):
            "asked for by name it is exit 2", done.stderr)
 
 
+def test_counter_refuses(tap, counter, folder):
+    """What cannot be written to is named, an empty name too."""
+    for name, status in (("", 2), (folder, 2), ("/nowhere/x", 2), ("/dev/full", 3)):
+        done = run(counter, name, "128")
+        tap.ok(done.returncode == status and f"'{name}'" in done.stderr and
+               done.stderr.startswith("count_traffic: ") and done.stderr.count("\n") == 1,
+               f"count_traffic '{name}' names it, exit status {status}", done.stderr)
+
+
 def main():
     program, counter, device = sys.argv[1:4]
     tap = Tap()
@@ -163,6 +172,7 @@ def main():
             test_words(tap, program)
             test_trace(tap, program, folder)
             test_counts(tap, counter, folder)
+            test_counter_refuses(tap, counter, folder)
         elif run(program, "--device", "cuda", "-N", "8").returncode == NO_DEVICE:
             return tap.skip_all("no cuda device here")
         else:

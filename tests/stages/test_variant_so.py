@@ -71,10 +71,10 @@ def compile_so(args, stage, source, target, *flags):
                           capture_output=True, text=True)
 
 
-def run(program, so, *flags, seconds=60):
+def run(program, so, *flags, seconds=60, **more):
     start = time.monotonic()
     done = subprocess.run([program, "--variant-so", so, *SMALL, *flags], capture_output=True,
-                          text=True, timeout=seconds, errors="backslashreplace")
+                          text=True, timeout=seconds, errors="backslashreplace", **more)
     return done, time.monotonic() - start
 
 
@@ -140,6 +140,40 @@ def check_changed_o(tap, args, program, stage, folder):
     done, _ = run(program, so)
     tap.ok(done.returncode == 1 and "it wrote to its input O" in done.stderr,
            f"{stage}: changes O: status 1, said so", done.stderr)
+
+
+def check_thief(tap, args, program, stage, folder):
+    """A library that copies what its judge expects, if it is anywhere in its memory. It gets no
+    descriptor of the program's, and in the sandbox none of its environment."""
+    outputs = ["dQ", "dK", "dV"] if stage in BACKWARD else ["O", "lse"]
+    more = [["--backward"]] if stage in ("naive", "sliding_window", "ring_burst") else []
+    for planted in (False, True):
+        so = os.path.join(folder, f"thief{planted}.so")
+        built = compile_so(args, stage, "thief.c", so, *(["-DPLANTED"] if planted else []))
+        if not tap.ok(built.returncode == 0, f"{stage}: thief.c compiles", built.stderr):
+            return
+        for flags in ([], OFF, ["--variant", "all"], *more):
+            with open(os.devnull, "rb") as secret:
+                done, _ = run(program, so, *flags, pass_fds=[secret.fileno()],
+                              env={**os.environ, "SECRET": "seed", "OMP_WAIT_POLICY": "passive",
+                                   "LD_LIBRARY_PATH": "/nowhere"})
+            wanted = outputs + (["dQ", "dK", "dV"] if "--backward" in flags else [])
+            found = re.findall(r" (\w+): FOUND", done.stderr)
+            not_found = re.findall(r" (\w+): not found", done.stderr)
+            tap.ok(done.returncode == (0 if planted else 1) and "few pages" not in done.stderr and
+                   (found, not_found) == ((wanted, []) if planted else ([], wanted)),
+                   f"{stage}: a thief {' '.join(flags)} " +
+                   ("finds what lies in its memory" if planted else "finds no reference there"),
+                   f"{done.returncode}\n{done.stdout}{done.stderr}")
+            has = set(re.findall(r"(?m)^  \| has (.*)", done.stderr))
+            files = {f"descriptor {n}" for n in range(4)}
+            threads = 1 if stage == "ring_burst" else 2  # its runner is linked with OpenBLAS
+            strict = {"OMP_NUM_THREADS=2", f"OPENBLAS_NUM_THREADS={threads}",
+                      "OMP_WAIT_POLICY=passive"}
+            strict |= {"LD_LIBRARY_PATH=/nowhere"} if stage == "ring_burst" else set()
+            tap.ok({item for item in has if item.startswith("descriptor")} == files and
+                   (flags == OFF or has == files | strict),
+                   f"{stage}: a thief {' '.join(flags)} inherits four descriptors, no more", has)
 
 
 def check_misbehaving(tap, args, program, stage, folder, case):
@@ -251,6 +285,7 @@ def main():
                 check_misbehaving(tap, args, program, stage, folder, case)
             check_interrupted(tap, args, program, stage, folder)
             check_no_object(tap, program, stage, folder)
+            check_thief(tap, args, program, stage, folder)
             if stage in BACKWARD:
                 check_changed_o(tap, args, program, stage, folder)
     return tap.done()

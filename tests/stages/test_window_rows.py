@@ -39,7 +39,7 @@ def rows_of(program, folder, flags):
     out.unlink(missing_ok=True)
     done = subprocess.run([program, "--device", "cpu", "--json", str(out), *flags.split()],
                           capture_output=True, text=True, timeout=100, check=False)
-    lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
+    lines = out.read_text(encoding="utf-8").split("\n")[:-1] if out.exists() else []
     return {row["variant"]: row for row in map(json.loads, lines)}, done
 
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""test_ladder.py: what `./ladder build` asks of meson and ninja, and what it refuses; --help; which
-tests `./ladder gpu sanitize` runs, and that one which is not there is a failure; that `./ladder gpu
-check` runs each test once, two at a time, and tells one that failed and one that did not run.
+"""test_ladder.py: what `./ladder build` asks of meson and ninja, and what it refuses; --help; the
+script through symbolic links; which tests `./ladder gpu sanitize` runs, and that one which is not
+there is a failure; that `./ladder gpu check` runs each test once, two at a time, and tells one that
+failed and one that did not run; and that a clone has the same line endings everywhere.
 
 The script runs in a copy, with stand-ins for meson and ninja that write down their arguments, for
 nvidia-smi, and for the tests of a GPU.
@@ -161,13 +162,62 @@ def check_refusals(tap, copy):
                f"{' '.join(words)} is refused", (done, calls))
 
 
+def check_links(tap, copy, folder):
+    """The script through symbolic links, by path and by PATH: it finds its own folder, and what it
+    starts still learns where the user stands."""
+    with open(os.path.join(copy.top, "common", "tools", "quiz.py"), "w", encoding="utf-8") as f:
+        f.write("import os\nprint(os.getcwd(), os.environ['LADDER_FROM'])\n")
+    away, here = os.path.join(folder, "a way"), os.path.join(folder, "here")
+    os.mkdir(away)
+    os.mkdir(here)
+    for name, target in (("absolute", os.path.join(copy.top, "ladder")),
+                         ("relative", "../tree/ladder"), ("chain", "../here/second"),
+                         ("../here/second", "../a way/relative"), ("folder", "../tree")):
+        os.symlink(target, os.path.join(away, name))
+    for words in (["../a way/absolute"], ["../a way/relative"], ["../a way/chain"],
+                  ["../a way/folder/ladder"], [os.path.join(away, "chain")], ["./second"],
+                  ["second"], ["sh", "second"], ["sh", "../tree/ladder"]):
+        done = subprocess.run([*words, "quiz"], capture_output=True, text=True, cwd=here,
+                              check=False, env=dict(os.environ, CDPATH="/:..",
+                                                    PATH=here + os.pathsep + os.environ["PATH"]))
+        tap.ok(done.returncode == 0 and
+               done.stdout == f"{os.path.realpath(copy.top)} {os.path.realpath(here)}\n",
+               f"{' '.join(words)}: a link to the script", done.stdout + done.stderr)
+
+
+def check_line_endings(tap, folder):
+    """A clone by a git that writes CR LF into text files, as on Windows."""
+    clone = os.path.join(folder, "clone")
+    if not shutil.which("git") or subprocess.run(
+            ["git", "clone", "-q", "-c", "core.autocrlf=true", TOP, clone], capture_output=True,
+            check=False).returncode:
+        tap.skip("a clone with core.autocrlf=true", "no git, or this tree is no repository of it")
+        return
+    # i/lf w/crlf attr/text=auto eol=lf<TAB>name
+    listed = subprocess.run(["git", "-C", clone, "ls-files", "--eol"], capture_output=True,
+                            text=True, check=True).stdout.splitlines()
+    kinds = {line.split("\t")[1]: line.split()[:3] for line in listed}
+    bad = [name for name, (kept, there, attribute) in kinds.items() if kept[2:] != there[2:] or
+           kept not in ("i/lf", "i/none") and (kept, attribute) != ("i/-text", "attr/-text")]
+    tap.ok(len(kinds) > 1000 and not bad,
+           "core.autocrlf=true: no text has a carriage return, and binaries are named as such",
+           bad[:9])
+    done = subprocess.run(["sh", os.path.join(clone, "ladder"), "--help"], capture_output=True,
+                          text=True, check=False)
+    tap.ok(done.returncode == 0 and done.stdout.startswith("usage: ./ladder") and not done.stderr,
+           "core.autocrlf=true: the script starts", done.stderr)
+
+
 def main():
     tap = Tap()
     check_sanitized(tap)
     with tempfile.TemporaryDirectory() as folder:
         check_missing_test(tap, folder)
+        check_line_endings(tap, folder)
     with tempfile.TemporaryDirectory() as folder:
         check_lanes(tap, Copy(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        check_links(tap, Copy(folder), folder)
     with tempfile.TemporaryDirectory() as folder:
         copy = Copy(folder)
         check_refusals(tap, copy)

@@ -63,6 +63,8 @@ def check_file(tap, name):
         else:
             bad += found
     bad += rules.banned_flags(text, path.suffix)
+    if name.endswith(".py"):
+        bad += rules.unicode_lines(text, not name.startswith("tests/"))
     tap.ok(not bad, name, "\n".join(bad))
 
 

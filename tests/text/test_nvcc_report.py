@@ -76,6 +76,13 @@ def main():
         told = [report(0, f"--attn-spilled=tile_kernel@{arch}:212", "--attn-spilled=_kernel:0")[0]
                 for arch in ("sm_90", "sm_80")]
         tap.ok(told == [0, 1], "a limit of an architecture is for no other", told)
+        for flag in ("--use_fast" + "_math", "-ftz=true", "--prec-div=false", "-prec-sqrt=false"):
+            os.environ["NVCC_APPEND_FLAGS"] = flag
+            told = [report(0)]
+            del os.environ["NVCC_APPEND_FLAGS"]
+            told += [report(0, flag), report(0, "-ftz=false")]
+            tap.ok([status for status, _ in told] == [1, 1, 0] and "fast math" in told[0][1],
+                   f"{flag} is refused, from the environment too", told)
         status, said = report(0, "--attn-spilled=211")
         tap.ok(status != 0 and "accepted is --attn-spilled=KERNEL:BYTES" in said,
                "a limit without a kernel is refused", said)

@@ -12,7 +12,9 @@
  * Interface: flash_attention_create, flash_attention_workspace_size, flash_attention_run,
  * flash_attention_destroy (flash_attention_op.h).
  */
+#include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "flash_forward.h"
@@ -96,6 +98,18 @@ static Status check_device(const FlashAttentionHandle *handle, const AttnShape *
     return op_cuda_compiled_for(handle->arch, dtype)
                ? FLASH_ATTENTION_SUCCESS
                : FLASH_ATTENTION_DEVICE_ARCHITECTURE_NOT_SUPPORTED;
+}
+
+/* The mode of a processor belongs to a thread, so every run asks. */
+static Status check_mode(FlashAttentionDevice device)
+{
+    volatile float least = FLT_MIN;
+    if (device != FLASH_ATTENTION_CPU || least * 0.5f > 0.0f)
+        return FLASH_ATTENTION_SUCCESS;
+    fputs("flash_attention: this thread takes numbers below 2^-126 for zero (linked fast math, or "
+          "a library that set this): small f16 and bf16 numbers would be lost\n",
+          stderr);
+    return FLASH_ATTENTION_NOT_IMPLEMENTED;
 }
 
 static size_t align_up(size_t bytes, size_t alignment)
@@ -192,7 +206,8 @@ FlashAttentionStatus flash_attention_create(
     if ((status = check_dtypes(t)) != FLASH_ATTENTION_SUCCESS ||
         (status = check_shapes(t, &shape)) != FLASH_ATTENTION_SUCCESS ||
         (status = check_strides(t)) != FLASH_ATTENTION_SUCCESS ||
-        (status = check_device(handle, &shape, (int)q->dtype)) != FLASH_ATTENTION_SUCCESS)
+        (status = check_device(handle, &shape, (int)q->dtype)) != FLASH_ATTENTION_SUCCESS ||
+        (status = check_mode(handle->device)) != FLASH_ATTENTION_SUCCESS)
         return status;
 
     FlashAttention *made = (FlashAttention *)op_host_alloc(sizeof *made);
@@ -274,8 +289,9 @@ FlashAttentionStatus flash_attention_run(const FlashAttention *op, void *workspa
     a.mask = op->full_mask ? (const uint8_t *)mask : NULL;
     a.lse = lse;
     a.stream = op->device == FLASH_ATTENTION_CUDA ? stream : NULL;
-    const Status status = check_pointers(op, &a, workspace);
-    if (status != FLASH_ATTENTION_SUCCESS)
+    Status status = check_pointers(op, &a, workspace);
+    if (status != FLASH_ATTENTION_SUCCESS ||
+        (status = check_mode(op->device)) != FLASH_ATTENTION_SUCCESS)
         return status;
     unsigned char *aligned = (unsigned char *)workspace + -(uintptr_t)workspace % alignment_of(op);
     if (!lse)

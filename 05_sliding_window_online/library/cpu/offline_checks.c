@@ -101,8 +101,9 @@ static WindowStatus check_lengths(const WindowConfig *c, const WindowCall *call,
                                   char error[WINDOW_ERROR])
 {
     const int64_t batch = c->layout == WINDOW_THD ? 1 : call->batch;
-    if (call->batch < 1)
-        return window_refuse(error, WINDOW_BAD_TENSOR, "batch: found %lld, accepted is 1 or more",
+    if (call->batch < 1 || (c->layout == WINDOW_THD && call->batch > INT32_MAX))
+        return window_refuse(error, WINDOW_BAD_TENSOR,
+                             "batch: found %lld, accepted is 1 or more (THD: up to 2^31 - 1)",
                              (long long)call->batch);
     if (call->seqlen_q < 1 || call->seqlen_kv < 1)
         return window_refuse(error, WINDOW_BAD_TENSOR, "%s: found %lld, accepted is 1 or more",
@@ -115,8 +116,8 @@ static WindowStatus check_lengths(const WindowConfig *c, const WindowCall *call,
     if (!window_countable(c, batch, call->seqlen_q) || !window_countable(c, batch, call->seqlen_kv))
         return window_refuse(
             error, WINDOW_BAD_TENSOR,
-            "batch and seqlen: found %lld and %lld, accepted is what an address "
-            "can hold",
+            "batch and seqlen: found %lld and %lld with these heads and channels, accepted are up "
+            "to 2^44 elements",
             (long long)batch,
             (long long)(call->seqlen_q > call->seqlen_kv ? call->seqlen_q : call->seqlen_kv));
     return check_sequences(c, call, error);

@@ -105,7 +105,8 @@ WindowStatus window_online_create_at(SlidingWindowOnline **out, const WindowOnli
 #else
     if (status == WINDOW_OK && config->on_cuda)
         status = window_refuse(error, WINDOW_NOT_SUPPORTED,
-                               "on_cuda: found 1 in a build without CUDA, accepted is 0");
+                               "on_cuda: found %d in a build without CUDA, accepted is 0",
+                               config->on_cuda);
 #endif
     if (status != WINDOW_OK)
         return status;
@@ -130,8 +131,8 @@ WindowStatus sliding_window_online_create(SlidingWindowOnline **out,
                                           const WindowOnlineConfig *config,
                                           char error[WINDOW_ERROR])
 {
-    if (!config) /* _at refuses it */
-        return window_online_create_at(out, NULL, NULL, error);
+    if (!out || window_check_online(config, error) != WINDOW_OK) /* _at refuses it */
+        return window_online_create_at(out, config, NULL, error);
     const WindowConfig *base = &config->base;
     const WindowPlace place = {window_config_rule(base),
                                config->seqlen_kv - config->seqlen_q, /* lower-right */

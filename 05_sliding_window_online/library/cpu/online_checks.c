@@ -15,6 +15,11 @@
 
 #include "library/cpu/online_internal.h"
 
+enum { MAX_THREADS = 1024 };
+
+/* Whatever is computed from it, padding, float32 copies and tiles included, fits in 64 bits. */
+#define MAX_ELEMENTS (INT64_C(1) << 44)
+
 WindowStatus window_refuse(char error[WINDOW_ERROR], WindowStatus status, const char *format, ...)
 {
     va_list list;
@@ -57,9 +62,9 @@ static WindowStatus check_sizes(const WindowConfig *c, char error[WINDOW_ERROR])
         return window_refuse(error, WINDOW_BAD_CONFIG,
                              "window: found %lld, accepted is 0 or more, or WINDOW_INFINITE",
                              (long long)c->window);
-    if (c->threads < 1)
-        return window_refuse(error, WINDOW_BAD_CONFIG, "threads: found %d, accepted is 1 or more",
-                             c->threads);
+    if (c->threads < 1 || c->threads > MAX_THREADS)
+        return window_refuse(error, WINDOW_BAD_CONFIG, "threads: found %d, accepted is 1 to %d",
+                             c->threads, MAX_THREADS);
     return WINDOW_OK;
 }
 
@@ -107,7 +112,7 @@ int window_countable(const WindowConfig *c, int64_t batch, int64_t tokens)
            !__builtin_add_overflow(count, c->heads_q, &count) &&
            !__builtin_mul_overflow(count, c->head_dim, &count) &&
            !__builtin_mul_overflow(count, batch, &count) &&
-           !__builtin_mul_overflow(count, tokens, &count) && count <= INT64_MAX / 8;
+           !__builtin_mul_overflow(count, tokens, &count) && count <= MAX_ELEMENTS;
 }
 
 WindowStatus window_check_config(const WindowConfig *c, const char *module,
@@ -155,8 +160,12 @@ WindowStatus window_check_online(const WindowOnlineConfig *c, char error[WINDOW_
     for (int n = 1; n < 5 && status == WINDOW_OK; n++) /* block sizes too: strides of a block */
         if (!window_countable(&c->base, c->batch, sizes[n].value))
             status = window_refuse(error, WINDOW_BAD_CONFIG,
-                                   "batch and %s: found %lld and %lld, accepted is what an address "
-                                   "can hold",
+                                   "batch and %s: found %lld and %lld with these heads and "
+                                   "channels, accepted are up to 2^44 elements",
                                    sizes[n].name, (long long)c->batch, (long long)sizes[n].value);
+    if (status == WINDOW_OK && c->mask && c->seqlen_q > MAX_ELEMENTS / c->seqlen_kv)
+        status = window_refuse(error, WINDOW_BAD_CONFIG,
+                               "mask: found one of %lld x %lld, accepted are up to 2^44 elements",
+                               (long long)c->seqlen_q, (long long)c->seqlen_kv);
     return status;
 }

@@ -78,7 +78,7 @@ static WindowStatus check_stream(const WindowConfig *c, int64_t batch, char erro
                              (long long)batch);
     if (!window_countable(c, batch, 1))
         return window_refuse(error, WINDOW_BAD_CONFIG,
-                             "batch: found %lld, accepted is what an address can hold",
+                             "batch: found %lld with these heads, accepted are up to 2^44 elements",
                              (long long)batch);
     if (!c->causal)
         return window_refuse(error, WINDOW_BAD_CONFIG,
@@ -149,8 +149,8 @@ WindowStatus window_stream_create_at(WindowStream **out, const WindowConfig *con
         window_stream_destroy(s);
         return window_refuse(
             error, WINDOW_NO_MEMORY,
-            "window: found %lld, too long a cache for this memory, accepted is less",
-            (long long)config->window);
+            "window: found %lld, with %lld batches too much for this memory, accepted is less",
+            (long long)config->window, (long long)batch);
     }
     *out = s;
     return WINDOW_OK;

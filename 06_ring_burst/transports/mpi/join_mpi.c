@@ -38,7 +38,7 @@ enum { LOOKS_PER_S = 10 }; /* of a rank's guard */
 static MpiEnd *end;
 static HeartBoard *board;
 static HeartBoard own_board; /* where the shared one cannot be had: nobody else sees it */
-static int own_rank, launched, loud = STDERR_FILENO;
+static int own_rank, own_line, launched, loud = STDERR_FILENO;
 
 /* --- before MPI is started: what the environment says ------------------------------------------*/
 
@@ -309,9 +309,15 @@ MpiEnd *ring_mpi_end(void)
 void ring_mpi_case(const Cli *cli, const CliCase *c)
 {
     const int last = c == &cli->cases[cli->case_count - 1];
+    own_line = c->line;
     if (board && own_rank == 0 && c->line > 0 && !heart_reported(board)[0])
         snprintf(board->told, sizeof board->told, "%.100s:%d%s: ", c->cases_file, c->line,
                  last ? "" : " (the cases after it did not run)");
+}
+
+int ring_mpi_line(void)
+{
+    return own_line;
 }
 
 int ring_mpi_rank(void)

@@ -56,7 +56,7 @@ int mpi_settle(RingRank *r);
 /* Rank 0 says what comes next, a run (a number that the run has, above 0) or the end, and the
  * others wait for that as long as it takes: rank 0 may still be checking the results of the run
  * before. Returns what rank 0 said: `next`, or MPI_GIVES_UP. A rank that means another run than
- * rank 0 ends all processes. */
+ * rank 0 ends all processes, unless rank 0 is at a later line of --cases: MPI_PASSED. */
 enum {
     MPI_ENDS = 0,
     MPI_GIVES_UP = -1 /* an end that may come early; the user has been told why */

@@ -103,16 +103,20 @@ int mpi_settle(RingRank *r)
 
 /* Between two runs rank 0 asks the oracle and writes rows, for seconds or minutes; the others stand
  * here until it says that the next case begins, or that there is none. Only rank 0 opens the files
- * that results go to, so only rank 0 may find that a case cannot run. It has told the user why, and
- * the others end with it without a word. */
+ * that results go to, and only rank 0 asks the oracle, so only rank 0 may find that a case cannot
+ * run. It has told the user why, and the others pass over that line, or end, without a word. */
 int mpi_go(MpiEnd *e, int next)
 {
     MPI_Request request;
     MpiNap n = mpi_nap_begin();
-    int said = next, done = 0;
+    static int said[2]; /* by rank 0: its next run's line, 0 when this rank is there, and number */
+    int done = said[0] > 0, code = MPI_SUCCESS;
     char text[128];
     heart_place(e->board, e->rank, (HeartPlace){RING_SETUP, e->runs > 0, HEART_IDLE, 0, 0});
-    int code = MPI_Ibcast(&said, 1, MPI_INT, 0, e->control, &request);
+    if (!done) {
+        said[0] = ring_mpi_line(), said[1] = next;
+        code = MPI_Ibcast(said, 2, MPI_INT, 0, e->control, &request);
+    }
     while (code == MPI_SUCCESS && !done) {
         code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
         if (!done)
@@ -123,12 +127,15 @@ int mpi_go(MpiEnd *e, int next)
                  e->rank);
         mpi_abort(text);
     }
-    if (said != next && said != MPI_GIVES_UP) {
+    if (next != MPI_ENDS && said[0] > ring_mpi_line())
+        return MPI_PASSED;
+    said[0] = 0;
+    if (said[1] != next && said[1] != MPI_GIVES_UP) {
         snprintf(text, sizeof text, "rank %d, between two runs: it %s while rank 0 %s", e->rank,
-                 next ? "begins one" : "ends", said ? "begins another" : "ends");
+                 next ? "begins one" : "ends", said[1] ? "begins another" : "ends");
         mpi_abort(text);
     }
-    return said;
+    return said[1];
 }
 
 void mpi_begin(MpiEnd *e, RingRank *r)

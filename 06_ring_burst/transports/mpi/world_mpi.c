@@ -101,8 +101,11 @@ int ring_world_mpi(const RingTask *task, const RingBackend *backend, RingReport 
     r.transport = &ring_transport_mpi;
     r.backend = backend;
     r.threads = task->plan->setup.threads > world ? task->plan->setup.threads / world : 1;
-    if (mpi_go(e, number_of(task->plan)) == MPI_GIVES_UP)
+    const int said = mpi_go(e, number_of(task->plan));
+    if (said == MPI_GIVES_UP)
         ring_mpi_give_up();
+    if (said == MPI_PASSED)
+        return refuse(report, "rank 0 has passed over this case");
     mpi_begin(e, &r);
     ring_rank_main(&r, task);
     mpi_settle(&r);

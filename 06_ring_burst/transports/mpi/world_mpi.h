@@ -62,6 +62,10 @@ int ring_mpi_is_over(const CliCase *c);
 /* Before a case is run. A failure ends all processes, and the cases of --cases after it with them:
  * so what the user reads says which line it was. */
 void ring_mpi_case(const Cli *cli, const CliCase *c);
+/* Its line in --cases, 0 without. mpi_go returns MPI_PASSED where rank 0 is at a later one: it has
+ * refused something in this one. */
+int ring_mpi_line(void);
+#define MPI_PASSED (-2)
 /* This process is one rank of MPI_COMM_WORLD: --transport mpi, or nccl under mpirun, by the
  * backend. report is complete on rank 0. */
 int ring_world_mpi(const RingTask *task, const RingBackend *backend, RingReport *report);

@@ -8,6 +8,7 @@ As root (when this is root) and as a plain user. The program is `naive` in stric
 runs submissions by the same functions. What attacks the compiler goes to attn_jail.
 """
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -236,6 +237,20 @@ def check_programs(tap, court, known, attacks, constructors, borrows):
     tap.ok(not os.path.exists(os.path.join(court.folder, "written")), "and no file was written")
 
 
+def check_threads(tap, args, folder):
+    """What has threads already cannot be put into the sandbox: they would stay outside."""
+    root = args.include[0]
+    helper = os.path.join(folder, "two_threads")
+    built = subprocess.run(
+        [*args.cc, "-std=gnu11", f"-I{root}", f"-I{os.path.join(args.build, 'common')}",
+         os.path.join(HERE, "two_threads.c"), os.path.join(root, "judge", "sandbox.c"), "-o",
+         helper, "-lseccomp", "-ldl", "-lpthread"], capture_output=True, text=True)
+    said = [subprocess.run([helper, *more], capture_output=True, text=True).stdout.rstrip("\0")
+            for more in ([], ["alone"])] if built.returncode == 0 else []
+    tap.ok(said == ["it has threads before the sandbox is there", "entered"],
+           "the sandbox takes a process of one thread, no other", f"{built.stderr}{said}")
+
+
 def check_without_landlock(tap, court, known, attacks):
     """On an older kernel root gets a chroot; a plain user is told that there is no sandbox."""
     helper = os.path.join(court.folder, "no_landlock")
@@ -314,6 +329,35 @@ def check_jail(tap, court):
                f"{who}: a folder of two files with the headers of the course", f"{got}\n{said}")
 
 
+THIEF = os.path.join(os.path.dirname(os.path.dirname(HERE)), "stages", "so", "thief.c")
+STAGES = ("naive", "tiled_softmax", "flash_forward", "flash_backward", "sliding_window")
+
+
+def check_thief(tap, args, folder):
+    """so/thief.c copies what the course's judge expects, if it lies anywhere in its memory."""
+    for stage, planted in itertools.product(STAGES, (False, True)):
+        so = os.path.join(folder, f"thief_{stage}{planted}.so")
+        flags = ["-DPLANTED"] if planted else []
+        flags += ["-DBACKWARD"] if stage == "flash_backward" else []
+        built = subprocess.run(
+            [*args.cc, "-std=gnu11", "-O1", "-fPIC", "-shared", f"-DSTAGE={stage}", *flags,
+             *(f"-I{path}" for path in args.include), THIEF, "-o", so, "-lm"],
+            capture_output=True, text=True)
+        orders = ["contract\t" + stage, "mode\tstrict", "workers\t2", "limits\t20\t1024\t1",
+                  "case\t1\t-N\t33\t-H\t2\t-d\t8", "case\t2\t-N\t20\t-d\t16", f"so\t{so}"]
+        done = subprocess.run([os.path.join(args.build, "common", "judge", "attn_judge")],
+                              input="\n".join(orders) + "\n", capture_output=True, text=True)
+        rows = [json.loads(line) for line in done.stdout.split("\n") if line]
+        said = "".join(row["output"] for row in rows)
+        wanted = len(rows) * (3 if stage == "flash_backward" else 2)
+        tap.ok(built.returncode == done.returncode == 0 and
+               [row["status"] for row in rows] == ["right" if planted else "wrong"] * 2 and
+               said.count(": FOUND" if planted else ": not found") == wanted and
+               "few pages" not in said, f"attn_judge: {stage}: a thief " +
+               ("finds what lies in its memory" if planted else "finds no reference there"),
+               f"{built.stderr}{done.stderr}\n{rows}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--cc", required=True, type=str.split)
@@ -337,6 +381,9 @@ def main():
                "each attack has its verdict", set(known) ^ {name for name, *_ in ATTACKS})
         for user in ([None, NOBODY] if os.getuid() == 0 and shutil.which("setpriv") else [None]):
             court.user = user
+            if user is None:
+                check_thief(tap, args, folder)
+                check_threads(tap, args, folder)
             check_programs(tap, court, known, attacks, constructors, borrows)
             check_jail(tap, court)
             check_without_landlock(tap, court, known, attacks)

@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_kernel_walks.py: what no result of a kernel shows, read off its own code on a CPU.
+
+usage: test_kernel_walks.py C++_COMPILER...
+
+Functions are cut out of the kernels' files and compiled over stand-ins that note what is asked.
+
+- consume_in_turns: a product reads a dS only after a wait for it; the one that nobody needs reads
+  K. Every dQ comes from the dS of its own tile.
+- tile_of_turn: every row tile has one turn, and no block divides by zero after its share.
+- Stores of O: how many sectors of 32 bytes the 32 lanes of one store touch. v2 fills them all; v3
+  to v8 fill half of each, as the exercises of stage 03 say.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LIBRARY = ROOT / "03_flash_forward/library/cuda"
+sys.path.insert(0, str(ROOT / "tests"))
+from tap import Tap
+
+# A division by zero ends the program on every processor; no run-time library is needed for that.
+FLAGS = ["-x", "c++", "-std=gnu++17", "-O0", "-w", "-fsanitize=integer-divide-by-zero",
+         "-fsanitize-undefined-trap-on-error"]
+HEAD = """
+#include <stdint.h>
+#include <stdio.h>
+#define __device__
+#define __forceinline__ inline
+struct { unsigned x; } gridDim, blockIdx;
+static int min(int a, int b) { return a < b ? a : b; }
+static int wrong;
+#define CHECK(c, ...) do { if (!(c)) { wrong = 1; printf(__VA_ARGS__); printf("\\n"); } } while (0)
+struct AttnArgs { struct { int64_t B, H, Hkv, Nq; } shape; float scale; };
+"""
+
+TURNS = """
+struct float2 { float x, y; };
+struct Pass {};
+struct Sight {};
+struct KeyBlock { int b, j0; };
+struct KeyWalk { int i0, count; };
+enum { WAIT_Q, WAIT_K, WAIT_dO, WAIT_dS, WAIT_FREE_dS, CONSUMER_THREADS = 256, TURN = 4 };
+static uint32_t __cvta_generic_to_shared(const void *) { return 0; }
+static int waits[2], reads[2], stores, adds, reads_of_K;
+static float cells[16];
+template <class C> static void start_sums(float (&)[C::D / 8][4], float (&)[C::D / 8][4]) {}
+template <int N, int TILES> static void wgmma_wait(float (&)[TILES][4]) {}
+static void wgmma_begin() {}
+static void threads_arrive(int, int) {}
+static void threads_sync(int, int) {}
+static void tell(uint32_t) {}
+template <class C> static void publish_dS(uint32_t, int) {}
+template <class C> static void clear_unseen_rows(unsigned char *, const Sight &, int, int) {}
+template <class C> static void next_tile(KeyWalk &walk) { walk.i0 += C::Br; }
+template <typename T, class C>
+static void multiply_rows(float (&)[C::Br / 8][4], uint32_t, uint32_t) {}
+template <typename T, class C>
+static void add_product(float (&)[C::D / 8][4], const uint32_t (&)[C::Br / 16][4], uint32_t) {}
+template <class C>
+static void store_dS(uint32_t dS, const uint32_t (&)[C::Br / 16][4], int)
+{
+    CHECK(dS == C::dS + stores % 2 * C::dS_BYTES, "dS of tile %d goes to %u", stores, dS);
+    stores++;
+}
+template <typename T, class C>
+static void weigh_pairs(uint32_t (&)[C::Br / 16][4], uint32_t (&)[C::Br / 16][4],
+                        float (&)[C::Br / 8][4], float (&)[C::Br / 8][4], const AttnArgs &,
+                        const Sight &, int, int, const float2 *) {}
+template <class C>
+static float *dQ_square(const AttnArgs &, const Pass &, int, const KeyWalk &walk, int)
+{
+    return cells + walk.i0 / C::Br;
+}
+static uint32_t full; /* where the barriers of dS lie */
+static void barrier_wait(uint32_t barrier, uint32_t parity, int)
+{
+    for (int s = 0; s < 2; s++)
+        if (barrier == full + 8 * s) {
+            CHECK((int)parity == waits[s] % 2, "wait %d for dS %d: phase %u", waits[s], s, parity);
+            waits[s]++;
+        }
+}
+template <typename T, class C>
+static void multiply_dS_K(float (&dQ)[8][4], uint32_t dS, uint32_t K, int)
+{
+    CHECK(K == C::K, "K is not K");
+    dQ[0][0] = -1;
+    if (dS == C::K) {
+        reads_of_K++;
+        return;
+    }
+    const int s = (int)(dS - C::dS) / C::dS_BYTES;
+    CHECK(dS == C::dS + s * C::dS_BYTES && (s == 0 || s == 1), "a dS at %u", dS);
+    CHECK(++reads[s] <= waits[s], "dS %d is read %d times, after %d waits", s, reads[s], waits[s]);
+    dQ[0][0] = (float)s;
+}
+struct Add {
+    void operator()(float *to, const float (&dQ)[8][4], int number) const
+    {
+        CHECK(to == (number < 0 ? NULL : cells + number), "dQ %d goes to another place", number);
+        CHECK(number < 0 || dQ[0][0] == number % 2, "dQ %d comes from dS %g", number, dQ[0][0]);
+        adds += number >= 0;
+    }
+};
+@KeyTile@
+@consume_in_turns@
+template <int D> static void play(int count, int warpgroup)
+{
+    typedef KeyTile<D> C;
+    static unsigned char smem[C::ALL];
+    float dK[D / 8][4], dV[D / 8][4];
+    waits[0] = waits[1] = reads[0] = reads[1] = stores = adds = reads_of_K = 0;
+    full = C::dS_FULL;
+    CHECK(C::K + C::dS_BYTES <= C::Q, "K and V are smaller than a dS");
+    consume_in_turns<float, C>(dK, dV, AttnArgs(), Pass(), Sight(), KeyBlock(), KeyWalk{0, count},
+                               Add(), smem, warpgroup);
+    CHECK(adds == count && reads[0] + reads[1] == count && reads_of_K == (count > 0),
+          "d = %d, %d tiles: %d sums, %d + %d products, %d of K", D, count, adds, reads[0],
+          reads[1], reads_of_K);
+}
+int main()
+{
+    for (int count = 0; count < 8; count++)
+        for (int warpgroup = 0; warpgroup < 2; warpgroup++) {
+            play<64>(count, warpgroup);
+            play<128>(count, warpgroup);
+        }
+    return wrong;
+}
+"""
+
+PLACES = """
+struct QueryTile { int b, h, h_kv, i0; };
+struct Tile { static const int Br = 64; };
+struct HopperWork { int fold, section, missing; struct { int first, count; } heads; };
+static int rows_of(const AttnArgs &a, const HopperWork &) { return (int)a.shape.Nq; }
+@tile_of_turn@
+int main()
+{
+    for (int Nq = 1; Nq < 300; Nq += 70)
+        for (int heads = 2; heads <= 12; heads += 2)
+            for (int section = 1; section <= heads; section++)
+                for (unsigned blocks = 1; blocks <= 9; blocks++) {
+                    static int seen[12][8];
+                    const int tiles = (Nq + 63) / 64;
+                    AttnArgs a = {{2, heads / 2, 1, Nq}, 1.0f};
+                    HopperWork work = {0, section, 0, {0, heads}};
+                    for (int n = 0; n < 12 * 8; n++)
+                        seen[n / 8][n % 8] = 0;
+                    gridDim.x = blocks;
+                    for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++) {
+                        QueryTile tile;
+                        for (int turn = 0; tile_of_turn<Tile>(tile, a, @section@, turn); turn++)
+                            seen[tile.b * (heads / 2) + tile.h][tile.i0 / 64]++;
+                    }
+                    for (int n = 0; n < heads * tiles; n++)
+                        CHECK(seen[n / tiles][n % tiles] == 1, "tile %d of head %d: %d turns",
+                              n % tiles, n / tiles, seen[n / tiles][n % tiles]);
+                }
+    return wrong;
+}
+"""
+
+SECTORS = """
+#include <math.h>
+#include <set>
+#include <utility>
+#include <vector>
+struct { unsigned x; } threadIdx;
+struct float4 { float x, y, z, w; };
+static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static uint32_t __cvta_generic_to_shared(const void *) { return 0; }
+static float __shfl_xor_sync(unsigned, float x, int) { return x; }
+static unsigned read_thread() { return threadIdx.x; }
+#include "product_f32.cuh"
+struct BlockWork { int b, h, i0; };
+struct Tensor { int64_t stride[3]; };
+struct Args { struct { int64_t Nq; } shape; Tensor O; float *lse; };
+#define AttnArgs Args
+static int lse_row(const AttnArgs &, BlockWork, int) { return 0; }
+/* What a lane stores: where, and how many bytes. */
+static std::vector<std::pair<int64_t, int>> stores[32];
+struct Cell {
+    int64_t at;
+    int bytes;
+    template <typename V> void operator=(const V &) { stores[threadIdx.x].push_back({at, bytes}); }
+};
+template <typename T> struct Out {
+    int64_t at;
+    Out operator+(int64_t n) const { return {at + n * (int64_t)sizeof(T)}; }
+    Cell operator[](int64_t n) const { return {at + n * (int64_t)sizeof(T), sizeof(T)}; }
+};
+template <int BYTES> struct Wide {
+    Cell cell;
+    Cell operator*() const { return cell; }
+};
+template <int BYTES, typename T> static Wide<BYTES> as(Out<T> out) { return {{out.at, BYTES}}; }
+template <typename T> static Out<T> head_of(const Tensor &, int, int) { return {0}; }
+template <typename T> static uint32_t pack2(float, float) { return 0; }
+@code@
+template <class C> static void play(int sectors)
+{
+    static float lse[1];
+    const AttnArgs a = {{1 << 20}, {{0, 2 * C::D, 0}}, lse}; /* rows of two heads */
+    size_t bytes = 0;
+    for (threadIdx.x = 0; threadIdx.x < 32; threadIdx.x++) {
+        static @rows@<C> rows;
+        stores[threadIdx.x].clear();
+        start_rows(rows);
+        @call@;
+        CHECK(stores[threadIdx.x].size() == stores[0].size(), "lanes do not do the same");
+    }
+    for (size_t n = 0; n < stores[0].size(); n++) {
+        std::set<int64_t> touched;
+        for (int lane = 0; lane < 32; lane++) {
+            bytes += stores[lane][n].second;
+            touched.insert(stores[lane][n].first / 32);
+        }
+        CHECK((int)touched.size() * 4 == sectors * stores[0][n].second,
+              "store %d of %d bytes a lane touches %d sectors", (int)n, stores[0][n].second,
+              (int)touched.size());
+    }
+    CHECK(bytes == @bytes@, "%d bytes", (int)bytes);
+}
+int main()
+{
+    play<@tile@<64>>(@sectors@); /* for each 128 bytes; 4 are all full */
+    play<@tile@<128>>(@sectors@);
+    return wrong;
+}
+"""
+
+
+def cut(path, pattern, end):
+    """The text of a file from a pattern to the first line that is `end`; it is there once."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    found = re.findall(rf"^{pattern}.*?^{end}$", text, re.M | re.S)
+    assert len(found) == 1, (path, pattern, len(found))
+    return found[0]
+
+
+def function(path, name):
+    return cut(path, rf"template <[^\n]*>\nstatic __device__ __forceinline__ \w+\s{name}\(", "}")
+
+
+def sectors(path, names, **words):
+    """The program that counts sectors: named parts of a file, their stores of O noted."""
+    code = "\n".join(cut(path, rf"template <[^\n]*>\s(?:static (?:\w+\s)+)?(?:struct )?{name}\b",
+                         r"\};?") for name in names)
+    for text, instead in (("float *O_i", "Out<float> O_i"), ("T *O_row", "Out<T> O_row"),
+                          ("reinterpret_cast<float4 *>", "as<16>"),
+                          ("reinterpret_cast<uint32_t *>", "as<4>")):
+        code = code.replace(text, instead)
+    source = SECTORS.replace("@code@", code)
+    for word, instead in words.items():
+        source = source.replace(f"@{word}@", instead)
+    return source
+
+
+def run(tap, cxx, folder, name, source):
+    program = folder / "program"
+    made = subprocess.run([*cxx, *FLAGS, f"-I{LIBRARY}", "-", "-o", str(program)], check=False,
+                          input=HEAD + source, text=True, capture_output=True)
+    if not tap.ok(made.returncode == 0, f"{name}: compiles", made.stderr[:2000]):
+        return
+    ran = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=60)
+    tap.ok(ran.returncode == 0, name, f"exit status {ran.returncode}\n{ran.stdout[:1000]}")
+
+
+def main():
+    tap, cxx = Tap(), sys.argv[1:]
+    turns = function("04_flash_backward/cuda/wgmma_turns.cuh", "consume_in_turns")
+    tile = cut("04_flash_backward/cuda/wgmma_keys.cuh", "template <int D_> struct KeyTile {", "};")
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        run(tap, cxx, folder, "consume_in_turns reads what has been waited for, or K",
+            TURNS.replace("@KeyTile@", tile).replace("@consume_in_turns@", turns))
+        for path, section in (("03_flash_forward/cuda/v14_persistent.cu", "section"),
+                              ("03_flash_forward/library/cuda/hopper_16bit.cuh", "work")):
+            run(tap, cxx, folder, f"tile_of_turn of {path}: each tile once, no division by zero",
+                PLACES.replace("@tile_of_turn@", function(path, "tile_of_turn"))
+                .replace("@section@", section))
+        run(tap, cxx, folder, "v2 stores whole sectors of O",
+            sectors("03_flash_forward/cuda/v2_register_tiles.cu",
+                    ("FloatTile", "ThreadRows", "start_rows", "finish_rows"), rows="ThreadRows",
+                    call="finish_rows(rows, a, BlockWork())", bytes="4u * 32 * C::D",
+                    tile="FloatTile", sectors="4"))
+        run(tap, cxx, folder, "v3 to v8 store halves of sectors of O",
+            sectors("03_flash_forward/cuda/warp_tile.cuh",
+                    ("Tile", "TileRows", "first_row_of", "start_rows", "store_rows"),
+                    rows="TileRows", call="store_rows<uint16_t>(rows, a, BlockWork(), 1.0f)",
+                    bytes="2u * 32 * C::D", tile="Tile", sectors="8"))
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
