@@ -9,7 +9,7 @@
  * Each row is normalised after the second product: sum_j (p_ij / l_i) V_j = (sum_j p_ij V_j) / l_i
  * costs d divisions a row instead of Nk.
  *
- * Threads take whole heads; where the heads do not divide among the threads, all of them share one
+ * Threads take whole heads; where large heads do not divide among the threads, all of them share one
  * head after the other by rows. Memory: one Nq x Nk matrix for each head in work (backward: two).
  * All of it goes to memory and comes back between the steps, and that is what separates this
  * variant from the speed of a single large product.
@@ -21,27 +21,16 @@
 #include "exp/exp.h"
 #include "naive.h"
 
-/* Who works on what: `lanes` heads at a time, `team` threads on each. One of the two is 1. */
-typedef struct Plan {
-    int lanes, team;
-} Plan;
+/* Multiply-adds of one product below which a head costs less than that threads wait for each
+ * other: on a busy machine a wait takes as long as the system lets another program run. */
+#define SHARED_ABOVE 32768
 
-/* A lane never waits for another one, so lanes are better, unless the last round of heads would
- * leave many of them without work. */
-static Plan make_plan(int threads, int64_t heads)
+/* A thread with a head of its own never waits, so that is better, unless the last round of heads
+ * would leave many threads without work. */
+static int heads_are_shared(const AttnShape *shape, int threads, int64_t heads)
 {
-    Plan plan = {1, threads};
-    if (heads % threads == 0 || heads >= 8 * threads) {
-        plan.lanes = threads;
-        plan.team = 1;
-    }
-    return plan;
-}
-
-/* Where piece `part` of `parts` nearly equal pieces of 0 .. n begins; part = parts gives n. */
-static int64_t part_start(int64_t n, int part, int parts)
-{
-    return n * part / parts;
+    return heads % threads != 0 && heads < 8 * threads &&
+           shape->Nq * shape->Nk >= SHARED_ABOVE / shape->d;
 }
 
 /* The float matrices of the head in work. */
@@ -108,20 +97,20 @@ static void forward_rows(const AttnArgs *args, const Head *head, int64_t i0, int
     }
 }
 
-static void forward_head(const AttnArgs *args, Head *head, int64_t b, int64_t h, int team)
+static void forward_head(const AttnArgs *args, Head *head, int64_t b, int64_t h,
+                         const NaiveTeam *team)
 {
     const AttnShape *shape = &args->shape;
-    const int64_t h_kv = naive_kv_head(shape, h);
-    int part;
+    const int64_t h_kv = naive_kv_head(shape, h), i0 = team->i0, j0 = team->j0;
+    const int64_t rows = team->i1 - i0, keys = team->j1 - j0, d = shape->d;
     head->lse = args->lse + (b * shape->H + h) * shape->Nq;
-    naive_load_rows(&args->Q, b, h, 0, shape->Nq, head->Q);
-    naive_load_rows(&args->K, b, h_kv, 0, shape->Nk, head->K);
-    naive_load_rows(&args->V, b, h_kv, 0, shape->Nk, head->V);
-#pragma omp parallel for num_threads(team) schedule(static)
-    for (part = 0; part < team; part++)
-        forward_rows(args, head, part_start(shape->Nq, part, team),
-                     part_start(shape->Nq, part + 1, team));
-    naive_store_rows(&args->O, b, h, 0, shape->Nq, head->O);
+    naive_team_wait(team); /* for those who still read K and V of the head before */
+    naive_load_rows(&args->K, b, h_kv, j0, keys, head->K + j0 * d);
+    naive_load_rows(&args->V, b, h_kv, j0, keys, head->V + j0 * d);
+    naive_team_wait(team);
+    naive_load_rows(&args->Q, b, h, i0, rows, head->Q + i0 * d);
+    forward_rows(args, head, i0, team->i1);
+    naive_store_rows(&args->O, b, h, i0, rows, head->O + i0 * d);
 }
 
 /* Rows i0 .. i1-1 of P, dS and dQ. */
@@ -164,72 +153,90 @@ static void backward_keys(const AttnArgs *args, const Head *head, float beta, in
                  beta, head->dK + j0 * d, d);
 }
 
-/* One kv head with all query heads of its group, in order: the sums are the same every time. */
-static void backward_group(const AttnArgs *args, Head *head, int64_t b, int64_t h_kv, int team)
+/* One kv head with all query heads of its group, in order: the sums are the same every time. A
+ * thread owns queries until S and dS are there, and then keys. */
+static void backward_group(const AttnArgs *args, Head *head, int64_t b, int64_t h_kv,
+                           const NaiveTeam *team)
 {
     const AttnShape *shape = &args->shape;
-    const int64_t Nq = shape->Nq, Nk = shape->Nk, group = shape->H / shape->Hkv;
+    const int64_t Nq = shape->Nq, d = shape->d, group = shape->H / shape->Hkv;
+    const int64_t i0 = team->i0, j0 = team->j0, rows = team->i1 - i0, keys = team->j1 - j0;
     int64_t h;
-    int part;
-    naive_load_rows(&args->K, b, h_kv, 0, Nk, head->K);
-    naive_load_rows(&args->V, b, h_kv, 0, Nk, head->V);
+    naive_load_rows(&args->K, b, h_kv, j0, keys, head->K + j0 * d);
+    naive_load_rows(&args->V, b, h_kv, j0, keys, head->V + j0 * d);
     for (h = h_kv * group; h < (h_kv + 1) * group; h++) {
         const float beta = h == h_kv * group ? 0.0f : 1.0f;
         head->lse = args->lse + (b * shape->H + h) * Nq;
-        naive_load_rows(&args->Q, b, h, 0, Nq, head->Q);
-        naive_load_rows(&args->O, b, h, 0, Nq, head->O);
-        naive_load_rows(&args->dO, b, h, 0, Nq, head->dO);
-        naive_clear_empty(head->lse, Nq, shape->d, head->dO);
-#pragma omp parallel for num_threads(team) schedule(static)
-        for (part = 0; part < team; part++)
-            backward_rows(args, head, part_start(Nq, part, team), part_start(Nq, part + 1, team));
-#pragma omp parallel for num_threads(team) schedule(static)
-        for (part = 0; part < team; part++)
-            backward_keys(args, head, beta, part_start(Nk, part, team),
-                          part_start(Nk, part + 1, team));
-        naive_store_rows(&args->dQ, b, h, 0, Nq, head->dQ);
+        naive_team_wait(team); /* K and V are there, nobody reads the Q and dO before */
+        naive_load_rows(&args->Q, b, h, i0, rows, head->Q + i0 * d);
+        naive_load_rows(&args->O, b, h, i0, rows, head->O + i0 * d);
+        naive_load_rows(&args->dO, b, h, i0, rows, head->dO + i0 * d);
+        naive_clear_empty(head->lse + i0, rows, d, head->dO + i0 * d);
+        backward_rows(args, head, i0, team->i1);
+        naive_team_wait(team);
+        backward_keys(args, head, beta, j0, team->j1);
+        naive_store_rows(&args->dQ, b, h, i0, rows, head->dQ + i0 * d);
     }
-    naive_store_rows(&args->dK, b, h_kv, 0, Nk, head->dK);
-    naive_store_rows(&args->dV, b, h_kv, 0, Nk, head->dV);
+    naive_store_rows(&args->dK, b, h_kv, j0, keys, head->dK + j0 * d);
+    naive_store_rows(&args->dV, b, h_kv, j0, keys, head->dV + j0 * d);
 }
 
-/* What one lane does: its own memory, then heads (backward: kv heads) until none is left. */
-static AttnStatus run_lane(const AttnArgs *args, int backward, int team)
+/* The heads of a forward pass, the kv heads of a backward pass. */
+static int64_t count_heads(const AttnShape *shape, int backward)
 {
-    const int64_t per_batch = backward ? args->shape.Hkv : args->shape.H;
-    float *memory = workspace_alloc(head_bytes(&args->shape, backward));
+    return shape->B * (backward ? shape->Hkv : shape->H);
+}
+
+static void run_head(const AttnArgs *args, int backward, Head *head, int64_t bh,
+                     const NaiveTeam *team)
+{
+    if (backward)
+        backward_group(args, head, bh / args->shape.Hkv, bh % args->shape.Hkv, team);
+    else
+        forward_head(args, head, bh / args->shape.H, bh % args->shape.H, team);
+}
+
+/* What one thread does: in `shared` memory its part of every head, else, in memory of its own,
+ * heads until none is left. */
+static AttnStatus run_thread(const AttnArgs *args, int backward, float *shared)
+{
+    const NaiveTeam team = naive_team(&args->shape, shared != NULL);
+    float *memory = shared ? shared : workspace_alloc(head_bytes(&args->shape, backward));
     Head head = {0};
     int64_t bh;
     if (memory)
         head = head_make(&args->shape, backward, memory);
+    for (bh = 0; shared && bh < count_heads(&args->shape, backward); bh++)
+        run_head(args, backward, &head, bh, &team);
+    if (shared)
+        return ATTN_OK;
 #pragma omp for schedule(dynamic)
-    for (bh = 0; bh < args->shape.B * per_batch; bh++) {
-        if (!memory)
-            continue; /* every lane has to come to the loop, with memory or without */
-        if (backward)
-            backward_group(args, &head, bh / per_batch, bh % per_batch, team);
-        else
-            forward_head(args, &head, bh / per_batch, bh % per_batch, team);
-    }
+    for (bh = 0; bh < count_heads(&args->shape, backward); bh++)
+        if (memory) /* every thread has to come to the loop, with memory or without */
+            run_head(args, backward, &head, bh, &team);
     workspace_free(memory);
     return memory ? ATTN_OK : ATTN_NO_MEMORY;
 }
 
+/* One parallel region for all heads: a region for each would be a wait for each. */
 static AttnStatus run_heads(const AttnArgs *args, int backward)
 {
-    const int64_t heads = args->shape.B * (backward ? args->shape.Hkv : args->shape.H);
-    const Plan plan = make_plan(args->threads, heads);
+    const int64_t heads = count_heads(&args->shape, backward);
+    const size_t bytes = head_bytes(&args->shape, backward);
+    const int threads = args->threads, shares = heads_are_shared(&args->shape, threads, heads);
+    float *shared = NULL;
     AttnStatus status = ATTN_OK;
-    /* Ask for all lanes at once: each alone could still fit. */
-    if (!memory_enough_for((size_t)plan.lanes * head_bytes(&args->shape, backward)))
+    /* Ask for all threads at once: each alone could still fit. */
+    if (!memory_enough_for((shares ? 1 : (size_t)threads) * bytes))
         return ATTN_NO_MEMORY;
-    if (plan.lanes == 1) /* no region around the team's own: nested threads start anew each time */
-        return run_lane(args, backward, plan.team);
-#pragma omp parallel num_threads(plan.lanes)
-    if (run_lane(args, backward, plan.team) != ATTN_OK) {
+    if (shares && !(shared = workspace_alloc(bytes)))
+        return ATTN_NO_MEMORY;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    if (run_thread(args, backward, shared) != ATTN_OK) {
 #pragma omp atomic write
         status = ATTN_NO_MEMORY;
     }
+    workspace_free(shared);
     return status;
 }
 
