@@ -99,7 +99,7 @@ static int show(Report *report, const CliCase *c, const Problem *problem,
 static int run_method(Report *report, const CliCase *c, const Problem *problem,
                       const Reference *reference, const Variant *v)
 {
-    RingRun run;
+    static RingRun run; /* too large for a small stack (ulimit -s 512) */
     int status = ring_run(&run, v, problem, c, c->ring.trace_json != NULL || c->bench);
     if (ring_mpi_rank() == 0) {
         status = show(report, c, problem, reference, v, &run.out, status);
