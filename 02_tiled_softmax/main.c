@@ -110,15 +110,15 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
     const Variant *v = NULL;
     if (c->rows > 0)
         return bench_rows(report, cli, c);
-    int status = problem_make(&problem, c); /* Q K V from the seed, files or the bundle */
+    int ready, status = problem_make(&problem, c); /* Q K V from the seed, files or the bundle */
     if (status != EXIT_OK)
         return status;
     if (c->trace && pages_trace(c, &problem.args, softmax_trace, softmax_trace_steps) != 0)
         status = cli_no_memory("--trace");
     /* the oracle's O and lse and the bound of each element: once for all variants */
     status = exit_worst(status, reference_make(&reference, &problem, c));
-    while (status != EXIT_RUNTIME && status != EXIT_USAGE &&
-           (v = cli_next_variant(cli, c, v)) != NULL)
+    ready = status != EXIT_RUNTIME; /* a variant that fails does not stop the others */
+    while (ready && status != EXIT_USAGE && (v = cli_next_variant(cli, c, v)) != NULL)
         status = exit_worst(status, run_one(report, cli, c, &problem, &reference, v));
     reference_free(&reference);
     problem_free(&problem);

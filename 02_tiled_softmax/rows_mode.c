@@ -160,8 +160,9 @@ static int run_softmax(Report *report, const SoftmaxVariant *v, const Matrix *m,
     if (status == EXIT_RUNTIME ||
         matrix_run(m, v, v->run, c->bench ? c->warmup : 0, c->bench ? c->iters : 1, c->threads,
                    &samples) != ATTN_OK) {
+        char wanted[64];
         bench_progress_clear();
-        cli_refuse("%s: failed at run time (memory or CUDA)", v->name);
+        cli_refuse("%s: failed at run time (memory or CUDA)%s", v->name, workspace_wanted(wanted));
         return EXIT_RUNTIME;
     }
     row.peak_bytes = workspace_peak();
@@ -191,7 +192,7 @@ int bench_rows(Report *report, const Cli *cli, const CliCase *c)
 {
     const Variant *listed = NULL;
     double copy_gbps[2] = {-1.0, -1.0}; /* by AttnDevice; measured before its first variant */
-    int status = EXIT_OK, any_cpu = 0, device = 0;
+    int status = EXIT_OK, any_cpu = 0, device = 0, ready;
     uint64_t before;
     Matrix m;
 
@@ -213,8 +214,9 @@ int bench_rows(Report *report, const Cli *cli, const CliCase *c)
         status = EXIT_RUNTIME;
     if (any_cpu && !strcmp(c->variant, "all") && report->rows == 0) /* once in a --cases file */
         status = exit_worst(status, demo_unsafe(report, c));
+    ready = status != EXIT_RUNTIME;
 
-    while (status != EXIT_RUNTIME && (listed = cli_next_variant(cli, c, listed)) != NULL) {
+    while (ready && (listed = cli_next_variant(cli, c, listed)) != NULL) {
         const SoftmaxVariant *v = softmax_find(listed->name, listed->device);
         if (!v) {
             status = exit_worst(

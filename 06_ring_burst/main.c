@@ -137,7 +137,7 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
     Problem problem;
     Reference reference;
     const Variant *v = NULL;
-    int status;
+    int status, ready;
     ring_mpi_case(cli, c);
     status = problem_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
     if (status != EXIT_OK)
@@ -155,7 +155,8 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
     v = NULL;
     /* the oracle's O, lse (dQ, dK, dV) and the bound of each element: once for all methods */
     status = reference_make(&reference, &problem, c);
-    while (status != EXIT_RUNTIME && status != EXIT_USAGE && status != EXIT_NO_DEVICE &&
+    ready = status != EXIT_RUNTIME; /* a method that fails does not stop the others */
+    while (ready && status != EXIT_USAGE && status != EXIT_NO_DEVICE &&
            (v = cli_next_variant(cli, c, v)) != NULL)
         status = exit_worst(status, v == &c->so ? run_so(report, cli, c, &problem, &reference, v)
                                                 : run_method(report, c, &problem, &reference, v));

@@ -39,6 +39,7 @@
 
 enum { STATUS = 3 /* EXIT_RUNTIME of cli.h */ };
 
+static const char *program = "program";
 static pid_t running; /* a child's exit is its own affair */
 
 static void ended_by_library(int status, void *unused)
@@ -47,9 +48,10 @@ static void ended_by_library(int status, void *unused)
     if (status != EXIT_FAILURE || running != getpid())
         return;
     fflush(stdout);
-    fputs("a library ended the program, see above; if it could not start a thread, accepted are a "
-          "smaller --threads, a larger ulimit -u or OMP_STACKSIZE\n",
-          stderr);
+    fprintf(stderr,
+            "%s: found that a library ended the program, see above; if it could not start a "
+            "thread, accepted are a smaller --threads, a larger ulimit -u or OMP_STACKSIZE\n",
+            program);
     _exit(STATUS);
 }
 
@@ -81,19 +83,21 @@ static void need_room(int buffers, int stacks)
 {
     const size_t needed = (size_t)buffers * BUFFER + (size_t)stacks * STACK;
     size_t found = needed;
-    char text[256];
+    char text[320];
     int length;
     if (is_room(needed))
         return;
     while (found > 0 && !is_room(found))
         found -= STACK < found ? STACK : found;
-    length = snprintf(text, sizeof text,
-                      "found room for %zu MiB of address space, needed are %zu MiB: OpenBLAS would "
-                      "wait for ever for its buffers; accepted are a larger ulimit -v or -d, or a "
-                      "smaller OMP_NUM_THREADS and --threads\n",
-                      found >> 20, needed >> 20);
+    length =
+        snprintf(text, sizeof text,
+                 "%s: found room for %zu MiB of address space, needed are %zu MiB: OpenBLAS would "
+                 "wait for ever for its buffers; accepted are a larger ulimit -v or -d, or a "
+                 "smaller OMP_NUM_THREADS and --threads\n",
+                 program, found >> 20, needed >> 20);
     fflush(stdout);
-    _exit(write(STDERR_FILENO, text, (size_t)length) < 0 ? STATUS : STATUS);
+    (void)!write(STDERR_FILENO, text, (size_t)length);
+    _exit(STATUS);
 }
 
 /* The processors, or fewer if the environment says so: the first number above 0 of these. */
@@ -116,8 +120,8 @@ static int buffers_before_main(char **environment)
 static void before_libraries(int argc, char **argv, char **environment)
 {
     char **kept = environment;
-    (void)argc;
-    (void)argv;
+    if (argc > 0)
+        program = strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0];
     for (char **word = environment; *word; word++)
         if (strncmp(*word, "OMP_DYNAMIC", 11) != 0 &&
             strncmp(*word, "OMP_MAX_ACTIVE_LEVELS", 21) != 0)

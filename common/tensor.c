@@ -158,6 +158,7 @@ int tensor_new(Storage *s, AttnDtype dtype, TensorLayout layout, int64_t B, int6
     tensor_poison(s);
     return 0;
 refused:
+    workspace_refuse(s->mapping_bytes);
     memset(s, 0, sizeof *s);
     return -1;
 }

@@ -137,6 +137,7 @@ static DeviceBlock *new_block(size_t bytes, int device)
     (void)cudaGetLastError();
     (void)cudaFree(base_dev);
     free(block);
+    workspace_refuse(bytes);
     return NULL;
 }
 
