@@ -10,8 +10,7 @@
  * - naive_v0_loops ... naive_v1_cublas: the variants. Each forward writes O and lse; each
  *   _backward reads O, lse and dO too and writes dQ, dK and dV.
  * - CPU building blocks: naive_load_rows and naive_store_rows (any strides and dtype <-> float),
- *   naive_clear_empty (dO of rows without keys), naive_team and naive_team_wait (threads that share
- *   a head),
+ *   naive_clear_empty (dO of rows without keys),
  *   naive_scores, naive_mask_rows, naive_sees_nothing, naive_weighted_sum, and naive_matmul under
  *   them.
  * - CUDA building blocks: naive_cuda_scores, naive_cuda_weighted_sum.
@@ -56,17 +55,6 @@ void naive_store_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int6
 /* dO rows [count][d] that see no key (lse [count] = -inf) become zeros. Such rows are often padding
  * with anything in it. Their P is 0, but 0 * NaN is NaN, and dK and dV are sums over all rows. */
 void naive_clear_empty(const float *lse, int64_t count, int64_t d, float *dO);
-
-/* What is a thread's own where all threads of a region share one head after the other: queries
- * i0 .. i1-1 and keys j0 .. j1-1. Not shared: all of them, of heads that it has to itself. */
-typedef struct NaiveTeam {
-    int thread, threads; /* threads: that share a head */
-    int64_t i0, i1, j0, j1;
-} NaiveTeam;
-
-NaiveTeam naive_team(const AttnShape *shape, int shared);
-/* Comes back when all threads of the team are here. */
-void naive_team_wait(const NaiveTeam *team);
 
 /* The kv head that query head h reads. */
 static inline ATTN_HD int64_t naive_kv_head(const AttnShape *shape, int64_t h)

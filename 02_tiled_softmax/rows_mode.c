@@ -9,6 +9,7 @@
 #include "rows_mode.h"
 
 #include "alloc.h"
+#include "alloc_wanted.h"
 #include "attn_config.h"
 #include "bench/bench.h"
 #include "counted.h"

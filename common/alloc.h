@@ -15,7 +15,6 @@
  *   from any thread.
  * - workspace_intact: has a variant written outside a block? Fences are looked at in the free,
  *   on the GPU in workspace_settle.
- * - workspace_refuse, workspace_wanted: how much was asked for in vain.
  * - memory_available: Linux promises memory that it does not have and kills the process that then
  *   touches it; memory_enough_for (attn.h) asks first, so that "out of memory" is an answer.
  */
@@ -47,10 +46,6 @@ size_t workspace_peak(void);     /* most bytes live at once since the reset, hos
 size_t workspace_live(void);     /* a test asserts 0 after each run: nothing leaks */
 /* 1: no block freed since workspace_reset_peak was written outside its bytes (host or device). */
 int workspace_intact(void);
-
-void workspace_refuse(size_t bytes);
-/* ", it asked for 12.5 MiB", or "" if nothing was refused since the reset; returns text. */
-const char *workspace_wanted(char text[64]);
 
 size_t memory_available(void); /* bytes that can be touched now; SIZE_MAX when unknown */
 

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "alloc.h"
+#include "alloc_wanted.h"
 
 /* Passes over a whole storage go block by block: on several threads where there are so many blocks
  * that starting threads is nothing beside them. A million tokens' Q has 8192. */

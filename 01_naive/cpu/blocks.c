@@ -15,8 +15,8 @@
  *
  * The mask has a file of its own, mask_rows.c.
  *
- * Interface: naive_load_rows, naive_store_rows, naive_clear_empty, naive_team, naive_team_wait,
- * naive_scores, naive_weighted_sum, naive_matmul (naive.h).
+ * Interface: naive_load_rows, naive_store_rows, naive_clear_empty, naive_scores,
+ * naive_weighted_sum, naive_matmul (naive.h).
  */
 #include <math.h>
 
@@ -26,9 +26,6 @@
 
 #ifdef HAVE_OPENBLAS
 #include <cblas.h>
-#endif
-#ifdef _OPENMP
-#include <omp.h>
 #endif
 
 void naive_load_rows(const Tensor *t, int64_t b, int64_t h, int64_t first, int64_t count,
@@ -53,29 +50,6 @@ void naive_clear_empty(const float *lse, int64_t count, int64_t d, float *dO)
     for (r = 0; r < count; r++)
         for (x = 0; lse[r] == -INFINITY && x < d; x++)
             dO[r * d + x] = 0.0f;
-}
-
-NaiveTeam naive_team(const AttnShape *shape, int shared)
-{
-    NaiveTeam team = {0, 1, 0, shape->Nq, 0, shape->Nk};
-#ifdef _OPENMP
-    team.thread = omp_get_thread_num();
-    team.threads = shared ? omp_get_num_threads() : 1; /* there may be fewer than asked for */
-#endif
-    if (team.threads > 1) {
-        team.i0 = shape->Nq * team.thread / team.threads;
-        team.i1 = shape->Nq * (team.thread + 1) / team.threads;
-        team.j0 = shape->Nk * team.thread / team.threads;
-        team.j1 = shape->Nk * (team.thread + 1) / team.threads;
-    }
-    return team;
-}
-
-void naive_team_wait(const NaiveTeam *team)
-{
-    if (team->threads > 1) {
-#pragma omp barrier
-    }
 }
 
 void naive_scores(const AttnArgs *args, const float *Q_i, int64_t i0, int64_t rows,

@@ -20,6 +20,7 @@
 
 #include "exp/exp.h"
 #include "naive.h"
+#include "naive_team.h"
 
 /* Multiply-adds of one product below which a head costs less than that threads wait for each
  * other: on a busy machine a wait takes as long as the system lets another program run. */

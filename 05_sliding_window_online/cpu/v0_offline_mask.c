@@ -33,6 +33,7 @@
 #include "library/backward_library.h"
 #include "library/cpu/weights.h"
 #include "naive.h"
+#include "naive_team.h"
 
 /* A small head costs less than that threads wait for each other: on a busy machine a wait takes as
  * long as the system lets another program run. Few heads are shared from TINY multiply-adds of a

@@ -19,6 +19,7 @@
 #include "show/show.h"
 
 #include "alloc.h"
+#include "alloc_wanted.h"
 #include "bench/run_internal.h"
 #include "flash_backward.h" /* --deterministic */
 #include "planner/cost.h"

@@ -5,6 +5,7 @@
 #include "bench/run_internal.h"
 
 #include "alloc.h"
+#include "alloc_wanted.h"
 #include "attn_config.h"
 
 #include <stdio.h>

@@ -137,7 +137,6 @@ static DeviceBlock *new_block(size_t bytes, int device)
     (void)cudaGetLastError();
     (void)cudaFree(base_dev);
     free(block);
-    workspace_refuse(bytes);
     return NULL;
 }
 
