@@ -3,14 +3,20 @@
  * weight_tiles.c: clipping and dropout without an N x N matrix.
  *
  * The online softmax keeps unnormalised sums and divides at the end. That works because the weights
- * enter O linearly: a common factor can wait. Clipping is not linear. It needs each P_ij itself,
- * and P_ij needs lse_i, and lse_i needs all keys. So there are two passes. The first one has left
- * lse; here is the second, which can compute any tile of P from scratch, in any order:
+ * enter O linearly: a common factor can wait. Dropout is linear too. Clipping is not: it needs each
+ * P_ij itself, and P_ij needs the maximum m_i and the sum l_i of all keys. So with a clip there are
+ * two walks, the first for these numbers. The second can compute any tile of P from scratch:
  *
- *     for each tile i of queries, for each tile j that it sees anything of:
- *         P = exp(scale * Q_i K_j^T - lse_i)
- *         W = P clipped and dropped                            (weights.h)
- *         O_i += W V_j
+ *     for each tile i of queries:
+ *         for each tile j that it sees anything of:  m_i, l_i grow
+ *         for each tile j that it sees anything of:
+ *             P = exp(scale * Q_i K_j^T - m_i) / l_i
+ *             W = P clipped and dropped                        (weights.h)
+ *             O_i += W V_j
+ *
+ * Not exp(S - lse_i): lse is rounded and from another kernel, and where a score is 10^5 such weights
+ * of a row sum to 0.99 or 1.01, at 10^9 to 0 or infinity. Backward has only lse; there P is cut off
+ * at 1 (exp.h).
  *
  * Dropout's random numbers belong to pairs, not to tiles or threads, so they do not care how the
  * matrix was cut.
@@ -124,6 +130,23 @@ static WeightPlace place_of(const AttnArgs *args, const Tiles *t, int64_t b, int
     return (WeightPlace){b + sequence, h, index, t->index_k};
 }
 
+/* P of row r is exp(S - m), m and l gain the tile; returns the factor of what was summed before. A
+ * NaN gets into m, and from there into l. */
+static float join_sums(Tiles *t, int64_t r, int64_t cols, float *m, float *l)
+{
+    const float most = row_max(t->S + r * Bc, cols), m_new = *m > most ? *m : most;
+    const float alpha = *l == 0.0f ? 0.0f : expf(*m - m_new);
+    *l = alpha * *l + softmax_exp_row(t->S + r * Bc, t->P + r * Bc, cols, m_new);
+    *m = m_new;
+    return alpha;
+}
+
+static void scale_row(float *row, int64_t n, float factor)
+{
+    for (int64_t c = 0; factor != 1.0f && c < n; c++)
+        row[c] *= factor;
+}
+
 /* P, and dP in t->dS. */
 static void gradient_of_p(const Walk *walk, Tiles *t, int64_t b, int64_t h, int64_t i, int64_t rows,
                           int64_t j, int64_t cols)
@@ -158,26 +181,39 @@ static void gradient_of_s(const Walk *walk, Tiles *t, int64_t b, int64_t h, int6
 
 /* --- walks over the tiles ----------------------------------------------------------------------*/
 
-/* Tile i of queries: O. */
+/* Tile i of queries: O. With a clip the first walk is for m and l alone; without one it is enough. */
 static void weigh_queries(const Walk *walk, Tiles *t, int64_t b, int64_t h, int64_t i)
 {
     const AttnArgs *args = &walk->part->args;
     const int64_t d = args->shape.d, rows = smaller(Br, args->shape.Nq - i);
     const IndexSpan span = span_of_keys(args, i, rows);
+    float m[Br], l[Br];
     naive_load_rows(&args->Q, b, h, i, rows, t->Q_i);
     memset(t->O_i, 0, (size_t)(rows * d) * sizeof *t->O_i);
-    for (int64_t j = span.first / Bc * Bc; j < span.last; j += Bc) {
-        const int64_t cols = smaller(Bc, args->shape.Nk - j);
-        if (window_tile(args, i, rows, j, cols) == ATTN_TILE_SKIP)
-            continue;
-        load_keys(args, t, b, naive_kv_head(&args->shape, h), j, cols);
-        probabilities(args, t, args->lse + window_part_row(walk->whole, walk->part, b, h) + i, i,
-                      rows, j, cols);
-        for (int64_t r = 0; r < rows; r++)
-            weigh_row(&walk->rule, place_of(args, t, b, h, i + r), cols, t->P + r * Bc,
-                      t->W + r * Bc);
-        naive_weighted_sum(t->W, Bc, rows, cols, t->V_j, d, 1.0f, t->O_i);
-    }
+    for (int64_t r = 0; r < rows; r++)
+        m[r] = -INFINITY, l[r] = 0.0f;
+    for (int clips = walk->rule.clips, again = 0; again <= clips; again++)
+        for (int64_t j = span.first / Bc * Bc; j < span.last; j += Bc) {
+            const int64_t cols = smaller(Bc, args->shape.Nk - j);
+            if (window_tile(args, i, rows, j, cols) == ATTN_TILE_SKIP)
+                continue;
+            load_keys(args, t, b, naive_kv_head(&args->shape, h), j, cols);
+            naive_scores(args, t->Q_i, i, rows, t->K_j, j, cols, t->S, Bc);
+            for (int64_t r = 0; r < rows; r++) {
+                float *P_r = t->P + r * Bc;
+                if (!again)
+                    scale_row(t->O_i + r * d, d, join_sums(t, r, cols, &m[r], &l[r]));
+                else if (softmax_exp_row(t->S + r * Bc, P_r, cols, m[r]) != 0.0f)
+                    scale_row(P_r, cols, 1.0f / l[r]);
+                if (again == clips)
+                    weigh_row(&walk->rule, place_of(args, t, b, h, i + r), cols, P_r,
+                              t->W + r * Bc);
+            }
+            if (again == clips)
+                naive_weighted_sum(t->W, Bc, rows, cols, t->V_j, d, 1.0f, t->O_i);
+        }
+    for (int64_t r = 0; r < rows && !walk->rule.clips; r++)
+        scale_row(t->O_i + r * d, d, l[r] == 0.0f ? 0.0f : 1.0f / l[r]);
     naive_store_rows(&args->O, b, h, i, rows, t->O_i);
 }
 
