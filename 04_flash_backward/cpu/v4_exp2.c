@@ -258,7 +258,8 @@ static void update_row(float *S, float *dS, const float *lse, const float *delta
                        int64_t end)
 {
     for (int64_t c = start; c < end; c += LANES) {
-        const Vector P = exp2_negative(load(S + c) - load(lse + c));
+        /* lse is rounded, and below a large S: P stays at most 1. NaN is second, and stays. */
+        const Vector P = exp2_negative(-larger((Vector){0}, load(lse + c) - load(S + c)));
         store(S + c, P);
         store(dS + c, P * (load(dS + c) - load(delta + c)));
     }
