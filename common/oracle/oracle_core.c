@@ -22,6 +22,7 @@
  *     |O - ref|   <= u16 (|O| + W) + c u (D A + sqrt(n) + 8) W + eta (1 + sum_j |V|),
  *                    W = sum_j P|V|
  *   u16 W is P rounded to 16 bits, u16 |O| the rounded result, eta a P too small for its type.
+ *   Of a row that sees one key D A stays out of the bound of O: P is 1 whatever the score is.
  *
  * Backward. P = exp(s - lse) has the relative error c u g_i, with
  *     g_i = D A (1 + 2/cap) + |lse_i| + sqrt(n) + sqrt(terms summed) + 8.
@@ -165,7 +166,7 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
     OracleScratch m = oracle_scratch_divide(s, scratch);
     OracleRowState *state = &g->state[h * s->Nq + i];
     const int64_t n = oracle_seen(p, 1, i, m.index);
-    double A, forward;
+    double A;
     memset(state, 0, sizeof *state);
     state->lse = -INFINITY;
     if (n > 0)
@@ -180,7 +181,6 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
         return;
     }
     oracle_row_errors(p, A, n, state);
-    forward = state->forward;
     if (p->options) {
         oracle_option_row(p, g, h, i, n, &m, state);
     } else {
@@ -198,11 +198,12 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
     if (O) {
         for (int64_t x = 0; x < s->d; x++) {
             O->fixed[x] = m.yf[x] + p->u16 * m.yc[x];
-            O->per_c[x] = p->options ? m.zc[x] : m.yc[x] * (u * oracle_grown(p, forward));
+            O->per_c[x] = p->options ? m.zc[x] : m.yc[x] * (u * oracle_grown(p, state->output));
         }
         oracle_finish(p, s->d, m.y, O->fixed, O->per_c, O);
         oracle_target_fill(lse, 1, state->lse, p->u16 == 0 ? 0 : state->shift,
-                           u * (forward + fabs(state->lse)) + (p->u16 == 0 ? state->shift : 0));
+                           u * (state->forward + fabs(state->lse)) +
+                               (p->u16 == 0 ? state->shift : 0));
     }
     if (!backward)
         return;

@@ -69,10 +69,12 @@ void oracle_weigh_rows(const OracleMatrix *M, const int64_t *index, int64_t coun
 /* What the key pass needs to know of a row. */
 typedef struct OracleRowState {
     double lse, delta;
-    double forward; /* D A + sqrt(n) + 8: error of P in the forward pass, in units of c u P */
-    double g;       /* forward + |lse| + 2 D A / cap: in the backward pass */
-    double dO_O;    /* sum_x |dO||O| */
-    double dO_W;    /* sum_x |dO| W */
+    double rounding; /* sqrt(n) + 8, which does not come from the scores */
+    double forward;  /* D A + rounding: error of P in the forward pass, in units of c u P */
+    double output;   /* the same for O: without D A where one key is seen */
+    double g;        /* forward + |lse| + 2 D A / cap: in the backward pass */
+    double dO_O;     /* sum_x |dO||O| */
+    double dO_W;     /* sum_x |dO| W */
     /* with options */
     double shift;            /* uncertainty of lse from rounded Qn and Kn */
     double delta_f, delta_c; /* error of delta: fixed, per c */

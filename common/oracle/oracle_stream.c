@@ -113,7 +113,7 @@ static void finish_forward(const OraclePlan *p, RowSum *r, const OracleTarget *O
     oracle_row_errors(p, r->A, r->n, state);
     for (int64_t x = 0; x < d; x++) {
         r->yf[x] += p->u16 * r->yc[x];
-        r->yc[x] *= u * oracle_grown(p, state->forward);
+        r->yc[x] *= u * oracle_grown(p, state->output);
     }
     oracle_finish(p, d, r->y, r->yf, r->yc, O);
     oracle_target_fill(lse, 1, state->lse, 0, u * (state->forward + fabs(state->lse)));
