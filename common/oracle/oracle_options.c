@@ -15,10 +15,10 @@
  * Dropout. f is exact but for three roundings: 1 more in g, and sum_x|dO||V| counts once more in
  * the error of D (gain does the same there). Where f is 0 there is no error at all.
  *
- * Forward, with clip or dropout, whoever makes weights has m and l of the whole row, and exp(s - m)/l
- * sum to 1 whatever the scores are. (exp(s - lse) do not. Nothing forces that error upon a forward
- * pass, so no |lse| excuses it; backward has only lse, and |lse| in g.) Errors of x/2 in each score
- * then change the odds P / (1 - P) by a factor of e^x at most:
+ * Forward, with clip or dropout, whoever makes weights has m and l of the whole row, and weights
+ * exp(s - m) / l sum to 1 whatever the scores are. (exp(s - lse) do not. Nothing forces that error
+ * upon a forward pass, so no |lse| excuses it; backward has only lse, and |lse| in g.) Errors of
+ * x/2 in each score then change the odds P / (1 - P) by a factor of e^x at most:
  *   |error of P| <= P (1 - P) E / (1 + min(P, 1 - P) E),   E = e^x - 1,   x = C u D A
  * To first order that is (1 - P) x P, and 0 for an only key. The bound has it where it is less than
  * c u D A P.
@@ -163,7 +163,7 @@ static void weigh_pair(const OraclePlan *p, const OracleRowState *row, const Pai
                larger * (p->eta + tiny * off);
 }
 
-/* The relative error of P in units of c u where the other keys of the row have the weight others. */
+/* The relative error of P in units of c u where the other keys have the weight `others`. */
 static double shared_error(const OraclePlan *p, const OracleRowState *row, double P, double others)
 {
     const double Cu = (p->u16 == 0 ? 4 : 16) * u, DA = row->output - row->rounding;

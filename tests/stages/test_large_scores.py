@@ -4,15 +4,15 @@
 
     test_large_scores.py PROGRAM [--backward[=always]] [--device cpu|cuda]
 
-Half an ulp of a float32 is 0.008 at 2e5, 2 at 6e7 and 64 at 2e9: whoever makes P = exp(s - lse) of a
-rounded lse has weights that sum to 1.01, 7 or infinity. Two inputs with d = 1 whose answer no score
-can change, in every variant:
+Half an ulp of a float32 is 0.008 at 2e5, 2 at 6e7 and 64 at 2e9: whoever makes P = exp(s - lse) of
+a rounded lse has weights that sum to 1.01, 7 or infinity. Two inputs with d = 1 whose answer no
+score can change, in every variant:
 
 - one key: query i sees key i alone. O is V, times 1/(1 - p) where it is kept, whatever the score.
 - ties: all keys are the same, so that O is what it is with Q = 0.
 
-The backward pass has only lse, and what it gives at such scores is no number of use. But P is at most
-1: with dO = 1 an element of dV is a sum of probabilities, and nothing is infinite or NaN.
+The backward pass has only lse, and what it gives at such scores is no number of use. But P is at
+most 1: with dO = 1 an element of dV is a sum of probabilities, and nothing is infinite or NaN.
 """
 import math
 import os
@@ -58,8 +58,10 @@ class Lab:
 
     def gradients(self, found, most, label):
         for name in ("dq", "dk", "dv"):
-            self.tap.ok(all(map(math.isfinite, found[name])), f"{label}: {name} is finite", found[name])
-        self.tap.ok(all(0 <= x <= most for x in found["dv"]), f"{label}: P is at most 1", found["dv"])
+            self.tap.ok(all(map(math.isfinite, found[name])), f"{label}: {name} is finite",
+                        found[name])
+        self.tap.ok(all(0 <= x <= most for x in found["dv"]), f"{label}: P is at most 1",
+                    found["dv"])
 
     def one_key(self, flags, variant, dtype):
         label, kept = " ".join([variant, dtype, "one key", *flags]), 1.0

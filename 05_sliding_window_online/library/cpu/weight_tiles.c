@@ -14,8 +14,8 @@
  *             W = P clipped and dropped                        (weights.h)
  *             O_i += W V_j
  *
- * Not exp(S - lse_i): lse is rounded and from another kernel, and where a score is 10^5 such weights
- * of a row sum to 0.99 or 1.01, at 10^9 to 0 or infinity. Backward has only lse; there P is cut off
+ * Not exp(S - lse_i): lse is rounded and from another kernel: where a score is 10^5 weights of a
+ * row then sum to 0.99 or 1.01, at 10^9 to 0 or infinity. Backward has only lse; there P is cut off
  * at 1 (exp.h).
  *
  * Dropout's random numbers belong to pairs, not to tiles or threads, so they do not care how the
@@ -181,7 +181,7 @@ static void gradient_of_s(const Walk *walk, Tiles *t, int64_t b, int64_t h, int6
 
 /* --- walks over the tiles ----------------------------------------------------------------------*/
 
-/* Tile i of queries: O. With a clip the first walk is for m and l alone; without one it is enough. */
+/* Tile i of queries: O. With a clip the first walk is for m and l, else it is the only one. */
 static void weigh_queries(const Walk *walk, Tiles *t, int64_t b, int64_t h, int64_t i)
 {
     const AttnArgs *args = &walk->part->args;
