@@ -248,7 +248,7 @@ static void update_row(float *S, float *dS, const float *lse, const float *delta
                        int64_t end)
 {
     for (int64_t c = start; c < end; c++)
-        S[c] -= lse[c];
+        S[c] = S[c] > lse[c] ? 0.0f : S[c] - lse[c]; /* lse is rounded: P stays at most 1 */
     softmax_exp_row(S + start, S + start, end - start, 0.0f);
     for (int64_t c = start; c < end; c++)
         dS[c] = S[c] * (dS[c] - delta[c]);

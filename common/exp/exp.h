@@ -108,8 +108,7 @@ static inline float exp_f32(float x)
 /* -inf for n = 0. NaN if any element is: a plain maximum would swallow it. */
 float row_max(const float *s, int64_t n);
 /* s [n] -> p [n] (p may be s). max is row_max(s, n), or any larger finite number. max = -inf (no
- * key is visible) gives zeros and the sum 0. A NaN in s or max reaches the sum. In a backward pass
- * max is lse, which rounding may put below a score, by 16 at 5e8: p is cut off at 1. */
+ * key is visible) gives zeros and the sum 0. A NaN in s or max reaches the sum. */
 float softmax_exp_row(const float *s, float *p, int64_t n, float max);
 
 #ifdef __cplusplus

@@ -76,10 +76,8 @@ static float exp_run(const float *s, float *p, int64_t n, float shift)
     for (c = 0; c < padded; c++)
         e[c] = exp_f32(e[c] - shift);
     for (c = 0; c < padded; c += SUM_LANES)
-        for (t = 0; t < SUM_LANES; t++) {
-            e[c + t] = e[c + t] > 1.0f ? 1.0f : e[c + t]; /* NaN stays */
+        for (t = 0; t < SUM_LANES; t++)
             lane[t] += e[c + t];
-        }
     memcpy(p, e, (size_t)n * sizeof(float));
     for (t = 0; t < SUM_LANES; t++)
         sum += lane[t];

@@ -16,7 +16,7 @@
  *
  * Not exp(S - lse_i): lse is rounded and from another kernel: where a score is 10^5 weights of a
  * row then sum to 0.99 or 1.01, at 10^9 to 0 or infinity. Backward has only lse; there P is cut off
- * at 1 (exp.h).
+ * at 1.
  *
  * Dropout's random numbers belong to pairs, not to tiles or threads, so they do not care how the
  * matrix was cut.
@@ -121,6 +121,8 @@ static void probabilities(const AttnArgs *args, Tiles *t, const float *lse, int6
     naive_scores(args, t->Q_i, i, rows, t->K_j, j, cols, t->S, Bc);
     for (int64_t r = 0; r < rows; r++) /* lse = -inf: zeros */
         softmax_exp_row(t->S + r * Bc, t->P + r * Bc, cols, lse[r]);
+    for (int64_t e = 0; e < rows * Bc; e++)
+        t->P[e] = t->P[e] > 1.0f ? 1.0f : t->P[e];
 }
 
 static WeightPlace place_of(const AttnArgs *args, const Tiles *t, int64_t b, int64_t h, int64_t i)
