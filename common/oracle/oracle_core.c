@@ -22,7 +22,6 @@
  *     |O - ref|   <= u16 (|O| + W) + c u (D A + sqrt(n) + 8) W + eta (1 + sum_j |V|),
  *                    W = sum_j P|V|
  *   u16 W is P rounded to 16 bits, u16 |O| the rounded result, eta a P too small for its type.
- *   Of a row that sees one key D A stays out of the bound of O: P is 1 whatever the score is.
  *
  * Backward. P = exp(s - lse) has the relative error c u g_i, with
  *     g_i = D A (1 + 2/cap) + |lse_i| + sqrt(n) + sqrt(terms summed) + 8.

@@ -71,7 +71,7 @@ typedef struct OracleRowState {
     double lse, delta;
     double rounding; /* sqrt(n) + 8, which does not come from the scores */
     double forward;  /* D A + rounding: error of P in the forward pass, in units of c u P */
-    double output;   /* the same for O: without D A where one key is seen */
+    double output;   /* the same for O: without D A where one key is seen, whose P is 1 anyhow */
     double g;        /* forward + |lse| + 2 D A / cap: in the backward pass */
     double dO_O;     /* sum_x |dO||O| */
     double dO_W;     /* sum_x |dO| W */
