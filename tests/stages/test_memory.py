@@ -94,7 +94,7 @@ def check_others(tap, args, folder, pool):
 
 def check_pads(tap, program):
     """Workspace follows the number of queries: one row is not padded to a block of 192."""
-    for variant in ("v2_packing", "v3_register_tiles", "v4_exp2", "v5_own_heads"):
+    for variant in ("v2_packing", "v3_register_tiles", "v4_exp2", "v5_own_heads", "library"):
         peak = []
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "rows")
