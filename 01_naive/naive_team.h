@@ -40,9 +40,13 @@ static inline NaiveTeam naive_team(const AttnShape *shape, int shared)
 
 static inline void naive_team_wait(const NaiveTeam *team)
 {
+#ifdef _OPENMP
     if (team->threads > 1) {
 #pragma omp barrier
     }
+#else
+    (void)team;
+#endif
 }
 
 #endif

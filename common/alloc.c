@@ -10,8 +10,8 @@
  * The magic and the fence are looked at when the block is freed, so a variant that writes outside
  * its workspace is caught even without a sanitizer. Blocks on the GPU: alloc_device.c.
  *
- * Interface: alloc.h, alloc_wanted.h; alloc_internal.h for alloc_device.c. The counters are C11 atomics, so threads
- * may allocate at the same time.
+ * Interface: alloc.h, alloc_wanted.h; alloc_internal.h for alloc_device.c. The counters are C11
+ * atomics, so threads may allocate at the same time.
  */
 #include "alloc_internal.h"
 #include "alloc_wanted.h"

@@ -9,8 +9,9 @@
  * Each row is normalised after the second product: sum_j (p_ij / l_i) V_j = (sum_j p_ij V_j) / l_i
  * costs d divisions a row instead of Nk.
  *
- * Threads take whole heads; where large heads do not divide among the threads, all of them share one
- * head after the other by rows. Memory: one Nq x Nk matrix for each head in work (backward: two).
+ * Threads take whole heads; where large heads do not divide among the threads, all of them share
+ * one head after the other by rows. Memory: one Nq x Nk matrix for each head in work (backward:
+ * two).
  * All of it goes to memory and comes back between the steps, and that is what separates this
  * variant from the speed of a single large product.
  *

@@ -125,7 +125,8 @@ static void run_group(PlainHead *p, const Oracle *o, int64_t group, const Wanted
 }
 
 /* The groups of a case. Small ones are dealt out to the threads that come here together, since a
- * parallel region for each would be a wait for each; of large ones each has `threads` of its own. */
+ * parallel region for each would be a wait for each; of large ones each has
+ * `threads` of its own. */
 static int run_groups(const Oracle *o, const AttnArgs *args, int dQ, int keys, int threads,
                       LowPrecision *y)
 {
