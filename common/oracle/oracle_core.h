@@ -75,6 +75,7 @@ typedef struct OracleRowState {
     double g;        /* forward + |lse| + 2 D A / cap: in the backward pass */
     double dO_O;     /* sum_x |dO||O| */
     double dO_W;     /* sum_x |dO| W */
+    double dO_floor; /* eta F */
     /* with options */
     double shift;            /* uncertainty of lse from rounded Qn and Kn */
     double delta_f, delta_c; /* error of delta: fixed, per c */

@@ -37,7 +37,7 @@
  * beside c u D A, lse by at most L_i = ln sum_j P exp(e_ij), P by the factor exp(e_ij + L_i), so by
  *   rho_ij = exp(e_ij + L_i) - 1,       for f32 to first order: e and L carry c u.
  *   O: + sum_j rho weight |V|           lse: + L          dV: + sum_i rho weight |dO|
- *   delta: + sum_x |dO| times that of O (with a clip: + sum_j P rho |D|)
+ *   delta: + sum_x |dO| times that of O and its floor (with a clip: + sum_j P rho |D|)
  *   dS: + P rho |D - delta| + P (1 + rho) |error of delta|; with a cap 0.77 e/cap P |D - delta|
  *       too: the slope 1 - tanh^2 of the cap never changes faster than 0.77.
  *   dQn: the errors of dS times |Kn|, and (|dS| + its error) dk. dKn likewise with Q.
@@ -208,7 +208,7 @@ static void row_delta(const OraclePlan *p, const OracleGroup *g, int64_t h, int6
         state->delta_f = p->u16 * (state->dO_O + state->dO_W);
         state->delta_c = u * (state->dO_O + (g_i - state->forward) * state->dO_W);
         for (int64_t x = 0; x < p->args->shape.d; x++) {
-            state->delta_f += m->row2_size[x] * m->yf[x];
+            state->delta_f += m->row2_size[x] * (m->yf[x] + p->eta);
             state->delta_c += m->row2_size[x] * m->zc[x];
         }
         return;

@@ -200,7 +200,7 @@ int oracle_given_rows(Oracle *o, const OraclePlan *p, int64_t b, int64_t kv_head
         RowSum *r = &rows.row[n];
         const int64_t head = kv_head * (a->shape.H / a->shape.Hkv) + n / o->rows.count;
         r->n = oracle_seen(p, 1, r->i, NULL);
-        r->state = oracle_given_row(a, b, head, r->i, r->dO);
+        r->state = oracle_given_row(p, b, head, r->i, r->dO);
     }
     bad = bad || oracle_tiles_walk(&walk, threads) != 0;
     for (int64_t n = 0; !bad && n < rows.count; n++) {

@@ -342,3 +342,23 @@ TEST(uncertain_factor)
             assert_true(fabs((fixed[1] - fixed[0]) / (ulp * sqrt(2) / (of_q ? 4 : 2)) - 1) < 0.02);
         }
 }
+
+/* With dropout delta is rowsum(dO O) as without: it has what a subnormal O lost in f16. */
+TEST(delta_of_a_subnormal_O)
+{
+    for (int n = 0; n < 200; n++) {
+        const HonestOptions how = {ways[n % 3], RIGHT, 0};
+        OptionCase o = make_case(&places[0], 18, ATTN_F16, 1, 1);
+        Check check;
+        case_fill(&o.c->args.V, 1e-7f);
+        case_fill(&o.c->args.dO, 200);
+        o.c->args.options = &o.options;
+        Oracle oracle = oracle_of(&o.c->args, 1, 1);
+        check = judge(&o, &how, &oracle);
+        if (!check.pass)
+            check_explain(&check, "dropout", &o.c->args, stderr);
+        assert_true(check.pass);
+        oracle_free(&oracle);
+        option_case_free(&o);
+    }
+}
