@@ -37,12 +37,12 @@
  *     |error of delta| <= u16 (E_i + W_i) + c u (g_i W_i + E_i) + eta F_i.
  *   W_i cannot be left out. Where V's of both signs cancel in O, |O| says nothing about the error
  *   of O; test_bounds.c holds a case with E_i = 0 in which a right implementation needs it. Nor can
- *   F_i: where O is subnormal in f16 its rounding is up to O itself, and a large dO multiplies it.
+ *   F_i: the rounding of a subnormal O is as large as O in f16, and a large dO multiplies it.
  *     dK = scale sum_i dS Q         u16 (|dK| + scale sum_i (|dS| + P (E_i + W_i)) |Q|)
  *          + c u scale sum_i P (g_i (|dP - delta| + W_i) + sum_x|dO||V| + E_i) |Q|
- *          + eta scale sum_i P F_i |Q|
  *          + eta (1 + max(scale,1) sum_i |Q|) + 2^-126 max(scale,1) sum_i |dP - delta| |Q|
- *   The last term is a P below float32's normal range, flushed to 0 and then multiplied by
+ *          + eta scale sum_i P F_i |Q|
+ *   The last but one is a P below float32's normal range, flushed to 0 and then multiplied by
  *   |dP - delta|, which for large inputs is far above 1. dQ is the same with K, summed over keys.
  *
  * Large scores. An error of x in the exponent multiplies P by exp(x), which is 1 + x only while x
