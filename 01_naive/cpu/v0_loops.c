@@ -19,6 +19,9 @@
  *     dS_ij = P_ij (dP_ij - delta_i)              delta_i = sum_x dO_ix O_ix
  *     dQ_ix = scale sum_j dS_ij K_jx              dK_jx = scale sum_i dS_ij Q_ix
  *
+ * P_ij is 0 where query i does not see key j. Such products are left out: V_j, K_j, Q_i or dO_i may
+ * be NaN, and 0 * NaN is NaN.
+ *
  * Memory: Nq x Nk floats, in backward twice that; one head at a time, one thread.
  *
  * Interface: naive_v0_loops, naive_v0_loops_backward (naive.h).
@@ -96,7 +99,8 @@ AttnStatus naive_v0_loops(const AttnArgs *args)
             clear(O, Nq * d);
             for (i = 0; i < Nq; i++)
                 for (j = 0; j < Nk; j++) /* S holds P now */
-                    add_scaled(O + i * d, S[i * Nk + j], V + j * d, d);
+                    if (S[i * Nk + j] != 0.0f || attn_sees(args, i, j))
+                        add_scaled(O + i * d, S[i * Nk + j], V + j * d, d);
             naive_store_rows(&args->O, b, h, 0, Nq, O);
         }
     workspace_free(S);
@@ -134,6 +138,8 @@ static void gradient_head(const AttnArgs *args, const float *Q, const float *K, 
                      P + i * Nk, dS + i * Nk);
     for (i = 0; i < Nq; i++)
         for (j = 0; j < Nk; j++) {
+            if (P[i * Nk + j] == 0.0f && !attn_sees(args, i, j))
+                continue;
             add_scaled(dV + j * d, P[i * Nk + j], dO + i * d, d);
             add_scaled(dQ + i * d, args->scale * dS[i * Nk + j], K + j * d, d);
             add_scaled(dK + j * d, args->scale * dS[i * Nk + j], Q + i * d, d);

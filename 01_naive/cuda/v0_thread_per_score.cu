@@ -108,7 +108,8 @@ static __global__ void weighted_sum_kernel(const __grid_constant__ AttnArgs args
     const float *P_i = P + index / d * Nk;
     float sum = 0.0f;
     for (int64_t j = 0; j < Nk; j++)
-        sum += P_i[j] * load_element(&args.V, tensor_offset(&args.V, at.b, j, h_kv) + at.last);
+        if (P_i[j] != 0.0f || attn_sees(&args, at.n, j)) /* hidden: 0 * NaN would be NaN */
+            sum += P_i[j] * load_element(&args.V, tensor_offset(&args.V, at.b, j, h_kv) + at.last);
     store_element(&args.O, tensor_offset(&args.O, at.b, at.n, at.h) + at.last, sum);
 }
 
@@ -158,7 +159,8 @@ static __global__ void dq_kernel(const __grid_constant__ AttnArgs args, int64_t 
     const float *dS_i = dS + index / d * Nk;
     float sum = 0.0f;
     for (int64_t j = 0; j < Nk; j++)
-        sum += dS_i[j] * load_element(&args.K, tensor_offset(&args.K, at.b, j, h_kv) + at.last);
+        if (dS_i[j] != 0.0f || attn_sees(&args, at.n, j))
+            sum += dS_i[j] * load_element(&args.K, tensor_offset(&args.K, at.b, j, h_kv) + at.last);
     store_element(&args.dQ, tensor_offset(&args.dQ, at.b, at.n, at.h) + at.last, args.scale * sum);
 }
 
@@ -175,8 +177,8 @@ static __global__ void dk_dv_kernel(const __grid_constant__ AttnArgs args, int64
     for (int64_t h = at.h * (H / Hkv); h < (at.h + 1) * (H / Hkv); h++)
         for (int64_t i = 0; i < Nq; i++) {
             const int64_t row = (at.b * H + h) * Nq + i, ij = row * Nk + at.n;
-            if (args.lse[row] == -INFINITY)
-                continue; /* no key seen: P is 0, but dO may be padding, and 0 * NaN is NaN */
+            if (args.lse[row] == -INFINITY || (P[ij] == 0.0f && !attn_sees(&args, i, at.n)))
+                continue; /* P is 0, but dO may be padding, and 0 * NaN is NaN */
             dV_jx += P[ij] * load_element(&args.dO, tensor_offset(&args.dO, at.b, i, h) + at.last);
             dK_jx += dS[ij] * load_element(&args.Q, tensor_offset(&args.Q, at.b, i, h) + at.last);
         }

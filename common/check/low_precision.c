@@ -24,10 +24,6 @@
 #define ROWS_BUDGET  2e9
 /* Pair-channels of a row that several threads share when there are fewer rows than threads. */
 #define LONG_ROW 4e6
-/* Pair-channels of a head from which several threads share it; those of a group below which a
- * thread has groups of its own. */
-#define LARGE_HEAD  1e6
-#define LARGE_GROUP 1e7
 
 /* Largest |round(plain[x]) - expected[x]| of one row, or what it was. A NaN is left out: it means a
  * non-finite input, about which this figure says nothing. */
@@ -124,49 +120,24 @@ static void run_group(PlainHead *p, const Oracle *o, int64_t group, const Wanted
     }
 }
 
-/* The groups of a case. Small ones are dealt out to the threads that come here together, since a
- * parallel region for each would be a wait for each; of large ones each has
- * `threads` of its own. */
-static int run_groups(const Oracle *o, const AttnArgs *args, int dQ, int keys, int threads,
-                      LowPrecision *y)
-{
-    const AttnShape *s = &o->shape;
-    const double of_rows = (double)(s->B * s->H * o->rows.count) * (double)(s->Nk * s->d);
-    PlainHead p;
-    const int failed = plain_make(&p, args) != 0;
-#pragma omp for schedule(dynamic)
-    for (int64_t group = 0; group < s->B * s->Hkv; group++) {
-        const Wanted w = {dQ, keys ? oracle_sample_find(&o->kv_heads, group) : -1,
-                          o->whole || keys ? 1 : (int64_t)(of_rows / ROWS_BUDGET) + 1};
-        if (!failed)
-            run_group(&p, o, group, &w, threads, y);
-    }
-    if (!failed)
-        plain_free(&p);
-    return failed;
-}
-
 int low_precision_run(LowPrecision *y, const Oracle *o, const AttnArgs *args, int backward,
                       int threads)
 {
     const AttnShape *s = &o->shape;
     const double of_head = (double)s->Nq * (double)(s->Nk * s->d);
     const double of_keys = (double)(s->H / s->Hkv) * of_head;
+    const double of_rows = (double)(s->B * s->H * o->rows.count) * (double)(s->Nk * s->d);
     const int dQ = backward && !o->given, keys = dQ && of_keys <= GROUP_BUDGET;
-    int failed = 0;
+    const int workers = of_head * (double)(s->B * s->H) < 1e6 ? 1 : threads;
+    PlainHead p;
     *y = (LowPrecision){0, dQ ? 0 : NAN, keys ? 0 : NAN, keys ? 0 : NAN};
-    if (s->B * s->Hkv < threads || of_keys >= LARGE_GROUP)
-        return run_groups(o, args, dQ, keys, of_head < LARGE_HEAD ? 1 : threads, y) ? -1 : 0;
-#pragma omp parallel num_threads(threads) if (of_head * (double)(s->B * s->H) >= LARGE_HEAD)
-    {
-        LowPrecision mine = *y;
-        const int without = run_groups(o, args, dQ, keys, 1, &mine);
-#pragma omp critical(low_precision)
-        {
-            failed |= without;
-            *y = (LowPrecision){fmax(y->O, mine.O), fmax(y->dQ, mine.dQ), fmax(y->dK, mine.dK),
-                                fmax(y->dV, mine.dV)};
-        }
+    if (plain_make(&p, args) != 0)
+        return -1;
+    for (int64_t group = 0; group < s->B * s->Hkv; group++) {
+        const Wanted w = {dQ, keys ? oracle_sample_find(&o->kv_heads, group) : -1,
+                          o->whole || keys ? 1 : (int64_t)(of_rows / ROWS_BUDGET) + 1};
+        run_group(&p, o, group, &w, workers, y);
     }
-    return failed ? -1 : 0;
+    plain_free(&p);
+    return 0;
 }

@@ -10,12 +10,9 @@
 #include "oracle/oracle_core.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Pair-channels of a group below which threads cost more than they give. */
 #define PARALLEL_ABOVE 2e5
-/* Those below which a thread has groups of its own. */
-#define APART_BELOW 1e7
 
 static const OracleLimits limits_of_runs = {.whole = 1e10, .groups = 4e10, .given = 2e11};
 static const OracleLimits limits_alone = {.whole = 1e10, .groups = 4e10, .given = 0};
@@ -68,41 +65,25 @@ static void run_keys(Oracle *o, const OraclePlan *p, const OracleGroup *g, int64
     }
 }
 
-/* One group, loaded whole. */
-static int run_group(Oracle *o, const OraclePlan *p, int64_t group, int backward, int threads,
-                     double *scratch)
-{
-    const AttnShape *s = &o->shape;
-    const int64_t slot = oracle_sample_find(&o->kv_heads, group);
-    OracleGroup g;
-    if (oracle_group_load(&g, p, group / s->Hkv, group % s->Hkv, backward) != 0)
-        return 1;
-    o->tainted[group] = (uint8_t)g.tainted;
-    run_rows(o, p, &g, backward, slot >= 0, threads, scratch);
-    if (slot >= 0)
-        run_keys(o, p, &g, slot, threads, scratch);
-    oracle_group_free(&g);
-    return 0;
-}
-
-/* Small groups are dealt out to the threads: a parallel region for each would be a wait for each.
- * Large ones come one after the other. */
+/* One group after the other, each loaded whole. */
 static int run_groups(Oracle *o, const OraclePlan *p, int backward, int threads)
 {
     const AttnShape *s = &o->shape;
-    const int64_t groups = s->B * s->Hkv, per_thread = oracle_scratch_doubles(s);
-    const double of_group = (double)(s->H / s->Hkv * s->Nq) * (double)(s->Nk * s->d);
-    double *scratch = calloc((size_t)(per_thread * threads), sizeof *scratch);
+    double *scratch = calloc((size_t)(oracle_scratch_doubles(s) * threads), sizeof *scratch);
+    int64_t slot = 0;
     int bad = !scratch;
-    if (groups < threads || of_group > APART_BELOW || threads == 1) {
-        for (int64_t group = 0; !bad && group < groups; group++)
-            bad = run_group(o, p, group, backward, threads, scratch);
-    } else if (!bad) {
-        const int parallel = of_group * (double)groups > PARALLEL_ABOVE;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) reduction(| : bad) if (parallel)
-        for (int64_t group = 0; group < groups; group++)
-            bad |=
-                run_group(o, p, group, backward, 1, scratch + oracle_thread_number() * per_thread);
+    for (int64_t group = 0; !bad && group < s->B * s->Hkv; group++) {
+        OracleGroup g;
+        const int keys = slot < o->kv_heads.count && o->kv_heads.index[slot] == group;
+        if (oracle_group_load(&g, p, group / s->Hkv, group % s->Hkv, backward) != 0) {
+            bad = 1;
+            break;
+        }
+        oracle_find_taint(o, p, group, backward, 1);
+        run_rows(o, p, &g, backward, keys, threads, scratch);
+        if (keys)
+            run_keys(o, p, &g, slot++, threads, scratch);
+        oracle_group_free(&g);
     }
     free(scratch);
     return bad;
@@ -115,10 +96,7 @@ int oracle_run_within(Oracle *o, const AttnArgs *args, int backward, int threads
     OraclePlan plan;
     OracleArray of_tokens[2] = {{0}}; /* what each query adds to dwq, each key to dwk */
     int bad;
-    memset(o, 0, sizeof *o);
-    o->shape = *s;
-    o->dtype = args->Q.dtype;
-    o->roundings = roundings;
+    *o = (Oracle){.shape = *s, .dtype = args->Q.dtype, .roundings = roundings};
     o->whole =
         (double)s->B * (double)s->H * (double)s->Nq * (double)s->Nk * (double)s->d <= limits->whole;
     bad = oracle_plan_make(&plan, args, roundings, o->whole) != 0 ||

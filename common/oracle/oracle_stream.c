@@ -221,8 +221,7 @@ int oracle_stream_groups(Oracle *o, const OraclePlan *p, int backward, int threa
     const int64_t Hkv = o->shape.Hkv;
     int bad = 0;
     for (int64_t group = 0; !bad && group < o->shape.B * Hkv; group++) {
-        o->tainted[group] =
-            (uint8_t)oracle_stream_taint(p, group / Hkv, group % Hkv, backward, threads);
+        oracle_find_taint(o, p, group, backward, threads);
         bad = stream_rows(o, p, group / Hkv, group % Hkv, threads);
     }
     return bad;

@@ -64,8 +64,5 @@ OracleRowState oracle_given_row(const OraclePlan *p, int64_t b, int64_t head, in
                                 const double *dO);
 /* g_ij: size = sum_x |q||k|, terms summed. */
 double oracle_given_error(const OraclePlan *p, double size, double lse, double terms);
-/* ORACLE_TAINT_... of a group. */
-unsigned oracle_stream_taint(const OraclePlan *p, int64_t b, int64_t kv_head, int backward,
-                             int threads);
 
 #endif
