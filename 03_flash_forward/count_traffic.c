@@ -30,6 +30,7 @@
 #include "models/model.h"
 #include "report/report.h"
 #include "report/source_hash.h"
+#include "start.h"
 
 #define SMALLEST_N 128
 #define LARGEST_N  1024 /* unless the user says otherwise */
@@ -143,6 +144,7 @@ static int count_case(FILE *json, int64_t N, int64_t M_first, int64_t M_last)
     cli_refuse_context("count_traffic", NULL, 0);
     if (status != CLI_CONTINUE)
         return status;
+    start_threads(cli.cases->threads);
     status = inputs_make(&problem, cli.cases);
     if (status == EXIT_OK) {
         status = reference_make(&reference, &problem, cli.cases);
@@ -187,5 +189,6 @@ int main(int argc, char **argv)
                    argv[1], strerror(errno));
         status = exit_worst(status, EXIT_RUNTIME);
     }
+    start_ended();
     return status;
 }

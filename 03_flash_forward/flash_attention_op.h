@@ -21,6 +21,10 @@
  *     lse[b][h][i] = ln sum_j exp(s_j)            out[b][i][h] = sum_j exp(s_j - lse) v[b][j][h']
  *
  * A query that sees no key gets out = 0 and lse = -inf, never NaN. Inside, everything is float32.
+ * NaN and infinity reach every query that sees their key. A key's v must be finite even where it is
+ * hidden: the queries of a tile share its keys, those that do not see one multiply its v by 0, and
+ * 0 x NaN is NaN. There out is NaN in that channel, on every device (PyTorch's is, too); lse never.
+ * So padding of k may hold anything, padding of v zeros.
  *
  * Shapes: q, out ((B,) Nq, H, d);  k, v ((B,) Nk, Hkv, d);  mask (Nq, Nk);  lse [B][H][Nq] float32.
  * H must be a multiple of Hkv: H = Hkv is multi-head, Hkv = 1 multi-query, between them lies

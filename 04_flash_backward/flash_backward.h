@@ -17,6 +17,10 @@
  * and every tile of keys adds to dQ; with the loops swapped it is the other way round. Somebody has
  * to add up what many tiles give, and how that is done tells the variants apart.
  *
+ * lse is rounded to a float32, and P with it: at scores of 10^5 by a hundredth, and from 10^8 on P
+ * says nothing. It stays at most 1 all the same and the gradients finite, but in the kernels with
+ * tensor cores, where the comparison would cost time for each pair: there they may be infinite.
+ *
  * With grouped heads the query heads of a group add to the same dK and dV.
  *
  * Interface:

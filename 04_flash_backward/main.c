@@ -345,13 +345,14 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
 {
     const Variant *v = NULL;
     Prepared *p = &prepared;
-    int status = prepare(p, c);
+    int ready, status = prepare(p, c);
     if (status != EXIT_OK)
         return status;
     if (c->trace &&
         pages_trace(c, &p->problem.args, flash_backward_trace, flash_backward_trace_steps) != 0)
         status = cli_no_memory("--trace");
-    while (status != EXIT_RUNTIME && (v = cli_next_variant(cli, c, v)) != NULL)
+    ready = status != EXIT_RUNTIME; /* a variant that fails does not stop the others */
+    while (ready && (v = cli_next_variant(cli, c, v)) != NULL)
         status = exit_worst(status, run_one(report, cli, c, &p->problem, &p->reference, v));
     return status;
 }

@@ -244,7 +244,8 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
     Inputs problem;
     Reference reference;
     const Variant *v = NULL;
-    int status = inputs_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
+    int ready,
+        status = inputs_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
     if (status != EXIT_OK)
         return status;
     window_set_blocks(c->block_q, c->block_kv);
@@ -254,8 +255,8 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
         status = cli_no_memory("--trace");
     /* the oracle's O, lse (dQ, dK, dV) and the bound of each element: once for all variants */
     status = exit_worst(status, reference_make(&reference, &problem, c));
-    while (status != EXIT_RUNTIME && status != EXIT_USAGE &&
-           (v = cli_next_variant(cli, c, v)) != NULL)
+    ready = status != EXIT_RUNTIME; /* a variant that fails does not stop the others */
+    while (ready && status != EXIT_USAGE && (v = cli_next_variant(cli, c, v)) != NULL)
         status = exit_worst(status, run_one(report, cli, c, &problem, &reference, v));
     reference_free(&reference);
     inputs_free(&problem);

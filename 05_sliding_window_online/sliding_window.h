@@ -12,6 +12,9 @@
  * (left, right) leaves about N (left + right + 1) of the N^2 pairs; a variant that only visits the
  * tiles in which there are some costs N times the window.
  *
+ * Weights that a clip or dropout changes are exp(s - m) / l with the maximum and the sum of the
+ * whole row. Not exp(s - lse): lse is rounded, at scores of 10^5 by a hundredth of a weight.
+ *
  * Every variant takes AttnArgs with AttnOptions. What is the same for all of them is done once, in
  * front and behind: QK normalisation, and the temperature, which is part of the scale. Packed
  * tensors and layouts are strides, several sequences are segments of the position maps.

@@ -99,7 +99,7 @@ static int show(Report *report, const CliCase *c, const Inputs *problem, const R
 static int run_method(Report *report, const CliCase *c, const Inputs *problem,
                       const Reference *reference, const Variant *v)
 {
-    RingRun run;
+    static RingRun run; /* too large for a small stack (ulimit -s 512) */
     int status = ring_run(&run, v, problem, c, c->ring.trace_json != NULL || c->bench);
     if (ring_mpi_rank() == 0) {
         status = show(report, c, problem, reference, v, &run.out, status);
@@ -137,7 +137,7 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
     Inputs problem;
     Reference reference;
     const Variant *v = NULL;
-    int status;
+    int status, ready;
     ring_mpi_case(cli, c);
     status = inputs_make(&problem, c); /* Q K V (dO) from the seed, files or the bundle */
     if (status != EXIT_OK)
@@ -155,7 +155,8 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
     v = NULL;
     /* the oracle's O, lse (dQ, dK, dV) and the bound of each element: once for all methods */
     status = reference_make(&reference, &problem, c);
-    while (status != EXIT_RUNTIME && status != EXIT_USAGE && status != EXIT_NO_DEVICE &&
+    ready = status != EXIT_RUNTIME; /* a method that fails does not stop the others */
+    while (ready && status != EXIT_USAGE && status != EXIT_NO_DEVICE &&
            (v = cli_next_variant(cli, c, v)) != NULL)
         status = exit_worst(status, v == &c->so ? run_so(report, cli, c, &problem, &reference, v)
                                                 : run_method(report, c, &problem, &reference, v));

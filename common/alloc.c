@@ -10,10 +10,11 @@
  * The magic and the fence are looked at when the block is freed, so a variant that writes outside
  * its workspace is caught even without a sanitizer. Blocks on the GPU: alloc_device.c.
  *
- * Interface: alloc.h; alloc_internal.h for alloc_device.c. The counters are C11 atomics, so threads
- * may allocate at the same time.
+ * Interface: alloc.h, alloc_wanted.h; alloc_internal.h for alloc_device.c. The counters are C11
+ * atomics, so threads may allocate at the same time.
  */
 #include "alloc_internal.h"
+#include "alloc_wanted.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -45,7 +46,7 @@
  * misses of their address translation cost a third of the time of the products that walk it. */
 #define HUGE_PAGE ((size_t)2 << 20)
 
-static atomic_size_t live, peak;
+static atomic_size_t live, peak, wanted;
 static atomic_int damaged;
 
 void workspace_count_add(size_t bytes)
@@ -87,7 +88,26 @@ size_t memory_available(void)
 
 int memory_enough_for(size_t bytes)
 {
-    return bytes < LARGE || bytes <= memory_available();
+    const int enough = bytes < LARGE || bytes <= memory_available();
+    if (!enough)
+        workspace_refuse(bytes);
+    return enough;
+}
+
+void workspace_refuse(size_t bytes)
+{
+    atomic_store(&wanted, bytes);
+}
+
+const char *workspace_wanted(char text[64])
+{
+    const size_t bytes = atomic_load(&wanted);
+    text[0] = '\0';
+    if (bytes > 0 && bytes < 1 << 20)
+        snprintf(text, 64, ", it asked for %zu bytes", bytes);
+    else if (bytes > 0)
+        snprintf(text, 64, ", it asked for %.1f MiB", (double)bytes / (1 << 20));
+    return text;
 }
 
 void *workspace_alloc(size_t bytes)
@@ -97,8 +117,10 @@ void *workspace_alloc(size_t bytes)
     const uint64_t magic = MAGIC;
     const int huge = bytes >= 2 * HUGE_PAGE;
     if (bytes > SIZE_MAX - HEADER - FENCE || !memory_enough_for(bytes) ||
-        posix_memalign(&block, huge ? HUGE_PAGE : HEADER, HEADER + bytes + FENCE) != 0)
+        posix_memalign(&block, huge ? HUGE_PAGE : HEADER, HEADER + bytes + FENCE) != 0) {
+        workspace_refuse(bytes);
         return NULL;
+    }
 #ifdef MADV_HUGEPAGE
     if (huge) /* a wish: where it is not granted, ordinary pages serve */
         (void)madvise(block, HEADER + bytes + FENCE, MADV_HUGEPAGE);
@@ -153,6 +175,7 @@ void workspace_reset_peak(void)
     workspace_settle(); /* what earlier blocks have to say belongs to the time before */
     atomic_store(&peak, atomic_load(&live));
     atomic_store(&damaged, 0);
+    atomic_store(&wanted, 0);
 }
 
 void workspace_lower_peak(void)

@@ -22,6 +22,10 @@
  *     Br Bc Tr Tc   rows and columns of a tile, numbers of row and column tiles
  *
  * A row that sees no key has O = 0, lse = -inf and zero gradients. It is never NaN.
+ * NaN and infinity in an input reach every row that sees them. A row that does not see them keeps
+ * its lse, and its O but for one case: a tile multiplies V of a hidden key by P = 0, and 0 x NaN is
+ * NaN. Where V[j][x] is not finite, O[i][x] may be NaN in rows that share a tile with key j, and
+ * gradients that are made from such an O, or in which K, Q or dO is multiplied like V.
  *
  * Interface:
  * - AttnArgs is what every variant of every stage receives; AttnFn is its prototype.

@@ -5,10 +5,11 @@
  * The rounding works on bit patterns because there a carry does the right thing by itself: adding
  * one unit to the largest fraction runs over into the exponent, which is exactly the next float.
  *
- * Interface: tensor.h (f16_..., bf16_..., dtype_...).
+ * Interface: tensor.h (f16_..., bf16_..., dtype_...), dtype_f64.h.
  */
 #include <string.h>
 
+#include "dtype_f64.h"
 #include "tensor.h"
 
 static uint32_t bits_of(float x)

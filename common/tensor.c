@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "alloc.h"
+#include "alloc_wanted.h"
 
 /* Passes over a whole storage go block by block: on several threads where there are so many blocks
  * that starting threads is nothing beside them. A million tokens' Q has 8192. */
@@ -158,6 +159,7 @@ int tensor_new(Storage *s, AttnDtype dtype, TensorLayout layout, int64_t B, int6
     tensor_poison(s);
     return 0;
 refused:
+    workspace_refuse(s->mapping_bytes);
     memset(s, 0, sizeof *s);
     return -1;
 }

@@ -86,7 +86,8 @@ static void attend_head(const Problem *p, int b, int h, float *S)
         clear(O_i, p->d);
         for (int j = 0; j < p->Nk; j++) { /* S holds P now */
             const float *V_j = (const float *)p->V + key_row(p, b, kv_head(p, h), j);
-            if (sees(p, i, j)) /* what it does not see may be Inf or NaN, and 0 * NaN is NaN */
+            /* a key that it does not see may be Inf or NaN, and 0 * NaN is NaN */
+            if (S[i * Nk + j] != 0.0f || sees(p, i, j))
                 add_scaled(O_i, S[i * Nk + j], V_j, p->d);
         }
     }
@@ -130,8 +131,8 @@ static void gradient_head(const Problem *p, int b, int h, float *P, float *dS)
     for (int i = 0; i < p->Nq; i++)
         for (int j = 0; j < p->Nk; j++) {
             const int64_t row = query_row(p, b, h, i), key = key_row(p, b, h_kv, j);
-            if (!sees(p, i, j))
-                continue; /* a row without keys may have padding with anything in it for dO */
+            if (P[i * Nk + j] == 0.0f && !sees(p, i, j))
+                continue; /* K, V, Q or dO may be Inf or NaN: padding in a row without keys, say */
             add_scaled(dV + key, P[i * Nk + j], (const float *)p->dO + row, p->d);
             add_scaled(dQ + row, p->scale * dS[i * Nk + j], (const float *)p->K + key, p->d);
             add_scaled(dK + key, p->scale * dS[i * Nk + j], (const float *)p->Q + row, p->d);

@@ -114,7 +114,8 @@ static __global__ void weighted_sum_kernel(const __grid_constant__ Problem p, in
     const float *P_i = P + index / p.d * p.Nk;
     float sum = 0.0f;
     for (int j = 0; j < p.Nk; j++)
-        if (sees(&p, at.n, j)) /* what it does not see may be Inf or NaN, and 0 * NaN is NaN */
+        /* a key that it does not see may be Inf or NaN, and 0 * NaN is NaN */
+        if (P_i[j] != 0.0f || sees(&p, at.n, j))
             sum += P_i[j] * (float)V[(int64_t)j * p.Hkv * p.d];
     ((T *)p.O)[query_row(&p, at.b, at.h, at.n) + at.last] = (T)sum;
 }
@@ -187,7 +188,7 @@ static __global__ void dq_kernel(const __grid_constant__ Problem p, int64_t coun
     const float *dS_i = dS + index / p.d * p.Nk;
     float sum = 0.0f;
     for (int j = 0; j < p.Nk; j++)
-        if (sees(&p, at.n, j))
+        if (dS_i[j] != 0.0f || sees(&p, at.n, j))
             sum += dS_i[j] * (float)K[(int64_t)j * p.Hkv * p.d];
     ((T *)p.dQ)[query_row(&p, at.b, at.h, at.n) + at.last] = (T)(p.scale * sum);
 }
@@ -207,8 +208,8 @@ static __global__ void dk_dv_kernel(const __grid_constant__ Problem p, int64_t c
         for (int i = 0; i < p.Nq; i++) {
             const int64_t ij = lse_row(&p, at.b, h, i) * p.Nk + at.n;
             const int64_t ix = query_row(&p, at.b, h, i) + at.last;
-            if (!sees(&p, i, at.n))
-                continue; /* P is 0, but dO may be padding, and 0 * NaN is NaN */
+            if (P[ij] == 0.0f && !sees(&p, i, at.n))
+                continue; /* dO may be padding, and 0 * NaN is NaN */
             dV_jx += P[ij] * (float)((const T *)p.dO)[ix];
             dK_jx += dS[ij] * (float)((const T *)p.Q)[ix];
         }

@@ -85,8 +85,10 @@ static inline void gradient_scores(const AttnArgs *args, const GradientTiles *t,
         for (int64_t c = 0; cap > 0.0f && c < cols; c++) /* slope of cap * tanh(s / cap) */
             dS_r[c] *= S_r[c] == -INFINITY ? 0.0f : 1.0f - (S_r[c] / cap) * (S_r[c] / cap);
         softmax_exp_row(S_r, S_r, cols, lse); /* P, with no maximum and no division */
-        for (int64_t c = 0; c < cols; c++)
+        for (int64_t c = 0; c < cols; c++) {
+            S_r[c] = S_r[c] > 1.0f ? 1.0f : S_r[c]; /* lse is rounded: P stays at most 1 */
             dS_r[c] *= S_r[c];
+        }
     }
 }
 

@@ -45,7 +45,7 @@
 #define S_ROW        (QUERIES + 16)                /* no power of 2: rows would fight for L1 */
 #define WANTED_TASKS 8                             /* (batch, kv head, part): for so many threads */
 
-/* A query head, laid out. Rows from Nq on, up to whole blocks, are zeros. */
+/* A query head, laid out. Rows from Nq on, up to whole panels, are zeros. */
 typedef struct QueryHead {
     float *Q_panels, *dO_panels; /* [rows / PANEL][d][PANEL]; Q times the scale */
     float *Q_pieces, *dO_pieces; /* [channels / PANEL][rows][PANEL] */
@@ -65,7 +65,7 @@ typedef struct KeyBlock {
 
 /* Sizes that follow from the shape, and where things lie in the workspace. */
 typedef struct Plan {
-    int64_t rows, channels; /* Nq and d, rounded up to whole blocks and whole panels */
+    int64_t rows, channels; /* Nq and d, rounded up to whole panels */
     int64_t group, parts;   /* query heads of a kv head; dQ that its keys are dealt out to */
     float *heads;           /* [B * H][head_floats] QueryHead */
     float *dQ;              /* [B * Hkv][parts][group][rows][channels], without the scale */
@@ -221,7 +221,7 @@ static void update_row(float *S, float *dS, const float *lse, const float *delta
                        int64_t end)
 {
     for (int64_t c = start; c < end; c++)
-        S[c] -= lse[c];
+        S[c] = S[c] > lse[c] ? 0.0f : S[c] - lse[c]; /* lse is rounded: P stays at most 1 */
     softmax_exp_row(S + start, S + start, end - start, 0.0f);
     for (int64_t c = start; c < end; c++)
         dS[c] = S[c] * (dS[c] - delta[c]);
@@ -367,7 +367,7 @@ static void add_parts(const AttnArgs *args, const Plan *p, int64_t head, int64_t
 static int64_t make_plan(Plan *p, const AttnShape *n, int threads)
 {
     const int64_t kv_heads = n->B * n->Hkv, wanted = (WANTED_TASKS + kv_heads - 1) / kv_heads;
-    p->rows = round_up(n->Nq, QUERIES);
+    p->rows = round_up(n->Nq, PANEL);
     p->channels = round_up(n->d, PANEL);
     p->group = n->H / n->Hkv;
     p->parts = smaller((n->Nk + KEYS - 1) / KEYS, wanted);

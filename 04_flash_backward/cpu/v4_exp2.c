@@ -31,7 +31,7 @@
 #define LOG2E        0x1.715476p+0f
 #define WANTED_TASKS 8 /* (batch, kv head, part): for so many threads */
 
-/* A query head, laid out. Rows from Nq on, up to whole blocks, are zeros. */
+/* A query head, laid out. Rows from Nq on, up to whole panels, are zeros. */
 typedef struct QueryHead {
     float *Q_panels, *dO_panels; /* [rows / PANEL][d][PANEL]; Q times scale * log2(e) */
     float *Q_pieces, *dO_pieces; /* [channels / PANEL][rows][PANEL] */
@@ -51,7 +51,7 @@ typedef struct KeyBlock {
 
 /* Sizes that follow from the shape, and where things lie in the workspace. */
 typedef struct Plan {
-    int64_t rows, channels; /* Nq and d, rounded up to whole blocks and whole panels */
+    int64_t rows, channels; /* Nq and d, rounded up to whole strips and panels */
     int64_t group, parts;   /* query heads of a kv head; dQ that its keys are dealt out to */
     float *heads;           /* [B * H][head_floats] QueryHead */
     float *dQ;              /* [B * Hkv][parts][group][rows][channels], without the scale */
@@ -258,7 +258,8 @@ static void update_row(float *S, float *dS, const float *lse, const float *delta
                        int64_t end)
 {
     for (int64_t c = start; c < end; c += LANES) {
-        const Vector P = exp2_negative(load(S + c) - load(lse + c));
+        /* lse is rounded, and below a large S: P stays at most 1. NaN is second, and stays. */
+        const Vector P = exp2_negative(-larger((Vector){0}, load(lse + c) - load(S + c)));
         store(S + c, P);
         store(dS + c, P * (load(dS + c) - load(delta + c)));
     }
@@ -413,7 +414,7 @@ static void add_parts(const AttnArgs *args, const Plan *p, int64_t head, int64_t
 static int64_t make_plan(Plan *p, const AttnShape *n, int threads)
 {
     const int64_t kv_heads = n->B * n->Hkv, wanted = (WANTED_TASKS + kv_heads - 1) / kv_heads;
-    p->rows = round_up(n->Nq, QUERIES);
+    p->rows = round_up(round_up(n->Nq, STRIP), PANEL);
     p->channels = round_up(n->d, PANEL);
     p->group = n->H / n->Hkv;
     p->parts = smaller((n->Nk + KEYS - 1) / KEYS, wanted);

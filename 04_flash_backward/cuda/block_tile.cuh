@@ -56,7 +56,8 @@ score_tile(const Plain &plain, const float2 *stats, float scale, int i0, int j0,
                 qk = fmaf(Q_smem[r * C::D + x], K_smem[c * C::LD + x], qk);
                 dP = fmaf(dO_smem[r * C::D + x], V_smem[c * C::LD + x], dP);
             }
-            p = exp2f(fmaf(qk, scale * LOG2E, -stats[r].x)); /* exp(scale * qk - lse) */
+            p = fmaf(qk, scale * LOG2E, -stats[r].x);
+            p = p > 0.0f ? 1.0f : exp2f(p); /* exp(scale * qk - lse); lse is rounded: P <= 1 */
             dS = p * (dP - stats[r].y);
         }
         P_smem[e] = p;

@@ -19,8 +19,9 @@
  *     dS = P (dP - delta)          delta_i = sum_j P_ij dP_ij
  *     dQ = scale dS K              dK = scale dS^T Q               dV = W^T dO
  *
- * Memory: 5 N^2 bytes forward, 9 N^2 backward. Heads go one after the other. Several sequences in
- * one tensor are one more thing that the mask hides.
+ * Memory: 5 N^2 bytes forward, 9 N^2 backward. Large heads go one after the other, small ones are
+ * dealt out to the threads, which then have matrices of their own. Several sequences in one tensor
+ * are one more thing that the mask hides.
  *
  * Interface: sliding_window_v0_offline_mask, sliding_window_v0_offline_mask_backward
  * (sliding_window.h).
@@ -28,10 +29,17 @@
 #include <math.h>
 #include <string.h>
 
+#include "attention/rows.h"
+#include "attention/team.h"
 #include "exp/exp.h"
 #include "library/backward_library.h"
 #include "library/cpu/weights.h"
-#include "attention/rows.h"
+
+/* A small head costs less than that threads wait for each other: on a busy machine a wait takes as
+ * long as the system lets another program run. Few heads are shared from TINY multiply-adds of a
+ * product on, many heads when a matrix of theirs is larger than SMALL. */
+#define TINY  32768
+#define SMALL 131072
 
 /* The matrices of one head in work. */
 typedef struct Matrices {
@@ -46,34 +54,43 @@ typedef struct Matrices {
     void *memory;
 } Matrices;
 
-/* The size of the memory is asked for first, since Linux promises what it has not. */
-static AttnStatus make_matrices(const AttnArgs *args, int backward, Matrices *m)
+static size_t head_floats(const AttnShape *n, int backward)
+{
+    const int64_t Q = n->Nq * n->d, K = n->Nk * n->d, pairs = n->Nq * n->Nk;
+    return (size_t)(backward ? 2 * pairs + 3 * Q + 2 * K : pairs + 2 * Q + 2 * K);
+}
+
+/* Those of `heads` heads. The size of the memory is asked for first, since Linux promises what it
+ * has not. */
+static AttnStatus make_matrices(const AttnArgs *args, int backward, int heads, Matrices *m)
 {
     const size_t Nq = (size_t)args->shape.Nq, Nk = (size_t)args->shape.Nk;
-    const size_t d = (size_t)args->shape.d, pairs = Nq * Nk;
-    const size_t floats = (backward ? 2 : 1) * pairs + (backward ? 3 : 2) * Nq * d + 2 * Nk * d +
-                          (size_t)args->threads * Nk;
-    const size_t bytes = Nk * sizeof(int64_t) + floats * sizeof(float) + pairs;
+    const size_t own = (size_t)heads * head_floats(&args->shape, backward);
+    const size_t floats = own + (size_t)args->threads * Nk;
+    const size_t bytes = Nk * sizeof(int64_t) + floats * sizeof(float) + Nq * Nk;
     m->memory = memory_enough_for(bytes) ? workspace_alloc(bytes) : NULL;
     if (!m->memory)
         return ATTN_NO_MEMORY;
     m->index_k = m->memory;
     m->S = (float *)(m->index_k + Nk);
-    m->dS = m->S + pairs;
-    m->Q = m->S + (backward ? 2 : 1) * pairs;
-    m->O = m->Q + Nq * d;
-    m->dO = m->O + Nq * d;
-    m->K = m->O + (backward ? 2 : 1) * Nq * d;
-    m->V = m->K + Nk * d;
-    m->row = m->V + Nk * d;
-    m->hidden = (uint8_t *)(m->row + (size_t)args->threads * Nk);
+    m->row = m->S + own;
+    m->hidden = (uint8_t *)(m->S + floats);
     return ATTN_OK;
 }
 
-/* Where piece `part` of `parts` nearly equal pieces of 0 .. n begins. */
-static int64_t part_start(int64_t n, int part, int parts)
+/* Those of head number `head` among them. */
+static Matrices matrices_of(const AttnArgs *args, int backward, const Matrices *all, int head)
 {
-    return n * part / parts;
+    const int64_t pairs = args->shape.Nq * args->shape.Nk, Q_d = args->shape.Nq * args->shape.d;
+    Matrices m = *all;
+    m.S += (size_t)head * head_floats(&args->shape, backward);
+    m.dS = m.S + pairs;
+    m.Q = m.S + (backward ? 2 : 1) * pairs;
+    m.O = m.Q + Q_d;
+    m.dO = m.O + Q_d;
+    m.K = m.O + (backward ? 2 : 1) * Q_d;
+    m.V = m.K + args->shape.Nk * args->shape.d;
+    return m;
 }
 
 /* The mask of all heads. Stage 01's attn_mask_rows finds a row's visible keys by halving, into a
@@ -85,11 +102,11 @@ static void fill_hidden(const AttnArgs *args, const Matrices *m)
     int64_t sequence;
     for (int64_t j = 0; j < Nk; j++)
         m->index_k[j] = window_index(args->positions_k, j, &sequence);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int part = 0; part < threads; part++) {
-        float *row = m->row + part * Nk;
-        for (int64_t i = part_start(args->shape.Nq, part, threads);
-             i < part_start(args->shape.Nq, part + 1, threads); i++) {
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        const AttnTeam team = attn_team(&args->shape, 1);
+        float *row = m->row + team.thread * Nk;
+        for (int64_t i = team.i0; i < team.i1; i++) {
             memset(row, 0, (size_t)Nk * sizeof *row);
             attn_mask_rows(args, i, 1, 0, Nk, row, Nk);
             for (int64_t j = 0; j < Nk; j++)
@@ -157,36 +174,18 @@ static void forward_rows(const AttnArgs *args, const Matrices *m, int64_t b, int
     attn_weighted_sum(m->S + i0 * Nk, Nk, i1 - i0, Nk, m->V, d, 0.0f, m->O + i0 * d);
 }
 
-static void forward_head(const AttnArgs *args, const Matrices *m, int64_t b, int64_t h, float *lse)
+static void forward_head(const AttnArgs *args, const Matrices *m, int64_t b, int64_t h,
+                         const AttnTeam *team)
 {
     const AttnShape *n = &args->shape;
-    const int threads = args->threads;
-    attn_load_rows(&args->Q, b, h, 0, n->Nq, m->Q);
-    attn_load_rows(&args->K, b, attn_kv_head(n, h), 0, n->Nk, m->K);
-    attn_load_rows(&args->V, b, attn_kv_head(n, h), 0, n->Nk, m->V);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int part = 0; part < threads; part++)
-        forward_rows(args, m, b, h, lse, part_start(n->Nq, part, threads),
-                     part_start(n->Nq, part + 1, threads));
-    attn_store_rows(&args->O, b, h, 0, n->Nq, m->O);
-}
-
-static AttnStatus run_forward(const AttnArgs *args)
-{
-    const AttnShape *n = &args->shape;
-    Matrices m;
-    if (make_matrices(args, 0, &m) != ATTN_OK)
-        return ATTN_NO_MEMORY;
-    fill_hidden(args, &m);
-    for (int64_t bh = 0; bh < n->B * n->H; bh++)
-        forward_head(args, &m, bh / n->H, bh % n->H, args->lse + bh * n->Nq);
-    workspace_free(m.memory);
-    return ATTN_OK;
-}
-
-AttnStatus sliding_window_v0_offline_mask(const AttnArgs *args)
-{
-    return window_plain_run(args, run_forward);
+    const int64_t i0 = team->i0, j0 = team->j0, rows = team->i1 - i0, keys = team->j1 - j0;
+    attn_team_wait(team); /* for those who still read K and V of the head before */
+    attn_load_rows(&args->K, b, attn_kv_head(n, h), j0, keys, m->K + j0 * n->d);
+    attn_load_rows(&args->V, b, attn_kv_head(n, h), j0, keys, m->V + j0 * n->d);
+    attn_team_wait(team);
+    attn_load_rows(&args->Q, b, h, i0, rows, m->Q + i0 * n->d);
+    forward_rows(args, m, b, h, args->lse + (b * n->H + h) * n->Nq, i0, team->i1);
+    attn_store_rows(&args->O, b, h, i0, rows, m->O + i0 * n->d);
 }
 
 /* --- backward ----------------------------------------------------------------------------------*/
@@ -236,7 +235,7 @@ static void backward_rows(const AttnArgs *args, const Matrices *m, int64_t b, in
 }
 
 /* The transposed products. A thread owns keys now, not queries, so all rows of W and dS have to be
- * there: the end of the parallel loop before this one waits for them.
+ * there: backward_head waits for them.
  * Keys j0 .. j1-1 of dK and dV [Nk][Hkv][d], on top of what earlier heads of the group gave. */
 static void backward_keys(const AttnArgs *args, const Matrices *m, float *dK, float *dV, int64_t j0,
                           int64_t j1)
@@ -251,44 +250,78 @@ static void backward_keys(const AttnArgs *args, const Matrices *m, float *dK, fl
            dK + j0 * ld, ld);
 }
 
-/* dQ [Nq][H][d], dK and dV [Nk][Hkv][d] begin with this head's first row. */
 static void backward_head(const AttnArgs *args, const Matrices *m, int64_t b, int64_t h,
-                          const float *lse, float *dQ, float *dK, float *dV)
+                          FlashSums sums, const AttnTeam *team)
 {
     const AttnShape *n = &args->shape;
+    const int64_t h_kv = attn_kv_head(n, h), d = n->d;
+    const int64_t i0 = team->i0, j0 = team->j0, rows = team->i1 - i0, keys = team->j1 - j0;
+    const int64_t q = (b * n->Nq * n->H + h) * d, k = (b * n->Nk * n->Hkv + h_kv) * d;
+    const float *lse = args->lse + (b * n->H + h) * n->Nq;
+    attn_load_rows(&args->K, b, h_kv, j0, keys, m->K + j0 * d);
+    attn_load_rows(&args->V, b, h_kv, j0, keys, m->V + j0 * d);
+    attn_team_wait(team); /* K and V are there, nobody reads the Q and dO before */
+    attn_load_rows(&args->Q, b, h, i0, rows, m->Q + i0 * d);
+    attn_load_rows(&args->O, b, h, i0, rows, m->O + i0 * d);
+    attn_load_rows(&args->dO, b, h, i0, rows, m->dO + i0 * d);
+    attn_clear_empty(lse + i0, rows, d, m->dO + i0 * d);
+    backward_rows(args, m, b, h, lse, sums.dQ + q, team->thread, i0, team->i1);
+    attn_team_wait(team);
+    backward_keys(args, m, sums.dK + k, sums.dV + k, j0, team->j1);
+}
+
+/* --- all heads ---------------------------------------------------------------------------------*/
+
+/* Of all batches: a query head, or, with sums, a kv head with its group in order. */
+static void run_head(const AttnArgs *args, const FlashSums *sums, const Matrices *m, int64_t head,
+                     const AttnTeam *team)
+{
+    const AttnShape *n = &args->shape;
+    const int64_t group = n->H / n->Hkv;
+    if (!sums)
+        forward_head(args, m, head / n->H, head % n->H, team);
+    for (int64_t g = 0; sums && g < group; g++)
+        backward_head(args, m, head / n->Hkv, head % n->Hkv * group + g, *sums, team);
+}
+
+/* One parallel region for all heads: a region for each would be a wait for each. */
+static AttnStatus run_heads(const AttnArgs *args, const FlashSums *sums)
+{
+    const AttnShape *n = &args->shape;
+    const int64_t heads = n->B * (sums ? n->Hkv : n->H), pairs = n->Nq * n->Nk;
     const int threads = args->threads;
-    attn_load_rows(&args->Q, b, h, 0, n->Nq, m->Q);
-    attn_load_rows(&args->K, b, attn_kv_head(n, h), 0, n->Nk, m->K);
-    attn_load_rows(&args->V, b, attn_kv_head(n, h), 0, n->Nk, m->V);
-    attn_load_rows(&args->O, b, h, 0, n->Nq, m->O);
-    attn_load_rows(&args->dO, b, h, 0, n->Nq, m->dO);
-    attn_clear_empty(lse, n->Nq, n->d, m->dO);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int part = 0; part < threads; part++)
-        backward_rows(args, m, b, h, lse, dQ, part, part_start(n->Nq, part, threads),
-                      part_start(n->Nq, part + 1, threads));
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int part = 0; part < threads; part++)
-        backward_keys(args, m, dK, dV, part_start(n->Nk, part, threads),
-                      part_start(n->Nk, part + 1, threads));
+    const int shared = pairs >= TINY / n->d && (heads < 8 * threads || pairs > SMALL);
+    Matrices all;
+    if (make_matrices(args, sums != NULL, shared ? 1 : threads, &all) != ATTN_OK)
+        return ATTN_NO_MEMORY;
+    fill_hidden(args, &all);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        const AttnTeam team = attn_team(n, shared);
+        const Matrices m = matrices_of(args, sums != NULL, &all, shared ? 0 : team.thread);
+        for (int64_t head = 0; shared && head < heads; head++)
+            run_head(args, sums, &m, head, &team);
+#pragma omp for schedule(dynamic)
+        for (int64_t head = 0; head < (shared ? 0 : heads); head++)
+            run_head(args, sums, &m, head, &team);
+    }
+    workspace_free(all.memory);
+    return ATTN_OK;
+}
+
+static AttnStatus run_forward(const AttnArgs *args)
+{
+    return run_heads(args, NULL);
+}
+
+AttnStatus sliding_window_v0_offline_mask(const AttnArgs *args)
+{
+    return window_plain_run(args, run_forward);
 }
 
 static AttnStatus add_gradients(const AttnArgs *args, FlashSums sums)
 {
-    const AttnShape *n = &args->shape;
-    Matrices m;
-    if (make_matrices(args, 1, &m) != ATTN_OK)
-        return ATTN_NO_MEMORY;
-    fill_hidden(args, &m);
-    for (int64_t bh = 0; bh < n->B * n->H; bh++) {
-        const int64_t b = bh / n->H, h = bh % n->H;
-        const int64_t q = (b * n->Nq * n->H + h) * n->d;
-        const int64_t k = (b * n->Nk * n->Hkv + attn_kv_head(n, h)) * n->d;
-        backward_head(args, &m, b, h, args->lse + bh * n->Nq, sums.dQ + q, sums.dK + k,
-                      sums.dV + k);
-    }
-    workspace_free(m.memory);
-    return ATTN_OK;
+    return run_heads(args, &sums);
 }
 
 AttnStatus sliding_window_v0_offline_mask_backward(const AttnArgs *args)

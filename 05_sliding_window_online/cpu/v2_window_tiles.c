@@ -11,11 +11,11 @@
  *
  * - the options that change inputs only: window_plain_run (plain.c);
  * - several sequences, one after the other (sequences.h);
- * - clipping and dropout, which need the finished probabilities. A single pass over the keys never
- *   has them: it learns the sum of a row with the last key. So the pass above gives lse, and a
- *   second one over the same tiles computes P = exp(S - lse), changes it and multiplies with V
- *   (weight_tiles.c). That is four products instead of two, since the first pass makes an O that
- *   nobody keeps, and still no N x N matrix.
+ * - dropout, and clipping, which needs the finished probabilities. A single pass over the keys
+ *   never has them: it learns the sum of a row with the last key. So the pass above gives lse, and
+ *   one over the same tiles, two with a clip, make P, change it and multiply it with V
+ *   (weight_tiles.c). That is four or five products instead of two, since the first pass makes an O
+ *   that nobody keeps, and still no N x N matrix.
  *
  * Interface: sliding_window_v2_window_tiles (sliding_window.h).
  */

@@ -6,7 +6,7 @@
  * - window_plain_run, window_plain_backward (host): normalisation and temperature around a variant
  *   that knows neither.
  * - window_normalise, window_normalise_backward: the normalisation itself.
- * - window_weigh_tiles: O from lse. window_weigh_tiles_backward: gradients, added to sums.
+ * - window_weigh_tiles: O. window_weigh_tiles_backward: gradients, added to sums.
  */
 #ifndef WINDOW_LIBRARY_H
 #define WINDOW_LIBRARY_H
@@ -38,7 +38,7 @@ AttnStatus window_plain_backward(const AttnArgs *args, WindowSumsFn add_gradient
 
 /* --- passes over visible tiles for clipping and dropout, on the CPU ----------------------------*/
 
-/* args->lse [B][H][Nq] is given, O is written: the sum of clipped and dropped weights times V. */
+/* O is written: the sum of clipped and dropped weights times V. lse is left alone. */
 AttnStatus window_weigh_tiles(const AttnArgs *args);
 
 /* Adds dQ, dK and dV to `sums`. Reads Q, K, V, O, lse and dO of args. */

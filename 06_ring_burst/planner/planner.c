@@ -58,7 +58,7 @@ static int weigh(Candidate *c, const RingSetup *setup, const AttnArgs *args, con
                  char why[256])
 {
     RingSetup mine = *setup;
-    RingPrediction p;
+    static RingPrediction p; /* too large for a small stack */
     RingPlan plan;
     int status;
     mine.method = c->method;

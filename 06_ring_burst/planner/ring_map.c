@@ -171,7 +171,7 @@ static int answer(const Question *ask, const RingRates *rates, char why[256])
                              .ranks = (int)ask->ranks,
                              .nodes = (int)ask->nodes,
                              .deterministic = (int)ask->deterministic};
-    RingPrediction p;
+    static RingPrediction p; /* too large for a small stack */
     RingPlan plan;
     int status;
     if (method < 0 || layout < 0 || dtype < 0) {

@@ -19,6 +19,7 @@
 #include "show/show.h"
 
 #include "alloc.h"
+#include "alloc_wanted.h"
 #include "bench/run_internal.h"
 #include "flash_backward.h" /* --deterministic */
 #include "planner/cost.h"
@@ -251,7 +252,9 @@ int ring_run(RingRun *run, const Variant *v, const Inputs *p, const CliCase *c, 
     const uint64_t before = inputs_fingerprint(p);
     size_t live;
     int status, absent;
+    char wanted[64];
     memset(run, 0, sizeof *run);
+    workspace_reset_peak();
     run->backend = backend_of(c, v);
     run->told = (RingResult){.ranks = setup.ranks,
                              .nodes = setup.nodes,
@@ -261,7 +264,7 @@ int ring_run(RingRun *run, const Variant *v, const Inputs *p, const CliCase *c, 
                              .efficiency_both = NAN,
                              .balance = NAN};
     if (result_make(out, p, c) != EXIT_OK) {
-        cli_refuse("%s: %s", v->name, out->failure);
+        cli_refuse("%s: %s%s", v->name, out->failure, workspace_wanted(wanted));
         out->status = ATTN_NO_MEMORY;
         return EXIT_RUNTIME;
     }

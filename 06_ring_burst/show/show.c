@@ -92,7 +92,7 @@ int ring_show_probe(const char *path)
 int ring_show_events(const CliCase *c, const RingRun *run)
 {
     RingRates rates;
-    RingPrediction model;
+    static RingPrediction model; /* too large for a small stack */
     char why[256];
     int failed;
     if (rates_of(c, &rates) != EXIT_OK)

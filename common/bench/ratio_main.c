@@ -13,6 +13,7 @@
 #include "check/judge.h"
 #include "models/model.h"
 #include "report/report.h"
+#include "start.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -252,8 +253,10 @@ int ratio_main(const RatioStage *stage, int argc, char **argv)
     if (status != EXIT_OK)
         return status;
     status = report_open(&report, &cli);
-    if (status == EXIT_OK)
+    if (status == EXIT_OK) {
+        start_threads(o.threads);
         status = measure_all(&report, stage, &o, cli.cases[0], 1);
+    }
     if (o.threads > 1 && status != EXIT_USAGE && status != EXIT_RUNTIME)
         status = exit_worst(status, measure_all(&report, stage, &o, cli.cases[0], o.threads));
     status = exit_worst(status, report_close(&report));

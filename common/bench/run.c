@@ -5,6 +5,7 @@
 #include "bench/run_internal.h"
 
 #include "alloc.h"
+#include "alloc_wanted.h"
 #include "attn_config.h"
 
 #include <stdio.h>
@@ -185,8 +186,10 @@ int run_variant(RunResult *out, const Variant *v, const Inputs *p, const CliCase
                                         "out of memory", "a CUDA call failed"};
     const uint64_t before = inputs_fingerprint(p);
     const char *refused;
+    char wanted[64];
+    workspace_reset_peak();
     if (result_make(out, p, c) != EXIT_OK) {
-        cli_refuse("%s: %s", v->name, out->failure);
+        cli_refuse("%s: %s%s", v->name, out->failure, workspace_wanted(wanted));
         out->status = ATTN_NO_MEMORY;
         return EXIT_RUNTIME;
     }
@@ -210,6 +213,7 @@ int run_variant(RunResult *out, const Variant *v, const Inputs *p, const CliCase
              (unsigned)out->status < 4 ? words[out->status] : "an unknown status");
     if (out->status == ATTN_SKIP)
         return EXIT_OK;
-    cli_refuse("%s: %s", v->name, out->failure);
+    cli_refuse("%s: %s%s", v->name, out->failure,
+               out->status == ATTN_NO_MEMORY ? workspace_wanted(wanted) : "");
     return EXIT_RUNTIME;
 }

@@ -153,19 +153,43 @@ static int is_weightless(const Oracle *o, int which, int64_t row)
            !is_finite_f64(o->lse.fixed[row]);
 }
 
-/* 1: a non-finite input shares the head (dwq, dwk: of any batch), so some values are open. */
+/* 1: a non-finite input shares the head (dwq, dwk: of any batch): an infinite bound is open. */
 static int is_tainted(const Oracle *o, int which, int64_t b, int64_t h)
 {
     const int64_t group = o->shape.H / o->shape.Hkv;
     const int of_q = which <= CHECK_DQ || which == CHECK_DWQ;
     const int64_t kv = of_q ? h / group : h;
-    const unsigned mask = which <= CHECK_DQ ? ORACLE_TAINT_KV : ORACLE_TAINT_KV | ORACLE_TAINT_Q;
+    const unsigned mask = which <= CHECK_DQ ? ORACLE_TAINT_K | ORACLE_TAINT_V : ~0u;
     unsigned found = 0;
     if (which < CHECK_DWQ)
         return (o->tainted[b * o->shape.Hkv + kv] & mask) != 0;
     for (int64_t n = 0; n < o->shape.B; n++)
         found |= o->tainted[n * o->shape.Hkv + kv];
     return (found & mask) != 0;
+}
+
+/* 1: channel x of this head may have met 0 x NaN in a tile that it shares with a pair that it does
+ * not see. O: P times V. dQ: dS times K, or a dS of such a dP or of delta, which is made from O.
+ * dV: P times dO; and P is exp(s - lse), where a K or Q has made the lse of a whole row NaN. dK:
+ * all that. Scores of hidden keys are replaced, not multiplied: lse has no excuse. */
+static int is_shared(const Oracle *o, const AttnArgs *args, int which, int64_t b, int64_t h,
+                     int64_t x)
+{
+    const int64_t kv = which <= CHECK_DQ ? h / (o->shape.H / o->shape.Hkv) : h;
+    const int64_t group = b * o->shape.Hkv + kv;
+    const int normalised = args->options && args->options->norm_group; /* x reaches its group */
+    unsigned all, here;
+    if (which == CHECK_LSE || which >= CHECK_DWQ)
+        return which != CHECK_LSE && is_tainted(o, which, b, h);
+    all = o->tainted[group];
+    here = all ? o->tainted_at[group * o->shape.d + x] : 0;
+    if (which == CHECK_O)
+        return (here & ORACLE_TAINT_V) != 0;
+    if (which == CHECK_DQ)
+        return (((normalised ? all : here) & ORACLE_TAINT_K) | (all & ORACLE_TAINT_V)) != 0;
+    return which == CHECK_DK
+               ? all != 0
+               : ((all & (ORACLE_TAINT_K | ORACLE_TAINT_Q)) | (here & ORACLE_TAINT_DO)) != 0;
 }
 
 static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, int which, double c,
@@ -188,6 +212,7 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
         const int swallowed = is_swallowed(o, args, which, b, h);
         for (int64_t t = 0; t < s.sample->count; t++) {
             const int64_t i = s.sample->index[t];
+            int shared_row = 0;
             if (reach)
                 check_online_reach(args, online_block, b, h, i, reach);
             for (int64_t x = 0; x < s.width; x++, element++) {
@@ -197,11 +222,14 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
                 const float found = check_find(&s, b, h, i, x);
                 const double error = fabs((double)found - expected);
                 double ratio;
-                const int open = tainted || (swallowed && !is_finite_f64(bound)) ||
-                                 is_weightless(o, which, element / s.width);
+                const int weightless = is_weightless(o, which, element / s.width);
+                const int open =
+                    weightless || (is_finite_f64(bound) ? is_shared(o, args, which, b, h, x)
+                                                        : tainted || swallowed);
                 const CheckVerdict v = check_value(expected, bound, found, limit, open, &ratio);
                 if (v == CHECK_OPEN) {
                     a->unspecified++;
+                    shared_row |= !weightless && is_finite_f64(bound);
                     continue;
                 }
                 a->nonfinite += v == CHECK_OFF_NONFINITE;
@@ -218,6 +246,7 @@ static void check_array(CheckArray *a, const Oracle *o, const AttnArgs *args, in
                     worst_outer = n, worst_t = t;
                 }
             }
+            a->shared += shared_row;
         }
         a->off_heads += a->off > off_before;
     }

@@ -32,6 +32,7 @@ typedef struct CheckArray {
     int checked;
     int64_t compared, off; /* elements looked at; of those outside their bound */
     int64_t unspecified;   /* not compared: the contract leaves them open (oracle.h, taint) */
+    int64_t shared;        /* rows or keys with such a value because of 0 x NaN in a shared tile */
     int64_t nonfinite;     /* found non-finite where a finite value was expected, or the reverse */
     double worst_ratio;    /* largest error / bound; infinity for a non-finite one */
     double max_error;      /* largest |found - expected| over finite ones */
@@ -77,7 +78,8 @@ typedef struct Check {
 typedef enum CheckVerdict { CHECK_GOOD, CHECK_OFF, CHECK_OFF_NONFINITE, CHECK_OPEN } CheckVerdict;
 
 /* One comparison. limit: magnitudes from here on round to infinity in the storage type. tainted: a
- * non-finite input shares the head. *ratio = error / bound. */
+ * non-finite input shares the head and makes the bound infinite, or was multiplied by 0.
+ * *ratio = error / bound. */
 CheckVerdict check_value(double expected, double bound, float found, double limit, int tainted,
                          double *ratio);
 
@@ -97,8 +99,8 @@ CheckSlot check_slot(const Oracle *o, const AttnArgs *args, int which);
 /* Found value of (b, h, i, x). */
 float check_find(const CheckSlot *s, int64_t b, int64_t h, int64_t i, int64_t x);
 /* A NaN anywhere, of the sample or not: into a->off, nonfinite, off_nan. (Infinity may be a value
- * too large for its type; only lse has no business with +infinity.) Heads that share a non-finite
- * input are passed over. */
+ * too large for its type; only lse has no business with +infinity.) What a non-finite input of the
+ * head may have reached is passed over. */
 void check_everywhere(CheckArray *a, const Oracle *o, const AttnArgs *args, int which);
 /* Fills a->hint from the worst row: flipped sign, another row's, another head's, never written. */
 void check_hint(CheckArray *a, const CheckSlot *s, int64_t outer, int64_t t, double c);
@@ -116,6 +118,8 @@ void check_outputs(Check *check, const Oracle *o, const LowPrecision *y, const A
 /* In which part of the output the off elements lie, in words. */
 void check_place(const CheckArray *a, int which, const AttnShape *s, FILE *to);
 void check_explain(const Check *check, const char *label, const AttnArgs *args, FILE *to);
+/* What was let pass: rows and keys that are not finite because a hidden neighbour is not. */
+void check_note_shared(const Check *check, const char *label, FILE *to);
 /* Bit-pattern tests that no compiler flag can remove. Rows: of up to 1024 channels, any dtype. */
 int64_t row_nonfinite(const Tensor *t, int64_t b, int64_t n, int64_t h);
 int64_t row_nan(const Tensor *t, int64_t b, int64_t n, int64_t h);

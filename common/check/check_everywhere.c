@@ -9,6 +9,7 @@
  *
  * Interface: check.h (check_everywhere, row_nonfinite, row_nan).
  */
+#include <math.h>
 #include <string.h>
 
 #include "check/check.h"
@@ -56,11 +57,15 @@ int64_t row_nan(const Tensor *t, int64_t b, int64_t n, int64_t h)
     return count_above(t, b, n, h, 0);
 }
 
-/* How many values of row i have no business there. */
-static int64_t count_bad(const CheckSlot *s, int64_t b, int64_t h, int64_t i)
+/* How many values of row i have no business there. In channels with the bit in `at` a NaN has. */
+static int64_t count_bad(const CheckSlot *s, int64_t b, int64_t h, int64_t i, const uint8_t *at,
+                         unsigned bit)
 {
+    int64_t bad = s->found ? row_nan(s->found, b, i, h) : 0;
+    for (int64_t x = 0; bad && x < s->width; x++)
+        bad -= (at[x] & bit) && isnan(check_find(s, b, h, i, x));
     if (s->found)
-        return row_nan(s->found, b, i, h);
+        return bad;
     /* lse: -inf is a row that sees no key */
     return !is_finite_f32(check_find(s, b, h, i, 0)) && !(check_find(s, b, h, i, 0) < 0);
 }
@@ -70,6 +75,7 @@ void check_everywhere(CheckArray *a, const Oracle *o, const AttnArgs *args, int 
     const CheckSlot s = check_slot(o, args, which);
     const int64_t group = o->shape.H / o->shape.Hkv;
     const int threads = args->threads > 1 ? args->threads : 1;
+    const unsigned excused = which == CHECK_O ? ORACLE_TAINT_V : ORACLE_TAINT_DO; /* of dV */
     (void)threads;
     if ((!s.found && !s.found_f32) || which >= CHECK_DWQ)
         return;
@@ -79,11 +85,17 @@ void check_everywhere(CheckArray *a, const Oracle *o, const AttnArgs *args, int 
         /* in the other groups no key was compared */
         const int compared = !s.outer_index || oracle_sample_find(&o->kv_heads, outer) >= 0;
         int64_t bad = 0;
-        if (o->tainted[b * o->shape.Hkv + kv])
+        const unsigned taint = o->tainted[b * o->shape.Hkv + kv];
+        const uint8_t *at = &o->tainted_at[(b * o->shape.Hkv + kv) * o->shape.d];
+        /* which rows a K or Q has reached is not known here; a V or dO stays in its channels */
+        if (taint &
+            (which == CHECK_DQ || which == CHECK_DK ? ~0u : ORACLE_TAINT_K | ORACLE_TAINT_Q))
             continue;
 #pragma omp parallel for schedule(static) num_threads(threads) reduction(+ : bad)
         for (int64_t i = 0; i < s.N; i++)
-            bad += compared && oracle_sample_find(s.sample, i) >= 0 ? 0 : count_bad(&s, b, h, i);
+            bad += compared && oracle_sample_find(s.sample, i) >= 0
+                       ? 0
+                       : count_bad(&s, b, h, i, at, excused);
         a->off_nan += bad;
     }
     a->off += a->off_nan;

@@ -5,7 +5,7 @@
  * Wrong kernels are wrong in a pattern: the last partial tile, one head, the rows that see no key,
  * everything after a certain row. The pattern usually names the mistake.
  *
- * Interface: check.h (check_hint, check_place, check_explain).
+ * Interface: check.h (check_hint, check_place, check_explain, check_note_shared).
  */
 #include <inttypes.h>
 #include <math.h>
@@ -150,5 +150,20 @@ void check_explain(const Check *check, const char *label, const AttnArgs *args, 
         fprintf(to, "\n");
         if (a->hint[0])
             fprintf(to, "    worst row: %s\n", a->hint);
+    }
+}
+
+void check_note_shared(const Check *check, const char *label, FILE *to)
+{
+    for (int which = 0; which < CHECK_COUNT; which++) {
+        const int64_t n = check->array[which].shared;
+        const char *what = which == CHECK_O || which == CHECK_DQ
+                               ? n == 1 ? "row that does not see a non-finite key is"
+                                        : "rows that do not see a non-finite key are"
+                           : n == 1 ? "sum that no non-finite input belongs to is"
+                                    : "sums that no non-finite input belongs to are";
+        if (n > 0)
+            fprintf(to, "note: %s: %" PRId64 " %s not finite: 0 x NaN in a shared tile (%s)\n",
+                    label, n, what, check->array[which].name);
     }
 }

@@ -113,6 +113,7 @@ int judge_result(Check *check, const Reference *r, const RunResult *out, const C
         return EXIT_RUNTIME;
     if (!check->pass)
         check_explain(check, v->name, &out->args, stderr);
+    check_note_shared(check, v->name, stderr);
     if (!check->pass && v == &c->so) /* a student's; ours have none of these mistakes */
         print_hint(check, &r->oracle, out, c);
     if (out->leaked_bytes > 0) {

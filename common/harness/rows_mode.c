@@ -9,6 +9,7 @@
 #include "harness/rows_mode.h"
 
 #include "alloc.h"
+#include "alloc_wanted.h"
 #include "attn_config.h"
 #include "bench/bench.h"
 #include "cuda/device.h"
@@ -147,8 +148,9 @@ static int run_softmax(Report *report, const RowsEntry *v, const Matrix *m, uint
     if (status == EXIT_RUNTIME ||
         matrix_run(m, v, v->rung, c->bench ? c->warmup : 0, c->bench ? c->iters : 1, c->threads,
                    &samples) != ATTN_OK) {
+        char wanted[64];
         bench_progress_clear();
-        cli_refuse("%s: failed at run time (memory or CUDA)", v->name);
+        cli_refuse("%s: failed at run time (memory or CUDA)%s", v->name, workspace_wanted(wanted));
         return EXIT_RUNTIME;
     }
     row.peak_bytes = workspace_peak();
@@ -178,7 +180,7 @@ int bench_rows(const RowsTable *table, Report *report, const Cli *cli, const Cli
 {
     const Variant *listed = NULL;
     double copy_gbps[2] = {-1.0, -1.0}; /* by AttnDevice; measured before its first variant */
-    int status = EXIT_OK, any_cpu = 0, device = 0;
+    int status = EXIT_OK, any_cpu = 0, device = 0, ready;
     uint64_t before;
     Matrix m;
 
@@ -200,8 +202,9 @@ int bench_rows(const RowsTable *table, Report *report, const Cli *cli, const Cli
         status = EXIT_RUNTIME;
     if (any_cpu && !strcmp(c->variant, "all") && report->rows == 0) /* once in a --cases file */
         status = exit_worst(status, demo_unsafe(table, report, c));
+    ready = status != EXIT_RUNTIME;
 
-    while (status != EXIT_RUNTIME && (listed = cli_next_variant(cli, c, listed)) != NULL) {
+    while (ready && (listed = cli_next_variant(cli, c, listed)) != NULL) {
         const RowsEntry *v = rows_find(table, listed->name, listed->device);
         if (!v) {
             status = exit_worst(

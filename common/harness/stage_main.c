@@ -105,8 +105,8 @@ static int run_case(const StageMain *s, Report *report, const Cli *cli, const Cl
         s->begin(c, &p->inputs.args.shape, cli->quiet);
     if (c->trace && pages_trace(c, &p->inputs.args, s->trace, s->trace_steps) != 0)
         status = cli_no_memory("--trace");
-    while (status != EXIT_RUNTIME && status != EXIT_USAGE &&
-           (v = cli_next_variant(cli, c, v)) != NULL)
+    const int ready = status != EXIT_RUNTIME; /* a variant that fails does not stop the others */
+    while (ready && status != EXIT_USAGE && (v = cli_next_variant(cli, c, v)) != NULL)
         status = exit_worst(status, run_one(s, report, cli, c, &p->inputs, &p->reference, v));
     return status;
 }

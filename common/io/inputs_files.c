@@ -6,6 +6,7 @@
 #include "io/inputs_internal.h"
 
 #include "attn_config.h"
+#include "dtype_f64.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "bench/run_internal.h"
+#include "dtype_f64.h"
 #include "judge/attn_block.h"
 #include "judge/contract.h"
 

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dtype_f64.h"
 #include "io/philox.h"
 #include "tensor.h"
 

@@ -235,6 +235,7 @@ static int look_at_pair(Row *r, int64_t j, Pair *p)
     p->dS_reach = c->u16 * fabs(p->dS) + (r->bug->gradient == GRADIENT_NO_P ? 1.0 : p->P) *
                                              (c->u16 + u * g) * r->dO_norm * c->gain * c->kept *
                                              (c->V_norm[p->v_row] + r->O_norm);
+    p->dS_reach += p->P * c->eta * sqrt(d) * r->dO_norm; /* delta is made from a rounded O */
     return 1;
 }
 

@@ -6,9 +6,10 @@
  * behind the end of a tensor is a page without access there, too. Each round is one call, timed
  * from here; what is judged are the outputs of the last one.
  *
- * A method of stage 06 is called by the ring's own code, so its runner is the program itself, started
- * anew: a fork would have the reference in its memory. All others run in attn_runner. Where a stage computes backward passes only, O and lse are inputs:
- * they are computed here, and a submission that writes to them ends.
+ * A method of stage 06 is called by the ring's own code, so its runner is the program itself,
+ * started anew: a fork would have the reference in its memory. All others run in attn_runner. Where
+ * a stage computes backward passes only, O and lse are inputs: they are computed here, and a
+ * submission that writes to them ends.
  */
 #include <inttypes.h>
 #include <stdio.h>

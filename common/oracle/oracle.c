@@ -10,7 +10,6 @@
 #include "oracle/oracle_core.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Pair-channels of a group below which threads cost more than they give. */
 #define PARALLEL_ABOVE 2e5
@@ -80,7 +79,7 @@ static int run_groups(Oracle *o, const OraclePlan *p, int backward, int threads)
             bad = 1;
             break;
         }
-        o->tainted[group] = (uint8_t)g.tainted;
+        oracle_find_taint(o, p, group, backward, 1);
         run_rows(o, p, &g, backward, keys, threads, scratch);
         if (keys)
             run_keys(o, p, &g, slot++, threads, scratch);
@@ -97,10 +96,7 @@ int oracle_run_within(Oracle *o, const AttnArgs *args, int backward, int threads
     OraclePlan plan;
     OracleArray of_tokens[2] = {{0}}; /* what each query adds to dwq, each key to dwk */
     int bad;
-    memset(o, 0, sizeof *o);
-    o->shape = *s;
-    o->dtype = args->Q.dtype;
-    o->roundings = roundings;
+    *o = (Oracle){.shape = *s, .dtype = args->Q.dtype, .roundings = roundings};
     o->whole =
         (double)s->B * (double)s->H * (double)s->Nq * (double)s->Nk * (double)s->d <= limits->whole;
     bad = oracle_plan_make(&plan, args, roundings, o->whole) != 0 ||

@@ -51,14 +51,15 @@ typedef struct OracleSample {
 /* Place of an index in the sample, or -1. */
 int64_t oracle_sample_find(const OracleSample *s, int64_t index);
 
-/* Where an input held NaN or infinity. What it reaches is expected to be non-finite; what only
- * shares a tile with it is unspecified, and so is a bound that became infinite.
+/* Where an input held NaN or infinity. What it reaches is expected to be non-finite. What only
+ * shares a tile with it may be, since a tile multiplies by P = 0 what it hides, and 0 x NaN is NaN
+ * (check.c says which channels of which output); a bound that became infinite says nothing.
  * In a group without taint nothing is unspecified.
  * A row all of whose scores are -inf, because an input is infinite, has no weight to give away: it
  * is taken for a row that sees no key (O = 0, lse = -inf, nothing for dK and dV). A kernel that
  * looks for empty rows only where a tile hides something says NaN instead, and that is not wrong
  * either. A finite O other than 0 is, and a finite lse. */
-enum { ORACLE_TAINT_KV = 1, ORACLE_TAINT_Q = 2 /* Q or dO */ };
+enum { ORACLE_TAINT_K = 1, ORACLE_TAINT_V = 2, ORACLE_TAINT_Q = 4, ORACLE_TAINT_DO = 8 };
 
 typedef struct Oracle {
     AttnShape shape;
@@ -73,6 +74,7 @@ typedef struct Oracle {
     OracleSample keys;     /* of the Nk keys (backward) */
     OracleSample kv_heads; /* b*Hkv + kv head: those whose dK and dV were computed */
     uint8_t *tainted;      /* [B][Hkv] bits */
+    uint8_t *tainted_at;   /* [B][Hkv][d] the same of each channel */
     OracleArray O;         /* [B][H][rows.count][d] */
     OracleArray lse;       /* [B][H][rows.count] */
     OracleArray dQ;        /* [B][H][rows.count][d] */

@@ -44,7 +44,8 @@ int oracle_allocate(Oracle *o, OraclePlan *p, int backward, OracleArray of_token
 {
     const AttnShape *s = &o->shape;
     const int64_t rows = s->B * s->H * o->rows.count;
-    int bad = !(o->tainted = calloc((size_t)(s->B * s->Hkv), 1));
+    int bad = !(o->tainted = calloc((size_t)(s->B * s->Hkv), 1)) |
+              !(o->tainted_at = calloc((size_t)(s->B * s->Hkv * s->d), 1));
     bad |= array_new(&o->O, rows * s->d) | array_new(&o->lse, rows);
     if (!backward)
         return bad;
@@ -75,6 +76,7 @@ void oracle_free(Oracle *o)
     free(o->keys.index);
     free(o->kv_heads.index);
     free(o->tainted);
+    free(o->tainted_at);
     oracle_array_free(&o->O);
     oracle_array_free(&o->lse);
     oracle_array_free(&o->dQ);

@@ -32,14 +32,17 @@
  *   dS = P slope (dP - delta) errs by P's error times |dP - delta|, by dP's rounding
  *   c u sum_x |dO||V|, and by delta's error. delta = sum_x dO O is computed from the O that the
  *   forward pass stored: its error is that of O, element by element the bound above, plus the
- *   rounding of the dot product. So with W_i = sum_x |dO| W and E_i = sum_x |dO||O| (W_i >= E_i):
- *     |error of delta| <= u16 (E_i + W_i) + c u (g_i W_i + E_i).
+ *   rounding of the dot product. So with W_i = sum_x |dO| W, E_i = sum_x |dO||O| (W_i >= E_i) and
+ *   F_i = sum_x |dO| (1 + sum_j |V|), what O's floor becomes:
+ *     |error of delta| <= u16 (E_i + W_i) + c u (g_i W_i + E_i) + eta F_i.
  *   W_i cannot be left out. Where V's of both signs cancel in O, |O| says nothing about the error
- *   of O; test_bounds.c holds a case with E_i = 0 in which a right implementation needs it.
+ *   of O; test_bounds.c holds a case with E_i = 0 in which a right implementation needs it. Nor can
+ *   F_i: the rounding of a subnormal O is as large as O in f16, and a large dO multiplies it.
  *     dK = scale sum_i dS Q         u16 (|dK| + scale sum_i (|dS| + P (E_i + W_i)) |Q|)
  *          + c u scale sum_i P (g_i (|dP - delta| + W_i) + sum_x|dO||V| + E_i) |Q|
  *          + eta (1 + max(scale,1) sum_i |Q|) + 2^-126 max(scale,1) sum_i |dP - delta| |Q|
- *   The last term is a P below float32's normal range, flushed to 0 and then multiplied by
+ *          + eta scale sum_i P F_i |Q|
+ *   The last but one is a P below float32's normal range, flushed to 0 and then multiplied by
  *   |dP - delta|, which for large inputs is far above 1. dQ is the same with K, summed over keys.
  *
  * Large scores. An error of x in the exponent multiplies P by exp(x), which is 1 + x only while x
@@ -84,8 +87,8 @@ void oracle_weigh_pair(const OraclePlan *p, const OracleRowState *row, double P,
     const double off = fabs(dP - row->delta), dS = P * (dP - row->delta) * slope;
     *w = p->scale * dS;
     *wc = u * scale * P * (oracle_grown(p, g_i) * (off + row->dO_W) + size_dP + row->dO_O);
-    *wf =
-        p->u16 * scale * (fabs(dS) + P * (row->dO_O + row->dO_W)) + larger * (p->eta + tiny * off);
+    *wf = p->u16 * scale * (fabs(dS) + P * (row->dO_O + row->dO_W)) + scale * P * row->dO_floor +
+          larger * (p->eta + tiny * off);
 }
 
 void oracle_finish(const OraclePlan *p, int64_t d, const double *value, const double *fixed,
@@ -146,14 +149,15 @@ static void row_gradient(const OraclePlan *p, const OracleGroup *g, const Oracle
     oracle_finish(p, d, m->z, m->zf, m->zc, dQ);
 }
 
-/* Adds delta, dO_O and dO_W of one row: [d] each. */
-static void row_delta(const double *dO, const double *O, const double *W, int64_t d,
-                      OracleRowState *state)
+/* Adds delta and what it inherits from O, whose floor is eta + floor: [d] each. */
+static void row_delta(const double *dO, const double *O, const double *W, const double *floor,
+                      double eta, int64_t d, OracleRowState *state)
 {
     for (int64_t x = 0; x < d; x++) {
         state->delta += dO[x] * O[x];
         state->dO_O += fabs(dO[x] * O[x]);
         state->dO_W += fabs(dO[x]) * W[x];
+        state->dO_floor += fabs(dO[x]) * (eta + floor[x]);
     }
 }
 
@@ -165,7 +169,7 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
     OracleScratch m = oracle_scratch_divide(s, scratch);
     OracleRowState *state = &g->state[h * s->Nq + i];
     const int64_t n = oracle_seen(p, 1, i, m.index);
-    double A, forward;
+    double A;
     memset(state, 0, sizeof *state);
     state->lse = -INFINITY;
     if (n > 0)
@@ -180,7 +184,6 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
         return;
     }
     oracle_row_errors(p, A, n, state);
-    forward = state->forward;
     if (p->options) {
         oracle_option_row(p, g, h, i, n, &m, state);
     } else {
@@ -193,16 +196,17 @@ void oracle_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i,
     }
     if (backward) {
         oracle_matrix_row(&g->dO[h], i, m.row2, m.row2_size);
-        row_delta(m.row2, m.y, m.yc, s->d, state);
+        row_delta(m.row2, m.y, m.yc, m.yf, p->eta, s->d, state);
     }
     if (O) {
         for (int64_t x = 0; x < s->d; x++) {
             O->fixed[x] = m.yf[x] + p->u16 * m.yc[x];
-            O->per_c[x] = p->options ? m.zc[x] : m.yc[x] * (u * oracle_grown(p, forward));
+            O->per_c[x] = p->options ? m.zc[x] : m.yc[x] * (u * oracle_grown(p, state->output));
         }
         oracle_finish(p, s->d, m.y, O->fixed, O->per_c, O);
         oracle_target_fill(lse, 1, state->lse, p->u16 == 0 ? 0 : state->shift,
-                           u * (forward + fabs(state->lse)) + (p->u16 == 0 ? state->shift : 0));
+                           u * (state->forward + fabs(state->lse)) +
+                               (p->u16 == 0 ? state->shift : 0));
     }
     if (!backward)
         return;

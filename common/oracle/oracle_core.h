@@ -58,7 +58,7 @@ typedef struct OracleMatrix {
 } OracleMatrix;
 
 float *oracle_matrix_place(OracleMatrix *M, float *memory, int64_t rows, int64_t cols);
-int oracle_matrix_load(OracleMatrix *M, OracleMatrix *Mt, const Tensor *t, int64_t b, int64_t h);
+void oracle_matrix_load(OracleMatrix *M, OracleMatrix *Mt, const Tensor *t, int64_t b, int64_t h);
 void oracle_matrix_row(const OracleMatrix *M, int64_t row, double *value, double *size);
 void oracle_dot_columns(const OracleMatrix *M, int64_t first, int64_t last, const double *w,
                         const double *size_w, double *dot, double *size);
@@ -69,10 +69,13 @@ void oracle_weigh_rows(const OracleMatrix *M, const int64_t *index, int64_t coun
 /* What the key pass needs to know of a row. */
 typedef struct OracleRowState {
     double lse, delta;
-    double forward; /* D A + sqrt(n) + 8: error of P in the forward pass, in units of c u P */
-    double g;       /* forward + |lse| + 2 D A / cap: in the backward pass */
-    double dO_O;    /* sum_x |dO||O| */
-    double dO_W;    /* sum_x |dO| W */
+    double rounding; /* sqrt(n) + 8, which does not come from the scores */
+    double forward;  /* D A + rounding: error of P in the forward pass, in units of c u P */
+    double output;   /* the same for O: without D A where one key is seen, whose P is 1 anyhow */
+    double g;        /* forward + |lse| + 2 D A / cap: in the backward pass */
+    double dO_O;     /* sum_x |dO||O| */
+    double dO_W;     /* sum_x |dO| W */
+    double dO_floor; /* eta F */
     /* with options */
     double shift;            /* uncertainty of lse from rounded Qn and Kn */
     double delta_f, delta_c; /* error of delta: fixed, per c */
@@ -88,7 +91,6 @@ typedef struct OracleGroup {
     OracleMatrix Ku, Kut, *Qu, *Qut;
     OracleRowState *state; /* [heads][Nq] */
     float *memory;         /* all of the above */
-    unsigned tainted;      /* ORACLE_TAINT_... */
 } OracleGroup;
 
 /* Where one result row goes: [d] each; value of lse is one element. */
@@ -163,9 +165,9 @@ OracleScratch oracle_scratch_divide(const AttnShape *s, double *memory);
 /* How many keys query `at` sees (of_keys), or how many queries see key `at`; which ones, ascending,
  * into index unless that is NULL. */
 int64_t oracle_seen(const OraclePlan *p, int of_keys, int64_t at, int64_t *index);
-/* 1: some row of this head's dO holds NaN or infinity and sees a key. (dO of a row without keys is
- * padding: it reaches nothing, whatever it is.) */
-int oracle_gradient_taints(const OraclePlan *p, int64_t b, int64_t head, int threads);
+/* o->tainted and o->tainted_at of a group, b * Hkv + kv head. (dO of a row without keys is padding:
+ * it reaches nothing, whatever it is.) */
+void oracle_find_taint(Oracle *o, const OraclePlan *p, int64_t group, int backward, int threads);
 /* The score after scale and cap, and the derivative of the cap there. */
 double oracle_cap_score(const OraclePlan *p, double qk, double *slope);
 /* exp(score - shift), shift the largest score of the row, or its lse; 0 where both are -inf. */

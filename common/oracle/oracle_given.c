@@ -17,10 +17,12 @@
  *     g_ij = D a_ij (1 + 2/cap) + |lse_i| + sqrt(terms summed) + 8
  *     dV: u16 (|dV| + sum_i P|dO|) + c u sum_i g_ij P|dO| + eta (1 + sum_i |dO|)
  *     dK: u16 (|dK| + scale sum_i (|dS| + P E_i) |Q|)
- *         + c u scale sum_i P (g_ij |dP - delta| + sum_x|dO||V| + E_i) |Q| + the floors as there
+ *         + c u scale sum_i P (g_ij |dP - delta| + sum_x|dO||V| + E_i) |Q|
+ *         + eta scale sum_i P sum_x|dO| |Q| + the other floors as there
  * A (the largest a_ij of a row), sqrt(n) and W are gone: they are what lse and O may be off by. E_i
- * stays once with u16: delta may come from O before it was rounded to be stored. dQ likewise with
- * K, where W counts most: of long rows it was nearly all of the bound, and hid a missing hop.
+ * stays once with u16, and of F_i sum_x |dO|: delta may come from O before it was rounded to be
+ * stored. dQ likewise with K, where W counts most: of long rows it was nearly all of the bound, and
+ * hid a missing hop.
  *
  * Interface: oracle.h (oracle_run_given, oracle_given_free), oracle_tiles.h (oracle_given_...,
  * oracle_read_row).
@@ -54,15 +56,17 @@ typedef struct Keys {
     int64_t count;
 } Keys;
 
-OracleRowState oracle_given_row(const AttnArgs *args, int64_t b, int64_t head, int64_t i,
+OracleRowState oracle_given_row(const OraclePlan *p, int64_t b, int64_t head, int64_t i,
                                 const double *dO)
 {
+    const AttnArgs *args = p->args;
     OracleRowState state = {.lse = args->lse[(b * args->shape.H + head) * args->shape.Nq + i]};
     float O[1024];
     tensor_read_row(&args->O, b, i, head, O);
     for (int64_t x = 0; x < args->shape.d; x++) {
         state.delta += dO[x] * O[x];
         state.dO_O += fabs(dO[x] * O[x]);
+        state.dO_floor += p->eta * fabs(dO[x]);
     }
     return state;
 }
@@ -83,7 +87,7 @@ static void read_rows(void *all, OracleTile *tile)
         double dO[1024];
         for (int64_t x = 0; x < d; x++)
             dO[x] = tile->Y.at[t * d + x];
-        tile->state[t] = oracle_given_row(a, keys->b, keys->head, tile->first + t, dO);
+        tile->state[t] = oracle_given_row(keys->p, keys->b, keys->head, tile->first + t, dO);
     }
 }
 

@@ -19,18 +19,16 @@ void oracle_group_free(OracleGroup *g)
     memset(g, 0, sizeof *g);
 }
 
-/* The pair M, Mt of t's head h of batch b; nonzero when a value is not finite. w: normalise, with
- * the uncertainties in U, Ut. */
-static int load_head(const OraclePlan *p, OracleMatrix *M, OracleMatrix *Mt, OracleMatrix *U,
-                     OracleMatrix *Ut, const Tensor *t, int64_t b, int64_t h, const float *w,
-                     float **at)
+/* The pair M, Mt of t's head h of batch b. w: normalise, with the uncertainties in U, Ut. */
+static void load_head(const OraclePlan *p, OracleMatrix *M, OracleMatrix *Mt, OracleMatrix *U,
+                      OracleMatrix *Ut, const Tensor *t, int64_t b, int64_t h, const float *w,
+                      float **at)
 {
     const int64_t N = t->shape[1], d = t->shape[3];
-    int nonfinite;
     *at = oracle_matrix_place(Mt, oracle_matrix_place(M, *at, N, d), d, N);
-    nonfinite = oracle_matrix_load(M, Mt, t, b, h);
+    oracle_matrix_load(M, Mt, t, b, h);
     if (!w)
-        return nonfinite;
+        return;
     *at = oracle_matrix_place(Ut, oracle_matrix_place(U, *at, N, d), d, N);
     for (int64_t n = 0; n < N; n++) {
         oracle_normalise_row(p, w + h * d, M->at + n * d, U->at + n * d);
@@ -39,7 +37,6 @@ static int load_head(const OraclePlan *p, OracleMatrix *M, OracleMatrix *Mt, Ora
             Ut->at[x * N + n] = U->at[n * d + x];
         }
     }
-    return nonfinite;
 }
 
 int oracle_group_load(OracleGroup *g, const OraclePlan *p, int64_t b, int64_t kv_head, int backward)
@@ -70,16 +67,13 @@ int oracle_group_load(OracleGroup *g, const OraclePlan *p, int64_t b, int64_t kv
     g->dOt = g->Q + 3 * heads;
     g->Qu = g->Q + 4 * heads;
     g->Qut = g->Q + 5 * heads;
-    if (load_head(p, &g->K, &g->Kt, &g->Ku, &g->Kut, &a->K, b, kv_head, wk, &at) |
-        load_head(p, &g->V, &g->Vt, NULL, NULL, &a->V, b, kv_head, NULL, &at))
-        g->tainted |= ORACLE_TAINT_KV;
+    load_head(p, &g->K, &g->Kt, &g->Ku, &g->Kut, &a->K, b, kv_head, wk, &at);
+    load_head(p, &g->V, &g->Vt, NULL, NULL, &a->V, b, kv_head, NULL, &at);
     for (int64_t h = 0; h < heads; h++) {
         const int64_t head = kv_head * heads + h;
-        int bad = load_head(p, &g->Q[h], &g->Qt[h], &g->Qu[h], &g->Qut[h], &a->Q, b, head, wq, &at);
-        if (backward && load_head(p, &g->dO[h], &g->dOt[h], NULL, NULL, &a->dO, b, head, NULL, &at))
-            bad |= oracle_gradient_taints(p, b, head, 1);
-        if (bad)
-            g->tainted |= ORACLE_TAINT_Q;
+        load_head(p, &g->Q[h], &g->Qt[h], &g->Qu[h], &g->Qut[h], &a->Q, b, head, wq, &at);
+        if (backward)
+            load_head(p, &g->dO[h], &g->dOt[h], NULL, NULL, &a->dO, b, head, NULL, &at);
     }
     return 0;
 }

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "check/check.h"
 #include "oracle/oracle_core.h"
 #include "tensor.h"
 
@@ -102,17 +101,13 @@ float *oracle_matrix_place(OracleMatrix *M, float *memory, int64_t rows, int64_t
     return memory + rows * cols;
 }
 
-/* Fills M [N][d] and Mt [d][N] from one head of t. Returns 1 when a value is not finite. */
-int oracle_matrix_load(OracleMatrix *M, OracleMatrix *Mt, const Tensor *t, int64_t b, int64_t h)
+/* Fills M [N][d] and Mt [d][N] from one head of t. */
+void oracle_matrix_load(OracleMatrix *M, OracleMatrix *Mt, const Tensor *t, int64_t b, int64_t h)
 {
-    int nonfinite = 0;
     for (int64_t n = 0; n < M->rows; n++) {
         float *row = M->at + n * M->cols;
         tensor_read_row(t, b, n, h, row);
-        for (int64_t x = 0; x < M->cols; x++) {
+        for (int64_t x = 0; x < M->cols; x++)
             Mt->at[x * M->rows + n] = row[x];
-            nonfinite |= !is_finite_f32(row[x]);
-        }
     }
-    return nonfinite;
 }

@@ -29,6 +29,7 @@
  */
 #include <math.h>
 
+#include "dtype_f64.h"
 #include "oracle/oracle_core.h"
 #include "tensor.h"
 

@@ -13,9 +13,15 @@
  * core.
  *
  * Dropout. f is exact but for three roundings: 1 more in g, and sum_x|dO||V| counts once more in
- * the error of D (gain does the same there). Where f is 0 there is no error at all. Whoever has the
- * weights in hand may have made P = exp(s - lse) from a finished lse, so the forward pass errs by
- * |lse| more, as the backward pass does anyway (also with a clip).
+ * the error of D (gain does the same there). Where f is 0 there is no error at all.
+ *
+ * Forward, with clip or dropout, whoever makes weights has m and l of the whole row, and weights
+ * exp(s - m) / l sum to 1 whatever the scores are. (exp(s - lse) do not. Nothing forces that error
+ * upon a forward pass, so no |lse| excuses it; backward has only lse, and |lse| in g.) Errors of
+ * x/2 in each score then change the odds P / (1 - P) by a factor of e^x at most:
+ *   |error of P| <= P (1 - P) E / (1 + min(P, 1 - P) E),   E = e^x - 1,   x = C u D A
+ * To first order that is (1 - P) x P, and 0 for an only key. The bound has it where it is less than
+ * c u D A P.
  *
  * Clip. t = gain P + low errs by gain times P's error + c u (gain P + |low|). A errs no more than
  * t, and by 0 where t is outside [0, 1] by more than its error (with the largest c in use: 4 for
@@ -31,7 +37,7 @@
  * beside c u D A, lse by at most L_i = ln sum_j P exp(e_ij), P by the factor exp(e_ij + L_i), so by
  *   rho_ij = exp(e_ij + L_i) - 1,       for f32 to first order: e and L carry c u.
  *   O: + sum_j rho weight |V|           lse: + L          dV: + sum_i rho weight |dO|
- *   delta: + sum_x |dO| times that of O (with a clip: + sum_j P rho |D|)
+ *   delta: + sum_x |dO| times that of O and its floor (with a clip: + sum_j P rho |D|)
  *   dS: + P rho |D - delta| + P (1 + rho) |error of delta|; with a cap 0.77 e/cap P |D - delta|
  *       too: the slope 1 - tanh^2 of the cap never changes faster than 0.77.
  *   dQn: the errors of dS times |Kn|, and (|dS| + its error) dk. dKn likewise with Q.
@@ -157,21 +163,34 @@ static void weigh_pair(const OraclePlan *p, const OracleRowState *row, const Pai
                larger * (p->eta + tiny * off);
 }
 
+/* The relative error of P in units of c u where the other keys have the weight `others`. */
+static double shared_error(const OraclePlan *p, const OracleRowState *row, double P, double others)
+{
+    const double Cu = (p->u16 == 0 ? 4 : 16) * u, DA = row->output - row->rounding;
+    const double E = expm1(Cu * DA), moved = others * E / (1 + fmin(P, others) * E) / Cu;
+    return row->rounding + (E < INFINITY && moved < DA ? moved : DA);
+}
+
 void oracle_option_row(const OraclePlan *p, const OracleGroup *g, int64_t h, int64_t i, int64_t n,
                        OracleScratch *m, OracleRowState *state)
 {
     const int64_t d = p->args->shape.d;
+    int64_t top = 0;
+    double rest = 0;
     unsure_scores(p, &g->Q[h], &g->Qu[h], i, &g->Kt, &g->Kut, n, m);
     for (int64_t t = 0; t < n; t++)
         state->shift += m->P[t] * (p->u16 == 0 ? m->unsure[t] : expm1(m->unsure[t]));
     if (p->u16 != 0)
         state->shift = log1p(state->shift); /* L */
-    if (p->clips || p->drops)
-        state->forward += fabs(state->lse);
+    for (int64_t t = 1; t < n; t++) { /* 1 - P of the largest, which a subtraction would lose */
+        rest += m->P[t] > m->P[top] ? m->P[top] : m->P[t];
+        top = m->P[t] > m->P[top] ? t : top;
+    }
     for (int64_t t = 0; t < n; t++) {
         const double f = dropout_factor(p, g, h, i, m->index[t]);
-        const Pair r =
-            make_pair(p, m->P[t], state->forward, sqrt((double)n), f, m->unsure[t], state->shift);
+        const double shared = shared_error(p, state, m->P[t], t == top ? rest : 1 - m->P[t]);
+        const double error = p->clips || p->drops ? shared : state->output;
+        const Pair r = make_pair(p, m->P[t], error, sqrt((double)n), f, m->unsure[t], state->shift);
         m->w[t] = r.weight;
         m->wc[t] = r.per_c;
         m->wf[t] = r.fixed + p->eta;
@@ -189,7 +208,7 @@ static void row_delta(const OraclePlan *p, const OracleGroup *g, int64_t h, int6
         state->delta_f = p->u16 * (state->dO_O + state->dO_W);
         state->delta_c = u * (state->dO_O + (g_i - state->forward) * state->dO_W);
         for (int64_t x = 0; x < p->args->shape.d; x++) {
-            state->delta_f += m->row2_size[x] * m->yf[x];
+            state->delta_f += m->row2_size[x] * (m->yf[x] + p->eta);
             state->delta_c += m->row2_size[x] * m->zc[x];
         }
         return;

@@ -117,7 +117,9 @@ double oracle_score_error(const OraclePlan *p)
 void oracle_row_errors(const OraclePlan *p, double A, int64_t n, OracleRowState *state)
 {
     A *= oracle_score_error(p);
-    state->forward = A + sqrt((double)n) + 8 + p->drops;
+    state->rounding = sqrt((double)n) + 8 + p->drops;
+    state->forward = A + state->rounding;
+    state->output = n == 1 && A < INFINITY ? state->rounding : state->forward;
     state->g = state->forward + fabs(state->lse) + (p->cap == 0 ? 0 : 2 * A / p->cap);
 }
 

@@ -113,7 +113,7 @@ static void finish_forward(const OraclePlan *p, RowSum *r, const OracleTarget *O
     oracle_row_errors(p, r->A, r->n, state);
     for (int64_t x = 0; x < d; x++) {
         r->yf[x] += p->u16 * r->yc[x];
-        r->yc[x] *= u * oracle_grown(p, state->forward);
+        r->yc[x] *= u * oracle_grown(p, state->output);
     }
     oracle_finish(p, d, r->y, r->yf, r->yc, O);
     oracle_target_fill(lse, 1, state->lse, 0, u * (state->forward + fabs(state->lse)));
@@ -200,7 +200,7 @@ int oracle_given_rows(Oracle *o, const OraclePlan *p, int64_t b, int64_t kv_head
         RowSum *r = &rows.row[n];
         const int64_t head = kv_head * (a->shape.H / a->shape.Hkv) + n / o->rows.count;
         r->n = oracle_seen(p, 1, r->i, NULL);
-        r->state = oracle_given_row(a, b, head, r->i, r->dO);
+        r->state = oracle_given_row(p, b, head, r->i, r->dO);
     }
     bad = bad || oracle_tiles_walk(&walk, threads) != 0;
     for (int64_t n = 0; !bad && n < rows.count; n++) {
@@ -221,8 +221,7 @@ int oracle_stream_groups(Oracle *o, const OraclePlan *p, int backward, int threa
     const int64_t Hkv = o->shape.Hkv;
     int bad = 0;
     for (int64_t group = 0; !bad && group < o->shape.B * Hkv; group++) {
-        o->tainted[group] =
-            (uint8_t)oracle_stream_taint(p, group / Hkv, group % Hkv, backward, threads);
+        oracle_find_taint(o, p, group, backward, threads);
         bad = stream_rows(o, p, group / Hkv, group % Hkv, threads);
     }
     return bad;

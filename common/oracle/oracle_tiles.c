@@ -195,36 +195,36 @@ int oracle_tiles_walk(const OracleWalk *w, int threads)
 
 /* --- non-finite inputs -------------------------------------------------------------------------*/
 
-/* seen_by NULL: any row counts; else only rows that see a key under this plan. */
-static int holds_nonfinite(const OraclePlan *seen_by, const Tensor *t, int64_t b, int64_t h,
-                           int threads)
+/* Into o, of head h of t. seen_by NULL: any row counts; else only those that see a key under this
+ * plan. */
+static void mark_nonfinite(Oracle *o, int64_t group, unsigned bit, const OraclePlan *seen_by,
+                           const Tensor *t, int64_t h, int threads)
 {
-    int found = 0;
+    const int64_t b = group / o->shape.Hkv, d = o->shape.d;
     (void)threads;
-#pragma omp parallel for schedule(static) num_threads(threads) reduction(| : found)
-    for (int64_t n = 0; n < t->shape[1]; n++)
-        found |=
-            row_nonfinite(t, b, n, h) != 0 && (!seen_by || oracle_seen(seen_by, 1, n, NULL) > 0);
-    return found;
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (int64_t n = 0; n < t->shape[1]; n++) {
+        if (row_nonfinite(t, b, n, h) == 0 || (seen_by && oracle_seen(seen_by, 1, n, NULL) == 0))
+            continue;
+#pragma omp critical(mark_nonfinite)
+        {
+            o->tainted[group] |= (uint8_t)bit;
+            for (int64_t x = 0; x < d; x++)
+                if (!is_finite_f32(tensor_get(t, tensor_offset(t, b, n, h) + x)))
+                    o->tainted_at[group * d + x] |= (uint8_t)bit;
+        }
+    }
 }
 
-int oracle_gradient_taints(const OraclePlan *p, int64_t b, int64_t head, int threads)
+void oracle_find_taint(Oracle *o, const OraclePlan *p, int64_t group, int backward, int threads)
 {
-    return holds_nonfinite(p, &p->args->dO, b, head, threads);
-}
-
-unsigned oracle_stream_taint(const OraclePlan *p, int64_t b, int64_t kv_head, int backward,
-                             int threads)
-{
-    const AttnArgs *args = p->args;
-    const int64_t heads = args->shape.H / args->shape.Hkv;
-    unsigned taint = 0;
-    if (holds_nonfinite(NULL, &args->K, b, kv_head, threads) ||
-        holds_nonfinite(NULL, &args->V, b, kv_head, threads))
-        taint |= ORACLE_TAINT_KV;
-    for (int64_t h = kv_head * heads; h < (kv_head + 1) * heads; h++)
-        if (holds_nonfinite(NULL, &args->Q, b, h, threads) ||
-            (backward && oracle_gradient_taints(p, b, h, threads)))
-            taint |= ORACLE_TAINT_Q;
-    return taint;
+    const AttnArgs *a = p->args;
+    const int64_t kv_head = group % o->shape.Hkv, heads = o->shape.H / o->shape.Hkv;
+    mark_nonfinite(o, group, ORACLE_TAINT_K, NULL, &a->K, kv_head, threads);
+    mark_nonfinite(o, group, ORACLE_TAINT_V, NULL, &a->V, kv_head, threads);
+    for (int64_t h = kv_head * heads; h < (kv_head + 1) * heads; h++) {
+        mark_nonfinite(o, group, ORACLE_TAINT_Q, NULL, &a->Q, h, threads);
+        if (backward)
+            mark_nonfinite(o, group, ORACLE_TAINT_DO, p, &a->dO, h, threads);
+    }
 }

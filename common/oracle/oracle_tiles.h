@@ -59,13 +59,10 @@ int oracle_given_rows(Oracle *o, const OraclePlan *p, int64_t b, int64_t kv_head
 int oracle_given_keys(Oracle *o, const OraclePlan *p, int64_t slot, int threads);
 /* Token n of head h: value [d], and the magnitudes, size [d]. */
 void oracle_read_row(const Tensor *t, int64_t b, int64_t n, int64_t h, double *value, double *size);
-/* lse, delta and dO_O of one row from the O and lse in args; dO [d]. */
-OracleRowState oracle_given_row(const AttnArgs *args, int64_t b, int64_t head, int64_t i,
+/* lse, delta, dO_O and dO_floor of one row from the O and lse in p->args; dO [d]. */
+OracleRowState oracle_given_row(const OraclePlan *p, int64_t b, int64_t head, int64_t i,
                                 const double *dO);
 /* g_ij: size = sum_x |q||k|, terms summed. */
 double oracle_given_error(const OraclePlan *p, double size, double lse, double terms);
-/* ORACLE_TAINT_... of a group. */
-unsigned oracle_stream_taint(const OraclePlan *p, int64_t b, int64_t kv_head, int backward,
-                             int threads);
 
 #endif

@@ -6,6 +6,7 @@
 #include "report/report_internal.h"
 
 #include "models/model.h"
+#include "start.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -131,12 +132,15 @@ int report_open(Report *r, const Cli *cli)
             status = save_probe(cli->cases[i].save_dir);
     if (status != EXIT_OK)
         report_close(r);
+    for (i = 0; i < cli->case_count && status == EXIT_OK; i++)
+        start_threads(cli->cases[i].threads);
     return status;
 }
 
 int report_close(Report *r)
 {
     int status = r->json_failed ? EXIT_RUNTIME : EXIT_OK;
+    start_ended();
     bench_progress_clear();
     cli_refuse_context(NULL, NULL, 0);
     if (r->json && fclose(r->json) != 0) {

@@ -362,6 +362,27 @@ def check_overflow(p):
                  "--device", "cpu")
     p.ok(done.stderr.count("note: --q: 2 values are too large for f32 (the first is 1e+300)") == 1,
          "f8 values that overflow the dtype are told once", done.stderr)
+    # just above a tie of 16 bits, by less than a float sees: rounded twice it would go down
+    for dtype, bits in (("f16", 11), ("bf16", 8)):
+        near, saved = 1 + 2.0 ** -bits + 2.0 ** -40, p.fresh()
+        npyfile.write(files[0], (1, 1, 3, 4), [near, -near] * 6, "f8")
+        done = p.run("--q", files[0], "--k", files[0], "--v", files[0], "--dtype", dtype,
+                     "--device", "cpu", "--save", saved)
+        _, values = npyfile.read(os.path.join(saved, "o.npy"))
+        want = 1 + 2.0 ** (1 - bits)
+        p.ok(done.returncode == 0 and values == [want, -want] * 6,
+             f"f8 values become {dtype} in one rounding", values or done.stderr)
+    # a NaN in V of the last key: the rows before it do not see it
+    npyfile.write(files[0], (1, 5, 3, 4), [0.5] * 48 + [float("nan")] + [0.5] * 11)
+    done = p.run("--q", files[1], "--k", files[1], "--v", files[0], "--causal", "--device", "cpu")
+    p.ok(done.returncode == 0 and "wrong" not in done.stderr, "a NaN in a hidden V is no fault",
+         done.stderr)
+    if os.path.basename(p.path) == "naive":
+        notes = [line for line in done.stderr.splitlines() if line.startswith("note: v")]
+        p.ok(not any("v0_loops" in line for line in notes) and
+             "note: v1_blas: 4 rows that do not see a non-finite key are not finite: 0 x NaN in a "
+             "shared tile (O)" in notes, "v1_blas gives NaN there and a note says so, v0_loops "
+             "leaves hidden keys out", done.stderr)
 
 
 # --- outputs that nobody takes -------------------------------------------------------------------

@@ -9,7 +9,9 @@ comes through without asking so often; of long runs (stage 06) the later ones ar
 """
 import argparse
 import concurrent.futures
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -39,7 +41,7 @@ def end_of_own_code(program):
     return code[first][0] if first is not None else ""
 
 
-def run(args, flags, number, and_later, folder):
+def run(args, flags, number, and_later, folder, all_the_same=False):
     """The finished run; None: it came through before that allocation."""
     said, say = os.pipe()
     here = tempfile.mkdtemp(dir=folder)
@@ -50,7 +52,7 @@ def run(args, flags, number, and_later, folder):
                  FAIL_ON=str(int(and_later)), **args.limits))
     os.close(say)
     with os.fdopen(said, "rb") as f:
-        return done if f.read() == b"f" else None
+        return done if f.read() == b"f" or all_the_same else None
 
 
 def judge(name, done):
@@ -63,6 +65,46 @@ def judge(name, done):
     if "wrote" in done.stderr:
         return done.stderr[-300:]
     return ""
+
+
+def stopped_others(name, done, others):
+    """The variants that have no row, though only another one had no memory; None: all memory."""
+    short = re.search(rf"^{name}: (\S+): .*(out of memory|no \d+ bytes)", done.stderr, re.M)
+    if not short or short[1] not in others:
+        return None
+    rows = [line.split()[0] for line in done.stdout.splitlines() if line[:1].strip("# ")]
+    return [v for v in others if v != short[1] and v not in rows]
+
+
+def check_others(tap, args, folder, pool):
+    """A variant without memory says how much it wanted; the others run; exit 3."""
+    name = os.path.basename(args.program)
+    flags = SMALL + ["--no-check"]
+    rows = run(args, flags, 10 ** 9, False, folder, all_the_same=True).stdout.splitlines()
+    others = [line.split()[0] for line in rows if line[:1].strip("# ")][1:]
+    runs = [r for r in pool.map(lambda n: run(args, flags, n, False, folder), range(1, 250)) if r]
+    told = [(r, stopped_others(name, r, others)) for r in runs]
+    told = [(r, missing) for r, missing in told if missing is not None]
+    tap.ok(len(others) > 1 and told and not any(missing for _, missing in told) and
+           all(r.returncode == 3 for r, _ in told),
+           f"{name}: the other variants run", [(r.returncode, missing) for r, missing in told][:5])
+    wanted = r"out of memory.*, it asked for \d+(\.\d)? (bytes|MiB)$|no \d+ bytes"
+    tap.ok(any(re.search(wanted, r.stderr, re.M) for r, _ in told), f"{name}: how much it wanted", told and told[0][0].stderr)
+
+
+def check_pads(tap, program):
+    """Workspace follows the number of queries: one row is not padded to a block of 192."""
+    for variant in ("v2_packing", "v3_register_tiles", "v4_exp2", "v5_own_heads", "library"):
+        peak = []
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "rows")
+            for n in (1, 192):  # 201 heads: an odd number for 2 threads
+                subprocess.run([program, "--device", "cpu", "-B", "67", "-H", "3",
+                                "--seq-q", str(n), "--seq-kv", "1", "-d", "64", "--threads", "2", "--variant", variant,
+                                "--no-check", "--json", path], capture_output=True, check=True)
+            with open(path) as f:
+                peak = [json.loads(line)["peak_bytes"] for line in f]
+        tap.ok(len(peak) == 2 and peak[0] * 2 < peak[1], f"{variant}: pads follow N", peak)
 
 
 def check(tap, args, flags, last, and_later, folder, pool):
@@ -100,6 +142,9 @@ def main():
             for flags, last in WAYS + MORE.get(os.path.basename(args.program), []):
                 for and_later in (False, True) if "--trace" in flags else (False,):
                     check(tap, args, flags, last, and_later, folder, pool)
+            check_others(tap, args, folder, pool)
+            if os.path.basename(args.program) == "flash_backward":
+                check_pads(tap, args.program)
     return tap.done()
 
 

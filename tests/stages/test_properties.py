@@ -215,6 +215,18 @@ def nonfinite_reach(tap, run, label, data):
     others = [found["o"][at(b, n, h, x, H)] for b in range(B) for n in range(N)
               for h in range(H) if b == 1 or h not in reads for x in range(D)]
     tap.ok(all(map(math.isfinite, others)), f"{label}: and no other head or batch")
+    v = list(data["v"])
+    v[at(0, 20, 1, 3, HKV)] = math.nan
+    found = run(dict(data, v=v), "--causal")
+    hit = [found["o"][at(0, n, h, 3, H)] for n in range(20, N) for h in reads]
+    tap.ok(all(map(math.isnan, hit)), f"{label}: a NaN in a value, too")
+    shared = {at(0, n, h, 3, H) for n in range(N) for h in reads}
+    others = [x for e, x in enumerate(found["o"]) if e not in shared] + found["lse"]
+    tap.ok(all(map(math.isfinite, others)),
+           f"{label}: but no other channel, head or batch, and no lse")
+    if label.split()[0] in ("v0_loops", "v0_thread_per_score"):
+        hidden = [found["o"][at(0, n, h, 3, H)] for n in range(20) for h in reads]
+        tap.ok(all(map(math.isfinite, hidden)), f"{label}: and no row that does not see it")
 
 
 class Record:

@@ -5,7 +5,8 @@
  * see that the bounds of the oracle let the first pass and not the second.
  *
  * Qn and Kn are rounded to the dtype, the temperature is part of a float32 scale, weights are made
- * from a finished float32 lse and rounded before they meet V, gradients of Qn and Kn stay float32
+ * from the largest score and the sum of a row, backward from a finished float32 lse, and rounded
+ * before they meet V, gradients of Qn and Kn stay float32
  * until the gradient of the normalisation has been taken.
  *
  * Interface:
@@ -170,7 +171,7 @@ static inline void honest_option_row(const HonestRun *r, int64_t b, int64_t h, i
         float P, A, gain;
         if (!attn_sees(a, i, j))
             continue;
-        P = expf(honest_score(&r->how->way, a, b, h, i, j, &slope) - lse);
+        P = expf(honest_score(&r->how->way, a, b, h, i, j, &slope) - m_i) / l_i;
         A = honest_weight(r, b, h, i, j, P, &gain);
         left += A;
         for (int64_t x = 0; x < s.d; x++)

@@ -20,6 +20,7 @@
 #include "attn.h"
 #include "attn_pairs.h"
 #include "cli/cli.h"
+#include "dtype_f64.h"
 #include "oracle/oracle.h"
 #include "tensor.h"
 

@@ -192,6 +192,55 @@ TEST(capped_infinity_passes)
     case_free(c);
 }
 
+/* Where O is subnormal in f16, storing it costs up to 2^-25 whatever its size, and delta has that
+ * times |dO|. V from 1e-7 to 1e-4. The largest share of dQ's and dK's bound is printed. */
+TEST(delta_of_a_subnormal_O)
+{
+    double most = 0;
+    for (int n = 0; n < 100; n++) {
+        Case *c = case_new((AttnShape){1, 1, 1, 8, 8, 1 + n % 4}, ATTN_F16, LAYOUT_BSHD, 1);
+        Check check;
+        case_align(c, n % 2 ? ATTN_MASK_CAUSAL_LOWER_RIGHT : ATTN_MASK_NONE);
+        case_fill(&c->args.dO, 200);
+        for (int64_t e = 0; e < tensor_count(&c->args.V); e++)
+            tensor_set(&c->args.V, e,
+                       (case_random() % 2 ? 1e-7f : -1e-7f) *
+                           powf(10, 3 * (float)(case_random() % 1001) / 1000));
+        check = judge(c, &ways[n % 3], 1);
+        most =
+            fmax(most, fmax(check.array[CHECK_DQ].worst_ratio, check.array[CHECK_DK].worst_ratio));
+        if (!check.pass)
+            check_explain(&check, "subnormal O", &c->args, stderr);
+        assert_true(check.pass);
+        case_free(c);
+    }
+    print_message("# dQ and dK of 800 rows with a subnormal O use %.2f of the bound\n", most);
+    assert_true(most > 0.01 && most < 0.9);
+}
+
+/* One key that weighs everything and has V = 0, and many whose P is too small for f16: what P V
+ * loses there is not in W, which is as small as they are, but in eta sum |V|. */
+TEST(delta_of_a_flushed_P)
+{
+    for (int n = 0; n < 20; n++) {
+        Case *c = case_new((AttnShape){1, 1, 1, 4, 64, 1}, ATTN_F16, LAYOUT_BSHD, 1);
+        Check check;
+        c->args.scale = 1;
+        for (int64_t i = 0; i < 4; i++)
+            case_set(&c->args.Q, 0, i, 0, 0, 1);
+        case_fill(&c->args.dO, 200);
+        for (int64_t j = 0; j < 64; j++) {
+            case_set(&c->args.K, 0, j, 0, 0, j == 0 ? 8 : -9.5f - (float)n / 16);
+            case_set(&c->args.V, 0, j, 0, 0, j == 0 ? 0 : 1);
+        }
+        check = judge(c, &ways[n % 3], 1);
+        if (!check.pass)
+            check_explain(&check, "flushed P", &c->args, stderr);
+        assert_true(check.pass);
+        case_free(c);
+    }
+}
+
 TEST(report)
 {
     for (int dtype = 0; dtype < 3; dtype++) {

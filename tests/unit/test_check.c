@@ -261,6 +261,121 @@ TEST(wrong_attention_fails)
         }
 }
 
+/* An input holds a NaN in channel 1 of the last token of head 0 of batch 0. A window of two: only
+ * the last row and the last two keys have to do with it. */
+static Subject hidden_nan(const Tensor *(*input)(AttnArgs *))
+{
+    Subject s = {.c = case_new((AttnShape){2, 4, 2, 8, 8, 3}, ATTN_F32, LAYOUT_BSHD, 1)};
+    case_align(s.c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    s.c->args.rule.left = 1;
+    case_set(input(&s.c->args), 0, 7, 0, 1, NAN);
+    assert_int_equal(0, oracle_run(&s.o, &s.c->args, 1, 1));
+    for (int which = 0; which <= CHECK_DV; which++) { /* what is right */
+        const CheckSlot slot = check_slot(&s.o, &s.c->args, which);
+        for (int64_t e = 0; e < slot.expected->count; e++) {
+            const int64_t x = e % slot.width, i = e / slot.width % 8, at = e / slot.width / 8;
+            const float value = (float)slot.expected->value[e];
+            if (slot.found)
+                case_set(slot.found, at / slot.heads, i, at % slot.heads, x, value);
+            else
+                s.c->lse[e] = value;
+        }
+    }
+    assert_true(passes(&s));
+    return s;
+}
+
+static const Tensor *in_V(AttnArgs *a)
+{
+    return &a->V;
+}
+static const Tensor *in_K(AttnArgs *a)
+{
+    return &a->K;
+}
+static const Tensor *in_Q(AttnArgs *a)
+{
+    return &a->Q;
+}
+static const Tensor *in_dO(AttnArgs *a)
+{
+    return &a->dO;
+}
+
+/* What a NaN in token 2 of each output gives, where 0 x NaN may have come from that input: 0 never,
+ * 1 in channel 1, 2 in every channel. Never in another head or batch, and never in lse. */
+TEST(nan_of_a_hidden_neighbour)
+{
+    static const struct {
+        const Tensor *(*input)(AttnArgs *);
+        int excuses[CHECK_DV + 1]; /* O lse dQ dK dV */
+    } rules[] = {{in_V, {1, 0, 2, 2, 0}},
+                 {in_K, {0, 0, 1, 2, 2}},
+                 {in_Q, {0, 0, 0, 2, 2}},
+                 {in_dO, {0, 0, 0, 2, 1}}};
+    for (size_t n = 0; n < sizeof rules / sizeof *rules; n++) {
+        Subject s = hidden_nan(rules[n].input);
+        const AttnArgs *a = &s.c->args;
+        const Tensor *const outputs[] = {&a->O, NULL, &a->dQ, &a->dK, &a->dV};
+        for (int which = 0; which <= CHECK_DV; which++)
+            for (int other = 0; other < 3; other++) /* the head itself, another one, a batch */
+                for (int64_t x = 0; x < (which == CHECK_LSE ? 1 : 3); x++) {
+                    const int64_t b = other == 2, h = other != 1 ? 0 : which <= CHECK_DQ ? 2 : 1;
+                    const Tensor *t = outputs[which];
+                    float *lse = &a->lse[(b * 4 + h) * 8 + 2];
+                    const float kept = t ? case_get(t, b, 2, h, x) : *lse;
+                    const int excuse = rules[n].excuses[which];
+                    const int right = other == 0 && (excuse == 2 || (excuse == 1 && x == 1));
+                    if (t)
+                        case_set(t, b, 2, h, x, NAN);
+                    else
+                        *lse = NAN;
+                    if (passes(&s) != right)
+                        fail_msg("input %d: a NaN in %s, channel %d, %s", (int)n,
+                                 s.check.array[which].name, (int)x, right ? "fails" : "passes");
+                    assert_int_equal(right, s.check.array[which].shared);
+                    if (t)
+                        case_set(t, b, 2, h, x, kept);
+                    else
+                        *lse = kept;
+                }
+        subject_free(&s);
+    }
+}
+
+static void expect_note(const Check *check, const char *text)
+{
+    char found[512] = "";
+    FILE *to = fmemopen(found, sizeof found, "w");
+    assert_non_null(to);
+    check_note_shared(check, "v", to);
+    fclose(to);
+    assert_string_equal(text, found);
+}
+
+TEST(note_of_what_is_excused)
+{
+    Subject s = hidden_nan(in_V);
+    expect_note(&s.check, "");
+    case_set(&s.c->args.O, 0, 2, 0, 1, NAN);
+    assert_true(passes(&s));
+    expect_note(&s.check,
+                "note: v: 1 row that does not see a non-finite key is not finite: 0 x NaN "
+                "in a shared tile (O)\n");
+    for (int64_t h = 0; h < 2; h++)
+        for (int64_t i = 0; i < 6; i++)
+            case_set(&s.c->args.O, 0, i, h, 1, INFINITY);
+    for (int64_t x = 0; x < 3; x++)
+        case_set(&s.c->args.dK, 0, 4, 0, x, NAN);
+    assert_true(passes(&s));
+    expect_note(&s.check, "note: v: 12 rows that do not see a non-finite key are not finite: 0 x "
+                          "NaN in a shared tile (O)\nnote: v: 1 sum that no non-finite input "
+                          "belongs to is not finite: 0 x NaN in a shared tile (dK)\n");
+    case_set(&s.c->args.O, 0, 7, 0, 1, 1); /* it sees the key: a finite value is wrong */
+    assert_false(passes(&s));
+    subject_free(&s);
+}
+
 /* check_value at its edges. */
 TEST(single_values)
 {

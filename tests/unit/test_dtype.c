@@ -10,6 +10,7 @@
 
 #include "unit.h"
 
+#include "dtype_f64.h"
 #include "io/fill.h"
 #include "tensor.h"
 

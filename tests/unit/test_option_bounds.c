@@ -12,6 +12,7 @@
 #include "plain_options.h"
 
 #include "check/check.h"
+#include "judge_case.h"
 
 static double worst[3][CHECK_COUNT];
 static const Honest ways[] = {{1, 0, 0, 0}, {1, 1, 1, 0}, {1, 0, 1, 1}};
@@ -125,6 +126,77 @@ TEST(mistakes_do_not)
             oracle_free(&oracle);
             option_case_free(&o);
         }
+}
+
+/* One query, one key, v = 1: O is 1, or 1/0.9 where dropout keeps it, whatever the score. What a P
+ * made of a rounded lse gives at such scores is refused, 0 above all; the same without options. */
+TEST(one_key_at_large_scores)
+{
+    const Option place = {"", {1, 1, 1, 1, 1, 1}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
+    const float sizes[] = {1, 300, 2.03e5f, 6.1e7f, 2e9f};
+    const double wrong[] = {0, 1.0939 / 1.1111111, 60.66, INFINITY, NAN};
+    for (int dtype = 0; dtype < 3; dtype++)
+        for (int n = 0; n < 5; n++)
+            for (int way = 0; way < 3; way++) { /* none, dropout, a clip */
+                const HonestOptions how = {ways[0], RIGHT, 0};
+                const float root = sqrtf(sizes[n]);
+                OptionCase o = option_case_new(&place, (AttnDtype)dtype, 1, 1);
+                float right;
+                case_set(&o.c->args.Q, 0, 0, 0, 0, root);
+                case_set(&o.c->args.K, 0, 0, 0, 0, 1.2345f * root);
+                case_set(&o.c->args.V, 0, 0, 0, 0, 1);
+                o.options.dropout = way == 1 ? 0.1f : 0;
+                o.options.clip_low = way == 2 ? -0.03f : 0;
+                o.options.clip_high = way == 2 ? 1.05f : 1;
+                o.c->args.options = way ? &o.options : NULL;
+                Oracle oracle = oracle_of(&o.c->args, 0, 1);
+                o.c->args.options = &o.options;
+                honest_options_run(&how, &o.c->args);
+                o.c->args.options = way ? &o.options : NULL;
+                assert_true(case_check(o.c, &oracle, 0, dtype ? 16 : 4).array[0].worst_ratio < 0.9);
+                right = case_get(&o.c->args.O, 0, 0, 0, 0);
+                assert_true(right >= 1); /* it was not dropped */
+                for (int w = 0; w < 5; w++) {
+                    case_set(&o.c->args.O, 0, 0, 0, 0, (float)(right * wrong[w]));
+                    if (case_check(o.c, &oracle, 0, dtype ? 16 : 4).array[0].off != 1)
+                        fail_msg("score %g, %s, options %d: %g instead of %g passes",
+                                 (double)sizes[n], dtype_name((AttnDtype)dtype), way,
+                                 right * wrong[w], (double)right);
+                }
+                oracle_free(&oracle);
+                option_case_free(&o);
+            }
+}
+
+/* 12000 rows a type of few keys, where at large scores one has nearly all: there 1 - P decides how
+ * much an error of a score may do. Right ones pass, in f32 with half of the bound to spare. */
+TEST(few_keys_at_large_scores)
+{
+    const Option place = {"", {2, 2, 1, 25, 3, 4}, ATTN_MASK_NONE, -1, -1, 0, 0, 0};
+    const float sizes[] = {1, 5, 30, 300, 3000};
+    double most[3] = {0};
+    for (int n = 0; n < 3 * 5 * 3 * 8; n++) {
+        const int dtype = n % 3, size = n / 3 % 5, way = n / 15 % 3;
+        const HonestOptions how = {ways[n / 45 % 3], RIGHT, 0};
+        OptionCase o = option_case_new(&place, (AttnDtype)dtype, 1, sizes[size]);
+        Check check;
+        o.options.dropout = way == 1 ? 0 : 0.1f;
+        o.options.clip_low = way == 0 ? 0 : -0.03f;
+        o.options.clip_high = way == 0 ? 1 : 1.05f;
+        o.c->args.options = &o.options;
+        Oracle oracle = oracle_of(&o.c->args, 0, 1);
+        honest_options_run(&how, &o.c->args);
+        check = case_check(o.c, &oracle, 0, dtype ? 16 : 4);
+        most[dtype] = fmax(most[dtype], check.array[CHECK_O].worst_ratio);
+        oracle_free(&oracle);
+        option_case_free(&o);
+    }
+    print_message("# worst share of the bound: f32 %.2f f16 %.2f bf16 %.2f\n", most[0], most[1],
+                  most[2]);
+    assert_true(most[0] > 0.01 && most[0] < 0.5);
+    for (int dtype = 1; dtype < 3;
+         dtype++) /* two roundings to 16 bits, which may both be half an ulp */
+        assert_true(most[dtype] > 0.5 && most[dtype] <= 1);
 }
 
 /* One key of 64 is hidden from the kernel but not from the oracle, with all options at once. */
@@ -269,4 +341,24 @@ TEST(uncertain_factor)
             /* both keys have the weight wk in common */
             assert_true(fabs((fixed[1] - fixed[0]) / (ulp * sqrt(2) / (of_q ? 4 : 2)) - 1) < 0.02);
         }
+}
+
+/* With dropout delta is rowsum(dO O) as without: it has what a subnormal O lost in f16. */
+TEST(delta_of_a_subnormal_O)
+{
+    for (int n = 0; n < 200; n++) {
+        const HonestOptions how = {ways[n % 3], RIGHT, 0};
+        OptionCase o = make_case(&places[0], 18, ATTN_F16, 1, 1);
+        Check check;
+        case_fill(&o.c->args.V, 1e-7f);
+        case_fill(&o.c->args.dO, 200);
+        o.c->args.options = &o.options;
+        Oracle oracle = oracle_of(&o.c->args, 1, 1);
+        check = judge(&o, &how, &oracle);
+        if (!check.pass)
+            check_explain(&check, "dropout", &o.c->args, stderr);
+        assert_true(check.pass);
+        oracle_free(&oracle);
+        option_case_free(&o);
+    }
 }

@@ -163,7 +163,7 @@ static void expect_same_reach(float in_K, int64_t first, int64_t last, float in_
     case_set(&c->args.V, 0, 3, 0, 2, in_V);
     Oracle all = oracle_of(&c->args, 1, 1);
     assert_int_equal(0, oracle_run_within(&some, &c->args, 1, 1, (OracleRoundings){0}, &limits));
-    assert_int_equal(ORACLE_TAINT_KV, some.tainted[0]);
+    assert_int_equal(ORACLE_TAINT_K | (is_finite_f32(in_V) ? 0 : ORACLE_TAINT_V), some.tainted[0]);
     for (int64_t t = 0; t < some.rows.count; t++) {
         const int64_t i = some.rows.index[t];
         assert_true(all.lse.value[i] == some.lse.value[t] || is_finite_f64(all.lse.value[i]) ||
@@ -183,6 +183,44 @@ TEST(nonfinite)
     expect_same_reach(-INFINITY, 0, 299, 1);
     expect_same_reach(NAN, 0, 299, 1);
     expect_same_reach(NAN, 395, 399, 1);
+}
+
+/* Outside of the sample too, a NaN of V excuses one in its channel of O and of its head, and no
+ * other. A NaN of K may have reached any row there. */
+TEST(nonfinite_outside_of_the_sample)
+{
+    static const OracleLimits limits = EVERYTHING_STREAMED;
+    Case *c = case_new((AttnShape){1, 2, 2, 400, 400, 4}, ATTN_F32, LAYOUT_BSHD, 1);
+    int64_t row = 70;
+    case_align(c, ATTN_MASK_CAUSAL_LOWER_RIGHT);
+    for (int in_K = 0; in_K < 2; in_K++) {
+        Oracle some;
+        Check check = {.inputs_intact = 1, .storage_intact = 1};
+        case_set(in_K ? &c->args.K : &c->args.V, 0, 399, 0, 1, NAN);
+        Oracle all = oracle_of(&c->args, 0, 1);
+        for (int64_t e = 0; e < all.O.count; e++)
+            case_set(&c->args.O, 0, e / 4 % 400, e / 1600, e % 4, (float)all.O.value[e]);
+        for (int64_t e = 0; e < all.lse.count; e++)
+            c->lse[e] = (float)all.lse.value[e];
+        assert_int_equal(0,
+                         oracle_run_within(&some, &c->args, 0, 1, (OracleRoundings){0}, &limits));
+        while (oracle_sample_find(&some.rows, row) >= 0)
+            row++;
+        for (int64_t h = 0; h < 2; h++)
+            for (int64_t x = 0; x <= 4; x++) { /* 4: lse */
+                float *at =
+                    x == 4 ? &c->lse[h * 400 + row]
+                           : (float *)c->args.O.data + tensor_offset(&c->args.O, 0, row, h) + x;
+                const float kept = *at;
+                *at = NAN;
+                check_outputs(&check, &some, NULL, &c->args, 0, 4);
+                assert_int_equal(h == 0 && (in_K || x == 1), check.pass);
+                *at = kept;
+            }
+        oracle_free(&all);
+        oracle_free(&some);
+    }
+    case_free(c);
 }
 
 /* Other rows in every run, unless the environment says which. */

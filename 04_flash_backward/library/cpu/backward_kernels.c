@@ -21,7 +21,8 @@ static void simd_gradients(float *S, float *dP, const float *lse, const float *d
     for (int64_t r = 0; r < STRIP; r++)
         for (int64_t c = 0; c < cols; c += LANES) {
             float *S_rc = S + r * SIMD_ROW + c, *dP_rc = dP + r * SIMD_ROW + c;
-            const Vector P = exp2_negative(load(S_rc) - load(lse + c));
+            /* lse is rounded, and below a large S: P stays at most 1. NaN is second, and stays. */
+            const Vector P = exp2_negative(-larger((Vector){0}, load(lse + c) - load(S_rc)));
             Vector dS = P * (load(dP_rc) - load(delta + c));
             if (slope)
                 dS *= load(slope + r * SIMD_ROW + c);

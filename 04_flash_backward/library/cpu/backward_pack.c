@@ -79,7 +79,7 @@ size_t backward_make_plan(BackwardPlan *p, const AttnShape *n, int threads, char
     while (unit % p->simd->strip)
         unit += p->simd->panel;
     p->queries = round_down(SIMD_KEYS, unit);
-    p->rows = round_up(n->Nq, p->queries);
+    p->rows = round_up(round_up(n->Nq, p->simd->strip), p->simd->panel);
     p->channels = round_up(n->d, p->simd->panel);
     p->group = n->H / n->Hkv;
     p->keys = p->channels > 64 ? MOST_KEYS / 2 : MOST_KEYS; /* with all that is theirs in 1 MiB */

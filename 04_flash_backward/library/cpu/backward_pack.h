@@ -27,7 +27,7 @@ typedef struct BackwardPlan {
     const BackwardSimd *backward;
     int64_t keys;         /* of a block: whole strips */
     int64_t queries;      /* of a block: whole strips and whole panels, at most SIMD_KEYS */
-    int64_t rows;         /* Nq, rounded up to whole blocks */
+    int64_t rows;         /* Nq, rounded up to whole strips and panels */
     int64_t channels;     /* d, rounded up to whole panels */
     int64_t group;        /* query heads that share a kv head */
     int64_t parts;        /* the keys of a head are dealt out to so many dQ */

@@ -22,13 +22,14 @@
 
 /* What a launch computes. The products of a tile, in this order:
  *
+ *     SUM      S                                                        queries own
  *     OUTPUT   S            sum_dP += W V                               queries own
  *     DELTA    S                             dP                         queries own
  *     ROWS     S                             dP     sum_S += dS K       queries own
  *     KEYS     S^T          sum_dP += W^T dO dP^T   sum_S += dS^T Q     keys own
  *
  * Where the weights W are the probabilities P, stage 03 has the output, and delta needs no walk. */
-enum OwnerPass { PASS_OUTPUT, PASS_DELTA, PASS_ROWS, PASS_KEYS };
+enum OwnerPass { PASS_SUM, PASS_OUTPUT, PASS_DELTA, PASS_ROWS, PASS_KEYS };
 
 /* A thread holds ROWS x COLS of S and of dP, and ROWS x OUT/8 of one gradient or of two: together
  * at most 192 of 255 registers. D = 256 with two gradients does not fit: there a block holds half
@@ -37,7 +38,7 @@ template <int D_, OwnerPass PASS_> struct OwnerTile {
     static const OwnerPass PASS = PASS_;
     static const bool KEYS = PASS == PASS_KEYS; /* keys own */
     static const bool ADDS_W = PASS == PASS_OUTPUT || PASS == PASS_KEYS;
-    static const bool NEEDS_dP = PASS != PASS_OUTPUT;
+    static const bool NEEDS_dP = PASS != PASS_SUM && PASS != PASS_OUTPUT;
     static const bool ADDS_dS = PASS == PASS_ROWS || PASS == PASS_KEYS;
     static const int D = D_, WARPS = 2, THREADS = WARPS * 32, BLOCKS = 4;
     static const int OUT = KEYS && D > 128 ? 128 : D;
@@ -135,7 +136,9 @@ weigh(float (&S_reg)[C::ROWS][C::COLS], const AttnArgs &a, const RowMask<C::OWN,
                 for (int n = 0; n < 4; n++) {
                     const int r = r4 + n;
                     const float s = S_reg[r][c];
-                    P[n] = exp2_sfu(fmaf(s, scale_log2, -base[C::KEYS ? c : r]));
+                    /* lse is rounded: P stays at most 1. fminf would lose a NaN. */
+                    const float x = fmaf(s, scale_log2, -base[C::KEYS ? c : r]);
+                    P[n] = exp2_sfu(x > 0.0f ? 0.0f : x);
                     if (ASK && !(bits[r] >> e & 1))
                         P[n] = 0.0f;
                     S_reg[r][c] = capped ? P[n] * (1.0f - s * s) : P[n]; /* s: the tanh */

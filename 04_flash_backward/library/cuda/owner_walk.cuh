@@ -17,7 +17,8 @@
  *
  *     weigh(S_reg, part, head, j, clean)       S becomes P, W goes to part.W_smem if C::ADDS_W
  *     finish_dS(S_reg, dP_reg, part)           dS goes to part.W_smem
- *     add_delta(S_reg, dP_reg), store_delta(part)          if C::PASS is PASS_DELTA
+ *     add_delta(S_reg, dP_reg), store_delta(part)          if C::PASS is PASS_DELTA; for PASS_SUM
+ *                                                          weigh adds, store_delta is called too
  *     ANY_dO     may dO hold anything in rows that see no key?
  *
  * Interface:
@@ -124,7 +125,7 @@ static __device__ __forceinline__ void walk_tiles(const View &view, Weighing &we
         clear(S_reg);
 #pragma unroll 1
         for (int step = 0; step < C::S_END; step++) { /* S = own_S other_S^T */
-            const float *slice = take_slice(step + 1, false);
+            const float *slice = take_slice(step + 1, C::PASS == PASS_SUM);
             multiply_add<C::CHANNELS, C::LD_OWN, C::LD_OTHER>(S_reg, slice + row0,
                                                               slice + C::PAIR_OTHER + column0);
         }
@@ -166,7 +167,7 @@ static __device__ __forceinline__ void walk_tiles(const View &view, Weighing &we
                           view.add);
     if constexpr (C::ADDS_W)
         store_gradient<C>(sum_dP, view.gradient_dP, mask.work, out0, row0, column0, 1.0f, view.add);
-    if constexpr (C::PASS == PASS_DELTA)
+    if constexpr (C::PASS == PASS_DELTA || C::PASS == PASS_SUM)
         weighing.store_delta(part);
 }
 

@@ -232,7 +232,9 @@ static void merge_row(float *O, float *lse, const float *O_block, float lse_bloc
     const float max = *lse > lse_block ? *lse : lse_block;
     const float min = *lse > lse_block ? lse_block : *lse;
     const float together = max + log1pf(expf(min - max));
-    const float weight = expf(*lse - together), weight_block = expf(lse_block - together);
+    /* exp(*lse - together) and the other, not from a rounded `together`: their sum is 1 */
+    const float weight = 1.0f / (1.0f + expf(lse_block - *lse));
+    const float weight_block = 1.0f / (1.0f + expf(*lse - lse_block));
     for (int64_t x = 0; x < d; x++)
         O[x] = weight * O[x] + weight_block * O_block[x];
     *lse = together;

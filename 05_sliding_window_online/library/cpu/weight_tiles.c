@@ -3,14 +3,20 @@
  * weight_tiles.c: clipping and dropout without an N x N matrix.
  *
  * The online softmax keeps unnormalised sums and divides at the end. That works because the weights
- * enter O linearly: a common factor can wait. Clipping is not linear. It needs each P_ij itself,
- * and P_ij needs lse_i, and lse_i needs all keys. So there are two passes. The first one has left
- * lse; here is the second, which can compute any tile of P from scratch, in any order:
+ * enter O linearly: a common factor can wait. Dropout is linear too. Clipping is not: it needs each
+ * P_ij itself, and P_ij needs the maximum m_i and the sum l_i of all keys. So with a clip there are
+ * two walks, the first for these numbers. The second can compute any tile of P from scratch:
  *
- *     for each tile i of queries, for each tile j that it sees anything of:
- *         P = exp(scale * Q_i K_j^T - lse_i)
- *         W = P clipped and dropped                            (weights.h)
- *         O_i += W V_j
+ *     for each tile i of queries:
+ *         for each tile j that it sees anything of:  m_i, l_i grow
+ *         for each tile j that it sees anything of:
+ *             P = exp(scale * Q_i K_j^T - m_i) / l_i
+ *             W = P clipped and dropped                        (weights.h)
+ *             O_i += W V_j
+ *
+ * Not exp(S - lse_i): lse is rounded and from another kernel: where a score is 10^5 weights of a
+ * row then sum to 0.99 or 1.01, at 10^9 to 0 or infinity. Backward has only lse; there P is cut off
+ * at 1.
  *
  * Dropout's random numbers belong to pairs, not to tiles or threads, so they do not care how the
  * matrix was cut.
@@ -37,12 +43,12 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "attention/rows.h"
 #include "attn_options.h"
 #include "exp/exp.h"
 #include "library/cpu/sequences.h"
 #include "library/cpu/weights.h"
 #include "library/cpu/window_walk.h"
-#include "attention/rows.h"
 
 enum { Br = 64, Bc = 64 };
 
@@ -105,7 +111,7 @@ static void load_gradient(const Walk *walk, Tiles *t, int64_t b, int64_t h, int6
     const AttnArgs *args = &walk->part->args;
     attn_load_rows(&args->dO, b, h, i, rows, t->dO_i);
     attn_clear_empty(args->lse + window_part_row(walk->whole, walk->part, b, h) + i, rows,
-                      args->shape.d, t->dO_i);
+                     args->shape.d, t->dO_i);
 }
 
 /* S and P of the loaded tiles. lse [rows] */
@@ -115,6 +121,8 @@ static void probabilities(const AttnArgs *args, Tiles *t, const float *lse, int6
     attn_score_block(args, t->Q_i, i, rows, t->K_j, j, cols, t->S, Bc);
     for (int64_t r = 0; r < rows; r++) /* lse = -inf: zeros */
         softmax_exp_row(t->S + r * Bc, t->P + r * Bc, cols, lse[r]);
+    for (int64_t e = 0; e < rows * Bc; e++)
+        t->P[e] = t->P[e] > 1.0f ? 1.0f : t->P[e];
 }
 
 static WeightPlace place_of(const AttnArgs *args, const Tiles *t, int64_t b, int64_t h, int64_t i)
@@ -122,6 +130,23 @@ static WeightPlace place_of(const AttnArgs *args, const Tiles *t, int64_t b, int
     int64_t sequence;
     const int64_t index = window_index(args->positions_q, i, &sequence);
     return (WeightPlace){b + sequence, h, index, t->index_k};
+}
+
+/* P of row r is exp(S - m), m and l gain the tile; returns the factor of what was summed before. A
+ * NaN gets into m, and from there into l. */
+static float join_sums(Tiles *t, int64_t r, int64_t cols, float *m, float *l)
+{
+    const float most = row_max(t->S + r * Bc, cols), m_new = *m > most ? *m : most;
+    const float alpha = *l == 0.0f ? 0.0f : expf(*m - m_new);
+    *l = alpha * *l + softmax_exp_row(t->S + r * Bc, t->P + r * Bc, cols, m_new);
+    *m = m_new;
+    return alpha;
+}
+
+static void scale_row(float *row, int64_t n, float factor)
+{
+    for (int64_t c = 0; factor != 1.0f && c < n; c++)
+        row[c] *= factor;
 }
 
 /* P, and dP in t->dS. */
@@ -158,26 +183,39 @@ static void gradient_of_s(const Walk *walk, Tiles *t, int64_t b, int64_t h, int6
 
 /* --- walks over the tiles ----------------------------------------------------------------------*/
 
-/* Tile i of queries: O. */
+/* Tile i of queries: O. With a clip the first walk is for m and l, else it is the only one. */
 static void weigh_queries(const Walk *walk, Tiles *t, int64_t b, int64_t h, int64_t i)
 {
     const AttnArgs *args = &walk->part->args;
     const int64_t d = args->shape.d, rows = smaller(Br, args->shape.Nq - i);
     const IndexSpan span = span_of_keys(args, i, rows);
+    float m[Br], l[Br];
     attn_load_rows(&args->Q, b, h, i, rows, t->Q_i);
     memset(t->O_i, 0, (size_t)(rows * d) * sizeof *t->O_i);
-    for (int64_t j = span.first / Bc * Bc; j < span.last; j += Bc) {
-        const int64_t cols = smaller(Bc, args->shape.Nk - j);
-        if (window_tile(args, i, rows, j, cols) == ATTN_TILE_SKIP)
-            continue;
-        load_keys(args, t, b, attn_kv_head(&args->shape, h), j, cols);
-        probabilities(args, t, args->lse + window_part_row(walk->whole, walk->part, b, h) + i, i,
-                      rows, j, cols);
-        for (int64_t r = 0; r < rows; r++)
-            weigh_row(&walk->rule, place_of(args, t, b, h, i + r), cols, t->P + r * Bc,
-                      t->W + r * Bc);
-        attn_weighted_sum(t->W, Bc, rows, cols, t->V_j, d, 1.0f, t->O_i);
-    }
+    for (int64_t r = 0; r < rows; r++)
+        m[r] = -INFINITY, l[r] = 0.0f;
+    for (int clips = walk->rule.clips, again = 0; again <= clips; again++)
+        for (int64_t j = span.first / Bc * Bc; j < span.last; j += Bc) {
+            const int64_t cols = smaller(Bc, args->shape.Nk - j);
+            if (window_tile(args, i, rows, j, cols) == ATTN_TILE_SKIP)
+                continue;
+            load_keys(args, t, b, attn_kv_head(&args->shape, h), j, cols);
+            attn_score_block(args, t->Q_i, i, rows, t->K_j, j, cols, t->S, Bc);
+            for (int64_t r = 0; r < rows; r++) {
+                float *P_r = t->P + r * Bc;
+                if (!again)
+                    scale_row(t->O_i + r * d, d, join_sums(t, r, cols, &m[r], &l[r]));
+                else if (softmax_exp_row(t->S + r * Bc, P_r, cols, m[r]) != 0.0f)
+                    scale_row(P_r, cols, 1.0f / l[r]);
+                if (again == clips)
+                    weigh_row(&walk->rule, place_of(args, t, b, h, i + r), cols, P_r,
+                              t->W + r * Bc);
+            }
+            if (again == clips)
+                attn_weighted_sum(t->W, Bc, rows, cols, t->V_j, d, 1.0f, t->O_i);
+        }
+    for (int64_t r = 0; r < rows && !walk->rule.clips; r++)
+        scale_row(t->O_i + r * d, d, l[r] == 0.0f ? 0.0f : 1.0f / l[r]);
     attn_store_rows(&args->O, b, h, i, rows, t->O_i);
 }
 

@@ -104,7 +104,9 @@ static __device__ __forceinline__ void merge_row(const BlockRow &row, T *O_i, fl
     const float high = lse_old > lse_ij ? lse_old : lse_ij;
     const float low = lse_old > lse_ij ? lse_ij : lse_old;
     const float lse_new = high + log1pf(expf(low - high));
-    const float of_old = expf(lse_old - lse_new), of_block = expf(lse_ij - lse_new) / row.l;
+    /* exp(lse_old - lse_new) and the other, not from a rounded lse_new: their sum is 1 */
+    const float of_old = 1.0f / (1.0f + expf(lse_ij - lse_old));
+    const float of_block = 1.0f / (1.0f + expf(lse_old - lse_ij)) / row.l;
 #pragma unroll
     for (int n = 0; n < SLOTS; n++)
         if (lane + 32 * n < d) {

@@ -11,7 +11,8 @@
  * factor for all: a thread keeps the bits of its pairs, P in registers, and nothing else.
  *
  * Interface:
- * - PairBits: which pairs of a thread count. find_kept, weigh_tile, add_delta, finish_weighted_dS.
+ * - PairBits: which pairs of a thread count. find_kept, weigh_tile, add_sum, add_delta,
+ *   finish_weighted_dS.
  */
 #ifndef WINDOW_WEIGHT_WALK_CUH
 #define WINDOW_WEIGHT_WALK_CUH
@@ -64,12 +65,13 @@ static __device__ __forceinline__ void find_kept(PairBits<C> &kept, const Weight
 
 /* S_reg, raw products, becomes P, times the slope of the cap where dS is wanted; the weights go to
  * W_smem if a product needs them. `passes` has the kept pairs; what is not seen or is cut off by
- * the clip leaves it. masked: the tile is not clean. */
+ * the clip leaves it. masked: the tile is not clean. sum_smem: log2 of the sum of the weights 2^x;
+ * a backward pass has lse alone, and cuts P off at 1. PASS_SUM: S_reg becomes x. */
 template <class C>
 static __device__ __forceinline__ void
 weigh_tile(float (&S_reg)[C::ROWS][C::COLS], PairBits<C> &passes, const AttnArgs &a,
            const Weights &w, const RowMask<C::OWN, C::OTHER> &mask, const float *lse_smem,
-           float *W_smem, int row0, int column0, int j, bool masked)
+           const float *sum_smem, float *W_smem, int row0, int column0, int j, bool masked)
 {
     const float scale_log2 = exponent_scale(a);
     const bool slopes = C::ADDS_dS && a.softcap > 0.0f;
@@ -97,9 +99,13 @@ weigh_tile(float (&S_reg)[C::ROWS][C::COLS], PairBits<C> &passes, const AttnArgs
                     const int r = r4 + k;
                     const uint32_t bit = 1u << (e * 8 + r);
                     const float s = S_reg[r][c];
-                    const float P = seen[r] >> e & 1
-                                        ? exp2_sfu(fmaf(s, scale_log2, -base[C::KEYS ? c : r]))
-                                        : 0.0f;
+                    const float x = fmaf(s, scale_log2, -base[C::KEYS ? c : r]);
+                    if (C::PASS == PASS_SUM) {
+                        S_reg[r][c] = seen[r] >> e & 1 ? x : -INFINITY;
+                        continue;
+                    }
+                    const float x1 = C::PASS == PASS_OUTPUT ? x - sum_smem[row_of(r)] : x;
+                    const float P = !(seen[r] >> e & 1) ? 0.0f : x1 > 0.0f ? 1.0f : exp2_sfu(x1);
                     const float A = w.clips ? fmaf(w.clip_span, P, w.clip_low) : P;
                     const bool low = w.clips && A < 0.0f, high = w.clips && A > 1.0f;
                     W[k] = passes.word[n] & bit ? w.kept * (low ? 0.0f : high ? 1.0f : A) : 0.0f;
@@ -119,6 +125,27 @@ static __device__ __forceinline__ float dP_of_pair(float dO_V, const PairBits<C>
                                                    float factor, int r, int c)
 {
     return passes.word[c / 4] >> (c % 4 * 8 + r) & 1 ? factor * dO_V : 0.0f;
+}
+
+/* sum 2^top gains the 2^x of the tile. */
+template <class C>
+static __device__ __forceinline__ void add_sum(float (&top)[C::ROWS], float (&sum)[C::ROWS],
+                                               const float (&x_reg)[C::ROWS][C::COLS])
+{
+#pragma unroll
+    for (int r = 0; r < C::ROWS; r++) {
+        const float before = sum[r] == 0.0f ? -INFINITY : top[r];
+        top[r] = before;
+#pragma unroll
+        for (int c = 0; c < C::COLS; c++)
+            top[r] = fmaxf(top[r], x_reg[r][c]);
+        if (top[r] == -INFINITY)
+            continue;
+        sum[r] *= exp2_sfu(before - top[r]);
+#pragma unroll
+        for (int c = 0; c < C::COLS; c++)
+            sum[r] += exp2_sfu(x_reg[r][c] - top[r]);
+    }
 }
 
 /* delta_i += sum over the tile of P dP */
