@@ -14,11 +14,16 @@
  * - ANY_PROCESSOR: defined in the copy without -DFLASH_ISA, which is compiled for any processor.
  * - OWN(name): name_avx2 and the like. TEXT(FLASH_ISA): "avx2".
  * - exp_isa(): which of them this program uses on this processor.
+ * - EACH_ISA(name, pass, chosen): a rung's pass becomes one for each instruction set.
+ * - MOST_LANES: of the widest one, for who makes room without knowing which it will be.
  */
 #ifndef ATTN_VECTOR_H
 #define ATTN_VECTOR_H
 
 #include <stdint.h>
+#include <string.h>
+
+#include "attn_config.h"
 
 #ifdef __SSE2__
 #include <immintrin.h>
@@ -45,6 +50,7 @@ const char *exp_isa(void);
 #else
 #define LANES 4
 #endif
+#define MOST_LANES 16
 
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 typedef int32_t VectorInt __attribute__((vector_size(4 * LANES)));
@@ -75,5 +81,47 @@ static inline Vector larger(Vector a, Vector b)
     return a;
 #endif
 }
+
+/* --- one pass, several copies -------------------------------------------------------------------
+ *
+ * `pass` is a function of a rung's problem. Each copy of the file gives its own to the program as
+ * name_avx2 and the like. In the copy for any processor `chosen` calls the best of them that this
+ * processor can run; that is the rung's pass. */
+
+#ifdef HAVE_ISA_AVX512
+#define TRY_AVX512_(call)                                                                          \
+    if (strcmp(exp_isa(), "avx512") == 0)                                                          \
+        call;                                                                                      \
+    else
+#else
+#define TRY_AVX512_(call)
+#endif
+#ifdef HAVE_ISA_AVX2
+#define TRY_AVX2_(call)                                                                            \
+    if (strcmp(exp_isa(), "avx2") == 0)                                                            \
+        call;                                                                                      \
+    else
+#else
+#define TRY_AVX2_(call)
+#endif
+
+#ifdef ANY_PROCESSOR
+#define EACH_ISA(name, pass, chosen)                                                               \
+    void name##_avx512(const struct Problem *p);                                                   \
+    void name##_avx2(const struct Problem *p);                                                     \
+    static void chosen(const struct Problem *p)                                                    \
+    {                                                                                              \
+        TRY_AVX512_(name##_avx512(p))                                                              \
+        TRY_AVX2_(name##_avx2(p))                                                                  \
+        pass(p);                                                                                   \
+    }
+#else
+#define EACH_ISA(name, pass, chosen)                                                               \
+    void OWN(name)(const struct Problem *p);                                                       \
+    void OWN(name)(const struct Problem *p)                                                        \
+    {                                                                                              \
+        pass(p);                                                                                   \
+    }
+#endif
 
 #endif
