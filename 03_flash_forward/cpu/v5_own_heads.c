@@ -26,7 +26,6 @@
 #include "problem.h"
 #include "units/exp2_vector.h"
 #include "units/strips.h"
-#include "units/threads.h"
 
 /* What a strip sees of keys j .. j+BLOCK_KEYS-1: S, P, and O = alpha O + P V. */
 static void attend_strip(const Problem *p, const Block *block, const Packed *packed, int64_t i,
@@ -85,18 +84,27 @@ static void own_heads(const Problem *p, const Block *block, const Packed *packed
     }
 }
 
-/* All threads of a team pack all heads, then share the blocks. */
-static void shared_heads(const Problem *p, const Block *block, float *heads)
+/* All kv heads, by all threads. */
+static void pack_heads(const Problem *p, float *heads)
 {
-    const int64_t panels = round_up(p->Nk, PANEL) / PANEL, group = p->H / p->Hkv;
-    const int64_t blocks = (p->Nq + BLOCK_ROWS - 1) / BLOCK_ROWS;
-#pragma omp for schedule(static)
+    const int64_t panels = round_up(p->Nk, PANEL) / PANEL;
+#pragma omp parallel for num_threads(p->threads) schedule(static) if (p->threads > 1)
     for (int64_t t = 0; t < p->B * p->Hkv * panels; t++) {
         const Packed packed = packed_head(heads, t / panels, p->Nk, p->d);
         pack_keys(p, &packed, t / panels, t % panels * PANEL);
     }
-#pragma omp for schedule(dynamic)
-    for (int64_t t = 0; t < p->B * p->H * blocks; t++) {
+}
+
+/* Blocks of all heads: each thread takes the next one when it is free. */
+static void shared_blocks(const Problem *p, const Block *block, float *heads, int64_t *next)
+{
+    const int64_t blocks = (p->Nq + BLOCK_ROWS - 1) / BLOCK_ROWS, group = p->H / p->Hkv;
+    for (;;) {
+        int64_t t;
+#pragma omp atomic capture
+        t = (*next)++;
+        if (t >= p->B * p->H * blocks)
+            return;
         const int64_t head = t / blocks;
         const Packed packed = packed_head(heads, head / group, p->Nk, p->d);
         attend_block(p, block, &packed, (int)(head / p->H), (int)(head % p->H),
@@ -115,18 +123,15 @@ static void attend(const Problem *p)
     const int threads = p->threads, own = p->B * p->Hkv % threads == 0;
     float *heads = p->work;
     float *of_threads = heads + heads_at_a_time(p) * packed_floats(p->Nk, p->d, PANEL);
-#pragma omp parallel num_threads(threads)
-    {
-        int thread = thread_number();
+    int64_t next = 0;
+    if (!own)
+        pack_heads(p, heads);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int thread = 0; thread < threads; thread++) {
         const Block block =
             place_block(of_threads + thread * block_floats(p->d, PANEL, STRIP), p->d);
-        for (; own && thread < threads;
-             thread += team_size()) { /* a team may be smaller than asked for */
-            const Packed packed = packed_head(heads, thread, p->Nk, p->d);
-            own_heads(p, &block, &packed, thread);
-        }
-        if (!own)
-            shared_heads(p, &block, heads);
+        const Packed packed = packed_head(heads, own ? thread : 0, p->Nk, p->d);
+        own ? own_heads(p, &block, &packed, thread) : shared_blocks(p, &block, heads, &next);
     }
 }
 

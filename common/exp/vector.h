@@ -14,7 +14,7 @@
  * - ANY_PROCESSOR: defined in the copy without -DFLASH_ISA, which is compiled for any processor.
  * - OWN(name): name_avx2 and the like. TEXT(FLASH_ISA): "avx2".
  * - exp_isa(): which of them this program uses on this processor.
- * - EACH_ISA(name, pass, chosen): a rung's pass becomes one for each instruction set.
+ * - EACH_ISA: a rung's pass becomes one for each instruction set.
  * - MOST_LANES: of the widest one, for who makes room without knowing which it will be.
  */
 #ifndef ATTN_VECTOR_H
@@ -82,38 +82,24 @@ static inline Vector larger(Vector a, Vector b)
 #endif
 }
 
-/* --- one pass, several copies -------------------------------------------------------------------
- *
- * `pass` is a function of a rung's problem. Each copy of the file gives its own to the program as
- * name_avx2 and the like. In the copy for any processor `chosen` calls the best of them that this
- * processor can run; that is the rung's pass. */
-
-#ifdef HAVE_ISA_AVX512
-#define TRY_AVX512_(call)                                                                          \
-    if (strcmp(exp_isa(), "avx512") == 0)                                                          \
-        call;                                                                                      \
-    else
+/* EACH_ISA(name, pass, chosen): `pass` is a function of a rung's problem. Each copy of the file gives
+ * its own to the program, as name_avx2 and the like. In the copy for any processor `chosen` calls
+ * the best one that this processor can run; that is the rung's pass. */
+#define THIS_IS(isa) (strcmp(exp_isa(), isa) == 0)
+#if defined(HAVE_ISA_AVX512)
+#define BEST(name, pass) (THIS_IS("avx512") ? name##_avx512 : THIS_IS("avx2") ? name##_avx2 : pass)
+#elif defined(HAVE_ISA_AVX2)
+#define BEST(name, pass) (THIS_IS("avx2") ? name##_avx2 : pass)
 #else
-#define TRY_AVX512_(call)
-#endif
-#ifdef HAVE_ISA_AVX2
-#define TRY_AVX2_(call)                                                                            \
-    if (strcmp(exp_isa(), "avx2") == 0)                                                            \
-        call;                                                                                      \
-    else
-#else
-#define TRY_AVX2_(call)
+#define BEST(name, pass) pass
 #endif
 
 #ifdef ANY_PROCESSOR
 #define EACH_ISA(name, pass, chosen)                                                               \
-    void name##_avx512(const struct Problem *p);                                                   \
-    void name##_avx2(const struct Problem *p);                                                     \
+    void name##_avx2(const struct Problem *p), name##_avx512(const struct Problem *p);             \
     static void chosen(const struct Problem *p)                                                    \
     {                                                                                              \
-        TRY_AVX512_(name##_avx512(p))                                                              \
-        TRY_AVX2_(name##_avx2(p))                                                                  \
-        pass(p);                                                                                   \
+        BEST(name, pass)(p);                                                                       \
     }
 #else
 #define EACH_ISA(name, pass, chosen)                                                               \
