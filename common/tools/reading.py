@@ -18,8 +18,8 @@ comment at the head of the file names.
 
 Interface:
 - rungs(root): every Rung of the tree.    - closure(root, path): the files, a sorted list.
-- code_lines(text), chunks(text), names_given(chunk), definitions(text), added_lines(root, rung,
-  predecessor): what the figures are made of.
+- code_lines(text), chunks(text), names_given(chunk), words(chunk), definitions(text),
+  added_lines(root, rung, predecessor): what the figures are made of.
 - measure(root, rung): Reading(files, lines, added).    - markdown(root, stages): the table.
 - budget(root, rung): what it may cost (files, lines, added or None). tests/text/test_reading.py
   holds it, and reading_limits.txt beside it lists the exceptions.    - held(root): how many.
@@ -110,6 +110,16 @@ def chunks(text):
             found.append(chunk)
             chunk, depth = [], 0
     return found
+
+
+@functools.lru_cache(maxsize=None)
+def words_in(path):
+    """Each chunk of a file as one string, by which it can be compared with another file's."""
+    return [words(chunk) for chunk in chunks(path.read_text(encoding="utf-8"))]
+
+
+def words(chunk):
+    return re.sub(r"\binline\s+", "", " ".join(chunk))
 
 
 def without_templates(head):
@@ -221,9 +231,9 @@ def added_lines(root, path, before):
     own = len(mine) - sum(block.size for block in matcher.get_matching_blocks())
     first_used = definitions_used(root, path) - definitions_used(root, before)
     # what the predecessor brought, in the same words in a unit, is not new
-    brought = set().union(*(names for names, _used, _lines in parts_of(before.resolve())[1]))
-    first_used = [parts_of(file)[1][n] for file, n in first_used if file != before.resolve()]
-    return own + sum(lines for names, _used, lines in first_used if not names <= brought)
+    brought = set(words_in(before.resolve()))
+    return own + sum(parts_of(file)[1][n][2] for file, n in first_used
+                     if file != before.resolve() and words_in(file)[n] not in brought)
 
 
 def measure(root, rung):

@@ -26,8 +26,7 @@ def words_of(text):
     found = {}
     for chunk in reading.chunks(text):
         if not chunk[0].startswith("#"):
-            found[frozenset(reading.names_given(chunk))] = re.sub(
-                r"\binline\s+", "", " ".join(chunk))
+            found[frozenset(reading.names_given(chunk))] = reading.words(chunk)
     return found
 
 
