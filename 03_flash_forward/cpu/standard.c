@@ -7,10 +7,10 @@
  *     for each row:                                      load S_i               store P_i
  *     for each tile of queries, for each tile of keys:   load P_ij, V_j         store O_i last
  *
- * This is Algorithm 0 of the FlashAttention paper. It is no variant of the stage: it exists to stand
- * beside v0 and v1 in the figure of traffic (count_traffic.c). S and P are whole matrices in slow
- * memory, each written once and read once: 4 Nq Nk elements, whatever M is. The products themselves
- * have the same tiles as v0.
+ * This is Algorithm 0 of the FlashAttention paper. It is no variant of the stage: it exists to
+ * stand beside v0 and v1 in the figure of traffic (count_traffic.c). S and P are whole matrices in
+ * slow memory, each written once and read once: 4 Nq Nk elements, whatever M is. The products
+ * themselves have the same tiles as v0.
  *
  * A row of S has to fit in fast memory as a whole, beside the M elements of the tiles; how softmax
  * gets by without that is the subject of stage 02.

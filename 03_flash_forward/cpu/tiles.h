@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * tiles.h: the door between slow and fast memory for tensors of any stride and dtype: what v0 and v1
- * of stage 04 have until they are asked the plain problem (units/fast_memory.h).
+ * tiles.h: the door between slow and fast memory for tensors of any stride and dtype: what v0 and
+ * v1 of stage 04 have until they are asked the plain problem (units/fast_memory.h).
  *
  * Interface:
  * - FlashTraffic: what moved. FastMemory: its counters. count_loads, count_stores, traffic_add.

@@ -21,9 +21,9 @@
  *
  * One addition: a tile of which no pair is visible is not loaded.
  *
- * Interface: the rung of stage 03 with keys outside; tiles for --sram M elements of fast memory, and
- * what moves is counted. Threads take whole heads: in this loop order two tiles of queries share
- * nothing, but two tiles of keys write the same O.
+ * Interface: the rung of stage 03 with keys outside; tiles for --sram M elements of fast memory,
+ * and what moves is counted. Threads take whole heads: in this loop order two tiles of queries
+ * share nothing, but two tiles of keys write the same O.
  */
 #include <math.h>
 

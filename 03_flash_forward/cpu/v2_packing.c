@@ -49,7 +49,7 @@ typedef struct Block {
     float *m_i, *l_i; /* [BLOCK_ROWS] */
 } Block;
 
-/* --- packing --------------------------------------------------------------------------------------*/
+/* --- packing -----------------------------------------------------------------------------------*/
 
 /* One kv head, laid out. */
 typedef struct Packed {
@@ -111,7 +111,7 @@ static void pack_keys(const Problem *p, const Packed *to, int64_t kv, int64_t j)
                p->Nk - j);
 }
 
-/* --- one row of queries ---------------------------------------------------------------------------*/
+/* --- one row of queries ------------------------------------------------------------------------*/
 
 /* VECTORS vectors gain the sum of a[t] * b [steps][PANEL]. */
 static inline void add_products(Vector acc[VECTORS], const float *a, const float *b, int64_t steps)
@@ -173,7 +173,7 @@ static void attend_row(const Problem *p, const Block *block, const Packed *packe
     }
 }
 
-/* --- one block of queries -------------------------------------------------------------------------*/
+/* --- one block of queries ----------------------------------------------------------------------*/
 
 /* Floats of a block. All parts are multiples of 16, so vectors in them are aligned. */
 static int64_t block_floats(int64_t d, int64_t panel)
@@ -230,7 +230,7 @@ static void attend_block(const Problem *p, const Block *block, const Packed *pac
     finish_block(block, (float *)p->O + query, ld, p->lse + lse_row(p, b, h, (int)i), rows, p->d);
 }
 
-/* --- all of it ------------------------------------------------------------------------------------*/
+/* --- all of it ---------------------------------------------------------------------------------*/
 
 static void attend(const Problem *p)
 {

@@ -208,7 +208,7 @@ static void attend_block(const Problem *p, const Block *block, const Packed *pac
                  1.0f);
 }
 
-/* --- all of it ------------------------------------------------------------------------------------*/
+/* --- all of it ---------------------------------------------------------------------------------*/
 
 /* Keys j .. of kv head `kv` (batch * Hkv + head). */
 static void pack_keys(const Problem *p, const Packed *to, int64_t kv, int64_t j)

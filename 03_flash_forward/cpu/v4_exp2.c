@@ -106,7 +106,7 @@ static inline void update_rows(float *S, const int64_t ld, const int rows, int64
     }
 }
 
-/* --- one strip, one block -------------------------------------------------------------------------*/
+/* --- one strip, one block ----------------------------------------------------------------------*/
 
 /* What a strip sees of keys j .. j+BLOCK_KEYS-1: S, P, and O = alpha O + P V. */
 static void attend_strip(const Problem *p, const Block *block, const Packed *packed, int64_t i,
@@ -142,7 +142,7 @@ static void attend_block(const Problem *p, const Block *block, const Packed *pac
                  LN2);
 }
 
-/* --- all of it ------------------------------------------------------------------------------------*/
+/* --- all of it ---------------------------------------------------------------------------------*/
 
 /* Keys j .. of kv head `kv` (batch * Hkv + head). */
 static void pack_keys(const Problem *p, const Packed *to, int64_t kv, int64_t j)

@@ -82,9 +82,9 @@ static inline Vector larger(Vector a, Vector b)
 #endif
 }
 
-/* EACH_ISA(name, pass, chosen): `pass` is a function of a rung's problem. Each copy of the file gives
- * its own to the program, as name_avx2 and the like. In the copy for any processor `chosen` calls
- * the best one that this processor can run; that is the rung's pass. */
+/* EACH_ISA(name, pass, chosen): `pass` is a function of a rung's problem. Each copy of the file
+ * gives its own to the program, as name_avx2 and the like. In the copy for any processor `chosen`
+ * calls the best one that this processor can run; that is the rung's pass. */
 #define THIS_IS(isa) (strcmp(exp_isa(), isa) == 0)
 #if defined(HAVE_ISA_AVX512)
 #define BEST(name, pass) (THIS_IS("avx512") ? name##_avx512 : THIS_IS("avx2") ? name##_avx2 : pass)

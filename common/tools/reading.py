@@ -91,8 +91,8 @@ def definitions(text):
 
 
 def chunks(text):
-    """Everything at the outer level, as lists of lines: a function, struct or enum, macro, variable;
-    namespaces and extern "C" are looked into."""
+    """Everything at the outer level, as lists of lines: a function, struct or enum, macro,
+    variable; namespaces and extern "C" are looked into."""
     found, chunk, depth = [], [], 0
     text = re.sub(r"(?m)^(\s*(?:inline )?namespace\b[^;{\n]*?)\s*\n\s*{", r"\1 {", text)
     for line in code_lines(text):

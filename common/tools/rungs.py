@@ -112,8 +112,9 @@ def files(main_c, kind, parts):
         is_hopper = "SM90A" in registration(path)["flags"]
         own = "cpu" if path.suffix == ".c" else "sm90a" if is_hopper else "cuda"
         is_rows = kind == "rows" and own == "cpu" and "softmax" in registration(path)
-        is_simd = kind == "simd" and own == "cpu" and "EACH_ISA(" in path.read_text(encoding="utf-8")
-        if (own == kind or is_rows or is_simd) and is_compiled(path, parts) and main_c.parent in path.parents:
+        is_simd = kind == "simd" and "EACH_ISA(" in path.read_text(encoding="utf-8")
+        if ((own == kind or is_rows or is_simd) and is_compiled(path, parts) and
+                main_c.parent in path.parents):
             yield path.relative_to(main_c.parent).as_posix()
 
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * exp2_vector.h: powers of 2 in vectors, and the softmax of several rows by them; v4_exp2 of stage 03
- * is the rung that brings them, in the same words.
+ * exp2_vector.h: powers of 2 in vectors, and the softmax of several rows by them; v4_exp2 of stage
+ * 03 is the rung that brings them, in the same words.
  *
  * A softmax asks for less than e^x of any x. Its arguments are s - m <= 0, and
  *

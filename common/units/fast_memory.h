@@ -13,8 +13,8 @@
  * (Br = Bc = d), and the vectors m and l come on top (fast_elements has the exact number).
  *
  * Interface:
- * - FastMemory: one thread's tiles. fast_memory: their sizes, from M. fast_elements: what they take.
- *   place_tiles: where they lie.
+ * - FastMemory: one thread's tiles. fast_memory: their sizes, from M. fast_elements: what they
+ *   take. place_tiles: where they lie.
  * - load_tile, store_tile: rows of a tensor. load_floats, store_floats: l, m, lse.
  * - report_moved: a thread's counters, to what access_counts (counted.h) tells.
  */
@@ -44,8 +44,10 @@ typedef struct FastMemory {
  * larger than the matrix. Ceilings: a division that rounds down gives tiles of no row at all. */
 static inline FastMemory fast_memory(int64_t M, int Nq, int Nk, int d)
 {
-    FastMemory fast = {.d = d};
+    FastMemory fast;
     const int64_t rows = ((M > 0 ? M : FAST_ELEMENTS) + 4 * d - 1) / (4 * d);
+    memset(&fast, 0, sizeof fast);
+    fast.d = d;
     fast.Bc = rows < Nk ? (int)rows : Nk;
     fast.Br = rows < d ? (int)rows : d;
     fast.Br = fast.Br < Nq ? fast.Br : Nq;

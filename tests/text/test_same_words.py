@@ -4,8 +4,8 @@
 that later rungs include.
 
 A unit names that rung at its head: "vN_name of stage NN is the rung that brings it, in the same
-words". Whatever function or struct the unit defines must stand in the rung, line for line; comments,
-`inline` and macros do not count.
+words". Whatever function or struct the unit defines must stand in the rung, line for line;
+comments, `inline` and macros do not count.
 """
 import os
 import pathlib
@@ -18,7 +18,8 @@ sys.path.insert(0, str(ROOT / "common" / "tools"))
 import reading
 from tap import Tap
 
-NAMED = re.compile(r"(v\d+_\w+) of stage (\d\d) is the rung that brings (?:it|them), in the same words")
+NAMED = re.compile(r"(v\d+_\w+) of stage (\d\d) is the rung that brings "
+                   r"(?:it|them), in the same words")
 
 
 def words_of(text):
