@@ -19,6 +19,7 @@
 
 #include "attention/rows.h"
 #include "harness/rung.h"
+#include "problem_rows.h"
 #include "units/fast_memory.h"
 #include "units/softmax_state.h"
 

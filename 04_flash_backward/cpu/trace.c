@@ -15,11 +15,11 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "attention/rows.h"
 #include "attn_pairs.h"
 #include "backward_steps.h"
 #include "flash_backward.h"
 #include "harness/rung.h"
-#include "attention/rows.h"
 
 RUNG_FN(flash_forward, v1_fa2_rows)
 

@@ -6,6 +6,7 @@
 
 #include "alloc.h"
 #include "cuda/device.h"
+#include "problem_rows.h"
 #include "tensor.h"
 
 #include <stdlib.h>

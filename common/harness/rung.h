@@ -25,7 +25,6 @@
 #include "attn.h"
 #include "bench/variant.h"
 #include "problem.h"
-#include "units/counted.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -59,9 +58,12 @@ void rung_close(RungRun *r);
 /* One pass on args, or ATTN_SKIP where the rung skips the case. */
 AttnStatus rung_call(const Rung *rung, AttnDevice device, const AttnArgs *args, int backward);
 
+struct AccessCounts; /* problem_rows.h */
+
 /* A forward pass on a CPU with `sram` elements of fast memory: what a rung counts that is made of
  * units/fast_memory.h. */
-AttnStatus rung_count(const Rung *rung, const AttnArgs *args, int64_t sram, AccessCounts *moved);
+AttnStatus rung_count(const Rung *rung, const AttnArgs *args, int64_t sram,
+                      struct AccessCounts *moved);
 
 /* A rung as a function of AttnArgs for each pass, under the name that its stage and file give it:
  * where tests and exercises want one (on the CPU). */

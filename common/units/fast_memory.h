@@ -16,14 +16,13 @@
  * - FastMemory: one thread's tiles. fast_memory: their sizes, from M. fast_elements: what they
  *   take. place_tiles: where they lie.
  * - load_tile, store_tile: rows of a tensor. load_floats, store_floats: l, m, lse.
- * - report_moved: a thread's counters, to what access_counts (counted.h) tells.
+ * - report_moved: a thread's counters, for the harness's rung_count.
  */
 #ifndef UNITS_FAST_MEMORY_H
 #define UNITS_FAST_MEMORY_H
 
+#include <stdint.h>
 #include <string.h>
-
-#include "units/counted.h"
 
 #define FAST_ELEMENTS 32768 /* M unless the user asks for another one: 128 KiB of float32 */
 
@@ -101,6 +100,8 @@ static inline void store_floats(FastMemory *fast, float *slow, const float *tile
     memcpy(slow, tile, (size_t)count * sizeof *tile);
     fast->stores += count;
 }
+
+void access_counts_add(int64_t loads, int64_t stores); /* the harness counts, for all threads */
 
 static inline void report_moved(const FastMemory *fast)
 {

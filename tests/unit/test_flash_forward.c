@@ -22,6 +22,7 @@
 #include "flash_forward.h"
 #include "harness/rung.h"
 #include "models/model.h"
+#include "problem_rows.h"
 #include "units/fast_memory.h"
 
 #include "../../03_flash_forward/library/cpu/simd.h"

@@ -8,7 +8,7 @@
 
 #include "exp/exp.h"
 #include "stage_args.h"
-#include "units/counted.h"
+#include "units/fast_memory.h"
 #include "units/product.h"
 
 #define OF_ALGORITHM_1 2 /* mistakes before those of attention.h */
