@@ -25,12 +25,14 @@
 #include "bench/run.h"
 #include "check/judge.h"
 #include "cli/cli.h"
-#include "cpu/tiles.h"
+#include "count_traffic_rungs.h"
 #include "flash_forward.h"
 #include "models/model.h"
+#include "problem_rows.h"
 #include "report/report.h"
 #include "report/source_hash.h"
 #include "start.h"
+#include "units/fast_memory.h"
 
 #define SMALLEST_N 128
 #define LARGEST_N  1024 /* unless the user says otherwise */
@@ -38,28 +40,10 @@
 #define SMALLEST_M 1024
 #define LARGEST_M  (1 << 18)
 
-static int64_t M; /* of the run under way */
-static FlashTraffic counted;
-
-static AttnStatus run_standard(const AttnArgs *args)
-{
-    return flash_standard(args, M, &counted);
-}
-
-static AttnStatus run_fa1(const AttnArgs *args)
-{
-    return flash_fa1(args, M, &counted);
-}
-
-static AttnStatus run_fa2(const AttnArgs *args)
-{
-    return flash_fa2(args, M, &counted);
-}
-
-static const Variant variants[] = {
-    {"standard", ON_CPU, DTYPES_F32, run_standard, NULL, 0, "S and P through slow memory"},
-    {"v0_fa1_tiles", ON_CPU, DTYPES_F32, run_fa1, NULL, 0, "keys outside"},
-    {"v1_fa2_rows", ON_CPU, DTYPES_F32, run_fa2, NULL, 0, "queries outside"},
+static Variant variants[] = {
+    CPU_RUNG(flash_forward, standard),
+    CPU_RUNG(flash_forward, v0_fa1_tiles),
+    CPU_RUNG(flash_forward, v1_fa2_rows),
 };
 
 static const Stage stage = {"flash_forward",
@@ -70,16 +54,23 @@ static const Stage stage = {"flash_forward",
                             variants,
                             sizeof variants / sizeof *variants};
 
-static ModelTraffic model_of(const Variant *v, const AttnArgs *args, FlashTiles tiles)
+static ModelTraffic model_of(const Variant *v, const AttnArgs *args, const FastMemory *fast)
 {
-    if (v->forward == run_standard)
-        return model_standard_traffic(args, tiles.Br);
-    return v->forward == run_fa1 ? model_fa1_traffic(args, tiles.Br, tiles.Bc)
-                                 : model_fa2_traffic(args, tiles.Br, tiles.Bc, 1);
+    if (v == &variants[0])
+        return model_standard_traffic(args, fast->Br);
+    return v == &variants[1] ? model_fa1_traffic(args, fast->Br, fast->Bc)
+                             : model_fa2_traffic(args, fast->Br, fast->Bc, 1);
 }
 
-static void write_row(FILE *json, const Variant *v, const AttnArgs *args, FlashTiles tiles,
-                      ModelTraffic model, int pass)
+/* Standard attention has a row of S in fast memory beside the tiles. */
+static int64_t elements_that_fit(const Variant *v, const AttnArgs *args, const FastMemory *fast)
+{
+    return fast_elements(fast) + (v == &variants[0] ? args->shape.Nk : 0);
+}
+
+/* float32, so an element has 4 bytes. */
+static void write_row(FILE *json, const Variant *v, const AttnArgs *args, int64_t M,
+                      const FastMemory *fast, AccessCounts counted, ModelTraffic model, int pass)
 {
     const AttnShape *n = &args->shape;
     fprintf(json,
@@ -89,13 +80,13 @@ static void write_row(FILE *json, const Variant *v, const AttnArgs *args, FlashT
     fprintf(json, ",\"B\":1,\"H\":1,\"Hkv\":1,\"Nq\":%" PRId64 ",\"Nk\":%" PRId64 ",\"d\":%" PRId64,
             n->Nq, n->Nk, n->d);
     fprintf(json,
-            ",\"sram_elements\":%" PRId64 ",\"tile_rows\":%" PRId64 ",\"tile_keys\":%" PRId64
+            ",\"sram_elements\":%" PRId64 ",\"tile_rows\":%d,\"tile_keys\":%d"
             ",\"fast_elements\":%" PRId64,
-            M, tiles.Br, tiles.Bc, counted.fast_peak);
+            M, fast->Br, fast->Bc, elements_that_fit(v, args, fast));
     fprintf(json,
             ",\"loads\":%" PRId64 ",\"stores\":%" PRId64 ",\"traffic_bytes\":%" PRId64
             ",\"hbm_bytes_model\":%.17g,\"compulsory_bytes_model\":%.17g",
-            counted.loads, counted.stores, counted.load_bytes + counted.store_bytes,
+            counted.loads, counted.stores, 4 * (counted.loads + counted.stores),
             model.load_bytes + model.store_bytes, model_compulsory_bytes(args, 0));
     fprintf(json, ",\"pass\":%s,\"revision\":\"%s\"}\n", pass ? "true" : "false", build_revision());
 }
@@ -104,15 +95,20 @@ static void write_row(FILE *json, const Variant *v, const AttnArgs *args, FlashT
 static int count_one(FILE *json, const CliCase *c, const Inputs *problem,
                      const Reference *reference, const Variant *v)
 {
-    FlashTiles tiles = flash_tiles(&problem->args.shape, M);
-    ModelTraffic model = model_of(v, &problem->args, tiles);
+    const AttnShape *n = &problem->args.shape;
+    const FastMemory fast = fast_memory(c->sram, (int)n->Nq, (int)n->Nk, (int)n->d);
+    const ModelTraffic model = model_of(v, &problem->args, &fast);
+    AccessCounts counted;
     RunResult out;
     Check check;
-    int right = run_variant(&out, v, problem, c) == EXIT_OK &&
-                judge_result(&check, reference, &out, c, v) == EXIT_OK;
+    int right;
+    access_counts_reset();
+    right = run_variant(&out, v, problem, c) == EXIT_OK;
+    counted = access_counts();
+    right = right && judge_result(&check, reference, &out, c, v) == EXIT_OK;
     if ((double)counted.loads != model.loads || (double)counted.stores != model.stores ||
-        (double)counted.load_bytes != model.load_bytes ||
-        (double)counted.store_bytes != model.store_bytes) {
+        4.0 * (double)counted.loads != model.load_bytes ||
+        4.0 * (double)counted.stores != model.store_bytes) {
         fprintf(stderr,
                 "%s: counted %" PRId64 " loads and %" PRId64 " stores, the model says %.0f"
                 " and %.0f\n",
@@ -120,11 +116,12 @@ static int count_one(FILE *json, const CliCase *c, const Inputs *problem,
         right = 0;
     }
     if (out.ran) {
-        write_row(json, v, &problem->args, tiles, model, right);
-        printf("%-13s %6" PRId64 " %7" PRId64 " %4" PRId64 " %4" PRId64 " %8" PRId64 " %11" PRId64
-               " %11" PRId64 "  %s\n",
-               v->name, problem->args.shape.Nq, M, tiles.Br, tiles.Bc, counted.fast_peak,
-               counted.loads, counted.stores, right ? "ok" : "WRONG");
+        write_row(json, v, &problem->args, c->sram, &fast, counted, model, right);
+        printf("%-13s %6" PRId64 " %7" PRId64 " %4d %4d %8" PRId64 " %11" PRId64 " %11" PRId64
+               "  %s\n",
+               v->name, n->Nq, c->sram, fast.Br, fast.Bc,
+               elements_that_fit(v, &problem->args, &fast), counted.loads, counted.stores,
+               right ? "ok" : "WRONG");
     }
     result_free(&out);
     return right;
@@ -148,9 +145,10 @@ static int count_case(FILE *json, int64_t N, int64_t M_first, int64_t M_last)
     status = inputs_make(&problem, cli.cases);
     if (status == EXIT_OK) {
         status = reference_make(&reference, &problem, cli.cases);
-        for (M = M_first; status != EXIT_RUNTIME && M <= M_last; M *= 2)
+        CliCase c = cli.cases[0];
+        for (c.sram = M_first; status != EXIT_RUNTIME && c.sram <= M_last; c.sram *= 2)
             for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
-                if (!count_one(json, cli.cases, &problem, &reference, &variants[v]))
+                if (!count_one(json, &c, &problem, &reference, &variants[v]))
                     status = EXIT_WRONG;
         reference_free(&reference);
         inputs_free(&problem);
@@ -177,11 +175,12 @@ int main(int argc, char **argv)
         return cli_refuse("found that '%s' cannot be written to (%s), accepted is a file of JSON "
                           "rows or a new one",
                           argv[1], strerror(errno));
+    for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
+        variant_of_rung(&variants[v]);
     printf("variant            N       M   Br   Bc     fits       loads      stores\n");
     for (int64_t N = SMALLEST_N; N <= largest && status != EXIT_RUNTIME; N *= 2)
         if (N != SWEEP_N)
-            status =
-                exit_worst(status, count_case(json, N, FLASH_SRAM_DEFAULT, FLASH_SRAM_DEFAULT));
+            status = exit_worst(status, count_case(json, N, FAST_ELEMENTS, FAST_ELEMENTS));
     if (status != EXIT_RUNTIME)
         status = exit_worst(status, count_case(json, SWEEP_N, SMALLEST_M, LARGEST_M));
     if (fclose(json) != 0) {

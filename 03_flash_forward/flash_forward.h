@@ -15,10 +15,10 @@
  * tiles travel between the two again and again.
  *
  * Interface:
- * - flash_forward_v*: the rungs on a CPU. Those on a GPU: cuda/flash_rungs.h.
+ * - FLASH_FORWARD_ABI_VERSION.
  * - flash_tiles_library_cpu, flash_tiles_library_cuda: the library's tiles, for the byte model.
- * v0 and v1 of the CPU with what moves between slow and fast memory, counted: cpu/tiles.h. All of
- * attention, fast, blocks of keys, memory of the caller: library/flash_library.h.
+ * The rungs are named in main.c. All of attention, fast, blocks of keys, memory of the caller:
+ * library/flash_library.h.
  */
 #ifndef FLASH_FORWARD_H
 #define FLASH_FORWARD_H
@@ -33,19 +33,10 @@ extern "C" {
  * FLASH_FORWARD_ABI_VERSION;` and `AttnStatus flash_forward_variant(const AttnArgs *)`. */
 #define FLASH_FORWARD_ABI_VERSION 2
 
-/* --- variants ----------------------------------------------------------------------------------*/
-
-/* All of them are deterministic: the same arguments give the same bits, run after run; the CPU
+/* All variants are deterministic: the same arguments give the same bits, run after run; the CPU
  * library with any number of threads too. (v0_fa1_tiles and v1_fa2_rows leave a large product to
  * OpenBLAS, which may cut it for its threads. The GPU's library: on GPUs with equally many
  * multiprocessors.) */
-
-AttnStatus flash_forward_v0_fa1_tiles(const AttnArgs *args);
-AttnStatus flash_forward_v1_fa2_rows(const AttnArgs *args);
-AttnStatus flash_forward_v2_packing(const AttnArgs *args);
-AttnStatus flash_forward_v3_register_tiles(const AttnArgs *args);
-AttnStatus flash_forward_v4_exp2(const AttnArgs *args);
-AttnStatus flash_forward_v5_own_heads(const AttnArgs *args);
 
 /* The tiles that the library works with on this case. On a CPU: rows of a block of queries, keys of
  * a panel. */

@@ -37,30 +37,26 @@
 #include "bench/run.h"
 #include "check/judge.h"
 #include "cli/cli.h"
-#include "cpu/tiles.h"
 #include "cuda/device.h"
 #include "cuda/flash_rungs.h"
 #include "cuda/hopper_rungs.h"
 #include "flash_forward.h"
+#include "flash_forward_rungs.h"
 #include "flash_steps.h"
+#include "harness/stage_main.h"
 #include "library/flash_library.h"
 #include "models/model.h"
 #include "report/pages.h"
 #include "report/report.h"
+#include "units/fast_memory.h"
 
-static const Variant variants[] = {
-    {"v0_fa1_tiles", ON_CPU, DTYPES_ALL, flash_forward_v0_fa1_tiles, NULL, 0,
-     "keys outside: O, m and l go back to slow memory each step"},
-    {"v1_fa2_rows", ON_CPU, DTYPES_ALL, flash_forward_v1_fa2_rows, NULL, 0,
-     "queries outside: O, m and l stay, one division at the end"},
-    {"v2_packing", ON_CPU, DTYPES_F32, flash_forward_v2_packing, NULL, VARIANT_PLAIN,
-     "keys and values laid out once, in the order of use"},
-    {"v3_register_tiles", ON_CPU, DTYPES_F32, flash_forward_v3_register_tiles, NULL, VARIANT_PLAIN,
-     "6 x 2 or 12 x 2 vectors of sums in registers"},
-    {"v4_exp2", ON_CPU, DTYPES_F32, flash_forward_v4_exp2, NULL, VARIANT_PLAIN,
-     "powers of 2 in vectors, log2(e) in Q"},
-    {"v5_own_heads", ON_CPU, DTYPES_F32, flash_forward_v5_own_heads, NULL, VARIANT_PLAIN,
-     "each thread packs the heads that it computes"},
+static Variant variants[] = {
+    CPU_RUNG(flash_forward, v0_fa1_tiles),
+    CPU_RUNG(flash_forward, v1_fa2_rows),
+    CPU_RUNG(flash_forward, v2_packing),
+    CPU_RUNG(flash_forward, v3_register_tiles),
+    CPU_RUNG(flash_forward, v4_exp2),
+    CPU_RUNG(flash_forward, v5_own_heads),
     {"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu, NULL, 0,
      "v5 for every mask, stride, dtype and state to resume from"},
     {"v0_fa1", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v0_fa1), NULL, VARIANT_PLAIN,
@@ -115,18 +111,6 @@ static const Stage stage = {"flash_forward",
 
 /* --- the byte model: each variant tells its tiles, models/model.c does the sums ----------------*/
 
-static FlashTiles tiles_of_sram(const AttnArgs *args)
-{
-    return flash_tiles(&args->shape, flash_sram());
-}
-
-/* Rungs v2 to v5 of the CPU: blocks of 96 queries, panels of 16 keys (AVX2; of v2, and with
- * AVX-512, twice as many and more). */
-static FlashTiles tiles_of_blocks(const AttnArgs *args)
-{
-    return flash_tiles_of(&args->shape, 96, 16);
-}
-
 static ModelTraffic fa1_traffic(const AttnArgs *args, FlashTiles tiles)
 {
     return model_fa1_traffic(args, tiles.Br, tiles.Bc);
@@ -147,12 +131,6 @@ static const struct {
     FlashTiles (*tiles)(const AttnArgs *args);
     ModelTraffic (*traffic)(const AttnArgs *args, FlashTiles tiles);
 } models[] = {
-    {flash_forward_v0_fa1_tiles, tiles_of_sram, fa1_traffic},
-    {flash_forward_v1_fa2_rows, tiles_of_sram, fa2_traffic},
-    {flash_forward_v2_packing, tiles_of_blocks, packed_traffic},
-    {flash_forward_v3_register_tiles, tiles_of_blocks, packed_traffic},
-    {flash_forward_v4_exp2, tiles_of_blocks, packed_traffic},
-    {flash_forward_v5_own_heads, tiles_of_blocks, packed_traffic},
     {flash_forward_library_cpu, flash_tiles_library_cpu, packed_traffic},
     {ATTN_CUDA_FN(flash_forward_v0_fa1), ATTN_CUDA_FN(flash_tiles_v0_fa1), fa1_traffic},
     {ATTN_CUDA_FN(flash_forward_v1_fa2), ATTN_CUDA_FN(flash_tiles_v1_fa2), fa2_traffic},
@@ -179,9 +157,29 @@ static const struct {
     {ATTN_CUDA_FN(flash_forward_library_cuda), ATTN_CUDA_FN(flash_tiles_library_cuda), fa2_traffic},
 };
 
+/* A rung on a CPU moves float32, whatever the tensors hold. v0 and v1 have tiles for --sram. */
+static void report_rung_traffic(ReportRow *row, const Variant *v, AttnArgs args)
+{
+    const Tiles tiles = stage_tiles(row);
+    const int keys_outside = strcmp(v->name, "v0_fa1_tiles") == 0;
+    const int counted = keys_outside || strcmp(v->name, "v1_fa2_rows") == 0;
+    ModelTraffic traffic;
+    args.Q.dtype = ATTN_F32;
+    traffic = keys_outside ? model_fa1_traffic(&args, tiles.Br, tiles.Bc)
+              : counted    ? model_fa2_traffic(&args, tiles.Br, tiles.Bc, 1)
+                           : model_packed_traffic(&args, tiles.Br, tiles.Bc);
+    row->model_bytes = traffic.load_bytes + traffic.store_bytes;
+    row->tiles.Br = tiles.Br;
+    row->tiles.Bc = tiles.Bc;
+    row->tiles.splits = 1;
+    row->tiles.sram_elements = !counted ? 0 : row->c->sram ? row->c->sram : FAST_ELEMENTS;
+}
+
 /* Fills in what the row says about traffic; nothing for a user's shared object. */
 static void tell_traffic(ReportRow *row, const Variant *v, const AttnArgs *args)
 {
+    if (v->rung && v->device == ON_CPU)
+        report_rung_traffic(row, v, *args);
     for (size_t m = 0; v->forward && m < sizeof models / sizeof *models; m++) {
         if (models[m].forward != v->forward)
             continue;
@@ -191,7 +189,6 @@ static void tell_traffic(ReportRow *row, const Variant *v, const AttnArgs *args)
         row->tiles.Br = tiles.Br;
         row->tiles.Bc = tiles.Bc;
         row->tiles.splits = tiles.splits;
-        row->tiles.sram_elements = models[m].tiles == tiles_of_sram ? flash_sram() : 0;
     }
 }
 
@@ -226,14 +223,13 @@ static int run_one(Report *report, const Cli *cli, const CliCase *c, const Input
 }
 
 /* --sram M is what tile sizes are made from; this is what has to fit. */
-static void print_fast_memory(const AttnShape *shape)
+static void print_fast_memory(const AttnShape *shape, int64_t M)
 {
-    FlashTiles tiles = flash_tiles(shape, flash_sram());
-    int64_t elements = flash_fast_elements(shape, flash_sram());
-    printf("# M = %lld elements: v0_fa1_tiles and v1_fa2_rows have tiles of %lld x %lld; with S, m "
+    const FastMemory fast = fast_memory(M, (int)shape->Nq, (int)shape->Nk, (int)shape->d);
+    const int64_t elements = fast_elements(&fast);
+    printf("# M = %lld elements: v0_fa1_tiles and v1_fa2_rows have tiles of %d x %d; with S, m "
            "and l %lld elements have to fit, %.2f M\n",
-           (long long)flash_sram(), (long long)tiles.Br, (long long)tiles.Bc, (long long)elements,
-           (double)elements / (double)flash_sram());
+           (long long)M, fast.Br, fast.Bc, (long long)elements, (double)elements / (double)M);
 }
 
 /* --trace on one screen, or with --step page by page. 0, or -1: no memory. */
@@ -249,23 +245,22 @@ static int show_trace(const AttnArgs *args, const CliCase *c)
     return pages_play(&pages, stdin, stdout) | failed;
 }
 
-static int run_case(Report *report, const Cli *cli, CliCase *c)
+static int run_case(Report *report, const Cli *cli, const CliCase *c)
 {
     Inputs problem;
     Reference reference;
     const Variant *v = NULL;
-    int ready, status = inputs_make(&problem, c); /* Q K V from the seed, files or the bundle */
+    int status = inputs_make(&problem, c); /* Q K V from the seed, files or the bundle */
     if (status != EXIT_OK)
         return status;
-    flash_set_sram(c->sram ? c->sram : FLASH_SRAM_DEFAULT);
     if (c->sram && !cli->quiet)
-        print_fast_memory(&problem.args.shape);
+        print_fast_memory(&problem.args.shape, c->sram);
     if (c->trace && show_trace(&problem.args, c) != 0)
         status = cli_no_memory("--trace");
     /* the oracle's O and lse and the bound of each element: once for all variants */
     status = exit_worst(status, reference_make(&reference, &problem, c));
-    ready = status != EXIT_RUNTIME; /* a variant that fails does not stop the others */
-    while (ready && status != EXIT_USAGE && (v = cli_next_variant(cli, c, v)) != NULL)
+    while (status != EXIT_RUNTIME && status != EXIT_USAGE &&
+           (v = cli_next_variant(cli, c, v)) != NULL)
         status = exit_worst(status, run_one(report, cli, c, &problem, &reference, v));
     reference_free(&reference);
     inputs_free(&problem);
@@ -275,10 +270,17 @@ static int run_case(Report *report, const Cli *cli, CliCase *c)
 int main(int argc, char **argv)
 {
     Cli cli;
-    int status = cli_parse(&cli, &stage, argc, argv);
+    Report report;
+    int i, status;
+    for (i = 0; i < stage.variant_count; i++)
+        variant_of_rung(&variants[i]);
+    status = cli_parse(&cli, &stage, argc, argv);
     if (status != CLI_CONTINUE)
         return status;
-    status = report_cases(&cli, run_case);
+    status = report_open(&report, &cli);
+    for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++)
+        status = exit_worst(status, run_case(&report, &cli, &cli.cases[i]));
+    status = exit_worst(status, report_close(&report));
     cli_free(&cli);
     return status;
 }

@@ -157,8 +157,12 @@ enum {
 
 /* The last line of a rung's file. A file that is compiled once more for a SIMD path (vector.h) or a
  * counted twin registers nothing there. What `work` and `tiles` give may be NULL. */
-#if (defined(FLASH_ISA) && !defined(ANY_PROCESSOR)) || defined(COUNT_ACCESSES)
+#if defined(COUNT_ACCESSES)
 #define RUNG(...)
+#elif defined(FLASH_ISA) && !defined(ANY_PROCESSOR)
+#define RUNG(stage, name, idea, dtypes, forward, backward, work, tiles, flags)                     \
+    static const Rung unused                                                                       \
+        __attribute__((unused)) = {#name, idea, dtypes, flags, NULL, NULL, work, tiles}
 #elif defined(__cplusplus)
 #define RUNG(stage, name, idea, dtypes, forward, backward, work, tiles, flags)                     \
     extern "C" const Rung rung_##stage##_##name = {#name,   idea,     dtypes, flags,               \

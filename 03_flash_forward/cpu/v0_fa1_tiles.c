@@ -19,34 +19,38 @@
  * the keys so far. Loads and stores together are about (3 Tc) N d elements, and Tc = 4 N d / M: the
  * paper's Theta(N^2 d^2 / M).
  *
- * One addition: a tile of which no pair is visible is not loaded. And one liberty: with 16-bit
- * tensors O stays in float32 until the end, or its rounding errors would add up tile by tile.
+ * One addition: a tile of which no pair is visible is not loaded.
  *
- * Interface:
- * - flash_fa1: with M elements of fast memory, counted. flash_forward_v0_fa1_tiles: with --sram's.
- *   Threads take whole heads: in this loop order two tiles of queries share nothing, but two tiles
- *   of keys write the same O.
+ * Interface: the rung of stage 03 with keys outside; tiles for --sram M elements of fast memory,
+ * and what moves is counted. Threads take whole heads: in this loop order two tiles of queries
+ * share nothing, but two tiles of keys write the same O.
  */
 #include <math.h>
 
 #include "exp/exp.h"
-#include "flash_forward.h"
+#include "problem.h"
+#include "units/fast_memory.h"
+#include "units/scores.h"
 #include "units/softmax_state.h"
-#include "tiles.h"
 
-/* Slow memory of one head, beside the tensors. */
-typedef struct SlowState {
-    Tensor O;  /* float32: args->O itself, or [1][Nq][1][d] when that has 16 bits */
-    int64_t b; /* where the head stands in O */
-    int64_t h;
-    float *m, *l; /* [Nq] */
-} SlowState;
+/* One head's rows in slow memory. */
+typedef struct SlowMemory {
+    const float *Q, *K, *V; /* [Nq][ld_q], [Nk][ld_k]: d channels of each row */
+    float *O;               /* [Nq][ld_q] finished for the keys so far */
+    float *m, *l;           /* [Nq] */
+    int64_t ld_q, ld_k;
+} SlowMemory;
+
+static int smaller(int a, int b)
+{
+    return a < b ? a : b;
+}
 
 /* S becomes the tile's share of P, O_i the old share of the answer; the product then adds them. */
-static void update_rows(FastMemory *fast, int64_t rows, int64_t cols, int64_t d)
+static void update_rows(FastMemory *fast, int rows, int cols)
 {
-    for (int64_t r = 0; r < rows; r++) {
-        float *P_r = fast->S + r * cols, *O_r = fast->O_i + r * d;
+    for (int r = 0; r < rows; r++) {
+        float *P_r = fast->S + r * cols, *O_r = fast->O_i + r * fast->d;
         float m_tile = row_max(P_r, cols);
         float l_tile = softmax_exp_row(P_r, P_r, cols, m_tile);
         float m_new = fast->m_i[r] > m_tile ? fast->m_i[r] : m_tile;
@@ -55,9 +59,9 @@ static void update_rows(FastMemory *fast, int64_t rows, int64_t cols, int64_t d)
         float beta = expf(m_tile - shift);
         float l_new = alpha * fast->l_i[r] + beta * l_tile;
         float inverse = softmax_inverse((SoftmaxState){m_new, l_new});
-        for (int64_t x = 0; x < d; x++)
+        for (int x = 0; x < fast->d; x++)
             O_r[x] *= fast->l_i[r] * alpha * inverse;
-        for (int64_t c = 0; c < cols; c++)
+        for (int c = 0; c < cols; c++)
             P_r[c] *= beta * inverse;
         fast->m_i[r] = m_new;
         fast->l_i[r] = l_new;
@@ -65,121 +69,116 @@ static void update_rows(FastMemory *fast, int64_t rows, int64_t cols, int64_t d)
 }
 
 /* One step of the inner loop: tile (i, j), K_j and V_j are in fast memory. */
-static void visit_tile(const AttnArgs *args, FastMemory *fast, const SlowState *slow, int64_t b,
-                       int64_t h, int64_t i, int64_t rows, int64_t j, int64_t cols)
+static void visit_tile(const ScoreRule *rule, FastMemory *fast, const SlowMemory *slow, int i,
+                       int rows, int j, int cols)
 {
-    int64_t d = args->shape.d;
-    load_tile(fast, &args->Q, b, h, i, rows, fast->Q_i);
-    load_tile(fast, &slow->O, slow->b, slow->h, i, rows, fast->O_i);
+    const int d = fast->d;
+    float *O_i = slow->O + i * slow->ld_q;
+    load_tile(fast, fast->Q_i, slow->Q + i * slow->ld_q, slow->ld_q, rows);
+    load_tile(fast, fast->O_i, O_i, slow->ld_q, rows);
     load_floats(fast, fast->m_i, slow->m + i, rows);
     load_floats(fast, fast->l_i, slow->l + i, rows);
 
-    attn_score_block(args, fast->Q_i, i, rows, fast->K_j, j, cols, fast->S, cols);
-    update_rows(fast, rows, cols, d);
-    attn_weighted_sum(fast->S, cols, rows, cols, fast->V_j, d, 1.0f, fast->O_i);
+    score_block(rule, fast->Q_i, d, i, rows, fast->K_j, d, j, cols, d, fast->S, cols);
+    update_rows(fast, rows, cols);
+    matmul(AS_IS, AS_IS, rows, d, cols, 1.0f, fast->S, cols, fast->V_j, d, 1.0f, fast->O_i, d);
 
-    store_tile(fast, &slow->O, slow->b, slow->h, i, rows, fast->O_i);
+    store_tile(fast, O_i, slow->ld_q, fast->O_i, rows);
     store_floats(fast, slow->m + i, fast->m_i, rows);
     store_floats(fast, slow->l + i, fast->l_i, rows);
 }
 
 /* O = 0, m = -inf, l = 0, tile by tile through fast memory like everything else. */
-static void start_rows(FastMemory *fast, const SlowState *slow, FlashTiles tiles, int64_t Nq,
-                       int64_t d)
+static void start_rows(FastMemory *fast, const SlowMemory *slow, int Nq)
 {
-    for (int64_t i = 0; i < Nq; i += tiles.Br) {
-        int64_t rows = smaller(tiles.Br, Nq - i);
-        for (int64_t e = 0; e < rows * d; e++)
+    for (int i = 0; i < Nq; i += fast->Br) {
+        const int rows = smaller(fast->Br, Nq - i);
+        for (int e = 0; e < rows * fast->d; e++)
             fast->O_i[e] = 0.0f;
-        for (int64_t r = 0; r < rows; r++) {
+        for (int r = 0; r < rows; r++) {
             fast->m_i[r] = -INFINITY;
             fast->l_i[r] = 0.0f;
         }
-        store_tile(fast, &slow->O, slow->b, slow->h, i, rows, fast->O_i);
+        store_tile(fast, slow->O + i * slow->ld_q, slow->ld_q, fast->O_i, rows);
         store_floats(fast, slow->m + i, fast->m_i, rows);
         store_floats(fast, slow->l + i, fast->l_i, rows);
     }
 }
 
-/* lse = m + ln l, and O rounded to 16 bits where the caller's tensor has them. */
-static void finish_rows(const AttnArgs *args, FastMemory *fast, const SlowState *slow,
-                        FlashTiles tiles, int64_t b, int64_t h)
+/* lse = m + ln l */
+static void finish_rows(FastMemory *fast, const SlowMemory *slow, float *lse, int Nq)
 {
-    const AttnShape *n = &args->shape;
-    for (int64_t i = 0; i < n->Nq; i += tiles.Br) {
-        int64_t rows = smaller(tiles.Br, n->Nq - i);
+    for (int i = 0; i < Nq; i += fast->Br) {
+        const int rows = smaller(fast->Br, Nq - i);
         load_floats(fast, fast->m_i, slow->m + i, rows);
         load_floats(fast, fast->l_i, slow->l + i, rows);
-        for (int64_t r = 0; r < rows; r++)
+        for (int r = 0; r < rows; r++)
             fast->m_i[r] = softmax_lse((SoftmaxState){fast->m_i[r], fast->l_i[r]});
-        store_floats(fast, args->lse + (b * n->H + h) * n->Nq + i, fast->m_i, rows);
-        if (slow->O.data != args->O.data) {
-            load_tile(fast, &slow->O, slow->b, slow->h, i, rows, fast->O_i);
-            store_tile(fast, &args->O, b, h, i, rows, fast->O_i);
-        }
+        store_floats(fast, lse + i, fast->m_i, rows);
     }
 }
 
-static void attend_head(const AttnArgs *args, FastMemory *fast, FlashTiles tiles, float *state,
-                        int64_t b, int64_t h)
+/* state [2][Nq]: m and l */
+static void attend_head(const Problem *p, FastMemory *fast, float *state, int b, int h)
 {
-    const AttnShape *n = &args->shape;
-    int64_t kv_head = attn_kv_head(n, h);
-    SlowState slow = {args->O, b, h, state, state + n->Nq};
-    if (args->O.dtype != ATTN_F32) {
-        int64_t shape[4] = {1, n->Nq, 1, n->d}, stride[4] = {n->Nq * n->d, n->d, n->d, 1};
-        slow.O = (Tensor){.data = state + 2 * n->Nq, .dtype = ATTN_F32};
-        memcpy(slow.O.shape, shape, sizeof shape);
-        memcpy(slow.O.stride, stride, sizeof stride);
-        slow.b = slow.h = 0;
-    }
-    start_rows(fast, &slow, tiles, n->Nq, n->d);
-    for (int64_t j = 0; j < n->Nk; j += tiles.Bc) {
-        int64_t cols = smaller(tiles.Bc, n->Nk - j), loaded = 0;
-        for (int64_t i = 0; i < n->Nq; i += tiles.Br) {
-            int64_t rows = smaller(tiles.Br, n->Nq - i);
-            if (attn_sees_nothing(args, i, rows, j, cols))
+    const ScoreRule rule = {p->scale, p->softcap, p->from, p->to, p->mask, p->Nk};
+    const int64_t query = query_row(p, b, h, 0), key = key_row(p, b, kv_head(p, h), 0);
+    const SlowMemory slow = {.Q = (const float *)p->Q + query,
+                             .K = (const float *)p->K + key,
+                             .V = (const float *)p->V + key,
+                             .O = (float *)p->O + query,
+                             .m = state,
+                             .l = state + p->Nq,
+                             .ld_q = p->H * p->d,
+                             .ld_k = p->Hkv * p->d};
+    start_rows(fast, &slow, p->Nq);
+    for (int j = 0; j < p->Nk; j += fast->Bc) {
+        const int cols = smaller(fast->Bc, p->Nk - j);
+        int loaded = 0;
+        for (int i = 0; i < p->Nq; i += fast->Br) {
+            const int rows = smaller(fast->Br, p->Nq - i);
+            if (sees_nothing(&rule, i, rows, j, cols))
                 continue;
             if (!loaded) { /* once for all queries: what this loop order is good at */
-                load_tile(fast, &args->K, b, kv_head, j, cols, fast->K_j);
-                load_tile(fast, &args->V, b, kv_head, j, cols, fast->V_j);
+                load_tile(fast, fast->K_j, slow.K + j * slow.ld_k, slow.ld_k, cols);
+                load_tile(fast, fast->V_j, slow.V + j * slow.ld_k, slow.ld_k, cols);
                 loaded = 1;
             }
-            visit_tile(args, fast, &slow, b, h, i, rows, j, cols);
+            visit_tile(&rule, fast, &slow, i, rows, j, cols);
         }
     }
-    finish_rows(args, fast, &slow, tiles, b, h);
+    finish_rows(fast, &slow, p->lse + lse_row(p, b, h, 0), p->Nq);
 }
 
-AttnStatus flash_fa1(const AttnArgs *args, int64_t M, FlashTraffic *traffic)
+static void forward(const Problem *p)
 {
-    const AttnShape *n = &args->shape;
-    FlashTiles tiles = flash_tiles(n, M);
-    int64_t heads = n->B * n->H;
-    int threads = heads < args->threads ? (int)heads : args->threads;
-    int64_t fast_floats = fast_memory_floats(tiles, n->d);
-    int64_t floats = fast_floats + 2 * n->Nq + (args->O.dtype == ATTN_F32 ? 0 : n->Nq * n->d);
-    float *workspace = workspace_alloc((size_t)(threads * floats) * sizeof *workspace);
-    FlashTraffic total = {0, 0, 0, 0, 0};
-    if (!workspace)
-        return ATTN_NO_MEMORY;
-
+    const FastMemory sizes = fast_memory(p->sram, p->Nq, p->Nk, p->d);
+    const int64_t tiles = fast_elements(&sizes), floats = tiles + 2 * (int64_t)p->Nq;
+    const int heads = p->B * p->H, threads = smaller(heads, p->threads);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int thread = 0; thread < threads; thread++) {
-        float *mine = workspace + thread * floats;
-        FastMemory fast = fast_memory_place(mine, tiles, n->d);
-        for (int64_t head = thread; head < heads; head += threads)
-            attend_head(args, &fast, tiles, mine + fast_floats, head / n->H, head % n->H);
-#pragma omp critical(flash_fa1_traffic)
-        traffic_add(&total, &fast.traffic);
+        float *mine = (float *)p->work + thread * floats;
+        FastMemory fast = sizes;
+        place_tiles(&fast, mine);
+        for (int head = thread; head < heads; head += threads)
+            attend_head(p, &fast, mine + tiles, head / p->H, head % p->H);
+        report_moved(&fast);
     }
-    workspace_free(workspace);
-    if (traffic)
-        *traffic = total;
-    return ATTN_OK;
 }
 
-AttnStatus flash_forward_v0_fa1_tiles(const AttnArgs *args)
+static int64_t work(const Problem *p, int backward)
 {
-    return flash_fa1(args, flash_sram(), NULL);
+    const FastMemory sizes = fast_memory(p->sram, p->Nq, p->Nk, p->d);
+    (void)backward;
+    return (int64_t)sizeof(float) * smaller(p->B * p->H, p->threads) *
+           (fast_elements(&sizes) + 2 * (int64_t)p->Nq);
 }
+
+static Tiles tiles(const Problem *p)
+{
+    const FastMemory sizes = fast_memory(p->sram, p->Nq, p->Nk, p->d);
+    return (Tiles){sizes.Br, sizes.Bc};
+}
+
+RUNG(flash_forward, v0_fa1_tiles, "keys outside: O, m and l go back to slow memory each step", F32,
+     forward, NULL, work, tiles, FULL);

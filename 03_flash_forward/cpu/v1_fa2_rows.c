@@ -17,104 +17,116 @@
  * the end, and tiles of queries are independent: any number of threads may share a head.
  * Elements moved: 2 N d (Q in, O out) + Tr * 2 N d + N, against v0's 3 Tc N d.
  *
- * Interface:
- * - flash_fa2: with M elements of fast memory, counted. flash_forward_v1_fa2_rows: with --sram's.
+ * Interface: the rung of stage 03 with queries outside; tiles for --sram M elements of fast memory,
+ * and what moves is counted.
  */
 #include <math.h>
 
 #include "exp/exp.h"
-#include "flash_forward.h"
+#include "problem.h"
+#include "units/fast_memory.h"
+#include "units/scores.h"
 #include "units/softmax_state.h"
-#include "tiles.h"
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
 
 /* The state of rows i .. before the first tile: nothing seen. */
-static void start_rows(FastMemory *fast, int64_t rows, int64_t d)
+static void start_rows(FastMemory *fast, int rows)
 {
-    for (int64_t e = 0; e < rows * d; e++)
+    for (int e = 0; e < rows * fast->d; e++)
         fast->O_i[e] = 0.0f;
-    for (int64_t r = 0; r < rows; r++) {
+    for (int r = 0; r < rows; r++) {
         fast->m_i[r] = -INFINITY;
         fast->l_i[r] = 0.0f;
     }
 }
 
 /* The online update: S becomes P relative to the new maximum; l and O follow it. */
-static void update_rows(FastMemory *fast, int64_t rows, int64_t cols, int64_t d)
+static void update_rows(FastMemory *fast, int rows, int cols)
 {
-    for (int64_t r = 0; r < rows; r++) {
-        float *P_r = fast->S + r * cols, *O_r = fast->O_i + r * d;
+    for (int r = 0; r < rows; r++) {
+        float *P_r = fast->S + r * cols, *O_r = fast->O_i + r * fast->d;
         float tile_max = row_max(P_r, cols);
         float m_new = fast->m_i[r] > tile_max ? fast->m_i[r] : tile_max;
         float shift = softmax_shift(m_new);
         float alpha = expf(fast->m_i[r] - shift);
         fast->l_i[r] = alpha * fast->l_i[r] + softmax_exp_row(P_r, P_r, cols, shift);
         fast->m_i[r] = m_new;
-        for (int64_t x = 0; x < d; x++)
+        for (int x = 0; x < fast->d; x++)
             O_r[x] *= alpha;
     }
 }
 
 /* All keys for one tile of queries. */
-static void attend_tile(const AttnArgs *args, FastMemory *fast, FlashTiles tiles, int64_t b,
-                        int64_t h, int64_t i)
+static void attend_tile(const Problem *p, FastMemory *fast, int b, int h, int i)
 {
-    const AttnShape *n = &args->shape;
-    int64_t d = n->d, kv_head = attn_kv_head(n, h), rows = smaller(tiles.Br, n->Nq - i);
+    const ScoreRule rule = {p->scale, p->softcap, p->from, p->to, p->mask, p->Nk};
+    const int d = p->d, h_kv = kv_head(p, h), rows = (int)smaller(fast->Br, p->Nq - i);
+    const int64_t ld_q = p->H * d, ld_k = p->Hkv * d, query = query_row(p, b, h, i);
 
-    load_tile(fast, &args->Q, b, h, i, rows, fast->Q_i);
-    start_rows(fast, rows, d);
-    for (int64_t j = 0; j < n->Nk; j += tiles.Bc) {
-        int64_t cols = smaller(tiles.Bc, n->Nk - j);
-        if (attn_sees_nothing(args, i, rows, j, cols))
+    load_tile(fast, fast->Q_i, (const float *)p->Q + query, ld_q, rows);
+    start_rows(fast, rows);
+    for (int j = 0; j < p->Nk; j += fast->Bc) {
+        const int cols = (int)smaller(fast->Bc, p->Nk - j);
+        if (sees_nothing(&rule, i, rows, j, cols))
             continue;
-        load_tile(fast, &args->K, b, kv_head, j, cols, fast->K_j);
-        load_tile(fast, &args->V, b, kv_head, j, cols, fast->V_j);
-        attn_score_block(args, fast->Q_i, i, rows, fast->K_j, j, cols, fast->S, cols);
-        update_rows(fast, rows, cols, d);
-        attn_weighted_sum(fast->S, cols, rows, cols, fast->V_j, d, 1.0f, fast->O_i);
+        load_tile(fast, fast->K_j, (const float *)p->K + key_row(p, b, h_kv, j), ld_k, cols);
+        load_tile(fast, fast->V_j, (const float *)p->V + key_row(p, b, h_kv, j), ld_k, cols);
+        score_block(&rule, fast->Q_i, d, i, rows, fast->K_j, d, j, cols, d, fast->S, cols);
+        update_rows(fast, rows, cols);
+        matmul(AS_IS, AS_IS, rows, d, cols, 1.0f, fast->S, cols, fast->V_j, d, 1.0f, fast->O_i, d);
     }
 
-    for (int64_t r = 0; r < rows; r++) {
+    for (int r = 0; r < rows; r++) {
         SoftmaxState row = {fast->m_i[r], fast->l_i[r]};
         float inverse = softmax_inverse(row);
-        for (int64_t x = 0; x < d; x++)
+        for (int x = 0; x < d; x++)
             fast->O_i[r * d + x] *= inverse;
         fast->m_i[r] = softmax_lse(row);
     }
-    store_tile(fast, &args->O, b, h, i, rows, fast->O_i);
-    store_floats(fast, args->lse + (b * n->H + h) * n->Nq + i, fast->m_i, rows);
+    store_tile(fast, (float *)p->O + query, ld_q, fast->O_i, rows);
+    store_floats(fast, p->lse + lse_row(p, b, h, i), fast->m_i, rows);
 }
 
-AttnStatus flash_fa2(const AttnArgs *args, int64_t M, FlashTraffic *traffic)
+/* Tiles of queries, over all heads. */
+static int64_t tasks(const Problem *p, const FastMemory *sizes)
 {
-    const AttnShape *n = &args->shape;
-    FlashTiles tiles = flash_tiles(n, M);
-    int64_t work = n->B * n->H * tiles.Tr;
-    int threads = work < args->threads ? (int)work : args->threads;
-    int64_t floats = fast_memory_floats(tiles, n->d); /* no N in it */
-    float *workspace = workspace_alloc((size_t)(threads * floats) * sizeof *workspace);
-    FlashTraffic total = {0, 0, 0, 0, 0};
-    if (!workspace)
-        return ATTN_NO_MEMORY;
+    return (int64_t)p->B * p->H * ((p->Nq + sizes->Br - 1) / sizes->Br);
+}
 
+static void forward(const Problem *p)
+{
+    const FastMemory sizes = fast_memory(p->sram, p->Nq, p->Nk, p->d);
+    const int64_t Tr = (p->Nq + sizes.Br - 1) / sizes.Br, count = tasks(p, &sizes);
+    const int threads = (int)smaller(count, p->threads);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int thread = 0; thread < threads; thread++) {
-        FastMemory fast = fast_memory_place(workspace + thread * floats, tiles, n->d);
+        FastMemory fast = sizes;
+        place_tiles(&fast, (float *)p->work + thread * fast_elements(&sizes));
         /* Neighbouring tiles go to different threads: under a causal mask the last tiles of a head
          * see many more keys than the first. */
-        for (int64_t t = thread; t < work; t += threads)
-            attend_tile(args, &fast, tiles, t / (n->H * tiles.Tr), t / tiles.Tr % n->H,
-                        t % tiles.Tr * tiles.Br);
-#pragma omp critical(flash_fa2_traffic)
-        traffic_add(&total, &fast.traffic);
+        for (int64_t t = thread; t < count; t += threads)
+            attend_tile(p, &fast, (int)(t / (p->H * Tr)), (int)(t / Tr % p->H),
+                        (int)(t % Tr) * fast.Br);
+        report_moved(&fast);
     }
-    workspace_free(workspace);
-    if (traffic)
-        *traffic = total;
-    return ATTN_OK;
 }
 
-AttnStatus flash_forward_v1_fa2_rows(const AttnArgs *args)
+static int64_t work(const Problem *p, int backward)
 {
-    return flash_fa2(args, flash_sram(), NULL);
+    const FastMemory sizes = fast_memory(p->sram, p->Nq, p->Nk, p->d);
+    (void)backward;
+    return (int64_t)sizeof(float) * smaller(tasks(p, &sizes), p->threads) * fast_elements(&sizes);
 }
+
+static Tiles tiles(const Problem *p)
+{
+    const FastMemory sizes = fast_memory(p->sram, p->Nq, p->Nk, p->d);
+    return (Tiles){sizes.Br, sizes.Bc};
+}
+
+RUNG(flash_forward, v1_fa2_rows, "queries outside: O, m and l stay, one division at the end", F32,
+     forward, NULL, work, tiles, FULL);

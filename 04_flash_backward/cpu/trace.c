@@ -15,11 +15,13 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "attention/rows.h"
 #include "attn_pairs.h"
 #include "backward_steps.h"
 #include "flash_backward.h"
-#include "flash_forward.h"
-#include "attention/rows.h"
+#include "harness/rung.h"
+
+RUNG_FN(flash_forward, v1_fa2_rows)
 
 #define TRACE_MAX 8 /* queries, keys and channels: what the command line lets through */
 #define TILE      2 /* Br and Bc */

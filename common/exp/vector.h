@@ -14,11 +14,16 @@
  * - ANY_PROCESSOR: defined in the copy without -DFLASH_ISA, which is compiled for any processor.
  * - OWN(name): name_avx2 and the like. TEXT(FLASH_ISA): "avx2".
  * - exp_isa(): which of them this program uses on this processor.
+ * - EACH_ISA: a rung's pass becomes one for each instruction set.
+ * - MOST_LANES: of the widest one, for who makes room without knowing which it will be.
  */
 #ifndef ATTN_VECTOR_H
 #define ATTN_VECTOR_H
 
 #include <stdint.h>
+#include <string.h>
+
+#include "attn_config.h"
 
 #ifdef __SSE2__
 #include <immintrin.h>
@@ -45,6 +50,7 @@ const char *exp_isa(void);
 #else
 #define LANES 4
 #endif
+#define MOST_LANES 16
 
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 typedef int32_t VectorInt __attribute__((vector_size(4 * LANES)));
@@ -75,5 +81,33 @@ static inline Vector larger(Vector a, Vector b)
     return a;
 #endif
 }
+
+/* EACH_ISA(name, pass, chosen): `pass` is a function of a rung's problem. Each copy of the file
+ * gives its own to the program, as name_avx2 and the like. In the copy for any processor `chosen`
+ * calls the best one that this processor can run; that is the rung's pass. */
+#define THIS_IS(isa) (strcmp(exp_isa(), isa) == 0)
+#if defined(HAVE_ISA_AVX512)
+#define BEST(name, pass) (THIS_IS("avx512") ? name##_avx512 : THIS_IS("avx2") ? name##_avx2 : pass)
+#elif defined(HAVE_ISA_AVX2)
+#define BEST(name, pass) (THIS_IS("avx2") ? name##_avx2 : pass)
+#else
+#define BEST(name, pass) pass
+#endif
+
+#ifdef ANY_PROCESSOR
+#define EACH_ISA(name, pass, chosen)                                                               \
+    void name##_avx2(const struct Problem *p), name##_avx512(const struct Problem *p);             \
+    static void chosen(const struct Problem *p)                                                    \
+    {                                                                                              \
+        BEST(name, pass)(p);                                                                       \
+    }
+#else
+#define EACH_ISA(name, pass, chosen)                                                               \
+    void OWN(name)(const struct Problem *p);                                                       \
+    void OWN(name)(const struct Problem *p)                                                        \
+    {                                                                                              \
+        pass(p);                                                                                   \
+    }
+#endif
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * access_counts: the two counters behind problem_rows.h. Threads of v3 and the host side of the CUDA
- * twins add to them, hence the atomics.
+ * access_counts: the two counters behind problem_rows.h and behind units/fast_memory.h. Threads and
+ * the host side of the CUDA twins add to them, hence the atomics.
  *
  * Interface:
  * - access_counts_add, access_counts, access_counts_reset.

@@ -6,6 +6,7 @@
 
 #include "alloc.h"
 #include "cuda/device.h"
+#include "problem_rows.h"
 #include "tensor.h"
 
 #include <stdlib.h>
@@ -243,13 +244,15 @@ AttnStatus rung_store(RungRun *r, int backward)
     return failed ? ATTN_CUDA_ERROR : ATTN_OK;
 }
 
-AttnStatus rung_call(const Rung *rung, AttnDevice device, const AttnArgs *args, int backward)
+static AttnStatus call(const Rung *rung, AttnDevice device, const AttnArgs *args, int backward,
+                       int64_t sram)
 {
     RungRun r;
     AttnStatus status;
     if (!(backward ? rung->backward : rung->forward) || rung_skips(rung, device, args))
         return ATTN_SKIP;
     status = rung_open(&r, rung, device, args);
+    r.p.sram = sram;
     if (status == ATTN_OK)
         status = rung_load(&r, backward);
     if (status == ATTN_OK) {
@@ -258,5 +261,19 @@ AttnStatus rung_call(const Rung *rung, AttnDevice device, const AttnArgs *args, 
         status = status == ATTN_OK ? stored : status;
     }
     rung_close(&r);
+    return status;
+}
+
+AttnStatus rung_call(const Rung *rung, AttnDevice device, const AttnArgs *args, int backward)
+{
+    return call(rung, device, args, backward, 0);
+}
+
+AttnStatus rung_count(const Rung *rung, const AttnArgs *args, int64_t sram, AccessCounts *moved)
+{
+    AttnStatus status;
+    access_counts_reset();
+    status = call(rung, ON_CPU, args, 0, sram);
+    *moved = access_counts();
     return status;
 }

@@ -17,7 +17,7 @@
  * Interface:
  * - RungRun and the five functions above.    - rung_skips: why a rung does not take a case.
  * - rung_describe: r->p without data: what a rung's tiles are asked with. rung_call: all of it, for
- *   tests.
+ *   tests. rung_count: the same with a given fast memory, and what moved in and out of it.
  */
 #ifndef ATTN_RUNG_H
 #define ATTN_RUNG_H
@@ -57,6 +57,13 @@ void rung_close(RungRun *r);
 
 /* One pass on args, or ATTN_SKIP where the rung skips the case. */
 AttnStatus rung_call(const Rung *rung, AttnDevice device, const AttnArgs *args, int backward);
+
+struct AccessCounts; /* problem_rows.h */
+
+/* A forward pass on a CPU with `sram` elements of fast memory: what a rung counts that is made of
+ * units/fast_memory.h. */
+AttnStatus rung_count(const Rung *rung, const AttnArgs *args, int64_t sram,
+                      struct AccessCounts *moved);
 
 /* A rung as a function of AttnArgs for each pass, under the name that its stage and file give it:
  * where tests and exercises want one (on the CPU). */

@@ -177,10 +177,9 @@ ModelTraffic model_fa1_traffic(const AttnArgs *args, int64_t Br, int64_t Bc)
 {
     const double d = (double)args->shape.d, Nq = (double)args->shape.Nq;
     const VisibleTiles seen = model_visible_tiles(args, Br, Bc);
-    const double round = args->Q.dtype == ATTN_F32 ? 0.0 : Nq * d;      /* O, once more */
     return model_heads_traffic(args, 2 * seen.keys * d + seen.rows * d, /* K V, Q */
-                               seen.rows * (d + 2) + 2 * Nq + round,    /* O m l */
-                               round, (seen.rows + Nq) * (d + 2) + Nq); /* O m l, lse */
+                               seen.rows * (d + 2) + 2 * Nq,            /* O m l */
+                               0, (seen.rows + Nq) * (d + 2) + Nq);     /* O m l, lse */
 }
 
 /* Each of the Tr row tiles reads all of K for the first product and all of V for the second. */

@@ -39,8 +39,7 @@ typedef struct ModelTraffic {
  * without a mask, Tc = ceil(Nk/Bc):
  *   loads  2 Nk d + Tc (2 Nq d + 2 Nq)   + 2 Nq to make lse of m and l
  *   stores          Tc (Nq d + 2 Nq)     + Nq d + 2 Nq at the start   + Nq (lse)
- * With 16-bit tensors the float32 O is read and rounded once more. Tiles that cannot have a visible
- * pair (attn_tile_class) are left out. */
+ * Tiles that cannot have a visible pair (attn_tile_class) are left out. */
 ModelTraffic model_fa1_traffic(const AttnArgs *args, int64_t Br, int64_t Bc);
 /* FlashAttention-2 (v1), Tr = ceil(Nq/Br): loads Nq d + Tr 2 Nk d, stores Nq d + Nq.
  * With the keys of each row tile split among `splits` blocks (a GPU with more room than row tiles)

@@ -12,13 +12,14 @@ rung calls another stage's library or common/ by its header.
 Lines: of code, without comments and blank lines.
 Lines added: what the rung's own file has and its predecessor's has not, plus what it is the first
 to use of headers and helpers: definitions (functions, structs, macros) that it names, directly or
-not, and its predecessor does not. The predecessor is the first lower rung, v<number>, that the
+not, and its predecessor neither names nor holds itself (an idea moves from the rung that brings it
+to a unit in the same words). The predecessor is the first lower rung, v<number>, that the
 comment at the head of the file names.
 
 Interface:
 - rungs(root): every Rung of the tree.    - closure(root, path): the files, a sorted list.
-- code_lines(text), definitions(text), added_lines(root, rung, predecessor): what the figures are
-  made of.
+- code_lines(text), chunks(text), names_given(chunk), words(chunk), definitions(text),
+  added_lines(root, rung, predecessor): what the figures are made of.
 - measure(root, rung): Reading(files, lines, added).    - markdown(root, stages): the table.
 - budget(root, rung): what it may cost (files, lines, added or None). tests/text/test_reading.py
   holds it, and reading_limits.txt beside it lists the exceptions.    - held(root): how many.
@@ -84,8 +85,14 @@ def parts_of(path):
 
 
 def definitions(text):
-    """[(names that it gives, names that it uses, lines of code)] for everything at the outer level:
-    a function, struct or enum, macro, variable; namespaces and extern "C" are looked into."""
+    """[(names that it gives, names that it uses, lines of code)] of chunks(text)."""
+    return [(names_given(chunk), set(NAME.findall(" ".join(chunk))), len(chunk))
+            for chunk in chunks(text)]
+
+
+def chunks(text):
+    """Everything at the outer level, as lists of lines: a function, struct or enum, macro,
+    variable; namespaces and extern "C" are looked into."""
     found, chunk, depth = [], [], 0
     text = re.sub(r"(?m)^(\s*(?:inline )?namespace\b[^;{\n]*?)\s*\n\s*{", r"\1 {", text)
     for line in code_lines(text):
@@ -100,9 +107,19 @@ def definitions(text):
             depth += line.count("{") - line.count("}")
             complete = depth <= 0 and line.endswith((";", "}"))
         if complete:
-            found.append((names_given(chunk), set(NAME.findall(" ".join(chunk))), len(chunk)))
+            found.append(chunk)
             chunk, depth = [], 0
     return found
+
+
+@functools.lru_cache(maxsize=None)
+def words_in(path):
+    """Each chunk of a file as one string, by which it can be compared with another file's."""
+    return [words(chunk) for chunk in chunks(path.read_text(encoding="utf-8"))]
+
+
+def words(chunk):
+    return re.sub(r"\binline\s+", "", " ".join(chunk))
 
 
 def without_templates(head):
@@ -213,8 +230,10 @@ def added_lines(root, path, before):
     matcher = difflib.SequenceMatcher(None, theirs, mine, autojunk=False)
     own = len(mine) - sum(block.size for block in matcher.get_matching_blocks())
     first_used = definitions_used(root, path) - definitions_used(root, before)
-    first_used = [key for key in first_used if key[0] != before.resolve()]
-    return own + sum(parts_of(file)[1][n][2] for file, n in first_used)
+    # what the predecessor brought, in the same words in a unit, is not new
+    brought = set(words_in(before.resolve()))
+    return own + sum(parts_of(file)[1][n][2] for file, n in first_used
+                     if file != before.resolve() and words_in(file)[n] not in brought)
 
 
 def measure(root, rung):

@@ -3,8 +3,9 @@
 """A stage's list of rungs, read from its main.c at configure time.
 
 usage: rungs.py header MAIN_C OUTPUT [PART...]    what main.c includes, see below
-       rungs.py files MAIN_C cpu|cuda|sm90a|rows [PART...]    the files of its rungs that are
-           compiled; rows: those on a CPU that register a softmax of rows
+       rungs.py files MAIN_C cpu|cuda|sm90a|rows|simd [PART...]    the files of its rungs that are
+           compiled; rows: those on a CPU that register a softmax of rows; simd: those that are
+           compiled once more for each instruction set (EACH_ISA)
 
 A stage's main.c names each rung once, as CPU_RUNG(stage, name) or CUDA_RUNG(stage, name). The rung
 stands in cpu/NAME.c or cuda/NAME.cu, whose last line registers it: RUNG(stage, NAME, ...). A rung
@@ -77,7 +78,8 @@ def is_compiled(path, parts):
 
 
 def header(main_c, parts):
-    lines = [f"/* Generated from {main_c.parent.name}/main.c by common/tools/rungs.py. */"]
+    lines = [f"/* Generated from {main_c.parent.name}/main.c by common/tools/rungs.py. */",
+             '#include "problem.h"']
     for stage, name, path in listed(main_c):
         if "softmax" in registration(path) and is_compiled(path, parts):
             macro = "ROWS_RUNG" if path.suffix == ".c" else "ROWS_RUNG_CUDA"
@@ -110,7 +112,9 @@ def files(main_c, kind, parts):
         is_hopper = "SM90A" in registration(path)["flags"]
         own = "cpu" if path.suffix == ".c" else "sm90a" if is_hopper else "cuda"
         is_rows = kind == "rows" and own == "cpu" and "softmax" in registration(path)
-        if (own == kind or is_rows) and is_compiled(path, parts) and main_c.parent in path.parents:
+        is_simd = kind == "simd" and "EACH_ISA(" in path.read_text(encoding="utf-8")
+        if ((own == kind or is_rows or is_simd) and is_compiled(path, parts) and
+                main_c.parent in path.parents):
             yield path.relative_to(main_c.parent).as_posix()
 
 

@@ -24,6 +24,8 @@
 #include "library/flash_library.h"
 #include "attention/rows.h"
 
+RUNG_FN(flash_forward, v0_fa1_tiles)
+RUNG_FN(flash_forward, v1_fa2_rows)
 RUNG_FN(naive, v0_loops)
 
 static const char *const lines[] = {

@@ -2,15 +2,14 @@
  *
  * fa1_tiles.c: judges a changed 03_flash_forward/cpu/v0_fa1_tiles.c.
  *
- * Interface: the flags of make_head, --rows Br, --cols Bc.
+ * Interface: the flags of make_head; --cols Bc, for which the fast memory is made (Br follows).
  */
 #include <math.h>
 
-#include "attn_pairs.h"
 #include "exp/exp.h"
-#include "flash_forward.h"
 #include "stage_args.h"
-#include "tiles.h"
+#include "units/fast_memory.h"
+#include "units/product.h"
 
 #define OF_ALGORITHM_1 2 /* mistakes before those of attention.h */
 
@@ -26,26 +25,27 @@ const Mistake mistakes[] = {
 static Head head;
 static Output *O, *lse;
 
-int64_t flash_sram(void)
+extern const Rung rung_flash_forward_v0_fa1_tiles;
+
+void access_counts_add(int64_t loads, int64_t stores)
 {
-    return 0; /* the tiles are the case's */
+    (void)loads, (void)stores; /* nobody asks here */
 }
 
-FlashTiles flash_tiles(const AttnShape *shape, int64_t M)
+/* What units/product.c computes, in the plainest form. */
+void matmul(Transpose A_transposed, Transpose B_transposed, int64_t m, int64_t n, int64_t k,
+            float alpha, const float *A, int64_t ld_A, const float *B, int64_t ld_B, float beta,
+            float *C, int64_t ld_C)
 {
-    const int64_t Br = number("--rows", 4), Bc = number("--cols", 4);
-    (void)M;
-    return (FlashTiles){Br, Bc, (shape->Nq + Br - 1) / Br, (shape->Nk + Bc - 1) / Bc, 1};
-}
-
-int attn_sees_nothing(const AttnArgs *args, int64_t i, int64_t rows, int64_t j, int64_t cols)
-{
-    int64_t r, c;
-    for (r = i; r < i + rows; r++)
-        for (c = j; c < j + cols; c++)
-            if (attn_sees(args, r, c))
-                return 0;
-    return 1;
+    int64_t i, j, x;
+    for (i = 0; i < m; i++)
+        for (j = 0; j < n; j++) {
+            float sum = 0.0f;
+            for (x = 0; x < k; x++)
+                sum += (A_transposed ? A[x * ld_A + i] : A[i * ld_A + x]) *
+                       (B_transposed ? B[j * ld_B + x] : B[x * ld_B + j]);
+            C[i * ld_C + j] = alpha * sum + (beta == 0.0f ? 0.0f : beta * C[i * ld_C + j]);
+        }
 }
 
 float row_max(const float *row, int64_t n)
@@ -74,7 +74,7 @@ void prepare(void)
 
 void call(void)
 {
-    call_variant(&head, flash_forward_v0_fa1_tiles, O->found, lse->found);
+    call_rung(&head, &rung_flash_forward_v0_fa1_tiles, O->found, lse->found);
 }
 
 /* Algorithm 1 with one factor missing on O; l is right, and lse with it. */

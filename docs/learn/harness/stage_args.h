@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * stage_args.h: one head of a learn step as the arguments that a variant of a stage gets.
+ * stage_args.h: one head of a learn step as the plain problem that a rung is asked.
  *
  * Interface: make_head: inputs, outputs and mask from the case's flags -N, --keys, -d, --causal,
- * --mask (every fifth row of it is empty), --large (scores in the hundreds). call_rung,
- * call_variant.
+ * --mask (every fifth row of it is empty), --large (scores in the hundreds). call_rung;
+ * tiles of stage 03 have --cols keys (4).
  */
 #ifndef LEARN_STAGE_ARGS_H
 #define LEARN_STAGE_ARGS_H
@@ -12,8 +12,6 @@
 #include <math.h>
 
 #include "attention.h"
-#include "attn.h"
-#include "attn_pairs.h"
 #include "problem.h"
 
 static inline Head make_head(Output **O, Output **lse)
@@ -35,11 +33,6 @@ static inline Head make_head(Output **O, Output **lse)
     return (Head){Q, K, V, Nq, Nk, d, has_flag("--causal"), mask};
 }
 
-static inline Tensor tensor_of(const float *data, long n, long d)
-{
-    return (Tensor){(void *)data, ATTN_F32, {1, n, 1, d}, {n * d, d, d, 1}};
-}
-
 static inline void call_rung(const Head *head, const Rung *rung, float *O, float *lse)
 {
     Problem p = {.B = 1, .H = 1, .Hkv = 1, .threads = 1, .dtype = F32};
@@ -51,26 +44,10 @@ static inline void call_rung(const Head *head, const Rung *rung, float *O, float
     p.Q = head->Q, p.K = head->K, p.V = head->V;
     p.O = O;
     p.lse = lse;
+    p.sram = 4 * head->d * number("--cols", 4);
     p.work = malloc((size_t)(rung->work ? rung->work(&p, 0) : 1));
     rung->forward(&p);
     free(p.work);
-}
-
-static inline void call_variant(const Head *head, AttnFn variant, float *O, float *lse)
-{
-    const AttnSegment q = {0, head->Nq, 0, head->Nk - head->Nq, 1}, k = {0, head->Nk, 0, 0, 1};
-    AttnArgs args = {.shape = {1, 1, 1, head->Nq, head->Nk, head->d}, .threads = 1};
-    args.scale = 1.0f / sqrtf((float)head->d);
-    args.rule = (AttnRule){-1, head->causal ? 0 : -1};
-    args.positions_q = attn_positions(&q, 1);
-    args.positions_k = attn_positions(&k, 1);
-    args.mask = head->mask;
-    args.Q = tensor_of(head->Q, head->Nq, head->d);
-    args.K = tensor_of(head->K, head->Nk, head->d);
-    args.V = tensor_of(head->V, head->Nk, head->d);
-    args.O = tensor_of(O, head->Nq, head->d);
-    args.lse = lse;
-    variant(&args);
 }
 
 #endif

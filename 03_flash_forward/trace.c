@@ -18,8 +18,12 @@
 #include <stdlib.h>
 
 #include "attention/rows.h"
+#include "harness/rung.h"
+#include "problem_rows.h"
+#include "units/fast_memory.h"
 #include "units/softmax_state.h"
-#include "tiles.h"
+
+extern const Rung rung_flash_forward_v0_fa1_tiles, rung_flash_forward_v1_fa2_rows;
 
 #define TRACE_MAX   8  /* queries, keys and channels: what the command line lets through */
 #define TRACE_LINES 16 /* of Algorithm 1; beyond that the last queries only */
@@ -136,7 +140,8 @@ static int trace_traffic(const AttnArgs *args, int64_t M, FILE *to)
 {
     const AttnShape *n = &args->shape;
     AttnArgs copy = *args;
-    FlashTraffic fa1, fa2;
+    AccessCounts fa1, fa2;
+    const FastMemory fast = fast_memory(M, (int)n->Nq, (int)n->Nk, (int)n->d);
     float *O = malloc((size_t)(n->B * n->Nq * n->H * n->d) * sizeof *O);
     float *lse = malloc((size_t)(n->B * n->H * n->Nq) * sizeof *lse);
     int status = -1;
@@ -147,14 +152,15 @@ static int trace_traffic(const AttnArgs *args, int64_t M, FILE *to)
     copy.O.stride[1] = n->H * copy.O.stride[2];
     copy.O.stride[0] = n->Nq * copy.O.stride[1];
     copy.lse = lse;
-    if (O && lse && flash_fa1(&copy, M, &fa1) == ATTN_OK && flash_fa2(&copy, M, &fa2) == ATTN_OK) {
+    if (O && lse && rung_count(&rung_flash_forward_v0_fa1_tiles, &copy, M, &fa1) == ATTN_OK &&
+        rung_count(&rung_flash_forward_v1_fa2_rows, &copy, M, &fa2) == ATTN_OK) {
         fprintf(to, "\nelements moved           loads  stores\n");
         fprintf(to, "  v0 keys outside     %8lld %7lld\n", (long long)fa1.loads,
                 (long long)fa1.stores);
         fprintf(to, "  v1 queries outside  %8lld %7lld\n", (long long)fa2.loads,
                 (long long)fa2.stores);
         fprintf(to, "Tiles, S, m and l really take %lld elements of fast memory: %.2f times M.\n\n",
-                (long long)fa1.fast_peak, (double)fa1.fast_peak / (double)M);
+                (long long)fast_elements(&fast), (double)fast_elements(&fast) / (double)M);
         status = 0;
     }
     free(O);
@@ -170,7 +176,8 @@ static int load_case(TraceCase *t, const AttnArgs *args, int64_t M)
     t->d = args->shape.d;
     if (t->Nq > TRACE_MAX || t->Nk > TRACE_MAX || t->d > TRACE_MAX)
         return -1;
-    t->tiles = flash_tiles(&args->shape, M);
+    const FastMemory fast = fast_memory(M, (int)t->Nq, (int)t->Nk, (int)t->d);
+    t->tiles = flash_tiles_of(&args->shape, fast.Br, fast.Bc);
     attn_load_rows(&args->Q, 0, 0, 0, t->Nq, t->Q);
     attn_load_rows(&args->K, 0, 0, 0, t->Nk, t->K);
     attn_load_rows(&args->V, 0, 0, 0, t->Nk, t->V);

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""test_same_words.py: an idea stands in the rung that brings it and, in the same words, in the unit
+that later rungs include.
+
+A unit names that rung at its head: "vN_name of stage NN is the rung that brings it, in the same
+words". Whatever function or struct the unit defines must stand in the rung, line for line;
+comments, `inline` and macros do not count.
+"""
+import os
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+sys.path.insert(0, str(ROOT / "common" / "tools"))
+import reading
+from tap import Tap
+
+NAMED = re.compile(r"(v\d+_\w+) of stage (\d\d) is the rung that brings "
+                   r"(?:it|them), in the same words")
+
+
+def words_of(text):
+    """{names: lines} of functions and structs."""
+    found = {}
+    for chunk in reading.chunks(text):
+        if not chunk[0].startswith("#"):
+            found[frozenset(reading.names_given(chunk))] = reading.words(chunk)
+    return found
+
+
+def different(unit, rung):
+    """Names of what the unit defines and the rung has not, or in other words."""
+    theirs = words_of(rung)
+    return sorted(" ".join(sorted(names)) for names, text in words_of(unit).items()
+                  if theirs.get(names) != text)
+
+
+def test_rule(tap):
+    unit = "static inline int twice(int a)\n{\n    return 2 * a; /* so */\n}\n"
+    tap.ok(different(unit, unit.replace(" inline", "").replace("so", "thus")) == [],
+           "inline and comments do not count")
+    tap.ok(different(unit, unit.replace("2 * a", "a + a")) == ["twice"], "other words are found")
+    tap.ok(different(unit, "") == ["twice"], "so is what the rung lacks")
+
+
+def main():
+    tap, pairs = Tap(), 0
+    test_rule(tap)
+    for unit in sorted((ROOT / "common" / "units").glob("*.*h")):
+        text = unit.read_text(encoding="utf-8")
+        head = " ".join(re.sub(r"\n \* ?", " ", reading.head_of(text)).split())
+        for name, stage in NAMED.findall(head):
+            rungs = [*ROOT.glob(f"{stage}_*/c*/{name}.c"), *ROOT.glob(f"{stage}_*/c*/{name}.cu")]
+            found = different(text, rungs[0].read_text(encoding="utf-8")) if rungs else ["no rung"]
+            tap.ok(not found, f"{unit.name} has the words of stage {stage}'s {name}", str(found))
+            pairs += 1
+    tap.ok(pairs > 0, f"{pairs} units have words of a rung")
+    return tap.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
