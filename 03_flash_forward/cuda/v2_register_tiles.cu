@@ -25,8 +25,8 @@
  * Interface:
  * - flash_forward_v2_register_tiles: f32, the plain problem.
  */
-#include "library/cuda/mma.cuh"
-#include "library/cuda/product_f32.cuh"
+#include "units/mma.cuh"
+#include "units/product_f32.cuh"
 #include "plain.cuh"
 
 using namespace plain;

@@ -36,7 +36,7 @@
 #ifndef FLASH_FORWARD_WARP_TILE_CUH
 #define FLASH_FORWARD_WARP_TILE_CUH
 
-#include "library/cuda/mma.cuh"
+#include "units/mma.cuh"
 #include "plain.cuh"
 
 namespace plain

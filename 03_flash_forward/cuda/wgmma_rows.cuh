@@ -25,8 +25,9 @@
 #ifndef FLASH_FORWARD_WGMMA_ROWS_CUH
 #define FLASH_FORWARD_WGMMA_ROWS_CUH
 
-#include "cuda/hopper.cuh"
+#include "cuda/cuda_check.h"
 #include "hopper_rungs.h"
+#include "units/hopper.cuh"
 
 /* Br = 64 rows for each consumer warpgroup, Bc keys a tile, STAGES tiles of K and as many of V. */
 template <int D_, int Bc_, int CONSUMERS_, int STAGES_, bool OWN_O = false> struct WgmmaTile {
@@ -52,16 +53,23 @@ struct TileMaps {
     CUtensorMap Q, K, V, O;
 };
 
+template <typename T> static bool make_map(CUtensorMap *map, const Tensor *t, int rows)
+{
+    return make_tile_map<T>(map, t->data, (int)t->shape[0], (int)t->shape[1], (int)t->shape[2],
+                            (int)t->shape[3], rows);
+}
+
+template <typename T> static bool make_maps_of(TileMaps *maps, const AttnArgs *a, int Bc)
+{
+    return make_map<T>(&maps->Q, &a->Q, 64) && make_map<T>(&maps->K, &a->K, Bc) &&
+           make_map<T>(&maps->V, &a->V, Bc) && make_map<T>(&maps->O, &a->O, 64);
+}
+
 static AttnStatus make_maps(TileMaps *maps, const AttnArgs *a, int Bc)
 {
-    AttnStatus status = make_tile_map(&maps->Q, &a->Q, 64);
-    if (status == ATTN_OK)
-        status = make_tile_map(&maps->K, &a->K, Bc);
-    if (status == ATTN_OK)
-        status = make_tile_map(&maps->V, &a->V, Bc);
-    if (status == ATTN_OK)
-        status = make_tile_map(&maps->O, &a->O, 64);
-    return status;
+    const bool done = a->Q.dtype == ATTN_BF16 ? make_maps_of<__nv_bfloat16>(maps, a, Bc)
+                                              : make_maps_of<__half>(maps, a, Bc);
+    return done ? ATTN_OK : ATTN_CUDA_ERROR;
 }
 
 /* The copy engine wants rows, heads and batches that start on 16 bytes. */
@@ -97,12 +105,12 @@ static AttnStatus launch_rows(Kernel *kernel, const AttnArgs *a, unsigned blocks
     if (status == ATTN_OK)
         status = cuda_reserve_smem((const void *)kernel, C::ALL);
     if (status == ATTN_OK)
-        status = launch_is_done(0, NULL);
+        status = launch_is_done(0, NULL) ? ATTN_OK : ATTN_CUDA_ERROR;
     if (status != ATTN_OK)
         return status;
     kernel<<<blocks, threads, C::ALL, (cudaStream_t)a->stream>>>(*a, maps, more...);
     CUDA_TRY_LAUNCH();
-    return launch_is_done((cudaStream_t)a->stream, "a Hopper kernel");
+    return launch_is_done((cudaStream_t)a->stream, "a Hopper kernel") ? ATTN_OK : ATTN_CUDA_ERROR;
 }
 
 /* Launch<T, D>::run for the dtype and head dimension of a. */

@@ -26,8 +26,8 @@
  */
 #include "attn_pairs.h"
 #include "block.cuh"
-#include "mma.cuh"
-#include "product_f32.cuh"
+#include "units/mma.cuh"
+#include "units/product_f32.cuh"
 #include "row_mask.cuh"
 #include "scores.cuh"
 

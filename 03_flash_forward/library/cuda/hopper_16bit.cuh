@@ -580,12 +580,13 @@ static AttnStatus launch_hopper(const AttnArgs *a, HopperWork work, unsigned blo
     if (status == ATTN_OK)
         status = cuda_reserve_smem((const void *)hopper_kernel<T, C>, C::ALL);
     if (status == ATTN_OK)
-        status = launch_is_done(0, NULL);
+        status = launch_is_done(0, NULL) ? ATTN_OK : ATTN_CUDA_ERROR;
     if (status != ATTN_OK)
         return status;
     hopper_kernel<T, C><<<blocks, C::THREADS, C::ALL, (cudaStream_t)a->stream>>>(*a, maps, work);
     CUDA_TRY_LAUNCH();
-    return launch_is_done((cudaStream_t)a->stream, "the library's Hopper kernel");
+    return launch_is_done((cudaStream_t)a->stream, "the library's Hopper kernel") ? ATTN_OK
+                                                                                  : ATTN_CUDA_ERROR;
 }
 
 #endif

@@ -22,7 +22,7 @@
 #ifndef FLASH_FORWARD_MMA_ROWS_CUH
 #define FLASH_FORWARD_MMA_ROWS_CUH
 
-#include "mma.cuh"
+#include "units/mma.cuh"
 #include "row_mask.cuh"
 
 /* Br = 128 rows, so a K or V fragment from shared memory serves two m16 tiles of each warp. For

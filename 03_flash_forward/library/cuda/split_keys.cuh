@@ -21,7 +21,7 @@
 #define FLASH_FORWARD_SPLIT_KEYS_CUH
 
 #include "dispatch.cuh"
-#include "mma.cuh"
+#include "units/mma.cuh"
 #include "split_states.cuh"
 
 #define SPLIT_MIN_TILES 4 /* key tiles that are worth a block's start and the merge */

@@ -15,8 +15,8 @@
 #ifndef FLASH_BACKWARD_GRADIENT_F32_CUH
 #define FLASH_BACKWARD_GRADIENT_F32_CUH
 
-#include "mma.cuh"
-#include "product_f32.cuh"
+#include "units/mma.cuh"
+#include "units/product_f32.cuh"
 #include "scores.cuh"
 #include "two_views.cuh"
 

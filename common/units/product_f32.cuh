@@ -18,8 +18,8 @@
  * - lane_row, lane_column, row_of, column_of: which elements a thread owns.
  * - max_of_row, sum_of_row: over the eight lanes that share rows.
  */
-#ifndef FLASH_FORWARD_PRODUCT_F32_CUH
-#define FLASH_FORWARD_PRODUCT_F32_CUH
+#ifndef UNITS_PRODUCT_F32_CUH
+#define UNITS_PRODUCT_F32_CUH
 
 #include <stdint.h>
 
