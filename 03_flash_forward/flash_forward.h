@@ -15,7 +15,7 @@
  * tiles travel between the two again and again.
  *
  * Interface:
- * - flash_forward_v*: the rungs on a CPU. Those on a GPU: cuda/flash_rungs.h.
+ * - flash_forward_v*: the rungs on a CPU.
  * - flash_tiles_library_cpu, flash_tiles_library_cuda: the library's tiles, for the byte model.
  * v0 and v1 of the CPU with what moves between slow and fast memory, counted: cpu/tiles.h. All of
  * attention, fast, blocks of keys, memory of the caller: library/flash_library.h.

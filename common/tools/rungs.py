@@ -77,7 +77,8 @@ def is_compiled(path, parts):
 
 
 def header(main_c, parts):
-    lines = [f"/* Generated from {main_c.parent.name}/main.c by common/tools/rungs.py. */"]
+    lines = [f"/* Generated from {main_c.parent.name}/main.c by common/tools/rungs.py. */",
+             '#include "problem.h"']
     for stage, name, path in listed(main_c):
         if is_compiled(path, parts):
             lines.append(f"extern const Rung rung_{stage}_{name};")
