@@ -21,6 +21,7 @@
  * Measured: docs/lab/03_hopper.md, beside the prediction; they hardly drift.
  *
  * Interface: f16 and bf16, d = 64 and 128, on sm_90.
+ * What stands in namespace v10 later rungs have in wgmma_rows.cuh.
  */
 #include "problem.cuh"
 #include "units/wgmma_rows.cuh"

@@ -22,6 +22,7 @@
  * Measured: docs/lab/03_hopper.md, beside the prediction.
  *
  * Interface: f16 and bf16, d = 64 and 128, on sm_90.
+ * What stands in namespace v12 later rungs have in wgmma_rows.cuh.
  */
 #include "problem.cuh"
 #include "units/wgmma_rows.cuh"

@@ -22,6 +22,7 @@
  * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
  * Interface: f16 and bf16, d = 64 and 128.
+ * What stands in namespace v5 later rungs have in warp_tile.cuh.
  */
 #include "problem.cuh"
 #include "units/warp_tile.cuh"
