@@ -30,8 +30,8 @@
 namespace v12
 {
 
-/* Online softmax with a lazy maximum: m and O stay as they are as long as no score of the warp's rows is
- * more than LAZY powers of two above m. Returns whether alpha is for use. */
+/* Online softmax with a lazy maximum: m and O stay as they are as long as no score of the warp's
+ * rows is more than LAZY powers of two above m. Returns whether alpha is for use. */
 template <class C, bool MASKED>
 static __device__ __forceinline__ bool update_rows_lazily(float (&S)[C::Bc / 8][4],
                                                           WarpgroupRows<C> &rows, float (&alpha)[2],

@@ -27,8 +27,8 @@
 namespace v6
 {
 
-/* The online softmax with m in powers of two: exp(scale * s - m) = 2^(s * c - m'), c = scale * log2(e), one
- * multiply-add and one exponential for each score. HIDDEN: some scores may be -inf. */
+/* The online softmax with m in powers of two: exp(scale * s - m) = 2^(s * c - m'), c = scale times
+ * log2(e): one multiply-add and one exponential for each score. HIDDEN: some scores may be -inf. */
 template <class C, bool HIDDEN, int MT0 = 0, int COUNT = C::MT>
 static __device__ __forceinline__ void update_rows_exp2(float (&S_reg)[COUNT][C::Bc / 8][4],
                                                         TileRows<C> &rows, float scale_log2)

@@ -70,9 +70,9 @@ template <class C> static __device__ __forceinline__ void start_rows(TileRows<C>
         }
 }
 
-/* O / l and lse = m + ln l to memory: O [Nq][stride] and lse [Nq] of the head. ln_per_m: m_i is kept
- * in natural units (1) or in powers of two (LN2). A row that saw nothing: O = 0, lse = -inf. A store
- * is 16 bytes of eight rows each: eight sectors, half full (exercise 13 of
+/* O / l and lse = m + ln l to memory: O [Nq][stride] and lse [Nq] of the head. ln_per_m: m_i is
+ * kept in natural units (1) or in powers of two (LN2). A row that saw nothing: O = 0, lse = -inf.
+ * A store is 16 bytes of eight rows each: eight sectors, half full (exercise 13 of
  * docs/lab/03_exercises.md). */
 template <typename T, class C>
 static __device__ __forceinline__ void store_rows(TileRows<C> &rows, T *O, int64_t stride,
@@ -173,8 +173,8 @@ static __device__ __forceinline__ void update_rows(float (&S_reg)[C::MT][C::Bc /
         }
 }
 
-/* The online softmax with m in powers of two: exp(scale * s - m) = 2^(s * c - m'), c = scale * log2(e), one
- * multiply-add and one exponential for each score. HIDDEN: some scores may be -inf. */
+/* The online softmax with m in powers of two: exp(scale * s - m) = 2^(s * c - m'), c = scale times
+ * log2(e): one multiply-add and one exponential for each score. HIDDEN: some scores may be -inf. */
 template <class C, bool HIDDEN, int MT0 = 0, int COUNT = C::MT>
 static __device__ __forceinline__ void update_rows_exp2(float (&S_reg)[COUNT][C::Bc / 8][4],
                                                         TileRows<C> &rows, float scale_log2)
