@@ -34,20 +34,12 @@
 #include <stdio.h>
 
 #include "attn_config.h"
-#include "bench/run.h"
-#include "check/judge.h"
-#include "cli/cli.h"
-#include "cuda/device.h"
-#include "cuda/flash_rungs.h"
-#include "cuda/hopper_rungs.h"
 #include "flash_forward.h"
 #include "flash_forward_rungs.h"
 #include "flash_steps.h"
 #include "harness/stage_main.h"
 #include "library/flash_library.h"
 #include "models/model.h"
-#include "report/pages.h"
-#include "report/report.h"
 #include "units/fast_memory.h"
 
 static Variant variants[] = {
@@ -58,46 +50,25 @@ static Variant variants[] = {
     CPU_RUNG(flash_forward, v4_exp2),
     CPU_RUNG(flash_forward, v5_own_heads),
     {"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu, NULL, 0,
-     "v5 for every mask, stride, dtype and state to resume from"},
-    {"v0_fa1", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v0_fa1), NULL, VARIANT_PLAIN,
-     "keys outside: O, m and l through device memory"},
-    {"v1_fa2", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v1_fa2), NULL, VARIANT_PLAIN,
-     "queries outside, state in registers"},
-    {"v2_register_tiles", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_v2_register_tiles), NULL,
-     VARIANT_PLAIN, "tiles in registers and shared memory, vector loads"},
-    {"v3_mma", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v3_mma), NULL,
-     VARIANT_PLAIN | VARIANT_TENSOR_CORES, "tensor cores, P stays in registers"},
-    {"v4_ldmatrix", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v4_ldmatrix), NULL,
-     VARIANT_PLAIN | VARIANT_TENSOR_CORES, "four fragments a load, from swizzled shared memory"},
-    {"v5_cp_async", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v5_cp_async), NULL,
-     VARIANT_PLAIN | VARIANT_TENSOR_CORES, "loads that overlap with products"},
-    {"v6_exp2", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v6_exp2), NULL,
-     VARIANT_PLAIN | VARIANT_TENSOR_CORES, "powers of two: scale and maximum in one multiply-add"},
-    {"v7_full_tiles", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v7_full_tiles), NULL,
-     VARIANT_PLAIN | VARIANT_TENSOR_CORES, "no mask where all of a tile is seen"},
-    {"v8_schedule", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_v8_schedule), NULL,
-     VARIANT_PLAIN | VARIANT_TENSOR_CORES, "longest row tiles first, Q in registers"},
-    {"v9_wgmma", ON_CUDA, DTYPES_16BIT, ATTN_HOPPER_FN(flash_forward_v9_wgmma), NULL,
-     VARIANT_TENSOR_CORES | VARIANT_PLAIN,
-     "wgmma and the copy engine, everything waits for everything"},
-    {"v10_warp_specialised", ON_CUDA, DTYPES_16BIT,
-     ATTN_HOPPER_FN(flash_forward_v10_warp_specialised), NULL, VARIANT_TENSOR_CORES | VARIANT_PLAIN,
-     "one warpgroup loads, the others compute"},
-    {"v11_overlapped_softmax", ON_CUDA, DTYPES_16BIT,
-     ATTN_HOPPER_FN(flash_forward_v11_overlapped_softmax), NULL,
-     VARIANT_TENSOR_CORES | VARIANT_PLAIN,
-     "the next S is multiplied, and this O, while the softmax runs"},
-    {"v12_lazy_rescale", ON_CUDA, DTYPES_16BIT, ATTN_HOPPER_FN(flash_forward_v12_lazy_rescale),
-     NULL, VARIANT_TENSOR_CORES | VARIANT_PLAIN,
-     "the maximum, and O with it, moves only when it must"},
-    {"v13_more_warpgroups", ON_CUDA, DTYPES_16BIT,
-     ATTN_HOPPER_FN(flash_forward_v13_more_warpgroups), NULL, VARIANT_TENSOR_CORES | VARIANT_PLAIN,
-     "smaller key tiles, so that more warpgroups fit"},
-    {"v14_persistent", ON_CUDA, DTYPES_16BIT, ATTN_HOPPER_FN(flash_forward_v14_persistent), NULL,
-     VARIANT_TENSOR_CORES | VARIANT_PLAIN,
-     "blocks that stay: the next row tile loads while one ends"},
+     "v5 for every mask, stride, dtype and state to resume from", NULL},
+    CUDA_RUNG(flash_forward, v0_fa1),
+    CUDA_RUNG(flash_forward, v1_fa2),
+    CUDA_RUNG(flash_forward, v2_register_tiles),
+    CUDA_RUNG(flash_forward, v3_mma),
+    CUDA_RUNG(flash_forward, v4_ldmatrix),
+    CUDA_RUNG(flash_forward, v5_cp_async),
+    CUDA_RUNG(flash_forward, v6_exp2),
+    CUDA_RUNG(flash_forward, v7_full_tiles),
+    CUDA_RUNG(flash_forward, v8_schedule),
+    CUDA_RUNG(flash_forward, v9_wgmma),
+    CUDA_RUNG(flash_forward, v10_warp_specialised),
+    CUDA_RUNG(flash_forward, v11_overlapped_softmax),
+    CUDA_RUNG(flash_forward, v12_lazy_rescale),
+    CUDA_RUNG(flash_forward, v13_more_warpgroups),
+    CUDA_RUNG(flash_forward, v14_persistent),
     {"library", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(flash_forward_library_cuda), NULL,
-     VARIANT_TENSOR_CORES, "every mask, stride, segment and d; full tiles, split keys, resume"},
+     VARIANT_TENSOR_CORES, "every mask, stride, segment and d; full tiles, split keys, resume",
+     NULL},
 };
 
 static const Stage stage = {"flash_forward",
@@ -132,94 +103,42 @@ static const struct {
     ModelTraffic (*traffic)(const AttnArgs *args, FlashTiles tiles);
 } models[] = {
     {flash_forward_library_cpu, flash_tiles_library_cpu, packed_traffic},
-    {ATTN_CUDA_FN(flash_forward_v0_fa1), ATTN_CUDA_FN(flash_tiles_v0_fa1), fa1_traffic},
-    {ATTN_CUDA_FN(flash_forward_v1_fa2), ATTN_CUDA_FN(flash_tiles_v1_fa2), fa2_traffic},
-    {ATTN_CUDA_FN(flash_forward_v2_register_tiles), ATTN_CUDA_FN(flash_tiles_v2_register_tiles),
-     fa2_traffic},
-    {ATTN_CUDA_FN(flash_forward_v3_mma), ATTN_CUDA_FN(flash_tiles_v3_mma), fa2_traffic},
-    {ATTN_CUDA_FN(flash_forward_v4_ldmatrix), ATTN_CUDA_FN(flash_tiles_v4_ldmatrix), fa2_traffic},
-    {ATTN_CUDA_FN(flash_forward_v5_cp_async), ATTN_CUDA_FN(flash_tiles_v5_cp_async), fa2_traffic},
-    {ATTN_CUDA_FN(flash_forward_v6_exp2), ATTN_CUDA_FN(flash_tiles_v6_exp2), fa2_traffic},
-    {ATTN_CUDA_FN(flash_forward_v7_full_tiles), ATTN_CUDA_FN(flash_tiles_v7_full_tiles),
-     fa2_traffic},
-    {ATTN_CUDA_FN(flash_forward_v8_schedule), ATTN_CUDA_FN(flash_tiles_v8_schedule), fa2_traffic},
-    {ATTN_HOPPER_FN(flash_forward_v9_wgmma), ATTN_HOPPER_FN(flash_tiles_v9_wgmma), fa2_traffic},
-    {ATTN_HOPPER_FN(flash_forward_v10_warp_specialised),
-     ATTN_HOPPER_FN(flash_tiles_v10_warp_specialised), fa2_traffic},
-    {ATTN_HOPPER_FN(flash_forward_v11_overlapped_softmax),
-     ATTN_HOPPER_FN(flash_tiles_v11_overlapped_softmax), fa2_traffic},
-    {ATTN_HOPPER_FN(flash_forward_v12_lazy_rescale), ATTN_HOPPER_FN(flash_tiles_v12_lazy_rescale),
-     fa2_traffic},
-    {ATTN_HOPPER_FN(flash_forward_v13_more_warpgroups),
-     ATTN_HOPPER_FN(flash_tiles_v13_more_warpgroups), fa2_traffic},
-    {ATTN_HOPPER_FN(flash_forward_v14_persistent), ATTN_HOPPER_FN(flash_tiles_v14_persistent),
-     fa2_traffic},
     {ATTN_CUDA_FN(flash_forward_library_cuda), ATTN_CUDA_FN(flash_tiles_library_cuda), fa2_traffic},
 };
 
 /* A rung on a CPU moves float32, whatever the tensors hold. v0 and v1 have tiles for --sram. */
-static void report_rung_traffic(ReportRow *row, const Variant *v, AttnArgs args)
+static ModelTraffic rung_traffic(ReportRow *row, AttnArgs args)
 {
-    const Tiles tiles = stage_tiles(row);
-    const int keys_outside = strcmp(v->name, "v0_fa1_tiles") == 0;
-    const int counted = keys_outside || strcmp(v->name, "v1_fa2_rows") == 0;
-    ModelTraffic traffic;
-    args.Q.dtype = ATTN_F32;
-    traffic = keys_outside ? model_fa1_traffic(&args, tiles.Br, tiles.Bc)
-              : counted    ? model_fa2_traffic(&args, tiles.Br, tiles.Bc, 1)
-                           : model_packed_traffic(&args, tiles.Br, tiles.Bc);
-    row->model_bytes = traffic.load_bytes + traffic.store_bytes;
-    row->tiles.Br = tiles.Br;
-    row->tiles.Bc = tiles.Bc;
-    row->tiles.splits = 1;
-    row->tiles.sram_elements = !counted ? 0 : row->c->sram ? row->c->sram : FAST_ELEMENTS;
+    const Rung *rung = row->variant->rung;
+    const Tiles t = stage_tiles(row);
+    const FlashTiles tiles = flash_tiles_of(&args.shape, t.Br, t.Bc);
+    const int sram =
+        rung == &rung_flash_forward_v0_fa1_tiles || rung == &rung_flash_forward_v1_fa2_rows;
+    row->tiles = (ReportTiles){.Br = tiles.Br, .Bc = tiles.Bc, .splits = 1};
+    row->tiles.sram_elements = !sram ? 0 : row->c->sram ? row->c->sram : FAST_ELEMENTS;
+    if (row->variant->device == ON_CPU)
+        args.Q.dtype = ATTN_F32;
+    if (rung == &rung_flash_forward_v0_fa1_tiles || rung == &rung_flash_forward_v0_fa1)
+        return fa1_traffic(&args, tiles);
+    return sram || row->variant->device == ON_CUDA ? fa2_traffic(&args, tiles)
+                                                   : packed_traffic(&args, tiles);
 }
 
-/* Fills in what the row says about traffic; nothing for a user's shared object. */
-static void tell_traffic(ReportRow *row, const Variant *v, const AttnArgs *args)
+static void model(ReportRow *row)
 {
-    if (v->rung && v->device == ON_CPU)
-        report_rung_traffic(row, v, *args);
+    const Variant *v = row->variant;
+    const AttnArgs *args = &row->result->args;
+    ModelTraffic traffic = {0};
+    if (v->rung)
+        traffic = rung_traffic(row, *args);
     for (size_t m = 0; v->forward && m < sizeof models / sizeof *models; m++) {
         if (models[m].forward != v->forward)
             continue;
-        FlashTiles tiles = models[m].tiles(args);
-        ModelTraffic traffic = models[m].traffic(args, tiles);
-        row->model_bytes = traffic.load_bytes + traffic.store_bytes;
-        row->tiles.Br = tiles.Br;
-        row->tiles.Bc = tiles.Bc;
-        row->tiles.splits = tiles.splits;
+        const FlashTiles tiles = models[m].tiles(args);
+        row->tiles = (ReportTiles){.Br = tiles.Br, .Bc = tiles.Bc, .splits = tiles.splits};
+        traffic = models[m].traffic(args, tiles);
     }
-}
-
-/* Run one variant, compare its last timed output with the oracle, show the row. */
-static int run_one(Report *report, const Cli *cli, const CliCase *c, const Inputs *problem,
-                   const Reference *reference, const Variant *v)
-{
-    RunResult out;
-    Check check;
-    int judged, status;
-    device_set_smem_limit(c->smem_limit);
-    if (v == &c->so) /* a user's own shared object: in a child process with limits */
-        status = run_variant_so(&out, &stage, problem, c, cli);
-    else
-        status = run_variant(&out, v, problem, c);
-    if (out.status == ATTN_SKIP)
-        (void)device_smem_explain(out.failure, sizeof out.failure);
-    judged = out.ran && c->check;
-    if (judged)
-        status = exit_worst(status, judge_result(&check, reference, &out, c, v));
-    if (status == EXIT_OK && out.status == ATTN_SKIP) {
-        status = report_skip(report, c, v, out.failure);
-    } else {
-        ReportRow row = {c, problem, v, &out, judged ? &check : NULL, 0.0, {0}};
-        tell_traffic(&row, v, &out.args);
-        report_row(report, &row);
-        if (out.ran)
-            status = exit_worst(status, report_save(report, c, &out));
-    }
-    result_free(&out);
-    return status;
+    row->model_bytes = traffic.load_bytes + traffic.store_bytes;
 }
 
 /* --sram M is what tile sizes are made from; this is what has to fit. */
@@ -232,55 +151,31 @@ static void print_fast_memory(const AttnShape *shape, int64_t M)
            (long long)M, fast.Br, fast.Bc, (long long)elements, (double)elements / (double)M);
 }
 
-/* --trace on one screen, or with --step page by page. 0, or -1: no memory. */
-static int show_trace(const AttnArgs *args, const CliCase *c)
+static int64_t asked_sram; /* --sram, or 0 */
+
+static void begin(const CliCase *c, const AttnShape *shape, int quiet)
 {
-    Pages pages;
-    FILE *to;
-    if (!c->step)
-        return flash_trace(args, c->sram, stdout);
-    if (!(to = pages_open(&pages)))
-        return -1;
-    int failed = flash_trace_steps(args, c->sram, to);
-    return pages_play(&pages, stdin, stdout) | failed;
+    asked_sram = c->sram;
+    if (c->sram && !quiet)
+        print_fast_memory(shape, c->sram);
 }
 
-static int run_case(Report *report, const Cli *cli, const CliCase *c)
+static int trace(const AttnArgs *args, FILE *to)
 {
-    Inputs problem;
-    Reference reference;
-    const Variant *v = NULL;
-    int status = inputs_make(&problem, c); /* Q K V from the seed, files or the bundle */
-    if (status != EXIT_OK)
-        return status;
-    if (c->sram && !cli->quiet)
-        print_fast_memory(&problem.args.shape, c->sram);
-    if (c->trace && show_trace(&problem.args, c) != 0)
-        status = cli_no_memory("--trace");
-    /* the oracle's O and lse and the bound of each element: once for all variants */
-    status = exit_worst(status, reference_make(&reference, &problem, c));
-    while (status != EXIT_RUNTIME && status != EXIT_USAGE &&
-           (v = cli_next_variant(cli, c, v)) != NULL)
-        status = exit_worst(status, run_one(report, cli, c, &problem, &reference, v));
-    reference_free(&reference);
-    inputs_free(&problem);
-    return status;
+    return flash_trace(args, asked_sram, to);
+}
+
+static int trace_steps(const AttnArgs *args, FILE *to)
+{
+    return flash_trace_steps(args, asked_sram, to);
 }
 
 int main(int argc, char **argv)
 {
-    Cli cli;
-    Report report;
-    int i, status;
-    for (i = 0; i < stage.variant_count; i++)
-        variant_of_rung(&variants[i]);
-    status = cli_parse(&cli, &stage, argc, argv);
-    if (status != CLI_CONTINUE)
-        return status;
-    status = report_open(&report, &cli);
-    for (i = 0; status != EXIT_USAGE && i < cli.case_count; i++)
-        status = exit_worst(status, run_case(&report, &cli, &cli.cases[i]));
-    status = exit_worst(status, report_close(&report));
-    cli_free(&cli);
-    return status;
+    static const StageMain flash_forward = {.variants = variants,
+                                            .trace = trace,
+                                            .trace_steps = trace_steps,
+                                            .begin = begin,
+                                            .model = model};
+    return stage_main(&stage, &flash_forward, argc, argv);
 }

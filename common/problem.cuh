@@ -11,7 +11,7 @@
  *     template <typename T, int D> static void launch(const Problem *p)
  *     {
  *         if (reserve_smem((const void *)some_kernel<T, D>, SMEM))
- *             some_kernel<T, D><<<blocks, THREADS, SMEM, stream_of(p)>>>(*p);
+ *             some_kernel<T, D><<<row_blocks(p, Br), THREADS, SMEM, stream_of(p)>>>(*p);
  *     }
  *     static void forward(const Problem *p)
  *     {
@@ -21,9 +21,9 @@
  * The harness asks CUDA afterwards whether it was accepted, and what the kernel answered.
  *
  * Interface:
- * - reserve_smem, stream_of, note_failure, RUN_ANY, RUN_F32, RUN_16_BIT (host).
- * - BlockWork, work_of_block, work_of_head: a block's rows of one head. queries_of, keys_of: row 0
- *   of that head.
+ * - reserve_smem, stream_of, note_failure, row_blocks, RUN_ANY, RUN_F32, RUN_16_BIT (host).
+ * - BlockWork, work_of_block, last_rows_first, work_of_head, read_block: a block's rows of one
+ *   head. queries_of, keys_of: row 0 of that head.
  * - KeyTiles, key_tiles: which tiles of keys a tile of rows visits. full_tiles: which of them need
  *   no mask.
  */
@@ -49,6 +49,12 @@ static inline cudaStream_t stream_of(const Problem *p)
 
 /* For what no launch shows, a library's error, say: the pass has failed. The sentence is out. */
 extern "C" void note_failure(void);
+
+/* One block for each tile of Br query rows of each head: what work_of_block deals out. */
+static inline unsigned row_blocks(const Problem *p, int Br)
+{
+    return (unsigned)((int64_t)p->B * p->H * ((p->Nq + Br - 1) / Br));
+}
 
 /* launch<T>(p), launch<D>(p) and launch<T, D>(p) for the type and the head dimension of p. */
 #define RUN_F32(launch, p)     ((p)->d == 64 ? launch<64>(p) : launch<128>(p))
@@ -79,11 +85,28 @@ static __device__ __forceinline__ BlockWork work_of_head(const Problem &p, int h
     return {head / p.H, h, h / (p.H / p.Hkv), i0};
 }
 
+/* blockIdx.x, read anew each time: who asks for its work again at the end keeps no registers for it
+ * in between. */
+static __device__ __forceinline__ int read_block(void)
+{
+    int block;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    return block;
+}
+
 /* Consecutive blocks share a head, so K and V of that head are in the L2 cache for all of them. */
 static __device__ __forceinline__ BlockWork work_of_block(const Problem &p, int Br)
 {
-    const int tiles = (p.Nq + Br - 1) / Br;
-    return work_of_head(p, blockIdx.x / tiles, (int)(blockIdx.x % tiles) * Br);
+    const int tiles = (p.Nq + Br - 1) / Br, block = read_block();
+    return work_of_head(p, block / tiles, block % tiles * Br);
+}
+
+/* The same, the last rows of a head first: under a causal mask they see the most keys, and short
+ * tiles fill the gaps at the end. */
+static __device__ __forceinline__ BlockWork last_rows_first(const Problem &p, int Br)
+{
+    const int tiles = (p.Nq + Br - 1) / Br, block = read_block();
+    return work_of_head(p, block / tiles, (tiles - 1 - block % tiles) * Br);
 }
 
 /* Row 0 of the block's head in a tensor of queries; row i is i * H * d elements further. */

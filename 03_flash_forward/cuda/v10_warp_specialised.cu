@@ -20,22 +20,48 @@
  * of the softmax hides behind products: 560 at d = 128, 430 at d = 64.
  * Measured: docs/lab/03_hopper.md, beside the prediction; they hardly drift.
  *
- * Interface:
- * - flash_forward_v10_warp_specialised, flash_tiles_v10_warp_specialised: as v9.
+ * Interface: f16 and bf16, d = 64 and 128, on sm_90.
+ * What stands in namespace v10 later rungs have in wgmma_rows.cuh.
  */
-#include "wgmma_rows.cuh"
+#include "problem.cuh"
+#include "units/wgmma_rows.cuh"
+
+namespace v10
+{
+
+/* By one thread: K and V of kv head h, tile after tile from `end` - 1 to `begin`, each as soon as
+ * its stage is free. */
+template <class C>
+static __device__ __forceinline__ void produce_keys(const TileMaps &maps, int b, int h, int begin,
+                                                    int end, uint32_t smem, RingPlace &place)
+{
+#pragma unroll 1
+    for (int j = end - 1; j >= begin; j--) {
+        const uint32_t at = place.stage * C::K_BYTES, barrier = smem + 8 * place.stage;
+        barrier_wait(barrier + C::K_FREE, place.parity ^ 1, WAIT_FREE_K);
+        barrier_expect(barrier + C::K_FULL, C::K_BYTES);
+        load_tile(smem + C::K + at, &maps.K, b, h, j * C::Bc, barrier + C::K_FULL);
+        barrier_wait(barrier + C::V_FREE, place.parity ^ 1, WAIT_FREE_V);
+        barrier_expect(barrier + C::V_FULL, C::K_BYTES);
+        load_tile(smem + C::V + at, &maps.V, b, h, j * C::Bc, barrier + C::V_FULL);
+        advance<C>(place);
+    }
+}
+
+} // namespace v10
 
 /* S, softmax and O of 64 rows, key tile after key tile. */
 template <typename T, class C>
-static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const RowLimits &limits,
-                                               const SeenKeys &seen, uint32_t smem, uint32_t my_Q,
-                                               int i, float scale_log2)
+static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const Problem &p,
+                                               const KeyTiles &tiles, const KeyTiles &full,
+                                               uint32_t smem, uint32_t my_Q, int i)
 {
+    const float scale_log2 = p.scale * LOG2E;
     RingPlace place = {0, 0};
     start_rows(rows);
     barrier_wait(smem + C::Q_FULL, 0, WAIT_Q);
 #pragma unroll 1
-    for (int j = seen.end - 1; j >= seen.begin; j--) {
+    for (int j = tiles.end - 1; j >= tiles.begin; j--) {
         float S[C::Bc / 8][4], alpha[2];
         uint32_t P[C::Bc / 16][4];
         const uint32_t at = place.stage * C::K_BYTES, barrier = smem + 8 * place.stage;
@@ -44,10 +70,10 @@ static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const Row
         multiply_QK<T, C>(S, my_Q, smem + C::K + at);
         wgmma_wait<0>(S);
         release(barrier + C::K_FREE);
-        if (all_seen(seen, j)) {
+        if (full.begin <= j && j < full.end) {
             update_rows<C, false>(S, rows, alpha, scale_log2);
         } else {
-            hide_keys<C>(S, limits, i, j);
+            hide_keys<C>(S, p.from, p.to, p.Nk, i, j);
             update_rows<C, true>(S, rows, alpha, scale_log2);
         }
         round_P<T, C>(P, S);
@@ -63,14 +89,14 @@ static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const Row
 
 template <typename T, class C>
 static __global__ void __launch_bounds__(128 * (1 + C::CONSUMERS), 1)
-    specialised_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ TileMaps maps)
+    specialised_kernel(const __grid_constant__ Problem p, const __grid_constant__ TileMaps maps)
 {
     extern __shared__ __align__(1024) unsigned char smem_bytes[];
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
     const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
-    const QueryTile tile = row_tile<C>(a, blockIdx.x);
-    const RowLimits limits = row_limits(a);
-    const SeenKeys seen = seen_keys<C>(limits, tile.i0, (int)a.shape.Nq);
+    const BlockWork work = last_rows_first(p, C::Br);
+    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(p, work.i0);
+    const KeyTiles full = full_tiles<C::Br, C::Bc>(p, work.i0, tiles);
     if (threadIdx.x == 0)
         start_barriers<C>(smem);
     __syncthreads();
@@ -78,37 +104,44 @@ static __global__ void __launch_bounds__(128 * (1 + C::CONSUMERS), 1)
         registers_give<C::PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) {
             RingPlace place = {0, 0};
-            produce_Q<C>(maps, tile, smem);
-            produce_keys<C>(maps, tile, seen, smem, place);
+            produce_Q<C>(maps, work.b, work.h, work.i0, smem);
+            v10::produce_keys<C>(maps, work.b, work.h_kv, tiles.begin, tiles.end, smem, place);
         }
     } else {
         registers_take<C::CONSUMER_REGISTERS>();
-        const int i0 = tile.i0 + 64 * (warpgroup - 1); /* first row of the warpgroup, the lane */
+        const int i0 = work.i0 + 64 * (warpgroup - 1); /* first row of the warpgroup, the lane */
         const int i = i0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
         const uint32_t my_Q = smem + (warpgroup - 1) * C::Q_BYTES;
         WarpgroupRows<C> rows;
-        consume<T, C>(rows, limits, seen, smem, my_Q, i, a.scale * LOG2E);
-        store_rows<T, C>(rows, a, &maps.O, tile, i0, my_Q, warpgroup);
+        consume<T, C>(rows, p, tiles, full, smem, my_Q, i);
+        store_rows<T, C>(rows, &maps.O, p.lse + lse_row(&p, work.b, work.h, 0), work.b, work.h, i0,
+                         p.Nq, my_Q, warpgroup);
         store_tiles_read();
     }
 }
 
-template <typename T, int D> struct LaunchSpecialised {
+template <typename T, int D> static void launch(const Problem *p)
+{
     typedef WgmmaTile<D, 128, D == 64 ? 3 : 2, 2> C;
-    static AttnStatus run(const AttnArgs *a)
-    {
-        return launch_rows<C>(specialised_kernel<T, C>, a, count_row_tiles(a, C::Br),
-                              128 * (1 + C::CONSUMERS));
-    }
-};
-
-FlashTiles flash_tiles_v10_warp_specialised(const AttnArgs *a)
-{
-    return a->shape.d == 64 ? flash_tiles_of(&a->shape, 192, 128)
-                            : flash_tiles_of(&a->shape, 128, 128);
+    TileMaps maps;
+    if (!make_maps<T, C>(&maps, p->B, p->H, p->Hkv, p->Nq, p->Nk, p->Q, p->K, p->V, p->O))
+        return note_failure();
+    if (reserve_smem((const void *)specialised_kernel<T, C>, C::ALL))
+        specialised_kernel<T, C>
+            <<<row_blocks(p, C::Br), 128 * (1 + C::CONSUMERS), C::ALL, stream_of(p)>>>(*p, maps);
+    if (!launch_is_done(stream_of(p), "v10_warp_specialised"))
+        note_failure();
 }
 
-AttnStatus flash_forward_v10_warp_specialised(const AttnArgs *a)
+static void forward(const Problem *p)
 {
-    return run_on_hopper<LaunchSpecialised>(a);
+    RUN_16_BIT(launch, p);
 }
+
+static Tiles tiles(const Problem *p)
+{
+    return {p->d == 64 ? 192 : 128, 128};
+}
+
+RUNG(flash_forward, v10_warp_specialised, "one warpgroup loads, the others compute", F16 | BF16,
+     forward, NULL, NULL, tiles, SM90A);

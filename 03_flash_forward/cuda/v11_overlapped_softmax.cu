@@ -20,25 +20,26 @@
  * 480.
  * Measured: docs/lab/03_hopper.md, beside the prediction; a softmax takes twice as long.
  *
- * Interface:
- * - flash_forward_v11_overlapped_softmax, flash_tiles_v11_overlapped_softmax: as v9.
+ * Interface: f16 and bf16, d = 64 and 128, on sm_90.
  */
-#include "wgmma_rows.cuh"
+#include "problem.cuh"
+#include "units/wgmma_rows.cuh"
 
 /* S, softmax and O of 64 rows. P of tile j + 1 is multiplied while S of tile j is exponentiated:
  * `now` is the stage of tile j + 1, `next` that of tile j (tiles go from the last to the first). */
 template <typename T, class C>
-static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const RowLimits &limits,
-                                               const SeenKeys &seen, uint32_t smem, uint32_t my_Q,
-                                               int i, float scale_log2)
+static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const Problem &p,
+                                               const KeyTiles &tiles, const KeyTiles &full,
+                                               uint32_t smem, uint32_t my_Q, int i)
 {
     float S[C::Bc / 8][4], alpha[2];
     uint32_t P[C::Bc / 16][4];
+    const float scale_log2 = p.scale * LOG2E;
     RingPlace now = {0, 0};
-    int j = seen.end - 1;
+    int j = tiles.end - 1;
     start_rows(rows);
     barrier_wait(smem + C::Q_FULL, 0, WAIT_Q);
-    if (j < seen.begin)
+    if (j < tiles.begin)
         return;
     /* The first tile has nothing to overlap with. It may be masked or not; O is still 0. */
     barrier_wait(smem + C::K_FULL, 0, WAIT_K);
@@ -46,12 +47,12 @@ static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const Row
     multiply_QK<T, C>(S, my_Q, smem + C::K);
     wgmma_wait<0>(S);
     release(smem + C::K_FREE);
-    if (!all_seen(seen, j))
-        hide_keys<C>(S, limits, i, j);
+    if (j < full.begin || j >= full.end)
+        hide_keys<C>(S, p.from, p.to, p.Nk, i, j);
     update_rows<C, true>(S, rows, alpha, scale_log2);
     round_P<T, C>(P, S);
 #pragma unroll 1
-    for (j--; j >= seen.begin; j--) {
+    for (j--; j >= tiles.begin; j--) {
         RingPlace next = now;
         advance<C>(next);
         barrier_wait(smem + C::K_FULL + 8 * next.stage, next.parity, WAIT_K);
@@ -62,10 +63,10 @@ static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const Row
         multiply_PV<T, C>(rows, P, smem + C::V + now.stage * C::K_BYTES);
         wgmma_wait<1>(S); /* S is there, O may take its time */
         release(smem + C::K_FREE + 8 * next.stage);
-        if (all_seen(seen, j)) {
+        if (full.begin <= j && j < full.end) {
             update_rows<C, false>(S, rows, alpha, scale_log2);
         } else {
-            hide_keys<C>(S, limits, i, j);
+            hide_keys<C>(S, p.from, p.to, p.Nk, i, j);
             update_rows<C, true>(S, rows, alpha, scale_log2);
         }
         wgmma_wait<0>(rows.O); /* only now may P and O be touched */
@@ -82,14 +83,14 @@ static __device__ __forceinline__ void consume(WarpgroupRows<C> &rows, const Row
 
 template <typename T, class C>
 static __global__ void __launch_bounds__(128 * (1 + C::CONSUMERS), 1)
-    overlapped_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ TileMaps maps)
+    overlapped_kernel(const __grid_constant__ Problem p, const __grid_constant__ TileMaps maps)
 {
     extern __shared__ __align__(1024) unsigned char smem_bytes[];
     const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
     const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
-    const QueryTile tile = row_tile<C>(a, blockIdx.x);
-    const RowLimits limits = row_limits(a);
-    const SeenKeys seen = seen_keys<C>(limits, tile.i0, (int)a.shape.Nq);
+    const BlockWork work = last_rows_first(p, C::Br);
+    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(p, work.i0);
+    const KeyTiles full = full_tiles<C::Br, C::Bc>(p, work.i0, tiles);
     if (threadIdx.x == 0)
         start_barriers<C>(smem);
     __syncthreads();
@@ -97,37 +98,45 @@ static __global__ void __launch_bounds__(128 * (1 + C::CONSUMERS), 1)
         registers_give<C::PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) {
             RingPlace place = {0, 0};
-            produce_Q<C>(maps, tile, smem);
-            produce_keys<C>(maps, tile, seen, smem, place);
+            produce_Q<C>(maps, work.b, work.h, work.i0, smem);
+            produce_keys<C>(maps, work.b, work.h_kv, tiles.begin, tiles.end, smem, place);
         }
     } else {
         registers_take<C::CONSUMER_REGISTERS>();
-        const int i0 = tile.i0 + 64 * (warpgroup - 1); /* first row of the warpgroup, the lane */
+        const int i0 = work.i0 + 64 * (warpgroup - 1); /* first row of the warpgroup, the lane */
         const int i = i0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
         const uint32_t my_Q = smem + (warpgroup - 1) * C::Q_BYTES;
         WarpgroupRows<C> rows;
-        consume<T, C>(rows, limits, seen, smem, my_Q, i, a.scale * LOG2E);
-        store_rows<T, C>(rows, a, &maps.O, tile, i0, my_Q, warpgroup);
+        consume<T, C>(rows, p, tiles, full, smem, my_Q, i);
+        store_rows<T, C>(rows, &maps.O, p.lse + lse_row(&p, work.b, work.h, 0), work.b, work.h, i0,
+                         p.Nq, my_Q, warpgroup);
         store_tiles_read();
     }
 }
 
-template <typename T, int D> struct LaunchOverlapped {
+template <typename T, int D> static void launch(const Problem *p)
+{
     typedef WgmmaTile<D, 128, D == 64 ? 3 : 2, 2> C;
-    static AttnStatus run(const AttnArgs *a)
-    {
-        return launch_rows<C>(overlapped_kernel<T, C>, a, count_row_tiles(a, C::Br),
-                              128 * (1 + C::CONSUMERS));
-    }
-};
-
-FlashTiles flash_tiles_v11_overlapped_softmax(const AttnArgs *a)
-{
-    return a->shape.d == 64 ? flash_tiles_of(&a->shape, 192, 128)
-                            : flash_tiles_of(&a->shape, 128, 128);
+    TileMaps maps;
+    if (!make_maps<T, C>(&maps, p->B, p->H, p->Hkv, p->Nq, p->Nk, p->Q, p->K, p->V, p->O))
+        return note_failure();
+    if (reserve_smem((const void *)overlapped_kernel<T, C>, C::ALL))
+        overlapped_kernel<T, C>
+            <<<row_blocks(p, C::Br), 128 * (1 + C::CONSUMERS), C::ALL, stream_of(p)>>>(*p, maps);
+    if (!launch_is_done(stream_of(p), "v11_overlapped_softmax"))
+        note_failure();
 }
 
-AttnStatus flash_forward_v11_overlapped_softmax(const AttnArgs *a)
+static void forward(const Problem *p)
 {
-    return run_on_hopper<LaunchOverlapped>(a);
+    RUN_16_BIT(launch, p);
 }
+
+static Tiles tiles(const Problem *p)
+{
+    return {p->d == 64 ? 192 : 128, 128};
+}
+
+RUNG(flash_forward, v11_overlapped_softmax,
+     "the next S is multiplied, and this O, while the softmax runs", F16 | BF16, forward, NULL,
+     NULL, tiles, SM90A);

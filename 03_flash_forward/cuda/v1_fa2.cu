@@ -22,30 +22,24 @@
  * eighth of the FMA rate: 6-12 TFLOP/s.
  * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
- * Interface:
- * - flash_forward_v1_fa2: f32, the plain problem.
+ * Interface: f32, d = 64 and 128.
  */
-#include "warp_row.cuh"
-
-using namespace plain;
-
-namespace v1
-{
+#include "problem.cuh"
+#include "units/warp_row.cuh"
 
 /* One block: Br rows of one head, ROWS of them for each warp. */
 template <class C>
-static __global__ void __launch_bounds__(C::THREADS) fa2_kernel(const __grid_constant__ AttnArgs a)
+static __global__ void __launch_bounds__(C::THREADS) fa2_kernel(const __grid_constant__ Problem p)
 {
     extern __shared__ float smem_f32[];
     float *Q_smem = smem_f32, *K_smem = Q_smem + C::Br * C::D, *V_smem = K_smem + C::Bc * C::LD;
-    const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk;
-    const Band band = band_of(a);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const BlockWork work = work_of_block(a, C::Br);
-    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(a, band, work.i0);
-    const float *Q = head_of<const float>(a.Q, work.b, work.h);
-    const float *K = head_of<const float>(a.K, work.b, work.h_kv);
-    const float *V = head_of<const float>(a.V, work.b, work.h_kv);
+    const BlockWork work = work_of_block(p, C::Br);
+    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(p, work.i0);
+    const int64_t Q_step = (int64_t)p.H * C::D, K_step = (int64_t)p.Hkv * C::D; /* row to row */
+    const float *Q = queries_of((const float *)p.Q, p, work);
+    const float *K = keys_of((const float *)p.K, p, work);
+    const float *V = keys_of((const float *)p.V, p, work);
 
     float m_i[C::ROWS], l_i[C::ROWS], O_reg[C::ROWS][C::D / 32];
 #pragma unroll
@@ -56,51 +50,53 @@ static __global__ void __launch_bounds__(C::THREADS) fa2_kernel(const __grid_con
         for (int x = 0; x < C::D / 32; x++)
             O_reg[n][x] = 0.0f;
     }
-    load_rows<C>(Q_smem, C::D, Q, a.Q.stride[1], work.i0, Nq);
+    load_rows<C>(Q_smem, C::D, Q, Q_step, work.i0, p.Nq);
     for (int j = tiles.begin; j < tiles.end; j++) {
         const int j0 = j * C::Bc;
         __syncthreads(); /* nobody reads the last tile any more */
-        load_rows<C>(K_smem, C::LD, K, a.K.stride[1], j0, Nk);
-        load_rows<C>(V_smem, C::LD, V, a.V.stride[1], j0, Nk);
+        load_rows<C>(K_smem, C::LD, K, K_step, j0, p.Nk);
+        load_rows<C>(V_smem, C::LD, V, K_step, j0, p.Nk);
         __syncthreads();
 #pragma unroll
         for (int n = 0; n < C::ROWS; n++) {
             const int r = warp + n * C::WARPS, i = work.i0 + r;
-            if (i < Nq) /* the same for all lanes of the warp */
-                step_row<C>(a, band, i, j0, Q_smem + r * C::D, K_smem, V_smem, m_i[n], l_i[n],
-                            O_reg[n]);
+            if (i < p.Nq) /* the same for all lanes of the warp */
+                step_row<C>(p.scale, first_key(&p, i), end_key(&p, i), j0, Q_smem + r * C::D,
+                            K_smem, V_smem, m_i[n], l_i[n], O_reg[n]);
         }
     }
+    const BlockWork done = work_of_block(p, C::Br); /* once more: no registers were kept for it */
 #pragma unroll
     for (int n = 0; n < C::ROWS; n++) {
-        const int i = work.i0 + warp + n * C::WARPS;
-        if (i >= Nq)
+        const int i = done.i0 + warp + n * C::WARPS;
+        if (i >= p.Nq)
             continue;
-        float *O_i = head_of<float>(a.O, work.b, work.h) + i * a.O.stride[1];
+        float *O_i = (float *)p.O + query_row(&p, done.b, done.h, i);
         const float inverse = l_i[n] == 0.0f ? 0.0f : 1.0f / l_i[n];
 #pragma unroll
         for (int x = 0; x < C::D / 32; x++)
             O_i[lane + 32 * x] = O_reg[n][x] * inverse;
         if (lane == 0)
-            a.lse[lse_row(a, work, i)] = m_i[n] + logf(l_i[n]);
+            p.lse[lse_row(&p, done.b, done.h, i)] = m_i[n] + logf(l_i[n]);
     }
 }
 
-template <typename T, int D> struct Launch {
-    static AttnStatus run(const AttnArgs *a)
-    {
-        return launch<RowTile<D>>(fa2_kernel<RowTile<D>>, a);
-    }
-};
-
-} // namespace v1
-
-FlashTiles flash_tiles_v1_fa2(const AttnArgs *a)
+template <int D> static void launch(const Problem *p)
 {
-    return flash_tiles_of(&a->shape, RowTile<64>::Br, RowTile<64>::Bc);
+    typedef RowTile<D> C;
+    if (reserve_smem((const void *)fa2_kernel<C>, C::SMEM))
+        fa2_kernel<C><<<row_blocks(p, C::Br), C::THREADS, C::SMEM, stream_of(p)>>>(*p);
 }
 
-AttnStatus flash_forward_v1_fa2(const AttnArgs *a)
+static void forward(const Problem *p)
 {
-    return a->Q.dtype == ATTN_F32 ? run_for_dim<v1::Launch, float>(a) : ATTN_SKIP;
+    RUN_F32(launch, p);
 }
+
+static Tiles tiles(const Problem *)
+{
+    return {RowTile<64>::Br, RowTile<64>::Bc};
+}
+
+RUNG(flash_forward, v1_fa2, "queries outside, state in registers", F32, forward, NULL, NULL, tiles,
+     0);

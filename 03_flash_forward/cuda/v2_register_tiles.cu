@@ -22,17 +22,11 @@
  * to 35.
  * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
- * Interface:
- * - flash_forward_v2_register_tiles: f32, the plain problem.
+ * Interface: f32, d = 64 and 128.
  */
-#include "library/cuda/mma.cuh"
-#include "library/cuda/product_f32.cuh"
-#include "plain.cuh"
-
-using namespace plain;
-
-namespace v2
-{
+#include "problem.cuh"
+#include "units/mma.cuh"
+#include "units/product_f32.cuh"
 
 /* A thread holds ROWS x COLS of S and ROWS x D/8 of O: as much as 255 registers allow. All of
  * shared memory within 64 KiB, what GPUs from sm_75 on give a block: D = 128 has room for 32 keys
@@ -73,37 +67,38 @@ template <class C> static __device__ __forceinline__ void start_rows(ThreadRows<
 
 /* The division by l_i that the loop put off, and lse. Nothing seen: O = 0, lse = -inf. */
 template <class C>
-static __device__ __forceinline__ void finish_rows(const ThreadRows<C> &rows, const AttnArgs &a,
+static __device__ __forceinline__ void finish_rows(const ThreadRows<C> &rows, const Problem &p,
                                                    BlockWork work)
 {
 #pragma unroll
     for (int r = 0; r < C::ROWS; r++) {
         const int i = work.i0 + rows.row0 + row_of(r);
         const float l_row = sum_of_row(rows.l_i[r]);
-        if (i >= a.shape.Nq)
+        if (i >= p.Nq)
             continue;
         const float inverse = l_row == 0.0f ? 0.0f : 1.0f / l_row, *O = rows.O_reg[r];
-        float *O_i = head_of<float>(a.O, work.b, work.h) + i * a.O.stride[1] + rows.column0;
+        float *O_i = (float *)p.O + query_row(&p, work.b, work.h, i) + rows.column0;
 #pragma unroll
         for (int x = 0; x < C::D / 8; x += 4) /* whole sectors: 16 bytes of eight lanes of a row */
             *reinterpret_cast<float4 *>(O_i + column_of(x)) = make_float4(
                 O[x] * inverse, O[x + 1] * inverse, O[x + 2] * inverse, O[x + 3] * inverse);
         if (rows.column0 == 0)
-            a.lse[lse_row(a, work, i)] = l_row == 0.0f ? -INFINITY : rows.m_i[r] + logf(l_row);
+            p.lse[lse_row(&p, work.b, work.h, i)] =
+                l_row == 0.0f ? -INFINITY : rows.m_i[r] + logf(l_row);
     }
 }
 
 /* -inf where row i may not see key j, and where there is no key j. */
 template <class C>
 static __device__ __forceinline__ void hide_scores(float (&S_reg)[C::ROWS][C::COLS],
-                                                   const ThreadRows<C> &rows, Band band, int i0,
-                                                   int j0, int Nk)
+                                                   const ThreadRows<C> &rows, const Problem &p,
+                                                   int i0, int j0)
 {
 #pragma unroll
     for (int r = 0; r < C::ROWS; r++) {
         /* The first and the last column that the row sees, counted from this thread's. */
         const int i = i0 + rows.row0 + row_of(r), j = j0 + rows.column0;
-        const int first = i + band.from - j, last = min(i + band.to, Nk - 1) - j;
+        const int first = i + p.from - j, last = min(i + p.to, p.Nk - 1) - j;
 #pragma unroll
         for (int c = 0; c < C::COLS; c++)
             if (column_of(c) < first || column_of(c) > last)
@@ -150,32 +145,30 @@ static __device__ __forceinline__ void update_rows(float (&S_reg)[C::ROWS][C::CO
 /* One block: Br rows of one head. */
 template <class C>
 static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
-    register_tiles_kernel(const __grid_constant__ AttnArgs a)
+    register_tiles_kernel(const __grid_constant__ Problem p)
 {
     extern __shared__ __align__(16) float smem_f32[]; /* Q [D][LD_Q], P [Bc][LD_P], two slices */
     float *Q_smem = smem_f32, *P_smem = Q_smem + C::D * C::LD_Q;
     float *slices_smem = P_smem + C::Bc * C::LD_P;
-    const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk;
-    const Band band = band_of(a);
-    const BlockWork work = work_of_block(a, C::Br);
-    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(a, band, work.i0);
-    const float *Q = head_of<const float>(a.Q, work.b, work.h) + work.i0 * a.Q.stride[1];
-    const float *K = head_of<const float>(a.K, work.b, work.h_kv);
-    const float *V = head_of<const float>(a.V, work.b, work.h_kv);
+    const BlockWork work = work_of_block(p, C::Br);
+    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(p, work.i0);
+    const int64_t Q_step = (int64_t)p.H * C::D, K_step = (int64_t)p.Hkv * C::D; /* row to row */
+    const float *Q = queries_of((const float *)p.Q, p, work) + work.i0 * Q_step;
+    const float *K = keys_of((const float *)p.K, p, work);
+    const float *V = keys_of((const float *)p.V, p, work);
 
     /* Slices pass through two buffers in the order in which they are multiplied: of K_j, of V_j, of
      * the next tile's K. Each is fetched when the one before it is taken. */
     int stage = 0; /* the buffer that the next slice goes to */
     auto fetch_K = [&](int j, int channel) {
         load_tile_f32<true, C::Bc, C::SLICE_CHANNELS, C::LD_K, C::THREADS>(
-            slices_smem + stage * C::SLICE, K + j * C::Bc * a.K.stride[1] + channel, a.K.stride[1],
-            Nk - j * C::Bc, C::D);
+            slices_smem + stage * C::SLICE, K + j * C::Bc * K_step + channel, K_step,
+            p.Nk - j * C::Bc);
     };
     auto fetch_V = [&](int j, int key) {
         const int first = j * C::Bc + key;
         load_tile_f32<false, C::SLICE_KEYS, C::D, C::D, C::THREADS>(
-            slices_smem + stage * C::SLICE, V + first * a.V.stride[1], a.V.stride[1], Nk - first,
-            C::D);
+            slices_smem + stage * C::SLICE, V + first * K_step, K_step, p.Nk - first);
     };
     /* The slice that was fetched last. wait: this thread's share of it has arrived. Barrier: so has
      * everybody's, and all are done with the slice before, whose buffer is free now. */
@@ -186,8 +179,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         return slices_smem + (stage ^ 1) * C::SLICE;
     };
 
-    load_tile_f32<true, C::Br, C::D, C::LD_Q, C::THREADS>(Q_smem, Q, a.Q.stride[1], Nq - work.i0,
-                                                          C::D);
+    load_tile_f32<true, C::Br, C::D, C::LD_Q, C::THREADS>(Q_smem, Q, Q_step, p.Nq - work.i0);
     if (tiles.begin < tiles.end)
         fetch_K(tiles.begin, 0);
     copy_async_commit();
@@ -207,8 +199,8 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
             multiply_add<C::SLICE_CHANNELS, C::LD_Q, C::LD_K>(
                 S_reg, Q_smem + x * C::LD_Q + rows.row0, K_smem + rows.column0);
         }
-        hide_scores<C>(S_reg, rows, band, work.i0, j * C::Bc, Nk);
-        update_rows(S_reg, rows, a.scale, P_smem + rows.column0 * C::LD_P + rows.row0);
+        hide_scores<C>(S_reg, rows, p, work.i0, j * C::Bc);
+        update_rows(S_reg, rows, p.scale, P_smem + rows.column0 * C::LD_P + rows.row0);
         /* O += P V_j */
 #pragma unroll 1
         for (int key = 0; key < C::Bc; key += C::SLICE_KEYS) {
@@ -223,26 +215,26 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         }
     }
     copy_async_wait<0>(); /* a block without keys has still asked for Q */
-    finish_rows(rows, a, work);
+    finish_rows(rows, p, work);
 }
 
-template <typename T, int D> struct Launch {
-    static AttnStatus run(const AttnArgs *a)
-    {
-        return launch<FloatTile<D>>(register_tiles_kernel<FloatTile<D>>, a);
-    }
-};
-
-} // namespace v2
-
-FlashTiles flash_tiles_v2_register_tiles(const AttnArgs *a)
+template <int D> static void launch(const Problem *p)
 {
-    return a->shape.d <= 64
-               ? flash_tiles_of(&a->shape, v2::FloatTile<64>::Br, v2::FloatTile<64>::Bc)
-               : flash_tiles_of(&a->shape, v2::FloatTile<128>::Br, v2::FloatTile<128>::Bc);
+    typedef FloatTile<D> C;
+    if (reserve_smem((const void *)register_tiles_kernel<C>, C::SMEM))
+        register_tiles_kernel<C><<<row_blocks(p, C::Br), C::THREADS, C::SMEM, stream_of(p)>>>(*p);
 }
 
-AttnStatus flash_forward_v2_register_tiles(const AttnArgs *a)
+static void forward(const Problem *p)
 {
-    return a->Q.dtype == ATTN_F32 ? run_for_dim<v2::Launch, float>(a) : ATTN_SKIP;
+    RUN_F32(launch, p);
 }
+
+static Tiles tiles(const Problem *p)
+{
+    return {p->d == 64 ? FloatTile<64>::Br : FloatTile<128>::Br,
+            p->d == 64 ? FloatTile<64>::Bc : FloatTile<128>::Bc};
+}
+
+RUNG(flash_forward, v2_register_tiles, "tiles in registers and shared memory, vector loads", F32,
+     forward, NULL, NULL, tiles, 0);

@@ -27,15 +27,10 @@
  * Two premises were wrong: mma.sync takes about 8 clocks (16 would be 237 TFLOP/s in all, and v8
  * has 361), and it stops near half of the 990 TFLOP/s of the data sheet, not at 800.
  *
- * Interface:
- * - flash_forward_v3_mma: f16 and bf16, the plain problem.
+ * Interface: f16 and bf16, d = 64 and 128.
  */
-#include "warp_tile.cuh"
-
-using namespace plain;
-
-namespace v3
-{
+#include "problem.cuh"
+#include "units/warp_tile.cuh"
 
 template <int D_> struct PaddedTile : Tile<D_> {
     static const int LD = D_ + 8, SMEM = (Tile<D_>::Br + 2 * Tile<D_>::Bc) * LD * 2;
@@ -131,50 +126,51 @@ multiply_PV(TileRows<C> &rows, const float (&P_reg)[C::MT][C::Bc / 8][4], const 
 /* One block: Br rows of one head. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(C::THREADS, 2)
-    mma_kernel(const __grid_constant__ AttnArgs a)
+    mma_kernel(const __grid_constant__ Problem p)
 {
     extern __shared__ __align__(16) unsigned char smem[];
     T *Q_smem = (T *)smem, *K_smem = Q_smem + C::Br * C::LD, *V_smem = K_smem + C::Bc * C::LD;
-    const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk;
-    const Band band = band_of(a);
-    const BlockWork work = work_of_block(a, C::Br);
-    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(a, band, work.i0);
-    const T *Q = head_of<const T>(a.Q, work.b, work.h);
-    const T *K = head_of<const T>(a.K, work.b, work.h_kv);
-    const T *V = head_of<const T>(a.V, work.b, work.h_kv);
+    const BlockWork work = work_of_block(p, C::Br);
+    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(p, work.i0);
+    const int64_t Q_step = (int64_t)p.H * C::D, K_step = (int64_t)p.Hkv * C::D; /* row to row */
+    const T *Q = queries_of((const T *)p.Q, p, work);
+    const T *K = keys_of((const T *)p.K, p, work), *V = keys_of((const T *)p.V, p, work);
     TileRows<C> rows;
     start_rows(rows);
-    load_tile<T, C, C::Br>(Q_smem, Q, a.Q.stride[1], work.i0, Nq);
+    load_tile<T, C, C::Br>(Q_smem, Q, Q_step, work.i0, p.Nq);
 #pragma unroll 1
     for (int j = tiles.begin; j < tiles.end; j++) {
         float S_reg[C::MT][C::Bc / 8][4];
         __syncthreads(); /* nobody reads the last tile any more */
-        load_tile<T, C, C::Bc>(K_smem, K, a.K.stride[1], j * C::Bc, Nk);
-        load_tile<T, C, C::Bc>(V_smem, V, a.V.stride[1], j * C::Bc, Nk);
+        load_tile<T, C, C::Bc>(K_smem, K, K_step, j * C::Bc, p.Nk);
+        load_tile<T, C, C::Bc>(V_smem, V, K_step, j * C::Bc, p.Nk);
         __syncthreads(); /* all of K_j and V_j is there, and Q */
         multiply_QK<T, C>(S_reg, Q_smem, K_smem);
-        hide_scores<C>(S_reg, band, work.i0, j * C::Bc, Nk);
-        update_rows<C>(S_reg, rows, a.scale);
+        hide_scores<C>(S_reg, p.from, p.to, work.i0, j * C::Bc, p.Nk);
+        update_rows<C>(S_reg, rows, p.scale);
         multiply_PV<T, C>(rows, S_reg, V_smem);
     }
-    store_rows<T>(rows, a, work, 1.0f);
+    const BlockWork done = work_of_block(p, C::Br); /* once more: no registers were kept for it */
+    store_rows(rows, queries_of((T *)p.O, p, done), Q_step, p.lse + lse_row(&p, done.b, done.h, 0),
+               done.i0, p.Nq, 1.0f);
 }
 
-template <typename T, int D> struct Launch {
-    static AttnStatus run(const AttnArgs *a)
-    {
-        return launch<PaddedTile<D>>(mma_kernel<T, PaddedTile<D>>, a);
-    }
-};
-
-} // namespace v3
-
-FlashTiles flash_tiles_v3_mma(const AttnArgs *a)
+template <typename T, int D> static void launch(const Problem *p)
 {
-    return flash_tiles_of(&a->shape, Tile<64>::Br, Tile<64>::Bc);
+    typedef PaddedTile<D> C;
+    if (reserve_smem((const void *)mma_kernel<T, C>, C::SMEM))
+        mma_kernel<T, C><<<row_blocks(p, C::Br), C::THREADS, C::SMEM, stream_of(p)>>>(*p);
 }
 
-AttnStatus flash_forward_v3_mma(const AttnArgs *a)
+static void forward(const Problem *p)
 {
-    return run_for_16_bit<v3::Launch>(a);
+    RUN_16_BIT(launch, p);
 }
+
+static Tiles tiles(const Problem *)
+{
+    return {Tile<64>::Br, Tile<64>::Bc};
+}
+
+RUNG(flash_forward, v3_mma, "tensor cores, P stays in registers", F16 | BF16, forward, NULL, NULL,
+     tiles, SM80);

@@ -21,39 +21,57 @@
  * faster. d = 128: twice the bytes, twice the products, the same.
  * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
- * Interface:
- * - flash_forward_v5_cp_async: f16 and bf16, the plain problem.
+ * Interface: f16 and bf16, d = 64 and 128.
+ * What stands in namespace v5 later rungs have in warp_tile.cuh.
  */
-#include "warp_tile.cuh"
-
-using namespace plain;
+#include "problem.cuh"
+#include "units/warp_tile.cuh"
 
 namespace v5
 {
 
+/* ROWS rows from `first` of a head to a swizzled tile, in the background; the caller commits. Rows
+ * behind the last one become zeros: memory there may hold NaN, and 0 * NaN is NaN. A thread keeps
+ * its chunk and walks down the rows, a multiple of 8 at a time: the swizzle of its address is then
+ * the same in every step. */
+template <typename T, class C, int ROWS>
+static __device__ __forceinline__ void load_tile_async(uint32_t tile_smem, const T *base,
+                                                       int64_t stride, int first, int N, int thread)
+{
+    const int CHUNKS = C::D / 8, STEP = C::THREADS / CHUNKS;
+    const int r = thread / CHUNKS, chunk = thread % CHUNKS, left = N - first - r;
+    const T *from = base + (first + r) * stride + chunk * 8;
+    const uint32_t to = tile_smem + swizzle<C::D>(r, chunk);
+#pragma unroll
+    for (int row = 0; row < ROWS; row += STEP) {
+        copy_async_16(to + row * C::D * 2, row < left ? from : base, row < left);
+        from += STEP * stride;
+    }
+}
+
+} // namespace v5
+
 /* One block: Br rows of one head. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(C::THREADS, 2)
-    cp_async_kernel(const __grid_constant__ AttnArgs a)
+    cp_async_kernel(const __grid_constant__ Problem p)
 {
     extern __shared__ __align__(1024) unsigned char smem[]; /* Q, K and V of stage 0, of stage 1 */
     const uint32_t smem_address = (uint32_t)__cvta_generic_to_shared(smem);
-    const int Nq = (int)a.shape.Nq, Nk = (int)a.shape.Nk;
-    const Band band = band_of(a);
-    const BlockWork work = work_of_block(a, C::Br);
-    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(a, band, work.i0);
-    const T *Q = head_of<const T>(a.Q, work.b, work.h);
-    const T *K = head_of<const T>(a.K, work.b, work.h_kv);
-    const T *V = head_of<const T>(a.V, work.b, work.h_kv);
+    const BlockWork work = work_of_block(p, C::Br);
+    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(p, work.i0);
+    const int64_t Q_step = (int64_t)p.H * C::D, K_step = (int64_t)p.Hkv * C::D; /* row to row */
+    const T *Q = queries_of((const T *)p.Q, p, work);
+    const T *K = keys_of((const T *)p.K, p, work), *V = keys_of((const T *)p.V, p, work);
     /* Tile j goes to stage j % 2. */
     auto load_keys = [&](int j) {
         const uint32_t tile = smem_address + C::Q_BYTES + (j & 1) * C::STAGE_BYTES;
-        load_tile_async<T, C, C::Bc>(tile, K, a.K.stride[1], j * C::Bc, Nk, read_thread());
-        load_tile_async<T, C, C::Bc>(tile + C::K_BYTES, V, a.V.stride[1], j * C::Bc, Nk,
-                                     read_thread());
+        v5::load_tile_async<T, C, C::Bc>(tile, K, K_step, j * C::Bc, p.Nk, read_thread());
+        v5::load_tile_async<T, C, C::Bc>(tile + C::K_BYTES, V, K_step, j * C::Bc, p.Nk,
+                                         read_thread());
     };
 
-    load_tile_async<T, C, C::Br>(smem_address, Q, a.Q.stride[1], work.i0, Nq, threadIdx.x);
+    v5::load_tile_async<T, C, C::Br>(smem_address, Q, Q_step, work.i0, p.Nq, threadIdx.x);
     if (tiles.begin < tiles.end)
         load_keys(tiles.begin);
     copy_async_commit();
@@ -70,29 +88,32 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
             load_keys(j + 1);
         copy_async_commit();
         multiply_QK<T, C, false>(S_reg, NULL, at.Q, at.K + stage);
-        hide_scores<C>(S_reg, band, work.i0, j * C::Bc, Nk);
-        update_rows<C>(S_reg, rows, a.scale);
+        hide_scores<C>(S_reg, p.from, p.to, work.i0, j * C::Bc, p.Nk);
+        update_rows<C>(S_reg, rows, p.scale);
         multiply_PV<T, C>(rows, S_reg, at.V + stage);
     }
-    copy_async_wait<0>(); /* nothing may be in flight when a block ends */
-    store_rows<T>(rows, a, work, 1.0f);
+    copy_async_wait<0>();                           /* nothing may be in flight when a block ends */
+    const BlockWork done = work_of_block(p, C::Br); /* once more: no registers were kept for it */
+    store_rows(rows, queries_of((T *)p.O, p, done), Q_step, p.lse + lse_row(&p, done.b, done.h, 0),
+               done.i0, p.Nq, 1.0f);
 }
 
-template <typename T, int D> struct Launch {
-    static AttnStatus run(const AttnArgs *a)
-    {
-        return launch<StagedTile<D, 2>>(cp_async_kernel<T, StagedTile<D, 2>>, a);
-    }
-};
-
-} // namespace v5
-
-FlashTiles flash_tiles_v5_cp_async(const AttnArgs *a)
+template <typename T, int D> static void launch(const Problem *p)
 {
-    return flash_tiles_of(&a->shape, Tile<64>::Br, Tile<64>::Bc);
+    typedef StagedTile<D, 2> C;
+    if (reserve_smem((const void *)cp_async_kernel<T, C>, C::SMEM))
+        cp_async_kernel<T, C><<<row_blocks(p, C::Br), C::THREADS, C::SMEM, stream_of(p)>>>(*p);
 }
 
-AttnStatus flash_forward_v5_cp_async(const AttnArgs *a)
+static void forward(const Problem *p)
 {
-    return run_for_16_bit<v5::Launch>(a);
+    RUN_16_BIT(launch, p);
 }
+
+static Tiles tiles(const Problem *)
+{
+    return {Tile<64>::Br, Tile<64>::Bc};
+}
+
+RUNG(flash_forward, v5_cp_async, "loads that overlap with products", F16 | BF16, forward, NULL,
+     NULL, tiles, SM80);

@@ -17,52 +17,65 @@
  * masked ones.
  * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
- * Interface:
- * - flash_forward_v7_full_tiles: f16 and bf16, the plain problem.
+ * Interface: f16 and bf16, d = 64 and 128.
  */
 #include <type_traits>
 
-#include "warp_tile.cuh"
+#include "problem.cuh"
+#include "units/warp_tile.cuh"
 
-using namespace plain;
+/* What all threads of a block know alike. In shared memory: at D = 128 the accumulators leave no
+ * registers for it. */
+template <typename T> struct Plan {
+    const T *K, *V; /* row 0 of the head */
+    BlockWork work;
+    KeyTiles tiles, full;
+};
 
-namespace v7
+/* One tile of keys for m16 tiles MT0 .. MT0 + COUNT - 1. */
+template <typename T, class C, bool MASKED, bool Q_IN_REGISTERS, int MT0, int COUNT>
+static __device__ __forceinline__ void
+step_tile(TileRows<C> &rows, const uint32_t (*Q_reg)[C::MT][4], TileAddresses at, const Problem &p,
+          int i0, float scale_log2, int j)
 {
+    float S_reg[COUNT][C::Bc / 8][4];
+    multiply_QK<T, C, Q_IN_REGISTERS, MT0, COUNT>(S_reg, Q_reg, at.Q, at.K);
+    if (MASKED)
+        hide_scores<C, MT0, COUNT>(S_reg, p.from, p.to, i0, j * C::Bc, p.Nk);
+    update_rows_exp2<C, MASKED, MT0, COUNT>(S_reg, rows, scale_log2);
+    multiply_PV<T, C, MT0, COUNT>(rows, S_reg, at.V);
+}
 
 /* One block: Br rows of one head. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(C::THREADS, 2)
-    full_tiles_kernel(const __grid_constant__ AttnArgs a)
+    full_tiles_kernel(const __grid_constant__ Problem p)
 {
     extern __shared__ __align__(1024) unsigned char smem[]; /* Q, K and V of stage 0, of stage 1 */
     __shared__ Plan<T> plan;
     const uint32_t smem_address = (uint32_t)__cvta_generic_to_shared(smem);
-    const int Nk = (int)a.shape.Nk;
-    const Band band = band_of(a);
-    const BlockWork work = work_of_block(a, C::Br);
-    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(a, band, work.i0);
-    const T *Q = head_of<const T>(a.Q, work.b, work.h);
-    const T *K = head_of<const T>(a.K, work.b, work.h_kv);
-    const T *V = head_of<const T>(a.V, work.b, work.h_kv);
+    const BlockWork work = work_of_block(p, C::Br);
+    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(p, work.i0);
+    const int64_t Q_step = (int64_t)p.H * C::D, K_step = (int64_t)p.Hkv * C::D; /* row to row */
+    const T *Q = queries_of((const T *)p.Q, p, work);
+    const T *K = keys_of((const T *)p.K, p, work), *V = keys_of((const T *)p.V, p, work);
     /* Tile j goes to stage j % 2. */
     auto load_keys = [&](const T *K, const T *V, int j) {
         const uint32_t tile = smem_address + C::Q_BYTES + (j & 1) * C::STAGE_BYTES;
-        load_tile_async<T, C, C::Bc>(tile, K, a.K.stride[1], j * C::Bc, Nk, read_thread());
-        load_tile_async<T, C, C::Bc>(tile + C::K_BYTES, V, a.V.stride[1], j * C::Bc, Nk,
-                                     read_thread());
+        load_tile_async<T, C, C::Bc>(tile, K, K_step, j * C::Bc, p.Nk, read_thread());
+        load_tile_async<T, C, C::Bc>(tile + C::K_BYTES, V, K_step, j * C::Bc, p.Nk, read_thread());
     };
 
-    load_tile_async<T, C, C::Br>(smem_address, Q, a.Q.stride[1], work.i0, (int)a.shape.Nq,
-                                 threadIdx.x);
+    load_tile_async<T, C, C::Br>(smem_address, Q, Q_step, work.i0, p.Nq, threadIdx.x);
     if (tiles.begin < tiles.end)
         load_keys(K, V, tiles.begin);
     copy_async_commit();
     if (threadIdx.x == 0)
-        plan = {K, V, work, band, tiles, full_tiles<C::Br, C::Bc>(a, band, work.i0, tiles)};
+        plan = {K, V, work, tiles, full_tiles<C::Br, C::Bc>(p, work.i0, tiles)};
     TileRows<C> rows;
     start_rows(rows);
     __syncthreads(); /* the plan is there */
-    const float scale_log2 = a.scale * LOG2E;
+    const float scale_log2 = p.scale * LOG2E;
     int j = tiles.begin;
     auto walk = [&](auto masked, int end) {
 #pragma unroll 1
@@ -76,10 +89,11 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
                 load_keys(plan.K, plan.V, j + 1);
             copy_async_commit();
             if (masked.value) { /* few of them: 16 rows at a time need fewer registers */
-                step_tile<T, C, true, false, 0, 1>(rows, NULL, at, plan, scale_log2, j, Nk);
-                step_tile<T, C, true, false, 1, 1>(rows, NULL, at, plan, scale_log2, j, Nk);
+                step_tile<T, C, true, false, 0, 1>(rows, NULL, at, p, plan.work.i0, scale_log2, j);
+                step_tile<T, C, true, false, 1, 1>(rows, NULL, at, p, plan.work.i0, scale_log2, j);
             } else {
-                step_tile<T, C, false, false, 0, C::MT>(rows, NULL, at, plan, scale_log2, j, Nk);
+                step_tile<T, C, false, false, 0, C::MT>(rows, NULL, at, p, plan.work.i0, scale_log2,
+                                                        j);
             }
         }
     };
@@ -87,24 +101,26 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
     walk(std::false_type(), plan.full.end);
     walk(std::true_type(), plan.tiles.end);
     copy_async_wait<0>(); /* nothing may be in flight when a block ends */
-    store_rows<T>(rows, a, plan.work, LN2);
+    store_rows(rows, queries_of((T *)p.O, p, plan.work), Q_step,
+               p.lse + lse_row(&p, plan.work.b, plan.work.h, 0), plan.work.i0, p.Nq, LN2);
 }
 
-template <typename T, int D> struct Launch {
-    static AttnStatus run(const AttnArgs *a)
-    {
-        return launch<StagedTile<D, 2>>(full_tiles_kernel<T, StagedTile<D, 2>>, a);
-    }
-};
-
-} // namespace v7
-
-FlashTiles flash_tiles_v7_full_tiles(const AttnArgs *a)
+template <typename T, int D> static void launch(const Problem *p)
 {
-    return flash_tiles_of(&a->shape, Tile<64>::Br, Tile<64>::Bc);
+    typedef StagedTile<D, 2> C;
+    if (reserve_smem((const void *)full_tiles_kernel<T, C>, C::SMEM))
+        full_tiles_kernel<T, C><<<row_blocks(p, C::Br), C::THREADS, C::SMEM, stream_of(p)>>>(*p);
 }
 
-AttnStatus flash_forward_v7_full_tiles(const AttnArgs *a)
+static void forward(const Problem *p)
 {
-    return run_for_16_bit<v7::Launch>(a);
+    RUN_16_BIT(launch, p);
 }
+
+static Tiles tiles(const Problem *)
+{
+    return {Tile<64>::Br, Tile<64>::Bc};
+}
+
+RUNG(flash_forward, v7_full_tiles, "no mask where all of a tile is seen", F16 | BF16, forward, NULL,
+     NULL, tiles, SM80);

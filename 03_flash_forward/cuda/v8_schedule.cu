@@ -17,63 +17,77 @@
  * Measured: docs/lab/03_rungs.md, beside the prediction.
  * (There are 40 ldmatrix, not 56.)
  *
- * Interface:
- * - flash_forward_v8_schedule: f16 and bf16, the plain problem.
+ * Interface: f16 and bf16, d = 64 and 128.
  */
 #include <type_traits>
 
-#include "warp_tile.cuh"
+#include "problem.cuh"
+#include "units/warp_tile.cuh"
 
 #define SECTION_BYTES (32 << 20) /* of K and V, in an L2 cache of 50 MB (H100), 60 (H200) */
 
-using namespace plain;
+/* What all threads of a block know alike. In shared memory: at D = 128 the accumulators leave no
+ * registers for it. */
+template <typename T> struct Plan {
+    const T *K, *V; /* row 0 of the head */
+    BlockWork work;
+    KeyTiles tiles, full;
+};
 
-namespace v8
+/* One tile of keys for m16 tiles MT0 .. MT0 + COUNT - 1. */
+template <typename T, class C, bool MASKED, bool Q_IN_REGISTERS, int MT0, int COUNT>
+static __device__ __forceinline__ void
+step_tile(TileRows<C> &rows, const uint32_t (*Q_reg)[C::MT][4], TileAddresses at, const Problem &p,
+          int i0, float scale_log2, int j)
 {
+    float S_reg[COUNT][C::Bc / 8][4];
+    multiply_QK<T, C, Q_IN_REGISTERS, MT0, COUNT>(S_reg, Q_reg, at.Q, at.K);
+    if (MASKED)
+        hide_scores<C, MT0, COUNT>(S_reg, p.from, p.to, i0, j * C::Bc, p.Nk);
+    update_rows_exp2<C, MASKED, MT0, COUNT>(S_reg, rows, scale_log2);
+    multiply_PV<T, C, MT0, COUNT>(rows, S_reg, at.V);
+}
 
 /* Row tiles in the order in which blocks start: within a section of heads the longest first. */
-template <class C> static __device__ __forceinline__ BlockWork longest_first(const AttnArgs &a)
+template <class C> static __device__ __forceinline__ BlockWork longest_first(const Problem &p)
 {
-    const int heads = (int)(a.shape.B * a.shape.H), group = (int)(a.shape.H / a.shape.Hkv);
-    const int fit = (int)(SECTION_BYTES / (a.shape.Nk * C::D * 4)) * group;
-    const bool causal = a.rule.right >= 0 && a.rule.left < 0; /* else all row tiles cost the same */
+    const int heads = p.B * p.H, group = p.H / p.Hkv;
+    const int fit = (int)(SECTION_BYTES / ((int64_t)p.Nk * C::D * 4)) * group;
+    const bool causal =
+        p.to < 1 << 30 && p.from == -(1 << 30); /* else all row tiles cost the same */
     const int section = causal ? min(max(fit, 1), heads) : 1;
-    const int tiles = ((int)a.shape.Nq + C::Br - 1) / C::Br;
+    const int tiles = (p.Nq + C::Br - 1) / C::Br;
     const int head = blockIdx.x / (tiles * section) * section; /* the first of the section */
     const int rest = blockIdx.x - head * tiles, here = min(section, heads - head);
-    return work_of_head(a, head + rest % here, (tiles - 1 - rest / here) * C::Br);
+    return work_of_head(p, head + rest % here, (tiles - 1 - rest / here) * C::Br);
 }
 
 /* One block: Br rows of one head. */
 template <typename T, class C>
 static __global__ void __launch_bounds__(C::THREADS, 2)
-    schedule_kernel(const __grid_constant__ AttnArgs a)
+    schedule_kernel(const __grid_constant__ Problem p)
 {
     extern __shared__ __align__(1024) unsigned char smem[]; /* Q, K and V of stage 0, of stage 1 */
     __shared__ Plan<T> plan;
     const uint32_t smem_address = (uint32_t)__cvta_generic_to_shared(smem);
-    const int Nk = (int)a.shape.Nk;
-    const Band band = band_of(a);
-    const BlockWork work = longest_first<C>(a);
-    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(a, band, work.i0);
-    const T *Q = head_of<const T>(a.Q, work.b, work.h);
-    const T *K = head_of<const T>(a.K, work.b, work.h_kv);
-    const T *V = head_of<const T>(a.V, work.b, work.h_kv);
+    const BlockWork work = longest_first<C>(p);
+    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(p, work.i0);
+    const int64_t Q_step = (int64_t)p.H * C::D, K_step = (int64_t)p.Hkv * C::D; /* row to row */
+    const T *Q = queries_of((const T *)p.Q, p, work);
+    const T *K = keys_of((const T *)p.K, p, work), *V = keys_of((const T *)p.V, p, work);
     /* Tile j goes to stage j % 2. */
     auto load_keys = [&](const T *K, const T *V, int j) {
         const uint32_t tile = smem_address + C::Q_BYTES + (j & 1) * C::STAGE_BYTES;
-        load_tile_async<T, C, C::Bc>(tile, K, a.K.stride[1], j * C::Bc, Nk, read_thread());
-        load_tile_async<T, C, C::Bc>(tile + C::K_BYTES, V, a.V.stride[1], j * C::Bc, Nk,
-                                     read_thread());
+        load_tile_async<T, C, C::Bc>(tile, K, K_step, j * C::Bc, p.Nk, read_thread());
+        load_tile_async<T, C, C::Bc>(tile + C::K_BYTES, V, K_step, j * C::Bc, p.Nk, read_thread());
     };
 
-    load_tile_async<T, C, C::Br>(smem_address, Q, a.Q.stride[1], work.i0, (int)a.shape.Nq,
-                                 threadIdx.x);
+    load_tile_async<T, C, C::Br>(smem_address, Q, Q_step, work.i0, p.Nq, threadIdx.x);
     if (tiles.begin < tiles.end)
         load_keys(K, V, tiles.begin);
     copy_async_commit();
     if (threadIdx.x == 0)
-        plan = {K, V, work, band, tiles, full_tiles<C::Br, C::Bc>(a, band, work.i0, tiles)};
+        plan = {K, V, work, tiles, full_tiles<C::Br, C::Bc>(p, work.i0, tiles)};
     TileRows<C> rows;
     start_rows(rows);
     const bool Q_IN_REGISTERS = C::D <= 64;
@@ -85,7 +99,7 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
 #pragma unroll
         for (int mt = 0; mt < C::MT; mt++)
             load_Q<C>(Q_reg[k][mt], tile_addresses<C>(smem_address, threadIdx.x).Q, mt, k);
-    const float scale_log2 = a.scale * LOG2E;
+    const float scale_log2 = p.scale * LOG2E;
     int j = tiles.begin;
     auto walk = [&](auto masked, int end) {
 #pragma unroll 1
@@ -99,13 +113,13 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
                 load_keys(plan.K, plan.V, j + 1);
             copy_async_commit();
             if (masked.value) { /* few of them: 16 rows at a time need fewer registers */
-                step_tile<T, C, true, Q_IN_REGISTERS, 0, 1>(rows, Q_reg, at, plan, scale_log2, j,
-                                                            Nk);
-                step_tile<T, C, true, Q_IN_REGISTERS, 1, 1>(rows, Q_reg, at, plan, scale_log2, j,
-                                                            Nk);
+                step_tile<T, C, true, Q_IN_REGISTERS, 0, 1>(rows, Q_reg, at, p, plan.work.i0,
+                                                            scale_log2, j);
+                step_tile<T, C, true, Q_IN_REGISTERS, 1, 1>(rows, Q_reg, at, p, plan.work.i0,
+                                                            scale_log2, j);
             } else {
-                step_tile<T, C, false, Q_IN_REGISTERS, 0, C::MT>(rows, Q_reg, at, plan, scale_log2,
-                                                                 j, Nk);
+                step_tile<T, C, false, Q_IN_REGISTERS, 0, C::MT>(rows, Q_reg, at, p, plan.work.i0,
+                                                                 scale_log2, j);
             }
         }
     };
@@ -113,24 +127,26 @@ static __global__ void __launch_bounds__(C::THREADS, 2)
     walk(std::false_type(), plan.full.end);
     walk(std::true_type(), plan.tiles.end);
     copy_async_wait<0>(); /* nothing may be in flight when a block ends */
-    store_rows<T>(rows, a, plan.work, LN2);
+    store_rows(rows, queries_of((T *)p.O, p, plan.work), Q_step,
+               p.lse + lse_row(&p, plan.work.b, plan.work.h, 0), plan.work.i0, p.Nq, LN2);
 }
 
-template <typename T, int D> struct Launch {
-    static AttnStatus run(const AttnArgs *a)
-    {
-        return launch<StagedTile<D, 2>>(schedule_kernel<T, StagedTile<D, 2>>, a);
-    }
-};
-
-} // namespace v8
-
-FlashTiles flash_tiles_v8_schedule(const AttnArgs *a)
+template <typename T, int D> static void launch(const Problem *p)
 {
-    return flash_tiles_of(&a->shape, Tile<64>::Br, Tile<64>::Bc);
+    typedef StagedTile<D, 2> C;
+    if (reserve_smem((const void *)schedule_kernel<T, C>, C::SMEM))
+        schedule_kernel<T, C><<<row_blocks(p, C::Br), C::THREADS, C::SMEM, stream_of(p)>>>(*p);
 }
 
-AttnStatus flash_forward_v8_schedule(const AttnArgs *a)
+static void forward(const Problem *p)
 {
-    return run_for_16_bit<v8::Launch>(a);
+    RUN_16_BIT(launch, p);
 }
+
+static Tiles tiles(const Problem *)
+{
+    return {Tile<64>::Br, Tile<64>::Bc};
+}
+
+RUNG(flash_forward, v8_schedule, "longest row tiles first, Q in registers", F16 | BF16, forward,
+     NULL, NULL, tiles, SM80);

@@ -28,63 +28,62 @@
  * Measured: docs/lab/03_hopper.md, beside the prediction; more than half of a softmax coincides
  * with the other warpgroup's.
  *
- * Interface:
- * - flash_forward_v9_wgmma, flash_tiles_v9_wgmma: f16 and bf16, d = 64 and 128, the plain problem,
- *   on sm_90; anything else is ATTN_SKIP.
+ * Interface: f16 and bf16, d = 64 and 128, on sm_90.
  */
-#include "wgmma_rows.cuh"
+#include "problem.cuh"
+#include "units/wgmma_rows.cuh"
 
 template <typename T, class C>
 static __global__ void __launch_bounds__(128 * C::CONSUMERS, C::D == 64 ? 2 : 1)
-    wgmma_kernel(const __grid_constant__ AttnArgs a, const __grid_constant__ TileMaps maps)
+    wgmma_kernel(const __grid_constant__ Problem p, const __grid_constant__ TileMaps maps)
 {
     extern __shared__ __align__(1024) unsigned char smem[];
     const uint32_t Q_smem = (uint32_t)__cvta_generic_to_shared(smem);
-    const uint32_t Q_full = Q_smem + C::Q_FULL, full = Q_smem + C::K_FULL;
+    const uint32_t Q_full = Q_smem + C::Q_FULL, keys_full = Q_smem + C::K_FULL;
     const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
-    const QueryTile tile = row_tile<C>(a, blockIdx.x);
-    const RowLimits limits = row_limits(a);
-    const SeenKeys seen = seen_keys<C>(limits, tile.i0, (int)a.shape.Nq);
+    const BlockWork work = last_rows_first(p, C::Br);
+    const KeyTiles tiles = key_tiles<C::Br, C::Bc>(p, work.i0);
+    const KeyTiles full = full_tiles<C::Br, C::Bc>(p, work.i0, tiles);
     auto load_keys = [&](int j, int stage) {
-        barrier_expect(full + 8 * stage, 2 * C::K_BYTES);
-        load_tile(Q_smem + C::K + stage * C::K_BYTES, &maps.K, tile.b, tile.h_kv, j * C::Bc,
-                  full + 8 * stage);
-        load_tile(Q_smem + C::V + stage * C::K_BYTES, &maps.V, tile.b, tile.h_kv, j * C::Bc,
-                  full + 8 * stage);
+        barrier_expect(keys_full + 8 * stage, 2 * C::K_BYTES);
+        load_tile(Q_smem + C::K + stage * C::K_BYTES, &maps.K, work.b, work.h_kv, j * C::Bc,
+                  keys_full + 8 * stage);
+        load_tile(Q_smem + C::V + stage * C::K_BYTES, &maps.V, work.b, work.h_kv, j * C::Bc,
+                  keys_full + 8 * stage);
     };
     if (threadIdx.x == 0) {
         barrier_init(Q_full, 1);
         for (int stage = 0; stage < 2; stage++)
-            barrier_init(full + 8 * stage, 1);
+            barrier_init(keys_full + 8 * stage, 1);
         barrier_init_done();
-        produce_Q<C>(maps, tile, Q_smem);
-        if (seen.begin < seen.end)
-            load_keys(seen.end - 1, 0);
+        produce_Q<C>(maps, work.b, work.h, work.i0, Q_smem);
+        if (tiles.begin < tiles.end)
+            load_keys(tiles.end - 1, 0);
     }
     __syncthreads();
 
-    const int i0 = tile.i0 + 64 * warpgroup; /* this warpgroup's rows, and this lane's first */
+    const int i0 = work.i0 + 64 * warpgroup; /* this warpgroup's rows, and this lane's first */
     const int i = i0 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     const uint32_t my_Q = Q_smem + warpgroup * C::Q_BYTES;
-    const float scale_log2 = a.scale * LOG2E;
+    const float scale_log2 = p.scale * LOG2E;
     WarpgroupRows<C> rows;
     start_rows(rows);
     barrier_wait(Q_full, 0, WAIT_Q);
     int stage = 0, parity = 0;
 #pragma unroll 1
-    for (int j = seen.end - 1; j >= seen.begin; j--) {
+    for (int j = tiles.end - 1; j >= tiles.begin; j--) {
         float S[C::Bc / 8][4], alpha[2];
         uint32_t P[C::Bc / 16][4];
-        if (threadIdx.x == 0 && j > seen.begin)
+        if (threadIdx.x == 0 && j > tiles.begin)
             load_keys(j - 1, 1 - stage);
-        barrier_wait(full + 8 * stage, parity, WAIT_K);
+        barrier_wait(keys_full + 8 * stage, parity, WAIT_K);
         wgmma_begin();
         multiply_QK<T, C>(S, my_Q, Q_smem + C::K + stage * C::K_BYTES);
         wgmma_wait<0>(S);
-        if (all_seen(seen, j)) {
+        if (full.begin <= j && j < full.end) {
             update_rows<C, false>(S, rows, alpha, scale_log2);
         } else {
-            hide_keys<C>(S, limits, i, j);
+            hide_keys<C>(S, p.from, p.to, p.Nk, i, j);
             update_rows<C, true>(S, rows, alpha, scale_log2);
         }
         round_P<T, C>(P, S);
@@ -96,25 +95,33 @@ static __global__ void __launch_bounds__(128 * C::CONSUMERS, C::D == 64 ? 2 : 1)
         parity ^= stage;
         stage ^= 1;
     }
-    store_rows<T, C>(rows, a, &maps.O, tile, i0, my_Q, 1 + warpgroup);
+    store_rows<T, C>(rows, &maps.O, p.lse + lse_row(&p, work.b, work.h, 0), work.b, work.h, i0,
+                     p.Nq, my_Q, 1 + warpgroup);
     store_tiles_read();
 }
 
-template <typename T, int D> struct LaunchWgmma {
+template <typename T, int D> static void launch(const Problem *p)
+{
     typedef WgmmaTile<D, 128, 2, 2> C;
-    static AttnStatus run(const AttnArgs *a)
-    {
-        return launch_rows<C>(wgmma_kernel<T, C>, a, count_row_tiles(a, C::Br), 128 * C::CONSUMERS);
-    }
-};
-
-FlashTiles flash_tiles_v9_wgmma(const AttnArgs *a)
-{
-    typedef LaunchWgmma<__nv_bfloat16, 128>::C C;
-    return flash_tiles_of(&a->shape, C::Br, C::Bc);
+    TileMaps maps;
+    if (!make_maps<T, C>(&maps, p->B, p->H, p->Hkv, p->Nq, p->Nk, p->Q, p->K, p->V, p->O))
+        return note_failure();
+    if (reserve_smem((const void *)wgmma_kernel<T, C>, C::ALL))
+        wgmma_kernel<T, C>
+            <<<row_blocks(p, C::Br), 128 * C::CONSUMERS, C::ALL, stream_of(p)>>>(*p, maps);
+    if (!launch_is_done(stream_of(p), "v9_wgmma"))
+        note_failure();
 }
 
-AttnStatus flash_forward_v9_wgmma(const AttnArgs *a)
+static void forward(const Problem *p)
 {
-    return run_on_hopper<LaunchWgmma>(a);
+    RUN_16_BIT(launch, p);
 }
+
+static Tiles tiles(const Problem *)
+{
+    return {128, 128};
+}
+
+RUNG(flash_forward, v9_wgmma, "wgmma and the copy engine, everything waits for everything",
+     F16 | BF16, forward, NULL, NULL, tiles, SM90A);

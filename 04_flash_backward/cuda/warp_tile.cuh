@@ -28,7 +28,7 @@
 #ifndef FLASH_BACKWARD_WARP_TILE_CUH
 #define FLASH_BACKWARD_WARP_TILE_CUH
 
-#include "mma.cuh"
+#include "units/mma.cuh"
 #include "plain.cuh"
 
 namespace rung

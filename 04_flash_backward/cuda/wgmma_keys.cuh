@@ -41,9 +41,9 @@
 #ifndef FLASH_BACKWARD_WGMMA_KEYS_CUH
 #define FLASH_BACKWARD_WGMMA_KEYS_CUH
 
-#include "cuda/hopper.cuh"
 #include "hopper_backward.h"
 #include "plain.cuh"
+#include "units/hopper.cuh"
 
 namespace rung
 {
@@ -83,10 +83,16 @@ static AttnStatus make_key_maps(KeyMaps *maps, const AttnArgs *a)
 {
     const Tensor *tensors[6] = {&a->Q, &a->K, &a->V, &a->dO, &a->dK, &a->dV};
     CUtensorMap *map[6] = {&maps->Q, &maps->K, &maps->V, &maps->dO, &maps->dK, &maps->dV};
-    AttnStatus status = ATTN_OK;
-    for (int t = 0; t < 6 && status == ATTN_OK; t++)
-        status = make_tile_map(map[t], tensors[t], 64);
-    return status;
+    bool done = true;
+    for (int t = 0; t < 6 && done; t++) {
+        const Tensor *X = tensors[t];
+        const int B = (int)X->shape[0], N = (int)X->shape[1], heads = (int)X->shape[2];
+        const int d = (int)X->shape[3];
+        done = X->dtype == ATTN_BF16
+                   ? make_tile_map<__nv_bfloat16>(map[t], X->data, B, N, heads, d, 64)
+                   : make_tile_map<__half>(map[t], X->data, B, N, heads, d, 64);
+    }
+    return done ? ATTN_OK : ATTN_CUDA_ERROR;
 }
 
 /* sm_90a code runs on no other GPU than one of compute capability 9.0. */
@@ -156,14 +162,14 @@ static AttnStatus launch_keys(Kernel *kernel, const AttnArgs *a, const Pass &pas
     if (status == ATTN_OK)
         status = make_key_maps(&maps, a);
     if (status == ATTN_OK)
-        status = launch_is_done(0, NULL);
+        status = launch_is_done(0, NULL) ? ATTN_OK : ATTN_CUDA_ERROR;
     if (status != ATTN_OK)
         return status;
     const unsigned blocks =
         (unsigned)(a->shape.B * a->shape.Hkv * divide_up((int)a->shape.Nk, C::Bc));
     kernel<<<blocks, threads, C::ALL, stream>>>(*a, pass, maps);
     CUDA_TRY_LAUNCH();
-    status = launch_is_done(stream, "a Hopper kernel");
+    status = launch_is_done(stream, "a Hopper kernel") ? ATTN_OK : ATTN_CUDA_ERROR;
     return status == ATTN_OK ? finish_dQ<T, C::D>(a, pass, RoundDQ<T>()) : status;
 }
 

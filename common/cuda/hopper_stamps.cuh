@@ -32,7 +32,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "cuda/hopper.cuh"
+#include "units/hopper.cuh"
 
 #define STAMP_GROUPS 8
 #define STAMP_PLACES (1 << 17)
@@ -62,23 +62,24 @@ static __device__ __forceinline__ void stamped_wait(float (&C)[TILES][4])
     stamp('W', N);
 }
 
-static inline AttnStatus write_stamps(cudaStream_t stream, const char *kernel)
+static inline bool write_stamps(cudaStream_t stream, const char *kernel)
 {
     const char *const wanted = getenv("HOPPER_STAMPS");
     char name[256];
     unsigned from = 0, to = ~0u;
     if (!wanted || sscanf(wanted, "%255[^,],%u,%u", name, &from, &to) < 1)
-        return ATTN_OK;
+        return true;
     if (!kernel) { /* before the launch */
         void *stamps_dev = NULL;
-        CUDA_TRY(cudaGetSymbolAddress(&stamps_dev, hopper_stamps_dev));
-        CUDA_TRY(cudaMemset(stamps_dev, 0, sizeof hopper_stamps_dev));
-        CUDA_TRY(cudaDeviceSynchronize());
-        return ATTN_OK;
+        return cudaGetSymbolAddress(&stamps_dev, hopper_stamps_dev) == cudaSuccess &&
+               cudaMemset(stamps_dev, 0, sizeof hopper_stamps_dev) == cudaSuccess &&
+               cudaDeviceSynchronize() == cudaSuccess;
     }
     std::vector<uint2> all(STAMP_GROUPS * STAMP_PLACES);
-    CUDA_TRY(cudaStreamSynchronize(stream));
-    CUDA_TRY(cudaMemcpyFromSymbol(all.data(), hopper_stamps_dev, sizeof hopper_stamps_dev));
+    if (cudaStreamSynchronize(stream) != cudaSuccess ||
+        cudaMemcpyFromSymbol(all.data(), hopper_stamps_dev, sizeof hopper_stamps_dev) !=
+            cudaSuccess)
+        return false;
     unsigned begin = 0;
     for (int n = 0; n < STAMP_PLACES; n++)
         if (all[n].y >> 24 == '0')
@@ -98,9 +99,9 @@ static inline AttnStatus write_stamps(cudaStream_t stream, const char *kernel)
     }
     if (!file || fclose(file) != 0) {
         fprintf(stderr, "%s: cannot write the stamps\n", name);
-        return ATTN_CUDA_ERROR;
+        return false;
     }
-    return ATTN_OK;
+    return true;
 }
 
 #define launch_is_done         write_stamps

@@ -66,19 +66,21 @@ AttnStatus rung_count(const Rung *rung, const AttnArgs *args, int64_t sram,
                       struct AccessCounts *moved);
 
 /* A rung as a function of AttnArgs for each pass, under the name that its stage and file give it:
- * where tests and exercises want one (on the CPU). */
-#define RUNG_FN(stage, name)                                                                       \
+ * where tests and exercises want one. RUNG_FN: on a CPU. */
+#define RUNG_FN_ON(device, stage, name)                                                            \
     extern const Rung rung_##stage##_##name;                                                       \
     RUNG_CALLS(stage, name)
 #define RUNG_CALLS(stage, name)                                                                    \
     static inline AttnStatus stage##_##name(const AttnArgs *args)                                  \
     {                                                                                              \
-        return rung_call(&rung_##stage##_##name, ON_CPU, args, 0);                                 \
+        return rung_call(&rung_##stage##_##name, device, args, 0);                                 \
     }                                                                                              \
     static inline AttnStatus stage##_##name##_backward(const AttnArgs *args)                       \
     {                                                                                              \
-        return rung_call(&rung_##stage##_##name, ON_CPU, args, 1);                                 \
+        return rung_call(&rung_##stage##_##name, device, args, 1);                                 \
     }
+#define RUNG_FN(stage, name)      RUNG_FN_ON(ON_CPU, stage, name)
+#define CUDA_RUNG_FN(stage, name) RUNG_FN_ON(ON_CUDA, stage, name)
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """draw_backward.py: the drawings of stage 04. Every number in them is computed here: the row of
 the hand example from its Q, K, V and dO, crossings by walking the loops, fragments from the
-formulas that 03_flash_forward/library/cuda/mma.cuh states.
+formulas that common/units/mma.cuh states.
 
 Interface:
 - FIGURES: file name -> function that returns the SVG. draw_figures.py writes and checks them.

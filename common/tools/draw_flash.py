@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """draw_flash.py: the drawings of stage 03. Every number in them is computed here: visiting
 orders and tile counts by walking the loops, fragments and swizzle from the formulas that
-03_flash_forward/library/cuda/mma.cuh states, schedules by handing out blocks.
+common/units/mma.cuh states, schedules by handing out blocks.
 
 Interface:
 - FIGURES: file name -> function that returns the SVG. draw_figures.py writes and checks them.

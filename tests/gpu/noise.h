@@ -20,9 +20,11 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/device.h"
-#include "cuda/flash_rungs.h"
 #include "flash_forward.h"
+#include "harness/rung.h"
 #include "io/fill.h"
+
+CUDA_RUNG_FN(flash_forward, v1_fa2)
 
 #define NOISE_N     1024 /* 16 heads, d = 64, f32: some 2 ms */
 #define NOISE_BYTES ((size_t)256 << 20)

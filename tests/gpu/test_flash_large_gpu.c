@@ -13,8 +13,18 @@
 #include "device_case.h"
 
 #include "check/check.h"
-#include "cuda/flash_rungs.h"
+#include "harness/rung.h"
 #include "large_case.h"
+
+CUDA_RUNG_FN(flash_forward, v0_fa1)
+CUDA_RUNG_FN(flash_forward, v1_fa2)
+CUDA_RUNG_FN(flash_forward, v2_register_tiles)
+CUDA_RUNG_FN(flash_forward, v3_mma)
+CUDA_RUNG_FN(flash_forward, v4_ldmatrix)
+CUDA_RUNG_FN(flash_forward, v5_cp_async)
+CUDA_RUNG_FN(flash_forward, v6_exp2)
+CUDA_RUNG_FN(flash_forward, v7_full_tiles)
+CUDA_RUNG_FN(flash_forward, v8_schedule)
 
 /* O (or the state) and lse of the sampled queries into the small case. */
 static void fetch_outputs(const Large *g, const Sample *queries, float *O_state_dev, Case *c)

@@ -15,9 +15,25 @@
 
 #include "attn_config.h"
 #include "check/check.h"
-#include "cuda/flash_rungs.h"
-#include "cuda/hopper_rungs.h"
-#include "noise.h"
+#include "harness/rung.h"
+#include "noise.h" /* and v1_fa2 */
+
+CUDA_RUNG_FN(flash_forward, v0_fa1)
+CUDA_RUNG_FN(flash_forward, v2_register_tiles)
+CUDA_RUNG_FN(flash_forward, v3_mma)
+CUDA_RUNG_FN(flash_forward, v4_ldmatrix)
+CUDA_RUNG_FN(flash_forward, v5_cp_async)
+CUDA_RUNG_FN(flash_forward, v6_exp2)
+CUDA_RUNG_FN(flash_forward, v7_full_tiles)
+CUDA_RUNG_FN(flash_forward, v8_schedule)
+#ifdef HAVE_SM90A
+CUDA_RUNG_FN(flash_forward, v9_wgmma)
+CUDA_RUNG_FN(flash_forward, v10_warp_specialised)
+CUDA_RUNG_FN(flash_forward, v11_overlapped_softmax)
+CUDA_RUNG_FN(flash_forward, v12_lazy_rescale)
+CUDA_RUNG_FN(flash_forward, v13_more_warpgroups)
+CUDA_RUNG_FN(flash_forward, v14_persistent)
+#endif
 
 static int repeats = 200;
 

@@ -16,10 +16,10 @@
 #include "attn_config.h"
 #include "attn_pairs.h"
 #include "cuda/device.h"
-#include "cuda/flash_rungs.h"
 #include "exp/exp_isa.h"
 #include "exp/vector.h"
 #include "flash_forward.h"
+#include "flash_forward_rungs.h"
 #include "harness/rung.h"
 #include "models/model.h"
 #include "problem_rows.h"
@@ -157,18 +157,23 @@ TEST(test_tiles_of_the_kernels)
     assert_int_equal(0, tiles.Br % simd->strip);
     assert_int_equal((1000 + tiles.Br - 1) / tiles.Br, tiles.Tr);
 #ifdef HAVE_CUDA
-    FlashTiles (*const kernels[])(const AttnArgs *) = {
-        flash_tiles_v0_fa1,  flash_tiles_v1_fa2,        flash_tiles_v2_register_tiles,
-        flash_tiles_v3_mma,  flash_tiles_v4_ldmatrix,   flash_tiles_v5_cp_async,
-        flash_tiles_v6_exp2, flash_tiles_v7_full_tiles, flash_tiles_v8_schedule};
+    static const Rung *const rungs[] = {&rung_flash_forward_v0_fa1,
+                                        &rung_flash_forward_v1_fa2,
+                                        &rung_flash_forward_v2_register_tiles,
+                                        &rung_flash_forward_v3_mma,
+                                        &rung_flash_forward_v4_ldmatrix,
+                                        &rung_flash_forward_v5_cp_async,
+                                        &rung_flash_forward_v6_exp2,
+                                        &rung_flash_forward_v7_full_tiles,
+                                        &rung_flash_forward_v8_schedule};
     for (int k = 0; k < 9; k++)
-        for (a.shape.d = 64; a.shape.d <= 128; a.shape.d += 64) {
-            const int64_t element = k < 3 ? 4 : 2;
-            tiles = kernels[k](&a);
-            assert_int_equal(0, tiles.Br % 16);
-            assert_int_equal(0, tiles.Bc % 16);
+        for (int d = 64; d <= 128; d += 64) {
+            const Problem p = {.d = d};
+            const Tiles t = rungs[k]->tiles(&p);
+            assert_int_equal(0, t.Br % 16);
+            assert_int_equal(0, t.Bc % 16);
             /* Q and one tile of keys at least lie in shared memory, 99 KiB where there is least */
-            assert_in_range((tiles.Br + tiles.Bc) * a.shape.d * element, 1, 101376);
+            assert_in_range((t.Br + t.Bc) * d * (k < 3 ? 4 : 2), 1, 101376);
         }
 #endif
 }

@@ -192,7 +192,8 @@ class Workshop:
             line = for_this_gpu(line)
             line += [] if asks_for_f16(fields) else ["-DATTN_NO_CUDA_F16"]
         at = next(n for n, word in enumerate(line) if word.startswith("-I"))
-        line.insert(at, "-I" + os.path.dirname(absolute))  # headers beside the original come first
+        # The changed header, also for a unit that includes it; then headers beside the original.
+        line[at:at] = ["-I" + os.path.dirname(source), "-I" + os.path.dirname(absolute)]
         line += extra
         done = run(line, cwd=self.args.build)
         if done.returncode != 0:

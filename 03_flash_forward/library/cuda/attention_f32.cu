@@ -26,10 +26,10 @@
  */
 #include "attn_pairs.h"
 #include "block.cuh"
-#include "mma.cuh"
-#include "product_f32.cuh"
+#include "part_load_f32.cuh"
 #include "row_mask.cuh"
 #include "scores.cuh"
+#include "units/mma.cuh"
 
 /* A thread holds ROWS x COLS of S and ROWS x D/8 of O: as much as 255 registers allow. All of
  * shared memory within 64 KiB, what GPUs from sm_75 on give a block: D = 128 has room for 32 keys
@@ -204,13 +204,13 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     int stage = 0; /* the buffer that the next slice goes to */
     auto fetch_K = [&](int j, int channel) {
         const int64_t first = j * C::Bc;
-        load_tile_f32<true, C::Bc, C::SLICE_CHANNELS, C::LD_K, C::THREADS>(
+        load_part_f32<true, C::Bc, C::SLICE_CHANNELS, C::LD_K, C::THREADS>(
             slices_smem + stage * C::SLICE, (const float *)mask.K + first * a.K.stride[1] + channel,
             a.K.stride[1], Nk - j * C::Bc, d - channel);
     };
     auto fetch_V = [&](int j, int key) {
         const int64_t first = j * C::Bc + key;
-        load_tile_f32<false, C::SLICE_KEYS, C::D, C::D, C::THREADS>(
+        load_part_f32<false, C::SLICE_KEYS, C::D, C::D, C::THREADS>(
             slices_smem + stage * C::SLICE, (const float *)mask.V + first * a.V.stride[1],
             a.V.stride[1], Nk - (int)first, d);
     };
@@ -233,7 +233,7 @@ static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
         return; /* nothing to add: the state stays as it is, to the bit */
     publish_plan(mask, a, work, K, V, q, tiles);
     __syncthreads();
-    load_tile_f32<true, C::Br, C::D, C::LD_Q, C::THREADS>(Q_smem, Q, a.Q.stride[1], Nq - work.i0,
+    load_part_f32<true, C::Br, C::D, C::LD_Q, C::THREADS>(Q_smem, Q, a.Q.stride[1], Nq - work.i0,
                                                           d);
     if (j >= 0)
         fetch_K(j, 0);

@@ -280,7 +280,7 @@ static AttnStatus launch_few(const AttnArgs *a, SplitStates parts, AttnBand band
     if (status == ATTN_OK)
         status = cuda_reserve_smem((const void *)few_hopper_kernel<T, C>, C::ALL);
     if (status == ATTN_OK)
-        status = launch_is_done(0, NULL);
+        status = launch_is_done(0, NULL) ? ATTN_OK : ATTN_CUDA_ERROR;
     if (status != ATTN_OK)
         return status;
     cudaLaunchAttribute cluster = {};
@@ -295,7 +295,8 @@ static AttnStatus launch_few(const AttnArgs *a, SplitStates parts, AttnBand band
     config.attrs = &cluster;
     config.numAttrs = 1;
     CUDA_TRY(cudaLaunchKernelEx(&config, few_hopper_kernel<T, C>, *a, maps, parts, band));
-    return launch_is_done((cudaStream_t)a->stream, "the kernel of few queries");
+    return launch_is_done((cudaStream_t)a->stream, "the kernel of few queries") ? ATTN_OK
+                                                                                : ATTN_CUDA_ERROR;
 }
 
 template <typename T> static AttnStatus run_few(const AttnArgs *a, SplitStates parts, AttnBand band)

@@ -23,9 +23,9 @@
  * - few_queries_takes, few_queries_splits, few_queries_run: see few_queries.cuh.
  */
 #include "few_queries.cuh"
-#include "mma.cuh"
 #include "scores.cuh"
 #include "split_keys.cuh"
+#include "units/mma.cuh"
 
 #include "few_states.cuh" /* with what mma.cuh has */
 

@@ -27,14 +27,10 @@
 #ifndef FLASH_FORWARD_HOPPER_16BIT_CUH
 #define FLASH_FORWARD_HOPPER_16BIT_CUH
 
-/* The arithmetic of the rungs, not their host side. */
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"
-#include "../../cuda/wgmma_rows.cuh"
-#pragma GCC diagnostic pop
 #include "block_resume.h"
 #include "hopper_tensor.cuh"
 #include "key_rule.h"
+#include "units/wgmma_rows.cuh"
 
 /* As the rungs' tile. The warpgroup that loads does more here, and has more registers where there
  * are some. setmaxnreg deals out what the block was launched with: the same for all its threads, a
@@ -62,6 +58,22 @@ struct HopperWork {
     bool last, O_wide; /* O: 16 bytes at a time may be written */
     int missing;       /* rows of a head's first tile that do not exist: whole warpgroups */
 };
+
+/* Batch, query head, the kv head that it reads, first row. */
+struct QueryTile {
+    int b, h, h_kv, i0;
+};
+
+/* Key tiles begin ... end - 1 of a row tile; those from full_begin to full_end - 1 are seen in full
+ * by all its rows. */
+struct SeenKeys {
+    int begin, end, full_begin, full_end;
+};
+
+static __device__ __forceinline__ bool all_seen(const SeenKeys &seen, int j)
+{
+    return j >= seen.full_begin && j < seen.full_end;
+}
 
 /* How many rows a bundle of heads has. */
 static __device__ __forceinline__ int rows_of(const AttnArgs &a, const HopperWork &work)
@@ -580,12 +592,13 @@ static AttnStatus launch_hopper(const AttnArgs *a, HopperWork work, unsigned blo
     if (status == ATTN_OK)
         status = cuda_reserve_smem((const void *)hopper_kernel<T, C>, C::ALL);
     if (status == ATTN_OK)
-        status = launch_is_done(0, NULL);
+        status = launch_is_done(0, NULL) ? ATTN_OK : ATTN_CUDA_ERROR;
     if (status != ATTN_OK)
         return status;
     hopper_kernel<T, C><<<blocks, C::THREADS, C::ALL, (cudaStream_t)a->stream>>>(*a, maps, work);
     CUDA_TRY_LAUNCH();
-    return launch_is_done((cudaStream_t)a->stream, "the library's Hopper kernel");
+    return launch_is_done((cudaStream_t)a->stream, "the library's Hopper kernel") ? ATTN_OK
+                                                                                  : ATTN_CUDA_ERROR;
 }
 
 #endif

@@ -18,7 +18,9 @@
 #ifndef FLASH_FORWARD_HOPPER_TENSOR_CUH
 #define FLASH_FORWARD_HOPPER_TENSOR_CUH
 
-#include "cuda/hopper.cuh"
+#include "attn.h"
+#include "cuda/cuda_check.h"
+#include "units/hopper.cuh"
 
 /* sm_90a code runs on no other GPU than one of compute capability 9.0. */
 static bool on_hopper(void)
@@ -44,7 +46,7 @@ static bool copies_by_engine(const Tensor *t)
     return (uintptr_t)t->data % 16 == 0 && t->shape[1] < 1 << 29;
 }
 
-/* cuTensorMapEncodeTiled for tiles of 64 channels, `heads` heads and `rows` rows, which come in
+/* The map for tiles of 64 channels, `heads` heads and `rows` rows, which come in
  * this order. Dimensions, innermost first: channel, head, row, batch. Nobody steps in a dimension
  * of size 1. */
 static AttnStatus make_head_map(CUtensorMap *map, const Tensor *t, int heads, int rows)
@@ -55,22 +57,9 @@ static AttnStatus make_head_map(CUtensorMap *map, const Tensor *t, int heads, in
                                  t->shape[1] > 1 ? (cuuint64_t)t->stride[1] * 2 : 16,
                                  t->shape[0] > 1 ? (cuuint64_t)t->stride[0] * 2 : 16};
     const cuuint32_t box[4] = {PANEL, (cuuint32_t)heads, (cuuint32_t)rows, 1};
-    const cuuint32_t steps[4] = {1, 1, 1, 1};
-    EncodeTiled encode = NULL;
-    const AttnStatus status = find_encoder(&encode);
-    if (status != ATTN_OK)
-        return status;
-    const CUresult error = encode(
-        map,
-        t->dtype == ATTN_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-        4, t->data, sizes, bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (error != CUDA_SUCCESS) {
-        fprintf(stderr, "cuTensorMapEncodeTiled: error %d\n", (int)error);
-        return ATTN_CUDA_ERROR;
-    }
-    return ATTN_OK;
+    const CUtensorMapDataType type =
+        t->dtype == ATTN_BF16 ? MAP_TYPE<__nv_bfloat16> : MAP_TYPE<__half>;
+    return encode_map(map, type, 4, t->data, sizes, bytes, box) ? ATTN_OK : ATTN_CUDA_ERROR;
 }
 
 /* cp.async.bulk.tensor, global to shared memory: all PANELS panels of a tile from row n of head h,

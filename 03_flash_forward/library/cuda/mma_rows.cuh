@@ -22,8 +22,8 @@
 #ifndef FLASH_FORWARD_MMA_ROWS_CUH
 #define FLASH_FORWARD_MMA_ROWS_CUH
 
-#include "mma.cuh"
 #include "row_mask.cuh"
+#include "units/mma.cuh"
 
 /* Br = 128 rows, so a K or V fragment from shared memory serves two m16 tiles of each warp. For
  * D = 256 the accumulators of one m16 tile fill the registers already, and 99 KiB of shared memory,

@@ -20,7 +20,7 @@
 #include <float.h>
 
 #include "attn.h"
-#include "mma.cuh"
+#include "units/mma.cuh"
 
 static __device__ __forceinline__ float exponent_scale(const AttnArgs &a)
 {

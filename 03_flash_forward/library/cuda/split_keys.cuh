@@ -21,8 +21,8 @@
 #define FLASH_FORWARD_SPLIT_KEYS_CUH
 
 #include "dispatch.cuh"
-#include "mma.cuh"
 #include "split_states.cuh"
+#include "units/mma.cuh"
 
 #define SPLIT_MIN_TILES 4 /* key tiles that are worth a block's start and the merge */
 #define MERGED          4 /* channels that a lane merges at a time */

@@ -16,7 +16,7 @@
 #ifndef FLASH_FORWARD_TILE_LOAD_CUH
 #define FLASH_FORWARD_TILE_LOAD_CUH
 
-#include "mma.cuh"
+#include "units/mma.cuh"
 
 /* base: row 0 of one head, [N][d] with `stride` elements from row to row. The tile's rows are
  * first .. first + ROWS - 1. REREAD: for kernels that are short of registers (read_thread). */

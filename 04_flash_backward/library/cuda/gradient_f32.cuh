@@ -15,10 +15,10 @@
 #ifndef FLASH_BACKWARD_GRADIENT_F32_CUH
 #define FLASH_BACKWARD_GRADIENT_F32_CUH
 
-#include "mma.cuh"
-#include "product_f32.cuh"
 #include "scores.cuh"
 #include "two_views.cuh"
+#include "units/mma.cuh"
+#include "units/product_f32.cuh"
 
 /* What a launch computes. The products of a tile, in this order:
  *

@@ -140,7 +140,7 @@ static AttnStatus add_gradients(const AttnArgs *a, KeysWork work, const Pass &pa
     PanelMaps maps;
     AttnStatus status = make_maps(&maps, a, D, work.sums.dK != NULL);
     if (status == ATTN_OK)
-        status = launch_is_done(0, NULL);
+        status = launch_is_done(0, NULL) ? ATTN_OK : ATTN_CUDA_ERROR;
     if (status != ATTN_OK)
         return status;
     if (ordered && !(parts & GRADIENTS_BEGIN))
@@ -151,7 +151,7 @@ static AttnStatus add_gradients(const AttnArgs *a, KeysWork work, const Pass &pa
     kernel<<<(unsigned)(a->shape.B * a->shape.Hkv * tiles), 128 + CONSUMER_THREADS, C::ALL,
              stream>>>(*a, pass, maps, work);
     CUDA_TRY_LAUNCH();
-    return launch_is_done(stream, "the library's Hopper gradients");
+    return launch_is_done(stream, "the library's Hopper gradients") ? ATTN_OK : ATTN_CUDA_ERROR;
 }
 
 template <typename T, int D>

@@ -58,35 +58,24 @@ static bool readable(const Tensor *t)
     return (uintptr_t)t->data % 16 == 0;
 }
 
-/* Boxes of 64 rows. Where a head has all D channels as make_tile_map; else [channels], row, 1,
- * head, batch, and a box for each panel. */
+/* Boxes of 64 rows. Where a head has all D channels: panels as in make_tile_map; else [channels],
+ * row, 1, head, batch, and a box for each panel. */
 static AttnStatus make_map(CUtensorMap *map, Tensor t, int D)
 {
     for (int n = 0; n < 3; n++)
         if (t.shape[n] == 1)
             t.stride[n] = 8;
-    if (t.shape[3] == D)
-        return make_tile_map(map, &t, 64);
-    EncodeTiled encode = NULL;
-    const cuuint64_t sizes[5] = {(cuuint64_t)t.shape[3], (cuuint64_t)t.shape[1], 1,
-                                 (cuuint64_t)t.shape[2], (cuuint64_t)t.shape[0]};
-    const cuuint64_t bytes[4] = {(cuuint64_t)t.stride[1] * 2, 16, (cuuint64_t)t.stride[2] * 2,
-                                 (cuuint64_t)t.stride[0] * 2};
-    const cuuint32_t box[5] = {PANEL, 64, 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
-    const AttnStatus status = find_encoder(&encode);
-    if (status != ATTN_OK)
-        return status;
-    const CUresult error = encode(
-        map,
-        t.dtype == ATTN_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-        5, t.data, sizes, bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (error != CUDA_SUCCESS) {
-        fprintf(stderr, "cuTensorMapEncodeTiled: error %d\n", (int)error);
-        return ATTN_CUDA_ERROR;
-    }
-    return ATTN_OK;
+    const bool whole = t.shape[3] == D;
+    const cuuint64_t panels = (cuuint64_t)(whole ? D / PANEL : 1);
+    const cuuint64_t width = (cuuint64_t)(whole ? PANEL : t.shape[3]);
+    const cuuint64_t sizes[5] = {width, (cuuint64_t)t.shape[1], panels, (cuuint64_t)t.shape[2],
+                                 (cuuint64_t)t.shape[0]};
+    const cuuint64_t bytes[4] = {(cuuint64_t)t.stride[1] * 2, (cuuint64_t)(whole ? PANEL * 2 : 16),
+                                 (cuuint64_t)t.stride[2] * 2, (cuuint64_t)t.stride[0] * 2};
+    const cuuint32_t box[5] = {PANEL, 64, (cuuint32_t)panels, 1, 1};
+    const CUtensorMapDataType type =
+        t.dtype == ATTN_BF16 ? MAP_TYPE<__nv_bfloat16> : MAP_TYPE<__half>;
+    return encode_map(map, type, 5, t.data, sizes, bytes, box) ? ATTN_OK : ATTN_CUDA_ERROR;
 }
 
 static AttnStatus make_maps(PanelMaps *maps, const AttnArgs *a, int D, bool sums)

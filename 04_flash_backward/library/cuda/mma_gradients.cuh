@@ -30,7 +30,7 @@
 #ifndef FLASH_BACKWARD_MMA_GRADIENTS_CUH
 #define FLASH_BACKWARD_MMA_GRADIENTS_CUH
 
-#include "mma.cuh"
+#include "units/mma.cuh"
 
 /* A group is KEY_WARPS warps that share keys: one, or 2 or 4, where sums of all D channels do not
  * fit one warp's registers. Each has its part of the queries, and its part of the channels. With

@@ -29,6 +29,7 @@
 
 #include "attn_pairs.h"
 #include "gradient_f32.cuh"
+#include "part_load_f32.cuh"
 
 /* A thread's part of every tile: rows row0 + row_of(r), columns column0 + column_of(c). */
 template <class C> struct TilePart {
@@ -77,15 +78,15 @@ static __device__ __forceinline__ void walk_tiles(const View &view, Weighing &we
         float *slice = slices + stage * C::SLICE;
         if (step < C::S_END || (step >= C::W_END && step < C::DP_END)) {
             const int x = (step < C::S_END ? step : step - C::W_END) * C::CHANNELS;
-            load_tile_f32<true, C::OWN, C::CHANNELS, C::LD_OWN, C::THREADS>(
+            load_part_f32<true, C::OWN, C::CHANNELS, C::LD_OWN, C::THREADS>(
                 slice, f32_row(own, mask.work.b, mask.work.i0, mask.work.h) + x, own.stride[1],
                 N_own - mask.work.i0, d - x);
-            load_tile_f32<true, C::OTHER, C::CHANNELS, C::LD_OTHER, C::THREADS>(
+            load_part_f32<true, C::OTHER, C::CHANNELS, C::LD_OTHER, C::THREADS>(
                 slice + C::PAIR_OTHER, f32_row(other, mask.work.b, j0, walk.head) + x,
                 other.stride[1], N_other - j0, d - x);
         } else {
             const int row = j0 + (step - (of_S ? C::DP_END : C::S_END)) * C::ROWS_OF_SLICE;
-            load_tile_f32<false, C::ROWS_OF_SLICE, C::OUT, C::OUT, C::THREADS>(
+            load_part_f32<false, C::ROWS_OF_SLICE, C::OUT, C::OUT, C::THREADS>(
                 slice, f32_row(other, mask.work.b, row, walk.head) + out0, other.stride[1],
                 N_other - row, d - out0);
         }

@@ -35,7 +35,8 @@
  * "mbarrier", "setmaxnreg".
  *
  * Interface:
- * - make_tile_map (host): the tensor map of [B][N][H][d], tiles of `rows` rows of one head.
+ * - make_tile_map<T> (host): the tensor map of [B][N][heads][d], tiles of `rows` rows of one head.
+ *   encode_map (host): any other. launch_is_done (host): around a launch, for check builds.
  * - barrier_init, barrier_init_done, barrier_expect, barrier_arrive, barrier_wait: mbarriers.
  * - load_tile: TMA from global to shared memory. store_tile, store_tiles_read: back.
  *   fence_for_tma: what threads have written becomes visible to the copy engine.
@@ -46,67 +47,64 @@
  * - pack2<T>: two floats to one register of two 16-bit elements. exp2_sfu: 2^x in one instruction.
  * - registers_give, registers_take: setmaxnreg. threads_sync, threads_arrive: named barriers.
  */
-#ifndef ATTN_HOPPER_CUH
-#define ATTN_HOPPER_CUH
+#ifndef UNITS_HOPPER_CUH
+#define UNITS_HOPPER_CUH
 
 #include <cuda.h> /* types of the driver's interface; nothing of it is linked */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
-#include <type_traits>
+#include <stdio.h>
 
-#include "attn.h"
-#include "cuda/cuda_check.h"
+#include <type_traits>
 
 /* --- tensor maps (host) ------------------------------------------------------------------------*/
 
 #define PANEL 64 /* channels of a panel: 128 bytes, the widest row that the engine swizzles */
 
-typedef decltype(&cuTensorMapEncodeTiled) EncodeTiled; /* its type only */
+template <typename T>
+constexpr CUtensorMapDataType MAP_TYPE =
+    std::is_same<T, __half>::value ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                   : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 
-/* The driver's function, found at run time: the program starts without a driver, too. */
-static AttnStatus find_encoder(EncodeTiled *encode)
+/* cuTensorMapEncodeTiled, with the 128-byte swizzle and zeros for what lies outside. Dimensions,
+ * innermost first: sizes [rank], bytes from one to the next [rank - 1] (the innermost is
+ * contiguous), and how many of each a tile has: box [rank]. false: the sentence is out. The
+ * driver's function is found at run time: the program starts without a driver, too. */
+static bool encode_map(CUtensorMap *map, CUtensorMapDataType type, int rank, const void *data,
+                       const cuuint64_t *sizes, const cuuint64_t *bytes, const cuuint32_t *box)
 {
+    const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
     void *entry = NULL;
     cudaDriverEntryPointQueryResult found;
-    CUDA_TRY(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                              cudaEnableDefault, &found));
-    if (!entry || found != cudaDriverEntryPointSuccess) {
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault,
+                                         &found) != cudaSuccess ||
+        !entry || found != cudaDriverEntryPointSuccess) {
         fprintf(stderr, "the driver has no cuTensorMapEncodeTiled (it came with CUDA 12.0)\n");
-        return ATTN_CUDA_ERROR;
+        return false;
     }
-    *encode = (EncodeTiled)entry;
-    return ATTN_OK;
+    const CUresult error = ((decltype(&cuTensorMapEncodeTiled))entry)(
+        map, type, (cuuint32_t)rank, const_cast<void *>(data), sizes, bytes, box, steps,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (error != CUDA_SUCCESS)
+        fprintf(stderr, "cuTensorMapEncodeTiled: error %d\n", (int)error);
+    return error == CUDA_SUCCESS;
 }
 
-/* cuTensorMapEncodeTiled. The map says where t [B][N][H][d] lies and that a tile has `rows` rows of
- * one head, all panels. Dimensions, innermost first: channel of a panel, row, panel, head, batch;
- * so the tile arrives as [panel][row][64]. Rows past N read as zeros and are not written. */
-static AttnStatus make_tile_map(CUtensorMap *map, const Tensor *t, int rows)
+/* The map says where X [B][N][heads][d], contiguous, lies and that a tile has `rows` rows of one
+ * head, all panels. Dimensions: channel of a panel, row, panel, head, batch; so the tile arrives as
+ * [panel][row][64]. Rows past N read as zeros and are not written. */
+template <typename T>
+static bool make_tile_map(CUtensorMap *map, const void *X, int B, int N, int heads, int d, int rows)
 {
-    const cuuint64_t panels = (cuuint64_t)t->shape[3] / PANEL;
-    const cuuint64_t sizes[5] = {PANEL, (cuuint64_t)t->shape[1], panels, (cuuint64_t)t->shape[2],
-                                 (cuuint64_t)t->shape[0]};
-    const cuuint64_t bytes[4] = {(cuuint64_t)t->stride[1] * 2, PANEL * 2,
-                                 (cuuint64_t)t->stride[2] * 2, (cuuint64_t)t->stride[0] * 2};
-    const cuuint32_t box[5] = {PANEL, (cuuint32_t)rows, (cuuint32_t)panels, 1, 1};
-    const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-    EncodeTiled encode = NULL;
-    const AttnStatus status = find_encoder(&encode);
-    if (status != ATTN_OK)
-        return status;
-    const CUresult error = encode(
-        map,
-        t->dtype == ATTN_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-        5, t->data, sizes, bytes, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (error != CUDA_SUCCESS) {
-        fprintf(stderr, "cuTensorMapEncodeTiled: error %d\n", (int)error);
-        return ATTN_CUDA_ERROR;
-    }
-    return ATTN_OK;
+    const cuuint64_t head = (cuuint64_t)d * sizeof(T), row = heads * head;
+    const cuuint64_t sizes[5] = {PANEL, (cuuint64_t)N, (cuuint64_t)d / PANEL, (cuuint64_t)heads,
+                                 (cuuint64_t)B};
+    const cuuint64_t bytes[4] = {row, PANEL * sizeof(T), head, N * row};
+    const cuuint32_t box[5] = {PANEL, (cuuint32_t)rows, (cuuint32_t)d / PANEL, 1, 1};
+    return encode_map(map, MAP_TYPE<T>, 5, X, sizes, bytes, box);
 }
 
 /* --- waits that end ----------------------------------------------------------------------------*/
@@ -129,29 +127,33 @@ static __device__ __forceinline__ void report_stuck(int what)
     asm volatile("st.global.u32 [%0], %1;" ::"l"(0ull), "r"(0) : "memory");
 }
 
-static inline AttnStatus launch_is_done(cudaStream_t stream, const char *kernel)
+/* Before a launch (kernel NULL) and after it. false: it has failed, and the sentence is out. */
+static inline bool launch_is_done(cudaStream_t stream, const char *kernel)
 {
     static const char *const names[] = {"", "Q", "K", "V", "dO", "dS", "its turn to add dQ"};
     static volatile int *stuck = NULL;
+    cudaError_t error = cudaSuccess;
     if (!stuck) { /* before the first launch */
-        CUDA_TRY(cudaHostAlloc((void **)&stuck, sizeof *stuck, cudaHostAllocMapped));
-        *stuck = 0;
-        CUDA_TRY(cudaMemcpyToSymbol(hopper_stuck_dev, (const void *)&stuck, sizeof stuck));
+        error = cudaHostAlloc((void **)&stuck, sizeof *stuck, cudaHostAllocMapped);
+        if (error == cudaSuccess) {
+            *stuck = 0;
+            error = cudaMemcpyToSymbol(hopper_stuck_dev, (const void *)&stuck, sizeof stuck);
+        }
     }
-    if (!kernel)
-        return ATTN_OK;
-    const cudaError_t error = cudaStreamSynchronize(stream);
-    if (*stuck)
+    if (kernel)
+        error = cudaStreamSynchronize(stream);
+    if (kernel && *stuck)
         fprintf(stderr, "%s: thread %d of warpgroup %d waited in vain for %s%s\n", kernel,
                 *stuck >> 14 & 127, *stuck >> 21 & 7, *stuck >> 28 ? "the place of " : "",
                 names[*stuck >> 24 & 15]);
-    CUDA_TRY(error);
-    return ATTN_OK;
+    if (error != cudaSuccess)
+        fprintf(stderr, "%s: %s\n", kernel ? kernel : "a check build", cudaGetErrorString(error));
+    return error == cudaSuccess;
 }
 #else
-static inline AttnStatus launch_is_done(cudaStream_t, const char *)
+static inline bool launch_is_done(cudaStream_t, const char *)
 {
-    return ATTN_OK;
+    return true;
 }
 #endif
 

@@ -9,24 +9,21 @@
  * row sees one run of keys, first ... last, so a mask is two comparisons for each score.
  *
  * Shared memory of a block:  Q [CONSUMERS][64 rows]   K [STAGES][Bc keys]   V [STAGES][Bc keys]
- * and behind them the mbarriers. O leaves through the place of Q, in v14
- * through its own.
+ * and behind them the mbarriers. O leaves through the place of Q, in v14 through its own.
  *
  * Interface:
  * - WgmmaTile: the constants of one kernel, and where things lie in shared memory.
- * - TileMaps, make_maps (host): tensor maps of Q, K, V, O. hopper_takes (host): is it a case for
- *   these kernels? launch_rows (host): one block for each row tile.
- * - QueryTile, row_tile: what a block works on. SeenKeys, seen_keys, all_seen: its key
- *   tiles. RingPlace, advance, start_barriers, produce_Q, produce_keys, release: the stages.
+ * - TileMaps, make_maps (host): tensor maps of Q, K, V, O.
+ * - RingPlace, advance, start_barriers, produce_Q, produce_keys, release: the stages.
  * - WarpgroupRows, start_rows: O, m and l of 64 rows. multiply_QK, hide_keys, update_rows,
- *   update_rows_lazily (v12 and later), round_P, rescale_O, multiply_PV: a step. store_rows: the
- *   end.
+ *   update_rows_lazily, round_P, rescale_O, multiply_PV: a step. store_rows: the end.
+ * What v10 and v12 introduce (produce_keys; update_rows_lazily) stands in their files in the same
+ * words, and is theirs there.
  */
-#ifndef FLASH_FORWARD_WGMMA_ROWS_CUH
-#define FLASH_FORWARD_WGMMA_ROWS_CUH
+#ifndef UNITS_WGMMA_ROWS_CUH
+#define UNITS_WGMMA_ROWS_CUH
 
-#include "cuda/hopper.cuh"
-#include "hopper_rungs.h"
+#include "units/hopper.cuh"
 
 /* Br = 64 rows for each consumer warpgroup, Bc keys a tile, STAGES tiles of K and as many of V. */
 template <int D_, int Bc_, int CONSUMERS_, int STAGES_, bool OWN_O = false> struct WgmmaTile {
@@ -52,142 +49,15 @@ struct TileMaps {
     CUtensorMap Q, K, V, O;
 };
 
-static AttnStatus make_maps(TileMaps *maps, const AttnArgs *a, int Bc)
+/* Q, O [B][Nq][H][d] and K, V [B][Nk][Hkv][d]. false: the sentence is out. */
+template <typename T, class C>
+static bool make_maps(TileMaps *maps, int B, int H, int Hkv, int Nq, int Nk, const void *Q,
+                      const void *K, const void *V, void *O)
 {
-    AttnStatus status = make_tile_map(&maps->Q, &a->Q, 64);
-    if (status == ATTN_OK)
-        status = make_tile_map(&maps->K, &a->K, Bc);
-    if (status == ATTN_OK)
-        status = make_tile_map(&maps->V, &a->V, Bc);
-    if (status == ATTN_OK)
-        status = make_tile_map(&maps->O, &a->O, 64);
-    return status;
-}
-
-/* The copy engine wants rows, heads and batches that start on 16 bytes. */
-static bool on_16_bytes(const Tensor *t)
-{
-    return (uintptr_t)t->data % 16 == 0 && t->stride[0] % 8 == 0 && t->stride[1] % 8 == 0 &&
-           t->stride[2] % 8 == 0;
-}
-
-/* The plain problem in 16 bits with d = 64 or 128, on a GPU of compute capability 9.0: sm_90a code
- * runs on no other. */
-static bool hopper_takes(const AttnArgs *a)
-{
-    return cuda_capability() == 90 && a->Q.dtype != ATTN_F32 && !a->mask && a->softcap == 0.0f &&
-           !a->options && a->scale > 0.0f && a->positions_q.count == 1 &&
-           a->positions_k.count == 1 && (a->shape.d == 64 || a->shape.d == 128) &&
-           a->shape.Nq < 1 << 29 && a->shape.Nk < 1 << 29 && on_16_bytes(&a->Q) &&
-           on_16_bytes(&a->K) && on_16_bytes(&a->V) && on_16_bytes(&a->O);
-}
-
-static unsigned count_row_tiles(const AttnArgs *a, int Br)
-{
-    return (unsigned)(a->shape.B * a->shape.H * ((a->shape.Nq + Br - 1) / Br));
-}
-
-/* kernel<<<blocks, threads>>>(a, maps, more ...) */
-template <class C, class Kernel, class... More>
-static AttnStatus launch_rows(Kernel *kernel, const AttnArgs *a, unsigned blocks, int threads,
-                              More... more)
-{
-    TileMaps maps;
-    AttnStatus status = make_maps(&maps, a, C::Bc);
-    if (status == ATTN_OK)
-        status = cuda_reserve_smem((const void *)kernel, C::ALL);
-    if (status == ATTN_OK)
-        status = launch_is_done(0, NULL);
-    if (status != ATTN_OK)
-        return status;
-    kernel<<<blocks, threads, C::ALL, (cudaStream_t)a->stream>>>(*a, maps, more...);
-    CUDA_TRY_LAUNCH();
-    return launch_is_done((cudaStream_t)a->stream, "a Hopper kernel");
-}
-
-/* Launch<T, D>::run for the dtype and head dimension of a. */
-template <template <typename, int> class Launch> static AttnStatus run_on_hopper(const AttnArgs *a)
-{
-    if (!hopper_takes(a))
-        return ATTN_SKIP;
-    if (a->Q.dtype == ATTN_BF16)
-        return a->shape.d == 64 ? Launch<__nv_bfloat16, 64>::run(a)
-                                : Launch<__nv_bfloat16, 128>::run(a);
-#ifdef ATTN_NO_CUDA_F16
-    return ATTN_SKIP;
-#else
-    return a->shape.d == 64 ? Launch<__half, 64>::run(a) : Launch<__half, 128>::run(a);
-#endif
-}
-
-/* --- what a block works on ---------------------------------------------------------------------*/
-
-/* Batch, query head, the kv head that it reads, first query row. */
-struct QueryTile {
-    int b, h, h_kv, i0;
-};
-
-/* Row tiles of a head are neighbours, so that they find its K and V in the L2 cache; the last comes
- * first: under a causal mask it is the longest. */
-template <class C>
-static __device__ __forceinline__ QueryTile row_tile(const AttnArgs &a, int index)
-{
-    const int tiles = ((int)a.shape.Nq + C::Br - 1) / C::Br, H = (int)a.shape.H;
-    QueryTile tile;
-    tile.b = index / tiles / H;
-    tile.h = index / tiles % H;
-    tile.h_kv = tile.h / (H / (int)a.shape.Hkv);
-    tile.i0 = (tiles - 1 - index % tiles) * C::Br;
-    return tile;
-}
-
-struct RowLimits {
-    int from, to, last_key;
-};
-
-/* Key tiles begin ... end - 1 of a row tile; those from full_begin to full_end - 1 are seen in full
- * by all its rows. */
-struct SeenKeys {
-    int begin, end, full_begin, full_end;
-};
-
-/* "No limit" and distances beyond any length become 2^30, to which an index may be added. */
-static __device__ __forceinline__ int short_distance(int64_t distance)
-{
-    const int64_t far = 1 << 30;
-    return (int)(distance < -far ? -far : distance > far ? far : distance);
-}
-
-/* The rule for the whole problem: row i sees keys i + from ... min(i + to, last_key). */
-static __device__ __forceinline__ RowLimits row_limits(const AttnArgs &a)
-{
-    const int64_t far = 1 << 30, none = (int64_t)1 << 62;
-    const int64_t shift = a.positions_q.segments[0].position - a.positions_k.segments[0].position;
-    RowLimits limits;
-    limits.from = a.rule.left < 0 ? (int)-far : short_distance(shift - min(a.rule.left, none));
-    limits.to = a.rule.right < 0 ? (int)far : short_distance(shift + min(a.rule.right, none));
-    limits.last_key = (int)a.shape.Nk - 1;
-    return limits;
-}
-
-template <class C>
-static __device__ __forceinline__ SeenKeys seen_keys(const RowLimits &limits, int i0, int Nq)
-{
-    const int i_last = min(i0 + C::Br, Nq) - 1;
-    const int first = max(i0 + limits.from, 0), last = min(i_last + limits.to, limits.last_key);
-    const int all_from = max(i_last + limits.from, 0);
-    const int all_to = min(i0 + limits.to, limits.last_key);
-    SeenKeys seen;
-    seen.begin = first / C::Bc;
-    seen.end = last < first ? seen.begin : last / C::Bc + 1;
-    seen.full_begin = (all_from + C::Bc - 1) / C::Bc;
-    seen.full_end = (all_to + 1) / C::Bc;
-    return seen;
-}
-
-static __device__ __forceinline__ bool all_seen(const SeenKeys &seen, int j)
-{
-    return j >= seen.full_begin && j < seen.full_end;
+    return make_tile_map<T>(&maps->Q, Q, B, Nq, H, C::D, 64) &&
+           make_tile_map<T>(&maps->K, K, B, Nk, Hkv, C::D, C::Bc) &&
+           make_tile_map<T>(&maps->V, V, B, Nk, Hkv, C::D, C::Bc) &&
+           make_tile_map<T>(&maps->O, O, B, Nq, H, C::D, 64) && launch_is_done(0, NULL);
 }
 
 /* --- the ring of stages ------------------------------------------------------------------------*/
@@ -220,32 +90,31 @@ template <class C> static __device__ __forceinline__ void start_barriers(uint32_
     barrier_init_done();
 }
 
-/* By one thread: Q of all consumers. */
+/* By one thread: Q of all consumers, from row i0 of head h of batch b. */
 template <class C>
-static __device__ __forceinline__ void produce_Q(const TileMaps &maps, const QueryTile &tile,
+static __device__ __forceinline__ void produce_Q(const TileMaps &maps, int b, int h, int i0,
                                                  uint32_t smem)
 {
     barrier_expect(smem + C::Q_FULL, C::CONSUMERS * C::Q_BYTES);
     for (int group = 0; group < C::CONSUMERS; group++)
-        load_tile(smem + group * C::Q_BYTES, &maps.Q, tile.b, tile.h, tile.i0 + 64 * group,
-                  smem + C::Q_FULL);
+        load_tile(smem + group * C::Q_BYTES, &maps.Q, b, h, i0 + 64 * group, smem + C::Q_FULL);
 }
 
-/* By one thread: K and V, tile after tile, each as soon as its stage is free. */
+/* By one thread: K and V of kv head h, tile after tile from `end` - 1 to `begin`, each as soon as
+ * its stage is free. */
 template <class C>
-static __device__ __forceinline__ void produce_keys(const TileMaps &maps, const QueryTile &tile,
-                                                    const SeenKeys &seen, uint32_t smem,
-                                                    RingPlace &place)
+static __device__ __forceinline__ void produce_keys(const TileMaps &maps, int b, int h, int begin,
+                                                    int end, uint32_t smem, RingPlace &place)
 {
 #pragma unroll 1
-    for (int j = seen.end - 1; j >= seen.begin; j--) {
+    for (int j = end - 1; j >= begin; j--) {
         const uint32_t at = place.stage * C::K_BYTES, barrier = smem + 8 * place.stage;
         barrier_wait(barrier + C::K_FREE, place.parity ^ 1, WAIT_FREE_K);
         barrier_expect(barrier + C::K_FULL, C::K_BYTES);
-        load_tile(smem + C::K + at, &maps.K, tile.b, tile.h_kv, j * C::Bc, barrier + C::K_FULL);
+        load_tile(smem + C::K + at, &maps.K, b, h, j * C::Bc, barrier + C::K_FULL);
         barrier_wait(barrier + C::V_FREE, place.parity ^ 1, WAIT_FREE_V);
         barrier_expect(barrier + C::V_FULL, C::K_BYTES);
-        load_tile(smem + C::V + at, &maps.V, tile.b, tile.h_kv, j * C::Bc, barrier + C::V_FULL);
+        load_tile(smem + C::V + at, &maps.V, b, h, j * C::Bc, barrier + C::V_FULL);
         advance<C>(place);
     }
 }
@@ -301,22 +170,23 @@ multiply_PV(WarpgroupRows<C> &rows, const uint32_t (&P)[C::Bc / 16][4], uint32_t
     wgmma_commit();
 }
 
-/* Scores of keys that a row does not see become -inf. i: the lane's row e = 0. */
+/* Scores of keys j that row i does not see (from <= j - i <= to) become -inf, and those of no key.
+ * i: the lane's row e = 0. */
 template <class C>
-static __device__ __forceinline__ void hide_keys(float (&S)[C::Bc / 8][4], const RowLimits &limits,
+static __device__ __forceinline__ void hide_keys(float (&S)[C::Bc / 8][4], int from, int to, int Nk,
                                                  int i, int j)
 {
     const int column = j * C::Bc + 2 * (threadIdx.x % 4);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         /* 8 n + x, which the compiler knows, against two limits, which it does not. */
-        const int from = i + 8 * e + limits.from - column;
-        const int to = min(i + 8 * e + limits.to, limits.last_key) - column;
+        const int first = i + 8 * e + from - column;
+        const int last = min(i + 8 * e + to, Nk - 1) - column;
 #pragma unroll
         for (int n = 0; n < C::Bc / 8; n++)
 #pragma unroll
             for (int x = 0; x < 2; x++)
-                if (8 * n + x < from || 8 * n + x > to)
+                if (8 * n + x < first || 8 * n + x > last)
                     S[n][2 * e + x] = -INFINITY;
     }
 }
@@ -375,9 +245,10 @@ static __device__ __forceinline__ void update_rows(float (&S)[C::Bc / 8][4], War
     }
 }
 
-/* The same with a lazy maximum: m and O stay as they are as long as no score of the warp's rows is
- * more than LAZY powers of two above m. Returns whether alpha is for use. */
-#define LAZY 8.0f
+#define LAZY 8.0f /* powers of two */
+
+/* Online softmax with a lazy maximum: m and O stay as they are as long as no score of the warp's
+ * rows is more than LAZY powers of two above m. Returns whether alpha is for use. */
 template <class C, bool MASKED>
 static __device__ __forceinline__ bool update_rows_lazily(float (&S)[C::Bc / 8][4],
                                                           WarpgroupRows<C> &rows, float (&alpha)[2],
@@ -424,15 +295,15 @@ static __device__ __forceinline__ void rescale_O(WarpgroupRows<C> &rows, const f
 }
 
 /* O = O / l through 64 rows of shared memory of the warpgroup's own, which nobody else reads, to
- * global memory; and lse. i0: its first row. id: a named barrier of the warpgroup. Before the block
- * ends the warpgroup's first thread must call store_tiles_read. */
+ * head h of batch b in global memory; and lse [Nq] of that head. i0: its first row. id: a named
+ * barrier of the warpgroup. Before the block ends the warpgroup's first thread must call
+ * store_tiles_read. */
 template <typename T, class C>
-static __device__ __forceinline__ void store_rows(WarpgroupRows<C> &rows, const AttnArgs &a,
-                                                  const CUtensorMap *O_map, const QueryTile &tile,
-                                                  int i0, uint32_t O_smem, int id)
+static __device__ __forceinline__ void store_rows(WarpgroupRows<C> &rows, const CUtensorMap *O_map,
+                                                  float *lse, int b, int h, int i0, int Nq,
+                                                  uint32_t O_smem, int id)
 {
     const int warp = threadIdx.x % 128 / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const int Nq = (int)a.shape.Nq;
     if (threadIdx.x % 128 == 0)
         store_tiles_read(); /* the O before this one has left */
     threads_sync(id, 128);  /* and no warp reads what was here */
@@ -444,8 +315,7 @@ static __device__ __forceinline__ void store_rows(WarpgroupRows<C> &rows, const 
         const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
         const int r = 16 * warp + g + 8 * e;
         if (t == 0 && i0 + r < Nq)
-            a.lse[((int64_t)tile.b * a.shape.H + tile.h) * Nq + i0 + r] =
-                l == 0.0f ? -INFINITY : LN2 * rows.m[e] + logf(l);
+            lse[i0 + r] = l == 0.0f ? -INFINITY : LN2 * rows.m[e] + logf(l);
 #pragma unroll
         for (int n = 0; n < C::D / 8; n++) { /* chunk n % 8 of panel n / 8, swizzled */
             const uint32_t pair =
@@ -457,7 +327,7 @@ static __device__ __forceinline__ void store_rows(WarpgroupRows<C> &rows, const 
     fence_for_tma();
     threads_sync(id, 128);
     if (threadIdx.x % 128 == 0 && i0 < Nq)
-        store_tile(O_smem, O_map, tile.b, tile.h, i0);
+        store_tile(O_smem, O_map, b, h, i0);
 }
 
 #endif

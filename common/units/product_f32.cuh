@@ -18,8 +18,8 @@
  * - lane_row, lane_column, row_of, column_of: which elements a thread owns.
  * - max_of_row, sum_of_row: over the eight lanes that share rows.
  */
-#ifndef FLASH_FORWARD_PRODUCT_F32_CUH
-#define FLASH_FORWARD_PRODUCT_F32_CUH
+#ifndef UNITS_PRODUCT_F32_CUH
+#define UNITS_PRODUCT_F32_CUH
 
 #include <stdint.h>
 
@@ -37,18 +37,18 @@ __device__ __forceinline__ void copy_async_4(float *to_smem, const float *from)
 }
 
 /* ROWS x CHANNELS of a tensor, row r at from + r * stride, to tile_smem [ROWS][LD] or, TRANSPOSED,
- * [CHANNELS][LD]. What lies past `rows` or `channels` becomes zero. A warp takes 32 channels of a
- * row; single floats, so that any base and stride will do. (Transposed, they go to banks 4 apart,
- * four to a bank. An arrangement without conflicts gained nothing: the products read far more.) */
+ * [CHANNELS][LD]. What lies past `rows` becomes zero. A warp takes 32 channels of a row.
+ * (Transposed, they go to banks 4 apart, four to a bank. An arrangement without conflicts gained
+ * nothing: the products read far more.) */
 template <bool TRANSPOSED, int ROWS, int CHANNELS, int LD, int THREADS>
 __device__ __forceinline__ void load_tile_f32(float *tile_smem, const float *from, int64_t stride,
-                                              int rows, int channels)
+                                              int rows)
 {
     const int WARPS = THREADS / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int ROW = TRANSPOSED ? 1 : LD, CHANNEL = TRANSPOSED ? LD : 1; /* steps in the tile */
     tile_smem += warp * ROW + lane * CHANNEL;
     from += warp * stride + lane;
-    if (rows >= ROWS && channels >= CHANNELS) {
+    if (rows >= ROWS) {
 #pragma unroll
         for (int r = 0; r < ROWS; r += WARPS, from += WARPS * stride)
 #pragma unroll
@@ -59,7 +59,7 @@ __device__ __forceinline__ void load_tile_f32(float *tile_smem, const float *fro
         for (int r = 0; r < ROWS; r += WARPS, from += WARPS * stride)
 #pragma unroll 1
             for (int x = 0; x < CHANNELS; x += 32)
-                if (r + warp < rows && x + lane < channels)
+                if (r + warp < rows)
                     copy_async_4(tile_smem + r * ROW + x * CHANNEL, from + x);
                 else
                     tile_smem[r * ROW + x * CHANNEL] = 0.0f;

@@ -16,7 +16,7 @@
  * feed the product P V straight from the registers in which S was accumulated.
  *
  * Source: PTX ISA, "Matrix fragments for mma.m16n8k16", "ldmatrix", "cp.async". All of it needs
- * sm_80; for an older target the functions are empty, and run_for_16_bit refuses to launch.
+ * sm_80; for an older target the functions are empty, and nobody launches them.
  *
  * Interface:
  * - mma_16816<T>: the product. ldmatrix_x4(_trans): four 8x8 fragments from shared memory.
@@ -27,8 +27,8 @@
  * - swizzle<D>: where 16-byte chunk `chunk` of row `row` lies in a shared tile of D channels;
  *   skip_chunks<D>: the same row, 2k chunks further.
  */
-#ifndef FLASH_FORWARD_MMA_CUH
-#define FLASH_FORWARD_MMA_CUH
+#ifndef UNITS_MMA_CUH
+#define UNITS_MMA_CUH
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -27,20 +27,16 @@
  * Interface:
  * - Tile<D>: sizes. TileRows: what a thread carries from key tile to key tile. first_row_of.
  * - start_rows, store_rows. hide_scores: -inf where the mask says so.
- * - update_rows (v3 to v5), update_rows_exp2 (v6 and later): the online softmax. pack_P (v3).
- * - Plan (v7 and later): what a block knows.
+ * - update_rows (v3 to v5), update_rows_exp2 (v7 and v8): the online softmax. pack_P (v3).
  * - StagedTile, TileAddresses, tile_addresses, load_Q, multiply_QK, multiply_PV: from swizzled
- *   shared memory (v4 and later). load_tile_async (v5 and later). step_tile (v7 and later).
+ *   shared memory (v5 and later). load_tile_async (v6 and later).
  *   MT0, COUNT: which m16 tiles of the warp; all of them, if not said otherwise.
+ * What v4, v5 and v6 introduce stands in their files in the same words, and is theirs there.
  */
-#ifndef FLASH_FORWARD_WARP_TILE_CUH
-#define FLASH_FORWARD_WARP_TILE_CUH
+#ifndef UNITS_WARP_TILE_CUH
+#define UNITS_WARP_TILE_CUH
 
-#include "library/cuda/mma.cuh"
-#include "plain.cuh"
-
-namespace plain
-{
+#include "units/mma.cuh"
 
 template <int D_> struct Tile {
     static const int D = D_, MT = 2, Bc = 64, WARPS = 4, THREADS = WARPS * 32;
@@ -74,29 +70,29 @@ template <class C> static __device__ __forceinline__ void start_rows(TileRows<C>
         }
 }
 
-/* O / l and lse = m + ln l to memory. ln_per_m: m_i is kept in natural units (1) or in powers of
- * two (LN2). A row that saw nothing: O = 0, lse = -inf. A store is 16 bytes of eight rows each:
- * eight sectors, half full (exercise 13 of docs/lab/03_exercises.md). */
+/* O / l and lse = m + ln l to memory: O [Nq][stride] and lse [Nq] of the head. ln_per_m: m_i is
+ * kept in natural units (1) or in powers of two (LN2). A row that saw nothing: O = 0, lse = -inf.
+ * A store is 16 bytes of eight rows each: eight sectors, half full (exercise 13 of
+ * docs/lab/03_exercises.md). */
 template <typename T, class C>
-static __device__ __forceinline__ void store_rows(TileRows<C> &rows, const AttnArgs &a,
-                                                  BlockWork work, float ln_per_m)
+static __device__ __forceinline__ void store_rows(TileRows<C> &rows, T *O, int64_t stride,
+                                                  float *lse, int i0, int Nq, float ln_per_m)
 {
     const int thread = read_thread(), t = thread % 4;
 #pragma unroll
     for (int mt = 0; mt < C::MT; mt++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const int i = work.i0 + first_row_of<C>(mt, thread) + 8 * e;
+            const int i = i0 + first_row_of<C>(mt, thread) + 8 * e;
             float l_row = rows.l_i[mt][e];
             l_row += __shfl_xor_sync(0xffffffffu, l_row, 1);
             l_row += __shfl_xor_sync(0xffffffffu, l_row, 2);
-            if (i >= a.shape.Nq)
+            if (i >= Nq)
                 continue;
             const float inverse = l_row == 0.0f ? 0.0f : 1.0f / l_row;
             if (t == 0)
-                a.lse[lse_row(a, work, i)] =
-                    l_row == 0.0f ? -INFINITY : rows.m_i[mt][e] * ln_per_m + logf(l_row);
-            T *O_row = head_of<T>(a.O, work.b, work.h) + i * a.O.stride[1] + 2 * t;
+                lse[i] = l_row == 0.0f ? -INFINITY : rows.m_i[mt][e] * ln_per_m + logf(l_row);
+            T *O_row = O + i * stride + 2 * t;
 #pragma unroll
             for (int n = 0; n < C::D / 8; n++)
                 *reinterpret_cast<uint32_t *>(O_row + n * 8) = pack2<T>(
@@ -104,10 +100,10 @@ static __device__ __forceinline__ void store_rows(TileRows<C> &rows, const AttnA
         }
 }
 
-/* -inf where row i may not see key j, and where there is no key j. */
+/* -inf where row i may not see key j (from <= j - i <= to), and where there is no key j. */
 template <class C, int MT0 = 0, int COUNT = C::MT>
-static __device__ __forceinline__ void hide_scores(float (&S_reg)[COUNT][C::Bc / 8][4], Band band,
-                                                   int i0, int j0, int Nk)
+static __device__ __forceinline__ void hide_scores(float (&S_reg)[COUNT][C::Bc / 8][4], int from,
+                                                   int to, int i0, int j0, int Nk)
 {
     const int thread = read_thread(), j = j0 + 2 * (thread % 4);
 #pragma unroll
@@ -116,7 +112,7 @@ static __device__ __forceinline__ void hide_scores(float (&S_reg)[COUNT][C::Bc /
         for (int e = 0; e < 2; e++) {
             /* The first and the last column that the row sees, counted from this thread's. */
             const int i = i0 + first_row_of<C>(MT0 + c, thread) + 8 * e;
-            const int first = i + band.from - j, last = min(i + band.to, Nk - 1) - j;
+            const int first = i + from - j, last = min(i + to, Nk - 1) - j;
 #pragma unroll
             for (int n = 0; n < C::Bc / 8; n++)
 #pragma unroll
@@ -177,8 +173,8 @@ static __device__ __forceinline__ void update_rows(float (&S_reg)[C::MT][C::Bc /
         }
 }
 
-/* The same with m in powers of two: exp(scale * s - m) = 2^(s * c - m'), c = scale * log2(e), one
- * multiply-add and one exponential for each score. HIDDEN: some scores may be -inf. */
+/* The online softmax with m in powers of two: exp(scale * s - m) = 2^(s * c - m'), c = scale times
+ * log2(e): one multiply-add and one exponential for each score. HIDDEN: some scores may be -inf. */
 template <class C, bool HIDDEN, int MT0 = 0, int COUNT = C::MT>
 static __device__ __forceinline__ void update_rows_exp2(float (&S_reg)[COUNT][C::Bc / 8][4],
                                                         TileRows<C> &rows, float scale_log2)
@@ -219,15 +215,6 @@ static __device__ __forceinline__ void pack_P(uint32_t (&P_frag)[COUNT][4],
             P_frag[c][e] = pack2<T>(P_pair[0], P_pair[1]);
         }
 }
-
-/* What all threads of a block know alike (v7 and later). In shared memory: at D = 128 the
- * accumulators leave no registers for it. */
-template <typename T> struct Plan {
-    const T *K, *V; /* row 0 of the head */
-    BlockWork work;
-    Band band;
-    KeyTiles tiles, full;
-};
 
 /* --- from swizzled shared memory ---------------------------------------------------------------*/
 
@@ -337,21 +324,5 @@ static __device__ __forceinline__ void load_tile_async(uint32_t tile_smem, const
         from += STEP * stride;
     }
 }
-
-/* One tile of keys for m16 tiles MT0 .. MT0 + COUNT - 1 (v7 and later). */
-template <typename T, class C, bool MASKED, bool Q_IN_REGISTERS, int MT0, int COUNT>
-static __device__ __forceinline__ void
-step_tile(TileRows<C> &rows, const uint32_t (*Q_reg)[C::MT][4], TileAddresses at,
-          const Plan<T> &plan, float scale_log2, int j, int Nk)
-{
-    float S_reg[COUNT][C::Bc / 8][4];
-    multiply_QK<T, C, Q_IN_REGISTERS, MT0, COUNT>(S_reg, Q_reg, at.Q, at.K);
-    if (MASKED)
-        hide_scores<C, MT0, COUNT>(S_reg, plan.band, plan.work.i0, j * C::Bc, Nk);
-    update_rows_exp2<C, MASKED, MT0, COUNT>(S_reg, rows, scale_log2);
-    multiply_PV<T, C, MT0, COUNT>(rows, S_reg, at.V);
-}
-
-} // namespace plain
 
 #endif

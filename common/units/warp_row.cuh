@@ -15,15 +15,12 @@
  * - load_rows: a tile to shared memory, zeros past the end.
  * - step_row: m, l, O of a row, updated by one tile of keys. O stays unnormalised.
  */
-#ifndef FLASH_FORWARD_WARP_ROW_CUH
-#define FLASH_FORWARD_WARP_ROW_CUH
+#ifndef UNITS_WARP_ROW_CUH
+#define UNITS_WARP_ROW_CUH
 
-#include "plain.cuh"
+#include <stdint.h>
 
 #define EVERY_LANE 0xffffffffu
-
-namespace plain
-{
 
 template <int D_> struct RowTile {
     static const int D = D_, Bc = 32, Br = 32;
@@ -44,18 +41,18 @@ static __device__ __forceinline__ void load_rows(float *tile_smem, int ld, const
     }
 }
 
-/* Row i against keys j0 .. j0 + 31. Q_row_smem [D], K_smem and V_smem [Bc][LD], O_reg: channels
- * lane + 32 * n. */
+/* A row that sees keys first .. end - 1, against keys j0 .. j0 + 31. Q_row_smem [D], K_smem and
+ * V_smem [Bc][LD], O_reg: channels lane + 32 * n. */
 template <class C>
 static __device__ __forceinline__ void
-step_row(const AttnArgs &a, Band band, int i, int j0, const float *Q_row_smem, const float *K_smem,
+step_row(float scale, int first, int end, int j0, const float *Q_row_smem, const float *K_smem,
          const float *V_smem, float &m_i, float &l_i, float (&O_reg)[C::D / 32])
 {
     const int lane = threadIdx.x % 32, j = j0 + lane;
     float qk = 0.0f;
     for (int x = 0; x < C::D; x++)
         qk = fmaf(Q_row_smem[x], K_smem[lane * C::LD + x], qk);
-    const float s = j < a.shape.Nk && sees(band, i, j) ? a.scale * qk : -INFINITY;
+    const float s = first <= j && j < end ? scale * qk : -INFINITY;
 
     float m_new = s;
     for (int distance = 16; distance > 0; distance /= 2)
@@ -81,7 +78,5 @@ step_row(const AttnArgs &a, Band band, int i, int j0, const float *Q_row_smem, c
     if (l_i != 0.0f)
         m_i = m_new;
 }
-
-} // namespace plain
 
 #endif
