@@ -69,8 +69,8 @@ AttnStatus rung_count(const Rung *rung, const AttnArgs *args, int64_t sram,
  * where tests and exercises want one. RUNG_FN: on a CPU. */
 #define RUNG_FN_ON(device, stage, name)                                                            \
     extern const Rung rung_##stage##_##name;                                                       \
-    RUNG_CALLS(stage, name)
-#define RUNG_CALLS(stage, name)                                                                    \
+    RUNG_CALLS(device, stage, name)
+#define RUNG_CALLS(device, stage, name)                                                            \
     static inline AttnStatus stage##_##name(const AttnArgs *args)                                  \
     {                                                                                              \
         return rung_call(&rung_##stage##_##name, device, args, 0);                                 \

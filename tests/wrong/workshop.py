@@ -221,7 +221,7 @@ class Workshop:
             lines = ['#include "harness/rung.h"', f"RUNG_FN({home}, {name})"]
             if "\nRUNG_ROWS(" in original:  # a softmax; the harness has the products around it
                 lines = ['#include "harness/rung.h"', '#include "harness/rows_attention.h"',
-                         f'ROWS_RUNG({home}, {name}, "");', f"RUNG_CALLS({home}, {name})"]
+                         f'ROWS_RUNG({home}, {name}, "");', f"RUNG_CALLS(ON_CPU, {home}, {name})"]
             passes = {"variant": function + "_backward" * alone}
             if "void backward(" in original and not alone:
                 passes["variant_backward"] = function + "_backward"
