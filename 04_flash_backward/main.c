@@ -40,6 +40,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "attention/rows.h"
 #include "attn_config.h"
 #include "backward_steps.h"
 #include "bench/run.h"
@@ -53,7 +54,6 @@
 #include "library/backward_library.h"
 #include "library/flash_library.h"
 #include "models/model.h"
-#include "attention/rows.h"
 #include "report/pages.h"
 #include "report/report.h"
 

@@ -19,10 +19,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "attention/rows.h"
 #include "cpu/tiles.h"
 #include "exp/exp.h"
 #include "flash_backward.h"
-#include "attention/rows.h"
 
 #define TILE_ROWS 64 /* Br */
 #define TILE_KEYS 64 /* Bc */

@@ -18,9 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention/rows.h"
 #include "attn_pairs.h"
 #include "library/cpu/online_internal.h"
-#include "attention/rows.h"
 #include "sliding_window.h"
 #include "window_steps.h"
 

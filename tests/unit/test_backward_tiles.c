@@ -13,12 +13,12 @@
 #include "gradient_blocks.h"
 
 #include "alloc.h"
+#include "attention/rows.h"
 #include "backward_steps.h"
 #include "check/check.h"
 #include "cpu/tiles.h"
 #include "harness/rung.h"
 #include "models/model.h"
-#include "attention/rows.h"
 
 RUNG_FN(naive, v0_loops)
 

@@ -28,8 +28,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "index_span.h"
 #include "attention/rows.h"
+#include "index_span.h"
 #include "simd_mask.h"
 #include "tensor.h"
 

@@ -37,11 +37,11 @@
 #endif
 
 #include "alloc.h"
+#include "attention/rows.h"
 #include "attn_config.h"
 #include "exp/vector.h"
 #include "flash_forward.h"
 #include "index_span.h"
-#include "attention/rows.h"
 #include "simd_block.h"
 
 static const FlashSimd *choose_simd(void)

@@ -15,10 +15,10 @@
 
 #include <math.h>
 
+#include "attention/rows.h"
 #include "attn_pairs.h"
 #include "backward_pack.h"
 #include "library/cpu/simd_mask.h"
-#include "attention/rows.h"
 
 /* Hides pairs of S^T: the keys of strip s, `width` columns from query i on. Who may see whom is
  * asked with the roles exchanged: key minus query becomes query minus key, so left and right of the
