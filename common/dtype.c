@@ -7,6 +7,7 @@
  *
  * Interface: tensor.h (f16_..., bf16_..., dtype_...), dtype_f64.h.
  */
+#include <math.h>
 #include <string.h>
 
 #include "dtype_f64.h"
@@ -78,6 +79,18 @@ float dtype_round(AttnDtype dtype, float x)
     if (dtype == ATTN_BF16)
         return f32_from_bf16(bf16_from_f32(x));
     return x;
+}
+
+/* A float between may land on a tie that x is not on. So the float of an inexact x gets the odd one
+ * of its two neighbours' last bits: it lies on no tie of 16 bits, and on the same side as x. */
+float dtype_round_f64(AttnDtype dtype, double x)
+{
+    const float nearest = (float)x;
+    const double above = fabs((double)nearest) - fabs(x);
+    const uint32_t u = bits_of(nearest);
+    if (dtype == ATTN_F32 || (u & 1) || !(above < 0 || above > 0))
+        return dtype_round(dtype, nearest);
+    return dtype_round(dtype, float_of(above > 0 ? u - 1 : u + 1));
 }
 
 size_t dtype_size(AttnDtype dtype)

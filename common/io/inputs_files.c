@@ -258,7 +258,7 @@ void files_fill(const FileTensor *from, const Tensor *t)
                     from->first + b * from->stride[0] + n * from->stride[1] + h * from->stride[2];
                 for (x = 0; x < t->shape[3]; x++) {
                     const double value = npy_value(from->file, at + x);
-                    tensor_set(t, to + x, (float)value);
+                    tensor_set(t, to + x, dtype_round_f64(t->dtype, value));
                     if (isfinite(value) && !isfinite(tensor_get(t, to + x)) && overflows++ == 0)
                         first = value;
                 }

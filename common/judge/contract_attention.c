@@ -45,7 +45,7 @@ static void write_forward(const JudgeCase *c, RunResult *out)
         for (int64_t h = 0; h < s->H; h++)
             for (int64_t i = 0; i < s->Nq; i++, from += s->d) {
                 for (int64_t x = 0; x < s->d; x++)
-                    row[x] = (float)from[x];
+                    row[x] = dtype_round_f64(out->args.O.dtype, from[x]);
                 tensor_write_row(&out->args.O, b, i, h, row);
             }
     for (int64_t n = 0; n < c->oracle.lse.count; n++)

@@ -67,8 +67,8 @@ static int normalise(const HintCase *c, double *X, double *norms, int64_t rows, 
                                 hint_dot(one, one, group) / (double)group};
         for (int k = 0; k < 2; k++) {
             const double factor = 1.0 / sqrt(mean[k] + (double)o->norm_eps);
-            (k ? instead[1] : X)[e] = dtype_round(
-                c->args->Q.dtype, (float)(factor * w[e / d % heads * d + e % d] * instead[0][e]));
+            (k ? instead[1] : X)[e] = dtype_round_f64(
+                c->args->Q.dtype, factor * w[e / d % heads * d + e % d] * instead[0][e]);
         }
     }
     for (int64_t r = 0; r < rows; r++)

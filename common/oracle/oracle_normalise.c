@@ -58,9 +58,9 @@ void oracle_normalise_row(const OraclePlan *p, const float *w, float *row, float
         for (int64_t x = first; x < first + p->norm_group; x++) {
             const double exact = (double)w[x] * row[x] * r;
             const double off = u * norm_error(p) * fabs(exact);
-            const float above = dtype_round(dtype, (float)(exact + 4 * off));
-            const float below = dtype_round(dtype, (float)(exact - 4 * off));
-            row[x] = dtype_round(dtype, (float)exact);
+            const float above = dtype_round_f64(dtype, exact + 4 * off);
+            const float below = dtype_round_f64(dtype, exact - 4 * off);
+            row[x] = dtype_round_f64(dtype, exact);
             unsure[x] = dtype == ATTN_F32 ? (float)off : fmaxf(above - row[x], row[x] - below);
         }
     }

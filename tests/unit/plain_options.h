@@ -120,7 +120,7 @@ static inline double plain_norm(const Plain *p, const double *row, const double 
     for (int64_t y = x / group * group; y < (x / group + 1) * group; y++)
         squares += row[y] * row[y];
     value = w[x] * row[x] / sqrt(squares / (double)group + (double)o->norm_eps);
-    return p->rounds ? dtype_round(p->args->Q.dtype, (float)value) : value;
+    return p->rounds ? dtype_round_f64(p->args->Q.dtype, value) : value;
 }
 
 /* Index within the sequence; the cases have one segment per sequence, or one sequence whose

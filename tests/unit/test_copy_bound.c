@@ -17,7 +17,7 @@
 
 static double rounded(AttnDtype dtype, double x)
 {
-    return (double)dtype_round(dtype, (float)x);
+    return (double)dtype_round_f64(dtype, x);
 }
 
 /* O, lse and delta of (h, i); P [Nk]. */

@@ -6,6 +6,7 @@
  * dtype.c: scale by a power of two until one unit is one, round with rint() in double (to nearest,
  * ties to even), scale back.
  */
+#include <float.h>
 #include <math.h>
 
 #include "unit.h"
@@ -111,6 +112,55 @@ TEST(all_halfway_cases)
             compare(-float_of((u << 16) + 0x8000 + (uint32_t)t));
         }
     }
+}
+
+static void compare_f64(double x)
+{
+    const double f16 = rounded(x, 10, -14, 15), bf16 = rounded(x, 7, -126, 127);
+    const double got_f16 = (double)dtype_round_f64(ATTN_F16, x),
+                 got_bf16 = (double)dtype_round_f64(ATTN_BF16, x);
+    if (got_f16 != f16 || !signbit(got_f16) != !signbit(x))
+        fail_msg("f16 of %a is %a, not %a", x, got_f16, f16);
+    if (got_bf16 != bf16 || !signbit(got_bf16) != !signbit(x))
+        fail_msg("bf16 of %a is %a, not %a", x, got_bf16, bf16);
+    assert_true(bits_of(dtype_round_f64(ATTN_F32, x)) == bits_of((float)x));
+}
+
+/* The same places, but so near to the middle that a float falls on it. */
+TEST(doubles_are_rounded_once)
+{
+    for (int bf16 = 0; bf16 < 2; bf16++)
+        for (uint32_t u = 0; u < (bf16 ? 0x7F80 : 0x7C00); u++) {
+            const int fraction = bf16 ? 7 : 10, bias = bf16 ? 127 : 15;
+            const uint32_t last = bf16 ? 0x7F7F : 0x7BFF;
+            const double here = value_of((uint16_t)u, fraction, bias);
+            const double next =
+                u == last ? ldexp(1.0, bias + 1) : value_of((uint16_t)(u + 1), fraction, bias);
+            const double middle = (here + next) / 2;
+            const double probe[] = {nextafter(middle, 0.0), middle, nextafter(middle, 1e300),
+                                    middle * (1 - 0x1p-30), middle * (1 + 0x1p-30)};
+            for (size_t t = 0; t < sizeof probe / sizeof *probe; t++) {
+                compare_f64(probe[t]);
+                compare_f64(-probe[t]);
+            }
+        }
+    for (uint64_t t = 0; t < 1000000; t++) {
+        double x;
+        const uint64_t word = fill_word(8, t);
+        memcpy(&x, &word, sizeof x);
+        if (!isnan(x))
+            compare_f64(x);
+        compare_f64(ldexp(1 + (double)(word >> 12) * 0x1p-52, (int)(word & 63) - 40));
+    }
+    const double edge[] = {0.0,       -0.0,
+                           INFINITY,  -INFINITY,
+                           0x1p-1074, -0x1p-1074,
+                           1.7e308,   -1.7e308,
+                           FLT_MAX,   (double)FLT_MAX + 1e30,
+                           65520.0,   nextafter(65520.0, 0.0)};
+    for (size_t t = 0; t < sizeof edge / sizeof *edge; t++)
+        compare_f64(edge[t]);
+    assert_true(isnan(dtype_round_f64(ATTN_F16, NAN)) && isnan(dtype_round_f64(ATTN_BF16, NAN)));
 }
 
 TEST(random_floats)

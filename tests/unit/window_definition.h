@@ -78,7 +78,7 @@ static inline World *world_new(const Setting *s, AttnDtype dtype, int64_t larger
         w->input[n] = window_memory(sizes[n], sizeof(double));
         for (int64_t e = 0; e < sizes[n]; e++)
             w->input[n][e] = is_weight ? (float)(1 + 0.5 * window_random())
-                                       : dtype_round(dtype, (float)(2 * window_random()));
+                                       : dtype_round_f64(dtype, 2 * window_random());
     }
     for (int n = 0; n < 5; n++)
         w->gradient[n] = window_memory(sizes[n], sizeof(float));

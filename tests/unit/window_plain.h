@@ -111,7 +111,7 @@ static inline void plain_row(const Plain *p, const Tensor *t, const float *w, in
             squares += row[x] * row[x];
         const double root = sqrt(squares / (double)group + (double)p->c.options.norm_eps);
         for (int64_t x = first; x < first + group; x++)
-            row[x] = (double)dtype_round(t->dtype, (float)((double)w[h * d + x] * row[x] / root));
+            row[x] = (double)dtype_round_f64(t->dtype, (double)w[h * d + x] * row[x] / root);
     }
 }
 
