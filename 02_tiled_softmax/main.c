@@ -13,7 +13,7 @@
  *     v2_one_read       GPU     the row stays in registers                   1 + 1 to 32768 columns
  *     v3_split_row      GPU     many blocks share a row                      2 + 1
  *
- * The answer is the pair (m, l) and its merge, in units/softmax_state.h. v4 applies it to the output
+ * The answer is the pair (m, l) and its merge (units/softmax_state.h). v4 applies it to the output
  * too, and with that the N x N matrix is gone: stage 03 starts there.
  *
  *     tiled_softmax                              small, checks all variants on attention

@@ -89,7 +89,8 @@ def check_others(tap, args, folder, pool):
            all(r.returncode == 3 for r, _ in told),
            f"{name}: the other variants run", [(r.returncode, missing) for r, missing in told][:5])
     wanted = r"out of memory.*, it asked for \d+(\.\d)? (bytes|MiB)$|no \d+ bytes"
-    tap.ok(any(re.search(wanted, r.stderr, re.M) for r, _ in told), f"{name}: how much it wanted", told and told[0][0].stderr)
+    tap.ok(any(re.search(wanted, r.stderr, re.M) for r, _ in told),
+           f"{name}: how much it wanted", told and told[0][0].stderr)
 
 
 def check_pads(tap, program):
@@ -100,8 +101,8 @@ def check_pads(tap, program):
             path = os.path.join(folder, "rows")
             for n in (1, 192):  # 201 heads: an odd number for 2 threads
                 subprocess.run([program, "--device", "cpu", "-B", "67", "-H", "3",
-                                "--seq-q", str(n), "--seq-kv", "1", "-d", "64", "--threads", "2", "--variant", variant,
-                                "--no-check", "--json", path], capture_output=True, check=True)
+                                "--seq-q", str(n), "--seq-kv", "1", "-d", "64", "--threads", "2",
+                                "--variant", variant, "--no-check", "--json", path], capture_output=True, check=True)
             with open(path) as f:
                 peak = [json.loads(line)["peak_bytes"] for line in f]
         tap.ok(len(peak) == 2 and peak[0] * 2 < peak[1], f"{variant}: pads follow N", peak)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""test_configure.py: fast math is refused by the compiler and at configuration, and the summary says
-in a tool's own words why an optional part is off.
+"""test_configure.py: fast math is refused by the compiler and at configuration, and the summary
+says in a tool's own words why an optional part is off.
 
 usage: test_configure.py BUILD COMPILER...    a build folder, and what compiles C there
 
@@ -40,7 +40,8 @@ case $* in
     esac
     echo "#$ TOP=${0%/*}"
     case ${NVCC_APPEND_FLAGS:-} in *use_fast*) echo '#$ cicc -ftz=1' ;; esac ;;
-*) printf '%s\\n' 'In file included from a.h:82,' '""" + TOO_NEW + """' '  137 | #error' >&2; exit 1 ;;
+*) printf '%s\\n' 'In file included from a.h:82,' '""" + TOO_NEW + """' '  137 | #error' >&2
+   exit 1 ;;
 esac
 """
 MPICC = "#!/bin/sh\necho 'mpicc: error: no wrapped compiler here' >&2\nexit 1\n"
@@ -122,7 +123,8 @@ def check_summary(tap, folder, tools):
     said, log = summary(folder, "old", "-Dgpu_archs=80", CC=old, PATH=tools,
                         NVCC_CCBIN="/nowhere/g++", PKG_CONFIG="/bin/false",
                         PKG_CONFIG_LIBDIR="/nowhere")
-    for part, wanted in (("CUDA", "/nowhere/g++: No such file or directory"), ("CUDA", "NVCC_CCBIN"),
+    for part, wanted in (("CUDA", "/nowhere/g++: No such file or directory"),
+                         ("CUDA", "NVCC_CCBIN"),
                          ("cuBLAS", "needs CUDA"), ("NCCL", "needs CUDA"),
                          ("OpenMP", "old cc: error: unknown option -fopenmp"),
                          ("MPI", "mpicc: error: no wrapped compiler here"),
@@ -148,7 +150,8 @@ def main():
         check_header(tap, compiler, folder)
         check_commands(tap, build)
         os.mkdir(os.path.join(folder, "tools"))
-        for name, text in (("nvcc", NVCC), ("mpicc", MPICC), ("old_cc", OLD_CC % " ".join(compiler))):
+        old_cc = OLD_CC % " ".join(compiler)
+        for name, text in (("nvcc", NVCC), ("mpicc", MPICC), ("old_cc", old_cc)):
             path = pathlib.Path(folder, "tools", name)
             path.write_text(text, encoding="utf-8")
             path.chmod(0o755)
