@@ -16,12 +16,15 @@
  *
  * Interface:
  * - FLASH_FORWARD_ABI_VERSION.
+ * - flash_trace, flash_trace_steps: --trace (trace.c).
  * - flash_tiles_library_cpu, flash_tiles_library_cuda: the library's tiles, for the byte model.
  * The rungs are named in main.c. All of attention, fast, blocks of keys, memory of the caller:
  * library/flash_library.h.
  */
 #ifndef FLASH_FORWARD_H
 #define FLASH_FORWARD_H
+
+#include <stdio.h>
 
 #include "attn.h"
 
@@ -42,6 +45,12 @@ extern "C" {
  * a panel. */
 FlashTiles flash_tiles_library_cpu(const AttnArgs *args);
 FlashTiles flash_tiles_library_cuda(const AttnArgs *args);
+
+/* m, l and O of a tiny case (host tensors), tile by tile, on one screen. The second one Algorithm 1
+ * over batch 0, head 0, a tile a page (report/pages.h), Nq and Nk up to 6, d up to 4. M: elements
+ * of fast memory; 0: 8d. 0, or -1: no memory. */
+int flash_trace(const AttnArgs *args, int64_t M, FILE *to);
+int flash_trace_steps(const AttnArgs *args, int64_t M, FILE *to);
 
 #ifdef __cplusplus
 }

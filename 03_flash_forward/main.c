@@ -36,7 +36,6 @@
 #include "attn_config.h"
 #include "flash_forward.h"
 #include "flash_forward_rungs.h"
-#include "flash_steps.h"
 #include "harness/stage_main.h"
 #include "library/flash_library.h"
 #include "models/model.h"

@@ -10,9 +10,9 @@
  * - flash_trace: m~, l~ of each tile and what slow memory holds after it (v0); the last query with
  *   all its keys (v1); below, what both loop orders moved. Tiles follow from --sram; its default
  *   would be one single tile here, so without it (M = 0) M is 8d, tiles of two keys.
- * - flash_trace_steps (flash_steps.h): v0, a tile a page.
+ * - flash_trace_steps: v0, a tile a page.
  */
-#include "flash_steps.h"
+#include "flash_forward.h"
 
 #include <math.h>
 #include <stdlib.h>
