@@ -20,7 +20,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LIBRARY = ROOT / "03_flash_forward/library/cuda"
+UNITS = ROOT / "common/units"
 sys.path.insert(0, str(ROOT / "tests"))
 from tap import Tap
 
@@ -137,6 +137,12 @@ int main()
 
 PLACES = """
 struct QueryTile { int b, h, h_kv, i0; };
+typedef QueryTile BlockWork;
+struct Problem { int B, H, Hkv, Nq; };
+static BlockWork work_of_head(const Problem &p, int head, int i0)
+{
+    return {head / p.H, head % p.H, head % p.H / (p.H / p.Hkv), i0};
+}
 struct Tile { static const int Br = 64; };
 struct HopperWork { int fold, section, missing; struct { int first, count; } heads; };
 static int rows_of(const AttnArgs &a, const HopperWork &) { return (int)a.shape.Nq; }
@@ -149,13 +155,13 @@ int main()
                 for (unsigned blocks = 1; blocks <= 9; blocks++) {
                     static int seen[12][8];
                     const int tiles = (Nq + 63) / 64;
-                    AttnArgs a = {{2, heads / 2, 1, Nq}, 1.0f};
+                    @Args@ a = {@sizes@};
                     HopperWork work = {0, section, 0, {0, heads}};
                     for (int n = 0; n < 12 * 8; n++)
                         seen[n / 8][n % 8] = 0;
                     gridDim.x = blocks;
                     for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++) {
-                        QueryTile tile;
+                        @Place@ tile;
                         for (int turn = 0; tile_of_turn<Tile>(tile, a, @section@, turn); turn++)
                             seen[tile.b * (heads / 2) + tile.h][tile.i0 / 64]++;
                     }
@@ -180,10 +186,6 @@ static float __shfl_xor_sync(unsigned, float x, int) { return x; }
 static unsigned read_thread() { return threadIdx.x; }
 #include "product_f32.cuh"
 struct BlockWork { int b, h, i0; };
-struct Tensor { int64_t stride[3]; };
-struct Args { struct { int64_t Nq; } shape; Tensor O; float *lse; };
-#define AttnArgs Args
-static int lse_row(const AttnArgs &, BlockWork, int) { return 0; }
 /* What a lane stores: where, and how many bytes. */
 static std::vector<std::pair<int64_t, int>> stores[32];
 struct Cell {
@@ -201,13 +203,15 @@ template <int BYTES> struct Wide {
     Cell operator*() const { return cell; }
 };
 template <int BYTES, typename T> static Wide<BYTES> as(Out<T> out) { return {{out.at, BYTES}}; }
-template <typename T> static Out<T> head_of(const Tensor &, int, int) { return {0}; }
+struct Problem { int Nq, d; void *O; float *lse; };
+static int64_t query_row(const Problem *p, int, int, int i) { return (int64_t)i * 2 * p->d; }
+static int lse_row(const Problem *, int, int, int) { return 0; }
 template <typename T> static uint32_t pack2(float, float) { return 0; }
 @code@
 template <class C> static void play(int sectors)
 {
-    static float lse[1];
-    const AttnArgs a = {{1 << 20}, {{0, 2 * C::D, 0}}, lse}; /* rows of two heads */
+    static float lse[1 << 10];
+    const Problem p = {1 << 20, C::D, NULL, lse}; /* rows of two heads */
     size_t bytes = 0;
     for (threadIdx.x = 0; threadIdx.x < 32; threadIdx.x++) {
         static @rows@<C> rows;
@@ -253,7 +257,8 @@ def sectors(path, names, **words):
     """The program that counts sectors: named parts of a file, their stores of O noted."""
     code = "\n".join(cut(path, rf"template <[^\n]*>\s(?:static (?:\w+\s)+)?(?:struct )?{name}\b",
                          r"\};?") for name in names)
-    for text, instead in (("float *O_i", "Out<float> O_i"), ("T *O_row", "Out<T> O_row"),
+    for text, instead in (("float *O_i", "Out<float> O_i"), ("T *O_row", "Out<T> O_row"), ("T *O,", "Out<T> O,"),
+                          ("(float *)p.O", "Out<float>{0}"),
                           ("reinterpret_cast<float4 *>", "as<16>"),
                           ("reinterpret_cast<uint32_t *>", "as<4>")):
         code = code.replace(text, instead)
@@ -265,7 +270,7 @@ def sectors(path, names, **words):
 
 def run(tap, cxx, folder, name, source):
     program = folder / "program"
-    made = subprocess.run([*cxx, *FLAGS, f"-I{LIBRARY}", "-", "-o", str(program)], check=False,
+    made = subprocess.run([*cxx, *FLAGS, f"-I{UNITS}", "-", "-o", str(program)], check=False,
                           input=HEAD + source, text=True, capture_output=True)
     if not tap.ok(made.returncode == 0, f"{name}: compiles", made.stderr[:2000]):
         return
@@ -281,20 +286,24 @@ def main():
         folder = pathlib.Path(name)
         run(tap, cxx, folder, "consume_in_turns reads what has been waited for, or K",
             TURNS.replace("@KeyTile@", tile).replace("@consume_in_turns@", turns))
-        for path, section in (("03_flash_forward/cuda/v14_persistent.cu", "section"),
-                              ("03_flash_forward/library/cuda/hopper_16bit.cuh", "work")):
+        rung, library = "BlockWork Problem 2,heads/2,1,Nq".split(), ("QueryTile", "AttnArgs",
+                                                                     "{2, heads / 2, 1, Nq}, 1.0f")
+        for path, section, words in (
+                ("03_flash_forward/cuda/v14_persistent.cu", "section", rung),
+                ("03_flash_forward/library/cuda/hopper_16bit.cuh", "work", library)):
             run(tap, cxx, folder, f"tile_of_turn of {path}: each tile once, no division by zero",
                 PLACES.replace("@tile_of_turn@", function(path, "tile_of_turn"))
-                .replace("@section@", section))
+                .replace("@section@", section).replace("@Place@", words[0])
+                .replace("@Args@", words[1]).replace("@sizes@", words[2]))
         run(tap, cxx, folder, "v2 stores whole sectors of O",
             sectors("03_flash_forward/cuda/v2_register_tiles.cu",
                     ("FloatTile", "ThreadRows", "start_rows", "finish_rows"), rows="ThreadRows",
-                    call="finish_rows(rows, a, BlockWork())", bytes="4u * 32 * C::D",
+                    call="finish_rows(rows, p, BlockWork())", bytes="4u * 32 * C::D",
                     tile="FloatTile", sectors="4"))
         run(tap, cxx, folder, "v3 to v8 store halves of sectors of O",
-            sectors("03_flash_forward/cuda/warp_tile.cuh",
+            sectors("common/units/warp_tile.cuh",
                     ("Tile", "TileRows", "first_row_of", "start_rows", "store_rows"),
-                    rows="TileRows", call="store_rows<uint16_t>(rows, a, BlockWork(), 1.0f)",
+                    rows="TileRows", call="store_rows(rows, Out<uint16_t>{0}, 2 * C::D, lse, 0, 1 << 10, 1.0f)",
                     bytes="2u * 32 * C::D", tile="Tile", sectors="8"))
     return tap.done()
 
