@@ -28,8 +28,8 @@
 #ifndef FLASH_BACKWARD_WARP_TILE_CUH
 #define FLASH_BACKWARD_WARP_TILE_CUH
 
-#include "units/mma.cuh"
 #include "plain.cuh"
+#include "units/mma.cuh"
 
 namespace rung
 {
