@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""test_same_words_cuda.py: an idea stands in the file of the rung that introduces it, and in the same
-words in the unit that later rungs include.
+"""test_same_words_cuda.py: an idea stands in the file of the rung that introduces it, and in the
+same words in the unit that later rungs include.
 
 usage: test_same_words_cuda.py
 

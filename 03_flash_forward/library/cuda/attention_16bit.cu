@@ -24,7 +24,7 @@
  *
  * Interface:
  * - flash_block_16_bit, flash_16_bit_workspace_bytes (block.cuh): f16 and bf16, d <= 256, any
- *   shape, mask and layout, from nothing or a state, (O, lse) or undivided;
+ *   shape, mask and layout, from nothing or a state, (O, lse) or unnormalised;
  *   flash_block_16_bit_heads: some heads, from a state to it or to O. block.cu makes the variant
  *   of them.
  */
@@ -129,7 +129,7 @@ enum RowsWay {
     ROWS_OF_PART  /* only part blockIdx.y of the keys: O_state and a.lse are those of all parts */
 };
 
-/* One block: Br rows of one head. O_state NULL: the plain forward pass. state: if undivided. */
+/* One block: Br rows of one head. O_state NULL: the plain forward pass. state: if unnormalised. */
 template <typename T, class C, RowsWay WAY>
 static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     attention_16bit_kernel(const __grid_constant__ AttnArgs a, float *O_state,

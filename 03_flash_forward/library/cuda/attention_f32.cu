@@ -65,7 +65,7 @@ template <class C> static __device__ __forceinline__ BlockWork longest_first(con
 }
 
 /* A state (O, lse) is normalised: it enters with the weight l = 1 at the maximum m = lse. An
- * undivided one brings m and l. Where l = 0 no key has been seen, and O is not read. */
+ * unnormalised one brings m and l. Where l = 0 no key has been seen, and O is not read. */
 template <class C>
 static __device__ __forceinline__ void start_rows(ThreadRows<C> &rows, const AttnArgs &a,
                                                   BlockWork work, const float *O_state,
@@ -94,7 +94,8 @@ static __device__ __forceinline__ void start_rows(ThreadRows<C> &rows, const Att
     }
 }
 
-/* The division by l_i that the loop put off, and lse. An undivided state gets m and l instead. */
+/* The division by l_i that the loop put off, and lse. An unnormalised state gets m and l
+ * instead. */
 template <class C>
 static __device__ __forceinline__ void finish_rows(const ThreadRows<C> &rows, const AttnArgs &a,
                                                    BlockWork work, float *O_state, FlashRows state)
@@ -182,7 +183,7 @@ update_rows(float (&S_reg)[C::ROWS][C::COLS], ThreadRows<C> &rows, float scale_l
 }
 
 /* One block: Br rows of one head. O_state NULL: the plain forward pass. state: m and l where the
- * state is undivided. */
+ * state is unnormalised. */
 template <class C>
 static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     attention_f32_kernel(const __grid_constant__ AttnArgs a, float *O_state,

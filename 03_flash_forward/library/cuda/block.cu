@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * block.cu: the library on the GPU, as stages 04 to 06 and the operator call it: one kernel for
- * float32, one for 16 bits, the division at the end of an undivided state, and memory for the parts
- * of split keys.
+ * float32, one for 16 bits, the division at the end of an unnormalised state, and memory for the
+ * parts of split keys.
  *
  * Interface:
  * - flash_cuda_workspace_bytes, flash_cuda_run: without an allocation inside.
  * - flash_cuda_resume, flash_cuda_resume_heads, flash_cuda_rows_store (block_resume.h): with an
- *   undivided state.
+ *   unnormalised state.
  * - flash_block_cuda, flash_forward_library_cuda: the same with memory of their own.
  */
 #include "alloc.h"

@@ -18,9 +18,9 @@
 extern "C" {
 #endif
 
-/* flash_cuda_run from an undivided state to an undivided state. args->lse [B][H][Nq] is a result,
- * that of the keys so far. Before the first block m = -inf, l = 0, and lse = -inf, which stays
- * right if no block comes. O_state_dev may hold anything then: rows with l = 0 have no O. */
+/* flash_cuda_run from an unnormalised state to an unnormalised state. args->lse [B][H][Nq] is a
+ * result, that of the keys so far. Before the first block m = -inf, l = 0, and lse = -inf, which
+ * stays right if no block comes. O_state_dev may hold anything then: rows with l = 0 have no O. */
 AttnStatus flash_cuda_resume(const AttnArgs *args, float *O_state_dev, FlashRows rows_dev,
                              void *workspace_dev);
 

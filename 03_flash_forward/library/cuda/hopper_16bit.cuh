@@ -396,19 +396,19 @@ template <class C>
 static __device__ __forceinline__ float finish_row(WarpgroupRows<C> &rows, const AttnArgs &a,
                                                    const HopperWork &work, Row row, int e)
 {
-    const bool undivided = work.rows.m && !work.last;
+    const bool unnormalised = work.rows.m && !work.last;
     float l = rows.l[e];
     l += __shfl_xor_sync(0xffffffffu, l, 1);
     l += __shfl_xor_sync(0xffffffffu, l, 2);
     if (threadIdx.x % 4 == 0 && row.i < (int)a.shape.Nq) {
         const int64_t at = place_of_row(a, row);
         a.lse[at] = l == 0.0f ? -INFINITY : LN2 * rows.m[e] + logf(l);
-        if (undivided) {
+        if (unnormalised) {
             work.rows.m[at] = rows.m[e];
             work.rows.l[at] = l;
         }
     }
-    return undivided ? 1.0f : l == 0.0f ? 0.0f : 1.0f / l;
+    return unnormalised ? 1.0f : l == 0.0f ? 0.0f : 1.0f / l;
 }
 
 /* O through 64 rows of shared memory of the warpgroup's own to global memory. id: a named barrier

@@ -15,8 +15,8 @@
  * Interface:
  * - Tile<D>: sizes. TileRows: what a thread carries from key tile to key tile.
  * - first_row_of: row(mt, 0) within the block.
- * - start_rows, store_rows: from nothing or from a state, (O, lse) or undivided (FlashRows); to O
- *   and lse or to the state. store_rows_wide: to O in whole rows.
+ * - start_rows, store_rows: from nothing or from a state, (O, lse) or unnormalised (FlashRows); to
+ *   O and lse or to the state. store_rows_wide: to O in whole rows.
  * - hide_scores: -inf where the mask says so; look_at_tile.
  */
 #ifndef FLASH_FORWARD_MMA_ROWS_CUH
@@ -46,9 +46,9 @@ template <class C> static __device__ __forceinline__ int first_row_of(int mt)
     return (mt * C::WARPS + threadIdx.x / 32) * 16 + threadIdx.x % 32 / 4;
 }
 
-/* m_per_lse: m_i is kept in natural units (1) or in powers of two (LOG2E, which an undivided state
- * demands). A state (O, lse) is normalised: it enters with the weight l = 1 at the maximum m = lse.
- * Where l = 0 no key has been seen, and O is not read. */
+/* m_per_lse: m_i is kept in natural units (1) or in powers of two (LOG2E, which an unnormalised
+ * state demands). A state (O, lse) is normalised: it enters with the weight l = 1 at the maximum
+ * m = lse. Where l = 0 no key has been seen, and O is not read. */
 template <class C>
 static __device__ __forceinline__ void start_rows(TileRows<C> &rows, const AttnArgs &a,
                                                   BlockWork work, const float *O_state,
@@ -82,7 +82,7 @@ static __device__ __forceinline__ void start_rows(TileRows<C> &rows, const AttnA
 }
 
 /* What O is to be multiplied by, the division by l_i that the loop put off, and lse. Adds up l_i
- * over the quad. An undivided state gets m and l, and O as it is. */
+ * over the quad. An unnormalised state gets m and l, and O as it is. */
 template <class C>
 static __device__ __forceinline__ float finish_row(TileRows<C> &rows, const AttnArgs &a,
                                                    BlockWork work, float *lse, FlashRows state,

@@ -10,8 +10,8 @@
  *     lse = ln sum_s exp(lse_s)             O = sum_s exp(lse_s - lse) O_s
  *
  * It is stage 02's merge of two halves of a row, with vectors. A state that the caller resumes from
- * is one part more, with the weight l exp(m) where it is undivided. The number of parts depends on
- * shape and GPU alone and their order is fixed: results are equal bit for bit from run to run.
+ * is one part more, with the weight l exp(m) where it is unnormalised. The number of parts depends
+ * on shape and GPU alone and their order is fixed: results are equal bit for bit from run to run.
  *
  * Interface:
  * - count_splits: how many parts, 1 = no need. split_bytes: room for their states.
@@ -54,8 +54,8 @@ static SplitStates split_states(const AttnShape *shape, int splits, void *worksp
 
 /* One warp for each row. O_state NULL: the result goes to O; otherwise the state is merged in and
  * overwritten. A row that no part has seen keeps its state, or becomes O = 0, lse = -inf. Weights
- * are powers of two, and m of an undivided state is taken over as it is: in natural units it would
- * be rounded again whenever keys come. */
+ * are powers of two, and m of an unnormalised state is taken over as it is: in natural units it
+ * would be rounded again whenever keys come. */
 template <typename T>
 static __global__ void __launch_bounds__(128)
     merge_splits_kernel(const __grid_constant__ AttnArgs a, SplitStates parts, float *O_state,
