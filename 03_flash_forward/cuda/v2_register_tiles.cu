@@ -28,6 +28,9 @@
 #include "units/mma.cuh"
 #include "units/product_f32.cuh"
 
+namespace register_tiles
+{
+
 /* A thread holds ROWS x COLS of S and ROWS x D/8 of O: as much as 255 registers allow. All of
  * shared memory within 64 KiB, what GPUs from sm_75 on give a block: D = 128 has room for 32 keys
  * at a time. Transposed rows are 4 floats longer than their content, so that stores down a column
@@ -50,6 +53,10 @@ template <class C> struct ThreadRows {
     float m_i[C::ROWS], l_i[C::ROWS]; /* l_i: over this thread's keys only, until the end */
     float O_reg[C::ROWS][C::D / 8];
 };
+
+} // namespace register_tiles
+
+using namespace register_tiles;
 
 template <class C> static __device__ __forceinline__ void start_rows(ThreadRows<C> &rows)
 {

@@ -28,6 +28,8 @@ static inline AttnTeam attn_team(const AttnShape *shape, int shared)
 #ifdef _OPENMP
     team.thread = omp_get_thread_num();
     team.threads = shared ? omp_get_num_threads() : 1; /* there may be fewer than asked for */
+#else
+    (void)shared;
 #endif
     if (team.threads > 1) {
         team.i0 = shape->Nq * team.thread / team.threads;

@@ -102,7 +102,8 @@ def check_pads(tap, program):
             for n in (1, 192):  # 201 heads: an odd number for 2 threads
                 subprocess.run([program, "--device", "cpu", "-B", "67", "-H", "3",
                                 "--seq-q", str(n), "--seq-kv", "1", "-d", "64", "--threads", "2",
-                                "--variant", variant, "--no-check", "--json", path], capture_output=True, check=True)
+                                "--variant", variant, "--no-check", "--json", path],
+                               capture_output=True, check=True)
             with open(path) as f:
                 peak = [json.loads(line)["peak_bytes"] for line in f]
         tap.ok(len(peak) == 2 and peak[0] * 2 < peak[1], f"{variant}: pads follow N", peak)

@@ -257,7 +257,8 @@ def sectors(path, names, **words):
     """The program that counts sectors: named parts of a file, their stores of O noted."""
     code = "\n".join(cut(path, rf"template <[^\n]*>\s(?:static (?:\w+\s)+)?(?:struct )?{name}\b",
                          r"\};?") for name in names)
-    for text, instead in (("float *O_i", "Out<float> O_i"), ("T *O_row", "Out<T> O_row"), ("T *O,", "Out<T> O,"),
+    for text, instead in (("float *O_i", "Out<float> O_i"), ("T *O_row", "Out<T> O_row"),
+                          ("T *O,", "Out<T> O,"),
                           ("(float *)p.O", "Out<float>{0}"),
                           ("reinterpret_cast<float4 *>", "as<16>"),
                           ("reinterpret_cast<uint32_t *>", "as<4>")):
@@ -303,7 +304,8 @@ def main():
         run(tap, cxx, folder, "v3 to v8 store halves of sectors of O",
             sectors("common/units/warp_tile.cuh",
                     ("Tile", "TileRows", "first_row_of", "start_rows", "store_rows"),
-                    rows="TileRows", call="store_rows(rows, Out<uint16_t>{0}, 2 * C::D, lse, 0, 1 << 10, 1.0f)",
+                    rows="TileRows",
+                    call="store_rows(rows, Out<uint16_t>{0}, 2 * C::D, lse, 0, 1 << 10, 1.0f)",
                     bytes="2u * 32 * C::D", tile="Tile", sectors="8"))
     return tap.done()
 
