@@ -29,8 +29,8 @@
  * with the other warpgroup's.
  *
  * Interface:
- * - RUNG at the end: f16 and bf16, d = 64 and 128, on GPUs of compute capability 9.0 alone: code for
- *   sm_90a runs on no other.
+ * - RUNG at the end: f16 and bf16, d = 64 and 128, on GPUs of compute capability 9.0 alone:
+ *   code for sm_90a runs on no other.
  */
 #include "problem.cuh"
 #include "units/wgmma_rows.cuh"
