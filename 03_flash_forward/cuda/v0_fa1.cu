@@ -19,7 +19,8 @@
  * Measured: docs/lab/03_rungs.md, beside the prediction.
  * (That is Q K^T. P V has one read for each FMA.)
  *
- * Interface: f32, d = 64 and 128. Work space: m and l, 8 bytes for each row.
+ * Interface:
+ * - RUNG at the end: f32, d = 64 and 128. Work space: m and l, 8 bytes for each row.
  */
 #include "problem.cuh"
 #include "units/warp_row.cuh"

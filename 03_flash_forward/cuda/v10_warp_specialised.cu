@@ -20,7 +20,8 @@
  * of the softmax hides behind products: 560 at d = 128, 430 at d = 64.
  * Measured: docs/lab/03_hopper.md, beside the prediction; they hardly drift.
  *
- * Interface: f16 and bf16, d = 64 and 128, on sm_90.
+ * Interface:
+ * - RUNG at the end: f16 and bf16, d = 64 and 128, on sm_90.
  * What stands in namespace v10 later rungs have in wgmma_rows.cuh.
  */
 #include "problem.cuh"

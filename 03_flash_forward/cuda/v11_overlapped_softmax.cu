@@ -20,7 +20,8 @@
  * 480.
  * Measured: docs/lab/03_hopper.md, beside the prediction; a softmax takes twice as long.
  *
- * Interface: f16 and bf16, d = 64 and 128, on sm_90.
+ * Interface:
+ * - RUNG at the end: f16 and bf16, d = 64 and 128, on sm_90.
  */
 #include "problem.cuh"
 #include "units/wgmma_rows.cuh"

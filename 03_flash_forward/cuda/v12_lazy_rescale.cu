@@ -21,7 +21,8 @@
  * 64 of 360 at d = 128, and with them the latency of the shuffles: a few percent.
  * Measured: docs/lab/03_hopper.md, beside the prediction.
  *
- * Interface: f16 and bf16, d = 64 and 128, on sm_90.
+ * Interface:
+ * - RUNG at the end: f16 and bf16, d = 64 and 128, on sm_90.
  * What stands in namespace v12 later rungs have in wgmma_rows.cuh.
  */
 #include "problem.cuh"

@@ -20,7 +20,8 @@
  * came afterwards. At d = 128 the tensor cores are 94 % busy.
  * Measured: docs/lab/03_hopper.md.
  *
- * Interface: f16 and bf16, d = 64 and 128, on sm_90.
+ * Interface:
+ * - RUNG at the end: f16 and bf16, d = 64 and 128, on sm_90.
  */
 #include "problem.cuh"
 #include "units/wgmma_rows.cuh"

@@ -25,7 +25,8 @@
  * row tile takes 10 us, 15 %.
  * Measured: docs/lab/03_hopper.md, beside the prediction. (A row tile of N = 1024 took v13 20 us.)
  *
- * Interface: f16 and bf16, d = 64 and 128, on sm_90.
+ * Interface:
+ * - RUNG at the end: f16 and bf16, d = 64 and 128, on sm_90.
  */
 #include "problem.cuh"
 #include "units/wgmma_rows.cuh"

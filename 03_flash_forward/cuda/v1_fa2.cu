@@ -22,7 +22,8 @@
  * eighth of the FMA rate: 6-12 TFLOP/s.
  * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
- * Interface: f32, d = 64 and 128.
+ * Interface:
+ * - RUNG at the end: f32, d = 64 and 128.
  */
 #include "problem.cuh"
 #include "units/warp_row.cuh"

@@ -22,7 +22,8 @@
  * to 35.
  * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
- * Interface: f32, d = 64 and 128.
+ * Interface:
+ * - RUNG at the end: f32, d = 64 and 128.
  */
 #include "problem.cuh"
 #include "units/mma.cuh"

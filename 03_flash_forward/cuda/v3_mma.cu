@@ -27,7 +27,8 @@
  * Two premises were wrong: mma.sync takes about 8 clocks (16 would be 237 TFLOP/s in all, and v8
  * has 361), and it stops near half of the 990 TFLOP/s of the data sheet, not at 800.
  *
- * Interface: f16 and bf16, d = 64 and 128.
+ * Interface:
+ * - RUNG at the end: f16 and bf16, d = 64 and 128.
  */
 #include "problem.cuh"
 #include "units/warp_tile.cuh"

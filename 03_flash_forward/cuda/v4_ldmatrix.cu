@@ -16,7 +16,8 @@
  * less time where issue slots limit. At d = 128 products weigh twice, the softmax once: a third.
  * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
- * Interface: f16 and bf16, d = 64 and 128.
+ * Interface:
+ * - RUNG at the end: f16 and bf16, d = 64 and 128.
  * What stands in namespace v4 later rungs have in warp_tile.cuh.
  */
 #include "problem.cuh"

@@ -21,7 +21,8 @@
  * faster. d = 128: twice the bytes, twice the products, the same.
  * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
- * Interface: f16 and bf16, d = 64 and 128.
+ * Interface:
+ * - RUNG at the end: f16 and bf16, d = 64 and 128.
  * What stands in namespace v5 later rungs have in warp_tile.cuh.
  */
 #include "problem.cuh"

@@ -18,7 +18,8 @@
  * Measured: docs/lab/03_rungs.md, beside the prediction.
  * Only one goes: nvcc had already made one multiply-add of v5's product and subtraction.
  *
- * Interface: f16 and bf16, d = 64 and 128.
+ * Interface:
+ * - RUNG at the end: f16 and bf16, d = 64 and 128.
  * What stands in namespace v6 later rungs have in warp_tile.cuh.
  */
 #include "problem.cuh"

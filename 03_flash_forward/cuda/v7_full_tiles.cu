@@ -17,7 +17,8 @@
  * masked ones.
  * Measured: docs/lab/03_rungs.md, beside the prediction.
  *
- * Interface: f16 and bf16, d = 64 and 128.
+ * Interface:
+ * - RUNG at the end: f16 and bf16, d = 64 and 128.
  */
 #include <type_traits>
 

@@ -28,7 +28,9 @@
  * Measured: docs/lab/03_hopper.md, beside the prediction; more than half of a softmax coincides
  * with the other warpgroup's.
  *
- * Interface: f16 and bf16, d = 64 and 128, on sm_90.
+ * Interface:
+ * - RUNG at the end: f16 and bf16, d = 64 and 128, on GPUs of compute capability 9.0 alone:
+ *   code for sm_90a runs on no other.
  */
 #include "problem.cuh"
 #include "units/wgmma_rows.cuh"
