@@ -18,7 +18,8 @@
  *     a slice says both: it is here, and nobody still reads the buffer that is filled next.
  *   - Scale, cap and mask cost more than the softmax itself. Only tiles that are not clean are
  *     asked. The scale goes into the fused multiply-add in the exponent, exp(scale*s - m) =
- *     2^(s*c - m'), so m_i is kept in powers of two.
+ *     2^(s*c - m'), so m_i is kept in powers of two. m' is rounded, and all weights of a row carry
+ *     that one factor: O = PV/l does not see it before it overflows, at scores of 2e9.
  *   - The end: the longest row tiles start first, short ones fill the gaps.
  *
  * Interface:
