@@ -25,7 +25,8 @@
  * NaN and infinity in an input reach every row that sees them. A row that does not see them keeps
  * its lse, and its O but for one case: a tile multiplies V of a hidden key by P = 0, and 0 x NaN is
  * NaN. Where V[j][x] is not finite, O[i][x] may be NaN in rows that share a tile with key j, and
- * gradients that are made from such an O, or in which K, Q or dO is multiplied like V.
+ * gradients that are made from such an O, or in which K, Q or dO, or the slope of the cap at such a
+ * score, is multiplied like V.
  *
  * Interface:
  * - AttnArgs is what every variant of every stage receives; AttnFn is its prototype.

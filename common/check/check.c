@@ -169,15 +169,17 @@ static int is_tainted(const Oracle *o, int which, int64_t b, int64_t h)
 }
 
 /* 1: channel x of this head may have met 0 x NaN in a tile that it shares with a pair that it does
- * not see. O: P times V. dQ: dS times K, or a dS of such a dP or of delta, which is made from O.
- * dV: P times dO; and P is exp(s - lse), where a K or Q has made the lse of a whole row NaN. dK:
- * all that. Scores of hidden keys are replaced, not multiplied: lse has no excuse. */
+ * not see. O: P times V. dQ: dS times K, or a dS of such a dP, of delta, which is made from O, or
+ * of the slope of a cap, 1 - tanh^2 of the score. dV: P times dO; and P is exp(s - lse), where a K
+ * or Q has made the lse of a whole row NaN. dK: all that. Scores of hidden keys are replaced, not
+ * multiplied: lse has no excuse. */
 static int is_shared(const Oracle *o, const AttnArgs *args, int which, int64_t b, int64_t h,
                      int64_t x)
 {
     const int64_t kv = which <= CHECK_DQ ? h / (o->shape.H / o->shape.Hkv) : h;
     const int64_t group = b * o->shape.Hkv + kv;
-    const int normalised = args->options && args->options->norm_group; /* x reaches its group */
+    /* K's channel reaches its group, or by a NaN score every channel */
+    const int spread = (args->options && args->options->norm_group) || args->softcap > 0.0f;
     unsigned all, here;
     if (which == CHECK_LSE || which >= CHECK_DWQ)
         return which != CHECK_LSE && is_tainted(o, which, b, h);
@@ -186,7 +188,7 @@ static int is_shared(const Oracle *o, const AttnArgs *args, int which, int64_t b
     if (which == CHECK_O)
         return (here & ORACLE_TAINT_V) != 0;
     if (which == CHECK_DQ)
-        return (((normalised ? all : here) & ORACLE_TAINT_K) | (all & ORACLE_TAINT_V)) != 0;
+        return (((spread ? all : here) & ORACLE_TAINT_K) | (all & ORACLE_TAINT_V)) != 0;
     return which == CHECK_DK
                ? all != 0
                : ((all & (ORACLE_TAINT_K | ORACLE_TAINT_Q)) | (here & ORACLE_TAINT_DO)) != 0;

@@ -309,14 +309,17 @@ TEST(nan_of_a_hidden_neighbour)
     static const struct {
         const Tensor *(*input)(AttnArgs *);
         int excuses[CHECK_DV + 1]; /* O lse dQ dK dV */
-    } rules[] = {{in_V, {1, 0, 2, 2, 0}},
-                 {in_K, {0, 0, 1, 2, 2}},
-                 {in_Q, {0, 0, 0, 2, 2}},
-                 {in_dO, {0, 0, 0, 2, 1}}};
+        float softcap;             /* its slope, of a NaN score, reaches dS */
+    } rules[] = {{in_V, {1, 0, 2, 2, 0}, 0.0f},
+                 {in_K, {0, 0, 1, 2, 2}, 0.0f},
+                 {in_K, {0, 0, 2, 2, 2}, 3.0f},
+                 {in_Q, {0, 0, 0, 2, 2}, 0.0f},
+                 {in_dO, {0, 0, 0, 2, 1}, 0.0f}};
     for (size_t n = 0; n < sizeof rules / sizeof *rules; n++) {
         Subject s = hidden_nan(rules[n].input);
-        const AttnArgs *a = &s.c->args;
+        AttnArgs *a = &s.c->args;
         const Tensor *const outputs[] = {&a->O, NULL, &a->dQ, &a->dK, &a->dV};
+        a->softcap = rules[n].softcap;
         for (int which = 0; which <= CHECK_DV; which++)
             for (int other = 0; other < 3; other++) /* the head itself, another one, a batch */
                 for (int64_t x = 0; x < (which == CHECK_LSE ? 1 : 3); x++) {
