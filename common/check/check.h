@@ -111,8 +111,8 @@ void check_hint(CheckArray *a, const CheckSlot *s, int64_t outer, int64_t t, dou
 void check_online_reach(const AttnArgs *args, int64_t block, int64_t b, int64_t h, int64_t i,
                         double *reach);
 /* c: 4, or 16 for tensor cores. args holds the host outputs. y may be NULL. Sets everything but
- * online_block and the two *_intact fields, which the caller knows and sets first (1 or 0: pass
- * counts them). */
+ * online_block, copies and the two *_intact fields, which the caller knows and sets first (1 or 0:
+ * pass counts them). */
 void check_outputs(Check *check, const Oracle *o, const LowPrecision *y, const AttnArgs *args,
                    int backward, double c);
 /* In which part of the output the off elements lie, in words. */

@@ -20,7 +20,7 @@ typedef struct Subject {
 
 static Subject subject_new(AttnDtype dtype, AttnMask mask)
 {
-    Subject s;
+    Subject s = {0}; /* check.copies and online_block are the caller's */
     s.c = case_new((AttnShape){2, 4, 2, 70, 66, 8}, dtype, LAYOUT_ODD, 1);
     case_align(s.c, mask);
     honest_forward(&plain, &s.c->args);
