@@ -48,7 +48,8 @@ static float attend(int64_t Nk, int64_t d, const float *S_i, const float *V, flo
     for (x = 0; x < d; x++) {
         O_i[x] = 0.0f;
         for (j = 0; j < Nk; j++)
-            O_i[x] += P_i[j] * V[j * d + x];
+            if (S_i[j] != -INFINITY) /* 0 x NaN is NaN: V of a hidden key stays out */
+                O_i[x] += P_i[j] * V[j * d + x];
     }
     return m_i + logf(l_i);
 }

@@ -2,11 +2,10 @@
  *
  * problem.cuh: the plain problem on a GPU: what a block works on, and how a kernel is launched.
  *
- * A kernel gets the Problem as its argument: sizes, the band, device pointers. It keeps its tiles
- * in registers, and registers have no index: loops over them must be unrolled, so the head
- * dimension D has to be known when the kernel is compiled. Rungs have two, D = 64 and 128.
- *
- * Every launch looks like this:
+ * A kernel gets the Problem as its argument: sizes, the band, device pointers. From stage 03 on it
+ * keeps its tiles in registers, and registers have no index: loops over them must be unrolled, so
+ * the head dimension D has to be known when the kernel is compiled. Those rungs have two, D = 64
+ * and 128, and launch like this (stage 01 takes any d and needs no tiles: RUN_ANY, and launch<T>):
  *
  *     template <typename T, int D> static void launch(const Problem *p)
  *     {

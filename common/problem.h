@@ -27,8 +27,10 @@
  * Who sees whom is a band around the diagonal, for all rows the same two numbers:
  *
  *     query i sees key j when  from <= j - i <= to        no mask: -oo, oo
- *                                                         causal: -oo, Nk - Nq
- *                                                         window L, R: -L, R
+ *                                                         causal: -oo, c
+ *                                                         window L, R: c - L, c + R
+ *
+ * c is Nk - Nq (lower right: the last query sees the last key) or 0 (upper left).
  *
  * A row that sees no key has O = 0, lse = -inf and zero gradients. It is never NaN.
  *
@@ -65,7 +67,7 @@ enum { F32 = 1, F16 = 2, BF16 = 4 };
 /* Tensors are contiguous, [B][N][heads][d]; on a GPU they start on 256 bytes. Forward reads Q K V
  * and writes O and lse. Backward reads Q K V O lse dO and writes dQ dK dV. */
 typedef struct Problem {
-    int B, H, Hkv, Nq, Nk, d; /* Nq, Nk < 2^30 */
+    int B, H, Hkv, Nq, Nk, d; /* Nq, Nk < 2^30 - 1024; H d, B H Nq < 2^31 - 2^20 */
     float scale;              /* > 0 */
     int from, to;             /* -2^30, 2^30: no limit; an index can be added to either */
     int dtype;                /* F32, F16 or BF16; on a CPU F32 */

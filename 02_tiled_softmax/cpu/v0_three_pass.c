@@ -11,8 +11,8 @@
  * exponentials cost more than the trips. On a GPU it is the other way round.)
  *
  * Why subtract m at all? exp(89) is already infinite in float32. exp(x_c - m) is at most 1, and the
- * factor exp(-m) cancels between numerator and denominator. unsafe_no_max.c shows what happens
- * without it.
+ * factor exp(-m) cancels between numerator and denominator. common/harness/rows_demo.c
+ * (unsafe_no_max) shows what happens without it.
  *
  * Interface: rows x cols; attention with this softmax.
  */

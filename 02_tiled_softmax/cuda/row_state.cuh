@@ -13,7 +13,8 @@
  * - warp_merge, block_merge: the state of all threads, given back to every one of them.
  * - load_one, load_four, store_one, store_four: one element or a float4 of x or y, counted in the
  *   _counted twins (problem_rows.h). Reads go past L1, which cannot
- *   help lines that are touched once; writes have no hint (the README says what hints cost).
+ *   help lines that are touched once; writes have no hint (docs/lab/02_did_not_pay.md says what
+ *   hints cost).
  * - load_chunk, push_chunk, store_chunk: many columns of one thread, kept in registers.
  * - is_aligned_for_four: when a float4 may be used at all.
  * - collect_counts: host side, after the launches of a variant.

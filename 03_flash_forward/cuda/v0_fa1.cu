@@ -14,10 +14,10 @@
  * As in the paper O is kept normalised in memory: times l_i on the way in, over l_i on the way out.
  *
  * Prediction (H200, f32, d=64): B*H blocks, each at most one FMA instruction for every two reads of
- * shared memory (no reuse in registers): 16 of 132 multiprocessors at a fifth of their FMA rate, 1
- * to 2 TFLOP/s with 16 heads.
+ * shared memory (no reuse in registers; that is Q K^T, P V has one read for each FMA): 16 of 132
+ * multiprocessors at a fifth of their FMA rate, 1 to 2 TFLOP/s with 16 heads. (v1 counts Q K^T
+ * alone and says an eighth.)
  * Measured: docs/lab/03_rungs.md, beside the prediction.
- * (That is Q K^T. P V has one read for each FMA.)
  *
  * Interface:
  * - RUNG at the end: f32, d = 64 and 128. Work space: m and l, 8 bytes for each row.

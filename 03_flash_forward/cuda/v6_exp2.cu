@@ -20,7 +20,8 @@
  *
  * Interface:
  * - RUNG at the end: f16 and bf16, d = 64 and 128.
- * What stands in namespace v6 later rungs have in warp_tile.cuh.
+ * Namespace v6 holds what this rung adds. warp_tile.cuh has the same words for later rungs; here
+ * v6:: is what runs.
  */
 #include "problem.cuh"
 #include "units/warp_tile.cuh"

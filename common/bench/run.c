@@ -129,11 +129,12 @@ static AttnStatus run_host(RunResult *out, const Variant *v, const CliCase *c)
     const double start = bench_now_ms();
     Storage *all[RUN_OUTPUTS];
     RungRun rung;
-    AttnStatus status = run_open_rung(&rung, v, c, &out->args);
+    AttnStatus status;
     int round, pass, i;
+    workspace_reset_peak();
+    status = run_open_rung(&rung, v, c, &out->args);
     run_outputs(out, all);
     bench_set_threads(c->threads);
-    workspace_reset_peak();
     for (round = 0; status == ATTN_OK && run_keep_going(c, round, out->forward.count, start);
          round++) {
         const int timed = run_is_timed(c, round, start);

@@ -234,9 +234,11 @@ AttnStatus run_device(RunResult *out, const Variant *v, const Inputs *p, const C
     DeviceCopy o[RUN_OUTPUTS];
     AttnOptions options;
     DeviceTimer *timer = NULL;
-    AttnStatus status = cache_fill(p) == 0 ? ATTN_OK : ATTN_NO_MEMORY;
     const size_t live = workspace_live();
+    AttnStatus status;
     int i;
+    workspace_reset_peak();
+    status = cache_fill(p) == 0 ? ATTN_OK : ATTN_NO_MEMORY;
     memset(o, 0, sizeof o);
     run_outputs(out, host);
     for (i = 0; i < RUN_OUTPUTS && status == ATTN_OK; i++)
@@ -244,7 +246,6 @@ AttnStatus run_device(RunResult *out, const Variant *v, const Inputs *p, const C
             status = ATTN_NO_MEMORY;
     if (status == ATTN_OK && !(timer = device_timer_new()))
         status = ATTN_CUDA_ERROR;
-    workspace_reset_peak();
     if (status == ATTN_OK) {
         const AttnArgs args = device_args(out, o, &options);
         status = run_rounds(out, v, c, &args, o, live, timer);

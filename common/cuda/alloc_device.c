@@ -17,6 +17,7 @@
  * Interface: alloc.h.
  */
 #include "alloc_internal.h"
+#include "alloc_wanted.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -149,8 +150,10 @@ void *workspace_alloc_device(size_t bytes)
     block = take_kept(bytes, device);
     if (!block)
         block = new_block(bytes, device);
-    if (!block)
+    if (!block) {
+        workspace_refuse(bytes);
         return NULL;
+    }
     pthread_mutex_lock(&device_lock);
     block->next = live_blocks;
     live_blocks = block;

@@ -6,6 +6,7 @@
 #include "cuda/device.h"
 
 #include "alloc.h"
+#include "alloc_wanted.h"
 #include "attn_config.h"
 
 #include <math.h>
@@ -87,6 +88,7 @@ void *device_alloc(size_t bytes)
     if (cudaMalloc(&p_dev, bytes ? bytes : 1) == cudaSuccess)
         return p_dev;
     (void)cudaGetLastError();
+    workspace_refuse(bytes);
     return NULL;
 }
 

@@ -5,6 +5,7 @@
 #include "harness/rung.h"
 
 #include "alloc.h"
+#include "alloc_wanted.h"
 #include "cuda/device.h"
 #include "problem_rows.h"
 #include "tensor.h"
@@ -12,8 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FAR       (1 << 30) /* "no limit" of a band; and no index reaches it */
-#define MOST_GRID (((int64_t)1 << 31) - 1)
+#define FAR         (1 << 30)    /* "no limit" of a band; and no index reaches it */
+#define MOST_TOKENS (FAR - 1024) /* FAR can be added to the rows of a last tile */
+#define MOST_ROWS   (((int64_t)1 << 31) - (1 << 20)) /* and to these the tiles of all threads */
 
 /* --- which cases ------------------------------------------------------------------------------*/
 
@@ -38,8 +40,10 @@ const char *rung_skips(const Rung *rung, AttnDevice device, const AttnArgs *a)
         return "a rung skips a scale that is not positive; the library takes it";
     if (a->options)
         return "a rung skips the options of stage 05; the library takes them";
-    if (a->shape.Nq >= FAR || a->shape.Nk >= FAR || a->shape.B * a->shape.H > MOST_GRID)
-        return "a rung skips 2^30 tokens and more; the library takes them";
+    if (a->shape.Nq >= MOST_TOKENS || a->shape.Nk >= MOST_TOKENS)
+        return "a rung skips 2^30 - 1024 tokens and more";
+    if (a->shape.H * a->shape.d > MOST_ROWS || a->shape.B * a->shape.H * a->shape.Nq > MOST_ROWS)
+        return "a rung skips H * d or B * H * Nq of 2^31 - 2^20 and more: it counts in int";
     if (device == ON_CUDA && !(rung->flags & ANY_D) && a->shape.d != 64 && a->shape.d != 128)
         return "a rung on the GPU skips every d but 64 and 128; the library takes it";
     if (device == ON_CUDA && (rung->flags & SM90A) && device_arch() != 90)
@@ -168,6 +172,18 @@ void rung_describe(RungRun *r, const Rung *rung, AttnDevice device, const AttnAr
     set_problem(r);
 }
 
+static void *new_copy(const RungRun *r, size_t bytes)
+{
+    void *copy = NULL;
+    if (r->device == ON_CUDA)
+        return device_alloc(bytes);
+    if (memory_enough_for(bytes))
+        copy = malloc(bytes);
+    if (!copy)
+        workspace_refuse(bytes);
+    return copy;
+}
+
 AttnStatus rung_open(RungRun *r, const Rung *rung, AttnDevice device, const AttnArgs *args)
 {
     Tensor *all[RUNG_TENSORS];
@@ -176,8 +192,7 @@ AttnStatus rung_open(RungRun *r, const Rung *rung, AttnDevice device, const Attn
     for (int t = 0; t < RUNG_TENSORS; t++) {
         if (!all[t]->data || (is_contiguous(all[t]) && dtype_of_copy(r, all[t]) == all[t]->dtype))
             continue;
-        r->copy[t] = device == ON_CUDA ? device_alloc(bytes_of_copy(r, all[t]))
-                                       : malloc(bytes_of_copy(r, all[t]));
+        r->copy[t] = new_copy(r, bytes_of_copy(r, all[t]));
         if (!r->copy[t])
             return ATTN_NO_MEMORY;
         if (t < FIRST_OUTPUT && move_tensor(r, all[t], r->copy[t], 0) != 0)

@@ -21,7 +21,7 @@ extern "C" {
 typedef struct StageMain {
     Variant *variants; /* those of the stage: rows of rungs are filled in */
     PagesWriter trace, trace_steps;
-    /* Before the inputs of a case are made: what the stage keeps by itself. */
+    /* Inputs are made, traces and variants not yet run: what the stage keeps by itself. */
     void (*begin)(const CliCase *c, const AttnShape *shape, int quiet);
     /* The row's model_bytes and tiles. Not called for a user's shared object. */
     void (*model)(ReportRow *row);

@@ -30,7 +30,8 @@ template <int D_> struct RowTile {
     static const int SMEM = (Br * D + 2 * Bc * LD) * (int)sizeof(float);
 };
 
-/* tile_smem [32][ld] = rows first ... of one head; base [N][D]. */
+/* tile_smem [32][ld] = rows first .. first + 31 of one head, zeros from row N on. base: row 0; rows
+ * lie `stride` floats apart. */
 template <class C>
 static __device__ __forceinline__ void load_rows(float *tile_smem, int ld, const float *base,
                                                  int64_t stride, int first, int N)

@@ -31,7 +31,8 @@
  * - StagedTile, TileAddresses, tile_addresses, load_Q, multiply_QK, multiply_PV: from swizzled
  *   shared memory (v5 and later). load_tile_async (v6 and later).
  *   MT0, COUNT: which m16 tiles of the warp; all of them, if not said otherwise.
- * What v4, v5 and v6 introduce stands in their files in the same words, and is theirs there.
+ * What v4, v5 and v6 introduce is written twice: in the rung's own file, in a namespace (v4, v5,
+ * v6), so that the file shows its idea; and here, word for word, for the rungs after it.
  */
 #ifndef UNITS_WARP_TILE_CUH
 #define UNITS_WARP_TILE_CUH

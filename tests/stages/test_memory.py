@@ -79,7 +79,7 @@ def stopped_others(name, done, others):
 def check_others(tap, args, folder, pool):
     """A variant without memory says how much it wanted; the others run; exit 3."""
     name = os.path.basename(args.program)
-    flags = SMALL + ["--no-check"]
+    flags = SMALL + ["--no-check", "--dtype", "f16"] # rungs have copies, too
     rows = run(args, flags, 10 ** 9, False, folder, all_the_same=True).stdout.splitlines()
     others = [line.split()[0] for line in rows if line[:1].strip("# ")][1:]
     runs = [r for r in pool.map(lambda n: run(args, flags, n, False, folder), range(1, 250)) if r]
@@ -89,8 +89,10 @@ def check_others(tap, args, folder, pool):
            all(r.returncode == 3 for r, _ in told),
            f"{name}: the other variants run", [(r.returncode, missing) for r, missing in told][:5])
     wanted = r"out of memory.*, it asked for \d+(\.\d)? (bytes|MiB)$|no \d+ bytes"
-    tap.ok(any(re.search(wanted, r.stderr, re.M) for r, _ in told),
-           f"{name}: how much it wanted", told and told[0][0].stderr)
+    silent = [r.stderr for r, _ in told if not re.search(wanted, r.stderr, re.M)]
+    # the tables of a rank, some hundred bytes, are not counted
+    most = len(told) - 1 if name == "ring_burst" else 0
+    tap.ok(told and len(silent) <= most, f"{name}: how much it wanted", silent[:3])
 
 
 def check_pads(tap, program):

@@ -30,6 +30,7 @@
 #include <stdlib.h>
 
 #include "alloc.h"
+#include "alloc_wanted.h"
 #include "attn_config.h"
 #include "attn_pairs.h"
 #include "library/cpu/online_internal.h"
@@ -116,7 +117,8 @@ WindowStatus window_online_create_at(SlidingWindowOnline **out, const WindowOnli
         w->place = *place;
         w->Tr = ceil_div(config->seqlen_q, config->block_size_q);
         w->Tc = ceil_div(config->seqlen_kv, config->block_size_kv);
-    }
+    } else
+        workspace_refuse(sizeof *w);
     if (!w || (!config->on_cuda && !allocate(w))) {
         sliding_window_online_destroy(w);
         return window_refuse(error, WINDOW_NO_MEMORY,
