@@ -121,6 +121,29 @@ TEST(test_standard_is_right)
     }
 }
 
+/* A rung counts rows, and steps from row to row, in int: without these limits it would wrap. */
+TEST(test_what_int_cannot_count)
+{
+    static const int64_t M = (int64_t)1 << 20;
+    static const struct {
+        AttnShape shape; /* B H Hkv Nq Nk d */
+        int skipped;
+    } cases[] = {
+        {{1, 1, 1, 1, 1024 * M - 1025, 1}, 0}, {{1, 1, 1, 1, 1024 * M - 1024, 1}, 1},
+        {{1, 1, 1, 1024 * M - 1024, 1, 1}, 1}, {{1, 2047 * 1024, 1, 1, 1, 1024}, 0},
+        {{1, 2048 * 1024, 1, 1, 1, 1024}, 1},  {{2047, 1024, 1, 1024, 1, 1}, 0},
+        {{2048, 1024, 1, 1024, 1, 1}, 1},
+    };
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+        const AttnSegment one = {.length = 1, .stride = 1};
+        AttnArgs a = {.shape = cases[n].shape, .scale = 1.0f};
+        a.positions_q.host = a.positions_k.host = &one;
+        a.positions_q.count = a.positions_k.count = 1;
+        assert_int_equal(cases[n].skipped,
+                         rung_skips(&rung_flash_forward_standard, ON_CPU, &a) != NULL);
+    }
+}
+
 /* scale / cap is no float32 number here, or q times it is none. */
 TEST(test_tiny_cap)
 {
