@@ -14,8 +14,8 @@
 #include <string.h>
 
 #define FAR         (1 << 30)    /* "no limit" of a band; and no index reaches it */
-#define MOST_TOKENS (FAR - 1024) /* FAR can be added to the rows of a last tile */
-#define MOST_ROWS   (((int64_t)1 << 31) - (1 << 20)) /* and to these the tiles of all threads */
+#define MOST_TOKENS (FAR - 1024) /* a row of the last tile + FAR fits an int */
+#define MOST_ROWS   (((int64_t)1 << 31) - (1 << 20)) /* a step of all threads fits an int, too */
 
 /* --- which cases ------------------------------------------------------------------------------*/
 
