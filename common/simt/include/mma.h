@@ -1,0 +1,1 @@
+#error "simt has no nvcuda::wmma: write mma.sync as in common/units/mma.cuh"
