@@ -51,7 +51,13 @@ typedef struct Variant {
         .device = ON_CUDA, .rung = &rung_##stage##_##name                                          \
     }
 
-/* Takes name, dtypes, traits and idea from v->rung, where there is one. On a CPU a rung computes in
+/* A rung of an earlier stage, with what it is here. */
+#define CPU_RUNG_AS(stage, name, text)                                                             \
+    {                                                                                              \
+        .device = ON_CPU, .idea = text, .rung = &rung_##stage##_##name                             \
+    }
+
+/* Takes name, dtypes, traits and, where none is given, idea from v->rung, where there is one. On a CPU a rung computes in
  * float32, and the harness widens and rounds for it. */
 void variant_of_rung(Variant *v);
 int variant_has(const Variant *v, int backward);
