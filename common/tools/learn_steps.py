@@ -295,7 +295,7 @@ def compiler():
 
 
 def compile_flags(step, asan=False):
-    folders = [LEARN / "harness", ROOT / "common",
+    folders = [LEARN / "harness", ROOT / "common", ROOT / "common" / "attention",
                *(ROOT / name for name in step.header.get("include", "").split())]
     return [*compiler(), *FLAGS, *(ASAN if asan else []), *(f"-I{path}" for path in folders)]
 

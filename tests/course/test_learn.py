@@ -204,7 +204,8 @@ def check_mean_of_v(tap, build):
     with tempfile.TemporaryDirectory() as folder:
         made, rows = pathlib.Path(folder, "mean_of_v.so"), pathlib.Path(folder, "rows.jsonl")
         subprocess.run([*learn_steps.compiler(), "-O2", "-shared", "-fPIC", f"-I{ROOT / 'common'}",
-                        ROOT / "docs/examples/mean_of_v.c", "-o", made, "-lm"], check=True)
+                        f"-I{ROOT / 'common/attention'}", ROOT / "docs/examples/mean_of_v.c",
+                        "-o", made, "-lm"], check=True)
 
         def run(*flags):
             return subprocess.run([programs[0], "--variant-so", made, "-H", "1", "-N", "64", "-d",
