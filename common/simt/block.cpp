@@ -264,12 +264,14 @@ static void look_at_barrier_0(Block &b, Fiber *last)
     Barrier &bar = b.barriers[0];
     if (bar.arrived == 0 || bar.arrived < b.live)
         return;
-    std::vector<u32> sites = bar.sites;
-    std::sort(sites.begin(), sites.end());
-    if (sites.front() != sites.back())
-        report_finding(R_BARRIER_SPLIT,
-                       {sites.front(), "some threads of block " + std::to_string(b.number)},
-                       {sites.back(), "others of the same block"});
+    const std::vector<u32> &sites = bar.sites;
+    /* by line: clang may have made two calls of one */
+    for (size_t i = 1; i < bar.lines.size(); i++)
+        if (bar.lines[i] != bar.lines[0]) {
+            report_finding(R_BARRIER_SPLIT, {sites[0], who(bar.came[0])},
+                           {sites[i], who(bar.came[i])});
+            break;
+        }
     if (b.live < launch_now.threads)
         report_finding(R_BARRIER_ENDED,
                        {sites.front(), std::to_string(b.live) + " threads of block " +
@@ -279,7 +281,7 @@ static void look_at_barrier_0(Block &b, Fiber *last)
     release(b, bar, last);
 }
 
-static void block_barrier(u32 pc, int kind, int predicate, int *vote)
+static void block_barrier(u32 pc, int line, int kind, int predicate, int *vote)
 {
     Fiber *f = me;
     Block &b = *f->block;
@@ -288,6 +290,7 @@ static void block_barrier(u32 pc, int kind, int predicate, int *vote)
         settle_writes();
     bar.arrived++;
     bar.sites.push_back(pc);
+    bar.lines.push_back(line);
     bar.came.push_back(f);
     bar.vote[0] += predicate != 0;
     bar.vote[1] = bar.vote[1] && predicate;
@@ -311,15 +314,15 @@ static void block_barrier(u32 pc, int kind, int predicate, int *vote)
         *vote = result;
 }
 
-void syncthreads(void)
+void syncthreads(int line)
 {
-    block_barrier(SIMT_PC, 0, 0, nullptr);
+    block_barrier(SIMT_PC, line, 0, 0, nullptr);
 }
 
-int syncthreads_vote(int kind, int predicate)
+int syncthreads_vote(int kind, int predicate, int line)
 {
     int vote = 0;
-    block_barrier(SIMT_PC, kind, predicate, &vote);
+    block_barrier(SIMT_PC, line, kind, predicate, &vote);
     return vote;
 }
 
@@ -567,16 +570,23 @@ static void describe_waiting(const std::vector<Block *> &resident, Rule rule)
 
 /* --- a launch ----------------------------------------------------------------------------------*/
 
-static unsigned long seen_progress;
-static int idle_seconds;
+static unsigned long seen_progress, seen_ended, blocks_ended;
+static int idle_seconds, seconds_of_block;
 
 /* Once in each second of CPU time: has anything happened but spinning? */
 static void tick(int, siginfo_t *, void *where)
 {
+    if (!launch_now.body || blocks_ended != seen_ended) {
+        seen_ended = blocks_ended;
+        seconds_of_block = 0;
+    }
+    seconds_of_block++; /* a loop with a barrier in it does move, and never ends */
     if (!launch_now.body || progress != seen_progress) {
         seen_progress = progress;
         idle_seconds = 0;
-        return;
+        if (!launch_now.body || !me || seconds_of_block < 6 * flags.seconds)
+            return;
+        idle_seconds = flags.seconds;
     }
     if (++idle_seconds < flags.seconds || !me)
         return;
@@ -618,6 +628,7 @@ static void end_block(Block *b)
         for (int w = 0; w < launch_now.warps; w++)
             merge_warp(*b, w);
     idle_blocks.push_back(b);
+    blocks_ended++;
 }
 
 /* All blocks. Resident ones go on as long as they can; when none can, a further one begins. */
@@ -656,12 +667,13 @@ static void run_blocks(const std::vector<u32> &order, int cluster)
         idle_blocks.push_back(b);
 }
 
-bool launch_is_allowed(const Config &c, const char *name); /* host.cpp */
+bool launch_is_allowed(const Config &c, const char *name, u32 pc); /* host.cpp */
 void open_memory(bool to_kernels);
 
 void run(const Config &c, const char *name, void (*body)(void *), void *arguments)
 {
-    if (!launch_is_allowed(c, name))
+    report_at_exit();
+    if (!launch_is_allowed(c, name, SIMT_PC))
         return;
     static const bool watched = (watch(), true);
     (void)watched;

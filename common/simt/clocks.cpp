@@ -7,8 +7,8 @@
  * moment c has happened before whatever f does now if f's clock says at[t] >= c.
  *
  * Other blocks are known only through memory: __threadfence makes what this thread knows ready to be
- * published, an atomic (or a volatile or relaxed store) after it publishes that at its address, and
- * an atomic (or a volatile or acquiring load) at the same address learns it. A store that comes
+ * published, an atomic (or a volatile or relaxed store) after it, of the same thread or behind a
+ * barrier, publishes that at its address, and an atomic (or a volatile or acquiring load) at the same address learns it. A store that comes
  * after the fence is not covered by it.
  */
 #include "machine.h"
@@ -21,15 +21,16 @@ static std::unordered_map<uintptr_t, std::shared_ptr<const Known>> published; /*
 
 Clock new_clock(void)
 {
-    Clock c;
-    c.at.assign(MAX_THREADS + 1, 0);
-    c.async.assign(MAX_THREADS + 1, 0);
+    Clock c = {};
+    c.at.assign((size_t)launch_now.threads + 1, 0);
+    c.async = c.fenced = c.at;
     return c;
 }
 
-static size_t clock_size(void)
+static void raise(std::vector<u32> &a, const std::vector<u32> &b)
 {
-    return (size_t)launch_now.threads;
+    for (size_t t = 0; t < a.size(); t++)
+        a[t] = std::max(a[t], b[t]);
 }
 
 static std::shared_ptr<const Known> join_known(const std::shared_ptr<const Known> &a,
@@ -46,10 +47,7 @@ static std::shared_ptr<const Known> join_known(const std::shared_ptr<const Known
             mine = block.second;
         } else if (mine != block.second) {
             Clock both = *mine;
-            for (size_t t = 0; t <= ENGINE; t++) {
-                both.at[t] = std::max(both.at[t], block.second->at[t]);
-                both.async[t] = std::max(both.async[t], block.second->async[t]);
-            }
+            raise(both.at, block.second->at);
             mine = std::make_shared<const Clock>(both);
         }
     }
@@ -58,20 +56,18 @@ static std::shared_ptr<const Known> join_known(const std::shared_ptr<const Known
 
 void join(Clock &into, const Clock &from)
 {
-    const size_t n = clock_size();
-    for (size_t t = 0; t < n; t++) {
-        into.at[t] = std::max(into.at[t], from.at[t]);
-        into.async[t] = std::max(into.async[t], from.async[t]);
-    }
-    into.at[ENGINE] = std::max(into.at[ENGINE], from.at[ENGINE]);
-    into.async[ENGINE] = std::max(into.async[ENGINE], from.async[ENGINE]);
+    raise(into.at, from.at);
+    raise(into.async, from.async);
+    if (from.has_fenced)
+        raise(into.fenced, from.fenced);
+    into.has_fenced = into.has_fenced || from.has_fenced;
     into.known = join_known(into.known, from.known);
 }
 
 void join_thread(Clock &into, Fiber *f)
 {
     join(into, *f->base);
-    into.at[f->tid] = std::max(into.at[f->tid], f->clock);
+    into.at[slot_of(f->tid)] = std::max(into.at[slot_of(f->tid)], f->clock);
     f->clock++;
 }
 
@@ -107,7 +103,7 @@ void sync_all(const std::vector<Fiber *> &come, const std::vector<Fiber *> &go)
             join(at->second, *f->base);
             before = f->base;
         }
-        at->second.at[f->tid] = std::max(at->second.at[f->tid], f->clock);
+        at->second.at[slot_of(f->tid)] = std::max(at->second.at[slot_of(f->tid)], f->clock);
     }
     if (sums.size() > 1) {
         auto all = std::make_shared<Known>();
@@ -133,11 +129,11 @@ bool happened(const Fiber *f, const Access &a, bool async, const Clock *as_of)
         if (!c->known)
             return false;
         const auto at = c->known->find(a.block);
-        return at != c->known->end() && at->second->at[(size_t)t] >= a.clock;
+        return at != c->known->end() && at->second->at[slot_of(t)] >= a.clock;
     }
     if (async)
-        return c->async[(size_t)t] >= a.clock;
-    return t == f->tid || c->at[(size_t)t] >= a.clock;
+        return c->async[slot_of(t)] >= a.clock;
+    return t == f->tid || c->at[slot_of(t)] >= a.clock;
 }
 
 /* --- between blocks, and through flags inside of one ------------------------------------------*/
@@ -149,18 +145,27 @@ void fence(void)
         return;
     settle_writes();
     Clock now = *f->base;
-    now.at[(size_t)f->tid] = f->clock++;
-    auto all = now.known ? std::make_shared<Known>(*now.known) : std::make_shared<Known>();
-    tell_others(*all, f->block->number, now);
-    f->released = all;
+    now.at[slot_of(f->tid)] = f->clock++;
+    raise(now.fenced, now.at);
+    now.has_fenced = true;
+    f->base = std::make_shared<const Clock>(std::move(now));
 }
 
+/* What is fenced, by this thread or by those whom it has met at a barrier since. */
 void publish(Fiber *f, uintptr_t address, bool is_rmw)
 {
     if (!flags.check)
         return;
+    std::shared_ptr<const Known> told = f->base->known;
+    if (f->base->has_fenced) {
+        auto own = std::make_shared<Known>();
+        Clock fenced = new_clock();
+        fenced.at = f->base->fenced;
+        tell_others(*own, f->block->number, fenced);
+        told = join_known(told, own);
+    }
     auto &at = published[address];
-    at = is_rmw ? join_known(at, f->released) : f->released;
+    at = is_rmw ? join_known(at, told) : told;
 }
 
 void acquire(Fiber *f, uintptr_t address)

@@ -20,7 +20,7 @@ import translate  # noqa: E402
 HOOKS = ["-fsanitize=thread", "-fsanitize=array-bounds"]
 for flag in ("-tsan-instrument-func-entry-exit=0", "-tsan-instrument-read-before-write=1",
              "-tsan-distinguish-volatile=1", "-simplifycfg-hoist-common=false",
-             "-simplifycfg-sink-common=false"):
+             "-simplifycfg-sink-common=false", "-enable-tail-merge=0"):
     HOOKS += ["-mllvm", flag]
 # no vector of several threads' or iterations' accesses; a product and a sum may fuse, as in nvcc
 CODE = ["-O1", "-g", "-gline-tables-only", "-ffp-contract=fast", "-fno-vectorize",

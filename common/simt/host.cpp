@@ -60,7 +60,7 @@ static char *take(size_t bytes)
     return p;
 }
 
-bool launch_is_allowed(const Config &c, const char *name)
+bool launch_is_allowed(const Config &c, const char *name, u32 pc)
 {
     char text[200] = "";
     const unsigned long threads = (unsigned long)c.block.x * c.block.y * c.block.z;
@@ -79,7 +79,7 @@ bool launch_is_allowed(const Config &c, const char *name)
                  c.smem, name, SMEM_MAX);
     if (!text[0])
         return true;
-    report_finding(R_LIMIT, {SIMT_PC, text});
+    report_finding(R_LIMIT, {pc, text});
     last_error = threads > MAX_THREADS || !threads ? cudaErrorInvalidConfiguration
                                                    : cudaErrorInvalidValue;
     return false;

@@ -73,10 +73,12 @@ typedef std::shared_ptr<const Clock> ClockRef;
 typedef std::map<u32, ClockRef> Known;
 
 /* at[t]: moment of thread t up to which all has happened before. async[t]: the same for what the
- * async proxy (copy engine, tensor cores) may rely on: raised by fence.proxy.async. */
+ * async proxy (copy engine, tensor cores) may rely on: raised by fence.proxy.async. fenced[t]: for
+ * what an atomic may publish to other blocks: raised by __threadfence. */
 struct Clock {
-    std::vector<u32> at, async;
+    std::vector<u32> at, async, fenced; /* by slot_of */
     std::shared_ptr<const Known> known;
+    bool has_fenced;
 };
 
 /* --- memory ------------------------------------------------------------------------------------*/
@@ -171,7 +173,6 @@ struct Fiber {
     /* check */
     u32 clock;
     ClockRef base;
-    std::shared_ptr<const Known> released; /* as of its last fence */
     u32 last_pc;
     /* count */
     std::vector<Log> log;
@@ -192,6 +193,7 @@ struct Barrier {
     int arrived = 0, expected = 0;
     std::vector<Fiber *> waiting, came;
     std::vector<u32> sites;
+    std::vector<int> lines;
     int vote[3] = {0, 1, 0};
 };
 struct Piece { /* of a copy by the engine */
@@ -259,6 +261,12 @@ extern unsigned long progress; /* counts whatever is no spinning */
 /* Where the caller of a runtime function stands, as an offset into the program. */
 extern uintptr_t program_lo, program_hi;
 #define SIMT_PC ((u32)((uintptr_t)__builtin_return_address(0) - 1 - simt::program_lo))
+
+/* A thread's place in a clock; the engine's is the last. */
+static inline size_t slot_of(int thread)
+{
+    return (size_t)(thread == ENGINE ? launch_now.threads : thread);
+}
 
 /* block.cpp */
 void wait_here(const char *what, u32 pc);
@@ -371,6 +379,7 @@ std::string place(u32 pc); /* file:line, of the rung and of what it includes */
 /* The line of the kernel's code at which a signal came; where: its ucontext_t. */
 u32 kernel_line(const Fiber *f, void *where);
 [[noreturn]] void stop(int status);
+void report_at_exit(void);
 
 } // namespace simt
 #endif

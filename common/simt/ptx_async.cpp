@@ -33,8 +33,8 @@ void proxy_fence(void)
         return;
     settle_writes();
     Clock c = *f->base;
-    c.at[(size_t)f->tid] = f->clock++;
-    for (size_t t = 0; t <= ENGINE; t++)
+    c.at[slot_of(f->tid)] = f->clock++;
+    for (size_t t = 0; t < c.at.size(); t++)
         c.async[t] = std::max(c.async[t], c.at[t]);
     f->base = std::make_shared<const Clock>(std::move(c));
 }
@@ -133,7 +133,8 @@ static void land(Block &b, Mbarrier &m)
                 write_by_engine(b, p.to, (int)p.bytes.size(), c.pc);
         }
         if (flags.check)
-            m.gathering.at[ENGINE] = std::max(m.gathering.at[ENGINE], b.engine_clock);
+            m.gathering.at[slot_of(ENGINE)] =
+                std::max(m.gathering.at[slot_of(ENGINE)], b.engine_clock);
         b.engine_clock++;
         m.bytes -= c.bytes;
     }
@@ -302,7 +303,7 @@ void tma_store_issue(u32 from, const void *map, const int *at, int rank)
     if (flags.check) { /* its own writes before this are in the clock of this moment */
         settle_writes();
         Clock c = *me->base;
-        c.at[(size_t)me->tid] = me->clock++;
+        c.at[slot_of(me->tid)] = me->clock++;
         s.clock = std::make_shared<const Clock>(std::move(c));
     }
     long put = 0;

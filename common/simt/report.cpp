@@ -379,7 +379,13 @@ __attribute__((constructor)) static void begin(void)
     act.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL})
         sigaction(s, &act, nullptr);
-    on_exit(at_exit, nullptr);
+}
+
+/* Not earlier: what is registered last runs first, while this file's lists are still there. */
+void report_at_exit(void)
+{
+    static const int registered = on_exit(at_exit, nullptr);
+    (void)registered;
 }
 
 void trap(void)

@@ -147,8 +147,9 @@ uint3 grid_dim(void) __attribute__((const));
 void *dynamic_smem(void) __attribute__((const));
 void *static_smem(const void *key, size_t bytes, size_t align);
 
-void syncthreads(void);
-int syncthreads_vote(int kind, int predicate); /* 0 count, 1 and, 2 or */
+/* line: a barrier is known by it */
+void syncthreads(int line);
+int syncthreads_vote(int kind, int predicate, int line); /* 0 count, 1 and, 2 or */
 void syncwarp(unsigned mask);
 enum Collective {
     SHFL = 1,
@@ -207,7 +208,7 @@ SIMT_QUIET void call_with(K &kernel, T &args, std::index_sequence<I...>)
 }
 
 /* kernel: a lambda that calls it, or the function itself. Arguments are copied, as into a GPU. */
-template <class K, class... A> void launch(Config c, const char *name, K kernel, A... a)
+template <class K, class... A> SIMT_QUIET void launch(Config c, const char *name, K kernel, A... a)
 {
     struct Call {
         K kernel;
@@ -249,10 +250,10 @@ SIMT_INDEX(blockDim, block_dim)
 SIMT_INDEX(gridDim, grid_dim)
 
 #define warpSize               32
-#define __syncthreads()        simt::syncthreads()
-#define __syncthreads_count(p) simt::syncthreads_vote(0, p)
-#define __syncthreads_and(p)   simt::syncthreads_vote(1, p)
-#define __syncthreads_or(p)    simt::syncthreads_vote(2, p)
+#define __syncthreads()        simt::syncthreads(__LINE__)
+#define __syncthreads_count(p) simt::syncthreads_vote(0, p, __LINE__)
+#define __syncthreads_and(p)   simt::syncthreads_vote(1, p, __LINE__)
+#define __syncthreads_or(p)    simt::syncthreads_vote(2, p, __LINE__)
 #define __activemask()         simt::active_mask()
 #define __trap()               simt::trap()
 #ifndef SIMT_RUNTIME
