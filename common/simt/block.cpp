@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * block.cpp: a block's threads as fibers. A fiber runs until it must wait; the scheduler then takes
- * the next lane that can run. Lanes of a warp that meet at one instruction (a shuffle, an mma) do it
- * together: the last one to come does it for all (rendezvous).
+ * the next lane that can run. Lanes of a warp that meet at one instruction (a shuffle, an mma) do
+ * it together: the last one to come does it for all (rendezvous).
  *
  * Several blocks are at work only where one needs another: in a cluster, or when all threads of the
  * ones that have begun wait or spin on a flag.
@@ -91,8 +91,9 @@ void rendezvous(u32 mask, Collective_op op, void *argument, const char *what, u3
     f->mask = mask;
     f->pc = pc;
     if (!(mask >> f->lane & 1))
-        report_finding(R_SHUFFLE, {pc, who(f) + " comes to " + what + ", which its own mask does "
-                                       "not name"});
+        report_finding(R_SHUFFLE, {pc, who(f) + " comes to " + what +
+                                           ", which its own mask does "
+                                           "not name"});
     for (int i = 0; i < n; i++)
         if ((mask >> i & 1) && row[i] != f &&
             (row[i]->done || row[i]->op != op || row[i]->mask != mask)) {
@@ -397,8 +398,9 @@ void *static_smem(const void *key, size_t bytes, size_t align)
     if (at == b.static_at.end()) {
         const size_t place = (dynamic + b.static_bytes + align - 1) / align * align;
         if (place + bytes > SMEM_MAX) {
-            report_finding(R_LIMIT, {SIMT_PC, std::to_string(place + bytes) + " bytes of shared "
-                                              "memory, a block has at most 232448"});
+            report_finding(R_LIMIT, {SIMT_PC, std::to_string(place + bytes) +
+                                                  " bytes of shared "
+                                                  "memory, a block has at most 232448"});
             stop(1);
         }
         b.static_bytes = place + bytes - dynamic;

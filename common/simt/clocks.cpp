@@ -6,10 +6,10 @@
  * who came from the same barrier (f->base, never changed, only replaced). An access by thread t at
  * moment c has happened before whatever f does now if f's clock says at[t] >= c.
  *
- * Other blocks are known only through memory: __threadfence makes what this thread knows ready to be
- * published, an atomic (or a volatile or relaxed store) after it, of the same thread or behind a
- * barrier, publishes that at its address, and an atomic (or a volatile or acquiring load) at the same address learns it. A store that comes
- * after the fence is not covered by it.
+ * Other blocks are known only through memory: __threadfence makes what this thread knows ready to
+ * be published; an atomic (or a volatile or relaxed store) after it, of the same thread or behind a
+ * barrier, publishes that at its address; an atomic (or a volatile or acquiring load) at the same
+ * address learns it. A store that comes after the fence is not covered by it.
  */
 #include "machine.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * count.cpp: what a profiler counts. Accesses are kept for each lane; at the next instruction of the
- * whole warp they are put together to requests: the n-th access at one place by each lane.
+ * count.cpp: what a profiler counts. Accesses are kept for each lane; at the next instruction of
+ * the whole warp they are put together to requests: the n-th access at one place by each lane.
  *
  *   global memory   32-byte sectors that a request touches, beside as few as its bytes could lie in
  *   shared memory   wavefronts: 32 banks of 4 bytes; of two words of one bank, one waits. 16-byte
@@ -266,8 +266,9 @@ void print_counts(FILE *to)
         fprintf(to, "count: kernel %s: %ld launch%s, %ld blocks of %d threads\n",
                 entry.first.c_str(), k.launches, k.launches == 1 ? "" : "es", k.blocks, k.threads);
         for (int w = 0; w < 2; w++)
-            fprintf(to, "  global memory %s: %ld useful bytes, %ld sectors of 32 bytes, %ld "
-                        "requests\n",
+            fprintf(to,
+                    "  global memory %s: %ld useful bytes, %ld sectors of 32 bytes, %ld "
+                    "requests\n",
                     w ? "written" : "read", all[w].bytes, all[w].sectors, all[w].requests);
         fprintf(to, "  shared memory: %ld wavefronts, %ld without bank conflicts\n", waves, ideal);
         fprintf(to, "  instructions, by warps:");
@@ -280,8 +281,9 @@ void print_counts(FILE *to)
         fprintf(to, "%s\n", any ? "" : " none of those that are counted");
         const long by_smem = k.smem ? 233472L / (long)(k.smem + 1024) : 32;
         const long by_threads = 2048 / std::max(k.threads, 1);
-        fprintf(to, "  blocks a multiprocessor: %ld by shared memory (%zu bytes a block), %ld by "
-                    "threads; registers: only nvcc knows\n",
+        fprintf(to,
+                "  blocks a multiprocessor: %ld by shared memory (%zu bytes a block), %ld by "
+                "threads; registers: only nvcc knows\n",
                 std::min(by_smem, 32L), k.smem, std::min(by_threads, 32L));
         const double bytes = (double)(all[0].bytes + all[1].bytes);
         if (k.flops && bytes > 0)

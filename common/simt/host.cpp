@@ -65,8 +65,10 @@ bool launch_is_allowed(const Config &c, const char *name, u32 pc)
     char text[200] = "";
     const unsigned long threads = (unsigned long)c.block.x * c.block.y * c.block.z;
     if (me)
-        snprintf(text, sizeof text, "a kernel launches %s: simt has no dynamic parallelism; launch "
-                                    "it from the host", name);
+        snprintf(text, sizeof text,
+                 "a kernel launches %s: simt has no dynamic parallelism; launch "
+                 "it from the host",
+                 name);
     else if (threads == 0 || threads > MAX_THREADS)
         snprintf(text, sizeof text, "%lu threads in a block of %s, accepted are 1 to 1024", threads,
                  name);
@@ -80,8 +82,8 @@ bool launch_is_allowed(const Config &c, const char *name, u32 pc)
     if (!text[0])
         return true;
     report_finding(R_LIMIT, {pc, text});
-    last_error = threads > MAX_THREADS || !threads ? cudaErrorInvalidConfiguration
-                                                   : cudaErrorInvalidValue;
+    last_error =
+        threads > MAX_THREADS || !threads ? cudaErrorInvalidConfiguration : cudaErrorInvalidValue;
     return false;
 }
 
@@ -292,10 +294,10 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
 
 cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int)
 {
-    *v = a == cudaDevAttrComputeCapabilityMajor              ? 9
-         : a == cudaDevAttrMultiProcessorCount               ? 4
-         : a == cudaDevAttrMaxSharedMemoryPerBlockOptin      ? SMEM_MAX
-                                                             : 0;
+    *v = a == cudaDevAttrComputeCapabilityMajor         ? 9
+         : a == cudaDevAttrMultiProcessorCount          ? 4
+         : a == cudaDevAttrMaxSharedMemoryPerBlockOptin ? SMEM_MAX
+                                                        : 0;
     return cudaSuccess;
 }
 
@@ -317,7 +319,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
 {
     const Memory *m = memory_of((uintptr_t)p);
     a->device = 0;
-    a->type = !m ? cudaMemoryTypeUnregistered
+    a->type = !m           ? cudaMemoryTypeUnregistered
               : m->managed ? cudaMemoryTypeManaged
                            : cudaMemoryTypeDevice;
     return cudaSuccess;
@@ -401,7 +403,8 @@ static const struct {
     {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
      "invalid configuration argument"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
-    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
+     "an illegal memory access was encountered"},
     {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources",
      "too many resources requested for launch"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},

@@ -101,7 +101,7 @@ struct Cell {
     u32 readers;                  /* more of them, one a warp: a list in Launch::readers */
     u32 flight;                   /* a copy on its way here: the line that issued it */
     u32 epoch;                    /* of the block (shared memory) or the launch (global) */
-    uint8_t written; /* bytes that hold a value */
+    uint8_t written;              /* bytes that hold a value */
 };
 struct Reader {
     Access a;

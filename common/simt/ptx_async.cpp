@@ -8,8 +8,8 @@
  * NaN of its own kind, which is recognised when it is used); a store of a tile reads shared memory
  * when its group is waited for. SIMT_EARLY=1: all at the first moment; 2: by seed.
  *
- * The async proxy sees what threads have written only through fence.proxy.async: an access from here
- * asks the second half of the clock (machine.h).
+ * The async proxy sees what threads have written only through fence.proxy.async: an access from
+ * here asks the second half of the clock (machine.h).
  */
 #include "machine.h"
 
@@ -199,8 +199,8 @@ template <class F> static void each_chunk(const SimtTensorMap &m, const int *at,
                         p += x[i] * (long)m.bytes[i - 1];
                     }
                     for (u32 k = 0; k < m.box[0] * m.element; k += 16, place += 16)
-                        f(place, inside && (u64)x[0] + k / m.element < m.sizes[0] ? p + k
-                                                                                  : nullptr);
+                        f(place,
+                          inside && (u64)x[0] + k / m.element < m.sizes[0] ? p + k : nullptr);
                 }
 }
 
@@ -242,8 +242,9 @@ void tma_load_issue(u32 to, const void *map, u32 bar, const int *at, int rank)
     const SimtTensorMap &t = ((const CUtensorMap *)map)->m;
     const u32 align = t.swizzle ? 1024 : 128;
     if (to % align)
-        report_finding(R_MISALIGNED, {pc, who(me) + " has a tile copied to an address that is no "
-                                                    "multiple of " +
+        report_finding(R_MISALIGNED, {pc, who(me) +
+                                              " has a tile copied to an address that is no "
+                                              "multiple of " +
                                               std::to_string(align)});
     EngineCopy c = {{}, 0, pc};
     long got = 0;
@@ -362,8 +363,8 @@ void wgmma_issue(float *const *C, int n, Type type, const u32 *A, u64 A_desc, u6
                  bool trans_A, bool trans_B)
 {
     Fiber *f = me;
-    Product p = {C[0], n, type, A != nullptr, add, trans_A, trans_B, {}, SIMT_PC, A_desc, B_desc,
-                 f->base};
+    Product p = {C[0],    n,  type,    A != nullptr, add,    trans_A,
+                 trans_B, {}, SIMT_PC, A_desc,       B_desc, f->base};
     for (int i = 0; i < n / 2; i++)
         if (C[i] != C[0] + i) {
             report_finding(R_LIMIT, {p.pc, "the accumulators of this wgmma are no array: simt "
@@ -441,8 +442,7 @@ static void load_operand(Fiber *f, const Product &p, float *to, int rows, int ro
                 continue;
             const uint16_t *v = (const uint16_t *)shared_at(a);
             for (int e = 0; e < 8; e++)
-                (trans ? to[i * rows + c + e] : to[(c + e) * rows + i]) =
-                    value_of(v[e], 0, p.type);
+                (trans ? to[i * rows + c + e] : to[(c + e) * rows + i]) = value_of(v[e], 0, p.type);
         }
 }
 
@@ -541,7 +541,8 @@ void end_of_thread(Fiber *f)
         return;
     for (const auto &group : f->groups)
         for (const Copy &c : group)
-            report_finding(R_NOT_WAITED, {c.pc, who(f) + " ends, and has not waited for this copy"});
+            report_finding(R_NOT_WAITED,
+                           {c.pc, who(f) + " ends, and has not waited for this copy"});
     for (const Copy &c : f->open)
         report_finding(R_NOT_WAITED, {c.pc, who(f) + " ends, and has not committed this copy"});
     for (const auto &group : f->store_groups)

@@ -106,8 +106,8 @@ static std::map<u32, std::vector<Frame>> frames;
 
 static bool is_own(const std::string &path)
 {
-    return path.find("/common/simt/") != std::string::npos ||
-           path.find("/usr/") == 0 || path.find("/include/c++/") != std::string::npos;
+    return path.find("/common/simt/") != std::string::npos || path.find("/usr/") == 0 ||
+           path.find("/include/c++/") != std::string::npos;
 }
 
 /* file:line:column, of one frame, as llvm-symbolizer prints it */
@@ -231,8 +231,7 @@ void report_finding(Rule rule, const Site &first, const Site &second, const std:
         return;
     }
     finding_at[key] = findings.size();
-    findings.push_back(
-        {rule, first, second, more, launch_now.body ? launch_now.name : "", 1});
+    findings.push_back({rule, first, second, more, launch_now.body ? launch_now.name : "", 1});
 }
 
 static bool is_warning(const Finding &f)
@@ -300,8 +299,7 @@ void print_report(void)
         for (const Site &s : f.more)
             print_site(s);
         fprintf(stderr, "    %ld time%s%s%s; %s\n", f.count, f.count == 1 ? "" : "s",
-                f.kernel.empty() ? "" : ", first in kernel ", f.kernel.c_str(),
-                rules[f.rule].rule);
+                f.kernel.empty() ? "" : ", first in kernel ", f.kernel.c_str(), rules[f.rule].rule);
     }
     if (all.size() > most)
         fprintf(stderr, "simt: ... and %zu more\n", all.size() - most);
@@ -362,9 +360,9 @@ static int find_program(struct dl_phdr_info *info, size_t, void *)
     program_lo = info->dlpi_addr;
     for (int k = 0; k < info->dlpi_phnum; k++)
         if (info->dlpi_phdr[k].p_type == PT_LOAD)
-            program_hi = std::max(program_hi, (uintptr_t)(info->dlpi_addr +
-                                                          info->dlpi_phdr[k].p_vaddr +
-                                                          info->dlpi_phdr[k].p_memsz));
+            program_hi =
+                std::max(program_hi, (uintptr_t)(info->dlpi_addr + info->dlpi_phdr[k].p_vaddr +
+                                                 info->dlpi_phdr[k].p_memsz));
     return 1; /* the first is the program */
 }
 

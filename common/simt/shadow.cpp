@@ -68,9 +68,9 @@ std::string who(const Fiber *f)
 
 std::string who(const Access &a)
 {
-    return a.thread - 1 == ENGINE ? "the copy engine, in block " + std::to_string(a.block)
-                                  : "thread " + std::to_string(a.thread - 1) + " of block " +
-                                        std::to_string(a.block);
+    return a.thread - 1 == ENGINE
+               ? "the copy engine, in block " + std::to_string(a.block)
+               : "thread " + std::to_string(a.thread - 1) + " of block " + std::to_string(a.block);
 }
 
 /* --- races -------------------------------------------------------------------------------------*/
@@ -163,9 +163,8 @@ static void touch_write(const Touch &t, Cell &c, const Access &now, const std::s
         else
             report_finding(R_RACE_WW, {c.writer.pc, who(c.writer) + verb(c.writer.how, true)},
                            {t.pc, who(f) + verb(t.how, true) + where});
-    }
-    else if (t.how == ASYNC && c.writer.thread && c.writer.how != ASYNC &&
-             conflicts(f, c.writer, t.how, now.bytes, true, t.as_of))
+    } else if (t.how == ASYNC && c.writer.thread && c.writer.how != ASYNC &&
+               conflicts(f, c.writer, t.how, now.bytes, true, t.as_of))
         report_finding(R_PROXY, {c.writer.pc, who(c.writer) + " writes"},
                        {t.pc, who(f) + " has the async proxy write" + where});
     const Access *read = nullptr;
@@ -212,13 +211,12 @@ static void touch(const Touch &t, Cell *cells, uintptr_t offset, u32 epoch)
             c.epoch = epoch;
             c.written = written;
         }
-        const uint8_t bytes =
-            (uint8_t)((2 * i >= offset ? 1 : 0) | (2 * i + 1 < end ? 2 : 0));
+        const uint8_t bytes = (uint8_t)((2 * i >= offset ? 1 : 0) | (2 * i + 1 < end ? 2 : 0));
         if (c.flight)
             report_finding(R_FLIGHT, {c.flight, "a copy was issued that nobody has waited for"},
                            {t.pc, who(t.f) + verb(t.how, t.write) + " where it goes" + where});
-        const Access now = {t.f->block->number, t.f->clock, t.pc, (uint16_t)(t.f->tid + 1), t.how,
-                            bytes};
+        const Access now = {t.f->block->number,       t.f->clock, t.pc,
+                            (uint16_t)(t.f->tid + 1), t.how,      bytes};
         if (t.write)
             touch_write(t, c, now, where);
         else
@@ -260,8 +258,8 @@ bool check_shared(Fiber *f, u32 address, int size, bool write, u32 pc, How how, 
     if (at < 0 || (at + size > dynamic && (at < lo || at + size > lo + statics))) {
         report_finding(R_BOUNDS_SHARED,
                        {pc, who(f) + verb(how, write) + " byte " + std::to_string(at) + " of the " +
-                                std::to_string(dynamic ? dynamic : statics) + " that the block has" +
-                                what});
+                                std::to_string(dynamic ? dynamic : statics) +
+                                " that the block has" + what});
         return false;
     }
     touch({f, pc, write, true, how, (uintptr_t)shared_at(address), size, what, as_of},
@@ -275,9 +273,8 @@ bool check_global(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how, 
 {
     if (a % (uintptr_t)std::min(size, 16))
         report_finding(R_MISALIGNED, {pc, who(f) + verb(how, write) + " " + std::to_string(size) +
-                                              " bytes of global memory, " +
-                                              std::to_string(a % 16) + " past a multiple of 16" +
-                                              what});
+                                              " bytes of global memory, " + std::to_string(a % 16) +
+                                              " past a multiple of 16" + what});
     if (a >= program_lo && a < program_hi) { /* a variable or a constant of the program */
         for (int i = 0; i < size; i += 2) {
             Cell &c = variable_cells[(a + (uintptr_t)i) / 2];
@@ -302,8 +299,8 @@ bool check_global(Fiber *f, uintptr_t a, int size, bool write, u32 pc, How how, 
     }
     if (m->cells.empty())
         m->cells.resize((m->hi - m->lo) / 2 + 1);
-    touch({f, pc, write, false, how, a, size, what, nullptr}, &m->cells[(a - m->lo) / 2],
-          a - m->lo, launch_now.number);
+    touch({f, pc, write, false, how, a, size, what, nullptr}, &m->cells[(a - m->lo) / 2], a - m->lo,
+          launch_now.number);
     return true;
 }
 

@@ -58,7 +58,7 @@ def build(target, quiet=False):
     done = subprocess.run(["ninja", "-C", str(BUILD), f"common/simt/programs/{target}"],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
-        lines = [line for line in done.stdout.splitlines()
+        lines = [line for line in done.stdout.split("\n")
                  if not line.startswith(("[", "ninja", "FAILED")) and "compile.py" not in line]
         print("\n".join(lines[:40]), file=sys.stderr)
         sys.exit(2)
@@ -110,7 +110,7 @@ def run(program, name, mode, line, words, environment):
 
 def shown(text):
     """The table without what a model has no number for, and without the CPU's description."""
-    keep = [line for line in text.splitlines()
+    keep = [line for line in text.split("\n")
             if not line.startswith(("# CPU", "# ms and speed"))]
     return "\n".join(line.rstrip()[:100] for line in keep)
 
@@ -188,7 +188,7 @@ def main():
     if words and words[0] == "fuzz":
         sys.exit(fuzz(words[1:]))
     if len(words) < 2 or "--help" in words:
-        print(__doc__)
+        print(__doc__[__doc__.index("usage:"):__doc__.index("Interface:")].rstrip())
         sys.exit(0 if "--help" in words else 2)
     try:
         sys.exit(student(words))

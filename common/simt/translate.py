@@ -5,8 +5,8 @@
     __shared__ float tile[32];              a place in the block's own memory
     asm("ptx" : outputs : inputs)           a call of simt_ptx::..., see TABLE
 
-What comes in has been through clang -E; all else is C++ already, with the headers in include/. Lines
-stay lines, so clang's messages and every finding name the lines that the user wrote.
+What comes in has been through clang -E; all else is C++ already, with the headers in include/.
+Lines stay lines, so clang's messages and every finding name the lines that the user wrote.
 
 Never a guess: an instruction, modifier or operand that TABLE does not list is an error with its
 line. In TABLE <x> is an operand: %3, or a number that stands in the text itself.
@@ -37,21 +37,22 @@ TABLE = [
     # tensor cores, by warps
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(?P<t>bf16|f16)\.(?P=t)\.f32 "
      r"\{<d0>,<d1>,<d2>,<d3>\},\{<a0>,<a1>,<a2>,<a3>\},\{<b0>,<b1>\},\{<c0>,<c1>,<c2>,<c3>\};",
-     "mma<simt_ptx::is_{t}>({d0},{d1},{d2},{d3},{a0},{a1},{a2},{a3},{b0},{b1},{c0},{c1},{c2},{c3})"),
+     "mma<{t}>({d0},{d1},{d2},{d3},{a0},{a1},{a2},{a3},{b0},{b1},{c0},{c1},{c2},{c3})"),
     (r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32 "
      r"\{<d0>,<d1>,<d2>,<d3>\},\{<a0>,<a1>,<a2>,<a3>\},\{<b0>,<b1>\},\{<c0>,<c1>,<c2>,<c3>\};",
-     "mma<simt_ptx::is_tf32>({d0},{d1},{d2},{d3},{a0},{a1},{a2},{a3},{b0},{b1},{c0},{c1},{c2},{c3})"),
+     "mma<simt_ptx::is_tf32>({d0},{d1},{d2},{d3},{a0},{a1},{a2},{a3},{b0},{b1},"
+     "{c0},{c1},{c2},{c3})"),
     (rf"ldmatrix\.sync\.aligned\.m8n8\.x4(?P<trans>\.trans)?\.{SHARED}\.b16 "
-     r"\{<r0>,<r1>,<r2>,<r3>\},\[<at>\];", "ldmatrix_x4<simt_ptx::is{trans}>({at},{r0},{r1},{r2},{r3})"),
+     r"\{<r0>,<r1>,<r2>,<r3>\},\[<at>\];", "ldmatrix_x4<{trans}>({at},{r0},{r1},{r2},{r3})"),
     (rf"ldmatrix\.sync\.aligned\.m8n8\.x2(?P<trans>\.trans)?\.{SHARED}\.b16 \{{<r0>,<r1>\}},"
-     r"\[<at>\];", "ldmatrix_x2<simt_ptx::is{trans}>({at},{r0},{r1})"),
+     r"\[<at>\];", "ldmatrix_x2<{trans}>({at},{r0},{r1})"),
     (rf"ldmatrix\.sync\.aligned\.m8n8\.x1(?P<trans>\.trans)?\.{SHARED}\.b16 \{{<r0>\}},\[<at>\];",
-     "ldmatrix_x1<simt_ptx::is{trans}>({at},{r0})"),
+     "ldmatrix_x1<{trans}>({at},{r0})"),
     (rf"stmatrix\.sync\.aligned\.m8n8\.x4(?P<trans>\.trans)?\.{SHARED}\.b16 \[<at>\],"
-     r"\{<r0>,<r1>,<r2>,<r3>\};", "stmatrix_x4<simt_ptx::is{trans}>({at},{r0},{r1},{r2},{r3})"),
+     r"\{<r0>,<r1>,<r2>,<r3>\};", "stmatrix_x4<{trans}>({at},{r0},{r1},{r2},{r3})"),
     # tensor cores, by warpgroups
-    (SCALED, "wgmma<{n},simt_ptx::is_{t},{ta},{tb}>({c},{a},{b},{add})"),
-    (FROM_REGISTERS, "wgmma_registers<{n},simt_ptx::is_{t},{tb}>({c},{a0},{a1},{a2},{a3},{b},{add})"),
+    (SCALED, "wgmma<{n},{t},{ta},{tb}>({c},{a},{b},{add})"),
+    (FROM_REGISTERS, "wgmma_registers<{n},{t},{tb}>({c},{a0},{a1},{a2},{a3},{b},{add})"),
     (r"wgmma\.fence\.sync\.aligned;", "wgmma_fence()"),
     (r"wgmma\.commit_group\.sync\.aligned;", "wgmma_commit()"),
     (r"wgmma\.wait_group\.sync\.aligned <n>;", "wgmma_wait({n})"),
@@ -96,13 +97,14 @@ TABLE = [
     (r"st\.shared::cluster\.v4\.f32 \[<to>\],\{<a>,<b>,<c>,<d>\};",
      "st_cluster({to},{a},{b},{c},{d})"),
     (r"mapa\.shared::cluster\.u32 <to>,<from>,<rank>;", "map_shared({to},{from},{rank})"),
-    (r"red\.global\.add\.v4\.f32 \[<to>\],\{<a>,<b>,<c>,<d>\};", "red_add_v4({to},{a},{b},{c},{d})"),
+    (r"red\.global\.add\.v4\.f32 \[<to>\],\{<a>,<b>,<c>,<d>\};",
+     "red_add_v4({to},{a},{b},{c},{d})"),
     (r"ld\.acquire\.gpu\.global\.s32 <v>,\[<from>\];", "ld_acquire({v},{from})"),
     (r"st\.(?P<how>relaxed|release)\.gpu\.global\.s32 \[<to>\],<v>;", "st_{how}({to},{v})"),
     # arithmetic and registers
     (r"ex2\.approx(?P<ftz>\.ftz)?\.f32 <y>,<x>;", "ex2({y},{x})"),
     (r"tanh\.approx\.f32 <y>,<x>;", "tanh_approx({y},{x})"),
-    (r"cvt\.rn\.(?P<t>bf16|f16)x2\.f32 <r>,<high>,<low>;", "cvt_x2<simt_ptx::is_{t}>({r},{high},{low})"),
+    (r"cvt\.rn\.(?P<t>bf16|f16)x2\.f32 <r>,<high>,<low>;", "cvt_x2<{t}>({r},{high},{low})"),
     (r"cvt\.rna\.tf32\.f32 <r>,<x>;", "cvt_tf32({r},{x})"),
     (r"mov\.u32 <r>,%%(?P<of>tid|ctaid|ntid|nctaid)\.(?P<axis>[xyz]);", "mov_{of}({r}).{axis}"),
     (r"mov\.u32 <r>,%%laneid;", "mov_lane({r})"),
@@ -145,7 +147,9 @@ def call_of(ptx, operands):
             elif name == "at" and "," in (text or ""):
                 named[name] = ", ".join(map(value, text.split(",")))
             elif name == "trans":
-                named[name] = "_trans" if text else "_plain"
+                named[name] = "simt_ptx::is_trans" if text else "simt_ptx::is_plain"
+            elif name == "t":
+                named[name] = "simt_ptx::is_" + text
             elif text is not None and text.startswith("%"):
                 named[name] = value(text)
             else:
@@ -287,7 +291,8 @@ def translate_launches(s):
     return s
 
 
-ATTRIBUTES = r"(?:\s*(?:alignas\s*\([^()]*(?:\([^()]*\))?[^()]*\)|__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)))*"
+ATTRIBUTES = (r"(?:\s*(?:alignas\s*\([^()]*(?:\([^()]*\))?[^()]*\)|"
+              r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)))*")
 DYNAMIC = re.compile(r"\bextern\s+" + ATTRIBUTES + r"\s*__simt_shared\b(" + ATTRIBUTES +
                      r")\s*([\w\s:]+?)(" + ATTRIBUTES + r")\s*\b(\w+)\s*\[\s*\]\s*;")
 STATIC = re.compile(r"\b(?:static\s+)?((?:alignas\s*\([^;]*?\)\s*)?)__simt_shared\b([^;]*);")
@@ -341,7 +346,7 @@ def translate(text, own_headers):
             out.append(translate_region("".join(mine), start))
             mine.clear()
 
-    for line in text.splitlines(True):
+    for line in re.findall(r"[^\n]*\n|[^\n]+", text):
         if m := re.match(r'# (\d+) "([^"]*)"(.*)', line):
             new = ("3" not in m[3].split() and not m[2].startswith((own_headers, "<")))
             if new != is_mine:

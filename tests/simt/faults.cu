@@ -1,7 +1,8 @@
-// SPDX-License-Identifier: MIT
-/* faults.cu: one small kernel for each thing that `check` says it finds, and beside it the right
- * program that must give no finding. test_faults.py reads the comment behind each name: what must be
- * reported, or `none`.
+/* SPDX-License-Identifier: MIT
+ *
+ * faults.cu: one small kernel for each thing that `check` says it finds, and beside it the right
+ * program that must give no finding. test_faults.py reads the comment behind each name: what must
+ * be reported, or `none`.
  *
  *     simt_faults NAME
  */
@@ -36,29 +37,29 @@ static __device__ void copy_done(void)
 static __global__ void race_wr(float *o)
 {
     __shared__ float s[64];
-    s[threadIdx.x] = 1.0f;                  /* line A */
-    o[threadIdx.x] = s[threadIdx.x ^ 32];   /* line B */
+    s[threadIdx.x] = 1.0f;                /* line A */
+    o[threadIdx.x] = s[threadIdx.x ^ 32]; /* line B */
 }
 static __global__ void race_rw(float *o)
 {
     __shared__ float s[64];
     s[threadIdx.x] = 1.0f;
     __syncthreads();
-    o[threadIdx.x] = s[threadIdx.x ^ 32];   /* line A */
-    s[threadIdx.x] = 2.0f;                  /* line B */
+    o[threadIdx.x] = s[threadIdx.x ^ 32]; /* line A */
+    s[threadIdx.x] = 2.0f;                /* line B */
 }
 static __global__ void race_ww(float *o)
 {
     __shared__ float s[2];
     if (threadIdx.x % 32 == 0)
-        s[0] = (float)threadIdx.x;          /* line A */
+        s[0] = (float)threadIdx.x; /* line A */
     __syncthreads();
     o[threadIdx.x] = s[0];
 }
 static __global__ void same_value(float *o)
 {
     __shared__ float s[2];
-    s[0] = 3.0f;                            /* line A */
+    s[0] = 3.0f; /* line A */
     __syncthreads();
     o[threadIdx.x] = s[0];
 }
@@ -72,8 +73,8 @@ static __global__ void barrier_between(float *o)
 static __global__ void lanes_without_syncwarp(float *o)
 {
     __shared__ float s[64];
-    s[threadIdx.x] = 1.0f;                  /* line A */
-    o[threadIdx.x] = s[threadIdx.x ^ 1];    /* line B */
+    s[threadIdx.x] = 1.0f;               /* line A */
+    o[threadIdx.x] = s[threadIdx.x ^ 1]; /* line B */
 }
 static __global__ void lanes_with_syncwarp(float *o)
 {
@@ -88,7 +89,7 @@ static __global__ void lanes_with_syncwarp(float *o)
 static __global__ void blocks_add_plainly(float *o)
 {
     if (threadIdx.x == 0)
-        o[0] += 1.0f;                       /* line A */
+        o[0] += 1.0f; /* line A */
 }
 static __global__ void blocks_add_atomically(float *o)
 {
@@ -110,7 +111,7 @@ static __global__ void blocks_lock_without_fence(float *o, Lock *lock)
     if (threadIdx.x == 0) {
         while (atomicCAS(&lock->taken, 0, 1) != 0)
             ;
-        o[0] += 1.0f;                       /* line A */
+        o[0] += 1.0f; /* line A */
         atomicExch(&lock->taken, 0);
     }
 }
@@ -159,21 +160,21 @@ static __global__ void unwritten_shared(float *o)
     if (threadIdx.x < 63)
         s[threadIdx.x] = 1.0f;
     __syncthreads();
-    o[threadIdx.x] = s[63 - threadIdx.x];   /* line A */
+    o[threadIdx.x] = s[63 - threadIdx.x]; /* line A */
 }
 static __global__ void unwritten_device(float *o)
 {
-    o[threadIdx.x] = o[threadIdx.x + 64];   /* line A */
+    o[threadIdx.x] = o[threadIdx.x + 64]; /* line A */
 }
 static __global__ void out_of_shared(float *o)
 {
     extern __shared__ float s[];
-    s[threadIdx.x + 1] = 1.0f;              /* line A */
+    s[threadIdx.x + 1] = 1.0f; /* line A */
     o[threadIdx.x] = 0.0f;
 }
 static __global__ void out_of_global(float *o)
 {
-    o[1024 + 1024 * threadIdx.x] = 1.0f;    /* line A */
+    o[1024 + 1024 * threadIdx.x] = 1.0f; /* line A */
 }
 static __global__ void out_of_array(float *o, int n)
 {
@@ -182,7 +183,7 @@ static __global__ void out_of_array(float *o, int n)
 }
 static __global__ void host_memory(float *o, const float *host)
 {
-    o[threadIdx.x] = host[threadIdx.x];     /* line A */
+    o[threadIdx.x] = host[threadIdx.x]; /* line A */
 }
 static __global__ void misaligned(float *o)
 {
@@ -190,15 +191,15 @@ static __global__ void misaligned(float *o)
 }
 static __global__ void divides_by_zero(int *o)
 {
-    o[threadIdx.x] = 7 / o[threadIdx.x];    /* line A */
+    o[threadIdx.x] = 7 / o[threadIdx.x]; /* line A */
 }
 static __global__ void no_address(float **o)
 {
-    o[0][0] = 1.0f;                         /* line A */
+    o[0][0] = 1.0f; /* line A */
 }
 static __global__ void asserts(float *o)
 {
-    assert(o[0] == 1.0f);                   /* line A */
+    assert(o[0] == 1.0f); /* line A */
 }
 
 /* --- barriers ----------------------------------------------------------------------------------*/
@@ -206,16 +207,16 @@ static __global__ void asserts(float *o)
 static __global__ void barrier_in_a_branch(float *o)
 {
     if (threadIdx.x < 32)
-        __syncthreads();                    /* line A */
+        __syncthreads(); /* line A */
     else
-        __syncthreads();                    /* line B */
+        __syncthreads(); /* line B */
     o[threadIdx.x] = 1.0f;
 }
 static __global__ void barrier_not_for_all(float *o)
 {
     if (threadIdx.x < 32)
         return;
-    __syncthreads();                        /* line A */
+    __syncthreads(); /* line A */
     o[threadIdx.x] = 1.0f;
 }
 static __global__ void deadlock(float *o)
@@ -270,7 +271,7 @@ static __global__ void lane_not_in_mask(float *o)
 {
     float v = 1.0f;
     if (threadIdx.x % 32 < 16)
-        v = __shfl_sync(0xffffu, v, 16);    /* line A */
+        v = __shfl_sync(0xffffu, v, 16); /* line A */
     o[threadIdx.x] = v;
 }
 
@@ -356,59 +357,59 @@ static float *on_host;
 
 #define FAULT(NAME, ...)                                                                           \
     if (strcmp(name, #NAME) == 0) {                                                                \
-        NAME<<<__VA_ARGS__;                                                                        \
+        NAME < < < __VA_ARGS__;                                                                    \
         return 1;                                                                                  \
     }
 
 static int run(const char *name)
 {
-    FAULT(race_wr, 1, 64>>>(o))                    /* race: written, then read: A B */
-    FAULT(race_rw, 1, 64>>>(o))                    /* race: read, then written: A B */
-    FAULT(race_ww, 1, 64>>>(o))                    /* race: written twice: A A */
-    FAULT(same_value, 1, 64>>>(o))                 /* warning: the same value written twice: A A */
-    FAULT(barrier_between, 1, 64>>>(o))            /* none */
-    FAULT(lanes_without_syncwarp, 1, 64>>>(o))     /* race: written, then read: A B */
-    FAULT(lanes_with_syncwarp, 1, 64>>>(o))        /* none */
-    FAULT(blocks_add_plainly, 64, 32>>>(o))        /* race: A A */
-    FAULT(blocks_add_atomically, 64, 32>>>(o))     /* none */
-    FAULT(blocks_lock, 64, 32>>>(o, lock))         /* none */
-    FAULT(blocks_lock_without_fence, 8, 32>>>(o, lock)) /* race: A A */
-    FAULT(last_block_sums, 8, 64>>>(o, lock))      /* none */
-    FAULT(last_block_without_fence, 8, 64>>>(o, lock)) /* race: */
-    FAULT(blocks_wait_for_the_next, 8, 64>>>(o, lock)) /* none */
-    FAULT(unwritten_shared, 1, 64>>>(o))           /* read of memory that nobody wrote: A */
-    FAULT(unwritten_device, 1, 64>>>(fresh))       /* read of memory that nobody wrote: A */
-    FAULT(out_of_shared, 1, 64, 256>>>(o))         /* out of bounds of shared memory: A */
-    FAULT(out_of_global, 1, 32>>>(o))              /* out of bounds of global memory: A */
-    FAULT(out_of_array, 1, 32>>>(o, 1))            /* out of bounds of an array: A */
-    FAULT(host_memory, 1, 32>>>(o, on_host))       /* out of bounds of global memory: A */
-    FAULT(misaligned, 1, 32>>>(o))                 /* misaligned access: A */
-    FAULT(divides_by_zero, 1, 32>>>((int *)o))     /* crash: A */
-    FAULT(no_address, 1, 32>>>((float **)o))       /* crash: A */
-    FAULT(asserts, 1, 32>>>(o))                    /* assertion failed: A */
-    FAULT(barrier_in_a_branch, 1, 64>>>(o))        /* a barrier in a branch: A B */
-    FAULT(barrier_not_for_all, 1, 64>>>(o))        /* a barrier that some threads never come to: A */
-    FAULT(deadlock, 1, 64>>>(o))                   /* deadlock: A B */
-    FAULT(barrier_count, 1, 64>>>(o))              /* wrong count of a named barrier: A B */
-    FAULT(named_barrier, 1, 64>>>(o))              /* none */
-    FAULT(spins_forever, 1, 64>>>(o, lock))        /* no progress: A */
-    FAULT(loops_forever, 1, 64>>>(o))              /* no progress: */
-    FAULT(barriers_forever, 1, 64>>>(o))           /* no progress: */
-    FAULT(lane_is_missing, 1, 32>>>(o))            /* deadlock: A */
-    FAULT(lane_not_in_mask, 1, 32>>>(o))           /* a lane is missing: A */
-    FAULT(copy_not_waited_for, 1, 64>>>(o))        /* use of bytes of a copy: A */
-    FAULT(copy_without_barrier, 1, 64>>>(o))       /* race: written, then read: A */
-    FAULT(copy_waited_for, 1, 64>>>(o))            /* none */
-    FAULT(copy_at_the_end, 1, 64>>>(o))            /* a thread ends before its asynchronous work: */
-    FAULT(mbarrier_not_made, 1, 32>>>(o))          /* wrong use of an mbarrier: */
-    FAULT(mbarrier_too_often, 1, 32>>>(o))         /* wrong use of an mbarrier: */
-    FAULT(words_of_cuda, 1, 64>>>(o))              /* none */
+    FAULT(race_wr, 1, 64 >>> (o))                /* race: written, then read: A B */
+    FAULT(race_rw, 1, 64 >>> (o))                /* race: read, then written: A B */
+    FAULT(race_ww, 1, 64 >>> (o))                /* race: written twice: A A */
+    FAULT(same_value, 1, 64 >>> (o))             /* warning: the same value written twice: A A */
+    FAULT(barrier_between, 1, 64 >>> (o))        /* none */
+    FAULT(lanes_without_syncwarp, 1, 64 >>> (o)) /* race: written, then read: A B */
+    FAULT(lanes_with_syncwarp, 1, 64 >>> (o))    /* none */
+    FAULT(blocks_add_plainly, 64, 32 >>> (o))    /* race: A A */
+    FAULT(blocks_add_atomically, 64, 32 >>> (o)) /* none */
+    FAULT(blocks_lock, 64, 32 >>> (o, lock))     /* none */
+    FAULT(blocks_lock_without_fence, 8, 32 >>> (o, lock)) /* race: A A */
+    FAULT(last_block_sums, 8, 64 >>> (o, lock))           /* none */
+    FAULT(last_block_without_fence, 8, 64 >>> (o, lock))  /* race: */
+    FAULT(blocks_wait_for_the_next, 8, 64 >>> (o, lock))  /* none */
+    FAULT(unwritten_shared, 1, 64 >>> (o))                /* read of memory that nobody wrote: A */
+    FAULT(unwritten_device, 1, 64 >>> (fresh))            /* read of memory that nobody wrote: A */
+    FAULT(out_of_shared, 1, 64, 256 >>> (o))              /* out of bounds of shared memory: A */
+    FAULT(out_of_global, 1, 32 >>> (o))                   /* out of bounds of global memory: A */
+    FAULT(out_of_array, 1, 32 >>> (o, 1))                 /* out of bounds of an array: A */
+    FAULT(host_memory, 1, 32 >>> (o, on_host))            /* out of bounds of global memory: A */
+    FAULT(misaligned, 1, 32 >>> (o))                      /* misaligned access: A */
+    FAULT(divides_by_zero, 1, 32 >>> ((int *)o))          /* crash: A */
+    FAULT(no_address, 1, 32 >>> ((float **)o))            /* crash: A */
+    FAULT(asserts, 1, 32 >>> (o))                         /* assertion failed: A */
+    FAULT(barrier_in_a_branch, 1, 64 >>> (o))             /* a barrier in a branch: A B */
+    FAULT(barrier_not_for_all, 1, 64 >>> (o))  /* a barrier that some threads never come to: A */
+    FAULT(deadlock, 1, 64 >>> (o))             /* deadlock: A B */
+    FAULT(barrier_count, 1, 64 >>> (o))        /* wrong count of a named barrier: A B */
+    FAULT(named_barrier, 1, 64 >>> (o))        /* none */
+    FAULT(spins_forever, 1, 64 >>> (o, lock))  /* no progress: A */
+    FAULT(loops_forever, 1, 64 >>> (o))        /* no progress: */
+    FAULT(barriers_forever, 1, 64 >>> (o))     /* no progress: */
+    FAULT(lane_is_missing, 1, 32 >>> (o))      /* deadlock: A */
+    FAULT(lane_not_in_mask, 1, 32 >>> (o))     /* a lane is missing: A */
+    FAULT(copy_not_waited_for, 1, 64 >>> (o))  /* use of bytes of a copy: A */
+    FAULT(copy_without_barrier, 1, 64 >>> (o)) /* race: written, then read: A */
+    FAULT(copy_waited_for, 1, 64 >>> (o))      /* none */
+    FAULT(copy_at_the_end, 1, 64 >>> (o))      /* a thread ends before its asynchronous work: */
+    FAULT(mbarrier_not_made, 1, 32 >>> (o))    /* wrong use of an mbarrier: */
+    FAULT(mbarrier_too_often, 1, 32 >>> (o))   /* wrong use of an mbarrier: */
+    FAULT(words_of_cuda, 1, 64 >>> (o))        /* none */
     if (strcmp(name, "too_many_threads") == 0)
-        barrier_between<<<1, 2048>>>(o);           /* more than the machine has: */
+        barrier_between<<<1, 2048>>>(o); /* more than the machine has: */
     else if (strcmp(name, "too_much_shared") == 0)
-        out_of_shared<<<1, 64, 300000>>>(o);       /* more than the machine has: */
+        out_of_shared<<<1, 64, 300000>>>(o); /* more than the machine has: */
     else if (strcmp(name, "host_reads_device") == 0)
-        on_host[0] = *(volatile float *)o;         /* a kernel reads or writes memory of the host: */
+        on_host[0] = *(volatile float *)o; /* a kernel reads or writes memory of the host: */
     else
         return 0;
     return 1;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * cuda.h: tensor maps, the part of CUDA's driver interface that the suite calls.
+ *
+ * Interface: CUtensorMap, cuTensorMapEncodeTiled.
  */
 #pragma once
 #include <stdint.h>

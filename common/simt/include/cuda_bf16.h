@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * cuda_bf16.h: bfloat16 on a CPU: the upper half of a float, rounded to nearest, ties to even.
+ *
+ * Interface: __nv_bfloat16, __nv_bfloat162 and their conversions.
  */
 #pragma once
 #ifdef __cplusplus

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * cuda_fp16.h: half precision on a CPU: clang's own 16-bit storage type does the rounding.
+ *
+ * Interface: half, half2 and their conversions.
  */
 #pragma once
 #ifdef __cplusplus

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * cuda_runtime_api.h: the part of the CUDA runtime that the suite calls, on a CPU (host.cpp).
+ *
+ * Interface: CUDA's own names; simtMalloc and simtMallocManaged behind two templates, simtPoison.
  */
 #pragma once
 #include <stddef.h>

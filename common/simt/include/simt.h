@@ -4,6 +4,8 @@
  *
  * A thread of a block is a fiber: it runs until it has to wait for others. Words that say where a
  * function runs mean nothing here, as all runs on the CPU.
+ *
+ * Interface: CUDA's own names; namespace simt for translate.py.
  */
 #pragma once
 #ifdef __cplusplus
@@ -56,10 +58,12 @@ typedef unsigned long long ulonglong;
 #define SIMT_VECTORS(T)                                                                            \
     typedef T T##2 __attribute__((ext_vector_type(2)));                                            \
     typedef T T##4 __attribute__((ext_vector_type(4)));                                            \
-    struct T##1 {                                                                                  \
+    struct T##1                                                                                    \
+    {                                                                                              \
         T x;                                                                                       \
     };                                                                                             \
-    struct T##3 {                                                                                  \
+    struct T##3                                                                                    \
+    {                                                                                              \
         T x, y, z;                                                                                 \
     };                                                                                             \
     static inline SIMT_QUIET T##1 make_##T##1(T a)                                                 \
@@ -215,8 +219,7 @@ template <class K, class... A> SIMT_QUIET void launch(Config c, const char *name
         std::tuple<A...> args;
     } call = {kernel, {a...}};
     run(
-        c, name,
-        [](void *p) __attribute__((no_sanitize("thread"))) {
+        c, name, [](void *p) __attribute__((no_sanitize("thread"))) {
             Call *call = (Call *)p;
             call_with(call->kernel, call->args, std::index_sequence_for<A...>());
         },
@@ -374,18 +377,16 @@ SIMT_MATH(float, __fdividef, (float a, float b), a / b)
 SIMT_MATH(float, __frcp_rn, (float a), 1.0f / a)
 SIMT_MATH(float, __fmaf_rn, (float a, float b, float c), fmaf(a, b, c))
 SIMT_MATH(float, __fadd_rn, (float a, float b), a + b)
-SIMT_MATH(float, __fmul_rn, (float a, float b), a * b)
+SIMT_MATH(float, __fmul_rn, (float a, float b), a *b)
 SIMT_MATH(int, __ffs, (int x), __builtin_ffs(x))
 SIMT_MATH(int, __clz, (int x), x ? __builtin_clz((unsigned)x) : 32)
 SIMT_MATH(int, __popc, (unsigned x), __builtin_popcount(x))
 SIMT_MATH(unsigned, __umulhi, (unsigned a, unsigned b), (unsigned)((simt::u64)a *b >> 32))
-template <class A, class B>
-static inline SIMT_QUIET constexpr auto min(A a, B b) -> decltype(a + b)
+template <class A, class B> static inline SIMT_QUIET constexpr auto min(A a, B b) -> decltype(a + b)
 {
     return a < b ? a : b;
 }
-template <class A, class B>
-static inline SIMT_QUIET constexpr auto max(A a, B b) -> decltype(a + b)
+template <class A, class B> static inline SIMT_QUIET constexpr auto max(A a, B b) -> decltype(a + b)
 {
     return a < b ? b : a;
 }

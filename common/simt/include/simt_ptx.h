@@ -2,6 +2,8 @@
  *
  * simt_ptx.h: what translate.py makes of asm: a call for each PTX instruction. Values go through
  * here by reference, what they mean stands in common/simt/ptx*.cpp.
+ *
+ * Interface: namespace simt_ptx.
  */
 #pragma once
 

@@ -54,7 +54,7 @@ def write_main(output, main_c, entries):
 
 
 def own(own_txt, root, output_c, output_o, depfile, *compile_words):
-    folder, file = pathlib.Path(own_txt).read_text(encoding="utf-8").splitlines()[:2]
+    folder, file = pathlib.Path(own_txt).read_text(encoding="utf-8").split("\n")[:2]
     path = pathlib.Path(file)
     line = rungs.registration(path)
     write_main(output_c, pathlib.Path(root) / folder / "main.c",
