@@ -93,7 +93,7 @@ template <int D> static void launch(const Problem *p)
     const Pass pass = start_pass(sizes, (const float *)p->O, (const float *)p->dO, p->lse, p->work,
                                  true, stream_of(p));
     atomics_kernel<C><<<key_blocks(p, C::Bc), C::THREADS, C::SMEM, stream_of(p)>>>(*p, pass);
-    round_dQ(sizes, p->scale, pass.dQ_sum, (float *)p->dQ, stream_of(p));
+    round_sums(sizes, p->scale, pass.dQ_sum, (float *)p->dQ, stream_of(p));
 }
 
 static void backward(const Problem *p)

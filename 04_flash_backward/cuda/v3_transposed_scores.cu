@@ -199,7 +199,7 @@ template <typename T, int D> static void launch(const Problem *p)
         start_pass(sizes, (const T *)p->O, (const T *)p->dO, p->lse, p->work, true, stream_of(p));
     transposed_scores_kernel<T, C>
         <<<key_blocks(p, C::Bc), C::THREADS, bytes, stream_of(p)>>>(*p, pass);
-    round_dQ(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
+    round_sums(sizes, p->scale, pass.dQ_sum, (T *)p->dQ, stream_of(p));
 }
 
 static void backward(const Problem *p)

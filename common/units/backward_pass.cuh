@@ -6,7 +6,7 @@
  *     stats = (lse * log2(e), delta)     start_pass, once for each query
  *     dQ_sum = 0                         start_pass, for rungs that add to dQ from many blocks
  *     dK, dV, dQ or dQ_sum               the rung's own kernel
- *     dQ = scale * dQ_sum                round_dQ, or the rung
+ *     dQ = scale * dQ_sum                round_sums, or the rung
  *
  * A block of that kernel owns keys: which queries see any of them? Query i sees key j when
  * from <= j - i <= to, so key j is seen by queries j - to <= i <= j - from: the band, read along its
@@ -20,7 +20,7 @@
  * - Band, pair_is_seen. RowRange, rows_that_see: all queries that see something; those that see
  *   certain keys.
  * - KeyBlock, block_of_keys: which keys a block of threads owns. divide_up.
- * - Pass, stats_of_head: what a kernel gets. PassSizes, pass_bytes, start_pass, round_dQ (host).
+ * - Pass, stats_of_head: what a kernel gets. PassSizes, pass_bytes, start_pass, round_sums (host).
  */
 #ifndef UNITS_BACKWARD_PASS_CUH
 #define UNITS_BACKWARD_PASS_CUH
@@ -72,8 +72,8 @@ struct KeyBlock {
 };
 
 /* block: its number. One that is read anew (read_block) keeps no registers until the end. */
-static __device__ __forceinline__ KeyBlock block_of_keys(unsigned block, int H, int Hkv,
-                                                             int Nk, int Bc)
+static __device__ __forceinline__ KeyBlock block_of_keys(unsigned block, int H, int Hkv, int Nk,
+                                                         int Bc)
 {
     const int tiles = divide_up(Nk, Bc), head = block / tiles;
     return {head / Hkv, head % Hkv, (int)(block % tiles) * Bc, H / Hkv};
@@ -175,8 +175,8 @@ static inline Pass start_pass(const PassSizes &n, const T *O, const T *dO, const
 }
 
 template <typename T>
-static inline void round_dQ(const PassSizes &n, float scale, const float *dQ_sum, T *dQ,
-                            cudaStream_t stream)
+static inline void round_sums(const PassSizes &n, float scale, const float *dQ_sum, T *dQ,
+                              cudaStream_t stream)
 {
     round_kernel<<<blocks_of_rows((int64_t)n.B * n.band.Nq * n.H), ROW_THREADS, 0, stream>>>(
         n, scale, dQ_sum, dQ);
