@@ -64,7 +64,6 @@ AttnStatus flash_backward_v5_own_heads(const AttnArgs *args);
  * differ in the last bits from run to run. dK and dV do not, nor does anything of v1_two_kernels.
  * The library adds in a fixed order if flash_backward_set_deterministic says so. */
 
-
 /* Variants that add to dQ atomically and have another way take it; the others are deterministic
  * already or answer ATTN_SKIP. Set it before any of them runs. */
 void flash_backward_set_deterministic(int yes);

@@ -2,7 +2,7 @@
  *
  * v2_mma: v0's loops, the five products on tensor cores.
  *
- * The inputs of a tensor core are 16-bit, its sums float32 (stage 03's mma.cuh). So P and dS, which
+ * The inputs of a tensor core are 16-bit, its sums float32 (mma.cuh). So P and dS, which
  * are factors of the next products, are rounded to the dtype; dK_j, dV_j and dQ are not rounded
  * before they are complete, and dS is made from the unrounded P.
  *
@@ -35,6 +35,8 @@
  *
  * Interface:
  * - RUNG at the end: f16 and bf16, d = 64 and 128.
+ * Namespace v2 holds what this rung adds. warp_keys.cuh has the same words for later rungs; here
+ * v2:: is what runs.
  */
 #include "problem.cuh"
 #include "units/warp_keys.cuh"

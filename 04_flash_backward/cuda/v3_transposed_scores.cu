@@ -29,6 +29,8 @@
  *
  * Interface:
  * - RUNG at the end: f16 and bf16, d = 64 and 128.
+ * Namespace v3 holds what this rung adds. warp_keys.cuh has the same words for later rungs; here
+ * v3:: is what runs.
  */
 #include "problem.cuh"
 #include "units/warp_keys.cuh"

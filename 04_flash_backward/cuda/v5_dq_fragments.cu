@@ -24,6 +24,8 @@
  *
  * Interface:
  * - RUNG at the end: f16 and bf16, d = 64 and 128.
+ * Namespace v5 holds what this rung adds. warp_keys.cuh has the same words for later rungs; here
+ * v5:: is what runs.
  */
 #include "problem.cuh"
 #include "units/warp_keys.cuh"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * warp_tile.cuh: what a warp does with a tile on the tensor cores: load it, multiply it, recompute
- * P and dS, add up the gradients.
+ * warp_keys.cuh: what a warp does with a tile of a backward pass on tensor cores: load it, multiply
+ * it, recompute P and dS, add up the gradients. Stage 04's rungs v2 to v9 are made of it.
  *
  * Tiles lie in shared memory as rows of LD = D + 8 elements. The 8 that are never used shift each
  * row by 16 bytes against the one before: eight rows of 16 bytes, which ldmatrix reads at a time,
  * then fall into eight different groups of banks.
  *
- * A product needs a left and a right factor as fragments (stage 03's mma.cuh). Both may lie with
+ * A product needs a left and a right factor as fragments (mma.cuh). Both may lie with
  * the summation index k along a row or across the rows; ldmatrix transposes where it runs across.
  * Which row a lane names depends on the lane alone, and there are two cases:
  *
@@ -24,6 +24,9 @@
  * - WalkTile, first_tile, next_tile, end_of_walk: the tiles of queries that a block visits.
  *   copy_tile, copy_stats (from v4 on).
  * - add_dQ_rows, store_keys: gradients to memory. add_dQ_fragments, finish_fragments (from v5 on).
+ * - tile_is_full (from v6 on).
+ * What v2 to v6 introduce is written twice: in the rung's own file, in a namespace (v2, v3, ...),
+ * so that the file shows its idea; and here, word for word, for the rungs after it.
  */
 #ifndef UNITS_WARP_KEYS_CUH
 #define UNITS_WARP_KEYS_CUH
