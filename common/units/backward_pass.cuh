@@ -8,9 +8,8 @@
  *     dK, dV, dQ or dQ_sum               the rung's own kernel
  *     dQ = scale * dQ_sum                round_sums, or the rung
  *
- * A block of that kernel owns keys: which queries see any of them? Query i sees key j when
- * from <= j - i <= to, so key j is seen by queries j - to <= i <= j - from: the band, read along its
- * columns.
+ * A block of that kernel owns keys: which queries see any of them? Query i sees key j when from <=
+ * j - i <= to, so key j is seen by queries j - to <= i <= j - from.
  *
  * A query that sees no key has P = 0 everywhere. Its dO may still hold anything, padding for
  * example, and 0 * NaN is NaN. So such rows count as rows that do not exist: they become zeros when
