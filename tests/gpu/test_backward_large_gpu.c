@@ -13,6 +13,8 @@
 #include "large_case.h"
 
 #include "alloc.h"
+#include "attention/backward/backward_library.h"
+#include "attention/forward/flash_library.h"
 #include "attn_config.h"
 #include "bench/variant.h"
 #include "check/check.h"
@@ -20,8 +22,6 @@
 #include "flash_backward.h"
 #include "flash_forward.h"
 #include "harness/rung.h"
-#include "library/backward_library.h"
-#include "library/flash_library.h"
 
 CUDA_RUNG_FN(flash_backward, v0_atomics)
 CUDA_RUNG_FN(flash_backward, v1_two_kernels)
