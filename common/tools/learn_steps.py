@@ -78,6 +78,11 @@ class Step:
         text = (self.folder / "hints.md").read_text(encoding="utf-8")
         return [" ".join(hint.split()) for hint in re.split(r"^\d\. ", text, flags=re.M)[1:]]
 
+    def fact(self):
+        """The answer to what the task asks its reader to predict, or None."""
+        path = self.folder / "fact.md"
+        return " ".join(path.read_text(encoding="utf-8").split()) if path.is_file() else None
+
     def stub(self):
         """None: the learner begins with an empty file."""
         if "source" in self.header:

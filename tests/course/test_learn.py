@@ -27,6 +27,9 @@ from tap import Tap  # noqa: E402
 
 MAX_WORDS, MAX_HOLE, MAX_BUG, MINUTES = 150, 20, 12, range(5, 21)
 LEAST_STEPS = {"01": 6, "02": 6, "03": 6, "04": 6, "05": 6, "06": 6}
+MAX_FACT = 50
+ASKED = re.compile(r"^(?:Predict|Write down|Think about it|Before you write|Find out|Then explain)|"
+                   r"\. (?:Write down first|Find out)", re.M)
 SILENT = {"say": lambda line: None}
 
 
@@ -45,6 +48,12 @@ def limits(step):
     codes = [code for code, _ in step.wrong_answers()]
     if len(codes) < 2 or "-" in codes:
         found.append(f"wrong answers {codes}, two or more are wanted, each with the code of a hint")
+    asked = step.kind != "typed" and ASKED.search(step.task)
+    if bool(asked) != bool(step.fact()):
+        found.append("no fact.md answers the prediction that task.md asks for" if asked else
+                     "fact.md answers what task.md does not ask")
+    if len((step.fact() or "").split()) > MAX_FACT:
+        found.append(f"fact.md has more than {MAX_FACT} words")
     if step.kind == "hole":
         found += hole_limits(step.stub(), step.solution())
     if step.kind == "bug":
@@ -153,8 +162,7 @@ def check_stages(tap, steps):
                [f"{stage}.{k}" for k in range(1, len(of_stage) + 1)],
                f"stage {stage}: numbered without gaps", [step.name for step in of_stage])
         tap.ok(len(of_stage) >= LEAST_STEPS.get(stage, 1), f"stage {stage}: {len(of_stage)} steps")
-        tap.ok(of_stage and of_stage[-1].kind == "free",
-               f"stage {stage} ends with a task without a stub")
+        tap.ok(any(s.kind == "free" for s in of_stage), f"stage {stage}: a step without a stub")
     tap.ok({step.kind for step in steps} == {"hole", "bug", "free", "typed"}, "all kinds of steps")
     tap.ok(learn.lesson_of(learn_steps.find_step("01.5")).name == "3_who_sees_whom.md",
            "the lesson of a step is the page that sends its reader there")
@@ -450,6 +458,8 @@ def check_bug(tap, engine):
     done = engine.run("02.5")
     tap.ok(done.returncode == 0 and done.stdout.count("\n-") == 1 and "-    /* " not in done.stdout,
            "passed: the changed line is shown", done)
+    tap.ok(f"In fact: {step.fact()}" in " ".join(done.stdout.split()),
+           "passed: what was to be predicted is answered", done)
     stub = learn_steps.find_step("03.5").stub()
     tap.ok("exp(m~ - m_new) P~" not in stub and "beta" in stub, "03.5: no formula in the stub")
 
