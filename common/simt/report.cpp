@@ -253,6 +253,18 @@ static void print_site(const Site &s)
         fprintf(stderr, "    %s\n", s.text.c_str());
 }
 
+/* In lines of 96 columns. */
+static void print_rule(std::string text)
+{
+    const char *head = "rule: ";
+    while (!text.empty()) {
+        const size_t end = text.size() <= 86 ? text.size() : text.rfind(' ', 86);
+        fprintf(stderr, "    %s%s\n", head, text.substr(0, end).c_str());
+        text = end < text.size() ? text.substr(end + 1) : "";
+        head = "      ";
+    }
+}
+
 /* The same lines seen by different code (a template's instances) are one finding. */
 static std::vector<Finding> merged(void)
 {
@@ -298,8 +310,9 @@ void print_report(void)
         print_site(f.second);
         for (const Site &s : f.more)
             print_site(s);
-        fprintf(stderr, "    %ld time%s%s%s; %s\n", f.count, f.count == 1 ? "" : "s",
-                f.kernel.empty() ? "" : ", first in kernel ", f.kernel.c_str(), rules[f.rule].rule);
+        fprintf(stderr, "    %ld time%s%s%s\n", f.count, f.count == 1 ? "" : "s",
+                f.kernel.empty() ? "" : ", first in kernel ", f.kernel.c_str());
+        print_rule(rules[f.rule].rule);
     }
     if (all.size() > most)
         fprintf(stderr, "simt: ... and %zu more\n", all.size() - most);

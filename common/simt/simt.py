@@ -91,10 +91,12 @@ def dtype_of(line):
 
 
 def case(mode, line, words):
-    """Sizes for what is not given. 700: also v14's last stage of a pipeline is used three times."""
+    """Sizes for what is not given. In `check` each stage of a pipeline is used three times: tiles of
+    16 bits have up to 128 keys, those of float32 32, and neither has more than three stages."""
     add = []
+    long = "200" if dtype_of(line) == "f32" else "900"
     for flags, value in ((("-B", "--batch"), "1"), (("-H", "--heads"), "2" if mode == "" else "1"),
-                         (("-N", "--seq", "--seq-q"), "700" if mode == "check" else "128"),
+                         (("-N", "--seq", "--seq-q"), long if mode == "check" else "128"),
                          (("-d", "--head-dim"), "64"), (("--dtype",), dtype_of(line))):
         if not any(word.split("=")[0] in flags for word in words):
             add += [flags[0], value]
