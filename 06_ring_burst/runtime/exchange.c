@@ -17,7 +17,7 @@
  *
  * Payload bytes are counted here, when they set out.
  *
- * Interface: ring_send, ring_receive, ring_start, ring_wait, ring_touch (ring_rank.h), ring_post,
+ * Interface: ring_send, ring_receive, ring_start, ring_wait, ring_touch (rank.h), ring_post,
  * ring_exchange_add, ring_host_send, ring_host_receive (ring_world.h).
  */
 #include <string.h>

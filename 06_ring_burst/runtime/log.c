@@ -14,7 +14,7 @@
  *     `----- write_place ---'  `----------- what the caller of ring_fail says ------------
  *
  * Interface: ring_log_new, ring_log_free, ring_log_restart, ring_log_event, ring_now_ms
- * (ring_world.h); ring_step, ring_fail (ring_rank.h).
+ * (ring_world.h); ring_step, ring_fail (rank.h).
  */
 #include <stdarg.h>
 #include <stdio.h>

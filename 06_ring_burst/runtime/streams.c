@@ -20,7 +20,7 @@
  * noted, and the other stream's uses are compared with it: a mistake is an error in every run on a
  * CPU.
  *
- * Interface: ring_stream (ring_rank.h), ring_stream_use, ring_stream_meet, ring_streams_forget
+ * Interface: ring_stream (rank.h), ring_stream_use, ring_stream_meet, ring_streams_forget
  * (ring_world.h).
  */
 #include "runtime/ring_world.h"

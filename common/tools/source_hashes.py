@@ -39,7 +39,7 @@ CALLED = {
                            B + "/library/cuda/gradients_16bit.cu",
                            B + "/library/cuda/hopper_gradients.cu", W + "/library/cuda/plain.cu"],
 }
-# Stage 06's methods call what lies behind ring_rank.h: the block kernels, messages, memory. Not
+# Stage 06's methods call what lies behind rank.h: the block kernels, messages, memory. Not
 # what only watches a run or works outside of what is timed.
 WATCHES = ("collect", "fault", "log", "rank_report", "share")
 KERNELS = [F + "/library/cpu/simd_run.c", B + "/library/cpu/backward_run.c",

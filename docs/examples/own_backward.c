@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * own_backward.c: a solution of exercise 14 of docs/lab/06_exercises.md: both passes of a ring,
- * over ring_rank.h alone. The sums travel in one piece, each after its step: as many bytes as in
+ * over rank.h alone. The sums travel in one piece, each after its step: as many bytes as in
  * halves, and nothing to hide them behind.
  *
  * Interface: ring_burst_variant, ring_burst_variant_backward, ring_burst_abi_version.

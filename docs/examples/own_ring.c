@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * own_ring.c: a solution of exercise 13 of docs/lab/06_exercises.md: the forward pass of a ring as
- * a method of your own, for `ring_burst --variant-so`. Written over ring_rank.h alone: what a
+ * a method of your own, for `ring_burst --variant-so`. Written over rank.h alone: what a
  * method sees.
  *
  * Interface: ring_burst_variant, ring_burst_abi_version.

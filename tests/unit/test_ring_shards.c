@@ -23,7 +23,7 @@
 
 #include "planner/cost.h"
 #include "planner/shard.h"
-#include "ring_burst.h"
+#include "planner/plan.h"
 
 #define MOST_TOKENS   220
 #define MOST_SEGMENTS 6

@@ -157,7 +157,7 @@ int cuda_backend_attend(RingRank *r, const AttnArgs *args, float *O_state, Flash
     CudaBackend *s = cuda_backend_of(r);
     AttnArgs a = *args;
     const size_t row_bytes = (size_t)(a.shape.B * a.shape.H * a.shape.Nq) * sizeof *rows.l;
-    const int rounded = ring_partial_size(r) < (int)sizeof *O_state;
+    const int rounded = ring_size(r->partials) < sizeof *O_state;
     int first;
     s->finished = NULL;
     if (cuda_backend_settle_all(r) != 0 ||

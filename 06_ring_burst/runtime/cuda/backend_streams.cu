@@ -2,7 +2,7 @@
  *
  * backend_streams.cu: which of a rank's two streams gets some work, and what waits for what.
  *
- * A rank has two streams for work (ring_stream in ring_rank.h). Work that both streams need runs in
+ * A rank has two streams for work (ring_stream in rank.h). Work that both streams need runs in
  * stream 0 and waits for stream 1; what stream 1 gets afterwards waits for that work. Each wait is
  * one event, and it is recorded only if there is something new to wait for:
  *
