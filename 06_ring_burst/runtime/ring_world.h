@@ -233,11 +233,7 @@ RingBlock ring_block_quarter(const RingRank *r, const RingShard *shard, const Ri
  * message or wait. */
 int ring_post(RingRank *r);
 
-/* Of work: fails where the other stream uses this memory, and notes the use. In both streams: what
- * was noted is over. ring_stream_meet: of a message, which in both streams comes after both, but
- * does not make one wait for the other. */
-int ring_stream_use(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who);
-int ring_stream_meet(RingRank *r, const void *p, size_t bytes, RingUse how, const char *who);
+/* What was noted of uses in streams is over. */
 void ring_streams_forget(RingLog *log);
 
 /* With --partials bf16: rounds float32 values to bf16 and keeps them as float32; else nothing. */

@@ -41,7 +41,7 @@ CALLED = {
 }
 # Stage 06's methods call what lies behind rank.h: the block kernels, messages, memory. Not
 # what only watches a run or works outside of what is timed.
-WATCHES = ("collect", "fault", "log", "rank_report", "share")
+WATCHES = ("collect", "fault", "log", "share")
 KERNELS = [F + "/library/cpu/simd_run.c", B + "/library/cpu/backward_run.c",
            F + "/library/cuda/block.cu", F + "/library/cuda/attention_f32.cu",
            F + "/library/cuda/attention_16bit.cu", F + "/library/cuda/hopper_16bit.cu",
@@ -57,8 +57,7 @@ def behind_methods(root):
     folders = ("runtime", "runtime/cuda", "transports/cuda")
     behind = [path.relative_to(root).as_posix() for folder in folders
               for path in sorted((root / R / folder).glob("*.c*")) if path.stem not in WATCHES]
-    behind += [R + "/" + name for name in ("methods/methods.c", "planner/plan.c",
-                                           "planner/shard.c")] + KERNELS
+    behind += [R + "/" + name for name in ("planner/plan.c", "planner/shard.c")] + KERNELS
     return {(R, method): behind + [f"{R}/methods/{name}.c" for name in SHARED.get(method, ())]
             for method in METHODS}
 

@@ -16,7 +16,7 @@ typedef struct Buffer {
 
 static size_t buffer_bytes(const RingRank *r)
 {
-    return (size_t)ring_kv_count(r, ring_max_nk(r)) * (r->plan->dtype == ATTN_F32 ? 4 : 2);
+    return (size_t)ring_kv_count(r, ring_max_nk(r)) * ring_size(r->dtype);
 }
 
 /* Keys of all ranks, in the order r, r-1, ...: at step t they are those of rank r - t. */
