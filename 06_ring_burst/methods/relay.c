@@ -65,7 +65,7 @@ static int64_t half_count(const RingRank *r, const RingSums *sums, int half)
 }
 
 /* Quarter by quarter, as a kernel adds to them: the first one may write instead, and then the zeros
- * are never read (backend_zeros.cu). */
+ * are never read (backend_memory.cu). */
 void ring_clear_half(RingRank *r, const RingSums *sums, int half)
 {
     const int keys = sums->tensors == 2;
