@@ -376,7 +376,7 @@ static void abort_all(const char *text)
 
 /* --- the end of a run --------------------------------------------------------------------------*/
 
-/* What was sent is complete on the other side (finish_messages has waited for it), so a message that
+/* What was sent is complete on the other side (finish_messages has waited), so a message that
  * nobody has taken is here, or about to come. */
 static int fail_left_over(RingRank *r, int64_t count)
 {

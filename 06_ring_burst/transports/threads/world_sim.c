@@ -198,7 +198,7 @@ void sim_give_reason(const RingRank *r, const SimPost *post, int late, char text
         snprintf(text, 96, "another rank has failed");
 }
 
-/* --- an unkind order ----------------------------------------------------------------------------*/
+/* --- an unkind order ---------------------------------------------------------------------------*/
 
 /* The generator of the random inputs, and not rand(): the same seed has to give the same order on
  * every machine. */
