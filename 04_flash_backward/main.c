@@ -38,96 +38,81 @@
  *     flash_backward --deterministic        gradients with the same bits on every run
  */
 #include <stdio.h>
-#include <string.h>
 
-#include "attention/rows.h"
 #include "attn_config.h"
 #include "backward_steps.h"
-#include "bench/run.h"
-#include "check/judge.h"
-#include "cli/cli.h"
-#include "cuda/device.h"
 #include "cuda/hopper_backward.h"
 #include "flash_backward.h"
-#include "flash_forward.h"
-#include "harness/rung.h"
+#include "flash_backward_rungs.h"
+#include "harness/stage_main.h"
 #include "library/backward_library.h"
 #include "library/flash_library.h"
 #include "models/model.h"
-#include "report/pages.h"
-#include "report/report.h"
-
-#ifdef HAVE_OPENBLAS
-RUNG_FN(naive, v1_blas)
-#endif
 
 /* The first one's forward also feeds a --variant-so. */
-static const Variant variants[] = {
+static Variant variants[] = {
     {"v0_fa1_backward", ON_CPU, DTYPES_ALL, flash_forward_library_cpu,
      flash_backward_v0_fa1_backward, 0,
-     "recompute S and P tile by tile, dQ back to slow memory each step"},
+     "recompute S and P tile by tile, dQ back to slow memory each step", NULL},
     {"v1_fa2_backward", ON_CPU, DTYPES_ALL, flash_forward_library_cpu,
-     flash_backward_v1_fa2_backward, 0, "delta once, lse only, tiles of keys side by side"},
+     flash_backward_v1_fa2_backward, 0, "delta once, lse only, tiles of keys side by side", NULL},
     {"v2_packing", ON_CPU, DTYPES_F32, flash_forward_library_cpu, flash_backward_v2_packing,
-     VARIANT_PLAIN, "every operand laid out once, scores transposed"},
+     VARIANT_PLAIN, "every operand laid out once, scores transposed", NULL},
     {"v3_register_tiles", ON_CPU, DTYPES_F32, flash_forward_library_cpu,
      flash_backward_v3_register_tiles, VARIANT_PLAIN,
-     "6 x 2 or 12 x 2 vectors of sums in registers"},
+     "6 x 2 or 12 x 2 vectors of sums in registers", NULL},
     {"v4_exp2", ON_CPU, DTYPES_F32, flash_forward_library_cpu, flash_backward_v4_exp2,
-     VARIANT_PLAIN, "powers of 2, and P and dS in one pass over vectors"},
+     VARIANT_PLAIN, "powers of 2, and P and dS in one pass over vectors", NULL},
     {"v5_own_heads", ON_CPU, DTYPES_F32, flash_forward_library_cpu, flash_backward_v5_own_heads,
-     VARIANT_PLAIN, "each thread packs the heads that it computes"},
+     VARIANT_PLAIN, "each thread packs the heads that it computes", NULL},
     {"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu, flash_backward_library_cpu, 0,
-     "v5 for every mask, stride and dtype, block by block if wanted"},
+     "v5 for every mask, stride and dtype, block by block if wanted", NULL},
     {"v0_atomics", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_v0_atomics), VARIANT_PLAIN,
-     "a block for each tile of keys, dQ by atomicAdd"},
+     "a block for each tile of keys, dQ by atomicAdd", NULL},
     {"v1_two_kernels", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_v1_two_kernels), VARIANT_PLAIN,
-     "queries own dQ, keys own dK and dV: no atomics, seven products"},
+     "queries own dQ, keys own dK and dV: no atomics, seven products", NULL},
     {"v2_mma", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_v2_mma), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "tensor cores, P and dS through shared memory"},
+     "tensor cores, P and dS through shared memory", NULL},
     {"v3_transposed_scores", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_v3_transposed_scores), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "S^T: P and dS feed dV and dK from registers"},
+     "S^T: P and dS feed dV and dK from registers", NULL},
     {"v4_cp_async", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_v4_cp_async), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "the next tile arrives while this one is multiplied"},
+     "the next tile arrives while this one is multiplied", NULL},
     {"v5_dq_fragments", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_v5_dq_fragments), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "dQ is added up in the order of the accumulators"},
+     "dQ is added up in the order of the accumulators", NULL},
     {"v6_full_tiles", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_v6_full_tiles), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "tiles that are seen in full go through a body without a mask"},
+     "tiles that are seen in full go through a body without a mask", NULL},
     {"v7_one_barrier", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_v7_one_barrier), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "dQ of a tile is made one tile later"},
+     "dQ of a tile is made one tile later", NULL},
     {"v8_32_keys", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_v8_32_keys), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "32 keys a warp: a fragment serves two products (d = 64)"},
+     "32 keys a warp: a fragment serves two products (d = 64)", NULL},
     {"v9_warp_pairs", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_v9_warp_pairs), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "two warps share 32 keys (d = 128)"},
+     "two warps share 32 keys (d = 128)", NULL},
     {"v10_wgmma", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_HOPPER_FN(flash_backward_v10_wgmma), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "wgmma and the copy engine, everything waits for everything"},
+     "wgmma and the copy engine, everything waits for everything", NULL},
     {"v11_warp_specialised", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_HOPPER_FN(flash_backward_v11_warp_specialised), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "one warpgroup loads, two compute, and meet once a tile"},
+     "one warpgroup loads, two compute, and meet once a tile", NULL},
     {"v12_turns", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_HOPPER_FN(flash_backward_v12_turns), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "while one warpgroup exponentiates, the other multiplies"},
+     "while one warpgroup exponentiates, the other multiplies", NULL},
     {"v13_fused_delta", ON_CUDA, DTYPES_16BIT, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_HOPPER_FN(flash_backward_v13_fused_delta), VARIANT_PLAIN | VARIANT_TENSOR_CORES,
-     "delta, lse and the zeros of dQ by one kernel"},
+     "delta, lse and the zeros of dQ by one kernel", NULL},
     {"library", ON_CUDA, DTYPES_ALL, ATTN_CUDA_FN(flash_forward_library_cuda),
      ATTN_CUDA_FN(flash_backward_library_cuda), VARIANT_TENSOR_CORES,
-     "every mask, stride, segment and d, sums of several blocks of keys, dQ in turns"},
-#ifdef HAVE_OPENBLAS
-    {"v1_blas", ON_CPU, DTYPES_ALL, naive_v1_blas, naive_v1_blas_backward, 0,
-     "stage 01: P and dS as whole matrices, the row at 100 % memory"},
-#endif
+     "every mask, stride, segment and d, sums of several blocks of keys, dQ in turns", NULL},
+    CPU_RUNG_AS(naive, v1_blas, "stage 01: P and dS as whole matrices, the row at 100 % memory"),
 };
 
 static const Stage stage = {"flash_backward",
@@ -228,143 +213,55 @@ static const struct {
      library_traffic},
 };
 
-/* Fills in what the row says about traffic of the backward pass; nothing for a user's shared
- * object. */
-static void tell_traffic(ReportRow *row, const Variant *v, const AttnArgs *args)
+/* The backward pass of a row of the table. A rung on a GPU adds to dQ by atomics, or its queries
+ * own dQ. */
+static void model(ReportRow *row)
 {
-    if (strcmp(v->name, "v1_blas") == 0)
-        row->model_bytes = model_materialised_bytes(args, 1);
+    const Variant *v = row->variant;
+    const AttnArgs *args = &row->result->args;
+    FlashTiles tiles = {0};
+    ModelTraffic traffic = {0};
+    if (v->rung == &rung_naive_v1_blas) {
+        traffic.load_bytes = model_materialised_bytes(args, 1);
+    } else if (v->rung) {
+        tiles = flash_tiles_of(&args->shape, stage_tiles(row).Br, stage_tiles(row).Bc);
+        traffic = v->rung->flags & ATOMICS ? atomic_traffic(args, tiles)
+                                           : two_kernels_traffic(args, tiles);
+    }
     for (size_t m = 0; v->backward && m < sizeof models / sizeof *models; m++) {
         if (models[m].backward != v->backward)
             continue;
-        FlashTiles tiles = models[m].tiles(args);
-        ModelTraffic traffic = models[m].traffic(args, tiles);
-        row->model_bytes = traffic.load_bytes + traffic.store_bytes;
-        row->tiles.Br = tiles.Br;
-        row->tiles.Bc = tiles.Bc;
-        row->tiles.splits = tiles.splits;
+        tiles = models[m].tiles(args);
+        traffic = models[m].traffic(args, tiles);
     }
+    row->tiles = (ReportTiles){.Br = tiles.Br, .Bc = tiles.Bc, .splits = tiles.splits};
+    row->model_bytes = traffic.load_bytes + traffic.store_bytes;
 }
 
-/* Why a CUDA variant skipped the case itself: nothing else makes one of this stage do that, but a
- * GPU of another kind than the rung is written for. */
-static void tell_skip(RunResult *out, const CliCase *c)
+static void begin(const CliCase *c, const AttnShape *shape, int quiet)
 {
-    if (out->status != ATTN_SKIP || !out->answered)
-        return;
-    if (device_smem_explain(out->failure, sizeof out->failure))
-        return;
+    (void)shape, (void)quiet;
+    flash_backward_set_deterministic(c->deterministic);
+}
+
+/* Nothing else makes a variant of this stage skip a case itself, but a GPU of another kind than the
+ * rung is written for. */
+static void explain_skip(RunResult *out, const CliCase *c)
+{
     if (c->deterministic)
         snprintf(out->failure, sizeof out->failure,
                  "it adds to dQ by atomics, in another order on every run");
 }
 
-/* Run one variant, compare its last timed output with the oracle, show the row. */
-static int run_one(Report *report, const Cli *cli, const CliCase *c, const Inputs *problem,
-                   const Reference *reference, const Variant *v)
-{
-    RunResult out;
-    Check check;
-    int judged, status;
-    device_set_smem_limit(c->smem_limit);
-    flash_backward_set_deterministic(c->deterministic);
-    if (v == &c->so) /* a user's own shared object: in a child process with limits */
-        status = run_variant_so(&out, &stage, problem, c, cli);
-    else
-        status = run_variant(&out, v, problem, c);
-    tell_skip(&out, c);
-    judged = out.ran && c->check;
-    if (judged)
-        status = exit_worst(status, judge_result(&check, reference, &out, c, v));
-    if (status == EXIT_OK && out.status == ATTN_SKIP) {
-        status = report_skip(report, c, v, out.failure);
-    } else {
-        ReportRow row = {c, problem, v, &out, judged ? &check : NULL, 0.0, {0}};
-        tell_traffic(&row, v, &out.args);
-        report_row(report, &row);
-        if (out.ran)
-            status = exit_worst(status, report_save(report, c, &out));
-    }
-    result_free(&out);
-    return status;
-}
-
-/* A problem and its oracle, which may take longer than all variants: kept as long as the next line
- * of a --cases file asks for the same one, say with --deterministic. */
-typedef struct Prepared {
-    CliCase of;
-    int ready;
-    Inputs problem;
-    Reference reference;
-} Prepared;
-static Prepared prepared;
-
-/* Bytes, so that a flag counts as part of the problem unless it is named here. */
-static int same_problem(const CliCase *a, const CliCase *b)
-{
-    CliCase x = *a;
-    x.line = b->line;
-    x.variant = b->variant;
-    x.own_variants = b->own_variants;
-    x.needs_cuda = b->needs_cuda;
-    x.deterministic = b->deterministic;
-    x.smem_limit = b->smem_limit;
-    x.warmup = b->warmup;
-    x.iters = b->iters;
-    return memcmp(&x, b, sizeof x) == 0;
-}
-
-static void prepared_free(Prepared *p)
-{
-    if (p->ready) {
-        reference_free(&p->reference);
-        inputs_free(&p->problem);
-    }
-    p->ready = 0;
-}
-
-static int prepare(Prepared *p, const CliCase *c)
-{
-    int status;
-    if (p->ready && same_problem(&p->of, c))
-        return EXIT_OK;
-    prepared_free(p);
-    status = inputs_make(&p->problem, c); /* Q K V dO from the seed, files or the bundle */
-    if (status != EXIT_OK)
-        return status;
-    /* the oracle's O, lse, dQ, dK, dV and the bound of each element: once for all variants */
-    status = reference_make(&p->reference, &p->problem, c);
-    p->of = *c;
-    p->ready = 1;
-    if (status != EXIT_OK)
-        prepared_free(p);
-    return status;
-}
-
-static int run_case(Report *report, const Cli *cli, CliCase *c)
-{
-    const Variant *v = NULL;
-    Prepared *p = &prepared;
-    int ready, status = prepare(p, c);
-    if (status != EXIT_OK)
-        return status;
-    if (c->trace &&
-        pages_trace(c, &p->problem.args, flash_backward_trace, flash_backward_trace_steps) != 0)
-        status = cli_no_memory("--trace");
-    ready = status != EXIT_RUNTIME; /* a variant that fails does not stop the others */
-    while (ready && (v = cli_next_variant(cli, c, v)) != NULL)
-        status = exit_worst(status, run_one(report, cli, c, &p->problem, &p->reference, v));
-    return status;
-}
-
 int main(int argc, char **argv)
 {
-    Cli cli;
-    int status = cli_parse(&cli, &stage, argc, argv);
-    if (status != CLI_CONTINUE)
-        return status;
-    status = report_cases(&cli, run_case);
-    prepared_free(&prepared);
-    cli_free(&cli);
-    return status;
+    static const StageMain flash_backward = {
+        .variants = variants,
+        .forward = {flash_forward_library_cpu, ATTN_CUDA_FN(flash_forward_library_cuda)},
+        .trace = flash_backward_trace,
+        .trace_steps = flash_backward_trace_steps,
+        .begin = begin,
+        .model = model,
+        .explain_skip = explain_skip};
+    return stage_main(&stage, &flash_backward, argc, argv);
 }

@@ -19,7 +19,7 @@ void variant_of_rung(Variant *v)
     if (!rung)
         return;
     v->name = rung->name;
-    v->idea = rung->idea;
+    v->idea = v->idea ? v->idea : rung->idea;
     v->dtypes = v->device == ON_CPU ? DTYPES_ALL : rung->dtypes;
     v->traits = rung->flags & FULL ? VARIANT_FULL : VARIANT_PLAIN;
     v->traits |= rung->flags & (SM80 | SM90A | TENSOR_CORES) ? VARIANT_TENSOR_CORES : 0;

@@ -6,8 +6,8 @@
  * --list, JSON, plots and README.
  *
  * Interface:
- * - Variant: what main.c's table holds. CPU_RUNG, CUDA_RUNG: a rung's row in it, filled in by
- *   variant_of_rung. variant_has: does it have this pass in this build?
+ * - Variant: what main.c's table holds. CPU_RUNG, CUDA_RUNG, CPU_RUNG_AS: a rung's row in it,
+ *   filled in by variant_of_rung. variant_has: does it have this pass in this build?
  * - Stage: name, ABI version and table of one program.
  * - variant_plain_refuses: why a rung does not take a case.
  * - ATTN_CUDA_FN(f): f in a build with CUDA, NULL without, so that the table always lists all rows.
@@ -51,8 +51,14 @@ typedef struct Variant {
         .device = ON_CUDA, .rung = &rung_##stage##_##name                                          \
     }
 
-/* Takes name, dtypes, traits and idea from v->rung, where there is one. On a CPU a rung computes in
- * float32, and the harness widens and rounds for it. */
+/* A rung of an earlier stage, with what it is here. */
+#define CPU_RUNG_AS(stage, name, text)                                                             \
+    {                                                                                              \
+        .device = ON_CPU, .idea = text, .rung = &rung_##stage##_##name                             \
+    }
+
+/* Takes name, dtypes, traits and, where none is given, idea from v->rung, where there is one. On a
+ * CPU a rung computes in float32, and the harness widens and rounds for it. */
 void variant_of_rung(Variant *v);
 int variant_has(const Variant *v, int backward);
 

@@ -123,13 +123,21 @@ static int run_any_case(Report *report, const Cli *cli, CliCase *c)
     return run_case(this_stage, report, cli, c, &prepared);
 }
 
+/* Takes what its rung says, and for a rung with a backward pass only the stage's forward pass. */
+static void fill_in(const StageMain *s, Variant *v)
+{
+    variant_of_rung(v);
+    if (!v->forward && v->rung && v->rung->backward && !v->rung->forward)
+        v->forward = s->forward[v->device];
+}
+
 int stage_main(const Stage *stage, const StageMain *s, int argc, char **argv)
 {
     Cli cli;
     int status;
     this_stage = s;
     for (int i = 0; i < stage->variant_count; i++)
-        variant_of_rung(&s->variants[i]);
+        fill_in(s, &s->variants[i]);
     status = cli_parse(&cli, stage, argc, argv);
     if (status == CLI_CONTINUE && s->enter)
         status = s->enter(&cli, argc, argv);

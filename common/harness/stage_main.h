@@ -20,6 +20,7 @@ extern "C" {
 /* What a stage may add; all but `variants` may be NULL. */
 typedef struct StageMain {
     Variant *variants; /* those of the stage: rows of rungs are filled in */
+    AttnFn forward[2]; /* on a CPU and a GPU: O and lse for rungs that have a backward pass only */
     PagesWriter trace, trace_steps;
     /* Inputs are made, traces and variants not yet run: what the stage keeps by itself. */
     void (*begin)(const CliCase *c, const AttnShape *shape, int quiet);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-# 03_traffic_m: bytes of one head against the size of fast memory, counted. Dashed: the papers'
-# N^2 d^2 / M, which standard attention cannot follow; the line at 4 d^2 is where Br stops growing.
+# 03_traffic_m: bytes of one head against the size of fast memory, counted.
+# Dashed: the papers' N^2 d^2 / M, which standard attention cannot follow; the line at 4 d^2 is where
+# Br stops growing.
 width = 800; height = 540
 load plots."/style.gp"
 set title sprintf("Bytes of one head against fast memory, N = %d, d = %d, f32", N, d)

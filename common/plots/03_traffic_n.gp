@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# 03_traffic_n: bytes of one head against N: counted with the papers' fast memory (left), and what
-# ncu measured of the same algorithms on a GPU (right). Dashed on the left: the papers' formulas.
+# 03_traffic_n: bytes of one head against N, counted (left) and measured on a GPU (right).
+# Left: the papers' fast memory, dashed their formulas. Right: what ncu saw of the same algorithms.
 width = 1100; height = 560
 load plots."/style.gp"
 set multiplot layout 1,(gpu_count ? 2 : 1) title "Bytes of one head, f32, d = ".d

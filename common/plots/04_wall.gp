@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# 04_wall: the backward pass with P and dS as whole matrices and without, against N: time (left) and
-# memory (right). Dashed: the largest measured run continued as N squared, up to the wall.
+# 04_wall: time and memory of the backward pass, with whole matrices P and dS and without, against N.
+# Dashed: the largest measured run continued as N squared, up to the wall.
 width = 1100; height = 560
 load plots."/style.gp"
 set multiplot layout 1,2 title "Backward pass: P and dS as whole matrices, or tile by tile\n{/*0.8 ".cases."}"

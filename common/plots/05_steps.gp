@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# 05_steps: what O loses when it is rounded to its dtype after every online step; dashed, one
-# float32 accumulator that is rounded once.
+# 05_steps: what O loses when it is rounded to its dtype after every online step.
+# Dashed: one float32 accumulator that is rounded once.
 width = 800; height = 480
 load plots."/style.gp"
 set title sprintf("Error of O against the number of steps, N = %d, d = %d, no mask\n{/*0.8 dashed: one float32 accumulator, rounded once}", N, d)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# 06_gantt: what each rank did when: three lines a rank, from above: computes, in up to two lanes,
-# sends, receives.
+# 06_gantt: what each rank did when: it computes, sends and receives, three lines a rank from above.
+# It computes in up to two lanes.
 load data.".set"
 width = 620 * panels; height = 150 + 46 * ranks
 load plots."/style.gp"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# attention_map: P of one head of the bundled input. Left all tokens, right the first ones by name.
+# attention_map: P of one head of the bundled input, all tokens and the first ones by name.
 width = 1240; height = 640
 load plots."/style.gp"
 unset grid

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# speed: one bar a variant, log scale because the ladder climbs by factors.
+# speed: GFLOP/s of every variant, one bar each, log scale because the ladder climbs by factors.
 # The dumb terminal draws the same bars with letters.
 load data.".set"
 # Room follows the number of bars: in letters two lines a bar, in pixels 44.

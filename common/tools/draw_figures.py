@@ -1,199 +1,475 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""draw_figures.py: the drawings of the lessons, as SVG.
+"""draw_figures.py: the figures that are drawn from recorded rows, as SVG. The other drawings in
+docs/figures never change: they are the SVG files themselves, and each says in its first lines what
+it shows. gnuplot's figures have draw_plots.sh and draw_gantt.py.
 
     draw_figures.py OUTDIR [--check]      --check: exit 1 when a file there differs from the drawing
 
 Interface:
-- 01_data_movement: which arrays cross between memory and chip in materialised attention; arrow
-  widths follow the bytes for N = 1024, d = 64.
-- 02_what_moves: how often an element of a row crosses between memory and chip, way by way.
-- 02_blocks_and_merge: a row in four blocks, each with its (m, l), merged in a tree; the numbers
-  are computed here from the row that the figure shows.
-- The figures of stage 03 stand in draw_flash.py, those of stage 04 in draw_backward.py
-  and draw_gradient.py, those of stage 05 in draw_window.py and draw_stream.py, those of
-  stage 06 in draw_ring.py and draw_travel.py; lines of time and rooflines in draw_timeline.py,
-  draw_stamps.py and draw_roofline.py.
+- Drawing(width, height, title, description): box, text, line, mark, curve; done() gives the SVG
+  text, the same bytes for the same calls.
+- Rooflines: stage 03's speed against operations for each byte that the tiles of a variant move,
+  which the traffic rows tell; and that of Hopper's rungs against operations for each exponential,
+  which the head dimension tells. Rows that are not recorded yet are points that are not there.
+- Lines of time of Hopper's rungs, from the clocks that a block of each stamped
+  (common/cuda/hopper_stamps.cuh says what a line of the files means).
+- Errors of stage 06 against the number of ranks.
 """
+import bisect
 import math
 import pathlib
+import re
+import statistics
 import sys
+from xml.sax.saxutils import escape
 
-import draw_backward
-import draw_flash
-import draw_gradient
-import draw_hand
-import draw_ring
-import draw_roofline
-import draw_stamps
-import draw_stream
-import draw_timeline
-import draw_travel
-import draw_window
-from svg_drawing import BLUE, GREEN, GREY, PURPLE, RED, Drawing
+import rows as recorded
+import tool
 
-N, D = 1024, 64
+BLUE, RED, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+YELLOW, GREY = "#E69F00", "#666666"  # all six are safe for the colour-blind
+RESULTS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "results"
 
 
-def draw_data_movement():
-    pic = Drawing(980, 640, "Data movement of materialised attention",
-                  "Three steps on the chip; S and P, N by N each, are written to memory and read "
-                  "back, and outweigh Q, K, V and O.")
-    pic.text(490, 32, "Materialised attention: S and P travel twice each", 19)
-    pic.text(490, 56, f"one head, N = {N}, d = {D}, float32; arrow width follows the bytes, "
-             f"an N x N array is {N // D} times an N x d one", 13, fill=GREY)
-    pic.box(30, 80, 330, 530, "#F4F4F4")
-    pic.text(195, 106, "memory", 17, weight="bold")
-    pic.box(670, 80, 280, 530, "#F4F4F4")
-    pic.text(810, 106, "chip", 17, weight="bold")
-    thin, wide = 2.0, 2.0 * N / D  # the true ratio
+# --- shapes ---------------------------------------------------------------------------------------
 
-    def array(x, y, name, square, colour):
-        w, h = (92, 92) if square else (8, 92)
-        pic.box(x, y, w, h, colour, colour, 0.75, 1)
-        pic.text(x + w / 2, y + h + 19, name, 15)
-        return x + w
+class Drawing:
+    def __init__(self, width, height, title, description):
+        self.parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" font-family="DejaVu Sans, Verdana, sans-serif" '
+            'font-size="15" role="img">',
+            f"<title>{escape(title)}</title>", f"<desc>{escape(description)}</desc>",
+            f'<rect width="{width}" height="{height}" fill="white"/>']
 
-    def step(y, height, number, formula):
-        pic.box(700, y, 220, height, "white")
-        pic.text(810, y + height / 2 - 6, f"step {number}", 13, fill=GREY)
-        pic.text(810, y + height / 2 + 17, formula, 17)
+    def box(self, x, y, w, h, fill="none", stroke=GREY, opacity=1.0, radius=4, dash=""):
+        dashed = f' stroke-dasharray="{dash}"' if dash else ""
+        self.parts.append(f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{radius}" '
+                          f'fill="{fill}" fill-opacity="{opacity:g}" stroke="{stroke}"{dashed}/>')
 
-    # (arrow text, y, to the chip?, wide?)
-    array(60, 140, "Q", False, BLUE)
-    array(110, 140, "K", False, BLUE)
-    array(230, 176, "S", True, RED)
-    array(230, 330, "P", True, RED)
-    array(60, 440, "V", False, BLUE)
-    array(110, 440, "O", False, GREEN)
-    step(130, 110, 1, "S = scale Q Kᵀ")
-    step(275, 110, 2, "P = softmax(S)")
-    step(430, 150, 3, "O = P V")
-    for label, y, to_chip, big, colour in (
-            ("read Q, K", 148, True, False, BLUE), ("write S", 205, False, True, RED),
-            ("read S", 298, True, True, RED), ("write P", 360, False, True, RED),
-            ("read P", 460, True, True, RED), ("read V", 510, True, False, BLUE),
-            ("write O", 555, False, False, GREEN)):
-        left, right = 370, 692
-        width = wide if big else thin * (2 if "," in label else 1)
-        pic.arrow(left if to_chip else right, right if to_chip else left, y, width, colour)
-        size = "N x N" if big else ("2 x N x d" if "," in label else "N x d")
-        pic.text(530, y - width / 2 - 8, f"{label} ({size})", 13)
-    total, needed = 4 * N * N + 4 * N * D, 4 * N * D
-    pic.text(195, 590, f"moved: {total * 4 / 2**20:.0f} MiB; Q, K, V, O alone: "
-             f"{needed * 4 / 2**20:.0f} MiB", 14, weight="bold")
+    def text(self, x, y, text, size=15, anchor="middle", fill="#222222", weight="normal"):
+        self.parts.append(f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" '
+                          f'fill="{fill}" font-weight="{weight}">{escape(text)}</text>')
+
+    def line(self, x1, y1, x2, y2, colour=GREY, width=1.5):
+        self.parts.append(f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" '
+                          f'stroke="{colour}" stroke-width="{width:g}"/>')
+
+    def mark(self, x, y, colour, hollow=False):
+        """A point of a diagram."""
+        self.parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="5.5" stroke="{colour}" '
+                          f'stroke-width="2" fill="{"white" if hollow else colour}"/>')
+
+    def curve(self, points, colour=GREY, width=1.5, dash=""):
+        dashed = f' stroke-dasharray="{dash}"' if dash else ""
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        self.parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" '
+                          f'stroke-width="{width:g}"{dashed}/>')
+
+    def done(self):
+        return "\n".join([*self.parts, "</svg>"]) + "\n"
+
+
+# --- speed against operations for each byte -------------------------------------------------------
+
+HBM, PEAK_F32, PEAK_BF16 = 4.8, 67.0, 990.0  # TB/s and TFLOP/s: the H200's data sheet
+MMA_SYNC = 132 * 2 * 1024 * 1.83e9 / 1e12    # 1024 multiply-adds a clock and multiprocessor
+EXP = 132 * 16 * 1.83e9 / 1e12               # 16 exponentials a clock and multiprocessor, T/s
+CASE = "N=4096 d=64 mask=none backward=false"
+
+
+def recorded_rows(name):
+    return recorded.select(recorded.usable(recorded.load([RESULTS / name])), CASE)
+
+
+def intensities():
+    """{(variant, dtype): FLOP for each byte that tiles move}, by the model in the traffic rows."""
+    return {(r["variant"], r["dtype"]): r["flops"] / r["hbm_bytes_model"]
+            for r in recorded_rows("03_traffic_h200.jsonl")}
+
+
+def roofline_rows():
+    """[(row, FLOP / byte)]: rungs of stage 03 that stand apart, and stage 01 with cuBLAS."""
+    shown = ("v0_fa1", "v1_fa2", "v2_register_tiles", "v3_mma", "v5_cp_async", "v9_wgmma",
+             "v14_persistent", "v1_cublas")
+    x = intensities()
+    rows = recorded_rows("01_naive_h200.jsonl") + recorded_rows("03_flash_forward_h200.jsonl")
+    return [(r, x[r["variant"], r["dtype"]]) for r in rows
+            if (r["variant"], r["dtype"]) in x and r["variant"] in shown]
+
+
+def draw_roofline():
+    pic = Drawing(980, 600, "Roofline of the attention kernels on an H200",
+                  "Speed against operations for each byte that the tiles move, with the limits of "
+                  "memory, of the float32 units and of the tensor cores.")
+    pic.text(490, 32, "Roofline, one H200, N = 4096, d = 64, no mask", 19)
+    pic.text(490, 56, "x: operations for each byte moved between a multiprocessor and L2 or HBM "
+             "(tile model);  y: measured", 13, fill=GREY)
+    left, top, width, height, low_x, low_y = 90, 90, 850, 430, 0.5, -0.6
+
+    def place(x, y):
+        return (left + (math.log10(x) - low_x) * width / 3.0,
+                top + height - (math.log10(y) - low_y) * height / 3.8)
+
+    for power in range(1, 4):
+        x, _ = place(10 ** power, 1)
+        pic.line(x, top, x, top + height, "#DDDDDD", 1)
+        pic.text(x, top + height + 22, str(10 ** power), 13)
+    for power in range(0, 4):
+        _, y = place(10, 10 ** power)
+        pic.line(left, y, left + width, y, "#DDDDDD", 1)
+        pic.text(left - 10, y + 5, str(10 ** power), 13, "end")
+    pic.box(left, top, width, height, radius=0)
+    pic.text(left + width / 2, top + height + 50, "FLOP / byte", 15)
+    pic.text(left - 10, top - 10, "TFLOP/s", 15)
+    for peak, name, dash in ((PEAK_BF16, "tensor cores, data sheet: 990", ""),
+                             (MMA_SYNC, f"at 1024 FMA a clock and SM: {MMA_SYNC:.0f}", "6 4"),
+                             (PEAK_F32, "float32 units: 67", "")):
+        pic.curve([place(peak / HBM, peak), place(3100, peak)], GREY, 2, dash)
+        x, y = place(3000, peak)
+        pic.text(x, y - 7, name, 13, "end", GREY)
+    pic.curve([place(3.3, 3.3 * HBM), place(PEAK_BF16 / HBM, PEAK_BF16)], GREY, 2)
+    x, y = place(5.2, 5.2 * HBM)
+    pic.text(x - 4, y - 16, "HBM 4.8 TB/s", 13, "middle", GREY)
+    for row, flop_per_byte in roofline_rows():
+        f32 = row["dtype"] == "f32"
+        x, y = place(flop_per_byte, recorded.gflops(row) / 1e3)
+        pic.mark(x, y, BLUE if f32 else RED, row["stage"] == "naive")
+        name = "materialised" if row["stage"] == "naive" else row["variant"]
+        left_side = row["stage"] == "naive" or row["variant"] == "v3_mma"
+        pic.text(x + (-11 if left_side else 11), y + 5, name, 13, "end" if left_side else "start",
+                 BLUE if f32 else RED)
+    pic.text(left + 14, top + height - 36, "float32", 14, "start", BLUE)
+    pic.text(left + 14, top + height - 16, "bfloat16", 14, "start", RED)
     return pic.done()
 
 
-ROW = [1, 3, 2, 0, 5, 4, 1, 1, 2, 6, 3, 2]
+# --- tensor cores and exponentials ---------------------------------------------------------------
+
+def hopper_rows(name, first):
+    """Rungs from v`first` on, and the library where it is alone, at d = 256."""
+    rows = recorded.usable(recorded.load([RESULTS / name]))
+    rows = recorded.select(rows, "N=16384 B=1 dtype=bf16 mask=none window=-1,-1")
+    return [r for r in rows if not r.get("deterministic") and
+            (int((re.match(r"v(\d+)_", r["variant"]) or [0, 0])[1]) >= first or
+             (r["variant"] == "library" and r["d"] == 256))]
 
 
-def state(scores):
-    m = max(scores)
-    return m, sum(math.exp(s - m) for s in scores)
+def matmul_rate():
+    """TFLOP/s of a large product in bfloat16, measured beside the peers."""
+    text = (RESULTS / "03_peers_h200.txt").read_text(encoding="utf-8")
+    return float(re.search(r"matmul 8192\^3 bf16 (\d+)", text)[1])
 
 
-def merge(a, b):
-    m = max(a[0], b[0])
-    return m, a[1] * math.exp(a[0] - m) + b[1] * math.exp(b[0] - m)
+def spread(ys, gap):
+    """The same heights, sorted, moved so that neighbours are `gap` apart."""
+    ys = sorted(ys)
+    for _ in range(200):
+        for n in range(len(ys) - 1):
+            missing = gap - (ys[n + 1] - ys[n])
+            if missing > 0:
+                ys[n], ys[n + 1] = ys[n] - missing / 2, ys[n + 1] + missing / 2
+    return ys
 
 
-def draw_blocks_and_merge():
-    pic = Drawing(980, 560, "Softmax of a row in blocks",
-                  "A row of twelve scores in four blocks. Each block keeps its maximum m and its "
-                  "sum l; pairs are merged until one pair describes the row.")
-    pic.text(490, 32, "A row in blocks: two numbers a block are enough", 19)
-    pic.text(490, 57, "block: m = max s, l = sum of exp(s - m); merge: m = max(m_a, m_b), "
-             "l = l_a exp(m_a - m) + l_b exp(m_b - m)", 13, fill=GREY)
-    colours = [BLUE, RED, GREEN, PURPLE]
-    size, cell = 3, 62
-    centres, states = [], []
-    pic.text(40, 112, "s", 17, weight="bold")
-    for n in range(4):
-        x0 = 72 + n * (size * cell + 30)
-        for c in range(size):
-            pic.box(x0 + c * cell, 82, cell, 46, colours[n], colours[n], 0.18, 2)
-            pic.text(x0 + c * cell + cell / 2, 111, str(ROW[n * size + c]), 16)
-        centres.append(x0 + size * cell / 2)
-        states.append(state(ROW[n * size:(n + 1) * size]))
-    y, box_w, box_h = 170, 168, 46
+def draw_ceilings(way, rows, products):
+    """products: of a score, 2 d operations each."""
+    pic = Drawing(980, 600, "Two ceilings: tensor cores and exponentials",
+                  "Speed of Hopper's rungs against operations for each exponential. Where d is "
+                  "small the exponentials are the limit, then the products.")
+    pic.text(490, 32, f"Two ceilings of an H200, {way}, N = 16384, bfloat16, no mask", 19)
+    pic.text(490, 56, f"a score costs {2 * products} d operations of the tensor cores and one "
+             "exponential of the special-function units", 13, fill=GREY)
+    left, top, width, height, least, most = 80, 84, 860, 440, 300, 1050
 
-    def pair(x, top, value, colour, weight="normal"):
-        pic.box(x - box_w / 2, top, box_w, box_h, colour, colour, 0.18, 22)
-        pic.text(x, top + 29, f"m = {value[0]}, l = {value[1]:.4f}", 14, weight=weight)
+    def place(d, y):
+        return left + d * width / 290, top + height - (y - least) * height / (most - least)
 
-    for n in range(4):
-        pic.down(centres[n], 130, centres[n], y)
-        pair(centres[n], y, states[n], colours[n])
-    left, right = merge(states[0], states[1]), merge(states[2], states[3])
-    whole = merge(left, right)
-    x_left, x_right = (centres[0] + centres[1]) / 2, (centres[2] + centres[3]) / 2
-    middle = (x_left + x_right) / 2
-    for x, to in zip(centres, (x_left, x_left, x_right, x_right)):
-        pic.down(x, y + box_h, to + (-26 if x < to else 26), 270)
-    pair(x_left, 270, left, GREY)
-    pair(x_right, 270, right, GREY)
-    pic.down(x_left, 316, middle - 26, 370)
-    pic.down(x_right, 316, middle + 26, 370)
-    pair(middle, 370, whole, GREY, "bold")
-    direct = state(ROW)
-    pic.text(middle, 450, f"the whole row at once:  m = {direct[0]}, l = {direct[1]:.4f}", 15)
-    pic.text(middle, 478, "any order and any tree gives the same pair (up to rounding)", 14,
-             fill=GREY)
-    pic.text(middle, 520, "second read of s: P = exp(s - m) / l, written once", 15)
+    def exponentials(d):
+        return 2 * products * d * EXP
+
+    for d in (32, 64, 128, 256):
+        x, _ = place(d, least)
+        pic.line(x, top, x, top + height, "#DDDDDD", 1)
+        pic.text(x, top + height + 22, f"{2 * products * d}  (d = {d})", 13)
+    for y in range(300, 1001, 100):
+        pic.line(left, place(0, y)[1], left + width, place(0, y)[1], "#DDDDDD", 1)
+        pic.text(left - 10, place(0, y)[1] + 5, str(y), 13, "end")
+    pic.box(left, top, width, height, radius=0)
+    pic.text(left + width / 2, top + height + 52, "FLOP / exponential", 15)
+    pic.text(left - 10, top - 10, "TFLOP/s", 15)
+    ridge = PEAK_BF16 / exponentials(1)
+    corner = place(ridge, PEAK_BF16)
+    pic.curve([place(least / exponentials(1), least), corner, place(290, PEAK_BF16)], GREY, 2.5)
+    pic.text(*(place(286, PEAK_BF16 + 10)), "tensor cores, data sheet: 990", 13, "end", GREY)
+    pic.text(corner[0], corner[1] - 10, "left of here: 16 exponentials a clock", 13, "start", GREY)
+    both = [(d, 1 / (1 / PEAK_BF16 + 1 / exponentials(d))) for d in range(10, 291)]
+    both = [point for point in both if point[1] > least]
+    pic.curve([place(d, y) for d, y in both], GREY, 2, "2 4")
+    x, y = place(262, both[-29][1])
+    pic.text(x, y + 22, "one after the other", 13, "middle", GREY)
+    pic.curve([place(ridge, matmul_rate()), place(290, matmul_rate())], GREY, 2, "8 4")
+    x, y = place(ridge, matmul_rate())
+    pic.text(x + 6, y - 7, f"a matrix product: {matmul_rate():.0f}", 13, "start", GREY)
+    for d in sorted({row["d"] for row in rows}):
+        here = sorted((r for r in rows if r["d"] == d), key=recorded.gflops, reverse=True)
+        points = [place(d, recorded.gflops(row) / 1e3) for row in here]
+        for row, (x, y), label in zip(here, points, spread([y for _, y in points], 18)):
+            pic.line(x, y, x + 22, label, RED, 1)
+            pic.mark(x, y, RED)
+            pic.text(x + 26, label + 5, row["variant"], 13, "start", RED)
     return pic.done()
 
 
-# A way to compute a row's softmax: its accesses, True = from memory to the chip, and what for.
-WAYS = [("three passes", "v0_three_pass", [(True, "read s: the maximum"), (True, "read s: the sum"),
-                                           (True, "read s: once more"), (False, "write P")]),
-        ("online", "v1_online", [(True, "read s: maximum and sum at once"),
-                                 (True, "read s: once more"), (False, "write P")]),
-        ("one read", "GPU v2_one_read", [(True, "read s: the row stays on the chip"),
-                                         (False, "write P")]),
-        ("fused", "v4_fused_rows", [])]
+def draw_two_ceilings():
+    return draw_ceilings("forward", hopper_rows("03_flash_forward_h200.jsonl", 9), 2)
 
 
-def draw_what_moves():
-    pic = Drawing(980, 590, "What moves in a softmax",
-                  "Four ways to compute the softmax of a row: four, three, two and no accesses of "
-                  "slow memory for each element.")
-    pic.text(490, 32, "The softmax of a row: how often each element crosses", 19)
-    pic.text(490, 56, "an arrow is the whole row of scores s, or of probabilities P", 13, fill=GREY)
-    pic.box(30, 76, 250, 484, "#F4F4F4")
-    pic.text(155, 100, "memory", 17, weight="bold")
-    pic.box(740, 76, 210, 484, "#F4F4F4")
-    pic.text(845, 100, "chip", 17, weight="bold")
-    y = 112
-    for name, variant, accesses in WAYS:
-        height = max(34 * len(accesses), 68)
-        middle = y + height / 2
-        pic.text(155, middle - 4, f"{name}: {len(accesses)}", 16, weight="bold")
-        pic.text(155, middle + 17, variant, 13, fill=GREY)
-        for n, (to_chip, what) in enumerate(accesses):
-            row = middle + 34 * (n - (len(accesses) - 1) / 2)
-            left, right = 292, 728
-            pic.arrow(left if to_chip else right, right if to_chip else left, row + 6, 5,
-                      BLUE if to_chip else GREEN)
-            pic.text(510, row - 4, what, 13)
-        if not accesses:
-            pic.text(510, middle + 4, "s and P are never in memory: the product before", 13)
-            pic.text(510, middle + 22, "and the product after use them on the chip", 13)
-        pic.text(845, middle + 4, "m, l" if accesses else "s, m, l, P", 15)
-        y += height + 22
-        if name != "fused":
-            pic.line(30, y - 11, 950, y - 11, GREY, 0.7)
+def draw_two_ceilings_backward():
+    return draw_ceilings("backward", hopper_rows("04_flash_backward_h200.jsonl", 10), 5)
+
+
+# --- lines of time --------------------------------------------------------------------------------
+
+STAMPED = "d = 128, N = 4096"
+LEFT, WIDTH = 128, 832  # of the lines, in a drawing of 980
+SHORT = 60              # clocks: less than this between two stamps is nobody's work
+
+
+class Rung:
+    """What the drawing has to know of a rung, and cannot see in its stamps: how products follow
+    each other. `first` products before the loop, then `turn` again and again, `rest` at the end of
+    a walk of `tiles`; and the clocks of the tensor cores that a tile of the whole block takes."""
+
+    def __init__(self, name, first, turn, rest="", tiles=0, clocks=2048):
+        self.name, self.tiles, self.clocks = name, tiles, clocks
+        self.first, self.turn, self.rest = first.split(), turn.split(), rest.split()
+
+    def product(self, number):
+        """The name of the product that is group `number` of a warp."""
+        if self.tiles:
+            number %= len(self.first) + len(self.turn) * (self.tiles - 1) + len(self.rest)
+        if number < len(self.first):
+            return self.first[number]
+        number -= len(self.first)
+        if self.tiles and number >= len(self.turn) * (self.tiles - 1):
+            return self.rest[number - len(self.turn) * (self.tiles - 1)]
+        return self.turn[number % len(self.turn)]
+
+
+FORWARD = [Rung("v9_wgmma", "", "S PV"), Rung("v10_warp_specialised", "", "S PV"),
+           Rung("v11_overlapped_softmax", "S", "S PV"), Rung("v12_lazy_rescale", "S", "S PV"),
+           Rung("v13_more_warpgroups", "S", "S PV", "PV", 52, 1920),
+           Rung("v14_persistent", "S", "S PV", "PV", 52, 1920)]
+BACKWARD = [Rung("v10_wgmma", "", "S dP dV dQ dK", clocks=2560),
+            Rung("v11_warp_specialised", "", "S dP dV dQ dK", clocks=2560),
+            Rung("v12_turns", "S dP", "dQ dV dK S dP", clocks=2560),
+            Rung("v13_fused_delta", "S dP", "dQ dV dK S dP", clocks=2560)]
+LOADS = {"03": {2: "K", 3: "V"}, "04": {1: "Q", 3: "dO", 4: "dO"}}  # by HopperWait
+
+
+def read_stamps(stage):
+    """{rung: {warpgroup: [(clock, kind, tag)]}}; "# rung" stands above the stamps of a rung."""
+    found, here = {}, None
+    for line in tool.lines_of((RESULTS / f"{stage}_stamps_h200.txt").read_text(encoding="utf-8")):
+        words = line.split()
+        if line.startswith("# ") and len(words) == 2:
+            here = found.setdefault(words[1], {})
+        elif line and not line.startswith("#"):
+            here.setdefault(int(words[0]), []).append((int(words[1]), words[2], int(words[3])))
+    return found
+
+
+def products(rung, stamps):
+    """[(from, to, names)] of a warpgroup: products whose end the same wait sees are one. They begin
+    when they are issued and those before have ended."""
+    done, waiting, issued, ended = [], [], 0, 0
+    for clock, kind, tag in stamps:
+        if kind == "m":
+            issued = clock
+        elif kind == "c":
+            waiting.append((issued, rung.product(tag)))
+            issued = clock
+        elif kind == "W" and len(waiting) > tag:
+            over, waiting = waiting[:len(waiting) - tag], waiting[len(waiting) - tag:]
+            done.append((max(over[0][0], ended), clock, " ".join(name for _, name in over)))
+            ended = clock
+    return done
+
+
+def threads(rung, stamps):
+    """[(from, to, what)] of a warp: what its threads do themselves, between the return of a wait
+    and the next order or wait. The wait for dQ is the one before dQ is added to memory."""
+    done, waiting, last = [], [], None
+    for clock, kind, tag in stamps:
+        if last and last[1] in "WBSF" and clock - last[0] >= SHORT:
+            done.append((last[0], clock, last[2]))
+        what = last[2] if last else "P"
+        if kind == "c":
+            waiting.append(rung.product(tag))
+        elif kind == "W":
+            ended = waiting[:max(len(waiting) - tag, 0)]
+            waiting = waiting[len(ended):]
+            what = "dQ" if ended and ended[-1] == "dQ" else "P"
+        elif kind != "B":
+            what = "P"
+        last = (clock, kind, what)
+    return done
+
+
+def loads(stamps):
+    """[(from, to, what, barrier)]: from the order to the first warp that sees the tile there."""
+    seen = {}
+    for of_warp in stamps.values():
+        for clock, kind, tag in of_warp:
+            if kind == "B":
+                seen.setdefault(tag & 0x3ffff, []).append((clock, tag >> 18))
+    done = []
+    for of_warp in stamps.values():
+        for clock, kind, barrier in of_warp:
+            if kind == "l" and barrier in seen:
+                waits = sorted(seen[barrier])
+                n = bisect.bisect(waits, (clock, 99))
+                if n < len(waits):
+                    done.append((clock, waits[n][0], waits[n][1], barrier))
+    return sorted(done)
+
+
+def tile_clocks(rung, stamps):
+    """Clocks from a tile's S to the next tile's, the median."""
+    begins = [clock for clock, kind, tag in stamps if kind == "c" and rung.product(tag) == "S"]
+    return statistics.median(b - a for a, b in zip(begins, begins[1:]))
+
+
+class Panel:
+    """A rung's lines of time: `clocks` of its block, from a third of its stamps on."""
+
+    def __init__(self, stage, rung, stamps, clocks):
+        self.stage, self.rung, self.stamps, self.clocks = stage, rung, stamps, clocks
+        self.workers = sorted(g for g, of in stamps.items() if any(s[1] == "c" for s in of))
+        first = [s[0] for s in stamps[self.workers[0]] if s[1] == "m"]
+        self.start = first[len(first) // 3]
+        self.loads = loads(stamps)
+        self.lanes = sorted({load[2:] for load in self.loads if load[2] in LOADS[stage]})
+        self.height = 28 + 9 * len(self.lanes) + 5 + 46 * len(self.workers) + 14
+
+    def bar(self, pic, y, height, span, colour, text="", opacity=0.35):
+        begin, end = max(span[0], self.start), min(span[1], self.start + self.clocks)
+        if begin >= end:
+            return
+        x = LEFT + (begin - self.start) * WIDTH / self.clocks
+        width = (end - begin) * WIDTH / self.clocks
+        pic.box(round(x, 1), y, round(max(width - 1, 0.5), 1), height, colour, colour, opacity, 1)
+        if text and width > 8 * len(text) + 2:
+            pic.text(round(x + width / 2, 1), y + height / 2 + 4.5, text, 12)
+
+    def draw(self, pic, top):
+        rung, each = self.rung, tile_clocks(self.rung, self.stamps[self.workers[0]])
+        pic.text(20, top + 14, rung.name, 15, "start", weight="bold")
+        pic.text(960, top + 14, f"a tile: {each:.0f} clocks; its products alone: "
+                 f"{rung.clocks}: {rung.clocks / each:.0%}", 13, "end")
+        y = top + 24
+        for n, (what, barrier) in enumerate(self.lanes):
+            if n == 0 or self.lanes[n - 1][0] != what:
+                pic.text(LEFT - 8, y + 12, f"load {LOADS[self.stage][what]}", 12, "end")
+            for start, end, _, counts_on in self.loads:
+                if counts_on == barrier:
+                    self.bar(pic, y, 7, (start, end), GREEN)
+            y += 9
+        y += 5
+        for n, group in enumerate(self.workers):
+            pic.text(LEFT - 8, y + 14, f"{n}: products", 12, "end")
+            pic.text(LEFT - 8, y + 34, "threads", 12, "end")
+            for start, end, name in products(rung, self.stamps[group]):
+                self.bar(pic, y, 18, (start, end), BLUE, name, 0.2 if "V" in name else 0.45)
+            for start, end, what in threads(rung, self.stamps[group]):
+                self.bar(pic, y + 20, 18, (start, end), PURPLE if what == "dQ" else YELLOW,
+                         "add dQ" if what == "dQ" else "", 0.45)
+            y += 46
+
+
+def draw_rungs(stage, rungs, clocks, title, work):
+    found = read_stamps(stage)
+    panels = [Panel(stage, rung, found[rung.name], clocks) for rung in rungs]
+    height = 76 + sum(panel.height for panel in panels)
+    pic = Drawing(980, height, title, "Lines of time of a block, from stamps of the clock by its "
+                  "warpgroups: which tiles are on their way, which products each warpgroup has in "
+                  "flight, and what its threads do meanwhile.")
+    pic.text(490, 32, title, 19)
+    pic.text(490, 56, f"measured, {clocks} clocks; green: a tile, from its order until it is first "
+             f"seen; blue: products; yellow: {work}", 13, fill=GREY)
+    top = 76
+    for panel in panels:
+        panel.draw(pic, top)
+        top += panel.height
     return pic.done()
 
 
-FIGURES = {"01_data_movement.svg": draw_data_movement,
-           "02_what_moves.svg": draw_what_moves,
-           "02_blocks_and_merge.svg": draw_blocks_and_merge,
-           **draw_hand.FIGURES, **draw_flash.FIGURES, **draw_roofline.FIGURES,
-           **draw_timeline.FIGURES, **draw_stamps.FIGURES,
-           **draw_backward.FIGURES, **draw_gradient.FIGURES,
-           **draw_window.FIGURES, **draw_stream.FIGURES,
-           **draw_ring.FIGURES, **draw_travel.FIGURES}
+def draw_two_forward():
+    return draw_rungs("03", FORWARD[1:3], 9000, f"A block of v10 and of v11, {STAMPED}", "softmax")
+
+
+def draw_all_forward():
+    return draw_rungs("03", FORWARD, 9000, f"Hopper's rungs of stage 03, {STAMPED}", "softmax")
+
+
+def draw_two_backward():
+    return draw_rungs("04", BACKWARD[1:3], 9000, f"A block of v11 and of v12, {STAMPED}", "P, dS")
+
+
+def draw_all_backward():
+    return draw_rungs("04", BACKWARD[:3], 9000, f"Hopper's rungs of stage 04, {STAMPED}", "P, dS")
+
+
+# --- errors against the number of ranks -----------------------------------------------------------
+
+COLOURS = [BLUE, YELLOW, GREEN, PURPLE]  # of O, dQ, dK and dV
+
+
+def draw_errors():
+    pic = Drawing(1000, 430, "Errors against the number of ranks",
+                  "Largest errors of O, dQ, dK and dV for 1 to 16 ranks. With float32 partials "
+                  "they stay where they are, with bf16 partials they grow.")
+    pic.text(500, 30, "Largest errors against the number of ranks, method ring", 19)
+    rows = recorded.usable(recorded.load([RESULTS / "06_errors_cpu.jsonl"]))
+    for column, dtype in enumerate(("f32", "bf16")):
+        mine = [r for r in rows if r["dtype"] == dtype]
+        draw_error_panel(pic, 80 + 440 * column, mine, f"tensors in {dtype}")
+    for n, array in enumerate(("O", "dQ", "dK", "dV")):
+        pic.line(905, 120 + 26 * n, 935, 120 + 26 * n, COLOURS[n], 3)
+        pic.text(944, 125 + 26 * n, array, 15, "start")
+    pic.text(500, 418, "solid: partials in float32; dashed: --partials bf16", 13, fill=GREY)
+    return pic.done()
+
+
+def draw_error_panel(pic, x0, rows, title):
+    logs = [math.log10(r["errors"][a]) for r in rows for a in ("O", "dQ", "dK", "dV")]
+    low, high = math.floor(min(logs) * 2) / 2, math.ceil(max(logs) * 2) / 2
+
+    def place(ranks, error):
+        return x0 + math.log2(ranks) * 90, 360 - 280 * (math.log10(error) - low) / (high - low)
+
+    pic.text(x0 + 180, 66, title, 16, weight="bold")
+    for ranks in (1, 2, 4, 8, 16):
+        pic.text(place(ranks, 1)[0], 380, str(ranks), 13)
+    pic.text(x0 + 180, 398, "ranks", 13)
+    for power in range(math.ceil(low), math.floor(high) + 1):
+        y = place(1, 10.0**power)[1]
+        pic.line(x0, y, x0 + 360, y, "#DDDDDD", 1)
+        pic.text(x0 - 8, y + 5, f"1e{power}", 13, "end")
+    for n, array in enumerate(("O", "dQ", "dK", "dV")):
+        for partials, dash in (("f32", ""), ("bf16", "7,5")):
+            points = sorted((r["ranks"], r["errors"][array]) for r in rows
+                            if r["partials"] == partials)
+            pic.curve([place(*p) for p in points], COLOURS[n], 2.5, dash)
+
+
+FIGURES = {"03_roofline.svg": draw_roofline, "03_two_ceilings.svg": draw_two_ceilings,
+           "04_two_ceilings.svg": draw_two_ceilings_backward,
+           "03_overlapped_softmax.svg": draw_two_forward, "03_stamps.svg": draw_all_forward,
+           "04_warpgroup_turns.svg": draw_two_backward, "04_stamps.svg": draw_all_backward,
+           "06_errors.svg": draw_errors}
 
 
 def main():

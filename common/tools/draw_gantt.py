@@ -9,6 +9,7 @@ Exit 2: no gnuplot, no such file, or no events in it.
 """
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -47,6 +48,9 @@ def main():
         drawn = pathlib.Path(folder) / f"out{out.suffix}"
         subprocess.run(["gnuplot", "-e", f"kind='{out.suffix[1:]}'; out='{drawn}'; data='{data}'; "
                         f"plots='{PLOTS}'", PLOTS / "06_gantt.gp"], check=True)
+        if out.suffix == ".svg":
+            what = re.search("^# 06_gantt: (.*)", (PLOTS / "06_gantt.gp").read_text(), re.M)[1]
+            drawn.write_text(drawn.read_text().replace("<title>figure<", f"<title>{what}<", 1))
         shutil.move(drawn, out)
     return 0
 

@@ -24,10 +24,12 @@ for figure in ${*:-$have}; do
         echo "draw_plots.sh: $rows has no rows for the figure $figure" >&2
         exit 2
     fi
+    what=$(sed -n "s/^# $figure: //p" "$plots/$figure.gp")
     for kind in svg png; do
         # A run of its own into a temporary file: nobody sees half a figure.
         gnuplot -e "kind='$kind'; out='$data/out.$kind'; data='$data/$figure'; plots='$plots'" \
             "$plots/$figure.gp"
+        [ $kind = png ] || sed -i "s|<title>figure<|<title>$what<|" "$data/out.svg"
         mv "$data/out.$kind" "$out/$figure.$kind"
     done
     echo "$out/$figure.svg" >&2

@@ -7,10 +7,11 @@ usage: rungs.py header MAIN_C OUTPUT [PART...]    what main.c includes, see belo
            compiled; rows: those on a CPU that register a softmax of rows; simd: those that are
            compiled once more for each instruction set (EACH_ISA)
 
-A stage's main.c names each rung once, as CPU_RUNG(stage, name) or CUDA_RUNG(stage, name). The rung
-stands in cpu/NAME.c or cuda/NAME.cu, whose last line registers it: RUNG(stage, NAME, ...). A rung
-that this build compiles is declared in the header; of one that it does not compile (no CUDA, no
-OpenBLAS) the header has name, idea and dtypes, so that --list shows every row everywhere.
+A stage's main.c names each rung once, as CPU_RUNG(stage, name) or CUDA_RUNG(stage, name), one of an
+earlier stage also as CPU_RUNG_AS(stage, name, idea). The rung stands in cpu/NAME.c or cuda/NAME.cu,
+whose last line registers it: RUNG(stage, NAME, ...). A rung that this build compiles is declared in
+the header; of one that it does not compile (no CUDA, no OpenBLAS) the header has name, idea and
+dtypes, so that --list shows every row everywhere.
 PART: what this build has, of cuda sm90a blas cublas.
 
 Interface:
@@ -23,7 +24,7 @@ import sys
 
 import tool
 
-LISTED = re.compile(r"\b(CPU|CUDA)_RUNG\((\w+), (\w+)\)")
+LISTED = re.compile(r"\b(CPU|CUDA)_RUNG(?:_AS)?\((\w+), (\w+)[,)]")
 ROWS_ARGUMENTS = ("stage", "name", "idea", "softmax", "work", "reads", "one_read_cols")
 ARGUMENTS = ("stage", "name", "idea", "dtypes", "forward", "backward", "work", "tiles", "flags")
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 """Do the figure and table tools show what was checked and nothing else? On made-up rows in a
 temporary folder: wrong and unchecked rows are in no figure and no table, the same rows give the
-same SVG byte for byte, the drawings under docs/figures are what their script draws, and the bundled
+same SVG byte for byte, every figure under docs/figures is well formed and says in its first lines
+what it shows, those that are drawn from recorded rows are what their script draws, and the bundled
 input is what common/data/README.md says."""
 import hashlib
 import json
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from xml.etree import ElementTree
 
 HERE = pathlib.Path(__file__).resolve()
 ROOT = HERE.parents[2]
@@ -248,6 +250,8 @@ def test_figures(tap, rows_file, folder):
     for name in FIGURES:
         svg, png = folder / f"a/{name}.svg", folder / f"a/{name}.png"
         good = svg.is_file() and svg.read_text().rstrip().endswith("</svg>")
+        tap.ok(good and len(what_it_shows(svg.read_text()).split()) > 5,
+               f"{name}: says what it shows")
         tap.ok(good and png.is_file() and png.read_bytes()[:4] == b"\x89PNG",
                f"{name}: SVG and PNG")
         tap.ok(good and svg.read_bytes() == (folder / f"b/{name}.svg").read_bytes(),
@@ -256,6 +260,32 @@ def test_figures(tap, rows_file, folder):
            first.stdout)
     done = run("sh", TOOLS / "draw_plots.sh", rows_file, folder / "c", "no_such_figure")
     tap.ok(done.returncode == 2, "an unknown figure is refused")
+
+
+def what_it_shows(text):
+    """The sentence of its title, or of its description. An error if it is no well-formed SVG."""
+    words = [e.text or "" for e in list(ElementTree.fromstring(text))[:2]
+             if e.tag.endswith(("}title", "}desc")) and "GNUPLOT" not in (e.text or "")]
+    return max(words, key=len, default="")
+
+
+def test_drawings(tap):
+    folder = ROOT / "docs" / "figures"
+    found = run(sys.executable, TOOLS / "draw_figures.py", folder, "--check")
+    tap.ok(found.returncode == 0, "figures of recorded rows are what their script draws",
+           found.stdout)
+    short = [f.name for f in sorted(folder.glob("*.svg"))
+             if len(what_it_shows(f.read_text(encoding="utf-8")).split()) < 6]
+    tap.ok(not short, "each figure says in its first lines what it shows", short)
+    text = (folder / "03_pipeline.svg").read_text(encoding="utf-8")
+    tap.ok(not what_it_shows(text.replace("<title>", "<g>", 1).replace("</title>", "</g>", 1)
+                             .replace("<desc>", "<g>", 1).replace("</desc>", "</g>", 1)),
+           "a figure without words is noticed")
+    try:
+        what_it_shows(text.replace("</desc>", "", 1))
+        tap.ok(False, "a figure that is not well formed is noticed")
+    except ElementTree.ParseError:
+        tap.ok(True, "a figure that is not well formed is noticed")
 
 
 def test_bundled(tap):
@@ -289,8 +319,7 @@ def main():
         test_data(tap, rows_file, folder / "data")
         test_table(tap, rows_file)
         test_figures(tap, rows_file, folder)
-    done = run(sys.executable, TOOLS / "draw_figures.py", ROOT / "docs/figures", "--check")
-    tap.ok(done.returncode == 0, "the drawings are what their script draws", done.stdout)
+    test_drawings(tap)
     test_bundled(tap)
     return tap.done()
 

@@ -30,7 +30,7 @@ import zipfile
 
 import numpy as np
 
-DATA = pathlib.Path(__file__).resolve().parent.parent / "data"
+DATA = pathlib.Path(__file__).resolve().parent
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 LAYERS, HEADS, HEAD_DIM, TOKENS = 6, 12, 32, 384
 

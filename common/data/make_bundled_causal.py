@@ -29,7 +29,7 @@ import subprocess
 import sys
 import time
 
-DATA = pathlib.Path(__file__).resolve().parent.parent / "data"
+DATA = pathlib.Path(__file__).resolve().parent
 REVISION = "8a488fd49361504201d7ae5642447d8d23503061"
 CORPUS_SHA256 = "5424a4b34ac9d9f29f53c29e177afdffde2b62e2cc9e9260a654ae940df26b7e"
 SUFFIXES = (".md", ".c", ".h", ".cu", ".cuh", ".py")
