@@ -28,7 +28,8 @@
  * - flash_backward_fa1, flash_backward_fa2: v0 and v1 with what they moved. flash_backward_tiles_*:
  *   the tiles of each kernel, for the byte model.
  * - flash_backward_set_deterministic: --deterministic.
- * All of attention, fast, what some keys add, memory of the caller: library/backward_library.h.
+ * All of attention, fast, what some keys add, memory of the caller:
+ * attention/backward/backward_library.h.
  */
 #ifndef FLASH_BACKWARD_H
 #define FLASH_BACKWARD_H

@@ -92,7 +92,7 @@ static inline void gradient_scores(const AttnArgs *args, const GradientTiles *t,
     }
 }
 
-struct FlashSums; /* library/backward_library.h */
+struct FlashSums; /* attention/backward/backward_library.h */
 
 /* Memory for delta and the sums of a whole pass, delta computed, the sums zero; NULL: it is short.
  * The caller frees it with workspace_free. */

@@ -12,8 +12,8 @@
  * Interface: flash_backward_delta, flash_sums_start, flash_sums_store,
  * flash_backward_set_deterministic (flash_backward.h).
  */
+#include "attention/backward/backward_library.h"
 #include "gradient_tiles.h"
-#include "library/backward_library.h"
 #include "tensor.h"
 
 static int deterministic; /* what --deterministic said */

@@ -22,8 +22,8 @@
  * Interface:
  * - flash_backward_v1_fa2_backward; flash_backward_fa2, the same with what was counted.
  */
+#include "attention/backward/backward_library.h"
 #include "gradient_tiles.h"
-#include "library/backward_library.h"
 #include "tensor.h"
 
 #define WANTED_TASKS 16 /* (batch, kv head, part): enough for the threads of a small machine */

@@ -16,11 +16,11 @@ FILES = {
     "common/deep.h": "#define DEEP 1\n",
     "common/deep.c": '#include "deep.h"\n',
     "03_flash_forward/flash_forward.h": '#include "deep.h"\n',
-    "03_flash_forward/library/cpu/simd.h": '#include "flash_forward.h"\n',
-    "03_flash_forward/library/cpu/simd_kernels.c": '#include "simd.h"\nint helper;\n',
+    "common/attention/forward/cpu/simd.h": '#include "flash_forward.h"\n',
+    "common/attention/forward/cpu/simd_kernels.c": '#include "simd.h"\nint helper;\n',
     "03_flash_forward/cpu/trace.c": '#include "flash_forward.h"\nint trace;\n',
     "03_flash_forward/cpu/v1_rows.c": '#include "flash_forward.h"\nint rows;\n',
-    "03_flash_forward/library/cpu/simd_run.c": '#include <stdio.h>\n#include "simd.h"\n'
+    "common/attention/forward/cpu/simd_run.c": '#include <stdio.h>\n#include "simd.h"\n'
                                       'char *s = "/* no comment */";\n',
     "03_flash_forward/cuda/tile.cuh": "int tile;\n",
     "04_flash_backward/cuda/block.cuh": '#include "../cuda/tile.cuh"\n',
@@ -35,9 +35,9 @@ ATOMICS, OTHER = ("04_flash_backward", "v0_atomics"), ("04_flash_backward", "v1_
 WINDOW = ("05_sliding_window_online", "v2_window_tiles")  # which calls SIMD
 # (file, text to replace, by what, the variants that are another program then)
 CHANGES = [
-    ("03_flash_forward/library/cpu/simd_run.c", "no comment", "none", {SIMD, WINDOW}),
-    ("03_flash_forward/library/cpu/simd.h", "#include", "int a;\n#include", {SIMD, WINDOW}),
-    ("03_flash_forward/library/cpu/simd_kernels.c", "helper", "other_helper", {SIMD, WINDOW}),
+    ("common/attention/forward/cpu/simd_run.c", "no comment", "none", {SIMD, WINDOW}),
+    ("common/attention/forward/cpu/simd.h", "#include", "int a;\n#include", {SIMD, WINDOW}),
+    ("common/attention/forward/cpu/simd_kernels.c", "helper", "other_helper", {SIMD, WINDOW}),
     ("03_flash_forward/cpu/trace.c", "trace", "other", set()),
     ("03_flash_forward/cpu/v1_rows.c", "rows", "lines", {ROWS}),
     ("03_flash_forward/flash_forward.h", "#include", "int b;\n#include",

@@ -13,14 +13,14 @@
 #include "large_case.h"
 
 #include "alloc.h"
+#include "attention/backward/backward_library.h"
+#include "attention/forward/flash_library.h"
 #include "attn_config.h"
 #include "bench/variant.h"
 #include "check/check.h"
 #include "cuda/hopper_backward.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
-#include "library/backward_library.h"
-#include "library/flash_library.h"
 
 /* Only the library knows several runs of positions: the many keys are its alone. */
 static const struct {

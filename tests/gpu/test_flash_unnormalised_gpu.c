@@ -22,7 +22,7 @@
 #include "device_case.h"
 #include "gpu_main.h"
 
-#include "../../03_flash_forward/library/cuda/block_resume.h"
+#include "attention/forward/cuda/block_resume.h"
 #include "check/check.h"
 #include "split_cases.h"
 

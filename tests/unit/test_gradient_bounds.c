@@ -16,13 +16,13 @@
 #include "cli_lines.h"
 #include "honest_attention.h"
 
+#include "attention/backward/backward_library.h"
+#include "attention/forward/flash_library.h"
 #include "attention/rows.h"
 #include "check/check.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
 #include "harness/rung.h"
-#include "library/backward_library.h"
-#include "library/flash_library.h"
 
 RUNG_FN(flash_forward, v0_fa1_tiles)
 RUNG_FN(flash_forward, v1_fa2_rows)
