@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Part of ./ladder: CUDA rungs on this CPU. The build folder is configured on the first use; what a
-# rung needs is compiled when it is asked for (common/simt/simt.py).
+# rung needs is compiled when it is asked for (common/tools/simt.py).
 #
 # Interface: ladder_simt WORDS..., simt_options, has_simt.
 
@@ -13,7 +13,7 @@ has_simt() {
 
 ladder_simt() {
     case " $* " in
-    *' --help '* | *' -h '* | '  ') exec python3 common/simt/simt.py --help ;;
+    *' --help '* | *' -h '* | '  ') exec python3 common/tools/simt.py --help ;;
     esac
     mkdir -p build
     install simt
@@ -21,5 +21,5 @@ ladder_simt() {
         "install -y --no-install-recommends clang llvm libboost-context-dev"
     # shellcheck disable=SC2086 # one option a word
     configure build/simt $simt_options || exit 3
-    LADDER_FROM=$OLDPWD exec python3 common/simt/simt.py "$@"
+    LADDER_FROM=$OLDPWD exec python3 common/tools/simt.py "$@"
 }
