@@ -38,7 +38,7 @@ Rung = collections.namedtuple("Rung", "stage device name path")
 Reading = collections.namedtuple("Reading", "files lines added predecessor")
 # (files, lines of code) by device; lines added in the stages whose ladders go by small steps
 BUDGETS = {"cpu": (8, 650), "methods": (8, 650), "cuda": (7, 700), "mma": (6, 915),
-           "hopper": (9, 1000)}
+           "hopper": (6, 1210)}
 # Of the stages whose rungs take the plain problem: float32 and tensor cores apart.
 PLAIN_STAGES = ("01", "02", "03")
 PLAIN_BUDGETS = {"cpu": (7, 540), "cuda": (5, 520), "mma": (5, 690), "hopper": (5, 900)}
