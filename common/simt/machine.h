@@ -136,10 +136,9 @@ struct Product { /* wgmma */
     u64 A_desc, B_desc;
     ClockRef clock;
 };
-struct Accumulator { /* of wgmma: what its registers hold, or will hold */
-    std::vector<float> values;
+struct Accumulator {           /* of wgmma: what its registers hold, or will hold */
+    std::vector<float> values; /* as the last wait or fence left it */
     int pending; /* products issued and not waited for: meanwhile the registers hold NaN */
-    bool fenced; /* wgmma.fence since the last wait */
     u32 pc;
 };
 struct Operand { /* A in registers, as last issued at a line */

@@ -351,7 +351,7 @@ static void need_fence(const Product &p, const Accumulator &a, bool is_known, bo
     if (!me->wgmma_fenced)
         report_finding(R_WGMMA_FENCE,
                        {p.pc, who(me) + " issues a wgmma, and has never come to wgmma.fence"});
-    else if (is_known && changed && !a.fenced)
+    else if (is_known && changed)
         report_finding(R_WGMMA_FENCE,
                        {a.pc, who(me) + " has waited for a wgmma with this accumulator"},
                        {p.pc, "issues the next, after it has changed the registers"});
@@ -405,8 +405,10 @@ void wgmma_fence(void)
 {
     me->wgmma_fenced = true;
     me->operands.clear();
-    for (auto &a : me->accumulators)
-        a.second.fenced = true;
+    for (auto &a :
+         me->accumulators) /* what the registers hold now is what the next product may use */
+        if (a.second.pending == 0)
+            memcpy(a.second.values.data(), a.first, a.second.values.size() * sizeof(float));
 }
 
 void wgmma_commit(void)
@@ -492,7 +494,6 @@ static void retire(Fiber *f, const Product &p)
         report_finding(R_WGMMA_WAIT, {p.pc, "a wgmma was issued that nobody has waited for"},
                        {f->pc, who(f) + " has changed its accumulator before this wait"});
     memcpy(p.C, a.values.data(), a.values.size() * sizeof(float));
-    a.fenced = false;
     a.pc = f->pc;
 }
 

@@ -91,8 +91,8 @@ def dtype_of(line):
 
 
 def case(mode, line, words):
-    """Sizes for what is not given. In `check` each stage of a pipeline is used three times: tiles of
-    16 bits have up to 128 keys, those of float32 32, and neither has more than three stages."""
+    """Sizes for what is not given. In `check` each stage of a pipeline is used three times: tiles
+    of 16 bits have up to 128 keys, those of float32 32, and none has more than three stages."""
     add = []
     long = "200" if dtype_of(line) == "f32" else "900"
     for flags, value in ((("-B", "--batch"), "1"), (("-H", "--heads"), "2" if mode == "" else "1"),

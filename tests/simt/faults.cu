@@ -355,65 +355,68 @@ static float *o, *fresh;
 static Lock *lock;
 static float *on_host;
 
+/* as written: a launch is no operator */
+// clang-format off
 #define FAULT(NAME, ...)                                                                           \
     if (strcmp(name, #NAME) == 0) {                                                                \
-        NAME < < < __VA_ARGS__;                                                                    \
+        NAME<<<__VA_ARGS__;                                                                        \
         return 1;                                                                                  \
     }
 
 static int run(const char *name)
 {
-    FAULT(race_wr, 1, 64 >>> (o))                /* race: written, then read: A B */
-    FAULT(race_rw, 1, 64 >>> (o))                /* race: read, then written: A B */
-    FAULT(race_ww, 1, 64 >>> (o))                /* race: written twice: A A */
-    FAULT(same_value, 1, 64 >>> (o))             /* warning: the same value written twice: A A */
-    FAULT(barrier_between, 1, 64 >>> (o))        /* none */
-    FAULT(lanes_without_syncwarp, 1, 64 >>> (o)) /* race: written, then read: A B */
-    FAULT(lanes_with_syncwarp, 1, 64 >>> (o))    /* none */
-    FAULT(blocks_add_plainly, 64, 32 >>> (o))    /* race: A A */
-    FAULT(blocks_add_atomically, 64, 32 >>> (o)) /* none */
-    FAULT(blocks_lock, 64, 32 >>> (o, lock))     /* none */
-    FAULT(blocks_lock_without_fence, 8, 32 >>> (o, lock)) /* race: A A */
-    FAULT(last_block_sums, 8, 64 >>> (o, lock))           /* none */
-    FAULT(last_block_without_fence, 8, 64 >>> (o, lock))  /* race: */
-    FAULT(blocks_wait_for_the_next, 8, 64 >>> (o, lock))  /* none */
-    FAULT(unwritten_shared, 1, 64 >>> (o))                /* read of memory that nobody wrote: A */
-    FAULT(unwritten_device, 1, 64 >>> (fresh))            /* read of memory that nobody wrote: A */
-    FAULT(out_of_shared, 1, 64, 256 >>> (o))              /* out of bounds of shared memory: A */
-    FAULT(out_of_global, 1, 32 >>> (o))                   /* out of bounds of global memory: A */
-    FAULT(out_of_array, 1, 32 >>> (o, 1))                 /* out of bounds of an array: A */
-    FAULT(host_memory, 1, 32 >>> (o, on_host))            /* out of bounds of global memory: A */
-    FAULT(misaligned, 1, 32 >>> (o))                      /* misaligned access: A */
-    FAULT(divides_by_zero, 1, 32 >>> ((int *)o))          /* crash: A */
-    FAULT(no_address, 1, 32 >>> ((float **)o))            /* crash: A */
-    FAULT(asserts, 1, 32 >>> (o))                         /* assertion failed: A */
-    FAULT(barrier_in_a_branch, 1, 64 >>> (o))             /* a barrier in a branch: A B */
-    FAULT(barrier_not_for_all, 1, 64 >>> (o))  /* a barrier that some threads never come to: A */
-    FAULT(deadlock, 1, 64 >>> (o))             /* deadlock: A B */
-    FAULT(barrier_count, 1, 64 >>> (o))        /* wrong count of a named barrier: A B */
-    FAULT(named_barrier, 1, 64 >>> (o))        /* none */
-    FAULT(spins_forever, 1, 64 >>> (o, lock))  /* no progress: A */
-    FAULT(loops_forever, 1, 64 >>> (o))        /* no progress: */
-    FAULT(barriers_forever, 1, 64 >>> (o))     /* no progress: */
-    FAULT(lane_is_missing, 1, 32 >>> (o))      /* deadlock: A */
-    FAULT(lane_not_in_mask, 1, 32 >>> (o))     /* a lane is missing: A */
-    FAULT(copy_not_waited_for, 1, 64 >>> (o))  /* use of bytes of a copy: A */
-    FAULT(copy_without_barrier, 1, 64 >>> (o)) /* race: written, then read: A */
-    FAULT(copy_waited_for, 1, 64 >>> (o))      /* none */
-    FAULT(copy_at_the_end, 1, 64 >>> (o))      /* a thread ends before its asynchronous work: */
-    FAULT(mbarrier_not_made, 1, 32 >>> (o))    /* wrong use of an mbarrier: */
-    FAULT(mbarrier_too_often, 1, 32 >>> (o))   /* wrong use of an mbarrier: */
-    FAULT(words_of_cuda, 1, 64 >>> (o))        /* none */
+    FAULT(race_wr, 1, 64>>>(o))                    /* race: written, then read: A B */
+    FAULT(race_rw, 1, 64>>>(o))                    /* race: read, then written: A B */
+    FAULT(race_ww, 1, 64>>>(o))                    /* race: written twice: A A */
+    FAULT(same_value, 1, 64>>>(o))                 /* warning: the same value written twice: A A */
+    FAULT(barrier_between, 1, 64>>>(o))            /* none */
+    FAULT(lanes_without_syncwarp, 1, 64>>>(o))     /* race: written, then read: A B */
+    FAULT(lanes_with_syncwarp, 1, 64>>>(o))        /* none */
+    FAULT(blocks_add_plainly, 64, 32>>>(o))        /* race: A A */
+    FAULT(blocks_add_atomically, 64, 32>>>(o))     /* none */
+    FAULT(blocks_lock, 64, 32>>>(o, lock))         /* none */
+    FAULT(blocks_lock_without_fence, 8, 32>>>(o, lock)) /* race: A A */
+    FAULT(last_block_sums, 8, 64>>>(o, lock))      /* none */
+    FAULT(last_block_without_fence, 8, 64>>>(o, lock)) /* race: */
+    FAULT(blocks_wait_for_the_next, 8, 64>>>(o, lock)) /* none */
+    FAULT(unwritten_shared, 1, 64>>>(o))           /* read of memory that nobody wrote: A */
+    FAULT(unwritten_device, 1, 64>>>(fresh))       /* read of memory that nobody wrote: A */
+    FAULT(out_of_shared, 1, 64, 256>>>(o))         /* out of bounds of shared memory: A */
+    FAULT(out_of_global, 1, 32>>>(o))              /* out of bounds of global memory: A */
+    FAULT(out_of_array, 1, 32>>>(o, 1))            /* out of bounds of an array: A */
+    FAULT(host_memory, 1, 32>>>(o, on_host))       /* out of bounds of global memory: A */
+    FAULT(misaligned, 1, 32>>>(o))                 /* misaligned access: A */
+    FAULT(divides_by_zero, 1, 32>>>((int *)o))     /* crash: A */
+    FAULT(no_address, 1, 32>>>((float **)o))       /* crash: A */
+    FAULT(asserts, 1, 32>>>(o))                    /* assertion failed: A */
+    FAULT(barrier_in_a_branch, 1, 64>>>(o))        /* a barrier in a branch: A B */
+    FAULT(barrier_not_for_all, 1, 64>>>(o))        /* a barrier that some threads: A */
+    FAULT(deadlock, 1, 64>>>(o))                   /* deadlock: A B */
+    FAULT(barrier_count, 1, 64>>>(o))              /* wrong count of a named barrier: A B */
+    FAULT(named_barrier, 1, 64>>>(o))              /* none */
+    FAULT(spins_forever, 1, 64>>>(o, lock))        /* no progress: A */
+    FAULT(loops_forever, 1, 64>>>(o))              /* no progress: */
+    FAULT(barriers_forever, 1, 64>>>(o))           /* no progress: */
+    FAULT(lane_is_missing, 1, 32>>>(o))            /* deadlock: A */
+    FAULT(lane_not_in_mask, 1, 32>>>(o))           /* a lane is missing: A */
+    FAULT(copy_not_waited_for, 1, 64>>>(o))        /* use of bytes of a copy: A */
+    FAULT(copy_without_barrier, 1, 64>>>(o))       /* race: written, then read: A */
+    FAULT(copy_waited_for, 1, 64>>>(o))            /* none */
+    FAULT(copy_at_the_end, 1, 64>>>(o))            /* a thread ends before its asynch: */
+    FAULT(mbarrier_not_made, 1, 32>>>(o))          /* wrong use of an mbarrier: */
+    FAULT(mbarrier_too_often, 1, 32>>>(o))         /* wrong use of an mbarrier: */
+    FAULT(words_of_cuda, 1, 64>>>(o))              /* none */
     if (strcmp(name, "too_many_threads") == 0)
-        barrier_between<<<1, 2048>>>(o); /* more than the machine has: */
+        barrier_between<<<1, 2048>>>(o);           /* more than the machine has: */
     else if (strcmp(name, "too_much_shared") == 0)
-        out_of_shared<<<1, 64, 300000>>>(o); /* more than the machine has: */
+        out_of_shared<<<1, 64, 300000>>>(o);       /* more than the machine has: */
     else if (strcmp(name, "host_reads_device") == 0)
-        on_host[0] = *(volatile float *)o; /* a kernel reads or writes memory of the host: */
+        on_host[0] = *(volatile float *)o;         /* a kernel reads or writes memory: */
     else
         return 0;
     return 1;
 }
+// clang-format on
 
 int main(int argc, char **argv)
 {

@@ -60,7 +60,6 @@ MUTANTS = [
      "out of bounds of global", TINY),
     ("v5_misaligned", C, C, "* stride + chunk * 8;", "* stride + chunk * 8 + 1;",
      "misaligned access", TINY),
-    ("v5_ends_with_copies", C, C, "if (j + 1 < tiles.end)", "if (j + 1 <= tiles.end)", "", LONG),
     ("v9_q_not_waited_for", D, D, "barrier_wait(Q_full, 0, WAIT_Q);", ";",
      "use of bytes of a copy", TINY),
     ("v9_k_not_waited_for", D, D, "barrier_wait(keys_full + 8 * stage, parity, WAIT_K);", ";",
