@@ -234,9 +234,12 @@ static void print_lines(FILE *to, const Kernel &k)
 
 static void print_pictures(FILE *to, const Kernel &k)
 {
+    std::set<std::string> shown; /* clang may have made several accesses of one */
     for (const auto &p : pictures)
         if (k.at.count(p.first)) {
             const std::string where = place(p.first);
+            if (!shown.insert(where + p.second).second)
+                continue;
             const size_t at = where.find(":" + flags.show);
             if (at == std::string::npos)
                 continue;
