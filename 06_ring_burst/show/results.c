@@ -17,9 +17,9 @@
  * What is a benchmark on GPUs compared with? "600 TFLOP/s" says little: is it the kernel that is
  * slow, or the ring around it? So each round is followed by one of the same kernels without a ring:
  * on every GPU the own queries over the own keys, no mask, no messages, all GPUs at once (they
- * share power and cooling). That is called as often as makes the work of a pass. Useful work a second of the one over that of the other is the
- * efficiency; what is missing to 1 are messages that nothing hid, the work between the blocks,
- * tiles that a mask cuts, and waiting:
+ * share power and cooling). That is called as often as makes the work of a pass. Useful work a
+ * second of the one over that of the other is the efficiency; what is missing to 1 are messages
+ * that nothing hid, the work between the blocks, tiles that a mask cuts, and waiting:
  *
  *     causal, contiguous    in every step some rank sees all of its keys, so all steps but the
  *                           first take as long as without a mask: 53 % at 8 ranks, whatever is done
