@@ -31,9 +31,9 @@
 
 #include "alloc.h"
 #include "alloc_wanted.h"
-#include "bench/run_internal.h"
 #include "flash_backward.h" /* --deterministic */
-#include "models/model.h"
+#include "harness/bench/run_internal.h"
+#include "harness/models/model.h"
 #include "planner/cost.h"
 #include "transports/mpi/processes.h"
 

@@ -85,7 +85,7 @@ def check_tree(tap):
     for (where, word), count in sorted(counts.items()):
         tap.ok(count <= WORDS[where][word], f"'{word}', {where}: {count} times",
                f"{WORDS[where][word]} are accepted: the field has a better word")
-    plain = [texts[f"common/oracle/{name}"] for name in ("oracle.c", "oracle_core.c")]
+    plain = [texts[f"common/harness/oracle/{name}"] for name in ("oracle.c", "oracle_core.c")]
     tap.ok(sum(text.count("\n") for text in plain) <= MAX_PLAIN_ORACLE,
            f"the plain oracle has at most {MAX_PLAIN_ORACLE} lines, all of them read")
     ring = tree.ROOT / source_hashes.R
@@ -94,7 +94,8 @@ def check_tree(tap):
            f"at most {MAX_AT_STAGE_ROOT} files at the root of {ring.name}", " ".join(root_files))
 
 
-METHOD_READS = {"runtime/rank.h", "methods/methods.h", "methods/heads.h", "models/model_ring.h"}
+METHOD_READS = {"runtime/rank.h", "methods/methods.h", "methods/heads.h",
+                "harness/models/model_ring.h"}
 
 
 def check_arrows(tap):
