@@ -94,23 +94,6 @@ def check_tree(tap):
            f"at most {MAX_AT_STAGE_ROOT} files at the root of {ring.name}", " ".join(root_files))
 
 
-METHOD_READS = {"runtime/rank.h", "methods/methods.h", "methods/heads.h",
-                "harness/models/model_ring.h"}
-
-
-def check_arrows(tap):
-    """A method of stage 06 and what methods share read rank.h, and nothing that lies behind it:
-    only what registers methods, or runs somebody's own, does."""
-    ring = tree.ROOT / source_hashes.R
-    files = [path for path in [*ring.glob("methods/*.[ch]"), ring / "runtime" / "rank.h"]
-             if path.stem not in ("simulate", "table")]
-    bad = [f"{path.name}: {name}" for path in files
-           for name in re.findall(r'#include "(.*)"', path.read_text(encoding="utf-8"))
-           if name not in METHOD_READS]
-    tap.ok(not bad, f"{len(files)} files of methods read rank.h and nothing behind it",
-           "\n".join(bad))
-
-
 def listed_variants(program):
     """--list as {name: devices}, or None when the program does not answer."""
     try:
@@ -167,7 +150,6 @@ def main():
     for name in tree.sources(*tree.C_LIKE, *SCRIPTS, *BUILD_FILES):
         check_file(tap, name)
     check_tree(tap)
-    check_arrows(tap)
     check_named_files(tap)
     for folder, program in zip(sorted(p.name for p in tree.ROOT.glob("0[1-6]_*")), rules.STAGES):
         if (tree.ROOT / folder / "main.c").is_file():
