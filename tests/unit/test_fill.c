@@ -12,7 +12,7 @@
 #include "io/fill.h"
 #include "tensor.h"
 
-/* From tests/unit/fill_answers.py, which follows the comments of fill.h with Python's integers. */
+/* Made once, from the comments of fill.h, with Python's integers: not by the code that is tested. */
 TEST(known_answers)
 {
     static const struct {
