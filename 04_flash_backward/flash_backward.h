@@ -65,17 +65,6 @@ AttnStatus flash_backward_v5_own_heads(const AttnArgs *args);
  * differ in the last bits from run to run. dK and dV do not, nor does anything of v1_two_kernels.
  * The library adds in a fixed order if flash_backward_set_deterministic says so. */
 
-AttnStatus flash_backward_v0_atomics(const AttnArgs *args);
-AttnStatus flash_backward_v1_two_kernels(const AttnArgs *args);
-AttnStatus flash_backward_v2_mma(const AttnArgs *args);
-AttnStatus flash_backward_v3_transposed_scores(const AttnArgs *args);
-AttnStatus flash_backward_v4_cp_async(const AttnArgs *args);
-AttnStatus flash_backward_v5_dq_fragments(const AttnArgs *args);
-AttnStatus flash_backward_v6_full_tiles(const AttnArgs *args);
-AttnStatus flash_backward_v7_one_barrier(const AttnArgs *args);
-AttnStatus flash_backward_v8_32_keys(const AttnArgs *args);
-AttnStatus flash_backward_v9_warp_pairs(const AttnArgs *args);
-
 /* Variants that add to dQ atomically and have another way take it; the others are deterministic
  * already or answer ATTN_SKIP. Set it before any of them runs. */
 void flash_backward_set_deterministic(int yes);
@@ -94,16 +83,6 @@ AttnStatus flash_backward_fa2(const AttnArgs *args, struct FlashTraffic *traffic
 FlashTiles flash_backward_tiles_v0_fa1_backward(const AttnArgs *args);
 FlashTiles flash_backward_tiles_v1_fa2_backward(const AttnArgs *args);
 FlashTiles flash_backward_tiles_library_cpu(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v0_atomics(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v1_two_kernels(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v2_mma(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v3_transposed_scores(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v4_cp_async(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v5_dq_fragments(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v6_full_tiles(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v7_one_barrier(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v8_32_keys(const AttnArgs *args);
-FlashTiles flash_backward_tiles_v9_warp_pairs(const AttnArgs *args);
 FlashTiles flash_backward_tiles_library_cuda(const AttnArgs *args);
 
 #ifdef __cplusplus
