@@ -12,7 +12,7 @@
 #include "io/fill.h"
 #include "tensor.h"
 
-/* Made once, from the comments of fill.h, with Python's integers: not by the code that is tested. */
+/* Made once with Python's integers, from the comments of fill.h: not by the code that is tested. */
 TEST(known_answers)
 {
     static const struct {
