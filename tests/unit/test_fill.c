@@ -8,8 +8,8 @@
 
 #include "unit.h"
 
-#include "bench/bench.h"
-#include "io/fill.h"
+#include "harness/bench/bench.h"
+#include "harness/io/fill.h"
 #include "tensor.h"
 
 /* Made once with Python's integers, from the comments of fill.h: not by the code that is tested. */
