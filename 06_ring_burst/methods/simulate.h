@@ -43,7 +43,7 @@ extern "C" {
 /* A shared object for --variant-so exports `int ring_burst_abi_version = RING_BURST_ABI_VERSION;`,
  * `AttnStatus ring_burst_variant(const AttnArgs *)` and, for --backward,
  * `ring_burst_variant_backward`: the whole attention, by a method of its own or any other way. */
-#define RING_BURST_ABI_VERSION 2
+#define RING_BURST_ABI_VERSION 3
 
 /* A rank failed, or sent what the model of `like` does not count. The sentence is on stderr
  * already, as it is wherever a variant gives this answer. */
