@@ -40,7 +40,6 @@
 #include <stdio.h>
 
 #include "attn_config.h"
-#include "backward_steps.h"
 #include "cuda/hopper_backward.h"
 #include "flash_backward.h"
 #include "flash_backward_rungs.h"
@@ -49,22 +48,13 @@
 #include "library/flash_library.h"
 #include "models/model.h"
 
-/* The first one's forward also feeds a --variant-so. */
 static Variant variants[] = {
-    {"v0_fa1_backward", ON_CPU, DTYPES_ALL, flash_forward_library_cpu,
-     flash_backward_v0_fa1_backward, 0,
-     "recompute S and P tile by tile, dQ back to slow memory each step", NULL},
-    {"v1_fa2_backward", ON_CPU, DTYPES_ALL, flash_forward_library_cpu,
-     flash_backward_v1_fa2_backward, 0, "delta once, lse only, tiles of keys side by side", NULL},
-    {"v2_packing", ON_CPU, DTYPES_F32, flash_forward_library_cpu, flash_backward_v2_packing,
-     VARIANT_PLAIN, "every operand laid out once, scores transposed", NULL},
-    {"v3_register_tiles", ON_CPU, DTYPES_F32, flash_forward_library_cpu,
-     flash_backward_v3_register_tiles, VARIANT_PLAIN,
-     "6 x 2 or 12 x 2 vectors of sums in registers", NULL},
-    {"v4_exp2", ON_CPU, DTYPES_F32, flash_forward_library_cpu, flash_backward_v4_exp2,
-     VARIANT_PLAIN, "powers of 2, and P and dS in one pass over vectors", NULL},
-    {"v5_own_heads", ON_CPU, DTYPES_F32, flash_forward_library_cpu, flash_backward_v5_own_heads,
-     VARIANT_PLAIN, "each thread packs the heads that it computes", NULL},
+    CPU_RUNG(flash_backward, v0_fa1_backward),
+    CPU_RUNG(flash_backward, v1_fa2_backward),
+    CPU_RUNG(flash_backward, v2_packing),
+    CPU_RUNG(flash_backward, v3_register_tiles),
+    CPU_RUNG(flash_backward, v4_exp2),
+    CPU_RUNG(flash_backward, v5_own_heads),
     {"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu, flash_backward_library_cpu, 0,
      "v5 for every mask, stride and dtype, block by block if wanted", NULL},
     {"v0_atomics", ON_CUDA, DTYPES_F32, ATTN_CUDA_FN(flash_forward_library_cuda),
@@ -126,27 +116,6 @@ static const Stage stage = {"flash_backward",
 
 /* --- the byte model: each variant tells its tiles, models/model_backward.c does the sums -------*/
 
-/* Rungs v2 to v5 of the CPU. */
-static FlashTiles tiles_of_blocks(const AttnArgs *args)
-{
-    FlashTiles tiles =
-        flash_tiles_of(&args->shape, FLASH_BACKWARD_PACKED_QUERIES, FLASH_BACKWARD_PACKED_KEYS);
-    const int64_t kv_heads = args->shape.B * args->shape.Hkv,
-                  wanted = (8 + kv_heads - 1) / kv_heads;
-    tiles.splits = tiles.Tc < wanted ? tiles.Tc : wanted;
-    return tiles;
-}
-
-static ModelTraffic fa1_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return model_fa1_backward_traffic(args, tiles.Br, tiles.Bc);
-}
-
-static ModelTraffic fa2_traffic(const AttnArgs *args, FlashTiles tiles)
-{
-    return model_fa2_backward_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
-}
-
 static ModelTraffic packed_traffic(const AttnArgs *args, FlashTiles tiles)
 {
     return model_packed_backward_traffic(args, tiles.Br, tiles.Bc, tiles.splits);
@@ -174,12 +143,6 @@ static const struct {
     FlashTiles (*tiles)(const AttnArgs *args);
     ModelTraffic (*traffic)(const AttnArgs *args, FlashTiles tiles);
 } models[] = {
-    {flash_backward_v0_fa1_backward, flash_backward_tiles_v0_fa1_backward, fa1_traffic},
-    {flash_backward_v1_fa2_backward, flash_backward_tiles_v1_fa2_backward, fa2_traffic},
-    {flash_backward_v2_packing, tiles_of_blocks, packed_traffic},
-    {flash_backward_v3_register_tiles, tiles_of_blocks, packed_traffic},
-    {flash_backward_v4_exp2, tiles_of_blocks, packed_traffic},
-    {flash_backward_v5_own_heads, tiles_of_blocks, packed_traffic},
     {flash_backward_library_cpu, flash_backward_tiles_library_cpu, packed_traffic},
     {ATTN_CUDA_FN(flash_backward_v0_atomics), ATTN_CUDA_FN(flash_backward_tiles_v0_atomics),
      atomic_traffic},
@@ -213,22 +176,45 @@ static const struct {
      library_traffic},
 };
 
-/* The backward pass of a row of the table. A rung on a GPU adds to dQ by atomics, or its queries
- * own dQ. */
+/* Parts of the keys, each with a dQ of its own, for `tasks` threads: what a rung on a CPU deals its
+ * keys out to. */
+static int64_t parts_of(const AttnShape *n, int64_t Tc, int64_t tasks)
+{
+    const int64_t wanted = (tasks + n->B * n->Hkv - 1) / (n->B * n->Hkv);
+    return Tc < wanted ? Tc : wanted;
+}
+
+/* A rung on a CPU moves float32, whatever the tensors hold. On a GPU it adds to dQ by atomics, or
+ * its queries own dQ. */
+static ModelTraffic rung_traffic(const ReportRow *row, AttnArgs args, FlashTiles *tiles)
+{
+    const Rung *rung = row->variant->rung;
+    const AttnShape *n = &args.shape;
+    *tiles = flash_tiles_of(n, stage_tiles(row).Br, stage_tiles(row).Bc);
+    if (row->variant->device == ON_CUDA)
+        return rung->flags & ATOMICS ? atomic_traffic(&args, *tiles)
+                                     : two_kernels_traffic(&args, *tiles);
+    args.Q.dtype = ATTN_F32;
+    if (rung == &rung_flash_backward_v0_fa1_backward)
+        return model_fa1_backward_traffic(&args, tiles->Br, tiles->Bc);
+    tiles->splits = parts_of(n, tiles->Tc, rung == &rung_flash_backward_v1_fa2_backward ? 16 : 8);
+    if (rung == &rung_flash_backward_v1_fa2_backward)
+        return model_fa2_backward_traffic(&args, tiles->Br, tiles->Bc, tiles->splits);
+    return packed_traffic(&args, *tiles);
+}
+
+/* The backward pass alone. */
 static void model(ReportRow *row)
 {
     const Variant *v = row->variant;
     const AttnArgs *args = &row->result->args;
     FlashTiles tiles = {0};
     ModelTraffic traffic = {0};
-    if (v->rung == &rung_naive_v1_blas) {
+    if (v->rung == &rung_naive_v1_blas)
         traffic.load_bytes = model_materialised_bytes(args, 1);
-    } else if (v->rung) {
-        tiles = flash_tiles_of(&args->shape, stage_tiles(row).Br, stage_tiles(row).Bc);
-        traffic = v->rung->flags & ATOMICS ? atomic_traffic(args, tiles)
-                                           : two_kernels_traffic(args, tiles);
-    }
-    for (size_t m = 0; v->backward && m < sizeof models / sizeof *models; m++) {
+    else if (v->rung)
+        traffic = rung_traffic(row, *args, &tiles);
+    for (size_t m = 0; !v->rung && m < sizeof models / sizeof *models; m++) {
         if (models[m].backward != v->backward)
             continue;
         tiles = models[m].tiles(args);
