@@ -23,8 +23,8 @@
  * only to find delta again, and two tiles of keys may not run at the same time, because both add to
  * the same dQ. So threads take whole kv heads.
  *
- * Interface: the rung of stage 04 with keys outside and dQ in slow memory; tiles of 64 x 64, and
- * what moves is counted.
+ * Interface: the rung of stage 04 with keys outside and dQ in slow memory; it takes a mask and a
+ * softcap too, and what moves is counted.
  */
 #include "exp/exp.h"
 #include "problem.h"
@@ -36,21 +36,27 @@ static int smaller(int a, int b)
     return a < b ? a : b;
 }
 
-/* S a second time, P by lse alone, and dS = P * (dP - delta). */
+/* S a second time, P by lse alone, and dS = P * (dP - delta), times the slope of a softcap. */
 static void recompute_tile(const ScoreRule *rule, const GradientTiles *t, int i, int rows, int j,
                            int cols)
 {
     const int d = t->door.d;
+    const float cap = rule->softcap;
     score_block(rule, t->Q_i, d, i, rows, t->K_j, d, j, cols, d, t->P, cols);
     matmul(AS_IS, TRANSPOSED, rows, cols, d, 1.0f, t->dO_i, d, t->V_j, d, 0.0f, t->dS,
            cols); /* dP = dO_i V_j^T */
     for (int r = 0; r < rows; r++) {
-        float *P_r = t->P + r * cols, *dS_r = t->dS + r * cols;
+        float *S_r = t->P + r * cols, *dS_r = t->dS + r * cols;
         /* A row without keys has lse = -inf, and all its S are -inf: exp(-inf - 0) = 0. */
-        softmax_exp_row(P_r, P_r, cols, t->lse_i[r] == -INFINITY ? 0.0f : t->lse_i[r]);
+        const float lse = t->lse_i[r] == -INFINITY ? 0.0f : t->lse_i[r];
+        for (int c = 0; c < cols; c++)
+            dS_r[c] -= t->delta_i[r];
+        for (int c = 0; cap > 0.0f && c < cols; c++) /* slope of cap * tanh(s / cap) */
+            dS_r[c] *= S_r[c] == -INFINITY ? 0.0f : 1.0f - (S_r[c] / cap) * (S_r[c] / cap);
+        softmax_exp_row(S_r, S_r, cols, lse); /* P, with no maximum and no division */
         for (int c = 0; c < cols; c++) {
-            P_r[c] = P_r[c] > 1.0f ? 1.0f : P_r[c]; /* lse is rounded: P stays at most 1 */
-            dS_r[c] = P_r[c] * (dS_r[c] - t->delta_i[r]);
+            S_r[c] = S_r[c] > 1.0f ? 1.0f : S_r[c]; /* lse is rounded: P stays at most 1 */
+            dS_r[c] *= S_r[c];
         }
     }
 }
@@ -59,7 +65,7 @@ static void recompute_tile(const ScoreRule *rule, const GradientTiles *t, int i,
 static void visit_tile(const Problem *p, GradientTiles *t, float *dQ, int b, int h, int i, int j,
                        int cols)
 {
-    const ScoreRule rule = {p->scale, 0.0f, p->from, p->to, NULL, p->Nk};
+    const ScoreRule rule = {p->scale, p->softcap, p->from, p->to, p->mask, p->Nk};
     const int d = p->d, rows = smaller(TILE_ROWS, p->Nq - i);
     const int64_t ld = p->H * d, query = query_row(p, b, h, i);
     if (sees_nothing(&rule, i, rows, j, cols))
@@ -150,4 +156,4 @@ static Tiles tiles(const Problem *p)
 
 RUNG(flash_backward, v0_fa1_backward,
      "recompute S and P tile by tile, dQ back to slow memory each step", F32, NULL, backward, work,
-     tiles, 0);
+     tiles, FULL);

@@ -64,7 +64,7 @@ static void make_delta(const Problem *p, float *delta)
     access_counts_add(2 * rows * p->d, rows);
 }
 
-/* P and dS of a tile: v0's, and the slope of the softcap. */
+/* P and dS of a tile, in v0's words. */
 static void recompute_tile(const ScoreRule *rule, const GradientTiles *t, int i, int rows, int j,
                            int cols)
 {
