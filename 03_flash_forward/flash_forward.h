@@ -19,7 +19,7 @@
  * - flash_trace, flash_trace_steps: --trace (trace.c).
  * - flash_tiles_library_cpu, flash_tiles_library_cuda: the library's tiles, for the byte model.
  * The rungs are named in main.c. All of attention, fast, blocks of keys, memory of the caller:
- * library/flash_library.h.
+ * attention/forward/flash_library.h.
  */
 #ifndef FLASH_FORWARD_H
 #define FLASH_FORWARD_H

@@ -33,11 +33,11 @@
  */
 #include <stdio.h>
 
+#include "attention/forward/flash_library.h"
 #include "attn_config.h"
 #include "flash_forward.h"
 #include "flash_forward_rungs.h"
 #include "harness/stage_main.h"
-#include "library/flash_library.h"
 #include "models/model.h"
 #include "units/fast_memory.h"
 

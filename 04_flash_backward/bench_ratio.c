@@ -11,11 +11,11 @@
  *
  * Under a causal mask the operations of visible pairs are counted, and nothing else.
  */
+#include "attention/backward/backward_library.h"
+#include "attention/forward/flash_library.h"
 #include "bench/ratio.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
-#include "library/backward_library.h"
-#include "library/flash_library.h"
 
 static const Variant variants[] = {{"library", ON_CPU, DTYPES_ALL, flash_forward_library_cpu,
                                     flash_backward_library_cpu, 0,

@@ -27,15 +27,15 @@
  * - flash_backward_v*: the rungs on a GPU. They read Q, K, V, O, lse, dO and write dQ, dK, dV.
  * - flash_backward_tiles_*: the tiles of each kernel, for the byte model.
  * - flash_backward_trace, flash_backward_trace_steps: --trace (trace.c).
- * - flash_backward_set_deterministic: --deterministic.
- * All of attention, fast, what some keys add, memory of the caller: library/backward_library.h.
+ * All of attention, fast, what some keys add, memory of the caller:
+ * attention/backward/backward_library.h.
  */
 #ifndef FLASH_BACKWARD_H
 #define FLASH_BACKWARD_H
 
 #include <stdio.h>
 
-#include "attn.h"
+#include "attention/backward/backward_library.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -74,14 +74,8 @@ AttnStatus flash_backward_v7_one_barrier(const AttnArgs *args);
 AttnStatus flash_backward_v8_32_keys(const AttnArgs *args);
 AttnStatus flash_backward_v9_warp_pairs(const AttnArgs *args);
 
-/* Variants that add to dQ atomically and have another way take it; the others are deterministic
- * already or answer ATTN_SKIP. Set it before any of them runs. */
-void flash_backward_set_deterministic(int yes);
-int flash_backward_deterministic(void);
-
 /* The tiles that each kernel works with on this case, told by its own constants. splits: parts of
  * the keys with a dQ of their own, 1 on a GPU. */
-FlashTiles flash_backward_tiles_library_cpu(const AttnArgs *args);
 FlashTiles flash_backward_tiles_v0_atomics(const AttnArgs *args);
 FlashTiles flash_backward_tiles_v1_two_kernels(const AttnArgs *args);
 FlashTiles flash_backward_tiles_v2_mma(const AttnArgs *args);
@@ -92,7 +86,6 @@ FlashTiles flash_backward_tiles_v6_full_tiles(const AttnArgs *args);
 FlashTiles flash_backward_tiles_v7_one_barrier(const AttnArgs *args);
 FlashTiles flash_backward_tiles_v8_32_keys(const AttnArgs *args);
 FlashTiles flash_backward_tiles_v9_warp_pairs(const AttnArgs *args);
-FlashTiles flash_backward_tiles_library_cuda(const AttnArgs *args);
 
 #ifdef __cplusplus
 }

@@ -39,13 +39,13 @@
  */
 #include <stdio.h>
 
+#include "attention/backward/backward_library.h"
+#include "attention/forward/flash_library.h"
 #include "attn_config.h"
 #include "cuda/hopper_backward.h"
 #include "flash_backward.h"
 #include "flash_backward_rungs.h"
 #include "harness/stage_main.h"
-#include "library/backward_library.h"
-#include "library/flash_library.h"
 #include "models/model.h"
 
 static Variant variants[] = {

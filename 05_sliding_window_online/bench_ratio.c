@@ -13,9 +13,9 @@
  * The second figure is the first one's quotient of two lengths: cost linear in N is a rate that
  * does not depend on N.
  */
+#include "attention/forward/flash_library.h"
 #include "bench/ratio.h"
 #include "flash_forward.h"
-#include "library/flash_library.h"
 #include "sliding_window.h"
 
 static const Variant variants[] = {{"v2_window_tiles", ON_CPU, DTYPES_ALL,

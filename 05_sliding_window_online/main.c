@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "attention/window/window_library.h"
 #include "attn_config.h"
 #include "attn_options.h"
 #include "bench/run.h"
@@ -35,7 +36,6 @@
 #include "cuda/device.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
-#include "library/window_library.h"
 #include "models/model.h"
 #include "report/pages.h"
 #include "report/report.h"

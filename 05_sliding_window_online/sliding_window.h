@@ -26,8 +26,8 @@
  * - WindowTiles, window_count_tiles: what the walk over tiles of a kernel visits.
  * - window_set_blocks, window_set_order: --block-q, --block-kv, --order.
  * - sliding_window_trace: --trace.
- * What surrounds a variant: library/window_library.h. The modules as a library, with their own
- * errors: sliding_window_module.h.
+ * What surrounds a variant: attention/window/window_library.h. The modules as a library, with their
+ * own errors: attention/window/sliding_window_module.h.
  */
 #ifndef SLIDING_WINDOW_H
 #define SLIDING_WINDOW_H

@@ -31,9 +31,10 @@ template <class C> static __device__ __forceinline__ bool visits(const Problem &
     return p.from <= j0 + C::Bc - 1 - i0 && j0 - (i0 + C::Br - 1) <= p.to;
 }
 
-/* One block: one head. m_dev, l_dev [B][H][Nq]; O in place. */
+/* One block: one head. m_dev, l_dev [B][H][Nq]; O in place. There are few heads, so three blocks on
+ * an SM will do: told so, the compiler spends registers on loads that run ahead of the products. */
 template <class C>
-static __global__ void __launch_bounds__(C::THREADS)
+static __global__ void __launch_bounds__(C::THREADS, 3)
     fa1_kernel(const __grid_constant__ Problem p, float *m_dev, float *l_dev)
 {
     extern __shared__ float smem_f32[];

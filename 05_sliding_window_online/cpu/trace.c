@@ -19,8 +19,8 @@
 #include <string.h>
 
 #include "attention/rows.h"
+#include "attention/window/cpu/online_internal.h"
 #include "attn_pairs.h"
-#include "library/cpu/online_internal.h"
 #include "sliding_window.h"
 #include "window_steps.h"
 

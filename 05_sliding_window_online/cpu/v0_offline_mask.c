@@ -29,11 +29,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "attention/backward/backward_library.h"
 #include "attention/rows.h"
 #include "attention/team.h"
+#include "attention/window/cpu/weights.h"
 #include "exp/exp.h"
-#include "library/backward_library.h"
-#include "library/cpu/weights.h"
 
 /* A small head costs less than that threads wait for each other: on a busy machine a wait takes as
  * long as the system lets another program run. Few heads are shared from TINY multiply-adds of a

@@ -21,8 +21,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "attention/window/cpu/online_internal.h"
 #include "attn_options.h"
-#include "library/cpu/online_internal.h"
 #include "sliding_window.h"
 #include "tensor.h"
 

@@ -22,10 +22,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "attention/forward/flash_library.h"
+#include "attention/window/cpu/sequences.h"
+#include "attention/window/window_library.h"
 #include "attn_options.h"
-#include "library/cpu/sequences.h"
-#include "library/flash_library.h"
-#include "library/window_library.h"
 #include "tensor.h"
 
 /* Queries of a sequence without keys. */

@@ -19,8 +19,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "attention/window/cpu/online_internal.h"
 #include "attn_options.h"
-#include "library/cpu/online_internal.h"
 #include "sliding_window.h"
 #include "tensor.h"
 

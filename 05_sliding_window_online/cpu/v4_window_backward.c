@@ -18,10 +18,10 @@
  */
 #include <string.h>
 
+#include "attention/backward/backward_library.h"
+#include "attention/window/cpu/sequences.h"
+#include "attention/window/window_library.h"
 #include "attn_options.h"
-#include "library/backward_library.h"
-#include "library/cpu/sequences.h"
-#include "library/window_library.h"
 
 /* Adds what one sequence gives, or the whole problem. A sequence's rows of lse are brought together
  * first: [B][H][Nq of this sequence], like its delta. */

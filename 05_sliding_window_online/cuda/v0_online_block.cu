@@ -6,7 +6,7 @@
  *     O = 0, lse = -inf                                            window_start_cuda
  *     for each visit (i, j):   step, unless the window hides it    window_step_cuda
  *
- * (the step, and its launch: library/cuda/online.cu).
+ * (the step, and its launch: attention/window/cuda/online.cu).
  *
  * Any order gives the same result, and this is the variant that shows it. What it costs: O and lse
  * go to memory and back in every step, where the kernels of stage 03 keep them in registers; a
@@ -20,8 +20,8 @@
  *   clipping and no dropout.
  */
 #include "alloc.h"
+#include "attention/window/cuda/window_cuda.h"
 #include "attn_options.h"
-#include "library/cuda/window_cuda.h"
 
 /* Block `index` of a segment: again a run of tokens with consecutive positions. */
 static AttnSegment block_of(const AttnSegment *segment, int64_t index, int64_t size)

@@ -14,15 +14,15 @@
  *
  * That walk is what stage 03's library plans for any kernel (row_mask.cuh), so there is no kernel
  * in this file. The libraries' float32 kernels do the work; weights that are not P have one of
- * their own (library/cuda/weighted_window.cu).
+ * their own (attention/window/cuda/weighted_window.cu).
  *
  * Interface:
  * - sliding_window_v1_window_tiles, sliding_window_v1_window_tiles_backward: every dtype, option,
  *   mask and layout; d <= 256.
  */
+#include "attention/backward/backward_library.h"
+#include "attention/window/cuda/window_cuda.h"
 #include "attn_options.h"
-#include "library/backward_library.h"
-#include "library/cuda/window_cuda.h"
 
 AttnStatus sliding_window_v1_window_tiles(const AttnArgs *args)
 {

@@ -23,10 +23,10 @@
  * Interface:
  * - sliding_window_v2_mma_window, sliding_window_v2_mma_window_backward: f16 and bf16, d <= 256.
  */
+#include "attention/backward/backward_library.h"
+#include "attention/forward/flash_library.h"
+#include "attention/window/cuda/window_cuda.h"
 #include "attn_options.h"
-#include "library/backward_library.h"
-#include "library/cuda/window_cuda.h"
-#include "library/flash_library.h"
 
 static bool asks_for_weights(const AttnArgs *args)
 {

@@ -38,11 +38,11 @@
 #include <cuda_fp16.h>
 
 #include "alloc.h"
+#include "attention/forward/cuda/key_plan.cuh"
+#include "attention/window/cuda/window_cuda.h"
 #include "attn_options.h"
 #include "attn_pairs.h"
 #include "cuda/cuda_check.h"
-#include "key_plan.cuh"
-#include "library/cuda/window_cuda.h"
 #include "sliding_window.h"
 
 #define WARPS        4   /* of a block */

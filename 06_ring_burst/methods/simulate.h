@@ -19,7 +19,7 @@
  *         return ring_simulate(args, RING_METHOD_RING, &mine, 1);
  *     }
  *
- *     cc -shared -fPIC -I common -I 06_ring_burst mine.c -o mine.so
+ *     cc -shared -fPIC -I common -I common/attention -I 06_ring_burst mine.c -o mine.so
  *     ring_burst --variant-so mine.so --ranks 3 --causal --backward
  *
  * --ranks, --layout, --nodes, --partials, --seed-schedule, --inject, --verify-hops and --timeout

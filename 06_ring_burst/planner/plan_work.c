@@ -14,8 +14,8 @@
  * Interface: ring_block_work, ring_queries_travel, ring_pair_work, ring_all_pairs,
  * ring_hopper_takes, ring_plan_efficiency, ring_model_case (cost.h).
  */
+#include "attention/forward/cuda/key_rule.h"
 #include "attn_pairs.h"
-#include "library/cuda/key_rule.h"
 #include "models/model.h"
 #include "planner/cost.h"
 #include "planner/shard.h"

@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "alloc.h"
-#include "library/backward_library.h"
+#include "attention/backward/backward_library.h"
 #include "runtime/ring_world.h"
 #include "tensor.h"
 

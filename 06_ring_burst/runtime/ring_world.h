@@ -18,9 +18,9 @@
 #ifndef RING_WORLD_H
 #define RING_WORLD_H
 
+#include "attention/backward/backward_library.h"
+#include "attention/forward/flash_library.h"
 #include "attn_pairs.h"
-#include "library/backward_library.h"
-#include "library/flash_library.h"
 #include "runtime/ring_rank.h"
 
 #ifdef __cplusplus

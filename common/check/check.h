@@ -19,7 +19,6 @@
 
 #include <stdio.h>
 
-#include "check/low_precision.h"
 #include "oracle/oracle.h"
 
 #ifdef __cplusplus
@@ -62,10 +61,6 @@ enum { CHECK_O, CHECK_LSE, CHECK_DQ, CHECK_DK, CHECK_DV, CHECK_DWQ, CHECK_DWK, C
 typedef struct Check {
     int pass;
     double bound_ratio; /* worst over all quantities */
-    /* Worst max_error / low-precision reference: 2 is FlashAttention's limit, 3 for gradients;
-     * gradients are scaled by 2/3 so that 2 is the limit for all. NaN without a low-precision
-     * reference. */
-    double flash_ratio;
     int64_t nonfinite;
     int inputs_intact;  /* 0: a variant wrote into its inputs */
     int storage_intact; /* 0: it wrote outside its outputs (canary, stride gaps) */
@@ -110,11 +105,10 @@ void check_hint(CheckArray *a, const CheckSlot *s, int64_t outer, int64_t t, dou
  * O is a mean of some of their V at every step, and later steps only shrink an error. */
 void check_online_reach(const AttnArgs *args, int64_t block, int64_t b, int64_t h, int64_t i,
                         double *reach);
-/* c: 4, or 16 for tensor cores. args holds the host outputs. y may be NULL. Sets everything but
- * online_block, copies and the two *_intact fields, which the caller knows and sets first (1 or 0:
- * pass counts them). */
-void check_outputs(Check *check, const Oracle *o, const LowPrecision *y, const AttnArgs *args,
-                   int backward, double c);
+/* c: 4, or 16 for tensor cores. args holds the host outputs. Sets everything but online_block,
+ * copies and the two *_intact fields, which the caller knows and sets first (1 or 0: pass counts
+ * them). */
+void check_outputs(Check *check, const Oracle *o, const AttnArgs *args, int backward, double c);
 /* In which part of the output the off elements lie, in words. */
 void check_place(const CheckArray *a, int which, const AttnShape *s, FILE *to);
 void check_explain(const Check *check, const char *label, const AttnArgs *args, FILE *to);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * judge.c: oracle and low-precision reference of a case, and the verdict on a result. See judge.h.
+ * judge.c: the oracle of a case, and the verdict on a result. See judge.h.
  */
 #include "check/judge.h"
 
@@ -39,8 +39,7 @@ int reference_make(Reference *r, const Inputs *p, const CliCase *c)
                           "float32, accepted are smaller ones, or --no-check");
     bench_progress("float64 oracle");
     r->ready = 1;
-    if (oracle_run_reference(&r->oracle, &p->args, c->backward, c->threads, roundings) != 0 ||
-        low_precision_run(&r->low_precision, &r->oracle, &p->args, c->backward, c->threads) != 0) {
+    if (oracle_run_reference(&r->oracle, &p->args, c->backward, c->threads, roundings) != 0) {
         bench_progress_clear();
         cli_refuse("out of memory while computing the reference; --no-check does without it");
         return EXIT_RUNTIME;
@@ -66,7 +65,7 @@ static int check_with_own_rows(Check *check, const Reference *r, const RunResult
 {
     Oracle given;
     if (!r->oracle.given) {
-        check_outputs(check, &r->oracle, &r->low_precision, &out->args, c->backward, order);
+        check_outputs(check, &r->oracle, &out->args, c->backward, order);
         return EXIT_OK;
     }
     bench_progress("float64 oracle, gradients");
@@ -76,7 +75,7 @@ static int check_with_own_rows(Check *check, const Reference *r, const RunResult
         return EXIT_RUNTIME;
     }
     bench_progress_clear();
-    check_outputs(check, &given, &r->low_precision, &out->args, c->backward, order);
+    check_outputs(check, &given, &out->args, c->backward, order);
     oracle_given_free(&given);
     return EXIT_OK;
 }

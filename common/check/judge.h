@@ -6,8 +6,7 @@
  * over many variants affordable.
  *
  * Interface:
- * - reference_make / reference_free: oracle and low-precision reference of a problem; empty with
- *   --no-check.
+ * - reference_make / reference_free: oracle of a problem; empty with --no-check.
  * - judge_result: check_outputs with the runner's findings; explains a failure on stderr.
  */
 #ifndef ATTN_JUDGE_H
@@ -22,7 +21,6 @@ extern "C" {
 
 typedef struct Reference {
     Oracle oracle;
-    LowPrecision low_precision;
     int ready; /* 0: nothing was computed (--no-check) */
 } Reference;
 

@@ -90,7 +90,7 @@ static void run_attention(const JudgeCase *c, const JudgeLimits *limits, const c
 static void judge_attention(const JudgeCase *c, JudgeRun *run)
 {
     run_take_truth(c, run);
-    check_outputs(&run->check, &c->oracle, NULL, &run->out.args, c->flags->backward, 4.0);
+    check_outputs(&run->check, &c->oracle, &run->out.args, c->flags->backward, 4.0);
 }
 
 #define SIZES                                                                                      \

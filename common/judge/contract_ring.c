@@ -570,7 +570,7 @@ static void judge_ring(const JudgeCase *c, JudgeRun *run)
     if (run->message[0]) /* it did not come to an end: nothing to compare */
         return;
     run_take_truth(c, run);
-    check_outputs(&run->check, &c->oracle, NULL, &run->out.args, c->flags->backward, 4.0);
+    check_outputs(&run->check, &c->oracle, &run->out.args, c->flags->backward, 4.0);
 }
 
 static const char *const ring_flags[] = {"--seq",      "-N",         "--heads",    "-H",

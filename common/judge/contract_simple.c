@@ -88,7 +88,7 @@ static void run_flash_simple(const JudgeCase *c, const JudgeLimits *limits, cons
 static void judge_flash_simple(const JudgeCase *c, JudgeRun *run)
 {
     run_take_truth(c, run);
-    check_outputs(&run->check, &c->oracle, NULL, &run->out.args, 0, ORDER);
+    check_outputs(&run->check, &c->oracle, &run->out.args, 0, ORDER);
 }
 
 static const char *const flash_simple_flags[] = {"--seq",    "-N",     "--head-dim", "-d",
@@ -248,7 +248,7 @@ static void judge_steps(const JudgeCase *c, JudgeRun *run)
         copy_rounded(out->dK.data, &c->oracle.dK);
     if (c->part != PART_DQ)
         copy_rounded(out->dQ.data, &c->oracle.dQ);
-    check_outputs(&run->check, &c->oracle, NULL, out, 1, ORDER);
+    check_outputs(&run->check, &c->oracle, out, 1, ORDER);
     for (int which = 0; which < CHECK_COUNT; which++) /* the others are ours */
         if (which != (c->part == PART_DV ? CHECK_DV : c->part == PART_DK ? CHECK_DK : CHECK_DQ))
             run->check.array[which].checked = 0;

@@ -213,7 +213,7 @@ static int step_is_right(const JudgeCase *c, int64_t t, const float *O, const fl
     args.O.stride[0] = args.shape.Nq * d;
     args.O.stride[1] = args.O.stride[2] = d;
     args.lse = (float *)(uintptr_t)(lse + first);
-    check_outputs(check, &step->oracle, NULL, &args, 0, 4.0);
+    check_outputs(check, &step->oracle, &args, 0, 4.0);
     return check->pass;
 }
 
@@ -280,7 +280,7 @@ static void judge_sliding(const JudgeCase *c, JudgeRun *run)
     const int good = run->message[0] == 0;
     run_take_truth(c, run);
     run->check.online_block = ((const Sliding *)c->own)->Bc;
-    check_outputs(&run->check, &c->oracle, NULL, &run->out.args, 0, 4.0);
+    check_outputs(&run->check, &c->oracle, &run->out.args, 0, 4.0);
     run->check.pass = run->check.pass && good;
 }
 

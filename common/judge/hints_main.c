@@ -139,7 +139,7 @@ static int read_line(Line *l, const char *folder)
     }
     memset(&l->check, 0, sizeof l->check);
     l->check.inputs_intact = l->check.storage_intact = 1;
-    check_outputs(&l->check, &l->reference.oracle, NULL, &l->found, l->flags->backward, 4.0);
+    check_outputs(&l->check, &l->reference.oracle, &l->found, l->flags->backward, 4.0);
     return status;
 }
 

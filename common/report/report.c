@@ -253,7 +253,7 @@ void report_row(Report *r, const ReportRow *row)
     const Check *check = row->check;
     const int on_cpu = row->variant->device == ON_CPU;
     const double ms = row_ms(r, row), gflops = row_gflops(r, row);
-    char t[8][16];
+    char t[7][16];
     if (row->c->judge_dir && !row->result->ran) /* files that cannot be read: no result, no row */
         return;
     measure_sgemm(r, row->c, row->variant->device);
@@ -270,18 +270,17 @@ void report_row(Report *r, const ReportRow *row)
     r->rows++;
     if (r->cli->quiet)
         return;
-    printf("%-20s %-4s %-5s %9s %7s %9s %9s %7s %10s %10s %7s", row->variant->name,
+    printf("%-20s %-4s %-5s %9s %9s %9s %7s %10s %10s %7s", row->variant->name,
            on_cpu ? "cpu" : "cuda", verdict(row),
            check && isinf(check->bound_ratio)
                ? "inf"
                : number_text(t[0], "%.3f", check ? check->bound_ratio : NAN),
-           number_text(t[1], "%.2f", check ? check->flash_ratio : NAN),
-           number_text(t[2], "%.3f", ms), number_text(t[3], "%.2f", gflops),
-           number_text(t[4], "%.1f",
+           number_text(t[1], "%.3f", ms), number_text(t[2], "%.2f", gflops),
+           number_text(t[3], "%.1f",
                        on_cpu && r->sgemm_gflops > 0.0 ? 100.0 * gflops / r->sgemm_gflops : NAN),
-           bytes_text(t[5], row->model_bytes > 0.0 ? row->model_bytes : NAN),
-           bytes_text(t[6], (double)row_peak(r, row)),
-           number_text(t[7], "%.2fx", r->baseline_ms / ms));
+           bytes_text(t[4], row->model_bytes > 0.0 ? row->model_bytes : NAN),
+           bytes_text(t[5], (double)row_peak(r, row)),
+           number_text(t[6], "%.2fx", r->baseline_ms / ms));
     head_tiles(r, &row->tiles);
     head_ring(r, row);
     putchar('\n');

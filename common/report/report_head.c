@@ -112,8 +112,8 @@ void head_case(const Report *r, const ReportRow *row)
            c->deterministic ? ", deterministic" : "");
     head_ring_case(r, row);
     head_sample(row->check);
-    printf("%-20s %-4s %-5s %9s %7s %9s %9s %7s %10s %10s %7s", "variant", "on", "check",
-           "err/bound", "flash", "ms", "GFLOP/s", "%sgemm", "traffic", "peak mem", "speed");
+    printf("%-20s %-4s %-5s %9s %9s %9s %7s %10s %10s %7s", "variant", "on", "check", "err/bound",
+           "ms", "GFLOP/s", "%sgemm", "traffic", "peak mem", "speed");
     head_tiles(r, NULL);
     head_ring(r, NULL);
     putchar('\n');

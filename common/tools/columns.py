@@ -206,7 +206,6 @@ COLUMNS = {
     "ncu_ms": ("ms (ncu)", lambda r: number(r.get("ncu_ms")), True),
     "splits": ("blocks a row tile", plain("key_splits"), True),
     "bound_ratio": ("error / bound", lambda r: number(r.get("bound_ratio"), 2), True),
-    "flash_ratio": ("error / plain", lambda r: number(r.get("flash_ratio"), 2), True),
     "gflops": ("GFLOP/s", lambda r: number(recorded.gflops(r)), True),
     "gflop": ("GFLOP", lambda r: number(r.get("flops") and r["flops"] / 1e9), True),
     "tflops": ("TFLOP/s", lambda r: number(recorded.gflops(r) and recorded.gflops(r) / 1e3), True),

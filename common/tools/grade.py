@@ -60,7 +60,7 @@ import peer_speed
 import tool
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-HEADERS = (ROOT / "docs" / "course" / "include", ROOT / "common")
+HEADERS = (ROOT / "docs" / "course" / "include", ROOT / "common", ROOT / "common" / "attention")
 FLAGS = ("-O3", "-march=native", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fopenmp")
 MOST_SAID = 4096
 MOST_SOURCE, MOST_LIBRARY = 4 << 20, 64 << 20

@@ -44,7 +44,7 @@ import tool
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COURSE = ROOT / "docs" / "course"
-INCLUDE = (COURSE / "include", ROOT / "common")
+INCLUDE = (COURSE / "include", ROOT / "common", ROOT / "common" / "attention")
 TOOLS = ("autograder.py", "grade.py", "grade_formats.py", "similarity.py", "suite.py",
          "peer_speed.py", "tool.py")
 PROGRAMS = ("attn_jail", "attn_judge", "attn_runner")
@@ -245,9 +245,9 @@ def judge_files(build):
                                "folder in which the suite was built (./ladder build)")
         files[f"judge/build/demo/common/judge/{name}"] = stripped(path)
     files["judge/build/demo/common/attn_config.h"] = build / "common" / "attn_config.h"
-    for folder, place in zip(INCLUDE, ("docs/course/include", "common")):
+    for folder, place in zip(INCLUDE, ("docs/course/include", "common", "common/attention")):
         files.update({f"judge/{place}/{path.name}": path for path in sorted(folder.glob("*.h"))
-                      if place != "common" or path.name in ("attn.h", "attn_pairs.h", "tensor.h")})
+                      if place[0] == "d" or path.name in ("attn.h", "attn_pairs.h", "tensor.h")})
     return files
 
 

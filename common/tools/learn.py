@@ -216,6 +216,8 @@ def check_mine(step, asan=False):
     progress["passed"].setdefault(step.name, datetime.date.today().isoformat())
     save_progress(progress)
     print("\npassed\n")
+    if step.fact():
+        print(textwrap.fill(f"In fact: {step.fact()}", 96) + "\n")
     show_solution(step)
     print(way_on(next_step(learn_steps.read_steps(), progress)))
     return 0

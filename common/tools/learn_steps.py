@@ -78,6 +78,11 @@ class Step:
         text = (self.folder / "hints.md").read_text(encoding="utf-8")
         return [" ".join(hint.split()) for hint in re.split(r"^\d\. ", text, flags=re.M)[1:]]
 
+    def fact(self):
+        """The answer to what the task asks its reader to predict, or None."""
+        path = self.folder / "fact.md"
+        return " ".join(path.read_text(encoding="utf-8").split()) if path.is_file() else None
+
     def stub(self):
         """None: the learner begins with an empty file."""
         if "source" in self.header:
@@ -295,7 +300,7 @@ def compiler():
 
 
 def compile_flags(step, asan=False):
-    folders = [LEARN / "harness", ROOT / "common",
+    folders = [LEARN / "harness", ROOT / "common", ROOT / "common" / "attention",
                *(ROOT / name for name in step.header.get("include", "").split())]
     return [*compiler(), *FLAGS, *(ASAN if asan else []), *(f"-I{path}" for path in folders)]
 

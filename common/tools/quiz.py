@@ -38,8 +38,8 @@ class QuizError(Exception):
 def readable(fields):
     """A rung that students have seen, not the library."""
     text = fields.get("header", fields["file"])
-    return fields["file"].endswith(".c") and "/cpu/" in text and "/library/" not in text and \
-        fields["case"] and "program" not in fields
+    return fields["file"].endswith(".c") and "/cpu/" in text and fields["case"] and \
+        "common/attention/" not in text and "program" not in fields
 
 
 def patches(stage):

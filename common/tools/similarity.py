@@ -50,7 +50,7 @@ TOKEN = re.compile(r"""/\*.*?(?:\*/|\Z)|//[^\n]*|\#[ ]*(?:include|if|else|endif|
     |(?P<name>[A-Za-z_]\w*)
     |(?P<sign>->|\+\+|--|<<=|>>=|<<|>>|[-+*/%&|^<>=!]=|&&|\|\||\S)""", re.S | re.X)
 SOURCES = (".c", ".h", ".cu", ".cuh")
-SOLUTIONS = ("0?_*/cpu/*", "0?_*/cuda/*", "0?_*/library/**/*", "06_ring_burst/**/*",
+SOLUTIONS = ("0?_*/cpu/*", "0?_*/cuda/*", "common/attention/[bfw]*/**/*", "06_ring_burst/**/*",
              "docs/learn/solutions/*", "tests/course/solutions/*", "tests/course/submissions/*")
 
 

@@ -25,28 +25,30 @@ LINKED = {("04_flash_backward", "v1_blas"): "01_naive"}
 # Stage 05's variants are a window around kernels of earlier stages, which they call by the headers
 # of these stages: no include leads to the file.
 F, B, W = "03_flash_forward", "04_flash_backward", "05_sliding_window_online"
+LIBRARY = {F: "common/attention/forward", B: "common/attention/backward",
+           W: "common/attention/window"}
 R = "06_ring_burst"
 METHODS = ("ring-minimal", "ring", "burst", "allgather", "ulysses", "ring-double", "burst-double")
 CALLED = {
-    (W, "v2_window_tiles"): [F + "/library/cpu/simd_run.c", W + "/library/cpu/plain.c"],
-    (W, "v4_window_backward"): [F + "/library/cpu/simd_run.c",
-                                B + "/library/cpu/backward_run.c", W + "/library/cpu/plain.c",
+    (W, "v2_window_tiles"): [LIBRARY[F] + "/cpu/simd_run.c", LIBRARY[W] + "/cpu/plain.c"],
+    (W, "v4_window_backward"): [LIBRARY[F] + "/cpu/simd_run.c",
+                                LIBRARY[B] + "/cpu/backward_run.c", LIBRARY[W] + "/cpu/plain.c",
                                 W + "/cpu/v2_window_tiles.c"],
-    (W, "v1_window_tiles"): [F + "/library/cuda/attention_f32.cu",
-                             B + "/library/cuda/gradients_f32.cu", W + "/library/cuda/plain.cu"],
-    (W, "v2_mma_window"): [F + "/library/cuda/attention_16bit.cu",
-                           F + "/library/cuda/hopper_16bit.cu",
-                           B + "/library/cuda/gradients_16bit.cu",
-                           B + "/library/cuda/hopper_gradients.cu", W + "/library/cuda/plain.cu"],
+    (W, "v1_window_tiles"): [LIBRARY[F] + "/cuda/attention_f32.cu",
+                             LIBRARY[B] + "/cuda/gradients_f32.cu", LIBRARY[W] + "/cuda/plain.cu"],
+    (W, "v2_mma_window"): [LIBRARY[F] + "/cuda/attention_16bit.cu",
+                           LIBRARY[F] + "/cuda/hopper_16bit.cu",
+                           LIBRARY[B] + "/cuda/gradients_16bit.cu",
+                           LIBRARY[B] + "/cuda/hopper_gradients.cu", LIBRARY[W] + "/cuda/plain.cu"],
 }
 # Stage 06's methods call what lies behind ring_rank.h: the block kernels, messages, memory. Not
 # what only watches a run or works outside of what is timed.
 WATCHES = ("collect", "fault", "log", "rank_report", "share")
-KERNELS = [F + "/library/cpu/simd_run.c", B + "/library/cpu/backward_run.c",
-           F + "/library/cuda/block.cu", F + "/library/cuda/attention_f32.cu",
-           F + "/library/cuda/attention_16bit.cu", F + "/library/cuda/hopper_16bit.cu",
-           B + "/library/cuda/block.cu", B + "/library/cuda/gradients_f32.cu",
-           B + "/library/cuda/gradients_16bit.cu", B + "/library/cuda/hopper_gradients.cu"]
+KERNELS = [LIBRARY[F] + "/cpu/simd_run.c", LIBRARY[B] + "/cpu/backward_run.c",
+           LIBRARY[F] + "/cuda/block.cu", LIBRARY[F] + "/cuda/attention_f32.cu",
+           LIBRARY[F] + "/cuda/attention_16bit.cu", LIBRARY[F] + "/cuda/hopper_16bit.cu",
+           LIBRARY[B] + "/cuda/block.cu", LIBRARY[B] + "/cuda/gradients_f32.cu",
+           LIBRARY[B] + "/cuda/gradients_16bit.cu", LIBRARY[B] + "/cuda/hopper_gradients.cu"]
 SHARED = {"ring": ("relay", "ring_forward"), "burst": ("relay", "ring_forward"),
           "ulysses": ("heads",), "ring-double": ("relay", "tree_forward"),
           "burst-double": ("relay", "tree_forward")}
@@ -72,7 +74,8 @@ def variant_files(root):
         for path in sorted(files):
             found.setdefault((folder.name, path.stem), []).append(path)
         for device, suffix in (("cpu", "c"), ("cuda", "cu")):
-            files = sorted(folder.glob(f"library/{device}/*.{suffix}"))
+            home = root / LIBRARY.get(folder.name, "no library")
+            files = sorted(home.glob(f"{device}/*.{suffix}"))
             if files:
                 found[folder.name, f"library {device}"] = files
     for method in METHODS:  # stage 06: one file for all devices
@@ -129,12 +132,12 @@ def hash_of_code(files):
 
 def included(root, path):
     """The files of this tree that one of its files includes, as the builds of all stages find
-    them: beside it, in common/, in the stages' folders and in their cuda/. A name that is found
-    nowhere is the system's or generated."""
+    them: beside it, in common/, common/attention/, the stages' folders and their cuda/. A name
+    that is found nowhere is the system's or generated."""
     stage_of = path.relative_to(root).parts[0]
-    places = [path.parent, root / "common"]
+    places = [path.parent, root / "common", root / "common" / "attention"]
     for stage in sorted(root.glob("0[0-9]_*"), key=lambda s: s.name != stage_of):
-        places += [stage, stage / "cuda", stage / "library" / "cuda"]
+        places += [stage, stage / "cuda"]
     for name in read_code(path)[1]:
         found = next((place / name for place in places if (place / name).is_file()), None)
         if found:

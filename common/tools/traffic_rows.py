@@ -24,6 +24,7 @@ import pathlib
 import re
 
 import tool
+from source_hashes import LIBRARY
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SECTOR = 32  # bytes
@@ -97,7 +98,7 @@ def kernel_owners(root, folder):
     the only variant with its number."""
     owners = {}
     kernels = r"__global__[^;{]*?\b(\w+_kernel)\s*\("
-    for path in sorted((root / folder / "library" / "cuda").glob("*.cu*")):
+    for path in sorted((root / LIBRARY.get(folder, "no library") / "cuda").glob("*.cu*")):
         found = re.findall(kernels, path.read_text("utf-8"))
         owners.update((kernel, "library") for kernel in found)
     names = [path.stem for path in sorted((root / folder / "cuda").glob("v*.cu"))]

@@ -15,11 +15,11 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "attention/window/cpu/weights.h" /* window_index */
+#include "attention/window/window_library.h"
 #include "attn_options.h"
 #include "attn_pairs.h"
 #include "io/philox.h"
-#include "library/cpu/weights.h" /* window_index */
-#include "library/window_library.h"
 #include "sliding_window.h"
 #include "tensor.h"
 

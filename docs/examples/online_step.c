@@ -11,9 +11,9 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "attention/window/window_library.h"
 #include "attn_options.h"
 #include "attn_pairs.h"
-#include "library/window_library.h"
 #include "sliding_window.h"
 #include "tensor.h"
 

@@ -42,8 +42,8 @@ LENGTH = 12
 NUMBERS = range(1, 7)
 KEYS = [b"a key of the tests, %d" % n for n in range(8)]
 # What is no solution: these texts may share anything with one.
-GIVEN = ("common/attn.h", "common/attn_pairs.h", "common/tensor.h", "common/io/fill.h",
-         "docs/course/include/*.h", "docs/course/python/adapters.py")
+GIVEN = ("common/attention/attn.h", "common/attention/attn_pairs.h", "common/tensor.h",
+         "common/io/fill.h", "docs/course/include/*.h", "docs/course/python/adapters.py")
 SOLVED = (*similarity.SOLUTIONS, "tests/course/solutions/*.py")
 PART_OF_A_SOLUTION = """
         float m_new = fmaxf(m_i, s[c]);

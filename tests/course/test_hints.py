@@ -26,7 +26,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [os.path.join(ROOT, "tests"), os.path.join(ROOT, "tests/wrong")]
 from hints import PAGE, SUITES, Hints, coverage
 from tap import Tap
-from workshop import Workshop, apply_hunks, changed_text, read_patch
+from workshop import Workshop, apply_hunks, changed_text, read_patch, stage_folder
 
 STAGES = {"01_naive": "naive", "02_tiled_softmax": "tiled_softmax",
           "03_flash_forward": "flash_forward", "04_flash_backward": "flash_backward",
@@ -41,7 +41,7 @@ def held_out(build, folder):
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for path in sorted(glob.glob(os.path.join(HERE, "held_out/*.patch"))):
             fields, hunks = read_patch(path)
-            place = fields["file"].split("/")[0]
+            place = stage_folder(fields)
             if place not in hints:
                 stage = STAGES[place]
                 here = os.path.join(folder, stage)
@@ -352,7 +352,8 @@ LIBRARIES = [("01_naive", "attn_score(a, dot) :", "dot :", "no_scale"),
 def judge_programs(tap, build):
     """--variant-so prints the hint of ./ladder grade, once, and a right library gets none."""
     flags = ["-N", "70", "-H", "4", "--kv-heads", "2", "-d", "16", "--causal"]
-    include = ["-I" + os.path.join(ROOT, part) for part in ("common", "docs/course/include")]
+    include = ["-I" + os.path.join(ROOT, part)
+               for part in ("common", "common/attention", "docs/course/include")]
     with tempfile.TemporaryDirectory() as folder:
         so = os.path.join(folder, "mine.so")
         for place, text, instead, code in LIBRARIES:

@@ -27,6 +27,9 @@ from tap import Tap  # noqa: E402
 
 MAX_WORDS, MAX_HOLE, MAX_BUG, MINUTES = 150, 20, 12, range(5, 21)
 LEAST_STEPS = {"01": 6, "02": 6, "03": 6, "04": 6, "05": 6, "06": 6}
+MAX_FACT = 50
+ASKED = re.compile(r"^(?:Predict|Write down|Think about it|Before you write|Find out|Then explain)|"
+                   r"\. (?:Write down first|Find out)", re.M)
 SILENT = {"say": lambda line: None}
 
 
@@ -45,6 +48,12 @@ def limits(step):
     codes = [code for code, _ in step.wrong_answers()]
     if len(codes) < 2 or "-" in codes:
         found.append(f"wrong answers {codes}, two or more are wanted, each with the code of a hint")
+    asked = step.kind != "typed" and ASKED.search(step.task)
+    if bool(asked) != bool(step.fact()):
+        found.append("task.md asks for a prediction, and there is no fact.md that answers it" if asked
+                     else "fact.md answers what task.md does not ask")
+    if len((step.fact() or "").split()) > MAX_FACT:
+        found.append(f"fact.md has more than {MAX_FACT} words")
     if step.kind == "hole":
         found += hole_limits(step.stub(), step.solution())
     if step.kind == "bug":
@@ -204,7 +213,8 @@ def check_mean_of_v(tap, build):
     with tempfile.TemporaryDirectory() as folder:
         made, rows = pathlib.Path(folder, "mean_of_v.so"), pathlib.Path(folder, "rows.jsonl")
         subprocess.run([*learn_steps.compiler(), "-O2", "-shared", "-fPIC", f"-I{ROOT / 'common'}",
-                        ROOT / "docs/examples/mean_of_v.c", "-o", made, "-lm"], check=True)
+                        f"-I{ROOT / 'common/attention'}", ROOT / "docs/examples/mean_of_v.c",
+                        "-o", made, "-lm"], check=True)
 
         def run(*flags):
             return subprocess.run([programs[0], "--variant-so", made, "-H", "1", "-N", "64", "-d",
@@ -449,6 +459,8 @@ def check_bug(tap, engine):
     done = engine.run("02.5")
     tap.ok(done.returncode == 0 and done.stdout.count("\n-") == 1 and "-    /* " not in done.stdout,
            "passed: the changed line is shown", done)
+    tap.ok(f"In fact: {step.fact()}" in " ".join(done.stdout.split()),
+           "passed: what was to be predicted is answered", done)
     stub = learn_steps.find_step("03.5").stub()
     tap.ok("exp(m~ - m_new) P~" not in stub and "beta" in stub, "03.5: no formula in the stub")
 

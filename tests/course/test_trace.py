@@ -72,7 +72,8 @@ def library(path):
     to = path.with_suffix(".so")
     common = HERE.parents[1] / "common"
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-fopenmp", f"-I{test_grade.HEADERS}",
-                    f"-I{common}", str(path), "-o", str(to), "-lm"], check=True)
+                    f"-I{common}", f"-I{common}/attention", str(path), "-o", str(to),
+                    "-lm"], check=True)
     return to
 
 

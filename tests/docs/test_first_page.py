@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """What the first page promises: it is short, its table and the demo's last lines are made from
-checked rows, and no recorded command names a folder of the machine that it ran on. Rows that are
-older than their sources are listed: they are to be recorded again."""
+checked rows, and no recorded command names a folder of the machine that it ran on. The source of a
+README reads like the page. Rows that are older than their sources are listed: they are to be
+recorded again."""
 import json
 import pathlib
 import re
@@ -81,6 +82,10 @@ def test_summary(tap):
 def test_page(tap):
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     tap.ok(page.count("\n") <= 130, "the first page has at most 130 lines")
+    for readme in [ROOT / "README.md", *sorted(ROOT.glob("0[1-6]_*/README.md"))]:
+        text = readme.read_text(encoding="utf-8")
+        tap.ok(not re.search(r"^\|.*<!--", text, re.M),
+               f"{readme.relative_to(ROOT)}: no marker in a cell, numbers stand in a block")
     rows = [line for line in page.split("\n") if re.match(r"\| .*`.*` .*\| [\d.]+ \|", line)]
     tap.ok(4 <= len(rows) <= 14, "its table has at most 14 rows", f"{len(rows)} rows")
     stale = first_page.stale_rows(ROOT, DEMO)

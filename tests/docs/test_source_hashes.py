@@ -8,7 +8,6 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.dirname(HERE), os.path.join(HERE, "..", "..", "common", "tools")]
-import carry_rows
 import rows as recorded
 import source_hashes
 from tap import Tap
@@ -17,11 +16,11 @@ FILES = {
     "common/deep.h": "#define DEEP 1\n",
     "common/deep.c": '#include "deep.h"\n',
     "03_flash_forward/flash_forward.h": '#include "deep.h"\n',
-    "03_flash_forward/library/cpu/simd.h": '#include "flash_forward.h"\n',
-    "03_flash_forward/library/cpu/simd_kernels.c": '#include "simd.h"\nint helper;\n',
+    "common/attention/forward/cpu/simd.h": '#include "flash_forward.h"\n',
+    "common/attention/forward/cpu/simd_kernels.c": '#include "simd.h"\nint helper;\n',
     "03_flash_forward/cpu/trace.c": '#include "flash_forward.h"\nint trace;\n',
     "03_flash_forward/cpu/v1_rows.c": '#include "flash_forward.h"\nint rows;\n',
-    "03_flash_forward/library/cpu/simd_run.c": '#include <stdio.h>\n#include "simd.h"\n'
+    "common/attention/forward/cpu/simd_run.c": '#include <stdio.h>\n#include "simd.h"\n'
                                       'char *s = "/* no comment */";\n',
     "03_flash_forward/cuda/tile.cuh": "int tile;\n",
     "04_flash_backward/cuda/block.cuh": '#include "../cuda/tile.cuh"\n',
@@ -36,9 +35,9 @@ ATOMICS, OTHER = ("04_flash_backward", "v0_atomics"), ("04_flash_backward", "v1_
 WINDOW = ("05_sliding_window_online", "v2_window_tiles")  # which calls SIMD
 # (file, text to replace, by what, the variants that are another program then)
 CHANGES = [
-    ("03_flash_forward/library/cpu/simd_run.c", "no comment", "none", {SIMD, WINDOW}),
-    ("03_flash_forward/library/cpu/simd.h", "#include", "int a;\n#include", {SIMD, WINDOW}),
-    ("03_flash_forward/library/cpu/simd_kernels.c", "helper", "other_helper", {SIMD, WINDOW}),
+    ("common/attention/forward/cpu/simd_run.c", "no comment", "none", {SIMD, WINDOW}),
+    ("common/attention/forward/cpu/simd.h", "#include", "int a;\n#include", {SIMD, WINDOW}),
+    ("common/attention/forward/cpu/simd_kernels.c", "helper", "other_helper", {SIMD, WINDOW}),
     ("03_flash_forward/cpu/trace.c", "trace", "other", set()),
     ("03_flash_forward/cpu/v1_rows.c", "rows", "lines", {ROWS}),
     ("03_flash_forward/flash_forward.h", "#include", "int b;\n#include",
@@ -111,33 +110,11 @@ def test_rows(tap):
            "a variant that is gone is stale")
 
 
-def test_carried(tap):
-    """Rows follow a change that left the machine code alone, those of older sources do not."""
-    old, new = ({("01_naive", "v0_loops"): (f"{n}a", f"{n}b"),
-                 ("01_naive", "library cuda"): (f"{n}c", f"{n}d")} for n in (1, 2))
-    line = '{"stage":"naive","variant":"%s","sha256":"%s"%s,"device":"%s","ms":[1.50]}\n'
-    wide = ',"sources_sha256":"%s"'
-    for before, after, what in [
-            (("v0_loops", "1a", wide % "1b", "cpu"), ("v0_loops", "2a", wide % "2b", "cpu"),
-             "a rung"),
-            (("library", "1c", wide % "1d", "cuda"), ("library", "2c", wide % "2d", "cuda"),
-             "a library"),
-            (("v0_loops", "1a", "", "cpu"), ("v0_loops", "2a", "", "cpu"), "one with one hash"),
-            (("v0_loops", "1a", wide % "0b", "cpu"),) * 2 + ("not one of older headers",),
-            (("v0_loops", "0a", "", "cpu"),) * 2 + ("not one of an older file",)]:
-        got = carry_rows.carried(line % before, old, new)
-        tap.ok(got == line % after, f"a carried row: {what}", got)
-    same = line % ("v0_loops", "1a", wide % "1b", "cpu")
-    tap.ok(carry_rows.carried(same, old, new, ["library cuda"]) == same and
-           carry_rows.carried("\n", old, new) == "\n", "only what was named")
-
-
 def main():
     tap = Tap()
     with tempfile.TemporaryDirectory() as folder:
         test_changes(tap, make_tree(folder))
     test_rows(tap)
-    test_carried(tap)
     return tap.done()
 
 

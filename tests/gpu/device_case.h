@@ -19,7 +19,7 @@
 #include "cuda/device.h"
 #include "flash_forward.h"
 
-#include "../../03_flash_forward/library/cuda/block.cuh"
+#include "attention/forward/cuda/block.cuh"
 
 typedef struct DeviceCase {
     const Case *host;

@@ -19,7 +19,7 @@
 
 #include "cuda/device.h"
 
-#include "../../04_flash_backward/library/cuda/block.cuh"
+#include "attention/backward/cuda/block.cuh"
 #include "gradient_parts.h"
 
 /* The 16-bit block kernel as --deterministic and --smem-limit make it: its turns, its tiles for

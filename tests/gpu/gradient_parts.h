@@ -12,9 +12,9 @@
 #define GRADIENT_PARTS_H
 
 #include "alloc.h"
+#include "attention/backward/backward_library.h"
 #include "cuda/device.h"
 #include "flash_backward.h"
-#include "library/backward_library.h"
 
 enum { MOST_PART_SEGMENTS = 64 };
 

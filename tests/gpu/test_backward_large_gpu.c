@@ -13,14 +13,14 @@
 #include "large_case.h"
 
 #include "alloc.h"
+#include "attention/backward/backward_library.h"
+#include "attention/forward/flash_library.h"
 #include "attn_config.h"
 #include "bench/variant.h"
 #include "check/check.h"
 #include "cuda/hopper_backward.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
-#include "library/backward_library.h"
-#include "library/flash_library.h"
 
 /* Only the library knows several runs of positions: the many keys are its alone. */
 static const struct {
@@ -128,7 +128,7 @@ static void run_all(Large *g, const Sample *queries, const Sample *keys)
         assert_int_equal(ATTN_OK, variants[n].backward(a));
         assert_int_equal(0, device_synchronize());
         fetch_outputs(g, queries, keys, c);
-        check_outputs(&check, &oracle, NULL, &c->args, 1, variants[n].c);
+        check_outputs(&check, &oracle, &c->args, 1, variants[n].c);
         print_message("%s: worst error %.2f of its bound\n", variants[n].name, check.bound_ratio);
         if (!check.pass)
             check_explain(&check, variants[n].name, &c->args, stderr);

@@ -62,7 +62,7 @@ static void judge(const char *name, const Large *g, const Sample *queries, float
     Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
     assert_int_equal(0, device_synchronize());
     fetch_outputs(g, queries, O_state_dev, c);
-    check_outputs(&check, oracle, NULL, &c->args, 0, bound_c);
+    check_outputs(&check, oracle, &c->args, 0, bound_c);
     print_message("%s: worst error %.2f of its bound\n", name, check.bound_ratio);
     if (!check.pass)
         check_explain(&check, name, &c->args, stderr);

@@ -15,8 +15,8 @@
  */
 #include <pthread.h>
 
+#include "attention/op/infiniop_flash_attention.h"
 #include "gpu_main.h"
-#include "infiniop_flash_attention.h"
 #include "op_job.h"
 
 static FlashAttentionHandle *gpu(void)

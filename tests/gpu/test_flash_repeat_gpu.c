@@ -112,7 +112,7 @@ static void repeat_variant(const Repeated *v, int problem, cudaStream_t stream)
     assert_int_equal(0, oracle_run(&oracle, &c->args, 0, 2));
     run_once(d, &args, v->forward, c->O.base);
     memcpy(lse, c->lse, d->rows * sizeof *lse);
-    check_outputs(&check, &oracle, NULL, &c->args, 0, v->c);
+    check_outputs(&check, &oracle, &c->args, 0, v->c);
     if (!check.pass)
         check_explain(&check, v->name, &c->args, stderr);
     assert_true(check.pass);

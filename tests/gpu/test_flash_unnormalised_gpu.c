@@ -22,7 +22,7 @@
 #include "device_case.h"
 #include "gpu_main.h"
 
-#include "../../03_flash_forward/library/cuda/block_resume.h"
+#include "attention/forward/cuda/block_resume.h"
 #include "check/check.h"
 #include "split_cases.h"
 
@@ -141,7 +141,7 @@ static int attend_unnormalised(DeviceCase *d, const KeySplit *split, int last)
 static void assert_right(const Case *c, const Oracle *oracle, const char *label)
 {
     Check check = {.inputs_intact = 1, .storage_intact = 1, .pass = 1};
-    check_outputs(&check, oracle, NULL, &c->args, 0, bound_c(c->args.Q.dtype));
+    check_outputs(&check, oracle, &c->args, 0, bound_c(c->args.Q.dtype));
     if (!check.pass)
         check_explain(&check, label, &c->args, stderr);
     assert_true(check.pass && tensor_intact(&c->O));

@@ -13,7 +13,7 @@
 #include "../unit/judge_case.h"
 
 #include "alloc.h"
-#include "flash_attention_op.h"
+#include "attention/op/flash_attention_op.h"
 
 #define SUCCESS FLASH_ATTENTION_SUCCESS
 

@@ -4,12 +4,12 @@
  * memory.
  */
 #include "pretend_device.h"
-#include "library/flash_library.h"
+#include "attention/forward/flash_library.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../03_flash_forward/library/op/op_internal.h"
+#include "attention/op/op_internal.h"
 #include "flash_forward.h"
 
 PretendDevice pretend;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * pretend_device.h: a GPU that is host memory. It takes the place of
- * 03_flash_forward/library/op/device.c in tests, so that everything the operator does around a
+ * common/attention/op/device.c in tests, so that everything the operator does around a
  * kernel runs on any machine, with every failure on demand.
  *
  * Interface: pretend, what the device is like and does next; pretend_reset.

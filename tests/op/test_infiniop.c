@@ -6,7 +6,7 @@
  * attend() is the document's own sequence. The rest asks for results by mask type against the
  * oracle, and for the statuses of what the header adds.
  */
-#include "infiniop_flash_attention.h"
+#include "attention/op/infiniop_flash_attention.h"
 
 #include "op_case.h"
 

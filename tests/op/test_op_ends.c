@@ -5,7 +5,7 @@
  */
 #include <limits.h>
 
-#include "infiniop_flash_attention.h"
+#include "attention/op/infiniop_flash_attention.h"
 
 #include "../unit/header_integers.h"
 #include "pretend_device.h"

@@ -48,8 +48,8 @@ def check_linked(tap, compiler, folder, build):
                       "    bad += flash_attention_describe(&t, FLASH_ATTENTION_F16, 3, shape, 0);\n"
                       "    bad += 100 * flash_attention_create(h, &op, &t, &t, &t, &t, 0, 0, 0);\n"
                       '    printf("%d %d\\n", least * 0.5f == 0.0f, bad);\n    return 0;\n}\n')
-    library = build / "03_flash_forward/library/op"
-    run([*compiler, "-c", source, "-o", f"{made}.o", f"-I{HERE.parents[1]}/03_flash_forward",
+    library = build / "common/attention/op"
+    run([*compiler, "-c", source, "-o", f"{made}.o", f"-I{HERE.parents[1]}/common/attention/op",
          f"-I{HERE.parents[1]}/common"])
     run([*compiler, "-ffast" + "-math", f"{made}.o", "-o", made, f"-L{library}",
          "-lattention_ladder_flash", f"-Wl,-rpath,{library}"])

@@ -72,7 +72,7 @@ def check_header(tap, compiler, folder):
             tap.skip(language, "no " + first[-1])
             continue
         for flags in ["-O3", "-O3 -fno-math-errno", *FAST, *([] if clang else FAST_GCC)]:
-            for what in (["-include", HEADER, "/dev/null"], [f"-I{ROOT}/03_flash_forward",
+            for what in (["-include", HEADER, "/dev/null"], [f"-I{ROOT}/common/attention/op",
                                                             f"-I{ROOT}/common", user]):
                 done = run(*first, *flags.split(), "-x", language, "-fsyntax-only", *what)
                 plain = flags.startswith("-O3")

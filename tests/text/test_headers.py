@@ -89,7 +89,8 @@ def main():
     cuda = sys.argv[2] if len(sys.argv) > 2 else ""
     headers = [n for n in tree.sources(".h") if n.startswith(("common/", "0", COURSE))]
     folders = sorted({str(tree.ROOT / n.split("/")[0]) for n in headers if n[0] != "d"} |
-                     {str(build / "common"), str(tree.ROOT / COURSE)})
+                     {str(build / "common"), str(tree.ROOT / "common/attention"),
+                      str(tree.ROOT / COURSE)})
     includes = [f"-I{folder}" for folder in folders] + ([f"-isystem{cuda}"] if cuda else [])
     mpi = mpi_includes()
     includes += mpi
@@ -100,7 +101,8 @@ def main():
         with tempfile.NamedTemporaryFile("w", suffix=".h") as bad:
             bad.write("int f(unknown_t x);\n")
             bad.flush()
-            bad_one = [tree.ROOT / "common/attn.h", bad.name, tree.ROOT / "common/tensor.h"]
+            good = [tree.ROOT / "common" / name for name in ("attention/attn.h", "tensor.h")]
+            bad_one = [good[0], bad.name, good[1]]
             found = complaints(compiler, flags, includes, bad_one, at_once)
             tap.ok([h for h in bad_one if found[h]] == [bad.name],
                    f"{language}: a header that does not stand alone is seen", str(found))

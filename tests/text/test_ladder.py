@@ -90,7 +90,7 @@ def check_missing_test(tap, folder):
         f.write('#include "gpu_main.h"\nint device_count(void)\n{\n    return 1;\n}\n'
                 "TEST(test_right) { assert_true(1); }\nTEST(test_wrong) { assert_true(0); }\n")
     command = ["cc", "-D_GNU_SOURCE", source, "-o", made, "-I" + os.path.join(TOP, "tests", "gpu"),
-               "-I" + os.path.join(TOP, "common")]
+               "-I" + os.path.join(TOP, "common"), "-I" + os.path.join(TOP, "common", "attention")]
     if subprocess.run([*command, "-lcmocka"], capture_output=True, check=False).returncode:
         subprocess.run([*command, "-I" + os.path.join(TOP, "tests", "unit", "fallback")],
                        check=True)

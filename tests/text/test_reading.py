@@ -21,7 +21,7 @@ from tap import Tap
 LIMITS = os.path.join(HERE, "reading_limits.txt")
 
 PLANTED = {
-    "common/attn.h": "/* doc */\n#include \"base.h\"\nint shape;\n\n",
+    "common/attention/attn.h": "/* doc */\n#include \"base.h\"\nint shape;\n\n",
     "common/base.h": "int type; // text\n",
     "03_x/x.h": "#include \"attn.h\"\nvoid rung_v0(void);\nvoid help(int n);\n",
     "03_x/cpu/tiles.h": "static inline int add(int a)\n{\n    return a + 1;\n}\n"

@@ -14,12 +14,12 @@
 
 #include <math.h>
 
+#include "attention/backward/backward_library.h"
+#include "attention/forward/flash_library.h"
 #include "attn_pairs.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
 #include "key_blocks.h"
-#include "library/backward_library.h"
-#include "library/flash_library.h"
 
 static inline float *floats_new(int64_t count)
 {

@@ -16,7 +16,7 @@
 static inline Check case_check(const Case *c, const Oracle *oracle, int backward, double bound_c)
 {
     Check check = {.inputs_intact = 1, .storage_intact = 1};
-    check_outputs(&check, oracle, NULL, &c->args, backward, bound_c);
+    check_outputs(&check, oracle, &c->args, backward, bound_c);
     return check;
 }
 

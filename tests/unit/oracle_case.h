@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * oracle_case.h: small problems for the tests of oracle, checker, low-precision reference and
- * model, made without any of the code that inputs.c or fill.c would bring in.
+ * oracle_case.h: small problems for the tests of oracle, checker and model, made without any of the
+ * code that inputs.c or fill.c would bring in.
  *
  * Interface:
  * - case_new / case_free: guarded tensors of a shape, filled with multiples of 2^-8 (so that a step

@@ -38,7 +38,7 @@ static void subject_free(Subject *s)
 static int passes(Subject *s)
 {
     s->check.inputs_intact = s->check.storage_intact = 1;
-    check_outputs(&s->check, &s->o, NULL, &s->c->args, 1, 4);
+    check_outputs(&s->check, &s->o, &s->c->args, 1, 4);
     return s->check.pass;
 }
 
@@ -70,10 +70,10 @@ TEST(right_result_passes)
             assert_true(s.check.bound_ratio > 0 && s.check.bound_ratio <= 1);
             assert_int_equal(0, s.check.nonfinite);
             s.check.inputs_intact = 0;
-            check_outputs(&s.check, &s.o, NULL, &s.c->args, 1, 4);
+            check_outputs(&s.check, &s.o, &s.c->args, 1, 4);
             assert_false(s.check.pass);
             s.check.inputs_intact = 1, s.check.storage_intact = 0;
-            check_outputs(&s.check, &s.o, NULL, &s.c->args, 1, 4);
+            check_outputs(&s.check, &s.o, &s.c->args, 1, 4);
             assert_false(s.check.pass);
             subject_free(&s);
         }

@@ -93,7 +93,7 @@ static void compute(Case *c, int64_t copies)
 static double worst_ratio(const Case *c, const Oracle *o, int with_copies)
 {
     Check check = {.inputs_intact = 1, .storage_intact = 1, .copies = with_copies};
-    check_outputs(&check, o, NULL, &c->args, 1, 16);
+    check_outputs(&check, o, &c->args, 1, 16);
     return check.bound_ratio;
 }
 

@@ -10,8 +10,8 @@
  */
 #include <math.h>
 
+#include "attention/forward/flash_library.h"
 #include "judge_case.h"
-#include "library/flash_library.h"
 
 #include "attn_config.h"
 #include "attn_pairs.h"
@@ -25,7 +25,7 @@
 #include "problem_rows.h"
 #include "units/fast_memory.h"
 
-#include "../../03_flash_forward/library/cpu/simd.h"
+#include "attention/forward/cpu/simd.h"
 
 extern const Rung rung_flash_forward_standard, rung_flash_forward_v0_fa1_tiles,
     rung_flash_forward_v1_fa2_rows;

@@ -16,11 +16,11 @@
 
 #include "key_blocks.h"
 
+#include "attention/forward/flash_library.h"
 #include "bench/bench.h"
 #include "flash_forward.h"
 #include "harness/rung.h"
 #include "judge_case.h"
-#include "library/flash_library.h"
 
 RUNG_FN(flash_forward, v0_fa1_tiles)
 RUNG_FN(flash_forward, v1_fa2_rows)

@@ -13,10 +13,10 @@
 #include <math.h>
 
 #include "alloc.h"
+#include "attention/forward/flash_library.h"
 #include "flash_forward.h"
 #include "judge_case.h"
 #include "key_blocks.h"
-#include "library/flash_library.h"
 
 static float *state_new(const Case *c)
 {

@@ -15,7 +15,7 @@
 #include "exp/vector.h"
 #include "flash_forward.h"
 
-#include "../../03_flash_forward/library/cpu/simd_pack.h"
+#include "attention/forward/cpu/simd_pack.h"
 #include "attn_pairs.h"
 
 static const FlashSimd *used_simd(void)

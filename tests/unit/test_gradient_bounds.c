@@ -16,13 +16,13 @@
 #include "cli_lines.h"
 #include "honest_attention.h"
 
+#include "attention/backward/backward_library.h"
+#include "attention/forward/flash_library.h"
 #include "attention/rows.h"
 #include "check/check.h"
 #include "flash_backward.h"
 #include "flash_forward.h"
 #include "harness/rung.h"
-#include "library/backward_library.h"
-#include "library/flash_library.h"
 
 RUNG_FN(flash_forward, v0_fa1_tiles)
 RUNG_FN(flash_forward, v1_fa2_rows)
@@ -61,8 +61,8 @@ static const Pass backwards[] = {{"naive v0_loops", naive_v0_loops_backward},
                                  {"library", flash_backward_library_cpu}};
 static const Honest ways[] = {{1 << 20, 0, 0, 0}, {16, 1, 1, 1}, {5, 0, 1, 0}};
 
-/* Worst shares of the bounds, and of FlashAttention's rule: [honest or variants][dtype][array] */
-static double worst[2][3][CHECK_COUNT], flash[2][3];
+/* Worst shares of the bounds: [honest or variants][dtype][array] */
+static double worst[2][3][CHECK_COUNT];
 
 static const Variant variants[] = {
     {"v0_unit", ON_CPU, DTYPES_ALL, naive_v0_loops, naive_v0_loops_backward, 0, "", NULL}};
@@ -73,7 +73,6 @@ typedef struct Trial {
     Storage O, dQ, dK, dV;
     AttnArgs args;
     Oracle oracle;
-    LowPrecision low_precision;
 } Trial;
 
 /* The first two heads of the inputs, which are all of them but for the bundled ones. */
@@ -98,7 +97,6 @@ static void trial_new(Trial *t, const char *line, AttnDtype dtype)
     a->lse = calloc((size_t)(s->B * s->H * s->Nq), sizeof *a->lse);
     assert_non_null(a->lse);
     assert_int_equal(0, oracle_run(&t->oracle, a, 1, 2));
-    assert_int_equal(0, low_precision_run(&t->low_precision, &t->oracle, a, 1, 2));
 }
 
 static void trial_free(Trial *t)
@@ -115,7 +113,7 @@ static void trial_free(Trial *t)
 static Check judge(const Trial *t)
 {
     Check check = {.inputs_intact = 1, .storage_intact = 1};
-    check_outputs(&check, &t->oracle, &t->low_precision, &t->args, 1, 4);
+    check_outputs(&check, &t->oracle, &t->args, 1, 4);
     return check;
 }
 
@@ -127,8 +125,6 @@ static void expect_pass(const Trial *t, int group, const char *line, const char 
     for (int which = 0; which <= CHECK_DV; which++)
         worst[group][dtype][which] =
             fmax(worst[group][dtype][which], check.array[which].worst_ratio);
-    if (is_finite_f64(check.flash_ratio))
-        flash[group][dtype] = fmax(flash[group][dtype], check.flash_ratio);
     if (check.pass)
         return;
     check_explain(&check, name, &t->args, stderr);
@@ -279,11 +275,10 @@ TEST(report)
         for (int dtype = 0; dtype < 3; dtype++) {
             const double *w = worst[group][dtype];
             print_message("# worst share of the bound, %s, %s: O %.2f lse %.2f dQ %.2f dK %.2f "
-                          "dV %.2f; flash_ratio %.2f\n",
+                          "dV %.2f\n",
                           group ? "variants" : "honest", dtype_name((AttnDtype)dtype), w[0], w[1],
-                          w[2], w[3], w[4], flash[group][dtype]);
+                          w[2], w[3], w[4]);
             for (int which = 0; which <= CHECK_DV; which++)
                 assert_true(w[which] > 0.01 && w[which] <= 1);
-            assert_true(flash[group][dtype] > 0);
         }
 }

@@ -291,7 +291,7 @@ def main():
                                                                      "{2, heads / 2, 1, Nq}, 1.0f")
         for path, section, words in (
                 ("03_flash_forward/cuda/v14_persistent.cu", "section", rung),
-                ("03_flash_forward/library/cuda/hopper_16bit.cuh", "work", library)):
+                ("common/attention/forward/cuda/hopper_16bit.cuh", "work", library)):
             run(tap, cxx, folder, f"tile_of_turn of {path}: each tile once, no division by zero",
                 PLACES.replace("@tile_of_turn@", function(path, "tile_of_turn"))
                 .replace("@section@", section).replace("@Place@", words[0])

@@ -5,7 +5,7 @@
  */
 #include "oracle_case.h"
 
-#include "../../03_flash_forward/library/cuda/key_rule.h"
+#include "attention/forward/cuda/key_rule.h"
 #include "attn_pairs.h"
 
 #define MOST 5

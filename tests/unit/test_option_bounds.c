@@ -46,7 +46,7 @@ static Check judge(OptionCase *o, const HonestOptions *how, const Oracle *oracle
     Check check = {.inputs_intact = 1, .storage_intact = 1};
     o->c->args.options = &o->options;
     honest_options_run(how, &o->c->args);
-    check_outputs(&check, oracle, NULL, &o->c->args, 1, 4);
+    check_outputs(&check, oracle, &o->c->args, 1, 4);
     return check;
 }
 

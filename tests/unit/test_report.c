@@ -83,7 +83,7 @@ static void make_row(const Check *check, int ran, ReportTiles tiles)
 
 TEST(rows_are_json)
 {
-    const Check check = {.bound_ratio = INFINITY, .flash_ratio = NAN, .nonfinite = 7};
+    const Check check = {.bound_ratio = INFINITY, .nonfinite = 7};
     make_row(&check, 1, (ReportTiles){0});
     expect(json, "\"variant\":\"v0_\\\"odd\\\"\\\\\\u000a\\u007f\\u00c3\"");
     expect(json, "\"failure\":\"a\\u0009b\\\"c\\\\\"");

@@ -13,7 +13,7 @@
  */
 #include <math.h>
 
-#include "library/backward_library.h"
+#include "attention/backward/backward_library.h"
 #include "ring_method_case.h"
 
 #include "flash_backward.h"

@@ -8,7 +8,7 @@
  *   bit.
  * - One rank gives the bits of the block kernels on the whole problem.
  */
-#include "library/backward_library.h"
+#include "attention/backward/backward_library.h"
 #include "ring_sim_case.h"
 
 #include "alloc.h"

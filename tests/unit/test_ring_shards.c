@@ -17,7 +17,7 @@
  * - Work: the bound of contiguous causal attention, and zigzag's balance, of both halves too; what
  *   the cost model counts, pairs and the rows that a mask cuts, by brute force.
  */
-#include "../../03_flash_forward/library/cuda/key_rule.h"
+#include "attention/forward/cuda/key_rule.h"
 #include "attn_pairs.h"
 #include "oracle_case.h"
 

@@ -4,7 +4,7 @@
  * row tile has its turn once, no block has much more to do than another, and a section, whose K
  * and V fit the L2, is over in two turns.
  */
-#include "../../03_flash_forward/library/cuda/row_turns.h"
+#include "attention/forward/cuda/row_turns.h"
 
 #include "unit.h"
 

@@ -18,14 +18,14 @@
 
 #include "unit.h"
 
-#include "../../03_flash_forward/library/cuda/block.cuh"
+#include "attention/backward/backward_library.h"
+#include "attention/forward/cuda/block.cuh"
+#include "attention/forward/flash_library.h"
 #include "attn_config.h"
 #include "attn_options.h"
 #include "attn_pairs.h"
 #include "cuda/device.h"
 #include "flash_backward.h"
-#include "library/backward_library.h"
-#include "library/flash_library.h"
 #include "sliding_window.h"
 
 /* --- the GPU -----------------------------------------------------------------------------------*/

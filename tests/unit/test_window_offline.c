@@ -21,8 +21,8 @@
 #include "window_definition.h"
 
 #include "alloc.h"
+#include "attention/window/cpu/weights.h"
 #include "attn_pairs.h"
-#include "library/cpu/weights.h"
 #include "sliding_window.h"
 
 /* forward, backward; the second line is v2 with its gradients */

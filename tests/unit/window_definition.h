@@ -16,9 +16,9 @@
 
 #include <math.h>
 
+#include "attention/window/sliding_window_module.h"
 #include "attn_pairs.h"
 #include "plain_options.h"
-#include "sliding_window_module.h"
 #include "window_settings.h"
 
 /* Inputs and results of one precision each: Q and O [total_q][H][d], lse [total_q][H], ... */

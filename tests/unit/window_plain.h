@@ -14,9 +14,9 @@
 
 #include <math.h>
 
+#include "attention/window/sliding_window_module.h"
 #include "oracle_case.h"
 #include "sliding_window.h"
-#include "sliding_window_module.h"
 
 typedef struct Plain {
     WindowConfig c;

@@ -57,7 +57,7 @@ sys.path[:0] = [HERE, os.path.dirname(HERE)]
 from hints import Hints, update_page
 from tap import Tap
 from workshop import (Failure, Workshop, apply_hunks, asks_for_f16, changed_text, needs_gpu,
-                      read_patch, run)
+                      read_patch, run, stage_folder)
 
 
 SENTENCES = (("inputs", "an input was written to|it wrote to its input"),
@@ -244,7 +244,7 @@ def main():
     for path in args.patches or sorted(glob.glob(os.path.join(HERE, "*.patch"))):
         try:
             fields, hunks = read_patch(path)
-            if not fields["file"].startswith(folder_of_stage + "/"):
+            if stage_folder(fields) != folder_of_stage:
                 continue
             pretended = fields["file"].endswith(".cu") and not needs_gpu(fields)
             here = (os.path.exists(os.path.join(args.build, fields["program"])) if pretended

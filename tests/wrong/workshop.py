@@ -3,6 +3,7 @@
 
 Interface:
 - read_patch, changed_text, apply_hunks: the header, the hunks, the text before and after them.
+- stage_folder: the stage that a patch belongs to.
 - needs_gpu: does what a patch changes run on a GPU? asks_for_f16: in which dtypes?
 - Workshop(args, folder, programs).make(fields, text): the command that runs the changed code.
 - Failure: a sentence for the test's output. run: a command with its output.
@@ -15,9 +16,12 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(ROOT, "common", "tools"))
+from source_hashes import LIBRARY
 
 KEYS = ("file", "header", "function", "rung", "variant", "program", "seed", "what", "caught-by",
         "case", "passes", "hint", "no-hint")
@@ -57,6 +61,12 @@ def read_patch(path):
     if "program" not in fields and not fields["caught-by"] <= set(CHECKS):
         raise Failure(f"caught-by knows {' '.join(CHECKS)}")
     return fields, hunks
+
+
+def stage_folder(fields):
+    """The stage whose program shows the mistake: parts of the library belong to stages 03 to 05."""
+    return next((stage for stage, part in LIBRARY.items() if fields["file"].startswith(part + "/")),
+                fields["file"].split("/")[0])
 
 
 def changed_text(fields):
@@ -239,7 +249,7 @@ class Workshop:
         with open(shim, "w", encoding="utf-8") as f:
             f.write("\n".join(lines) + "\n")
         library = made[:-2] + ".so"
-        folder = os.path.join(ROOT, fields["file"].split("/")[0])
+        folder = os.path.join(ROOT, os.path.basename(os.path.dirname(self.args.program)))
         line = compiler + ["-shared", "-fPIC", "-o", library, shim, made, "-I" + folder]
         line += headers + (["-Wl,-Bsymbolic"] if stage == "ring_burst" else self.libraries())
         done = run(line + ["-lm"], cwd=self.args.build)

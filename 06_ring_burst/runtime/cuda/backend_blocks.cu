@@ -20,9 +20,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../../04_flash_backward/library/cuda/block_add.h"
+#include "attention/backward/backward_library.h"
+#include "attention/backward/cuda/block_add.h"
 #include "attn_pairs.h"
-#include "library/backward_library.h"
 #include "runtime/cuda/backend_internal.h"
 #include "tensor.h"
 

@@ -10,7 +10,7 @@
 #ifndef RING_BACKEND_INTERNAL_H
 #define RING_BACKEND_INTERNAL_H
 
-#include "../../../03_flash_forward/library/cuda/block_resume.h"
+#include "attention/forward/cuda/block_resume.h"
 #include "runtime/cuda/backend_cuda.h"
 
 CudaBackend *cuda_backend_of(RingRank *r);

@@ -5,7 +5,7 @@
  *
  * Interface: of RingBackend (ring_world.h) delta, finish_O, add, narrow, widen.
  */
-#include "library/backward_library.h"
+#include "attention/backward/backward_library.h"
 #include "runtime/cuda/backend_internal.h"
 #include "runtime/cuda/small_work.h"
 #include "tensor.h"

@@ -43,12 +43,18 @@ typedef enum AttentionMistake {
     ALPHA_ON_NEW_O,
     ALPHA_ON_NEW,
     LAST_SCORE_FOR_MAX,
-    OLD_MAXIMUM
+    OLD_MAXIMUM,
+    DIVIDED_EACH_KEY,
+    DIVIDED_EACH_WEIGHT
 } AttentionMistake;
 
 #define NEW_TERM                                                                                   \
     "alpha belongs to the old sums alone; the new key's p = exp(s - m_new) is relative to m_new "  \
     "already."
+
+#define DIVIDED                                                                                    \
+    "O is divided by l at every key, and l is not whole yet. O stays a sum; one division stands "  \
+    "behind the last key."
 
 #define ATTENTION_MISTAKES                                                                         \
     {"no_scale", "The scores lack the scale 1/sqrt(d)."},                                          \
@@ -77,9 +83,11 @@ typedef enum AttentionMistake {
         {"new_term_rescaled", NEW_TERM},                                                           \
         {"last_score_for_the_maximum",                                                             \
          "m is the last score here. It is the largest: m_new = max(m, s)."},                       \
+        {"old_maximum", "p is exp(s - m_old). Before the first key m is -inf, and p is infinite: " \
+                        "it is relative to m_new."},                                               \
+        {"divided_each_key", DIVIDED},                                                             \
     {                                                                                              \
-        "old_maximum", "p is exp(s - m_old). Before the first key m is -inf, and p is infinite: "  \
-                       "it is relative to m_new."                                                  \
+        "divided_each_key", DIVIDED                                                                \
     }
 
 static inline int head_sees(const Head *h, int mistake, long i, long j)
@@ -117,8 +125,12 @@ static inline void reference_row(const Head *h, int mistake, long i, double *O, 
             p * (mistake == ALPHA_ON_NEW_L || mistake == ALPHA_ON_NEW ? alpha : 1.0);
         if (mistake == ALPHA_ON_NEW_O || mistake == ALPHA_ON_NEW)
             p *= alpha;
-        for (x = 0; x < h->d; x++)
+        if (mistake == DIVIDED_EACH_WEIGHT)
+            p /= l;
+        for (x = 0; x < h->d; x++) {
             O[x] = (mistake == O_NOT_RESCALED ? 1.0 : alpha) * O[x] + p * h->V[j * h->d + x];
+            O[x] /= mistake == DIVIDED_EACH_KEY ? l : 1.0;
+        }
         m = mistake == STALE_M ? m : m_new;
     }
     for (x = 0; x < h->d && (l > 0.0 || mistake == NAN_ON_EMPTY_ROW); x++)
@@ -143,8 +155,8 @@ static inline const Mistake *diagnose_attention(const Output *O, const Output *l
 {
     static const Mistake empty_row = {
         "empty_row_weights",
-        "lse is right: this row sees no key. Its weights have to be 0 before they meet V; -inf or "
-        "NaN reaches O."};
+        "lse is right: this row sees no key, so its l is 0. O / l is 0 / 0 then: divide only where "
+        "l > 0. And a weight exp(-inf - (-inf)) is NaN: it has to be 0 before it meets V."};
     static const Mistake O_nan = {
         "o_nan", "lse is right, O is not a number. Look for the first operation that makes a NaN."};
     static const Mistake only_O = {

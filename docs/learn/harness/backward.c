@@ -6,14 +6,17 @@
  * defines one of the functions; the others stay empty (weak) and are not called.
  *
  * Interface: --part dV|dK|dQ|all, -N tokens, -d channels, --causal, --hand: the four tokens;
- * for `all` --keys, too, with the causal mask in the lower right corner.
+ * for `all` --keys, too, with the causal mask in the lower right corner, and --memory:
+ * with little of it.
  */
 #include <math.h>
 
 #include "learn.h"
+#include "limits.h"
 
 #define WEAK __attribute__((weak))
-#define TILE 8 /* keys of a tile in step 04.5 */
+#define TILE 8            /* keys of a tile in step 04.5 */
+#define ROOM (256L << 10) /* bytes of memory with --memory */
 
 WEAK int backward_dv_variant(const float *Q, const float *K, const float *lse, const float *dO,
                              float *dV, int N, int d, int causal);
@@ -166,6 +169,12 @@ static void missing(const char *name)
     refuse("missing", "There is no function %s in your file.", name);
 }
 
+static void whole(void)
+{
+    attention_backward(Q, K, V, O, lse, dO, out[0]->found, out[1]->found, out[2]->found, (int)Nq,
+                       (int)Nk, (int)d, causal);
+}
+
 void call(void)
 {
     const int n = (int)Nq, c = (int)d;
@@ -185,8 +194,13 @@ void call(void)
     } else {
         if (!attention_backward)
             missing("attention_backward");
-        attention_backward(Q, K, V, O, lse, dO, out[0]->found, out[1]->found, out[2]->found, n,
-                           (int)Nk, c, causal);
+        if (has_flag("--memory"))
+            little_memory(
+                whole, ROOM,
+                "There are 256 KiB of heap and of stack in this case. An array of Nq x Nk "
+                "numbers has 1 MiB.");
+        else
+            whole();
     }
     if (status != 0)
         refuse("status", "Your function returned %d; 0 means that all is done.", status);

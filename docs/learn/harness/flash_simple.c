@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: MIT
  *
- * flash_simple.c: judges attention of one head that must not keep an N x N matrix.
+ * flash_simple.c: judges attention of one head, from a state (m, l, O) for each row.
  *
- * Before the call the process gives up the right to more memory than it has and a few MiB: a matrix
- * of N x N floats does not fit into these. (Not with --asan, whose own memory is larger.)
+ * Two cases leave no room for anything else. One has rows of a page, and one page of K and one of V
+ * is readable at a time: who computes scores twice opens K more often than V. The other has 16384
+ * tokens and 48 KiB of memory: a row of scores has 64.
  *
  * Interface: -N queries and keys, -d channels, --causal, --hand, --large, --below: scores far
- * below 0, --memory: with the limit.
+ * below 0, --pages: rows of a page, --memory: with little memory.
  */
 #include "attention.h"
-
-#include <signal.h>
-#include <sys/resource.h>
+#include "limits.h"
 
 int flash_simple_variant(const float *Q, const float *K, const float *V, float *O, float *lse,
                          int N, int d, int causal);
 
-#define ROOM (8L << 20) /* bytes; N = 2048: 16 MiB */
+#define ROOM     (48L << 10) /* bytes */
+#define DISTINCT 4           /* rows of Q with --memory: the expected result takes no time */
 
 const Mistake mistakes[] = {ATTENTION_MISTAKES, {NULL, NULL}};
 
@@ -26,8 +26,11 @@ static Output *O, *lse;
 void prepare(void)
 {
     const int hand = has_flag("--hand");
-    const long N = hand ? 4 : number("-N", 1), d = hand ? 2 : number("-d", 1);
-    float *Q = input("Q", N * d), *K = input("K", N * d), *V = input("V", N * d);
+    const int pages = has_flag("--pages");
+    const long N = hand ? 4 : number("-N", 1);
+    const long d = hand ? 2 : pages ? page_floats() : number("-d", 1);
+    float *Q = input("Q", N * d), *K = pages ? paged_input(N) : input("K", N * d);
+    float *V = pages ? paged_input(N) : input("V", N * d);
     long e;
     O = output("O", N, d, "query", "channel");
     lse = output("lse", N, 1, "query", "");
@@ -39,6 +42,8 @@ void prepare(void)
         memcpy(K, hand_K, sizeof hand_K);
         memcpy(V, hand_V, sizeof hand_V);
     }
+    for (e = DISTINCT * d; e < N * d && has_flag("--memory"); e++)
+        Q[e] = Q[e - DISTINCT * d];
     for (e = 0; e < N * d && has_flag("--large"); e++)
         Q[e] *= 100.0f;
     for (e = 0; e < N * d && has_flag("--below"); e += d)
@@ -49,68 +54,57 @@ void prepare(void)
     head = (Head){Q, K, V, N, N, d, has_flag("--causal"), NULL};
 }
 
-/* Bytes of address space that this process has now; 0: the system does not say. */
-static long address_space(void)
+static int status;
+
+static void variant(void)
 {
-    FILE *f = fopen("/proc/self/statm", "r");
-    long pages = 0;
-    if (f && fscanf(f, "%ld", &pages) != 1)
-        pages = 0;
-    if (f)
-        fclose(f);
-    return pages * 4096;
+    status = flash_simple_variant(head.Q, head.K, head.V, O->found, lse->found, (int)head.Nq,
+                                  (int)head.d, head.causal);
 }
 
-/* A malloc that gave NULL was not looked at, or the stack was taken for the matrix. */
-static void no_room(int sig)
+/* Each pair needs its key once and its value once. Where V is opened as often as K, the loops have
+ * an order in which a page is opened again; that is no second pass over the scores. */
+static void count_visits(void)
 {
-    (void)sig;
-    refuse("no_room", "Your code ended with SIGSEGV: it used memory that is not its own. An N x N "
-                      "matrix has no room in this case: malloc returns NULL, and the stack ends.");
-}
-
-/* A stack of its own: the learner's may be what is full. */
-static void catch_no_room(void)
-{
-    static char stack[1 << 16];
-    const stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
-    struct sigaction action = {.sa_handler = no_room, .sa_flags = SA_ONSTACK};
-    sigaltstack(&other, NULL);
-    sigaction(SIGSEGV, &action, NULL);
+    const long pairs = head.Nq * head.Nk, of_K = page_visits(0), of_V = page_visits(1);
+    open_pages();
+    if (of_K > of_V && of_K > pairs)
+        refuse("scores_twice",
+               "Rows of K were opened %ld times, rows of V %ld times, for %ld pairs. Scores are "
+               "computed more than once; the state (m, l, O) of a row makes one pass enough.",
+               of_K, of_V, pairs);
 }
 
 void call(void)
 {
-    const long now = address_space();
-    struct rlimit old;
-    int status;
-#ifdef LEARN_ASAN
-    const int limited = 0;
-#else
-    const int limited = has_flag("--memory") && now > 0 && getrlimit(RLIMIT_AS, &old) == 0;
-#endif
-    if (limited) {
-        const struct rlimit less = {(rlim_t)(now + ROOM), old.rlim_max};
-        setrlimit(RLIMIT_AS, &less);
-        void *volatile probe = malloc(sizeof(float) * (size_t)(head.Nq * head.Nk));
-        if (probe)
-            refuse("limit", "The memory limit of this case does not hold on this system.");
-        catch_no_room();
-    }
-    status = flash_simple_variant(head.Q, head.K, head.V, O->found, lse->found, (int)head.Nq,
-                                  (int)head.d, head.causal);
-    if (limited) {
-        setrlimit(RLIMIT_AS, &old);
-        signal(SIGSEGV, SIG_DFL);
+    if (has_flag("--pages")) {
+        close_pages();
+        variant();
+        count_visits();
+    } else if (has_flag("--memory")) {
+        little_memory(variant, ROOM,
+                      "There are 48 KiB of heap and of stack in this case. A row of all scores has "
+                      "64 KiB, and an N x N matrix 1 GiB.");
+    } else {
+        variant();
     }
     if (status != 0)
-        refuse("status", "Your function returned %d. (An N x N matrix has no room in this case.)",
+        refuse("status", "Your function returned %d. (The last case has 48 KiB of memory.)",
                status);
 }
 
 void expect(int mistake)
 {
-    reference(&head, mistake, O->expected, lse->expected);
+    const long rows = has_flag("--memory") ? DISTINCT : head.Nq;
+    long i, x;
+    for (i = 0; i < head.Nq; i++) {
+        if (i < rows)
+            reference_row(&head, mistake, i, O->expected + i * head.d, lse->expected + i);
+        for (x = 0; x < head.d && i >= rows; x++)
+            O->expected[i * head.d + x] = O->expected[(i - rows) * head.d + x];
+        if (i >= rows)
+            lse->expected[i] = lse->expected[i - rows];
+    }
 }
 
 const Mistake *diagnose(void)

@@ -25,6 +25,9 @@ const Mistake mistakes[] = {
     {"shares_not_normalised", "The two shares sum to more than 1: they are exp(lse_old - lse) and "
                               "exp(lse_block - lse), with "
                               "the merged lse and not with the larger one."},
+    {"exponent_of_the_wrong_sign",
+     "The exponent is max - min, which grows: exp(min - max) is at most 1, and log1p of it at most "
+     "ln 2."},
     {"lse_not_updated", "O is merged and *lse is not: it has to become the merged one."},
     {NULL, NULL}};
 
@@ -75,7 +78,7 @@ void expect(int mistake)
     for (long i = 0; i < N; i++) {
         const double a = lse_old[i], b = lse_block[i], max = fmax(a, b), min = fmin(a, b);
         const int empty = isinf(max) && mistake != 2;
-        double both = empty ? max : max + log1p(exp(min - max));
+        double both = empty ? max : max + log1p(exp(mistake == 8 ? max - min : min - max));
         double of_old = empty ? 1 : exp(a - both), of_block = empty ? 0 : exp(b - both);
         if (mistake == 3) { /* as float32 has it */
             both = (double)logf(expf((float)a) + expf((float)b));
@@ -91,7 +94,7 @@ void expect(int mistake)
             of_old = exp(b - both), of_block = exp(a - both);
         if (mistake == 7 && !empty)
             of_old = exp(a - max), of_block = exp(b - max);
-        if (mistake == 8)
+        if (mistake == 9)
             both = a;
         lse->expected[i] = both;
         for (long x = 0; x < d; x++)

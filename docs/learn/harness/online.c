@@ -17,7 +17,8 @@ float exp_counted(float x);
 
 const Mistake mistakes[] = {
     {"stale_l",
-     "l was not rescaled when the maximum grew: its old terms are exp(x - m_old) still."},
+     "l keeps its old terms when the maximum grows: alpha is missing there, or it is taken after m "
+     "became m_new and is exp(0) = 1. First alpha = exp(m_old - m_new), then m = m_new."},
     {"alpha_inverted", "The factor is exp(m_old - m_new), at most 1; this is its inverse."},
     {"nothing_rescaled",
      "The new maximum is stored before alpha is computed from the old one, or the new "

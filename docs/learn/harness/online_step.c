@@ -27,7 +27,8 @@ enum {
     CAUSAL,
     LAST_BLOCK,
     NO_SCALE,
-    BLOCK_INDEX
+    BLOCK_INDEX,
+    ROW_OF_THE_BLOCK
 };
 
 const Mistake mistakes[] = {
@@ -50,6 +51,9 @@ const Mistake mistakes[] = {
     {"no_scale", "The scores lack the scale 1/sqrt(d)."},
     {"block_forgotten", "The window is compared with the place of a key inside its block; key c of "
                         "block j is key j * bk + c of the sequence."},
+    {"row_of_the_block",
+     "The window is laid around r, the row inside its block; query r of block i is "
+     "query i * bq + r of the sequence."},
     {NULL, NULL}};
 
 static float *Q, *K, *V;
@@ -122,7 +126,8 @@ void call(void)
 
 static int head_sees(int mistake, long i, long j)
 {
-    const long position = mistake == OTHER_CORNER ? i : i + Nk - Nq;
+    const long row = mistake == ROW_OF_THE_BLOCK ? i % bq : i;
+    const long position = mistake == OTHER_CORNER ? row : row + Nk - Nq;
     const long low = position - w + (mistake == OFF_BY_ONE);
     const long high = mistake == CAUSAL ? position : position + w - (mistake == END_OFF_BY_ONE);
     if (mistake == MASK_OF_THE_BLOCK)

@@ -11,7 +11,9 @@
 void scores(const float *Q, const float *K, float *S, int Nq, int Nk, int d);
 
 const Mistake mistakes[] = {{"no_scale", "These are the products without the scale 1/sqrt(d)."},
-                            {"scale_by_d", "The scale here is 1/d; it has to be 1/sqrt(d)."},
+                            {"scale_by_d",
+                             "The scale here is 1/d or 1/sqrt(Nk) (both are 1/2 for the four "
+                             "tokens); it has to be 1/sqrt(d): d is the length of the sum."},
                             {"transposed", "This is K Q^T: row and column of S are exchanged."},
                             {"k_transposed", "K is read as if it were stored as [d][Nk]. Row j of "
                                              "K is contiguous: K[j * d + x]."},

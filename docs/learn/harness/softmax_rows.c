@@ -3,11 +3,13 @@
  * softmax_rows.c: judges P = softmax of each row of S, and lse.
  *
  * Interface: --rows, --cols, --growing, --large, --below: around -200, --masked: every third score
- * is -inf, --empty: every second row is.
+ * is -inf, --empty: every second row is, --pages: rows of that many pages of memory, of which one is
+ * readable at a time.
  */
 #include <math.h>
 
 #include "learn.h"
+#include "limits.h"
 
 int softmax_rows_variant(const float *S, float *P, float *lse, int rows, int cols);
 
@@ -34,7 +36,8 @@ void prepare(void)
 {
     long e;
     rows = number("--rows", 1), cols = number("--cols", 1);
-    S = input("S", rows * cols);
+    cols = has_flag("--pages") ? number("--pages", 1) * page_floats() : cols;
+    S = has_flag("--pages") ? paged_input(rows * cols / page_floats()) : input("S", rows * cols);
     P = output("P", rows, cols, "row", "column");
     lse = output("lse", rows, 1, "row", "");
     fill_normal(S, rows * cols, 21);
@@ -52,8 +55,21 @@ void prepare(void)
 
 void call(void)
 {
-    if (softmax_rows_variant(S, P->found, lse->found, (int)rows, (int)cols) != 0)
+    int status;
+    if (has_flag("--pages"))
+        close_pages();
+    status = softmax_rows_variant(S, P->found, lse->found, (int)rows, (int)cols);
+    if (has_flag("--pages"))
+        open_pages();
+    if (status != 0)
         refuse("status", "Your function returned another number than 0.");
+    if (page_visits(0) > 2 * rows * cols / page_floats())
+        refuse(
+            "three_passes",
+            "A row of %ld pages was read in %.1f passes. Two are enough: maximum and sum in one, "
+            "then P.",
+            cols / page_floats(),
+            (double)page_visits(0) * (double)page_floats() / (double)(rows * cols));
 }
 
 static void expect_row(int mistake, const float *s, double *p, double *row_lse)

@@ -32,6 +32,9 @@ const Mistake mistakes[] = {
     {"left_without_minus", "The window begins at -left: differences key - query of keys before the "
                            "query are negative."},
     {"all_masked", "Every tile is masked here: right, but nothing is saved."},
+    {"minus_one_not_full", "-1 is forgotten in the test for full: a side without a limit hides "
+                           "nothing, so it keeps no tile "
+                           "from being full."},
     {NULL, NULL}};
 
 static Output *kind;
@@ -87,8 +90,8 @@ static int kind_of(int mistake, long least, long most)
 {
     const int edge = mistake == 6, strict = mistake == 7;
     const long low = mistake == 8 ? left : -left;
-    const int left_full = left < 0 || least >= low + strict;
-    const int right_full = right < 0 || most <= right - strict;
+    const int left_full = (left < 0 && mistake != 10) || least >= low + strict;
+    const int right_full = (right < 0 && mistake != 10) || most <= right - strict;
     if (mistake == 9)
         return 1;
     if ((right >= 0 && mistake != 5 && least > right - edge) || (left >= 0 && most < low + edge))

@@ -126,7 +126,7 @@ class Court:
         for name in ("01_naive/naive", "common/judge/attn_runner", "common/judge/attn_jail"):
             shutil.copy(os.path.join(args.build, name), folder)
         os.mkdir(os.path.join(folder, "include"))
-        for name in ("attn.h", "attn_pairs.h", "tensor.h"):
+        for name in ("attention/attn.h", "attention/attn_pairs.h", "tensor.h"):
             shutil.copy(os.path.join(args.include[0], name), os.path.join(folder, "include"))
         with open(os.path.join(folder, "teacher.key"), "w", encoding="utf-8") as f:
             f.write("the key\n")  # everybody may read it: the sandbox must not

@@ -9,8 +9,8 @@
  *
  * Interface: of flash_backward.h and block_add.h what the backend of a GPU calls.
  */
-#include "../../../04_flash_backward/library/cuda/block_add.h"
-#include "library/backward_library.h"
+#include "attention/backward/backward_library.h"
+#include "attention/backward/cuda/block_add.h"
 #include "pretend_kernels.h"
 
 static inline size_t round_up(size_t bytes)

@@ -15,9 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../../03_flash_forward/library/cuda/block_resume.h"
+#include "attention/backward/backward_library.h"
+#include "attention/forward/cuda/block_resume.h"
 #include "flash_backward.h"
-#include "library/backward_library.h"
 #include "pretend_gpu.h"
 #include "tensor.h"
 

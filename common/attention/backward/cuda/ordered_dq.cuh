@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ordered_dq.cuh: blocks of keys add to dQ in a fixed order: --deterministic of the Hopper kernels.
+ *
+ * A float32 sum has the same bits every time if its parts are added in the same order. A counter
+ * for each 64 queries of a head and each warpgroup says who has added last, as its number plus 1:
+ * who is next waits for that, adds, and writes its own.
+ *
+ * To look at a counter takes some 700 clocks, and to be sure that the adds have been done before it
+ * is written takes as many. None of those who compute can afford that. The producer's warpgroup has
+ * warps with nothing to do, so two of them keep the order, one for each warpgroup that computes:
+ *
+ *     keeper      my turn?  open | .............. | done: fence, write the counter
+ *     consumers   ... products ....... | wait, add | tell, go on
+ *
+ * The fence of the keeper covers the adds of those who have told it: what a thread has seen happen
+ * before its fence is before whatever comes after it.
+ *
+ * Nobody may wait for a block that has not started, because that one may be waiting for our place.
+ * So a block takes a ticket when it starts, and the order is that of the tickets of a head.
+ *
+ * Which order? Without a mask all blocks begin with the same queries, from the first keys to the
+ * last, each one handover (about 1.5 us) behind the one before. That costs once, at the start, if
+ * the next blocks find places free in the same rhythm: so the heads that fill the GPU take turns
+ * (hopper_keys.cuh). Under a causal mask the last keys begin with the last queries, where nobody
+ * comes before them, and block n is always two tiles of queries behind block n + 1: from the last
+ * keys to the first nobody waits, in a window too.
+ *
+ * Interface:
+ * - order_ints: counters and the ticket of a pass; they lie behind dQ_sum and start with 0.
+ * - start_order: by one thread of a block. keep_order: by one thread for each warpgroup.
+ * - wait_for_order, tell_order: by the consumers, around the add of dQ number 0, 1, 2 ...
+ *   AddOrdered: both, for consume_in_turns.
+ * - OrderedTile: a tile with the barriers of that.
+ */
+#ifndef FLASH_BACKWARD_ORDERED_DQ_CUH
+#define FLASH_BACKWARD_ORDERED_DQ_CUH
+
+#include "../../../../04_flash_backward/cuda/wgmma_turns.cuh"
+
+namespace rung
+{
+
+template <int D_> struct OrderedTile : KeyTile<D_> {
+    static const int ORDER_OPEN = KeyTile<D_>::ALL, ORDER_DONE = ORDER_OPEN + 8 * 2;
+    static const int TICKET = ORDER_DONE + 8 * 2, ALL = TICKET + 16;
+    static_assert(ALL <= 227 * 1024, "tiles do not fit");
+};
+
+/* ld.acquire, until *counter is `value`: what was done before it was set is visible then. */
+static __device__ __forceinline__ void counter_wait(const int *counter, int value)
+{
+    int now;
+#ifdef HOPPER_WAIT_LIMIT
+    int tries = 0;
+#endif
+    do {
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+#ifdef HOPPER_WAIT_LIMIT
+        if (tries++ == HOPPER_WAIT_LIMIT)
+            report_stuck(WAIT_dQ);
+#endif
+    } while (now != value);
+}
+
+/* st.relaxed; a fence before it makes it a release. */
+static __device__ __forceinline__ void counter_set(int *counter, int value)
+{
+    asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
+
+/* Whole 16 bytes. rows: of all heads, in whole tiles of 64. */
+static __host__ __device__ __forceinline__ int64_t order_ints(int64_t rows)
+{
+    return (rows / 64 * 2 + 1 + 3) / 4 * 4;
+}
+
+template <class C>
+static __device__ __forceinline__ int *counters_of(const AttnArgs &a, const Pass &pass)
+{
+    const int64_t tiles = divide_up((int)a.shape.Nq, 64) * a.shape.B * a.shape.H;
+    return (int *)(pass.dQ_sum + tiles * (64 * C::D));
+}
+
+/* By one thread, before the others go on: barriers, and the block's ticket. */
+template <class C>
+static __device__ __forceinline__ void start_order(unsigned char *smem_bytes, const AttnArgs &a,
+                                                   const Pass &pass)
+{
+    const uint32_t smem = (uint32_t)__cvta_generic_to_shared(smem_bytes);
+    const int64_t tiles = divide_up((int)a.shape.Nq, 64) * a.shape.B * a.shape.H;
+    for (int warpgroup = 0; warpgroup < 2; warpgroup++) {
+        barrier_init(smem + C::ORDER_OPEN + 8 * warpgroup, 1);
+        barrier_init(smem + C::ORDER_DONE + 8 * warpgroup, CONSUMER_THREADS / 64);
+    }
+    barrier_init_done();
+    *(int *)(smem_bytes + C::TICKET) = atomicAdd(counters_of<C>(a, pass) + tiles * 2, 1);
+}
+
+/* By one thread, for one warpgroup. back: the last keys come first. */
+template <class C, class Sight>
+static __device__ __forceinline__ void keep_order(const AttnArgs &a, const Pass &pass, bool back,
+                                                  const Sight &sight, const KeyBlock &block,
+                                                  KeyWalk walk, uint32_t smem, int warpgroup)
+{
+    const int Tr = divide_up((int)a.shape.Nq, 64), own = block.j0 / C::Bc;
+    const int before = back ? own + 1 : own - 1; /* who comes before us */
+    const uint32_t open = smem + C::ORDER_OPEN + 8 * warpgroup;
+    const uint32_t done = smem + C::ORDER_DONE + 8 * warpgroup;
+    int *const counters = counters_of<C>(a, pass) + warpgroup;
+    Rows theirs = rows_that_see(sight, before * C::Bc, C::Bc);
+    if (before < 0 || before * C::Bc >= (int)a.shape.Nk || theirs.begin >= theirs.end)
+        theirs.begin = theirs.end = 0; /* nobody */
+    theirs.begin = theirs.begin / C::Br * C::Br;
+#pragma unroll 1
+    for (int tile = 0; tile < walk.count; tile++) {
+        int *const counter =
+            counters + ((int64_t)(block.b * (int)a.shape.H + walk.h) * Tr + walk.i0 / 64) * 2;
+        counter_wait(counter, walk.i0 >= theirs.begin && walk.i0 < theirs.end ? before + 1 : 0);
+        barrier_arrive(open);
+        barrier_wait(done, tile % 2, WAIT_dQ);
+        __threadfence(); /* the adds that it has been told of are there before the counter is */
+        counter_set(counter, own + 1);
+        next_tile<C>(walk);
+    }
+}
+
+/* dQ number `number` of this warpgroup may be added. */
+template <class C>
+static __device__ __forceinline__ void wait_for_order(uint32_t smem, int warpgroup, int number)
+{
+    barrier_wait(smem + C::ORDER_OPEN + 8 * warpgroup, number % 2, WAIT_dQ);
+}
+
+/* It has been added. */
+template <class C> static __device__ __forceinline__ void tell_order(uint32_t smem, int warpgroup)
+{
+    tell(smem + C::ORDER_DONE + 8 * warpgroup);
+}
+
+template <class C, bool ORDERED> struct AddOrdered {
+    uint32_t smem;
+    int warpgroup;
+    __device__ void operator()(float *to, const float (&dQ)[8][4], int number) const
+    {
+        if (ORDERED && number >= 0)
+            wait_for_order<C>(smem, warpgroup, number);
+        add_dQ(to, dQ);
+        if (ORDERED && number >= 0)
+            tell_order<C>(smem, warpgroup);
+    }
+};
+
+} // namespace rung
+
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * offline.c: the offline module, a whole attention call in the shapes that programs really have.
+ *
+ * Three layouts, three ways of packing, sequences of any lengths: that sounds like many kernels, or
+ * like copying everything into one shape first. It is neither. A kernel finds its rows by strides,
+ * so a layout is four numbers:
+ *
+ *                    batch           token           head    channel
+ *     BSHD  stride   N heads d       heads d         d       1
+ *     SBHD           heads d         B heads d       d       1
+ *     THD            (one batch)     heads d         d       1
+ *
+ * and `heads` is the number of heads that lie side by side in memory. Packing K and V in one tensor
+ * makes that 2 Hkv, and V begins Hkv d elements later; with Q, K and V in one it is H + 2 Hkv.
+ * Sequences of THD are segments of the position maps, each aligned by itself: its last query looks
+ * at its last key. Gradients go the same way back.
+ *
+ * v2_window_tiles and v4_window_backward do the work, with every option.
+ *
+ * Interface: sliding_window_offline, sliding_window_offline_backward, sliding_window_status_text
+ * (sliding_window_module.h).
+ */
+#include "alloc.h"
+#include "attn_pairs.h"
+#include "offline_internal.h"
+#include "online_internal.h"
+#include "sliding_window.h"
+#include "tensor.h"
+
+const char *sliding_window_status_text(WindowStatus status)
+{
+    switch (status) {
+    case WINDOW_OK:
+        return "ok";
+    case WINDOW_BAD_CONFIG:
+        return "options that exclude each other, or a value out of range";
+    case WINDOW_BAD_TENSOR:
+        return "a tensor that does not fit";
+    case WINDOW_BAD_INDEX:
+        return "a block index outside of the tensor";
+    case WINDOW_NO_MEMORY:
+        return "out of memory";
+    case WINDOW_NOT_SUPPORTED:
+        return "this device or build cannot do it";
+    case WINDOW_FAILED:
+        return "a CUDA call failed";
+    }
+    return "unknown status";
+}
+
+/* --- tensors -----------------------------------------------------------------------------------*/
+
+/* Heads first .. first+count-1 of those `stored` side by side at data: [B][N][count][d] */
+static Tensor view_heads(const WindowConfig *c, const void *data, int64_t B, int64_t N,
+                         int64_t stored, int64_t first, int64_t count)
+{
+    const int64_t d = c->head_dim, row = stored * d;
+    Tensor t = {(void *)data, c->dtype, {B, N, count, d}, {N * row, row, d, 1}};
+    if (c->layout == WINDOW_SBHD) {
+        t.stride[0] = row;
+        t.stride[1] = B * row;
+    }
+    if (data)
+        t.data = (char *)t.data + first * d * (int64_t)dtype_size(c->dtype);
+    return t;
+}
+
+/* Three tensors out of one, two or three in memory. */
+static void view_packed(const WindowConfig *c, const AttnShape *n, const void *Q, const void *K,
+                        const void *V, Tensor view[3])
+{
+    const int64_t H = n->H, Hkv = n->Hkv;
+    switch (c->pack) {
+    case WINDOW_Q_K_V:
+        view[0] = view_heads(c, Q, n->B, n->Nq, H, 0, H);
+        view[1] = view_heads(c, K, n->B, n->Nk, Hkv, 0, Hkv);
+        view[2] = view_heads(c, V, n->B, n->Nk, Hkv, 0, Hkv);
+        break;
+    case WINDOW_Q_KV:
+        view[0] = view_heads(c, Q, n->B, n->Nq, H, 0, H);
+        view[1] = view_heads(c, K, n->B, n->Nk, 2 * Hkv, 0, Hkv);
+        view[2] = view_heads(c, K, n->B, n->Nk, 2 * Hkv, Hkv, Hkv);
+        break;
+    case WINDOW_QKV:
+        view[0] = view_heads(c, Q, n->B, n->Nq, H + 2 * Hkv, 0, H);
+        view[1] = view_heads(c, Q, n->B, n->Nk, H + 2 * Hkv, H, Hkv);
+        view[2] = view_heads(c, Q, n->B, n->Nk, H + 2 * Hkv, H + Hkv, Hkv);
+        break;
+    }
+}
+
+/* --- sequences ---------------------------------------------------------------------------------*/
+
+/* One segment for each sequence. Lower-right: key j stands at j, query i at i + Nk - Nq. */
+static void fill_segments(const WindowConfig *c, const WindowCall *call, AttnSegment *q,
+                          AttnSegment *k)
+{
+    if (c->layout != WINDOW_THD) {
+        *q = (AttnSegment){0, call->seqlen_q, 0, call->seqlen_kv - call->seqlen_q, 1};
+        *k = (AttnSegment){0, call->seqlen_kv, 0, 0, 1};
+        return;
+    }
+    for (int64_t s = 0; s < call->batch; s++) {
+        const int64_t first_q = call->cu_seqlens_q[s], first_k = call->cu_seqlens_kv[s];
+        const int64_t Nq = call->cu_seqlens_q[s + 1] - first_q;
+        const int64_t Nk = call->cu_seqlens_kv[s + 1] - first_k;
+        q[s] = (AttnSegment){first_q, Nq, s, Nk - Nq, 1};
+        k[s] = (AttnSegment){first_k, Nk, s, 0, 1};
+    }
+}
+
+static AttnArgs make_args(const WindowConfig *c, const WindowCall *call, AttnSegment *segments)
+{
+    const int64_t sequences = c->layout == WINDOW_THD ? call->batch : 1;
+    AttnArgs args = {0};
+    Tensor inputs[3], gradients[3];
+    args.shape = (AttnShape){c->layout == WINDOW_THD ? 1 : call->batch,
+                             c->heads_q,
+                             c->heads_kv,
+                             call->seqlen_q,
+                             call->seqlen_kv,
+                             c->head_dim};
+    args.scale = window_config_scale(c);
+    args.softcap = c->cap;
+    args.rule = window_config_rule(c);
+    fill_segments(c, call, segments, segments + sequences);
+    args.positions_q = attn_positions(segments, sequences);
+    args.positions_k = attn_positions(segments + sequences, sequences);
+    view_packed(c, &args.shape, call->Q, call->K, call->V, inputs);
+    view_packed(c, &args.shape, call->dQ, call->dK, call->dV, gradients);
+    args.Q = inputs[0], args.K = inputs[1], args.V = inputs[2];
+    args.dQ = gradients[0], args.dK = gradients[1], args.dV = gradients[2];
+    args.O = view_heads(c, call->O, args.shape.B, args.shape.Nq, c->heads_q, 0, c->heads_q);
+    args.dO = view_heads(c, call->dO, args.shape.B, args.shape.Nq, c->heads_q, 0, c->heads_q);
+    args.lse = call->lse;
+    args.threads = c->threads;
+    args.options = &c->options;
+    return args;
+}
+
+/* --- the calls ---------------------------------------------------------------------------------*/
+
+static WindowStatus run(const WindowConfig *c, const WindowCall *call, int backward,
+                        char error[WINDOW_ERROR])
+{
+    const int64_t sequences = c->layout == WINDOW_THD ? call->batch : 1;
+    AttnSegment *segments = workspace_alloc((size_t)(2 * sequences) * sizeof *segments);
+    float *lse = NULL; /* for who does not want it: the pass over V still does */
+    AttnStatus status = ATTN_NO_MEMORY;
+    if (segments) {
+        AttnArgs args = make_args(c, call, segments);
+        if (!args.lse)
+            args.lse = lse = workspace_alloc((size_t)(args.shape.B * args.shape.H * args.shape.Nq) *
+                                             sizeof *lse);
+        if (args.lse)
+            status = backward ? sliding_window_v4_window_backward(&args)
+                              : sliding_window_v2_window_tiles(&args);
+    }
+    workspace_free(lse);
+    workspace_free(segments);
+    if (status != ATTN_OK)
+        return window_refuse(error, WINDOW_NO_MEMORY,
+                             "memory: found too little for %lld queries and %lld keys",
+                             (long long)call->seqlen_q, (long long)call->seqlen_kv);
+    return WINDOW_OK;
+}
+
+WindowStatus sliding_window_offline(const WindowConfig *config, const WindowCall *call,
+                                    char error[WINDOW_ERROR])
+{
+    const WindowStatus status = window_check_offline(config, call, 0, error);
+    return status == WINDOW_OK ? run(config, call, 0, error) : status;
+}
+
+WindowStatus sliding_window_offline_backward(const WindowConfig *config, const WindowCall *call,
+                                             char error[WINDOW_ERROR])
+{
+    const WindowStatus status = window_check_offline(config, call, 1, error);
+    return status == WINDOW_OK ? run(config, call, 1, error) : status;
+}
