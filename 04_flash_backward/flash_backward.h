@@ -35,7 +35,7 @@
 
 #include <stdio.h>
 
-#include "attention/backward/backward_library.h"
+#include "attn.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -73,6 +73,8 @@ AttnStatus flash_backward_v6_full_tiles(const AttnArgs *args);
 AttnStatus flash_backward_v7_one_barrier(const AttnArgs *args);
 AttnStatus flash_backward_v8_32_keys(const AttnArgs *args);
 AttnStatus flash_backward_v9_warp_pairs(const AttnArgs *args);
+
+int flash_backward_deterministic(void); /* --deterministic */
 
 /* The tiles that each kernel works with on this case, told by its own constants. splits: parts of
  * the keys with a dQ of their own, 1 on a GPU. */

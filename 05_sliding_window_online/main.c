@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "attention/backward/backward_library.h"
 #include "attention/window/window_library.h"
 #include "attn_config.h"
 #include "attn_options.h"

@@ -124,7 +124,8 @@ static inline QueryHead query_head(const Plan *plan, int64_t slot, int64_t g)
 
 static inline KeyBlock key_block(const Plan *plan, int thread)
 {
-    KeyBlock block = {0};
+    KeyBlock block;
+    block.j = block.count = 0;
     block.K = plan->blocks + thread * block_floats(plan);
     block.V = block.K + round_up(KEYS * plan->d, 16);
     block.K_pieces = block.V + round_up(KEYS * plan->d, 16);
